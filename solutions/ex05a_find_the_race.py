@@ -29,12 +29,12 @@ THREADS = 64  # leave it as it is
 ### HINT 1: Run broken_kernel on 4 rows with 2 thread blocks and read the report: which line reads,
 ### which line writes? Can a fast thread reach the second while a slow one is still at the first?
 ### HINT 2: partial[0] holds the maximum until every thread has read it. Who is the first to write
-### partial[0] after that, and in which turn of the loop over rows?
+### partial[0] after that, and in which iteration of the loop over rows?
 ### HINT 3: Put a cuda.syncthreads() after `row_max = partial[0]`: nobody starts the next row before
 ### everybody has read this one's maximum.
 ### DEBRIEF: A barrier separates a write from the reads that need it (RAW), and also a read from the
 ### write that destroys what was read (WAR). People forget the second kind, because it only bites
-### from the second turn of a loop on. In FlashAttention it protects the tiles of K and V.
+### from the second iteration of a loop on. In FlashAttention it protects the tiles of K and V.
 
 
 @cuda.jit
@@ -47,12 +47,12 @@ def broken_kernel(x, y):
         for col in range(tid, x.shape[1], THREADS):
             best = max(best, x[row, col])
         partial[tid] = best
-        cuda.syncthreads()
+        cuda.syncthreads()  # every thread's maximum is there: safe to compare
         half = THREADS // 2
         while half > 0:
             if tid < half:
                 partial[tid] = max(partial[tid], partial[tid + half])
-            cuda.syncthreads()
+            cuda.syncthreads()  # this step's maxima are there: safe to take the next step
             half //= 2
         row_max = partial[0]
         for col in range(tid, x.shape[1], THREADS):

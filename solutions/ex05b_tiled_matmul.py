@@ -5,24 +5,23 @@ the tile.
 
 Launch   grid (ceil(N / TILE), ceil(M / TILE)), thread block (TILE, TILE): the thread block owns one
          TILE x TILE tile of c, thread (ty, tx) one element of it. TILE divides 32.
-Memory   two shared tiles, a_tile and b_tile, both (TILE, TILE) float32, and one running sum per
-         thread; nothing else. c is written once, and may hold anything before (NaN, too).
-HBM      a and b are read through the tiles and nothing else: each element of a is loaded
-         ceil(N / TILE) times in all, each element of b ceil(M / TILE) times. Outside the matrices
-         nothing is loaded: put 0 into the tile there.
-Access   neighbouring threads (tx) touch neighbouring floats, in HBM and in shared memory: every
-         sector is used whole, and at TILE = 32, where a warp is a row of the tile, no two threads
-         of a warp meet in a bank.
+Memory   the two tiles and acc, nothing else. c is written once, and may hold NaN before.
+HBM      a and b are read through the tiles alone: each element of a is loaded ceil(N / TILE) times
+         in all, each element of b ceil(M / TILE) times. Outside the matrices nothing is loaded: put
+         0 into the tile there.
+Access   threads that are neighbours in tx touch neighbouring floats, in HBM and in the tiles. (The
+         lesson comes to the reasons: no sector half used, no bank conflict.)
 Compute  in float32: a bare 0.0 is float64 to Numba, float32(0) is not.
 
-Barriers go where one thread reads what another wrote, or overwrites what another reads.
-About 14 lines.
+Tiles, indices and the sum are given; write the loop over the tiles and the store. Barriers go where
+one thread reads what another wrote, or overwrites what another reads. About 12 lines.
 """
 
 import functools
 
 from numba import cuda, float32
 
+### KIND: fill a loop
 ### HINT 1: Walk along K in steps of TILE. Each step: load one tile of a and one of b, wait,
 ### multiply the two tiles, wait. Every thread loads one element of each tile, also a thread whose
 ### element of c lies outside: its neighbours need what it loads.
@@ -30,7 +29,7 @@ from numba import cuda, float32
 ### bounds test, with 0 where the test fails. So no thread may return early.
 ### HINT 3: acc = float32(0); for k_start in range(0, a.shape[1], TILE): load, cuda.syncthreads(),
 ### for k in range(TILE): acc += a_tile[ty, k] * b_tile[k, tx]; cuda.syncthreads() again, for the
-### next turn overwrites the tiles. At the end store behind the bounds test of c.
+### next iteration overwrites the tiles. At the end store behind the bounds test of c.
 ### DEBRIEF: A tile of side T divides the traffic of both inputs by T: with T = 32, 32 times less
 ### moves than when each thread reads its own row and column from HBM. FlashAttention is this loop
 ### with a softmax between two products, and its barriers are the ones that you just placed.
@@ -41,13 +40,13 @@ def make_tiled_matmul(TILE):
     @cuda.jit
     def kernel(a, b, c):
         """c = a @ b by TILE x TILE tiles in shared memory."""
-        ### BEGIN SOLUTION
         a_tile = cuda.shared.array((TILE, TILE), float32)
         b_tile = cuda.shared.array((TILE, TILE), float32)
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         row = cuda.blockIdx.y * TILE + ty  # of a and c
         col = cuda.blockIdx.x * TILE + tx  # of b and c
         acc = float32(0)
+        ### BEGIN SOLUTION
         for k_start in range(0, a.shape[1], TILE):
             inside = row < a.shape[0] and k_start + tx < a.shape[1]
             a_tile[ty, tx] = a[row, k_start + tx] if inside else float32(0)

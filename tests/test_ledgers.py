@@ -1,5 +1,6 @@
 """The ledgers of lessons: rows for a table, whose numbers are counted or read from results."""
 
+import inspect
 import json
 import math
 
@@ -15,6 +16,7 @@ from fa_numba.kv_cache import random_trace, serve_contiguous, serve_paged
 from fa_numba.kv_cache.waste import reservations
 from fa_numba.workbook import lookup_head
 from fa_numba.workbook.ledgers import (
+    attention_cost,
     backward,
     eight_bits,
     flash_attention_1,
@@ -34,6 +36,7 @@ from fa_numba.workbook.ledgers import (
     safe_softmax,
     serving,
     tensor_cores,
+    tiles,
     training,
 )
 
@@ -526,3 +529,45 @@ def test_of_masks_the_number_of_live_tiles():
     assert masks.tiles_of_a_window(64, 16, 16) == 1 + 3 * 2
     assert masks.tiles_of_a_window(64, 64, 16) == 1 + 2 + 3 + 4
     assert masks.tiles_of_a_window(64, 1, 16) == 4
+
+
+@pytest.mark.parametrize("module", [attention_cost, tiles])
+def test_of_attention_and_tiles_each_row_has_a_claim_a_number_and_a_verdict(module):
+    for row in module.ledger():
+        assert list(row) == ["claim", "our number", "verdict"] and all(row.values())
+
+
+def test_memory_is_read_from_the_results(tmp_path):
+    (row,) = [r for r in attention_cost.ledger(tmp_path) if "10–20×" in r["claim"]]
+    assert row["our number"] == attention_cost.NOT_RECORDED
+    rows = [
+        {"function": name, "seqlen": 4096, "extra bytes": extra}
+        for name, extra in (("naive_attn", 3 * 10**9), ("flash_attn_v2", 7))
+    ]
+    (tmp_path / "memory.json").write_text(json.dumps({"rows": rows}))
+    (row,) = [r for r in attention_cost.ledger(tmp_path) if "10–20×" in r["claim"]]
+    assert "3.00 GB" in row["our number"] and "against 7 bytes" in row["our number"]
+
+
+def test_the_published_mask_shows_the_future_alone():
+    scores = np.arange(9, dtype=np.float32).reshape(3, 3)
+    p = attention_cost.published_weights(scores, np.tril(np.ones((3, 3), bool)))
+    assert (p[0, 0], p[1, 0], p[1, 1], p[1, 2]) == (0, 0, 0, 1)
+    assert np.allclose(p[2], 1 / 3)
+
+
+def test_numbers_that_lazy_softmax_keeps_are_as_metered():
+    default = inspect.signature(fa_numba.lazy_softmax_attn).parameters["query_chunk_size"].default
+    assert default == attention_cost.QUERIES
+    N, d = 40, 4
+    q = np.ones((1, N, 1, d), np.float32)
+    with simt.tracing() as traces:
+        fa_numba.lazy_softmax_attn(q, q, q)
+    arrays = traces[0].arrays
+    kept = sum(arrays[f"{name}_partial"].stores for name in ("acc", "l", "m"))
+    assert kept == attention_cost.lazily_kept(N, d)
+
+
+def test_tallest_is_the_last_that_fits():
+    B_r = tiles.tallest(16, 64, 24 * 1024)
+    assert tiles.four_tiles(B_r, 16, 64, 2) <= 48 * 1024 < tiles.four_tiles(B_r + 1, 16, 64, 2)

@@ -12,13 +12,6 @@ from fa_numba.workbook.minutes import Minutes
 ROOT = Path(__file__).parents[1]
 LESSONS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 
-# These take longer than 90 minutes still. Take a name out once its lesson is short enough, and put
-# no other in: split the lesson, or shorten it.
-STILL_LONGER = {
-    "04_standard_attention",
-    "05_tiles",
-}
-
 
 def printed(path):
     return int(minutes.LINE.search(nbformat.read(path, 4).cells[0].source)[1])
@@ -33,9 +26,8 @@ def test_the_number_at_the_head_is_the_computed_one(path):
 
 def test_at_most_90_minutes():
     assert minutes.LIMIT == 90
-    longer = {path.stem for path in LESSONS if printed(path) > minutes.LIMIT}
-    assert longer <= STILL_LONGER, "too long: split it, or shorten it"
-    assert STILL_LONGER <= longer, "short enough now: take it out of the list"
+    longer = {path.stem: printed(path) for path in LESSONS if printed(path) > minutes.LIMIT}
+    assert not longer, "too long: split it, or shorten it"
 
 
 @pytest.fixture

@@ -86,7 +86,6 @@ def test_a_compiler_is_asked_through_compiled(path):
 @pytest.mark.parametrize(
     "lesson, exercise, name",
     [
-        ("05_tiles", "ex05a_find_the_race", "broken_kernel"),
         ("06_flash_attention_1", "ex06c_find_the_bug", "make_published_kernel"),
     ],
 )

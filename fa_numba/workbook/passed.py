@@ -29,12 +29,7 @@ def passed(name: str, attribute: str, root: Path | None = None):
         None as long as the exercise is not passed; also after a change that was not graded yet.
     """
     exercise = find_one(name, root)
-    if not progress.is_passed(exercise):
-        return None
-    spec = importlib.util.spec_from_file_location(exercise.name, exercise.stub)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, attribute)
+    return _attribute(exercise, attribute) if progress.is_passed(exercise) else None
 
 
 def given(name: str, attribute: str, root: Path | None = None):
@@ -63,4 +58,11 @@ def given(name: str, attribute: str, root: Path | None = None):
     exec(compile(text, module.__file__, "exec"), module.__dict__)
     if not hasattr(module, attribute):
         raise ValueError(f"attribute must be a name that {exercise.short} gives, got {attribute!r}")
+    return getattr(module, attribute)
+
+
+def _attribute(exercise, attribute):
+    spec = importlib.util.spec_from_file_location(exercise.name, exercise.stub)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return getattr(module, attribute)

@@ -1,64 +1,68 @@
 """Wrong and right answers of ex04a: see tests/wrong_answers/__init__.py."""
 
-ROWS = "    num_row_tiles = 1 if B_r is None else -(-N // B_r)\n"
-COLS = "    num_col_tiles = 1 if B_c is None else -(-N // B_c)\n"
-Q = '        "q_reads": N * d * num_col_tiles,'
-K = '        "k_reads": N * d * num_row_tiles,'
-V = '        "v_reads": N * d * num_row_tiles,'
-S_READS = '        "s_reads": N * N,\n'
-OUT = '        "out_writes": N * d,\n'
-TRAFFIC = "    traffic = {key: count * dtype_bytes for key, count in elements.items()}\n"
-RETURN = '    return {**traffic, "total": sum(traffic.values())}\n'
+SPLIT = "    return y.reshape(len(y), num_heads, -1).transpose(1, 0, 2)\n"
+CONCAT = "    return out.transpose(1, 0, 2).reshape(out.shape[1], -1)\n"
+HEADS = "    q, k, v = (split_heads(x @ W, num_heads) for W in (W_q, W_k, W_v))\n"
+LAYER = "    return concat_heads(attention(q, k, v)) @ W_o"
 
 WRONG = [
-    ("tiles rounded down", ROWS, ROWS.replace("-(-N // B_r)", "N // B_r")),
-    ("tiles not rounded", COLS, COLS.replace("-(-N // B_c)", "N / B_c")),
-    ("tiles rounded by floats", ROWS, ROWS.replace("-(-N // B_r)", "round(N / B_r + 0.5)")),
-    ("one tile more", COLS, COLS.replace("-(-N // B_c)", "N // B_c + 1")),
-    ("tiles walked in a loop", ROWS,
-     ROWS.replace("-(-N // B_r)", "sum(1 for _ in range(0, N, B_r))")),
-    ("no default tile", ROWS, ROWS.replace("1 if", "N if")),
-    ("B_r and B_c swapped", [(Q, Q.replace("col", "row")), (K, K.replace("row", "col"))]),
-    ("K as often as Q", K, K.replace("row", "col")),
-    ("Q loaded once", Q, Q.replace(" * num_col_tiles", "")),
-    ("V loaded once", V, V.replace(" * num_row_tiles", "")),
-    ("V per column of tiles", V, V.replace("row", "col")),
-    ("whole tiles", Q, '        "q_reads": d * num_col_tiles * num_row_tiles * (B_r or N),'),
-    ("S is not read back", S_READS, '        "s_reads": 0,\n'),
-    ("S is read per tile", S_READS, '        "s_reads": N * N * num_col_tiles,\n'),
-    ("out once per tile", OUT, '        "out_writes": N * d * num_col_tiles,\n'),
-    ("float32 by default", "def standard_traffic(N, d, B_r=None, B_c=None, dtype_bytes=2):",
-     "def standard_traffic(N, d, B_r=None, B_c=None, dtype_bytes=4):"),
-    ("elements, not bytes", TRAFFIC, TRAFFIC.replace(" * dtype_bytes", "")),
-    ("bytes of 2 taken for granted", TRAFFIC, TRAFFIC.replace("dtype_bytes", "2")),
-    ("floats", TRAFFIC, TRAFFIC.replace("count *", "float(count) *")),
-    ("the total counts itself", RETURN,
-     '    traffic["total"] = 0\n    return {**traffic, "total": 2 * sum(traffic.values())}\n'),
-    ("the total leaves O out", RETURN,
-     RETURN.replace("sum(traffic.values())", 'sum(traffic.values()) - traffic["out_writes"]')),
-    ("no total", RETURN, "    return traffic\n"),
-    ("a list", RETURN, "    return list(traffic.values())\n"),
-    ("no return", RETURN, "    traffic.values()\n"),
+    ("a reshape alone", SPLIT, "    return y.reshape(num_heads, len(y), -1)\n"),
+    ("no transpose", SPLIT, "    return y.reshape(len(y), num_heads, -1)\n"),
+    ("every num_heads-th column", SPLIT,
+     "    return y.reshape(len(y), -1, num_heads).transpose(2, 0, 1)\n"),
+    ("columns before tokens", SPLIT, SPLIT.replace("(1, 0, 2)", "(1, 2, 0)")),
+    ("num_heads columns", SPLIT, "    return y.reshape(len(y), -1, num_heads).transpose(1, 0, 2)\n"),
+    ("no return of split", SPLIT, "    y.reshape(len(y), num_heads, -1)\n"),
+    ("concat by a reshape alone", CONCAT, "    return out.reshape(out.shape[1], -1)\n"),
+    ("the heads of concat side by side, transposed", CONCAT,
+     "    return out.transpose(1, 2, 0).reshape(out.shape[1], -1)\n"),
+    ("concat of tokens", CONCAT, "    return out.reshape(-1, out.shape[2])\n"),
+    ("no W_o", LAYER, "    return concat_heads(attention(q, k, v))"),
+    ("W_o first", LAYER, "    return concat_heads(attention(q, k, v @ W_o[: v.shape[2], : v.shape[2]]))"),
+    ("W_o transposed", LAYER, LAYER.replace("W_o", "W_o.T")),
+    ("q and k exchanged", LAYER, LAYER.replace("(q, k, v)", "(k, q, v)")),
+    ("k for v", HEADS, HEADS.replace("W_k, W_v)", "W_k, W_k)")),
+    ("one head", HEADS, HEADS.replace("W, num_heads", "W, 1")),
+    ("no heads", HEADS, "    q, k, v = (x @ W for W in (W_q, W_k, W_v))\n    q, k, v = q[None], k[None], v[None]\n"),
+    ("weights transposed", HEADS, HEADS.replace("x @ W,", "x @ W.T,")),
+    ("no mask", LAYER, """    s = q @ k.transpose(0, 2, 1) / np.sqrt(q.shape[2])
+    p = np.exp(s - s.max(axis=-1, keepdims=True))
+    return concat_heads(p / p.sum(axis=-1, keepdims=True) @ v) @ W_o"""),
+    ("x in place", HEADS, "    x += 0.5\n" + HEADS),
 ]  # fmt: skip
 
 RIGHT = [
-    ("math.ceil of a fraction, one dict", """
-from fractions import Fraction
-from math import ceil
+    ("by slices, and a sum over heads", """
+import numpy as np
 
 
-def standard_traffic(N, d, B_r=None, B_c=None, dtype_bytes=2):
-    above, beside = (ceil(Fraction(N, b)) if b else 1 for b in (B_r, B_c))
-    whole, square = N * d * dtype_bytes, N * N * dtype_bytes
-    result = dict.fromkeys(("s_writes", "s_reads", "p_writes", "p_reads"), square)
-    result.update(q_reads=whole * beside, k_reads=whole * above, v_reads=whole * above)
-    result["out_writes"] = whole
-    result["total"] = sum(result.values())
-    return result
+def attention(q, k, v):
+    N, d = q.shape[1:]
+    s = q @ k.transpose(0, 2, 1) / np.sqrt(d)
+    s = np.where(np.tril(np.ones((N, N), bool)), s, -np.inf)
+    p = np.exp(s - s.max(axis=-1, keepdims=True))
+    return p / p.sum(axis=-1, keepdims=True) @ v
+
+
+def split_heads(y, num_heads):
+    return np.stack(np.split(y, num_heads, axis=1))
+
+
+def concat_heads(out):
+    return np.concatenate(list(out), axis=1)
+
+
+def multi_head_attention(x, W_q, W_k, W_v, W_o, num_heads):
+    out = attention(*(split_heads(x @ W, num_heads) for W in (W_q, W_k, W_v)))
+    d = out.shape[2]
+    return sum(out[h] @ W_o[h * d : (h + 1) * d] for h in range(num_heads))
 """),
-    ("defaults by or", [
-        (ROWS, "    B_r, B_c = B_r or N, B_c or N\n    num_row_tiles = (N + B_r - 1) // B_r\n"),
-        (COLS, "    num_col_tiles = (N + B_c - 1) // B_c\n")]),
+    ("swapaxes, and -1 left out", [
+        (SPLIT, "    N, D = y.shape\n    return np.swapaxes(y.reshape(N, num_heads, D // num_heads), 0, 1)\n"),
+        (CONCAT, "    return np.hstack([out[h] for h in range(out.shape[0])])\n")]),
 ]  # fmt: skip
 
-EQUIVALENT = []
+ANY = "NumPy takes any negative number for the size that is left"
+EQUIVALENT = [
+    (f"{line.strip()} -> {line.strip().replace('-1)', '-2)')}", ANY) for line in (SPLIT, CONCAT)
+]

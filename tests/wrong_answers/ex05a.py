@@ -23,6 +23,14 @@ BEST = ROWS + "        best = float32(-math.inf)\n"
 COLUMNS = BEST + "        for col in range(tid, x.shape[1], THREADS):\n"
 MAXIMUM = COLUMNS + "            best = max(best, x[row, col])\n"
 READ_LINE, BARRIER = READ.split("\n")[:2]
+TOP = MAXIMUM + "        partial[tid] = best\n" + FIRST + HALF  # down to the last step
+
+
+def changed(old, new):
+    """Its lines stand in broken_kernel, too: the whole of the kernel's beginning is changed."""
+    assert TOP.count(old) == 1, old
+    return TOP, TOP.replace(old, new)
+
 
 WRONG = [
     ("as it was", READ, READ_LINE + "\n"),
@@ -34,9 +42,9 @@ WRONG = [
     ("a barrier per column", LAST,
      LAST.replace(BARRIER + "\n", "").rstrip() + "\n            cuda.syncthreads()\n"),
     ("two barriers more", READ, READ + BARRIER + "\n"),
-    ("no barrier before the steps", FIRST, ""),
-    ("no barrier between the steps", STEP, ""),
-    ("the barrier moved into the if", FOLD, FOLD.replace("            cuda.sync", "                cuda.sync")),
+    ("no barrier before the steps", *changed(FIRST, "")),
+    ("no barrier between the steps", *changed(STEP, "")),
+    ("the barrier moved into the if", *changed(FOLD, FOLD.replace("            cuda.sync", "                cuda.sync"))),
     ("one row per thread block", ROWS, HEAD + "    for row in range(cuda.blockIdx.x, "
      "min(cuda.blockIdx.x + 1, x.shape[0])):\n"),
     ("all rows by every thread block", ROWS, HEAD + "    for row in range(x.shape[0]):\n"),
@@ -52,7 +60,7 @@ WRONG = [
      BEST + "        for col in range(tid, x.shape[1] - 1, THREADS):\n"),
     ("each thread its own maximum", READ, READ.replace("partial[0]", "best")),
     ("the minimum", MAXIMUM, MAXIMUM.replace("max(best", "min(best")),
-    ("the steps stop at two", HALF, HALF.replace("half > 0", "half > 1")),
+    ("the steps stop at two", *changed(HALF, HALF.replace("half > 0", "half > 1"))),
     ("added", LAST, LAST.replace("] - row_max", "] + row_max")),
     ("thread 0 alone", MAXIMUM[len(HEAD) :] + "        partial[tid] = best\n" + FIRST + HALF + "            half //= 2\n" + LAST,
      "    for row in range(cuda.blockIdx.x, x.shape[0], cuda.gridDim.x):\n"
@@ -129,7 +137,7 @@ def kernel(source, target):
 """, """            top = max(top, source[i, j])
 """)),
     ("the last step by every thread", [
-        (HALF, HALF.replace("half > 0", "half > 1")),
+        changed(HALF, HALF.replace("half > 0", "half > 1")),
         (READ, READ.replace("partial[0]", "max(partial[0], partial[1])"))]),
 ]  # fmt: skip
 

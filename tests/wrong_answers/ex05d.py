@@ -1,87 +1,56 @@
 """Wrong and right answers of ex05d: see tests/wrong_answers/__init__.py."""
 
-TILES = "    q, k, v = block_m * d, block_n * (d | 1), block_n * d\n"
-BYTES = "    return 4 * (q + k + v + 2 * block_m * block_n)\n"
-ACCUMULATORS = "    return -(-d // block_n)\n"
-POWERS = "    powers = [2**i for i in range(max_threads.bit_length())]\n"
-THREADS = "        if m * n <= max_threads\n"
-FITS = "        and shared_bytes(m, n, d) <= sram_bytes\n"
-OWN = "        and accumulators(n, d) <= max_accumulators\n"
-NONE = "    if not fitting:\n        raise ValueError("
-KEY = "key=lambda pair: (pair[0] * pair[1], min(pair), pair[0])"
-DEFAULTS = "(d, sram_bytes=48 * 1024, max_threads=256, max_accumulators=64)"
+SOLVE = "    return (elements - 2 * B_c * d) // (d + B_c)\n"
+PAIRS = (
+    "    pairs = [(tallest(B_c, d, elements), B_c) for B_c in range(1, elements // (2 * d) + 1)]\n"
+)
+BEST = "    return max(pairs, key=math.prod)"
+TEST = "    if elements < 3 * d + 1:\n"
+NEED = "{dtype_bytes * (3 * d + 1)} bytes, "
 
 WRONG = [
-    ("k_tile is not padded", TILES, TILES.replace("(d | 1)", "d")),
-    ("k_tile is always padded", TILES, TILES.replace("(d | 1)", "(d + 1)")),
-    ("v_tile is padded too", TILES, TILES.replace("block_n * d\n", "block_n * (d | 1)\n")),
-    ("q_tile is padded too", TILES, TILES.replace("block_m * d,", "block_m * (d | 1),")),
-    ("one of s_tile and p_tile", BYTES, BYTES.replace("2 * block_m", "block_m")),
-    ("fp16", BYTES, BYTES.replace("4 *", "2 *")),
-    ("elements", BYTES, BYTES.replace("4 *", "1 *")),
-    ("q_tile has block_n rows", TILES, TILES.replace("block_m * d", "block_n * d")),
-    ("rounded down", ACCUMULATORS, "    return d // block_n\n"),
-    ("one too many", ACCUMULATORS, "    return d // block_n + 1\n"),
-    ("not rounded", ACCUMULATORS, "    return d / block_n\n"),
-    ("one column each", ACCUMULATORS, "    return max(1, d // block_n)\n"),
-    ("powers up to 256", POWERS, "    powers = [1, 2, 4, 8, 16, 32, 64, 128, 256]\n"),
-    ("powers up to 1024", POWERS, "    powers = [2**i for i in range(11)]\n"),
-    ("powers from 2", POWERS, POWERS.replace("range(max", "range(1, max")),
-    ("any sizes", POWERS, "    powers = range(1, 65)\n"),
-    ("fewer threads than the limit", THREADS, THREADS.replace("<=", "<")),
-    ("256 threads taken for granted", THREADS, THREADS.replace("max_threads", "256")),
-    ("threads are not limited", THREADS, "        if m <= max_threads and n <= max_threads\n"),
-    ("less than the budget", FITS, FITS.replace("<=", "<")),
-    ("the constraint of ex05c", FITS,
-     "        and 4 * (m * d + 2 * n * d + m * n) <= sram_bytes\n"),
-    ("accumulators are not limited", OWN, ""),
-    ("fewer accumulators than the limit", OWN, OWN.replace("<=", "<")),
-    ("m and n of accumulators swapped", OWN, OWN.replace("(n, d)", "(m, d)")),
-    ("the first of equal products", KEY, "key=lambda pair: pair[0] * pair[1]"),
-    ("not the squarest", KEY, "key=lambda pair: (pair[0] * pair[1], pair[0])"),
-    ("the larger block_n of equals", KEY, KEY.replace(", pair[0])", ", pair[1])")),
-    ("None where nothing fits", NONE, "    if not fitting:\n        return None\n"
-     "    if False:\n        raise ValueError("),
-    ("another error", NONE, NONE.replace("ValueError", "RuntimeError")),
-    ("512 threads by default", DEFAULTS, DEFAULTS.replace("256", "512")),
-    ("64 KiB by default", DEFAULTS, DEFAULTS.replace("48", "64")),
-    ("32 accumulators by default", DEFAULTS, DEFAULTS.replace("=64", "=32")),
+    ("K without V", SOLVE, SOLVE.replace("2 * B_c * d", "B_c * d")),
+    ("the scores are forgotten", SOLVE, SOLVE.replace("(d + B_c)", "d")),
+    ("rounded up", SOLVE, SOLVE.replace("(elements - 2 * B_c * d)", "(elements - 2 * B_c * d + d)")),
+    ("floats", SOLVE, SOLVE.replace("//", "/")),
+    ("square tiles", SOLVE, "    return min(B_c, (elements - 2 * B_c * d) // (d + B_c))\n"),
+    ("a multiple of 16", SOLVE, SOLVE.replace("\n", " // 16 * 16 or 1\n")),
+    ("the last B_c is left out", PAIRS, PAIRS.replace(" + 1)", ")")),
+    ("B_c up to 256", PAIRS, PAIRS.replace("elements // (2 * d)", "min(elements // (2 * d), 256)")),
+    ("B_c a power of two", PAIRS, PAIRS.replace(")]", ") if B_c & (B_c - 1) == 0]")),
+    ("the largest B_c", BEST, "    return pairs[-1]"),
+    ("the largest sum", BEST, BEST.replace("math.prod", "sum")),
+    ("the smallest product", BEST, BEST.replace("max(", "min(")),
+    ("the tallest", BEST, "    return max(pairs)"),
+    ("the pair the other way round", BEST, BEST + "[::-1]"),
+    ("a list", BEST, "    return list(max(pairs, key=math.prod))"),
+    ("no return", BEST, "    max(pairs, key=math.prod)"),
+    ("the formula without rounding", PAIRS,
+     "    B_c = int((d * d + elements / 2) ** 0.5 - d)\n    pairs = [(2 * B_c, B_c)]\n"),
+    ("nothing is tested", TEST, "    if elements < 0:\n"),
+    ("no number in the message", NEED, "more, "),
 ]  # fmt: skip
 
 RIGHT = [
-    ("while loops, other order", """
-def shared_bytes(block_m, block_n, d):
-    padded = d + 1 if d % 2 == 0 else d
-    tiles = [(block_m, d), (block_n, padded), (block_n, d)] + 2 * [(block_m, block_n)]
-    return sum(rows * cols * 4 for rows, cols in tiles)
-
-
-def accumulators(block_n, d):
-    return len(range(0, d, block_n))
-
-
-def honest_block_sizes(d, sram_bytes=48 * 1024, max_threads=256, max_accumulators=64):
-    best = None
-    block_m = 1
-    while block_m <= max_threads:
-        block_n = 1
-        while block_m * block_n <= max_threads:
-            if shared_bytes(block_m, block_n, d) <= sram_bytes:
-                if accumulators(block_n, d) <= max_accumulators:
-                    rank = block_m * block_n, min(block_m, block_n), block_m
-                    if best is None or rank > best[0]:
-                        best = rank, (block_m, block_n)
-            block_n *= 2
-        block_m *= 2
-    if best is None:
-        raise ValueError("no pair of tiles fits")
-    return best[1]
+    ("a loop", PAIRS + BEST, """    best = (0, 0)
+    for B_c in range(1, elements // (2 * d) + 1):
+        B_r = tallest(B_c, d, elements)
+        if B_r * B_c >= best[0] * best[1]:
+            best = (B_r, B_c)
+    return best"""),
+    ("near the formula only", PAIRS, """    middle = int((d * d + elements / 2) ** 0.5 - d)
+    reach = max(64, middle // 8)
+    near = range(max(1, middle - reach), middle + reach)
+    pairs = [(tallest(n, d, elements), n) for n in near if tallest(n, d, elements) > 0]
 """),
-    ("the squarest, then the largest: never another pair", KEY,
-     "key=lambda pair: (min(pair), pair[0] * pair[1], pair[0])"),
-    ("an error by max of nothing", NONE, "    if False:\n        raise ValueError("),
-    ("sorted", "    return max(fitting, " + KEY + ")\n",
-     "    return sorted(fitting, " + KEY + ")[-1]\n"),
+    ("divmod", SOLVE, "    return divmod(elements - B_c * (d + d), B_c + d)[0]\n"),
 ]  # fmt: skip
 
-EQUIVALENT = []
+FOR = PAIRS.strip()
+BEYOND = "beyond elements / (2 d) not even one row of Q fits: its product is not positive"
+EQUIVALENT = [
+    (f"{FOR} -> {FOR.replace('+ 1)]', '+ 2)]')}", BEYOND),
+    (f"{FOR} -> {FOR.replace('(2 * d)', 'd')}", BEYOND),
+    (f"{FOR} -> {FOR.replace('(2 * d)', '(3 * d)')}",
+     "the best B_c lies near elements / (4 d) at most; the same for d up to 12 and 1500 elements"),
+]  # fmt: skip

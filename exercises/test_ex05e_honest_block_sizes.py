@@ -1,4 +1,4 @@
-"""Grader of ex05d: what a kernel really keeps."""
+"""Grader of ex05e: what a kernel really keeps."""
 
 import numpy as np
 import pytest

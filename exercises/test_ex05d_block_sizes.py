@@ -1,4 +1,4 @@
-"""Grader of ex05c: the largest tiles that fit."""
+"""Grader of ex05d: the largest tiles that fit."""
 
 import re
 
@@ -57,6 +57,23 @@ def check(exercise, sram_bytes, d, dtype_bytes, best=None):
     assert B_r * B_c == best, (
         f"{case}: ({B_r}, {B_c}) fits with product {B_r * B_c}; another pair reaches {best}"
     )
+
+
+def test_tallest(exercise):
+    """tallest: the largest B_r that fits, and one row more does not"""
+    for B_c, d, elements in [
+        (1, 4, 100),
+        (5, 4, 100),
+        (3, 64, 24_576),
+        (96, 64, 24_576),
+        (9, 7, 999),
+    ]:
+        got = exercise.tallest(B_c, d, elements)
+        case = f"B_c={B_c}, d={d}, elements={elements}"
+        assert type(got) is int, f"{case}: want an int, got {got!r}; // keeps ints exact"
+        assert sram(got, B_c, d, 1) <= elements, f"{case}: B_r={got} takes {sram(got, B_c, d, 1)}"
+        more = sram(got + 1, B_c, d, 1)
+        assert more > elements, f"{case}: B_r={got + 1} fits, too, with {more} elements, got {got}"
 
 
 def test_two_ints(exercise):

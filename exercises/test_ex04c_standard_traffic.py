@@ -1,4 +1,4 @@
-"""Grader of ex04a: the formula against the engine's meter on three kernels."""
+"""Grader of ex04c: the formula against the engine's meter on three kernels."""
 
 import functools
 import math

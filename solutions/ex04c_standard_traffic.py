@@ -1,0 +1,62 @@
+"""ex04c · HBM traffic of standard attention
+
+How many bytes does attention move when S and P live in HBM? Three kernels, one head:
+
+    1  S = Q K^T        a thread block owns a tile of S, B_r rows and B_c columns; it loads the
+                        rows of Q and of K that this tile needs, and writes the tile
+    2  P = softmax(S)   a row of S is loaded once, kept on chip, and written once as P
+    3  O = P V          a thread block owns B_r whole rows of O; it walks along its rows of P once
+                        and loads all of V on the way
+
+elements_moved(N, d, num_row_tiles, num_col_tiles)    what you write: eight numbers, in elements
+standard_traffic(N, d, B_r=None, B_c=None, dtype_bytes=2)    given: the same in bytes, and the total
+
+Q, K, V, O  (N, d);  S, P  (N, N);  dtype_bytes bytes per element
+B_r, B_c    rows and columns per tile; None means one tile as large as the matrix: everything that
+            a kernel uses is then loaded once. N need not be a multiple: the last tile is smaller,
+            and what does not exist is neither loaded nor stored
+num_..._tiles    tiles of S one above the other, N / B_r rounded up, and side by side, N / B_c
+order       q_reads, k_reads, s_writes, s_reads, p_writes, p_reads, v_reads, out_writes: ints, exact
+            for any N, without a loop over tiles
+
+With N=4096, d=128, fp16, no tiles, this is part a) of source 004's exercise 3. Your numbers are
+compared with the engine's meter, which counts every load and store of three such kernels.
+
+About 4 lines.
+"""
+
+KEYS = (
+    *("q_reads", "k_reads", "s_writes"),  # the first kernel
+    *("s_reads", "p_writes"),
+    *("p_reads", "v_reads", "out_writes"),
+)
+
+### KIND: predict
+### HINT 1: Start with tiles as large as the matrix. Which of the eight are N * N, which N * d?
+### HINT 2: A row of Q is loaded by every thread block whose tile of S lies in that row. How many
+### tiles lie side by side? And for a row of K, how many lie one above the other?
+### HINT 3: q_reads = N * d * num_col_tiles; k_reads = v_reads = N * d * num_row_tiles; the four of
+### S and P are N * N each, out_writes is N * d.
+### DEBRIEF: 138 MB for source 004's problem, of which Q, K, V and O are 3 %. The source's list has
+### no line for reading S back; the total is right only with it. Tiles make it worse, not better, as
+### long as S goes through HBM: with 128 x 128 tiles the same attention asks for 236 MB. (The L2
+### cache serves some of that: the meter counts what the kernels ask for.)
+
+
+def elements_moved(N, d, num_row_tiles, num_col_tiles):
+    """Elements that are loaded or stored: eight numbers, in the order of KEYS."""
+    ### BEGIN SOLUTION
+    q_reads = N * d * num_col_tiles  # every tile of S in these rows loads them
+    k_reads = v_reads = N * d * num_row_tiles
+    square = N * N
+    return q_reads, k_reads, square, square, square, square, v_reads, N * d
+    ### END SOLUTION
+
+
+def standard_traffic(N, d, B_r=None, B_c=None, dtype_bytes=2):
+    """Bytes that standard attention loads and stores in HBM, for each matrix."""
+    num_row_tiles = 1 if B_r is None else -(-N // B_r)
+    num_col_tiles = 1 if B_c is None else -(-N // B_c)
+    elements = elements_moved(N, d, num_row_tiles, num_col_tiles)
+    traffic = {key: count * dtype_bytes for key, count in zip(KEYS, elements, strict=True)}
+    return {**traffic, "total": sum(traffic.values())}
