@@ -89,7 +89,7 @@ def test_budget(exercise):
 def test_chip_memory(exercise):
     """p_tile and v_tile in shared memory, at most 96 floats of local arrays; no race"""
     _, trace = launch(exercise, *inputs())
-    allowed = "acc, and what is left of 96 floats"
+    allowed = "96 floats, acc included"
     shared = 4 * (64 * 65 + 64 * 64)
     expect_chip_memory(trace, shared=shared, local=4 * LOCAL_FLOATS, allowed=allowed)
     expect_no_races(trace)
