@@ -11,6 +11,9 @@ weights themselves, as though each v had a 1 at its end:
 For each token, in order: add it to the state; then, with y[c] = sum over f of
 phi_q[m, f] * state[f, c], its output is out[m, c] = y[c] / y[HEAD_DIM], or 0 if y[HEAD_DIM] is 0.
 
+The kernel is given. Write add_and_read, which it calls: for one token n and one column c, the loop
+over the features that adds the token to the column and returns y[c].
+
 shapes    phi_q, phi_k (seqlen, feature_dim);  v, out (seqlen, HEAD_DIM);
           state (feature_dim, HEAD_DIM + 1).  All float32; seqlen, feature_dim, HEAD_DIM >= 1.
 state     on entry it holds the tokens before (all 0 if there are none); on exit these as well.
@@ -22,18 +25,20 @@ HBM       each token loads each element of the state once and stores it once, fo
 shared    one float, or a few, eight at most; no local array
 features  may be of any sign and size, and all 0; so may the sums of weights be less than 0
 
-The kernel with its divisor and its barriers is given. Fill in add_token: what thread c does for
-token n with column c of the state; it returns y[c]. About 7 lines. Write float32(0.0), not 0.0.
+About 6 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
 """
 
 from numba import cuda, float32
 
 
 @cuda.jit(device=True)
-def add_token(n, c, phi_q, phi_k, v, state):
-    """Add token n to column c of the state; return y[c], its output before the division."""
+def add_and_read(phi_q, phi_k, state, n, c, v_n):
+    """Add token n to column c of the state, then return y[c] of token n.
+
+    v_n is v[n, c], or 1 in the last column.
+    """
     # YOUR CODE HERE
-    raise NotImplementedError("ex20a: add_token")
+    raise NotImplementedError("ex20a: add_and_read")
 
 
 @cuda.jit
@@ -50,7 +55,8 @@ def kernel(phi_q, phi_k, v, state, out):
     c = cuda.threadIdx.x
     head_dim = v.shape[1]
     for n in range(v.shape[0]):
-        y = add_token(n, c, phi_q, phi_k, v, state)
+        v_n = v[n, c] if c < head_dim else float32(1.0)
+        y = add_and_read(phi_q, phi_k, state, n, c, v_n)
         if c == head_dim:
             divisor[0] = y
         cuda.syncthreads()  # divisor is complete: safe to read
@@ -60,4 +66,4 @@ def kernel(phi_q, phi_k, v, state, out):
         cuda.syncthreads()  # everyone is done with divisor: safe to overwrite
 
 
-# Stub 02611833 of solutions/ex20a_state_update.py: `fa-numba reset ex20a` brings it back.
+# Stub 90c97378 of solutions/ex20a_state_update.py: `fa-numba reset ex20a` brings it back.

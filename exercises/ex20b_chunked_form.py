@@ -11,6 +11,9 @@ with v1 = v and a last column of ones, so that out[m, c] = y[m, c] / y[m, HEAD_D
 0. Then the chunk's tokens are added to the state, state[f, c] += phi_k[n, f] * v1[n, c], and the
 next chunk begins.
 
+Loads, scores, barriers and stores are given. Write read, which returns a thread's y, and add, which
+adds the chunk to the thread's elements of the state.
+
 shapes    phi_q, phi_k (seqlen, FEATURE_DIM);  v, out (seqlen, HEAD_DIM);
           state (FEATURE_DIM, HEAD_DIM + 1).  All float32.
 lengths   seqlen >= 1 is any, a multiple of CHUNK or not, also smaller; CHUNK, FEATURE_DIM,
@@ -26,8 +29,7 @@ HBM       loads   phi_q, phi_k, v and state once
           stores  out and state once. Nothing else: the state stays on the chip from chunk to chunk.
 mask      a token never looks at a later one: NaN in that one must not reach it
 
-The kernel with its tiles, scores and barriers is given. Fill in `output`, which returns y, and
-`add_chunk`: about 6 and 5 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
+About 11 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
 """
 
 import functools
@@ -41,18 +43,18 @@ def make_kernel(HEAD_DIM, FEATURE_DIM, CHUNK):
     COLS = HEAD_DIM + 1
 
     @cuda.jit(device=True)
-    def output(q_tile, u_tile, s_tile, v_tile):
-        """y[m, tx] of token ty of the chunk: the chunks before, and its own chunk up to itself."""
+    def read(q_tile, s_tile, v_tile, u_tile):
+        """Return y of this thread's token and column: the chunks before, then its own chunk."""
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         # YOUR CODE HERE
-        raise NotImplementedError("ex20b: output")
+        raise NotImplementedError("ex20b: read")
 
     @cuda.jit(device=True)
-    def add_chunk(u_tile, k_tile, v_tile):
-        """Add the chunk's tokens to the state; the thread block shares the state's elements."""
+    def add(k_tile, v_tile, u_tile):
+        """Add the chunk to this thread's elements of the state, rows ty, ty + CHUNK, ..."""
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         # YOUR CODE HERE
-        raise NotImplementedError("ex20b: add_chunk")
+        raise NotImplementedError("ex20b: add")
 
     @cuda.jit
     def kernel(phi_q, phi_k, v, state, out):
@@ -93,7 +95,7 @@ def make_kernel(HEAD_DIM, FEATURE_DIM, CHUNK):
                 s_tile[ty, n] = s  # S = phi(Q) phi(K)^T
             cuda.syncthreads()  # s_tile is complete: safe to read
 
-            y = output(q_tile, u_tile, s_tile, v_tile)
+            y = read(q_tile, s_tile, v_tile, u_tile)
             if tx == HEAD_DIM:
                 divisor[ty] = y
             cuda.syncthreads()  # divisor is complete, and everyone is done with the old state
@@ -101,7 +103,7 @@ def make_kernel(HEAD_DIM, FEATURE_DIM, CHUNK):
             if m < seqlen and tx < HEAD_DIM:
                 l = divisor[ty]
                 out[m, tx] = y / l if l != float32(0.0) else float32(0.0)
-            add_chunk(u_tile, k_tile, v_tile)
+            add(k_tile, v_tile, u_tile)
             cuda.syncthreads()  # everyone is done with the tiles: safe to overwrite
         for f in range(ty, FEATURE_DIM, CHUNK):
             state[f, tx] = u_tile[f, tx]
@@ -109,4 +111,4 @@ def make_kernel(HEAD_DIM, FEATURE_DIM, CHUNK):
     return kernel
 
 
-# Stub 5b940c71 of solutions/ex20b_chunked_form.py: `fa-numba reset ex20b` brings it back.
+# Stub b4141ca2 of solutions/ex20b_chunked_form.py: `fa-numba reset ex20b` brings it back.

@@ -171,4 +171,5 @@ def test_compiles_for_a_gpu(exercise):
     from fa_numba.analysis.gpu_ready import gpu_ready
 
     head = random_linear_head(2, 4, 64)
+    check(exercise, head)  # a function that is not written yet says so here
     gpu_ready(exercise.kernel, (*head.arrays.values(), head.before, head.v.copy()))

@@ -11,6 +11,9 @@ weights themselves, as though each v had a 1 at its end:
 For each token, in order: add it to the state; then, with y[c] = sum over f of
 phi_q[m, f] * state[f, c], its output is out[m, c] = y[c] / y[HEAD_DIM], or 0 if y[HEAD_DIM] is 0.
 
+The kernel is given. Write add_and_read, which it calls: for one token n and one column c, the loop
+over the features that adds the token to the column and returns y[c].
+
 shapes    phi_q, phi_k (seqlen, feature_dim);  v, out (seqlen, HEAD_DIM);
           state (feature_dim, HEAD_DIM + 1).  All float32; seqlen, feature_dim, HEAD_DIM >= 1.
 state     on entry it holds the tokens before (all 0 if there are none); on exit these as well.
@@ -22,19 +25,17 @@ HBM       each token loads each element of the state once and stores it once, fo
 shared    one float, or a few, eight at most; no local array
 features  may be of any sign and size, and all 0; so may the sums of weights be less than 0
 
-The kernel with its divisor and its barriers is given. Fill in add_token: what thread c does for
-token n with column c of the state; it returns y[c]. About 7 lines. Write float32(0.0), not 0.0.
+About 6 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
 """
 
 from numba import cuda, float32
 
 ### KIND: fill a loop
-### HINT 1: One loop over the features. In the same iteration the thread updates its element of the
-### HINT 1: state and multiplies it by phi_q.
-### HINT 2: The last thread's value of v is 1. That is its only difference.
-### HINT 3: v_n = v[n, c] if c < head_dim else float32(1.0); y = float32(0.0); for f in
-### HINT 3: range(phi_k.shape[1]): u = state[f, c] + phi_k[n, f] * v_n; state[f, c] = u;
-### HINT 3: y += phi_q[n, f] * u.
+### HINT 1: One loop over the features. In the same turn the thread updates its element of the state
+### HINT 1: and takes it times phi_q.
+### HINT 2: The token sees itself: y takes the new element, not the old one. Keep it in a variable,
+### HINT 2: so that the state is loaded once.
+### HINT 3: for f: u = state[f, c] + phi_k[n, f] * v_n; state[f, c] = u; y += phi_q[n, f] * u.
 ### DEBRIEF: This is decoding without a KV cache: the state does not grow, and a token costs the
 ### DEBRIEF: same whether it is the second or the millionth. For a whole prompt the kernel is poor:
 ### DEBRIEF: the state goes to HBM and back for each token, and every token waits for the one
@@ -42,15 +43,17 @@ from numba import cuda, float32
 
 
 @cuda.jit(device=True)
-def add_token(n, c, phi_q, phi_k, v, state):
-    """Add token n to column c of the state; return y[c], its output before the division."""
+def add_and_read(phi_q, phi_k, state, n, c, v_n):
+    """Add token n to column c of the state, then return y[c] of token n.
+
+    v_n is v[n, c], or 1 in the last column.
+    """
     ### BEGIN SOLUTION
-    v_n = v[n, c] if c < v.shape[1] else float32(1.0)
     y = float32(0.0)
     for f in range(phi_k.shape[1]):
-        u = state[f, c] + phi_k[n, f] * v_n  # U <- U + phi(k) v^T             eqs. 18, 19
+        u = state[f, c] + phi_k[n, f] * v_n  # U <- U + phi(k) v^T         eqs. 18, 19
         state[f, c] = u
-        y += phi_q[n, f] * u  # phi(q)^T U                                     eq. 20
+        y += phi_q[n, f] * u  # phi(q)^T U                                 eq. 20
     return y
     ### END SOLUTION
 
@@ -69,7 +72,8 @@ def kernel(phi_q, phi_k, v, state, out):
     c = cuda.threadIdx.x
     head_dim = v.shape[1]
     for n in range(v.shape[0]):
-        y = add_token(n, c, phi_q, phi_k, v, state)
+        v_n = v[n, c] if c < head_dim else float32(1.0)
+        y = add_and_read(phi_q, phi_k, state, n, c, v_n)
         if c == head_dim:
             divisor[0] = y
         cuda.syncthreads()  # divisor is complete: safe to read

@@ -11,6 +11,9 @@ with v1 = v and a last column of ones, so that out[m, c] = y[m, c] / y[m, HEAD_D
 0. Then the chunk's tokens are added to the state, state[f, c] += phi_k[n, f] * v1[n, c], and the
 next chunk begins.
 
+Loads, scores, barriers and stores are given. Write read, which returns a thread's y, and add, which
+adds the chunk to the thread's elements of the state.
+
 shapes    phi_q, phi_k (seqlen, FEATURE_DIM);  v, out (seqlen, HEAD_DIM);
           state (FEATURE_DIM, HEAD_DIM + 1).  All float32.
 lengths   seqlen >= 1 is any, a multiple of CHUNK or not, also smaller; CHUNK, FEATURE_DIM,
@@ -26,8 +29,7 @@ HBM       loads   phi_q, phi_k, v and state once
           stores  out and state once. Nothing else: the state stays on the chip from chunk to chunk.
 mask      a token never looks at a later one: NaN in that one must not reach it
 
-The kernel with its tiles, scores and barriers is given. Fill in `output`, which returns y, and
-`add_chunk`: about 6 and 5 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
+About 11 lines. Write float32(0.0), not 0.0: a bare literal is float64 to Numba.
 """
 
 import functools
@@ -35,10 +37,11 @@ import functools
 from numba import cuda, float32
 
 ### KIND: fill a loop
-### HINT 1: y is a sum over features, with the state, and a sum over the tokens of the chunk up to
-### HINT 1: ty, with the scores.
-### HINT 2: The state has FEATURE_DIM rows, the thread block CHUNK: thread (ty, tx) has the rows ty,
-### HINT 2: ty + CHUNK, ... of column tx. Rows of tokens that do not exist hold 0.
+### HINT 1: read has two loops, one for each part of y: over the features, then over the tokens of
+### HINT 1: the chunk up to the thread's own. add has a loop over tokens in a loop over features.
+### HINT 2: In read the thread's token is row ty of the tiles, its column is tx. In add it owns
+### HINT 2: column tx of the state, in the rows ty, ty + CHUNK, ty + 2 CHUNK, ... Tokens that do not
+### HINT 2: exist have k = 0 and change nothing.
 ### HINT 3: y = 0; for f: y += q_tile[ty, f] * u_tile[f, tx]; for n in range(ty + 1):
 ### HINT 3: y += s_tile[ty, n] * v_tile[n, tx].
 ### HINT 3: for f in range(ty, FEATURE_DIM, CHUNK): for n in range(CHUNK):
@@ -55,8 +58,8 @@ def make_kernel(HEAD_DIM, FEATURE_DIM, CHUNK):
     COLS = HEAD_DIM + 1
 
     @cuda.jit(device=True)
-    def output(q_tile, u_tile, s_tile, v_tile):
-        """y[m, tx] of token ty of the chunk: the chunks before, and its own chunk up to itself."""
+    def read(q_tile, s_tile, v_tile, u_tile):
+        """Return y of this thread's token and column: the chunks before, then its own chunk."""
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         ### BEGIN SOLUTION
         y = float32(0.0)
@@ -68,8 +71,8 @@ def make_kernel(HEAD_DIM, FEATURE_DIM, CHUNK):
         ### END SOLUTION
 
     @cuda.jit(device=True)
-    def add_chunk(u_tile, k_tile, v_tile):
-        """Add the chunk's tokens to the state; the thread block shares the state's elements."""
+    def add(k_tile, v_tile, u_tile):
+        """Add the chunk to this thread's elements of the state, rows ty, ty + CHUNK, ..."""
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         ### BEGIN SOLUTION
         for f in range(ty, FEATURE_DIM, CHUNK):
@@ -118,7 +121,7 @@ def make_kernel(HEAD_DIM, FEATURE_DIM, CHUNK):
                 s_tile[ty, n] = s  # S = phi(Q) phi(K)^T
             cuda.syncthreads()  # s_tile is complete: safe to read
 
-            y = output(q_tile, u_tile, s_tile, v_tile)
+            y = read(q_tile, s_tile, v_tile, u_tile)
             if tx == HEAD_DIM:
                 divisor[ty] = y
             cuda.syncthreads()  # divisor is complete, and everyone is done with the old state
@@ -126,7 +129,7 @@ def make_kernel(HEAD_DIM, FEATURE_DIM, CHUNK):
             if m < seqlen and tx < HEAD_DIM:
                 l = divisor[ty]
                 out[m, tx] = y / l if l != float32(0.0) else float32(0.0)
-            add_chunk(u_tile, k_tile, v_tile)
+            add(k_tile, v_tile, u_tile)
             cuda.syncthreads()  # everyone is done with the tiles: safe to overwrite
         for f in range(ty, FEATURE_DIM, CHUNK):
             state[f, tx] = u_tile[f, tx]

@@ -16,13 +16,13 @@ the loss is the cross-entropy, its mean over the queries:
 
     loss = -1/N * sum over m and n <= m of p[m, n] log A[m, n]   loss
 
-feature_map and attention_weights are given. Write the loss, and its gradient by both weights.
+These are given. Write the gradient of the loss by both weights  gradient
 
 All arrays are float64 NumPy; q, k (N, d), N, d, F >= 1; |x w| stays below 100. p may be 0 where
 n <= m, and nothing may be NaN for that. No argument is changed. Derive the gradient on paper first
 (lesson 20 helps); no finite differences, no loop over m, n, or the elements of w.
 
-About 3 and 8 lines.
+About 6 lines.
 """
 
 import numpy as np
@@ -55,18 +55,16 @@ def attention_weights(phi_q, phi_k):
 
 def loss(q, k, w_q, w_k, p):
     """Cross-entropy between p and A, the mean over the queries: a number."""
-    ### BEGIN SOLUTION
     weights = attention_weights(feature_map(q, w_q), feature_map(k, w_k))
     sees = np.tri(len(q), dtype=bool)  # log 0, beyond the mask, is not looked at
     return -np.sum(p[sees] * np.log(weights[sees])) / len(q)
-    ### END SOLUTION
 
 
 def gradient(q, k, w_q, w_k, p):
     """(d loss / d w_q, d loss / d w_k), of the shapes of w_q and w_k."""
-    ### BEGIN SOLUTION
     num_features = w_q.shape[1]
     phi_q, phi_k = feature_map(q, w_q), feature_map(k, w_k)
+    ### BEGIN SOLUTION
     da = np.tril((attention_weights(phi_q, phi_k) - p) / (phi_q @ phi_k.T)) / len(q)
     dxw_q = (da @ phi_k) * phi_q
     dxw_k = (da.T @ phi_q) * phi_k

@@ -14,31 +14,9 @@ from fa_numba.distributed.layouts import LAYOUTS
 from fa_numba.distributed.prediction import Problem, pairs_per_step
 from fa_numba.kv_cache import random_trace, serve_contiguous, serve_paged
 from fa_numba.kv_cache.waste import reservations
-from fa_numba.workbook import lookup_head
-from fa_numba.workbook.ledgers import (
-    attention_cost,
-    backward,
-    eight_bits,
-    flash_attention_1,
-    flash_attention_2,
-    flash_decoding,
-    hopper,
-    how_fast,
-    kv_cache,
-    linear,
-    many_gpus,
-    masks,
-    online_softmax,
-    packed,
-    page_pool,
-    paged_attention,
-    profiling,
-    safe_softmax,
-    serving,
-    tensor_cores,
-    tiles,
-    training,
-)
+from fa_numba.workbook import induction_head
+from fa_numba.workbook.ledgers import attention_cost, backward, eight_bits, flash_attention_1, flash_attention_2, flash_decoding, hopper, how_fast, kv_cache, linear, many_gpus, masks, online_softmax, packed, page_pool, paged_attention, profiling, safe_softmax, serving, tensor_cores, tiles, training
+from fa_numba.workbook.recorded import recorded_rows
 
 
 @pytest.fixture(scope="module")
@@ -461,24 +439,6 @@ def test_the_ledger_on_speed():
     assert "batch 201" in layer["our number"] and "float32 batch 25" in layer["our number"]
 
 
-def test_linear_attention():
-    head = lookup_head.LookupHead()
-    q, k, v = head(1)
-    assert q.shape == k.shape == v.shape == (lookup_head.LENGTH, lookup_head.HEAD_DIM)
-    assert lookup_head.softmax_weights(q, k).sum(axis=1) == pytest.approx(1)
-    assert lookup_head.linear_weights(q**2, k**2)[0, 0] == pytest.approx(1)
-    softmax = head.measures(lookup_head.softmax_weights)
-    assert softmax[1:] == (1, 0), "in order, and no divergence from itself"
-    names = "softmax", "elu1", "relu", "all even", "taylor2"
-    measured = dict.fromkeys((*names, "hedgehog, untrained", "hedgehog, trained"), softmax)
-    errors = {"hedgehog, untrained": 0.5, "hedgehog, trained": 0.25}
-    rows = linear.ledger(head, measured, errors, {"a map": (1024, 0.5)})
-    numbers = " ".join(row["our number"] for row in rows)
-    assert "2.00× the FLOPs counted" in numbers and "rank 153 = 1 + d" in numbers
-    assert "a map, 1024 weights: 0.500" in numbers and "50% → 25%" in numbers
-    assert all(row.keys() == {"claim", "our number", "verdict"} for row in rows)
-
-
 def test_of_flash_attention_1(tmp_path):
     for folder in (tmp_path, None):
         rows = flash_attention_1.ledger([0.5, 1e-7], folder)
@@ -571,3 +531,50 @@ def test_numbers_that_lazy_softmax_keeps_are_as_metered():
 def test_tallest_is_the_last_that_fits():
     B_r = tiles.tallest(16, 64, 24 * 1024)
     assert tiles.four_tiles(B_r, 16, 64, 2) <= 48 * 1024 < tiles.four_tiles(B_r + 1, 16, 64, 2)
+
+
+@pytest.fixture(scope="module")
+def of_linear(tmp_path_factory):
+    return linear.ledger(tmp_path_factory.mktemp("no_results"))
+
+
+def test_of_linear_attention_each_row_has_a_claim_a_number_and_a_verdict(of_linear):
+    assert len(of_linear) >= 9
+    for row in of_linear:
+        assert list(row) == ["claim", "our number", "verdict"]
+        assert all(row.values()) and "(00" in row["claim"]
+
+
+def test_of_linear_attention_times_are_the_recorded_ones_or_none(of_linear, tmp_path):
+    assert linear.NOT_RECORDED in of_linear[0]["our number"]
+    rows = [
+        {"what": what, "kernel": "linear_attn, elu1", "seqlen": n, "ms": ms}
+        for what, n, ms in (("prompt", 8192, 2.0), ("prompt", 16384, 5.0), ("token", 8192, 1.0))
+    ]
+    record = {"machine": "a machine", "date": "a day", "command": "a command", "rows": rows}
+    (tmp_path / "linear.json").write_text(json.dumps(record))
+    number = linear._about_length(recorded_rows("linear", folder=tmp_path))["our number"]
+    assert "prompt 2.50×" in number and "token" not in number
+
+
+def test_gradient_of_the_learned_map_is_the_difference():
+    q, k, _ = induction_head.head(1)
+    p = induction_head.softmax_weights(q, k)
+    for phi in (induction_head.both_signs, induction_head.one_sign):
+        w = induction_head.untrained(3)
+        _, gradient = induction_head.loss_and_gradient(q, k, w, p, phi)
+        for index in ((0, 0, 0), (1, 15, 2)):
+            step = np.zeros_like(w)
+            step[index] = 1e-6
+            up, down = (
+                induction_head.loss_and_gradient(q, k, w + sign * step, p, phi)[0]
+                for sign in (1, -1)
+            )
+            assert math.isclose(gradient[index], (up - down) / 2e-6, rel_tol=1e-4, abs_tol=1e-8)
+
+
+def test_arguments_of_the_head_are_named():
+    with pytest.raises(ValueError, match="start"):
+        induction_head.head(0)
+    with pytest.raises(ValueError, match="signs"):
+        induction_head.trained(32, 3)

@@ -1,7 +1,7 @@
 """ex20a: recurrent linear attention."""
 
 # fmt: off
-ONE = "v_n = v[n, c] if c < v.shape[1] else float32(1.0)"
+ONE = "v_n = v[n, c] if c < head_dim else float32(1.0)"
 U = "u = state[f, c] + phi_k[n, f] * v_n"
 KEEP = "        state[f, c] = u\n"
 Y = "y += phi_q[n, f] * u"
@@ -21,12 +21,11 @@ WRONG = [
     ("the state is not kept", KEEP, ""),
     ("queries for keys", U, U.replace("phi_k", "phi_q")),
     ("keys for queries", Y, Y.replace("phi_q", "phi_k")),
-    ("the divisor's column of v", ONE, "v_n = v[n, min(c, v.shape[1] - 1)]"),
+    ("the divisor's column of v", ONE, "v_n = v[n, min(c, head_dim - 1)]"),
     ("every thread stores the divisor", LAST, "if c <= head_dim:"),
     ("512 tokens at most", TOKENS, "for n in range(min(512, v.shape[0])):"),
     ("256 features at most", FEATURES, "for f in range(min(256, phi_k.shape[1])):"),
     ("the last token is missing", TOKENS, "for n in range(v.shape[0] - 1):"),
-    ("v loaded for each feature", U, "u = state[f, c] + phi_k[n, f] * (v[n, c] if c < v.shape[1] else float32(1.0))"),
     ("the state loaded twice", Y, "y += phi_q[n, f] * state[f, c]"),
     ("out is summed in HBM", OUT, "out[n, c] = y\n            out[n, c] = out[n, c] / l if l != float32(0.0) else float32(0.0)"),
     ("all sums in shared memory", [("divisor = cuda.shared.array(1, float32)", "divisor = cuda.shared.array(257, float32)"), (LAST, "if c <= head_dim:"), ("divisor[0] = y", "divisor[c] = y"), ("l = divisor[0]", "l = divisor[head_dim]")]),
@@ -37,7 +36,8 @@ WRONG = [
 ]
 
 RIGHT = [
-    ("features with a while", [("    " + FEATURES, "    f = -1\n    while f + 1 < phi_k.shape[1]:\n        f += 1")]),
+    ("other names, the state updated in place of a variable's sum", [("def add_and_read(phi_q, phi_k, state, n, c, v_n):", "def add_and_read(Q, K, S, n, c, v_n):"), (FEATURES, "for f in range(K.shape[1]):"),
+        (U, "u = S[f, c]\n        u += K[n, f] * v_n"), (KEEP, "        S[f, c] = u\n"), (Y, "y = y + Q[n, f] * u")]),
     ("two divisors in turn, one barrier a token", [("divisor = cuda.shared.array(1, float32)", "divisor = cuda.shared.array(2, float32)"), ("divisor[0] = y", "divisor[n % 2] = y"), ("l = divisor[0]", "l = divisor[n % 2]"),
         ("        cuda.syncthreads()  # everyone is done with divisor: safe to overwrite\n", "")]),
 ]

@@ -7,6 +7,7 @@ OWN = "        for n in range(ty + 1):\n            y += s_tile[ty, n] * v_tile[
 BEFORE = "y += q_tile[ty, f] * u_tile[f, tx]"
 OUT = "out[m, tx] = y / l if l != float32(0.0) else float32(0.0)"
 UPDATE = "u_tile[f, tx] += kv"
+ADD = "            add(k_tile, v_tile, u_tile)\n"
 KV = "kv += k_tile[n, f] * v_tile[n, tx]"
 LOAD_K = "k_tile[ty, f] = phi_k[m, f] if m < seqlen else float32(0.0)"
 V1 = "v_tile[ty, tx] = v[m, tx] if m < seqlen else float32(0.0)"
@@ -25,9 +26,9 @@ WRONG = [
     ("the state is that of the last chunk", UPDATE, "u_tile[f, tx] = kv"),
     ("the state is not stored", STORE, ""),
     ("the state before is ignored", "u_tile[f, tx] = state[f, tx]", "u_tile[f, tx] = float32(0.0)"),
-    ("the state goes to HBM after each chunk", "            add_chunk(u_tile, k_tile, v_tile)\n", "            add_chunk(u_tile, k_tile, v_tile)\n            for f in range(ty, FEATURE_DIM, CHUNK):\n                state[f, tx] = u_tile[f, tx] \n"),
+    ("the state goes to HBM after each chunk", ADD, ADD + "            for f in range(ty, FEATURE_DIM, CHUNK):\n                state[f, tx] = u_tile[f, tx] + float32(0.0)\n"),
     ("keys beyond the last", LOAD_K, "k_tile[ty, f] = phi_k[min(m, seqlen - 1), f]"),
-    ("queries for keys", KV, KV.replace("k_tile", "q_tile")),
+    ("queries for keys", ADD, ADD.replace("k_tile", "q_tile")),
     ("the last, ragged chunk is missing", LOOP, "for start in range(0, seqlen // CHUNK * CHUNK, CHUNK):"),
     ("256 chunks at most", LOOP, "for start in range(0, min(seqlen, 256 * CHUNK), CHUNK):"),
     ("chunks no larger than the block is wide", SCORES, "for n in range(tx, min(ty + 1, COLS), COLS):"),
@@ -41,9 +42,11 @@ WRONG = [
 ]
 
 RIGHT = [
-    ("its own chunk first", [("        for f in range(FEATURE_DIM):\n            y += q_tile[ty, f] * u_tile[f, tx]  # phi(Q) U, the chunks before\n", ""),
-        ("        return y\n", "        for f in range(FEATURE_DIM):\n            y += q_tile[ty, f] * u_tile[f, tx]\n        return y\n")]),
-    ("tokens outside, no sum of its own", "            kv = float32(0.0)\n            for n in range(CHUNK):\n                kv += k_tile[n, f] * v_tile[n, tx]\n            u_tile[f, tx] += kv", "            for n in range(CHUNK):\n                u_tile[f, tx] += k_tile[n, f] * v_tile[n, tx]"),
+    ("other names", [("def kernel(phi_q, phi_k, v, state, out):", "def kernel(Q, K, V, U, O):"), ("seqlen = v.shape[0]", "seqlen = V.shape[0]"), ("u_tile[f, tx] = state[f, tx]", "u_tile[f, tx] = U[f, tx]"),
+        ("q_tile[ty, f] = phi_q[m, f]", "q_tile[ty, f] = Q[m, f]"), (LOAD_K, LOAD_K.replace("phi_k", "K")), (V1, V1.replace("= v[", "= V[")), (OUT, OUT.replace("out[", "O[")), ("state[f, tx] = u_tile[f, tx]\n", "U[f, tx] = u_tile[f, tx]\n")]),
+    ("its own chunk first, sums in other variables", [("        for f in range(FEATURE_DIM):\n            y += q_tile[ty, f] * u_tile[f, tx]  # phi(Q) U, the chunks before\n", ""),
+        ("        return y\n", "        past = float32(0.0)\n        for f in range(FEATURE_DIM):\n            past += q_tile[ty, f] * u_tile[f, tx]\n        return y + past\n")]),
+    ("tokens outside, features inside", [("            kv = float32(0.0)\n            for n in range(CHUNK):\n                kv += k_tile[n, f] * v_tile[n, tx]\n            u_tile[f, tx] += kv", "            for n in range(CHUNK):\n                u_tile[f, tx] += k_tile[n, f] * v_tile[n, tx]")]),
 ]
 
 EQUIVALENT = []

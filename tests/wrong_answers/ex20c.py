@@ -3,10 +3,11 @@
 # fmt: off
 ELU = "return x[f] + float32(1.0) if x[f] > float32(0.0) else math.exp(x[f])"
 RELU = "return max(x[f], float32(0.0))"
-ONE = "    if f == 0:\n        return float32(1.0)\n"
 FIRST = "return x[f - 1] / math.sqrt(math.sqrt(float32(d)))"
-IJ = "i, j = (f - 1 - d) // d, (f - 1 - d) % d"
+REST = "    if f <= d:\n        " + FIRST  # the broken map shares the lines above it
+ONE = "    if f == 0:\n        return float32(1.0)\n" + REST
 SECOND = "return x[i] * x[j] / math.sqrt(float32(2 * d))"
+IJ = "i, j = (f - 1 - d) // d, (f - 1 - d) % d\n    " + SECOND
 
 WRONG = [
     ("elu without 1", ELU, "return x[f] if x[f] > float32(0.0) else math.exp(x[f]) - float32(1.0)"),
@@ -20,13 +21,13 @@ WRONG = [
     ("relu up to 6", RELU, "return min(max(x[f], float32(0.0)), float32(6.0))"),
     ("relu in place", RELU, "x[f] = max(x[f], float32(0.0))\n    return x[f]"),
     ("relu of float64", RELU, "return max(x[f], 0.0)"),
-    ("no feature 1", ONE, "    if f == 0:\n        return float32(0.0)\n"),
+    ("no feature 1", ONE, "    if f == 0:\n        return float32(0.0)\n" + REST),
     ("no scale of the first degree", FIRST, "return x[f - 1]"),
     ("the whole scale on each side", FIRST, "return x[f - 1] / math.sqrt(float32(d))"),
     ("no 1/2", SECOND, "return x[i] * x[j] / math.sqrt(float32(d))"),
     ("the whole 1/2 on each side", SECOND, "return x[i] * x[j] / (float32(2.0) * math.sqrt(float32(d)))"),
     ("squares alone", SECOND, "return x[i] * x[i] / math.sqrt(float32(2 * d))"),
-    ("pairs i < j twice", IJ, "i, j = (f - 1 - d) // d, (f - 1 - d) % d\n    if i > j:\n        return float32(0.0)"),
+    ("pairs i < j twice", IJ, IJ.replace("    return", "    if i > j:\n        return float32(0.0)\n    return")),
     ("64 components at most", IJ, "d = min(d, 64)\n    " + IJ),
     ("an array of all features", SECOND, "phi = cuda.local.array(8192, float32)\n    phi[0] = x[i] * x[j] / math.sqrt(float32(2 * d))\n    return phi[0]"),
     ("clipped at 100", SECOND, "return min(max(x[i], float32(-2.0)), float32(2.0)) * x[j] / math.sqrt(float32(2 * d))"),
@@ -34,8 +35,8 @@ WRONG = [
 
 RIGHT = [
     ("elu of parts, relu by if", [(ELU, "return math.exp(min(x[f], float32(0.0))) + max(x[f], float32(0.0))"), (RELU, "if x[f] > float32(0.0):\n        return x[f]\n    return float32(0.0)")]),
-    ("pairs first, i <= j times the root of 2", [(ONE, ""), ("    if f <= d:\n", "    pairs = d * d\n    if f == pairs:\n        return float32(1.0)\n    if f > pairs:\n        return x[f - pairs - 1] / math.sqrt(math.sqrt(float32(d)))\n    if f < 0:\n"),
-        (IJ, "i, j = f // d, f % d\n    if i < j:\n        return x[i] * x[j] / math.sqrt(float32(d))\n    if i > j:\n        return float32(0.0)")]),
+    ("pairs first, i <= j times the root of 2", [(ONE, "    pairs = d * d\n    if f == pairs:\n        return float32(1.0)\n    if f > pairs:\n        return x[f - pairs - 1] / math.sqrt(math.sqrt(float32(d)))"),
+        (IJ, "i, j = f // d, f % d\n    if i < j:\n        return x[i] * x[j] / math.sqrt(float32(d))\n    if i > j:\n        return float32(0.0)\n    " + SECOND)]),
 ]
 
 OTHER = "the pairs (i, j) come in another order, which is free"

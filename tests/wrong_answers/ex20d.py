@@ -1,16 +1,16 @@
 """ex20d: the loss of Hedgehog's distillation, and its gradient."""
 
 # fmt: off
+MAP = "return np.concatenate([np.exp(xw), np.exp(-xw)], axis=1)"
 A = "a = np.tril(phi_q @ phi_k.T)"
+ROWS = "return a / a.sum(axis=1, keepdims=True)"
 LOSS = "return -np.sum(p[sees] * np.log(weights[sees])) / len(q)"
 DA = "da = np.tril((attention_weights(phi_q, phi_k) - p) / (phi_q @ phi_k.T)) / len(q)"
 DXW_Q = "dxw_q = (da @ phi_k) * phi_q"
 DXW_K = "dxw_k = (da.T @ phi_q) * phi_k"
 DW_Q = "dw_q = q.T @ (dxw_q[:, :num_features] - dxw_q[:, num_features:])"
 DW_K = "dw_k = k.T @ (dxw_k[:, :num_features] - dxw_k[:, num_features:])"
-BODY = '''    num_features = w_q.shape[1]
-    phi_q, phi_k = feature_map(q, w_q), feature_map(k, w_k)
-    da = np.tril((attention_weights(phi_q, phi_k) - p) / (phi_q @ phi_k.T)) / len(q)
+BODY = '''    da = np.tril((attention_weights(phi_q, phi_k) - p) / (phi_q @ phi_k.T)) / len(q)
     dxw_q = (da @ phi_k) * phi_q
     dxw_k = (da.T @ phi_q) * phi_k
     dw_q = q.T @ (dxw_q[:, :num_features] - dxw_q[:, num_features:])
@@ -45,6 +45,13 @@ BY_PAIRS = '''    dw_q, dw_k = np.zeros_like(w_q), np.zeros_like(w_k)
 '''
 
 WRONG = [
+    ("one half of the features", MAP, "return np.concatenate([np.exp(xw), np.exp(xw)], axis=1)"),
+    ("features below each other", MAP, MAP.replace("axis=1", "axis=0")),
+    ("features held below e^30", MAP, "xw = np.clip(xw, -30, 30)\n    " + MAP),
+    ("strict mask", A, "a = np.tril(phi_q @ phi_k.T, -1) + 1e-300"),
+    ("no mask", A, "a = phi_q @ phi_k.T"),
+    ("columns sum to 1", ROWS, ROWS.replace("axis=1", "axis=0")),
+    ("softmax of the products", ROWS, "a = np.tril(np.exp(a - a.max()))\n    " + ROWS),
     ("the sum over the queries", LOSS, LOSS.replace(" / len(q)", "")),
     ("the mean over the pairs", LOSS, LOSS.replace("len(q)", "sees.sum()")),
     ("the sign of the loss", LOSS, LOSS.replace("-np", "np")),
@@ -63,6 +70,7 @@ WRONG = [
     ("a loop over pairs", BODY, BY_PAIRS),
     ("the weights of keys first", "return dw_q, dw_k", "return dw_k, dw_q"),
     ("w_q is moved", "return dw_q, dw_k", "w_q -= 0.0001 * dw_q\n    return dw_q, dw_k"),
+    ("phi is divided in place", ROWS, "phi_q /= a.sum(axis=1, keepdims=True)\n    return np.tril(phi_q @ phi_k.T)"),
 ]
 
 RIGHT = [
