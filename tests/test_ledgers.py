@@ -15,7 +15,30 @@ from fa_numba.distributed.prediction import Problem, pairs_per_step
 from fa_numba.kv_cache import random_trace, serve_contiguous, serve_paged
 from fa_numba.kv_cache.waste import reservations
 from fa_numba.workbook import induction_head
-from fa_numba.workbook.ledgers import attention_cost, backward, eight_bits, flash_attention_1, flash_attention_2, flash_decoding, hopper, how_fast, kv_cache, linear, many_gpus, masks, online_softmax, packed, page_pool, paged_attention, profiling, safe_softmax, serving, tensor_cores, tiles, training
+from fa_numba.workbook.ledgers import (
+    attention_cost,
+    backward,
+    eight_bits,
+    flash_attention_1,
+    flash_attention_2,
+    flash_decoding,
+    hopper,
+    how_fast,
+    kv_cache,
+    linear,
+    many_gpus,
+    masks,
+    online_softmax,
+    packed,
+    page_pool,
+    paged_attention,
+    profiling,
+    safe_softmax,
+    serving,
+    tensor_cores,
+    tiles,
+    training,
+)
 from fa_numba.workbook.recorded import recorded_rows
 
 
