@@ -137,6 +137,8 @@ def test_nothing_fits(exercise, short, d, dtype_bytes):
     need = dtype_bytes * (3 * d + 1)
     sram_bytes = need - short
     case = f"sram_bytes={sram_bytes}, d={d}, dtype_bytes={dtype_bytes} cannot hold B_r = B_c = 1"
+    most = exercise.tallest(1, d, sram_bytes // dtype_bytes)
+    assert most < 1, f"{case}: tallest must be 0 or less there, got {most}"
     try:
         got = exercise.calculate_block_sizes(sram_bytes, d, dtype_bytes)
     except NotImplementedError:
