@@ -55,6 +55,9 @@ def test_a_name_that_is_no_kernel_is_refused():
 
 @pytest.mark.gpu
 def test_on_a_gpu():
+    pytest.importorskip("cupy", reason="needs CuPy")
+    if not cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
     if tuple(cuda.get_current_device().compute_capability) < (8, 0):
         pytest.skip("needs compute capability 8.0")
     said = live("flash_attn_mma", shape=(1, 256, 2, 64)).markdown
