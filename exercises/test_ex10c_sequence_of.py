@@ -117,4 +117,6 @@ def test_compiles_for_a_gpu(exercise):
     def kernel(cu_seqlens, got):
         got[cuda.grid(1)] = function(cuda.grid(1), cu_seqlens)
 
-    gpu_ready(kernel, (np.zeros(3, np.int32), np.zeros(2, np.int64)))
+    arguments = np.int32([0, 1, 2]), np.zeros(2, np.int64)
+    simt.run(kernel, 1, 2, *arguments)
+    gpu_ready(kernel, arguments)

@@ -133,7 +133,8 @@ def test_many_uses(exercise):
 
 
 def test_no_tiles(exercise):
-    """no tiles: nothing to do, and nobody waits"""
+    """one tile, and none: then there is nothing to do, and nobody waits"""
+    run(exercise, 1, 2)
     run(exercise, 0, 2)
 
 

@@ -125,4 +125,6 @@ def test_compiles_for_a_gpu(exercise):
         if i < got.shape[0]:
             got[i] = element(tokens[i], 1, 2, 32, 128)
 
-    gpu_ready(ask, (np.zeros(2, np.int64), np.zeros(2, np.int64)))
+    arguments = np.zeros(2, np.int64), np.zeros(2, np.int64)
+    simt.run(ask, 1, 2, *arguments)
+    gpu_ready(ask, arguments)

@@ -79,6 +79,7 @@ def _cause(args, dw, want):
 
 def test_loss_of_even_weights(exercise):
     """loss: with w = 0 all weights are even, and query m has log(m + 1)"""
+    exercise.gradient(*problem())  # first: the loss is given
     for N in (1, 2, 9):
         q, k, w_q, w_k, p = problem(N)
         got = loss_of(exercise, q, k, 0 * w_q, 0 * w_k, p)
@@ -88,6 +89,7 @@ def test_loss_of_even_weights(exercise):
 
 def test_loss_by_loops(exercise):
     """loss: the sum over all pairs that are seen"""
+    exercise.gradient(*problem())  # first: the loss is given
     args = problem(8, 5, 2, seed=3)
     p, weights = args[4], weights_of(exercise, *args[:4])
     want = -sum(p[m, n] * math.log(weights[m, n]) for m in range(8) for n in range(m + 1)) / 8
@@ -97,6 +99,7 @@ def test_loss_by_loops(exercise):
 
 def test_loss_is_least_at_p(exercise):
     """loss: never below the entropy of p, and equal to it where A is p"""
+    exercise.gradient(*problem())  # first: the loss is given
     for seed in range(5):
         args = problem(seed=seed)
         got, least = loss_of(exercise, *args), entropy(args[4])
@@ -181,6 +184,7 @@ def test_many_queries(exercise):
 
 def test_a_number(exercise):
     """loss is a number"""
+    exercise.gradient(*problem())  # first: the loss is given
     got = exercise.loss(*problem())
     assert np.ndim(got) == 0 and isinstance(got, float), f"a number, got {got!r}"
 

@@ -21,6 +21,7 @@ from fa_numba.workbook.grader import grade_all
 REPOSITORY = Path(__file__).parents[1]
 EXERCISES = all_exercises(REPOSITORY)
 EACH = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.short)
+GIVEN = re.compile(r"\b(is as it was given|are as they were)\b")
 BARRIER = re.compile(r"cuda\.sync(threads|warp)\(")
 WITH_BARRIERS = [e for e in EXERCISES if BARRIER.search(e.solution.read_text(encoding="utf-8"))]
 # What starts a process does so for a fourth of the exercises: that costs more than most of them.
@@ -104,6 +105,8 @@ def test_every_stub_fails_because_nothing_is_written_yet(tmp_path):
             c["name"]: c["message"] or c["outcome"] for c in checks if c["outcome"] != "not started"
         }
         wrong = {name: m for name, m in wrong.items() if not (m == "passed" and "compile" in name)}
+        # What is given, with its bug, is there already.
+        wrong = {name: m for name, m in wrong.items() if not (m == "passed" and GIVEN.search(name))}
         assert not wrong, f"{name}: {wrong}"
         assert "not started" in {c["outcome"] for c in checks}
 
