@@ -77,9 +77,50 @@ def _cause(args, dw, want):
     return f"({F} features e^(xw) and as many e^(-xw): both depend on w, the latter with a minus.)"
 
 
+def test_feature_map(exercise):
+    """feature_map: [e^(x w), e^(-x w)], all positive"""
+    exercise.gradient(*problem())  # first: the rest is given
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((5, 4)), rng.standard_normal((4, 3))
+    phi = exercise.feature_map(x, w)
+    assert phi.shape == (5, 6), f"5 rows and F = 3 make (5, 6), got {phi.shape}"
+    want = np.exp([[sign * sum(x[n] * w[:, f]) for sign in (1, -1) for f in range(3)]
+                   for n in range(5)])  # fmt: skip
+    wrong = np.argwhere(~np.isclose(phi, want, rtol=1e-10))
+    n, f = (int(i) for i in wrong[0]) if len(wrong) else (0, 0)
+    assert not len(wrong), f"phi[{n}, {f}] must be {want[n, f]:.6g}, got {phi[n, f]:.6g}"
+
+
+def test_large_features(exercise):
+    """feature_map: x w up to 99 and down to -99, held to nothing"""
+    exercise.gradient(*problem())  # first: the rest is given
+    xw = np.array([[99.0, -99.0, 40.0, -0.5]])
+    phi = exercise.feature_map(xw, np.eye(4))
+    want = np.exp(np.concatenate([xw, -xw], axis=1))
+    f = int(np.argmax(~np.isclose(phi[0], want[0], rtol=1e-10, atol=0)))
+    assert np.allclose(phi, want, rtol=1e-10, atol=0), (
+        f"x w = {xw[0].tolist()}: feature {f} must be {want[0, f]:.6g}, got {phi[0, f]:.6g}"
+    )
+
+
+def test_weights(exercise):
+    """attention_weights: each row sums to 1, and is 0 for later keys"""
+    exercise.gradient(*problem())  # first: the rest is given
+    rng = np.random.default_rng(1)
+    phi_q, phi_k = rng.uniform(0.1, 2, (2, 7, 5))
+    got = exercise.attention_weights(phi_q, phi_k)
+    assert got.shape == (7, 7), f"7 queries and keys make (7, 7), got {got.shape}"
+    for m in range(7):
+        a = np.array([sum(phi_q[m] * phi_k[n]) for n in range(m + 1)])
+        want = np.append(a / a.sum(), np.zeros(6 - m))
+        assert np.allclose(got[m], want, rtol=1e-10, atol=0), (
+            f"row {m} must be {want.round(4)}, got {got[m].round(4)}"
+        )
+
+
 def test_loss_of_even_weights(exercise):
     """loss: with w = 0 all weights are even, and query m has log(m + 1)"""
-    exercise.gradient(*problem())  # first: the loss is given
+    exercise.gradient(*problem())  # first: the rest is given
     for N in (1, 2, 9):
         q, k, w_q, w_k, p = problem(N)
         got = loss_of(exercise, q, k, 0 * w_q, 0 * w_k, p)
@@ -89,7 +130,7 @@ def test_loss_of_even_weights(exercise):
 
 def test_loss_by_loops(exercise):
     """loss: the sum over all pairs that are seen"""
-    exercise.gradient(*problem())  # first: the loss is given
+    exercise.gradient(*problem())  # first: the rest is given
     args = problem(8, 5, 2, seed=3)
     p, weights = args[4], weights_of(exercise, *args[:4])
     want = -sum(p[m, n] * math.log(weights[m, n]) for m in range(8) for n in range(m + 1)) / 8
@@ -99,7 +140,7 @@ def test_loss_by_loops(exercise):
 
 def test_loss_is_least_at_p(exercise):
     """loss: never below the entropy of p, and equal to it where A is p"""
-    exercise.gradient(*problem())  # first: the loss is given
+    exercise.gradient(*problem())  # first: the rest is given
     for seed in range(5):
         args = problem(seed=seed)
         got, least = loss_of(exercise, *args), entropy(args[4])
@@ -184,9 +225,21 @@ def test_many_queries(exercise):
 
 def test_a_number(exercise):
     """loss is a number"""
-    exercise.gradient(*problem())  # first: the loss is given
+    exercise.gradient(*problem())  # first: the rest is given
     got = exercise.loss(*problem())
     assert np.ndim(got) == 0 and isinstance(got, float), f"a number, got {got!r}"
+
+
+def test_features_unchanged(exercise):
+    """feature_map and attention_weights leave their arguments as they are"""
+    exercise.gradient(*problem())  # first: the rest is given
+    x, w = np.random.default_rng(6).standard_normal((2, 4, 4))
+    phi_q, phi_k = np.exp(x), np.exp(w)
+    before = [a.copy() for a in (x, w, phi_q, phi_k)]
+    exercise.feature_map(x, w)
+    exercise.attention_weights(phi_q, phi_k)
+    for name, a, b in zip(("x", "w", "phi_q", "phi_k"), (x, w, phi_q, phi_k), before, strict=True):
+        assert np.array_equal(a, b), f"{name} was changed"
 
 
 def test_arguments_unchanged(exercise):
