@@ -35,7 +35,7 @@ LAUNCH = 11e-6  # seconds
 
 
 def limit(flops, num_bytes, kernels, peak, bandwidth):
-    """What a computation waits for: "arithmetic", "memory" or "overhead"."""
+    """The limit of a computation: "arithmetic", "memory" or "overhead"."""
     # YOUR CODE HERE
     raise NotImplementedError("ex01b: limit")
 
@@ -46,4 +46,4 @@ def predictions():
     raise NotImplementedError("ex01b: predictions")
 
 
-# Stub 45393e51 of solutions/ex01b_three_limits.py: `fa-numba reset ex01b` brings it back.
+# Stub f658e515 of solutions/ex01b_three_limits.py: `fa-numba reset ex01b` brings it back.

@@ -1,4 +1,4 @@
-"""ex04d · HBM traffic of FlashAttention, and what it buys
+"""ex04d · HBM traffic of FlashAttention, and the gain
 
 The same attention, but S and P never leave the chip. One kernel; thread block i owns a tile of B_r
 query rows: it loads them once, walks over K and V in tiles of B_c rows, and writes its rows of O.
@@ -42,4 +42,4 @@ def memory_speedup(N, d, B_r, B_c, dtype_bytes=2):
     raise NotImplementedError("ex04d: memory_speedup")
 
 
-# Stub 554f452e of solutions/ex04d_flash_traffic.py: `fa-numba reset ex04d` brings it back.
+# Stub 19300193 of solutions/ex04d_flash_traffic.py: `fa-numba reset ex04d` brings it back.

@@ -62,7 +62,7 @@ def summarize_chunks(q, k, v, acc, l, m, key_chunk_size, softmax_scale):
 
 @cuda.jit(device=True)
 def add_chunk(l_i, acc_row, alpha, acc, l, chunk, m_row):
-    """Add what a chunk left, times alpha, to acc_row; return the new l_i."""
+    """Add a chunk's sums, times alpha, to acc_row; return the new l_i."""
     # YOUR CODE HERE
     raise NotImplementedError("ex04e: add_chunk")
 
@@ -89,4 +89,4 @@ def merge_chunks(acc, l, m, out):
         out[m_row, c] = acc_row[c] / l_i if l_i != 0 else float32(0.0)
 
 
-# Stub d645a5e4 of solutions/ex04e_lazy_softmax.py: `fa-numba reset ex04e` brings it back.
+# Stub 5b6ea6c3 of solutions/ex04e_lazy_softmax.py: `fa-numba reset ex04e` brings it back.

@@ -49,7 +49,7 @@ LAUNCH = 11e-6  # seconds
 
 
 def limit(flops, num_bytes, kernels, peak, bandwidth):
-    """What a computation waits for: "arithmetic", "memory" or "overhead"."""
+    """The limit of a computation: "arithmetic", "memory" or "overhead"."""
     ### BEGIN SOLUTION
     times = {
         "arithmetic": flops / peak,

@@ -1,4 +1,4 @@
-"""ex04d · HBM traffic of FlashAttention, and what it buys
+"""ex04d · HBM traffic of FlashAttention, and the gain
 
 The same attention, but S and P never leave the chip. One kernel; thread block i owns a tile of B_r
 query rows: it loads them once, walks over K and V in tiles of B_c rows, and writes its rows of O.

@@ -84,7 +84,7 @@ def summarize_chunks(q, k, v, acc, l, m, key_chunk_size, softmax_scale):
 
 @cuda.jit(device=True)
 def add_chunk(l_i, acc_row, alpha, acc, l, chunk, m_row):
-    """Add what a chunk left, times alpha, to acc_row; return the new l_i."""
+    """Add a chunk's sums, times alpha, to acc_row; return the new l_i."""
     ### BEGIN SOLUTION
     for c in range(HEAD_DIM):
         acc_row[c] += alpha * acc[chunk, m_row, c]

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from fa_numba import flash_attn_bwd, flash_attn_v2, simt
+from fa_numba.workbook.ledgers import ledger_row
 
 GPT2_MEDIUM = {"N": 1024, "d": 64, "heads": 16, "batch": 64}  # the shape behind the famous table
 CLAIMED = {
@@ -109,21 +110,17 @@ def comparison(d=64, lengths=(1024, 4096, 16384), tiles=(16, 64, 128)):
     ]
 
 
-def _row(claim, number, verdict):
-    return {"claim": claim, "our number": number, "verdict": verdict}
-
-
 def _famous_table():
     square, tall = _matrices()
     counted = {name: counted_gflop(c["products"]) for name, c in CLAIMED.items()}
     ratios = [counted[name] / c["GFLOP"] for name, c in CLAIMED.items()]
     return [
-        _row(
+        ledger_row(
             "66.6 → 75.2 GFLOP (001)",
             f"{counted['standard']:.0f} → {counted['FlashAttention']:.0f} GFLOP",
             f"{ratios[0]:.1f} and {ratios[1]:.1f} times too small; the ratio holds",
         ),
-        _row(
+        ledger_row(
             "40.3 → 4.4 GB, 41.7 → 7.3 ms (001)",
             f"{40.3 / 41.7:.2f} and {4.4 / 7.3:.2f} TB/s, "
             f"{40.3 / square:.1f} N×N and {4.4 / tall:.1f} N×d matrices",
@@ -138,13 +135,13 @@ def _recomputation():
     )
     kept = {N: N * N / (N * 64 + N) for N in (1024, 4096)}
     return [
-        _row(
+        ledger_row(
             "recomputation speeds up the backward pass, thanks to fewer HBM accesses (000)",
             f"N=4096, d=64: {large:.2f} of the traffic with 128-row tiles, "
             f"{small:.2f} with 16-row tiles",
             "true where tiles are large; never true of FLOPs",
         ),
-        _row(
+        ledger_row(
             "10-20x memory reduction (001)",
             "P over out and lse, d=64: "
             + ", ".join(f"{ratio:.0f}× for N={N}" for N, ratio in kept.items()),
@@ -162,18 +159,18 @@ def _of_a_run():
     written = {name: a.stores for t in traces for name, a in t.arrays.items() if a.stores}
     kept = {name: n for name, n in written.items() if name not in ("dq", "dk", "dv")}
     return [
-        _row(
+        ledger_row(
             "the backward needs O and the statistics (m, ℓ) (002)",
             f"N=48: {lse.size} floats per head besides O",
             "right for FlashAttention-1; one number per row, lse, is enough",
         ),
-        _row(
+        ledger_row(
             "parallel by columns, the gradient of the query must be aggregated; by rows, those of "
             "key and value (002)",
             f"two kernels, one order each: no atomics, two runs equal to the bit: {same}",
             "true; 3.5 in place of 2.5 forward passes of FLOPs avoids both",
         ),
-        _row(
+        ledger_row(
             "recompute S and P in the backward pass, no intermediate storage (004)",
             "N=48, metered: besides dq, dk, dv the three kernels write "
             + ", ".join(f"{n} elements of {name}" for name, n in kept.items()),

@@ -1,6 +1,7 @@
 """The ledger of the lesson on eight bits: speed and accuracy of attention in e4m3."""
 
 from fa_numba.analysis.devices import DEVICES
+from fa_numba.workbook.ledgers import ledger_row
 from fa_numba.workbook.recorded import recorded_rows
 
 NOT_RECORDED = "on a GPU: not recorded yet"
@@ -28,13 +29,13 @@ def ledger(errors, folder=None):
     h100 = DEVICES["H100"]
     gain, left = errors["one scale"] / errors["both"], errors["both"] / errors["float16"]
     return [
-        _row(
+        ledger_row(
             "FP8 doubles throughput, FP4 quadruples it (003)",
             f"H100, peak: {h100.float8_tensor / h100.float16_tensor:.1f}× with 8 bits; "
             f"{_gains(folder)}",
             "right of peaks with FP8, and softmax gains nothing; Hopper has no FP4",
         ),
-        _row(
+        ledger_row(
             "block quantisation and incoherent processing keep FP8 accurate (002)",
             f"RMSE by our model {errors['one scale']:.1e}; blocks {errors['blocks']:.1e}, rotated "
             f"{errors['rotated']:.1e}, both {errors['both']:.1e}; float16 {errors['float16']:.1e}; "
@@ -82,7 +83,3 @@ def _errors(rows):
     if not {PLAIN, KERNEL} <= errors.keys():
         return NOT_RECORDED
     return f"on an H200 {errors[PLAIN]:.1e} and, by flash_attn_fp8, {errors[KERNEL]:.1e}"
-
-
-def _row(claim, number, verdict):
-    return {"claim": claim, "our number": number, "verdict": verdict}

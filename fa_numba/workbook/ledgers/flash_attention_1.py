@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from fa_numba import flash_attn_v1, naive_attn, simt
+from fa_numba.workbook.ledgers import ledger_row
 from fa_numba.workbook.recorded import recorded_rows
 
 NOT_RECORDED = "not recorded yet"
@@ -39,10 +40,6 @@ def ledger(published_errors, folder=None):
     ]
 
 
-def _row(claim, number, verdict):
-    return {"claim": claim, "our number": number, "verdict": verdict}
-
-
 def v1_elements(N, d, B_c):
     """Elements that FlashAttention-1 moves for one head, with B_c keys per tile."""
     T_c = math.ceil(N / B_c)
@@ -60,7 +57,7 @@ def _linear_traffic():
     def moved(N):  # its pseudocode: Q and O once, K and V once per tile of queries
         return 2 * N * d + 2 * N * d * math.ceil(N / B)
 
-    return _row(
+    return ledger_row(
         "HBM access is O(N·d), linear in sequence length (004)",
         f"N={N}, d={d}, fp16: {2 * moved(N) / 1e6:.0f} MB against "
         f"{2 * standard_elements(N, d) / 1e6:.0f} MB standard; 2N needs "
@@ -71,7 +68,7 @@ def _linear_traffic():
 
 def _time_of_accesses():
     moved = {M: v1_elements(4096, 64, M * 1024 // (4 * 4 * 64)) for M in (48, 96)}
-    return _row(
+    return ledger_row(
         "the time complexity becomes O(N²d²/M) (000)",
         f"M from 48 to 96 KiB: HBM elements × {moved[96] / moved[48]:.2f}, FLOPs × 1",
         "those are HBM accesses; arithmetic is 4N²d, without M",
@@ -93,7 +90,7 @@ def _time_grows(times):
             "sequence"
         )
     ratio = v1_elements(8192, 64, 64) / v1_elements(4096, 64, 64)
-    return _row(
+    return ledger_row(
         "the time of FlashAttention grows as N (004)",
         f"2N: FLOPs × 4, HBM × {ratio:.2f}; on a GPU: {number}",
         "wrong: as N²",
@@ -109,7 +106,7 @@ def _reason():
         for kind, number in trace.flops.by_kind.items():
             flops[kind] = flops.get(kind, 0) + (2 * number if kind == "fma" else number)
     products = flops["fma"] / sum(flops.values())
-    return _row(
+    return ledger_row(
         "attention is memory-bound since it mostly consists of element-wise operations (000)",
         f"products are {products:.0%} of the FLOPs of naive_attn, d = 64",
         "the wrong reason: it is memory-bound where S and P travel",
@@ -126,7 +123,7 @@ def _extra_memory(memory):
             f"{at[name]['extra bytes'] / 1e6:,.0f} MB of {name}"
             for name in ("naive_attn", "flash_attn_v2")
         )
-    return _row(
+    return ledger_row(
         "O(N) additional memory beyond inputs and output (002); 10–20 times less memory (001)",
         f"l and m for N=128: {l.size + m.size} floats, S and P: {2 * 128**2}; allocated beside "
         f"the output at N=4096: {number}",
@@ -158,7 +155,7 @@ def _walkthrough():
     p = np.exp(s - s.max())
     exact = p @ v / p.sum()
     wrong = np.abs(walkthrough(s, v, 128) - exact).max()
-    return _row(
+    return ledger_row(
         "worked example: O_1 = P V / l_1 after block 1, then add block 2 (004)",
         f"error {wrong:.2f}, largest output {np.abs(exact).max():.2f}",
         "wrong: divide at the end, or multiply back by l_1 first",
@@ -168,7 +165,7 @@ def _walkthrough():
 def _published(errors):
     broken = [error for error in errors if error > 1e-3]
     clean = [error for error in errors if error <= 1e-3]
-    return _row(
+    return ledger_row(
         "a complete FlashAttention-1 kernel in Triton (003)",
         f"error up to {max(broken, default=0):.2f} in {len(broken)} of {len(errors)} cases, "
         f"{max(clean, default=0):.0e} at head_dim 1 and full tiles",
@@ -181,7 +178,7 @@ def _loop_order():
     with simt.tracing() as traces:
         flash_attn_v1(q, q, q, block_m=16, block_n=16)
     stores = traces[0].arrays["out"].stores // q.size
-    return _row(
+    return ledger_row(
         "FlashAttention: for each block of Q, loop over the blocks of K and V (004)",
         f"Algorithm 1 walks K and V outside: with 4 tiles of keys out is stored {stores} times",
         "that is FlashAttention-2's order of loops",
@@ -202,13 +199,13 @@ def _results(times):
         )
     N, d = 128, 64
     share = v1_elements(N, d, 64) / standard_elements(N, d)
-    yield _row(
+    yield ledger_row(
         "not worth it below 128 tokens (004)",
         f"N = {N}, 64 keys per tile: {share:.2f} times the standard traffic; flash_attn_v2 is "
         f"{number}",
         "plausible: S and P of a short sequence are small, and stay in L2. Not measured",
     )
-    yield _row(
+    yield ledger_row(
         "BERT trains 15 % faster; GPT-2 3×, 1.7× against Megatron-LM; 4× the context (000)",
         "end-to-end times of the paper, on A100s; we have none of them",
         "of a step attention is a part: lesson 22's ledger counts its share",

@@ -10,6 +10,7 @@ from fa_numba import flash_attn_v1, flash_attn_v2, simt
 from fa_numba.analysis.devices import DEVICES
 from fa_numba.analysis.waves import makespan
 from fa_numba.kernels import flash_attn_v1 as module_of_v1
+from fa_numba.workbook.ledgers import ledger_row
 from fa_numba.workbook.recorded import recorded_rows
 
 NOT_RECORDED = "on a GPU: not recorded yet"
@@ -39,10 +40,6 @@ def ledger(folder=None):
     ]
 
 
-def _row(claim, number, verdict):
-    return {"claim": claim, "our number": number, "verdict": verdict}
-
-
 def line_10(s, v, tile, power):
     """Attention of one row of scores, with acc <- alpha^power acc + P V, power 1 or -1."""
     m, l, acc = -np.inf, 0.0, np.zeros(v.shape[1])
@@ -59,7 +56,7 @@ def _line_10():
     s, v = np.linspace(0, 5, 32), np.random.default_rng(0).standard_normal((32, 8))
     exact = np.exp(s - s.max()) @ v / np.exp(s - s.max()).sum()
     errors = {power: np.abs(line_10(s, v, 8, power) - exact).max() for power in (1, -1)}
-    return _row(
+    return ledger_row(
         "line 10: O ← diag(e^(m_old − m_new))⁻¹ O + P̃V (001)",
         f"ascending scores: error {errors[-1]:.3g} with the inverse, {errors[1]:.0e} without",
         "misprint: the factor multiplies (and line 8 has K_i for K_j)",
@@ -73,17 +70,17 @@ def _about_thread_blocks():
     (trace,) = traces
     atomics = inspect.getsource(module_of_v1).count("cuda.atomic")
     return [
-        _row(
+        ledger_row(
             "each CUDA block computes one row of output (004)",
             f"100 queries, 2 heads, B_r = 16: grid {tuple(trace.grid)}",
             "one tile of B_r rows",
         ),
-        _row(
+        ledger_row(
             "reduced synchronisation: fewer atomic operations (004)",
             f"atomics in our flash_attn_v1: {atomics}",
             "the forward pass of FlashAttention-1 has none to save",
         ),
-        _row(
+        ledger_row(
             "column tiles in parallel would race; rows do not (003)",
             f"races found: {races_by_columns()} where each thread block owns a column, "
             f"{len(trace.races)} in flash_attn_v2",
@@ -107,7 +104,7 @@ def races_by_columns():
 def _divisions():
     N, d, B_c = 4096, 64, 64
     saved = N * d * (N // B_c)
-    return _row(
+    return ledger_row(
         "dividing once saves FLOPs (003)",
         f"N={N}, d={d}, B_c={B_c}: {saved:,} divisions → {N * d:,}; "
         f"{saved / (4 * N * N * d):.2%} of the 4N²d FLOPs",
@@ -119,7 +116,7 @@ def _statistics():
     x = np.zeros((3, 1, 64, 1, 8), np.float32)
     _, lse = flash_attn_v2(*x)
     _, l, m = flash_attn_v1(*x)
-    return _row(
+    return ledger_row(
         "store L alone in place of m and ℓ (001, line 13)",
         f"N=64: {l.size + m.size} floats → {lse.size}",
         "true: half",
@@ -142,7 +139,7 @@ def _imbalance():
     sms = DEVICES["H200"].num_sms
     one, many = (busy_share(8192, heads, sms) for heads in (1, 16))
     sorted_ = busy_share(8192, 16, sms, descending=True)
-    return _row(
+    return ledger_row(
         "Do we need to handle workload imbalance? No. (001)",
         f"causal, 8192 tokens, {BLOCK} × {BLOCK} tiles, {sms} SMs: thread blocks have 1 to "
         f"{8192 // BLOCK} tiles; by a model SMs work {one:.0%} of the time for one head, "
@@ -163,7 +160,7 @@ def _speed(rows):
         if kernel == "flash_attn_v1" and ("flash_attn_v2", n) in ms
     }
     number = "; ".join(f"N={n}: {gain:.1f}×" for n, gain in gains.items())
-    return _row(
+    return ledger_row(
         "FlashAttention-2 is 1.4–2.2× faster than 1, more for longer N (004)",
         f"ours, d=64, H200: {number}" if gains else NOT_RECORDED,
         "longer is better: true; ours gains more, as our version 1 leaves most SMs idle",

@@ -7,6 +7,7 @@ import numpy as np
 import fa_numba
 from fa_numba import analysis, reference, simt
 from fa_numba.analysis.devices import DEVICES
+from fa_numba.workbook.ledgers import ledger_row
 from fa_numba.workbook.recorded import recorded_rows
 
 NOT_RECORDED = "on a GPU: not recorded yet"
@@ -31,14 +32,14 @@ def ledger(folder=None):
     splits = analysis.choose_num_splits(KV_HEADS, KEYS // 64, num_sms)
     return [
         _one_query(num_sms),
-        _row(
+        ledger_row(
             "FlashAttention processes K/V sequentially: inefficient for long contexts (001)",
             f"{KEYS:,} keys: {KEYS // 64:,} tiles of 64 one after the other, with {splits} splits "
             f"{math.ceil(KEYS // 64 / splits)}",
             "true",
         ),
         _algebra(),
-        _row(
+        ledger_row(
             "split keys and values into small chunks (001)",
             f"{KEYS // splits:,} keys per split on an H100, {extra_traffic(splits):.2%} more bytes",
             "as small as it takes to fill the GPU, no smaller",
@@ -57,10 +58,6 @@ def extra_traffic(num_splits, keys=KEYS):
     return partial / (traffic.loads["k_cache"] + traffic.loads["v_cache"])
 
 
-def _row(claim, number, verdict):
-    return {"claim": claim, "our number": number, "verdict": verdict}
-
-
 def _one_query(num_sms):
     rng = np.random.default_rng(0)
     q = rng.standard_normal((1, 1, 8, 32), dtype=np.float32)
@@ -68,7 +65,7 @@ def _one_query(num_sms):
     with simt.tracing() as traces:
         out, _ = fa_numba.flash_attn_v2(q, k, v)
     error = np.abs(out - reference.attention(q, k, v)[0]).max()
-    return _row(
+    return ledger_row(
         "FlashAttention cannot be applied to decoding: there is a single query (001)",
         f"one query, 8 heads: error {error:.0e}; {math.prod(traces[0].grid)} of {num_sms} SMs of "
         "an H100 have work",
@@ -86,7 +83,7 @@ def _algebra():
 
     grouping = np.abs(merge(merge(x, y), z)[0] - merge(x, merge(y, z))[0]).max()
     order = np.abs(merge(x, y)[0] - merge(y, x)[0]).max()
-    return _row(
+    return ledger_row(
         "attention is associative and commutative (001)",
         f"1000 states in float64: order changes {order:.0e}, grouping {grouping:.0e}",
         "true of ⊕ on (out, lse), up to rounding; out alone cannot be merged",
@@ -104,7 +101,7 @@ def _gains(rows):
         for (batch, seqlen, heads, num_splits), chosen in ms.items()
         if num_splits == 0
     ]
-    return _row(
+    return ledger_row(
         "Flash-Decoding is up to 8 times faster than prior work (001)",
         f"recorded times, one split over the chosen number: {'; '.join(gains)}"
         if gains
@@ -117,14 +114,14 @@ def _partitions():
     parts = KEYS // PARTITION
     limit = DEVICES["H100"].shared_bytes_per_block
     return [
-        _row(
+        ledger_row(
             "vLLM's kernel keeps a running maximum and sum in a loop over partitions of 512 keys, "
             "like B_c (004)",
             f"{KEYS:,} keys are {parts} partitions, each with a thread block of its own, merged by "
             f"a second kernel: splits. {extra_traffic(parts):.2%} more bytes",
             "false: a partition is a split; vLLM's own description has no loop over them",
         ),
-        _row(
+        ledger_row(
             "vLLM's kernel: online softmax in shared memory (004)",
             f"all scores of a partition are stored: {4 * PARTITION:,} bytes; of {KEYS:,} keys "
             f"without partitions {4 * KEYS:,}, where a thread block of an H100 has {limit:,}",

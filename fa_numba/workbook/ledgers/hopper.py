@@ -8,6 +8,7 @@ import json
 from fa_numba.analysis.overlap import overlap, tensor_share
 from fa_numba.analysis.waves import makespan
 from fa_numba.workbook.catalog import find_root
+from fa_numba.workbook.ledgers import ledger_row
 from fa_numba.workbook.recorded import recorded_rows
 
 SMS, BLOCK_M = 132, 128  # of an H200; rows of a tile of queries
@@ -31,24 +32,24 @@ def ledger(folder=None):
     step_by_step, ahead = (tensor_share(overlap(64, 1.0, ahead=a)) for a in (False, True))
     unordered, ordered = (busy_share(16, 4096, order) for order in ("as numbered", "longest first"))
     return [
-        _row(
+        ledger_row(
             "FlashAttention-1 and 2 are synchronous; new instructions break that (003)",
             f"copies that run by themselves: {mma('LDGSTS')} in flash_attn_mma; products that do: "
             f"{mma('HGMMA')}, and {wgmma('HGMMA')} in flash_attn_wgmma",
             "right of the products; copies are asynchronous since Ampere",
         ),
-        _row(
+        ledger_row(
             "TMA generates addresses and fetches memory asynchronously (002)",
             f"flash_attn_wgmma: {wgmma('UTMALDG')} copies, {wgmma('LDG')} loads by threads",
             "right: one thread starts a tile, none touches an element",
         ),
-        _row(
+        ledger_row(
             "softmax of one block while WGMMA computes the next (003)",
             f"one warpgroup, H100, d = 128, by the model: tensor cores busy {step_by_step:.0%} → "
             f"{ahead:.0%}",
             "right; in flash_attn_ws this tile's P V runs beside the next one's softmax",
         ),
-        _row(
+        ledger_row(
             "no need to handle workload imbalance: the GPU's scheduler starts the next block as "
             "one ends (001)",
             f"causal, 16 heads, 4096 tokens, {SMS} SMs, by a model of that scheduler: SMs busy "
@@ -112,7 +113,3 @@ def _short_and_long(folder):
         for n in (lengths[0], lengths[-1])
     )
     return f"flash_attn_persistent over flash_attn_ws, causal, on an H200: {', '.join(ratios)}"
-
-
-def _row(claim, number, verdict):
-    return {"claim": claim, "our number": number, "verdict": verdict}

@@ -8,6 +8,7 @@ import numpy as np
 from fa_numba import analysis, reference
 from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.kv_cache import ContiguousCache, RollingCache
+from fa_numba.workbook.ledgers import ledger_row
 
 GPT3 = {"layers": 96, "num_heads": 96, "head_dim": 128}
 KEPT = 0, 1, 2, 4  # first tokens
@@ -119,10 +120,6 @@ def sink_errors(seed=0):
     return errors
 
 
-def _row(claim, number, verdict):
-    return {"claim": claim, "our number": number, "verdict": verdict}
-
-
 def _sizes_and_intensities():
     layers, H, d = GPT3.values()
     mha, mqa = (analysis.kv_cache_bytes(4096, layers, n, d) for n in (H, 1))
@@ -136,30 +133,30 @@ def _sizes_and_intensities():
     weights, cache = 2 * 175, mha / 1e9  # GB
     faster = {B: (weights + B * cache) / (weights + B * cache / H) for B in (1, 8, 64)}
     return [
-        _row(
+        ledger_row(
             "GPT-3 at 4096 tokens: 19,327,352,832 bytes; with MQA 96 times less, 200 MB (002)",
             f"{mha:,} bytes; {mha // mqa} times less is {mqa / 1e6:.0f} MB",
             "exact",
         ),
-        _row(
+        ledger_row(
             "decoding with MHA: arithmetic intensity below 1, bound by memory (002)",
             f"GPT-3, float16, 1024 to 65,536 tokens: {min(intensities):.4f} to "
             f"{max(intensities):.4f} FLOP per byte; the ridge of an A100 is {a100.ridge:.0f}",
             "true" if max(intensities) < 1 else "false",
         ),
-        _row(
+        ledger_row(
             "below a batch of 200 an A100 waits for memory, above it computes (002)",
             f"a linear layer in float16 has B FLOP per byte, the ridge is {a100.ridge:.0f}; "
             f"attention has {intensities[1]:.2f} for each sequence of 4096 tokens, in any batch",
             "true of the linear layers it speaks of; the cache grows with the batch",
         ),
-        _row(
+        ledger_row(
             "with MQA the intensity tends to dh / (d + h²) ≈ h (002)",
             f"d = {H * d:,}, h = {H}: dh / (d + h²) = {H * d * H / (H * d + H * H):.1f}; per byte "
             f"of float16, all counted: {unfused:.1f}, and {fused:.1f} if S stays on the chip",
             "≈ h only if fused: h² is the traffic of S, and not small beside d",
         ),
-        _row(
+        ledger_row(
             "MQA potentially makes decoding h times faster (002)",
             "bytes of a step, weights (175 billion) and caches of 4096 tokens: "
             + ", ".join(f"batch {B}: {times:.2f}× less" for B, times in faster.items()),
@@ -170,7 +167,7 @@ def _sizes_and_intensities():
 
 def _operations(tokens=64):
     step_by_step = sum(range(1, tokens + 1))  # pairs of query and key; a step sees those so far
-    return _row(
+    return ledger_row(
         "the number of operations stays the same for L steps as in prefill (002)",
         f"{tokens} tokens: the linear layers cost the same; pairs of query and key "
         f"{step_by_step:,} step by step, {tokens * tokens:,} in a whole S",
@@ -180,7 +177,7 @@ def _operations(tokens=64):
 
 def _groups(h=6, groups=3):
     shared = analysis.kv_cache_bytes(100, 1, h, 8) // analysis.kv_cache_bytes(100, 1, groups, 8)
-    return _row(
+    return ledger_row(
         "h heads split into g groups (g = 1 is MQA), and in the table: KV traffic BL²d/g (002)",
         f"h = {h}, g = {groups} groups: K and V shrink {shared} = h/g times, not g = {groups} "
         f"times; for g = 1 they shrink {h} times",
@@ -194,7 +191,7 @@ def _chunks(C=7, L=45):
     window, queries = 32, 16
     m = 84 + np.arange(queries)[:, None]
     seen = (m - window < np.arange(100)) & (np.arange(100) <= m)
-    return _row(
+    return ledger_row(
         "chunked prefill: S is at most C × L; with a window C × L_w (002)",
         f"C = {C}, L = {L}: {most} numbers at most, C · L = {C * L}; C = {queries} queries with "
         f"L_w = {window} see {seen.any(axis=0).sum()} different keys",
@@ -209,13 +206,13 @@ def _windows(W=4, depth=3):
     for _ in range(10):
         ring.append(*np.zeros((2, 1, 1, 1, 8), np.float32))
     return [
-        _row(
+        ledger_row(
             "n layers with a window of L_w tokens attend n · L_w tokens back (002)",
             f"L_w = {W} with its own, n = {depth}: {reach} tokens back, "
             f"n · (L_w − 1) = {depth * (W - 1)}",
             "n · (L_w − 1), where L_w counts the token itself",
         ),
-        _row(
+        ledger_row(
             "the rolling cache is restricted to 2 · L_w (002)",
             f"L_w = {W}, 10 tokens given: {ring.seq_lens[0]} tokens kept, "
             f"{(ring.k_cache.size + ring.v_cache.size) // 8} vectors",
@@ -227,7 +224,7 @@ def _windows(W=4, depth=3):
 def _sinks():
     errors = sink_errors()
     two = KEPT.index(NUM_SINKS)
-    return _row(
+    return ledger_row(
         "keeping the first tokens largely recovers window attention (002)",
         "error without and with two kept tokens, of a head that "
         + "; ".join(f"{name}: {row[0]:.1%} → {row[two]:.1%}" for name, row in errors.items()),

@@ -7,6 +7,7 @@ import numpy as np
 from fa_numba import analysis, linear_attn, simt
 from fa_numba.tiling.linear_attn import feature_dim
 from fa_numba.workbook import induction_head as ours
+from fa_numba.workbook.ledgers import ledger_row
 from fa_numba.workbook.recorded import recorded_rows
 
 NOT_RECORDED = "time: not recorded yet"
@@ -77,7 +78,7 @@ def _about_length(recorded):
         if ms.get((what, kernel, 16384)) and ms.get((what, kernel, 8192))
     ]
     time = "time on a GPU, N = 8192 → 16384: " + ", ".join(ratios) if ratios else NOT_RECORDED
-    return _row(
+    return ledger_row(
         "linear time and space (002)",
         f"twice the length: {moved[1] / moved[0]:.2f}× the bytes (N = 4096 → 8192, d = 64), "
         f"{flops[1] / flops[0]:.2f}× the FLOPs counted (N = 64 → 128); {time}",
@@ -94,7 +95,7 @@ def _flops(seqlen):
 
 def _about_the_state():
     sizes = {name: feature_dim(name, 64, 128) * 65 for name in ("elu1", "hedgehog", "taylor2")}
-    return _row(
+    return ledger_row(
         "we only need O(d²) space for U (002)",
         "d = 64: " + ", ".join(f"{name} {size:,}" for name, size in sizes.items()),
         "right for F = d; F (d + 1) in general, which is d³ for taylor2",
@@ -110,13 +111,13 @@ def _about_simple_maps():
         name: np.mean(np.diff(ours.features_of(name, x)[:, 0]) == 0) for name in ("relu", "elu1")
     }
     return (
-        _row(
+        ledger_row(
             "elu + 1 and relu lose the low-entropy spikiness (002)",
             "entropies: "
             + ", ".join(f"{n} {entropy[n]:.2f}" for n in ("softmax", "elu1", "relu", "even")),
             "right: hardly better than even weights",
         ),
-        _row(
+        ledger_row(
             "relu sets the gradients to 0 for negative inputs (002)",
             f"flat part of −3 to 3: relu {flat['relu']:.0%}, elu1 {flat['elu1']:.0%}",
             "right",
@@ -142,20 +143,20 @@ def _about_taylor():
     features = ours.features_of("taylor2", rng.standard_normal((2 * d * d, d)))
     rank = int(np.linalg.matrix_rank(features))
     return (
-        _row(
+        ledger_row(
             "φ = [1, x₁…x_d] ∪ [x_i x_j] is the 2nd-degree Taylor approximation of exp (002)",
             f"its product is 1 + q·k + (q·k)²; its median error against e^(q·k/√d) is "
             f"{printed:.0%}, with the factors {scaled:.0%}",
             "factors are missing: d^(−1/4) on x_i, 1/√(2d) on x_i x_j",
         ),
-        _row(
+        ledger_row(
             "the Taylor map retains both spikiness and monotonicity (002)",
             f"entropy {entropy:.2f} against {soft[0]:.2f}; {in_order:.0%} of pairs in order, "
             f"elu1 {simple[0]:.0%}, relu {simple[1]:.0%}; "
             f"{np.mean(scores < -1):.0%} of our scores are below s = −1, where 1 + s + s²/2 falls",
             f"spikier than elu1 and relu, with {order} pairs in order: monotone above −1 only",
         ),
-        _row(
+        ledger_row(
             "1 + d + d² features, O(L d³) (002)",
             f"d = {d}: {features.shape[1]} features of rank {rank}; "
             f"1 + d + d (d + 1) / 2 = {1 + d + d * (d + 1) // 2}",
@@ -174,21 +175,17 @@ def _about_hedgehog():
     printed = ours.measures(lambda q, k: ours.hedgehog_weights(q, k, plain, ours.one_sign))[2]
     errors = [ours.attention_error("hedgehog", w)[0] for w in (start, signed)]
     return (
-        _row(
+        ledger_row(
             "Hedgehog: φ(x) = exp(xW) (002)",
             f"divergence after 400 steps: exp(xW), 64 features, {plain.size:,} weights: "
             f"{printed:.3f}; [exp(xW), exp(−xW)], 64 features, {signed.size:,} weights: "
             f"{after:.3f}; the same, 128 features, {wide.size:,} weights: {wide_after:.3f}",
             verdict_on_hedgehog(printed, after, wide_after),
         ),
-        _row(
+        ledger_row(
             "cross-entropy with softmax's weights teaches the map (002)",
             f"held-out divergence {before:.2f} → {after:.2f}, output error "
             + " → ".join(f"{error:.0%}" for error in errors),
             "right; the least loss is the entropy of P, not 0" if after < before else "wrong here",
         ),
     )
-
-
-def _row(claim, number, verdict):
-    return {"claim": claim, "our number": number, "verdict": verdict}

@@ -7,6 +7,7 @@ import numpy as np
 from fa_numba.analysis.devices import DEVICES
 from fa_numba.distributed import numpy_attn, ring_attn, run_ranks, shard
 from fa_numba.distributed.prediction import Problem, largest_pairs, ring_bytes, tree_bytes
+from fa_numba.workbook.ledgers import ledger_row
 from fa_numba.workbook.recorded import recorded_rows
 
 NOT_RECORDED = "on GPUs: not recorded yet"
@@ -43,10 +44,6 @@ def pairs_of_ranks(layout, seqlen=64, world_size=4):
     return run.pairs
 
 
-def _row(claim, number, verdict):
-    return {"claim": claim, "our number": number, "verdict": verdict}
-
-
 def _owners(comm):
     """The owner of the keys in step 1, where keys go to the next rank."""
     world_size = comm.world_size
@@ -61,20 +58,20 @@ def _about_the_ring(contiguous):
     busy = contiguous.sum() / (contiguous.shape[0] * contiguous.max(axis=0).sum())
     unmasked = {w: (2 * w - 1) / (2 * w) for w in (2, 8, 64)}
     return [
-        _row(
+        ledger_row(
             "in iteration iter device i has the keys of j = (iter + i) mod N, and sends them to "
             "the next device (002)",
             f"a run on 4 ranks, keys sent to the next: in iteration 1 ranks 0 to 3 have those of "
             f"{owners}",
             "j = (i − iter) mod N; with a plus, keys go to the previous device",
         ),
-        _row(
+        ledger_row(
             "ring attention leaves devices idle under a causal mask (002)",
             f"counted on 4 ranks: {', '.join(map(str, idle))} idle ranks in steps 0 to 3; ranks "
             f"compute {busy:.0%} of the time",
             "true: W / (2 W − 1), 57 % for 4 ranks and long parts, tends to a half",
         ),
-        _row(
+        ledger_row(
             "a causal ring is as fast as a ring without a mask (002)",
             "time with over time without: "
             + ", ".join(f"{share:.2f} on {w} ranks" for w, share in unmasked.items()),
@@ -87,12 +84,12 @@ def _about_links():
     flops = DEVICES["A100-40GB"].float16_tensor
     both, bus = 600e9, 64e9
     return [
-        _row(
+        ledger_row(
             "600 GB/s with NVLink, 64 GB/s with PCIe (002)",
             f"one direction: {both / 2e9:.0f} and {bus / 2e9:.0f} GB/s",
             "both are sums of two directions; a ring sends in one and receives in the other",
         ),
-        _row(
+        ledger_row(
             "communication is hidden if each device has at least compute / bandwidth tokens (002)",
             f"A100: {flops / both:.0f} tokens by the sums, {2 * flops / both:,.0f} by one "
             f"direction, {4 * flops / both:,.0f} with a balanced causal mask; by PCIe "
@@ -110,14 +107,14 @@ def _about_layouts(pairs, rows):
     gains = {w: time("contiguous", w) / time("striped", w) for w in (2, 4, 8, 64)}
     counts = {name: sorted(set(x.sum(axis=1).tolist())) for name, x in pairs.items()}
     return [
-        _row(
+        ledger_row(
             "Stripe Attention is near 1.5× faster (002)",
             "by pairs: " + ", ".join(f"{gain:.2f}× on {w} ranks" for w, gain in gains.items())
             + f"; {_gpu_gain(rows)}",
             "attention alone: (2 W − 1) / W; a whole model gains less, since only attention "
             "gets faster",
         ),
-        _row(
+        ledger_row(
             "Stripe Attention keeps a balanced workload across all devices (002)",
             f"pairs per rank, 64 tokens on 4 ranks: striped {counts['striped'][0]} to "
             f"{counts['striped'][-1]}, zigzag {counts['zigzag'][0]} on each, contiguous "
@@ -133,7 +130,7 @@ def _about_trees(rows):
         problem = Problem(seqlen, world_size, 32, 8, 128, "contiguous")
         ratio = ring_bytes(problem)[0].sum() / tree_bytes(problem)[0]
         numbers.append(f"{ratio:,.0f}× for {seqlen:,} keys")
-    return _row(
+    return ledger_row(
         "Tree Attention is asymptotically 8× faster than Ring Attention (002)",
         f"bytes of a ring over those of a tree, 8 ranks: {', '.join(numbers)}; rounds: "
         f"{world_size - 1} against {math.log2(world_size):.0f}; {_gpu_tree(rows)}",

@@ -3,6 +3,7 @@
 import numpy as np
 
 from fa_numba import flash_attn_v1, reference, simt
+from fa_numba.workbook.ledgers import ledger_row
 from fa_numba.workbook.recorded import recorded_rows
 
 NOT_RECORDED = "not recorded yet"
@@ -25,15 +26,11 @@ def ledger(folder=None):
     return [_inverted(), _no_key(), _window(times), _sparse(times), _dropout()]
 
 
-def _row(claim, number, verdict):
-    return {"claim": claim, "our number": number, "verdict": verdict}
-
-
 def _inverted():
     keep = np.tril(np.ones((4, 4), bool))
     s = np.where(keep, np.finfo(np.float32).min, np.float32(0))  # the source's line
     weights = reference.softmax(s.astype(np.float64))
-    return _row(
+    return ledger_row(
         "attn_logits = jnp.where(mask, big_neg, attn_logits) (002)",
         f"with the usual mask, True where a key is seen, the first of 4 queries gives its own key "
         f"the weight {weights[0, 0]:.0f}, and the three later ones {weights[0, 1]:.2f} each",
@@ -46,7 +43,7 @@ def _no_key():
     weights = reference.softmax(s.astype(np.float64))[0]
     q = np.ones((1, 6, 1, 4), np.float32)
     out, _, _ = flash_attn_v1(q, q[:, :5], q[:, :5], causal=True)  # query 0 sees no key
-    return _row(
+    return ledger_row(
         "big_neg = finfo.min hides a key (002)",
         f"a row without any key has the weights {weights[0]:.1f} of each of 5 hidden keys; with "
         f"-inf, and a test of its own, out is {out[0, 0, 0, 0]:.0f}",
@@ -66,7 +63,7 @@ def _window(times):
     number = NOT_RECORDED
     if "window of 1024" in ms and "causal" in ms:
         number = f"{ms['window of 1024'] / ms['causal']:.2f}"
-    return _row(
+    return ledger_row(
         "a window makes memory and work constant per token (002)",
         f"8192 tokens, window of 1024, tiles of 16: {tiles[0] / tiles[1]:.2f} of the tiles of the "
         f"causal mask; of its time: {number}",
@@ -79,7 +76,7 @@ def _sparse(times):
     number = NOT_RECORDED
     if "10% of the tiles" in ms and "100% of the tiles" in ms:
         number = f"{ms['10% of the tiles'] / ms['100% of the tiles']:.3f}"
-    return _row(
+    return ledger_row(
         "block-sparse FlashAttention is faster by the share of live blocks (000)",
         f"a tenth of the tiles, at random: {number} of the whole time",
         "nearly: K and V of a column are loaded for however few tiles",
@@ -94,7 +91,7 @@ def _dropout():
         with simt.tracing() as traces:
             flash_attn_v1(q, k, v, dropout_p=p, seed=1)
         moved.append(sum(x.load_bytes + x.store_bytes for x in traces[0].arrays.values()))
-    return _row(
+    return ledger_row(
         "save the state of the random generator for the backward pass (000)",
         f"8 bytes of seed; more bytes moved by the meter: {moved[1] - moved[0]}",
         "true; with a counter-based generator any tile can be drawn alone, in any order",

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 import fa_numba
+from fa_numba.workbook.ledgers import ledger_row
 from fa_numba.workbook.ledgers.safe_softmax import accesses
 from fa_numba.workbook.recorded import recorded_rows
 
@@ -36,35 +37,35 @@ def ledger(folder=None):
     if won:
         on_a_gpu += f", most at {max(won, key=won.get):,} columns"
     return [
-        _row(
+        ledger_row(
             "online softmax is faster than safe softmax: 199 µs against 254 µs (002)",
             f"{safe:g} → {online:g} accesses per element, metered: at most {safe / online:.2f} "
             f"times. The article's times, one row of a million on a TPU: {TPU[0] / TPU[1]:.2f}. "
             f"Recorded on a GPU: {on_a_gpu}",
             "true; 4/3 is the limit of a kernel that waits for HBM",
         ),
-        _row(
+        ledger_row(
             "⊕ is associative and commutative (002)",
             f"200 random trees are right to {worst_of_trees():.0e} (float64)",
             "true up to rounding: another tree, other last digits",
         ),
-        _row(
+        ledger_row(
             "softmax of [x1 x2] follows from those of the halves (001)",
             f"(3) ⊕ ((1) ⊕ (2)) = ({halves[0]:g}, {halves[1]:.6f}); the whole row: "
             f"({whole[0]:g}, {whole[1]:.6f})",
             "true",
         ),
-        _row(
+        ledger_row(
             "standard softmax takes two passes: the maximum, then the softmax (004)",
             f"max, sum, quotient: {safe - 1:g} loads of each element, metered",
             f"three passes; online takes {online - 1:g}",
         ),
-        _row(
+        ledger_row(
             "FlashAttention's online algorithm takes one pass (004)",
             f"a softmax takes {online - 1:g}, metered, since the quotients need the final ℓ",
             "true of attention, whose output row can be divided at the end: lesson 04",
         ),
-        _row(
+        ledger_row(
             "softmax fused with top-k is up to 5 times faster (Milakov and Gimelshein)",
             f"accesses of a row of {columns:,} columns with k = {k}, by formula: {fewer:.2f} "
             "times fewer than safe softmax and then top-k. Recorded, against PyTorch's two: "
@@ -112,7 +113,3 @@ def topk_gains(folder=None):
         if row["dtype"] == "float32":
             ms.setdefault((row["rows"], row["columns"]), {})[row["kernel"]] = row["ms"]
     return [of["torch.softmax, then topk"] / of["softmax_topk_warps"] for of in ms.values()]
-
-
-def _row(claim, number, verdict):
-    return {"claim": claim, "our number": number, "verdict": verdict}

@@ -5,6 +5,7 @@ import numpy as np
 from fa_numba import flash_attn_v2, simt
 from fa_numba.analysis.waves import makespan
 from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
+from fa_numba.workbook.ledgers import ledger_row
 from fa_numba.workbook.recorded import recorded_rows
 
 LENGTHS = 90, 14, 37, 5, 61
@@ -27,25 +28,25 @@ def ledger(folder=None):
     padded, packed = flops_of(LENGTHS)
     in_order, longest_first = waiting(causal=True)
     return [
-        _row(
+        ledger_row(
             "sequence handling: FlashAttention fixed-length batches, vLLM variable-length (004)",
             f"FLOPs by the meter for {len(LENGTHS)} sequences: padded {padded:,}, packed "
             f"{packed:,}, {packed / padded:.2f} of it",
             "FlashAttention has packed batches since its first release; the difference to "
             "PagedAttention is where keys lie, not how long sequences are",
         ),
-        _row(
+        ledger_row(
             "uses online softmax for variable-length sequences (004)",
             "flash_attn_varlen and flash_attn_v2 have the same softmax, line by line",
             "online softmax is for tiles; lengths need a start, an end and a mask",
         ),
-        _row(
+        ledger_row(
             "need we handle workload imbalance? No, the scheduler loads the next block (001)",
             "8 sequences of 1024 under a causal mask, tiles of 64 on 32 SMs, time over the bound: "
             f"{in_order:.2f} in the order of the grid, {longest_first:.2f} longest first",
             "true for blocks of equal length; it does not know which block is long",
         ),
-        _row(
+        ledger_row(
             "use case: FlashAttention training (batch processing), vLLM inference (004)",
             f"packed over padded, the same lengths, H200: {_recorded_rate(folder)} of the rate",
             "batches for training are packed, too; where all lengths are equal that wins nothing",
@@ -85,7 +86,3 @@ def _recorded_rate(folder):
         if row["mask"] == "packed, equal lengths"
     ]
     return " and ".join(f"{rate:.2f}" for rate in rates) or NOT_RECORDED
-
-
-def _row(claim, number, verdict):
-    return {"claim": claim, "our number": number, "verdict": verdict}

@@ -2,6 +2,7 @@
 
 from fa_numba import PagePool
 from fa_numba.kv_cache import Scheduler, samples
+from fa_numba.workbook.ledgers import ledger_row
 
 WEIGHTS = 26e9  # bytes of OPT-13B in float16
 
@@ -26,39 +27,39 @@ def ledger(usage):
     held, apart = shared_prompt()
     computed, swapped, gone = preempted()
     return [
-        _row(
+        ledger_row(
             "contiguous allocation wastes 60–80 % of the KV memory (000)",
             ", ".join(f"{name} {used.waste:.0%}" for name, used in contiguous.items()),
             "right for the maximum on our trace; other traces and limits, other numbers",
         ),
-        _row(
+        ledger_row(
             "2–3 times as many requests (000), 2–4 times the throughput (002)",
             "requests running, pages against " + ", ".join(more),
             "right against an oracle and a guess; more against the maximum on our trace",
         ),
-        _row(
+        ledger_row(
             "about 30 % of the memory holds the state of requests (000)",
             f"13B weights in float16 leave {1 - WEIGHTS / 40e9:.0%} of 40 GB, "
             f"{1 - WEIGHTS / 80e9:.0%} of 80 GB",
             "an example (13B, 40 GB), not a rule",
         ),
-        _row(
+        ledger_row(
             "a new page only when all earlier ones are full (000)",
             f"600 tokens one by one: at most {most_empty_slots()} empty slots of 16; in the server "
             f"{paged.shares['tokens']:.1%} of the memory holds tokens",
             "right",
         ),
-        _row(
+        ledger_row(
             "parallel answers share the pages of the prompt by a reference count (000)",
             f"4 answers to 1000 tokens: {held} pages of 16, {apart} without sharing",
             "right: all but the part-filled last page",
         ),
-        _row(
+        ledger_row(
             "first come, first served; all pages of a request are evicted together (000)",
             f"{gone}; {computed} tokens computed by recomputation, {swapped} by swapping",
             "right: the last to come goes, whole",
         ),
-        _row(
+        ledger_row(
             "continuous batching: self-attention of the requests is processed on different GPUs "
             "(000)",
             "requests enter and leave between two steps, on one GPU as on many: lesson 23 counts "
@@ -113,7 +114,3 @@ def preempted():
                     scheduler.finish(request)
         computed.append(tokens)
     return *computed, "preempted: " + ", ".join(gone)
-
-
-def _row(claim, number, verdict):
-    return {"claim": claim, "our number": number, "verdict": verdict}

@@ -5,6 +5,7 @@ import numpy as np
 from fa_numba import analysis, simt
 from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 from fa_numba.kv_cache import random_trace
+from fa_numba.workbook.ledgers import ledger_row
 from fa_numba.workbook.recorded import recorded_rows
 
 NOT_MEASURED = "not measured yet"
@@ -34,12 +35,12 @@ def ledger():
     fused = [f"{ms[16] / ms[None] - 1:+.0%}" for ms in decode.values()]
     gpt3 = analysis.kv_cache_bytes(4096, 96, 96, 128)
     return [
-        _row(
+        ledger_row(
             "GPT-3's cache of 4096 tokens is 18 GB, 22.5 % of an A100's 80 GB (002)",
             f"{gpt3 / 2**30:.1f} GiB = {gpt3 / 1e9:.1f} GB = {gpt3 / 80e9:.1%} of 80 GB",
             "22.5 % divides GiB by GB",
         ),
-        _row(
+        ledger_row(
             "large pages: more fragmentation, less sharing; small: less parallelism (000)",
             f"waste at 16: {small / (small + finals.sum()):.1%}, at 256: "
             f"{large / (large + finals.sum()):.1%}; of 100 common tokens {100 // 16 * 16} and "
@@ -47,7 +48,7 @@ def ledger():
             f"GPU, page_size 1 against 16: {one_slot}",
             "first half right; of the second only the copy shows something, at page_size 1",
         ),
-        _row(
+        ledger_row(
             "the paged kernels have 20–26 % *lower* latency (000)",
             f"table entries add {table_share():.2%} to the bytes. Scores on a GPU, by page_size: "
             + (", ".join(slower) or NOT_MEASURED)
@@ -80,7 +81,3 @@ def table_share(seqlen=32, page_size=16, num_kv_heads=2, head_dim=64):
         paged_attn_decode(q, *caches, block_table, np.array([seqlen], np.int32), num_splits=1)
     moved = sum(traces[0].arrays[name].load_bytes for name in ("k_cache", "v_cache"))
     return 4 * num_pages / moved
-
-
-def _row(claim, number, verdict):
-    return {"claim": claim, "our number": number, "verdict": verdict}

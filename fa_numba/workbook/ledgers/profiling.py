@@ -4,6 +4,7 @@ import numpy as np
 
 from fa_numba import flash_attn_v2, naive_attn, simt
 from fa_numba.analysis.devices import DEVICES
+from fa_numba.workbook.ledgers import ledger_row
 from fa_numba.workbook.recorded import recorded_rows
 
 NOT_RECORDED = "not recorded yet"
@@ -26,34 +27,34 @@ def ledger(folder=None):
     launches, moved = short_sequence()
     intensity, ridge = standard_intensity(64), ridge_of("H200")
     return [
-        _row(
+        ledger_row(
             "very short sequences (< 128 tokens): overhead not worth it (004)",
             f"{SHORT} tokens, by the meter: standard attention {launches[0]} launches and "
             f"{moved[0]:,} bytes, flash_attn_v2 {launches[1]} and {moved[1]:,}",
             "the overhead of short sequences is launches, and the fused kernel has fewer of them",
         ),
-        _row(
+        ledger_row(
             "already compute-bound workloads: may not help (004)",
             f"standard attention, d = 64, 16 bits: at most {intensity:.0f} FLOPs per byte for any "
             f"length; the H200's ridge is at {ridge:.0f}",
             "attention with an N × N matrix in HBM is not compute-bound there",
         ),
-        _row(
+        ledger_row(
             "when you have abundant HBM bandwidth: may not help (004)",
             f"4.8 TB/s, float32, N = 8192, fused over standard: {_speedup(8192, folder)}",
             "not so on the GPU with the most bandwidth that we have measured",
         ),
-        _row(
+        ledger_row(
             "good fit: long sequences, > 512 tokens (004)",
             f"the same at N = 512: {_speedup(512, folder)}",
             "it is nearly as much at 512",
         ),
-        _row(
+        ledger_row(
             "overhead-bound: everything else, such as interpreter-bound (002)",
             f"flash_attn_v2 of 16 tokens, H200: {_launch_cost(folder)}",
             "true, and common: small calls are bound by their launch; a graph removes it",
         ),
-        _row(
+        ledger_row(
             "profiling tools: Nsight Compute, PyTorch Profiler (004)",
             f"ncu against our meter: {_validated(folder)}",
             "ncu explains one kernel; gaps between kernels are seen by Nsight Systems, which is "
@@ -117,7 +118,3 @@ def _validated(folder):
     ]
     equal = sum(cell[2] == "yes" for cell in cells)
     return f"{equal} of {len(cells)} counters are equal" if cells else NOT_RECORDED
-
-
-def _row(claim, number, verdict):
-    return {"claim": claim, "our number": number, "verdict": verdict}

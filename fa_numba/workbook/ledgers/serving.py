@@ -4,6 +4,7 @@ import numpy as np
 
 from fa_numba.kv_cache import PagePool, random_trace, serve_contiguous, serve_paged
 from fa_numba.kv_cache.waste import reservations
+from fa_numba.workbook.ledgers import ledger_row
 from fa_numba.workbook.recorded import recorded_rows
 
 NOT_RECORDED = "not recorded yet"
@@ -39,20 +40,16 @@ def ledger(folder=None):
     ]
 
 
-def _row(claim, number, verdict):
-    return {"claim": claim, "our number": number, "verdict": verdict}
-
-
 def _about_memory(arrays, pages):
     ours = pages[16]
     return [
-        _row(
+        ledger_row(
             "60–80 % of the KV memory goes to fragmentation and reservation (000)",
             "counted: " + ", ".join(f"{name} {use.waste:.0%}" for name, use in arrays.items())
             + f"; pages of 16 {ours.waste:.0%}",
             "right for arrays of the maximum; it depends on how far the maximum is from the mean",
         ),
-        _row(
+        ledger_row(
             "2–3 times as many requests (000)",
             "requests at a time, pages of 16 over arrays: "
             + ", ".join(
@@ -60,7 +57,7 @@ def _about_memory(arrays, pages):
             ),
             "between the maximum and an oracle, as the servers were that it was measured against",
         ),
-        _row(
+        ledger_row(
             "large blocks: more fragmentation; small: less parallelism (000)",
             "waste by page size: "
             + ", ".join(f"{size} {use.waste:.0%}" for size, use in pages.items()),
@@ -102,7 +99,7 @@ def _about_orca(rows):
     timed = NOT_RECORDED
     if {"continuous batching", "static batching"} <= rows.keys():
         timed = f"{_ratio(rows, 'continuous batching', 'static batching')}×"
-    return _row(
+    return ledger_row(
         "vLLM improves throughput 2–4× over other systems (002), of which Orca is one (000)",
         "steps, static over continuous: "
         + ", ".join(
@@ -127,7 +124,7 @@ def _about_preemption(rows):
             f"tokens per second, swapped over recomputed: {_ratio(rows, *ways[::-1])}×, with "
             f"{tokens:,} tokens recomputed and {rows[ways[1]]['pages swapped']:,} pages swapped"
         )
-    return _row(
+    return ledger_row(
         "recomputation against swapping depends on the PCIe bandwidth (000)",
         timed,
         "and on the model, which sets the price of a token; without a bus the copy is cheap",
@@ -143,13 +140,13 @@ def _about_prompts():
         used[share] = pool.num_pages - pool.num_free
     length, chunk = 400, 32
     return [
-        _row(
+        ledger_row(
             "a shared prefix becomes much more efficient (000)",
             f"16 prompts, 200 of 210 tokens in common: {used[True]} pages, {used[False]} without "
             "sharing",
             "true for full pages; the part-filled last page of the prefix is computed again",
         ),
-        _row(
+        ledger_row(
             "with chunks the maximum size of S grows linearly in L (002)",
             f"scores of a prompt of {length} tokens: {length * length:,} in one piece, at most "
             f"{chunk * length:,} in chunks of {chunk}",

@@ -1,6 +1,7 @@
 """The ledger of the lesson on tensor cores: what the sources say about their speed."""
 
 from fa_numba.analysis.devices import DEVICES
+from fa_numba.workbook.ledgers import ledger_row
 from fa_numba.workbook.recorded import recorded_rows
 
 NOT_RECORDED = "not recorded yet: `python -m benchmarks tensor_core`"
@@ -26,19 +27,19 @@ def ledger(folder=None):
     a100 = DEVICES["A100-80GB"]
     reuse = a100.float16_tensor / a100.shared_bandwidth
     return [
-        _row(
+        ledger_row(
             "matmul up to 16× faster than other operations: 312 against 19.5 TFLOP/s on an A100 "
             "(002)",
             "; ".join(f"{name} {ratio:.1f}×" for name, ratio in ratios.items()),
             "right for the A100; float16 against float32, peak against peak",
         ),
-        _row(
+        ledger_row(
             "matrices in SRAM can be multiplied at 18 TB/s on an A100 (002)",
             f"{a100.num_sms} SMs × 128 bytes × {a100.clock / 1e9:g} GHz = "
             f"{a100.shared_bandwidth / 1e12:.1f} TB/s; tensor cores do {reuse:.0f} FLOP per byte",
             "about right, and not enough by itself: registers must be used again",
         ),
-        _row(
+        ledger_row(
             "before FlashAttention-3 attention reached up to 35 % of an H100 (002)",
             *_share_of_the_peak(folder),
         ),
@@ -60,7 +61,3 @@ def _share_of_the_peak(folder):
         f"best shares of {peak:.0f} TFLOP/s on an H200: {ours}",
         f"true: PyTorch's FlashAttention-2 reaches {theirs:.0%}, at its best length",
     )
-
-
-def _row(claim, number, verdict):
-    return {"claim": claim, "our number": number, "verdict": verdict}

@@ -7,6 +7,7 @@ from numba import cuda
 
 from fa_numba import analysis, simt
 from fa_numba.analysis.devices import DEVICES
+from fa_numba.workbook.ledgers import ledger_row
 
 KIB = 1024
 A100 = DEVICES["A100-40GB"]
@@ -40,7 +41,7 @@ def _block_sizes():
     tall = tallest(16, 64, 24 * KIB), 16
     reads = [math.ceil(4096 / B_r) for B_r, _ in (wide, tall)]
     return [
-        _row(
+        ledger_row(
             "128 × 128 tiles, d = 64, fp16: 80 KB, fits comfortably in an A100's 164 KB (004)",
             f"{need // KIB} KiB; without asking, {A100.shared_bytes_default // KIB}. Of our "
             f"{len(DEVICES)} GPUs, {', '.join(refused)} cannot give that at all. With S in "
@@ -48,13 +49,13 @@ def _block_sizes():
             f"float32 accumulators, {128 * 64 * 4 // KIB} KiB of registers",
             "the sum is right, and leaves things out; a kernel must ask for it",
         ),
-        _row(
+        ledger_row(
             "SRAM budget of an A100: 164 * 1024 bytes (004)",
             f"{A100.shared_bytes_per_sm // KIB} KiB per SM, and for one thread block "
             f"{A100.shared_bytes_per_block // KIB} at most",
             "1 KiB too many for a tile: CUDA keeps it",
         ),
-        _row(
+        ledger_row(
             "maximise B_r × B_c (004)",
             f"48 KiB, d = 64, fp16, N = 4096: {wide[0]} × {wide[1]} reads K and V {reads[0]} "
             f"times, {tall[0]} × {tall[1]} only {reads[1]} times",
@@ -69,13 +70,13 @@ def _m_over_4d():
     over = [4 * math.ceil(m / (4 * d)) * d > m for m in range(4 * d, 4096)]
     over_floor = [4 * (m // (4 * d)) * d > m for m in range(4 * d, 4096)]
     return [
-        _row(
+        ledger_row(
             "B_c = M/4d, B_r = min(M/4d, d); 003 asks why its own sum, 4BD + 2B, exceeds M",
             f"M = {elements} floats, d = {d}: B = {B}; Q, K, V, O take {4 * B * d} = "
             f"{4 * B * d / elements:.0%} of M; S, P, ℓ, m want {2 * B * B + 2 * B} more",
             "003 is right to ask: the paper counts up to a constant factor",
         ),
-        _row(
+        ledger_row(
             "B_c = ⌊M/4d⌋ and min(…, d′) (000)",
             f"M from {4 * d} to 4095, d = {d}: with ⌈M/4d⌉ the four tiles exceed M {sum(over)} "
             f"times, with ⌊M/4d⌋ {sum(over_floor)} times",
@@ -103,20 +104,16 @@ def _accepted():
 
 def _an_sm():
     return [
-        _row(
+        ledger_row(
             "shared memory of each SM: up to 192 KB, 18 TB/s (002)",
             f"{A100.l1_bytes // KIB} KiB with L1, {A100.shared_bytes_per_sm // KIB} KiB without; "
             f"{A100.shared_bandwidth / 1e12:.1f} TB/s at the boost clock",
             "size: L1 included; speed: near",
         ),
-        _row(
+        ledger_row(
             "a thread block is usually limited to 1024 threads (002)",
             f"engine: {_accepted()[-1]} run, 1025 are refused; device table: "
             f"{sorted({gpu.threads_per_block for gpu in DEVICES.values()})}",
             "right, on every GPU we list",
         ),
     ]
-
-
-def _row(claim, number, verdict):
-    return {"claim": claim, "our number": number, "verdict": verdict}

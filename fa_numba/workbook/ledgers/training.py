@@ -3,6 +3,7 @@
 import numpy as np
 
 from fa_numba import flash_attn_bwd, flash_attn_v2, simt
+from fa_numba.workbook.ledgers import ledger_row
 
 GPT2 = {"width": 768, "layers": 12, "seqlen": 1024, "vocabulary": 50257}  # the smallest GPT-2
 SEQLEN = 128
@@ -20,13 +21,13 @@ def ledger():
     share = attention_share(**GPT2)
     long = attention_share(**{**GPT2, "seqlen": 16384})
     return [
-        _row(
+        ledger_row(
             "training requires to store intermediate outputs, such as S and P of size L × L (002)",
             f"L = {SEQLEN}, one head of 16: {flat['kept']:,} bytes between the passes, out and "
             f"lse; P alone would be {flat['P']:,}",
             "true of standard attention; attention as such does not require it",
         ),
-        _row(
+        ledger_row(
             "backward: recompute S, P from Q, K (still faster due to reduced I/O) (004)",
             f"bytes by the meter over bytes with P stored, L = {SEQLEN}: "
             f"{flat['moved'] / flat['stored']:.2f} for heads of 16 and 16-row tiles, "
@@ -34,20 +35,20 @@ def ledger():
             f"{wide['moved'] / wide['stored']:.2f} with 32-row tiles",
             "less is moved where tiles have about as many rows as heads have columns, or more",
         ),
-        _row(
+        ledger_row(
             "gradient checkpointing speeds up the backward pass even though FLOPs increase (000)",
             f"all FLOPs by the meter, backward over forward: {wide['flops']:.1f}; products alone: "
             "3.5, and 2 with P stored",
             "the increase is true; the speed depends on the row above",
         ),
-        _row(
+        ledger_row(
             "GPT-2 trains 3 times as fast end to end (000)",
             f"standard attention is {share:.0%} of the FLOPs of the smallest GPT-2 at its 1024 "
             f"tokens; by FLOPs alone even free attention would give {1 / (1 - share):.2f} times",
             "possible only since standard attention waits for memory: it is counted in bytes, "
             "not in FLOPs",
         ),
-        _row(
+        ledger_row(
             "fast training comes with longer sequences (000)",
             f"the same share at 16,384 tokens: {long:.0%}",
             "true: only then attention decides the time of a step",
@@ -95,7 +96,3 @@ def of_a_head(head_dim, tile, seqlen=SEQLEN):
 
 def _flops(traces):
     return sum(trace.flops.total for trace in traces)
-
-
-def _row(claim, number, verdict):
-    return {"claim": claim, "our number": number, "verdict": verdict}
