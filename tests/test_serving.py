@@ -13,14 +13,12 @@ from serving_models import (
     make_engine,
     next_tokens,
 )
-from test_compile import check_budget, launches_of
 
 from fa_numba.kernels import paged_attn_decode as lesson_kernel
 from fa_numba.language_model import model
 from fa_numba.language_model.server import Engine, Options, Overloaded, choose
 from fa_numba.language_model.server.background import view_of
 from fa_numba.language_model.server.decode_graphs import DecodeGraphs, _padded
-from fa_numba.language_model.server.few_rows_product import Factor, few_rows_product
 from fa_numba.language_model.server.text_stream import TextStream
 
 TEXTS = "A", "abcde", "The quick brown ", "jumps over the lazy dog, and then it sle"
@@ -411,24 +409,8 @@ def test_a_failed_step_ends_all_requests_and_leaves_empty_pages():
     assert len(engine.generate([PROMPTS[0]], GREEDY)[0][0].tokens) == NEW
 
 
-@pytest.mark.parametrize("rows, n, columns", [(1, 5, 3), (7, 33, 70), (8, 16, 32), (19, 40, 33)])
-def test_product_of_few_rows(rng, checked, rows, n, columns):
-    x = rng.standard_normal((rows, n), dtype=np.float32)
-    w = rng.standard_normal((n, columns), dtype=np.float32)
-    want = x.astype(np.float64) @ w
-    for got in (x @ Factor(w), x @ Factor(np.ascontiguousarray(w.T)).T):
-        assert np.abs(got - want).max() <= 2 * np.abs(x @ w - want).max() + 1e-5
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_product_of_few_rows_is_within_its_budget(dtype):
-    x, w = np.zeros((4, 128), dtype), np.zeros((128, 300), dtype)
-    ((kernel, arguments),) = launches_of(few_rows_product, x, w)
-    check_budget(kernel, arguments)
-
-
 def test_the_work_of_a_graph_equals_that_of_a_step():
-    """All of `DecodeGraphs` except the capture, on NumPy arrays: padding, columns, products."""
+    """All of `DecodeGraphs` except the capture, on NumPy arrays: padding and columns."""
 
     class OnCpu:
         """The functions of CuPy that it uses."""

@@ -7,7 +7,6 @@ from test_serving import GREEDY, OPTIONS, PROMPTS, tokens_of
 
 from fa_numba.language_model import model
 from fa_numba.language_model.server import Engine, Options
-from fa_numba.language_model.server.few_rows_product import few_rows_product
 from fa_numba.runtime import arrays
 
 pytestmark = pytest.mark.gpu
@@ -84,13 +83,3 @@ def test_a_step_without_prompts_is_one_graph_and_one_wait(monkeypatch):
     monkeypatch.setattr(engine.model, "layers", None)  # nothing is enqueued piece by piece
     engine.step()
     assert rows == 4 and len(copies) == 1
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("rows, n, columns", [(1, 5, 3), (9, 384, 1152), (64, 1536, 384)])
-def test_product_of_few_rows(rng, rows, n, columns, dtype):
-    x = rng.standard_normal((rows, n)).astype(dtype)
-    w = rng.standard_normal((n, columns)).astype(dtype)
-    got = few_rows_product(cupy.asarray(x), cupy.asarray(w)).get().astype(np.float64)
-    want = x.astype(np.float64) @ w.astype(np.float64)
-    assert np.abs(got - want).max() <= (1e-5 if dtype == "float32" else 2e-3) * np.sqrt(n) * 4

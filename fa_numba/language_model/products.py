@@ -165,7 +165,7 @@ def cublas(device):
     -------
     (library, handle) or None
     """
-    if os.environ.get("FA_NUMBA_CUBLAS", "0") != "1":
+    if os.environ.get("FA_NUMBA_CUBLAS", "1") == "0":
         return None
     cupy = _cupy()
     cupy.cuda.device.get_cublas_handle()  # CuPy has then loaded the library, wherever it is

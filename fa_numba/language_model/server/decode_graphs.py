@@ -5,7 +5,7 @@ as Python needs to enqueue them. A graph enqueues them all at once. Its arrays, 
 are fixed, so there is one for each number of rows, rounded up to a power of two. The rows that are
 too many are padding: their slot is −1, so that they write nothing, and their results are not read.
 
-CuPy refuses to call cuBLAS during a capture: `few_rows_product` multiplies instead.
+CuPy refuses to call cuBLAS during a capture: `products` calls it, and without it there is no graph.
 
 The arrays of a graph come from a memory pool of their own: CuPy would give their memory to others
 while the graph still writes to it.
@@ -15,7 +15,6 @@ import numpy as np
 
 from fa_numba.language_model import model
 from fa_numba.language_model.server import choose
-from fa_numba.language_model.server.few_rows_product import Factor
 from fa_numba.tiling.block_sizes import ceil_div
 
 WARM_UPS = 2  # before a capture: kernels are compiled, and libraries allocate their memory
@@ -35,7 +34,6 @@ class DecodeGraphs:
     def __init__(self, paged, max_rows):
         self.paged, self.max_rows = paged, max_rows
         self.columns = ceil_div(paged.config.context, paged.pool.page_size)
-        self.weights = {name: Factor(w) for name, w in paged.weights.items()}
         self._memory = paged.xp.cuda.MemoryPool()
         self.graphs = {}
 
@@ -96,8 +94,8 @@ class DecodeGraphs:
         def attend(layer, q):
             return paged.attend_to_pages(layer, q[:, None], table, lengths)
 
-        x = paged.layers(self.weights, tokens, positions, slots, attend)
-        logits = model.logits(self.weights, x)
+        x = paged.layers(tokens, positions, slots, attend)
+        logits = model.logits(paged.weights, x)
         return choose.most_likely(logits, temperatures.view(np.float32), number)
 
 

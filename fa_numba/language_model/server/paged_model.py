@@ -14,7 +14,7 @@ import contextlib
 import numpy as np
 
 from fa_numba.dispatch.decoding import paged_attn_decode
-from fa_numba.language_model import model
+from fa_numba.language_model import model, products
 from fa_numba.language_model.server import choose, page_moves
 from fa_numba.language_model.server.decode_graphs import DecodeGraphs
 from fa_numba.runtime import arrays
@@ -57,7 +57,8 @@ class PagedModel:
         max_branches=64,
         graphs=True,
     ):
-        self.weights, self.config, self.pool, self.attend = weights, config, pool, attend
+        self.weights, self.config = products.factors(weights), config
+        self.pool, self.attend = pool, attend
         self.like = weights["embedding"]
         self.xp = arrays.module_of(self.like)
         on_gpu = self.xp is not np
@@ -73,7 +74,8 @@ class PagedModel:
         if host_pool is not None:
             shape = config.layers, host_pool.num_pages, *shape[2:]
             self.k_host, self.v_host = (np.empty(shape, self.like.dtype) for _ in range(2))
-        self.graphs = DecodeGraphs(self, max_branches) if on_gpu and graphs else None
+        can = self.weights is not weights  # cuBLAS was found
+        self.graphs = DecodeGraphs(self, max_branches) if graphs and can else None
 
     @property
     def page_bytes(self) -> int:
@@ -138,7 +140,7 @@ class PagedModel:
 
         if not parts:
             return None, None
-        x = self.layers(self.weights, tokens, positions, slots, attend)
+        x = self.layers(tokens, positions, slots, attend)
         if not last.size:
             return None, None
         logits = model.logits(self.weights, x[last])
@@ -153,9 +155,9 @@ class PagedModel:
         padded[:, : table.shape[1]] = table
         return padded
 
-    def layers(self, weights, tokens, positions, slots, attend):
+    def layers(self, tokens, positions, slots, attend):
         """The model up to the logits; ``attend(layer, q)`` returns rows of attention's result."""
-        config = self.config
+        weights, config = self.weights, self.config
         x = model.embed(weights, tokens)
         for layer in range(config.layers):
             q, k, v = model.qkv(weights, config, layer, x, positions)
