@@ -131,9 +131,11 @@ def test_persistent_kernels_stay_in_registers(head_dim, order, mask, spilled_by_
 
 
 @needs_compiler
-def test_gradients_in_float32_stay_in_registers():
+@pytest.mark.parametrize("group_parts", [1, 4])
+def test_gradients_in_float32_stay_in_registers(group_parts):
     rows, x = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
-    kernel = make_flash_attn_bwd_persistent(128, "added", True, "bfloat16", GRAD_FLOAT32=True)
+    options = {"GRAD_FLOAT32": True, "GROUP_PARTS": group_parts}
+    kernel = make_flash_attn_bwd_persistent(128, "added", True, "bfloat16", **options)
     maps = *4 * (types.uint64,), x, x  # dk and dv themselves
     numbers = *3 * (types.int32,), *3 * (types.float32,), types.int32, *MASK_ARGS
     code = compile_kernel(kernel, (*maps, rows, rows, x, x, *numbers), cc=HOPPER)

@@ -42,6 +42,12 @@ def persistent_by_arrival(*args, **options):
         return flash_attn_bwd_persistent.__wrapped__(*args, **options)
 
 
+GROUPS = [
+    (1, 500, 500, 16, 2, 128, True),
+    (2, 129, 300, 8, 1, 64, False),
+    (2, 300, 129, 8, 1, 72, True),  # rows that see no key
+]
+
 each_function = pytest.mark.parametrize(
     "backward",
     [
@@ -230,6 +236,20 @@ def test_masks_of_persistent_small(mask, dtype, case, backward):
     if "alibi_slopes" in mask:
         options["alibi_slopes"] = cupy.asarray(slopes_of(case[3]))
     assert_right(backward(*args, **options), want, plain)
+
+
+@needs_hopper
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("parts", [1, 2, 4, 8])
+@pytest.mark.parametrize("case", GROUPS, ids=str)
+def test_groups_in_parts(case, parts, dtype):
+    args, want, plain = make_case(case, dtype)
+    with patch.object(persistent.group_parts, "fastest", lambda *_: parts):
+        function = flash_attn_bwd_persistent.__wrapped__
+        assert_right(function(*args, causal=case[-1]), want, plain)
+        in_float32 = function(*args, causal=case[-1], grad_dtype="float32")
+    assert all(x.dtype == np.float32 for x in in_float32)
+    assert_right(in_float32, want, plain)
 
 
 WIDE = [

@@ -24,6 +24,9 @@ There is one thread block per SM, and it loops over tiles of keys. Three roles, 
 `consume`       warpgroups 1 and 2 compute; they store dK and dV by TMA, through shared memory,
                 while the next tile begins
 
+Where K and V have few heads, and few tiles, the query heads of a group are shared by several thread
+blocks (`group_parts`): otherwise some SMs would have no work.
+
 Dropout (`dropout_fragments`): a warpgroup calls Philox while the tensor cores compute S, and keeps
 one bit for each entry. dV takes the kept entries of P, and dP counts in them alone. Their factor
 multiplies the sums dQ, dK and dV in the end.
@@ -73,7 +76,7 @@ from fa_numba.ptx.wgmma import (
 )
 from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
-from fa_numba.tensor_core import backward, forward
+from fa_numba.tensor_core import backward, forward, group_parts
 from fa_numba.tensor_core.backward import padded, tile_rows
 from fa_numba.tensor_core.dq_parts import (
     ADDED,
@@ -163,11 +166,13 @@ class Outputs(NamedTuple):
 
 
 @functools.cache
-def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW):
+def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS):
     """produce(base, slots, maps, lse_2, delta, sizes, counters): load tile after tile, one thread.
 
     A step is a tile of keys of a head. A thread block takes every gridDim.x-th step, or as many as
     it asks for; in pairs, every gridDim.x-th pair.
+
+    With GROUP_PARTS a head of K and V counts as so many: each has a part of its query heads.
     """
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
@@ -189,6 +194,8 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW):
         slots[slot, BATCH] = b
         mbarrier_arrive_expect_tx(full, KV_BYTES)
         tile = base + AT.k.start + slot * KV_BYTES
+        if GROUP_PARTS > 1:
+            kv_head = int32(kv_head // GROUP_PARTS)
         load_tile(tile, BLOCK_N, maps.k, n_start, kv_head, b, full)
         wait(base + AT.v_ring.empty, slot ^ 1)  # of two slots: V's parity goes with them
         mbarrier_arrive_expect_tx(v_full, KV_BYTES)
@@ -413,6 +420,7 @@ def make_flash_attn_bwd_persistent(
     ALIBI=False,
     DROPOUT=False,
     GRAD_FLOAT32=False,
+    GROUP_PARTS=1,
 ):
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
@@ -422,13 +430,17 @@ def make_flash_attn_bwd_persistent(
     (`run_time_masks`); otherwise left, right, unit and inverse_unit are not read. With DROPOUT the
     kernel has more arguments, `dropout_fragments.dropout_arguments`. With GRAD_FLOAT32, which needs
     ADDED, the arguments dk_map and dv_map are dk and dv themselves, float32.
+
+    With GROUP_PARTS, which need GRAD_FLOAT32, a group of query heads has so many parts, and each of
+    them its own dk and dv: num_kv_heads and group_size are then the number of all parts, and the
+    query heads of a part.
     """
     plan, BLOCK_M = make_plan(HEAD_DIM), tile_rows(HEAD_DIM)
     AT, shared_base = plan.layout, plan.shared_base
     M_SHIFT = BLOCK_M.bit_length() - 1
     COUNTED = ORDER != ADDED
     SLOTS_SHAPE = (SLOTS, SLOT_LENGTH)
-    produce = make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW)
+    produce = make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS)
     constants = HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT, GRAD_FLOAT32
     consume = make_consumer(*constants)
     count_parts = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW).count_parts
@@ -618,6 +630,7 @@ def flash_attn_bwd_persistent(
     order = ORDERED if deterministic else fastest_order(head_dim, n_tiles, heads, num_sms, mask)
     if in_float32:
         order = ADDED  # the other orders round dQ within the kernel
+    parts = 1 if order != ADDED else group_parts.fastest(q, k, mask, num_sms)
     grad_dtype = np.float32 if in_float32 else None
     (dq, dk, dv), rows, dq_sum = backward.prepare(*inputs, order == ADDED, grad_dtype)
     if seqlen_k == 0:
@@ -625,23 +638,28 @@ def flash_attn_bwd_persistent(
 
     if order == ADDED:
         counters = np.int32(0)
-        units = heads * ceil_div(n_tiles, 2 if paired(mask.causal, mask.window_size) else 1)
+        units = parts * heads * ceil_div(n_tiles, 2 if paired(mask.causal, mask.window_size) else 1)
     else:
         dq_sum = backward.empty_sums(q)
         counters = arrays.full(q, (1 + math.prod(dq_sum.shape[:3]),), 0, np.int32)
         units = heads * n_tiles
     maps = [tensor_map(*x) for x in ((q, block_m), (k, BLOCK_N), (v, BLOCK_N), (dout, block_m))]
-    maps += (dk, dv) if in_float32 else (tensor_map(dk, 16), tensor_map(dv, 16))
-    sizes = np.int32(seqlen_k), np.int32(num_kv_heads), np.int32(num_heads // num_kv_heads)
+    stored = [group_parts.empty(x, parts) for x in (dk, dv)] if parts > 1 else [dk, dv]
+    in_float32 = in_float32 or parts > 1
+    maps += stored if in_float32 else [tensor_map(x, 16) for x in stored]
+    kv_heads = parts * num_kv_heads
+    sizes = np.int32(seqlen_k), np.int32(kv_heads), np.int32(num_heads // kv_heads)
     scales = np.float32(scale * LOG2_E), gradient_scale
     args = *maps, *rows, dq_sum, dq, *sizes, *scales, slopes, counters
     constants = run_time_masks.constants_of(mask)
     kernel = make_flash_attn_bwd_persistent(
-        head_dim, order, mask.causal, dtype, *constants[1:], dropout_p > 0, in_float32
+        head_dim, order, mask.causal, dtype, *constants[1:], dropout_p > 0, in_float32, parts
     )
     args += *run_time_masks.arguments_of(mask), *drops
     arrays.launch(kernel, (min(units, num_sms),), (THREADS,), *args, shared_bytes=size)
 
     if order == ADDED:
         backward.convert(dq_sum, dq, gradient_scale)
+    if parts > 1:
+        group_parts.add(stored, (dk, dv))
     return dq, dk, dv
