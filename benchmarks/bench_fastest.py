@@ -27,6 +27,7 @@ GROUPED = (  # batch, queries, keys
     (1, 4, 16384),
     (16, 4, 4096),
 )
+UNGROUPED = tuple(itertools.product((1, 4, 16), (1,), (1024, 4096)))
 FAR_BEHIND = 5  # a kernel that takes so many times the best's time is not asked at longer ones
 TABLES = ("rows", "gradients")  # of problems, forward and backward
 
@@ -88,6 +89,9 @@ def problems():
         heads = WIDTH // head_dim
         for sizes in ((1, 1, 65536), (16, 1, 4096), (1, 16, 8192), (8, 16, 512)):
             yield Problem(dtype, *sizes, heads, heads, head_dim)
+    for head_dim in (64, 128):
+        for sizes in UNGROUPED:
+            yield Problem("float16", *sizes, WIDTH // head_dim, WIDTH // head_dim, head_dim)
     for head_dim, num_kv_heads in itertools.product((64, 128), (4, 8)):
         for sizes in GROUPED:  # the keys of grouped queries are read once
             yield Problem("float16", *sizes, 32, num_kv_heads, head_dim)
@@ -100,6 +104,8 @@ def gradient_problems():
             yield problem
             if problem.seqlen_q == 1024 and problem.batch > 1:
                 yield problem._replace(deterministic=True)
+    for head_dim, seqlen in itertools.product((64, 128), (2048, 6144)):  # few heads
+        yield Problem("float32", 1, seqlen, seqlen, 2, 2, head_dim, causal=seqlen == 6144)
 
 
 def measure(problem, slow):

@@ -2,9 +2,10 @@
 
 One process for each GPU, over NCCL: `many_gpus_ranks`. Results are compared with float64 first.
 share_of_single: the time of one GPU that has the whole sequence, divided by the number of GPUs and
-by the time of all. ms_without_communication: the same computation on keys that have not moved.
-ms_of_transfers: the bytes sent, at the rate of plain sends and receives. hidden: the share of these
-milliseconds that does not show. The peer is a zigzag ring on torch.distributed (`ring_of_torch`).
+by the time of all. ms_of_transfers: the bytes sent, at the rate of plain sends and receives.
+ms_waited: how long a GPU computes nothing, because it waits for what is sent. hidden: the share of
+the transfers' time in which it computes. The peer is a zigzag ring on torch.distributed
+(`ring_of_torch`).
 The benchmark ends by itself within SECONDS, and needs two GPUs.
 """
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks serving        three minutes on two cores
 
-The engine serves a model with random weights: the time of a step does not depend on their values.
-On a GPU (CuPy) the weights are in float32 and float16, and PyTorch runs the same model beside it.
+The engine serves a model with random weights on a CPU: the time of a step does not depend on their
+values. `serving_gpu` asks the same of a GPU.
 
 batch       answers at a time, prompts of 32 tokens, 64 tokens each; nothing else runs
 load        requests arrive at random (Poisson) at a share of the rate that the engine can serve
@@ -19,12 +19,11 @@ import time
 
 import numpy as np
 
-from benchmarks.timing import cpu, machine, save
+from benchmarks.timing import cpu, save
 from fa_numba.kv_cache import random_trace, serve_contiguous, serve_paged
 from fa_numba.kv_cache.waste import reservations
 from fa_numba.language_model.model import Config, init_weights
 from fa_numba.language_model.server import Engine, Options
-from fa_numba.runtime import arrays
 
 BATCHES = 1, 2, 4, 8, 16, 32, 64
 PROMPT, ANSWER = 32, 64
@@ -33,6 +32,7 @@ SECONDS = 8.0  # of arrivals, for each load
 CONTEXT, VOCABULARY, PAGE_SIZE = 512, 103, 16
 MIXED = 96  # requests
 SLOTS = 4096
+BRANCHES = 16  # answers at a time, where no batch is given
 ROUNDS = 3  # of batch and batching; the fastest counts
 SIZES = {
     "small": {"layers": 4, "heads": 4, "kv_heads": 2, "head_dim": 32},
@@ -133,18 +133,18 @@ def percentiles(name, seconds):
     return {f"{name}, p{p}": round(1e3 * float(np.percentile(seconds, p)), 1) for p in (50, 95)}
 
 
-def by_load(model, **options):
-    trace = mixed_trace(2000, seed=1)
-    engine = Engine(*model, num_pages=1024, max_branches=16, **options)
-    start = time.perf_counter()
-    serve(engine, trace[:MIXED])
-    capacity = MIXED / (time.perf_counter() - start)  # requests per second, never idle
+def by_load(model, branches=BRANCHES, seconds=SECONDS, **options):
+    trace = mixed_trace(20000, seed=1)
+    sizes = {"num_pages": 64 * branches, "max_branches": branches, **options}
+    for _ in range(2):  # kernels are compiled in the first one
+        start = time.perf_counter()
+        serve(Engine(*model, **sizes), trace[: 6 * branches])
+    capacity = 6 * branches / (time.perf_counter() - start)  # requests per second, never idle
     rows = []
     for load in LOADS:
         rate = load * capacity
-        gaps = np.random.default_rng(2).exponential(1 / rate, int(rate * SECONDS))
-        engine = Engine(*model, num_pages=1024, max_branches=16, **options)
-        found = serve(engine, trace[: len(gaps)], np.cumsum(gaps).tolist())
+        gaps = np.random.default_rng(2).exponential(1 / rate, int(rate * seconds))
+        found = serve(Engine(*model, **sizes), trace[: len(gaps)], np.cumsum(gaps).tolist())
         rows.append({"what": f"load {load:.0%}", "requests/s": round(rate, 1)} | found)
     return rows
 
@@ -164,15 +164,16 @@ def serve_padded(engine, requests, batch):
     return {"requests": len(requests), "tokens/s": round(wanted / seconds), "steps": engine.steps}
 
 
-def by_batching(model, batch=16, **options):
+def by_batching(model, batch=BRANCHES, **options):
     """One after the other, several times: a busy moment of the machine then meets each of them."""
-    sizes = {"num_pages": 1024, "max_branches": batch, **options}
+    sizes, trace = (
+        {"num_pages": 64 * batch, "max_branches": batch, **options},
+        mixed_trace(6 * batch),
+    )
     ways = {
-        "static batching": lambda: serve_padded(Engine(*model, **sizes), mixed_trace(), batch),
-        "static, ended answers leave": lambda: serve(
-            Engine(*model, static=True, **sizes), mixed_trace()
-        ),
-        "continuous batching": lambda: serve(Engine(*model, **sizes), mixed_trace()),
+        "static batching": lambda: serve_padded(Engine(*model, **sizes), trace, batch),
+        "static, ended answers leave": lambda: serve(Engine(*model, static=True, **sizes), trace),
+        "continuous batching": lambda: serve(Engine(*model, **sizes), trace),
     }
     best = {}
     for _ in range(ROUNDS):
@@ -220,40 +221,10 @@ def make_model(size, xp=np, dtype=np.float32):
     return {name: x.astype(dtype) for name, x in weights.items()}, config
 
 
-def on_gpu():
-    import cupy
-
-    rows = []
-    for size in SIZES:
-        for dtype in (np.float32, np.float16):
-            model, name = make_model(size, cupy, dtype), np.dtype(dtype).name
-            for graphs in (True, False):
-                what = f"{size} model, {name}, {'CUDA graph' if graphs else 'no graph'}"
-                batches = (1, 4, 16, 64, 256) if graphs else (1, 16, 64)
-                rows += by_batch(model, what, batches, graphs=graphs)
-            rows += by_torch(model, f"{size} model, {name}")
-    return rows
-
-
-def by_torch(model, what, batches=(1, 4, 16, 64, 256)):
-    """PyTorch's rates, where it is installed."""
-    try:
-        from benchmarks import serving_torch
-    except ImportError:
-        return []
-    return [
-        {"what": f"{what}, {name}", "batch": batch, "tokens/s": round(batch / ms * 1e3),
-         "ms/step": round(ms, 3)}
-        for batch in batches
-        for name, ms in serving_torch.step_ms(model, batch, PROMPT, ANSWER).items()
-    ]  # fmt: skip
-
-
 def main():
     small = make_model("small")
     tables = {
-        "Answers at a time": (on_gpu() if arrays.gpu_available() else [])
-        + by_batch(small, "CPU, small model"),
+        "Answers at a time": by_batch(small, "small model"),
         "Static and continuous batching": by_batching(small),
         "Load": by_load(small),
         "Few pages": by_preemption(small),
@@ -261,10 +232,10 @@ def main():
     }
     rows = [{"table": title} | row for title, found in tables.items() for row in found]
     note = (
-        f"CPU: {cpu()}; small model: {small[1].num_weights:,} weights; pages of {PAGE_SIZE} "
-        "tokens; at most 16 answers at a time where no batch is given"
+        f"small model: {small[1].num_weights:,} weights; pages of {PAGE_SIZE} tokens; at most "
+        f"{BRANCHES} answers at a time where no batch is given"
     )
-    save("serving", rows, note=note, on=machine())
+    save("serving", rows, note=note, on=cpu())
 
 
 if __name__ == "__main__":

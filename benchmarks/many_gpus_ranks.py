@@ -30,7 +30,7 @@ from fa_numba.distributed import (  # noqa: E402
     ulysses_attn,
     ulysses_attn_grad,
 )
-from fa_numba.distributed.communicator import Communicator  # noqa: E402
+from fa_numba.distributed.communicator import Arrival  # noqa: E402
 from fa_numba.distributed.merge import RunningState  # noqa: E402
 from fa_numba.distributed.ring import stacked  # noqa: E402
 from fa_numba.on_cuda_cores.running_state import convert  # noqa: E402
@@ -48,16 +48,33 @@ LINK_MIB = 1, 16, 256, 1024  # of a message, in measuring the link
 LIMITS = {"out": 8e-3, "dq": 1.6e-2, "dk": 1.6e-2, "dv": 1.6e-2}
 
 
-class Silent(Communicator):
-    """A communicator that moves nothing: each rank receives its own arrays. For timing alone."""
+@contextlib.contextmanager
+def noted_waits(comm):
+    """Yield the list of pairs of events: before the compute stream waits for an exchange, after.
 
-    def _start_exchange(self, outgoing, shapes, like):
-        arrived = {}
-        for rank, shape in shapes.items():
-            sent = outgoing.get(rank)
-            same = sent is not None and sent.shape == tuple(shape)
-            arrived[rank] = sent if same else arrays.full(like, tuple(shape), 0, like.dtype)
-        return lambda: arrived
+    The first event happens when the work enqueued so far is done, the second one when what it waits
+    for has arrived too. So the time between them is that for which the GPU computes nothing.
+    """
+    usual, pairs = comm.start_exchange, []
+
+    def start_exchange(*args):
+        arrival = usual(*args)
+
+        def wait():
+            before, after = cupy.cuda.Event(), cupy.cuda.Event()
+            before.record()
+            arrived = arrival.wait()
+            after.record()
+            pairs.append((before, after))
+            return arrived
+
+        return Arrival(wait)
+
+    comm.start_exchange = start_exchange
+    try:
+        yield pairs
+    finally:
+        del comm.start_exchange
 
 
 def random(*shape, seed=0, dtype="bfloat16"):
@@ -89,10 +106,8 @@ class Ranks:
         enough = self.comm.rank != 0 or time.monotonic() + seconds < self.end
         return self.agree(0.0 if enough else 1.0) == 0
 
-    def seconds(self, function, repeats, warm=True):
+    def seconds(self, function, repeats):
         """Median over `repeats` of the slowest rank's seconds; all ranks start together."""
-        if warm and repeats > 1:  # a single call takes seconds, and hides the cost of the first one
-            function()
         samples = []
         for _ in range(repeats):
             self.comm.all_reduce(cupy.zeros(1))
@@ -181,6 +196,7 @@ def measure_link(ranks):
             for _ in range(times):
                 comm.send_recv(x, to, source)
 
+        exchange()
         rates[mib] = times * x.nbytes / ranks.seconds(exchange, 3)
         ranks.add(link_mib=mib, gb_per_s=rates[mib] / 1e9)
     return max(rates.values())
@@ -190,7 +206,7 @@ def measure(ranks, peer, link):
     """Times of each method beside those of one GPU that has the whole sequence."""
     world_size = ranks.comm.world_size
     for seqlen in SEQLENS:
-        repeats = {16_384: 7, 65_536: 3}.get(seqlen, 1)
+        repeats = {16_384: 15, 65_536: 5}.get(seqlen, 1)
         calls = repeats + (repeats > 1)
         whole = seqlen * world_size
         for what in (FORWARD, BOTH):
@@ -202,7 +218,7 @@ def measure(ranks, peer, link):
             single = measure_single(ranks, whole, what, repeats)
             for method in METHODS:
                 slower = 1.4 if method == "contiguous" else 1.1
-                if ranks.time_left_for(slower * one / world_size * (calls + repeats)):
+                if ranks.time_left_for(slower * one / world_size * calls):
                     measure_method(ranks, method, seqlen, what, repeats, single, link)
                 else:
                     ranks.add(tokens=seqlen, what=what, method=method, skipped="no time left")
@@ -241,6 +257,8 @@ def measure_single(ranks, seqlen, what, repeats):
         if what == BOTH:
             flash_attn_grad(dout, q, k, v, out, lse, causal=True)
 
+    if repeats > 1:
+        function()
     seconds = ranks.seconds(function, repeats)
     tokens = seqlen // ranks.comm.world_size
     ranks.add(tokens=tokens, what=what, method="one GPU", ms=1e3 * seconds)
@@ -248,25 +266,34 @@ def measure_single(ranks, seqlen, what, repeats):
 
 
 def measure_method(ranks, method, seqlen, what, repeats, single, link, kernel=None):
+    """The time of a method, and for how long its ranks wait for what is sent."""
     comm = ranks.comm
     q, k, v, dout = inputs(seqlen, comm.rank)
     dout = dout if what == BOTH else None
-    calls = repeats + (repeats > 1)
+    if repeats > 1:  # a single call takes seconds, and hides the cost of the first one
+        run_method(comm, method, q, k, v, dout)
     comm.record.steps.clear()
-    seconds = ranks.seconds(lambda: run_method(comm, method, q, k, v, dout), repeats)
-    sent = sum(step.bytes_sent for step in comm.record.steps) / calls
-    silent = Silent(comm.rank, comm.world_size)
-    without = ranks.seconds(lambda: run_method(silent, method, q, k, v, dout), repeats, warm=False)
+    waits = []
+
+    def function():
+        with noted_waits(comm) as pairs:
+            run_method(comm, method, q, k, v, dout)
+        waits.append(pairs)
+
+    seconds = ranks.seconds(function, repeats)
+    sent = sum(step.bytes_sent for step in comm.record.steps) / repeats
     transfer = ranks.agree(sent) / link
+    ms = [sum(cupy.cuda.get_elapsed_time(*pair) for pair in pairs) for pairs in waits]
+    waited = ranks.agree(float(np.median(ms))) / 1e3
     ranks.add(
         tokens=seqlen,
         what=what,
         method=f"{method}, {kernel}" if kernel else method,
         ms=1e3 * seconds,
-        ms_without_communication=1e3 * without,
         ms_of_transfers=1e3 * transfer,
+        ms_waited=1e3 * waited,
         share_of_single=single / (comm.world_size * seconds),
-        hidden=min(1.0, 1 - (seconds - without) / transfer),
+        hidden=max(0.0, 1 - waited / transfer),
     )
 
 
@@ -282,6 +309,8 @@ def measure_peer(ranks, peer, seqlen, what, repeats, single):
         torch.cuda.synchronize()
 
     try:
+        if repeats > 1:
+            function()
         seconds = ranks.seconds(function, repeats)
     except RuntimeError as error:
         ranks.add(tokens=seqlen, what=what, method="peer", error=" ".join(str(error).split())[:200])
@@ -355,10 +384,11 @@ def measure_decoding(ranks):
     out, _ = tree()
     error = float(abs(convert(out, np.dtype("float32")) - ring()[0]).max())
     assert ranks.agree(error) < 2e-3, error
-    for name, function in (("tree", tree), ("ring", ring)):
+    for name, function in (("tree", tree), ("ring", ring)):  # both have run: the check above
         ranks.add(keys=KEYS, decoding=name, ms=1e3 * ranks.seconds(function, 20))
     alone = [cupy.concatenate([x.view(np.int16)] * comm.world_size, axis=1) for x in (k, v)]
     k, v = (x.view(np.dtype("bfloat16")) for x in alone)
+    flash_attn(q, k, v)
     single = ranks.seconds(lambda: flash_attn(q, k, v), 20)
     ranks.add(keys=KEYS, decoding="one GPU", ms=1e3 * single)
 

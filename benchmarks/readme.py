@@ -366,15 +366,16 @@ def many_gpus_tables():
             cells = hidden.setdefault((*size, row["method"]), {})
             cells["tokens of each GPU"], cells[""], cells["method"] = *size, row["method"]
             cells["ms"] = f"{row['ms']:.4g}"
-            cells["without communication"] = f"{row['ms_without_communication']:.4g}"
             cells["transfers alone"] = f"{row['ms_of_transfers']:.3g}"
+            cells["waited for them"] = f"{row['ms_waited']:.3g}"
             cells["hidden"] = f"{row['hidden']:.2f}"
     parts = [
         f"{caption(record)} Share of the rate of one GPU that has the whole sequence; in "
         "parentheses the prediction of `fa_numba.distributed.prediction`, from the rate of one GPU "
         f"and {link:.0f} GB/s of the link:\n\n{table(with_all_columns(list(shares.values())))}",
-        "What communication costs. Hidden: the share of the transfers' time that does not "
-        f"show:\n\n{table(list(hidden.values()))}",
+        "The cost of communication, in ms. Waited: how long a GPU computes nothing, because it "
+        "waits for what is sent. Hidden: the share of the transfers' time in which it computes:"
+        f"\n\n{table(list(hidden.values()))}",
     ]
     decoding = {r["decoding"]: f"{r['ms']:.3g}" for r in record["rows"] if "decoding" in r}
     if decoding:
@@ -473,9 +474,9 @@ def language_model_table(question):
     return "\n\n".join([caption(record), *map(table, kinds.values())])
 
 
-def serving_tables():
+def serving_tables(question):
     """A table for each of the script's questions, under its title."""
-    record = load("serving")
+    record = load(question)
     if record is None:
         return None
     parts, kinds = [caption(record)], {}
@@ -608,7 +609,8 @@ def parts_of_benchmarks():
         "language_model_cpu": [language_model_table("language_model_cpu")],
         "many_gpus": many_gpus_tables(),
         "ranks": [ranks_table()],
-        "serving": [serving_tables()],
+        "serving": [serving_tables("serving")],
+        "serving_gpu": [serving_tables("serving_gpu")],
         "cpu": [cpu_table("flash_attn", "flash_attn_grad")],
         "cpu_decoding": [cpu_table("flash_decode", "paged_attn_decode")],
         "cpu_softmax": [cpu_table("softmax", "softmax_topk")],
