@@ -362,7 +362,7 @@ def many_gpus_tables():
         if row["method"] in LAYOUTS and link:
             efficiency = predicted(row["method"], 2, size, single, link).get("efficiency")
             cells[row["method"]] += f" ({efficiency:.3f})" if efficiency else ""
-        if "hidden" in row:
+        if "ms_waited" in row:
             cells = hidden.setdefault((*size, row["method"]), {})
             cells["tokens of each GPU"], cells[""], cells["method"] = *size, row["method"]
             cells["ms"] = f"{row['ms']:.4g}"
