@@ -211,6 +211,22 @@ class PagePool:
                 slots += self._slots(pages, start, end).tolist()
         return _writes(copies, slots)
 
+    def append_in_page(self, seqs, tokens):
+        """Append a token to each of some sequences whose last pages have room, and are not shared.
+
+        Nothing is checked, and no page changes hands: the slot is the one after the last. Most of
+        the sequences in a step of decoding are like that.
+
+        Parameters
+        ----------
+        seqs, tokens : sequences of int
+        """
+        for seq, token in zip(seqs, tokens, strict=True):
+            sequence = self._sequences[seq]
+            sequence.tokens.append(token)
+            if len(sequence.tokens) % self.page_size == 0:
+                self._remember_filled(sequence, len(sequence.tokens) - 1)
+
     def fork(self, seq):
         """A second sequence with the same tokens, and the same pages.
 

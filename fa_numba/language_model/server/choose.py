@@ -96,11 +96,11 @@ def best_beams(scores, probabilities, tokens, number):
     return parents.tolist(), tokens[parents, candidates].tolist(), totals.ravel()[order].tolist()
 
 
-def candidates_needed(options, vocabulary):
+def candidates_needed(options):
     """Number of the most likely tokens that a request chooses from."""
     if options.beams:
-        return min(options.beams, vocabulary)
-    return 1 if options.temperature == 0 else min(MAX_TOP_K, vocabulary)
+        return options.beams
+    return 1 if options.temperature == 0 else MAX_TOP_K
 
 
 def divisor(options):
