@@ -211,17 +211,18 @@ class PagePool:
                 slots += self._slots(pages, start, end).tolist()
         return _writes(copies, slots)
 
-    def append_in_page(self, seqs, tokens):
-        """Append a token to each of some sequences whose last pages have room, and are not shared.
+    def append_in_page(self, tokens):
+        """Append a token to each of some sequences whose last pages have room and are not shared.
 
-        Nothing is checked, and no page changes hands: the slot is the one after the last. Most of
-        the sequences in a step of decoding are like that.
+        As `append`, but nothing is checked: the token's slot is the one after the last token's. In
+        a step of decoding, most sequences are like that.
 
         Parameters
         ----------
-        seqs, tokens : sequences of int
+        tokens : iterable of (int, int)
+            The sequences, and the new token of each.
         """
-        for seq, token in zip(seqs, tokens, strict=True):
+        for seq, token in tokens:
             sequence = self._sequences[seq]
             sequence.tokens.append(token)
             if len(sequence.tokens) % self.page_size == 0:

@@ -90,6 +90,11 @@ class Decoding:
         """
         return (self.rows["slot"] + 1) % self.pool.page_size == 0
 
+    def new_tokens(self, which):
+        """The (seq, token) of some rows."""
+        seqs, tokens = self.rows["seq"][which], self.rows["token"][which]
+        return zip(seqs.tolist(), tokens.tolist(), strict=True)
+
     def place(self, asks, slots):
         """Move all rows to their next slots: to `slots` those that asked."""
         rows, size = self.rows, self.pool.page_size

@@ -155,7 +155,6 @@ class Engine:
 
     def add(self, request):
         """Put a request of `make_request` into the queue."""
-        self._prepare(request, request.branches[0])
         self.schedule.submit(request)
 
     def cancel(self, request, reason="cancelled"):
@@ -245,45 +244,42 @@ class Engine:
     def _fork(self, request):
         """The prompt has been read: one branch for each answer. Beams fork by their tokens."""
         request.started, request.first_token = True, time.perf_counter()
-        if request.options.beams or request.options.n == 1:
-            return
-        first = request.branches[0]
-        for i, seq in enumerate(samples(self.pool, first.seq, request.options.n)[1:], 1):
-            branch = Branch(i, list(request.prompt), seq)
-            self._prepare(request, branch)
-            request.branches.append(branch)
-
-    def _prepare(self, request, branch):
         options = request.options
-        branch.stream = TextStream(self.decode, options.stop) if self.decode else None
-        rng = np.random.default_rng([options.seed, branch.index])
-        branch.uniform = iter(rng.random(options.max_tokens).tolist())
+        if options.beams:
+            return
+        seqs = samples(self.pool, request.branches[0].seq, options.n)
+        request.branches = [Branch(i, list(request.prompt), seq) for i, seq in enumerate(seqs)]
+        for branch in request.branches:
+            branch.stream = self._stream(options)
+            rng = np.random.default_rng([options.seed, branch.index])
+            branch.uniform = iter(rng.random(options.max_tokens).tolist())
+
+    def _stream(self, options):
+        return TextStream(self.decode, options.stop) if self.decode else None
 
     def _sample(self, probabilities, tokens):
         """Draw the next token of each branch that decodes, and end those that are complete."""
-        decoding, members = self.schedule.decoding, self.schedule.decoding.members
+        decoding = self.schedule.decoding
+        members, rows = decoding.members, decoding.rows
         uniform = np.array([next(branch.uniform) for _, branch in members])
-        drawn = choose.draw(
-            probabilities, tokens, decoding.rows["top_k"], decoding.rows["top_p"], uniform
-        )
+        drawn = choose.draw(probabilities, tokens, rows["top_k"], rows["top_p"], uniform)
         full = decoding.extend(drawn)
         for (request, branch), token in zip(members, drawn.tolist(), strict=True):
             branch.tokens.append(token)
             self.schedule.queue.charge(request, 1)
-        ended = {branch: request for request, branch in compress(members, full)}
+        ended = {branch: (request, "length") for request, branch in compress(members, full)}
         if self.decode:
             for request, branch in members:
                 piece = branch.stream.feed(branch.tokens[-1])
                 self._tell(request, branch.index, piece, None)
                 if branch.stream.stopped:
-                    ended[branch] = request
+                    ended[branch] = request, "stop"
         if ended:
             decoding.remove(ended)
-        for branch, request in ended.items():
+        for branch, (request, reason) in ended.items():
             request.branches.remove(branch)
             self.schedule.free(branch)
-            stopped = branch.stream and branch.stream.stopped
-            self._answer(request, branch, "stop" if stopped else "length")
+            self._answer(request, branch, reason)
             if not request.branches:
                 self.schedule.remove(request)
                 self._end(request)
@@ -307,7 +303,7 @@ class Engine:
             self.schedule.remove(request)
             branches, request.branches = request.branches, []
             for branch in branches[: options.n]:
-                self._prepare(request, branch)
+                branch.stream = self._stream(options)
                 if branch.stream:
                     for token in branch.tokens[len(request.prompt) :]:
                         branch.stream.feed(token)

@@ -94,12 +94,12 @@ class Schedule:
     pool : PagePool
     host_pool : PagePool, default=None
         To swap to; without it, and when it is full, preempted requests are recomputed.
+    max_length : int
+        Tokens of the longest sequence.
     max_rows : int, default=256
         Of a step. More: prompts are read faster, and the answers beside them come more slowly.
     max_branches : int, default=64
         That run at a time.
-    max_length : int, default=1024
-        Tokens of the longest sequence.
     static : bool, default=False
         Let requests in only when all that ran have ended, for comparison: static batching.
 
@@ -121,9 +121,9 @@ class Schedule:
         pool: PagePool,
         host_pool: PagePool | None = None,
         *,
+        max_length,
         max_rows=256,
         max_branches=64,
-        max_length=1024,
         static=False,
     ):
         checks.check_pools(pool, host_pool)
@@ -198,17 +198,13 @@ class Schedule:
 
     def _append(self, parts):
         """Give the rows of a step their slots; return the (src, dst) to copy."""
-        rows, asks = self.decoding.rows, self.decoding.asks()
-        asking, others = rows[asks], rows[~asks]
-        new = {
-            seq: [token]
-            for seq, token in zip(asking["seq"].tolist(), asking["token"].tolist(), strict=True)
-        }
+        decoding, asks = self.decoding, self.decoding.asks()
+        new = {seq: [token] for seq, token in decoding.new_tokens(asks)}
+        at = len(new)
         new |= {p.branch.seq: p.branch.tokens[p.start : p.stop] for p in parts}
         src, dst, slots = self.pool.append(new)
-        self.pool.append_in_page(others["seq"].tolist(), others["token"].tolist())
-        at = len(asking)
-        self.decoding.place(asks, slots[:at])
+        self.pool.append_in_page(decoding.new_tokens(~asks))
+        decoding.place(asks, slots[:at])
         for part in parts:
             part.slots = slots[at : at + part.stop - part.start]
             at += part.stop - part.start
