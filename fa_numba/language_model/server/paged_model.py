@@ -148,9 +148,8 @@ class PagedModel:
         others = self.pool.block_table([part.branch.seq for part in plan.parts])
         lengths = np.append(rows["length"], [part.stop for part in plan.parts]).astype(np.int32)
         pages = ceil_div(int(lengths.max()), self.pool.page_size)
-        table = np.full(
-            (len(lengths), ceil_div(pages, TABLE_COLUMNS) * TABLE_COLUMNS), -1, np.int32
-        )
+        columns = ceil_div(pages, TABLE_COLUMNS) * TABLE_COLUMNS
+        table = np.full((len(lengths), columns), -1, np.int32)
         table[: len(rows), :pages] = rows["pages"][:, :pages]
         table[len(rows) :, : others.shape[1]] = others
         return lengths, table
