@@ -5,7 +5,8 @@
 The engine serves a model with random weights on a CPU: the time of a step does not depend on their
 values. `serving_gpu` asks the same of a GPU.
 
-batch       answers at a time, prompts of 32 tokens, 64 tokens each; nothing else runs
+batch       answers at a time, prompts of 32 tokens, 64 tokens each; nothing else runs. At last
+            without a model: Python's part of a step
 load        requests arrive at random (Poisson) at a share of the rate that the engine can serve
 batching    the same mixed requests, all there at first: continuous; and static, where a batch of 16
             begins when the last one has ended. Static batching pads: it computes a token for each
@@ -51,9 +52,23 @@ def submit(engine, rng, prompt, answer, **options):
     return engine.submit(tokens, Options(max_tokens=answer, temperature=0.8, **options))
 
 
-def decode_rate(model, batch, **options):
+class NoModel:
+    """In the place of a model: candidates for every row at once, to time Python's work alone."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def run(self, plan, temperatures, number):
+        plan.rows(), self.model.sequences_of(plan)  # the numbers that a model needs
+        shape = len(temperatures), number
+        return np.full(shape, 1 / number, np.float32), np.zeros(shape, np.int32)
+
+
+def decode_rate(model, batch, compute=True, **options):
     """Tokens per second, and ms per step, while `batch` answers are under way."""
     engine, rng = Engine(*model, num_pages=batch * 8, **options), np.random.default_rng(0)
+    if not compute:
+        engine.model = NoModel(engine.model)
     best = 0.0, 0.0
     for i in range(1 + ROUNDS):
         requests = [submit(engine, rng, PROMPT, ANSWER) for _ in range(batch)]
@@ -224,7 +239,8 @@ def make_model(size, xp=np, dtype=np.float32):
 def main():
     small = make_model("small")
     tables = {
-        "Answers at a time": by_batch(small, "small model"),
+        "Answers at a time": by_batch(small, "small model")
+        + by_batch(small, "Python's work, no model", (1, 16, 64, 256), compute=False),
         "Static and continuous batching": by_batching(small),
         "Load": by_load(small),
         "Few pages": by_preemption(small),

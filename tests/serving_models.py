@@ -94,15 +94,26 @@ class Ledger:
         self.pages[dst] = self.pages[src]
         self.copied += len(src)
         slots, chosen = self.pages.reshape(-1), []
-        codes = [_code(part.branch.tokens[: part.stop]) for part in plan.parts]
-        for part, code in zip(plan.parts, codes, strict=True):
-            for t, slot in zip(range(part.start, part.stop), part.slots, strict=True):
-                if slot >= 0:
-                    slots[slot] = code[t]
-        for part, code in zip(plan.parts, codes, strict=True):
-            cached = self.pages[self.pool.pages(part.branch.seq)].ravel()
-            assert cached[: part.stop].tolist() == code, "a page of another prefix"
-            if part.chosen:
-                chosen.append(next_tokens(part.branch.tokens[: part.stop]))
+        decoding = plan.decoding
+        work = [  # branch, end, whether its last token chooses
+            *((branch, len(branch.tokens), True) for _, branch in decoding.members),
+            *((part.branch, part.stop, part.chosen) for part in plan.parts),
+        ]
+        codes = [_code(branch.tokens[:stop]) for branch, stop, _ in work]
+        sizes = [1] * len(decoding) + [part.stop - part.start for part in plan.parts]
+        of = np.repeat(np.arange(len(work)), sizes)  # each row
+        for i, token, position, slot in zip(of, *plan.rows(), strict=True):
+            assert work[i][0].tokens[position] == token
+            if slot >= 0:
+                slots[slot] = codes[i][position]
+        for (branch, stop, choose), code in zip(work, codes, strict=True):
+            pages = self.pool.pages(branch.seq)
+            assert self.pages[pages].ravel()[:stop].tolist() == code, "a page of another prefix"
+            if choose:
+                chosen.append(next_tokens(branch.tokens[:stop]))
+        for (_, branch), row in zip(decoding.members, decoding.rows, strict=True):
+            pages = self.pool.pages(branch.seq)
+            assert self.pool.tokens(branch.seq) == branch.tokens
+            assert row["pages"][: len(pages) + 1].tolist() == [*pages, -1]
         tokens = np.array(chosen, np.int32).reshape(-1, 3)
         return np.tile(np.array([0.5, 0.3, 0.2], np.float32), (len(tokens), 1)), tokens

@@ -327,6 +327,18 @@ def test_copy_on_write_only_where_the_last_page_is_shared_and_part_filled():
     assert len(pool.append({b: [6], c: [6]}).src) == 0
 
 
+@pytest.mark.parametrize("share_prefixes", [True, False])
+def test_a_token_in_a_page_of_its_own_is_as_any_other(share_prefixes):
+    one, other = (PagePool(9, 3, share_prefixes=share_prefixes) for _ in range(2))
+    for pool in (one, other):
+        seqs = [pool.allocate([i] * (3 * i + 1))[0] for i in range(3)]
+    for token in (7, 8):  # the second one fills the pages
+        slots = one.append({seq: [token] for seq in seqs}).slot_mapping
+        assert (slots % 3 == token - 6).all()
+        other.append_in_page((seq, token) for seq in seqs)
+        assert state(one) == state(other)
+
+
 def test_running_out_says_how_many_pages_are_missing():
     pool = PagePool(3, 2)
     a, _ = pool.allocate([1, 2, 3])

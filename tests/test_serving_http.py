@@ -12,7 +12,7 @@ import httpx
 import pytest
 from serving_models import CHARACTERS, assert_empty, make_engine, serving, wait_until
 
-from fa_numba.language_model.server import Options
+from fa_numba.language_model.server import Options, background
 from fa_numba.workbook import cli
 
 
@@ -190,7 +190,8 @@ def test_bad_requests_harm_no_other(server):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_frees_its_pages(server, stream):
+def test_a_client_that_goes_frees_its_pages(server, stream, monkeypatch):
+    monkeypatch.setattr(background, "SECONDS_BETWEEN_VIEWS", 0.01)  # answers may take less than 0.2
     before = httpx.get(f"{server}/state").json()["cancelled"]
     body = json.dumps({"prompt": "abc", "max_tokens": 120, "n": 16, "stream": stream}).encode()
     host, port = server.removeprefix("http://").split(":")

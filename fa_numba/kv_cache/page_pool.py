@@ -211,6 +211,23 @@ class PagePool:
                 slots += self._slots(pages, start, end).tolist()
         return _writes(copies, slots)
 
+    def append_in_page(self, tokens):
+        """Append a token to each of some sequences whose last pages have room and are not shared.
+
+        As `append`, but nothing is checked: the token's slot is the one after the last token's. In
+        a step of decoding, most sequences are like that.
+
+        Parameters
+        ----------
+        tokens : iterable of (int, int)
+            The sequences, and the new token of each.
+        """
+        for seq, token in tokens:
+            sequence = self._sequences[seq]
+            sequence.tokens.append(token)
+            if len(sequence.tokens) % self.page_size == 0:
+                self._remember_filled(sequence, len(sequence.tokens) - 1)
+
     def fork(self, seq):
         """A second sequence with the same tokens, and the same pages.
 

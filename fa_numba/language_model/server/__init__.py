@@ -6,6 +6,7 @@ and leave between any two steps.
 options.py       how to answer a request: sampling, beams, stop strings
 request.py       a request, and the branches of its answer
 fair_queue.py    who is next
+decoding.py      the branches that draw a token in every step, as arrays
 schedule.py      the work of a step: pages, chunks of prompts, preemption
 paged_model.py   the work of a step on arrays: the model over pages
 decode_graphs.py a step without prompts as one CUDA graph

@@ -63,14 +63,13 @@ def draw(probabilities, tokens, top_k, top_p, uniform):
     -------
     array of shape (rows,), dtype of tokens
     """
-    probabilities = probabilities.astype(np.float64)
-    before = np.cumsum(probabilities, axis=1) - probabilities
-    keep = (np.arange(tokens.shape[1]) < top_k[:, None]) & (before < top_p[:, None])
-    keep[:, 0] = True
-    ends = np.cumsum(np.where(keep, probabilities, 0), axis=1)
-    chosen = (ends <= (uniform * ends[:, -1])[:, None]).sum(axis=1)
-    last = keep.sum(axis=1) - 1  # a product that is rounded up must not point past it
-    return tokens[np.arange(len(tokens)), np.minimum(chosen, last)]
+    rows = np.arange(len(tokens))
+    ends = np.cumsum(probabilities, axis=1, dtype=np.float64)
+    before = ends - probabilities
+    kept = np.minimum(top_k, (before < top_p[:, None]).sum(axis=1)).clip(1)  # the first ones
+    chosen = (ends <= (uniform * ends[rows, kept - 1])[:, None]).sum(axis=1)
+    # A product that is rounded up must not point past the last one.
+    return tokens[rows, np.minimum(chosen, kept - 1)]
 
 
 def best_beams(scores, probabilities, tokens, number):
@@ -96,11 +95,11 @@ def best_beams(scores, probabilities, tokens, number):
     return parents.tolist(), tokens[parents, candidates].tolist(), totals.ravel()[order].tolist()
 
 
-def candidates_needed(options, vocabulary):
+def candidates_needed(options):
     """Number of the most likely tokens that a request chooses from."""
     if options.beams:
-        return min(options.beams, vocabulary)
-    return 1 if options.temperature == 0 else min(MAX_TOP_K, vocabulary)
+        return options.beams
+    return 1 if options.temperature == 0 else MAX_TOP_K
 
 
 def divisor(options):

@@ -39,41 +39,46 @@ class DecodeGraphs:
 
     def suits(self, plan) -> bool:
         """Whether a step has only rows that choose a token, and not too many."""
-        return 0 < len(plan.parts) <= self.max_rows and all(
+        return 0 < len(plan.decoding) + len(plan.parts) <= self.max_rows and all(
             part.chosen and part.stop - part.start == 1 for part in plan.parts
         )
 
     def run(self, plan, temperatures, number):
         """As `PagedModel.run`, for a plan that suits."""
-        parts = plan.parts
-        rows = 1 << (len(parts) - 1).bit_length()
-        key = rows, number
+        numbers = self._numbers(plan, temperatures)
+        key = len(numbers), number
         if key not in self.graphs:
-            self.graphs[key] = self._capture(rows, number)
+            self.graphs[key] = self._capture(*key)
         graph, inputs, both = self.graphs[key]
-        inputs.set(_padded(self._numbers(parts, temperatures), rows))
+        inputs.set(numbers)
         graph.launch(self.paged.xp.cuda.get_current_stream())
         probabilities, tokens = choose.on_host(both)
-        return probabilities[: len(parts)], tokens[: len(parts)]
+        return probabilities[: len(temperatures)], tokens[: len(temperatures)]
 
-    def _numbers(self, parts, temperatures):
-        """Of each row: token, position, slot, length, temperature, pages."""
-        numbers = np.empty((len(parts), 5 + self.columns), np.int32)
-        numbers[:, 0] = [part.branch.tokens[part.start] for part in parts]
-        numbers[:, 1] = [part.start for part in parts]
-        numbers[:, 2] = [part.slots[0] for part in parts]
-        numbers[:, 3] = [part.stop for part in parts]
-        numbers[:, 4] = temperatures.view(np.int32)
-        numbers[:, 5:] = -1
-        table = self.paged.pool.block_table([part.branch.seq for part in parts])
-        numbers[:, 5 : 5 + table.shape[1]] = table
+    def _numbers(self, plan, temperatures):
+        """Of each row: token, position, slot, length, temperature, pages; then the padding."""
+        lengths, table = self.paged.sequences_of(plan)
+        numbers = self._padding(1 << (len(lengths) - 1).bit_length())
+        rows = numbers[: len(lengths)]
+        tokens, positions, slots = plan.rows()
+        rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3] = tokens, positions, slots, lengths
+        rows[:, 4] = temperatures.view(np.int32)
+        columns = min(table.shape[1], self.columns)
+        rows[:, 5 : 5 + columns] = table[:, :columns]
+        rows[:, 5 + columns :] = -1
+        return numbers
+
+    def _padding(self, rows):
+        """Numbers of rows that are not read: token 0 at position 0 without a slot, on page 0."""
+        numbers = np.zeros((rows, 5 + self.columns), np.int32)
+        numbers[:, 2], numbers[:, 3], numbers[:, 4] = -1, 1, np.float32(1).view(np.int32)
         return numbers
 
     def _capture(self, rows, number):
         """The graph of so many rows, its input and its result."""
         xp = self.paged.xp
         with xp.cuda.using_allocator(self._memory.malloc):
-            inputs = xp.asarray(_padded(np.empty((0, 5 + self.columns), np.int32), rows))
+            inputs = xp.asarray(self._padding(rows))
             stream = xp.cuda.get_current_stream()
             for _ in range(WARM_UPS):
                 self._decode(inputs, number)
@@ -97,11 +102,3 @@ class DecodeGraphs:
         x = paged.layers(tokens, positions, slots, attend)
         logits = model.logits(paged.weights, x)
         return choose.most_likely(logits, temperatures.view(np.float32), number)
-
-
-def _padded(numbers, rows):
-    """The numbers of more rows: token 0 at position 0 without a slot, alone on page 0."""
-    padded = np.zeros((rows, numbers.shape[1]), np.int32)
-    padded[:, 2], padded[:, 3], padded[:, 4] = -1, 1, np.float32(1).view(np.int32)
-    padded[: len(numbers)] = numbers
-    return padded

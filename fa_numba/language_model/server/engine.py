@@ -7,6 +7,7 @@ Paper: Yu et al. 2022, Orca, OSDI, section 4.1, "iteration-level scheduling".
 
 import time
 from collections import deque
+from itertools import compress
 
 import numpy as np
 
@@ -93,7 +94,7 @@ class Engine:
                 else None
             )
             sizes = {"max_rows": max_rows, "max_branches": max_branches, "static": static}
-            self.schedule = Schedule(pool, host, **sizes)
+            self.schedule = Schedule(pool, host, max_length=config.context, **sizes)
             sizes = {"max_branches": max_branches, **model_options}
             self.model = PagedModel(weights, config, pool, host, **sizes)
 
@@ -154,7 +155,6 @@ class Engine:
 
     def add(self, request):
         """Put a request of `make_request` into the queue."""
-        self._prepare(request, request.branches[0])
         self.schedule.submit(request)
 
     def cancel(self, request, reason="cancelled"):
@@ -178,13 +178,14 @@ class Engine:
     def step(self) -> int:
         """Compute one step; return the number of tokens that were added to answers."""
         plan = self.schedule.step()
-        chosen = [part for part in plan.parts if part.chosen]
+        rows, chosen = plan.decoding.rows, [part for part in plan.parts if part.chosen]
         options = [part.request.options for part in chosen]
-        temperatures = np.array([choose.divisor(o) for o in options], np.float32)
-        needed = (choose.candidates_needed(o, self.config.vocabulary) for o in options)
-        candidates = self.model.run(plan, temperatures, max(needed, default=1))
+        temperatures = np.append(rows["temperature"], [choose.divisor(o) for o in options])
+        needed = [*map(choose.candidates_needed, options), rows["candidates"].max(initial=1)]
+        number = min(int(max(needed)), self.config.vocabulary)
+        candidates = self.model.run(plan, temperatures.astype(np.float32), number)
         self.steps += 1
-        made = self._choose(chosen, *candidates) if chosen else 0
+        made = self._choose(chosen, *candidates) if len(temperatures) else 0
         now = time.perf_counter()
         self.tokens_made += made
         self._recent.append((now, made))
@@ -219,65 +220,70 @@ class Engine:
         return made / SECONDS_OF_RATE
 
     def _choose(self, parts, probabilities, tokens):
-        """Choose the next token of each part; return how many were added."""
-        rows = {}  # of each request
-        for row, part in enumerate(parts):
+        """Choose the next token of all that decode, and of each part; return how many were added.
+
+        The rows of those that decode are first. Parts that draw their first token join them.
+        """
+        decoding, rows = self.schedule.decoding, {}  # of each request that has parts
+        for row, part in enumerate(parts, len(decoding)):
             rows.setdefault(part.request, []).append(row)
-        made, sampled = 0, []
+        made, sampled = 0, list(range(len(decoding)))
         for request, mine in rows.items():
             if not request.started:
                 self._fork(request)
-                mine = mine * len(request.branches)
-            self.schedule.queue.charge(request, len(mine))
             if request.options.beams:
+                self.schedule.queue.charge(request, len(mine))
                 made += self._search(request, probabilities[mine], tokens[mine])
             else:
-                sampled += [(request, b, i) for b, i in zip(request.branches, mine, strict=True)]
-        return made + self._sample(sampled, probabilities, tokens)
+                decoding.add(request)
+                sampled += mine * len(request.branches)
+        if rows:
+            probabilities, tokens = probabilities[sampled], tokens[sampled]
+        return made + self._sample(probabilities, tokens)
 
     def _fork(self, request):
         """The prompt has been read: one branch for each answer. Beams fork by their tokens."""
         request.started, request.first_token = True, time.perf_counter()
-        if request.options.beams or request.options.n == 1:
-            return
-        first = request.branches[0]
-        for i, seq in enumerate(samples(self.pool, first.seq, request.options.n)[1:], 1):
-            branch = Branch(i, list(request.prompt), seq)
-            self._prepare(request, branch)
-            request.branches.append(branch)
-
-    def _prepare(self, request, branch):
         options = request.options
-        branch.stream = TextStream(self.decode or _no_text, options.stop)
-        branch.rng = np.random.default_rng([options.seed, branch.index])
+        if options.beams:
+            return
+        seqs = samples(self.pool, request.branches[0].seq, options.n)
+        request.branches = [Branch(i, list(request.prompt), seq) for i, seq in enumerate(seqs)]
+        for branch in request.branches:
+            branch.stream = self._stream(options)
+            rng = np.random.default_rng([options.seed, branch.index])
+            branch.uniform = iter(rng.random(options.max_tokens).tolist())
 
-    def _sample(self, sampled, probabilities, tokens):
-        """Draw the next token of each (request, branch, row)."""
-        if not sampled:
-            return 0
-        rows = [row for _, _, row in sampled]
-        options = [request.options for request, _, _ in sampled]
-        top_k = np.array([1 if o.temperature == 0 else o.top_k for o in options])
-        top_p = np.array([o.top_p for o in options])
-        uniform = np.array([branch.rng.random() for _, branch, _ in sampled])
-        drawn = choose.draw(probabilities[rows], tokens[rows], top_k, top_p, uniform).tolist()
-        for (request, branch, _), token in zip(sampled, drawn, strict=True):
-            self._extend(request, branch, token)
-        return len(sampled)
+    def _stream(self, options):
+        return TextStream(self.decode, options.stop) if self.decode else None
 
-    def _extend(self, request, branch, token):
-        """Add a token to a branch, and end it if it is complete."""
-        branch.tokens.append(token)
-        piece = branch.stream.feed(token)
-        self._tell(request, branch.index, piece, None)
-        full = len(branch.tokens) == len(request.prompt) + request.options.max_tokens
-        if full or branch.stream.stopped:
+    def _sample(self, probabilities, tokens):
+        """Draw the next token of each branch that decodes, and end those that are complete."""
+        decoding = self.schedule.decoding
+        members, rows = decoding.members, decoding.rows
+        uniform = np.array([next(branch.uniform) for _, branch in members])
+        drawn = choose.draw(probabilities, tokens, rows["top_k"], rows["top_p"], uniform)
+        full = decoding.extend(drawn)
+        for (request, branch), token in zip(members, drawn.tolist(), strict=True):
+            branch.tokens.append(token)
+            self.schedule.queue.charge(request, 1)
+        ended = {branch: (request, "length") for request, branch in compress(members, full)}
+        if self.decode:
+            for request, branch in members:
+                piece = branch.stream.feed(branch.tokens[-1])
+                self._tell(request, branch.index, piece, None)
+                if branch.stream.stopped:
+                    ended[branch] = request, "stop"
+        if ended:
+            decoding.remove(ended)
+        for branch, (request, reason) in ended.items():
             request.branches.remove(branch)
             self.schedule.free(branch)
-            self._answer(request, branch, "stop" if branch.stream.stopped else "length")
+            self._answer(request, branch, reason)
             if not request.branches:
                 self.schedule.remove(request)
                 self._end(request)
+        return len(members)
 
     def _search(self, request, probabilities, tokens):
         """Continue the best beams; at the end the n best are the answers."""
@@ -297,10 +303,11 @@ class Engine:
             self.schedule.remove(request)
             branches, request.branches = request.branches, []
             for branch in branches[: options.n]:
-                self._prepare(request, branch)
-                for token in branch.tokens[len(request.prompt) :]:
-                    branch.stream.feed(token)
-                self._tell(request, branch.index, branch.stream.text, None)
+                branch.stream = self._stream(options)
+                if branch.stream:
+                    for token in branch.tokens[len(request.prompt) :]:
+                        branch.stream.feed(token)
+                    self._tell(request, branch.index, branch.stream.text, None)
                 self._answer(request, branch, "length")
             self._end(request)
         return len(seqs)
@@ -320,7 +327,3 @@ class Engine:
     def _tell(self, request, index, text, reason):
         if request.listener and (text or reason):
             request.listener(request, index, text, reason)
-
-
-def _no_text(tokens):
-    return ""

@@ -111,24 +111,21 @@ class PagedModel:
             self.move(plan)
             if self.graphs and self.graphs.suits(plan):
                 return self.graphs.run(plan, temperatures, number)
-            return self._run(plan.parts, temperatures, number)
+            return self._run(plan, temperatures, number)
 
-    def _run(self, parts, temperatures, number):
-        sizes = [part.stop - part.start for part in parts]
+    def _run(self, plan, temperatures, number):
+        decoding, parts = len(plan.decoding), plan.parts
+        sizes = [1] * decoding + [part.stop - part.start for part in parts]
+        chosen = [True] * decoding + [part.chosen for part in parts]
+        if not sizes:
+            return None, None
         ends = np.cumsum(sizes, dtype=int)
-        last = [end - 1 for end, part in zip(ends, parts, strict=True) if part.chosen]
-        table = self.block_table(parts)
-        numbers = [
-            *rows_of(parts),
-            np.array(last, int),
-            table,
-            np.array([part.stop for part in parts]),
-            temperatures.view(np.int32),
-        ]
-        tokens, positions, slots, last, table, lengths, temperatures = self.upload(numbers)
+        numbers = [*plan.rows(), *self.sequences_of(plan), ends[chosen] - 1]
+        numbers.append(temperatures.view(np.int32))
+        tokens, positions, slots, lengths, table, last, temperatures = self.upload(numbers)
         single = sizes.count(1)  # they come first
         calls = [(0, single, slice(0, single))] if single else []
-        for i in range(single, len(parts)):
+        for i in range(single, len(sizes)):
             calls.append((ends[i] - sizes[i], ends[i], slice(i, i + 1)))
 
         def attend(layer, q):
@@ -138,8 +135,6 @@ class PagedModel:
                 outs.append(self.attend_to_pages(layer, batch, table[rows], lengths[rows]))
             return outs[0] if len(outs) == 1 else self.xp.concatenate(outs)
 
-        if not parts:
-            return None, None
         x = self.layers(tokens, positions, slots, attend)
         if not last.size:
             return None, None
@@ -147,13 +142,17 @@ class PagedModel:
         both = choose.most_likely(logits, temperatures.view(np.float32), number)
         return choose.on_host(both)
 
-    def block_table(self, parts):
-        """The pages of parts; −1 past the last one."""
-        table = self.pool.block_table([part.branch.seq for part in parts])
-        columns = ceil_div(table.shape[1], TABLE_COLUMNS) * TABLE_COLUMNS
-        padded = np.full((len(parts), columns), -1, np.int32)
-        padded[:, : table.shape[1]] = table
-        return padded
+    def sequences_of(self, plan):
+        """Lengths of a plan's sequences, and their pages; −1 past the last one."""
+        rows = plan.decoding.rows
+        others = self.pool.block_table([part.branch.seq for part in plan.parts])
+        lengths = np.append(rows["length"], [part.stop for part in plan.parts]).astype(np.int32)
+        pages = ceil_div(int(lengths.max()), self.pool.page_size)
+        columns = ceil_div(pages, TABLE_COLUMNS) * TABLE_COLUMNS
+        table = np.full((len(lengths), columns), -1, np.int32)
+        table[: len(rows), :pages] = rows["pages"][:, :pages]
+        table[len(rows) :, : others.shape[1]] = others
+        return lengths, table
 
     def layers(self, tokens, positions, slots, attend):
         """The model up to the logits; ``attend(layer, q)`` returns rows of attention's result."""
@@ -179,17 +178,6 @@ class PagedModel:
             views.append(together[start : start + x.size].reshape(x.shape))
             start += x.size
         return views
-
-
-def rows_of(parts):
-    """Tokens, positions and slots of the rows of parts."""
-    if not parts:
-        return [np.empty(0, np.int32)] * 3
-    return [
-        np.concatenate([part.branch.tokens[part.start : part.stop] for part in parts]),
-        np.concatenate([np.arange(part.start, part.stop) for part in parts]),
-        np.concatenate([part.slots for part in parts]),
-    ]
 
 
 def flat(numbers):

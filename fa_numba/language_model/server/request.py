@@ -46,6 +46,10 @@ class Branch:
         Its sequence in the pool, or in the host's pool.
     score : float
         Of a beam: the log of its probability.
+    stream : TextStream or None
+        The text of its answer.
+    uniform : iterator of float
+        A random number from 0 to 1 for each token of its answer.
     """
 
     index: int
@@ -54,7 +58,7 @@ class Branch:
     seq_on_host: int | None = None
     score: float = 0.0
     stream: object = None
-    rng: object = None
+    uniform: object = None
 
 
 @dataclass(eq=False)

@@ -25,6 +25,7 @@ import numpy as np
 
 from fa_numba import checks
 from fa_numba.kv_cache.page_pool import OutOfPagesError, PagePool
+from fa_numba.language_model.server.decoding import Decoding
 from fa_numba.language_model.server.fair_queue import FairQueue
 from fa_numba.language_model.server.request import Branch, Request
 from fa_numba.tiling.block_sizes import ceil_div
@@ -62,16 +63,27 @@ class Plan(NamedTuple):
     ----------
     swap_out, swap_in, copies : int32 arrays of shape (2, pages)
         src and dst: to the host's cache, from it, and within the cache.
+    decoding : Decoding
+        Branches whose last token is computed; their rows come first.
     parts : list of Part
-        Those of one row first.
+        The other rows. Parts of one row first.
     preempted : list of Request
     """
 
     swap_out: np.ndarray
     swap_in: np.ndarray
     copies: np.ndarray
+    decoding: Decoding
     parts: list
     preempted: list
+
+    def rows(self):
+        """Tokens, positions and slots of all rows: three int32 arrays."""
+        rows, parts = self.decoding.rows, self.parts
+        tokens = [rows["token"], *(p.branch.tokens[p.start : p.stop] for p in parts)]
+        positions = [rows["length"] - 1, *(np.arange(p.start, p.stop) for p in parts)]
+        slots = [rows["slot"], *(part.slots for part in parts)]
+        return [np.concatenate(x).astype(np.int32) for x in (tokens, positions, slots)]
 
 
 class Schedule:
@@ -82,6 +94,8 @@ class Schedule:
     pool : PagePool
     host_pool : PagePool, default=None
         To swap to; without it, and when it is full, preempted requests are recomputed.
+    max_length : int
+        Tokens of the longest sequence.
     max_rows : int, default=256
         Of a step. More: prompts are read faster, and the answers beside them come more slowly.
     max_branches : int, default=64
@@ -94,6 +108,8 @@ class Schedule:
     running : list of Request
         In the order in which they were let in.
     queue : FairQueue
+    decoding : Decoding
+        The branches of the running requests that draw a token in every step.
     recomputed, swapped : int
         Tokens computed again after a preemption; pages swapped out.
     preemptions, shared : int
@@ -105,6 +121,7 @@ class Schedule:
         pool: PagePool,
         host_pool: PagePool | None = None,
         *,
+        max_length,
         max_rows=256,
         max_branches=64,
         static=False,
@@ -114,6 +131,7 @@ class Schedule:
         self.pool, self.host_pool = pool, host_pool
         self.max_rows, self.max_branches, self.static = max_rows, max_branches, static
         self.running, self.queue = [], FairQueue()
+        self.decoding = Decoding(pool, ceil_div(max_length, pool.page_size))
         self.preemptions = self.recomputed = self.swapped = self.shared = 0
 
     def submit(self, request):
@@ -128,10 +146,15 @@ class Schedule:
         """Take a request out, wherever it is, and free its pages."""
         if request in self.running:
             self.running.remove(request)
+            self._leave(request)
         else:
             self.queue.remove(request)
         for branch in request.branches:
             self.free(branch)
+
+    def _leave(self, request):
+        if request in self.decoding.requests:
+            self.decoding.remove(request.branches)
 
     def free(self, branch):
         """Free a branch's pages."""
@@ -156,37 +179,54 @@ class Schedule:
         while True:
             parts, left = self._next_rows()
             try:
-                new = {p.branch.seq: p.branch.tokens[p.start : p.stop] for p in parts}
-                src, dst, slots = self.pool.append(new)
+                copies = self._append(parts)
                 break
             except OutOfPagesError:
                 swap_out += self._preempt(preempted)
-        at = 0
-        for part in parts:
-            part.slots = slots[at : at + part.stop - part.start]
-            at += part.stop - part.start
         swap_in = [] if preempted else self._let_in()
         first, progress = self._first_chunks(left)
         parts += first
-        if not (parts or progress or swap_in or preempted) and len(self.running) > 1:
+        some = len(self.decoding) or parts
+        if not (some or progress or swap_in or preempted) and len(self.running) > 1:
             # Each waits for pages that another one has.
             swap_out += self._preempt(preempted)
         parts.sort(key=lambda part: part.stop - part.start > 1)  # stable
         self.recomputed += sum(p.stop - p.start - p.chosen for p in parts if p.request.started)
         self.queue.forget_idle(self.running)
-        return Plan(_pairs(swap_out), _pairs(swap_in), np.array([src, dst]), parts, preempted)
+        swaps = _pairs(swap_out), _pairs(swap_in)
+        return Plan(*swaps, copies, self.decoding, parts, preempted)
+
+    def _append(self, parts):
+        """Give the rows of a step their slots; return the (src, dst) to copy."""
+        decoding, asks = self.decoding, self.decoding.asks()
+        new = {seq: [token] for seq, token in decoding.new_tokens(asks)}
+        at = len(new)
+        new |= {p.branch.seq: p.branch.tokens[p.start : p.stop] for p in parts}
+        src, dst, slots = self.pool.append(new)
+        self.pool.append_in_page(decoding.new_tokens(~asks))
+        decoding.place(asks, slots[:at])
+        for part in parts:
+            part.slots = slots[at : at + part.stop - part.start]
+            at += part.stop - part.start
+        return np.array([src, dst])
+
+    def _not_decoding(self):
+        """The running requests whose prompts are read, and the beam searches."""
+        return [request for request in self.running if request not in self.decoding.requests]
 
     def _next_rows(self):
         """Parts of the branches that have pages, and the number of rows that are left."""
-        left, parts, reading = self.max_rows, [], []
-        for request in self.running:
-            if self._is_ready(request):
+        parts, reading = [], []
+        for request in self._not_decoding():
+            if not self._is_ready(request):
+                reading.append(request)
+            elif request.options.beams:
                 for branch in request.branches:
                     end = len(branch.tokens)
                     parts.append(Part(request, branch, end - 1, end, chosen=True))
-                left -= len(request.branches)
             else:
-                reading.append(request)
+                self.decoding.add(request)
+        left = self.max_rows - len(self.decoding) - len(parts)
         for request in reading:
             for branch in request.branches:
                 if branch.seq is None or left <= 0:
@@ -212,8 +252,10 @@ class Schedule:
         moves = []
         if not len(self.queue) or (self.static and self.running):
             return moves
-        branches = sum(request.width for request in self.running)
-        reserved = sum(map(self._pages_to_come, self.running))
+        others, lengths = self._not_decoding(), self.decoding.rows["length"]
+        branches = len(self.decoding) + sum(request.width for request in others)
+        reserved = np.count_nonzero(lengths % self.pool.page_size == 0)  # pages are full
+        reserved += sum(map(self._pages_to_come, others))
         while (request := self.queue.first()) is not None:
             needed = sum(self.pool.pages_needed(self._to_cache(b)) for b in request.branches)
             branches += request.width
@@ -251,7 +293,7 @@ class Schedule:
     def _first_chunks(self, left):
         """Parts of branches that get their first pages now; and whether any got some."""
         parts, progress = [], False
-        for request in self.running:
+        for request in self._not_decoding():
             for branch in request.branches:
                 end = _end_of_reading(request, branch)
                 if branch.seq is not None:
@@ -281,6 +323,7 @@ class Schedule:
     def _preempt(self, preempted):
         """Preempt the request that was let in last; return the (src, dst) to swap out."""
         request = self.running.pop()
+        self._leave(request)
         preempted.append(request)
         self.queue.push_preempted(request)
         self.preemptions += 1
