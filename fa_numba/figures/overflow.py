@@ -73,7 +73,7 @@ def overflow(scores, *, formats=FORMATS):
     top.set_yticks(range(len(limits)), limits, fontsize=10)
     top.invert_yaxis()
     top.set_xlim(-edge, edge)
-    top.set_title("exp(s) is neither 0 nor inf in the blue range", loc="left", fontsize=11, color=INK)
+    top.set_title("blue: exp(s) is neither 0 nor inf", loc="left", fontsize=11, color=INK)
     plain(top).tick_params(left=False, bottom=False)
     top.spines[["left", "bottom"]].set_visible(False)
 
