@@ -36,8 +36,8 @@ THREADS = 64  # leave it as it is
 ### first of all, partial = buffers[row // cuda.gridDim.x % 2]. The rest stays as it is.
 ### DEBRIEF: A barrier separates a write from the reads that need it (RAW), and also a read from the
 ### write that destroys what was read (WAR). People forget the second kind, because nothing is wrong
-### before the second iteration of a loop. You needed no barrier for it: between the read of a
-### buffer and the next write to it lie all barriers of the iteration between. This is **double
+### before the second iteration of a loop. Two buffers need no barrier for it: between the read of a
+### buffer and the next write to it lie all barriers of the next iteration. This is **double
 ### buffering**. It costs shared memory and saves a wait. FlashAttention protects its tiles of K and
 ### V by a barrier (lesson 07) or by several buffers, so that the next tile can be loaded while this
 ### one is used (lesson 13).
