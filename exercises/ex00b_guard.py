@@ -5,8 +5,8 @@
     out[i] = x[i + 1] - x[i]        for i = 0 ... n - 2
 
 There are more threads than differences, so it has a **guard**: an `if` that stops the threads
-without an element. The guard lets a thread too many through. Grade `broken_kernel` under the name
-`kernel`, read what the engine says about it, and mend it; one line changes.
+without an element. The guard lets one thread too many through. Copy broken_kernel's lines into
+`kernel`, grade it, read what the engine says, and mend it; one line changes.
 
 Launch   grid (1,), thread block (64,): n is at most 65, so out has at most 64 elements
 Arrays   x (n,), out (n - 1,), float32
@@ -32,4 +32,4 @@ def kernel(x, out):
     raise NotImplementedError("ex00b: kernel")
 
 
-# Stub 4a5145ae of solutions/ex00b_guard.py: `fa-numba reset ex00b` brings it back.
+# Stub 99b51596 of solutions/ex00b_guard.py: `fa-numba reset ex00b` brings it back.

@@ -3,8 +3,8 @@
 Add two matrices of any size. A thread block has at most 1024 threads, so the matrix is cut into
 pieces of the thread block's shape, and each thread block of the grid gets one of them.
 
-num_blocks(n, threads)       how many thread blocks of so many threads n elements need: a whole
-                             number, as small as possible, at least 1
+num_blocks(n, threads)       how many thread blocks, of `threads` threads each, n elements need: the
+                             smallest whole number; n is at least 1
 add_matrices(a, b, out)      out = a + b, one thread per element
 
 Launch   grid (num_blocks(num_cols, threads_x), num_blocks(num_rows, threads_y)),
@@ -20,7 +20,7 @@ from numba import cuda
 
 
 def num_blocks(n, threads):
-    """Thread blocks of so many threads that n elements need."""
+    """The number of thread blocks, of `threads` threads each, that n elements need."""
     # YOUR CODE HERE
     raise NotImplementedError("ex00e: num_blocks")
 
@@ -32,4 +32,4 @@ def add_matrices(a, b, out):
     raise NotImplementedError("ex00e: add_matrices")
 
 
-# Stub fe22ccba of solutions/ex00e_thread_blocks.py: `fa-numba reset ex00e` brings it back.
+# Stub da6d61ce of solutions/ex00e_thread_blocks.py: `fa-numba reset ex00e` brings it back.

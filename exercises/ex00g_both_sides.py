@@ -14,7 +14,7 @@ Warp w has the threads 32 w to 32 w + 31; the last warp may have fewer. Only the
 of the branch are counted.
 
 Example: with lengths = [10, 3] a warp whose threads all take side 0 issues 10 instructions, a warp
-of 1s issues 3, and a warp with both issues 13.
+of side 1 issues 3, and a warp with both issues 13.
 
 About 4 lines of plain Python.
 """
@@ -26,4 +26,4 @@ def issued(sides, lengths):
     raise NotImplementedError("ex00g: issued")
 
 
-# Stub 79ff1f57 of solutions/ex00g_both_sides.py: `fa-numba reset ex00g` brings it back.
+# Stub 426f0214 of solutions/ex00g_both_sides.py: `fa-numba reset ex00g` brings it back.

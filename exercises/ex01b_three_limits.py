@@ -1,6 +1,6 @@
 """ex01b · Predict: which of three limits?
 
-Write the rule, then predict by pencil what six computations wait for on three GPUs.
+Write the rule, then predict with pencil and paper what six computations wait for on three GPUs.
 
 limit(flops, num_bytes, kernels, peak, bandwidth)
     the longest of these times, by its name:
@@ -46,4 +46,4 @@ def predictions():
     raise NotImplementedError("ex01b: predictions")
 
 
-# Stub f658e515 of solutions/ex01b_three_limits.py: `fa-numba reset ex01b` brings it back.
+# Stub 5cb30c55 of solutions/ex01b_three_limits.py: `fa-numba reset ex01b` brings it back.

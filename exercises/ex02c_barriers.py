@@ -1,4 +1,4 @@
-"""ex02c · Find the bugs: two barriers in the wrong place
+"""ex02c · Find the bugs: one barrier misplaced, one missing
 
 `broken_kernel` is a layer norm, the other operation of a transformer that works row by row:
 
@@ -72,4 +72,4 @@ def kernel(x, y):
     raise NotImplementedError("ex02c: kernel")
 
 
-# Stub dfb6f4e3 of solutions/ex02c_barriers.py: `fa-numba reset ex02c` brings it back.
+# Stub b079730f of solutions/ex02c_barriers.py: `fa-numba reset ex02c` brings it back.

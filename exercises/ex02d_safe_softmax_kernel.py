@@ -1,7 +1,8 @@
 """ex02d · Safe softmax, one thread block per row
 
-The softmax of ex02a, shared out among the threads of a thread block. Each thread reduces its own
-columns; then a tree reduces the threads, once for the maximum and once for the sum.
+The softmax of ex02a, with the columns of a row divided among the threads of a thread block. Each
+thread reduces its own columns; then a tree reduces the results of the threads, once for the maximum
+and once for the sum.
 
 x, y      (num_rows, num_cols) float32 in HBM; any num_cols >= 1, also fewer than NUM_THREADS
 launch    safe_softmax_kernel[num_rows, NUM_THREADS](x, y): thread block number `row` owns row `row`
@@ -15,7 +16,7 @@ memory    one shared array of NUM_THREADS float32, for the maximum and then for 
           written once
 given     fold_max of ex02b and fold_sum. Both need a barrier before the call; behind it, partial[0]
           may be read
-barriers  the ones between the parts are yours to place. All threads must reach each of them
+barriers  place the ones between the parts. All threads must reach each of them
 
 About 19 lines.
 """
@@ -61,4 +62,4 @@ def safe_softmax_kernel(x, y):
     raise NotImplementedError("ex02d: safe_softmax_kernel")
 
 
-# Stub cbe935f3 of solutions/ex02d_safe_softmax_kernel.py: `fa-numba reset ex02d` brings it back.
+# Stub 7450aad2 of solutions/ex02d_safe_softmax_kernel.py: `fa-numba reset ex02d` brings it back.

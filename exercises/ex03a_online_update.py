@@ -1,6 +1,6 @@
 """ex03a · One score more, and two halves into one
 
-Whoever has read part of a row knows two numbers about it, whatever the order of reading:
+A thread that has read a part of a row, in any order, knows two numbers about it:
 
     m = the largest score seen,    l = sum of exp(s - m) over the scores seen;
 
@@ -41,4 +41,4 @@ def merge(m_a, l_a, m_b, l_b):
     raise NotImplementedError("ex03a: merge")
 
 
-# Stub e934a343 of solutions/ex03a_online_update.py: `fa-numba reset ex03a` brings it back.
+# Stub 5b8143f8 of solutions/ex03a_online_update.py: `fa-numba reset ex03a` brings it back.

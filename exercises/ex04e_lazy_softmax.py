@@ -12,7 +12,7 @@ add_chunk    what one chunk adds to the sums of all: alpha = exp(m of the chunk 
 Launch    thread cuda.grid(1) owns a query, blockIdx.y is the chunk
 Shapes    q, out (seqlen_q, HEAD_DIM);  k, v (seqlen_k, HEAD_DIM);  acc (num_chunks, seqlen_q,
           HEAD_DIM);  l, m (num_chunks, seqlen_q); float32
--inf      a chunk of masked keys alone leaves acc = 0, l = 0, m = -inf. The frame takes care of it.
+-inf      a chunk of masked keys only leaves acc = 0, l = 0, m = -inf. The given code does that.
 HBM       v is read once per query; acc and l are read once, m twice
 
 About 6 lines and 3 lines.
@@ -89,4 +89,4 @@ def merge_chunks(acc, l, m, out):
         out[m_row, c] = acc_row[c] / l_i if l_i != 0 else float32(0.0)
 
 
-# Stub 5b6ea6c3 of solutions/ex04e_lazy_softmax.py: `fa-numba reset ex04e` brings it back.
+# Stub 7281a9ea of solutions/ex04e_lazy_softmax.py: `fa-numba reset ex04e` brings it back.

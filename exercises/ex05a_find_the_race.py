@@ -6,17 +6,19 @@ blockIdx.x, blockIdx.x + gridDim.x, ... one after the other: its threads reduce 
 in the shared array `partial`, read it, subtract it, and go on to their next row.
 
 It passes every test with one thread block per row. Launch fewer thread blocks than rows, and it
-races: one barrier is missing. On a GPU the answer is then wrong now and then, which is the worst
-way to be wrong; the CPU engine names the two lines.
+races. On a GPU the answer is then wrong now and then, which is the worst way to be wrong; the CPU
+engine names the two lines. One more barrier per row would end the race, as in ex02c, and make all
+threads wait once more.
 
-Write `kernel`, the same without the race. Copy broken_kernel and mend it, or find your own way.
+Write `kernel`, the same without the race and without a further barrier. Shared memory may be twice
+as large. Copy broken_kernel and mend it, or find your own way.
 
 Launch   any grid (num_blocks,), also fewer thread blocks than rows; thread block (THREADS,)
 Rows     shared out among the thread blocks, and columns among the threads, as before. Any finite
          number may be the largest of a row, -3e38 as well
 HBM      x is loaded at most twice, y stored once, neighbours by neighbouring threads, as before
-Shared   one array of THREADS float32, no local array, as before
-Barriers at most one more per row than broken_kernel has
+Shared   at most 2 * THREADS float32, no local array
+Barriers at most 7 per row, as broken_kernel has
 """
 
 import math
@@ -28,7 +30,7 @@ THREADS = 64  # leave it as it is
 
 @cuda.jit
 def broken_kernel(x, y):
-    """y = x - row maximum, with one barrier missing."""
+    """y = x - row maximum, with a race."""
     partial = cuda.shared.array(THREADS, float32)
     tid = cuda.threadIdx.x
     for row in range(cuda.blockIdx.x, x.shape[0], cuda.gridDim.x):
@@ -55,4 +57,4 @@ def kernel(x, y):
     raise NotImplementedError("ex05a: kernel")
 
 
-# Stub e59cacb4 of solutions/ex05a_find_the_race.py: `fa-numba reset ex05a` brings it back.
+# Stub 3afd8edc of solutions/ex05a_find_the_race.py: `fa-numba reset ex05a` brings it back.

@@ -17,8 +17,8 @@ terminal. `fa-numba watch` grades a file whenever you save it.
 from numba import cuda
 
 ### KIND: fill a line
-### HINT 1: The kernel needs a number i that is different in every thread. Which one has each thread
-###   got by itself?
+### HINT 1: The kernel needs a number i that is different in every thread. Which number does each
+###   thread have of its own?
 ### HINT 2: `i = cuda.threadIdx.x` is a plain integer. Index both arrays with it.
 ### HINT 3: The second line stores into out[i]: the factor times the element i of x.
 ### DEBRIEF: There is no loop over i: the launch is the loop. In a program for a CPU you say how the

@@ -5,8 +5,8 @@
     out[i] = x[i + 1] - x[i]        for i = 0 ... n - 2
 
 There are more threads than differences, so it has a **guard**: an `if` that stops the threads
-without an element. The guard lets a thread too many through. Grade `broken_kernel` under the name
-`kernel`, read what the engine says about it, and mend it; one line changes.
+without an element. The guard lets one thread too many through. Copy broken_kernel's lines into
+`kernel`, grade it, read what the engine says, and mend it; one line changes.
 
 Launch   grid (1,), thread block (64,): n is at most 65, so out has at most 64 elements
 Arrays   x (n,), out (n - 1,), float32
@@ -17,15 +17,15 @@ Rules    x and out are read and written inside of their shapes, whatever n is; a
 from numba import cuda
 
 ### KIND: find the bug
-### HINT 1: Copy broken_kernel's lines into kernel and run grade("ex00b"). The message names a
-###   thread, an index and a shape.
+### HINT 1: Grade broken_kernel's lines as they are. The message names a thread, an index and a
+###   shape.
 ### HINT 2: n elements have n - 1 differences. Which of the two arrays has as many elements as there
 ###   are threads with something to do?
 ### HINT 3: The guard must compare with out's length, not with x's.
-### DEBRIEF: A GPU does not check an index. There the thread too many reads the four bytes behind x
+### DEBRIEF: A GPU does not check an index. There the extra thread reads the four bytes behind x
 ###   and overwrites the four behind out: mostly nothing happens, sometimes another array is wrong,
-###   rarely the launch fails, and never in this line. The engine stops at the first of them. For
-###   the same check on a GPU there is NVIDIA's `compute-sanitizer`.
+###   rarely the launch fails, and never in this line. The engine stops at the first such access. On
+###   a GPU NVIDIA's `compute-sanitizer` makes the same check.
 
 
 @cuda.jit

@@ -1,9 +1,8 @@
 """ex00f · Shared memory: look at the whole tile
 
-A thread block owns a **tile**, TILE neighbouring elements of x. Write how far each element lies
-below the largest of its tile. Every thread must see all elements of the tile, but each element is
-read from x only once: one thread puts it into shared memory, where all threads of the thread block
-find it.
+A thread block owns a **tile**, TILE neighbouring elements of x. From each element subtract the
+largest of its tile. Every thread must see all elements of the tile, but each element is read from x
+only once: one thread puts it into shared memory, where all threads of the thread block find it.
 
     out[i] = x[i] - max(tile of i)
 
@@ -28,8 +27,8 @@ TILE = 64
 ###   is tile[t] - largest. Read x in the first line only.
 ### DEBRIEF: The call of cuda.syncthreads() is a **barrier**. Without it a fast warp reads numbers
 ###   that a slow one has not stored: a **race**. The engine reports it with both lines; a GPU gives
-###   a right answer most of the time. And every thread here does the same 64 comparisons: lesson 02
-###   shares them, and the maximum of 64 elements takes 6 steps.
+###   a right answer most of the time. And every thread here does the same 63 comparisons: lesson 02
+###   shares them among the threads, and the maximum of 64 elements takes 6 steps.
 
 
 @cuda.jit

@@ -1,6 +1,6 @@
 """ex01b · Predict: which of three limits?
 
-Write the rule, then predict by pencil what six computations wait for on three GPUs.
+Write the rule, then predict with pencil and paper what six computations wait for on three GPUs.
 
 limit(flops, num_bytes, kernels, peak, bandwidth)
     the longest of these times, by its name:
@@ -36,7 +36,7 @@ LAUNCH = 11e-6  # seconds
 ### KIND: predict
 ### HINT 1: Put the three times into a dict by name; the limit is the name with the largest value:
 ###   max(times, key=times.get).
-### HINT 2: By pencil: three vectors of 2**26 floats are 0.8 GB, which the T4 moves in 2.5 ms and
+### HINT 2: On paper: three vectors of 2**26 floats are 0.8 GB, which the T4 moves in 2.5 ms and
 ###   the H200 in 0.17 ms; 0.07 GFLOP and 11 us are nothing beside that. For `token`, 34 MB of
 ###   weights take 105 us on the T4. And on the H200?
 ### HINT 3: Compare with 11 us, with 55 us for five kernels, with 1650 us for 150. token: 105, 22, 7
@@ -45,7 +45,7 @@ LAUNCH = 11e-6  # seconds
 ###   times, the bandwidth 15 times, and the launch not at all: on the fastest GPU half of these six
 ###   wait for the CPU. That is why kernels are **fused**, and why a step of many kernels is
 ###   recorded once as a **CUDA graph** and launched as a whole. Each of the three is a lower bound:
-###   what a kernel really takes, only a measurement says.
+###   only a measurement says how long a kernel really takes.
 
 
 def limit(flops, num_bytes, kernels, peak, bandwidth):

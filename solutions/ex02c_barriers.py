@@ -1,4 +1,4 @@
-"""ex02c · Find the bugs: two barriers in the wrong place
+"""ex02c · Find the bugs: one barrier misplaced, one missing
 
 `broken_kernel` is a layer norm, the other operation of a transformer that works row by row:
 
@@ -25,16 +25,16 @@ NUM_THREADS = 128  # leave it as it is
 EPS = float32(1e-5)
 
 ### KIND: find the bug
-### HINT 1: Rows of 128 columns pass the first barrier. With 100 columns 28 threads never come to
-### HINT 1: it: how often does a thread of number tid go round the first loop?
+### HINT 1: With rows of 128 columns all threads reach the first barrier. With 100 columns 28
+### HINT 1: threads never do: how many iterations of the first loop has thread tid?
 ### HINT 2: The second report names two lines: one thread still reads partial[0], another one
 ### HINT 2: already stores into partial. What must lie between them, and is it inside of a loop?
 ### HINT 3: Move `partial[tid] = total` and the barrier behind the first loop, as they are behind
 ### HINT 3: the second one. Add a cuda.syncthreads() after the line that reads the mean.
-### DEBRIEF: A barrier in a loop is right only if all threads go round equally often. On a GPU the
-### DEBRIEF: first bug hangs, or passes with wrong numbers, for some lengths only: those that nobody
-### DEBRIEF: tests are the ones that are no multiple of the thread block. The second bug is a write
-### DEBRIEF: after read (WAR): it gives wrong means once in a while.
+### DEBRIEF: A barrier in a loop is right only if all threads have equally many iterations. On a
+### DEBRIEF: GPU the first bug hangs, or gives wrong numbers, for some lengths only: those that are
+### DEBRIEF: no multiple of the thread block, which are easily left out of a test. The second bug is
+### DEBRIEF: a write after read (WAR): it gives wrong means once in a while.
 
 
 @cuda.jit(device=True)

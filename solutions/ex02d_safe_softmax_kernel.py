@@ -1,7 +1,8 @@
 """ex02d · Safe softmax, one thread block per row
 
-The softmax of ex02a, shared out among the threads of a thread block. Each thread reduces its own
-columns; then a tree reduces the threads, once for the maximum and once for the sum.
+The softmax of ex02a, with the columns of a row divided among the threads of a thread block. Each
+thread reduces its own columns; then a tree reduces the results of the threads, once for the maximum
+and once for the sum.
 
 x, y      (num_rows, num_cols) float32 in HBM; any num_cols >= 1, also fewer than NUM_THREADS
 launch    safe_softmax_kernel[num_rows, NUM_THREADS](x, y): thread block number `row` owns row `row`
@@ -15,7 +16,7 @@ memory    one shared array of NUM_THREADS float32, for the maximum and then for 
           written once
 given     fold_max of ex02b and fold_sum. Both need a barrier before the call; behind it, partial[0]
           may be read
-barriers  the ones between the parts are yours to place. All threads must reach each of them
+barriers  place the ones between the parts. All threads must reach each of them
 
 About 19 lines.
 """
@@ -36,8 +37,8 @@ NUM_THREADS = 128  # a power of two, so that the tree halves evenly; leave it as
 ### Then the same for l_i with math.exp(x[row, n] - m_i) and fold_sum, and a third loop that writes
 ### exp(...) * scale, where scale is 1 / l, and 0 where l is 0.
 ### DEBRIEF: log2(128) = 7 levels instead of 127 steps, and 17 barriers per row. Lesson 03 improves
-### on two things: x is read three times (the sum waits for the maximum), and most barriers only
-### serve to hand a number to a thread of the same warp.
+### on two things: x is read three times (the sum waits for the maximum), and many barriers only
+### serve to pass a number to a thread of the same warp.
 
 
 @cuda.jit(device=True)

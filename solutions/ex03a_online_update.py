@@ -1,6 +1,6 @@
 """ex03a · One score more, and two halves into one
 
-Whoever has read part of a row knows two numbers about it, whatever the order of reading:
+A thread that has read a part of a row, in any order, knows two numbers about it:
 
     m = the largest score seen,    l = sum of exp(s - m) over the scores seen;
 

@@ -25,7 +25,7 @@ FULL_MASK = 0xFFFFFFFF
 
 ### KIND: find the bug
 ### HINT 1: Take short rows that you can check by hand: 64 columns, so that each lane has two. All
-### HINT 1: are 0 but for one 1: put the 1 into column 0, 32 and 40, and compute l.
+### HINT 1: are 0 except one 1: put it into column 0, then 32, then 40, and compute l.
 ### HINT 2: Compare both places with l_new = alpha l_old + exp(s - m_new), where alpha is
 ### HINT 2: exp(m_old - m_new). In the first place m_i is overwritten too early: what is left of
 ### HINT 2: the old maximum?

@@ -31,8 +31,9 @@ NO_COLUMN = 2**31 - 1
 ### HINT 3: last = x_best.shape[0] - 1; if ranks_before(x_j, col, x_best[last], col_best[last]):
 ### x_best[last] = x_j; col_best[last] = col; for i in range(last, 0, -1): swap slots i - 1 and i
 ### if ranks_before(x_best[i], col_best[i], x_best[i - 1], col_best[i - 1]).
-### DEBRIEF: For a vocabulary of 128,000 and k = 5 that is a quarter of the accesses, and a fifth of
-### what safe softmax would need: the row is read once, and none of its probabilities is written.
+### DEBRIEF: For a vocabulary of 128,000 and k = 5 that is a quarter of the accesses of online
+### softmax and then top-k, and a fifth of those with safe softmax: the row is read once, and none
+### of its probabilities is written.
 ### fa_numba/kernels/softmax_topk.py has a thread block per row instead of a thread, so that warps
 ### read neighbouring columns: each thread keeps such a list of its own columns. Then k rounds
 ### follow. In each round the block takes the best first entry of all lists. This is right because

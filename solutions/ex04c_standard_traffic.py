@@ -15,7 +15,7 @@ Q, K, V, O  (N, d);  S, P  (N, N);  dtype_bytes bytes per element
 B_r, B_c    rows and columns per tile; None means one tile as large as the matrix: everything that
             a kernel uses is then loaded once. N need not be a multiple: the last tile is smaller,
             and what does not exist is neither loaded nor stored
-num_..._tiles    tiles of S one above the other, N / B_r rounded up, and side by side, N / B_c
+num_..._tiles    tiles of S one above the other, N / B_r, and side by side, N / B_c, rounded up
 order       q_reads, k_reads, s_writes, s_reads, p_writes, p_reads, v_reads, out_writes: ints, exact
             for any N, without a loop over tiles
 

@@ -6,17 +6,19 @@ blockIdx.x, blockIdx.x + gridDim.x, ... one after the other: its threads reduce 
 in the shared array `partial`, read it, subtract it, and go on to their next row.
 
 It passes every test with one thread block per row. Launch fewer thread blocks than rows, and it
-races: one barrier is missing. On a GPU the answer is then wrong now and then, which is the worst
-way to be wrong; the CPU engine names the two lines.
+races. On a GPU the answer is then wrong now and then, which is the worst way to be wrong; the CPU
+engine names the two lines. One more barrier per row would end the race, as in ex02c, and make all
+threads wait once more.
 
-Write `kernel`, the same without the race. Copy broken_kernel and mend it, or find your own way.
+Write `kernel`, the same without the race and without a further barrier. Shared memory may be twice
+as large. Copy broken_kernel and mend it, or find your own way.
 
 Launch   any grid (num_blocks,), also fewer thread blocks than rows; thread block (THREADS,)
 Rows     shared out among the thread blocks, and columns among the threads, as before. Any finite
          number may be the largest of a row, -3e38 as well
 HBM      x is loaded at most twice, y stored once, neighbours by neighbouring threads, as before
-Shared   one array of THREADS float32, no local array, as before
-Barriers at most one more per row than broken_kernel has
+Shared   at most 2 * THREADS float32, no local array
+Barriers at most 7 per row, as broken_kernel has
 """
 
 import math
@@ -27,19 +29,23 @@ THREADS = 64  # leave it as it is
 
 ### KIND: find the bug
 ### HINT 1: Run broken_kernel on 4 rows with 2 thread blocks and read the report: which line reads,
-### which line writes? Can a fast thread reach the second while a slow one is still at the first?
-### HINT 2: partial[0] holds the maximum until every thread has read it. Who is the first to write
-### partial[0] after that, and in which iteration of the loop over rows?
-### HINT 3: Put a cuda.syncthreads() after `row_max = partial[0]`: nobody starts the next row before
-### everybody has read this one's maximum.
+### which line writes? In which iteration of the loop over rows is the one, and in which the other?
+### HINT 2: Take two arrays, one for even iterations and one for odd ones. The next row is then
+### written where no thread reads. And the row after it: which barriers come before that write?
+### HINT 3: buffers = cuda.shared.array((2, THREADS), float32) before the loop over rows, and in it,
+### first of all, partial = buffers[row // cuda.gridDim.x % 2]. The rest stays as it is.
 ### DEBRIEF: A barrier separates a write from the reads that need it (RAW), and also a read from the
-### write that destroys what was read (WAR). People forget the second kind, because it only bites
-### from the second iteration of a loop on. In FlashAttention it protects the tiles of K and V.
+### write that destroys what was read (WAR). People forget the second kind, because nothing is wrong
+### before the second iteration of a loop. Two buffers need no barrier for it: between the read of a
+### buffer and the next write to it lie all barriers of the next iteration. This is **double
+### buffering**. It costs shared memory and saves a wait. FlashAttention protects its tiles of K and
+### V by a barrier (lesson 07) or by several buffers, so that the next tile can be loaded while this
+### one is used (lesson 13).
 
 
 @cuda.jit
 def broken_kernel(x, y):
-    """y = x - row maximum, with one barrier missing."""
+    """y = x - row maximum, with a race."""
     partial = cuda.shared.array(THREADS, float32)
     tid = cuda.threadIdx.x
     for row in range(cuda.blockIdx.x, x.shape[0], cuda.gridDim.x):
@@ -63,9 +69,10 @@ def broken_kernel(x, y):
 def kernel(x, y):
     """y = x - row maximum."""
     ### BEGIN SOLUTION
-    partial = cuda.shared.array(THREADS, float32)
+    buffers = cuda.shared.array((2, THREADS), float32)  # for even and odd iterations
     tid = cuda.threadIdx.x
     for row in range(cuda.blockIdx.x, x.shape[0], cuda.gridDim.x):
+        partial = buffers[row // cuda.gridDim.x % 2]  # not the one of the row before
         best = float32(-math.inf)
         for col in range(tid, x.shape[1], THREADS):
             best = max(best, x[row, col])
@@ -78,7 +85,6 @@ def kernel(x, y):
             cuda.syncthreads()  # this step's maxima are there: safe to take the next step
             half //= 2
         row_max = partial[0]
-        cuda.syncthreads()  # every thread has read the maximum: safe to write the next row's
         for col in range(tid, x.shape[1], THREADS):
             y[row, col] = x[row, col] - row_max
     ### END SOLUTION

@@ -10,7 +10,7 @@ HBM      a and b are read through the tiles alone: each element of a is loaded c
          in all, each element of b ceil(M / TILE) times. Outside the matrices nothing is loaded: put
          0 into the tile there.
 Access   threads that are neighbours in tx touch neighbouring floats, in HBM and in the tiles. (The
-         lesson comes to the reasons: no sector half used, no bank conflict.)
+         next two steps of the lesson give the reasons: whole sectors, no bank conflicts.)
 Compute  in float32: a bare 0.0 is float64 to Numba, float32(0) is not.
 
 Tiles, indices and the sum are given; write the loop over the tiles and the store. Barriers go where

@@ -30,8 +30,8 @@ from numba import cuda, float32
 ### HINT 3: range(32): tile[r, t] = x[first + r, start + t]; cuda.syncwarp(); for c in range(32):
 ### HINT 3: total += tile[t, c]; cuda.syncwarp().
 ### DEBRIEF: 512 sectors, which is every byte of x once, and 256 wavefronts: 768 in place of 4096.
-### DEBRIEF: Under par: let the warp add up a row by shuffles (lesson 02's tree without shared
-### DEBRIEF: memory), five for each row; then there are no wavefronts at all, and the price is 512.
+### DEBRIEF: Under par: let the warp add up a row by shuffles (lesson 03), five for each row; then
+### DEBRIEF: there are no wavefronts at all, and the price is 512.
 ### DEBRIEF: A shuffle is not free, though: it passes through the same unit as a wavefront. A price
 ### DEBRIEF: that leaves something out can be gamed; on a GPU, measure.
 

@@ -65,7 +65,8 @@ def _draw(ax, lanes, first, itemsize, sectors):
         for sector in np.unique([start // SECTOR, (start + itemsize - 1) // SECTOR]):
             low, high = max(start, sector * SECTOR), min(start + itemsize, (sector + 1) * SECTOR)
             x = np.searchsorted(sectors, sector) + low % SECTOR / SECTOR
-            ax.add_patch(Rectangle((x, lane - 0.5), (high - low) / SECTOR, 1, facecolor=BLUE))
+            size = (high - low) / SECTOR, 1
+            ax.add_patch(Rectangle((x, lane - 0.5), *size, color=BLUE, linewidth=0.8, zorder=3))
     runs = np.concatenate([[0], apart])
     ticks = runs[:: -(-len(runs) // MOST_TICKS)]
     if len(runs) == 1:

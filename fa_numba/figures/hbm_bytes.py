@@ -39,7 +39,7 @@ def hbm_bytes(formula, meter, *, title=""):
     ax.set_yticks(range(len(names)), names, fontsize=10)
     ax.invert_yaxis()
     ax.margins(x=0.14)
-    ax.set_xlabel(word, fontsize=9)
+    ax.set_xlabel(word if word == "bytes" else f"{word} (numbers: bytes)", fontsize=9)
     ax.set_title(title, loc="left", fontsize=11, color=INK)
     ax.legend(loc="lower right", fontsize=9, framealpha=0.9)
     return figure

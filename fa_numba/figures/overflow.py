@@ -73,11 +73,12 @@ def overflow(scores, *, formats=FORMATS):
     top.set_yticks(range(len(limits)), limits, fontsize=10)
     top.invert_yaxis()
     top.set_xlim(-edge, edge)
-    top.set_title("exp(s): which scores s survive", loc="left", fontsize=11, color=INK)
+    top.set_title("blue: exp(s) is neither 0 nor inf", loc="left", fontsize=11, color=INK)
     plain(top).tick_params(left=False, bottom=False)
     top.spines[["left", "bottom"]].set_visible(False)
 
-    style = {"bins": range(-edge, edge + 1, 2), "density": True}
+    bins = [score + 1e-6 for score in range(-edge, edge + 1, 2)]  # 0 lies in the bin below it
+    style = {"bins": bins, "density": True}
     bottom.hist(scores.ravel(), color=ORANGE, alpha=0.75, label="scores s", **style)
     bottom.hist(shifted.ravel(), color=BLUE, alpha=0.55, label="s − row maximum", **style)
     bottom.set_yticks([])
