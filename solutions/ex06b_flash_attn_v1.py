@@ -37,7 +37,7 @@ from numba import cuda, float32
 ### HINT 3: the sum of the row of p_tile, and each own column d of out becomes
 ### HINT 3: `(l_alpha * out[m_row, d] + acc) / l_new`, where acc is the sum over c of
 ### HINT 3: `p_tile[ty, c] * v_tile[c, d]`. Thread tx == 0 stores l_new and m_new.
-### DEBRIEF: Count again what travels: out goes to HBM and back T_c times, and only because the
+### DEBRIEF: Count the traffic again: out goes to HBM and back T_c times, and only because the
 ### DEBRIEF: K/V loop is the outer one. Swap the loops and out, l, m never leave the thread; that is
 ### DEBRIEF: lesson 07. It also frees the query tiles from each other, so that many thread blocks
 ### DEBRIEF: can share a head: here one does it all.
