@@ -32,7 +32,7 @@ from numba import cuda, float32
 ### DEBRIEF: overwritten. The rows of scores never leave their warp: this is FlashAttention-2's
 ### DEBRIEF: partition among warps, which gives each warp rows. FlashAttention-1 gave each warp a
 ### DEBRIEF: part of the keys, and its warps had to add up through shared memory, with barriers. A
-### DEBRIEF: second v_tile would save one of the two: lesson 11's double buffering.
+### DEBRIEF: second v_tile would save one of the two: the double buffering of ex06d.
 
 
 @functools.cache
