@@ -32,8 +32,8 @@ W0, W1 = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
 ### DEBRIEF: You compared integers: no random float, nothing rounded, the same mask on every
 ### DEBRIEF: machine. Ten rounds are twenty multiplications, and they make four words: a thread that
 ### DEBRIEF: holds four neighbouring keys needs one call for them, five multiplications for each.
-### DEBRIEF: The paper finds that seven rounds pass all BigCrush tests; ten leave a margin. What has
-### DEBRIEF: to be handed from the forward to the backward pass is the seed: 8 bytes, whatever N is.
+### DEBRIEF: The paper finds that seven rounds pass all BigCrush tests; ten leave a margin. The
+### DEBRIEF: forward pass hands the backward pass the seed alone: 8 bytes, whatever N is.
 
 
 @cuda.jit(device=True)
