@@ -20,8 +20,8 @@ import math
 from numba import cuda, float32
 
 ### KIND: beat a budget
-### HINT 1: Why is there a second barrier? Threads read weights that others wrote. Whoever has the
-### HINT 1: scores and the maximum of a row can compute its weights.
+### HINT 1: Why is there a second barrier? Threads read weights that others wrote. A thread that has
+### HINT 1: the scores and the maximum of a row can compute the weights itself.
 ### HINT 2: Without p_tile the second barrier is gone, but now somebody may still read s_tile when
 ### HINT 2: somebody else stores the next tile's scores in it. There is room for two tiles of
 ### HINT 2: scores.
