@@ -1,9 +1,9 @@
 """ex06b · The FlashAttention-1 kernel
 
-One head of attention, softmax(softmax_scale * q k^T) v, without the seqlen_q x seqlen_k matrix ever
-existing: the outer loop walks the K/V tiles, the inner loop the Q tiles, and out, l and m live in
-HBM, read and written back once per tile. Loads and dot products are given. Fill in the update of
-ex06a, thread by thread, and the barriers that it needs.
+One head of attention, softmax(softmax_scale * q k^T) v, with no seqlen_q x seqlen_k matrix. The
+outer loop walks the K/V tiles, the inner loop the Q tiles. out, l and m live in HBM and are read
+and written back once per tile. Loads and dot products are given. Fill in the update of ex06a,
+thread by thread, and the barriers that it needs.
 
 shapes    q, out (seqlen_q, HEAD_DIM);  k, v (seqlen_k, HEAD_DIM);  l, m (seqlen_q,). All float32,
           of any length >= 1
@@ -77,4 +77,4 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N):
     return kernel
 
 
-# Stub 3bb7d674 of solutions/ex06b_flash_attn_v1.py: `fa-numba reset ex06b` brings it back.
+# Stub daaaed30 of solutions/ex06b_flash_attn_v1.py: `fa-numba reset ex06b` brings it back.

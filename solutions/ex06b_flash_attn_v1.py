@@ -1,9 +1,9 @@
 """ex06b · The FlashAttention-1 kernel
 
-One head of attention, softmax(softmax_scale * q k^T) v, without the seqlen_q x seqlen_k matrix ever
-existing: the outer loop walks the K/V tiles, the inner loop the Q tiles, and out, l and m live in
-HBM, read and written back once per tile. Loads and dot products are given. Fill in the update of
-ex06a, thread by thread, and the barriers that it needs.
+One head of attention, softmax(softmax_scale * q k^T) v, with no seqlen_q x seqlen_k matrix. The
+outer loop walks the K/V tiles, the inner loop the Q tiles. out, l and m live in HBM and are read
+and written back once per tile. Loads and dot products are given. Fill in the update of ex06a,
+thread by thread, and the barriers that it needs.
 
 shapes    q, out (seqlen_q, HEAD_DIM);  k, v (seqlen_k, HEAD_DIM);  l, m (seqlen_q,). All float32,
           of any length >= 1
@@ -37,7 +37,7 @@ from numba import cuda, float32
 ### HINT 3: the sum of the row of p_tile, and each own column d of out becomes
 ### HINT 3: `(l_alpha * out[m_row, d] + acc) / l_new`, where acc is the sum over c of
 ### HINT 3: `p_tile[ty, c] * v_tile[c, d]`. Thread tx == 0 stores l_new and m_new.
-### DEBRIEF: Count again what travels: out goes to HBM and back T_c times, and only because the
+### DEBRIEF: Count the traffic again: out goes to HBM and back T_c times, and only because the
 ### DEBRIEF: K/V loop is the outer one. Swap the loops and out, l, m never leave the thread; that is
 ### DEBRIEF: lesson 07. It also frees the query tiles from each other, so that many thread blocks
 ### DEBRIEF: can share a head: here one does it all.

@@ -7,7 +7,7 @@ change what has to change. One of the two bugs only shows at some lengths.
 
 shapes    q, out (seqlen_q, HEAD_DIM);  k, v (seqlen_k, HEAD_DIM);  l, m (seqlen_q,). All float32.
 start     the caller has set out = 0, l = 0, m = -inf.
-launch    kernel[1, (BLOCK_N, BLOCK_M)](q, k, v, out, l, m): one thread block per head, no scale
+launch    kernel[1, (BLOCK_N, BLOCK_M)](q, k, v, out, l, m): one head, one thread block; no scale
           among the arguments.
 result    out = softmax(q k^T / sqrt(HEAD_DIM)) v for any seqlen_q, seqlen_k >= 1; l and m are the
           row's sum of exp(score - m) and its largest score. HBM traffic and shared memory as

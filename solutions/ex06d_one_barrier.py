@@ -20,19 +20,20 @@ import math
 from numba import cuda, float32
 
 ### KIND: beat a budget
-### HINT 1: Why is there a second barrier? Threads read weights that others wrote. Whoever has the
-### HINT 1: scores and the maximum of a row can compute its weights.
+### HINT 1: Why is there a second barrier? Threads read weights that others wrote. A thread that has
+### HINT 1: the scores and the maximum of a row can compute the weights itself.
 ### HINT 2: Without p_tile the second barrier is gone, but now somebody may still read s_tile when
 ### HINT 2: somebody else stores the next tile's scores in it. There is room for two tiles of
 ### HINT 2: scores.
 ### HINT 3: s_tile = cuda.shared.array((2, BLOCK_M, BLOCK_N), float32), and tile number t uses
-### HINT 3: s_tile[t % 2]: who stores tile t + 2 has passed the barrier of tile t + 1, and so has
-### HINT 3: everyone who read tile t. Both sums take math.exp(s_tile[t % 2, ty, c] - m_row).
+### HINT 3: s_tile[t % 2]: a thread that stores tile t + 2 has passed the barrier of tile t + 1, and
+### HINT 3: all threads came to that barrier after they had read tile t. Both sums take
+### HINT 3: math.exp(s_tile[t % 2, ty, c] - m_row).
 ### DEBRIEF: Two tiles that take turns are double buffering: whoever writes the one disturbs nobody
 ### DEBRIEF: who reads the other. The price is BLOCK_N times as many exponentials or more, because
 ### DEBRIEF: each thread of a row computes the whole row. An SM makes 16 of them in a cycle, so 256
-### DEBRIEF: threads with 16 each take 256 cycles for the row sums alone; a barrier costs some tens.
-### DEBRIEF: You met the budget, and made a bad trade: count what you pay with.
+### DEBRIEF: threads with 16 each take 256 cycles for the row sums alone; a barrier costs some tens
+### DEBRIEF: of cycles. You met the budget, and made a bad trade: count what you pay with.
 
 
 @functools.cache

@@ -28,11 +28,11 @@ from numba import cuda, float32
 ### HINT 2: overwritten in the next iteration.
 ### HINT 3: For par: a row of s_tile and of p_tile is written and read by one warp, v_tile by all.
 ### HINT 3: So the barrier between p_tile's store and its loads may be cuda.syncwarp().
-### DEBRIEF: What remains are the two barriers that v_tile needs, before it is read and before it is
+### DEBRIEF: The two barriers that v_tile needs remain, before it is read and before it is
 ### DEBRIEF: overwritten. The rows of scores never leave their warp: this is FlashAttention-2's
 ### DEBRIEF: partition among warps, which gives each warp rows. FlashAttention-1 gave each warp a
 ### DEBRIEF: part of the keys, and its warps had to add up through shared memory, with barriers. A
-### DEBRIEF: second v_tile would save one of the two: lesson 11's double buffering.
+### DEBRIEF: second v_tile would save one of the two: the double buffering of ex06d.
 
 
 @functools.cache

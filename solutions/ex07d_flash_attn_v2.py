@@ -34,8 +34,8 @@ from numba import cuda, float32
 ### HINT 3: m_new if m_new > -inf else 0 in both exps. bounds returns m + seqlen_k - seqlen_q and
 ### HINT 3: min(m_start + BLOCK_M, seqlen_q) + seqlen_k - seqlen_q if CAUSAL.
 ### DEBRIEF: out, l and m used to go to HBM and back for every K/V tile; now out and lse are written
-### DEBRIEF: once. What grows instead: K and V are read once per m-tile. Larger BLOCK_M, fewer
-### DEBRIEF: re-reads: that is what the shared memory is for. And one number per row, lse, is enough
+### DEBRIEF: once. In exchange K and V are read once per m-tile. A larger BLOCK_M means fewer
+### DEBRIEF: reads, and that is a use for shared memory. And one number per row, lse, is enough
 ### DEBRIEF: for the backward pass to make P again, exactly (lesson 08).
 
 

@@ -26,6 +26,7 @@ import math
 from numba import cuda, float32
 
 ### KIND: fill a loop
+### FROM: ex08b
 ### HINT 1: In accumulate everything about dv goes, and a row takes the place of a column: which
 ### HINT 1: index of ds_tile is the sum over, if dq belongs to query ty?
 ### HINT 2: Over the keys c of the tile: ds_tile[ty, c] times key c. The columns of a thread are now

@@ -25,7 +25,7 @@ import math
 ### HINT 3: 2 N d; dkdv 2 N d + T_c (2 N d + 2 N); dq 2 N d + 2 N + 2 N d T_r.
 ### DEBRIEF: 7 products against 2, so 3.5 times the FLOPs; and with equal tiles a bit more than
 ### DEBRIEF: twice the loads: each of the two large kernels loads about as much as the forward pass.
-### DEBRIEF: More FLOPs for each byte than the forward pass has: a GPU does not mind.
+### DEBRIEF: So there are more FLOPs for each byte than in the forward pass, which suits a GPU.
 
 
 def product_flops(N, HEAD_DIM):

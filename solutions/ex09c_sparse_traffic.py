@@ -21,7 +21,7 @@ The grader asks the meter of `flash_attn_v1(block_mask=...)`. About 7 lines.
 ### HINT 3: twice as much, l and m 2 * live.sum() * BLOCK_M each.
 ### DEBRIEF: All but K and V falls with the share of live tiles, and so do FLOPs. The share of
 ### DEBRIEF: wanted pairs does not matter: a tile with one wanted pair costs as much as a full one.
-### DEBRIEF: So whoever designs a sparse mask lays it on tiles from the start.
+### DEBRIEF: So a sparse mask should be designed on tiles from the start.
 
 
 def elements_moved(sees, BLOCK_M, BLOCK_N, HEAD_DIM):

@@ -24,7 +24,7 @@ W0, W1 = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
 
 ### KIND: fill a line
 ### HINT 1: Four neighbouring keys share a counter, and each takes another word of the four.
-### HINT 2: seed >> np.uint64(32) is the upper half. What philox returns can be unpacked into four
+### HINT 2: seed >> np.uint64(32) is the upper half. The result of philox can be unpacked into four
 ### HINT 2: names; word_of picks one of them.
 ### HINT 3: philox(uint32(n // 4), uint32(m), uint32(head), uint32(b), uint32(seed), uint32(seed >>
 ### HINT 3: np.uint64(32))) makes c0, c1, c2, c3. Compare word_of(c0, c1, c2, c3, n % 4) with
@@ -32,8 +32,8 @@ W0, W1 = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
 ### DEBRIEF: You compared integers: no random float, nothing rounded, the same mask on every
 ### DEBRIEF: machine. Ten rounds are twenty multiplications, and they make four words: a thread that
 ### DEBRIEF: holds four neighbouring keys needs one call for them, five multiplications for each.
-### DEBRIEF: The paper finds that seven rounds pass all BigCrush tests; ten leave a margin. What has
-### DEBRIEF: to be handed from the forward to the backward pass is the seed: 8 bytes, whatever N is.
+### DEBRIEF: The paper finds that seven rounds pass all BigCrush tests; ten leave a margin. The
+### DEBRIEF: forward pass hands the backward pass the seed alone: 8 bytes, whatever N is.
 
 
 @cuda.jit(device=True)

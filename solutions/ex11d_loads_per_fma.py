@@ -21,6 +21,7 @@ import functools
 from numba import cuda, float32
 
 ### KIND: beat a budget
+### FROM: ex11b
 ### HINT 1: A thread with R rows and C columns loads R + C numbers for R · C products, for each r.
 ### HINT 1: What is (R + C) / (R C) for 4 x 4, for 8 x 4, for 8 x 8, for 16 x 4?
 ### HINT 2: acc and one column of p are R C + R floats; you may have 96. Of all shapes with so many

@@ -129,7 +129,7 @@ def test_it_is_a_workbook(made, inside):
 
 
 @pytest.mark.parametrize("command, said", [
-    ("show ex06b", "the outer loop walks the K/V tiles"),
+    ("show ex06b", "outer loop walks the K/V tiles"),
     ("hint ex06b", "Hint 1 of 2"),
     ("hint ex06b --tier 2", "Hint 2 of 2"),
     ("debrief ex02d --force", "17 barriers per row"),

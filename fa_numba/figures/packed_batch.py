@@ -47,8 +47,9 @@ def packed_batch(lengths, block, *, causal=False):
         at = starts[b] + row
         width = min(block, starts[b + 1] - at)
         packed.plot([at, at], [0, 1], color=PAPER, linewidth=1.4)
+        size = 7.5 if width > 0.03 * tokens else 5.5  # narrow tiles: two digits must fit
         packed.text(
-            at + width / 2, 0.5, number, ha="center", va="center", fontsize=7.5, color=PAPER
+            at + width / 2, 0.5, number, ha="center", va="center", fontsize=size, color=PAPER
         )
     in_grid = starts[-1] // block + batch
     packed.set(xlim=(0, tokens), ylim=(1.05, -0.05), yticks=[])

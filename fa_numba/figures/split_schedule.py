@@ -53,6 +53,6 @@ def split_schedule(grids, num_slots):
     panels[-1].set_xlabel("time, in tiles of keys", fontsize=9, color=INK)
     handles = [Patch(facecolor=colour[owner], label=owner) for owner in owners]
     handles.append(Patch(facecolor=LIGHT, edgecolor=GREY, linewidth=0.5, label="idle"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+    figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=9)
     figure.text = "\n".join(lines)
     return figure

@@ -71,7 +71,8 @@ def tile_frames(walks, iterations):
     lines = []
     for row, (title, (iteration, owner)) in zip(panels, walks.items(), strict=True):
         blocks = len(np.unique(owner[owner >= 0]))
-        lines.append(f"{title}: {1 + iteration.max()} iterations of {blocks} thread blocks")
+        of_blocks = "1 thread block" if blocks == 1 else f"{blocks} thread blocks"
+        lines.append(f"{title}: {1 + iteration.max()} iterations of {of_blocks}")
         row[0].set_ylabel(f"{title}\n← Q tiles", fontsize=9, color=INK)
         for ax, now in zip(row, iterations, strict=True):
             done = int(((iteration >= 0) & (iteration < now)).sum())

@@ -168,7 +168,7 @@ def _of_a_run():
             "parallel by columns, the gradient of the query must be aggregated; by rows, those of "
             "key and value (002)",
             f"two kernels, one order each: no atomics, two runs equal to the bit: {same}",
-            "true; 3.5 in place of 2.5 forward passes of FLOPs avoids both",
+            "true; computing S and dP twice, 3.5 in place of 2.5 times the FLOPs, avoids both",
         ),
         ledger_row(
             "recompute S and P in the backward pass, no intermediate storage (004)",

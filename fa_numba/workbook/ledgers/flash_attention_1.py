@@ -109,7 +109,7 @@ def _reason():
     return ledger_row(
         "attention is memory-bound since it mostly consists of element-wise operations (000)",
         f"products are {products:.0%} of the FLOPs of naive_attn, d = 64",
-        "the wrong reason: it is memory-bound where S and P travel",
+        "the wrong reason: it is memory-bound where S and P go through HBM",
     )
 
 
@@ -208,5 +208,5 @@ def _results(times):
     yield ledger_row(
         "BERT trains 15 % faster; GPT-2 3×, 1.7× against Megatron-LM; 4× the context (000)",
         "end-to-end times of the paper, on A100s; we have none of them",
-        "of a step attention is a part: lesson 22's ledger counts its share",
+        "attention is only a part of a training step: lesson 22's ledger counts its share",
     )

@@ -144,7 +144,7 @@ def _imbalance():
         f"causal, 8192 tokens, {BLOCK} × {BLOCK} tiles, {sms} SMs: thread blocks have 1 to "
         f"{8192 // BLOCK} tiles; by a model SMs work {one:.0%} of the time for one head, "
         f"{many:.0%} for 16, {sorted_:.0%} with the longest first",
-        "yes, under a causal mask with few thread blocks; lesson 13's persistent kernel does it",
+        "yes, under a causal mask with few thread blocks; lesson 13's persistent kernel handles it",
     )
 
 
