@@ -1,7 +1,7 @@
 """ex13c · Find the bug: the last tile
 
 `published` below is attention over tiles that TMA brings. Where seqlen_k is a multiple of BLOCK_N
-it is right. Elsewhere it waits for ever; and who mends that gets a wrong result, since there are
+it is right. Elsewhere it waits for ever, and once that is mended its result is wrong: there are
 two bugs. Read the message of the first, then think about the second.
 
 `Copies` is a model of TMA with one mbarrier, and has no bug: a copy always brings a whole box of
@@ -67,4 +67,4 @@ def mended(q, k, v, BLOCK_N):
     raise NotImplementedError("ex13c: mended")
 
 
-# Stub e5528507 of solutions/ex13c_last_tile.py: `fa-numba reset ex13c` brings it back.
+# Stub a13aff2a of solutions/ex13c_last_tile.py: `fa-numba reset ex13c` brings it back.

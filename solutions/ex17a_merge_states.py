@@ -24,7 +24,7 @@ import math
 from numba import cuda, float32
 
 ### KIND: fill a line
-### HINT 1: A state is a single key in disguise: its score is lse, its value is out. What you are
+### HINT 1: A state is like a single key: its score is lse, its value is out. What you are
 ### HINT 1: to write is the softmax of two scores, and lesson 02 knows how to keep that from
 ### HINT 1: overflowing.
 ### HINT 2: Subtract the larger lse from both before exp. If the larger is -inf, both are: return

@@ -28,7 +28,7 @@ from numba import cuda, float32
 ### HINT 3: condition, -math.inf < score < math.inf, does for both conventions.
 ### DEBRIEF: Two conventions for "no key" are in use: the library flash-attn returns +inf in its
 ### DEBRIEF: version 2, -inf in its version 3. vLLM merges results of both, and its kernel therefore
-### DEBRIEF: reads +inf as -inf, with a comment that says so. Such a bug sleeps until two sequences
+### DEBRIEF: reads +inf as -inf, with a comment that says so. It stays hidden until two sequences
 ### DEBRIEF: of different lengths meet in one batch. Where lse is documented, write down its base
 ### DEBRIEF: (lesson 21 has that bug) and its value for a row without keys.
 

@@ -39,13 +39,14 @@ def cache_growth(lengths, curves, levels, *, title=""):
     ends = []
     for (name, values), colour in zip(curves.items(), COLOURS, strict=False):
         gigabytes = [value / 1e9 for value in values]
-        ax.plot(lengths, gigabytes, "o-", color=colour, markersize=4, linewidth=1.8)
+        ax.plot(lengths, gigabytes, "o-", color=colour, markersize=4, linewidth=1.8, clip_on=False)
         ends.append((name, gigabytes[-1], colour))
     for name, level in levels.items():
         ax.axhline(level / 1e9, color=GREY, linewidth=1.2, linestyle="--")
-        ax.annotate(name, (lengths[0], level / 1e9), (0, 4), textcoords="offset points",
-                    fontsize=9, color=INK)  # fmt: skip
+        ax.annotate(name, (lengths[0], level / 1e9), (0, -4), textcoords="offset points",
+                    va="top", fontsize=9, color=INK)  # fmt: skip
     ax.set_xscale("log", base=2)
+    ax.set_xlim(right=lengths[-1])
     ax.set_yscale("log")
     ax.set_xticks(lengths, [f"{n // 1024}K" if n >= 1024 else str(n) for n in lengths])
     ax.set_xlabel("tokens in the sequence", fontsize=9)

@@ -26,6 +26,7 @@ from fa_numba.figures.chunk_places import chunk_places
 from fa_numba.figures.chunked_weights import chunked_weights
 from fa_numba.figures.coalescing import coalescing
 from fa_numba.figures.divergence import divergence
+from fa_numba.figures.double_buffer import double_buffer
 from fa_numba.figures.dropout_masks import dropout_masks
 from fa_numba.figures.fragments import fragments
 from fa_numba.figures.hbm_bytes import hbm_bytes
@@ -711,6 +712,10 @@ def descriptors_of_k_and_v():
     return bit_fields(words, fields)
 
 
+def two_buffers():
+    return double_buffer(num_tiles=4)
+
+
 def products_beside_softmax():
     panels = {}
     for warpgroups, ahead in ((1, False), (1, True), (2, False), (2, True)):
@@ -917,6 +922,7 @@ EXAMPLES = (
     registers_of_a_product,
     a_swizzled_tile,
     descriptors_of_k_and_v,
+    two_buffers,
     products_beside_softmax,
     eight_bit_numbers,
     errors_of_scores_in_fp8,

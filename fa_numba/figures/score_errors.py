@@ -45,9 +45,9 @@ def score_errors(scores, quantised, *, bins=32):
         )
     rare.bar(middle, count[shown] / size.size, 0.8 * (edges[1] - edges[0]), color=GREY)
     rare.set_yscale("log")
-    rare.set_ylabel("of all", fontsize=9, color=INK)
+    rare.set_ylabel("share", fontsize=9, color=INK)
     rare.set_xlabel("size of the score", fontsize=9, color=INK)
-    ax.set_ylabel("error", fontsize=9, color=INK)
+    ax.set_ylabel("RMSE of scores", fontsize=9, color=INK)
     ax.set_ylim(bottom=0)
     for panel in (ax, rare):
         plain(panel, grid="y")

@@ -33,7 +33,7 @@ def ledger(errors, folder=None):
             "FP8 doubles throughput, FP4 quadruples it (003)",
             f"H100, peak: {h100.float8_tensor / h100.float16_tensor:.1f}× with 8 bits; "
             f"{_gains(folder)}",
-            "right of peaks with FP8, and softmax gains nothing; Hopper has no FP4",
+            "right about peaks with FP8; softmax gains nothing, and Hopper has no FP4",
         ),
         ledger_row(
             "block quantisation and incoherent processing keep FP8 accurate (002)",

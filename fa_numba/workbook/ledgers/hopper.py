@@ -36,7 +36,7 @@ def ledger(folder=None):
             "FlashAttention-1 and 2 are synchronous; new instructions break that (003)",
             f"copies that run by themselves: {mma('LDGSTS')} in flash_attn_mma; products that do: "
             f"{mma('HGMMA')}, and {wgmma('HGMMA')} in flash_attn_wgmma",
-            "right of the products; copies are asynchronous since Ampere",
+            "right about the products; copies have been asynchronous since Ampere",
         ),
         ledger_row(
             "TMA generates addresses and fetches memory asynchronously (002)",
