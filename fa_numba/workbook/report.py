@@ -153,7 +153,8 @@ class Graded:
             return ""
         line = f"{len(failed)} of {len(self.checks)} checks fail{'s' * (len(failed) == 1)}"
         if not cause:
-            return f"{line}; first: {first.name}"
+            own = first.causes[0].rstrip(".") if len(first.causes) == 1 else ""
+            return f"{line}; first: {first.name}{own and f': {own}'}"
         number = sum(cause in c.causes for c in failed)
         if number > 1:
             line += f", {'all' if number == len(failed) else number} most likely for one cause"
