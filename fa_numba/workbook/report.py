@@ -159,7 +159,8 @@ class Graded:
         if number > 1:
             line += f", {'all' if number == len(failed) else number} most likely for one cause"
         place = f", {first.where}" if first.where and first.where not in cause else ""
-        return f"{line}: {cause.rstrip('.')}. First: {first.name}{place}"
+        end = "" if cause.endswith("?") else "."
+        return f"{line}: {cause.rstrip('.')}{end} First: {first.name}{place}"
 
     def folded(self) -> tuple[int, list[tuple[str, str]]]:
         """Number of failures like the first, and (outcome, name) of the others that do not pass."""
