@@ -26,8 +26,8 @@ BLOCK_N = 8  # keys of a tile, one for each thread
 ### HINT 3: The test: n < seq_lens[b]. The page: block_table[b, n // page_size].
 ### DEBRIEF: Of 16 keys in pages of 3, broken_kernel gets 4 right: 0, 1, 2 and 8. Keys 3 to 7 have
 ### DEBRIEF: the scores of 0, 1, 2, 0 and 1; key 9 has that of 6. A kernel may look a page up once
-### DEBRIEF: per tile only if every tile lies in one page. So many kernels demand that page_size be a
-### DEBRIEF: multiple of their tile, and some libraries accept pages of 64 or 256 slots alone. The
+### DEBRIEF: per tile only if every tile lies in one page. So many kernels demand that page_size is
+### DEBRIEF: a multiple of their tile, and some libraries accept pages of 64 or 256 slots alone. The
 ### DEBRIEF: tests of broken_kernel's author were all of that kind.
 
 
