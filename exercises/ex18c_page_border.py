@@ -1,8 +1,8 @@
 """ex18c · Find the bug: a tile that crosses a page
 
 `broken_kernel` computes the scores of one decoding step, and follows the block table itself. It was
-tested with page_size 16 and sequences of 8, 16 and 24 tokens, and it was right. With page_size 3 it
-attends to keys of other sequences.
+tested with page_size 16 and sequences of 8, 16 and 24 tokens, and it was right. With page_size 3
+most of its scores are wrong.
 
 Write `kernel`, the same without the bug. Copy broken_kernel and mend it; two lines change.
 
@@ -41,4 +41,4 @@ def kernel(q, k_cache, block_table, seq_lens, s):
     raise NotImplementedError("ex18c: kernel")
 
 
-# Stub 8af8618c of solutions/ex18c_page_border.py: `fa-numba reset ex18c` brings it back.
+# Stub 093013ed of solutions/ex18c_page_border.py: `fa-numba reset ex18c` brings it back.

@@ -13,9 +13,11 @@ numbers must be exact.
 
 follow_bytes(seq_lens, num_kv_heads, head_dim, itemsize)
 copy_bytes(seq_lens, num_kv_heads, head_dim, itemsize)
-    seq_lens   list of int, at least one; itemsize is bytes per number: 4, or 2 in float16
+    ints; seq_lens is a list of int, at least one; itemsize is the bytes of a number: 4 in float32,
+    2 in float16
 table_share(page_size, num_kv_heads, head_dim, itemsize)
-    bytes of a table entry (4) over the bytes of keys and values of the full page that it names
+    a fraction: the bytes of a table entry (4), divided by the bytes of keys and values of the
+    full page that it names
 """
 
 
@@ -37,4 +39,4 @@ def table_share(page_size, num_kv_heads, head_dim, itemsize):
     raise NotImplementedError("ex18d: table_share")
 
 
-# Stub bece50e7 of solutions/ex18d_copy_or_follow.py: `fa-numba reset ex18d` brings it back.
+# Stub 11ee8916 of solutions/ex18d_copy_or_follow.py: `fa-numba reset ex18d` brings it back.

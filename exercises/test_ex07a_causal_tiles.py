@@ -5,8 +5,13 @@ import math
 import numpy as np
 import pytest
 
+from fa_numba.workbook.graders.causes import Wrong
+
 LENGTHS = [(1, 1), (8, 8), (16, 16), (13, 13), (5, 17), (17, 5), (1, 40), (40, 1), (33, 30)]
 TILES = [(4, 4), (8, 4), (4, 8), (5, 3), (1, 16), (16, 1), (64, 64)]
+TOP_LEFT = (
+    "The mask is bottom-right aligned: query m sees seqlen_k - seqlen_q keys more than m + 1."
+)
 CASES = [(*tile, *lengths) for lengths in LENGTHS for tile in TILES]
 
 
@@ -47,9 +52,20 @@ def check_counts(exercise, BLOCK_M, BLOCK_N, seqlen_q, seqlen_k):
             tile_of(mask, m_tile, n_tile, BLOCK_M, BLOCK_N).any() for n_tile in range(num_n_tiles)
         )
         got = exercise.num_live_n_tiles(m_tile, BLOCK_M, BLOCK_N, seqlen_q, seqlen_k)
-        assert got == want, (
+        if got == want:
+            continue
+        m_end, more = (m_tile + 1) * BLOCK_M, seqlen_k - seqlen_q
+        keys = min(m_end, seqlen_q) + more  # that the last query of the m-tile sees
+        counts = {
+            "A count is never negative: it is 0 where no query sees a key.": keys,
+            "last_key is an index: a query sees last_key + 1 keys.": max(0, keys - 1),
+            "Queries of the last m-tile that do not exist are counted.": max(0, m_end + more),
+            TOP_LEFT: min(m_end, seqlen_q),
+        }
+        raise Wrong(
             f"{seqlen_q=}, {seqlen_k=}, {BLOCK_M=}, {BLOCK_N=}: num_live_n_tiles({m_tile}, ...) "
-            f"must be {want}, got {got}. {drawn(mask, m_tile, BLOCK_M, BLOCK_N)}"
+            f"must be {want}, got {got}. {drawn(mask, m_tile, BLOCK_M, BLOCK_N)}",
+            causes=[cause for cause, seen in counts.items() if got == -(-seen // BLOCK_N)],
         )
 
 
@@ -63,9 +79,19 @@ def check_needs_mask(exercise, BLOCK_M, BLOCK_N, seqlen_q, seqlen_k):
                 continue  # dead: nobody asks
             want = not (tile.all() and tile.shape[1] == BLOCK_N)
             got = exercise.needs_mask(m_tile, n_tile, BLOCK_M, BLOCK_N, seqlen_q, seqlen_k)
-            assert got == want, (
+            if got == want:
+                continue
+            m_end, n_end = (m_tile + 1) * BLOCK_M, (n_tile + 1) * BLOCK_N
+            seen = [m + seqlen_k - seqlen_q for m in (m_end, min(m_end, seqlen_q))]
+            mistakes = (
+                ("The last key of the tile is n_start + BLOCK_N - 1.", not want),
+                ("The first query of an m-tile sees least: it decides, not the last.",
+                 want and max(seen) >= n_end),
+            )  # fmt: skip
+            raise Wrong(
                 f"{seqlen_q=}, {seqlen_k=}, {BLOCK_M=}, {BLOCK_N=}: needs_mask({m_tile}, {n_tile}, "
-                f"...) must be {want}, got {got}. {drawn(mask, m_tile, BLOCK_M, BLOCK_N)}"
+                f"...) must be {want}, got {got}. {drawn(mask, m_tile, BLOCK_M, BLOCK_N)}",
+                causes=[cause for cause, likely in mistakes if likely],
             )
 
 
@@ -74,7 +100,11 @@ def test_last_key(exercise):
     for seqlen_q, seqlen_k in LENGTHS:
         got = [exercise.last_key(m, seqlen_q, seqlen_k) for m in range(seqlen_q)]
         want = list(range(seqlen_k - seqlen_q, seqlen_k))
-        assert got == want, f"{seqlen_q=}, {seqlen_k=}: last_key(m) must be {want}, got {got}"
+        if got != want:
+            raise Wrong(
+                f"{seqlen_q=}, {seqlen_k=}: last_key(m) must be {want}, got {got}",
+                causes=[TOP_LEFT] if got[:1] == [0] else [],
+            )
 
 
 def test_square(exercise):

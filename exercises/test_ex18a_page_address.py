@@ -4,6 +4,10 @@ import numpy as np
 import pytest
 
 from fa_numba.workbook.graders.attention import expect_error
+from fa_numba.workbook.graders.causes import Wrong
+
+FULL_PAGES = "A full last page wastes nothing: there page_size - n % page_size is page_size, not 0."
+OF_INT32 = "NumPy's int32 holds no number above 2^31 - 1: turn it into a Python int first."
 
 
 def make_table(seq_lens, page_size, seed=0):
@@ -29,7 +33,7 @@ def make_table(seq_lens, page_size, seed=0):
 @pytest.mark.parametrize(
     "seq_len, page_size, want",
     [(0, 16, 0), (1, 16, 1), (15, 16, 1), (16, 16, 1), (17, 16, 2), (33, 16, 3), (7, 1, 7)]
-    + [(1000, 7, 143), (1001, 7, 143), (2**40 + 1, 2**24, 2**16 + 1), (2**60 + 1, 1, 2**60 + 1)],
+    + [(1000, 7, 143), (1001, 7, 143)],
 )
 def test_pages_needed(exercise, seq_len, page_size, want):
     """pages_needed rounds up"""
@@ -63,19 +67,6 @@ def test_slot(exercise, page_size):
             )
             assert slot not in seen, f"tokens {seen[slot]} and {(b, t)} got the same slot {slot}"
             seen[slot] = (b, t)
-
-
-def test_python_ints(exercise):
-    """three Python ints come back, which no array of int32 can overflow"""
-    block_table = np.array([[2**30]], np.int32)
-    got = exercise.page_address(block_table, np.array([5], np.int32), 0, 4, 16)
-    assert tuple(got) == (2**30, 4, 2**34 + 4), (
-        f"page 2^30 of 16 slots: want slot 2^34 + 4 = {2**34 + 4}, got {got}: int32 holds no such "
-        "number; turn the page into a Python int first"
-    )
-    assert all(type(number) is int for number in got), (
-        f"want Python ints, got {[type(number).__name__ for number in got]}"
-    )
 
 
 def test_part_filled_last_page(exercise):
@@ -123,19 +114,6 @@ def test_page_zero(exercise):
     assert tuple(got) == (0, 1, 1), f"token 5 is in page 0, offset 1: want (0, 1, 1), got {got}"
 
 
-def test_long_sequences(exercise):
-    """sequences of 2^31 - 1 tokens: exact, and at once"""
-    most = 2**31 - 1
-    seq_lens = np.full(3, most, np.int32)
-    got = exercise.wasted_slots(seq_lens, 2**20)
-    assert got == 3, f"three sequences of 2^31 - 1 tokens, pages of 2^20: want 3 empty, got {got}"
-    got = exercise.wasted_slots(np.ones(3, np.int32), 2**31)
-    assert got == 3 * most, f"three sequences of 1 token, pages of 2^31: want {3 * most}, got {got}"
-    got = exercise.page_address(np.array([[5, 2**31 - 2]], np.int32), seq_lens, 0, most - 1, 2**30)
-    want = most - 1, 2**30 - 2, (most - 1) * 2**30 + 2**30 - 2
-    assert tuple(got) == want, f"the last token, pages of 2^30: want {want}, got {tuple(got)}"
-
-
 def test_inputs_unchanged(exercise):
     """block_table and seq_lens stay as they are"""
     block_table, seq_lens, _ = make_table([9, 20], 4)
@@ -150,12 +128,25 @@ def test_inputs_unchanged(exercise):
     "seq_lens, page_size, want",
     [([16, 32], 16, 0), ([1], 16, 15), ([17, 15], 16, 16), ([0, 0], 16, 0), ([], 16, 0)]
     + [([5, 6, 7], 1, 0), ([100], 256, 156), ([3, 10, 4], 7, 4 + 4 + 3)],
+    ids=str,
 )
 def test_wasted_slots(exercise, seq_lens, page_size, want):
     """wasted_slots counts the empty ends of last pages, and nothing for empty sequences"""
     got = exercise.wasted_slots(np.array(seq_lens, np.int32), page_size)
-    assert got == want, (
-        f"lengths {seq_lens} in pages of {page_size}: want {want} empty slots, got {got}"
+    if got == want:
+        return
+    mistakes = {
+        FULL_PAGES: sum(page_size - n % page_size for n in seq_lens),
+        "n % page_size is what the last page holds; its other slots are empty.": sum(
+            n % page_size for n in seq_lens
+        ),
+        "An empty sequence has no page.": want + page_size * seq_lens.count(0),
+        "Each sequence has a last page of its own: round up each length, then add.": -sum(seq_lens)
+        % page_size,
+    }
+    raise Wrong(
+        f"lengths {seq_lens} in pages of {page_size}: want {want} empty slots, got {got}",
+        causes=[cause for cause, result in mistakes.items() if got == result],
     )
 
 
@@ -165,5 +156,72 @@ def test_waste_is_bounded(exercise):
     for page_size in (1, 16, 100):
         got = exercise.wasted_slots(seq_lens, page_size)
         bound = len(seq_lens) * (page_size - 1)
-        assert 0 <= got <= bound, f"page_size={page_size}: want at most {bound}, got {got}"
+        if not 0 <= got <= bound:
+            full = sum(page_size - int(n) % page_size for n in seq_lens)
+            raise Wrong(
+                f"page_size={page_size}: want at most {bound}, got {got}",
+                causes=[FULL_PAGES] if got == full else [],
+            )
         assert (got + seq_lens.sum()) % page_size == 0, "full and empty slots fill whole pages"
+
+
+def test_python_ints(exercise):
+    """three Python ints come back, which no array of int32 can overflow"""
+    block_table = np.array([[2**30]], np.int32)
+    got = exercise.page_address(block_table, np.array([5], np.int32), 0, 4, 16)
+    if tuple(got) != (2**30, 4, 2**34 + 4):
+        raise Wrong(
+            f"page 2^30 of 16 slots: want slot 2^34 + 4 = {2**34 + 4}, got {got}",
+            causes=[OF_INT32],
+        )
+    if any(type(number) is not int for number in got):
+        raise Wrong(
+            f"want Python ints, got {[type(number).__name__ for number in got]}",
+            causes=[OF_INT32],
+        )
+
+
+@pytest.mark.parametrize(
+    "seq_len, page_size, want",
+    [(2**40 + 1, 2**24, 2**16 + 1), (2**60 + 1, 1, 2**60 + 1)],
+    ids=["2^40 + 1 tokens", "2^60 + 1 tokens"],
+)
+def test_more_than_a_float_holds(exercise, seq_len, page_size, want):
+    """pages_needed is exact where a float is not"""
+    got = exercise.pages_needed(seq_len, page_size)
+    if got != want:
+        raise Wrong(
+            f"{seq_len} tokens in pages of {page_size} take {want} pages, got {got}",
+            causes=["seq_len / page_size is a float, which is rounded: divide by //."],
+        )
+
+
+def test_long_sequences(exercise):
+    """sequences of 2^31 - 1 tokens: exact, and at once"""
+    most = 2**31 - 1
+    seq_lens = np.full(3, most, np.int32)
+    full, single = np.array([[5, 2**31 - 2]], np.int32), np.ones(3, np.int32)
+    last = most - 1, 2**30 - 2, (most - 1) * 2**30 + 2**30 - 2
+    for case, call, want in (
+        (
+            "wasted_slots of three sequences of 2^31 - 1 tokens, pages of 2^20",
+            lambda: exercise.wasted_slots(seq_lens, 2**20),
+            3,
+        ),
+        (
+            "wasted_slots of three sequences of 1 token, pages of 2^31",
+            lambda: exercise.wasted_slots(single, 2**31),
+            3 * most,
+        ),
+        (
+            "page_address of token 2^31 - 2, pages of 2^30",
+            lambda: tuple(exercise.page_address(full, seq_lens, 0, most - 1, 2**30)),
+            last,
+        ),
+    ):
+        try:
+            got = call()
+        except OverflowError as error:
+            got = f"OverflowError: {error}"
+        if got != want:
+            raise Wrong(f"{case}: want {want}, got {got}", causes=[OF_INT32])

@@ -1,5 +1,6 @@
 """Grader of ex18b: the paged lookup."""
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,6 +8,11 @@ import pytest
 
 from fa_numba import simt
 from fa_numba.analysis.gpu_ready import gpu_ready
+from fa_numba.simt.errors import KernelIndexError
+from fa_numba.workbook.graders.causes import Wrong
+
+UNGUARDED = "A page is looked up for a token that does not exist: test t < seq_lens[b] first."
+POISON = np.copysign(np.float32(np.nan), np.float32(-1))  # another NaN than that of the outputs
 
 
 @dataclass
@@ -33,7 +39,7 @@ def make_cache(seq_lens, page_size=4, num_kv_heads=2, head_dim=8, *, max_len=Non
     k, v = rng.standard_normal((2, *shape), np.float32)
     pages_of = [len(range(0, n, page_size)) for n in seq_lens]
     num_pages = sum(pages_of) + 3  # three pages that nobody owns
-    k_cache = np.full((num_pages, page_size, num_kv_heads, head_dim), np.nan, np.float32)
+    k_cache = np.full((num_pages, page_size, num_kv_heads, head_dim), POISON, np.float32)
     v_cache = k_cache.copy()
     block_table = np.full((batch, max(pages_of) + 2), -1, np.int32)
     free = iter(rng.permutation(num_pages))
@@ -52,8 +58,28 @@ def gather(exercise, cache, threads=32):
     """Run the kernel, checked, on outputs full of NaN."""
     k_out, v_out = np.full_like(cache.k, np.nan), np.full_like(cache.v, np.nan)
     grid = (cache.k.shape[1], cache.k.shape[0])
-    simt.run(exercise.kernel, grid, threads, *cache.inputs, k_out, v_out)
+    try:
+        simt.run(exercise.kernel, grid, threads, *cache.inputs, k_out, v_out)
+    except KernelIndexError as error:
+        if cause := out_of_bounds(str(error), cache.seq_lens):
+            raise Wrong(f"KernelIndexError: {error}", causes=[cause]) from None
+        raise
     return k_out, v_out
+
+
+def out_of_bounds(message, seq_lens):
+    """The likely cause of an index that is out of bounds, "" if there is none."""
+    found = re.search(r"axis (\d) of '(\w+)'.* of block \((\d+), (\d+),", message, re.DOTALL)
+    if not found:
+        return ""
+    axis, array, t, b = int(found[1]), found[2], int(found[3]), int(found[4])
+    if array not in ("block_table", "k_cache", "v_cache"):
+        return ""
+    if b < len(seq_lens) and t >= seq_lens[b]:
+        return UNGUARDED
+    if array == "block_table":
+        return "block_table has an entry for each page, not for each token: column t // page_size."
+    return "The slot in the page is t % page_size." if axis == 1 else ""
 
 
 def check(exercise, cache, threads=32):
@@ -64,19 +90,52 @@ def check(exercise, cache, threads=32):
         wrong = np.argwhere(~(got == want))
         if not len(wrong):
             continue
-        b, t, h, d = wrong[0]
+        b, t, h, d = (int(i) for i in wrong[0])
+        place, value = f"{name}[{b}, {t}, {h}, {d}]", got[b, t, h, d]
+        copied = np.isnan(value) and np.signbit(value)
+        if copied:
+            said = "is the nan of a slot that holds no token"
+        else:
+            said = "was never written" if np.isnan(value) else f"is {value:.6g}"
         page_size, length = cache.k_cache.shape[1], cache.seq_lens[b]
         if t >= length:
             where = f"padding: sequence {b} has {length} tokens, so it must be 0"
+            cause = "Where a sequence has no token t, 0 must be stored."
+            if copied:
+                cause = "Slots that hold no token are copied: test t < seq_lens[b]."
         else:
-            page = cache.block_table[b, t // page_size]
-            where = (
-                f"token {t} lives in page {page}, offset {t % page_size} (page_size {page_size})"
-            )
-        pytest.fail(
-            f"{name}[{b}, {t}, {h}, {d}] is {got[b, t, h, d]:.6g}, want {want[b, t, h, d]:.6g}: "
-            f"{where}. {len(wrong)} of {want.size} elements are wrong"
+            page, offset = int(cache.block_table[b, t // page_size]), t % page_size
+            where = f"token {t} lives in page {page}, offset {offset} (page_size {page_size})"
+            cause, found = taken_from(cache, name, value, (page, offset, h, d))
+            where += found
+        raise Wrong(
+            f"{place} {said}, want {want[b, t, h, d]:.6g}: {where}. {len(wrong)} of {want.size} "
+            "elements are wrong",
+            causes=[cause],
+            where=place,
         )
+
+
+def taken_from(cache, name, value, want):
+    """(cause, where a wrong value of a token comes from), by what the two caches hold."""
+    if np.isnan(value):
+        return ("The page is not that of block_table[b, t // page_size]." * np.signbit(value), "")
+    names = ("k_cache", "v_cache") if name == "k_out" else ("v_cache", "k_cache")
+    for source in names:
+        places = np.argwhere(getattr(cache, source) == value)
+        if len(places) != 1:
+            continue
+        at = tuple(places[0].tolist())
+        if source != names[0]:
+            cause = f"{name} holds numbers of {source}."
+        elif at[0] != want[0]:
+            cause = "The page is not that of block_table[b, t // page_size]."
+        elif at[1] != want[1]:
+            cause = "The slot in the page is not t % page_size."
+        else:
+            cause = "Heads, or the numbers of a head, change places."
+        return cause, f"; this is {source}[{', '.join(map(str, at))}]"
+    return "", ""
 
 
 def test_one_page(exercise):
@@ -196,11 +255,15 @@ def test_hbm_traffic(exercise, threads):
             f"{name}: want {out.size} stores and no load, the meter says {moved[name].stores} "
             f"and {moved[name].loads}"
         )
-    assert moved["block_table"].loads <= tokens * threads, (
-        f"block_table: {tokens} tokens with {threads} threads each need at most "
-        f"{tokens * threads} lookups, the meter says {moved['block_table'].loads}: the page does "
-        "not depend on the element; look it up before the loop, and not for padding"
-    )
+    lookups, most = moved["block_table"].loads, tokens * threads
+    if lookups > most:
+        for_padding = cache.seq_lens.size * cache.k.shape[1] * threads
+        raise Wrong(
+            f"block_table: {tokens} tokens with {threads} threads each need at most {most} "
+            f"lookups, the meter says {lookups}: the page does not depend on the element; look it "
+            "up before the loop, and not for padding",
+            causes=[UNGUARDED] if lookups == for_padding else [],
+        )
 
 
 def test_no_shared_memory(exercise):
@@ -249,10 +312,12 @@ def test_coalesced(exercise, num_kv_heads, head_dim):
     moved = simt.trace(*launch).arrays
     for name in ("k_cache", "v_cache"):
         used, fetched = moved[name].load_bytes, 32 * moved[name].load_sectors
-        assert used == fetched, (
-            f"{name}: {used} bytes were asked for, {fetched} fetched. Let thread i take float i of "
-            "the token, then i + blockDim.x, so that a warp reads 32 neighbours"
-        )
+        if used != fetched:
+            raise Wrong(
+                f"{name}: {used} bytes were asked for, {fetched} fetched. Let thread i take float "
+                "i of the token, then i + blockDim.x, so that a warp reads 32 neighbours",
+                causes=["Neighbouring threads do not take neighbouring floats."],
+            )
     for name in ("k_out", "v_out"):
         used, touched = moved[name].store_bytes, 32 * moved[name].store_sectors
         assert used == touched, (

@@ -3,8 +3,9 @@
 The KV cache is a pool of pages, each of page_size slots, one slot per token:
 
     k_cache, v_cache   (num_pages, page_size, num_kv_heads, head_dim)
-    block_table        (batch, max_pages) int32: the page of each sequence's first page_size tokens,
-                       of its next page_size tokens, ...; -1 where no page has been given out
+    block_table        (batch, max_pages) int32: row b names the page of the first page_size
+                       tokens of sequence b, the page of the next page_size tokens, ...; -1 where
+                       no page has been given out
     seq_lens           (batch,) int32: how many tokens each sequence has
 
 Token t of sequence b lives in page block_table[b, t // page_size], in the slot with
@@ -15,19 +16,21 @@ pages_needed(seq_len, page_size)     pages that hold seq_len tokens; 0 for an em
 page_address(block_table, seq_lens, b, t, page_size)     (page, offset, slot), three Python ints
     IndexError where sequence b has no token t: t < 0, or t >= seq_lens[b]
     ValueError where the token's page is -1
-wasted_slots(seq_lens, page_size)    slots that stay empty in the last, part-filled pages of all
-                                     sequences together
+wasted_slots(seq_lens, page_size)    empty slots in the last pages of all sequences, added up;
+                                     a full last page has none, an empty sequence has no page
 
-page_size is any whole number >= 1. No loops over tokens.   About 12 lines in all.
+page_size is any whole number >= 1. block_table and seq_lens are int32, and all results must be
+exact, also above 2^31 - 1 and where no float is: compute with Python's ints. No loops over tokens.
+About 12 lines in all.
 """
 
-### HINT 1: pages_needed rounds up: 17 tokens in pages of 16 take 2 pages. Whole numbers round up
-### with -(-a // b).
-### HINT 2: page_address is t // page_size for the column of block_table, t % page_size for the
-### offset. int(...) turns NumPy's integers into Python's. Test t first: a negative t would count
-### from the end of the table.
-### HINT 3: wasted_slots is the sum of pages_needed(n, page_size) * page_size - n over sequences:
-### what the pages hold less what the tokens fill.
+### HINT 1: pages_needed rounds up: 17 tokens in pages of 16 take 2 pages. -(-a // b) is a / b
+### rounded up, in whole numbers.
+### HINT 2: page_address: the column of block_table is t // page_size, the offset t % page_size.
+### int(...) turns NumPy's integers into Python's. Test t first: a negative t would count from the
+### end of the row.
+### HINT 3: wasted_slots is the sum of pages_needed(n, page_size) * page_size - n over sequences, n
+### a Python int: the slots of the pages less the tokens in them.
 ### DEBRIEF: A table of pages is what an operating system has for every process: a token's number is
 ### a virtual address, (page, offset) the physical one. A sequence never wastes a whole page: at
 ### most page_size - 1 slots, whatever its length. Contiguous allocation wastes max_len - seq_len.

@@ -1,8 +1,8 @@
 """ex18c · Find the bug: a tile that crosses a page
 
 `broken_kernel` computes the scores of one decoding step, and follows the block table itself. It was
-tested with page_size 16 and sequences of 8, 16 and 24 tokens, and it was right. With page_size 3 it
-attends to keys of other sequences.
+tested with page_size 16 and sequences of 8, 16 and 24 tokens, and it was right. With page_size 3
+most of its scores are wrong.
 
 Write `kernel`, the same without the bug. Copy broken_kernel and mend it; two lines change.
 
@@ -24,10 +24,11 @@ BLOCK_N = 8  # keys of a tile, one for each thread
 ### HINT 1: does broken_kernel look up?
 ### HINT 2: The page belongs to the key, not to the tile. And which keys of the last tile exist?
 ### HINT 3: The test: n < seq_lens[b]. The page: block_table[b, n // page_size].
-### DEBRIEF: Pages end where the server wants, tiles where the kernel wants. A kernel may look a
-### DEBRIEF: page up once per tile only if the tile lies in one page, so that many kernels demand
-### DEBRIEF: page_size to be a multiple of their tile: that is why some libraries accept pages of 64
-### DEBRIEF: or 256 alone. The tests of the first line were all of that kind.
+### DEBRIEF: Of 16 keys in pages of 3, broken_kernel gets 4 right: 0, 1, 2 and 8. Keys 3 to 7 have
+### DEBRIEF: the scores of 0, 1, 2, 0 and 1; key 9 has that of 6. A kernel may look a page up once
+### DEBRIEF: per tile only if every tile lies in one page. So many kernels demand that page_size is
+### DEBRIEF: a multiple of their tile, and some libraries accept pages of 64 or 256 slots alone. The
+### DEBRIEF: tests of broken_kernel's author were all of that kind.
 
 
 @cuda.jit

@@ -13,9 +13,11 @@ numbers must be exact.
 
 follow_bytes(seq_lens, num_kv_heads, head_dim, itemsize)
 copy_bytes(seq_lens, num_kv_heads, head_dim, itemsize)
-    seq_lens   list of int, at least one; itemsize is bytes per number: 4, or 2 in float16
+    ints; seq_lens is a list of int, at least one; itemsize is the bytes of a number: 4 in float32,
+    2 in float16
 table_share(page_size, num_kv_heads, head_dim, itemsize)
-    bytes of a table entry (4) over the bytes of keys and values of the full page that it names
+    a fraction: the bytes of a table entry (4), divided by the bytes of keys and values of the
+    full page that it names
 """
 
 ### KIND: predict
@@ -23,10 +25,10 @@ table_share(page_size, num_kv_heads, head_dim, itemsize)
 ### HINT 2: The lookup loads each token once, and stores max_len rows for each sequence. The
 ### HINT 2: attention after it loads each token again.
 ### HINT 3: copy: (sum + batch * max + sum) tokens; follow: sum tokens.
-### DEBRIEF: Three trips and the padding, where one trip would do. With lengths that differ much,
-### DEBRIEF: the padding is the larger part: that is the price of every dense array for a ragged
-### DEBRIEF: batch. The table is nothing: with 8 heads of 128 in float16, an entry is 0.006 % of its
-### DEBRIEF: page of 16.
+### DEBRIEF: Keys and values are moved three times, and the padding is stored, where once would do.
+### DEBRIEF: Where lengths differ much, the padding is the larger part: every dense array of a batch
+### DEBRIEF: with different lengths costs that. The table costs nothing: with 8 heads of 128 in
+### DEBRIEF: float16, an entry has 0.006 % of the bytes of its page of 16.
 
 
 def follow_bytes(seq_lens, num_kv_heads, head_dim, itemsize):

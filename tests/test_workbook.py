@@ -395,6 +395,9 @@ ALPHA, MASK = "alpha is missing.", "the mask is wrong."
             "3 of 4 checks fail, 2 most likely for one cause: alpha is missing. First: 1",
         ),
         (failing([], [], [ALPHA]), "3 of 4 checks fail; first: 0"),
+        # three mistakes: that of the first failure, unless it has several explanations
+        (failing([ALPHA], [MASK], []), "3 of 4 checks fail; first: 0: alpha is missing"),
+        (failing([ALPHA, MASK], [], []), "3 of 4 checks fail; first: 0"),
         (failing([MASK]), "1 of 2 checks fails: the mask is wrong. First: 0"),
         (failing([]), "1 of 2 checks fails; first: 0"),
         (failing([MASK], name="compiles {n}"), "1 of 2 checks fails: the mask is wrong. "

@@ -153,12 +153,14 @@ class Graded:
             return ""
         line = f"{len(failed)} of {len(self.checks)} checks fail{'s' * (len(failed) == 1)}"
         if not cause:
-            return f"{line}; first: {first.name}"
+            own = first.causes[0].rstrip(".") if len(first.causes) == 1 else ""
+            return f"{line}; first: {first.name}{own and f': {own}'}"
         number = sum(cause in c.causes for c in failed)
         if number > 1:
             line += f", {'all' if number == len(failed) else number} most likely for one cause"
         place = f", {first.where}" if first.where and first.where not in cause else ""
-        return f"{line}: {cause.rstrip('.')}. First: {first.name}{place}"
+        end = "" if cause.endswith("?") else "."
+        return f"{line}: {cause.rstrip('.')}{end} First: {first.name}{place}"
 
     def folded(self) -> tuple[int, list[tuple[str, str]]]:
         """Number of failures like the first, and (outcome, name) of the others that do not pass."""

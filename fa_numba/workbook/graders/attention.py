@@ -302,6 +302,8 @@ def _likely_cause(got, want, bad_rows, tile):
     num_rows, row = len(got), int(bad_rows[0])
     if (got[row] == UNWRITTEN).any():
         columns = np.flatnonzero(got[row] == UNWRITTEN)
+        if (got == UNWRITTEN).all():
+            return "No row was ever written: is the store behind the loop missing?"
         return f"Columns {columns[0]} to {columns[-1]} of the row belong to no thread."
     if np.isnan(got[row]).any():
         return (
@@ -313,7 +315,7 @@ def _likely_cause(got, want, bad_rows, tile):
             "inf comes from a division by 0, or from exp of a score that is not below its maximum."
         )
     if np.isneginf(got[row]).any() and not np.isneginf(want[row]).any():
-        return "-inf: no score was counted in this row, or the new value was not stored."
+        return "-inf: no score was counted in this row, or the new maximum was not kept."
     if np.isneginf(want[row]).any():
         return "The row sees no key: its lse is -inf, by a test of its own."
     if not want[row].any():

@@ -147,6 +147,8 @@ def _other_masks(head, BLOCK_M, BLOCK_N):
     if not head.causal:
         yield "Query 0 takes no part.", np.where(m > 0, s, -np.inf)
         yield "The last key, seqlen_k - 1, takes no part.", np.where(n < n[-1], s, -np.inf)
+        hidden = "Keys are hidden as by a causal mask, which this kernel does not have."
+        yield hidden, np.where(n <= last, s, -np.inf)
         return
     rule = "query m sees the keys n <= m + seqlen_k - seqlen_q"
     end_m = np.minimum((m // BLOCK_M + 1) * BLOCK_M, len(head.q))  # behind the m-tile's last query
@@ -162,6 +164,8 @@ def _other_masks(head, BLOCK_M, BLOCK_N):
         (f"The mask shows one key too many: {rule}.", n <= last + 1),
     ):  # fmt: skip
         yield sentence, np.where(sees, s, -np.inf)
+    zero = "Hidden keys of a live tile take part with score 0: it must be -inf."
+    yield zero, np.where(n <= last, s, np.where(visited, 0, -np.inf))
 
 
 def _padded(s, v, missing):

@@ -51,7 +51,11 @@ def expect_rows(outputs, head, block):
             head.forward[name],
             head.plain.forward[name],
             tile=block[1],
-            mistakes=[*row_mistakes(head, block[0]), *forward_mistakes(head, block[1], block[0])],
+            mistakes=[
+                *row_mistakes(head, block[0]),
+                *column_mistakes(head, block[0]),
+                *forward_mistakes(head, block[1], block[0]),
+            ],
         )
 
 
@@ -68,6 +72,38 @@ def row_mistakes(head, tile):
         ("The tile before is lost: acc and l_i are added to, not replaced.", {"keep": 0}),
     ):  # fmt: skip
         yield sentence, {"out": updated(s, v, tile, **options)}
+
+
+def column_mistakes(head, tile):
+    """Mistakes of threads that own columns of out: thread tx has tx, tx + tile, tx + 2 tile, ..."""
+    s, v = head.scores, head.v.astype(np.float64)
+    column = np.arange(v.shape[1])
+    thread, i = column % tile, column // tile
+    own = "acc[i] is column tx + i * BLOCK_N, of v_tile too."
+    out = head.forward["out"]
+    yield own, {"out": out[:, i]}
+    yield own, {"out": out[:, thread * (v.shape[1] // tile) + i]}
+    acc, l = np.zeros((len(s), v.shape[1])), np.zeros((len(s), tile))
+    per_key, total = acc.copy(), np.zeros(len(s))
+    m = np.full(len(s), -np.inf)
+    with np.errstate(all="ignore"):
+        for n in range(0, s.shape[1], tile):
+            m_new = np.maximum(m, s[:, n : n + tile].max(axis=1))
+            alpha, m = np.exp(m - m_new)[:, None], m_new
+            p = np.exp(s[:, n : n + tile] - m_new[:, None])
+            total = alpha[:, 0] * total + p.sum(axis=1)
+            l[:, : p.shape[1]] = (alpha * l)[:, : p.shape[1]] + p
+            acc = alpha * acc + p @ v[n : n + tile]
+            for c in range(p.shape[1]):
+                per_key = alpha * per_key + p[:, c, None] * v[n + c]
+        yield (
+            "l_i adds the sum of the whole row of P, not one element.",
+            {"out": acc / l[:, thread]},
+        )
+        yield (
+            "acc is multiplied by alpha once per tile, not once per key.",
+            {"out": per_key / total[:, None]},
+        )
 
 
 def updated(s, v, tile, *, power=1, divide=False, weights=True, keep=1):

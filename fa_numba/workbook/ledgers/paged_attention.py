@@ -42,11 +42,12 @@ def ledger():
         ),
         ledger_row(
             "large pages: more fragmentation, less sharing; small: less parallelism (000)",
-            f"waste at 16: {small / (small + finals.sum()):.1%}, at 256: "
-            f"{large / (large + finals.sum()):.1%}; of 100 common tokens {100 // 16 * 16} and "
-            f"{100 // 256 * 256} are shared; sectors used whole even at page_size 1; time on a "
-            f"GPU, page_size 1 against 16: {one_slot}",
-            "first half right; of the second only the copy shows something, at page_size 1",
+            f"pages of 16 waste {small / (small + finals.sum()):.1%}, pages of 256 "
+            f"{large / (large + finals.sum()):.1%}; of 100 common tokens the first share "
+            f"{100 // 16 * 16}, the others {100 // 256 * 256}; sectors are used whole even at "
+            f"page_size 1; time on a GPU, page_size 1 against 16: {one_slot}",
+            "the first half is right; of the second we see something in the copy alone, at "
+            "page_size 1",
         ),
         ledger_row(
             "the paged kernels have 20–26 % *lower* latency (000)",
@@ -54,9 +55,9 @@ def ledger():
             + (", ".join(slower) or NOT_MEASURED)
             + ". paged_attn_decode against flash_decode, page_size 16: "
             + (", ".join(fused) or NOT_MEASURED),
-            "a slip: the paper says *higher*, for the attention kernel alone; our scores pay as "
-            "much, whatever the page size, probably for a division by it; the whole of attention "
-            "pays less",
+            "a slip: the paper says *higher*, for the attention kernel alone; pages cost our "
+            "scores as much, whatever the page size, probably by the division; they cost the "
+            "whole of attention less",
         ),
     ]
 
