@@ -4,9 +4,8 @@ CuPy's products run in cuBLAS too. But CuPy refuses to call it while a stream is
 CUDA graph of a whole step needs, and its results have the dtype of its factors: sums of float16
 products, which cuBLAS keeps in float32, would be rounded before they are scaled.
 
-The direct calls, and so the graphs of training steps, are used with FA_NUMBA_CUBLAS=1 alone: they
-have been tested with a model of cuBLAS, and not on a GPU yet. Without it, or where cuBLAS cannot be
-found under its usual name, CuPy's products are used, and no graph.
+With FA_NUMBA_CUBLAS=0, or where cuBLAS cannot be found under its usual name, CuPy's products are
+used, and no graph.
 """
 
 import ctypes
