@@ -4,7 +4,8 @@ One process for each GPU, over NCCL: `many_gpus_ranks`. Results are compared wit
 share_of_single: the time of one GPU that has the whole sequence, divided by the number of GPUs and
 by the time of all. ms_without_communication: the same computation on keys that have not moved.
 ms_of_transfers: the bytes sent, at the rate of plain sends and receives. hidden: the share of these
-milliseconds that does not show; it means nothing where they are fewer than the noise. The peer is a zigzag ring on torch.distributed (`ring_of_torch`).
+milliseconds that does not show; it means nothing where they are fewer than the noise.
+The peer is a zigzag ring on torch.distributed (`ring_of_torch`).
 The benchmark ends by itself within SECONDS, and needs two GPUs.
 """
 
