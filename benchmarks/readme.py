@@ -343,13 +343,16 @@ def ranks_table():
 
 
 def many_gpus_tables():
-    """Shares of one GPU's rate, what of the communication is hidden, decoding, and predictions."""
-    record = load("many_gpus")
+    """Shares of one GPU's rate, the time that transfers take, decoding, and predictions."""
+    record, longer = load("many_gpus"), load("many_gpus_long")
     if record is None:
         return []
     timed = [row for row in record["rows"] if "ms" in row and "method" in row]
+    sizes = {row["tokens"] for row in timed}
+    other = [r for r in longer["rows"] if "method" in r and "ms" in r] if longer else []
+    timed += [row for row in other if row["tokens"] not in sizes]
     single = {(r["tokens"], r["what"]): r["ms"] for r in timed if r["method"] == "one GPU"}
-    shares, hidden = {}, {}
+    shares, waits = {}, []
     link = max((row["gb_per_s"] for row in record["rows"] if "gb_per_s" in row), default=None)
     for row in timed:
         size = row["tokens"], row["what"]
@@ -363,19 +366,20 @@ def many_gpus_tables():
             efficiency = predicted(row["method"], 2, size, single, link).get("efficiency")
             cells[row["method"]] += f" ({efficiency:.3f})" if efficiency else ""
         if "ms_waited" in row:
-            cells = hidden.setdefault((*size, row["method"]), {})
-            cells["tokens of each GPU"], cells[""], cells["method"] = *size, row["method"]
+            cells = {"tokens of each GPU": row["tokens"], "": row["what"], "method": row["method"]}
             cells["ms"] = f"{row['ms']:.4g}"
             cells["transfers alone"] = f"{row['ms_of_transfers']:.3g}"
             cells["waited for them"] = f"{row['ms_waited']:.3g}"
-            cells["hidden"] = f"{row['hidden']:.2f}"
+            waits.append(cells)
     parts = [
         f"{caption(record)} Share of the rate of one GPU that has the whole sequence; in "
         "parentheses the prediction of `fa_numba.distributed.prediction`, from the rate of one GPU "
-        f"and {link:.0f} GB/s of the link:\n\n{table(with_all_columns(list(shares.values())))}",
-        "The cost of communication, in ms. Waited: how long a GPU computes nothing, because it "
-        "waits for what is sent. Hidden: the share of the transfers' time in which it computes:"
-        f"\n\n{table(list(hidden.values()))}",
+        f"and {link:.0f} GB/s of the link. Sizes that this run has not are from another one, of "
+        f"{longer['date'] if longer else '...'}:"
+        f"\n\n{table(with_all_columns(list(shares.values())))}",
+        "The time of transfers, in ms: by their bytes and the rate of the link alone; and how long "
+        "a GPU computes nothing because it waits for them, or for the rank that sends them:"
+        f"\n\n{table(waits)}",
     ]
     decoding = {r["decoding"]: f"{r['ms']:.3g}" for r in record["rows"] if "decoding" in r}
     if decoding:
@@ -475,7 +479,7 @@ def language_model_table(question):
 
 
 def serving_tables(question):
-    """A table for each of the script's questions, under its title."""
+    """A table for each of the script's questions, under its title; rates by batch side by side."""
     record = load(question)
     if record is None:
         return None
@@ -484,9 +488,20 @@ def serving_tables(question):
         cells = {name: value for name, value in row.items() if name != "table"}
         kinds.setdefault(row["table"], []).append(cells)
     for title, rows in kinds.items():
-        columns = dict.fromkeys(column for row in rows for column in row)
-        parts += [f"**{title}**", table([{c: row.get(c, "") for c in columns} for row in rows])]
+        if "batch" in rows[0]:
+            title, rows = f"{title}: tokens/s", by_batch(rows)
+        parts += [f"**{title}**", table(with_all_columns(rows))]
     return "\n\n".join(parts)
+
+
+def by_batch(rows):
+    """A row for each configuration, a column for each number of answers at a time."""
+    batches = sorted({row["batch"] for row in rows})
+    rates = {(row["what"], row["batch"]): row["tokens/s"] for row in rows}
+    return [
+        {"what": what} | {str(batch): rates.get((what, batch), "") for batch in batches}
+        for what in dict.fromkeys(row["what"] for row in rows)
+    ]
 
 
 def gpu_table():

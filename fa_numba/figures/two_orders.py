@@ -20,7 +20,7 @@ def two_orders(seqlen, feature_dim, head_dim):
     N, F, d = seqlen, feature_dim, head_dim
     q, kt, v = ("φ(Q)", N, F, BLUE), ("φ(K)ᵀ", F, N, ORANGE), ("V", N, d, GREEN)
     out = ("out", N, d, GREY)
-    a, u = ("A", N, N, RED), ("U", F, d, RED)
+    a, u = ("a", N, N, RED), ("U", F, d, RED)
     orders = {
         "(φ(Q) φ(K)ᵀ) V": ([q, "×", kt, "=", a, "then", a, "×", v, "=", out], 2 * N * N * (F + d)),
         "φ(Q) (φ(K)ᵀ V)": ([kt, "×", v, "=", u, "then", q, "×", u, "=", out], 4 * N * F * d),

@@ -57,7 +57,7 @@ def ledger(usage):
         ledger_row(
             "first come, first served; all pages of a request are evicted together (000)",
             f"{gone}; {computed} tokens computed by recomputation, {swapped} by swapping",
-            "right: the last to come goes, whole",
+            "right: the request that came last leaves, with all its pages",
         ),
         ledger_row(
             "continuous batching: self-attention of the requests is processed on different GPUs "

@@ -55,7 +55,8 @@ def _about_memory(arrays, pages):
             + ", ".join(
                 f"{name} {ours.at_a_time / use.at_a_time:.1f}×" for name, use in arrays.items()
             ),
-            "between the maximum and an oracle, as the servers were that it was measured against",
+            "between our numbers for an oracle and for the maximum; measured against servers that "
+            "reserve in all three ways",
         ),
         ledger_row(
             "large blocks: more fragmentation; small: less parallelism (000)",
@@ -107,7 +108,8 @@ def _about_orca(rows):
             for gain, batch in zip(counted, (4, 16, 64), strict=True)
         )
         + f"; tokens per second, continuous over static, 16 at a time: {timed}",
-        "two gains that multiply: no empty places is Orca's, no empty slots is vLLM's",
+        "two gains that multiply: Orca leaves no place of the batch empty, vLLM hardly a slot of "
+        "the memory",
     )
 
 
@@ -127,7 +129,7 @@ def _about_preemption(rows):
     return ledger_row(
         "recomputation against swapping depends on the PCIe bandwidth (000)",
         timed,
-        "and on the model, which sets the price of a token; without a bus the copy is cheap",
+        "right; and on the model, which sets the price of a token. Our copies cross no bus",
     )
 
 

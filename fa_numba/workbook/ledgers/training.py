@@ -45,8 +45,8 @@ def ledger():
             "GPT-2 trains 3 times as fast end to end (000)",
             f"standard attention is {share:.0%} of the FLOPs of the smallest GPT-2 at its 1024 "
             f"tokens; by FLOPs alone even free attention would give {1 / (1 - share):.2f} times",
-            "possible only since standard attention waits for memory: it is counted in bytes, "
-            "not in FLOPs",
+            "possible only because standard attention waits for memory: count its bytes, not its "
+            "FLOPs",
         ),
         ledger_row(
             "fast training comes with longer sequences (000)",
