@@ -140,8 +140,12 @@ def test_of_serving_times_are_the_recorded_ones_or_none(served, tmp_path):
     record = {"machine": "a machine", "date": "a day", "command": "a command", "rows": rows}
     (tmp_path / "serving.json").write_text(json.dumps(record))
     numbers = " ".join(row["our number"] for row in serving.ledger(tmp_path))
-    assert serving.NOT_RECORDED not in numbers
-    assert "16 at a time: 2.50×" in numbers and "1.50×, with 1,234 tokens" in numbers
+    assert serving.NOT_RECORDED not in numbers and "GPU" not in numbers
+    assert "2.50× on a CPU, 16" in numbers and "1.50×, with 1,234 tokens" in numbers
+    record["rows"] = [rows[0], rows[1] | {"tokens/s": 120}]
+    (tmp_path / "serving_gpu.json").write_text(json.dumps(record))
+    numbers = " ".join(row["our number"] for row in serving.ledger(tmp_path))
+    assert "2.50× on a CPU, 16 at a time, 1.20× on a GPU, 64" in numbers
 
 
 def test_what_is_counted_is_what_the_engine_does(served):

@@ -11,9 +11,10 @@ better: there `flash_attn_split` and, for head_dim up to 128, `flash_attn_bwd_pe
 bits and return float32.
 
 `flash_attn_persistent` can do so too, and is a little faster alone. But NCCL moves bytes by thread
-blocks, which need SMs, and a persistent kernel holds all SMs until it ends: the transfer waits for
-it, and the next step waits for the transfer. The thread blocks of `flash_attn_split` end one after
-the other. On two H200s with 65536 tokens each, it made a zigzag ring 1.3 times as fast.
+blocks, which need SMs, and a persistent kernel holds all SMs until it ends. The thread blocks of
+`flash_attn_split` end one after the other. In three runs on two H200s with 65536 tokens each, a
+zigzag ring took 150, 110 and 146 ms with the first kernel, and 112, 110 and 110 ms with the second.
+The cause is not proved: see docs/notes/many_gpus.md.
 """
 
 import functools

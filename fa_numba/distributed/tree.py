@@ -5,7 +5,8 @@ attention to its own keys. Two all_reduce, a maximum and a sum, then merge the r
 they carry head_dim + 2 numbers per head. A ring would send every key. It would also take world_size
 − 1 rounds; an all_reduce over a tree takes log2(world_size).
 
-The paper's tree is that of the library's all_reduce. This file calls `comm.all_reduce`.
+The paper's tree is that of the library's all_reduce. Here `comm.all_reduce` takes one exchange for
+two ranks. For more it takes two, each with all other ranks.
 
 Paper: Shyam et al. 2024, Tree Attention, arXiv:2408.04093.
 """

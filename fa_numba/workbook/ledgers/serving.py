@@ -24,7 +24,10 @@ def ledger(folder=None):
     list of dict
         claim, our number, verdict.
     """
-    rows = {row["what"]: row for row in recorded_rows("serving", folder=folder)}
+    on_cpu, on_gpu = (
+        {row["what"]: row for row in recorded_rows(name, folder=folder)}
+        for name in ("serving", "serving_gpu")
+    )
     trace = random_trace(20000, mean_prompt=48, mean_answer=64, max_len=MAX_LEN)
     sizes = {"steps": 600, "warm_up": 200}
     arrays = {
@@ -34,8 +37,8 @@ def ledger(folder=None):
     pages = {size: serve_paged(trace, SLOTS, size, **sizes) for size in (1, 16, 256)}
     return [
         *_about_memory(arrays, pages),
-        _about_orca(rows),
-        _about_preemption(rows),
+        _about_orca(on_cpu, on_gpu),
+        _about_preemption(on_cpu),
         *_about_prompts(),
     ]
 
@@ -90,16 +93,19 @@ def steps_of(lengths, batch, *, static):
     return int(ends.max())
 
 
-def _about_orca(rows):
+def _about_orca(on_cpu, on_gpu):
     trace = random_trace(960, mean_prompt=48, mean_answer=64, max_len=MAX_LEN)
     lengths = [final - prompt for prompt, final in trace]
     counted = [
         steps_of(lengths, batch, static=True) / steps_of(lengths, batch, static=False)
         for batch in (4, 16, 64)
     ]
-    timed = NOT_RECORDED
-    if {"continuous batching", "static batching"} <= rows.keys():
-        timed = f"{_ratio(rows, 'continuous batching', 'static batching')}×"
+    ways = "continuous batching", "static batching"
+    timed = [
+        f"{_ratio(rows, *ways)}× {where}"
+        for where, rows in (("on a CPU, 16 at a time", on_cpu), ("on a GPU, 64 at a time", on_gpu))
+        if set(ways) <= rows.keys()
+    ]
     return ledger_row(
         "vLLM improves throughput 2–4× over other systems (002), of which Orca is one (000)",
         "steps, static over continuous: "
@@ -107,7 +113,7 @@ def _about_orca(rows):
             f"{gain:.1f}× for {batch} at a time"
             for gain, batch in zip(counted, (4, 16, 64), strict=True)
         )
-        + f"; tokens per second, continuous over static, 16 at a time: {timed}",
+        + f"; tokens per second, continuous over static: {', '.join(timed) or NOT_RECORDED}",
         "two gains that multiply: Orca leaves no place of the batch empty, vLLM hardly a slot of "
         "the memory",
     )
