@@ -374,8 +374,9 @@ def many_gpus_tables():
     parts = [
         f"{caption(record)} Share of the rate of one GPU that has the whole sequence; in "
         "parentheses the prediction of `fa_numba.distributed.prediction`, from the rate of one GPU "
-        f"and {link:.0f} GB/s of the link. Sizes that this run has not are from a longer one, before:"
-        f"\n\n{table(with_all_columns(list(shares.values())))}",
+        f"and {link:.0f} GB/s of the link. Sizes that this run has not are from a longer one, "
+        "before:\n\n"
+        f"{table(with_all_columns(list(shares.values())))}",
         "The time of transfers, in ms: by their bytes and the rate of the link alone; and how long "
         "a GPU computes nothing because it waits for them, or for the rank that sends them:"
         f"\n\n{table(waits)}",

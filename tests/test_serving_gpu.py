@@ -77,9 +77,9 @@ def test_a_step_without_prompts_is_one_graph_and_one_wait(monkeypatch):
         engine.submit(prompt, Options(max_tokens=40))
     for _ in range(5):
         engine.step()
-    ((rows, _),) = engine.model.graphs.graphs
+    (rows, _), (reading, _) = sorted(engine.model.graphs.graphs)
     copies, to_numpy = [], arrays.to_numpy
     monkeypatch.setattr(arrays, "to_numpy", lambda x: copies.append(x.shape) or to_numpy(x))
     monkeypatch.setattr(engine.model, "layers", None)  # nothing is enqueued piece by piece
     engine.step()
-    assert rows == 4 and len(copies) == 1
+    assert rows == 4 < reading and len(copies) == 1

@@ -9,7 +9,7 @@ fair_queue.py    who is next
 decoding.py      the branches that draw a token in every step, as arrays
 schedule.py      the work of a step: pages, chunks of prompts, preemption
 paged_model.py   the work of a step on arrays: the model over pages
-decode_graphs.py a step without prompts as one CUDA graph
+decode_graphs.py a step of few rows as one CUDA graph
 page_moves.py    writing, copying and swapping pages, on a GPU by the kernels of `kv_cache`
 choose.py        the next tokens: greedy, top-k, nucleus, beams
 text_stream.py   text of tokens as they come, up to a stop string

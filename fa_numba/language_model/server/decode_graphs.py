@@ -1,9 +1,14 @@
-"""A step without prompts as one CUDA graph.
+"""A step of few rows as one CUDA graph.
 
-Such a step has one row for each branch, and some hundred small launches: on a GPU it takes as long
-as Python needs to enqueue them. A graph enqueues them all at once. Its arrays, sizes and addresses
-are fixed, so there is one for each number of rows, rounded up to a power of two. The rows that are
-too many are padding: their slot is −1, so that they write nothing, and their results are not read.
+Such a step has some hundred small launches: on a GPU it takes as long as Python needs to enqueue
+them. A graph enqueues them all at once. Its arrays, sizes and addresses are fixed, so there is one
+for each number of rows, rounded up to a power of two. The rows that are too many are padding: their
+slot is −1, so that they write nothing, and their results are not read.
+
+A token of a prompt is a row like a token that was chosen: one query, which sees the keys up to its
+own position. All keys of a layer are written before any is read. So prompts and answers share a
+step, and its graph. A kernel for many queries would read the keys of a prompt once for a tile of
+its rows, and here each row reads them. `LARGEST_READ` limits that.
 
 CuPy refuses to call cuBLAS during a capture: `products` calls it, and without it there is no graph.
 
@@ -18,6 +23,8 @@ from fa_numba.language_model.server import choose
 from fa_numba.tiling.block_sizes import ceil_div
 
 WARM_UPS = 2  # before a capture: kernels are compiled, and libraries allocate their memory
+PROMPT_ROWS = 256  # of a step: the number of branches may allow more
+LARGEST_READ = 1 << 30  # bytes of keys and values, by the rows of prompts; 0.3 ms on an H200
 
 
 class DecodeGraphs:
@@ -27,21 +34,22 @@ class DecodeGraphs:
     ----------
     paged : PagedModel
         On a GPU.
-    max_rows : int
-        More rows than these run without a graph.
+    max_branches : int
+        That a step may have.
     """
 
-    def __init__(self, paged, max_rows):
-        self.paged, self.max_rows = paged, max_rows
+    def __init__(self, paged, max_branches):
+        self.paged, self.max_rows = paged, max(max_branches, PROMPT_ROWS)
+        self.token_bytes = paged.page_bytes // paged.pool.page_size
         self.columns = ceil_div(paged.config.context, paged.pool.page_size)
         self._memory = paged.xp.cuda.MemoryPool()
         self.graphs = {}
 
     def suits(self, plan) -> bool:
-        """Whether a step has only rows that choose a token, and not too many."""
-        return 0 < len(plan.decoding) + len(plan.parts) <= self.max_rows and all(
-            part.chosen and part.stop - part.start == 1 for part in plan.parts
-        )
+        """Whether a step has rows, not too many, and none that read too many keys."""
+        keys = sum((part.stop - part.start) * part.stop for part in plan.parts)
+        few = 0 < plan.sizes().sum() <= self.max_rows
+        return bool(few and keys * self.token_bytes <= LARGEST_READ)
 
     def run(self, plan, temperatures, number):
         """As `PagedModel.run`, for a plan that suits."""
@@ -53,18 +61,19 @@ class DecodeGraphs:
         inputs.set(numbers)
         graph.launch(self.paged.xp.cuda.get_current_stream())
         probabilities, tokens = choose.on_host(both)
-        return probabilities[: len(temperatures)], tokens[: len(temperatures)]
+        rows = plan.choosing()
+        return (probabilities[rows], tokens[rows]) if rows.size else (None, None)
 
     def _numbers(self, plan, temperatures):
         """Of each row: token, position, slot, length, temperature, pages; then the padding."""
-        lengths, table = self.paged.sequences_of(plan)
-        numbers = self._padding(1 << (len(lengths) - 1).bit_length())
-        rows = numbers[: len(lengths)]
         tokens, positions, slots = plan.rows()
-        rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3] = tokens, positions, slots, lengths
-        rows[:, 4] = temperatures.view(np.int32)
+        _, table = self.paged.sequences_of(plan)
+        numbers = self._padding(1 << (len(tokens) - 1).bit_length())
+        rows = numbers[: len(tokens)]
+        rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3] = tokens, positions, slots, positions + 1
+        rows[plan.choosing(), 4] = temperatures.view(np.int32)
         columns = min(table.shape[1], self.columns)
-        rows[:, 5 : 5 + columns] = table[:, :columns]
+        rows[:, 5 : 5 + columns] = np.repeat(table[:, :columns], plan.sizes(), axis=0)
         rows[:, 5 + columns :] = -1
         return numbers
 

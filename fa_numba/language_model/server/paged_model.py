@@ -114,16 +114,14 @@ class PagedModel:
             return self._run(plan, temperatures, number)
 
     def _run(self, plan, temperatures, number):
-        decoding, parts = len(plan.decoding), plan.parts
-        sizes = [1] * decoding + [part.stop - part.start for part in parts]
-        chosen = [True] * decoding + [part.chosen for part in parts]
-        if not sizes:
+        sizes = plan.sizes()
+        if not sizes.size:
             return None, None
-        ends = np.cumsum(sizes, dtype=int)
-        numbers = [*plan.rows(), *self.sequences_of(plan), ends[chosen] - 1]
+        ends = np.cumsum(sizes)
+        numbers = [*plan.rows(), *self.sequences_of(plan), plan.choosing()]
         numbers.append(temperatures.view(np.int32))
         tokens, positions, slots, lengths, table, last, temperatures = self.upload(numbers)
-        single = sizes.count(1)  # they come first
+        single = np.count_nonzero(sizes == 1)  # they come first
         calls = [(0, single, slice(0, single))] if single else []
         for i in range(single, len(sizes)):
             calls.append((ends[i] - sizes[i], ends[i], slice(i, i + 1)))

@@ -85,6 +85,15 @@ class Plan(NamedTuple):
         slots = [rows["slot"], *(part.slots for part in parts)]
         return [np.concatenate(x).astype(np.int32) for x in (tokens, positions, slots)]
 
+    def sizes(self):
+        """The number of rows of each sequence: an array."""
+        return np.array([1] * len(self.decoding) + [p.stop - p.start for p in self.parts], int)
+
+    def choosing(self):
+        """The rows whose logits choose a token, as indices: an array."""
+        chosen = [True] * len(self.decoding) + [part.chosen for part in self.parts]
+        return (np.cumsum(self.sizes()) - 1)[np.array(chosen, bool)]
+
 
 class Schedule:
     """Requests, and the pages that they share.
