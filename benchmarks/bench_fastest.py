@@ -40,7 +40,7 @@ def main():
         "command": "python -m benchmarks fastest",
         "date": datetime.date.today().isoformat(),
         "compute_capability": gpu.compute_capability[:2],
-        "rows": [measure(problem, slow) for problem in problems()],
+        "rows": [measure(problem, slow) for problem in dict.fromkeys(problems())],
         "gradients": [measure_gradients(problem, slow) for problem in gradient_problems()],
     }
     write(records)

@@ -24,8 +24,8 @@ There is one thread block per SM, and it loops over tiles of keys. Three roles, 
 `consume`       warpgroups 1 and 2 compute; they store dK and dV by TMA, through shared memory,
                 while the next tile begins
 
-Where K and V have few heads, and few tiles, the query heads of a group are shared by several thread
-blocks (`group_parts`): otherwise some SMs would have no work.
+Where the tiles of keys are too few for all SMs, several thread blocks divide the query heads that
+share a head of K and V (`group_parts`).
 
 Dropout (`dropout_fragments`): a warpgroup calls Philox while the tensor cores compute S, and keeps
 one bit for each entry. dV takes the kept entries of P, and dP counts in them alone. Their factor
@@ -172,7 +172,7 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS):
     A step is a tile of keys of a head. A thread block takes every gridDim.x-th step, or as many as
     it asks for; in pairs, every gridDim.x-th pair.
 
-    With GROUP_PARTS a head of K and V counts as so many: each has a part of its query heads.
+    A head of K and V counts as GROUP_PARTS heads: each of them has a part of its query heads.
     """
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
@@ -431,8 +431,8 @@ def make_flash_attn_bwd_persistent(
     kernel has more arguments, `dropout_fragments.dropout_arguments`. With GRAD_FLOAT32, which needs
     ADDED, the arguments dk_map and dv_map are dk and dv themselves, float32.
 
-    With GROUP_PARTS, which need GRAD_FLOAT32, a group of query heads has so many parts, and each of
-    them its own dk and dv: num_kv_heads and group_size are then the number of all parts, and the
+    GROUP_PARTS is the number of parts of a group of query heads; more than one need GRAD_FLOAT32.
+    Each part has its own dk and dv: num_kv_heads counts the parts of all groups, and group_size the
     query heads of a part.
     """
     plan, BLOCK_M = make_plan(HEAD_DIM), tile_rows(HEAD_DIM)

@@ -1,13 +1,14 @@
-"""Cut a group of query heads in parts, so that every SM has work in the backward pass.
+"""Divide a group of query heads into parts, so that every SM has work in the backward pass.
 
-A thread block of `flash_attn_bwd_persistent` computes dK and dV of a tile of keys: it loops over
-the queries of all heads that share the keys. With 8 heads of K and V and 2048 tokens there are 128
-such tiles. Under a causal mask a thread block takes a tile that many queries see together with one
-that few see, so that all blocks have equal work. Then there are 64 blocks, and an H200 has 132 SMs.
+A group is the query heads that share a head of K and V. A thread block of
+`flash_attn_bwd_persistent` computes dK and dV of a tile of keys, in a loop over the queries of the
+whole group. With 8 heads of K and V and 2048 tokens there are 128 tiles of keys. Under a causal
+mask a thread block takes two of them: many queries see the one, and few see the other, so that all
+thread blocks have the same work. Then there are 64 thread blocks, and an H200 has 132 SMs.
 
-With PARTS a group of query heads has so many parts, and a thread block loops over the queries of
-one part. Each part has its own dK and dV, in float32. `add_parts` adds them, in the same order in
-every run. This costs memory, and traffic: so many float32 arrays of the size of dK and dV.
+If a group has parts, a thread block loops over the queries of one part. Each part has its own dK
+and dV, in float32, and `add` sums them in a fixed order. This costs memory and traffic: for each
+part, two float32 arrays of the shape of K.
 """
 
 import functools
@@ -21,15 +22,15 @@ from fa_numba.tiling.block_sizes import ceil_div
 
 PARTS = 2, 4, 8
 ROWS = 8  # of a thread block of `add_parts_kernel`: a warp for each
-# On an H200; they only weigh the work saved against the traffic added.
+# Of an H200, roughly: they only weigh the time saved against the traffic added.
 FLOPS_OF_SM = 4.2e12  # per second, in the products of the backward pass
 BYTES_PER_SECOND = 3.5e12
 LAUNCH_SECONDS = 5e-6  # of `add_parts_kernel`, for dK and dV
-LEAST_GAIN = 0.9  # of the time of one part: the float32 arrays take memory
+LARGEST_SHARE = 0.9  # of the time with one part: a smaller gain is not worth the memory
 
 
 def fastest(q, k, mask, num_sms) -> int:
-    """The number of parts with which the backward pass takes the least time, by a model of it.
+    """The number of parts with which the backward pass takes the least time, by a model.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ def fastest(q, k, mask, num_sms) -> int:
     group_size = num_heads // num_kv_heads
     left, right = mask.window_size
     if left >= 0 or right >= 0 or 0 in (seqlen_q, seqlen_k):
-        return 1
+        return 1  # the model does not know the work under a window
     return _fastest(
         batch * num_kv_heads, group_size, seqlen_q, seqlen_k, head_dim, mask.causal, num_sms
     )
@@ -58,7 +59,7 @@ def fastest(q, k, mask, num_sms) -> int:
 def _fastest(heads, group_size, seqlen_q, seqlen_k, head_dim, causal, num_sms):
     pairs = ceil_div(ceil_div(seqlen_k, BLOCK_N), 2)
     tiles = pairs if causal else ceil_div(seqlen_k, BLOCK_N)
-    # Of a tile and a query head: five products. A pair has a whole tile's work under the mask.
+    # Five products of a tile of keys and a query head. Under the mask a pair has as much work.
     flops = 10 * BLOCK_N * seqlen_q * head_dim
 
     def seconds(parts):
@@ -71,7 +72,7 @@ def _fastest(heads, group_size, seqlen_q, seqlen_k, head_dim, causal, num_sms):
         return compute + traffic / BYTES_PER_SECOND + LAUNCH_SECONDS
 
     best = min((1, *(p for p in PARTS if group_size % p == 0)), key=seconds)
-    return best if seconds(best) < LEAST_GAIN * seconds(1) else 1
+    return best if seconds(best) < LARGEST_SHARE * seconds(1) else 1
 
 
 def empty(gradient, parts):
@@ -81,7 +82,7 @@ def empty(gradient, parts):
 
 
 def add(of_parts, gradients):
-    """Add the parts of dK and of dV: see `add_parts_kernel`."""
+    """Sum the parts of dK, and of dV, to the arrays in `gradients`."""
     for x, y in zip(of_parts, gradients, strict=True):
         head_dim = y.shape[3]
         rows = y.shape[0] * y.shape[1] * y.shape[2]
@@ -91,7 +92,7 @@ def add(of_parts, gradients):
 
 @cuda.jit
 def add_parts_kernel(x, y):
-    """A warp adds the parts of a row of dK or dV, a token of a head of K and V.
+    """A warp adds the parts of a row of dK or dV: one token, one head of K and V.
 
     grid      (⌈rows / ROWS⌉,); threads (32, ROWS): thread tx adds columns tx, tx + 32, ...
     shared    none
