@@ -11,6 +11,7 @@ import pytest
 
 from fa_numba.runtime import arrays
 from fa_numba.workbook import catalog, cli, grader, progress, report, stubs
+from fa_numba.workbook.note import Note
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -311,6 +312,15 @@ def test_status_follows_the_files(workbook):
     grader.grade("ex99a")
     assert state() == ("passed", "3/3")
     assert "1 of 1" in repr(grader.status()) and "| ex99a |" in grader.status()._repr_markdown_()
+
+
+def test_a_statement_is_shown_in_a_notebook_without_breaking_words():
+    """As HTML: Jupyter's own style of a block of code breaks lines in mid-word."""
+    shown = Note("### A title\n\n```text\nrow    a < b,\n       `m` and *n*\n```\n\nmore")
+    page = shown._repr_markdown_()
+    assert "word-break:normal" in page and "row    a &lt; b,\n       `m` and *n*\n</pre>" in page
+    assert page.startswith("### A title\n\n<pre ") and page.endswith("</pre>\n\nmore")
+    assert "       `m` and *n*" in repr(shown) and "<pre" not in repr(shown)
 
 
 def test_hints_come_one_at_a_time(workbook):

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from html import escape
 
 from fa_numba.workbook.report import as_text
 from fa_numba.workbook.statement import Statement
+
+# Jupyter's own style has wide margins, and breaks long lines in the middle of a word.
+PRE = "margin:0; font-size:13px; white-space:pre-wrap; word-break:normal"
+STATEMENT = re.compile(r"```text(\n.*?\n)```", flags=re.DOTALL)
 
 
 @dataclass(repr=False)
@@ -16,7 +21,7 @@ class Note:
     markdown: str
 
     def _repr_markdown_(self) -> str:
-        return self.markdown
+        return STATEMENT.sub(lambda x: f'<pre style="{PRE}">{escape(x[1])}</pre>', self.markdown)
 
     def __repr__(self) -> str:
         return as_text(self).rstrip()
@@ -26,5 +31,5 @@ class Note:
         from rich.markdown import Markdown
 
         # a statement is as wide as a page: rich would indent it, and wrap it without its columns
-        parts = re.split(r"```text(\n.*?\n)```", self.markdown, flags=re.DOTALL)
+        parts = STATEMENT.split(self.markdown)
         return Group(*(Statement(x) if i % 2 else Markdown(x) for i, x in enumerate(parts)))
