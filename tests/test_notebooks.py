@@ -75,6 +75,15 @@ def test_nobody_is_shown_a_solution(path):
 
 
 @EACH
+def test_code_in_the_text_fits_the_page(path):
+    """Jupyter breaks a longer line of Markdown's code in the middle of a word, in a window of 1300
+    pixels."""
+    cells = [c.source for c in nbformat.read(path, 4).cells if c.cell_type == "markdown"]
+    blocks = re.findall(r"```\w*\n(.*?)```", "\n".join(cells), re.DOTALL)
+    assert not [line for block in blocks for line in block.splitlines() if len(line) > 90]
+
+
+@EACH
 def test_a_compiler_is_asked_through_compiled(path):
     """So that every lesson has something to show where there is none."""
     calls = ("compile_kernel(", "machine_code(", "compile_ptx(", "compile_for(")
