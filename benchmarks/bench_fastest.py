@@ -95,6 +95,9 @@ def problems():
     for head_dim, num_kv_heads in itertools.product((64, 128), (4, 8)):
         for sizes in GROUPED:  # the keys of grouped queries are read once
             yield Problem("float16", *sizes, 32, num_kv_heads, head_dim)
+    for head_dim in (64, 128):
+        for sizes in ((1, 1, 4096), (16, 1, 4096), (4, 12, 2048)):
+            yield Problem("float32", *sizes, 32, 8, head_dim)
 
 
 def gradient_problems():
