@@ -40,7 +40,7 @@ def impatient(monkeypatch):
 
 
 def long_launch():
-    simt.run(halve, 200, 64, np.ones(200 * 64), 20)
+    simt.run(halve, 200, 64, np.ones(200 * 64), 100)
 
 
 def terminal(monkeypatch):
