@@ -5,7 +5,7 @@ in_process      ranks as threads in lock step, on NumPy arrays: to learn from an
 mpi             ranks as processes, by mpi4py
 nccl            ranks as processes, one for each GPU, by CuPy's NCCL
 run             starts these processes: python -m fa_numba.distributed.run
-board, lost     by which processes find each other, and find out who is lost
+board, lost     how processes find each other, and find out which one is lost
 layouts         which rank holds which tokens: contiguous, striped, zigzag; shard, unshard
 parts           what a rank's queries see of the keys that are here: the kernels' own options
 local_attn      attention of one part on the rank's own device

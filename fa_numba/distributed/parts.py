@@ -24,8 +24,8 @@ these cases:
 So a kernel needs no positions.
 
 Parts whose rows are neighbours are joined, because one call of a kernel is faster than two. In
-zigzag a rank has two chunks. Its own keys are one causal part; of the keys of another rank it sees
-one full part, either all queries and the first chunk of the keys or the second chunk of the queries
+zigzag a rank has two chunks. Its own keys are one causal part. The keys of another rank are one
+full part: either all queries and the first chunk of the keys, or the second chunk of the queries
 and all keys.
 """
 

@@ -2,18 +2,19 @@
 
 Such a step has some hundred small launches: on a GPU it takes as long as Python needs to enqueue
 them. A graph enqueues them all at once. Its arrays, sizes and addresses are fixed, so there is one
-for each number of rows, rounded up to a power of two. The rows that are too many are padding: their
-slot is −1, so that they write nothing, and their results are not read.
+for each number of rows, rounded up to a power of two. The rows that the step does not need are
+padding: their slot is −1, so that they write nothing, and their results are not read.
 
 A token of a prompt is a row like a token that was chosen: one query, which sees the keys up to its
 own position. All keys of a layer are written before any is read. So prompts and answers share a
 step, and its graph. A kernel for many queries would read the keys of a prompt once for a tile of
-its rows, and here each row reads them. `LARGEST_READ` limits that.
+its rows; here each row reads them again. `LARGEST_READ` limits that.
 
-CuPy refuses to call cuBLAS during a capture: `products` calls it, and without it there is no graph.
+CuPy refuses to call cuBLAS during a capture, so `products` calls it. Where `products` cannot, there
+is no graph.
 
-The arrays of a graph come from a memory pool of their own: CuPy would give their memory to others
-while the graph still writes to it.
+The arrays of a graph come from a memory pool of their own. From CuPy's pool others could get their
+memory while the graph still writes to it.
 """
 
 import numpy as np
