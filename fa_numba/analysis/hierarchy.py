@@ -17,8 +17,8 @@ from fa_numba.analysis import devices
 L2_BYTES_PER_CLOCK = {(7, 0): 2048, (8, 0): 5120}
 
 # Clocks until a load can be used, on A100 and H100: Luo et al., "Benchmarking and Dissecting the
-# Nvidia Hopper GPU Architecture via Microbenchmarking", arXiv:2402.13499, rounded. Registers: an
-# FMA whose operand is the result of another.
+# Nvidia Hopper GPU Architecture", arXiv:2402.13499, rounded. Registers: an FMA whose operand is the
+# result of another.
 CLOCKS = {"registers": 4, "shared memory": 30, "L2 cache": 260, "HBM": 470}
 CLOCKS_KNOWN_FOR = (8, 0), (9, 0)
 
