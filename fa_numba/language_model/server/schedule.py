@@ -87,12 +87,14 @@ class Plan(NamedTuple):
 
     def sizes(self):
         """The number of rows of each sequence: an array."""
-        return np.array([1] * len(self.decoding) + [p.stop - p.start for p in self.parts], int)
+        ones = np.ones(len(self.decoding), int)
+        return np.append(ones, [part.stop - part.start for part in self.parts]).astype(int)
 
     def choosing(self):
         """The rows whose logits choose a token, as indices: an array."""
-        chosen = [True] * len(self.decoding) + [part.chosen for part in self.parts]
-        return (np.cumsum(self.sizes()) - 1)[np.array(chosen, bool)]
+        ends = len(self.decoding) + np.cumsum([part.stop - part.start for part in self.parts])
+        chosen = np.array([part.chosen for part in self.parts], bool)
+        return np.append(np.arange(len(self.decoding)), ends[chosen] - 1).astype(int)
 
 
 class Schedule:
