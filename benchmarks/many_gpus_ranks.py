@@ -52,8 +52,8 @@ LIMITS = {"out": 8e-3, "dq": 1.6e-2, "dk": 1.6e-2, "dv": 1.6e-2}
 def noted_waits(comm):
     """Yield the list of pairs of events: before the compute stream waits for an exchange, after.
 
-    The first event happens when the work enqueued so far is done, the second one when what it waits
-    for has arrived too. So the time between them is that for which the GPU computes nothing.
+    The first event happens when the work enqueued so far is done. The second one happens when the
+    exchange is complete, too. Between the two the GPU computes nothing.
     """
     usual, pairs = comm.start_exchange, []
 
@@ -266,7 +266,7 @@ def measure_single(ranks, seqlen, what, repeats):
 
 
 def measure_method(ranks, method, seqlen, what, repeats, single, link, kernel=None):
-    """The time of a method, and for how long its ranks wait for what is sent."""
+    """Add a row: the time of a method, and the time in which its ranks wait for transfers."""
     comm = ranks.comm
     q, k, v, dout = inputs(seqlen, comm.rank)
     dout = dout if what == BOTH else None

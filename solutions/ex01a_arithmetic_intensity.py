@@ -29,8 +29,8 @@ attainable_flops     FLOP/s that the roofline allows: no more than the peak, no 
 ### DEBRIEF: The intensity of standard attention tends to d / dtype_bytes however long the sequence:
 ###   with d = 64 in float16 that is 32, and a tensor core wants 200 on an A100. Fused, it is
 ###   N / dtype_bytes and grows without bound. FlashAttention is between the two. Lesson 04
-###   counts what it really moves: it cannot keep all of K and V on the chip, so they are read once
-###   per tile of queries.
+###   counts its bytes: it cannot keep all of K and V on the chip, so it reads them once per tile
+###   of queries.
 
 
 def vector_add(n, dtype_bytes):

@@ -35,8 +35,8 @@ THREADS = 64  # leave it as it is
 ### HINT 3: buffers = cuda.shared.array((2, THREADS), float32) before the loop over rows, and in it,
 ### first of all, partial = buffers[row // cuda.gridDim.x % 2]. The rest stays as it is.
 ### DEBRIEF: A barrier separates a write from the reads that need it (RAW), and also a read from the
-### write that destroys what was read (WAR). People forget the second kind, because nothing is wrong
-### before the second iteration of a loop. Two buffers need no barrier for it: between the read of a
+### write that overwrites the same element (WAR). People forget the second kind: the first iteration
+### of a loop is right without it. Two buffers need no barrier for it: between the read of a
 ### buffer and the next write to it lie all barriers of the next iteration. This is **double
 ### buffering**. It costs shared memory and saves a wait. FlashAttention protects its tiles of K and
 ### V by a barrier (lesson 07) or by several buffers, so that the next tile can be loaded while this
