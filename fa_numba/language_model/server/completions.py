@@ -104,7 +104,7 @@ def _object(body):
         raise BadRequest(f"the request must be at most {MAX_BODY} bytes", status=413)
     try:
         fields = json.loads(body)
-        json.dumps(fields, ensure_ascii=False).encode()  # half of a pair, "\\ud800", has no UTF-8
+        json.dumps(fields, ensure_ascii=False).encode()  # half of a pair, "\ud800", has no UTF-8
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise BadRequest(f"the request must be JSON: {error!s:.200}") from None
     if not isinstance(fields, dict):
