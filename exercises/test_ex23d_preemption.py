@@ -26,7 +26,7 @@ NEW_PAGES = "new_pages is wrong, and preempt calls it: mend new_pages first."
 
 
 def new_pages_is_wrong(exercise, lengths, page_size):
-    """Whether the answer's new_pages is wrong for these sequences, or for the first ones of them."""
+    """Whether the answer's new_pages is wrong for these sequences, or for some of the first."""
     parts = [lengths[:n] for n in range(len(lengths) + 1)]
     try:
         found = [exercise.new_pages(part, page_size) for part in parts]
