@@ -15,7 +15,7 @@ def check(exercise, length, num_cached, page_size, pages=PAGES):
     assert right, f"mended must return (positions, slots, seq_len), got {got!r:.60}"
     t = np.arange(num_cached, length)
     wants = t, pages[t // page_size] * page_size + t % page_size
-    here = f"{length} tokens, {num_cached} of them cached, pages of {page_size}"
+    here = f"tokens: {length}, cached: {num_cached}, pages of {page_size}"
     for name, found, want in zip(("positions", "slots"), got, wants, strict=False):
         found = np.asarray(found)
         if found.shape != want.shape or found.dtype.kind != "i":

@@ -61,7 +61,8 @@ def check(exercise, answers, batch, *, static):
         static
         and got == by_clock(full, batch, static=True)
         and "The last batch may have fewer requests.",
-        got in (in_order, backwards) and "The requests are sorted here: they come as queued.",
+        got in (in_order, backwards)
+        and "The requests are sorted: they begin in the order of the queue.",
         got == want - 1 and "One step is missing.",
         got == want + 1 and "The next request begins in the step after an end, not one later.",
     ]

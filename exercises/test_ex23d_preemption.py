@@ -58,7 +58,11 @@ def check(exercise, lengths, num_free, page_size):
     got = list(got)
     last = list(range(len(lengths)))[::-1]
     full = [i for i in last if lengths[i] % page_size == 0]
-    longest = sorted(last, key=lambda i: -lengths[i])
+    by_length = [
+        sorted(order, key=lambda i, sign=sign: sign * lengths[i])
+        for order in (last, last[::-1])
+        for sign in (-1, 1)
+    ]
 
     def by(order, **options):
         return got == leaving(lengths, num_free, page_size, order, **options)
@@ -66,8 +70,7 @@ def check(exercise, lengths, num_free, page_size):
     causes = [
         new_pages_is_wrong(exercise, lengths, page_size) and NEW_PAGES,
         by(full) and "Any sequence may have to leave, not only those that need a page.",
-        (by(longest) or by(longest[::-1]))
-        and "The length does not decide: the last to come goes first.",
+        any(map(by, by_length)) and "The length does not decide: the last to come goes first.",
         by(last, strict=True) and "As many free pages as are needed are enough.",
         got == want[::-1] and len(want) > 1 and "These leave, but in the other order.",
         got == list(range(len(want)))
