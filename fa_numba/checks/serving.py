@@ -64,6 +64,16 @@ def check_prompt(prompt, max_tokens, vocabulary, context) -> list:
     return prompt
 
 
+def check_number_of_answers(options, vocabulary) -> None:
+    """Raise unless a beam search, whose answers all differ, can find n of them."""
+    different = vocabulary**options.max_tokens
+    if options.beams and options.n > different:
+        raise ValueError(
+            f"n must be at most {different}, the different answers of {options.max_tokens} tokens, "
+            f"got {options.n}"
+        )
+
+
 def check_fits(prompt, max_tokens, width, pool, max_branches) -> None:
     """Raise unless `width` answers to a prompt of so many tokens fit into an empty pool.
 
