@@ -66,10 +66,9 @@ def check_prompt(prompt, max_tokens, vocabulary, context) -> list:
 
 def check_number_of_answers(options, vocabulary) -> None:
     """Raise unless a beam search, whose answers all differ, can find n of them."""
-    different = vocabulary**options.max_tokens
-    if options.beams and options.n > different:
+    if options.beams and options.n > vocabulary**options.max_tokens:
         raise ValueError(
-            f"n must be at most {different}, the different answers of {options.max_tokens} tokens, "
+            f"n must be at most {vocabulary**options.max_tokens}, the different answers of {options.max_tokens} tokens, "
             f"got {options.n}"
         )
 
