@@ -68,8 +68,8 @@ def check_number_of_answers(options, vocabulary) -> None:
     """Raise unless a beam search, whose answers all differ, can find n of them."""
     if options.beams and options.n > vocabulary**options.max_tokens:
         raise ValueError(
-            f"n must be at most {vocabulary**options.max_tokens}, the different answers of {options.max_tokens} tokens, "
-            f"got {options.n}"
+            f"n must be at most {vocabulary**options.max_tokens}, the different answers of "
+            f"{options.max_tokens} tokens, got {options.n}"
         )
 
 
