@@ -121,10 +121,10 @@ def _listen(host, port):
     try:
         return socket.create_server((host, port))
     except OSError as error:
-        reason = "another program listens there" if error.errno == errno.EADDRINUSE else error
+        taken = error.errno == errno.EADDRINUSE
+        reason = "another program listens there; --port 0 takes a free one" if taken else error
         raise BadRequest(
-            f"--host and --port must name a free address, got {host}:{port}: {reason}; "
-            "--port 0 takes a free port"
+            f"--host and --port must name a free address, got {host}:{port}: {reason}"
         ) from None
 
 
