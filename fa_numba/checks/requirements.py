@@ -174,13 +174,28 @@ def require_lse_shape(name, lse, shape):
 
 def hint_of_heads_before_tokens(q, k, k_name="k"):
     """For an error: say so if only (batch, num_heads, seqlen, head_dim) fits the shapes."""
+    if 0 in q.shape or 0 in k.shape:
+        return ""
     heads, kv_heads = q.shape[1], k.shape[1]
-    if 0 in q.shape or 0 in k.shape or heads % kv_heads:
+    if heads % kv_heads == 0:
+        return (
+            f". They would divide if q and {k_name} were (batch, num_heads, seqlen, head_dim), "
+            f"PyTorch's layout, with {heads} and {kv_heads} heads: here the axes are (batch, "
+            "seqlen, num_heads, head_dim), q.transpose(0, 2, 1, 3), in PyTorch q.transpose(1, 2)"
+        )
+    if q.shape[2] % kv_heads == 0:
+        return hint_of_heads_before_slots(q, k, k_name)
+    return ""
+
+
+def hint_of_heads_before_slots(q, k_cache, name="k_cache"):
+    """For an error: say so if the heads of a cache, or of its pages, come before its tokens."""
+    kv_heads = k_cache.shape[1]
+    if kv_heads == 0 or q.shape[2] % kv_heads:
         return ""
     return (
-        f". They would divide if q and {k_name} were (batch, num_heads, seqlen, head_dim), "
-        f"PyTorch's layout, with {heads} and {kv_heads} heads: here the axes are (batch, seqlen, "
-        f"num_heads, head_dim), q.transpose(0, 2, 1, 3), in PyTorch q.transpose(1, 2)"
+        f". {kv_heads}, the axis before, would divide: the axes of {name} must be tokens, then "
+        f"heads, then head_dim; {name}.transpose(0, 2, 1, 3), in PyTorch {name}.transpose(1, 2)"
     )
 
 
