@@ -118,6 +118,40 @@ OTHER_NAMES = {
 }
 
 
+# The same for fa_numba.torch, whose arguments have the names of PyTorch's and flash-attention's.
+FLASH = "flash_attn_func has it"
+NO_MASK = "flash_attn_func has causal, window_size, softcap and alibi_slopes"
+OTHER_NAMES_IN_TORCH = {
+    "is_causal": ("causal", "it aligns the last query with the last key"),
+    "causal": ("is_causal", "it aligns the first query with the first key"),
+    "scale": ("softmax_scale", ""),
+    "sm_scale": ("softmax_scale scale", ""),
+    "softmax_scale": ("scale", ""),
+    "query": ("q", ""),
+    "key": ("k_cache k", ""),
+    "value": ("v_cache v", ""),
+    "q": ("query", ""),
+    "k": ("key", ""),
+    "v": ("value", ""),
+    "dropout": ("dropout_p", ""),
+    "mask": ("", NO_MASK),
+    "attn_mask": ("", NO_MASK),
+    "attn_bias": ("", NO_MASK),
+    "attention_mask": ("", NO_MASK),
+    "window_size": ("", FLASH),
+    "softcap": ("", FLASH),
+    "alibi_slopes": ("", FLASH),
+    "deterministic": ("", "torch.use_deterministic_algorithms(True) asks for it"),
+    "enable_gqa": ("", NOT_NEEDED),
+    "return_lse": ("return_softmax_lse return_attn_probs", ""),
+    "return_softmax_lse": ("return_attn_probs", ""),
+    "return_attn_probs": ("return_softmax_lse", ""),
+    "page_table": ("block_table", ""),
+    "seq_lens": ("cache_seqlens", "it does not count the tokens of k"),
+    "seqused_k": ("cache_seqlens", "it does not count the tokens of k"),
+}
+
+
 def refuses_other_names(function):
     """Decorate a function: an unknown argument is an error that says the name it has here.
 
@@ -126,34 +160,36 @@ def refuses_other_names(function):
     """
     parameters = inspect.signature(function).parameters
     by_position = [x.name for x in parameters.values() if x.kind is x.POSITIONAL_OR_KEYWORD]
-    names, most = frozenset(parameters), len(by_position)
+    names = frozenset(parameters)
 
     @functools.wraps(function)
     def call(*args, **options):
         if not options.keys() <= names:
             name = next(name for name in options if name not in names)
-            raise TypeError(_message(function.__name__, name, names))
-        if len(args) > most:
+            raise TypeError(message_for(function.__name__, name, names, OTHER_NAMES))
+        if len(args) > len(by_position):
+            by_name = ", ".join(sorted(names.difference(by_position)))
             raise TypeError(
-                f"{function.__name__} takes {', '.join(by_position)} by position, and options by "
-                f"name: got {len(args)} arguments by position; "
-                f"its options are {', '.join(sorted(names.difference(by_position))) or 'none'}"
+                f"{function.__name__} takes {len(by_position)} arguments by position, "
+                f"{', '.join(by_position)}, got {len(args)}"
+                + (f": give options by their names, {by_name}" if by_name else "")
             )
         return function(*args, **options)
 
     return call
 
 
-def _message(function_name, name, parameters):
-    names, more = OTHER_NAMES.get(name, ("", ""))
+def message_for(function_name, name, parameters, other_names):
+    """Say that a function has no argument of this name, and what it has instead."""
+    names, more = other_names.get(name, ("", ""))
     ours = next((x for x in names.split() if x in parameters), None)
     if names and not ours:  # of another function here: what takes it?
-        _, more = next((OTHER_NAMES[x] for x in names.split() if x in OTHER_NAMES), ("", ""))
+        _, more = next((other_names[x] for x in names.split() if x in other_names), ("", ""))
     if ours:
         hint = f"it is called {ours} here" + (f". {more[0].upper()}{more[1:]}" if more else "")
     elif more:
         hint = more
-    elif close := difflib.get_close_matches(name, sorted(parameters), n=1):
+    elif len(name) > 2 and (close := difflib.get_close_matches(name, sorted(parameters), n=1)):
         hint = f"did you mean {close[0]}?"
     else:
         hint = f"it has {', '.join(sorted(parameters))}"

@@ -67,9 +67,11 @@ def require_one_library(**named):
 def _not_an_array(name, x):
     kind = f"{type(x).__module__.partition('.')[0]}.{type(x).__name__}".removeprefix("builtins.")
     if kind.startswith("torch."):
+        where = getattr(getattr(x, "device", None), "type", "cpu")
+        where = "in CPU memory" if where == "cpu" else f"on the device {where}"
         return (
-            f"{name} must be a CUDA tensor, got a PyTorch tensor in CPU memory: {name}.cuda() runs "
-            f"on the GPU, {name}.numpy() on the CPU; fa_numba.torch takes both"
+            f"{name} must be a CUDA tensor, got a PyTorch tensor {where}: {name}.cuda() runs on "
+            f"the GPU, {name}.numpy() on the CPU; fa_numba.torch takes both"
         )
     *others, last = arrays.LIBRARIES.values()
     return f"{name} must be a {', '.join(others)} or {last}, got {kind}"
