@@ -14,9 +14,9 @@ NEW_ARRAYS = "the results are new arrays, of the dtype of the first argument"
 LARGEST_FIRST = "the largest come first"
 NO_ROTARY = "rotate q and k before the call"
 NO_PAGES_LIST = "block_table has a row of page numbers for each sequence, and seq_lens its length"
-# Names of arguments in PyTorch, flash-attention, FlashInfer, vLLM, JAX and transformers, and our own
-# that some functions lack. For each: our names (a function has at most one of them), and a sentence
-# of explanation.
+# Names of arguments in PyTorch, flash-attention, FlashInfer, vLLM, JAX and transformers, and ours
+# that some functions lack. For each: our names (a function has at most one of them), and a
+# sentence of explanation.
 OTHER_NAMES = {
     "is_causal": (
         "causal",
@@ -112,7 +112,10 @@ OTHER_NAMES = {
         "",
         'which("flash_attn_grad", dout, q, k, v, out, lse) names the kernel for gradients',
     ),
-    "num_splits": ("", "the kernel chooses it; the lesson kernels of decoding have it as an option"),
+    "num_splits": (
+        "",
+        "the kernel chooses it; the lesson kernels of decoding have it as an option",
+    ),
     "block_m": ("", "the kernel chooses its tiles; flash_attn_v2 has it as an option"),
     "block_n": ("", "the kernel chooses its tiles; flash_attn_v2 has it as an option"),
 }

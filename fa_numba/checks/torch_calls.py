@@ -302,6 +302,16 @@ def check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table):
                 f"{name} must have one row for each of the {batch} sequences of q, "
                 f"got {named[name].shape[0]}"
             )
+    if block_table is None and k_cache.shape[0] != batch:
+        raise ValueError(
+            f"k_cache and v_cache must have the batch of q, {batch}, got {k_cache.shape[0]}"
+        )
+    num_heads, num_kv_heads = q.shape[2], k_cache.shape[2]
+    if num_kv_heads == 0 or num_heads % num_kv_heads:
+        raise ValueError(
+            f"the heads of k_cache and v_cache must divide the heads of q, {num_heads}, "
+            f"got {num_kv_heads}"
+        )
     if k is not None:
         _check_new_tokens(batch, k_cache, k, v, cache_seqlens)
     new = 0 if k is None else k.shape[1]
@@ -310,7 +320,7 @@ def check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table):
         integer("cache_seqlens", cache_seqlens, at_least=0)
         _check_length("cache_seqlens", cache_seqlens, room)
     if q.device.type == "cpu" and not torch.compiler.is_compiling():
-        _check_contents(k_cache, cache_seqlens, block_table, room, new)
+        _check_contents(q, k_cache, cache_seqlens, block_table, room, new)
 
 
 def _check_length(name, length, room):
@@ -321,26 +331,22 @@ def _check_length(name, length, room):
         )
 
 
-def _check_contents(k_cache, cache_seqlens, block_table, room, new):
+def _check_contents(q, k_cache, cache_seqlens, block_table, room, new):
     """Raise for lengths and pages outside of the caches, before anything is written to them.
 
     Not for CUDA tensors: reading their numbers waits for the GPU.
     """
+    batch, (num_pages, page_size) = q.shape[0], k_cache.shape[:2]
+    lengths = [room if cache_seqlens is None else cache_seqlens] * batch
     try:
         if isinstance(cache_seqlens, torch.Tensor):
             lengths = cache_seqlens.tolist()
-        else:
-            lengths = []
-        pages = [] if block_table is None else block_table.tolist()
+        pages = [[]] * batch if block_table is None else block_table.tolist()
     except RuntimeError:  # tensors without numbers: fake ones, or those of torch.vmap
         return
-    for b, length in enumerate(lengths):
+    for b, (length, row) in enumerate(zip(lengths, pages, strict=True)):
         _check_length(f"cache_seqlens[{b}]", length, room)
-    num_pages, page_size = k_cache.shape[:2]
-    for b, row in enumerate(pages):
-        length = lengths[b] if lengths else room if cache_seqlens is None else int(cache_seqlens)
-        used = row[: -(-(length + new) // page_size)]
-        for i, page in enumerate(used):
+        for i, page in enumerate(row[: -(-(length + new) // max(page_size, 1))]):
             if not 0 <= page < num_pages:
                 raise ValueError(
                     f"block_table[{b}, {i}] must be a page from 0 to {num_pages - 1}, because "
