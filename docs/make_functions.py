@@ -48,8 +48,9 @@ so. [Every kernel](kernels.md): its GPUs, dtypes and lesson.
   everything is computed in float32, and results have the dtype of q.
 - Strides are any, but neighbours along the last axis must be neighbours in memory.
 - The array decides where a function runs: CuPy arrays and PyTorch's CUDA tensors on their GPU and
-  stream. NumPy arrays run compiled for the CPU in a job, `fa_numba.cpu`, and on the CPU engine in
-  a function that names its kernel. Tensors in CPU memory, and gradients by autograd, have
+  stream. NumPy arrays run compiled for the CPU in a job, `fa_numba.cpu`, on as many threads as
+  `numba.set_num_threads` allows; in a function that names its kernel they run on the CPU engine.
+  Tensors in CPU memory, and gradients by autograd, have
   [functions of their own](torch.md).
 - `which(fa_numba.flash_decode, q, k_cache, v_cache, seq_lens)` says which kernel a job takes for
   these arrays, and why. `which(q, k, v)` is short for `flash_attn`.

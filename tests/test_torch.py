@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from unittest import mock
 
+import numba
 import numpy as np
 import pytest
 
@@ -373,6 +374,24 @@ def test_checkpointing_and_inference_mode():
     with torch.inference_mode():
         torch.manual_seed(0)
         assert torch.equal(call(q, k, v), out)
+
+
+def test_no_more_threads_than_pytorch_has():
+    q, k, v = tensors((1, 5, 2, 8), (1, 5, 2, 8), (1, 5, 2, 8))
+    seen, before = [], (torch.get_num_threads(), numba.get_num_threads())
+
+    def job(*arrays, **options):
+        seen.append(numba.get_num_threads())
+        return arrays[0], np.zeros((1, 2, 5), np.float32)
+
+    with mock.patch.object(operators.jobs, "flash_attn", job):
+        try:
+            for threads in (1, 64):
+                torch.set_num_threads(threads)
+                flash_attn_func(q, k, v)
+        finally:
+            torch.set_num_threads(before[0])
+    assert seen == [1, before[1]] and numba.get_num_threads() == before[1]
 
 
 def test_a_call_recorded_without_gradients_is_not_replayed_with_them():
