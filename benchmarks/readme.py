@@ -298,8 +298,15 @@ def dropout_table():
 def torch_tables():
     """Training of a small model; then calls, forward and backward; then their host time."""
 
+    def with_quartiles(row, name):
+        first, third = row.get(f"{name}, quartiles") or (None, None)
+        return row[name] if first is None else f"{row[name]} ({first} to {third})"
+
     def step(row):
-        return f"{row['ms']} (± {row['largest difference from SDPA']})"
+        loss = row["largest difference from SDPA"]
+        if "ms, quartiles" in row:
+            return f"{with_quartiles(row, 'ms')}, ± {loss}"
+        return f"{row['ms']} (± {loss})"
 
     training = section(
         "torch",
@@ -320,7 +327,7 @@ def torch_tables():
         if row["what"] == "host":
             cells = host.setdefault(kernel(row), {"kernel": kernel(row)})
             for how in ("in a row, µs", "after synchronizing, µs"):
-                cells[f"{row['pass']}, {how}"] = row[how]
+                cells[f"{row['pass']}, {how}"] = with_quartiles(row, how)
     calls = [table(with_all_columns(list(x.values()))) for x in (rows, host) if x]
     return training and "\n\n".join([training, *calls])
 
