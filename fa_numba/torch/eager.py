@@ -31,7 +31,7 @@ GPU = "cuda"
 NO_WINDOW = (-1, -1)
 
 _plans = {}  # by options and layouts
-_recent = {}  # the plans that were used last with a choice of options
+_recent = {}  # pairs of `_with_recent`: the plans that were used last with a choice of options
 
 try:
     _dispatch_keys = torch._C._dispatch_keys
@@ -75,9 +75,7 @@ def repeat(function, q, k, v, others, options, window_size=NO_WINDOW):
             if plan is None:
                 return None
             if all(map(operator.is_, given, (q, k, v))):  # not cast
-                if not plan.fits(*given, *others):
-                    plan.fits = _fitting(*given, *others)
-                _recent[choice] = _with_recent(plan, _recent.get(choice, ()))
+                _recent[choice] = _with_recent(plan, _recent.get(choice, ()), *given, *others)
     except (AttributeError, TypeError, RuntimeError):  # an argument that the checks will refuse
         return None
     return plan(q, k, v, others)
@@ -175,17 +173,19 @@ def _never(*tensors):
 
 
 def _that_fits(recent, *tensors):
-    """Return the first of some recent ones whose `fits` knows these tensors, or None."""
+    """Return the first of some recent plans, or backward passes, for these tensors, or None."""
     if launching.enabled:
-        for known in recent:
-            if known.fits(*tensors):
+        for fits, known in recent:
+            if fits(*tensors):
                 return known
     return None
 
 
-def _with_recent(known, recent):
-    """Return recent ones with `known` before the others, as many as are kept."""
-    return (known, *[x for x in recent if x is not known][: MAX_RECENT - 1])
+def _with_recent(known, recent, *tensors):
+    """Return pairs (what fits, what it fits): `known` for these tensors, then recent ones."""
+    if not known.fits(*tensors):  # of other modes
+        known.fits = _fitting(*tensors)
+    return (known.fits, known), *recent[: MAX_RECENT - 1]
 
 
 def _is_plain(x):
@@ -254,8 +254,8 @@ class Plan:
     fits : callable
         ``fits(q, k, v, *others)`` says whether these tensors have the layouts of the plan, or
         perhaps not.
-    recent : tuple of Backward
-        Those of `backward` that were used last.
+    recent : tuple of (callable, Backward)
+        Those of `backward` that were used last, as of `_with_recent`.
     """
 
     def __init__(self, arguments, drops, transposed):
@@ -321,9 +321,7 @@ class Plan:
             return None, None
         layouts = _layouts(*given)
         if known := self.backward.get(layouts):
-            if not known.fits(*given):  # it was made in other modes
-                known.fits = _fitting(*given)
-            self.recent = _with_recent(known, self.recent)
+            self.recent = _with_recent(known, self.recent, *given)
         return known, layouts
 
     def _contiguous(self, x):
