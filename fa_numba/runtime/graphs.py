@@ -27,7 +27,7 @@ REPEATS_BEFORE_GRAPH = 8
 MAX_STREAMS = 4  # streams for which graphs of the same launches are kept
 # Results of one call are mostly alive until the next one returns, so two addresses alternate; the
 # layers of a model that trains each come back to their own.
-GRAPHS_OF_STREAM = 32
+GRAPHS_OF_STREAM = 64
 CALLS_BEFORE_OWN_GRAPH = 4  # with the same addresses
 MAX_COUNTED = 256  # lists of addresses without a graph of their own whose calls are counted
 MAX_GRAPHS = 1024  # of all launches together
