@@ -212,8 +212,8 @@ def predict_ring(problem, *, flops, bytes_per_second, latency=0.0, backward=Fals
     -------
     Prediction
     """
-    flops = checks.check_rate("flops", flops)
-    bytes_per_second = checks.check_rate("bytes_per_second", bytes_per_second)
+    flops = checks.check_positive("flops", flops)
+    bytes_per_second = checks.check_positive("bytes_per_second", bytes_per_second)
     per_pair = FLOPS_PER_PAIR["backward" if backward else "forward"]
     seconds_per_pair = per_pair * problem.batch * problem.num_heads * problem.head_dim / flops
     sent = ring_bytes(problem, backward).max(axis=0)
@@ -221,6 +221,41 @@ def predict_ring(problem, *, flops, bytes_per_second, latency=0.0, backward=Fals
     seqlen = problem.seqlen
     pairs = seqlen * (seqlen + 1) / 2 if problem.causal else seqlen**2
     return Prediction(largest_pairs(problem) * seconds_per_pair, link, pairs * seconds_per_pair)
+
+
+def predict_decode(problem, *, single, bytes_per_second, latency=0.0):
+    """Predict the seconds of one query over the keys of all ranks.
+
+    In a ring the keys travel: in each step a rank reads its keys, or waits for the next ones if the
+    link is slower. In `tree_decode` each rank reads its own keys. Two all_reduce follow: one
+    exchange each between two ranks, and two each between more. Their bytes are few.
+
+    Parameters
+    ----------
+    problem : Problem
+    single : float
+        Seconds of one device that has all keys. Decoding is bound by memory, so a rank takes its
+        share of them.
+    bytes_per_second : float
+        Of a link, in one direction.
+    latency : float, default=0.0
+        Seconds of an exchange of few bytes.
+
+    Returns
+    -------
+    dict of str to float
+        Seconds of "tree" and "ring".
+    """
+    single = checks.check_positive("single", single)
+    bytes_per_second = checks.check_positive("bytes_per_second", bytes_per_second)
+    world_size = problem.world_size
+    if world_size == 1:
+        return {"tree": single, "ring": single}
+    own = single / world_size
+    exchanges = 2 if world_size == 2 else 4
+    sent = ring_bytes(problem).max(axis=0)[:-1] / bytes_per_second + latency
+    ring = own + float(np.maximum(own, sent).sum())
+    return {"tree": own + exchanges * latency, "ring": ring}
 
 
 def largest_pairs(problem):
