@@ -98,8 +98,10 @@ def merge_into(out, lse, out_b, lse_b):
 def merge_over_ranks(comm, out, lse):
     """The state of the keys of all ranks: the same bits on every rank.
 
-    Each rank gives the state of its own keys, for the same queries. Let m be the largest lse of a
-    row, and w = e^(lse − m) on each rank. Then out is Σ w out / Σ w, and lse is m + log Σ w.
+    Each rank gives the state of its own keys, for the same queries, and sends it to all others.
+    Every rank merges all states in the order of the ranks. A state is small, so the number of
+    exchanges matters and not the bytes: a maximum and then a sum, by all_reduce, take up to four
+    exchanges, and this takes one.
 
     Parameters
     ----------
@@ -111,14 +113,12 @@ def merge_over_ranks(comm, out, lse):
     -------
     out, lse : arrays of the same shapes, float32
     """
-    m = comm.all_reduce(lse, "max")
-    m = np.where(m == -np.inf, np.float32(0), m)  # no rank has a key: -inf - -inf would be NaN
-    w = per_row(np.exp(lse - m))
-    total = comm.all_reduce(np.concatenate([out * w, w], axis=-1), "sum")
-    l = total[..., -1:]
-    out = total[..., :-1] / np.where(l == 0, np.float32(1), l)
-    with np.errstate(divide="ignore"):  # log(0) = -inf is the lse of no keys
-        return out, m + np.log(l[..., 0].transpose(0, 2, 1))
+    states = comm.all_gather(np.concatenate([out, per_row(lse)], axis=-1))
+    (out, lse), *others = ((x[..., :-1], x[..., -1].transpose(0, 2, 1)) for x in states)
+    lse = lse.astype(np.float64)
+    for state in others:
+        merge_into(out, lse, *state)
+    return out, lse.astype(np.float32)
 
 
 def sigmoid(x):
