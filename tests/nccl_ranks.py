@@ -57,13 +57,19 @@ def fail(fault):
         time.sleep(20)
 
 
+def decode(comm, q, k, v):
+    """The last query over the keys of all ranks."""
+    with q.device:
+        return tree_decode(comm, q, k, v, seqlen=SEQLEN)
+
+
 def check_decoding(comm, q, k, v):
-    """The last query over the keys of all ranks, beside ranks in one process."""
+    """`decode` beside ranks in one process."""
     shards = [shard(x, "contiguous", comm.world_size) for x in (k, v)]
     queries = [q[:, -1:]] * comm.world_size
-    got = tree_decode(comm, queries[0], *(x[comm.rank] for x in shards), seqlen=SEQLEN)
-    ran = run_ranks(tree_decode, comm.world_size, queries, *shards, seqlen=SEQLEN)
-    for x, y in zip(got, ran.results[comm.rank], strict=True):
+    got = decode(comm, queries[0], *(x[comm.rank] for x in shards))
+    want = run_ranks(decode, comm.world_size, queries, *shards).results[comm.rank]
+    for x, y in zip(got, want, strict=True):
         np.testing.assert_array_equal(x.get(), y.get(), strict=True)
 
 

@@ -25,6 +25,7 @@ section 3.1; in this form Zhu Zilin, ring-flash-attention.
 import numpy as np
 
 from fa_numba.on_cuda_cores import running_state
+from fa_numba.on_cuda_cores.decode_problem import launch_combine_wide
 from fa_numba.runtime import arrays
 
 
@@ -95,7 +96,7 @@ def merge_into(out, lse, out_b, lse_b):
     lse[...] = np.maximum(lse, lse_b) - log_sigmoid(abs(difference))
 
 
-def merge_over_ranks(comm, out, lse):
+def merge_over_ranks(comm, out, lse, dtype=np.float32):
     """The state of the keys of all ranks: the same bits on every rank.
 
     Each rank gives the state of its own keys, for the same queries, and sends it to all others.
@@ -108,17 +109,26 @@ def merge_over_ranks(comm, out, lse):
     comm : Communicator
     out : array of shape (batch, seqlen_q, num_heads, head_dim), float32
     lse : array of shape (batch, num_heads, seqlen_q), float32
+    dtype : dtype, default=float32
+        Of the merged out: float32, float16 or bfloat16.
 
     Returns
     -------
-    out, lse : arrays of the same shapes, float32
+    out : array of the shape of out, dtype
+    lse : array of the shape of lse, float32
     """
-    states = comm.all_gather(np.concatenate([out, per_row(lse)], axis=-1))
-    (out, lse), *others = ((x[..., :-1], x[..., -1].transpose(0, 2, 1)) for x in states)
+    states = comm.all_gather(np.concatenate([out, per_row(lse)], axis=-1)[None])
+    if arrays.library_of(out) != "numpy":  # on a GPU one launch merges all
+        states = np.concatenate(states)
+        merged = arrays.empty(out, out.shape, dtype), arrays.empty(out, lse.shape)
+        lses = states[..., -1].transpose(0, 1, 3, 2)
+        launch_combine_wide(states[..., :-1], lses, *merged)
+        return merged
+    (out, lse), *others = ((x[0, ..., :-1], x[0, ..., -1].transpose(0, 2, 1)) for x in states)
     lse = lse.astype(np.float64)
     for state in others:
         merge_into(out, lse, *state)
-    return out, lse.astype(np.float32)
+    return out.astype(dtype), lse.astype(np.float32)
 
 
 def sigmoid(x):

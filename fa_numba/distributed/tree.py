@@ -17,7 +17,7 @@ import numpy as np
 from fa_numba.checks import distributed as checks
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.distributed.layouts import Span, make_layout
-from fa_numba.distributed.local_attn import local_attn, rounded
+from fa_numba.distributed.local_attn import local_attn
 from fa_numba.distributed.merge import RunningState, merge_over_ranks
 from fa_numba.distributed.parts import part_of
 
@@ -97,5 +97,4 @@ def tree_decode(
         state.merge(slice(0, 1), out_part, lse_part - farther)
         comm.record.step.pairs += part.pairs
     out, lse = state.result()
-    out, lse = merge_over_ranks(comm, out, lse.astype(np.float32))
-    return rounded(out, q.dtype), lse
+    return merge_over_ranks(comm, out, lse.astype(np.float32), q.dtype)
