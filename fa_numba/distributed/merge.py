@@ -25,7 +25,7 @@ section 3.1; in this form Zhu Zilin, ring-flash-attention.
 import numpy as np
 
 from fa_numba.on_cuda_cores import running_state
-from fa_numba.on_cuda_cores.decode_problem import launch_combine_wide
+from fa_numba.on_cuda_cores.running_state import views_of
 from fa_numba.runtime import arrays
 
 
@@ -84,7 +84,8 @@ def merge_into(out, lse, out_b, lse_b):
     ----------
     out, out_b : arrays of shape (batch, seqlen_q, num_heads, head_dim), float32
         0 where the lse is −inf.
-    lse, lse_b : arrays of shape (batch, num_heads, seqlen_q), float64 and float32
+    lse : array of shape (batch, num_heads, seqlen_q), float64 or float32
+    lse_b : array of the shape of lse, float32
     """
     if arrays.library_of(out) != "numpy":
         running_state.merge_into(out, lse, out_b, lse_b)
@@ -108,7 +109,7 @@ def merge_over_ranks(comm, out, lse, dtype=np.float32):
     ----------
     comm : Communicator
     out : array of shape (batch, seqlen_q, num_heads, head_dim), float32
-    lse : array of shape (batch, num_heads, seqlen_q), float32
+    lse : array of shape (batch, num_heads, seqlen_q), float32 or float64
     dtype : dtype, default=float32
         Of the merged out: float32, float16 or bfloat16.
 
@@ -117,18 +118,24 @@ def merge_over_ranks(comm, out, lse, dtype=np.float32):
     out : array of the shape of out, dtype
     lse : array of the shape of lse, float32
     """
-    states = comm.all_gather(np.concatenate([out, per_row(lse)], axis=-1)[None])
-    if arrays.library_of(out) != "numpy":  # on a GPU one launch merges all
-        states = np.concatenate(states)
-        merged = arrays.empty(out, out.shape, dtype), arrays.empty(out, lse.shape)
-        lses = states[..., -1].transpose(0, 1, 3, 2)
-        launch_combine_wide(states[..., :-1], lses, *merged)
-        return merged
-    (out, lse), *others = ((x[0, ..., :-1], x[0, ..., -1].transpose(0, 2, 1)) for x in states)
-    lse = lse.astype(np.float64)
-    for state in others:
-        merge_into(out, lse, *state)
-    return out.astype(dtype), lse.astype(np.float32)
+    packed, others = pack(out, lse), [r for r in range(comm.world_size) if r != comm.rank]
+    arriving = comm.start_exchange(
+        dict.fromkeys(others, packed), dict.fromkeys(others, packed.shape), packed
+    )
+    states = arriving.wait() | {comm.rank: packed}
+    state = views_of(states[0])
+    for rank in range(1, comm.world_size):  # in the order of the ranks: everywhere the same bits
+        merge_into(*state, *views_of(states[rank]))
+    if arrays.library_of(out) == "numpy":
+        return state[0].astype(dtype), state[1].copy()
+    return running_state.unpack(states[0], dtype)
+
+
+def pack(out, lse):
+    """A state in one array, so that it travels in one message."""
+    if arrays.library_of(out) == "numpy":
+        return np.concatenate([out, per_row(lse.astype(np.float32))], axis=-1)
+    return running_state.pack(out, lse)
 
 
 def sigmoid(x):

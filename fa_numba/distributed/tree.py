@@ -86,7 +86,7 @@ def tree_decode(
         part = part_of(query, keys, left, 0)
         if part is None:
             continue
-        n, farther = part.keys, 0.0
+        n = part.keys
         if alibi_slopes is not None:
             # For a kernel the query is at the last key, and keys have a distance of 1. The true
             # distance is `step` times that, and a constant more: that of the last key.
@@ -94,7 +94,9 @@ def tree_decode(
             last = keys.start + keys.step * (n.stop - 1 - keys.offset)
             farther = alibi_slopes[:, None] * np.float32(query.start - last)
         out_part, lse_part = attn(q, k[:, n], v[:, n], **scores)
-        state.merge(slice(0, 1), out_part, lse_part - farther)
+        if alibi_slopes is not None:
+            lse_part = lse_part - farther
+        state.merge(slice(0, 1), out_part, lse_part)
         comm.record.step.pairs += part.pairs
     out, lse = state.result()
-    return merge_over_ranks(comm, out, lse.astype(np.float32), q.dtype)
+    return merge_over_ranks(comm, out, lse, q.dtype)
