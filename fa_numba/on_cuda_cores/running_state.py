@@ -11,13 +11,15 @@ formulas). An array operation for each line of these formulas would make six pas
 kernel makes one.
 
 These kernels are bound by memory. A thread loads all of its numbers before it stores the first:
-otherwise each load would wait for the store before it, which might be to the same address.
+otherwise each load would wait for the store before it, which might be to the same address. Indices
+are unsigned, since a negative one counts from the end, and to find out takes more instructions than
+the merge.
 """
 
 import functools
 import math
 
-from numba import cuda, float32, float64
+from numba import cuda, float32, float64, uint64
 
 from fa_numba.constants import NEG_INF, WARP_SIZE, ZERO
 from fa_numba.runtime import arrays
@@ -47,16 +49,15 @@ def make_merge_into(HEAD_DIM):
         budget    56 registers, 0 bytes shared
         """
         x, y = cuda.local.array(NUM_COLS, float32), cuda.local.array(NUM_COLS, float32)
-        tx = cuda.threadIdx.x
-        m = cuda.blockIdx.x * ROWS + cuda.threadIdx.y
-        head, b = cuda.blockIdx.y, cuda.blockIdx.z
-        if m < out.shape[1]:
+        tx, m = uint64(cuda.threadIdx.x), uint64(cuda.blockIdx.x * ROWS + cuda.threadIdx.y)
+        head, b = uint64(cuda.blockIdx.y), uint64(cuda.blockIdx.z)
+        if m < uint64(out.shape[1]):
             new = lse_b[b, head, m]
             if new != NEG_INF:  # a part without keys changes nothing, whatever its out is
                 for c in range(NUM_COLS):
-                    d = tx + c * WARP_SIZE
+                    d = tx + uint64(c * WARP_SIZE)
                     x[c] = y[c] = ZERO
-                    if d < HEAD_DIM:
+                    if d < uint64(HEAD_DIM):
                         x[c], y[c] = out[b, m, head, d], out_b[b, m, head, d]
                 old = lse[b, head, m]
                 difference = float32(float64(new) - float64(old))
@@ -64,8 +65,8 @@ def make_merge_into(HEAD_DIM):
                 weight = (float32(1) if difference >= float32(0) else e) / (float32(1) + e)
                 cuda.syncwarp()  # all threads have read lse: safe to overwrite
                 for c in range(NUM_COLS):
-                    d = tx + c * WARP_SIZE
-                    if d < HEAD_DIM:
+                    d = tx + uint64(c * WARP_SIZE)
+                    if d < uint64(HEAD_DIM):
                         out[b, m, head, d] = x[c] - weight * (x[c] - y[c])
                 if tx == 0:
                     larger = float64(new) if difference >= float32(0) else float64(old)
@@ -85,13 +86,13 @@ def convert_kernel(x, y):
     budget    32 registers, 0 bytes shared
     """
     values = cuda.local.array(EACH, float32)
-    first = cuda.blockIdx.x * (EACH * THREADS) + cuda.threadIdx.x
+    first = uint64(cuda.blockIdx.x) * uint64(EACH * THREADS) + uint64(cuda.threadIdx.x)
     for c in range(EACH):
-        i = first + c * THREADS
-        values[c] = float32(x[i]) if i < x.shape[0] else ZERO
+        i = first + uint64(c * THREADS)
+        values[c] = float32(x[i]) if i < uint64(x.shape[0]) else ZERO
     for c in range(EACH):
-        i = first + c * THREADS
-        if i < x.shape[0]:
+        i = first + uint64(c * THREADS)
+        if i < uint64(x.shape[0]):
             y[i] = values[c]
 
 
