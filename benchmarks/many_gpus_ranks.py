@@ -264,7 +264,7 @@ def measure(ranks, peer, link):
     world_size = ranks.comm.world_size
     for seqlen in SEQLENS:
         repeats = {16_384: 15, 65_536: 5 if world_size == 2 else 3}.get(seqlen, 1)
-        calls = repeats + (repeats > 1)
+        calls = repeats + 1
         whole = seqlen * world_size
         for what in (FORWARD, BOTH):
             # Seconds of one GPU at 600 TFLOP/s, gradients included: the cost of what comes next.
@@ -314,8 +314,7 @@ def measure_single(ranks, seqlen, what, repeats):
         if what == BOTH:
             flash_attn_grad(dout, q, k, v, out, lse, causal=True)
 
-    if repeats > 1:
-        function()
+    function()  # allocates, which takes up to a third of a second
     seconds = ranks.seconds(function, repeats)
     tokens = seqlen // ranks.comm.world_size
     ranks.add(tokens=tokens, what=what, method="one GPU", ms=1e3 * seconds)
@@ -327,8 +326,7 @@ def measure_method(ranks, method, seqlen, what, repeats, single, link, kernel=No
     comm = ranks.comm
     q, k, v, dout = inputs(seqlen, comm.rank)
     dout = dout if what == BOTH else None
-    if repeats > 1:  # a single call takes seconds, and hides the cost of the first one
-        run_method(comm, method, q, k, v, dout)
+    run_method(comm, method, q, k, v, dout)
     comm.record.steps.clear()
     waits = []
 
@@ -366,8 +364,7 @@ def measure_peer(ranks, peer, seqlen, what, repeats, single):
         torch.cuda.synchronize()
 
     try:
-        if repeats > 1:
-            function()
+        function()
         seconds = ranks.seconds(function, repeats)
     except RuntimeError as error:
         ranks.add(tokens=seqlen, what=what, method="peer", error=" ".join(str(error).split())[:200])

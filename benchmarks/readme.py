@@ -36,6 +36,7 @@ PUBLISHED = "fa-numba", "cuDNN", "FlashAttention-2", "published"  # columns
 GRADIENTS = "out", "dq", "dk", "dv"
 FORWARD, BOTH = "forward", "forward+backward"  # of bench_many_gpus
 INFINIBAND = "InfiniBand", 50  # GB/s of each GPU: a port of 400 Gbit/s
+H100 = "h100"  # folder of results: python -m benchmarks --into h100
 NEAR = 0.97  # a kernel is as good as the fastest
 # Kernels of the table of calls.
 CALLS = "flash_attn_v2", "flash_attn,", "flash_attn_persistent", "flash_decode_mma", "SDPA"
@@ -48,8 +49,9 @@ def table(rows):
     return "\n".join(lines)
 
 
-def load(question):
-    path = RESULTS / f"{question}.json"
+def load(question, folder=""):
+    """The record of a question, or None: in a folder of results those of another GPU."""
+    path = RESULTS / folder / f"{question}.json"
     return json.loads(path.read_text()) if path.exists() else None
 
 
@@ -211,9 +213,9 @@ def masks_table():
     )
 
 
-def few_queries_table():
+def few_queries_table(folder=""):
     """Our time and that of PyTorch's attention: a row for each problem."""
-    record = load("few_queries")
+    record = load("few_queries", folder)
     if record is None:
         return None
     rows = [
@@ -242,9 +244,9 @@ def packed_table(direction):
     )
 
 
-def published_table():
+def published_table(folder=""):
     """Our rate, those of PyTorch's in the same run, and the published one: a row for each size."""
-    record = load("published")
+    record = load("published", folder)
     if record is None:
         return None
     rows = [
@@ -259,9 +261,9 @@ def published_table():
     return f"{caption(record)}\n\n{table(rows)}"
 
 
-def choice_table():
+def choice_table(folder=""):
     """How near the kernel that a job takes is to the fastest: a row for each job."""
-    record = load("choice")
+    record = load("choice", folder)
     if record is None:
         return None
     rows = []
@@ -666,6 +668,7 @@ def parts_of_benchmarks():
         "few_queries": [few_queries_table()],
         "packed": [packed_table("forward"), packed_table("backward")],
         "choice": [choice_table()],
+        "h100": [table(H100) for table in (published_table, few_queries_table, choice_table)],
         "decoding": [
             pictures(("decoding", "bandwidth of decoding beside the copy's")),
             decode_table(),
