@@ -18,7 +18,7 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.abspath(__file__))
-LAYERS = {"lessons": ["lessons"], "dev": ["lessons", "dev", "mpi"]}
+LAYERS = {"lessons": ["lessons", "serve"], "dev": ["lessons", "serve", "dev", "mpi"]}
 
 
 def read(*names):

@@ -33,11 +33,14 @@ def check(exercise, logits, targets, of):
     want, plain = answers(logits, targets), answers(logits, targets, np.float32)
     rows, n = len(logits), logits.shape[1]
     y = targets[:, None] == np.arange(n)
+    columns = "[:, targets] is every target in every row: row i has column targets[i]."
+    log_p = np.log(np.maximum(want[1] * rows + y, 1e-300))
     mistakes = [
         ("That is the sum over the rows, not the mean.", want[0] * rows),
         ("That is the mean over the rows and the columns.", want[0] / n),
         ("That is in bits: np.log is in nats.", want[0] / np.log(2)),
         ("The sign is the other one: the loss is -log p.", -want[0]),
+        (columns, -log_p[:, targets].mean()),
     ]
     assert np.shape(loss) == (), f"{of}: loss must be one number, got {np.shape(loss)}"
     if np.isinf(loss) or np.isnan(loss):
@@ -48,6 +51,7 @@ def check(exercise, logits, targets, of):
         ("The 1 of the target is missing: p - one-hot.", want[1] + y / rows),
         ("The sign is the other one: p - one-hot.", -want[1]),
         ("The gradient is divided by rows and columns: rows alone.", want[1] / n),
+        (columns, want[1] + (y - 1.0 * np.isin(np.arange(n), targets)) / rows),
     ]
     expect("dlogits", dlogits, *(x[1] for x in (want, plain)), of=of, mistakes=mistakes)
 
@@ -55,7 +59,7 @@ def check(exercise, logits, targets, of):
 @pytest.mark.parametrize("rows, vocabulary", SIZES)
 def test_random(exercise, rows, vocabulary):
     """loss and dlogits of random scores"""
-    check(exercise, *case(rows, vocabulary), f"{rows} rows of {vocabulary}")
+    check(exercise, *case(rows, vocabulary), f"logits of {rows} x {vocabulary}")
 
 
 @pytest.mark.parametrize("shift", [1e4, -1e4])

@@ -67,6 +67,10 @@ def test_one_step(exercise, t):
     mistakes.append(("beta and 1 - beta are exchanged.", swapped))
     inside = by_formula(before, grads + np.float32(0.1) * before[0], t, decay=0.0)
     mistakes.append(("The decay is part of the gradient: it stands beside the quotient.", inside))
+    c1, c2 = 1 - 0.9**t, 1 - 0.99**t
+    corrected = want[0], want[1] / c1, want[2] / c2
+    mistakes.append(("The array is as it was: change it in place.", before))
+    mistakes.append(("The correction is stored: it belongs to this step's quotient.", corrected))
     run_step(exercise, state, grads, t)
     compare(state, want, plain, f"t = {t}", mistakes)
 
@@ -92,8 +96,8 @@ def test_constant_gradients(exercise):
         run_step(exercise, state, grads, t)
         moved = state[0] - before * np.float32(1 - 0.1 * RATE)
         assert np.allclose(moved, -RATE * np.sign(grads), rtol=1e-3), (
-            f"t = {t}, gradients {grads.tolist()}: the weights must move by {RATE:g} each, got "
-            f"{np.abs(moved).round(5).tolist()}"
+            f"t = {t}, gradients 0.001, -2 and 50: the weights must move by {RATE:g} each, got "
+            f"{', '.join(f'{x:.4g}' for x in np.abs(moved))}"
         )
 
 

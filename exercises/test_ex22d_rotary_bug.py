@@ -3,9 +3,14 @@
 import numpy as np
 import pytest
 
+from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.graders.training import expect, expect_same
 
 CONTEXT = 24
+ALIASED = {
+    "left": "left is read after it was changed: that is what `published` computes.",
+    "right": "right is read after it was changed.",
+}
 
 
 def table(head_dim, dtype=np.float32):
@@ -13,14 +18,16 @@ def table(head_dim, dtype=np.float32):
     return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
 
 
-def turned(x, positions, *, back=False, dtype=np.float64, bug=False, pairs=False):
-    """The rotation by its definition; `bug` and `pairs` are mistakes."""
+def turned(x, positions, *, back=False, dtype=np.float64, bug="", pairs=False):
+    """The rotation by its definition; `pairs`, and `bug` (the half written first), are mistakes."""
     x, half = x.astype(dtype), x.shape[2] // 2
     c, s = (t[positions][:, None] for t in table(x.shape[2], dtype))
     s = -s if back else s
     left, right = (x[:, :, ::2], x[:, :, 1::2]) if pairs else (x[:, :, :half], x[:, :, half:])
     new_left = left * c - right * s
-    new_right = right * c + (new_left if bug else left) * s
+    new_right = right * c + (new_left if bug == "left" else left) * s
+    if bug == "right":
+        new_left = left * c - new_right * s
     if pairs:
         return np.stack([new_left, new_right], axis=3).reshape(x.shape)
     return np.concatenate([new_left, new_right], axis=2)
@@ -35,9 +42,12 @@ def case(rows=10, heads=3, head_dim=6, seed=0):
 def check(function, x, positions, *, back, of):
     cos, sin = table(x.shape[2])
     want, plain = (turned(x, positions, back=back, dtype=d) for d in (np.float64, np.float32))
-    aliased = "left is read after it was changed: that is what `published` computes."
     mistakes = [
-        (aliased, turned(x, positions, back=back, bug=True)),
+        (ALIASED[half], turned(x, positions, back=back, bug=half)) for half in ("left", "right")
+    ]
+    mistakes += [
+        ("A negative position reads the table from its end: no angle is negative there.",
+         turned(x, -positions)),
         ("It turns the other way.", turned(x, positions, back=not back)),
         ("The pairs are x[d] and x[d + half], not neighbours.",
          turned(x, positions, back=back, pairs=True)),
@@ -58,7 +68,10 @@ def test_quarter_turn(exercise):
     x, zero = np.array([[[1, 0]]], np.float32), np.zeros((1, 1), np.float32)
     exercise.mended(x, np.zeros(1, np.int32), zero, zero + 1)
     got = x.ravel().tolist()
-    assert np.allclose(got, [0, 1]), f"cos 0, sin 1: (1, 0) must become (0, 1), got {got}"
+    if not np.allclose(got, [0, 1]):
+        causes = [ALIASED["left"] if got == [0, 0] else ALIASED["right"] if got == [-1, 1] else ""]
+        said = f"cos 0, sin 1: (1, 0) must become (0, 1), got {got}. {causes[0]}"
+        raise Wrong(said.rstrip(), causes=causes)
 
 
 @pytest.mark.parametrize("rows, heads, head_dim", [(1, 1, 2), (5, 1, 8), (10, 3, 6)])

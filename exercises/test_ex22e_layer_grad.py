@@ -17,6 +17,9 @@ USUAL = {
     "dout is not dmiddle: between them is the product with w_out.": {"projected": False},
     "w_out is not transposed in dout = dmiddle @ w_out.T.": {"transposed": False},
     "join is not called: it undoes the rotation.": {"joined": False},
+    "dmiddle is added twice: normalize_grad adds its third argument.": {"once": False},
+    "normalize_grad takes x, the input of the norm, not its result.": {"of_x": False},
+    "dw_out is transposed: y = x @ w has dw = x.T @ dy.": {"inner": False},
 }
 SIZES = [(1, 1, 1, 1, 2), (1, 6, 2, 2, 4), (3, 4, 4, 1, 4), (2, 5, 4, 2, 4)]
 

@@ -15,14 +15,19 @@ def check(exercise, length, num_cached, page_size, pages=PAGES):
     assert right, f"mended must return (positions, slots, seq_len), got {got!r:.60}"
     t = np.arange(num_cached, length)
     wants = t, pages[t // page_size] * page_size + t % page_size
-    here = f"{length} tokens, {num_cached} of them read before, pages of {page_size}"
+    here = f"tokens: {length}, cached: {num_cached}, pages of {page_size}"
     for name, found, want in zip(("positions", "slots"), got, wants, strict=False):
         found = np.asarray(found)
-        whole = found.shape == want.shape and found.dtype.kind == "i"
-        assert whole, (
-            f"{here}: {name} must be {len(want)} whole numbers, got {found.dtype} of shape "
-            f"{found.shape}"
-        )
+        if found.shape != want.shape or found.dtype.kind != "i":
+            raise Wrong(
+                f"{here}: {name} must be {len(want)} whole numbers, got {found.dtype} of shape "
+                f"{found.shape}",
+                causes=[
+                    found.shape == (length,)
+                    and num_cached > 0
+                    and "All tokens have a position and a slot here: the new ones alone need them."
+                ],
+            )
         if (found == want).all():
             continue
         causes = []
@@ -37,10 +42,25 @@ def check(exercise, length, num_cached, page_size, pages=PAGES):
                 same and num_cached and starts.get(int(found[0])),
                 same and "All positions are away by the same number: where do the new ones begin?",
             ]
+        else:
+            offset, page = pages[t % page_size % len(pages)], t // page_size
+            causes = [
+                (found == t).all() and "Token t is not in slot t: pages has its page.",
+                (found == offset * page_size + page).all()
+                and "t // page_size is the page, and t % page_size is the offset in it.",
+                (found == t + pages[page] - page).all()
+                and "A page has page_size slots: slot = page * page_size + offset.",
+            ]
         raise Wrong(f"{here}: {name} must be {want.tolist()}, got {found.tolist()}", causes=causes)
-    assert got[2] == length, (
-        f"{here}: the last new token sees {length} keys, its own included, got {got[2]!r}"
-    )
+    if got[2] != length:
+        raise Wrong(
+            f"{here}: seq_len must be {length}, got {got[2]!r}",
+            causes=[
+                got[2] == num_cached and "seq_len counts the new tokens, too.",
+                got[2] == length - num_cached and "seq_len counts the cached tokens, too.",
+                got[2] == length - 1 and "The last new token also sees its own key.",
+            ],
+        )
 
 
 @pytest.mark.parametrize("length", [1, 4, 5, 11])

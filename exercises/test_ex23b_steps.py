@@ -26,6 +26,7 @@ def steps_since_start(running):
     return any(made for _, made in running)
 
 
+CHANGED = "answers is an input: it must not be changed."
 CASES = [
     ([3, 3, 3, 3], 2), ([1, 4, 1, 1], 2), ([5, 1, 1, 1, 1, 1], 3), ([1, 1, 1, 9], 2),
     ([2, 7, 3], 8), ([6], 1), ([1, 2, 3, 4, 5], 1), ([4, 1, 3, 1, 2, 6, 1], 3),
@@ -35,10 +36,16 @@ EACH = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} batch
 
 def check(exercise, answers, batch, *, static):
     name = "static_steps" if static else "continuous_steps"
-    got = getattr(exercise, name)(answers, batch)
+    given = answers.copy()
+    got = getattr(exercise, name)(given, batch)
+    if given != answers:
+        raise Wrong(f"{name} has changed answers: it must not be changed", causes=[CHANGED])
     want = by_clock(answers, batch, static=static)
     if type(got) is int and got == want:
         return
+    in_order = by_clock(sorted(answers), batch, static=static)
+    backwards = by_clock(sorted(answers, reverse=True), batch, static=static)
+    full = answers[: len(answers) // batch * batch]
     others = [answers[i : i + batch] for i in range(0, len(answers), batch)]
     causes = [
         got == by_clock(answers, batch, static=not static) and "That is the other way of batching.",
@@ -51,6 +58,11 @@ def check(exercise, answers, batch, *, static):
         and got == max(sum(answers[i::batch]) for i in range(batch))
         and "The requests take the places in turn: but the next one takes the place that is free "
         "first.",
+        static
+        and got == by_clock(full, batch, static=True)
+        and "The last batch may have fewer requests.",
+        got in (in_order, backwards)
+        and "The requests are sorted: they begin in the order of the queue.",
         got == want - 1 and "One step is missing.",
         got == want + 1 and "The next request begins in the step after an end, not one later.",
     ]
@@ -95,4 +107,5 @@ def test_list_stays(exercise):
     """answers is not changed"""
     answers = [3, 1, 2]
     exercise.static_steps(answers, 2), exercise.continuous_steps(answers, 2)
-    assert answers == [3, 1, 2], f"answers has become {answers}"
+    if answers != [3, 1, 2]:
+        raise Wrong(f"answers has become {answers}", causes=[CHANGED])

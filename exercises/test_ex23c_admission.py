@@ -6,6 +6,9 @@ import pytest
 from fa_numba.kv_cache import OutOfPagesError, PagePool
 from fa_numba.workbook.graders.causes import Wrong
 
+CHANGED = "waiting and running are inputs: they must not be changed."
+ONLY_FULL = "Only full last pages need a page for one more token, not every sequence."
+
 
 def fits(entering, running, num_free, page_size):
     """Whether a pool has room for these, and then for one more token of every sequence."""
@@ -31,7 +34,10 @@ def truth(waiting, running, num_free, page_size):
 
 
 def check(exercise, waiting, running, num_free, page_size):
-    got = exercise.admit(waiting, running, num_free, page_size)
+    given = waiting.copy(), running.copy()
+    got = exercise.admit(*given, num_free, page_size)
+    if given != (waiting, running):
+        raise Wrong("admit has changed waiting or running", causes=[CHANGED])
     want = truth(waiting, running, num_free, page_size)
     if type(got) is int and got == want:
         return
@@ -63,8 +69,9 @@ def _causes(waiting, running, num_free, page_size, got):
         "A request needs room for one more token as well: ceil((n + 1) / page_size) pages.": count(
             num_free - to_come, lambda n: -(-n // page_size)
         ),
-        "Only full last pages need a page for one more token, not every sequence.": count(
-            num_free - len(running), lambda n: -(-n // page_size) + 1
+        ONLY_FULL: count(num_free - len(running), lambda n: -(-n // page_size) + 1),
+        "Count pages, not slots: a page belongs to one sequence.": count(
+            num_free * page_size - len(running), lambda n: n + 1
         ),
         "Nobody overtakes: behind a request that does not fit, all wait.": count(
             num_free - to_come, lambda n: n // page_size + 1, overtaking=True
@@ -73,7 +80,14 @@ def _causes(waiting, running, num_free, page_size, got):
             num_free - to_come, lambda n: n // page_size + 1, strict=True
         ),
     }
-    return [cause for cause, found in mistakes.items() if found == got]
+    causes = [cause for cause, found in mistakes.items() if found == got]
+    for free, pages in (
+        (num_free - len(running), lambda n: n // page_size + 1),
+        (num_free - to_come, lambda n: -(-n // page_size) + 1),
+    ):
+        if count(free, pages) == got and ONLY_FULL not in causes:
+            causes.append(ONLY_FULL)
+    return causes
 
 
 @pytest.mark.parametrize("n", [1, 3, 4, 5, 8])
@@ -113,7 +127,7 @@ def test_page_sizes(exercise):
 def test_nothing(exercise):
     """an empty queue, and more to come than is free"""
     check(exercise, [], [4, 4], 1, 4)
-    assert exercise.admit([1, 1], [4, 4, 4], 1, 4) == 0, "3 pages to come, 1 free: nobody enters"
+    check(exercise, [1, 1], [4, 4, 4], 1, 4)
 
 
 def test_random(exercise):
@@ -130,4 +144,5 @@ def test_lists_stay(exercise):
     """the lists are not changed"""
     waiting, running = [3, 4], [4, 5]
     exercise.admit(waiting, running, 9, 4)
-    assert (waiting, running) == ([3, 4], [4, 5]), "waiting or running has been written"
+    if (waiting, running) != ([3, 4], [4, 5]):
+        raise Wrong("waiting or running has been written", causes=[CHANGED])

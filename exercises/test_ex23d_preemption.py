@@ -21,14 +21,57 @@ def truth(lengths, num_free, page_size):
             gone.append(len(seqs))
 
 
+CHANGED = "lengths is an input: it must not be changed."
+NEW_PAGES = "new_pages is wrong, and preempt calls it: mend new_pages first."
+
+
+def new_pages_is_wrong(exercise, lengths, page_size):
+    """Whether the answer's new_pages is wrong for these sequences, or for some of the first."""
+    parts = [lengths[:n] for n in range(len(lengths) + 1)]
+    try:
+        found = [exercise.new_pages(part, page_size) for part in parts]
+    except Exception:
+        return False  # that is another check's
+    return found != [sum(n % page_size == 0 for n in part) for part in parts]
+
+
+def leaving(lengths, num_free, page_size, order, *, strict=False):
+    """Indices that leave in this order, by count; `strict`: a free page must be left."""
+    left, gone = list(range(len(lengths))), []
+    for i in order:
+        if sum(lengths[j] % page_size == 0 for j in left) <= num_free - strict:
+            break
+        left.remove(i)
+        gone.append(i)
+        num_free += -(-lengths[i] // page_size)
+    return gone
+
+
 def check(exercise, lengths, num_free, page_size):
-    got = exercise.preempt(lengths, num_free, page_size)
+    given = lengths.copy()
+    got = exercise.preempt(given, num_free, page_size)
+    if given != lengths:
+        raise Wrong("preempt has changed lengths", causes=[CHANGED])
     want = truth(lengths, num_free, page_size)
     if list(got) == want and all(type(i) is int for i in got):
         return
     got = list(got)
     last = list(range(len(lengths)))[::-1]
+    full = [i for i in last if lengths[i] % page_size == 0]
+    by_length = [
+        sorted(order, key=lambda i, sign=sign: sign * lengths[i])
+        for order in (last, last[::-1])
+        for sign in (-1, 1)
+    ]
+
+    def by(order, **options):
+        return got == leaving(lengths, num_free, page_size, order, **options)
+
     causes = [
+        new_pages_is_wrong(exercise, lengths, page_size) and NEW_PAGES,
+        by(full) and "Any sequence may have to leave, not only those that need a page.",
+        any(map(by, by_length)) and "The length does not decide: the last to come goes first.",
+        by(last, strict=True) and "As many free pages as are needed are enough.",
         got == want[::-1] and len(want) > 1 and "These leave, but in the other order.",
         got == list(range(len(want)))
         and want
@@ -52,9 +95,11 @@ def test_new_pages(exercise):
         ([], 4, 0),
     ):  # fmt: skip
         got = exercise.new_pages(lengths, page_size)
-        assert type(got) is int and got == want, (
-            f"new_pages({lengths}, {page_size}) must be {want}, got {got!r}"
-        )
+        if type(got) is not int or got != want:
+            raise Wrong(
+                f"new_pages({lengths}, {page_size}) must be {want}, got {got!r}",
+                causes=[NEW_PAGES],
+            )
 
 
 def test_all_stay(exercise):
@@ -103,4 +148,5 @@ def test_list_stays(exercise):
     """lengths is not changed"""
     lengths = [4, 8, 8]
     exercise.preempt(lengths, 0, 4)
-    assert lengths == [4, 8, 8], f"lengths has become {lengths}"
+    if lengths != [4, 8, 8]:
+        raise Wrong(f"lengths has become {lengths}", causes=[CHANGED])

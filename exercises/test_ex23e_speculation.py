@@ -14,20 +14,30 @@ LATER = np.array([0.0, 0.5, 0.5, 0.0])
 def test_every_number(exercise):
     """num_kept: kept where uniform < p / q, and always where p >= q"""
     p, q = np.stack([P, LATER]), Q[None]
-    for x, ratio in enumerate(P / Q):
-        for u in (0.0, 0.1, 0.2499, 0.25, 0.26, 0.9, 0.999):
-            got, want = exercise.num_kept(p, q, [x], np.array([u])), int(u < ratio)
-            if type(got) is int and got == want:
-                continue
-            raise Wrong(
-                f"p = {P[x]}, q = {Q[x]}, uniform = {u}: {want} must be kept, got {got!r}",
-                causes=[
-                    got == int(u < min(1, 1 / ratio)) and "That is q / p: upside down.",
-                    got == int(u < P[x]) and "That is p, without q.",
-                    got == int(u >= ratio) and "Kept and dropped have changed places.",
-                    got == int(u <= ratio) and "uniform < p / q, not <=.",
-                ],
-            )
+    cases = [(x, u) for x in range(4) for u in (0.0, 0.1, 0.2499, 0.25, 0.26, 0.9, 0.999)]
+    got = [exercise.num_kept(p, q, [x], np.array([u])) for x, u in cases]
+    want = [int(u < P[x] / Q[x]) for x, u in cases]
+    if got == want and all(type(n) is int for n in got):
+        return
+    known = {
+        "That is q / p: upside down.": [u < Q[x] / P[x] for x, u in cases],
+        "That is p, without q.": [u < P[x] for x, u in cases],
+        "Kept and dropped have changed places.": [u >= P[x] / Q[x] for x, u in cases],
+        "uniform < p / q, not <=.": [u <= P[x] / Q[x] for x, u in cases],
+        "A token with p < q is kept as well, with the probability p / q.": [
+            P[x] >= Q[x] for x, u in cases
+        ],
+        "The row of p after the token does not judge it: p[i] follows the first i tokens.": [
+            u < LATER[x] / Q[x] for x, u in cases
+        ],
+        "The token that is not kept is counted, too.": [True for _ in cases],
+    }
+    at = next(i for i, n in enumerate(got) if type(n) is not int or n != want[i])
+    x, u = cases[at]
+    raise Wrong(
+        f"p = {P[x]}, q = {Q[x]}, uniform = {u}: {want[at]} must be kept, got {got[at]!r}",
+        causes=[cause for cause, by_it in known.items() if got == [int(n) for n in by_it]],
+    )
 
 
 def test_first_rejection_ends(exercise):
@@ -103,6 +113,15 @@ def test_after_a_rejection(exercise):
         )
 
 
+def test_inputs_stay(exercise):
+    """p and q are not written"""
+    p, q = np.stack([P, LATER]), Q[None].copy()
+    exercise.num_kept(p, q, [2], np.array([0.9]))
+    exercise.next_probabilities(p, q, 0)
+    same = (p == np.stack([P, LATER])).all() and (q == Q).all()
+    assert same, "p and q are inputs: they must not be changed"
+
+
 @pytest.mark.parametrize("draft", ["like the model", "far from it", "without a token", "certain"])
 def test_distribution_stays(exercise, draft):
     """drafting changes no probability: what comes out is drawn from p"""
@@ -137,12 +156,3 @@ def test_no_draft(exercise):
     assert exercise.num_kept(p, q, [], np.empty(0)) == 0, "nothing was drafted: 0 are kept"
     got = exercise.next_probabilities(p, q, 0)
     assert np.allclose(got, P), f"must be p[0] = {P}, got {got}"
-
-
-def test_inputs_stay(exercise):
-    """p and q are not written"""
-    p, q = np.stack([P, LATER]), Q[None].copy()
-    exercise.num_kept(p, q, [2], np.array([0.9]))
-    exercise.next_probabilities(p, q, 0)
-    same = (p == np.stack([P, LATER])).all() and (q == Q).all()
-    assert same, "p or q has been written"

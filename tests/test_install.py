@@ -68,10 +68,10 @@ def test_a_python_that_does_not_fit_is_refused_before_anything(
 
 def test_the_second_call_installs_nothing(install):
     first, second = install.call("lessons"), None
-    assert len(install.asked) == 2 and ".[lessons,compiler]" in first[-1]
+    assert len(install.asked) == 2 and ".[lessons,serve,compiler]" in first[-1]
     second = install.call("lessons")
     assert second == []
-    assert ".[lessons,dev,mpi,compiler]" in install.call("dev")[-1]
+    assert ".[lessons,serve,dev,mpi,compiler]" in install.call("dev")[-1]
     assert install.call("lessons") == [] == install.call("dev")
 
 
@@ -184,7 +184,7 @@ def constraints(name):
 def test_constraints_pin_all_that_pyproject_asks_for(name, extras):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"]]
-    for extra in [*extras, "lessons", "dev"]:
+    for extra in [*extras, "lessons", "serve", "dev"]:
         wanted += project["optional-dependencies"][extra]
     pinned = constraints(name)
     for requirement in map(Requirement, wanted):

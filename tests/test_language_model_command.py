@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fa_numba.language_model import checkpoint, kernel_choice
+from fa_numba.language_model import checkpoint, command, kernel_choice
 from fa_numba.workbook import cli
 
 TINY = "--layers 1 --heads 2 --kv-heads 1 --head-dim 8 --context 16 --batch 4".split()
@@ -52,6 +52,9 @@ def test_train_generate_resume(here, capsys):
     assert len(whole) == 12
     assert train(*TINY, "--steps", "12", "--out", "other.npz") == 0
     assert losses("other.npz") == whole, "the warm-up does not depend on the number of steps"
+    capsys.readouterr()
+    assert train("--resume") == 0 and losses() == whole
+    assert "All 12 steps are done: a larger --steps continues." in capsys.readouterr().out
 
 
 def test_a_stopped_run_continues_as_if_it_had_not_stopped(here, monkeypatch, capsys):
@@ -77,19 +80,24 @@ def test_a_stopped_run_continues_as_if_it_had_not_stopped(here, monkeypatch, cap
 @pytest.mark.parametrize(
     "words, said",
     [
-        (("--heads", "3"), "kv_heads must divide the 3 heads, got 2"),
-        (("--steps", "0"), "steps must be at least 1, got 0"),
-        (("--every", "0"), "every must be at least 1, got 0"),
-        (("--learning-rate", "-1"), "learning_rate must be above 0, got -1.0"),
-        (("--context", "2000"), "train must have at least 2001 tokens, got 1404"),
+        (("--heads", "3"), "--kv-heads must divide the 3 heads, got 2"),
+        (("--steps", "0"), "--steps must be at least 1, got 0"),
+        (("--every", "0"), "--every must be at least 1, got 0"),
+        (("--learning-rate", "-1"), "--learning-rate must be above 0, got -1.0"),
+        (("--context", "200"), "--text must be longer for a context of 200: its last tenth, which"),
+        (("--context", "200"), "must have at least 201 characters, got 156"),
+        (("--text", "empty.txt"), "--text must have characters, got none in empty.txt"),
+        (("--out", "."), "--out must be a file, got the folder ."),
         (("--text", "none.txt"), "--text must name files of UTF-8 text"),
         (("--out", "none/model.npz"), "--out must be in a folder that exists"),
-        (("--kernels", "none"), 'kernels must be "fastest", "lesson" or a folder'),
-        (("--float16",), "float16 must be False for NumPy"),
-        (("--resume",), "No such file"),
+        (("--kernels", "none"), '--kernels must be "fastest", "lesson" or a folder'),
+        (("--float16",), "training in float16 needs --gpu"),
+        (("--resume",), "there is no file model.npz: fa-numba train writes one"),
+        (("--resume", "--out", "."), ". cannot be read: Is a directory"),
     ],
 )
 def test_bad_options_of_train(here, capsys, words, said):
+    (here / "empty.txt").touch()
     assert train(*words) == 2
     message = capsys.readouterr().err
     assert said in message and message.startswith("fa-numba: ")
@@ -101,8 +109,8 @@ def test_a_model_is_not_overwritten(here, capsys):
     before = (here / "model.npz").read_bytes()
     assert train(*TINY, "--steps", "1") == 2
     assert "model.npz exists" in capsys.readouterr().err
-    assert train("--resume", "--layers", "2") == 2
-    assert "--layers is that of the model" in capsys.readouterr().err
+    assert train("--resume", "--head-dim", "8") == 2
+    assert "--head-dim is that of the model" in capsys.readouterr().err
     (here / "a.txt").write_text(SENTENCE * 31, encoding="utf-8")
     assert train("--resume") == 2
     assert "--text must be the text that model.npz has learned" in capsys.readouterr().err
@@ -141,7 +149,7 @@ def test_a_loss_that_is_no_number_ends_the_run(here, monkeypatch, capsys):
 
 def test_bad_options_of_generate(here, capsys):
     assert run("generate", "the") == 2
-    assert "model.npz" in capsys.readouterr().err
+    assert "there is no file model.npz: fa-numba train writes one" in capsys.readouterr().err
     train(*TINY, "--steps", "1")
     capsys.readouterr()
     for words, said in (
@@ -150,9 +158,13 @@ def test_bad_options_of_generate(here, capsys):
             "prompt must have only the 15 characters that the model knows, got 'Z', 'i', 'ü'",
         ),
         (("",), "prompt must have at least one token"),
-        (("the", "--top-k", "33"), "top_k must be at most 32"),
-        (("the", "--temperature", "-1"), "temperature must be at least 0"),
-        (("the", "--model", "a.txt"), "a.txt is no model that fa-numba train has written"),
+        (("the", "--top-k", "33"), "--top-k must be at most 32"),
+        (("the", "--temperature", "-1"), "--temperature must be at least 0"),
+        (
+            ("the", "--model", "a.txt"),
+            "a.txt is no model that fa-numba train has written: it is not a whole .npz file\n",
+        ),
+        (("the", "--model", "."), ". cannot be read: Is a directory"),
     ):
         assert run("generate", *words) == 2
         got = capsys.readouterr()
@@ -163,6 +175,28 @@ def test_gpu_without_cupy(here, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     assert train("--gpu") == 2
     assert "--gpu needs CuPy" in capsys.readouterr().err
+
+
+def test_lines_have_the_time_of_a_step_without_the_first(monkeypatch, capsys):
+    now = iter([0.0, 20.0, 21.0, 33.0, 34.0, 46.0])
+    monkeypatch.setattr(command.time, "monotonic", lambda: next(now))
+    with command._progress(total=9, done=0) as show:
+        for step in (1, 2, 4):
+            show(step, 1.0)
+        show(5, 1.0, "validated")
+        show(7, 1.0)
+    assert capsys.readouterr().out.splitlines() == [
+        "step 1 of 9: loss 1.000, after 20 s",
+        "step 4 of 9: loss 1.000, 4333 ms each",
+        "validated",
+        "step 7 of 9: loss 1.000, 6000 ms each",
+    ]
+
+
+def test_a_model_that_cannot_be_written_is_said_at_once(here, monkeypatch, capsys):
+    monkeypatch.setattr(command.os, "access", lambda path, mode: False)
+    assert train(*TINY) == 2
+    assert "--out must be in a folder that can be written" in capsys.readouterr().err
 
 
 def test_a_terminal_sees_a_bar(here, capsys, monkeypatch):

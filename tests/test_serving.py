@@ -225,6 +225,15 @@ def test_a_client_with_many_requests_does_not_hold_up_another():
     assert ends[False] >= 42 and ends[True] <= 10
 
 
+def test_the_queue_lists_requests_about_in_the_order_in_which_they_come():
+    engine = make_engine()
+    many = [engine.submit(PROMPTS[0], Options(client="many")) for _ in range(3)]
+    few = engine.submit(PROMPTS[0], Options(client="few"))
+    assert list(engine.schedule.queue) == [many[0], few, *many[1:]]
+    engine.schedule.queue.charge(many[0], 1)
+    assert list(engine.schedule.queue) == [few, *many]
+
+
 def test_a_client_that_comes_back_has_saved_nothing_up():
     engine = make_engine(max_branches=1)
     for _ in range(20):
@@ -487,6 +496,7 @@ def test_a_prompt_whose_rows_would_read_too_much_has_no_graph(monkeypatch, limit
         ),
         (ValueError, "max_rows must be more than max_branches", lambda e: make_engine(max_rows=64)),
         (ValueError, "max_waiting must be at least 1", lambda e: make_engine(max_waiting=0)),
+        (ValueError, "host_pages must be at least 0", lambda e: make_engine(host_pages=-1)),
     ],
 )
 def test_bad_arguments_are_refused_by_name(error, words, call):

@@ -135,7 +135,14 @@ BAD = {
     "beams": ({"beams": 2, "n": 3}, "n", "at most beams"),
     "stop": ({"stop": 3}, "stop", "strings"),
     "empty stop": ({"stop": [""]}, "stop", "none empty"),
+    "stop strings": ({"stop": ["a", 3]}, "stop", "a string, or a list of strings"),
     "stream": ({"stream": "yes"}, "stream", "true or false"),
+    "stream 1": ({"stream": 1}, "stream", "true or false"),
+    "usage": ({"stream_options": {"include_usage": "x"}}, "include_usage", "true or false"),
+    "half a pair": ('{"prompt": "a", "\\ud800": 1}', None, "JSON"),
+    "half a pair, user": ('{"prompt": "a", "user": "\\ud800"}', None, "JSON"),
+    "long name": ({"x" * 10**5: 1}, "x" * 60, "no field"),
+    "long number": ('{"prompt": "a", "temperature": ' + "9" * 4000 + "}", "temperature", "..."),
     "logprobs": ({"logprobs": 5}, "logprobs", "not supported"),
     "unknown": ({"mx_tokens": 5}, "mx_tokens", "no field"),
     "seed": ({"seed": -1}, "seed", "at least 0"),
@@ -158,6 +165,7 @@ def test_a_bad_request_gets_a_4xx_that_names_the_field(post, name):
     assert reply.status_code == 400
     error = reply.json()["error"]
     assert words in error["message"] and error["type"] == "invalid_request_error"
+    assert len(error["message"]) <= 404, "a request is not echoed at any length"
     assert error["param"] == param
 
 
@@ -281,10 +289,23 @@ def test_the_command_serves_until_it_is_interrupted():
     [
         (["--model", "none.npz"], "there is no file none.npz"),
         (["--float16"], "--float16 needs --gpu"),
-        (["--untrained", "--pages", "0"], "num_pages must be at least 1"),
-        (["--untrained", "--rows", "5"], "max_rows must be more than max_branches = 64"),
+        (["--untrained", "--pages", "0"], "--pages must be at least 1, got 0"),
+        (["--untrained", "--host-pages", "-1"], "--host-pages must be at least 0, got -1"),
+        (["--untrained", "--rows", "5"], "--rows must be more than --batch = 64"),
+        (["--untrained", "--blas-threads", "0"], "--blas-threads must be at least 1, got 0"),
+        (["--port", "65536"], "--port must be from 0 to 65535, got 65536"),
+        (["--model", "."], ". cannot be read: Is a directory"),
     ],
 )
 def test_the_command_refuses_bad_options(capsys, options, words):
     assert cli.main(["serve", *options]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_second_server_says_that_the_port_is_taken(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert cli.main(["serve", "--untrained", "--port", str(port)]) == 2
+    said = capsys.readouterr()
+    assert f"got 127.0.0.1:{port}: another program listens there; --port 0" in said.err
+    assert not said.out, "nothing was compiled"

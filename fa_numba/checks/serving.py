@@ -91,6 +91,6 @@ def check_step_sizes(max_rows, max_branches) -> None:
         )
 
 
-def check_number_of(name, value) -> int:
-    """Return a number of things, at least 1, as an int."""
-    return integer(name, value, at_least=1)
+def check_number_of(name, value, at_least=1) -> int:
+    """Return a number of things as an int."""
+    return integer(name, value, at_least=at_least)

@@ -109,9 +109,13 @@ def load(path) -> Checkpoint:
         The file is no checkpoint, or not a whole one.
     """
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
-            about = json.loads(str(stored["about"]))
-            state = {name: stored[name] for name in ("weights", "averages", "squares")}
+        with open(path, "rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise zipfile.BadZipFile("it is not a whole .npz file")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as stored:
+                about = json.loads(str(stored["about"]))
+                state = {name: stored[name] for name in ("weights", "averages", "squares")}
         if about["format"] != FORMAT:
             raise Damaged(f"{path} has format {about['format']}; this version reads {FORMAT}")
         config = model.Config(**about["config"])

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import importlib.util
 import math
+import os
 import signal
 import sys
 import threading
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fa_numba import checks
 from fa_numba.language_model import checkpoint, generate, kernel_choice, text
 from fa_numba.language_model.model import Config
 from fa_numba.language_model.train import Recipe, Trainer
@@ -26,12 +28,27 @@ from fa_numba.runtime import arrays
 
 MODEL = "model.npz"
 SAMPLE = 160  # characters
+SECONDS_BETWEEN_LINES = 10
 SIZES = ("layers", "heads", "kv_heads", "head_dim", "context")
 FOR_THE_RECIPE = ("steps", "batch", "learning_rate", "seed", "float16")
 
 
 class BadRequest(ValueError):
     """The command line is wrong; the message names the option or argument."""
+
+
+class NoModel(BadRequest):
+    """There is no file of that name."""
+
+
+def load_model(path):
+    """Read the file of a model; the message of `BadRequest` says why that is not possible."""
+    try:
+        return checkpoint.load(path)
+    except FileNotFoundError:
+        raise NoModel(f"there is no file {path}: fa-numba train writes one, in minutes") from None
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be read: {error.strerror}") from None
 
 
 def add_train_options(parser):
@@ -96,8 +113,8 @@ def module_for(gpu):
         return np
     if importlib.util.find_spec("cupy") is None:
         raise BadRequest(
-            "--gpu needs CuPy, which is not installed here: pip install "
-            '"fa-numba[cuda13]", or [cuda12]'
+            "--gpu needs CuPy, which is not installed here. In the checkout: make, or pip install "
+            '-e ".[cuda13]", or ".[cuda12]"'
         )
     import cupy
 
@@ -110,6 +127,8 @@ def train(options) -> int:
     """Run ``fa-numba train``; returns the exit status."""
     run = _Run(options)
     print(run.description())
+    if options.kernels == "fastest":
+        print("The first run compiles its kernels before step 1.", flush=True)
     with _interrupts_after_a_step() as stop:
         run.train(stop)
     run.save()
@@ -148,27 +167,32 @@ class _Run:
         self.sha256 = hashlib.sha256(corpus.encode()).hexdigest()
         try:
             self.kernels = kernel_choice.by_name(options.kernels)
-            if options.every < 1:
-                raise ValueError(f"every must be at least 1, got {options.every}")
+            checks.check_number_of("every", options.every)
             self.trainer = (self._resume if options.resume else self._start)(corpus)
+        except BadRequest:
+            raise
         except (TypeError, ValueError) as error:
-            raise BadRequest(str(error)) from None
+            raise BadRequest(_of_the_command(error, options)) from None
 
     def _start(self, corpus):
+        if self.out.is_dir():
+            raise BadRequest(f"--out must be a file, got the folder {self.out}")
         if self.out.exists():
             raise BadRequest(
                 f"{self.out} exists: --resume continues its training, --out names another file"
             )
         if not self.out.parent.is_dir():
             raise BadRequest(f"--out must be in a folder that exists, got {self.out}")
+        if not os.access(self.out.parent, os.W_OK):
+            raise BadRequest(f"--out must be in a folder that can be written, got {self.out}")
         self.characters = text.Characters.of(corpus)
         config = Config(len(self.characters), **_given(self.options, SIZES))
         return self._trainer(config, Recipe(**_given(self.options, FOR_THE_RECIPE)), corpus)
 
     def _resume(self, corpus):
-        stored = checkpoint.load(self.out)
+        stored = load_model(self.out)
         if sizes := _given(self.options, SIZES):
-            raise BadRequest(f"--{next(iter(sizes))} is that of the model with --resume")
+            raise BadRequest(f"{_option(next(iter(sizes)))} is that of the model with --resume")
         if stored.text_sha256 != self.sha256:
             raise BadRequest(f"--text must be the text that {self.out} has learned so far")
         self.characters = stored.characters
@@ -178,7 +202,15 @@ class _Run:
         return trainer
 
     def _trainer(self, config, recipe, corpus):
+        if recipe.float16 and self.xp is np:
+            raise BadRequest("training in float16 needs --gpu: NumPy multiplies float16 slowly")
         parts = text.split(self.characters.encode(corpus))
+        if len(parts[1]) <= config.context:
+            raise BadRequest(
+                f"--text must be longer for a context of {config.context}: its last tenth, which "
+                f"is for validation, must have at least {config.context + 1} characters, got "
+                f"{len(parts[1])}"
+            )
         return Trainer(config, recipe, *parts, xp=self.xp, **self.kernels._asdict())
 
     def description(self):
@@ -196,6 +228,8 @@ class _Run:
     def train(self, stop):
         """All steps that are left, or those until an event is set, with a progress bar."""
         trainer, total = self.trainer, self.trainer.recipe.steps
+        if trainer.steps_done >= total:
+            print(f"All {total} steps are done: a larger --steps continues.")
         with _progress(total, trainer.steps_done) as show:
             while trainer.steps_done < total and not stop.is_set():
                 self._step()
@@ -262,13 +296,27 @@ def _given(options, names):
     return {n: getattr(options, n) for n in names if getattr(options, n) is not None}
 
 
+def _option(name):
+    return f"--{name.replace('_', '-')}"
+
+
+def _of_the_command(error, options):
+    """An error's message; the argument that it begins with is named as the command names it."""
+    name, _, said = str(error).partition(" ")
+    is_option = hasattr(options, name) and name != "prompt"
+    return f"{_option(name)} {said}" if is_option else str(error)
+
+
 def _read_text(files):
     if not files:
         return text.topics()
     try:
-        return text.read_files(files)
+        found = text.read_files(files)
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequest(f"--text must name files of UTF-8 text: {error}") from None
+    if not found:
+        raise BadRequest(f"--text must have characters, got none in {', '.join(files)}")
+    return found
 
 
 def _indented(sample):
@@ -277,6 +325,9 @@ def _indented(sample):
 
 class _progress:
     """A context manager: show(step, loss, message=None) moves a bar, or prints lines now and then.
+
+    A line has the time of the steps since the line before. The first step, which may have compiled
+    the kernels, is not among them.
 
     Parameters
     ----------
@@ -288,7 +339,7 @@ class _progress:
 
     def __init__(self, total, done):
         self.total, self.done, self.bar = total, done, None
-        self.last_line, self.start = time.monotonic(), time.monotonic()
+        self.last_step, self.last_line = done, time.monotonic()
 
     def __enter__(self):
         if sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
@@ -310,12 +361,18 @@ class _progress:
             self.bar.update(self.task, completed=step, loss=f"loss {loss:.3f}")
             if message:
                 self.bar.console.print(message, markup=False, highlight=False)
-        elif message:
+            return
+        now = time.monotonic()
+        seconds, steps = now - self.last_line, step - self.last_step
+        first = self.last_step == self.done
+        if message:
             print(message, flush=True)
-        elif time.monotonic() - self.last_line > 10:
-            self.last_line = time.monotonic()
-            each = (self.last_line - self.start) / (step - self.done) * 1e3
-            print(f"step {step} of {self.total}: loss {loss:.3f}, {each:.0f} ms each", flush=True)
+        elif seconds > SECONDS_BETWEEN_LINES:
+            said = f"after {seconds:.0f} s" if first else f"{seconds / steps * 1e3:.0f} ms each"
+            print(f"step {step} of {self.total}: loss {loss:.3f}, {said}", flush=True)
+        elif not first:
+            return
+        self.last_step, self.last_line = step, now
 
     def __exit__(self, *error):
         if self.bar is not None:
@@ -325,7 +382,7 @@ class _progress:
 def generate_text(options) -> int:
     """Run ``fa-numba generate``; returns the exit status."""
     xp = module_for(options.gpu)
-    model = checkpoint.load(options.model)
+    model = load_model(options.model)
     try:
         prompt = model.characters.encode(options.prompt, "prompt")
         tokens = generate.generate(
@@ -341,6 +398,6 @@ def generate_text(options) -> int:
         for token in tokens:
             print(model.characters.decode([token]), end="", flush=True)
     except (TypeError, ValueError) as error:
-        raise BadRequest(str(error)) from None
+        raise BadRequest(_of_the_command(error, options)) from None
     print()
     return 0

@@ -23,6 +23,7 @@ WRONG = [
     ("dmiddle for dout", DOUT, "dout = dmiddle.reshape(out.shape)"),
     ("dout as rows", DOUT, "dout = dmiddle @ w_out.T"),
     ("no causal", GRAD, GRAD.replace("causal=True", "causal=False")),
+    ("causal left out", GRAD, GRAD.replace(", causal=True", "")),
     ("q and k exchanged", GRAD, GRAD.replace("attn_grad(dout, q, k,", "attn_grad(dout, k, q,")),
     ("dout for out", GRAD, GRAD.replace("v, out, lse", "v, dout, lse")),
     ("no lse", GRAD, GRAD.replace("out, lse,", "out, 0 * lse,")),

@@ -13,6 +13,7 @@ from fa_numba.language_model.server.options import Options
 
 MAX_BODY = 2**20  # bytes of a request
 MAX_USER = 256  # characters
+MAX_MESSAGE = 400  # characters of a refusal, which may quote the request
 FIELDS = (
     "model prompt max_tokens temperature top_k top_p n beams stop seed user stream stream_options"
 ).split()
@@ -39,7 +40,7 @@ class BadRequest(ValueError):
     """
 
     def __init__(self, message, param=None, status=400):
-        super().__init__(message)
+        super().__init__(message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + " ...")
         self.param, self.status = param, status
 
 
@@ -79,7 +80,8 @@ def parse(body: bytes, tokenizer, model: str, client: str) -> tuple:
             if fields[name] not in HARMLESS[name]:
                 raise BadRequest(f"{name} is not supported here", name)
         elif name not in FIELDS:
-            raise BadRequest(f"there is no field {name!r}; there are {', '.join(FIELDS)}", name)
+            said = f"there is no field {name!r:.60}; there are {', '.join(FIELDS)}"
+            raise BadRequest(said, name[:60])
     if fields.get("model", model) != model:
         raise BadRequest(f"model must be {model!r}, got {fields['model']!r:.60}", "model", 404)
     if "prompt" not in fields:
@@ -88,12 +90,13 @@ def parse(body: bytes, tokenizer, model: str, client: str) -> tuple:
     stream_options = fields.get("stream_options") or {}
     if not isinstance(stream_options, dict) or stream_options.keys() - {"include_usage"}:
         raise BadRequest("stream_options must be an object with include_usage", "stream_options")
+    usage = _flag(stream_options, "include_usage")
     try:
         prompt = _prompt(fields["prompt"], tokenizer)
         options = _options(fields, client)
     except (TypeError, ValueError) as error:
         raise bad_argument(error) from None
-    return prompt, options, stream, bool(stream_options.get("include_usage"))
+    return prompt, options, stream, usage
 
 
 def _object(body):
@@ -101,6 +104,7 @@ def _object(body):
         raise BadRequest(f"the request must be at most {MAX_BODY} bytes", status=413)
     try:
         fields = json.loads(body)
+        json.dumps(fields, ensure_ascii=False).encode()  # half of a pair, "\ud800", has no UTF-8
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise BadRequest(f"the request must be JSON: {error!s:.200}") from None
     if not isinstance(fields, dict):
@@ -109,7 +113,7 @@ def _object(body):
 
 
 def _flag(fields, name):
-    if fields.get(name) not in (None, True, False):
+    if fields.get(name) is not None and type(fields[name]) is not bool:
         raise BadRequest(f"{name} must be true or false, got {fields[name]!r:.60}", name)
     return bool(fields.get(name))
 
@@ -127,11 +131,13 @@ def _options(fields, client):
     given = {name: fields[name] for name in names if fields.get(name) is not None}
     given.setdefault("seed", secrets.randbelow(2**31))  # another answer each time
     stop = fields.get("stop") or ()
-    stop = (stop,) if isinstance(stop, str) else tuple(stop) if isinstance(stop, list) else stop
+    stop = [stop] if isinstance(stop, str) else stop
+    if stop and not (isinstance(stop, list) and all(isinstance(s, str) for s in stop)):
+        raise TypeError(f"stop must be a string, or a list of strings, got {stop!r:.60}")
     user = fields.get("user")
     if user is not None and not (isinstance(user, str) and len(user) <= MAX_USER):
         raise TypeError(f"user must be a string of at most {MAX_USER}, got {user!r:.60}")
-    return Options(**given, stop=stop, client=user or client)
+    return Options(**given, stop=tuple(stop), client=user or client)
 
 
 def error_body(message, param=None, kind="invalid_request_error") -> dict:

@@ -83,6 +83,7 @@ class Engine:
         **model_options,
     ):
         self.max_waiting = checks.check_number_of("max_waiting", max_waiting)
+        checks.check_number_of("host_pages", host_pages, at_least=0)
         self.decode, self.config = decode, config
 
         def begin():

@@ -12,6 +12,7 @@ Paper: Sheng et al. 2024, Fairness in serving large language models, arXiv:2401.
 """
 
 from collections import deque
+from itertools import chain, zip_longest
 
 MAX_CLIENTS = 1000  # whose counters are kept though they ask for nothing
 
@@ -36,9 +37,11 @@ class FairQueue:
         return len(self.preempted) + self._size
 
     def __iter__(self):
+        """About in the order in which they come: one of each client, the least served one first."""
         yield from self.preempted
-        for requests in self._waiting.values():
-            yield from requests
+        clients = sorted(self._waiting, key=self.served.__getitem__)
+        rounds = zip_longest(*(self._waiting[client] for client in clients))
+        yield from (request for request in chain.from_iterable(rounds) if request is not None)
 
     def push(self, request):
         """Add a request to the end of its client's queue."""

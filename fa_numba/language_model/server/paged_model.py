@@ -36,9 +36,9 @@ class PagedModel:
     attend : callable, default=fa_numba.paged_attn_decode
         ``attend(q, k_cache, v_cache, block_table, seq_lens, causal=True)`` returns (out, lse).
     max_branches : int, default=64
-        Rows of the largest CUDA graph.
+        Answers of a step: CUDA graphs have room for them.
     graphs : bool, default=True
-        On a GPU, compute a step without prompts as one CUDA graph.
+        On a GPU, compute a step of few rows as one CUDA graph.
 
     Attributes
     ----------

@@ -1,20 +1,30 @@
 """The command `fa-numba serve`: a model behind a web server."""
 
 import argparse
-import importlib.util
+import errno
+import re
 import socket
 from pathlib import Path
 
 import numpy as np
 
-from fa_numba.language_model import checkpoint, text
-from fa_numba.language_model.command import MODEL, BadRequest
+from fa_numba import checks
+from fa_numba.language_model import text
+from fa_numba.language_model.command import MODEL, BadRequest, NoModel, load_model, module_for
 from fa_numba.language_model.model import Config, init_weights
 from fa_numba.language_model.server.engine import Engine
 from fa_numba.language_model.server.options import Options
 
 SECONDS_TO_END = 3  # for answers that are under way when the server is interrupted
 MANY_TOKENS = 64  # of a prompt: more than are decoded as an answer's are
+OPTIONS = {  # of the command, by the arguments of the engine that they become
+    "num_pages": "--pages",
+    "page_size": "--page-size",
+    "host_pages": "--host-pages",
+    "max_rows": "--rows",
+    "max_branches": "--batch",
+    "max_waiting": "--queue",
+}
 
 EPILOG = """\
 A completion, streamed:
@@ -60,8 +70,11 @@ def main(options) -> int:
 
     from fa_numba.language_model.server.http import make_app
 
+    if not 0 <= options.port <= 65535:
+        raise BadRequest(f"--port must be from 0 to 65535, got {options.port}")
+    weights, config, characters = _model(options)
     try:
-        weights, config, characters = _model(options)
+        checks.check_number_of("--blas-threads", options.blas_threads)
         engine = Engine(
             weights,
             config,
@@ -73,9 +86,10 @@ def main(options) -> int:
             max_waiting=options.queue,
             decode=characters.decode,
         )
-        listening = socket.create_server((options.host, options.port))
-    except (OSError, TypeError, ValueError) as error:
-        raise BadRequest(error) from None
+    except (TypeError, ValueError) as error:
+        said = re.sub(r"\w+", lambda word: OPTIONS.get(word[0], word[0]), str(error))
+        raise BadRequest(said) from None
+    listening = _listen(options.host, options.port)
     host, port = listening.getsockname()[:2]
     print("Compiling; the next start will be quicker.", flush=True)
     _warm_up(weights, config, options)
@@ -103,6 +117,17 @@ def main(options) -> int:
     return 0
 
 
+def _listen(host, port):
+    try:
+        return socket.create_server((host, port))
+    except OSError as error:
+        reason = "another program listens there" if error.errno == errno.EADDRINUSE else error
+        raise BadRequest(
+            f"--host and --port must name a free address, got {host}:{port}: {reason}; "
+            "--port 0 takes a free port"
+        ) from None
+
+
 def _warm_up(weights, config, options):
     """Answer prompts of few and of many tokens on other pages, so that all kernels are compiled."""
     engine = Engine(weights, config, page_size=options.page_size)
@@ -112,24 +137,20 @@ def _warm_up(weights, config, options):
 
 def _model(options):
     """Weights, config and vocabulary, as the options say."""
-    xp = np
     if options.float16 and not options.gpu:
         raise BadRequest("--float16 needs --gpu: NumPy multiplies float16 slowly")
-    if options.gpu:
-        if importlib.util.find_spec("cupy") is None:
-            raise BadRequest("--gpu needs the package cupy, which is not installed here")
-        import cupy as xp
+    xp = module_for(options.gpu)
     if options.untrained:
         characters = text.Characters.of(text.topics())
         config = Config(len(characters), context=256)
         weights = init_weights(config, xp=xp)
         return _in_dtype(weights, options), config, characters
-    if not Path(options.model).exists():
+    try:
+        loaded = load_model(options.model)
+    except NoModel as error:
         raise BadRequest(
-            f"there is no file {options.model}: fa-numba train writes one, in minutes; "
-            "fa-numba serve --untrained tries the server without one"
-        )
-    loaded = checkpoint.load(options.model)
+            f"{error}; fa-numba serve --untrained tries the server without one"
+        ) from None
     return _in_dtype(loaded.weights(xp), options), loaded.config, loaded.characters
 
 

@@ -121,6 +121,9 @@ class Layer:
         through_norm=True,
         projected=True,
         transposed=True,
+        once=True,
+        of_x=True,
+        inner=True,
     ):
         """dx, dw_qkv and dw_out; with one of the options off, those of a usual mistake."""
         x, w_qkv, w_out, dmiddle = map(
@@ -133,13 +136,18 @@ class Layer:
         parts = dq * self.dtype(2 if joined else 1), dk, dv
         dqkv = np.concatenate(parts, axis=2).reshape(len(x), -1)
         y, dy = self.normalize(x), dqkv @ w_qkv.T
-        inverse = 1 / np.sqrt((x * x).mean(axis=1, keepdims=True) + self.dtype(1e-5))
-        dx = inverse * (dy - y * (dy * y).mean(axis=1, keepdims=True)) if through_norm else dy
+        dx = self.normalize_grad(dy, x if of_x else y) if through_norm else dy
+        dw_out = out.reshape(x.shape).T @ dmiddle
         return {
-            "dx": dx + dmiddle if residual else dx,
+            "dx": dx + dmiddle * self.dtype((1 if once else 2) if residual else 0),
             "dw_qkv": (y if normed else x).T @ dqkv,
-            "dw_out": out.reshape(x.shape).T @ dmiddle,
+            "dw_out": dw_out if inner else dw_out.T,
         }
+
+    def normalize_grad(self, dy, x):
+        """The gradient of x, where y = normalize(x)."""
+        y, inverse = self.normalize(x), 1 / np.sqrt((x * x).mean(axis=1, keepdims=True) + 1e-5)
+        return self._in_dtype(inverse * (dy - y * (dy * y).mean(axis=1, keepdims=True)))
 
     def loss(self, x):
         """A number whose gradient by x is dx: sum(dmiddle * middle)."""
@@ -164,7 +172,7 @@ def random_layer(batch=2, seqlen=5, heads=4, kv_heads=2, head_dim=4, *, seed=0):
 def functions_of_a_layer():
     """attn_grad and join, of the grader, which can be sent as code."""
 
-    def attn_grad(dout, q, k, v, out, lse, causal=True):
+    def attn_grad(dout, q, k, v, out, lse, causal=False):
         assert causal, "attn_grad must be called with causal=True"
         for name, given in (("dout", dout), ("q", q), ("k", k), ("v", v), ("out", out)):
             assert np.ndim(given) == 4, (
