@@ -20,6 +20,10 @@ MANY_KV_HEADS = 128  # more than any model has
 Q_AXES = ("batch", "seqlen_q", "num_heads", "head_dim")
 K_AXES = ("batch", "seqlen_k", "num_kv_heads", "head_dim")
 
+WITH_GRADIENTS = (
+    "call flash_attn_func, flash_attn_varlen_func or scaled_dot_product_attention of "
+    "fa_numba.torch, or "
+)
 TO_LIBRARY = {
     "cupy": "cupy.asarray(x)",
     "torch": 'torch.as_tensor(x, device="cuda")',
@@ -43,8 +47,8 @@ def require_one_library(**named):
         if x.needs_gradient:
             raise ValueError(
                 f"{name} must not require a gradient, because this function records none, got a "
-                "tensor with requires_grad=True: call flash_attn_func, flash_attn_varlen_func or "
-                f"scaled_dot_product_attention of fa_numba.torch, or pass {name}.detach()"
+                f"tensor with requires_grad=True: {WITH_GRADIENTS if 'q' in named else ''}"
+                f"pass {name}.detach()"
             )
         if isinstance(x.array, np.ma.MaskedArray):
             raise TypeError(
