@@ -1,6 +1,8 @@
 """A job takes the fastest kernel that can: by the table, else by preference; which says so."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -354,6 +356,17 @@ def test_the_jobs_are_these():
     assert all(getattr(fa_numba, name) is getattr(dispatch, name) for name in JOBS)
 
 
+def test_lesson_kernels_are_reached_by_their_files():
+    """In a new process, where nothing has imported them."""
+    program = """
+import fa_numba
+for name in ("flash_attn_varlen", "flash_decode", "paged_attn_decode", "softmax_topk"):
+    assert callable(getattr(getattr(fa_numba.kernels, name), name))
+assert not hasattr(fa_numba.kernels, "flash_attn_v9")
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 @each_job
 def test_a_job_computes_what_the_lesson_kernel_does(name):
     given, options = CALLS[name]
@@ -409,6 +422,9 @@ def test_which_of_what_is_no_job():
     for wrong in ("flash_attn_v2", fa_numba.flash_attn_v2):
         with pytest.raises(ValueError, match="job must be flash_attn, .*, got flash_attn_v2"):
             fa_numba.which(wrong, X, K, K)
+    lesson = fa_numba.kernels.flash_decode.flash_decode  # it has the name of a job
+    with pytest.raises(ValueError, match="job must be fa_numba.flash_decode, got fa_numba.kernels"):
+        fa_numba.which(lesson, X, K, K, LENGTHS)
     with pytest.raises(TypeError, match="flash_decode has no argument 'scale': .* softmax_scale"):
         fa_numba.which("flash_decode", X, K, K, LENGTHS, scale=1.0)
     with pytest.raises(TypeError, match=r'which\("flash_attn_grad", dout'):
