@@ -81,8 +81,12 @@ def test_forward_stays_in_registers(head_dim, causal, cc):
 @needs_compiler
 @pytest.mark.parametrize(
     "head_dim, causal, cc, shared_memory",
-    [(160, True, AMPERE, RTX_3090), (224, False, HOPPER, None), (256, True, AMPERE, A100)]
-    + [(256, causal, HOPPER, None) for causal in (False, True)],
+    [
+        (160, True, AMPERE, RTX_3090),
+        (224, False, HOPPER, H200),
+        (256, True, AMPERE, A100),
+        (256, True, HOPPER, H200),
+    ],
 )
 def test_a_wide_out_stays_in_registers(head_dim, causal, cc, shared_memory):
     """A few other numbers are in local memory; all of acc would take 2 · head_dim bytes."""
@@ -112,7 +116,6 @@ def test_tiles_fit_every_head_dim(head_dim):
     for shared_memory in (RTX_3090, A100, H200):
         tiles = forward.tile_sizes(head_dim, shared_memory)
         assert forward.shared_bytes(head_dim, tiles) <= shared_memory
-        assert tiles.block_n % tiles.keys_at_once == 0
         assert tiles.block_n % (tiles.threads // 8) == 0  # the rows that `copy_tile` copies at once
     if head_dim <= checks.MAX_BWD_HEAD_DIM:
         assert backward.shared_bytes(head_dim) <= H200
