@@ -8,6 +8,7 @@ ms_waited: how long a GPU computes nothing, because it waits for what is sent. h
 the transfers' time in which it computes. The peer is a zigzag ring on torch.distributed
 (`ring_of_torch`).
 On 8 GPUs, 4 and 2 of them, as far as the machine has them. Each ends by itself within SECONDS.
+FA_NUMBA_RANKS=4 FA_NUMBA_SECONDS=90 measures on four GPUs alone, for 90 seconds.
 """
 
 import json
@@ -29,8 +30,8 @@ def main():
     if count < 2:
         print(f"many_gpus: needs two GPUs, found {count}")
         return
-    rows = []
-    for world_size in WORLD_SIZES:
+    given, rows = os.environ.get("FA_NUMBA_RANKS"), []
+    for world_size in (int(given),) if given else WORLD_SIZES:
         if world_size <= count:
             rows += [{"gpus": world_size} | row for row in measured(world_size)]
     if not any("share_of_single" in row for row in rows):
@@ -46,7 +47,7 @@ def main():
 def measured(world_size):
     """The rows of so many ranks, all that were written before the time was over."""
     program = Path(__file__).with_name("many_gpus_ranks.py")
-    seconds = SECONDS[world_size]
+    seconds = int(os.environ.get("FA_NUMBA_SECONDS", SECONDS[world_size]))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rows.json")
         command = [sys.executable, str(program), str(path), str(seconds)]

@@ -39,7 +39,7 @@ from fa_numba.on_cuda_cores.running_state import convert  # noqa: E402
 from fa_numba.runtime import arrays  # noqa: E402
 
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
-SEQLENS = 65_536, 16_384, 131_072  # tokens of each GPU
+SEQLENS = 16_384, 65_536, 131_072  # tokens of each GPU
 KEYS = 1 << 20, 1 << 22, 1 << 23  # of all GPUs, in decoding
 CHECKED = 4099  # tokens of all GPUs, where results are compared with float64
 METHODS = ("zigzag", "striped", "contiguous", "ulysses")
