@@ -308,6 +308,19 @@ def test_few_queries_on_hopper_are_decoded_by_gather(gpu):
 
 
 @pytest.mark.parametrize("head_dim", [59, 130])
+def test_odd_rows_on_hopper_are_copied_for_many_queries(gpu, head_dim):
+    gpu((9, 0))
+    x = aligned(2, 64, 4, head_dim, dtype=np.float16)
+    choice = fa_numba.which(x, x, x)
+    assert choice.kernel == "flash_attn_padded" and "multiple of 16 bytes" in choice.reason
+    choice = fa_numba.which(CupyArray(x.host[:, :1]), x, x)
+    assert "more than 16 queries, got 1" in choice.refused["flash_attn_padded"]
+    x = aligned(2, 64, 4, 64, dtype=np.float16)
+    choice = fa_numba.which(x, x, x)
+    assert "it can copy all of these" in choice.refused["flash_attn_padded"]
+
+
+@pytest.mark.parametrize("head_dim", [59, 130])
 def test_gradients_of_odd_rows_on_hopper_are_copied(gpu, head_dim):
     gpu((9, 0))
     x = aligned(2, 64, 4, head_dim, dtype=np.float16)
