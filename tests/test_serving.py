@@ -358,6 +358,17 @@ def test_beams_find_the_best_answer():
     assert [tuple(answer.tokens) for answer in answers] == best[:6]
 
 
+def test_a_beam_search_for_more_answers_than_there_are_is_refused():
+    config = model.Config(4, layers=1, heads=2, kv_heads=1, head_dim=8, context=16)
+    engine = Engine(model.init_weights(config), config)
+    (answers,) = engine.generate([[0]], Options(max_tokens=1, beams=4, n=4))
+    assert sorted(answer.tokens for answer in answers) == [[0], [1], [2], [3]]
+    with pytest.raises(ValueError, match="n must be at most 4, the different .* 1 tokens, got 5"):
+        engine.submit([0], Options(max_tokens=1, beams=5, n=5))
+    (answers,) = engine.generate([[0]], Options(max_tokens=2, beams=5, n=5))
+    assert len(answers) == 5
+
+
 def test_draws_follow_the_probabilities():
     rng, rows = np.random.default_rng(0), 20_000
     probabilities = np.tile(np.array([0.4, 0.3, 0.2, 0.05], np.float32), (rows, 1))

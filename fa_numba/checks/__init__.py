@@ -95,6 +95,7 @@ from fa_numba.checks.serving import (
     check_answer_options,
     check_fits,
     check_number_of,
+    check_number_of_answers,
     check_prompt,
     check_step_sizes,
 )
@@ -170,6 +171,7 @@ __all__ = [
     "check_num_splits",
     "check_number",
     "check_number_of",
+    "check_number_of_answers",
     "check_page",
     "check_paged",
     "check_paged_decode",

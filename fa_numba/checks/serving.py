@@ -64,6 +64,15 @@ def check_prompt(prompt, max_tokens, vocabulary, context) -> list:
     return prompt
 
 
+def check_number_of_answers(options, vocabulary) -> None:
+    """Raise unless a beam search, whose answers all differ, can find n of them."""
+    if options.beams and options.n > vocabulary**options.max_tokens:
+        raise ValueError(
+            f"n must be at most {vocabulary**options.max_tokens}, the different answers of "
+            f"{options.max_tokens} tokens, got {options.n}"
+        )
+
+
 def check_fits(prompt, max_tokens, width, pool, max_branches) -> None:
     """Raise unless `width` answers to a prompt of so many tokens fit into an empty pool.
 

@@ -146,6 +146,7 @@ class Engine:
         options = options or Options()
         limits = self.config.vocabulary, self.config.context
         prompt = checks.check_prompt(prompt, options.max_tokens, *limits)
+        checks.check_number_of_answers(options, self.config.vocabulary)
         schedule = self.schedule
         checks.check_fits(
             len(prompt), options.max_tokens, options.width, schedule.pool, schedule.max_branches
