@@ -29,7 +29,7 @@ MAX_STREAMS = 4  # streams for which graphs of the same launches are kept
 # layers of a model that trains each come back to their own.
 GRAPHS_OF_STREAM = 64
 CALLS_BEFORE_OWN_GRAPH = 4  # with the same addresses
-MAX_COUNTED = 256  # lists of addresses without a graph of their own whose calls are counted
+MAX_COUNTED = 512  # lists of addresses without a graph of their own whose calls are counted
 MAX_GRAPHS = 1024  # of all launches together
 
 _num_graphs = 0
@@ -61,7 +61,8 @@ class Launches:
         ]
         self.graphs = {}  # of each stream: graphs by their keys
         self.spare = {}  # of each stream: its graph for all other keys
-        self.repeats, self.calls = 0, {}  # calls of each key without a graph of its own
+        self.repeats = 0
+        self.counted = {}  # by keys without a graph of their own: calls, words, owners
 
     def relaunch(self, key: tuple, stream: int) -> bool:
         """Enqueue the graph that the stream has for this key; return False if there is none."""
@@ -74,6 +75,11 @@ class Launches:
                 return False
             graph.enqueue()
         return True
+
+    def computed(self, key):
+        """Return (words, owners) of an earlier call with this key, or None."""
+        found = self.counted.get(key)
+        return found and found[1:]
 
     def enqueue(self, key, words, owners, stream, capturing) -> bool:
         """Enqueue all launches; return False if that cannot be done.
@@ -94,7 +100,7 @@ class Launches:
                 if spare.context != current_context() and not enter_context(spare.context):
                     return False
                 self.write(*words)
-                graph = self._graph_for(key, spare, stream)
+                graph = self._graph_for(key, words, owners, spare, stream)
                 graph.owners = owners
                 graph.enqueue()
                 return True
@@ -109,13 +115,13 @@ class Launches:
                 self.spare[stream] = _make_graph(self.prepared, stream)  # None: no other is tried
         return True
 
-    def _graph_for(self, key, spare, stream):
+    def _graph_for(self, key, words, owners, spare, stream):
         """A graph with the current parameters: one of the key's own, or the spare one."""
-        calls = self.calls.pop(key, 0) + 1
-        if calls < CALLS_BEFORE_OWN_GRAPH:
-            if len(self.calls) >= MAX_COUNTED:
-                self.calls.clear()
-            self.calls[key] = calls
+        calls, *_ = self.counted.pop(key, (0,))
+        if calls + 1 < CALLS_BEFORE_OWN_GRAPH:
+            if len(self.counted) >= MAX_COUNTED:
+                self.counted.clear()
+            self.counted[key] = calls + 1, words, owners
             spare.update()
             return spare
         known, made = self.graphs[stream], None
