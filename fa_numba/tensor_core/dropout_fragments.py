@@ -6,20 +6,21 @@ call of Philox makes four words, one for each of these registers.
 
 Where rows are keys (`gradient_fragments`), a thread has queries m and m + 1 of a patch and half of
 each word: the lane four further on, with the odd key, has the other halves. So the lane with the
-even key calls Philox for the even query, the other one for the odd query, and the two exchange
-their words: four shuffles and four byte permutations for 8 entries.
+even key calls Philox for the even query, the other one for the odd query. Each leaves a bit for
+each of its entries, and the two exchange their bits: a shuffle for 32 entries of each.
 
-Instructions: in the machine code a call of Philox has 12 wide multiplications and 12 three-input
-logical operations where the counter's query is the same in all calls, and 11 of each where its key
-is; the rest of its seven rounds is computed once for many calls. The forward pass compares and
-masks in 8 more: (12 + 12 + 8) / 8 = 4 for each entry, beside 5 of the softmax. An SM issues 128 in
-a cycle; meanwhile its tensor cores do 4096 floating-point operations, 8 entries of head_dim 128 or
-16 of head_dim 64. So while they are busy dropout takes 4 · 8 / 128 = 25 % of all instructions with
-head_dim 128 and 50 % with head_dim 64. A wide multiplication keeps its unit busy for several
-cycles, which is why Philox runs beside the exponentials, or while the tensor cores compute S.
+Instructions: in the machine code a call of Philox has 9 wide multiplications, 11 three-input
+logical operations and 3 shuffles where the counter's query is the same in all calls, and 11 of the
+first two where its key is; the rest of its seven rounds is computed once for many calls. The
+forward pass compares and masks in 8 more: 4 for each entry, beside 5 of the softmax. An SM issues
+128 in a cycle; meanwhile its tensor cores do 4096 floating-point operations, 8 entries of head_dim
+128 or 16 of head_dim 64. So while they are busy dropout takes 4 · 8 / 128 = 25 % of all
+instructions with head_dim 128 and 50 % with head_dim 64. A wide multiplication keeps its unit busy
+for several cycles, which is why Philox runs beside the exponentials, or while the tensor cores
+compute S.
 
-The gradients take about 8 for each entry: Philox, the exchange, a bit for each entry, a test, a
-selection. With five products in place of two that is 20 % and 40 %.
+The gradients take 6.5 to 7 for each entry: Philox, a bit for each entry, its test, a selection.
+With five products in place of two that is 17 % and 33 %.
 """
 
 import functools
@@ -38,8 +39,8 @@ from fa_numba.ptx.vectors import load_shared_x2
 from fa_numba.tensor_core.fragments import fragment_function
 
 PATCHES = 4  # patches, of 8 entries, whose flags are one register
-# Selectors of byte_permute, for flags of an own query and of the other lane's: bytes in turn, the
-# even query's first; of the low halves, the even key's, or of the high halves.
+# Selectors of byte_permute for this lane's flags and the other's: bytes of both in turn, the even
+# query's first; of the low halves, which are the even key's, or of the high halves.
 LOW_BYTES, HIGH_BYTES = 0x5140, 0x3726
 
 
