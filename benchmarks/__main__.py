@@ -1,24 +1,32 @@
 """`python -m benchmarks` asks every question; `python -m benchmarks softmax` asks one.
 
 Results go to benchmarks/results/<question>.json, where the lessons read them, into the pictures of
-docs/plots, and into the tables of README.md and docs/.
+docs/plots, and into the tables of README.md and docs/. With `--into h100` they go to
+benchmarks/results/h100/ and replace none of the others: for a second GPU.
 """
 
+import argparse
 import importlib.util
-import sys
 from pathlib import Path
 
-from benchmarks import readme
+from benchmarks import readme, timing
 
 HERE = Path(__file__).parent
 QUESTIONS = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
 
 
-def main(names):
-    unknown = set(names) - set(QUESTIONS)
-    if unknown:
-        raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; there is {', '.join(QUESTIONS)}")
-    for name in names or QUESTIONS:
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser.add_argument("questions", nargs="*", help=f"default: all of {', '.join(QUESTIONS)}")
+    parser.add_argument("--into", metavar="FOLDER", help="folder of benchmarks/results/")
+    given = parser.parse_args(arguments)
+    if unknown := set(given.questions) - set(QUESTIONS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; there is {', '.join(QUESTIONS)}")
+    if given.into:
+        if not given.into.isidentifier():
+            parser.error(f"--into must be a plain name, such as h100, got {given.into!r}")
+        timing.into = given.into
+    for name in given.questions or QUESTIONS:
         importlib.import_module(f"benchmarks.bench_{name}").main()
     if importlib.util.find_spec("matplotlib"):
         importlib.import_module("benchmarks.plots").write()
@@ -28,4 +36,4 @@ def main(names):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -1,12 +1,14 @@
 """How much of a GPU's rate do rings over several GPUs reach, and is their communication hidden?
 
-One process for each GPU, over NCCL: `many_gpus_ranks`. Results are compared with float64 first.
+One process for each GPU, over NCCL: `many_gpus_ranks`. Results are compared with float64 first, the
+bytes sent and the pairs computed with their formulas.
 share_of_single: the time of one GPU that has the whole sequence, divided by the number of GPUs and
 by the time of all. ms_of_transfers: the bytes sent, at the rate of plain sends and receives.
 ms_waited: how long a GPU computes nothing, because it waits for what is sent. hidden: the share of
 the transfers' time in which it computes. The peer is a zigzag ring on torch.distributed
 (`ring_of_torch`).
-The benchmark ends by itself within SECONDS, and needs two GPUs.
+On 8 GPUs, 4 and 2 of them, as far as the machine has them. Each ends by itself within SECONDS.
+FA_NUMBA_RANKS=4 FA_NUMBA_SECONDS=90 measures on four GPUs alone, for 90 seconds.
 """
 
 import json
@@ -18,8 +20,9 @@ from pathlib import Path
 from benchmarks.timing import machine, save
 from fa_numba.distributed import run
 
-SECONDS = 130  # of measuring; what does not fit is left out
-LIMIT = 175  # after which all processes are ended
+WORLD_SIZES = 8, 4, 2
+SECONDS = {8: 240, 4: 190, 2: 90}  # of measuring; what does not fit is left out
+MARGIN = 45  # seconds more, after which all processes are ended
 
 
 def main():
@@ -27,26 +30,33 @@ def main():
     if count < 2:
         print(f"many_gpus: needs two GPUs, found {count}")
         return
-    world_size = min(count, int(os.environ.get("FA_NUMBA_RANKS", "2")))
-    seconds = int(os.environ.get("FA_NUMBA_SECONDS", SECONDS))
-    program = Path(__file__).with_name("many_gpus_ranks.py")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "rows.json")
-        command = [sys.executable, str(program), str(path), str(seconds)]
-        isolate = os.environ.get("FA_NUMBA_ISOLATE") == "1"
-        limit = seconds + LIMIT - SECONDS
-        status = run.start(command, world_size, limit=limit, isolate=isolate)
-        rows = json.loads(path.read_text()) if path.exists() else []
-    if status:
-        print(f"many_gpus: the ranks ended with status {status} after {len(rows)} rows")
+    given, rows = os.environ.get("FA_NUMBA_RANKS"), []
+    for world_size in (int(given),) if given else WORLD_SIZES:
+        if world_size <= count:
+            rows += [{"gpus": world_size} | row for row in measured(world_size)]
     if not any("share_of_single" in row for row in rows):
         raise SystemExit("many_gpus: nothing was measured")
     save(
         "many_gpus",
         rows,
         note="causal, bfloat16, 32 heads, 8 K/V heads of 128; tokens: of each GPU",
-        on=f"{world_size} × {machine()}",
+        on=f"{max(row['gpus'] for row in rows)} × {machine()}",
     )
+
+
+def measured(world_size):
+    """The rows of so many ranks, all that were written before the time was over."""
+    program = Path(__file__).with_name("many_gpus_ranks.py")
+    seconds = int(os.environ.get("FA_NUMBA_SECONDS", SECONDS[world_size]))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "rows.json")
+        command = [sys.executable, str(program), str(path), str(seconds)]
+        isolate = os.environ.get("FA_NUMBA_ISOLATE") == "1"
+        status = run.start(command, world_size, limit=seconds + MARGIN, isolate=isolate)
+        rows = json.loads(path.read_text()) if path.exists() else []
+    if status:
+        print(f"many_gpus: {world_size} ranks ended with status {status} after {len(rows)} rows")
+    return rows
 
 
 def num_gpus():

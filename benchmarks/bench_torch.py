@@ -6,6 +6,10 @@ host       microseconds until such a call returns, of a problem that the GPU sol
 
 A step is timed as a user has it: Python, optimizer and all. The losses of the two compared with
 those of PyTorch's two fused implementations say whether they differ by more than rounding.
+
+A step and a call take their time on the host, which other work on the machine makes slower for
+seconds on end. So all contenders alternate in short rounds, each round begins with another one, and
+the rows have the median of all rounds and the quartiles.
 """
 
 import itertools
@@ -16,10 +20,10 @@ from benchmarks.small_gpt import Training
 from benchmarks.timing import save, time_ms
 
 SEQLENS, TOKENS = (256, 512, 1024), 16384  # of a batch
-WARM_UP, STEPS = 10, 60
+WARM_UP, ROUNDS_OF_STEPS, STEPS_OF_ROUND = 10, 10, 5
 HEAD_DIMS, SEQLENS_OF_CALLS, WIDTH = (64, 128), (2048, 8192), 2048
 SMALL = 1, 2, 64, 64  # batch, heads, seqlen, head_dim
-CALLS_IN_A_ROW, ROUNDS = 100, 200
+ROUNDS, CALLS_IN_A_ROW, CALLS_ALONE = 25, 50, 20
 
 
 def attends():
@@ -45,26 +49,68 @@ def attends():
     }
 
 
-def train(attend, seqlen, steps=STEPS, **sizes):
-    """Milliseconds of a step, and the losses of all steps."""
+def in_rounds(contenders, num_rounds, measure):
+    """The samples of each contender, measured in turn.
+
+    Parameters
+    ----------
+    contenders : dict of str to object
+    num_rounds : int
+    measure : callable
+        ``measure(contender)`` returns a list of samples.
+
+    Returns
+    -------
+    dict of str to list
+    """
+    names = list(contenders)
+    samples = {name: [] for name in names}
+    for i in range(num_rounds):
+        first = i % len(names)
+        for name in names[first:] + names[:first]:
+            samples[name] += measure(contenders[name])
+    return samples
+
+
+def median_and_quartiles(name, samples, digits):
+    """Two cells of a row."""
+    first, median, third = statistics.quantiles(samples, n=4)
+    quartiles = [round(first, digits), round(third, digits)]
+    return {name: round(median, digits), f"{name}, quartiles": quartiles}
+
+
+def train(seqlen, num_rounds=ROUNDS_OF_STEPS, **sizes):
+    """Milliseconds of steps, and the losses of all steps, by the names of attention functions."""
     import torch
 
     sizes = {"batch": TOKENS // seqlen, "device": "cuda", "dtype": torch.bfloat16} | sizes
-    training, losses, samples = Training(attend, seqlen, **sizes), [], []
+    trainings = {name: Training(attend, seqlen, **sizes) for name, attend in attends().items()}
+    losses = {training: [] for training in trainings.values()}
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    for _ in range(steps):
-        start.record()
-        losses.append(training.step())
-        end.record()
-        end.synchronize()
-        samples.append(start.elapsed_time(end))
-    return statistics.median(samples[WARM_UP:]), torch.stack(losses).cpu()
+
+    def steps(training, number=STEPS_OF_ROUND):
+        samples = []
+        for _ in range(number):
+            start.record()
+            losses[training].append(training.step())
+            end.record()
+            end.synchronize()
+            samples.append(start.elapsed_time(end))
+        return samples
+
+    for training in trainings.values():
+        steps(training, WARM_UP)
+    ms = in_rounds(trainings, num_rounds, steps)
+    return {
+        name: (ms[name], torch.stack(losses[training]).cpu())
+        for name, training in trainings.items()
+    }
 
 
-def training_rows(seqlens=SEQLENS, steps=STEPS):
+def training_rows(seqlens=SEQLENS, num_rounds=ROUNDS_OF_STEPS):
     rows = []
     for seqlen in seqlens:
-        runs = {name: train(attend, seqlen, steps) for name, attend in attends().items()}
+        runs = train(seqlen, num_rounds)
         _, usual = runs["SDPA"]
         for name, (ms, losses) in runs.items():
             rows.append(
@@ -72,7 +118,7 @@ def training_rows(seqlens=SEQLENS, steps=STEPS):
                     "what": "training",
                     "kernel": name,
                     "seqlen": seqlen,
-                    "ms": round(ms, 3),
+                    **median_and_quartiles("ms", ms, 3),
                     "first loss": round(losses[0].item(), 4),
                     "last loss": round(losses[-1].item(), 4),
                     "largest difference from SDPA": round((losses - usual).abs().max().item(), 4),
@@ -118,32 +164,18 @@ def call_rows():
     return rows
 
 
-def host_times(function, inputs, backward):
-    """Median µs until a call returns: in a row, and each after the GPU has finished the last."""
+def host_us(call, num_calls):
+    """Microseconds until a call returns, of some calls in a row after the GPU has finished."""
     import torch
 
-    dout = torch.ones_like(function(*inputs))
-
-    def call():
-        out = function(*inputs)
-        if backward:
-            torch.autograd.grad(out, inputs, dout)
-
-    def measured(num_calls):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(num_calls):
-            call()
-        return (time.perf_counter() - start) * 1e6 / num_calls
-
-    for _ in range(20):
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(num_calls):
         call()
-    in_a_row = [measured(CALLS_IN_A_ROW) for _ in range(7)]
-    alone = [measured(1) for _ in range(ROUNDS)]
-    return statistics.median(in_a_row), statistics.median(alone)
+    return (time.perf_counter() - start) * 1e6 / num_calls
 
 
-def host_rows():
+def host_rows(num_rounds=ROUNDS):
     import torch
     from torch.nn.functional import scaled_dot_product_attention as sdpa
 
@@ -161,27 +193,41 @@ def host_rows():
         "flash_attn_func": (lambda *x: flash_attn_func(*x, causal=True), ours),
         "SDPA": (lambda *x: sdpa(*x, is_causal=True), inputs),
     }
-    rows = []
+    calls = {}
     for name, (function, given) in functions.items():
-        for backward in (False, True):
-            in_a_row, alone = host_times(function, given, backward)
-            rows.append(
-                {
-                    "what": "host",
-                    "kernel": name,
-                    "pass": "forward and backward" if backward else "forward",
-                    "in a row, µs": round(in_a_row, 1),
-                    "after synchronizing, µs": round(alone, 1),
-                }
-            )
-    return rows
+        dout = torch.ones_like(function(*given))
+
+        def forward(function=function, given=given):
+            return function(*given)
+
+        def both(function=function, given=given, dout=dout):
+            torch.autograd.grad(function(*given), given, dout)
+
+        calls[name, "forward"], calls[name, "forward and backward"] = forward, both
+    for call in calls.values():
+        host_us(call, 20)
+    in_a_row = in_rounds(calls, num_rounds, lambda call: [host_us(call, CALLS_IN_A_ROW)])
+    alone = in_rounds(
+        calls, num_rounds, lambda call: [host_us(call, 1) for _ in range(CALLS_ALONE)]
+    )
+    return [
+        {
+            "what": "host",
+            "kernel": name,
+            "pass": passes,
+            **median_and_quartiles("in a row, µs", in_a_row[name, passes], 1),
+            **median_and_quartiles("after synchronizing, µs", alone[name, passes], 1),
+        }
+        for name, passes in calls
+    ]
 
 
 def main():
     note = (
         f"bfloat16; training: 6 layers, 6 heads, 384 wide, {TOKENS} tokens in a batch, ms of a "
-        f"step with its optimizer, {STEPS} steps; call: forward and backward, {TOKENS} tokens, "
-        f"num_heads · head_dim = {WIDTH}; host: µs until a call returns that records gradients, of "
+        f"step with its optimizer, {ROUNDS_OF_STEPS * STEPS_OF_ROUND} steps after {WARM_UP}, all "
+        f"models in turn; call: forward and backward, {TOKENS} tokens, num_heads · head_dim = "
+        f"{WIDTH}; host: µs until a call returns that records gradients, all functions in turn, of "
         f"(batch, heads, seqlen, head_dim) = {SMALL}"
     )
     save("torch", training_rows() + call_rows() + host_rows(), note=note)

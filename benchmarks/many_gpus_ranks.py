@@ -6,6 +6,7 @@ each measurement, and decides what there is still time for.
 
 import contextlib
 import json
+import math
 import os
 import sys
 import time
@@ -23,6 +24,7 @@ from fa_numba import flash_attn, flash_attn_grad  # noqa: E402
 from fa_numba.distributed import local_attn as chosen  # noqa: E402
 from fa_numba.distributed import (  # noqa: E402
     nccl,
+    prediction,
     ring_attn,
     ring_attn_grad,
     shard,
@@ -37,8 +39,8 @@ from fa_numba.on_cuda_cores.running_state import convert  # noqa: E402
 from fa_numba.runtime import arrays  # noqa: E402
 
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
-SEQLENS = 65_536, 16_384, 262_144  # tokens of each GPU
-KEYS = 1 << 20  # of all GPUs, in decoding
+SEQLENS = 16_384, 65_536, 131_072  # tokens of each GPU
+KEYS = 1 << 20, 1 << 22, 1 << 23  # of all GPUs, in decoding
 CHECKED = 4099  # tokens of all GPUs, where results are compared with float64
 METHODS = ("zigzag", "striped", "contiguous", "ulysses")
 FORWARD, BOTH = "forward", "forward+backward"
@@ -132,26 +134,66 @@ def run_method(comm, method, q, k, v, dout=None, seqlen=None):
 
 
 def check(ranks):
-    """Each method against float64, for a length that no number of ranks divides."""
+    """Each method against float64 and the formulas, for a length that no number of ranks divides.
+
+    The rows have root mean square errors, and those of one GPU that has the whole sequence.
+    """
     comm, seqlen = ranks.comm, CHECKED
     rng = np.random.default_rng(0)
     shapes = [(1, seqlen, heads, HEAD_DIM) for heads in (16, 4, 4, 16)]
     dtype = np.dtype("bfloat16")
     q, k, v, dout = (rng.standard_normal(s, dtype=np.float32).astype(dtype) for s in shapes)
     want = in_float64(q, k, v, dout)
+    whole = [on_gpu(x) for x in (q, k, v)]
+    out, lse = flash_attn(*whole, causal=True)
+    alone = out, *flash_attn_grad(on_gpu(dout), *whole, out, lse, causal=True)
+    squares_alone = [squares(x, y) for x, y in zip(alone, want, strict=True)]
     for method in METHODS:
         layout = "contiguous" if method == "ulysses" else method
         mine = [on_gpu(shard(x, layout, comm.world_size)[comm.rank]) for x in (q, k, v, dout)]
+        comm.record.steps.clear()
         out, _, *gradients = run_method(comm, method, *mine, seqlen=seqlen)
-        row = {}
-        for name, x, y in zip(LIMITS, (out, *gradients), want, strict=True):
+        row, ok = counted(ranks, method, layout, shapes), True
+        found = zip(LIMITS, (out, *gradients), want, squares_alone, strict=True)
+        for name, x, y, of_alone in found:
             part = shard(y, layout, comm.world_size)[comm.rank]
             error = np.abs(arrays.to_numpy(x).astype(np.float64) - part).max()
             row[name] = ranks.agree(float(error / np.abs(y).max()))
-        ok = all(row[name] <= limit for name, limit in LIMITS.items())
+            ok = ok and row[name] <= LIMITS[name]
+            row[f"rms_{name}"] = math.sqrt(ranks.agree(squares(x, part), "sum") / y.size)
+            row[f"rms_{name}_one_gpu"] = math.sqrt(of_alone / y.size)
         ranks.add(check=method, **row, ok=ok)
         if not ok:
             raise SystemExit(f"{method}: an error above {LIMITS}: {row}")
+
+
+def squares(x, y):
+    """The sum of the squared differences from float64."""
+    return float(np.square(arrays.to_numpy(x).astype(np.float64) - y).sum())
+
+
+def counted(ranks, method, layout, shapes):
+    """Bytes sent and pairs computed by this rank since the record was cleared, both passes.
+
+    Raises
+    ------
+    SystemExit
+        They are not those of the formulas.
+    """
+    comm = ranks.comm
+    (_, seqlen, heads, head_dim), (_, _, kv_heads, _), *_ = shapes
+    problem = prediction.Problem(seqlen, comm.world_size, heads, kv_heads, head_dim, layout)
+    formula = prediction.ulysses_bytes if method == "ulysses" else prediction.ring_bytes
+    want = {"bytes": sum(int(formula(problem, backward)[comm.rank].sum()) for backward in (0, 1))}
+    if method != "ulysses":  # there each rank has all pairs of its heads
+        want["pairs"] = 2 * int(prediction.pairs_per_rank(problem)[comm.rank])
+    steps = comm.record.steps
+    got = {"bytes": sum(x.bytes_sent for x in steps), "pairs": sum(x.pairs for x in steps)}
+    wrong = any(got[name] != want[name] for name in want)
+    if ranks.agree(wrong):
+        raise SystemExit(f"{method}, rank {comm.rank}: {got}, by the formulas {want}")
+    least = -ranks.agree(-got["pairs"])
+    return {"bytes": got["bytes"], "most pairs": ranks.agree(got["pairs"]), "fewest pairs": least}
 
 
 def in_float64(q, k, v, dout):
@@ -202,12 +244,27 @@ def measure_link(ranks):
     return max(rates.values())
 
 
+def measure_latency(ranks):
+    """Seconds of an exchange of one number between all ranks, the wait of the CPU included."""
+    comm, times = ranks.comm, 50
+    pieces = [cupy.zeros(1, np.float32)] * comm.world_size
+
+    def exchanges():
+        for _ in range(times):
+            comm.all_to_all(pieces, [(1,)] * comm.world_size)
+
+    exchanges()
+    latency = ranks.seconds(exchanges, 3) / times
+    ranks.add(latency_us=1e6 * latency)
+    return latency
+
+
 def measure(ranks, peer, link):
     """Times of each method beside those of one GPU that has the whole sequence."""
     world_size = ranks.comm.world_size
     for seqlen in SEQLENS:
-        repeats = {16_384: 15, 65_536: 5}.get(seqlen, 1)
-        calls = repeats + (repeats > 1)
+        repeats = {16_384: 15, 65_536: 5 if world_size == 2 else 3}.get(seqlen, 1)
+        calls = repeats + 1
         whole = seqlen * world_size
         for what in (FORWARD, BOTH):
             # Seconds of one GPU at 600 TFLOP/s, gradients included: the cost of what comes next.
@@ -257,8 +314,7 @@ def measure_single(ranks, seqlen, what, repeats):
         if what == BOTH:
             flash_attn_grad(dout, q, k, v, out, lse, causal=True)
 
-    if repeats > 1:
-        function()
+    function()  # allocates, which takes up to a third of a second
     seconds = ranks.seconds(function, repeats)
     tokens = seqlen // ranks.comm.world_size
     ranks.add(tokens=tokens, what=what, method="one GPU", ms=1e3 * seconds)
@@ -270,8 +326,7 @@ def measure_method(ranks, method, seqlen, what, repeats, single, link, kernel=No
     comm = ranks.comm
     q, k, v, dout = inputs(seqlen, comm.rank)
     dout = dout if what == BOTH else None
-    if repeats > 1:  # a single call takes seconds, and hides the cost of the first one
-        run_method(comm, method, q, k, v, dout)
+    run_method(comm, method, q, k, v, dout)
     comm.record.steps.clear()
     waits = []
 
@@ -309,8 +364,7 @@ def measure_peer(ranks, peer, seqlen, what, repeats, single):
         torch.cuda.synchronize()
 
     try:
-        if repeats > 1:
-            function()
+        function()
         seconds = ranks.seconds(function, repeats)
     except RuntimeError as error:
         ranks.add(tokens=seqlen, what=what, method="peer", error=" ".join(str(error).split())[:200])
@@ -359,11 +413,12 @@ def check_peer(ranks, peer):
             raise SystemExit(f"the peer's {name} differs by {error:.3g}")
 
 
-def measure_decoding(ranks):
-    """One query and KEYS keys: tree_decode, a ring of the keys, and one GPU with all keys."""
+def measure_decoding(ranks, keys, link, latency):
+    """One query and many keys: tree_decode, a ring of the keys, and one GPU with all keys."""
     comm = ranks.comm
+    cupy.get_default_memory_pool().free_all_blocks()
     q = random(1, 1, HEADS, HEAD_DIM)
-    shape = 1, KEYS // comm.world_size, KV_HEADS, HEAD_DIM
+    shape = 1, keys // comm.world_size, KV_HEADS, HEAD_DIM
     k, v = (random(*shape, seed=1 + i + 2 * comm.rank) for i in range(2))
     attn = chosen.local_attn()
 
@@ -381,16 +436,27 @@ def measure_decoding(ranks):
     def tree():
         return tree_decode(comm, q, k, v)
 
+    comm.record.steps.clear()
     out, _ = tree()
+    problem = prediction.Problem(keys, comm.world_size, HEADS, KV_HEADS, HEAD_DIM, "contiguous")
+    sent = sum(step.bytes_sent for step in comm.record.steps)
+    assert sent == prediction.tree_bytes(problem)[comm.rank], sent
     error = float(abs(convert(out, np.dtype("float32")) - ring()[0]).max())
     assert ranks.agree(error) < 2e-3, error
-    for name, function in (("tree", tree), ("ring", ring)):  # both have run: the check above
-        ranks.add(keys=KEYS, decoding=name, ms=1e3 * ranks.seconds(function, 20))
+    functions = {"tree": tree, "ring": ring}  # both have run: the check above
+    ms = {name: 1e3 * ranks.seconds(function, 20) for name, function in functions.items()}
     alone = [cupy.concatenate([x.view(np.int16)] * comm.world_size, axis=1) for x in (k, v)]
     k, v = (x.view(np.dtype("bfloat16")) for x in alone)
     flash_attn(q, k, v)
     single = ranks.seconds(lambda: flash_attn(q, k, v), 20)
-    ranks.add(keys=KEYS, decoding="one GPU", ms=1e3 * single)
+    ms["one GPU"] = 1e3 * single
+    options = {"single": single, "bytes_per_second": link, "latency": latency}
+    expected = prediction.predict_decode(problem, **options)
+    for name, measured in ms.items():
+        row = {"keys": keys, "decoding": name, "ms": measured}
+        if name in expected:
+            row["predicted_ms"] = 1e3 * expected[name]
+        ranks.add(**row)
 
 
 def main(path, seconds):
@@ -401,8 +467,9 @@ def main(path, seconds):
         check(ranks)
         if peer:
             check_peer(ranks, peer)
-        link = measure_link(ranks)
-        measure_decoding(ranks)
+        link, latency = measure_link(ranks), measure_latency(ranks)
+        for keys in KEYS:
+            measure_decoding(ranks, keys, link, latency)
         measure(ranks, peer, link)
         if peer:
             import torch.distributed as dist

@@ -36,6 +36,7 @@ PUBLISHED = "fa-numba", "cuDNN", "FlashAttention-2", "published"  # columns
 GRADIENTS = "out", "dq", "dk", "dv"
 FORWARD, BOTH = "forward", "forward+backward"  # of bench_many_gpus
 INFINIBAND = "InfiniBand", 50  # GB/s of each GPU: a port of 400 Gbit/s
+H100 = "h100"  # folder of results: python -m benchmarks --into h100
 NEAR = 0.97  # a kernel is as good as the fastest
 # Kernels of the table of calls.
 CALLS = "flash_attn_v2", "flash_attn,", "flash_attn_persistent", "flash_decode_mma", "SDPA"
@@ -48,8 +49,9 @@ def table(rows):
     return "\n".join(lines)
 
 
-def load(question):
-    path = RESULTS / f"{question}.json"
+def load(question, folder=""):
+    """The record of a question, or None: in a folder of results those of another GPU."""
+    path = RESULTS / folder / f"{question}.json"
     return json.loads(path.read_text()) if path.exists() else None
 
 
@@ -211,9 +213,9 @@ def masks_table():
     )
 
 
-def few_queries_table():
+def few_queries_table(folder=""):
     """Our time and that of PyTorch's attention: a row for each problem."""
-    record = load("few_queries")
+    record = load("few_queries", folder)
     if record is None:
         return None
     rows = [
@@ -242,9 +244,9 @@ def packed_table(direction):
     )
 
 
-def published_table():
+def published_table(folder=""):
     """Our rate, those of PyTorch's in the same run, and the published one: a row for each size."""
-    record = load("published")
+    record = load("published", folder)
     if record is None:
         return None
     rows = [
@@ -259,9 +261,9 @@ def published_table():
     return f"{caption(record)}\n\n{table(rows)}"
 
 
-def choice_table():
+def choice_table(folder=""):
     """How near the kernel that a job takes is to the fastest: a row for each job."""
-    record = load("choice")
+    record = load("choice", folder)
     if record is None:
         return None
     rows = []
@@ -298,8 +300,15 @@ def dropout_table():
 def torch_tables():
     """Training of a small model; then calls, forward and backward; then their host time."""
 
+    def with_quartiles(row, name):
+        first, third = row.get(f"{name}, quartiles") or (None, None)
+        return row[name] if first is None else f"{row[name]} ({first} to {third})"
+
     def step(row):
-        return f"{row['ms']} (± {row['largest difference from SDPA']})"
+        loss = row["largest difference from SDPA"]
+        if "ms, quartiles" in row:
+            return f"{with_quartiles(row, 'ms')}, ± {loss}"
+        return f"{row['ms']} (± {loss})"
 
     training = section(
         "torch",
@@ -320,7 +329,7 @@ def torch_tables():
         if row["what"] == "host":
             cells = host.setdefault(kernel(row), {"kernel": kernel(row)})
             for how in ("in a row, µs", "after synchronizing, µs"):
-                cells[f"{row['pass']}, {how}"] = row[how]
+                cells[f"{row['pass']}, {how}"] = with_quartiles(row, how)
     calls = [table(with_all_columns(list(x.values()))) for x in (rows, host) if x]
     return training and "\n\n".join([training, *calls])
 
@@ -343,63 +352,108 @@ def ranks_table():
 
 
 def many_gpus_tables():
-    """Shares of one GPU's rate, the time that transfers take, decoding, and predictions."""
-    record, longer = load("many_gpus"), load("many_gpus_long")
+    """Shares of one GPU's rate, transfers, correctness, decoding, and predictions."""
+    record = load("many_gpus")
     if record is None:
         return []
-    timed = [row for row in record["rows"] if "ms" in row and "method" in row]
-    sizes = {row["tokens"] for row in timed}
-    other = [r for r in longer["rows"] if "method" in r and "ms" in r] if longer else []
-    timed += [row for row in other if row["tokens"] not in sizes]
-    single = {(r["tokens"], r["what"]): r["ms"] for r in timed if r["method"] == "one GPU"}
+    rows = record["rows"]
+    timed = [row for row in rows if "ms" in row and "method" in row]
+    single = {size_of(r): r["ms"] for r in timed if r["method"] == "one GPU"}
+    links = {row["gpus"]: row["gb_per_s"] for row in rows if "gb_per_s" in row}  # the last: largest
     shares, waits = {}, []
-    link = max((row["gb_per_s"] for row in record["rows"] if "gb_per_s" in row), default=None)
     for row in timed:
-        size = row["tokens"], row["what"]
-        cells = shares.setdefault(
-            size, {"tokens of each GPU": size[0], "": size[1], "one GPU, ms": f"{single[size]:.4g}"}
-        )
+        size, link = size_of(row), links.get(row["gpus"])
+        head = dict(zip(("GPUs", "tokens of each", ""), size, strict=True))
+        cells = shares.setdefault(size, head | {"one GPU, ms": f"{single[size]:.4g}"})
         if "share_of_single" not in row:
             continue
         cells[row["method"]] = f"{row['share_of_single']:.3f}"
-        if row["method"] in LAYOUTS and link:
-            efficiency = predicted(row["method"], 2, size, single, link).get("efficiency")
-            cells[row["method"]] += f" ({efficiency:.3f})" if efficiency else ""
+        share = predicted(row, size, single, link) if link else None
+        cells[row["method"]] += f" ({share:.3f})" if share else ""
         if "ms_waited" in row:
-            cells = {"tokens of each GPU": row["tokens"], "": row["what"], "method": row["method"]}
-            cells["ms"] = f"{row['ms']:.4g}"
-            cells["transfers alone"] = f"{row['ms_of_transfers']:.3g}"
-            cells["waited for them"] = f"{row['ms_waited']:.3g}"
-            waits.append(cells)
+            waits.append(
+                head
+                | {
+                    "method": row["method"],
+                    "ms": f"{row['ms']:.4g}",
+                    "transfers alone": f"{row['ms_of_transfers']:.3g}",
+                    "waited for them": f"{row['ms_waited']:.3g}",
+                }
+            )
+    link = ", ".join(f"{rate:.0f} GB/s on {gpus} GPUs" for gpus, rate in sorted(links.items()))
     parts = [
         f"{caption(record)} Share of the rate of one GPU that has the whole sequence; in "
         "parentheses the prediction of `fa_numba.distributed.prediction`, from the rate of one GPU "
-        f"and {link:.0f} GB/s of the link. Sizes that this run has not are from a longer one, "
-        "before:\n\n"
-        f"{table(with_all_columns(list(shares.values())))}",
+        f"and that of the link: {link}.\n\n{table(with_all_columns(list(shares.values())))}",
         "The time of transfers, in ms: by their bytes and the rate of the link alone; and how long "
         "a GPU computes nothing because it waits for them, or for the rank that sends them:"
         f"\n\n{table(waits)}",
+        checks_on_gpus(rows),
+        decoding_on_gpus(rows),
+        many_more_gpus(single, links.get(max(links))) if links else None,
     ]
-    decoding = {r["decoding"]: f"{r['ms']:.3g}" for r in record["rows"] if "decoding" in r}
-    if decoding:
-        keys = next(r["keys"] for r in record["rows"] if "decoding" in r)
-        parts.append(f"Decoding, one query and {keys} keys, ms:\n\n{table([decoding])}")
-    return [*parts, many_more_gpus(single, link)]
+    return [part for part in parts if part]
+
+
+def size_of(row):
+    return row["gpus"], row["tokens"], row["what"]
+
+
+def checks_on_gpus(rows):
+    """Errors beside those of one GPU, and what each rank sent and computed."""
+    found = []
+    for row in rows:
+        if "rms_out" not in row:
+            continue
+        cells = {"GPUs": row["gpus"], "method": row["check"]}
+        for name in ("out", "dq", "dk", "dv"):
+            ratio = row[f"rms_{name}"] / row[f"rms_{name}_one_gpu"]
+            cells[f"error of {name}"] = f"{row[f'rms_{name}']:.2e} ({ratio:.3f})"
+        cells["bytes sent by rank 0"] = f"{row['bytes']:,}"
+        if row["fewest pairs"]:
+            cells["pairs, most : fewest"] = f"{row['most pairs'] / row['fewest pairs']:.2f}"
+        found.append(cells)
+    return found and (
+        "Errors against float64, root mean square, of 4099 tokens on 16 heads and 4 K/V heads; in "
+        "parentheses over those of one GPU. The run ends with an error unless the bytes sent and "
+        f"the pairs computed are those of the formulas:\n\n{table(with_all_columns(found))}"
+    )
+
+
+def decoding_on_gpus(rows):
+    """Milliseconds of one query over many keys, with the predictions."""
+    found = {}
+    for row in rows:
+        if "decoding" not in row:
+            continue
+        key = row["gpus"], row["keys"]
+        cells = found.setdefault(key, dict(zip(("GPUs", "keys"), key, strict=True)))
+        cells[row["decoding"]] = f"{row['ms']:.3g}"
+        if "predicted_ms" in row:
+            cells[row["decoding"]] += f" ({row['predicted_ms']:.3g})"
+    latency = {row["gpus"]: row["latency_us"] for row in rows if "latency_us" in row}
+    latency = ", ".join(f"{us:.0f} µs on {gpus} GPUs" for gpus, us in sorted(latency.items()))
+    return found and (
+        "Decoding, one query and many keys, ms; in parentheses the prediction, from the time of "
+        f"one GPU, the link, and an exchange of one number: {latency}.\n\n"
+        f"{table(with_all_columns(list(found.values())))}"
+    )
 
 
 def many_more_gpus(single, link):
     """A table of predictions: nobody measured these."""
-    tokens = 65_536
-    if not {(tokens, FORWARD), (tokens, BOTH)} <= set(single):
+    gpus, tokens = max(size[0] for size in single), 65_536
+    if not {(gpus, tokens, FORWARD), (gpus, tokens, BOTH)} <= set(single):
         return None
     rows = []
     for world_size, wire, rate in ((8, "NVLink", link), (64, *INFINIBAND), (1024, *INFINIBAND)):
+        if world_size <= gpus:
+            continue
         row = {"GPUs": world_size, "link": f"{wire}, {rate:.0f} GB/s"}
         for layout in ("zigzag", "contiguous"):
             for what in (FORWARD, BOTH):
-                found = predicted(layout, world_size, (tokens, what), single, rate)
-                row[f"{layout}, {what}"] = f"{found['efficiency']:.3f}"
+                share = predicted_share(layout, world_size, (gpus, tokens, what), single, rate)
+                row[f"{layout}, {what}"] = f"{share:.3f}"
         rows.append(row)
     return (
         f"A prediction, not a measurement: the share at {tokens} tokens of each GPU, by the same "
@@ -408,15 +462,25 @@ def many_more_gpus(single, link):
     )
 
 
-def predicted(layout, world_size, size, single, link):
-    """The predicted share of one GPU's rate; nothing where that rate was not measured."""
-    tokens, what = size
-    passes = {False: single.get((tokens, FORWARD))}
+def predicted(row, size, single, link):
+    """The predicted share of a row of the record; None for a method without a model."""
+    gpus = row["gpus"]
+    if row["method"] in LAYOUTS:
+        return predicted_share(row["method"], gpus, size, single, link)
+    if row["method"] == "ulysses":  # its transfers are not hidden
+        return single[size] / (single[size] + gpus * row["ms_of_transfers"])
+    return None
+
+
+def predicted_share(layout, world_size, size, single, link):
+    """The predicted share of one GPU's rate; None where that rate was not measured."""
+    gpus, tokens, what = size
+    passes = {False: single.get((gpus, tokens, FORWARD))}
     if what == BOTH and passes[False]:
         passes[True] = single[size] - passes[False]
     if None in passes.values():
-        return {}
-    measured = prediction.Problem(2 * tokens, 2, 32, 8, 128)  # single has two GPUs' tokens
+        return None
+    measured = prediction.Problem(gpus * tokens, gpus, 32, 8, 128)
     problem = prediction.Problem(world_size * tokens, world_size, 32, 8, 128, layout)
     pairs = prediction.pairs_per_rank(measured).sum()
     seconds = alone = 0.0
@@ -425,7 +489,7 @@ def predicted(layout, world_size, size, single, link):
         options = {"flops": per_pair * pairs / (ms / 1e3), "bytes_per_second": link * 1e9}
         found = prediction.predict_ring(problem, **options, backward=backward)
         seconds, alone = seconds + found.seconds, alone + found.single
-    return {"efficiency": alone / (world_size * seconds)}
+    return alone / (world_size * seconds)
 
 
 def memory_table():
@@ -611,6 +675,7 @@ def parts_of_benchmarks():
         "few_queries": [few_queries_table()],
         "packed": [packed_table("forward"), packed_table("backward")],
         "choice": [choice_table()],
+        "h100": [table(H100) for table in (published_table, few_queries_table, choice_table)],
         "decoding": [
             pictures(("decoding", "bandwidth of decoding beside the copy's")),
             decode_table(),

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 RESULTS = Path(__file__).parent / "results"
+into = ""  # folder of RESULTS for what is measured now: `python -m benchmarks --into`
 # Kernels that the package no longer has: tables and plots leave their rows out.
 GONE = (
     "flash_decode_tma",
@@ -96,16 +97,17 @@ def save(question, rows, *, note="", on=None):
     on : str, default=machine()
         What was measured.
     """
-    RESULTS.mkdir(exist_ok=True)
+    folder = RESULTS / into
+    folder.mkdir(parents=True, exist_ok=True)
     record = {
         "machine": on or machine(),
-        "command": f"python -m benchmarks {question}",
+        "command": f"python -m benchmarks {question}" + (f" --into {into}" if into else ""),
         "date": datetime.date.today().isoformat(),
         "note": note,
         "rows": rows,
     }
     text = json.dumps(record, indent=1, ensure_ascii=False)
-    (RESULTS / f"{question}.json").write_text(text + "\n")
+    (folder / f"{question}.json").write_text(text + "\n")
     print(f"\n{question} · {record['machine']}\n{note}")
     for row in rows:
         print("  " + "  ".join(f"{key} {value}" for key, value in row.items()))

@@ -683,8 +683,8 @@ _HEAD = """# What each function has, and which test says so
 A number says how many cases test that feature of that function, and leads to their file; with the
 pointer on it, it says the name of the test. All names are listed [below](#the-tests). – stands
 where a feature does not apply. Behind the tables are {cases} different cases. {on_gpu} of them need
-a GPU (`pytest -m gpu`); the others run the kernels on the CPU engine or compile them, and need
-none. The README says what has run on which GPU.
+a GPU (`pytest -m gpu`). The others need none: they run kernels on the CPU engine, run what is
+compiled for the CPU, or compile for a GPU. The README says what has run on which GPU.
 
 Four names are those of a job and of a lesson kernel: `flash_attn_varlen`, `flash_decode`,
 `paged_attn_decode` and `softmax_topk`. The table of the jobs is about the jobs, the others are

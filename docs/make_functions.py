@@ -42,13 +42,16 @@ so. [Every kernel](kernels.md): its GPUs, dtypes and lesson.
 
 ## What all of them share
 
-- Arrays have the layout (batch, seqlen, num_heads, head_dim), any lengths, head_dim from 1 to
-  256, and a number of heads that is a multiple of the number of K/V heads. Their dtype is
-  float32, float16 or bfloat16; everything is computed in float32, and results have the dtype of
-  q.
-- The array decides where a function runs: CuPy arrays and PyTorch tensors on their GPU and stream.
-  NumPy arrays run compiled for the CPU in a job, `fa_numba.cpu`, and on the CPU engine in a
-  function that names its kernel.
+- Arrays of attention have the layout (batch, seqlen, num_heads, head_dim), packed ones
+  (num_tokens, num_heads, head_dim): any lengths, head_dim from 1 to 256, and a number of heads
+  that is a multiple of the number of K/V heads. Their dtype is float32, float16 or bfloat16;
+  everything is computed in float32, and results have the dtype of q.
+- Strides are any, but neighbours along the last axis must be neighbours in memory.
+- The array decides where a function runs: CuPy arrays and PyTorch's CUDA tensors on their GPU and
+  stream. NumPy arrays run compiled for the CPU in a job, `fa_numba.cpu`, on as many threads as
+  `numba.set_num_threads` allows; in a function that names its kernel they run on the CPU engine.
+  Tensors in CPU memory, and gradients by autograd, have
+  [functions of their own](torch.md).
 - `which(fa_numba.flash_decode, q, k_cache, v_cache, seq_lens)` says which kernel a job takes for
   these arrays, and why. `which(q, k, v)` is short for `flash_attn`.
 - `causal` is bottom-right aligned. `window_size` (left, right; −1 is no limit), `softcap` and
@@ -61,8 +64,12 @@ so. [Every kernel](kernels.md): its GPUs, dtypes and lesson.
 - At most 65535 sequences in a batch, and as many heads: a CUDA grid has no more.
 - A bad argument raises a TypeError or ValueError. The message names the argument, the rule and the
   value that it got.
+- Options are given by name. The name that another library has for one is an error that says what
+  it is called here.
 - Compiled kernels are kept in `~/.cache/fa_numba`; `FA_NUMBA_CACHE` names another folder, or
   nothing for none.
+- On a GPU, some options compile another kernel for each value:
+  [the list](notes/launching.md#what-compiles-anew). On a CPU none does.
 - A call can be captured in a CUDA graph, by `stream.begin_capture()` of CuPy or
   `torch.cuda.graph`, once it has been made before. Memory that a call allocates while CuPy
   captures it stays allocated, because the graph writes there.
@@ -75,7 +82,7 @@ MODULES = """
 the module of their name: `from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma`.
 The jobs call them where they are the fastest. `flash_decode_wide` lies in
 `fa_numba.on_cuda_cores.flash_decode_wide`. The lesson kernels that share their name with a job lie
-in `fa_numba.kernels`: `from fa_numba.kernels.flash_decode import flash_decode`.
+in `fa_numba.kernels`: `fa_numba.kernels.flash_decode.flash_decode`.
 """
 
 

@@ -59,7 +59,8 @@ def main(batch, seqlen_q, seqlen_k, heads, head_dim, causal, blocks, determinist
     scale = np.float32(head_dim**-0.5)
     args = model.maps["dout"][0], on_gpu(out.astype(KIND)), on_gpu(lse.astype("f4")), lse_2, delta
     grid = -(-64 * tiles // (256 // backward.lanes_of_row(head_dim))), num_heads, batch
-    model.launch(backward.make_prepare_rows(head_dim, "float16", True), grid, 256, *args, sums)
+    prepare_rows = backward.make_prepare_rows(head_dim, "float16", True)
+    model.launch(prepare_rows, grid, 256, *args, sums, np.float32(1))
     given = Mask(
         causal,
         options.get("window_size", (-1, -1)),

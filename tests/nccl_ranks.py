@@ -1,4 +1,4 @@
-"""What tests/test_distributed_gpu.py runs on each of two GPUs: attention over NCCL, or a fault."""
+"""What tests/test_distributed_gpu.py runs on each GPU: attention over NCCL, or a fault."""
 
 import os
 import signal
@@ -15,6 +15,7 @@ from fa_numba.distributed import (
     ring_attn_grad,
     run_ranks,
     shard,
+    tree_decode,
     ulysses_attn,
     ulysses_attn_grad,
 )
@@ -56,6 +57,22 @@ def fail(fault):
         time.sleep(20)
 
 
+def decode(comm, q, k, v):
+    """The last query over the keys of all ranks."""
+    with q.device:
+        return tree_decode(comm, q, k, v, seqlen=SEQLEN)
+
+
+def check_decoding(comm, q, k, v):
+    """`decode` beside ranks in one process."""
+    shards = [shard(x, "contiguous", comm.world_size) for x in (k, v)]
+    queries = [q[:, -1:]] * comm.world_size
+    got = decode(comm, queries[0], *(x[comm.rank] for x in shards))
+    want = run_ranks(decode, comm.world_size, queries, *shards).results[comm.rank]
+    for x, y in zip(got, want, strict=True):
+        np.testing.assert_array_equal(x.get(), y.get(), strict=True)
+
+
 def main(fault):
     with nccl.communicator(timeout=60 if fault == "right" else LIMIT) as comm:
         random = cupy.random.RandomState(0)
@@ -73,6 +90,8 @@ def main(fault):
                     np.testing.assert_allclose(x.get(), y.get(), atol=2e-3)
                 else:
                     np.testing.assert_array_equal(x.get(), y.get(), strict=True)
+        if fault == "right":
+            check_decoding(comm, *whole)
         print("right", flush=True)
 
 

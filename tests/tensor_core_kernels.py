@@ -142,12 +142,13 @@ def max3_bits_kernel(x, y):
 
 @cuda.jit
 def halves_kernel(x, limits, y):
-    """y: x's words where their halves are kept, the masks, and bytes of two neighbours."""
+    """y: x's words where their halves are kept, the masks, bytes of two neighbours, x, lanes' x."""
     i, n = cuda.threadIdx.x, cuda.blockDim.x
     y[i] = halves.keep_pair(uint32(0x12345678), x[i], limits[0])
     y[n + i] = halves.keep_mask(x[i], limits[0])
     y[2 * n + i] = halves.byte_permute(x[i], x[i ^ 1], uint32(0x3276))
     y[3 * n + i] = halves.word(x[i])
+    y[4 * n + i] = halves.column_lane(x[i], 4)
 
 
 @cuda.jit

@@ -918,13 +918,27 @@ def test_an_unknown_argument_is_named(name):
         ("paged_attn_decode", "paged_kv_indices", "block_table has a row of page numbers"),
         ("softmax", "dim", "softmax is over the last axis"),
         ("naive_attn", "sofcap", r"did you mean softcap\?"),
-        ("merge_states", "cache_seqlens", "it has lse_a, lse_b, out_a, out_b$"),
+        ("flash_attn", "cache_seqlens", "flash_decode and paged_attn_decode take caches$"),
+        ("flash_attn", "cu_seqlens_q", "flash_attn_varlen takes sequences of any lengths$"),
+        ("flash_decode", "page_table", "paged_attn_decode takes caches in pages$"),
+        ("paged_attn_decode", "rotary_cos", "rotate q and k before the call$"),
+        ("flash_attn", "qv", "it has alibi_slopes, .*window_size$"),
         ("merge_states", "zzz", "it has lse_a, lse_b, out_a, out_b$"),
     ],
 )
 def test_other_libraries_names_are_answered_with_ours(function, name, hint):
     with pytest.raises(TypeError, match=f"{function} has no argument '{name}': {hint}"):
         getattr(fa_numba, function)(X, K, K, **{name: True})
+
+
+def test_options_by_position_are_named():
+    """As in flash_attn_func(q, k, v, dropout_p, softmax_scale, causal)."""
+    message = "flash_attn takes 3 arguments by position, q, k, v, got 4: .* alibi_slopes, causal, "
+    for function in (fa_numba.flash_attn, fa_numba.which):
+        with pytest.raises(TypeError, match=message):
+            function(X, K, K, 0.0)
+    with pytest.raises(TypeError, match="softmax takes 1 arguments by position, x, got 2$"):
+        fa_numba.softmax(X[0, 0], 1)
 
 
 def test_dropout_is_an_option_where_there_is_dropout():
@@ -958,6 +972,15 @@ def test_heads_before_tokens_are_named_where_no_other_reading_is_possible(name):
         fa_numba.flash_attn(ones(2, 5, 3, 4), ones(2, 6, 2, 4), ones(2, 6, 2, 4))
 
 
+def test_heads_before_the_tokens_of_a_cache_are_named():
+    q, cache, lengths = ones(2, 1, 4, 8), ones(2, 2, 6, 8), table(3, 4)
+    hint = r"num_kv_heads=6 for num_heads=4\. 2, the axis before, would .* k_cache.transpose\(0, 2"
+    with pytest.raises(ValueError, match=hint):
+        fa_numba.flash_decode(q, cache, cache, lengths)
+    with pytest.raises(ValueError, match=hint):
+        fa_numba.paged_attn_decode(q, cache, cache, table([0], [1]), lengths)
+
+
 PUBLIC = {getattr(fa_numba, name) for name in fa_numba.__all__}
 TAKES_FLOATS = [
     call
@@ -982,8 +1005,11 @@ def test_a_tensor_that_requires_a_gradient_is_refused(monkeypatch, call):
     }
     for name in floats:
         changed = tensors | {name: Parameter(call.good[name])}
-        with pytest.raises(ValueError, match=f"^{name} must not require .* fa_numba.torch"):
+        with pytest.raises(ValueError, match=f"^{name} must not require .*") as error:
             call.function(**changed)
+        message = str(error.value)
+        assert message.endswith(f"pass {name}.detach()")
+        assert ("fa_numba.torch" in message) == ("q" in call.good)  # that is for attention alone
     torch.is_grad_enabled = lambda: False
     for name in floats:
         checks.requirements.require_one_library(x=arrays.facts(Parameter(call.good[name])))

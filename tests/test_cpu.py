@@ -585,6 +585,10 @@ def test_files(tmp_path):
         return int(done.stdout)
 
     assert [hits(tmp_path) for _ in range(2)] == [0, 1]
-    assert list((tmp_path / "cpu").iterdir())
+    (folder,) = (tmp_path / "cpu").iterdir()
+    for suffix in ("nbi", "nbc"):  # the index, then the code: a damaged file is written anew
+        (file,) = folder.glob(f"*.{suffix}")
+        file.write_bytes(file.read_bytes()[:90])
+        assert [hits(tmp_path) for _ in range(2)] == [0, 1]
     (tmp_path / "file").touch()
     assert hits(tmp_path / "file" / "folder") == 0

@@ -1,6 +1,8 @@
 """A job takes the fastest kernel that can: by the table, else by preference; which says so."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -306,6 +308,19 @@ def test_few_queries_on_hopper_are_decoded_by_gather(gpu):
 
 
 @pytest.mark.parametrize("head_dim", [59, 130])
+def test_odd_rows_on_hopper_are_copied_for_many_queries(gpu, head_dim):
+    gpu((9, 0))
+    x = aligned(2, 64, 4, head_dim, dtype=np.float16)
+    choice = fa_numba.which(x, x, x)
+    assert choice.kernel == "flash_attn_padded" and "multiple of 16 bytes" in choice.reason
+    choice = fa_numba.which(CupyArray(x.host[:, :1]), x, x)
+    assert "more than 16 queries, got 1" in choice.refused["flash_attn_padded"]
+    x = aligned(2, 64, 4, 64, dtype=np.float16)
+    choice = fa_numba.which(x, x, x)
+    assert "it can copy all of these" in choice.refused["flash_attn_padded"]
+
+
+@pytest.mark.parametrize("head_dim", [59, 130])
 def test_gradients_of_odd_rows_on_hopper_are_copied(gpu, head_dim):
     gpu((9, 0))
     x = aligned(2, 64, 4, head_dim, dtype=np.float16)
@@ -352,6 +367,17 @@ each_job = pytest.mark.parametrize("name", CALLS)
 def test_the_jobs_are_these():
     assert set(CALLS) == set(JOBS) <= set(fa_numba.__all__)
     assert all(getattr(fa_numba, name) is getattr(dispatch, name) for name in JOBS)
+
+
+def test_lesson_kernels_are_reached_by_their_files():
+    """In a new process, where nothing has imported them."""
+    program = """
+import fa_numba
+for name in ("flash_attn_varlen", "flash_decode", "paged_attn_decode", "softmax_topk"):
+    assert callable(getattr(getattr(fa_numba.kernels, name), name))
+assert not hasattr(fa_numba.kernels, "flash_attn_v9")
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @each_job
@@ -409,6 +435,9 @@ def test_which_of_what_is_no_job():
     for wrong in ("flash_attn_v2", fa_numba.flash_attn_v2):
         with pytest.raises(ValueError, match="job must be flash_attn, .*, got flash_attn_v2"):
             fa_numba.which(wrong, X, K, K)
+    lesson = fa_numba.kernels.flash_decode.flash_decode  # it has the name of a job
+    with pytest.raises(ValueError, match="job must be fa_numba.flash_decode, got fa_numba.kernels"):
+        fa_numba.which(lesson, X, K, K, LENGTHS)
     with pytest.raises(TypeError, match="flash_decode has no argument 'scale': .* softmax_scale"):
         fa_numba.which("flash_decode", X, K, K, LENGTHS, scale=1.0)
     with pytest.raises(TypeError, match=r'which\("flash_attn_grad", dout'):

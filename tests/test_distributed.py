@@ -31,6 +31,7 @@ from fa_numba.distributed.prediction import (
     largest_pairs,
     pairs_per_rank,
     pairs_per_step,
+    predict_decode,
     predict_ring,
     ring_bytes,
     tree_bytes,
@@ -652,6 +653,18 @@ def test_prediction():
     assert late.seconds == pytest.approx(7 * sent / 4e8 + late.compute[-1])
 
 
+def test_prediction_of_decoding():
+    keys, rates = 1 << 20, {"single": 1e-3, "bytes_per_second": 4e11, "latency": 3e-5}
+    problem = Problem(keys, 4, 32, 8, 128, "contiguous")
+    sent = ring_bytes(problem)[0, 0]
+    assert sent == 2 * keys / 4 * 8 * 128 * 2
+    found = predict_decode(problem, **rates)
+    assert found["tree"] == pytest.approx(1e-3 / 4 + 3e-5)
+    assert found["ring"] == pytest.approx(1e-3 / 4 + 3 * (sent / 4e11 + 3e-5))
+    one = predict_decode(Problem(keys, 1, 32, 8, 128, "contiguous"), **rates)
+    assert one == {"tree": 1e-3, "ring": 1e-3}
+
+
 @each_layout
 @each_world
 @pytest.mark.parametrize("causal", [False, True])
@@ -757,6 +770,11 @@ def test_more_bad_inputs(rng):
         ValueError,
         "flops must be positive, got -1",
         lambda: predict_ring(Problem(8, 2, 1, 1, 1), flops=-1, bytes_per_second=1),
+    )
+    check_error(
+        TypeError,
+        "single must be a number, got '1 ms'",
+        lambda: predict_decode(Problem(8, 2, 1, 1, 1), single="1 ms", bytes_per_second=1),
     )
 
 

@@ -44,6 +44,7 @@ def num_gpus():
 
 
 needs_two = pytest.mark.skipif(num_gpus() < 2, reason="needs two GPUs")
+needs_four = pytest.mark.skipif(num_gpus() < 4, reason="needs four GPUs")
 
 
 def on_gpu(x):
@@ -154,16 +155,18 @@ def test_tree_decode(rng, dtype):
         np.testing.assert_allclose(to_float64(out), want, atol=2e-3)
 
 
-def launch(*arguments):
+def launch(*arguments, world_size=2):
     environment = os.environ | {"PYTHONPATH": str(ROOT), "NCCL_NVLS_ENABLE": "0"}
     command = [sys.executable, str(RANKS), *arguments]
-    return run.start(command, 2, limit=150, environment=environment)
+    return run.start(command, world_size, limit=150, environment=environment)
 
 
-@needs_two
-def test_nccl_gives_the_bits_of_ranks_in_one_process(capfd):
-    assert launch("right") == 0, capfd.readouterr().err
-    assert capfd.readouterr().out.split() == ["right", "right"]
+@pytest.mark.parametrize(
+    "world_size", [pytest.param(2, marks=needs_two), pytest.param(4, marks=needs_four)]
+)
+def test_nccl_gives_the_bits_of_ranks_in_one_process(capfd, world_size):
+    assert launch("right", world_size=world_size) == 0, capfd.readouterr().err
+    assert capfd.readouterr().out.split() == ["right"] * world_size
 
 
 @needs_two

@@ -1,5 +1,6 @@
 """launching and kernel_cache without a GPU: the arguments of the driver, and the files."""
 
+import contextlib
 import ctypes
 import os
 import re
@@ -7,6 +8,8 @@ import struct
 import subprocess
 import sys
 import time
+import types
+import weakref
 
 import numpy as np
 import pytest
@@ -220,6 +223,90 @@ def test_prepared_launches_do_not_pile_up(gpu):
     for n in range(launching.MAX_PREPARED + 3):
         launch([((n,), (4,), F4)], [0])
     assert len(launching._prepared) == 3
+
+
+class FakeCopies:
+    """A driver that copies within host memory, and Numba's list of GPUs, which counts entries."""
+
+    CUstream_flags = types.SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
+    CUstreamCaptureMode = types.SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
+
+    def __init__(self):
+        self.context, self.mode, self.entered, self.enqueued, self.allocated = 0, 0, [], [], []
+
+    def cuCtxGetCurrent(self):
+        return 0, self.context
+
+    def cuThreadExchangeStreamCaptureMode(self, mode):
+        self.mode, before = mode, self.mode
+        return 0, before
+
+    def cuStreamCreate(self, flag):
+        return 0, "a stream"
+
+    def cuMemcpyHtoDAsync(self, to, given, num_bytes, stream):
+        assert self.context and self.mode == 2
+        self.enqueued.append((to, ctypes.string_at(given, num_bytes)))
+        return (0,)
+
+    def cuStreamSynchronize(self, stream):
+        for to, content in self.enqueued:
+            ctypes.memmove(to, content, len(content))
+        self.enqueued.clear()
+        return (0,)
+
+    def device_array(self, num_bytes, dtype):
+        made = np.zeros(num_bytes, dtype).view(HostArray)
+        self.allocated.append(weakref.ref(made))
+        return made
+
+    def gpu(self, device):
+        @contextlib.contextmanager
+        def enter():
+            self.entered.append(device)
+            before, self.context = self.context, 5 + device
+            yield
+            self.context = before
+
+        return enter()
+
+
+class HostArray(np.ndarray):
+    @property
+    def device_ctypes_pointer(self):
+        return types.SimpleNamespace(value=self.ctypes.data)
+
+
+def test_small_arrays_are_copied_into_blocks_which_their_owners_keep(monkeypatch):
+    fake = FakeCopies()
+    gpus = type("Gpus", (), {"__getitem__": lambda self, device: fake.gpu(device)})()
+    monkeypatch.setattr(launching, "driver", fake)
+    numba = types.SimpleNamespace(gpus=gpus, device_array=fake.device_array)
+    monkeypatch.setattr(launching, "cuda", numba)
+    monkeypatch.setattr(launching, "_blocks", {})
+    monkeypatch.setattr(launching, "_own_stream", launching._own_stream.__wrapped__)
+    monkeypatch.setattr(launching, "BLOCK_BYTES", 1024)
+
+    def copy(number, device=0, num_bytes=128):
+        content = np.full(num_bytes, number, np.uint8)
+        address, owner = launching.copy_and_wait(lambda: content, device)
+        assert address % 128 == owner.address % 128 and not fake.enqueued and fake.mode == 0
+        return number, num_bytes, address, owner
+
+    copies = [copy(i, num_bytes=128 if i % 2 else 40) for i in range(20)]
+    copies += [copy(i, device=1) for i in range(20, 23)]
+    for number, num_bytes, address, _ in copies:
+        assert ctypes.string_at(address, num_bytes) == bytes([number]) * num_bytes
+    assert len({address for _, _, address, _ in copies}) == 23
+    assert len(fake.allocated) == 4 and fake.context == 0  # three for the first GPU
+    fake.context, before = 6, len(fake.entered)
+    copies.append(copy(30, device=1))
+    assert len(fake.entered) == before  # its context is current
+    copies.append(copy(31, device=0))
+    assert len(fake.entered) == before + 1
+    del copies[:8]  # all of the first block
+    alive = [ref() is not None for ref in fake.allocated]
+    assert alive == [False, True, True, True]
 
 
 SIGNATURE = (float32, int32)

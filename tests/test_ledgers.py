@@ -70,16 +70,23 @@ def test_gpu_numbers_are_the_recorded_ones_or_none(unrecorded, tmp_path):
     numbers = " ".join(row["our number"] for row in unrecorded)
     assert numbers.count(many_gpus.NOT_RECORDED) == 2
     rows = [
-        {"tokens": 1000, "what": "forward", "method": "contiguous", "ms": 3.0},
-        {"tokens": 1000, "what": "forward", "method": "striped", "ms": 2.0},
-        {"tokens": 9000, "what": "forward", "method": "striped", "skipped": "no time left"},
-        {"tokens": 1000, "what": "forward+backward", "method": "striped", "ms": 1.0},
-        {"keys": 4000, "decoding": "ring", "ms": 5.0},
-        {"keys": 4000, "decoding": "tree", "ms": 2.0},
+        {"gpus": 4, "tokens": 1000, "what": "forward", "method": "contiguous", "ms": 3.0},
+        {"gpus": 4, "tokens": 1000, "what": "forward", "method": "striped", "ms": 2.0},
+        {
+            "gpus": 4,
+            "tokens": 9000,
+            "what": "forward",
+            "method": "striped",
+            "skipped": "no time left",
+        },
+        {"gpus": 4, "tokens": 1000, "what": "forward+backward", "method": "striped", "ms": 1.0},
+        {"gpus": 4, "keys": 4000, "decoding": "ring", "ms": 5.0},
+        {"gpus": 4, "keys": 4000, "decoding": "tree", "ms": 2.0},
     ]
     numbers = recorded(tmp_path, rows)
     assert many_gpus.NOT_RECORDED not in numbers
-    assert "1.50× at 1,000 tokens per GPU" in numbers and "2.5× for 4,000 keys" in numbers
+    assert "1.50× on 4 with 1,000 tokens each" in numbers
+    assert "2.5× on 4 for 4,000 keys" in numbers
     numbers = recorded(tmp_path, rows[1:5])
     assert numbers.count(many_gpus.NOT_RECORDED) == 2
 

@@ -293,7 +293,7 @@ def test_frequent_replays_launch_a_graph_for_each_stream(gpu, monkeypatch):
             made, _ = function(x, y)
             values, where = gpu.launches["first"][-1]
             assert where == stream and values[2] == made.data.ptr
-        assert num_graphs <= gpu.graphs <= num_graphs * graphs.GRAPHS_OF_STREAM
+        assert num_graphs <= gpu.graphs <= num_graphs * (1 + graphs.GRAPHS_OF_STREAM)
         assert gpu.by_graph - before == (stream != 7)
     monkeypatch.setattr(gpu.cupy.cuda.Stream, "current", types.SimpleNamespace(ptr=5))
     before, gpu.cupy.cuda.runtime.streamIsCapturing = gpu.by_graph, lambda stream: stream == 5
@@ -307,6 +307,7 @@ def test_frequent_replays_launch_a_graph_for_each_stream(gpu, monkeypatch):
 def test_addresses_that_alternate_are_set_once(gpu, monkeypatch):
     monkeypatch.setattr(graphs, "REPEATS_BEFORE_GRAPH", 0)
     monkeypatch.setattr(graphs, "GRAPHS_OF_STREAM", 2)
+    monkeypatch.setattr(graphs, "CALLS_BEFORE_OWN_GRAPH", 2)
     set_params, count = launching.driver.cuGraphExecKernelNodeSetParams, [0]
 
     def counted(*args):
@@ -326,11 +327,33 @@ def test_addresses_that_alternate_are_set_once(gpu, monkeypatch):
         x = xs[turn % 2]
         function(x)
         assert gpu.launches["kernel"][-1][0] == [x.data.ptr]
-    assert gpu.graphs == 2 and count[0] <= 2
-    for x in (*xs, *xs):  # more addresses than graphs
+    assert gpu.graphs == 3 and count[0] == 2  # the spare one is set once for each
+    for x in xs * 4:  # more addresses than graphs
         function(x)
         assert gpu.launches["kernel"][-1][0] == [x.data.ptr]
-    assert gpu.graphs == 2
+    assert gpu.graphs == 3
+
+
+def test_addresses_that_do_not_come_back_share_a_graph(gpu, monkeypatch):
+    monkeypatch.setattr(graphs, "REPEATS_BEFORE_GRAPH", 0)
+    monkeypatch.setattr(graphs, "MAX_COUNTED", 8)
+
+    @arrays.replayed
+    def function(x):
+        arrays.launch("kernel", (4,), (32,), x)
+        return x
+
+    xs = [cupy_array(2, 3) for _ in range(20)]
+    function(xs[0]), function(xs[0])
+    for turn, x in enumerate(xs * graphs.CALLS_BEFORE_OWN_GRAPH):
+        function(x)
+        assert gpu.launches["kernel"][-1][0] == [x.data.ptr]
+        assert gpu.by_graph == turn + 1 and gpu.graphs == 1
+    (launches,) = (x.steps.launches for x in function.replays.values())
+    assert len(launches.counted) <= 8
+    for turn in range(1, 2 + graphs.CALLS_BEFORE_OWN_GRAPH):
+        function(xs[0])
+        assert gpu.graphs == 1 + (turn >= graphs.CALLS_BEFORE_OWN_GRAPH)
 
 
 def test_the_number_of_all_graphs_is_limited(gpu, monkeypatch):
@@ -345,7 +368,7 @@ def test_the_number_of_all_graphs_is_limited(gpu, monkeypatch):
         return x
 
     xs = [cupy_array(2, 3) for _ in range(5)]
-    for x in (xs[0], *xs, *xs):
+    for x in (xs[0], *xs * 2 * graphs.CALLS_BEFORE_OWN_GRAPH):
         function(x)
         assert gpu.launches["kernel"][-1][0] == [x.data.ptr]
         assert gpu.graphs <= 3
@@ -582,9 +605,12 @@ def test_numbers_computed_from_addresses_are_computed_again(gpu):
         seen.clear()
 
 
-def test_a_graph_keeps_the_owners_of_its_numbers_and_computes_them_once(gpu, monkeypatch):
+@pytest.mark.parametrize("calls", [1, 100])
+def test_a_graph_keeps_the_owners_of_its_numbers_and_computes_them_once(gpu, monkeypatch, calls):
+    """A graph of the addresses' own; for the spare one they are kept for later calls."""
     monkeypatch.setattr(graphs, "REPEATS_BEFORE_GRAPH", 0)
     monkeypatch.setattr(graphs, "GRAPHS_OF_STREAM", 1)
+    monkeypatch.setattr(graphs, "CALLS_BEFORE_OWN_GRAPH", calls)
     made, computed = weakref.WeakSet(), []
 
     def compute(address, capturing):
@@ -604,7 +630,9 @@ def test_a_graph_keeps_the_owners_of_its_numbers_and_computes_them_once(gpu, mon
         return x
 
     x, y = cupy_array(2, 3), cupy_array(2, 3)
-    for argument, owners, computations in ((x, 0, 0), (x, 1, 1), (x, 1, 1), (y, 1, 2), (x, 1, 3)):
+    own = (x, 0, 0), (x, 0, 1), (x, 1, 2), (x, 1, 2), (y, 1, 3), (x, 1, 4)
+    spare = (x, 0, 0), (x, 0, 1), (x, 1, 2), (x, 1, 2), (y, 2, 3), (x, 2, 3)
+    for argument, owners, computations in own if calls == 1 else spare:
         function(argument)
         assert gpu.launches["kernel"][-1][0] == [argument.data.ptr, argument.data.ptr + 1]
         gc.collect()

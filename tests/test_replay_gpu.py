@@ -25,7 +25,7 @@ if not cuda.is_available():
 import fa_numba  # noqa: E402
 from fa_numba.kernels.flash_decode import flash_decode  # noqa: E402
 from fa_numba.on_cuda_cores.flash_decode_wide import flash_decode_wide  # noqa: E402
-from fa_numba.runtime import arrays, graphs, launching, replay  # noqa: E402
+from fa_numba.runtime import arrays, graphs, launching, replay, tensor_maps  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_persistent import (  # noqa: E402
     flash_attn_bwd_persistent,
@@ -284,6 +284,20 @@ def test_small_streams_take_turns(function, make, options, library, replays, by_
             stream.synchronize()
             assert_same(got, want)
     assert len(replays) == 35
+
+
+@each_library
+@pytest.mark.skipif(MAJOR != 9, reason="needs a Hopper GPU")
+def test_many_addresses_have_tensor_maps_of_their_own(library, by_numba, monkeypatch):
+    """Those of 60 calls fill several blocks of memory; blocks are freed as maps are dropped."""
+    monkeypatch.setattr(tensor_maps, "MAX_MAPS", 20)
+    function, make, options = CASES["persistent"]
+    rng = np.random.default_rng(10)
+    sets = [to_gpu(library, make(rng)) for _ in range(60)]
+    wants = [by_numba(function, *args, **options) for args in sets]
+    for args, want in zip(sets * 2, wants * 2, strict=True):
+        poison(function(*args, **options))
+        assert_same(function(*args, **options), want)
 
 
 @each_library

@@ -64,15 +64,40 @@ def test_rounding_is_that_of_numpy(rng, dtype):
     assert running_state.convert(x, np.dtype("float32")) is x
 
 
+@pytest.mark.usefixtures("checked")
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_packed_state_is_read_again(rng, dtype):
+    out, lse, *_ = states(rng, (2, 6, 3, 40), slice(1, 5))
+    packed = running_state.pack(out, lse)
+    seen, lse_seen = running_state.views_of(packed)
+    np.testing.assert_array_equal(seen, out)
+    np.testing.assert_array_equal(lse_seen, lse.astype(np.float32))
+    got, lse_got = running_state.unpack(packed, np.dtype(dtype))
+    np.testing.assert_array_equal(got, out.astype(dtype), strict=True)
+    np.testing.assert_array_equal(lse_got, lse.astype(np.float32), strict=True)
+
+
+def test_packed_states_merge_in_place(rng):
+    out, lse, out_b, lse_b = states(rng, (1, 9, 2, 40), slice(None))
+    want, lse_want = out.copy(), lse.copy()
+    running_state.merge_into(want, lse_want, out_b, lse_b)
+    packed = running_state.pack(out, lse)
+    state = running_state.views_of(packed)
+    running_state.merge_into(*state, *running_state.views_of(running_state.pack(out_b, lse_b)))
+    np.testing.assert_allclose(packed[..., :-1], want, atol=2 * ULP)
+    np.testing.assert_allclose(state[1], lse_want, rtol=4 * ULP, atol=4 * ULP)
+
+
 @pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
-def test_within_the_stated_budget():
+@pytest.mark.parametrize("head_dim", [40, 128, 256])
+def test_within_the_stated_budget(head_dim):
     f32 = [types.Array(types.float32, ndim, "C") for ndim in (1, 3, 4)]
+    strided = types.Array(types.float64, 3, "A")
     for kernel, arguments in (
-        (
-            running_state.merge_into_kernel,
-            (f32[2], types.Array(types.float64, 3, "A"), f32[2], f32[1]),
-        ),
+        (running_state.make_merge_into(head_dim), (f32[2], strided, f32[2], f32[1])),
         (running_state.convert_kernel, (f32[0], types.Array(types.float16, 1, "C"))),
+        (running_state.make_pack(head_dim, False), (f32[2], f32[2], strided)),
+        (running_state.make_pack(head_dim, True), (f32[2], f32[2], f32[1])),
     ):
         code = compile_kernel(kernel, arguments, cc=(9, 0, "a"))
         assert code.spill_bytes == code.local_bytes == code.shared_bytes == 0

@@ -56,8 +56,8 @@ def test_kernels_before_and_after_stay_in_registers(head_dim, dtype):
     x = types.Array(types.float16, 4, "C")
     rows, dq_sum = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
     for kernel, args in (
-        (make_prepare_rows(head_dim, dtype, True), (x, x, *3 * (rows,), dq_sum)),
-        (make_prepare_rows(head_dim, dtype), (x, x, *3 * (rows,), types.float32)),
+        (make_prepare_rows(head_dim, dtype, True), (x, x, *3 * (rows,), dq_sum, types.float32)),
+        (make_prepare_rows(head_dim, dtype), (x, x, *3 * (rows,), *2 * (types.float32,))),
         (make_convert_dq(head_dim, dtype), (dq_sum, x, types.float32)),
         (make_convert_dq(head_dim, "float32"), (dq_sum, dq_sum, types.float32)),
     ):

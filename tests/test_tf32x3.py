@@ -16,10 +16,16 @@ from fa_numba.tensor_core import flash_attn_bwd_tf32x3 as backward
 from fa_numba.tensor_core import flash_attn_tf32x3 as forward
 
 AMPERE, HOPPER = (8, 0), (9, 0, "a")
+RTX_3090, A100, H200 = 99 * 1024, 163 * 1024, 227 * 1024  # shared memory of a thread block
 needs_compiler = pytest.mark.skipif(
     not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
 )
 array = {n: types.Array(types.float32, n, "A") for n in (3, 4)}
+
+
+def compile_forward(head_dim, tiles, causal, cc):
+    kernel = forward.make_flash_attn_tf32x3(head_dim, tiles, causal)
+    return compile_kernel(kernel, (*4 * (array[4],), array[3], *2 * (types.float32,)), cc=cc)
 
 
 def split(x):
@@ -68,10 +74,25 @@ def test_a_product_is_three():
 @needs_compiler
 @pytest.mark.parametrize("head_dim, causal, cc", [(64, True, AMPERE), (128, False, HOPPER)])
 def test_forward_stays_in_registers(head_dim, causal, cc):
-    kernel = forward.make_flash_attn_tf32x3(head_dim, *forward.tile_sizes(head_dim), causal)
-    args = (*4 * (array[4],), array[3], types.float32, types.float32)
-    code = compile_kernel(kernel, args, cc=cc)
+    code = compile_forward(head_dim, forward.tile_sizes(head_dim), causal, cc)
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "head_dim, causal, cc, shared_memory",
+    [
+        (160, True, AMPERE, RTX_3090),
+        (224, False, HOPPER, H200),
+        (256, True, AMPERE, A100),
+        (256, True, HOPPER, H200),
+    ],
+)
+def test_a_wide_out_stays_in_registers(head_dim, causal, cc, shared_memory):
+    """A few other numbers are in local memory; all of acc would take 2 · head_dim bytes."""
+    tiles = forward.tile_sizes(head_dim, shared_memory)
+    code = compile_forward(head_dim, tiles, causal, cc)
+    assert code.local_bytes <= 64 and code.float64_instructions == 0
 
 
 @needs_compiler
@@ -88,13 +109,16 @@ def test_backward_stays_in_registers():
 
 @pytest.mark.parametrize("head_dim", range(4, 257, 4))
 def test_tiles_fit_every_head_dim(head_dim):
-    m_tiles, block_n, blocks_at_once = forward.tile_sizes(head_dim)
-    assert -(-head_dim // 32) % blocks_at_once == 0
-    assert 2 * (forward.shared_bytes(head_dim, m_tiles, block_n) + 1024) <= 228 * 1024 or (
-        head_dim > 128
-    )
+    tiles = forward.tile_sizes(head_dim)
+    if head_dim <= 128:  # two thread blocks on an SM
+        assert -(-head_dim // 32) % tiles.panels_at_once == 0
+        assert 2 * (forward.shared_bytes(head_dim, tiles) + 1024) <= 228 * 1024
+    for shared_memory in (RTX_3090, A100, H200):
+        tiles = forward.tile_sizes(head_dim, shared_memory)
+        assert forward.shared_bytes(head_dim, tiles) <= shared_memory
+        assert tiles.block_n % (tiles.threads // 8) == 0  # the rows that `copy_tile` copies at once
     if head_dim <= checks.MAX_BWD_HEAD_DIM:
-        assert backward.shared_bytes(head_dim) <= 227 * 1024
+        assert backward.shared_bytes(head_dim) <= H200
         assert backward.dq_shared_bytes(head_dim) <= backward.shared_bytes(head_dim)
 
 

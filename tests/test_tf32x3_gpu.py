@@ -36,7 +36,13 @@ CASES = [
     (1, 200, 300, 4, 2, 128, {"alibi_slopes": True, "softcap": 3.0, "window_size": (99, 50)}),
     (1, 200, 300, 4, 2, 96, {"causal": True}),
 ]
-WIDE = [(1, 100, 150, 2, 1, d, {"causal": d % 64 == 0}) for d in (160, 256)]
+WIDE = [
+    *((1, 100, 150, 2, 1, d, {"causal": d % 64 == 0}) for d in (160, 192, 224, 256)),
+    (1, 500, 10, 2, 1, 256, {"causal": True}),
+    (1, 1000, 1000, 1, 1, 256, {"causal": True}),
+    (1, 300, 300, 2, 2, 196, {"window_size": (50, 20)}),
+    (1, 200, 300, 4, 2, 136, {"alibi_slopes": True, "softcap": 3.0, "window_size": (99, 50)}),
+]
 IN_ORDER = [CASES[i] for i in (4, 5, 8, 9, 10)]  # those of whose dq the bits are tested
 
 
@@ -106,6 +112,17 @@ def test_forward(case):
     for _ in range(20 if case[1] < 300 else 3):
         for x, y in zip(got, flash_attn_tf32x3(*args, **options), strict=True):
             assert (x.view(np.uint32) == y.view(np.uint32)).all()
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("kib", [99, 163])  # of an RTX 3090, of an A100
+@pytest.mark.parametrize("case", WIDE, ids=named)
+def test_forward_with_less_shared_memory(monkeypatch, case, kib):
+    monkeypatch.setattr(arrays, "shared_bytes_per_block", lambda x: kib * 1024)
+    inputs, options, want, plain = make_case(case)
+    args, options = list(map(on_gpu, inputs[1:])), options_on_gpu(options)
+    got = flash_attn_tf32x3.__wrapped__(*args, **options)  # no replay of other tiles
+    assert_right(("out", "lse"), got, want[:2], plain[:2], 2)
 
 
 @pytest.mark.usefixtures("poisoned")

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from unittest import mock
 
+import numba
 import numpy as np
 import pytest
 
@@ -375,6 +376,24 @@ def test_checkpointing_and_inference_mode():
         assert torch.equal(call(q, k, v), out)
 
 
+def test_no_more_threads_than_pytorch_has():
+    q, k, v = tensors((1, 5, 2, 8), (1, 5, 2, 8), (1, 5, 2, 8))
+    seen, before = [], (torch.get_num_threads(), numba.get_num_threads())
+
+    def job(*arrays, **options):
+        seen.append(numba.get_num_threads())
+        return arrays[0], np.zeros((1, 2, 5), np.float32)
+
+    with mock.patch.object(operators.jobs, "flash_attn", job):
+        try:
+            for threads in (1, 64):
+                torch.set_num_threads(threads)
+                flash_attn_func(q, k, v)
+        finally:
+            torch.set_num_threads(before[0])
+    assert seen == [1, before[1]] and numba.get_num_threads() == before[1]
+
+
 def test_a_call_recorded_without_gradients_is_not_replayed_with_them():
     layout = arrays._LIBRARIES["torch"].layout
     (x,), y = tensors((2, 3)), torch.zeros(2, 3)
@@ -388,6 +407,17 @@ def test_second_derivatives_are_refused():
     (gradient,) = torch.autograd.grad(flash_attn_func(q, k, v).sum(), q, create_graph=True)
     with pytest.raises(RuntimeError, match="computes no gradients of gradients"):
         gradient.sum().backward()
+
+
+def test_transforms_of_torch_func():
+    """vmap is a loop; a gradient by a transform is refused."""
+    q, k, v = (x.detach() for x in tensors((3, 1, 5, 2, 8), (3, 1, 5, 2, 8), (3, 1, 5, 2, 8)))
+    torch.testing.assert_close(
+        torch.vmap(flash_attn_func)(q, k, v)[:, 0], flash_attn_func(q[:, 0], k[:, 0], v[:, 0])
+    )
+    for transform in (torch.func.grad, torch.func.jacrev):
+        with pytest.raises(RuntimeError, match="computes no gradients by torch.func.grad"):
+            transform(lambda x: flash_attn_func(x, k[0], v[0]).sum())(q[0])
 
 
 def test_inputs_changed_before_the_backward_pass_are_noticed():
@@ -435,6 +465,23 @@ REFUSED = [
     (scaled_dot_product_attention, {"dropout_p": None}, "dropout_p must be a number, got NoneType"),
     (scaled_dot_product_attention, {"is_causal": 1}, "is_causal must be True or False, got 1"),
     (scaled_dot_product_attention, {"scale": "1"}, "scale must be a number, got str"),
+    (scaled_dot_product_attention, {"scale": float("nan")}, "scale must be finite in float32, got"),
+    (
+        scaled_dot_product_attention,
+        {"attn_mask": True},
+        "attn_mask must be None, got bool: is_caus",
+    ),
+    (
+        scaled_dot_product_attention,
+        {"causal": True},
+        "no argument 'causal': .* called is_causal he",
+    ),
+    (
+        scaled_dot_product_attention,
+        {"window_size": (1, 0)},
+        "'window_size': flash_attn_func has it",
+    ),
+    (scaled_dot_product_attention, {"query": X[:, :0]}, "query must have at least one head, got"),
     (scaled_dot_product_attention, {"query": X.numpy()}, "query must be a PyTorch tensor, got nd"),
     (scaled_dot_product_attention, {"query": X.double()}, "query must be float32.*torch.float64"),
     (scaled_dot_product_attention, {"key": X.half()}, "must be of one dtype, got query: torch.fl"),
@@ -476,10 +523,23 @@ REFUSED = [
     (flash_attn_func, {"deterministic": None}, "deterministic must be True or False, got None"),
     (flash_attn_func, {"return_attn_probs": 1}, "return_attn_probs must be True or False, got 1"),
     (flash_attn_func, {"q": X[0]}, r"q must have axes \(batch, .*got shape \(5, 2, 8\)"),
-    (flash_attn_func, {"q": X.double()}, "q must be float32, float16 or bfloat16, got float64"),
+    (flash_attn_func, {"q": X.double()}, "q must be float32, float16 or bfloat16, got torch.fl"),
+    (
+        flash_attn_func,
+        {"k": X.half()},
+        "q, k, v must be of one dtype, got q: torch.float32, k: tor",
+    ),
+    (flash_attn_func, {"q": X.to(torch.float8_e4m3fn)}, "q must be float32, .* got torch.float8"),
+    (flash_attn_func, {"is_causal": True}, "no argument 'is_causal': it is called causal here. It"),
+    (flash_attn_func, {"scale": 1.0}, "no argument 'scale': it is called softmax_scale here$"),
+    (flash_attn_func, {"qv": X}, "no argument 'qv': it has alibi_slopes, causal, .* window_size$"),
     (flash_attn_varlen_func, {"dropout_p": 0.5}, "dropout_p must be 0, got 0.5: packed"),
     (flash_attn_varlen_func, {"block_table": TABLE}, "block_table must be None.*_with_kvcache"),
-    (flash_attn_varlen_func, {"cu_seqlens_q": STARTS.long()}, "cu_seqlens_q must be int32, got"),
+    (
+        flash_attn_varlen_func,
+        {"cu_seqlens_q": STARTS.long()},
+        "cu_seqlens_q must be int32, got torch.int64: .*int",
+    ),
     (flash_attn_varlen_func, {"cu_seqlens_q": [0, 2, 5]}, "cu_seqlens_q must be a PyTorch tensor"),
     (flash_attn_varlen_func, {"cu_seqlens_k": STARTS + 1}, r"cu_seqlens_k\[0\] must be 0"),
     (flash_attn_with_kvcache, {"rotary_cos": X}, "rotary_cos must be None, got a Tensor: rotate"),
@@ -498,11 +558,16 @@ REFUSED = [
     (flash_attn_with_kvcache, {"cache_seqlens": 2.0}, "cache_seqlens must be an integer, got 2.0"),
     (flash_attn_with_kvcache, {"cache_seqlens": STARTS}, "cache_seqlens must have one .* 2 seq"),
     (flash_attn_with_kvcache, {"cache_seqlens": STARTS[:2].long()}, "cache_seqlens must be int32"),
-    (flash_attn_with_kvcache, {"cache_seqlens": 7}, "cache_seqlens must be at most 6, the to"),
+    (flash_attn_with_kvcache, {"cache_seqlens": 7}, "cache_seqlens must be from 0 to 6, the tok"),
+    (flash_attn_with_kvcache, NEW | {"cache_seqlens": 6}, "from 0 to 5, .* those of k, got 6"),
+    (flash_attn_with_kvcache, {"cache_seqlens": -STARTS[1:]}, r"cache_seqlens\[0\] must be from 0"),
+    (flash_attn_with_kvcache, {"seq_lens": 3}, "'seq_lens': it is called cache_seqlens here. It d"),
+    (flash_attn_with_kvcache, {"page_table": TABLE}, "'page_table': it is called block_table here"),
+    (flash_attn_with_kvcache, {"q": X.numpy()}, "q must be a PyTorch tensor, got ndarray"),
     (
         flash_attn_with_kvcache,
-        NEW | {"cache_seqlens": 6},
-        "at most 5, .* those of k, got 6",
+        {"block_table": TABLE + 1},
+        r"block_table\[1, 0\] must be a page from",
     ),
     (flash_attn_with_kvcache, {"block_table": TABLE[:1]}, "block_table must have one row"),
     (
@@ -528,10 +593,23 @@ def test_what_the_rows_change_is_good(function):
     function(**GOOD[function])
 
 
-def test_new_tokens_that_do_not_fit_the_cache_are_refused():
-    caches, full = (CACHE.clone(), CACHE.clone()), torch.tensor([2, 6], dtype=torch.int32)
-    with pytest.raises(IndexError):
-        flash_attn_with_kvcache(X[:, :1], *caches, **NEW | {"cache_seqlens": full})
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"cache_seqlens": torch.tensor([2, 6]).int()}, r"cache_seqlens\[1\] must be from 0 to 5"),
+        ({name: CACHE[:, :, :0] for name in ("k_cache", "v_cache")}, "heads of q, 2, got 0"),
+        ({name: CACHE[:1] for name in ("k_cache", "v_cache")}, "have the batch of q, 2, got 1"),
+        ({"cache_seqlens": torch.tensor([2, -1]).int()}, r"cache_seqlens\[1\] must be from 0 to 5"),
+        ({"block_table": TABLE - 1}, r"block_table\[0, 0\] must be a page from 0 to 1, .* got -1"),
+        ({"block_table": TABLE + 1}, r"block_table\[1, 0\] must be a page .* has 4 tokens, got 2"),
+    ],
+)
+def test_new_tokens_that_do_not_fit_the_cache_are_refused(changed, message):
+    given = {"k_cache": CACHE.clone(), "v_cache": CACHE.clone(), **NEW} | changed
+    given |= {"q": X[:, :1], "k": 2 * X[:, :1], "v": 2 * X[:, :1]}
+    with pytest.raises(ValueError, match=message):
+        flash_attn_with_kvcache(**given)
+    assert (given["k_cache"] == 1).all() and (given["v_cache"] == 1).all()  # nothing was written
 
 
 def test_signatures_are_those_of_pytorch_and_flash_attention():

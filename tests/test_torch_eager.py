@@ -395,6 +395,98 @@ def test_autograd_around_a_replay(gpu):
         gradient.sum().backward()
 
 
+# What a training loop does. A known call is found by `fits`. `_layouts`, which takes longer, is
+# needed for one alone that is not among the recent ones.
+
+
+@pytest.fixture
+def looked_up(monkeypatch):
+    """Layouts that were looked up: a list that grows by one for each."""
+    found, layouts = [], eager._layouts
+    monkeypatch.setattr(eager, "_layouts", lambda *x: found.append(1) or layouts(*x))
+    return found
+
+
+def packed(batch=2, seqlen=128, heads=4):
+    """One tensor of queries, keys and values, as nanoGPT has it, and views of its three parts."""
+    qkv = torch.zeros(batch, seqlen, 3 * heads * 64, dtype=half, requires_grad=True)
+    parts = qkv.split(heads * 64, dim=2)
+    return qkv, [x.view(batch, seqlen, heads, 64).transpose(1, 2) for x in parts]
+
+
+def layer(seqlen=128, gradient="of a layer"):
+    """Forward and backward pass of a layer of attention."""
+    qkv, views = packed(seqlen=seqlen)
+    out = scaled_dot_product_attention(*views, is_causal=True)
+    match gradient:
+        case "of a layer":
+            out.transpose(1, 2).reshape(2, seqlen, 256).mul(2).sum().backward()
+        case "expanded":
+            out.sum().backward()
+        case "axes in another order":
+            dout = torch.zeros(64, seqlen, 4, 2, dtype=half).permute(3, 2, 1, 0)
+            torch.autograd.grad(out, qkv, dout)
+
+
+def evaluation(seqlen=128):
+    with torch.no_grad():
+        scaled_dot_product_attention(*packed(seqlen=seqlen)[1], is_causal=True)
+
+
+def in_float16(function):
+    def call():
+        with torch.autocast("cpu", half):
+            function()
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [layer],
+        [lambda: layer(gradient="expanded")],
+        [lambda: layer(gradient="axes in another order")],
+        [layer, lambda: layer(64)],
+        [layer, lambda: layer(gradient="expanded"), lambda: layer(64), evaluation],
+        [in_float16(layer), in_float16(lambda: layer(64))],
+    ],
+    ids=["layer", "expanded", "order", "lengths", "mixed", "autocast"],
+)
+def test_calls_that_come_back_are_replays_without_a_look_up(gpu, looked_up, calls):
+    for _ in range(4):
+        gpu.first_calls.clear(), gpu.replays.clear(), looked_up.clear()
+        for call in calls:
+            call()
+    assert not gpu.first_calls and not looked_up
+    assert len(gpu.replays) == 2 * len(calls) - (evaluation in calls)
+
+
+def test_a_model_that_trains(gpu, looked_up):
+    """Under autocast, with gradients that accumulate, and evaluation between the steps."""
+    from benchmarks.small_gpt import Training
+
+    sizes = {"num_layers": 3, "num_heads": 2, "width": 128}
+    training = Training(scaled_dot_product_attention, 64, 2, "cpu", half, **sizes)
+
+    def loss(tokens):
+        with torch.autocast("cpu", half):
+            return training.model(tokens)
+
+    def steps():
+        training.step()
+        for tokens in training.tokens:
+            loss(tokens).backward()
+        with torch.no_grad():
+            loss(training.tokens[0])
+
+    for _ in range(3):
+        steps()
+    gpu.first_calls.clear(), gpu.replays.clear(), looked_up.clear()
+    steps()
+    assert not gpu.first_calls and not looked_up and len(gpu.replays) == 7 * 3
+
+
 def test_a_tensor_of_another_kind_is_no_known_call(gpu):
     for x in (None, 3, torch.zeros(SDPA).numpy(), torch.zeros(3, 3).to_sparse()):
         assert eager.repeat("flash_attn_func", x, x, x, (), (True,)) is None

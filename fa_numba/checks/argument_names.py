@@ -7,10 +7,16 @@ import inspect
 NOT_NEEDED = "it follows from the shapes of the arrays"
 MASKS = "use causal, window_size, softcap and alibi_slopes"
 PACKED = "flash_attn_varlen takes sequences of any lengths"
+PAGES = "paged_attn_decode takes caches in pages"
+CACHES = "flash_decode and paged_attn_decode take caches"
 LAYOUT = "the axes are (batch, seqlen, num_heads, head_dim); PyTorch's x.transpose(1, 2) has them"
+NEW_ARRAYS = "the results are new arrays, of the dtype of the first argument"
+LARGEST_FIRST = "the largest come first"
+NO_ROTARY = "rotate q and k before the call"
 NO_PAGES_LIST = "block_table has a row of page numbers for each sequence, and seq_lens its length"
-# Names of arguments in PyTorch, flash-attention, FlashInfer, vLLM, JAX and transformers. For each:
-# our names (a function has at most one of them), and a sentence of explanation.
+# Names of arguments in PyTorch, flash-attention, FlashInfer, vLLM, JAX and transformers, and ours
+# that some functions lack. For each: our names (a function has at most one of them), and a
+# sentence of explanation.
 OTHER_NAMES = {
     "is_causal": (
         "causal",
@@ -28,9 +34,18 @@ OTHER_NAMES = {
     "key_padding_mask": ("", PACKED),
     "query_seq_lengths": ("", PACKED),
     "key_value_seq_lengths": ("", PACKED),
-    "dropout": ("dropout_p", "a number, with seed"),
+    "segment_ids": ("", PACKED),
+    "block_mask": ("", MASKS),
+    "score_mod": ("", MASKS),
+    "is_training": ("", "dropout_p=0 is what evaluation needs"),
+    "training": ("", "dropout_p=0 is what evaluation needs"),
+    "dropout": ("dropout_p", "it is a number, and seed says what is dropped"),
     "p_dropout": ("dropout_p", ""),
     "dropout_p": ("", "flash_attn, flash_attn_grad, flash_attn_v1 and flash_attn_v2 have dropout"),
+    "seed": ("", "flash_attn, flash_attn_grad, flash_attn_v1 and flash_attn_v2 have dropout"),
+    "num_heads": ("", NOT_NEEDED),
+    "num_kv_heads": ("", NOT_NEEDED),
+    "head_dim": ("", NOT_NEEDED),
     "enable_gqa": ("", f"{NOT_NEEDED}: heads of k and v may be fewer than those of q"),
     "window_left": ("window_size", "(left, right), both inclusive, -1 for no limit"),
     "sliding_window": (
@@ -42,6 +57,8 @@ OTHER_NAMES = {
     "logit_softcap": ("softcap", ""),
     "soft_cap": ("softcap", ""),
     "deterministic": ("", "it is for gradients; every other function gives the same bits anyway"),
+    "cu_seqlens_q": ("", PACKED),
+    "cu_seqlens_k": ("", PACKED),
     "cu_seqlens": ("", "it is two arguments here, cu_seqlens_q and cu_seqlens_k"),
     "cu_seq_lens": ("", "it is two arguments here, cu_seqlens_q and cu_seqlens_k"),
     "cu_seq_lens_q": ("cu_seqlens_q", "int32"),
@@ -52,19 +69,31 @@ OTHER_NAMES = {
     "max_seqlen_k": ("", "it follows from cu_seqlens_k"),
     "max_length_q": ("", "it follows from cu_seqlens_q"),
     "max_length_k": ("", "it follows from cu_seqlens_k"),
+    "max_seqlen": ("", "it follows from cu_seqlens_q and cu_seqlens_k"),
+    "lse": ("", "it is for gradients; a forward function returns it"),
     "softmax_lse": ("lse", ""),
     "return_lse": ("", "lse is always returned"),
     "return_attn_probs": ("", "the probabilities are never stored; lse is returned"),
     "return_softmax_lse": ("", "lse is always returned"),
-    "cache_seqlens": ("seq_lens", "it counts the new token"),
-    "seqused_k": ("seq_lens", "it counts the new token"),
-    "context_lens": ("seq_lens", "it counts the new token"),
+    "seq_lens": ("", CACHES),
+    "cache_seqlens": ("seq_lens", "it counts the new tokens too"),
+    "seqused_k": ("seq_lens", "it counts the new tokens too"),
+    "context_lens": ("seq_lens", "it counts the new tokens too"),
+    "cache_batch_idx": ("", "pass k_cache[cache_batch_idx], or pages"),
+    "cache_leftpad": ("", "each sequence begins at token 0 of its cache"),
+    "rotary_cos": ("", NO_ROTARY),
+    "rotary_sin": ("", NO_ROTARY),
+    "rotary_interleaved": ("", NO_ROTARY),
+    "block_table": ("", PAGES),
     "page_table": ("block_table", ""),
     "block_tables": ("block_table", ""),
     "paged_kv_indices": ("", NO_PAGES_LIST),
     "paged_kv_indptr": ("", NO_PAGES_LIST),
     "kv_layout": ("", LAYOUT),
     "tensor_layout": ("", LAYOUT),
+    "layout": ("", LAYOUT),
+    "k_cache": ("", CACHES),
+    "v_cache": ("", CACHES),
     "key_cache": ("k_cache", ""),
     "value_cache": ("v_cache", ""),
     "query": ("q", ""),
@@ -73,43 +102,97 @@ OTHER_NAMES = {
     "k": ("k_cache", ""),
     "v": ("v_cache", ""),
     "input": ("x", ""),
+    "out": ("", NEW_ARRAYS),
+    "dtype": ("", NEW_ARRAYS),
+    "largest": ("", LARGEST_FIRST),
+    "sorted": ("", LARGEST_FIRST),
     "dim": ("", "softmax is over the last axis of a matrix, its rows"),
     "axis": ("", "softmax is over the last axis of a matrix, its rows"),
     "backward": (
         "",
         'which("flash_attn_grad", dout, q, k, v, out, lse) names the kernel for gradients',
     ),
-    "num_splits": ("", "the kernel chooses it; fa_numba.kernels.flash_decode has it as an option"),
+    "num_splits": (
+        "",
+        "the kernel chooses it; the lesson kernels of decoding have it as an option",
+    ),
     "block_m": ("", "the kernel chooses its tiles; flash_attn_v2 has it as an option"),
     "block_n": ("", "the kernel chooses its tiles; flash_attn_v2 has it as an option"),
+}
+
+
+# The same for fa_numba.torch, whose arguments have the names of PyTorch's and flash-attention's.
+FLASH = "flash_attn_func has it"
+NO_MASK = "flash_attn_func has causal, window_size, softcap and alibi_slopes"
+OTHER_NAMES_IN_TORCH = {
+    "is_causal": ("causal", "it aligns the last query with the last key"),
+    "causal": ("is_causal", "it aligns the first query with the first key"),
+    "scale": ("softmax_scale", ""),
+    "sm_scale": ("softmax_scale scale", ""),
+    "softmax_scale": ("scale", ""),
+    "query": ("q", ""),
+    "key": ("k_cache k", ""),
+    "value": ("v_cache v", ""),
+    "q": ("query", ""),
+    "k": ("key", ""),
+    "v": ("value", ""),
+    "dropout": ("dropout_p", ""),
+    "mask": ("", NO_MASK),
+    "attn_mask": ("", NO_MASK),
+    "attn_bias": ("", NO_MASK),
+    "attention_mask": ("", NO_MASK),
+    "window_size": ("", FLASH),
+    "softcap": ("", FLASH),
+    "alibi_slopes": ("", FLASH),
+    "deterministic": ("", "torch.use_deterministic_algorithms(True) asks for it"),
+    "enable_gqa": ("", NOT_NEEDED),
+    "return_lse": ("return_softmax_lse return_attn_probs", ""),
+    "return_softmax_lse": ("return_attn_probs", ""),
+    "return_attn_probs": ("return_softmax_lse", ""),
+    "page_table": ("block_table", ""),
+    "seq_lens": ("cache_seqlens", "it does not count the tokens of k"),
+    "seqused_k": ("cache_seqlens", "it does not count the tokens of k"),
 }
 
 
 def refuses_other_names(function):
     """Decorate a function: an unknown argument is an error that says the name it has here.
 
-    Put it under ``@arrays.replayed``, so that a replayed call does not pay for it.
+    So is an option by its position, such as the causal of flash-attention's functions. Put it under
+    ``@arrays.replayed``, so that a replayed call does not pay for it.
     """
-    parameters = frozenset(inspect.signature(function).parameters)
+    parameters = inspect.signature(function).parameters
+    by_position = [x.name for x in parameters.values() if x.kind is x.POSITIONAL_OR_KEYWORD]
+    names = frozenset(parameters)
 
     @functools.wraps(function)
     def call(*args, **options):
-        if not options.keys() <= parameters:
-            name = next(name for name in options if name not in parameters)
-            raise TypeError(_message(function.__name__, name, parameters))
+        if not options.keys() <= names:
+            name = next(name for name in options if name not in names)
+            raise TypeError(message_for(function.__name__, name, names, OTHER_NAMES))
+        if len(args) > len(by_position):
+            by_name = ", ".join(sorted(names.difference(by_position)))
+            raise TypeError(
+                f"{function.__name__} takes {len(by_position)} arguments by position, "
+                f"{', '.join(by_position)}, got {len(args)}"
+                + (f": give options by their names, {by_name}" if by_name else "")
+            )
         return function(*args, **options)
 
     return call
 
 
-def _message(function_name, name, parameters):
-    names, more = OTHER_NAMES.get(name, ("", ""))
+def message_for(function_name, name, parameters, other_names):
+    """Say that a function has no argument of this name, and what it has instead."""
+    names, more = other_names.get(name, ("", ""))
     ours = next((x for x in names.split() if x in parameters), None)
+    if names and not ours:  # of another function here: what takes it?
+        _, more = next((other_names[x] for x in names.split() if x in other_names), ("", ""))
     if ours:
         hint = f"it is called {ours} here" + (f". {more[0].upper()}{more[1:]}" if more else "")
-    elif more and not names:
+    elif more:
         hint = more
-    elif close := difflib.get_close_matches(name, sorted(parameters), n=1):
+    elif len(name) > 2 and (close := difflib.get_close_matches(name, sorted(parameters), n=1)):
         hint = f"did you mean {close[0]}?"
     else:
         hint = f"it has {', '.join(sorted(parameters))}"

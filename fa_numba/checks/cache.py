@@ -9,6 +9,7 @@ from fa_numba.checks.requirements import (
     MAX_GRID,
     MAX_HEAD_DIM,
     Q_AXES,
+    hint_of_heads_before_slots,
     require_axes,
     require_divisible_heads,
     require_dtype,
@@ -170,7 +171,8 @@ def check_paged_decode(q, k_cache, v_cache, block_table, seq_lens):
     _require_tables(k_cache, v_cache, block_table, seq_lens)
     batch, _, num_heads, head_dim = q.shape
     require_grid(batch, num_heads)
-    require_divisible_heads(num_heads, k_cache.shape[2], "k_cache and v_cache")
+    hint = hint_of_heads_before_slots(q, k_cache)
+    require_divisible_heads(num_heads, k_cache.shape[2], "k_cache and v_cache", hint)
     if k_cache.shape[3] != head_dim:
         raise ValueError(
             f"k_cache and v_cache must have the head_dim of q, {head_dim}, got {k_cache.shape[3]}"

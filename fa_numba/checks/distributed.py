@@ -208,8 +208,8 @@ def check_communicator(comm):
         )
 
 
-def check_rate(name, value):
-    """A positive rate as a float."""
+def check_positive(name, value):
+    """A positive number as a float."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, got {value!r}")
     if not value > 0:

@@ -20,6 +20,10 @@ MANY_KV_HEADS = 128  # more than any model has
 Q_AXES = ("batch", "seqlen_q", "num_heads", "head_dim")
 K_AXES = ("batch", "seqlen_k", "num_kv_heads", "head_dim")
 
+WITH_GRADIENTS = (
+    "call flash_attn_func, flash_attn_varlen_func or scaled_dot_product_attention of "
+    "fa_numba.torch, or "
+)
 TO_LIBRARY = {
     "cupy": "cupy.asarray(x)",
     "torch": 'torch.as_tensor(x, device="cuda")',
@@ -43,8 +47,8 @@ def require_one_library(**named):
         if x.needs_gradient:
             raise ValueError(
                 f"{name} must not require a gradient, because this function records none, got a "
-                "tensor with requires_grad=True: call flash_attn_func, flash_attn_varlen_func or "
-                f"scaled_dot_product_attention of fa_numba.torch, or pass {name}.detach()"
+                f"tensor with requires_grad=True: {WITH_GRADIENTS if 'q' in named else ''}"
+                f"pass {name}.detach()"
             )
         if isinstance(x.array, np.ma.MaskedArray):
             raise TypeError(
@@ -67,9 +71,11 @@ def require_one_library(**named):
 def _not_an_array(name, x):
     kind = f"{type(x).__module__.partition('.')[0]}.{type(x).__name__}".removeprefix("builtins.")
     if kind.startswith("torch."):
+        where = getattr(getattr(x, "device", None), "type", "cpu")
+        where = "in CPU memory" if where == "cpu" else f"on the device {where}"
         return (
-            f"{name} must be a CUDA tensor, got a PyTorch tensor in CPU memory: {name}.cuda() runs "
-            f"on the GPU, {name}.numpy() on the CPU; fa_numba.torch takes both"
+            f"{name} must be a CUDA tensor, got a PyTorch tensor {where}: {name}.cuda() runs on "
+            f"the GPU, {name}.numpy() on the CPU; fa_numba.torch takes both"
         )
     *others, last = arrays.LIBRARIES.values()
     return f"{name} must be a {', '.join(others)} or {last}, got {kind}"
@@ -174,13 +180,28 @@ def require_lse_shape(name, lse, shape):
 
 def hint_of_heads_before_tokens(q, k, k_name="k"):
     """For an error: say so if only (batch, num_heads, seqlen, head_dim) fits the shapes."""
+    if 0 in q.shape or 0 in k.shape:
+        return ""
     heads, kv_heads = q.shape[1], k.shape[1]
-    if 0 in q.shape or 0 in k.shape or heads % kv_heads:
+    if heads % kv_heads == 0:
+        return (
+            f". They would divide if q and {k_name} were (batch, num_heads, seqlen, head_dim), "
+            f"PyTorch's layout, with {heads} and {kv_heads} heads: here the axes are (batch, "
+            "seqlen, num_heads, head_dim), q.transpose(0, 2, 1, 3), in PyTorch q.transpose(1, 2)"
+        )
+    if q.shape[2] % kv_heads == 0:
+        return hint_of_heads_before_slots(q, k, k_name)
+    return ""
+
+
+def hint_of_heads_before_slots(q, k_cache, name="k_cache"):
+    """For an error: say so if the heads of a cache, or of its pages, come before its tokens."""
+    kv_heads = k_cache.shape[1]
+    if kv_heads == 0 or q.shape[2] % kv_heads:
         return ""
     return (
-        f". They would divide if q and {k_name} were (batch, num_heads, seqlen, head_dim), "
-        f"PyTorch's layout, with {heads} and {kv_heads} heads: here the axes are (batch, seqlen, "
-        f"num_heads, head_dim), q.transpose(0, 2, 1, 3), in PyTorch q.transpose(1, 2)"
+        f". {kv_heads}, the axis before, would divide: the axes of {name} must be tokens, then "
+        f"heads, then head_dim; {name}.transpose(0, 2, 1, 3), in PyTorch {name}.transpose(1, 2)"
     )
 
 

@@ -4,10 +4,12 @@ The operators below check shapes and dtypes of arguments that have the same name
 only file of the room that imports PyTorch; `fa_numba.checks` does not import it.
 """
 
+import inspect
 import numbers
 
 import torch
 
+from fa_numba.checks import argument_names
 from fa_numba.checks.requirements import MAX_HEAD_DIM
 from fa_numba.checks.values import check_flag, check_window_size, integer
 
@@ -20,9 +22,28 @@ OTHER_MASKS = (
     "is_causal is a mask here, and flash_attn_func has causal, window_size, softcap, alibi_slopes"
 )
 NO_ROTARY = "rotate q and k before the call"
+LARGEST_FLOAT32 = torch.finfo(torch.float32).max
 
 
 # What all functions share
+
+
+def takes_no_other_names(function):
+    """Show a function's signature without **other_names, which it passes to `refuse_other_names`.
+
+    A wrapper that looks for unknown names would take 0.4 µs of every call.
+    """
+    signature = inspect.signature(function)
+    known = [x for x in signature.parameters.values() if x.kind is not x.VAR_KEYWORD]
+    function.__signature__ = signature.replace(parameters=known)
+    return function
+
+
+def refuse_other_names(function, other_names):
+    """Raise for arguments that a function does not have; say what it has instead."""
+    known = inspect.signature(function).parameters
+    name, table = next(iter(other_names)), argument_names.OTHER_NAMES_IN_TORCH
+    raise TypeError(argument_names.message_for(function.__name__, name, known, table))
 
 
 def check_tensors(**named):
@@ -39,6 +60,23 @@ def check_tensors(**named):
         raise ValueError(f"{', '.join(named)} must be on one device, got {got}")
 
 
+def check_floats(**named):
+    """Raise unless all tensors have one dtype, one that kernels take."""
+    for name, x in named.items():
+        if x.dtype not in FLOATS:
+            raise TypeError(f"{name} must be float32, float16 or bfloat16, got {x.dtype}")
+    if len({x.dtype for x in named.values()}) > 1:
+        got = ", ".join([f"{name}: {x.dtype}" for name, x in named.items()])
+        raise TypeError(f"{', '.join(named)} must be of one dtype, got {got}")
+
+
+def check_int32(**named):
+    """Raise unless all tensors are int32."""
+    for name, x in named.items():
+        if x.dtype != torch.int32:
+            raise TypeError(f"{name} must be int32, got {x.dtype}: {name}.int()")
+
+
 def check_flags(**named):
     """Raise unless all arguments are True or False."""
     for name, flag in named.items():
@@ -48,6 +86,14 @@ def check_flags(**named):
 def _check_number(name, value):
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+
+
+def _check_scale(name, scale):
+    if scale is None:
+        return
+    _check_number(name, scale)
+    if not abs(scale) <= LARGEST_FLOAT32:
+        raise ValueError(f"{name} must be finite in float32, got {scale}")
 
 
 def _check_dropout(dropout_p):
@@ -69,8 +115,17 @@ def refuse_second_derivatives():
     """Raise: gradients of gradients are not computed."""
     raise RuntimeError(
         "fa_numba.torch computes no gradients of gradients: it was asked for one by create_graph="
-        "True or torch.func; torch.nn.attention.sdpa_kernel(SDPBackend.MATH) lets PyTorch's own "
+        "True; torch.nn.attention.sdpa_kernel(SDPBackend.MATH) lets PyTorch's own "
         "scaled_dot_product_attention compute them"
+    )
+
+
+def refuse_transforms():
+    """Raise: torch.func cannot transform an operator whose gradients are Python."""
+    raise RuntimeError(
+        "fa_numba.torch computes no gradients by torch.func.grad, vjp, jvp, jacrev or hessian: "
+        "call backward() or torch.autograd.grad; torch.nn.functional.scaled_dot_product_attention "
+        "takes these transforms"
     )
 
 
@@ -80,12 +135,13 @@ def refuse_second_derivatives():
 def check_sdpa_options(attn_mask, dropout_p, is_causal, scale, enable_gqa):
     """Raise for options of scaled_dot_product_attention that we lack."""
     if attn_mask is not None:
-        got = tuple(attn_mask.shape) if isinstance(attn_mask, torch.Tensor) else type(attn_mask)
-        raise ValueError(f"attn_mask must be None, got one of shape {got}: {OTHER_MASKS}")
+        got = type(attn_mask).__name__
+        if isinstance(attn_mask, torch.Tensor):
+            got = f"one of shape {tuple(attn_mask.shape)}"
+        raise ValueError(f"attn_mask must be None, got {got}: {OTHER_MASKS}")
     _check_dropout(dropout_p)
     check_flags(is_causal=is_causal, enable_gqa=enable_gqa)
-    if scale is not None:
-        _check_number("scale", scale)
+    _check_scale("scale", scale)
 
 
 def check_sdpa(query, key, value, enable_gqa):
@@ -97,11 +153,7 @@ def check_sdpa(query, key, value, enable_gqa):
                 "query, key, value must all have axes (batch, num_heads, seqlen, head_dim), or all "
                 f"(batch, seqlen, head_dim), got {name} of shape {tuple(x.shape)}"
             )
-        if x.dtype not in FLOATS:
-            raise TypeError(f"{name} must be float32, float16 or bfloat16, got {x.dtype}")
-    if len({x.dtype for x in named.values()}) > 1:
-        got = ", ".join([f"{name}: {x.dtype}" for name, x in named.items()])
-        raise TypeError(f"query, key, value must be of one dtype, got {got}")
+    check_floats(**named)
     if value.shape != key.shape:
         raise ValueError(
             f"value must have the shape of key, {tuple(key.shape)}, got {tuple(value.shape)}"
@@ -116,6 +168,8 @@ def check_sdpa(query, key, value, enable_gqa):
         raise ValueError(
             f"query must have head_dim from 1 to {MAX_HEAD_DIM}, got {query.shape[-1]}"
         )
+    if query.ndim == 4 and query.shape[1] == 0:
+        raise ValueError(f"query must have at least one head, got shape {tuple(query.shape)}")
     if query.ndim == 3 or key.shape[1] == query.shape[1]:
         return
     num_heads, num_kv_heads = query.shape[1], key.shape[1]
@@ -140,8 +194,7 @@ def check_flash_options(softmax_scale, softcap, window_size):
     _check_number("softcap", softcap)
     if softcap < 0:
         raise ValueError(f"softcap must be 0, or positive, got {softcap}")
-    if softmax_scale is not None:
-        _check_number("softmax_scale", softmax_scale)
+    _check_scale("softmax_scale", softmax_scale)
 
 
 def check_slopes(alibi_slopes, q):
@@ -249,17 +302,56 @@ def check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table):
                 f"{name} must have one row for each of the {batch} sequences of q, "
                 f"got {named[name].shape[0]}"
             )
+    if block_table is None and k_cache.shape[0] != batch:
+        raise ValueError(
+            f"k_cache and v_cache must have the batch of q, {batch}, got {k_cache.shape[0]}"
+        )
+    num_heads, num_kv_heads = q.shape[2], k_cache.shape[2]
+    if num_kv_heads == 0 or num_heads % num_kv_heads:
+        raise ValueError(
+            f"the heads of k_cache and v_cache must divide the heads of q, {num_heads}, "
+            f"got {num_kv_heads}"
+        )
     if k is not None:
         _check_new_tokens(batch, k_cache, k, v, cache_seqlens)
+    new = 0 if k is None else k.shape[1]
+    room = (1 if block_table is None else block_table.shape[1]) * k_cache.shape[1] - new
     if cache_seqlens is not None and "cache_seqlens" not in named:
         integer("cache_seqlens", cache_seqlens, at_least=0)
-        pages = 1 if block_table is None else block_table.shape[1]
-        room = pages * k_cache.shape[1] - (0 if k is None else k.shape[1])
-        if cache_seqlens > room:
-            raise ValueError(
-                f"cache_seqlens must be at most {room}, the tokens of a cache without those of k, "
-                f"got {cache_seqlens}"
-            )
+        _check_length("cache_seqlens", cache_seqlens, room)
+    if q.device.type == "cpu" and not torch.compiler.is_compiling():
+        _check_contents(q, k_cache, cache_seqlens, block_table, room, new)
+
+
+def _check_length(name, length, room):
+    if not 0 <= length <= room:
+        raise ValueError(
+            f"{name} must be from 0 to {room}, the tokens of a cache without those of k, "
+            f"got {length}"
+        )
+
+
+def _check_contents(q, k_cache, cache_seqlens, block_table, room, new):
+    """Raise for lengths and pages outside of the caches, before anything is written to them.
+
+    Not for CUDA tensors: reading their numbers waits for the GPU.
+    """
+    batch, (num_pages, page_size) = q.shape[0], k_cache.shape[:2]
+    lengths = [room if cache_seqlens is None else cache_seqlens] * batch
+    try:
+        if isinstance(cache_seqlens, torch.Tensor):
+            lengths = cache_seqlens.tolist()
+        pages = [[]] * batch if block_table is None else block_table.tolist()
+    except RuntimeError:  # tensors without numbers: fake ones, or those of torch.vmap
+        return
+    for b, (length, row) in enumerate(zip(lengths, pages, strict=True)):
+        _check_length(f"cache_seqlens[{b}]", length, room)
+        for i, page in enumerate(row[: -(-(length + new) // max(page_size, 1))]):
+            if not 0 <= page < num_pages:
+                raise ValueError(
+                    f"block_table[{b}, {i}] must be a page from 0 to {num_pages - 1}, because "
+                    f"sequence {b} has {length + new} tokens, got {page}"
+                )
 
 
 def _check_new_tokens(batch, k_cache, k, v, cache_seqlens):

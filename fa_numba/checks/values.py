@@ -147,12 +147,18 @@ def check_top_k(k, num_cols) -> int:
     return k
 
 
-def check_job(name, jobs) -> str:
-    """Return the name of a job."""
-    if name not in jobs:
+def check_job(name, jobs, function=None):
+    """Return the job of a name, which must be that function if one is given."""
+    found = jobs.get(name)
+    if found is None:
         *others, last = jobs
         raise ValueError(f"job must be {', '.join(others)} or {last}, got {name}")
-    return name
+    if function is not None and function is not found.function:
+        raise ValueError(
+            f"job must be fa_numba.{name}, got {function.__module__}.{name}, which always runs the "
+            "same kernel"
+        )
+    return found
 
 
 def check_chunk_size(name, chunk_size, length) -> int:

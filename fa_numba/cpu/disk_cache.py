@@ -44,11 +44,17 @@ class _Files(caching.FunctionCache):
     _impl_class = _Format
 
     def load_overload(self, signature, target_context):
-        with contextlib.suppress(OSError, EOFError):
+        try:
             loaded = super().load_overload(signature, target_context)
             if loaded is not None:
                 os.utime(self.cache_path)  # used now
             return loaded
+        except OSError:
+            return None
+        except Exception:  # a damaged file: what it was meant to be is compiled and saved again
+            with contextlib.suppress(OSError):
+                self.flush()
+            return None
 
     def save_overload(self, signature, data):
         with contextlib.suppress(OSError):

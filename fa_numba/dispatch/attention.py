@@ -16,6 +16,7 @@ from fa_numba.tiling.split_tiling import SplitProblem
 
 FEW_QUERIES = 16  # with more queries decoders, whose tiles have 8 rows, read the keys too often
 FEW_ROWS = 16  # queries of a group of heads: with more, flash_attn_split takes them in one tile
+NOTHING_TO_COPY = "copies rows that TMA cannot copy; it can copy all of these"
 LEAST_GAIN = 1.25  # by the model of tiling.split_tiling: a smaller one may be its error
 
 
@@ -59,6 +60,19 @@ def on_tensor_cores(candidate, inputs, options, *, check, supported, copies=Fals
     if not copies:
         checks.check_aligned(**inputs._asdict())
     check_dropout(candidate, options)
+
+
+def of_copies(candidate, inputs, options):
+    """Raise unless `flash_attn_padded` can take these inputs, and only that one fast."""
+    check = checks.check_tensor_core_padded
+    on_tensor_cores(candidate, inputs, options, check=check, supported=HOPPER, copies=True)
+    if checks.rows_suit_tensor_maps(*inputs):
+        raise ValueError(NOTHING_TO_COPY)
+    if inputs.q.shape[1] <= FEW_QUERIES:
+        raise ValueError(
+            f"copies all keys, which pays off for more than {FEW_QUERIES} queries, got "
+            f"{inputs.q.shape[1]}"
+        )
 
 
 def check_dropout(candidate, options):
@@ -123,7 +137,7 @@ def gradient_of_copies(candidate, inputs, options):
     if q.shape[3] > checks.MAX_BWD_HEAD_DIM:
         checks.check_no_dropout(name, q.shape[3], options.get("dropout_p", 0))
     if checks.rows_suit_tensor_maps(dout, q, k, v, out):
-        raise ValueError("copies rows that TMA cannot copy; it can copy all of these")
+        raise ValueError(NOTHING_TO_COPY)
 
 
 def with_lengths(q, k, v):
@@ -131,9 +145,9 @@ def with_lengths(q, k, v):
     return (q, k, v, arrays.constant(q, (q.shape[0],), k.shape[1], np.int32)), {}
 
 
-def forward(name, check, supported, *, copies=False, **more):
+def forward(name, check, supported, **more):
     """A candidate for `flash_attn` on tensor cores."""
-    limits = {"check": check, "supported": supported, "copies": copies}
+    limits = {"check": check, "supported": supported}
     return Candidate(
         name, "tensor_core", check=functools.partial(on_tensor_cores, **limits), **more
     )
@@ -161,7 +175,14 @@ FORWARD = (
         check=with_idle_sms,
     ),
     forward("flash_attn_persistent", _16_BITS, HOPPER),
-    forward("flash_attn_padded", checks.check_tensor_core_padded, HOPPER, copies=True),
+    Candidate(
+        "flash_attn_padded",
+        "tensor_core",
+        why="it alone runs on Hopper's tensor cores for rows that begin or end at no multiple of "
+        "16 bytes",
+        first=True,
+        check=of_copies,
+    ),
     forward("flash_attn_mma", _16_BITS, AMPERE),
     forward("flash_attn_tf32x3", _FLOAT32, AMPERE, three_tf32_products=True),
     forward("flash_decode_gather", _16_BITS_BY_CP_ASYNC, HOPPER, **_DECODES),

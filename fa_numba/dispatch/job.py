@@ -51,11 +51,14 @@ class Job:
         By title, in order of preference.
     part : str or None
         Rows of fastest.json.
+    function : callable
+        The job itself.
     """
 
     check: Callable
     candidates: dict
     part: str | None
+    function: Callable
 
     def choose(self, inputs, options) -> Choice:
         """The choice for these inputs, which are facts of arrays, with all refusals."""
@@ -104,8 +107,6 @@ def job(*candidates, part=None):
     (cpu,) = (candidate for candidate in candidates if candidate.package == CPU)
 
     def decorate(check):
-        made = JOBS[check.__name__] = Job(check, by_title, part)
-
         @functools.wraps(check)
         def run(*args, **options):
             if args and type(args[0]) is np.ndarray and options.keys() <= cpu.options:
@@ -114,6 +115,8 @@ def job(*candidates, part=None):
             title, _ = made.pick(inputs, options)
             return by_title[title](*(x.array for x in inputs), **options)
 
-        return arrays.replayed(refuses_other_names(run))
+        function = arrays.replayed(refuses_other_names(run))
+        made = JOBS[check.__name__] = Job(check, by_title, part, function)
+        return function
 
     return decorate

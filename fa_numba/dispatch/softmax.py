@@ -38,7 +38,7 @@ def softmax(x):
     Returns
     -------
     array of the shape, dtype and library of x
-        NaN for a row of −inf only.
+        NaN in a row that contains a NaN or ∞, and in a row of −∞ only.
 
     Raises
     ------
@@ -63,9 +63,9 @@ def softmax_topk(x, k) -> tuple:
     Returns
     -------
     values : array of shape (num_rows, k), dtype and library of x
-        The largest first. NaN for a row that contains a NaN, and for a row of −inf only.
+        The largest first. NaN for a row that contains a NaN or ∞, and for a row of −∞ only.
     columns : array of shape (num_rows, k), int32
-        For equal x the smaller column comes first. A NaN ranks as −inf, so that these are always k
+        For equal x the smaller column comes first. A NaN ranks as −∞, so that these are always k
         different columns of x.
 
     Raises

@@ -30,8 +30,10 @@ def which(job="flash_attn", *arguments, **options) -> Choice:
     --------
     >>> print(which(flash_decode, q, k_cache, v_cache, seq_lens, causal=True))  # doctest: +SKIP
     """
-    name = job if isinstance(job, str) else getattr(job, "__name__", None)
-    if name is None:  # an array
-        name, arguments = "flash_attn", (job, *arguments)
-    found = JOBS[check_job(name, JOBS)]
+    if isinstance(job, str):
+        found = check_job(job, JOBS)
+    elif name := getattr(job, "__name__", None):
+        found = check_job(name, JOBS, job)
+    else:  # an array
+        found, arguments = JOBS["flash_attn"], (job, *arguments)
     return found.choose(*refuses_other_names(found.check)(*arguments, **options))

@@ -120,8 +120,7 @@ def context_parallel_decode(
     arrays = (rounded(x, np.float32) for x in (q, k_cache, v_cache))
     options = {"softcap": softcap, "softmax_scale": softmax_scale}
     out, lse = paged_attn_decode(*arrays, block_table, lengths, **options)
-    out, lse = merge_over_ranks(comm, out, lse)
-    return rounded(out, q.dtype), lse
+    return merge_over_ranks(comm, out, lse, q.dtype)
 
 
 def local_slots(slot_mapping, page_size, world_size, rank):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fa_numba.checks import distributed as checks
-from fa_numba.distributed.communicator import even_cuts, num_bytes
+from fa_numba.distributed.communicator import num_bytes
 from fa_numba.distributed.layouts import make_layout
 from fa_numba.distributed.parts import num_steps, parts_of
 
@@ -135,8 +135,7 @@ def ulysses_bytes(problem, backward=False):
 def tree_bytes(problem):
     """Bytes that each rank sends in `tree_decode`. They do not depend on seqlen.
 
-    There are two all_reduce in float32: one maximum per head, and head_dim + 1 sums per head. In
-    each a rank sends the parts of other ranks, and then its own reduced part to all others.
+    A rank sends its state, head_dim + 1 numbers per head in float32, to every other rank.
 
     Parameters
     ----------
@@ -146,12 +145,8 @@ def tree_bytes(problem):
     -------
     int64 array of shape (world_size,)
     """
-    rows, world_size = problem.batch * problem.num_heads, problem.world_size
-    total = np.zeros(world_size, np.int64)
-    for size in (rows, rows * (problem.head_dim + 1)):
-        part = np.array([end - start for start, end in even_cuts(size, world_size)])
-        total += num_bytes((), np.float32) * (size - part + (world_size - 1) * part)
-    return total
+    state = num_bytes((problem.batch, problem.num_heads, problem.head_dim + 1), np.float32)
+    return np.full(problem.world_size, (problem.world_size - 1) * state, np.int64)
 
 
 @dataclass(frozen=True)
@@ -212,8 +207,8 @@ def predict_ring(problem, *, flops, bytes_per_second, latency=0.0, backward=Fals
     -------
     Prediction
     """
-    flops = checks.check_rate("flops", flops)
-    bytes_per_second = checks.check_rate("bytes_per_second", bytes_per_second)
+    flops = checks.check_positive("flops", flops)
+    bytes_per_second = checks.check_positive("bytes_per_second", bytes_per_second)
     per_pair = FLOPS_PER_PAIR["backward" if backward else "forward"]
     seconds_per_pair = per_pair * problem.batch * problem.num_heads * problem.head_dim / flops
     sent = ring_bytes(problem, backward).max(axis=0)
@@ -221,6 +216,40 @@ def predict_ring(problem, *, flops, bytes_per_second, latency=0.0, backward=Fals
     seqlen = problem.seqlen
     pairs = seqlen * (seqlen + 1) / 2 if problem.causal else seqlen**2
     return Prediction(largest_pairs(problem) * seconds_per_pair, link, pairs * seconds_per_pair)
+
+
+def predict_decode(problem, *, single, bytes_per_second, latency=0.0):
+    """Predict the seconds of one query over the keys of all ranks.
+
+    In a ring the keys travel: in each step a rank reads its keys, or waits for the next ones if the
+    link is slower. In `tree_decode` each rank reads its own keys, and one exchange of few bytes
+    follows.
+
+    Parameters
+    ----------
+    problem : Problem
+    single : float
+        Seconds of one device that has all keys. Decoding is bound by memory, so a rank takes its
+        share of them.
+    bytes_per_second : float
+        Of a link, in one direction.
+    latency : float, default=0.0
+        Seconds of an exchange of few bytes.
+
+    Returns
+    -------
+    dict of str to float
+        Seconds of "tree" and "ring".
+    """
+    single = checks.check_positive("single", single)
+    bytes_per_second = checks.check_positive("bytes_per_second", bytes_per_second)
+    world_size = problem.world_size
+    if world_size == 1:
+        return {"tree": single, "ring": single}
+    own = single / world_size
+    sent = ring_bytes(problem).max(axis=0)[:-1] / bytes_per_second + latency
+    ring = own + float(np.maximum(own, sent).sum())
+    return {"tree": own + latency, "ring": ring}
 
 
 def largest_pairs(problem):

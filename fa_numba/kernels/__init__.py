@@ -8,4 +8,17 @@ linear           linear_attn, linear_attn_recurrent, feature_map
 
 Parts: masks (and score modification), dropout, kahan (compensated sums), sequence_of (the sequence
 of a tile in a packed batch).
+
+A file is imported when it is first named: `fa_numba.kernels.flash_decode.flash_decode`.
 """
+
+import importlib
+
+
+def __getattr__(name):
+    try:
+        return importlib.import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"{__name__}.{name}":
+            raise
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None

@@ -257,7 +257,7 @@ def launch(problem, kernel, grid, threads, num_splits, caches=None, shared_bytes
         Passed to the first kernel as k_cache and v_cache.
     """
     q = problem.q
-    batch, seqlen_q, num_heads, head_dim = q.shape
+    batch, seqlen_q, num_heads, _ = q.shape
     out = arrays.empty(q, q.shape, q.dtype)
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
     if num_splits == 1:
@@ -270,7 +270,23 @@ def launch(problem, kernel, grid, threads, num_splits, caches=None, shared_bytes
     args += run_time_masks.arguments_of(problem.mask)
     arrays.launch(kernel, grid, (threads,), *args, shared_bytes=shared_bytes)
     if num_splits > 1:
-        warps = combine_warps(num_splits)
-        combine, grid = make_combine_wide(head_dim, warps), (seqlen_q, num_heads, batch)
-        arrays.launch(combine, grid, (WARP_SIZE * warps,), *parts, out, lse)
+        launch_combine_wide(*parts, out, lse)
     return out, lse
+
+
+def launch_combine_wide(out_partial, lse_partial, out, lse):
+    """Merge partial results by a thread block for each row.
+
+    Parameters
+    ----------
+    out_partial : GPU array of shape (num_splits, batch, seqlen_q, num_heads, head_dim), float32
+    lse_partial : GPU array of shape (num_splits, batch, num_heads, seqlen_q), float32
+    out : GPU array of shape (batch, seqlen_q, num_heads, head_dim)
+        Receives the result; float32, float16 or bfloat16.
+    lse : GPU array of shape (batch, num_heads, seqlen_q), float32
+        Receives the result.
+    """
+    num_splits, batch, seqlen_q, num_heads, head_dim = out_partial.shape
+    warps = combine_warps(num_splits)
+    kernel, grid = make_combine_wide(head_dim, warps), (seqlen_q, num_heads, batch)
+    arrays.launch(kernel, grid, (WARP_SIZE * warps,), out_partial, lse_partial, out, lse)

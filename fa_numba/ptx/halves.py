@@ -16,7 +16,7 @@ prmt".
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
-from fa_numba.ptx.statement import statement
+from fa_numba.ptx.statement import literal, statement
 
 LARGEST_LIMIT = 0x7C00  # infinity in float16
 
@@ -60,3 +60,17 @@ def byte_permute(typingctx, x, y, selector):
     u = types.uint32
     text = "prmt.b32 <result>, <x>, <y>, <selector>;"
     return statement(text, result=u, pure=True, x=u, y=u, selector=u)
+
+
+@intrinsic
+def column_lane(typingctx, x, first):
+    """x of lane first + lane % 4: of the same columns in the layout of `fragments`.
+
+    Parameters
+    ----------
+    x : uint32
+    first : int, a compile-time constant
+        A multiple of 4. So the lane is in the instruction, and no register holds its number.
+    """
+    text = f"shfl.sync.idx.b32 <result>, <x>, {literal(first)}, 0x31f, 0xffffffff;"
+    return statement(text, result=types.uint32, x=types.uint32, first=first)

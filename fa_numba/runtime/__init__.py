@@ -24,8 +24,9 @@ skips 4 and 5, a hit in 4 skips 5:
                       code loaded by the driver.
 5. disk               kernel_cache, ~/.cache/fa_numba. Key: source of the package, constants, types,
                       GPU, versions. Value: machine code. A miss compiles with Numba, in seconds.
-6. CUDA graphs        graphs.Launches, up to 32 for each replay and stream. After eight repetitions
-                      a replay launches one of them instead of its kernels.
+6. CUDA graphs        graphs.Launches. After eight repetitions a replay launches a graph instead of
+                      its kernels. Addresses that come back get one of their own, up to 64 for each
+                      replay and stream; one more graph is set to all others.
 
 fa_numba.torch has a cache before 1, eager._plans, of which a hit skips PyTorch's dispatcher too.
 Beside them, tensor_maps._maps keeps the tensor maps of each address, and every job of

@@ -4,7 +4,8 @@ A replayed call (`replay`) makes the same launches every time; only addresses ch
 makes them one by one at first. After some repetitions it builds a CUDA graph of them, because the
 driver launches a whole graph in less time than a single kernel: 1.7 µs on an H200
 (benchmarks/results/launch.json, docs/notes/launching.md). To build one costs more than it saves in
-few calls.
+few calls. So addresses get a graph of their own once they have come back some times; one graph,
+the spare one, is set to all others.
 """
 
 import ctypes
@@ -26,7 +27,9 @@ REPEATS_BEFORE_GRAPH = 8
 MAX_STREAMS = 4  # streams for which graphs of the same launches are kept
 # Results of one call are mostly alive until the next one returns, so two addresses alternate; the
 # layers of a model that trains each come back to their own.
-GRAPHS_OF_STREAM = 32
+GRAPHS_OF_STREAM = 64
+CALLS_BEFORE_OWN_GRAPH = 4  # with the same addresses
+MAX_COUNTED = 512  # lists of addresses without a graph of their own whose calls are counted
 MAX_GRAPHS = 1024  # of all launches together
 
 _num_graphs = 0
@@ -56,7 +59,10 @@ class Launches:
             prepared.copy(values, {i: first + 8 * word for i, word in words.items()})
             for prepared, values, words in recorded
         ]
-        self.graphs, self.repeats = {}, 0  # of each stream: graphs by their keys
+        self.graphs = {}  # of each stream: graphs by their keys
+        self.spare = {}  # of each stream: its graph for all other keys
+        self.repeats = 0
+        self.counted = {}  # by keys without a graph of their own: calls, words, owners
 
     def relaunch(self, key: tuple, stream: int) -> bool:
         """Enqueue the graph that the stream has for this key; return False if there is none."""
@@ -69,6 +75,11 @@ class Launches:
                 return False
             graph.enqueue()
         return True
+
+    def computed(self, key):
+        """Return (words, owners) of an earlier call with this key, or None."""
+        found = self.counted.get(key)
+        return found and found[1:]
 
     def enqueue(self, key, words, owners, stream, capturing) -> bool:
         """Enqueue all launches; return False if that cannot be done.
@@ -84,14 +95,13 @@ class Launches:
         capturing : bool
         """
         with self.lock:
-            known = self.graphs.get(stream)
-            if known and not capturing:
-                one, *_ = known.values()
-                if one.context != current_context() and not enter_context(one.context):
+            spare = self.spare.get(stream)
+            if spare and not capturing:
+                if spare.context != current_context() and not enter_context(spare.context):
                     return False
                 self.write(*words)
-                graph = self._graph_for(known, stream)
-                graph.owners, known[key] = owners, graph
+                graph = self._graph_for(key, words, owners, spare, stream)
+                graph.owners = owners
                 graph.enqueue()
                 return True
             self.write(*words)
@@ -100,20 +110,29 @@ class Launches:
                     return False
             self.repeats += 1
             often = self.repeats > REPEATS_BEFORE_GRAPH and not capturing
-            if often and stream not in self.graphs and len(self.graphs) < MAX_STREAMS:
-                self.graphs[stream] = {}  # if it stays empty, no other graph is tried
-                if made := _make_graph(self.prepared, stream):
-                    made.owners, self.graphs[stream][key] = owners, made
+            if often and stream not in self.spare and len(self.spare) < MAX_STREAMS:
+                self.graphs[stream] = {}
+                self.spare[stream] = _make_graph(self.prepared, stream)  # None: no other is tried
         return True
 
-    def _graph_for(self, known, stream):
-        """A graph with the current parameters: a new one, or the oldest of the stream's."""
+    def _graph_for(self, key, words, owners, spare, stream):
+        """A graph with the current parameters: one of the key's own, or the spare one."""
+        calls, *_ = self.counted.pop(key, (0,))
+        if calls + 1 < CALLS_BEFORE_OWN_GRAPH:
+            if len(self.counted) >= MAX_COUNTED:
+                self.counted.clear()
+            self.counted[key] = calls + 1, words, owners
+            spare.update()
+            return spare
+        known, made = self.graphs[stream], None
         if len(known) < GRAPHS_OF_STREAM and _num_graphs < MAX_GRAPHS:
-            if made := _make_graph(self.prepared, stream):
-                return made
-        oldest = known.pop(next(iter(known)))
-        oldest.update()
-        return oldest
+            made = _make_graph(self.prepared, stream)
+        if made is None:
+            made = known.pop(next(iter(known))) if known else spare
+            made.update()
+        if made is not spare:
+            known[key] = made
+        return made
 
 
 class Graph:

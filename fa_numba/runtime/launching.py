@@ -42,12 +42,15 @@ except ImportError:  # numba-cuda is not installed, or NUMBA_ENABLE_CUDASIM is s
     driver = None
 
 MAX_PREPARED = 1024  # prepared launches kept; when full, all are dropped
+BLOCK_BYTES = 8192  # of a `Block`
 UINT64 = "Q"  # the struct module's format
 
 enabled = driver is not None  # False leaves every launch to Numba's dispatcher
 
 _prepared = {}  # a PreparedLaunch, or None for a launch that only the dispatcher can make
 _lock = threading.Lock()
+_blocks = {}  # of each GPU: the one with room
+_blocks_lock = threading.Lock()
 
 
 class NeedsDispatcherError(Exception):
@@ -342,19 +345,69 @@ def _set_shared_limit(cukernel, shared_bytes, device):
 # Copies and streams
 
 
-def copy_and_wait(make, device: int):
-    """Copy a NumPy array to a GPU and wait for that, also while a stream is being captured.
+class Block:
+    """Memory of a GPU for small arrays, one after the other; nothing is written twice.
 
-    `make` returns the array. It is called in the GPU's context, which a new thread may lack.
+    It is freed once nobody keeps this object. To allocate for each array takes far longer than to
+    copy it.
+
+    Attributes
+    ----------
+    array : Numba device array
+    address : int
+    context : int
+        Handle of the context that it was allocated in.
+    used_bytes : int
+    """
+
+    def __init__(self):
+        self.array = cuda.device_array(BLOCK_BYTES, np.uint8)
+        self.address = self.array.device_ctypes_pointer.value
+        self.context, self.used_bytes = current_context(), 0
+
+    def take(self, num_bytes):
+        """Return the address of so many bytes, a multiple of 128; None if there is no room."""
+        begin = -(-self.used_bytes // 128) * 128
+        if begin + num_bytes > BLOCK_BYTES:
+            return None
+        self.used_bytes = begin + num_bytes
+        return self.address + begin
+
+
+def copy_and_wait(make, device: int) -> tuple:
+    """Copy a NumPy array to a GPU and wait for that, also while a stream is being captured.
 
     A copy enqueued on a captured stream would run only when the graph is launched. And during a
     capture the driver refuses to allocate or to wait, unless the thread's capture mode is RELAXED.
+
+    Parameters
+    ----------
+    make : callable
+        Returns the array, of at most BLOCK_BYTES. It is called in the GPU's context, which a new
+        thread may lack.
+    device : int
+        Index of the GPU.
+
+    Returns
+    -------
+    address : int
+    owner : object
+        It keeps the copy.
     """
-    with cuda.gpus[device], relaxed_capture():
+    block = _blocks.get(device)
+    entered = block is not None and block.context == current_context()
+    with contextlib.nullcontext() if entered else cuda.gpus[device], relaxed_capture():
+        made = make()
+        with _blocks_lock:
+            block = _blocks.get(device)
+            address = block and block.take(made.nbytes)
+            if address is None:
+                block = _blocks[device] = Block()
+                address = block.take(made.nbytes)
         stream = _own_stream(device)
-        copied = cuda.to_device(make(), stream=stream)
-        stream.synchronize()
-    return copied
+        value_of(driver.cuMemcpyHtoDAsync(address, made.ctypes.data, made.nbytes, stream))
+        value_of(driver.cuStreamSynchronize(stream))
+    return address, block
 
 
 @contextlib.contextmanager
@@ -374,8 +427,7 @@ def _own_stream(device):
 
     The driver makes it on the current GPU: make `device` current before the first call.
     """
-    flag = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
-    return cuda.external_stream(int(value_of(driver.cuStreamCreate(flag))))
+    return value_of(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
 
 
 @functools.cache

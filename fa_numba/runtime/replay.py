@@ -434,9 +434,23 @@ def _repeat(steps, allocates, num_arguments):
     library, needed, has_seed, remainders, block_of, offsets, *rest = steps
     computations, launches, results = rest
     results_of = operator.itemgetter(*[place for place, _ in results])
-    address_of, block_address = library.address, library.scratch_address
+    addresses_of, block_address = library.addresses, library.scratch_address
     current_device_and_stream = library.current_device_and_stream()
-    is_capturing, relaunch = library.is_capturing, launches.relaunch
+    is_capturing, relaunch, computed = library.is_capturing, launches.relaunch, launches.computed
+
+    def compute_words(key, capturing):
+        """The addresses and numbers of a call, and the owners of these numbers."""
+        seed, *words = key
+        for index, remainder in remainders:
+            if words[index] % 16 != remainder:
+                raise RefusedError
+        owners = []
+        for source, compute, owner in computations:
+            given_number = seed if source is None else words[source]
+            words.append(compute(given_number, capturing))
+            if owner:
+                owners.append(owner(given_number))
+        return words, owners
 
     def replay(given, seed=None):
         """Repeat the call with these arrays; raise RefusedError if that is impossible."""
@@ -445,22 +459,13 @@ def _repeat(steps, allocates, num_arguments):
             raise RefusedError
         capturing = stream != 0 and is_capturing(stream)  # the default stream never is
         arrays = *given, *[allocate() for allocate in allocates]
-        key = seed, *map(address_of, arrays)
+        key = seed, *addresses_of(arrays)
         if block_of:
             block = block_of()  # freed when this function returns; the stream orders its uses
             begin = block_address(block)
             key += tuple([begin + offset for offset in offsets])
         if capturing or not relaunch(key, stream):
-            _, *words = key
-            for index, remainder in remainders:
-                if words[index] % 16 != remainder:
-                    raise RefusedError
-            owners = []
-            for source, compute, owner in computations:
-                given_number = seed if source is None else words[source]
-                words.append(compute(given_number, capturing))
-                if owner:
-                    owners.append(owner(given_number))
+            words, owners = (not capturing and computed(key)) or compute_words(key, capturing)
             if not launches.enqueue(key, words, owners, stream, capturing):
                 raise RefusedError
         if capturing:

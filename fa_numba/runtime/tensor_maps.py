@@ -11,7 +11,7 @@ from fa_numba.runtime import arrays, launching, replay
 
 MAP_BYTES = 128
 MAX_LAYOUTS = 256  # whose maps are kept
-MAX_MAPS = 256  # of one layout, in each of two generations; a map takes 512 bytes
+MAX_MAPS = 256  # of one layout, in each of two generations
 
 _captured = {}  # maps that CUDA graphs may read until this process ends
 
@@ -36,15 +36,15 @@ class Maps:
 
         With `capturing`, a CUDA graph is being captured, and may be replayed at any time later.
         """
-        map_address, array = self._find(address)
+        map_address, owner = self._find(address)
         if capturing:
-            _captured[map_address] = array
+            _captured[map_address] = owner
         return map_address
 
     def owner(self, address: int):
-        """The array that holds the map of an array at `address`."""
-        _, array = self._find(address)
-        return array
+        """What keeps the map of an array at `address`."""
+        _, owner = self._find(address)
+        return owner
 
     def _find(self, address):
         found = self.known.get(address)
@@ -57,8 +57,7 @@ class Maps:
 
     def _make(self, address):
         encode = functools.partial(encode_tensor_map, address, *self.layout)
-        array = launching.copy_and_wait(encode, self.device)
-        return array.device_ctypes_pointer.value, array
+        return launching.copy_and_wait(encode, self.device)
 
 
 _maps = functools.lru_cache(MAX_LAYOUTS)(Maps)

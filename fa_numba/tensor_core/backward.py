@@ -13,7 +13,7 @@ from numba import cuda, float32, int64, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.checks import MAX_BWD_HEAD_DIM
-from fa_numba.constants import FULL_WARP, LOG2_E
+from fa_numba.constants import FULL_WARP, LOG2_E, ONE
 from fa_numba.ptx import vectors, wgmma
 from fa_numba.ptx.layouts import PANEL_COLS
 from fa_numba.ptx.statement import global_address
@@ -74,8 +74,8 @@ def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False):
     unpack = vectors.unpack_bf16x2 if DTYPE == "bfloat16" else vectors.unpack_f16x2
 
     @cuda.jit(fastmath=True)
-    def prepare_rows(dout, out, lse, lse_2, delta, dq_sum):
-        """delta = rowsum(dout ∘ out), and lse_2, so that e^(S − lse) = 2^(S log2 e − lse_2).
+    def prepare_rows(dout, out, lse, lse_2, delta, dq_sum, delta_scale):
+        """delta = delta_scale · rowsum(dout ∘ out); lse_2: e^(S − lse) = 2^(S log2 e − lse_2).
 
         grid      (⌈padded rows / ROWS⌉, num_heads, batch); 256 threads
         private   8 numbers of dout and of out
@@ -119,7 +119,7 @@ def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False):
                 l = lse[batch, head, m] * LOG2_E
                 l = l if l > -NOTHING else NOTHING  # −inf: a row that sees no key
             lse_2[batch, head, m] = l
-            delta[batch, head, m] = total
+            delta[batch, head, m] = total * delta_scale
 
     return prepare_rows
 
@@ -219,8 +219,10 @@ def check(
     return softmax_scale, checks.check_flag("deterministic", deterministic)
 
 
-def prepare(dout, q, k, v, out, lse, add_dq=True, dtype=None):
+def prepare(dout, q, k, v, out, lse, add_dq=True, dtype=None, delta_scale=ONE):
     """Allocate the gradients, of a dtype or of those of q, k, v, and compute lse_2 and delta.
+
+    delta_scale, a float32, is a factor of delta.
 
     Returns
     -------
@@ -237,7 +239,7 @@ def prepare(dout, q, k, v, out, lse, add_dq=True, dtype=None):
     dq_sum = empty_sums(q) if add_dq else np.float32(0)
     grid = (ceil_div(num_rows, 256 // lanes_of_row(head_dim)), num_heads, batch)
     kernel = make_prepare_rows(head_dim, arrays.dtype_name(q), add_dq)
-    arrays.launch(kernel, grid, (256,), dout, out, lse, *rows, dq_sum)
+    arrays.launch(kernel, grid, (256,), dout, out, lse, *rows, dq_sum, delta_scale)
     return gradients, rows, dq_sum
 
 

@@ -619,10 +619,10 @@ def flash_attn_bwd_persistent(
     in_float32 = checks.check_grad_dtype(grad_dtype, deterministic) is not None
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     dropout_p, seed = checks.check_dropout(dropout_p, seed, largest=LARGEST_ON_TENSOR_CORES)
-    gradient_scale, drops = scale, ()
+    gradient_scale, delta_scale, drops = scale, ONE, ()
     if dropout_p > 0:
         *_, keep_scale = drops = dropout_arguments(dropout_p, seed)
-        gradient_scale = scale * keep_scale
+        gradient_scale, delta_scale = scale * keep_scale, ONE / keep_scale
     batch, _, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
     dtype, block_m, size = arrays.dtype_name(q), tile_rows(head_dim), shared_bytes(head_dim)
@@ -632,7 +632,7 @@ def flash_attn_bwd_persistent(
         order = ADDED  # the other orders round dQ within the kernel
     parts = 1 if order != ADDED else group_parts.fastest(q, k, mask, num_sms)
     grad_dtype = np.float32 if in_float32 else None
-    (dq, dk, dv), rows, dq_sum = backward.prepare(*inputs, order == ADDED, grad_dtype)
+    (dq, dk, dv), rows, dq_sum = backward.prepare(*inputs, order == ADDED, grad_dtype, delta_scale)
     if seqlen_k == 0:
         return arrays.full(q, q.shape, 0, dq.dtype), dk, dv
 

@@ -18,6 +18,7 @@ arXiv:2203.03341.
 
 import functools
 import math
+from typing import NamedTuple
 
 from numba import cuda, float32, uint32
 
@@ -38,70 +39,116 @@ from fa_numba.tensor_core.tf32_tiles import num_panels
 from fa_numba.tiling.block_sizes import ceil_div
 
 REQUIREMENTS = TensorCores("flash_attn_tf32x3", AMPERE, float32=True)
-WARPS, THREADS = 4, 128
+WARPS_PER_SM = 8  # with 255 registers for each thread
+HOPPER_BYTES = 227 * 1024  # of shared memory, for a thread block
 
 
-def tile_sizes(head_dim):
-    """(M_TILES, BLOCK_N, PANELS_AT_ONCE), the largest for which everything fits into registers.
+class Tiles(NamedTuple):
+    """Compile-time constants of a kernel.
 
-    A warp owns M_TILES times 16 query rows; it splits P once for PANELS_AT_ONCE panels.
+    Attributes
+    ----------
+    warps : int
+        Of a thread block: all of an SM, or half of them.
+    m_tiles : int
+        A warp owns m_tiles times 16 query rows.
+    block_n : int
+        Keys in a tile.
+    panels_at_once : int
+        P is split once for so many panels of V.
+    """
+
+    warps: int
+    m_tiles: int
+    block_n: int
+    panels_at_once: int
+
+    @property
+    def block_m(self):
+        """Queries of a thread block."""
+        return 16 * self.m_tiles * self.warps
+
+    @property
+    def threads(self):
+        """Threads of a thread block."""
+        return 32 * self.warps
+
+
+def tile_sizes(head_dim, shared_memory=HOPPER_BYTES):
+    """The largest `Tiles` for which everything fits into registers and shared memory.
+
+    Parameters
+    ----------
+    head_dim : int
+    shared_memory : int, default=HOPPER_BYTES
+        Bytes that a thread block may ask for. Up to head_dim 128 an Ampere GPU's are enough.
     """
     panels = num_panels(head_dim)
     if panels <= 2:
-        return 2, 32, panels
-    return 1, 64 if panels <= 4 else 32, 1 if panels % 2 else 2
+        return Tiles(4, 2, 32, panels)
+    if panels <= 4:
+        return Tiles(4, 1, 64, 1 if panels % 2 else 2)
+    # Two thread blocks of 4 warps fit on an SM, or 8 warps share the tiles of K and V.
+    tiles = Tiles(4 if panels <= 6 else 8, 1, 32, 2)
+    smaller = tiles._replace(warps=4), Tiles(4, 1, 16, 2)
+    fitting = (x for x in (tiles, *smaller) if shared_bytes(head_dim, x) <= shared_memory)
+    return next(fitting, smaller[-1])
 
 
 @functools.cache
-def make_plan(HEAD_DIM, M_TILES, BLOCK_N):
+def make_plan(HEAD_DIM, TILES):
     """Shared memory of a thread block: a `SharedPlan`."""
     row_bytes = num_panels(HEAD_DIM) * ROW_BYTES
+    kv_bytes = TILES.block_n * row_bytes
     plan = SharedPlan(align=16)
-    plan.Q = plan.tiles(1, 16 * WARPS * M_TILES * row_bytes)
-    plan.K, plan.V = plan.tiles(1, BLOCK_N * row_bytes), plan.tiles(1, BLOCK_N * row_bytes)
+    plan.Q = plan.tiles(1, TILES.block_m * row_bytes)
+    plan.K, plan.V = plan.tiles(1, kv_bytes), plan.tiles(1, kv_bytes)
     plan.HALF_AT = plan.region(16)  # the number HALF (`tf32`)
     return plan
 
 
-def shared_bytes(HEAD_DIM, M_TILES, BLOCK_N):
+def shared_bytes(HEAD_DIM, TILES):
     """Shared memory that a thread block asks for."""
-    return make_plan(HEAD_DIM, M_TILES, BLOCK_N).bytes
+    return make_plan(HEAD_DIM, TILES).bytes
 
 
 @functools.cache
 def make_flash_attn_tf32x3(
     HEAD_DIM,
-    M_TILES,
-    BLOCK_N,
-    PANELS_AT_ONCE,
+    TILES,
     CAUSAL,
     WINDOW=(-1, -1),
     SOFTCAP=0.0,
     ALIBI=False,
 ):
-    """The kernel for these compile-time constants: THREADS threads, `make_plan` of shared memory.
+    """The kernel for these compile-time constants; `make_plan` lays out its shared memory.
 
-    HEAD_DIM is a multiple of 4. Without ALIBI alibi_slopes is not read: any scalar.
+    HEAD_DIM is a multiple of 4, TILES a `Tiles`. Without ALIBI alibi_slopes is not read, and may be
+    any scalar.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
     MODIFIED = SOFTCAP > 0 or ALIBI  # a score_mod: scores are not just scale · q·k
-    WARP_ROWS = 16 * M_TILES
-    BLOCK_M = WARPS * WARP_ROWS
-    plan = make_plan(HEAD_DIM, M_TILES, BLOCK_N)
+    M_TILES, BLOCK_N = TILES.m_tiles, TILES.block_n
+    BLOCK_M, THREADS = TILES.block_m, TILES.threads
+    BLOCKS_PER_SM, WARP_ROWS = WARPS_PER_SM // TILES.warps, 16 * M_TILES
+    WIDE = HEAD_DIM > 128
+    SKIP = TILES.warps == WARPS_PER_SM  # the tiles of keys that no row of a warp sees
+    plan = make_plan(HEAD_DIM, TILES)
     Q, K, V, HALF_AT, shared_base = plan.Q, plan.K, plan.V, plan.HALF_AT, plan.shared_base
     S8, OUT8 = BLOCK_N // 8, 4 * num_panels(HEAD_DIM)
     S_SHAPE, ACC_SHAPE, ROWS_SHAPE = (M_TILES, S8, 4), (M_TILES, OUT8, 4), (M_TILES, 2)
     copy_tile = tf32_tiles.make_copy_tile(HEAD_DIM, THREADS)
     multiply_qkt = tf32_tiles.make_multiply_rows(HEAD_DIM, M_TILES, BLOCK_M, BLOCK_N)
-    add_pv = tf32_tiles.make_add_product(HEAD_DIM, M_TILES, BLOCK_N, BLOCK_N, PANELS_AT_ONCE)
+    pv_sizes = M_TILES, BLOCK_N, BLOCK_N, TILES.panels_at_once
+    add_pv = tf32_tiles.make_add_product(HEAD_DIM, *pv_sizes)
     store_row = tf32_tiles.make_store_row(HEAD_DIM)
 
-    @cuda.jit(launch_bounds=(THREADS, 2), fastmath={"contract"})
+    @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM), fastmath={"contract"})
     def flash_attn_tf32x3_kernel(q, k, v, out, lse, softmax_scale, alibi_slopes):
         """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
 
-        grid      (num_heads, num_m_tiles, batch); 128 threads, a warp has 16 · M_TILES rows
+        grid      (num_heads, num_m_tiles, batch); THREADS threads, a warp has 16 · M_TILES rows
         shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM); in panels of 32
                   columns, swizzled
         private   s (M_TILES, BLOCK_N / 8, 4), acc (M_TILES, HEAD_DIM / 8, 4), fragments of Q, K, P
@@ -109,7 +156,7 @@ def make_flash_attn_tf32x3(
         HBM       Q, out, lse once; K and V once per tile of queries, except for tiles that none of
                   them sees; with ALIBI alibi_slopes in every thread
         paper     FlashAttention-2, Algorithm 1
-        budget    255 registers, two thread blocks per SM; one where HEAD_DIM > 224
+        budget    255 registers, 8 warps per SM: two thread blocks, or one where HEAD_DIM > 128
         """
         base = shared_base()
         q_tile, k_tile, v_tile = base + Q.start, base + K.start, base + V.start
@@ -132,6 +179,7 @@ def make_flash_attn_tf32x3(
         first_position = m_start + seqlen_k - seqlen_q  # of the tile's rows, among the keys
         last_position = first_position + BLOCK_M - 1
         position = m + seqlen_k - seqlen_q
+        warp_end = end_key(first_position + warp_row + WARP_ROWS - 1, seqlen_k)
         n_first = first_key(first_position) // BLOCK_N * BLOCK_N
         n_end = end_key(last_position, seqlen_k)
         slope = alibi_slopes[head] if ALIBI else ZERO
@@ -152,12 +200,18 @@ def make_flash_attn_tf32x3(
                     acc[i, j, r] = ZERO
 
         for n_start in range(n_first, n_end, BLOCK_N):
+            seen = not SKIP or n_start < warp_end  # by some row of this warp
+            if WIDE:  # one barrier for two: the copy of V begins after it
+                cp_async_wait(0)
+                cuda.syncthreads()  # k_tile and q_tile are complete; everyone is done with v_tile
             copy_tile(v_tile, BLOCK_N, v, b, n_start, kv_head)
             cp_async_commit()
-            cp_async_wait(1)
-            cuda.syncthreads()  # k_tile, and at first q_tile, are complete: safe to read
+            if not WIDE:
+                cp_async_wait(1)
+                cuda.syncthreads()  # k_tile, and at first q_tile, are complete: safe to read
 
-            multiply_qkt(s, q_tile + warp_row * ROW_BYTES, k_tile, lane)  # S = Q Kᵀ     line 8
+            if seen:
+                multiply_qkt(s, q_tile + warp_row * ROW_BYTES, k_tile, lane)  # S = Q Kᵀ line 8
 
             cp_async_wait(0)
             cuda.syncthreads()  # v_tile is complete; everyone is done with k_tile: overwrite it
@@ -166,49 +220,51 @@ def make_flash_attn_tf32x3(
                 copy_tile(k_tile, BLOCK_N, k, b, n_next, kv_head)
             cp_async_commit()
 
-            n_lane = n_start + 2 * (lane & 3)  # this lane's first key
-            if MODIFIED:
-                for i in range(M_TILES):
-                    for j in range(S8):
-                        for h in range(2):
-                            for c in range(2):
-                                distance = position + 16 * i + 8 * h - n_lane - 8 * j - c
-                                scaled = s[i, j, 2 * h + c] * softmax_scale
-                                s[i, j, 2 * h + c] = score(scaled, distance, slope)
-            # Does every row of the tile see every key of it?
-            seen_from = first_key(last_position)
-            seen_to = end_key(first_position, seqlen_k)
-            if n_start < seen_from or n_next > seen_to:
-                for i in range(M_TILES):
-                    for j in range(S8):
-                        for h in range(2):
-                            for c in range(2):
-                                n = n_lane + 8 * j + c
-                                if not sees(position + 16 * i + 8 * h, n, seqlen_k):
-                                    s[i, j, 2 * h + c] = NEG_INF
+            if seen:
+                n_lane = n_start + 2 * (lane & 3)  # this lane's first key
+                if MODIFIED:
+                    for i in range(M_TILES):
+                        for j in range(S8):
+                            for h in range(2):
+                                for c in range(2):
+                                    distance = position + 16 * i + 8 * h - n_lane - 8 * j - c
+                                    scaled = s[i, j, 2 * h + c] * softmax_scale
+                                    s[i, j, 2 * h + c] = score(scaled, distance, slope)
+                # Does every row of the tile see every key of it?
+                seen_from = first_key(last_position)
+                seen_to = end_key(first_position, seqlen_k)
+                if n_start < seen_from or n_next > seen_to:
+                    for i in range(M_TILES):
+                        for j in range(S8):
+                            for h in range(2):
+                                for c in range(2):
+                                    n = n_lane + 8 * j + c
+                                    if not sees(position + 16 * i + 8 * h, n, seqlen_k):
+                                        s[i, j, 2 * h + c] = NEG_INF
 
-            for i in range(M_TILES):
-                for h in range(2):
-                    m_new = m_i[i, h]  # m_i <- max(m_i, rowmax(S))                      line 9
-                    for j in range(S8):
-                        m_new = max(m_new, max(s[i, j, 2 * h], s[i, j, 2 * h + 1]))
-                    m_new = over_quad_max(m_new)
-                    shift = ZERO if m_new == NEG_INF else m_new  # -inf - -inf is NaN
-                    alpha = exp2((m_i[i, h] - shift) * to_base_2)  # rescales older sums
-                    m_i[i, h] = m_new
-                    l_ij = ZERO
-                    for j in range(S8):
-                        for c in range(2):  # P = exp(S - m_i)                           line 9
-                            p = exp2((s[i, j, 2 * h + c] - shift) * to_base_2)
-                            s[i, j, 2 * h + c] = p
-                            l_ij += p
-                    l_i[i, h] = alpha * l_i[i, h] + l_ij
-                    for j in range(OUT8):
-                        for c in range(2):
-                            acc[i, j, 2 * h + c] *= alpha
+                for i in range(M_TILES):
+                    for h in range(2):
+                        m_new = m_i[i, h]  # m_i <- max(m_i, rowmax(S))                      line 9
+                        for j in range(S8):
+                            m_new = max(m_new, max(s[i, j, 2 * h], s[i, j, 2 * h + 1]))
+                        m_new = over_quad_max(m_new)
+                        shift = ZERO if m_new == NEG_INF else m_new  # -inf - -inf is NaN
+                        alpha = exp2((m_i[i, h] - shift) * to_base_2)  # rescales older sums
+                        m_i[i, h] = m_new
+                        l_ij = ZERO
+                        for j in range(S8):
+                            for c in range(2):  # P = exp(S - m_i)                           line 9
+                                p = exp2((s[i, j, 2 * h + c] - shift) * to_base_2)
+                                s[i, j, 2 * h + c] = p
+                                l_ij += p
+                        l_i[i, h] = alpha * l_i[i, h] + l_ij
+                        for j in range(OUT8):
+                            for c in range(2):
+                                acc[i, j, 2 * h + c] *= alpha
 
-            add_pv(acc, s, v_tile, half_at, lane)  # out <- alpha out + P V             line 10
-            cuda.syncthreads()  # everyone is done with v_tile: the next iteration may overwrite it
+                add_pv(acc, s, v_tile, half_at, lane)  # out <- alpha out + P V             line 10
+            if not WIDE:
+                cuda.syncthreads()  # everyone is done with v_tile: the next iteration overwrites it
 
         for i in range(M_TILES):
             for h in range(2):
@@ -264,9 +320,9 @@ def flash_attn_tf32x3(
     """
     mask = causal, window_size, softcap, alibi_slopes
     call = checks.forward_call(q, k, v, *mask, softmax_scale, on=REQUIREMENTS)
-    m_tiles, block_n, panels_at_once = tile_sizes(call.head_dim)
-    kernel = make_flash_attn_tf32x3(call.head_dim, m_tiles, block_n, panels_at_once, *call.mask)
-    grid = (call.num_heads, ceil_div(call.seqlen_q, 16 * WARPS * m_tiles), call.batch)
-    size = shared_bytes(call.head_dim, m_tiles, block_n)
-    arrays.launch(kernel, grid, (THREADS,), *call.arguments, shared_bytes=size)
+    tiles = tile_sizes(call.head_dim, arrays.shared_bytes_per_block(q))
+    kernel = make_flash_attn_tf32x3(call.head_dim, tiles, *call.mask)
+    grid = (call.num_heads, ceil_div(call.seqlen_q, tiles.block_m), call.batch)
+    size = shared_bytes(call.head_dim, tiles)
+    arrays.launch(kernel, grid, (tiles.threads,), *call.arguments, shared_bytes=size)
     return call.out, call.lse

@@ -293,8 +293,7 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT
         exponentiate(x.s, x.p, lse, m_start, keys.position, slope, thread.unit, lane)  # P  line 11
         wgmma_wait(0, x.dp, S_LENGTH)
         if DROPOUT:
-            kept, dropout = queries.kept, queries.dropout
-            differentiate_kept(x.s, x.dp, delta, x.p, x.ds, kept, dropout, lane)
+            differentiate_kept(x.s, x.dp, delta, x.p, x.ds, queries.kept, lane)
         else:
             differentiate(x.s, x.dp, delta, x.p, x.ds, lane)  # dS = P ∘ (dP - delta)  line 14
 

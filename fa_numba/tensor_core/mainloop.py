@@ -295,7 +295,8 @@ def make_mainloop(
     multiply, multiply_registers = forward.wgmma_of(DTYPE)
     fragment_functions = make_fragment_functions(BLOCK_N, COLS, forward.pack_of(DTYPE))
     rescale, pack_p = fragment_functions.rescale, fragment_functions.pack_p
-    drop = make_query_rows(BLOCK_N).drop
+    query_rows = make_query_rows(BLOCK_N)
+    draw_keys, drop = query_rows.draw_keys, query_rows.drop
     raise_maximum, exponentiate = make_softmax_steps(BLOCK_N, SOFTCAP, ALIBI)
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
     modify_scores = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI).modify_scores
@@ -419,6 +420,9 @@ def make_mainloop(
         if ALIBI_BY_WGMMA and ONE_SIDED:
             wgmma_bf16_registers(BLOCK_N, 16, s, a, score_mod_args.ramp)
         wgmma_commit()
+        words = cuda.local.array(3, uint32)
+        if DROPOUT:
+            draw_keys(words, n_start, score_mod_args.place, score_mod_args.dropout, lane)
         wgmma_wait(0, s, S_LENGTH)
         if lane == 0:
             mbarrier_arrive(rings.k_full + EMPTY + stage * BARRIER)
@@ -430,7 +434,7 @@ def make_mainloop(
         exponentiate(s, offset, m_i, l_i, small, score_mod_args.scale, mask_args)
         pack_p(s, p)
         if DROPOUT:
-            drop(p, n_start, score_mod_args.place, score_mod_args.dropout)
+            drop(p, words, n_start, score_mod_args.place, score_mod_args.dropout)
 
     def make_iteration(EDGE):
         """An iteration; with EDGE the tile may need a mask, or have keys on both sides of a row.
@@ -469,6 +473,9 @@ def make_mainloop(
             wgmma_commit()
             multiply_registers(COLS, BLOCK_N, acc, p, v_desc)  # out <- out + P V of the tile before
             wgmma_commit()
+            words = cuda.local.array(3, uint32)
+            if DROPOUT:
+                draw_keys(words, n_start, score_mod_args.place, score_mod_args.dropout, lane)
 
             wgmma_wait(1, s, S_LENGTH)
             if lane == 0:
@@ -495,7 +502,7 @@ def make_mainloop(
                 finish_product(acc, p, v_full + EMPTY + stage * BARRIER, lane)
             pack_p(s, p)
             if DROPOUT:
-                drop(p, n_start, score_mod_args.place, score_mod_args.dropout)
+                drop(p, words, n_start, score_mod_args.place, score_mod_args.dropout)
             if risen:
                 rescale(acc, alpha)  # out <- alpha out
             return new_stage, new_parity

@@ -10,15 +10,14 @@ import math
 
 from numba import cuda, float32, int32, uint64
 
-from fa_numba.constants import NEG_INF, WARP_SIZE, ZERO
-from fa_numba.on_cuda_cores.decode_problem import make_combine_wide
+from fa_numba.constants import NEG_INF, ZERO
+from fa_numba.on_cuda_cores.decode_problem import launch_combine_wide
 from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.vectors import load_global_x4, store_global_b32, store_global_x4
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.tile_scheduler import divided
 from fa_numba.tiling.block_sizes import ceil_div
-from fa_numba.tiling.decode_tiling import combine_warps
 
 THREADS = 128
 COLS = 4  # of a thread: one load of 16 bytes
@@ -112,13 +111,11 @@ def launch_merge(out_partial, lse_partial, out, lse):
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Receives the result.
     """
-    num_splits, batch, seqlen_q, num_heads, head_dim = out_partial.shape
+    _, batch, seqlen_q, num_heads, head_dim = out_partial.shape
     rows, threads_of_row = batch * seqlen_q * num_heads, head_dim // COLS
-    if MANY_ROWS * arrays.num_sms(out) <= rows < MAX_THREADS // threads_of_row:
-        kernel, threads = make_merge_splits(head_dim, arrays.dtype_name(out)), THREADS
-        grid = (ceil_div(rows * threads_of_row, THREADS),)
-    else:
-        warps = combine_warps(num_splits)
-        kernel, threads = make_combine_wide(head_dim, warps), WARP_SIZE * warps
-        grid = seqlen_q, num_heads, batch
-    arrays.launch(kernel, grid, (threads,), out_partial, lse_partial, out, lse)
+    if not MANY_ROWS * arrays.num_sms(out) <= rows < MAX_THREADS // threads_of_row:
+        launch_combine_wide(out_partial, lse_partial, out, lse)
+        return
+    kernel = make_merge_splits(head_dim, arrays.dtype_name(out))
+    grid = (ceil_div(rows * threads_of_row, THREADS),)
+    arrays.launch(kernel, grid, (THREADS,), out_partial, lse_partial, out, lse)

@@ -28,6 +28,8 @@ from fa_numba.ptx.tf32 import HALF, mma_m16n8k8_tf32x3, split_tf32, unknown_half
 from fa_numba.ptx.vectors import load_shared_x4, store_global_x4
 from fa_numba.tiling.block_sizes import ceil_div
 
+LOOP_PANELS = 4  # the most panels that `make_add_product` loops over
+
 
 def num_panels(head_dim):
     """Panels of a tile, zero-padded from head_dim on."""
@@ -128,14 +130,18 @@ def two_rows(panel, lane):
 
 
 @functools.cache
-def make_add_product(HEAD_DIM, M_TILES, B_ROWS, ROWS_AT_ONCE, PANELS_AT_ONCE):
+def make_add_product(HEAD_DIM, M_TILES, B_ROWS, ROWS_AT_ONCE, PANELS_AT_ONCE, FIRST=0):
     """add_product(x, p, b, half_at, lane): X += P B, P in registers, B a tile of B_ROWS rows.
 
     B begins at address b. The tensor core sums over ROWS_AT_ONCE of its rows. P is split once for
-    PANELS_AT_ONCE panels of B, a divisor of their number; half_at is the address of HALF in shared
-    memory.
+    PANELS_AT_ONCE panels of B; half_at is the address of HALF in shared memory. FIRST is the first
+    panel, of B and of X.
     """
-    NUM_PANELS, PART8, STEPS = num_panels(HEAD_DIM), 4 * PANELS_AT_ONCE, ROWS_AT_ONCE // 8
+    NUM_PANELS, STEPS = num_panels(HEAD_DIM), ROWS_AT_ONCE // 8
+    PANELS_AT_ONCE = min(PANELS_AT_ONCE, NUM_PANELS - FIRST)
+    # libNVVM does not unroll a loop over more panels: then x would be in local memory.
+    LAST = NUM_PANELS if NUM_PANELS <= LOOP_PANELS else FIRST + PANELS_AT_ONCE
+    PART8 = 4 * PANELS_AT_ONCE
     P_SHAPE, PART_SHAPE = (M_TILES, 4), (M_TILES, PART8, 4)
     AGAIN = PANELS_AT_ONCE < NUM_PANELS
 
@@ -150,7 +156,7 @@ def make_add_product(HEAD_DIM, M_TILES, B_ROWS, ROWS_AT_ONCE, PANELS_AT_ONCE):
         odd_small = cuda.local.array(4, uint32)
         part = cuda.local.array(PART_SHAPE, float32)
         even, odd = two_rows(b, lane)
-        for first in range(0, NUM_PANELS, PANELS_AT_ONCE):
+        for first in range(FIRST, LAST, PANELS_AT_ONCE):
             cuda.syncwarp()  # keeps loads from moving up: there are no registers for them
             half = unknown_half(half_at) if AGAIN else uint32(HALF)
             for k_first in range(0, B_ROWS // 8, STEPS):
@@ -187,7 +193,17 @@ def make_add_product(HEAD_DIM, M_TILES, B_ROWS, ROWS_AT_ONCE, PANELS_AT_ONCE):
                         for r in range(4):
                             x[i, 4 * first + j, r] += part[i, j, r]
 
-    return add_product
+    if LAST == NUM_PANELS:
+        return add_product
+    sizes = HEAD_DIM, M_TILES, B_ROWS, ROWS_AT_ONCE, PANELS_AT_ONCE
+    add_next_panels = make_add_product(*sizes, LAST)
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_product_of_all_panels(x, p, b, half_at, lane):
+        add_product(x, p, b, half_at, lane)
+        add_next_panels(x, p, b, half_at, lane)
+
+    return add_product_of_all_panels
 
 
 @functools.cache

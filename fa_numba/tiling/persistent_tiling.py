@@ -70,7 +70,7 @@ def persistent_tiling(head_dim, seqlen_k, causal, packed=False, seqlen_q=None):
     if head_dim <= 128:
         few = packed and seqlen_k <= (512 if causal else 4096)
         return PersistentTiling(2, 128, overlap=not few)
-    return PersistentTiling(2, 112 if head_dim <= 192 else 80, slots=1)
+    return PersistentTiling(2, 64, stages=3 if head_dim <= 192 else 2, slots=1)
 
 
 def least_padding(seqlen_k):

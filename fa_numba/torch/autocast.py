@@ -10,10 +10,10 @@ def autocast(*tensors):
 
     It casts float32, float16 and bfloat16 to its own dtype, and nothing else.
     """
-    device = getattr(tensors[0], "device", None)
-    if device is None or not torch.is_autocast_enabled(device.type):
+    first = tensors[0]
+    if not (isinstance(first, torch.Tensor) and torch.is_autocast_enabled(first.device.type)):
         return tensors
-    dtype = torch.get_autocast_dtype(device.type)
+    dtype = torch.get_autocast_dtype(first.device.type)
     return tuple([_cast(x, dtype) for x in tensors])
 
 

@@ -13,6 +13,8 @@ one node of PyTorch's autograd. Anything else goes by way of the operator:
 
 import functools
 import operator
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch.autograd import forward_ad
@@ -24,11 +26,12 @@ from fa_numba.torch.autocast import autocast
 from fa_numba.torch.seed import draw_seed
 
 MAX_PLANS = 1024
+MAX_RECENT = 4  # layouts that alternate, for instance those of two kinds of layers
 GPU = "cuda"
 NO_WINDOW = (-1, -1)
 
 _plans = {}  # by options and layouts
-_recent = {}  # the plan that was used last with a choice of options
+_recent = {}  # pairs of `_with_recent`: the plans that were used last with a choice of options
 
 try:
     _dispatch_keys = torch._C._dispatch_keys
@@ -61,8 +64,8 @@ def repeat(function, q, k, v, others, options, window_size=NO_WINDOW):
         return None
     try:
         choice = _choice(function, options, window_size)
-        plan = _recent.get(choice)
-        if plan is None or not (plan.fits(q, k, v, *others) and launching.enabled):
+        plan = _that_fits(_recent.get(choice, ()), q, k, v, *others)
+        if plan is None:
             if _intercepted() or any(x.requires_grad for x in others):
                 return None
             given = q, k, v
@@ -72,9 +75,7 @@ def repeat(function, q, k, v, others, options, window_size=NO_WINDOW):
             if plan is None:
                 return None
             if all(map(operator.is_, given, (q, k, v))):  # not cast
-                if not plan.fits(*given, *others):
-                    plan.fits = _fitting(*given, *others)
-                _recent[choice] = plan
+                _recent[choice] = _with_recent(plan, _recent.get(choice, ()), *given, *others)
     except (AttributeError, TypeError, RuntimeError):  # an argument that the checks will refuse
         return None
     return plan(q, k, v, others)
@@ -151,8 +152,11 @@ def _fitting(*tensors):
     """Return a function that says whether other tensors have the same layouts, or perhaps not.
 
     It is that of torch.compile: one call takes a fifth of the time of `_layouts`. It also says no
-    where one of the modes of `_intercepted`, of autocast or of inference is not as it is now.
+    where one of the modes of `_intercepted`, of autocast or of inference is not as it is now, and
+    where one tensor comes twice.
     """
+    if len(set(map(id, tensors))) < len(tensors):
+        return _never
     try:
         guards = torch._C._dynamo.guards.TensorGuards(
             *tensors,
@@ -166,6 +170,22 @@ def _fitting(*tensors):
 
 def _never(*tensors):
     return False
+
+
+def _that_fits(recent, *tensors):
+    """Return the first of some recent plans, or backward passes, for these tensors, or None."""
+    if launching.enabled:
+        for fits, known in recent:
+            if fits(*tensors):
+                return known
+    return None
+
+
+def _with_recent(known, recent, *tensors):
+    """Return pairs (what fits, what it fits): `known` for these tensors, then recent ones."""
+    if not known.fits(*tensors):  # of other modes
+        known.fits = _fitting(*tensors)
+    return (known.fits, known), *recent[: MAX_RECENT - 1]
 
 
 def _is_plain(x):
@@ -198,6 +218,25 @@ def _intercepted():
     )
 
 
+@dataclass(eq=False, slots=True)
+class Backward:
+    """A replay of a backward pass for the tensors ``dout, q, k, v, out, lse, *others``.
+
+    Attributes
+    ----------
+    fits : callable
+        As that of `Plan`, for all these tensors.
+    copies_dout : bool
+        The last axis of dout has gaps: the replay takes a copy.
+    replay : callable
+        ``replay((dout, q, k, v, out, lse, *others), seed)`` returns the gradients.
+    """
+
+    fits: Callable
+    copies_dout: bool
+    replay: Callable
+
+
 class Plan:
     """How to repeat a call with tensors of the same layouts, and its backward pass.
 
@@ -210,20 +249,19 @@ class Plan:
     ----------
     forward : callable
         A replay: ``forward((q, k, v, *others), seed)`` returns out and lse.
-    backward : dict of tuple to callable
-        A replay for the layouts of dout and of all saved tensors, which hooks may have copied:
-        ``replay((dout, q, k, v, out, lse, *others), seed)`` returns the gradients.
+    backward : dict of tuple to Backward
+        By the layouts of dout and of all saved tensors, which hooks may have copied.
     fits : callable
         ``fits(q, k, v, *others)`` says whether these tensors have the layouts of the plan, or
         perhaps not.
-    recent : (callable, callable)
-        The replay of `backward` that was used last, after what says whether tensors fit it.
+    recent : tuple of (callable, Backward)
+        Those of `backward` that were used last, as of `_with_recent`.
     """
 
     def __init__(self, arguments, drops, transposed):
         self.arguments, self.drops, self.transposed = arguments, drops, transposed
         self.forward, self.backward = None, {}
-        self.fits, self.recent = _never, (_never, None)
+        self.fits, self.recent = _never, ()
 
     def find_forward(self, q, k, v, others):
         """Find the replay of a call that has run; return whether there is one."""
@@ -246,32 +284,49 @@ class Plan:
             out, _ = function(*arguments)
             return self._axes(out)
 
-    def gradients(self, dout, out, lse, q, k, v, others, seed):
-        """Return dq, dk, dv."""
-        given, plain, replay = (dout, q, k, v, out, lse, *others), False, None
+    def gradients(self, given, seed):
+        """Return dq, dk, dv for ``given = dout, q, k, v, out, lse, *others``."""
+        known = layouts = None
         if not (torch.compiler.is_dynamo_compiling() or torch.is_grad_enabled()):
-            fits, replay = self.recent
-            if not (fits(*given) and forward_ad._current_level < 0 and launching.enabled):
-                replay, plain = None, not _intercepted() and _is_plain(dout)
-        if plain:
-            if dout.stride(-1) != 1:  # a sum's gradient, for instance
-                dout = self._axes(self._axes(dout).contiguous())
-                given = dout, q, k, v, out, lse, *others
-            layouts = _layouts(*given)
-            if replay := self.backward.get(layouts):
-                self.recent = _fitting(*given), replay
-        if replay:
+            if forward_ad._current_level < 0:
+                known = _that_fits(self.recent, *given)
+            if known is None:
+                known, layouts = self._find_backward(given)
+        dout, q, k, v, out, lse, *others = given
+        if known:
+            if known.copies_dout:
+                given = self._contiguous(dout), *given[1:]
             try:
-                return replay(given, seed)
+                return known.replay(given, seed)
             except RefusedError:
                 pass
+        copies_dout = layouts is not None and dout.stride(-1) != 1  # a sum's gradient, for instance
+        if copies_dout:
+            dout = self._contiguous(dout)
         function, arguments = self.arguments(*self._ours(q, k, v), others, seed)
         gradients = operators.GRADIENTS[function]
         arguments = *self._ours(dout, out), lse, *arguments
         results = gradients(*arguments)
-        if plain and not replay and (found := operators.replay_of(gradients, *arguments)):
-            self.backward[layouts] = self._replay_with_axes(found, 3)
+        if layouts and not known and (found := operators.replay_of(gradients, *arguments)):
+            replay = self._replay_with_axes(found, 3)
+            self.backward[layouts] = Backward(_fitting(*given), copies_dout, replay)
         return self._ours(*results)
+
+    def _find_backward(self, given):
+        """Return the `Backward` for these tensors or None, and their layouts.
+
+        Both are None where the operator has to be called.
+        """
+        if _intercepted() or not _is_plain(given[0]):
+            return None, None
+        layouts = _layouts(*given)
+        if known := self.backward.get(layouts):
+            self.recent = _with_recent(known, self.recent, *given)
+        return known, layouts
+
+    def _contiguous(self, x):
+        """A copy of a tensor, contiguous with the axes of the operator."""
+        return self._axes(self._axes(x).contiguous())
 
     def _axes(self, x):
         """A tensor with the axes of the function in the place of those of the operator, or back."""
@@ -290,9 +345,12 @@ class Plan:
                 return allocation.allocate
             if allocation.num_bytes is None:  # not empty but zeros, for instance
                 return lambda: allocation.allocate().transpose(1, 2)
-            new_empty_strided, layout = allocation.allocate.func, allocation.allocate.args
-            swapped = [(x[0], x[2], x[1], *x[3:]) for x in layout]  # shape and strides
-            return functools.partial(new_empty_strided, *swapped)
+            empty_strided, (shape, strides, *dtype) = (
+                allocation.allocate.func,
+                allocation.allocate.args,
+            )
+            swapped = [(x[0], x[2], x[1], *x[3:]) for x in (shape, strides)]
+            return functools.partial(empty_strided, *swapped, *dtype)
 
         return with_results(replay, allocate)
 
@@ -303,15 +361,15 @@ class Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, plan, seed, *tensors):
         out, lse = plan.forward(tensors, seed)
-        ctx.save_for_backward(out, lse, *tensors)
-        ctx.plan, ctx.seed = plan, seed
+        q, k, v, *others = tensors
+        ctx.save_for_backward(q, k, v, out, lse, *others)
+        ctx.plan, ctx.seed, ctx.nones = plan, seed, [None] * len(others)
         return out
 
     @staticmethod
     def backward(ctx, dout):
-        out, lse, q, k, v, *others = ctx.saved_tensors
-        gradients = ctx.plan.gradients(dout, out, lse, q, k, v, others, ctx.seed)
-        return None, None, *gradients, *[None] * len(others)
+        dq, dk, dv = ctx.plan.gradients((dout, *ctx.saved_tensors), ctx.seed)
+        return None, None, dq, dk, dv, *ctx.nones
 
 
 # Function.apply without its care for torch.func, which `_intercepted` excludes: 2 µs less.

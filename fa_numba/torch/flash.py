@@ -10,6 +10,7 @@ from fa_numba.torch.autocast import autocast
 from fa_numba.torch.seed import draw_seed
 
 
+@torch_calls.takes_no_other_names
 def flash_attn_func(
     q,
     k,
@@ -22,6 +23,7 @@ def flash_attn_func(
     alibi_slopes=None,
     deterministic=False,
     return_attn_probs=False,
+    **other_names,
 ):
     """Attention with gradients, in place of `flash_attn.flash_attn_func`.
 
@@ -65,6 +67,8 @@ def flash_attn_func(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
+    if other_names:
+        torch_calls.refuse_other_names(flash_attn_func, other_names)
     slopes = () if alibi_slopes is None else (alibi_slopes,)
     options = causal, softcap, softmax_scale, deterministic, dropout_p, return_attn_probs
     call = "flash_attn_func", q, k, v, slopes, options, window_size
@@ -78,6 +82,7 @@ def flash_attn_func(
     torch_calls.check_tensors(q=q, k=k, v=v)
     alibi_slopes = torch_calls.check_slopes(alibi_slopes, q)
     q, k, v = autocast(q, k, v)
+    torch_calls.check_floats(q=q, k=k, v=v)
     seed = draw_seed() if dropout_p else None
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
     numbers = causal, window_size, softcap, softmax_scale, deterministic, dropout_p
@@ -91,6 +96,7 @@ def flash_attn_func(
     return out
 
 
+@torch_calls.takes_no_other_names
 def flash_attn_varlen_func(
     q,
     k,
@@ -108,6 +114,7 @@ def flash_attn_varlen_func(
     deterministic=False,
     return_attn_probs=False,
     block_table=None,
+    **other_names,
 ):
     """Attention over a packed batch with gradients, in place of flash-attention's.
 
@@ -139,6 +146,8 @@ def flash_attn_varlen_func(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
+    if other_names:
+        torch_calls.refuse_other_names(flash_attn_varlen_func, other_names)
     others = cu_seqlens_q, cu_seqlens_k
     if alibi_slopes is not None:
         others += (alibi_slopes,)
@@ -154,8 +163,10 @@ def flash_attn_varlen_func(
     torch_calls.refuse_packed_dropout(dropout_p)
     torch_calls.refuse_block_table(block_table)
     torch_calls.check_tensors(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    torch_calls.check_int32(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     alibi_slopes = torch_calls.check_slopes(alibi_slopes, q)
     q, k, v = autocast(q, k, v)
+    torch_calls.check_floats(q=q, k=k, v=v)
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
     numbers = causal, window_size, softcap, softmax_scale, deterministic
     arguments = functools.partial(_packed_arguments, numbers)
@@ -187,6 +198,7 @@ def _packed_arguments(numbers, q, k, v, others, seed):
     return operators.flash_attn_varlen, given
 
 
+@torch_calls.takes_no_other_names
 def flash_attn_with_kvcache(
     q,
     k_cache,
@@ -207,6 +219,7 @@ def flash_attn_with_kvcache(
     alibi_slopes=None,
     num_splits=0,
     return_softmax_lse=False,
+    **other_names,
 ):
     """Attention to a cache of keys and values, in place of flash-attention's; no gradients.
 
@@ -247,6 +260,8 @@ def flash_attn_with_kvcache(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
+    if other_names:
+        torch_calls.refuse_other_names(flash_attn_with_kvcache, other_names)
     torch_calls.check_flash_options(softmax_scale, softcap, window_size)
     torch_calls.check_flags(causal=causal, return_softmax_lse=return_softmax_lse)
     torch_calls.check_kvcache_options(

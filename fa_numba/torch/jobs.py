@@ -1,5 +1,8 @@
 """The functions of fa_numba that the operators run, and tensors in the form that they take."""
 
+import contextlib
+
+import numba
 import numpy as np
 import torch
 
@@ -51,10 +54,22 @@ def run(job, *tensors, **options):
     slopes = options.pop("alibi_slopes")
     if slopes is not None:
         options["alibi_slopes"] = given(slopes)
-    results = job(*map(given, tensors), **options)
+    with _threads_of_pytorch() if on_cpu else contextlib.nullcontext():
+        results = job(*map(given, tensors), **options)
     if on_cpu:
         results = map(as_tensor, results)
     return tuple(x.contiguous() for x in results)
+
+
+@contextlib.contextmanager
+def _threads_of_pytorch():
+    """Use no more threads than `torch.set_num_threads` allows, nor than `numba.set_num_threads`."""
+    ours = numba.get_num_threads()
+    numba.set_num_threads(min(ours, torch.get_num_threads()))
+    try:
+        yield
+    finally:
+        numba.set_num_threads(ours)
 
 
 def replay_of(job, *tensors, **options):

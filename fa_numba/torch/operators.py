@@ -187,8 +187,16 @@ def _add_gradients(name, forward, backward, num_tensors):
         def backward(ctx, *_):
             torch_calls.refuse_second_derivatives()
 
-    _library.impl(name, Attention.apply, "Autograd")
-    _library.impl(f"{name}_grad", Gradients.apply, "Autograd")
+    def implement(operator, function):
+        def implementation(*arguments):
+            if torch._C._are_functorch_transforms_active():  # vmap has become a loop by here
+                torch_calls.refuse_transforms()
+            return function.apply(*arguments)
+
+        _library.impl(operator, implementation, "Autograd")
+
+    implement(name, Attention)
+    implement(f"{name}_grad", Gradients)
 
 
 _add_gradients("flash_attn", flash_attn, flash_attn_grad, num_tensors=ATTENTION.count("Tensor"))

@@ -11,6 +11,7 @@ from fa_numba.torch.flash import attention_arguments
 from fa_numba.torch.seed import draw_seed
 
 
+@torch_calls.takes_no_other_names
 def scaled_dot_product_attention(
     query,
     key,
@@ -20,6 +21,7 @@ def scaled_dot_product_attention(
     is_causal=False,
     scale=None,
     enable_gqa=False,
+    **other_names,
 ):
     """Attention in place of `torch.nn.functional.scaled_dot_product_attention`, with gradients.
 
@@ -50,6 +52,8 @@ def scaled_dot_product_attention(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
+    if other_names:
+        torch_calls.refuse_other_names(scaled_dot_product_attention, other_names)
     options = attn_mask, dropout_p, is_causal, scale, enable_gqa
     out = eager.repeat("scaled_dot_product_attention", query, key, value, (), options)
     if out is not None:
