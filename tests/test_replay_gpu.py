@@ -153,8 +153,8 @@ def replays(monkeypatch):
     def counted(recording, result):
         do = replay_of(recording, result)
 
-        def again(given):
-            result = do(given)
+        def again(given, seed=None):
+            result = do(given, seed)
             count.append(1)  # not where it was refused
             return result
 
