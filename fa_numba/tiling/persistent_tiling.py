@@ -60,6 +60,9 @@ def persistent_tiling(head_dim, seqlen_k, causal, packed=False, seqlen_q=None):
     few queries and few keys smaller tiles are faster: fewer of their rows and columns lie past the
     end, and the memory that they leave holds tiles of more heads ahead.
 
+    Above head_dim 128 there is room for one tile of Q. Larger tiles of keys fit, too, but 512 keys
+    are whole tiles of 64.
+
     In a packed batch with few tiles of keys, waiting for P V before the softmax is faster: the slot
     of V becomes free earlier for the V of the next queries.
     """
