@@ -133,8 +133,7 @@ def make_flash_attn_tf32x3(
     BLOCK_M, THREADS = TILES.block_m, TILES.threads
     BLOCKS_PER_SM, WARP_ROWS = WARPS_PER_SM // TILES.warps, 16 * M_TILES
     WIDE = HEAD_DIM > 128
-    # Tiles that no row of a warp sees: the warp skips them where they may be many.
-    SKIP = TILES.warps == WARPS_PER_SM and (CAUSAL or WINDOW[1] >= 0)
+    SKIP = TILES.warps == WARPS_PER_SM  # the tiles of keys that no row of a warp sees
     plan = make_plan(HEAD_DIM, TILES)
     Q, K, V, HALF_AT, shared_base = plan.Q, plan.K, plan.V, plan.HALF_AT, plan.shared_base
     S8, OUT8 = BLOCK_N // 8, 4 * num_panels(HEAD_DIM)
