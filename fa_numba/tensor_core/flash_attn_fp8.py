@@ -105,9 +105,9 @@ REQUIREMENTS = TensorCores("flash_attn_fp8", HOPPER, max_head_dim=MAX_HEAD_DIM)
 NO_WINDOW = (-1, -1)
 Q_ROWS = 64  # of a consumer: one tile of Q, with one scale
 RINGS = 2, 2  # stages of K, and of V; slots of Q: the next queries arrive before these are done
-# With few keys under a causal mask, by head_dim: tiles of queries have few tiles of keys each, and
-# more of the next ones arrive before these are done (docs/notes/fp8.md).
-SHORT_RINGS = {64: (4, 2), 128: (3, 2)}
+# With few keys under a causal mask, by head_dim: the warpgroups of a tile of queries have unequal
+# work, and those that end early go on with the next ones (docs/notes/fp8.md).
+SHORT_RINGS = {64: (4, 3), 128: (2, 3)}
 CONSUMERS, BLOCK_N = 3, 128  # warpgroups that compute; keys in a tile
 REGISTERS = 32, 160  # of a producer's thread, and of a consumer's
 # P is stored as 2^6 P, at most 2^8.75 if m_i is LAZY below the row's maximum; 448, the largest
@@ -530,11 +530,12 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
                 tile = uint32(tile + 1)
             while tile != end:
                 # Read again, here and below: registers are scarce.
-                first = int32(work[slot, M_START] + group * Q_ROWS + seqlen_k - seqlen_q)
-                position = int32(first + warp_row + (lane >> 2))
+                position = int32(work[slot, M_START] + group * Q_ROWS + seqlen_k - seqlen_q)
+                position = int32(position + warp_row + (lane >> 2))
                 n_start = int32((own - int32(end - tile)) * BLOCK_N)
                 where = n_start, position, seqlen_k
-                if HALVES and end_key(first + Q_ROWS - 1, seqlen_k) <= n_start + HALF:
+                last = work[slot, M_START] + group * Q_ROWS + Q_ROWS - 1 + seqlen_k - seqlen_q
+                if HALVES and end_key(int32(last), seqlen_k) <= n_start + HALF:
                     half_iteration(registers, rings, scales, tile, q_desc, *where, order, lane)
                 else:
                     edge_iteration(registers, rings, scales, tile, q_desc, *where, order, lane)
