@@ -402,7 +402,8 @@ def make_mainloop(
     def first_iteration(
         registers, rings, stage, parity, q_desc, n_start, position, seqlen_k, score_mod_args, lane
     ):
-        if HALVES and starts_in_half(n_start, score_mod_args.wg_position, score_mod_args.mask_args):
+        starts = HALVES and LEFT  # without a left window the first half of a tile is always seen
+        if starts and starts_in_half(n_start, score_mod_args.wg_position, score_mod_args.mask_args):
             tile = stage, parity, q_desc, n_start, position, seqlen_k
             first_half_iteration(registers, rings, *tile, score_mod_args, lane)
             return
