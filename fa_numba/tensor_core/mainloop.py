@@ -248,9 +248,10 @@ def make_mainloop(
 ):
     """A consumer warpgroup's iterations over tiles of K and V.
 
-    With MASK_IN_LOOP a tile after the first may need masking. With HALVES the half of the first
-    tile, or of a later one, that none of the warpgroup's rows attends to is not computed; not with
-    ALIBI or DROPOUT, and for head_dim up to 64 alone: half of a tile is then half of its one panel.
+    With MASK_IN_LOOP a tile after the first may need masking. With HALVES the half of a window's
+    first tile, or of a later one, that none of the warpgroup's rows attends to is not computed; not
+    with ALIBI or DROPOUT, and for head_dim up to 64 alone: half of a tile is then half of its one
+    panel.
 
     Parameters of the functions: registers, rings and score_mod_args (`Registers`, `KVRings`,
     `ScoreModArgs`); stage and parity of a tile; q_desc, the descriptor of the warpgroup's rows of
