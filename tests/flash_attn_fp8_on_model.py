@@ -47,7 +47,7 @@ class Fp8Model(Model):
             matrix = np.zeros((64, k), np.float32)
             for tid, fragment in enumerate(fragments):
                 row, col = tid // 32 * 16 + tid % 32 // 4, 4 * (tid % 4)
-                for step, registers in enumerate(fragment.reshape(-1, 4)):
+                for step, registers in enumerate(fragment.reshape(-1, 4)[: k // 32]):
                     numbers = registers.view(E4M3).reshape(2, 2, 4)  # 16 columns, 8 rows, byte
                     for i, h in np.ndindex(2, 2):
                         at = 32 * step + 16 * i + col

@@ -149,6 +149,7 @@ def halves_kernel(x, limits, y):
     y[2 * n + i] = halves.byte_permute(x[i], x[i ^ 1], uint32(0x3276))
     y[3 * n + i] = halves.word(x[i])
     y[4 * n + i] = halves.column_lane(x[i], 4)
+    y[5 * n + i] = halves.low_bits(uint32(i & 63))
 
 
 @cuda.jit

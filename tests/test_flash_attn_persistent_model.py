@@ -1,6 +1,7 @@
 """flash_attn_persistent without a GPU: its source on a model of the instructions (`hopper_model`).
 
-Windows whose first or last tile of keys is computed by half, and the polynomials of softcap.
+Windows and a causal mask whose first or last tile of keys is computed by half; the polynomials of
+softcap.
 """
 
 import json
@@ -17,6 +18,7 @@ pytest.importorskip("greenlet", reason="threads of the model")
 TESTS = Path(__file__).parent
 SIZES = "seqlen_q", "seqlen_k", "heads", "head_dim", "causal", "slices"
 CASES = [
+    ((200, 330, (1, 1), 64, True, 2), {}),
     ((320, 700, (2, 1), 64, False, 2), {"window_size": (255, 0)}),
     ((130, 450, (1, 1), 64, True, 1), {"window_size": (200, -1), "softcap": 25.0}),
 ]

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 from cases import thorough
-from numba import types
+from numba import cuda, float32, types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
@@ -14,6 +14,7 @@ from tensor_core_bwd_kernels import KERNELS
 
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
 from fa_numba.checks import check_grad_dtype
+from fa_numba.tensor_core import gradient_fragments
 from fa_numba.tensor_core.backward import make_convert_dq, make_prepare_rows
 from fa_numba.tensor_core.dq_parts import fastest_order
 from fa_numba.tensor_core.flash_attn_bwd_mma import (
@@ -219,3 +220,42 @@ def test_arrays_in_host_memory_are_refused(backward):
     x, lse = np.zeros((1, 4, 1, 64), np.float16), np.zeros((1, 1, 4), np.float32)
     with pytest.raises(TypeError, match=f"must be GPU arrays.*{backward.__name__} is made of PTX"):
         backward(x, x, x, x, x, lse)
+
+
+@pytest.mark.parametrize("block_m", [64, 128])
+def test_columns_that_a_mask_keeps(monkeypatch, block_m):
+    @cuda.jit(device=True)
+    def low_bits(count):
+        return np.uint32((1 << min(count, 32)) - 1)
+
+    @cuda.jit(device=True)
+    def opaque(x):
+        return np.uint32(x & 0xFFFFFFFF)
+
+    monkeypatch.setattr(gradient_fragments, "low_bits", low_bits)
+    monkeypatch.setattr(gradient_fragments, "opaque", opaque)
+    select = gradient_fragments.make_select.__wrapped__(block_m)
+    SHAPE, hidden = (block_m // 8, 4), np.float32(-1)
+
+    @cuda.jit
+    def kernel(bounds, kept):
+        s = cuda.local.array(SHAPE, float32)
+        i = cuda.threadIdx.x
+        for j in range(block_m // 8):
+            for r in range(4):
+                s[j, r] = float32(1)
+        select(s, 0, bounds[i, 0], bounds[i, 1], hidden)
+        select(s, 1, bounds[i, 1], bounds[i, 0], hidden)
+        for j in range(block_m // 8):
+            for r in range(4):
+                kept[i, r // 2, 8 * j + r % 2] = s[j, r]
+
+    bounds = np.array([(a, b) for a in range(-9, block_m + 9, 3) for b in (-7, a, block_m + 8)])
+    bounds = bounds.astype(np.int32)
+    kept = np.zeros((len(bounds), 2, block_m), np.float32)
+    kernel[1, len(bounds)](bounds, kept)
+    columns = np.arange(block_m)[np.arange(block_m) % 8 < 2]
+    first, end = bounds[:, :1], bounds[:, 1:]
+    for h, (low, high) in enumerate(((first, end), (end, first))):
+        seen = (low <= columns) & (columns < high)
+        np.testing.assert_array_equal(kept[:, h][:, columns], np.where(seen, 1, -1))

@@ -36,18 +36,19 @@ def test_halves_are_compared_as_integers(limit):
     for start in range(0, 2**16, 1024):
         low = every[start : start + 1024]
         x = low | low[::-1] << 16
-        y = cupy.zeros(5 * 1024, np.uint32)
+        y = cupy.zeros(6 * 1024, np.uint32)
         limits = cupy.asarray(np.uint32([limit << 16 | limit]))
         kernels.halves_kernel[1, 1024](cupy.asarray(x), limits, y)
         kept = np.where(x & 0x7FFF >= limit, 0xFFFF, 0)
         kept |= np.where(x >> 16 & 0x7FFF >= limit, 0xFFFF0000, 0)
-        pair, mask, permuted, word, of_columns = y.get().reshape(5, 1024)
+        pair, mask, permuted, word, of_columns, low = y.get().reshape(6, 1024)
         np.testing.assert_array_equal(mask, kept)
         np.testing.assert_array_equal(pair, kept & 0x12345678)
         neighbour = x.reshape(-1, 2)[:, ::-1].ravel()
         np.testing.assert_array_equal(permuted, neighbour >> 16 | (x & 0xFFFF0000))
         np.testing.assert_array_equal(word, x)
         np.testing.assert_array_equal(of_columns, np.tile(x.reshape(-1, 32)[:, 4:8], 8).ravel())
+        np.testing.assert_array_equal(low, [2 ** min(i % 64, 32) - 1 for i in range(1024)])
 
 
 @pytest.mark.parametrize("seed", SEEDS)

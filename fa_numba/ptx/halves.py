@@ -2,6 +2,7 @@
 
 keep_pair     a half stays where its random bits are at least the limit, and becomes 0 elsewhere
 keep_mask     the same as a mask: 0xFFFF or 0 in each half
+low_bits      a mask of the lowest bits
 byte_permute  four bytes of two registers
 word          a number that stays in 32 bits
 
@@ -52,6 +53,13 @@ def word(typingctx, x):
     """
     u = types.uint32
     return statement("mov.b32 <result>, <x>;", result=u, pure=True, x=u)
+
+
+@intrinsic
+def low_bits(typingctx, count):
+    """A register whose lowest `count` bits are 1; all of them for 32 or more."""
+    u = types.uint32
+    return statement("bmsk.clamp.b32 <result>, 0, <count>;", result=u, pure=True, count=u)
 
 
 @intrinsic

@@ -104,8 +104,10 @@ MAX_HEAD_DIM = 128  # more does not fit into registers
 REQUIREMENTS = TensorCores("flash_attn_fp8", HOPPER, max_head_dim=MAX_HEAD_DIM)
 NO_WINDOW = (-1, -1)
 Q_ROWS = 64  # of a consumer: one tile of Q, with one scale
-STAGES = 2  # of K, and of V
-SLOTS = 2  # of Q: the next queries arrive before these are done
+RINGS = 2, 2  # stages of K, and of V; slots of Q: the next queries arrive before these are done
+# With few keys under a causal mask, by head_dim: the warpgroups of a tile of queries have unequal
+# work, and those that end early go on with the next ones (docs/notes/fp8.md).
+SHORT_RINGS = {64: (4, 3), 128: (2, 3)}
 CONSUMERS, BLOCK_N = 3, 128  # warpgroups that compute; keys in a tile
 REGISTERS = 32, 160  # of a producer's thread, and of a consumer's
 # P is stored as 2^6 P, at most 2^8.75 if m_i is LAZY below the row's maximum; 448, the largest
@@ -199,9 +201,15 @@ def orders_exponentials(seqlen_k, causal):
     return not causal or seqlen_k > 1024
 
 
+def rings_of(HEAD_DIM, ORDERED):
+    """Stages of K and of V, and slots of Q; ORDERED as for `make_flash_attn_fp8`."""
+    return RINGS if ORDERED else SHORT_RINGS[HEAD_DIM]
+
+
 @functools.cache
-def make_plan(HEAD_DIM):
+def make_plan(HEAD_DIM, ORDERED):
     """Dynamic shared memory of a thread block: a `SharedPlan`."""
+    STAGES, SLOTS = rings_of(HEAD_DIM, ORDERED)
     plan = SharedPlan()
     plan.Q = plan.tiles(SLOTS * CONSUMERS, Q_ROWS * HEAD_DIM)
     plan.OUT = plan.tiles(CONSUMERS, 2 * Q_ROWS * HEAD_DIM)  # 2 bytes per element
@@ -211,14 +219,14 @@ def make_plan(HEAD_DIM):
     return plan
 
 
-def shared_bytes(HEAD_DIM):
+def shared_bytes(HEAD_DIM, ORDERED):
     """Dynamic shared memory that a thread block asks for."""
-    return make_plan(HEAD_DIM).bytes
+    return make_plan(HEAD_DIM, ORDERED).bytes
 
 
 @functools.cache
-def make_softmax(HEAD_DIM):
-    """Functions for the scores of a tile, in the layout of `fragments`.
+def make_softmax(HEAD_DIM, BLOCK_N):
+    """Functions for the scores of BLOCK_N keys, in the layout of `fragments`.
 
     Returns
     -------
@@ -292,8 +300,11 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
 
     128 threads for each of CONSUMERS and for the producer. HEAD_DIM is 64 or 128; DTYPE, "float16"
     or "bfloat16", is that of out. With ORDERED one warp at a time uses the exp unit
-    (`orders_exponentials`).
+    (`orders_exponentials`). Without, under a causal mask, a warpgroup computes the first half of a
+    tile alone where none of its rows sees the second.
     """
+    STAGES, SLOTS = rings_of(HEAD_DIM, ORDERED)
+    HALVES, HALF = CAUSAL and not ORDERED, BLOCK_N // 2
     BLOCK_M = Q_ROWS * CONSUMERS
     THREADS = 128 * (CONSUMERS + 1)
     Q_BYTES = Q_ROWS * HEAD_DIM  # of one consumer
@@ -302,9 +313,9 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
     K_BYTES, V_BYTES = BLOCK_N * HEAD_DIM, BLOCK_N * V_ROWS
     QK_WIDTH, V_WIDTH = width_of(HEAD_DIM), width_of(BLOCK_N)
     QK_BITS, V_BITS = narrow_descriptor_bits(QK_WIDTH), narrow_descriptor_bits(V_WIDTH)
-    S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 8, V_ROWS // 2  # registers
+    OUT_LENGTH = V_ROWS // 2  # registers
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 32, 4), (V_ROWS // 8, 4)
-    plan = make_plan(HEAD_DIM)
+    plan = make_plan(HEAD_DIM, ORDERED)
     Q, OUT, K, V = plan.Q, plan.OUT, plan.K, plan.V
     Q_RING, K_RING, V_RING = plan.Q_RING, plan.K_RING, plan.V_RING
     shared_base = plan.shared_base
@@ -316,10 +327,6 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
     PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS
     pack = forward.pack_of(DTYPE)
     clear = make_fragment_functions(BLOCK_N, V_ROWS, pack).clear
-    softmax = make_softmax(HEAD_DIM)
-    raise_maximum, exponentiate = softmax.raise_maximum, softmax.exponentiate
-    pack_p, add_tile = softmax.pack_p, softmax.add_tile
-    mask_tile = make_mask_tile(BLOCK_N, CAUSAL, NO_WINDOW)
     end_key = masks.make_bounds(CAUSAL, NO_WINDOW).end_key
     finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
     wait = mbarrier.wait_function()
@@ -412,11 +419,16 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
         if ORDERED:
             named_barrier_arrive(order[NEXT], 64)
 
-    def make_iteration(EDGE):
-        """S, softmax and P V of a tile of keys; with EDGE there may be something to mask.
+    def make_iteration(EDGE, NUM_KEYS):
+        """S, softmax and P V of the first keys of a tile; with EDGE some may need a mask.
 
-        Two functions instead of a branch in one: ptxas moves few instructions across a branch.
+        Functions instead of branches in one: ptxas moves few instructions across a branch.
         """
+        S_LENGTH, P_LENGTH = NUM_KEYS // 2, NUM_KEYS // 8  # registers
+        mask_tile = make_mask_tile(NUM_KEYS, CAUSAL, NO_WINDOW)
+        softmax = make_softmax(HEAD_DIM, NUM_KEYS)
+        raise_maximum, exponentiate = softmax.raise_maximum, softmax.exponentiate
+        pack_p, add_tile = softmax.pack_p, softmax.add_tile
 
         @cuda.jit(device=True, forceinline=True, fastmath=True)
         def iteration(
@@ -428,7 +440,7 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
             k_desc = descriptor(QK_BITS, uint32(k_tile + stage * K_BYTES))
             wait(k_full + stage * BARRIER, parity)
             wgmma_fence()
-            wgmma_e4m3(BLOCK_N, HEAD_DIM, QK_WIDTH, s, q_desc, k_desc)  # S = Q Kᵀ
+            wgmma_e4m3(NUM_KEYS, HEAD_DIM, QK_WIDTH, s, q_desc, k_desc)  # S = Q Kᵀ
             wgmma_commit()
             factor = max(scales.factor * scales.k_scales[stage], LEAST_FACTOR)
             wgmma_wait(0, s, S_LENGTH)
@@ -442,7 +454,7 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
             # Never true. ptxas would round each two exponentials at once, and a warp that waits
             # for every two leaves half of the exp unit's time unused. Across a branch that reads
             # the last exponential it moves nothing.
-            if ORDERED and s[BLOCK_N // 8 - 1, 3] < float32(0):
+            if ORDERED and s[NUM_KEYS // 8 - 1, 3] < float32(0):
                 named_barrier_arrive(NEVER, 32)
             pass_exp_unit(order)
             pack_p(s, p)
@@ -450,7 +462,7 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
             v_desc = descriptor(V_BITS, uint32(v_tile + stage * V_BYTES))
             wait(v_full + stage * BARRIER, parity)
             wgmma_fence()
-            wgmma_e4m3_registers(V_ROWS, BLOCK_N, V_WIDTH, part, p, v_desc)
+            wgmma_e4m3_registers(V_ROWS, NUM_KEYS, V_WIDTH, part, p, v_desc)
             wgmma_commit()
             v_ratio = scales.v_ratios[stage]
             wgmma_wait_with(0, part, OUT_LENGTH, p, P_LENGTH)
@@ -460,7 +472,8 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
 
         return iteration
 
-    inner_iteration, edge_iteration = make_iteration(False), make_iteration(True)
+    inner_iteration, edge_iteration = (make_iteration(edge, BLOCK_N) for edge in (False, True))
+    half_iteration = make_iteration(True, HALF)
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
     def consume(tid, work, factors, k_scales, v_ratios, base, out_map, lse, seqlen_k):
@@ -521,7 +534,11 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
                 position = int32(position + warp_row + (lane >> 2))
                 n_start = int32((own - int32(end - tile)) * BLOCK_N)
                 where = n_start, position, seqlen_k
-                edge_iteration(registers, rings, scales, tile, q_desc, *where, order, lane)
+                last = work[slot, M_START] + group * Q_ROWS + Q_ROWS - 1 + seqlen_k - seqlen_q
+                if HALVES and end_key(int32(last), seqlen_k) <= n_start + HALF:
+                    half_iteration(registers, rings, scales, tile, q_desc, *where, order, lane)
+                else:
+                    edge_iteration(registers, rings, scales, tile, q_desc, *where, order, lane)
                 tile = uint32(tile + 1)
 
             m_start, head, b = work[slot, M_START], work[slot, HEAD], work[slot, BATCH]
@@ -696,6 +713,6 @@ def attend(q8, k8, v8, out, lse, causal, scale):
     grid = (min(num_slices * batch * num_heads, num_sms),)
     tiles, scales = (q8.tiles, k8.tiles, v8.tiles), (q8.scales, k8.scales, v8.scales)
     sizes = np.int32(seqlen_k), np.int32(num_heads // num_kv_heads), np.int32(num_slices)
-    out_map, size = tensor_map(out, 16), shared_bytes(head_dim)
+    out_map, size = tensor_map(out, 16), shared_bytes(head_dim, ordered)
     arguments = *tiles, *scales, out_map, lse, *sizes, scale, np.int32(absent)
     arrays.launch(kernel, grid, (128 * (CONSUMERS + 1),), *arguments, shared_bytes=size)

@@ -181,8 +181,9 @@ def make_flash_attn_persistent(
     RAMP_BYTES = ramp_bytes(BLOCK_N)
     OUT_IN_Q = SLOTS == 1  # out has no memory of its own: it overwrites Q
     LEFT = WINDOW[0] >= 0
-    # Measured to gain with three consumers alone: docs/notes/masks.md.
-    HALVES = LEFT and not (ALIBI or DROPOUT) and CONSUMERS == 3
+    # Measured to gain with three consumers alone: docs/notes/masks.md, docs/notes/forward.md.
+    PLAIN_CAUSAL = CAUSAL and WINDOW == (-1, -1) and SOFTCAP == 0
+    HALVES = (LEFT or PLAIN_CAUSAL) and not (ALIBI or DROPOUT) and CONSUMERS == 3
     # Without causal, window and ALiBi only the last key tile needs masking. It is processed first,
     # so the loop has no masking. Measured to gain for these head_dims alone: docs/notes/forward.md.
     LAST_FIRST = not (CAUSAL or ALIBI) and WINDOW == (-1, -1) and CONSUMERS == 2 and HEAD_DIM <= 128

@@ -9,16 +9,17 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numba import cuda, float32, uint32, uint64
+from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba.constants import LOG2_E, ONE
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import UNREAD
 from fa_numba.ptx.barriers import fence_async_proxy
 from fa_numba.ptx.convert import exp2
+from fa_numba.ptx.halves import low_bits
 from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
 from fa_numba.ptx.ldmatrix import stmatrix_x4
-from fa_numba.ptx.statement import global_address
+from fa_numba.ptx.statement import global_address, opaque
 from fa_numba.ptx.tma import tma_store_4d, tma_store_commit
 from fa_numba.ptx.vectors import load_shared_x2, store_global_b32
 from fa_numba.tensor_core.fragments import (
@@ -127,16 +128,45 @@ class ScoreFunctions(NamedTuple):
     exponentiate: Callable
 
 
+@fragment_function()
+def bits_before(limit):
+    """Of the columns 0, 1, 8, 9, 16, 17, ..., one bit each, those below the limit, up to 32."""
+    return low_bits(uint32(max(int32((limit >> 3) * 2 + min(limit & 7, 2)), int32(0))))
+
+
 @functools.cache
-def make_score_functions(BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, pack):
-    """`ScoreFunctions` for scores of BLOCK_M columns: `fragments`' with a key for each row."""
+def make_select(BLOCK_M):
+    """select(s, h, first, end, hidden): row h keeps the columns from first to end, at most 128.
+
+    A bit for each column, in the order of their tests: one instruction tests seven of them. Opaque:
+    else the compiler would make comparisons of them again.
+    """
+    M8 = BLOCK_M // 8
+
+    @fragment_function()
+    def select(s, h, first, end, hidden):
+        bits = uint32(opaque(bits_before(end) & ~bits_before(first)))
+        for j in range(M8):
+            for c in range(2):
+                keep = bits & uint32(1 << (2 * j + c)) != uint32(0)
+                s[j, 2 * h + c] = s[j, 2 * h + c] if keep else hidden
+
+    return select
+
+
+@functools.cache
+def make_score_functions(BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, pack, BITS=False):
+    """`ScoreFunctions` for scores of BLOCK_M columns: `fragments`' with a key for each row.
+
+    With BITS the mask is a bit for each column; not with a left window.
+    """
     M8 = BLOCK_M // 8
     CAPPED, HIDDEN = (True, CAPPED_MASKED) if SOFTCAP > 0 else (False, MASKED)
     left, right = WINDOW
     LEFT, ONE_SIDED = left >= 0, CAUSAL or right == 0
     bounds = run_time_masks.make_bounds_of_keys(CAUSAL, WINDOW)
     first_query, end_query = bounds.first_query, bounds.end_query
-    mask = make_gradient_functions(BLOCK_M, pack, CAPPED).mask
+    mask, select = make_gradient_functions(BLOCK_M, pack, CAPPED).mask, make_select(BLOCK_M)
     cap_tile = make_cap_tile(BLOCK_M)
     units = run_time_masks.make_units(SOFTCAP)
     unit, angle_of = units.unit_of, units.angle_of
@@ -153,6 +183,15 @@ def make_score_functions(BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, pack):
     @fragment_function()
     def mask_tile(s, m_start, position, seqlen_q, lane, mask_args=UNREAD):
         first_row = position - (lane >> 2)  # of the warp
+        if BITS:
+            if first_row + 16 > seqlen_q or first_query(first_row + 15, mask_args) > m_start:
+                origin = int32(m_start + 2 * (lane & 3))
+                for h in range(2):
+                    row = position + 8 * h
+                    first = int32(int32(first_query(row, mask_args)) - origin)
+                    first = first if row < seqlen_q else int32(BLOCK_M + 8)
+                    select(s, h, first, int32(BLOCK_M + 8), HIDDEN)
+            return
         if first_row + 16 > seqlen_q or first_query(first_row + 15, mask_args) > m_start:
             for h in range(2):
                 row = position + 8 * h

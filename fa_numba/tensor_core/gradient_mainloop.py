@@ -206,8 +206,8 @@ class TileFunctions(NamedTuple):
 
 
 @functools.cache
-def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT=False):
-    """`TileFunctions` for these compile-time constants."""
+def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT=False, BITS=False):
+    """`TileFunctions` for these constants; BITS as for `make_score_functions`."""
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on are 0
     KV_PANEL, Q_PANEL = BLOCK_N * ROW_BYTES, BLOCK_M * ROW_BYTES  # bytes of 64 columns
@@ -224,7 +224,7 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT
     S_LENGTH = BLOCK_M // 2  # registers
     by_rows, by_columns, by_registers = wgmma_products_of(DTYPE)
     pack = forward.pack_of(DTYPE)
-    scores = make_score_functions(BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, pack)
+    scores = make_score_functions(BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, pack, BITS)
     unit_of, cap, mask_tile, exponentiate = scores
     gradients = make_gradient_functions(BLOCK_M, pack, SOFTCAP > 0)
     differentiate, store_ds = gradients.differentiate, gradients.store_ds

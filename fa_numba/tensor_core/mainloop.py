@@ -248,9 +248,10 @@ def make_mainloop(
 ):
     """A consumer warpgroup's iterations over tiles of K and V.
 
-    With MASK_IN_LOOP a tile after the first may need masking. With HALVES the half of the first
-    tile, or of a later one, that none of the warpgroup's rows attends to is not computed; not with
-    ALIBI or DROPOUT, and for head_dim up to 64 alone: half of a tile is then half of its one panel.
+    With MASK_IN_LOOP a tile after the first may need masking. With HALVES the half of a window's
+    first tile, or of a later one, that none of the warpgroup's rows attends to is not computed; not
+    with ALIBI or DROPOUT, and for head_dim up to 64 alone: half of a tile is then half of its one
+    panel.
 
     Parameters of the functions: registers, rings and score_mod_args (`Registers`, `KVRings`,
     `ScoreModArgs`); stage and parity of a tile; q_desc, the descriptor of the warpgroup's rows of
@@ -402,7 +403,8 @@ def make_mainloop(
     def first_iteration(
         registers, rings, stage, parity, q_desc, n_start, position, seqlen_k, score_mod_args, lane
     ):
-        if HALVES and starts_in_half(n_start, score_mod_args.wg_position, score_mod_args.mask_args):
+        starts = HALVES and LEFT  # without a left window the first half of a tile is always seen
+        if starts and starts_in_half(n_start, score_mod_args.wg_position, score_mod_args.mask_args):
             tile = stage, parity, q_desc, n_start, position, seqlen_k
             first_half_iteration(registers, rings, *tile, score_mod_args, lane)
             return
