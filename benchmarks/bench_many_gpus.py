@@ -31,9 +31,11 @@ def main():
         print(f"many_gpus: needs two GPUs, found {count}")
         return
     given, rows = os.environ.get("FA_NUMBA_RANKS"), []
-    for world_size in (int(given),) if given else WORLD_SIZES:
-        if world_size <= count:
-            rows += [{"gpus": world_size} | row for row in measured(world_size)]
+    sizes = [size for size in WORLD_SIZES if size <= count and given in (None, str(size))]
+    if not sizes:
+        raise SystemExit(f"FA_NUMBA_RANKS must be 2, 4 or 8 of {count} GPUs, got {given}")
+    for world_size in sizes:
+        rows += [{"gpus": world_size} | row for row in measured(world_size)]
     if not any("share_of_single" in row for row in rows):
         raise SystemExit("many_gpus: nothing was measured")
     save(

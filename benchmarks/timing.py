@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 RESULTS = Path(__file__).parent / "results"
-into = ""  # folder of RESULTS for what is measured now: `python -m benchmarks --into`
+into = ""  # `save` writes to this folder of RESULTS; `python -m benchmarks --into` sets it
 # Kernels that the package no longer has: tables and plots leave their rows out.
 GONE = (
     "flash_decode_tma",

@@ -395,8 +395,8 @@ def test_autograd_around_a_replay(gpu):
         gradient.sum().backward()
 
 
-# What a training loop does. A known call is found by `fits`. `_layouts`, which takes longer, is
-# needed for one alone that is not among the recent ones.
+# The calls of a training loop. `fits` finds a call that is among the recent ones. Any other call
+# needs `_layouts`, which takes longer.
 
 
 @pytest.fixture

@@ -183,7 +183,7 @@ def refuses_other_names(function):
 
 
 def message_for(function_name, name, parameters, other_names):
-    """Say that a function has no argument of this name, and what it has instead."""
+    """The text of an error for an unknown argument: it names the one that the function has."""
     names, more = other_names.get(name, ("", ""))
     ours = next((x for x in names.split() if x in parameters), None)
     if names and not ours:  # of another function here: what takes it?

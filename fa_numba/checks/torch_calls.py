@@ -40,7 +40,7 @@ def takes_no_other_names(function):
 
 
 def refuse_other_names(function, other_names):
-    """Raise for arguments that a function does not have; say what it has instead."""
+    """Raise for arguments that a function does not have. The error names the right one."""
     known = inspect.signature(function).parameters
     name, table = next(iter(other_names)), argument_names.OTHER_NAMES_IN_TORCH
     raise TypeError(argument_names.message_for(function.__name__, name, known, table))

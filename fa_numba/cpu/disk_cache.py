@@ -51,7 +51,7 @@ class _Files(caching.FunctionCache):
             return loaded
         except OSError:
             return None
-        except Exception:  # a damaged file: what it was meant to be is compiled and saved again
+        except Exception:  # a damaged file: the function is compiled and saved again
             with contextlib.suppress(OSError):
                 self.flush()
             return None

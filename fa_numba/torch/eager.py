@@ -182,7 +182,7 @@ def _that_fits(recent, *tensors):
 
 
 def _with_recent(known, recent, *tensors):
-    """Return pairs (what fits, what it fits): `known` for these tensors, then recent ones."""
+    """Return pairs of a check and its plan: `known` for these tensors, then the recent ones."""
     if not known.fits(*tensors):  # of other modes
         known.fits = _fitting(*tensors)
     return (known.fits, known), *recent[: MAX_RECENT - 1]
