@@ -167,6 +167,7 @@ def test_refused_dtypes_of_gradients(arguments, message):
     "head_dim, deterministic, dtype, mask",
     [
         (256, False, "float16", (False,)),
+        thorough(256, False, "float16", (True,)),
         thorough(256, True, "bfloat16", (True,)),
         (192, False, "float16", (True, (100, -1), 30.0, True)),
         thorough(136, False, "bfloat16", (False, (30, 20))),

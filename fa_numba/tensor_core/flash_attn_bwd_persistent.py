@@ -86,7 +86,6 @@ from fa_numba.tensor_core.dq_parts import (
     ORDERED,
     PART_LENGTH,
     TILE,
-    TILE_SHIFT,
     Rows,
     add_part,
     fastest_order,
@@ -116,6 +115,7 @@ from fa_numba.tensor_core.gradient_mainloop import (
     SLOTS,
     STAGES,
     THREADS,
+    Keys,
     Queries,
     QueriesToDrop,
     Registers,
@@ -129,6 +129,7 @@ from fa_numba.tensor_core.key_tiles import (
     N_TILE,
     SLOT_LENGTH,
     Sizes,
+    make_order,
     make_query_tiles,
     make_steps,
 )
@@ -180,6 +181,8 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS):
     PAIRED = paired(CAUSAL, WINDOW) and ORDER == ADDED
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
     n_tile_of, step_after = make_steps(PAIRED, ORDER == ORDERED, ORDER != ADDED)
+    order = make_order(PAIRED)
+    counts, m_tile_of, head_of = order.counts, order.m_tile_of, order.head_of
     load_tile = make_load_tile(padded(HEAD_DIM) // 64)
     wait = mbarrier.wait_function()
 
@@ -202,7 +205,7 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS):
         load_tile(base + AT.v.start, BLOCK_N, maps.v, n_start, kv_head, b, v_full)
 
     @cuda.jit(device=True, forceinline=True)
-    def load_queries(base, stage, parity, maps, lse_row, delta_row, m_tile, head, b):
+    def load_queries(base, stage, parity, maps, lse_2, delta, m_tile, head, b):
         """Q with lse to a stage, once it is empty, and then dout with delta."""
         m_start, offset = int32(m_tile * BLOCK_M), uint64(m_tile * FLOATS_BYTES)
         floats, barrier = stage * FLOATS_BYTES, stage * BARRIER
@@ -211,14 +214,16 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS):
         mbarrier_arrive_expect_tx(full, Q_BYTES + FLOATS_BYTES)
         tile = base + AT.q.start + stage * Q_BYTES
         load_tile(tile, BLOCK_M, maps.q, m_start, head, b, full)
-        bulk_load(base + AT.lse.start + floats, lse_row + offset, FLOATS_BYTES, full)
+        source = global_address(lse_2[b, head]) + offset
+        bulk_load(base + AT.lse.start + floats, source, FLOATS_BYTES, full)
 
         full = base + AT.dout_ring.full + barrier
         wait(base + AT.dout_ring.empty + barrier, parity)
         mbarrier_arrive_expect_tx(full, Q_BYTES + FLOATS_BYTES)
         tile = base + AT.dout.start + stage * Q_BYTES
         load_tile(tile, BLOCK_M, maps.dout, m_start, head, b, full)
-        bulk_load(base + AT.delta.start + floats, delta_row + offset, FLOATS_BYTES, full)
+        source = global_address(delta[b, head]) + offset
+        bulk_load(base + AT.delta.start + floats, source, FLOATS_BYTES, full)
 
     @cuda.jit(device=True, forceinline=True)
     def produce(base, slots, maps, lse_2, delta, sizes, counters):
@@ -242,11 +247,13 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS):
                 first_head = int32(kv_head * sizes.group_size)
                 position = int32(n_tile * BLOCK_N) + sizes.shift
                 first_tile, end_tile = query_tiles(position, sizes.seqlen_q, sizes.mask_args)
-                for head in range(first_head, int32(first_head + sizes.group_size)):
-                    lse_row = global_address(lse_2[b, head])
-                    delta_row = global_address(delta[b, head])
-                    for m_tile in range(first_tile, end_tile):
-                        load_queries(base, stage, parity, maps, lse_row, delta_row, m_tile, head, b)
+                num_outer, num_inner = counts(int32(end_tile - first_tile), sizes.group_size)
+                downwards = 2 * n_tile < num_n_tiles
+                for outer in range(num_outer):
+                    for inner in range(num_inner):
+                        m_tile = m_tile_of(outer, inner, first_tile, end_tile, downwards)
+                        head = int32(first_head + head_of(outer, inner))
+                        load_queries(base, stage, parity, maps, lse_2, delta, m_tile, head, b)
                         stage = uint32(stage + 1)
                         if stage == STAGES:
                             stage, parity = uint32(0), uint32(parity ^ 1)
@@ -277,8 +284,18 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOU
     thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
     store_tile = make_store_float32(HEAD_DIM) if GRAD_FLOAT32 else make_store_tile(COLS, pack)
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
+    PAIRED = paired(CAUSAL, WINDOW) and ORDER == ADDED
+    counts, m_tile_of, head_of, dq_steps = make_order(PAIRED)
     place_of = make_key_rows(BLOCK_M, pack, SOFTCAP > 0).place_of
     wait = mbarrier.wait_function()
+
+    @fragment_function()
+    def first_dq_tile(slots, slot, m_tile, sizes):
+        """The tile of dQ, of all, that m_tile is in the first head of the group in the slot."""
+        num_heads = int32(sizes.num_kv_heads * sizes.group_size)
+        first_head = int32(slots[slot, KV_HEAD] * sizes.group_size)
+        head = int32(slots[slot, BATCH] * num_heads + first_head)
+        return int32(head * sizes.num_m_tiles + m_tile)
 
     @fragment_function()
     def clear_unseen(n_tile, first_tile, end_tile, kv_head, b, thread, outputs, sizes):
@@ -326,6 +343,7 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOU
         dq_sum, scale = outputs.dq_sum, outputs.scale
         thread = thread_of(base, scale, sizes.mask_args)
         lane = thread.lane
+        dq_sums = uint64(global_address(dq_sum) + thread.dq_offset)  # this thread's in tile 0
 
         stage, parity = uint32(0), uint32(0)
         slot, k_parity = uint32(0), uint32(0)  # V's parity is `slot`
@@ -346,16 +364,23 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOU
                 tma_store_wait_read(0)
             cuda.syncwarp()  # dK and dV of the keys before are read: safe to overwrite
 
-            for i in range(sizes.group_size):
-                head, b = int32(slots[slot, KV_HEAD] * sizes.group_size + i), slots[slot, BATCH]
-                slope = outputs.alibi_slopes[head] if ALIBI else ZERO
-                address = global_address(dq_sum[b, head, first_tile]) + thread.dq_offset
-                for m_tile in range(first_tile, end_tile):
+            num_outer, num_inner = counts(int32(end_tile - first_tile), sizes.group_size)
+            downwards = 2 * n_tile < sizes.num_n_tiles
+            first_m = m_tile_of(0, 0, first_tile, end_tile, downwards)
+            dq_tile = first_dq_tile(slots, slot, first_m, sizes)
+            dq_inner, dq_outer = dq_steps(num_inner, sizes.num_m_tiles, sizes.group_size, downwards)
+            for outer in range(num_outer):
+                for inner in range(num_inner):
+                    i = head_of(outer, inner)
+                    m_tile = m_tile_of(outer, inner, first_tile, end_tile, downwards)
                     m_start = int32(m_tile * BLOCK_M)
+                    slope = ZERO
+                    if ALIBI:
+                        head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
+                        slope = outputs.alibi_slopes[head]
                     barrier = uint32(stage * BARRIER)
                     wait(base + AT.q_ring.full + barrier, parity)
                     if COUNTED and thread.is_first:
-                        dq_tile = int32((address - global_address(dq_sum)) >> TILE_SHIFT)
                         shift, seqlen_k = sizes.shift, sizes.seqlen_k
                         name_part(part, dq_tile, m_tile, n_tile, shift, seqlen_k, sizes.mask_args)
                         mbarrier_arrive(base + AT.asked.start)
@@ -368,11 +393,16 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOU
                         )
                     else:
                         queries = Queries(stage, parity, m_start)
-                    multiply(x, base, keys, queries, thread, sizes, scale, slope)
+                    these = keys
+                    if PAIRED:
+                        position = int32(opaque(keys.position))
+                        these = Keys(keys.slot, keys.rows, keys.columns, position)
+                    multiply(x, base, these, queries, thread, sizes, scale, slope)
                     wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(base + AT.dout_ring.empty + barrier)
                     hold(dq_acc, DQ_LENGTH)
+                    address = dq_sums + uint64(uint32(dq_tile)) * uint64(2 * DQ_BYTES)
                     if COUNTED:
                         # Read again: kept, they would take two registers.
                         head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
@@ -382,13 +412,14 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOU
                         part_parity = uint32(part_parity ^ 1)
                     else:
                         add_part(dq_acc, address)
-                    address += uint64(2 * DQ_BYTES)
+                    dq_tile = int32(dq_tile + dq_inner)
                     wgmma_wait_with(0, dk_acc, OUT_LENGTH, ds, P_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(base + AT.q_ring.empty + barrier)
                     stage = uint32(stage + 1)
                     if stage == STAGES:
                         stage, parity = uint32(0), uint32(parity ^ 1)
+                dq_tile = int32(dq_tile + dq_outer)
 
             wait(base + AT.v_ring.full, slot)  # also if no query sees these keys
             kv_head, b = slots[slot, KV_HEAD], slots[slot, BATCH]

@@ -99,6 +99,7 @@ from fa_numba.tensor_core.key_tiles import (
     N_TILE,
     SLOT_LENGTH,
     Sizes,
+    make_order,
     make_query_tiles,
     make_steps,
 )
@@ -226,6 +227,8 @@ def make_producer(HEAD_DIM, CAUSAL, WINDOW, DETERMINISTIC):
     TILE_BYTES = PANELS * PANEL_BYTES
     PAIRED = paired(CAUSAL, WINDOW) and not DETERMINISTIC
     n_tile_of, step_after = make_steps(PAIRED, DETERMINISTIC, DETERMINISTIC)
+    order = make_order(PAIRED)
+    counts, m_tile_of, head_of = order.counts, order.m_tile_of, order.head_of
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
     load_tile = make_load_tile(PANELS)
     wait = mbarrier.wait_function()
@@ -287,19 +290,20 @@ def make_producer(HEAD_DIM, CAUSAL, WINDOW, DETERMINISTIC):
             if not PAIRED or of_head < num_n_tiles:
                 position = int32(n_tile * BLOCK_N) + sizes.shift
                 first_m, end_m = query_tiles(position, sizes.seqlen_q, sizes.mask_args)
-                head = int32(kv_head * sizes.group_size)
-                end_head = int32(head + sizes.group_size)
-                m_tile = int32(first_m)
-                keys_wanted = True
-                while keys_wanted or (head < end_head and first_m < end_m):
-                    if first_m < end_m:
+                num_outer, num_inner = counts(int32(end_m - first_m), sizes.group_size)
+                downwards = 2 * n_tile < num_n_tiles
+                outer, inner, keys_wanted = int32(0), int32(0), True
+                while keys_wanted or (outer < num_outer and num_inner > 0):
+                    if outer < num_outer and num_inner > 0:
+                        m_tile = m_tile_of(outer, inner, first_m, end_m, downwards)
+                        head = int32(kv_head * sizes.group_size + head_of(outer, inner))
                         load_queries(base, stage, parity, maps, lse_2, delta, m_tile, head, b)
                         stage = uint32(stage + 1)
                         if stage == STAGES:
                             stage, parity = uint32(0), uint32(parity ^ 1)
-                        m_tile = int32(m_tile + 1)
-                        if m_tile == end_m:
-                            m_tile, head = int32(first_m), int32(head + 1)
+                        inner = int32(inner + 1)
+                        if inner == num_inner:
+                            outer, inner = int32(outer + 1), int32(0)
                     if keys_wanted:
                         load_keys(base, slots, k_parity, maps, n_tile, kv_head, b)
                         keys_wanted = False
@@ -375,7 +379,7 @@ def make_tile_of(CAUSAL, WINDOW):
 
 
 @functools.cache
-def make_sum_dv(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
+def make_sum_dv(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, PAIRED):
     """sum_dv(base, slots, thread, maps, sizes, scale, alibi_slopes): Sᵀ, P and dV, warpgroup 1."""
     AT, COLS = make_plan(HEAD_DIM).layout, 16 * ceil_div(HEAD_DIM, 16)
     TILE_BYTES, CAPPED = AT.k.bytes, SOFTCAP > 0
@@ -392,6 +396,8 @@ def make_sum_dv(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
     pack_p = make_fragment_functions(BLOCK_M, PANEL_COLS, pack).pack_p
     store_left = make_store_half(0, LEFT_COLS, STORE_BYTES, pack)
     store_right = make_store_half(LEFT_COLS, RIGHT_COLS, STORE_BYTES, pack)
+    order = make_order(PAIRED)
+    counts, m_tile_of, head_of = order.counts, order.m_tile_of, order.head_of
     tile_of = make_tile_of(CAUSAL, WINDOW)
     wait = mbarrier.wait_function()
 
@@ -413,11 +419,15 @@ def make_sum_dv(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
             clear(right)
             in_flight = uint32(0)  # "empty" of the stage of dout that dV is being summed from
 
-            for i in range(sizes.group_size):
-                slope = ZERO
-                if ALIBI:
-                    slope = alibi_slopes[tile.kv_head * sizes.group_size + i]
-                for m_tile in range(tile.first_m, tile.end_m):
+            num_outer, num_inner = counts(int32(tile.end_m - tile.first_m), sizes.group_size)
+            downwards = 2 * tile.n_tile < sizes.num_n_tiles
+            for outer in range(num_outer):
+                for inner in range(num_inner):
+                    slope = ZERO
+                    if ALIBI:
+                        i = head_of(outer, inner)
+                        slope = alibi_slopes[tile.kv_head * sizes.group_size + i]
+                    m_tile = m_tile_of(outer, inner, tile.first_m, tile.end_m, downwards)
                     m_start, barrier = int32(m_tile * BLOCK_M), uint32(stage * BARRIER)
                     q = uint32(base + AT.q.start + stage * TILE_BYTES)
                     dout = uint32(base + AT.dout.start + stage * TILE_BYTES)
@@ -433,10 +443,13 @@ def make_sum_dv(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
                         mbarrier_arrive(in_flight)
                     wgmma_wait(0, s, S_LENGTH)
                     cap(s, scale, sizes.mask_args)
-                    mask_tile(s, m_start, tile.position, sizes.seqlen_q, lane, sizes.mask_args)
+                    position = tile.position
+                    if PAIRED:
+                        position = int32(opaque(position))
+                    mask_tile(s, m_start, position, sizes.seqlen_q, lane, sizes.mask_args)
                     # P                                                               line 11
                     unit = unit_of(scale, sizes.mask_args)
-                    exponentiate(s, p, lse, m_start, tile.position, slope, unit, lane)
+                    exponentiate(s, p, lse, m_start, position, slope, unit, lane)
                     cuda.syncwarp()  # lse is read
                     if lane == 0:
                         mbarrier_arrive(base + AT.q_ring.empty + barrier)
@@ -539,7 +552,7 @@ def make_sum_dk(HEAD_DIM, CAUSAL, DTYPE, WINDOW):
             clear(right)
             in_flight = uint32(0)  # "empty" of the stage of Q that dK is being summed from
 
-            for _ in range(sizes.group_size):
+            for _ in range(sizes.group_size):  # in the order of the others, which needs no index
                 for _ in range(tile.first_m, tile.end_m):
                     barrier = uint32(stage * BARRIER)
                     q = uint32(base + AT.q.start + stage * TILE_BYTES)
@@ -633,6 +646,8 @@ def make_sum_dq(HEAD_DIM, CAUSAL, DTYPE, WINDOW, DETERMINISTIC):
     SQUARE_SHIFT = (BLOCK_M * PANEL_COLS).bit_length() - 1  # from numbers of a tile of dQ to panels
     BY_COLUMNS = descriptor_bits(PANEL_BYTES)
     _, by_columns, _ = wgmma_products_of(DTYPE)
+    order = make_order(paired(CAUSAL, WINDOW) and not DETERMINISTIC)
+    counts, m_tile_of, head_of = order.counts, order.m_tile_of, order.head_of
     tile_of = make_tile_of(CAUSAL, WINDOW)
     await_turn = make_turns(CAUSAL, WINDOW)
     wait = mbarrier.wait_function()
@@ -648,10 +663,13 @@ def make_sum_dq(HEAD_DIM, CAUSAL, DTYPE, WINDOW, DETERMINISTIC):
             if slots[WITH_K, N_TILE] < 0:
                 break
             tile = tile_of(slots, WITH_K, thread, sizes)
-            for i in range(sizes.group_size):
-                head = int32(tile.kv_head * sizes.group_size + i)
-                sums = global_address(dq_sum[tile.b, head, tile.first_m]) + uint64(16 * (tid & 127))
-                for m_tile in range(tile.first_m, tile.end_m):
+            num_outer, num_inner = counts(int32(tile.end_m - tile.first_m), sizes.group_size)
+            downwards = 2 * tile.n_tile < sizes.num_n_tiles
+            for outer in range(num_outer):
+                for inner in range(num_inner):
+                    head = int32(tile.kv_head * sizes.group_size + head_of(outer, inner))
+                    m_tile = m_tile_of(outer, inner, tile.first_m, tile.end_m, downwards)
+                    sums = global_address(dq_sum[tile.b, head, m_tile]) + uint64(16 * (tid & 127))
                     barrier = uint32(stage * BARRIER)
                     ds = descriptor(BY_COLUMNS, uint32(base + AT.ds.start + stage * PANEL_BYTES))
                     wait(base + AT.ds_ring.full + barrier, parity)
@@ -707,7 +725,8 @@ def make_flash_attn_bwd_wide(
     AT, shared_base = plan.layout, plan.shared_base
     SLOTS_SHAPE = (2, SLOT_LENGTH)
     produce = make_producer(HEAD_DIM, CAUSAL, WINDOW, DETERMINISTIC)
-    sum_dv = make_sum_dv(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI)
+    PAIRED = paired(CAUSAL, WINDOW) and not DETERMINISTIC
+    sum_dv = make_sum_dv(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, PAIRED)
     sum_dk = make_sum_dk(HEAD_DIM, CAUSAL, DTYPE, WINDOW)
     sum_dq = make_sum_dq(HEAD_DIM, CAUSAL, DTYPE, WINDOW, DETERMINISTIC)
 

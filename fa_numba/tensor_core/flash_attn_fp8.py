@@ -193,12 +193,13 @@ def absent_rows(seqlen_q, causal):
     return Q_ROWS * (-ceil_div(seqlen_q, Q_ROWS) % CONSUMERS) if causal else 0
 
 
-def orders_exponentials(seqlen_k, causal):
+def orders_exponentials(head_dim, seqlen_k, causal):
     """Whether one warp at a time uses the exp unit.
 
-    With few keys under a causal mask a warp is often at its last tile, and the others would wait.
+    Under a causal mask a warp whose rows see no key of a tile is ahead of the others, and would
+    wait for them. With few keys or a head_dim of 64 this costs more than the order gains.
     """
-    return not causal or seqlen_k > 1024
+    return not causal or (head_dim > 64 and seqlen_k > 1024)
 
 
 def rings_of(HEAD_DIM, ORDERED):
@@ -702,7 +703,7 @@ def attend(q8, k8, v8, out, lse, causal, scale):
     """
     batch, seqlen_q, num_heads, head_dim = q8.shape
     _, seqlen_k, num_kv_heads, _ = k8.shape
-    ordered = orders_exponentials(seqlen_k, causal)
+    ordered = orders_exponentials(head_dim, seqlen_k, causal)
     kernel = make_flash_attn_fp8(head_dim, causal, arrays.dtype_name(out), ordered)
     absent = absent_rows(seqlen_q, causal)
     cut = seqlen_q + absent, seqlen_k, Q_ROWS * CONSUMERS, BLOCK_N, causal, NO_WINDOW, CONSUMERS

@@ -60,6 +60,62 @@ def make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW):
     return query_tiles
 
 
+class OrderFunctions(NamedTuple):
+    """Functions of `make_order`, for the two nested loops over the queries that see a tile of keys.
+
+    Attributes
+    ----------
+    counts(num_m_tiles, group_size)
+        The number of steps of the outer loop, and that of the inner loop.
+    m_tile_of(outer, inner, first, end, downwards)
+        The tile of queries, from first to end − 1.
+    head_of(outer, inner)
+        The query head, counted from the first one of its group.
+    dq_steps(num_seen, num_m_tiles, group_size, downwards)
+        The steps from a tile of dQ to the next one of the inner loop, and from the end of the inner
+        loop to the next one of the outer loop. A head has num_m_tiles tiles.
+    """
+
+    counts: Callable
+    m_tile_of: Callable
+    head_of: Callable
+    dq_steps: Callable
+
+
+@functools.cache
+def make_order(PAIRED):
+    """`OrderFunctions`: in pairs the heads of a group are the inner loop, otherwise the outer one.
+
+    In pairs the first tile of keys begins with the last queries and goes downwards, and the second
+    one goes upwards and ends with them. So thread blocks that have tiles of keys of the same head
+    of K and V are at the same queries at the same time. A tile of Q or dout comes from HBM for one
+    of them, and from L2 for the others; so does the sum of a tile of dQ.
+    """
+
+    @cuda.jit(device=True, forceinline=True)
+    def counts(num_m_tiles, group_size):
+        return (num_m_tiles, group_size) if PAIRED else (group_size, num_m_tiles)
+
+    @cuda.jit(device=True, forceinline=True)
+    def m_tile_of(outer, inner, first, end, downwards):
+        if not PAIRED:
+            return int32(first + inner)
+        return int32(end - 1 - outer) if downwards else int32(first + outer)
+
+    @cuda.jit(device=True, forceinline=True)
+    def head_of(outer, inner):
+        return inner if PAIRED else outer
+
+    @cuda.jit(device=True, forceinline=True)
+    def dq_steps(num_seen, num_m_tiles, group_size, downwards):
+        if not PAIRED:
+            return int32(1), int32(num_m_tiles - num_seen)
+        step = int32(-1 if downwards else 1)
+        return num_m_tiles, int32(step - group_size * num_m_tiles)
+
+    return OrderFunctions(counts, m_tile_of, head_of, dq_steps)
+
+
 class StepFunctions(NamedTuple):
     """Functions of `make_steps`.
 
