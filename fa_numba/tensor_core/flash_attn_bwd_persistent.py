@@ -47,7 +47,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, float32, int32, uint32, uint64
+from numba import cuda, float32, int32, int64, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.constants import LOG2_E, ONE, ZERO
@@ -86,6 +86,7 @@ from fa_numba.tensor_core.dq_parts import (
     ORDERED,
     PART_LENGTH,
     TILE,
+    TILE_SHIFT,
     Rows,
     add_part,
     fastest_order,
@@ -167,7 +168,7 @@ class Outputs(NamedTuple):
 
 
 @functools.cache
-def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS):
+def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP):
     """produce(base, slots, maps, lse_2, delta, sizes, counters): load tile after tile, one thread.
 
     A step is a tile of keys of a head. A thread block takes every gridDim.x-th step, or as many as
@@ -181,7 +182,7 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS):
     PAIRED = paired(CAUSAL, WINDOW) and ORDER == ADDED
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
     n_tile_of, step_after = make_steps(PAIRED, ORDER == ORDERED, ORDER != ADDED)
-    order = make_order(PAIRED)
+    order = make_order(IN_STEP)
     counts, m_tile_of, head_of = order.counts, order.m_tile_of, order.head_of
     load_tile = make_load_tile(padded(HEAD_DIM) // 64)
     wait = mbarrier.wait_function()
@@ -266,7 +267,9 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS):
 
 
 @functools.cache
-def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT, GRAD_FLOAT32):
+def make_consumer(
+    HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT, GRAD_FLOAT32, IN_STEP
+):
     """consume(base, slots, part, maps, outputs, sizes): compute tile after tile, 256 threads."""
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     COLS = 16 * ceil_div(HEAD_DIM, 16)
@@ -284,18 +287,10 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOU
     thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
     store_tile = make_store_float32(HEAD_DIM) if GRAD_FLOAT32 else make_store_tile(COLS, pack)
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
-    PAIRED = paired(CAUSAL, WINDOW) and ORDER == ADDED
-    counts, m_tile_of, head_of, dq_steps = make_order(PAIRED)
+    counts, m_tile_of, head_of, dq_steps = make_order(IN_STEP)
+    HIDES_QUERIES = BLOCK_M == 64 and SOFTCAP == 0
     place_of = make_key_rows(BLOCK_M, pack, SOFTCAP > 0).place_of
     wait = mbarrier.wait_function()
-
-    @fragment_function()
-    def first_dq_tile(slots, slot, m_tile, sizes):
-        """The tile of dQ, of all, that m_tile is in the first head of the group in the slot."""
-        num_heads = int32(sizes.num_kv_heads * sizes.group_size)
-        first_head = int32(slots[slot, KV_HEAD] * sizes.group_size)
-        head = int32(slots[slot, BATCH] * num_heads + first_head)
-        return int32(head * sizes.num_m_tiles + m_tile)
 
     @fragment_function()
     def clear_unseen(n_tile, first_tile, end_tile, kv_head, b, thread, outputs, sizes):
@@ -343,7 +338,6 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOU
         dq_sum, scale = outputs.dq_sum, outputs.scale
         thread = thread_of(base, scale, sizes.mask_args)
         lane = thread.lane
-        dq_sums = uint64(global_address(dq_sum) + thread.dq_offset)  # this thread's in tile 0
 
         stage, parity = uint32(0), uint32(0)
         slot, k_parity = uint32(0), uint32(0)  # V's parity is `slot`
@@ -366,14 +360,25 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOU
 
             num_outer, num_inner = counts(int32(end_tile - first_tile), sizes.group_size)
             downwards = 2 * n_tile < sizes.num_n_tiles
-            first_m = m_tile_of(0, 0, first_tile, end_tile, downwards)
-            dq_tile = first_dq_tile(slots, slot, first_m, sizes)
+            head, b = int32(slots[slot, KV_HEAD] * sizes.group_size), slots[slot, BATCH]
+            m_tile = m_tile_of(0, 0, first_tile, end_tile, downwards)
+            address = global_address(dq_sum[b, head, m_tile]) + thread.dq_offset
             dq_inner, dq_outer = dq_steps(num_inner, sizes.num_m_tiles, sizes.group_size, downwards)
             for outer in range(num_outer):
                 for inner in range(num_inner):
                     i = head_of(outer, inner)
                     m_tile = m_tile_of(outer, inner, first_tile, end_tile, downwards)
                     m_start = int32(m_tile * BLOCK_M)
+                    these = keys
+                    if IN_STEP:
+                        # Hidden from the compiler: masks are then calculated while the tensor cores
+                        # compute S, and not before the loop over heads. Of the two, the one that
+                        # leaves enough registers.
+                        if HIDES_QUERIES:
+                            m_start = int32(opaque(m_start))
+                        else:
+                            position = int32(opaque(keys.position))
+                            these = Keys(keys.slot, keys.rows, keys.columns, position)
                     slope = ZERO
                     if ALIBI:
                         head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
@@ -381,6 +386,7 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOU
                     barrier = uint32(stage * BARRIER)
                     wait(base + AT.q_ring.full + barrier, parity)
                     if COUNTED and thread.is_first:
+                        dq_tile = int32((address - global_address(dq_sum)) >> TILE_SHIFT)
                         shift, seqlen_k = sizes.shift, sizes.seqlen_k
                         name_part(part, dq_tile, m_tile, n_tile, shift, seqlen_k, sizes.mask_args)
                         mbarrier_arrive(base + AT.asked.start)
@@ -393,16 +399,11 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOU
                         )
                     else:
                         queries = Queries(stage, parity, m_start)
-                    these = keys
-                    if PAIRED:
-                        position = int32(opaque(keys.position))
-                        these = Keys(keys.slot, keys.rows, keys.columns, position)
                     multiply(x, base, these, queries, thread, sizes, scale, slope)
                     wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(base + AT.dout_ring.empty + barrier)
                     hold(dq_acc, DQ_LENGTH)
-                    address = dq_sums + uint64(uint32(dq_tile)) * uint64(2 * DQ_BYTES)
                     if COUNTED:
                         # Read again: kept, they would take two registers.
                         head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
@@ -412,14 +413,14 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOU
                         part_parity = uint32(part_parity ^ 1)
                     else:
                         add_part(dq_acc, address)
-                    dq_tile = int32(dq_tile + dq_inner)
+                    address += uint64(int64(dq_inner) * int64(2 * DQ_BYTES))
                     wgmma_wait_with(0, dk_acc, OUT_LENGTH, ds, P_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(base + AT.q_ring.empty + barrier)
                     stage = uint32(stage + 1)
                     if stage == STAGES:
                         stage, parity = uint32(0), uint32(parity ^ 1)
-                dq_tile = int32(dq_tile + dq_outer)
+                address += uint64(int64(dq_outer) * int64(2 * DQ_BYTES))
 
             wait(base + AT.v_ring.full, slot)  # also if no query sees these keys
             kv_head, b = slots[slot, KV_HEAD], slots[slot, BATCH]
@@ -454,6 +455,7 @@ def make_flash_attn_bwd_persistent(
     DROPOUT=False,
     GRAD_FLOAT32=False,
     GROUP_PARTS=1,
+    IN_STEP=False,
 ):
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
@@ -466,16 +468,16 @@ def make_flash_attn_bwd_persistent(
 
     GROUP_PARTS is the number of parts of a group of query heads; more than one need GRAD_FLOAT32.
     Each part has its own dk and dv: num_kv_heads counts the parts of all groups, and group_size the
-    query heads of a part.
+    query heads of a part. IN_STEP (`key_tiles.make_order`) needs ADDED and pairs of tiles of keys.
     """
     plan, BLOCK_M = make_plan(HEAD_DIM), tile_rows(HEAD_DIM)
     AT, shared_base = plan.layout, plan.shared_base
     M_SHIFT = BLOCK_M.bit_length() - 1
     COUNTED = ORDER != ADDED
     SLOTS_SHAPE = (SLOTS, SLOT_LENGTH)
-    produce = make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS)
+    produce = make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP)
     constants = HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT, GRAD_FLOAT32
-    consume = make_consumer(*constants)
+    consume = make_consumer(*constants, IN_STEP)
     count_parts = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW).count_parts
 
     @cuda.jit(device=True, inline="always", fastmath=True)
@@ -663,6 +665,7 @@ def flash_attn_bwd_persistent(
     order = ORDERED if deterministic else fastest_order(head_dim, n_tiles, heads, num_sms, mask)
     if in_float32:
         order = ADDED  # the other orders round dQ within the kernel
+    in_pairs = order == ADDED and paired(mask.causal, mask.window_size)
     parts = 1 if order != ADDED else group_parts.fastest(q, k, mask, num_sms)
     grad_dtype = np.float32 if in_float32 else None
     (dq, dk, dv), rows, dq_sum = backward.prepare(*inputs, order == ADDED, grad_dtype, delta_scale)
@@ -671,7 +674,7 @@ def flash_attn_bwd_persistent(
 
     if order == ADDED:
         counters = np.int32(0)
-        units = parts * heads * ceil_div(n_tiles, 2 if paired(mask.causal, mask.window_size) else 1)
+        units = parts * heads * ceil_div(n_tiles, 2 if in_pairs else 1)
     else:
         dq_sum = backward.empty_sums(q)
         counters = arrays.full(q, (1 + math.prod(dq_sum.shape[:3]),), 0, np.int32)
@@ -686,7 +689,15 @@ def flash_attn_bwd_persistent(
     args = *maps, *rows, dq_sum, dq, *sizes, *scales, slopes, counters
     constants = run_time_masks.constants_of(mask)
     kernel = make_flash_attn_bwd_persistent(
-        head_dim, order, mask.causal, dtype, *constants[1:], dropout_p > 0, in_float32, parts
+        head_dim,
+        order,
+        mask.causal,
+        dtype,
+        *constants[1:],
+        dropout_p > 0,
+        in_float32,
+        parts,
+        in_pairs and num_heads > kv_heads,
     )
     args += *run_time_masks.arguments_of(mask), *drops
     arrays.launch(kernel, (min(units, num_sms),), (THREADS,), *args, shared_bytes=size)

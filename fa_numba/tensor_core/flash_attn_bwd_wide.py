@@ -218,7 +218,7 @@ def shared_bytes(head_dim):
 
 
 @functools.cache
-def make_producer(HEAD_DIM, CAUSAL, WINDOW, DETERMINISTIC):
+def make_producer(HEAD_DIM, CAUSAL, WINDOW, DETERMINISTIC, IN_STEP):
     """produce(base, slots, maps, lse_2, delta, sizes, counters): load tile after tile, one thread.
 
     The first tile of queries comes before K and V: its stage is free before they are.
@@ -227,7 +227,7 @@ def make_producer(HEAD_DIM, CAUSAL, WINDOW, DETERMINISTIC):
     TILE_BYTES = PANELS * PANEL_BYTES
     PAIRED = paired(CAUSAL, WINDOW) and not DETERMINISTIC
     n_tile_of, step_after = make_steps(PAIRED, DETERMINISTIC, DETERMINISTIC)
-    order = make_order(PAIRED)
+    order = make_order(IN_STEP)
     counts, m_tile_of, head_of = order.counts, order.m_tile_of, order.head_of
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
     load_tile = make_load_tile(PANELS)
@@ -379,7 +379,7 @@ def make_tile_of(CAUSAL, WINDOW):
 
 
 @functools.cache
-def make_sum_dv(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, PAIRED):
+def make_sum_dv(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STEP):
     """sum_dv(base, slots, thread, maps, sizes, scale, alibi_slopes): Sᵀ, P and dV, warpgroup 1."""
     AT, COLS = make_plan(HEAD_DIM).layout, 16 * ceil_div(HEAD_DIM, 16)
     TILE_BYTES, CAPPED = AT.k.bytes, SOFTCAP > 0
@@ -396,7 +396,7 @@ def make_sum_dv(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, PAIRED):
     pack_p = make_fragment_functions(BLOCK_M, PANEL_COLS, pack).pack_p
     store_left = make_store_half(0, LEFT_COLS, STORE_BYTES, pack)
     store_right = make_store_half(LEFT_COLS, RIGHT_COLS, STORE_BYTES, pack)
-    order = make_order(PAIRED)
+    order = make_order(IN_STEP)
     counts, m_tile_of, head_of = order.counts, order.m_tile_of, order.head_of
     tile_of = make_tile_of(CAUSAL, WINDOW)
     wait = mbarrier.wait_function()
@@ -444,7 +444,7 @@ def make_sum_dv(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, PAIRED):
                     wgmma_wait(0, s, S_LENGTH)
                     cap(s, scale, sizes.mask_args)
                     position = tile.position
-                    if PAIRED:
+                    if IN_STEP:  # so that masks are not calculated before the loop over heads
                         position = int32(opaque(position))
                     mask_tile(s, m_start, position, sizes.seqlen_q, lane, sizes.mask_args)
                     # P                                                               line 11
@@ -639,14 +639,14 @@ def make_turns(CAUSAL, WINDOW):
 
 
 @functools.cache
-def make_sum_dq(HEAD_DIM, CAUSAL, DTYPE, WINDOW, DETERMINISTIC):
+def make_sum_dq(HEAD_DIM, CAUSAL, DTYPE, WINDOW, DETERMINISTIC, IN_STEP):
     """sum_dq(base, slots, thread, dq_sum, sizes, counters): dQ, warpgroup 3."""
     AT = make_plan(HEAD_DIM).layout
     DQ_SHAPE, DQ_LENGTH = (PANEL_COLS // 8, 4), PANEL_COLS // 2
     SQUARE_SHIFT = (BLOCK_M * PANEL_COLS).bit_length() - 1  # from numbers of a tile of dQ to panels
     BY_COLUMNS = descriptor_bits(PANEL_BYTES)
     _, by_columns, _ = wgmma_products_of(DTYPE)
-    order = make_order(paired(CAUSAL, WINDOW) and not DETERMINISTIC)
+    order = make_order(IN_STEP)
     counts, m_tile_of, head_of = order.counts, order.m_tile_of, order.head_of
     tile_of = make_tile_of(CAUSAL, WINDOW)
     await_turn = make_turns(CAUSAL, WINDOW)
@@ -712,23 +712,30 @@ def make_sum_dq(HEAD_DIM, CAUSAL, DTYPE, WINDOW, DETERMINISTIC):
 
 @functools.cache
 def make_flash_attn_bwd_wide(
-    HEAD_DIM, DETERMINISTIC, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+    HEAD_DIM,
+    DETERMINISTIC,
+    CAUSAL,
+    DTYPE,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+    IN_STEP=False,
 ):
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
     HEAD_DIM is a multiple of 8, above 128, DTYPE "float16" or "bfloat16". dq_sum is 0 at first,
     and so are counters, which may be any scalar unless DETERMINISTIC. Without ALIBI alibi_slopes
     may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME (`run_time_masks`); otherwise the last
-    four arguments are not read.
+    four arguments are not read. IN_STEP (`key_tiles.make_order`) needs
+    pairs of tiles of keys, so DETERMINISTIC must be False.
     """
     plan = make_plan(HEAD_DIM)
     AT, shared_base = plan.layout, plan.shared_base
     SLOTS_SHAPE = (2, SLOT_LENGTH)
-    produce = make_producer(HEAD_DIM, CAUSAL, WINDOW, DETERMINISTIC)
-    PAIRED = paired(CAUSAL, WINDOW) and not DETERMINISTIC
-    sum_dv = make_sum_dv(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, PAIRED)
+    produce = make_producer(HEAD_DIM, CAUSAL, WINDOW, DETERMINISTIC, IN_STEP)
+    sum_dv = make_sum_dv(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STEP)
     sum_dk = make_sum_dk(HEAD_DIM, CAUSAL, DTYPE, WINDOW)
-    sum_dq = make_sum_dq(HEAD_DIM, CAUSAL, DTYPE, WINDOW, DETERMINISTIC)
+    sum_dq = make_sum_dq(HEAD_DIM, CAUSAL, DTYPE, WINDOW, DETERMINISTIC, IN_STEP)
 
     @cuda.jit(device=True, forceinline=True)
     def init_barriers(base):
@@ -889,9 +896,10 @@ def flash_attn_bwd_wide(
 
     units = batch * num_kv_heads * ceil_div(seqlen_k, BLOCK_N)
     counters = np.int32(0)
+    in_pairs = paired(mask.causal, mask.window_size) and not deterministic
     if deterministic:
         counters = arrays.full(q, (1 + math.prod(dq_sum.shape[:3]),), 0, np.int32)
-    elif paired(mask.causal, mask.window_size):
+    elif in_pairs:
         units = batch * num_kv_heads * ceil_div(seqlen_k, 2 * BLOCK_N)
     boxes = (q, BLOCK_M), (k, BLOCK_N), (v, BLOCK_N), (dout, BLOCK_M), (dk, 16), (dv, 16)
     maps = (tensor_map(*box) for box in boxes)
@@ -900,8 +908,9 @@ def flash_attn_bwd_wide(
     args = *maps, *rows, dq_sum, *sizes, *scales, slopes, counters
     args += run_time_masks.arguments_of(mask)
     _, *constants = run_time_masks.constants_of(mask)
+    in_step = in_pairs and num_heads > num_kv_heads
     kernel = make_flash_attn_bwd_wide(
-        head_dim, deterministic, mask.causal, arrays.dtype_name(q), *constants
+        head_dim, deterministic, mask.causal, arrays.dtype_name(q), *constants, in_step
     )
     grid = (min(units, arrays.num_sms(q)),)
     arrays.launch(kernel, grid, (THREADS,), *args, shared_bytes=shared_bytes(head_dim))

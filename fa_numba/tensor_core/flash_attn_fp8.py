@@ -194,12 +194,14 @@ def absent_rows(seqlen_q, causal):
 
 
 def orders_exponentials(head_dim, seqlen_k, causal):
-    """Whether one warp at a time uses the exp unit.
+    """Whether one warp at a time uses the exp unit: where it is faster (docs/notes/fp8.md).
 
     Under a causal mask a warp whose rows see no key of a tile is ahead of the others, and would
-    wait for them. With few keys or a head_dim of 64 this costs more than the order gains.
+    wait for them.
     """
-    return not causal or (head_dim > 64 and seqlen_k > 1024)
+    if head_dim <= 64:
+        return not causal and seqlen_k <= 2048
+    return not causal or seqlen_k > 1024
 
 
 def rings_of(HEAD_DIM, ORDERED):

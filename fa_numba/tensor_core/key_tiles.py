@@ -83,32 +83,33 @@ class OrderFunctions(NamedTuple):
 
 
 @functools.cache
-def make_order(PAIRED):
-    """`OrderFunctions`: in pairs the heads of a group are the inner loop, otherwise the outer one.
+def make_order(IN_STEP):
+    """`OrderFunctions`: the heads of a group are the outer loop, and with IN_STEP the inner one.
 
-    In pairs the first tile of keys begins with the last queries and goes downwards, and the second
-    one goes upwards and ends with them. So thread blocks that have tiles of keys of the same head
-    of K and V are at the same queries at the same time. A tile of Q or dout comes from HBM for one
-    of them, and from L2 for the others; so does the sum of a tile of dQ.
+    IN_STEP needs pairs. The first tile of keys begins with the last queries and goes downwards,
+    and the second one goes upwards and ends with them. So thread blocks that have tiles of keys of
+    the same head of K and V are at the same queries at the same time. A tile of Q or dout comes
+    from HBM for one of them, and from L2 for the others; so does the sum of a tile of dQ. With the
+    heads as the outer loop a thread block with few queries would soon be heads ahead of the others.
     """
 
     @cuda.jit(device=True, forceinline=True)
     def counts(num_m_tiles, group_size):
-        return (num_m_tiles, group_size) if PAIRED else (group_size, num_m_tiles)
+        return (num_m_tiles, group_size) if IN_STEP else (group_size, num_m_tiles)
 
     @cuda.jit(device=True, forceinline=True)
     def m_tile_of(outer, inner, first, end, downwards):
-        if not PAIRED:
+        if not IN_STEP:
             return int32(first + inner)
         return int32(end - 1 - outer) if downwards else int32(first + outer)
 
     @cuda.jit(device=True, forceinline=True)
     def head_of(outer, inner):
-        return inner if PAIRED else outer
+        return inner if IN_STEP else outer
 
     @cuda.jit(device=True, forceinline=True)
     def dq_steps(num_seen, num_m_tiles, group_size, downwards):
-        if not PAIRED:
+        if not IN_STEP:
             return int32(1), int32(num_m_tiles - num_seen)
         step = int32(-1 if downwards else 1)
         return num_m_tiles, int32(step - group_size * num_m_tiles)
