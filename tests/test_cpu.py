@@ -514,6 +514,24 @@ def test_plans_are_kept_for_layouts(rng, monkeypatch):
     assert len(made) == 4
 
 
+def test_wrong_contents_after_right_ones(rng):
+    """Lengths and pages are read in every call."""
+    q, k, v = make_qkv(rng, 1, 1, 8, 2, 2, 4)
+    lens, table = np.array([8], np.int32), np.array([[0, 1]], np.int32)
+    pages = [x.reshape(2, 4, 2, 4) for x in (k, v)]
+    for x, y in zip(
+        cpu.flash_decode(q, k, v, lens),
+        cpu.paged_attn_decode(q, *pages, table, lens),
+        strict=True,
+    ):
+        assert_same(x, y)
+    with pytest.raises(ValueError, match=r"block_table\[0, 1\] must be"):
+        cpu.paged_attn_decode(q, *pages, table + 1, lens)
+    for call in (cpu.flash_decode, q, k, v), (cpu.paged_attn_decode, q, *pages, table):
+        with pytest.raises(ValueError, match=r"seq_lens\[0\] must be from 0 to .* = 8, got 9"):
+            call[0](*call[1:], lens + 1)
+
+
 def test_few_plans_are_kept(rng, monkeypatch):
     monkeypatch.setattr(plans, "MAX_KEPT", 2)
     arrays = make_qkv(rng, 1, 20, 20, 1, 1, 4)

@@ -19,7 +19,7 @@ from fa_numba.tiling.block_sizes import ceil_div
 
 NO_LIMIT = 2**40  # keys; a position and this are still an int64
 NO_SLOPES = np.empty(0, np.float32)
-NO_TABLE, NO_PAGES = np.empty((0, 0), np.int32), 0
+NO_PAGES = np.empty((0, 0), np.int32), 0  # table, page_size
 FEW_QUERIES = 16  # of a sequence: fewer fill less than half a panel of `forward`
 LEAST_BYTES = 2**22  # of keys and values in a part, where they are split: some 200 µs
 TASKS_PER_THREAD = 4  # at least, for threads that begin late or are interrupted
@@ -243,10 +243,10 @@ def flash_decode(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    checks.check_decode(q, k_cache, v_cache, seq_lens)
+    _check_decode(q, k_cache, v_cache, seq_lens)
+    checks.check_decode_contents(seq_lens, k_cache)
     options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
-    lse, tiles = _cached(q, seq_lens)
-    return _forward(q, k_cache, v_cache, lse, alibi_slopes, tiles, options)
+    return _cached(q, k_cache, v_cache, seq_lens, alibi_slopes, options)
 
 
 @refuses_other_names
@@ -286,11 +286,11 @@ def paged_attn_decode(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    checks.check_paged_decode(q, k_cache, v_cache, block_table, seq_lens)
+    _check_paged_decode(q, k_cache, v_cache, block_table, seq_lens)
+    checks.check_paged_decode_contents(block_table, seq_lens, k_cache)
     options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
-    lse, tiles = _cached(q, seq_lens)
     pages = np.array(block_table, order="C"), k_cache.shape[1]
-    return _forward(q, k_cache, v_cache, lse, alibi_slopes, tiles, options, pages=pages)
+    return _cached(q, k_cache, v_cache, seq_lens, alibi_slopes, options, pages)
 
 
 @plans.kept
@@ -317,6 +317,10 @@ def _backward_plan(
     checks.check_flag("deterministic", deterministic)
     sequences = _equal(q.shape[0], q.shape[1], k.shape[1])
     return _key_parts(sequences, *q.shape[2:], k.shape[2], num_threads), options, drops
+
+
+_check_decode = plans.kept(checks.check_decode_layouts)
+_check_paged_decode = plans.kept(checks.check_paged_decode_layouts)
 
 
 @plans.kept
@@ -346,14 +350,6 @@ def _packed(cu_seqlens_q, cu_seqlens_k):
     """As `_equal`, of a packed batch."""
     bounds = [np.asarray(cu, np.int64) for cu in (cu_seqlens_q, cu_seqlens_k)]
     return np.stack([part for cu in bounds for part in (cu[:-1], np.diff(cu))], axis=1)
-
-
-def _cached(q, seq_lens):
-    """Where lse of a cache goes, and the tiles of its sequences."""
-    batch, seqlen_q, num_heads, _ = q.shape
-    sequences = _equal(batch, seqlen_q, seq_lens)
-    lse = np.empty((batch, num_heads, seqlen_q), np.float32)
-    return lse, _tiles(sequences, num_heads, numba.get_num_threads())
 
 
 def _before(sizes):
@@ -396,14 +392,11 @@ def _tiles(sequences, num_heads, num_threads):
     return Tiles(sequences, int(queries.max(initial=0)), block_m, _before(-(-queries // block_m)))
 
 
-def _forward(
-    q, k, v, lse, alibi_slopes, tiles, options, drops=dropout.NO_DROPOUT, pages=(NO_TABLE, NO_PAGES)
-):
+def _forward(q, k, v, lse, alibi_slopes, tiles, options, drops=dropout.NO_DROPOUT, pages=NO_PAGES):
     _, _, num_heads, head_dim = q.shape
     sequences, max_queries, block_m, tasks_before = tiles
     options = *options, _slopes(alibi_slopes)
-    few = max_queries <= FEW_QUERIES and num_heads // k.shape[2] <= decode.MAX_ROWS
-    if few and not drops[0]:
+    if _few(q, k, max_queries) and not drops[0]:
         return _decode(q, k, v, sequences, max_queries, lse, pages, options)
     out = np.empty(q.shape, q.dtype)
     threads.run(
@@ -413,6 +406,23 @@ def _forward(
         drops,
     )  # fmt: skip
     return out, lse
+
+
+def _few(q, k, max_queries):
+    """Whether to read each key once, for all queries."""
+    return max_queries <= FEW_QUERIES and q.shape[2] // k.shape[2] <= decode.MAX_ROWS
+
+
+def _cached(q, k_cache, v_cache, seq_lens, alibi_slopes, options, pages=NO_PAGES):
+    """Attention to a cache."""
+    batch, seqlen_q, num_heads, _ = q.shape
+    sequences = _equal(batch, seqlen_q, seq_lens)
+    lse = np.empty((batch, num_heads, seqlen_q), np.float32)
+    if _few(q, k_cache, seqlen_q):
+        options = *options, _slopes(alibi_slopes)
+        return _decode(q, k_cache, v_cache, sequences, seqlen_q, lse, pages, options)
+    tiles = _tiles(sequences, num_heads, numba.get_num_threads())
+    return _forward(q, k_cache, v_cache, lse, alibi_slopes, tiles, options, pages=pages)
 
 
 def _decode(q, k, v, sequences, max_queries, lse, pages, options):
