@@ -297,7 +297,7 @@ def paged_attn_decode(
 def _forward_plan(
     q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed, num_threads
 ):
-    """What `_forward` needs beside arrays."""
+    """Arguments of `_forward` that are no arrays: tiles, options, drops."""
     checks.check_qkv(q, k, v)
     options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
     drops = dropout.options(dropout_p, seed)
@@ -310,7 +310,7 @@ def _backward_plan(
     dout, q, k, v, out, lse, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p,
     seed, deterministic, num_threads,
 ):  # fmt: skip
-    """What `_backward` needs beside arrays."""
+    """Arguments of `_backward` that are no arrays: key_parts, options, drops."""
     checks.check_bwd(dout, q, k, v, out, lse)
     options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
     drops = dropout.options(dropout_p, seed)
@@ -325,7 +325,7 @@ _check_paged_decode = plans.kept(checks.check_paged_decode_layouts)
 
 @plans.kept
 def _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale):
-    """left, right, scale, softcap: what the compiled functions take, and the slopes after them."""
+    """left, right, scale, softcap: what the compiled functions take before the slopes."""
     mask, _ = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     causal, (left, right), softcap, _ = mask
     scale = checks.check_softmax_scale(softmax_scale, q.shape[-1])

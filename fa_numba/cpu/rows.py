@@ -106,7 +106,7 @@ def softmax_topk(x, k):
 
 @plans.kept
 def _plan(x):
-    """The number of tasks, and what a worker needs beside arrays."""
+    """The number of tasks, and the arguments of a worker that are no arrays."""
     checks.check_rows(x)
     num_rows, num_cols = x.shape
     per_task = ceil_div(PER_TASK, max(num_cols, 1))
