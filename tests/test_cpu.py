@@ -30,7 +30,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fa_numba import cpu, reference
-from fa_numba.cpu import attention, decode, exponential, rows, threads, vectors
+from fa_numba.cpu import attention, decode, exponential, plans, rows, threads, vectors
 from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, WIDTH
 
 DTYPES = ["float32", "float16", "bfloat16"]
@@ -469,6 +469,75 @@ def test_wrong_arguments(rng):
         cpu.flash_attn(q, k, v, is_causal=True)
     with pytest.raises(ValueError, match="lse must have shape"):
         cpu.flash_attn_grad(q, q, k, v, q, np.zeros((1, 3, 2), np.float32))
+
+
+@pytest.mark.parametrize(
+    "right, wrong, message",
+    [
+        ({"causal": True}, {"causal": 1}, "causal must be True or False, got 1"),
+        (
+            {"window_size": (1, 0)},
+            {"window_size": (True, 0)},
+            r"window_size\[0\] must be an integer",
+        ),
+        ({"window_size": (1, 0)}, {"window_size": {1, 0}}, "window_size must be a tuple"),
+        ({"softcap": 1.0}, {"softcap": True}, "softcap must be a number, got bool"),
+        ({"dropout_p": 0.5, "seed": 1}, {"dropout_p": 0.5, "seed": 1.0}, "seed must be an integer"),
+    ],
+)
+def test_wrong_arguments_after_equal_ones(rng, right, wrong, message):
+    """The plan that is kept for an argument is not that of one which merely equals it."""
+    q, k, v = make_qkv(rng, 1, 3, 3, 2, 2, 4)
+    forward = cpu.flash_attn(q, k, v, **right)
+    cpu.flash_attn_grad(q, q, k, v, *forward, **right)
+    with pytest.raises(TypeError, match=message):
+        cpu.flash_attn(q, k, v, **wrong)
+    with pytest.raises(TypeError, match=message):
+        cpu.flash_attn_grad(q, q, k, v, *forward, **wrong)
+
+
+def test_plans_are_kept_for_layouts(rng, monkeypatch):
+    """Other contents and addresses take the plan of a call; other layouts and options do not."""
+    made = []
+    monkeypatch.setattr(
+        attention, "_tiles", lambda *x, call=attention._tiles: made.append(0) or call(*x)
+    )
+    slopes = rng.random(2, np.float32)
+    for seqlen_q in (221, 222):
+        for causal in (False, True):
+            for _ in range(3):
+                q, k, v = make_qkv(rng, 1, seqlen_q, 23, 2, 2, 61)
+                slopes *= 2
+                options = {"causal": causal, "alibi_slopes": slopes}
+                check_forward(cpu.flash_attn, q, k, v, **options)
+                check_backward(cpu.flash_attn, cpu.flash_attn_grad, q.copy(), q, k, v, **options)
+    assert len(made) == 4
+
+
+def test_wrong_contents_after_right_ones(rng):
+    """Lengths and pages are read in every call."""
+    q, k, v = make_qkv(rng, 1, 1, 8, 2, 2, 4)
+    lens, table = np.array([8], np.int32), np.array([[0, 1]], np.int32)
+    pages = [x.reshape(2, 4, 2, 4) for x in (k, v)]
+    for x, y in zip(
+        cpu.flash_decode(q, k, v, lens),
+        cpu.paged_attn_decode(q, *pages, table, lens),
+        strict=True,
+    ):
+        assert_same(x, y)
+    with pytest.raises(ValueError, match=r"block_table\[0, 1\] must be"):
+        cpu.paged_attn_decode(q, *pages, table + 1, lens)
+    for call in (cpu.flash_decode, q, k, v), (cpu.paged_attn_decode, q, *pages, table):
+        with pytest.raises(ValueError, match=r"seq_lens\[0\] must be from 0 to .* = 8, got 9"):
+            call[0](*call[1:], lens + 1)
+
+
+def test_few_plans_are_kept(rng, monkeypatch):
+    monkeypatch.setattr(plans, "MAX_KEPT", 2)
+    arrays = make_qkv(rng, 1, 20, 20, 1, 1, 4)
+    for _ in range(2):
+        for left in range(4):
+            check_forward(cpu.flash_attn, *arrays, window_size=(left, 0))
 
 
 # --- 2^x and tanh ----------------------------------------------------------------------------

@@ -198,18 +198,29 @@ def check_decode(q, k_cache, v_cache, seq_lens):
     The lengths are read only from a NumPy array; reading a GPU array waits for it.
     """
     q, k_cache, v_cache, seq_lens = map(facts, (q, k_cache, v_cache, seq_lens))
+    check_decode_layouts(q, k_cache, v_cache, seq_lens)
+    if seq_lens.library == "numpy":
+        check_decode_contents(seq_lens.array, k_cache)
+
+
+def check_decode_layouts(q, k_cache, v_cache, seq_lens):
+    """Make those checks of `check_decode` that read no length."""
+    q, k_cache, v_cache, seq_lens = map(facts, (q, k_cache, v_cache, seq_lens))
     check_qkv(q, k_cache, v_cache, names=("k_cache", "v_cache"), axes=DECODE_AXES)
     require_one_library(q=q, seq_lens=seq_lens)
     require_dtype("seq_lens", seq_lens, "int32")
     require_axes("seq_lens", seq_lens, ("batch",))
-    batch, max_len = k_cache.shape[:2]
+    batch = k_cache.shape[0]
     if seq_lens.shape[0] != batch:
         raise ValueError(
             f"seq_lens must have one length for each of the {batch} sequences of q, "
             f"got {seq_lens.shape[0]}"
         )
-    if seq_lens.library == "numpy":
-        require_lengths(seq_lens.array, "max_len", max_len)
+
+
+def check_decode_contents(seq_lens, k_cache):
+    """Make those checks of `check_decode` that read the lengths, a NumPy array."""
+    require_lengths(seq_lens, "max_len", k_cache.shape[1])
 
 
 # Linear attention

@@ -162,6 +162,15 @@ def check_paged_decode(q, k_cache, v_cache, block_table, seq_lens):
     """
     q, k_cache, v_cache = facts(q), facts(k_cache), facts(v_cache)
     block_table, seq_lens = facts(block_table), facts(seq_lens)
+    check_paged_decode_layouts(q, k_cache, v_cache, block_table, seq_lens)
+    if q.library == "numpy":
+        check_paged_decode_contents(block_table.array, seq_lens.array, k_cache)
+
+
+def check_paged_decode_layouts(q, k_cache, v_cache, block_table, seq_lens):
+    """Make those checks of `check_paged_decode` that read no table."""
+    q, k_cache, v_cache = facts(q), facts(k_cache), facts(v_cache)
+    block_table, seq_lens = facts(block_table), facts(seq_lens)
     require_one_library(
         q=q, k_cache=k_cache, v_cache=v_cache, block_table=block_table, seq_lens=seq_lens
     )
@@ -182,10 +191,12 @@ def check_paged_decode(q, k_cache, v_cache, block_table, seq_lens):
             f"block_table must have a row for each of the {batch} sequences of q, "
             f"got {block_table.shape[0]}"
         )
-    if q.library == "numpy":
-        most = block_table.shape[1] * k_cache.shape[1]
-        require_lengths(seq_lens.array, "max_pages * page_size", most)
-        _require_used_pages(block_table.array, seq_lens.array, k_cache)
+
+
+def check_paged_decode_contents(block_table, seq_lens, k_cache):
+    """Make those checks of `check_paged_decode` that read the tables, NumPy arrays."""
+    require_lengths(seq_lens, "max_pages * page_size", block_table.shape[1] * k_cache.shape[1])
+    _require_used_pages(block_table, seq_lens, k_cache)
 
 
 def check_write(k, v, k_cache, v_cache, slot_mapping):

@@ -1,6 +1,7 @@
 """Attention of NumPy arrays, compiled for the CPU by Numba: for use, not for tracing.
 
 attention.py     the jobs: checks, threads, results
+plans.py         results of checks, for the next call with the same layouts and options
 forward.py       one tile of queries against all keys that it sees
 decode.py        few queries: each key and value is read once
 backward.py      gradients, from lse

@@ -5,19 +5,21 @@ begin elsewhere, a cache is keys of which the first seq_lens[b] count, and pages
 a tile is filled. Keys, values and results are never copied whole.
 """
 
+from typing import NamedTuple
+
 import numba
 import numpy as np
 
 from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
-from fa_numba.cpu import backward, decode, dropout, forward, threads
+from fa_numba.cpu import backward, decode, dropout, forward, plans, threads
 from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, MAX_HEAD_DIM, WIDTH
 from fa_numba.cpu.vectors import FLOAT32, ROWS, kind_of
 from fa_numba.tiling.block_sizes import ceil_div
 
 NO_LIMIT = 2**40  # keys; a position and this are still an int64
 NO_SLOPES = np.empty(0, np.float32)
-NO_TABLE, NO_PAGES = np.empty((0, 0), np.int32), 0
+NO_PAGES = np.empty((0, 0), np.int32), 0  # table, page_size
 FEW_QUERIES = 16  # of a sequence: fewer fill less than half a panel of `forward`
 LEAST_BYTES = 2**22  # of keys and values in a part, where they are split: some 200 µs
 TASKS_PER_THREAD = 4  # at least, for threads that begin late or are interrupted
@@ -58,13 +60,13 @@ def flash_attn(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    checks.check_qkv(q, k, v)
-    options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
-    drops = dropout.options(dropout_p, seed)
+    plan = _forward_plan(
+        q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed,
+        numba.get_num_threads(),
+    )  # fmt: skip
     batch, seqlen_q, num_heads, _ = q.shape
-    sequences = _equal(batch, seqlen_q, k.shape[1])
     lse = np.empty((batch, num_heads, seqlen_q), np.float32)
-    return _forward(q, k, v, sequences, lse, *options, drops)
+    return _forward(q, k, v, lse, alibi_slopes, *plan)
 
 
 @refuses_other_names
@@ -108,13 +110,11 @@ def flash_attn_grad(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    checks.check_bwd(dout, q, k, v, out, lse)
-    options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
-    drops = dropout.options(dropout_p, seed)
-    checks.check_flag("deterministic", deterministic)
-    batch, seqlen_q = q.shape[:2]
-    sequences = _equal(batch, seqlen_q, k.shape[1])
-    return _backward(dout, q, k, v, out, lse, sequences, *options, drops)
+    plan = _backward_plan(
+        dout, q, k, v, out, lse, causal, window_size, softcap, alibi_slopes, softmax_scale,
+        dropout_p, seed, deterministic, numba.get_num_threads(),
+    )  # fmt: skip
+    return _backward(dout, q, k, v, out, lse, alibi_slopes, *plan)
 
 
 @refuses_other_names
@@ -154,9 +154,9 @@ def flash_attn_varlen(
     """
     checks.check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k)
     options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
-    sequences = _packed(cu_seqlens_q, cu_seqlens_k)
+    tiles = _tiles(_packed(cu_seqlens_q, cu_seqlens_k), q.shape[1], numba.get_num_threads())
     lse = np.empty((q.shape[1], q.shape[0]), np.float32)
-    out, lse = _forward(*(x[None] for x in (q, k, v)), sequences, lse[None], *options)
+    out, lse = _forward(*(x[None] for x in (q, k, v, lse)), alibi_slopes, tiles, options)
     return out[0], lse[0]
 
 
@@ -204,8 +204,9 @@ def flash_attn_varlen_grad(
     options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
     checks.check_flag("deterministic", deterministic)
     sequences = _packed(cu_seqlens_q, cu_seqlens_k)
+    parts = _key_parts(sequences, *q.shape[1:], k.shape[1], numba.get_num_threads())
     arrays = (x[None] for x in (dout, q, k, v, out, lse))
-    return tuple(x[0] for x in _backward(*arrays, sequences, *options))
+    return tuple(x[0] for x in _backward(*arrays, alibi_slopes, parts, options))
 
 
 @refuses_other_names
@@ -242,9 +243,10 @@ def flash_decode(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    checks.check_decode(q, k_cache, v_cache, seq_lens)
+    _check_decode(q, k_cache, v_cache, seq_lens)
+    checks.check_decode_contents(seq_lens, k_cache)
     options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
-    return _forward(q, k_cache, v_cache, *_cached(q, seq_lens), *options)
+    return _cached(q, k_cache, v_cache, seq_lens, alibi_slopes, options)
 
 
 @refuses_other_names
@@ -284,21 +286,57 @@ def paged_attn_decode(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    checks.check_paged_decode(q, k_cache, v_cache, block_table, seq_lens)
+    _check_paged_decode(q, k_cache, v_cache, block_table, seq_lens)
+    checks.check_paged_decode_contents(block_table, seq_lens, k_cache)
     options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
     pages = np.array(block_table, order="C"), k_cache.shape[1]
-    return _forward(q, k_cache, v_cache, *_cached(q, seq_lens), *options, pages=pages)
+    return _cached(q, k_cache, v_cache, seq_lens, alibi_slopes, options, pages)
 
 
+@plans.kept
+def _forward_plan(
+    q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed, num_threads
+):
+    """Arguments of `_forward` that are no arrays: tiles, options, drops."""
+    checks.check_qkv(q, k, v)
+    options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
+    drops = dropout.options(dropout_p, seed)
+    batch, seqlen_q, num_heads, _ = q.shape
+    return _tiles(_equal(batch, seqlen_q, k.shape[1]), num_heads, num_threads), options, drops
+
+
+@plans.kept
+def _backward_plan(
+    dout, q, k, v, out, lse, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p,
+    seed, deterministic, num_threads,
+):  # fmt: skip
+    """Arguments of `_backward` that are no arrays: key_parts, options, drops."""
+    checks.check_bwd(dout, q, k, v, out, lse)
+    options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
+    drops = dropout.options(dropout_p, seed)
+    checks.check_flag("deterministic", deterministic)
+    sequences = _equal(q.shape[0], q.shape[1], k.shape[1])
+    return _key_parts(sequences, *q.shape[2:], k.shape[2], num_threads), options, drops
+
+
+_check_decode = plans.kept(checks.check_decode_layouts)
+_check_paged_decode = plans.kept(checks.check_paged_decode_layouts)
+
+
+@plans.kept
 def _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale):
-    """left, right, scale, softcap, slopes: what the compiled functions take."""
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    causal, (left, right), softcap, alibi = mask
+    """left, right, scale, softcap: what the compiled functions take before the slopes."""
+    mask, _ = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    causal, (left, right), softcap, _ = mask
     scale = checks.check_softmax_scale(softmax_scale, q.shape[-1])
     left = NO_LIMIT if left < 0 else left
     right = 0 if causal else NO_LIMIT if right < 0 else right
-    slopes = np.array(slopes) if alibi else NO_SLOPES  # contiguous and writable, as compiled for
-    return left, right, scale, np.float32(softcap), slopes
+    return left, right, scale, np.float32(softcap)
+
+
+def _slopes(alibi_slopes):
+    """Slopes as the functions are compiled for: contiguous and writable."""
+    return NO_SLOPES if alibi_slopes is None else np.array(alibi_slopes)
 
 
 def _equal(batch, seqlen_q, seqlen_k):
@@ -312,13 +350,6 @@ def _packed(cu_seqlens_q, cu_seqlens_k):
     """As `_equal`, of a packed batch."""
     bounds = [np.asarray(cu, np.int64) for cu in (cu_seqlens_q, cu_seqlens_k)]
     return np.stack([part for cu in bounds for part in (cu[:-1], np.diff(cu))], axis=1)
-
-
-def _cached(q, seq_lens):
-    """The sequences of a cache, and where their lse goes."""
-    batch, seqlen_q, num_heads, _ = q.shape
-    sequences = _equal(batch, seqlen_q, seq_lens)
-    return sequences, np.empty((batch, num_heads, seqlen_q), np.float32)
 
 
 def _before(sizes):
@@ -344,30 +375,54 @@ def _lse_strides(lse):
     return 0 if lse.shape[0] == 1 else num_heads * seqlen_q, seqlen_q, 1
 
 
-def _forward(
-    q, k, v, sequences, lse, left, right, scale, softcap, slopes, drops=dropout.NO_DROPOUT,
-    pages=None,
-):  # fmt: skip
+class Tiles(NamedTuple):
+    """How the queries of all sequences are divided into tasks: see `forward.forward`."""
+
+    sequences: np.ndarray
+    max_queries: int
+    block_m: int
+    tasks_before: np.ndarray
+
+
+def _tiles(sequences, num_heads, num_threads):
+    """Smaller tiles where there would be too few for all threads: keys are copied more often."""
+    queries = sequences[:, 1]
+    per_task = int(queries.sum()) * num_heads // (TASKS_PER_THREAD * num_threads)
+    block_m = min(max(ceil_div(per_task, WIDTH), 1) * WIDTH, BLOCK_M)
+    return Tiles(sequences, int(queries.max(initial=0)), block_m, _before(-(-queries // block_m)))
+
+
+def _forward(q, k, v, lse, alibi_slopes, tiles, options, drops=dropout.NO_DROPOUT, pages=NO_PAGES):
     _, _, num_heads, head_dim = q.shape
-    pages = table, page_size = pages or (NO_TABLE, NO_PAGES)
-    max_queries = int(sequences[:, 1].max(initial=0))
-    few = max_queries <= FEW_QUERIES and num_heads // k.shape[2] <= decode.MAX_ROWS
-    if few and not drops[0]:
-        options = left, right, scale, softcap, slopes
+    sequences, max_queries, block_m, tasks_before = tiles
+    options = *options, _slopes(alibi_slopes)
+    if _few(q, k, max_queries) and not drops[0]:
         return _decode(q, k, v, sequences, max_queries, lse, pages, options)
     out = np.empty(q.shape, q.dtype)
-    # Smaller tiles where there would be too few for all threads: keys are then copied more often.
-    wanted = TASKS_PER_THREAD * numba.get_num_threads()
-    per_task = int(sequences[:, 1].sum()) * num_heads // wanted
-    block_m = min(max(ceil_div(per_task, WIDTH), 1) * WIDTH, BLOCK_M)
-    tasks_before = _before(-(-sequences[:, 1] // block_m))
     threads.run(
         forward.forward, int(tasks_before[-1]) * num_heads, forward.WORKSPACE,
-        *map(_layout, (q, k, v, out)), kind_of(q.dtype), block_m, sequences, tasks_before,
-        table, page_size, num_heads, num_heads // k.shape[2], head_dim, lse.reshape(-1),
-        _lse_strides(lse), left, right, scale, softcap, slopes, drops,
+        *map(_layout, (q, k, v, out)), kind_of(q.dtype), block_m, sequences, tasks_before, *pages,
+        num_heads, num_heads // k.shape[2], head_dim, lse.reshape(-1), _lse_strides(lse), *options,
+        drops,
     )  # fmt: skip
     return out, lse
+
+
+def _few(q, k, max_queries):
+    """Whether to read each key once, for all queries."""
+    return max_queries <= FEW_QUERIES and q.shape[2] // k.shape[2] <= decode.MAX_ROWS
+
+
+def _cached(q, k_cache, v_cache, seq_lens, alibi_slopes, options, pages=NO_PAGES):
+    """Attention to a cache."""
+    batch, seqlen_q, num_heads, _ = q.shape
+    sequences = _equal(batch, seqlen_q, seq_lens)
+    lse = np.empty((batch, num_heads, seqlen_q), np.float32)
+    if _few(q, k_cache, seqlen_q):
+        options = *options, _slopes(alibi_slopes)
+        return _decode(q, k_cache, v_cache, sequences, seqlen_q, lse, pages, options)
+    tiles = _tiles(sequences, num_heads, numba.get_num_threads())
+    return _forward(q, k_cache, v_cache, lse, alibi_slopes, tiles, options, pages=pages)
 
 
 def _decode(q, k, v, sequences, max_queries, lse, pages, options):
@@ -379,7 +434,7 @@ def _decode(q, k, v, sequences, max_queries, lse, pages, options):
     num_blocks = ceil_div(num_kv_heads, heads_per_task)
     tasks, max_keys = len(sequences) * num_blocks * num_chunks, int(sequences[:, 3].max(initial=0))
     bytes_of_keys = 2 * max_keys * num_kv_heads * head_dim * k.itemsize
-    num_splits = min(_parts(tasks), max(bytes_of_keys // LEAST_BYTES, 1))
+    num_splits = min(_parts(tasks, numba.get_num_threads()), max(bytes_of_keys // LEAST_BYTES, 1))
     out = np.empty(q.shape, q.dtype)
     outs, lses, out_kind, steps = out, lse, kind, (0, 0)
     if num_splits > 1:
@@ -403,25 +458,32 @@ def _decode(q, k, v, sequences, max_queries, lse, pages, options):
     return out, lse
 
 
-def _parts(tasks):
+def _parts(tasks, num_threads):
     """How many parts of a task all threads need to have work until the end."""
-    num_threads = numba.get_num_threads()
     if not tasks or tasks % num_threads == 0 or tasks >= TASKS_PER_THREAD * num_threads:
         return 1
     return ceil_div(TASKS_PER_THREAD * num_threads, tasks)
 
 
-def _backward(
-    dout, q, k, v, out, lse, sequences, left, right, scale, softcap, slopes,
-    drops=dropout.NO_DROPOUT,
-):  # fmt: skip
-    _, _, num_heads, head_dim = q.shape
-    num_kv_heads, kind = k.shape[2], kind_of(q.dtype)
-    dq, dk, dv = (np.empty(x.shape, x.dtype) for x in (q, k, v))
+class KeyParts(NamedTuple):
+    """How the keys of all sequences are divided into tasks: see `backward.backward`.
+
+    `size` is that of the arrays in which the parts of dk and dv lie, `workspace` that of a thread.
+    """
+
+    sequences: np.ndarray
+    keys_before: np.ndarray
+    pairs: int
+    num_parts: int
+    size: int
+    workspace: int
+
+
+def _key_parts(sequences, num_heads, head_dim, num_kv_heads, num_threads):
     pairs, most_tiles = len(sequences) * num_kv_heads, 1
     if pairs:
         most_tiles = ceil_div(int(sequences[:, 1].max()), BLOCK_M) * num_heads // num_kv_heads
-    num_parts = max(min(_parts(pairs), most_tiles), 1)
+    num_parts = max(min(_parts(pairs, num_threads), most_tiles), 1)
     # A tile may have rows beyond the last key.
     keys_before = _before(sequences[:, 3] + BLOCK_N)
     width = ceil_div(head_dim, WIDTH) * WIDTH
@@ -430,13 +492,20 @@ def _backward(
         size = int(keys_before[-1]) * num_kv_heads * num_parts * width
     elif pairs:
         workspace += 2 * (int(sequences[:, 3].max()) + BLOCK_N) * width
+    return KeyParts(sequences, keys_before, pairs, num_parts, size, workspace)
+
+
+def _backward(dout, q, k, v, out, lse, alibi_slopes, key_parts, options, drops=dropout.NO_DROPOUT):
+    _, _, num_heads, head_dim = q.shape
+    num_kv_heads, kind = k.shape[2], kind_of(q.dtype)
+    sequences, keys_before, pairs, num_parts, size, workspace = key_parts
+    dq, dk, dv = (np.empty(x.shape, x.dtype) for x in (q, k, v))
     parts = [np.empty(size, np.float32) for _ in range(2)]
     threads.run(
         backward.backward, pairs * num_parts, workspace,
         *map(_layout, (dout, q, k, v, out, dq)), kind, sequences, keys_before, num_parts,
         num_heads // num_kv_heads, num_kv_heads, head_dim, np.array(lse, order="C").reshape(-1),
-        _lse_strides(lse), left, right, scale, softcap, slopes, drops, _layout(dk), _layout(dv),
-        *parts,
+        _lse_strides(lse), *options, _slopes(alibi_slopes), drops, _layout(dk), _layout(dv), *parts,
     )  # fmt: skip
     if num_parts > 1:
         for x, x_parts in zip((dk, dv), parts, strict=True):

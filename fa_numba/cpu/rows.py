@@ -19,7 +19,7 @@ from numba import njit
 from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.constants import LOG2_E, NEG_INF, ONE, ZERO
-from fa_numba.cpu import threads, tiles
+from fa_numba.cpu import plans, threads, tiles
 from fa_numba.cpu.exponential import exp2
 from fa_numba.cpu.vectors import (
     BYTES,
@@ -65,9 +65,9 @@ def softmax(x):
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    checks.check_rows(x)
+    plan = _plan(x)
     y = np.empty(x.shape, x.dtype)
-    _run(softmax_rows, x, (y.__array_interface__["data"][0], y.strides[0]))
+    _run(softmax_rows, plan, x, (y.__array_interface__["data"][0], y.strides[0]))
     return y
 
 
@@ -94,26 +94,30 @@ def softmax_topk(x, k):
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    checks.check_rows(x)
+    plan = _plan(x)
     num_rows, num_cols = x.shape
     k = checks.check_top_k(k, num_cols)
     values = np.empty((num_rows, k), x.dtype)
     columns = np.empty((num_rows, k), np.int32)
     to = values.__array_interface__["data"][0], values.strides[0]
-    _run(topk_rows, x, to, columns)
+    _run(topk_rows, plan, x, to, columns)
     return values, columns
 
 
-def _run(worker, x, to, *more):
+@plans.kept
+def _plan(x):
+    """The number of tasks, and the arguments of a worker that are no arrays."""
+    checks.check_rows(x)
     num_rows, num_cols = x.shape
-    if x.size == 0:
-        return
-    per_task = ceil_div(PER_TASK, num_cols)
+    per_task = ceil_div(PER_TASK, max(num_cols, 1))
+    num_tasks = ceil_div(num_rows, per_task) if x.size else 0
+    return num_tasks, (kind_of(x.dtype), num_rows, num_cols, per_task)
+
+
+def _run(worker, plan, x, to, *more):
+    num_tasks, sizes = plan
     source = x.__array_interface__["data"][0], x.strides[0]
-    threads.run(
-        worker, ceil_div(num_rows, per_task), WORKSPACE, source, to, kind_of(x.dtype), num_rows,
-        num_cols, per_task, *more,
-    )  # fmt: skip
+    threads.run(worker, num_tasks, WORKSPACE, source, to, *sizes, *more)
 
 
 @njit
