@@ -47,7 +47,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, float32, int32, int64, uint32, uint64
+from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.constants import LOG2_E, ONE, ZERO
@@ -183,7 +183,7 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP):
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
     n_tile_of, step_after = make_steps(PAIRED, ORDER == ORDERED, ORDER != ADDED)
     order = make_order(IN_STEP)
-    counts, m_tile_of, head_of = order.counts, order.m_tile_of, order.head_of
+    ranges, m_tile_of, head_of = order.ranges, order.m_tile_of, order.head_of
     load_tile = make_load_tile(padded(HEAD_DIM) // 64)
     wait = mbarrier.wait_function()
 
@@ -206,7 +206,7 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP):
         load_tile(base + AT.v.start, BLOCK_N, maps.v, n_start, kv_head, b, v_full)
 
     @cuda.jit(device=True, forceinline=True)
-    def load_queries(base, stage, parity, maps, lse_2, delta, m_tile, head, b):
+    def load_queries(base, stage, parity, maps, lse_row, delta_row, m_tile, head, b):
         """Q with lse to a stage, once it is empty, and then dout with delta."""
         m_start, offset = int32(m_tile * BLOCK_M), uint64(m_tile * FLOATS_BYTES)
         floats, barrier = stage * FLOATS_BYTES, stage * BARRIER
@@ -215,16 +215,14 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP):
         mbarrier_arrive_expect_tx(full, Q_BYTES + FLOATS_BYTES)
         tile = base + AT.q.start + stage * Q_BYTES
         load_tile(tile, BLOCK_M, maps.q, m_start, head, b, full)
-        source = global_address(lse_2[b, head]) + offset
-        bulk_load(base + AT.lse.start + floats, source, FLOATS_BYTES, full)
+        bulk_load(base + AT.lse.start + floats, lse_row + offset, FLOATS_BYTES, full)
 
         full = base + AT.dout_ring.full + barrier
         wait(base + AT.dout_ring.empty + barrier, parity)
         mbarrier_arrive_expect_tx(full, Q_BYTES + FLOATS_BYTES)
         tile = base + AT.dout.start + stage * Q_BYTES
         load_tile(tile, BLOCK_M, maps.dout, m_start, head, b, full)
-        source = global_address(delta[b, head]) + offset
-        bulk_load(base + AT.delta.start + floats, source, FLOATS_BYTES, full)
+        bulk_load(base + AT.delta.start + floats, delta_row + offset, FLOATS_BYTES, full)
 
     @cuda.jit(device=True, forceinline=True)
     def produce(base, slots, maps, lse_2, delta, sizes, counters):
@@ -248,13 +246,21 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP):
                 first_head = int32(kv_head * sizes.group_size)
                 position = int32(n_tile * BLOCK_N) + sizes.shift
                 first_tile, end_tile = query_tiles(position, sizes.seqlen_q, sizes.mask_args)
-                num_outer, num_inner = counts(int32(end_tile - first_tile), sizes.group_size)
+                end_head = int32(first_head + sizes.group_size)
+                loops = ranges(first_tile, end_tile, first_head, end_head)
+                outer_first, outer_end, inner_first, inner_end = loops
                 downwards = 2 * n_tile < num_n_tiles
-                for outer in range(num_outer):
-                    for inner in range(num_inner):
+                for outer in range(outer_first, outer_end):
+                    head = head_of(outer, inner_first)
+                    lse_row = global_address(lse_2[b, head])
+                    delta_row = global_address(delta[b, head])
+                    for inner in range(inner_first, inner_end):
                         m_tile = m_tile_of(outer, inner, first_tile, end_tile, downwards)
-                        head = int32(first_head + head_of(outer, inner))
-                        load_queries(base, stage, parity, maps, lse_2, delta, m_tile, head, b)
+                        if IN_STEP:
+                            head = head_of(outer, inner)
+                            lse_row = global_address(lse_2[b, head])
+                            delta_row = global_address(delta[b, head])
+                        load_queries(base, stage, parity, maps, lse_row, delta_row, m_tile, head, b)
                         stage = uint32(stage + 1)
                         if stage == STAGES:
                             stage, parity = uint32(0), uint32(parity ^ 1)
@@ -287,7 +293,7 @@ def make_consumer(
     thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
     store_tile = make_store_float32(HEAD_DIM) if GRAD_FLOAT32 else make_store_tile(COLS, pack)
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
-    counts, m_tile_of, head_of, dq_steps = make_order(IN_STEP)
+    ranges, m_tile_of, head_of, dq_step = make_order(IN_STEP)
     HIDES_QUERIES = BLOCK_M == 64 and SOFTCAP == 0
     place_of = make_key_rows(BLOCK_M, pack, SOFTCAP > 0).place_of
     wait = mbarrier.wait_function()
@@ -358,14 +364,16 @@ def make_consumer(
                 tma_store_wait_read(0)
             cuda.syncwarp()  # dK and dV of the keys before are read: safe to overwrite
 
-            num_outer, num_inner = counts(int32(end_tile - first_tile), sizes.group_size)
+            loops = ranges(first_tile, end_tile, int32(0), sizes.group_size)
+            outer_first, outer_end, inner_first, inner_end = loops
             downwards = 2 * n_tile < sizes.num_n_tiles
-            head, b = int32(slots[slot, KV_HEAD] * sizes.group_size), slots[slot, BATCH]
-            m_tile = m_tile_of(0, 0, first_tile, end_tile, downwards)
-            address = global_address(dq_sum[b, head, m_tile]) + thread.dq_offset
-            dq_inner, dq_outer = dq_steps(num_inner, sizes.num_m_tiles, sizes.group_size, downwards)
-            for outer in range(num_outer):
-                for inner in range(num_inner):
+            for outer in range(outer_first, outer_end):
+                i = head_of(outer, inner_first)
+                m_tile = m_tile_of(outer, inner_first, first_tile, end_tile, downwards)
+                head, b = int32(slots[slot, KV_HEAD] * sizes.group_size + i), slots[slot, BATCH]
+                slope = outputs.alibi_slopes[head] if ALIBI else ZERO
+                address = global_address(dq_sum[b, head, m_tile]) + thread.dq_offset
+                for inner in range(inner_first, inner_end):
                     i = head_of(outer, inner)
                     m_tile = m_tile_of(outer, inner, first_tile, end_tile, downwards)
                     m_start = int32(m_tile * BLOCK_M)
@@ -379,10 +387,9 @@ def make_consumer(
                         else:
                             position = int32(opaque(keys.position))
                             these = Keys(keys.slot, keys.rows, keys.columns, position)
-                    slope = ZERO
-                    if ALIBI:
-                        head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
-                        slope = outputs.alibi_slopes[head]
+                        if ALIBI:
+                            head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
+                            slope = outputs.alibi_slopes[head]
                     barrier = uint32(stage * BARRIER)
                     wait(base + AT.q_ring.full + barrier, parity)
                     if COUNTED and thread.is_first:
@@ -413,14 +420,13 @@ def make_consumer(
                         part_parity = uint32(part_parity ^ 1)
                     else:
                         add_part(dq_acc, address)
-                    address += uint64(int64(dq_inner) * int64(2 * DQ_BYTES))
+                    address += uint64(2 * DQ_BYTES) * uint64(dq_step(sizes.num_m_tiles))
                     wgmma_wait_with(0, dk_acc, OUT_LENGTH, ds, P_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(base + AT.q_ring.empty + barrier)
                     stage = uint32(stage + 1)
                     if stage == STAGES:
                         stage, parity = uint32(0), uint32(parity ^ 1)
-                address += uint64(int64(dq_outer) * int64(2 * DQ_BYTES))
 
             wait(base + AT.v_ring.full, slot)  # also if no query sees these keys
             kv_head, b = slots[slot, KV_HEAD], slots[slot, BATCH]

@@ -228,7 +228,7 @@ def make_producer(HEAD_DIM, CAUSAL, WINDOW, DETERMINISTIC, IN_STEP):
     PAIRED = paired(CAUSAL, WINDOW) and not DETERMINISTIC
     n_tile_of, step_after = make_steps(PAIRED, DETERMINISTIC, DETERMINISTIC)
     order = make_order(IN_STEP)
-    counts, m_tile_of, head_of = order.counts, order.m_tile_of, order.head_of
+    ranges, m_tile_of, head_of = order.ranges, order.m_tile_of, order.head_of
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
     load_tile = make_load_tile(PANELS)
     wait = mbarrier.wait_function()
@@ -290,20 +290,22 @@ def make_producer(HEAD_DIM, CAUSAL, WINDOW, DETERMINISTIC, IN_STEP):
             if not PAIRED or of_head < num_n_tiles:
                 position = int32(n_tile * BLOCK_N) + sizes.shift
                 first_m, end_m = query_tiles(position, sizes.seqlen_q, sizes.mask_args)
-                num_outer, num_inner = counts(int32(end_m - first_m), sizes.group_size)
+                head = int32(kv_head * sizes.group_size)
+                loops = ranges(first_m, end_m, head, int32(head + sizes.group_size))
+                outer, outer_end, inner_first, inner_end = loops
                 downwards = 2 * n_tile < num_n_tiles
-                outer, inner, keys_wanted = int32(0), int32(0), True
-                while keys_wanted or (outer < num_outer and num_inner > 0):
-                    if outer < num_outer and num_inner > 0:
+                inner, keys_wanted = inner_first, True
+                while keys_wanted or (outer < outer_end and first_m < end_m):
+                    if outer < outer_end and first_m < end_m:
                         m_tile = m_tile_of(outer, inner, first_m, end_m, downwards)
-                        head = int32(kv_head * sizes.group_size + head_of(outer, inner))
+                        head = head_of(outer, inner)
                         load_queries(base, stage, parity, maps, lse_2, delta, m_tile, head, b)
                         stage = uint32(stage + 1)
                         if stage == STAGES:
                             stage, parity = uint32(0), uint32(parity ^ 1)
                         inner = int32(inner + 1)
-                        if inner == num_inner:
-                            outer, inner = int32(outer + 1), int32(0)
+                        if inner == inner_end:
+                            outer, inner = int32(outer + 1), inner_first
                     if keys_wanted:
                         load_keys(base, slots, k_parity, maps, n_tile, kv_head, b)
                         keys_wanted = False
@@ -397,7 +399,7 @@ def make_sum_dv(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STEP):
     store_left = make_store_half(0, LEFT_COLS, STORE_BYTES, pack)
     store_right = make_store_half(LEFT_COLS, RIGHT_COLS, STORE_BYTES, pack)
     order = make_order(IN_STEP)
-    counts, m_tile_of, head_of = order.counts, order.m_tile_of, order.head_of
+    ranges, m_tile_of, head_of = order.ranges, order.m_tile_of, order.head_of
     tile_of = make_tile_of(CAUSAL, WINDOW)
     wait = mbarrier.wait_function()
 
@@ -419,12 +421,15 @@ def make_sum_dv(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STEP):
             clear(right)
             in_flight = uint32(0)  # "empty" of the stage of dout that dV is being summed from
 
-            num_outer, num_inner = counts(int32(tile.end_m - tile.first_m), sizes.group_size)
+            loops = ranges(tile.first_m, tile.end_m, int32(0), sizes.group_size)
+            outer_first, outer_end, inner_first, inner_end = loops
             downwards = 2 * tile.n_tile < sizes.num_n_tiles
-            for outer in range(num_outer):
-                for inner in range(num_inner):
-                    slope = ZERO
-                    if ALIBI:
+            for outer in range(outer_first, outer_end):
+                i, slope = head_of(outer, inner_first), ZERO
+                if ALIBI:
+                    slope = alibi_slopes[tile.kv_head * sizes.group_size + i]
+                for inner in range(inner_first, inner_end):
+                    if ALIBI and IN_STEP:
                         i = head_of(outer, inner)
                         slope = alibi_slopes[tile.kv_head * sizes.group_size + i]
                     m_tile = m_tile_of(outer, inner, tile.first_m, tile.end_m, downwards)
@@ -647,7 +652,7 @@ def make_sum_dq(HEAD_DIM, CAUSAL, DTYPE, WINDOW, DETERMINISTIC, IN_STEP):
     BY_COLUMNS = descriptor_bits(PANEL_BYTES)
     _, by_columns, _ = wgmma_products_of(DTYPE)
     order = make_order(IN_STEP)
-    counts, m_tile_of, head_of = order.counts, order.m_tile_of, order.head_of
+    ranges, m_tile_of, head_of = order.ranges, order.m_tile_of, order.head_of
     tile_of = make_tile_of(CAUSAL, WINDOW)
     await_turn = make_turns(CAUSAL, WINDOW)
     wait = mbarrier.wait_function()
@@ -663,13 +668,19 @@ def make_sum_dq(HEAD_DIM, CAUSAL, DTYPE, WINDOW, DETERMINISTIC, IN_STEP):
             if slots[WITH_K, N_TILE] < 0:
                 break
             tile = tile_of(slots, WITH_K, thread, sizes)
-            num_outer, num_inner = counts(int32(tile.end_m - tile.first_m), sizes.group_size)
+            loops = ranges(tile.first_m, tile.end_m, int32(0), sizes.group_size)
+            outer_first, outer_end, inner_first, inner_end = loops
             downwards = 2 * tile.n_tile < sizes.num_n_tiles
-            for outer in range(num_outer):
-                for inner in range(num_inner):
-                    head = int32(tile.kv_head * sizes.group_size + head_of(outer, inner))
+            for outer in range(outer_first, outer_end):
+                head = int32(tile.kv_head * sizes.group_size + head_of(outer, inner_first))
+                m_tile = m_tile_of(outer, inner_first, tile.first_m, tile.end_m, downwards)
+                sums = global_address(dq_sum[tile.b, head, m_tile]) + uint64(16 * (tid & 127))
+                for inner in range(inner_first, inner_end):
                     m_tile = m_tile_of(outer, inner, tile.first_m, tile.end_m, downwards)
-                    sums = global_address(dq_sum[tile.b, head, m_tile]) + uint64(16 * (tid & 127))
+                    if IN_STEP:
+                        head = int32(tile.kv_head * sizes.group_size + head_of(outer, inner))
+                        sums = global_address(dq_sum[tile.b, head, m_tile])
+                        sums += uint64(16 * (tid & 127))
                     barrier = uint32(stage * BARRIER)
                     ds = descriptor(BY_COLUMNS, uint32(base + AT.ds.start + stage * PANEL_BYTES))
                     wait(base + AT.ds_ring.full + barrier, parity)

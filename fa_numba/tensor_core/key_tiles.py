@@ -61,25 +61,26 @@ def make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW):
 
 
 class OrderFunctions(NamedTuple):
-    """Functions of `make_order`, for the two nested loops over the queries that see a tile of keys.
+    """Functions of `make_order`, for two nested loops over the queries that see a tile of keys.
 
     Attributes
     ----------
-    counts(num_m_tiles, group_size)
-        The number of steps of the outer loop, and that of the inner loop.
+    ranges(first, end, first_head, end_head)
+        First and end of the outer loop, and of the inner loop, for the tiles of queries first to
+        end − 1 and the query heads first_head to end_head − 1.
     m_tile_of(outer, inner, first, end, downwards)
-        The tile of queries, from first to end − 1.
+        The tile of queries.
     head_of(outer, inner)
-        The query head, counted from the first one of its group.
-    dq_steps(num_seen, num_m_tiles, group_size, downwards)
-        The steps from a tile of dQ to the next one of the inner loop, and from the end of the inner
-        loop to the next one of the outer loop. A head has num_m_tiles tiles.
+        The query head.
+    dq_step(num_m_tiles)
+        The number of tiles from a tile of dQ to that of the next inner step; a head has
+        num_m_tiles.
     """
 
-    counts: Callable
+    ranges: Callable
     m_tile_of: Callable
     head_of: Callable
-    dq_steps: Callable
+    dq_step: Callable
 
 
 @functools.cache
@@ -94,27 +95,26 @@ def make_order(IN_STEP):
     """
 
     @cuda.jit(device=True, forceinline=True)
-    def counts(num_m_tiles, group_size):
-        return (num_m_tiles, group_size) if IN_STEP else (group_size, num_m_tiles)
+    def ranges(first, end, first_head, end_head):
+        if IN_STEP:
+            return first, end, first_head, end_head
+        return first_head, end_head, first, end
 
     @cuda.jit(device=True, forceinline=True)
     def m_tile_of(outer, inner, first, end, downwards):
         if not IN_STEP:
-            return int32(first + inner)
-        return int32(end - 1 - outer) if downwards else int32(first + outer)
+            return int32(inner)
+        return int32(first + end - 1 - outer) if downwards else int32(outer)
 
     @cuda.jit(device=True, forceinline=True)
     def head_of(outer, inner):
-        return inner if IN_STEP else outer
+        return int32(inner if IN_STEP else outer)
 
     @cuda.jit(device=True, forceinline=True)
-    def dq_steps(num_seen, num_m_tiles, group_size, downwards):
-        if not IN_STEP:
-            return int32(1), int32(num_m_tiles - num_seen)
-        step = int32(-1 if downwards else 1)
-        return num_m_tiles, int32(step - group_size * num_m_tiles)
+    def dq_step(num_m_tiles):
+        return num_m_tiles if IN_STEP else int32(1)
 
-    return OrderFunctions(counts, m_tile_of, head_of, dq_steps)
+    return OrderFunctions(ranges, m_tile_of, head_of, dq_step)
 
 
 class StepFunctions(NamedTuple):
