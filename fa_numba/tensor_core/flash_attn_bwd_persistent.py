@@ -288,7 +288,7 @@ def make_consumer(
     dq_functions = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW)
     name_part, put, clear = dq_functions.name_part, dq_functions.put, dq_functions.clear
     # Measured to gain with 128 queries in a tile: docs/notes/backward.md.
-    BITS = BLOCK_M == 128 and CAUSAL and not (WINDOW != (-1, -1) or SOFTCAP or ALIBI or DROPOUT)
+    BITS = BLOCK_M == 128 and CAUSAL and WINDOW == (-1, -1)
     tile = make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT, BITS)
     thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
     store_tile = make_store_float32(HEAD_DIM) if GRAD_FLOAT32 else make_store_tile(COLS, pack)
