@@ -25,7 +25,8 @@ There is one thread block per SM, and it loops over tiles of keys. Three roles, 
                 while the next tile begins
 
 Where the tiles of keys are too few for all SMs, several thread blocks divide the query heads that
-share a head of K and V (`group_parts`).
+share a head of K and V (`group_parts`). Under a causal mask these heads take turns at each tile of
+queries, so that L2 holds what the thread blocks share (`key_tiles.make_order`).
 
 Dropout (`dropout_fragments`): a warpgroup calls Philox while the tensor cores compute S, and keeps
 one bit for each entry. dV takes the kept entries of P, and dP counts in them alone. Their factor
@@ -33,7 +34,7 @@ multiplies the sums dQ, dK and dV in the end.
 
 A head_dim below 64, or between 64 and 128, is zero-padded to that.
 
-On an H200 it ran at 0.98 to 1.48 times the speed of cuDNN: float16, head_dim 64 and 128, n = 512 to
+On an H200 it ran at 1.04 to 1.52 times the speed of cuDNN: float16, head_dim 64 and 128, n = 512 to
 16384, full and causal (benchmarks/results/tensor_core_bwd.json). A thread block for each tile of
 keys, not persistent, was 1.02 to 1.06 times slower at n = 8192 in three of four cases, 1.02 times
 faster in one, and 1.03 to 1.31 times slower at n = 512 and 2048.

@@ -29,8 +29,8 @@ it, while the others multiply and round.
 The softmax rescales lazily, as in `lazy_rescaling`, but m_i stays below the row's maximum by at
 most LAZY powers of 2: a larger P leaves fewer bits for the small values.
 
-On an H200, head_dim 128, n = 4096: 1032 (913) TFLOP/s where flash_attn_persistent had 706 (650), at
-n = 512 764 (477) and 543 (352); causal in brackets. Rounding Q, K and V takes 0.09 ms for 16384
+On an H200, head_dim 128, n = 4096: 1033 (942) TFLOP/s where flash_attn_persistent had 711 (657), at
+n = 512 746 (487) and 537 (353); causal in brackets. Rounding Q, K and V takes 0.09 ms for 16384
 tokens of 16 heads, 88 % of a copy's bandwidth (docs/notes/fp8.md): including it,
 sequences from 2048, causal from 4096 on are faster than in float16. benchmarks/results/fp8.json.
 

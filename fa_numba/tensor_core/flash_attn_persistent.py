@@ -33,10 +33,10 @@ nothing (docs/notes/forward.md).
 TFLOP/s on an H200, float16, full / causal (benchmarks/results/tensor_core.json):
 
     head_dim     n   this kernel       cuDNN
-         128  4096     705 / 648   652 / 554
-          64  4096     540 / 473   486 / 436
-         128   512     541 / 352   515 / 332
-          64   512     414 / 268   391 / 260
+         128  4096     707 / 655   650 / 562
+          64  4096     544 / 483   483 / 436
+         128   512     540 / 349   510 / 326
+          64   512     409 / 268   383 / 256
 
 Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608.
 """

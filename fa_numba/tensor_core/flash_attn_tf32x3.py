@@ -8,9 +8,10 @@ A warp owns the rows of a softmax, and P never leaves its registers; `tf32_tiles
 products. Copies to shared memory are in flight while the warps compute: V arrives during Q Kᵀ, the
 next K during softmax and P V.
 
-measured   1.8 and 1.3 times the speed of PyTorch's memory-efficient attention at head_dim 64 and
-           128, which uses 3xTF32, too; the error of out is 0.6 to 1.05 of a plain float32
-           computation's at n = 8192, 1.1 to 1.35 at n = 512 (H200; benchmarks/results/ladder.json)
+measured   1.8, 1.3 and 1.3 times the speed of PyTorch's memory-efficient attention at head_dim 64,
+           128 and 256, which uses 3xTF32, too (n = 8192); the error of out is 0.4 to 1.05 of a
+           plain float32 computation's at n = 8192, 0.65 to 1.35 at n = 512 (H200;
+           benchmarks/results/ladder.json)
 
 Papers: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1; Ootomo and Yokota 2022,
 arXiv:2203.03341.

@@ -17,8 +17,8 @@ of shared memory) and `fragments` (the softmax, the same mathematics as in flash
 thread computed one row; here a warpgroup computes 64: the four lanes of a quad hold a row's scores,
 and each lane has parts of two rows.
 
-On an H200 at n = 4096 it took head_dim 128 from about 410 (340) to 580 (500) TFLOP/s, and 64 from
-350 (330) to 440 (380); float16, causal in brackets; benchmarks/results/tensor_core.json.
+On an H200 at n = 4096 it took head_dim 128 from about 410 (340) to 590 (500) TFLOP/s, and 64 from
+360 (320) to 440 (380); float16, causal in brackets; benchmarks/results/tensor_core.json.
 
 Papers: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1; Shah et al. 2024,
 FlashAttention-3, arXiv:2407.08608, section 3.

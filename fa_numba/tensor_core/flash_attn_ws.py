@@ -14,8 +14,8 @@ and the tensor cores wait. Here
   tile's scores while P V still runs;
 - the producer needs few registers and releases the others to the consumers: larger tiles fit.
 
-On an H200 at n = 4096 it took head_dim 128 from about 580 (500) to 640 (550) TFLOP/s; 64 stayed at
-440 (380), and at n = 8192 went from 450 (400) to 500 (430); float16, causal in brackets;
+On an H200 at n = 4096 it took head_dim 128 from about 590 (500) to 640 (550) TFLOP/s; 64 stayed at
+440 (380), and at n = 8192 went from 450 (400) to 490 (430); float16, causal in brackets;
 benchmarks/results/tensor_core.json.
 
 Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, Algorithm 2.
