@@ -132,6 +132,24 @@ def test_persistent_kernels_stay_in_registers(head_dim, order, mask, spilled_by_
 
 
 @needs_compiler
+@pytest.mark.parametrize(
+    "head_dim, softcap, alibi",
+    [(64, 0.0, False), (128, 0.0, False), thorough(128, 30.0, False), thorough(64, 0.0, True)],
+)
+def test_groups_in_step_stay_in_registers(head_dim, softcap, alibi):
+    rows, dq_sum, x = (types.Array(types.float32, ndim, "C") for ndim in (3, 4, 4))
+    options = {"SOFTCAP": softcap, "ALIBI": alibi, "IN_STEP": True}
+    kernel = make_flash_attn_bwd_persistent(head_dim, "added", True, "float16", **options)
+    slopes = types.Array(types.float32, 1, "C") if alibi else types.float32
+    numbers = *3 * (types.int32,), *2 * (types.float32,), slopes, types.int32, *MASK_ARGS
+    maps = 6 * (types.uint64,)
+    code = compile_kernel(kernel, (*maps, rows, rows, dq_sum, x, *numbers), cc=HOPPER)
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert code.registers <= stated_registers(kernel)
+    assert "C75" not in code.report
+
+
+@needs_compiler
 @pytest.mark.parametrize("group_parts", [1, 4])
 def test_gradients_in_float32_stay_in_registers(group_parts):
     rows, x = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
@@ -164,22 +182,24 @@ def test_refused_dtypes_of_gradients(arguments, message):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "head_dim, deterministic, dtype, mask",
+    "head_dim, deterministic, dtype, mask, in_step",
     [
-        (256, False, "float16", (False,)),
-        thorough(256, False, "float16", (True,)),
-        thorough(256, True, "bfloat16", (True,)),
-        (192, False, "float16", (True, (100, -1), 30.0, True)),
-        thorough(136, False, "bfloat16", (False, (30, 20))),
+        (256, False, "float16", (False,), False),
+        thorough(256, False, "float16", (True,), True),
+        thorough(256, True, "bfloat16", (True,), False),
+        (192, False, "float16", (True, (100, -1), 30.0, True), False),
+        thorough(136, False, "bfloat16", (False, (30, 20)), False),
     ],
 )
-def test_wide_kernels_stay_in_registers(head_dim, deterministic, dtype, mask):
+def test_wide_kernels_stay_in_registers(head_dim, deterministic, dtype, mask, in_step):
     rows, dq_sum = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
     causal, *rest = mask
     counters = types.Array(types.int32, 1, "C") if deterministic else types.int32
     slopes = types.Array(types.float32, 1, "C") if mask[3:] else types.float32
     args = (*6 * (types.uint64,), rows, rows, dq_sum, *4 * (types.int32,), *2 * (types.float32,))
-    kernel = make_flash_attn_bwd_wide(head_dim, deterministic, causal, dtype, *rest)
+    kernel = make_flash_attn_bwd_wide(
+        head_dim, deterministic, causal, dtype, *rest, IN_STEP=in_step
+    )
     code = compile_kernel(kernel, (*args, slopes, counters, *MASK_ARGS), cc=HOPPER)
     # Which tile of keys it is, kept for the stores of dK and dV: not in the loop over queries.
     assert code.spill_bytes <= 200 and code.local_bytes <= 40

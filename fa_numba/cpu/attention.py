@@ -325,7 +325,7 @@ _check_paged_decode = plans.kept(checks.check_paged_decode_layouts)
 
 @plans.kept
 def _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale):
-    """left, right, scale, softcap: what the compiled functions take before the slopes."""
+    """left, right, scale, softcap: arguments of the compiled functions, before the slopes."""
     mask, _ = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     causal, (left, right), softcap, _ = mask
     scale = checks.check_softmax_scale(softmax_scale, q.shape[-1])

@@ -26,7 +26,7 @@ There is one thread block per SM, and it loops over tiles of keys. Three roles, 
 
 Where the tiles of keys are too few for all SMs, several thread blocks divide the query heads that
 share a head of K and V (`group_parts`). Under a causal mask these heads take turns at each tile of
-queries, so that what the thread blocks share stays in L2 (`key_tiles.make_order`).
+queries, so that thread blocks need the same tiles at the same time (`key_tiles.make_order`).
 
 Dropout (`dropout_fragments`): a warpgroup calls Philox while the tensor cores compute S, and keeps
 one bit for each entry. dV takes the kept entries of P, and dP counts in them alone. Their factor

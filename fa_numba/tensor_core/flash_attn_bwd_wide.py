@@ -737,8 +737,8 @@ def make_flash_attn_bwd_wide(
     HEAD_DIM is a multiple of 8, above 128, DTYPE "float16" or "bfloat16". dq_sum is 0 at first,
     and so are counters, which may be any scalar unless DETERMINISTIC. Without ALIBI alibi_slopes
     may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME (`run_time_masks`); otherwise the last
-    four arguments are not read. IN_STEP (`key_tiles.make_order`) needs
-    pairs of tiles of keys, so DETERMINISTIC must be False.
+    four arguments are not read. IN_STEP (`key_tiles.make_order`) needs pairs of tiles of keys, so
+    DETERMINISTIC must be False.
     """
     plan = make_plan(HEAD_DIM)
     AT, shared_base = plan.layout, plan.shared_base

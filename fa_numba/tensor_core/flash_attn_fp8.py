@@ -105,9 +105,9 @@ REQUIREMENTS = TensorCores("flash_attn_fp8", HOPPER, max_head_dim=MAX_HEAD_DIM)
 NO_WINDOW = (-1, -1)
 Q_ROWS = 64  # of a consumer: one tile of Q, with one scale
 RINGS = 2, 2  # stages of K, and of V; slots of Q: the next queries arrive before these are done
-# With few keys under a causal mask, by head_dim: the warpgroups of a tile of queries have unequal
-# work, and those that end early go on with the next ones (docs/notes/fp8.md).
-SHORT_RINGS = {64: (4, 3), 128: (2, 3)}
+# By head_dim, where the warps use the exp unit in any order: the warpgroups of a tile of queries
+# may have unequal work, and those that end early go on with the next ones (docs/notes/fp8.md).
+LONGER_RINGS = {64: (4, 3), 128: (2, 3)}
 CONSUMERS, BLOCK_N = 3, 128  # warpgroups that compute; keys in a tile
 REGISTERS = 32, 160  # of a producer's thread, and of a consumer's
 # P is stored as 2^6 P, at most 2^8.75 if m_i is LAZY below the row's maximum; 448, the largest
@@ -206,7 +206,7 @@ def orders_exponentials(head_dim, seqlen_k, causal):
 
 def rings_of(HEAD_DIM, ORDERED):
     """Stages of K and of V, and slots of Q; ORDERED as for `make_flash_attn_fp8`."""
-    return RINGS if ORDERED else SHORT_RINGS[HEAD_DIM]
+    return RINGS if ORDERED else LONGER_RINGS[HEAD_DIM]
 
 
 @functools.cache
