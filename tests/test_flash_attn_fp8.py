@@ -99,6 +99,8 @@ def test_quantisation_stays_in_registers(head_dim, hadamard, dtype):
         (128, "float16", True, True),
         (64, "bfloat16", True, True),
         thorough(128, "float16", True, False),
+        (64, "float16", False, False),
+        thorough(64, "float16", True, False),
     ],
 )
 def test_kernel_stays_in_registers(head_dim, dtype, causal, ordered):
@@ -113,7 +115,24 @@ def test_kernel_stays_in_registers(head_dim, dtype, causal, ordered):
     products = [i.opcode for i in code.instructions if i.opcode.startswith("QGMMA")]
     in_a_tile = head_dim // 32 + flash_attn_fp8.BLOCK_N // 32
     of_half = head_dim // 32 + flash_attn_fp8.BLOCK_N // 2 // 32  # of its first half alone
-    assert len(products) == 2 * in_a_tile + (0 if ordered else of_half)  # with a mask, and without
+    halves = causal and not ordered
+    assert len(products) == 2 * in_a_tile + halves * of_half  # with a mask, and without
+
+
+@pytest.mark.parametrize(
+    "head_dim, seqlen_k, causal, ordered",
+    [
+        (64, 2048, False, True),
+        (64, 2049, False, False),
+        (64, 512, True, False),
+        (64, 16384, True, False),
+        (128, 16384, False, True),
+        (128, 1024, True, False),
+        (128, 1025, True, True),
+    ],
+)
+def test_where_one_warp_at_a_time_uses_the_exp_unit(head_dim, seqlen_k, causal, ordered):
+    assert flash_attn_fp8.orders_exponentials(head_dim, seqlen_k, causal) == ordered
 
 
 def test_shared_memory_fits():
