@@ -25,9 +25,14 @@ def main(batch, seqlen_q, seqlen_k, heads, head_dim, causal, blocks, determinist
     """Compare dq, dk and dv with the definition; heads are (num_heads, num_kv_heads)."""
     model = Model(seed=seqlen_q)
     modules = dict(zip(MODULES, replace_instructions(model, MODULES), strict=True))
-    wide, backward, run_time_masks = (
+    wide, backward, dq_parts, run_time_masks = (
         modules[name]
-        for name in (MODULES[-1], "tensor_core.backward", "on_cuda_cores.run_time_masks")
+        for name in (
+            MODULES[-1],
+            "tensor_core.backward",
+            "tensor_core.dq_parts",
+            "on_cuda_cores.run_time_masks",
+        )
     )
     num_heads, num_kv_heads = heads
     rng = np.random.default_rng(seqlen_q)
@@ -70,7 +75,11 @@ def main(batch, seqlen_q, seqlen_k, heads, head_dim, causal, blocks, determinist
     slopes = on_gpu(options["alibi_slopes"]) if given.alibi else np.float32(0)
     counters = on_gpu(np.zeros(1 + batch * num_heads * tiles, np.int32))
     _, *constants = run_time_masks.constants_of(given)
-    kernel = wide.make_flash_attn_bwd_wide(head_dim, deterministic, causal, "float16", *constants)
+    in_pairs = dq_parts.paired(causal, given.window_size) and not deterministic
+    in_step = in_pairs and num_heads > num_kv_heads
+    kernel = wide.make_flash_attn_bwd_wide(
+        head_dim, deterministic, causal, "float16", *constants, in_step
+    )
     sizes = seqlen_q, seqlen_k, num_kv_heads, num_heads // num_kv_heads
     args = *model.maps, lse_2, delta, sums, *sizes, scale * LOG2_E, scale, slopes, counters
     model.launch(kernel, (blocks,), wide.THREADS, *args, *run_time_masks.arguments_of(given))

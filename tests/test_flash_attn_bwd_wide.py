@@ -21,6 +21,7 @@ CASES = [
     ((1, 130, 100, (1, 1), 256, False, 2), {}),
     ((1, 70, 130, (2, 1), 136, True, 1), {"deterministic": True}),
     ((1, 100, 70, (2, 2), 192, True, 1), {}),  # rows that see no key
+    ((1, 140, 180, (4, 2), 136, True, 2), {"alibi_slopes": (0.5, 0.25, 0.125, 1)}),  # in step
     (
         (1, 90, 130, (2, 1), 200, False, 1),
         {"window_size": (30, 20), "softcap": 15.0, "alibi_slopes": (0.5, 0.25)},
