@@ -136,15 +136,19 @@ class Model:
 
     def _meet(self, name, size, value=None, action=None):
         """All of `size` neighbouring threads meet; `action` gets their values, once."""
+        tid = self._me().tid
+        self._join((name, tid // size), tid % size, size, value, action)
+
+    def _join(self, key, index, size, value=None, action=None):
+        """The index-th of `size` threads meets the others at `key`."""
         thread, self.progress = self._me(), True
-        key = name, thread.tid // size
         thread.met[key] = times = thread.met.get(key, 0) + 1
         values = self.meetings.setdefault((key, times), {})
-        values[thread.tid % size] = value
+        values[index] = value
         if len(values) == size and action:
             action([values[i] for i in range(size)])
         while len(values) < size:
-            self._wait(name)
+            self._wait(key[0])
 
     # Barriers
 
@@ -181,7 +185,7 @@ class Model:
         self.barriers[barrier].settle()
 
     def named_barrier_sync(self, barrier, num_threads):
-        self._meet(f"barrier {barrier}", num_threads)
+        self._join((f"barrier {barrier}",), self._me().tid, num_threads)  # whichever threads
 
     def _word(self, address):
         return self._global(address, 4).view(np.uint32)
@@ -291,7 +295,15 @@ class Model:
             copy()
         self._me().stores = []
 
+    load_global_x4_relaxed, store_global_x4_relaxed = load_global_x4, store_global_x4
+
+    def store_global_b32(self, address, x):
+        self._word(address)[0] = x
+
     # Numbers
+
+    def low_bits(self, count):
+        return (1 << min(count, 32)) - 1
 
     def exp2(self, x):
         return np.exp2(np.float32(x))

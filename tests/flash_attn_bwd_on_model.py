@@ -1,0 +1,118 @@
+"""Backward kernels by `hopper_model`: python tests/flash_attn_bwd_on_model.py CASE.
+
+head_dim up to 128: flash_attn_bwd_persistent; above: flash_attn_bwd_wide.
+"""
+
+import json
+import sys
+
+import numpy as np
+from hopper_model import GlobalArray, Model, replace_instructions
+
+from fa_numba import reference
+from fa_numba.checks import Mask
+
+MODULES = (
+    *(f"ptx.{x}" for x in ("statement", "convert", "counters", "mbarrier", "barriers", "halves")),
+    *(f"ptx.{x}" for x in ("ldmatrix", "tma", "vectors", "wgmma")),
+    "kernels.masks",
+    "on_cuda_cores.run_time_masks",
+    *(f"tensor_core.{x}" for x in ("forward", "fragments", "gradient_fragments", "dq_parts")),
+    *(f"tensor_core.{x}" for x in ("backward", "shared_plan", "key_tiles", "dropout_fragments")),
+    *(f"tensor_core.{x}" for x in ("gradient_mainloop", "flash_attn_bwd_persistent")),
+    "tensor_core.flash_attn_bwd_wide",
+)
+KIND = np.float16
+LOG2_E = np.float32(np.log2(np.e))
+ADDED, ORDERED = "added", "ordered"  # of `dq_parts`; the third is "by arrival"
+
+
+def main(batch, seqlen_q, seqlen_k, heads, head_dim, causal, blocks, order=ADDED, **mask):
+    """Compare dq, dk and dv with the definition; heads are (num_heads, num_kv_heads)."""
+    model = Model(seed=seqlen_q)
+    loaded = replace_instructions(model, MODULES)
+    modules = {name.split(".")[-1]: x for name, x in zip(MODULES, loaded, strict=True)}
+    backward, run_time_masks = modules["backward"], modules["run_time_masks"]
+    persistent, wide = modules["flash_attn_bwd_persistent"], modules["flash_attn_bwd_wide"]
+    block_m, block_n = (
+        (wide.BLOCK_M, wide.BLOCK_N)
+        if head_dim > 128
+        else (backward.tile_rows(head_dim), persistent.BLOCK_N)
+    )
+    num_heads, num_kv_heads = heads
+    rng = np.random.default_rng(seqlen_q)
+    q, dout = (rng.standard_normal((batch, seqlen_q, num_heads, head_dim)) for _ in range(2))
+    k, v = (rng.standard_normal((batch, seqlen_k, num_kv_heads, head_dim)) for _ in range(2))
+    dout, q, k, v = (x.astype(KIND) for x in (dout, q, k, v))
+    options = {"causal": causal, **mask}
+    if "alibi_slopes" in mask:
+        options["alibi_slopes"] = np.array(mask["alibi_slopes"], np.float32)
+    if "window_size" in mask:
+        options["window_size"] = tuple(mask["window_size"])
+    out, lse = reference.attention(q, k, v, **options, dtype=KIND)
+    want = reference.attention_bwd(dout, q, k, v, **options)
+    plain = reference.attention_bwd(dout, q, k, v, **options, dtype=KIND)
+
+    def on_gpu(x):
+        return GlobalArray(model, x)
+
+    def nothing(*shape, dtype="f4"):
+        return on_gpu(np.full(shape, np.nan, dtype))
+
+    tiles = -(-seqlen_q // block_m)
+    lse_2, delta = (nothing(batch, num_heads, block_m * tiles) for _ in range(2))
+    sums = nothing(batch, num_heads, tiles, block_m * backward.padded(head_dim))
+    inputs = {"q": (q, block_m), "k": (k, block_n), "v": (v, block_n), "dout": (dout, block_m)}
+    for name, (x, rows) in inputs.items():
+        model.maps[name] = on_gpu(x), rows
+    outputs = [nothing(*x.shape, dtype=KIND) for x in (q, k, v)]
+    dq, model.maps["dk"], model.maps["dv"] = outputs[0], (outputs[1], 16), (outputs[2], 16)
+
+    scale = np.float32(head_dim**-0.5)
+    # Above head_dim 128 parts in a fixed order are added, too.
+    added = order == ADDED or head_dim > 128
+    args = model.maps["dout"][0], on_gpu(out.astype(KIND)), on_gpu(lse.astype("f4")), lse_2, delta
+    rows_per_block = 256 // backward.lanes_of_row(head_dim)
+    grid = -(-block_m * tiles // rows_per_block), num_heads, batch
+    prepare_rows = backward.make_prepare_rows(head_dim, "float16", added)
+    model.launch(prepare_rows, grid, 256, *args, sums, np.float32(1))
+    given = Mask(
+        causal,
+        options.get("window_size", (-1, -1)),
+        options.get("softcap", 0.0),
+        "alibi_slopes" in options,
+    )
+    slopes = on_gpu(options["alibi_slopes"]) if given.alibi else np.float32(0)
+    counters = on_gpu(np.zeros(1 + batch * num_heads * tiles, np.int32))
+    _, *constants = run_time_masks.constants_of(given)
+    in_pairs = modules["dq_parts"].paired(causal, given.window_size) and order == ADDED
+    in_step = in_pairs and num_heads > num_kv_heads
+    if head_dim > 128:
+        ordered, threads = order == ORDERED, wide.THREADS
+        kernel = wide.make_flash_attn_bwd_wide(
+            head_dim, ordered, causal, "float16", *constants, in_step
+        )
+        sizes = sums, seqlen_q, seqlen_k
+    else:
+        threads = persistent.THREADS
+        kernel = persistent.make_flash_attn_bwd_persistent(
+            head_dim, order, causal, "float16", *constants, IN_STEP=in_step
+        )
+        sizes = sums, dq, seqlen_k
+    sizes = *sizes, num_kv_heads, num_heads // num_kv_heads
+    args = *model.maps, lse_2, delta, *sizes, scale * LOG2_E, scale, slopes, counters
+    model.launch(kernel, (blocks,), threads, *args, *run_time_masks.arguments_of(given))
+    if added:
+        convert_dq, threads = backward.make_convert_dq(head_dim, "float16"), sums.shape[3] // 32
+        model.launch(convert_dq, (tiles, num_heads, batch), threads, sums, dq, scale)
+
+    for name, x, y, z in zip(("dq", "dk", "dv"), outputs, want, plain, strict=True):
+        error = np.abs(x.data - y).max()
+        allowed = 3 * np.abs(z - y).max() + 1e-6
+        print(name, error, "of", allowed)
+        assert error <= allowed, f"{name}: {error} > {allowed}"
+
+
+if __name__ == "__main__":
+    np.seterr(all="ignore")  # numbers of memory that nobody has written
+    main(**json.loads(sys.argv[1]))
