@@ -3,14 +3,11 @@
 head_dim up to 128: flash_attn_bwd_persistent; above: flash_attn_bwd_wide.
 """
 
-import json
-import sys
-
 import numpy as np
+from gradients_on_model import compare, options_of, run
 from hopper_model import GlobalArray, Model, replace_instructions
 
 from fa_numba import reference
-from fa_numba.checks import Mask
 
 MODULES = (
     *(f"ptx.{x}" for x in ("statement", "convert", "counters", "mbarrier", "barriers", "halves")),
@@ -44,11 +41,7 @@ def main(batch, seqlen_q, seqlen_k, heads, head_dim, causal, blocks, order=ADDED
     q, dout = (rng.standard_normal((batch, seqlen_q, num_heads, head_dim)) for _ in range(2))
     k, v = (rng.standard_normal((batch, seqlen_k, num_kv_heads, head_dim)) for _ in range(2))
     dout, q, k, v = (x.astype(KIND) for x in (dout, q, k, v))
-    options = {"causal": causal, **mask}
-    if "alibi_slopes" in mask:
-        options["alibi_slopes"] = np.array(mask["alibi_slopes"], np.float32)
-    if "window_size" in mask:
-        options["window_size"] = tuple(mask["window_size"])
+    options, given = options_of(causal, mask)
     out, lse = reference.attention(q, k, v, **options, dtype=KIND)
     want = reference.attention_bwd(dout, q, k, v, **options)
     plain = reference.attention_bwd(dout, q, k, v, **options, dtype=KIND)
@@ -76,12 +69,6 @@ def main(batch, seqlen_q, seqlen_k, heads, head_dim, causal, blocks, order=ADDED
     grid = -(-block_m * tiles // rows_per_block), num_heads, batch
     prepare_rows = backward.make_prepare_rows(head_dim, "float16", added)
     model.launch(prepare_rows, grid, 256, *args, sums, np.float32(1))
-    given = Mask(
-        causal,
-        options.get("window_size", (-1, -1)),
-        options.get("softcap", 0.0),
-        "alibi_slopes" in options,
-    )
     slopes = on_gpu(options["alibi_slopes"]) if given.alibi else np.float32(0)
     counters = on_gpu(np.zeros(1 + batch * num_heads * tiles, np.int32))
     _, *constants = run_time_masks.constants_of(given)
@@ -106,13 +93,8 @@ def main(batch, seqlen_q, seqlen_k, heads, head_dim, causal, blocks, order=ADDED
         convert_dq, threads = backward.make_convert_dq(head_dim, "float16"), sums.shape[3] // 32
         model.launch(convert_dq, (tiles, num_heads, batch), threads, sums, dq, scale)
 
-    for name, x, y, z in zip(("dq", "dk", "dv"), outputs, want, plain, strict=True):
-        error = np.abs(x.data - y).max()
-        allowed = 3 * np.abs(z - y).max() + 1e-6
-        print(name, error, "of", allowed)
-        assert error <= allowed, f"{name}: {error} > {allowed}"
+    compare(outputs, want, plain)
 
 
 if __name__ == "__main__":
-    np.seterr(all="ignore")  # numbers of memory that nobody has written
-    main(**json.loads(sys.argv[1]))
+    run(main)

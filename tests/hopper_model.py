@@ -11,6 +11,7 @@ in the wrong phase, a wrong descriptor or a wrong swizzle ends in a wrong result
 Numba's own names are replaced for good: use this in a process of its own.
 """
 
+import copy
 import importlib
 import random
 import sys
@@ -43,14 +44,24 @@ class GlobalArray:
         model.arrays.append(self)
         self.address = len(model.arrays) << BASE_BITS
 
+    def of_same_memory(self, data):
+        """An array of a view of `data`."""
+        view = copy.copy(self)
+        view.data, view.shape = data, data.shape
+        view.address += data.ctypes.data - self.data.ctypes.data
+        return view
+
     def __getitem__(self, index):
-        index = tuple(map(int, index)) if isinstance(index, tuple) else (int(index),)
+        index = index if isinstance(index, tuple) else (index,)
+        if any(isinstance(i, slice) for i in index):
+            return self.of_same_memory(self.data[index])
+        index = tuple(map(int, index))
         if len(index) == len(self.shape):
             return self.data[index]
         return self.address + sum(i * n for i, n in zip(index, self.data.strides, strict=False))
 
     def __setitem__(self, index, x):
-        self.data[tuple(map(int, index))] = x
+        self.data[tuple(map(int, index)) if isinstance(index, tuple) else int(index)] = x
 
 
 class Barrier:
@@ -73,7 +84,8 @@ class Model:
     ----------
     arrays : list of GlobalArray
     maps : dict
-        A tensor map's address → (GlobalArray, rows of its box).
+        A tensor map's address → (GlobalArray, rows of its box), or (GlobalArray, rows, True) for a
+        map of windows: then the place of the batch is the end of a window of these rows.
     """
 
     def __init__(self, seed=0):
@@ -257,10 +269,20 @@ class Model:
         row, col = np.mgrid[:rows, :64]
         return (tile + layouts.tile_offset(row, col, rows)) // 2
 
+    def _part(self, tensor_map, col, row, head, batch):
+        """What a box has of an array: its rows that are there, 64 columns; and the box's rows."""
+        array, rows, *windows = self.maps[tensor_map]
+        end = row + rows
+        if windows:
+            data, row, end = array.data, batch - rows + row, batch
+            assert row >= 0, "a copy begins before the array"
+        else:
+            data = array.data[batch]
+        return data[row:end, head, col : col + 64], rows
+
     def tma_load_4d(self, destination, tensor_map, col, row, head, batch, barrier):
-        array, rows = self.maps[tensor_map]
-        tile = np.zeros((rows, 64), array.data.dtype)
-        part = array.data[batch, row : row + rows, head, col : col + 64]
+        part, rows = self._part(tensor_map, col, row, head, batch)
+        tile = np.zeros((rows, 64), part.dtype)
         tile[: part.shape[0], : part.shape[1]] = part
 
         def copy():
@@ -279,11 +301,10 @@ class Model:
         self.copies.append(copy)
 
     def tma_store_4d(self, tensor_map, col, row, head, batch, source):
-        array, rows = self.maps[tensor_map]
         assert row >= 0
+        part, rows = self._part(tensor_map, col, row, head, batch)
 
         def copy():
-            part = array.data[batch, row : row + rows, head, col : col + 64]
             tile = self.shared.view(np.uint16)[self._box(source, rows)].view(part.dtype)
             part[:] = tile[: part.shape[0], : part.shape[1]]
 
@@ -291,8 +312,8 @@ class Model:
 
     def tma_store_wait_read(self, pending):
         assert pending == 0
-        for copy in self._me().stores:
-            copy()
+        for store in self._me().stores:
+            store()
         self._me().stores = []
 
     load_global_x4_relaxed, store_global_x4_relaxed = load_global_x4, store_global_x4

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cases import thorough
 
 pytest.importorskip("greenlet", reason="needs greenlet")
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
@@ -20,18 +21,20 @@ SLOPES = (0.5, 0.25, 0.125, 1)
 ALL_MASKS = {"window_size": (30, 20), "softcap": 15.0, "alibi_slopes": SLOPES[:2]}
 CASES = [
     # flash_attn_bwd_persistent
-    ((1, 200, 330, (1, 1), 128, True, 1), {}),
-    ((1, 200, 150, (4, 2), 128, True, 2), {"alibi_slopes": SLOPES}),  # in step; rows without keys
+    thorough((1, 200, 330, (1, 1), 128, True, 1), {}),
+    thorough(
+        (1, 200, 150, (4, 2), 128, True, 2), {"alibi_slopes": SLOPES}
+    ),  # in step; rows without keys
     ((1, 140, 390, (2, 1), 72, True, 2), {"softcap": 15.0}),  # in step
-    ((1, 260, 390, (2, 1), 64, True, 2), {}),  # in step; masks as bits
-    ((1, 260, 140, (2, 2), 64, True, 1), {"alibi_slopes": SLOPES[:2]}),
+    thorough((1, 260, 390, (2, 1), 64, True, 2), {}),  # in step; masks as bits
+    thorough((1, 260, 140, (2, 2), 64, True, 1), {"alibi_slopes": SLOPES[:2]}),
     ((1, 140, 260, (1, 1), 40, True, 2), {"softcap": 15.0}),
-    ((1, 140, 260, (2, 1), 128, False, 2), {}),
+    thorough((1, 140, 260, (2, 1), 128, False, 2), {}),
     ((1, 90, 130, (2, 1), 64, False, 1), ALL_MASKS),
-    ((1, 260, 300, (2, 1), 64, True, 1), {"order": "by arrival"}),
+    thorough((1, 260, 300, (2, 1), 64, True, 1), {"order": "by arrival"}),
     ((1, 140, 260, (2, 2), 128, True, 1), {"order": "ordered"}),
     # flash_attn_bwd_wide
-    ((1, 330, 130, (1, 1), 136, False, 1), {}),
+    thorough((1, 330, 130, (1, 1), 136, False, 1), {}),
     ((1, 130, 100, (1, 1), 256, False, 2), {}),
     ((1, 70, 130, (2, 1), 136, True, 1), {"order": "ordered"}),
     ((1, 100, 70, (2, 2), 192, True, 1), {}),  # rows that see no key
@@ -40,11 +43,35 @@ CASES = [
 ]
 
 
+PACKED_SIZES = ("seqlens_q", "seqlens_k", "heads", "head_dim", "causal", "blocks")
+PACKED_CASES = [
+    (((130, 1, 70), (200, 40, 130), (2, 1), 128, True, 1), {}),
+    thorough(((130, 0, 170), (200, 40, 130), (2, 2), 64, True, 2), {"alibi_slopes": SLOPES[:2]}),
+    thorough(((140, 60), (140, 60), (1, 1), 128, False, 2), {"softcap": 15.0}),
+    thorough(((130, 1, 170), (130, 1, 170), (2, 1), 64, True, 1), {"order": "by arrival"}),
+    # A sequence without keys.
+    (((90, 30), (130, 0), (2, 1), 72, False, 1), ALL_MASKS | {"order": "ordered"}),
+]
+
+
 @pytest.mark.parametrize("sizes, options", CASES, ids=lambda x: "-".join(map(str, x)))
 def test_gradients_on_a_model(sizes, options):
-    case = json.dumps(dict(zip(SIZES, sizes, strict=True)) | options)
-    program = [sys.executable, TESTS / "flash_attn_bwd_on_model.py", case]
+    run("flash_attn_bwd_on_model.py", dict(zip(SIZES, sizes, strict=True)) | options)
+
+
+@pytest.mark.parametrize("sizes, options", PACKED_CASES, ids=lambda x: "-".join(map(str, x)))
+def test_packed_gradients_on_a_model(sizes, options):
+    case = dict(zip(PACKED_SIZES, sizes, strict=True)) | options
+    run("flash_attn_bwd_varlen_on_model.py", case)
+
+
+def run(program, case):
     path = os.pathsep.join((str(TESTS.parent), str(TESTS)))
-    environment = {**os.environ, "PYTHONPATH": path}
-    run = subprocess.run(program, capture_output=True, text=True, timeout=600, env=environment)
-    assert run.returncode == 0, run.stdout + run.stderr[-2000:]
+    done = subprocess.run(
+        [sys.executable, TESTS / program, json.dumps(case)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]

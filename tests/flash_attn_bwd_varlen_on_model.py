@@ -1,0 +1,85 @@
+"""flash_attn_bwd_varlen by `hopper_model`: python tests/flash_attn_bwd_varlen_on_model.py CASE."""
+
+import numpy as np
+from gradients_on_model import compare, options_of, run
+from hopper_model import GlobalArray, Model, replace_instructions
+
+from fa_numba import reference
+
+MODULES = (
+    *(f"ptx.{x}" for x in ("statement", "convert", "counters", "mbarrier", "barriers", "halves")),
+    *(f"ptx.{x}" for x in ("ldmatrix", "tma", "vectors", "wgmma")),
+    *("kernels.masks", "kernels.sequence_of", "on_cuda_cores.run_time_masks"),
+    *(f"tensor_core.{x}" for x in ("forward", "fragments", "gradient_fragments", "dq_parts")),
+    *(f"tensor_core.{x}" for x in ("backward", "shared_plan", "key_tiles", "dropout_fragments")),
+    *(f"tensor_core.{x}" for x in ("tile_scheduler", "gradient_mainloop", "flash_attn_bwd_varlen")),
+)
+KIND = np.float16
+LOG2_E = np.float32(np.log2(np.e))
+
+
+def main(seqlens_q, seqlens_k, heads, head_dim, causal, blocks, order="added", **mask):
+    """Compare dq, dk and dv with the definition; heads are (num_heads, num_kv_heads)."""
+    model = Model(seed=sum(seqlens_q))
+    loaded = replace_instructions(model, MODULES)
+    modules = {name.split(".")[-1]: x for name, x in zip(MODULES, loaded, strict=True)}
+    varlen, backward, run_time_masks = (
+        modules[name] for name in ("flash_attn_bwd_varlen", "backward", "run_time_masks")
+    )
+    num_heads, num_kv_heads = heads
+    cu_q, cu_k = (np.cumsum([0, *x], dtype=np.int32) for x in (seqlens_q, seqlens_k))
+    rng = np.random.default_rng(sum(seqlens_q))
+    q, dout = (rng.standard_normal((cu_q[-1], num_heads, head_dim)) for _ in range(2))
+    k, v = (rng.standard_normal((cu_k[-1], num_kv_heads, head_dim)) for _ in range(2))
+    dout, q, k, v = (x.astype(KIND) for x in (dout, q, k, v))
+    options, given = options_of(causal, mask)
+    starts = cu_q, cu_k
+    out, lse = reference.varlen_attention(q, k, v, *starts, **options, dtype=KIND)
+    want = reference.varlen_attention_bwd(dout, q, k, v, *starts, **options)
+    plain = reference.varlen_attention_bwd(dout, q, k, v, *starts, **options, dtype=KIND)
+
+    def on_gpu(x):
+        return GlobalArray(model, x)
+
+    def nothing(*shape, dtype="f4"):
+        return on_gpu(np.full(shape, np.nan, dtype))
+
+    batch, counted, block_m = len(seqlens_q), order != "added", backward.tile_rows(head_dim)
+    m_tiles = int(cu_q[-1]) // block_m + batch
+    lse_2, delta = (nothing(num_heads, m_tiles, block_m) for _ in range(2))
+    sums = nothing(num_heads, m_tiles, block_m * backward.padded(head_dim))
+    queue = on_gpu(np.full(batch, 77, np.int32))
+    counters = on_gpu(np.full(1 + (num_heads * m_tiles if counted else 0), 77, np.int32))
+    block_n = varlen.BLOCK_N
+    inputs = {"q": (q, block_m), "k": (k, block_n), "v": (v, block_n), "dout": (dout, block_m)}
+    for name, (x, rows) in inputs.items():
+        model.maps[name] = on_gpu(x), rows, True
+    outputs = [nothing(*x.shape, dtype=KIND) for x in (q, k, v)]
+    model.maps["dk"], model.maps["dv"] = ((x, varlen.STORE_ROWS, True) for x in outputs[1:])
+    dq, unread = outputs[0], np.float32(0)
+
+    starts = [on_gpu(x) for x in starts]
+    args = model.maps["dout"][0], on_gpu(out.astype(KIND)), on_gpu(lse.astype("f4")), *starts
+    grid = m_tiles * block_m * backward.padded(head_dim) // (8 * 256), num_heads
+    prepare_packed = varlen.make_prepare_packed(head_dim, "float16", counted)
+    written = (unread, dq) if counted else (sums, unread)
+    model.launch(prepare_packed, grid, 256, *args, lse_2, delta, *written, queue, counters)
+
+    scale = np.float32(head_dim**-0.5)
+    slopes = on_gpu(options["alibi_slopes"]) if given.alibi else unread
+    _, *constants = run_time_masks.constants_of(given)
+    kernel = varlen.make_flash_attn_bwd_varlen(head_dim, order, causal, "float16", *constants)
+    one_sequence = dq.of_same_memory(dq.data[None])
+    args = *model.maps, lse_2, delta, sums, one_sequence if counted else unread
+    args += *starts, queue, counters, num_kv_heads, num_heads // num_kv_heads
+    args += scale * LOG2_E, scale, slopes
+    model.launch(kernel, (blocks,), varlen.THREADS, *args, *run_time_masks.arguments_of(given))
+    if not counted:
+        convert_packed = varlen.make_convert_packed(head_dim, "float16")
+        model.launch(convert_packed, (m_tiles, num_heads), 256, sums, dq, starts[0], scale)
+
+    compare(outputs, want, plain)
+
+
+if __name__ == "__main__":
+    run(main)
