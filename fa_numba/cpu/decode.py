@@ -191,7 +191,9 @@ def _make_products(read, size):
     @njit
     def multiply(w, q, step, x, address, num_keys, heads, rows, width, sums, sums_row):
         """LANES sums for each key and row: of K ∘ q, over each d of the same remainder by LANES."""
-        if rows == 1 and width == 64:
+        if rows == 1 and width == 32:
+            multiply_with(w, q, step, x, address, num_keys, heads, 1, 32, sums, sums_row)
+        elif rows == 1 and width == 64:
             multiply_with(w, q, step, x, address, num_keys, heads, 1, 64, sums, sums_row)
         elif rows == 1 and width == 128:
             multiply_with(w, q, step, x, address, num_keys, heads, 1, 128, sums, sums_row)
@@ -201,7 +203,9 @@ def _make_products(read, size):
     @njit
     def add_values(w, p, o, step, x, address, num_keys, heads, rows, width):
         """O += P V."""
-        if rows == 1 and width == 64:
+        if rows == 1 and width == 32:
+            add_with(w, p, o, step, x, address, num_keys, heads, 1, 32)
+        elif rows == 1 and width == 64:
             add_with(w, p, o, step, x, address, num_keys, heads, 1, 64)
         elif rows == 1 and width == 128:
             add_with(w, p, o, step, x, address, num_keys, heads, 1, 128)
@@ -245,8 +249,20 @@ def key_at(x, b, head, n, first, table, page_size):
 
 
 @njit
+def prefetch_page(x, b, head, n, stop, first, table, page_size):
+    """If a page begins at key n, begin to read its first tokens: their first lines, and the TLB.
+
+    A processor does not read ahead from one page of the cache to the next.
+    """
+    if page_size > 0 and n % page_size == 0 and n < stop:
+        address, run = key_at(x, b, head, n, first, table, page_size)
+        for i in range(min(run, stop - n, LANES)):
+            prefetch(address + i * x[2])
+
+
+@njit
 def scores_in_place(
-    w, base, x, b, head, n, num_keys, first, table, page_size, kind, heads, rows, width, step
+    w, base, x, b, head, n, num_keys, stop, first, table, page_size, kind, heads, rows, width, step
 ):
     """S of all rows and keys n to n + num_keys − 1, from where K lies.
 
@@ -260,6 +276,7 @@ def scores_in_place(
         while i < end:
             address, run = key_at(x, b, head, n + done + i, first, table, page_size)
             part, to = min(run, end - i), sums + i * sums_row
+            prefetch_page(x, b, head, n + done + i + part, stop, first, table, page_size)
             if kind == FLOAT32:
                 multiply_float32(w, q, step, x, address, part, heads, rows, width, to, sums_row)
             elif kind == FLOAT16:
@@ -274,13 +291,15 @@ def scores_in_place(
 
 @njit
 def add_in_place(
-    w, base, x, b, head, n, num_keys, first, table, page_size, kind, heads, rows, width, step, p
-):
+    w, base, x, b, head, n, num_keys, stop, first, table, page_size, kind, heads, rows, width,
+    step, p,
+):  # fmt: skip
     """O += P V of all rows, from where V lies; row 0 of P begins at p."""
     o, done = base + O, 0
     while done < num_keys:
         address, run = key_at(x, b, head, n + done, first, table, page_size)
         part = min(run, num_keys - done)
+        prefetch_page(x, b, head, n + done + part, stop, first, table, page_size)
         if kind == FLOAT32:
             add_values_float32(w, p + done, o, step, x, address, part, heads, rows, width)
         elif kind == FLOAT16:
@@ -429,8 +448,8 @@ def decode(
             num_keys = min(BLOCK_N, stop - n)
             if in_place:
                 scores_in_place(
-                    w, base, k, b, first_head, n, num_keys, first_k, table, page_size, kind, heads,
-                    rows, head_dim, step,
+                    w, base, k, b, first_head, n, num_keys, stop, first_k, table, page_size, kind,
+                    heads, rows, head_dim, step,
                 )  # fmt: skip
             for h in range(heads):
                 kv_head = first_head + h
@@ -457,8 +476,8 @@ def decode(
                     accumulate(w, base, h * step, rows, num_keys, head_dim)
             if in_place:
                 add_in_place(
-                    w, base, v, b, first_head, n, num_keys, first_k, table, page_size,
-                    kind, heads, rows, head_dim, step, base + S,
+                    w, base, v, b, first_head, n, num_keys, stop, first_k, table, page_size, kind,
+                    heads, rows, head_dim, step, base + S,
                 )  # fmt: skip
             n += num_keys
         for h in range(heads):
