@@ -415,8 +415,9 @@ def decode(
     base = tiles.aligned(w)
     width = tiles.round_up(head_dim, WIDTH)
     copied_k = address_of(w) + 4 * (base + K)
-    for i in range(base + S, base + S + MAX_ROWS * BLOCK_N, LANES):
-        store(w, i, broadcast(ZERO))  # rows of P that are no queries, but multiplied
+    if max_queries * group > MAX_IN_PLACE or head_dim % LANES != 0:
+        for i in range(base + S, base + S + MAX_ROWS * BLOCK_N, LANES):
+            store(w, i, broadcast(ZERO))  # rows of P that are no queries, but multiplied
     while True:
         task = fetch_add(counter, 1)
         if task >= num_tasks:
