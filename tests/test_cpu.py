@@ -310,10 +310,37 @@ def test_decode(rng, seqlen_q, page_size, mask):
 @pytest.mark.parametrize("page_size", [1, 16, 48])
 @pytest.mark.parametrize("head_dim", [32, 80, 128])
 def test_decode_in_place(rng, head_dim, page_size, mask):
-    """One query and one query head for each key head: K and V are read where they lie."""
-    q = random(rng, 3, 1, 3, head_dim)
+    """Few rows for each key head: K and V are read where they lie."""
     cache = make_paged_cache(rng, [150, 16, 77], page_size, 3, head_dim)
-    check_decode(q, cache, **mask_options(mask, 3))
+    for seqlen_q, group in ((1, 1), (2, 1), (1, 4), (2, 2), (1, 3), (1, 5)):
+        q = random(rng, 3, seqlen_q, 3 * group, head_dim)
+        check_decode(q, cache, **mask_options(mask, 3 * group))
+
+
+@each_dtype
+@pytest.mark.parametrize("group", [1, 4, 6])
+def test_decode_heads_first(rng, dtype, group):
+    """A cache in which the keys of a head lie side by side: the same bits."""
+    q = random(rng, 2, 1, 3 * group, 64).astype(dtype)
+    k, v = (random(rng, 2, 70, 3, 64).astype(dtype) for _ in range(2))
+    lens = np.array([70, 37], np.int32)
+    heads_first = (x.transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3) for x in (k, v))
+    want = cpu.flash_decode(q, k, v, lens)
+    for x, y in zip(cpu.flash_decode(q, *heads_first, lens), want, strict=True):
+        assert_same(x, y)
+
+
+@pytest.mark.parametrize("num_heads", [3, 12])
+def test_decode_reads_no_key_beyond_the_last(rng, num_heads):
+    """What a cache holds after the keys of a sequence may be anything."""
+    q, k, v = make_qkv(rng, 2, 1, 90, num_heads, 3, 64)
+    lens = np.array([70, 37], np.int32)
+    want = cpu.flash_decode(q, k, v, lens)
+    for x in k, v:
+        for b, end in enumerate(lens):
+            x[b, end:] = np.nan
+    for x, y in zip(cpu.flash_decode(q, k, v, lens), want, strict=True):
+        assert_same(x, y)
 
 
 @each_dtype
@@ -530,6 +557,15 @@ def test_wrong_contents_after_right_ones(rng):
     for call in (cpu.flash_decode, q, k, v), (cpu.paged_attn_decode, q, *pages, table):
         with pytest.raises(ValueError, match=r"seq_lens\[0\] must be from 0 to .* = 8, got 9"):
             call[0](*call[1:], lens + 1)
+
+
+def test_checks_are_plans():
+    """A function that returns None, since it only checks, is not called again."""
+    called = []
+    check = plans.kept(called.append)
+    for _ in range(3):
+        check(1)
+    assert called == [1]
 
 
 def test_few_plans_are_kept(rng, monkeypatch):

@@ -4,18 +4,24 @@ A forward tile has WIDTH queries side by side in vectors. One query would fill o
 reading memory takes longer than computing here anyway. So head_dim lies along vectors. A task is a
 range of keys of some key heads, and all rows, query x query head, that share them:
 
-    for each 64 keys, for each key head:
+    for each 64 keys:
+        for each key, for each key head, for each row:
+            LANES sums of K[n] ∘ q
+        s = those of each key added
         for each row:
-            s[n] = sum of K[n] ∘ q         LANES keys at once, then the lanes of each are added
             scaled, modified, masked; m, α, p, l
-        O = α O + P V
+            O = α O
+        for each key, for each key head, for each row:
+            O += p[n] V[n]
 
-All key heads of a token lie side by side in memory. A task takes them all, if it can, so that it
-reads memory from one end to the other.
+All key heads of a token lie side by side in memory. A task takes them all, if it can, token after
+token, so that it reads memory from one end to the other. A processor then reads ahead: one core of
+an EPYC gets 27 GB/s so, and 13 where it reads 64 rows of a head, then those of the next. Where the
+keys of a head lie side by side instead, a task is of one head. Up to MAX_IN_PLACE rows share a key
+head, each four of them a register of K or V.
 
-A single row reads K and V where they lie: each number is used once. For several rows the tile is
-copied to the cache first, as in `forward`, and P V is the same product of tiles; so it is where
-head_dim or page_size is no multiple of LANES.
+For more rows a tile of one head is copied to the cache first, as in `forward`, and P V is the same
+product of tiles; so it is where head_dim is no multiple of LANES.
 
 The keys are split where there are too few tasks for all threads. Each part then writes its
 normalised O and its lse, and `merge` adds them.
@@ -37,8 +43,6 @@ from fa_numba.cpu.vectors import (
     LANES,
     ROWS,
     absolute,
-    add_products_bfloat16,
-    add_products_float16,
     add_products_float32,
     address_of,
     broadcast,
@@ -47,10 +51,12 @@ from fa_numba.cpu.vectors import (
     lane_numbers,
     largest,
     load,
+    load_sums,
     maximum,
     multiply_add,
     multiply_subtract,
     no_sums,
+    prefetch,
     read_bfloat16,
     read_float16,
     read_float32,
@@ -62,6 +68,7 @@ from fa_numba.cpu.vectors import (
 )
 
 MAX_ROWS = 256  # of a task
+MAX_IN_PLACE = 4  # rows that share a key head, and read K and V where they lie
 # Where things are in a thread's workspace; rows of ROW numbers, except S: rows of BLOCK_N.
 K, V = 0, BLOCK_N * ROW
 Q = V + BLOCK_N * ROW
@@ -92,53 +99,142 @@ def begin(w, base, first, q, rows, group, kind, head_dim, width):
         w[base + L_I + r] = w[base + ALPHA + r] = ZERO
 
 
-def _make_products(read, add_products, size):
-    """q Kᵀ and p V of one row, for keys and values of a dtype of `size` bytes, at an address."""
+def _make_products(read, size):
+    """q Kᵀ and P V of tokens side by side, for keys and values of a dtype of `size` bytes.
+
+    Token after token, and all heads of each: memory is read from one end to the other, as a
+    processor expects when it reads ahead.
+    """
+
+    @njit(forceinline=True)
+    def multiply_with(w, q, step, x, address, num_keys, heads, rows, width, sums, sums_row):
+        for n in range(num_keys):
+            for h in range(heads):
+                key = address + n * x[2] + h * x[3]
+                if rows > 1:
+                    prefetch_row(key + x[2], width * size)
+                row, to, last = q + h * step * ROW, sums + n * sums_row + h * rows * LANES, 0
+                while last + 4 <= rows:  # K is read once for four rows
+                    zero = broadcast(ZERO)
+                    s0, s1, s2, s3 = zero, zero, zero, zero
+                    for d in range(0, width, LANES):
+                        k, at = read(key + d * size), row + d
+                        s0 = multiply_add(k, load(w, at), s0)
+                        s1 = multiply_add(k, load(w, at + ROW), s1)
+                        s2 = multiply_add(k, load(w, at + 2 * ROW), s2)
+                        s3 = multiply_add(k, load(w, at + 3 * ROW), s3)
+                    store(w, to, s0)
+                    store(w, to + LANES, s1)
+                    store(w, to + 2 * LANES, s2)
+                    store(w, to + 3 * LANES, s3)
+                    row, to, last = row + 4 * ROW, to + 4 * LANES, last + 4
+                for _ in range(last, rows):
+                    d, s0, s1 = 0, broadcast(ZERO), broadcast(ZERO)
+                    while d + 4 * LANES <= width:
+                        k, at = key + d * size, row + d
+                        s0 = multiply_add(read(k), load(w, at), s0)
+                        s1 = multiply_add(read(k + LANES * size), load(w, at + LANES), s1)
+                        s0 = multiply_add(read(k + 2 * LANES * size), load(w, at + 2 * LANES), s0)
+                        s1 = multiply_add(read(k + 3 * LANES * size), load(w, at + 3 * LANES), s1)
+                        d += 4 * LANES
+                    while d < width:
+                        s0 = multiply_add(read(key + d * size), load(w, row + d), s0)
+                        d += LANES
+                    store(w, to, s0 + s1)
+                    row, to = row + ROW, to + LANES
+
+    @njit(forceinline=True)
+    def add_with(w, p, o, step, x, address, num_keys, heads, rows, width):
+        for n in range(num_keys):
+            for h in range(heads):
+                value = address + n * x[2] + h * x[3]
+                if rows > 1:
+                    prefetch_row(value + x[2], width * size)
+                row, at_p, last = o + h * step * ROW, p + h * rows * BLOCK_N + n, 0
+                while last + 4 <= rows:
+                    p0, p1 = broadcast(w[at_p]), broadcast(w[at_p + BLOCK_N])
+                    p2, p3 = broadcast(w[at_p + 2 * BLOCK_N]), broadcast(w[at_p + 3 * BLOCK_N])
+                    for d in range(0, width, LANES):
+                        v, at = read(value + d * size), row + d
+                        o0, o1 = load(w, at), load(w, at + ROW)
+                        o2, o3 = load(w, at + 2 * ROW), load(w, at + 3 * ROW)
+                        store(w, at, multiply_add(v, p0, o0))
+                        store(w, at + ROW, multiply_add(v, p1, o1))
+                        store(w, at + 2 * ROW, multiply_add(v, p2, o2))
+                        store(w, at + 3 * ROW, multiply_add(v, p3, o3))
+                    row, at_p, last = row + 4 * ROW, at_p + 4 * BLOCK_N, last + 4
+                for _ in range(last, rows):
+                    weight, d = broadcast(w[at_p]), 0
+                    while d + 4 * LANES <= width:
+                        v, at = value + d * size, row + d
+                        o0 = multiply_add(read(v), weight, load(w, at))
+                        o1 = multiply_add(read(v + LANES * size), weight, load(w, at + LANES))
+                        o2 = multiply_add(
+                            read(v + 2 * LANES * size), weight, load(w, at + 2 * LANES)
+                        )
+                        o3 = multiply_add(
+                            read(v + 3 * LANES * size), weight, load(w, at + 3 * LANES)
+                        )
+                        store(w, at, o0)
+                        store(w, at + LANES, o1)
+                        store(w, at + 2 * LANES, o2)
+                        store(w, at + 3 * LANES, o3)
+                        d += 4 * LANES
+                    while d < width:
+                        sum_of_keys = multiply_add(read(value + d * size), weight, load(w, row + d))
+                        store(w, row + d, sum_of_keys)
+                        d += LANES
+                    row, at_p = row + ROW, at_p + BLOCK_N
+
+    # The compiler unrolls a loop whose length it knows, which takes a third less time.
 
     @njit
-    def multiply(w, q, address, row_bytes, s, num_keys, width):
-        """S of `num_keys` keys, rounded up to LANES; all rows of K so far are read."""
-        for n in range(0, num_keys, LANES):
-            sums, row = no_sums(), address + n * row_bytes
-            for d in range(0, width, LANES):
-                sums = add_products(sums, row + d * size, row_bytes, load(w, q + d))
-            store(w, s + n, sum_each(sums))
+    def multiply(w, q, step, x, address, num_keys, heads, rows, width, sums, sums_row):
+        """LANES sums for each key and row: of K ∘ q, over each d of the same remainder by LANES."""
+        if rows == 1 and width == 32:
+            multiply_with(w, q, step, x, address, num_keys, heads, 1, 32, sums, sums_row)
+        elif rows == 1 and width == 64:
+            multiply_with(w, q, step, x, address, num_keys, heads, 1, 64, sums, sums_row)
+        elif rows == 1 and width == 128:
+            multiply_with(w, q, step, x, address, num_keys, heads, 1, 128, sums, sums_row)
+        else:
+            multiply_with(w, q, step, x, address, num_keys, heads, rows, width, sums, sums_row)
 
     @njit
-    def add_values(w, p, address, row_bytes, num_keys, o, width):
-        """O += p V; four vectors at once, whose sums do not wait for each other."""
-        d = 0
-        while d + 4 * LANES <= width:
-            at = o + d
-            o0, o1 = load(w, at), load(w, at + LANES)
-            o2, o3 = load(w, at + 2 * LANES), load(w, at + 3 * LANES)
-            row = address + d * size
-            for n in range(num_keys):
-                weight = broadcast(w[p + n])
-                o0 = multiply_add(read(row), weight, o0)
-                o1 = multiply_add(read(row + LANES * size), weight, o1)
-                o2 = multiply_add(read(row + 2 * LANES * size), weight, o2)
-                o3 = multiply_add(read(row + 3 * LANES * size), weight, o3)
-                row += row_bytes
-            store(w, at, o0)
-            store(w, at + LANES, o1)
-            store(w, at + 2 * LANES, o2)
-            store(w, at + 3 * LANES, o3)
-            d += 4 * LANES
-        while d < width:
-            total_of_keys, row = load(w, o + d), address + d * size
-            for n in range(num_keys):
-                total_of_keys = multiply_add(read(row), broadcast(w[p + n]), total_of_keys)
-                row += row_bytes
-            store(w, o + d, total_of_keys)
-            d += LANES
+    def add_values(w, p, o, step, x, address, num_keys, heads, rows, width):
+        """O += P V."""
+        if rows == 1 and width == 32:
+            add_with(w, p, o, step, x, address, num_keys, heads, 1, 32)
+        elif rows == 1 and width == 64:
+            add_with(w, p, o, step, x, address, num_keys, heads, 1, 64)
+        elif rows == 1 and width == 128:
+            add_with(w, p, o, step, x, address, num_keys, heads, 1, 128)
+        else:
+            add_with(w, p, o, step, x, address, num_keys, heads, rows, width)
 
     return multiply, add_values
 
 
-multiply_float32, add_values_float32 = _make_products(read_float32, add_products_float32, 4)
-multiply_float16, add_values_float16 = _make_products(read_float16, add_products_float16, 2)
-multiply_bfloat16, add_values_bfloat16 = _make_products(read_bfloat16, add_products_bfloat16, 2)
+@njit(forceinline=True)
+def prefetch_row(address, num_bytes):
+    """Begin to read a row of the next token: with several rows a token takes long to compute."""
+    for line in range(0, num_bytes, tiles.CACHE_LINE):
+        prefetch(address + line)
+
+
+multiply_float32, add_values_float32 = _make_products(read_float32, 4)
+multiply_float16, add_values_float16 = _make_products(read_float16, 2)
+multiply_bfloat16, add_values_bfloat16 = _make_products(read_bfloat16, 2)
+
+
+@njit
+def multiply_tile(w, q, k, s, num_keys, width):
+    """S of one row and a tile of keys at address k; of LANES keys, where fewer are left."""
+    for n in range(0, num_keys, LANES):
+        sums = no_sums()
+        for d in range(0, width, LANES):
+            sums = add_products_float32(sums, k + (n * ROW + d) * 4, 4 * ROW, load(w, q + d))
+        store(w, s + n, sum_each(sums))
 
 
 @njit
@@ -153,41 +249,63 @@ def key_at(x, b, head, n, first, table, page_size):
 
 
 @njit
-def scores_in_place(w, base, x, b, head, n, num_keys, first, table, page_size, kind, width, q, s):
-    """S of one row and whole groups of LANES keys, from where K lies; the others are copied."""
-    whole, done, row_bytes = num_keys // LANES * LANES, 0, x[2]
-    while done < whole:
-        address, run = key_at(x, b, head, n + done, first, table, page_size)
-        part = min(run, whole - done)
-        if kind == FLOAT32:
-            multiply_float32(w, q, address, row_bytes, s + done, part, width)
-        elif kind == FLOAT16:
-            multiply_float16(w, q, address, row_bytes, s + done, part, width)
-        else:
-            multiply_bfloat16(w, q, address, row_bytes, s + done, part, width)
-        done += part
-    if whole < num_keys:
-        tiles.pack_keys(
-            x, b, head, n + whole, num_keys - whole, first, table, page_size, kind, width, width, w,
-            base + K,
-        )  # fmt: skip
-        copied = address_of(w) + 4 * (base + K)
-        multiply_float32(w, q, copied, 4 * ROW, s + whole, num_keys - whole, width)
+def prefetch_page(x, b, head, n, stop, first, table, page_size):
+    """If a page begins at key n, begin to read its first tokens: their first lines, and the TLB.
+
+    A processor does not read ahead from one page of the cache to the next.
+    """
+    if page_size > 0 and n % page_size == 0 and n < stop:
+        address, run = key_at(x, b, head, n, first, table, page_size)
+        for i in range(min(run, stop - n, LANES)):
+            prefetch(address + i * x[2])
 
 
 @njit
-def add_in_place(w, x, b, head, n, num_keys, first, table, page_size, kind, width, p, o):
-    """O += p V of one row, from where V lies."""
-    done, row_bytes = 0, x[2]
+def scores_in_place(
+    w, base, x, b, head, n, num_keys, stop, first, table, page_size, kind, heads, rows, width, step
+):
+    """S of all rows and keys n to n + num_keys − 1, from where K lies.
+
+    Up to the next multiple of LANES, S is that of other keys.
+    """
+    q, sums = base + Q, base + K
+    # An odd number of cache lines, so that the LANES sums of a row lie in different sets of L1.
+    sums_row = (heads * rows // 2 * 2 + 1) * LANES
+    for done in range(0, num_keys, LANES):
+        end, i = min(LANES, num_keys - done), 0
+        while i < end:
+            address, run = key_at(x, b, head, n + done + i, first, table, page_size)
+            part, to = min(run, end - i), sums + i * sums_row
+            prefetch_page(x, b, head, n + done + i + part, stop, first, table, page_size)
+            if kind == FLOAT32:
+                multiply_float32(w, q, step, x, address, part, heads, rows, width, to, sums_row)
+            elif kind == FLOAT16:
+                multiply_float16(w, q, step, x, address, part, heads, rows, width, to, sums_row)
+            else:
+                multiply_bfloat16(w, q, step, x, address, part, heads, rows, width, to, sums_row)
+            i += part
+        for r in range(heads * rows):
+            of_row = load_sums(w, sums + r * LANES, sums_row)
+            store(w, base + S + r * BLOCK_N + done, sum_each(of_row))
+
+
+@njit
+def add_in_place(
+    w, base, x, b, head, n, num_keys, stop, first, table, page_size, kind, heads, rows, width,
+    step, p,
+):  # fmt: skip
+    """O += P V of all rows, from where V lies; row 0 of P begins at p."""
+    o, done = base + O, 0
     while done < num_keys:
         address, run = key_at(x, b, head, n + done, first, table, page_size)
         part = min(run, num_keys - done)
+        prefetch_page(x, b, head, n + done + part, stop, first, table, page_size)
         if kind == FLOAT32:
-            add_values_float32(w, p + done, address, row_bytes, part, o, width)
+            add_values_float32(w, p + done, o, step, x, address, part, heads, rows, width)
         elif kind == FLOAT16:
-            add_values_float16(w, p + done, address, row_bytes, part, o, width)
+            add_values_float16(w, p + done, o, step, x, address, part, heads, rows, width)
         else:
-            add_values_bfloat16(w, p + done, address, row_bytes, part, o, width)
+            add_values_bfloat16(w, p + done, o, step, x, address, part, heads, rows, width)
         done += part
 
 
@@ -297,8 +415,9 @@ def decode(
     base = tiles.aligned(w)
     width = tiles.round_up(head_dim, WIDTH)
     copied_k = address_of(w) + 4 * (base + K)
-    for i in range(base + S, base + S + MAX_ROWS * BLOCK_N, LANES):
-        store(w, i, broadcast(ZERO))  # rows of P that are no queries, but multiplied
+    if max_queries * group > MAX_IN_PLACE or head_dim % LANES != 0:
+        for i in range(base + S, base + S + MAX_ROWS * BLOCK_N, LANES):
+            store(w, i, broadcast(ZERO))  # rows of P that are no queries, but multiplied
     while True:
         task = fetch_add(counter, 1)
         if task >= num_tasks:
@@ -313,7 +432,7 @@ def decode(
         if num_queries <= 0:
             continue
         rows = num_queries * group
-        in_place = rows == 1 and head_dim % LANES == 0 and page_size % LANES == 0
+        in_place = rows <= MAX_IN_PLACE and head_dim % LANES == 0
         step = tiles.round_up(rows, ROWS)  # from the rows of one key head to those of the next
         for h in range(heads):
             head = (first_head + h) * group
@@ -322,14 +441,17 @@ def decode(
 
         position = m + seqlen_k - seqlen_q  # of the first query among the keys
         n = max(0, position - left)
-        if in_place:
-            n = n // LANES * LANES  # groups of LANES keys then lie in one page
         stop = min(seqlen_k, position + num_queries - 1 + right + 1)
         share = tiles.round_up((stop - n + num_splits - 1) // num_splits, BLOCK_N)
         n += split * share
         stop = min(stop, n + share)
         while n < stop:
             num_keys = min(BLOCK_N, stop - n)
+            if in_place:
+                scores_in_place(
+                    w, base, k, b, first_head, n, num_keys, stop, first_k, table, page_size, kind,
+                    heads, rows, head_dim, step,
+                )  # fmt: skip
             for h in range(heads):
                 kv_head = first_head + h
                 if not in_place:
@@ -340,14 +462,9 @@ def decode(
                         )  # fmt: skip
                 for i in range(rows):
                     r, ahead = h * step + i, n - position - i // group
-                    q_at, s = base + Q + r * ROW, base + S + i * BLOCK_N
-                    if in_place:
-                        scores_in_place(
-                            w, base, k, b, kv_head, n, num_keys, first_k, table, page_size, kind,
-                            head_dim, q_at, s,
-                        )  # fmt: skip
-                    else:
-                        multiply_float32(w, q_at, copied_k, 4 * ROW, s, num_keys, width)
+                    s = base + S + (h * rows + i if in_place else i) * BLOCK_N
+                    if not in_place:
+                        multiply_tile(w, base + Q + r * ROW, copied_k, s, num_keys, width)
                     slope = slopes[kv_head * group + i % group] if slopes.size else ZERO
                     factor = modify(w, s, num_keys, scale, softcap, slope, ahead)
                     start, end = max(0, -left - ahead), min(num_keys, right - ahead + 1)
@@ -355,14 +472,14 @@ def decode(
                     m_i, l_i, alpha = (base + M_I + r, base + L_I + r, base + ALPHA + r)
                     softmax(w, s, num_keys, m_i, l_i, alpha, np.float32(factor * LOG2_E))
                     if in_place:
-                        o = base + O + r * ROW
-                        rescale(w, o, w[alpha], width)
-                        add_in_place(
-                            w, v, b, kv_head, n + start, end - start, first_k, table, page_size,
-                            kind, head_dim, s + start, o,
-                        )  # fmt: skip
+                        rescale(w, base + O + r * ROW, w[alpha], width)
                 if not in_place:
                     accumulate(w, base, h * step, rows, num_keys, head_dim)
+            if in_place:
+                add_in_place(
+                    w, base, v, b, first_head, n, num_keys, stop, first_k, table, page_size, kind,
+                    heads, rows, head_dim, step, base + S,
+                )  # fmt: skip
             n += num_keys
         for h in range(heads):
             for i in range(num_queries):

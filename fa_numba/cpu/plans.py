@@ -12,6 +12,7 @@ import functools
 import numpy as np
 
 MAX_KEPT = 256  # plans of one function
+_MISSING = object()  # None is the plan of a function that only checks
 
 
 def kept(prepare):
@@ -26,10 +27,10 @@ def kept(prepare):
     def call(*args):
         try:
             key = (*map(_key, args),)
-            plan = plans.get(key)
+            plan = plans.get(key, _MISSING)
         except TypeError:  # an argument that cannot be compared, such as a list
             return prepare(*args)
-        if plan is None:
+        if plan is _MISSING:
             plan = prepare(*args)
             if len(plans) >= MAX_KEPT:
                 plans.clear()

@@ -199,6 +199,23 @@ write_one_float32, write_one_float16, write_one_bfloat16 = (
 
 
 @intrinsic
+def prefetch(typingctx, address):
+    """Begin to read a cache line into L1; no error where no memory is."""
+
+    def emit(context, builder, signature, args):
+        byte = ir.IntType(8).as_pointer()
+        function_type = ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
+        function = cgutils.get_or_insert_function(
+            builder.module, function_type, "llvm.prefetch.p0i8"
+        )
+        read, keep, data = _I32(0), _I32(3), _I32(1)
+        builder.call(function, [builder.inttoptr(args[0], byte), read, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), emit
+
+
+@intrinsic
 def address_of(typingctx, array):
     """Address of the first element."""
 
@@ -469,6 +486,20 @@ def no_sums(typingctx):
         return context.make_tuple(builder, signature.return_type, [_constant(_LLVM, 0.0)] * LANES)
 
     return lane_sums(), emit
+
+
+@intrinsic
+def load_sums(typingctx, array, index, step):
+    """LANES vectors: elements of a flat float32 array from `index`, `index` + `step`, … on."""
+
+    def emit(context, builder, signature, args):
+        array, index, step = args
+        pointer = _element(context, builder, signature.args[0], array, index)
+        offsets = (builder.mul(step, _I64(i)) for i in range(LANES))
+        rows = [_load(builder, builder.gep(pointer, [offset])) for offset in offsets]
+        return context.make_tuple(builder, signature.return_type, rows)
+
+    return lane_sums(array, types.int64, types.int64), emit
 
 
 def _product_adder(kind):
