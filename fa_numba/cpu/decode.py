@@ -191,9 +191,7 @@ def _make_products(read, size):
     @njit
     def multiply(w, q, step, x, address, num_keys, heads, rows, width, sums, sums_row):
         """LANES sums for each key and row: of K ∘ q, over each d of the same remainder by LANES."""
-        if rows == 1 and width == 32:
-            multiply_with(w, q, step, x, address, num_keys, heads, 1, 32, sums, sums_row)
-        elif rows == 1 and width == 64:
+        if rows == 1 and width == 64:
             multiply_with(w, q, step, x, address, num_keys, heads, 1, 64, sums, sums_row)
         elif rows == 1 and width == 128:
             multiply_with(w, q, step, x, address, num_keys, heads, 1, 128, sums, sums_row)
@@ -203,9 +201,7 @@ def _make_products(read, size):
     @njit
     def add_values(w, p, o, step, x, address, num_keys, heads, rows, width):
         """O += P V."""
-        if rows == 1 and width == 32:
-            add_with(w, p, o, step, x, address, num_keys, heads, 1, 32)
-        elif rows == 1 and width == 64:
+        if rows == 1 and width == 64:
             add_with(w, p, o, step, x, address, num_keys, heads, 1, 64)
         elif rows == 1 and width == 128:
             add_with(w, p, o, step, x, address, num_keys, heads, 1, 128)
