@@ -15,13 +15,13 @@ range of keys of some key heads, and all rows, query x query head, that share th
             O += p[n] V[n]
 
 All key heads of a token lie side by side in memory. A task takes them all, if it can, token after
-token, so that it reads memory from one end to the other. A processor then reads ahead: one core of
-an EPYC gets 27 GB/s so, and 13 where it reads 64 rows of a head, then those of the next. Where the
-keys of a head lie side by side instead, a task is of one head. Up to MAX_IN_PLACE rows share a key
-head, each four of them a register of K or V.
+token, so that it reads memory from one end to the other. The processor then reads ahead: one core
+of an EPYC reads 27 GB/s in this order, and 13 where it reads 64 rows of a head, then those of the
+next. If the keys of a head lie side by side instead, a task is of one head.
 
-For more rows a tile of one head is copied to the cache first, as in `forward`, and P V is the same
-product of tiles; so it is where head_dim is no multiple of LANES.
+K and V are read where they lie if at most MAX_IN_PLACE rows share a key head; a register of K or V
+then serves up to four rows. For more rows, and where head_dim is no multiple of LANES, a tile of one
+head is copied to the cache first, as in `forward`, and P V is the same product of tiles.
 
 The keys are split where there are too few tasks for all threads. Each part then writes its
 normalised O and its lse, and `merge` adds them.
