@@ -20,7 +20,7 @@ of an EPYC reads 27 GB/s in this order, and 13 where it reads 64 rows of a head,
 next. If the keys of a head lie side by side instead, a task is of one head.
 
 K and V are read where they lie if at most MAX_IN_PLACE rows share a key head; a register of K or V
-then serves up to four rows. For more rows, and where head_dim is no multiple of LANES, a tile of one
+then serves up to four rows. For more rows, and if head_dim is no multiple of LANES, a tile of one
 head is copied to the cache first, as in `forward`, and P V is the same product of tiles.
 
 The keys are split where there are too few tasks for all threads. Each part then writes its
