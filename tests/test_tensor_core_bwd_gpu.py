@@ -152,6 +152,9 @@ def test_counters_small():
     assert (counters == 1000).all()
 
 
+DISTINCT_HEADS = 7  # of K and V
+
+
 def make_case(case, dtype):
     """Arguments on the GPU, the definition's gradients in float64, and those of plain code."""
     return make_masked_case(case, dtype, ())
@@ -165,16 +168,27 @@ def make_masked_case(case, dtype, mask):
         options["alibi_slopes"] = slopes_of(num_heads)
     rng = np.random.default_rng(sum(case))
     kind = DTYPES[dtype]
-    q, dout = (rng.standard_normal((batch, seqlen_q, num_heads, head_dim)) for _ in range(2))
-    k, v = (rng.standard_normal((batch, seqlen_k, num_kv_heads, head_dim)) for _ in range(2))
+    # Of many heads the definition would take minutes: they are copies of a few.
+    kv_heads = min(num_kv_heads, DISTINCT_HEADS)
+    heads = kv_heads * (num_heads // num_kv_heads)
+    q, dout = (rng.standard_normal((batch, seqlen_q, heads, head_dim)) for _ in range(2))
+    k, v = (rng.standard_normal((batch, seqlen_k, kv_heads, head_dim)) for _ in range(2))
     dout, q, k, v = (x.astype(kind) for x in (dout, q, k, v))
     if "softcap" in options:
         q *= kind(8)  # scores that a cap changes
     out, lse = reference.attention(q, k, v, **options, dtype=kind)
     want = reference.attention_bwd(dout, q, k, v, **options)
     plain = reference.attention_bwd(dout, q, k, v, **options, dtype=kind)
-    args = [cupy.asarray(x) for x in (dout, q, k, v, out, lse.astype(np.float32))]
-    return args, want, plain
+
+    def all_heads(x, number, axis=2):
+        return x.take(np.arange(number) % x.shape[axis], axis)
+
+    numbers = num_heads, num_kv_heads, num_kv_heads
+    want, plain = ([*map(all_heads, grads, numbers)] for grads in (want, plain))
+    dout, q, out = (all_heads(x, num_heads) for x in (dout, q, out))
+    k, v = (all_heads(x, num_kv_heads) for x in (k, v))
+    lse = all_heads(lse.astype(np.float32), num_heads, axis=1)
+    return [cupy.asarray(x) for x in (dout, q, k, v, out, lse)], want, plain
 
 
 def assert_right(got, want, plain):
