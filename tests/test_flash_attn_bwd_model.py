@@ -28,6 +28,7 @@ CASES = [
     ((1, 140, 390, (2, 1), 72, True, 2), {"softcap": 15.0}),  # in step
     thorough((1, 260, 390, (2, 1), 64, True, 2), {}),  # in step; masks as bits
     thorough((1, 260, 140, (2, 2), 64, True, 1), {"alibi_slopes": SLOPES[:2]}),
+    thorough((1, 140, 260, (2, 1), 64, False, 2), {"window_size": (-1, 40)}),  # in step
     ((1, 140, 260, (1, 1), 40, True, 2), {"softcap": 15.0}),
     thorough((1, 140, 260, (2, 1), 128, False, 2), {}),
     ((1, 90, 130, (2, 1), 64, False, 1), ALL_MASKS),
