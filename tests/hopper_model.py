@@ -270,7 +270,7 @@ class Model:
         return (tile + layouts.tile_offset(row, col, rows)) // 2
 
     def _part(self, tensor_map, col, row, head, batch):
-        """What a box has of an array: its rows that are there, 64 columns; and the box's rows."""
+        """The rows of a box that lie in the array, 64 columns of each, and its number of rows."""
         array, rows, *windows = self.maps[tensor_map]
         end = row + rows
         if windows:

@@ -332,7 +332,7 @@ def test_decode_heads_first(rng, dtype, group):
 
 @pytest.mark.parametrize("num_heads", [3, 12])
 def test_decode_reads_no_key_beyond_the_last(rng, num_heads):
-    """What a cache holds after the keys of a sequence may be anything."""
+    """A cache may have any numbers after the keys of a sequence."""
     q, k, v = make_qkv(rng, 2, 1, 90, num_heads, 3, 64)
     lens = np.array([70, 37], np.int32)
     want = cpu.flash_decode(q, k, v, lens)
