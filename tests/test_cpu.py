@@ -32,6 +32,7 @@ from hypothesis import strategies as st
 from fa_numba import cpu, reference
 from fa_numba.cpu import attention, decode, exponential, plans, rows, threads, vectors
 from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, WIDTH
+from fa_numba.tiling.block_sizes import ceil_div
 
 DTYPES = ["float32", "float16", "bfloat16"]
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
@@ -328,6 +329,15 @@ def test_decode_heads_first(rng, dtype, group):
     want = cpu.flash_decode(q, k, v, lens)
     for x, y in zip(cpu.flash_decode(q, *heads_first, lens), want, strict=True):
         assert_same(x, y)
+
+
+@pytest.mark.parametrize("rows", range(1, decode.MAX_IN_PLACE + 1))
+def test_sums_of_rows_in_place_fit(rows):
+    """They lie where the tiles of K and V do: LANES keys, each LANES numbers for each row."""
+    heads = decode.MAX_ROWS // (ceil_div(rows, vectors.ROWS) * vectors.ROWS)
+    sums_row = (heads * rows // 2 * 2 + 1) * vectors.LANES
+    last = (vectors.LANES - 1) * sums_row + heads * rows * vectors.LANES
+    assert last <= decode.Q - decode.K
 
 
 @pytest.mark.parametrize("num_heads", [3, 12])

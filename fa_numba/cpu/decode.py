@@ -68,7 +68,9 @@ from fa_numba.cpu.vectors import (
 )
 
 MAX_ROWS = 256  # of a task
-MAX_IN_PLACE = 4  # rows that share a key head, and read K and V where they lie
+# Rows that share a key head, and read K and V where they lie. More would need more room for the
+# sums of `scores_in_place`, which lie where the tiles of K and V do.
+MAX_IN_PLACE = 4
 # Where things are in a thread's workspace; rows of ROW numbers, except S: rows of BLOCK_N.
 K, V = 0, BLOCK_N * ROW
 Q = V + BLOCK_N * ROW

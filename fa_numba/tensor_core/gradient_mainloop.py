@@ -206,8 +206,8 @@ class TileFunctions(NamedTuple):
 
 
 @functools.cache
-def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT=False, BITS=False):
-    """`TileFunctions` for these constants; BITS as for `make_score_functions`."""
+def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT=False):
+    """`TileFunctions` for these constants."""
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on are 0
     KV_PANEL, Q_PANEL = BLOCK_N * ROW_BYTES, BLOCK_M * ROW_BYTES  # bytes of 64 columns
@@ -224,6 +224,8 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT
     S_LENGTH = BLOCK_M // 2  # registers
     by_rows, by_columns, by_registers = wgmma_products_of(DTYPE)
     pack = forward.pack_of(DTYPE)
+    # A causal mask as bits was measured to gain with 128 queries in a tile: docs/notes/backward.md.
+    BITS = BLOCK_M == 128 and CAUSAL and WINDOW == (-1, -1)
     scores = make_score_functions(BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, pack, BITS)
     unit_of, cap, mask_tile, exponentiate = scores
     gradients = make_gradient_functions(BLOCK_M, pack, SOFTCAP > 0)
