@@ -32,7 +32,7 @@ HEADS = ((32, 32), (32, 8))  # of the query, of K and V
 BACKENDS = {"SDPA cuDNN": SDPBackend.CUDNN_ATTENTION, "SDPA FA2": SDPBackend.FLASH_ATTENTION}
 ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-22}
 REPEATS = 10
-CALLS, REPLAYS = 5, 5  # of a CUDA graph
+CALLS, REPLAYS = 5, 15  # of a CUDA graph
 
 
 def main():

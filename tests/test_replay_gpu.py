@@ -4,6 +4,7 @@ The measure is the same call by way of Numba's dispatcher, or at least with noth
 bit.
 """
 
+import gc
 import subprocess
 import sys
 import threading
@@ -340,6 +341,24 @@ for _ in range(3):
 assert "cupy" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+
+
+def test_small_a_call_that_compiles_keeps_no_array(monkeypatch):
+    monkeypatch.setattr(launching.kernel_cache, "load", lambda *_: None)
+
+    def call():
+        x = cupy.zeros((1, 32, 1, 32), "float32")
+        fa_numba.flash_attn_v2(x, x, x, softcap=0.7137)  # a kernel of its own
+
+    pool = cupy.get_default_memory_pool()
+    gc.collect()
+    gc.disable()
+    try:
+        before = pool.used_bytes()
+        call()
+        assert pool.used_bytes() == before
+    finally:
+        gc.enable()
 
 
 @each_library

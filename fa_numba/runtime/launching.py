@@ -22,6 +22,7 @@ import contextlib
 import copy
 import ctypes
 import functools
+import gc
 import importlib
 import math
 import struct
@@ -305,7 +306,12 @@ def _load(dispatcher, signature, device):
 def _compile(dispatcher, signature):
     """Return the entry name and machine code of a kernel, from Numba."""
     define_conversions()
-    compiled = dispatcher.compile(signature)
+    try:
+        compiled = dispatcher.compile(signature)
+    finally:
+        # Numba leaves an exception in a reference cycle. Its traceback holds the frames of all
+        # callers, and so their arrays.
+        gc.collect()
     if compiled.cooperative or compiled.launch_config_sensitive:
         raise NeedsDispatcherError
     library = compiled._codelibrary
