@@ -34,7 +34,7 @@ multiplies the sums dQ, dK and dV in the end.
 
 A head_dim below 64, or between 64 and 128, is zero-padded to that.
 
-On an H200 it ran at 1.04 to 1.52 times the speed of cuDNN: float16, head_dim 64 and 128, n = 512 to
+On an H200 it ran at 1.01 to 1.52 times the speed of cuDNN: float16, head_dim 64 and 128, n = 512 to
 16384, full and causal (benchmarks/results/tensor_core_bwd.json). A thread block for each tile of
 keys, not persistent, was 1.02 to 1.06 times slower at n = 8192 in three of four cases, 1.02 times
 faster in one, and 1.03 to 1.31 times slower at n = 512 and 2048.
