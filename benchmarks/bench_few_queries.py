@@ -1,4 +1,4 @@
-"""How fast is attention where a tile of queries for each SM is more than there is?
+"""How fast is attention with fewer tiles of queries than SMs?
 
 Few queries with many keys, where the keys must be split, and small problems. `flash_attn` and the
 kernel that it takes, beside PyTorch's attention.

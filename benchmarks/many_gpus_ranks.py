@@ -1,4 +1,4 @@
-"""What bench_many_gpus runs on each GPU: `python -m fa_numba.distributed.run -n 2 <this file>`.
+"""Program of bench_many_gpus on each GPU: `python -m fa_numba.distributed.run -n 2 <this file>`.
 
 Arguments: a file for the rows, and the seconds that the ranks have. Rank 0 writes the file after
 each measurement, and decides what there is still time for.

@@ -4,11 +4,10 @@
     compute-sanitizer --tool racecheck python -m benchmarks.racecheck_ring named --rows 8
 
 racecheck reports flash_attn_bwd_persistent: the producer's bulk copy of lse and delta rows writes
-where consumers have read. This is that ring and nothing else: a producer
-copies rows of 64 numbers to one of two stages and the copy reports to the mbarrier "full"; 8 warps
-read the row, and then release the stage to the producer by the mbarrier "empty". Here every
-lane but the first of its warp sleeps before it reads. The forms differ in how a warp says that it
-has read:
+where consumers have read. This is that ring and nothing else: a producer copies rows of 64 numbers
+to one of two stages and the copy reports to the mbarrier "full"; 8 warps read the row, and then
+release the stage to the producer by the mbarrier "empty". Here every lane but the first of its warp
+sleeps before it reads. The forms differ in how a warp says that it has read:
 
 named     all 256 threads meet at a named barrier, then lane 0 of each warp arrives: as the kernels
 every     each of the 256 threads arrives for itself: nothing to prove

@@ -1,6 +1,6 @@
 """A small language model of nanoGPT's shape, to train with one attention function or another.
 
-Its data are a few batches of random tokens, seen again and again until it knows them by heart.
+Its data are a few batches of random tokens, seen again and again until it has learnt them.
 """
 
 import torch

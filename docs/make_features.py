@@ -46,7 +46,7 @@ STEP = No("`lazy_softmax_attn` is a step on the way, with `causal` alone")
 NO_SCORES = No("linear attention has no scores that could be masked, capped or scaled")
 FA1_ONLY = No("block-sparse attention is FlashAttention-1's; a window skips tiles everywhere")
 TRAINING = No("dropout is for training: in `flash_attn` and the kernels of lessons 06 to 08")
-PACKED_DROPOUT = No("packed sequences have no dropout yet")
+PACKED_DROPOUT = No("packed batches have no dropout")
 CHOSEN = No("its problems are all chosen")
 SEE_PAGED = No("`paged_attn_decode` is there for it")
 
@@ -288,9 +288,7 @@ TABLES = {
             },
             "on a GPU, float16 and bfloat16": {
                 LADDER: "test_gpu::test_16_bits[{}]",
-                "flash_attn_bwd_registers": No(
-                    "its cases of 16 bits are on the CPU engine, so far"
-                ),
+                "flash_attn_bwd_registers": No("its cases of 16 bits run on the CPU engine alone"),
             },
         },
     ),
@@ -681,8 +679,8 @@ def page(tables=TABLES, nodes=None):
 _HEAD = """# What each function has, and which test says so
 
 A number says how many cases test that feature of that function, and leads to their file; with the
-pointer on it, it says the name of the test. All names are listed [below](#the-tests). – stands
-where a feature does not apply. Behind the tables are {cases} different cases. {on_gpu} of them need
+pointer on it, it says the name of the test. All names are listed [below](#the-tests). – means that
+a feature does not apply. Behind the tables are {cases} different cases. {on_gpu} of them need
 a GPU (`pytest -m gpu`). The others need none: they run kernels on the CPU engine, run what is
 compiled for the CPU, or compile for a GPU. The README says what has run on which GPU.
 

@@ -1,7 +1,7 @@
 """The choice by measured times: of the kernels that can, the fastest on the most similar problem.
 
-fastest.json holds the times of a few hundred problems for each GPU that was measured, so far an
-H100 and an H200; ``python -m benchmarks fastest`` measures them and writes the file. Nothing is
+fastest.json holds the times of a few hundred problems for each GPU that was measured, an H100 and
+an H200; ``python -m benchmarks fastest`` measures them and writes the file. Nothing is
 timed in a call. On a GPU that nobody has measured, the times of one of the same compute capability
 decide, else those of the first, with one exception: see `TF32_PAYS_OFF`. ``python -m benchmarks
 choice`` measures how good the choice is, at problems that are not in the file.

@@ -1,16 +1,16 @@
 """Attention over several devices.
 
-communicator    the verbs by which ranks talk, and the errors when one is lost
+communicator    the operations by which ranks exchange arrays; errors when one is lost
 in_process      ranks as threads in lock step, on NumPy arrays: to learn from and to test with
 mpi             ranks as processes, by mpi4py
 nccl            ranks as processes, one for each GPU, by CuPy's NCCL
 run             starts these processes: python -m fa_numba.distributed.run
 board, lost     how processes find each other, and find out which one is lost
 layouts         which rank holds which tokens: contiguous, striped, zigzag; shard, unshard
-parts           what a rank's queries see of the keys that are here: the kernels' own options
+parts           which of the keys here a rank's queries see, as options of a kernel
 local_attn      attention of one part on the rank's own device
 merge           partial results merged, over steps and over ranks
-ring            queries stay, keys travel: ring_attn, ring_attn_grad
+ring            each rank keeps its queries, and keys move on: ring_attn, ring_attn_grad
 ulysses         tokens exchanged for heads: ulysses_attn, ulysses_attn_grad
 tree            one query, keys on all ranks: tree_decode
 paged           the paged cache over several devices: by heads, or by pages

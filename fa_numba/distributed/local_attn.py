@@ -12,9 +12,9 @@ bits and return float32.
 
 `flash_attn_persistent` can do so too, and is a little faster alone. But NCCL moves bytes by thread
 blocks, which need SMs, and a persistent kernel holds all SMs until it ends. The thread blocks of
-`flash_attn_split` end one after the other. In three runs on two H200s with 65536 tokens each, a
-zigzag ring took 150, 110 and 146 ms with the first kernel, and 112, 110 and 110 ms with the second.
-The cause is not proved: see docs/notes/many_gpus.md.
+`flash_attn_split` end one after the other. In four runs on two H200s with 65536 tokens each, a
+zigzag ring took 150, 110, 146 and 111 ms with the first kernel, and 110 to 112 with the second. The
+cause is not proved: see docs/notes/many_gpus.md.
 """
 
 import functools

@@ -5,8 +5,8 @@ flash_attn_v1   tiles; walks the keys outside, the queries inside out, l, m move
 flash_attn_v2   walks the queries outside, the keys inside        out, lse moved once   <- this file
 
 A thread block keeps one tile of queries, its m_i, l_i and out on chip and walks the tiles of K and
-V. Thread blocks no longer share rows of out, so there is one for every tile of queries, not only
-one for every head, and out is divided by l_i once, after the last tile.
+V. A row of out belongs to one thread block. So there is one for every tile of queries, not only one
+for every head, and out is divided by l_i once, after the last tile.
 
 Dropout is decided tile by tile (`dropout`). A dropped entry is stored as −p (P is never negative,
 so the sign is free): the row sum uses |p|, the product with V only the positive entries.

@@ -2,7 +2,7 @@
 
 flash_attn_v2_unsigned   a thread computes one score: two loads from shared memory for each FMA
 flash_attn_v2_4x4        a thread computes 4 x 4 scores: one load for two FMAs         <- this file
-flash_attn_registers     8 x 8 scores, and all that then is the limit
+flash_attn_registers     larger tiles in registers: one load for 4 FMAs
 
 An SM makes 128 FMAs in a cycle and loads 32 numbers from shared memory. So a thread that loads two
 numbers for each FMA leaves seven of eight FMA units idle. Here a thread loads four numbers of Q and
@@ -11,7 +11,7 @@ Changed since flash_attn_v2_unsigned:
 
 - s is a tile of 4 × 4 registers, acc and pv are tiles of 4 rows. Two neighbours among a thread's
   rows or columns are TX apart, so that the threads of a warp read neighbouring addresses.
-- Q and K stand transposed in shared memory: the loop over d reads rows of them.
+- Q and K are transposed in shared memory: the loop over d reads rows of them.
 - The threads of a row of scores are in one warp. They reduce it by shuffles, without a barrier.
 - P overwrites K, and so the tiles have 64 × 64 numbers within 48 KiB.
 

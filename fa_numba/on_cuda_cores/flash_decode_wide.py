@@ -7,7 +7,7 @@ flash_decode_mma                  tensor cores; 16-bit caches, from sm_80 on
 flash_decode_gather               cp.async to shared memory, tensor cores; 16-bit caches, sm_90a
 
 flash_decode reads contiguous caches, paged_attn_decode paged ones. The others read both, with pages
-of any size; to flash_decode_gather a page of one key costs no more than a page of 16.
+of any size; flash_decode_gather needs no more instructions for pages of one key than for larger.
 
 Decoding reads each key once and computes little with it, so its speed depends on the number of
 bytes in flight. Here the loop over keys has no barrier, and K and V are not staged in shared

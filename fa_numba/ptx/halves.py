@@ -1,10 +1,10 @@
 """The two 16-bit halves of a register: compare them with a limit, and put halves together.
 
-keep_pair     a half stays where its random bits are at least the limit, and becomes 0 elsewhere
+keep_pair     a half is kept where its random bits are at least the limit, and is 0 elsewhere
 keep_mask     the same as a mask: 0xFFFF or 0 in each half
 low_bits      a mask of the lowest bits
 byte_permute  four bytes of two registers
-word          a number that stays in 32 bits
+word          a number that is kept in 32 bits
 
 The low 15 bits of a half are compared as a float16, whose order for positive numbers is that of the
 bits; a NaN counts as larger than the limit. So one instruction compares two halves. The limit must

@@ -7,7 +7,7 @@ graphs         launches that a replay repeats, as a CUDA graph
 kernel_cache   compiled kernels on disk
 tensor_maps    descriptors of arrays for TMA, made once for each address
 bfloat16       conversions of bfloat16 that replace numba-cuda's
-numpy_names    a NumPy name that numba-cuda still asks for
+numpy_names    a NumPy name that NumPy has dropped and numba-cuda needs
 
 The caches of a call
 --------------------
@@ -28,7 +28,7 @@ skips 4 and 5, a hit in 4 skips 5:
                       its kernels. Addresses that come back get one of their own, up to 64 for each
                       replay and stream; one more graph is set to all others.
 
-fa_numba.torch has a cache before 1, eager._plans, of which a hit skips PyTorch's dispatcher too.
+fa_numba.torch has a cache before 1, eager._plans; a hit in it skips PyTorch's dispatcher too.
 Beside them, tensor_maps._maps keeps the tensor maps of each address, and every job of
 dispatch is itself replayed, so that the choice of a kernel is made once for each key of its own.
 
@@ -43,7 +43,7 @@ launching      CUDADispatcher: .targetoptions, .extensions, .compile, .typeof_py
 kernel_cache   .py_func, .targetoptions and the closures of kernels; ._defn of an intrinsic;
                .mangling_args of a type
 bfloat16       numba.cuda.bf16, whose conversions it overrides by lower_cast
-numpy_names    numpy.row_stack, which numba-cuda asks for
+numpy_names    numpy.row_stack, which numba-cuda overloads
 arrays         as_cuda_array, external_stream and gpus, which are public
 Outside of this room: ptx/ and on_cuda_cores/packets.py (intrinsics), simt/hook.py, names.py and
 signatures.py (the engine replaces the dispatcher), analysis/ (machine code, probes and lint of

@@ -7,7 +7,7 @@ the kernel and its functions close over. Only kernels of this package are kept, 
 source is in the key.
 
 The files are in $FA_NUMBA_CACHE, by default ~/.cache/fa_numba; set it to the empty string to keep
-none. A file that has not been used for two months is removed.
+none. A file that has not been used for 60 days is removed.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Launches a compiled kernel through the driver API: a few µs; Numba's dispatcher takes about 100.
+"""Launches a compiled kernel by the driver API: a few µs; Numba's dispatcher takes more than 100.
 
 Numba's dispatcher examines every argument of every launch again: it reads the array interface,
 infers a type, finds the code compiled for it, and unpacks the array again. This module does that

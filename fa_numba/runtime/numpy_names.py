@@ -1,4 +1,4 @@
-"""Restores a name that NumPy 2.5 dropped and numba-cuda 0.30 still asks for.
+"""Restores a name that NumPy 2.5 dropped and numba-cuda 0.30 needs.
 
 numba-cuda 0.30 overloads `numpy.row_stack`, another name of `numpy.vstack`, when it compiles its
 first kernel. Without the name, every compilation fails. numba-cuda is in maintenance mode and will

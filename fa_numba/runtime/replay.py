@@ -1,19 +1,19 @@
 """Replays a call: repeats its recorded allocations and launches without running its function again.
 
-The first call of flash_attn_v2(q, k, v), once its arguments are checked, comes down to this:
+After its checks the first call of flash_attn_v2(q, k, v) does this:
 
     out = empty(...)
     lse = empty(...)
     launch(prepared, [q, k, v, out, lse])
     return out, lse
 
-Next time with arrays of the same layouts, and the same options, we do those steps and nothing else.
+A later call with the same layouts and options does these steps and nothing else.
 
 On a GPU a function of this package depends on its arrays only by their layouts, by whether they
 begin at a multiple of 16 bytes, and, for a tensor map, by their addresses. Its first call with some
 layouts and options (`what_decides`) is recorded (`Recording`): its allocations, the numbers that
-it computes from addresses and from a seed, its launches. A later call with the same layouts and
-options repeats these steps with its own arrays and seed (`_make_replay`).
+it computes from addresses and from a seed, its launches. A later call repeats these steps with its
+own arrays and seed (`_make_replay`).
 """
 
 import functools

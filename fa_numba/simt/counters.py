@@ -1,4 +1,4 @@
-"""What a warp's access costs: the meter's model of a GPU's memory.
+"""The cost of a warp's access: the meter's model of a GPU's memory.
 
 A *request* is one load or store of one warp. In global memory it moves whole 32-byte sectors:
 a warp that reads 32 neighbouring floats needs 4, one that reads a column of a matrix up to 32.

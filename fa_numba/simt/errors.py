@@ -1,4 +1,4 @@
-"""What goes wrong in a kernel, said in the learner's own terms.
+"""Errors in a kernel, said in the learner's own terms.
 
 Every error names the line, the array, the thread and the block. `Site` is a place in
 the learner's source; `explain` removes the engine's frames from a traceback so that the

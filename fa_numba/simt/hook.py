@@ -2,7 +2,7 @@
 
 Only the subscript of kernel objects is replaced, and what would touch a driver: to_device and
 friends, and compilation at decoration time for kernels with a signature. This module and
-`names` are the only ones that know Numba's inside.
+`names` are the only ones that know Numba's internals.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""What names mean inside a kernel.
+"""The meaning of names inside a kernel.
 
 A kernel's globals and closure are looked up at each launch and resolved by value, so that
 `from numba import cuda`, `import numba.cuda as c` and `from numba.cuda import threadIdx` all

@@ -1,4 +1,4 @@
-"""What one launch did, counted: the result of `simt.trace`."""
+"""The counts of one launch: the result of `simt.trace`."""
 
 import math
 from dataclasses import dataclass, field

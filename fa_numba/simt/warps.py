@@ -1,4 +1,4 @@
-"""What threads do together: barriers, shuffles and votes.
+"""Operations of several threads: barriers, shuffles and votes.
 
 Threads are numbered x fastest, then y, then z; 32 consecutive ones are a warp. Here a lane
 value is laid out as (threads, blocks), or (warps, 32, blocks) after padding the last warp.

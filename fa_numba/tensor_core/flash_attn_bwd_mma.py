@@ -1,4 +1,4 @@
-"""FlashAttention's backward pass with mma.sync, for GPUs since Ampere. Run on an H200 so far.
+"""FlashAttention's backward pass with mma.sync, for GPUs since Ampere. It has run on Hopper alone.
 
 flash_attn_bwd_registers    a thread computes tiles in registers; S and dP once
 flash_attn_bwd_mma          a warp multiplies tiles in registers; cp.async fetches  <- this file

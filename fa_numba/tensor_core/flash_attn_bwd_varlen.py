@@ -6,7 +6,7 @@ flash_attn_bwd_varlen      (num_tokens, ...)     each as long as it is          
 The tokens of all sequences lie in one row, and cu_seqlens says where each begins: sequence b is
 tokens cu_seqlens[b] to cu_seqlens[b + 1]. Tiles and products are those of
 flash_attn_bwd_persistent (`gradient_mainloop`), and the three ways to sum dQ (`dq_parts`). Three
-things are new.
+things differ.
 
 - Copies that end with the sequence. Tiles begin with a sequence, but seldom end with one. TMA
   copies them by maps of windows (`runtime.tensor_maps.windows_of`), which zero-pad past the end of

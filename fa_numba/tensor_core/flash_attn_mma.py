@@ -16,7 +16,7 @@ for a new maximum (`lazy_rescaling`), which also leaves registers for larger til
 
 On an H200 at n = 8192 it reached about 410 (350) TFLOP/s at head_dim 128 and 360 (340) at 64, where
 PyTorch's FlashAttention-2 had 350 (320) and 310 (290) in the same run; float16, causal in brackets;
-benchmarks/results/tensor_core.json. It compiles for sm_80, and ran on sm_90 alone.
+benchmarks/results/tensor_core.json. It compiles for sm_80, and has run on sm_90 alone.
 
 Papers: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1 and section 3.3.
 """

@@ -5,7 +5,7 @@ flash_attn_persistent_varlen  (num_tokens, ...)     each as long as it is       
 
 The tokens of all sequences lie in one row, and cu_seqlens says where each begins: sequence b is
 tokens cu_seqlens[b] to cu_seqlens[b + 1]. Tiles, products and softmax are those of
-flash_attn_persistent (`mainloop`). Three things are new.
+flash_attn_persistent (`mainloop`). Three things differ.
 
 - A dynamic tile scheduler. Query tiles differ in work, and only the GPU knows the lengths. Each
   thread block sorts the sequences by their number of keys, the longest first. Then it claims one

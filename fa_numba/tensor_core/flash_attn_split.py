@@ -9,7 +9,7 @@ With few queries there are fewer tiles of them than SMs: 128 queries of 16 heads
 keys. Each stores out and lse of its part in float32, and a second kernel merges them, as in
 Flash-Decoding (`merge_states` explains the ⊕).
 
-A consumer warpgroup computes as in flash_attn_persistent (`mainloop`). Different is:
+A consumer warpgroup computes as in flash_attn_persistent (`mainloop`). The differences:
 
 - A thread block has one work item: no loop over tiles of queries, no second slot for Q, no memory
   for out. The memory that this leaves makes the rings of K and V longer.

@@ -14,8 +14,8 @@ while the other computes its softmax.
 To read it: lesson 13 up to its step 3; then, as they come up, `tma` (the copy), `mbarrier` (when it
 is done), `wgmma` (the products, and which register holds which element), `shared_plan` (the layout
 of shared memory) and `fragments` (the softmax, the same mathematics as in flash_attn_v2). There one
-thread computed one row; here a warpgroup computes 64: the four lanes of a quad hold a row's scores,
-and each lane has parts of two rows.
+thread computes one score; here a warpgroup computes 64 rows: the four lanes of a quad hold a row's
+scores, and each lane has parts of two rows.
 
 On an H200 at n = 4096 it took head_dim 128 from about 410 (340) to 590 (500) TFLOP/s, and 64 from
 360 (320) to 440 (380); float16, causal in brackets; benchmarks/results/tensor_core.json.

@@ -12,8 +12,8 @@ will fill is taken until the load ends, and a thread block that begins has no by
   read one it starts the copies of the tile STAGES iterations ahead, and waits for no other warp;
 - a persistent thread block loops over work units, and the copies go on from one unit to the next;
 - cp.async copies 16 bytes for each lane, from any address: two rows of 256 bytes per instruction.
-  A page of one key costs no more than a page of 16. TMA copies neighbours only, one instruction for
-  each page;
+  Pages of one key take as many instructions as pages of 16. TMA copies neighbours only, one
+  instruction for each page;
 - a lane looks up one key's page an iteration before it is needed, and leaves the address of its row
   of K, or of V, in shared memory; 16 lanes together copy the row;
 - a warp waits for its own copies by counting them: the only barrier is the one before the merge;

@@ -1,6 +1,6 @@
 """Merge the partial results of many rows (⊕, `merge_states`): a second kernel for flash_attn_split.
 
-`combine_wide` (`decode_problem`) has a thread block for each row, and its warps divide the splits:
+`make_combine_wide` (`decode_problem`) gives a row a thread block, whose warps divide the splits:
 right for a few rows, of a decoding step. Thousands of rows fill the GPU by themselves. Here a row
 has one thread for each four columns, and a thread block has as many rows as fit.
 """

@@ -12,7 +12,7 @@ autocast    the dtype of torch.autocast
 seed        the seed of dropout
 distributed rings over several GPUs, by a process group of PyTorch; import it by itself
 
-Both come down to operators that PyTorch knows by name, shapes and gradients, so `torch.compile`
+Both call operators that PyTorch knows by name, shapes and gradients, so `torch.compile`
 keeps them in its graph. A call outside of it that was made before is a replay. CUDA tensors run on
 their GPU and current stream; tensors in CPU memory run as the NumPy arrays that share their memory.
 Nothing in fa_numba imports this package.

@@ -4,7 +4,7 @@ The dispatcher calls a registered operator of Python by way of two Python functi
 gradients and one for the GPU, and converts all arguments for each. A replay needs none of that. So
 `remember` keeps, for a call that passed the checks and ran, a `Plan`: the replays of its forward
 and backward pass. `repeat` finds it for a call with the same layouts and options, and runs it as
-one node of PyTorch's autograd. Anything else goes by way of the operator:
+one node of PyTorch's autograd. All other calls go through the operator:
 
 - while PyTorch traces, transforms or intercepts operators (`_intercepted`);
 - a tensor that is not a plain one in GPU memory (`_is_plain`);

@@ -1,8 +1,8 @@
 """A drawing with controls: `explore(draw, name=values, ...)`.
 
 Where somebody reads and ipywidgets is installed, each choice is a slider and the drawing follows
-it. Elsewhere the drawing is shown for a few settings, one below the other: the same picture is also
-what a page without widgets shows of a live one.
+it. Elsewhere the drawing is shown for a few settings, one below the other: a page without widgets
+shows this picture of a live one, too.
 """
 
 from __future__ import annotations

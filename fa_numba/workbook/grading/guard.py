@@ -1,7 +1,7 @@
 """Restrictions of an answering process: files, processes, memory, size of its output.
 
 This stops accidents and plain attempts, with a clear error. It is no sandbox: docs/grading.md
-says what stays possible.
+says what remains possible.
 """
 
 from __future__ import annotations
