@@ -64,8 +64,8 @@ so. [Every kernel](kernels.md): its GPUs, dtypes and lesson.
 - At most 65535 sequences in a batch, and as many heads: a CUDA grid has no more.
 - A bad argument raises a TypeError or ValueError. The message names the argument, the rule and the
   value that it got.
-- Options are given by name. The name that another library has for one is an error that says what
-  it is called here.
+- Options are given by name. An option by the name that another library has for it is an error,
+  which says its name here.
 - Compiled kernels are kept in `~/.cache/fa_numba`; `FA_NUMBA_CACHE` names another folder, or
   nothing for none. The very first call of a job on a CPU compiles it, which takes some seconds.
 - On a GPU, some options compile another kernel for each value:

@@ -45,7 +45,5 @@ kernel_cache   .py_func, .targetoptions and the closures of kernels; ._defn of a
 bfloat16       numba.cuda.bf16, whose conversions it overrides by lower_cast
 numpy_names    numpy.row_stack, which numba-cuda overloads
 arrays         as_cuda_array, external_stream and gpus, which are public
-Outside of this room: ptx/ and on_cuda_cores/packets.py (intrinsics), simt/hook.py, names.py and
-signatures.py (the engine replaces the dispatcher), analysis/ (machine code, probes and lint of
-compiled kernels), workbook/grading (recognises kernels).
+docs/architecture.md lists the files outside of this room.
 """

@@ -3,8 +3,8 @@
 The blocks of a batch nearly always do the same: the same threads touch the same elements, in
 the same order. So what has happened in a block since it started is kept as a *history*, a path
 in a tree whose edges are accesses and barriers, and all blocks with one history share it. When
-a kernel's loop comes round again, its accesses lead to nodes that exist already, with their
-verdict; the shadow memory is consulted only where history is made.
+a kernel's loop runs again, its accesses lead to nodes that exist already, with their verdict;
+the shadow memory is consulted only where a node is new.
 
 A barrier orders everything before it before everything after it. So histories start anew there:
 at the root that stands for "these elements have been written, and nothing else is known".

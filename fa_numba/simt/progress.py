@@ -1,8 +1,8 @@
 """How far a launch has come: a launch that will take more than a minute says so.
 
-A launch runs batch by batch, and in each batch mostly in one loop around all others. From how much
-of them is done follows how long the rest will take. Short launches do not notice: the clock is read
-once per batch, and in the outermost loop after ever more turns.
+A launch runs batch by batch, and in each batch mostly in one loop around all others. The
+share of them that is done gives the time that the others will take. Short launches lose nothing:
+the clock is read once per batch, and in the outermost loop after ever more iterations.
 """
 
 import itertools

@@ -1,8 +1,8 @@
 """Launches of one thread: Python's own control flow instead of masks.
 
-With one thread there is nothing to do at once. `if`, `while`, `for` and `return` stay what they
-are, variables are assigned and not blended, and loads and stores of single elements take a short
-way. Values, operators, errors and everything else are those of the lockstep machine.
+One thread needs no lockstep. `if`, `while`, `for` and `return` remain Python's, variables are
+assigned and not blended, and loads and stores of single elements take a short way. Values,
+operators, errors and everything else are those of the lockstep machine.
 
     x = a[i] + 1            x = load(a, i) + 1
     while test: A           for _ in while_turns():

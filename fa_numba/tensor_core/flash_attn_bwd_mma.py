@@ -22,7 +22,7 @@ ways, dSᵀ and K by columns for dQ: nothing else is ever transposed.
 A head_dim below 64, or between 64 and 128, is zero-padded to that.
 
 On an H200 it was 1.01 to 1.07 times as fast as PyTorch's FlashAttention-2 at n = 512, and 1.04 to
-1.13 times beyond: float16, head_dim 64 and 128, full and causal;
+1.14 times beyond: float16, head_dim 64 and 128, full and causal;
 benchmarks/results/tensor_core_bwd.json.
 
 Paper: FlashAttention-2, arXiv:2307.08691, Algorithm 2.

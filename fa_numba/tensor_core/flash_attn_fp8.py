@@ -23,8 +23,8 @@ it. Differences to flash_attn_persistent:
   rounding and truncation reduce them as they reduce out, which is divided by them.
 
 Each of three consumer warpgroups runs S, softmax and P V strictly in order, so S and P V can share
-registers. One warp of each shares an exp unit; named barriers let one of the three at a time use
-it, while the others multiply and round.
+registers. Three warps, one of each warpgroup, share an exp unit; named barriers let one at a time
+use it, while the others multiply and round.
 
 The softmax rescales lazily, as in `lazy_rescaling`, but m_i stays below the row's maximum by at
 most LAZY powers of 2: a larger P leaves fewer bits for the small values.

@@ -20,8 +20,8 @@ flash_attn_persistent (`mainloop`). Three things differ.
 - Stores that end with the sequence. A warp whose rows belong to two sequences stores its own rows
   one by one instead of by TMA.
 
-On an H200, 8 sequences of 2048 take 658 (584) TFLOP/s at head_dim 128 and 530 (445) at 64, the
-padded batch of them 685 (587) and 525 (444); 8 of 561 to 3500 tokens take 646 (595) and 522 (465).
+On an H200, 8 sequences of 2048 run at 663 (584) TFLOP/s at head_dim 128 and 528 (442) at 64, the
+padded batch of them at 690 (588) and 530 (448); 8 of 561 to 3500 tokens at 651 (595) and 523 (460).
 float16, causal in brackets; benchmarks/results/tensor_core_masks.json.
 
 Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608.

@@ -1,4 +1,4 @@
-"""Kernels of lessons that stand in for a learner's until theirs passes, and that no room has."""
+"""Kernels that a lesson runs until the learner's own pass, and that no other file has."""
 
 import functools
 

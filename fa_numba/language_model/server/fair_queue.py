@@ -2,9 +2,9 @@
 
 With one queue for all, a client that sends a thousand requests lets all others wait for them. Here
 each client has a counter of the tokens computed for it. The next request is the oldest one of the
-client with the lowest counter. A client that comes back after a pause has saved nothing up: its
-counter is raised to the lowest one of those that wait, or, if none waits, to that of the client
-that was let in last.
+client with the lowest counter. A pause gives a client no advantage: when it comes back, its counter
+is raised to the lowest one of those that wait, or, if none waits, to that of the client that was
+let in last.
 
 Preempted requests come first of all: pages, or time, were already spent on them.
 

@@ -1,7 +1,7 @@
 """Text of tokens as they come, up to a stop string.
 
-Text that may be the beginning of a stop string is held back until that is known: a client that was
-sent it cannot be asked to forget it.
+Text that may be the beginning of a stop string is held back until that is known: a server cannot
+take back text that it has sent.
 """
 
 

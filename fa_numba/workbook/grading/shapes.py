@@ -1,7 +1,7 @@
-"""A shape that is no constant, said before anything that follows from it.
+"""A shape that is no constant is reported before the errors that follow from it.
 
-On the engine `cuda.shared.array(n, float32)` runs with any n; on a GPU it does not compile. What a
-learner sees first would otherwise be an index error of a tile whose size is wrong.
+On the engine `cuda.shared.array(n, float32)` runs with any n; on a GPU it does not compile.
+Without this report a learner would first see an index error of a tile whose size is wrong.
 """
 
 from __future__ import annotations
