@@ -14,8 +14,10 @@ will fill is taken until the load ends, and a thread block that begins has no by
 - cp.async copies 16 bytes for each lane, from any address: two rows of 256 bytes per instruction.
   Pages of one key take as many instructions as pages of 16. TMA copies neighbours only, one
   instruction for each page;
-- a lane looks up one key's page an iteration before it is needed, and leaves the address of its row
-  of K, or of V, in shared memory; 16 lanes together copy the row;
+- cp.async also copies the pages of the keys from the block table, STAGES iterations before the keys
+  themselves, so no lane waits for a page;
+- a lane leaves the address of its key's row of K, or of V, in shared memory; 16 lanes together copy
+  the row;
 - a warp waits for its own copies by counting them: the only barrier is the one before the merge;
 - a key past the end is read from the last key instead, and masked.
 
@@ -37,9 +39,9 @@ from numba import cuda, float32, int32, uint32, uint64
 from fa_numba.constants import NEG_INF, ZERO
 from fa_numba.on_cuda_cores.decode_problem import Pages, divide, launch, make_page_of
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
-from fa_numba.ptx.cp_async import cp_async_16, cp_async_commit, cp_async_wait
+from fa_numba.ptx.cp_async import cp_async_4, cp_async_16, cp_async_commit, cp_async_wait
 from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
-from fa_numba.ptx.statement import global_address
+from fa_numba.ptx.statement import global_address, shared_address
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.decoding import (
@@ -70,8 +72,7 @@ RINGS = {1: (8, 6), 2: (8, 3), 3: (4, 4), 4: (4, 3)}  # by panels of 64 columns:
 PANEL_BYTES = KEYS * ROW_BYTES  # 64 columns of 16 keys
 CHUNK_BYTES = 16  # of a lane's copy
 
-# Elements of `location`, that of a lane's key in a cache.
-PAGE, OFFSET = 0, 1
+PAGE_BYTES = 4  # of a number in block_table
 
 
 def shared_bytes(HEAD_DIM, WARPS, STAGES):
@@ -127,6 +128,7 @@ def make_flash_decode_gather(
     K_BYTES = STAGE_BYTES // 2
     PENDING = STAGES - 1  # stages that may be in flight while one is read
     FRAGMENTS, ADDRESSES_SHAPE = (STEPS, 4), (WARPS, 32)
+    PAGES_SHAPE = (WARPS, STAGES, KEYS) if PAGED else (1, 1, 1)
     STATE_SHAPE, PARTS_SHAPE = (WARPS, ROWS), (WARPS, ROWS, HEAD_DIM)
     keys_of_split = make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW)
     begin_unit = make_begin_unit(ROWS, WARPS, CAUSAL, WINDOW)
@@ -148,28 +150,37 @@ def make_flash_decode_gather(
         return ahead[UNIT] < sizes.num_units
 
     @cuda.jit(device=True, forceinline=True)
-    def look_up(location, ahead, block_table, page_args, lane):
-        """Start to load the page of this lane's key, and compute its offset in that page."""
-        n = min(ahead[N] + lane % KEYS, ahead[N_END] - 1)
-        location[PAGE], location[OFFSET] = ahead[BATCH], n
-        if PAGED:
-            page, location[OFFSET] = page_and_offset(n, page_args)
-            location[PAGE] = block_table[uint64(ahead[BATCH]), uint64(page)]
+    def key_of(place, lane):
+        """This lane's key in the iteration at `place`; past the end it is the last one."""
+        return min(place[N] + lane % KEYS, place[N_END] - 1)
 
     @cuda.jit(device=True, forceinline=True)
-    def row_of(cache, location, kv_head):
-        page, offset = uint64(location[PAGE]), uint64(location[OFFSET])
-        return global_address(cache[page, offset, uint64(kv_head)])
+    def copy_pages(pages, place, table, lane):
+        """Start to copy the pages of the keys of the iteration at `place`."""
+        if lane < KEYS:
+            block_table, page_args = table
+            page, _ = page_and_offset(key_of(place, lane), page_args)
+            row = global_address(block_table[uint64(place[BATCH])])
+            source = row + uint64(page) * uint64(block_table.strides[1])
+            cp_async_4(shared_address(pages) + PAGE_BYTES * lane, source, PAGE_BYTES)
 
     @cuda.jit(device=True, forceinline=True)
-    def load_stage(stage, addresses, location, caches, kv_head, lane):
+    def row_of(cache, page, offset, kv_head):
+        return global_address(cache[uint64(page), uint64(offset), uint64(kv_head)])
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_stage(stage, addresses, pages, ahead, caches, lane):
         """Copy rows of K, then of V: a lane gives one row's address, and copies a piece of many."""
-        k_cache, v_cache, _, _ = caches
-        row = row_of(k_cache, location, kv_head)
+        k_cache, v_cache, _, page_args = caches
+        page, offset = ahead[BATCH], key_of(ahead, lane)
+        if PAGED:
+            _, offset = page_and_offset(offset, page_args)
+            page = pages[uint64(lane % KEYS)]
+        row = row_of(k_cache, page, offset, ahead[KV_HEAD])
         if lane >= KEYS:
-            row = row_of(v_cache, location, kv_head)
+            row = row_of(v_cache, page, offset, ahead[KV_HEAD])
         addresses[uint64(lane)] = row
-        cuda.syncwarp()  # all addresses are known
+        cuda.syncwarp()  # all addresses are known, and the pages are read
         piece = lane % LANES
         for i in range(COPIES):
             r = i * ROWS_AT_ONCE + lane // LANES
@@ -179,13 +190,15 @@ def make_flash_decode_gather(
                 cp_async_16(tile + CHUNK_BYTES * ((piece ^ r) & 7), source, CHUNK_BYTES)
 
     @cuda.jit(device=True, forceinline=True)
-    def load_next(ahead, location, stage, addresses, caches, lane, warp, seq_lens, sizes):
-        """Copy the keys of the warp's next iteration; then look up the pages of the one after."""
+    def load_next(ahead, far, stage, pages, addresses, caches, lane, warp, seq_lens, sizes):
+        """Copy the keys of the iteration at `ahead`, and the pages of that at `far`; go on."""
         if ahead[UNIT] < sizes.num_units:
-            load_stage(stage, addresses, location, caches, ahead[KV_HEAD], lane)
+            load_stage(stage, addresses, pages, ahead, caches, lane)
+            advance(ahead, warp, seq_lens, sizes)
+        if PAGED and far[UNIT] < sizes.num_units:
+            copy_pages(pages, far, caches[2:], lane)
+            advance(far, warp, seq_lens, sizes)
         cp_async_commit()  # an empty group at the end, too: stages are counted
-        if advance(ahead, warp, seq_lens, sizes):
-            look_up(location, ahead, caches[2], caches[3], lane)
 
     @cuda.jit(launch_bounds=(32 * WARPS, 1), fastmath={"contract"})
     def flash_decode_gather_kernel(
@@ -212,7 +225,8 @@ def make_flash_decode_gather(
 
         grid      (at most num_m_tiles · num_kv_heads · num_splits · batch,); 32 · WARPS threads
         shared    ring (WARPS, STAGES, 2, 16, HEAD_DIM), in panels of 64 columns, swizzled;
-                  addresses of the rows of a stage (WARPS, 32); states of the warps at the end: acc
+                  addresses of the rows of a stage (WARPS, 32); pages of a cache with a
+                  block_table (WARPS, STAGES, 16); states of the warps at the end: acc
                   (WARPS, ROWS, HEAD_DIM), m_i, l_i (WARPS, ROWS)
         private   Q, acc (HEAD_DIM / 16, 4), k (2, 2), v (4,), s (2, 4), p (2,), m_i, l_i
         HBM       K and V once per tile of rows, except the tiles that none of them sees; Q,
@@ -226,14 +240,15 @@ def make_flash_decode_gather(
         l_parts = cuda.shared.array(STATE_SHAPE, float32)
         states = States(parts, m_parts, l_parts)
         all_addresses = cuda.shared.array(ADDRESSES_SHAPE, uint64)
+        all_pages = cuda.shared.array(PAGES_SHAPE, int32)
         q_reg = cuda.local.array(FRAGMENTS, uint32)
         acc = cuda.local.array(FRAGMENTS, float32)  # rows of out, not yet divided by l_i
         k = cuda.local.array((2, 2), uint32)
         v = cuda.local.array(4, uint32)
         s = cuda.local.array((2, 4), float32)
         p = cuda.local.array(2, uint32)
-        ahead = cuda.local.array(AHEAD_LENGTH, int32)  # the iteration to load next
-        location = cuda.local.array(2, int32)  # of this lane's key there
+        ahead = cuda.local.array(AHEAD_LENGTH, int32)  # the iteration whose keys are copied next
+        far = cuda.local.array(AHEAD_LENGTH, int32)  # the iteration whose pages are copied next
 
         page_args = Pages(page_size, page_multiplier, page_shift)
         mask_args = MaskArgs(left, right, unit, inverse_unit)
@@ -241,6 +256,7 @@ def make_flash_decode_gather(
         lane, warp = tid & 31, warp_of(tid)
         ring = shared_base() + ALL_RINGS.start + warp * STAGES * STAGE_BYTES
         addresses = all_addresses[uint64(warp)]
+        pages = all_pages[uint64(warp if PAGED else 0)]
 
         batch, seqlen_q, num_heads, _ = q.shape
         num_kv_heads, num_splits = k_cache.shape[2], lse_partial.shape[0]
@@ -256,13 +272,22 @@ def make_flash_decode_gather(
         swizzled = ((lane >> 3 & 1) ^ (lane & 7)) << 4
 
         caches = (k_cache, v_cache, block_table, page_args)
-        ahead[UNIT] = int32(cuda.blockIdx.x) - int32(cuda.gridDim.x)
-        ahead[N], ahead[N_END] = 0, 0
-        if advance(ahead, warp, seq_lens, sizes):
-            look_up(location, ahead, block_table, page_args, lane)
+        for place in (ahead, far):
+            place[UNIT] = int32(cuda.blockIdx.x) - int32(cuda.gridDim.x)
+            place[N], place[N_END] = 0, 0
+            advance(place, warp, seq_lens, sizes)
+        if PAGED:
+            for i in range(STAGES):
+                if far[UNIT] < num_units:
+                    copy_pages(pages[i], far, caches[2:], lane)
+                    advance(far, warp, seq_lens, sizes)
+            cp_async_commit()
+            cp_async_wait(0)
+            cuda.syncwarp()  # the pages that other lanes copied are there, too
         for i in range(STAGES):
             stage = ring + i * STAGE_BYTES
-            load_next(ahead, location, stage, addresses, caches, lane, warp, seq_lens, sizes)
+            of_stage = pages[i if PAGED else 0]
+            load_next(ahead, far, stage, of_stage, addresses, caches, lane, warp, seq_lens, sizes)
             cuda.syncwarp()  # the addresses are read: safe to overwrite
 
         stage_index = 0
@@ -296,7 +321,10 @@ def make_flash_decode_gather(
                 v_tile = stage + K_BYTES + lane_row
                 add_weighted(acc, v, p, alpha, v_tile, swizzled, lane)  # out += P V      line 10
                 cuda.syncwarp()  # the warp has read this stage: safe to overwrite
-                load_next(ahead, location, stage, addresses, caches, lane, warp, seq_lens, sizes)
+                of_stage = pages[uint64(stage_index if PAGED else 0)]
+                load_next(
+                    ahead, far, stage, of_stage, addresses, caches, lane, warp, seq_lens, sizes
+                )
                 stage_index = stage_index + 1 if stage_index < STAGES - 1 else 0
 
             store_rows(parts, acc, tid)
