@@ -27,8 +27,8 @@ l_i and acc for each query row); these states are merged once, at the end.
 The same load function reads contiguous and paged caches: a contiguous cache is a paged one with one
 page per sequence.
 
-measured   with float32 caches of 32 heads of 128 it reads K and V at 4.3 to 4.5 TB/s, as fast as a
-           copy; with four queries per K/V head arithmetic limits it to 3.6 to 4.0 TB/s (H200;
+measured   with float32 caches of 32 heads of 128 it reads K and V at 4.4 to 4.6 TB/s, as fast as a
+           copy; with four queries per K/V head arithmetic limits it to 3.7 to 4.1 TB/s (H200;
            benchmarks/results/decode_fast.json)
 
 Source: Dao, Haziza, Massa, Sizov 2023, Flash-Decoding for long-context inference (a blog post of

@@ -2,7 +2,7 @@
 
 A replayed call (`replay`) makes the same launches every time; only addresses change. `Launches`
 makes them one by one at first. After some repetitions it builds a CUDA graph of them, because the
-driver launches a whole graph in less time than a single kernel: 1.7 µs on an H200
+driver launches a whole graph in less time than a single kernel: 1.6 µs on an H200
 (benchmarks/results/launch.json, docs/notes/launching.md). To build one costs more than it saves in
 few calls. So addresses get a graph of their own once they have come back some times; one graph,
 the spare one, is set to all others.

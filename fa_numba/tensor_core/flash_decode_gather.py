@@ -25,9 +25,9 @@ The keys are swizzled in shared memory, as ldmatrix reads them, so the products 
 `flash_attn_mma`: S = Q Kᵀ with the queries as rows, and out transposed, Vᵀ Pᵀ, with P in the
 registers of the first product.
 
-On an H200 it reads float16 caches of 32 heads of 128 in shuffled pages of 1 at 4.0 to 4.2 TB/s, 94
-to 97 % of the fastest kernel without pages; with four queries to a K/V head at 3.2 to 3.8, 92 to
-96 % (benchmarks/results/decode_fast.json).
+On an H200 it reads float16 caches of 32 heads of 128 in shuffled pages of 1 at 4.2 to 4.4 TB/s, 97
+to 98 % of the fastest kernel without pages; with four queries to a K/V head at 3.3 to 3.9, 94 to
+97 % (benchmarks/results/decode_fast.json).
 
 Source: as for flash_decode.
 """

@@ -19,8 +19,8 @@ of out are in another order, which the lane that holds them knows.
 A row of S belongs to a quad of lanes as in `flash_attn_mma`, and P is already in the layout of the
 next product. The rows are the queries of the heads of a group: 8 in a tile, of the 16 rows of mma.
 
-On an H200 it reads float16 caches of 32 heads of 128 at 4.1 to 4.4 TB/s, in shuffled pages of 1 at
-4.0 to 4.2, 95 to 97 % of the fastest kernel without pages (benchmarks/results/decode_fast.json).
+On an H200 it reads float16 caches of 32 heads of 128 at 4.2 to 4.4 TB/s, in shuffled pages of 1 at
+4.1 to 4.3, 96 to 97 % of the fastest kernel without pages (benchmarks/results/decode_fast.json).
 
 Source: as for flash_decode.
 """
