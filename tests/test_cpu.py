@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 
 import numba
 import numpy as np
@@ -367,9 +368,9 @@ def test_decode_splits_the_keys(rng, monkeypatch, group, mask):
     """Parts of one head are merged, also those that see no key."""
     merges, run = [], threads.run
 
-    def noted(worker, *args):
+    def noted(worker, *args, **arrays):
         merges.append(worker is decode.merge)
-        run(worker, *args)
+        run(worker, *args, **arrays)
 
     monkeypatch.setattr(threads, "run", noted)
     monkeypatch.setattr(attention, "LEAST_BYTES", 2**16)
@@ -669,6 +670,49 @@ def test_calls_from_many_threads(rng):
     for result in got:
         for x, y in zip(result, want, strict=True):
             assert_same(x, y)
+
+
+def test_interrupted(monkeypatch):
+    """Ctrl-C ends the caller; the arrays live until the other thread has ended its last task."""
+    caller, begun, ended = threading.get_ident(), threading.Event(), threading.Event()
+    counters = []
+
+    def worker(counter, num_tasks, workspace):
+        counters.append(counter)
+        if threading.get_ident() == caller:
+            assert begun.wait(60)
+            raise KeyboardInterrupt
+        begun.set()
+        ended.wait(60)
+
+    monkeypatch.setattr(threads.disk_cache, "keep", lambda worker: None)
+    monkeypatch.setattr(numba, "get_num_threads", lambda: 2)
+    written = np.zeros(3, np.float32)
+    freed = threading.Event()
+    weakref.finalize(written, freed.set)
+    with pytest.raises(KeyboardInterrupt):
+        threads.run(worker, 9, 1, arrays=(written,))
+    del written
+    assert counters[0][0] == 9  # nobody takes another task
+    assert not freed.wait(0.1)
+    ended.set()
+    assert freed.wait(60)
+
+
+AT_EXIT = """
+import atexit
+import numpy as np
+from fa_numba import cpu
+x = np.ones((2, 2**16), np.float32)
+atexit.register(lambda: print(cpu.softmax(x).sum()))
+"""
+
+
+def test_at_exit():
+    """No thread can start when a process ends: the caller takes all tasks."""
+    command = [sys.executable, "-c", AT_EXIT]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (float(done.stdout), done.stderr) == (2, "")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

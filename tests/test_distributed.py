@@ -23,7 +23,7 @@ from fa_numba.distributed import (
     ulysses_attn_grad,
     unshard,
 )
-from fa_numba.distributed.layouts import Span, make_layout
+from fa_numba.distributed.layouts import Layout, Span, make_layout
 from fa_numba.distributed.merge import RunningState, empty_state, merge_into
 from fa_numba.distributed.parts import num_steps, part_of, parts_of
 from fa_numba.distributed.prediction import (
@@ -315,6 +315,13 @@ def test_window_over_neighbours_ends_the_ring_early(rng):
     assert num_steps(make_layout("contiguous", 64, 8), 8, 0) == 2
     assert num_steps(make_layout("contiguous", 64, 8), 9, 0) == 3
     assert num_steps(make_layout("striped", 64, 8), 9, 0) == 8
+
+
+def test_few_layouts_are_kept():
+    """In training each packed batch has other lengths."""
+    for end in range(2000):
+        make_layout("zigzag", end, 2, (0, end)).spans(0)
+    assert Layout.spans.cache_info().currsize <= 1024
 
 
 PACKED = np.cumsum([0, 5, 0, 17, 1, 30, 2])

@@ -3,7 +3,9 @@
 import ctypes
 import dataclasses
 import functools
+import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -465,6 +467,13 @@ def test_samples_follow_the_softmax():
     drawn = np.array([generate.sample(logits, 1.0, 3, rng) for _ in range(600)])
     assert np.bincount(drawn) / 600 == pytest.approx([0.5, 0.2, 0.3], abs=0.08)
     assert {generate.sample(logits, 1.0, 2, rng) for _ in range(50)} == {0, 2}
+
+
+def test_the_largest_random_number_draws_the_last_token():
+    """Less than 1, but 1 as a float32: times the sum of all, it is that sum."""
+    rng = SimpleNamespace(random=lambda: math.nextafter(1.0, 0.0))
+    logits = np.log(np.array([0.5, 0.2, 0.3], np.float32))
+    assert generate.sample(logits, 1.0, 3, rng) == 1
 
 
 # Refused arguments

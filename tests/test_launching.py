@@ -10,6 +10,7 @@ import sys
 import time
 import types
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -340,6 +341,27 @@ def test_a_damaged_file_is_not_used(folder):
     for content in (path.read_bytes()[:-1], b"", b"x" + path.read_bytes()[1:]):
         path.write_bytes(content)
         assert kernel_cache.load(kernel, SIGNATURE, (9, 0)) is None
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(folder, monkeypatch):
+    def replace(source, target):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "replace", replace)
+    kernel_cache.save(make_flash_attn_v2(64, 16, 16, False), SIGNATURE, (9, 0), "entry", b"code")
+    assert not list(folder.iterdir())
+
+
+def test_a_user_without_a_home_keeps_no_files(monkeypatch, tmp_path):
+    def home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    for name in ("FA_NUMBA_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert kernel_cache.folder() is None
+    monkeypatch.setenv("FA_NUMBA_CACHE", str(tmp_path))
+    assert kernel_cache.folder() == tmp_path
 
 
 def test_files_unused_for_two_months_are_removed(folder):

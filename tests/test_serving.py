@@ -1,6 +1,8 @@
 """The engine: an answer depends on its request alone, whoever else is served, and how."""
 
 import itertools
+import threading
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,7 +20,9 @@ from serving_models import (
 from fa_numba.kernels import paged_attn_decode as lesson_kernel
 from fa_numba.language_model import model
 from fa_numba.language_model.server import Engine, Options, Overloaded, choose, decode_graphs
-from fa_numba.language_model.server.background import view_of
+from fa_numba.language_model.server import background as background_module
+from fa_numba.language_model.server import engine as engine_module
+from fa_numba.language_model.server.background import Background, view_of
 from fa_numba.language_model.server.decode_graphs import DecodeGraphs
 from fa_numba.language_model.server.text_stream import TextStream
 
@@ -428,6 +432,46 @@ def test_a_failed_step_ends_all_requests_and_leaves_empty_pages():
     assert told.count("error") == len(PROMPTS) and not engine.busy
     assert_empty(engine)
     assert len(engine.generate([PROMPTS[0]], GREEDY)[0][0].tokens) == NEW
+
+
+def test_after_a_failed_step_there_are_never_two_caches(monkeypatch):
+    """A GPU that the caches fill has no memory for others beside them."""
+    engine, failed, alive = make_engine(), threading.Event(), []
+    kept, make = weakref.ref(engine.model.k_caches), engine_module.PagedModel
+
+    def fail(*given):
+        raise RuntimeError("the model failed")
+
+    class Model(make):
+        def __init__(self, *args, **options):
+            alive.append(kept() is not None)
+            super().__init__(*args, **options)
+            failed.set()
+
+    monkeypatch.setattr(engine_module, "PagedModel", Model)
+    monkeypatch.setattr(make, "move", fail)
+    monkeypatch.setattr(background_module.log, "exception", lambda said: None)  # pytest keeps it
+    engine.model.graphs = SimpleNamespace(paged=engine.model)  # a circle, as on a GPU
+    background = Background(engine)
+    background.start()
+    background.submit(PROMPTS[0], GREEDY, None)
+    assert failed.wait(60)
+    background.stop()
+    assert alive == [False]
+
+
+def test_an_engine_that_cannot_begin_again_refuses_requests(monkeypatch):
+    engine = make_engine()
+    monkeypatch.setattr(engine, "step", lambda: 1 / 0)
+    monkeypatch.setattr(engine, "_begin", lambda: 1 / 0)
+    background = Background(engine)
+    with monkeypatch.context() as quiet:
+        quiet.setattr(threading, "excepthook", lambda error: None)
+        background.start()
+        background.submit(PROMPTS[0], GREEDY, None)
+        background._thread.join(60)
+    with pytest.raises(Overloaded, match="the server is stopping"):
+        background.submit(PROMPTS[0], GREEDY, None)
 
 
 @pytest.mark.parametrize(

@@ -456,7 +456,7 @@ GOOD = {
     flash_attn_func: {"q": X, "k": X, "v": X},
     flash_attn_varlen_func: {"q": PACKED, "k": PACKED, "v": PACKED}
     | {"cu_seqlens_q": STARTS, "cu_seqlens_k": STARTS, "max_seqlen_q": 3, "max_seqlen_k": 3},
-    flash_attn_with_kvcache: {"q": X[:, :1], "k_cache": CACHE, "v_cache": CACHE},
+    flash_attn_with_kvcache: {"q": X[:, :1], "k_cache": CACHE, "v_cache": CACHE.clone()},
 }
 NEW = {"k": X[:, :1], "v": X[:, :1], "cache_seqlens": 3}
 REFUSED = [
@@ -511,6 +511,8 @@ REFUSED = [
     (flash_attn_func, {"window_size": 3}, r"window_size must be a tuple \(left, right\), got 3"),
     (flash_attn_func, {"softcap": None}, "softcap must be a number, got NoneType"),
     (flash_attn_func, {"softcap": -1.0}, "softcap must be 0, or positive"),
+    (flash_attn_func, {"softcap": 1e39}, "softcap must be 0, or positive and finite in float32"),
+    (flash_attn_func, {"softcap": 1e-60}, "softcap must be 0, or positive and finite in float32"),
     (flash_attn_func, {"softmax_scale": "1"}, "softmax_scale must be a number, got str"),
     (flash_attn_func, {"alibi_slopes": [1, 2]}, "alibi_slopes must be a tensor or None, got list"),
     (flash_attn_func, {"alibi_slopes": torch.ones(2, 2)}, r"alibi_slopes must have shape \(num_h"),
@@ -542,6 +544,11 @@ REFUSED = [
     ),
     (flash_attn_varlen_func, {"cu_seqlens_q": [0, 2, 5]}, "cu_seqlens_q must be a PyTorch tensor"),
     (flash_attn_varlen_func, {"cu_seqlens_k": STARTS + 1}, r"cu_seqlens_k\[0\] must be 0"),
+    (
+        flash_attn_with_kvcache,
+        NEW | {"k_cache": CACHE, "v_cache": CACHE},
+        "v_cache must be another tensor than k_cache, got one for both",
+    ),
     (flash_attn_with_kvcache, {"rotary_cos": X}, "rotary_cos must be None, got a Tensor: rotate"),
     (flash_attn_with_kvcache, {"rotary_sin": X}, "rotary_sin must be None"),
     (flash_attn_with_kvcache, {"cache_batch_idx": STARTS}, "cache_batch_idx must be None"),
@@ -602,6 +609,14 @@ def test_what_the_rows_change_is_good(function):
         ({"cache_seqlens": torch.tensor([2, -1]).int()}, r"cache_seqlens\[1\] must be from 0 to 5"),
         ({"block_table": TABLE - 1}, r"block_table\[0, 0\] must be a page from 0 to 1, .* got -1"),
         ({"block_table": TABLE + 1}, r"block_table\[1, 0\] must be a page .* has 4 tokens, got 2"),
+        (
+            {"softcap": float("inf")},
+            "softcap must be 0, or positive and finite in float32, got inf",
+        ),
+        (
+            {"softcap": float("nan")},
+            "softcap must be 0, or positive and finite in float32, got nan",
+        ),
     ],
 )
 def test_new_tokens_that_do_not_fit_the_cache_are_refused(changed, message):
@@ -610,6 +625,25 @@ def test_new_tokens_that_do_not_fit_the_cache_are_refused(changed, message):
     with pytest.raises(ValueError, match=message):
         flash_attn_with_kvcache(**given)
     assert (given["k_cache"] == 1).all() and (given["v_cache"] == 1).all()  # nothing was written
+
+
+@pytest.mark.parametrize(
+    "shape, dtype, message",
+    [
+        ((2, 1, 2, 8), torch.float64, "q must be float32, float16 or bfloat16, got torch.float64"),
+        ((2, 1, 2, 8), torch.int32, "q must be float32, float16 or bfloat16, got torch.int32"),
+        ((2, 1, 2, 257), torch.float32, "q must have head_dim from 1 to 256, got 257"),
+        ((2, 1, 2, 0), torch.float32, "q must have head_dim from 1 to 256, got 0"),
+        ((65536, 1, 1, 1), torch.float32, "batch must be at most 65535, got 65536"),
+    ],
+)
+def test_new_tokens_are_not_written_if_decoding_is_impossible(shape, dtype, message):
+    batch, _, num_heads, head_dim = shape
+    new = torch.ones(shape, dtype=dtype)
+    caches = [torch.zeros(batch, 6, num_heads, head_dim, dtype=dtype) for _ in range(2)]
+    with pytest.raises((TypeError, ValueError), match=message):
+        flash_attn_with_kvcache(new, *caches, new, new, cache_seqlens=3)
+    assert not any(x.any() for x in caches)
 
 
 def test_signatures_are_those_of_pytorch_and_flash_attention():

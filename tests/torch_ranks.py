@@ -4,6 +4,7 @@ import datetime
 import sys
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 from torch_attention import plain, tensors
@@ -35,6 +36,12 @@ def main(fault=None):
         torch.testing.assert_close(got, part(out, layout), atol=2e-6, rtol=1e-5)
         for x, y in zip(mine, inputs, strict=True):
             torch.testing.assert_close(x.grad, part(y.grad, layout), atol=4e-6, rtol=1e-5)
+    mine = [part(x.detach(), "zigzag").requires_grad_() for x in inputs]
+    got = ring_attn(*mine, attn=numpy_attn, attn_grad=numpy_attn_grad, seqlen=SEQLEN)
+    weights = part(dout, "zigzag").requires_grad_()
+    (dq,) = torch.autograd.grad((got * weights).sum(), mine[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="no gradients of gradients"):
+        torch.autograd.grad(dq.sum(), weights)
     half = [part(x.detach(), "zigzag").bfloat16() for x in inputs]  # bytes of any dtype travel
     options = {"layout": "zigzag", "causal": True, "seqlen": SEQLEN, "attn": numpy_attn}
     got = ring_attn(*half, **options)

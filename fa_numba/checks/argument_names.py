@@ -13,6 +13,9 @@ LAYOUT = "the axes are (batch, seqlen, num_heads, head_dim); PyTorch's x.transpo
 NEW_ARRAYS = "the results are new arrays, of the dtype of the first argument"
 LARGEST_FIRST = "the largest come first"
 NO_ROTARY = "rotate q and k before the call"
+NO_SINKS = "the softmax is over the keys alone: there is no sink"
+TWO_CACHES = "it is two arrays here, k_cache and v_cache"
+OWN_SCALES = "flash_attn_fp8 rounds to 8 bits by itself, with scales of its own"
 NO_PAGES_LIST = "block_table has a row of page numbers for each sequence, and seq_lens its length"
 # Names of arguments in PyTorch, flash-attention, FlashInfer, vLLM, JAX and transformers, and ours
 # that some functions lack. For each: our names (a function has at most one of them), and a
@@ -36,6 +39,7 @@ OTHER_NAMES = {
     "key_value_seq_lengths": ("", PACKED),
     "segment_ids": ("", PACKED),
     "block_mask": ("", MASKS),
+    "custom_mask": ("", MASKS),
     "score_mod": ("", MASKS),
     "is_training": ("", "dropout_p=0 is what evaluation needs"),
     "training": ("", "dropout_p=0 is what evaluation needs"),
@@ -53,6 +57,15 @@ OTHER_NAMES = {
         "(left, right), both inclusive: a sliding window of W tokens is (W - 1, 0)",
     ),
     "local_window_size": ("window_size", "(left, right), both inclusive, -1 for no limit"),
+    "sinks": ("", NO_SINKS),
+    "s_aux": ("", NO_SINKS),
+    "learnable_sink": ("", NO_SINKS),
+    "q_scale": ("", OWN_SCALES),
+    "k_scale": ("", OWN_SCALES),
+    "v_scale": ("", OWN_SCALES),
+    "q_descale": ("", OWN_SCALES),
+    "k_descale": ("", OWN_SCALES),
+    "v_descale": ("", OWN_SCALES),
     "logits_soft_cap": ("softcap", ""),
     "logit_softcap": ("softcap", ""),
     "soft_cap": ("softcap", ""),
@@ -79,6 +92,10 @@ OTHER_NAMES = {
     "cache_seqlens": ("seq_lens", "it counts the new tokens too"),
     "seqused_k": ("seq_lens", "it counts the new tokens too"),
     "context_lens": ("seq_lens", "it counts the new tokens too"),
+    "kv_cache": ("", TWO_CACHES),
+    "paged_kv_cache": ("", TWO_CACHES),
+    "page_size": ("", NOT_NEEDED),
+    "block_size": ("", NOT_NEEDED),
     "cache_batch_idx": ("", "pass k_cache[cache_batch_idx], or pages"),
     "cache_leftpad": ("", "each sequence begins at token 0 of its cache"),
     "rotary_cos": ("", NO_ROTARY),

@@ -10,7 +10,7 @@ import numbers
 import torch
 
 from fa_numba.checks import argument_names
-from fa_numba.checks.requirements import MAX_HEAD_DIM
+from fa_numba.checks.requirements import MAX_GRID, MAX_HEAD_DIM
 from fa_numba.checks.values import check_flag, check_window_size, integer
 
 DEVICES = ("cpu", "cuda")
@@ -22,7 +22,7 @@ OTHER_MASKS = (
     "is_causal is a mask here, and flash_attn_func has causal, window_size, softcap, alibi_slopes"
 )
 NO_ROTARY = "rotate q and k before the call"
-LARGEST_FLOAT32 = torch.finfo(torch.float32).max
+LARGEST_FLOAT32, SMALLEST_FLOAT32 = torch.finfo(torch.float32).max, 2.0**-149
 
 
 # What all functions share
@@ -192,8 +192,8 @@ def check_flash_options(softmax_scale, softcap, window_size):
     """Raise for options of flash-attention's functions that mean nothing."""
     check_window_size(window_size)
     _check_number("softcap", softcap)
-    if softcap < 0:
-        raise ValueError(f"softcap must be 0, or positive, got {softcap}")
+    if not (softcap == 0 or SMALLEST_FLOAT32 <= softcap <= LARGEST_FLOAT32):
+        raise ValueError(f"softcap must be 0, or positive and finite in float32, got {softcap}")
     _check_scale("softmax_scale", softmax_scale)
 
 
@@ -265,7 +265,10 @@ def check_kvcache_options(rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad
 
 
 def check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table):
-    """Raise unless new tokens fit the caches, and nothing requires a gradient."""
+    """Raise unless new tokens fit the caches, and nothing requires a gradient.
+
+    k and v are written to the caches after it, so it makes all checks of the decoding too.
+    """
     named = {"q": q, "k_cache": k_cache, "v_cache": v_cache}
     if k is not None or v is not None:
         named |= {"k": k, "v": v}
@@ -274,6 +277,7 @@ def check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table):
     if block_table is not None:
         named["block_table"] = block_table
     check_tensors(**named)
+    check_floats(q=q)
     for name, x in named.items():
         if x.requires_grad and torch.is_grad_enabled():
             raise ValueError(
@@ -295,7 +299,14 @@ def check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table):
         raise ValueError(
             f"k_cache must have the head_dim of q, {q.shape[3]}, got {k_cache.shape[3]}"
         )
-    batch = q.shape[0]
+    if not 1 <= q.shape[3] <= MAX_HEAD_DIM:
+        raise ValueError(f"q must have head_dim from 1 to {MAX_HEAD_DIM}, got {q.shape[3]}")
+    batch, _, num_heads, _ = q.shape
+    for name, size in (("batch", batch), ("num_heads", num_heads)):
+        if size > MAX_GRID:
+            raise ValueError(f"{name} must be at most {MAX_GRID}, got {size}")
+    if num_heads == 0:
+        raise ValueError("q must have at least one head, got num_heads=0")
     for name in INDICES:
         if name in named and named[name].shape[0] != batch:
             raise ValueError(
@@ -306,13 +317,15 @@ def check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table):
         raise ValueError(
             f"k_cache and v_cache must have the batch of q, {batch}, got {k_cache.shape[0]}"
         )
-    num_heads, num_kv_heads = q.shape[2], k_cache.shape[2]
+    num_kv_heads = k_cache.shape[2]
     if num_kv_heads == 0 or num_heads % num_kv_heads:
         raise ValueError(
             f"the heads of k_cache and v_cache must divide the heads of q, {num_heads}, "
             f"got {num_kv_heads}"
         )
     if k is not None:
+        if k_cache is v_cache:
+            raise ValueError("v_cache must be another tensor than k_cache, got one for both")
         _check_new_tokens(batch, k_cache, k, v, cache_seqlens)
     new = 0 if k is None else k.shape[1]
     room = (1 if block_table is None else block_table.shape[1]) * k_cache.shape[1] - new

@@ -403,7 +403,7 @@ def _forward(q, k, v, lse, alibi_slopes, tiles, options, drops=dropout.NO_DROPOU
         forward.forward, int(tasks_before[-1]) * num_heads, forward.WORKSPACE,
         *map(_layout, (q, k, v, out)), kind_of(q.dtype), block_m, sequences, tasks_before, *pages,
         num_heads, num_heads // k.shape[2], head_dim, lse.reshape(-1), _lse_strides(lse), *options,
-        drops,
+        drops, arrays=(q, k, v, out),
     )  # fmt: skip
     return out, lse
 
@@ -450,13 +450,14 @@ def _decode(q, k, v, sequences, max_queries, lse, pages, options):
         per_task, num_chunks, num_splits, heads_per_task, num_blocks, sequences, *pages,
         num_kv_heads, group, head_dim, _layout(outs[0] if num_splits > 1 else out), steps[0],
         out_kind, lses.reshape(-1), _lse_strides(lse), steps[1], *options,
+        arrays=(q, k, v, outs),
     )  # fmt: skip
     if num_splits > 1:
         address, *strides = _layout(out)
         threads.run(
             decode.merge, q.shape[0] * q.shape[1], WIDTH + MAX_HEAD_DIM, outs.reshape(-1),
             lses.reshape(-1), num_splits, q.shape[1], q.shape[2], head_dim, kind, address,
-            tuple(strides), lse.reshape(-1), _lse_strides(lse),
+            tuple(strides), lse.reshape(-1), _lse_strides(lse), arrays=(out,),
         )  # fmt: skip
     return out, lse
 
@@ -509,11 +510,12 @@ def _backward(dout, q, k, v, out, lse, alibi_slopes, key_parts, options, drops=d
         *map(_layout, (dout, q, k, v, out, dq)), kind, sequences, keys_before, num_parts,
         num_heads // num_kv_heads, num_kv_heads, head_dim, np.array(lse, order="C").reshape(-1),
         _lse_strides(lse), *options, _slopes(alibi_slopes), drops, _layout(dk), _layout(dv), *parts,
+        arrays=(dout, q, k, v, out, dq, dk, dv),
     )  # fmt: skip
     if num_parts > 1:
         for x, x_parts in zip((dk, dv), parts, strict=True):
             threads.run(
                 backward.add_parts, pairs, 0, x_parts, _layout(x), kind, sequences, keys_before,
-                num_parts, num_kv_heads, head_dim,
+                num_parts, num_kv_heads, head_dim, arrays=(x,),
             )  # fmt: skip
     return dq, dk, dv

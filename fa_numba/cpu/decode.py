@@ -43,7 +43,7 @@ from fa_numba.cpu.vectors import (
     LANES,
     ROWS,
     absolute,
-    add_products_float32,
+    add_products,
     address_of,
     broadcast,
     fetch_add,
@@ -231,7 +231,7 @@ def multiply_tile(w, q, k, s, num_keys, width):
     for n in range(0, num_keys, LANES):
         sums = no_sums()
         for d in range(0, width, LANES):
-            sums = add_products_float32(sums, k + (n * ROW + d) * 4, 4 * ROW, load(w, q + d))
+            sums = add_products(sums, k + (n * ROW + d) * 4, 4 * ROW, load(w, q + d))
         store(w, s + n, sum_each(sums))
 
 

@@ -67,7 +67,7 @@ def softmax(x):
     """
     plan = _plan(x)
     y = np.empty(x.shape, x.dtype)
-    _run(softmax_rows, plan, x, (y.__array_interface__["data"][0], y.strides[0]))
+    _run(softmax_rows, plan, x, y)
     return y
 
 
@@ -99,8 +99,7 @@ def softmax_topk(x, k):
     k = checks.check_top_k(k, num_cols)
     values = np.empty((num_rows, k), x.dtype)
     columns = np.empty((num_rows, k), np.int32)
-    to = values.__array_interface__["data"][0], values.strides[0]
-    _run(topk_rows, plan, x, to, columns)
+    _run(topk_rows, plan, x, values, columns)
     return values, columns
 
 
@@ -114,10 +113,10 @@ def _plan(x):
     return num_tasks, (kind_of(x.dtype), num_rows, num_cols, per_task)
 
 
-def _run(worker, plan, x, to, *more):
+def _run(worker, plan, x, y, *more):
     num_tasks, sizes = plan
-    source = x.__array_interface__["data"][0], x.strides[0]
-    threads.run(worker, num_tasks, WORKSPACE, source, to, *sizes, *more)
+    rows = ((z.__array_interface__["data"][0], z.strides[0]) for z in (x, y))
+    threads.run(worker, num_tasks, WORKSPACE, *rows, *sizes, *more, arrays=(x, y))
 
 
 @njit

@@ -32,7 +32,7 @@ if hasattr(os, "register_at_fork"):  # a child has the pool, but none of its thr
     os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
-def run(worker, num_tasks, workspace_size, *args):
+def run(worker, num_tasks, workspace_size, *args, arrays):
     """Call worker(counter, num_tasks, workspace, *args) in as many threads as there may be.
 
     Parameters
@@ -42,6 +42,9 @@ def run(worker, num_tasks, workspace_size, *args):
     num_tasks : int
     workspace_size : int
         Numbers in the float32 array that each thread has for itself.
+    arrays : tuple of arrays
+        Those whose addresses are among `args`. Each thread keeps them until it has ended: Ctrl-C
+        ends this function, but not a task in another thread.
     """
     if not num_tasks:
         return
@@ -51,15 +54,23 @@ def run(worker, num_tasks, workspace_size, *args):
         worker(counter, num_tasks, _workspace(workspace_size), *args)
         return
 
-    def work():
+    def work(kept=arrays):
         worker(counter, num_tasks, _workspace(workspace_size), *args)
 
-    others = min(numba.get_num_threads(), num_tasks) - 1
-    waiting = [_pool().submit(work) for _ in range(others)]
-    work()
-    for other in waiting:
-        if not other.cancel():  # it has begun
-            other.result()
+    others, waiting = min(numba.get_num_threads(), num_tasks) - 1, []
+    try:
+        for _ in range(others):
+            try:
+                waiting.append(_pool().submit(work))
+            except RuntimeError:  # no thread can start any more: this process is ending
+                break
+        work()
+        for other in waiting:
+            if not other.cancel():  # it has begun
+                other.result()
+    except BaseException:
+        counter[0] = num_tasks  # no thread takes another task
+        raise
 
 
 def _workspace(size):

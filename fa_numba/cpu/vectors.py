@@ -502,27 +502,19 @@ def load_sums(typingctx, array, index, step):
     return lane_sums(array, types.int64, types.int64), emit
 
 
-def _product_adder(kind):
-    """An intrinsic that adds the products of x and each of LANES rows, at an address."""
+@intrinsic
+def add_products(typingctx, sums, address, row_bytes, x):
+    """Add the products of x and each of LANES rows of float32, at an address."""
 
-    @intrinsic
-    def add_products(typingctx, sums, address, row_bytes, x):
-        def emit(context, builder, signature, args):
-            sums, address, row_bytes, x = args
-            added = []
-            for i in range(LANES):
-                row = _read(builder, builder.add(address, builder.mul(row_bytes, _I64(i))), kind)
-                added.append(_call(builder, "fma", row, x, builder.extract_value(sums, i)))
-            return context.make_tuple(builder, signature.return_type, added)
+    def emit(context, builder, signature, args):
+        sums, address, row_bytes, x = args
+        added = []
+        for i in range(LANES):
+            row = _read(builder, builder.add(address, builder.mul(row_bytes, _I64(i))), "float32")
+            added.append(_call(builder, "fma", row, x, builder.extract_value(sums, i)))
+        return context.make_tuple(builder, signature.return_type, added)
 
-        return lane_sums(lane_sums, types.int64, types.int64, vector), emit
-
-    return add_products
-
-
-add_products_float32, add_products_float16, add_products_bfloat16 = map(
-    _product_adder, ("float32", "float16", "bfloat16")
-)
+    return lane_sums(lane_sums, types.int64, types.int64, vector), emit
 
 
 @intrinsic

@@ -74,7 +74,7 @@ class Layout:
     cu_seqlens: tuple
     world_size: int
 
-    @functools.cache  # noqa: B019  layouts are few and small
+    @functools.lru_cache(1024)  # noqa: B019  each packed batch has a layout of its own
     def spans(self, rank):
         """The spans of a rank, in the order of its rows: a tuple of Span."""
         spans, offset = [], 0

@@ -34,9 +34,13 @@ class UnknownValueError(Exception):
 
 def folder() -> Path | None:
     """Return the folder of the files, or None if none are kept."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "fa_numba")
-    chosen = os.environ.get("FA_NUMBA_CACHE", default)
-    return Path(chosen) if str(chosen) else None
+    chosen = os.environ.get("FA_NUMBA_CACHE")
+    if chosen is not None:
+        return Path(chosen) if chosen else None
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "fa_numba")
+    except RuntimeError:  # this user has no home
+        return None
 
 
 def load(kernel, signature: str, compute_capability: tuple) -> tuple | None:
@@ -70,9 +74,14 @@ def save(kernel, signature: str, compute_capability: tuple, entry: str, cubin: b
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         # Written under another name, then moved: another process sees all of it, or nothing.
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(hashlib.sha256(rest).digest() + rest)
-        os.replace(file.name, path)
+        file = tempfile.NamedTemporaryFile(dir=path.parent, delete=False)
+        try:
+            with file:
+                file.write(hashlib.sha256(rest).digest() + rest)
+            os.replace(file.name, path)
+        except BaseException:  # no room, for instance
+            os.unlink(file.name)
+            raise
         unused_since = time.time() - KEPT_DAYS * 24 * 3600
         for old in path.parent.glob("*.cubin"):  # mostly of older versions of this package
             if old.stat().st_mtime < unused_since:

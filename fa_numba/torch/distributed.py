@@ -13,11 +13,13 @@ which ranks this one waited.
 """
 
 import contextlib
+import functools
 
 import torch
 import torch.distributed as dist
 
 from fa_numba import distributed
+from fa_numba.checks import torch_calls
 from fa_numba.distributed.communicator import Communicator, RankLostError
 from fa_numba.runtime import arrays
 from fa_numba.torch.jobs import as_numpy, as_tensor
@@ -82,10 +84,22 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dout):
-        tensors = map(_to_array, (dout.contiguous(), *ctx.saved_tensors))
-        with _stream_of(dout):
-            gradients = ctx.attn_grad(ctx.comm, *tensors, **ctx.options)
-            return *map(_to_tensor, gradients), None, None, None
+        call = functools.partial(ctx.attn_grad, ctx.comm, **ctx.options)
+        gradients = _Gradients.apply(call, dout.contiguous(), *ctx.saved_tensors)
+        return *gradients, None, None, None
+
+
+class _Gradients(torch.autograd.Function):
+    """A node of autograd, so that a gradient of a gradient is an error, and not a missing term."""
+
+    @staticmethod
+    def forward(ctx, call, *tensors):
+        with _stream_of(tensors[0]):
+            return tuple(map(_to_tensor, call(*map(_to_array, tensors))))
+
+    @staticmethod
+    def backward(ctx, *_):
+        torch_calls.refuse_second_derivatives()
 
 
 class ProcessGroup(Communicator):

@@ -71,9 +71,16 @@ class Background:
         self._wake.set()
 
     def _run(self):
+        try:
+            self._answer_requests()
+        finally:
+            self._stopping = True  # also after an error, so that later requests are refused
+
+    def _answer_requests(self):
         engine = self.engine
         while not self._stopping:
             self._wake.clear()
+            failed = False
             try:
                 while self._inbox:
                     function, request = self._inbox.popleft()
@@ -82,6 +89,10 @@ class Background:
                     engine.step()
             except Exception:
                 log.exception("a step failed: all requests end")
+                failed = True
+            if (
+                failed
+            ):  # not above, where the error keeps the step's arrays, and with them the caches
                 engine.fail()
             now = time.perf_counter()
             if not engine.busy or now - self._viewed_at > SECONDS_BETWEEN_VIEWS:

@@ -175,6 +175,9 @@ class Engine:
         requests = [*self.schedule.running, *self.schedule.queue]
         for request in requests:
             self.cancel(request, "error")
+        # Its caches are freed before there are others; its graphs refer to it.
+        self.model.graphs = None
+        self.model = None
         self._begin()
 
     def step(self) -> int:

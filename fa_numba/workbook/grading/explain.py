@@ -18,7 +18,6 @@ PYTEST_NOT_MATCHED = re.compile(
     r"(?:Input|Actual message|input):\s*(?P<got>.*)",
     re.DOTALL | re.IGNORECASE,
 )
-NO_UNPACKING = re.compile(r"cannot unpack|not enough values to unpack|too many values to unpack")
 
 
 def explain(error: BaseException, path: Path, *, never_written: bool = False) -> str:
