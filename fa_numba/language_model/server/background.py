@@ -90,9 +90,7 @@ class Background:
             except Exception:
                 log.exception("a step failed: all requests end")
                 failed = True
-            if (
-                failed
-            ):  # not above, where the error keeps the step's arrays, and with them the caches
+            if failed:  # not in the except clause: the error would keep the step's caches alive
                 engine.fail()
             now = time.perf_counter()
             if not engine.busy or now - self._viewed_at > SECONDS_BETWEEN_VIEWS:
