@@ -20,6 +20,9 @@ things are new.
   thread claims one tile of keys after the other in this order from a counter in global memory:
   short sequences fill the gaps that long ones leave.
 
+Under a causal mask the query heads that share a head of K and V take turns at each tile of queries,
+as in flash_attn_bwd_persistent (`make_scheduler`).
+
 Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Shah et al. 2024, FlashAttention-3,
 arXiv:2407.08608, section 3 and appendix B.
 """
@@ -710,7 +713,9 @@ def make_flash_attn_bwd_varlen(
     ORDER is ADDED, BY_ARRIVAL or ORDERED, HEAD_DIM a multiple of 8, DTYPE "float16" or "bfloat16".
     With ADDED dq_sum is 0 at first, and dq may be any scalar; otherwise dq has an axis of length 1
     in front. Without ALIBI alibi_slopes may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME
-    (`run_time_masks`); otherwise the last four arguments are not read.
+    (`run_time_masks`); otherwise the last four arguments are not read. IN_STEP
+    (`key_tiles.make_order`) needs ADDED and a mask under which tiles of keys are long and short
+    (`dq_parts.paired`).
     """
     plan = make_plan(HEAD_DIM)
     AT, shared_base = plan.layout, plan.shared_base
