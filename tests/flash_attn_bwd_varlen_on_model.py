@@ -68,8 +68,7 @@ def main(seqlens_q, seqlens_k, heads, head_dim, causal, blocks, order="added", *
     scale = np.float32(head_dim**-0.5)
     slopes = on_gpu(options["alibi_slopes"]) if given.alibi else unread
     _, *constants = run_time_masks.constants_of(given)
-    in_pairs = modules["dq_parts"].paired(causal, given.window_size) and not counted
-    in_step = in_pairs and num_heads > num_kv_heads
+    in_step = varlen.is_in_step(head_dim, order, given, num_heads // num_kv_heads)
     kernel = varlen.make_flash_attn_bwd_varlen(
         head_dim, order, causal, "float16", *constants, in_step
     )

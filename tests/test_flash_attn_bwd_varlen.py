@@ -396,10 +396,10 @@ def test_kernels_before_and_after_stay_in_registers(head_dim, dtype):
         thorough(64, BY_ARRIVAL, (True,), 4, False),
         (128, BY_ARRIVAL, (True,), 4, False),
         (128, ORDERED, (False,), 4, False),
-        thorough(64, ADDED, (True,), 0, True),
         (128, ADDED, (True,), 0, True),
         thorough(128, ADDED, (True, (-1, -1), 30.0), 0, True),
-        thorough(64, ADDED, (True, (-1, -1), 0.0, True), 0, True),
+        thorough(128, ADDED, (True, (-1, -1), 0.0, True), 0, True),
+        thorough(96, ADDED, (False, (-1, 50)), 0, True),
     ],
 )
 def test_the_kernel_stays_in_registers(head_dim, order, mask, spilled_by_products, in_step):

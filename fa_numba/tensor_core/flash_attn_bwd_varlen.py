@@ -20,8 +20,8 @@ things are new.
   thread claims one tile of keys after the other in this order from a counter in global memory:
   short sequences fill the gaps that long ones leave.
 
-Under a causal mask the query heads that share a head of K and V take turns at each tile of queries,
-as in flash_attn_bwd_persistent (`make_scheduler`).
+Under a causal mask, with head_dim above 64, the query heads that share a head of K and V take turns
+at each tile of queries, as in flash_attn_bwd_persistent (`make_scheduler`).
 
 Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Shah et al. 2024, FlashAttention-3,
 arXiv:2407.08608, section 3 and appendix B.
@@ -811,6 +811,12 @@ def fastest_order(average, causal):
     return BY_ARRIVAL if causal and average <= ARRIVAL_AVERAGE else ADDED
 
 
+def is_in_step(head_dim, order, mask, group_size):
+    """Should the heads of a group take turns? Up to head_dim 64 that was slower on an H200."""
+    in_pairs = order == ADDED and paired(mask.causal, mask.window_size)
+    return in_pairs and group_size > 1 and head_dim > 64
+
+
 @arrays.replayed
 def flash_attn_bwd_varlen(
     dout,
@@ -912,8 +918,7 @@ def flash_attn_bwd_varlen(
     arrays.launch(kernel, grid, (256,), dout, out, lse, *starts, *rows, *sums, queue, counters)
 
     constants = run_time_masks.constants_of(mask)
-    in_pairs = order == ADDED and paired(mask.causal, mask.window_size)
-    in_step = in_pairs and num_heads > num_kv_heads
+    in_step = is_in_step(head_dim, order, mask, num_heads // num_kv_heads)
     kernel = make_flash_attn_bwd_varlen(
         head_dim, order, mask.causal, dtype, *constants[1:], in_step
     )
