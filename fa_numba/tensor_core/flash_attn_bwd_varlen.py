@@ -430,7 +430,8 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP):
     FLOATS_BYTES = BLOCK_M * 4  # of lse, and of delta
     scheduler = make_scheduler(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP)
     find_sequence, describe, is_first_of_two = scheduler
-    ranges, m_tile_of, head_of, _ = make_order(IN_STEP)
+    order = make_order(IN_STEP)
+    ranges, m_tile_of, head_of = order.ranges, order.m_tile_of, order.head_of
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
     load_tile = make_load_tile(padded(HEAD_DIM) // 64)
     wait = mbarrier.wait_function()
