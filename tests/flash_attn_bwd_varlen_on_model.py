@@ -68,7 +68,10 @@ def main(seqlens_q, seqlens_k, heads, head_dim, causal, blocks, order="added", *
     scale = np.float32(head_dim**-0.5)
     slopes = on_gpu(options["alibi_slopes"]) if given.alibi else unread
     _, *constants = run_time_masks.constants_of(given)
-    kernel = varlen.make_flash_attn_bwd_varlen(head_dim, order, causal, "float16", *constants)
+    in_step = varlen.is_in_step(head_dim, order, given, num_heads // num_kv_heads)
+    kernel = varlen.make_flash_attn_bwd_varlen(
+        head_dim, order, causal, "float16", *constants, in_step
+    )
     one_sequence = dq.of_same_memory(dq.data[None])
     args = *model.maps, lse_2, delta, sums, one_sequence if counted else unread
     args += *starts, queue, counters, num_kv_heads, num_heads // num_kv_heads

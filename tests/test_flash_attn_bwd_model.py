@@ -46,7 +46,11 @@ CASES = [
 
 PACKED_SIZES = ("seqlens_q", "seqlens_k", "heads", "head_dim", "causal", "blocks")
 PACKED_CASES = [
+    # In step: pairs of tiles of keys, and single ones in the last sequence.
     (((130, 1, 70), (200, 40, 130), (2, 1), 128, True, 1), {}),
+    thorough(((300, 100), (390, 60), (4, 2), 128, True, 3), {"alibi_slopes": SLOPES}),
+    thorough(((130, 70), (300, 50), (8, 1), 128, True, 3), {}),
+    thorough(((140, 100), (270, 300), (2, 1), 72, False, 2), {"window_size": (-1, 40)}),
     thorough(((130, 0, 170), (200, 40, 130), (2, 2), 64, True, 2), {"alibi_slopes": SLOPES[:2]}),
     thorough(((140, 60), (140, 60), (1, 1), 128, False, 2), {"softcap": 15.0}),
     thorough(((130, 1, 170), (130, 1, 170), (2, 1), 64, True, 1), {"order": "by arrival"}),

@@ -63,32 +63,45 @@ def starts_of(lengths):
 
 
 def described_tiles(
-    cu_q, cu_k, queue, num_kv_heads, group_size, head_dim, mask, num_blocks=3, order=ADDED
+    cu_q,
+    cu_k,
+    queue,
+    num_kv_heads,
+    group_size,
+    head_dim,
+    mask,
+    num_blocks=3,
+    order=ADDED,
+    in_step=False,
 ):
     """Descriptions of all tiles of keys, in the order of the claims."""
-    find_sequence, describe = varlen.make_scheduler(head_dim, order, *mask)
+    scheduler = varlen.make_scheduler(head_dim, order, *mask, in_step)
+    find_sequence, describe, is_first_of_two = scheduler
     query_tiles = varlen.make_query_tiles(tile_rows(head_dim), BLOCK_N, *mask)
     position_of, Batch = varlen.position_of, varlen.Batch
-    SEQLEN_Q = varlen.SEQLEN_Q
+    K_ROW, SEQLEN_Q = varlen.K_ROW, varlen.SEQLEN_Q
     FIRST_TILE, END_TILE, POSITION = MORE
     num_units = sum(-(-n // BLOCK_N) for n in np.diff(cu_k)) * num_kv_heads
-    tiles = np.full((num_units, varlen.SLOT_LENGTH + len(MORE)), -9, np.int32)
+    tiles = np.full((2 * num_units, varlen.SLOT_LENGTH + len(MORE)), -9, np.int32)
 
     @cuda.jit
     def kernel(cu_q, cu_k, queue, num_kv_heads, group_size, tiles):
-        batch = Batch(cu_q, cu_k, queue, queue, num_kv_heads, group_size)
-        claim = cuda.threadIdx.x  # a thread in place of a thread block
+        batch = Batch(cu_q, cu_k, queue, queue, num_kv_heads, group_size, num_blocks)
+        claim, second = cuda.threadIdx.x, False  # a thread in place of a thread block
         unit, index = find_sequence(claim, 0, batch)
         while index < cu_k.shape[0] - 1:
-            describe(tiles, claim, unit, queue[index], batch)
-            position = tiles[claim, POSITION] = position_of(tiles, claim)
-            first, end = query_tiles(position, tiles[claim, SEQLEN_Q], UNREAD)
-            tiles[claim, FIRST_TILE], tiles[claim, END_TILE] = first, end
-            unit, index = find_sequence(unit + num_blocks, index, batch)
-            claim += num_blocks
+            row = 2 * claim + second
+            describe(tiles, row, unit, second, index, batch)
+            position = tiles[row, POSITION] = position_of(tiles, row)
+            first, end = query_tiles(position, tiles[row, SEQLEN_Q], UNREAD)
+            tiles[row, FIRST_TILE], tiles[row, END_TILE] = first, end
+            second = is_first_of_two(tiles, row, index, batch)
+            if not second:
+                unit, index = find_sequence(unit + num_blocks, index, batch)
+                claim += num_blocks
 
     kernel[1, num_blocks](cu_q, cu_k, queue, num_kv_heads, group_size, tiles)
-    return tiles
+    return tiles[tiles[:, K_ROW] >= 0]
 
 
 def queue_of(cu_q):
@@ -248,15 +261,16 @@ def test_a_sequence_of_nan_reaches_no_other(rng):
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("num_kv_heads, group_size", [(1, 1), (3, 2)])
 @pytest.mark.parametrize("num_blocks", [1, 5, 200])
+@pytest.mark.parametrize("in_step", [False, True])
 def test_each_tile_is_claimed_once_the_longest_sequences_first(
-    num_kv_heads, group_size, num_blocks, mask
+    num_kv_heads, group_size, num_blocks, in_step, mask
 ):
     lengths_q, lengths_k = [9, 700, 0, 40, 700], [300, 1290, 129, 0, 1]
     cu_q, cu_k = starts_of(lengths_q), starts_of(lengths_k)
     order = sorted(range(5), key=lambda b: -lengths_q[b])
     queue = np.array(order, np.int32)
     args = cu_q, cu_k, queue, num_kv_heads, group_size, 64, mask, num_blocks
-    tiles = described_tiles(*args)
+    tiles = described_tiles(*args, in_step=in_step)
     at = [tuple(row) for row in tiles[:, [varlen.K_ROW, varlen.KV_HEAD]].tolist()]
     want = {
         (cu_k[b] + n, head)
@@ -282,6 +296,19 @@ def test_under_a_causal_mask_the_keys_of_most_work_come_first(mask):
     parts = (0, 8, 12, 16) if left < 0 and (causal or right >= 0) else (0, 16)
     parts = itertools.pairwise(parts)
     assert order == [n for part in parts for _ in range(heads) for n in range(*part)]
+
+
+def test_in_step_long_and_short_tiles_alternate():
+    """Pairs; in the last sequence the first halves of a few heads, the longest tiles first."""
+    cu, heads, num_blocks = starts_of([5 * BLOCK_N, 4 * BLOCK_N]), 3, 4
+    args = cu, cu, np.array([0, 1], np.int32), heads, 2, 64, MASKS["causal"], num_blocks
+    tiles = described_tiles(*args, in_step=True)
+    n_tiles = (tiles[:, varlen.K_ROW] - tiles[:, varlen.K_START]) // BLOCK_N
+    at = [*zip(tiles[:, varlen.KV_HEAD].tolist(), n_tiles.tolist(), strict=True)]
+    assert at[:15] == [(head, n) for head in range(heads) for n in (0, 4, 1, 3, 2)]
+    # Two long tiles of a head: two heads for four thread blocks.
+    assert at[15:23] == [(head, n) for n in range(4) for head in range(2)]
+    assert at[23:] == [(2, n) for n in range(4)]
 
 
 @pytest.mark.parametrize("order", [BY_ARRIVAL, ORDERED])
@@ -358,22 +385,28 @@ def test_kernels_before_and_after_stay_in_registers(head_dim, dtype):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "head_dim, order, mask, spilled_by_products",
+    "head_dim, order, mask, spilled_by_products, in_step",
     [
-        (64, ADDED, (True,), 0),
-        thorough(128, ADDED, (True,), 0),
-        thorough(128, ADDED, (False,), 0),
-        thorough(96, ADDED, (False, (100, 50)), 0),
+        (64, ADDED, (True,), 0, False),
+        thorough(128, ADDED, (True,), 0, False),
+        thorough(128, ADDED, (False,), 0, False),
+        thorough(96, ADDED, (False, (100, 50)), 0, False),
         # A cap's derivatives take 32 registers.
-        (64, ADDED, (False, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True), 80),
-        thorough(64, BY_ARRIVAL, (True,), 4),
-        (128, BY_ARRIVAL, (True,), 4),
-        (128, ORDERED, (False,), 4),
+        (64, ADDED, (False, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True), 80, False),
+        thorough(64, BY_ARRIVAL, (True,), 4, False),
+        (128, BY_ARRIVAL, (True,), 4, False),
+        (128, ORDERED, (False,), 4, False),
+        (128, ADDED, (True,), 0, True),
+        thorough(128, ADDED, (True, (-1, -1), 30.0), 0, True),
+        thorough(128, ADDED, (True, (-1, -1), 0.0, True), 0, True),
+        thorough(96, ADDED, (False, (-1, 50)), 0, True),
     ],
 )
-def test_the_kernel_stays_in_registers(head_dim, order, mask, spilled_by_products):
+def test_the_kernel_stays_in_registers(head_dim, order, mask, spilled_by_products, in_step):
     causal, *rest = mask
-    kernel = varlen.make_flash_attn_bwd_varlen(head_dim, order, causal, "float16", *rest)
+    kernel = varlen.make_flash_attn_bwd_varlen(
+        head_dim, order, causal, "float16", *rest, IN_STEP=in_step
+    )
     slopes = F1 if mask[3:] else types.float32
     dq = types.float32 if order == ADDED else types.Array(types.float16, 4, "C")
     args = (*6 * (types.uint64,), *3 * (F3,), dq, *4 * (I1,), *2 * (types.int32,))

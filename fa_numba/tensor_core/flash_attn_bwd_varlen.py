@@ -20,6 +20,9 @@ things differ.
   thread claims one tile of keys after the other in this order from a counter in global memory:
   short sequences fill the gaps that long ones leave.
 
+Under a causal mask, with head_dim above 64, the query heads that share a head of K and V take turns
+at each tile of queries, as in flash_attn_bwd_persistent (`make_scheduler`).
+
 Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Shah et al. 2024, FlashAttention-3,
 arXiv:2407.08608, section 3 and appendix B.
 """
@@ -46,7 +49,7 @@ from fa_numba.ptx.mbarrier import (
     mbarrier_arrive_expect_tx,
     mbarrier_init,
 )
-from fa_numba.ptx.statement import global_address
+from fa_numba.ptx.statement import global_address, opaque
 from fa_numba.ptx.tma import in_window, make_load_tile, tma_store_wait_read
 from fa_numba.ptx.vectors import bulk_load, load_global_x4, store_global_x4
 from fa_numba.ptx.wgmma import hold, wgmma_wait_with
@@ -81,15 +84,16 @@ from fa_numba.tensor_core.gradient_mainloop import (
     SLOTS,
     STAGES,
     THREADS,
+    Keys,
     Queries,
     Registers,
     make_plan,
     make_tile_functions,
     shared_bytes,
 )
-from fa_numba.tensor_core.key_tiles import make_query_tiles
+from fa_numba.tensor_core.key_tiles import make_order, make_query_tiles, make_steps
 from fa_numba.tensor_core.shared_plan import init_rings
-from fa_numba.tensor_core.tile_scheduler import divided, sort_sequences
+from fa_numba.tensor_core.tile_scheduler import divided, head_and_tile, sort_sequences
 from fa_numba.tiling.block_sizes import ceil_div
 
 # Sequences of a batch that are sorted; a longer batch keeps its order. A thread that finds the rank
@@ -120,6 +124,7 @@ class Batch(NamedTuple):
     """The sequences of a packed batch, in `queue` in the order of processing.
 
     The first of `counters` counts the claims; the others are those of the tiles of dQ (`dq_parts`).
+    num_blocks is the number of thread blocks.
     """
 
     cu_seqlens_q: Any
@@ -128,6 +133,7 @@ class Batch(NamedTuple):
     counters: Any
     num_kv_heads: int
     group_size: int
+    num_blocks: int
 
 
 class Maps(NamedTuple):
@@ -287,24 +293,28 @@ def make_convert_packed(HEAD_DIM, DTYPE):
 class Scheduler(NamedTuple):
     """Functions that find the tile of keys of a claim.
 
-    A unit is a tile of keys of a head of K and V. Units are counted through the sequences in the
-    order of `queue`.
+    A unit is a tile of keys of a head of K and V, or with IN_STEP two of them (`make_scheduler`).
+    Units are counted through the sequences in the order of `queue`.
 
     Attributes
     ----------
     find_sequence(unit, index, batch)
         Unit and index of the sequence that has the unit, counted from the first one of the index-th
         sequence on. The index is the number of sequences if there is none.
-    describe(slots, slot, unit, b, batch)
-        Write the tile of keys, unit `unit` of sequence b, to a row of `slots`.
+    describe(slots, slot, unit, second, index, batch)
+        Write a tile of keys of a unit of the index-th sequence to a row of `slots`: the first one,
+        or with `second` the second one.
+    is_first_of_two(slots, slot, index, batch)
+        True if the unit of this tile of keys has a second one, which comes next.
     """
 
     find_sequence: Any
     describe: Any
+    is_first_of_two: Any
 
 
 @functools.cache
-def make_scheduler(HEAD_DIM, ORDER, CAUSAL, WINDOW):
+def make_scheduler(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP=False):
     """The `Scheduler` of these compile-time constants: the tiles of a head after those of another.
 
     ORDERED takes a head's last keys first, BY_ARRIVAL its first ones. ADDED takes longer to find
@@ -313,9 +323,22 @@ def make_scheduler(HEAD_DIM, ORDER, CAUSAL, WINDOW):
     in all heads, then the third quarter, then the last one: so the thread blocks end with short
     tiles, at about the same time. The shorter the tiles, the fewer queries they read: those of the
     heads that run at the same time fit in L2.
+
+    With IN_STEP (`key_tiles.make_order`) a unit is a pair of tiles of keys, a long one and a short
+    one. All pairs of a sequence have the same work, so thread blocks that begin together are at the
+    same queries until the sequence ends. In the last sequence, the shortest one, a unit is a single
+    tile, so that the thread blocks end at about the same time. There the tiles of a few heads come
+    first, the longest of them first, and then those of the next heads. The long half of a few
+    heads' tiles is one for each thread block, about; whichever ends first takes the first of the
+    short half: the same pairs again, unless one is late.
     """
-    LONG_AND_SHORT = paired(CAUSAL, WINDOW) and ORDER == ADDED
+    LONG_AND_SHORT = paired(CAUSAL, WINDOW) and ORDER == ADDED and not IN_STEP
     M_SHIFT = tile_rows(HEAD_DIM).bit_length() - 1
+    n_tile_of = make_steps(True, False, False).n_tile_of
+
+    @cuda.jit(device=True, forceinline=True)
+    def has_pairs(index, batch):
+        return IN_STEP and index + 2 < batch.cu_seqlens_k.shape[0]
 
     @cuda.jit(device=True, forceinline=True)
     def find_sequence(unit, index, batch):
@@ -323,14 +346,28 @@ def make_scheduler(HEAD_DIM, ORDER, CAUSAL, WINDOW):
         while index < num_sequences:
             b = batch.queue[index]
             seqlen_k = batch.cu_seqlens_k[b + 1] - batch.cu_seqlens_k[b]
-            num_units = int32(((seqlen_k + BLOCK_N - 1) >> N_SHIFT) * batch.num_kv_heads)
+            num_n_tiles = (seqlen_k + BLOCK_N - 1) >> N_SHIFT
+            if has_pairs(index, batch):
+                num_n_tiles = (num_n_tiles + 1) >> 1
+            num_units = int32(num_n_tiles * batch.num_kv_heads)
             if unit < num_units:
                 break
             unit, index = int32(unit - num_units), int32(index + 1)
         return unit, index
 
     @cuda.jit(device=True, forceinline=True)
-    def describe(slots, slot, unit, b, batch):
+    def heads_at_a_time(num_n_tiles, batch):
+        """Number of heads whose long tiles are one for each thread block, about."""
+        num_heads = batch.num_kv_heads
+        half = int32((num_n_tiles + 1) >> 1)
+        most, _ = divided(batch.num_blocks + (half >> 1), half)
+        most = min(max(most, int32(1)), num_heads)
+        sections, _ = divided(num_heads + most - 1, most)
+        return divided(num_heads + sections - 1, sections)[0]  # about the same in each section
+
+    @cuda.jit(device=True, forceinline=True)
+    def describe(slots, slot, unit, second, index, batch):
+        b = batch.queue[index]
         q_row, k_row = batch.cu_seqlens_q[b], batch.cu_seqlens_k[b]
         seqlen_q, k_end = batch.cu_seqlens_q[b + 1] - q_row, batch.cu_seqlens_k[b + 1]
         num_n_tiles = int32((k_end - k_row + BLOCK_N - 1) >> N_SHIFT)
@@ -341,8 +378,16 @@ def make_scheduler(HEAD_DIM, ORDER, CAUSAL, WINDOW):
                 begin, end = end, int32(num_n_tiles - (num_n_tiles >> 2))
             if unit >= end * batch.num_kv_heads:
                 begin, end = end, num_n_tiles
-        kv_head, n_tile = divided(unit - begin * batch.num_kv_heads, end - begin)
-        n_tile = num_n_tiles - 1 - n_tile if ORDER == ORDERED else begin + n_tile
+        if has_pairs(index, batch):
+            kv_head, pair = divided(unit, (num_n_tiles + 1) >> 1)
+            n_tile = n_tile_of(2 * pair + second, num_n_tiles)
+        elif IN_STEP:
+            section = heads_at_a_time(num_n_tiles, batch)
+            kv_head, from_end = head_and_tile(unit, num_n_tiles, batch.num_kv_heads, section)
+            n_tile = num_n_tiles - 1 - from_end
+        else:
+            kv_head, n_tile = divided(unit - begin * batch.num_kv_heads, end - begin)
+            n_tile = num_n_tiles - 1 - n_tile if ORDER == ORDERED else begin + n_tile
         slots[slot, K_ROW] = k_row + n_tile * BLOCK_N
         slots[slot, K_END] = k_end
         slots[slot, Q_ROW] = q_row
@@ -351,7 +396,13 @@ def make_scheduler(HEAD_DIM, ORDER, CAUSAL, WINDOW):
         slots[slot, KV_HEAD] = kv_head
         slots[slot, K_START] = k_row
 
-    return Scheduler(find_sequence, describe)
+    @cuda.jit(device=True, forceinline=True)
+    def is_first_of_two(slots, slot, index, batch):
+        k_start = slots[slot, K_START]
+        before, length = slots[slot, K_ROW] - k_start, slots[slot, K_END] - k_start
+        return has_pairs(index, batch) and 2 * before + BLOCK_N < length
+
+    return Scheduler(find_sequence, describe, is_first_of_two)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -360,17 +411,27 @@ def position_of(slots, slot):
     return int32(slots[slot, K_ROW] - slots[slot, K_END] + slots[slot, SEQLEN_Q])
 
 
+@cuda.jit(device=True, forceinline=True)
+def goes_downwards(slots, slot):
+    """In step, the first half of a sequence's tiles of keys begins with the last queries."""
+    k_start = slots[slot, K_START]
+    return 2 * (slots[slot, K_ROW] - k_start) < slots[slot, K_END] - k_start
+
+
 # Numba computes in 64 bits with every number in the source. Registers are short here, so variables
 # that live long are cut to 32.
 
 
 @functools.cache
-def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW):
+def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP):
     """produce(base, slots, maps, lse_2, delta, batch, mask_args): load tile after tile."""
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
     FLOATS_BYTES = BLOCK_M * 4  # of lse, and of delta
-    find_sequence, describe = make_scheduler(HEAD_DIM, ORDER, CAUSAL, WINDOW)
+    scheduler = make_scheduler(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP)
+    find_sequence, describe, is_first_of_two = scheduler
+    order = make_order(IN_STEP)
+    ranges, m_tile_of, head_of = order.ranges, order.m_tile_of, order.head_of
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
     load_tile = make_load_tile(padded(HEAD_DIM) // 64)
     wait = mbarrier.wait_function()
@@ -408,17 +469,25 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW):
         slot, k_parity = uint32(0), uint32(1)
         claim = int32(cuda.blockIdx.x)
         unit, index = find_sequence(claim, int32(0), batch)
+        second = False
         while index < num_sequences:
             wait(base + AT.k_ring.empty + slot * BARRIER, k_parity)
-            describe(slots, slot, unit, batch.queue[index], batch)
+            describe(slots, slot, unit, second, index, batch)
+            second = is_first_of_two(slots, slot, index, batch)
             full = base + AT.k_ring.full + slot * BARRIER
             load_keys(full, base + AT.k.start + slot * KV_BYTES, slots, slot, maps.k)
             needs_v = True
             position, seqlen_q = position_of(slots, slot), slots[slot, SEQLEN_Q]
             first_tile, end_tile = query_tiles(position, seqlen_q, mask_args)
             first_head = int32(slots[slot, KV_HEAD] * batch.group_size)
-            for head in range(first_head, int32(first_head + batch.group_size)):
-                for m_tile in range(first_tile, end_tile):
+            end_head = int32(first_head + batch.group_size)
+            loops = ranges(first_tile, end_tile, first_head, end_head)
+            outer_first, outer_end, inner_first, inner_end = loops
+            for outer in range(outer_first, outer_end):
+                for inner in range(inner_first, inner_end):
+                    head = head_of(outer, inner)
+                    downwards = goes_downwards(slots, slot)
+                    m_tile = m_tile_of(outer, inner, first_tile, end_tile, downwards)
                     barrier = stage * BARRIER
                     tile, floats = stage * Q_BYTES, stage * FLOATS_BYTES
                     wait(base + AT.q_ring.empty + barrier, parity)
@@ -443,12 +512,13 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW):
             slot = uint32(slot + 1)
             if slot == SLOTS:
                 slot, k_parity = uint32(0), uint32(k_parity ^ 1)
-            # The thread block that is done first claims next.
-            taken = int32(counter_take(global_address(batch.counters), 1))
-            # Shuffled, ptxas takes it for the warp's: that has registers of its own.
-            next_claim = int32(cuda.shfl_sync(1, taken, 0) + cuda.gridDim.x)
-            unit, index = find_sequence(int32(unit + next_claim - claim), index, batch)
-            claim = next_claim
+            if not second:
+                # The thread block that is done first claims next.
+                taken = int32(counter_take(global_address(batch.counters), 1))
+                # Shuffled, ptxas takes it for the warp's: that has registers of its own.
+                next_claim = int32(cuda.shfl_sync(1, taken, 0) + cuda.gridDim.x)
+                unit, index = find_sequence(int32(unit + next_claim - claim), index, batch)
+                claim = next_claim
         wait(base + AT.k_ring.empty + slot * BARRIER, k_parity)
         slots[slot, K_ROW] = -1
         mbarrier_arrive(base + AT.k_ring.full + slot * BARRIER)
@@ -457,7 +527,7 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW):
 
 
 @functools.cache
-def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
+def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STEP):
     """consume(base, slots, part, maps, outputs, mask_args): compute tiles, 256 threads."""
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     COLS = 16 * ceil_div(HEAD_DIM, 16)
@@ -471,6 +541,8 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
     thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
     store_tile = make_store_tile(COLS, forward.pack_of(DTYPE))
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
+    ranges, m_tile_of, head_of, dq_step = make_order(IN_STEP)
+    HIDES_QUERIES = BLOCK_M == 64 and SOFTCAP == 0
     wait = mbarrier.wait_function()
 
     @fragment_function()
@@ -552,21 +624,40 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
                 tma_store_wait_read(0)
             cuda.syncwarp()  # dK and dV of the keys before are read: safe to overwrite
 
-            for i in range(outputs.group_size):
+            loops = ranges(first_tile, end_tile, int32(0), outputs.group_size)
+            outer_first, outer_end, inner_first, inner_end = loops
+            downwards = goes_downwards(slots, slot)
+            for outer in range(outer_first, outer_end):
+                i = head_of(outer, inner_first)
+                m_tile = m_tile_of(outer, inner_first, first_tile, end_tile, downwards)
                 head = int32(slots[slot, KV_HEAD] * outputs.group_size + i)
                 slope = outputs.alibi_slopes[head] if ALIBI else ZERO
-                packed_tile = int32(slots[slot, M_TILE] + first_tile)
+                packed_tile = int32(slots[slot, M_TILE] + m_tile)
                 address = global_address(dq_sum[head, packed_tile]) + thread.dq_offset
-                for m_tile in range(first_tile, end_tile):
+                for inner in range(inner_first, inner_end):
+                    i = head_of(outer, inner)
+                    m_tile = m_tile_of(outer, inner, first_tile, end_tile, downwards)
                     barrier = uint32(stage * BARRIER)
                     wait(base + AT.q_ring.full + barrier, parity)
                     if COUNTED and thread.is_first:
                         ask(base, slots, slot, part, m_tile, address, outputs, mask_args)
-                    queries = Queries(stage, parity, int32(m_tile * BLOCK_M))
+                    m_start = int32(m_tile * BLOCK_M)
+                    these = keys
+                    if IN_STEP:
+                        # As in flash_attn_bwd_persistent: masks are calculated in the loop.
+                        if HIDES_QUERIES:
+                            m_start = int32(opaque(m_start))
+                        else:
+                            hidden = int32(opaque(keys.position))
+                            these = Keys(keys.slot, keys.rows, keys.columns, hidden)
+                        if ALIBI:
+                            head = int32(slots[slot, KV_HEAD] * outputs.group_size + i)
+                            slope = outputs.alibi_slopes[head]
+                    queries = Queries(stage, parity, m_start)
                     # The length read again: kept, it would take a register.
                     lengths = Lengths(slots[slot, SEQLEN_Q], mask_args)
-                    multiply(x, base, keys, queries, thread, lengths, scale, slope)
-                    if lane == 0 and m_tile + 1 == end_tile and i + 1 == outputs.group_size:
+                    multiply(x, base, these, queries, thread, lengths, scale, slope)
+                    if lane == 0 and inner + 1 == inner_end and outer + 1 == outer_end:
                         mbarrier_arrive(base + AT.v_ring.empty)  # the next V while this tile ends
                     wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
                     if lane == 0:
@@ -583,7 +674,7 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
                         part_parity = uint32(part_parity ^ 1)
                     else:
                         add_part(dq_acc, address)
-                    address += uint64(2 * DQ_BYTES)
+                    address += uint64(2 * DQ_BYTES) * uint64(dq_step(int32(dq_sum.shape[1])))
                     wgmma_wait_with(0, dk_acc, OUT_LENGTH, ds, P_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(base + AT.q_ring.empty + barrier)
@@ -616,20 +707,22 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI):
 
 @functools.cache
 def make_flash_attn_bwd_varlen(
-    HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+    HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, IN_STEP=False
 ):
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
     ORDER is ADDED, BY_ARRIVAL or ORDERED, HEAD_DIM a multiple of 8, DTYPE "float16" or "bfloat16".
     With ADDED dq_sum is 0 at first, and dq may be any scalar; otherwise dq has an axis of length 1
     in front. Without ALIBI alibi_slopes may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME
-    (`run_time_masks`); otherwise the last four arguments are not read.
+    (`run_time_masks`); otherwise the last four arguments are not read. IN_STEP
+    (`key_tiles.make_order`) needs ADDED and a mask under which tiles of keys are long and short
+    (`dq_parts.paired`).
     """
     plan = make_plan(HEAD_DIM)
     AT, shared_base = plan.layout, plan.shared_base
     SLOTS_SHAPE, COUNTED = (SLOTS, SLOT_LENGTH), ORDER != ADDED
-    produce = make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW)
-    consume = make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI)
+    produce = make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP)
+    consume = make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STEP)
     BLOCK_M = tile_rows(HEAD_DIM)
     count_parts = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW).count_parts
 
@@ -697,7 +790,7 @@ def make_flash_attn_bwd_varlen(
             setmaxnreg_dec(PRODUCER_REGISTERS)
             if tid == 0:
                 sequences = cu_seqlens_q, cu_seqlens_k, queue, counters
-                batch = Batch(*sequences, num_kv_heads, group_size)
+                batch = Batch(*sequences, num_kv_heads, group_size, int32(cuda.gridDim.x))
                 produce(base, slots, maps, lse_2, delta, batch, mask_args)
             elif COUNTED and tid == 32:
                 barriers = base + AT.asked.start, base + AT.ready.start, base + AT.written.start
@@ -717,6 +810,12 @@ def fastest_order(average, causal):
     has few keys.
     """
     return BY_ARRIVAL if causal and average <= ARRIVAL_AVERAGE else ADDED
+
+
+def is_in_step(head_dim, order, mask, group_size):
+    """Should the heads of a group take turns? Up to head_dim 64 that was slower on an H200."""
+    in_pairs = order == ADDED and paired(mask.causal, mask.window_size)
+    return in_pairs and group_size > 1 and head_dim > 64
 
 
 @arrays.replayed
@@ -820,7 +919,10 @@ def flash_attn_bwd_varlen(
     arrays.launch(kernel, grid, (256,), dout, out, lse, *starts, *rows, *sums, queue, counters)
 
     constants = run_time_masks.constants_of(mask)
-    kernel = make_flash_attn_bwd_varlen(head_dim, order, mask.causal, dtype, *constants[1:])
+    in_step = is_in_step(head_dim, order, mask, num_heads // num_kv_heads)
+    kernel = make_flash_attn_bwd_varlen(
+        head_dim, order, mask.causal, dtype, *constants[1:], in_step
+    )
     # A sequence has at most one tile of keys that is not full.
     most_units = (num_tokens_k // BLOCK_N + batch) * num_kv_heads
     boxes = (q, block_m), (k, BLOCK_N), (v, BLOCK_N), (dout, block_m)
