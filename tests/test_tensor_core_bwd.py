@@ -199,19 +199,22 @@ def test_wide_kernels_stay_in_registers(head_dim, deterministic, dtype, mask, in
 
 
 @pytest.mark.parametrize(
-    "head_dim, seqlen, heads, mask, order",
+    "head_dim, seqlen, heads, group, mask, order",
     [
-        (128, 512, 512, (True, (-1, -1)), "by arrival"),
-        (128, 2048, 128, (True, (-1, -1)), "added"),
-        (64, 2048, 256, (False, (-1, -1)), "added"),
-        (64, 8192, 64, (True, (-1, -1)), "by arrival"),
-        (128, 8192, 64, (True, (1000, -1)), "by arrival"),
-        (128, 8192, 64, (False, (1000, -1)), "added"),
-        (128, 512, 8, (True, (-1, -1)), "added"),  # the last tiles would end one by one
+        (128, 512, 512, 1, (True, (-1, -1)), "by arrival"),
+        (128, 2048, 128, 1, (True, (-1, -1)), "added"),
+        (64, 2048, 256, 4, (False, (-1, -1)), "added"),
+        (64, 8192, 64, 1, (True, (-1, -1)), "by arrival"),
+        (64, 8192, 64, 4, (True, (-1, -1)), "added"),  # heads of a group take turns
+        (128, 1024, 512, 4, (True, (-1, -1)), "by arrival"),
+        (128, 1024, 512, 8, (True, (-1, -1)), "added"),
+        (128, 8192, 64, 8, (True, (1000, -1)), "by arrival"),  # there they do not
+        (128, 8192, 64, 1, (False, (1000, -1)), "added"),
+        (128, 512, 8, 1, (True, (-1, -1)), "added"),  # the last tiles would end one by one
     ],
 )
-def test_few_parts_of_dq_are_summed_by_arrival(head_dim, seqlen, heads, mask, order):
-    assert fastest_order(head_dim, seqlen // 128, heads, 132, mask) == order
+def test_few_parts_of_dq_are_summed_by_arrival(head_dim, seqlen, heads, group, mask, order):
+    assert fastest_order(head_dim, seqlen // 128, heads, group, 132, mask) == order
 
 
 def test_a_thread_block_of_persistent_fits_an_sm():

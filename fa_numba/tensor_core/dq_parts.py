@@ -38,6 +38,7 @@ from fa_numba.tensor_core.gradient_fragments import BLOCK_N, make_store_gradient
 ADDED, BY_ARRIVAL, ORDERED = "added", "by arrival", "ordered"
 # By arrival if a query sees at most so many keys, and an SM has at least so many tiles of keys.
 ARRIVAL_KEYS, ARRIVAL_TILES = 1024, 15
+ARRIVAL_KEYS_OF_GROUP = 4096  # divided by the query heads that take turns (`key_tiles.make_order`)
 DQ_BYTES = 64 * 64 * 4  # of a warpgroup: half of a tile of dQ
 STEP_BYTES = 128 * 16  # 16 bytes for each of its threads: eight columns
 TILE_SHIFT = (2 * DQ_BYTES).bit_length() - 1  # from bytes of dq_sum to tiles
@@ -62,18 +63,23 @@ def paired(CAUSAL, WINDOW):
     return left < 0 and (CAUSAL or right >= 0)
 
 
-def fastest_order(head_dim, num_n_tiles, num_heads, num_sms, mask):
-    """ADDED or BY_ARRIVAL: the faster one on an H200.
+def fastest_order(head_dim, num_n_tiles, num_heads, group_size, num_sms, mask):
+    """ADDED or BY_ARRIVAL: the faster one on an H200 and an H100.
 
     By arrival is faster where a query sees few keys, and under a causal mask with head_dim <= 64,
     where a tile has half of the work; it needs many tiles of keys for each SM, so that the last
-    ones end at about the same time.
+    ones end at about the same time. Heads of a group take turns with ADDED alone, and then few
+    keys are fewer.
     """
-    causal, (left, right), *_ = mask
+    causal, window, *_ = mask
+    left, right = window
     keys = num_n_tiles * BLOCK_N
     if left >= 0 and (causal or right >= 0):
         keys = min(keys, left + 1 + (0 if causal else right))
-    few = keys <= ARRIVAL_KEYS or (head_dim <= 64 and causal)
+    if group_size > 1 and paired(causal, window):
+        few = keys <= min(ARRIVAL_KEYS, ARRIVAL_KEYS_OF_GROUP // group_size)
+    else:
+        few = keys <= ARRIVAL_KEYS or (head_dim <= 64 and causal)
     return BY_ARRIVAL if few and num_n_tiles * num_heads >= ARRIVAL_TILES * num_sms else ADDED
 
 

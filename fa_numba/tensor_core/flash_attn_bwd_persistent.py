@@ -667,7 +667,10 @@ def flash_attn_bwd_persistent(
     seqlen_k, num_kv_heads = k.shape[1:3]
     dtype, block_m, size = arrays.dtype_name(q), tile_rows(head_dim), shared_bytes(head_dim)
     n_tiles, heads, num_sms = ceil_div(seqlen_k, BLOCK_N), batch * num_kv_heads, arrays.num_sms(q)
-    order = ORDERED if deterministic else fastest_order(head_dim, n_tiles, heads, num_sms, mask)
+    order = ORDERED
+    if not deterministic:
+        group_size = num_heads // num_kv_heads
+        order = fastest_order(head_dim, n_tiles, heads, group_size, num_sms, mask)
     if in_float32:
         order = ADDED  # the other orders round dQ within the kernel
     in_pairs = order == ADDED and paired(mask.causal, mask.window_size)
