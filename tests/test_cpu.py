@@ -699,6 +699,26 @@ def test_interrupted(monkeypatch):
     assert freed.wait(60)
 
 
+def test_no_thread_can_start(rng, monkeypatch):
+    """The caller takes all tasks, and no pool keeps the arrays for a thread to come."""
+
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(numba, "get_num_threads", lambda: 2)
+    threads._pool.cache_clear()
+    x = random(rng, 5, rows.PER_TASK)
+    want = cpu.softmax(x)
+    threads._pool.cache_clear()
+    freed = threading.Event()
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", start)
+        assert_same(cpu.softmax(x), want)
+    weakref.finalize(x, freed.set)
+    del x
+    assert freed.wait(1)
+
+
 AT_EXIT = """
 import atexit
 import numpy as np

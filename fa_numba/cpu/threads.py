@@ -62,7 +62,9 @@ def run(worker, num_tasks, workspace_size, *args, arrays):
         for _ in range(others):
             try:
                 waiting.append(_pool().submit(work))
-            except RuntimeError:  # no thread can start any more: this process is ending
+            except RuntimeError:  # no thread can start: too many run, or this process is ending
+                _pool().shutdown(wait=False, cancel_futures=True)  # it would keep `work`, not begun
+                _pool.cache_clear()
                 break
         work()
         for other in waiting:
