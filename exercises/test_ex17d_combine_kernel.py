@@ -95,6 +95,8 @@ def mistakes(out_partial, lse_partial, out, lse):
             "The last split alone is stored.": (out_partial[-1], lse_partial[-1]),
             "The last split is missing.": answer(out_partial[:-1], lse_partial[:-1])
             if len(w) > 1 else (right, total),
+            "The first split is missing.": answer(out_partial[1:], lse_partial[1:])
+            if len(w) > 1 else (right, total),
             "lse takes the natural logarithm, not log2.": (right, top + (total - top) / np.log(2)),
             "lse is the largest lse_partial, without the log of the sum.": (right, top),
         }  # fmt: skip
