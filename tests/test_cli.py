@@ -230,14 +230,16 @@ def test_learn_refuses_a_lesson_that_is_not_there(capsys):
     assert "the lessons with exercises are 00 to 23" in capsys.readouterr().err
 
 
-def test_nobody_is_asked_about_news(tmp_path):
-    learn.ask_nothing_about_news(tmp_path)
+def test_nobody_is_asked_about_news_and_drawings_are_saved(tmp_path):
+    learn.set_defaults(tmp_path)
     (path,) = tmp_path.rglob("overrides.json")
     news = "@jupyterlab/apputils-extension:notification"
-    assert json.loads(path.read_text()) == {news: {"fetchNews": "false"}}
+    widgets = {"@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": True}}
+    assert json.loads(path.read_text()) == {news: {"fetchNews": "false"}} | widgets
     path.write_text(json.dumps({news: {"fetchNews": "true"}, "theme": "dark"}))
-    learn.ask_nothing_about_news(tmp_path)  # what somebody has said stays
-    assert json.loads(path.read_text()) == {news: {"fetchNews": "true"}, "theme": "dark"}
+    learn.set_defaults(tmp_path)  # what somebody has said stays
+    said = {news: {"fetchNews": "true"}, "theme": "dark"}
+    assert json.loads(path.read_text()) == said | widgets
     path.write_text("no JSON")
-    learn.ask_nothing_about_news(tmp_path)
+    learn.set_defaults(tmp_path)
     assert path.read_text() == "no JSON"

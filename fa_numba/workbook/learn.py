@@ -40,8 +40,11 @@ def command(root, *, as_root: bool, first: str = FIRST) -> list[str]:
     return started + ["--allow-root"] * as_root
 
 
-def ask_nothing_about_news(prefix):
-    """Answer JupyterLab's question about news with no, for everybody in this environment.
+def set_defaults(prefix):
+    """Change two defaults of JupyterLab, for everybody in this environment.
+
+    It does not ask about news, and it saves drawings with sliders: else a lesson that is opened
+    again has "Error displaying widget" in their place.
 
     Parameters
     ----------
@@ -49,11 +52,14 @@ def ask_nothing_about_news(prefix):
         The environment. Its present settings are kept.
     """
     path = Path(prefix, "share", "jupyter", "lab", "settings", "overrides.json")
-    with contextlib.suppress(OSError, ValueError):  # somebody else's environment: it asks
+    with contextlib.suppress(OSError, ValueError):  # somebody else's environment: it stays as it is
         there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        answer = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}}
+        defaults = {
+            "@jupyterlab/apputils-extension:notification": {"fetchNews": "false"},
+            "@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": True},
+        }
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(answer | there, indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(defaults | there, indent=1) + "\n", encoding="utf-8")
 
 
 def main(more: list[str] = (), name: str | None = None) -> int:
@@ -81,7 +87,7 @@ def main(more: list[str] = (), name: str | None = None) -> int:
     for line in said:
         if line not in new:
             print(line)
-    ask_nothing_about_news(sys.prefix)
+    set_defaults(sys.prefix)
     as_root = hasattr(os, "geteuid") and os.geteuid() == 0
     if as_root:
         print("You are root: JupyterLab runs with --allow-root, and a notebook may do all you may.")
