@@ -68,6 +68,8 @@ def expect(got, want, plain, partials, what=""):
             at = tuple(int(i) for i in wrong[0])
             value = "was never written" if x[at] == UNWRITTEN else f"is {x[at]:.7g}"
             row = ", ".join(f"{s:.4g}" for s in partials[1][:8, at[0], at[1]])
+            if x[at] == UNWRITTEN:
+                what = "A thread stores its columns of out, and one thread of the row its lse."
             raise Wrong(
                 f"{name}{list(at)} must be {y[at]:.7g}, but {value}. lse_partial of the row: {row}"
                 f"{', ...' * (len(partials[1]) > 8)}. {what}".rstrip(),
