@@ -1,7 +1,7 @@
 """ex00d · Broadcast: one number for a whole row
 
 Fill in the line that shifts each row of a matrix by a number of its own, and scales each column by
-another. In NumPy it is `(x - shift[:, None]) * scale`; NumPy calls it **broadcasting**. In a kernel
+another. In NumPy it is `(x - shift[:, None]) * scale`; NumPy calls it broadcasting. In a kernel
 nothing has to be stretched: every thread looks up the two numbers that it needs.
 
     out[row, col] = (x[row, col] - shift[row]) * scale[col]
@@ -25,4 +25,4 @@ def rescale(x, shift, scale, out):
         raise NotImplementedError("ex00d: rescale")
 
 
-# Stub 964da992 of solutions/ex00d_broadcast.py: `fa-numba reset ex00d` brings it back.
+# Stub 643dbd80 of solutions/ex00d_broadcast.py: `fa-numba reset ex00d` brings it back.

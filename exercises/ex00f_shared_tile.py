@@ -1,6 +1,6 @@
 """ex00f · Shared memory: look at the whole tile
 
-A thread block owns a **tile**, TILE neighbouring elements of x. From each element subtract the
+A thread block owns a tile, TILE neighbouring elements of x. From each element subtract the
 largest of its tile. Every thread must see all elements of the tile, but each element is read from x
 only once: one thread puts it into shared memory, where all threads of the thread block find it.
 
@@ -29,4 +29,4 @@ def below_largest(x, out):
     raise NotImplementedError("ex00f: below_largest")
 
 
-# Stub 51a57eb7 of solutions/ex00f_shared_tile.py: `fa-numba reset ex00f` brings it back.
+# Stub 0f3e82bf of solutions/ex00f_shared_tile.py: `fa-numba reset ex00f` brings it back.

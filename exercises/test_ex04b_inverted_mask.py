@@ -46,6 +46,13 @@ def uniform(q, k, v, mask):
     return out
 
 
+def hidden_maximum(q, k, v, mask):
+    """Right but for the maximum, which is taken over hidden keys too."""
+    s = q @ k.T / np.sqrt(np.float32(q.shape[1]))
+    p = np.exp(s - s.max(axis=1, keepdims=True)) * mask
+    return p @ v / np.maximum(p.sum(axis=1, keepdims=True), np.float32(1e-37))
+
+
 MASKS = {
     "causal": lower(6, 6),
     "causal, more keys than queries": lower(4, 9),
@@ -60,6 +67,13 @@ EMPTY = {
     "no key at all": np.zeros((3, 4), bool),
     "the first and the last row": with_empty(scattered(7, 5, 0.6), 0, 6),
 }
+
+
+NO_KEY = "A row that sees no key makes -inf - (-inf), or 0 / 0, which is NaN."
+HIDDEN_MAXIMUM = (
+    "The maximum of a row counts hidden keys too: where one of them has the largest score, the "
+    "weights of the keys that the query sees become 0. Take the maximum of these keys alone."
+)
 
 
 def check(exercise, mask, what, data=None):
@@ -84,10 +98,12 @@ def check(exercise, mask, what, data=None):
         ("A query that sees no key gets the mean of all values: equal scores make equal weights. "
          "Set the weights of hidden keys to 0.", uniform(q, k, v, mask)),
         ("The mask is not used.", exact(q, k, v, np.ones_like(mask))),
+        (HIDDEN_MAXIMUM, hidden_maximum(q, k, v, mask)),
     )  # fmt: skip
     near = [words for words, x in known if (np.abs(got - x) <= 1e-4 + 1e-4 * np.abs(x)).all()]
-    if np.isnan(got).any():
-        near = ["A row that sees no key makes -inf - (-inf), or 0 / 0, which is NaN."]
+    nan = np.isnan(got).any(axis=1)
+    if nan.any():  # in a row with keys every weight has become 0
+        near = [HIDDEN_MAXIMUM if mask[nan].any(axis=1).all() else NO_KEY]
     raise Wrong(
         f"{what}: row {m} {keys}, so it must begin with {want[m, 0]:.6g}, got {got[m, 0]:.6g}",
         causes=list(dict.fromkeys(near)),

@@ -8,6 +8,7 @@ import pytest
 from numba import cuda, float32
 
 from fa_numba import simt
+from fa_numba.workbook.graders.causes import Wrong
 
 KEYS = (
     "q_reads",
@@ -114,6 +115,24 @@ def metered(N, d, B_r, B_c):
     return dict(zip(KEYS, counts, strict=True))
 
 
+def cause_of(key, got, want):
+    """The likely mistake in one of the eight numbers, or ""."""
+    tiled = ("q_reads", "k_reads", "v_reads")
+    of_q, of_k = want["q_reads"], want["k_reads"]
+    if of_q != of_k and (got["q_reads"], got["k_reads"]) == (of_k, of_q):
+        return (
+            "The counts of q_reads and k_reads are interchanged: tiles side by side need the same "
+            "rows of Q, tiles one above the other the same rows of K."
+        )
+    if key in tiled and got[key] == want["out_writes"]:
+        return "Each row is counted once: every thread block that needs a row loads it."
+    if key in ("s_reads", "p_reads") and got[key] == 0:
+        return f"{key} is 0: what a kernel has written to HBM, the next one loads."
+    if key in ("s_reads", "p_reads") and got[key] % want[key] == 0:
+        return f"{key} counts an element several times: each is loaded once, and kept on chip."
+    return ""
+
+
 def check(got, want, case):
     assert isinstance(got, dict), f"want a dict, got {type(got).__name__}"
     absent = [key for key in (*KEYS, "total") if key not in got]
@@ -122,7 +141,12 @@ def check(got, want, case):
         value = got[key]
         assert type(value) is int, f"{case}: {key} must be an int, got {value!r}: round tiles up"
     for key in KEYS:
-        assert got[key] == want[key], f"{case}: {key} must be {want[key]} bytes, got {got[key]}"
+        if got[key] != want[key]:
+            raise Wrong(
+                f"{case}: {key} must be {want[key]} bytes, got {got[key]}",
+                causes=[cause_of(key, got, want)],
+                where=key,
+            )
     total = sum(want[key] for key in KEYS)
     assert got["total"] == total, (
         f"{case}: total must be {total}, the sum of the eight lines, got {got['total']}"

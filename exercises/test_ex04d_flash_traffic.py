@@ -8,6 +8,7 @@ import pytest
 
 import fa_numba
 from fa_numba import simt
+from fa_numba.workbook.graders.causes import Wrong
 
 KEYS = (
     "num_blocks",
@@ -35,6 +36,15 @@ def metered(N, d, B_r, B_c):
     }
 
 
+def cause_of(key, got, want):
+    """The likely mistake in a number of flash_traffic, or ""."""
+    if key in ("k_reads", "v_reads") and got[key] == want["q_reads"]:
+        return f"{key} counts each row once: every thread block walks over all of K and V."
+    if key in ("q_reads", "out_writes") and got[key] == want["k_reads"]:
+        return f"{key} is counted for each thread block: each of them has only its own B_r rows."
+    return ""
+
+
 def check(got, want, case):
     assert isinstance(got, dict), f"want a dict, got {type(got).__name__}"
     absent = [key for key in KEYS if key not in got]
@@ -43,7 +53,12 @@ def check(got, want, case):
         value = got[key]
         assert type(value) is int, f"{case}: {key} must be an int, got {value!r}: round tiles up"
     for key, value in want.items():
-        assert got[key] == value, f"{case}: {key} must be {value}, got {got[key]}"
+        if got[key] != value:
+            raise Wrong(
+                f"{case}: {key} must be {value}, got {got[key]}",
+                causes=[cause_of(key, got, want)],
+                where=key,
+            )
 
 
 def check_against_meter(exercise, N, d, B_r, B_c, dtype_bytes=4):
@@ -98,9 +113,20 @@ def test_b_c_does_not_matter(exercise):
     assert len(totals) == 1, f"B_c only says how K and V are cut, yet the totals are {totals}"
 
 
-def near(got, want, why):
+def near(got, want, why, dtype_bytes=2):
     assert isinstance(got, Real), f"want a float, got {got!r}: is a return missing?"
-    assert abs(got - want) <= 1e-9 * want, f"{why} is {want:.6g}, got {got:.6g}"
+    if abs(got - want) <= 1e-9 * want:
+        return
+    known = (
+        ("The ratio is upside down: standard attention's bytes are divided by flash_traffic's.",
+         1 / want),
+        ("Elements are divided by bytes: flash_traffic's total is in bytes, so the elements of "
+         "standard attention need dtype_bytes.", want / dtype_bytes),
+    )  # fmt: skip
+    raise Wrong(
+        f"{why} is {want:.6g}, got {got:.6g}",
+        causes=[words for words, x in known if abs(got - x) <= 1e-9 * x and x != want],
+    )
 
 
 def test_source_speedup(exercise):
@@ -126,7 +152,7 @@ def test_speedup(exercise):
                 f"N={N}, d={d}, B_r={B_r}: the 4 N^2 + 4 N d elements of standard attention over "
                 "flash_traffic's total"
             )
-            near(got, want, why)
+            near(got, want, why, dtype_bytes)
 
 
 def test_default_element_size(exercise):

@@ -133,7 +133,10 @@ def test_all(exercise):
     check(exercise, (24, 24), 0.35, 3.0, 0.1, 6)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (1, 30), (5, 33), (33, 5)])
+SHAPES = [(1, 1), (1, 30), (5, 33), (33, 5)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
 def test_lengths(exercise, shape):
     """other lengths: the last query is at the last key; a query may see no key"""
     check(exercise, shape, 0.5, 4.0, 0.2, 4, seed=1)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fa_numba.ptx import layouts
+from fa_numba.workbook.graders.causes import Wrong
 
 LANES = 32
 
@@ -59,6 +60,17 @@ def test_sources_use_everything_once(exercise):
             assert times == 1, f"p[{j}, {r}] goes into {times} halves of registers, must be one"
 
 
+def cause_of(got, want, held):
+    """The likely mistake in the registers of one A, or ""."""
+    if (got == want[:, ::-1]).all():
+        return "The halves are interchanged: pack takes the low half first."
+    if (got == want[[0, 2, 1, 3]]).all():
+        return "a1 and a2 are interchanged: a1 has the rows g + 8, a2 the columns c + 8 and c + 9."
+    if not np.isin(got[(got != want).any(axis=1)], held.astype(np.float16)).any():
+        return "No element of p is there: a register was not written, or its bits are mixed up."
+    return ""
+
+
 @pytest.mark.parametrize("columns", [16, 32, 48, 128, 1040])
 def test_to_operand(exercise, columns):
     """to_operand: each lane then holds what the layout of A says"""
@@ -78,9 +90,11 @@ def test_to_operand(exercise, columns):
             if len(bad):
                 i, half = map(int, bad[0])
                 element = int(row[lane, i, half]), 16 * k + int(col[lane, i, half])
-                raise AssertionError(
+                raise Wrong(
                     f"lane {lane}, A number {k}, a{i}, half {half}: must hold P{element} = "
-                    f"{want[i, half]}, got {got[k, i, half]}"
+                    f"{want[i, half]}, got {got[k, i, half]}",
+                    causes=[cause_of(got[k], want, held)],
+                    where=f"a{i} of the A number {k}",
                 )
 
 

@@ -57,7 +57,10 @@ def test_hadamard(exercise, d):
     close(exercise.hadamard(x), x @ matrix(d), f"x H / √d, d = {d}")
 
 
-@pytest.mark.parametrize("shape", [(8,), (3, 8), (2, 5, 3, 16), (0, 4)])
+SHAPES = [(8,), (3, 8), (2, 5, 3, 16), (0, 4)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
 def test_any_shape(exercise, shape):
     """any number of axes: the last one is rotated"""
     x = random_x(*shape)

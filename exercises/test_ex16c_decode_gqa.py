@@ -14,6 +14,7 @@ from fa_numba.workbook.graders.attention import (
     expect_unchanged,
     guarded,
 )
+from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
 
 
@@ -43,7 +44,8 @@ class Step:
     def answer(self, b, dtype=np.float64, kv_head_of=None, **changed):
         """out (num_heads, head_dim) and lse (num_heads,) of sequence b, by definition."""
         n = int(changed.get("num_keys", self.seq_lens[b]))
-        k, v = self.k_cache[b, :n], self.v_cache[b, :n]
+        missing = [(0, changed.get("zeros", 0)), (0, 0), (0, 0)]  # keys that do not exist
+        k, v = (np.pad(x[b, :n], missing) for x in (self.k_cache, self.v_cache))
         if kv_head_of is not None:
             k, v = (x[:, [kv_head_of(h) for h in range(self.q.shape[1])]] for x in (k, v))
         scale = float(changed.get("scale", self.scale))
@@ -51,7 +53,7 @@ class Step:
         out, lse = reference.attention(q, k[None], v[None], softmax_scale=scale, dtype=dtype)
         return {"out": out[0, 0], "lse": lse[0, :, 0]}
 
-    def mistakes(self, b):
+    def mistakes(self, b, BLOCK_N):
         """(sentence, what it makes of out and lse) of the usual mistakes."""
         n, num_kv_heads = int(self.seq_lens[b]), self.k_cache.shape[2]
         heads_in_turn = self.answer(b, kv_head_of=lambda h: h % num_kv_heads)
@@ -61,6 +63,11 @@ class Step:
         yield "softmax_scale is not applied.", self.answer(b, scale=1.0)
         if n > 1:
             yield "The last key is not seen.", self.answer(b, num_keys=n - 1)
+        if missing := -n % BLOCK_N:
+            one = "Key seq_lens[b], which does not exist, takes part: n < seq_lens[b], not <=."
+            yield one, self.answer(b, zeros=1)
+            beyond = "Keys past seq_lens[b], in the last tile, take part with score 0, not -inf."
+            yield beyond, self.answer(b, zeros=missing)
 
 
 def make_step(
@@ -95,10 +102,14 @@ def check(exercise, step, BLOCK_N=8):
             try:
                 expect_close(
                     name, got[b], want[name], plain[name], tile=step.group_size, rows="head",
-                    mistakes=step.mistakes(b) if n else (),
+                    mistakes=step.mistakes(b, BLOCK_N) if n else (),
                 )  # fmt: skip
-            except AssertionError as error:
-                raise AssertionError(f"sequence {b}, of {n} keys: {error}") from None
+            except Wrong as error:
+                raise Wrong(
+                    f"sequence {b}, of {n} keys: {error}",
+                    causes=error.causes,
+                    where=f"sequence {b}, {error.where}",
+                ) from None
 
 
 def test_one_tile(exercise):

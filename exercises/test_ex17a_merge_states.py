@@ -91,6 +91,8 @@ def expect_weights(exercise, a, b):
     with np.errstate(all="ignore"):
         top = np.maximum(a, b)
         e_a, e_b = np.exp(a - top), np.exp(b - top)
+        far_a, far_b = np.exp(np.float32(a)), np.exp(np.float32(b))  # float32 ends at e^89
+        t_a, t_b = np.exp2(a - top), np.exp2(b - top)
         known = {
             "The weights are not divided by their sum.": [e_a, e_b, want[2]],
             "The weights have changed places.": [want[1], want[0], want[2]],
@@ -101,9 +103,14 @@ def expect_weights(exercise, a, b):
                 np.isneginf(top), np.nan, want
             ),
             "exp overflows, or all is 0: subtract the larger lse before exp.": [
-                np.exp(a) / (np.exp(a) + np.exp(b)),
-                np.exp(b) / (np.exp(a) + np.exp(b)),
-                np.log(np.exp(a) + np.exp(b)),
+                far_a / (far_a + far_b),
+                far_b / (far_a + far_b),
+                np.log(far_a + far_b),
+            ],
+            "The weights are powers of 2: lse is a natural logarithm, its inverse is exp.": [
+                t_a / (t_a + t_b),
+                t_b / (t_a + t_b),
+                top + np.log2(t_a + t_b),
             ],
         }
         causes = [

@@ -44,6 +44,7 @@ def named(case):
     "args, want",
     [((1, 1, 4, 1), 1), ((4, 1, 4, 1), 1), ((5, 1, 4, 1), 2), ((3, 8, 4, 2), 3), ((3, 8, 4, 3), 2)]
     + [((66, 8, 132, 4), 1), ((67, 8, 132, 4), 2), ((1, 0, 4, 1), 0)],
+    ids=lambda x: "-".join(map(str, x)) if isinstance(x, tuple) else f"{x} waves",
 )
 def test_num_waves(exercise, args, want):
     """num_waves: a wave more for one thread block too many"""

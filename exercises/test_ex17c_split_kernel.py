@@ -8,6 +8,7 @@ import pytest
 
 from fa_numba import reference, simt
 from fa_numba.workbook.graders.attention import UNWRITTEN, expect_guard, guarded
+from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
 
 
@@ -129,7 +130,24 @@ def mistakes(step, num_splits, BLOCK_N):
         counted = np.where((n >= lengths) & (n < end), 0, s)
         sentence = f"Keys past the end of a sequence, {up_to}, take part with score 0, not -inf."
         yield sentence, attend(counted, v)
-    kept = -(-lengths // BLOCK_N) // num_splits * num_splits * BLOCK_N
+    for sentence, end in (
+        (
+            "Key seq_lens[b], which does not exist, takes part: n < seq_lens[b], not <=.",
+            lengths + 1,
+        ),
+        ("The last key, seq_lens[b] - 1, takes no part.", lengths - 1),
+    ):
+        tiled = np.minimum(end, -(-lengths // BLOCK_N) * BLOCK_N)
+        counted = np.where(n >= lengths, 0, s)
+        yield sentence, attend(np.where(n < tiled, counted, -np.inf), v)
+    tile, tiles = n // BLOCK_N, -(-lengths // BLOCK_N)
+    share = np.maximum(-(-tiles // num_splits), 1)
+    twice = np.where((tile % share == 0) & (tile > 0), math.log(2), 0)
+    sentence = (
+        "The first tile of a split is also counted by the split before: ranges end before it."
+    )
+    yield sentence, attend(s + twice, v)
+    kept = tiles // num_splits * num_splits * BLOCK_N
     sentence = "Tiles are left out: tiles // num_splits for each split does not share them all out."
     yield sentence, attend(np.where(n < kept, s, -np.inf), v)
     k = np.nan_to_num(step.k_cache.astype(np.float64))
@@ -169,11 +187,14 @@ def check(exercise, step, num_splits=3, BLOCK_N=8):
         if len(wrong):
             at = tuple(int(i) for i in wrong[0])
             b, head = at[:2]
-            pytest.fail(
+            cause = likely_cause(step, num_splits, BLOCK_N, got)
+            splits = "1 split" if num_splits == 1 else f"{num_splits} splits"
+            raise Wrong(
                 f"the partial results, combined: {name}{list(at)} must be {want[at]:.7g}, got "
                 f"{x[at]:.7g}. Sequence {b} has {step.seq_lens[b]} keys, head {head} reads K/V head"
-                f" {head // step.group_size}; {num_splits} splits, tiles of {BLOCK_N}. "
-                + likely_cause(step, num_splits, BLOCK_N, got)
+                f" {head // step.group_size}; {splits}, tiles of {BLOCK_N}. {cause}".rstrip(),
+                causes=[cause],
+                where=f"sequence {b}, head {head}",
             )
 
 

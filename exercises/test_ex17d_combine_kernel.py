@@ -68,6 +68,8 @@ def expect(got, want, plain, partials, what=""):
             at = tuple(int(i) for i in wrong[0])
             value = "was never written" if x[at] == UNWRITTEN else f"is {x[at]:.7g}"
             row = ", ".join(f"{s:.4g}" for s in partials[1][:8, at[0], at[1]])
+            if x[at] == UNWRITTEN:
+                what = "A thread stores its columns of out, and one thread of the row its lse."
             raise Wrong(
                 f"{name}{list(at)} must be {y[at]:.7g}, but {value}. lse_partial of the row: {row}"
                 f"{', ...' * (len(partials[1]) > 8)}. {what}".rstrip(),
@@ -94,6 +96,8 @@ def mistakes(out_partial, lse_partial, out, lse):
             "What was merged before is not weighted again: w_a belongs to it.": (kept, total),
             "The last split alone is stored.": (out_partial[-1], lse_partial[-1]),
             "The last split is missing.": answer(out_partial[:-1], lse_partial[:-1])
+            if len(w) > 1 else (right, total),
+            "The first split is missing.": answer(out_partial[1:], lse_partial[1:])
             if len(w) > 1 else (right, total),
             "lse takes the natural logarithm, not log2.": (right, top + (total - top) / np.log(2)),
             "lse is the largest lse_partial, without the log of the sum.": (right, top),

@@ -22,6 +22,7 @@ USUAL = {
     "dw_out is transposed: y = x @ w has dw = x.T @ dy.": {"inner": False},
 }
 SIZES = [(1, 1, 1, 1, 2), (1, 6, 2, 2, 4), (3, 4, 4, 1, 4), (2, 5, 4, 2, 4)]
+EACH = pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "-".join(map(str, sizes)))
 
 
 def run(exercise, layer, dmiddle=None):
@@ -42,19 +43,19 @@ def check(exercise, layer, names, of):
         expect(name, got[name], want[name], plain[name], of=of, mistakes=mistakes)
 
 
-@pytest.mark.parametrize("sizes", SIZES)
+@EACH
 def test_out_weights(exercise, sizes):
     """dw_out: the product after attention"""
     check(exercise, random_layer(*sizes), ["dw_out"], "batch {}, seqlen {}".format(*sizes))
 
 
-@pytest.mark.parametrize("sizes", SIZES)
+@EACH
 def test_qkv_weights(exercise, sizes):
     """dw_qkv: through attention to the product before it"""
     check(exercise, random_layer(*sizes), ["dw_qkv"], "batch {}, seqlen {}".format(*sizes))
 
 
-@pytest.mark.parametrize("sizes", SIZES)
+@EACH
 def test_x(exercise, sizes):
     """dx: through attention and norm, and past both"""
     check(exercise, random_layer(*sizes), ["dx"], "batch {}, seqlen {}".format(*sizes))

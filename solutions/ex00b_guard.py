@@ -4,7 +4,7 @@
 
     out[i] = x[i + 1] - x[i]        for i = 0 ... n - 2
 
-There are more threads than differences, so it has a **guard**: an `if` that stops the threads
+There are more threads than differences, so it has a guard: an `if` that stops the threads
 without an element. The guard lets one thread too many through. Copy broken_kernel's lines into
 `kernel`, grade it, read what the engine says, and mend it; one line changes.
 

@@ -1,6 +1,6 @@
 """ex00f · Shared memory: look at the whole tile
 
-A thread block owns a **tile**, TILE neighbouring elements of x. From each element subtract the
+A thread block owns a tile, TILE neighbouring elements of x. From each element subtract the
 largest of its tile. Every thread must see all elements of the tile, but each element is read from x
 only once: one thread puts it into shared memory, where all threads of the thread block find it.
 

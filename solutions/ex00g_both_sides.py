@@ -1,7 +1,7 @@
 """ex00g · Warps: predict what a branch costs
 
 In a kernel with `if ... elif ... else`, each thread takes one side. A warp has one instruction at a
-time for its 32 threads, so it runs **every side that at least one of its threads takes**, one after
+time for its 32 threads, so it runs every side that at least one of its threads takes, one after
 the other, while the threads of the other sides are idle. Predict how many instructions the warps of
 a thread block issue.
 

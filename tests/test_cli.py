@@ -213,14 +213,33 @@ def test_learn_starts_jupyterlab_on_lesson_00(tmp_path, monkeypatch, capsys):
     assert "--allow-root" not in learn.command(tmp_path, as_root=False)
 
 
-def test_nobody_is_asked_about_news(tmp_path):
-    learn.ask_nothing_about_news(tmp_path)
+@pytest.mark.parametrize("name, opened", [("04", "04_standard_attention"), ("ex17b", "17_flash_")])
+def test_learn_opens_the_lesson_that_is_named(tmp_path, monkeypatch, capsys, name, opened):
+    started = []
+    monkeypatch.setattr(lessons, "update", lambda root: [])
+    monkeypatch.setattr(os, "execv", lambda path, argv: started.append(argv))
+    monkeypatch.setattr(learn.sys, "prefix", str(tmp_path))
+    cli.main(["learn", name, "--no-browser"])
+    assert any(f"/lab/tree/lessons/{opened}" in word for word in started[0])
+    assert started[0][-1] == "--no-browser" and name not in started[0]
+    assert f"Lesson {opened[:2]} opens" in capsys.readouterr().out
+
+
+def test_learn_refuses_a_lesson_that_is_not_there(capsys):
+    assert cli.main(["learn", "ex77"]) == 2
+    assert "the lessons with exercises are 00 to 23" in capsys.readouterr().err
+
+
+def test_nobody_is_asked_about_news_and_drawings_are_saved(tmp_path):
+    learn.set_defaults(tmp_path)
     (path,) = tmp_path.rglob("overrides.json")
     news = "@jupyterlab/apputils-extension:notification"
-    assert json.loads(path.read_text()) == {news: {"fetchNews": "false"}}
+    widgets = {"@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": True}}
+    assert json.loads(path.read_text()) == {news: {"fetchNews": "false"}} | widgets
     path.write_text(json.dumps({news: {"fetchNews": "true"}, "theme": "dark"}))
-    learn.ask_nothing_about_news(tmp_path)  # what somebody has said stays
-    assert json.loads(path.read_text()) == {news: {"fetchNews": "true"}, "theme": "dark"}
+    learn.set_defaults(tmp_path)  # what somebody has said stays
+    said = {news: {"fetchNews": "true"}, "theme": "dark"}
+    assert json.loads(path.read_text()) == said | widgets
     path.write_text("no JSON")
-    learn.ask_nothing_about_news(tmp_path)
+    learn.set_defaults(tmp_path)
     assert path.read_text() == "no JSON"

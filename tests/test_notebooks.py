@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import dis
 import json
 import os
 import re
@@ -90,6 +91,39 @@ def test_a_compiler_is_asked_through_compiled(path):
     text = "\n".join(c.source for c in nbformat.read(path, 4).cells if c.cell_type == "code")
     assert any(call in text for call in calls) == compiled.calls(path)
     assert not re.search(r"(compiler|assembler)_available", text)
+
+
+def names_of(source):
+    """(names that a cell takes from earlier ones, names that it sets)."""
+    takes, sets = set(), set()
+    code = compile(source, "cell", "exec")
+    for step in dis.get_instructions(code):
+        if step.opname == "STORE_NAME":
+            sets.add(step.argval)
+        elif step.opname == "LOAD_NAME" and step.argval not in sets:
+            takes.add(step.argval)
+    inner = [x for x in code.co_consts if isinstance(x, types.CodeType)]
+    while inner:  # functions, and in Python 3.11 comprehensions
+        function = inner.pop()
+        inner += [x for x in function.co_consts if isinstance(x, types.CodeType)]
+        steps = dis.get_instructions(function)
+        takes |= {s.argval for s in steps if s.opname == "LOAD_GLOBAL" and s.argval not in sets}
+    return takes, sets
+
+
+@EACH
+def test_an_answer_can_be_asked_for_again(path):
+    """After "Run All" every answer says "run this cell once more". By then no other cell may have
+    changed what it takes: neither a later one, nor an earlier answer that was run again."""
+    cells = [c.source for c in nbformat.read(path, 4).cells if c.cell_type == "code"]
+    names = [names_of(source) for source in cells]
+    answers = [i for i, source in enumerate(cells) if re.search(r"^answer\(", source, re.MULTILINE)]
+    for i in answers:
+        for name in names[i][0]:
+            setters = [j for j, (_, sets) in enumerate(names) if name in sets]
+            first = max((j for j in setters if j < i), default=i)
+            others = [j for j in setters if j > i or (j < first and j in answers)]
+            assert not others, f"{name}, which the answer in cell {i} takes, is set again: {others}"
 
 
 @pytest.mark.parametrize(

@@ -296,8 +296,9 @@ class PagePool:
     def _require(self, needed):
         if needed > self.num_free:
             raise OutOfPagesError(
-                f"{needed} more pages are needed, and {self.num_free} of {self.num_pages} are "
-                "free. Nothing has been changed: free or preempt a sequence, and try again"
+                f"{needed} more {'page is' if needed == 1 else 'pages are'} needed, and "
+                f"{self.num_free} of {self.num_pages} are free. Nothing "
+                "has been changed: free or preempt a sequence, and try again"
             )
 
     def _pages_to_take(self, tokens, shared):

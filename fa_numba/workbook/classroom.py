@@ -411,7 +411,8 @@ def main(options) -> int:
     for target in targets:
         if not target.absolute().parent.is_dir():
             raise Refused(f"{target}: there is no folder {target.absolute().parent}")
-    print(f"{len(folders)} students, {len(exercises)} exercises, {options.jobs} at a time")
+    count = "1 student" if len(folders) == 1 else f"{len(folders)} students"
+    print(f"{count}, {len(exercises)} exercises, {options.jobs} at a time")
     students = grade_folders(
         folders,
         exercises,

@@ -27,7 +27,9 @@ def _parser() -> argparse.ArgumentParser:
             )
         return command
 
-    add("learn", "the lessons in JupyterLab, as copies to work in")
+    learn = add("learn", "the lessons in JupyterLab, as copies to work in")
+    learn.usage = "fa-numba learn [-h] [NAME] [options of JupyterLab]"
+    learn.epilog = "NAME is the lesson to open, such as 06, or an exercise of it; else 00."
     add("doctor", "the installed tools, the backend that runs kernels, and the reason")
     add("lessons", "all lessons: minutes, and the kinds of their exercises")
     add("status", "the exercises that you have passed").add_argument(
@@ -139,7 +141,7 @@ def _run(options) -> int:
     if options.command == "learn":
         from fa_numba.workbook import learn
 
-        return learn.main(options.more)
+        return learn.main(options.more, options.name)
     if options.command == "handout":
         from fa_numba.workbook import handout
 
@@ -227,7 +229,8 @@ def main(argv: list[str] | None = None) -> int:
         parser.print_help()
         return 0
     if options.command == "learn":
-        options.more = rest  # for JupyterLab
+        named = bool(rest) and not rest[0].startswith("-")
+        options.name, options.more = (rest[0], rest[1:]) if named else (None, rest)
     elif getattr(options, "arguments", None) is not None and all(
         "=" in x[1:] and x[0] != "-" for x in rest
     ):

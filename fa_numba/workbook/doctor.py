@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 from importlib import metadata
+from pathlib import Path
 
 from fa_numba.analysis import cuda_tools
 from fa_numba.runtime import arrays
@@ -29,7 +30,10 @@ def _compiler() -> str:
 
 def _tool(question) -> str:
     tool = question()
-    return f"{tool.release}, {tool.path}"
+    path = Path(tool.path)
+    if path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())  # fits on a line
+    return f"{tool.release}, {path}"
 
 
 def _cupy() -> str:

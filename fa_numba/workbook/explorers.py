@@ -150,7 +150,9 @@ def _with_sliders(explorer):
         )
         for name, values in explorer.choices.items()
     }
-    picture = ipywidgets.Image(format="png", layout={"max_width": "100%", "height": "auto"})
+    picture = ipywidgets.Image(  # in its own size: the box would stretch it
+        format="png", layout={"max_width": "100%", "height": "auto", "align_self": "flex-start"}
+    )
 
     def follow(change=None):
         setting = {name: slider.value for name, slider in sliders.items()}

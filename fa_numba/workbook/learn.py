@@ -1,4 +1,4 @@
-"""``fa-numba learn``: the lessons in JupyterLab, as copies to work in."""
+"""``fa-numba learn [06]``: the lessons in JupyterLab, as copies to work in."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 from fa_numba.workbook import lessons
-from fa_numba.workbook.catalog import find_root
+from fa_numba.workbook.catalog import find, find_root
 
 FIRST = "00_first_kernels.ipynb"
 
 
-def command(root, *, as_root: bool) -> list[str]:
-    """The command that starts JupyterLab on lesson 00.
+def command(root, *, as_root: bool, first: str = FIRST) -> list[str]:
+    """The command that starts JupyterLab on a lesson.
 
     Parameters
     ----------
@@ -24,6 +24,8 @@ def command(root, *, as_root: bool) -> list[str]:
         The checkout: links of the lessons lead to files in it.
     as_root : bool
         Whether this is the user root, whom Jupyter refuses without a word.
+    first : str
+        File of the lesson.
     """
     started = [
         sys.executable,
@@ -31,15 +33,18 @@ def command(root, *, as_root: bool) -> list[str]:
         "jupyterlab",
         f"--ServerApp.root_dir={root}",
         # Instead of a file's name: the printed address opens the lesson as well.
-        f"--LabApp.default_url=/lab/tree/{lessons.FOLDER}/{FIRST}",
+        f"--LabApp.default_url=/lab/tree/{lessons.FOLDER}/{first}",
         "--log-level=WARN",  # the address is printed at a higher level
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     ]
     return started + ["--allow-root"] * as_root
 
 
-def ask_nothing_about_news(prefix):
-    """Answer JupyterLab's question about news with no, for everybody in this environment.
+def set_defaults(prefix):
+    """Change two defaults of JupyterLab, for everybody in this environment.
+
+    It does not ask about news, and it saves drawings with sliders: else a lesson that is opened
+    again has "Error displaying widget" in their place.
 
     Parameters
     ----------
@@ -47,22 +52,31 @@ def ask_nothing_about_news(prefix):
         The environment. Its present settings are kept.
     """
     path = Path(prefix, "share", "jupyter", "lab", "settings", "overrides.json")
-    with contextlib.suppress(OSError, ValueError):  # somebody else's environment: it asks
+    with contextlib.suppress(OSError, ValueError):  # somebody else's environment: it stays as it is
         there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        answer = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}}
+        defaults = {
+            "@jupyterlab/apputils-extension:notification": {"fetchNews": "false"},
+            "@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": True},
+        }
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(answer | there, indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(defaults | there, indent=1) + "\n", encoding="utf-8")
 
 
-def main(more: list[str] = ()) -> int:
+def main(more: list[str] = (), name: str | None = None) -> int:
     """Bring the copies up to date and become JupyterLab.
 
     Parameters
     ----------
     more : list of str
         Further options of JupyterLab, such as ``--no-browser``.
+    name : str, optional
+        Lesson to open, such as ``"06"``, or an exercise of it; lesson 00 by default.
     """
     root = find_root()
+    first = FIRST
+    if name is not None:
+        lesson = find(name, root)[0].lesson
+        first = next((root / "notebooks").glob(f"{lesson}_*.ipynb")).name
     if importlib.util.find_spec("jupyterlab") is None:
         print('fa-numba learn needs JupyterLab: pip install -e ".[lessons]"', file=sys.stderr)
         return 2
@@ -73,11 +87,14 @@ def main(more: list[str] = ()) -> int:
     for line in said:
         if line not in new:
             print(line)
-    ask_nothing_about_news(sys.prefix)
+    set_defaults(sys.prefix)
     as_root = hasattr(os, "geteuid") and os.geteuid() == 0
     if as_root:
         print("You are root: JupyterLab runs with --allow-root, and a notebook may do all you may.")
-    print("Lesson 00 opens in a browser. Elsewhere (ssh, WSL): open the address printed below.")
+    print(
+        f"Lesson {first[:2]} opens in a browser. Elsewhere (ssh, WSL): open the address printed "
+        "below."
+    )
     sys.stdout.flush()
-    started = [*command(root, as_root=as_root), *more]
+    started = [*command(root, as_root=as_root, first=first), *more]
     os.execv(started[0], started)

@@ -80,7 +80,7 @@ def recorded(question, *, keep=None, across=None, cells=None, by=(), beside=None
         title += f"  \n{note}"
     rows = [row for row in record["rows"] if keep is None or keep(row)]
     if across is not None:
-        title += f"  \n{cells}:"
+        title += f"  \n{cells} by {across}:"
         pivoted = {}
         for row in rows:
             key = tuple(row[name] for name in by)
