@@ -298,6 +298,17 @@ def test_endless_loop_is_stopped(workbook):
     assert re.search(r"is there a loop that does not end\? It was in line [12]: ", message)
 
 
+def test_after_an_endless_loop_the_others_are_stopped_sooner(workbook):
+    with workbook.grader.open("a") as file:
+        file.write("\nSECONDS_PER_CHECK = 1.0\n")
+    loop = "def {}(x):\n    while True:\n        pass\n"
+    workbook.stub.write_text(loop.format("double") + loop.format("half"))
+    double, another_case, half = grader.grade("ex99a").graded[0].checks
+    assert double.message.startswith("stopped after 1.5 s: is there a loop that does not end?")
+    assert another_case.message == "not run: another case of this check did not end"
+    assert half.message.startswith("stopped after 0.2 s, because another check did not end")
+
+
 def test_status_follows_the_files(workbook):
     def state():
         return grader.status().rows[0][2:]

@@ -18,7 +18,7 @@ import numpy as np
 from fa_numba.workbook.grading import processes
 from fa_numba.workbook.grading.failures import AnswerError, rebuild
 from fa_numba.workbook.grading.judge_codec import JudgeCodec
-from fa_numba.workbook.grading.limits import GRACE, Limits
+from fa_numba.workbook.grading.limits import AFTER_ENDLESS, GRACE, Limits
 from fa_numba.workbook.grading.wire import Channel, Closed, Codec, WireError
 
 START_SECONDS = 60
@@ -145,6 +145,7 @@ class Answer:
         self.callbacks = []  # functions of the grader's that the answer may call
         self.ended = None  # why there is no process in this check any more
         self.hung = set()  # checks in which the answer had to be stopped
+        self.endless = False  # whether it looked endless in one of them
         self.classes = {}
         self.output_from = 0
         self.tracing = []
@@ -219,6 +220,14 @@ class Answer:
         return self.limits.seconds * self.slower
 
     @property
+    def patience(self):
+        """Seconds after which the answer is stopped.
+
+        Fewer once a check did not end: the next one most likely meets the same loop.
+        """
+        return self.limit * (AFTER_ENDLESS if self.endless else GRACE)
+
+    @property
     def slow(self):
         """The message about a check that was right and took too long, else ""."""
         if self.spent <= self.limit:
@@ -276,7 +285,7 @@ class Answer:
         left = max(self.limits.seconds_in_all * self.slower - self.spent_before, 0) + self.limit
 
         def wait():
-            if meter.read() > min(GRACE * self.limit, left):
+            if meter.read() > min(self.patience, left):
                 raise TimeoutError
 
         try:
@@ -308,10 +317,13 @@ class Answer:
 
     def _hangs(self, used):
         where = self._line_now()
-        if used < self.limit:  # of the check alone: calls before it have ended
+        if self.endless:
+            why = f"stopped after {_seconds(self.spent)}, because another check did not end"
+        elif used < self.limit:  # of the check alone: calls before it have ended
             why = f"slow: stopped after {_seconds(self.spent)}, the limit is {_seconds(self.limit)}"
         else:
             why = f"stopped after {_seconds(used)}: is there a loop that does not end?"
+            self.endless = True
         self.hung.add(getattr(self, "check", None))
         self._end(why + (f" {where}" if where else ""))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 GRACE = 1.5  # an answer is stopped after this many times the limit: so slow is told from endless
+AFTER_ENDLESS = 0.2  # and after this many times it, once another check did not end
 CONSTANTS = {
     "SECONDS_PER_CHECK": "seconds",
     "SECONDS_IN_ALL": "seconds_in_all",
