@@ -1,10 +1,12 @@
 """Fixtures of the tests."""
 
 import gc
+import json
 import os
 import re
 import signal
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 # One thread of BLAS for each of many workers: with one per core, 16 workers take twice the time.
@@ -68,17 +70,29 @@ def checked():
 
 
 @pytest.fixture(scope="session")
-def _warm_judges():
+def warm_processes():
     judges = WarmJudges()
     yield judges
     judges.close()
 
 
 @pytest.fixture
-def warm_judges(_warm_judges, monkeypatch):
+def warm_judges(warm_processes, monkeypatch):
     """`grader.grade` forks its judges from a process that has everything imported.
 
     Its value is called as `subprocess.run` is.
     """
-    monkeypatch.setattr(grader, "subprocess", SimpleNamespace(run=_warm_judges.run))
-    return _warm_judges.run
+    monkeypatch.setattr(grader, "subprocess", SimpleNamespace(run=warm_processes.run))
+    return warm_processes.run
+
+
+@pytest.fixture
+def run_on_model(warm_processes):
+    """Run a program of this folder, which uses `hopper_model`, with a case in JSON."""
+
+    def run(program, case):
+        command = [sys.executable, Path(__file__).with_name(program), json.dumps(case)]
+        done = warm_processes.run(command, cwd=".", env=os.environ, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+
+    return run

@@ -12,6 +12,7 @@ Numba's own names are replaced for good: use this in a process of its own.
 """
 
 import copy
+import functools
 import importlib
 import random
 import sys
@@ -53,7 +54,7 @@ class GlobalArray:
 
     def __getitem__(self, index):
         index = index if isinstance(index, tuple) else (index,)
-        if any(isinstance(i, slice) for i in index):
+        if slice in map(type, index):
             return self.of_same_memory(self.data[index])
         index = tuple(map(int, index))
         if len(index) == len(self.shape):
@@ -110,10 +111,11 @@ class Model:
         for tid, thread in enumerate(self.threads):
             thread.tid, thread.met, thread.started, thread.groups = tid, {}, 0, []
             thread.stores, thread.waits_for, thread.static_arrays = [], "", 0
+            thread.ready = None
         warps = [self.threads[i : i + 32] for i in range(0, threads, 32)]
         asleep = [0] * -(-threads // 128)  # rounds in which a warpgroup does not run
-        idle, self.progress = 0, True
-        while any(not thread.dead for thread in self.threads):
+        idle, self.progress, left = 0, True, threads
+        while left:
             idle = 0 if self.progress or any(asleep) else idle + 1
             if idle > IDLE_ROUNDS:
                 raise HangError(sorted({t.waits_for for t in self.threads if not t.dead}))
@@ -127,8 +129,9 @@ class Model:
             for warp in warps:
                 if not asleep[warp[0].tid // 128]:
                     for thread in warp:
-                        if not thread.dead:
+                        if not thread.dead and (thread.ready is None or thread.ready()):
                             thread.switch()
+                            left -= thread.dead
                 if self.copies and self.random.random() < COPIED:
                     self._copy()
             if not self.progress and self.copies:
@@ -139,20 +142,25 @@ class Model:
         self.copies.pop(self.random.randrange(len(self.copies)))()
         self.progress = True
 
-    def _wait(self, what):
-        self._me().waits_for = what
+    def _wait(self, what, ready=None):
+        """Let others run; with `ready`, a function, until it is true: most waits are long."""
+        thread = greenlet.getcurrent()
+        thread.waits_for, thread.ready = what, ready
         self.scheduler.switch()
 
     def _me(self):
         return greenlet.getcurrent()
 
     def _meet(self, name, size, value=None, action=None):
-        """All of `size` neighbouring threads meet; `action` gets their values, once."""
+        """All of `size` neighbouring threads meet; `action` gets their values, once.
+
+        Returns the values by index.
+        """
         tid = self._me().tid
-        self._join((name, tid // size), tid % size, size, value, action)
+        return self._join((name, tid // size), tid % size, size, value, action)
 
     def _join(self, key, index, size, value=None, action=None):
-        """The index-th of `size` threads meets the others at `key`."""
+        """The index-th of `size` threads meets the others at `key`; returns all values."""
         thread, self.progress = self._me(), True
         thread.met[key] = times = thread.met.get(key, 0) + 1
         values = self.meetings.setdefault((key, times), {})
@@ -160,7 +168,8 @@ class Model:
         if len(values) == size and action:
             action([values[i] for i in range(size)])
         while len(values) < size:
-            self._wait(key[0])
+            self._wait(key[0], lambda: len(values) == size)
+        return values
 
     # Barriers
 
@@ -187,9 +196,10 @@ class Model:
         found.settle()
 
     def mbarrier_try_wait(self, barrier, parity):
-        if self.barriers[barrier].phases & 1 != parity:
+        found = self.barriers[barrier]
+        if found.phases & 1 != parity:
             return 1
-        self._wait(f"mbarrier {barrier}")
+        self._wait(f"mbarrier {barrier}", lambda: found.phases & 1 != parity)
         return 0
 
     def _deliver(self, barrier, num_bytes):
@@ -369,14 +379,13 @@ class Model:
 
     def wgmma_f16_registers(self, n, k, d, a, b):
         def product(fragments):
-            row, col = layouts.mma_a()
-            matrix = np.zeros((64, k), np.float32)
-            for tid, fragment in enumerate(fragments):
-                halves = fragment.reshape(-1, 4)[: k // 16].view(np.float16).reshape(-1, 4, 2)
-                for step, numbers in enumerate(halves):
-                    at = 16 * (tid // 32) + row[tid % 32], 16 * step + col[tid % 32]
-                    matrix[at] = numbers
-            return matrix @ self._columns(b, k, n)
+            row, col = layouts.mma_a()  # of [lane, register, half]
+            halves = np.stack([x.reshape(-1, 4)[: k // 16] for x in fragments]).view(np.float16)
+            halves = halves.reshape(4, 32, k // 16, 4, 2)  # [warp, lane, step, register, half]
+            matrix = np.zeros((4, 16, k // 16, 16), np.float32)  # [warp, row, step, column]
+            for step in range(k // 16):
+                matrix[:, row, step, col] = halves[:, :, step]
+            return matrix.reshape(64, k) @ self._columns(b, k, n)
 
         self._start(d, n, a, product, add=True)
 
@@ -392,11 +401,11 @@ class Model:
         """Compute a warpgroup's first `count` products, as far as that is not done."""
         for given in self.products[self._me().tid // 128][:count]:
             while len(given) < 128:
-                self._wait("wgmma")
+                self._wait("wgmma", lambda given=given: len(given) == 128)
             if given[0] is None:
                 continue
             _, n, _, product, add = given[0]
-            result = product([given[tid][2] for tid in range(128)])[layouts.wgmma_d(n)]
+            result = product([given[tid][2] for tid in range(128)])[wgmma_d(n)]
             for tid in range(128):
                 d = given[tid][0].reshape(-1)[: n // 2]
                 d[:] = d + result[tid] if add else result[tid]
@@ -414,16 +423,29 @@ class Model:
     def _rows(self, bits, rows, k, tile_rows):
         """A matrix with its rows along the sum."""
         start, _, stride = self._descriptor(bits)
-        row, col = np.mgrid[:rows, :k]
-        panel = col // 64 * tile_rows * layouts.ROW_BYTES
-        return self._read(start + panel + col % 64 * 2 + row // 8 * stride + row % 8 * 128)
+        return self._read(start + _offsets_of_rows(rows, k, tile_rows, stride))
 
     def _columns(self, bits, k, n):
         """A matrix with a row for each term of the sum."""
         start, leading, stride = self._descriptor(bits)
-        row, col = np.mgrid[:k, :n]
-        step = row // 16 * 16 * layouts.ROW_BYTES + row % 16 // 8 * stride + row % 8 * 128
-        return self._read(start + col // 64 * leading + step + col % 64 * 2)
+        return self._read(start + _offsets_of_columns(k, n, leading, stride))
+
+
+wgmma_d = functools.cache(layouts.wgmma_d)
+
+
+@functools.cache
+def _offsets_of_rows(rows, k, tile_rows, stride):
+    row, col = np.mgrid[:rows, :k]
+    panel = col // 64 * tile_rows * layouts.ROW_BYTES
+    return panel + col % 64 * 2 + row // 8 * stride + row % 8 * 128
+
+
+@functools.cache
+def _offsets_of_columns(k, n, leading, stride):
+    row, col = np.mgrid[:k, :n]
+    step = row // 16 * 16 * layouts.ROW_BYTES + row % 16 // 8 * stride + row % 8 * 128
+    return col // 64 * leading + step + col % 64 * 2
 
 
 class Indices:
@@ -455,10 +477,8 @@ def replace_instructions(model, modules):
 
 def _exchange(model, x, lanes):
     """The number of lane ^ lanes; with lanes None whether all lanes' are true."""
-    got = []
-    model._meet("shuffle", 32, (x, got), lambda given: [g[1].extend(given) for g in given])
-    others = [other for other, _ in got]
-    return all(others) if lanes is None else others[model._me().tid % 32 ^ lanes]
+    others = model._meet("shuffle", 32, x)
+    return all(others.values()) if lanes is None else others[model._me().tid % 32 ^ lanes]
 
 
 def _replace_jit(model):
@@ -466,7 +486,10 @@ def _replace_jit(model):
         return function or (lambda f: f)
 
     def intrinsic(function):
-        return lambda *args: getattr(model, function.__name__)(*args)
+        def absent(*args):
+            raise NotImplementedError(f"the model has no {function.__name__}")
+
+        return getattr(model, function.__name__, absent)
 
     cuda.jit, extending.intrinsic = jit, intrinsic
 
@@ -498,7 +521,8 @@ def _replace_types(model):
                 return shape
             thread = model._me()
             thread.static_arrays += 1  # all threads declare them in the same order
-            new = np.full(shape, 77, dtypes[dtype])
-            return model.static.setdefault(thread.static_arrays, new)
+            if thread.static_arrays not in model.static:
+                model.static[thread.static_arrays] = np.full(shape, 77, dtypes[dtype])
+            return model.static[thread.static_arrays]
 
     cuda.local, cuda.shared = Local, Shared

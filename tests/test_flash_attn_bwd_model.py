@@ -3,19 +3,12 @@
 Each case has a process of its own, because the model replaces names of Numba.
 """
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from cases import thorough
 
 pytest.importorskip("greenlet", reason="needs greenlet")
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 
-TESTS = Path(__file__).parent
 SIZES = ("batch", "seqlen_q", "seqlen_k", "heads", "head_dim", "causal", "blocks")
 SLOPES = (0.5, 0.25, 0.125, 1)
 ALL_MASKS = {"window_size": (30, 20), "softcap": 15.0, "alibi_slopes": SLOPES[:2]}
@@ -60,23 +53,11 @@ PACKED_CASES = [
 
 
 @pytest.mark.parametrize("sizes, options", CASES, ids=lambda x: "-".join(map(str, x)))
-def test_gradients_on_a_model(sizes, options):
-    run("flash_attn_bwd_on_model.py", dict(zip(SIZES, sizes, strict=True)) | options)
+def test_gradients_on_a_model(sizes, options, run_on_model):
+    run_on_model("flash_attn_bwd_on_model.py", dict(zip(SIZES, sizes, strict=True)) | options)
 
 
 @pytest.mark.parametrize("sizes, options", PACKED_CASES, ids=lambda x: "-".join(map(str, x)))
-def test_packed_gradients_on_a_model(sizes, options):
+def test_packed_gradients_on_a_model(sizes, options, run_on_model):
     case = dict(zip(PACKED_SIZES, sizes, strict=True)) | options
-    run("flash_attn_bwd_varlen_on_model.py", case)
-
-
-def run(program, case):
-    path = os.pathsep.join((str(TESTS.parent), str(TESTS)))
-    done = subprocess.run(
-        [sys.executable, TESTS / program, json.dumps(case)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    run_on_model("flash_attn_bwd_varlen_on_model.py", case)

@@ -1,12 +1,7 @@
 """FP8 without a GPU: slots against wgmma's layouts, machine code of the kernels."""
 
 import itertools
-import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -153,16 +148,11 @@ def test_tiles_end_with_the_last_block(seqlen_q):
     "seqlen_q, seqlen_k, heads, causal",
     [(200, 300, (2, 1), True), (190, 10, (1, 1), True)],
 )
-def test_out_and_lse_on_a_model(seqlen_q, seqlen_k, heads, causal):
+def test_out_and_lse_on_a_model(seqlen_q, seqlen_k, heads, causal, run_on_model):
     """The kernel's source on a model of the instructions, in a process of its own."""
     pytest.importorskip("greenlet", reason="threads of the model")
     sizes = {"seqlen_q": seqlen_q, "seqlen_k": seqlen_k, "heads": heads, "head_dim": 64}
-    case = json.dumps(sizes | {"causal": causal, "slices": 2})
-    tests = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tests.parent), str(tests)))}
-    program = [sys.executable, tests / "flash_attn_fp8_on_model.py", case]
-    run = subprocess.run(program, capture_output=True, text=True, timeout=600, env=environment)
-    assert run.returncode == 0, run.stdout + run.stderr[-2000:]
+    run_on_model("flash_attn_fp8_on_model.py", sizes | {"causal": causal, "slices": 2})
 
 
 @needs_compiler

@@ -4,18 +4,11 @@ Windows and a causal mask whose first or last tile of keys is computed by half; 
 softcap.
 """
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("greenlet", reason="threads of the model")
 
-TESTS = Path(__file__).parent
 SIZES = "seqlen_q", "seqlen_k", "heads", "head_dim", "causal", "slices"
 CASES = [
     ((200, 330, (1, 1), 64, True, 2), {}),
@@ -25,10 +18,6 @@ CASES = [
 
 
 @pytest.mark.parametrize("sizes, options", CASES, ids=lambda x: "-".join(map(str, x)))
-def test_out_and_lse_on_a_model(sizes, options):
-    case = json.dumps(dict(zip(SIZES, sizes, strict=True)) | options)
-    program = [sys.executable, TESTS / "flash_attn_persistent_on_model.py", case]
-    path = os.pathsep.join((str(TESTS.parent), str(TESTS)))
-    environment = {**os.environ, "PYTHONPATH": path}
-    run = subprocess.run(program, capture_output=True, text=True, timeout=600, env=environment)
-    assert run.returncode == 0, run.stdout + run.stderr[-2000:]
+def test_out_and_lse_on_a_model(sizes, options, run_on_model):
+    case = dict(zip(SIZES, sizes, strict=True)) | options
+    run_on_model("flash_attn_persistent_on_model.py", case)

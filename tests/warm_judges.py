@@ -3,16 +3,22 @@
 `fa-numba check` and its like start ``python -m pytest``, and that the process which answers: two
 seconds, nearly all of them imports. Here one process imports everything once, starts one fork
 server, and is forked for each judge. `test_hostile_answers` and others start judges as users do.
+So are the programs of tests that run kernels by `hopper_model`, which replaces names of Numba.
 """
 
 import contextlib
 import json
 import os
+import runpy
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 from pathlib import Path
+
+SECONDS = 600  # of a program, at most
 
 
 class WarmJudges:
@@ -26,7 +32,11 @@ class WarmJudges:
             return self._run(*command, **how)
 
     def _run(self, command, *, cwd, env, **how):
-        assert command[:3] == [sys.executable, "-m", "pytest"], command
+        assert command[0] == sys.executable, command
+        program, arguments = command[1], command[2:]
+        if program == "-m":
+            program, *arguments = arguments
+            assert program == "pytest", command
         assert how.pop("encoding", "utf-8") == "utf-8"
         assert how == {"capture_output": True, "text": True}, how
         if self.process is None:
@@ -38,7 +48,8 @@ class WarmJudges:
                 env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
             )
         with tempfile.TemporaryDirectory() as folder:
-            request = {"arguments": command[3:], "cwd": str(cwd), "env": dict(env), "out": folder}
+            request = {"program": str(program), "arguments": arguments, "out": folder}
+            request |= {"cwd": str(cwd), "env": dict(env)}
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
             status = int(self.process.stdout.readline())
@@ -50,8 +61,8 @@ class WarmJudges:
             self.process.communicate()
 
 
-def judge(request):
-    """In a process of its own: all that ``python -m pytest`` does after its imports."""
+def serve(request):
+    """In a process of its own: all that pytest or a program does after its imports."""
     import pytest
 
     for number in (1, 2):
@@ -60,8 +71,18 @@ def judge(request):
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
-    sys.path[0] = request["cwd"]
-    return int(pytest.main(request["arguments"]))
+    program, arguments = request["program"], request["arguments"]
+    if program == "pytest":
+        sys.path[0] = request["cwd"]
+        return int(pytest.main(arguments))
+    sys.argv[:], sys.path[0] = [program, *arguments], str(Path(program).parent)
+    signal.alarm(SECONDS)
+    try:
+        runpy.run_path(program, run_name="__main__")
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
 
 
 def main():
@@ -78,7 +99,7 @@ def main():
         if pid == 0:
             status = 70  # of an error in the lines above
             with contextlib.suppress(BaseException):
-                status = judge(json.loads(line))
+                status = serve(json.loads(line))
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
