@@ -611,6 +611,8 @@ def test_a_graph_keeps_the_owners_of_its_numbers_and_computes_them_once(gpu, mon
     monkeypatch.setattr(graphs, "REPEATS_BEFORE_GRAPH", 0)
     monkeypatch.setattr(graphs, "GRAPHS_OF_STREAM", 1)
     monkeypatch.setattr(graphs, "CALLS_BEFORE_OWN_GRAPH", calls)
+    gc.collect()
+    gc.freeze()  # the seven collections below look through this test's own objects alone
     made, computed = weakref.WeakSet(), []
 
     def compute(address, capturing):

@@ -9,6 +9,7 @@ pytest itself is the judge: it never imports the learner's file (see `grading`).
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from dataclasses import asdict
@@ -125,6 +126,7 @@ def _answer_for(node, config):
     )
 
 
+@functools.cache
 def _stub(graded):
     """The text that the learner was given, or None."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import traceback
 from pathlib import Path
@@ -108,7 +109,11 @@ def is_not_written(error: BaseException, path: Path) -> bool:
 
 def left_over(error: BaseException, text: str, stub: str) -> str:
     """The message about a written function with the stub's `raise` left in it, else ""."""
-    name = str(error).partition(": ")[2].strip()
+    return _left_over(str(error).partition(": ")[2].strip(), text, stub)
+
+
+@functools.lru_cache(maxsize=256)  # most checks of a file ask for the same functions
+def _left_over(name: str, text: str, stub: str) -> str:
     try:
         mine, given = (_function(ast.parse(source), name) for source in (text, stub))
     except SyntaxError:
