@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import kernel_function
+from cases import kernel_function, thorough
 
 from fa_numba.analysis.machine_code import compile_kernel, compiler_available
 from fa_numba.runtime import arrays
@@ -75,7 +75,7 @@ def test_more_memory_and_threads_give_larger_tiles():
 
 
 @pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
-@pytest.mark.parametrize("block_m, block_n, head_dim", [(8, 4, 12), (4, 8, 7)])
+@pytest.mark.parametrize("block_m, block_n, head_dim", [(8, 4, 12), thorough(4, 8, 7)])
 @pytest.mark.parametrize("kernel_name", KERNELS)
 def test_shared_memory_matches_the_compiler(kernel_name, block_m, block_n, head_dim, monkeypatch):
     launches = []

@@ -19,6 +19,7 @@ from cases import (
     make_qkv,
     mask_options,
     random,
+    thorough,
 )
 from test_flash_attn_v1 import flash_attn_v1
 
@@ -286,7 +287,7 @@ WRITTEN_OUT_DECODE = WRITTEN_OUT | {
 
 
 @pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", [thorough(False), True])
 @pytest.mark.parametrize(
     "function, written_out",
     [
@@ -352,8 +353,9 @@ MASKED = {f"{name}_kernel" for name in KERNELS.split()}
         for f in (naive_attn, fa_numba.flash_attn_v1, flash_attn_v2, flash_attn_bwd)
     ]
     + [(flash_attn_v2, "window", [(7, 5)]), (flash_attn_bwd, "softcap_alibi", [(9, 0, "a")])]
-    + [(f, "all", TARGETS) for f in (flash_decode, paged_attn_decode)]
-    + [(f, "all", TARGETS) for f in (flash_attn_varlen, flash_attn_varlen_bwd)],
+    + [(f, "all", TARGETS) for f in (flash_decode, flash_attn_varlen_bwd)]
+    + [(f, "all", TARGETS[:1]) for f in (paged_attn_decode, flash_attn_varlen)]
+    + [thorough(f, "all", TARGETS[1:]) for f in (paged_attn_decode, flash_attn_varlen)],
 )
 def test_compiles_within_the_budget(function, mask, targets):
     for kernel, args in launched(function, MASKS[mask]):

@@ -149,10 +149,11 @@ def function_named(name, source):
     return ast.unparse(tree)
 
 
-def run(path, env, monkeypatch, tmp_path, *, grades):
+def run(path, env, monkeypatch, tmp_path, *, grades, last=None):
     """Execute a lesson in a kernel with these variables; returns it with its outputs.
 
     Of the cells that grade an exercise the first `grades` run; each takes a process of its own.
+    With `last` the lesson ends with the last cell that has this text.
     """
     for name, value in env.items():
         monkeypatch.setenv(name, value)
@@ -165,6 +166,9 @@ def run(path, env, monkeypatch, tmp_path, *, grades):
     (spec / "kernel.json").write_text(json.dumps(kernel), encoding="utf-8")
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
     notebook = nbformat.read(path, as_version=4)
+    if last:
+        end = max(i for i, cell in enumerate(notebook.cells) if last in cell.source)
+        notebook.cells = notebook.cells[: end + 1]
     graded = [cell for cell in notebook.cells if cell.source.startswith("grade(")]
     notebook.cells = [cell for cell in notebook.cells if cell not in graded[grades:]]
     client = nbclient.NotebookClient(
@@ -233,11 +237,15 @@ def check_record(made):
 
 @pytest.mark.parametrize("path", [p for p in NOTEBOOKS if compiled.calls(p)], ids=lambda p: p.stem)
 def test_runs_without_compiler_and_disassembler(path, tmp_path, monkeypatch):
-    """Every table is there all the same, from the record, and the lesson says so."""
+    """Every table is there all the same, from the record, and the lesson says so.
+
+    No cell after the last table asks a compiler: `test_a_compiler_is_asked_through_compiled`.
+    """
     env = learner.environment(tmp_path / "site", learner.not_for_learners(), learner.COMPILERS)
     env |= {"PATH": learner.path_without_tools()}
     monkeypatch.setattr(sys.modules[__name__], "LEARN_PYTHON", None)
-    notebook = run(path, env, monkeypatch, tmp_path, grades=0)  # stubs need no compiler
+    # Stubs need no compiler.
+    notebook = run(path, env, monkeypatch, tmp_path, grades=0, last="compiled(")
     calls = 0
     for cell in notebook.cells:
         if cell.cell_type != "code" or "compiled(" not in cell.source:

@@ -51,7 +51,13 @@ def test_each_instruction_becomes_itself(name):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "head_dim, dtype", [(64, "float16"), (128, "bfloat16"), (192, "float16"), (256, "bfloat16")]
+    "head_dim, dtype",
+    [
+        (64, "float16"),
+        thorough(128, "bfloat16"),
+        thorough(192, "float16"),
+        (256, "bfloat16"),
+    ],
 )
 def test_kernels_before_and_after_stay_in_registers(head_dim, dtype):
     x = types.Array(types.float16, 4, "C")
