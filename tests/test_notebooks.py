@@ -15,6 +15,7 @@ import learner
 import nbclient
 import nbformat
 import pytest
+import warm_kernels
 
 from fa_numba import workbook
 from fa_numba.workbook import catalog, compiled, notebooks
@@ -149,20 +150,27 @@ def function_named(name, source):
     return ast.unparse(tree)
 
 
-def run(path, env, monkeypatch, tmp_path, *, grades, last=None):
+BACKEND = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+
+
+def run(path, env, monkeypatch, tmp_path, *, grades, last=None, command=None):
     """Execute a lesson in a kernel with these variables; returns it with its outputs.
 
     Of the cells that grade an exercise the first `grades` run; each takes a process of its own.
-    With `last` the lesson ends with the last cell that has this text.
+    With `last` the lesson ends with the last cell that has this text. The kernel is started by
+    `command`, or else by Python.
     """
-    for name, value in env.items():
+    for name, value in (env | BACKEND).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))  # a clean kernel: no profile of the user's
-    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     spec = tmp_path / "kernels" / "learner"
     spec.mkdir(parents=True)
-    argv = [LEARN_PYTHON or sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    kernel = {"argv": argv, "display_name": "learner", "language": "python"}
+    command = command or [LEARN_PYTHON or sys.executable, "-m", "ipykernel_launcher"]
+    kernel = {
+        "argv": [*command, "-f", "{connection_file}"],
+        "display_name": "learner",
+        "language": "python",
+    }
     (spec / "kernel.json").write_text(json.dumps(kernel), encoding="utf-8")
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
     notebook = nbformat.read(path, as_version=4)
@@ -200,15 +208,29 @@ def messages(notebook):
     return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(last)).splitlines()
 
 
+@pytest.fixture(scope="module")
+def learners(tmp_path_factory):
+    """Variables and command of a learner's kernel, forked from a process with its imports."""
+    if LEARN_PYTHON is not None:
+        yield {}, None
+        return
+    folder = tmp_path_factory.mktemp("kernels")
+    env = learner.environment(folder / "site", learner.not_for_learners())
+    if not hasattr(os, "fork"):
+        yield env, None
+        return
+    with warm_kernels.server(os.environ | env | BACKEND) as command:
+        yield env, command
+
+
 @EACH
-def test_runs_top_to_bottom(path, tmp_path, monkeypatch):
+def test_runs_top_to_bottom(path, tmp_path, monkeypatch, learners):
     """In what `make learn` installs: in FA_NUMBA_LEARN_PYTHON, or with everything else hidden."""
-    env = {}
-    if LEARN_PYTHON is None:
-        env = learner.environment(tmp_path / "site", learner.not_for_learners())
+    env, command = learners
     made = tmp_path / "made.json"
-    env |= {compiled.RECORD_TO: str(made)}
-    notebook = run(path, env, monkeypatch, tmp_path, grades=path.name[:2] in GRADING)
+    env = env | {compiled.RECORD_TO: str(made)}
+    grades = path.name[:2] in GRADING
+    notebook = run(path, env, monkeypatch, tmp_path, grades=grades, command=command)
     said = printed(notebook)
     if compiled.calls(path) and "Recorded, not compiled here" not in said:
         check_record(json.loads(made.read_text(encoding="utf-8")))
