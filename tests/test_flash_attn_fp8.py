@@ -1,5 +1,6 @@
 """FP8 without a GPU: slots against wgmma's layouts, machine code of the kernels."""
 
+import functools
 import itertools
 import re
 
@@ -86,6 +87,15 @@ def test_quantisation_stays_in_registers(head_dim, hadamard, dtype):
     assert blocks * (size + 1024) <= 228 * 1024  # the driver keeps 1024 bytes of each
 
 
+@functools.cache
+def compiled(head_dim, causal, dtype, ordered):
+    """The kernel, and its machine code."""
+    kernel = flash_attn_fp8.make_flash_attn_fp8(head_dim, causal, dtype, ordered)
+    args = (*3 * [tiles], *3 * [scales], types.uint64, scales)
+    args += (*3 * [types.int32], types.float32, types.int32)
+    return kernel, compile_kernel(kernel, args, cc=HOPPER)
+
+
 @needs_compiler
 @pytest.mark.parametrize(
     "head_dim, dtype, causal, ordered",
@@ -99,11 +109,7 @@ def test_quantisation_stays_in_registers(head_dim, hadamard, dtype):
     ],
 )
 def test_kernel_stays_in_registers(head_dim, dtype, causal, ordered):
-    kernel = flash_attn_fp8.make_flash_attn_fp8(head_dim, causal, dtype, ordered)
-    args = (*3 * [tiles], *3 * [scales], types.uint64, scales)
-    code = compile_kernel(
-        kernel, (*args, *3 * [types.int32], types.float32, types.int32), cc=HOPPER
-    )
+    kernel, code = compiled(head_dim, causal, dtype, ordered)
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert "C75" not in code.report  # ptxas serialises products, or ignores setmaxnreg
     assert code.registers <= int(re.search(r"budget +(\d+) reg", kernel.py_func.__doc__)[1])
@@ -158,17 +164,7 @@ def test_out_and_lse_on_a_model(seqlen_q, seqlen_k, heads, causal, run_on_model)
 @needs_compiler
 def test_nothing_waits_for_single_exponentials():
     """A warp computes its exponentials in a row: no score is rounded between two."""
-    kernel = flash_attn_fp8.make_flash_attn_fp8(128, False, "float16", True)
-    args = (
-        *3 * [tiles],
-        *3 * [scales],
-        types.uint64,
-        scales,
-        *3 * [types.int32],
-        types.float32,
-        types.int32,
-    )
-    code = compile_kernel(kernel, args, cc=HOPPER)
+    _, code = compiled(128, True, "float16", True)
     names = [i.opcode.split(".")[0] for i in code.instructions]
     names = [x for x in names if x in ("MUFU", "F2FP", "BAR")]
     runs = [len(list(run)) for name, run in itertools.groupby(names) if name == "MUFU"]
