@@ -183,6 +183,21 @@ def judge(exercise: Exercise, source: str, *, every_check: bool = False) -> tupl
     return bool(failed), "\n".join(f"{c['name']}: {c['message']}" for c in failed)
 
 
+def import_graders() -> None:
+    """Import what a judge imports, once for all that are forked from this process."""
+    import importlib
+    import pkgutil
+
+    import pytest  # noqa: F401
+
+    import fa_numba.analysis.gpu_ready
+    import fa_numba.workbook.pytest_plugin  # noqa: F401
+    from fa_numba.workbook import graders
+
+    for module in pkgutil.iter_modules(graders.__path__):
+        importlib.import_module(f"{graders.__name__}.{module.name}")
+
+
 def _grade(arguments):
     """In a process forked from this one, so that pytest and Numba are not imported again."""
     import pytest
@@ -206,11 +221,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the mutants to FILE")
     options = parser.parse_args(argv)
 
-    # Imported before the fork, once for all mutants.
-    import pytest  # noqa: F401
-
-    import fa_numba.workbook.pytest_plugin  # noqa: F401
-
+    import_graders()
     tried = {}
     for exercise in [e for n in options.names for e in find(n)] or all_exercises():
         some = mutants(exercise, barriers=options.barriers)[:: options.every]

@@ -10,6 +10,7 @@ pytest itself is the judge: it never imports the learner's file (see `grading`).
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import time
 from dataclasses import asdict
@@ -84,6 +85,8 @@ def pytest_configure(config):
         option.reportchars = ""
     if option.impl != "solutions":
         config.addinivalue_line("filterwarnings", "ignore")  # a warning is no wrong answer
+    # At its end pytest collects garbage five times: among the session's objects, not Numba's.
+    gc.freeze()
 
 
 def pytest_unconfigure():

@@ -147,11 +147,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.write and (options.kind or options.every > 1):
         parser.error("--write needs the whole set: leave out --kind and --every")
 
-    import pytest  # noqa: F401  imported before the fork, once for all answers
-
-    import fa_numba.analysis.machine_code
-    import fa_numba.simt  # noqa: F401
-
+    mutants.import_graders()
     every, rows, known = [], {}, {}
     if options.json and options.json.exists():
         known = {v["key"]: v for v in json.loads(options.json.read_text(encoding="utf-8"))}
