@@ -44,7 +44,6 @@ def serve(address):
 
     import ipykernel.kernelapp  # noqa: F401
     import matplotlib.pyplot  # noqa: F401
-    import matplotlib_inline.backend_inline  # noqa: F401
 
     import fa_numba.analysis.machine_code
     import fa_numba.figures
