@@ -116,6 +116,7 @@ def create(venv):
 def pip(venv, what, arguments):
     """Run `pip install`, with one line of progress; all that pip said where it fails."""
     command = [executable(venv), "-m", "pip", "install", "--disable-pip-version-check"]
+    command.append("--no-compile")  # Python compiles the few modules that are used, when they are
     run = subprocess.Popen(command + arguments, cwd=ROOT, stdout=subprocess.PIPE,
                            stderr=subprocess.STDOUT)  # fmt: skip
     said, collected, terminal = [], 0, sys.stdout.isatty()
