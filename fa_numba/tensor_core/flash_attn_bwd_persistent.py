@@ -117,10 +117,10 @@ from fa_numba.tensor_core.gradient_mainloop import (
     SLOTS,
     STAGES,
     THREADS,
-    Keys,
     Queries,
     QueriesToDrop,
     Registers,
+    make_hide,
     make_plan,
     make_tile_functions,
     shared_bytes,
@@ -293,7 +293,7 @@ def make_consumer(
     store_tile = make_store_float32(HEAD_DIM) if GRAD_FLOAT32 else make_store_tile(COLS, pack)
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
     ranges, m_tile_of, head_of, dq_step = make_order(IN_STEP)
-    HIDES_QUERIES = BLOCK_M == 64 and SOFTCAP == 0
+    hide = make_hide(BLOCK_M, SOFTCAP)
     place_of = make_key_rows(BLOCK_M, pack, SOFTCAP > 0).place_of
     wait = mbarrier.wait_function()
 
@@ -378,14 +378,7 @@ def make_consumer(
                     m_start = int32(m_tile * BLOCK_M)
                     these = keys
                     if IN_STEP:
-                        # Hidden from the compiler: masks are then calculated while the tensor cores
-                        # compute S, and not before the loop over heads. Of the two, the one that
-                        # leaves enough registers.
-                        if HIDES_QUERIES:
-                            m_start = int32(opaque(m_start))
-                        else:
-                            position = int32(opaque(keys.position))
-                            these = Keys(keys.slot, keys.rows, keys.columns, position)
+                        these, m_start = hide(keys, m_start)
                         if ALIBI:
                             head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
                             slope = outputs.alibi_slopes[head]

@@ -49,7 +49,7 @@ from fa_numba.ptx.mbarrier import (
     mbarrier_arrive_expect_tx,
     mbarrier_init,
 )
-from fa_numba.ptx.statement import global_address, opaque
+from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.tma import in_window, make_load_tile, tma_store_wait_read
 from fa_numba.ptx.vectors import bulk_load, load_global_x4, store_global_x4
 from fa_numba.ptx.wgmma import hold, wgmma_wait_with
@@ -84,9 +84,9 @@ from fa_numba.tensor_core.gradient_mainloop import (
     SLOTS,
     STAGES,
     THREADS,
-    Keys,
     Queries,
     Registers,
+    make_hide,
     make_plan,
     make_tile_functions,
     shared_bytes,
@@ -542,7 +542,7 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STE
     store_tile = make_store_tile(COLS, forward.pack_of(DTYPE))
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
     ranges, m_tile_of, head_of, dq_step = make_order(IN_STEP)
-    HIDES_QUERIES = BLOCK_M == 64 and SOFTCAP == 0
+    hide = make_hide(BLOCK_M, SOFTCAP)
     wait = mbarrier.wait_function()
 
     @fragment_function()
@@ -644,12 +644,7 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STE
                     m_start = int32(m_tile * BLOCK_M)
                     these = keys
                     if IN_STEP:
-                        # As in flash_attn_bwd_persistent: masks are calculated in the loop.
-                        if HIDES_QUERIES:
-                            m_start = int32(opaque(m_start))
-                        else:
-                            hidden = int32(opaque(keys.position))
-                            these = Keys(keys.slot, keys.rows, keys.columns, hidden)
+                        these, m_start = hide(keys, m_start)
                         if ALIBI:
                             head = int32(slots[slot, KV_HEAD] * outputs.group_size + i)
                             slope = outputs.alibi_slopes[head]

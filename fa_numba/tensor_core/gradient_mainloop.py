@@ -16,6 +16,7 @@ from numba import cuda, int32, uint32, uint64
 from fa_numba.ptx import mbarrier
 from fa_numba.ptx.barriers import fence_async_proxy, named_barrier_sync
 from fa_numba.ptx.layouts import ROW_BYTES
+from fa_numba.ptx.statement import opaque
 from fa_numba.ptx.wgmma import (
     descriptor,
     descriptor_bits,
@@ -203,6 +204,27 @@ class TileFunctions(NamedTuple):
     thread_of: Callable
     keys_of: Callable
     multiply: Callable
+
+
+@functools.cache
+def make_hide(BLOCK_M, SOFTCAP):
+    """hide(keys, m_start): both, the one hidden from the compiler that leaves enough registers.
+
+    Masks are then calculated while the tensor cores compute S, and not before the loop over heads
+    in step (`key_tiles.make_order`).
+    """
+    HIDES_QUERIES = BLOCK_M == 64 and SOFTCAP == 0
+
+    @cuda.jit(device=True, forceinline=True)
+    def hide(keys, m_start):
+        if HIDES_QUERIES:
+            m_start = int32(opaque(m_start))
+        else:
+            position = int32(opaque(keys.position))
+            keys = Keys(keys.slot, keys.rows, keys.columns, position)
+        return keys, m_start
+
+    return hide
 
 
 @functools.cache
