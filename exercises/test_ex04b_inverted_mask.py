@@ -40,14 +40,14 @@ def exact(q, k, v, mask, dtype=np.float64):
 
 
 def uniform(q, k, v, mask):
-    """Right but for rows that see no key: the mean of all values."""
+    """A wrong softmax: a row that sees no key gets the mean of all values."""
     out = exact(q, k, v, mask)
     out[~mask.any(axis=1)] = v.astype(np.float64).mean(axis=0)
     return out
 
 
 def hidden_maximum(q, k, v, mask):
-    """Right but for the maximum, which is taken over hidden keys too."""
+    """A wrong softmax: it takes the maximum over hidden keys too."""
     s = q @ k.T / np.sqrt(np.float32(q.shape[1]))
     p = np.exp(s - s.max(axis=1, keepdims=True)) * mask
     return p @ v / np.maximum(p.sum(axis=1, keepdims=True), np.float32(1e-37))

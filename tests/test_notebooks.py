@@ -114,8 +114,11 @@ def names_of(source):
 
 @EACH
 def test_an_answer_can_be_asked_for_again(path):
-    """After "Run All" every answer says "run this cell once more". By then no other cell may have
-    changed what it takes: neither a later one, nor an earlier answer that was run again."""
+    """After "Run All" every answer says "run this cell once more".
+
+    No other cell may change a name that an answer reads: no later cell, and no earlier answer,
+    which may have run again.
+    """
     cells = [c.source for c in nbformat.read(path, 4).cells if c.cell_type == "code"]
     names = [names_of(source) for source in cells]
     answers = [i for i, source in enumerate(cells) if re.search(r"^answer\(", source, re.MULTILINE)]

@@ -184,7 +184,7 @@ def judge(exercise: Exercise, source: str, *, every_check: bool = False) -> tupl
 
 
 def import_graders() -> None:
-    """Import what a judge imports, once for all that are forked from this process."""
+    """Import the modules that a judge needs: processes forked from this one then have them."""
     import importlib
     import pkgutil
 
