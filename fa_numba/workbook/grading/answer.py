@@ -318,7 +318,7 @@ class Answer:
     def _hangs(self, used):
         where = self._line_now()
         if self.endless:
-            why = f"stopped after {_seconds(self.spent)}, because another check did not end"
+            why = f"stopped after {_seconds(self.spent)}, because another check did not end."
         elif used < self.limit:  # of the check alone: calls before it have ended
             why = f"slow: stopped after {_seconds(self.spent)}, the limit is {_seconds(self.limit)}"
         else:
