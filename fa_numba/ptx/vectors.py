@@ -133,6 +133,33 @@ def store_shared_x4(typingctx, address, x):
 
 
 @intrinsic
+def load_shared_b64(typingctx, address):
+    """Load 8 bytes.
+
+    Parameters
+    ----------
+    address : uint32
+        In shared memory, a multiple of 8.
+    """
+    return statement(
+        "ld.shared.b64 <result>, [<address>];", result=types.uint64, address=types.uint32
+    )
+
+
+@intrinsic
+def store_shared_b64(typingctx, address, x):
+    """Store 8 bytes.
+
+    Parameters
+    ----------
+    address : uint32
+        In shared memory, a multiple of 8.
+    x : uint64
+    """
+    return statement("st.shared.b64 [<address>], <x>;", address=types.uint32, x=types.uint64)
+
+
+@intrinsic
 def load_shared_b32(typingctx, address):
     """Load 4 bytes.
 

@@ -17,7 +17,8 @@ will fill is taken until the load ends, and a thread block that begins has no by
 - cp.async also copies the pages of the keys from the block table, STAGES iterations before the keys
   themselves, so no lane waits for a page;
 - a lane leaves the address of its key's row of K, or of V, in shared memory; 16 lanes together copy
-  the row;
+  the row. The memory is that of the warp's part of out, which is written after its last copy: with
+  memory of their own the addresses would not fit beside pages and 8 rows of 128;
 - a warp waits for its own copies by counting them: the only barrier is the one before the merge;
 - a key past the end is read from the last key instead, and masked.
 
@@ -42,6 +43,7 @@ from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx.cp_async import cp_async_4, cp_async_16, cp_async_commit, cp_async_wait
 from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
 from fa_numba.ptx.statement import global_address, shared_address
+from fa_numba.ptx.vectors import load_shared_b64, store_shared_b64
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.decoding import (
@@ -71,6 +73,7 @@ from fa_numba.tiling.decode_tiling import tile_rows
 RINGS = {1: (8, 6), 2: (8, 3), 3: (4, 4), 4: (4, 3)}  # by panels of 64 columns: warps, stages
 PANEL_BYTES = KEYS * ROW_BYTES  # 64 columns of 16 keys
 CHUNK_BYTES = 16  # of a lane's copy
+ADDRESS_BYTES = 8
 
 PAGE_BYTES = 4  # of a number in block_table
 
@@ -127,9 +130,11 @@ def make_flash_decode_gather(
     STAGE_BYTES = ALL_RINGS.bytes // (WARPS * STAGES)
     K_BYTES = STAGE_BYTES // 2
     PENDING = STAGES - 1  # stages that may be in flight while one is read
-    FRAGMENTS, ADDRESSES_SHAPE = (STEPS, 4), (WARPS, 32)
+    FRAGMENTS = (STEPS, 4)
     PAGES_SHAPE = (WARPS, STAGES, KEYS) if PAGED else (1, 1, 1)
-    STATE_SHAPE, PARTS_SHAPE = (WARPS, ROWS), (WARPS, ROWS, HEAD_DIM)
+    STATE_SHAPE = (WARPS, ROWS)
+    LEAST_ROWS = ceil_div(32 * ADDRESS_BYTES, 4 * HEAD_DIM)  # with room for a warp's addresses
+    PARTS_SHAPE = (WARPS, max(ROWS, LEAST_ROWS), HEAD_DIM)
     keys_of_split = make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW)
     begin_unit = make_begin_unit(ROWS, WARPS, CAUSAL, WINDOW)
     load_queries, scores, add_weighted = make_products(HEAD_DIM, DTYPE, at)
@@ -179,14 +184,15 @@ def make_flash_decode_gather(
         row = row_of(k_cache, page, offset, ahead[KV_HEAD])
         if lane >= KEYS:
             row = row_of(v_cache, page, offset, ahead[KV_HEAD])
-        addresses[uint64(lane)] = row
+        store_shared_b64(addresses + ADDRESS_BYTES * lane, row)
         cuda.syncwarp()  # all addresses are known, and the pages are read
         piece = lane % LANES
         for i in range(COPIES):
             r = i * ROWS_AT_ONCE + lane // LANES
             if PIECES == LANES or piece < PIECES:
                 tile = stage + r // KEYS * K_BYTES + piece // 8 * PANEL_BYTES + r % KEYS * ROW_BYTES
-                source = addresses[uint64(r)] + uint64(CHUNK_BYTES * piece)
+                source = load_shared_b64(addresses + ADDRESS_BYTES * r)
+                source += uint64(CHUNK_BYTES * piece)
                 cp_async_16(tile + CHUNK_BYTES * ((piece ^ r) & 7), source, CHUNK_BYTES)
 
     @cuda.jit(device=True, forceinline=True)
@@ -225,9 +231,9 @@ def make_flash_decode_gather(
 
         grid      (at most num_m_tiles · num_kv_heads · num_splits · batch,); 32 · WARPS threads
         shared    ring (WARPS, STAGES, 2, 16, HEAD_DIM), in panels of 64 columns, swizzled;
-                  addresses of the rows of a stage (WARPS, 32); pages of a cache with a
-                  block_table (WARPS, STAGES, 16); states of the warps at the end: acc
-                  (WARPS, ROWS, HEAD_DIM), m_i, l_i (WARPS, ROWS)
+                  pages of a cache with a block_table (WARPS, STAGES, 16); states of the warps at
+                  the end: acc (WARPS, ROWS, HEAD_DIM), before that addresses of the rows of a
+                  stage (WARPS, 32); m_i, l_i (WARPS, ROWS)
         private   Q, acc (HEAD_DIM / 16, 4), k (2, 2), v (4,), s (2, 4), p (2,), m_i, l_i
         HBM       K and V once per tile of rows, except the tiles that none of them sees; Q,
                   out_partial, lse_partial once per split; block_table once per key and tile of rows
@@ -235,11 +241,10 @@ def make_flash_decode_gather(
                   PagedAttention, section 4.1
         budget    168 registers; 198 to 227 KiB shared, one thread block per SM (HEAD_DIM=128)
         """
-        parts = cuda.shared.array(PARTS_SHAPE, float32)
+        parts = cuda.shared.array(PARTS_SHAPE, float32, ADDRESS_BYTES)  # at multiples of it
         m_parts = cuda.shared.array(STATE_SHAPE, float32)
         l_parts = cuda.shared.array(STATE_SHAPE, float32)
         states = States(parts, m_parts, l_parts)
-        all_addresses = cuda.shared.array(ADDRESSES_SHAPE, uint64)
         all_pages = cuda.shared.array(PAGES_SHAPE, int32)
         q_reg = cuda.local.array(FRAGMENTS, uint32)
         acc = cuda.local.array(FRAGMENTS, float32)  # rows of out, not yet divided by l_i
@@ -255,7 +260,7 @@ def make_flash_decode_gather(
         tid = cuda.threadIdx.x
         lane, warp = tid & 31, warp_of(tid)
         ring = shared_base() + ALL_RINGS.start + warp * STAGES * STAGE_BYTES
-        addresses = all_addresses[uint64(warp)]
+        addresses = shared_address(parts[uint64(warp)])  # safe: no warp reads parts meanwhile
         pages = all_pages[uint64(warp if PAGED else 0)]
 
         batch, seqlen_q, num_heads, _ = q.shape
