@@ -1,5 +1,6 @@
 """A job takes the fastest kernel that can: by the table, else by preference; which says so."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from fa_numba.analysis.devices import DEVICES
 from fa_numba.dispatch import attention, measured
 from fa_numba.dispatch.candidates import Candidate
 from fa_numba.dispatch.job import JOBS
-from fa_numba.runtime import arrays
+from fa_numba.runtime import arrays, launching
 from fa_numba.simt.devices import KIB, SHARED_BYTES_PER_BLOCK
 
 TABLES = json.loads(measured.TABLE.read_text())
@@ -134,6 +135,49 @@ def test_an_option_that_a_kernel_has_not_got():
     assert kernel.refusal(inputs, {"causal": True, "dropout_p": 0.5, "seed": 1}) == (
         "naive_attn has no dropout_p, seed"
     )
+
+
+def test_a_programming_error_in_a_check_is_no_refusal():
+    def check(candidate, inputs, options):
+        return None + 1
+
+    with pytest.raises(TypeError, match="unsupported operand"):
+        Candidate("naive_attn", "kernels", check=check).refusal(attention.Inputs(X, K, K), {})
+
+
+def test_the_next_kernel_runs_where_the_first_cannot_be_launched(gpu, monkeypatch):
+    gpu((9, 0))
+    job = JOBS["paged_attn_decode"]
+    monkeypatch.setitem(vars(job), "not_launched", {})
+    given, options = CALLS["paged_attn_decode"]
+    given = [*on_gpu(given, np.float16)]
+    ran = []
+
+    def function(name, error=None):
+        @functools.wraps(job.candidates[name].function)  # its options are read
+        def call(*args, **options):
+            ran.append(name)
+            if error:
+                raise error
+            return name
+
+        monkeypatch.setitem(vars(job.candidates[name]), "function", call)
+
+    refused = launching.LaunchRefusedError("needs 233600 bytes, gets at most 232448")
+    function("flash_decode_gather", refused)
+    function("flash_decode_mma")
+    inputs, options = job.check(*given, **options)
+    with pytest.warns(UserWarning, match="flash_decode_gather cannot run.*needs 233600 bytes"):
+        assert job.call(inputs, options) == "flash_decode_mma"
+    assert job.call(inputs, options) == "flash_decode_mma"  # not tried again
+    assert ran == ["flash_decode_gather", "flash_decode_mma", "flash_decode_mma"]
+    choice = job.choose(inputs, options)
+    assert choice.kernel == "flash_decode_mma"
+    assert "233600" in choice.refused["flash_decode_gather"]
+    for name in ("flash_decode_mma", "flash_decode_wide", "paged_attn_decode"):
+        function(name, refused)
+    with pytest.warns(UserWarning), pytest.raises(launching.LaunchRefusedError):
+        job.call(inputs, options)
 
 
 def test_an_option_that_a_kernel_need_not_be_told():

@@ -37,7 +37,9 @@ class FakeGpu:
         self.launches, self.error, self.shared = [], SUCCESS, []
         self.CUresult = launching.driver.CUresult
         self.CUfunction_attribute = launching.driver.CUfunction_attribute
+        self.CUdevice_attribute = launching.driver.CUdevice_attribute
         self.CUkernel = self.CUdevice = self.CUstream = self.CUfunction = int
+        self.shared_limit = SUCCESS
         self.context, self.primary = 0, 5
 
     def cuCtxGetCurrent(self):
@@ -58,7 +60,20 @@ class FakeGpu:
 
     def cuKernelSetAttribute(self, attribute, value, kernel, device):
         self.shared.append((value, kernel, device))
-        return (SUCCESS,)
+        return (self.shared_limit,)
+
+    def cuFuncGetName(self, function):
+        return SUCCESS, b"scale_kernel"
+
+    def cuCtxGetDevice(self):
+        return SUCCESS, 0
+
+    def cuFuncGetAttribute(self, attribute, function):
+        of = {"SHARED_SIZE_BYTES": 36_864, "NUM_REGS": 168, "MAX_THREADS_PER_BLOCK": 256}
+        return SUCCESS, of[attribute.name.removeprefix("CU_FUNC_ATTRIBUTE_")]
+
+    def cuDeviceGetAttribute(self, attribute, device):
+        return SUCCESS, 65_536 if "REGISTERS" in attribute.name else 232_448
 
     def __getitem__(self, device):
         return self
@@ -183,8 +198,31 @@ def test_more_than_48_kib_is_asked_for_once(gpu):
 
 def test_a_refusal_of_the_driver_is_an_error_with_the_launch(gpu):
     gpu.error = gpu.CUresult.CUDA_ERROR_INVALID_VALUE
-    with pytest.raises(RuntimeError, match=r"grid \(4, 1, 1\).*CUDA_ERROR_INVALID_VALUE"):
+    with pytest.raises(launching.LaunchRefusedError) as caught:
         launch([np.float32], [1.0])
+    message = str(caught.value)
+    assert re.search(r"grid \(4, 1, 1\).*CUDA_ERROR_INVALID_VALUE", message)
+    assert "scale_kernel needs 36864 bytes of shared memory" in message
+    assert "threads of 168 registers, of 65536 registers and at most 256 threads" in message
+
+
+def test_too_much_shared_memory_names_the_kernel_its_sizes_and_the_limit(gpu):
+    gpu.shared_limit = gpu.CUresult.CUDA_ERROR_INVALID_VALUE
+    said = (
+        r"scale_kernel needs 233600 bytes of shared memory \(36864 static, 196736 dynamic\), and "
+        "a thread block of this GPU gets at most 232448"
+    )
+    for _ in range(2):  # asked again: no launch is kept that was never prepared
+        with pytest.raises(launching.LaunchRefusedError, match=said):
+            launch([np.float32], [1.0], 196_736)
+    assert not gpu.launches
+
+
+def test_an_error_of_an_earlier_kernel_is_no_refusal(gpu):
+    gpu.error = gpu.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_ILLEGAL_ADDRESS") as caught:
+        launch([np.float32], [1.0])
+    assert not isinstance(caught.value, launching.LaunchRefusedError)
 
 
 def test_a_thread_without_a_context_enters_that_of_the_kernel(gpu):

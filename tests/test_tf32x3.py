@@ -143,7 +143,7 @@ def pretend(monkeypatch, cc):
 @pytest.mark.parametrize(
     "q, k, cc, error, message",
     [
-        (X.astype(np.float16), X.astype(np.float16), (8, 0), TypeError, "q must be float32, got"),
+        (*[X.astype(np.float16)] * 2, (8, 0), TypeError, "must be float32 for f, got float16"),
         (X[..., :6], X[..., :6], (8, 0), ValueError, "multiple of 4 up to 256 for f, got 6"),
         (X, X[..., :60], (8, 0), ValueError, "k and v must have the head_dim of q, 64, got 60"),
         (X[..., :12], X[:, :, :1, ::-1][..., :12], (8, 0), ValueError, "contiguous"),

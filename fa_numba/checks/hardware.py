@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 
 from fa_numba.checks import attention
-from fa_numba.checks.requirements import MAX_HEAD_DIM, require_dtype, require_one_library
+from fa_numba.checks.refused import RefusedGpuError, RefusedTypeError, RefusedValueError
+from fa_numba.checks.requirements import MAX_HEAD_DIM, require_one_library
 from fa_numba.checks.values import integer
 from fa_numba.runtime import arrays
 from fa_numba.runtime.arrays import facts
@@ -71,12 +72,12 @@ def check_splits_pay(problem, few_rows, least_gain, num_sms):
     """
     num_rows = problem.seqlen_q * problem.group_size
     if num_rows <= few_rows:
-        raise ValueError(
+        raise RefusedValueError(
             f"splits the keys, for more than {few_rows} queries of a group of heads, got {num_rows}"
         )
     gain = split_tiling.gain_of_splitting(problem, num_sms)
     if gain < least_gain:
-        raise ValueError(
+        raise RefusedValueError(
             f"is taken where it is {least_gain} times as fast, got {gain:.2f} by the model of "
             "tiling.split_tiling"
         )
@@ -120,7 +121,7 @@ def check_tensor_core_padded(q, k, v, *, name, supported, max_head_dim, instead=
     attention.check_qkv(q, k, v)
     _require_16_bits({"q": q, "k": k, "v": v}, name)
     if q.shape[3] > max_head_dim:
-        raise ValueError(
+        raise RefusedValueError(
             f"q must have a head_dim up to {max_head_dim} for {name}, got {q.shape[3]}"
         )
     _require_capability(supported, q, name, instead)
@@ -138,7 +139,7 @@ def check_tensor_core_float32(
     _require_gpu_arrays("q, k, v", q, name, instead)
     attention.check_qkv(q, k, v)
     named = {"q": q, "k": k, "v": v}
-    _require_float32(named)
+    _require_float32(named, name)
     _require_rows(named, name, supported, max_head_dim, instead, 4)
 
 
@@ -148,7 +149,7 @@ def check_fp8(q):
     `check_tensor_core` has let q pass before.
     """
     if q.shape[3] not in FP8_HEAD_DIMS:
-        raise ValueError(
+        raise RefusedValueError(
             f"q must have a head_dim of {' or '.join(map(str, FP8_HEAD_DIMS))} for flash_attn_fp8, "
             f"got {q.shape[3]}"
         )
@@ -207,7 +208,7 @@ def check_bwd_tensor_core(dout, q, k, v, out, lse, *, name, supported, max_head_
 def check_tensor_core_wide(q, k, v, *, name, supported, max_head_dim, instead):
     """As `check_tensor_core`, for a kernel whose rows are longer than those of all others."""
     if facts(q).shape[-1] <= MAX_BWD_HEAD_DIM:
-        raise ValueError(
+        raise RefusedValueError(
             f"q must have a head_dim above {MAX_BWD_HEAD_DIM} for {name}, got "
             f"{facts(q).shape[-1]}: flash_attn_bwd_persistent takes it"
         )
@@ -273,7 +274,7 @@ def check_gradient_strides(name, supported, dout, out):
 def check_no_dropout(name, head_dim, dropout_p):
     """Raise unless dropout is off: the function `name` has none for this head_dim."""
     if dropout_p != 0:
-        raise ValueError(
+        raise RefusedValueError(
             f"dropout_p must be 0 for a head_dim above {MAX_BWD_HEAD_DIM} for {name}, got "
             f"{dropout_p} for head_dim {head_dim}"
         )
@@ -296,7 +297,7 @@ def check_aligned(**named):
     for name, x in named.items():
         address = facts(x).address
         if address % 16:
-            raise ValueError(
+            raise RefusedValueError(
                 f"{name} must begin at a multiple of 16 bytes, got address {address:#x}"
             )
 
@@ -306,7 +307,7 @@ def check_strides(name, **named):
     for x_name, x in named.items():
         x = facts(x)
         if any(n % 16 for n, size in zip(x.strides[:-1], x.shape, strict=False) if size > 1):
-            raise ValueError(
+            raise RefusedValueError(
                 f"{x_name} must have strides that are multiples of 16 bytes for {name}, got "
                 f"{x.strides}: make it contiguous first"
             )
@@ -316,7 +317,7 @@ def check_shared_bytes(name, q, size):
     """Raise unless a thread block of q's GPU can have so many bytes of shared memory."""
     limit = arrays.shared_bytes_per_block(q)
     if size > limit:
-        raise RuntimeError(
+        raise RefusedGpuError(
             f"{name} needs {size} bytes of shared memory for head_dim {q.shape[3]}, and this GPU "
             f"has {limit}; flash_attn_bwd_registers runs on it"
         )
@@ -331,13 +332,13 @@ def check_block_sizes(kernel_name, head_dim, block_m, block_n, *, num_rows=math.
     block_m = best_m if block_m is None else integer("block_m", block_m, at_least=1)
     block_n = best_n if block_n is None else integer("block_n", block_n, at_least=1)
     if block_m * block_n > MAX_THREADS:
-        raise ValueError(
+        raise RefusedValueError(
             f"block_m * block_n is the number of threads and must be at most {MAX_THREADS}, "
             f"got {block_m} * {block_n} = {block_m * block_n}"
         )
     needed = shared_bytes(kernel_name, head_dim, block_m, block_n)
     if needed > STATIC_SHARED_BYTES:
-        raise ValueError(
+        raise RefusedValueError(
             f"block_m and block_n must leave the tiles within {STATIC_SHARED_BYTES} bytes of "
             f"shared memory, got {block_m} and {block_n}, which need {needed} at {head_dim=}"
         )
@@ -347,7 +348,7 @@ def check_block_sizes(kernel_name, head_dim, block_m, block_n, *, num_rows=math.
 def check_4x4_tiles(head_dim) -> int:
     """Return the rows of the tiles of `flash_attn_v2_4x4`; raise if head_dim is too large."""
     if head_dim > MAX_4X4_HEAD_DIM:
-        raise ValueError(
+        raise RefusedValueError(
             f"head_dim must be at most {MAX_4X4_HEAD_DIM} for flash_attn_v2_4x4, got {head_dim}: "
             "flash_attn_registers takes larger ones"
         )
@@ -361,7 +362,7 @@ def check_forward_tiles(q, head_dim, block_m, block_n) -> tuple:
     block_m = _register_tile_size("block_m", block_m, best_m)
     block_n = _register_tile_size("block_n", block_n, best_n)
     if not register_tiling.forward_fits(head_dim, block_m, block_n, limit):
-        raise ValueError(
+        raise RefusedValueError(
             f"block_m and block_n must fit the registers and the {limit} bytes of shared memory "
             f"of a thread block at {head_dim=}, got {block_m} and {block_n}"
         )
@@ -374,7 +375,9 @@ def _register_tile_size(name, value, best):
     value = integer(name, value, at_least=1)
     if value not in register_tiling.SIZES:
         *sizes, last = register_tiling.SIZES
-        raise ValueError(f"{name} must be {', '.join(map(str, sizes))} or {last}, got {value}")
+        raise RefusedValueError(
+            f"{name} must be {', '.join(map(str, sizes))} or {last}, got {value}"
+        )
     return value
 
 
@@ -385,11 +388,11 @@ def check_backward_tiles(q, head_dim, tile_size) -> int:
     sizes = register_tiling.BACKWARD_SIZES
     if tile_size is not None and integer("tile_size", tile_size, at_least=1) not in sizes:
         *others, last = map(str, sizes)
-        raise ValueError(f"tile_size must be {', '.join(others)} or {last}, got {tile_size}")
+        raise RefusedValueError(f"tile_size must be {', '.join(others)} or {last}, got {tile_size}")
     tile_size = tile_size or best or sizes[0]
     needed = register_tiling.backward_tiling(head_dim, tile_size).shared_bytes
     if needed > limit:
-        raise ValueError(
+        raise RefusedValueError(
             f"tile_size must leave the tiles within the {limit} bytes of shared memory that a "
             f"thread block has here, got {tile_size}, which needs {needed} at {head_dim=}"
             + ("" if best else "; flash_attn_bwd runs here")
@@ -402,22 +405,23 @@ def check_backward_tiles(q, head_dim, tile_size) -> int:
 
 def _require_gpu_arrays(names, x, name, instead):
     if x.library == "numpy" or not arrays.gpu_available():
-        raise TypeError(
+        raise RefusedTypeError(
             f"{names} must be GPU arrays, got {arrays.LIBRARIES[x.library]}s: {name} is made of "
             f"PTX instructions, which the CPU engine does not run; {instead} computes the same "
             "there"
         )
 
 
-def _require_float32(named):
-    for name, x in named.items():
-        require_dtype(name, x, "float32")
+def _require_float32(named, kernel):
+    q = named["q"]
+    if q.dtype != "float32":  # that of the others, as `check_qkv` has made sure
+        raise RefusedTypeError(f"{', '.join(named)} must be float32 for {kernel}, got {q.dtype}")
 
 
 def _require_16_bits(named, name):
     if named["q"].dtype == "float32":
         names = ", ".join(named)
-        raise TypeError(f"{names} must be float16 or bfloat16 for {name}, got float32")
+        raise RefusedTypeError(f"{names} must be float16 or bfloat16 for {name}, got float32")
 
 
 def _require_16_bit_rows(named, name, supported, max_head_dim, instead):
@@ -431,7 +435,7 @@ def _require_rows(named, name, supported, max_head_dim, instead, elements):
     q = named["q"]
     head_dim = q.shape[-1]
     if head_dim % elements or head_dim > max_head_dim:
-        raise ValueError(
+        raise RefusedValueError(
             f"q must have a head_dim that is a multiple of {elements} up to {max_head_dim} for "
             f"{name}, got {head_dim}"
         )
@@ -444,7 +448,7 @@ def _require_capability(supported, q, name, instead):
     have = arrays.compute_capability(q)
     if have < supported[:2] or (len(supported) > 2 and have[0] != supported[0]):
         needed = f"{supported[0]}.x" if len(supported) > 2 else f"{supported[0]}.0 or later"
-        raise RuntimeError(
+        raise RefusedGpuError(
             f"{name} needs a GPU of compute capability {needed}, got {have[0]}.{have[1]}; "
             f"{instead} runs on it"
         )
@@ -454,7 +458,7 @@ def _require_no_negative_strides(name, **named):
     """Raise unless a tensor map can describe the strides of arrays."""
     for x_name, x in named.items():
         if any(n < 0 for n, size in zip(x.strides, x.shape, strict=True) if size > 1):
-            raise ValueError(
+            raise RefusedValueError(
                 f"{x_name} must have no negative stride for {name}, got {x.strides}: make it "
                 "contiguous first"
             )

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fa_numba.checks.refused import RefusedValueError
 from fa_numba.checks.requirements import require_axes, require_dtype, require_one_library
 from fa_numba.runtime import replay
 from fa_numba.runtime.arrays import facts
@@ -103,7 +104,7 @@ def check_dropout(dropout_p, seed, largest=None) -> tuple:
     if not (0 <= dropout_p < 1 and float(dropout_p) < 1):
         raise ValueError(f"dropout_p must be at least 0 and less than 1, got {dropout_p!s:.40}")
     if largest is not None and dropout_p > largest:
-        raise ValueError(
+        raise RefusedValueError(
             f"dropout_p must be at most {largest} in this function, got {dropout_p!s:.40}"
         )
     seed = integer("seed", seed, at_least=0)
@@ -130,7 +131,9 @@ def check_positive_scale(softmax_scale, head_dim) -> np.float32:
     """Return the scale as float32, for kernels that take the row maximum before they scale."""
     scale = check_softmax_scale(softmax_scale, head_dim)
     if scale <= 0:
-        raise ValueError(f"softmax_scale must be positive for this kernel, got {softmax_scale}")
+        raise RefusedValueError(
+            f"softmax_scale must be positive for this kernel, got {softmax_scale}"
+        )
     return scale
 
 

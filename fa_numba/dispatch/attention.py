@@ -7,6 +7,7 @@ import numpy as np
 
 from fa_numba import checks
 from fa_numba.checks import AMPERE, HOPPER
+from fa_numba.checks.refused import RefusedValueError
 from fa_numba.dispatch.candidates import Candidate, on_cpu
 from fa_numba.dispatch.job import job
 from fa_numba.dispatch.options import options_of
@@ -67,9 +68,9 @@ def of_copies(candidate, inputs, options):
     check = checks.check_tensor_core_padded
     on_tensor_cores(candidate, inputs, options, check=check, supported=HOPPER, copies=True)
     if checks.rows_suit_tensor_maps(*inputs):
-        raise ValueError(NOTHING_TO_COPY)
+        raise RefusedValueError(NOTHING_TO_COPY)
     if inputs.q.shape[1] <= FEW_QUERIES:
-        raise ValueError(
+        raise RefusedValueError(
             f"copies all keys, which pays off for more than {FEW_QUERIES} queries, got "
             f"{inputs.q.shape[1]}"
         )
@@ -137,7 +138,7 @@ def gradient_of_copies(candidate, inputs, options):
     if q.shape[3] > checks.MAX_BWD_HEAD_DIM:
         checks.check_no_dropout(name, q.shape[3], options.get("dropout_p", 0))
     if checks.rows_suit_tensor_maps(dout, q, k, v, out):
-        raise ValueError(NOTHING_TO_COPY)
+        raise RefusedValueError(NOTHING_TO_COPY)
 
 
 def with_lengths(q, k, v):

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fa_numba.checks.refused import RefusedError
+
 CPU = "cpu"  # the room of the jobs compiled for the CPU
 
 
@@ -26,8 +28,8 @@ class Candidate:
     first : bool, default=False
         It is taken wherever it can run, whatever was measured.
     check : callable, default=None
-        ``check(candidate, inputs, options)`` raises an error of fa_numba.checks if the function
-        cannot take these inputs, which are facts of arrays.
+        ``check(candidate, inputs, options)`` raises a `RefusedError` if the function cannot take
+        these inputs, which are facts of arrays.
     most_queries : int, default=None
         With more queries the function is never the fastest.
     always : tuple of str, default=()
@@ -78,7 +80,7 @@ class Candidate:
         if self.check:
             try:
                 self.check(self, inputs, options)
-            except (TypeError, ValueError, RuntimeError) as error:
+            except RefusedError as error:
                 return str(error)
         missing = [x for x in options if x not in self.options]
         return f"{self.title} has no {', '.join(missing)}" if missing else None

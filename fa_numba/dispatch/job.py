@@ -1,15 +1,16 @@
 """A job checks its arguments, chooses a candidate and calls it. `Choice` says which, and why."""
 
 import functools
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.dispatch import measured
 from fa_numba.dispatch.candidates import CPU
-from fa_numba.runtime import arrays
+from fa_numba.runtime import arrays, launching, replay
 
 JOBS = {}  # a Job by its name
 
@@ -53,12 +54,16 @@ class Job:
         Rows of fastest.json.
     function : callable
         The job itself.
+    not_launched : dict of dict
+        For shapes, dtypes and options: candidates whose kernel the driver refused to launch, and
+        its reason.
     """
 
     check: Callable
     candidates: dict
     part: str | None
     function: Callable
+    not_launched: dict = field(default_factory=dict)
 
     def choose(self, inputs, options) -> Choice:
         """The choice for these inputs, which are facts of arrays, with all refusals."""
@@ -82,11 +87,32 @@ class Job:
 
     def _refusals(self, inputs, options):
         refused = {name: x.refusal(inputs, options) for name, x in self.candidates.items()}
+        refused |= self.not_launched.get(_layout(inputs, options), {})
         if _on_gpu(inputs):
             for name, candidate in self.candidates.items():
                 if candidate.three_tf32_products:
                     refused[name] = refused[name] or measured.slow_tf32(inputs[0])
         return refused
+
+    def call(self, inputs, options):
+        """Call the chosen candidate; where the driver cannot launch its kernel, the next one."""
+        while True:
+            title, _ = self.pick(inputs, options)
+            try:
+                return self.candidates[title](*(x.array for x in inputs), **options)
+            except launching.LaunchRefusedError as error:
+                refused = self.not_launched.setdefault(_layout(inputs, options), {})
+                refused[title] = str(error)
+                if all(self._refusals(inputs, options).values()):
+                    raise
+                warnings.warn(f"{title} cannot run, the next kernel does: {error}", stacklevel=2)
+                if recording := replay.current():
+                    recording.restart()
+
+
+def _layout(inputs, options):
+    """The arguments on which a launch depends; arrays among the options by their names."""
+    return tuple((x.shape, x.dtype) for x in inputs), tuple(sorted(options))
 
 
 def _on_gpu(inputs):
@@ -112,8 +138,7 @@ def job(*candidates, part=None):
             if args and type(args[0]) is np.ndarray and options.keys() <= cpu.options:
                 return cpu.function(*args, **options)  # which makes the same checks
             inputs, options = check(*args, **options)
-            title, _ = made.pick(inputs, options)
-            return by_title[title](*(x.array for x in inputs), **options)
+            return made.call(inputs, options)
 
         function = arrays.replayed(refuses_other_names(run))
         made = JOBS[check.__name__] = Job(check, by_title, part, function)

@@ -23,6 +23,7 @@ import importlib
 import numpy as np
 
 from fa_numba import checks, dispatch, reference
+from fa_numba.checks.refused import RefusedError
 from fa_numba.on_cuda_cores import running_state
 from fa_numba.runtime import arrays
 
@@ -75,7 +76,7 @@ def returns_float32(q, k, v, *others):
     try:
         for x in (q, *others):
             requirements.check(x, k, v)
-    except (TypeError, ValueError, RuntimeError):
+    except RefusedError:
         return False
     return True
 

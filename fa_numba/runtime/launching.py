@@ -45,6 +45,8 @@ except ImportError:  # numba-cuda is not installed, or NUMBA_ENABLE_CUDASIM is s
 MAX_PREPARED = 1024  # prepared launches kept; when full, all are dropped
 BLOCK_BYTES = 8192  # of a `Block`
 UINT64 = "Q"  # the struct module's format
+# Errors of cuLaunchKernel about the launch itself, not about an earlier kernel.
+LIMITS_EXCEEDED = ("CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES")
 
 enabled = driver is not None  # False leaves every launch to Numba's dispatcher
 
@@ -56,6 +58,10 @@ _blocks_lock = threading.Lock()
 
 class NeedsDispatcherError(Exception):
     """This module cannot launch the kernel; Numba's dispatcher has to."""
+
+
+class LaunchRefusedError(RuntimeError):
+    """The driver cannot launch this kernel with this block and shared memory; nothing has run."""
 
 
 class PreparedLaunch:
@@ -165,10 +171,12 @@ class PreparedLaunch:
         if error == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:  # in a new thread
             # Without the context, Numba's dispatcher launches, and makes one current for that.
             return enter_context(self.context) and self.enqueue(stream)
-        raise RuntimeError(
-            f"cuLaunchKernel failed for grid {self.grid}, block {self.block}, "
-            f"{self.shared_bytes} bytes of dynamic shared memory: {error.name}"
-        )
+        failed = f"cuLaunchKernel failed for grid {self.grid}, block {self.block}: {error.name}"
+        if error.name in LIMITS_EXCEEDED:
+            raise LaunchRefusedError(
+                f"{failed}. {needs(self.function, self.shared_bytes, math.prod(self.block))}"
+            )
+        raise RuntimeError(failed)
 
 
 def can_try(kernel) -> bool:
@@ -226,7 +234,7 @@ def _prepare(key, dispatcher, grid, block, shared_bytes, device, arguments):
     with _lock, cuda.gpus[device]:
         try:
             cukernel = _load(dispatcher, tuple(map(_type, arguments)), device)
-            _set_shared_limit(int(cukernel), shared_bytes, device)
+            _set_shared_limit(int(cukernel), shared_bytes, device, math.prod(block))
             # Launching the CUkernel costs 0.5 µs more: the driver looks up the CUfunction.
             function = value_of(driver.cuKernelGetFunction(cukernel))
             prepared = PreparedLaunch(function, grid, block, shared_bytes, arguments)
@@ -334,7 +342,7 @@ def allow_shared_bytes(dispatcher, args, shared_bytes):
         _set_shared_limit(int(cukernel), shared_bytes, device)
 
 
-def _set_shared_limit(cukernel, shared_bytes, device):
+def _set_shared_limit(cukernel, shared_bytes, device, threads=None):
     """Let a kernel have more than 48 KiB of dynamic shared memory.
 
     Parameters
@@ -344,8 +352,46 @@ def _set_shared_limit(cukernel, shared_bytes, device):
     """
     if shared_bytes > STATIC_SHARED_BYTES:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        kernel, device = driver.CUkernel(cukernel), driver.CUdevice(device)
-        value_of(driver.cuKernelSetAttribute(attribute, shared_bytes, kernel, device))
+        kernel = driver.CUkernel(cukernel)
+        (error,) = driver.cuKernelSetAttribute(
+            attribute, shared_bytes, kernel, driver.CUdevice(device)
+        )
+        if error:
+            function = value_of(driver.cuKernelGetFunction(kernel))
+            raise LaunchRefusedError(
+                f"cuKernelSetAttribute failed: {error.name}. "
+                f"{needs(function, shared_bytes, threads)}"
+            )
+
+
+def needs(function, shared_bytes, threads=None) -> str:
+    """Say what a kernel needs of an SM in a launch, beside the GPU's limits."""
+    names, devices = driver.CUfunction_attribute, driver.CUdevice_attribute
+
+    def of_kernel(name):
+        return value_of(
+            driver.cuFuncGetAttribute(getattr(names, f"CU_FUNC_ATTRIBUTE_{name}"), function)
+        )
+
+    def of_gpu(name):
+        gpu = value_of(driver.cuCtxGetDevice())
+        attribute = getattr(devices, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return value_of(driver.cuDeviceGetAttribute(attribute, gpu))
+
+    name = value_of(driver.cuFuncGetName(function))
+    name = name.decode() if isinstance(name, bytes) else name
+    static, registers = of_kernel("SHARED_SIZE_BYTES"), of_kernel("NUM_REGS")
+    said = (
+        f"{name} needs {static + shared_bytes} bytes of shared memory ({static} static, "
+        f"{shared_bytes} dynamic), and a thread block of this GPU gets at most "
+        f"{of_gpu('MAX_SHARED_MEMORY_PER_BLOCK_OPTIN')}"
+    )
+    if threads is not None:
+        said += (
+            f"; {threads} threads of {registers} registers, of {of_gpu('MAX_REGISTERS_PER_BLOCK')} "
+            f"registers and at most {of_kernel('MAX_THREADS_PER_BLOCK')} threads"
+        )
+    return said
 
 
 # Copies and streams

@@ -225,9 +225,13 @@ class Recording:
     """
 
     def __init__(self, arguments, library, has_seed=False):
-        self.arrays, self.library = list(arguments), library
-        self.has_seed, self.follows_seed = has_seed, not has_seed
+        self.arguments, self.library, self.has_seed = list(arguments), library, has_seed
         self.num_arguments = len(arguments)
+        self.restart()
+
+    def restart(self):
+        """Forget all steps: what was recorded so far is not part of the call after all."""
+        self.arrays, self.follows_seed = list(self.arguments), not self.has_seed
         self.views, self.allocations, self.computations, self.launches = [], [], [], []
         self.remainders, self.complete = {}, True
 
