@@ -22,7 +22,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from fa_numba.checks import distributed as checks
-from fa_numba.distributed.communicator import Communicator, RankLostError, RanksDifferError
+from fa_numba.distributed.communicator import (
+    HOW_TO_COMPARE,
+    Communicator,
+    RankLostError,
+    RanksDifferError,
+)
 from fa_numba.on_cuda_cores.running_state import copy
 
 
@@ -167,7 +172,7 @@ class _World:
             if x.shape != tuple(shapes[source]) or x.dtype != like.dtype:
                 raise ValueError(
                     f"rank {rank} must receive {like.dtype} of shape {tuple(shapes[source])} from "
-                    f"rank {source}, got {x.dtype} of shape {x.shape}"
+                    f"rank {source}, got {x.dtype} of shape {x.shape}; {HOW_TO_COMPARE}"
                 )
         return arrived
 

@@ -37,7 +37,19 @@ from fa_numba.runtime.arrays import dtype_name
 
 @refuses_other_names
 def head_parallel_decode(
-    comm, q, k_cache, v_cache, block_table, seq_lens, *, num_kv_heads, **options
+    comm,
+    q,
+    k_cache,
+    v_cache,
+    block_table,
+    seq_lens,
+    *,
+    num_kv_heads,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
 ):
     """Attention of new tokens to a paged cache whose heads are split; every rank calls it.
 
@@ -52,8 +64,8 @@ def head_parallel_decode(
         Those of the plan.
     num_kv_heads : int
         Of the model, on all ranks together.
-    **options
-        Those of `paged_attn_decode`.
+    causal, window_size, softcap, alibi_slopes, softmax_scale
+        As for `paged_attn_decode`; alibi_slopes of all heads.
 
     Returns
     -------
@@ -75,11 +87,13 @@ def head_parallel_decode(
     heads, kv_heads = shards[comm.rank]
     checks.check_cache_heads(k_cache, kv_heads, comm.rank)
     equal = {"q": q, "block_table": block_table, "seq_lens": seq_lens}
-    if options.get("alibi_slopes") is not None:
-        equal["alibi_slopes"] = options["alibi_slopes"]
-        options["alibi_slopes"] = options["alibi_slopes"][heads]
-    mine = q[:, :, heads]
-    out, lse = paged_attn_decode(mine, k_cache, v_cache, block_table, seq_lens, **options)
+    options = {"causal": causal, "window_size": window_size}
+    options |= {"softcap": softcap, "softmax_scale": softmax_scale}
+    if alibi_slopes is not None:
+        equal["alibi_slopes"] = alibi_slopes
+        alibi_slopes = alibi_slopes[heads]
+    cache = k_cache, v_cache, block_table, seq_lens
+    out, lse = paged_attn_decode(q[:, :, heads], *cache, **options, alibi_slopes=alibi_slopes)
     _agree(comm, "head_parallel_decode", k_cache, num_kv_heads, equal, **options)
     return (
         np.concatenate(comm.all_gather(out), axis=2),
@@ -131,7 +145,7 @@ def context_parallel_decode(
 
 def _agree(
     comm, function, k_cache, num_kv_heads, equal, *, causal=False, window_size=(-1, -1),
-    softcap=0.0, softmax_scale=None, alibi_slopes=None,
+    softcap=0.0, softmax_scale=None,
 ):  # fmt: skip
     """`comm.agree` before results are exchanged; equal["q"] has all heads."""
     q = equal["q"]
@@ -140,7 +154,7 @@ def _agree(
         function, q, equal,
         dtype=dtype_name(q), shape_of_q=tuple(q.shape), page_size=k_cache.shape[1],
         num_kv_heads=num_kv_heads, causal=bool(causal), window_size=tuple(map(int, window_size)),
-        alibi_slopes="None" if alibi_slopes is None else "an array", **scores,
+        alibi_slopes="an array" if "alibi_slopes" in equal else "None", **scores,
     )  # fmt: skip
 
 
