@@ -140,7 +140,7 @@ def test_on_processes_with_mpi(tmp_path, name):
 @needs_mpi
 @pytest.mark.parametrize("checked", [False, True])
 def test_a_later_call_that_differs(tmp_path, checked):
-    """Without the checked mode MPI's counts tell that ranks differ; with it the ranks say in what."""
+    """MPI's counts tell that ranks differ; in the checked mode the ranks say in what."""
     environment = {communicator.CHECK_RANKS: "1" if checked else ""}
     path = tmp_path / "results.npz"
     status, output, _ = mpiexec(4, path, "differ-later", environment=environment)
