@@ -4,7 +4,8 @@
 
 Each process finds RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment, as
 under torchrun, and FA_NUMBA_BOARD_SECRET, a new secret of this run. If one fails, the others have
-a few seconds to print their errors, and are ended. The exit status is that of the first process that failed.
+a few seconds to print their errors, and are ended. The exit status is that of the first process
+that failed.
 """
 
 import argparse

@@ -10,7 +10,6 @@ the file lets one of them at a time read, change and replace the file.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -19,6 +18,11 @@ import time
 from pathlib import Path
 
 from fa_numba.workbook.catalog import Exercise
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 FILE = ".progress.json"
 LONGEST_WAIT = 5.0  # seconds for the lock; a stopped process may have it
@@ -48,6 +52,9 @@ def _update(root: Path, changes: dict[str, dict]) -> None:
 @contextlib.contextmanager
 def _lock(root: Path):
     """Keep other writers out; where the file system has no locks, or after a long wait, do not."""
+    if fcntl is None:
+        yield
+        return
     folder = os.open(root, os.O_RDONLY)
     end = time.monotonic() + LONGEST_WAIT
     try:
