@@ -213,6 +213,27 @@ def test_the_environment_chooses_the_checked_mode(shards, monkeypatch):
         run_ranks(one_is_checked, 4, *shards)
 
 
+def test_a_rank_that_sends_an_array_in_place_of_its_question(shards, monkeypatch):
+    """What a transport may deliver that checks no sizes, after a later call that differs."""
+    monkeypatch.setattr(
+        communicator.Communicator, "_gather_bytes", lambda self, data, *_: [data, bytes(32)]
+    )
+    said = f"rank 0 calls ring_attn .* new here, and rank 1 does not; {communicator.HOW_TO_COMPARE}"
+    with pytest.raises(RanksDifferError, match=said):
+        run_ranks(ring, 2, ["dtype"] * 2, *(x[:2] for x in shards))
+
+
+def test_all_ranks_forget_layouts_together(shards, monkeypatch):
+    monkeypatch.setattr(communicator, "MOST_AGREED", 2)
+
+    def program(comm, *x):
+        for left in (1, 2, 3, 1, 1, 3):
+            ring_attn(comm, *x, attn=numpy_attn, window_size=(left, 0))
+        return len(comm._agreed)
+
+    assert run_ranks(program, 4, *shards).results == [2] * 4
+
+
 ARGUMENTS = {
     head_parallel_decode: ["q", "alibi_slopes", "block_table", "seq_lens", "softcap"],
     context_parallel_decode: ["q", "block_table", "seq_lens", "softcap"],
