@@ -9,9 +9,10 @@ lost. If the board itself does not answer, rank 0 is lost.
 
 The ranks share a secret. The board sends every connection a number that it uses once. The first
 line of a rank proves that it knows the secret, by the HMAC of this number and of its rank. Whoever
-sends another line is a stranger: the board closes the connection and notes nothing.
+sends another line is a stranger: the board says no, closes the connection and notes nothing.
 """
 
+import contextlib
 import hashlib
 import hmac
 import json
@@ -57,15 +58,16 @@ class Board:
         self._socket = self._connect(address)
         self._lines = self._socket.makefile("r", encoding="utf-8")
         try:
-            number = self._lines.readline(LONGEST).strip()
-            self._ask("hello", rank, proof(secret, number, rank))
-        except RankLostError as error:
+            number = self._line().strip()
+            if not self._ask("hello", rank, proof(secret, number, rank)):
+                raise ValueError(
+                    f"the board of rank 0 refuses rank {rank}: the environment variable "
+                    "FA_NUMBA_BOARD_SECRET must be the same on all ranks, and RANK of each its own"
+                )
+        except BaseException:
             self._lines.close()
             self._socket.close()
-            raise ValueError(
-                f"the board of rank 0 refuses rank {rank}: the environment variable "
-                "FA_NUMBA_BOARD_SECRET must be the same on all ranks, and RANK of each its own"
-            ) from error
+            raise
 
     def _connect(self, address):
         start = time.monotonic()
@@ -83,16 +85,20 @@ class Board:
 
     def _ask(self, verb, *args, patience=0.0):
         with self._lock:
-            try:
-                limit = None if patience is None else patience + PATIENCE
-                self._socket.settimeout(limit)
-                self._socket.sendall(json.dumps([verb, *args]).encode() + b"\n")
-                line = self._lines.readline()
-            except OSError as error:
-                raise RankLostError(f"rank 0 is lost: its board is gone ({error})", 0) from error
+            limit = None if patience is None else patience + PATIENCE
+            self._socket.settimeout(limit)
+            return json.loads(self._line(json.dumps([verb, *args]).encode() + b"\n"))
+
+    def _line(self, request=b""):
+        """Send a request, and return the next line of the board."""
+        try:
+            self._socket.sendall(request)
+            line = self._lines.readline()
+        except OSError as error:
+            raise RankLostError(f"rank 0 is lost: its board is gone ({error})", 0) from error
         if not line:
             raise RankLostError("rank 0 is lost: its board is gone", 0)
-        return json.loads(line)
+        return line
 
     def put(self, key, value):
         """Pin a value that JSON can write."""
@@ -189,9 +195,11 @@ class _Connection(socketserver.StreamRequestHandler):
     def handle(self):
         rank = self._rank()
         if rank is None:
+            with contextlib.suppress(OSError):
+                self.wfile.write(b"false\n")
             return
         try:
-            self.wfile.write(b"null\n")
+            self.wfile.write(b"true\n")
             for line in self.rfile:
                 verb, *args = json.loads(line)
                 answer = VERBS[verb](self, rank, *args)
