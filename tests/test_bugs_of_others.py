@@ -433,6 +433,27 @@ def no_guard(x):
 
 
 @cuda.jit
+def a_fence_in_place_of_a_grid_barrier(x):
+    """Softmax's last step: each block adds to the total, and reads it behind a fence."""
+    if cuda.threadIdx.x == 0:
+        cuda.atomic.add(x, 0, float32(1))
+    cuda.threadfence()
+    x[1 + cuda.grid(1) % (x.size - 1)] = x[0]
+
+
+@cuda.jit
+def more_lanes_than_warps(x):
+    """The second stage of a reduction: 32 lanes read the sums of two warps."""
+    sums = cuda.shared.array(2, float32)
+    t = cuda.threadIdx.x
+    if t % 32 == 0:
+        sums[t // 32] = x[t]
+    cuda.syncthreads()
+    if t < 32:
+        x[t] = sums[t]
+
+
+@cuda.jit
 def barrier_in_a_branch(x):
     t = cuda.threadIdx.x
     cells = cuda.shared.array(64, float32)
@@ -474,6 +495,8 @@ WRONG_KERNELS = {
     "shared_memory_of_the_last_launch": (UninitialisedReadError, r"total\[0\]"),
     "sum_of_a_ragged_block": (UninitialisedReadError, r"cells\["),
     "no_guard": (KernelIndexError, "60"),
+    "a_fence_in_place_of_a_grid_barrier": (RaceError, r"x\[0\]"),
+    "more_lanes_than_warps": (KernelIndexError, "sums"),
     "barrier_in_a_branch": (BarrierDivergenceError, "barrier|syncthreads"),
     "shuffle_of_lanes_that_are_not_here": (BarrierDivergenceError, "thread"),
 }
@@ -485,7 +508,8 @@ def test_a_wrong_kernel_is_named(name):
     error, words = WRONG_KERNELS[name]
     ragged = name in ("no_guard", "sum_of_a_ragged_block")
     x = np.arange(60 if ragged else 64, dtype=np.float32)
-    grid, block = (4, 16) if name in ("no_guard", "checkerboard_in_one_launch") else (1, 64)
+    several = "no_guard", "checkerboard_in_one_launch", "a_fence_in_place_of_a_grid_barrier"
+    grid, block = (4, 16) if name in several else (1, 64)
     with pytest.raises(error, match=words) as raised:
         simt.run(globals()[name], grid, block, x)
     assert Path(__file__).name in str(raised.value) or raised.value.lines
