@@ -67,7 +67,9 @@ so. [Every kernel](kernels.md): its GPUs, dtypes and lesson.
 - Options are given by name. An option by the name that another library has for it is an error,
   which says its name here.
 - Compiled kernels are kept in `~/.cache/fa_numba`; `FA_NUMBA_CACHE` names another folder, or
-  nothing for none. The very first call of a job on a CPU compiles it, which takes some seconds.
+  nothing for none. They are code that runs as you: nobody else may write to that folder, and a
+  folder or a file of another user, root excepted, is refused. The very first call of a job on a CPU
+  compiles it, which takes some seconds.
 - On a GPU, some options compile another kernel for each value:
   [the list](notes/launching.md#what-compiles-anew). On a CPU none does.
 - A call can be captured in a CUDA graph, by `stream.begin_capture()` of CuPy or

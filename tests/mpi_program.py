@@ -1,6 +1,6 @@
 """What tests/test_distributed_mpi.py runs under mpiexec: attention on ranks, or a fault.
 
-    mpiexec -n 4 python tests/mpi_program.py RESULTS.npz [raise | stall | kill]
+    mpiexec -n 4 python tests/mpi_program.py RESULTS.npz [raise | stall | kill | differ-...]
 
 Rank 0 writes the results of all to RESULTS.npz.
 """
@@ -54,6 +54,23 @@ def ring_and_gradients(comm, q, k, v, *, attn, **options):
     return out, lse, *gradients
 
 
+def differ(comm, fault, q, k, v):
+    """A ring in which rank 1 has another dtype, number of heads or of rows, or option."""
+    q, k, v = (shard(x[:, :44], "zigzag", comm.world_size)[comm.rank] for x in (q, k, v))
+    causal = True
+    if fault == "differ-later":
+        ring_attn(comm, q, k, v, attn=numpy_attn, causal=True)
+    if comm.rank == 1:
+        if fault in ("differ-dtype", "differ-later"):
+            q, k, v = (x.astype(np.float16) for x in (q, k, v))
+        if fault == "differ-heads":
+            q = q[:, :, :2]
+        if fault == "differ-rows":
+            q, k, v = (x[:, 2:] for x in (q, k, v))
+        causal = fault != "differ-causal"
+    ring_attn(comm, q, k, v, attn=numpy_attn, causal=causal)
+
+
 def fail(comm, fault):
     if comm.rank == 1:
         if fault == "raise":
@@ -68,6 +85,8 @@ def main(path, fault=None):
     q, k, v = inputs()
     results = {}
     with mpi.communicator(timeout=LIMIT if fault else 60) as comm:
+        if fault and fault.startswith("differ"):
+            differ(comm, fault, q, k, v)
         for name, function, shards, options in calls(q, k, v, comm.world_size):
             fail(comm, fault)
             function = ring_and_gradients if function is ring_attn else function

@@ -771,3 +771,22 @@ def test_files(tmp_path):
         assert [hits(tmp_path) for _ in range(2)] == [0, 1]
     (tmp_path / "file").touch()
     assert hits(tmp_path / "file" / "folder") == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root, to chown")
+@pytest.mark.parametrize("suffix", ["nbi", "nbc", "folder"])
+def test_files_of_another_user_are_not_loaded(tmp_path, suffix):
+    """Numba's files are pickles: whoever writes them runs code."""
+
+    def hits():
+        environment = os.environ | {"FA_NUMBA_CACHE": str(tmp_path)}
+        command = [sys.executable, "-W", "always", "-c", KEPT]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return int(done.stdout), "belongs to user 4711" in done.stderr
+
+    assert hits() == (0, False)
+    file = tmp_path if suffix == "folder" else next(tmp_path.rglob(f"*.{suffix}"))
+    os.chown(file, 4711, 4711)
+    assert hits() == (0, True)
+    os.chown(file, 0, 0)
+    assert hits() == (1, False)

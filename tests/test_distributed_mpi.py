@@ -25,10 +25,11 @@ def needs_mpi(test):
     return pytest.mark.mpi(pytest.mark.skipif(missing, reason=why_not)(test))
 
 
-def mpiexec(world_size, *args):
+def mpiexec(world_size, *args, environment=None):
     """Run the program under mpiexec: exit status, what it wrote, seconds."""
     program = [sys.executable, str(ROOT / "tests" / "mpi_program.py"), *map(str, args)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    common = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | common | (environment or {})
     start = time.monotonic()
     run = subprocess.run(
         [MPIEXEC, "-n", str(world_size), *program],
@@ -68,11 +69,17 @@ def test_a_lost_rank_is_an_error_on_the_others(tmp_path, fault, why):
     assert not (tmp_path / "results.npz").exists()
 
 
+def shared_files():
+    return set(Path("/dev/shm").glob("mpich_shm_*"))
+
+
 @needs_mpi
 def test_a_killed_process_ends_the_program(tmp_path):
+    before = shared_files()
     status, output, seconds = mpiexec(4, tmp_path / "results.npz", "kill")
     assert status != 0 and seconds < mpi_program.LIMIT + 20, output
     assert not (tmp_path / "results.npz").exists()
+    assert shared_files() <= before  # no shared memory of MPICH is left
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mpi4py") is not None, reason="mpi4py is installed")

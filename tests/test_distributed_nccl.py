@@ -1,5 +1,7 @@
 """The NCCL engine on a model of NCCL: the bits of ranks in one process, an end to every wait."""
 
+import contextlib
+import json
 import socket
 import sys
 import threading
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 from cases import make_qkv
 
+from fa_numba.checks.distributed import SECRET
 from fa_numba.distributed import (
     RankLostError,
     nccl,
@@ -21,7 +24,7 @@ from fa_numba.distributed import (
     run_ranks,
     shard,
 )
-from fa_numba.distributed.board import Board
+from fa_numba.distributed.board import Board, proof
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +47,7 @@ def on_threads(program, world_size, *shards, timeout=20.0):
 
     def body(rank):
         try:
-            board = Board(rank, world_size, address, timeout)
+            board = Board(rank, world_size, address, timeout, "secret")
             comm = None
             try:
                 fake = fakes[rank]
@@ -188,14 +191,88 @@ def test_ranks_that_all_wait_are_an_error():
 
 
 def test_a_rank_that_never_comes_is_named():
-    board = Board(0, 2, free_address(), 0.3)
+    board = Board(0, 2, free_address(), 0.3, "secret")
     with pytest.raises(RankLostError, match="rank 1 has not arrived at 'start' within 0.3 s"):
         board.arrive("start")
     with pytest.raises(RankLostError, match="no rank has pinned 'x' within 0.3 s"):
         board.get("x")
     board.close()
     with pytest.raises(RankLostError, match="rank 0 is lost: no board at"):
-        Board(1, 2, free_address(), 0.1)
+        Board(1, 2, free_address(), 0.1, "secret")
+
+
+def hello(number, secret="secret", rank=1):
+    return json.dumps(["hello", rank, proof(secret, number, rank)]).encode()
+
+
+def stolen(number):
+    """The proof of another connection."""
+    return hello("0" * 32)
+
+
+STRANGERS = {
+    "put": lambda number: b'["put", "nccl", [1]]',
+    "tell": lambda number: b'["tell", "lost", 1, "rank 1 is lost"]',
+    "hello": lambda number: b'["hello", 1]',
+    "hello without a secret": lambda number: hello(number, ""),
+    "hello with another secret": lambda number: hello(number, "Secret"),
+    "hello, as another connection's": stolen,
+    "hello as a rank that is there": hello,
+    "hello as no rank": lambda number: hello(number, rank=2),
+    "other types": lambda number: b'["hello", "1", 7]',
+    "a method of the class": lambda number: b'["_dir__"]',
+    "no list": lambda number: b"7",
+    "no JSON": lambda number: b"GET / HTTP/1.1",
+    "brackets": lambda number: b"[" * 100_000,
+    "no text": lambda number: b"\xff\xfe",
+    "nothing": lambda number: b"",
+}
+
+
+@pytest.mark.parametrize("says", STRANGERS.values(), ids=STRANGERS)
+def test_a_stranger_at_the_board_does_no_harm(capfd, says):
+    address = free_address()
+    boards = [Board(rank, 2, address, 1.0, "secret") for rank in range(2)]
+    with socket.create_connection(address, timeout=5) as stranger:
+        number = stranger.makefile("r").readline().strip()
+        with contextlib.suppress(ConnectionError):  # the board may have closed it before
+            stranger.sendall(says(number) + b"\n")
+            assert stranger.makefile("rb").read() in (b"", b"false\n")
+    boards[0].put("nccl", [2])
+    assert boards[1].get("nccl") == [2]
+    for board in boards:
+        assert board.notices() == {}
+    threads = [threading.Thread(target=board.close) for board in boards]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_silent_stranger_does_no_harm(monkeypatch):
+    monkeypatch.setattr("fa_numba.distributed.board.PATIENCE", 0.2)
+    address = free_address()
+    board = Board(0, 1, address, 1.0, "secret")
+    with socket.create_connection(address, timeout=5) as stranger:
+        lines = stranger.makefile("rb")
+        lines.readline()
+        board.arrive("start")
+        assert lines.read() == b"false\n"  # and closed
+    board.close()
+
+
+def test_a_rank_with_another_secret_is_told():
+    address = free_address()
+    board = Board(0, 2, address, 1.0, "secret")
+    with pytest.raises(ValueError, match=r"refuses rank 1: .* FA_NUMBA_BOARD_SECRET must be the"):
+        Board(1, 2, address, 1.0, "another")
+    assert board.notices() == {}
+    board.close()
+    with socket.create_server(("127.0.0.1", 0)) as server:  # another program has the port
+        threading.Thread(target=lambda: server.accept()[0].close()).start()
+        with pytest.raises(RankLostError, match="rank 0 is lost: its board is gone"):
+            Board(1, 2, server.getsockname(), 1.0, "secret")
 
 
 def launch(tmp_path, text, world_size, *options):
@@ -208,6 +285,7 @@ def launch(tmp_path, text, world_size, *options):
 RANKS = """
 import os, sys, time
 names = "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"
+assert len(os.environ["FA_NUMBA_BOARD_SECRET"]) == 32
 line = " ".join([*(os.environ[x] for x in names), sys.argv[1]]) + "\\n"
 os.write(1, line.encode())
 if os.environ["RANK"] == "1":
@@ -252,10 +330,21 @@ def test_a_failed_rank_ends_the_others(tmp_path, monkeypatch):
             {"RANK": "2", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_PORT": "1"},
             "RANK must be less than WORLD_SIZE, 2, got 2",
         ),
+        (
+            {
+                "RANK": "0",
+                "WORLD_SIZE": "2",
+                "LOCAL_RANK": "0",
+                "MASTER_PORT": "1",
+                "MASTER_ADDR": "10.0.0.1",
+            },
+            "FA_NUMBA_BOARD_SECRET must be a secret text, the same on all ranks, because other",
+        ),
     ],
 )
 def test_an_environment_without_ranks(monkeypatch, environment, message):
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT", "MASTER_ADDR"):
+    names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT", "MASTER_ADDR", SECRET
+    for name in names:
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)

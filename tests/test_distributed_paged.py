@@ -16,6 +16,13 @@ from fa_numba.distributed import (
 from fa_numba.kv_cache import head_shard
 
 HEADS, KV_HEADS, HEAD_DIM, PAGES = 4, 2, 4, 12
+OPTIONS = {
+    "causal": True,
+    "window_size": (5, -1),
+    "softcap": 1.5,
+    "softmax_scale": 0.4,
+    "alibi_slopes": np.float32([0.5, 0.25, 0.125, 0.0625]),
+}
 
 
 class Cache:
@@ -81,17 +88,17 @@ class ByTokens:
         return local_slots(slots, self.page_size, self.world_size, rank)
 
 
-def expected(q, seqs, keys, dtype):
+def expected(q, seqs, keys, dtype, options):
     """Attention of each sequence's last token to its own keys."""
     states = [
-        reference.attention(q[b : b + 1], *(x[None] for x in keys[seq]), dtype=dtype)
+        reference.attention(q[b : b + 1], *(x[None] for x in keys[seq]), dtype=dtype, **options)
         for b, seq in enumerate(seqs)
     ]
     return [np.concatenate(x) for x in zip(*states, strict=True)]
 
 
-def check(results, q, seqs, keys):
-    want, plain = (expected(q, seqs, keys, t) for t in (np.float64, np.float32))
+def check(results, q, seqs, keys, **options):
+    want, plain = (expected(q, seqs, keys, t, options) for t in (np.float64, np.float32))
     for got in results:
         for name, *x in zip(("out", "lse"), got, want, plain, strict=True):
             assert_close(*x, name=name)
@@ -100,17 +107,18 @@ def check(results, q, seqs, keys):
 
 
 @pytest.mark.usefixtures("checked")
+@pytest.mark.parametrize("options", [{}, OPTIONS], ids=["", "options"])
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_by_heads(rng, world_size):
+def test_by_heads(rng, world_size, options):
     pool, view = PagePool(PAGES, 4), ByHeads(world_size)
     caches = [Cache(4, kv.stop - kv.start) for _, kv in view.shards]
     seqs, keys = serve(rng, pool, caches, view)
     q, plan = random(rng, 3, 1, HEADS, HEAD_DIM), (pool.block_table(seqs), pool.seq_lens(seqs))
 
     def program(comm, cache):
-        return head_parallel_decode(comm, q, *cache.arrays, *plan, num_kv_heads=KV_HEADS)
+        return head_parallel_decode(comm, q, *cache.arrays, *plan, num_kv_heads=KV_HEADS, **options)
 
-    check(run_ranks(program, world_size, caches).results, q, seqs, keys)
+    check(run_ranks(program, world_size, caches).results, q, seqs, keys, **options)
 
 
 @pytest.mark.usefixtures("checked")

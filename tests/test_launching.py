@@ -453,6 +453,39 @@ def test_only_kernels_of_known_meaning_are_kept(folder, monkeypatch):
     assert not list(folder.iterdir())
 
 
+NOT_OURS = "belongs to user 4711, who could change the compiled code in it: it is not used"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root, to chown")
+def test_a_file_or_a_folder_of_another_user_is_refused(folder):
+    kernel = make_flash_attn_v2(64, 16, 16, False)
+    kernel_cache.save(kernel, SIGNATURE, (9, 0), "entry", b"code")
+    (path,) = folder.iterdir()
+    os.chown(path, 4711, 4711)
+    with pytest.warns(RuntimeWarning, match=NOT_OURS):
+        assert kernel_cache.load(kernel, SIGNATURE, (9, 0)) is None
+    assert kernel_cache.load(kernel, SIGNATURE, (9, 0)) is None  # and no second warning
+    os.chown(path, 0, 0)
+    os.chown(folder, 4711, 4711)
+    with pytest.warns(RuntimeWarning, match=NOT_OURS):
+        assert kernel_cache.folder() is None
+    assert kernel_cache.load(kernel, SIGNATURE, (9, 0)) is None
+    kernel_cache.save(kernel, SIGNATURE, (9, 0), "entry", b"other code")
+    os.chown(folder, 0, 0)
+    assert kernel_cache.load(kernel, SIGNATURE, (9, 0)) == ("entry", b"code")
+
+
+def test_a_link_of_another_user_is_refused(folder, monkeypatch):
+    lstat = os.lstat
+    kernel = make_flash_attn_v2(64, 16, 16, False)
+    kernel_cache.save(kernel, SIGNATURE, (9, 0), "entry", b"code")
+    (path,) = folder.iterdir()
+    stranger = types.SimpleNamespace(st_uid=4711)
+    monkeypatch.setattr(os, "lstat", lambda x: stranger if x == path else lstat(x))
+    with pytest.warns(RuntimeWarning, match=NOT_OURS):
+        assert kernel_cache.load(kernel, SIGNATURE, (9, 0)) is None
+
+
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FA_NUMBA_CACHE", str(tmp_path / "file" / "below"))

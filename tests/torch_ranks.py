@@ -1,4 +1,7 @@
-"""What tests/test_torch_distributed.py runs on each rank; "die" ends rank 1 at once."""
+"""What tests/test_torch_distributed.py runs on each rank, or a fault of rank 1.
+
+"die" ends it at once; "differ" changes the dtype of its tensors, "differ-later" after a right call.
+"""
 
 import datetime
 import sys
@@ -20,10 +23,22 @@ def part(x, layout):
     return x[:, rows]
 
 
+def differ(fault, inputs):
+    mine = [part(x.detach(), "zigzag") for x in inputs]
+    options = {"layout": "zigzag", "seqlen": SEQLEN, "attn": numpy_attn}
+    if fault == "differ-later":
+        ring_attn(*mine, **options)
+    if dist.get_rank() == 1:
+        mine = [x.half() for x in mine]
+    ring_attn(*mine, **options)
+
+
 def main(fault=None):
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20))
     shapes = (1, SEQLEN, 4, 8), (1, SEQLEN, 2, 8), (1, SEQLEN, 2, 8), (1, SEQLEN, 4, 8)
     *inputs, dout = tensors(*shapes)
+    if fault and fault.startswith("differ"):
+        differ(fault, inputs)
     plain(*inputs, causal=True).backward(dout)
     out = plain(*inputs, causal=True)
     for layout, attn in (("zigzag", ring_attn), ("striped", ring_attn), ("zigzag", ulysses_attn)):

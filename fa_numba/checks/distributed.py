@@ -9,6 +9,7 @@ from fa_numba import checks
 from fa_numba.runtime import arrays
 
 LAYOUTS = ("contiguous", "striped", "zigzag")
+SECRET = "FA_NUMBA_BOARD_SECRET"  # environment variable: who may use the board of rank 0
 
 
 def check_layout(layout):
@@ -34,7 +35,8 @@ def check_timeout(timeout):
 
 
 def check_rank_environment(environment):
-    """Rank, number of ranks, index of the GPU, and address of the board, from the environment."""
+    """Rank, number of ranks, index of the GPU, and the board's address and secret, from the
+    environment."""
     values = {}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"):
         text = environment.get(name)
@@ -48,8 +50,13 @@ def check_rank_environment(environment):
     rank, world_size = values["RANK"], values["WORLD_SIZE"]
     if rank >= world_size:
         raise ValueError(f"RANK must be less than WORLD_SIZE, {world_size}, got {rank}")
-    address = environment.get("MASTER_ADDR", "127.0.0.1"), values["MASTER_PORT"] + 1
-    return rank, world_size, values["LOCAL_RANK"], address
+    host, secret = environment.get("MASTER_ADDR", "127.0.0.1"), environment.get(SECRET, "")
+    if not (secret or host.startswith("127.") or host in ("localhost", "::1")):
+        raise ValueError(
+            f"the environment variable {SECRET} must be a secret text, the same on all ranks, "
+            f"because other machines reach MASTER_ADDR, {host!r}; got nothing"
+        )
+    return rank, world_size, values["LOCAL_RANK"], (host, values["MASTER_PORT"] + 1), secret
 
 
 def check_shards(shards, world_size):

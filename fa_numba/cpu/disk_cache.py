@@ -3,7 +3,8 @@
 Numba keeps such files itself, and asks the file of a function whether its source has changed; but
 most of the source of a function here is in other files. So this cache asks the whole package, as
 `runtime.kernel_cache` does, and lies in the same folder: $FA_NUMBA_CACHE/cpu, by default
-~/.cache/fa_numba/cpu. Where nothing can be written, nothing is kept.
+~/.cache/fa_numba/cpu. Where nothing can be written, nothing is kept. Numba's files are pickles: as
+there, a file of another user is not loaded.
 """
 
 import contextlib
@@ -40,8 +41,25 @@ class _Format(caching.CompileResultCacheImpl):
     _locator_classes = (_Locator,)
 
 
+class _Pickles(caching.IndexDataCacheFile):
+    def _load_index(self):
+        return super()._load_index() if kernel_cache.is_ours(self._index_path) else {}
+
+    def _load_data(self, name):
+        path = self._data_path(name)
+        if not kernel_cache.is_ours(path):
+            raise PermissionError(path)  # as a file that cannot be read
+        return super()._load_data(name)
+
+
 class _Files(caching.FunctionCache):
     _impl_class = _Format
+
+    def __init__(self, py_func):
+        super().__init__(py_func)
+        self._cache_file = _Pickles(
+            self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp()
+        )
 
     def load_overload(self, signature, target_context):
         try:

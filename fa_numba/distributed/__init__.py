@@ -1,6 +1,6 @@
 """Attention over several devices.
 
-communicator    the operations by which ranks exchange arrays; errors when one is lost
+communicator    the operations by which ranks exchange arrays; errors when one is lost or differs
 in_process      ranks as threads in lock step, on NumPy arrays: to learn from and to test with
 mpi             ranks as processes, by mpi4py
 nccl            ranks as processes, one for each GPU, by CuPy's NCCL
@@ -24,7 +24,7 @@ A program is one function that every rank calls with its communicator first:
     run.bytes_sent, run.pairs         # of each rank, in each step
 """
 
-from fa_numba.distributed.communicator import Communicator, RankLostError
+from fa_numba.distributed.communicator import Communicator, RankLostError, RanksDifferError
 from fa_numba.distributed.in_process import Run, run_ranks
 from fa_numba.distributed.layouts import LAYOUTS, shard, unshard
 from fa_numba.distributed.local_attn import numpy_attn, numpy_attn_grad
@@ -42,6 +42,7 @@ __all__ = [
     "LAYOUTS",
     "Communicator",
     "RankLostError",
+    "RanksDifferError",
     "Run",
     "context_parallel_decode",
     "head_parallel_decode",

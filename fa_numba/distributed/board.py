@@ -6,9 +6,17 @@ few numbers before the first exchange of arrays, and notices of failure; arrays 
 
 A rank whose connection closes without a goodbye has ended, and the board notes at once that it is
 lost. If the board itself does not answer, rank 0 is lost.
+
+The ranks share a secret. The board sends every connection a number that it uses once. The first
+line of a rank proves that it knows the secret, by the HMAC of this number and of its rank. Whoever
+sends another line is a stranger: the board says no, closes the connection and notes nothing.
 """
 
+import contextlib
+import hashlib
+import hmac
 import json
+import secrets
 import socket
 import socketserver
 import threading
@@ -19,6 +27,7 @@ from fa_numba.distributed.lost import LOST
 
 NAP = 0.02  # seconds between two attempts to connect to a board that is not there yet
 PATIENCE = 5.0  # seconds in which a board answers a request that does not wait
+LONGEST = 256  # characters of the first line of a connection
 
 
 class Board:
@@ -31,15 +40,34 @@ class Board:
         Host and port of the board. Rank 0 opens the board there.
     timeout : float or None
         Longest time in seconds that a request waits.
+    secret : str
+        The same on all ranks.
+
+    Raises
+    ------
+    ValueError
+        The secret is not that of rank 0, or another process is this rank.
+    RankLostError
+        There is no board within the limit.
     """
 
-    def __init__(self, rank, world_size, address, timeout):
+    def __init__(self, rank, world_size, address, timeout, secret):
         self.rank, self.world_size, self._timeout = rank, world_size, timeout
-        self._server = _serve(address, world_size) if rank == 0 else None
+        self._server = _serve(address, world_size, secret) if rank == 0 else None
         self._lock = threading.Lock()
         self._socket = self._connect(address)
         self._lines = self._socket.makefile("r", encoding="utf-8")
-        self._ask("hello", rank)
+        try:
+            number = self._line().strip()
+            if not self._ask("hello", rank, proof(secret, number, rank)):
+                raise ValueError(
+                    f"the board of rank 0 refuses rank {rank}: the environment variable "
+                    "FA_NUMBA_BOARD_SECRET must be the same on all ranks, and RANK of each its own"
+                )
+        except BaseException:
+            self._lines.close()
+            self._socket.close()
+            raise
 
     def _connect(self, address):
         start = time.monotonic()
@@ -57,16 +85,20 @@ class Board:
 
     def _ask(self, verb, *args, patience=0.0):
         with self._lock:
-            try:
-                limit = None if patience is None else patience + PATIENCE
-                self._socket.settimeout(limit)
-                self._socket.sendall(json.dumps([verb, *args]).encode() + b"\n")
-                line = self._lines.readline()
-            except OSError as error:
-                raise RankLostError(f"rank 0 is lost: its board is gone ({error})", 0) from error
+            limit = None if patience is None else patience + PATIENCE
+            self._socket.settimeout(limit)
+            return json.loads(self._line(json.dumps([verb, *args]).encode() + b"\n"))
+
+    def _line(self, request=b""):
+        """Send a request, and return the next line of the board."""
+        try:
+            self._socket.sendall(request)
+            line = self._lines.readline()
+        except OSError as error:
+            raise RankLostError(f"rank 0 is lost: its board is gone ({error})", 0) from error
         if not line:
             raise RankLostError("rank 0 is lost: its board is gone", 0)
-        return json.loads(line)
+        return line
 
     def put(self, key, value):
         """Pin a value that JSON can write."""
@@ -132,9 +164,15 @@ class Board:
             self._server.server_close()
 
 
-def _serve(address, world_size):
+def proof(secret, number, rank):
+    """The text by which a rank shows that it knows the secret."""
+    message = f"{number} {rank}".encode()
+    return hmac.new(secret.encode(), message, hashlib.sha256).hexdigest()
+
+
+def _serve(address, world_size, secret):
     server = _Server(address, _Connection)
-    server.world_size = world_size
+    server.world_size, server.secret = world_size, secret
     server.changed = threading.Condition()
     server.values, server.arrived, server.notices = {}, {}, {}
     server.here = set()  # connected ranks
@@ -155,13 +193,16 @@ class _Connection(socketserver.StreamRequestHandler):
     """Answers the requests of one rank, one after the other."""
 
     def handle(self):
-        rank = None
+        rank = self._rank()
+        if rank is None:
+            with contextlib.suppress(OSError):
+                self.wfile.write(b"false\n")
+            return
         try:
+            self.wfile.write(b"true\n")
             for line in self.rfile:
                 verb, *args = json.loads(line)
-                if verb == "hello":
-                    rank = args[0]
-                answer = getattr(self, f"_{verb}")(rank, *args)
+                answer = VERBS[verb](self, rank, *args)
                 self.wfile.write(json.dumps(answer).encode() + b"\n")
                 if verb == "goodbye":
                     return
@@ -171,12 +212,28 @@ class _Connection(socketserver.StreamRequestHandler):
             with self.server.changed:
                 self.server.here.discard(rank)
                 self.server.changed.notify_all()
-        if rank is not None:
-            self._tell(rank, LOST, rank, f"rank {rank} is lost: its process has ended")
+        self._tell(rank, LOST, rank, f"rank {rank} is lost: its process has ended")
 
-    def _hello(self, rank, _):
+    def _rank(self):
+        """The rank of this connection; None for a stranger."""
+        number = secrets.token_hex(16)
+        self.request.settimeout(PATIENCE)
+        try:
+            self.wfile.write(f"{number}\n".encode())
+            verb, rank, its_proof = json.loads(self.rfile.readline(LONGEST))
+            known = verb == "hello" and type(rank) is int
+            if not known or not hmac.compare_digest(
+                its_proof, proof(self.server.secret, number, rank)
+            ):
+                return None
+            self.request.settimeout(None)
+        except (OSError, ValueError, TypeError):  # no line, no JSON, other types in it
+            return None
         with self.server.changed:
+            if rank in self.server.here or not 0 <= rank < self.server.world_size:
+                return None
             self.server.here.add(rank)
+        return rank
 
     def _goodbye(self, rank):
         return None
@@ -217,3 +274,13 @@ class _Connection(socketserver.StreamRequestHandler):
     def _notices(self, rank):
         with self.server.changed:
             return dict(self.server.notices)
+
+
+VERBS = {
+    "goodbye": _Connection._goodbye,
+    "put": _Connection._put,
+    "get": _Connection._get,
+    "arrive": _Connection._arrive,
+    "tell": _Connection._tell,
+    "notices": _Connection._notices,
+}

@@ -17,10 +17,18 @@ arrival. So every run and every rank has the same bits.
 
 A rank starts an exchange, computes, and then waits for the exchange. An engine may move the bytes
 while the rank computes. The engine also chooses the buffers and the stream.
+
+Ranks that differ in dtype, shape or an option would send arrays that the others do not expect, or
+compute another mask. `agree` compares them before the first call of a layout, with 32 bytes from
+each rank to each other, and not in later calls. With FA_NUMBA_CHECK_RANKS=1 in the environment of
+all ranks it compares them in every call.
 """
 
 import abc
+import hashlib
+import json
 import math
+import os
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +37,10 @@ from fa_numba.on_cuda_cores.running_state import copy
 from fa_numba.runtime import arrays
 
 REDUCTIONS = {"sum": np.add, "max": np.maximum}
+CHECK_RANKS = "FA_NUMBA_CHECK_RANKS"  # environment variable: compare the ranks in every call
+HOW_TO_COMPARE = f"{CHECK_RANKS}=1 compares the dtypes, shapes and options of all ranks"
+MOST_AGREED = 1024  # layouts; then all ranks forget them, after the same call
+QUESTION = b"fa-numba"  # the first of the 32 bytes by which a rank asks the others
 
 
 class RankLostError(RuntimeError):
@@ -43,6 +55,10 @@ class RankLostError(RuntimeError):
     def __init__(self, message, rank=None):
         super().__init__(message)
         self.rank = rank
+
+
+class RanksDifferError(ValueError):
+    """Ranks call a function with different dtypes, shapes or options; every rank raises it."""
 
 
 @dataclass
@@ -98,12 +114,17 @@ class Communicator(abc.ABC):
         From 0 to world_size − 1.
     world_size : int
     record : Record
-        Bytes sent and pairs computed by this rank, step by step.
+        Bytes sent and pairs computed by this rank, step by step. The bytes of `agree` are not among
+        them.
+    checked : bool
+        Whether `agree` compares the ranks in every call: the same on all ranks.
     """
 
     def __init__(self, rank, world_size):
         self.rank, self.world_size = rank, world_size
         self.record = Record()
+        self.checked = os.environ.get(CHECK_RANKS, "0") not in ("", "0")
+        self._agreed = set()
 
     @abc.abstractmethod
     def _start_exchange(self, outgoing, shapes, like):
@@ -155,6 +176,59 @@ class Communicator(abc.ABC):
             return Arrival(lambda: mine | empty)
         wait = self._start_exchange(sent, expected, like)
         return Arrival(lambda: mine | empty | wait())
+
+    def agree(self, function, like, equal=None, **facts):
+        """Raise unless all ranks call a function alike; only the first call of a layout asks them.
+
+        Parameters
+        ----------
+        function : str
+        like : array
+            The library and the device of the exchange.
+        equal : dict of str to array, default=None
+            Arrays whose values must be the same on all ranks. They are compared in the calls that
+            ask, and do not make a layout new.
+        **facts
+            Dtype, sizes and options: numbers, texts, None, and tuples of them.
+
+        Raises
+        ------
+        RanksDifferError
+            On every rank. It names each fact that differs, and its value on each rank.
+        """
+        key = function, *facts.items()
+        if self.world_size == 1 or (key in self._agreed and not self.checked):
+            return
+        facts = {"function": function, CHECK_RANKS: self.checked} | facts
+        for name, x in (equal or {}).items():
+            digest = hashlib.sha256(arrays.to_numpy(x).tobytes()).hexdigest()
+            facts[f"digest of {name}"] = digest[:16]
+        text = json.dumps(facts).encode()
+        digest = QUESTION + hashlib.sha256(text).digest()[:24]
+        digests = self._gather_bytes(digest, [len(digest)] * self.world_size, like)
+        silent = [r for r, x in enumerate(digests) if not x.startswith(QUESTION)]
+        if silent:  # their bytes are those of an array
+            raise RanksDifferError(
+                f"rank {self.rank} calls {function} with a dtype, a shape or an option that is new "
+                f"here, and rank {silent[0]} does not; {HOW_TO_COMPARE}"
+            )
+        if len(set(digests)) > 1:
+            sizes = self._gather_bytes(np.int64(len(text)).tobytes(), [8] * self.world_size, like)
+            sizes = [int(np.frombuffer(size, np.int64)[0]) for size in sizes]
+            texts = self._gather_bytes(text, sizes, like)
+            raise RanksDifferError(differences(function, list(map(json.loads, texts))))
+        if len(self._agreed) == MOST_AGREED:
+            self._agreed.clear()
+        self._agreed.add(key)
+
+    def _gather_bytes(self, data, sizes, like):
+        """The bytes of all ranks, by rank; sizes[r] are those of rank r. `record` omits them."""
+        others = [r for r in range(self.world_size) if r != self.rank]
+        x = arrays.from_numpy(like, np.array(bytearray(data), np.uint8))
+        shapes = {r: (sizes[r],) for r in others}
+        arrived = self._start_exchange(dict.fromkeys(others, x), shapes, x)()
+        found = {r: arrays.to_numpy(part).tobytes() for r, part in arrived.items()}
+        return [data if r == self.rank else found[r] for r in range(self.world_size)]
 
     def start_send_recv(self, x, destination, source, shape=None):
         """Start to send x to one rank and to receive an array of its dtype from one rank.
@@ -261,6 +335,76 @@ class Communicator(abc.ABC):
     def cuts(self, size):
         """(start, end) of each of world_size parts of range(size): see `even_cuts`."""
         return even_cuts(size, self.world_size)
+
+
+def agree_on_attention(comm, function, q, k, layout, slopes=None, equal=None, **options):
+    """`comm.agree` on the facts of an attention over ranks.
+
+    Parameters
+    ----------
+    comm : Communicator
+    function : str
+    q, k : arrays of shape (batch, seqlen, heads, head_dim)
+        The ranks may hold different numbers of tokens.
+    layout : Layout
+    slopes : array, default=None
+        The argument alibi_slopes.
+    equal : dict of str to array, default=None
+        Other arrays whose values must be the same on all ranks.
+    **options
+    """
+    seqlens = layout.cu_seqlens
+    where = {"seqlen": seqlens[1]} if len(seqlens) == 2 else {"cu_seqlens": seqlens}
+    if slopes is not None:
+        equal = {"alibi_slopes": slopes} | (equal or {})
+    comm.agree(
+        function, q, equal,
+        dtype=arrays.dtype_name(q), batch=q.shape[0], num_heads=q.shape[2],
+        num_kv_heads=k.shape[2], head_dim=q.shape[3], layout=layout.name, **where,
+        alibi_slopes="None" if slopes is None else "an array", **options,
+    )  # fmt: skip
+
+
+def differences(function, facts):
+    """The message about ranks that differ.
+
+    Parameters
+    ----------
+    function : str
+    facts : list of dict
+        The facts of each rank: see `Communicator.agree`.
+    """
+    found = []
+    names = dict.fromkeys(name for of_rank in facts for name in of_rank)
+    if len({of_rank["function"] for of_rank in facts}) > 1:  # then their options differ too
+        names, function = ["function"], "one function"
+    for name in names:
+        values = [of_rank.get(name, "missing") for of_rank in facts]
+        if all(isinstance(value, list) for value in values):
+            name, values = _first_difference(name, values)
+        ranks = {}
+        for rank, value in enumerate(values):
+            ranks.setdefault(json.dumps(value), []).append(rank)
+        if len(ranks) > 1:
+            fewest_first = sorted(ranks.items(), key=lambda item: len(item[1]))
+            found.append(f"{name} is {', '.join(_on_ranks(*item) for item in fewest_first)}")
+    return f"all ranks must call {function} with equal arguments, got: {'; '.join(found)}"
+
+
+def _first_difference(name, values):
+    """The name and the values of the first element that differs, of lists of the ranks."""
+    lengths = list(map(len, values))
+    if len(set(lengths)) > 1:
+        return f"the number of elements of {name}", lengths
+    for i, elements in enumerate(zip(*values, strict=True)):
+        if len(set(map(json.dumps, elements))) > 1:
+            return f"{name}[{i}]", elements
+    return name, values
+
+
+def _on_ranks(value, ranks):
+    some = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+    return f"{value} on {some}"
 
 
 def _contiguous(x):

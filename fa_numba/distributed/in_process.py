@@ -22,7 +22,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from fa_numba.checks import distributed as checks
-from fa_numba.distributed.communicator import Communicator, RankLostError
+from fa_numba.distributed.communicator import (
+    HOW_TO_COMPARE,
+    Communicator,
+    RankLostError,
+    RanksDifferError,
+)
 from fa_numba.on_cuda_cores.running_state import copy
 
 
@@ -68,8 +73,10 @@ def run_ranks(program, world_size, *shards, order=None, timeout=300.0, **options
 
     Raises
     ------
+    RanksDifferError
+        Ranks called a function with different dtypes, shapes or options.
     RankLostError
-        A rank raised an error or stalled. An error of a rank is the cause of this error. The
+        A rank raised another error or stalled. An error of a rank is the cause of this error. The
         attribute `errors` lists the error of each rank, or None.
     """
     world_size = checks.check_world_size(world_size)
@@ -165,7 +172,7 @@ class _World:
             if x.shape != tuple(shapes[source]) or x.dtype != like.dtype:
                 raise ValueError(
                     f"rank {rank} must receive {like.dtype} of shape {tuple(shapes[source])} from "
-                    f"rank {source}, got {x.dtype} of shape {x.shape}"
+                    f"rank {source}, got {x.dtype} of shape {x.shape}; {HOW_TO_COMPARE}"
                 )
         return arrived
 
@@ -237,6 +244,8 @@ class _World:
 
     def _raise(self):
         rank = self.lost[0] if self.lost else None
+        if rank is not None and isinstance(self.errors[rank], RanksDifferError):
+            raise self.errors[rank]  # it is no rank's own
         error = RankLostError(self._why(rank), rank)
         error.errors = list(self.errors)
         raise error from (None if rank is None else self.errors[rank])

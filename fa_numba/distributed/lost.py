@@ -11,7 +11,7 @@ an answer is the one that has stalled.
 
 import time
 
-from fa_numba.distributed.communicator import RankLostError
+from fa_numba.distributed.communicator import HOW_TO_COMPARE, RankLostError
 
 GRACE = 1.0  # seconds that a rank has to answer a notice
 LOST, WAITS = "lost", "waits"  # kinds of notices
@@ -59,7 +59,9 @@ class Notices:
         names = ", ".join(f"rank {r}" for r in ranks)
         waits = f"rank {self.rank} has waited {waited:.1f} s for {names}"
         if not silent:
-            raise RankLostError(f"no rank can go on: {waits}, and all others wait too")
+            raise RankLostError(
+                f"no rank can go on: {waits}, and all others wait too; {HOW_TO_COMPARE}"
+            )
         verb = "is" if len(silent) == 1 else "are"
         lost = ", ".join(f"rank {r}" for r in silent)
         raise RankLostError(f"{lost} {verb} lost: no answer within {GRACE:g} s; {waits}", silent[0])

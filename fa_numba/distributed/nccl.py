@@ -53,7 +53,9 @@ def communicator(timeout=300.0):
 
     It reads the environment that `fa_numba.distributed.run` and torchrun set: RANK, WORLD_SIZE,
     LOCAL_RANK, MASTER_ADDR and MASTER_PORT. GPU LOCAL_RANK becomes CuPy's current device. Rank 0
-    opens its board at the port after MASTER_PORT.
+    opens its board at the port after MASTER_PORT, for those that know FA_NUMBA_BOARD_SECRET.
+    `fa_numba.distributed.run` makes this secret. Under torchrun you set it, to the same text for
+    all ranks; it may be missing where MASTER_ADDR is this machine's own address, 127.0.0.1.
 
     Parameters
     ----------
@@ -66,16 +68,16 @@ def communicator(timeout=300.0):
     ImportError
         CuPy is missing, or the NCCL library that it loads.
     ValueError
-        A variable of the environment is missing.
+        A variable of the environment is missing, or the secret is not that of rank 0.
     RankLostError
         Another rank has died or stalled.
     """
     timeout = checks.check_timeout(timeout)
-    rank, world_size, local_rank, address = checks.check_rank_environment(os.environ)
+    rank, world_size, local_rank, address, secret = checks.check_rank_environment(os.environ)
     cupy, nccl = load()
     with cupy.cuda.Device(local_rank):
         start = None if timeout is None else max(timeout, START)
-        board = Board(rank, world_size, address, start)
+        board = Board(rank, world_size, address, start, secret)
         comm = None
         try:
             board.arrive("start")

@@ -32,11 +32,24 @@ from fa_numba.dispatch import paged_attn_decode
 from fa_numba.distributed.local_attn import rounded
 from fa_numba.distributed.merge import merge_over_ranks
 from fa_numba.kv_cache.head_shard import head_shard
+from fa_numba.runtime.arrays import dtype_name
 
 
 @refuses_other_names
 def head_parallel_decode(
-    comm, q, k_cache, v_cache, block_table, seq_lens, *, num_kv_heads, **options
+    comm,
+    q,
+    k_cache,
+    v_cache,
+    block_table,
+    seq_lens,
+    *,
+    num_kv_heads,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
 ):
     """Attention of new tokens to a paged cache whose heads are split; every rank calls it.
 
@@ -51,8 +64,8 @@ def head_parallel_decode(
         Those of the plan.
     num_kv_heads : int
         Of the model, on all ranks together.
-    **options
-        Those of `paged_attn_decode`.
+    causal, window_size, softcap, alibi_slopes, softmax_scale
+        As for `paged_attn_decode`; alibi_slopes of all heads.
 
     Returns
     -------
@@ -73,10 +86,15 @@ def head_parallel_decode(
     ]
     heads, kv_heads = shards[comm.rank]
     checks.check_cache_heads(k_cache, kv_heads, comm.rank)
-    if options.get("alibi_slopes") is not None:
-        options["alibi_slopes"] = options["alibi_slopes"][heads]
-    mine = q[:, :, heads]
-    out, lse = paged_attn_decode(mine, k_cache, v_cache, block_table, seq_lens, **options)
+    equal = {"q": q, "block_table": block_table, "seq_lens": seq_lens}
+    options = {"causal": causal, "window_size": window_size}
+    options |= {"softcap": softcap, "softmax_scale": softmax_scale}
+    if alibi_slopes is not None:
+        equal["alibi_slopes"] = alibi_slopes
+        alibi_slopes = alibi_slopes[heads]
+    cache = k_cache, v_cache, block_table, seq_lens
+    out, lse = paged_attn_decode(q[:, :, heads], *cache, **options, alibi_slopes=alibi_slopes)
+    _agree(comm, "head_parallel_decode", k_cache, num_kv_heads, equal, **options)
     return (
         np.concatenate(comm.all_gather(out), axis=2),
         np.concatenate(comm.all_gather(lse), axis=1),
@@ -120,7 +138,24 @@ def context_parallel_decode(
     arrays = (rounded(x, np.float32) for x in (q, k_cache, v_cache))
     options = {"softcap": softcap, "softmax_scale": softmax_scale}
     out, lse = paged_attn_decode(*arrays, block_table, lengths, **options)
+    equal = {"q": q, "block_table": block_table, "seq_lens": seq_lens}
+    _agree(comm, "context_parallel_decode", k_cache, k_cache.shape[2], equal, **options)
     return merge_over_ranks(comm, out, lse, q.dtype)
+
+
+def _agree(
+    comm, function, k_cache, num_kv_heads, equal, *, causal=False, window_size=(-1, -1),
+    softcap=0.0, softmax_scale=None,
+):  # fmt: skip
+    """`comm.agree` before results are exchanged; equal["q"] has all heads."""
+    q = equal["q"]
+    _, _, scores = checks.check_scores(q, causal, window_size, softcap, softmax_scale)
+    comm.agree(
+        function, q, equal,
+        dtype=dtype_name(q), shape_of_q=tuple(q.shape), page_size=k_cache.shape[1],
+        num_kv_heads=num_kv_heads, causal=bool(causal), window_size=tuple(map(int, window_size)),
+        alibi_slopes="an array" if "alibi_slopes" in equal else "None", **scores,
+    )  # fmt: skip
 
 
 def local_slots(slot_mapping, page_size, world_size, rank):

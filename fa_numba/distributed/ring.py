@@ -29,6 +29,7 @@ import numpy as np
 
 from fa_numba.checks import distributed as checks
 from fa_numba.checks.argument_names import refuses_other_names
+from fa_numba.distributed.communicator import agree_on_attention
 from fa_numba.distributed.layouts import make_layout
 from fa_numba.distributed.local_attn import local_attn, local_attn_grad, rounded
 from fa_numba.distributed.merge import RunningState
@@ -97,7 +98,7 @@ def ring_attn(
     packed = cu_seqlens is not None
     q, k, v = checks.check_ring(q, k, v, packed)
     mask = causal, window_size, softcap, alibi_slopes, softmax_scale
-    plan = _Plan(comm, q, layout, seqlen, cu_seqlens, *mask)
+    plan = _Plan("ring_attn", comm, q, k, layout, seqlen, cu_seqlens, *mask)
     attn = local_attn(attn)
     state = RunningState(q)
     kv = stacked(k, v)
@@ -165,7 +166,7 @@ def ring_attn_grad(
     packed = cu_seqlens is not None
     q, k, v, dout, out, lse = checks.check_ring_grad(dout, q, k, v, out, lse, packed)
     mask = causal, window_size, softcap, alibi_slopes, softmax_scale
-    plan = _Plan(comm, q, layout, seqlen, cu_seqlens, *mask)
+    plan = _Plan("ring_attn_grad", comm, q, k, layout, seqlen, cu_seqlens, *mask)
     attn_grad = local_attn_grad(attn_grad)
     dq, everything = None, slice(0, q.shape[1])
     kv, arriving_dkv = stacked(k, v), None
@@ -214,8 +215,9 @@ class _Plan:
     """The owner of the keys in each step, and the parts that this rank sees of them."""
 
     def __init__(
-        self, comm, q, layout, seqlen, cu_seqlens, causal, window_size, softcap, slopes, scale
-    ):
+        self, function, comm, q, k, layout, seqlen, cu_seqlens, causal, window_size, softcap,
+        slopes, scale,
+    ):  # fmt: skip
         checks.check_no_alibi(slopes)
         scores = checks.check_scores(q, causal, window_size, softcap, scale)
         self.left, self.right, self.scores = scores
@@ -223,6 +225,8 @@ class _Plan:
         self.comm = comm
         self.layout = make_layout(layout, seqlen, comm.world_size, cu_seqlens)
         checks.check_rank_tokens(q, self.layout, comm.rank)
+        mask = {"causal": bool(causal), "window_size": tuple(map(int, window_size))}
+        agree_on_attention(comm, function, q, k, self.layout, **mask, **self.scores)
         self.num_steps = num_steps(self.layout, self.left, self.right)
 
     def owner(self, t):

@@ -3,16 +3,20 @@
     $ python -m fa_numba.distributed.run -n 2 program.py its arguments
 
 Each process finds RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment, as
-under torchrun. If one fails, the others have a few seconds to print their errors, and are ended.
-The exit status is that of the first process that failed.
+under torchrun, and FA_NUMBA_BOARD_SECRET, a new secret of this run. If one fails, the others have
+a few seconds to print their errors, and are ended. The exit status is that of the first process
+that failed.
 """
 
 import argparse
 import os
+import secrets
 import socket
 import subprocess
 import sys
 import time
+
+from fa_numba.checks.distributed import SECRET
 
 PATIENCE = 10.0  # seconds that the other processes have after the first one has failed
 NAP = 0.05
@@ -55,6 +59,7 @@ def start(command, world_size, *, limit=None, isolate=False, environment=None):
     common = dict(os.environ if environment is None else environment)
     common |= {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1"}
     common["MASTER_PORT"] = str(_free_port())
+    common[SECRET] = secrets.token_hex(16)
     ranks = [{"RANK": str(r), "LOCAL_RANK": str(r)} for r in range(world_size)]
     if isolate:
         visible = common.get("CUDA_VISIBLE_DEVICES", "").split(",")

@@ -16,6 +16,7 @@ import numpy as np
 
 from fa_numba.checks import distributed as checks
 from fa_numba.checks.argument_names import refuses_other_names
+from fa_numba.distributed.communicator import agree_on_attention
 from fa_numba.distributed.layouts import Span, make_layout
 from fa_numba.distributed.local_attn import local_attn
 from fa_numba.distributed.merge import RunningState, merge_over_ranks
@@ -77,6 +78,9 @@ def tree_decode(
     seqlen = checks.check_seqlen(seqlen, k.shape[1], comm.world_size)
     layout = make_layout(layout, seqlen, comm.world_size)
     checks.check_rank_tokens(k, layout, comm.rank, "k")
+    agree_on_attention(
+        comm, "tree_decode", q, k, layout, alibi_slopes, {"q": q}, window_left=left, **scores
+    )
     attn = local_attn(attn)
     state = RunningState(q)
     query = Span(0, seqlen - 1, 1, 1, 0)

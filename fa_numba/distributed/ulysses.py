@@ -18,6 +18,7 @@ import numpy as np
 
 from fa_numba.checks import distributed as checks
 from fa_numba.checks.argument_names import refuses_other_names
+from fa_numba.distributed.communicator import agree_on_attention
 from fa_numba.distributed.layouts import make_layout
 from fa_numba.distributed.local_attn import local_attn, local_attn_grad, rounded
 from fa_numba.distributed.parts import parts_of
@@ -75,7 +76,7 @@ def ulysses_attn(
     packed = cu_seqlens is not None
     q, k, v = checks.check_ring(q, k, v, packed)
     mask = causal, window_size, softcap, alibi_slopes, softmax_scale
-    plan = _Plan(comm, q, k, layout, seqlen, cu_seqlens, *mask)
+    plan = _Plan("ulysses_attn", comm, q, k, layout, seqlen, cu_seqlens, *mask)
 
     comm.record.begin_step()
     q_heads = plan.to_heads(q, plan.q_heads)
@@ -148,7 +149,7 @@ def ulysses_attn_grad(
     packed = cu_seqlens is not None
     q, k, v, dout, out, lse = checks.check_ring_grad(dout, q, k, v, out, lse, packed)
     mask = causal, window_size, softcap, alibi_slopes, softmax_scale
-    plan = _Plan(comm, q, k, layout, seqlen, cu_seqlens, *mask)
+    plan = _Plan("ulysses_attn_grad", comm, q, k, layout, seqlen, cu_seqlens, *mask)
 
     comm.record.begin_step()
     dout, out, q_all = (plan.to_heads(x, plan.q_heads) for x in (dout, out, q))
@@ -179,14 +180,17 @@ class _Plan:
     """The tokens and the heads of each rank, and the two exchanges."""
 
     def __init__(
-        self, comm, q, k, layout, seqlen, cu_seqlens, causal, window_size, softcap, slopes, scale
-    ):
+        self, function, comm, q, k, layout, seqlen, cu_seqlens, causal, window_size, softcap,
+        slopes, scale,
+    ):  # fmt: skip
         scores = checks.check_scores(q, causal, window_size, softcap, scale)
         self.left, self.right, self.scores = scores
         seqlen = checks.check_seqlen(seqlen, q.shape[1], comm.world_size, cu_seqlens)
         self.layout = make_layout(layout, seqlen, comm.world_size, cu_seqlens)
         checks.check_rank_tokens(q, self.layout, comm.rank)
         checks.check_slopes(q, slopes)
+        mask = {"causal": bool(causal), "window_size": tuple(map(int, window_size))}
+        agree_on_attention(comm, function, q, k, self.layout, slopes, **mask, **self.scores)
         self.comm, self.ranks = comm, range(comm.world_size)
         shards = [head_shard(q.shape[2], k.shape[2], comm.world_size, r) for r in self.ranks]
         self.q_heads, self.kv_heads = zip(*shards, strict=True)

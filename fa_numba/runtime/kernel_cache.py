@@ -8,6 +8,10 @@ source is in the key.
 
 The files are in $FA_NUMBA_CACHE, by default ~/.cache/fa_numba; set it to the empty string to keep
 none. A file that has not been used for 60 days is removed.
+
+A file here is code that runs as this user. So whoever can write to the folder can run code as this
+user: let nobody else write there. A folder or a file of another user, root excepted, is refused
+with a warning; kernels are then compiled in each process.
 """
 
 import contextlib
@@ -19,6 +23,7 @@ import platform
 import tempfile
 import time
 import types
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -35,12 +40,36 @@ class UnknownValueError(Exception):
 def folder() -> Path | None:
     """Return the folder of the files, or None if none are kept."""
     chosen = os.environ.get("FA_NUMBA_CACHE")
-    if chosen is not None:
-        return Path(chosen) if chosen else None
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "fa_numba")
-    except RuntimeError:  # this user has no home
+    if chosen == "":
         return None
+    try:
+        default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "fa_numba")
+    except RuntimeError:  # this user has no home
+        default = None
+    found = default if chosen is None else Path(chosen)
+    return found if found is not None and is_ours(found) else None
+
+
+def is_ours(path) -> bool:
+    """Return whether a folder or a file is this user's, or root's, or not there; else warn."""
+    try:
+        owners = {os.lstat(path).st_uid, os.stat(path).st_uid}  # of a link, and of its target
+    except OSError:
+        return True
+    strangers = owners - {0, getattr(os, "geteuid", int)()}
+    for owner in strangers:
+        _warn(str(path), owner)
+    return not strangers
+
+
+@functools.cache  # once
+def _warn(path, owner):
+    warnings.warn(
+        f"{path} belongs to user {owner}, who could change the compiled code in it: it is not "
+        "used. FA_NUMBA_CACHE must name a folder to which nobody but you can write",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def load(kernel, signature: str, compute_capability: tuple) -> tuple | None:
@@ -53,7 +82,7 @@ def load(kernel, signature: str, compute_capability: tuple) -> tuple | None:
     """
     path = _path(kernel, signature, compute_capability)
     try:
-        content = path.read_bytes() if path else b""
+        content = path.read_bytes() if path and is_ours(path) else b""
     except OSError:
         return None
     digest, rest = content[:DIGEST_BYTES], content[DIGEST_BYTES:]

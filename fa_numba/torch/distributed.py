@@ -9,22 +9,25 @@ arrays that share their memory, tensors in CPU memory as NumPy arrays.
 
 `ProcessGroup` is the communicator: sends and receives of torch.distributed, on its streams. A lost
 rank is an error after the group's own time limit, which `init_process_group` sets; it says for
-which ranks this one waited.
+which ranks this one waited. Ranks that differ are an error: see `Communicator.agree`.
 """
 
 import contextlib
 import functools
+import weakref
 
 import torch
 import torch.distributed as dist
 
 from fa_numba import distributed
 from fa_numba.checks import torch_calls
-from fa_numba.distributed.communicator import Communicator, RankLostError
+from fa_numba.distributed.communicator import HOW_TO_COMPARE, Communicator, RankLostError
 from fa_numba.runtime import arrays
 from fa_numba.torch.jobs import as_numpy, as_tensor
 
 __all__ = ["ProcessGroup", "ring_attn", "ulysses_attn"]
+
+_agreed = weakref.WeakKeyDictionary()  # a group of PyTorch: the layouts on which its ranks agree
 
 
 def ring_attn(q, k, v, *, group=None, **options):
@@ -113,6 +116,8 @@ class ProcessGroup(Communicator):
     def __init__(self, group=None):
         super().__init__(dist.get_rank(group), dist.get_world_size(group))
         self._group = group
+        whole = dist.group.WORLD if group is None else group
+        self._agreed = _agreed.setdefault(whole, self._agreed)
 
     def _start_exchange(self, outgoing, shapes, like):
         arrived = {r: arrays.empty(like, shape, like.dtype) for r, shape in shapes.items()}
@@ -142,7 +147,9 @@ class ProcessGroup(Communicator):
             yield
         except RuntimeError as error:  # DistBackendError is one
             first = (str(error).splitlines() or [""])[0]
-            raise RankLostError(f"torch.distributed fails, with {ranks}: {first}") from error
+            raise RankLostError(
+                f"torch.distributed fails, with {ranks}: {first}; {HOW_TO_COMPARE}"
+            ) from error
 
 
 def _to_array(x):

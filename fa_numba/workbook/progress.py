@@ -2,6 +2,9 @@
 
 A result counts only while the exercise and its grader are the files that were checked: it is kept
 under the checksum of both.
+
+Several processes may write, `fa-numba watch` and a notebook for instance. A lock on the folder of
+the file lets one of them at a time read, change and replace the file.
 """
 
 from __future__ import annotations
@@ -11,11 +14,18 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 from pathlib import Path
 
 from fa_numba.workbook.catalog import Exercise
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 FILE = ".progress.json"
+LONGEST_WAIT = 5.0  # seconds for the lock; a stopped process may have it
 NOT_KEPT = "Progress was not kept: {file} cannot be written in {root}."
 
 
@@ -29,10 +39,40 @@ def load(root: Path) -> dict:
 
 
 def _update(root: Path, changes: dict[str, dict]) -> None:
+    """Write values over those that are kept; of two numbers of hints, the larger one is kept."""
+    with _lock(root):
+        data = load(root)
+        for name, values in changes.items():
+            entry = data.setdefault(name, {})
+            hints = max(entry.get("hints", 0), values.get("hints", 0))
+            entry.update(values | ({"hints": hints} if hints else {}))
+        _write(root, data)
+
+
+@contextlib.contextmanager
+def _lock(root: Path):
+    """Keep other writers out; where the file system has no locks, or after a long wait, do not."""
+    if fcntl is None:
+        yield
+        return
+    folder = os.open(root, os.O_RDONLY)
+    end = time.monotonic() + LONGEST_WAIT
+    try:
+        while time.monotonic() < end:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.002)
+            except OSError:
+                break
+        yield
+    finally:
+        os.close(folder)  # and with it the lock
+
+
+def _write(root: Path, data: dict) -> None:
     """Write a new file and rename it over the old one, so that no reader sees half a file."""
-    data = load(root)
-    for name, values in changes.items():
-        data.setdefault(name, {}).update(values)
     text = json.dumps(data, indent=1, sort_keys=True) + "\n"
     handle, new = tempfile.mkstemp(dir=root, prefix=FILE)
     try:
@@ -94,7 +134,6 @@ def hints_read(exercise: Exercise) -> int:
 
 
 def set_hints_read(exercise: Exercise, tier: int) -> None:
-    tier = max(tier, hints_read(exercise))
     keep(exercise.root, {exercise.name: {"hints": tier}})
 
 
