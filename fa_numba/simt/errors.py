@@ -8,6 +8,7 @@ last frame shown is the learner's own line, caret included.
 import difflib
 import dis
 import linecache
+import math
 import os
 import re
 import sys
@@ -133,7 +134,7 @@ class KernelIndexError(KernelError, IndexError):
 
 
 class KernelNameError(KernelError, UnboundLocalError):
-    """A variable is read that no thread has assigned."""
+    """A variable that no thread has assigned, or a name that nothing defines."""
 
 
 class KernelZeroDivisionError(KernelError, ZeroDivisionError):
@@ -269,6 +270,8 @@ def undefined(error, traceback):
     hint = "Define it, import it, or pass it as an argument."
     if hasattr(cuda, str(name)):
         hint = f"Write cuda.{name}."
+    elif hasattr(math, str(name)):
+        hint = f"Write math.{name}."
     elif near:
         hint = f"Did you mean {near[0]}?"
     sites = [site_of_traceback(traceback)]
