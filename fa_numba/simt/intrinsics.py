@@ -214,11 +214,11 @@ class Intrinsics:
     """What depends on the launch; part of the machine.
 
     Uses of a machine's other parts: `active`, `arithmetic`, `block_dim`, `block_idx`, `floordiv`,
-    `full`, `grid_dim`, `mod`, `nonzero`, `not_`, `number`, `power`,
-    `same`, `shift_left`, `shift_right` and `thread_idx` of Lanes; `field_sites`, `load`, `local_array` and `shared_array` of Memory; `activemask`,
-    `all_sync`, `any_sync`, `ballot_sync`, `eq_sync`, `grid_sync`, `lane_id`, `lanemask_lt`,
-    `match_all_sync`, `match_any_sync`, `shuffle`, `syncthreads`, `syncthreads_and`,
-    `syncthreads_vote`, `syncwarp` and `threadfence` of Warps.
+    `full`, `grid_dim`, `mod`, `nonzero`, `not_`, `number`, `power`, `same`, `shift_left`,
+    `shift_right` and `thread_idx` of Lanes; `field_sites`, `load`, `local_array` and `shared_array`
+    of Memory; `activemask`, `all_sync`, `any_sync`, `ballot_sync`, `eq_sync`, `grid_sync`,
+    `lane_id`, `lanemask_lt`, `match_all_sync`, `match_any_sync`, `shuffle`, `syncthreads`,
+    `syncthreads_and`, `syncthreads_vote`, `syncwarp` and `threadfence` of Warps.
     """
 
     def cuda_namespace(self):
