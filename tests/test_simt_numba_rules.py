@@ -15,7 +15,7 @@ import warnings
 
 import numpy as np
 import pytest
-from numba import cuda, float32, float64, int32, njit, void
+from numba import cuda, float32, float64, guvectorize, int32, njit, vectorize, void
 
 from fa_numba import simt
 from fa_numba.simt.errors import (
@@ -121,6 +121,93 @@ def test_division_of_integers_goes_through_float64(other):
     a = np.resize(np.array([2**64 - 1, 2**63, 3], np.uint64), len(b))
     assert_same("a / b", a, b)
     assert_same("b / a", a, b)
+
+
+@pytest.mark.parametrize("other", ["int8", "int32", "int64", "uint32", "uint64"])
+@pytest.mark.parametrize(
+    "expression",
+    """a == b ; a != b ; a < b ; a <= b ; a > b ; a >= b
+    min(a, b) ; max(a, b) ; divmod(a, b)[0] ; divmod(a, b)[1] ; a + b ; a - b ; a * b ; a // b
+    a % b ; a & b ; a == 9007199254740992 ; divmod(a, 3)[0] ; divmod(a, 3)[1]""".split(" ; "),
+)
+def test_signed_integers_beside_uint64(expression, other):
+    a = np.array([2**64 - 1, 2**63, 2**53 + 1, 2**53 + 1, 3], np.uint64)
+    b = np.array([2**63 - 1, 3, 2**53, 2**53 + 1, 3]).astype(other)
+    b[b == 0] = 1
+    assert_same(expression, a, b)
+    if "b" in expression:
+        assert_same(expression, b, a)
+
+
+@pytest.mark.parametrize("result", ["x[0] * 2", "x", "1", "x[0] if x[0] > 5 else 0", "twice(x[0])"])
+def test_a_kernel_returns_nothing(result):
+    twice = cuda.jit(compiled("def f(a):\n    return 2 * a\n"), device=True)
+    kernel = compiled(f"def f(x):\n    if x.size > 0:\n        return {result}\n", twice=twice)
+    for threads in (1, 2):
+        with pytest.raises(UnsupportedError, match="void return type") as caught:
+            cuda.jit(kernel)[1, threads](np.zeros(1))
+        assert caught.value.lines == (3,)
+
+
+@pytest.mark.parametrize("result", ["", "None", "nothing()"])
+def test_a_kernel_may_return(result):
+    nothing = cuda.jit(compiled("def f():\n    return\n"), device=True)
+    kernel = compiled(f"def f(x):\n    return {result}\n", nothing=nothing)
+    cuda.jit(kernel)[1, 2](np.zeros(1))
+
+
+@pytest.mark.parametrize(
+    "statement, words",
+    [
+        ("o[:] = x * 2", "whole array(.*\\n)*.*Loop over its elements"),
+        ("o[0] = threadIdx.x", "'threadIdx' is not defined(.*\n)*.*Write cuda.threadIdx"),
+        ("o[0] = cuda.threadIdx.x + valu", "'valu' is not defined(.*\n)*.*Define it"),
+        ("o[0] = x[cuda.threadIdx]", "Write cuda.threadIdx.x"),
+        ("o[0] = cuda.blockIdx * 2", "Write cuda.blockIdx.x"),
+    ],
+)
+def test_first_mistakes(statement, words):
+    kernel = cuda.jit(compiled(f"def f(o, x):\n    {statement}\n"))
+    for threads in (1, 2):
+        with pytest.raises(KernelError, match=words) as caught:
+            kernel[1, threads](np.zeros(4), np.zeros(4))
+        assert caught.value.lines == (2,)
+
+
+def test_several_threads_add_into_one_element():
+    kernel = cuda.jit(
+        compiled(
+            "def f(o):\n    s = cuda.shared.array(1, np.float32)\n    s[0] = 0\n"
+            "    cuda.syncthreads()\n    s[0] += cuda.threadIdx.x\n"
+        )
+    )
+    with pytest.raises(RaceError, match="cuda.atomic.add"):
+        kernel[1, 64](np.zeros(1))
+
+
+@pytest.mark.parametrize("decorate", [vectorize, guvectorize])
+def test_ufuncs_for_a_gpu_say_what_to_write(decorate):
+    shapes = ["(n)->(n)"] if decorate is guvectorize else []
+    with pytest.raises(UnsupportedError, match=r"i = cuda.grid\(1\)"):
+        decorate(["float32(float32)"], *shapes, target="cuda")(lambda x: x)
+
+
+def test_a_device_array_is_no_number():
+    with pytest.raises(TypeError, match="copy_to_host"):
+        cuda.to_device(np.zeros(3)) + 1
+
+
+def test_an_outer_name_that_is_only_read():
+    outer = 3.0
+
+    @cuda.jit
+    def kernel(o):
+        nonlocal outer
+        o[0] = outer
+
+    out = np.zeros(1)
+    kernel[1, 1](out)
+    assert out[0] == 3
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "float32", "float64", "bool"])

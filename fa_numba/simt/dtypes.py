@@ -30,6 +30,14 @@ ARITHMETIC = {
     np.negative,
     np.positive,
 }
+COMPARISONS = {
+    np.equal,
+    np.not_equal,
+    np.less,
+    np.less_equal,
+    np.greater,
+    np.greater_equal,
+}
 AT_OWN_WIDTH = {np.invert, np.negative}  # Numba widens their result, not their operand
 
 
@@ -49,8 +57,21 @@ class TypedInts(np.ndarray):
                 dtypes = [x.dtype for x in plain]
             dtype = result_dtype(ufunc, dtypes)
             plain = [x if x.dtype == dtype else x.astype(dtype) for x in plain]
+        elif ufunc in COMPARISONS:
+            plain = as_one_type(*plain)
         result = getattr(ufunc, method)(*plain, **kwargs)
         return typed(result) if isinstance(result, (np.ndarray, np.generic)) else result
+
+
+def as_one_type(a, b):
+    """Return two numbers to compare or to divide: a signed integer and a uint64 as float64.
+
+    No integer type holds both. Numba's +, -, *, //, % and ** take them as int64 all the same.
+    """
+    kinds = {getattr(x, "dtype", BOOL) for x in (a, b)}
+    if UINT64 in kinds and any(d.kind == "i" for d in kinds):
+        return a.astype(FLOAT64), b.astype(FLOAT64)
+    return a, b
 
 
 def is_floating(dtype):

@@ -5,8 +5,10 @@ the learner's source; `explain` removes the engine's frames from a traceback so 
 last frame shown is the learner's own line, caret included.
 """
 
+import difflib
 import dis
 import linecache
+import math
 import os
 import re
 import sys
@@ -14,6 +16,8 @@ import textwrap
 import types
 import warnings
 from dataclasses import dataclass, field
+
+from numba import cuda
 
 ENGINE = os.path.dirname(__file__)
 RAISE = dis.opmap["RAISE_VARARGS"]
@@ -130,7 +134,7 @@ class KernelIndexError(KernelError, IndexError):
 
 
 class KernelNameError(KernelError, UnboundLocalError):
-    """A variable is read that no thread has assigned."""
+    """A variable that no thread has assigned, or a name that nothing defines."""
 
 
 class KernelZeroDivisionError(KernelError, ZeroDivisionError):
@@ -217,6 +221,8 @@ def explain(error):
             error.sites = (site_of_traceback(frames[-1]),)
     elif not frames:
         return error  # nothing of the kernel has run
+    elif isinstance(error, NameError) and not raised_by_kernel(error):
+        error = undefined(error, frames[-1])
     elif not (isinstance(error, AS_THEY_ARE) or raised_by_kernel(error)):
         error = unexpected(error, site_of_traceback(frames[-1]))
     error.__suppress_context__ = True
@@ -257,6 +263,21 @@ def attributes(value):
     return None
 
 
+def undefined(error, traceback):
+    """Return the error of a name that nothing defines, with its line."""
+    name, code = error.name, traceback.tb_frame.f_code
+    near = difflib.get_close_matches(str(name), [*code.co_varnames, *traceback.tb_frame.f_globals])
+    hint = "Define it, import it, or pass it as an argument."
+    if hasattr(cuda, str(name)):
+        hint = f"Write cuda.{name}."
+    elif hasattr(math, str(name)):
+        hint = f"Write math.{name}."
+    elif near:
+        hint = f"Did you mean {near[0]}?"
+    sites = [site_of_traceback(traceback)]
+    return KernelNameError(f"name '{name}' is not defined", sites=sites, hint=hint)
+
+
 def unexpected(error, site):
     """Return an error of Python or NumPy about a kernel's expression as an UnsupportedError."""
     expression = site.text[site.column : site.end_column]
@@ -266,7 +287,10 @@ def unexpected(error, site):
         message, hint = f"{expression} is not available inside a kernel", attributes(error.obj)
     else:
         message, hint = f"this does not work in a kernel: {error}", None
-        if "Array'" in message:
+        if "does not support ufuncs" in message:
+            message = f"a whole array takes no part in arithmetic in a kernel: {expression}"
+            hint = "Loop over its elements, or let each thread compute one: o[i] = x[i] * 2."
+        elif "Array'" in message:
             hint = "Index the array down to one element."
     new = UnsupportedError(message, sites=[site], hint=hint)
     new.__context__ = error  # not shown, but there for whoever mends the engine

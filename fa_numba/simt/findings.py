@@ -94,6 +94,14 @@ class Race:
             return "Use an atomic, give each block its own elements, or launch twice."
         if self.sites[0] is self.sites[1] and self.kind == "WAW":
             return "Write after write: let one thread store, or use an atomic."
+        first, second = self.sites
+        if (first.file, first.line) == (second.file, second.line) and self.kind != "WAW":
+            return (
+                "One line loads and stores, so no barrier fits between the two. To add into one "
+                "element, use cuda.atomic.add; else load into a variable, call "
+                "cuda.syncthreads(), and store then. Between iterations of a loop, a "
+                "cuda.syncthreads() at the end of its body is enough."
+            )
         if self.kind == "RAW":
             return (
                 "Read after write: a cuda.syncthreads() between the two lets every store finish "

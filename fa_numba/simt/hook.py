@@ -6,11 +6,13 @@ friends, and compilation at decoration time for kernels with a signature. This m
 """
 
 import functools
+from collections import ChainMap
 
 from numba import cuda
+from numba.np.ufunc.decorators import GUVectorize, Vectorize
 
 from .errors import LaunchError, explain
-from .host import STAND_INS
+from .host import STAND_INS, refuse_ufunc
 from .launch import launch
 from .names import PLACEHOLDERS
 from .signatures import parsed_signatures
@@ -122,6 +124,9 @@ def enable():
         return
     for name, stand_in in STAND_INS.items():
         replace(cuda, name, stand_in)
+    for decorator in Vectorize, GUVectorize:
+        refused = {"cuda": refuse_ufunc(decorator.__name__.lower())}
+        replace(decorator, "target_registry", ChainMap(refused, decorator.target_registry))
 
 
 def disable():

@@ -10,6 +10,7 @@ import time
 import numpy as np
 
 from .arrays import poison
+from .errors import UnsupportedError
 
 
 class DeviceArray:
@@ -77,6 +78,16 @@ class DeviceArray:
 
     def __array__(self, dtype=None, copy=None):
         return self._simt_host.astype(dtype or self.dtype, copy=True)
+
+    def refuse(self, *_):
+        raise TypeError(
+            "a device array takes no part in arithmetic: write a kernel, or compute with "
+            "copy_to_host()"
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = refuse
+    __rtruediv__ = __floordiv__ = __mod__ = __pow__ = __matmul__ = __neg__ = __abs__ = refuse
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __lt__ = __le__ = __gt__ = __ge__ = refuse
 
     def __repr__(self):
         return f"<simt device array {self.shape} {self.dtype}>"
@@ -195,6 +206,19 @@ def unhinted(value):
 
 def synchronize():
     """Do nothing: every launch has finished when it returns."""
+
+
+def refuse_ufunc(decorator):
+    """Return what stands for @vectorize and @guvectorize with target="cuda"."""
+
+    def refuse(*_, **__):
+        raise UnsupportedError(
+            f'@{decorator} with target="cuda" does not run on the CPU engine',
+            hint="A GPU would run it. Write a kernel, @cuda.jit, with the loop or the thread's "
+            "index in it: i = cuda.grid(1); if i < x.size: out[i] = ... Or leave out target.",
+        )
+
+    return refuse
 
 
 STAND_INS = {

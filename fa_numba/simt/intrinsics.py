@@ -10,7 +10,7 @@ import numpy as np
 
 from .arrays import LaneArray
 from .atomics import OTHERS, UFUNCS, Atomic
-from .dtypes import cast, is_floating, numpy_dtype, typed
+from .dtypes import as_one_type, cast, is_floating, numpy_dtype, typed
 from .errors import UnsupportedError
 from .lanes import is_value, type_name
 from .mathematics import BUILTINS, HALF, MATH, NUMPY_FUNCTIONS, to_bool
@@ -214,11 +214,11 @@ class Intrinsics:
     """What depends on the launch; part of the machine.
 
     Uses of a machine's other parts: `active`, `arithmetic`, `block_dim`, `block_idx`, `floordiv`,
-    `full`, `grid_dim`, `mod`, `not_`, `power`, `same`, `shift_left`, `shift_right` and `thread_idx`
-    of Lanes; `field_sites`, `load`, `local_array` and `shared_array` of Memory; `activemask`,
-    `all_sync`, `any_sync`, `ballot_sync`, `eq_sync`, `grid_sync`, `lane_id`, `lanemask_lt`,
-    `match_all_sync`, `match_any_sync`, `shuffle`, `syncthreads`, `syncthreads_and`,
-    `syncthreads_vote`, `syncwarp` and `threadfence` of Warps.
+    `full`, `grid_dim`, `mod`, `nonzero`, `not_`, `number`, `power`, `same`, `shift_left`,
+    `shift_right` and `thread_idx` of Lanes; `field_sites`, `load`, `local_array` and `shared_array`
+    of Memory; `activemask`, `all_sync`, `any_sync`, `ballot_sync`, `eq_sync`, `grid_sync`,
+    `lane_id`, `lanemask_lt`, `match_all_sync`, `match_any_sync`, `shuffle`, `syncthreads`,
+    `syncthreads_and`, `syncthreads_vote`, `syncwarp` and `threadfence` of Warps.
     """
 
     def cuda_namespace(self):
@@ -290,10 +290,16 @@ class Intrinsics:
     def builtin_names(self):
         return {
             **CONSTANT_BUILTINS,
-            "divmod": lambda x, y: (self.floordiv(x, y), self.mod(x, y)),
+            "divmod": self.divmod,
             "pow": self.power,
             "print": self.print,
         }
+
+    def divmod(self, a, b):
+        a, b = self.number(a), self.number(b)
+        if b.dtype.kind in "iu" and a.dtype.kind in "iu":
+            a, b = as_one_type(a, self.nonzero(b))
+        return self.floordiv(a, b), self.mod(a, b)
 
     def allocate(self, allocator, site, *arguments, **keywords):
         if not isinstance(allocator, Allocator):

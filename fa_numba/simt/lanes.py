@@ -33,8 +33,22 @@ MOST_CALLS = 100  # device functions inside each other
 class Dim3:
     """threadIdx, blockIdx, blockDim or gridDim."""
 
-    def __init__(self, x, y, z):
+    __array_ufunc__ = None
+    __hash__ = None
+
+    def __init__(self, name, x, y, z):
+        self.name = name
         self.x, self.y, self.z = x, y, z
+
+    def fail(self, *_):
+        raise UnsupportedError(
+            f"cuda.{self.name} is no number: it has three parts, .x, .y and .z",
+            hint=f"Write cuda.{self.name}.x.",
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = fail
+    __rtruediv__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __neg__ = fail
+    __getitem__ = __bool__ = __call__ = __iter__ = __len__ = __index__ = fail
 
 
 class Undefined:
@@ -162,13 +176,15 @@ class Lanes:
         self.num_threads = bx * by * bz
         self.shape = (bz, by, bx, num_blocks)
         axes = [(1, 1, bx, 1), (1, by, 1, 1), (bz, 1, 1, 1)]
-        self.thread_idx = Dim3(*(lane_range(n, a) for n, a in zip(block, axes, strict=True)))
+        self.thread_idx = Dim3(
+            "threadIdx", *(lane_range(n, a) for n, a in zip(block, axes, strict=True))
+        )
         gx, gy, _ = grid
         number = first_block + np.arange(num_blocks)
         coordinates = number % gx, number // gx % gy, number // (gx * gy)
-        self.block_idx = Dim3(*(per_block(c) for c in coordinates))
-        self.block_dim = Dim3(*map(np.int64, block))
-        self.grid_dim = Dim3(*map(np.int64, grid))
+        self.block_idx = Dim3("blockIdx", *(per_block(c) for c in coordinates))
+        self.block_dim = Dim3("blockDim", *map(np.int64, block))
+        self.grid_dim = Dim3("gridDim", *map(np.int64, grid))
         self.thread_number = lane_range(self.num_threads, (bz, by, bx, 1))
         self.mask = ALL
         self.exited = NOBODY
@@ -263,7 +279,7 @@ class Lanes:
             step = np.where(zero, 1, step)
         if not (varies(start) or varies(stop) or varies(step)):
             turns = range(int(start), int(stop), int(step))
-            turns = map(np.int64, self.progress.turns(turns))
+            turns = map(np.int64, self.watched_turns(turns))
             return self.same_turns(turns) if exits else turns
         count = (stop - start + (step - np.sign(step))) // step
         if self.mask is not ALL:
@@ -272,9 +288,14 @@ class Lanes:
         longest = int(count.max()) if count.size else 0
         shortest = count if self.mask is ALL else np.where(self.mask, count, longest)
         if not exits and longest == shortest.min():
-            turns = self.progress.turns(range(longest))
+            turns = self.watched_turns(range(longest))
             return (start + step * turn for turn in map(np.int64, turns))
         return self.own_turns(exits, start, step, count, longest)
+
+    def watched_turns(self, numbers):
+        """Watch how far a loop has come; one inside a while loop says nothing of the launch."""
+        inside = any(loop.patience is not None for loop in self.loops)
+        return numbers if inside else self.progress.turns(numbers)
 
     def range_numbers(self, *bounds):
         """Return the numbers of a range(...) inside enumerate or zip."""
@@ -324,7 +345,7 @@ class Lanes:
         """A loop whose threads start at different values or take different numbers of turns."""
         self.loop_begin()
         value = start
-        for turn in self.progress.turns(range(longest)):
+        for turn in self.watched_turns(range(longest)):
             self.mask, _ = self.split(count > turn)
             if self.mask is NOBODY:
                 break
@@ -350,6 +371,8 @@ class Lanes:
     def return_(self, value):
         frame = self.frames[-1]
         if value is not None:
+            if len(self.frames) == 1:
+                refuse_result(frame.code.code.co_name)
             frame.value = self.blend(frame.value, value) if frame.has_value else value
             frame.has_value = True
         frame.returned = union(frame.returned, self.mask)
@@ -623,6 +646,14 @@ class Lanes:
         gx, gy, _ = self.grid
         number = int(number)
         return number % gx, number // gx % gy, number // (gx * gy)
+
+
+def refuse_result(name, sites=()):
+    raise UnsupportedError(
+        f"the kernel '{name}' returns a value; Numba says: CUDA kernel must have void return type",
+        sites=sites,
+        hint="Store it in an array, as out[i] = ...; only a device function returns a value.",
+    )
 
 
 def is_value(value):

@@ -10,7 +10,7 @@ from .atomics import Atomics
 from .devices import chip
 from .errors import LaunchError, explain
 from .host import host_value
-from .lanes import Frame, Lanes, like
+from .lanes import Frame, Lanes, like, refuse_result
 from .memory import Memory
 from .names import Names, as_lane, check_kernel, member, refuse_shape
 from .options import TOO_MUCH_SHARED, current_options
@@ -52,6 +52,8 @@ class Machine(Lanes, Memory, Warps, Atomics, Names):
     def run(self, function, arguments, signatures=()):
         """Run a kernel's Python function over the whole grid."""
         runnable, lockstep = self.lockstep_function(function)
+        if lockstep.result:
+            refuse_result(function.__name__, [lockstep.result])
         for parameter in lockstep.shapes:
             refuse_shape(lockstep, parameter, parameter)
         values = self.lane_arguments(function, lockstep, arguments)

@@ -13,7 +13,7 @@ from .devices import STATIC_SHARED_BYTES, chip
 from .dtypes import TypedInts, as_index, typed
 from .errors import KernelError, KernelIndexError, LaunchError, UnsupportedError, thread_name
 from .intrinsics import EnumClass
-from .lanes import ALL, type_name
+from .lanes import ALL, Dim3, type_name
 from .options import TOO_MUCH_SHARED
 from .records import Record, Records
 from .syntax import FromEnd
@@ -125,6 +125,8 @@ class Memory:
 
     def refuse_index(self, index, array):
         if isinstance(index, LaneArray) or not hasattr(index, "dtype"):
+            if isinstance(index, Dim3):
+                index.fail()
             raise UnsupportedError(f"'{array.name}' cannot be indexed by {type_name(index)}")
         raise KernelIndexError(
             f"an index of '{array.name}' must be an integer, got {type_name(index)}",

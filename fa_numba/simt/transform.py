@@ -77,7 +77,9 @@ def transform(code, file, counting=False):
 class LockstepCode:
     """The rewritten code object of a function and what running it needs."""
 
-    def __init__(self, code, constants, parameters, names, stored, handed_on, shapes, calls):
+    def __init__(
+        self, code, constants, parameters, names, stored, handed_on, shapes, calls, result
+    ):
         self.code = code
         self.constants = constants  # globals to add: literals and sites
         self.parameters = parameters
@@ -85,6 +87,7 @@ class LockstepCode:
         self.stored = stored  # variable names whose elements are stored to
         self.handed_on = handed_on  # variable names -> fewest indices; see element_uses
         self.shapes = shapes  # parameters that the shape of an array depends on -> (Site, kind)
+        self.result = result  # Site of a `return` with a value, else None; see find_result
         self.calls = calls  # position of a call -> the names in each argument, by number or name
 
     def may_store(self, name, ndim):
@@ -317,7 +320,16 @@ class Transformer:
             read,
             self.shape_parameters,
             self.calls,
+            self.find_result(),
         )
+
+    def find_result(self):
+        """Return the Site of a `return` with a value; of a call, only running it tells."""
+        for node in ast.walk(self.function):
+            if isinstance(node, ast.Return) and not isinstance(node.value, (ast.Call, type(None))):
+                if getattr(node.value, "value", node) is not None:
+                    return self.site(node)
+        return None
 
     # ------------------------------------------------------------------ helpers
 
@@ -649,6 +661,13 @@ class Transformer:
 
     def s_Pass(self, s):
         return [ast.Pass()]
+
+    def s_Global(self, s):
+        if self.locals & set(s.names):
+            self.refuse(s)
+        return [ast.Pass()]
+
+    s_Nonlocal = s_Global
 
     def s_Expr(self, s):
         if isinstance(s.value, ast.Constant):  # a docstring
