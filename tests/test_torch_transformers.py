@@ -35,7 +35,7 @@ def models(name, kind="ForCausalLM", **options):
         sizes = SIZES | OF_MODEL.get(name, {}) | options
         if name == "GPT2":
             sizes |= {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
-        config = config(**sizes, pad_token_id=0, attn_implementation=attention)
+        config = config(**sizes, pad_token_id=0, eos_token_id=None, attn_implementation=attention)
         made.append(getattr(transformers, model_kind)(config).eval())
     return made
 
@@ -53,8 +53,9 @@ def test_training(name, side):
     """Logits of all tokens, and gradients of all weights."""
     tokens, mask = batch(side, (SEQLEN,) * BATCH if side == "none" else (SEQLEN, 4, 7))
     seen = []
+    before = torch.nn.functional.pad(mask, (1, 0))[:, :-1]
+    labels = tokens.masked_fill(mask * before == 0, -100)  # padding predicts no token
     for model in models(name):
-        labels = tokens.masked_fill(mask == 0, -100)
         result = model(tokens, attention_mask=mask, labels=labels)
         result.loss.backward()
         seen.append([result.logits[mask == 1], *[x.grad for x in model.parameters()]])
@@ -74,3 +75,59 @@ def test_generate(name, cache):
     for row, kept, alone in zip(tokens, mask.bool(), got, strict=True):
         new = ours.generate(row[kept][None], max_new_tokens=9, do_sample=False)[0, -9:]
         assert alone[-9:].tolist() == new.tolist()
+
+
+def test_packed_sequences():
+    """Positions that begin again: each sequence of a row by itself."""
+    tokens, _ = batch("none", (SEQLEN,) * BATCH)
+    positions = torch.tensor([[*range(4), *range(7)], [*range(SEQLEN)], [*range(7), *range(4)]])
+    ours, theirs = (
+        model(tokens, position_ids=positions, use_cache=False).logits for model in models("Llama")
+    )
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+
+
+def test_an_encoder():
+    """Bert attends in both directions, with padding on the right."""
+    tokens, mask = batch("right")
+    ours, theirs = (
+        model(tokens, attention_mask=mask).last_hidden_state[mask == 1]
+        for model in models("Bert", "Model", intermediate_size=48)
+    )
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+
+
+def test_compiled():
+    """In one graph, with a mask and without one; the model's weights get the same gradients."""
+    tokens, mask = batch("left")
+    model, _ = models("Llama")
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for given in ({"attention_mask": mask}, {}):
+        want = model(tokens, use_cache=False, **given).logits
+        got = compiled(tokens, use_cache=False, **given).logits
+        torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-4)
+
+
+def test_what_is_refused():
+    tokens, mask = batch("left")
+    model, _ = models("Llama")
+    with pytest.raises(ValueError, match="one run of ones in each row.*sdpa"):
+        model(tokens, attention_mask=mask.index_fill(1, torch.tensor([9]), 0))
+    with pytest.raises(ValueError, match=r"attention_mask must have shape \(batch, .*sdpa"):
+        model(tokens, attention_mask=torch.ones(BATCH, 1, SEQLEN, SEQLEN, dtype=torch.bool))
+    model.train()
+    model.config.attention_dropout = 0.1
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.1
+    with pytest.raises(ValueError, match="dropout_p must be 0, got 0.1: packed"):
+        model(tokens, attention_mask=mask)
+    from transformers.masking_utils import create_causal_mask
+
+    embeddings = torch.zeros(BATCH, SEQLEN, 8)
+    with pytest.raises(ValueError, match="must be causal or bidirectional.*sdpa"):
+        create_causal_mask(model.config, embeddings, mask, None, or_mask_function=lambda *x: x)
+    attention = transformers.AttentionInterface()["fa_numba"]
+    module, (x, *_) = model.model.layers[0].self_attn, torch.ones(1, 2, 4, 3, 8)
+    for name in ("position_bias", "s_aux", "output_attentions"):
+        with pytest.raises(ValueError, match=f"{name} must be None, got a "):
+            attention(module, x, x, x, None, **{name: True})

@@ -200,7 +200,7 @@ def check_mask(attn_mask, query, key):
     """Return a mask with axes (batch, seqlen_q or 1, seqlen_k), or raise if that is impossible."""
     batch, seqlen_q, seqlen_k = query.shape[0], query.shape[-2], key.shape[-2]
     mask = attn_mask.unsqueeze(1) if attn_mask.ndim == query.ndim == 3 else attn_mask
-    if not 1 <= mask.ndim <= 4:
+    if not 2 <= mask.ndim <= 4:
         refuse_mask(attn_mask)
     mask = mask[(None,) * (4 - mask.ndim)]
     if mask.stride(1) == 0:
