@@ -57,8 +57,7 @@ def mask(
 ):
     """Return what `attention` has to know beside shapes: which tokens are no padding, or None.
 
-    It reads attention_mask once, which waits for the GPU; a model that `torch.compile` traces does
-    not wait, and always attends to a packed batch.
+    It reads attention_mask once, which waits for the GPU. `torch.compile` breaks its graph there.
 
     Parameters
     ----------
@@ -74,21 +73,27 @@ def mask(
     None, or tensor of shape (batch, at most kv_length)
         Boolean: the tokens that are no padding. Integers: the sequence that a token belongs to.
     """
+    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+
+    num_tokens = q_offset + q_length - kv_offset
+    plain = mask_function is causal_mask_function or mask_function is bidirectional_mask_function
+    if plain and attention_mask is None and isinstance(num_tokens, int) and num_tokens == kv_length:
+        return None  # no graph break
+    return _mask(batch_size, kv_length, num_tokens, mask_function, attention_mask, device)
+
+
+@torch.compiler.disable
+def _mask(batch_size, kv_length, num_tokens, mask_function, attention_mask, device):
     sequences = _sequences(mask_function)
     if sequences is not None:
         return sequences
     if attention_mask is None:
-        num_tokens = int(q_offset) + q_length - kv_offset
-        if num_tokens == kv_length:
+        if (num_tokens := int(num_tokens)) == kv_length:
             return None
         return torch.ones(batch_size, num_tokens, dtype=torch.bool, device=device)  # a static cache
     seen = attention_mask[:, -kv_length:]
     begins = torch.cat([seen[:, :1], seen[:, 1:] & ~seen[:, :-1]], 1)
-    one_run = (begins.sum(1) <= 1).all()
-    if torch.compiler.is_compiling():
-        torch._assert_async(one_run, NOT_ONE_RUN)
-        return seen
-    one_run, padded = torch.stack([one_run, ~seen.all()]).tolist()
+    one_run, padded = torch.stack([(begins.sum(1) <= 1).all(), ~seen.all()]).tolist()
     if not one_run:
         raise ValueError(NOT_ONE_RUN)
     return seen if padded or seen.shape[1] < kv_length else None
