@@ -309,8 +309,8 @@ def operator_cases():
         "flash_attn_grad": (q0, out, lse, q0, k0, v0, *attention),
         "flash_attn_varlen": (*packed, *varlen),
         "flash_attn_varlen_grad": (packed0[0], packed_out, packed_lse, *packed0, *varlen),
-        "flash_decode": (q0, k0, v0, lengths, None, None, *NUMBERS[:-1]),
-        "flash_decode-paged": (q0, k0, v0, lengths, pages, slopes, *others[:-1]),
+        "flash_decode": (q0, k0, v0, None, lengths, None, *NUMBERS[:-1]),
+        "flash_decode-paged": (q0, k0, v0, pages, lengths, slopes, *others[:-1]),
     }
 
 

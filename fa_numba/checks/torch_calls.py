@@ -206,7 +206,7 @@ def check_mask(attn_mask, query, key):
     if mask.stride(1) == 0:
         mask = mask[:, :1]
     sizes = zip(mask.shape, (batch, 1, seqlen_q, seqlen_k), strict=True)
-    if any(size not in (1, wanted) for size, wanted in sizes):
+    if any(size != 1 and size != wanted for size, wanted in sizes):  # `in` is wrong when traced
         refuse_mask(attn_mask)
     return mask[:, 0].expand(batch, mask.shape[2], seqlen_k)
 
