@@ -154,11 +154,13 @@ def test_shapes_of_masks():
 
 
 def test_a_mask_of_keys_is_compiled_without_a_graph_break():
-    inputs = tensors((3, 2, 9, 8), (3, 2, 9, 8), (3, 2, 9, 8))
-    mask = padded(3, 9, "left")[:, None, None]
+    """Also for sizes that are not known when it is traced."""
     compiled = torch.compile(scaled_dot_product_attention, fullgraph=True, backend="aot_eager")
-    want = F.scaled_dot_product_attention(*inputs, attn_mask=mask)
-    torch.testing.assert_close(compiled(*inputs, attn_mask=mask), want)
+    for seqlen in (9, 10, 12):
+        inputs = tensors(*[(3, 2, seqlen, 8)] * 3)
+        mask = padded(3, seqlen, "left")[:, None, None]
+        want = F.scaled_dot_product_attention(*inputs, attn_mask=mask)
+        torch.testing.assert_close(compiled(*inputs, attn_mask=mask), want)
 
 
 @pytest.mark.parametrize("shape", [(2, 0, 3), (2, 3, 0), (0, 3, 3)], ids=str)

@@ -114,6 +114,12 @@ def test_compiled(given):
         torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-4)
 
 
+def test_another_version_is_refused(monkeypatch):
+    monkeypatch.setattr(transformers.masking_utils, "flash_attention_mask", lambda q_length: None)
+    with pytest.raises(ImportError, match="needs the package transformers, as of version 5.24"):
+        register_transformers()
+
+
 def test_what_is_refused():
     tokens, mask = batch("left")
     model, _ = models("Llama")

@@ -32,13 +32,19 @@ def register_transformers(name="fa_numba"):
     Raises
     ------
     ImportError
-        transformers is not installed, or it is too old to register a mask.
+        transformers is not installed, or its masks are other ones than those of version 5.24.
     """
     try:
-        from transformers import AttentionInterface, AttentionMaskInterface
-    except ImportError as error:
+        from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
+
+        known = inspect.signature(masking_utils.flash_attention_mask).parameters
+        if not {"q_length", "q_offset", "mask_function"} <= known.keys():
+            raise ImportError("masks are made of other arguments")
+        _sequences(masking_utils.causal_mask_function)
+    except (ImportError, AttributeError) as error:
         raise ImportError(
-            "register_transformers needs transformers, 4.56 or later: pip install transformers"
+            "register_transformers needs the package transformers, as of version 5.24: pip install "
+            f"transformers; {error}"
         ) from error
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, mask)
