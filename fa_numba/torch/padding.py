@@ -62,7 +62,7 @@ def attend_to_keys(q, k, v, seen, softmax_scale=None, **options):
         As for `flash_attn_varlen_func`; nothing in them may depend on the positions of keys.
     """
     seqlen_q = q.shape[1]
-    order = torch.argsort(~seen, dim=1, stable=True)
+    order = torch.argsort((~seen).byte(), dim=1, stable=True)
     rows = torch.arange(len(seen), device=seen.device)[:, None]
     k, v = k[rows, order], v[rows, order]
     lengths = seen.sum(1)
