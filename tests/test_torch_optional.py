@@ -38,6 +38,12 @@ def test_pytorch_is_imported_by_those_who_ask():
     run(f"import sys, {modules}; assert 'torch' not in sys.modules")
 
 
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
+def test_an_import_leaves_the_compiler_of_pytorch_alone():
+    """torch._dynamo takes seconds to import."""
+    run("import sys, fa_numba.torch; assert 'torch._dynamo' not in sys.modules")
+
+
 def test_without_pytorch_the_error_says_what_to_install():
     run(
         "import sys; sys.modules['torch'] = None\n"

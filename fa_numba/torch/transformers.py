@@ -5,6 +5,7 @@ model, and one for attention, in each layer. A batch with padding brings a mask 
 as it does for flash-attention.
 """
 
+import functools
 import inspect
 
 import torch
@@ -47,10 +48,13 @@ def register_transformers(name="fa_numba"):
             f"transformers; {error}"
         ) from error
     AttentionInterface.register(name, attention)
-    AttentionMaskInterface.register(name, mask)
+    # Not at import: it takes seconds.
+    outside_of_graphs = torch.compiler.disable(_mask)
+    AttentionMaskInterface.register(name, functools.partial(mask, outside_of_graphs))
 
 
 def mask(
+    read,
     batch_size,
     q_length,
     kv_length,
@@ -67,6 +71,8 @@ def mask(
 
     Parameters
     ----------
+    read : callable
+        `_mask`, which `torch.compile` does not trace.
     batch_size, q_length, kv_length, q_offset, kv_offset
         Of a pass: numbers of queries and keys, and the positions of the first ones.
     mask_function : callable
@@ -85,10 +91,9 @@ def mask(
     plain = mask_function is causal_mask_function or mask_function is bidirectional_mask_function
     if plain and attention_mask is None and isinstance(num_tokens, int) and num_tokens == kv_length:
         return None  # no graph break
-    return _mask(batch_size, kv_length, num_tokens, mask_function, attention_mask, device)
+    return read(batch_size, kv_length, num_tokens, mask_function, attention_mask, device)
 
 
-@torch.compiler.disable
 def _mask(batch_size, kv_length, num_tokens, mask_function, attention_mask, device):
     sequences = _sequences(mask_function)
     if sequences is not None:
