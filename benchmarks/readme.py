@@ -297,12 +297,35 @@ def dropout_table():
     return f"{caption(record)}\n\n{table(rows)}"
 
 
+def with_quartiles(row, name):
+    first, third = row.get(f"{name}, quartiles") or (None, None)
+    return row[name] if first is None else f"{row[name]} ({first} to {third})"
+
+
+def torch_step_tables():
+    """A step of GPT-2 small; then the host time of calls."""
+
+    def rows(what, cells_of):
+        found = {}
+        for row in (load("torch_step") or {"rows": ()})["rows"]:
+            if row["what"] == what:
+                found.setdefault(kernel(row), {"kernel": kernel(row)}).update(cells_of(row))
+        return list(found.values())
+
+    def of_step(row):
+        how = "compiled" if row["compiled"] else "eager"
+        return {f"{how}, {name}": with_quartiles(row, name) for name in ("ms", "host, ms")}
+
+    steps = rows("step", of_step)
+    calls = rows("call", lambda row: {f"{row['pass']}, µs": with_quartiles(row, "µs")})
+    if not steps:
+        return None
+    tables = map(table, map(with_all_columns, (steps, calls)))
+    return "\n\n".join([caption(load("torch_step")), *tables])
+
+
 def torch_tables():
     """Training of a small model; then calls, forward and backward; then their host time."""
-
-    def with_quartiles(row, name):
-        first, third = row.get(f"{name}, quartiles") or (None, None)
-        return row[name] if first is None else f"{row[name]} ({first} to {third})"
 
     def step(row):
         loss = row["largest difference from SDPA"]
@@ -685,6 +708,7 @@ def parts_of_benchmarks():
         "calls": [launch_table()],
         "dropout": [dropout_table()],
         "torch": [torch_tables()],
+        "torch_step": [torch_step_tables()],
         "language_model": [language_model_table("language_model")],
         "language_model_cpu": [language_model_table("language_model_cpu")],
         "many_gpus": many_gpus_tables(),

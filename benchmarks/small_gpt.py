@@ -1,4 +1,4 @@
-"""A small language model of nanoGPT's shape, to train with one attention function or another.
+"""A language model of nanoGPT's shape, to train with one attention function or another.
 
 Its data are a few batches of random tokens, seen again and again until it has learnt them.
 """
@@ -43,13 +43,21 @@ class Block(nn.Module):
 class SmallGPT(nn.Module):
     """Token and position embeddings, blocks, and the loss of the next token."""
 
-    def __init__(self, attend, num_layers=6, num_heads=6, width=384, max_seqlen=1024):
+    def __init__(
+        self,
+        attend,
+        num_layers=6,
+        num_heads=6,
+        width=384,
+        max_seqlen=1024,
+        vocabulary=VOCABULARY,
+    ):
         super().__init__()
-        self.tokens = nn.Embedding(VOCABULARY, width)
+        self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(max_seqlen, width)
         self.blocks = nn.ModuleList(Block(width, num_heads, attend) for _ in range(num_layers))
         self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, VOCABULARY, bias=False)
+        self.head = nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, tokens):
         given, wanted = tokens[:, :-1], tokens[:, 1:]
@@ -75,16 +83,30 @@ class Training:
     compiled : bool, default=False
         Run the model through `torch.compile`, in one graph.
     seed : int, default=0
+    fused : bool, default=False
+        Of the optimizer: one kernel for all weights.
     **sizes
         Those of `SmallGPT`.
     """
 
-    def __init__(self, attend, seqlen, batch, device, dtype=None, compiled=False, seed=0, **sizes):
+    def __init__(
+        self,
+        attend,
+        seqlen,
+        batch,
+        device,
+        dtype=None,
+        compiled=False,
+        seed=0,
+        fused=False,
+        **sizes,
+    ):
         torch.manual_seed(seed)
         self.model = SmallGPT(attend, max_seqlen=seqlen, **sizes).to(device)
         self.run = torch.compile(self.model, fullgraph=True) if compiled else self.model
-        self.tokens = torch.randint(VOCABULARY, (2, batch, seqlen + 1)).to(device)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        vocabulary = sizes.get("vocabulary", VOCABULARY)
+        self.tokens = torch.randint(vocabulary, (2, batch, seqlen + 1)).to(device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=fused)
         self.device, self.dtype, self.num_steps = device, dtype, 0
 
     def step(self):

@@ -8,7 +8,7 @@ import torch
 import fa_numba
 from fa_numba.checks import torch_calls
 from fa_numba.runtime import arrays, graphs, launching
-from fa_numba.torch import eager
+from fa_numba.torch import eager, layouts, operators
 
 H200 = types.SimpleNamespace(
     compute_capability=(9, 0),
@@ -78,9 +78,10 @@ def install(monkeypatch):
         (arrays, "gpu_available", lambda: True),
         (arrays, "_gpu_of", lambda x: H200),
         (torch.cuda, "is_current_stream_capturing", lambda: gpu.capturing),
-        (eager, "GPU", "cpu"),
+        (layouts, "GPU", "cpu"),
         (eager, "_plans", {}),
         (eager, "_recent", {}),
+        (operators, "_recent", {}),
     ):
         monkeypatch.setattr(owner, name, value)
 

@@ -58,7 +58,7 @@ def test_what_the_tests_import_is_declared():
     lines = [*project["dependencies"], *extras["lessons"], *extras["dev"]]
     declared = {canonicalize_name(Requirement(line).name) for line in lines}
     declared |= {"fa-numba", "llvmlite"}
-    on_a_gpu = {"cuda", "cupy", "torch", "triton"}  # their tests are skipped without one
+    skipped = {"cuda", "cupy", "torch", "transformers", "triton"}  # tests that need one, without it
     ours = {"benchmarks", "exercises", "fa_numba", "solutions", "tests"}
     ours |= {path.stem for folder in ("tests", "exercises") for path in ROOT.glob(f"{folder}/*")}
     distributions = importlib.metadata.packages_distributions()
@@ -69,7 +69,7 @@ def test_what_the_tests_import_is_declared():
             if isinstance(node, ast.ImportFrom) and not node.level:
                 names = [node.module]
             for module in {name.partition(".")[0] for name in names}:
-                if module in ours | on_a_gpu or module in sys.stdlib_module_names:
+                if module in ours | skipped or module in sys.stdlib_module_names:
                     continue
                 brought = {canonicalize_name(name) for name in distributions.get(module, ())}
                 if not brought & declared:

@@ -93,6 +93,76 @@ def test_sdpa_of_views():
     torch.testing.assert_close(out, F.scaled_dot_product_attention(*q.unbind(1)))
 
 
+def padded(batch, seqlen_k, side):
+    """A mask of keys: lengths from none to all; or any keys, and no run of them."""
+    n, lengths = torch.arange(seqlen_k), torch.tensor([0, 4, seqlen_k])[:batch, None]
+    if side == "any":
+        return n * n % 7 < lengths
+    return n >= seqlen_k - lengths if side == "left" else n < lengths
+
+
+@pytest.mark.parametrize("side", ["left", "right", "any"])
+@pytest.mark.parametrize("seqlen_q, seqlen_k", [(9, 9), (5, 9), (1, 9), (9, 5)])
+@pytest.mark.parametrize("kind", ["keys", "expanded", "copied", "causal", "causal, none after"])
+def test_masks_of_padding(seqlen_q, seqlen_k, side, kind):
+    """Exactly PyTorch's, with gradients, or an error; also for queries that are padding."""
+    keys = padded(3, seqlen_k, side)
+    mask = keys[:, None, None]
+    if kind != "keys":
+        mask = mask.expand(3, 1, seqlen_q, seqlen_k)
+    if "causal" in kind:
+        p = torch.arange(seqlen_k - seqlen_q, seqlen_k)[:, None]
+        mask = mask & (torch.arange(seqlen_k) <= p)
+        if "after" in kind:
+            mask = mask & (
+                p <= torch.where(keys, torch.arange(seqlen_k), -1).amax(1)[:, None, None, None]
+            )
+    inputs = tensors((3, 4, seqlen_q, 8), (3, 2, seqlen_k, 8), (3, 2, seqlen_k, 8))
+    (dout,) = tensors((3, 4, seqlen_q, 8), requires_grad=False, seed=1)
+    mask = mask.clone() if kind == "copied" else mask
+
+    def call(function):
+        return lambda q, k, v: function(q, k, v, attn_mask=mask, enable_gqa=True, scale=0.3)
+
+    ours, theirs = call(scaled_dot_product_attention), call(F.scaled_dot_product_attention)
+    if "causal" in kind and seqlen_q > 1 and side == "any":
+        with pytest.raises(ValueError, match="attn_mask must be None, or .*_varlen_func"):
+            ours(*inputs)
+    else:
+        compare(ours, theirs, inputs, dout)
+
+
+def test_shapes_of_masks():
+    """Those that PyTorch broadcasts; one of heads that differ is refused."""
+    q, k, v = tensors((3, 4, 5, 8), (3, 4, 9, 8), (3, 4, 9, 8))
+    keys = padded(3, 9, "right")
+    for mask in (
+        keys[1:2],
+        keys[1:2, None],
+        keys[1:2, None, None],
+        keys[:, None, None].expand(3, 4, 5, 9),
+    ):
+        out = scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        torch.testing.assert_close(out, F.scaled_dot_product_attention(q, k, v, attn_mask=mask))
+    q, k, v, mask = q[:, 0], k[:, 0], v[:, 0], keys[:, None]
+    out = scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    torch.testing.assert_close(out, F.scaled_dot_product_attention(q, k, v, attn_mask=mask))
+    wrong = tensors((3, 4, 5, 8), (3, 4, 9, 8), (3, 4, 9, 8))
+    for shape in ((3, 4, 1, 9), (2, 1, 1, 9), (3, 1, 1, 8), (3, 1, 4, 9), (1, 3, 1, 1, 9), ()):
+        with pytest.raises(ValueError, match="attn_mask must be None, or .*_varlen_func"):
+            scaled_dot_product_attention(*wrong, attn_mask=torch.ones(shape, dtype=bool))
+
+
+def test_a_mask_of_keys_is_compiled_without_a_graph_break():
+    """Also for sizes that are not known when it is traced."""
+    compiled = torch.compile(scaled_dot_product_attention, fullgraph=True, backend="aot_eager")
+    for seqlen in (9, 10, 12):
+        inputs = tensors(*[(3, 2, seqlen, 8)] * 3)
+        mask = padded(3, seqlen, "left")[:, None, None]
+        want = F.scaled_dot_product_attention(*inputs, attn_mask=mask)
+        torch.testing.assert_close(compiled(*inputs, attn_mask=mask), want)
+
+
 @pytest.mark.parametrize("shape", [(2, 0, 3), (2, 3, 0), (0, 3, 3)], ids=str)
 def test_no_queries_no_keys_no_batch(shape):
     batch, seqlen_q, seqlen_k = shape
@@ -241,8 +311,8 @@ def operator_cases():
         "flash_attn_grad": (q0, out, lse, q0, k0, v0, *attention),
         "flash_attn_varlen": (*packed, *varlen),
         "flash_attn_varlen_grad": (packed0[0], packed_out, packed_lse, *packed0, *varlen),
-        "flash_decode": (q0, k0, v0, lengths, None, None, *NUMBERS[:-1]),
-        "flash_decode-paged": (q0, k0, v0, lengths, pages, slopes, *others[:-1]),
+        "flash_decode": (q0, k0, v0, None, lengths, None, *NUMBERS[:-1]),
+        "flash_decode-paged": (q0, k0, v0, pages, lengths, slopes, *others[:-1]),
     }
 
 
@@ -450,7 +520,7 @@ def test_deterministic_gradients_ask_for_kernels_that_are():
 X, PACKED = torch.ones(2, 5, 2, 8), torch.ones(5, 2, 8)
 STARTS = torch.tensor([0, 2, 5], dtype=torch.int32)
 CACHE, TABLE = torch.ones(2, 6, 2, 8), torch.tensor([[0], [1]], dtype=torch.int32)
-MASK = torch.ones(5, 5, dtype=torch.bool)
+MASK = torch.ones(5, 5)  # numbers to add
 GOOD = {
     scaled_dot_product_attention: {"query": X, "key": X, "value": X},
     flash_attn_func: {"q": X, "k": X, "v": X},
@@ -460,7 +530,7 @@ GOOD = {
 }
 NEW = {"k": X[:, :1], "v": X[:, :1], "cache_seqlens": 3}
 REFUSED = [
-    (scaled_dot_product_attention, {"attn_mask": MASK}, "attn_mask must be None, got .*is_causal"),
+    (scaled_dot_product_attention, {"attn_mask": MASK}, "attn_mask must be None, or .*varlen_func"),
     (scaled_dot_product_attention, {"dropout_p": 1.0}, "dropout_p must be at least 0 and less tha"),
     (scaled_dot_product_attention, {"dropout_p": None}, "dropout_p must be a number, got NoneType"),
     (scaled_dot_product_attention, {"is_causal": 1}, "is_causal must be True or False, got 1"),
@@ -469,7 +539,17 @@ REFUSED = [
     (
         scaled_dot_product_attention,
         {"attn_mask": True},
-        "attn_mask must be None, got bool: is_caus",
+        "attn_mask must be None, or .*, got a bool: flash_attn_varlen_func",
+    ),
+    (
+        scaled_dot_product_attention,
+        {"attn_mask": MASK > 0, "is_causal": True},
+        "is_causal must be False with attn_mask",
+    ),
+    (
+        scaled_dot_product_attention,
+        {"attn_mask": MASK > 0, "dropout_p": 0.1},
+        "dropout_p must be 0 with attn_mask, got 0.1",
     ),
     (
         scaled_dot_product_attention,

@@ -24,6 +24,7 @@ from fa_numba.torch import (  # noqa: E402
     eager,
     flash_attn_func,
     flash_attn_varlen_func,
+    layouts,
     operators,
     scaled_dot_product_attention,
 )
@@ -192,7 +193,7 @@ def test_an_argument_that_is_refused_is_refused_beside_an_equal_one(gpu, options
 def test_a_mask_is_refused_after_a_call_without_one(gpu):
     for _ in range(2):
         scaled_dot_product_attention(*tensors(SDPA))
-    with pytest.raises(ValueError, match="attn_mask must be None"):
+    with pytest.raises(ValueError, match="attn_mask must be None, or"):
         scaled_dot_product_attention(*tensors(SDPA), attn_mask=torch.ones(128, 128))
 
 
@@ -234,9 +235,8 @@ def test_deterministic_algorithms_are_another_call(gpu, monkeypatch):
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     call()
     call()
-    assert seen == [True, True]
     call()
-    assert len(seen) == 2  # the plan has the replay
+    assert seen == [True]  # then the operator has a replay, then the plan
 
 
 def test_another_alignment_is_not_replayed(gpu):
@@ -402,8 +402,8 @@ def test_autograd_around_a_replay(gpu):
 @pytest.fixture
 def looked_up(monkeypatch):
     """Layouts that were looked up: a list that grows by one for each."""
-    found, layouts = [], eager._layouts
-    monkeypatch.setattr(eager, "_layouts", lambda *x: found.append(1) or layouts(*x))
+    found, of = [], layouts.of
+    monkeypatch.setattr(layouts, "of", lambda *x: found.append(1) or of(*x))
     return found
 
 
@@ -511,3 +511,81 @@ def test_no_tensor_is_kept(gpu):
     del slopes, inputs, dout, out, gradients
     gc.collect()
     assert all(x() is None for x in seen)
+
+
+# Operators, as the code of torch.compile calls them
+
+
+def operator_calls(function, *more, **options):
+    """Forward and backward pass of a function in a compiled graph, by a new list of tensors."""
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+
+    def call(shape, dtype=half):
+        inputs = tensors(shape, dtype)
+        out = compiled(*inputs, *more, **options)
+        return torch.autograd.grad(out, inputs, torch.zeros_like(out))
+
+    return call
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_compiled_graph_makes_replays(gpu, name):
+    function, shape = FUNCTIONS[name]
+    call = operator_calls(function, *more_of(function), causal=True)
+    if function is scaled_dot_product_attention:
+        call = operator_calls(function, is_causal=True)
+    for turn in range(4):
+        gpu.first_calls.clear(), gpu.replays.clear()
+        gradients = call(shape)
+        assert len(gpu.first_calls) + len(gpu.replays) == 2
+        assert turn < 2 or len(gpu.replays) == 2
+    words, *_ = gpu.replays[-1]
+    assert {x.data_ptr() for x in gradients} <= {*words}
+
+
+def test_an_operator_is_replayed_for_the_same_layouts_and_options_alone(gpu):
+    """Not for another layout, number or tensor, nor where gradients or modes are on."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    q, k, v = tensors((2, 128, 4, 64), requires_grad=False)
+    numbers = True, (-1, -1), 0.0, None, False, 0.0
+
+    def call(q=q, k=k, slopes=None, numbers=numbers):
+        return operators.flash_attn(q, k, v, slopes, None, *numbers)
+
+    call()
+    assert is_replayed(gpu, call) and is_replayed(gpu, lambda: call(q=torch.zeros_like(q)))
+    halves = torch.zeros(2, 128, 4, 128, dtype=half)[..., :64]
+    for options in (
+        {"k": halves},
+        {"slopes": torch.ones(4)},
+        {"numbers": (False, *numbers[1:])},
+        {"numbers": (True, (5, 0), *numbers[2:])},
+        {"numbers": (*numbers[:3], 0.5, *numbers[4:])},
+        {"q": q[:, :64]},
+    ):
+        recorded = len(gpu.first_calls)
+        call(**options)
+        assert len(gpu.first_calls) > recorded, options
+        assert is_replayed(gpu, lambda options=options: call(**options))
+    assert is_replayed(gpu, call)
+    needs = q.clone().requires_grad_()
+    for _ in range(3):
+        out, _ = call(q=needs)
+        assert out.requires_grad
+    replays = len(gpu.replays)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        out, _ = call(q=mode.from_tensor(q))
+    assert isinstance(out, torch._subclasses.FakeTensor) and len(gpu.replays) == replays
+
+
+def test_a_dropped_seed_of_an_operator_is_that_of_its_call(gpu):
+    q, k, v = tensors((2, 128, 4, 64), requires_grad=False)
+    numbers = True, (-1, -1), 0.0, None, False, 0.5
+    for seed in (3, 3, 4, 5):
+        operators.flash_attn(q, k, v, None, torch.tensor(seed), *numbers)
+    numbers_of_seed = [words[-1] for words, *_ in gpu.replays]
+    assert len(set(numbers_of_seed)) == len(numbers_of_seed) == 3
+    gpu.capturing = True
+    with pytest.raises(ValueError, match="captured dropout"):
+        operators.flash_attn(q, k, v, None, torch.tensor(6), *numbers)

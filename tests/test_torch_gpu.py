@@ -204,6 +204,25 @@ def test_sdpa_small(dtype, is_causal, seqlens):
     compare(lambda *x: ours(*x, is_causal=is_causal, enable_gqa=True), by_definition, inputs, dout)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_masks_of_padding_small(side, causal):
+    n, lengths = (
+        torch.arange(203, device="cuda"),
+        torch.tensor([0, 70, 203], device="cuda")[:, None],
+    )
+    mask = (n >= 203 - lengths if side == "left" else n < lengths)[:, None, None]
+    if causal:
+        mask = mask & (n <= torch.arange(90, 203, device="cuda")[:, None])
+    keys = (3, 2, 203, 64)
+    inputs, dout = inputs_of(torch.float16, (3, 6, 113, 64), keys, keys)
+    ours, theirs = (
+        lambda *x, f=f: f(*x, attn_mask=mask, enable_gqa=True)
+        for f in (scaled_dot_product_attention, F.scaled_dot_product_attention)
+    )
+    compare(ours, theirs, inputs, dout)
+
+
 @pytest.mark.parametrize("dtype", DTYPES[:2])
 def test_dropout_small(dtype):
     """Values that are unit vectors show which weights are kept; gradients then follow from them."""
@@ -283,6 +302,21 @@ def operators_called(monkeypatch):
         jobs, "run", lambda job, *args, **options: called.append(job) or run(job, *args, **options)
     )
     return called
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_calls_of_a_compiled_graph_small(operators_called, mode):
+    """Each is a replay with its own numbers, or part of PyTorch's own CUDA graph."""
+    torch._dynamo.reset()
+    compiled = torch.compile(call, fullgraph=True, mode=mode)
+    for seed in range(14):
+        made = tensors(*[(2, 256, 4, 64)] * 4, dtype=torch.float16, device="cuda", seed=seed)
+        *inputs, dout = [x.detach() for x in made]
+        inputs = [x.requires_grad_() for x in inputs]
+        want = gradients(call, inputs, dout)
+        operators_called.clear()
+        assert_same(gradients(compiled, inputs, dout), want)
+        assert seed < 2 or mode != "default" or not operators_called
 
 
 def transposed(function):

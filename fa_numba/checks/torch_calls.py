@@ -4,6 +4,7 @@ The operators below check shapes and dtypes of arguments that have the same name
 only file of the room that imports PyTorch; `fa_numba.checks` does not import it.
 """
 
+import importlib.util
 import inspect
 import numbers
 
@@ -18,10 +19,13 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 NUM_AXES = {"q": 4, "k_cache": 4, "v_cache": 4, "k": 4, "v": 4}
 NUM_AXES |= {"cache_seqlens": 1, "block_table": 2}
 INDICES = ("cache_seqlens", "block_table")
+MASKS = "a boolean mask of keys, of shape (batch, 1, 1, seqlen_k), or that and causal"
 OTHER_MASKS = (
-    "is_causal is a mask here, and flash_attn_func has causal, window_size, softcap, alibi_slopes"
+    "flash_attn_varlen_func attends within sequences of different lengths, flash_attn_func has "
+    "causal, window_size, softcap, alibi_slopes"
 )
 NO_ROTARY = "rotate q and k before the call"
+HAS_BFLOAT16 = importlib.util.find_spec("ml_dtypes") is not None
 LARGEST_FLOAT32, SMALLEST_FLOAT32 = torch.finfo(torch.float32).max, 2.0**-149
 
 
@@ -65,6 +69,11 @@ def check_floats(**named):
     for name, x in named.items():
         if x.dtype not in FLOATS:
             raise TypeError(f"{name} must be float32, float16 or bfloat16, got {x.dtype}")
+        if x.dtype == torch.bfloat16 and not HAS_BFLOAT16:
+            raise ImportError(
+                f"{name} is bfloat16, for which NumPy needs the package ml_dtypes: pip install "
+                "ml_dtypes; torch.autocast casts to bfloat16 unless it is given another dtype"
+            )
     if len({x.dtype for x in named.values()}) > 1:
         got = ", ".join([f"{name}: {x.dtype}" for name, x in named.items()])
         raise TypeError(f"{', '.join(named)} must be of one dtype, got {got}")
@@ -135,10 +144,12 @@ def refuse_transforms():
 def check_sdpa_options(attn_mask, dropout_p, is_causal, scale, enable_gqa):
     """Raise for options of scaled_dot_product_attention that we lack."""
     if attn_mask is not None:
-        got = type(attn_mask).__name__
-        if isinstance(attn_mask, torch.Tensor):
-            got = f"one of shape {tuple(attn_mask.shape)}"
-        raise ValueError(f"attn_mask must be None, got {got}: {OTHER_MASKS}")
+        if not isinstance(attn_mask, torch.Tensor) or attn_mask.dtype != torch.bool:
+            refuse_mask(attn_mask)
+        if is_causal is True:
+            raise ValueError("is_causal must be False with attn_mask, got True")
+        if dropout_p:
+            raise ValueError(f"dropout_p must be 0 with attn_mask, got {dropout_p}")
     _check_dropout(dropout_p)
     check_flags(is_causal=is_causal, enable_gqa=enable_gqa)
     _check_scale("scale", scale)
@@ -183,6 +194,29 @@ def check_sdpa(query, key, value, enable_gqa):
             f"the heads of key and value must divide the heads of query, {num_heads}, "
             f"got {num_kv_heads}"
         )
+
+
+def check_mask(attn_mask, query, key):
+    """Return a mask with axes (batch, seqlen_q or 1, seqlen_k), or raise if that is impossible."""
+    batch, seqlen_q, seqlen_k = query.shape[0], query.shape[-2], key.shape[-2]
+    mask = attn_mask.unsqueeze(1) if attn_mask.ndim == query.ndim == 3 else attn_mask
+    if not 2 <= mask.ndim <= 4:
+        refuse_mask(attn_mask)
+    mask = mask[(None,) * (4 - mask.ndim)]
+    if mask.stride(1) == 0:
+        mask = mask[:, :1]
+    sizes = zip(mask.shape, (batch, 1, seqlen_q, seqlen_k), strict=True)
+    if any(size != 1 and size != wanted for size, wanted in sizes):  # `in` is wrong when traced
+        refuse_mask(attn_mask)
+    return mask[:, 0].expand(batch, mask.shape[2], seqlen_k)
+
+
+def refuse_mask(attn_mask):
+    """Raise for a mask that padding and causal do not make."""
+    got = f"a {type(attn_mask).__name__}"
+    if isinstance(attn_mask, torch.Tensor):
+        got = f"one of shape {tuple(attn_mask.shape)} and dtype {attn_mask.dtype}"
+    raise ValueError(f"attn_mask must be None, or {MASKS}, got {got}: {OTHER_MASKS}")
 
 
 # flash-attention's functions

@@ -28,7 +28,8 @@ skips 4 and 5, a hit in 4 skips 5:
                       its kernels. Addresses that come back get one of their own, up to 64 for each
                       replay and stream; one more graph is set to all others.
 
-fa_numba.torch has a cache before 1, eager._plans; a hit in it skips PyTorch's dispatcher too.
+fa_numba.torch has two caches before 1: eager._plans, in which a hit skips PyTorch's dispatcher too,
+and operators._recent, for compiled graphs, which go through it.
 Beside them, tensor_maps._maps keeps the tensor maps of each address, and every job of
 dispatch is itself replayed, so that the choice of a kernel is made once for each key of its own.
 

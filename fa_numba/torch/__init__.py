@@ -5,6 +5,9 @@
 sdpa        scaled_dot_product_attention, PyTorch's arguments and layout (batch, heads, seqlen, dim)
 flash       flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache, flash-attention's
             arguments and layout (batch, seqlen, heads, dim)
+padding     batches with padding, as packed ones
+transformers    register_transformers: attention for models of the package transformers
+layouts     whether tensors have the layouts of an earlier call
 eager       calls that come again, without PyTorch's dispatcher
 operators   the registered operators that both call otherwise, with their gradients
 jobs        the functions of fa_numba that the operators run
@@ -31,10 +34,12 @@ from fa_numba.torch.flash import (
     flash_attn_with_kvcache,
 )
 from fa_numba.torch.sdpa import scaled_dot_product_attention
+from fa_numba.torch.transformers import register_transformers
 
 __all__ = [
     "flash_attn_func",
     "flash_attn_varlen_func",
     "flash_attn_with_kvcache",
+    "register_transformers",
     "scaled_dot_product_attention",
 ]

@@ -6,8 +6,8 @@ gradients and one for the GPU, and converts all arguments for each. A replay nee
 and backward pass. `repeat` finds it for a call with the same layouts and options, and runs it as
 one node of PyTorch's autograd. All other calls go through the operator:
 
-- while PyTorch traces, transforms or intercepts operators (`_intercepted`);
-- a tensor that is not a plain one in GPU memory (`_is_plain`);
+- while PyTorch traces, transforms or intercepts operators (`layouts.intercepted`);
+- a tensor that is not a plain one in GPU memory (`layouts.is_plain`);
 - a first call, and one that a replay refuses, because of an address or of the current GPU.
 """
 
@@ -19,29 +19,16 @@ from dataclasses import dataclass
 import torch
 from torch.autograd import forward_ad
 
-from fa_numba.runtime import launching
 from fa_numba.runtime.replay import RefusedError, with_results
-from fa_numba.torch import operators
+from fa_numba.torch import layouts, operators
 from fa_numba.torch.autocast import autocast
 from fa_numba.torch.seed import draw_seed
 
 MAX_PLANS = 1024
-MAX_RECENT = 4  # layouts that alternate, for instance those of two kinds of layers
-GPU = "cuda"
 NO_WINDOW = (-1, -1)
 
 _plans = {}  # by options and layouts
-_recent = {}  # pairs of `_with_recent`: the plans that were used last with a choice of options
-
-try:
-    _dispatch_keys = torch._C._dispatch_keys
-    _num_dispatch_modes = torch._C._len_torch_dispatch_stack
-    _transforms_are_active = torch._C._are_functorch_transforms_active
-    _is_tracing = torch._C._is_tracing
-    _dispatch_keys(torch.empty(0)).raw_repr()
-    HAS_INTERNALS = forward_ad._current_level < 0
-except AttributeError:  # another version of PyTorch: every call goes by way of the operator
-    HAS_INTERNALS = False
+_recent = {}  # of each choice of options: `layouts.with_recent`, the plans that were used last
 
 
 def repeat(function, q, k, v, others, options, window_size=NO_WINDOW):
@@ -64,18 +51,19 @@ def repeat(function, q, k, v, others, options, window_size=NO_WINDOW):
         return None
     try:
         choice = _choice(function, options, window_size)
-        plan = _that_fits(_recent.get(choice, ()), q, k, v, *others)
+        plan = layouts.that_fits(_recent.get(choice, ()), q, k, v, *others)
         if plan is None:
-            if _intercepted() or any(x.requires_grad for x in others):
+            if layouts.intercepted() or any(x.requires_grad for x in others):
                 return None
             given = q, k, v
-            if torch.is_autocast_enabled(GPU):
+            if torch.is_autocast_enabled(layouts.GPU):
                 q, k, v = autocast(*given)
-            plan = _plans.get((choice, _layouts(q, k, v, *others)))
+            plan = _plans.get((choice, layouts.of(q, k, v, *others)))
             if plan is None:
                 return None
             if all(map(operator.is_, given, (q, k, v))):  # not cast
-                _recent[choice] = _with_recent(plan, _recent.get(choice, ()), *given, *others)
+                recent = _recent.get(choice, ())
+                _recent[choice] = layouts.with_recent(plan, recent, *given, *others)
     except (AttributeError, TypeError, RuntimeError):  # an argument that the checks will refuse
         return None
     return plan(q, k, v, others)
@@ -108,7 +96,7 @@ def remember(
     transposed : bool, default=False
         q, k, v and the results have the axes (batch, heads, seqlen, head_dim).
     """
-    if _intercepted() or not all(map(_is_plain, (q, k, v, *others))):
+    if layouts.intercepted() or not all(map(layouts.is_plain, (q, k, v, *others))):
         return
     if any(x.requires_grad for x in others):  # an error where PyTorch records gradients
         return
@@ -122,7 +110,7 @@ def remember(
         if len(_plans) >= MAX_PLANS:
             _plans.clear()
             _recent.clear()
-        _plans[choice, _layouts(q, k, v, *others)] = plan
+        _plans[choice, layouts.of(q, k, v, *others)] = plan
 
 
 def _choice(function, options, window_size):
@@ -130,92 +118,11 @@ def _choice(function, options, window_size):
 
     It has autocast's dtype, because `fits` knows only whether autocast is on.
     """
-    state = torch.are_deterministic_algorithms_enabled(), torch.get_autocast_dtype(GPU)
+    state = torch.are_deterministic_algorithms_enabled(), torch.get_autocast_dtype(layouts.GPU)
     choice = function, state, options, *map(type, options)
     if window_size is not NO_WINDOW:
         choice += window_size, *map(type, window_size)
     return choice
-
-
-def _layouts(*tensors):
-    """All that a call may depend on, apart from addresses.
-
-    Only the dispatcher's keys tell a view that is to be negated from the tensor itself.
-    """
-    layouts = ()
-    for x in tensors:
-        layouts += x.shape, x.stride(), x.dtype, x.get_device(), _dispatch_keys(x).raw_repr()
-    return layouts
-
-
-def _fitting(*tensors):
-    """Return a function that says whether other tensors have the same layouts, or perhaps not.
-
-    It is that of torch.compile: one call takes a fifth of the time of `_layouts`. It also says no
-    where one of the modes of `_intercepted`, of autocast or of inference is not as it is now, and
-    where one tensor comes twice.
-    """
-    if len(set(map(id, tensors))) < len(tensors):
-        return _never
-    try:
-        guards = torch._C._dynamo.guards.TensorGuards(
-            *tensors,
-            dynamic_dims_sizes=[[*x.shape] for x in tensors],
-            dynamic_dims_strides=[[*x.stride()] for x in tensors],
-        )
-        return guards.check if guards.check(*tensors) else _never
-    except (AttributeError, TypeError, RuntimeError):  # another version of PyTorch
-        return _never
-
-
-def _never(*tensors):
-    return False
-
-
-def _that_fits(recent, *tensors):
-    """Return the first of some recent plans, or backward passes, for these tensors, or None."""
-    if launching.enabled:
-        for fits, known in recent:
-            if fits(*tensors):
-                return known
-    return None
-
-
-def _with_recent(known, recent, *tensors):
-    """Return pairs of a check and its plan: `known` for these tensors, then the recent ones."""
-    if not known.fits(*tensors):  # of other modes
-        known.fits = _fitting(*tensors)
-    return (known.fits, known), *recent[: MAX_RECENT - 1]
-
-
-def _is_plain(x):
-    """Whether data_ptr() of a tensor says all, and its memory is that of a GPU."""
-    return x.device.type == GPU and _dispatch_keys(x).raw_repr() in _plain_kinds(GPU)
-
-
-@functools.cache
-def _plain_kinds(device):
-    """The dispatch keys of plain tensors on a device, made in inference mode or not.
-
-    A subclass, and a tensor that torch.func transforms, have more keys.
-    """
-    plain = []
-    for inference in (False, True):
-        with torch.inference_mode(inference):
-            plain.append(_dispatch_keys(torch.empty(0, device=device)).raw_repr())
-    return frozenset(plain)
-
-
-def _intercepted():
-    """Whether something wants to see the operators that are called now, or replays are off."""
-    return (
-        torch.compiler.is_dynamo_compiling()
-        or not (HAS_INTERNALS and launching.enabled)
-        or _num_dispatch_modes() != 0  # fake tensors, a count of operations, …
-        or _transforms_are_active()  # torch.func
-        or _is_tracing()  # torch.jit.trace
-        or forward_ad._current_level >= 0
-    )
 
 
 @dataclass(eq=False, slots=True)
@@ -255,13 +162,13 @@ class Plan:
         ``fits(q, k, v, *others)`` says whether these tensors have the layouts of the plan, or
         perhaps not.
     recent : tuple of (callable, Backward)
-        Those of `backward` that were used last, as of `_with_recent`.
+        Those of `backward` that were used last, as of `layouts.with_recent`.
     """
 
     def __init__(self, arguments, drops, transposed):
         self.arguments, self.drops, self.transposed = arguments, drops, transposed
         self.forward, self.backward = None, {}
-        self.fits, self.recent = _never, ()
+        self.fits, self.recent = layouts.never, ()
 
     def find_forward(self, q, k, v, others):
         """Find the replay of a call that has run; return whether there is one."""
@@ -286,12 +193,12 @@ class Plan:
 
     def gradients(self, given, seed):
         """Return dq, dk, dv for ``given = dout, q, k, v, out, lse, *others``."""
-        known = layouts = None
+        known = key = None
         if not (torch.compiler.is_dynamo_compiling() or torch.is_grad_enabled()):
             if forward_ad._current_level < 0:
-                known = _that_fits(self.recent, *given)
+                known = layouts.that_fits(self.recent, *given)
             if known is None:
-                known, layouts = self._find_backward(given)
+                known, key = self._find_backward(given)
         dout, q, k, v, out, lse, *others = given
         if known:
             if known.copies_dout:
@@ -300,29 +207,29 @@ class Plan:
                 return known.replay(given, seed)
             except RefusedError:
                 pass
-        copies_dout = layouts is not None and dout.stride(-1) != 1  # a sum's gradient, for instance
+        copies_dout = key is not None and dout.stride(-1) != 1  # a sum's gradient, for instance
         if copies_dout:
             dout = self._contiguous(dout)
         function, arguments = self.arguments(*self._ours(q, k, v), others, seed)
         gradients = operators.GRADIENTS[function]
         arguments = *self._ours(dout, out), lse, *arguments
         results = gradients(*arguments)
-        if layouts and not known and (found := operators.replay_of(gradients, *arguments)):
+        if key and not known and (found := operators.replay_of(gradients, *arguments)):
             replay = self._replay_with_axes(found, 3)
-            self.backward[layouts] = Backward(_fitting(*given), copies_dout, replay)
+            self.backward[key] = Backward(layouts.check_of(*given), copies_dout, replay)
         return self._ours(*results)
 
     def _find_backward(self, given):
-        """Return the `Backward` for these tensors or None, and their layouts.
+        """Return the `Backward` for these tensors or None, and their key.
 
         Both are None where the operator has to be called.
         """
-        if _intercepted() or not _is_plain(given[0]):
+        if layouts.intercepted() or not layouts.is_plain(given[0]):
             return None, None
-        layouts = _layouts(*given)
-        if known := self.backward.get(layouts):
-            self.recent = _with_recent(known, self.recent, *given)
-        return known, layouts
+        key = layouts.of(*given)
+        if known := self.backward.get(key):
+            self.recent = layouts.with_recent(known, self.recent, *given)
+        return known, key
 
     def _contiguous(self, x):
         """A copy of a tensor, contiguous with the axes of the operator."""
@@ -372,5 +279,5 @@ class Attention(torch.autograd.Function):
         return None, None, dq, dk, dv, *ctx.nones
 
 
-# Function.apply without its care for torch.func, which `_intercepted` excludes: 2 µs less.
+# Function.apply without its care for torch.func, which `layouts.intercepted` excludes: 2 µs less.
 _with_gradients = super(torch.autograd.Function, Attention).apply

@@ -274,7 +274,7 @@ def flash_attn_with_kvcache(
     if k is not None:
         _append(k_cache, v_cache, k, v, block_table, seq_lens)
         seq_lens = seq_lens + k.shape[1]
-    tensors = q, k_cache, v_cache, seq_lens, block_table, alibi_slopes
+    tensors = q, k_cache, v_cache, block_table, seq_lens, alibi_slopes
     numbers = causal, window_size, softcap, softmax_scale
     out, lse = operators.flash_decode(*tensors, *numbers)
     return (out, lse) if return_softmax_lse else out

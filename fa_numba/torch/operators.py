@@ -1,30 +1,40 @@
 """The operators that PyTorch knows as torch.ops.fa_numba.flash_attn and so on.
 
 Each has an implementation, which runs a job of fa_numba, and a fake one, from which `torch.compile`
-learns shapes and dtypes. The forward passes have gradients, by operators of their own, which take
-dout, out and lse before the arguments of the forward pass. All have flash-attention's layout.
+learns shapes and dtypes. The forward passes have gradients, by operators of their own. All have
+flash-attention's layout. The code that `torch.compile` generates calls them; so a call that was
+made before is a replay here too (`_replaying`).
 
 `torch.library.custom_op` would need fewer lines, but a call with gradients takes it several times
 as long.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
+from torch.autograd import forward_ad
 
 from fa_numba.checks import torch_calls
-from fa_numba.torch import jobs
+from fa_numba.runtime.replay import RefusedError
+from fa_numba.torch import jobs, layouts
+
+MAX_CHOICES = 1024  # of an operator and its options
 
 QKV, STARTS = "Tensor q, Tensor k, Tensor v", "Tensor cu_seqlens_q, Tensor cu_seqlens_k"
-CACHES = "Tensor q, Tensor k_cache, Tensor v_cache, Tensor seq_lens, Tensor? block_table"
+CACHES = "Tensor q, Tensor k_cache, Tensor v_cache, Tensor? block_table, Tensor seq_lens"
 SLOPES, SEED = "Tensor? alibi_slopes", "Tensor? seed"
 NUMBERS = "bool causal, SymInt[] window_size, float softcap, float? softmax_scale"
-# Tensors come before numbers. `deterministic` concerns the gradients alone.
+# Tensors come before numbers, the seed as the last of them. `deterministic` concerns the gradients
+# alone. PyTorch keeps compiled graphs on disk, so the arguments of gradients must keep their order.
 ATTENTION = f"{QKV}, {SLOPES}, {SEED}, {NUMBERS}, bool deterministic, float dropout_p"
 PACKED = f"{QKV}, {STARTS}, {SLOPES}, {NUMBERS}, bool deterministic"
 CACHED = f"{CACHES}, {SLOPES}, {NUMBERS}"
-RESULTS = "Tensor dout, Tensor out, Tensor lse"
+RESULTS = "Tensor dout, Tensor out, Tensor lse"  # of gradients: before q, k, v
 
 _library = torch.library.Library("fa_numba", "DEF")
 _job_calls = {}  # of each operator: the function that names its job
+_recent = {}  # of each operator with its options: `layouts.with_recent`
 
 
 def _define(name, arguments, num_results, job_call, fake):
@@ -46,6 +56,7 @@ def _define(name, arguments, num_results, job_call, fake):
         job, tensors, options = job_call(*arguments)
         return jobs.run(job, *tensors, **options)
 
+    implementation = _replaying(name, arguments, implementation)
     results = ", ".join(["Tensor"] * num_results)
     tags = (torch.Tag.pt2_compliant_tag,)
     _library.define(f"{name}({arguments}) -> ({results})", tags=tags)
@@ -61,6 +72,64 @@ def replay_of(operator, *arguments):
     """Return the replay of an operator's call on a GPU that was made before, or None."""
     job, tensors, options = _job_calls[operator](*arguments)
     return jobs.replay_of(job, *tensors, **options)
+
+
+@dataclass(eq=False, slots=True)
+class Known:
+    """A replay of an operator's call, and what says whether other tensors have its layouts."""
+
+    fits: Callable
+    replay: Callable
+
+
+def _replaying(name, schema, function):
+    """Return an implementation of an operator in which a call that was made before is a replay.
+
+    Parameters
+    ----------
+    name, schema : str
+        Of the operator: its name and its arguments.
+    function : callable
+        Its implementation for all other calls.
+    """
+    num_tensors, has_seed = schema.count("Tensor"), SEED in schema
+    num_given, is_gradient = num_tensors - has_seed, RESULTS in schema
+
+    def implementation(*arguments):
+        given = [x for x in arguments[:num_given] if x is not None]
+        if is_gradient:  # in the order of the job
+            dout, out, lse, q, k, v, *others = given
+            given = dout, q, k, v, out, lse, *others
+        causal, window_size, *others = arguments[num_tensors:]
+        choice = name, len(given), causal, *window_size, *others
+        known = layouts.that_fits(_recent.get(choice, ()), *given)
+        if known and forward_ad._current_level < 0:
+            seed = arguments[num_given] if has_seed else None
+            try:
+                if seed is None:
+                    return known.replay(given)
+                if not torch.cuda.is_current_stream_capturing():
+                    return known.replay(given, seed.item())
+            except RefusedError:
+                pass
+        results = function(*arguments)
+        if known is not None or not _can_be_replayed(given):
+            return results
+        if found := replay_of(getattr(torch.ops.fa_numba, name).default, *arguments):
+            if len(_recent) >= MAX_CHOICES:
+                _recent.clear()
+            known, recent = Known(layouts.never, found), _recent.get(choice, ())
+            _recent[choice] = layouts.with_recent(known, recent, *given)
+        return results
+
+    return implementation
+
+
+def _can_be_replayed(tensors):
+    """Whether replays are on, and nothing but an operator's results is asked for."""
+    if layouts.intercepted() or not all(map(layouts.is_plain, tensors)):
+        return False
+    return not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
 
 
 # Jobs of the operators
@@ -109,7 +178,7 @@ def _flash_attn_varlen_grad(
     return jobs.flash_attn_varlen_grad, tensors, options
 
 
-def _flash_decode(q, k_cache, v_cache, seq_lens, block_table, *options):
+def _flash_decode(q, k_cache, v_cache, block_table, seq_lens, *options):
     if block_table is None:
         return jobs.flash_decode, (q, k_cache, v_cache, seq_lens), _options(*options)
     tensors = q, k_cache, v_cache, block_table, seq_lens
@@ -151,16 +220,16 @@ GRADIENTS = {flash_attn: flash_attn_grad, flash_attn_varlen: flash_attn_varlen_g
 # Gradients
 
 
-def _add_gradients(name, forward, backward, num_tensors):
+def _add_gradients(name, schema, forward, backward):
     """Let `backward` compute the gradients of q, k and v of an operator.
 
     Parameters
     ----------
-    name : str
+    name, schema : str
+        Of the forward pass.
     forward, backward : operators
-    num_tensors : int
-        Number of tensors, or None in their place, among forward's arguments. They come first.
     """
+    num_tensors = schema.count("Tensor")  # or None in their place
 
     class Attention(torch.autograd.Function):
         @staticmethod
@@ -187,22 +256,17 @@ def _add_gradients(name, forward, backward, num_tensors):
         def backward(ctx, *_):
             torch_calls.refuse_second_derivatives()
 
-    def implement(operator, function):
+    def implement(name, schema, function):
         def implementation(*arguments):
             if torch._C._are_functorch_transforms_active():  # vmap has become a loop by here
                 torch_calls.refuse_transforms()
             return function.apply(*arguments)
 
-        _library.impl(operator, implementation, "Autograd")
+        _library.impl(name, _replaying(name, schema, implementation), "Autograd")
 
-    implement(name, Attention)
-    implement(f"{name}_grad", Gradients)
+    implement(name, schema, Attention)
+    implement(f"{name}_grad", f"{RESULTS}, {schema}", Gradients)
 
 
-_add_gradients("flash_attn", flash_attn, flash_attn_grad, num_tensors=ATTENTION.count("Tensor"))
-_add_gradients(
-    "flash_attn_varlen",
-    flash_attn_varlen,
-    flash_attn_varlen_grad,
-    num_tensors=PACKED.count("Tensor"),
-)
+_add_gradients("flash_attn", ATTENTION, flash_attn, flash_attn_grad)
+_add_gradients("flash_attn_varlen", PACKED, flash_attn_varlen, flash_attn_varlen_grad)

@@ -5,7 +5,7 @@ import functools
 import torch
 
 from fa_numba.checks import torch_calls
-from fa_numba.torch import eager
+from fa_numba.torch import eager, padding
 from fa_numba.torch.autocast import autocast
 from fa_numba.torch.flash import attention_arguments
 from fa_numba.torch.seed import draw_seed
@@ -30,8 +30,11 @@ def scaled_dot_product_attention(
     query : tensor of shape (batch, num_heads, seqlen_q, head_dim), float32, float16 or bfloat16
     key, value : tensors of shape (batch, num_kv_heads, seqlen_k, head_dim), dtype of query
         All three may lack the axis of heads. Any strides; head_dim from 1 to 256.
-    attn_mask : None
-        A mask is refused.
+    attn_mask : boolean tensor, default=None
+        False hides a key. A mask of keys, of a shape such as (batch, 1, 1, seqlen_k), may hide any.
+        One with an axis of queries, (batch, 1, seqlen_q, seqlen_k), is read, which waits for the
+        GPU: it must be the same for all queries; or causal, aligned bottom right, within one run of
+        keys of each row. There is no dropout with a mask.
     dropout_p : float, default=0.0
         As for `flash_attn_func`.
     is_causal : bool, default=False
@@ -62,6 +65,8 @@ def scaled_dot_product_attention(
     torch_calls.check_tensors(query=query, key=key, value=value)
     query, key, value = autocast(query, key, value)
     torch_calls.check_sdpa(query, key, value, enable_gqa)
+    if attn_mask is not None:
+        return _masked(query, key, value, attn_mask, scale)
     no_heads = query.ndim == 3
     if no_heads:
         query, key, value = (x.unsqueeze(1) for x in (query, key, value))
@@ -88,3 +93,20 @@ def scaled_dot_product_attention(
         call = "scaled_dot_product_attention", query, key, value, (), options, eager.NO_WINDOW
         eager.remember(*call, arguments, drops=dropout_p != 0, transposed=True)
     return out
+
+
+def _masked(query, key, value, attn_mask, scale):
+    """Attention with a mask: see `fa_numba.torch.padding`."""
+    torch_calls.check_tensors(query=query, attn_mask=attn_mask)
+    seen = torch_calls.check_mask(attn_mask, query, key)
+    no_heads = query.ndim == 3
+    if no_heads:
+        query, key, value = (x.unsqueeze(1) for x in (query, key, value))
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    if (keys := padding.keys_of(seen)) is not None:
+        out = padding.attend_to_keys(q, k, v, keys, softmax_scale=scale)
+    elif run := padding.causal_run_of(seen):
+        out = padding.attend_to_run(q, k, v, run[0], True, run[1], softmax_scale=scale)
+    else:
+        torch_calls.refuse_mask(attn_mask)
+    return out[:, :, 0] if no_heads else out.transpose(1, 2)
