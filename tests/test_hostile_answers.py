@@ -406,7 +406,8 @@ def test_no_process_is_left_behind(tmp_path, sign, front):
     (path,) = tmp_path.glob("exercises/test_ex*")
     path.write_text(GRADER.replace("CHECK = 0.4", "CHECK = 100"))
     marker = f"MARKER=hostile-{os.getpid()}-{sign}-{front}"
-    env = environment() | dict([marker.split("=")])
+    (scratch := tmp_path / "temporary").mkdir()
+    env = environment() | dict([marker.split("=")], TMPDIR=str(scratch))
     check = [sys.executable, "-m", "fa_numba.workbook.cli", "check", "ex70a"]
     run = subprocess.Popen(
         command() if front == "pytest" else check, cwd=tmp_path, env=env,
@@ -416,6 +417,7 @@ def test_no_process_is_left_behind(tmp_path, sign, front):
     while not any("forkserver" in c for c in children_of(marker)) and time.monotonic() < until:
         time.sleep(0.1)
     time.sleep(2)  # the answer hangs now
+    assert list(scratch.glob("answer-*"))
     if sign == signal.SIGINT:
         os.killpg(run.pid, sign)  # a terminal sends it to the whole group
     else:
@@ -425,3 +427,4 @@ def test_no_process_is_left_behind(tmp_path, sign, front):
     while (left := children_of(marker)) and time.monotonic() < until:
         time.sleep(0.1)
     assert not left
+    assert not list(scratch.iterdir())

@@ -6,7 +6,6 @@ import ast
 import contextlib
 import os
 import re
-import shutil
 import signal
 import socket
 import tempfile
@@ -138,7 +137,7 @@ class Answer:
             "forbidden": [str(p) for p in forbidden],
             "memory": None if gpu else int(self.limits.memory_gib * 2**30),
         }
-        self.process = self.channel = None
+        self.process = self.channel = self.folder = None
         self.generation = 0  # of the process: objects of an earlier one are gone
         self.meter = None
         self.spent_before = 0.0  # in the checks before this one
@@ -160,12 +159,13 @@ class Answer:
         if self.generation > self.limits.restarts:
             raise Ended(f"not run: {self.path.name} has hung or crashed {self.generation} times")
         self.generation += 1
-        self.folder = tempfile.mkdtemp(prefix="answer-")
+        # Its finalizer removes the folder even if the judge is interrupted in the next lines.
+        self.folder = tempfile.TemporaryDirectory(prefix="answer-", ignore_cleanup_errors=True)
         self.output, self.dump = tempfile.TemporaryFile(), tempfile.TemporaryFile()
         self.output_from = 0
         ours, theirs = socket.socketpair()
         fds = [theirs.fileno(), self.output.fileno(), self.dump.fileno()]
-        self.process = processes.start(*fds, self.options | {"folder": self.folder})
+        self.process = processes.start(*fds, self.options | {"folder": self.folder.name})
         theirs.close()
         self.channel = Channel(ours)
         until = time.monotonic() + START_SECONDS
@@ -190,7 +190,9 @@ class Answer:
             self.process = self.channel = None
             self.output.close()
             self.dump.close()
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if self.folder is not None:
+            self.folder.cleanup()
+            self.folder = None
 
     def begin_check(self, name):
         """A new check: a new allowance, and a new process if the last one has ended."""
