@@ -49,7 +49,7 @@ def grade_all(
     exercises: list[Exercise], *, impl: str = "exercises", verbose: bool = False
 ) -> Report:
     """Grade the given exercises: pytest judges, and each answer runs in a process of its own."""
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as answer:  # nameless: gone if we are killed
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as answer:  # has no name: nothing stays
         command = [sys.executable, "-m", "pytest", *(str(e.grader) for e in exercises)]
         command += [f"--impl={impl}", f"--grade-json=/dev/fd/{answer.fileno()}"]
         command += ["-p", "no:cacheprovider"]

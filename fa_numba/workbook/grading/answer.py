@@ -17,7 +17,7 @@ import numpy as np
 from fa_numba.workbook.grading import processes
 from fa_numba.workbook.grading.failures import AnswerError, rebuild
 from fa_numba.workbook.grading.judge_codec import JudgeCodec
-from fa_numba.workbook.grading.limits import AFTER_ENDLESS, GRACE, Limits
+from fa_numba.workbook.grading.limits import AFTER_ENDLESS, GRACE, MOST_HUNG, Limits
 from fa_numba.workbook.grading.wire import Channel, Closed, Codec, WireError
 
 START_SECONDS = 60
@@ -43,27 +43,32 @@ class Meter:
     It is processor time, so that a busy machine makes no answer wrong, and the time in which the
     process sleeps though it has been asked for something. Where the system does not tell, it is
     the clock on the wall.
+
+    An answer that has not come back is charged half the clock, at most 2.5 times its own time: so a
+    loop without an end is found on a busy machine too.
     """
 
     def __init__(self, pid):
         self.pid, self.before = pid, processes.cpu_seconds(pid)
-        self.waited = self.used = 0.0
+        self.waited = self.used = self.clock = 0.0
         self.begin_request()
 
     def begin_request(self):
-        self.begin = self.last = time.monotonic()
-        self.used_before = self.used
+        self.last = time.monotonic()
+        self.before_request = self.used, self.clock
         self.last_cpu = None
 
     @property
     def of_request(self):
-        """Seconds of the request under way."""
-        return self.used - self.used_before
+        """Seconds of the request under way: its own, and by the clock."""
+        used, clock = self.before_request
+        return self.used - used, self.clock - clock
 
     def read(self):
         """Seconds spent so far; called again and again while a request is under way."""
         now = time.monotonic()
         passed, self.last = now - self.last, now
+        self.clock += passed
         cpu, state = processes.cpu_and_state(self.pid)
         if self.before is None:
             self.waited += passed
@@ -87,6 +92,11 @@ class Meter:
         if self.before is not None and cpu is not None:
             self.used = cpu - self.before + self.waited
         return self.used
+
+
+def charged(used, clock):
+    """Seconds for which an answer is stopped, from its own and those by the clock."""
+    return max(used, min(clock / 2, 2.5 * used))
 
 
 class PlainJudgeCodec(Codec):
@@ -143,8 +153,9 @@ class Answer:
         self.spent_before = 0.0  # in the checks before this one
         self.callbacks = []  # functions of the grader's that the answer may call
         self.ended = None  # why there is no process in this check any more
-        self.hung = set()  # checks in which the answer had to be stopped
+        self.hung = {}  # checks in which the answer had to be stopped, or failed late: what it did
         self.endless = False  # whether it looked endless in one of them
+        self.check = None
         self.classes = {}
         self.output_from = 0
         self.tracing = []
@@ -201,7 +212,13 @@ class Answer:
             self.spent_before += self.spent
             self.meter = None
         if name in self.hung:
-            self.ended = Ended("not run: another case of this check did not end")
+            self.ended = Ended(f"not run: another case of this check {self.hung[name]}")
+        elif len(self.hung) >= MOST_HUNG:
+            first, second = list(self.hung.values())[:2]
+            both = (
+                f"two checks before {first}" if first == second else "two checks before took long"
+            )
+            self.ended = Ended(f"not run: {both}")
         elif self.spent_before > self.limits.seconds_in_all * self.slower:
             limit = _seconds(self.limits.seconds_in_all)
             self.ended = Ended(f"not run: the checks before have used up the {limit} for all")
@@ -270,6 +287,8 @@ class Answer:
         writing.write_back(reply["changed"], buffers)
         if "error" in reply:
             error = rebuild(reply["error"], self.own_class, self.path.name)
+            if charged(*self.meter.of_request) > self.limit * AFTER_ENDLESS:  # memory, recursion
+                self.hung[self.check] = f"took {_seconds(self.spent)} and failed"
             error.from_answer = True
             raise error
         for i, data in zip(self._mutable(args), reply.get("arguments", [0, []])[1], strict=False):
@@ -287,7 +306,8 @@ class Answer:
         left = max(self.limits.seconds_in_all * self.slower - self.spent_before, 0) + self.limit
 
         def wait():
-            if meter.read() > min(self.patience, left):
+            used = meter.read()
+            if charged(used, meter.clock) > self.patience or used > left:
                 raise TimeoutError
 
         try:
@@ -298,7 +318,7 @@ class Answer:
                 reply, buffers = self.channel.receive(wait)
             return reply, buffers
         except TimeoutError:
-            self._hangs(meter.of_request)
+            self._hangs(*meter.of_request)
         except Closed:
             self._ends_itself()
         except WireError as error:
@@ -317,16 +337,20 @@ class Answer:
         except Exception as error:  # goes through the answer, as it would without processes
             return {"raised": f"{type(error).__name__}: {error}"}, ()
 
-    def _hangs(self, used):
+    def _hangs(self, used, clock):
         where = self._line_now()
         if self.endless:
             why = f"stopped after {_seconds(self.spent)}, because another check did not end."
-        elif used < self.limit:  # of the check alone: calls before it have ended
+        elif charged(used, clock) < self.limit:  # of the check alone: calls before it have ended
             why = f"slow: stopped after {_seconds(self.spent)}, the limit is {_seconds(self.limit)}"
         else:
-            why = f"stopped after {_seconds(used)}: is there a loop that does not end?"
+            busy = (
+                f" on a busy machine, {_seconds(used)} of them its own" if used < self.limit else ""
+            )
+            after = _seconds(clock if busy else used)
+            why = f"stopped after {after}{busy}: is there a loop that does not end?"
             self.endless = True
-        self.hung.add(getattr(self, "check", None))
+        self.hung[self.check] = "did not end"
         self._end(why + (f" {where}" if where else ""))
 
     def _ends_itself(self):
