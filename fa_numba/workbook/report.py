@@ -63,6 +63,8 @@ class Check:
         Mistakes that explain the failure, each by itself; the likeliest first.
     where : str
         The first wrong place.
+    only_where : str
+        A sentence on what failures have in common that no check like them has which passes.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Check:
     output: str = ""
     causes: list[str] = field(default_factory=list)
     where: str = ""
+    only_where: str = ""
 
     @property
     def behaviour(self) -> str:
@@ -128,7 +131,7 @@ class Graded:
         A failure by itself often has several explanations; the mistake is the one that they share.
         """
         failed = self.failed
-        telling = [c for c in failed if not _says_little(c)] or failed
+        telling = [c for c in failed if not says_little(c)] or failed
         votes = Counter(cause for c in telling for cause in dict.fromkeys(c.causes))
         cause, number = max(votes.items(), key=lambda item: item[1], default=("", 0))
         return cause if 2 * number >= len(telling) else ""
@@ -141,9 +144,7 @@ class Graded:
         results is mostly the same mistake in other words.
         """
         cause = self.likely_cause
-        return min(
-            self.failed, key=lambda c: (_says_little(c), cause not in c.causes), default=None
-        )
+        return min(self.failed, key=lambda c: (says_little(c), cause not in c.causes), default=None)
 
     @property
     def lead(self) -> str:
@@ -161,6 +162,11 @@ class Graded:
         place = f", {first.where}" if first.where and first.where not in cause else ""
         end = "" if cause.endswith("?") else "."
         return f"{line}: {cause.rstrip('.')}{end} First: {first.name}{place}"
+
+    @property
+    def only_where(self) -> str:
+        """What sets the failures apart, as their checks say."""
+        return self.first_failure.only_where if self.failed else ""
 
     def folded(self) -> tuple[int, list[tuple[str, str]]]:
         """Number of failures like the first, and (outcome, name) of the others that do not pass."""
@@ -201,7 +207,7 @@ def _named(first: Check, others: list[Check]) -> str:
     return f"{first.behaviour} ({len(others) + 1} cases)"
 
 
-def _says_little(check: Check) -> bool:
+def says_little(check: Check) -> bool:
     return "compile" in check.name or check.message.startswith("not run")
 
 
@@ -285,8 +291,8 @@ class Report:
     def _checks(self, g: Graded, brief: bool) -> Iterator[tuple[str, str]]:
         """All checks where all is well or asked for; else the first failure, and names."""
         if self.verbose or g.first_failure is None:
-            if g.lead:
-                yield f"    {g.lead}", "bold"
+            for line in filter(None, (g.lead, g.only_where)):
+                yield f"    {line}", "bold"
             for row in g.rows():
                 yield f"    {MARKS[row.outcome]} {row.name}", COLOURS[row.outcome]
                 for line in row.message.splitlines():
@@ -297,7 +303,8 @@ class Report:
                 yield from self._printed(g.output)
             return
         first, (like_it, others) = g.first_failure, g.folded()
-        yield f"    {g.lead}", "bold"
+        for line in filter(None, (g.lead, g.only_where)):
+            yield f"    {line}", "bold"
         yield f"    {MARKS['failed']} {first.name}", COLOURS["failed"]
         for line in first.message.splitlines():
             yield f"        {line}", ""
@@ -353,7 +360,8 @@ class Report:
             return f"<div>{coloured(outcome, MARKS[outcome])} {escape(name)}{detail}</div>"
 
         head = f"{MARKS[g.state]} {g.exercise.short} · {g.exercise.title}"
-        lead = f'<div style="margin:.3em 0"><b>{escape(g.lead)}</b></div>' if g.lead else ""
+        lead = "<br>".join(escape(line) for line in (g.lead, g.only_where) if line)
+        lead = f'<div style="margin:.3em 0"><b>{lead}</b></div>' if lead else ""
         if self.verbose:
             rows = [row_of(row.outcome, row.name, row.message, row.output) for row in g.rows()]
         elif g.first_failure is None:

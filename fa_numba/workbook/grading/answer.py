@@ -15,9 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from fa_numba.workbook.grading import processes
+from fa_numba.workbook.grading.factors import Recorder
 from fa_numba.workbook.grading.failures import AnswerError, rebuild
 from fa_numba.workbook.grading.judge_codec import JudgeCodec
 from fa_numba.workbook.grading.limits import AFTER_ENDLESS, GRACE, MOST_HUNG, Limits
+from fa_numba.workbook.grading.proxies import Kernel
 from fa_numba.workbook.grading.wire import Channel, Closed, Codec, WireError
 
 START_SECONDS = 60
@@ -161,6 +163,8 @@ class Answer:
         self.tracing = []
         self.never_written = False  # whether the last launch left NaN where there was NaN
         self.reference = reference
+        self.recorder = Recorder(reference)
+        self.parameter_names = {}
 
     # --- the process
 
@@ -208,6 +212,7 @@ class Answer:
     def begin_check(self, name):
         """A new check: a new allowance, and a new process if the last one has ended."""
         self.check, self.ended = name, None
+        self.recorder.begin()
         if self.meter is not None:
             self.spent_before += self.spent
             self.meter = None
@@ -273,13 +278,18 @@ class Answer:
             message["errstate"] = state
         if self.tracing:
             message["tracing"] = True
-        reply, buffers = self._exchange(message, writing.buffers)
+        made = None
         try:
-            return self._take(reply, buffers, writing, args)
+            reply, buffers = self._exchange(message, writing.buffers)
+            made = self._take(reply, buffers, writing, args)
+            return made
         except (WireError, LookupError, ValueError, TypeError, RecursionError) as error:
             if getattr(error, "from_answer", False):
                 raise
             self._end(f"{self.path.name} has sent a message that is no answer")
+        finally:
+            if do == "call":
+                self.recorder.call(of.__name__, args, kwargs or {}, kernels_in(made))
 
     def _take(self, reply, buffers, writing, args):
         writing.buffers = buffers
@@ -404,6 +414,12 @@ class Answer:
         A kernel that the learner has named or nested otherwise is told by their number: those of
         the statement's kernels with as many parameters must agree on their names.
         """
+        key = kernel._owner, number
+        if key not in self.parameter_names:
+            self.parameter_names[key] = self._parameters(kernel, number)
+        return self.parameter_names[key]
+
+    def _parameters(self, kernel, number):
         if self.reference is None:
             return None
         outer, *inner = kernel._owner.split(".<locals>.")
@@ -447,6 +463,12 @@ class Answer:
             )
             self.classes[key] = type(key, (base,), {"_answer_number": number})
         return self.classes[key]
+
+
+def kernels_in(value):
+    """Numbers of the kernels that a call returned, alone or in a tuple."""
+    items = value if isinstance(value, tuple) else (value,)
+    return [x._number for x in items if isinstance(x, Kernel)]
 
 
 def _line(path, number):
