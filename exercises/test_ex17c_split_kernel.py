@@ -187,7 +187,9 @@ def check(exercise, step, num_splits=3, BLOCK_N=8):
         if len(wrong):
             at = tuple(int(i) for i in wrong[0])
             b, head = at[:2]
-            cause = likely_cause(step, num_splits, BLOCK_N, got)
+            cause = likely_cause(step, num_splits, BLOCK_N, got) or cause_of_owners(
+                exercise, int(step.seq_lens[b]), num_splits, BLOCK_N
+            )
             splits = "1 split" if num_splits == 1 else f"{num_splits} splits"
             raise Wrong(
                 f"the partial results, combined: {name}{list(at)} must be {want[at]:.7g}, got "
@@ -204,6 +206,20 @@ def owners(exercise, num_keys, num_splits, BLOCK_N):
     step.v_cache[0, :num_keys, 0] = np.eye(num_keys)
     out_partial, _ = run(exercise, step, num_splits, BLOCK_N)
     return out_partial[:, 0, 0] > 0
+
+
+def cause_of_owners(exercise, num_keys, num_splits, BLOCK_N):
+    """What is wrong with the splits of a sequence of so many keys, or nothing."""
+    try:
+        times = owners(exercise, num_keys, num_splits, BLOCK_N).sum(axis=0)
+    except Exception:  # of another failure
+        return ""
+    if (times > 1).any():
+        whole = " A split takes whole tiles: cut at multiples of BLOCK_N, not at any key."
+        keys = np.flatnonzero(times > 1)
+        inside = (keys // BLOCK_N != keys[0] // BLOCK_N).any() or len(keys) < BLOCK_N
+        return "Some keys belong to two splits." + whole * bool(inside)
+    return "Some keys belong to no split." if (times == 0).any() else ""
 
 
 def test_one_split(exercise):

@@ -18,6 +18,20 @@ def unwritten(*shape):
     return np.full(shape, np.nan, np.float32)
 
 
+def exchanged(right, threads_x, threads_y):
+    """(sentence, result) where x counts the rows: some elements then have no thread.
+
+    Parameters
+    ----------
+    right : (rows, cols) array
+    threads_x, threads_y : int
+        Threads of the launch along each axis, of all thread blocks together.
+    """
+    row, col = np.indices(right.shape)
+    result = np.where((row < threads_x) & (col < threads_y), right, np.nan)
+    return "x and y are exchanged: x is the column, y the row.", result
+
+
 def expect_elements(got, want, *, name="out", case="", mistakes=None, rtol=0.0):
     """Fail with the first element that is wrong.
 

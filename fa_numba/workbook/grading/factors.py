@@ -1,7 +1,7 @@
 """What sets the failing checks of an exercise apart: sizes, options, shapes of thread blocks.
 
-Each request of a check has traits: phrases such as "K is not a multiple of TILE". A check has those
-of all its requests. A trait is told that all failing checks have, and no passing check that compares
+Each request of a check has traits, phrases such as "K is not a multiple of TILE"; a check has those
+of all its requests. A trait is told that all failing checks have, and no passing one that compares
 the same: so the sentence is true of the checks by construction.
 """
 
@@ -24,6 +24,7 @@ TILE = re.compile(r"B_|BLOCK|TILE|CHUNK|PAGE_SIZE|page_size|tile|chunk")
 LIMITS = 16, 32, 64, 128, 256, 1024
 EXP_OVERFLOWS = 88
 LARGEST = 1 << 20  # elements of an array whose values are looked at
+MOST_TOLD = 3  # traits of one rank that come together
 PLAIN = range(5)  # ranks of traits that tell much; others need more checks to speak
 
 
@@ -63,12 +64,14 @@ def only_where(failed: list[Evidence], passed: list[Evidence]) -> str:
         kept = [
             p for p in group[0].traits if all(p in e.traits for e in group) and p not in foreign
         ]
-        if len(group) < 2 or len(compared) < 3:
+        if min(len(group), len(compared)) < 3 or len(group) + len(compared) < 10:
             kept = [p for p in kept if group[0].traits[p] in PLAIN]
         if kept and len(compared) >= 2:
-            phrase = min(kept, key=group[0].traits.get)
-            phrase = phrase if phrase.startswith("with") else f"where {phrase}"
+            best = min(group[0].traits[p] for p in kept)
+            told = [p for p in kept if group[0].traits[p] == best][:MOST_TOLD]
+            phrase = " and ".join(told) if best == 0 else f"where {' and '.join(told)}"
             who = f"All {len(group)} fail" if group is failed else f"{len(group)} of these fail"
+            who = "Both fail" if group is failed and len(group) == 2 else who
             who = "This fails" if len(group) == 1 else who
             return f"{who} only {phrase}; {len(compared)} checks like them pass elsewhere."
     return ""
@@ -114,7 +117,11 @@ class Recorder:
         """A kernel was launched."""
         names = names or [f"argument {i}" for i in range(len(args))]
         values = self.constants.get(number, {}) | dict(zip(names, args, strict=False))
-        self.traits |= launch_traits(grid, block) | traits_of(values, self.axes)
+        grid, block = (x if isinstance(x, tuple | list) else (x,) for x in (grid, block))
+        if not all(isinstance(n, int | np.integer) for n in (*grid, *block)):
+            return  # the engine will say so
+        sides = {f"blockDim.{a}": n for a, n in zip("xyz", block, strict=False)}
+        self.traits |= launch_traits(grid, block) | traits_of(values, self.axes, sides)
 
 
 def shapes_in(statement: str) -> dict[str, list[str]]:
@@ -127,8 +134,8 @@ def shapes_in(statement: str) -> dict[str, list[str]]:
     return found
 
 
-def traits_of(values: dict, axes: dict[str, list[str]]) -> dict[str, int]:
-    """The traits of one request: {phrase: rank}."""
+def traits_of(values: dict, axes: dict[str, list[str]], sides: dict = {}) -> dict[str, int]:  # noqa: B006
+    """The traits of one request: {phrase: rank}; `sides` are those of the thread block."""
     sizes, found = {}, {}
     for name, value in values.items():
         if isinstance(value, bool | np.bool_):
@@ -143,9 +150,10 @@ def traits_of(values: dict, axes: dict[str, list[str]]) -> dict[str, int]:
             found |= _values(name, value)
         elif isinstance(value, list | tuple | dict | set) and len(value) < 2:
             found[f"{name} is {'empty' if not value else 'of one item'}"] = 4
-    tiles = {n: v for n, v in sizes.items() if (TILE.match(n) or n.isupper()) and v > 1}
+    tiles = {n: v for n, v in sizes.items() if TILE.match(n) and v > 1}
+    sides = {n: int(v) for n, v in sides.items() if v > 1}
     for name, size in sizes.items():
-        found |= _of_a_size(name, size, {n: v for n, v in tiles.items() if TILE.match(n)})
+        found |= _of_a_size(name, size, tiles | sides)
     others = [n for n in sizes if n not in tiles and n.isidentifier()]
     for one, other in combinations(others, 2):
         if sizes[one] != sizes[other]:
@@ -178,6 +186,8 @@ def _values(name, array):
     if np.isneginf(array).any():
         found[f"{name} holds -inf"] = 7
     finite = np.abs(array[np.isfinite(array)])
+    if array.max() < 0:
+        found[f"{name} has only negative numbers"] = 5
     if (finite > EXP_OVERFLOWS).any():
         found[f"{name} holds numbers beyond ±{EXP_OVERFLOWS}"] = 7
     return found
@@ -187,12 +197,13 @@ def _of_a_size(name, size, tiles):
     found = {}
     if name not in tiles:
         for tile, length in tiles.items():
+            own = 2 * tile.startswith("blockDim")  # a constant says more
             if size % length:
-                found[f"{name} is not a multiple of {tile}"] = 1
+                found[f"{name} is not a multiple of {tile}"] = 1 + own
             if size > length:
-                found[f"{name} is more than {tile}"] = 2
+                found[f"{name} is more than {tile}"] = 2 + own
             elif size < length:
-                found[f"{name} is less than {tile}"] = 2
+                found[f"{name} is less than {tile}"] = 2 + own
     found[f"{name} is {size}" if size in (0, 1) else f"{name} is more than 1"] = 4
     if size % 2:
         found[f"{name} is odd"] = 6
@@ -203,10 +214,7 @@ def _of_a_size(name, size, tiles):
 
 
 def launch_traits(grid, block) -> dict[str, int]:
-    """Traits of a grid and a thread block, each a number or a tuple."""
-    grid, block = (
-        tuple(int(n) for n in (x if isinstance(x, tuple | list) else (x,))) for x in (grid, block)
-    )
+    """Traits of the sides of a grid and of a thread block."""
     found, threads = {}, math.prod(block)
     if threads > 32:
         found["a thread block has more than one warp"] = 3
@@ -259,8 +267,8 @@ def reached(function) -> frozenset[str]:
         for name in _names(code):
             known = value.__globals__.get(name)
             left.append(known)
-            if isinstance(known, types.ModuleType):
-                left += [getattr(known, n, None) for n in _names(code)]
+            if isinstance(known, types.ModuleType) and "graders" in known.__name__:
+                left += [vars(known).get(n) for n in _names(code)]
     return frozenset(found)
 
 
