@@ -8,7 +8,7 @@ import pytest
 
 from fa_numba import reference, simt
 from fa_numba.workbook.graders.attention import UNWRITTEN, expect_guard, guarded
-from fa_numba.workbook.graders.causes import Wrong
+from fa_numba.workbook.graders.causes import Wrong, diagnosis
 from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
 
 
@@ -211,7 +211,8 @@ def owners(exercise, num_keys, num_splits, BLOCK_N):
 def cause_of_owners(exercise, num_keys, num_splits, BLOCK_N):
     """What is wrong with the splits of a sequence of so many keys, or nothing."""
     try:
-        times = owners(exercise, num_keys, num_splits, BLOCK_N).sum(axis=0)
+        with diagnosis():
+            times = owners(exercise, num_keys, num_splits, BLOCK_N).sum(axis=0)
     except Exception:  # of another failure
         return ""
     if (times > 1).any():

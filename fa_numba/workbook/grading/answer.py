@@ -23,6 +23,7 @@ from fa_numba.workbook.grading.proxies import Kernel
 from fa_numba.workbook.grading.wire import Channel, Closed, Codec, WireError
 
 START_SECONDS = 60
+MOST_COMPILING = 30  # seconds of one compilation
 MOST_OUTPUT = 20_000  # bytes of output in one check
 FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
 SIGNALS = {
@@ -46,7 +47,7 @@ class Meter:
     process sleeps though it has been asked for something. Where the system does not tell, it is
     the clock on the wall.
 
-    An answer that has not come back is charged half the clock, at most 2.5 times its own time: so a
+    An answer that has not come back is charged half the clock, at most twice its own time: so a
     loop without an end is found on a busy machine too.
     """
 
@@ -88,6 +89,11 @@ class Meter:
         if self.before is None:
             self.read()
 
+    def forget_request(self, used):
+        """Go on as if the request had not been: so many seconds were spent before it."""
+        self.waited -= self.read_now() - used
+        self.used, self.clock = used, self.before_request[1]
+
     def read_now(self):
         """Seconds spent, between two requests."""
         cpu = processes.cpu_seconds(self.pid)
@@ -98,7 +104,7 @@ class Meter:
 
 def charged(used, clock):
     """Seconds for which an answer is stopped, from its own and those by the clock."""
-    return max(used, min(clock / 2, 2.5 * used))
+    return max(used, min(clock / 2, 2 * used))
 
 
 class PlainJudgeCodec(Codec):
@@ -314,10 +320,16 @@ class Answer:
         meter = self.meter
         meter.begin_request()
         left = max(self.limits.seconds_in_all * self.slower - self.spent_before, 0) + self.limit
+        compiles = message["do"] == "gpu_ready"  # the compiler's time is not the learner's
+        used_before = meter.read_now() if compiles else 0.0
 
         def wait():
             used = meter.read()
-            if charged(used, meter.clock) > self.patience or used > left:
+            if compiles:
+                stop = used - used_before > MOST_COMPILING * self.slower
+            else:
+                stop = charged(used, meter.clock) > self.patience or used > left
+            if stop:
                 raise TimeoutError
 
         try:
@@ -335,6 +347,8 @@ class Answer:
             self._end(f"{self.path.name} has sent a message that is no answer: {error}")
         finally:
             meter.end_request()
+            if compiles:
+                meter.forget_request(used_before)
 
     def callback(self, reply, buffers):
         """Call a function of the grader's that was given to the answer; return what to send."""

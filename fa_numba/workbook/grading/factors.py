@@ -19,13 +19,16 @@ from pathlib import Path
 
 import numpy as np
 
+from fa_numba.workbook.graders.causes import diagnosing
+
 SHAPE = re.compile(r"\b((?:\w+, )*\w+):?\s+(?:is )?\(([^()\n]*)\)")  # of a statement: x, y (n, d)
 TILE = re.compile(r"B_|BLOCK|TILE|CHUNK|PAGE_SIZE|page_size|tile|chunk")
 LIMITS = 16, 32, 64, 128, 256, 1024
 EXP_OVERFLOWS = 88
 LARGEST = 1 << 20  # elements of an array whose values are looked at
+UNTILED = {"batch", "num_heads", "num_kv_heads", "heads"}  # axes that no kernel here cuts
 MOST_TOLD = 3  # traits of one rank that come together
-PLAIN = range(5)  # ranks of traits that tell much; others need more checks to speak
+PLAIN = range(4)  # ranks of traits that tell much; others need more checks to speak
 
 
 @dataclass
@@ -66,13 +69,12 @@ def only_where(failed: list[Evidence], passed: list[Evidence]) -> str:
         ]
         if min(len(group), len(compared)) < 3 or len(group) + len(compared) < 10:
             kept = [p for p in kept if group[0].traits[p] in PLAIN]
-        if kept and len(compared) >= 2:
+        if kept and len(group) >= 2 and len(compared) >= 2:
             best = min(group[0].traits[p] for p in kept)
             told = [p for p in kept if group[0].traits[p] == best][:MOST_TOLD]
             phrase = " and ".join(told) if best == 0 else f"where {' and '.join(told)}"
             who = f"All {len(group)} fail" if group is failed else f"{len(group)} of these fail"
             who = "Both fail" if group is failed and len(group) == 2 else who
-            who = "This fails" if len(group) == 1 else who
             return f"{who} only {phrase}; {len(compared)} checks like them pass elsewhere."
     return ""
 
@@ -105,7 +107,7 @@ class Recorder:
     def call(self, name, args, kwargs, made=()):
         """A function of the answer's was called; `made` are the numbers of kernels it returned."""
         names = self.parameters.get(name)
-        if names is None:
+        if names is None or diagnosing:
             return
         values = dict(zip(names, args, strict=False)) | kwargs
         for number in made:
@@ -118,9 +120,9 @@ class Recorder:
         names = names or [f"argument {i}" for i in range(len(args))]
         values = self.constants.get(number, {}) | dict(zip(names, args, strict=False))
         grid, block = (x if isinstance(x, tuple | list) else (x,) for x in (grid, block))
-        if not all(isinstance(n, int | np.integer) for n in (*grid, *block)):
-            return  # the engine will say so
-        sides = {f"blockDim.{a}": n for a, n in zip("xyz", block, strict=False)}
+        if diagnosing or not all(isinstance(n, int | np.integer) for n in (*grid, *block)):
+            return  # of the latter the engine will say so
+        sides = dict(zip("xyz", zip(grid, block, strict=False), strict=False))
         self.traits |= launch_traits(grid, block) | traits_of(values, self.axes, sides)
 
 
@@ -135,7 +137,17 @@ def shapes_in(statement: str) -> dict[str, list[str]]:
 
 
 def traits_of(values: dict, axes: dict[str, list[str]], sides: dict = {}) -> dict[str, int]:  # noqa: B006
-    """The traits of one request: {phrase: rank}; `sides` are those of the thread block."""
+    """The traits of one request: {phrase: rank}.
+
+    Parameters
+    ----------
+    values : dict of str to object
+        Arguments, and the constants that the kernel was made with.
+    axes : dict of str to list of str
+        As `shapes_in` finds them.
+    sides : dict of str to (int, int)
+        Of "x", "y", "z": the sides of the grid and of the thread block.
+    """
     sizes, found = {}, {}
     for name, value in values.items():
         if isinstance(value, bool | np.bool_):
@@ -151,12 +163,21 @@ def traits_of(values: dict, axes: dict[str, list[str]], sides: dict = {}) -> dic
         elif isinstance(value, list | tuple | dict | set) and len(value) < 2:
             found[f"{name} is {'empty' if not value else 'of one item'}"] = 4
     tiles = {n: v for n, v in sizes.items() if TILE.match(n) and v > 1}
-    sides = {n: int(v) for n, v in sides.items() if v > 1}
     for name, size in sizes.items():
-        found |= _of_a_size(name, size, tiles | sides)
-    others = [n for n in sizes if n not in tiles and n.isidentifier()]
-    for one, other in combinations(others, 2):
-        if sizes[one] != sizes[other]:
+        found |= _of_a_size(name, size)
+        if name not in tiles and name not in UNTILED:
+            covered = {
+                f"blockDim.{axis}": block
+                for axis, (grid, block) in sides.items()
+                if block > 1 and grid == -(-size // block)
+            }
+            found |= _in_tiles(name, [size], tiles, 1 if name.isidentifier() else 6)
+            found |= _in_tiles(name, [size], covered, 3)
+    for name, value in values.items():
+        if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.ndim == 1:
+            found |= _in_tiles(f"an element of {name}", value.tolist()[:100], tiles, 1)
+    for one, other in combinations(sizes, 2):
+        if sizes[one] != sizes[other] and _are_alike(one, other):
             found[f"{one} is not {other}"] = 5
             more = sizes[one] > sizes[other]
             found[f"{one} is {'more' if more else 'less'} than {other}"] = 5
@@ -193,17 +214,29 @@ def _values(name, array):
     return found
 
 
-def _of_a_size(name, size, tiles):
+def _in_tiles(name, sizes, tiles, rank):
+    """How sizes fit into tiles."""
     found = {}
-    if name not in tiles:
-        for tile, length in tiles.items():
-            own = 2 * tile.startswith("blockDim")  # a constant says more
-            if size % length:
-                found[f"{name} is not a multiple of {tile}"] = 1 + own
-            if size > length:
-                found[f"{name} is more than {tile}"] = 2 + own
-            elif size < length:
-                found[f"{name} is less than {tile}"] = 2 + own
+    for tile, length in tiles.items():
+        for phrase, holds, less_likely in (
+            ("not a multiple of", any(size % length for size in sizes), 0),
+            ("more than", any(size > length for size in sizes), 1),
+            ("less than", any(size < length for size in sizes), 1),
+        ):
+            if holds:
+                found[f"{name} is {phrase} {tile}"] = rank + less_likely
+    return found
+
+
+def _are_alike(one, other):
+    """Whether two sizes are worth a comparison: seqlen_q and seqlen_k, M and N."""
+    shared = set(one.split("_")) & set(other.split("_")) - {"num"}
+    both = {one.removeprefix("num_"), other.removeprefix("num_")}
+    return bool(shared) or both == {"rows", "cols"} or len(one) == len(other) == 1
+
+
+def _of_a_size(name, size):
+    found = {}
     found[f"{name} is {size}" if size in (0, 1) else f"{name} is more than 1"] = 4
     if size % 2:
         found[f"{name} is odd"] = 6
