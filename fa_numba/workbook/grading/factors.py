@@ -28,6 +28,7 @@ EXP_OVERFLOWS = 88
 LARGEST = 1 << 20  # elements of an array whose values are looked at
 UNTILED = {"batch", "num_heads", "num_kv_heads", "heads"}  # axes that no kernel here cuts
 MOST_TOLD = 3  # traits of one rank that come together
+SUBJECT = -1  # the rank of a trait that says only what a check is about
 PLAIN = range(4)  # ranks of traits that tell much; others need more checks to speak
 
 
@@ -63,20 +64,29 @@ def only_where(failed: list[Evidence], passed: list[Evidence]) -> str:
     for group in (failed, same):
         places = {e.raised_in for e in group} - {""}
         compared = [e for e in passed if places.intersection(e.reached)]
-        foreign = set().union(*(e.traits for e in compared))
-        kept = [
-            p for p in group[0].traits if all(p in e.traits for e in group) and p not in foreign
-        ]
-        if min(len(group), len(compared)) < 3 or len(group) + len(compared) < 10:
-            kept = [p for p in kept if group[0].traits[p] in PLAIN]
-        if kept and len(group) >= 2 and len(compared) >= 2:
-            best = min(group[0].traits[p] for p in kept)
-            told = [p for p in kept if group[0].traits[p] == best][:MOST_TOLD]
+        found = {}  # phrase -> number of passed checks that have its subject, but not the trait
+        for phrase, rank in group[0].traits.items():
+            like = [e for e in compared if _subject(phrase, group[0]) in e.traits]
+            enough = 2 if rank in PLAIN else 3
+            if min(len(group), len(like)) < enough or len(group) + len(like) < 4 * enough - 2:
+                continue
+            if rank != SUBJECT and all(phrase in e.traits for e in group):
+                if not any(phrase in e.traits for e in compared):
+                    found[phrase] = len(like)
+        if found:
+            best = min(group[0].traits[p] for p in found)
+            told = [p for p in found if group[0].traits[p] == best][:MOST_TOLD]
             phrase = " and ".join(told) if best == 0 else f"where {' and '.join(told)}"
             who = f"All {len(group)} fail" if group is failed else f"{len(group)} of these fail"
             who = "Both fail" if group is failed and len(group) == 2 else who
-            return f"{who} only {phrase}; {len(compared)} checks like them pass elsewhere."
+            return f"{who} only {phrase}; {min(found[p] for p in told)} checks like them pass."
     return ""
+
+
+def _subject(phrase, evidence):
+    """The trait that says which size, array or launch a phrase is about."""
+    words = (f"#{word}" for word in re.findall(r"[A-Za-z_]\w*", phrase))
+    return next((word for word in words if word in evidence.traits), "")
 
 
 # --- traits
@@ -148,7 +158,7 @@ def traits_of(values: dict, axes: dict[str, list[str]], sides: dict = {}) -> dic
     sides : dict of str to (int, int)
         Of "x", "y", "z": the sides of the grid and of the thread block.
     """
-    sizes, found = {}, {}
+    sizes, found = {}, {f"#{name}": SUBJECT for name in values}
     for name, value in values.items():
         if isinstance(value, bool | np.bool_):
             found[f"with {name}" if value else f"without {name}"] = 0
@@ -164,6 +174,7 @@ def traits_of(values: dict, axes: dict[str, list[str]], sides: dict = {}) -> dic
             found[f"{name} is {'empty' if not value else 'of one item'}"] = 4
     tiles = {n: v for n, v in sizes.items() if TILE.match(n) and v > 1}
     for name, size in sizes.items():
+        found[f"#{name}"] = SUBJECT
         found |= _of_a_size(name, size)
         if name not in tiles and name not in UNTILED:
             covered = {
@@ -248,7 +259,8 @@ def _of_a_size(name, size):
 
 def launch_traits(grid, block) -> dict[str, int]:
     """Traits of the sides of a grid and of a thread block."""
-    found, threads = {}, math.prod(block)
+    found = {f"#{word}": SUBJECT for word in ("grid", "block", "gridDim", "blockDim")}
+    threads = math.prod(block)
     if threads > 32:
         found["a thread block has more than one warp"] = 3
     if threads % 32:
