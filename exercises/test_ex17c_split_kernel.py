@@ -183,7 +183,8 @@ def check(exercise, step, num_splits=3, BLOCK_N=8):
             finite = np.isfinite(want)
             size = np.maximum(1, np.where(finite, np.abs(want), 0))
             tolerance = 2 * np.abs(plain - want)[finite].max(initial=0) + 1e-6 * size
-            wrong = np.argwhere(~((x == want) | (np.abs(x - want) <= tolerance)))
+            mask = ~((x == want) | (np.abs(x - want) <= tolerance))
+            wrong = np.argwhere(mask)
         if len(wrong):
             at = tuple(int(i) for i in wrong[0])
             b, head = at[:2]
@@ -197,6 +198,8 @@ def check(exercise, step, num_splits=3, BLOCK_N=8):
                 f" {head // step.group_size}; {splits}, tiles of {BLOCK_N}. {cause}".rstrip(),
                 causes=[cause],
                 where=f"sequence {b}, head {head}",
+                wrong=mask,
+                axes=("sequence", "head", "column")[: mask.ndim],
             )
 
 

@@ -87,7 +87,8 @@ def check(exercise, cache, threads=32):
     for name, got, want in zip(
         ("k_out", "v_out"), gather(exercise, cache, threads), (cache.k, cache.v), strict=True
     ):
-        wrong = np.argwhere(~(got == want))
+        mask = ~(got == want)
+        wrong = np.argwhere(mask)
         if not len(wrong):
             continue
         b, t, h, d = (int(i) for i in wrong[0])
@@ -113,6 +114,8 @@ def check(exercise, cache, threads=32):
             "elements are wrong",
             causes=[cause],
             where=place,
+            wrong=mask,
+            axes=("sequence", "token", "head", "column"),
         )
 
 

@@ -271,7 +271,9 @@ def _with_common_factor(exercise, found) -> Graded:
     failed.sort(key=lambda pair: pair[0] is not first)
     if failed and failed[0][0] is first:
         first.only_where = only_where(
-            [e for _, e in failed], [e for c, _, e in found if c.outcome == "passed"]
+            [e for _, e in failed],
+            [e for c, _, e in found if c.outcome == "passed"],
+            number=graded.count("failed"),
         )
     return graded
 

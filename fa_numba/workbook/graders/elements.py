@@ -46,7 +46,8 @@ def expect_elements(got, want, *, name="out", case="", mistakes=None, rtol=0.0):
     rtol : float
         Allowed relative error.
     """
-    wrong = np.argwhere(~(np.abs(got - want) <= rtol * np.abs(want)))
+    mask = ~(np.abs(got - want) <= rtol * np.abs(want))
+    wrong = np.argwhere(mask)
     if not len(wrong):
         return
     at = tuple(int(i) for i in wrong[0])
@@ -67,6 +68,8 @@ def expect_elements(got, want, *, name="out", case="", mistakes=None, rtol=0.0):
         f"({len(wrong)} of {want.size} elements are wrong)",
         causes=causes,
         where=place,
+        wrong=mask,
+        axes=("row", "column") if mask.ndim == 2 else ("element",),
     )
 
 

@@ -32,7 +32,8 @@ def expect_product(got, a, b, what, *, name="", causes=None, mistakes=()):
     for k in range(a.shape[1]):
         plain += np.outer(a[:, k], b[k])
     tolerance = 2 * np.abs(plain - want).max() + 1e-6
-    wrong = np.argwhere(~(np.abs(got - want) <= tolerance))
+    mask = ~(np.abs(got - want) <= tolerance)
+    wrong = np.argwhere(mask)
     if len(wrong):
         row, col = wrong[0]
         found = [
@@ -46,6 +47,8 @@ def expect_product(got, a, b, what, *, name="", causes=None, mistakes=()):
             f"want {want[row, col]:.6g}, got {got[row, col]:.6g} (allowed error {tolerance:.1e}). "
             + "".join(found[:1]),
             causes=found,
+            wrong=mask,
+            axes=("row", "column"),
             where=f"{name or 'element '}[{row}, {col}]",
         )
 

@@ -51,7 +51,7 @@ class Evidence:
     raised_in: str = ""
 
 
-def only_where(failed: list[Evidence], passed: list[Evidence]) -> str:
+def only_where(failed: list[Evidence], passed: list[Evidence], number: int) -> str:
     """The likeliest trait of the failed checks that no comparable passed one has, in a sentence.
 
     Parameters
@@ -59,6 +59,8 @@ def only_where(failed: list[Evidence], passed: list[Evidence]) -> str:
     failed, passed : list of Evidence
         The first failed one is the one that the report shows. If all failed checks have nothing in
         common, those that failed in the same function of the grader may.
+    number : int
+        Of all checks that fail, those among them that say little.
     """
     same = [e for e in failed if e.raised_in == failed[0].raised_in]
     for group in (failed, same):
@@ -77,8 +79,8 @@ def only_where(failed: list[Evidence], passed: list[Evidence]) -> str:
             best = min(group[0].traits[p] for p in found)
             told = [p for p in found if group[0].traits[p] == best][:MOST_TOLD]
             phrase = " and ".join(told) if best == 0 else f"where {' and '.join(told)}"
-            who = f"All {len(group)} fail" if group is failed else f"{len(group)} of these fail"
-            who = "Both fail" if group is failed and len(group) == 2 else who
+            who = f"All {number} fail" if len(group) == number else f"{len(group)} of these fail"
+            who = "Both fail" if len(group) == number == 2 else who
             return f"{who} only {phrase}; {min(found[p] for p in told)} checks like them pass."
     return ""
 
@@ -269,7 +271,7 @@ def launch_traits(grid, block) -> dict[str, int]:
         found["the grid has more than one thread block"] = 3
     for name, sides in (("gridDim", grid), ("blockDim", block)):
         if len(sides) > 1:
-            found |= {f"{name}.{a} is more than 1": 4 for a, n in zip("xyz", sides) if n > 1}  # noqa: B905
+            found |= {f"{name}.{a} is more than 1": 5 for a, n in zip("xyz", sides) if n > 1}  # noqa: B905
     return found
 
 
