@@ -122,7 +122,10 @@ def check(exercise, cache, threads=32):
 def taken_from(cache, name, value, want):
     """Find a wrong value in the two caches; return (cause, place)."""
     if np.isnan(value):
-        return ("The page is not that of block_table[b, t // page_size]." * np.signbit(value), "")
+        return (
+            "The page is not that of block_table[b, t // page_size]." * bool(np.signbit(value)),
+            "",
+        )
     names = ("k_cache", "v_cache") if name == "k_out" else ("v_cache", "k_cache")
     for source in names:
         places = np.argwhere(getattr(cache, source) == value)
