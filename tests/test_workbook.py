@@ -389,6 +389,25 @@ def test_a_statement_keeps_its_lines():
     assert line in shown.splitlines() and "```" not in shown
 
 
+def test_a_debrief_is_markdown_and_is_wrapped_once(workbook):
+    debrief = "This pattern is called\n**map**, and `x` is < 2**24 or 2**25, "
+    debrief += "as long as a line of a solution is, and longer.\n\nThe next one."
+    graded = report.Graded(workbook, [report.Check("one", "passed")], debrief)
+    html = report.Report([graded])._repr_html_()
+    assert "<b>map</b>, and <code>x</code> is &lt; 2**24 or 2**25, as" in html
+    shown = report.Report([graded]).text(width=60).splitlines()[2:]
+    first = shown[: shown.index("    The next one.")]
+    assert "called map, and x is" in first[0] and "2**24 or 2**25" in "".join(first)
+    assert len(first) == 2 and len(first[0]) > 50
+
+
+@pytest.mark.parametrize("colour", report.HTML_COLOURS.values())
+def test_colours_have_the_contrast_that_wcag_asks_for(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in parts)
+    assert 1.05 / (0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05) >= 4.5  # on white
+
+
 def test_report_escapes_what_a_learner_wrote(workbook):
     checks = [report.Check("a < b", "failed", "<script>")]
     html = report.Report([report.Graded(workbook, checks)])._repr_html_()
