@@ -67,11 +67,11 @@ def product_mistakes(a, b, TILE):
     ):  # fmt: skip
         yield sentence, (a * counted) @ b
     yield (
-        "a_tile is read transposed: acc += a_tile[ty, k] * b_tile[k, tx].",
+        "a_tile is read transposed: thread (ty, tx) takes its row ty.",
         _flipped(a, TILE) @ (np.pad(b, [(0, -K % TILE), (0, 0)])),
     )
     yield (
-        "b_tile is read transposed: acc += a_tile[ty, k] * b_tile[k, tx].",
+        "b_tile is read transposed: thread (ty, tx) takes its column tx.",
         (np.pad(a, [(0, 0), (0, -K % TILE)]) @ _flipped(b.T, TILE).T),
     )
 
