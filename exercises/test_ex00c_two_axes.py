@@ -6,6 +6,7 @@ import pytest
 from fa_numba import simt
 from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.elements import (
+    exchanged,
     expect_elements,
     expect_neighbours,
     expect_once,
@@ -20,8 +21,12 @@ def subtract(exercise, shape, block):
     return a, b, out, trace
 
 
-def check(a, b, out, case):
-    mistakes = {"It is a - b, not b - a.": b - a, "It is a - b, not a + b.": a + b}
+def check(a, b, out, case, block):
+    mistakes = {
+        "It is a - b, not b - a.": b - a,
+        "It is a - b, not a + b.": a + b,
+    }
+    mistakes |= [exchanged(a - b, *block)]
     expect_elements(out, a - b, case=case, mistakes=mistakes)
 
 
@@ -33,7 +38,7 @@ def check(a, b, out, case):
 def test_as_many_threads_as_elements(exercise, shape, block):
     """a thread for each element, whatever the shape"""
     a, b, out, _ = subtract(exercise, shape, block)
-    check(a, b, out, f"{shape[0]} rows, {shape[1]} columns")
+    check(a, b, out, f"{shape[0]} rows, {shape[1]} columns", block)
 
 
 @pytest.mark.parametrize(
@@ -44,13 +49,13 @@ def test_as_many_threads_as_elements(exercise, shape, block):
 def test_more_threads_than_elements(exercise, shape, block):
     """threads past the last row or the last column do nothing"""
     a, b, out, _ = subtract(exercise, shape, block)
-    check(a, b, out, f"{shape[0]} rows, {shape[1]} columns, threads {block}")
+    check(a, b, out, f"{shape[0]} rows, {shape[1]} columns, threads {block}", block)
 
 
 def test_once(exercise):
     """each thread reads one element of a and of b, writes one, and nothing else"""
     a, b, out, trace = subtract(exercise, (10, 30), (32, 16))
-    check(a, b, out, "10 rows, 30 columns")
+    check(a, b, out, "10 rows, 30 columns", (32, 16))
     expect_once(trace, {"a": 300, "b": 300}, 300)
 
 

@@ -7,6 +7,7 @@ from fa_numba import simt
 from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.graders.elements import (
+    exchanged,
     expect_elements,
     expect_neighbours,
     expect_once,
@@ -25,11 +26,13 @@ def add(exercise, shape, block):
 def check(a, b, out, block):
     part = np.full_like(out, np.nan)
     part[: block[1], : block[0]] = (a + b)[: block[1], : block[0]]
+    threads = block[0] * -(-out.shape[1] // block[0]), block[1] * -(-out.shape[0] // block[1])
     mistakes = {
         "Only the first thread block's piece is computed: blockIdx is missing.": part,
         "b is missing.": a,
         "a is added to itself.": a + a,
     }
+    mistakes |= [exchanged(a + b, *threads)]
     case = f"{a.shape[0]} rows, {a.shape[1]} columns, thread blocks {block}"
     expect_elements(out, a + b, case=case, mistakes=mistakes)
 

@@ -7,6 +7,7 @@ import pytest
 from numba import cuda, float32
 
 from fa_numba import simt
+from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.graders.meter import expect_chip_memory
 
 INF = math.inf
@@ -87,7 +88,12 @@ def check_scan(exercise, scores, why):
         m_want, l_want = state(s[: n + 1])
         seen = f"after scores[:{n + 1}] = {_short(s[: n + 1])}"
         assert m[n] == m_want, f"{seen}: m must be {m_want:.6g}, got {m[n]:.6g}. {why}"
-        assert close(l[n], l_want), f"{seen}: l must be {l_want:.6g}, got {l[n]:.6g}. {why}"
+        if not close(l[n], l_want):
+            causes = scan_causes(s, l)
+            said = "".join(causes[:1]) or why
+            raise Wrong(
+                f"{seen}: l must be {l_want:.6g}, got {l[n]:.6g}. {said}", causes=causes, where="l"
+            )
         if m_old > -INF:
             factor = math.exp(m_old - m_want)
             assert close(alpha[n], factor), (
@@ -96,6 +102,36 @@ def check_scan(exercise, scores, why):
             )
         assert np.isfinite(alpha[n]), f"{seen}: alpha must be a finite number, got {alpha[n]}"
         m_old = m_want
+
+
+def scan_causes(scores, l):
+    """The mistakes in the line of l_new that explain all of l."""
+    found = []
+    for sentence, rule in (
+        ("l_i is not multiplied by alpha: exp(s_j - m_new) = exp(s_j - m_i) * alpha, for all old "
+         "scores at once.", lambda l, alpha, p, old: l + p),
+        ("l_i is divided by alpha: multiply by alpha, which is at most 1.",
+         lambda l, alpha, p, old: l / alpha + p),
+        ("alpha belongs to the old scores alone, not to exp(s - m_new).",
+         lambda l, alpha, p, old: (l + p) * alpha),
+        ("The new score counts exp(s - m_new), not 1.", lambda l, alpha, p, old: l * alpha + 1),
+        ("The new score is under the new maximum too: exp(s - m_new), not exp(s - m_i).",
+         lambda l, alpha, p, old: l * alpha + old),
+        ("The old sum is lost: l_new = l_i * alpha + exp(s - m_new).",
+         lambda l, alpha, p, old: p),
+        ("The new score is not added to l.", lambda l, alpha, p, old: l * alpha),
+    ):  # fmt: skip
+        m_i, l_i, series = -INF, 0.0, []
+        with np.errstate(all="ignore"):
+            for s in scores.astype(np.float64):
+                m_new = max(m_i, s)
+                if m_new > -INF:
+                    l_i = rule(l_i, np.exp(m_i - m_new), np.exp(s - m_new), np.exp(s - m_i))
+                m_i = m_new
+                series.append(l_i)
+        if np.allclose(l, series, rtol=1e-4, equal_nan=True):
+            found.append(sentence)
+    return found
 
 
 def _short(values):
@@ -176,11 +212,16 @@ def test_merge_two_halves(exercise, split):
     m, l = merged(exercise, a, b)
     for i, row in enumerate(rows):
         m_want, l_want = state(row)
-        assert m[i] == m_want, f"the larger maximum is {m_want:.6g}, got {m[i]:.6g}"
-        assert close(l[i], l_want), (
-            f"{split} and {26 - split} scores, maximum {m_want:.6g}: l must be {l_want:.6g}, got "
-            f"{l[i]:.6g}. Bring both sums to the common maximum before adding them"
-        )
+        if m[i] != m_want:
+            cause = "merge: m is the larger of the two maxima."
+            raise Wrong(f"the larger maximum is {m_want:.6g}, got {m[i]:.6g}", causes=[cause])
+        if not close(l[i], l_want):
+            cause = "merge: bring both sums to the common maximum before adding them."
+            raise Wrong(
+                f"{split} and {26 - split} scores, maximum {m_want:.6g}: l must be {l_want:.6g}, "
+                f"got {l[i]:.6g}. {cause}",
+                causes=[cause],
+            )
 
 
 def random_parts(num_sides):

@@ -124,6 +124,16 @@ def cause_of(key, got, want):
             "The counts of q_reads and k_reads are interchanged: tiles side by side need the same "
             "rows of Q, tiles one above the other the same rows of K."
         )
+    if key == "v_reads" and got[key] == of_q:
+        return (
+            "v_reads counts the tiles side by side: the third kernel has one thread block for each "
+            "row of tiles, and each of them loads all of V."
+        )
+    if key in ("q_reads", "k_reads") and got[key] == of_q + of_k - want[key]:
+        which = "one above the other" if key == "q_reads" else "side by side"
+        return (
+            f"{key} counts the tiles {which}: those do not need the same rows of {key[0].upper()}."
+        )
     if key in tiled and got[key] == want["out_writes"]:
         return "Each row is counted once: every thread block that needs a row loads it."
     if key in ("s_reads", "p_reads") and got[key] == 0:

@@ -7,7 +7,9 @@ import pytest
 
 from fa_numba import simt
 from fa_numba.analysis.gpu_ready import gpu_ready
+from fa_numba.workbook.graders.elements import exchanged
 from fa_numba.workbook.graders.meter import expect_chip_memory, expect_stores_by
+from fa_numba.workbook.graders.tiles import expect_product, product_mistakes
 
 # M, K, N, TILE: one line per danger
 SHAPES = {
@@ -51,20 +53,10 @@ def trace(exercise, M, K, N, TILE):
     return traced, traced.arrays
 
 
-def check(c, a, b, what):
-    """Compare with float64; allowed is twice the error of a plain float32 loop over k."""
-    want = a.astype(np.float64) @ b.astype(np.float64)
-    plain = np.zeros(want.shape, np.float32)
-    for k in range(a.shape[1]):
-        plain += np.outer(a[:, k], b[k])
-    tolerance = 2 * np.abs(plain - want).max() + 1e-6
-    wrong = np.argwhere(~(np.abs(c - want) <= tolerance))
-    if len(wrong):
-        row, col = wrong[0]
-        pytest.fail(
-            f"{what}: {len(wrong)} of {want.size} elements are wrong, first c[{row}, {col}]: "
-            f"want {want[row, col]:.6g}, got {c[row, col]:.6g} (allowed error {tolerance:.1e})"
-        )
+def check(c, a, b, TILE, what):
+    threads = (TILE * math.ceil(n / TILE) for n in reversed(c.shape))
+    mistakes = [*product_mistakes(a, b, TILE), exchanged(a.astype(np.float64) @ b, *threads)]
+    expect_product(c, a, b, what, name="c", mistakes=mistakes)
 
 
 @pytest.mark.parametrize("case", SHAPES)
@@ -72,14 +64,14 @@ def test_equals_float64(exercise, case):
     """equals the product in float64, whatever the sizes"""
     M, K, N, TILE = SHAPES[case]
     a, b = make_ab(M, K, N)
-    check(multiply(exercise, a, b, TILE), a, b, f"{case} (M={M}, K={K}, N={N}, TILE={TILE})")
+    check(multiply(exercise, a, b, TILE), a, b, TILE, f"{case} (M={M}, K={K}, N={N}, TILE={TILE})")
 
 
 def test_tile_size(exercise):
     """the tile size does not change the answer"""
     a, b = make_ab(37, 50, 41)
     for TILE in (1, 2, 4, 8, 16, 32):
-        check(multiply(exercise, a, b, TILE), a, b, f"M=37, K=50, N=41, TILE={TILE}")
+        check(multiply(exercise, a, b, TILE), a, b, TILE, f"M=37, K=50, N=41, TILE={TILE}")
 
 
 def test_known_product(exercise):
@@ -98,7 +90,7 @@ def test_large_outside(exercise):
     a, b = make_ab(10, 9, 10)
     a[-1], b[:, -1] = 1e30, 1e30  # the last row and column dominate everything they touch
     c = multiply(exercise, a, b, 8)
-    check(c[:-1, :-1], a[:-1], b[:, :-1], "rows and columns before the last")
+    check(c[:-1, :-1], a[:-1], b[:, :-1], 8, "rows and columns before the last")
 
 
 def test_inputs_unchanged(exercise):
@@ -114,7 +106,7 @@ def test_nothing_else_written(exercise):
     a, b = make_ab(9, 5, 11)
     frame = np.full((15, 21), 7, np.float32)
     multiply(exercise, a, b, 8, c=frame[3:12, 5:16])
-    check(frame[3:12, 5:16], a, b, "c inside a larger array")
+    check(frame[3:12, 5:16], a, b, 8, "c inside a larger array")
     frame[3:12, 5:16] = 7
     assert (frame == 7).all(), (
         f"{(frame != 7).sum()} elements around c were written: test row and col before the store"

@@ -31,7 +31,7 @@ def inputs(seqlen_q, seqlen_k, seed=0):
     return 6 * np.random.default_rng(seed).standard_normal((seqlen_q, seqlen_k), np.float32)
 
 
-def scores(qk, scale, softcap, slope, W, *, wider=0, alibi="", hidden="", top=False, **other):
+def scores(qk, scale, softcap, slope, W, /, *, wider=0, alibi="", hidden="", top=False, **other):
     """The definition, in the type of qk, with some of its rules changed."""
     seqlen_q, seqlen_k = qk.shape
     n, position = np.arange(seqlen_k), np.arange(seqlen_q)[:, None]

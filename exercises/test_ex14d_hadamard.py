@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fa_numba.analysis import fp8
+from fa_numba.workbook.graders.causes import Wrong
 
 SIZES = [1, 2, 4, 16, 64, 128, 256]
 
@@ -24,14 +25,24 @@ def random_x(*shape, seed=1):
     return np.random.default_rng(seed).standard_normal(shape)
 
 
-def close(got, want, what):
+def close(got, want, what, mistakes=()):
+    """Fail where two arrays differ; `mistakes` are pairs (sentence, its result)."""
     assert np.shape(got) == want.shape, f"{what}: shape must be {want.shape}, got {np.shape(got)}"
-    bad = np.argwhere(~(np.abs(got - want) <= 1e-12 * max(1.0, np.abs(want).max(initial=0))))
+    limit = 1e-12 * max(1.0, np.abs(want).max(initial=0))
+    bad = np.argwhere(~(np.abs(got - want) <= limit))
     if len(bad):
         place = tuple(map(int, bad[0]))
-        raise AssertionError(
+        mistakes = [
+            *mistakes,
+            ("The division by √d is missing.", want * np.sqrt(want.shape[-1])),
+            ("It is divided by d, not by √d.", want / np.sqrt(want.shape[-1])),
+        ]
+        causes = [said for said, result in mistakes if (np.abs(got - result) <= 10 * limit).all()]
+        raise Wrong(
             f"{what}: {list(place)} must be {want[place]:.6g}, got {got[place]:.6g}; {len(bad)} of "
-            f"{want.size} differ"
+            f"{want.size} differ. {''.join(causes[:1])}".rstrip(),
+            causes=causes,
+            where=f"{what}, {list(place)}",
         )
 
 
@@ -73,15 +84,28 @@ def test_any_shape(exercise, shape):
 def test_rotate(exercise, d):
     """rotate: first the signs, then H"""
     x, signs = random_x(6, d), random_signs(d)
-    close(exercise.rotate(x, signs), (x * signs) @ matrix(d), f"x · signs, then H / √d, d = {d}")
+    H = matrix(d)
+    mistakes = [
+        ("rotate: the signs come first, then H.", (x @ H) * signs),
+        ("rotate: the signs are missing.", x @ H),
+        ("rotate: H is missing.", x * signs),
+    ]
+    what = f"x · signs, then H / √d, d = {d}"
+    close(exercise.rotate(x, signs), (x * signs) @ H, what, mistakes)
 
 
 @pytest.mark.parametrize("d", SIZES)
 def test_there_and_back(exercise, d):
     """unrotate undoes rotate, in either order"""
-    x, signs = random_x(6, d), random_signs(d)
-    close(exercise.unrotate(exercise.rotate(x, signs), signs), x, "unrotate(rotate(x))")
-    close(exercise.rotate(exercise.unrotate(x, signs), signs), x, "rotate(unrotate(x))")
+    x, signs, H = random_x(6, d), random_signs(d), matrix(d)
+    first = "unrotate goes back in the other order: H first, then the signs."
+    none = "unrotate: the signs are missing."
+    got = exercise.unrotate(exercise.rotate(x, signs), signs)
+    mistakes = [(first, (x * signs) @ H * signs @ H), (none, x * signs)]
+    close(got, x, "unrotate(rotate(x))", mistakes)
+    got = exercise.rotate(exercise.unrotate(x, signs), signs)
+    mistakes = [(first, (x * signs) @ H * signs @ H), (none, (x @ H * signs) @ H)]
+    close(got, x, "rotate(unrotate(x))", mistakes)
 
 
 def test_lengths_and_scores_stay(exercise):

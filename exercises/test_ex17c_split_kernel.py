@@ -8,7 +8,7 @@ import pytest
 
 from fa_numba import reference, simt
 from fa_numba.workbook.graders.attention import UNWRITTEN, expect_guard, guarded
-from fa_numba.workbook.graders.causes import Wrong
+from fa_numba.workbook.graders.causes import Wrong, diagnosis
 from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
 
 
@@ -183,11 +183,14 @@ def check(exercise, step, num_splits=3, BLOCK_N=8):
             finite = np.isfinite(want)
             size = np.maximum(1, np.where(finite, np.abs(want), 0))
             tolerance = 2 * np.abs(plain - want)[finite].max(initial=0) + 1e-6 * size
-            wrong = np.argwhere(~((x == want) | (np.abs(x - want) <= tolerance)))
+            mask = ~((x == want) | (np.abs(x - want) <= tolerance))
+            wrong = np.argwhere(mask)
         if len(wrong):
             at = tuple(int(i) for i in wrong[0])
             b, head = at[:2]
-            cause = likely_cause(step, num_splits, BLOCK_N, got)
+            cause = likely_cause(step, num_splits, BLOCK_N, got) or cause_of_owners(
+                exercise, int(step.seq_lens[b]), num_splits, BLOCK_N
+            )
             splits = "1 split" if num_splits == 1 else f"{num_splits} splits"
             raise Wrong(
                 f"the partial results, combined: {name}{list(at)} must be {want[at]:.7g}, got "
@@ -195,6 +198,8 @@ def check(exercise, step, num_splits=3, BLOCK_N=8):
                 f" {head // step.group_size}; {splits}, tiles of {BLOCK_N}. {cause}".rstrip(),
                 causes=[cause],
                 where=f"sequence {b}, head {head}",
+                wrong=mask,
+                axes=("sequence", "head", "column")[: mask.ndim],
             )
 
 
@@ -204,6 +209,21 @@ def owners(exercise, num_keys, num_splits, BLOCK_N):
     step.v_cache[0, :num_keys, 0] = np.eye(num_keys)
     out_partial, _ = run(exercise, step, num_splits, BLOCK_N)
     return out_partial[:, 0, 0] > 0
+
+
+def cause_of_owners(exercise, num_keys, num_splits, BLOCK_N):
+    """What is wrong with the splits of a sequence of so many keys, or nothing."""
+    try:
+        with diagnosis():
+            times = owners(exercise, num_keys, num_splits, BLOCK_N).sum(axis=0)
+    except Exception:  # of another failure
+        return ""
+    if (times > 1).any():
+        whole = " A split takes whole tiles: cut at multiples of BLOCK_N, not at any key."
+        keys = np.flatnonzero(times > 1)
+        inside = (keys // BLOCK_N != keys[0] // BLOCK_N).any() or len(keys) < BLOCK_N
+        return "Some keys belong to two splits." + whole * bool(inside)
+    return "Some keys belong to no split." if (times == 0).any() else ""
 
 
 def test_one_split(exercise):

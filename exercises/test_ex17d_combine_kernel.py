@@ -63,7 +63,8 @@ def expect(got, want, plain, partials, what=""):
             row = np.abs(np.where(np.isfinite(want[1]), want[1], 0)).astype(np.float32)
             rounded = 4 * math.sqrt(len(partials[1])) * np.spacing(row)
             tolerance = tolerance + (rounded[..., None] if name == "out" else rounded)
-            wrong = np.argwhere(~((x == y) | (np.abs(x - y) <= tolerance)))
+            mask = ~((x == y) | (np.abs(x - y) <= tolerance))
+            wrong = np.argwhere(mask)
         if len(wrong):
             at = tuple(int(i) for i in wrong[0])
             value = "was never written" if x[at] == UNWRITTEN else f"is {x[at]:.7g}"
@@ -75,6 +76,8 @@ def expect(got, want, plain, partials, what=""):
                 f"{', ...' * (len(partials[1]) > 8)}. {what}".rstrip(),
                 causes=[*mistakes(*partials, *got), what],
                 where=f"{name}{list(at)}",
+                wrong=mask,
+                axes=("sequence", "head", "column")[: mask.ndim],
             )
 
 

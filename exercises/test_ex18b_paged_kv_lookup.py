@@ -87,7 +87,8 @@ def check(exercise, cache, threads=32):
     for name, got, want in zip(
         ("k_out", "v_out"), gather(exercise, cache, threads), (cache.k, cache.v), strict=True
     ):
-        wrong = np.argwhere(~(got == want))
+        mask = ~(got == want)
+        wrong = np.argwhere(mask)
         if not len(wrong):
             continue
         b, t, h, d = (int(i) for i in wrong[0])
@@ -113,13 +114,18 @@ def check(exercise, cache, threads=32):
             "elements are wrong",
             causes=[cause],
             where=place,
+            wrong=mask,
+            axes=("sequence", "token", "head", "column"),
         )
 
 
 def taken_from(cache, name, value, want):
     """Find a wrong value in the two caches; return (cause, place)."""
     if np.isnan(value):
-        return ("The page is not that of block_table[b, t // page_size]." * np.signbit(value), "")
+        return (
+            "The page is not that of block_table[b, t // page_size]." * bool(np.signbit(value)),
+            "",
+        )
     names = ("k_cache", "v_cache") if name == "k_out" else ("v_cache", "k_cache")
     for source in names:
         places = np.argwhere(getattr(cache, source) == value)

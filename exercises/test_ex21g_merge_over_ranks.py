@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fa_numba.workbook.graders.attention import random_head
+from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.graders.ranks import run_on_ranks
 
 WORLDS = pytest.mark.parametrize("world_size", [2, 3, 4, 8, 1])
@@ -61,10 +62,13 @@ def check(exercise, out, lse, **options):
                 at = tuple(int(i) for i in wrong[0])
                 value = float(got[at])
                 said = [float(f"{x:.5g}") for x in lse[:, at[0]]]
-                raise AssertionError(
-                    f"W = {len(out)}, rank {rank}: {name}{list(at)} must be {want[at]:.6g}, got "
-                    f"{value:.6g}; the ranks have lse {said} there. "
-                    f"{hint(name, value, got, want, out, lse, rank)}".rstrip()
+                cause = hint(name, value, got, want, out, lse, rank)
+                where = f"W = {len(out)}, rank {rank}: {name}{list(at)}"
+                raise Wrong(
+                    f"{where} must be {want[at]:.6g}, got {value:.6g}; the ranks have lse {said} "
+                    f"there. {cause}",
+                    causes=[cause],
+                    where=where,
                 )
     return ran
 
@@ -90,7 +94,7 @@ def hint(name, value, got, want, out, lse, rank):
             ],
             "lse": [
                 ("That is the largest lse: add the log of the summed weights.", m),
-                ("Add the largest lse, which was subtracted.", want - m),
+                ("Add the largest lse, which was subtracted.", np.log(w.sum(axis=0)[:, 0])),
                 ("A natural logarithm, not log2.", m + np.log2(w.sum(axis=0)[:, 0])),
                 ("That is this rank's own state.", lse[rank]),
             ],

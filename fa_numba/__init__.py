@@ -2,6 +2,7 @@
 
 from fa_numba.runtime import numpy_names  # noqa: F401  # isort: skip: before anything compiles
 from fa_numba import simt
+from fa_numba.checks.names import no_such_name
 from fa_numba.dispatch import (
     flash_attn,
     flash_attn_grad,
@@ -68,6 +69,11 @@ __all__ = [
     "swap_pages",
     "which",
 ]
+
+
+def __getattr__(name):
+    raise no_such_name(__name__, name, __all__)
+
 
 if not simt.has_gpu():
     simt.enable()  # kernel[grid, block](...) runs on the CPU engine

@@ -1020,6 +1020,27 @@ def test_a_tensor_that_requires_a_gradient_is_refused(monkeypatch, call):
         checks.requirements.require_one_library(x=arrays.facts(Parameter(call.good[name])))
 
 
+@pytest.mark.parametrize(
+    "name, meant",
+    [
+        (
+            "scaled_dot_product_attention",
+            "; did you mean fa_numba.torch.scaled_dot_product_attention?",
+        ),
+        ("flash_attention", "; did you mean fa_numba.flash_attn?"),
+        (
+            "flash_attn_qkvpacked_func",
+            "; did you mean fa_numba.torch.flash_attn_func(*qkv.unbind(2))?",
+        ),
+        ("quicksort", ""),
+    ],
+)
+def test_a_name_that_is_not_there_comes_with_the_one_that_is(name, meant):
+    with pytest.raises(AttributeError) as error:
+        getattr(fa_numba, name)
+    assert str(error.value) == f"module 'fa_numba' has no attribute '{name}'{meant}"
+
+
 def test_the_array_to_blame_is_blamed():
     with pytest.raises(ValueError, match="^k must have the head_dim of q, 8, got 9"):
         fa_numba.flash_attn(X, ones(2, 6, 2, 9), K)

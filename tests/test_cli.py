@@ -145,6 +145,23 @@ def test_a_missing_package_is_said_in_one_line(command, package, without, capsys
     assert f"needs the package {package}" in said and 'pip install -e ".[lessons]"' in said
 
 
+def test_outside_of_a_checkout_pip_is_told_the_package(without, capsys, monkeypatch, tmp_path):
+    without("rich")
+    monkeypatch.setattr(cli, "__file__", str(tmp_path / "fa_numba" / "workbook" / "cli.py"))
+    assert cli.main(["status"]) == 2
+    assert capsys.readouterr().err.endswith(' here. pip install "fa-numba[lessons]"\n')
+
+
+def test_doctor_tells_a_reason_once(monkeypatch):
+    def missing(*args):
+        raise OSError("no library of this name " * 5)
+
+    for probe in ("_compiler", "_tool"):
+        monkeypatch.setattr(doctor, probe, missing)
+    rows = dict(doctor.rows())
+    assert "no library" in rows["compiler"] and rows["nvdisasm"] == "the same as for compiler"
+
+
 def test_doctor_works_without_rich(without, capsys):
     without("rich")
     assert doctor.main() == 0

@@ -5,6 +5,7 @@ import inspect
 import pkgutil
 import warnings
 from collections import Counter
+from html import escape
 
 import numpy as np
 import pytest
@@ -115,6 +116,7 @@ def test_has_a_text_form(drawing, name):
     assert isinstance(drawing, Drawing)
     text = drawing.describe()
     assert len(text) > 30 and repr(drawing) == text
+    assert drawing._repr_html_().startswith(f'<img alt="{escape(text)}"')
     assert all(line == line.rstrip() for line in text.splitlines())
 
 
@@ -167,7 +169,7 @@ def test_a_real_error_is_no_reason_to_leave_out(monkeypatch):
 
 def test_the_user_s_style_changes_nothing():
     def image():
-        return gallery.bytes_by_formula_and_meter()._repr_png_()
+        return gallery.bytes_by_formula_and_meter().png()
 
     plain = image()
     with style.context(["dark_background", "ggplot"]):
@@ -274,7 +276,7 @@ def test_banks_draws_any_request(words):
     bank_of = {word: word % 32 for word in words if word >= 0}
     wavefronts = max(Counter(bank_of.values()).values())
     assert f"{wavefronts} wavefront" in picture.describe()
-    picture._repr_png_()
+    picture.png()
 
 
 def test_a_race_over_many_lines_leaves_out_the_middle(tmp_path):

@@ -25,7 +25,7 @@ def test_thread_grid_shows_the_owner_of_each_element(shape, block):
     assert (thread_of == row % block[1] * block[0] + col % block[0]).all()
     drawing = thread_grid.thread_grid(shape, block)
     assert len(drawing.describe().splitlines()) == shape[0]
-    assert drawing._repr_png_().startswith(b"\x89PNG")
+    assert drawing.png().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("name", DEVICES)

@@ -35,7 +35,7 @@ def test_memory_shares_names_every_kind():
     shares = {"a": {"used": 0.75, "free": 0.25}, "b": {"used": 1.0, "free": 0.0}}
     figure = memory_shares(shares, notes={"a": "3 at a time"})
     assert figure.describe() == "a: used 75%, free 25%\nb: used 100%, free 0%"
-    assert figure._repr_png_().startswith(b"\x89PNG")
+    assert figure.png().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("lengths", [(5,), (9, 2, 5, 1), (16, 8), (3, 40, 3)], ids=str)
@@ -76,7 +76,7 @@ def test_warp_partition_counts_the_parts_of_a_row():
 
 def test_warp_partition_draws_partitions_of_other_shapes():
     figure = warp_partition({"one warp": np.zeros((2, 5), int)})
-    assert figure._repr_png_().startswith(b"\x89PNG")
+    assert figure.png().startswith(b"\x89PNG")
 
 
 def test_tiles_of_a_mask_are_counted_pair_by_pair():

@@ -11,7 +11,7 @@ import pytest
 from fa_numba import simt
 from fa_numba.workbook import catalog, grader, stubs
 from fa_numba.workbook.grading import launches, processes, wire
-from fa_numba.workbook.grading.answer import Answer
+from fa_numba.workbook.grading.answer import Answer, charged
 from fa_numba.workbook.grading.failures import AnswerError
 from fa_numba.workbook.grading.limits import Limits, limits_of
 from fa_numba.workbook.grading.proxies import Module, each
@@ -68,6 +68,9 @@ def named():
 
 def objects():
     return np.array([object()])
+
+def power_of_two(n):
+    return 1 << n
 
 @cuda.jit(device=True)
 def twice(x):
@@ -268,7 +271,23 @@ def test_a_grader_states_its_own_limits(tmp_path):
     path.write_text("SECONDS_PER_CHECK = 30\nMEMORY_GIB = 4\n")
     assert limits_of(path) == Limits(seconds=30, memory_gib=4)
     path.write_text("x = 1\n")
-    assert limits_of(path) == Limits(seconds=10, memory_gib=2)
+    assert limits_of(path) == Limits(seconds=2.5, memory_gib=2)
+
+
+@pytest.mark.parametrize(
+    "used, clock, seconds",
+    [(3, 3, 3), (3, 60, 6), (0.1, 60, 0.2), (2, 7, 3.5), (1, 1.5, 1)],
+)
+def test_the_clock_counts_half_and_at_most_some_times_the_own_time(used, clock, seconds):
+    assert charged(used, clock) == seconds
+
+
+def test_what_json_cannot_hold_is_named(exercise):
+    answer = exercise._answer
+    answer.begin_check("one")
+    with pytest.raises(TypeError, match="a whole number of 40,000,001 bits"):
+        exercise.power_of_two(40_000_000)
+    assert exercise.power_of_two(4000) == 1 << 4000
 
 
 # --- what a learner is told

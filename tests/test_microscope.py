@@ -406,7 +406,7 @@ def test_the_magic_displays_html(shell, monkeypatch, without_compiler):
     monkeypatch.setattr(magic, "display", shown.append)
     shell.run_cell("%%trace --draw\n" + CELL)
     assert shown[0]._repr_html_().startswith("<h4>add_one")
-    assert all(drawing._repr_png_().startswith(b"\x89PNG") for drawing in shown[1:])
+    assert all(drawing.png().startswith(b"\x89PNG") for drawing in shown[1:])
     assert len(shown) >= 3
 
 

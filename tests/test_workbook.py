@@ -302,12 +302,15 @@ def test_after_an_endless_loop_the_others_are_stopped_sooner(workbook):
     with workbook.grader.open("a") as file:
         file.write("\nSECONDS_PER_CHECK = 1.0\n")
     loop = "def {}(x):\n    while True:\n        pass\n"
-    workbook.stub.write_text(loop.format("double") + loop.format("half"))
-    double, another_case, half = grader.grade("ex99a").graded[0].checks
+    with workbook.grader.open("a") as file:
+        file.write("\n\ndef test_third(exercise):\n    assert exercise.triple(1) == 3\n")
+    workbook.stub.write_text(loop.format("double") + loop.format("half") + "triple = [].pop\n")
+    double, another_case, half, third = grader.grade("ex99a").graded[0].checks
     assert re.match(r"stopped after [\d.]+ s: is there a loop that does not end\?", double.message)
     assert another_case.message == "not run: another case of this check did not end"
     said = r"stopped after ([\d.]+) s, because another check did not end\. It was in line [456]: "
     assert 0.2 <= float(re.match(said, half.message)[1]) < 1.0  # the limit of a check
+    assert third.message == "not run: two checks before did not end"
 
 
 def test_status_follows_the_files(workbook):
@@ -384,6 +387,25 @@ def test_a_statement_keeps_its_lines():
     line = "a" * 49 + " " + "b" * 50
     shown = repr(grader.Note(f"### title\n\n```text\n{line}\n```\n\nafter"))
     assert line in shown.splitlines() and "```" not in shown
+
+
+def test_a_debrief_is_markdown_and_is_wrapped_once(workbook):
+    debrief = "This pattern is called\n**map**, and `x` is < 2**24 or 2**25, "
+    debrief += "as long as a line of a solution is, and longer.\n\nThe next one."
+    graded = report.Graded(workbook, [report.Check("one", "passed")], debrief)
+    html = report.Report([graded])._repr_html_()
+    assert "<b>map</b>, and <code>x</code> is &lt; 2**24 or 2**25, as" in html
+    shown = report.Report([graded]).text(width=60).splitlines()[2:]
+    first = shown[: shown.index("    The next one.")]
+    assert "called map, and x is" in first[0] and "2**24 or 2**25" in "".join(first)
+    assert len(first) == 2 and len(first[0]) > 50
+
+
+@pytest.mark.parametrize("colour", report.HTML_COLOURS.values())
+def test_colours_have_the_contrast_that_wcag_asks_for(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in parts)
+    assert 1.05 / (0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05) >= 4.5  # on white
 
 
 def test_report_escapes_what_a_learner_wrote(workbook):

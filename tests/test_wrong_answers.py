@@ -10,6 +10,7 @@ import wrong_answers
 from cases import thorough
 
 from fa_numba.workbook.catalog import all_exercises
+from fa_numba.workbook.grading import explain
 
 REPOSITORY = Path(__file__).parents[1]
 EXERCISES = all_exercises(REPOSITORY)
@@ -50,6 +51,8 @@ def test_a_sample_of_wrong_answers_is_caught(first, tmp_path):
     assert len(verdicts) >= len(some)
     missed = [f"{v['exercise']}: {v['name']}" for v in verdicts if not v["caught"]]
     assert not missed, missed
+    failed = [v["report"] for v in verdicts if explain.NOT_COMPARED in v["report"]]
+    assert not failed, failed
 
 
 def test_right_answers_pass(tmp_path):

@@ -1,7 +1,9 @@
 """Shared by all drawings: colours that differ in print, and a figure that shows itself."""
 
+import base64
 import functools
 import io
+from html import escape
 
 from matplotlib import style
 from matplotlib.figure import Figure
@@ -28,7 +30,8 @@ def on_paper(function):
 class Drawing(Figure):
     """A matplotlib figure with an opaque light ground, and words for where there are no pictures.
 
-    It is shown as an image in a notebook, without pyplot, and as its `text` in a terminal. Its
+    It is shown as an image in a notebook, without pyplot, and as its `text` in a terminal; the text
+    is the image's alternative for who cannot see it. Its
     ground makes it as legible on a dark page as on a light one.
     """
 
@@ -45,13 +48,22 @@ class Drawing(Figure):
     def savefig(self, file, **options):
         super().savefig(file, **{"facecolor": PAPER, **options})
 
-    def _repr_png_(self):
+    def png(self):
         image = io.BytesIO()
         self.savefig(image, format="png", dpi=110)
         return image.getvalue()
 
+    def _repr_html_(self):
+        return as_html(self.png(), self.describe())
+
     def __repr__(self):
         return self.text or super().__repr__()
+
+
+def as_html(png, text):
+    """An image that screen readers read out: Jupyter shows ``image/png`` without a text."""
+    data = base64.b64encode(png).decode()
+    return f'<img alt="{escape(text)}" style="max-width:100%" src="data:image/png;base64,{data}">'
 
 
 def label_ends(ax, x, ends, *, gap=13):

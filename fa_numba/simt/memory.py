@@ -21,7 +21,8 @@ from .syntax import FromEnd
 STRAY = {
     True: "Numba counts it from the end of the array, as Python does; here only a literal is, "
     "as in x[-1]: a computed one is seldom meant.",
-    False: "A GPU would use whatever memory lies there, without a word. Guard it with an if.",
+    False: "A GPU would use whatever memory lies there, without a word. Is the index right? An if "
+    "keeps out the threads that have no element.",
 }
 MOST_KNOWN = 64  # index arrays remembered; each keeps its memory alive
 

@@ -28,6 +28,7 @@ except ImportError as error:
         'fa_numba.torch needs PyTorch: pip install torch, or pip install "fa-numba[torch]"'
     ) from error
 
+from fa_numba.checks.names import no_such_name
 from fa_numba.torch.flash import (
     flash_attn_func,
     flash_attn_varlen_func,
@@ -43,3 +44,7 @@ __all__ = [
     "register_transformers",
     "scaled_dot_product_attention",
 ]
+
+
+def __getattr__(name):
+    raise no_such_name(__name__, name, __all__)

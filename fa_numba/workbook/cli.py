@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import os
 import sys
+from pathlib import Path
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -77,9 +78,11 @@ def _need(command, *packages, extra="lessons"):
     """Raise `Missing`, which names the package to install, before an import fails."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
+            pip = f'pip install "fa-numba[{extra}]"'
+            if (Path(__file__).parents[2] / "pyproject.toml").exists():  # a checkout
+                pip = f'In the checkout: make, or pip install -e ".[{extra}]"'
             raise Missing(
-                f"{command} needs the package {package}, which is not installed here. In the "
-                f'checkout: make, or pip install -e ".[{extra}]"'
+                f"{command} needs the package {package}, which is not installed here. {pip}"
             )
 
 

@@ -78,7 +78,7 @@ def rows() -> list[tuple[str, str]]:
         except Exception as error:  # one broken library must not hide the others
             return _one_line(error)
 
-    return [
+    found = [
         ("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
         ("NumPy", _version("numpy")),
         ("numba", _version("numba")),
@@ -90,6 +90,14 @@ def rows() -> list[tuple[str, str]]:
         ("driver", probe(_driver)),
         ("GPU", probe(_gpu)),
     ]
+    first = {}  # finding -> its subject: one missing library is told once
+    for subject, finding in found:
+        first.setdefault(finding, subject)
+    return [
+        (subject, finding if len(finding) < 60 or first[finding] == subject else "the same as "
+         f"for {first[finding]}")
+        for subject, finding in found
+    ]  # fmt: skip
 
 
 def main() -> int:

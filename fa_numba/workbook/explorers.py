@@ -12,7 +12,7 @@ import io
 
 import numpy as np
 
-from fa_numba.figures.style import INK, PAPER
+from fa_numba.figures.style import INK, PAPER, as_html
 from fa_numba.workbook.guesses import can_ask
 
 MOST_STILLS = 3
@@ -41,7 +41,7 @@ class Explorer:
         )
 
     def _repr_mimebundle_(self, include=None, exclude=None):
-        bundle = {"text/plain": repr(self), "image/png": stacked(self)}
+        bundle = {"text/plain": repr(self), "text/html": as_html(stacked(self), repr(self))}
         if live():
             bundle |= _with_sliders(self)._repr_mimebundle_(include=include, exclude=exclude)
             bundle["text/plain"] = repr(self)
@@ -100,7 +100,7 @@ def stacked(explorer: Explorer) -> bytes:
 
     rows = []
     for setting in explorer.stills:
-        picture = _pixels(explorer.draw(**setting)._repr_png_())
+        picture = _pixels(explorer.draw(**setting).png())
         if len(explorer.stills) > 1:
             rows.append(_caption(label(setting), picture.shape[1]))
         rows.append(picture)
@@ -150,13 +150,11 @@ def _with_sliders(explorer):
         )
         for name, values in explorer.choices.items()
     }
-    picture = ipywidgets.Image(  # in its own size: the box would stretch it
-        format="png", layout={"max_width": "100%", "height": "auto", "align_self": "flex-start"}
-    )
+    picture = ipywidgets.HTML()  # an ipywidgets.Image has no text for who cannot see it
 
     def follow(change=None):
         setting = {name: slider.value for name, slider in sliders.items()}
-        picture.value = explorer.draw(**setting)._repr_png_()
+        picture.value = explorer.draw(**setting)._repr_html_()
 
     for slider in sliders.values():
         slider.observe(follow, names="value")

@@ -12,7 +12,6 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from fa_numba.workbook import carry, guesses, progress, stubs
 from fa_numba.workbook.catalog import Exercise, all_exercises, find, find_one
@@ -50,10 +49,10 @@ def grade_all(
     exercises: list[Exercise], *, impl: str = "exercises", verbose: bool = False
 ) -> Report:
     """Grade the given exercises: pytest judges, and each answer runs in a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder, "grade.json")
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as answer:  # has no name: nothing stays
         command = [sys.executable, "-m", "pytest", *(str(e.grader) for e in exercises)]
-        command += [f"--impl={impl}", f"--grade-json={answer}", "-p", "no:cacheprovider"]
+        command += [f"--impl={impl}", f"--grade-json=/dev/fd/{answer.fileno()}"]
+        command += ["-p", "no:cacheprovider"]
         command += ["--ends-with-parent"]
         run = subprocess.run(
             command,
@@ -62,8 +61,10 @@ def grade_all(
             capture_output=True,
             text=True,
             encoding="utf-8",
+            pass_fds=[answer.fileno()],
         )
-        if not answer.exists() or not (data := json.loads(answer.read_text(encoding="utf-8"))):
+        answer.seek(0)
+        if not (data := json.loads(answer.read() or "[]")):
             raise RuntimeError(
                 f"the grader itself failed:\n{run.stdout[-3000:]}{run.stderr[-3000:]}"
             )

@@ -20,14 +20,15 @@ import pytest
 
 from fa_numba.workbook import progress, stubs
 from fa_numba.workbook.catalog import NAME, Exercise
-from fa_numba.workbook.grading import launches, processes
+from fa_numba.workbook.grading import factors, launches, processes
 from fa_numba.workbook.grading.answer import Answer
 from fa_numba.workbook.grading.explain import causes_of, explain, is_not_written, left_over
+from fa_numba.workbook.grading.factors import Evidence, only_where
 from fa_numba.workbook.grading.files import BadFile, read_answer
 from fa_numba.workbook.grading.lifetime import die_with_parent
 from fa_numba.workbook.grading.limits import limits_of
 from fa_numba.workbook.grading.proxies import Module
-from fa_numba.workbook.report import Check, Graded, Report, behaviour_of
+from fa_numba.workbook.report import Check, Graded, Report, behaviour_of, says_little
 
 __all__ = [
     "exercise",
@@ -222,7 +223,11 @@ def pytest_runtest_makereport(item, call):
     )
     place = getattr(item, "workbook_place", (0, 0))
     # pytest-xdist sends a report's attributes to the process that shows them.
+    evidence = Evidence(reached=sorted(factors.reached(item.function)))
+    evidence.traits = dict(answer.recorder.traits) if answer is not None else {}
+    evidence.raised_in = factors.raised_in(call.excinfo.tb) if call.excinfo is not None else ""
     report.workbook = {"grader": str(item.path), "place": place, "check": asdict(check)}
+    report.workbook["evidence"] = asdict(evidence)
     return report
 
 
@@ -243,7 +248,7 @@ def pytest_runtest_logreport(report):
     checks = CONFIG[0].stash[RESULTS].setdefault(_exercise_of(Path(said["grader"])), {})
     number, total = said["place"]
     if number not in checks or said["check"]["outcome"] == "failed":
-        checks[number] = Check(**said["check"]), total
+        checks[number] = Check(**said["check"]), total, Evidence(**said["evidence"])
 
 
 def pytest_report_teststatus(report, config):
@@ -252,11 +257,25 @@ def pytest_report_teststatus(report, config):
 
 
 def _graded(config) -> list[Graded]:
-    results = config.stash[RESULTS]
     return [
-        Graded(e, [check for _, (check, _) in sorted(results[e].items())])
-        for e in sorted(results, key=lambda e: e.name)
+        _with_common_factor(e, [found for _, found in sorted(config.stash[RESULTS][e].items())])
+        for e in sorted(config.stash[RESULTS], key=lambda e: e.name)
     ]
+
+
+def _with_common_factor(exercise, found) -> Graded:
+    """The checks of an exercise; the failing ones say what they have in common."""
+    graded = Graded(exercise, [check for check, _, _ in found])
+    first = graded.first_failure
+    failed = [(c, e) for c, _, e in found if c.outcome == "failed" and not says_little(c)]
+    failed.sort(key=lambda pair: pair[0] is not first)
+    if failed and failed[0][0] is first:
+        first.only_where = only_where(
+            [e for _, e in failed],
+            [e for c, _, e in found if c.outcome == "passed"],
+            number=graded.count("failed"),
+        )
+    return graded
 
 
 def pytest_terminal_summary(terminalreporter, config):

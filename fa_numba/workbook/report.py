@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -13,15 +14,17 @@ from fa_numba.workbook.catalog import Exercise
 
 MARKS = {"passed": "✓", "failed": "✗", "not started": "·", "skipped": "–"}
 COLOURS = {"passed": "green", "failed": "red", "not started": "yellow", "skipped": "cyan"}
+PROSE = "prose"  # the style of a line with Markdown in it
+INLINE = re.compile(r"(?<!\w)\*\*(\w.*?\w)\*\*(?!\w)|`([^`]+)`")  # not 2**3
 OUTPUT_LINES = 20
 # Jupyter's own style breaks long lines in the middle of a word.
 PRE = "margin:0 0 .4em 1.6em; background:none; white-space:pre-wrap; word-break:normal"
 NAMES = 8  # of further checks that fail
-HTML_COLOURS = {
-    "passed": "#1a9850",
+HTML_COLOURS = {  # 4.5 : 1 on white at least
+    "passed": "#178747",
     "failed": "#d73027",
-    "not started": "#b8860b",
-    "skipped": "#4393c3",
+    "not started": "#986f09",
+    "skipped": "#387ca5",
 }
 
 
@@ -63,6 +66,8 @@ class Check:
         Mistakes that explain the failure, each by itself; the likeliest first.
     where : str
         The first wrong place.
+    only_where : str
+        A sentence on what failures have in common that no check like them has which passes.
     """
 
     name: str
@@ -72,6 +77,7 @@ class Check:
     output: str = ""
     causes: list[str] = field(default_factory=list)
     where: str = ""
+    only_where: str = ""
 
     @property
     def behaviour(self) -> str:
@@ -128,7 +134,7 @@ class Graded:
         A failure by itself often has several explanations; the mistake is the one that they share.
         """
         failed = self.failed
-        telling = [c for c in failed if not _says_little(c)] or failed
+        telling = [c for c in failed if not says_little(c)] or failed
         votes = Counter(cause for c in telling for cause in dict.fromkeys(c.causes))
         cause, number = max(votes.items(), key=lambda item: item[1], default=("", 0))
         return cause if 2 * number >= len(telling) else ""
@@ -141,9 +147,7 @@ class Graded:
         results is mostly the same mistake in other words.
         """
         cause = self.likely_cause
-        return min(
-            self.failed, key=lambda c: (_says_little(c), cause not in c.causes), default=None
-        )
+        return min(self.failed, key=lambda c: (says_little(c), cause not in c.causes), default=None)
 
     @property
     def lead(self) -> str:
@@ -161,6 +165,11 @@ class Graded:
         place = f", {first.where}" if first.where and first.where not in cause else ""
         end = "" if cause.endswith("?") else "."
         return f"{line}: {cause.rstrip('.')}{end} First: {first.name}{place}"
+
+    @property
+    def only_where(self) -> str:
+        """What sets the failures apart, as their checks say."""
+        return self.first_failure.only_where if self.failed else ""
 
     def folded(self) -> tuple[int, list[tuple[str, str]]]:
         """Number of failures like the first, and (outcome, name) of the others that do not pass."""
@@ -201,8 +210,26 @@ def _named(first: Check, others: list[Check]) -> str:
     return f"{first.behaviour} ({len(others) + 1} cases)"
 
 
-def _says_little(check: Check) -> bool:
+def says_little(check: Check) -> bool:
     return "compile" in check.name or check.message.startswith("not run")
+
+
+def _inline(text: str) -> list[tuple[str, str]]:
+    """(words, style) of prose with Markdown's **bold** and `code`."""
+    parts = INLINE.split(text)
+    return [
+        (part, style)
+        for i in range(0, len(parts), 3)
+        for part, style in zip(parts[i : i + 3], ("", "bold", "cyan"), strict=False)
+        if part
+    ]
+
+
+def _as_html(text: str, style: str) -> str:
+    if style != PROSE:
+        return escape(text)
+    tags = {"": "{}", "bold": "<b>{}</b>", "cyan": "<code>{}</code>"}
+    return "".join(tags[style].format(escape(part)) for part, style in _inline(text))
 
 
 def _fold(summary: str, rows: list[str]) -> str:
@@ -256,7 +283,9 @@ class Report:
 
         for line, style in self._lines(self.brief):
             indent = len(line) - len(line.lstrip())
-            words = Text(line.lstrip(), style=style)
+            words = Text(line.lstrip(), style=style if style != PROSE else "")
+            if style == PROSE:
+                words = Text.assemble(*_inline(line.lstrip()))
             for part in words.wrap(console, max(options.max_width - indent, 20)) or [words]:
                 yield Text(" " * indent) + part
 
@@ -272,8 +301,8 @@ class Report:
             if brief and g.state != "failed" and not (self.verbose and g.started):
                 continue
             yield from self._checks(g, brief)
-            for line in self._after(g):
-                yield line, ""
+            for line, style in self._after(g):
+                yield f"    {line}", style
         if self.note:
             yield "", ""
             yield self.note, "yellow"
@@ -285,8 +314,8 @@ class Report:
     def _checks(self, g: Graded, brief: bool) -> Iterator[tuple[str, str]]:
         """All checks where all is well or asked for; else the first failure, and names."""
         if self.verbose or g.first_failure is None:
-            if g.lead:
-                yield f"    {g.lead}", "bold"
+            for line in filter(None, (g.lead, g.only_where)):
+                yield f"    {line}", "bold"
             for row in g.rows():
                 yield f"    {MARKS[row.outcome]} {row.name}", COLOURS[row.outcome]
                 for line in row.message.splitlines():
@@ -297,7 +326,8 @@ class Report:
                 yield from self._printed(g.output)
             return
         first, (like_it, others) = g.first_failure, g.folded()
-        yield f"    {g.lead}", "bold"
+        for line in filter(None, (g.lead, g.only_where)):
+            yield f"    {line}", "bold"
         yield f"    {MARKS['failed']} {first.name}", COLOURS["failed"]
         for line in first.message.splitlines():
             yield f"        {line}", ""
@@ -323,18 +353,19 @@ class Report:
             for line in _first_lines(output):
                 yield f"        | {line}", "dim"
 
-    def _after(self, g: Graded) -> Iterator[str]:
-        """Advice on the next step."""
+    def _after(self, g: Graded) -> Iterator[tuple[str, str]]:
+        """The debrief, and advice on the next step: (line, style)."""
         if not self.learner:
             return
         short = g.exercise.short
         if g.passed:
-            yield from (f"    {line}" for line in g.debrief.splitlines())
+            for paragraph in filter(None, g.debrief.split("\n\n")):
+                yield " ".join(paragraph.split()), PROSE
             if g.exercise.solution.exists():  # a handout has none
-                yield f"    Compare with ours: solution('{short}'), or fa-numba solution {short}"
+                yield f"Compare with ours: solution('{short}'), or fa-numba solution {short}", ""
         elif not g.started:
-            yield f"    Open exercises/{g.exercise.stub.name}, fill it in, save it, grade again."
-            yield f"    Stuck? hint('{short}'), or fa-numba hint {short}"
+            yield f"Open exercises/{g.exercise.stub.name}, fill it in, save it, grade again.", ""
+            yield f"Stuck? hint('{short}'), or fa-numba hint {short}", ""
 
     def _repr_html_(self) -> str:
         note = f"<div>{escape(self.note)}</div>" if self.note else ""
@@ -353,7 +384,8 @@ class Report:
             return f"<div>{coloured(outcome, MARKS[outcome])} {escape(name)}{detail}</div>"
 
         head = f"{MARKS[g.state]} {g.exercise.short} · {g.exercise.title}"
-        lead = f'<div style="margin:.3em 0"><b>{escape(g.lead)}</b></div>' if g.lead else ""
+        lead = "<br>".join(escape(line) for line in (g.lead, g.only_where) if line)
+        lead = f'<div style="margin:.3em 0"><b>{lead}</b></div>' if lead else ""
         if self.verbose:
             rows = [row_of(row.outcome, row.name, row.message, row.output) for row in g.rows()]
         elif g.first_failure is None:
@@ -375,7 +407,7 @@ class Report:
                 names = [row_of("passed", c.name) for c in g.checks if c.outcome == "passed"]
                 passed = f"{len(names)} check{'s' * (len(names) > 1)}"
                 rows.append(_fold(f"{MARKS['passed']} {passed}", names))
-        after = "".join(f"<div>{escape(line.strip())}</div>" for line in self._after(g))
+        after = "".join(f"<div>{_as_html(*line)}</div>" for line in self._after(g))
         link = f'<a href="../exercises/{g.exercise.stub.name}">exercises/{g.exercise.stub.name}</a>'
         return (
             f'<div style="margin:.5em 0"><b>{coloured(g.state, head)}</b> {g.score} · {link}'

@@ -279,6 +279,8 @@ def expect_close(name, got, want, plain, *, tile, rows="query", factor=2, mistak
         f"{causes[0]}".rstrip(),
         causes=causes,
         where=place,
+        wrong=wrong,
+        axes=(rows, "column"),
     )
 
 

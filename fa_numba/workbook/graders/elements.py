@@ -18,6 +18,20 @@ def unwritten(*shape):
     return np.full(shape, np.nan, np.float32)
 
 
+def exchanged(right, threads_x, threads_y):
+    """(sentence, result) where x counts the rows: some elements then have no thread.
+
+    Parameters
+    ----------
+    right : (rows, cols) array
+    threads_x, threads_y : int
+        Threads of the launch along each axis, of all thread blocks together.
+    """
+    row, col = np.indices(right.shape)
+    result = np.where((row < threads_x) & (col < threads_y), right, np.nan)
+    return "x and y are exchanged: x is the column, y the row.", result
+
+
 def expect_elements(got, want, *, name="out", case="", mistakes=None, rtol=0.0):
     """Fail with the first element that is wrong.
 
@@ -32,7 +46,8 @@ def expect_elements(got, want, *, name="out", case="", mistakes=None, rtol=0.0):
     rtol : float
         Allowed relative error.
     """
-    wrong = np.argwhere(~(np.abs(got - want) <= rtol * np.abs(want)))
+    mask = ~(np.abs(got - want) <= rtol * np.abs(want))
+    wrong = np.argwhere(mask)
     if not len(wrong):
         return
     at = tuple(int(i) for i in wrong[0])
@@ -53,6 +68,8 @@ def expect_elements(got, want, *, name="out", case="", mistakes=None, rtol=0.0):
         f"({len(wrong)} of {want.size} elements are wrong)",
         causes=causes,
         where=place,
+        wrong=mask,
+        axes=("row", "column") if mask.ndim == 2 else ("element",),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from fa_numba import reference
 from fa_numba.distributed.layouts import make_layout
+from fa_numba.workbook.graders.causes import Wrong
 
 
 @dataclass(frozen=True)
@@ -256,8 +257,10 @@ def expect_on_ranks(head, name, parts, *, factor, mistakes=()):
             for sentence, of_ranks in mistakes
             if of_ranks is None or np.allclose(got, of_ranks[rank], rtol=1e-4, atol=1e-5)
         ]
-        raise AssertionError(
+        raise Wrong(
             f"W = {head.world_size}, rank {rank}: {name}{list(at)} (token "
             f"{head.tokens[rank][at[0]]}) must be {want[at]:.6g}, got {got[at]:.6g}. "
-            f"{causes[0] if causes else ''}".rstrip()
+            f"{causes[0] if causes else ''}",
+            causes=causes,
+            where=f"W = {head.world_size}, rank {rank}",
         )

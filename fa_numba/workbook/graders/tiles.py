@@ -11,7 +11,7 @@ def matrices(*shapes, seed=0):
     return [rng.standard_normal(shape, np.float32) for shape in shapes]
 
 
-def expect_product(got, a, b, what, *, causes=None):
+def expect_product(got, a, b, what, *, name="", causes=None, mistakes=()):
     """Fail unless got is a @ b; allowed is twice the error of a float32 loop over k.
 
     Parameters
@@ -20,23 +20,68 @@ def expect_product(got, a, b, what, *, causes=None):
     a, b : (M, K) and (K, N) arrays
     what : str
         The case, in words.
+    name : str
+        The product's, for the first wrong element.
     causes : function, optional
         Of the wrong places, (number, 2): a list of likely causes.
+    mistakes : iterable of (str, array)
+        Sentences, each with the product that its mistake makes; they come before `causes`.
     """
     want = a.astype(np.float64) @ b.astype(np.float64)
     plain = np.zeros(want.shape, np.float32)
     for k in range(a.shape[1]):
         plain += np.outer(a[:, k], b[k])
     tolerance = 2 * np.abs(plain - want).max() + 1e-6
-    wrong = np.argwhere(~(np.abs(got - want) <= tolerance))
+    mask = ~(np.abs(got - want) <= tolerance)
+    wrong = np.argwhere(mask)
     if len(wrong):
         row, col = wrong[0]
+        found = [
+            sentence
+            for sentence, c in mistakes
+            if np.allclose(got, c, rtol=1e-4, atol=10 * tolerance, equal_nan=True)
+        ]
+        found += [] if causes is None else causes(wrong)
         raise Wrong(
-            f"{what}: {len(wrong)} of {want.size} elements are wrong, first [{row}, {col}]: want "
-            f"{want[row, col]:.6g}, got {got[row, col]:.6g} (allowed error {tolerance:.1e})",
-            causes=[] if causes is None else causes(wrong),
-            where=f"element [{row}, {col}]",
+            f"{what}: {len(wrong)} of {want.size} elements are wrong, first {name}[{row}, {col}]: "
+            f"want {want[row, col]:.6g}, got {got[row, col]:.6g} (allowed error {tolerance:.1e}). "
+            + "".join(found[:1]),
+            causes=found,
+            wrong=mask,
+            axes=("row", "column"),
+            where=f"{name or 'element '}[{row}, {col}]",
         )
+
+
+def product_mistakes(a, b, TILE):
+    """(sentence, product) of mistakes with TILE values of k, and of both axes of c, at a time."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    k, K = np.arange(a.shape[1]), a.shape[1]
+    for sentence, counted in (
+        ("The last tile of k is left out where it is not full: range(0, K, TILE), as many steps as "
+         "K / TILE rounded up.", k < K // TILE * TILE),
+        ("Only the first tile of k counts: the sum goes on over all of them.", k < TILE),
+        ("Only the last tile of k counts: the sum starts at 0 before the loop, not in it.",
+         k >= (K - 1) // TILE * TILE),
+        ("The last k of each tile is left out: range(TILE).", k % TILE < TILE - 1),
+    ):  # fmt: skip
+        yield sentence, (a * counted) @ b
+    yield (
+        "a_tile is read transposed: thread (ty, tx) takes its row ty.",
+        _flipped(a, TILE) @ (np.pad(b, [(0, -K % TILE), (0, 0)])),
+    )
+    yield (
+        "b_tile is read transposed: thread (ty, tx) takes its column tx.",
+        (np.pad(a, [(0, 0), (0, -K % TILE)]) @ _flipped(b.T, TILE).T),
+    )
+
+
+def _flipped(x, TILE):
+    """Rows of x as they are if each TILE x TILE tile, filled up with 0, is transposed."""
+    rows, cols = x.shape
+    x = np.pad(x, [(0, -rows % TILE), (0, -cols % TILE)])
+    tiles = x.reshape(len(x) // TILE, TILE, -1, TILE)
+    return tiles.transpose(0, 3, 2, 1).reshape(x.shape)[:rows]
 
 
 def shared_loads(trace, *, most, products, rule):

@@ -6,7 +6,7 @@ file, runs its functions and kernels for the judge, and sends back plain data. d
 the attacks that this prevents, and those that it does not.
 
 Judge: `answer` (the process and its limits), `proxies`, `judge_codec`, `launches`,
-`explain`, `files`.
+`explain`, `factors`, `files`.
 Answering process: `forkserver` (makes it), `answering` (its loop), `guard` (its restrictions).
 Both: `wire` (values as JSON and buffers), `failures` (errors as plain data), `lifetime`.
 """

@@ -6,7 +6,6 @@ import ast
 import contextlib
 import os
 import re
-import shutil
 import signal
 import socket
 import tempfile
@@ -16,12 +15,15 @@ from pathlib import Path
 import numpy as np
 
 from fa_numba.workbook.grading import processes
+from fa_numba.workbook.grading.factors import Recorder
 from fa_numba.workbook.grading.failures import AnswerError, rebuild
 from fa_numba.workbook.grading.judge_codec import JudgeCodec
-from fa_numba.workbook.grading.limits import AFTER_ENDLESS, GRACE, Limits
+from fa_numba.workbook.grading.limits import AFTER_ENDLESS, GRACE, MOST_HUNG, Limits
+from fa_numba.workbook.grading.proxies import Kernel
 from fa_numba.workbook.grading.wire import Channel, Closed, Codec, WireError
 
 START_SECONDS = 60
+MOST_COMPILING = 30  # seconds of one compilation
 MOST_OUTPUT = 20_000  # bytes of output in one check
 FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
 SIGNALS = {
@@ -44,27 +46,32 @@ class Meter:
     It is processor time, so that a busy machine makes no answer wrong, and the time in which the
     process sleeps though it has been asked for something. Where the system does not tell, it is
     the clock on the wall.
+
+    An answer that has not come back is charged half the clock, at most twice its own time: so a
+    loop without an end is found on a busy machine too.
     """
 
     def __init__(self, pid):
         self.pid, self.before = pid, processes.cpu_seconds(pid)
-        self.waited = self.used = 0.0
+        self.waited = self.used = self.clock = 0.0
         self.begin_request()
 
     def begin_request(self):
-        self.begin = self.last = time.monotonic()
-        self.used_before = self.used
+        self.last = time.monotonic()
+        self.before_request = self.used, self.clock
         self.last_cpu = None
 
     @property
     def of_request(self):
-        """Seconds of the request under way."""
-        return self.used - self.used_before
+        """Seconds of the request under way: its own, and by the clock."""
+        used, clock = self.before_request
+        return self.used - used, self.clock - clock
 
     def read(self):
         """Seconds spent so far; called again and again while a request is under way."""
         now = time.monotonic()
         passed, self.last = now - self.last, now
+        self.clock += passed
         cpu, state = processes.cpu_and_state(self.pid)
         if self.before is None:
             self.waited += passed
@@ -82,12 +89,22 @@ class Meter:
         if self.before is None:
             self.read()
 
+    def forget_request(self, used):
+        """Go on as if the request had not been: so many seconds were spent before it."""
+        self.waited -= self.read_now() - used
+        self.used, self.clock = used, self.before_request[1]
+
     def read_now(self):
         """Seconds spent, between two requests."""
         cpu = processes.cpu_seconds(self.pid)
         if self.before is not None and cpu is not None:
             self.used = cpu - self.before + self.waited
         return self.used
+
+
+def charged(used, clock):
+    """Seconds for which an answer is stopped, from its own and those by the clock."""
+    return max(used, min(clock / 2, 2 * used))
 
 
 class PlainJudgeCodec(Codec):
@@ -138,19 +155,22 @@ class Answer:
             "forbidden": [str(p) for p in forbidden],
             "memory": None if gpu else int(self.limits.memory_gib * 2**30),
         }
-        self.process = self.channel = None
+        self.process = self.channel = self.folder = None
         self.generation = 0  # of the process: objects of an earlier one are gone
         self.meter = None
         self.spent_before = 0.0  # in the checks before this one
         self.callbacks = []  # functions of the grader's that the answer may call
         self.ended = None  # why there is no process in this check any more
-        self.hung = set()  # checks in which the answer had to be stopped
+        self.hung = {}  # checks in which the answer had to be stopped, or failed late: what it did
         self.endless = False  # whether it looked endless in one of them
+        self.check = None
         self.classes = {}
         self.output_from = 0
         self.tracing = []
         self.never_written = False  # whether the last launch left NaN where there was NaN
         self.reference = reference
+        self.recorder = Recorder(reference)
+        self.parameter_names = {}
 
     # --- the process
 
@@ -160,12 +180,13 @@ class Answer:
         if self.generation > self.limits.restarts:
             raise Ended(f"not run: {self.path.name} has hung or crashed {self.generation} times")
         self.generation += 1
-        self.folder = tempfile.mkdtemp(prefix="answer-")
+        # Its finalizer removes the folder even if the judge is interrupted in the next lines.
+        self.folder = tempfile.TemporaryDirectory(prefix="answer-", ignore_cleanup_errors=True)
         self.output, self.dump = tempfile.TemporaryFile(), tempfile.TemporaryFile()
         self.output_from = 0
         ours, theirs = socket.socketpair()
         fds = [theirs.fileno(), self.output.fileno(), self.dump.fileno()]
-        self.process = processes.start(*fds, self.options | {"folder": self.folder})
+        self.process = processes.start(*fds, self.options | {"folder": self.folder.name})
         theirs.close()
         self.channel = Channel(ours)
         until = time.monotonic() + START_SECONDS
@@ -190,16 +211,25 @@ class Answer:
             self.process = self.channel = None
             self.output.close()
             self.dump.close()
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if self.folder is not None:
+            self.folder.cleanup()
+            self.folder = None
 
     def begin_check(self, name):
         """A new check: a new allowance, and a new process if the last one has ended."""
         self.check, self.ended = name, None
+        self.recorder.begin()
         if self.meter is not None:
             self.spent_before += self.spent
             self.meter = None
         if name in self.hung:
-            self.ended = Ended("not run: another case of this check did not end")
+            self.ended = Ended(f"not run: another case of this check {self.hung[name]}")
+        elif len(self.hung) >= MOST_HUNG:
+            first, second = list(self.hung.values())[:2]
+            both = (
+                f"two checks before {first}" if first == second else "two checks before took long"
+            )
+            self.ended = Ended(f"not run: {both}")
         elif self.spent_before > self.limits.seconds_in_all * self.slower:
             limit = _seconds(self.limits.seconds_in_all)
             self.ended = Ended(f"not run: the checks before have used up the {limit} for all")
@@ -254,13 +284,18 @@ class Answer:
             message["errstate"] = state
         if self.tracing:
             message["tracing"] = True
-        reply, buffers = self._exchange(message, writing.buffers)
+        made = None
         try:
-            return self._take(reply, buffers, writing, args)
+            reply, buffers = self._exchange(message, writing.buffers)
+            made = self._take(reply, buffers, writing, args)
+            return made
         except (WireError, LookupError, ValueError, TypeError, RecursionError) as error:
             if getattr(error, "from_answer", False):
                 raise
             self._end(f"{self.path.name} has sent a message that is no answer")
+        finally:
+            if do == "call":
+                self.recorder.call(of.__name__, args, kwargs or {}, kernels_in(made))
 
     def _take(self, reply, buffers, writing, args):
         writing.buffers = buffers
@@ -268,6 +303,8 @@ class Answer:
         writing.write_back(reply["changed"], buffers)
         if "error" in reply:
             error = rebuild(reply["error"], self.own_class, self.path.name)
+            if charged(*self.meter.of_request) > self.limit * AFTER_ENDLESS:  # memory, recursion
+                self.hung[self.check] = f"took {_seconds(self.spent)} and failed"
             error.from_answer = True
             raise error
         for i, data in zip(self._mutable(args), reply.get("arguments", [0, []])[1], strict=False):
@@ -283,9 +320,16 @@ class Answer:
         meter = self.meter
         meter.begin_request()
         left = max(self.limits.seconds_in_all * self.slower - self.spent_before, 0) + self.limit
+        compiles = message["do"] == "gpu_ready"  # the compiler's time is not the learner's
+        used_before = meter.read_now() if compiles else 0.0
 
         def wait():
-            if meter.read() > min(self.patience, left):
+            used = meter.read()
+            if compiles:
+                stop = used - used_before > MOST_COMPILING * self.slower
+            else:
+                stop = charged(used, meter.clock) > self.patience or used > left
+            if stop:
                 raise TimeoutError
 
         try:
@@ -296,13 +340,15 @@ class Answer:
                 reply, buffers = self.channel.receive(wait)
             return reply, buffers
         except TimeoutError:
-            self._hangs(meter.of_request)
+            self._hangs(*meter.of_request)
         except Closed:
             self._ends_itself()
         except WireError as error:
             self._end(f"{self.path.name} has sent a message that is no answer: {error}")
         finally:
             meter.end_request()
+            if compiles:
+                meter.forget_request(used_before)
 
     def callback(self, reply, buffers):
         """Call a function of the grader's that was given to the answer; return what to send."""
@@ -315,16 +361,20 @@ class Answer:
         except Exception as error:  # goes through the answer, as it would without processes
             return {"raised": f"{type(error).__name__}: {error}"}, ()
 
-    def _hangs(self, used):
+    def _hangs(self, used, clock):
         where = self._line_now()
         if self.endless:
             why = f"stopped after {_seconds(self.spent)}, because another check did not end."
-        elif used < self.limit:  # of the check alone: calls before it have ended
+        elif charged(used, clock) < self.limit:  # of the check alone: calls before it have ended
             why = f"slow: stopped after {_seconds(self.spent)}, the limit is {_seconds(self.limit)}"
         else:
-            why = f"stopped after {_seconds(used)}: is there a loop that does not end?"
+            busy = (
+                f" on a busy machine, {_seconds(used)} of them its own" if used < self.limit else ""
+            )
+            after = _seconds(clock if busy else used)
+            why = f"stopped after {after}{busy}: is there a loop that does not end?"
             self.endless = True
-        self.hung.add(getattr(self, "check", None))
+        self.hung[self.check] = "did not end"
         self._end(why + (f" {where}" if where else ""))
 
     def _ends_itself(self):
@@ -378,6 +428,12 @@ class Answer:
         A kernel that the learner has named or nested otherwise is told by their number: those of
         the statement's kernels with as many parameters must agree on their names.
         """
+        key = kernel._owner, number
+        if key not in self.parameter_names:
+            self.parameter_names[key] = self._parameters(kernel, number)
+        return self.parameter_names[key]
+
+    def _parameters(self, kernel, number):
         if self.reference is None:
             return None
         outer, *inner = kernel._owner.split(".<locals>.")
@@ -421,6 +477,12 @@ class Answer:
             )
             self.classes[key] = type(key, (base,), {"_answer_number": number})
         return self.classes[key]
+
+
+def kernels_in(value):
+    """Numbers of the kernels that a call returned, alone or in a tuple."""
+    items = value if isinstance(value, tuple) else (value,)
+    return [x._number for x in items if isinstance(x, Kernel)]
 
 
 def _line(path, number):

@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import tempfile
+import traceback
 import types
 import warnings
 
@@ -171,6 +172,7 @@ class Worker:
             codec.reply()
             if isinstance(error, WireError):
                 error = TypeError(f"the result is {error}; a check cannot take that")
+            traceback.clear_frames(error.__traceback__)  # what fills the memory is in there
             reply = {"error": describe(error, self.path, self.encode_class)}
         reply["changed"] = [[number, codec.add(data)] for number, data in codec.changed()]
         if (arguments := message.get("mutable")) is not None and "value" in reply:
@@ -180,7 +182,12 @@ class Worker:
                 stream.flush()
             except BaseException:  # closed, or None, or not a stream any more
                 pass
-        self.channel.send(reply, codec.buffers)
+        try:
+            self.channel.send(reply, codec.buffers)
+        except MemoryError as error:
+            del reply, codec
+            said = describe(error, self.path, self.encode_class)
+            self.channel.send({"error": said, "changed": []})
 
     def do(self, message, codec):
         do = message["do"]

@@ -20,6 +20,8 @@ PYTEST_NOT_MATCHED = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 
+NOT_COMPARED = "the check cannot compare what the file returned"  # an error in the grader's code
+
 
 def explain(error: BaseException, path: Path, *, never_written: bool = False) -> str:
     """The message, and the lines of `path` that it is about."""
@@ -40,6 +42,8 @@ def explain(error: BaseException, path: Path, *, never_written: bool = False) ->
             text = f"MemoryError: more memory than an answer may take. {text}".rstrip(". ")
         else:
             text = f"{type(error).__name__}: {text}"
+            if not (hasattr(error, "from_answer") or hasattr(error, "answer_lines")):
+                text = f"{NOT_COMPARED}: {text}"
     elif text.startswith("DID NOT RAISE"):
         text = f"want {_class_name(text)}, and nothing was raised"
     if never_written:

@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -29,20 +30,26 @@ class ForkServer:
     def __init__(self, control):
         self.control = control
         self.children = set()
+        self.folders = {}  # of each child, for a judge that is killed and cannot remove them
         self.warm = False
 
     def serve(self):
-        while True:
-            text, fds, _, _ = socket.recv_fds(self.control, 1 << 16, 4)
-            if not text:
-                break
-            request = json.loads(text)
-            reply = getattr(self, f"do_{request.pop('do')}")(fds, **request)
-            for fd in fds:
-                os.close(fd)
-            self.control.send(json.dumps(reply).encode())
-        for pid in list(self.children):
-            self.do_kill([], pid)
+        try:
+            while True:
+                text, fds, _, _ = socket.recv_fds(self.control, 1 << 16, 4)
+                if not text:
+                    break
+                request = json.loads(text)
+                reply = getattr(self, f"do_{request.pop('do')}")(fds, **request)
+                for fd in fds:
+                    os.close(fd)
+                self.control.send(json.dumps(reply).encode())
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the judge's end is told twice
+            for pid in list(self.children):
+                self.do_kill([], pid)
+            for folder in self.folders.values():
+                shutil.rmtree(folder, ignore_errors=True)
 
     def do_fork(self, fds, options):
         if options["compiles"] and not self.warm:
@@ -51,9 +58,11 @@ class ForkServer:
         pid = os.fork()
         if pid:
             self.children.add(pid)
+            self.folders[pid] = options["folder"]
             return {"pid": pid}
         try:
             os.setsid()  # a group of its own, to be killed as one
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self.control.close()
             answering.answer_with(socket.socket(fileno=fds[0]), fds[1], fds[2], options)
         finally:
@@ -102,7 +111,8 @@ def warm_up():
 
 
 def main():
-    die_with_parent()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # wherever it is, it tidies up
+    die_with_parent(signal.SIGTERM)
     control = socket.socket(fileno=int(sys.argv[1]))
     gc.collect()
     gc.freeze()  # children do not copy pages only because the collector has looked at them

@@ -126,6 +126,9 @@ def _options():
 
 def _launch(answer, do, kernel, grid, block, args, **keywords):
     __tracebackhide__ = True
+    own = isinstance(kernel, Kernel)
+    names = answer.parameters(kernel, len(args)) if own else _parameters_of(kernel)
+    answer.recorder.launch(kernel._number if own else None, names, grid, block, args)
     floats = [x for x in args if isinstance(x, np.ndarray) and x.dtype.kind == "f"]
     before = [x.copy() for x in floats]
     answer.request(do, kernel, args=(grid, block, *args), kwargs=keywords, options=_options())
@@ -139,6 +142,11 @@ def _launch(answer, do, kernel, grid, block, args, **keywords):
     answer.never_written = any(s.any() for s in same) and not any(
         (nan & ~s).any() for nan, s in zip(nans, same, strict=True)
     )
+
+
+def _parameters_of(kernel):
+    code = kernel.py_func.__code__
+    return code.co_varnames[: code.co_argcount]
 
 
 def run(kernel, grid, block, *args, shared_bytes=0, checked=True):

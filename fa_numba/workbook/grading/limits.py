@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 GRACE = 1.5  # an answer is stopped after this many times the limit: so slow is told from endless
-AFTER_ENDLESS = 0.2  # and after this many times it, once another check did not end
+AFTER_ENDLESS = 0.5  # and after this many times it, once another check did not end
+MOST_HUNG = 2  # checks that were stopped, or failed that late; then none is run any more
 CONSTANTS = {
     "SECONDS_PER_CHECK": "seconds",
     "SECONDS_IN_ALL": "seconds_in_all",
@@ -22,7 +23,7 @@ class Limits:
     Attributes
     ----------
     seconds : float
-        Of one check, spent in the learner's code.
+        Of one check, spent in the learner's code. Ours take at most 1.
     seconds_in_all : float
         Of all checks of an exercise together.
     memory_gib : float
@@ -31,8 +32,8 @@ class Limits:
         How often an answer is imported anew after it has hung or crashed.
     """
 
-    seconds: float = 10.0
-    seconds_in_all: float = 60.0
+    seconds: float = 2.5
+    seconds_in_all: float = 15.0
     memory_gib: float = 2.0
     restarts: int = 12
 

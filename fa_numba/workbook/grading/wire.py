@@ -23,6 +23,7 @@ HEADER = struct.Struct("!QI")
 SIZE = struct.Struct("!Q")
 MOST_BYTES = 1 << 29  # of one message
 MOST_BUFFERS = 1 << 16
+MOST_BITS = 1 << 13  # of a whole number: Python reads no more than 4300 digits back
 SECTOR = 32
 PLAIN = {type(None), bool, int, float, str}
 
@@ -171,6 +172,8 @@ class Codec:
 
     def encode(self, value):
         kind = type(value)
+        if kind is int and value.bit_length() > MOST_BITS:
+            raise WireError(f"a whole number of {value.bit_length():,} bits")
         if kind in PLAIN:
             return value
         if isinstance(value, np.ndarray):
@@ -181,7 +184,7 @@ class Codec:
             return ["dtype", dtype_name(value)]
         for plain in (int, float, str):  # a subclass may lie about itself: its value goes
             if isinstance(value, plain):
-                return plain.__str__(value) if plain is str else plain.__pos__(value)
+                return self.encode(plain.__str__(value) if plain is str else plain.__pos__(value))
         if isinstance(value, complex):
             return ["c", value.real, value.imag]
         if isinstance(value, Fraction):
