@@ -89,7 +89,9 @@ def secrets(root: str, forbidden: tuple[str, ...]) -> list[str]:
         Further ones, such as the JSON of the results.
     """
     found = [os.path.join(root, name) for name in ("solutions", "tests", ".progress.json")]
-    found += map(str, Path(root, "exercises").glob("test_ex*"))
+    # Each file of the folders, too: it may have another name elsewhere, as a hard link.
+    for files in ("exercises/test_ex*", "solutions/*", "tests/wrong_answers/*"):
+        found += map(str, Path(root).glob(files))
     found = [os.path.realpath(path) for path in (*found, *forbidden)]
     return [path for path in (*found, *histories(root)) if os.path.exists(path)]
 

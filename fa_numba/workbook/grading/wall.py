@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import struct
 import sys
@@ -26,9 +27,13 @@ NEWER = {2: 1 << 13, 3: TRUNCATE}  # {version: the right that it brought}
 TCP, SIGNALS_AND_SOCKETS = 0b11, 0b11  # since versions 4 and 6
 
 
+@functools.cache
+def _libc():
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def _call(number, *arguments):
-    libc = ctypes.CDLL(None, use_errno=True)
-    result = libc.syscall(number, *arguments)
+    result = _libc().syscall(number, *arguments)
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result
@@ -44,9 +49,18 @@ def version() -> int:
         return 0
 
 
+def _inode(path):
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 def beside(forbidden: Iterable[str]) -> Iterator[str]:
     """Files and folders that together hold everything but these paths, which have no links."""
     forbidden = set(forbidden)
+    files = {_inode(path) for path in forbidden}
     around = {os.path.dirname(path) for path in forbidden}
     while more := {os.path.dirname(path) for path in around} - around:
         around |= more
@@ -59,7 +73,7 @@ def beside(forbidden: Iterable[str]) -> Iterator[str]:
         for path, is_link in entries:
             if path in around and path not in forbidden:
                 yield from visit(path)
-            elif path not in forbidden and not is_link:
+            elif not is_link and _inode(path) not in files:  # a rule holds for all names of a file
                 yield path
 
     yield from visit(os.sep) if forbidden else (os.sep,)
@@ -110,7 +124,7 @@ def build(forbidden: Iterable[str], readable: Iterable[str], folder: str | None)
     if folder is not None:
         allow(folder, READ_FILE | writes)
         allow(os.path.realpath(os.devnull), READ_FILE | writes & (WRITE_FILE | TRUNCATE))
-    ctypes.CDLL(None).prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    _libc().prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     _call(RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)
     return True
