@@ -26,8 +26,8 @@ def page():
     text = "\n".join([
         *lines,
         "",
-        "These give the program that is to be mended, so that the handout holds "
-        f"{handout.OPEN:.0%} or more of the answer: {', '.join(given)}.",
+        f"The stubs of these hold {handout.OPEN:.0%} or more of their own answers, mostly as the "
+        f"program that is to be mended: {', '.join(given)}.",
         "",
         "For these the package or a lesson has a kernel that does the same, in other words or in "
         f"the same ones: {kernels}.",

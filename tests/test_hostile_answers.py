@@ -383,6 +383,8 @@ def test_the_run_itself_ends_as_it_should(graded):
         right = name in HARMLESS
         assert (kept[full]["passed"] == kept[full]["total"]) == right, name
     assert not [*root.glob("exercises/new.py"), *root.glob("made")]
+    assert all((root / f"exercises/{x}{full}.py").exists() for full in names.values()
+               for x in ("", "test_"))  # fmt: skip
     assert "SECRET" not in "".join(c["output"] + c["message"] for cs in checks.values() for c in cs)
 
 
@@ -507,3 +509,13 @@ def test_no_process_is_left_behind(tmp_path, sign, front):
     while (left := children_of(marker)) and time.monotonic() < until:
         time.sleep(0.1)
     assert not left
+
+
+def test_the_table_of_hostile_files_is_whole():
+    text = (REPOSITORY / "docs/hostile_files.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w+) \| (.*?) \| (\w+) \|", text, re.MULTILINE)[1:]
+    told = {name: verdict for name, verdict, kept in rows if kept == "kept"}
+    assert told.keys() | {f"c_{name}" for name in BY_C} == {
+        *HOSTILE, *(f"c_{name}" for name in BY_C)
+    }, "python -m tests.hostile_table"  # fmt: skip
+    assert all("checks fail" in verdict for verdict in told.values())
