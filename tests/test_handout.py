@@ -17,7 +17,7 @@ from fa_numba.workbook import catalog, cli, grader, handout, leaks, progress, st
 
 ROOT = Path(__file__).parents[1]
 IMPORTS = ast.Import, ast.ImportFrom
-ANSWER = "    return x + x + x - x  # thirty characters"
+ANSWER = "    return x + x + x - x + 0 * x + x * 0"
 LONGER = """    first = x + x
     second = first + first
     third = second - first
