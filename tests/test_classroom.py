@@ -4,9 +4,12 @@
 
 import csv
 import json
+import os
 import subprocess
 import sys
+import tarfile
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -201,3 +204,109 @@ def test_a_judge_that_does_not_end_is_killed():
     judges.run([sys.executable, "-c", "import time; time.sleep(60)"], ".", 0.2)
     assert not judges.running
     assert subprocess.run([sys.executable, "-c", ""]).returncode == 0
+
+
+def as_link(workbook, student, tmp_path):
+    (student / f"{workbook.name}.py").symlink_to(workbook.solution)
+
+
+def as_hard_link(workbook, student, tmp_path):
+    os.link(workbook.solution, student / f"{workbook.name}.py")
+
+
+def by_tar(kind):
+    def hand_in(workbook, student, tmp_path):
+        """tar unpacks a link as a link."""
+        with tarfile.open(tmp_path / "a.tar", "w") as archive:
+            member = tarfile.TarInfo(f"{workbook.name}.py")
+            member.type, member.linkname = kind, str(workbook.solution)
+            archive.addfile(member)
+        with tarfile.open(tmp_path / "a.tar") as archive:
+            archive.extractall(student, filter="fully_trusted")
+
+    return hand_in
+
+
+def as_linked_folder(workbook, student, tmp_path):
+    (student / "exercises").symlink_to(workbook.solution.parent)
+
+
+def as_linked_student(workbook, student, tmp_path):
+    student.rmdir()
+    student.symlink_to(workbook.solution.parent)
+
+
+def as_folder(workbook, student, tmp_path):
+    (student / f"{workbook.name}.py").mkdir()
+
+
+def as_fifo(workbook, student, tmp_path):
+    os.mkfifo(student / f"{workbook.name}.py")
+
+
+def twice(workbook, student, tmp_path):
+    (student / f"{workbook.name}.py").write_text(HALF)
+    (student / "exercises").mkdir()
+    (student / f"exercises/{workbook.name}.py").write_text(RIGHT)
+
+
+@pytest.mark.usefixtures("warm_classroom")
+@pytest.mark.parametrize(
+    "how, state, said",
+    [
+        (as_link, "failed", "is a symbolic link, and must be a file"),
+        (as_hard_link, "failed", "is a hard link"),
+        (by_tar(tarfile.SYMTYPE), "failed", "is a symbolic link, and must be a file"),
+        (by_tar(tarfile.LNKTYPE), "failed", "is a hard link"),
+        (as_linked_folder, "failed", "odd/exercises is a symbolic link, and must be a folder"),
+        (as_linked_student, "failed", "odd is a symbolic link, and must be a folder"),
+        (as_folder, "failed", "is a folder, and must be a file"),
+        (as_fifo, "failed", "is no ordinary file"),
+        (twice, "not graded", "differ: which one counts?"),
+    ],
+)
+def test_what_is_no_file_of_its_own_is_named(workbook, hand_in, tmp_path, how, state, said):
+    before, odd, after = (hand_in(name, None) for name in ("before", "odd", "after"))
+    for neighbour in (before, after):
+        hand_in(Path(neighbour).name, RIGHT)
+    how(workbook, Path(odd), tmp_path)
+    assert cli.main(["grade", before, odd, after]) == (state == "not graded")
+    data = json.loads((tmp_path / "grades.json").read_text())["students"]
+    marks = {s["student"]: s["exercises"][0] for s in data}
+    assert {n: m["state"] for n, m in marks.items()} == {
+        "before": "passed", "odd": state, "after": "passed",
+    }  # fmt: skip
+    assert marks["odd"]["points"] == 0 and said in marks["odd"]["checks"][0]["message"]
+
+
+@pytest.mark.usefixtures("warm_classroom")
+def test_two_equal_files_count_as_one(workbook, hand_in, tmp_path):
+    hand_in("ada", RIGHT)
+    assert cli.main(["grade", hand_in("ada", RIGHT, "exercises")]) == 0
+    assert rows(tmp_path / "grades.csv")["ada"]["passed"] == "1"
+
+
+@pytest.mark.usefixtures("warm_classroom")
+def test_results_for_other_systems(workbook, hand_in, tmp_path):
+    folders = [hand_in("half", HALF), hand_in("none", None)]
+    twice(workbook, Path(hand_in("two", None)), tmp_path)
+    forms = [f"--{system}={tmp_path / system}" for system in classroom.SYSTEMS]
+    assert cli.main(["grade", *folders, str(tmp_path / "class/two"), *forms]) == 1
+
+    def results(system, student):
+        return json.loads((tmp_path / system / student / "results.json").read_text())
+
+    (test,) = results("gradescope", "half")["tests"]
+    assert test["score"] == 0.6667 and test["max_score"] == 1 and test["status"] == "failed"
+    assert "2 of 3" in test["output"] and test["name"] == workbook.name
+    (test,) = results("gradescope", "none")["tests"]
+    assert test["score"] == 0 and "missing" in test["output"]
+    (test,) = results("gradescope", "two")["tests"]
+    assert "score" not in test and "which one counts?" in test["output"]
+    found = results("otter", "half")[workbook.name]
+    assert found["score"] == 0.6667 and found["possible"] == 1 and len(found["test_cases"]) == 3
+    assert [r["passed"] for r in found["test_case_results"]].count(True) == 2
+    assert sum(case["points"] for case in found["test_cases"]) == pytest.approx(1)
+    with pytest.raises(ValueError, match="system must be gradescope or otter, got 'moodle'"):
+        classroom.results_for("moodle", {"exercises": [{"checks": [], "state": "", "passed": 0,
+                                                        "total": 0}]})  # fmt: skip

@@ -31,7 +31,7 @@ def test_the_page_is_what_the_tests_say():
     )
 
 
-@pytest.mark.parametrize("name", ["make_functions", "make_lessons"])
+@pytest.mark.parametrize("name", ["make_functions", "make_lessons", "make_open_book"])
 def test_a_generated_page_is_up_to_date(name):
     spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     script = importlib.util.module_from_spec(spec)

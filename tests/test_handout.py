@@ -1,17 +1,27 @@
 """`make handout`: no line of an answer is in it, and everything else works in it."""
 
+import ast
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import zipfile
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
 import pytest
 
-from fa_numba.workbook import catalog, cli, grader, handout, progress, stubs
+from fa_numba.workbook import catalog, cli, grader, handout, leaks, progress, stubs
 
 ROOT = Path(__file__).parents[1]
+IMPORTS = ast.Import, ast.ImportFrom
+ANSWER = "    return x + x + x - x + 0 * x + x * 0"
+LONGER = """    first = x + x
+    second = first + first
+    third = second - first
+    return third + x - x"""
 if not (ROOT / "solutions").is_dir():
     pytest.skip("this is a handout", allow_module_level=True)
 
@@ -45,19 +55,26 @@ def stubs_of(root):
     return {e.name: stubs.read(e).stub for e in catalog.all_exercises(root)}
 
 
-def test_no_file_has_a_line_of_an_answer(made):
-    """Of the lines that no lesson, stub, grader or kernel of the package gives anyway."""
-    given = "".join(
-        text
-        for name, text in every_text(made.folder)
-        if name.startswith(("notebooks/", "benchmarks/", "exercises/ex", "exercises/test_ex"))
-        or (name.startswith("fa_numba/") and not name.startswith("fa_numba/workbook/"))
-    )
-    answers = handout.answer_lines(ROOT)
-    secret = {line for line in answers if line not in given}
-    assert len(answers) > 400 and len(secret) > 0.6 * len(answers)
-    for name, text in every_text(made.folder):
-        assert not [line for line in secret if line in text], name
+def test_no_file_tells_an_answer(made):
+    """No document has a line, no code a passage that no lesson, stub, grader or kernel gives."""
+    files = dict(every_text(made.folder))
+    given = [text for name, text in files.items() if handout.is_given(name)]
+    answers = leaks.answer_lines(ROOT)
+    whole = "\n".join(given)
+    lines = {line for line in answers if line not in whole}
+    secret = leaks.secret_passages(catalog.all_exercises(ROOT), given)
+    assert len(answers) > 400 and len(lines) > 0.6 * len(answers) and len(secret) > 400
+    for name, text in files.items():
+        assert not leaks.told_passages(name, text, secret)
+        if name.startswith("docs/"):
+            assert not [line for line in lines if line in text], name
+
+
+def test_it_has_no_bytecode_and_no_history(made, tmp_path):
+    for path in (p for p in made.folder.rglob("*") if p.is_file()):
+        name, begin = path.relative_to(made.folder), path.read_bytes()[:4]
+        assert begin not in (MAGIC_NUMBER, b"PACK", b"DIRC") and path.suffix != ".pyc", name
+        assert not {".git", "__pycache__"} & set(name.parts), name
 
 
 def test_what_is_given_is_given_by_the_repository(made):
@@ -71,39 +88,55 @@ def test_what_is_given_is_given_by_the_repository(made):
             assert text == path.read_bytes().decode("utf-8", "replace"), name
 
 
-def test_a_file_with_answers_is_left_out_and_named(tmp_path):
+def test_a_document_with_answers_is_left_out_and_named(tmp_path):
     root = small_workbook(tmp_path / "root")
-    answer = "    return x + x + x - x  # thirty characters"
-    (root / "fa_numba/workbook").mkdir(parents=True)
-    (root / "fa_numba/workbook/leak.py").write_text(f"def double(x):\n{answer}\n")
     (root / "docs").mkdir()
-    (root / "docs/leak.md").write_text(answer)
+    (root / "docs/leak.md").write_text(ANSWER)
     (root / "docs/good.md").write_text("nothing")
     made = handout.make(tmp_path / "out", root=root)
     assert set(made.left_out) == {
-        "fa_numba/workbook/leak.py",
         "docs/leak.md",
-        "hint 2 of ex99a_double",
-        "the debrief of ex99a_double",
+        *(f"hint 2 of {name}" for name in ("ex99a_double", "ex99b_longer")),
+        *(f"the debrief of {name}" for name in ("ex99a_double", "ex99b_longer")),
     }
     assert (made.folder / "docs/good.md").exists() and not (made.folder / "docs/leak.md").exists()
     bundle = json.loads((made.folder / catalog.BUNDLE).read_text())["ex99a_double"]
     assert bundle["hints"] == {"1": "a nudge"} and bundle["debrief"] == ""
 
 
+@pytest.mark.parametrize("code, leaks", [
+    (f"def double(x):\n    # one line is all of this answer\n{ANSWER}\n", [(3, "ex99a")]),
+    (LONGER, [(1, "ex99b")]),
+    (LONGER.replace("\n", "  # words\n\n    # words\n", 1), [(1, "ex99b")]),  # the same code
+    (LONGER.partition("\n")[0], []),
+    ("".join(sorted(LONGER.splitlines(True))), []),
+])  # fmt: skip
+def test_code_with_a_passage_of_an_answer_is_an_error(tmp_path, capsys, monkeypatch, code, leaks):
+    """The workbook needs the file: without it graders and lessons do not import."""
+    root = small_workbook(tmp_path / "root")
+    (root / "fa_numba/workbook").mkdir(parents=True)
+    (root / "fa_numba/workbook/leak.py").write_text(code)
+    monkeypatch.chdir(root)
+    assert cli.main(["handout", str(tmp_path / "out")]) == (2 if leaks else 0)
+    said = capsys.readouterr().err
+    for line, exercise in leaks:
+        assert f"fa_numba/workbook/leak.py, line {line}, holds the answer of {exercise}: " in said
+    assert (tmp_path / "out").exists() == (not leaks)
+
+
 def small_workbook(root):
     (root / "solutions").mkdir(parents=True)
     (root / "exercises").mkdir()
-    (root / "solutions/ex99a_double.py").write_text(
-        '"""ex99a · Double it\n\nReturn twice x.\n"""\n\n'
-        "### HINT 1: a nudge\n### HINT 2: return x + x + x - x  # thirty characters\n"
-        "### HINT 3: the rest\n### DEBRIEF: return x + x + x - x  # thirty characters\n\n\n"
-        "def double(x):\n    ### BEGIN SOLUTION\n"
-        "    return x + x + x - x  # thirty characters\n    ### END SOLUTION\n"
-    )
-    exercise = catalog.Exercise("ex99a_double", root)
-    exercise.stub.write_text("somebody's own answer")
-    exercise.grader.write_text("def test_it(exercise):\n    assert exercise.double(2) == 4\n")
+    for name, answer in (("ex99a_double", ANSWER), ("ex99b_longer", LONGER)):
+        (root / f"solutions/{name}.py").write_text(
+            f'"""{name[:5]} · Double it\n\nReturn twice x.\n"""\n\n'
+            f"### HINT 1: a nudge\n### HINT 2: {ANSWER.strip()}\n"
+            f"### HINT 3: the rest\n### DEBRIEF: {ANSWER.strip()}\n\n\n"
+            f"def double(x):\n    ### BEGIN SOLUTION\n{answer}\n    ### END SOLUTION\n"
+        )
+        exercise = catalog.Exercise(name, root)
+        exercise.stub.write_text("somebody's own answer")
+        exercise.grader.write_text("def test_it(exercise):\n    assert exercise.double(2) == 4\n")
     return root
 
 
@@ -159,15 +192,77 @@ def test_checks_and_reset_work(made, tmp_path, monkeypatch):
     assert exercise.stub.read_text() == catalog.bundled(made.folder, exercise.name)["stub"]
 
 
-def test_its_own_tests_pass(made):
-    tests = ["tests/test_workbook.py", "-k", "stub or hint or state or find or reset"]
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
-        cwd=made.folder,
-        env=os.environ | {"PYTHONPATH": str(made.folder), "PYTHONDONTWRITEBYTECODE": "1"},
+def run_in(folder, *arguments):
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
     )
+
+
+def test_every_lesson_imports(made):
+    """All imports of all cells, in the handout's own package."""
+    lines = []
+    for path in sorted(made.folder.glob("notebooks/*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "code":
+                source = "".join(x for x in cell["source"] if not x.startswith(("%", "!")))
+                nodes = [n for n in ast.parse(source).body if isinstance(n, IMPORTS)]
+                lines += [ast.unparse(node) for node in nodes]
+    assert len(lines) > 24 * 2
+    lines += ["import fa_numba", "print(fa_numba.__file__)"]
+    run = run_in(made.folder, "-c", "\n".join(lines))
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == str(made.folder / "fa_numba/__init__.py")
+
+
+def of_each_module():
+    """One exercise for each module of graders, so that each module is used."""
+    found = {}
+    for exercise in catalog.all_exercises(ROOT):
+        text = exercise.grader.read_text(encoding="utf-8")
+        for module in re.findall(r"fa_numba\.workbook\.graders\.?(\w*) import", text):
+            found.setdefault(module, exercise)
+    return sorted(set(found.values()), key=lambda e: e.name)
+
+
+def solved(made, tmp_path, exercises):
+    """A folder with the solutions of these exercises."""
+    for exercise in exercises:
+        shutil.copyfile(exercise.solution, tmp_path / exercise.stub.name)
+    return f"--impl={tmp_path}"
+
+
+def test_every_grader_is_there(made, tmp_path):
+    """All are collected; one exercise for each module of graders is graded."""
+    run = run_in(made.folder, "-m", "pytest", "exercises", "--collect-only", "-q")
+    assert run.returncode == 0, run.stdout
+    names = set(re.findall(r"test_(ex\d\d[a-z]_\w+)\.py", run.stdout))
+    assert names == {e.name for e in catalog.all_exercises(ROOT)}
+    assert grades(made, tmp_path, of_each_module()) > 8
+
+
+@pytest.mark.thorough
+def test_every_solution_passes(made, tmp_path):
+    assert grades(made, tmp_path, catalog.all_exercises(ROOT)) == len(stubs_of(ROOT))
+
+
+def grades(made, tmp_path, exercises):
+    """How many solutions there are, each of which passes in the handout."""
+    options = solved(made, tmp_path, exercises), f"--grade-json={tmp_path / 'grade.json'}"
+    graders = [f"exercises/{e.grader.name}" for e in exercises]
+    run = run_in(made.folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *graders)
+    graded = json.loads((tmp_path / "grade.json").read_text())
+    bad = [d["name"] for d in graded if {c["outcome"] for c in d["checks"]} - {"passed", "skipped"}]
+    assert run.returncode == 0 and not bad, run.stdout
+    return len(graded)
+
+
+def test_its_own_tests_pass(made):
+    tests = ["tests/test_workbook.py", "-k", "stub or hint or state or find or reset"]
+    run = run_in(made.folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
     assert run.returncode == 0, run.stdout
     assert " passed" in run.stdout
 
@@ -204,3 +299,10 @@ def test_without_solutions_and_bundle_the_message_says_what_is_missing(tmp_path)
     (tmp_path / "exercises/test_ex00a_thread_index.py").touch()
     with pytest.raises(FileNotFoundError, match=r"neither solutions/ nor exercises/\.work"):
         catalog._root_of([tmp_path])
+
+
+def test_open_exercises_are_found():
+    """docs/make_open_book.py lists them for instructors."""
+    listed = handout.open_book(ROOT)
+    assert listed["ex19b_share_pages"] == ("exercises/ex19c_copy_on_write.py", 9, 9)
+    assert "ex08b_dkdv_kernel" not in listed and 10 < len(listed) < 60

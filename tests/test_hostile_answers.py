@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from fa_numba.workbook import catalog, grader, progress
+from fa_numba.workbook.grading import wall
 
 REPOSITORY = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits are those of Linux")
@@ -214,6 +215,36 @@ found = [text for text in found if re.search(secrets, text)]
 print('FOUND', found)
 assert found
 """), "must be", FIRST),
+    "dir_fd_read": (cheat("os.open('solutions/ex70a_right.py', 0, dir_fd=os.open(ROOT, 0))"),
+                    "must be", FIRST),
+    "dir_fd_of_scandir": (cheat("""
+with os.scandir(ROOT) as entries:
+    for fd in range(100):
+        try: os.open('exercises/test_ex70a_right.py', 0, dir_fd=fd)
+        except (FileNotFoundError, NotADirectoryError): pass
+        except OSError as error:
+            if error.errno != 9: raise
+"""), "must be", FIRST),
+    **{
+        name: (cheat(f"d = os.open(ROOT, os.O_RDONLY)\n{line}"), "must be", FIRST)
+        for name, line in {
+            "dir_fd_unlink": "os.unlink('exercises/ex70a_right.py', dir_fd=d)",
+            "dir_fd_grader": "os.unlink('exercises/test_ex70a_right.py', dir_fd=d)",
+            "dir_fd_mkdir": "os.mkdir('made', dir_fd=d)",
+            "dir_fd_rename": "os.rename('exercises/ex70a_right.py', 'x', src_dir_fd=d)",
+            "dir_fd_link": "os.link('solutions/ex70a_right.py', 'x', src_dir_fd=d)",
+        }.items()
+    },
+    "fchdir": (cheat("os.fchdir(os.open(ROOT, 0))\nopen('solutions/ex70a_right.py')"), "must be",
+               FIRST),
+    "scandir_solutions": (cheat("os.scandir(ROOT + '/solutions')"), "must be", FIRST),
+    "hard_link": (cheat("open(ROOT + '/notes.txt')"), "must be", FIRST),
+    "git_head": (cheat("open(ROOT + '/.git')"), "must be", FIRST),
+    "git_elsewhere": (cheat("open(ROOT + '_git/HEAD')"), "must be", FIRST),
+    "sqlite3": (cheat("import sqlite3; sqlite3.connect(ROOT + '/made')"), "must be", FIRST),
+    "mkfifo": (cheat("os.mkfifo(ROOT + '/made')"), "must be", FIRST),
+    "fork_exec": (cheat("import _posixsubprocess; _posixsubprocess.fork_exec()"), "must be", FIRST),
+    "pidfd": (cheat("signal.pidfd_send_signal(os.pidfd_open(os.getppid()), 9)"), "must be", FIRST),
     "always_equal": (in_double("class E(float):\n    def __eq__(self, other): return True\n"
                                "    __hash__ = None\nreturn E(1)"), "got 1.0", FIRST),
     "always_equal_object": (in_double(
@@ -222,6 +253,28 @@ assert found
         "    def __ne__(self, other): return False\n    __hash__ = object.__hash__\nreturn E()"),
         "must be", FIRST),
 }  # fmt: skip
+# C code, of which the audit hook hears nothing: the kernel's Landlock refuses it.
+LIBC = "import ctypes\nc = ctypes.CDLL(None, use_errno=True)\n"
+BY_C = {
+    "read": "c.open((ROOT + '/solutions/ex70a_right.py').encode(), 0)",
+    "read_git": "c.open((ROOT + '_git/HEAD').encode(), 0)",
+    "unlink": "c.unlink((ROOT + '/exercises/ex70a_right.py').encode())",
+    "unlink_grader": "c.unlink((ROOT + '/exercises/test_ex70a_right.py').encode())",
+    "write": "c.open((ROOT + '/made').encode(), os.O_CREAT | os.O_WRONLY, 0o644)",
+    "mkdir": "c.mkdir((ROOT + '/made').encode(), 0o755)",
+    "kill_parent": "c.kill(os.getppid(), 9)",
+    "other_memory": "c.open(f'/proc/{os.getppid()}/mem'.encode(), 0)",
+    "unhooked": "c.open(os.path.relpath(ROOT + '/solutions/ex70a_right.py').encode(), 0)",
+}
+if wall.version():
+    HOSTILE |= {
+        f"c_{name}": (
+            cheat(f"{LIBC}if {call} < 0: raise OSError(ctypes.get_errno(), 'by the kernel')"),
+            "must be", FIRST,
+        )
+        for name, call in BY_C.items()
+        if name != "kill_parent" or wall.version() >= 6
+    }  # fmt: skip
 # These change only their own process, and are right there.
 HARMLESS = {
     "right": RIGHT,
@@ -233,6 +286,10 @@ HARMLESS = {
     "other_names": RIGHT.replace("(x, out)", "(source, result)")
     .replace("out.shape", "result.shape")
     .replace("out[i] = 2 * x[i]", "result[i] = 2 * source[i]"),
+    "own_folder": at_import(
+        "import tempfile\n"
+        "with tempfile.TemporaryDirectory() as d: open(d + '/x', 'w').write(open(__file__).read())"
+    ),
     "right_again": RIGHT,
 }
 
@@ -256,7 +313,13 @@ def make_workbook(root, files):
     for folder in ("solutions", "exercises"):
         (root / folder).mkdir(parents=True)
     shutil.copy(REPOSITORY / "exercises/conftest.py", root / "exercises")
-    return {name: make_exercise(root, i, name, text) for i, (name, text) in enumerate(files)}
+    names = {name: make_exercise(root, i, name, text) for i, (name, text) in enumerate(files)}
+    history = root.parent / f"{root.name}_git"  # as of a worktree
+    (history / "objects/pack").mkdir(parents=True)
+    (history / "HEAD").touch()
+    (root / ".git").write_text(f"gitdir: {history}\n")
+    os.link(next(root.glob("solutions/ex70a*")), root / "notes.txt")
+    return names
 
 
 def command(*arguments):
@@ -339,7 +402,9 @@ def test_the_run_itself_ends_as_it_should(graded):
     for name, full in names.items():
         right = name in HARMLESS
         assert (kept[full]["passed"] == kept[full]["total"]) == right, name
-    assert not list(root.glob("exercises/new.py"))
+    assert not [*root.glob("exercises/new.py"), *root.glob("made")]
+    assert all((root / f"exercises/{x}{full}.py").exists() for full in names.values()
+               for x in ("", "test_"))  # fmt: skip
     assert "SECRET" not in "".join(c["output"] + c["message"] for cs in checks.values() for c in cs)
 
 
@@ -350,7 +415,26 @@ def test_cheats_are_told_why_not(graded, name):
     if name == "look_around":
         assert "FOUND []" in output and "CAUGHT" in output
     else:
-        assert re.search(r"CAUGHT (an answer may not|No module named)", output), output
+        why = "by the kernel" if name.startswith("c_") else "an answer may not|No module named"
+        assert re.search(rf"CAUGHT .*({why})", output), output
+
+
+def test_the_hook_refuses_the_same_without_landlock(tmp_path):
+    some = [n for n in HOSTILE if n.startswith(("dir_fd", "git", "hard_link", "pidfd", "fchdir"))]
+    files = [("right", RIGHT), *((n, HOSTILE[n][0]) for n in some), ("right_again", RIGHT)]
+    names = make_workbook(tmp_path / "root", files)
+    env = environment() | {"FA_NUMBA_LANDLOCK": "0"}
+    answer = tmp_path / "grade.json"
+    subprocess.run(
+        command(f"--grade-json={answer}"), cwd=tmp_path / "root", env=env, capture_output=True,
+        timeout=300,
+    )  # fmt: skip
+    data = {d["name"]: d["checks"] for d in json.loads(answer.read_text())}
+    for name, full in names.items():
+        assert by_function(data[full]) == (FIRST if name in some else (PASS, PASS, PASS)), name
+        if name in some:
+            assert "CAUGHT an answer may not" in data[full][0]["output"], name
+    assert not list(tmp_path.glob("**/made"))
 
 
 def test_with_two_workers(tmp_path):
@@ -448,3 +532,13 @@ def test_no_process_is_left_behind(tmp_path, sign, front):
         time.sleep(0.1)
     assert not left
     assert not list(scratch.iterdir())
+
+
+def test_the_table_of_hostile_files_is_whole():
+    text = (REPOSITORY / "docs/hostile_files.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w+) \| (.*?) \| (\w+) \|", text, re.MULTILINE)[1:]
+    told = {name: verdict for name, verdict, kept in rows if kept == "kept"}
+    assert told.keys() | {f"c_{name}" for name in BY_C} == {
+        *HOSTILE, *(f"c_{name}" for name in BY_C)
+    }, "python -m tests.hostile_table"  # fmt: skip
+    assert all("checks fail" in verdict for verdict in told.values())

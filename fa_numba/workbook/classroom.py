@@ -23,9 +23,11 @@ from importlib import metadata
 from pathlib import Path
 
 from fa_numba.workbook.catalog import Exercise, UnknownExercise, all_exercises, find
+from fa_numba.workbook.grading.files import BadFile, read_answer
 from fa_numba.workbook.grading.limits import limits_of
 from fa_numba.workbook.report import Check, Graded, Report
 
+SYSTEMS = "gradescope", "otter"
 START_SECONDS = 120  # for a judge, beside the time that answers may take
 
 
@@ -82,8 +84,10 @@ class Student:
         return sum(mark.state == state for mark in self.marks)
 
 
-def files_of(folder: Path, exercises: list[Exercise]) -> Path:
-    """The folder that holds a student's files: itself, or an exercises/ in it or one below.
+def files_of(folder: Path, exercises: list[Exercise]) -> dict[str, list[Path]]:
+    """{name: files} that a student has handed in, whatever they are.
+
+    They lie in the folder, in its exercises/, or in that of its only folder, as a zip file unpacks.
 
     Parameters
     ----------
@@ -92,20 +96,50 @@ def files_of(folder: Path, exercises: list[Exercise]) -> Path:
     exercises : list of Exercise
         Those to grade.
     """
-    wanted = {e.stub.name for e in exercises}
 
-    def holds(path):
-        return any((path / name).is_file() for name in wanted)
+    def those_in(path):
+        return [path / e.stub.name for e in exercises if os.path.lexists(path / e.stub.name)]
 
-    if holds(folder):
-        return folder
     inside = [p for p in sorted(folder.iterdir()) if p.is_dir()]
-    for path in (folder / "exercises", *(p / "exercises" for p in inside if len(inside) == 1)):
-        if holds(path):  # the second: as a zip file unpacks
-            return path
-    if any(holds(p) or holds(p / "exercises") for p in inside):
+    places = [folder, folder / "exercises"]
+    if len(inside) == 1:
+        places.append(inside[0] / "exercises")
+    found = [path for place in places for path in those_in(place)]
+    if not found and any(those_in(p) or those_in(p / "exercises") for p in inside):
         raise Refused(f"{folder} holds folders of students: fa-numba grade {folder}/*")
-    return folder  # nothing handed in: every file is missing
+    return {e.name: [path for path in found if path.name == e.stub.name] for e in exercises}
+
+
+def trouble(folder: Path, files: list[Path]) -> tuple[str, str]:
+    """The state and the message of files that cannot be graded as they lie there; else "", "".
+
+    Parameters
+    ----------
+    folder : path
+        The folder that a student handed in.
+    files : list of path
+        All files of one exercise in it.
+    """
+    for path in files:
+        for place in path.parents:
+            if place.is_symlink():
+                name = os.path.relpath(place, folder.parent)
+                return "failed", f"{name} is a symbolic link, and must be a folder: copy the folder"
+            if place == folder:
+                break
+    if len(files) > 1 and len({_content(path) for path in files}) > 1:
+        names = " and ".join(str(path.relative_to(folder)) for path in files)
+        return "not graded", f"two files of one name, {names}, differ: which one counts?"
+    return "", ""
+
+
+def _content(path):
+    """What a file holds: its bytes, or itself where `read_answer` will refuse it."""
+    try:
+        read_answer(path)
+    except BadFile:
+        return path
+    return path.read_bytes()
 
 
 def read_points(path: Path | None, exercises: list[Exercise]) -> dict[str, float]:
@@ -165,35 +199,41 @@ def grade_student(folder, exercises, points, *, whole=False, judges=None) -> Stu
     judges : Judges, optional
     """
     judges = judges or Judges()
-    begin, folder = time.monotonic(), Path(folder)
-    files = files_of(folder, exercises).resolve()
-    there = [e for e in exercises if (files / e.stub.name).is_file()]
-    results = _judged(there, files, judges)
-    for exercise in there:  # one file has ended the judge: the others are graded without it
-        if exercise.name not in results:
-            results |= _judged([exercise], files, judges)
+    begin, folder = time.monotonic(), Path(os.path.abspath(folder))
+    files = files_of(folder, exercises)
+    troubles = {name: trouble(folder, found) for name, found in files.items()}
+    results, places = {}, {}
+    for exercise in exercises:
+        if files[exercise.name] and not troubles[exercise.name][0]:
+            places.setdefault(files[exercise.name][0].parent, []).append(exercise)
+    for place, there in places.items():
+        results |= _judged(there, place, judges)
+        for exercise in there:  # one file has ended the judge: the others are graded without it
+            if exercise.name not in results:
+                results |= _judged([exercise], place, judges)
     marks = []
     for exercise in exercises:
-        of = points[exercise.name]
-        if exercise not in there:
-            marks.append(Mark(exercise.name, "missing", 0.0, of))
-            continue
-        graded = Graded(exercise, results.get(exercise.name, []))
-        passed, total = graded.count("passed"), len(graded.checks) - graded.count("skipped")
-        share = float(graded.passed) if whole else passed / max(total, 1)
-        marks.append(
-            Mark(
-                exercise.name,
-                graded.state if graded.checks else "not graded",
-                round(of * share, 4),
-                of,
-                passed,
-                total,
-                hashlib.sha256((files / exercise.stub.name).read_bytes()).hexdigest(),
-                graded.checks,
-            )
-        )
-    return Student(folder.resolve().name, str(folder), marks, time.monotonic() - begin)
+        name, of = exercise.name, points[exercise.name]
+        state, message = troubles[name]
+        if not files[name]:
+            marks.append(Mark(name, "missing", 0.0, of))
+        elif state:
+            check = Check("one file of its own is handed in", "failed", message)
+            marks.append(Mark(name, state, 0.0, of, 0, 1, "", [check]))
+        else:
+            graded = Graded(exercise, results.get(name, []))
+            passed, total = graded.count("passed"), len(graded.checks) - graded.count("skipped")
+            share = float(graded.passed) if whole else passed / max(total, 1)
+            state = graded.state if graded.checks else "not graded"
+            earned = round(of * share, 4)
+            checksum = _checksum(files[name][0])
+            marks.append(Mark(name, state, earned, of, passed, total, checksum, graded.checks))
+    return Student(folder.name, str(folder), marks, time.monotonic() - begin)
+
+
+def _checksum(path):
+    """Of a graded file; "" of what is no file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 class Judges:
@@ -312,24 +352,86 @@ def write_csv(path: Path, students: list[Student]) -> None:
             writer.writerow([name, *points, f"{s.points:g}", f"{s.of:g}", *counts])
 
 
+def as_data(student: Student) -> dict:
+    """One student as JSON: every check, with its message and the checksum of the graded file."""
+    return {
+        "student": student.name,
+        "folder": student.folder,
+        "points": student.points,
+        "of": student.of,
+        "seconds": round(student.seconds, 1),
+        "exercises": [asdict(mark) for mark in student.marks],
+    }
+
+
 def write_json(path: Path, students: list[Student]) -> None:
-    """Every check of every exercise, with its message and the checksum of the graded file."""
+    """All students, with date and version."""
     data = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "fa_numba": _version(),
-        "students": [
-            {
-                "student": s.name,
-                "folder": s.folder,
-                "points": s.points,
-                "of": s.of,
-                "seconds": round(s.seconds, 1),
-                "exercises": [asdict(mark) for mark in s.marks],
-            }
-            for s in students
-        ],
+        "students": [as_data(s) for s in students],
     }
     path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def results_for(system: str, student: dict) -> dict:
+    """A student's results as another system reads them.
+
+    Parameters
+    ----------
+    system : "gradescope" or "otter"
+        Gradescope's results.json, which otter's autograder on Gradescope writes too; or the
+        dict of otter's `GradingResults.to_dict`.
+    student : dict
+        One of `students` in grades.json.
+
+    Returns
+    -------
+    dict
+        An exercise that was not graded has no score in Gradescope's form, and 0 in otter's.
+    """
+    found = {}
+    for mark in student["exercises"]:
+        failed = [f"{c['name']}: {c['message'] or c['outcome']}" for c in mark["checks"]
+                  if c["outcome"] not in ("passed", "skipped")]  # fmt: skip
+        said = "\n".join([f"{mark['state']}: {mark['passed']} of {mark['total']}", *failed])
+        if system == "gradescope":
+            status = "passed" if mark["state"] == "passed" else "failed"
+            found[mark["name"]] = {
+                "name": mark["name"], "max_score": mark["of"], "status": status, "output": said,
+            } | ({} if mark["state"] == "not graded" else {"score": mark["points"]})  # fmt: skip
+        elif system == "otter":
+            cases = [c for c in mark["checks"] if c["outcome"] != "skipped"]
+            points = mark["of"] / max(len(cases), 1)
+            results = [
+                {
+                    "test_case": {"name": c["name"], "body": "", "hidden": False, "points": points,
+                                  "success_message": None, "failure_message": None},
+                    "message": c["message"],
+                    "passed": c["outcome"] == "passed",
+                }
+                for c in cases
+            ]  # fmt: skip
+            found[mark["name"]] = {
+                "name": mark["name"], "path": f"{mark['name']}.py", "score": mark["points"],
+                "possible": mark["of"], "all_or_nothing": False,
+                "test_cases": [result["test_case"] for result in results],
+                "test_case_results": results,
+            }  # fmt: skip
+        else:
+            raise ValueError(f"system must be gradescope or otter, got {system!r}")
+    if system == "otter":
+        return found
+    return {"execution_time": student["seconds"], "tests": list(found.values())}
+
+
+def write_results(system: str, folder: Path, students: list[Student]) -> None:
+    """A file for each student, in the form of another system: FOLDER/STUDENT/results.json."""
+    for student in students:
+        path = folder / student.name / "results.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(results_for(system, as_data(student)), indent=1)
+        path.write_text(text + "\n", encoding="utf-8")
 
 
 def _version():
@@ -383,6 +485,13 @@ def add_options(parser):
     group.add_argument("--csv", type=Path, metavar="FILE", help="the default is grades.csv")
     group.add_argument("--json", type=Path, metavar="FILE", help="the default is grades.json")
     group.add_argument("--reports", type=Path, metavar="FOLDER", help="a text file per student")
+    for system in SYSTEMS:
+        group.add_argument(
+            f"--{system}",
+            type=Path,
+            metavar="FOLDER",
+            help=f"results.json per student for {system}",
+        )
 
 
 def are_folders(names: list[str]) -> bool:
@@ -425,6 +534,9 @@ def main(options) -> int:
     write_json(targets[1], students)
     if options.reports:
         write_reports(options.reports, students, exercises)
+    for system in SYSTEMS:
+        if folder := getattr(options, system):
+            write_results(system, folder, students)
     Console().print(table(students))
     print(f"Points: {targets[0]}. Every check: {targets[1]}.")
     return int(any(s.count("not graded") for s in students))

@@ -4,9 +4,10 @@ Everything else works in it. In place of `solutions/`, the workbook reads the un
 first hints and the debriefs from `exercises/.workbook.json`. The copy has no git history, which
 would contain the solutions.
 
-A *line of an answer* has 30 characters or more, is between ``### BEGIN SOLUTION`` and
-``### END SOLUTION``, and occurs in no stub, lesson or grader, and in no kernel of the package.
-No file of the handout holds such a line; a file that does is left out, and named.
+A document, hint or debrief with a line of an answer is left out, and named. The workbook needs all
+else, so code with a passage of an answer is an error, which names the file and the line (see
+`leaks`). A stub, grader, lesson or kernel of the package may give an answer: `open_book` lists the
+exercises of which one does.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fa_numba.workbook import stubs
+from fa_numba.workbook import leaks, stubs
 from fa_numba.workbook.catalog import BUNDLE, all_exercises, find_root
 
-LONG = 30  # characters: a shorter line is no answer by itself
+OPEN = 0.75  # share of an answer's lines in one file: whoever finds the file has the answer
 LEFT_OUT = (".ci/", ".github/", "solutions/")
 GIVEN = ("benchmarks/", "exercises/", "fa_numba/", "notebooks/")
 NOT_GIVEN = ("fa_numba/workbook/",)
+# Kernels that a lesson runs until the learner's own pass.
+LESSONS_KERNELS = ("fa_numba/workbook/lesson_kernels.py", "fa_numba/workbook/own_first.py")
 # Of the tests those of the workbook's machinery, which need no solutions.
 TESTS = ("conftest.py", "test_install.py", "test_workbook.py", "warm_judges.py")
 
@@ -45,7 +48,7 @@ class Handout:
     files : list of str
         Relative paths.
     left_out : list of str
-        Files with lines of answers, which the handout does without.
+        Documents, hints and debriefs with lines of answers, which the handout does without.
     """
 
     folder: Path
@@ -53,17 +56,36 @@ class Handout:
     left_out: list[str] = field(default_factory=list)
 
 
-def answer_lines(root: Path) -> set[str]:
-    """Every line of an answer, without its indentation."""
-    found = set()
-    for exercise in all_exercises(root):
-        inside = False
-        for line in exercise.text.splitlines():
-            word = line.strip()
-            if word in (stubs.BEGIN, stubs.END):
-                inside = word == stubs.BEGIN
-            elif inside and len(word) >= LONG:
-                found.add(word)
+def open_book(root: Path) -> dict[str, tuple[str, int, int]]:
+    """The exercises whose answer the handout gives.
+
+    Parameters
+    ----------
+    root : path
+        The checkout.
+
+    Returns
+    -------
+    dict
+        {exercise: (file, lines of the answer that it holds, lines of the answer)}, of the file with
+        the most lines. Comments and lines of less than 8 characters do not count.
+    """
+    exercises = all_exercises(root)
+    lines = {}
+    for name, text in Workbook(root).texts():
+        if text is not None and name != BUNDLE:
+            if name.endswith(".ipynb"):
+                cells = json.loads(text)["cells"]
+                text = "\n".join("".join(cell["source"]) for cell in cells)
+            lines[name] = {line for _, line in leaks.code_lines(text.splitlines())}
+    found = {}
+    for exercise in exercises:
+        code = sum(map(leaks.code_lines, leaks.answers(exercise.text)), [])
+        answer = [line for _, line in code if len(line) >= 8]
+        held = {name: sum(x in there for x in answer) for name, there in lines.items()}
+        best = max(held, key=held.get)
+        if answer and held[best] >= OPEN * len(answer):
+            found[exercise.name] = best, held[best], len(answer)
     return found
 
 
@@ -116,34 +138,49 @@ def make(folder: Path, *, tiers: int = 2, root: Path | None = None) -> Handout:
     return made
 
 
+class Workbook:
+    """What the handout is made of: the checkout, with untouched stubs and no outputs."""
+
+    def __init__(self, root):
+        self.root, self.exercises = root, all_exercises(root)
+        self.parsed = {e.name: stubs.read(e) for e in self.exercises}
+
+    def texts(self):
+        """(name, text) of each file; None for what is no text."""
+        stub_of = {f"exercises/{name}.py": told.stub for name, told in self.parsed.items()}
+        for name in tracked(self.root):
+            if name.startswith(LEFT_OUT) or name == BUNDLE:
+                continue
+            if name.startswith("tests/") and name.removeprefix("tests/") not in TESTS:
+                continue
+            if name in stub_of:
+                yield name, stub_of[name]  # not somebody's work
+                continue
+            try:
+                text = (self.root / name).read_text(encoding="utf-8")
+            except UnicodeDecodeError:
+                text = None
+            yield name, _without_outputs(text) if name.endswith(".ipynb") else text
+
+
+def is_given(name):
+    return name in LESSONS_KERNELS or (name.startswith(GIVEN) and not name.startswith(NOT_GIVEN))
+
+
 def _fill(root, folder, tiers):
-    exercises = all_exercises(root)
-    parsed = {e.name: stubs.read(e) for e in exercises}
-    names = [name for name in tracked(root) if not name.startswith(LEFT_OUT) and name != BUNDLE]
-    stub_of = {f"exercises/{name}.py": parsed[name].stub for name in parsed}
-
-    def text(name):
-        if name in stub_of:
-            return stub_of[name]  # not somebody's work
-        try:
-            found = (root / name).read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            return None
-        return _without_outputs(found) if name.endswith(".ipynb") else found
-
-    given = [text(n) or "" for n in names if n.startswith(GIVEN) and not n.startswith(NOT_GIVEN)]
-    given = "\n".join(given)
-    secret = {line for line in answer_lines(root) if line not in given}
+    workbook = Workbook(root)
+    files = dict(workbook.texts())
+    given = [text for name, text in files.items() if text is not None and is_given(name)]
+    whole = "\n".join(given)
+    lines = {line for line in leaks.answer_lines(root) if line not in whole}
+    secret = leaks.secret_passages(workbook.exercises, given)
 
     def tells(text):
-        return any(line in text for line in secret)
+        return any(line in text for line in lines)
 
-    made = Handout(folder)
-    for name in names:
-        if name.startswith("tests/") and name.removeprefix("tests/") not in TESTS:
-            continue
-        content = text(name)
-        if content is not None and tells(content):
+    made, told_in_code = Handout(folder), []
+    for name, content in files.items():
+        if content is not None and name.startswith("docs/") and tells(content):
             made.left_out.append(name)
             continue
         target = folder / name
@@ -151,11 +188,17 @@ def _fill(root, folder, tiers):
         if content is None:
             shutil.copyfile(root / name, target)
         else:
+            told_in_code += leaks.told_passages(name, content, secret)
             target.write_text(content, encoding="utf-8", newline="\n")
         shutil.copymode(root / name, target)
         made.files.append(name)
+    if told_in_code:
+        raise Refused(
+            "the workbook needs these files, which hold an answer: write it there in another "
+            "way, or in a lesson, where all may read it\n  " + "\n  ".join(told_in_code)
+        )
     bundle = {}
-    for name, told in parsed.items():
+    for name, told in workbook.parsed.items():
         hints = {n: words for n, words in told.hints.items() if n <= tiers}
         kept = {n: words for n, words in hints.items() if tiers == 3 or not tells(words)}
         made.left_out += [f"hint {n} of {name}" for n in hints.keys() - kept.keys()]

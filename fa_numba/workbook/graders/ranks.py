@@ -168,8 +168,8 @@ class CutHead:
                 return np.arange(rank * count, (rank + 1) * count)
             if layout == "striped":
                 return np.arange(rank, seqlen, world_size)
-            chunks = np.arange(seqlen).reshape(2 * world_size, -1)
-            return np.concatenate([chunks[rank], chunks[-1 - rank]])
+            first = np.arange(rank * count // 2, (rank + 1) * count // 2)
+            return np.append(first, seqlen - 1 - first[::-1])
 
         def scores(q, kv, rank, owner):
             s = q @ kv[0].T / np.float32(np.sqrt(q.shape[1]))

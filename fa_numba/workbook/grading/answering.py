@@ -380,8 +380,9 @@ def answer_with(sock, output, dump, options):
     guard.limit_resources(options["memory"])
     worker = Worker(channel, options)
     worker.lifted = guard.install(
-        options["root"], options["folder"], options["path"], tuple(options["forbidden"])
-    )
+        options["root"], options["folder"], options["path"], tuple(options["forbidden"]),
+        gpu=options["gpu"],
+    )  # fmt: skip
     try:
         channel.send({"ready": os.getpid()})
         worker.serve()

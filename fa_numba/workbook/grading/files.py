@@ -12,7 +12,12 @@ class BadFile(Exception):
 
 
 def read_answer(path: Path) -> str:
-    """The text of a learner's file."""
+    """The text of a learner's file.
+
+    A link is none: it may lead to a solution, and archives keep links when they are unpacked.
+    """
+    if path.is_symlink():
+        raise BadFile(f"{path.name} is a symbolic link, and must be a file: copy the file itself")
     if not path.exists():
         short = path.stem.split("_", 1)[0]
         raise BadFile(f"{path.name} is not there: `fa-numba reset {short}` brings it back")
@@ -20,6 +25,11 @@ def read_answer(path: Path) -> str:
         raise BadFile(f"{path.name} is a folder, and must be a file of Python text")
     if not path.is_file():
         raise BadFile(f"{path.name} is no ordinary file, and must be a file of Python text")
+    if path.stat().st_nlink > 1:
+        raise BadFile(
+            f"{path.name} is a hard link: another file is one with it. It must be a file of its "
+            "own: copy its text into a new file"
+        )
     if path.stat().st_size > LARGEST:
         size = path.stat().st_size
         raise BadFile(

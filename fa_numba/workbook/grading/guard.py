@@ -1,15 +1,21 @@
 """Restrictions of an answering process: files, processes, memory, size of its output.
 
-This stops accidents and plain attempts, with a clear error. It is no sandbox: docs/grading.md
-says what remains possible.
+`install` adds an audit hook, which refuses with a clear sentence, upon the wall of `wall`, which
+holds for C code too where the kernel has it. docs/grading.md says what remains possible.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import re
 import signal
 import sys
+from pathlib import Path
+from threading import get_ident
+
+from fa_numba.workbook.grading import wall
 
 MOST_OUTPUT = 64 << 20  # bytes of one file that it writes
 STARTS_PROCESS = {
@@ -18,9 +24,19 @@ STARTS_PROCESS = {
 }  # fmt: skip
 CHANGES_FILES = {
     "os.chmod", "os.chown", "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir",
-    "os.symlink", "os.truncate", "os.utime", "shutil.copyfile", "shutil.move", "shutil.rmtree",
+    "os.removexattr", "os.setxattr", "os.symlink", "os.truncate", "os.utime", "shutil.copyfile",
+    "shutil.move", "shutil.rmtree",
 }  # fmt: skip
+NETWORK = {"socket.bind", "socket.connect", "socket.sendmsg", "socket.sendto"}
+# Functions that tell no audit hook, and what each would do.
+UNTOLD = {
+    "start processes": ("_posixsubprocess.fork_exec", "subprocess._fork_exec"),
+    "make devices and pipes": ("os.mkfifo", "os.mknod"),
+    "send signals to other processes": ("os.pidfd_open", "signal.pidfd_send_signal"),
+}
+DATABASES = "_sqlite3", "_gdbm", "_dbm"  # open files from C, and one statement of SQL opens more
 OTHER_PROCESS = re.compile(r"/proc/(\d+)(/|$)")
+OPEN_FILES = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 NO_GRADER = "fa_numba.workbook", "solutions"
 
@@ -44,52 +60,126 @@ def limit_resources(memory_bytes: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (now + memory_bytes, now + memory_bytes))
 
 
-def install(root: str, folder: str, answer: str, forbidden: tuple[str, ...]):
-    """Add the audit hook; return the function that lifts it while our own code works.
+def histories(root: str) -> list[str]:
+    """The folders with git's history of the workbook, wherever a `.git` file says that they are."""
+    found = []
+    for folder in (Path(root), *Path(root).parents):
+        git = folder / ".git"
+        with contextlib.suppress(OSError):
+            if git.is_file():  # of a worktree: "gitdir: PATH"
+                found.append(git)
+                git = folder / git.read_text().partition(":")[2].strip()
+            if git.is_dir():
+                common = git / "commondir"
+                whole = git / common.read_text().strip() if common.exists() else git
+                borrowed = whole / "objects/info/alternates"
+                others = borrowed.read_text().splitlines() if borrowed.exists() else []
+                found += [git, whole, *(whole / "objects" / other for other in others)]
+    return [os.path.realpath(path) for path in found]
+
+
+def secrets(root: str, forbidden: tuple[str, ...]) -> list[str]:
+    """The files and folders that an answer may not read, as far as they are there; without links.
 
     Parameters
     ----------
     root : str
-        The workbook. Its solutions, graders and progress are not for the answer.
+        The workbook.
+    forbidden : tuple of str
+        Further ones, such as the JSON of the results.
+    """
+    found = [os.path.join(root, name) for name in ("solutions", "tests", ".progress.json")]
+    # Each file of the folders, too: it may have another name elsewhere, as a hard link.
+    for files in ("exercises/test_ex*", "solutions/*", "tests/wrong_answers/*"):
+        found += map(str, Path(root).glob(files))
+    found = [os.path.realpath(path) for path in (*found, *forbidden)]
+    return [path for path in (*found, *histories(root)) if os.path.exists(path)]
+
+
+def _identity(path):
+    """What the kernel knows a file by, whatever names lead to it; None if it is not there."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _open_folders():
+    """The folders that are open: each may be the `dir_fd` of a path, which no event tells."""
+    for number in os.listdir(OPEN_FILES):
+        with contextlib.suppress(OSError, ValueError):
+            path = os.readlink(f"{OPEN_FILES}/{number}")
+            if os.path.isdir(path):
+                yield path
+
+
+def install(root: str, folder: str, answer: str, forbidden: tuple[str, ...], *, gpu: bool = False):
+    """Build the wall, add the audit hook; return the function that lifts the hook for our own code.
+
+    Parameters
+    ----------
+    root : str
+        The workbook. Its solutions, graders, tests, history and progress are not for the answer.
     folder : str
         The only folder where files may be written.
     answer : str
         The learner's file, which may be read wherever it is.
     forbidden : tuple of str
         Further files that are neither read nor written, such as the JSON of the results.
+    gpu : bool, default=False
+        Whether CUDA's driver must be able to open its devices.
     """
     root, folder, answer = (os.path.realpath(path) for path in (root, folder, answer))
-    solutions, exercises = os.path.join(root, "solutions"), os.path.join(root, "exercises")
+    hidden = secrets(root, forbidden)
+    identities = {_identity(path) for path in hidden}
     forbidden = frozenset(map(os.path.realpath, forbidden))
+    exercises = os.path.join(root, "exercises")
     own_pid, null = os.getpid(), os.path.realpath(os.devnull)
-    lifted = []
+    own_file = _identity(answer)
+    lifted = []  # the threads in which our own code works
 
     def inside(path, parent):
         return path == parent or path.startswith(parent + os.sep)
 
     def is_secret(path):
+        parents = [*map(str, Path(path).parents)]
+        if any(_identity(x) in identities for x in (path, *parents)):
+            return _identity(path) != own_file
         name = os.path.basename(path)
-        if path == answer:
-            return False
-        if inside(path, solutions) or path in forbidden:
+        if path in forbidden or name == ".progress.json" or ".git" in path.split(os.sep):
             return True
-        if name == ".progress.json" or (inside(path, exercises) and name.startswith("test_ex")):
+        if inside(path, exercises) and name.startswith("test_ex"):
             return True
         other = OTHER_PROCESS.match(path)
         return other is not None and int(other[1]) != own_pid
 
+    def places(path):
+        """Every file that the kernel may take this path for."""
+        path = os.fsdecode(path)
+        yield os.path.realpath(path)
+        if not os.path.isabs(path):
+            for base in _open_folders():
+                yield os.path.realpath(os.path.join(base, path))
+
     def look_at(path, writes):
         if isinstance(path, int):
             return
-        path = os.path.realpath(os.fsdecode(path))
-        if is_secret(path):
-            raise Refused(f"an answer may not open {os.path.basename(path)}: it is the grader's")
-        if writes and not inside(path, folder) and path != null:
-            raise Refused(f"an answer may not write files, here {path}")
+        for place in places(path):
+            if is_secret(place):
+                name = os.path.basename(place)
+                raise Refused(f"an answer may not open {name}: it is the grader's")
+            if writes and not inside(place, folder) and place != null:
+                raise Refused(f"an answer may not write files, here {place}")
 
-    def hook(event, args):
-        if lifted:
-            return
+    class Lifted:
+        def __enter__(self):
+            lifted.append(get_ident())
+
+        def __exit__(self, *error):
+            lifted.remove(get_ident())
+
+    def see(event, args):
         if event == "open":
             path, mode, flags = args
             if path is None:
@@ -100,28 +190,48 @@ def install(root: str, folder: str, answer: str, forbidden: tuple[str, ...]):
             name = args[0]
             if name.startswith(NO_GRADER) or name.rpartition(".")[2].startswith("test_ex"):
                 raise Refused(f"an answer may not import {name}: it is the grader's")
+            if name in DATABASES:
+                raise Refused(f"an answer may not use databases, here {name}")
         elif event in STARTS_PROCESS:
             raise Refused("an answer may not start processes")
         elif event in CHANGES_FILES:
             for path in args:
                 if isinstance(path, str | bytes):
                     look_at(path, True)
-        elif event == "os.listdir":
-            path = args[0] or "."
-            if not isinstance(path, int) and inside(os.path.realpath(path), solutions):
-                raise Refused("an answer may not look into solutions/: it is the grader's")
+        elif event in ("os.listdir", "os.scandir"):
+            look_at(args[0] or ".", False)
         elif event in ("os.kill", "os.killpg") and args[0] != own_pid:
             raise Refused("an answer may not send signals to other processes")
-        elif event in ("socket.connect", "socket.bind"):
+        elif event == "resource.prlimit" and args[0] not in (0, own_pid):
+            raise Refused("an answer may not limit other processes")
+        elif event == "sqlite3.connect":
+            raise Refused("an answer may not use databases, here sqlite3")
+        elif event in NETWORK:
             raise Refused("an answer may not use the network")
 
+    def hook(event, args):
+        if get_ident() not in lifted:
+            with Lifted():  # what the hook itself opens
+                see(event, args)
+
+    def refuses(function, does):
+        def refused(*args, **keywords):
+            if get_ident() not in lifted:
+                raise Refused(f"an answer may not {does}")
+            return function(*args, **keywords)
+
+        return refused
+
+    for does, names in UNTOLD.items():
+        for name in names:
+            module, _, name = name.rpartition(".")
+            with contextlib.suppress(ImportError, AttributeError):  # of another system
+                module = importlib.import_module(module)
+                function = refuses(getattr(module, name), does)
+                for each in (module, sys.modules[getattr(module, name).__module__]):
+                    setattr(each, name, function)
+    readable = [answer] if any(inside(answer, path) for path in hidden) else []
+    wall.build(hidden, readable, None if gpu else folder)
     sys.addaudithook(hook)
-
-    class Lifted:
-        def __enter__(self):
-            lifted.append(True)
-
-        def __exit__(self, *error):
-            lifted.pop()
 
     return Lifted

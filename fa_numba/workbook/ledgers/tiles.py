@@ -1,5 +1,6 @@
 """The ledger of the lesson on tiles: what the sources say on on-chip memory and block sizes."""
 
+import itertools
 import math
 
 import numpy as np
@@ -31,7 +32,7 @@ def four_tiles(B_r, B_c, d, dtype_bytes, score_bytes=None):
 
 def tallest(B_c, d, elements):
     """The largest B_r that fits beside B_c."""
-    return (elements - 2 * B_c * d) // (d + B_c)
+    return next(r for r in itertools.count() if four_tiles(r + 1, B_c, d, 1) > elements)
 
 
 def _block_sizes():

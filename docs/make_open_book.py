@@ -1,0 +1,45 @@
+"""Write into docs/instructors.md which exercises' answers the handout gives.
+
+python docs/make_open_book.py
+"""
+
+from pathlib import Path
+
+from fa_numba.workbook import handout, own
+from fa_numba.workbook.catalog import all_exercises
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "instructors.md"
+BEGIN, END = "<!-- list: python docs/make_open_book.py -->\n", "<!-- end of list -->"
+
+
+def page():
+    """The text of docs/instructors.md with a new list."""
+    exercises = {e.name: e.short for e in all_exercises(ROOT)}
+    lines, given = ["| exercise | lines of its answer | file |", "|---|---|---|"], []
+    for name, (file, held, of) in handout.open_book(ROOT).items():
+        if file == f"exercises/{name}.py":
+            given.append(exercises[name])
+        else:
+            lines.append(f"| {exercises[name]} | {held} of {of} | `{file}` |")
+    kernels = ", ".join(sorted(own.JOBS))
+    text = "\n".join([
+        *lines,
+        "",
+        f"The stubs of these hold {handout.OPEN:.0%} or more of their own answers, mostly as the "
+        f"program that is to be mended: {', '.join(given)}.",
+        "",
+        "For these the package or a lesson has a kernel that does the same, in other words or in "
+        f"the same ones: {kernels}.",
+        "",
+    ])  # fmt: skip
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    return before + BEGIN + "\n" + text + "\n" + END + rest.partition(END)[2]
+
+
+def main():
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
