@@ -139,7 +139,7 @@ def load(path) -> Checkpoint:
         *(KeyError, EOFError, TypeError, ValueError, OverflowError, RecursionError, MemoryError),
         *(zipfile.BadZipFile, NotImplementedError),  # the latter: of a newer version of zip
     ) as error:
-        said = f"{error or type(error).__name__:.300}"
+        said = f"{str(error) or type(error).__name__:.300}"
         raise Damaged(f"{path} is no model that fa-numba train has written: {said}") from None
     return stored
 

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 
 from fa_numba.language_model.server import completions
 
-LOOPBACK = "localhost", "127.0.0.1", "::1"
+LOOPBACK = "localhost", "127.0.0.1", "[::1]"
 
 
 def middleware(hosts, keys) -> list:
