@@ -15,6 +15,7 @@ from serving_models import (
     assert_empty,
     make_engine,
     next_tokens,
+    wait_until,
 )
 
 from fa_numba.kernels import paged_attn_decode as lesson_kernel
@@ -496,8 +497,7 @@ def test_a_failed_pass_for_scores_ends_its_request(monkeypatch):
     running = Background(engine)
     running.start()
     running.submit([1, 2], Options(max_tokens=1, logprobs=0), lambda *said: heard.append(said[3]))
-    while "error" not in heard:
-        pass
+    wait_until(lambda: "error" in heard)
     running.stop()
     assert_empty(engine)
 

@@ -2,8 +2,8 @@
 
 https://platform.openai.com/docs/api-reference/completions explains the fields; `top_k` and
 `beams` are ours. A chat becomes a prompt by `chat_prompt`, and its answer another JSON. A field
-that would change the answer and is not supported is refused: an answer that ignores it would be taken
-for one that does not.
+that would change the answer and is not supported is refused: an answer that ignores it would be
+taken for one that does not.
 """
 
 import json
