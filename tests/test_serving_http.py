@@ -40,7 +40,7 @@ def server(engine):
 
 @pytest.fixture
 def post(server):
-    with httpx.Client(base_url=server, timeout=60) as client:
+    with httpx.Client(base_url=server, timeout=300) as client:  # kernels may be compiled first
 
         def post(body=None, **fields):
             content = json.dumps(fields) if body is None else body
