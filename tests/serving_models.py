@@ -40,13 +40,13 @@ def wait_until(condition, seconds=20):
 
 
 @contextlib.contextmanager
-def serving(engine):
+def serving(engine, **options):
     """A web server in a thread, on a port of its own; yields its address."""
     import uvicorn
 
     from fa_numba.language_model.server.http import make_app
 
-    app = make_app(engine, CHARACTERS, model="tiny")
+    app = make_app(engine, CHARACTERS, model="tiny", **options)
     config = uvicorn.Config(app, port=0, log_level="error", lifespan="on")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)

@@ -3,8 +3,12 @@
 import ctypes
 import dataclasses
 import functools
+import io
+import json
 import math
 import re
+import tracemalloc
+import zipfile
 from types import SimpleNamespace
 
 import numpy as np
@@ -407,6 +411,109 @@ def test_a_damaged_file_is_refused(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(text.Damaged, match="m.npz"):
             checkpoint.load(path)
+
+
+def about(**fields):
+    """A change of a file's description."""
+
+    def change(parts):
+        parts["about"] |= fields
+
+    return change
+
+
+def size(**fields):
+    def change(parts):
+        parts["about"]["config"] |= fields
+
+    return change
+
+
+def numbers(name, value):
+    def change(parts):
+        parts[name][3] = value
+
+    return change
+
+
+CONTRADICTIONS = {
+    "a billion layers": (size(layers=10**9), "weights must be float32 of shape"),
+    "a huge number of layers": (size(layers=10**400), "weights must be float32 of shape"),
+    "no layers": (size(layers=0), "layers must be at least 1"),
+    "layers of text": (size(layers="4"), "layers must be an integer"),
+    "context": (size(context=10**9), "context must be at most 131072"),
+    "one more size": (size(depth=3), "depth"),
+    "format": (about(format=2), "its format is 2, not 1"),
+    "fewer characters": (about(characters="ab"), "characters must be the"),
+    "equal characters": (about(characters="a" * len(CHARACTERS)), "must differ"),
+    "unsorted characters": (about(characters=CHARACTERS.symbols[::-1]), "in the order"),
+    "a list of characters": (about(characters=list(CHARACTERS.symbols)), "must be a str"),
+    "a number of characters": (about(characters=5), "must be a str"),
+    "half a pair": (about(characters="\ud800"), "surrogates"),
+    "losses of text": (about(losses=["a"]), "losses must be a number"),
+    "losses in a text": (about(losses="abc"), "losses must be a list"),
+    "a loss that is no number": (about(losses=[float("nan")]), "losses must be finite"),
+    "validation": (about(validation_losses=[[0, "a"]]), "validation_losses must be a number"),
+    "late validation": (about(validation_losses=[[9, 1.0]]), "of steps 0 to 0, got 9"),
+    "NaN weights": (numbers("weights", np.nan), "weights must be finite"),
+    "infinite averages": (numbers("averages", np.inf), "averages must be finite"),
+    "negative squares": (numbers("squares", -1), "squares at least 0"),
+    "float64": (lambda parts: parts.update(weights=parts["weights"].astype(float)), "float64"),
+    "fewer weights": (lambda parts: parts.update(weights=parts["weights"][1:]), "of shape"),
+    "objects": (lambda parts: parts.update(weights=np.array([{}])), "object"),
+    "no squares": (lambda parts: parts.pop("squares"), "squares.npy"),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_a_file_that_contradicts_itself_is_refused(tmp_path, name):
+    change, said = CONTRADICTIONS[name]
+    path = tmp_path / "m.npz"
+    checkpoint.save(path, trainer(), CHARACTERS, "")
+    with np.load(path) as stored:
+        parts = dict(stored)
+    parts["about"] = json.loads(str(parts["about"]))
+    change(parts)
+    np.savez(path, **parts | {"about": np.array(json.dumps(parts["about"]))})
+    with pytest.raises(text.Damaged, match=re.escape(said)):
+        checkpoint.load(path)
+
+
+@pytest.mark.parametrize("way", ["header", "compressed"])
+def test_a_small_file_takes_little_memory(tmp_path, way):
+    """Arrays of 12 GB in a file of some KB: in a header, or as zeros that were compressed."""
+    path, wide = tmp_path / "m.npz", tmp_path / "wide.npz"
+    checkpoint.save(path, trainer(), CHARACTERS, "")
+    config = dataclasses.replace(SMALL, vocabulary=len(CHARACTERS), layers=10**6)
+    header = io.BytesIO()
+    described = {"descr": "<f4", "fortran_order": False, "shape": (config.num_weights,)}
+    np.lib.format.write_array_header_1_0(header, described)
+    with np.load(path) as stored:
+        fields = json.loads(str(stored["about"]))
+    fields["config"] = dataclasses.asdict(config)
+    kind = zipfile.ZIP_DEFLATED if way == "compressed" else zipfile.ZIP_STORED
+    with zipfile.ZipFile(wide, "w", kind) as file:
+        for name in ("weights", "averages", "squares"):
+            file.writestr(f"{name}.npy", header.getvalue() + bytes(10**6))
+        packed = io.BytesIO()
+        np.save(packed, np.array(json.dumps(fields)))
+        file.writestr("about.npy", packed.getvalue(), zipfile.ZIP_STORED)
+    tracemalloc.start()
+    try:
+        with pytest.raises(text.Damaged, match="compressed|another number of bytes"):
+            checkpoint.load(wide)
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_number_of_weights_is_that_of_the_shapes():
+    for config in (SMALL, Config(103), Config(7, 3, 6, 2, 10, 9)):
+        assert config.num_weights == sum(a * b for a, b in config.shapes.values())
+
+
+def test_control_characters_are_not_sent_to_a_terminal():
+    assert text.shown("a\n\tb\x1b[2J\r\x7f\x9b漢") == "a\n\tb␛[2J␍␡\ufffd漢"
 
 
 def test_learning_rate():

@@ -1,5 +1,8 @@
 """`fa-numba train` and `fa-numba generate`, as a user types them."""
 
+import contextlib
+import errno
+import os
 import re
 import signal
 import sys
@@ -10,6 +13,7 @@ import pytest
 from fa_numba.language_model import checkpoint, command, kernel_choice
 from fa_numba.workbook import cli
 
+SOLUTIONS = Path(__file__).parents[1] / "solutions"
 TINY = "--layers 1 --heads 2 --kv-heads 1 --head-dim 8 --context 16 --batch 4".split()
 SENTENCE = "the cat sat on the mat, and the rat sat on the cat.\n"
 
@@ -88,6 +92,8 @@ def test_a_stopped_run_continues_as_if_it_had_not_stopped(here, monkeypatch, cap
         (("--context", "200"), "must have at least 201 characters, got 156"),
         (("--text", "empty.txt"), "--text must have characters, got none in empty.txt"),
         (("--out", "."), "--out must be a file, got the folder ."),
+        (("--text", "one.txt"), "at least two different characters, or there is nothing to learn"),
+        (("--text", "a.txt", "latin.txt"), "latin.txt is not UTF-8, at byte 1: if it is Latin-1"),
         (("--text", "none.txt"), "--text must name files of UTF-8 text"),
         (("--out", "none/model.npz"), "--out must be in a folder that exists"),
         (("--kernels", "none"), '--kernels must be "fastest", "lesson" or a folder'),
@@ -98,6 +104,8 @@ def test_a_stopped_run_continues_as_if_it_had_not_stopped(here, monkeypatch, cap
 )
 def test_bad_options_of_train(here, capsys, words, said):
     (here / "empty.txt").touch()
+    (here / "one.txt").write_text("a" * 999, encoding="utf-8")
+    (here / "latin.txt").write_bytes("dürfen".encode("latin-1"))
     assert train(*words) == 2
     message = capsys.readouterr().err
     assert said in message and message.startswith("fa-numba: ")
@@ -129,6 +137,97 @@ def test_unwritten_exercises_are_named(here, capsys):
     forward.write_text(head + body, encoding="utf-8")
     assert train(*TINY, "--steps", "1", "--kernels", "stubs") == 2
     assert "--kernels: ex07d: kernel is not written yet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "kernel, right, wrong, said",
+    [
+        ("attn", "acc[i] / l_i", "acc[i] / l_i * 1.01", "ex07d is wrong: out"),
+        ("delta", "* out[m, d]", "* -out[m, d]", "ex08a is wrong: delta"),
+        ("dkdv", "dk_acc[i] * softmax", "dk_acc[i] + softmax", "ex08b is wrong: dk"),
+        ("dq", "dq[m, d] = ", "dq[m, d] = -", "ex08c is wrong: dq of a batch differs from that"),
+    ],
+)
+def test_wrong_kernels_are_named_before_step_1(here, capsys, kernel, right, wrong, said):
+    (here / "own").mkdir()
+    for name, file in kernel_choice.FILES.items():
+        solution = (SOLUTIONS / file).read_text(encoding="utf-8")
+        if name == kernel:
+            assert right in solution
+            solution = solution.replace(right, wrong)
+        (here / "own" / file).write_text(solution, encoding="utf-8")
+    assert train(*TINY, "--steps", "1", "--kernels", "own") == 2
+    message = capsys.readouterr().err
+    assert said in message and "by up to" in message
+    assert not (here / "model.npz").exists()
+
+
+def test_right_kernels_are_not_refused(here):
+    assert train(*TINY, "--steps", "1", "--kernels", str(SOLUTIONS)) == 0
+
+
+class FullDisk:
+    """Files of these names cannot be written."""
+
+    def __init__(self, monkeypatch, *names):
+        self.names, self.replacing = names, checkpoint.replacing
+        monkeypatch.setattr(checkpoint, "replacing", self)
+
+    @contextlib.contextmanager
+    def __call__(self, path):
+        with self.replacing(path) as file:
+            if any(name in str(path) for name in self.names):
+                file.write(b"half")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            yield file
+
+
+def test_a_full_disk_is_known_before_step_1(here, monkeypatch, capsys):
+    FullDisk(monkeypatch, "model.npz")
+    assert train(*TINY) == 2
+    said = capsys.readouterr().err
+    assert "--out must have room for the model, but model.npz cannot be written: No space" in said
+    assert [*here.iterdir()] == [here / "a.txt"]
+
+
+def test_a_disk_that_fills_up_loses_no_step(here, monkeypatch, capsys, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other")
+    monkeypatch.setattr(command.tempfile, "gettempdir", lambda: str(other))
+    train(*TINY, "--steps", "3")
+    train(*TINY, "--steps", "9", "--out", "whole.npz")
+    before, disk = (here / "model.npz").read_bytes(), FullDisk(monkeypatch, "model.png")
+    disk.names = ("model.png", "model.npz.full")
+    save = checkpoint.save
+
+    def fills_up(path, *more):
+        save("model.npz.full" if str(path) == "model.npz" else path, *more)
+
+    monkeypatch.setattr(checkpoint, "save", fills_up)
+    assert train("--resume", "--steps", "9", "--every", "4") == 2
+    said = capsys.readouterr()
+    assert "model.npz cannot be written: No space left on device. It is as it was" in said.out
+    (found,) = other.iterdir()
+    assert f"The model, with all 9 steps, is in {found}: move it to model.npz" in said.err
+    assert losses(found) == losses("whole.npz")
+    assert (here / "model.npz").read_bytes() == before
+    assert not [*here.glob("*.part"), *here.glob("*.trial")]
+
+
+def test_nowhere_to_write_is_said(here, monkeypatch, capsys):
+    train(*TINY, "--steps", "2")
+    save = checkpoint.save
+
+    def only_the_trial(path, *more):
+        if not str(path).endswith(".trial"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        save(path, *more)
+
+    monkeypatch.setattr(command.tempfile, "gettempdir", lambda: str(here))
+    monkeypatch.setattr(command.Path, "home", lambda: here)
+    monkeypatch.setattr(checkpoint, "save", only_the_trial)
+    assert train("--resume", "--steps", "3") == 2
+    assert "the steps since it was last written are lost" in capsys.readouterr().err
+    assert len([*here.glob("*.npz")]) == 1
 
 
 def test_a_loss_that_is_no_number_ends_the_run(here, monkeypatch, capsys):

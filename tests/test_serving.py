@@ -15,6 +15,7 @@ from serving_models import (
     assert_empty,
     make_engine,
     next_tokens,
+    wait_until,
 )
 
 from fa_numba.kernels import paged_attn_decode as lesson_kernel
@@ -419,6 +420,86 @@ def test_text_up_to_a_stop_string_however_it_comes():
             shown = "".join(pieces)
             assert text.startswith(shown) and len(text) - len(shown) < max(map(len, stop))
             assert shown + stream.finish() == text == stream.text
+
+
+BYTES = "é😀ß漢 a".encode()
+
+
+@pytest.mark.parametrize(
+    "data, stop",
+    [
+        (BYTES, ()),
+        (BYTES, ("ß",)),
+        (BYTES, ("漢", "😀ß")),
+        (BYTES[:-3], ("x",)),  # ends within a character
+        (b"\xffa\xc3\xc3\xa9\xf0\x9f", ()),  # no UTF-8
+    ],
+)
+def test_a_character_of_several_tokens_comes_whole(data, stop):
+    def decode(tokens):
+        return bytes(tokens).decode("utf-8", "replace")
+
+    stream, pieces = TextStream(decode, stop), []
+    for byte in data:
+        pieces.append(stream.feed(byte))
+        assert "\ufffd" not in pieces[-1][-1:], "the next token may complete it"
+        if stream.stopped:
+            break
+    pieces.append(stream.finish())
+    whole = decode(data)
+    ends = [whole.index(s) for s in stop if s in whole]
+    assert "".join(pieces) == stream.text == whole[: min(ends, default=None)]
+    assert stream.stopped == bool(ends)
+
+
+def test_answers_of_a_decoder_of_bytes_are_whole():
+    """In the answer, its pieces, and beams; each character has a token of 2 bytes, in turn."""
+
+    def decode(tokens):
+        return bytes(b for t in tokens for b in ((0xC3,) if t % 2 else (0xA9,))).decode(
+            "utf-8", "replace"
+        )
+
+    engine, pieces = make_engine(), {}
+    engine.decode = decode
+
+    def listener(request, index, text, reason):
+        pieces[index] = pieces.get(index, "") + text
+
+    for options in (Options(max_tokens=NEW, n=3, seed=2), Options(max_tokens=5, beams=3, n=2)):
+        pieces.clear()
+        request = engine.submit(PROMPTS[2], options, listener)
+        while engine.busy:
+            engine.step()
+        for answer in request.answers:
+            assert answer.text == pieces[answer.index] == decode(answer.tokens)
+
+
+@pytest.mark.parametrize("options", [{}, {"n": 3}, {"beams": 2}])
+@pytest.mark.parametrize("length", [1, 70, CONFIG.context])
+def test_no_tokens_are_an_answer(options, length):
+    engine = make_engine(max_rows=9, max_branches=4)
+    ((first, *more),) = engine.generate(
+        [[3] * length], Options(max_tokens=0, logprobs=0, **options)
+    )
+    assert len(more) == options.get("n", 1) - 1
+    assert first.tokens == [] and first.text == "" and first.reason == "length"
+    assert len(first.scores.logprobs) == length
+    assert_empty(engine)
+
+
+def test_a_failed_pass_for_scores_ends_its_request(monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    engine, heard = make_engine(), []
+    monkeypatch.setattr(engine_module.scores, "of", fail)
+    running = Background(engine)
+    running.start()
+    running.submit([1, 2], Options(max_tokens=1, logprobs=0), lambda *said: heard.append(said[3]))
+    wait_until(lambda: "error" in heard)
+    running.stop()
+    assert_empty(engine)
 
 
 def test_a_failed_step_ends_all_requests_and_leaves_empty_pages():

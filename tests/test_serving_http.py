@@ -9,10 +9,20 @@ import subprocess
 import sys
 
 import httpx
+import numpy as np
 import pytest
-from serving_models import CHARACTERS, assert_empty, make_engine, serving, wait_until
+from serving_models import (
+    CHARACTERS,
+    CONFIG,
+    WEIGHTS,
+    assert_empty,
+    make_engine,
+    serving,
+    wait_until,
+)
 
-from fa_numba.language_model.server import Options, background
+from fa_numba.language_model import model
+from fa_numba.language_model.server import Options, background, serve
 from fa_numba.workbook import cli
 
 
@@ -30,7 +40,7 @@ def server(engine):
 
 @pytest.fixture
 def post(server):
-    with httpx.Client(base_url=server, timeout=60) as client:
+    with httpx.Client(base_url=server, timeout=300) as client:  # kernels may be compiled first
 
         def post(body=None, **fields):
             content = json.dumps(fields) if body is None else body
@@ -119,12 +129,14 @@ BAD = {
     "bytes": (b"\xff\xfe", None, "JSON"),
     "no prompt": ({}, "prompt", "missing"),
     "number": ({"prompt": 3}, "prompt", "one string"),
-    "prompts": ({"prompt": ["a", "b"]}, "prompt", "one string"),
+    "mixed prompts": ({"prompt": ["a", 3]}, "prompt", "a list of these"),
+    "prompts": ({"prompt": ["a"] * 300}, "prompt", "at most 256 prompts"),
+    "one bad of two": ({"prompt": ["a", "a" * 200]}, "prompt", "context"),
     "empty": ({"prompt": ""}, "prompt", "at least one token"),
     "symbol": ({"prompt": "a€"}, "prompt", "'€'"),
     "token": ({"prompt": [1, 999]}, "prompt", "from 0 to"),
     "long": ({"prompt": "a" * 200}, "prompt", "context"),
-    "max_tokens": ({"max_tokens": 0}, "max_tokens", "at least 1"),
+    "max_tokens": ({"max_tokens": -1}, "max_tokens", "at least 0"),
     "too many": ({"max_tokens": 1000}, "prompt", "context"),
     "text": ({"max_tokens": "5"}, "max_tokens", "integer"),
     "temperature": ({"temperature": -1}, "temperature", "from 0 to 2"),
@@ -143,9 +155,14 @@ BAD = {
     "half a pair, user": ('{"prompt": "a", "user": "\\ud800"}', None, "JSON"),
     "long name": ({"x" * 10**5: 1}, "x" * 60, "no field"),
     "long number": ('{"prompt": "a", "temperature": ' + "9" * 4000 + "}", "temperature", "..."),
-    "logprobs": ({"logprobs": 5}, "logprobs", "not supported"),
+    "logprobs": ({"logprobs": 33}, "logprobs", "at most 32"),
+    "logprobs true": ({"logprobs": True}, "logprobs", "integer"),
+    "best_of": ({"best_of": 1, "n": 2}, "best_of", "at least n = 2"),
+    "best of a stream": ({"best_of": 2, "stream": True}, "best_of", "in a stream"),
+    "echo": ({"echo": 1}, "echo", "true or false"),
+    "penalty": ({"presence_penalty": 1}, "presence_penalty", "not supported"),
     "unknown": ({"mx_tokens": 5}, "mx_tokens", "no field"),
-    "seed": ({"seed": -1}, "seed", "at least 0"),
+    "seed": ({"seed": 1.5}, "seed", "integer"),
     "user": ({"user": 7}, "user", "string"),
     "long user": ({"user": "a" * 300}, "user", "at most 256"),
     "huge token": ({"prompt": [10**40]}, "prompt", "int64"),
@@ -178,6 +195,215 @@ def test_other_refusals(post, server):
     assert httpx.get(f"{server}/v1/models").json()["data"][0]["id"] == "tiny"
 
 
+def whole_pass(tokens):
+    """Log-probabilities of all tokens after each one, in float64, by one pass."""
+    x = model.forward(WEIGHTS, CONFIG, np.array([tokens], np.int32))[0].astype(np.float64)
+    return x - np.logaddexp.reduce(x, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize("new", [0, 12])
+def test_logprobs_equal_those_of_a_whole_pass(post, new, echo, stream):
+    texts, options = ["Hello there", "a", "Hello"], {"max_tokens": new, "n": 2, "seed": 4}
+    reply = post(prompt=texts, logprobs=3, echo=echo, stream=stream, **options)
+    if stream:
+        choices = [{"text": "", "logprobs": None} for _ in range(6)]
+        for event in events_of(reply):
+            (piece,) = event["choices"]
+            choices[piece["index"]]["text"] += piece["text"]
+            choices[piece["index"]]["logprobs"] = piece["logprobs"]
+    else:
+        choices = reply.json()["choices"]
+        assert [c["index"] for c in choices] == list(range(6))
+        assert reply.json()["usage"]["completion_tokens"] == 6 * new
+    for prompt, pair in zip(texts, (choices[:2], choices[2:4], choices[4:]), strict=True):
+        for c in pair:
+            text, found = c["text"] if echo else prompt + c["text"], c["logprobs"]
+            assert text.startswith(prompt) and len(text) == len(prompt) + new
+            tokens = CHARACTERS.encode(text)
+            want = np.vstack([np.full(len(CHARACTERS), np.nan), whole_pass(tokens)[:-1]])
+            start = 0 if echo else len(prompt)
+            assert found["tokens"] == list(c["text"])
+            assert found["text_offset"] == list(range(len(c["text"])))
+            for i, token in enumerate(tokens[start:]):
+                row, top = want[start + i], (found["top_logprobs"] or [None])[i]
+                if start + i == 0:
+                    assert found["token_logprobs"][i] is None and top is None
+                    continue
+                assert found["token_logprobs"][i] == pytest.approx(row[token], rel=1e-12)
+                best = {*np.argsort(-row)[:3].tolist(), int(token)}
+                assert top == pytest.approx(
+                    {CHARACTERS.symbols[t]: row[t] for t in best}, rel=1e-12
+                )
+
+
+def test_the_best_of_several_answers_is_sent(post):
+    options = {"prompt": "ab", "max_tokens": 8, "seed": 5}
+    every = post(**options, n=5, logprobs=0).json()["choices"]
+    best = max(every, key=lambda c: sum(c["logprobs"]["token_logprobs"]))
+    (one,) = post(**options, best_of=5).json()["choices"]
+    assert one == best | {"index": 0, "logprobs": None}
+
+
+def test_tokens_from_a_stop_string_on_have_no_logprobs(post):
+    full = text_of("Hello there", max_tokens=20, temperature=0)
+    (choice,) = post(**GREEDY, stop=full[7:10], logprobs=1).json()["choices"]
+    assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
+
+
+def test_a_negative_seed_is_a_seed(post):
+    options = {"prompt": "ab", "max_tokens": 20}
+    texts = {post(**options, seed=s).json()["choices"][0]["text"] for s in (-7, -7, -8)}
+    assert len(texts) == 2
+
+
+CHAT = [{"role": "system", "content": "Be kind"}, {"role": "user", "content": "Hello"}]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_chat_is_the_completion_of_its_template(server, stream):
+    want = text_of("system\nBe kind\nuser\nHello\nassistant\n", max_tokens=9, temperature=0)
+    body = {"messages": CHAT, "max_completion_tokens": 9, "temperature": 0, "stream": stream}
+    reply = httpx.post(f"{server}/v1/chat/completions", json=body, timeout=60)
+    if stream:
+        pieces = [event["choices"][0]["delta"]["content"] for event in events_of(reply)]
+        assert "".join(pieces) == want and len(pieces) == 10
+    else:
+        body = reply.json()
+        (choice,) = body["choices"]
+        assert choice["message"] == {"role": "assistant", "content": want}
+        assert body["object"] == "chat.completion" and body["id"].startswith("chatcmpl-")
+
+
+@pytest.mark.parametrize(
+    "messages, words",
+    [
+        ([], "at least one"),
+        ("hello", "a list"),
+        ([{"role": "robot", "content": "a"}], r"messages[0] must have a role"),
+        ([{"role": "user"}], "content of text"),
+        ([{"role": "user", "content": "€"}], "'€'"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "content of text"),
+    ],
+)
+def test_bad_chats_name_their_messages(server, messages, words):
+    reply = httpx.post(f"{server}/v1/chat/completions", json={"messages": messages})
+    error = reply.json()["error"]
+    assert reply.status_code == 400 and error["param"] == "messages" and words in error["message"]
+
+
+def test_identifiers_do_not_come_again_after_a_restart():
+    found = set()
+    for _ in range(2):
+        with serving(make_engine()) as address:
+            reply = httpx.post(f"{address}/v1/completions", json=GREEDY, timeout=60)
+            found.add(reply.json()["id"])
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    "headers, status",
+    [
+        ({"host": "evil.example:8123"}, 400),
+        ({"host": "127.0.0.1.evil.example"}, 400),
+        ({"host": "localhost:99"}, 200),
+        ({"host": "[::1]:99"}, 200),
+        ({"host": "localhost:99", "origin": "http://localhost:99"}, 200),
+        ({"host": "localhost:99", "origin": "http://evil.example"}, 403),
+        ({"host": "localhost:99", "origin": "null"}, 403),
+    ],
+)
+def test_pages_of_others_are_refused(server, headers, status):
+    assert httpx.get(f"{server}/state", headers=headers).status_code == status
+    body = json.dumps(GREEDY)
+    reply = httpx.post(f"{server}/v1/completions", content=body, headers=headers, timeout=60)
+    assert reply.status_code == status
+
+
+def test_names_of_a_server_on_loopback_and_of_another():
+    loopback = ("localhost",)
+    assert serve._names(loopback, "My.Name", "127.0.0.1") == ("localhost", "my.name")
+    assert serve._names(loopback, "::1", "::1") == ("localhost", "[::1]")
+    assert serve._names(loopback, "0.0.0.0", "0.0.0.0") == ("*",)
+
+
+def test_keys_are_needed_and_are_the_clients():
+    engine = make_engine()
+    with serving(engine, keys=("one", "two")) as address:
+        for given in (None, "Bearer", "Bearer three", "Basic one", "Bearer ön"):
+            headers = {} if given is None else {"authorization": given.encode("latin-1")}
+            for path in ("/v1/models", "/state"):
+                reply = httpx.get(address + path, headers=headers)
+                assert reply.status_code == 401 and "Bearer" in reply.json()["error"]["message"]
+        assert httpx.get(address).status_code == 200, "the page itself"
+        for key in ("one", "two"):
+            headers, body = {"authorization": f"Bearer {key}"}, GREEDY | {"user": "another"}
+            reply = httpx.post(f"{address}/v1/completions", json=body, headers=headers, timeout=60)
+            assert reply.status_code == 200
+        assert set(engine.schedule.queue.served) == {"key 1", "key 2"}, "not the user named"
+
+
+def test_keys_come_from_options_or_the_environment(monkeypatch):
+    monkeypatch.setenv(serve.KEYS, "one,two")
+    assert serve._keys(None) == ["one", "two"] and serve._keys(["three"]) == ["three"]
+
+
+def test_the_client_of_openai(server):
+    openai = pytest.importorskip("openai", reason="the client of OpenAI is not installed")
+    client = openai.OpenAI(base_url=f"{server}/v1", api_key="any")
+    assert client.models.retrieve("tiny").id == client.models.list().data[0].id == "tiny"
+    with pytest.raises(openai.NotFoundError, match="no model 'other'"):
+        client.models.retrieve("other")
+    given = {"model": "tiny", "max_tokens": 6, "temperature": 0}
+    want = [text_of(prompt, max_tokens=6, temperature=0) for prompt in ("ab", "Hello")]
+    reply = client.completions.create(prompt=["ab", "Hello"], logprobs=2, **given)
+    assert [choice.text for choice in reply.choices] == want
+    assert [len(choice.logprobs.token_logprobs) for choice in reply.choices] == [6, 6]
+    tokens = CHARACTERS.encode("ab").tolist()
+    reply = client.completions.create(prompt=[tokens], echo=True, best_of=2, seed=-1, **given)
+    assert reply.choices[0].text == "ab" + want[0]
+    pieces = client.completions.create(prompt="ab", stream=True, **given)
+    assert "".join(piece.choices[0].text for piece in pieces) == want[0]
+    reply = client.chat.completions.create(
+        messages=CHAT, logprobs=True, top_logprobs=2, seed=3, **given
+    )
+    (choice,) = reply.choices
+    content = choice.logprobs.content
+    assert "".join(row.token for row in content) == choice.message.content
+    assert all(row.logprob == max(top.logprob for top in row.top_logprobs) for row in content)
+
+
+def test_lm_eval_measures_the_model(server):
+    models = pytest.importorskip(
+        "lm_eval.models.openai_completions", reason="lm-eval is not installed"
+    )
+    pytest.importorskip("aiohttp", reason="lm-eval[api] is not installed")
+    from lm_eval.api.instance import Instance
+
+    harness = models.LocalCompletionsAPI(
+        base_url=f"{server}/v1/completions",
+        model="tiny",
+        tokenizer_backend="none",
+        batch_size=2,
+        max_length=CONFIG.context - 1,
+    )
+    # The model's own characters as the tokenizer: others would have to be downloaded.
+    harness.tokenizer, harness.tokenized_requests = CHARACTERS, True
+    harness.tok_encode = lambda text, **_: CHARACTERS.encode(text).tolist()
+    greedy = text_of("Hello", max_tokens=4, temperature=0)
+    pairs = [("Hello", " there"), ("ab", "c"), ("Hello", greedy)]
+    found = harness.loglikelihood(
+        [Instance("loglikelihood", {}, pair, i) for i, pair in enumerate(pairs)]
+    )
+    for (context, text), (total, is_greedy) in zip(pairs, found, strict=True):
+        tokens, start = CHARACTERS.encode(context + text), len(context)
+        rows = whole_pass(tokens)[start - 1 : -1]
+        assert total == pytest.approx(rows[np.arange(len(text)), tokens[start:]].sum(), rel=1e-9)
+        assert is_greedy == bool((rows.argmax(1) == tokens[start:]).all())
+    assert [is_greedy for _, is_greedy in found][-1]
+
+
 def test_bad_requests_harm_no_other(server):
     """Between answers come bad requests, and connections that break off."""
 
@@ -205,9 +431,8 @@ def test_a_client_that_goes_frees_its_pages(server, stream, monkeypatch):
     host, port = server.removeprefix("http://").split(":")
     for _ in range(3):
         with socket.create_connection((host, int(port))) as connection:
-            head = (
-                f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
-            )
+            head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n"
+            head += f"content-length: {len(body)}\r\n\r\n"
             connection.sendall(head.encode() + body)
             wait_until(lambda: httpx.get(f"{server}/state").json()["used_pages"])
 

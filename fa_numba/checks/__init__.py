@@ -89,9 +89,11 @@ from fa_numba.checks.model import (
     check_exercise_files,
     check_float16,
     check_generation,
+    check_losses,
     check_model_tokens,
     check_recipe,
     check_room_in_context,
+    check_symbols,
     check_text_length,
 )
 from fa_numba.checks.requirements import MAX_HEAD_DIM
@@ -170,6 +172,7 @@ __all__ = [
     "check_job",
     "check_linear_chunk_size",
     "check_linear_form",
+    "check_losses",
     "check_mask",
     "check_model_tokens",
     "check_new_tokens",
@@ -204,6 +207,7 @@ __all__ = [
     "check_step_sizes",
     "check_strides",
     "check_swap",
+    "check_symbols",
     "check_tensor_core",
     "check_tensor_core_float32",
     "check_tensor_core_padded",

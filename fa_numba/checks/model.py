@@ -1,5 +1,6 @@
 """Checks of a language model: its sizes, the tokens it takes, the options of its training."""
 
+import itertools
 import math
 import numbers
 from pathlib import Path
@@ -11,6 +12,7 @@ from fa_numba.checks.values import MAX_TOP_K, check_flag, integer
 from fa_numba.runtime.arrays import facts
 
 MAX_VOCABULARY = 2**20  # tokens are int32; larger vocabularies than any model's
+MAX_CONTEXT = 2**17  # tables and caches have a row for each position
 
 
 def check_config(vocabulary, layers, heads, kv_heads, head_dim, context, rotary_base) -> None:
@@ -20,6 +22,8 @@ def check_config(vocabulary, layers, heads, kv_heads, head_dim, context, rotary_
         integer(name, size, at_least=1)
     if vocabulary > MAX_VOCABULARY:
         raise ValueError(f"vocabulary must be at most {MAX_VOCABULARY}, got {vocabulary}")
+    if context > MAX_CONTEXT:
+        raise ValueError(f"context must be at most {MAX_CONTEXT}, got {context}")
     if heads % kv_heads:
         raise ValueError(f"kv_heads must divide the {heads} heads, got {kv_heads}")
     if head_dim % 2 or head_dim > MAX_HEAD_DIM:
@@ -66,6 +70,27 @@ def check_model_tokens(config, weights, tokens, targets=None) -> None:
                 f"{name} must be at least 0 and less than the vocabulary, {config.vocabulary}, "
                 f"got numbers from {x.min()} to {x.max()}"
             )
+
+
+def check_symbols(symbols) -> None:
+    """Raise unless these can be a vocabulary: a token is found by searching in their order."""
+    if not isinstance(symbols, str):
+        raise TypeError(f"characters must be a str, got {type(symbols).__name__}")
+    symbols.encode()  # half of a pair, "\ud800", is no character
+    for one, following in itertools.pairwise(symbols):
+        if one >= following:
+            raise ValueError(
+                "characters must differ and be in the order of their code points, got "
+                f"{following!r} after {one!r}"
+            )
+
+
+def check_losses(name, losses) -> None:
+    """Raise unless these are the losses of a run."""
+    if not isinstance(losses, list):
+        raise TypeError(f"{name} must be a list, got {type(losses).__name__}")
+    for loss in losses:
+        check_number_between(name, loss)
 
 
 def check_characters(name, text, symbols) -> None:

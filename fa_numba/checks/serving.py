@@ -10,10 +10,10 @@ MAX_STOPS = 4
 
 
 def check_answer_options(
-    max_tokens, temperature, top_k, top_p, n, beams, stop, seed, client
+    max_tokens, temperature, top_k, top_p, n, beams, stop, seed, logprobs, client
 ) -> None:
     """Raise unless these say how to answer a request."""
-    integer("max_tokens", max_tokens, at_least=1)
+    integer("max_tokens", max_tokens, at_least=0)
     _between("temperature", temperature, 0, 2)
     if integer("top_k", top_k, at_least=1) > MAX_TOP_K:
         raise ValueError(f"top_k must be at most {MAX_TOP_K}, got {top_k}")
@@ -27,6 +27,8 @@ def check_answer_options(
     if beams and stop:
         raise ValueError(f"stop must be empty in a beam search, got {stop!r:.60}")
     integer("seed", seed, at_least=0)
+    if logprobs is not None and integer("logprobs", logprobs, at_least=0) > MAX_TOP_K:
+        raise ValueError(f"logprobs must be at most {MAX_TOP_K}, got {logprobs}")
     if not isinstance(client, str):
         raise TypeError(f"client must be a string, got {client!r:.60}")
 

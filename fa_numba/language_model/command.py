@@ -13,6 +13,7 @@ import math
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -129,9 +130,11 @@ def train(options) -> int:
     print(run.description())
     if options.kernels == "fastest":
         print("The first run compiles its kernels before step 1.", flush=True)
+    run.try_out()
+    run.compare_kernels()
     with _interrupts_after_a_step() as stop:
         run.train(stop)
-    run.save()
+    run.save_somewhere()
     if stop.is_set():
         print(f"Stopped after {run.trainer.steps_done} steps: --resume continues.")
         return 130
@@ -166,13 +169,51 @@ class _Run:
         corpus = _read_text(options.text)
         self.sha256 = hashlib.sha256(corpus.encode()).hexdigest()
         try:
-            self.kernels = kernel_choice.by_name(options.kernels)
+            self._choose_kernels(options.kernels)
             checks.check_number_of("every", options.every)
             self.trainer = (self._resume if options.resume else self._start)(corpus)
         except BadRequest:
             raise
         except (TypeError, ValueError) as error:
             raise BadRequest(_of_the_command(error, options)) from None
+
+    def _choose_kernels(self, name):
+        self.own = None
+        if name in ("fastest", "lesson"):
+            self.kernels = kernel_choice.by_name(name)
+        else:
+            self.own = kernel_choice.OfExercises(name)
+            self.kernels = self.own.kernels
+
+    def compare_kernels(self):
+        """Refuse to train with kernels of a learner that are wrong, which the loss hardly shows."""
+        if self.own is None:
+            return
+        try:
+            for exercise, result, off, allowed in self.own.differences(
+                self.trainer.config, self.xp
+            ):
+                if not off <= allowed:  # NaN is wrong too
+                    raise BadRequest(
+                        f"--kernels: {exercise} is wrong: {result} of a batch differs from that of "
+                        f"the fastest kernels by up to {off:.2g}, allowed {allowed:.2g}. "
+                        f"fa-numba check {exercise} says more"
+                    )
+        except NotImplementedError as error:  # as a stub of an exercise raises
+            raise BadRequest(f"--kernels: {error} is not written yet") from None
+
+    def try_out(self):
+        """Write the model beside its file and remove it: a full disk is known before step 1."""
+        trial = self.out.with_name(f"{self.out.name}.trial")
+        try:
+            checkpoint.save(trial, self.trainer, self.characters, self.sha256)
+        except OSError as error:
+            raise BadRequest(
+                f"--out must have room for the model, but {self.out} cannot be written: "
+                f"{error.strerror}"
+            ) from None
+        finally:
+            trial.unlink(missing_ok=True)
 
     def _start(self, corpus):
         if self.out.is_dir():
@@ -204,6 +245,11 @@ class _Run:
     def _trainer(self, config, recipe, corpus):
         if recipe.float16 and self.xp is np:
             raise BadRequest("training in float16 needs --gpu: NumPy multiplies float16 slowly")
+        if len(self.characters) < 2:
+            raise BadRequest(
+                "--text must have at least two different characters, or there is nothing to "
+                f"learn, got only {self.characters.symbols!r}"
+            )
         parts = text.split(self.characters.encode(corpus))
         if len(parts[1]) <= config.context:
             raise BadRequest(
@@ -232,19 +278,13 @@ class _Run:
             print(f"All {total} steps are done: a larger --steps continues.")
         with _progress(total, trainer.steps_done) as show:
             while trainer.steps_done < total and not stop.is_set():
-                self._step()
+                trainer.step()
                 done = trainer.steps_done
                 if done % 10 == 0 or self.xp is np:  # to look at a GPU's loss waits for it
                     show(done, self._finite_loss())
                 if done % self.options.every == 0 or done == total:
                     self._finite_loss()
                     self.look(show)
-
-    def _step(self):
-        try:
-            self.trainer.step()
-        except NotImplementedError as error:  # as a stub of an exercise raises
-            raise BadRequest(f"--kernels: {error} is not written yet") from None
 
     def _finite_loss(self):
         loss = float(self.trainer.losses[-1])
@@ -262,9 +302,17 @@ class _Run:
             self.trainer.steps_done,
             float(self.trainer.losses[-1]),
             f"step {self.trainer.steps_done}: validation loss {loss:.3f} nats per character\n"
-            f"{_indented(self.sample())}\n",
+            f"{_indented(text.shown(self.sample()))}\n",
         )
-        self.save()
+        try:
+            self.save()
+        except OSError as error:
+            show(
+                self.trainer.steps_done,
+                float(self.trainer.losses[-1]),
+                f"{self.out} cannot be written: {error.strerror}. It is as it was last written, if "
+                "at all; training goes on, and the model stays in memory",
+            )
 
     def sample(self):
         """Text that the model writes now, after a line feed."""
@@ -273,9 +321,35 @@ class _Run:
         tokens = generate.generate(trainer.weights, trainer.config, start, SAMPLE)
         return self.characters.decode(tokens)
 
+    def save_somewhere(self):
+        """Write the model; if its file cannot be written, another one, and say where it is."""
+        try:
+            return self.save()
+        except OSError as error:
+            said = f"{self.out} cannot be written: {error.strerror}"
+        for folder in (Path(tempfile.gettempdir()), Path.home()):
+            with contextlib.suppress(OSError):
+                handle, other = tempfile.mkstemp(".npz", f"{self.out.stem}-", folder)
+                os.close(handle)
+                try:
+                    checkpoint.save(other, self.trainer, self.characters, self.sha256)
+                except OSError:
+                    os.unlink(other)
+                    continue
+                raise BadRequest(
+                    f"{said}. The model, with all {self.trainer.steps_done} steps, is in {other}: "
+                    f"move it to {self.out} once there is room, and --resume continues"
+                )
+        raise BadRequest(
+            f"{said}, nor can any file in {tempfile.gettempdir()} and {Path.home()}: the steps "
+            f"since it was last written are lost"
+        )
+
     def save(self):
         """Write the model, and a picture of its losses beside it."""
         trainer = self.trainer
+        if trainer.losses:
+            self._finite_loss()  # a broken model must not replace a good one
         checkpoint.save(self.out, trainer, self.characters, self.sha256)
         if importlib.util.find_spec("matplotlib") is not None and trainer.losses:
             from fa_numba.figures.loss_curve import loss_curve
@@ -287,8 +361,12 @@ class _Run:
                 label="nats per character",
                 title=f"{self.out.name}: {trainer.config.num_weights} weights",
             )
-            with checkpoint.replacing(self.out.with_suffix(".png")) as file:
-                figure.savefig(file, format="png", dpi=110)
+            picture = self.out.with_suffix(".png")
+            try:
+                with checkpoint.replacing(picture) as file:
+                    figure.savefig(file, format="png", dpi=110)
+            except OSError as error:  # the model is written, which matters more
+                print(f"{picture} cannot be written: {error.strerror}", flush=True)
 
 
 def _given(options, names):
@@ -312,7 +390,7 @@ def _read_text(files):
         return text.topics()
     try:
         found = text.read_files(files)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise BadRequest(f"--text must name files of UTF-8 text: {error}") from None
     if not found:
         raise BadRequest(f"--text must have characters, got none in {', '.join(files)}")
@@ -396,7 +474,8 @@ def generate_text(options) -> int:
         )
         print(options.prompt, end="", flush=True)
         for token in tokens:
-            print(model.characters.decode([token]), end="", flush=True)
+            piece = model.characters.decode([token])
+            print(text.shown(piece) if sys.stdout.isatty() else piece, end="", flush=True)
     except (TypeError, ValueError) as error:
         raise BadRequest(_of_the_command(error, options)) from None
     print()

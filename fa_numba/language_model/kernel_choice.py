@@ -16,6 +16,7 @@ from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 
 ROWS = 4  # of delta in a thread block
+TOLERANCE = 1e-4  # of a learner's result, as a share of the largest number
 BLOCK = 16  # queries, and keys, of a tile of a learner's kernels
 FILES = {
     "attn": "ex07d_flash_attn_v2.py",
@@ -47,6 +48,11 @@ def by_name(name) -> Kernels:
 
 
 def from_exercises(folder) -> Kernels:
+    """A learner's own attention: `OfExercises.kernels`."""
+    return OfExercises(folder).kernels
+
+
+class OfExercises:
     """A learner's own attention: the kernels of exercises 07d, 08a, 08b and 08c.
 
     They compute one head of one sequence, so that there is a launch for each.
@@ -55,35 +61,40 @@ def from_exercises(folder) -> Kernels:
     ----------
     folder : str or Path
         With the files of these exercises: "exercises", or "solutions".
-
-    Returns
-    -------
-    Kernels
-        With the softmax of the lessons.
     """
-    checks.check_exercise_files(folder, FILES.values())
-    modules = {name: _load(Path(folder) / file) for name, file in FILES.items()}
 
-    def attn(q, k, v, causal=True):
+    def __init__(self, folder):
+        checks.check_exercise_files(folder, FILES.values())
+        self.modules = {name: _load(Path(folder) / file) for name, file in FILES.items()}
+        self.kernels = Kernels(self.attn, self.attn_grad, safe_softmax)  # its softmax: the lessons'
+
+    def attn(self, q, k, v, causal=True):
+        """As `flash_attn`."""
         batch, seqlen, num_heads, head_dim = q.shape
         out, lse = arrays.empty(q, q.shape), arrays.empty(q, (batch, num_heads, seqlen))
-        kernel = modules["attn"].make_kernel(head_dim, BLOCK, BLOCK, causal)
+        kernel = self.modules["attn"].make_kernel(head_dim, BLOCK, BLOCK, causal)
         for b, h, h_kv in _heads(q, k):
             one = q[b, :, h], k[b, :, h_kv], v[b, :, h_kv], out[b, :, h], lse[b, h]
             _launch(kernel, ceil_div(seqlen, BLOCK), *one, _scale(head_dim))
         return out, lse
 
-    def attn_grad(dout, q, k, v, out, lse, causal=True):
+    def delta(self, dout, out):
+        """The sum of dout ∘ out of one head's queries."""
+        delta = arrays.empty(out, out.shape[:1])
+        grid, block = (ceil_div(len(out), ROWS),), (WARP_SIZE, ROWS)
+        arrays.launch(self.modules["delta"].delta_kernel, grid, block, dout, out, delta)
+        return delta
+
+    def attn_grad(self, dout, q, k, v, out, lse, causal=True):
+        """As `flash_attn_grad`."""
         seqlen_q, seqlen_k, head_dim = q.shape[1], k.shape[1], q.shape[3]
         dq, dk, dv = arrays.empty(q, q.shape), *(arrays.full(q, k.shape, 0) for _ in "kv")
         dk_of_head, dv_of_head = (arrays.empty(q, (seqlen_k, head_dim)) for _ in "kv")
-        delta, delta_kernel = arrays.empty(q, (seqlen_q,)), modules["delta"].delta_kernel
-        dkdv = modules["dkdv"].make_kernel(head_dim, BLOCK, BLOCK, causal)
-        dq_kernel = modules["dq"].make_kernel(head_dim, BLOCK, BLOCK, causal)
+        dkdv = self.modules["dkdv"].make_kernel(head_dim, BLOCK, BLOCK, causal)
+        dq_kernel = self.modules["dq"].make_kernel(head_dim, BLOCK, BLOCK, causal)
         for b, h, h_kv in _heads(q, k):
+            delta = self.delta(dout[b, :, h], out[b, :, h])
             inputs = dout[b, :, h], q[b, :, h], k[b, :, h_kv], v[b, :, h_kv], lse[b, h], delta
-            grid, block = (ceil_div(seqlen_q, ROWS),), (WARP_SIZE, ROWS)
-            arrays.launch(delta_kernel, grid, block, dout[b, :, h], out[b, :, h], delta)
             grads = dk_of_head, dv_of_head
             _launch(dkdv, ceil_div(seqlen_k, BLOCK), *inputs, *grads, _scale(head_dim))
             dk[b, :, h_kv] += dk_of_head  # heads of q that share it: their gradients add up
@@ -91,7 +102,44 @@ def from_exercises(folder) -> Kernels:
             _launch(dq_kernel, ceil_div(seqlen_q, BLOCK), *inputs, dq[b, :, h], _scale(head_dim))
         return dq, dk, dv
 
-    return Kernels(attn, attn_grad, safe_softmax)
+    def differences(self, config, xp=np):
+        """The largest difference of each result from that of the fastest kernels.
+
+        Of one sequence of the model's length: these kernels compute each one by itself. The
+        numbers are random, and each kernel gets right inputs: no kernel is blamed for another.
+
+        Parameters
+        ----------
+        config : Config
+        xp : module, default=numpy
+
+        Yields
+        ------
+        exercise, result : str
+        difference, allowed : float
+        """
+        rng, fastest = np.random.default_rng(0), Kernels()
+        heads = config.heads, config.kv_heads, config.kv_heads, config.heads
+        q, k, v, dout = (
+            xp.asarray(rng.standard_normal((1, config.context, n, config.head_dim), np.float32))
+            for n in heads
+        )
+        out, lse = fastest.attn(q, k, v, causal=True)
+        dq, dk, dv = fastest.attn_grad(dout, q, k, v, out, lse, causal=True)
+        delta = (dout[0, :, 0] * out[0, :, 0]).sum(1)
+        own_out, own_lse = self.attn(q, k, v)
+        yield from _compared("attn", {"out": (own_out, out), "lse": (own_lse, lse)})
+        yield from _compared("delta", {"delta": (self.delta(dout[0, :, 0], out[0, :, 0]), delta)})
+        own_dq, own_dk, own_dv = self.attn_grad(dout, q, k, v, out, lse)
+        yield from _compared("dkdv", {"dk": (own_dk, dk), "dv": (own_dv, dv)})
+        yield from _compared("dq", {"dq": (own_dq, dq)})
+
+
+def _compared(kernel, results):
+    exercise = FILES[kernel].partition("_")[0]
+    for name, (own, right) in results.items():
+        difference, allowed = float(abs(own - right).max()), TOLERANCE * float(abs(right).max())
+        yield exercise, name, difference, allowed
 
 
 def _load(path):

@@ -93,7 +93,9 @@ class Config:
     @property
     def num_weights(self) -> int:
         """Number of weights, in all."""
-        return sum(rows * cols for rows, cols in self.shapes.values())
+        width = self.width  # a file may claim any number of layers, so their shapes are not listed
+        of_a_layer = (self.heads + 2 * self.kv_heads) * self.head_dim + (1 + 2 * MLP) * width
+        return width * (self.vocabulary + self.layers * of_a_layer)
 
 
 def init_weights(config, seed=0, xp=np) -> dict:

@@ -44,8 +44,31 @@ def read_files(paths) -> str:
     Parameters
     ----------
     paths : sequence of str or Path
+
+    Raises
+    ------
+    ValueError
+        A file is not UTF-8.
     """
-    return "\n".join(Path(path).read_text(encoding="utf-8") for path in paths)
+    texts = []
+    for path in paths:
+        try:
+            texts.append(Path(path).read_text(encoding="utf-8"))
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path} is not UTF-8, at byte {error.start}: if it is Latin-1, "
+                f"iconv -f LATIN1 -t UTF-8 {path} writes it anew"
+            ) from None
+    return "\n".join(texts)
+
+
+def shown(text) -> str:
+    """A text for a terminal, which would obey its control characters: their pictures instead."""
+    return text.translate(_PICTURES)
+
+
+_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"}
+_PICTURES |= dict.fromkeys(range(0x7F, 0xA0), 0xFFFD) | {0x7F: 0x2421}
 
 
 @dataclass(frozen=True)
@@ -59,6 +82,9 @@ class Characters:
     """
 
     symbols: str
+
+    def __post_init__(self):
+        checks.check_symbols(self.symbols)
 
     @classmethod
     def of(cls, text) -> "Characters":

@@ -247,6 +247,10 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has enough: `fa-numba trace ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush
         return 141  # as of a program that SIGPIPE ended
+    except MemoryError as error:
+        said = f": {error}" if str(error) else ""
+        print(f"fa-numba: this machine has not enough memory{said}", file=sys.stderr)
+        return 2
     except expected as error:
         print(f"fa-numba: {error}", file=sys.stderr)
         return 2

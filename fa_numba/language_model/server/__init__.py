@@ -12,10 +12,12 @@ paged_model.py   the work of a step on arrays: the model over pages
 decode_graphs.py a step of few rows as one CUDA graph
 page_moves.py    writing, copying and swapping pages, on a GPU by the kernels of `kv_cache`
 choose.py        the next tokens: greedy, top-k, nucleus, beams
+scores.py        log-probabilities of prompts and answers
 text_stream.py   text of tokens as they come, up to a stop string
 engine.py        all of these together; NumPy or CuPy, as the weights are
 background.py    an engine in a thread of its own
 completions.py   requests and answers in OpenAI's JSON
+guard.py         who may ask: the names of this machine, and keys
 http.py          the web server; page.html shows it at work
 serve.py         the command `fa-numba serve`
 

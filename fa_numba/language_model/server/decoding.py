@@ -61,7 +61,7 @@ class Decoding:
         options, branches = request.options, request.branches
         rows = np.zeros(len(branches), self.rows.dtype)
         rows["slot"] = rows["pages"] = -1
-        rows["end"] = len(request.prompt) + options.max_tokens
+        rows["end"] = len(request.prompt) + options.drawn
         rows["temperature"] = choose.divisor(options)
         rows["top_k"] = 1 if options.temperature == 0 else options.top_k
         rows["top_p"] = options.top_p

@@ -14,7 +14,7 @@ import numpy as np
 from fa_numba import checks
 from fa_numba.kv_cache.page_pool import PagePool
 from fa_numba.kv_cache.sampling import beams, samples
-from fa_numba.language_model.server import choose
+from fa_numba.language_model.server import choose, scores
 from fa_numba.language_model.server.options import Options
 from fa_numba.language_model.server.paged_model import PagedModel
 from fa_numba.language_model.server.request import Answer, Branch, Request
@@ -84,7 +84,7 @@ class Engine:
     ):
         self.max_waiting = checks.check_number_of("max_waiting", max_waiting)
         checks.check_number_of("host_pages", host_pages, at_least=0)
-        self.decode, self.config = decode, config
+        self.decode, self.config, self.weights = decode, config, weights
 
         def begin():
             """The schedule and the caches, empty."""
@@ -149,7 +149,7 @@ class Engine:
         checks.check_number_of_answers(options, self.config.vocabulary)
         schedule = self.schedule
         checks.check_fits(
-            len(prompt), options.max_tokens, options.width, schedule.pool, schedule.max_branches
+            len(prompt), options.drawn, options.width, schedule.pool, schedule.max_branches
         )
         if len(schedule.queue) >= self.max_waiting:
             raise Overloaded(f"{self.max_waiting} requests wait already: try again later")
@@ -257,7 +257,7 @@ class Engine:
         for branch in request.branches:
             branch.stream = self._stream(options)
             rng = np.random.default_rng([options.seed, branch.index])
-            branch.uniform = iter(rng.random(options.max_tokens).tolist())
+            branch.uniform = iter(rng.random(options.drawn).tolist())
 
     def _stream(self, options):
         return TextStream(self.decode, options.stop) if self.decode else None
@@ -275,6 +275,8 @@ class Engine:
         ended = {branch: (request, "length") for request, branch in compress(members, full)}
         if self.decode:
             for request, branch in members:
+                if not request.options.max_tokens:
+                    continue
                 piece = branch.stream.feed(branch.tokens[-1])
                 self._tell(request, branch.index, piece, None)
                 if branch.stream.stopped:
@@ -282,9 +284,10 @@ class Engine:
         if ended:
             decoding.remove(ended)
         for branch, (request, reason) in ended.items():
+            found = self._scores(request, branch)  # may fail: the request still runs
             request.branches.remove(branch)
             self.schedule.free(branch)
-            self._answer(request, branch, reason)
+            self._answer(request, branch, reason, found)
             if not request.branches:
                 self.schedule.remove(request)
                 self._end(request)
@@ -304,31 +307,45 @@ class Engine:
             )
         ]
         made = len(request.branches[0].tokens) - len(request.prompt)
-        if made == options.max_tokens:
+        if made == options.drawn:
+            best = [(b, self._scores(request, b)) for b in request.branches[: options.n]]
             self.schedule.remove(request)
-            branches, request.branches = request.branches, []
-            for branch in branches[: options.n]:
+            request.branches = []
+            for branch, found in best:
                 branch.stream = self._stream(options)
                 if branch.stream:
-                    for token in branch.tokens[len(request.prompt) :]:
+                    for token in _answer_of(request, branch):
                         branch.stream.feed(token)
                     self._tell(request, branch.index, branch.stream.text, None)
-                self._answer(request, branch, "length")
+                self._answer(request, branch, "length", found)
             self._end(request)
         return len(seqs)
 
-    def _answer(self, request, branch, reason):
+    def _scores(self, request, branch):
+        if request.options.logprobs is None:
+            return None
+        tokens = [*request.prompt, *_answer_of(request, branch)]
+        return scores.of(self.weights, self.config, tokens, request.options.logprobs)
+
+    def _answer(self, request, branch, reason, found=None):
         piece = branch.stream.finish() if branch.stream else ""
         text = branch.stream.text if branch.stream else ""
-        tokens = branch.tokens[len(request.prompt) :]
-        request.answers.append(Answer(branch.index, tokens, text, reason))
+        tokens = _answer_of(request, branch)
+        request.answers.append(Answer(branch.index, tokens, text, reason, found))
         self._tell(request, branch.index, piece, reason)
 
     def _end(self, request):
         request.ended = time.perf_counter()
-        request.answers.sort(key=lambda answer: answer.index)
+        # A new list: another thread may read the old one, which is empty while it is sorted.
+        request.answers = sorted(request.answers, key=lambda answer: answer.index)
         self.ended += 1
 
     def _tell(self, request, index, text, reason):
         if request.listener and (text or reason):
             request.listener(request, index, text, reason)
+
+
+def _answer_of(request, branch):
+    """The tokens of a branch's answer."""
+    start = len(request.prompt)
+    return branch.tokens[start : start + request.options.max_tokens]

@@ -6,8 +6,8 @@ pages are free before the next step.
 
 import asyncio
 import contextlib
-import itertools
 import json
+import secrets
 import time
 from importlib import resources
 
@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from fa_numba.language_model.server import completions
+from fa_numba.language_model.server import completions, guard
 from fa_numba.language_model.server.background import Background
 from fa_numba.language_model.server.completions import BadRequest, choice
 from fa_numba.language_model.server.engine import Overloaded
@@ -29,7 +29,7 @@ FAILURES = {  # message and status, by the reason for which an answer ended
 }
 
 
-def make_app(engine, tokenizer, *, model="fa-numba"):
+def make_app(engine, tokenizer, *, model="fa-numba", hosts=guard.LOOPBACK, keys=()):
     """The web application of an engine.
 
     Parameters
@@ -40,12 +40,15 @@ def make_app(engine, tokenizer, *, model="fa-numba"):
         ``encode(text, name)`` and ``decode(tokens)``, as of `Characters`.
     model : str, default="fa-numba"
         The name that requests may give.
+    hosts, keys
+        As for `guard.middleware`. With keys the server is fair to keys, else to addresses and to
+        the users that requests name.
 
     Returns
     -------
     starlette.applications.Starlette
     """
-    background, numbers = Background(engine), itertools.count()
+    background = Background(engine)
     page = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
 
     @contextlib.asynccontextmanager
@@ -54,15 +57,19 @@ def make_app(engine, tokenizer, *, model="fa-numba"):
         yield
         await asyncio.to_thread(background.stop)
 
-    async def complete(request):
-        host = request.client.host if request.client else ""
+    async def complete(request, chat=False):
+        key = request.scope.get("key")
+        client = key or (request.client.host if request.client else "")
         body = await _body(request)
-        prompt, options, stream, usage = completions.parse(body, tokenizer, model, host)
-        reply = Reply(background, prompt, options)
-        names = f"cmpl-{next(numbers)}", model, int(time.time())
+        call = completions.parse(body, tokenizer, model, client, chat=chat, known=key is not None)
+        reply = Reply(background, call)
+        kind = f"chat.completion{'.chunk' * call.stream}" if chat else "text_completion"
+        # A random name: numbers would come again after a restart.
+        identifier = f"{'chatcmpl' if chat else 'cmpl'}-{secrets.token_hex(12)}"
+        names = kind, identifier, model, int(time.time())
         gone = asyncio.create_task(_gone(request))
-        if stream:
-            return EventStream(reply, gone, _events(reply, gone, names, usage))
+        if call.stream:
+            return EventStream(reply, gone, _events(reply, gone, names, tokenizer.decode))
         try:
             async for _ in reply.pieces(gone):
                 pass
@@ -71,18 +78,26 @@ def make_app(engine, tokenizer, *, model="fa-numba"):
             reply.close()
         if not reply.complete:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        answers = sorted(reply.request.answers)
-        for answer in answers:
-            if answer.reason in FAILURES:
-                message, status = FAILURES[answer.reason]
-                return _error(message, status=status, kind="server_error")
-        choices = [choice(a.index, a.text, a.reason) for a in answers]
-        counts = completions.usage_of(reply.request)
+        if reply.failure:
+            message, status = FAILURES[reply.failure]
+            return _error(message, status=status, kind="server_error")
+        choices = completions.choices_of(call, reply.requests, tokenizer.decode)
+        counts = completions.usage_of(reply.requests)
         return JSONResponse(completions.completion(*names, choices, counts))
 
+    async def chat(request):
+        return await complete(request, chat=True)
+
+    only = {"id": model, "object": "model", "created": 0, "owned_by": "fa-numba"}
+
     async def models(request):
-        only = {"id": model, "object": "model", "created": 0, "owned_by": "fa-numba"}
         return JSONResponse({"object": "list", "data": [only]})
+
+    async def one_model(request):
+        name = request.path_params["name"]
+        if name != model:
+            return _error(f"there is no model {name!r:.60}, only {model!r}", "model", 404)
+        return JSONResponse(only)
 
     async def show(request):
         return HTMLResponse(page)
@@ -94,7 +109,9 @@ def make_app(engine, tokenizer, *, model="fa-numba"):
         Route("/", show),
         Route("/state", state),
         Route("/v1/models", models),
+        Route("/v1/models/{name:path}", one_model),
         Route("/v1/completions", complete, methods=["POST"]),
+        Route("/v1/chat/completions", chat, methods=["POST"]),
     ]
     handlers = {
         BadRequest: lambda request, error: _error(str(error), error.param, error.status),
@@ -105,57 +122,75 @@ def make_app(engine, tokenizer, *, model="fa-numba"):
             f"{request.url.path} does not take {request.method}", status=405
         ),
     }
-    app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    app = Starlette(
+        routes=routes,
+        middleware=guard.middleware(hosts, keys),
+        exception_handlers=handlers,
+        lifespan=lifespan,
+    )
     app.state.background = background
     return app
 
 
 class Reply:
-    """A request to the engine, seen from the web server's thread.
+    """Requests to the engine, one for each prompt, seen from the web server's thread.
 
     Parameters
     ----------
     background : Background
-    prompt, options
-        As for `Engine.submit`.
+    call : completions.Call
 
     Attributes
     ----------
+    requests : list of Request
     complete : bool
         All answers have ended.
+    failure : str or None
+        The reason for which one has ended before its time.
     """
 
-    def __init__(self, background, prompt, options):
-        self.background, self._pieces = background, asyncio.Queue()
+    def __init__(self, background, call):
+        self.background, self.call, self._pieces = background, call, asyncio.Queue()
         loop = asyncio.get_running_loop()
-        self.complete, self._left = False, options.n
+        self.requests, self.complete, self.failure = [], False, None
+        self._left = call.options.n * len(call.prompts)
 
         def listen(request, index, text, reason):
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._pieces.put_nowait, (index, text, reason))
+                loop.call_soon_threadsafe(self._pieces.put_nowait, (request, index, text, reason))
 
         try:
-            self.request = background.submit(prompt, options, listen)
+            for prompt in call.prompts:
+                self.requests.append(background.submit(prompt, call.options, listen))
         except (TypeError, ValueError) as error:
+            self.close()
             raise completions.bad_argument(error) from None
+        except Overloaded:
+            self.close()
+            raise
 
     async def pieces(self, gone):
-        """(index, text, reason) of each piece, until the last one, or until `gone` is done."""
+        """(request, index, text, reason) of each piece, until the last, or until `gone` is done."""
         while not self.complete:
             piece = asyncio.ensure_future(self._pieces.get())
             await asyncio.wait({piece, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not piece.done():
                 piece.cancel()
                 return
-            _, _, reason = piece.result()
+            reason = piece.result()[-1]
             self._left -= bool(reason)
-            self.complete = not self._left or reason in FAILURES
+            self.failure = reason if reason in FAILURES else None
+            self.complete = not self._left
+            if self.failure:
+                self.close()
+                self.complete = True
             yield piece.result()
 
     def close(self):
-        """Cancel the request, unless it is complete."""
+        """Cancel the requests, unless they are complete."""
         if not self.complete:
-            self.background.cancel(self.request)
+            for request in self.requests:
+                self.background.cancel(request)
 
 
 class EventStream(StreamingResponse):
@@ -175,16 +210,33 @@ class EventStream(StreamingResponse):
             self.reply.close()
 
 
-async def _events(reply, gone, names, usage):
-    """The pieces of an answer, then its counts, then [DONE]."""
-    async for index, text, reason in reply.pieces(gone):
+async def _events(reply, gone, names, decode):
+    """The pieces of an answer, then its counts, then [DONE].
+
+    The last piece of each answer has all of its log-probabilities.
+    """
+    call = reply.call
+
+    def event(*piece):
+        return _event(completions.completion(*names, [choice(call, *piece)]))
+
+    if call.echo:
+        for i, prompt in enumerate(call.prompts):
+            for k in range(call.keep):
+                yield event(i * call.keep + k, decode(prompt), None)
+    async for request, index, text, reason in reply.pieces(gone):
         if reason in FAILURES:
             message, _ = FAILURES[reason]
             yield _event(completions.error_body(message, kind="server_error"))
             return
-        yield _event(completions.completion(*names, [choice(index, text, reason)]))
-    if usage and reply.complete:
-        yield _event(completions.completion(*names, [], completions.usage_of(reply.request)))
+        found = None
+        if reason:
+            answer = next(a for a in request.answers if a.index == index)
+            found = completions.logprobs_of(call, request, answer, decode)
+        at = reply.requests.index(request) * call.keep + index
+        yield event(at, text, reason, found)
+    if call.usage and reply.complete:
+        yield _event(completions.completion(*names, [], completions.usage_of(reply.requests)))
     yield "data: [DONE]\n\n"
 
 

@@ -12,7 +12,7 @@ class Options:
     Attributes
     ----------
     max_tokens : int, default=16
-        Tokens of the answer.
+        Tokens of the answer; 0: none, to have the log-probabilities of the prompt.
     temperature : float, default=1.0
         Divides the logits; less than 0.01 is 0.01. 0: the most likely token, always.
     top_k : int, default=32
@@ -29,6 +29,9 @@ class Options:
     seed : int, default=0
         Answer i of a request draws from ``numpy.random.default_rng([seed, i])``, whoever else is
         served.
+    logprobs : int, optional
+        Answers have the log-probabilities of the prompt's tokens and their own, and those of so
+        many of the likeliest tokens at each position; at most 32.
     client : str, default=""
         Who asks: the server is fair to clients, not to requests.
     """
@@ -41,10 +44,16 @@ class Options:
     beams: int = 0
     stop: tuple = ()
     seed: int = 0
+    logprobs: int | None = None
     client: str = ""
 
     def __post_init__(self):
         checks.check_answer_options(**vars(self))
+
+    @property
+    def drawn(self) -> int:
+        """Tokens that are drawn: one at least, which an answer of none leaves out."""
+        return max(1, self.max_tokens)
 
     @property
     def width(self) -> int:

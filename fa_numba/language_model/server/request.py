@@ -24,12 +24,15 @@ class Answer(NamedTuple):
         Up to the stop string, if one came.
     reason : str
         "length", "stop", "cancelled" or "error".
+    scores : Scores or None
+        Of the prompt and the answer, where `Options.logprobs` asks for them.
     """
 
     index: int
     tokens: list
     text: str
     reason: str
+    scores: object = None
 
 
 @dataclass(eq=False)

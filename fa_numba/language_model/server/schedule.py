@@ -149,7 +149,7 @@ class Schedule:
         """Add a request to the queue; raise ValueError if it could never run."""
         options = request.options
         checks.check_fits(
-            len(request.prompt), options.max_tokens, options.width, self.pool, self.max_branches
+            len(request.prompt), options.drawn, options.width, self.pool, self.max_branches
         )
         self.queue.push(request)
 

@@ -2,6 +2,8 @@
 
 import argparse
 import errno
+import ipaddress
+import os
 import re
 import socket
 from pathlib import Path
@@ -16,6 +18,7 @@ from fa_numba.language_model.server.engine import Engine
 from fa_numba.language_model.server.options import Options
 
 SECONDS_TO_END = 3  # for answers that are under way when the server is interrupted
+KEYS = "FA_NUMBA_API_KEYS"  # the environment variable
 MANY_TOKENS = 64  # of a prompt: more than are decoded as an answer's are
 OPTIONS = {  # of the command, by the arguments of the engine that they become
     "num_pages": "--pages",
@@ -31,7 +34,8 @@ A completion, streamed:
 
   curl -N localhost:8000/v1/completions -d '{"prompt": "The ", "max_tokens": 40, "stream": true}'
 
-OpenAI's clients work too: base_url="http://localhost:8000/v1", any api_key. In a browser
+OpenAI's clients work too: base_url="http://localhost:8000/v1", and any api_key, or one of those
+that --api-key names. In a browser
 http://localhost:8000 shows pages, queue and tokens per second.
 """
 
@@ -54,6 +58,13 @@ def add_options(command: argparse.ArgumentParser):
         "--untrained", action="store_true", help="random weights instead, to try the server"
     )
     command.add_argument("--host", default="127.0.0.1", help="address to listen at (%(default)s)")
+    command.add_argument(
+        "--api-key",
+        action="append",
+        metavar="KEY",
+        help="answer only who has a key; once for each. Other users of the machine see options, "
+        f"so {KEYS} may have them, separated by commas",
+    )
     command.add_argument("--port", type=int, default=8000, help="0: any free one (%(default)s)")
     command.add_argument("--gpu", action="store_true", help="weights and pages on a GPU, by CuPy")
     command.add_argument(
@@ -68,10 +79,12 @@ def main(options) -> int:
     import threadpoolctl
     import uvicorn
 
+    from fa_numba.language_model.server import guard
     from fa_numba.language_model.server.http import make_app
 
     if not 0 <= options.port <= 65535:
         raise BadRequest(f"--port must be from 0 to 65535, got {options.port}")
+    keys = _keys(options.api_key)
     weights, config, characters = _model(options)
     try:
         checks.check_number_of("--blas-threads", options.blas_threads)
@@ -97,12 +110,14 @@ def main(options) -> int:
     print(
         f"{config.num_weights:,} weights, {options.pages} pages of {options.page_size} tokens "
         f"({megabytes:.1f} MB), answers of up to {config.context} tokens with their prompts\n"
-        f"http://{host}:{port}  shows the server at work; POST /v1/completions answers. "
-        "Ctrl+C ends it.",
+        f"http://{f'[{host}]' if ':' in host else host}:{port}  shows the server at work; "
+        "POST /v1/completions answers. Ctrl+C ends it.",
         flush=True,
     )
     name = "untrained" if options.untrained else Path(options.model).stem
-    app = make_app(engine, characters, model=name)
+    app = make_app(
+        engine, characters, model=name, hosts=_names(guard.LOOPBACK, options.host, host), keys=keys
+    )
     settings = {"log_level": "warning", "timeout_graceful_shutdown": SECONDS_TO_END}
     server = uvicorn.Server(uvicorn.Config(app, **settings))
     handle_exit = server.handle_exit
@@ -117,9 +132,25 @@ def main(options) -> int:
     return 0
 
 
+def _keys(given):
+    keys = given or [key for key in os.environ.get(KEYS, "").split(",") if key]
+    for key in keys:
+        if not key or not key.isascii() or not key.isprintable() or " " in key:
+            raise BadRequest("--api-key must be letters, digits and signs of ASCII, without spaces")
+    return keys
+
+
+def _names(loopback, asked, address):
+    """Names by which requests may call a server that listens at an address."""
+    if not ipaddress.ip_address(address).is_loopback:
+        return ("*",)  # its names in the network are not known here
+    return *loopback, f"[{asked}]" if ":" in asked else asked.lower()
+
+
 def _listen(host, port):
     try:
-        return socket.create_server((host, port))
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE
         reason = "another program listens there; --port 0 takes a free one" if taken else error
@@ -132,7 +163,7 @@ def _warm_up(weights, config, options):
     """Answer prompts of few and of many tokens on other pages, so that all kernels are compiled."""
     engine = Engine(weights, config, page_size=options.page_size)
     longest = min(config.context, MANY_TOKENS, engine.pool.num_pages * options.page_size) - 2
-    engine.generate([[0], [0] * max(1, longest)], Options(max_tokens=2))
+    engine.generate([[0], [0] * max(1, longest)], Options(max_tokens=2, logprobs=0))
 
 
 def _model(options):

@@ -1,8 +1,11 @@
 """Text of tokens as they come, up to a stop string.
 
 Text that may be the beginning of a stop string is held back until that is known: a server cannot
-take back text that it has sent.
+take back text that it has sent. So are tokens whose text ends in U+FFFD, which decoders put in the
+place of a character that is not complete: the next token may complete it.
 """
+
+INCOMPLETE = "\ufffd"
 
 
 class TextStream:
@@ -11,7 +14,8 @@ class TextStream:
     Parameters
     ----------
     decode : callable
-        ``decode(tokens)`` is a str.
+        ``decode(tokens)`` is a str. The texts of two runs of tokens, joined, are the text of both
+        where the first one does not end within a character.
     stop : tuple of str
 
     Attributes
@@ -24,17 +28,26 @@ class TextStream:
 
     def __init__(self, decode, stop=()):
         self.decode, self.stop = decode, stop
-        self.text, self.stopped, self._held = "", False, ""
+        self.text, self.stopped = "", False
+        self._held, self._tokens = "", []
 
     def finish(self) -> str:
         """The answer is complete: return the text that was held back."""
-        piece, self._held = self._held, ""
+        first = self._add(self.decode(self._tokens)) if self._tokens else ""
+        piece, self._held, self._tokens = self._held, "", []
         self.text += piece
-        return piece
+        return first + piece
 
     def feed(self, token) -> str:
         """Add a token; return the text that may be sent now."""
-        piece = self.decode([token])
+        self._tokens.append(token)
+        piece = self.decode(self._tokens)
+        if piece.endswith(INCOMPLETE):
+            return ""
+        self._tokens = []
+        return self._add(piece)
+
+    def _add(self, piece):
         if not self.stop:
             self.text += piece
             return piece
