@@ -29,6 +29,7 @@ from fa_numba.kernels import flash_attn_v2 as v2
 from fa_numba.kernels import safe_softmax as safe
 from fa_numba.kernels.online_softmax import make_online_softmax
 from fa_numba.on_cuda_cores import flash_attn_registers as registers
+from fa_numba.on_cuda_cores.flash_attn_v2_4x4 import make_flash_attn_v2_4x4
 from fa_numba.on_cuda_cores.flash_attn_v2_unsigned import make_flash_attn_v2_unsigned
 from fa_numba.runtime.arrays import launch
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
@@ -103,7 +104,7 @@ def timed(call, output, expected, tolerance=0.0, repeats=10):
     return time_ms(call, repeats=repeats)
 
 
-def timed_attention(call, expected, tolerance=1e-5, repeats=4):
+def timed_attention(call, expected, tolerance=1e-4, repeats=4):
     """The same for a function that returns out first; the last head is compared."""
     out = call()[0]
     error = abs(out[-1, :, -1] - expected).max()
@@ -189,23 +190,20 @@ FOUR_AT_ONCE = {
 }
 
 
-def rows_at_sectors(rows=4096, columns=32768):
+def rows_at_sectors(rows=4096, widths=(32768, 32760, 32767, 50256, 50257)):
     """03: does online softmax win less where rows do not begin at a sector?"""
-    makers = {"safe": safe.make_safe_softmax, "online": make_online_softmax}
-    # Views of wider arrays, so that all kernels compute addresses in the same way.
-    wide, odd = columns + 8, columns + 1  # floats from one row to the next
     times, gains = {}, []
-    for width, pitch in ((columns, wide), (columns - 1, wide), (columns - 1, odd)):
-        x, y = (cupy.empty((rows, pitch), np.float32)[:, :width] for _ in range(2))
-        x[:] = normal(rows, width)
-        for name, make in makers.items():
+    for columns in widths:
+        x = normal(rows, columns)
+        y, expected = cupy.empty_like(x), softmax(x)
+        for name, make in (("safe", safe.make_safe_softmax), ("online", make_online_softmax)):
             call = lambda make=make, x=x, y=y: launch(  # noqa: E731
                 make(safe.THREADS), (rows,), (safe.THREADS,), x, y
             )
-            variant = f"{name}, {width:,} columns, rows {pitch:,} apart"
-            times[variant] = ms = timed(call, y, softmax(x), 1e-6)
-        gains.append(times[f"safe, {width:,} columns, rows {pitch:,} apart"] / ms)
-    return times, Finding("safe over online, 32,767 columns", gains[2], gains[0], gains[1])
+            times[f"{name}, {columns:,} columns"] = ms = timed(call, y, expected, 1e-6)
+        gains.append(times[f"safe, {columns:,} columns"] / ms)
+    power, _, _, aligned, odd = gains
+    return times, Finding("safe over online, a column less than 50,257", odd, power, aligned)
 
 
 def blocks_per_sm(seqlen=2048, sms=132):
@@ -240,7 +238,7 @@ def running_maximum(seqlen=4096, heads=16):
     out, lse = fa_numba.flash_attn_v2(q, k, v)
     p = softmax((q[-1, :, -1] @ k[-1, :, -1].T).astype(np.float64) / 8)
     back = lambda: fa_numba.flash_attn_bwd(dout, q, k, v, out, lse)[::-1]  # noqa: E731  dv first
-    times["backward"] = timed_attention(back, p.T @ dout[-1, :, -1], 1e-4)
+    times["backward"] = timed_attention(back, p.T @ dout[-1, :, -1])
     back, forward = times["backward"], list(times.values())
     now, without = back / forward[0], back / forward[2]
     return times, Finding("backward over forward", now, 3.5, without)
@@ -356,35 +354,54 @@ def packed_lengths(head_dim=128, width=2048):
 
 def warps_of_unsigned(seqlen=8192, heads=16):
     """11: is flash_attn_v2_unsigned slow because too few warps hide the latency?"""
+    kernel = make_flash_attn_v2_unsigned(64, 16, 16, False)
+    seed = np.uint64(0)
+    times = by_warps(kernel, 16, seqlen, heads, {1: 150_000, 2: 90_000, 3: 0}, seed)
+    _, two, three = times.values()
+    return times, Finding("rate of 24 warps over 16", 1, 1.5, two / three)
+
+
+def warps_of_4x4(seqlen=8192, heads=32):
+    """11: is flash_attn_v2_4x4 slow at head_dim 128 because an SM holds 8 warps, not 24?"""
+    kernel = make_flash_attn_v2_4x4(64, False)
+    times = by_warps(kernel, 64, seqlen, heads, {3: 0, 2: 60_000, 1: 100_000})
+    q, k, v = (normal(1, seqlen, heads // 2 or 1, 128) for _ in range(3))
+    call = lambda: fa_numba.flash_attn_v2_4x4(q, k, v)  # noqa: E731
+    times["head_dim 128"] = timed_attention(call, one_head(q, k, v))
+    most, _, fewest, wide = times.values()
+    return times, Finding("rate of 8 warps over 24", 1, most / wide, most / fewest)
+
+
+def by_warps(kernel, block_m, seqlen, heads, more, *options):
+    """Times of a kernel by thread blocks per SM; `more` shared memory keeps the others out."""
     q, k, v = (normal(1, seqlen, heads, 64) for _ in range(3))
     out, lse = cupy.empty_like(q), cupy.empty((1, heads, seqlen), np.float32)
-    expected = one_head(q, k, v)
-    kernel = make_flash_attn_v2_unsigned(64, 16, 16, False)
-    scale, zero, seed = np.float32(1 / 8), np.float32(0), np.uint64(0)
-    times = {}
-    for blocks, more in {1: 150_000, 2: 90_000, 3: 0}.items():  # bytes that keep others out
-        call = lambda more=more: (  # noqa: E731
-            launch(kernel, (seqlen // 16, heads, 1), (16, 16), q, k, v, out, lse, scale, zero, seed,
-                   shared_bytes=more), out,
-        )[1:]  # fmt: skip
+    grid, block = (seqlen // block_m, heads, 1), (16, 16)
+    arguments = q, k, v, out, lse, np.float32(1 / 8), np.float32(0), *options
+    times, expected = {}, one_head(q, k, v)
+    for blocks, shared_bytes in more.items():
+
+        def call(shared_bytes=shared_bytes):
+            launch(kernel, grid, block, *arguments, shared_bytes=shared_bytes)
+            return (out,)
+
+        out.fill(np.nan)
         times[f"{8 * blocks} warps per SM"] = timed_attention(call, expected)
-    _, two, most = times.values()
-    return times, Finding("rate of 24 warps over 16", 1, 1.5, two / most)
+    return times
 
 
-def waves_of_4x4(seqlen_k=8192, resident=396):
+def waves_of_4x4(seqlen_k=8192, blocks=(396, 512, 792, 3168)):
     """11: was flash_attn_v2_4x4 slow on four heads because 512 thread blocks are 1.3 waves?"""
-    times, rates = {}, {}
-    for blocks in (resident, 512, 2 * resident, 8 * resident):
-        heads = 4 if blocks <= 2 * resident else 32
-        q = normal(1, 64 * blocks // heads, heads, 64)
+    times, rates = {}, []  # 396 thread blocks are resident at a time on 132 SMs
+    for count in blocks:
+        heads = 32 if count == blocks[-1] else 4
+        q = normal(1, 64 * count // heads, heads, 64)
         k, v = (normal(1, seqlen_k, heads, 64) for _ in range(2))
-        times[f"{blocks} thread blocks"] = ms = timed_attention(
-            lambda q=q, k=k, v=v: fa_numba.flash_attn_v2_4x4(q, k, v), one_head(q, k, v)
-        )
-        rates[blocks] = blocks / ms
-    measured = rates[512] / rates[2 * resident]
-    return times, Finding("rate of 512 over 792 blocks", 1, 512 / (2 * resident), measured)
+        call = lambda q=q, k=k, v=v: fa_numba.flash_attn_v2_4x4(q, k, v)  # noqa: E731
+        times[f"{count} thread blocks"] = ms = timed_attention(call, one_head(q, k, v))
+        rates.append(count / ms)
+    two_waves = blocks[1] / blocks[2]
+    return times, Finding("rate of 512 over 792 blocks", 1, two_waves, rates[1] / rates[2])
 
 
 def copies_of_registers(seqlen=8192, heads=16):
@@ -468,7 +485,7 @@ def page_arithmetic():
             lambda kernel=kernel, keys=keys, table=table: launch(
                 kernel, grid, block, q, keys, table, s
             ),
-            s, expected,
+            s, expected, 1e-4,
         )  # fmt: skip
         del padded, keys
     dense, run_time, _, compiled, *_ = times.values()
@@ -535,6 +552,7 @@ EXPERIMENTS = (
     loads_of_softmax,
     waves_of_4x4,
     warps_of_unsigned,
+    warps_of_4x4,
     copies_of_registers,
     running_maximum,
     hidden_softcap,
