@@ -61,7 +61,7 @@ def main():
     rows, failed = [], []
     for experiment in EXPERIMENTS:
         lesson, question = experiment.__doc__.split(": ", 1)
-        about = {"lesson": lesson, "question": question}
+        name = {"experiment": experiment.__name__}
         try:
             times, finding = experiment()
         except Exception:  # the other experiments are worth having
@@ -70,15 +70,12 @@ def main():
             continue
         first = next(iter(times.values()))
         for variant, ms in times.items():
-            rows.append(
-                about
-                | {"variant": variant, "ms": round(ms, 4), "of the first": f"{ms / first:.3f}"}
-            )
-        stated = {
-            name: f"{getattr(finding, name):.3f}" for name in ("otherwise", "predicted", "measured")
-        }
-        print(f"\nlesson {lesson}: {question}\n  {finding.of}: {stated}, {finding.verdict}")
-        rows.append(about | {"variant": finding.of} | stated | {"verdict": finding.verdict})
+            ratio = round(ms / first, 3)
+            rows.append(name | {"variant": variant, "ms": round(ms, 4), "of the first": ratio})
+        stated = {key: round(float(x), 3) for key, x in finding._asdict().items() if key != "of"}
+        about = {"lesson": lesson, "question": question, "ratio": finding.of}
+        rows.append(name | about | stated | {"verdict": finding.verdict})
+        print(rows[-1])
         cupy.get_default_memory_pool().free_all_blocks()
     save(
         "explanations",

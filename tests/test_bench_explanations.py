@@ -3,11 +3,14 @@
 import importlib
 import sys
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
 
+from benchmarks import timing
 from fa_numba import simt
+from fa_numba.workbook.recorded import experiment
 
 SMALL = {
     "page_arithmetic": {},
@@ -32,6 +35,7 @@ def experiments(monkeypatch):
     """The benchmark with NumPy in place of CuPy, and with no clock."""
     cupy = types.ModuleType("cupy")
     cupy.__dict__.update({name: getattr(np, name) for name in np.__all__})
+    cupy.get_default_memory_pool = mock.Mock()
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     for name in ("benchmarks.bench_paged", "benchmarks.bench_explanations"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -62,3 +66,19 @@ def test_a_verdict(experiments):
     for verdict, ratio in measured.items():
         assert experiments.Finding("", 1, 2, ratio).verdict == verdict
         assert experiments.Finding("", 2, 1, 3 - ratio).verdict == verdict
+
+
+def test_one_failure_loses_no_other_experiment(experiments, monkeypatch, tmp_path, capfd):
+    def broken():
+        """00: does it fail?"""
+        raise RuntimeError("this message")
+
+    monkeypatch.setattr(timing, "RESULTS", tmp_path)
+    monkeypatch.setattr(experiments, "EXPERIMENTS", (broken, experiments.page_arithmetic))
+    with pytest.raises(SystemExit, match="failed: broken"):
+        experiments.main()
+    assert "this message" in capfd.readouterr().err
+    text = experiment("page_arithmetic", folder=tmp_path).markdown
+    assert "| dense keys |" in text
+    assert "pages over dense, compiled: 1 if so" in text and "The explanation" in text
+    assert "Open" in experiment("broken", folder=tmp_path).markdown
