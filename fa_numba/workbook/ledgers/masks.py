@@ -67,7 +67,7 @@ def _sparse(times):
     return ledger_row(
         "block-sparse FlashAttention is faster by the share of live blocks (000)",
         f"a tenth of the tiles, at random: {number} of the whole time",
-        "nearly; probably because K and V of a column are loaded for however few tiles",
+        "nearly; the experiment above tests why",
     )
 
 
