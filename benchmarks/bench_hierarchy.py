@@ -16,7 +16,7 @@ LINE = 32  # integers of 4 bytes: no two steps of a chain are in one cache line
 STEPS = 1 << 16  # the second half is timed: L2 has seen its chain by then, HBM's is longer
 CHAINS = {"shared memory": 1 << 12, "L2 cache": 1 << 19, "HBM": 1 << 26}  # integers
 ON_HOST = 1 << 22
-RESIDENT, PASSES, BLOCKS, THREADS, LOADS = 1 << 22, 32, 1 << 10, 256, 8  # of 16 MiB of floats
+RESIDENT, PASSES, BLOCKS, THREADS, LOADS = 1 << 22, 256, 1 << 10, 256, 8  # of 16 MiB of floats
 TOLERANCE = 1e-3
 
 
@@ -93,7 +93,9 @@ def main():
     wanted = PASSES * float(x.sum(dtype=np.float64))
     assert abs(float(sums.sum(dtype=np.float64)) / wanted - 1) < TOLERANCE
     rate = PASSES * x.nbytes / time_ms(call) * 1e3
-    rows.append({"level": "L2 cache", "GB/s": round(rate / 1e9), "bytes per clock": rate // clock})
+    rows.append(
+        {"level": "L2 cache", "GB/s": round(rate / 1e9), "bytes per clock": round(rate / clock)}
+    )
     try:
         for level, length in CHAINS.items():
             chain, end = chain_of(length)
