@@ -1,7 +1,9 @@
 """How fast is each step of the ladder in float32, forward and backward, beside PyTorch?
 
-Before a step is timed, its result of one head is compared with float64 at that size, and its error
-with that of plain float32 code: matrix products that keep S and P.
+All steps run on the same problems. PyTorch's kernel uses tensor cores, three TF32 products for
+one, as flash_attn_tf32x3 does. Before a step is timed, its result of one head is compared with
+float64 at that size, and its error with that of plain float32 code: matrix products that keep S
+and P.
 """
 
 import itertools
@@ -22,24 +24,26 @@ from fa_numba.tensor_core.flash_attn_bwd_tf32x3 import flash_attn_bwd_tf32x3
 from fa_numba.tensor_core.flash_attn_tf32x3 import flash_attn_tf32x3
 
 TOKENS, WIDTH = 16384, 2048  # batch · seqlen and num_heads · head_dim, held while seqlen grows
-HEAD_DIMS, SEQLENS, CAUSAL = (64, 128, 256), (512, 2048, 8192), (False, True)
+HEAD_DIMS, SEQLENS, CAUSAL = (64, 128, 256), (512, 8192), (False, True)
 WIDE = 256  # a head_dim for which only tensor cores and PyTorch are asked, forward
 LESSONS = naive_attn, flash_attn_v1, flash_attn_v2, flash_attn_v2_unsigned, flash_attn_v2_4x4
-FORWARD = flash_attn_registers, flash_attn_tf32x3
-BACKWARD = flash_attn_bwd_registers, flash_attn_bwd_tf32x3
-LESSON_TOKENS, LESSON_HEADS = 8192, 4  # of a lesson's step: enough to fill the GPU
-LONGEST_OF_V1 = 2048  # a thread block walks all tiles of a head: seconds for longer ones
+FORWARD = *LESSONS, flash_attn_registers, flash_attn_tf32x3
+BACKWARD = flash_attn_bwd, flash_attn_bwd_registers, flash_attn_bwd_tf32x3
+LONGEST_OF_V1 = 512  # a thread block walks all tiles of a head: seconds for longer ones
 REPEATS = 5
+SLOW = 100  # milliseconds; such a step is timed once, after the call that is compared
 LARGEST_ERROR = 5  # of that of plain float32, for whatever order a step sums in
 
 
 def main():
     rows = []
     for head_dim, seqlen, causal in itertools.product(HEAD_DIMS, SEQLENS, CAUSAL):
-        for name, heads, products, call, error, plain in steps(seqlen, head_dim, causal):
+        for name, products, call, error, plain in steps(seqlen, head_dim, causal):
             assert error <= LARGEST_ERROR * plain, f"{name}: {error}, plain float32 {plain}"
-            ms = time_ms(call, repeats=REPEATS)
-            flops = 2 * products * heads * seqlen**2 * head_dim / (1 + causal)
+            ms = time_ms(call, repeats=1, warm_ups=0)
+            if ms < SLOW:
+                ms = time_ms(call, repeats=REPEATS)
+            flops = 2 * products * TOKENS * seqlen * WIDTH / (1 + causal)
             rows.append(
                 {
                     "step": name,
@@ -55,27 +59,24 @@ def main():
     save(
         "ladder",
         rows,
-        note=f"float32, {TOKENS} tokens in all, num_heads * head_dim = {WIDTH}, but "
-        f"{LESSON_TOKENS} tokens and {LESSON_HEADS} heads in the steps before "
-        "flash_attn_registers and in flash_attn_bwd; FLOPs 4·batch·heads·seqlen²·head_dim, "
-        "halved if causal, ×2.5 backward; "
+        note=f"float32, {TOKENS} tokens in all, num_heads * head_dim = {WIDTH}; "
+        "FLOPs 4·batch·heads·seqlen²·head_dim, halved if causal, ×2.5 backward; "
         "error: ‖x − float64‖ / ‖float64‖ of one head, the largest of the gradients'",
     )
 
 
-def steps(seqlen, head_dim, causal):
-    """Yield (name, batch · heads, products, call, error, that of plain float32) of each step."""
+def steps(seqlen, head_dim, causal, tokens=TOKENS):
+    """Yield (name, products, call, error, that of plain float32) of each step."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(0)
-    shape = (TOKENS // seqlen, seqlen, WIDTH // head_dim, head_dim)
-    dout, q, k, v = whole = [torch.randn(shape, device="cuda") for _ in range(4)]
-    few = [x[: LESSON_TOKENS // seqlen, :, :LESSON_HEADS].contiguous() for x in whole]
+    shape = (tokens // seqlen, seqlen, WIDTH // head_dim, head_dim)
+    dout, q, k, v = inputs = [torch.randn(shape, device="cuda") for _ in range(4)]
     want, plain = (
-        definition(*(x[0, :, 0].to(dtype) for x in whole), causal)
+        definition(*(x[0, :, 0].to(dtype) for x in inputs), causal)
         for dtype in (torch.float64, torch.float32)
     )
 
@@ -84,36 +85,33 @@ def steps(seqlen, head_dim, causal):
         return max(map(relative_error, of_head, wanted))
 
     plain_error = error_of([x[None, :, None] for x in plain[:1]], want[:1])
-    heads, few_heads = shape[0] * shape[2], few[0].shape[0] * LESSON_HEADS
-    for functions, inputs, count in ((LESSONS, few, few_heads), (FORWARD, whole, heads)):
-        for function in functions:
-            if function is flash_attn_v1 and seqlen > LONGEST_OF_V1:
-                continue
-            if head_dim == WIDE and function is not flash_attn_tf32x3:
-                continue
-            call = lambda f=function, x=inputs: f(*x[1:], causal=causal)  # noqa: E731
-            error = error_of(call()[:1], want[:1])
-            yield function.__name__, count, 2, call, error, plain_error
+    for function in FORWARD:
+        if function is flash_attn_v1 and seqlen > LONGEST_OF_V1:
+            continue
+        if head_dim == WIDE and function is not flash_attn_tf32x3:
+            continue
+        call = lambda f=function: f(q, k, v, causal=causal)  # noqa: E731
+        error = error_of(call()[:1], want[:1])
+        yield function.__name__, 2, call, error, plain_error
     heads_first = [x.transpose(1, 2).contiguous().requires_grad_() for x in (q, k, v)]
     call = lambda: scaled_dot_product_attention(*heads_first, is_causal=causal)  # noqa: E731
     with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION), torch.no_grad():
         error = error_of([call().transpose(1, 2)], want[:1])
-        yield "SDPA memory-efficient", heads, 2, call, error, plain_error
+        yield "SDPA memory-efficient", 2, call, error, plain_error
     if head_dim == WIDE:
         return
 
     plain_error = error_of([x[None, :, None] for x in plain[1:]], want[1:])
-    for functions, inputs, count in (((flash_attn_bwd,), few, few_heads), (BACKWARD, whole, heads)):
-        out, lse = flash_attn_registers(*inputs[1:], causal=causal)
-        for function in functions:
-            call = lambda f=function, x=(*inputs, out, lse): f(*x, causal=causal)  # noqa: E731
-            yield function.__name__, count, 5, call, error_of(call(), want[1:]), plain_error
+    out, lse = flash_attn_registers(q, k, v, causal=causal)
+    for function in BACKWARD:
+        call = lambda f=function: f(*inputs, out, lse, causal=causal)  # noqa: E731
+        yield function.__name__, 5, call, error_of(call(), want[1:]), plain_error
     with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
         out = scaled_dot_product_attention(*heads_first, is_causal=causal)
     dout = dout.transpose(1, 2).contiguous()
     call = lambda: torch.autograd.grad(out, heads_first, dout, retain_graph=True)  # noqa: E731
     error = error_of([x.transpose(1, 2) for x in call()], want[1:])
-    yield "SDPA memory-efficient, backward", heads, 5, call, error, plain_error
+    yield "SDPA memory-efficient, backward", 5, call, error, plain_error
 
 
 def definition(dout, q, k, v, causal):

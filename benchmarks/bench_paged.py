@@ -2,7 +2,7 @@
 
 import cupy
 import numpy as np
-from numba import cuda, float32
+from numba import cuda, float32, int64
 
 import fa_numba
 from benchmarks.timing import save, time_ms
@@ -13,8 +13,11 @@ PAGE_SIZES = (1, 8, 16, 32, 128)
 WARPS = 8  # per thread block
 
 
-def make_scores(PAGED):
-    """s[b, h, t] = q[b, h] . k[b, t, h], a warp per score; only the address differs."""
+def make_scores(PAGED, PAGE_SIZE=None, INDEX=int64):
+    """s[b, h, t] = q[b, h] . k[b, t, h], a warp per score; only the address differs.
+
+    Without a PAGE_SIZE the kernel divides by that of `keys`; INDEX is the type of the division.
+    """
 
     @cuda.jit
     def scores(q, keys, block_table, s):
@@ -23,8 +26,8 @@ def make_scores(PAGED):
         if t >= s.shape[2]:
             return
         if PAGED:
-            page_size = keys.shape[1]
-            row, offset = block_table[b, t // page_size], t % page_size
+            page_size = INDEX(keys.shape[1] if PAGE_SIZE is None else PAGE_SIZE)
+            row, offset = block_table[b, INDEX(t) // page_size], INDEX(t) % page_size
         else:
             row, offset = b, t
         total = float32(0)

@@ -21,7 +21,7 @@ GONE = (
 )
 
 
-def time_ms(function, *args, repeats=20, **options):
+def time_ms(function, *args, repeats=20, warm_ups=2, **options):
     """Median milliseconds of ``function(*args, **options)``, inputs out of L2, compiled before.
 
     Parameters
@@ -32,6 +32,8 @@ def time_ms(function, *args, repeats=20, **options):
         Before each, 8 GiB are written in rounds of 1 GiB: far over any L2, and long enough (2 ms
         on an H200) for Python to enqueue the launch meanwhile, so that the events time the GPU
         and not Numba's launch.
+    warm_ups : int, default=2
+        Calls before the first sample; the first one compiles.
 
     Returns
     -------
@@ -39,8 +41,8 @@ def time_ms(function, *args, repeats=20, **options):
     """
     import cupy
 
-    for _ in range(2):
-        function(*args, **options)  # compile and warm up
+    for _ in range(warm_ups):
+        function(*args, **options)
     flush = cupy.empty(1 << 30, np.uint8)
     start, end = cupy.cuda.Event(), cupy.cuda.Event()
     samples = []

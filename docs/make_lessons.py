@@ -33,7 +33,7 @@ PARTS = {
         "10": "sequences of any lengths end to end, and none sees its neighbour",
     },
     "Fast": {
-        "11": "from 2.6 to 39 TFLOP/s in float32: loads per FMA, machine code, occupancy",
+        "11": "a library's speed without tensor cores: loads per FMA, machine code, occupancy",
         "12": "which lane holds which element; P is already in its place; 3 × TF32",
         "13": "who waits for whom, who computes which tile: wgmma, TMA, persistent kernels",
         "14": "256 numbers: scales in the right place, a rotation for outliers",

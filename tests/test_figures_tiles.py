@@ -1,10 +1,13 @@
 """Figures of lessons 05, 07, 10 and 18: the words beside a drawing say what was counted."""
 
+import re
+
 import numpy as np
 import pytest
 from numba import cuda
 
 from fa_numba import simt
+from fa_numba.figures.backward_flow import backward_flow
 from fa_numba.figures.banks import banks
 from fa_numba.figures.causal_tiles import causal_tiles, tiles_of_mask
 from fa_numba.figures.memory_shares import memory_shares
@@ -72,6 +75,17 @@ def test_warp_partition_counts_the_parts_of_a_row():
     text = warp_partition({"keys": by_keys, "queries": by_keys.T}).describe()
     assert text.count("0 1 2 3   out: sum of 4 parts") == 3
     assert text.count("out: sum of 1 part\n") == 3 and "2 2 2   out: sum of 1 part" in text
+
+
+def test_arrows_of_the_backward_pass_are_the_operands_of_its_formulas():
+    names = {"Q": "q", "K": "k", "V": "v", "dO": "dout", "O": "out"}
+    lines = backward_flow(4096, 4096, 64, 16, 16).describe().splitlines()
+    formulas = [line for line in lines if "=" in line]
+    assert len(formulas) == 8
+    for line in formulas:
+        formula, sources = line.split("   (")[0].split("=")[1], line.split("from ")[1]
+        operands = set(re.findall("[A-Za-z]+", formula)) - {"scale", "exp", "rowsum"}
+        assert {names.get(x, x) for x in operands} == set(sources.split(", ")), line
 
 
 def test_warp_partition_draws_partitions_of_other_shapes():

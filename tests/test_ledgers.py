@@ -54,7 +54,7 @@ def recorded(folder, rows):
 
 
 def test_each_row_has_a_claim_a_number_and_a_verdict(unrecorded):
-    assert len(unrecorded) >= 8
+    assert len(unrecorded) >= 7
     for row in unrecorded:
         assert list(row) == ["claim", "our number", "verdict"]
         assert all(row.values()) and "(00" in row["claim"]
@@ -124,7 +124,7 @@ def served(tmp_path_factory):
 
 
 def test_of_serving_each_row_has_a_claim_a_number_and_a_verdict(served):
-    assert len(served) >= 6
+    assert len(served) >= 4
     for row in served:
         assert list(row) == ["claim", "our number", "verdict"]
         assert all(row.values()) and "(00" in row["claim"]
@@ -264,15 +264,6 @@ def test_packed_flops_are_those_of_its_tiles():
     assert packed.flops_of([16, 16])[0] == packed.flops_of([16, 16])[1]
 
 
-def test_waiting_by_hand():
-    """Two sequences of 2 tiles on 2 SMs: times 1 2 1 2 end at 4, sorted at 3, the mean."""
-    in_order, longest_first = packed.waiting(causal=True, lengths=[8, 8], tile=4, num_sms=2)
-    assert math.isclose(in_order, 4 / 3) and longest_first == 1
-    in_order, longest_first = packed.waiting(causal=True, lengths=[4, 4, 8], tile=4, num_sms=2)
-    assert in_order == 1.2 and longest_first == 1.2
-    assert packed.waiting(causal=False, lengths=[8, 8], tile=4, num_sms=4) == (1, 1)
-
-
 def test_launches_of_a_short_sequence():
     launches, moved = profiling.short_sequence(8, 4)
     assert launches == (3, 1) and moved[0] > moved[1]
@@ -368,14 +359,6 @@ def test_line_10_with_the_inverse_is_wrong_where_a_maximum_grows():
     assert not np.allclose(flash_attention_2.line_10(s[::-1], v[::-1], 4, -1), exact, rtol=0.1)
 
 
-def test_busy_sms_by_hand():
-    """Thread blocks of 1 and 2 tiles: the longest begins last, or first."""
-    seqlen = 2 * flash_attention_2.BLOCK
-    assert flash_attention_2.busy_share(seqlen, 1, 2) == 3 / 4
-    assert flash_attention_2.busy_share(seqlen, 2, 2) == 6 / 8  # 1, 2, then 1 and 2
-    assert flash_attention_2.busy_share(seqlen, 2, 2, descending=True) == 1
-
-
 def test_of_flash_attention_2_times_are_the_recorded_ones_or_none(tmp_path):
     (*_, row) = flash_attention_2.ledger(tmp_path)
     assert row["our number"] == flash_attention_2.NOT_RECORDED
@@ -464,7 +447,7 @@ def test_gains_are_the_recorded_ones_or_none(tmp_path):
 
 def test_the_ledger_on_speed():
     rows = how_fast.ledger()
-    assert len(rows) >= 12
+    assert len(rows) >= 11
     for row in rows:
         assert list(row) == ["claim", "our number", "verdict"] and "(00" in row["claim"]
     (links,) = [row for row in rows if "NVLink, 64" in row["claim"]]
@@ -479,7 +462,7 @@ def test_of_flash_attention_1(tmp_path):
         for row in rows:
             assert list(row) == ["claim", "our number", "verdict"]
             assert all(row.values()) and "(00" in row["claim"]
-    assert len(rows) >= 9
+    assert len(rows) >= 8
 
 
 def test_of_flash_attention_1_times_are_the_recorded_ones_or_none(tmp_path):
@@ -488,7 +471,7 @@ def test_of_flash_attention_1_times_are_the_recorded_ones_or_none(tmp_path):
             flash_attention_1.NOT_RECORDED in row["our number"]
             for row in flash_attention_1.ledger([1.0], tmp_path)
         )
-        == 3
+        == 2
     )
     rows = [
         {"kernel": kernel, "head_dim": 64, "seqlen": seqlen, "causal": False, "ms": ms}
@@ -499,7 +482,7 @@ def test_of_flash_attention_1_times_are_the_recorded_ones_or_none(tmp_path):
     record = {"machine": "a machine", "date": "a day", "command": "a command", "rows": rows}
     (tmp_path / "attention.json").write_text(json.dumps(record))
     numbers = " ".join(row["our number"] for row in flash_attention_1.ledger([1.0], tmp_path))
-    assert "time × 2.5, so × 5 for each" in numbers and "3.0× naive_attn" in numbers
+    assert "time × 2.5, so × 5 for each" in numbers
 
 
 def test_of_flash_attention_1_traffic_is_the_meters():

@@ -4,6 +4,8 @@ import numpy as np
 
 from fa_numba.figures.style import INK, Drawing, on_paper
 
+POINTS = 440  # of all letters along an axis, one beside the other
+
 
 @on_paper
 def attention_map(p, text):
@@ -23,15 +25,16 @@ def attention_map(p, text):
     labels = [chr(byte) if 32 < byte < 127 else "␣" if byte == 32 else "↵" for byte in text]
     best = np.argmax(p, axis=1)
     words = " ".join(f"{labels[m]}→{labels[n]}" for m, n in enumerate(best))
-    figure = Drawing(8.4, 7.4, text=f"the heaviest key of each query: {words}")
+    figure = Drawing(8.4, 7.6, text=f"the heaviest key of each query: {words}")
     ax = figure.subplots()
     image = ax.imshow(np.ma.masked_equal(p, 0), cmap="Blues", vmin=0, vmax=1)
     ticks = range(len(labels))
-    ax.set_xticks(ticks, labels, fontsize=7, family="monospace")
-    ax.set_yticks(ticks, labels, fontsize=7, family="monospace")
+    letters = {"fontsize": min(13, POINTS / len(labels)), "family": "monospace", "weight": "bold"}
+    ax.set_xticks(ticks, labels, **letters)
+    ax.set_yticks(ticks, labels, **letters)
     ax.tick_params(length=0, labeltop=True, labelbottom=False, colors=INK)
     ax.set_title("Which byte looks at which", loc="left", fontsize=11, color=INK, pad=10)
     ax.set_xlabel("keys: what is looked at", fontsize=9, color=INK)
     ax.set_ylabel("queries: who looks", fontsize=9, color=INK)
-    figure.colorbar(image, ax=ax, shrink=0.6, label="weight")
+    figure.colorbar(image, ax=ax, shrink=0.6, label="weight", fraction=0.06, pad=0.02)
     return figure

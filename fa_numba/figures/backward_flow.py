@@ -5,7 +5,13 @@ from matplotlib.patches import FancyBboxPatch, Patch
 from fa_numba.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PAPER, Drawing, on_paper
 
 HBM, CHIP, RESULT = BLUE, ORANGE, GREEN
-WIDTH, HEIGHT = 2.0, 0.74
+WIDTH, NARROW, HEIGHT, SPACING = 2.0, 0.8, 0.74, 2.75
+AGAIN = "again "  # a second box of an input, beside the result that it is multiplied for
+ARROWS = (
+    ("q", "S"), ("k", "S"), ("S", "P"), ("lse", "P"), ("v", "dP"), ("dout", "dP"),
+    ("dout", "delta"), ("out", "delta"), ("P", "dS"), ("dP", "dS"), ("delta", "dS"), ("P", "dv"),
+    ("dS", "dk"), ("dS", "dq"), ("again dout", "dv"), ("again q", "dk"), ("again k", "dq"),
+)  # fmt: skip
 
 
 @on_paper
@@ -31,40 +37,40 @@ def backward_flow(seqlen_q, seqlen_k, head_dim, block_m, block_n):
         "lse": (0, 3, "lse", per_row, HBM),
         "v": (0, 2, "v", rows_k, HBM),
         "dout": (0, 1, "dout", rows_q, HBM),
-        "delta": (0, 0, "delta = rowsum(dO ∘ O)", per_row, HBM),
+        "out": (0, 0, "out", rows_q, HBM),
         "S": (1, 4.5, "S = scale · Q Kᵀ", tile, CHIP),
-        "dP": (1, 1.5, "dP = dO Vᵀ", tile, CHIP),
+        "dP": (1, 1.6, "dP = dO Vᵀ", tile, CHIP),
+        "delta": (1, 0.3, "delta = rowsum(dO∘O)", per_row, HBM),
         "P": (2, 3.75, "P = exp(S − lse)", tile, CHIP),
-        "dS": (2, 1.25, "dS = P ∘ (dP − delta)", tile, CHIP),
+        "dS": (2, 1.4, "dS = P ∘ (dP − delta)", tile, CHIP),
         "dv": (3, 4, "dV = Pᵀ dO", rows_k, RESULT),
         "dk": (3, 2.25, "dK = scale · dSᵀ Q", rows_k, RESULT),
         "dq": (3, 0.5, "dQ = scale · dS K", rows_q, RESULT),
     }
-    arrows = [
-        ("q", "S"), ("k", "S"), ("S", "P"), ("lse", "P"), ("v", "dP"), ("dout", "dP"),
-        ("P", "dS"), ("dP", "dS"), ("delta", "dS"), ("P", "dv"), ("dS", "dk"), ("dS", "dq"),
-    ]  # fmt: skip
-    text = "\n".join(f"{label}   ({shape})" for _, _, label, shape, _ in boxes.values())
-    figure = Drawing(9.4, 4.6, text=text)
+    for name, result in (("dout", "dv"), ("q", "dk"), ("k", "dq")):
+        boxes[AGAIN + name] = (4, boxes[result][1], name, "again", HBM)
+    figure = Drawing(9.9, 4.7, text="\n".join(_as_text(boxes)))
     ax = figure.subplots()
-    spacing = 2.75
-    for column, y, label, shape, colour in boxes.values():
-        ax.add_patch(FancyBboxPatch((column * spacing, y - HEIGHT / 2), WIDTH, HEIGHT,
+    for name, (_, y, label, shape, colour) in boxes.items():
+        left, right = _sides(name, boxes)
+        ax.add_patch(FancyBboxPatch((left, y - HEIGHT / 2), right - left, HEIGHT,
                                     boxstyle="round,pad=0,rounding_size=0.08", facecolor=PAPER,
                                     edgecolor=colour, linewidth=1.6, zorder=2))  # fmt: skip
-        middle = column * spacing + WIDTH / 2
-        ax.text(middle, y + 0.13, label, ha="center", va="center", fontsize=9.5, color=INK)
+        middle = (left + right) / 2
+        ax.text(middle, y + 0.13, label, ha="center", va="center", fontsize=9, color=INK)
         ax.text(middle, y - 0.19, shape, ha="center", va="center", fontsize=7.5, color=GREY)
-    for start, end in arrows:
+    for start, end in ARROWS:
         (a, y_a, *_), (b, y_b, *_) = boxes[start], boxes[end]
+        (left, right), (other_left, other_right) = _sides(start, boxes), _sides(end, boxes)
         if a == b:  # straight down inside a column
-            tail = a * spacing + WIDTH / 2, y_a - HEIGHT / 2
-            head = b * spacing + WIDTH / 2, y_b + HEIGHT / 2
+            tail, head = (right - 1, y_a - HEIGHT / 2), (right - 1, y_b + HEIGHT / 2)
+        elif a > b:
+            tail, head = (left, y_a), (other_right, y_b)
         else:
-            tail, head = (a * spacing + WIDTH, y_a), (b * spacing, y_b)
+            tail, head = (right, y_a), (other_left, y_b)
         style = {"arrowstyle": "-|>", "color": GREY, "linewidth": 1.1, "shrinkA": 1, "shrinkB": 1}
         ax.annotate("", head, tail, arrowprops=style)
-    ax.set(xlim=(-0.1, 3 * spacing + WIDTH + 0.1), ylim=(-0.5, 5.5))
+    ax.set(xlim=(-0.1, 4 * SPACING + NARROW + 0.1), ylim=(-0.5, 5.5))
     ax.axis("off")
     figure.legend(
         handles=[
@@ -75,3 +81,16 @@ def backward_flow(seqlen_q, seqlen_k, head_dim, block_m, block_n):
         loc="outside lower center", ncols=3, fontsize=8.5, frameon=False,
     )  # fmt: skip
     return figure
+
+
+def _sides(name, boxes):
+    """The left and the right side of a box."""
+    left = boxes[name][0] * SPACING
+    return left, left + (NARROW if name.startswith(AGAIN) else WIDTH)
+
+
+def _as_text(boxes):
+    for name, (_, _, label, shape, _) in boxes.items():
+        if not name.startswith(AGAIN):
+            sources = [start.removeprefix(AGAIN) for start, end in ARROWS if end == name]
+            yield f"{label}   ({shape})" + f"   from {', '.join(sources)}" * bool(sources)

@@ -8,6 +8,7 @@ from matplotlib.patches import FancyArrowPatch
 from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, RED, Drawing, on_paper
 
 DARK_ORANGE = "#9c4221"  # for letters on grey
+GAP = 1.9  # between the two events, in lines
 MOST_LINES = 24  # between the two; the middle of a longer range is left out
 VERBS = {"RAW": ("writes", "reads"), "WAR": ("reads", "writes"), "WAW": ("writes", "writes")}
 
@@ -36,8 +37,8 @@ def race_diagram(race, kernel):
     when = ", next iteration" if late < early else ""  # it runs later, in the loop's next iteration
     shown = _shown(code, early, late)
     events = [
-        (1, late, f"{second} {race.array}{when}", BLUE),  # the fast thread is there first
-        (0, early, f"{first} {race.array}", ORANGE),
+        (1, f"line {late}{when}", f"{second} {race.array}", BLUE),  # the fast thread is there first
+        (0, f"line {early}", f"{first} {race.array}", ORANGE),
     ]
     lines = textwrap.dedent("\n".join(code.get(n, "") for n in shown)).splitlines()
     text = (
@@ -45,7 +46,7 @@ def race_diagram(race, kernel):
         f"to come to line {early}, where it {first} it: no barrier orders the two."
     )
     width = max(len(line) for line in lines)
-    figure = Drawing(0.078 * width + 4.6, 0.27 * len(shown) + 0.9, text=text)
+    figure = Drawing(0.078 * width + 4.8, 0.27 * max(len(shown), 4) + 0.9, text=text)
     ax = figure.subplots()
     lanes = [0.087 * width + 1.2, 0.087 * width + 3.1]  # slow, fast
     for y, n in enumerate(shown):
@@ -60,16 +61,20 @@ def race_diagram(race, kernel):
     for lane, name in zip(lanes, (slow, fast), strict=True):
         ax.text(lane, -1.1, name, ha="center", fontsize=9.5, color=INK)
         ax.plot([lane, lane], [-0.6, len(shown) - 0.6], color=GREY, linewidth=1, zorder=1)
-    for order, (which, line, words, colour) in enumerate(events, 1):
-        y = shown.index(line) + (0.22 * (2 * order - 3) if early == late else 0)
-        ax.text(lanes[which], y, f"{order}. {words}", ha="center", va="center", fontsize=9,
-                color="white", zorder=3, bbox={"boxstyle": "round,pad=0.3", "facecolor": colour,
-                                               "edgecolor": "none"})  # fmt: skip
-    if early != late:
-        ax.add_patch(FancyArrowPatch((lanes[1], shown.index(late)), (lanes[0], shown.index(early)),
-                                     arrowstyle="-|>", mutation_scale=11, color=RED, zorder=2,
-                                     linestyle="--", shrinkA=12, shrinkB=12))  # fmt: skip
-    ax.set(xlim=(-0.1, lanes[1] + 1.1), ylim=(len(shown) - 0.4, -2.6))
+    last = max(len(shown) - 1, 1)
+    times = last / 2 - GAP / 2, last / 2 + GAP / 2  # from top to bottom, whatever the lines are
+    for order, (y, (which, where, words, colour)) in enumerate(zip(times, events, strict=True), 1):
+        ax.text(lanes[which], y, f"{order}. {where}:\n{words}", ha="center", va="center",
+                fontsize=9, color="white", zorder=3,
+                bbox={"boxstyle": "round,pad=0.3", "facecolor": colour,
+                      "edgecolor": "none"})  # fmt: skip
+    ax.add_patch(FancyArrowPatch((lanes[1], times[0]), (lanes[0], times[1]), arrowstyle="-|>",
+                                 mutation_scale=11, color=RED, zorder=2, linestyle="--",
+                                 shrinkA=18, shrinkB=18))  # fmt: skip
+    arrow = {"arrowstyle": "->", "color": GREY}
+    ax.annotate("time", (lanes[1] + 1.25, last + 0.4), (lanes[1] + 1.25, -0.4), color=GREY,
+                fontsize=8.5, ha="center", arrowprops=arrow)  # fmt: skip
+    ax.set(xlim=(-0.1, lanes[1] + 1.5), ylim=(len(shown) - 0.4, -2.6))
     ax.text(sum(lanes) / 2, -2.0, "no barrier forbids this order", ha="center", fontsize=10,
             color=RED)  # fmt: skip
     ax.axis("off")

@@ -22,8 +22,8 @@ def warp_partition(owners):
     owners = {title: np.asarray(owner) for title, owner in owners.items()}
     text = "\n\n".join(f"{title}\n{_as_text(owner)}" for title, owner in owners.items())
     rows, keys = max(owner.shape for owner in owners.values())
-    figure = Drawing(0.24 * (keys + 12) * len(owners) + 0.4, 0.26 * rows + 1.5, text=text)
-    panels = figure.subplots(1, len(owners), squeeze=False)[0]
+    figure = Drawing(0.24 * (keys + 12) + 0.4, (0.26 * rows + 1.5) * len(owners), text=text)
+    panels = figure.subplots(len(owners), squeeze=False)[:, 0]  # below each other: a page is narrow
     for ax, (title, owner) in zip(panels, owners.items(), strict=True):
         _draw(ax, owner)
         ax.set_title(title, fontsize=10.5, color=INK)

@@ -66,15 +66,13 @@ def recorded(question, *, keep=None, across=None, cells=None, by=(), beside=None
     Note
         The rows, with the machine, the command and the date they come from.
     """
-    folder = find_root() / "benchmarks" / "results" if folder is None else Path(folder)
-    path = folder / f"{question}.json"
-    if not path.exists():
+    record = _record(question, folder)
+    if record is None:
         return Note(
             f"*No numbers recorded yet.* On a machine with a GPU, `python -m benchmarks {question}`"
-            f" measures them and writes `{path.relative_to(folder.parents[1])}`; then run this cell"
+            f" measures them and writes `benchmarks/results/{question}.json`; then run this cell"
             " again."
         )
-    record = json.loads(path.read_text(encoding="utf-8"))
     title = f"**{record['machine']}**, {record['date']}, `{record['command']}`"
     if note := record.get("note"):
         title += f"  \n{note}"
@@ -105,9 +103,49 @@ def recorded_rows(question, *, folder=None):
     -------
     list of dict
     """
+    record = _record(question, folder)
+    return record["rows"] if record else []
+
+
+def experiment(name, *, folder=None):
+    """An explanation of a lesson, what it predicts, and what a GPU says about it.
+
+    Parameters
+    ----------
+    name : str
+        A function of `benchmarks/bench_explanations.py`.
+    folder : path, optional
+        Of the results, in place of benchmarks/results.
+
+    Returns
+    -------
+    Note
+        The variants that were timed; above them the ratio that the explanation predicts, the one
+        without it, the one measured, and the verdict that follows.
+    """
+    record = _record("explanations", folder) or {"rows": []}
+    rows = [row for row in record["rows"] if row["experiment"] == name]
+    if not rows:
+        return Note(
+            "**Open: not measured yet.** On a machine with a GPU, `python -m benchmarks "
+            "explanations` measures it; then run this cell again."
+        )
+    *variants, found = rows
+    if_so, if_not, measured = (_text(found[x]) for x in ("predicted", "otherwise", "measured"))
+    title = (
+        f"**{record['machine']}**, {record['date']}: {found['question']}  \n{found['ratio']}: "
+        f"{if_so} if so, {if_not} if not, {measured} measured. "
+        f"**The explanation {found['verdict']}.**"
+    )
+    keys = "variant", "ms", "of the first"
+    return table([{key: row[key] for key in keys} for row in variants], title=title)
+
+
+def _record(question, folder):
+    """The record of a benchmark; None if there is none."""
     folder = find_root() / "benchmarks" / "results" if folder is None else Path(folder)
     path = folder / f"{question}.json"
-    return json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def _line(cells):

@@ -133,19 +133,12 @@ def _recomputation():
     small, large = (
         recomputed_elements(4096, 64, tile) / stored_elements(4096, 64) for tile in (16, 128)
     )
-    kept = {N: N * N / (N * 64 + N) for N in (1024, 4096)}
     return [
         ledger_row(
             "recomputation speeds up the backward pass, thanks to fewer HBM accesses (000)",
             f"N=4096, d=64: {large:.2f} of the traffic with 128-row tiles, "
             f"{small:.2f} with 16-row tiles",
             "true where tiles are large; never true of FLOPs",
-        ),
-        ledger_row(
-            "10-20x memory reduction (001)",
-            "P over out and lse, d=64: "
-            + ", ".join(f"{ratio:.0f}× for N={N}" for N, ratio in kept.items()),
-            "N / (d + 1): true near a thousand tokens, more beyond",
         ),
     ]
 

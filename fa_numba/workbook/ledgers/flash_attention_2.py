@@ -1,20 +1,16 @@
 """The ledger of the lesson on FlashAttention-2: what the sources say about loops and work."""
 
 import inspect
-import math
 
 import numpy as np
 from numba import cuda
 
 from fa_numba import flash_attn_v1, flash_attn_v2, simt
-from fa_numba.analysis.devices import DEVICES
-from fa_numba.analysis.waves import makespan
 from fa_numba.kernels import flash_attn_v1 as module_of_v1
 from fa_numba.workbook.ledgers import ledger_row
 from fa_numba.workbook.recorded import recorded_rows
 
 NOT_RECORDED = "on a GPU: not recorded yet"
-BLOCK = 64  # queries, and keys, of a tile in the row on imbalance
 
 
 def ledger(folder=None):
@@ -35,7 +31,6 @@ def ledger(folder=None):
         *_about_thread_blocks(),
         _divisions(),
         _statistics(),
-        _imbalance(),
         _speed(recorded_rows("attention", folder=folder)),
     ]
 
@@ -120,31 +115,6 @@ def _statistics():
         "store L alone in place of m and ℓ (001, line 13)",
         f"N=64: {l.size + m.size} floats → {lse.size}",
         "true: half",
-    )
-
-
-def busy_share(seqlen, heads, num_sms, *, descending=False):
-    """Share of the time in which SMs work on a causal mask, one thread block at a time each.
-
-    A thread block takes as long as it has live tiles; the next one goes to the SM that is free
-    first. Thread blocks start with the first queries of each head, or with the last.
-    """
-    work = [tile + 1 for tile in range(math.ceil(seqlen / BLOCK))] * heads
-    if descending:
-        work.sort(reverse=True)
-    return sum(work) / (num_sms * makespan(work, num_sms))
-
-
-def _imbalance():
-    sms = DEVICES["H200"].num_sms
-    one, many = (busy_share(8192, heads, sms) for heads in (1, 16))
-    sorted_ = busy_share(8192, 16, sms, descending=True)
-    return ledger_row(
-        "Do we need to handle workload imbalance? No. (001)",
-        f"causal, 8192 tokens, {BLOCK} × {BLOCK} tiles, {sms} SMs: thread blocks have 1 to "
-        f"{8192 // BLOCK} tiles; by a model SMs work {one:.0%} of the time for one head, "
-        f"{many:.0%} for 16, {sorted_:.0%} with the longest first",
-        "yes, under a causal mask with few thread blocks; lesson 13's persistent kernel handles it",
     )
 
 

@@ -116,18 +116,4 @@ def _about_bounds():
             + ", ".join(f"{i:.0f} for B L = {b * n}" for (b, n), i in small.items()),
             "true while B L is far below d; with 2 bytes for each number it is FLOP per byte",
         ),
-        ledger_row(
-            "Attention at N=1024, d=64 on an A100 spends 97 % of its time on memory (004)",
-            "with one precision throughout and both products counted: "
-            f"{_share_of_memory(half, 2):.0%} in float16, {_share_of_memory(single, 4):.0%} in "
-            "float32",
-            "mixes float32 bytes with float16 FLOPs, and counts one product of two",
-        ),
     ]
-
-
-def _share_of_memory(roof, dtype_bytes, N=1024, d=64):
-    """Unfused attention: time of the traffic over the sum of both times."""
-    compute = 4 * N * N * d / roof.peak
-    memory = dtype_bytes * (4 * N * d + 4 * N * N) / roof.bandwidth
-    return memory / (compute + memory)

@@ -83,11 +83,6 @@ def _about_links():
     both, bus = 600e9, 64e9
     return [
         ledger_row(
-            "600 GB/s with NVLink, 64 GB/s with PCIe (002)",
-            f"one direction: {both / 2e9:.0f} and {bus / 2e9:.0f} GB/s",
-            "both are sums of two directions; a ring sends in one and receives in the other",
-        ),
-        ledger_row(
             "communication is hidden if each device has at least compute / bandwidth tokens (002)",
             f"A100: {flops / both:.0f} tokens by the sums, {2 * flops / both:,.0f} by one "
             f"direction, {4 * flops / both:,.0f} with a balanced causal mask; by PCIe "

@@ -1,9 +1,8 @@
-"""The ledger of the lesson on packed batches: lengths, masks and load imbalance."""
+"""The ledger of the lesson on packed batches: lengths and masks."""
 
 import numpy as np
 
 from fa_numba import flash_attn_v2, simt
-from fa_numba.analysis.waves import makespan
 from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
 from fa_numba.workbook.ledgers import ledger_row
 from fa_numba.workbook.recorded import recorded_rows
@@ -26,7 +25,6 @@ def ledger(folder=None):
         claim, our number, verdict.
     """
     padded, packed = flops_of(LENGTHS)
-    in_order, longest_first = waiting(causal=True)
     return [
         ledger_row(
             "sequence handling: FlashAttention fixed-length batches, vLLM variable-length (004)",
@@ -39,12 +37,6 @@ def ledger(folder=None):
             "uses online softmax for variable-length sequences (004)",
             "flash_attn_varlen and flash_attn_v2 have the same softmax, line by line",
             "online softmax is for tiles; lengths need a start, an end and a mask",
-        ),
-        ledger_row(
-            "need we handle workload imbalance? No, the scheduler loads the next block (001)",
-            "8 sequences of 1024 under a causal mask, tiles of 64 on 32 SMs, time over the bound: "
-            f"{in_order:.2f} in the order of the grid, {longest_first:.2f} longest first",
-            "true for blocks of equal length; it does not know which block is long",
         ),
         ledger_row(
             "use case: FlashAttention training (batch processing), vLLM inference (004)",
@@ -68,15 +60,6 @@ def flops_of(lengths, head_dim=16, tile=16):
     with simt.tracing() as packed:
         flash_attn_varlen(q, k, v, starts, starts, **tiles)
     return padded[0].flops.total, packed[0].flops.total
-
-
-def waiting(*, causal, lengths=(1024,) * 8, tile=64, num_sms=32):
-    """Makespan over its bound: (in the order of the grid, longest thread blocks first)."""
-    times = [
-        t + 1 if causal else -(-n // tile) for n in lengths for t in range(-(-n // tile))
-    ]  # in tiles of keys
-    bound = max(sum(times) / num_sms, max(times))
-    return tuple(makespan(x, num_sms) / bound for x in (times, sorted(times, reverse=True)))
 
 
 def _recorded_rate(folder):

@@ -56,8 +56,8 @@ def ledger():
             + ". paged_attn_decode against flash_decode, page_size 16: "
             + (", ".join(fused) or NOT_MEASURED),
             "a slip: the paper says *higher*, for the attention kernel alone; pages cost our "
-            "scores as much, whatever the page size, probably by the division; they cost the "
-            "whole of attention less",
+            "scores as much, whatever the page size (the experiment above tests why); they "
+            "cost the whole of attention less",
         ),
     ]
 

@@ -1,14 +1,13 @@
-"""The ledger of the lesson on serving: what the sources say about batches, pages and preemption."""
+"""The ledger of the lesson on serving: what the sources say about batches and preemption."""
 
 import numpy as np
 
-from fa_numba.kv_cache import PagePool, random_trace, serve_contiguous, serve_paged
-from fa_numba.kv_cache.waste import reservations
+from fa_numba.kv_cache import PagePool, random_trace
 from fa_numba.workbook.ledgers import ledger_row
 from fa_numba.workbook.recorded import recorded_rows
 
 NOT_RECORDED = "not recorded yet"
-SLOTS, MAX_LEN = 4096, 512
+MAX_LEN = 512
 
 
 def ledger(folder=None):
@@ -28,46 +27,11 @@ def ledger(folder=None):
         {row["what"]: row for row in recorded_rows(name, folder=folder)}
         for name in ("serving", "serving_gpu")
     )
-    trace = random_trace(20000, mean_prompt=48, mean_answer=64, max_len=MAX_LEN)
-    sizes = {"steps": 600, "warm_up": 200}
-    arrays = {
-        name: serve_contiguous(trace, SLOTS, reserve, **sizes)
-        for name, reserve in reservations(MAX_LEN).items()
-    }
-    pages = {size: serve_paged(trace, SLOTS, size, **sizes) for size in (1, 16, 256)}
     return [
-        *_about_memory(arrays, pages),
         _about_orca(on_cpu, on_gpu),
         _about_preemption(on_cpu),
         *_about_prompts(),
     ]
-
-
-def _about_memory(arrays, pages):
-    ours = pages[16]
-    return [
-        ledger_row(
-            "60–80 % of the KV memory goes to fragmentation and reservation (000)",
-            "counted: " + ", ".join(f"{name} {use.waste:.0%}" for name, use in arrays.items())
-            + f"; pages of 16 {ours.waste:.0%}",
-            "right for arrays of the maximum; it depends on how far the maximum is from the mean",
-        ),
-        ledger_row(
-            "2–3 times as many requests (000)",
-            "requests at a time, pages of 16 over arrays: "
-            + ", ".join(
-                f"{name} {ours.at_a_time / use.at_a_time:.1f}×" for name, use in arrays.items()
-            ),
-            "between our numbers for an oracle and for the maximum; measured against servers that "
-            "reserve in all three ways",
-        ),
-        ledger_row(
-            "large blocks: more fragmentation; small: less parallelism (000)",
-            "waste by page size: "
-            + ", ".join(f"{size} {use.waste:.0%}" for size, use in pages.items()),
-            "the first half is counted here; for the second see lesson 18: no price in our kernel",
-        ),
-    ]  # fmt: skip
 
 
 def steps_of(lengths, batch, *, static):
