@@ -1,0 +1,181 @@
+"""Every launch of every job fits each GPU of the table: shared memory, threads, registers.
+
+For all head_dims, groups, page sizes and dtypes that the checks let through, without a GPU. ptxas
+gives a kernel no more registers than its launch_bounds allow, and refuses a 17th barrier; kernels
+without launch_bounds have at most 256 threads, for which 255 registers each are no more than an SM
+has.
+"""
+
+import functools
+
+import numpy as np
+import pytest
+from cases import kernel_function
+from launch_limits import Launch, launch_bounds, static_shared_bytes
+from test_dispatch import CAPABILITIES as CARDS
+from test_dispatch import aligned, gpu  # noqa: F401
+
+from fa_numba.analysis.machine_code import compile_kernel, compiler_available
+from fa_numba.checks.refused import RefusedError
+from fa_numba.dispatch.job import JOBS
+from fa_numba.runtime import arrays, launching, tensor_maps
+
+HEAD_DIMS = (1, 3, 8, 16, 24, 32, 40, 59, 64, 72, 80, 96, 112, 120, 128, 136, 160, 192, 200, 256)
+DTYPES = ("float32", "float16")
+GROUPS = (1, 2, 3, 5, 8, 16)  # query heads of a K/V head
+PAGE_SIZES = (1, 3, 16, 256)
+
+
+class NoMaps:
+    """Tensor maps that nobody reads."""
+
+    def at(self, address, capturing):
+        return 0
+
+    owner = None
+
+
+@pytest.fixture
+def launches(monkeypatch, gpu):  # noqa: F811
+    """Make a GPU the current one; return the list of what is launched on it."""
+    seen = []
+
+    def launch(kernel, grid, block, *args, shared_bytes=0):
+        threads = int(np.prod(block))
+        seen.append((Launch(kernel, threads, shared_bytes), args))
+
+    def empty(like, shape, dtype):
+        return aligned(*shape, dtype=np.dtype(dtype))
+
+    for owner, name, value in (
+        (arrays, "launch", launch),
+        (arrays, "_empty", empty),
+        (arrays, "_full", lambda like, shape, value, dtype: empty(like, shape, dtype)),
+        (arrays, "from_numpy", lambda like, x: x),
+        (arrays, "constant", lambda like, shape, value, dtype: empty(like, shape, dtype)),
+        (arrays, "is_capturing", lambda x: False),
+        (arrays, "module_of", lambda x: np),
+        (tensor_maps, "_maps", lambda *layout: NoMaps()),
+        (launching, "enabled", False),
+    ):
+        monkeypatch.setattr(owner, name, value)
+
+    def on(capability):
+        seen.clear()
+        gpu(capability)
+        return seen
+
+    return on
+
+
+def fits(launch, card):
+    """Assert that a thread block can have what a launch asks for."""
+    kernel, threads, dynamic = launch
+    static, name = static_bytes(kernel), kernel.py_func.__name__
+    assert static <= card.shared_bytes_default, name
+    assert static + dynamic <= card.shared_bytes_per_block, (name, static, dynamic)
+    most = launch_bounds(kernel)
+    assert threads <= (most or card.threads_per_block), name
+    registers = min(
+        card.registers_per_thread, card.registers_per_block // (most or threads) // 8 * 8
+    )
+    assert registers >= 64, name
+
+
+static_bytes = functools.cache(static_shared_bytes)
+
+
+def problems(name, head_dim, dtype):
+    """Arrays of one job: groups of every size, page sizes, few and many queries."""
+
+    def random(*shape, dtype=dtype):
+        return aligned(*shape, dtype=np.dtype(dtype))
+
+    def ints(*shape):
+        return random(*shape, dtype="int32")
+
+    if name in ("softmax", "softmax_topk"):
+        for num_cols in (5, 7, 1000, 32_768, 50_257, 70_001):
+            yield random(2, num_cols), *([5] if name == "softmax_topk" else [])
+        return
+    for group in GROUPS if "decode" in name else (1, 8):
+        for seqlen_q in (1, 2, 5) if "decode" in name else (1, 40, 300):
+            q = random(1, seqlen_q, group, head_dim)
+            k, lse = random(1, 300, 1, head_dim), random(1, group, seqlen_q, dtype="float32")
+            starts, packed_lse = ints(2), random(group, seqlen_q, dtype="float32")
+            if name == "flash_attn":
+                yield q, k, k
+            elif name == "flash_attn_grad":
+                yield q, q, k, k, q, lse
+            elif name == "flash_attn_varlen":
+                yield packed(q), packed(k), packed(k), starts, starts
+            elif name == "flash_attn_varlen_grad":
+                yield (*map(packed, (q, q, k, k, q)), packed_lse, starts, starts)
+            elif name == "flash_decode":
+                yield q, k, k, ints(1)
+            else:
+                for page_size in PAGE_SIZES:
+                    cache = random(2, page_size, 1, head_dim)
+                    yield q, cache, cache, ints(1, 2), ints(1)
+
+
+def packed(x):
+    return aligned(*x.shape[1:], dtype=x.host.dtype)
+
+
+def run(job, given):
+    """Call each candidate that takes the arguments; yield its title after the call."""
+    inputs, options = job.check(*given)
+    for title, candidate in job.candidates.items():
+        if candidate.package == "cpu" or candidate.refusal(inputs, options):
+            continue
+        try:
+            candidate(*(x.array for x in inputs), **options)
+        except RefusedError:  # by its tiles, which a candidate's check need not know
+            continue
+        yield title
+
+
+@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("capability", CARDS, ids=str)
+def test_every_candidate_of_a_job_fits(launches, capability, name):
+    seen, card, ran = launches(capability), CARDS[capability], set()
+    for dtype in DTYPES:
+        for head_dim in HEAD_DIMS:
+            for given in problems(name, head_dim, dtype):
+                for title in run(JOBS[name], given):
+                    assert seen, title
+                    ran.add(title)
+                    for launch, _ in seen:
+                        fits(launch, card)
+                    seen.clear()
+    assert ran, "no candidate ran"
+
+
+@pytest.mark.parametrize("module", ["flash_attn_wgmma", "flash_attn_ws", "flash_attn_mma"])
+def test_the_kernels_of_lessons_on_tensor_cores_fit(launches, module):
+    seen, function = launches((9, 0)), kernel_function(module)
+    for head_dim in HEAD_DIMS:
+        x = aligned(1, 300, 2, head_dim, dtype=np.float16)
+        try:
+            function(x, x, x, causal=True)
+        except RefusedError:
+            continue
+    assert seen
+    for launch, _ in seen:
+        fits(launch, CARDS[9, 0])
+
+
+@pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
+@pytest.mark.parametrize("name", ["flash_attn", "paged_attn_decode"])
+def test_what_is_declared_is_what_is_compiled(launches, name):
+    seen = launches((9, 0))
+    given = next(problems(name, 128, "float16"))
+    for title in run(JOBS[name], given):
+        launch, args = seen[0]
+        args = [getattr(x, "host", x) for x in args]
+        code = compile_kernel(launch.kernel, args, cc=(9, 0, "a"))
+        # Less where the compiler drops an array that nothing reads.
+        assert 0 <= static_shared_bytes(launch.kernel) - code.shared_bytes < 8, title
+        assert code.registers * launch.threads <= 65_536, title
+        seen.clear()
