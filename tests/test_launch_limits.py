@@ -7,10 +7,10 @@ has.
 """
 
 import functools
+import importlib
 
 import numpy as np
 import pytest
-from cases import kernel_function
 from launch_limits import Launch, launch_bounds, static_shared_bytes
 from test_dispatch import CAPABILITIES as CARDS
 from test_dispatch import aligned, gpu  # noqa: F401
@@ -154,7 +154,10 @@ def test_every_candidate_of_a_job_fits(launches, capability, name):
 
 @pytest.mark.parametrize("module", ["flash_attn_wgmma", "flash_attn_ws", "flash_attn_mma"])
 def test_the_kernels_of_lessons_on_tensor_cores_fit(launches, module):
-    seen, function = launches((9, 0)), kernel_function(module)
+    seen, function = (
+        launches((9, 0)),
+        getattr(importlib.import_module(f"fa_numba.tensor_core.{module}"), module),
+    )
     for head_dim in HEAD_DIMS:
         x = aligned(1, 300, 2, head_dim, dtype=np.float16)
         try:
