@@ -58,7 +58,8 @@ def test_what_the_tests_import_is_declared():
     lines = [*project["dependencies"], *extras["lessons"], *extras["dev"]]
     declared = {canonicalize_name(Requirement(line).name) for line in lines}
     declared |= {"fa-numba", "llvmlite"}
-    skipped = {"cuda", "cupy", "torch", "transformers", "triton"}  # tests that need one, without it
+    # Tests that need one are skipped without it.
+    skipped = {"cuda", "cupy", "lm_eval", "openai", "torch", "transformers", "triton"}
     ours = {"benchmarks", "exercises", "fa_numba", "solutions", "tests"}
     ours |= {path.stem for folder in ("tests", "exercises") for path in ROOT.glob(f"{folder}/*")}
     distributions = importlib.metadata.packages_distributions()

@@ -332,13 +332,13 @@ def check_block_sizes(kernel_name, head_dim, block_m, block_n, *, num_rows=math.
     block_m = best_m if block_m is None else integer("block_m", block_m, at_least=1)
     block_n = best_n if block_n is None else integer("block_n", block_n, at_least=1)
     if block_m * block_n > MAX_THREADS:
-        raise RefusedValueError(
+        raise ValueError(
             f"block_m * block_n is the number of threads and must be at most {MAX_THREADS}, "
             f"got {block_m} * {block_n} = {block_m * block_n}"
         )
     needed = shared_bytes(kernel_name, head_dim, block_m, block_n)
     if needed > STATIC_SHARED_BYTES:
-        raise RefusedValueError(
+        raise ValueError(
             f"block_m and block_n must leave the tiles within {STATIC_SHARED_BYTES} bytes of "
             f"shared memory, got {block_m} and {block_n}, which need {needed} at {head_dim=}"
         )
@@ -348,7 +348,7 @@ def check_block_sizes(kernel_name, head_dim, block_m, block_n, *, num_rows=math.
 def check_4x4_tiles(head_dim) -> int:
     """Return the rows of the tiles of `flash_attn_v2_4x4`; raise if head_dim is too large."""
     if head_dim > MAX_4X4_HEAD_DIM:
-        raise RefusedValueError(
+        raise ValueError(
             f"head_dim must be at most {MAX_4X4_HEAD_DIM} for flash_attn_v2_4x4, got {head_dim}: "
             "flash_attn_registers takes larger ones"
         )
@@ -362,7 +362,7 @@ def check_forward_tiles(q, head_dim, block_m, block_n) -> tuple:
     block_m = _register_tile_size("block_m", block_m, best_m)
     block_n = _register_tile_size("block_n", block_n, best_n)
     if not register_tiling.forward_fits(head_dim, block_m, block_n, limit):
-        raise RefusedValueError(
+        raise ValueError(
             f"block_m and block_n must fit the registers and the {limit} bytes of shared memory "
             f"of a thread block at {head_dim=}, got {block_m} and {block_n}"
         )
@@ -375,9 +375,7 @@ def _register_tile_size(name, value, best):
     value = integer(name, value, at_least=1)
     if value not in register_tiling.SIZES:
         *sizes, last = register_tiling.SIZES
-        raise RefusedValueError(
-            f"{name} must be {', '.join(map(str, sizes))} or {last}, got {value}"
-        )
+        raise ValueError(f"{name} must be {', '.join(map(str, sizes))} or {last}, got {value}")
     return value
 
 
@@ -388,7 +386,7 @@ def check_backward_tiles(q, head_dim, tile_size) -> int:
     sizes = register_tiling.BACKWARD_SIZES
     if tile_size is not None and integer("tile_size", tile_size, at_least=1) not in sizes:
         *others, last = map(str, sizes)
-        raise RefusedValueError(f"tile_size must be {', '.join(others)} or {last}, got {tile_size}")
+        raise ValueError(f"tile_size must be {', '.join(others)} or {last}, got {tile_size}")
     tile_size = tile_size or best or sizes[0]
     needed = register_tiling.backward_tiling(head_dim, tile_size).shared_bytes
     if needed > limit:
