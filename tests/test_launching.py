@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import importlib
 import os
 import re
 import struct
@@ -492,3 +493,11 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
     kernel = make_flash_attn_v2(64, 16, 16, False)
     kernel_cache.save(kernel, SIGNATURE, (9, 0), "entry", b"code")
     assert kernel_cache.load(kernel, SIGNATURE, (9, 0)) is None
+
+
+def test_kernels_of_rooms_that_the_key_leaves_out_are_not_kept(folder):
+    save, load = kernel_cache.save, kernel_cache.load
+    kernel = importlib.import_module("fa_numba.figures.thread_grid").__dict__
+    kernel = next(x for x in kernel.values() if hasattr(x, "py_func"))
+    save(kernel, "()", (9, 0), "entry", b"code")
+    assert load(kernel, "()", (9, 0)) is None and not list(folder.glob("*"))

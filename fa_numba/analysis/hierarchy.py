@@ -5,7 +5,7 @@ Sizes follow from the device table. Bandwidths, and where they come from:
 registers        the operands of its FMAs: three numbers of 4 bytes for each two FLOPs of the peak
 shared memory    32 banks of 4 bytes for each SM and clock
 L2 cache         bytes for each clock, from the white papers of V100 and A100; NVIDIA has printed
-                 none for the others
+                 none for the others. Compute capability 9.0: measured on an H200
 HBM              the data sheet
 NVLink, PCIe     one direction: half of what data sheets print as the sum of both
 """
@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 from fa_numba.analysis import devices
 
-L2_BYTES_PER_CLOCK = {(7, 0): 2048, (8, 0): 5120}
+# 9.0: benchmarks/results/hierarchy.json, `python -m benchmarks hierarchy`; so is the CPU's memory.
+L2_BYTES_PER_CLOCK = {(7, 0): 2048, (8, 0): 5120, (9, 0): 4779}
+CPU_CLOCKS = {(9, 0): 2388}
 
 # Clocks until a load can be used, on A100 and H100: Luo et al., "Benchmarking and Dissecting the
 # Nvidia Hopper GPU Architecture", arXiv:2402.13499, rounded. Registers: an FMA whose operand is the
@@ -100,5 +102,7 @@ def hierarchy(name=None):
     if cc in PCIE_GENERATION:
         generation = PCIE_GENERATION[cc]
         bus = pcie_bandwidth(generation)
-        levels.append(Level(f"the CPU, PCIe {generation}", "copies", None, None, bus, None))
+        levels.append(
+            Level(f"the CPU, PCIe {generation}", "copies", None, None, bus, CPU_CLOCKS.get(cc))
+        )
     return levels

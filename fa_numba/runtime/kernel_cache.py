@@ -2,7 +2,7 @@
 
 Numba's own disk cache keys on the pickled device functions of a kernel, whose bytes differ in every
 process: such a kernel never hits, and leaves a file behind each time. The key here is the meaning
-of those functions: the whole source of this package, the name of the kernel, and the constants that
+of those functions: the source of this package, the name of the kernel, and the constants that
 the kernel and its functions close over. Only kernels of this package are kept, because only their
 source is in the key.
 
@@ -29,6 +29,9 @@ from pathlib import Path
 import numpy as np
 
 PACKAGE = Path(__file__).parents[1]  # fa_numba
+# Rooms that no fast kernel needs: a change there compiles nothing anew, and their own kernels,
+# which lessons draw and measure, are not kept.
+NOT_IN_KEY = ("figures", "microscope", "torch", "workbook")
 KEPT_DAYS = 60  # since a file was last used
 DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -119,7 +122,7 @@ def save(kernel, signature: str, compute_capability: tuple, entry: str, cubin: b
 
 def _path(kernel, signature, compute_capability):
     function, where = kernel.py_func, folder()
-    if where is None or not Path(function.__code__.co_filename).is_relative_to(PACKAGE):
+    if where is None or not _in_key(function.__code__.co_filename):
         return None
     try:
         key = meaning(kernel), signature, compute_capability, _versions(), source_digest()
@@ -142,7 +145,7 @@ def meaning(value) -> str:
             raise UnknownValueError(value)
         return f"jit({meaning(value.py_func)}, {meaning(tuple(sorted(options.items())))})"
     if isinstance(value, types.FunctionType):
-        if not Path(value.__code__.co_filename).is_relative_to(PACKAGE):
+        if not _in_key(value.__code__.co_filename):
             raise UnknownValueError(value)
         cells = tuple(cell.cell_contents for cell in value.__closure__ or ())
         return f"{value.__module__}.{value.__qualname__}{meaning(cells)}"
@@ -159,11 +162,19 @@ def meaning(value) -> str:
     raise UnknownValueError(value)
 
 
+def _in_key(path) -> bool:
+    """Whether a file is one of this package that counts in the key."""
+    path = Path(path)
+    return path.is_relative_to(PACKAGE) and path.relative_to(PACKAGE).parts[0] not in NOT_IN_KEY
+
+
 @functools.cache
 def source_digest():
-    """Digest of all source files of this package."""
+    """Digest of all source files of this package on which a kernel may depend."""
     digest = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
+        if not _in_key(path):
+            continue
         digest.update(str(path.relative_to(PACKAGE)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
