@@ -25,7 +25,6 @@ import numpy as np
 import pytest
 
 MAX_BYTES = 1 << 30  # of an array; a test of larger ones is skipped
-POINTER = "_of_fake_gpu"
 
 
 class Gpu(contextlib.AbstractContextManager):
@@ -114,6 +113,7 @@ class Driver:
 
 
 def fake_cupy():
+    """Return a module `cupy`, of one GPU."""
     cupy = Cupy("cupy")
     cupy.empty = on_gpu(np.zeros)  # numbers that tests compute with
     cupy.asarray = cupy.array = cupy.ascontiguousarray = on_gpu(np.array)
@@ -134,11 +134,7 @@ def fake_cupy():
     return cupy
 
 
-class Count(Counter):
-    """Of launches, kernels and seconds."""
-
-
-count = Count()
+count = Counter()  # of launches, kernels and seconds
 
 
 def install():
@@ -147,21 +143,19 @@ def install():
     from numba.cuda import dispatcher
     from numba.cuda.cudadrv import devices
 
-    gpu = Gpu()
+    def current():
+        return Gpu()
+
     sys.modules["cupy"] = fake_cupy()
-    cuda.is_available, cuda.get_current_device = lambda: True, lambda: gpu
-    cuda.gpus, cuda.external_stream, cuda.synchronize = [gpu], Stream, lambda: None
-    cuda.default_stream = Stream
-    dispatcher.get_current_device, devices.get_context = cuda.get_current_device, cuda.get_current_device
+    cuda.is_available, cuda.gpus, cuda.synchronize = lambda: True, [Gpu()], lambda: None
+    cuda.default_stream = cuda.external_stream = Stream
+    cuda.get_current_device = dispatcher.get_current_device = devices.get_context = current
     dispatcher._Kernel.bind = lambda kernel: kernel._codelibrary.get_cubin()  # it loads that, too
 
-    from fa_numba.runtime import arrays, graphs, kernel_cache, launching, tensor_maps
+    from fa_numba.runtime import arrays, graphs, kernel_cache, launching
 
-    library_of_type, compile_it, launch = (
-        arrays._library_of_type,
-        launching._compile,
-        launching.launch,
-    )
+    library_of_type, launch = arrays._library_of_type, launching.launch
+    compile_it = launching._compile
 
     def compiled(kernel, signature):
         if kernel_cache._path(kernel, "", ()) is None:
@@ -223,6 +217,7 @@ def pytest_testnodedown(node, error):
 
 
 def pytest_terminal_summary(terminalreporter):
+    count["tests collected"] = terminalreporter._numcollected
     files = list(Path(os.environ["FA_NUMBA_CACHE"]).glob("*.cubin"))
     count["files"] = len(files)
     count["MiB"] = sum(file.stat().st_size for file in files) / 2**20

@@ -20,7 +20,14 @@ OPTIONS = "-m gpu -q --assert=plain -W ignore -p compile_ahead -p no:cacheprovid
 @pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
 def test_a_launch_finds_what_was_compiled_ahead(tmp_path, monkeypatch):
     monkeypatch.setenv("FA_NUMBA_CACHE", str(tmp_path))
-    command = [sys.executable, "-m", "pytest", FILE, *OPTIONS.split(), "test_softmax and naive_softmax"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        FILE,
+        *OPTIONS.split(),
+        "test_softmax and naive_softmax",
+    ]
     environment = {**os.environ, "PYTHONOPTIMIZE": "1"}
     done = subprocess.run(
         command, env=environment, cwd=FILE.parents[1], capture_output=True, text=True
