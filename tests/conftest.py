@@ -41,6 +41,24 @@ LONG = re.compile(
     r"|test_(handout|hostile_answers|tour)\.py"
 )
 
+# Modules of pyproject.toml's extras, by the names under which they are imported.
+OPTIONAL = frozenset(
+    "IPython autograd cupy greenlet httpx hypothesis ipykernel ipywidgets jupytext matplotlib"
+    " ml_dtypes mpi4py nbclient nbformat packaging rich starlette threadpoolctl torch uvicorn yaml"
+    "".split()
+)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """Skip a test file that imports an optional module, itself or by a helper, that is missing."""
+    report = yield
+    missing = report.call.excinfo and report.call.excinfo.value.__cause__
+    if isinstance(missing, ModuleNotFoundError) and missing.name.split(".")[0] in OPTIONAL:
+        report.outcome = "skipped"
+        report.longrepr = str(collector.path), 1, f"Skipped: needs {missing.name}"
+    return report
+
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: not LONG.search(item.nodeid))

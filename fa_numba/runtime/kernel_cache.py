@@ -19,7 +19,7 @@ import functools
 import hashlib
 import importlib.metadata
 import os
-import platform
+import sys
 import tempfile
 import time
 import types
@@ -188,4 +188,4 @@ def _versions():
             found.append(importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
             found.append(None)
-    return platform.python_version(), *found
+    return sys.version_info[:2], *found  # a kernel's bytecode is the same in all patches of it
