@@ -88,6 +88,16 @@ def on_gpu(make):
     return made
 
 
+class Generator:
+    """NumPy's random numbers, on the GPU."""
+
+    def __init__(self, seed=0):
+        self.rng = np.random.default_rng(seed)
+
+    def __getattr__(self, name):
+        return on_gpu(getattr(self.rng, name))
+
+
 class Cupy(types.ModuleType):
     """A module `cupy`: NumPy's functions, with results on the GPU."""
 
@@ -119,7 +129,7 @@ def fake_cupy():
     cupy.asarray = cupy.array = cupy.ascontiguousarray = on_gpu(np.array)
     cupy.asnumpy = lambda x: x.get() if isinstance(x, GpuArray) else np.asarray(x)
     cupy.random = types.SimpleNamespace(
-        default_rng=np.random.default_rng, standard_normal=on_gpu(np.random.standard_normal)
+        default_rng=Generator, standard_normal=Generator().standard_normal
     )
     cupy.get_default_memory_pool = mock.MagicMock
     cupy.cuda = types.SimpleNamespace(
@@ -172,15 +182,16 @@ def install():
         count["launches"] += 1
         return launch(*args)
 
-    def launched_by_numba(kernel, *args):
+    def launched_by_numba(kernel, configuration):
         count["launches by Numba's dispatcher, not kept"] += 1
+        return lambda *args: None
 
     launching.driver = graphs.driver = Driver(launching.driver)
     launching._compile, launching.launch = compiled, launched
     launching.copy_and_wait = lambda make, device: (1024, None)
     launching.relaxed_capture = contextlib.nullcontext
     graphs.Launches.enqueue = lambda *args: True
-    dispatcher.CUDADispatcher.call = launched_by_numba
+    dispatcher.CUDADispatcher.__getitem__ = launched_by_numba
     arrays._library_of_type = lambda kind: (
         "cupy" if issubclass(kind, GpuArray) else library_of_type(kind)
     )
