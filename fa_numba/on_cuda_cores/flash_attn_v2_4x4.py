@@ -15,7 +15,7 @@ Changed since flash_attn_v2_unsigned:
 - The threads of a row of scores are in one warp. They reduce it by shuffles, without a barrier.
 - P overwrites K, and so the tiles have 64 × 64 numbers within 48 KiB.
 
-measured   ×3.3 at head_dim 64, ×1.4 at 128, where tiles have 32 rows and an SM holds eight warps
+measured   ×3.9 at head_dim 64, ×1.4 at 128, where tiles have 32 rows and an SM holds eight warps
            (H200, n = 8192, full; benchmarks/results/ladder.json)
 
 Paper: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1. Register tiling: Volkov 2010,

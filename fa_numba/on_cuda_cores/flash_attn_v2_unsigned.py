@@ -10,7 +10,7 @@ that the indices of two loads differ by a constant, so that the compiler can nei
 address for a row nor merge four loads into one. u64(...) around a whole index states that it is not
 negative. Nothing else differs from flash_attn_v2: compare the two files.
 
-measured   ×1.7 at head_dim 64, ×1.8 at 128 (H200, n = 8192, full; benchmarks/results/ladder.json)
+measured   ×1.7 at head_dim 64, ×1.9 at 128 (H200, n = 8192, full; benchmarks/results/ladder.json)
 
 Paper: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1.
 """
