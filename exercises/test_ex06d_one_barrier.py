@@ -59,16 +59,22 @@ def test_many_tiles(exercise):
     """many tiles of rows, and the last one is not full"""
     check(exercise, 30)
     check(exercise, 67, 4, 2, 4)
+    check(exercise, 300, 6, 8, 8)
 
 
-@pytest.mark.parametrize("HEAD_DIM, BLOCK_M, BLOCK_N", [(3, 8, 4), (5, 3, 6), (1, 1, 8), (9, 4, 1)])
+@pytest.mark.parametrize(
+    "HEAD_DIM, BLOCK_M, BLOCK_N",
+    [(3, 8, 4), (5, 3, 6), (1, 1, 8), (9, 4, 1), (8, 8, 8), (128, 16, 8)],
+)
 def test_tile_size(exercise, HEAD_DIM, BLOCK_M, BLOCK_N):
     """any tile, any head_dim"""
     check(exercise, 17, HEAD_DIM, BLOCK_M, BLOCK_N)
 
 
 def test_large_scores(exercise):
-    """stable at scores of 1e4 and -1e4, wherever in the row"""
+    """stable at scores of 1e4 and -1e5, wherever in the row, and where the largest is 0"""
+    check(exercise, 8, s=np.where(np.eye(8) > 0, 0, -1e5).astype(np.float32))
+    check(exercise, 8, s=np.where(np.eye(8) > 0, -1e5, -2e5).astype(np.float32))
     check(exercise, 8, s=np.where(np.eye(8) > 0, 1e4, -1e4).astype(np.float32))
     s = np.linspace(-1e4, 1e4, 80, dtype=np.float32).round().reshape(10, 8)
     check(exercise, 10, s=s)

@@ -15,6 +15,7 @@ OUT = ACC + "                    out[m, d] = acc / l_row\n"
 
 WRONG = [
     ("no barrier", BARRIER, ""),
+    ("a barrier of the warp alone", BARRIER, "            cuda.syncwarp()\n"),
     ("one tile of scores", NOW, "            now = s_tile[0]\n"),
     ("a barrier for every other tile", BARRIER,
      "            if m_start // BLOCK_M % 2 == 0:\n                cuda.syncthreads()\n"),

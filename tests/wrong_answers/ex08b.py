@@ -61,6 +61,7 @@ WRONG = [
     ("every thread computes a whole row of scores", "        p = math", "        for c in range(BLOCK_N):\n            for d in range(HEAD_DIM):\n                dp += float32(0.0) * q_tile[ty, d] * k_tile[c, d]\n        p = math"),
     ("delta is changed", NUMBERS, NUMBERS + "            if tx == 0 and m < seqlen_q:\n                delta[m] = float32(0.0)\n"),
     ("float64", "dp = float32(0.0)", "dp = 0.0"),
+    ("64 columns at most", "            if d < HEAD_DIM:\n                for row", "            if d < min(HEAD_DIM, 64):\n                for row"),
 ]
 
 RIGHT = [

@@ -193,7 +193,7 @@ HEADS = {
         f"head_dim is odd, smaller or larger than a side of the thread block [{head_dim}]": (
             lambda head_dim=head_dim: random_head(11, 18, head_dim)
         )
-        for head_dim in (1, 3, 13, 33)
+        for head_dim in (1, 3, 13, 33, 128)
     },
     **{
         f"softmax_scale is honoured [{scale}]": (
