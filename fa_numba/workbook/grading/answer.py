@@ -6,10 +6,13 @@ import ast
 import contextlib
 import os
 import re
+import secrets
+import shutil
 import signal
 import socket
 import tempfile
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -180,13 +183,14 @@ class Answer:
         if self.generation > self.limits.restarts:
             raise Ended(f"not run: {self.path.name} has hung or crashed {self.generation} times")
         self.generation += 1
-        # Its finalizer removes the folder even if the judge is interrupted in the next lines.
-        self.folder = tempfile.TemporaryDirectory(prefix="answer-", ignore_cleanup_errors=True)
+        # Made by who starts the process: a folder of a judge that is killed here has no remover.
+        folder = os.path.join(tempfile.gettempdir(), f"answer-{secrets.token_hex(8)}")
+        self.folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.output, self.dump = tempfile.TemporaryFile(), tempfile.TemporaryFile()
         self.output_from = 0
         ours, theirs = socket.socketpair()
         fds = [theirs.fileno(), self.output.fileno(), self.dump.fileno()]
-        self.process = processes.start(*fds, self.options | {"folder": self.folder.name})
+        self.process = processes.start(*fds, self.options | {"folder": folder})
         theirs.close()
         self.channel = Channel(ours)
         until = time.monotonic() + START_SECONDS
@@ -212,7 +216,7 @@ class Answer:
             self.output.close()
             self.dump.close()
         if self.folder is not None:
-            self.folder.cleanup()
+            self.folder()
             self.folder = None
 
     def begin_check(self, name):

@@ -30,12 +30,18 @@ class ForkServer:
     def __init__(self, control):
         self.control = control
         self.children = set()
-        self.folders = {}  # of each child, for a judge that is killed and cannot remove them
+        self.folders = []  # of the children, for a judge that is killed and cannot remove them
         self.warm = False
+        # SIGTERM makes `wake` readable. An exception could be raised between two lines of
+        # `do_fork`, and a child or its folder would be forgotten.
+        self.wake, self.woken = socket.socketpair()
+        self.woken.setblocking(False)
+        signal.set_wakeup_fd(self.woken.fileno())
+        signal.signal(signal.SIGTERM, lambda *_: None)
 
     def serve(self):
         try:
-            while True:
+            while self.wake not in select.select([self.control, self.wake], [], [])[0]:
                 text, fds, _, _ = socket.recv_fds(self.control, 1 << 16, 4)
                 if not text:
                     break
@@ -44,26 +50,30 @@ class ForkServer:
                 for fd in fds:
                     os.close(fd)
                 self.control.send(json.dumps(reply).encode())
+        except BrokenPipeError:  # the judge was killed
+            pass
         finally:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the judge's end is told twice
             for pid in list(self.children):
                 self.do_kill([], pid)
-            for folder in self.folders.values():
+            for folder in self.folders:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def do_fork(self, fds, options):
         if options["compiles"] and not self.warm:
             self.warm = True
             warm_up()
+        os.mkdir(options["folder"], 0o700)
+        self.folders.append(options["folder"])
         pid = os.fork()
         if pid:
             self.children.add(pid)
-            self.folders[pid] = options["folder"]
             return {"pid": pid}
         try:
             os.setsid()  # a group of its own, to be killed as one
+            signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            self.control.close()
+            for ours in (self.control, self.wake, self.woken):
+                ours.close()
             answering.answer_with(socket.socket(fileno=fds[0]), fds[1], fds[2], options)
         finally:
             os._exit(1)
@@ -111,12 +121,11 @@ def warm_up():
 
 
 def main():
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # wherever it is, it tidies up
+    server = ForkServer(socket.socket(fileno=int(sys.argv[1])))
     die_with_parent(signal.SIGTERM)
-    control = socket.socket(fileno=int(sys.argv[1]))
     gc.collect()
     gc.freeze()  # children do not copy pages only because the collector has looked at them
-    ForkServer(control).serve()
+    server.serve()
 
 
 if __name__ == "__main__":

@@ -90,6 +90,7 @@ class Spawned:
     """An answering process with an interpreter of its own."""
 
     def __init__(self, sock, output, dump, options):
+        os.mkdir(options["folder"], 0o700)
         fds = [sock, output, dump]
         command = [sys.executable, "-m", f"{PACKAGE}.answering", *map(str, fds)]
         self.process = subprocess.Popen(
