@@ -37,8 +37,8 @@ HEAD = """# All functions
 
 `python docs/make_functions.py` writes this page from the docstrings, and a test fails where it is
 out of date. Each name leads to its file; `help(fa_numba.flash_attn_v2)` says what each argument
-must be. [Feature by feature](features.md): which function has which option, and which tests say
-so. [Every kernel](kernels.md): its GPUs, dtypes and lesson.
+must be. [Which function takes which option](features.md). [Every kernel](kernels.md): its GPUs,
+dtypes and lesson.
 
 ## What all of them share
 

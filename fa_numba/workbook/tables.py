@@ -30,3 +30,29 @@ def as_json(value, indent=""):
         )
     opening, closing = "[]" if isinstance(value, list) else "{}"
     return f"{opening}\n{deeper}" + f",\n{deeper}".join(lines) + closing
+
+
+def as_markdown(columns, rows, right=()):
+    """A table in Markdown.
+
+    Parameters
+    ----------
+    columns : sequence of str
+        Their titles.
+    rows : iterable of sequences
+        The cells, in the order of the columns; a bar in a cell is escaped.
+    right : container of str, default=()
+        Columns aligned to the right.
+
+    Returns
+    -------
+    str
+        Without a newline at its end.
+    """
+    rule = "|".join("---:" if column in right else "---" for column in columns)
+    return "\n".join([as_row(columns), f"|{rule}|", *map(as_row, rows)])
+
+
+def as_row(cells):
+    """One row of a table in Markdown."""
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
