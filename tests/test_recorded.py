@@ -34,7 +34,7 @@ def test_side_by_side(results):
     note = recorded("speed", across="kernel", cells="ms", by=["seqlen"], folder=results)
     assert note.markdown.splitlines()[-4:] == [
         "| seqlen | slow | fast |",
-        "| ---: | ---: | ---: |",
+        "|---:|---:|---:|",
         "| 512 | 2,048 | 256 |",
         "| 8,192 | 32,768 | 4,096 |",
     ]
