@@ -17,6 +17,7 @@ from benchmarks.timing import machine, time_ms
 from fa_numba import dispatch
 from fa_numba.dispatch import attention, measured
 from fa_numba.runtime import arrays
+from fa_numba.workbook.tables import as_json
 
 WIDTH = 2048  # num_heads * head_dim
 TOKENS = 16384  # batch * seqlen of a large problem; a small one has one sequence
@@ -30,37 +31,21 @@ GROUPED = (  # batch, queries, keys
 GROUPED_FLOAT32 = tuple(itertools.product((1, 4, 16), (1, 4, 10), (1024, 4096)))
 UNGROUPED = tuple(itertools.product((1, 4, 16), (1,), (1024, 4096)))
 FAR_BEHIND = 5  # a kernel that takes so many times the best's time is not asked at longer ones
-TABLES = ("rows", "gradients")  # of problems, forward and backward
 
 
 def main():
     slow, gpu = set(), cuda.get_current_device()
     records = json.loads(measured.TABLE.read_text()) if measured.TABLE.exists() else {}
     records[arrays.gpu_name(cupy.empty(0))] = {
-        "machine": machine(),
         "command": "python -m benchmarks fastest",
-        "date": datetime.date.today().isoformat(),
         "compute_capability": gpu.compute_capability[:2],
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(),
         "rows": [measure(problem, slow) for problem in dict.fromkeys(problems())],
         "gradients": [measure_gradients(problem, slow) for problem in gradient_problems()],
     }
-    write(records)
-
-
-def write(record):
-    """As JSON, a row in a line."""
-    parts = []
-    for name, part in sorted(record.items()):
-        lines = [
-            f"{json.dumps(key)}: {json.dumps(part[key])}"
-            for key in sorted(part)
-            if key not in TABLES
-        ]
-        for key in TABLES:
-            rows = ",\n   ".join(map(json.dumps, part[key]))
-            lines.append(f'"{key}": [\n   {rows}]')
-        parts.append(f'"{name}": {{\n  ' + ",\n  ".join(lines) + "}")
-    measured.TABLE.write_text("{\n " + ",\n ".join(parts) + "}\n")
+    text = as_json(dict(sorted(records.items())))
+    measured.TABLE.write_text(text + "\n", encoding="utf-8")
 
 
 class Problem(NamedTuple):

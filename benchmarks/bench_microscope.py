@@ -36,6 +36,7 @@ from fa_numba import simt
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
 from fa_numba.runtime import arrays
 from fa_numba.simt import counters as meter
+from fa_numba.workbook.tables import as_json
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "microscope.md"
@@ -685,21 +686,10 @@ def write_page(record):
     PAGE.write_text(text, "utf-8")
 
 
-def as_json(record):
-    """The record with one row of each table per line."""
-    parts = []
-    for key, value in record.items():
-        text = json.dumps(value)
-        if isinstance(value, list) and value:
-            text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
-        parts.append(f" {json.dumps(key)}: {text}")
-    return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
 def report(record, folder):
     """Write microscope.json and the page; print the differences."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "microscope.json").write_text(as_json(record), "utf-8")
+    (folder / "microscope.json").write_text(as_json(record) + "\n", "utf-8")
     write_page(record)
     print(f"\nmicroscope · {record['machine']}\n{record['note']}")
     for row in record["rows"]:

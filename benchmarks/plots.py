@@ -374,7 +374,8 @@ PICTURES = {
 def write(folder=PLOTS, suffix="svg"):
     """Draw the measured rows."""
     folder.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context({"svg.hashsalt": "fa-numba"}):  # the same picture, the same file
+    # The same picture is the same file; its text is text, which can be selected and is short.
+    with matplotlib.rc_context({"svg.hashsalt": "fa-numba", "svg.fonttype": "none"}):
         for name, draw in PICTURES.items():
             picture = draw()
             if picture is not None:

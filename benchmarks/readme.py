@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks.timing import GONE, RESULTS
 from fa_numba.distributed import LAYOUTS, prediction
+from fa_numba.workbook.tables import as_markdown
 
 ROOT = Path(__file__).parents[1]
 HEAD_DIMS = (64, 96, 128, 256)  # of the tables of the tensor-core kernels
@@ -43,10 +44,7 @@ CALLS = "flash_attn_v2", "flash_attn,", "flash_attn_persistent", "flash_decode_m
 
 
 def table(rows):
-    columns = list(rows[0])
-    lines = ["| " + " | ".join(columns) + " |", "|" + "|".join("---" for _ in columns) + "|"]
-    lines += ["| " + " | ".join(str(row.get(c, "")) for c in columns) + " |" for row in rows]
-    return "\n".join(lines)
+    return as_markdown(rows[0], ([row.get(column, "") for column in rows[0]] for row in rows))
 
 
 def load(question, folder=""):

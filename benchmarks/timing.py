@@ -2,13 +2,14 @@
 
 import datetime
 import importlib.metadata
-import json
 import os
 import platform
 import subprocess
 from pathlib import Path
 
 import numpy as np
+
+from fa_numba.workbook.tables import as_json
 
 RESULTS = Path(__file__).parent / "results"
 into = ""  # `save` writes to this folder of RESULTS; `python -m benchmarks --into` sets it
@@ -108,8 +109,7 @@ def save(question, rows, *, note="", on=None):
         "note": note,
         "rows": rows,
     }
-    text = json.dumps(record, indent=1, ensure_ascii=False)
-    (folder / f"{question}.json").write_text(text + "\n")
+    (folder / f"{question}.json").write_text(as_json(record) + "\n", encoding="utf-8")
     print(f"\n{question} · {record['machine']}\n{note}")
     for row in rows:
         print("  " + "  ".join(f"{key} {value}" for key, value in row.items()))

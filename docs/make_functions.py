@@ -10,6 +10,7 @@ from pathlib import Path
 
 import fa_numba
 from fa_numba.dispatch import JOBS
+from fa_numba.workbook.tables import as_markdown
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "functions.md"
@@ -37,8 +38,8 @@ HEAD = """# All functions
 
 `python docs/make_functions.py` writes this page from the docstrings, and a test fails where it is
 out of date. Each name leads to its file; `help(fa_numba.flash_attn_v2)` says what each argument
-must be. [Feature by feature](features.md): which function has which option, and which tests say
-so. [Every kernel](kernels.md): its GPUs, dtypes and lesson.
+must be. [Which function takes which option](features.md). [Every kernel](kernels.md): its GPUs,
+dtypes and lesson.
 
 ## What all of them share
 
@@ -89,19 +90,17 @@ in `fa_numba.kernels`: `fa_numba.kernels.flash_decode.flash_decode`.
 
 
 def sentence(function):
-    """The first sentence of a docstring, on one line, its bars escaped."""
-    first = " ".join(inspect.getdoc(function).split("\n\n")[0].split())
-    return first.replace("|", "\\|")
+    """The first sentence of a docstring, on one line."""
+    return " ".join(inspect.getdoc(function).split("\n\n")[0].split())
 
 
 def row(name, function):
     path = Path(inspect.getsourcefile(inspect.unwrap(function))).relative_to(ROOT)
-    return f"| [`{name}`](../{path}) | {sentence(function)} |"
+    return f"[`{name}`](../{path})", sentence(function)
 
 
 def table(functions):
-    rows = [row(name, function) for name, function in functions.items()]
-    return "\n".join(["| function | purpose |", "|---|---|", *rows])
+    return as_markdown(["function", "purpose"], (row(*item) for item in functions.items()))
 
 
 def modules():

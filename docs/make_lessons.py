@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fa_numba.workbook import minutes, stubs
 from fa_numba.workbook.catalog import find_one
+from fa_numba.workbook.tables import as_markdown
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "lessons.md"
@@ -65,11 +66,7 @@ def page():
     """The text of docs/lessons.md."""
     lines, total, kinds = [HEAD], 0, Counter()
     for part, ideas in PARTS.items():
-        lines += [
-            f"\n## {part}\n",
-            "| lesson | the idea | minutes | exercises |",
-            "|---|---|---|---|",
-        ]
+        rows = []
         for number, idea in ideas.items():
             (path,) = (ROOT / "notebooks").glob(f"{number}_*.ipynb")
             cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
@@ -79,9 +76,11 @@ def page():
             heading = title.partition("\n")[0].lstrip("# ")
             exercises = [stubs.read(find_one(name, ROOT)) for name in names]
             said = " · ".join(f"{name} {e.kind}" for name, e in zip(names, exercises, strict=True))
-            lines.append(f"| [{heading}](../notebooks/{path.name}) | {idea} | {taken} | {said} |")
+            rows.append((f"[{heading}](../notebooks/{path.name})", idea, taken, said))
             total += taken
             kinds.update(exercise.kind for exercise in exercises)
+        table = as_markdown(["lesson", "the idea", "minutes", "exercises"], rows)
+        lines.append(f"\n## {part}\n\n{table}")
     counted = ", ".join(f"{kinds[kind]} {kind}" for kind in stubs.KINDS)
     hours = f"{total / 60:.0f} hours"
     lines.append(

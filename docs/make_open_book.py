@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fa_numba.workbook import handout, own
 from fa_numba.workbook.catalog import all_exercises
+from fa_numba.workbook.tables import as_markdown
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "instructors.md"
@@ -16,15 +17,15 @@ BEGIN, END = "<!-- list: python docs/make_open_book.py -->\n", "<!-- end of list
 def page():
     """The text of docs/instructors.md with a new list."""
     exercises = {e.name: e.short for e in all_exercises(ROOT)}
-    lines, given = ["| exercise | lines of its answer | file |", "|---|---|---|"], []
+    rows, given = [], []
     for name, (file, held, of) in handout.open_book(ROOT).items():
         if file == f"exercises/{name}.py":
             given.append(exercises[name])
         else:
-            lines.append(f"| {exercises[name]} | {held} of {of} | `{file}` |")
+            rows.append((exercises[name], f"{held} of {of}", f"`{file}`"))
     kernels = ", ".join(sorted(own.JOBS))
     text = "\n".join([
-        *lines,
+        as_markdown(["exercise", "lines of its answer", "file"], rows),
         "",
         f"The stubs of these hold {handout.OPEN:.0%} or more of their own answers, mostly as the "
         f"program that is to be mended: {', '.join(given)}.",

@@ -1,10 +1,12 @@
 """Recorded measurements and the tables of the lessons."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from fa_numba.workbook.recorded import recorded, recorded_rows, say, table
+from fa_numba.workbook.tables import as_json
 
 ROWS = [
     {"kernel": kernel, "seqlen": n, "ms": n * factor}
@@ -32,7 +34,7 @@ def test_side_by_side(results):
     note = recorded("speed", across="kernel", cells="ms", by=["seqlen"], folder=results)
     assert note.markdown.splitlines()[-4:] == [
         "| seqlen | slow | fast |",
-        "| ---: | ---: | ---: |",
+        "|---:|---:|---:|",
         "| 512 | 2,048 | 256 |",
         "| 8,192 | 32,768 | 4,096 |",
     ]
@@ -63,3 +65,26 @@ def test_say_fits_a_page_and_breaks_no_word(capsys):
     said = capsys.readouterr().out
     assert said.split() == [*long.split(), "short", "an", "error"]
     assert max(map(len, said.splitlines())) <= 80 and said.endswith("\nshort\nan error\n")
+
+
+@pytest.mark.parametrize(
+    "value, lines",
+    [
+        ({"ü": 1, "b": [1, 2]}, ["{", '"ü": 1,', '"b": [1, 2]}']),
+        ({"b": 1, "none": None}, ['{"b": 1, "none": null}']),
+        ([{"n": 1, "ms": {"x": 0.5}}, [2]], ["[", '{"n": 1, "ms": {"x": 0.5}},', "[2]]"]),
+        ({"b": {"c": {"MOV": 2}}, "d": []}, ["{", '"b": {', '"c": {"MOV": 2}},', '"d": []}']),
+    ],
+)
+def test_a_row_of_a_record_is_a_line(value, lines):
+    assert [line.strip() for line in as_json(value).splitlines()] == lines
+    assert json.loads(as_json(value)) == value
+
+
+def test_every_record_is_written_so():
+    root = Path(__file__).parents[1]
+    records = sorted([*root.glob("benchmarks/results/**/*.json"), root / "notebooks/compiled.json"])
+    assert len(records) > 40
+    for path in records:
+        text = path.read_text(encoding="utf-8")
+        assert text == as_json(json.loads(text)) + "\n", path

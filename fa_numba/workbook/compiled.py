@@ -19,6 +19,7 @@ from pathlib import Path
 
 from fa_numba.workbook.catalog import find_root
 from fa_numba.workbook.recorded import say
+from fa_numba.workbook.tables import as_json
 
 COMMAND = "python -m fa_numba.workbook.compiled"
 RECORD_TO = "FA_NUMBA_RECORD_COMPILED"  # a file: `compiled` adds its results
@@ -132,8 +133,7 @@ def main(argv: list[str] | None = None) -> int:
         "made": dict(sorted(made.items())),
         "tools": versions(),
     }
-    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-    (folder / "compiled.json").write_text(text, encoding="utf-8")
+    (folder / "compiled.json").write_text(as_json(record) + "\n", encoding="utf-8")
     print(f"{len(made)} records in notebooks/compiled.json")
     return 0
 

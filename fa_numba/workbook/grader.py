@@ -17,6 +17,7 @@ from fa_numba.workbook import carry, guesses, progress, stubs
 from fa_numba.workbook.catalog import Exercise, all_exercises, find, find_one
 from fa_numba.workbook.note import Note
 from fa_numba.workbook.report import Check, Graded, Report, as_text
+from fa_numba.workbook.tables import as_markdown
 
 
 class NoSuchHint(ValueError):
@@ -242,10 +243,8 @@ class Status:
         return Group(self.line, table, *([self.guesses] if self.guesses else []))
 
     def _repr_markdown_(self) -> str:
-        head = f"**{self.line}**\n\n"
-        lines = ["| exercise | title | state | checks |", "|---|---|---|---|"]
-        lines += ["| " + " | ".join(row) + " |" for row in self.rows]
-        return head + "\n".join(lines) + (f"\n\n{self.guesses}" if self.guesses else "")
+        table = as_markdown(["exercise", "title", "state", "checks"], self.rows)
+        return f"**{self.line}**\n\n{table}" + (f"\n\n{self.guesses}" if self.guesses else "")
 
 
 def status(name: str | None = None) -> Status:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fa_numba.workbook.catalog import find_root
 from fa_numba.workbook.note import Note
+from fa_numba.workbook.tables import as_markdown
 
 
 def table(rows, *, title=""):
@@ -23,13 +24,9 @@ def table(rows, *, title=""):
     Note
     """
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    numeric = [all(_is_number(row.get(column)) for row in rows) for column in columns]
-    lines = [
-        _line(columns),
-        _line("---:" if right else "---" for right in numeric),
-        *(_line(_text(row.get(column)) for column in columns) for row in rows),
-    ]
-    return Note("\n".join([*([title, ""] if title else []), *lines]))
+    numeric = [x for x in columns if all(_is_number(row.get(x)) for row in rows)]
+    cells = ([_text(row.get(column)) for column in columns] for row in rows)
+    return Note((f"{title}\n\n" if title else "") + as_markdown(columns, cells, right=numeric))
 
 
 def say(*sentences):
@@ -146,10 +143,6 @@ def _record(question, folder):
     folder = find_root() / "benchmarks" / "results" if folder is None else Path(folder)
     path = folder / f"{question}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-
-def _line(cells):
-    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
 def _is_number(value):

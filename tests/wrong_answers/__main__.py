@@ -21,6 +21,7 @@ from pathlib import Path
 
 from fa_numba.workbook import mutants
 from fa_numba.workbook.catalog import Exercise, all_exercises, find
+from fa_numba.workbook.tables import as_row
 
 from . import FOLDER, answers, equivalents
 
@@ -101,11 +102,9 @@ def row(exercise: Exercise, verdicts: list[Verdict]) -> str:
         return f"{sum(v.caught != (kind == 'right') for v in of_kind)} of {len(of_kind)}"
 
     survivors = [v for v in verdicts if v.kind != "right" and not v.caught]
-    explained = [
-        f"`{v.name}`: {v.reason or 'not explained'}".replace("|", "\\|") for v in survivors
-    ]
+    explained = [f"`{v.name}`: {v.reason or 'not explained'}" for v in survivors]
     cells = [exercise.short, *map(share, ("wrong", "generated", "right")), "<br>".join(explained)]
-    return "| " + " | ".join(cells) + " |"
+    return as_row(cells)
 
 
 def write_table(rows: dict[str, str]) -> None:

@@ -1,0 +1,58 @@
+"""Rows as text: a record as JSON and a table as Markdown, each row in a line of its own."""
+
+import json
+
+
+def as_json(value, indent=""):
+    """JSON with one item of a list per line, so that a diff shows the rows that changed.
+
+    Parameters
+    ----------
+    value : dict, list or plain value
+        A record, such as that of a benchmark.
+    indent : str, default=""
+        Spaces before each line after the first.
+
+    Returns
+    -------
+    str
+    """
+    parts = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, dict | list) or not any(isinstance(x, dict | list) for x in parts):
+        return json.dumps(value, ensure_ascii=False)
+    deeper = indent + " "
+    if isinstance(value, list):
+        lines = (json.dumps(item, ensure_ascii=False) for item in value)
+    else:
+        lines = (
+            f"{json.dumps(key, ensure_ascii=False)}: {as_json(item, deeper)}"
+            for key, item in value.items()
+        )
+    opening, closing = "[]" if isinstance(value, list) else "{}"
+    return f"{opening}\n{deeper}" + f",\n{deeper}".join(lines) + closing
+
+
+def as_markdown(columns, rows, right=()):
+    """A table in Markdown.
+
+    Parameters
+    ----------
+    columns : sequence of str
+        Their titles.
+    rows : iterable of sequences
+        The cells, in the order of the columns; a bar in a cell is escaped.
+    right : container of str, default=()
+        Columns aligned to the right.
+
+    Returns
+    -------
+    str
+        Without a newline at its end.
+    """
+    rule = "|".join("---:" if column in right else "---" for column in columns)
+    return "\n".join([as_row(columns), f"|{rule}|", *map(as_row, rows)])
+
+
+def as_row(cells):
+    """One row of a table in Markdown."""
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
