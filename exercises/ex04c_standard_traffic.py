@@ -19,8 +19,9 @@ num_..._tiles    tiles of S one above the other, N / B_r, and side by side, N / 
 order       q_reads, k_reads, s_writes, s_reads, p_writes, p_reads, v_reads, out_writes: ints, exact
             for any N, without a loop over tiles
 
-With N=4096, d=128, fp16, no tiles, this is part a) of source 004's exercise 3. Your numbers are
-compared with the engine's meter, which counts every load and store of three such kernels.
+With N=4096, d=128, fp16, no tiles, this is part a) of exercise 3 of "Flash Attention Explained", a
+tutorial. Your numbers are compared with the engine's meter, which counts every load and store of
+three such kernels.
 
 About 4 lines.
 """
@@ -47,4 +48,4 @@ def standard_traffic(N, d, B_r=None, B_c=None, dtype_bytes=2):
     return {**traffic, "total": sum(traffic.values())}
 
 
-# Stub 0fde053d of solutions/ex04c_standard_traffic.py: `fa-numba reset ex04c` brings it back.
+# Stub 1af7d214 of solutions/ex04c_standard_traffic.py: `fa-numba reset ex04c` brings it back.

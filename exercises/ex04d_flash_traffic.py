@@ -12,9 +12,9 @@ memory_speedup(N, d, B_r, B_c, dtype_bytes=2)    standard attention's bytes (ex0
 
 Q, K, V, O  (N, d), dtype_bytes bytes per element. N need not be a multiple of B_r or B_c: the last
             tile is smaller, and what does not exist is neither loaded nor stored
-lse         the row statistics that FlashAttention also stores are left out, as in source 004
+lse         the row statistics that FlashAttention also stores are left out, as in the tutorial
 
-With N=4096, d=128, fp16 and 128 x 128 tiles this is b) and c) of source 004's exercise 3. Your
+With N=4096, d=128, fp16 and 128 x 128 tiles this is b) and c) of the tutorial's exercise 3. Your
 numbers are compared with the engine's meter on fa_numba.flash_attn_v2.
 
 Before you write: how many times less is it?   2 lines and 2 lines.
@@ -42,4 +42,4 @@ def memory_speedup(N, d, B_r, B_c, dtype_bytes=2):
     raise NotImplementedError("ex04d: memory_speedup")
 
 
-# Stub 19300193 of solutions/ex04d_flash_traffic.py: `fa-numba reset ex04d` brings it back.
+# Stub 82605504 of solutions/ex04d_flash_traffic.py: `fa-numba reset ex04d` brings it back.

@@ -171,7 +171,7 @@ def check_against_meter(exercise, N, d, B_r=None, B_c=None, dtype_bytes=4):
 
 
 def test_source_problem(exercise):
-    """source 004's exercise 3a: N=4096, d=128, fp16, every line of it"""
+    """the tutorial's exercise 3a: N=4096, d=128, fp16, every line of it"""
     N2, Nd = 2 * 4096**2, 2 * 4096 * 128
     want = dict(zip(KEYS, (Nd, Nd, N2, N2, N2, N2, Nd, Nd), strict=True))
     check(exercise.standard_traffic(4096, 128), want, "N=4096, d=128, fp16")

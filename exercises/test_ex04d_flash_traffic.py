@@ -70,7 +70,7 @@ def check_against_meter(exercise, N, d, B_r, B_c, dtype_bytes=4):
 
 
 def test_source_problem(exercise):
-    """source 004's exercise 3b: N=4096, d=128, fp16, 128 x 128 tiles, every line of it"""
+    """the tutorial's exercise 3b: N=4096, d=128, fp16, 128 x 128 tiles, every line of it"""
     matrix = 4096 * 128 * 2
     want = {
         "num_blocks": 32,
@@ -130,7 +130,7 @@ def near(got, want, why, dtype_bytes=2):
 
 
 def test_source_speedup(exercise):
-    """source 004's exercise 3c: 2 times, not 20"""
+    """the tutorial's exercise 3c: 2 times, not 20"""
     got = exercise.memory_speedup(4096, 128, 128, 128)
     near(got, 2, "138412032 bytes over 69206016 bytes")
 

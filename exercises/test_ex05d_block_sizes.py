@@ -7,7 +7,7 @@ import pytest
 
 KIB = 1024
 BUDGETS = [
-    (164 * KIB, 64, 2),  # source 004's two lines
+    (164 * KIB, 64, 2),  # the tutorial's two lines
     (164 * KIB, 128, 2),
     (48 * KIB, 64, 2),
     (48 * KIB, 64, 4),

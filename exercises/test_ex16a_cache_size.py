@@ -37,7 +37,7 @@ def test_cache_bytes(exercise, model, dtype_bytes):
 
 
 def test_gpt3(exercise):
-    """cache_bytes: GPT-3 at 4096 tokens, as source 002 counts it"""
+    """cache_bytes: GPT-3 at 4096 tokens, 19,327,352,832 bytes, as published"""
     got = exercise.cache_bytes(4096, 96, 96, 128, 2)
     assert got == 19_327_352_832, f"must be 19,327,352,832 bytes, got {got:,}"
 

@@ -5,7 +5,7 @@
     m[row] = max_n x[row, n],    l[row] = sum_n exp(x[row, n] - m[row]).
 
 Each lane reads its own columns, then five shuffles merge the 32 lanes. Two bugs are in it, both in
-the rescaling of l. One forgets it. The other is a misprint of our source 001, lecture slides: a
+the rescaling of l. One forgets it. The other is a misprint of lecture slides (Jia, CMU 15-779): a
 factor upside down. The maxima are right, and l is right for a row of equal scores.
 
 Write `kernel`, the same without the bugs. Copy broken_kernel as it is, grade it, and read the

@@ -19,8 +19,9 @@ num_..._tiles    tiles of S one above the other, N / B_r, and side by side, N / 
 order       q_reads, k_reads, s_writes, s_reads, p_writes, p_reads, v_reads, out_writes: ints, exact
             for any N, without a loop over tiles
 
-With N=4096, d=128, fp16, no tiles, this is part a) of source 004's exercise 3. Your numbers are
-compared with the engine's meter, which counts every load and store of three such kernels.
+With N=4096, d=128, fp16, no tiles, this is part a) of exercise 3 of "Flash Attention Explained", a
+tutorial. Your numbers are compared with the engine's meter, which counts every load and store of
+three such kernels.
 
 About 4 lines.
 """
@@ -37,8 +38,8 @@ KEYS = (
 ### tiles lie side by side? And for a row of K, how many lie one above the other?
 ### HINT 3: q_reads = N * d * num_col_tiles; k_reads = v_reads = N * d * num_row_tiles; the four of
 ### S and P are N * N each, out_writes is N * d.
-### DEBRIEF: 138 MB for source 004's problem, of which Q, K, V and O are 3 %. The source's list has
-### no line for reading S back; the total is right only with it. Tiles make it worse, not better, as
+### DEBRIEF: 138 MB for the tutorial's problem, of which Q, K, V and O are 3 %. Its list has no
+### line for reading S back; the total is right only with it. Tiles make it worse, not better, as
 ### long as S goes through HBM: with 128 x 128 tiles the same attention asks for 236 MB. (The L2
 ### cache serves some of that: the meter counts what the kernels ask for.)
 

@@ -46,9 +46,12 @@ def test_wrong_answers(short, mistake, said, tmp_path):
 WORDS = "n is odd", "n is more than TILE", "n is 1", "with causal", "x holds -inf"
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_the_sentence_is_true(seed):
-    rng = random.Random(seed)
+def test_the_sentence_is_true():
+    for seed in range(200):
+        the_sentence_is_true(random.Random(seed))
+
+
+def the_sentence_is_true(rng):
     checks = []
     for _ in range(rng.randint(2, 30)):
         words = [word for word in WORDS if rng.random() < 0.4]

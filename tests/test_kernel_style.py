@@ -79,29 +79,39 @@ def test_a_step_names_itself_and_its_neighbours(name):
     assert step == max((own for own in LADDER[name] if own in name.split("/")[1]), key=len)
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_results_of_factories_are_taken_by_name(path):
+def nodes():
+    """Every node of the files, with its file's name."""
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            yield name_of(path), node
+
+
+def test_results_of_factories_are_taken_by_name():
     """A result that is not used is not unpacked into a blank: a NamedTuple has names."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    found = []
+    for name, node in nodes():
         if not isinstance(node, ast.Assign) or not isinstance(node.value, (ast.Call, ast.Name)):
             continue
         made = ast.unparse(node.value)
         if re.search(r"\bmake_\w+\(|^tiling$", made) and isinstance(node.targets[0], ast.Tuple):
-            names = [ast.unparse(target) for target in node.targets[0].elts]
-            assert "_" not in names, f"line {node.lineno}: {', '.join(names)} = {made}"
+            if "_" in [ast.unparse(target) for target in node.targets[0].elts]:
+                found.append(f"{name}:{node.lineno}: {ast.unparse(node)}")
+    assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_no_kernel_is_too_long(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def test_no_kernel_is_too_long():
+    found = []
+    for name, node in nodes():
         if isinstance(node, ast.FunctionDef) and node.name.endswith("_kernel"):
             lines = {n.lineno for n in ast.walk(node) if isinstance(n, (ast.stmt, ast.expr))}
             lines -= set(range(node.lineno, node.body[1].lineno))  # signature and docstring
-            assert len(lines) <= MAX_KERNEL_LINES, f"{node.name}: {len(lines)} lines of code"
+            if len(lines) > MAX_KERNEL_LINES:
+                found.append(f"{name}: {node.name} has {len(lines)} lines of code")
+    assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_prose_is_plain(path):
+def test_prose_is_plain():
     """No idiom for which there is a plain word."""
-    found = [f"line {line}: {text.strip()}" for line, text in prose_of(path) if IDIOMS.search(text)]
+    prose = [(name_of(path), *found) for path in FILES for found in prose_of(path)]
+    found = [f"{name}:{line}: {text.strip()}" for name, line, text in prose if IDIOMS.search(text)]
     assert not found, "\n".join(found)

@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import dis
+import functools
 import json
 import os
 import re
@@ -33,65 +34,66 @@ def test_the_lessons_are_there():
     assert lessons == [f"{number:02}" for number in range(24)]
 
 
-@EACH
-def test_is_canonical(path):
-    text = path.read_text(encoding="utf-8")
-    assert notebooks.canonical(text, lesson=True) == text, (
-        "python -m fa_numba.workbook.notebooks --write"
-    )
+@functools.cache
+def texts(cell_type):
+    """The lessons' text, or their code, by the name of the file: a list of cells."""
+    return {
+        path.name: [c.source for c in nbformat.read(path, 4).cells if c.cell_type == cell_type]
+        for path in NOTEBOOKS
+    }
 
 
-@EACH
-def test_links_lead_to_files(path):
-    text = "".join(c.source for c in nbformat.read(path, 4).cells if c.cell_type == "markdown")
-    targets = [
-        t for t in re.findall(r"\]\(([^)#\s]+)[)#]", text) if not t.startswith(("http", "mailto"))
+def test_lessons_are_canonical():
+    drifted = [path for path in NOTEBOOKS if not notebooks.is_canonical(path)]
+    assert not drifted, "python -m fa_numba.workbook.notebooks --write"
+
+
+def test_links_lead_to_files():
+    links = [
+        (name, target)
+        for name, cells in texts("markdown").items()
+        for target in re.findall(r"\]\(([^)#\s]+)[)#]", "".join(cells))
+        if not target.startswith(("http", "mailto"))
     ]
     # JupyterLab opens no folder. The learners' copies lie in another folder, as deep as this one.
-    missing = [t for t in targets if not (FOLDER / t).is_file()]
-    assert not missing
+    assert not [link for link in links if not (FOLDER / link[1]).is_file()]
 
 
-@EACH
-def test_a_lesson_names_its_own_number(path):
-    text, number = path.read_text(encoding="utf-8"), path.name[:2]
-    assert f'"# {number} · ' in text
-    assert set(re.findall(r'status\(\\"(\d\d)\\"\)', text)) == {number}
+def test_a_lesson_names_its_own_number():
+    for name, cells in texts("markdown").items():
+        assert cells[0].startswith(f"# {name[:2]} · "), name
+    for name, cells in texts("code").items():
+        assert set(re.findall(r'status\("(\d\d)"\)', "".join(cells))) == {name[:2]}, name
 
 
-@EACH
-def test_all_words_are_there(path):
+def test_all_words_are_there():
     """The grader says hint('ex06b'): that must not be a NameError."""
-    imports = [
-        c.source for c in nbformat.read(path, 4).cells if "fa_numba.workbook import" in c.source
-    ]
-    (words,) = re.findall(r"from fa_numba\.workbook import (.*?)  #", "\n".join(imports))
-    assert set(words.split(", ")) == set(workbook.__all__)
+    for name, cells in texts("code").items():
+        (words,) = re.findall(r"from fa_numba\.workbook import (.*?)  #", "\n".join(cells))
+        assert set(words.split(", ")) == set(workbook.__all__), name
 
 
-@EACH
-def test_nobody_is_shown_a_solution(path):
+def test_nobody_is_shown_a_solution():
     """Lessons run without solutions/, as a class may have them."""
-    assert "solutions" not in path.read_text(encoding="utf-8")
-    assert ".solution" not in path.read_text(encoding="utf-8")
+    words = re.compile(r"solutions|\.solution")
+    assert not [p.name for p in NOTEBOOKS if words.search(p.read_text(encoding="utf-8"))]
 
 
-@EACH
-def test_code_in_the_text_fits_the_page(path):
+def test_code_in_the_text_fits_the_page():
     """Jupyter breaks a longer line of Markdown's code in the middle of a word, in a window of 1300
     pixels."""
-    cells = [c.source for c in nbformat.read(path, 4).cells if c.cell_type == "markdown"]
-    blocks = re.findall(r"```\w*\n(.*?)```", "\n".join(cells), re.DOTALL)
-    assert not [line for block in blocks for line in block.splitlines() if len(line) > 90]
+    for name, cells in texts("markdown").items():
+        blocks = re.findall(r"```\w*\n(.*?)```", "\n".join(cells), re.DOTALL)
+        assert not [x for block in blocks for x in block.splitlines() if len(x) > 90], name
 
 
-@EACH
-def test_a_compiler_is_asked_through_compiled(path):
+def test_a_compiler_is_asked_through_compiled():
     """So that every lesson has something to show where there is none."""
     calls = ("compile_kernel(", "machine_code(", "compile_ptx(", "compile_for(")
-    text = "\n".join(c.source for c in nbformat.read(path, 4).cells if c.cell_type == "code")
-    assert any(call in text for call in calls) == compiled.calls(path)
-    assert not re.search(r"(compiler|assembler)_available", text)
+    for path in NOTEBOOKS:
+        text = "\n".join(texts("code")[path.name])
+        assert any(call in text for call in calls) == compiled.calls(path), path.name
+        assert not re.search(r"(compiler|assembler)_available", text), path.name
 
 
 def names_of(source):
@@ -112,14 +114,17 @@ def names_of(source):
     return takes, sets
 
 
-@EACH
-def test_an_answer_can_be_asked_for_again(path):
+def test_an_answer_can_be_asked_for_again():
     """After "Run All" every answer says "run this cell once more".
 
     No other cell may change a name that an answer reads: no later cell, and no earlier answer,
     which may have run again.
     """
-    cells = [c.source for c in nbformat.read(path, 4).cells if c.cell_type == "code"]
+    for name, cells in texts("code").items():
+        an_answer_can_be_asked_for_again(name, cells)
+
+
+def an_answer_can_be_asked_for_again(lesson, cells):
     names = [names_of(source) for source in cells]
     answers = [i for i, source in enumerate(cells) if re.search(r"^answer\(", source, re.MULTILINE)]
     for i in answers:
@@ -127,7 +132,9 @@ def test_an_answer_can_be_asked_for_again(path):
             setters = [j for j, (_, sets) in enumerate(names) if name in sets]
             first = max((j for j in setters if j < i), default=i)
             others = [j for j in setters if j > i or (j < first and j in answers)]
-            assert not others, f"{name}, which the answer in cell {i} takes, is set again: {others}"
+            assert not others, (
+                f"{lesson}: {name}, taken by the answer in {i}, is set again: {others}"
+            )
 
 
 @pytest.mark.parametrize(

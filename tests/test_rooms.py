@@ -8,8 +8,6 @@ import functools
 import re
 from pathlib import Path
 
-import pytest
-
 import fa_numba
 
 PACKAGE = Path(fa_numba.__file__).parent
@@ -73,15 +71,16 @@ def test_every_room_has_a_floor():
     assert {name[0] for name in FILES} == set(FLOOR)
 
 
-@pytest.mark.parametrize("name", FILES, ids=".".join)
-def test_imports_go_down(name):
-    room = name[0]
-    for other in imports_of(name):
-        assert other in FILES, f"{'.'.join(name)} imports {'.'.join(other)}, which is not there"
-        if other[0] != room:
-            assert FLOOR[other[0]] < FLOOR[room], (
-                f"{'.'.join(name)} imports {'.'.join(other)}, of a room that is not below its own"
-            )
+def test_imports_go_down():
+    imports = [(name, other) for name in FILES for other in imports_of(name)]
+    assert not [pair for pair in imports if pair[1] not in FILES], "imports what is not there"
+    between = [(name, other) for name, other in imports if name[0] != other[0]]
+    wrong = [f"{name} imports {other}" for name, other in between if not below(other, name)]
+    assert not wrong, "of a room that is not below their own"
+
+
+def below(name, other):
+    return FLOOR[name[0]] < FLOOR[other[0]]
 
 
 def test_no_circle():

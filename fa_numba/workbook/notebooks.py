@@ -90,6 +90,12 @@ def is_lesson(path: Path) -> bool:
     return path.name[:2].isdigit() and path.name[2:3] == "_"
 
 
+def is_canonical(path: Path) -> bool:
+    """Whether a file is in its canonical form."""
+    text = path.read_text(encoding="utf-8")
+    return canonical(text, lesson=is_lesson(path)) == text
+
+
 def _with_colab(cells):
     """The cells, with the cell for Colab after the title."""
     others = [cell for cell in cells if COLAB not in cell.metadata.get("tags", [])]
