@@ -1,5 +1,5 @@
 # make learn · make test · make lint · make grade · make tour · make bench · make sanitize
-# make newest · make constraints · make handout
+# make newest · make constraints · make handout · make size
 # Everything lies in .venv/, in the versions of constraints/; a second call installs nothing.
 PYTHON ?= python3
 VENV   ?= .venv
@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 INSTALL := $(if $(filter file,$(origin PYTHON)),$(or $(wildcard $(BIN)/python),$(PYTHON)),$(PYTHON)) \
 	install.py --venv $(VENV)
 
-.PHONY: learn test lint grade tour bench sanitize newest handout constraints lessons dev clean
+.PHONY: learn test lint grade tour bench sanitize newest handout constraints size lessons dev clean
 .DEFAULT_GOAL := learn
 
 learn: lessons
@@ -67,6 +67,10 @@ constraints: dev
 	    --python-version 3.11 --extra lessons --extra dev --extra mpi --extra $$extras --upgrade --quiet \
 	    --no-header --no-annotate --no-emit-index-url --output-file $$file || exit 1; \
 	done
+
+# Tracked files and lines, by room.
+size:
+	@$(PYTHON) docs/size.py
 
 lessons dev:
 	@$(INSTALL) $@ $(NEWEST)

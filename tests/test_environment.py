@@ -3,6 +3,7 @@
 import ast
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from fa_numba.analysis.cuda_tools import compiler_available
+from fa_numba.workbook import notebooks
 
 ROOT = Path(__file__).parents[1]
 # The same software under conda-forge's name.
@@ -49,6 +51,15 @@ def test_environment_equals_pyproject():
     plain = [line for line in listed if isinstance(line, str) and line != "pip"]
     assert parsed(plain) == wanted
     assert {"pip": ["--no-deps --editable ."]} in listed
+
+
+def test_a_release_has_one_version_and_one_address():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    newest = re.search(r"(?m)^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))[1]
+    assert project["version"] == cited["version"] == newest
+    assert cited["license"] == project["license"].split(" AND ")
+    assert all(url.startswith(notebooks.REPOSITORY) for url in project["urls"].values())
 
 
 def test_what_the_tests_import_is_declared():
