@@ -3,13 +3,11 @@
 python docs/make_lessons.py [--check]
 """
 
-import json
 import sys
 from collections import Counter
 from pathlib import Path
 
-from fa_numba.workbook import minutes, stubs
-from fa_numba.workbook.catalog import find_one
+from fa_numba.workbook import contents, stubs
 from fa_numba.workbook.tables import as_markdown
 
 ROOT = Path(__file__).parents[1]
@@ -57,35 +55,27 @@ PARTS = {
 HEAD = """# The lessons
 
 `python docs/make_lessons.py` writes this page, and a test fails where it is out of date. The
-minutes are those of [one formula](../fa_numba/workbook/minutes.py): 120 words a minute, 4 seconds
-for each line of code, and for each exercise 4 minutes and one for each line of its solution.
+minutes are those of somebody who reads fast and has programmed before.
 """
 
 
 def page():
     """The text of docs/lessons.md."""
-    lines, total, kinds = [HEAD], 0, Counter()
+    lines, kinds = [HEAD], Counter()
+    lessons = {lesson.number: lesson for lesson in contents.lessons(ROOT)}
     for part, ideas in PARTS.items():
         rows = []
         for number, idea in ideas.items():
-            (path,) = (ROOT / "notebooks").glob(f"{number}_*.ipynb")
-            cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-            title = "".join(cells[0]["source"])
-            names = minutes.GRADED.findall("\n".join("".join(c["source"]) for c in cells))
-            taken = int(minutes.LINE.search(title)[1])
-            heading = title.partition("\n")[0].lstrip("# ")
-            exercises = [stubs.read(find_one(name, ROOT)) for name in names]
-            said = " · ".join(f"{name} {e.kind}" for name, e in zip(names, exercises, strict=True))
-            rows.append((f"[{heading}](../notebooks/{path.name})", idea, taken, said))
-            total += taken
-            kinds.update(exercise.kind for exercise in exercises)
+            lesson = lessons[number]
+            said = " · ".join(f"{e.short} {stubs.read(e).kind}" for e in lesson.exercises)
+            link = f"[{number} · {lesson.title}](../notebooks/{lesson.path.name})"
+            rows.append((link, idea, lesson.minutes, said))
+            kinds += lesson.kinds()
         table = as_markdown(["lesson", "the idea", "minutes", "exercises"], rows)
         lines.append(f"\n## {part}\n\n{table}")
-    counted = ", ".join(f"{kinds[kind]} {kind}" for kind in stubs.KINDS)
-    hours = f"{total / 60:.0f} hours"
-    lines.append(
-        f"\n{sum(map(len, PARTS.values()))} lessons, {hours}, {kinds.total()} exercises: {counted}."
-    )
+    hours = f"{sum(lesson.minutes for lesson in lessons.values()) / 60:.0f} hours"
+    counted = f"{kinds.total()} exercises: {contents.counted(kinds)}"
+    lines.append(f"\n{len(lessons)} lessons, {hours}, {counted}.")
     return "\n".join(lines) + "\n"
 
 

@@ -36,10 +36,7 @@ TABLES = json.loads(measured.TABLE.read_text())
 CANDIDATES = {name: job.candidates for name, job in JOBS.items()}
 KERNELS = {"rows": CANDIDATES["flash_attn"], "gradients": CANDIDATES["flash_attn_grad"]}
 ROWS = [
-    pytest.param(gpu, kind, row, id=f"{gpu}-{kind}-{i}")
-    for gpu, record in TABLES.items()
-    for kind in KERNELS
-    for i, row in enumerate(record[kind])
+    (gpu, kind, row) for gpu, record in TABLES.items() for kind in KERNELS for row in record[kind]
 ]
 STARTS_Q, STARTS_K = (np.array(starts, np.int32) for starts in ([0, 2, 5], [0, 6, 6]))
 LENGTHS = np.array([6, 3], np.int32)

@@ -199,7 +199,7 @@ def test_a_kernel_that_the_lesson_brings(checkout, capsys):
     def make_tiled_matmul(TILE):
         return module.make_tiled_matmul(TILE)
 
-    module = own._module(catalog.find_one("ex05b"))
+    module = own.load(catalog.find_one("ex05b"))
     a, b = np.random.default_rng(0).standard_normal((2, 5, 5), dtype=np.float32)
     for name in ("tiled_matmul", "your ex05b"):
         matmul = own.mine("ex05b", ours=make_tiled_matmul)
@@ -225,7 +225,7 @@ def test_packed(checkout):
 def test_a_transposition(checkout):
     """The lesson's kernel, then the learner's, under the names of the statement."""
     checkout("ex15e", changes={r"(?<!\.)\by\b": "turned"})
-    ours = own._module(catalog.find_one("ex15e")).transpose
+    ours = own.load(catalog.find_one("ex15e")).transpose
     x = np.random.default_rng(0).standard_normal((32, 64), dtype=np.float32)
     for name in ("transpose", "your ex15e"):
         transpose = own.mine("ex15e", ours=ours)

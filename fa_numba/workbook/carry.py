@@ -39,8 +39,8 @@ def carried(later: Exercise, earlier: Exercise) -> tuple[str, list[str]]:
     """The stub of `later` with bodies of the learner's `earlier`, and the names of the functions.
 
     A body goes to the function of the same name, or from the only kernel to the only kernel.
-    What else the learner defined beside the functions goes with it, and the functions around a
-    kernel that its body calls.
+    What else the learner defined beside the functions goes with it, and the other functions of
+    a kernel's factory.
     """
     stub, given = stubs.read(later).stub, stubs.read(earlier).stub
     text = earlier.stub.read_text(encoding="utf-8")
@@ -48,18 +48,24 @@ def carried(later: Exercise, earlier: Exercise) -> tuple[str, list[str]]:
     if not pairs:
         raise CannotStart(f"{later.short} and {earlier.short} have no function in common")
     theirs = {path: node for node, path in _functions(ast.parse(text))}
-    done, called = [], {}
+    taken = {source.name for _, source in pairs}
+    done, beside = [], {}
     for to, source in pairs:
         node = theirs.get(source.path)
         if node is None:
             raise CannotStart(f"{earlier.stub.name} has no function {'.'.join(source.path)}")
-        called[to.name] = _called(source.path, theirs, {a.name for a, _ in pairs} | set(done))
         stub = _filled(stub, later.short, to.name, _body(text, node), _from(earlier, node))
-        stub = _with_called(stub, to.path, text, called[to.name])
+        there = {path[-1] for _, path in _functions(ast.parse(stub))} | taken
+        beside[to.name] = [
+            other
+            for path, other in theirs.items()
+            if len(path) > 1 and path[:-1] == source.path[:-1] and path[-1] not in there
+        ]
+        stub = _with_functions(stub, to.path, text, beside[to.name])
         done.append(to.name)
     stub = _with_additions(stub, text, given)
     for name in done:
-        names = {name, *(node.name for node in called[name])}
+        names = {name, *(node.name for node in beside[name])}
         stub = stub.replace(_marker(name), _unknown(stub, names))
     return stub, done
 
@@ -97,30 +103,15 @@ def _own(function):
             yield from _own(node)
 
 
-def _called(path, theirs, without):
-    """The learner's functions beside this one, in one factory, that its body calls."""
-    beside = {p[-1]: node for p, node in theirs.items() if p[:-1] == path[:-1] and len(p) > 1}
-    found, look_at = {}, [theirs[path]]
-    while look_at:
-        used = {n.id for n in ast.walk(look_at.pop()) if isinstance(n, ast.Name)}
-        new = {name: beside[name] for name in used & beside.keys() - found.keys() - without}
-        found |= new
-        look_at += new.values()
-    return sorted(found.values(), key=lambda node: node.lineno)
-
-
-def _with_called(stub, path, text, functions):
+def _with_functions(stub, path, text, functions):
     """The stub with these functions of the learner's text before the function of this path."""
     tree = dict((p, node) for node, p in _functions(ast.parse(stub)))
-    there = {p[-1] for p in tree}
     lines, added = text.splitlines(), []
-    start = _first_line(tree[path]) - 1
     indent = " " * tree[path].col_offset
     for node in functions:
-        if node.name not in there:
-            code = textwrap.dedent("\n".join(lines[_first_line(node) - 1 : node.end_lineno]))
-            added += [*textwrap.indent(code, indent).splitlines(), ""]
-    lines = stub.splitlines()
+        code = textwrap.dedent("\n".join(lines[_first_line(node) - 1 : node.end_lineno]))
+        added += [*textwrap.indent(code, indent).splitlines(), ""]
+    lines, start = stub.splitlines(), _first_line(tree[path]) - 1
     return "\n".join([*lines[:start], *added, *lines[start:]]) + "\n"
 
 

@@ -188,9 +188,9 @@ def _run(options) -> int:
         watch([e for n in options.name for e in catalog.find(n)] or catalog.all_exercises())
         return 0
     elif options.command == "lessons":
-        from fa_numba.workbook import minutes
+        from fa_numba.workbook import contents
 
-        result = minutes.lessons()
+        result = contents.listed()
     elif options.command == "status":
         if options.run and (
             mine := [e for e in catalog.all_exercises() if stubs.state(e) == "changed"]

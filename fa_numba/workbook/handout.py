@@ -29,7 +29,7 @@ LEFT_OUT = (".ci/", ".github/", "solutions/")
 GIVEN = ("benchmarks/", "exercises/", "fa_numba/", "notebooks/")
 NOT_GIVEN = ("fa_numba/workbook/",)
 # Kernels that a lesson runs until the learner's own pass.
-LESSONS_KERNELS = ("fa_numba/workbook/lesson_kernels.py", "fa_numba/workbook/own_first.py")
+LESSONS_KERNELS = "fa_numba/workbook/lesson_kernels.py"
 # Of the tests those of the workbook's machinery, which need no solutions.
 TESTS = ("conftest.py", "test_install.py", "test_workbook.py", "warm_judges.py")
 
@@ -164,7 +164,7 @@ class Workbook:
 
 
 def is_given(name):
-    return name in LESSONS_KERNELS or (name.startswith(GIVEN) and not name.startswith(NOT_GIVEN))
+    return name == LESSONS_KERNELS or (name.startswith(GIVEN) and not name.startswith(NOT_GIVEN))
 
 
 def _fill(root, folder, tiers):

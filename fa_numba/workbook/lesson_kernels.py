@@ -2,7 +2,87 @@
 
 import functools
 
+import numpy as np
 from numba import cuda, float32
+
+from fa_numba.runtime import arrays
+
+TILE = 64  # of ex00f
+POINTS = 64  # of a thread block of ex00h
+SIDE = 16  # threads of a thread block of ex00d, along x and y, at least
+
+
+@cuda.jit
+def _rescale(x, shift, scale, out):
+    col, row = cuda.threadIdx.x, cuda.threadIdx.y
+    if row < out.shape[0] and col < out.shape[1]:
+        out[row, col] = (x[row, col] - shift[row]) * scale[col]
+
+
+@cuda.jit
+def _below_largest(x, out):
+    tile = cuda.shared.array(TILE, float32)
+    t = cuda.threadIdx.x
+    i = cuda.blockIdx.x * TILE + t
+    tile[t] = x[i]
+    cuda.syncthreads()
+    largest = tile[0]
+    for j in range(1, TILE):
+        largest = max(largest, tile[j])
+    out[i] = tile[t] - largest
+
+
+@cuda.jit
+def _rotate(x, y, c, s, out_x, out_y):
+    t = cuda.threadIdx.x
+    i = cuda.blockIdx.x * POINTS + t % POINTS
+    if t < POINTS:
+        out_x[i] = c[i] * x[i] - s[i] * y[i]
+    else:
+        out_y[i] = s[i] * x[i] + c[i] * y[i]
+
+
+def rescale(x, shift, scale, *, kernel=_rescale, launch=arrays.launch):
+    """(x - shift[:, None]) * scale, by one thread block.
+
+    Parameters
+    ----------
+    x : (num_rows, num_cols) array, float32
+    shift, scale : (num_rows,) and (num_cols,) arrays, float32
+    kernel, launch : kernel of ex00d, and how to launch it
+    """
+    out = arrays.full(x, x.shape, np.nan)
+    block = max(SIDE, x.shape[1]), max(SIDE, x.shape[0])
+    launch(kernel, (1,), block, x, shift, scale, out)
+    return out
+
+
+def below_largest(x, *, kernel=_below_largest, launch=arrays.launch):
+    """Each element minus the largest of its 64 neighbours, a thread block for each tile.
+
+    Parameters
+    ----------
+    x : (n,) array, float32
+        n is a multiple of 64.
+    kernel, launch : kernel of ex00f, and how to launch it
+    """
+    out = arrays.full(x, x.shape, np.nan)
+    launch(kernel, (len(x) // TILE,), (TILE,), x, out)
+    return out
+
+
+def rotate(x, y, c, s, *, kernel=_rotate, launch=arrays.launch):
+    """The points (x, y) rotated by angles with cosine c and sine s, 64 by each thread block.
+
+    Parameters
+    ----------
+    x, y, c, s : (n,) arrays, float32
+        n is a multiple of 64.
+    kernel, launch : kernel of ex00h, and how to launch it
+    """
+    out_x, out_y = arrays.full(x, x.shape, np.nan), arrays.full(x, x.shape, np.nan)
+    launch(kernel, (len(x) // POINTS,), (2 * POINTS,), x, y, c, s, out_x, out_y)
+    return out_x, out_y
 
 
 @functools.cache

@@ -4,8 +4,7 @@ nbformat 4.5, no outputs, no execution counts, cell ids made from the cell's tex
 plain python3 kernel. A notebook in this form has readable diffs and no trace of who ran it.
 
 A lesson, a file whose name begins with its number, has one cell more after its first: the set-up
-for Google Colab. Its only source is here; it is written into each lesson, and is folded. Below its
-title stands how long it takes (`minutes`).
+for Google Colab. Its only source is here; it is written into each lesson, and is folded.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ import sys
 from pathlib import Path
 
 import nbformat
-
-from fa_numba.workbook import minutes
 
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 REPOSITORY = "https://github.com/OWNER/fa-numba"  # a placeholder until the project has an address
@@ -51,12 +48,10 @@ if "google.colab" in sys.modules:
 
 
 def canonical(text: str, *, lesson: bool = False) -> str:
-    """The canonical form of a notebook's text; `lesson` has the cell for Colab and its minutes."""
+    """The canonical form of a notebook's text; a lesson has the cell for Colab."""
     notebook = nbformat.reads(text, as_version=4)
     if lesson:
         notebook.cells = _with_colab(notebook.cells)
-        if (found := minutes.of_cells(notebook.cells)) is not None:
-            notebook.cells[0].source = minutes.with_line(notebook.cells[0].source, found)
     seen: dict[str, int] = {}
     cells = []
     for cell in notebook.cells:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import sys
 import types
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -24,8 +23,10 @@ from fa_numba import analysis, simt
 from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
 from fa_numba.kernels.flash_decode import choose_splits, flash_decode, make_combine
 from fa_numba.runtime import arrays
-from fa_numba.workbook import own_first, progress
+from fa_numba.workbook import progress
 from fa_numba.workbook.catalog import Exercise, find_one
+from fa_numba.workbook.lesson_kernels import below_largest, rescale, rotate
+from fa_numba.workbook.passed import load
 from fa_numba.workbook.recorded import say
 
 STREAMS = 32  # heads that a GPU works on at a time
@@ -121,7 +122,7 @@ def mine(name: str, ours: Callable | None = None) -> Mine:
     file = f"exercises/{exercise.stub.name}"
     if progress.is_passed(exercise):
         say(f"{exercise.short}: your kernel, {file}")
-        function = job.make(_module(exercise))
+        function = job.make(load(exercise))
         return Mine(exercise, job, function, yours=True, name=f"your {exercise.short}")
     if job.ours is not None:
         function, our_name = job.ours, job.ours.__name__
@@ -130,16 +131,6 @@ def mine(name: str, ours: Callable | None = None) -> Mine:
         our_name = ours.__name__.removeprefix("make_")
     say(f"{exercise.short}: our {our_name}, until yours passes")
     return Mine(exercise, job, function, yours=False, name=our_name)
-
-
-def _module(exercise: Exercise):
-    """The learner's file, imported anew."""
-    name = f"your_{exercise.short}"
-    spec = importlib.util.spec_from_file_location(name, exercise.stub)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # a dataclass in it looks there
-    spec.loader.exec_module(module)
-    return module
 
 
 def _has_cupy_and_gpu():
@@ -398,16 +389,9 @@ def _unmasked_inputs(row):
 
 
 JOBS = {
-    "ex00d": Job(
-        _first(own_first.rescale, "rescale", ("x", "shift", "scale", "out")), own_first.rescale
-    ),
-    "ex00f": Job(
-        _first(own_first.below_largest, "below_largest", ("x", "out")), own_first.below_largest
-    ),
-    "ex00h": Job(
-        _first(own_first.rotate, "kernel", ("x", "y", "c", "s", "out_x", "out_y")),
-        own_first.rotate,
-    ),
+    "ex00d": Job(_first(rescale, "rescale", ("x", "shift", "scale", "out")), rescale),
+    "ex00f": Job(_first(below_largest, "below_largest", ("x", "out")), below_largest),
+    "ex00h": Job(_first(rotate, "kernel", ("x", "y", "c", "s", "out_x", "out_y")), rotate),
     "ex02d": Job(_rows("safe_softmax_kernel"), fa_numba.safe_softmax, _rows_inputs),
     "ex03c": Job(_rows("online_softmax_kernel"), fa_numba.online_softmax, _rows_inputs),
     "ex05b": Job(_tiled_matmul),

@@ -68,18 +68,14 @@ def paged(k, v, *, seed=0):
     -------
     k_cache, v_cache, block_table, seq_lens
     """
-    batch, seqlen, num_kv_heads, head_dim = k.shape
-    max_pages = -(-seqlen // PAGE_SIZE)
-    num_pages = batch * max_pages + 2
-    pages = np.random.default_rng(seed).permutation(num_pages)[: batch * max_pages]
-    block_table = pages.reshape(batch, max_pages).astype(np.int32)
-    caches = []
-    for x in (k, v):
-        cache = np.full((num_pages, PAGE_SIZE, num_kv_heads, head_dim), np.nan, np.float32)
-        for b, t in np.ndindex(batch, seqlen):
-            cache[block_table[b, t // PAGE_SIZE], t % PAGE_SIZE] = x[b, t]
-        caches.append(cache)
-    return *caches, block_table, np.full(batch, seqlen, np.int32)
+    (num_tokens, *shape), (pages, rest) = k[0].shape, divmod(k.shape[1], PAGE_SIZE)
+    pages += bool(rest)
+    block_table = np.random.default_rng(seed).permutation(pages + 2)[:pages].astype(np.int32)
+    t = np.arange(num_tokens)
+    caches = np.full((2, pages + 2, PAGE_SIZE, *shape), np.nan, np.float32)
+    for cache, x in zip(caches, (k, v), strict=True):
+        cache[block_table[t // PAGE_SIZE], t % PAGE_SIZE] = x[0]
+    return *caches, block_table[None], np.array([num_tokens], np.int32)
 
 
 def inputs(text):
