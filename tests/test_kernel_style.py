@@ -100,6 +100,18 @@ def test_no_kernel_is_too_long(path):
             assert len(lines) <= MAX_KERNEL_LINES, f"{node.name}: {len(lines)} lines of code"
 
 
+def test_more_than_eight_arguments_are_explained():
+    """Functions of a module, not kernels and their factories, whose docstrings say it otherwise."""
+    said = re.compile(r"^ *Parameters$|^As `\w+`|the same arguments as", re.MULTILINE)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        scopes = [tree, *(x for x in tree.body if isinstance(x, ast.ClassDef))]
+        for node in (x for scope in scopes for x in scope.body if isinstance(x, ast.FunctionDef)):
+            arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+            if len(arguments) > 8 and not node.name.startswith(("make_", "__init__")):
+                assert said.search(ast.get_docstring(node) or ""), f"{path}: {node.name}"
+
+
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_prose_is_plain(path):
     """No idiom for which there is a plain word."""
