@@ -7,9 +7,13 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from fa_numba import simt
+from fa_numba import analysis, simt
 from fa_numba.analysis import devices
 from fa_numba.analysis.devices import DEVICES, KIB, Device, device
+from fa_numba.dispatch import measured
+from fa_numba.runtime import arrays
+from fa_numba.simt import devices as engine_devices
+from fa_numba.simt.devices import CHIPS, GPUS
 
 NAMES = [
     "T4", "V100", "A10", "L4", "RTX 3090", "RTX 4090", "RTX 5090", "A100-40GB", "A100-80GB",
@@ -152,6 +156,30 @@ def test_another_gpu_is_asked_and_its_peaks_are_unknown():
     with pytest.raises(ValueError, match="no float32 peak is known for NVIDIA A40"):
         gpu.peak("float32")
     assert devices._from_driver(fake_gpu("Thor", (11, 0)), 99).l1_bytes is None
+
+
+def test_a_gpu_is_added_by_one_row(monkeypatch):
+    """All that the analysis, the engine and the choice of kernels ask of a GPU is in its row."""
+    b200 = GPUS[-1]
+    row = b200._replace(name="X1", compute_capability=(10, 3), num_sms=9, gb_per_s=1000, float32=5)
+    monkeypatch.setattr(engine_devices, "GPUS", (*GPUS, row))
+    monkeypatch.setitem(CHIPS, row.name, row)
+    gpu = devices.of_row(row)
+    assert "16 thread blocks per SM of the X1" in str(analysis.occupancy(128, 32, device=gpu))
+    assert analysis.Roofline(gpu).ridge == 5
+    with simt.options(device="X1"):
+        assert arrays.num_sms(np.ones(1)) == 9
+    assert measured.tf32_pays_off((10, 3)) and measured.tf32_pays_off((10, 4))
+    row = row._replace(tf32=15)
+    monkeypatch.setattr(engine_devices, "GPUS", (*GPUS, row))
+    assert not measured.tf32_pays_off((10, 3)) and measured.tf32_pays_off((10, 0))
+
+
+def test_the_tables_of_devices_are_that_of_gpus():
+    assert DEVICES == {row.name: devices.of_row(row) for row in GPUS}
+    assert set(CHIPS.values()) < set(GPUS) and set(GPUS) - set(CHIPS.values()) == {
+        row for row in GPUS if row.name == "A100-40GB"
+    }
 
 
 @pytest.mark.gpu

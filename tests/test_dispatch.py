@@ -30,7 +30,7 @@ from fa_numba.dispatch import attention, measured
 from fa_numba.dispatch.candidates import Candidate
 from fa_numba.dispatch.job import JOBS
 from fa_numba.runtime import arrays, launching
-from fa_numba.simt.devices import KIB, SHARED_BYTES_PER_BLOCK
+from fa_numba.simt.devices import KIB, alike
 
 TABLES = json.loads(measured.TABLE.read_text())
 CANDIDATES = {name: job.candidates for name, job in JOBS.items()}
@@ -232,8 +232,8 @@ def gpu(monkeypatch):
     """Makes a GPU of a compute capability the one that kernels run on; arrays are fake CuPy's."""
 
     def make(capability):
-        unlisted = (227 if capability[0] == 10 else 99) * KIB
-        block = SHARED_BYTES_PER_BLOCK.get(capability, unlisted)
+        listed = alike(capability)
+        block = listed.shared_bytes_per_block if listed else 99 * KIB
         monkeypatch.setattr(arrays, "gpu_available", lambda: True)
         monkeypatch.setattr(arrays, "compute_capability", lambda x: capability)
         monkeypatch.setattr(arrays, "shared_bytes_per_block", lambda x: block)
@@ -252,12 +252,13 @@ def aligned(*shape, dtype=np.float32):
 
 
 CAPABILITIES = {card.compute_capability: card for card in DEVICES.values()}
+TF32_PAYS_OFF = ((8, 0), (9, 0), (10, 0), (10, 3))
 
 
 @pytest.mark.parametrize("card", DEVICES.values(), ids=lambda card: card.name)
 def test_tf32_pays_off_where_it_is_more_than_three_times_as_fast(card):
     ratio = (card.tf32_tensor or 0) / card.float32
-    assert (card.compute_capability in measured.TF32_PAYS_OFF) == (ratio > 3)
+    assert measured.tf32_pays_off(card.compute_capability) == (ratio > 3)
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -272,7 +273,8 @@ def test_float32_by_3xtf32_only_where_that_pays_off(gpu, capability, backward):
         job, given = "flash_attn_grad", gradient_arguments(x, x)
     choice = fa_numba.which(job, *given)
     name = "flash_attn_bwd_" if backward else "flash_attn_"
-    if capability in measured.TF32_PAYS_OFF:
+    assert measured.tf32_pays_off(capability) == (capability in TF32_PAYS_OFF)
+    if capability in TF32_PAYS_OFF:
         assert choice.kernel == f"{name}tf32x3"
     else:
         assert choice.kernel == f"{name}registers"

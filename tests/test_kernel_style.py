@@ -110,6 +110,21 @@ def test_no_kernel_is_too_long():
     assert not found, "\n".join(found)
 
 
+def test_more_than_eight_arguments_are_explained():
+    """Functions of a module, not kernels and their factories, whose docstrings say it otherwise."""
+    said = re.compile(r"^ *Parameters$|^As `\w+`|the same arguments as", re.MULTILINE)
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        scopes = [tree, *(x for x in tree.body if isinstance(x, ast.ClassDef))]
+        for node in (x for scope in scopes for x in scope.body if isinstance(x, ast.FunctionDef)):
+            arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+            if len(arguments) > 8 and not node.name.startswith(("make_", "__init__")):
+                if not said.search(ast.get_docstring(node) or ""):
+                    found.append(f"{path}: {node.name}")
+    assert not found, "\n".join(found)
+
+
 def test_prose_is_plain():
     """No idiom for which there is a plain word."""
     prose = [(name_of(path), *found) for path in FILES for found in prose_of(path)]

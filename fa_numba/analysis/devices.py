@@ -1,8 +1,4 @@
-"""Memory, limits and peaks of GPUs: a table of twelve, and the GPU in this machine.
-
-Two tables make a `Device`: `_LIMITS` by compute capability, and `_PRODUCTS` by card. Peaks are for
-dense operands at the boost clock; no kernel reaches them.
-"""
+"""Memory, limits and peaks of GPUs: those of the table in `simt.devices`, and this machine's."""
 
 import dataclasses
 import re
@@ -12,7 +8,7 @@ import numpy as np
 from numba import cuda
 
 from fa_numba import simt
-from fa_numba.simt.devices import CHIPS, DEFAULT, KIB, SHARED_BYTES_PER_BLOCK, STATIC_SHARED_BYTES
+from fa_numba.simt.devices import DEFAULT, GPUS, KIB, STATIC_SHARED_BYTES
 
 GB = 10**9
 
@@ -124,95 +120,45 @@ class Device:
         return peaks[key]
 
 
-# By compute capability: KiB per SM of L1 with shared memory, and of shared memory; threads and
-# thread blocks per SM. CUDA programming guide, compute capabilities.
-_LIMITS = {
-    (7, 0): (128, 96, 2048, 32),
-    (7, 5): (96, 64, 1024, 16),
-    (8, 0): (192, 164, 2048, 32),
-    (8, 6): (128, 100, 1536, 16),
-    (8, 9): (128, 100, 1536, 24),
-    (9, 0): (256, 228, 2048, 32),
-    (10, 0): (256, 228, 2048, 32),
-    (12, 0): (128, 100, 1536, 24),
-}
+def of_row(row):
+    """Return the `Device` of a row of the table.
 
-# Name, boost GHz; memory, GB, GB/s; L2 KiB; TFLOP/s in float32, and of the tensor cores in TF32,
-# float16, bfloat16, float8; source. Compute capability and SMs are in `simt.devices`.
-# fmt: off
-_PRODUCTS = [
-    ("T4", 1.59, "GDDR6", 16, 320, 4096, 8.1, None, 65, None, None,
-     "T4 data sheet; clock, bus (320 GB/s; the sheet's 300 is rounded) and L2 as drivers report"),
-    ("V100", 1.53, "HBM2", 16, 900, 6144, 15.7, None, 125, None, None,
-     "V100 white paper, SXM2 card; also made with 32 GB"),
-    ("A10", 1.695, "GDDR6", 24, 600, 6144, 31.2, 62.5, 125, 125, None,
-     "A10 data sheet; clock and L2 as drivers report; unverified: that 125 holds for float32 sums"
-     " (it does on the A40, the same chip), TF32 as half of it (as on the A40)"),
-    ("L4", 2.04, "GDDR6", 24, 300, 49152, 30.3, 60, 121, 121, 242.5,
-     "L4 data sheet, tensor figures halved (sparse); at 72 W it comes nowhere near them"),
-    ("RTX 3090", 1.695, "GDDR6X", 24, 936, 6144, 35.6, 35.6, 71, 71, None,
-     "GA102 white paper, appendix A"),
-    ("RTX 4090", 2.52, "GDDR6X", 24, 1008, 73728, 82.6, 82.6, 165.2, 165.2, 330.3,
-     "Ada white paper 2.1, appendix A; float8 with float32 sums as corrected there"),
-    ("RTX 5090", 2.407, "GDDR7", 32, 1792, 98304, 104.8, 104.8, 209.5, 209.5, 419,
-     "RTX Blackwell white paper; unverified: the tensor figures for float32 sums, half of those"
-     " for float16 sums as on every GeForce card"),
-    ("A100-40GB", 1.41, "HBM2", 40, 1555, 40960, 19.5, 156, 312, 312, None,
-     "A100 white paper"),
-    ("A100-80GB", 1.41, "HBM2e", 80, 2039, 40960, 19.5, 156, 312, 312, None,
-     "A100 80GB data sheet, SXM card"),
-    ("H100", 1.98, "HBM3", 80, 3352, 51200, 66.9, 494.7, 989.4, 989.4, 1978.9,
-     "H100 white paper and data sheet, SXM card; tensor peaks are at 1.83 GHz"),
-    ("H200", 1.98, "HBM3e", 141, 4800, 61440, 66.9, 494.7, 989.4, 989.4, 1978.9,
-     "H200 data sheet, SXM card; L2 as its driver reports"),
-    ("B200", 1.98, "HBM3e", 180, 7700, 129536, 75, 1100, 2250, 2250, 4500,
-     "HGX B200 data sheet, tensor figures halved (sparse); SMs and L2 as drivers report;"
-     " unverified: the clock, from 75 TFLOP/s"),
-]
-# fmt: on
+    Parameters
+    ----------
+    row : simt.devices.Chip
 
-
-def _from_tables(product):
-    name, ghz, memory, gb, gb_per_s, l2_kib, *tflops, source = product
-    cc, num_sms = CHIPS[re.sub("-[0-9]+GB", "", name)]  # one chip, two sizes of memory
-    float32, tf32, float16, bfloat16, float8 = (peak and peak * 1e12 for peak in tflops)
-    l1, per_sm, threads, blocks = _LIMITS[cc]
+    Returns
+    -------
+    Device
+    """
+    types = "float32", "tf32", "float16", "bfloat16", "float8"
+    peaks = [getattr(row, name) for name in types]
+    float32, tf32, float16, bfloat16, float8 = (peak and peak * 1e12 for peak in peaks)
     return Device(
-        name=name,
-        compute_capability=cc,
-        num_sms=num_sms,
-        clock=ghz * GB,
-        memory=memory,
-        memory_bytes=gb * GB,
-        memory_bandwidth=gb_per_s * GB,
-        l2_bytes=l2_kib * KIB,
-        l1_bytes=l1 * KIB,
-        shared_bytes_per_sm=per_sm * KIB,
-        shared_bytes_per_block=SHARED_BYTES_PER_BLOCK[cc],
-        shared_bytes_reserved=KIB if cc >= (8, 0) else 0,
-        threads_per_sm=threads,
-        blocks_per_sm=blocks,
+        name=row.name,
+        compute_capability=row.compute_capability,
+        num_sms=row.num_sms,
+        clock=row.ghz * GB,
+        memory=row.memory,
+        memory_bytes=row.gb * GB,
+        memory_bandwidth=row.gb_per_s * GB,
+        l2_bytes=row.l2_kib * KIB,
+        l1_bytes=row.l1_kib * KIB,
+        shared_bytes_per_sm=row.shared_kib * KIB,
+        shared_bytes_per_block=row.shared_bytes_per_block,
+        shared_bytes_reserved=row.shared_bytes_reserved,
+        threads_per_sm=row.threads,
+        blocks_per_sm=row.blocks,
         float32=float32,
         tf32_tensor=tf32,
         float16_tensor=float16,
         bfloat16_tensor=bfloat16,
         float8_tensor=float8,
-        source=source,
+        source=row.source,
     )
 
 
-DEVICES = {product[0]: _from_tables(product) for product in _PRODUCTS}
-
-# Drivers' and shops' names for the same cards.
-_ALSO = {
-    "V100-SXM2-16GB": "V100",
-    "V100-SXM2-32GB": "V100",
-    "A100-SXM4-40GB": "A100-40GB",
-    "A100-PCIE-40GB": "A100-40GB",
-    "A100-SXM4-80GB": "A100-80GB",
-    "H100 80GB HBM3": "H100",
-    "H100 SXM": "H100",
-}
+DEVICES = {row.name: of_row(row) for row in GPUS}
 
 
 def _plain(name):
@@ -220,8 +166,7 @@ def _plain(name):
     return re.sub("nvidia|tesla|geforce|[^a-z0-9]", "", name.lower())
 
 
-_BY_NAME = {_plain(name): row for name, row in DEVICES.items()}
-_BY_NAME |= {_plain(name): DEVICES[same] for name, same in _ALSO.items()}
+_BY_NAME = {_plain(name): DEVICES[row.name] for row in GPUS for name in (row.name, *row.also)}
 
 
 def device(name=None):
@@ -276,12 +221,13 @@ def _from_driver(gpu, memory_bytes):
     if known:
         source = f"this machine's driver; {known.source}"
         return dataclasses.replace(known, **asked, source=source)
-    limits = _LIMITS.get(asked["compute_capability"])
+    same = (row for row in GPUS if row.compute_capability == asked["compute_capability"])
+    row = next(same, None)
     unknown = ("memory", "memory_bandwidth", "float32", "tf32_tensor", "float16_tensor",
                "bfloat16_tensor", "float8_tensor")  # fmt: skip
     return Device(
         **asked,
-        l1_bytes=limits[0] * KIB if limits else None,
+        l1_bytes=row.l1_kib * KIB if row else None,
         **dict.fromkeys(unknown),
         source="this machine's driver",
     )

@@ -1,8 +1,9 @@
-"""The arguments of every public function are checked here and nowhere else.
+"""The arguments of every function that runs kernels, and of caches, models and servers.
 
-Each message names the argument, says what it must be, and what it got. A check of an option returns
-the option in the form that launchers need. Checks of arrays take arrays, or the `Facts` of arrays
-that a launcher or another check has read (fa_numba.runtime.arrays).
+`analysis`, `simt` and `workbook` check their own. Each message names the argument, says what it
+must be, and what it got. A check of an option returns the option in the form that launchers need.
+Checks of arrays take arrays, or the `Facts` of arrays that a launcher or another check has read
+(fa_numba.runtime.arrays).
 
 values          flags, numbers, sizes, masks
 attention       arrays of attention, forward, backward, decoding and linear, and of softmax
@@ -73,7 +74,6 @@ from fa_numba.checks.hardware import (
     check_gradient_strides,
     check_no_dropout,
     check_shared_bytes,
-    check_splits_pay,
     check_strides,
     check_tensor_core,
     check_tensor_core_float32,
@@ -201,7 +201,6 @@ __all__ = [
     "check_shared_bytes",
     "check_softcap",
     "check_softmax_scale",
-    "check_splits_pay",
     "check_state",
     "check_states",
     "check_step_sizes",

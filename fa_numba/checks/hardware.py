@@ -9,7 +9,7 @@ from fa_numba.checks.requirements import MAX_HEAD_DIM, require_one_library
 from fa_numba.checks.values import integer
 from fa_numba.runtime import arrays
 from fa_numba.runtime.arrays import facts
-from fa_numba.tiling import register_tiling, split_tiling
+from fa_numba.tiling import register_tiling
 from fa_numba.tiling.block_sizes import (
     MAX_THREADS,
     STATIC_SHARED_BYTES,
@@ -55,32 +55,6 @@ class TensorCores:
         limits = {"supported": self.supported, "max_head_dim": self.max_head_dim}
         check(q, k, v, name=self.name, **limits)
         check_aligned(q=q, k=k, v=v)
-
-
-def check_splits_pay(problem, few_rows, least_gain, num_sms):
-    """Raise unless flash_attn_split is far faster than flash_attn_persistent.
-
-    Parameters
-    ----------
-    problem : SplitProblem
-    few_rows : int
-        With at most so many queries for a head of K and V, its query heads counted, decoders are
-        faster.
-    least_gain : float
-        Least quotient of the predicted times.
-    num_sms : int
-    """
-    num_rows = problem.seqlen_q * problem.group_size
-    if num_rows <= few_rows:
-        raise RefusedValueError(
-            f"splits the keys, for more than {few_rows} queries of a group of heads, got {num_rows}"
-        )
-    gain = split_tiling.gain_of_splitting(problem, num_sms)
-    if gain < least_gain:
-        raise RefusedValueError(
-            f"is taken where it is {least_gain} times as fast, got {gain:.2f} by the model of "
-            "tiling.split_tiling"
-        )
 
 
 def check_tensor_core(
@@ -169,7 +143,11 @@ def check_varlen_tensor_core(
 ):
     """Raise unless the kernel `name` can run on these packed sequences and their GPU.
 
-    `instead` computes the same on any GPU, for messages.
+    Parameters
+    ----------
+    q, k, v, cu_seqlens_q, cu_seqlens_k : arrays
+    name, supported, max_head_dim, instead
+        As for `check_tensor_core`.
     """
     q, k, v, cu_seqlens_q, cu_seqlens_k = map(facts, (q, k, v, cu_seqlens_q, cu_seqlens_k))
     require_one_library(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
@@ -196,7 +174,16 @@ def check_decode_tensor_core(q, k_cache, v_cache, *, name, supported):
 
 
 def check_bwd_tensor_core(dout, q, k, v, out, lse, *, name, supported, max_head_dim):
-    """Raise unless the 16-bit kernel `name` can run backward on these arrays and their GPU."""
+    """Raise unless the 16-bit kernel `name` can run backward on these arrays and their GPU.
+
+    Parameters
+    ----------
+    dout, q, k, v, out, lse : arrays
+    name : str
+        Name of the function, for messages.
+    supported : AMPERE or HOPPER
+    max_head_dim : int
+    """
     dout, q, k, v, out, lse = map(facts, (dout, q, k, v, out, lse))
     limits = {"supported": supported, "max_head_dim": max_head_dim}
     check_tensor_core(q, k, v, name=name, **limits, instead="flash_attn_bwd")
@@ -226,7 +213,7 @@ def check_bwd_tensor_core_wide(dout, q, k, v, out, lse, *, name, supported, max_
 def check_varlen_bwd_tensor_core(
     dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, *, name, supported, max_head_dim
 ):
-    """Raise unless the 16-bit kernel `name` can run backward on this packed batch and its GPU."""
+    """As `check_bwd_tensor_core`, for a packed batch."""
     dout, q, k, v, out, lse = map(facts, (dout, q, k, v, out, lse))
     starts = cu_seqlens_q, cu_seqlens_k
     limits = {"supported": supported, "max_head_dim": max_head_dim}
@@ -245,7 +232,7 @@ def check_bwd_tensor_core_padded(dout, q, k, v, out, lse, *, name, supported, ma
 
 
 def check_bwd_tensor_core_float32(dout, q, k, v, out, lse, *, name, supported, max_head_dim):
-    """Raise unless the float32 kernel `name` can run backward on these arrays and their GPU.
+    """As `check_bwd_tensor_core`, for a kernel in float32.
 
     Nothing is required of the rows of `out`, which are read one number at a time.
     """

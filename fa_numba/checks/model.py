@@ -124,7 +124,13 @@ def check_recipe(
     seed,
     float16,
 ) -> None:
-    """Raise unless a model can be trained with these options."""
+    """Raise unless a model can be trained with these options.
+
+    Parameters
+    ----------
+    steps, batch, learning_rate, warm_up, last_rate, beta1, beta2, weight_decay, clip, seed, float16
+        As for `language_model.train.train`.
+    """
     integer("steps", steps, at_least=1)
     integer("batch", batch, at_least=1)
     integer("warm_up", warm_up, at_least=0)

@@ -24,6 +24,7 @@ WITH_GRADIENTS = (
     "call flash_attn_func, flash_attn_varlen_func or scaled_dot_product_attention of "
     "fa_numba.torch, or "
 )
+AUTOCAST = "; torch.autocast casts to bfloat16 unless it is given another dtype"
 TO_LIBRARY = {
     "cupy": "cupy.asarray(x)",
     "torch": 'torch.as_tensor(x, device="cuda")',
@@ -82,7 +83,10 @@ def _not_an_array(name, x):
 
 
 def require_one_dtype(**named):
-    """Raise unless all arguments have one dtype, one that kernels load and store."""
+    """Raise unless all arguments have one dtype, one that kernels load and store.
+
+    Of an argument, `Facts` or not, only `dtype` and `library` are read.
+    """
     for name, x in named.items():
         if x.dtype not in FLOATS:
             raise TypeError(
@@ -92,7 +96,7 @@ def require_one_dtype(**named):
         if x.dtype == "bfloat16" and not arrays.knows_bfloat16():
             raise ImportError(
                 f"{name} is bfloat16, for which Numba needs the package ml_dtypes: "
-                "pip install ml_dtypes"
+                f"pip install ml_dtypes{AUTOCAST if x.library == 'torch' else ''}"
             )
     if len({x.dtype for x in named.values()}) > 1:
         got = ", ".join(f"{name}: {x.dtype}" for name, x in named.items())

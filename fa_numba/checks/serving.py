@@ -12,7 +12,13 @@ MAX_STOPS = 4
 def check_answer_options(
     max_tokens, temperature, top_k, top_p, n, beams, stop, seed, logprobs, client
 ) -> None:
-    """Raise unless these say how to answer a request."""
+    """Raise unless these say how to answer a request.
+
+    Parameters
+    ----------
+    max_tokens, temperature, top_k, top_p, n, beams, stop, seed, logprobs, client
+        As for `language_model.server.Options`.
+    """
     integer("max_tokens", max_tokens, at_least=0)
     _between("temperature", temperature, 0, 2)
     if integer("top_k", top_k, at_least=1) > MAX_TOP_K:

@@ -7,15 +7,20 @@ only file of the room that imports PyTorch; `fa_numba.checks` does not import it
 import importlib.util
 import inspect
 import numbers
+from typing import NamedTuple
 
 import torch
 
 from fa_numba.checks import argument_names
-from fa_numba.checks.requirements import MAX_GRID, MAX_HEAD_DIM
+from fa_numba.checks.requirements import (
+    MAX_GRID,
+    MAX_HEAD_DIM,
+    require_dtype,
+    require_one_dtype,
+)
 from fa_numba.checks.values import check_flag, check_window_size, integer
 
 DEVICES = ("cpu", "cuda")
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 NUM_AXES = {"q": 4, "k_cache": 4, "v_cache": 4, "k": 4, "v": 4}
 NUM_AXES |= {"cache_seqlens": 1, "block_table": 2}
 INDICES = ("cache_seqlens", "block_table")
@@ -25,7 +30,9 @@ OTHER_MASKS = (
     "causal, window_size, softcap, alibi_slopes"
 )
 NO_ROTARY = "rotate q and k before the call"
-HAS_BFLOAT16 = importlib.util.find_spec("ml_dtypes") is not None
+KNOWN_FLOATS = {torch.float32, torch.float16}
+if importlib.util.find_spec("ml_dtypes") is not None:
+    KNOWN_FLOATS.add(torch.bfloat16)
 LARGEST_FLOAT32, SMALLEST_FLOAT32 = torch.finfo(torch.float32).max, 2.0**-149
 
 
@@ -64,26 +71,29 @@ def check_tensors(**named):
         raise ValueError(f"{', '.join(named)} must be on one device, got {got}")
 
 
+class _Dtype(NamedTuple):
+    """A tensor's dtype by its name in NumPy, for `fa_numba.checks.requirements`."""
+
+    dtype: str
+    library: str = "torch"
+
+
+def _dtype_of(x):
+    return _Dtype(str(x.dtype).removeprefix("torch."))
+
+
 def check_floats(**named):
     """Raise unless all tensors have one dtype, one that kernels take."""
-    for name, x in named.items():
-        if x.dtype not in FLOATS:
-            raise TypeError(f"{name} must be float32, float16 or bfloat16, got {x.dtype}")
-        if x.dtype == torch.bfloat16 and not HAS_BFLOAT16:
-            raise ImportError(
-                f"{name} is bfloat16, for which NumPy needs the package ml_dtypes: pip install "
-                "ml_dtypes; torch.autocast casts to bfloat16 unless it is given another dtype"
-            )
-    if len({x.dtype for x in named.values()}) > 1:
-        got = ", ".join([f"{name}: {x.dtype}" for name, x in named.items()])
-        raise TypeError(f"{', '.join(named)} must be of one dtype, got {got}")
+    dtypes = {x.dtype for x in named.values()}
+    if len(dtypes) > 1 or not dtypes <= KNOWN_FLOATS:
+        require_one_dtype(**{name: _dtype_of(x) for name, x in named.items()})
 
 
 def check_int32(**named):
     """Raise unless all tensors are int32."""
     for name, x in named.items():
         if x.dtype != torch.int32:
-            raise TypeError(f"{name} must be int32, got {x.dtype}: {name}.int()")
+            require_dtype(name, _dtype_of(x), "int32")
 
 
 def check_flags(**named):
@@ -245,7 +255,7 @@ def check_slopes(alibi_slopes, q):
         )
     alibi_slopes = alibi_slopes.reshape(num_heads)
     if alibi_slopes.dtype != torch.float32:
-        raise TypeError(f"alibi_slopes must be float32, got {alibi_slopes.dtype}")
+        require_dtype("alibi_slopes", _dtype_of(alibi_slopes), "float32")
     if alibi_slopes.requires_grad and torch.is_grad_enabled():
         raise ValueError(
             "alibi_slopes must not require a gradient: fa_numba computes none; pass "
@@ -320,10 +330,8 @@ def check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table):
             )
         if x.ndim != NUM_AXES[name]:
             raise ValueError(f"{name} must have {NUM_AXES[name]} axes, got {tuple(x.shape)}")
-        if name in INDICES and x.dtype != torch.int32:
-            raise TypeError(f"{name} must be int32, got {x.dtype}: {name}.int()")
-        if name not in INDICES and x.dtype != q.dtype:
-            raise TypeError(f"{name} must have the dtype of q, {q.dtype}, got {x.dtype}")
+    check_int32(**{name: x for name, x in named.items() if name in INDICES})
+    check_floats(**{name: x for name, x in named.items() if name not in INDICES})
     if v_cache.shape != k_cache.shape:
         raise ValueError(
             f"v_cache must have the shape of k_cache, {tuple(k_cache.shape)}, "

@@ -297,7 +297,15 @@ def paged_attn_decode(
 def _forward_plan(
     q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed, num_threads
 ):
-    """Arguments of `_forward` that are no arrays: tiles, options, drops."""
+    """Arguments of `_forward` that are no arrays: tiles, options, drops.
+
+    Parameters
+    ----------
+    q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed
+        As for `flash_attn`.
+    num_threads : int
+        To divide the work for.
+    """
     checks.check_qkv(q, k, v)
     options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
     drops = dropout.options(dropout_p, seed)
@@ -310,7 +318,16 @@ def _backward_plan(
     dout, q, k, v, out, lse, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p,
     seed, deterministic, num_threads,
 ):  # fmt: skip
-    """Arguments of `_backward` that are no arrays: key_parts, options, drops."""
+    """Arguments of `_backward` that are no arrays: key_parts, options, drops.
+
+    Parameters
+    ----------
+    dout, q, k, v, out, lse, causal, window_size, softcap, alibi_slopes, softmax_scale
+        As for `flash_attn_grad`, and dropout_p, seed and deterministic too.
+    dropout_p, seed, deterministic
+    num_threads : int
+        To divide the work for.
+    """
     checks.check_bwd(dout, q, k, v, out, lse)
     options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
     drops = dropout.options(dropout_p, seed)
@@ -393,6 +410,19 @@ def _tiles(sequences, num_heads, num_threads):
 
 
 def _forward(q, k, v, lse, alibi_slopes, tiles, options, drops=dropout.NO_DROPOUT, pages=NO_PAGES):
+    """Allocate out, run the tasks, and return out and lse.
+
+    Parameters
+    ----------
+    q, k, v, alibi_slopes : arrays
+        With four axes; the slopes may be None.
+    lse : float32 array of shape (batch, num_heads, seqlen_q)
+        Receives the result.
+    tiles, options, drops : Tiles, tuple, tuple
+        As from `_forward_plan`.
+    pages : (int32 array, int)
+        Table and page_size of a paged cache.
+    """
     _, _, num_heads, head_dim = q.shape
     sequences, max_queries, block_m, tasks_before = tiles
     options = *options, _slopes(alibi_slopes)
@@ -500,6 +530,15 @@ def _key_parts(sequences, num_heads, head_dim, num_kv_heads, num_threads):
 
 
 def _backward(dout, q, k, v, out, lse, alibi_slopes, key_parts, options, drops=dropout.NO_DROPOUT):
+    """Allocate dq, dk and dv, run the tasks, and return them.
+
+    Parameters
+    ----------
+    dout, q, k, v, out, lse, alibi_slopes : arrays
+        With four axes, lse with three; the slopes may be None.
+    key_parts, options, drops : KeyParts, tuple, tuple
+        As from `_backward_plan`.
+    """
     _, _, num_heads, head_dim = q.shape
     num_kv_heads, kind = k.shape[2], kind_of(q.dtype)
     sequences, keys_before, pairs, num_parts, size, workspace = key_parts

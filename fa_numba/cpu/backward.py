@@ -58,9 +58,18 @@ LARGEST = np.float32(127)  # of a lse that is not that of the scores
 
 @njit
 def begin(w, base, q, dout, out, num_queries, kind, head_dim, lse, lse_start):
-    """What a tile of queries brings: Q, dO, Qᵀ, dOᵀ, lse and δ; and dQ = 0.
+    """Load a tile of queries: Q, dO, Qᵀ, dOᵀ, lse and δ; and set dQ to 0.
 
-    q, dout and out are (address, row_bytes).
+    Parameters
+    ----------
+    w, base : float32 array, int
+        A thread's workspace, and where it begins.
+    q, dout, out : (address, row_bytes)
+        Of the tile's first query.
+    num_queries, kind, head_dim : int
+        Rows of the tile; dtype and numbers of a row.
+    lse, lse_start : flat float32 array, int
+        lse of the first query, and of those after it.
     """
     width = tiles.round_up(head_dim, WIDTH)
     for m in range(0, num_queries, WIDTH):
@@ -133,7 +142,24 @@ def add_query_gradients(w, k, dst, dq, rows, head_dim):
 def add_key_gradients(
     w, base, st, other, sums, start, row, first, last, num_keys, head_dim, ahead, left, right
 ):  # fmt: skip
-    """dV += Pᵀ dO, or dK += dSᵀ Q: `st` is PT or DST, `other` DO or Q; panels `first` to `last`."""
+    """dV += Pᵀ dO, or dK += dSᵀ Q.
+
+    Parameters
+    ----------
+    w, base : float32 array, int
+        A thread's workspace, and where it begins.
+    st, other : int
+        PT and DO, or DST and Q.
+    sums, start, row : flat float32 array, int, int
+        dV or dK: where the tile's first key is, and the numbers from one key to the next.
+    first, last : int
+        Panels of queries that see the tile.
+    num_keys, head_dim : int
+    ahead : int
+        Position of the tile's first key, less that of the first query.
+    left, right : int
+        Keys that a query sees before and after its position.
+    """
     for d in range(0, head_dim, WIDTH):
         for n in range(0, num_keys, ROWS):
             # Panels in which some query sees some key of the group.
@@ -257,7 +283,19 @@ def add_parts(
     counter, num_tasks, workspace, sums, x, kind, sequences, keys_before, num_parts, num_kv_heads,
     head_dim,
 ):  # fmt: skip
-    """Add the parts of dk or dv, and round them to its dtype; a task is a head of a sequence."""
+    """Add the parts of dk or dv, and round them to its dtype; a task is a head of a sequence.
+
+    Parameters
+    ----------
+    counter, num_tasks, workspace : int64 array of shape (1,), int, float32 array
+        As for `forward.forward`.
+    sums : flat float32 array
+        The parts, as `backward` leaves them.
+    x : (address, batch_bytes, row_bytes, head_bytes)
+        dk or dv.
+    kind, sequences, keys_before, num_parts, num_kv_heads, head_dim
+        As for `backward`.
+    """
     width = tiles.round_up(head_dim, WIDTH)
     while True:
         task = fetch_add(counter, 1)

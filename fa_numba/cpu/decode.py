@@ -88,7 +88,18 @@ LEAST = np.float32(-3.4028235e38)  # below is −∞ alone
 def begin(w, base, first, q, rows, group, kind, head_dim, width):
     """Q of a task, and m, l and O of no key at all.
 
-    q is (address, bytes from one query to the next, bytes from one head to the next).
+    Parameters
+    ----------
+    w, base : float32 array, int
+        A thread's workspace, and where it begins.
+    first, rows : int
+        The rows of a key head in the workspace: the first, and how many.
+    q : (address, row_bytes, head_bytes)
+        Of the first query and head.
+    group : int
+        Query heads that share the key head.
+    kind, head_dim, width : int
+        Dtype of q; numbers in its rows, and in the workspace's.
     """
     address, row_bytes, head_bytes = q
     for r in range(0, rows, group):
@@ -265,6 +276,23 @@ def scores_in_place(
     """S of all rows and keys n to n + num_keys − 1, from where K lies.
 
     Up to the next multiple of LANES, S is that of other keys.
+
+    Parameters
+    ----------
+    w, base : float32 array, int
+        A thread's workspace, and where it begins.
+    x : (address, batch_bytes, row_bytes, head_bytes)
+        K; of a paged cache the bytes of a page, a token and a head.
+    b, head : int
+        The sequence, and the first key head.
+    n, num_keys, stop : int
+        The first key, how many, and the end of all keys of the task: pages before it are fetched.
+    first : int
+        The sequence's first key among the rows of x.
+    table, page_size : int32 array of shape (batch, max_pages), int
+        As for `forward.forward`.
+    kind, heads, rows, width, step : int
+        Dtype of x; key heads; rows of each, and numbers in a row; distance of two heads' rows.
     """
     q, sums = base + Q, base + K
     # An odd number of cache lines, so that the LANES sums of a row lie in different sets of L1.
@@ -292,7 +320,17 @@ def add_in_place(
     w, base, x, b, head, n, num_keys, stop, first, table, page_size, kind, heads, rows, width,
     step, p,
 ):  # fmt: skip
-    """O += P V of all rows, from where V lies; row 0 of P begins at p."""
+    """O += P V of all rows, from where V lies.
+
+    Parameters
+    ----------
+    w, base, b, head, n, num_keys, stop, first, table, page_size, kind, heads, rows, width, step
+        As for `scores_in_place`.
+    x : (address, batch_bytes, row_bytes, head_bytes)
+        V.
+    p : int
+        Where row 0 of P begins in w.
+    """
     o, done = base + O, 0
     while done < num_keys:
         address, run = key_at(x, b, head, n + done, first, table, page_size)
@@ -376,7 +414,21 @@ def accumulate(w, base, first, rows, num_keys, head_dim):
 
 @njit
 def finish(w, base, r, heads, kind, head_dim, width, address, head_bytes, lse, lse_at, lse_step):
-    """O / l and lse of `heads` rows, from row r, to where the results of a query belong."""
+    """O / l and lse of a query's rows, to where its results belong.
+
+    Parameters
+    ----------
+    w, base : float32 array, int
+        A thread's workspace, and where it begins.
+    r, heads : int
+        The query's first row in the workspace; it has one for each head.
+    kind, head_dim, width : int
+        Dtype of out; numbers in its rows, and in the workspace's.
+    address, head_bytes : int
+        Of out's first row, and from one head to the next.
+    lse, lse_at, lse_step : flat float32 array, int, int
+        Where the first lse goes, and how far apart those of two heads are.
+    """
     for i in range(r, r + heads):
         l_i, m_i = float(w[base + L_I + i]), float(w[base + M_I + i])
         # Where no key was seen, O is 0, and is divided by 1.

@@ -91,7 +91,7 @@ def softmax(w, st, m_i, l_i, alpha, rows, factor):
 
 @njit
 def accumulate(w, v, pt, alpha, ot, rows, head_dim):
-    """Oᵀ = α Oᵀ + Vᵀ Pᵀ."""
+    """Oᵀ = α Oᵀ + Vᵀ Pᵀ for a panel: Oᵀ (head_dim, WIDTH), V (rows, ROW), Pᵀ (rows, WIDTH)."""
     for d in range(0, head_dim, ROWS):
         acc = product(zeros(), w, v + d, 1, ROW, w, pt, WIDTH, rows)
         for i in range(ROWS):
@@ -107,7 +107,21 @@ def accumulate(w, v, pt, alpha, ot, rows, head_dim):
 def attend(w, base, panel, n, num_keys, head_dim, ahead, left, right, mod, index, dropout):
     """Keys n to n + num_keys − 1 of the tile, for the queries of one panel.
 
-    `index` is that of its first entry: (batch, head, query, key).
+    Parameters
+    ----------
+    w, base, panel : float32 array, int, int
+        A thread's workspace, where it begins, and where the panel does.
+    n, num_keys, head_dim : int
+    ahead : int
+        Position of key n, less that of the panel's first query.
+    left, right : int
+        Keys that a query sees before and after its position.
+    mod : (float32, float32, float32)
+        Scale, softcap and ALiBi slope, as for `scores.scores`.
+    index : (int, int, int, int)
+        Batch, head, query and key of the first entry, for dropout.
+    dropout : tuple
+        As for `forward`.
     """
     st, rows = base + ST, tiles.round_up(num_keys, ROWS)
     factor = scores(
@@ -138,7 +152,19 @@ def begin(w, base, address, row_bytes, num_queries, kind, head_dim):
 
 @njit
 def finish(w, base, address, row_bytes, num_queries, kind, head_dim, lse, lse_start):
-    """O / l, and lse = m + log l, to where the results belong."""
+    """O / l, and lse = m + log l, to where the results belong.
+
+    Parameters
+    ----------
+    w, base : float32 array, int
+        A thread's workspace, and where it begins.
+    address, row_bytes : int
+        Of the first query's row of out, and from one row to the next.
+    num_queries, kind, head_dim : int
+        Rows; their dtype and length.
+    lse, lse_start : flat float32 array, int
+        Where the first query's lse goes.
+    """
     width = tiles.round_up(head_dim, LANES)
     for m in range(0, num_queries, WIDTH):
         panel, rows = base + m // WIDTH * PANEL, min(num_queries - m, WIDTH)
@@ -166,6 +192,8 @@ def forward(
 
     Parameters
     ----------
+    counter, num_tasks, workspace : int64 array of shape (1,), int, float32 array
+        The next task, which all threads count up; how many there are; this thread's memory.
     q, k, v, out : (address, batch_bytes, row_bytes, head_bytes)
     kind : FLOAT32, FLOAT16 or BFLOAT16
     block_m : int

@@ -198,7 +198,19 @@ def float32_row(w, base, x, y, num_cols):
 
 @njit(nogil=True, error_model="numpy")
 def softmax_rows(counter, num_tasks, workspace, x, y, kind, num_rows, num_cols, per_task):
-    """Take tasks, `per_task` rows each, until none is left; x and y are (address, row_bytes)."""
+    """Take tasks until none is left.
+
+    Parameters
+    ----------
+    counter, num_tasks, workspace : int64 array of shape (1,), int, float32 array
+        As for `forward.forward`.
+    x, y : (address, row_bytes)
+        The rows, and their softmax.
+    kind, num_rows, num_cols : int
+        Their dtype and shape.
+    per_task : int
+        Rows of a task.
+    """
     w = workspace
     base = tiles.aligned(w)
     while True:
@@ -267,7 +279,17 @@ def choose(w, base, count, start, best, columns, k):
 def topk_rows(
     counter, num_tasks, workspace, x, values, kind, num_rows, num_cols, per_task, columns
 ):
-    """Take tasks until none is left; columns is int32, (num_rows, k)."""
+    """Take tasks until none is left.
+
+    Parameters
+    ----------
+    counter, num_tasks, workspace, x, kind, num_rows, num_cols, per_task
+        As for `softmax_rows`.
+    values : (address, row_bytes)
+        The k largest softmax values of each row, in the dtype of x.
+    columns : int32 array of shape (num_rows, k)
+        Their columns.
+    """
     w = workspace
     base = tiles.aligned(w)
     best, k = base + BEST, columns.shape[1]

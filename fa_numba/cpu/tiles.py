@@ -102,8 +102,19 @@ def pack_tail(source, kind, whole, head_dim, width, tile, to):
 def pack_keys(x, b, head, n, num_keys, first, table, page_size, kind, head_dim, width, w, start):
     """Keys n to n + num_keys − 1 of a sequence, or their values, to a tile.
 
-    `x` is the address of the array and its strides in bytes, of batch, token and head; of a paged
-    cache those of page, token and head.
+    Parameters
+    ----------
+    x : (address, batch_bytes, row_bytes, head_bytes)
+        K or V; of a paged cache the bytes of a page, a token and a head.
+    b, head, n, num_keys : int
+    first : int
+        The sequence's first key among the rows of x.
+    table, page_size : int32 array of shape (batch, max_pages), int
+        As for `forward.forward`.
+    kind, head_dim, width : int
+        As for `pack`.
+    w, start : float32 array, int
+        Where the tile begins.
     """
     address, batch_bytes, row_bytes, head_bytes = x
     rows = round_up(num_keys, ROWS)
@@ -160,8 +171,16 @@ def transpose(x, x_start, x_row, rows, columns, y, y_start, y_row):
 def product(acc, a, a_start, a_row, a_step, b, b_start, b_step, depth):
     """Add ROWS x WIDTH numbers of A B to accumulators, in registers.
 
-    Number (i, k) of A is a[a_start + i · a_row + k · a_step]; row k of B begins at
-    b[b_start + k · b_step].
+    Parameters
+    ----------
+    acc : tuple of vectors
+        From `vectors.zeros`.
+    a, a_start, a_row, a_step : flat float32 array, int, int, int
+        Number (i, k) of A is a[a_start + i · a_row + k · a_step].
+    b, b_start, b_step : flat float32 array, int, int
+        Row k of B begins at b[b_start + k · b_step].
+    depth : int
+        Columns of A and rows of B.
     """
     for k in range(depth):
         acc = rank_one_update(acc, a, a_start + k * a_step, a_row, b, b_start + k * b_step)

@@ -13,6 +13,7 @@ from fa_numba.dispatch.job import job
 from fa_numba.dispatch.options import options_of
 from fa_numba.kernels import dropout
 from fa_numba.runtime import arrays
+from fa_numba.tiling import split_tiling
 from fa_numba.tiling.split_tiling import SplitProblem
 
 FEW_QUERIES = 16  # with more queries decoders, whose tiles have 8 rows, read the keys too often
@@ -84,14 +85,27 @@ def check_dropout(candidate, options):
 
 
 def with_idle_sms(candidate, inputs, options):
-    """Raise unless `flash_attn_split` can take these inputs, and is far faster than the others."""
+    """Raise unless `flash_attn_split` can take these inputs, and is far faster than the others.
+
+    With at most FEW_ROWS queries for a head of K and V, its query heads counted, decoders are.
+    """
     on_tensor_cores(candidate, inputs, options, check=checks.check_tensor_core, supported=HOPPER)
     q, k, _ = inputs
     batch, seqlen_q, num_heads, head_dim = q.shape
     sizes = head_dim, batch, seqlen_q, k.shape[1], num_heads, k.shape[2]
     mask = options.get("causal", False), options.get("window_size", (-1, -1))
     problem = SplitProblem(*sizes, *mask, "alibi_slopes" in options)
-    checks.check_splits_pay(problem, FEW_ROWS, LEAST_GAIN, arrays.num_sms(q))
+    num_rows = problem.seqlen_q * problem.group_size
+    if num_rows <= FEW_ROWS:
+        raise RefusedValueError(
+            f"splits the keys, for more than {FEW_ROWS} queries of a group of heads, got {num_rows}"
+        )
+    gain = split_tiling.gain_of_splitting(problem, arrays.num_sms(q))
+    if gain < LEAST_GAIN:
+        raise RefusedValueError(
+            f"is taken where it is {LEAST_GAIN} times as fast, got {gain:.2f} by the model of "
+            "tiling.split_tiling"
+        )
 
 
 def gradient_in_registers(candidate, inputs, options):

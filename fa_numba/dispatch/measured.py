@@ -3,7 +3,7 @@
 fastest.json holds the times of a few hundred problems for each GPU that was measured, an H100 and
 an H200; ``python -m benchmarks fastest`` measures them and writes the file. Nothing is
 timed in a call. On a GPU that nobody has measured, the times of one of the same compute capability
-decide, else those of the first, with one exception: see `TF32_PAYS_OFF`. ``python -m benchmarks
+decide, else those of the first, with one exception: see `tf32_pays_off`. ``python -m benchmarks
 choice`` measures how good the choice is, at problems that are not in the file.
 """
 
@@ -13,15 +13,11 @@ import math
 from pathlib import Path
 
 from fa_numba.runtime import arrays
+from fa_numba.simt import devices
 
 TABLE = Path(__file__).parents[1] / "fastest.json"
 OTHER_MASK = 1.0  # distance of a causal problem from a full one; twice the keys are as far
 OTHER_GROUP = 2.0  # distance for each factor of two in the query heads of a key head
-# The 3xTF32 kernels make three TF32 products of one float32 product. Only on GPUs of these compute
-# capabilities is TF32 more than three times as fast as float32 without tensor cores: 7 to 15 times
-# on A100, H100, H200, B200 and B300. On all others it is once or twice as fast (for instance RTX
-# 3090, 4090 and 5090: once; A10, A40, L4 and L40S: twice). The peaks are in analysis/devices.py.
-TF32_PAYS_OFF = ((8, 0), (9, 0), (10, 0), (10, 3))
 
 
 @functools.cache
@@ -68,10 +64,20 @@ def fastest(part, able, inputs, options):
     return title, reason
 
 
+def tf32_pays_off(compute_capability) -> bool:
+    """Can three TF32 products replace one of float32? By the peaks in the table of GPUs.
+
+    TF32 is 7 to 15 times as fast as float32 without tensor cores on data-centre GPUs since the
+    A100, once or twice on all others.
+    """
+    gpu = devices.alike(compute_capability)
+    return gpu is not None and (gpu.tf32 or 0) > 3 * gpu.float32
+
+
 def slow_tf32(q) -> str | None:
     """Say why three TF32 products are not taken for one in float32 on q's GPU, or return None."""
     here = arrays.compute_capability(q)
-    if here in TF32_PAYS_OFF or here == tuple(record_of(q)["compute_capability"]):
+    if tf32_pays_off(here) or here == tuple(record_of(q)["compute_capability"]):
         return None
     return (
         "makes three TF32 products of one in float32, and on a GPU of compute capability "

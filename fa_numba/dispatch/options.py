@@ -18,7 +18,14 @@ def options_of(
     seed=0,
     deterministic=False,
 ) -> dict:
-    """Check the options; return those that differ from their defaults."""
+    """Check the options; return those that differ from their defaults.
+
+    Parameters
+    ----------
+    q : array, or its facts
+    causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed, deterministic
+        As for `flash_attn` and `flash_attn_grad`.
+    """
     mask, _ = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     checks.check_softmax_scale(softmax_scale, q.shape[-1])
     dropout_p, _ = checks.check_dropout(dropout_p, seed)

@@ -147,7 +147,18 @@ def _agree(
     comm, function, k_cache, num_kv_heads, equal, *, causal=False, window_size=(-1, -1),
     softcap=0.0, softmax_scale=None,
 ):  # fmt: skip
-    """`comm.agree` before results are exchanged; equal["q"] has all heads."""
+    """`comm.agree` before results are exchanged.
+
+    Parameters
+    ----------
+    comm, function, k_cache : Communicator, str, array
+    num_kv_heads : int
+        Of all ranks.
+    equal : dict of str to array
+        Arguments that all ranks must have alike; its "q" has all heads.
+    causal, window_size, softcap, softmax_scale
+        As for `paged_attn_decode`.
+    """
     q = equal["q"]
     _, _, scores = checks.check_scores(q, causal, window_size, softcap, softmax_scale)
     comm.agree(

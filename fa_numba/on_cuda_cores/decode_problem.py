@@ -217,7 +217,16 @@ def check_problem(
     softmax_scale,
     num_splits,
 ):
-    """The `Problem` of a call; raises an error for the first wrong argument."""
+    """Return the `Problem` of a call, or raise an error for the first wrong argument.
+
+    Parameters
+    ----------
+    q, k_cache, v_cache, seq_lens, causal, window_size, softcap, alibi_slopes, softmax_scale
+        As for `flash_decode`, and num_splits too.
+    block_table : array or None
+        As for `paged_attn_decode`; None for contiguous caches.
+    num_splits : int
+    """
     if block_table is None:
         checks.check_decode(q, k_cache, v_cache, seq_lens)
         block_table, page_size, max_len = NO_TABLE, 0, k_cache.shape[1]

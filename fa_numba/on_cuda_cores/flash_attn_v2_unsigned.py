@@ -167,7 +167,7 @@ def flash_attn_v2_unsigned(
     block_m=None,
     block_n=None,
 ):
-    """`flash_attn_v2` with unsigned indices: the same arguments and bit for bit the same result.
+    """As `flash_attn_v2`, with unsigned indices: the same arguments, bit for bit the same result.
 
     Returns
     -------

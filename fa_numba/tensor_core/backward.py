@@ -220,9 +220,17 @@ def check(
 
 
 def prepare(dout, q, k, v, out, lse, add_dq=True, dtype=None, delta_scale=ONE):
-    """Allocate the gradients, of a dtype or of those of q, k, v, and compute lse_2 and delta.
+    """Allocate the gradients, and compute lse_2 and delta.
 
-    delta_scale, a float32, is a factor of delta.
+    Parameters
+    ----------
+    dout, q, k, v, out, lse : arrays
+    add_dq : bool, default=True
+        Allocate dQ's sums, and set them to 0.
+    dtype : default=that of q, k and v
+        Of the gradients.
+    delta_scale : float32, default=1
+        A factor of delta.
 
     Returns
     -------

@@ -172,6 +172,7 @@ def _flash_attn_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, *numbe
 def _flash_attn_varlen_grad(
     dout, out, lse, q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, *numbers
 ):
+    """As `_flash_attn_grad`, for a packed batch."""
     *numbers, deterministic = numbers
     options = _options(alibi_slopes, *numbers) | {"deterministic": deterministic}
     tensors = dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k

@@ -15,10 +15,10 @@ from fa_numba import checks
 from fa_numba.kv_cache.page_pool import PagePool
 from fa_numba.kv_cache.sampling import beams, samples
 from fa_numba.language_model.server import choose, scores
+from fa_numba.language_model.server.chunked_scheduler import ChunkedScheduler
 from fa_numba.language_model.server.options import Options
 from fa_numba.language_model.server.paged_model import PagedModel
 from fa_numba.language_model.server.request import Answer, Branch, Request
-from fa_numba.language_model.server.schedule import Schedule
 from fa_numba.language_model.server.text_stream import TextStream
 
 SECONDS_OF_RATE = 2.0  # tokens per second are averaged over so long
@@ -43,7 +43,7 @@ class Engine:
     share_prefixes : bool, default=True
         Let prompts that begin alike share pages.
     max_rows, max_branches, static
-        Of `Schedule`.
+        Of `ChunkedScheduler`.
     max_waiting : int, default=2048
         Requests in the queue; more are refused.
     decode : callable, default=None
@@ -53,7 +53,7 @@ class Engine:
 
     Attributes
     ----------
-    schedule : Schedule
+    schedule : ChunkedScheduler
     steps, tokens_made : int
 
     Examples
@@ -95,7 +95,7 @@ class Engine:
                 else None
             )
             sizes = {"max_rows": max_rows, "max_branches": max_branches, "static": static}
-            self.schedule = Schedule(pool, host, max_length=config.context, **sizes)
+            self.schedule = ChunkedScheduler(pool, host, max_length=config.context, **sizes)
             sizes = {"max_branches": max_branches, **model_options}
             self.model = PagedModel(weights, config, pool, host, **sizes)
 

@@ -125,7 +125,13 @@ class Layer:
         of_x=True,
         inner=True,
     ):
-        """dx, dw_qkv and dw_out; with one of the options off, those of a usual mistake."""
+        """dx, dw_qkv and dw_out.
+
+        Parameters
+        ----------
+        residual, normed, joined, through_norm, projected, transposed, once, of_x, inner : bool
+            Each is a step; without it the results are those of a usual mistake.
+        """
         x, w_qkv, w_out, dmiddle = map(
             self._in_dtype, (self.x, self.w_qkv, self.w_out, self.dmiddle)
         )

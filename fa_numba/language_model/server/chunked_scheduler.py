@@ -9,10 +9,10 @@ prompt is read in chunks, and no answer waits for the whole of it.
     2   without a preemption in 1: the next requests of the queue, while there is room for them
     3   first chunks of those that have no pages yet
 
-`kv_cache.Scheduler` is the same idea with whole prompts and one answer for each. Here a request has
-branches, which run, are preempted and come back together. A preempted request is swapped out if
-there is a host pool with room, else recomputed: its branches become prompts, one after another, so
-that a later one finds the pages that they have in common.
+`kv_cache.Scheduler`, lesson 19's, is the same idea with whole prompts and one answer for each. Here
+a request has branches, which run, are preempted and come back together. A preempted request is
+swapped out if there is a host pool with room, else recomputed: its branches become prompts, one
+after another, so that a later one finds the pages that they have in common.
 
 No request waits for ever: the oldest one that runs is never preempted for another one, and `submit`
 refuses one whose branches would not fit into an empty pool.
@@ -97,7 +97,7 @@ class Plan(NamedTuple):
         return np.append(np.arange(len(self.decoding)), ends[chosen] - 1).astype(int)
 
 
-class Schedule:
+class ChunkedScheduler:
     """Requests, and the pages that they share.
 
     Parameters
