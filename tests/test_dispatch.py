@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import json
 import subprocess
 import sys
 
@@ -26,30 +25,16 @@ from test_checks import K, X
 import fa_numba
 from fa_numba import dispatch, reference, simt
 from fa_numba.analysis.devices import DEVICES
-from fa_numba.dispatch import attention, measured
+from fa_numba.dispatch import attention
 from fa_numba.dispatch.candidates import Candidate
 from fa_numba.dispatch.job import JOBS
 from fa_numba.runtime import arrays, launching
 from fa_numba.simt.devices import KIB, alike
 
-TABLES = json.loads(measured.TABLE.read_text())
 CANDIDATES = {name: job.candidates for name, job in JOBS.items()}
 KERNELS = {"rows": CANDIDATES["flash_attn"], "gradients": CANDIDATES["flash_attn_grad"]}
-ROWS = [
-    (gpu, kind, row) for gpu, record in TABLES.items() for kind in KERNELS for row in record[kind]
-]
 STARTS_Q, STARTS_K = (np.array(starts, np.int32) for starts in ([0, 2, 5], [0, 6, 6]))
 LENGTHS = np.array([6, 3], np.int32)
-
-
-def problem(row):
-    """Arrays of a measured problem's shape that take no memory."""
-    batch, heads, head_dim = row["batch"], row["num_heads"], row["head_dim"]
-    one = np.zeros((1, 1, 1, head_dim), row["dtype"])
-    q = np.broadcast_to(one, (batch, row["seqlen_q"], heads, head_dim))
-    kv_heads = row.get("num_kv_heads", heads)
-    k = np.broadcast_to(one, (batch, row["seqlen_k"], kv_heads, head_dim))
-    return q, k, k
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.danger)
@@ -96,38 +81,36 @@ def test_gradients_of_strided_views_in_the_same_bits():
         np.testing.assert_array_equal(x, y)
 
 
-def test_a_measured_problem_gets_what_was_quickest_there():
-    def found(gpu, kind, row):
-        kernels = [name for name in row["ms"] if name in KERNELS[kind]]
-        way = row["causal"], row.get("deterministic", False)
-        return measured.most_like(TABLES[gpu][kind], kernels, *problem(row)[:2], *way)
-
-    assert not [case for case in ROWS if found(*case) != case[2]]
-
-
-def test_every_time_is_of_a_kernel_that_there_is():
-    def good(kind, ms):
-        return ms and set(ms) <= set(KERNELS[kind]) and min(ms.values()) > 0
-
-    assert not [(gpu, kind, row) for gpu, kind, row in ROWS if not good(kind, row["ms"])]
-
-
-def test_a_kernel_that_cannot_is_not_taken(gpu, monkeypatch):
+def test_a_kernel_that_cannot_is_not_taken(gpu):
     gpu((7, 5))
-    sizes = {"batch": 1, "seqlen_q": 20, "seqlen_k": 20, "num_heads": 2, "head_dim": 8}
-    ms = {"flash_attn_mma": 1.0, "flash_attn_registers": 2.0, "flash_attn_v2": 3.0}
-    row = {"dtype": "float32", **sizes, "causal": False, "ms": ms}
-    record = {"machine": "a clock", "compute_capability": [7, 5], "rows": [row]}
-    monkeypatch.setattr(measured, "table", lambda: {"any": record})
     x = aligned(1, 20, 2, 8, dtype=np.float16)
     choice = fa_numba.which(x, x, x)
-    assert choice.kernel == "flash_attn_registers"
-    assert "quickest of 2, 2.0 ms" in choice.reason and "a clock" in choice.reason
+    assert choice.kernel == "flash_attn_registers" and "any GPU" in choice.reason
     assert "needs a GPU of compute capability 8.0" in choice.refused["flash_attn_mma"]
     assert "at most 16 queries, got 20" in choice.refused["flash_decode_wide"]
     assert choice.refused["cpu.flash_attn"] == "takes NumPy arrays alone"
     assert "flash_attn_v2" not in choice.refused
-    assert str(choice).splitlines()[0].startswith("flash_attn_registers: quickest")
+    assert str(choice).splitlines()[0].startswith("flash_attn_registers: takes")
+
+
+@pytest.mark.parametrize("seqlen_q, seqlen_k, dtype, kernel", [
+    (1, 4096, np.float16, "flash_decode_gather"),
+    (16, 4096, np.float16, "flash_decode_gather"),
+    (17, 4096, np.float16, "flash_attn_split"),
+    (4096, 4096, np.float16, "flash_attn_persistent"),
+    (8, 100, np.float32, "flash_decode_wide"),
+    (9, 100, np.float32, "flash_attn_tf32x3"),
+    (9, 1024, np.float32, "flash_decode_wide"),
+    (17, 4096, np.float32, "flash_attn_tf32x3"),
+])  # fmt: skip
+def test_the_order_on_hopper(gpu, seqlen_q, seqlen_k, dtype, kernel):
+    gpu((9, 0))
+    q, k = (aligned(1, n, 8, 64, dtype=dtype) for n in (seqlen_q, seqlen_k))
+    assert fa_numba.which(q, k, k).kernel == kernel
+
+
+def test_every_candidate_has_a_reason():
+    assert all(x.why for candidates in CANDIDATES.values() for x in candidates.values())
 
 
 def test_an_option_that_a_kernel_has_not_got():
@@ -194,39 +177,6 @@ def gradient_arguments(q, k):
     return q, q, k, k, q, type(q)(np.zeros(tuple(q.shape[i] for i in (0, 2, 1)), np.float32))
 
 
-def test_the_nearest_problem():
-    def row(**sizes):
-        of = {"dtype": "float32", "batch": 1, "seqlen_q": 64, "seqlen_k": 64, "num_heads": 4}
-        return of | {"head_dim": 64, "causal": False, "ms": {"a": 1.0}} | sizes
-
-    rows = [
-        row(),
-        row(seqlen_q=1, seqlen_k=4096),
-        row(causal=True),
-        row(dtype="float16"),
-        row(head_dim=256, ms={"b": 1.0}),
-        row(batch=64),
-        row(seqlen_q=1024, seqlen_k=1024, deterministic=True),
-        row(num_heads=8, num_kv_heads=2),
-    ]
-
-    def nearest(*shape, dtype=np.float32, kernels=("a", "b"), seqlen_k=64, kv_heads=4, **ways):
-        q, k = np.zeros(shape, dtype), np.zeros((1, seqlen_k, kv_heads, 1), dtype)
-        return rows.index(measured.most_like(rows, kernels, q, k, **{"bounded": False, **ways}))
-
-    assert nearest(1, 50, 4, 64) == 0
-    assert nearest(1, 50, 4, 64, dtype=np.float16) == 3
-    assert nearest(1, 50, 4, 64, bounded=True) == 2
-    assert nearest(1, 2, 4, 64, seqlen_k=9999) == 1
-    assert nearest(32, 80, 4, 64) == 5
-    assert nearest(1, 50, 4, 200) == 4
-    assert nearest(1, 50, 4, 200, kernels=["a"]) == 0
-    assert nearest(1, 50, 4, 64, deterministic=True) == 6
-    assert nearest(1, 50, 8, 64, kv_heads=2) == nearest(1, 50, 8, 64, kv_heads=1) == 7
-    assert nearest(1, 50, 8, 64, kv_heads=8) == 0
-    assert measured.most_like(rows, ["c"], X, K, False) is None
-
-
 @pytest.fixture
 def gpu(monkeypatch):
     """Makes a GPU of a compute capability the one that kernels run on; arrays are fake CuPy's."""
@@ -258,7 +208,7 @@ TF32_PAYS_OFF = ((8, 0), (9, 0), (10, 0), (10, 3))
 @pytest.mark.parametrize("card", DEVICES.values(), ids=lambda card: card.name)
 def test_tf32_pays_off_where_it_is_more_than_three_times_as_fast(card):
     ratio = (card.tf32_tensor or 0) / card.float32
-    assert measured.tf32_pays_off(card.compute_capability) == (ratio > 3)
+    assert attention.tf32_pays_off(card.compute_capability) == (ratio > 3)
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -273,7 +223,7 @@ def test_float32_by_3xtf32_only_where_that_pays_off(gpu, capability, backward):
         job, given = "flash_attn_grad", gradient_arguments(x, x)
     choice = fa_numba.which(job, *given)
     name = "flash_attn_bwd_" if backward else "flash_attn_"
-    assert measured.tf32_pays_off(capability) == (capability in TF32_PAYS_OFF)
+    assert attention.tf32_pays_off(capability) == (capability in TF32_PAYS_OFF)
     if capability in TF32_PAYS_OFF:
         assert choice.kernel == f"{name}tf32x3"
     else:
@@ -281,30 +231,6 @@ def test_float32_by_3xtf32_only_where_that_pays_off(gpu, capability, backward):
         why = choice.refused[f"{name}tf32x3"]
         if not backward:  # backward, shared memory may be too small besides
             assert ("needs a GPU" if capability < (8, 0) else "three TF32 products") in why
-
-
-def test_on_a_measured_gpu_its_times_decide(gpu, monkeypatch):
-    gpu((8, 6))
-    x, (record, *_) = aligned(1, 64, 2, 64), TABLES.values()
-    assert fa_numba.which(x, x, x).kernel == "flash_attn_registers"
-    here = record | {"compute_capability": [8, 6]}
-    monkeypatch.setattr(measured, "table", lambda: TABLES | {"another": here})
-    assert fa_numba.which(x, x, x).kernel == "flash_attn_tf32x3"
-
-
-def test_the_record_of_a_gpu(gpu, monkeypatch):
-    """Its own by name, else that of its compute capability, else the first."""
-    records = {"A": {"compute_capability": [9, 0]}, "B": {"compute_capability": [8, 0]}}
-    monkeypatch.setattr(measured, "table", lambda: records)
-    for capability, name, want in (
-        ((8, 0), "A", "A"),
-        ((9, 0), "C", "A"),
-        ((8, 0), "C", "B"),
-        ((7, 5), "C", "A"),
-    ):
-        gpu(capability)
-        monkeypatch.setattr(arrays, "gpu_name", lambda x, name=name: name)
-        assert measured.record_of(X) is records[want]
 
 
 @pytest.mark.parametrize("capability", [*CAPABILITIES, (8, 7), (12, 1)], ids=str)
@@ -522,15 +448,6 @@ def test_the_kernel_of_a_job_by_preference(gpu, name):
         choice = fa_numba.which(name, *on_gpu(given, dtype), **options)
         assert choice.kernel == kernel and choice.reason
         assert choice.refused[f"cpu.{name}"] == "takes NumPy arrays alone"
-
-
-def test_a_candidate_that_comes_first_is_not_measured(gpu, monkeypatch):
-    gpu((9, 0))
-    x = aligned(1, 64, 2, 64, dtype=np.float16)
-    new = Candidate("flash_attn_v2", "kernels", why="it is new", first=True)
-    monkeypatch.setitem(CANDIDATES["flash_attn"], "flash_attn_v2", new)
-    choice = fa_numba.which(x, x, x)
-    assert (choice.kernel, choice.reason) == ("flash_attn_v2", "it is new")
 
 
 @pytest.mark.parametrize("name", ["flash_decode_mma", "flash_decode_wide"])

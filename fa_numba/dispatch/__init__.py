@@ -8,16 +8,13 @@ which        which kernel a job runs for some arguments, and why
 
 candidates   a function that may be called, and when it cannot
 job          how a job chooses and calls
-measured     the choice by measured times, fastest.json
 options      the options that differ from their defaults
 
 A job's order of choice:
 
-1. Of the candidates that can take the arrays and options, the first with ``first=True``. So NumPy
-   arrays go to fa_numba.cpu.
-2. On a GPU, the fastest at the measured problem most like this one, if the job has a table.
-3. The first in the order of the list. On the CPU engine: the lesson kernel, which runs fastest
-   there.
+1. NumPy arrays go to fa_numba.cpu, whose candidate is the first of every job.
+2. On a GPU, the first candidate in the order of the list that can take the arrays and options.
+3. On the CPU engine: the lesson kernel, which runs fastest there.
 
 To add a candidate, add a line to the tuple in the job's file, before those it should be preferred
 to:
@@ -26,8 +23,8 @@ to:
 
 ``why`` is what `which` prints. ``check(candidate, inputs, options)`` raises an error of
 fa_numba.checks where the function cannot run; options that the function lacks are found from its
-signature. A job with a table measures the candidate in ``python -m benchmarks fastest``; until then
-``first=True`` takes it wherever it can run.
+signature. A kernel that is faster for some problems only refuses the others in its check.
+``python -m benchmarks choice`` says whether the order is right.
 """
 
 from fa_numba.dispatch.attention import flash_attn, flash_attn_grad

@@ -7,16 +7,18 @@ import numpy as np
 
 from fa_numba import checks
 from fa_numba.checks import AMPERE, HOPPER
-from fa_numba.checks.refused import RefusedValueError
+from fa_numba.checks.refused import RefusedGpuError, RefusedValueError
 from fa_numba.dispatch.candidates import Candidate, on_cpu
 from fa_numba.dispatch.job import job
 from fa_numba.dispatch.options import options_of
 from fa_numba.kernels import dropout
 from fa_numba.runtime import arrays
+from fa_numba.simt import devices
 from fa_numba.tiling import split_tiling
 from fa_numba.tiling.split_tiling import SplitProblem
 
 FEW_QUERIES = 16  # with more queries decoders, whose tiles have 8 rows, read the keys too often
+WIDE_QUERIES, MANY_KEYS = 8, 1024  # of flash_decode_wide: with more queries, only for many keys
 FEW_ROWS = 16  # queries of a group of heads: with more, flash_attn_split takes them in one tile
 NOTHING_TO_COPY = "copies rows that TMA cannot copy; it can copy all of these"
 LEAST_GAIN = 1.25  # by the model of tiling.split_tiling: a smaller one may be its error
@@ -177,45 +179,97 @@ def backward(name, check, supported, instead, max_head_dim=checks.MAX_BWD_HEAD_D
     )
 
 
-_16_BITS, _FLOAT32 = checks.check_tensor_core, checks.check_tensor_core_float32
+def pays_in_three_products(*inputs, **limits):
+    """Raise unless three TF32 products are faster on this GPU than one of float32."""
+    checks.check_tensor_core_float32(*inputs, **limits)
+    here = arrays.compute_capability(inputs[0])
+    if not tf32_pays_off(here):
+        raise RefusedGpuError(
+            "makes three TF32 products of one in float32, and on a GPU of compute capability "
+            f"{here[0]}.{here[1]} TF32 is not known to be three times as fast as float32"
+        )
+
+
+def tf32_pays_off(compute_capability) -> bool:
+    """Can three TF32 products replace one of float32? By the peaks in the table of GPUs.
+
+    TF32 is 7 to 15 times as fast as float32 without tensor cores on data-centre GPUs since the
+    A100, once or twice on all others.
+    """
+    gpu = devices.alike(compute_capability)
+    return gpu is not None and (gpu.tf32 or 0) > 3 * gpu.float32
+
+
+def with_many_keys(candidate, inputs, options):
+    """Raise unless `flash_decode_wide` has few queries, or many keys to divide among SMs."""
+    seqlen_q, seqlen_k = inputs.q.shape[1], inputs.k.shape[1]
+    if seqlen_q > WIDE_QUERIES and seqlen_k < MANY_KEYS:
+        raise RefusedValueError(
+            f"splits the keys, which pays off for more than {WIDE_QUERIES} queries from "
+            f"{MANY_KEYS} keys on, got {seqlen_q} and {seqlen_k}"
+        )
+
+
+_16_BITS = checks.check_tensor_core
 _16_BITS_BY_CP_ASYNC = functools.partial(checks.check_tensor_core, tensor_maps=False)
 _DECODES = {"most_queries": FEW_QUERIES, "adapt": with_lengths}
+_BY_TMA = "16 bits on Hopper's tensor cores: most multiplications per second"
+_BY_MMA = "16 bits on tensor cores by mma"
+_BY_TF32 = "float32 as three TF32 products on tensor cores"
+_IN_REGISTERS = "takes any GPU and dtype, with its tiles in registers"
+_A_LESSON = "takes everything"
+# The fastest first: `python -m benchmarks choice` compares the order with the time of each of them.
 FORWARD = (
     on_cpu("flash_attn"),
     Candidate(
         "flash_attn_split",
         "tensor_core",
         why="few tiles of queries would leave SMs idle: it divides the keys, or has small tiles",
-        first=True,
         check=with_idle_sms,
     ),
-    forward("flash_attn_persistent", _16_BITS, HOPPER),
+    forward(
+        "flash_decode_gather",
+        _16_BITS_BY_CP_ASYNC,
+        HOPPER,
+        why="few queries: reading K and V takes the time, and it divides the keys among all SMs",
+        **_DECODES,
+    ),
+    forward(
+        "flash_decode_mma",
+        _16_BITS,
+        AMPERE,
+        why="few queries: it divides the keys among all SMs, on tensor cores",
+        **_DECODES,
+    ),
+    Candidate(
+        "flash_decode_wide",
+        "on_cuda_cores",
+        why="few queries: it divides the keys among all SMs, without tensor cores",
+        check=with_many_keys,
+        **_DECODES,
+    ),
+    forward("flash_attn_persistent", _16_BITS, HOPPER, why=_BY_TMA),
     Candidate(
         "flash_attn_padded",
         "tensor_core",
         why="it alone runs on Hopper's tensor cores for rows that begin or end at no multiple of "
         "16 bytes",
-        first=True,
         check=of_copies,
     ),
-    forward("flash_attn_mma", _16_BITS, AMPERE),
-    forward("flash_attn_tf32x3", _FLOAT32, AMPERE, three_tf32_products=True),
-    forward("flash_decode_gather", _16_BITS_BY_CP_ASYNC, HOPPER, **_DECODES),
-    forward("flash_decode_mma", _16_BITS, AMPERE, **_DECODES),
-    Candidate("flash_decode_wide", "on_cuda_cores", **_DECODES),
-    Candidate("flash_attn_registers", "on_cuda_cores"),
-    Candidate("flash_attn_v2", "kernels"),
+    forward("flash_attn_mma", _16_BITS, AMPERE, why=_BY_MMA),
+    forward("flash_attn_tf32x3", pays_in_three_products, AMPERE, why=_BY_TF32),
+    Candidate("flash_attn_registers", "on_cuda_cores", why=_IN_REGISTERS),
+    Candidate("flash_attn_v2", "kernels", why=_A_LESSON),
 )
 BACKWARD = (
     on_cpu("flash_attn_grad"),
-    backward("flash_attn_bwd_persistent", _16_BITS, HOPPER, "flash_attn_bwd"),
+    backward("flash_attn_bwd_persistent", _16_BITS, HOPPER, "flash_attn_bwd", why=_BY_TMA),
     backward(
         "flash_attn_bwd_wide",
         checks.check_tensor_core_wide,
         HOPPER,
         "flash_attn_bwd",
         checks.MAX_HEAD_DIM,
-        first=True,
         why="it alone has gradients on tensor cores in 16 bits at a head_dim above "
         f"{checks.MAX_BWD_HEAD_DIM}",
     ),
@@ -223,24 +277,28 @@ BACKWARD = (
         "flash_attn_bwd_padded",
         "tensor_core",
         check=gradient_of_copies,
-        first=True,
         why="it alone has gradients on Hopper's tensor cores for rows that begin or end at no "
         "multiple of 16 bytes",
     ),
-    backward("flash_attn_bwd_mma", _16_BITS, AMPERE, "flash_attn_bwd"),
+    backward("flash_attn_bwd_mma", _16_BITS, AMPERE, "flash_attn_bwd", why=_BY_MMA),
     backward(
         "flash_attn_bwd_tf32x3",
-        _FLOAT32,
+        pays_in_three_products,
         AMPERE,
         "flash_attn_bwd_registers",
-        three_tf32_products=True,
+        why=_BY_TF32,
     ),
-    Candidate("flash_attn_bwd_registers", "on_cuda_cores", check=gradient_in_registers),
-    Candidate("flash_attn_bwd", "kernels", always=("deterministic",)),
+    Candidate(
+        "flash_attn_bwd_registers",
+        "on_cuda_cores",
+        why=_IN_REGISTERS,
+        check=gradient_in_registers,
+    ),
+    Candidate("flash_attn_bwd", "kernels", why=_A_LESSON, always=("deterministic",)),
 )
 
 
-@job(*FORWARD, part="rows")
+@job(*FORWARD)
 def flash_attn(
     q,
     k,
@@ -283,7 +341,7 @@ def flash_attn(
     return inputs, options_of(inputs.q, *mask, dropout_p=dropout_p, seed=seed)
 
 
-@job(*BACKWARD, part="gradients")
+@job(*BACKWARD)
 def flash_attn_grad(
     dout,
     q,

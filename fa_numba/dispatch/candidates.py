@@ -25,8 +25,6 @@ class Candidate:
         Room of fa_numba with the module.
     why : str, default=""
         Why it is preferred to the candidates after it, for `which`.
-    first : bool, default=False
-        It is taken wherever it can run, whatever was measured.
     check : callable, default=None
         ``check(candidate, inputs, options)`` raises a `RefusedError` if the function cannot take
         these inputs, which are facts of arrays.
@@ -37,19 +35,15 @@ class Candidate:
     adapt : callable, default=None
         ``adapt(*arrays)`` returns the function's own positional arguments and more options, where
         they differ from those of the job.
-    three_tf32_products : bool, default=False
-        The function makes three TF32 products of one in float32.
     """
 
     name: str
     package: str
     why: str = ""
-    first: bool = False
     check: Callable | None = None
     most_queries: int | None = None
     always: tuple = ()
     adapt: Callable | None = None
-    three_tf32_products: bool = False
 
     @property
     def title(self) -> str:
@@ -99,4 +93,4 @@ def on_cpu(name: str) -> Candidate:
         "NumPy arrays run compiled for the CPU by Numba; the name of an algorithm, such as "
         "flash_attn_v2, runs its kernel on the CPU engine"
     )
-    return Candidate(name, CPU, why=why, first=True)
+    return Candidate(name, CPU, why=why)

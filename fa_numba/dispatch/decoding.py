@@ -56,11 +56,15 @@ def decoders(**more):
     )
 
 
-CONTIGUOUS = (on_cpu("flash_decode"), *decoders(), Candidate("flash_decode", "kernels"))
+CONTIGUOUS = (
+    on_cpu("flash_decode"),
+    *decoders(),
+    Candidate("flash_decode", "kernels", why="takes everything"),
+)
 PAGED = (
     on_cpu("paged_attn_decode"),
     *decoders(adapt=table_by_name),
-    Candidate("paged_attn_decode", "kernels"),
+    Candidate("paged_attn_decode", "kernels", why="takes everything"),
 )
 
 

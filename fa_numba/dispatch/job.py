@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fa_numba.checks.argument_names import refuses_other_names
-from fa_numba.dispatch import measured
 from fa_numba.dispatch.candidates import CPU
 from fa_numba.runtime import arrays, launching, replay
 
@@ -50,8 +49,6 @@ class Job:
         that differ from their defaults.
     candidates : dict of str to Candidate
         By title, in order of preference.
-    part : str or None
-        Rows of fastest.json.
     function : callable
         The job itself.
     not_launched : dict of dict
@@ -61,7 +58,6 @@ class Job:
 
     check: Callable
     candidates: dict
-    part: str | None
     function: Callable
     not_launched: dict = field(default_factory=dict)
 
@@ -73,26 +69,23 @@ class Job:
 
     def pick(self, inputs, options) -> tuple:
         """Title of the candidate for these inputs, and the reason: see `fa_numba.dispatch`."""
+        able = self._able(inputs, options)
+        title = next(able)
+        if self.candidates[title].package == CPU or _on_gpu(inputs):
+            return title, self.candidates[title].why
+        lessons = (x for x in (title, *able) if self.candidates[x].package == "kernels")
+        return next(lessons, title), "on the CPU engine the shortest kernel is the fastest"
+
+    def _able(self, inputs, options):
+        """Titles of the candidates that can run, in order."""
+        not_launched = self.not_launched.get(_layout(inputs, options), ())
         for title, candidate in self.candidates.items():
-            if candidate.first and candidate.refusal(inputs, options) is None:
-                return title, candidate.why
-        refused = self._refusals(inputs, options)
-        able = [title for title, why in refused.items() if why is None]
-        if not _on_gpu(inputs):
-            lessons = [x for x in able if self.candidates[x].package == "kernels"]
-            return (*lessons, *able)[0], "on the CPU engine the shortest kernel is the fastest"
-        if self.part and (found := measured.fastest(self.part, able, inputs, options)):
-            return found
-        return able[0], self.candidates[able[0]].why or "the first in order of preference"
+            if title not in not_launched and candidate.refusal(inputs, options) is None:
+                yield title
 
     def _refusals(self, inputs, options):
         refused = {name: x.refusal(inputs, options) for name, x in self.candidates.items()}
-        refused |= self.not_launched.get(_layout(inputs, options), {})
-        if _on_gpu(inputs):
-            for name, candidate in self.candidates.items():
-                if candidate.three_tf32_products:
-                    refused[name] = refused[name] or measured.slow_tf32(inputs[0])
-        return refused
+        return refused | self.not_launched.get(_layout(inputs, options), {})
 
     def call(self, inputs, options):
         """Call the chosen candidate; where the driver cannot launch its kernel, the next one."""
@@ -119,15 +112,13 @@ def _on_gpu(inputs):
     return inputs[0].library != "numpy" and arrays.gpu_available()
 
 
-def job(*candidates, part=None):
+def job(*candidates):
     """Decorate a function that checks a job's arguments: the result chooses a candidate, calls it.
 
     Parameters
     ----------
     *candidates : Candidate
-        In order of preference, with one of fa_numba.cpu; the last can take everything.
-    part : str, default=None
-        Rows of fastest.json by which to choose on a GPU.
+        The fastest first, that of fa_numba.cpu before all; the last can take everything.
     """
     by_title = {candidate.title: candidate for candidate in candidates}
     (cpu,) = (candidate for candidate in candidates if candidate.package == CPU)
@@ -141,7 +132,7 @@ def job(*candidates, part=None):
             return made.call(inputs, options)
 
         function = arrays.replayed(refuses_other_names(run))
-        made = JOBS[check.__name__] = Job(check, by_title, part, function)
+        made = JOBS[check.__name__] = Job(check, by_title, function)
         return function
 
     return decorate

@@ -17,12 +17,12 @@ class Inputs(NamedTuple):
 SOFTMAX = (
     on_cpu("softmax"),
     Candidate("softmax_registers", "on_cuda_cores", why="reads each row once"),
-    Candidate("online_softmax", "kernels"),
+    Candidate("online_softmax", "kernels", why="takes everything"),
 )
 TOPK = (
     on_cpu("softmax_topk"),
     Candidate("softmax_topk_warps", "on_cuda_cores", why="reads at the speed of memory"),
-    Candidate("softmax_topk", "kernels"),
+    Candidate("softmax_topk", "kernels", why="takes everything"),
 )
 
 
