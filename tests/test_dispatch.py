@@ -30,7 +30,7 @@ from fa_numba.dispatch import attention, measured
 from fa_numba.dispatch.candidates import Candidate
 from fa_numba.dispatch.job import JOBS
 from fa_numba.runtime import arrays, launching
-from fa_numba.simt.devices import KIB, SHARED_BYTES_PER_BLOCK
+from numba_cuda_simulator.devices import KIB, SHARED_BYTES_PER_BLOCK
 
 TABLES = json.loads(measured.TABLE.read_text())
 CANDIDATES = {name: job.candidates for name, job in JOBS.items()}

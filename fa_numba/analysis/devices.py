@@ -12,7 +12,13 @@ import numpy as np
 from numba import cuda
 
 from fa_numba import simt
-from fa_numba.simt.devices import CHIPS, DEFAULT, KIB, SHARED_BYTES_PER_BLOCK, STATIC_SHARED_BYTES
+from numba_cuda_simulator.devices import (
+    CHIPS,
+    DEFAULT,
+    KIB,
+    SHARED_BYTES_PER_BLOCK,
+    STATIC_SHARED_BYTES,
+)
 
 GB = 10**9
 
