@@ -2,6 +2,8 @@
 
 A launch: `hook` hands kernel[grid, block](...) to `launch`; `transform` rewrites the kernel once;
 `names` looks up its globals; a `Machine` runs it, batch by batch; `watch` hears every access.
+The machine's parts are `lanes`, `operators`, `memory`, `warps`, `atomics` and `names`: a class
+each, which is given the parts that it uses.
 
 Running a kernel
 
@@ -13,6 +15,7 @@ Running a kernel
 - names: what names mean inside a kernel
 - signatures: what @cuda.jit("void(float32[:])") makes of arguments and results
 - lanes: threads as array elements, control flow as masks
+- operators: those whose meaning differs from NumPy's
 - serial: launches of one thread, with Python's own control flow
 - memory: indices to offsets, loads and stores, allocation
 - arrays: arrays in global, shared and local memory

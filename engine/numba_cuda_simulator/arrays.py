@@ -160,21 +160,21 @@ class GlobalArray(LaneArray):
     def shares(self, other):
         return other.flat is self.flat
 
-    def load(self, machine, offset):
+    def load(self, lanes, offset):
         if isinstance(offset, np.ndarray):
             return self.flat.take(offset, mode="wrap")  # in range already; the fastest mode
         return self.flat[offset]
 
-    def store(self, machine, offset, value):
+    def store(self, lanes, offset, value):
         if not self.writeable:
             raise LaunchError(
                 f"'{self.name}' is a read-only NumPy array",
                 array=self.name,
                 hint="Pass a copy of it.",
             )
-        scatter(self.flat, offset, value, machine.mask)
+        scatter(self.flat, offset, value, lanes.mask)
 
-    def addresses(self, machine, offset):
+    def addresses(self, lanes, offset):
         """Return the places in `flat` of an offset, for atomics."""
         return offset
 
@@ -203,7 +203,7 @@ class SharedArray(LaneArray):
     def shares(self, other):
         return other.rows is self.rows
 
-    def load(self, machine, offset):
+    def load(self, lanes, offset):
         # Always a copy: a lane value must not change when the memory does.
         if not isinstance(offset, np.ndarray):
             if self.num_blocks == 1:
@@ -211,22 +211,22 @@ class SharedArray(LaneArray):
             return self.rows[offset].copy().reshape(1, 1, 1, -1)
         if offset.shape[3] == 1:
             return self.rows.take(offset[..., 0], axis=0, mode="wrap")
-        return self.flat.take(offset * self.num_blocks + machine.block_column, mode="wrap")
+        return self.flat.take(offset * self.num_blocks + lanes.block_column, mode="wrap")
 
-    def store(self, machine, offset, value):
-        mask = machine.mask
+    def store(self, lanes, offset, value):
+        mask = lanes.mask
         if self.num_blocks == 1:
             scatter(self.flat, offset, value, mask)
             return
         if not varies_with_block(offset):
             if mask is not ALL and mask.shape[:3] == (1, 1, 1):
                 # Blocks that are not here store what they hold already.
-                value = np.where(mask, value.astype(self.dtype), self.load(machine, offset))
+                value = np.where(mask, value.astype(self.dtype), self.load(lanes, offset))
                 mask = ALL
             if not varies_with_block(mask):
                 self.store_rows(offset, value, mask)
                 return
-        scatter(self.flat, offset * self.num_blocks + machine.block_column, value, mask)
+        scatter(self.flat, offset * self.num_blocks + lanes.block_column, value, mask)
 
     def store_rows(self, offset, value, mask):
         """Store to the same elements in every block: whole rows."""
@@ -241,8 +241,8 @@ class SharedArray(LaneArray):
             offset, value = offset[mask], value[mask]
         self.rows[offset] = value
 
-    def addresses(self, machine, offset):
-        return offset * self.num_blocks + machine.block_column
+    def addresses(self, lanes, offset):
+        return offset * self.num_blocks + lanes.block_column
 
 
 class Cells(list):
@@ -295,21 +295,21 @@ class LocalArray(LaneArray):
             return self
         return super().blend_with(old, mask)
 
-    def load(self, machine, offset):
+    def load(self, lanes, offset):
         values = self.values
         if not isinstance(offset, np.ndarray):
             # A row of the matrix is copied: a lane value must not change when the memory does.
             return values[offset] if values.matrix is None else values[offset].copy()
-        flat, width, lane = values.stack(machine.shape, self.dtype)
+        flat, width, lane = values.stack(lanes.shape, self.dtype)
         return flat.take(offset * width + lane, mode="wrap")
 
-    def store(self, machine, offset, value):
+    def store(self, lanes, offset, value):
         value = value if value.dtype == self.dtype else value.astype(self.dtype)
         if isinstance(value, TypedInts):
             value = value.view(np.ndarray)
-        mask, values = machine.mask, self.values
+        mask, values = lanes.mask, self.values
         if isinstance(offset, np.ndarray):
-            flat, width, lane = values.stack(machine.shape, self.dtype)
+            flat, width, lane = values.stack(lanes.shape, self.dtype)
             scatter(flat, offset * width + lane, value, mask)
         elif values.matrix is not None:
             np.copyto(values[offset], value, where=True if mask is ALL else mask)

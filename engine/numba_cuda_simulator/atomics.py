@@ -40,10 +40,20 @@ DTYPES |= {"inc": COUNTERS, "dec": COUNTERS}
 
 
 class Atomics:
-    """cuda.atomic.* of the machine.
+    """cuda.atomic.* of a launch.
 
-    Uses of a machine's other parts: `view` of Memory.
+    Parameters
+    ----------
+    lanes : Lanes
+        The threads that update.
+    memory : Memory
+        Finds the elements.
+    watch : Watch or None
+        Hears every update.
     """
+
+    def __init__(self, lanes, memory, watch):
+        self.lanes, self.memory, self.watch = lanes, memory, watch
 
     def atomic(self, operation, site, keep, *arguments, **keywords):
         """Run an atomic; `keep` tells whether the statement uses the old value."""
@@ -55,7 +65,7 @@ class Atomics:
         """Return x[start:], the first argument of an atomic, as a Place."""
         if isinstance(array, LaneArray) and len(array.axes) == 1:
             return Place(array, start)
-        return self.view(array, slice(start, None, None))
+        return self.memory.view(array, slice(start, None, None))
 
 
 class Place:
@@ -73,11 +83,10 @@ class Atomic:
 
     def __call__(self, *arguments):
         """Run it where it is the value of a variable, as the argument of a device function."""
-        frame = kernel_frame()
-        machine = frame.f_globals["_simt_machine"]
-        return self.run(machine, present_site(machine.field_sites), True, *arguments)
+        atomics = kernel_frame().f_globals["_simt_machine"].atomics
+        return self.run(atomics, present_site(), True, *arguments)
 
-    def run(self, machine, site, keep, array, index, value, new=None):
+    def run(self, atomics, site, keep, array, index, value, new=None):
         """Run it; array, index, value, new: the kernel's arguments."""
         if self.name == "compare_and_swap":  # cas of the first element
             index, value, new = np.int64(0), index, value
@@ -94,18 +103,19 @@ class Atomic:
                 f"cuda.atomic.{self.name} does not work on '{array.name}', which is {array.dtype}",
                 hint=f"It works on {', '.join(dtypes)}.",
             )
-        offset = machine.locate(array, index, site)
+        lanes, watch = atomics.lanes, atomics.watch
+        offset = atomics.memory.locate(array, index, site)
         if isinstance(array.flat, np.ndarray) and not array.flat.flags.writeable:
             raise LaunchError(f"'{array.name}' is read-only")
-        if machine.watch is not None:
+        if watch is not None:
             if new is not None:
-                machine.watch.findings.swaps.add(site)
-            machine.watch.atomic(array, offset, site)
-        mask = machine.mask
-        places = pick(array.addresses(machine, offset), machine.shape, mask)
-        values = pick(value, machine.shape, mask).astype(array.dtype)
+                watch.findings.swaps.add(site)
+            watch.atomic(array, offset, site)
+        mask = lanes.mask
+        places = pick(array.addresses(lanes, offset), lanes.shape, mask)
+        values = pick(value, lanes.shape, mask).astype(array.dtype)
         if new is not None:
-            swap = pick(new, machine.shape, mask).astype(array.dtype)
+            swap = pick(new, lanes.shape, mask).astype(array.dtype)
             old = compare_and_swap(array.flat, places, values, swap)
         else:
             ufunc = UFUNCS.get(self.name)
@@ -117,9 +127,9 @@ class Atomic:
         if not keep:
             return None
         if mask is ALL:
-            return typed(old.reshape(machine.shape))
-        result = np.zeros(machine.shape, array.dtype)
-        result[np.broadcast_to(mask, machine.shape)] = old
+            return typed(old.reshape(lanes.shape))
+        result = np.zeros(lanes.shape, array.dtype)
+        result[np.broadcast_to(mask, lanes.shape)] = old
         return typed(result)
 
 

@@ -97,7 +97,7 @@ class Counters:
 
     def count(self, array, offset, site, action):
         """Count one access of the present batch."""
-        mask = self.requests.machine.mask
+        mask = self.requests.lanes.mask
         if self.add(array, site, action, *self.requests.count(array, offset, mask, action)):
             self.sample(array, offset, mask, site, action)
         if action == STORE and array.kind == "global":
@@ -105,18 +105,18 @@ class Counters:
 
     def note_storing(self, name, mask):
         """Remember which threads of which blocks store into a global array."""
-        machine = self.requests.machine
-        size = machine.num_threads, math.prod(machine.grid)
+        threads = self.requests.lanes
+        size = threads.num_threads, math.prod(threads.grid)
         storing = self.storing.get(name)
         if storing is None:
             storing = self.storing[name] = np.zeros(size, bool)
-        first = machine.first_block
-        mine = storing[:, first : first + machine.num_blocks]
+        first = threads.first_block
+        mine = storing[:, first : first + threads.num_blocks]
         if mask is ALL:
             mine[:] = True
         else:
-            mask = np.broadcast_to(mask, (*machine.shape[:3], mask.shape[3]))
-            mine |= mask.reshape(machine.num_threads, -1)
+            mask = np.broadcast_to(mask, (*threads.shape[:3], mask.shape[3]))
+            mine |= mask.reshape(threads.num_threads, -1)
 
     def sample(self, array, offset, mask, site, action):
         """Keep the addresses of an access if it is the first at its place in the source."""
@@ -152,8 +152,8 @@ class Active(NamedTuple):
 class Requests:
     """Counts the warp requests of accesses and prices them."""
 
-    def __init__(self, machine):
-        self.machine = machine
+    def __init__(self, lanes):
+        self.lanes = lanes
         self.prices = {}  # (kind, itemsize, action, start, pattern) -> cost, conflicts
 
     def start_batch(self):
@@ -161,7 +161,7 @@ class Requests:
 
     def count_block(self, array, offset, mask, action):
         """Return what `count` does for one block of an access alike in all."""
-        blocks = self.machine.num_blocks
+        blocks = self.lanes.num_blocks
         return tuple(n // blocks for n in self.count(array, offset, mask, action))
 
     def count(self, array, offset, mask, action):
@@ -169,8 +169,7 @@ class Requests:
 
         All blocks of the batch are counted.
         """
-        machine = self.machine
-        active = None if mask is ALL and not machine.padding else self.active(mask)
+        active = None if mask is ALL and not self.lanes.padding else self.active(mask)
         if not isinstance(offset, np.ndarray):
             if array.kind == "global" or array.itemsize <= WORD or action == "load":
                 return self.count_alike(active)
@@ -178,14 +177,14 @@ class Requests:
         columns = offset.shape[3]
         if active is not None:
             columns = max(columns, active.lanes.shape[2])
-        times = machine.num_blocks // columns
-        rows = np.broadcast_to(offset, (*machine.shape[:3], columns))
-        rows = machine.by_warp(rows.reshape(machine.num_threads, columns))
+        times = self.lanes.num_blocks // columns
+        rows = np.broadcast_to(offset, (*self.lanes.shape[:3], columns))
+        rows = self.lanes.by_warp(rows.reshape(self.lanes.num_threads, columns))
         if active is None:
             elements, requests = rows.size * times, rows.shape[0] * columns * times
             cost = self.price_full(array, rows, action)
         else:
-            repeated = machine.num_blocks // active.lanes.shape[2]
+            repeated = self.lanes.num_blocks // active.lanes.shape[2]
             elements, requests = active.elements * repeated, active.requests * repeated
             cost = np.zeros(2, np.int64)
             by_lane = rows.transpose(0, 2, 1)  # (warps, blocks, 32)
@@ -199,13 +198,12 @@ class Requests:
 
     def count_alike(self, active):
         """Return the same of an access to one element by all threads that are active."""
-        machine = self.machine
         if active is None:
-            elements, requests = machine.num_threads, machine.num_warps
-            times = machine.num_blocks
+            elements, requests = self.lanes.num_threads, self.lanes.num_warps
+            times = self.lanes.num_blocks
         else:
             elements, requests = active.elements, active.requests
-            times = machine.num_blocks // active.lanes.shape[2]
+            times = self.lanes.num_blocks // active.lanes.shape[2]
         return elements * times, requests * times, requests * times, 0
 
     def addresses(self, array, offset, mask):
@@ -213,21 +211,19 @@ class Requests:
 
         Counted from the last sector or bank 0 that lies before the array; -1: an idle lane.
         """
-        machine = self.machine
         columns = offset.shape[3] if isinstance(offset, np.ndarray) else 1
-        rows = np.broadcast_to(offset, (*machine.shape[:3], columns))
-        rows = machine.by_warp(rows.reshape(machine.num_threads, columns))
+        rows = np.broadcast_to(offset, (*self.lanes.shape[:3], columns))
+        rows = self.lanes.by_warp(rows.reshape(self.lanes.num_threads, columns))
         rows, lanes = np.broadcast_arrays(rows, self.active_lanes(mask).lanes)
         warp, block = np.argwhere(lanes.any(1))[0]
         byte = rows[warp, :, block] * array.itemsize + array.alignment
         return tuple(np.where(lanes[warp, :, block], byte, -1).tolist())
 
     def active_lanes(self, mask):
-        machine = self.machine
         rows = np.True_ if mask is ALL else mask
         columns = 1 if mask is ALL else mask.shape[3]
-        rows = np.broadcast_to(rows, (*machine.shape[:3], columns))
-        lanes = machine.by_warp(rows.reshape(machine.num_threads, columns))
+        rows = np.broadcast_to(rows, (*self.lanes.shape[:3], columns))
+        lanes = self.lanes.by_warp(rows.reshape(self.lanes.num_threads, columns))
         full, some = lanes.all(1), lanes.any(1)
         return Active(lanes, full, some & ~full, int(lanes.sum()), int(some.sum()))
 

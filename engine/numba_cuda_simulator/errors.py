@@ -7,6 +7,7 @@ last frame shown is the learner's own line, caret included.
 
 import difflib
 import dis
+import functools
 import linecache
 import math
 import os
@@ -198,14 +199,19 @@ def kernel_traceback(error):
 def site_of_traceback(traceback):
     """Return the Site of a traceback's frame."""
     code = traceback.tb_frame.f_code
-    positions = list(code.co_positions())[traceback.tb_lasti // 2]
-    line, end_line, column, end_column = positions
-    line = line or traceback.tb_lineno
+    return site_at(code.co_filename, code, traceback.tb_lasti, traceback.tb_lineno)
+
+
+@functools.lru_cache(maxsize=1024)
+def site_at(file, code, instruction, line):
+    """Return the Site of an instruction; code objects of two files may be equal."""
+    there, end_line, column, end_column = list(code.co_positions())[instruction // 2]
+    line = there or line
     if column is None:
         column, end_column = 0, 0
     if end_line != line:
         end_column = 1 << 30  # the expression goes on below: underline to the end of the line
-    return Site(code.co_filename, line, column, end_column, code.co_name)
+    return Site(file, line, column, end_column, code.co_name)
 
 
 def explain(error):

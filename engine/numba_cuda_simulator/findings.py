@@ -163,8 +163,8 @@ class Uninitialised:
 class Findings:
     """Collects races and uninitialised reads, or raises the first."""
 
-    def __init__(self, machine, options, collect):
-        self.machine, self.options, self.collect = machine, options, collect
+    def __init__(self, lanes, options, collect):
+        self.lanes, self.options, self.collect = lanes, options, collect
         self.races = {}
         self.uninitialised = {}
         self.swaps = set()  # Sites of compare-and-swap
@@ -190,7 +190,6 @@ class Findings:
         if race is None:
             if key in self.noticed:
                 return
-            machine = self.machine
             places = [self.places[p] for _, _, p in (earlier, now)]
             race = Race(
                 array.name,
@@ -199,8 +198,8 @@ class Findings:
                 array.element(offset),
                 tuple(site for site, _ in places),
                 tuple(action for _, action in places),
-                tuple(machine.thread_coordinates(t) for t, _, _ in (earlier, now)),
-                tuple(machine.grid_coordinates(b) for _, b, _ in (earlier, now)),
+                tuple(self.lanes.thread_coordinates(t) for t, _, _ in (earlier, now)),
+                tuple(self.lanes.grid_coordinates(b) for _, b, _ in (earlier, now)),
             )
             why = self.custom(race, unchanged)
             if why:
@@ -228,8 +227,8 @@ class Findings:
                 array.name,
                 array.element(offset),
                 self.places[place][0],
-                self.machine.thread_coordinates(thread),
-                self.machine.grid_coordinates(block),
+                self.lanes.thread_coordinates(thread),
+                self.lanes.grid_coordinates(block),
             )
             if not self.collect:
                 raise finding.error()

@@ -47,20 +47,20 @@ class FlopMeter:
     def __init__(self):
         self.totals = Counter()  # (kind, dtype, line) -> operations
 
-    def start_launch(self, machine):
-        self.machine = machine
-        self.functions = {**FUNCTIONS, id(machine.builtins["pow"]): "pow"}
+    def start_launch(self, lanes, power):
+        self.lanes = lanes
+        self.functions = {**FUNCTIONS, id(power): "pow"}
 
     def start_batch(self):
         self.active = ByMask(self.active_threads)
 
     def active_threads(self, mask):
-        lanes = self.machine.num_threads * self.machine.num_blocks
-        return lanes if mask is ALL else int(np.count_nonzero(mask)) * (lanes // mask.size)
+        threads = self.lanes.num_threads * self.lanes.num_blocks
+        return threads if mask is ALL else int(np.count_nonzero(mask)) * (threads // mask.size)
 
     def add(self, kind, dtype, line, times=1):
         if dtype is not None and dtype.kind == "f":
-            self.totals[kind, dtype, line] += times * self.active(self.machine.mask)
+            self.totals[kind, dtype, line] += times * self.active(self.lanes.mask)
 
     def count(self, kind, line, result):
         """Count an operation, by the type of its result, which is returned."""

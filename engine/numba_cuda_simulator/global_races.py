@@ -19,20 +19,20 @@ class GlobalWatch:
     shadow lasts for the whole launch and its threads are numbered through the grid.
     """
 
-    def __init__(self, machine, findings, lockstep, arguments):
-        self.machine, self.findings = machine, findings
+    def __init__(self, lanes, memory, findings, lockstep, arguments):
+        self.lanes, self.memory, self.findings = lanes, memory, findings
         self.regions = {}  # first address -> Shadow
         self.shadows = {}  # id of a flat memory -> (Shadow, offset in it, entries per element)
         self.old = {}  # id of a flat memory -> its contents before the launch
-        self.fences = Fences(machine.num_threads, math.prod(machine.grid))
+        self.fences = Fences(lanes.num_threads, math.prod(lanes.grid))
         stored = [
             array
             for name, value in zip(lockstep.parameters, arguments, strict=True)
             for array in arrays_in(value)
             if array is not value or lockstep.may_store(name, array.ndim)
         ]
-        stored += [a for a in machine.globals if a.captured]
-        arrays = [a for a in machine.globals if a.flat.size]
+        stored += [a for a in memory.globals if a.captured]
+        arrays = [a for a in memory.globals if a.flat.size]
         for stretch in join_overlaps([region(a) for a in arrays]):
             if any(overlap(region(a), stretch) for a in stored):
                 self.add([a for a in arrays if overlap(region(a), stretch)], *stretch)
@@ -46,15 +46,14 @@ class GlobalWatch:
             self.shadows[id(array.flat)] = shadow, offset // unit, array.itemsize // unit
 
     def start_batch(self):
-        machine = self.machine
-        if machine.first_block:
+        if self.lanes.first_block:
             self.enter_loads()
-        first = machine.first_block * machine.num_threads
-        self.order = Order(machine.num_threads, machine.num_blocks, first)
-        blocks = np.arange(machine.num_blocks).reshape(1, 1, 1, -1)
-        self.threads = first + blocks * machine.num_threads + machine.thread_number
-        self.threads = np.broadcast_to(self.threads, machine.shape)
-        self.active_threads = ByMask(lambda mask: pick(self.threads, machine.shape, mask))
+        first = self.lanes.first_block * self.lanes.num_threads
+        self.order = Order(self.lanes.num_threads, self.lanes.num_blocks, first)
+        blocks = np.arange(self.lanes.num_blocks).reshape(1, 1, 1, -1)
+        self.threads = first + blocks * self.lanes.num_threads + self.lanes.thread_number
+        self.threads = np.broadcast_to(self.threads, self.lanes.shape)
+        self.active_threads = ByMask(lambda mask: pick(self.threads, self.lanes.shape, mask))
 
     def enter_loads(self):
         for shadow in self.regions.values():
@@ -71,14 +70,12 @@ class GlobalWatch:
         self.old.clear()
 
     def warp_barrier(self, threads):
-        machine = self.machine
-        full = np.broadcast_to(threads, (machine.num_threads, machine.num_blocks))
+        full = np.broadcast_to(threads, (self.lanes.num_threads, self.lanes.num_blocks))
         self.enter_loads()
         self.order.sync_warps(np.flatnonzero(full.T))
 
     def fence(self):
-        machine = self.machine
-        threads = pick(self.threads, machine.shape, machine.mask)
+        threads = pick(self.threads, self.lanes.shape, self.lanes.mask)
         self.fences.fence(threads, self.regions.values())
 
     def load(self, array, offset, value, site):
@@ -88,7 +85,7 @@ class GlobalWatch:
         shadow, *where = tracked
         if (one := self.one(offset, where, site, LOAD)) and shadow.load_one(*one, self.order):
             return value
-        elements, now, place = self.lanes(offset, where, site, LOAD)
+        elements, now, place = self.accesses(offset, where, site, LOAD)
         clashes = self.unordered(shadow.load(elements, now, self.order), shadow, elements, now)
         if not clashes:
             return value
@@ -100,8 +97,8 @@ class GlobalWatch:
         old = self.old.get(id(array.flat))
         if old is None:
             return value
-        where = np.zeros(self.machine.shape, bool)
-        mask = self.machine.mask
+        where = np.zeros(self.lanes.shape, bool)
+        mask = self.lanes.mask
         where[... if mask is ALL else np.broadcast_to(mask, where.shape)] = (
             stale.reshape(where.shape) if mask is ALL else stale
         )
@@ -110,32 +107,33 @@ class GlobalWatch:
     def store(self, array, offset, value, site):
         tracked = self.shadows.get(id(array.flat))
         if tracked is None:
-            array.store(self.machine, offset, value)
+            array.store(self.lanes, offset, value)
             return
         shadow, *where = tracked
         self.keep_old(array)
         if (one := self.one(offset, where, site, STORE)) and shadow.store_one(*one, self.order):
             self.fences.changed(shadow, one[0])
-            array.store(self.machine, offset, value)
+            array.store(self.lanes, offset, value)
             return
-        elements, now, place = self.lanes(offset, where, site, STORE)
+        elements, now, place = self.accesses(offset, where, site, STORE)
         clashes = shadow.store(elements, now, self.order)
         clashes = self.unordered(clashes, shadow, elements, now)
         self.fences.changed(shadow, elements)
         if clashes:
             elements, now, clashes = whole_elements(elements, now, clashes, where)
         before = [array.flat[elements[c.positions]] for c in clashes]
-        array.store(self.machine, offset, value)
+        array.store(self.lanes, offset, value)
         if clashes:
-            stored = pick(value, self.machine.shape, self.machine.mask).astype(array.dtype)
+            stored = pick(value, self.lanes.shape, self.lanes.mask).astype(array.dtype)
         for clash, old in zip(clashes, before, strict=True):
             if not clash.certain:
                 spots = elements[clash.positions]
                 here = array.flat[spots] if clash.at_once else old
                 clash = clash.where(~same_values(here, stored[clash.positions]))
-            elif clash.kind == "WAR" and self.machine.unchanged is not None:
-                machine = self.machine
-                same = pick(machine.unchanged, machine.shape, machine.mask)[clash.positions]
+            elif clash.kind == "WAR" and self.memory.unchanged is not None:
+                same = pick(self.memory.unchanged, self.lanes.shape, self.lanes.mask)[
+                    clash.positions
+                ]
                 self.report(clash.where(same), array, elements, now, place, unchanged=True)
                 clash = clash.where(~same)
             self.report(clash, array, elements, now, place)
@@ -145,7 +143,7 @@ class GlobalWatch:
         if tracked is not None:
             self.keep_old(array)
             shadow, *where = tracked
-            elements, now, place = self.lanes(offset, where, site, ATOMIC)
+            elements, now, place = self.accesses(offset, where, site, ATOMIC)
             clashes = shadow.atomic(elements, now, self.order)
             clashes = self.unordered(clashes, shadow, elements, now)
             self.fences.changed(shadow, elements)
@@ -169,20 +167,20 @@ class GlobalWatch:
     def one(self, offset, where, site, action):
         """Return the element and packed access of the one active thread; None if there are more."""
         start, parts = where
-        threads = self.active_threads(self.machine.mask)
+        threads = self.active_threads(self.lanes.mask)
         if len(threads) > 1 or parts > 1:
             return None
         if isinstance(offset, np.ndarray):
-            offset = pick(offset, self.machine.shape, self.machine.mask)[0]
+            offset = pick(offset, self.lanes.shape, self.lanes.mask)[0]
         now = self.order.stamp(threads.item(), self.findings.place(site, action))
         return int(offset) + start, now
 
-    def lanes(self, offset, where, site, action):
+    def accesses(self, offset, where, site, action):
         """Return the entries of the shadow and packed accesses of the active threads."""
-        machine, (start, parts) = self.machine, where
-        elements = pick(offset, machine.shape, machine.mask)
+        start, parts = where
+        elements = pick(offset, self.lanes.shape, self.lanes.mask)
         place = self.findings.place(site, action)
-        now = self.order.stamp(self.active_threads(machine.mask), place)
+        now = self.order.stamp(self.active_threads(self.lanes.mask), place)
         if parts > 1:
             elements = (elements[:, None] * parts + np.arange(parts)).reshape(-1)
             now = np.repeat(now, parts)
@@ -191,7 +189,7 @@ class GlobalWatch:
     def report(self, clash, array, offsets, now, place, unchanged=False):
         if not len(clash.positions):
             return
-        size = self.machine.num_threads
+        size = self.lanes.num_threads
         places = place_of(clash.earlier)
         for earlier_place in np.unique(places):
             i = (places == earlier_place).argmax()

@@ -10,9 +10,8 @@ import numpy as np
 
 from .arrays import LaneArray
 from .atomics import OTHERS, UFUNCS, Atomic
-from .dtypes import as_one_type, cast, is_floating, numpy_dtype, typed
+from .dtypes import cast, numpy_dtype, typed
 from .errors import UnsupportedError
-from .lanes import is_value, type_name
 from .mathematics import BUILTINS, HALF, MATH, NUMPY_FUNCTIONS, to_bool
 from .records import present_site
 from .syntax import refusal
@@ -96,16 +95,6 @@ class Refused:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
         self()
-
-
-def element_dtype(type_):
-    dtype = numpy_dtype(type_)
-    if dtype.kind not in "biu" and not is_floating(dtype):
-        raise UnsupportedError(
-            f"shared and local arrays of {dtype} do not run on the CPU engine",
-            hint="Make an array for each field.",
-        )
-    return dtype
 
 
 def unsigned(x):
@@ -210,129 +199,83 @@ CONSTANT_BUILTINS = {
 }
 
 
-class Intrinsics:
-    """What depends on the launch; part of the machine.
+def allocate(allocator, site, *arguments, **keywords):
+    """Call cuda.shared.array or its like, which want to know where they are called."""
+    if not isinstance(allocator, Allocator):
+        return allocator(*arguments, **keywords)
+    return allocator.allocate(site, *arguments, **keywords)
 
-    Uses of a machine's other parts: `active`, `arithmetic`, `block_dim`, `block_idx`, `floordiv`,
-    `full`, `grid_dim`, `mod`, `nonzero`, `not_`, `number`, `power`, `same`, `shift_left`,
-    `shift_right` and `thread_idx` of Lanes; `field_sites`, `load`, `local_array` and `shared_array`
-    of Memory; `activemask`, `all_sync`, `any_sync`, `ballot_sync`, `eq_sync`, `grid_sync`,
-    `lane_id`, `lanemask_lt`, `match_all_sync`, `match_any_sync`, `shuffle`, `syncthreads`,
-    `syncthreads_and`, `syncthreads_vote`, `syncwarp` and `threadfence` of Warps.
-    """
 
-    def cuda_namespace(self):
-        memory = {
-            "shared": Namespace("cuda.shared", {"array": Allocator(self.allocate_shared)}),
-            "local": Namespace("cuda.local", {"array": Allocator(self.allocate_local)}),
-        }
-        threads = {
-            "threadIdx": self.thread_idx,
-            "blockIdx": self.block_idx,
-            "blockDim": self.block_dim,
-            "gridDim": self.grid_dim,
-            "grid": self.grid_position,
-            "gridsize": self.grid_size,
-            "laneid": self.lane_id(),
-        }
-        barriers = {
-            "syncthreads": self.syncthreads,
-            "syncthreads_and": self.syncthreads_and,
-            "syncthreads_count": self.syncthreads_vote("count", lambda votes: votes.sum(0)),
-            "syncthreads_or": self.syncthreads_vote("or", lambda votes: votes.any(0)),
-            "syncwarp": self.syncwarp,
-            "threadfence": self.threadfence,
-            "threadfence_system": self.threadfence,
-        }
-        warps = {
-            "shfl_sync": self.shuffle(""),
-            "shfl_up_sync": self.shuffle("up"),
-            "shfl_down_sync": self.shuffle("down"),
-            "shfl_xor_sync": self.shuffle("xor"),
-            "any_sync": self.any_sync,
-            "all_sync": self.all_sync,
-            "eq_sync": self.eq_sync,
-            "ballot_sync": self.ballot_sync,
-            "match_any_sync": self.match_any_sync,
-            "match_all_sync": self.match_all_sync,
-            "activemask": self.activemask,
-            "lanemask_lt": self.lanemask_lt,
-        }
-        grid = Namespace("this_grid()", {"sync": self.grid_sync})
-        groups = {"cg": Namespace("cuda.cg", {"this_grid": lambda: grid})}
-        return Namespace(
-            "cuda", {**CONSTANT_INTRINSICS, **memory, **threads, **barriers, **warps, **groups}
-        )
+def cuda_namespace(lanes, memory, warps):
+    """Return `cuda` as the kernels of a launch see it."""
+    allocators = {
+        "shared": Namespace("cuda.shared", {"array": Allocator(memory.shared_array)}),
+        "local": Namespace("cuda.local", {"array": Allocator(memory.local_array)}),
+    }
+    threads = {
+        "threadIdx": lanes.thread_idx,
+        "blockIdx": lanes.block_idx,
+        "blockDim": lanes.block_dim,
+        "gridDim": lanes.grid_dim,
+        "grid": lanes.grid_position,
+        "gridsize": lanes.grid_size,
+        "laneid": warps.lane_id(),
+    }
+    barriers = {
+        "syncthreads": warps.syncthreads,
+        "syncthreads_and": warps.syncthreads_and,
+        "syncthreads_count": warps.syncthreads_vote("count", lambda votes: votes.sum(0)),
+        "syncthreads_or": warps.syncthreads_vote("or", lambda votes: votes.any(0)),
+        "syncwarp": warps.syncwarp,
+        "threadfence": warps.threadfence,
+        "threadfence_system": warps.threadfence,
+    }
+    of_warps = {
+        "shfl_sync": warps.shuffle(""),
+        "shfl_up_sync": warps.shuffle("up"),
+        "shfl_down_sync": warps.shuffle("down"),
+        "shfl_xor_sync": warps.shuffle("xor"),
+        "any_sync": warps.any_sync,
+        "all_sync": warps.all_sync,
+        "eq_sync": warps.eq_sync,
+        "ballot_sync": warps.ballot_sync,
+        "match_any_sync": warps.match_any_sync,
+        "match_all_sync": warps.match_all_sync,
+        "activemask": warps.activemask,
+        "lanemask_lt": warps.lanemask_lt,
+    }
+    grid = Namespace("this_grid()", {"sync": warps.grid_sync})
+    groups = {"cg": Namespace("cuda.cg", {"this_grid": lambda: grid})}
+    parts = CONSTANT_INTRINSICS, allocators, threads, barriers, of_warps, groups
+    return Namespace("cuda", {name: value for part in parts for name, value in part.items()})
 
-    def operators(self):
-        """Return the functions of the module operator, by name."""
-        special = {
-            "floordiv": self.floordiv,
-            "mod": self.mod,
-            "pow": self.power,
-            "lshift": self.shift_left,
-            "rshift": self.shift_right,
-            "not_": self.not_,
-            "is_": self.same,
-            "is_not": lambda a, b: self.not_(self.same(a, b)),
-            "truth": to_bool,
-            "getitem": lambda array, index: self.load(array, index, self.present_site()),
-        }
-        sums = {"add": "add", "sub": "subtract", "mul": "multiply", "neg": "negative"}
-        special |= {name: partial(self.arithmetic, ufunc) for name, ufunc in sums.items()}
-        inplace = ("add", "sub", "mul", "floordiv", "mod", "pow", "lshift", "rshift")
-        special |= {f"i{name}": special[name] for name in inplace}
-        return PLAIN_OPERATORS | special
 
-    def present_site(self):
-        return present_site(self.field_sites)
+def operator_namespace(operators, memory):
+    """Return the module `operator` as the kernels of a launch see it."""
+    special = {
+        "floordiv": operators.floordiv,
+        "mod": operators.mod,
+        "pow": operators.power,
+        "lshift": operators.shift_left,
+        "rshift": operators.shift_right,
+        "not_": operators.not_,
+        "is_": operators.same,
+        "is_not": lambda a, b: operators.not_(operators.same(a, b)),
+        "truth": to_bool,
+        "getitem": lambda array, index: memory.load(array, index, present_site()),
+    }
+    sums = {"add": "add", "sub": "subtract", "mul": "multiply", "neg": "negative"}
+    special |= {name: partial(operators.arithmetic, ufunc) for name, ufunc in sums.items()}
+    inplace = ("add", "sub", "mul", "floordiv", "mod", "pow", "lshift", "rshift")
+    special |= {f"i{name}": special[name] for name in inplace}
+    return Namespace("operator", PLAIN_OPERATORS | special)
 
-    def builtin_names(self):
-        return {
-            **CONSTANT_BUILTINS,
-            "divmod": self.divmod,
-            "pow": self.power,
-            "print": self.print,
-        }
 
-    def divmod(self, a, b):
-        a, b = self.number(a), self.number(b)
-        if b.dtype.kind in "iu" and a.dtype.kind in "iu":
-            a, b = as_one_type(a, self.nonzero(b))
-        return self.floordiv(a, b), self.mod(a, b)
-
-    def allocate(self, allocator, site, *arguments, **keywords):
-        if not isinstance(allocator, Allocator):
-            return allocator(*arguments, **keywords)
-        return allocator.allocate(site, *arguments, **keywords)
-
-    def allocate_shared(self, site, shape, dtype, alignment=None):
-        return self.shared_array(site, shape, element_dtype(dtype))
-
-    def allocate_local(self, site, shape, dtype, alignment=None):
-        return self.local_array(site, shape, element_dtype(dtype))
-
-    def grid_position(self, ndim):
-        position = tuple(
-            getattr(self.block_idx, a) * getattr(self.block_dim, a) + getattr(self.thread_idx, a)
-            for a in "xyz"[: int(ndim)]
-        )
-        return position[0] if ndim == 1 else position
-
-    def grid_size(self, ndim):
-        size = tuple(
-            getattr(self.block_dim, a) * getattr(self.grid_dim, a) for a in "xyz"[: int(ndim)]
-        )
-        return size[0] if ndim == 1 else size
-
-    def print(self, *values):
-        """Print for each active thread, one line each."""
-        for v in values:
-            if not isinstance(v, str) and not is_value(v):
-                raise UnsupportedError(
-                    f"print() cannot show {type_name(v)}", hint="Print single numbers."
-                )
-        active = self.active().T
-        columns = [v if isinstance(v, str) else self.full(v).T[active] for v in values]
-        for i in range(int(active.sum())):
-            print(*(c if isinstance(c, str) else c[i] for c in columns))
+def builtin_names(operators):
+    """Return what `__builtins__` holds for the kernels of a launch."""
+    return {
+        **CONSTANT_BUILTINS,
+        "divmod": operators.divmod,
+        "pow": operators.power,
+        "print": operators.print,
+    }

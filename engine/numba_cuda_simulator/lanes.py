@@ -1,8 +1,8 @@
-"""The lockstep machine: threads as array elements, control flow as masks.
+"""Threads as array elements, control flow as masks.
 
 A *lane value* is what one variable holds in all threads of a batch of blocks at once: a
-NumPy scalar if it is the same everywhere, else an array that broadcasts to the machine's
-`shape`, (threads in z, threads in y, threads in x, blocks). threadIdx.x has the shape
+NumPy scalar if it is the same everywhere, else an array that broadcasts to
+`Lanes.shape`, (threads in z, threads in y, threads in x, blocks). threadIdx.x has the shape
 (1, 1, n, 1) and blockIdx.x (1, 1, 1, b), so `threadIdx.x * 2` costs n multiplications
 whatever the number of blocks, and what is the same in all threads stays a scalar. The block
 axis is last because neighbouring blocks do the same thing to neighbouring memory.
@@ -15,18 +15,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .dtypes import BOOL, TypedInts, as_bool, as_index, cast, select, stretch
+from .dtypes import BOOL, TypedInts, as_bool, as_index, select, stretch
 from .errors import (
     KernelError,
     KernelNameError,
-    KernelZeroDivisionError,
     UnsupportedError,
-    thread_name,
 )
 from .waits import Patience
 
 ALL = None
 NOBODY = False
+WARP = 32
 MOST_CALLS = 100  # device functions inside each other
 
 
@@ -163,29 +162,43 @@ class Loop:
 
 
 class Lanes:
-    """Masks, control flow and the operators whose meaning differs from NumPy's.
+    """The threads of a batch of blocks: where they are, which of them run, control flow.
 
-    Uses of a machine's other parts: `load` of Memory; `progress` of Machine.
+    Parameters
+    ----------
+    grid, block : tuple of three ints
+    memory_state : callable
+        Returns a copy of all memory, for a `while` loop that does not seem to end.
     """
 
-    def start_lanes(self, grid, block, first_block, num_blocks):
-        """Place a batch of blocks on the lanes."""
-        self.grid, self.block = grid, block
-        self.first_block, self.num_blocks = first_block, num_blocks
+    def __init__(self, grid, block, memory_state):
+        self.grid, self.block, self.memory_state = grid, block, memory_state
+        self.progress = None  # of the launch
         bx, by, bz = block
         self.num_threads = bx * by * bz
-        self.shape = (bz, by, bx, num_blocks)
+        self.padding = -self.num_threads % WARP  # lanes that the last warp lacks
+        self.num_warps = (self.num_threads + self.padding) // WARP
         axes = [(1, 1, bx, 1), (1, by, 1, 1), (bz, 1, 1, 1)]
         self.thread_idx = Dim3(
             "threadIdx", *(lane_range(n, a) for n, a in zip(block, axes, strict=True))
         )
-        gx, gy, _ = grid
-        number = first_block + np.arange(num_blocks)
-        coordinates = number % gx, number // gx % gy, number // (gx * gy)
-        self.block_idx = Dim3("blockIdx", *(per_block(c) for c in coordinates))
+        self.block_idx = Dim3("blockIdx", None, None, None)  # changes from batch to batch
         self.block_dim = Dim3("blockDim", *map(np.int64, block))
         self.grid_dim = Dim3("gridDim", *map(np.int64, grid))
         self.thread_number = lane_range(self.num_threads, (bz, by, bx, 1))
+        self.start_batch(0, 1)
+
+    def start_batch(self, first_block, num_blocks):
+        """Place a batch of blocks on the lanes."""
+        self.first_block, self.num_blocks = first_block, num_blocks
+        self.shape = (*self.block[::-1], num_blocks)
+        gx, gy, _ = self.grid
+        number = first_block + np.arange(num_blocks)
+        coordinates = number % gx, number // gx % gy, number // (gx * gy)
+        # In place: the kernel's names are bound to this object.
+        self.block_idx.x, self.block_idx.y, self.block_idx.z = map(per_block, coordinates)
+        column = np.arange(num_blocks).reshape(1, 1, 1, -1)
+        self.block_column = column if num_blocks > 1 else np.int64(0)
         self.mask = ALL
         self.exited = NOBODY
         self.branches = []
@@ -320,27 +333,6 @@ class Lanes:
                 break
         self.loop_end()
 
-    def sequence_turns(self, exits, site, called, *values):
-        """Yield the loop variable of a loop over a tuple or array, enumerate(x) or zip(x, y)."""
-        if called == "enumerate":
-            start = values[1] if len(values) > 1 else 0
-            return self.same_turns(
-                (np.int64(start + i), x) for i, x in enumerate(self.elements(values[0], site))
-            )
-        turns = [self.elements(x, site) for x in values]
-        return self.same_turns(zip(*turns, strict=False) if called == "zip" else turns[0])
-
-    def elements(self, values, site):
-        """Return the elements of a tuple or array, loaded when their turn comes."""
-        if isinstance(values, tuple):
-            return values
-        if getattr(values, "kind", None) is None:
-            raise UnsupportedError(
-                f"{type_name(values)} cannot be looped over",
-                hint="Loops run over range(...), a tuple or an array.",
-            )
-        return (self.load(values, np.int64(i), site) for i in range(len(values)))
-
     def own_turns(self, exits, start, step, count, longest):
         """A loop whose threads start at different values or take different numbers of turns."""
         self.loop_begin()
@@ -421,195 +413,12 @@ class Lanes:
             )
         return select(self.mask, new, old)
 
-    def unpack(self, value, count, site):
-        if getattr(value, "kind", None) is not None:
-            value = tuple(self.elements(value, site))
-        if not isinstance(value, tuple):
-            raise UnsupportedError(f"cannot unpack {type_name(value)} into {count} variables")
-        if len(value) != count:
-            raise KernelError(f"cannot unpack {len(value)} values into {count} variables")
-        return value
-
-    def not_(self, a):
-        return np.logical_not(a)
-
-    def truth(self, value):
-        return as_bool(value) if isinstance(value, (np.ndarray, np.generic)) else bool(value)
-
-    def and_values(self, a, b):
-        """`a and b` of two values that are there already."""
-        if is_truth(a) and is_truth(b):
-            return np.logical_and(a, b)
-        return self.and_(a, lambda: b)
-
-    def or_values(self, a, b):
-        if is_truth(a) and is_truth(b):
-            return np.logical_or(a, b)
-        return self.or_(a, lambda: b)
-
-    def and_(self, a, b):
-        """`a and b`: b is evaluated only for the threads where a holds."""
-        if not isinstance(a, np.ndarray):
-            return b() if a else a
-        yes, no = self.split(a)
-        if yes is NOBODY:
-            return a
-        value = self.under(yes, b)
-        return value if no is NOBODY else select(self.truth(a), value, a)
-
-    def or_(self, a, b):
-        if not isinstance(a, np.ndarray):
-            return a if a else b()
-        yes, no = self.split(a)
-        if no is NOBODY:
-            return a
-        value = self.under(no, b)
-        return value if yes is NOBODY else select(self.truth(a), a, value)
-
     def under(self, mask, thunk):
         """Evaluate a thunk for the threads of a smaller mask."""
         outer, self.mask = self.mask, mask
         value = thunk()
         self.mask = outer
         return value
-
-    def choose(self, test, yes_thunk, no_thunk, literal, *variables):
-        """`a if test else b`: each side is evaluated for its own threads only.
-
-        The result has the type of both sides together, as in Numba; of a side that no thread
-        takes, it is known if that is a literal or a variable.
-        """
-        yes, no = self.split(test)
-        if no is NOBODY:
-            result = self.under(yes, yes_thunk)
-        elif yes is NOBODY:
-            result = self.under(no, no_thunk)
-        else:
-            a, b = self.under(yes, yes_thunk), self.under(no, no_thunk)
-            if isinstance(a, tuple):
-                test = self.truth(test)
-                return like(a, [select(test, x, y) for x, y in zip(a, b, strict=True)])
-            if hasattr(a, "shares") and type(a) is type(b) and a.shares(b):
-                return a.blend_with(b, self.truth(test))
-            if is_member(a) and is_member(b):
-                return a.blend_with(b, self.truth(test))
-            if not (is_value(a) and is_value(b)):
-                if a is b:
-                    return a
-                raise UnsupportedError(f"threads choose between {type_name(a)} and {type_name(b)}")
-            result = select(self.truth(test), a, b)
-        return self.widened(result, literal, *variables)
-
-    def widened(self, result, literal, *variables):
-        """Return one side of a conditional expression in the type of both, as far as is known."""
-        if (literal or variables) and isinstance(result, (np.ndarray, np.generic)):
-            dtypes = [v.dtype for v in variables if isinstance(v, (np.ndarray, np.generic))]
-            wide = np.result_type(result.dtype, *dtypes, *[literal] * bool(literal))
-            result = result if result.dtype == wide else cast(result, wide)
-        return result
-
-    def member(self, value, container):
-        if not isinstance(container, tuple):
-            raise UnsupportedError("'in' needs a tuple inside a kernel")
-        result = np.False_
-        for element in container:
-            result = np.logical_or(result, value == element)
-        return result
-
-    def same(self, a, b):
-        """`a is b`: Numba compares values, of one type; other things are one object or not."""
-        if is_truth(a) and is_truth(b):
-            return np.equal(a, b)
-        if is_value(a) and is_value(b):
-            one_type = lane_dtype(a) == lane_dtype(b)
-            return np.equal(a, b) if one_type else np.False_
-        return a == b if is_member(a) or is_member(b) else np.bool_(a is b)
-
-    def enum_value(self, x):
-        """x.value; a member of an IntEnum is its value already."""
-        return x if isinstance(x, (np.ndarray, np.generic)) else x.value
-
-    def arithmetic(self, name, *operands):
-        """+, - or * of what may be truth values, which count as int64 in Numba."""
-        operands = [self.number(x) for x in operands]
-        return getattr(np, name)(*operands)
-
-    def number(self, value):
-        if isinstance(value, (bool, np.bool_)):
-            return np.int64(value)
-        if isinstance(value, np.ndarray) and value.dtype == bool:
-            return value.astype(np.int64)
-        return value
-
-    def wide(self, value):
-        """Return a number; a float16 as float32, in which Numba computes //, % and **."""
-        value = self.number(value)
-        return value.astype(np.float32) if value.dtype == np.float16 else value
-
-    def floordiv(self, a, b):
-        if isinstance(a, tuple):
-            raise TypeError("a tuple cannot be divided")
-        a, b = self.wide(a), self.wide(b)
-        if b.dtype.kind in "iu" and a.dtype.kind in "iu":
-            b = self.nonzero(b)
-        return a // b
-
-    def mod(self, a, b):
-        if isinstance(a, str):
-            raise UnsupportedError("strings cannot be formatted in a kernel")
-        a, b = self.wide(a), self.wide(b)
-        if b.dtype.kind in "iu" and a.dtype.kind in "iu":
-            b = self.nonzero(b)
-        return a % b
-
-    def nonzero(self, divisor):
-        """Return a divisor that is safe for masked threads; an active zero raises."""
-        zero = divisor == 0
-        if not np.any(zero):
-            return divisor
-        bad = zero if self.mask is ALL else zero & self.mask
-        if np.any(bad):
-            thread, block, more = self.culprit(bad)
-            raise KernelZeroDivisionError(
-                f"integer division by zero in {thread_name(thread, block)}{more}",
-                thread=thread,
-                block=block,
-            )
-        return select(zero, divisor.dtype.type(1), divisor)
-
-    def power(self, a, b):
-        a, b = self.wide(a), self.wide(b)
-        if a.dtype.kind == "f" and b.dtype.kind in "iu":
-            if not isinstance(b, np.ndarray):
-                if b == 2:
-                    return a * a
-                if b == 3:
-                    return a * a * a
-            return np.power(a, b.astype(a.dtype))
-        if a.dtype.kind in "iu" and b.dtype.kind in "iu":
-            if not isinstance(b, np.ndarray) and b == 2 and a.dtype == b.dtype:
-                return a * a
-            # Numba computes int ** negative int in integers too: 0, unless the base is 1 or -1.
-            inverse = select(np.abs(a) == 1, a, a * np.int64(0))
-            magnitude = np.power(a, np.maximum(b, 0))
-            odd = select(b % np.int64(2) == 0, inverse * inverse, inverse)
-            return select(b < 0, odd, magnitude) if np.any(b < 0) else magnitude
-        return np.power(a, b)
-
-    def shift_left(self, a, b):
-        return np.left_shift(self.number(a), self.number(b))
-
-    def shift_right(self, a, b):
-        return np.right_shift(self.number(a), self.number(b))
-
-    def assert_(self, test, message):
-        _, failed = self.split(test)
-        if failed is NOBODY:
-            return
-        thread, block, more = self.culprit(failed)
-        text = message()
-        text = f"{text}: " if isinstance(text, str) and text else ""
-        raise AssertionError(f"{text}fails in {thread_name(thread, block)}{more}")
 
     # ------------------------------------------------------------------ who
 
@@ -620,6 +429,37 @@ class Lanes:
     def active(self):
         """Return the mask as booleans, shape (threads, blocks)."""
         return self.full(True if self.mask is ALL else self.mask)
+
+    def by_warp(self, rows):
+        """Return (threads, blocks) values as (warps, 32, blocks)."""
+        if self.padding:
+            empty = np.zeros((self.padding, rows.shape[1]), rows.dtype)
+            rows = np.concatenate([rows, empty])
+        return rows.reshape(self.num_warps, WARP, -1)
+
+    def members(self, mask):
+        """Return which threads a warp's member mask names, (threads, 1 or blocks)."""
+        lane = (np.arange(self.num_threads) % WARP)[:, None]
+        if isinstance(mask, np.ndarray):
+            mask = self.full(as_index(mask) if type(mask) is TypedInts else mask)
+        else:
+            mask = np.int64(mask)
+        return (mask >> lane & 1).astype(bool)
+
+    def grid_position(self, ndim):
+        """cuda.grid(ndim)."""
+        position = tuple(
+            getattr(self.block_idx, a) * getattr(self.block_dim, a) + getattr(self.thread_idx, a)
+            for a in "xyz"[: int(ndim)]
+        )
+        return position[0] if ndim == 1 else position
+
+    def grid_size(self, ndim):
+        """cuda.gridsize(ndim)."""
+        size = tuple(
+            getattr(self.block_dim, a) * getattr(self.grid_dim, a) for a in "xyz"[: int(ndim)]
+        )
+        return size[0] if ndim == 1 else size
 
     def culprit(self, bad):
         """Return thread, block and ' (and n more)' of the first thread where bad holds."""

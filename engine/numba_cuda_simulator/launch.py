@@ -5,20 +5,21 @@ from enum import Enum
 
 import numpy as np
 
-from .arrays import GlobalArray
 from .atomics import Atomics
 from .devices import chip
 from .errors import LaunchError, explain
 from .host import host_value
 from .lanes import Frame, Lanes, like, refuse_result
 from .memory import Memory
-from .names import Names, as_lane, check_kernel, member, refuse_shape
+from .names import COUNTED, Names, as_lane, check_kernel, member, refuse_shape
+from .operators import Operators
 from .options import TOO_MUCH_SHARED, current_options
 from .progress import Progress
 from .records import records_argument
-from .serial import Serial
+from .serial import SerialLanes, SerialMemory, SerialOperators, direct_arguments, rewrite
 from .signatures import convert_arguments, signatures_of
 from .trace import Launched, Trace
+from .transform import PREFIX, transform
 from .warps import Warps
 from .watch import Watch
 
@@ -30,28 +31,49 @@ ELEMENTS = {np.dtype(code) for code in "?bBhHiIlLqQefdFD"}  # types of array ele
 MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
-class Machine(Lanes, Memory, Warps, Atomics, Names):
-    """All threads of one launch, a batch of blocks at a time."""
+class Machine:
+    """All threads of one launch, a batch of blocks at a time.
+
+    Attributes
+    ----------
+    lanes : Lanes
+        The threads of the present batch: which of them run, control flow.
+    operators : Operators
+        Operators and builtins that depend on the threads.
+    memory : Memory
+        Loads, stores, allocation.
+    warps : Warps
+        Barriers and warp intrinsics.
+    atomics : Atomics
+    names : Names
+        What the kernel's global names mean.
+    """
+
+    kinds = Lanes, Operators, Memory  # the classes of the first three
 
     def __init__(self, grid, block, dynamic_bytes=0, options=None, watch=None):
-        self.grid, self.block = grid, block
-        self.dynamic_bytes = dynamic_bytes
-        self.options = options or current_options()
+        options = options or current_options()
         self.watch = watch
-        self.globals = []
-        self.start_lanes(grid, block, 0, 1)
-        self.start_memory(dynamic_bytes)
-        self.start_warps()
-        self.start_names()
+        lanes, operators, memory = self.kinds
+        self.lanes = lanes(grid, block, self.memory_state)
+        self.operators = operators(self.lanes)
+        self.memory = memory(self.lanes, options, watch, dynamic_bytes)
+        self.warps = Warps(self.lanes, options, watch)
+        self.atomics = Atomics(self.lanes, self.memory, watch)
+        self.names = Names(self, self.rewrite)
+        if watch is not None and watch.collect:
+            self.names.add_operations(watch.flops, COUNTED)
 
-    def global_array(self, array, name):
-        array = GlobalArray(array, name)
-        self.globals.append(array)
-        return array
+    def memory_state(self):
+        return self.memory.state()
+
+    def rewrite(self, code):
+        """Return the lockstep form of a function."""
+        return transform(code, code.co_filename, self.watch is not None and self.watch.collect)
 
     def run(self, function, arguments, signatures=()):
         """Run a kernel's Python function over the whole grid."""
-        runnable, lockstep = self.lockstep_function(function)
+        runnable, lockstep = self.names.lockstep_function(function)
         if lockstep.result:
             refuse_result(function.__name__, [lockstep.result])
         for parameter in lockstep.shapes:
@@ -60,36 +82,32 @@ class Machine(Lanes, Memory, Warps, Atomics, Names):
         values = convert_arguments(signatures, function.__name__, lockstep.parameters, values)
         if self.watch is not None:
             self.watch.start_launch(self, lockstep, values)
-        total = math.prod(self.grid)
-        size = max(1, LANES_PER_BATCH // self.num_threads)
+        threads, total = self.lanes.num_threads, math.prod(self.lanes.grid)
+        size = max(1, LANES_PER_BATCH // threads)
         size = -(-total // -(-total // size))  # batches of equal size
         if "this_grid" in lockstep.code.co_names:
             size = total  # blocks that wait for each other run together
-            check_synchronised(total * self.num_threads)
-        self.progress = Progress(function.__name__, total, self.num_threads)
+            check_synchronised(total * threads)
+        progress = self.lanes.progress = Progress(function.__name__, total, threads)
         with np.errstate(all="ignore"):  # a GPU raises no flags either
             try:
                 for first in range(0, total, size):
                     count = min(size, total - first)
-                    self.progress.batch(first, count)
+                    progress.batch(first, count)
                     self.start_batch(first, count)
-                    self.frames.append(Frame(lockstep))
+                    self.lanes.frames.append(Frame(lockstep))
                     if self.watch is not None:
                         self.watch.start_batch()
                     runnable(*values)
             finally:
-                self.progress.end()
+                progress.end()
         if self.watch is not None:
             self.watch.end_launch()
 
     def start_batch(self, first, count):
-        idx = self.block_idx
-        self.start_lanes(self.grid, self.block, first, count)
-        # The kernel's names are bound to the first batch's object: move it on in place.
-        idx.x, idx.y, idx.z = self.block_idx.x, self.block_idx.y, self.block_idx.z
-        self.block_idx = idx
-        self.start_memory(self.dynamic_bytes)
-        self.start_warps()
+        self.lanes.start_batch(first, count)
+        self.memory.start_batch()
+        self.warps.start_batch()
 
     def lane_arguments(self, function, lockstep, arguments):
         names = lockstep.parameters
@@ -116,17 +134,31 @@ class Machine(Lanes, Memory, Warps, Atomics, Names):
         if isinstance(value, Enum):
             return member(value)
         if isinstance(value, np.ndarray) and is_element(value.dtype):
-            return self.global_array(value, name)
+            return self.memory.global_array(value, name)
         if isinstance(value, (np.ndarray, np.void)) and value.dtype.names:
-            return records_argument(self, name, value)
+            return records_argument(self.memory, name, value)
         scalar = as_lane(value)
         if scalar is None:
             refuse_argument(name, value)
         return scalar
 
 
-class OneThread(Serial, Machine):
+class OneThread(Machine):
     """The machine of a launch of one thread, unless it is to be traced."""
+
+    kinds = SerialLanes, SerialOperators, SerialMemory
+
+    def run(self, function, arguments, signatures=()):
+        self.kernel_code = function.__code__
+        self.memory.direct = direct_arguments(function.__code__, arguments, signatures)
+        self.names.operations |= {PREFIX + x.__name__: x for x in (int, type, np.int64)}
+        self.names.add_operations(self.lanes, "count_turns defined while_turns".split())
+        self.names.add_operations(self.operators, ["widened"])
+        super().run(function, arguments, signatures)
+
+    def rewrite(self, code):
+        direct = self.memory.direct if code is self.kernel_code else {}
+        return rewrite(code, code.co_filename, tuple(direct.values()))
 
 
 def machine_for(grid, block, watch):

@@ -8,9 +8,9 @@ import math
 
 import numpy as np
 
-from .arrays import LaneArray, LocalArray, SharedArray, pick, poison
+from .arrays import GlobalArray, LaneArray, LocalArray, SharedArray, pick, poison
 from .devices import STATIC_SHARED_BYTES, chip
-from .dtypes import TypedInts, as_index, typed
+from .dtypes import TypedInts, as_index, is_floating, numpy_dtype, typed
 from .errors import KernelError, KernelIndexError, LaunchError, UnsupportedError, thread_name
 from .intrinsics import EnumClass
 from .lanes import ALL, Dim3, type_name
@@ -28,23 +28,39 @@ MOST_KNOWN = 64  # index arrays remembered; each keeps its memory alive
 
 
 class Memory:
-    """Loads, stores and allocation; the machine's memory system.
+    """Loads, stores and allocation.
 
-    Uses of a machine's other parts: `culprit`, `full`, `mask`, `num_blocks` and `shape` of Lanes;
-    `globals`, `options` and `watch` of Machine.
+    Parameters
+    ----------
+    lanes : Lanes
+        The threads that load and store.
+    options : Options
+    watch : Watch or None
+        Hears every access.
+    dynamic_bytes : int
+        Dynamic shared memory of a block.
     """
 
-    def start_memory(self, dynamic_bytes):
+    def __init__(self, lanes, options, watch, dynamic_bytes):
+        self.lanes, self.options, self.watch = lanes, options, watch
+        self.dynamic_bytes = dynamic_bytes
+        self.globals = []
+        self.start_batch()
+
+    def start_batch(self):
+        """Forget what the blocks of the batch before had in shared and local memory."""
         self.allocations = {}  # Site -> SharedArray: one per call in the source
         self.shared_bytes = 0
         self.local_sizes = {}  # Site -> bytes of a thread's array: one per call in the source
-        self.dynamic_bytes = dynamic_bytes
         self.dynamic = None
         self.unchanged = None  # in a store: the threads that store what is there
-        self.field_sites = {}  # (code, instruction) -> Site, of accesses to fields of records
         self.known = {}  # (id of an index, axis) -> (the index, its offsets): see locate
-        column = np.arange(self.num_blocks).reshape(1, 1, 1, -1)
-        self.block_column = column if self.num_blocks > 1 else np.int64(0)
+
+    def global_array(self, array, name):
+        """Return a NumPy array as the kernel sees it."""
+        array = GlobalArray(array, name)
+        self.globals.append(array)
+        return array
 
     # ------------------------------------------------------------------ indices
 
@@ -67,7 +83,7 @@ class Memory:
             if type(i) is np.int64:
                 place = int(i)
                 if not 0 <= place < size:
-                    self.stray(i, self.mask, array, axis)
+                    self.stray(i, self.lanes.mask, array, axis)
                 offset += place * stride
                 continue
             # The same variable again (x[row, c] for many c): checked and scaled already.
@@ -105,14 +121,14 @@ class Memory:
             if not index.size or np.maximum.reduce(index.view(np.uint64), axis=None) < size:
                 return index
             bad = (index < 0) | (index >= size)
-            hit = bad if self.mask is ALL else bad & self.mask
+            hit = bad if self.lanes.mask is ALL else bad & self.lanes.mask
             if hit.any():
                 self.stray(index, hit, array, axis)
             return np.where(bad, 0, index)
         if not isinstance(index, np.integer):
             self.refuse_index(index, array)
         if not 0 <= index < size:
-            self.stray(index, self.mask, array, axis)
+            self.stray(index, self.lanes.mask, array, axis)
         return index
 
     def refuse_count(self, array, index):
@@ -136,8 +152,8 @@ class Memory:
         )
 
     def stray(self, index, hit, array, axis):
-        thread, block, more = self.culprit(hit)
-        full, hit = self.full(index), self.full(True if hit is ALL else hit)
+        thread, block, more = self.lanes.culprit(hit)
+        full, hit = self.lanes.full(index), self.lanes.full(True if hit is ALL else hit)
         where = np.unravel_index(hit.T.argmax(), hit.T.shape)
         value, (size, _), number = int(full.T[where]), axis, array.axes.index(axis)
         wraps = -size <= value < 0
@@ -193,7 +209,7 @@ class Memory:
     def slice_length(self, array, start, stop, step):
         length = np.maximum((stop - start + step - np.sign(step)) // step, 0)
         if isinstance(length, np.ndarray):
-            active = pick(length, self.shape, self.mask)
+            active = pick(length, self.lanes.shape, self.lanes.mask)
             length = active[0]
             if (active != length).any():
                 raise UnsupportedError(
@@ -216,7 +232,7 @@ class Memory:
         if (len(index) if type(index) is tuple else 1) < len(array.axes):
             return self.view(array, index)
         offset = self.locate(array, index, site)
-        value = array.load(self, offset)
+        value = array.load(self.lanes, offset)
         if self.watch is not None and array.kind != "local":
             value = self.watch.load(array, offset, value, site)
         return typed(value) if array.needs_type else value
@@ -254,7 +270,7 @@ class Memory:
         if self.watch is not None and array.kind != "local":
             self.watch.store(array, offset, value, site)
         else:
-            array.store(self, offset, value)
+            array.store(self.lanes, offset, value)
 
     def store_copy(self, array, index, value, site, source):
         """x[i] = x[j]: a thread whose i is its j changes nothing."""
@@ -294,17 +310,52 @@ class Memory:
             raise UnsupportedError(f"'{array.name}' cannot hold {type_name(value)}")
         return value
 
+    # ------------------------------------------------------------------ sequences
+
+    def sequence_turns(self, exits, site, called, *values):
+        """Yield the loop variable of a loop over a tuple or array, enumerate(x) or zip(x, y)."""
+        if called == "enumerate":
+            start = values[1] if len(values) > 1 else 0
+            return self.lanes.same_turns(
+                (np.int64(start + i), x) for i, x in enumerate(self.elements(values[0], site))
+            )
+        turns = [self.elements(x, site) for x in values]
+        return self.lanes.same_turns(zip(*turns, strict=False) if called == "zip" else turns[0])
+
+    def elements(self, values, site):
+        """Return the elements of a tuple or array, loaded when their turn comes."""
+        if isinstance(values, tuple):
+            return values
+        if getattr(values, "kind", None) is None:
+            raise UnsupportedError(
+                f"{type_name(values)} cannot be looped over",
+                hint="Loops run over range(...), a tuple or an array.",
+            )
+        return (self.load(values, np.int64(i), site) for i in range(len(values)))
+
+    def unpack(self, value, count, site):
+        if getattr(value, "kind", None) is not None:
+            value = tuple(self.elements(value, site))
+        if not isinstance(value, tuple):
+            raise UnsupportedError(f"cannot unpack {type_name(value)} into {count} variables")
+        if len(value) != count:
+            raise KernelError(f"cannot unpack {len(value)} values into {count} variables")
+        return value
+
     # ------------------------------------------------------------------ allocation
 
-    def shared_array(self, site, shape, dtype):
+    def shared_array(self, site, shape, dtype, alignment=None):
         """cuda.shared.array: one allocation per call in the source, whoever runs it."""
+        dtype = element_dtype(dtype)
         array = self.allocations.get(site)
         if array is None:
             dims = constant_shape(shape)
             if dims == (0,):
                 array = self.dynamic_array(site, dtype)
             else:
-                array = SharedArray(site, site.name or "shared array", dtype, dims, self.num_blocks)
+                array = SharedArray(
+                    site, site.name or "shared array", dtype, dims, self.lanes.num_blocks
+                )
                 self.shared_bytes += math.prod(dims) * array.itemsize
                 if self.shared_bytes > STATIC_SHARED_BYTES:
                     raise LaunchError(
@@ -332,17 +383,21 @@ class Memory:
         """cuda.shared.array(0, dtype): all of them name the same memory."""
         dtype = np.dtype(dtype)
         if self.dynamic is None:
-            rows = np.empty((self.dynamic_bytes // dtype.itemsize, self.num_blocks), dtype)
+            rows = np.empty((self.dynamic_bytes // dtype.itemsize, self.lanes.num_blocks), dtype)
             poison(rows)
             self.dynamic = rows
         if dtype.itemsize != self.dynamic.dtype.itemsize:
             raise UnsupportedError("dynamic shared memory is used with two sizes of element")
         rows = self.dynamic.view(dtype)
         name = site.name or "dynamic shared memory"
-        return SharedArray("dynamic", name, dtype, (len(rows),), self.num_blocks, rows)
+        return SharedArray("dynamic", name, dtype, (len(rows),), self.lanes.num_blocks, rows)
 
-    def local_array(self, site, shape, dtype):
-        array = LocalArray(site.name or "local array", dtype, constant_shape(shape), self.mask)
+    def local_array(self, site, shape, dtype, alignment=None):
+        """cuda.local.array."""
+        dtype = element_dtype(dtype)
+        array = LocalArray(
+            site.name or "local array", dtype, constant_shape(shape), self.lanes.mask
+        )
         self.local_sizes[site] = math.prod(array.dims) * array.itemsize
         return array
 
@@ -352,10 +407,20 @@ class Memory:
             return array.strides
         return tuple(np.int64(stride * array.itemsize) for stride in array.strides)
 
-    def memory_state(self):
+    def state(self):
         """Return a copy of all memory that a kernel can write (see waits.py)."""
         arrays = [a.flat.copy() for a in self.globals]
         return arrays + [a.flat.copy() for a in self.allocations.values()]
+
+
+def element_dtype(type_):
+    dtype = numpy_dtype(type_)
+    if dtype.kind not in "biu" and not is_floating(dtype):
+        raise UnsupportedError(
+            f"shared and local arrays of {dtype} do not run on the CPU engine",
+            hint="Make an array for each field.",
+        )
+    return dtype
 
 
 def constant_shape(shape):

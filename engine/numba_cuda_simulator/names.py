@@ -16,20 +16,34 @@ from numba import cuda
 from .dtypes import typed
 from .errors import KernelError, LaunchError, UnsupportedError
 from .host import DeviceArray
-from .intrinsics import CASTS, NUMPY, Cast, EnumClass, Intrinsics, Namespace, Refused
+from .intrinsics import (
+    CASTS,
+    NUMPY,
+    Cast,
+    EnumClass,
+    Namespace,
+    Refused,
+    allocate,
+    builtin_names,
+    cuda_namespace,
+    operator_namespace,
+)
 from .lanes import Member, Undefined, like
 from .mathematics import CMATH, MATH, NUMPY_FUNCTIONS
 from .records import kernel_frame
 from .signatures import convert_call, converted, signatures_of
-from .transform import PREFIX, transform
+from .transform import PREFIX
 
-OPERATIONS = """alive allocate and_ and_values arithmetic assert_ atomic bind break_
-    byte_strides choose continue_ element_from else_ endif endif_after_exit enum_value fill
-    floordiv if_ load loop_end member mod next_turn not_ or_ or_values power range_numbers
-    range_turns return_ same sequence_turns shift_left shift_right store store_copy
-    store_field unpack view while_begin while_test""".split()
-
-COUNTED = "count count_call count_compare count_fma".split()  # in traced launches
+# What the rewritten code calls, as `_simt_load` for `load`, and which part of the machine has it.
+OPERATIONS = {
+    "lanes": """alive bind break_ continue_ else_ endif endif_after_exit if_ loop_end next_turn
+        range_numbers range_turns return_ while_begin while_test""",
+    "operators": """and_ and_values arithmetic assert_ choose enum_value floordiv member mod not_
+        or_ or_values power same shift_left shift_right""",
+    "memory": """byte_strides fill load sequence_turns store store_copy store_field unpack view""",
+    "atomics": "atomic element_from",
+}
+COUNTED = "count count_call count_compare count_fma".split()  # in traced launches, of the meter
 
 INTRINSICS = """threadIdx blockIdx blockDim gridDim grid gridsize laneid warpsize shared local const
     atomic syncthreads syncthreads_count syncthreads_or syncthreads_and syncwarp shfl_sync
@@ -45,22 +59,21 @@ class Placeholder:
 PLACEHOLDERS = {name: Placeholder() for name in INTRINSICS}
 
 
-class Names(Intrinsics):
-    """Resolution of a kernel's global names; part of the machine.
+class Names:
+    """What the global names of a launch's kernel and device functions mean.
 
-    Uses of a machine's other parts: `call_function` and `frames` of Lanes; `global_array` and
-    `watch` of Machine.
+    Parameters
+    ----------
+    machine : Machine
+        Whose parts the rewritten code calls.
+    rewrite : callable
+        Takes a code object; returns its `LockstepCode`.
     """
 
-    own_operations = ()  # of a machine for some launches: more names that its code calls
-
-    def rewrite(self, code):
-        return transform(code, code.co_filename, self.counting)
-
-    def start_names(self):
-        self.counting = self.watch is not None and self.watch.collect
+    def __init__(self, machine, rewrite):
+        self.rewrite, self.lanes, self.memory = rewrite, machine.lanes, machine.memory
         self.environments = {}  # function -> its lockstep form, bound to this launch
-        self.cuda = self.cuda_namespace()
+        self.cuda = cuda_namespace(machine.lanes, machine.memory, machine.warps)
         types_ = {**CASTS, "boolean": Cast(bool)}
         numba = {**types_, "types": Namespace("numba.types", types_), "cuda": self.cuda}
         self.modules = {
@@ -70,6 +83,7 @@ class Names(Intrinsics):
             "numba": Namespace("numba", numba),
             "numba.cuda": self.cuda,
             "numba.cuda.cg": self.cuda.cg,
+            "operator": operator_namespace(machine.operators, machine.memory),
         }
         # `from numba.cuda import grid` gives Numba's own object: recognised by identity.
         self.by_identity = {
@@ -77,14 +91,15 @@ class Names(Intrinsics):
             for name in INTRINSICS
             if hasattr(cuda, name)
         }
-        self.builtins = self.builtin_names()
-        # What the rewritten code calls, by its name there.
-        self.operations = {PREFIX + name: getattr(self, name) for name in OPERATIONS}
-        self.operations |= {PREFIX + name: getattr(self, name) for name in self.own_operations}
-        self.operations |= {PREFIX + "slice": slice, PREFIX + "machine": self}
-        if self.counting:
-            meter = self.watch.flops
-            self.operations |= {PREFIX + name: getattr(meter, name) for name in COUNTED}
+        self.builtins = builtin_names(machine.operators)
+        self.operations = {PREFIX + "slice": slice, PREFIX + "allocate": allocate}
+        self.operations |= {PREFIX + "machine": machine, PREFIX + "lanes": machine.lanes}
+        for part, names in OPERATIONS.items():
+            self.add_operations(getattr(machine, part), names.split())
+
+    def add_operations(self, part, names):
+        """Let the rewritten code call methods of a part."""
+        self.operations |= {PREFIX + name: getattr(part, name) for name in names}
 
     def lockstep_function(self, function):
         """Return the rewritten function, bound to this launch's names, and its LockstepCode."""
@@ -122,9 +137,9 @@ class Names(Intrinsics):
         if scalar is not None:
             return scalar
         if isinstance(value, np.ndarray):
-            return self.global_array(value, name)  # Numba freezes it into the kernel
+            return self.memory.global_array(value, name)  # Numba freezes it into the kernel
         if isinstance(value, DeviceArray):
-            array = self.global_array(value._simt_host, name)
+            array = self.memory.global_array(value._simt_host, name)
             array.captured = True
             return array
         if isinstance(value, np.dtype):
@@ -152,8 +167,6 @@ class Names(Intrinsics):
 
     def resolve_module(self, module):
         name = module.__name__
-        if name == "operator":
-            return Namespace("operator", self.operators())
         if name in self.modules:
             return self.modules[name]
         if name in ("numba.cuda.simulator", "numba.cuda.simulator_init") or module is cuda:
@@ -167,8 +180,8 @@ class Names(Intrinsics):
         own_name = getattr(value, "__name__", name)
         if module == "math" and own_name in MATH:
             return MATH[own_name]
-        if module == "_operator" and own_name in (operators := self.operators()):
-            return operators[own_name]
+        if module == "_operator" and own_name in vars(self.modules["operator"]):
+            return getattr(self.modules["operator"], own_name)
         if module == "cmath" and own_name in CMATH:
             return CMATH[own_name]
         if isinstance(value, np.ufunc) and own_name in NUMPY_FUNCTIONS:
@@ -205,7 +218,7 @@ class Names(Intrinsics):
             values, result = [given[n] for n in names.args], None
             if signatures:
                 values, result = convert_call(signatures, function.__name__, names.args, values)
-            value = self.call_function(runnable, lockstep, values)
+            value = self.lanes.call_function(runnable, lockstep, values)
             return value if result is None else converted(result, value)
 
         return call
@@ -215,9 +228,9 @@ class Names(Intrinsics):
 
         Numba compiles such a function where it is called with literals or global constants.
         """
-        if len(self.frames) > 1:
+        if len(self.lanes.frames) > 1:
             return  # called by a device function, which may have been given a literal
-        kernel = self.frames[0].code
+        kernel = self.lanes.frames[0].code
         call = kernel.calls.get(self.position_of_call(), {})
         for parameter in lockstep.shapes:
             names = call.get(parameter, call.get(parameters.index(parameter), set()))

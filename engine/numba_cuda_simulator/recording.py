@@ -60,13 +60,13 @@ class Recorder(Watch):
         super().atomic(array, offset, site)
 
     def keep(self, action, array, offset, site):
-        machine = self.machine
-        shape = machine.num_threads, machine.num_blocks
-        mask = True if machine.mask is ALL else machine.mask
+        lanes = self.lanes
+        shape = lanes.num_threads, lanes.num_blocks
+        mask = True if lanes.mask is ALL else lanes.mask
         element, active = (
-            np.broadcast_to(x, machine.shape).reshape(shape).copy() for x in (offset, mask)
+            np.broadcast_to(x, lanes.shape).reshape(shape).copy() for x in (offset, mask)
         )
-        blocks = machine.first_block + np.arange(machine.num_blocks)
+        blocks = lanes.first_block + np.arange(lanes.num_blocks)
         access = Access(array.kind, array.name, action, site.line, blocks, element, active)
         self.accesses.append(access)
 

@@ -5,13 +5,12 @@ masses of all particles form, whose stride is the size of a record.
 """
 
 import sys
-import types
 
 import numpy as np
 
 from .arrays import LaneArray
 from .dtypes import select
-from .errors import FieldError, LaunchError, UnsupportedError, runs_kernel, site_of_traceback
+from .errors import FieldError, LaunchError, UnsupportedError, runs_kernel, site_at
 
 
 class Records:
@@ -19,8 +18,8 @@ class Records:
 
     __array_ufunc__ = None
 
-    def __init__(self, machine, array, name):
-        self._machine, self._name = machine, name
+    def __init__(self, memory, array, name):
+        self._memory, self._name = memory, name
         self._fields = {field: self._field(array, field) for field in array.dtype.names}
         self.shape = tuple(map(np.int64, array.shape))
         self.ndim, self.size = np.int64(array.ndim), np.int64(array.size)
@@ -28,7 +27,7 @@ class Records:
     def _field(self, array, field):
         values, name = array[field], f"{self._name}.{field}"
         if values.dtype.names:
-            return Records(self._machine, values, name)
+            return Records(self._memory, values, name)
         spans = *values.strides, array.dtype.fields[field][1]
         if any(span % values.itemsize for span in spans):
             raise LaunchError(
@@ -36,7 +35,7 @@ class Records:
                 array=self._name,
                 hint="Make their type with np.dtype([...], align=True).",
             )
-        return self._machine.global_array(values, name)
+        return self._memory.global_array(values, name)
 
     def __getattr__(self, field):
         if field not in self._fields:
@@ -72,24 +71,24 @@ class Record:
     __array_ufunc__ = None
 
     def __init__(self, records, index):
-        self._records, self._index, self._machine = records, index, records._machine
+        self._records, self._index, self._memory = records, index, records._memory
 
     def __getattr__(self, field):
         values = getattr(self._records, field)
-        return self._machine.load(values, self._index, present_site(self._machine.field_sites))
+        return self._memory.load(values, self._index, present_site())
 
     __getitem__ = __getattr__
 
     def store(self, field, value, site):
         """Store to a field, element by element where it holds an array."""
-        machine, values = self._machine, getattr(self._records, field)
+        memory, values = self._memory, getattr(self._records, field)
         if not isinstance(value, LaneArray):
-            machine.store(values, self._index, value, site)
+            memory.store(values, self._index, value, site)
             return
-        target = machine.view(values, self._index)
+        target = memory.view(values, self._index)
         for element in np.ndindex(target.dims):
             element = tuple(map(np.int64, element))
-            machine.store(target, element, machine.load(value, element, site), site)
+            memory.store(target, element, memory.load(value, element, site), site)
 
     def shares(self, other):
         return other._records is self._records
@@ -110,21 +109,18 @@ def kernel_frame():
     return frame
 
 
-def present_site(known):
+def present_site():
     """Return where in the kernel the expression stands that is being evaluated."""
     frame = kernel_frame()
-    key = frame.f_code, frame.f_lasti
-    if key not in known:
-        here = types.TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
-        known[key] = site_of_traceback(here)
-    return known[key]
+    code = frame.f_code
+    return site_at(code.co_filename, code, frame.f_lasti, frame.f_lineno)
 
 
-def records_argument(machine, name, value):
+def records_argument(memory, name, value):
     """Return an array of records, or a single record, as a kernel sees it."""
     if isinstance(value, np.ndarray):
-        return Records(machine, value, name)
-    return Record(Records(machine, np.asarray(value).reshape(1), name), (np.int64(0),))
+        return Records(memory, value, name)
+    return Record(Records(memory, np.asarray(value).reshape(1), name), (np.int64(0),))
 
 
 def arrays_in(value):

@@ -21,6 +21,7 @@ from .arrays import GlobalArray, LocalArray
 from .host import host_value
 from .lanes import Lanes, Undefined
 from .memory import Memory
+from .operators import Operators
 from .transform import PREFIX, Transformer, is_part, load_name
 from .waits import Patience, waits_for_memory
 
@@ -384,46 +385,8 @@ def one_or_tuple(parts):
     return parts[0] if len(parts) == 1 else ast.Tuple(parts, ast.Load())
 
 
-class Serial:
-    """What a machine of one thread does in its own way; comes before the machine's other parts.
-
-    Uses of a machine's other parts: `loop_bound` of Lanes; `globals` and `progress` of Machine.
-    """
-
-    own_operations = ("count_turns", "defined", "while_turns", "widened")
-
-    def run(self, function, arguments, signatures=()):
-        self.kernel_code = function.__code__
-        self.direct = {}
-        for name, value in zip(function.__code__.co_varnames, arguments, strict=False):
-            value = host_value(value)
-            if isinstance(value, np.ndarray) and value.ndim in SIZES and value.size:
-                if signatures and value.dtype.kind in "iu":
-                    continue  # it may be taken for one of the other signedness
-                dtype = value.dtype.name
-                if dtype in NARROW or dtype in PLAIN:
-                    self.direct[name] = name, value.ndim, dtype
-        self.operations |= {PREFIX + x.__name__: x for x in (int, type, INT64)}
-        super().run(function, arguments, signatures)
-
-    def global_array(self, array, name):
-        if name not in self.direct or array.ndim not in SIZES:
-            return super().global_array(array, name)
-        array = Direct(array, name)
-        self.globals.append(array)
-        return array
-
-    def rewrite(self, code):
-        direct = self.direct if code is self.kernel_code else {}
-        return rewrite(code, code.co_filename, tuple(direct.values()))
-
-    def defined(self, value):
-        """Return the value that a variable is bound to."""
-        if type(value) is Undefined:
-            value.fail()
-        return value
-
-    # ------------------------------------------------------------------ loops
+class SerialLanes(Lanes):
+    """One thread: loops are Python's own."""
 
     def range_turns(self, *arguments):
         return map(INT64, self.count_turns(*arguments))
@@ -432,7 +395,7 @@ class Serial:
         """Yield Python's own integers."""
         numbers = [x.item() if type(x) is INT64 else self.loop_bound(x).item() for x in bounds]
         if len(numbers) == 3 and numbers[2] == 0:
-            return Lanes.range_turns(self, exits, *bounds)  # raises
+            return super().range_turns(exits, *bounds)  # raises
         return self.progress.turns(range(*numbers))
 
     def same_turns(self, values):
@@ -446,15 +409,37 @@ class Serial:
                 yield
             patience.check()
 
-    # ------------------------------------------------------------------ operators
+    def defined(self, value):
+        """Return the value that a variable is bound to."""
+        if type(value) is Undefined:
+            value.fail()
+        return value
+
+
+class SerialOperators(Operators):
+    """One thread: int64 beside int64 needs no care but for zero."""
 
     def floordiv(self, a, b):
-        return a // b if type(a) is type(b) is INT64 and b else Lanes.floordiv(self, a, b)
+        return a // b if type(a) is type(b) is INT64 and b else super().floordiv(a, b)
 
     def mod(self, a, b):
-        return a % b if type(a) is type(b) is INT64 and b else Lanes.mod(self, a, b)
+        return a % b if type(a) is type(b) is INT64 and b else super().mod(a, b)
 
-    # ------------------------------------------------------------------ load and store
+
+class SerialMemory(Memory):
+    """One thread: a single element takes a short way.
+
+    `direct` are the arguments that the rewritten code indexes itself, by name.
+    """
+
+    direct = {}
+
+    def global_array(self, array, name):
+        if name not in self.direct or array.ndim not in SIZES:
+            return super().global_array(array, name)
+        array = Direct(array, name)
+        self.globals.append(array)
+        return array
 
     def load(self, array, index, site):
         if isinstance(array, (GlobalArray, LocalArray)) and not array.needs_type:
@@ -472,6 +457,20 @@ class Serial:
                 (array.values if array.kind == "local" else array.flat)[place] = value
                 return
         Memory.store(self, array, index, value, site)
+
+
+def direct_arguments(code, arguments, signatures):
+    """Return {name: (name, number of axes, dtype's name)} of the arguments that may be `Direct`."""
+    direct = {}
+    for name, value in zip(code.co_varnames, arguments, strict=False):
+        value = host_value(value)
+        if isinstance(value, np.ndarray) and value.ndim in SIZES and value.size:
+            if signatures and value.dtype.kind in "iu":
+                continue  # it may be taken for one of the other signedness
+            dtype = value.dtype.name
+            if dtype in NARROW or dtype in PLAIN:
+                direct[name] = name, value.ndim, dtype
+    return direct
 
 
 def element_place(array, index):

@@ -44,16 +44,17 @@ def alike_columns(columns, chosen):
 class SharedWatch:
     """What a launch does in shared memory."""
 
-    def __init__(self, machine, findings, requests, counters, options):
-        self.machine, self.findings, self.options = machine, findings, options
+    def __init__(self, lanes, memory, findings, requests, counters, options):
+        self.lanes, self.memory = lanes, memory
+        self.findings, self.options = findings, options
         self.requests, self.counters = requests, counters  # None: not counting
         self.checks = options.races or options.uninitialised
         self.keeps_old = findings.collect and options.races
-        self.histories = Histories(machine.num_threads)
+        self.histories = Histories(lanes.num_threads)
         self.footprints = {}
 
     def start_batch(self):
-        self.histories.start_batch(self.machine.num_blocks)
+        self.histories.start_batch(self.lanes.num_blocks)
         self.parts = ByMask(self.part)
         self.old_rows = {}  # memory -> its contents as of the last barrier
 
@@ -77,8 +78,8 @@ class SharedWatch:
             return value
         past = copy.copy(array)
         past.use(self.old_rows[array.memory])
-        where = stale.reshape(self.machine.shape)
-        return np.where(where, past.load(self.machine, offset), value)
+        where = stale.reshape(self.lanes.shape)
+        return np.where(where, past.load(self.lanes, offset), value)
 
     def store(self, array, offset, value, site):
         """Note a store and make it."""
@@ -87,18 +88,18 @@ class SharedWatch:
         if not self.alone(STORE, array, offset, site):
             found = self.access(STORE, array, offset, site)
         if not found:
-            array.store(self.machine, offset, value)
+            array.store(self.lanes, offset, value)
             return
         before = [array.rows[lanes.elements, lanes.blocks] for lanes in found]
-        array.store(self.machine, offset, value)
-        full = self.machine.full(value).astype(array.dtype)
+        array.store(self.lanes, offset, value)
+        full = self.lanes.full(value).astype(array.dtype)
         for lanes, old in zip(found, before, strict=True):
             if not lanes.clash.certain:
                 # Harmless if what was there, or what another thread stored at once, is the same.
                 here = array.rows[lanes.elements, lanes.blocks] if lanes.clash.at_once else old
                 lanes = lanes.where(~same_values(here, full[lanes.threads, lanes.blocks]))
-            elif lanes.clash.kind == "WAR" and self.machine.unchanged is not None:
-                same = self.machine.full(self.machine.unchanged)[lanes.threads, lanes.blocks]
+            elif lanes.clash.kind == "WAR" and self.memory.unchanged is not None:
+                same = self.lanes.full(self.memory.unchanged)[lanes.threads, lanes.blocks]
                 self.judge(lanes.where(same), unchanged=True)
                 lanes = lanes.where(~same)
             self.judge(lanes)
@@ -125,7 +126,7 @@ class SharedWatch:
             return
         if histories.crowd is None:
             histories.disperse()
-        full = np.broadcast_to(threads, (self.machine.num_threads, self.machine.num_blocks))
+        full = np.broadcast_to(threads, (self.lanes.num_threads, self.lanes.num_blocks))
         histories.crowd.enter_loads()
         histories.crowd.order.sync_warps(np.flatnonzero(full.T))
 
@@ -142,7 +143,7 @@ class SharedWatch:
         if blocks is None:
             self.old_rows.clear()
         for memory, old in self.old_rows.items():
-            current = next(a for a in self.machine.allocations.values() if a.memory is memory)
+            current = next(a for a in self.memory.allocations.values() if a.memory is memory)
             old[:, blocks] = current.rows[:, blocks]
         if self.checks:
             self.histories.barrier(blocks)
@@ -151,7 +152,7 @@ class SharedWatch:
         """Note an access by one thread in the midst of many such; tell whether that was all."""
         if isinstance(offset, np.ndarray) or self.counters is not None or not self.checks:
             return False
-        parts = self.parts(self.machine.mask)
+        parts = self.parts(self.lanes.mask)
         if parts is None or len(parts) != 1 or len(parts[0].threads) != 1:
             return False
         state = self.histories.unremembered(parts[0].blocks)
@@ -178,7 +179,7 @@ class SharedWatch:
         if not len(lanes.elements):
             return stale
         clash, footprint = lanes.clash, lanes.footprint
-        first = self.machine.first_block
+        first = self.lanes.first_block
         array, count = footprint.array, len(lanes.elements)
         now = lanes.threads[0], first + lanes.blocks[0], footprint.place
         if clash.kind == "UNINIT":
@@ -196,7 +197,7 @@ class SharedWatch:
             self.findings.race(clash.kind, array, element, earlier, now, count, unchanged)
         if clash.kind == "RAW":
             if stale is None:
-                stale = np.zeros((self.machine.num_threads, self.machine.num_blocks), bool)
+                stale = np.zeros((self.lanes.num_threads, self.lanes.num_blocks), bool)
             stale[lanes.threads, lanes.blocks] = True
         return stale
 
@@ -207,20 +208,19 @@ class SharedWatch:
 
         None if they are too many.
         """
-        machine = self.machine
         if not isinstance(offset, np.ndarray) or offset.shape[3] == 1:
-            parts = self.parts(machine.mask)
+            parts = self.parts(self.lanes.mask)
             return parts and [
                 (part.blocks, part.count, self.footprint(action, array, offset, part, site))
                 for part in parts
             ]
-        places = np.where(machine.active(), machine.full(offset), -1)
+        places = np.where(self.lanes.active(), self.lanes.full(offset), -1)
         groups = alike_columns(places, places.max(0) >= 0)
         if groups is None:
             return None
         result = []
         for blocks, model in groups:
-            lanes = model.reshape(*machine.shape[:3], 1)
+            lanes = model.reshape(*self.lanes.shape[:3], 1)
             part = self.new_part(blocks, lanes >= 0)
             footprint = self.footprint(action, array, np.maximum(lanes, 0), part, site)
             result.append((blocks, part.count, footprint))
@@ -228,21 +228,20 @@ class SharedWatch:
 
     def part(self, mask):
         """Return the groups of blocks that a mask treats alike; None if they are too many."""
-        machine = self.machine
         if mask is ALL or mask.shape[3] == 1:
             return [self.new_part(None, mask)]
         if mask.shape[:3] == (1, 1, 1):
             return [self.new_part(mask.reshape(-1), ALL)]
-        active = machine.active()
+        active = self.lanes.active()
         groups = alike_columns(active, active.any(0))
-        column = (*machine.shape[:3], 1)
+        column = (*self.lanes.shape[:3], 1)
         return groups and [self.new_part(blocks, model.reshape(column)) for blocks, model in groups]
 
     def new_part(self, blocks, mask):
-        count = self.machine.num_blocks if blocks is None else int(blocks.sum())
+        count = self.lanes.num_blocks if blocks is None else int(blocks.sum())
         if mask is ALL or mask.all():
-            return Part(blocks, count, ALL, None, np.arange(self.machine.num_threads))
-        threads = np.flatnonzero(stretch(mask, (*self.machine.shape[:3], 1)))
+            return Part(blocks, count, ALL, None, np.arange(self.lanes.num_threads))
+        threads = np.flatnonzero(stretch(mask, (*self.lanes.shape[:3], 1)))
         return Part(blocks, count, mask, (mask.shape, mask.tobytes()), threads)
 
     def active_blocks(self, mask):
@@ -250,7 +249,7 @@ class SharedWatch:
         parts = self.parts(mask)
         if parts is not None and len(parts) == 1:
             return parts[0].blocks
-        blocks = self.machine.active().any(0)
+        blocks = self.lanes.active().any(0)
         return None if blocks.all() else blocks
 
     def footprint(self, action, array, offset, part, site):
@@ -267,7 +266,7 @@ class SharedWatch:
             self.end_launch()
         mask, threads = part.mask, part.threads
         if isinstance(offset, np.ndarray):
-            elements = stretch(offset, (*self.machine.shape[:3], 1)).reshape(-1)
+            elements = stretch(offset, (*self.lanes.shape[:3], 1)).reshape(-1)
             elements = elements if mask is ALL else elements[threads]
         else:
             elements = np.full(len(threads), offset)
@@ -283,16 +282,16 @@ class SharedWatch:
 
     def crowd(self, action, array, offset, site):
         """Note an access in which every block is followed alone."""
-        machine, histories = self.machine, self.histories
-        nt, nb = machine.num_threads, machine.num_blocks
+        histories = self.histories
+        nt, nb = self.lanes.num_threads, self.lanes.num_blocks
         if self.counters is not None:
             self.counters.count(array, offset, site, action)
         if not self.checks:
             return []
         if histories.crowd is None:
             histories.disperse()
-        active = machine.active()
-        elements = machine.full(offset) * nb + np.arange(nb)
+        active = self.lanes.active()
+        elements = self.lanes.full(offset) * nb + np.arange(nb)
         threads = np.arange(nt)[:, None] + np.arange(nb) * nt
         place = self.findings.place(site, action)
         footprint = Footprint(action, array, elements[active], threads[active], place, site)
@@ -310,7 +309,7 @@ class ClashLanes:
 
     @classmethod
     def of_cohort(cls, clash, footprint, members, watch):
-        blocks = np.arange(watch.machine.num_blocks)
+        blocks = np.arange(watch.lanes.num_blocks)
         blocks = blocks if members is None else blocks[members]
         at, count = clash.positions, len(blocks)
         rows = footprint.elements[at], footprint.threads[at], clash.earlier

@@ -151,20 +151,21 @@ class Trace:
     @classmethod
     def of(cls, watch, function, launched):
         """Make the trace of a launch from its watch."""
-        machine, counters, findings = watch.machine, watch.counters, watch.findings
+        lanes, memory = watch.lanes, watch.memory
+        counters, findings = watch.counters, watch.findings
         trace = cls(
             function.__name__,
-            machine.grid,
-            machine.block,
+            lanes.grid,
+            lanes.block,
             barriers=counters.barriers,
             launched=launched,
-            shared_bytes=machine.shared_bytes + machine.dynamic_bytes,
-            local_bytes=sum(machine.local_sizes.values()),
+            shared_bytes=memory.shared_bytes + memory.dynamic_bytes,
+            local_bytes=sum(memory.local_sizes.values()),
             flops=Flops(watch.flops.totals),
         )
-        for array in machine.globals:
+        for array in memory.globals:
             trace.arrays.setdefault(array.name, GlobalTraffic())
-        for array in machine.allocations.values():
+        for array in memory.allocations.values():
             trace.shared.setdefault(array.name, SharedTraffic())
         for (kind, name, site, action), total in counters.totals.items():
             if kind == "global":

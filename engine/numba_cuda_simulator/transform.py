@@ -645,7 +645,7 @@ class Transformer:
     def block_statements(self, statements, number):
         result = []
         if number in self.home_blocks:
-            mask = ast.Attribute(load_name(PREFIX + "machine"), "mask", ast.Load())
+            mask = ast.Attribute(load_name(PREFIX + "lanes"), "mask", ast.Load())
             home = ast.Assign([ast.Name(f"{PREFIX}home{number}", ast.Store())], mask)
             result += self.mark([home], statements[0])
         for i, s in enumerate(statements):

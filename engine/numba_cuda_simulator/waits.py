@@ -60,27 +60,27 @@ class Patience:
     change is hopeless too, even if it counts its turns.
     """
 
-    def __init__(self, machine, site, waits):
-        self.machine, self.site, self.waits = machine, site, waits
+    def __init__(self, lanes, site, waits):
+        self.lanes, self.site, self.waits = lanes, site, waits
         self.mask = self.memory = self.variables = None
         self.since = time.monotonic()
 
     def check(self):
         now = time.monotonic()
-        if not same(self.machine.mask, self.mask):
-            self.mask, self.since, self.memory = self.machine.mask, now, None
+        if not same(self.lanes.mask, self.mask):
+            self.mask, self.since, self.memory = self.lanes.mask, now, None
             return
         if now - self.since < IMPATIENT_AFTER:
             return
-        memory, variables = self.machine.memory_state(), kernel_variables()
+        memory, variables = self.lanes.memory_state(), kernel_variables()
         if self.memory is not None and same(memory, self.memory):
             if self.waits or same(variables, self.variables):
                 self.give_up()
         self.memory, self.variables, self.since = memory, variables, now
 
     def give_up(self):
-        machine = self.machine
-        thread, block, more = machine.culprit(machine.mask)
+        lanes = self.lanes
+        thread, block, more = lanes.culprit(lanes.mask)
         who = thread_name(thread, block)
         waits = "waits for another thread" if self.waits else "goes round without any change"
         raise UnsupportedError(

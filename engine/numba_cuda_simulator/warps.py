@@ -11,61 +11,59 @@ import numpy as np
 from .arrays import poison
 from .dtypes import TypedInts, as_bool, as_index, typed
 from .errors import BarrierDivergenceError, UnsupportedError, notice, thread_name
-from .lanes import ALL, NOBODY
+from .lanes import ALL, NOBODY, WARP
 from .records import present_site
 
-WARP = 32
 FULL_MASK = np.int64(0xFFFFFFFF)
 
 
 class Warps:
-    """Barriers and warp intrinsics of the machine.
+    """Barriers and warp intrinsics.
 
-    Uses of a machine's other parts: `active`, `block_coordinates`, `exited`, `full`, `grid`,
-    `mask`, `num_blocks`, `num_threads`, `shape`, `thread_coordinates` and `thread_number` of Lanes;
-    `field_sites` of Memory; `options` and `watch` of Machine.
+    Parameters
+    ----------
+    lanes : Lanes
+        The threads that meet.
+    options : Options
+    watch : Watch or None
+        Hears every barrier and fence.
     """
 
-    def start_warps(self):
-        self.padding = -self.num_threads % WARP
-        self.num_warps = (self.num_threads + self.padding) // WARP
+    def __init__(self, lanes, options, watch):
+        self.lanes, self.options, self.watch = lanes, options, watch
         self.shuffle_sources = {}
-        self.lawful = None  # the mask under which a barrier was last found legal
+        self.start_batch()
 
-    def by_warp(self, rows):
-        """Return (threads, blocks) booleans as (warps, 32, blocks)."""
-        if self.padding:
-            empty = np.zeros((self.padding, rows.shape[1]), rows.dtype)
-            rows = np.concatenate([rows, empty])
-        return rows.reshape(self.num_warps, WARP, -1)
+    def start_batch(self):
+        self.lawful = None  # the mask under which a barrier was last found legal
 
     def from_warps(self, values):
         """Return one value per warp, (warps, blocks), as a lane value."""
-        values = np.repeat(values, WARP, axis=0)[: self.num_threads]
-        return values.reshape(*self.shape[:3], -1)
+        values = np.repeat(values, WARP, axis=0)[: self.lanes.num_threads]
+        return values.reshape(*self.lanes.shape[:3], -1)
 
     # ------------------------------------------------------------------ barriers
 
     def live(self):
         """Return which threads have not returned from the kernel, (threads, blocks)."""
-        if self.exited is NOBODY:
-            return np.ones((self.num_threads, self.num_blocks), bool)
-        return ~self.full(self.exited)
+        if self.lanes.exited is NOBODY:
+            return np.ones((self.lanes.num_threads, self.lanes.num_blocks), bool)
+        return ~self.lanes.full(self.lanes.exited)
 
     def check_barrier(self, name):
         """A barrier is legal if all threads of a block that still run arrive at it."""
-        mask = self.mask
+        mask = self.lanes.mask
         if mask is ALL or self.lawful is mask or not self.options.divergence:
             return
-        arrived, live = self.active(), self.live()
+        arrived, live = self.lanes.active(), self.live()
         present = arrived.any(0)
         bad = present & (arrived != live).any(0)
         if bad.any():
             block = int(bad.argmax())
-            waits = self.thread_coordinates(arrived[:, block].argmax())
+            waits = self.lanes.thread_coordinates(arrived[:, block].argmax())
             absent = live[:, block] & ~arrived[:, block]
-            never = self.thread_coordinates(absent.argmax())
-            where = self.block_coordinates(block)
+            never = self.lanes.thread_coordinates(absent.argmax())
+            where = self.lanes.block_coordinates(block)
             raise BarrierDivergenceError(
                 f"{name} is reached by {arrived[:, block].sum()} of the {live[:, block].sum()} "
                 f"running threads of block {where}: thread {waits} waits here, thread {never} "
@@ -93,7 +91,7 @@ class Warps:
 
     def grid_sync(self):
         """cuda.cg.this_grid().sync(): every thread of the grid waits for all others."""
-        if self.num_blocks != math.prod(self.grid):
+        if self.lanes.num_blocks != math.prod(self.lanes.grid):
             raise UnsupportedError(
                 "this_grid().sync() in a device function, for a grid of several batches,",
                 hint="Call cuda.cg.this_grid() in the kernel itself.",
@@ -110,18 +108,18 @@ class Warps:
         On a GPU the first thread of each block waits for the other blocks, and the rest of the
         block for it: others that have returned are not missed.
         """
-        absent = ~self.active()
+        absent = ~self.lanes.active()
         if not absent.any():
             return
         fatal = absent & self.live()
         fatal[0] = absent[0]
         by_block = fatal if fatal.any() else absent
         block, thread = np.argwhere(by_block.T)[0]
-        block, thread = self.block_coordinates(block), self.thread_coordinates(thread)
+        block, thread = self.lanes.block_coordinates(block), self.lanes.thread_coordinates(thread)
         who = thread_name(thread, block)
         if not fatal.any():
             notice(
-                present_site(self.field_sites),
+                present_site(),
                 f"this_grid().sync() is never reached by {who}, which has returned",
                 "CUDA wants every thread of the grid to arrive. Put what the others do under an "
                 "if, instead of a return.",
@@ -137,10 +135,10 @@ class Warps:
     def predicate(self, value):
         """Return a truth value of the active threads, (threads, blocks)."""
         value = as_bool(np.asarray(value))
-        mask = self.mask
+        mask = self.lanes.mask
         if mask is not ALL:
             value = value & mask
-        return self.full(value)
+        return self.lanes.full(value)
 
     def syncthreads_vote(self, kind, reduce):
         def vote(value):
@@ -162,38 +160,29 @@ class Warps:
 
     # ------------------------------------------------------------------ warp intrinsics
 
-    def members(self, mask):
-        """Return which threads a member mask names, (threads, 1 or blocks)."""
-        lane = (np.arange(self.num_threads) % WARP)[:, None]
-        if isinstance(mask, np.ndarray):
-            mask = self.full(as_index(mask) if type(mask) is TypedInts else mask)
-        else:
-            mask = np.int64(mask)
-        return (mask >> lane & 1).astype(bool)
-
     def check_members(self, mask, name, may_go_on=False):
         """Every running thread that the mask names must take part.
 
         may_go_on : those who are here can do without the others, though CUDA forbids it.
         """
-        if self.mask is ALL or not self.options.divergence:
+        if self.lanes.mask is ALL or not self.options.divergence:
             return
-        arrived = self.active()
-        missing = self.by_warp(self.members(mask) & self.live() & ~arrived)
-        present = self.by_warp(arrived)
+        arrived = self.lanes.active()
+        missing = self.lanes.by_warp(self.lanes.members(mask) & self.live() & ~arrived)
+        present = self.lanes.by_warp(arrived)
         bad = missing.any(1) & present.any(1)
         if bad.any():
             warp, block = np.argwhere(bad)[0]
-            waits = self.thread_coordinates(warp * WARP + present[warp, :, block].argmax())
-            never = self.thread_coordinates(warp * WARP + missing[warp, :, block].argmax())
-            where = self.block_coordinates(block)
+            waits = self.lanes.thread_coordinates(warp * WARP + present[warp, :, block].argmax())
+            never = self.lanes.thread_coordinates(warp * WARP + missing[warp, :, block].argmax())
+            where = self.lanes.block_coordinates(block)
             message = (
                 f"{name}: {thread_name(waits, where)} is here, but thread {never} of its warp, "
                 "which the member mask names, is not"
             )
             if may_go_on:
                 why = "CUDA leaves this undefined. Name only the lanes that get here."
-                notice(present_site(self.field_sites), message, why)
+                notice(present_site(), message, why)
                 return
             raise BarrierDivergenceError(
                 message,
@@ -210,12 +199,12 @@ class Warps:
             self.check_members(mask, name)
             if not isinstance(value, (np.ndarray, np.generic)):
                 value = np.asarray(value)[()]
-            if self.mask is ALL and not varies_in_block(value):
+            if self.lanes.mask is ALL and not varies_in_block(value):
                 return value
             if isinstance(lane, np.ndarray):
                 lane = as_index(lane) if type(lane) is TypedInts else lane
             if isinstance(lane, np.ndarray):
-                source = self.source_threads(kind, self.full(lane))
+                source = self.source_threads(kind, self.lanes.full(lane))
             else:
                 key = kind, int(lane)
                 source = self.shuffle_sources.get(key)
@@ -228,7 +217,7 @@ class Warps:
 
     def source_threads(self, kind, operand):
         """Return the number of the thread that each thread reads, (threads, 1 or blocks)."""
-        thread = np.arange(self.num_threads)[:, None]
+        thread = np.arange(self.lanes.num_threads)[:, None]
         lane = thread % WARP
         if kind == "xor":
             source = lane ^ operand
@@ -239,33 +228,33 @@ class Warps:
         else:
             source = np.broadcast_to(operand % WARP, np.broadcast_shapes(lane.shape, operand.shape))
         source = thread - lane + source
-        return np.where(source < self.num_threads, source, thread)
+        return np.where(source < self.lanes.num_threads, source, thread)
 
     def take_from(self, source, value):
         columns = value.shape[3] if isinstance(value, np.ndarray) else 1
-        shape = (*self.shape[:3], columns)
-        rows = np.broadcast_to(value, shape).reshape(self.num_threads, columns)
+        shape = (*self.lanes.shape[:3], columns)
+        rows = np.broadcast_to(value, shape).reshape(self.lanes.num_threads, columns)
         if source.shape[1] == 1:
             result = rows.take(source[:, 0], axis=0)
         else:
-            rows = np.broadcast_to(rows, (self.num_threads, self.num_blocks))
+            rows = np.broadcast_to(rows, (self.lanes.num_threads, self.lanes.num_blocks))
             result = np.take_along_axis(rows, source, 0)
-        if self.mask is not ALL:
+        if self.lanes.mask is not ALL:
             # What a thread that is not here would have sent is undefined.
             heard = np.take_along_axis(
-                self.active(), np.broadcast_to(source, self.active().shape), 0
+                self.lanes.active(), np.broadcast_to(source, self.lanes.active().shape), 0
             )
-            if not heard[self.active()].all():
+            if not heard[self.lanes.active()].all():
                 result = np.broadcast_to(result, heard.shape).copy()
                 undefined = np.zeros((), result.dtype)
                 poison(undefined)
                 result[~heard] = undefined
-        return typed(result.reshape(*self.shape[:3], -1))
+        return typed(result.reshape(*self.lanes.shape[:3], -1))
 
     def votes(self, mask, value, name):
         """Return the members' truth values, (warps, 32, blocks)."""
         self.check_members(mask, name)
-        return self.by_warp(self.predicate(value) & self.members(mask))
+        return self.lanes.by_warp(self.predicate(value) & self.lanes.members(mask))
 
     def any_sync(self, mask, value):
         return self.from_warps(self.votes(mask, value, "cuda.any_sync()").any(1))
@@ -284,7 +273,7 @@ class Warps:
         return self.bits(self.votes(mask, value, "cuda.ballot_sync()"), np.int32)
 
     def activemask(self):
-        return self.bits(self.by_warp(self.active()), np.uint32)
+        return self.bits(self.lanes.by_warp(self.lanes.active()), np.uint32)
 
     def bits(self, votes, dtype):
         """Return one bit per lane of the warp, lane 0 lowest."""
@@ -295,22 +284,26 @@ class Warps:
         return typed(((1 << self.lane_id()) - 1).astype(np.uint32))
 
     def lane_id(self):
-        return self.thread_number % WARP
+        return self.lanes.thread_number % WARP
 
     def match_any_sync(self, mask, value):
         """Return the mask of the members that hold the same value."""
         self.check_members(mask, "cuda.match_any_sync()")
-        members = self.by_warp(self.members(mask) & self.active())
-        values = self.by_warp(self.full(value))
+        members = self.lanes.by_warp(self.lanes.members(mask) & self.lanes.active())
+        values = self.lanes.by_warp(self.lanes.full(value))
         equal = (values[:, :, None] == values[:, None]) & members[:, None] & members[:, :, None]
         weights = (1 << np.arange(WARP, dtype=np.int64))[None, None, :, None]
         bits = (equal * weights).sum(2).astype(np.uint32).view(np.int32)
-        return typed(bits.reshape(-1, self.num_blocks)[: self.num_threads].reshape(self.shape))
+        return typed(
+            bits.reshape(-1, self.lanes.num_blocks)[: self.lanes.num_threads].reshape(
+                self.lanes.shape
+            )
+        )
 
     def match_all_sync(self, mask, value):
         """Return the member mask and True if all members hold the same value, else 0, False."""
         same = self.match_any_sync(mask, value)
-        members = self.by_warp(self.members(mask) & self.active())
+        members = self.lanes.by_warp(self.lanes.members(mask) & self.lanes.active())
         everyone = self.bits(members, np.int32)
         agree = same == everyone
         return typed(np.where(agree, everyone, 0).astype(np.int32)), agree

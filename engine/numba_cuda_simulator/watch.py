@@ -33,16 +33,18 @@ class Watch:
         self.flops = FlopMeter() if collect else None
 
     def start_launch(self, machine, lockstep, arguments):
-        self.machine, options = machine, self.options
-        self.findings = Findings(machine, options, self.collect)
-        self.requests = Requests(machine)
+        lanes, memory, options = machine.lanes, machine.memory, self.options
+        self.lanes, self.memory = lanes, memory
+        self.findings = Findings(lanes, options, self.collect)
+        self.requests = Requests(lanes)
         self.counters = Counters(self.requests) if self.collect else None
         if self.flops is not None:
-            self.flops.start_launch(machine)
-        self.shared = SharedWatch(machine, self.findings, self.requests, self.counters, options)
+            self.flops.start_launch(lanes, machine.operators.power)
+        parts = self.findings, self.requests, self.counters, options
+        self.shared = SharedWatch(lanes, memory, *parts)
         self.globals = None
-        if options.races and machine.num_threads * math.prod(machine.grid) > 1:
-            self.globals = GlobalWatch(machine, self.findings, lockstep, arguments)
+        if options.races and lanes.num_threads * math.prod(lanes.grid) > 1:
+            self.globals = GlobalWatch(lanes, memory, self.findings, lockstep, arguments)
 
     def start_batch(self):
         self.requests.start_batch()
@@ -79,7 +81,7 @@ class Watch:
         if self.globals is not None:
             self.globals.store(array, offset, value, site)
         else:
-            array.store(self.machine, offset, value)
+            array.store(self.lanes, offset, value)
 
     def atomic(self, array, offset, site):
         """Note an atomic; the caller makes it."""
@@ -93,10 +95,9 @@ class Watch:
 
     def barrier(self):
         """Note a cuda.syncthreads() of the active threads."""
-        machine = self.machine
-        blocks = self.shared.active_blocks(machine.mask)
+        blocks = self.shared.active_blocks(self.lanes.mask)
         if self.counters is not None:
-            self.counters.barriers += machine.num_blocks if blocks is None else int(blocks.sum())
+            self.counters.barriers += self.lanes.num_blocks if blocks is None else int(blocks.sum())
         self.shared.barrier(blocks)
         if self.globals is not None:
             self.globals.barrier(blocks)
@@ -114,10 +115,9 @@ class Watch:
 
     def warp_barrier(self, mask):
         """Note a cuda.syncwarp() of the active threads that the member mask names."""
-        machine = self.machine
-        threads = machine.members(mask)
-        if machine.mask is not ALL:
-            threads = threads & machine.active()
+        threads = self.lanes.members(mask)
+        if self.lanes.mask is not ALL:
+            threads = threads & self.lanes.active()
         self.shared.warp_barrier(threads)
         if self.globals is not None:
             self.globals.warp_barrier(threads)

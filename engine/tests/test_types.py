@@ -31,7 +31,7 @@ from numba.core.errors import TypingError
 from simt_kernels import ZOO
 
 import numba_cuda_simulator as simt
-from numba_cuda_simulator.launch import Machine
+from numba_cuda_simulator.memory import Memory
 
 pytestmark = pytest.mark.skipif(not compiler_available(), reason="libNVVM is not installed")
 
@@ -212,13 +212,13 @@ def numba_types(expressions, statements=()):
 def engine_type(monkeypatch):
     """A function from an expression to the dtype that the engine stores for it."""
     stored = []
-    store = Machine.store
+    store = Memory.store
 
-    def spy(machine, array, index, value, site):
+    def spy(memory, array, index, value, site):
         stored.append(np.dtype(getattr(value, "dtype", type(value))))
-        return store(machine, array, index, value, site)
+        return store(memory, array, index, value, site)
 
-    monkeypatch.setattr(Machine, "store", spy)
+    monkeypatch.setattr(Memory, "store", spy)
 
     def of(expression, statements=()):
         lines = ["@cuda.jit\n", f"def f(out, {', '.join(name + '_' for name in SCALARS)}):\n"]
