@@ -65,7 +65,7 @@ constraints: dev
 	  file=constraints/cuda$$1.txt; shift; extras="$$*"; \
 	  echo "setuptools>=77" | $(BIN)/python -m uv pip compile pyproject.toml - --universal \
 	    --python-version 3.11 --extra lessons --extra dev --extra mpi --extra $$extras --upgrade --quiet \
-	    --no-header --no-annotate --no-emit-index-url --output-file $$file || exit 1; \
+	    --no-header --no-annotate --no-emit-index-url --no-emit-package numba-cuda-simulator --output-file $$file || exit 1; \
 	done
 
 # Tracked files and lines, by room.

@@ -159,7 +159,11 @@ def main():
         "extras": LAYERS[options.layer] + [extra],
         "newest": options.newest,
         "files": hashlib.sha256(
-            (read("pyproject.toml") + read(*constraints.split("/"))).encode("utf-8")
+            (
+                read("pyproject.toml")
+                + read("engine", "pyproject.toml")
+                + read(*constraints.split("/"))
+            ).encode("utf-8")
         ).hexdigest(),
         "folder": ROOT,
     }
@@ -177,7 +181,8 @@ def main():
     pip(venv, "setuptools into " + where, versions + ["setuptools>=77"])
     extras = "[%s]" % ",".join(wanted["extras"])
     what = "fa-numba%s into %s: 1.3 GB, some minutes" % (extras, where)
-    pip(venv, what, versions + ["--no-build-isolation", "--editable", "." + extras])
+    both = ["--editable", "./engine", "--editable", "." + extras]
+    pip(venv, what, versions + ["--no-build-isolation"] + both)
     with io.open(stamp_file, "w", encoding="utf-8") as file:
         file.write(json.dumps(wanted, indent=1, sort_keys=True) + "\n")
 

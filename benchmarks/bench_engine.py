@@ -7,7 +7,7 @@ Milliseconds of processor time per launch, the least of several, so that other p
 count. Columns:
 
 simulator     NUMBA_ENABLE_CUDASIM=1: a thread of the operating system per CUDA thread
-greenlets     the oracle of tests/: a greenlet per CUDA thread
+greenlets     the oracle of engine/tests/: a greenlet per CUDA thread
 plain         our engine as the package's own launches run: indices and barriers are checked
 + ...         and one kind of check: uninitialised shared reads, races, or the counters of a trace
 checked       a learner's own launch: all checks
@@ -37,7 +37,7 @@ from fa_numba.kernels.flash_attn_v1 import flash_attn_v1
 from fa_numba.kernels.flash_attn_v2 import flash_attn_v2
 from fa_numba.kernels.online_softmax import online_softmax
 
-TESTS = Path(__file__).parents[1] / "tests"
+TESTS = Path(__file__).parents[1] / "engine" / "tests"
 sys.path.insert(0, str(TESTS))
 import greenlet_oracle  # noqa: E402
 import simt_kernels  # noqa: E402
@@ -80,7 +80,7 @@ def launch(name, size):
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: a kernel of tests/simt_kernels.py, or any call that launches."""
+    """A row of the table: a kernel of engine/tests/simt_kernels.py, or any call that launches."""
 
     label: str
     kernel: str = ""

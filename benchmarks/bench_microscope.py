@@ -35,8 +35,8 @@ from benchmarks.timing import RESULTS, machine
 from fa_numba import simt
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
 from fa_numba.runtime import arrays
-from fa_numba.simt import counters as meter
 from fa_numba.workbook.tables import as_json
+from numba_cuda_simulator import counters as meter
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "microscope.md"
@@ -363,7 +363,7 @@ def touched():
         def note(self, what, array, numbers):
             self.places[what].update((array.name, n) for n in np.unique(numbers).tolist())
 
-    with mock.patch("fa_numba.simt.watch.Counters", Counters):
+    with mock.patch("numba_cuda_simulator.watch.Counters", Counters):
         yield launches
 
 

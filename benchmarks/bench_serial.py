@@ -20,9 +20,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.readme import table
-from benchmarks.serial_kernels import CASES
 from benchmarks.timing import cpu, save
 from fa_numba import simt
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "engine" / "tests"))
+from serial_kernels import CASES
 
 LAUNCHES = 5  # of each cell, at least
 SECONDS = 0.5  # of each cell, at least
@@ -95,7 +97,7 @@ def main():
     print(table(table_rows))
     note = (
         "Milliseconds of processor time per launch, the least of several (load average of the "
-        f"machine {os.getloadavg()[1]:.1f}); the kernels are in `benchmarks/serial_kernels.py`"
+        f"machine {os.getloadavg()[1]:.1f}); the kernels are in `engine/tests/serial_kernels.py`"
     )
     save("serial", table_rows, note=note, on=cpu())
 

@@ -12,8 +12,8 @@ from fa_numba.analysis import devices
 from fa_numba.analysis.devices import DEVICES, KIB, Device, device
 from fa_numba.dispatch import measured
 from fa_numba.runtime import arrays
-from fa_numba.simt import devices as engine_devices
-from fa_numba.simt.devices import CHIPS, GPUS
+from numba_cuda_simulator import devices as engine_devices
+from numba_cuda_simulator.devices import CHIPS, GPUS
 
 NAMES = [
     "T4", "V100", "A10", "L4", "RTX 3090", "RTX 4090", "RTX 5090", "A100-40GB", "A100-80GB",

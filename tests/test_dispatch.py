@@ -29,7 +29,7 @@ from fa_numba.dispatch import attention
 from fa_numba.dispatch.candidates import Candidate
 from fa_numba.dispatch.job import JOBS
 from fa_numba.runtime import arrays, launching
-from fa_numba.simt.devices import KIB, alike
+from numba_cuda_simulator.devices import KIB, alike
 
 CANDIDATES = {name: job.candidates for name, job in JOBS.items()}
 KERNELS = {"rows": CANDIDATES["flash_attn"], "gradients": CANDIDATES["flash_attn_grad"]}

@@ -21,8 +21,8 @@ from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 from fa_numba.kv_cache import RollingCache
 from fa_numba.runtime import arrays, launching
-from fa_numba.simt.devices import chip
-from fa_numba.simt.options import current_options
+from numba_cuda_simulator.devices import chip
+from numba_cuda_simulator.options import current_options
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
 pytestmark = [

@@ -439,10 +439,10 @@ def test_causes_of_errors():
     """One sentence for all cases of a mistake: its lines, in order, and nothing of the case."""
     from types import SimpleNamespace
 
-    from fa_numba.simt import errors
     from fa_numba.workbook.graders.causes import Wrong
     from fa_numba.workbook.grading.explain import causes_of
     from fa_numba.workbook.grading.failures import AnswerError
+    from numba_cuda_simulator import errors
 
     for lines in ((101, 58), (58, 101)):
         race = errors.RaceError("a race, and no barrier lies between")

@@ -31,6 +31,8 @@ def install(tmp_path, monkeypatch):
     for name in ("install.py", "pyproject.toml", "Makefile"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "constraints", tmp_path / "constraints")
+    (tmp_path / "engine").mkdir()
+    shutil.copy(ROOT / "engine/pyproject.toml", tmp_path / "engine")
     module = load(tmp_path)
     module.asked = []
     monkeypatch.setattr(module, "pip", lambda venv, what, arguments: module.asked.append(arguments))
@@ -69,13 +71,16 @@ def test_a_python_that_does_not_fit_is_refused_before_anything(
 def test_the_second_call_installs_nothing(install):
     first, second = install.call("lessons"), None
     assert len(install.asked) == 2 and ".[lessons,serve,compiler]" in first[-1]
+    assert "./engine" in first[-1]
     second = install.call("lessons")
     assert second == []
     assert ".[lessons,serve,dev,mpi,compiler]" in install.call("dev")[-1]
     assert install.call("lessons") == [] == install.call("dev")
 
 
-@pytest.mark.parametrize("file", ["pyproject.toml", "constraints/cuda13.txt"])
+@pytest.mark.parametrize(
+    "file", ["pyproject.toml", "engine/pyproject.toml", "constraints/cuda13.txt"]
+)
 def test_what_has_changed_is_installed_again(install, file):
     install.call()
     with Path(install.ROOT, file).open("a") as stream:
@@ -183,11 +188,15 @@ def constraints(name):
                                           ("cuda13.txt", ["cuda13", "compiler"])])  # fmt: skip
 def test_constraints_pin_all_that_pyproject_asks_for(name, extras):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"]]
+    engine = tomllib.loads((ROOT / "engine/pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *engine["dependencies"]]
     for extra in [*extras, "lessons", "serve", "dev"]:
         wanted += project["optional-dependencies"][extra]
     pinned = constraints(name)
     for requirement in map(Requirement, wanted):
+        if requirement.name == engine["name"]:  # from the checkout
+            assert requirement.specifier.contains(engine["version"])
+            continue
         there = pinned[re.sub(r"[-_.]+", "-", requirement.name).lower()]
         for pin in there:
             (version,) = pin.specifier

@@ -12,8 +12,8 @@ from fa_numba import simt
 from fa_numba.analysis import cuda_tools
 from fa_numba.microscope import command
 from fa_numba.microscope.report import LaunchReport, LaunchReports
-from fa_numba.simt.devices import chip
 from fa_numba.workbook import cli
+from numba_cuda_simulator.devices import chip
 
 HAS_COMPILER = cuda_tools.disassembler_available()
 

@@ -65,7 +65,7 @@ def test_links_lead_somewhere():
 def test_files_that_the_code_names_are_there():
     """Headers and comments say where a number was measured, and which page explains it."""
     missing, found = [], 0
-    for folder in ("fa_numba", "benchmarks", "tests", "docs", "exercises", "solutions"):
+    for folder in "fa_numba benchmarks tests engine docs exercises solutions".split():
         for path in ROOT.joinpath(folder).rglob("*.py"):
             text = path.read_text(encoding="utf-8")
             for name in re.findall(r"(?<![\w/])(?:docs|benchmarks)/[\w/]+\.(?:md|json|py)\b", text):

@@ -12,7 +12,7 @@ import fa_numba
 
 PACKAGE = Path(fa_numba.__file__).parent
 FLOORS = (  # from the ground up; a room imports from rooms below it
-    ("constants", "reference", "simt"),
+    ("constants", "reference", "simt"),  # simt: another name of the engine
     ("ptx", "tiling"),
     ("runtime",),
     ("checks", "analysis"),

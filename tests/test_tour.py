@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import fa_numba
-from fa_numba.simt import progress
 from fa_numba.workbook import tour
+from numba_cuda_simulator import progress
 
 
 @pytest.fixture(autouse=True)

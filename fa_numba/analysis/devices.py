@@ -8,7 +8,7 @@ import numpy as np
 from numba import cuda
 
 from fa_numba import simt
-from fa_numba.simt.devices import DEFAULT, GPUS, KIB, STATIC_SHARED_BYTES
+from numba_cuda_simulator.devices import DEFAULT, GPUS, KIB, STATIC_SHARED_BYTES
 
 GB = 10**9
 

@@ -13,9 +13,9 @@ from fa_numba.dispatch.job import job
 from fa_numba.dispatch.options import options_of
 from fa_numba.kernels import dropout
 from fa_numba.runtime import arrays
-from fa_numba.simt import devices
 from fa_numba.tiling import split_tiling
 from fa_numba.tiling.split_tiling import SplitProblem
+from numba_cuda_simulator import devices
 
 FEW_QUERIES = 16  # with more queries decoders, whose tiles have 8 rows, read the keys too often
 WIDE_QUERIES, MANY_KEYS = 8, 1024  # of flash_decode_wide: with more queries, only for many keys

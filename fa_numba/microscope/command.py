@@ -18,8 +18,8 @@ import numpy as np
 
 from fa_numba import analysis, simt
 from fa_numba.microscope import report
-from fa_numba.simt.devices import CHIPS
-from fa_numba.simt.hook import kernel_class
+from numba_cuda_simulator.devices import CHIPS
+from numba_cuda_simulator.hook import kernel_class
 
 EPILOG = """\
 TARGET is a file or a module, a colon, and the name of

@@ -17,8 +17,8 @@ from numba.core.errors import NumbaError
 from fa_numba import analysis
 from fa_numba.analysis.devices import Device
 from fa_numba.analysis.machine_code import CompilerMissingError, signature_of
-from fa_numba.simt.launch import host_value
-from fa_numba.simt.trace import LineTraffic, Trace
+from numba_cuda_simulator.launch import host_value
+from numba_cuda_simulator.trace import LineTraffic, Trace
 
 DEVICE = "H100"
 WASTEFUL = 0.5  # a line is named if it uses less than this of the bytes it moves

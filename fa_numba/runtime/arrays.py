@@ -20,9 +20,9 @@ from numba.core.errors import NumbaPerformanceWarning
 
 from fa_numba import simt
 from fa_numba.runtime import launching, replay
-from fa_numba.simt.devices import chip
-from fa_numba.simt.host import DeviceArray
-from fa_numba.simt.options import current_options
+from numba_cuda_simulator.devices import chip
+from numba_cuda_simulator.host import DeviceArray
+from numba_cuda_simulator.options import current_options
 
 LIBRARIES = {
     "numpy": "NumPy array",

@@ -33,7 +33,7 @@ from numba import cuda, types
 
 from fa_numba import simt
 from fa_numba.runtime import kernel_cache
-from fa_numba.simt.devices import STATIC_SHARED_BYTES
+from numba_cuda_simulator.devices import STATIC_SHARED_BYTES
 
 try:
     from cuda.bindings import driver

@@ -9,7 +9,7 @@ import functools
 import itertools
 import math
 
-from fa_numba.simt.devices import STATIC_SHARED_BYTES
+from numba_cuda_simulator.devices import STATIC_SHARED_BYTES
 
 MAX_THREADS = 1024  # per thread block, on every GPU
 MAX_ACCUMULATORS = 128  # of a thread's 255 registers; the others hold indices and operands

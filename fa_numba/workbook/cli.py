@@ -219,9 +219,9 @@ def main(argv: list[str] | None = None) -> int:
     from fa_numba.language_model import command as language_model
     from fa_numba.language_model.text import Damaged
     from fa_numba.microscope.command import BadRequest
-    from fa_numba.simt.errors import KernelError
     from fa_numba.workbook import classroom, grader
     from fa_numba.workbook.catalog import UnknownExercise
+    from numba_cuda_simulator.errors import KernelError
 
     expected = (BadRequest, KernelError, Missing, UnknownExercise, FileNotFoundError)
     expected += (language_model.BadRequest, Damaged)

@@ -25,8 +25,8 @@ from fa_numba.workbook import leaks, stubs
 from fa_numba.workbook.catalog import BUNDLE, all_exercises, find_root
 
 OPEN = 0.75  # share of an answer's lines in one file: whoever finds the file has the answer
-LEFT_OUT = (".ci/", ".github/", "solutions/")
-GIVEN = ("benchmarks/", "exercises/", "fa_numba/", "notebooks/")
+LEFT_OUT = (".ci/", ".github/", "engine/tests/", "solutions/")
+GIVEN = ("benchmarks/", "engine/", "exercises/", "fa_numba/", "notebooks/")
 NOT_GIVEN = ("fa_numba/workbook/",)
 # Kernels that a lesson runs until the learner's own pass.
 LESSONS_KERNELS = "fa_numba/workbook/lesson_kernels.py"

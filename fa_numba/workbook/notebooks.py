@@ -40,11 +40,11 @@ if "google.colab" in sys.modules:
     if shutil.which("nvidia-smi"):
         driver = subprocess.run("nvidia-smi", capture_output=True, text=True).stdout
         extra = "cuda12" if "CUDA Version: 12" in driver else "cuda13"
-    pip = [sys.executable, "-m", "pip", "install", "-qe", f"{{checkout}}[lessons,{{extra}}]"]
-    subprocess.run(pip, check=True)
+    pip = [sys.executable, "-m", "pip", "install", "-q", "-e", f"{{checkout}}/engine"]
+    subprocess.run([*pip, "-e", f"{{checkout}}[lessons,{{extra}}]"], check=True)
     os.chdir(f"{{checkout}}/notebooks")
     if checkout not in sys.path:
-        sys.path.insert(0, checkout)"""
+        sys.path[:0] = [checkout, f"{{checkout}}/engine"]"""
 
 
 def canonical(text: str, *, lesson: bool = False) -> str:

@@ -4,10 +4,10 @@ import itertools
 
 from fa_numba.analysis.traffic.counts import Traffic
 from fa_numba.constants import WARP_SIZE
-from fa_numba.simt.devices import CHIPS, DEFAULT
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.decode_tiling import WARPS, combine_warps, decode_tiling
 from fa_numba.tiling.num_splits import choose_num_splits, most_key_tiles
+from numba_cuda_simulator.devices import CHIPS, DEFAULT
 
 
 def flash_decode(problem, seq_lens, *, num_splits=0):

@@ -2,8 +2,8 @@
 
 from fa_numba.analysis.traffic.counts import Traffic
 from fa_numba.constants import WARP_SIZE
-from fa_numba.simt.devices import CHIPS, DEFAULT
 from fa_numba.tiling.row_tiling import LONGEST_HELD_ROW, LONGEST_PACKED_ROW, warps_of_row
+from numba_cuda_simulator.devices import CHIPS, DEFAULT
 
 
 def naive_softmax(num_rows, num_cols):

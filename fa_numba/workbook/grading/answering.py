@@ -28,13 +28,13 @@ import numpy as np
 from numba import cuda
 
 from fa_numba import simt
-from fa_numba.simt.errors import KernelWarning
-from fa_numba.simt.trace import GlobalTraffic, LineTraffic, SharedTraffic, Trace
 from fa_numba.workbook.grading import guard
 from fa_numba.workbook.grading.failures import describe
 from fa_numba.workbook.grading.lifetime import die_with_parent
 from fa_numba.workbook.grading.shapes import expect_constant_shapes
 from fa_numba.workbook.grading.wire import Channel, Closed, ReceivingWindows, WireError
+from numba_cuda_simulator.errors import KernelWarning
+from numba_cuda_simulator.trace import GlobalTraffic, LineTraffic, SharedTraffic, Trace
 
 MOST_REPEATED = 512  # items of an iterator that go at once
 SPECIAL = "__getitem__", "__setitem__", "__delitem__", "__len__", "__repr__", "__str__"

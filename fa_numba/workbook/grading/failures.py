@@ -12,7 +12,7 @@ import dataclasses
 import re
 import traceback
 
-from fa_numba.simt import errors as engine
+from numba_cuda_simulator import errors as engine
 
 UNPACKING = re.compile(r"cannot unpack (None|\d+ values?|\S+) into (\d+) variables")
 CALLED = re.compile(r"= *(\w+)\(")

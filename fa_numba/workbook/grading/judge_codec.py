@@ -6,12 +6,12 @@ import types
 
 import numpy as np
 
-from fa_numba.simt.errors import Site
-from fa_numba.simt.findings import Race, Uninitialised
-from fa_numba.simt.flops import Flops
-from fa_numba.simt.trace import GlobalTraffic, LineTraffic, SharedTraffic, Trace
 from fa_numba.workbook.grading import launches, proxies
 from fa_numba.workbook.grading.wire import SendingWindows, WireError, dtype_of
+from numba_cuda_simulator.errors import Site
+from numba_cuda_simulator.findings import Race, Uninitialised
+from numba_cuda_simulator.flops import Flops
+from numba_cuda_simulator.trace import GlobalTraffic, LineTraffic, SharedTraffic, Trace
 
 
 class JudgeCodec(SendingWindows):

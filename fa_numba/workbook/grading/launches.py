@@ -21,10 +21,10 @@ import types
 import numpy as np
 
 from fa_numba import simt
-from fa_numba.simt.launch import tracing as engine_tracing
-from fa_numba.simt.options import Options, current_options
-from fa_numba.simt.trace import Launched
 from fa_numba.workbook.grading.proxies import Kernel, Proxy
+from numba_cuda_simulator.launch import tracing as engine_tracing
+from numba_cuda_simulator.options import Options, current_options
+from numba_cuda_simulator.trace import Launched
 
 _run, _trace = simt.run, simt.trace
 _gpu_ready = None

@@ -12,13 +12,16 @@ import sys
 import weakref
 from pathlib import Path
 
+import numba_cuda_simulator
+
 PACKAGE = "fa_numba.workbook.grading"
-ROOT = str(Path(__file__).parents[3])
+# An answering process has the judge's own fa_numba and engine.
+ROOTS = str(Path(__file__).parents[3]), str(Path(numba_cuda_simulator.__file__).parents[1])
 
 
 def _environment():
     env = dict(os.environ)
-    env["PYTHONPATH"] = os.pathsep.join([ROOT, *filter(None, [env.get("PYTHONPATH")])])
+    env["PYTHONPATH"] = os.pathsep.join([*ROOTS, *filter(None, [env.get("PYTHONPATH")])])
     # One thread for each answer: memory and time are those of its own code.
     env |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return env

@@ -11,7 +11,7 @@ import functools
 import inspect
 import textwrap
 
-from fa_numba.simt.errors import Site, UnsupportedError
+from numba_cuda_simulator.errors import Site, UnsupportedError
 
 MAKERS = ("shared.array", "local.array")
 

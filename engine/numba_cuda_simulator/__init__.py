@@ -1,0 +1,73 @@
+"""A CPU engine for Numba-CUDA kernels: all threads in lockstep, every access checked.
+
+A launch: `hook` hands kernel[grid, block](...) to `launch`; `transform` rewrites the kernel once;
+`names` looks up its globals; a `Machine` runs it, batch by batch; `watch` hears every access.
+The machine's parts are `lanes`, `operators`, `memory`, `warps`, `atomics` and `names`: a class
+each, which is given the parts that it uses.
+
+Running a kernel
+
+- hook: Numba's own launch syntax, on the engine
+- launch: checks the arguments as a driver would, and runs the batches; `run` and `Machine`
+- transform: rewrites a kernel, so that each statement runs for all threads at once
+- syntax: which Python a kernel may be written in
+- scopes: in which block of statements a variable lives
+- names: what names mean inside a kernel
+- signatures: what @cuda.jit("void(float32[:])") makes of arguments and results
+- lanes: threads as array elements, control flow as masks
+- operators: those whose meaning differs from NumPy's
+- serial: launches of one thread, with Python's own control flow
+- memory: indices to offsets, loads and stores, allocation
+- arrays: arrays in global, shared and local memory
+- records: arrays of NumPy's structured dtypes
+- warps: barriers, shuffles and votes
+- atomics: atomic operations
+- intrinsics: cuda.*, casts and builtins
+- mathematics: math.*, with Numba's result types
+- dtypes: Numba's rules of types, where they differ from NumPy's
+- host: cuda.to_device and the like, in host memory
+- waits: loops in which threads wait for each other
+- progress: how far a long launch has come
+
+Watching it
+
+- watch: hears every access, counts it and looks for races
+- shared_races: races in shared memory, and values that a missing barrier would leave stale
+- global_races: races in global memory
+- histories: shared memory's accesses, once for all blocks that behave alike
+- shadow: who touched each element last
+- fences: the order between blocks that a fence and an atomic make
+- findings: races and uninitialised reads, as sentences
+
+Counting it
+
+- trace: all that was counted; `trace`, `tracing`
+- counters: sectors, wavefronts and bank conflicts
+- flops: floating-point operations
+- recording: every access in order, for drawings; `record`
+
+For all of them
+
+- errors: what goes wrong, in the learner's own terms
+- options: settings
+- devices: the facts of a GPU that a launch depends on
+"""
+
+from . import errors
+from .hook import disable, enable, has_gpu, is_enabled
+from .launch import run, trace, tracing
+from .options import options
+from .recording import record
+
+__all__ = [
+    "disable",
+    "enable",
+    "errors",
+    "has_gpu",
+    "is_enabled",
+    "options",
+    "record",
+    "run",
+    "trace",
+    "tracing",
+]

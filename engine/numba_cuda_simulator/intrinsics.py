@@ -1,0 +1,281 @@
+"""The vocabulary of kernels: cuda.*, types used as casts, and the few builtins."""
+
+import builtins
+import difflib
+import operator
+import re
+from functools import partial
+
+import numpy as np
+
+from .arrays import LaneArray
+from .atomics import OTHERS, UFUNCS, Atomic
+from .dtypes import cast, numpy_dtype, typed
+from .errors import UnsupportedError
+from .mathematics import BUILTINS, HALF, MATH, NUMPY_FUNCTIONS, to_bool
+from .records import present_site
+from .syntax import refusal
+
+NUMBERS = ("float16", "float32", "float64", "complex64", "complex128") + tuple(
+    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+)
+
+
+VECTOR = re.compile(r"(u?int|float)\d+x[1-4]|(u?(char|short|int|long|longlong)|float|double)[1-4]")
+
+
+class Namespace:
+    """A module as kernels see it."""
+
+    def __init__(self, name, members):
+        self.__dict__.update(members)
+        self._name = name
+
+    def __getattr__(self, attribute):
+        if self._name == "cuda":
+            instead = "Use a variable for each part." if VECTOR.fullmatch(attribute) else None
+            instead = "Use math.*." if attribute == "libdevice" else instead
+            if instead:
+                message, hint = refusal(f"cuda.{attribute}", instead, numba_runs_it=True)
+                raise UnsupportedError(message, hint=hint)
+        near = difflib.get_close_matches(attribute, vars(self), 1)
+        hint = f"Did you mean {self._name}.{near[0]}?" if near else None
+        if self._name == "numpy":
+            hint = "Work on single elements in a loop, with math.*."
+            if attribute in ("array", "empty", "full", "ones", "zeros"):
+                hint = "Use cuda.local.array or cuda.shared.array, and fill it in a loop."
+            elif attribute in MATH:
+                hint = f"Use math.{attribute}."
+            elif attribute in BUILTINS:
+                hint = f"Use {attribute}()."
+        raise UnsupportedError(
+            f"{self._name}.{attribute} is not available inside a kernel", hint=hint
+        )
+
+
+class Cast:
+    """A type, called to convert: float32(x), np.int32(x), float64(x)."""
+
+    def __init__(self, type_):
+        self.dtype = numpy_dtype(type_)
+
+    def __call__(self, value=0):
+        if isinstance(value, LaneArray) or hasattr(value, "fail"):
+            raise UnsupportedError(f"{self.dtype}() does not convert an array")
+        return cast(value, self.dtype)
+
+
+class EnumClass(Namespace):
+    """A subclass of enum.Enum: its members by Colour.RED and Colour["RED"]."""
+
+    def __getitem__(self, name):
+        return getattr(self, name)
+
+
+class Allocator:
+    """cuda.shared.array or cuda.local.array."""
+
+    def __init__(self, allocate):
+        self.allocate = allocate
+
+    def __call__(self, *arguments, **keywords):
+        raise UnsupportedError("call it as cuda.shared.array(...) or cuda.local.array(...)")
+
+
+class Refused:
+    """A name that kernels cannot use; says so when it is used."""
+
+    def __init__(self, what, hint=None):
+        self._what, self._hint = what, hint
+
+    def __call__(self, *arguments, **keywords):
+        raise UnsupportedError(f"{self._what} is not supported in a CUDA kernel", hint=self._hint)
+
+    def __getattr__(self, attribute):
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        self()
+
+
+def unsigned(x):
+    """Return integers as unsigned ones of the same width, and that width."""
+    plain = np.asarray(x).view(np.ndarray)
+    bits = plain.dtype.itemsize * 8
+    return plain.astype(f"uint{bits}"), bits
+
+
+def popc(x):
+    count = np.bitwise_count(unsigned(x)[0])
+    return typed(count.astype(np.asarray(x).dtype)[()])
+
+
+def clz(x):
+    """Return the number of leading zero bits."""
+    value, bits = unsigned(x)
+    length = np.zeros(value.shape, np.int64)
+    for shift in (32, 16, 8, 4, 2, 1):
+        if shift < bits:
+            big = value >> value.dtype.type(shift) != 0
+            length += np.where(big, shift, 0)
+            value = np.where(big, value >> value.dtype.type(shift), value)
+    return typed((bits - length - (value != 0)).astype(np.asarray(x).dtype)[()])
+
+
+def ffs(x):
+    """Return the position of the lowest set bit, from 1; 0 if there is none."""
+    value, bits = unsigned(x)
+    lowest = value & (~value + value.dtype.type(1))
+    position = np.bitwise_count(lowest - value.dtype.type(1)) + 1
+    return typed(np.where(value == 0, 0, position).astype(np.uint32)[()])
+
+
+def brev(x):
+    """Return the bits in reverse order."""
+    value, bits = unsigned(x)
+    wide = value.dtype == np.uint64 and np.asarray(x).dtype == np.uint64
+    value = value.astype(np.uint64 if wide else np.uint32)
+    bits = 64 if wide else 32
+    result = np.zeros_like(value)
+    for bit in range(bits):
+        one = value.dtype.type(1)
+        result |= ((value >> value.dtype.type(bit)) & one) << value.dtype.type(bits - 1 - bit)
+    return typed(result[()])
+
+
+def fma(a, b, c):
+    """a * b + c rounded once (float32 exactly, through float64)."""
+    dtype = np.result_type(a.dtype, b.dtype, c.dtype)
+    if dtype == np.float32:
+        return (a.astype(np.float64) * b + c).astype(np.float32)
+    return a * b + c
+
+
+CASTS = {name: Cast(name) for name in NUMBERS}
+ATOMICS = Namespace(
+    "cuda.atomic", {name: Atomic(name) for name in (*UFUNCS, *OTHERS, "cas", "compare_and_swap")}
+)
+NUMPY = Namespace("numpy", {**CASTS, **NUMPY_FUNCTIONS, "bool_": Cast(bool)})
+
+# What does not depend on the launch.
+CONSTANT_INTRINSICS = {
+    **CASTS,
+    "warpsize": np.int64(32),
+    "atomic": ATOMICS,
+    "const": Namespace("cuda.const", {"array_like": Allocator(lambda site, array: array)}),
+    "threadfence_block": lambda: None,  # within a block, races are told by its barriers alone
+    "nanosleep": lambda nanoseconds: None,
+    "popc": popc,
+    "clz": clz,
+    "ffs": ffs,
+    "brev": brev,
+    "cbrt": np.cbrt,
+    "fma": fma,
+    "fp16": Namespace("cuda.fp16", HALF),
+    "selp": lambda condition, a, b: np.where(condition, a, b)[()],
+}
+
+# Functions of the module operator that mean the same for lane values.
+PLAIN_OPERATORS = {
+    name: getattr(operator, name)
+    for name in """and_ or_ xor invert inv truediv eq ne lt le gt ge pos abs iand ior ixor
+    itruediv""".split()
+}
+
+INDEX_INSTEAD = "Loop over range(...) and index."
+# What `__builtins__` holds for a kernel: all exceptions, few functions; the others say no.
+CONSTANT_BUILTINS = {
+    **{
+        name: value
+        if isinstance(value, type) and issubclass(value, BaseException)
+        else Refused(f"{name}()")
+        for name, value in vars(builtins).items()
+        if callable(value) and not name.startswith("__")
+    },
+    **BUILTINS,
+    "range": Refused("range() other than as a for loop's range"),
+    "enumerate": Refused("enumerate()", INDEX_INSTEAD),
+    "zip": Refused("zip()", INDEX_INSTEAD),
+    "sum": Refused("sum()", "Write the loop: it is what a thread does."),
+}
+
+
+def allocate(allocator, site, *arguments, **keywords):
+    """Call cuda.shared.array or its like, which want to know where they are called."""
+    if not isinstance(allocator, Allocator):
+        return allocator(*arguments, **keywords)
+    return allocator.allocate(site, *arguments, **keywords)
+
+
+def cuda_namespace(lanes, memory, warps):
+    """Return `cuda` as the kernels of a launch see it."""
+    allocators = {
+        "shared": Namespace("cuda.shared", {"array": Allocator(memory.shared_array)}),
+        "local": Namespace("cuda.local", {"array": Allocator(memory.local_array)}),
+    }
+    threads = {
+        "threadIdx": lanes.thread_idx,
+        "blockIdx": lanes.block_idx,
+        "blockDim": lanes.block_dim,
+        "gridDim": lanes.grid_dim,
+        "grid": lanes.grid_position,
+        "gridsize": lanes.grid_size,
+        "laneid": warps.lane_id(),
+    }
+    barriers = {
+        "syncthreads": warps.syncthreads,
+        "syncthreads_and": warps.syncthreads_and,
+        "syncthreads_count": warps.syncthreads_vote("count", lambda votes: votes.sum(0)),
+        "syncthreads_or": warps.syncthreads_vote("or", lambda votes: votes.any(0)),
+        "syncwarp": warps.syncwarp,
+        "threadfence": warps.threadfence,
+        "threadfence_system": warps.threadfence,
+    }
+    of_warps = {
+        "shfl_sync": warps.shuffle(""),
+        "shfl_up_sync": warps.shuffle("up"),
+        "shfl_down_sync": warps.shuffle("down"),
+        "shfl_xor_sync": warps.shuffle("xor"),
+        "any_sync": warps.any_sync,
+        "all_sync": warps.all_sync,
+        "eq_sync": warps.eq_sync,
+        "ballot_sync": warps.ballot_sync,
+        "match_any_sync": warps.match_any_sync,
+        "match_all_sync": warps.match_all_sync,
+        "activemask": warps.activemask,
+        "lanemask_lt": warps.lanemask_lt,
+    }
+    grid = Namespace("this_grid()", {"sync": warps.grid_sync})
+    groups = {"cg": Namespace("cuda.cg", {"this_grid": lambda: grid})}
+    parts = CONSTANT_INTRINSICS, allocators, threads, barriers, of_warps, groups
+    return Namespace("cuda", {name: value for part in parts for name, value in part.items()})
+
+
+def operator_namespace(operators, memory):
+    """Return the module `operator` as the kernels of a launch see it."""
+    special = {
+        "floordiv": operators.floordiv,
+        "mod": operators.mod,
+        "pow": operators.power,
+        "lshift": operators.shift_left,
+        "rshift": operators.shift_right,
+        "not_": operators.not_,
+        "is_": operators.same,
+        "is_not": lambda a, b: operators.not_(operators.same(a, b)),
+        "truth": to_bool,
+        "getitem": lambda array, index: memory.load(array, index, present_site()),
+    }
+    sums = {"add": "add", "sub": "subtract", "mul": "multiply", "neg": "negative"}
+    special |= {name: partial(operators.arithmetic, ufunc) for name, ufunc in sums.items()}
+    inplace = ("add", "sub", "mul", "floordiv", "mod", "pow", "lshift", "rshift")
+    special |= {f"i{name}": special[name] for name in inplace}
+    return Namespace("operator", PLAIN_OPERATORS | special)
+
+
+def builtin_names(operators):
+    """Return what `__builtins__` holds for the kernels of a launch."""
+    return {
+        **CONSTANT_BUILTINS,
+        "divmod": operators.divmod,
+        "pow": operators.power,
+        "print": operators.print,
+    }

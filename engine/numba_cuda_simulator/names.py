@@ -1,0 +1,308 @@
+"""The meaning of names inside a kernel.
+
+A kernel's globals and closure are looked up at each launch and resolved by value, so that
+`from numba import cuda`, `import numba.cuda as c` and `from numba.cuda import threadIdx` all
+work, and a factory's constants are seen. Nothing of Numba's own implementation is called.
+"""
+
+import builtins
+import enum
+import inspect
+import types
+
+import numpy as np
+from numba import cuda
+
+from .dtypes import typed
+from .errors import KernelError, LaunchError, UnsupportedError
+from .host import DeviceArray
+from .intrinsics import (
+    CASTS,
+    NUMPY,
+    Cast,
+    EnumClass,
+    Namespace,
+    Refused,
+    allocate,
+    builtin_names,
+    cuda_namespace,
+    operator_namespace,
+)
+from .lanes import Member, Undefined, like
+from .mathematics import CMATH, MATH, NUMPY_FUNCTIONS
+from .records import kernel_frame
+from .signatures import convert_call, converted, signatures_of
+from .transform import PREFIX
+
+# What the rewritten code calls, as `_simt_load` for `load`, and which part of the machine has it.
+OPERATIONS = {
+    "lanes": """alive bind break_ continue_ else_ endif endif_after_exit if_ loop_end next_turn
+        range_numbers range_turns return_ while_begin while_test""",
+    "operators": """and_ and_values arithmetic assert_ choose enum_value floordiv member mod not_
+        or_ or_values power same shift_left shift_right""",
+    "memory": """byte_strides fill load sequence_turns store store_copy store_field unpack view""",
+    "atomics": "atomic element_from",
+}
+COUNTED = "count count_call count_compare count_fma".split()  # in traced launches, of the meter
+
+INTRINSICS = """threadIdx blockIdx blockDim gridDim grid gridsize laneid warpsize shared local const
+    atomic syncthreads syncthreads_count syncthreads_or syncthreads_and syncwarp shfl_sync
+    shfl_up_sync shfl_down_sync shfl_xor_sync any_sync all_sync eq_sync ballot_sync match_any_sync
+    match_all_sync activemask lanemask_lt threadfence threadfence_block threadfence_system
+    nanosleep popc clz ffs brev cbrt fma selp fp16""".split()
+
+
+class Placeholder:
+    """What numba.cuda lacks under the simulator; only its identity matters."""
+
+
+PLACEHOLDERS = {name: Placeholder() for name in INTRINSICS}
+
+
+class Names:
+    """What the global names of a launch's kernel and device functions mean.
+
+    Parameters
+    ----------
+    machine : Machine
+        Whose parts the rewritten code calls.
+    rewrite : callable
+        Takes a code object; returns its `LockstepCode`.
+    """
+
+    def __init__(self, machine, rewrite):
+        self.rewrite, self.lanes, self.memory = rewrite, machine.lanes, machine.memory
+        self.environments = {}  # function -> its lockstep form, bound to this launch
+        self.cuda = cuda_namespace(machine.lanes, machine.memory, machine.warps)
+        types_ = {**CASTS, "boolean": Cast(bool)}
+        numba = {**types_, "types": Namespace("numba.types", types_), "cuda": self.cuda}
+        self.modules = {
+            "cmath": Namespace("cmath", CMATH),
+            "math": Namespace("math", MATH),
+            "numpy": NUMPY,
+            "numba": Namespace("numba", numba),
+            "numba.cuda": self.cuda,
+            "numba.cuda.cg": self.cuda.cg,
+            "operator": operator_namespace(machine.operators, machine.memory),
+        }
+        # `from numba.cuda import grid` gives Numba's own object: recognised by identity.
+        self.by_identity = {
+            id(getattr(cuda, name)): getattr(self.cuda, name)
+            for name in INTRINSICS
+            if hasattr(cuda, name)
+        }
+        self.builtins = builtin_names(machine.operators)
+        self.operations = {PREFIX + "slice": slice, PREFIX + "allocate": allocate}
+        self.operations |= {PREFIX + "machine": machine, PREFIX + "lanes": machine.lanes}
+        for part, names in OPERATIONS.items():
+            self.add_operations(getattr(machine, part), names.split())
+
+    def add_operations(self, part, names):
+        """Let the rewritten code call methods of a part."""
+        self.operations |= {PREFIX + name: getattr(part, name) for name in names}
+
+    def lockstep_function(self, function):
+        """Return the rewritten function, bound to this launch's names, and its LockstepCode."""
+        found = self.environments.get(function)
+        if found is None:
+            code = function.__code__
+            lockstep = self.rewrite(code)
+            environment = {"__builtins__": self.builtins, **self.operations}
+            for name, value in lockstep.constants.items():
+                # A variable that nobody has assigned yet is marked ("undefined", its name).
+                environment[name] = Undefined(value[1]) if isinstance(value, tuple) else value
+            closure = inspect.getclosurevars(function).nonlocals
+            for name in lockstep.names:
+                if name in closure:
+                    environment[name] = self.resolve(name, closure[name])
+                elif name in function.__globals__ and not name.startswith(PREFIX):
+                    environment[name] = self.resolve(name, function.__globals__[name])
+            runnable = types.FunctionType(lockstep.code, environment)
+            found = self.environments[function] = runnable, lockstep
+        return found
+
+    def resolve(self, name, value):
+        """Return what a Python object means inside a kernel."""
+        if id(value) in self.by_identity:
+            return self.by_identity[id(value)]
+        if isinstance(value, types.ModuleType):
+            return self.resolve_module(value)
+        if value is None or isinstance(value, str):
+            return value
+        if isinstance(value, tuple):
+            return like(value, [self.resolve(name, element) for element in value])
+        if isinstance(value, enum.Enum):
+            return member(value)
+        scalar = as_lane(value)
+        if scalar is not None:
+            return scalar
+        if isinstance(value, np.ndarray):
+            return self.memory.global_array(value, name)  # Numba freezes it into the kernel
+        if isinstance(value, DeviceArray):
+            array = self.memory.global_array(value._simt_host, name)
+            array.captured = True
+            return array
+        if isinstance(value, np.dtype):
+            return Cast(value)
+        if isinstance(value, type):
+            if issubclass(value, BaseException):
+                return value
+            if issubclass(value, np.generic):
+                return Cast(value)
+            if issubclass(value, tuple) and hasattr(value, "_fields"):
+                return value  # called, it makes a named tuple
+            if issubclass(value, enum.Enum):
+                members = {n: member(m) for n, m in value.__members__.items()}
+                return EnumClass(value.__name__, members)
+            return Refused(f"the class '{name}'")
+        function = python_function(value)
+        if function is not None:
+            return self.device_function(function, value)
+        if type(value).__module__.startswith("numba"):
+            try:
+                return Cast(value)
+            except TypeError:
+                return Refused(f"'{name}'")
+        return self.resolve_callable(name, value)
+
+    def resolve_module(self, module):
+        name = module.__name__
+        if name in self.modules:
+            return self.modules[name]
+        if name in ("numba.cuda.simulator", "numba.cuda.simulator_init") or module is cuda:
+            return self.cuda
+        if name.endswith("types") and name.startswith("numba"):
+            return self.modules["numba"]
+        return Refused(f"the module '{name}'")
+
+    def resolve_callable(self, name, value):
+        module = getattr(value, "__module__", None)
+        own_name = getattr(value, "__name__", name)
+        if module == "math" and own_name in MATH:
+            return MATH[own_name]
+        if module == "_operator" and own_name in vars(self.modules["operator"]):
+            return getattr(self.modules["operator"], own_name)
+        if module == "cmath" and own_name in CMATH:
+            return CMATH[own_name]
+        if isinstance(value, np.ufunc) and own_name in NUMPY_FUNCTIONS:
+            return NUMPY_FUNCTIONS[own_name]
+        if getattr(builtins, own_name, None) is value:
+            return self.builtins.get(own_name)
+        if inspect.isfunction(value):
+            return Refused(
+                f"calling the plain Python function '{name}'",
+                "Decorate it with @cuda.jit(device=True).",
+            )
+        return Refused(f"'{name}', {type(value).__name__},")
+
+    def device_function(self, function, original):
+        """Return a callable that runs another kernel-language function for the active threads."""
+        names = inspect.getfullargspec(function)
+        defaults = dict(zip(reversed(names.args), reversed(names.defaults or ()), strict=False))
+        signatures = signatures_of(original)
+
+        def call(*arguments, **keywords):
+            given = dict(zip(names.args, arguments, strict=False))
+            surplus = len(arguments) > len(names.args) or set(keywords) & set(given)
+            given.update(keywords)
+            for name, value in defaults.items():
+                given.setdefault(name, self.resolve(name, value))
+            if surplus or set(given) != set(names.args):
+                raise KernelError(
+                    f"{function.__name__}({', '.join(names.args)}) is called with "
+                    f"{len(arguments) + len(keywords)} arguments"
+                )
+            runnable, lockstep = self.lockstep_function(function)
+            if lockstep.shapes:
+                self.check_shapes(lockstep, names.args)
+            values, result = [given[n] for n in names.args], None
+            if signatures:
+                values, result = convert_call(signatures, function.__name__, names.args, values)
+            value = self.lanes.call_function(runnable, lockstep, values)
+            return value if result is None else converted(result, value)
+
+        return call
+
+    def check_shapes(self, lockstep, parameters):
+        """Refuse a shape that depends, by the call of a device function, on a kernel's argument.
+
+        Numba compiles such a function where it is called with literals or global constants.
+        """
+        if len(self.lanes.frames) > 1:
+            return  # called by a device function, which may have been given a literal
+        kernel = self.lanes.frames[0].code
+        call = kernel.calls.get(self.position_of_call(), {})
+        for parameter in lockstep.shapes:
+            names = call.get(parameter, call.get(parameters.index(parameter), set()))
+            for origin in sorted(names & set(kernel.parameters)):
+                refuse_shape(lockstep, parameter, origin)
+
+    def position_of_call(self):
+        """Return where the call stands that the kernel is making."""
+        frame = kernel_frame()
+        return list(frame.f_code.co_positions())[frame.f_lasti // 2]
+
+
+def refuse_shape(lockstep, parameter, origin):
+    site, kind = lockstep.shapes[parameter]
+    raise UnsupportedError(
+        f"{kind}: the shape must be a compile-time constant, but '{origin}' is an argument of "
+        "the kernel",
+        sites=[site],
+        hint="Make it a global, or build the kernel in a factory function.",
+    )
+
+
+def as_lane(value):
+    """Return a scalar of Python or NumPy as a lane value, None for anything else."""
+    if isinstance(value, (bool, np.bool_)):
+        return typed(np.bool_(value))
+    if isinstance(value, int):
+        if not -(2**63) <= value < 2**64:
+            raise LaunchError(f"the integer {value} does not fit into 64 bits")
+        return np.int64(value) if value < 2**63 else typed(np.uint64(value))
+    if isinstance(value, np.generic):
+        return typed(value) if value.dtype.kind in "iufc" else None
+    if isinstance(value, (float, complex)):
+        return np.result_type(value).type(value)
+    return None
+
+
+def member(value):
+    """Return a member of an Enum as a kernel sees it; one of an IntEnum is an integer."""
+    if isinstance(value, int):
+        return as_lane(value.value)
+    members = list(type(value))
+    return Member(type(value), np.int64(members.index(value)), [plain(m.value) for m in members])
+
+
+def plain(value):
+    """Return a number, or a tuple of such, as lane values; anything else as it is."""
+    if isinstance(value, tuple):
+        return like(value, list(map(plain, value)))
+    lane = as_lane(value)
+    return value if lane is None else lane
+
+
+def python_function(kernel):
+    """Return the Python function under @cuda.jit (real or simulated) or @njit, or None."""
+    function = getattr(kernel, "py_func", None)
+    if function is None and type(kernel).__name__ == "FakeCUDAKernel":
+        function = kernel.fn
+    return function if inspect.isfunction(function) else None
+
+
+def check_kernel(kernel):
+    function = python_function(kernel)
+    if function is None:
+        if inspect.isfunction(kernel):
+            return kernel  # a plain function, run as if it were decorated
+        raise KernelError(
+            f"expected a function decorated with @cuda.jit, got {type(kernel).__name__}"
+        )
+    if getattr(kernel, "targetoptions", {}).get("device"):
+        raise LaunchError(
+            f"'{function.__name__}' is a device function: kernels call it, nobody launches it",
+            hint="Leave out device=True, or launch a kernel that calls it.",
+        )
+    return function

@@ -1,0 +1,67 @@
+"""Settings of the engine."""
+
+from dataclasses import dataclass, replace
+
+from .devices import DEFAULT, chip
+
+TOO_MUCH_SHARED = "Make the tiles smaller, or choose another GPU by simt.options(device=...)."
+
+
+@dataclass(frozen=True)
+class Options:
+    """What launches check; see `options`."""
+
+    races: bool = True
+    uninitialised: bool = True
+    divergence: bool = True
+    device: str = DEFAULT
+    package: bool = False
+
+
+_current = Options()  # one for the process: a notebook's cells do not share a context
+
+
+def current_options():
+    """Return the settings in force."""
+    return _current
+
+
+class options:
+    """Change settings, for good or for the length of a `with` block.
+
+    Parameters
+    ----------
+    races : bool
+        Look for races in shared and global memory.
+    uninitialised : bool
+        Look for reads of shared memory that no thread has written.
+    divergence : bool
+        Refuse barriers and warp intrinsics that some threads never reach.
+    device : str
+        The GPU whose shared-memory limit launches are held to.
+    package : bool
+        Also check the launches that a library makes in its own functions; the library reads this.
+
+    Examples
+    --------
+    >>> with simt.options(races=False):
+    ...     kernel[1, 32](x)
+    """
+
+    def __init__(self, **changes):
+        global _current
+        self.previous = _current
+        unknown = set(changes) - set(Options.__dataclass_fields__)
+        if unknown:
+            known = ", ".join(Options.__dataclass_fields__)
+            raise TypeError(f"unknown option {sorted(unknown)[0]!r}; there are {known}")
+        new = replace(self.previous, **changes)
+        chip(new.device)  # raises where there is none
+        _current = new
+
+    def __enter__(self):
+        return current_options()
+
+    def __exit__(self, *error):
+        global _current
+        _current = self.previous

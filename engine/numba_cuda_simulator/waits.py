@@ -1,0 +1,125 @@
+"""Loops in which threads wait for each other: they never end in lockstep.
+
+On a GPU a thread may spin until another thread stores a flag or frees a lock. Here all
+threads of a loop take the same turn, and the blocks of a batch run together, so nobody is
+left to do the storing. Such a loop is refused by name instead of running for ever.
+"""
+
+import ast
+import sys
+import time
+
+import numpy as np
+
+from .errors import UnsupportedError, thread_name
+
+IMPATIENT_AFTER = 0.2  # seconds in which no thread has left the loop
+
+
+def waits_for_memory(loop):
+    """Tell from a while loop's syntax whether memory alone decides when it ends.
+
+    True if every exit depends on atomics and loads from places that do not move, and on no
+    variable that the loop computes itself, as `j` in `while j < seq_lens[b]`.
+    """
+    assigned = {}
+    for s in ast.walk(loop):
+        if isinstance(s, ast.Assign):
+            for target in s.targets:
+                for x in ast.walk(target):
+                    if isinstance(x, ast.Name):
+                        assigned.setdefault(x.id, []).append(s.value)
+        elif isinstance(s, (ast.AugAssign, ast.For)) and isinstance(s.target, ast.Name):
+            assigned.setdefault(s.target.id, []).append(None)
+
+    def from_memory(e, depth=2):
+        if e is None or depth < 0:
+            return False
+        nodes = list(ast.walk(e))
+        own = {x.id for x in nodes if isinstance(x, ast.Name) and x.id in assigned}
+        reads = own or any(
+            isinstance(x, ast.Subscript)
+            or (isinstance(x, ast.Call) and "atomic" in ast.unparse(x.func))
+            for x in nodes
+        )
+        return reads and all(from_memory(v, depth - 1) for name in own for v in assigned[name])
+
+    tests = [] if isinstance(loop.test, ast.Constant) else [loop.test]
+    for s in ast.walk(loop):
+        leaves = (ast.Break, ast.Return)
+        if isinstance(s, ast.If) and any(isinstance(x, leaves) for x in ast.walk(s)):
+            tests.append(s.test)
+    return bool(tests) and all(map(from_memory, tests))
+
+
+class Patience:
+    """Watches one running while loop, and loses patience when it cannot end.
+
+    The machine is deterministic: when memory and every variable hold what they held some
+    turns ago, the loop goes round for ever. A loop that waits for memory which does not
+    change is hopeless too, even if it counts its turns.
+    """
+
+    def __init__(self, lanes, site, waits):
+        self.lanes, self.site, self.waits = lanes, site, waits
+        self.mask = self.memory = self.variables = None
+        self.since = time.monotonic()
+
+    def check(self):
+        now = time.monotonic()
+        if not same(self.lanes.mask, self.mask):
+            self.mask, self.since, self.memory = self.lanes.mask, now, None
+            return
+        if now - self.since < IMPATIENT_AFTER:
+            return
+        memory, variables = self.lanes.memory_state(), kernel_variables()
+        if self.memory is not None and same(memory, self.memory):
+            if self.waits or same(variables, self.variables):
+                self.give_up()
+        self.memory, self.variables, self.since = memory, variables, now
+
+    def give_up(self):
+        lanes = self.lanes
+        thread, block, more = lanes.culprit(lanes.mask)
+        who = thread_name(thread, block)
+        waits = "waits for another thread" if self.waits else "goes round without any change"
+        raise UnsupportedError(
+            f"this while loop never ends: {who}{more} {waits}",
+            sites=[self.site],
+            thread=thread,
+            block=block,
+            hint=self.hint(),
+        )
+
+    def hint(self):
+        if not self.waits:
+            return "Look at what the test depends on: nothing in the loop changes it."
+        return (
+            "The CPU engine runs all threads in lockstep: a spin lock, or a loop that waits for "
+            "another thread's store, cannot end. Use an atomic, or launch twice."
+        )
+
+
+def kernel_variables():
+    """Return the local variables of the running kernel and device functions."""
+    frame, found = sys._getframe(1), []
+    while frame is not None:
+        if "_simt_machine" in frame.f_globals:
+            found.append(dict(frame.f_locals))
+        frame = frame.f_back
+    return found
+
+
+def same(a, b):
+    """Compare two states, arrays by content (NaN equals NaN)."""
+    if a is b:
+        return True
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, np.generic) and isinstance(b, np.generic):
+        return a.dtype == b.dtype and a.tobytes() == b.tobytes()
+    return False

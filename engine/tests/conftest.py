@@ -1,0 +1,27 @@
+"""Settings of the engine's tests."""
+
+import signal
+
+import pytest
+
+import numba_cuda_simulator as simt
+
+if not simt.has_gpu():
+    simt.enable()  # before a test file is imported that compiles for a signature
+
+# A shell starts `make test &` with Ctrl-C ignored, and so would be every process of the tests.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+OPTIONAL = {"greenlet", "IPython", "ml_dtypes"}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """Skip a test file that imports an optional module, itself or by a helper, that is missing."""
+    report = yield
+    missing = report.call.excinfo and report.call.excinfo.value.__cause__
+    if isinstance(missing, ModuleNotFoundError) and missing.name in OPTIONAL:
+        report.outcome = "skipped"
+        report.longrepr = str(collector.path), 1, f"Skipped: needs {missing.name}"
+    return report

@@ -1,0 +1,550 @@
+"""An oracle for the CPU engine: one greenlet per CUDA thread.
+
+Each thread runs the kernel's own bytecode, alone, until it meets a barrier; nothing is rewritten
+and nothing is vectorised, so nothing is shared with the engine. Numba's typing is imitated
+where the two would differ: literals, scalars and loop counters are int64 and float64 (a Python
+float would be "weak" and leave float32 alone), and integers widen to 64 bits when loaded.
+"""
+
+import builtins
+import contextvars
+import dis
+import functools
+import inspect
+import itertools
+import math
+import sys
+import types
+from types import SimpleNamespace
+
+import numpy as np
+from greenlet import getcurrent, greenlet
+from numba.types import float16
+
+FULL_MASK = 0xFFFFFFFF
+
+
+class Deadlock(Exception):
+    """Some threads wait at a barrier that the others never reach."""
+
+
+def launch(kernel, grid, block, *args, shared_bytes=0, order=None, observer=None):
+    """Run `kernel` thread by thread; arrays in `args` are changed in place.
+
+    Parameters
+    ----------
+    order : callable, default=None
+        Takes the list of runnable threads and returns it in the order they shall run in.
+        A kernel without races gives the same answer for every order.
+    observer : object, default=None
+        Its `access(thread, memory, op, address, value, site)` hears every array access: op is
+        "load", "store" or "atomic", site (line, end line, column, end column). Its
+        `barrier(threads, scope)` hears which threads pass a barrier of a "block" or "warp".
+    """
+    machine = _Machine(_three(grid), _three(block), shared_bytes, order, observer)
+    names = inspect.signature(_python_function(kernel)).parameters
+    args = [machine.argument(name, value) for name, value in zip(names, args, strict=True)]
+    function = machine.function(kernel)
+    with np.errstate(all="ignore"):
+        blocks = machine.places(machine.grid)
+        waits = "this_grid" in _python_function(kernel).__code__.co_names
+        for group in [blocks] if waits else [[block] for block in blocks]:
+            machine.run_blocks(function, args, group)
+
+
+class _Machine:
+    """One grid: what `cuda`, `math` and the builtins mean to the thread that is running."""
+
+    def __init__(self, grid, block, shared_bytes, order, observer):
+        self.grid, self.block, self.shared_bytes = grid, block, shared_bytes
+        self.order, self.observer = order or (lambda threads: threads), observer
+        self.functions = {}
+        self.cuda = _CudaModule(self)
+
+    @staticmethod
+    def places(extent):
+        """Every index of a grid or block, x fastest."""
+        axes = (range(n) for n in reversed(extent))
+        return [(x, y, z) for z, y, x in itertools.product(*axes)]
+
+    def run_blocks(self, function, args, blocks):
+        """Run blocks together: one, unless the kernel synchronises the grid."""
+        self.main, self.shared = getcurrent(), {}
+        ranks = list(enumerate(self.places(self.block)))
+        alive = [_Thread(block, rank, index) for block in blocks for rank, index in ranks]
+        ready = alive
+        for thread in alive:
+            thread.greenlet = greenlet(function)
+            thread.greenlet.gr_context = contextvars.copy_context()  # carries np.errstate
+        start = args
+        while alive:
+            for thread in self.order(ready):
+                self.current = thread
+                thread.greenlet.switch(*start)
+            start = ()
+            alive = [t for t in alive if not t.greenlet.dead]
+            ready = self.released(alive)
+            if alive and not ready:
+                first = alive[0]
+                raise Deadlock(f"block {first.block}: {first.waits_for}, thread {first.rank}")
+
+    def released(self, alive):
+        """Threads whose barrier is complete; each finds in `heard` what the others said there."""
+        ready = set()
+        for scope, members in self.groups(alive):
+            waiting = [t for t in members if t.waits_for and t.waits_for[0] == scope]
+            for mask in {t.waits_for[1] for t in waiting}:
+                group = [t for t in members if mask >> t.lane & 1 or scope != "warp"]
+                if all(t in waiting and t.waits_for[1] == mask for t in group):
+                    heard = {t.rank: t.says for t in group}
+                    if self.observer and waiting[0].waits_for[2]:
+                        self.observer.barrier(group, scope)
+                    for thread in group:
+                        thread.heard, thread.waits_for = heard, None
+                    ready.update(group)
+        return [t for t in alive if t in ready]
+
+    @staticmethod
+    def groups(alive):
+        """The threads that a barrier may concern: those of the grid, of each block and warp."""
+        yield "grid", alive
+        for _, block in itertools.groupby(alive, key=lambda t: t.block):
+            block = list(block)
+            yield "block", block
+            for _, warp in itertools.groupby(block, key=lambda t: t.rank // 32):
+                yield "warp", list(warp)
+
+    def meet(self, scope, says=None, mask=FULL_MASK, orders_memory=True):
+        """Wait for the others of the warp or block; returns {thread rank: what it said}."""
+        thread = self.current
+        thread.says, thread.waits_for = says, (scope, int(mask), orders_memory)
+        self.main.switch()
+        return thread.heard
+
+    def argument(self, name, value):
+        if isinstance(value, tuple):
+            return tuple(self.argument(name, part) for part in value)
+        if isinstance(value, np.void):
+            return _Record(Memory(self, np.asarray(value).reshape(1), name, "global"), 0)
+        if not isinstance(value, np.ndarray):
+            return typed(value)
+        owner = value
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        return Memory(self, value, name, "global", value.ctypes.data - owner.ctypes.data)
+
+    def function(self, kernel):
+        """The kernel's bytecode with typed literals, globals and closure."""
+        source = _python_function(kernel)
+        if source not in self.functions:
+            code = source.__code__
+            code = code.replace(co_consts=tuple(typed(c) for c in code.co_consts))
+            world = {**vars(builtins), **_BUILTINS, "range": self.range}
+            world |= {name: self.name(value) for name, value in source.__globals__.items()}
+            cells = [types.CellType(self.name(c.cell_contents)) for c in source.__closure__ or ()]
+            self.functions[source] = types.FunctionType(
+                code, world, argdefs=typed(source.__defaults__), closure=tuple(cells)
+            )
+        return self.functions[source]
+
+    def name(self, value):
+        if isinstance(value, types.ModuleType):
+            modules = {"math": _MATH, "cmath": np, "numpy": _NUMPY, "numba.cuda": self.cuda}
+            return modules.get(value.__name__, value)
+        if isinstance(value, np.ndarray):
+            return Memory(self, value, "", "const")
+        if hasattr(value, "cast_python_value") or isinstance(value, type(float16)):
+            return _Cast(value.name)
+        if _python_function(value):
+            return lambda *args: self.function(value)(*args)
+        return typed(value)
+
+    def range(self, *bounds):
+        """range() with int64 counters that notes which iteration the thread is in."""
+        loops = self.current.loops
+        depth = len(loops)
+        try:
+            for iteration, counter in enumerate(range(*bounds)):
+                loops[depth:] = [iteration]
+                yield np.int64(counter)
+        finally:  # after a break, too
+            del loops[depth:]
+
+
+class _Thread:
+    def __init__(self, block, rank, index):
+        self.block, self.rank, self.lane, self.index = block, rank, rank % 32, _dim3(index)
+        self.waits_for, self.loops = None, []
+
+
+class Memory:
+    """An array as a thread sees it: typed, bounds-checked, and observed unless it is local."""
+
+    def __init__(self, machine, array, name, kind, address=0):
+        self.machine, self.array, self.name, self.kind = machine, array, name, kind
+        self.address = address  # of element 0, in bytes from where its allocation begins
+        self.shape = typed(array.shape)
+        self.size, self.ndim, self.dtype = np.int64(array.size), array.ndim, array.dtype
+
+    def locate(self, index):
+        index = index if isinstance(index, tuple) else (index,)
+        if any(isinstance(i, slice) or i is ... for i in index):
+            part = self.array[index]
+            return index, self.address + (part.ctypes.data - self.array.ctypes.data)
+        for axis, (i, n) in enumerate(zip(index, self.array.shape, strict=False)):
+            if not 0 <= i < n:
+                raise IndexError(f"{self.name}: {i} is outside axis {axis} of size {n}")
+        strides = zip(index, self.array.strides, strict=False)
+        return index, self.address + sum(int(i) * stride for i, stride in strides)
+
+    def tell(self, op, address, value):
+        if self.machine.observer and self.kind != "local":
+            frame = sys._getframe(2)
+            while frame.f_code.co_filename == __file__:
+                frame = frame.f_back
+            thread, site = self.machine.current, _positions(frame.f_code)[frame.f_lasti // 2]
+            self.machine.observer.access(thread, self, op, address, value, site)
+
+    def __getattr__(self, field):
+        if field not in (self.dtype.names or ()):
+            raise AttributeError(field)
+        return self[field]
+
+    T = property(lambda self: self.of(self.array.T, self.address))
+
+    def of(self, part, address, name=""):
+        return Memory(self.machine, part, self.name + name, self.kind, address)
+
+    def __getitem__(self, index):
+        if isinstance(index, str):
+            part = self.array[index]
+            return self.of(part, self.address + self.dtype.fields[index][1], f".{index}")
+        index, address = self.locate(index)
+        if isinstance(self.array[index], np.ndarray):
+            return self.of(self.array[index], address)
+        if self.dtype.names:
+            return _Record(self, index)
+        value = self.array[index]
+        self.tell("load", address, value)
+        return widened(value)
+
+    def __setitem__(self, index, value):
+        index, address = self.locate(index)
+        if isinstance(value, _Record):
+            for field in self.dtype.names:
+                self[field][index] = value[field]
+            return
+        part = self.array[index]
+        if isinstance(part, np.ndarray):
+            for element in np.ndindex(part.shape):
+                each = value[element] if isinstance(value, Memory) else value
+                self.of(part, address)[element] = each
+            return
+        self.array[index] = np.asarray(value).astype(self.dtype)
+        self.tell("store", address, self.array[index])
+
+    def atomic(self, index, update):
+        """Replace an element by update(element); returns the old one."""
+        index, address = self.locate(index)
+        old = self.array[index]
+        self.array[index] = np.asarray(update(widened(old))).astype(self.dtype)
+        self.tell("atomic", address, self.array[index])
+        return widened(old)
+
+
+class _Record:
+    """One record of an array: its fields are loads and stores of the array's."""
+
+    def __init__(self, memory, index):
+        self.__dict__.update(_memory=memory, _index=index)
+
+    def __getitem__(self, field):
+        return self._memory[field][self._index]
+
+    def __setitem__(self, field, value):
+        self._memory[field][self._index] = value
+
+    __getattr__, __setattr__ = __getitem__, __setitem__
+
+
+class _CudaModule:
+    """The part of numba.cuda that kernels use."""
+
+    warpsize = np.int64(32)
+
+    def __init__(self, machine):
+        m = self.machine = machine
+        self.blockDim, self.gridDim = _dim3(m.block), _dim3(m.grid)
+        self.shared = SimpleNamespace(array=self.shared_array)
+        self.local = SimpleNamespace(array=self.local_array)
+        self.atomic = SimpleNamespace(
+            add=lambda a, i, v: a.atomic(i, lambda old: old + v),
+            sub=lambda a, i, v: a.atomic(i, lambda old: old - v),
+            max=lambda a, i, v: a.atomic(i, lambda old: _maximum(old, v)),
+            min=lambda a, i, v: a.atomic(i, lambda old: _minimum(old, v)),
+            and_=lambda a, i, v: a.atomic(i, lambda old: old & v),
+            or_=lambda a, i, v: a.atomic(i, lambda old: old | v),
+            xor=lambda a, i, v: a.atomic(i, lambda old: old ^ v),
+            exch=lambda a, i, v: a.atomic(i, lambda old: v),
+            inc=lambda a, i, v: a.atomic(i, lambda old: 0 if old >= v else old + 1),
+            dec=lambda a, i, v: a.atomic(i, lambda old: v if old == 0 or old > v else old - 1),
+            cas=lambda a, i, if_, v: a.atomic(i, lambda old: v if old == if_ else old),
+            compare_and_swap=lambda a, if_, v: self.atomic.cas(a, 0, if_, v),
+        )
+        self.atomic.nanmax, self.atomic.nanmin = self.atomic.max, self.atomic.min
+        self.const = SimpleNamespace(array_like=lambda array: array)
+        self.cg = SimpleNamespace(this_grid=lambda: SimpleNamespace(sync=lambda: m.meet("grid")))
+        self.fp16 = _HALF
+
+    threadIdx = property(lambda self: self.machine.current.index)
+    blockIdx = property(lambda self: _dim3(self.machine.current.block))
+    laneid = property(lambda self: np.int64(self.machine.current.lane))
+
+    def grid(self, ndim):
+        i, b, n = self.threadIdx, self.blockIdx, self.blockDim
+        at = (b.x * n.x + i.x, b.y * n.y + i.y, b.z * n.z + i.z)
+        return at[0] if ndim == 1 else at[:ndim]
+
+    def gridsize(self, ndim):
+        n, g = self.blockDim, self.gridDim
+        sizes = (n.x * g.x, n.y * g.y, n.z * g.z)
+        return sizes[0] if ndim == 1 else sizes[:ndim]
+
+    def shared_array(self, shape, dtype):
+        """One array per call site and block; shape 0 is the launch's dynamic shared memory."""
+        machine, frame = self.machine, sys._getframe(1)
+        block, site = machine.current.block, (frame.f_code, frame.f_lasti)
+        if (block, site) not in machine.shared:
+            dtype, shape = _dtype(dtype), tuple(np.atleast_1d(shape))
+            if shape == (0,):
+                key = block, "dynamic"
+                buffer = machine.shared.setdefault(key, _garbage(machine.shared_bytes))
+                array = np.frombuffer(buffer, dtype, machine.shared_bytes // dtype.itemsize)
+            else:
+                array = np.frombuffer(_garbage(math.prod(shape) * dtype.itemsize), dtype)
+                array = array.reshape(shape)
+            machine.shared[block, site] = Memory(machine, array, _assigned_name(*site), "shared")
+        return machine.shared[block, site]
+
+    def local_array(self, shape, dtype):
+        return Memory(self.machine, np.zeros(shape, _dtype(dtype)), "local", "local")
+
+    def syncthreads(self):
+        self.machine.meet("block")
+
+    def syncthreads_count(self, predicate):
+        return np.int64(sum(map(bool, self.machine.meet("block", predicate).values())))
+
+    def syncthreads_and(self, predicate):
+        return np.int64(all(self.machine.meet("block", predicate).values()))
+
+    def syncthreads_or(self, predicate):
+        return np.int64(any(self.machine.meet("block", predicate).values()))
+
+    def syncwarp(self, mask=FULL_MASK):
+        self.machine.meet("warp", mask=mask)
+
+    def shuffle(self, mask, value, lane):
+        """The value of `lane` of this warp, or the thread's own where there is no such lane."""
+        me = self.machine.current
+        heard = self.machine.meet("warp", value, mask, orders_memory=False)
+        return heard.get(me.rank - me.lane + int(lane), value) if 0 <= lane < 32 else value
+
+    def shfl_sync(self, mask, value, lane):
+        return self.shuffle(mask, value, lane % 32)
+
+    def shfl_xor_sync(self, mask, value, lane_mask):
+        return self.shuffle(mask, value, self.laneid ^ lane_mask)
+
+    def shfl_up_sync(self, mask, value, delta):
+        return self.shuffle(mask, value, self.laneid - delta)
+
+    def shfl_down_sync(self, mask, value, delta):
+        return self.shuffle(mask, value, self.laneid + delta)
+
+    def ballot_sync(self, mask, predicate):
+        votes = self.machine.meet("warp", predicate, mask, orders_memory=False)
+        ballot = sum(1 << rank % 32 for rank, vote in votes.items() if vote)
+        return np.uint32(ballot).astype(np.int32)  # Numba: signed, lane 31 is the sign
+
+    def any_sync(self, mask, predicate):
+        return self.ballot_sync(mask, predicate) != 0
+
+    def all_sync(self, mask, predicate):
+        return all(self.machine.meet("warp", predicate, mask, orders_memory=False).values())
+
+    def eq_sync(self, mask, predicate):
+        votes = self.machine.meet("warp", bool(predicate), mask, orders_memory=False)
+        return len(set(votes.values())) == 1
+
+    def match_any_sync(self, mask, value):
+        heard = self.machine.meet("warp", value, mask, orders_memory=False)
+        same = sum(1 << rank % 32 for rank, other in heard.items() if other == value)
+        return np.uint32(same).astype(np.int32)
+
+    def match_all_sync(self, mask, value):
+        heard = self.machine.meet("warp", value, mask, orders_memory=False)
+        agree = len(set(heard.values())) == 1
+        everyone = sum(1 << rank % 32 for rank in heard)
+        return np.uint32(everyone * agree).astype(np.int32), np.bool_(agree)
+
+    def activemask(self):
+        return np.int64(self.ballot_sync(FULL_MASK, True)) & FULL_MASK
+
+    def lanemask_lt(self):
+        return np.int64((1 << int(self.laneid)) - 1)
+
+    def threadfence(self):
+        pass
+
+    threadfence_block = threadfence_system = threadfence
+
+    def popc(self, x):
+        return np.int64(len(_bits(x).replace("0", "")))
+
+    def clz(self, x):
+        return np.int64(len(_bits(x)) - len(_bits(x).lstrip("0")))
+
+    def ffs(self, x):
+        return np.int64(_bits(x)[::-1].find("1") + 1)
+
+    def brev(self, x):
+        return np.uint64(int(_bits(x)[::-1], 2))
+
+    def cbrt(self, x):
+        return np.cbrt(x)
+
+    def selp(self, condition, a, b):
+        return a if condition else b
+
+    def fma(self, a, b, c):
+        exact = np.float64(a) * b + np.float64(c)  # of float32: rounded once, below
+        return np.result_type(a, b, c).type(exact)
+
+
+def typed(value):
+    """A Python number as Numba types it; anything else unchanged."""
+    if isinstance(value, tuple):
+        return tuple(typed(item) for item in value)
+    if isinstance(value, bool | np.bool_ | np.ndarray):
+        return value
+    if isinstance(value, int | np.integer):
+        if isinstance(value, int):
+            return np.int64(value) if value < 2**63 else np.uint64(value)
+        return widened(value)
+    return np.result_type(value).type(value) if type(value) in (float, complex) else value
+
+
+def widened(value):
+    """Numba computes with 64-bit integers, whatever the array holds."""
+    return np.int64(value) if value.dtype.kind in "iu" and value.dtype.itemsize < 8 else value
+
+
+class _Cast:
+    """numba.float32 and its kind: a function, or the name of a dtype."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __call__(self, x):
+        return widened(np.asarray(x).astype(self.name)[()])
+
+
+def _python_function(kernel):
+    """The function under @cuda.jit, with or without Numba's simulator; None for anything else."""
+    return getattr(kernel, "py_func", None) or getattr(kernel, "fn", None)
+
+
+def _three(size):
+    return (*(size if isinstance(size, tuple) else (size,)), 1, 1)[:3]
+
+
+def _dim3(index):
+    return SimpleNamespace(**{axis: np.int64(i) for axis, i in zip("xyz", index, strict=True)})
+
+
+def _dtype(dtype):
+    return np.dtype(getattr(dtype, "name", dtype))
+
+
+@functools.cache
+def _positions(code):
+    """Where each instruction stands in the source: (line, end line, column, end column)."""
+    return list(code.co_positions())
+
+
+def _garbage(size):
+    """What shared memory holds before anybody writes it: something no kernel expects."""
+    return bytearray(b"\x7f" * size)
+
+
+def _assigned_name(code, offset):
+    """The variable that the call at bytecode `offset` is assigned to."""
+    after = (i for i in dis.get_instructions(code) if i.offset > offset)
+    return next(i.argval for i in after if i.opname == "STORE_FAST")
+
+
+def _maximum(*values):
+    return functools.reduce(np.fmax, values)  # like CUDA's: a NaN loses
+
+
+def _minimum(*values):
+    return functools.reduce(np.fmin, values)
+
+
+def _bits(x):
+    """The bits of an integer, highest first."""
+    return f"{int(x) % 2 ** (8 * x.itemsize):0{8 * x.itemsize}b}"
+
+
+def _float(x):
+    return x if x.dtype.kind == "f" else np.float64(x)
+
+
+def _complex(real, imag):
+    return np.result_type(_float(real), _float(imag), np.complex64).type(complex(real, imag))
+
+
+def _math_function(function):
+    return lambda *xs: function(*map(_float, xs))  # Numba: integers become float64
+
+
+def _scalar(function):
+    """A function of Python floats, rounded to the type of its argument."""
+    return lambda x: x.dtype.type(function(float(x)))
+
+
+def _half(function):
+    return lambda *xs: np.float16(function(*map(np.float64, xs)))
+
+
+_BUILTINS = {
+    "complex": _complex,
+    "divmod": lambda x, y: (x // y, x % y),
+    "float": _float,
+    "int": np.int64,
+    "len": lambda x: np.int64(len(x) if isinstance(x, tuple) else x.shape[0]),
+    "max": _maximum,
+    "min": _minimum,
+    "round": lambda x: np.int64(np.rint(x)),
+}
+_NUMPY = SimpleNamespace(**{name: _Cast(name) for name in np.sctypeDict if type(name) is str})
+_HALF = SimpleNamespace(
+    hadd=np.add, hmul=np.multiply, hexp=_half(np.exp), hfma=_half(lambda a, b, c: a * b + c),
+    hmax=np.fmax, hgt=np.greater,
+)  # fmt: skip
+_NUMPY_NAMES = {"fabs": "abs", "pow": "power", "acos": "arccos", "asin": "arcsin"}
+_NUMPY_NAMES |= {"atan": "arctan", "atan2": "arctan2"}
+_NUMPY_NAMES |= {
+    name: name
+    for name in """ceil copysign cos cosh exp exp2 expm1 floor fmod hypot isfinite isinf isnan log
+    log10 log1p log2 sin sinh sqrt tan tanh trunc degrees radians""".split()
+}
+_MATH = SimpleNamespace(
+    inf=np.float64(math.inf),
+    pi=np.float64(math.pi),
+    erf=_scalar(math.erf),
+    erfc=_scalar(math.erfc),
+    lgamma=_scalar(math.lgamma),
+    **{name: _math_function(getattr(np, numpy)) for name, numpy in _NUMPY_NAMES.items()},
+)

@@ -1,0 +1,1062 @@
+"""What Numba makes of a kernel's Python, where it differs from Python's or NumPy's own rules.
+
+The oracle is Numba's compiler for CPUs, which shares its rules with the one for GPUs, wherever a
+number can be asked for; else the answer follows from Numba's documentation or from the PTX.
+"""
+
+import cmath
+import collections
+import enum
+import importlib
+import linecache
+import operator
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from numba import cuda, float32, float64, guvectorize, int32, njit, vectorize, void
+
+import numba_cuda_simulator as simt
+from numba_cuda_simulator.errors import (
+    BarrierDivergenceError,
+    KernelError,
+    KernelIndexError,
+    KernelWarning,
+    LaunchError,
+    RaceError,
+    SignatureError,
+    UnsupportedError,
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def engine():
+    """The engine is on, and afterwards as it was."""
+    enabled = simt.is_enabled()
+    simt.enable()
+    yield
+    if not enabled:
+        simt.disable()
+
+
+def compiled(source, **names):
+    """Return the function `f` of a text, whose source can be found."""
+    file = f"<numba rules {hash(source)}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
+    world = dict(cuda=cuda, np=np, cmath=cmath, **names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python's, of `is 3` and `~True`
+        exec(compile(source, file, "exec"), world)
+    return world["f"]
+
+
+def both(expression, *columns):
+    """Return the values of an expression of a, b, ...: Numba's, and the engine's with 1, n threads.
+
+    columns : the values of each variable, one per thread.
+    """
+    names = "abc"[: len(columns)]
+    wanted = njit(compiled(f"def f({', '.join(names)}):\n    return {expression}\n"))
+    want = np.array([wanted(*values) for values in zip(*columns, strict=True)])
+    loads = "".join(f"    {n} = {n}_[i]\n" for n in names)
+    parameters = ", ".join(f"{n}_" for n in names)
+    source = f"def f(out, {parameters}):\n    i = cuda.grid(1)\n{loads}    out[i] = {expression}\n"
+    kernel = cuda.jit(compiled(source))
+    found = []
+    for threads in (1, len(want)):
+        got = np.zeros(threads, want.dtype)
+        kernel[1, threads](got, *(c[:threads].copy() for c in columns))
+        found.append(got)
+    return want, *found
+
+
+def assert_same(expression, *columns):
+    want, one, all_ = both(expression, *columns)
+    np.testing.assert_array_equal(one, want[:1])
+    np.testing.assert_array_equal(all_, want)
+
+
+# --- operators, against Numba's compiler --------------------------------------------------------
+
+INTEGERS = {
+    "bool": [1, 0],
+    "int8": [-128, -1, 0, 5, 127],
+    "uint8": [255, 0, 1, 200],
+    "int16": [-32768, -7, 9],
+    "uint16": [5, 0, 65535],
+    "int32": [-(2**31), -3, 3, 2**31 - 1],
+    "uint32": [5, 0, 2**32 - 1],
+    "int64": [-(2**63), -3, 3, 2**63 - 1],
+    "uint64": [2**64 - 1, 0, 3, 2**63],
+}
+
+
+@pytest.mark.parametrize("dtype", [name for name in INTEGERS if name != "bool"])
+@pytest.mark.parametrize("expression", ["~a", "-a", "~a >> 1", "-a >> 1", "-(~a)", "~(-a)"])
+def test_narrow_integers_are_inverted_and_negated_before_they_are_widened(expression, dtype):
+    assert_same(expression, np.array(INTEGERS[dtype], dtype))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "a is True",
+        "a is not True",
+        "(a > 1) is True",
+        "(a > 1) is not False",
+        "a is 3",
+        "a is None",
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_is_compares_values_of_one_type(expression, dtype):
+    assert_same(expression, np.array(INTEGERS[dtype], dtype))
+
+
+@pytest.mark.parametrize("other", INTEGERS)
+def test_division_of_integers_goes_through_float64(other):
+    b = np.array([x or 1 for x in INTEGERS[other]], other)
+    a = np.resize(np.array([2**64 - 1, 2**63, 3], np.uint64), len(b))
+    assert_same("a / b", a, b)
+    assert_same("b / a", a, b)
+
+
+@pytest.mark.parametrize("other", ["int8", "int32", "int64", "uint32", "uint64"])
+@pytest.mark.parametrize(
+    "expression",
+    """a == b ; a != b ; a < b ; a <= b ; a > b ; a >= b
+    min(a, b) ; max(a, b) ; divmod(a, b)[0] ; divmod(a, b)[1] ; a + b ; a - b ; a * b ; a // b
+    a % b ; a & b ; a == 9007199254740992 ; divmod(a, 3)[0] ; divmod(a, 3)[1]""".split(" ; "),
+)
+def test_signed_integers_beside_uint64(expression, other):
+    a = np.array([2**64 - 1, 2**63, 2**53 + 1, 2**53 + 1, 3], np.uint64)
+    b = np.array([2**63 - 1, 3, 2**53, 2**53 + 1, 3]).astype(other)
+    b[b == 0] = 1
+    assert_same(expression, a, b)
+    if "b" in expression:
+        assert_same(expression, b, a)
+
+
+@pytest.mark.parametrize("result", ["x[0] * 2", "x", "1", "x[0] if x[0] > 5 else 0", "twice(x[0])"])
+def test_a_kernel_returns_nothing(result):
+    twice = cuda.jit(compiled("def f(a):\n    return 2 * a\n"), device=True)
+    kernel = compiled(f"def f(x):\n    if x.size > 0:\n        return {result}\n", twice=twice)
+    for threads in (1, 2):
+        with pytest.raises(UnsupportedError, match="void return type") as caught:
+            cuda.jit(kernel)[1, threads](np.zeros(1))
+        assert caught.value.lines == (3,)
+
+
+@pytest.mark.parametrize("result", ["", "None", "nothing()"])
+def test_a_kernel_may_return(result):
+    nothing = cuda.jit(compiled("def f():\n    return\n"), device=True)
+    kernel = compiled(f"def f(x):\n    return {result}\n", nothing=nothing)
+    cuda.jit(kernel)[1, 2](np.zeros(1))
+
+
+@pytest.mark.parametrize(
+    "statement, words",
+    [
+        ("o[:] = x * 2", "whole array(.*\\n)*.*Loop over its elements"),
+        ("o[0] = threadIdx.x", "'threadIdx' is not defined(.*\n)*.*Write cuda.threadIdx"),
+        ("o[0] = cuda.threadIdx.x + valu", "'valu' is not defined(.*\n)*.*Define it"),
+        ("o[0] = x[cuda.threadIdx]", "Write cuda.threadIdx.x"),
+        ("o[0] = cuda.blockIdx * 2", "Write cuda.blockIdx.x"),
+    ],
+)
+def test_first_mistakes(statement, words):
+    kernel = cuda.jit(compiled(f"def f(o, x):\n    {statement}\n"))
+    for threads in (1, 2):
+        with pytest.raises(KernelError, match=words) as caught:
+            kernel[1, threads](np.zeros(4), np.zeros(4))
+        assert caught.value.lines == (2,)
+
+
+def test_several_threads_add_into_one_element():
+    kernel = cuda.jit(
+        compiled(
+            "def f(o):\n    s = cuda.shared.array(1, np.float32)\n    s[0] = 0\n"
+            "    cuda.syncthreads()\n    s[0] += cuda.threadIdx.x\n"
+        )
+    )
+    with pytest.raises(RaceError, match="cuda.atomic.add"):
+        kernel[1, 64](np.zeros(1))
+
+
+@pytest.mark.parametrize("decorate", [vectorize, guvectorize])
+def test_ufuncs_for_a_gpu_say_what_to_write(decorate):
+    shapes = ["(n)->(n)"] if decorate is guvectorize else []
+    with pytest.raises(UnsupportedError, match=r"i = cuda.grid\(1\)"):
+        decorate(["float32(float32)"], *shapes, target="cuda")(lambda x: x)
+
+
+def test_a_device_array_is_no_number():
+    with pytest.raises(TypeError, match="copy_to_host"):
+        cuda.to_device(np.zeros(3)) + 1
+
+
+def test_an_outer_name_that_is_only_read():
+    outer = 3.0
+
+    @cuda.jit
+    def kernel(o):
+        nonlocal outer
+        o[0] = outer
+
+    out = np.zeros(1)
+    kernel[1, 1](out)
+    assert out[0] == 3
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "float32", "float64", "bool"])
+def test_truth_values_are_numbers(dtype):
+    assert_same("a + True", np.array([1, 0, 1], dtype))
+    assert_same("a * (a > 0) - False", np.array([1, 0, 1], dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("digits", [0, 1, 3, 5, 25, -1, -2])
+def test_round_to_digits(dtype, digits):
+    """By the steps of numba.cuda's round_to_impl, whose round is that of a float64 to an int64."""
+    x = np.array([0.3425, 2.5, -1.005, 123.456, 1e15, np.nan, np.inf, -np.inf, 1e30], dtype)
+
+    def numbas(x):
+        if np.isinf(x) or np.isnan(x):
+            return x
+        power, rest = 10.0 ** (digits - 22 if digits > 22 else abs(digits)), 1.0
+        rest = 1e22 if digits > 22 else 1.0
+        y = float(x) * power * rest if digits >= 0 else float(x) / power
+        if np.isinf(y):
+            return x
+        z = float(np.clip(np.rint(y), -(2.0**63), 2.0**63))
+        return x.dtype.type(z / rest / power if digits >= 0 else z * power)
+
+    kernel = cuda.jit(compiled(f"def f(x, out):\n    out[0] = round(x[0], {digits})\n"))
+    out = np.zeros(1, dtype)
+    with np.errstate(all="ignore"):
+        for value in x:
+            kernel[1, 1](np.array([value]), out)
+            np.testing.assert_array_equal(out[0], numbas(value))
+
+
+# --- stores beyond the range of a type ----------------------------------------------------------
+
+
+@cuda.jit
+def store(x, out):
+    out[cuda.grid(1)] = x[cuda.grid(1)]
+
+
+@cuda.jit
+def store_one(x, out):
+    out[0] = x[0]
+
+
+@cuda.jit
+def store_by_way_of_shared(x, out):
+    tile = cuda.shared.array(1, int32)
+    tile[0] = x[0]
+    out[0] = tile[0]
+
+
+@pytest.mark.parametrize("dtype", "int8 int16 int32 int64 uint8 uint16 uint32 uint64".split())
+@pytest.mark.parametrize("value", [2**40 + 3, -(2**40) - 5, 1e20, -1e20])
+def test_one_thread_stores_what_many_store(dtype, value):
+    x, many, one, all_ = np.array([value, value]), *(np.zeros(2, dtype) for _ in range(3))
+    with np.errstate(all="ignore"):
+        want = x.astype(dtype)
+    store[1, 2](x, many)
+    store_one[1, 1](x, one)
+    store_one[1, 32](x, all_)
+    np.testing.assert_array_equal(many, want)
+    assert one[0] == all_[0] == want[0]
+
+
+def test_shared_memory_wraps_too():
+    out = np.zeros(1, np.int64)
+    store_by_way_of_shared[1, 1](np.array([2**40 + 3]), out)
+    assert out[0] == 3
+
+
+# --- explicit signatures ------------------------------------------------------------------------
+
+
+@cuda.jit("void(float64[:], float32)")
+def in_float32(out, a):
+    out[0] = a
+
+
+@cuda.jit([void(int32[:], int32)])
+def leading_zeros(out, a):
+    out[0] = cuda.clz(a)
+
+
+@cuda.jit((float32[::1], int32))
+def third_of_an_int32(out, a):
+    out[0] = a / 3
+
+
+@cuda.jit("float32(float32)", device=True)
+def third(x):
+    return x / 3
+
+
+@cuda.jit(["int32(int32)", float64(float64)], device=True)
+def one_more(x):
+    return x + 1
+
+
+@cuda.jit
+def call_both(x, out):
+    out[0] = third(1.0)
+    out[1] = one_more(2.5)
+    out[2] = one_more(int32(2**31 - 1))
+
+
+@cuda.jit([(float32[:], float32), void(float64[:], float64)])
+def of_two_types(out, a):
+    out[0] = a + 0.1
+
+
+@cuda.jit("void(UniTuple(float32, 2), float64[:])")
+def of_a_tuple(pair, out):
+    out[0] = pair[0]
+
+
+def test_arguments_become_what_the_signature_says():
+    out = np.zeros(3)
+    in_float32[1, 1](out, 0.1)
+    assert out[0] == np.float32(0.1)
+    of_a_tuple[1, 1]((0.1, 0.2), out)
+    assert out[0] == np.float32(0.1)
+    counted = np.zeros(1, np.int32)
+    leading_zeros[1, 1](counted, 0x00100000)
+    assert counted[0] == 11
+    leading_zeros[1, 1](counted, 2**32 + 1)  # as ctypes.c_int32 wraps it
+    assert counted[0] == 31
+
+
+def test_device_functions_convert_arguments_and_result():
+    out = np.zeros(3)
+    call_both[1, 1](np.zeros(1), out)
+    assert out.tolist() == [np.float32(1) / np.float32(3), 3.5, -(2.0**31)]
+
+
+def test_the_best_of_several_signatures():
+    single, double = np.zeros(1, np.float32), np.zeros(1)
+    of_two_types[1, 1](single, 0.1)
+    of_two_types[1, 1](double, 0.1)
+    assert single[0] == np.float32(np.float64(np.float32(0.1)) + 0.1) and double[0] == 0.2
+
+
+def test_flops_follow_the_signature():
+    trace = simt.trace(in_float32, 1, 1, np.zeros(1), 0.1)
+    assert trace.flops.total == 0
+    kernel = cuda.jit("void(float32[:], float32)")(compiled("def f(o, a):\n    o[0] = a * a\n"))
+    assert simt.trace(kernel, 1, 1, np.zeros(1, np.float32), 0.1).flops.by_dtype == {"float32": 1}
+
+
+def test_an_array_of_the_other_signedness_is_taken_for_the_signatures():
+    counted = np.array([2**32 - 1], np.uint32)
+    kernel = cuda.jit("void(int32[:], float64[:])")(compiled("def f(x, o):\n    o[0] = x[0]\n"))
+    out = np.zeros(1)
+    kernel[1, 1](counted, out)
+    assert out[0] == -1
+
+
+@pytest.mark.parametrize(
+    "kernel, arguments, words",
+    [
+        (leading_zeros, (np.zeros(1, np.int64), 1), r"'out' must be int32\[:\] .* int64\[::1\]"),
+        (leading_zeros, (np.zeros(1, np.int32), 2.5), "'a' must be int32 .* got float64"),
+        (leading_zeros, (np.zeros((1, 2), np.int32), 2), r"'out' must be int32\[:\] .*\[:, ::1\]"),
+        (leading_zeros, (3, 2), r"'out' must be int32\[:\] by the signature, got int64"),
+        (leading_zeros, (np.zeros(1, np.int32), np.zeros(2)), "'a' must be int32"),
+        (third_of_an_int32, (np.zeros(4, np.float32)[::2], 3), r"must be float32\[::1\]"),
+        (of_two_types, (np.zeros(1, np.int8), 0.1), "fits none of the signatures"),
+        (of_a_tuple, ((1.0, 2.0, 3.0), np.zeros(1)), "'pair' must be"),
+    ],
+)
+def test_arguments_that_do_not_fit_a_signature(kernel, arguments, words):
+    with pytest.raises(SignatureError, match=words):
+        kernel[1, 1](*arguments)
+
+
+def test_a_wrong_signature_is_refused_where_it_stands():
+    with pytest.raises(TypeError, match="void return type"):
+        cuda.jit("int32(int32)")(lambda a: a)
+    with pytest.raises(NameError):
+        cuda.jit("void(flot32)")
+
+
+# --- indices ------------------------------------------------------------------------------------
+
+
+@cuda.jit
+def from_the_end(x, out):
+    out[-1] = x[-2, -1]
+    out[0] = x.shape[-1]
+    out[-2] += 1
+    cuda.atomic.add(out, -3, 7)
+
+
+@cuda.jit
+def computed(x, out):
+    out[cuda.threadIdx.x] = x[cuda.threadIdx.x - 1]
+
+
+@cuda.jit
+def filter_about_its_middle(x, out):
+    for k in range(-1, 2):
+        out[0] += x[k]
+
+
+@cuda.jit
+def too_far(x, out):
+    out[-9] = 1
+
+
+def test_a_literal_negative_index_counts_from_the_end():
+    out = np.zeros(5)
+    from_the_end[1, 1](np.arange(6.0).reshape(2, 3), out)
+    assert out.tolist() == [3, 0, 7, 1, 2]
+
+
+@pytest.mark.parametrize("kernel", [computed, filter_about_its_middle, too_far])
+def test_other_negative_indices_are_errors(kernel):
+    with pytest.raises(KernelIndexError, match="index -[19] is out of bounds"):
+        kernel[1, 4](np.zeros(4), np.zeros(4))
+
+
+@cuda.jit
+def without_axes(x, out):
+    out[0] = x[()]
+    x[()] = 4
+
+
+def test_an_array_without_axes():
+    x, out = np.array(3.0), np.zeros(1)
+    without_axes[1, 1](x, out)
+    assert (x[()], out[0]) == (4, 3)
+
+
+@cuda.jit
+def reshaped(x, out):
+    m = x.reshape((2, -1))
+    out[0] = m[1, 0] + m.strides[0] + x.ravel().size
+
+
+def test_reshape_and_strides():
+    out = np.zeros(1)
+    reshaped[1, 1](np.arange(6.0), out)
+    assert out[0] == 3 + 24 + 6
+    with pytest.raises(UnsupportedError, match="cannot be reshaped"):
+        reshaped[1, 1](np.arange(12.0)[::2], out)
+    with pytest.raises(KernelError, match="of 5 elements cannot have the shape"):
+        reshaped[1, 1](np.arange(5.0), out)
+
+
+# --- functions ----------------------------------------------------------------------------------
+
+
+def one_after(g):
+    @cuda.jit(device=True)
+    def f(x):
+        return g(x) + 1
+
+    return f
+
+
+double = cuda.jit(device=True)(lambda x: 2 * x)
+plus, minus = cuda.jit(device=True)(lambda x: x + 1), cuda.jit(device=True)(lambda x: x - 1)
+three_more = one_after(one_after(one_after(double)))
+
+
+@cuda.jit
+def call_closures(out):
+    i = cuda.grid(1)
+    out[i] = three_more(i) + 10 * plus(i) + 100 * minus(i)
+
+
+def test_closures_of_one_factory_and_lambdas():
+    out = np.zeros(4, int)
+    call_closures[1, 4](out)
+    i = np.arange(4)
+    np.testing.assert_array_equal(out, 2 * i + 3 + 10 * (i + 1) + 100 * (i - 1))
+
+
+@cuda.jit(device=True)
+def fibonacci(n):
+    if n < 2:
+        return n
+    return fibonacci(n - 1) + fibonacci(n - 2)
+
+
+@cuda.jit
+def recursive(out):
+    out[cuda.grid(1)] = fibonacci(cuda.grid(1))
+
+
+def test_recursion():
+    out = np.zeros(8, int)
+    recursive[2, 4](out)
+    assert out.tolist() == [0, 1, 1, 2, 3, 5, 8, 13]
+
+
+@cuda.jit(device=True)
+def apply(function, a, b):
+    return function(a, b)
+
+
+@cuda.jit
+def operators(x, out):
+    a = x[cuda.grid(1)]
+    out[0] = apply(operator.add, a, 3) + operator.floordiv(7, a) + operator.neg(a)
+    out[1] = operator.getitem(x, 0) if operator.lt(a, 9) else 0
+
+
+def test_functions_of_the_module_operator():
+    out = np.zeros(2)
+    operators[1, 1](np.array([2.0]), out)
+    assert out.tolist() == [2 + 3 + 3 - 2, 2]
+
+
+@cuda.jit(device=True)
+def update(atomic, x, i):
+    return atomic(x, i, 2)
+
+
+@cuda.jit
+def ticket(x, out):
+    out[cuda.grid(1)] = update(cuda.atomic.add, x, 0)
+
+
+def test_an_atomic_as_an_argument():
+    x, out = np.zeros(1, np.int32), np.zeros(4)
+    ticket[1, 4](x, out)
+    assert x[0] == 8 and out.tolist() == [0, 2, 4, 6]
+
+
+@cuda.jit
+def swap_in_a_slice(x, out):
+    i = cuda.grid(1)
+    out[i] = cuda.atomic.compare_and_swap(x[i:], 1, 5)
+    cuda.atomic.add(x[4:], 0, 10)
+
+
+def test_atomics_on_slices():
+    x, out = np.array([1, 2, 1, 7, 0], np.int32), np.zeros(4)
+    swap_in_a_slice[1, 4](x, out)
+    assert x.tolist() == [5, 2, 5, 7, 40] and out.tolist() == [1, 2, 1, 7]
+
+
+@cuda.jit
+def count_through(out):
+    for i, k in enumerate(range(2, 10, 3)):
+        out[i] += k
+    for k, value in zip(range(3), out):  # noqa: B905
+        out[k] = 100 * value
+
+
+def test_enumerate_and_zip_of_a_range():
+    out = np.zeros(3)
+    count_through[1, 1](out)
+    assert out.tolist() == [200, 500, 800]
+
+
+@cuda.jit(device=True)
+def first_of_a_tile(n, out):
+    tile = cuda.shared.array(n, float32)
+    tile[0] = 1
+    out[0] = tile[0] + tile.size
+
+
+SIZE = 8
+
+
+@cuda.jit
+def literal_shape(out):
+    first_of_a_tile(4, out)
+
+
+@cuda.jit
+def global_shape(out):
+    first_of_a_tile(n=SIZE, out=out)
+
+
+@cuda.jit
+def shape_of_an_argument(n, out):
+    first_of_a_tile(n, out)
+
+
+def test_the_shape_of_an_array_in_a_device_function():
+    out = np.zeros(1)
+    literal_shape[1, 1](out)
+    assert out[0] == 5
+    global_shape[1, 1](out)
+    assert out[0] == 9
+    with pytest.raises(UnsupportedError, match="compile-time constant, but 'n' is an argument"):
+        shape_of_an_argument[1, 1](4, out)
+
+
+# --- values that are no numbers -----------------------------------------------------------------
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Planet(enum.Enum):
+    EARTH = (5.97, 6378)
+    MARS = (0.64, 3397)
+
+
+class Step(enum.IntEnum):
+    FIRST = 3
+    LAST = 4
+
+
+@cuda.jit
+def enums(x, out, colour, planet):
+    i = cuda.grid(1)
+    mine = Colour.RED
+    if x[i] > 1:
+        mine = Colour.BLUE
+    out[i] = 1 if mine is Colour.RED else 2
+    out[i] += 10 * Step.LAST + 100 * mine.value + 1000 * Step.FIRST.value
+    if colour == Colour["BLUE"]:
+        out[i] += 10000
+    if planet != Planet.EARTH:
+        out[i] += planet.value[0]
+
+
+def test_members_of_an_enum():
+    out = np.zeros(2)
+    enums[1, 2](np.array([1, 2]), out, Colour.BLUE, Planet.MARS)
+    assert out.tolist() == [13141.64, 13242.64]
+    enums[1, 2](np.array([1, 2]), out, Colour.RED, Planet.EARTH)
+    assert out.tolist() == [3141, 3242]
+
+
+Point = collections.namedtuple("Point", "x y")
+ORIGIN = Point(1, 2.5)
+
+
+@cuda.jit
+def points(p, out):
+    q = Point(p.x + 1, p.y)
+    if cuda.grid(1) == 1:
+        q = Point(7, 8.0)
+    out[cuda.grid(1)] = 10 * q.x + q.y + 100 * ORIGIN.y
+
+
+@cuda.jit
+def no_such_field(p, out):
+    out[0] = p.z
+
+
+def test_named_tuples():
+    out = np.zeros(2)
+    points[1, 2](Point(1, 2.0), out)
+    assert out.tolist() == [272, 328]
+
+
+@pytest.mark.parametrize(
+    "p, hint",
+    [
+        (Point(1, 2), "Its fields are x, y"),
+        ((1, 2), "It is a tuple"),
+        (3.0, "It is a number here, of type float64"),
+        (np.zeros(2), "Arrays have .shape"),
+    ],
+    ids=["named", "tuple", "number", "array"],
+)
+def test_an_attribute_that_is_not_there(p, hint):
+    with pytest.raises(UnsupportedError, match="p.z is not available") as caught:
+        no_such_field[1, 1](p, np.zeros(1))
+    assert hint in caught.value.hint
+
+
+COMPLEX = """acos acosh asin asinh atan atanh cos cosh exp log log10 sin sinh sqrt tan tanh phase
+    isnan isinf isfinite""".split()
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_functions_of_complex_numbers(name):
+    source = f"def f(z, out):\n    out[0] = cmath.{name}(z[0])\n"
+    out = np.zeros(1, complex)
+    for z in (0.5 + 0.25j, -2 + 1j, 3 - 0.5j):
+        cuda.jit(compiled(source))[1, 1](np.array([z]), out)
+        np.testing.assert_allclose(out[0], getattr(cmath, name)(z), rtol=1e-13)
+
+
+@cuda.jit
+def polar_and_back(z, out):
+    r, phi = cmath.polar(z[0])
+    out[0] = cmath.rect(r, phi)
+    out[1] = cmath.log(z[0], 2.0)
+
+
+def test_polar_coordinates_and_logarithms():
+    z, out = np.array([1 + 2j]), np.zeros(2, complex)
+    polar_and_back[1, 1](z, out)
+    np.testing.assert_allclose(out, [z[0], cmath.log(z[0], 2)])
+
+
+# --- launches -----------------------------------------------------------------------------------
+
+
+@cuda.jit
+def with_a_default(out, a, b=3):
+    out[0] = a + b
+
+
+def test_default_arguments():
+    out = np.zeros(1)
+    with_a_default[1, 1](out, 1)
+    assert out[0] == 4
+    with_a_default[1, 1](out, 1, 2)
+    assert out[0] == 3
+    with pytest.raises(LaunchError, match="takes 3 arguments, got 1"):
+        with_a_default[1, 1](out)
+
+
+@cuda.jit
+def use_hints(a, b, c):
+    b[0] = a[0]
+    a[0] = 9
+    c[0] += 1
+
+
+def test_hints_of_what_is_copied():
+    a, b, c = np.ones(2), np.ones(2), np.ones(2)
+    use_hints[1, 1](cuda.In(a), cuda.Out(b), cuda.InOut(c))
+    assert a.tolist() == [1, 1] and b[0] == 1 and np.isnan(b[1]) and c.tolist() == [2, 1]
+
+
+SHARED_BY_NAME = None
+
+
+@cuda.jit
+def use_a_global_device_array(out):
+    out[0] = SHARED_BY_NAME[1]
+    SHARED_BY_NAME[2] = 7
+
+
+def test_a_device_array_by_its_global_name():
+    global SHARED_BY_NAME
+    simt.enable()
+    SHARED_BY_NAME = cuda.to_device(np.arange(3.0))
+    out = np.zeros(1)
+    use_a_global_device_array[1, 1](out)
+    assert out[0] == 1 and SHARED_BY_NAME.copy_to_host().tolist() == [0, 1, 7]
+
+
+def test_device_arrays_like_others():
+    like = cuda.device_array_like(np.zeros((2, 3), order="F"))
+    assert like.flags == {"C_CONTIGUOUS": False, "F_CONTIGUOUS": True}
+    original = cuda.to_device(np.zeros((2, 3)))
+    transposed = original.T  # a copy, as Numba's is
+    transposed[0, 0] = 5
+    assert transposed.shape == (3, 2) and original[0, 0] == 0
+
+
+def test_no_tasks_are_no_launch():
+    out = np.zeros(1)
+    store_one.forall(0)(out, out)
+    with pytest.raises(LaunchError, match="got -1"):
+        store_one.forall(-1)
+
+
+def test_a_device_function_is_not_launched():
+    with pytest.raises(LaunchError, match="'third' is a device function"):
+        third[1, 1](1.0)
+
+
+def test_a_file_that_was_edited_after_the_import(tmp_path, monkeypatch):
+    text = "from numba import cuda\n\n@cuda.jit\ndef kernel(out):\n    out[0] = 2\n"
+    file = tmp_path / "edited_after_import.py"  # a name that no other test imports
+    file.write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    kernel, out = importlib.import_module(file.stem).kernel, np.zeros(1)
+    file.write_text(text.replace("= 2", "= 30"))
+    with pytest.raises(UnsupportedError, match="has changed since 'kernel' was imported"):
+        kernel[1, 1](out)
+    file.write_text(text)
+    kernel[1, 1](out)
+    assert out[0] == 2
+
+
+# --- barriers and races -------------------------------------------------------------------------
+
+
+@cuda.jit
+def barrier_then_return(out, n):
+    i = cuda.grid(1)
+    if i < n:
+        cuda.syncthreads()
+        out[i] = 1
+    else:
+        out[i] = 2
+        return
+    out[i] += 4
+
+
+@cuda.jit
+def return_then_barrier(out, n):
+    i = cuda.grid(1)
+    if i >= n:
+        out[i] = 2
+        return
+    else:
+        cuda.syncthreads()
+        out[i] = 1
+    out[i] += 4
+
+
+@cuda.jit
+def barrier_and_more(out, n):
+    i = cuda.grid(1)
+    if i < n:
+        cuda.syncthreads()
+    out[i] = 1
+
+
+def test_the_order_of_branches_does_not_matter():
+    for kernel in (barrier_then_return, return_then_barrier):
+        out = np.zeros(6)
+        kernel[1, 6](out, 4)
+        assert out.tolist() == [5, 5, 5, 5, 2, 2]
+    with pytest.raises(BarrierDivergenceError):
+        barrier_and_more[1, 6](out, 4)
+
+
+@cuda.jit
+def halves(tile, out, across):
+    s = cuda.shared.array(32, int32)
+    t = cuda.threadIdx.x
+    s[t] = t
+    tile[t] = t
+    if t < 16:
+        cuda.syncwarp(0x0000FFFF)
+    else:
+        cuda.syncwarp(0xFFFF0000)
+    mine = t // 16 * 16 + 15 - t % 16
+    out[t] = s[mine] + tile[mine]
+    if across == 1:
+        out[t] += s[31 - t]
+    elif across == 2:
+        out[t] += tile[31 - t]
+    elif across == 3:
+        cuda.syncwarp()
+        out[t] += s[31 - t] + tile[31 - t]
+
+
+@cuda.jit
+def by_way_of_a_third(x, out):
+    t = cuda.threadIdx.x
+    x[t] = t
+    if t < 16:
+        cuda.syncwarp(0x0000FFFF)
+    if t % 16 == 0:
+        cuda.syncwarp(0x00010001)
+    if t >= 16:
+        cuda.syncwarp(0xFFFF0000)
+        out[t] = x[31 - t]
+
+
+@cuda.jit
+def store_beside_the_other_half(x, out, who):
+    t = cuda.threadIdx.x
+    out[t] = x[0]
+    if t < 16:
+        cuda.syncwarp(0x0000FFFF)
+    else:
+        cuda.syncwarp(0xFFFF0000)
+    if t == who:
+        x[0] = 5
+
+
+def test_parts_of_a_warp_that_synchronise_apart():
+    x, out = np.zeros(32), np.zeros(32)
+    halves[1, 32](x, out, 0)
+    halves[1, 32](x, out, 3)
+    by_way_of_a_third[1, 32](x, out)
+    for across in (1, 2):
+        with pytest.raises(RaceError, match="RAW race"):
+            halves[1, 32](x, out, across)
+    for who in (0, 16):
+        with pytest.raises(RaceError, match="WAR race"):
+            store_beside_the_other_half[1, 32](x, out, who)
+
+
+@cuda.jit
+def half_warps_of_unlike_blocks(out):
+    s = cuda.shared.array(32, int32)
+    t, b = cuda.threadIdx.x, cuda.blockIdx.x
+    s[(t + b) % 32] = t
+    if t < 16:
+        cuda.syncwarp(0x0000FFFF)
+    else:
+        cuda.syncwarp(0xFFFF0000)
+    out[b, t] = s[(31 - t + b) % 32]
+
+
+def test_they_are_found_where_each_block_is_followed_alone():
+    with pytest.raises(RaceError, match="RAW race"):
+        half_warps_of_unlike_blocks[40, 32](np.zeros((40, 32)))
+
+
+@cuda.jit
+def two_views(wide, narrow, how):
+    t = cuda.threadIdx.x
+    narrow[4 * t] = t
+    if how == 1:
+        wide[t // 2] = 1
+    elif how == 2:
+        wide[31 - t] = wide[t]
+    elif how == 3:
+        wide[t] = 1
+        narrow[4 * t + 1] = t
+
+
+@cuda.jit
+def complex_and_real(z, real, out):
+    t = cuda.threadIdx.x
+    z[t] = t
+    out[t] = real[31 - t]
+
+
+def test_one_buffer_under_two_item_sizes():
+    wide = np.zeros(32, np.float32)
+    two_views[1, 32](wide, wide.view(np.int8), 3)
+    for how in (1, 2):
+        with pytest.raises(RaceError):
+            two_views[1, 32](wide, wide.view(np.int8), how)
+    z = np.zeros(32, np.complex64)
+    with pytest.raises(RaceError, match=r"RAW race on real\[31\]|RAW race on real\[62\]"):
+        complex_and_real[1, 32](z, z.real, np.zeros(32))
+
+
+@cuda.jit
+def read_before_the_stored_part(early, late):
+    t = cuda.threadIdx.x
+    late[t] = early[8 + t]
+
+
+def test_an_array_that_begins_before_the_part_that_is_stored_to():
+    buffer = np.zeros(64)
+    read_before_the_stored_part[1, 16](buffer[:32], buffer[32:])
+    with pytest.raises(RaceError, match="WAR race|RAW race"):
+        read_before_the_stored_part[1, 16](buffer[:32], buffer[12:])
+
+
+# --- customary code that CUDA's rules forbid ----------------------------------------------------
+
+
+@cuda.jit
+def add_by_swapping(x):
+    old = x[0]
+    while True:
+        assumed = old
+        old = cuda.atomic.cas(x, 0, assumed, assumed + 1)
+        if old == assumed:
+            break
+
+
+@cuda.jit
+def load_beside_an_addition(x, out):
+    out[cuda.grid(1)] = x[0]
+    cuda.atomic.add(x, 0, 1)
+
+
+def test_a_loop_of_compare_and_swap_is_warned_of():
+    x = np.zeros(1, np.int32)
+    with pytest.warns(KernelWarning, match="race on x.0.*\n.*customary") as caught:
+        add_by_swapping[4, 64](x)
+    assert x[0] == 256 and caught[0].filename == __file__
+    with pytest.raises(RaceError):
+        load_beside_an_addition[1, 64](x, np.zeros(64))
+
+
+@cuda.jit
+def copy_the_first(x):
+    i = cuda.grid(1)
+    x[i] = x[0]
+
+
+@cuda.jit
+def copy_the_next(x):
+    i = cuda.grid(1)
+    x[i] = x[(i + 1) % x.size]
+
+
+def test_a_store_of_what_was_loaded_there_is_warned_of():
+    x = np.arange(32.0)
+    with pytest.warns(KernelWarning, match="just loaded there"):
+        copy_the_first[1, 32](x)
+    assert not x.any()
+    with pytest.raises(RaceError):  # all values are equal, but not by the code
+        copy_the_next[1, 32](x)
+
+
+@cuda.jit
+def copy_in_shared(x, out):
+    tile = cuda.shared.array(32, float32)
+    t = cuda.threadIdx.x
+    tile[t] = x[t]
+    cuda.syncwarp()
+    tile[t] = tile[0]
+    out[t] = tile[t]
+
+
+def test_so_it_is_in_shared_memory():
+    out = np.zeros(32)
+    with pytest.warns(KernelWarning, match="just loaded there"):
+        copy_in_shared[1, 32](np.arange(3.0, 35.0), out)
+    assert (out == 3).all()
+
+
+def test_reductions():
+    """Numba's own kernel synchronises a warp in a branch."""
+    total, largest = cuda.reduce(lambda a, b: a + b), cuda.reduce(lambda a, b: max(a, b))
+    x = np.arange(1000.0)
+    with pytest.warns(KernelWarning, match="syncwarp"):
+        assert total(x) == x.sum()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", KernelWarning)
+        assert largest(x) == 999 and total(np.arange(40), init=2) == 782
+        assert total(cuda.to_device(x), size=700) == x[:700].sum()
+
+
+@cuda.jit
+def smooth(x, n):
+    i = cuda.grid(1)
+    if i >= n:
+        return
+    grid = cuda.cg.this_grid()
+    for _ in range(3):
+        v = x[(i + 1) % n]
+        grid.sync()
+        x[i] = v + 1
+        grid.sync()
+
+
+def test_a_grid_that_waits_for_itself_after_an_early_return():
+    x = np.zeros(10)
+    with pytest.warns(KernelWarning, match="which has returned"):
+        smooth[3, 4](x, 10)
+    assert (x == 3).all()
+    with pytest.raises(BarrierDivergenceError, match="thread .0, 0, 0. of block .2, 0, 0."):
+        smooth[3, 4](x, 8)  # a whole block is gone: the GPU would hang
+
+
+def test_warnings_can_be_errors():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", KernelWarning)
+        with pytest.raises(KernelWarning):
+            copy_the_first[1, 32](np.arange(32.0))

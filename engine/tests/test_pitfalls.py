@@ -1,0 +1,161 @@
+"""Mistakes that a lockstep engine is apt to make, each met once while this one was written."""
+
+import ast
+import time
+
+import numpy as np
+import pytest
+from numba import cuda, float32, int32, int64
+
+import numba_cuda_simulator as simt
+from numba_cuda_simulator.errors import KernelIndexError, UnsupportedError
+from numba_cuda_simulator.waits import waits_for_memory
+
+
+@cuda.jit
+def two_tiles_on_one_line(x, out):
+    left, right = cuda.shared.array(32, int64), cuda.shared.array(32, int64)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    left[t], right[t] = x[i], 2 * x[i]
+    cuda.syncthreads()
+    out[i] = left[31 - t] + 100 * right[t ^ 1]
+
+
+def test_two_tiles_on_one_line():
+    """Two calls in one line make two arrays, each with the name of its variable."""
+    x, out = np.arange(96), np.zeros(96, np.int64)
+    trace = simt.trace(two_tiles_on_one_line, 3, 32, x, out)
+    rows = x.reshape(3, 32)
+    swapped = rows.reshape(3, 16, 2)[..., ::-1].reshape(3, 32)
+    np.testing.assert_array_equal(out.reshape(3, 32), rows[:, ::-1] + 200 * swapped)
+    assert set(trace.shared) == {"left", "right"} and not trace.races
+
+
+@cuda.jit
+def loaded_before_the_store(out):
+    cell = cuda.shared.array(1, float32)
+    if cuda.threadIdx.x == 0:
+        cell[0] = cuda.blockIdx.x
+    cuda.syncthreads()
+    before = cell[0]
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        cell[0] = 100
+    cuda.syncthreads()
+    out[cuda.grid(1)] = before
+
+
+def test_a_value_is_no_view():
+    """What was loaded stays when the memory changes."""
+    out = np.zeros(4 * 32, np.float32)
+    simt.run(loaded_before_the_store, 4, 32, out)
+    np.testing.assert_array_equal(out, np.repeat(np.arange(4), 32))
+
+
+@cuda.jit
+def dynamic_of_two_types(out):
+    floats, ints = cuda.shared.array(0, float32), cuda.shared.array(0, int32)
+    t = cuda.threadIdx.x
+    floats[t] = t
+    cuda.syncthreads()
+    out[t] = ints[t]
+
+
+@cuda.jit
+def dynamic_of_two_sizes(out):
+    floats, longs = cuda.shared.array(0, float32), cuda.shared.array(0, int64)
+    floats[0] = 1.0
+    out[0] = longs[0]
+
+
+def test_dynamic_arrays_share_memory():
+    out = np.zeros(32, np.int32)
+    simt.run(dynamic_of_two_types, 1, 32, out, shared_bytes=128)
+    np.testing.assert_array_equal(out, np.arange(32, dtype=np.float32).view(np.int32))
+    with pytest.raises(UnsupportedError, match="two sizes of element"):
+        simt.run(dynamic_of_two_sizes, 1, 32, out, shared_bytes=128)
+
+
+def test_caret_of_a_nested_kernel():
+    """A kernel in a factory is indented; the caret stands under its index all the same."""
+
+    def make():
+        @cuda.jit
+        def kernel(x):
+            if cuda.threadIdx.x == 3:
+                x[0] = 1.0 + x[64]
+
+        return kernel
+
+    with pytest.raises(KernelIndexError) as error:
+        simt.run(make(), 1, 32, np.zeros(64))
+    _, place, line, caret, *_ = str(error.value).splitlines()
+    assert place.startswith("  test_pitfalls.py, line ")
+    assert line[caret.index("^") : caret.rindex("^") + 1] == "x[64]"
+
+
+# --- loops that wait for other threads --------------------------------------------------------
+
+
+@cuda.jit
+def spin_lock(lock, out):
+    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+        pass
+    out[0] += 1.0
+    cuda.atomic.exch(lock, 0, 0)
+
+
+@cuda.jit
+def grid_barrier(arrived, out):
+    """Wait for all blocks of the grid; they do not fit on a GPU at once either."""
+    if cuda.threadIdx.x == 0:
+        cuda.atomic.add(arrived, 0, 1)
+        while arrived[0] < cuda.gridDim.x:
+            pass
+    cuda.syncthreads()
+
+
+@pytest.mark.parametrize("kernel", [spin_lock, grid_barrier], ids=lambda k: k.__name__)
+@pytest.mark.parametrize("checked", [True, False], ids=["checked", "plain"])
+def test_waiting_is_refused_at_once(kernel, checked):
+    start = time.perf_counter()
+    with pytest.raises(UnsupportedError, match="never ends.*waits for another thread"):
+        with simt.options(races=False):
+            simt.run(kernel, 500, 256, np.zeros(1, np.int32), np.zeros(1), checked=checked)
+    assert time.perf_counter() - start < 1
+
+
+@cuda.jit
+def try_lock(lock, out):
+    """A lock that lockstep can run: those who do not get it go round again."""
+    done = False
+    while not done:
+        if cuda.atomic.cas(lock, 0, 0, 1) == 0:
+            out[0] += cuda.threadIdx.x
+            cuda.atomic.exch(lock, 0, 0)
+            done = True
+
+
+def test_try_lock():
+    out = np.zeros(1)
+    simt.run(try_lock, 1, 64, np.zeros(1, np.int32), out, checked=False)
+    assert out[0] == 63 * 64 / 2
+
+
+@pytest.mark.parametrize(
+    "loop, waits",
+    [
+        ("while cuda.atomic.cas(lock, 0, 0, 1) != 0: pass", True),
+        ("while got != 0: got = cuda.atomic.cas(lock, 0, 0, 1)", True),
+        ("while flag[0] == 0: cuda.nanosleep(100)", True),
+        ("while turn[0] != t: spins += 1", True),
+        ("while True:\n  if cuda.atomic.cas(lock, 0, 0, 1) == 0: break", True),
+        ("while True:\n  v = flag[0]\n  if v == 1: break", True),
+        ("while j < seq_lens[b]:\n  acc += k[j]\n  j += 1", False),  # long, and it ends
+        ("while j < n:\n  if stop[0] > 0: break\n  j += 1", False),
+        ("while keys[low] < v: low += 1", False),
+        ("while old < v:\n  seen = old\n  old = cuda.atomic.cas(x, 0, seen, v)", False),
+    ],
+)
+def test_which_loops_wait(loop, waits):
+    assert waits_for_memory(ast.parse(loop).body[0]) == waits

@@ -1,0 +1,58 @@
+"""The CPU engine against Numba's own simulator, where that can run.
+
+The simulator needs no GPU either, but a thread of the operating system per CUDA thread, so the
+launches are small. It must be chosen before Numba is imported: hence another process. It has no
+warp intrinsics and adds narrow integers as NumPy does, so kernels with those are left out.
+"""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from simt_kernels import by_name
+
+import numba_cuda_simulator as simt
+
+NAMES = """
+vector_add axpy_grid_stride threads_3d row_views mandelbrot game_of_life collatz early_exit loops
+short_circuit device_functions polynomial_2 insertion_sort stencil heat barrier_after_exit
+dynamic_shared block_votes histogram every_atomic atomic_columns block_dependent_barriers
+""".split()
+
+SIMULATE = """
+import sys
+import numpy as np
+from simt_kernels import by_name
+
+names, path = sys.argv[1].split(), sys.argv[2]
+results = {}
+for launch in map(by_name, names):
+    args = launch.arguments()
+    launch.kernel[launch.grid, launch.block, 0, launch.shared_bytes](*args)
+    results |= {f"{launch.name} {n}": np.asarray(value) for n, value in enumerate(args)}
+np.savez(path, **results)
+"""
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    path = tmp_path_factory.mktemp("simulator") / "results.npz"
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "PYTHONWARNINGS": "ignore"}
+    environment["PYTHONPATH"] = os.path.dirname(__file__)
+    command = [sys.executable, "-c", SIMULATE, " ".join(NAMES), str(path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    with np.load(path) as results:
+        return dict(results)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_simulator_agrees(name, simulated):
+    launch = by_name(name)
+    args = launch.arguments()
+    simt.run(launch.kernel, launch.grid, launch.block, *args, shared_bytes=launch.shared_bytes)
+    for n, value in enumerate(args):
+        rtol = 1e-6 if np.asarray(value).dtype.kind == "f" else 0
+        np.testing.assert_allclose(value, simulated[f"{name} {n}"], rtol=rtol, atol=rtol)
