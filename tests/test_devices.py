@@ -10,7 +10,7 @@ from numba import cuda
 from fa_numba import analysis, simt
 from fa_numba.analysis import devices
 from fa_numba.analysis.devices import DEVICES, KIB, Device, device
-from fa_numba.dispatch import measured
+from fa_numba.dispatch import attention
 from fa_numba.runtime import arrays
 from numba_cuda_simulator import devices as engine_devices
 from numba_cuda_simulator.devices import CHIPS, GPUS
@@ -169,10 +169,10 @@ def test_a_gpu_is_added_by_one_row(monkeypatch):
     assert analysis.Roofline(gpu).ridge == 5
     with simt.options(device="X1"):
         assert arrays.num_sms(np.ones(1)) == 9
-    assert measured.tf32_pays_off((10, 3)) and measured.tf32_pays_off((10, 4))
+    assert attention.tf32_pays_off((10, 3)) and attention.tf32_pays_off((10, 4))
     row = row._replace(tf32=15)
     monkeypatch.setattr(engine_devices, "GPUS", (*GPUS, row))
-    assert not measured.tf32_pays_off((10, 3)) and measured.tf32_pays_off((10, 0))
+    assert not attention.tf32_pays_off((10, 3)) and attention.tf32_pays_off((10, 0))
 
 
 def test_the_tables_of_devices_are_that_of_gpus():
