@@ -108,7 +108,7 @@ class Layer:
 
     @cached_property
     def saved(self):
-        """What the answer is given: the float32 results of the forward pass."""
+        """The inputs of the answer: x, and the float32 results of the forward pass."""
         results = self.plain.forward(self.x)[:-1]
         return tuple(np.ascontiguousarray(x, np.float32) for x in (self.x, *results))
 
