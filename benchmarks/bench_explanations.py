@@ -42,7 +42,7 @@ MOST = 2 / 3  # of the way from "otherwise" to "predicted": then the explanation
 
 
 class Finding(NamedTuple):
-    """Three ratios: what was measured, beside the two that were stated before."""
+    """A measured ratio, beside those that the explanation and its absence predict."""
 
     of: str
     otherwise: float

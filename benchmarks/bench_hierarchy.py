@@ -38,7 +38,10 @@ def make_chase(COPIED):
 
 
 def make_read(BLOCKS):
-    """sums[block, thread]: of the array, of which a thread reads another part in each pass."""
+    """The kernel that reads x PASSES times and stores each thread's sum in sums[block, thread].
+
+    In each pass a thread block reads another part of x.
+    """
 
     @cuda.jit
     def read(x, sums):

@@ -48,8 +48,8 @@ LSU = "_pipe_lsu_mem_global_op_"
 WAVEFRONTS = "l1tex_data_pipe_lsu_wavefronts_mem_shared_op_"
 PIPE = f"{L1}{WAVEFRONTS.removeprefix('l1tex_')}"
 CONFLICTS = f"{L1}data_bank_conflicts_pipe_lsu_mem_shared_op_"
-# What is compared: the counter's name here, and ncu's, the first that this GPU has. Those of the
-# instructions themselves ("sass") come first: others count an instruction even where a false
+# The counters compared: the name here, and ncu's names; the first that this GPU has is taken. Those
+# of the instructions themselves ("sass") come first: others count an instruction even where a false
 # predicate keeps a whole warp from it, and wavefronts of whatever else is in the pipe.
 COMPARED = {
     "load requests": (f"{L1}t_requests{LSU}ld.sum",),
@@ -69,7 +69,7 @@ for op, short in (("load", "ld"), ("store", "st")):
         ),
         f"shared {op} conflicts": (f"{CONFLICTS}{short}.sum",),
     }
-# What the engine does not model, or not yet.
+# Counters that the engine does not model, or not yet.
 CACHES = {
     "L2 bytes": "lts__t_bytes.sum",
     "L2 sectors read by L1": "lts__t_sectors_srcunit_tex_op_read.sum",
@@ -211,7 +211,7 @@ def certain(metric, listed):
 
 
 def complaints(output):
-    """What ncu complains of, metric names among it."""
+    """The names of metrics in the warnings and errors of ncu."""
     lines = re.findall(r"^==(?:ERROR|WARNING)==.*$", output, re.MULTILINE)
     return {name for line in lines for name in re.findall(r"\w+__\w+", line)}
 
@@ -368,7 +368,7 @@ def touched():
 
 
 def machine_codes():
-    """What the compilers make of each kernel of the lessons, by `label`.
+    """Facts of the machine code of each kernel of the lessons, by `label`.
 
     Returns
     -------
@@ -493,7 +493,7 @@ def unexplained(rows):
 
 
 def cache_rows(pairs, codes):
-    """What the caches make of the sectors, which the engine does not model, in bytes."""
+    """Bytes between the caches, which the engine does not model: a row for each launch."""
     rows = []
     for hardware, launch in pairs:
         counters, caches = hardware["counters"], launch["caches"]
@@ -540,7 +540,7 @@ def summary(rows):
 
 
 def record_of(measured, modelled, codes=None, **about):
-    """What is kept: enough to show, and to compare again."""
+    """The record: enough to show, and to compare again."""
     pairs, codes = pair(measured, modelled), codes or {}
     rows = compare(pairs)
     registers = {label(launch): hardware["counters"].get(REGISTERS) for hardware, launch in pairs}
@@ -639,7 +639,7 @@ def result_rows(rows):
 
 
 def reason_rows(rows):
-    """What the compilers do, and to which kernels."""
+    """A row for each change that the compilers make, with its kernels."""
     kernels = {}
     for row in rows:
         for name in (name for name in row if name != "kernel"):

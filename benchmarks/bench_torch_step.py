@@ -83,7 +83,7 @@ def step_rows(num_rounds=ROUNDS_OF_STEPS, **sizes):
 
 
 def operator_calls(shape=LAYER):
-    """The operators of which graphs of torch.compile consist, as functions without arguments."""
+    """Calls of the operators that torch.compile puts into its graphs: ours and PyTorch's own."""
     import torch
 
     from fa_numba.torch import operators

@@ -546,7 +546,7 @@ def arithmetic_cases():
 
 
 def compiled_cases():
-    """What the compilers change, and twins of the same that they leave as they are."""
+    """Kernels that the compilers change, and twins of them that the compilers leave as they are."""
     yield small("same element twice", same_element_twice)
     yield small("two elements", two_elements, accesses={"ld.global": 2})
     four = {"inputs": 4 * SIZE, "accesses": {"ld.global": 4, "ld.shared": None, "st.shared": 4}}

@@ -52,7 +52,7 @@ BEST = {"flash_attn_persistent", "flash_attn_bwd_persistent"}
 
 
 def load(question):
-    """What a script recorded, or None."""
+    """The record of a question, or None."""
     path = RESULTS / f"{question}.json"
     return json.loads(path.read_text()) if path.exists() else None
 

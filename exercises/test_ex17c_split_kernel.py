@@ -212,7 +212,7 @@ def owners(exercise, num_keys, num_splits, BLOCK_N):
 
 
 def cause_of_owners(exercise, num_keys, num_splits, BLOCK_N):
-    """What is wrong with the splits of a sequence of so many keys, or nothing."""
+    """Say how the splits of a sequence of num_keys keys are wrong; "" where they are right."""
     try:
         with diagnosis():
             times = owners(exercise, num_keys, num_splits, BLOCK_N).sum(axis=0)

@@ -36,7 +36,7 @@ if importlib.util.find_spec("ml_dtypes") is not None:
 LARGEST_FLOAT32, SMALLEST_FLOAT32 = torch.finfo(torch.float32).max, 2.0**-149
 
 
-# What all functions share
+# Shared by all functions
 
 
 def takes_no_other_names(function):

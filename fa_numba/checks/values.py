@@ -128,7 +128,11 @@ def check_softmax_scale(softmax_scale, head_dim) -> np.float32:
 
 
 def check_positive_scale(softmax_scale, head_dim) -> np.float32:
-    """Return the scale as float32, for kernels that take the row maximum before they scale."""
+    """Return the scale as float32; raise unless it is positive.
+
+    For kernels that take the maximum of a row before they scale: a negative scale would make it
+    the minimum.
+    """
     scale = check_softmax_scale(softmax_scale, head_dim)
     if scale <= 0:
         raise RefusedValueError(

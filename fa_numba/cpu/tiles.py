@@ -86,7 +86,7 @@ def pack(address, row_bytes, num_rows, rows, kind, head_dim, width, tile, start)
 
 @njit
 def pack_tail(source, kind, whole, head_dim, width, tile, to):
-    """What follows the last whole vector of a row, and zeros."""
+    """Copy the numbers after the last whole vector of a row, then fill with zeros."""
     for d in range(whole, head_dim):
         if kind == FLOAT32:
             tile[to + d] = vectors.read_one_float32(source + 4 * d)

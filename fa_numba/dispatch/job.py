@@ -40,7 +40,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Job:
-    """What `job` makes of a function.
+    """A job: the function that `job` decorates, with its check and candidates.
 
     Attributes
     ----------

@@ -4,7 +4,8 @@ from matplotlib.patches import Rectangle
 
 from fa_numba.figures.style import COLOURS, GREY, INK, PAPER, Drawing, on_paper
 
-WIDE, HIGH, GAP = 0.74, 0.5, 1.15  # of a box, and between the two rows of boxes
+WIDE, HIGH = 0.74, 0.5  # size of a box
+GAP = 1.15  # from the row of query heads down to that of K/V heads
 
 
 @on_paper

@@ -145,7 +145,7 @@ def load(path) -> Checkpoint:
 
 
 def _read(stored, name, dtype, shape):
-    """An array of an .npz file, whose header has been compared with what it must be."""
+    """Read an array of an .npz file; raise if its header names another shape or dtype."""
     entry = stored.getinfo(f"{name}.npy")
     size = os.fstat(stored.fp.fileno()).st_size
     if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1 or entry.file_size > size:

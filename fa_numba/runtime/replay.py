@@ -338,7 +338,7 @@ def _places(recording, results):
 
 
 class Steps(NamedTuple):
-    """What all replays of a recording share.
+    """The part of a recording that all its replays share.
 
     Attributes
     ----------

@@ -42,7 +42,7 @@ class Maps:
         return map_address
 
     def owner(self, address: int):
-        """What keeps the map of an array at `address`."""
+        """The object that keeps the map of an array at `address`."""
         _, owner = self._find(address)
         return owner
 

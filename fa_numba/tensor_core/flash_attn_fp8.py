@@ -601,7 +601,7 @@ def make_flash_attn_fp8(HEAD_DIM, CAUSAL, DTYPE, ORDERED):
         budget    128 registers at the start, REGISTERS after; one thread block per SM
         """
         work = cuda.shared.array((SLOTS, WORK_LENGTH), int32)  # indices: M_START to MORE
-        factors = cuda.shared.array((SLOTS, 4), float32)  # of each consumer's Q; of the last V
+        factors = cuda.shared.array((SLOTS, 4), float32)  # scales: each consumer's Q, the last V
         k_scales = cuda.shared.array(STAGES, float32)
         v_ratios = cuda.shared.array(STAGES, float32)  # scale of the tile before over this one's
         base = shared_base()

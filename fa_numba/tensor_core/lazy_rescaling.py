@@ -202,7 +202,10 @@ def make_softmax_steps(BLOCK_N, SOFTCAP=0.0, ALIBI=False):
         return True, False
 
     def make_powers(exponent):
-        """One formula for all scores: a branch for each would cost more than the formula."""
+        """Make the function that replaces each score by 2^exponent(score) and adds it to l_i.
+
+        One formula serves all scores: a branch for each would cost more than the formula.
+        """
 
         @fragment_function()
         def powers(s, l_i, shift, factors):

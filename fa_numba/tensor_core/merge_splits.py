@@ -28,10 +28,10 @@ MAX_THREADS = 1 << 31  # of the grid: indices have 32 bits
 
 @functools.cache
 def make_merge_splits(HEAD_DIM, DTYPE):
-    """The kernel for an out of DTYPE: "float32", "float16" or "bfloat16".
+    """The kernel that merges the splits into out.
 
-    HEAD_DIM is a multiple of 8. Launch HEAD_DIM / COLS threads for each row, in thread blocks of
-    THREADS.
+    DTYPE is that of out: "float32", "float16" or "bfloat16". HEAD_DIM is a multiple of 8. Launch
+    HEAD_DIM / COLS threads for each row, in thread blocks of THREADS.
     """
     LANES = HEAD_DIM // COLS
     PARTS_SHAPE = (IN_FLIGHT, COLS)

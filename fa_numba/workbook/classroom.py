@@ -134,7 +134,7 @@ def trouble(folder: Path, files: list[Path]) -> tuple[str, str]:
 
 
 def _content(path):
-    """What a file holds: its bytes, or itself where `read_answer` will refuse it."""
+    """The bytes of a file, or its path where `read_answer` will refuse it."""
     try:
         read_answer(path)
     except BadFile:

@@ -1,4 +1,4 @@
-"""What is in the lessons: their titles, minutes and exercises. ``fa-numba lessons`` lists them."""
+"""The contents of the lessons: titles, minutes, exercises. ``fa-numba lessons`` lists them."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def make(folder: Path, *, tiers: int = 2, root: Path | None = None) -> Handout:
 
 
 class Workbook:
-    """What the handout is made of: the checkout, with untouched stubs and no outputs."""
+    """The checkout, with untouched stubs and no outputs: the handout is made of it."""
 
     def __init__(self, root):
         self.root, self.exercises = root, all_exercises(root)

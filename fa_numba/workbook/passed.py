@@ -13,7 +13,7 @@ from fa_numba.workbook.catalog import Exercise, find_one
 
 
 def passed(name: str, attribute: str, root: Path | None = None):
-    """What the learner has written, if the exercise is passed.
+    """The learner's function or kernel, if the exercise is passed.
 
     Parameters
     ----------

@@ -168,7 +168,7 @@ class Graded:
 
     @property
     def only_where(self) -> str:
-        """What sets the failures apart, as their checks say."""
+        """The sentence that sets the failures apart, or nothing."""
         return self.first_failure.only_where if self.failed else ""
 
     def folded(self) -> tuple[int, list[tuple[str, str]]]:

@@ -96,7 +96,7 @@ class Layer:
         return x / np.sqrt((x * x).mean(axis=1, keepdims=True) + self.dtype(1e-5))
 
     def forward(self, x):
-        """q, k, v, out, lse, and the result."""
+        """Return the layer's q, k, v, out and lse for the input x, and its result."""
         x, w_qkv, w_out = map(self._in_dtype, (x, self.w_qkv, self.w_out))
         shape = self.batch, len(x) // self.batch, -1, self.head_dim
         heads = (self.normalize(x) @ w_qkv).reshape(shape)
@@ -108,7 +108,7 @@ class Layer:
 
     @cached_property
     def saved(self):
-        """What the answer is given: the float32 results of the forward pass."""
+        """The inputs of the answer: x, and the float32 results of the forward pass."""
         results = self.plain.forward(self.x)[:-1]
         return tuple(np.ascontiguousarray(x, np.float32) for x in (self.x, *results))
 

@@ -1,4 +1,4 @@
-"""What sets the failing checks of an exercise apart: sizes, options, shapes of thread blocks.
+"""Finds the factor that sets failing checks apart: a size, an option, a shape of thread blocks.
 
 Each request of a check has traits, phrases such as "K is not a multiple of TILE"; a check has those
 of all its requests. A trait is told that all failing checks have, and no passing one that compares

@@ -97,7 +97,7 @@ def secrets(root: str, forbidden: tuple[str, ...]) -> list[str]:
 
 
 def _identity(path):
-    """What the kernel knows a file by, whatever names lead to it; None if it is not there."""
+    """Device and inode of a file, the same for all its names; None if it is not there."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
