@@ -1,4 +1,4 @@
-# make learn · make test · make lint · make grade · make tour · make bench · make sanitize
+# make learn · make quick · make test · make lint · make grade · make tour · make bench · make sanitize
 # make newest · make constraints · make handout · make size
 # Everything lies in .venv/, in the versions of constraints/; a second call installs nothing.
 PYTHON ?= python3
@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 INSTALL := $(if $(filter file,$(origin PYTHON)),$(or $(wildcard $(BIN)/python),$(PYTHON)),$(PYTHON)) \
 	install.py --venv $(VENV)
 
-.PHONY: learn test lint grade tour bench sanitize newest handout constraints size lessons dev clean
+.PHONY: learn quick test lint grade tour bench sanitize newest handout constraints size lessons dev clean
 .DEFAULT_GOAL := learn
 
 learn: lessons
@@ -17,9 +17,12 @@ learn: lessons
 	@$(BIN)/fa-numba learn
 
 # Hundreds of processes import the same files: compiled once, whatever the environment says.
-test: export PYTHONDONTWRITEBYTECODE =
+test quick: export PYTHONDONTWRITEBYTECODE =
 test: lint
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+
+quick: lint
+	$(BIN)/python -m pytest --quick -n auto --maxprocesses 8 --dist worksteal
 
 lint: dev
 	$(BIN)/python -m ruff check .

@@ -60,8 +60,33 @@ def pytest_make_collect_report(collector):
     return report
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption("--quick", action="store_true", help="a few cases of each test: `make quick`")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--quick"):
+        few = set(map(id, quick(items)))
+        config.hook.pytest_deselected(items=[item for item in items if id(item) not in few])
+        items[:] = [item for item in items if id(item) in few]
     items.sort(key=lambda item: not LONG.search(item.nodeid))
+
+
+def quick(items):
+    """Of each test that is not long the first case, of ten and more the last one; a few lessons.
+
+    The lessons are the first ones of the parts of the table of contents.
+    """
+    families = {}
+    for item in items:
+        families.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, cases in families.items():
+        if name.endswith("test_notebooks.py::test_runs_top_to_bottom"):
+            contents = Path(__file__).parents[1] / "docs" / "lessons.md"
+            first = re.findall(r"^## .+?\[(\d\d) ·", contents.read_text("utf-8"), re.M | re.S)
+            yield from (case for case in cases if case.callspec.id[:2] in first)
+        elif not LONG.search(name):
+            yield from cases[:: len(cases) - 1] if len(cases) >= 10 else cases[:1]
 
 
 def pytest_collection_finish():

@@ -2,21 +2,17 @@
 
 Where somebody reads and ipywidgets is installed, each choice is a slider and the drawing follows
 it. Elsewhere the drawing is shown for a few settings, one below the other: a page without widgets
-shows this picture of a live one, too.
+shows these, too.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import io
+from html import escape
 
-import numpy as np
-
-from fa_numba.figures.style import INK, PAPER, as_html
 from fa_numba.workbook.guesses import can_ask
 
 MOST_STILLS = 3
-DPI = 110  # of drawings, too
 
 
 class Explorer:
@@ -41,7 +37,7 @@ class Explorer:
         )
 
     def _repr_mimebundle_(self, include=None, exclude=None):
-        bundle = {"text/plain": repr(self), "text/html": as_html(stacked(self), repr(self))}
+        bundle = {"text/plain": repr(self), "text/html": stacked(self)}
         if live():
             bundle |= _with_sliders(self)._repr_mimebundle_(include=include, exclude=exclude)
             bundle["text/plain"] = repr(self)
@@ -94,40 +90,13 @@ def label(setting: dict) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in setting.items())
 
 
-def stacked(explorer: Explorer) -> bytes:
-    """A PNG of the drawings of all stills, one below the other, each below its setting."""
-    from matplotlib import image
-
-    rows = []
-    for setting in explorer.stills:
-        picture = _pixels(explorer.draw(**setting).png())
-        if len(explorer.stills) > 1:
-            rows.append(_caption(label(setting), picture.shape[1]))
-        rows.append(picture)
-    width = max(row.shape[1] for row in rows)
-    page = [
-        np.pad(row, ((0, 0), (0, width - row.shape[1]), (0, 0)), constant_values=1) for row in rows
-    ]
-    file = io.BytesIO()
-    image.imsave(file, np.concatenate(page), format="png")
-    return file.getvalue()
-
-
-def _pixels(png):
-    from matplotlib import image
-
-    return image.imread(io.BytesIO(png))[..., :3]
-
-
-def _caption(words, width):
-    """A line of text as wide as the picture below it."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width / DPI, 0.32), dpi=DPI, facecolor=PAPER)
-    figure.text(0.01, 0.3, words, fontsize=11, color=INK)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", facecolor=PAPER)
-    return _pixels(file.getvalue())
+def stacked(explorer: Explorer) -> str:
+    """HTML of the drawings of all stills, one below the other, each below its setting."""
+    captions = [f"<p>{escape(label(setting))}</p>" for setting in explorer.stills]
+    drawings = [explorer.draw(**setting)._repr_html_() for setting in explorer.stills]
+    if len(drawings) == 1:
+        return drawings[0]
+    return "\n".join(map("".join, zip(captions, drawings, strict=True)))
 
 
 def live() -> bool:
