@@ -5,6 +5,7 @@ measured rows are drawn.
 """
 
 import json
+import re
 from pathlib import Path
 
 import matplotlib
@@ -380,7 +381,16 @@ def write(folder=PLOTS, suffix="svg"):
             picture = draw()
             if picture is not None:
                 options = {"metadata": {"Date": None}} if suffix == "svg" else {"dpi": 110}
-                picture.savefig(folder / f"{name}.{suffix}", **options)
+                picture.savefig(file := folder / f"{name}.{suffix}", **options)
+                if suffix == "svg":
+                    text = _one_line_for_each_part(file.read_text(encoding="utf-8"))
+                    file.write_text(text, encoding="utf-8", newline="\n")
+
+
+def _one_line_for_each_part(svg):
+    """The picture with a line for each named group, where matplotlib has one for each point."""
+    joined = re.sub(r">\s+<", "><", " ".join(svg.split()))
+    return joined.replace("<g id=", "\n<g id=") + "\n"
 
 
 if __name__ == "__main__":
