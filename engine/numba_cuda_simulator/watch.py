@@ -12,8 +12,8 @@ from .counters import Counters, Requests
 from .findings import Findings
 from .flops import FlopMeter
 from .global_races import GlobalWatch
-from .histories import ATOMIC, LOAD, STORE
 from .lanes import ALL
+from .race_rules import ATOMIC, LOAD, STORE
 from .shared_races import SharedWatch
 
 
