@@ -630,7 +630,7 @@ def failing_check():
         done = subprocess.run(
             [sys.executable, "-m", "fa_numba.workbook.cli", "check", WRONG[:5]],
             cwd=folder,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "118"},
+            env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/engine", "COLUMNS": "118"},
             capture_output=True,
             text=True,
         )

@@ -106,7 +106,7 @@ def environment(folder, hidden, libraries=()):
     (folder / "sitecustomize.py").write_text(
         SITECUSTOMIZE.format(hidden=tuple(hidden), libraries=tuple(libraries)), encoding="utf-8"
     )
-    return {"PYTHONPATH": os.pathsep.join((str(folder), str(ROOT)))}
+    return {"PYTHONPATH": os.pathsep.join(map(str, (folder, ROOT, ROOT / "engine")))}
 
 
 def path_without_tools():

@@ -1,6 +1,7 @@
 """What a compiler says of a lesson's kernel, made here or recorded."""
 
 import json
+import os
 from pathlib import Path
 
 import nbformat
@@ -22,7 +23,7 @@ RECORD = {
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
     monkeypatch.setenv(module.RECORD_TO, "")  # and as before, after the test
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "engine")]))
     monkeypatch.setattr(module, "find_root", lambda: tmp_path)
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "notebooks" / "compiled.json").write_text(json.dumps(RECORD), encoding="utf-8")

@@ -156,7 +156,10 @@ def test_tree_decode(rng, dtype):
 
 
 def launch(*arguments, world_size=2):
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "NCCL_NVLS_ENABLE": "0"}
+    environment = os.environ | {
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/engine",
+        "NCCL_NVLS_ENABLE": "0",
+    }
     command = [sys.executable, str(RANKS), *arguments]
     return run.start(command, world_size, limit=150, environment=environment)
 

@@ -28,7 +28,7 @@ def needs_mpi(test):
 def mpiexec(world_size, *args, environment=None):
     """Run the program under mpiexec: exit status, what it wrote, seconds."""
     program = [sys.executable, str(ROOT / "tests" / "mpi_program.py"), *map(str, args)]
-    common = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    common = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/engine", "OMP_NUM_THREADS": "1"}
     environment = os.environ | common | (environment or {})
     start = time.monotonic()
     run = subprocess.run(

@@ -202,7 +202,11 @@ def run_in(folder, *arguments):
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+        env=os.environ
+        | {
+            "PYTHONPATH": f"{folder}{os.pathsep}{folder}/engine",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
         capture_output=True,
         text=True,
     )
@@ -218,10 +222,11 @@ def test_every_lesson_imports(made):
                 nodes = [n for n in ast.parse(source).body if isinstance(n, IMPORTS)]
                 lines += [ast.unparse(node) for node in nodes]
     assert len(lines) > 24 * 2
-    lines += ["import fa_numba", "print(fa_numba.__file__)"]
+    lines += ["import fa_numba", "print(fa_numba.__file__, fa_numba.simt.__file__)"]
     run = run_in(made.folder, "-c", "\n".join(lines))
     assert run.returncode == 0, run.stderr
-    assert run.stdout.strip() == str(made.folder / "fa_numba/__init__.py")
+    names = "fa_numba/__init__.py", "engine/numba_cuda_simulator/__init__.py"
+    assert run.stdout.split() == [str(made.folder / name) for name in names]
 
 
 def of_each_module():

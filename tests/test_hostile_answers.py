@@ -328,7 +328,7 @@ def command(*arguments):
 
 def environment():
     keep = {k: v for k, v in os.environ.items() if k != "PYTEST_ADDOPTS"}
-    return keep | {"PYTHONPATH": str(REPOSITORY)}
+    return keep | {"PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY}/engine"}
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ for i in range(200):
 
 def test_two_writers_lose_nothing(tmp_path):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/engine"}
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, tmp_path, name], env=environment, **pipes)
         for name in ("left", "right")

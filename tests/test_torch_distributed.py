@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 def launch(*arguments, checked=""):
     program = [sys.executable, str(ROOT / "tests" / "torch_ranks.py"), *arguments]
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+        "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("", "engine", "tests")),
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
         CHECK_RANKS: checked,

@@ -18,6 +18,7 @@ import threading
 import traceback
 from pathlib import Path
 
+ROOT = Path(__file__).parents[1]
 SECONDS = 600  # of a program, at most
 
 
@@ -48,7 +49,7 @@ class WarmJudges:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
-                env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+                env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/engine"},
             )
         with tempfile.TemporaryDirectory() as folder:
             request = {"program": str(program), "arguments": arguments, "out": folder}

@@ -32,6 +32,7 @@ Running a kernel
 Watching it
 
 - watch: hears every access, counts it and looks for races
+- race_rules: which accesses race, and what orders them
 - shared_races: races in shared memory, and values that a missing barrier would leave stale
 - global_races: races in global memory
 - histories: shared memory's accesses, once for all blocks that behave alike

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .histories import STORE
 from .lanes import ALL, ByMask
+from .race_rules import STORE
 
 SECTOR = 32  # bytes
 BANKS = 32

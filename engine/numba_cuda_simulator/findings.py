@@ -12,19 +12,11 @@ from .errors import (
     notice,
     short_name,
 )
+from .race_rules import custom
 from .shadow import PLACE_MASK
 
 # What a value that was loaded too early can lead to.
 CONSEQUENCES = KernelIndexError, KernelZeroDivisionError, BarrierDivergenceError
-LOAD_AND_SWAP = (
-    "CUDA leaves a plain load undefined beside an atomic. It is customary before a loop of "
-    "compare-and-swap, which tries again if the value was old; an atomic that changes nothing, "
-    "as cuda.atomic.add(x, i, 0), would be right."
-)
-SAME_VALUE = (
-    "CUDA leaves this undefined, although the thread stores what it has just loaded there. An if "
-    "around the store, or a barrier between the two, would be right."
-)
 VERBS = {"load": "loads", "store": "stores", "atomic": "updates"}
 
 
@@ -201,7 +193,8 @@ class Findings:
                 tuple(self.lanes.thread_coordinates(t) for t, _, _ in (earlier, now)),
                 tuple(self.lanes.grid_coordinates(b) for _, b, _ in (earlier, now)),
             )
-            why = self.custom(race, unchanged)
+            swaps = tuple(site in self.swaps for site in race.sites)
+            why = custom(race.actions, swaps, unchanged)
             if why:
                 self.noticed.add(key)
                 notice(race.sites[1], str(race), why)
@@ -210,13 +203,6 @@ class Findings:
             if not self.collect:
                 raise race.error()
         race.count += count
-
-    def custom(self, race, unchanged):
-        """Return why a race does no harm in practice, if it is one of two customary ones."""
-        used = dict(zip(race.actions, race.sites, strict=True))
-        if "load" in used and used.get("atomic") in self.swaps:
-            return LOAD_AND_SWAP
-        return SAME_VALUE if unchanged else None
 
     def unwritten(self, array, offset, now, count):
         key = array.name, now[2]

@@ -6,8 +6,8 @@ import numpy as np
 
 from .arrays import pick, same_values
 from .fences import Fences
-from .histories import ATOMIC, LOAD, STORE
 from .lanes import ALL, ByMask
+from .race_rules import ATOMIC, LOAD, STORE
 from .records import arrays_in
 from .shadow import Order, Shadow, place_of, thread_of
 

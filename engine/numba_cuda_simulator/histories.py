@@ -12,9 +12,10 @@ at the root that stands for "these elements have been written, and nothing else 
 
 import numpy as np
 
+from .race_rules import ATOMIC, LOAD, STORE
 from .shadow import WARP, Clash, Order, Shadow
 
-LOAD, STORE, ATOMIC, WARP_SYNC = "load", "store", "atomic", "syncwarp"
+WARP_SYNC = "syncwarp"
 LONGEST = 20_000  # accesses since the last barrier; later ones are checked but not remembered
 LARGEST = 200_000  # nodes in all; then everything is forgotten
 ALONE = 16  # accesses by one thread, one after the other; later ones are not remembered either

@@ -1,8 +1,7 @@
 """Shadow memory: who touched each element last, and is that ordered before what comes now?
 
-Two accesses of one element race if different threads make them, at least one is a plain store
-(or one is atomic and the other is not), and no barrier orders them. A `Shadow` remembers for
-each element the last store, the last atomic and two loads, each packed into one integer:
+`race_rules` says which accesses race. A `Shadow` remembers for each element the last store, the
+last atomic and two loads, each packed into one integer:
 
     time (21 bits) | place in the source (12) | thread + 1 (30)      0 = nobody yet
 
@@ -10,9 +9,12 @@ each element the last store, the last atomic and two loads, each packed into one
 an access is ordered before what follows a barrier that both threads have passed since.
 """
 
+import operator
 from typing import NamedTuple
 
 import numpy as np
+
+from .race_rules import ATOMIC, KINDS, LOAD, STORE, certain
 
 THREAD_BITS, PLACE_BITS = 30, 12
 THREAD_MASK = (1 << THREAD_BITS) - 1
@@ -156,6 +158,15 @@ class Order:
         return same_block & (by_block | (same_warp & by_warp))
 
 
+HOLDS = {"writer": STORE, "reader": LOAD, "other_reader": LOAD, "updater": ATOMIC}
+# For each later access the fields of a shadow that it may clash with, and how.
+AGAINST, RULES = {}, {}
+for later in (LOAD, STORE, ATOMIC):
+    fields = {name: (held, later) for name, held in HOLDS.items() if (held, later) in KINDS}
+    AGAINST[later] = operator.attrgetter(*fields)
+    RULES[later] = [(KINDS[pair], certain(*pair)) for pair in fields.values()]
+
+
 class Shadow:
     """The last accesses of each element of one piece of memory.
 
@@ -163,7 +174,7 @@ class Shadow:
     next barrier. So they are put off: entered all together when somebody asks.
     """
 
-    FIELDS = ("writer", "updater", "reader", "other_reader")  # stores, atomics, two loads
+    FIELDS = tuple(HOLDS)
 
     def __init__(self, size):
         self.size = size
@@ -188,8 +199,7 @@ class Shadow:
 
     def load(self, elements, now, order):
         """Record loads; return the clashes."""
-        found = self.compare("RAW", self.writer, elements, now, order)
-        found += self.compare("RAW", self.updater, elements, now, order)
+        found = self.clashes(LOAD, elements, now, order)
         self.pending.append((elements, now))
         if len(self.pending) == MOST_PENDING:
             self.enter_loads(order)
@@ -201,7 +211,7 @@ class Shadow:
         A thread that works alone, element by element, makes far more accesses than threads that
         work together: this does what `load` does, without arrays.
         """
-        for field in (self.writer, self.updater):
+        for field in AGAINST[LOAD](self):
             if field is not None and not order.precedes(field.item(element), now):
                 return False
         if self.pending:
@@ -220,7 +230,7 @@ class Shadow:
         """Record a store by one thread if it clashes with nothing; tell whether that is so."""
         if self.pending:
             self.enter_loads(order)
-        for field in (self.writer, self.updater, self.reader, self.other_reader):
+        for field in AGAINST[STORE](self):
             if field is not None and not order.precedes(field.item(element), now):
                 return False
         if self.writer is None:
@@ -234,39 +244,36 @@ class Shadow:
         Two threads may clash in one statement. Two stores of one value are harmless, which
         only the caller can tell: those clashes are not certain.
         """
-        found = self.compare("WAW", self.writer, elements, now, order, certain=False)
-        found += self.other_clashes(elements, now, order)
-        found += self.compare("WAW", self.updater, elements, now, order)
+        self.enter_loads(order)
+        found = self.clashes(STORE, elements, now, order)
         if self.writer is None:
             self.writer = np.zeros(self.size, np.int64)
         self.writer[elements] = now
         last = self.writer.take(elements)
         beaten = (last != now).nonzero()[0]
         if len(beaten):
-            found.append(Clash("WAW", beaten, last[beaten], certain=False, at_once=True))
+            found.append(Clash(KINDS[STORE, STORE], beaten, last[beaten], False, at_once=True))
         return found
 
     def atomic(self, elements, now, order):
-        """Record atomics, which clash with everything but each other."""
-        found = self.compare("RAW", self.writer, elements, now, order)
-        found += self.other_clashes(elements, now, order)
+        """Record atomics; return the clashes."""
+        self.enter_loads(order)
+        found = self.clashes(ATOMIC, elements, now, order)
         if self.updater is None:
             self.updater = np.zeros(self.size, np.int64)
         self.updater[elements] = now
         return found
 
-    def other_clashes(self, elements, now, order):
-        """Return the clashes with earlier loads."""
-        self.enter_loads(order)
-        found = self.compare("WAR", self.reader, elements, now, order)
-        return found + self.compare("WAR", self.other_reader, elements, now, order)
-
-    def compare(self, kind, field, elements, now, order, certain=True):
-        if field is None:
-            return []
-        earlier = field.take(elements)
-        positions = order.clashes(earlier, now)
-        return [Clash(kind, positions, earlier[positions], certain)] if len(positions) else []
+    def clashes(self, action, elements, now, order):
+        """Return the accesses that race with earlier ones, by the rules."""
+        found = []
+        for field, (kind, sure) in zip(AGAINST[action](self), RULES[action], strict=True):
+            if field is not None:
+                earlier = field.take(elements)
+                positions = order.clashes(earlier, now)
+                if len(positions):
+                    found.append(Clash(kind, positions, earlier[positions], sure))
+        return found
 
     def enter_loads(self, order):
         """Record the loads put off; called before the order changes by a barrier of a warp.

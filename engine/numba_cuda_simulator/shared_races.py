@@ -7,8 +7,9 @@ import numpy as np
 
 from .arrays import same_values
 from .dtypes import stretch
-from .histories import LOAD, STORE, WARP_SYNC, Footprint, Histories
+from .histories import WARP_SYNC, Footprint, Histories
 from .lanes import ALL, ByMask
+from .race_rules import LOAD, STORE
 from .shadow import place_of, thread_of
 
 MOST_FOOTPRINTS = 50_000

@@ -12,8 +12,8 @@ from .counters import Counters, Requests
 from .findings import Findings
 from .flops import FlopMeter
 from .global_races import GlobalWatch
-from .histories import ATOMIC, LOAD, STORE
 from .lanes import ALL
+from .race_rules import ATOMIC, LOAD, STORE
 from .shared_races import SharedWatch
 
 
@@ -39,7 +39,7 @@ class Watch:
         self.requests = Requests(lanes)
         self.counters = Counters(self.requests) if self.collect else None
         if self.flops is not None:
-            self.flops.start_launch(lanes, machine.operators.power)
+            self.flops.start_launch(lanes, machine.names.builtins["pow"])
         parts = self.findings, self.requests, self.counters, options
         self.shared = SharedWatch(lanes, memory, *parts)
         self.globals = None

@@ -138,32 +138,68 @@ LAUNCHES = [
 ]
 
 
-@pytest.mark.parametrize("lanes", [32768, 512])
-@pytest.mark.parametrize("launch", LAUNCHES, ids=[launch.name for launch in LAUNCHES])
-def test_meter(launch, lanes, monkeypatch):
-    monkeypatch.setattr("numba_cuda_simulator.launch.LANES_PER_BATCH", lanes)
-    how = dict(shared_bytes=launch.shared_bytes)
-    trace = simt.trace(launch.kernel, launch.grid, launch.block, *launch.arguments(), **how)
-    tracer = traced(launch)
-    want = tracer.totals("global")
-    got = {name: counters(trace.arrays[name], GLOBAL) for name in want}
-    assert got == {name: {what: counted[what] for what in GLOBAL} for name, counted in want.items()}
-    want = tracer.totals("shared")
-    got = {name: counters(trace.shared[name], SHARED) for name in want}
-    assert got == {name: {what: counted[what] for what in SHARED} for name, counted in want.items()}
-    assert trace.barriers == tracer.barriers
+IDS = [launch.name for launch in LAUNCHES]
+COUNTED = {"global": GLOBAL, "shared": SHARED}
 
 
-TRACERS = {}
+def run_oracle(launch, **how):
+    """What one greenlet per thread computes."""
+    args = launch.arguments()
+    where = launch.kernel, launch.grid, launch.block
+    greenlet_oracle.launch(*where, *args, shared_bytes=launch.shared_bytes, **how)
+    return args
 
 
-def traced(launch):
-    """The independent count, once per launch."""
-    if launch.name not in TRACERS:
-        tracer = TRACERS[launch.name] = Tracer()
-        args, how = launch.arguments(), dict(shared_bytes=launch.shared_bytes, observer=tracer)
-        greenlet_oracle.launch(launch.kernel, launch.grid, launch.block, *args, **how)
-    return TRACERS[launch.name]
+def assert_same(launch, got, want, how):
+    """Every argument agrees, inputs included: nobody may write to them."""
+    for position, (a, b) in enumerate(zip(got, want, strict=True)):
+        message = f"{launch.name}, {how}, argument {position}"
+        if launch.rtol:
+            np.testing.assert_allclose(a, b, launch.rtol, launch.rtol, err_msg=message)
+        else:
+            np.testing.assert_array_equal(a, b, err_msg=message)
+
+
+@pytest.mark.parametrize("launch", LAUNCHES, ids=IDS)
+def test_results_and_traffic_are_the_oracles(launch, monkeypatch):
+    """Checked or not, and however many blocks run at once: one, a few, an odd number, all.
+
+    The kernels of this file race, so that their results are not compared.
+    """
+    tracer = Tracer()
+    want = run_oracle(launch, observer=tracer)
+    where, how = (launch.kernel, launch.grid, launch.block), dict(shared_bytes=launch.shared_bytes)
+    of_zoo = any(launch is other for other in ZOO)
+    for lanes, checked in ((1, True), (64, False), (1000, True), (32768, False)) * of_zoo:
+        monkeypatch.setattr("numba_cuda_simulator.launch.LANES_PER_BATCH", lanes)
+        args = launch.arguments()
+        simt.run(*where, *args, checked=checked, **how)
+        assert_same(launch, args, want, f"{lanes} lanes, checked={checked}")
+
+    expected = {
+        kind: {
+            name: {x: counted[x] for x in names} for name, counted in tracer.totals(kind).items()
+        }
+        for kind, names in COUNTED.items()
+    }
+    for lanes in (512, 32768):
+        monkeypatch.setattr("numba_cuda_simulator.launch.LANES_PER_BATCH", lanes)
+        args = launch.arguments()
+        trace = simt.trace(*where, *args, **how)
+        if of_zoo:
+            assert_same(launch, args, want, f"traced, {lanes} lanes")
+            assert trace.races == [] and trace.uninitialised == []
+        for kind, found in (("global", trace.arrays), ("shared", trace.shared)):
+            got = {name: counters(found[name], COUNTED[kind]) for name in expected[kind]}
+            assert got == expected[kind], f"{kind}, {lanes} lanes"
+        assert trace.barriers == tracer.barriers
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("launch", ZOO, ids=IDS[: len(ZOO)])
+def test_the_oracle_does_not_depend_on_the_order_of_threads(launch):
+    reversed_ = run_oracle(launch, order=lambda threads: threads[::-1])
+    assert_same(launch, reversed_, run_oracle(launch), "threads in reverse")
 
 
 def counters(counted, names):

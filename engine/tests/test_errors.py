@@ -92,7 +92,8 @@ def test_notebook(tmp_path):
     """In a notebook IPython draws the traceback: the cells are named and the engine is hidden."""
     pytest.importorskip("IPython")
     here = os.path.dirname(__file__)
-    environment = os.environ | {"PYTHONPATH": here, "IPYTHONDIR": str(tmp_path)}
+    path = os.pathsep.join([here, os.path.dirname(here)])
+    environment = os.environ | {"PYTHONPATH": path, "IPYTHONDIR": str(tmp_path)}
     program = [sys.executable, "-W", "ignore", "-c", NOTEBOOK]
     shown = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
     race, launch = shown.stdout.split("LaunchError ", 1)

@@ -1,6 +1,5 @@
 """Floating-point operations: by hand, and against another count."""
 
-import functools
 import math
 from collections import Counter
 
@@ -14,7 +13,8 @@ from test_counters import LAUNCHES
 
 import numba_cuda_simulator as simt
 
-IDS = [launch.name for launch in LAUNCHES]
+# Thousands of numbers that count themselves take long.
+LONG = "attention_row", "flash_attn_tile", "mandelbrot", "tiled_matmul"
 
 
 def unfused(operations):
@@ -26,22 +26,18 @@ def unfused(operations):
     return +totals
 
 
-@pytest.mark.parametrize("lanes", [32768, 512])
-@pytest.mark.parametrize("launch", LAUNCHES, ids=IDS)
-def test_numbers_that_count_themselves_agree(launch, lanes, monkeypatch):
-    monkeypatch.setattr("numba_cuda_simulator.launch.LANES_PER_BATCH", lanes)
-    how = dict(shared_bytes=launch.shared_bytes)
-    trace = simt.trace(launch.kernel, launch.grid, launch.block, *launch.arguments(), **how)
-    assert unfused(trace.flops.operations) == counted_by_numbers(launch)
-
-
-@functools.cache
-def counted_by_numbers(launch):
-    """The independent count, once per launch."""
+@pytest.mark.parametrize(
+    "launch",
+    [pytest.param(x, id=x.name, marks=[pytest.mark.thorough] * (x.name in LONG)) for x in LAUNCHES],
+)
+def test_numbers_that_count_themselves_agree(launch, monkeypatch):
     how = dict(shared_bytes=launch.shared_bytes)
     with counting() as totals:
         greenlet_oracle.launch(launch.kernel, launch.grid, launch.block, *launch.arguments(), **how)
-    return totals
+    for lanes in (512, 32768):
+        monkeypatch.setattr("numba_cuda_simulator.launch.LANES_PER_BATCH", lanes)
+        trace = simt.trace(launch.kernel, launch.grid, launch.block, *launch.arguments(), **how)
+        assert unfused(trace.flops.operations) == totals, f"{lanes} lanes"
 
 
 # --- by hand ----------------------------------------------------------------------------------

@@ -63,6 +63,7 @@ def test_the_checks_find_nothing(case):
 
 
 @CASE
+@pytest.mark.thorough
 @pytest.mark.skipif(not compiler_available(), reason="libNVVM is not installed")
 def test_it_compiles_for_a_gpu(case):
     compile_ptx(case.kernel, case.arguments())

@@ -308,12 +308,6 @@ def test_no_false_alarm(kernel):
     assert trace.races == [] and trace.uninitialised == []
 
 
-@pytest.mark.parametrize("launch", ZOO, ids=[launch.name for launch in ZOO])
-def test_no_false_alarm_in_the_zoo(launch):
-    args, how = launch.arguments(), dict(shared_bytes=launch.shared_bytes)
-    simt.run(launch.kernel, launch.grid, launch.block, *args, checked=True, **how)
-
-
 # --- one barrier deleted ----------------------------------------------------------------------
 
 SOURCE = Path(simt_kernels.__file__).read_text()

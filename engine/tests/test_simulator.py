@@ -40,7 +40,8 @@ np.savez(path, **results)
 def simulated(tmp_path_factory):
     path = tmp_path_factory.mktemp("simulator") / "results.npz"
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "PYTHONWARNINGS": "ignore"}
-    environment["PYTHONPATH"] = os.path.dirname(__file__)
+    here = os.path.dirname(__file__)
+    environment["PYTHONPATH"] = os.pathsep.join([here, os.path.dirname(here)])
     command = [sys.executable, "-c", SIMULATE, " ".join(NAMES), str(path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
