@@ -13,7 +13,7 @@ import fa_numba
 PACKAGE = Path(fa_numba.__file__).parent
 FLOORS = (  # from the ground up; a room imports from rooms below it
     ("constants", "reference", "simt"),  # simt: another name of the engine
-    ("ptx", "tiling"),
+    ("ptx", "tiling", "expressions"),
     ("runtime",),
     ("checks", "analysis"),
     ("kernels", "cpu"),

@@ -1,0 +1,8 @@
+"""Functions that the user writes, a mask or a score, read as expressions.
+
+trace       a Python function becomes a tree of nodes, by running it on symbols
+nodes       the tree, and its constants folded
+intervals   the values that an expression can have when its variables lie in intervals
+ranges      the least and greatest number in any range of an array
+tiles       hidden, mixed and whole tiles of a mask, and their runs
+"""

@@ -1,0 +1,306 @@
+"""Which values can an expression have, when its variables lie in intervals?
+
+The answer contains every value that it has, and may contain more: x - x for x in [0, 1] gives
+[-1, 1]. So a mask that is surely true, or surely false, in a tile is known without a look at the
+pairs in it; "maybe" costs time and never an error. (Moore, Interval Analysis, 1966.)
+
+A number's interval is a pair (low, high), a truth value's a pair (may be false, may be true). The
+ends are arrays, with an element for each tile. Integers are exact, in int64; floats are computed in
+float64 and then widened by more than the error of float32, in which a kernel computes them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fa_numba.expressions import nodes
+from fa_numba.expressions.ranges import Tables
+
+INT32 = np.iinfo(np.int32)
+WIDER = 2.0**-18  # relative; float32's functions are right to a few units of 2**-24
+SMALLEST = 2.0**-126
+
+
+class Intervals:
+    """Intervals of expressions, for some variables and arrays.
+
+    Parameters
+    ----------
+    variables : dict of str to (low, high)
+        Each end a number or an array; they are broadcast.
+    arrays : list of ndarray or None
+        The user's arguments, None for numbers.
+    name : str
+        "mask" or "score", for errors.
+    """
+
+    def __init__(self, variables, arrays=(), name="mask", tables=None):
+        self.variables, self.name = variables, name
+        self.tables = tables or Tables(arrays)
+        self.arrays = self.tables.arrays
+
+    def of(self, node):
+        """The interval of an expression."""
+        found = {}
+        for x in nodes.walk(node):
+            with np.errstate(all="ignore"):
+                found[x] = self._one(x, [found[y] for y in nodes.children(x)])
+        return found[node]
+
+    def truth(self, node):
+        """(may be false, may be true) of an expression, a number as whether it is not 0."""
+        return self.of(nodes.as_bool(node))
+
+    def _one(self, node, args):
+        op = node.op
+        if op == "const":
+            (value,) = node.args
+            return (not value, value) if node.kind == "bool" else (value, value)
+        if op == "var":
+            return self.variables[node.args[0]]
+        if op == "load":
+            return self._load(node, args)
+        if op == "where":
+            return self._where(node, *args)
+        interval = getattr(self, f"_{op}")(node, *args)
+        if node.kind == "int":
+            self._fits(node, interval)
+        elif node.kind == "float" and op not in ("neg", "abs", "min", "max", "copysign"):
+            interval = _wider(*interval)
+        return interval
+
+    def _fits(self, node, interval):
+        low, high = np.min(interval[0]), np.max(interval[1])
+        if low < INT32.min or high > INT32.max:
+            raise ValueError(
+                f"{self.name} must compute with integers of 32 bits, got {described(node)} from "
+                f"{low} to {high}"
+            )
+
+    # --- loads
+
+    def _load(self, node, args):
+        position, x = node.args[0], self.arrays[node.args[0]]
+        for axis, (low, high) in enumerate(args):
+            if np.min(low) < 0 or np.max(high) >= x.shape[axis]:
+                raise ValueError(
+                    f"{self.name}_args[{position}] must have more than {np.max(high)} elements "
+                    f"along axis {axis}, and its index be 0 or more, got {x.shape[axis]} and an "
+                    f"index from {np.min(low)} to {np.max(high)}: {described(node)}"
+                )
+        ranged = [i for i, (low, high) in enumerate(args) if np.any(np.not_equal(low, high))]
+        if not ranged:
+            value = x[tuple(np.broadcast_arrays(*(low for low, _ in args)))]
+            low = high = value
+        elif len(ranged) == 1:
+            (axis,) = ranged
+            rows = [low for i, (low, _) in enumerate(args) if i != axis]
+            low, high = self.tables.of(position, axis).over(rows, *map(np.asarray, args[axis]))
+        else:
+            low, high = self.tables.whole(position)
+        if node.kind == "bool":
+            return np.logical_not(low), np.asarray(high, bool)
+        if node.kind == "int":
+            return np.asarray(low, np.int64), np.asarray(high, np.int64)
+        return np.asarray(low, np.float64), np.asarray(high, np.float64)
+
+    def _where(self, node, condition, x, y):
+        may_not, may = condition
+        if node.kind == "bool":
+            return (may & x[0]) | (may_not & y[0]), (may & x[1]) | (may_not & y[1])
+        low = np.where(may, np.where(may_not, np.minimum(x[0], y[0]), x[0]), y[0])
+        high = np.where(may, np.where(may_not, np.maximum(x[1], y[1]), x[1]), y[1])
+        return low, high
+
+    # --- truth values
+
+    def _not(self, node, x):
+        return x[1], x[0]
+
+    def _and(self, node, x, y):
+        if node.kind == "bool":
+            return x[0] | y[0], x[1] & y[1]
+        small = np.minimum(
+            np.where(x[0] >= 0, x[1], INT32.max), np.where(y[0] >= 0, y[1], INT32.max)
+        )
+        either = (np.asarray(x[0]) >= 0) | (np.asarray(y[0]) >= 0)
+        exact = _exact(np.bitwise_and, x, y)
+        return _chosen(exact, np.where(either, 0, INT32.min), np.where(either, small, INT32.max))
+
+    def _or(self, node, x, y):
+        if node.kind == "bool":
+            return x[0] & y[0], x[1] | y[1]
+        return self._bits(np.bitwise_or, x, y)
+
+    def _xor(self, node, x, y):
+        return self._bits(np.bitwise_xor, x, y)
+
+    def _bits(self, of, x, y):
+        natural = (np.asarray(x[0]) >= 0) & (np.asarray(y[0]) >= 0)
+        most = np.maximum(x[1], y[1])
+        bits = np.frexp(np.maximum(most, 0).astype(np.float64))[1]
+        all_ones = (np.int64(1) << bits) - 1
+        low, high = np.where(natural, 0, INT32.min), np.where(natural, all_ones, INT32.max)
+        return _chosen(_exact(of, x, y), low, high)
+
+    def _lt(self, node, x, y):
+        return np.greater_equal(x[1], y[0]), np.less(x[0], y[1])
+
+    def _le(self, node, x, y):
+        return np.greater(x[1], y[0]), np.less_equal(x[0], y[1])
+
+    def _eq(self, node, x, y):
+        meet = np.less_equal(x[0], y[1]) & np.less_equal(y[0], x[1])
+        same = np.equal(x[0], x[1]) & np.equal(y[0], y[1]) & np.equal(x[0], y[0])
+        return ~same, meet
+
+    def _ne(self, node, x, y):
+        may_not, may = self._eq(node, x, y)
+        return may, may_not
+
+    # --- numbers
+
+    def _add(self, node, x, y):
+        return np.add(x[0], y[0]), np.add(x[1], y[1])
+
+    def _sub(self, node, x, y):
+        return np.subtract(x[0], y[1]), np.subtract(x[1], y[0])
+
+    def _neg(self, node, x):
+        return np.negative(x[1]), np.negative(x[0])
+
+    def _mul(self, node, x, y):
+        ends = [np.multiply(a, b) for a in x for b in y]
+        if node.kind == "float":  # 0 times infinity
+            ends = [np.where(np.isnan(e), 0.0, e) for e in ends]
+        return _least(ends), _most(ends)
+
+    def _div(self, node, x, y):
+        zero = (np.asarray(y[0]) <= 0) & (np.asarray(y[1]) >= 0)
+        ends = [np.divide(a, b) for a in x for b in y]
+        unknown = zero | np.any([np.isnan(e) for e in np.broadcast_arrays(*ends)], axis=0)
+        return np.where(unknown, -np.inf, _least(ends)), np.where(unknown, np.inf, _most(ends))
+
+    def _floordiv(self, node, x, y):
+        self._not_zero(node, y)
+        ends = [np.floor_divide(a, b) for a in x for b in y]
+        return _least(ends), _most(ends)
+
+    def _mod(self, node, x, y):
+        self._not_zero(node, y)
+        one = np.equal(y[0], y[1])  # divisor
+        quotients = [np.floor_divide(a, y[0]) for a in x]
+        one &= np.equal(*quotients)  # the same multiple of it below
+        low = np.where(one, np.minimum(*(np.mod(a, y[0]) for a in x)), np.minimum(y[0] + 1, 0))
+        high = np.where(one, np.maximum(*(np.mod(a, y[0]) for a in x)), np.maximum(y[1] - 1, 0))
+        natural = np.asarray(x[0]) >= 0  # a number below the divisor is its own remainder
+        return low, np.where(natural & (np.asarray(y[0]) > 0), np.minimum(high, x[1]), high)
+
+    def _not_zero(self, node, y):
+        if np.any((np.asarray(y[0]) <= 0) & (np.asarray(y[1]) >= 0)):
+            raise ValueError(
+                f"{self.name} must not divide by 0, got a divisor from {np.min(y[0])} to "
+                f"{np.max(y[1])}: {described(node)}"
+            )
+
+    def _lshift(self, node, x, y):
+        self._a_shift(node, y)
+        ends = [np.left_shift(a, b) for a in map(np.int64, x) for b in y]
+        return _least(ends), _most(ends)
+
+    def _rshift(self, node, x, y):
+        self._a_shift(node, y)
+        ends = [np.right_shift(a, b) for a in map(np.int64, x) for b in y]
+        return _least(ends), _most(ends)
+
+    def _a_shift(self, node, y):
+        if np.min(y[0]) < 0 or np.max(y[1]) > 31:
+            raise ValueError(
+                f"{self.name} must shift by 0 to 31 bits, got {np.min(y[0])} to {np.max(y[1])}: "
+                f"{described(node)}"
+            )
+
+    def _abs(self, node, x):
+        ends = np.abs(x[0]), np.abs(x[1])
+        zero = (np.asarray(x[0]) <= 0) & (np.asarray(x[1]) >= 0)
+        return np.where(zero, 0, np.minimum(*ends)), np.maximum(*ends)
+
+    def _min(self, node, x, y):
+        return np.minimum(x[0], y[0]), np.minimum(x[1], y[1])
+
+    def _max(self, node, x, y):
+        return np.maximum(x[0], y[0]), np.maximum(x[1], y[1])
+
+    def _float(self, node, x):
+        return tuple(np.asarray(end, np.float64) for end in x)
+
+    def _exp(self, node, x):
+        return np.exp(x[0]), np.exp(x[1])
+
+    def _tanh(self, node, x):
+        return np.tanh(x[0]), np.tanh(x[1])
+
+    def _log(self, node, x):
+        return self._from_zero(np.log, x)
+
+    def _sqrt(self, node, x):
+        return self._from_zero(np.sqrt, x)
+
+    def _from_zero(self, of, x):
+        """Below 0 the value is NaN, of which nothing is known."""
+        low, high = (of(np.maximum(end, 0.0)) for end in x)
+        nan = np.asarray(x[0]) < 0
+        return np.where(nan, -np.inf, low), np.where(nan, np.inf, high)
+
+    def _copysign(self, node, x, y):
+        most = np.maximum(np.abs(x[0]), np.abs(x[1]))
+        return np.negative(most), most
+
+
+def _least(ends):
+    return np.minimum.reduce(np.broadcast_arrays(*ends))
+
+
+def _most(ends):
+    return np.maximum.reduce(np.broadcast_arrays(*ends))
+
+
+def _exact(of, x, y):
+    """(whether both are single numbers, the value then)."""
+    single = np.equal(x[0], x[1]) & np.equal(y[0], y[1])
+    return single, of(np.int64(x[0]), np.int64(y[0]))
+
+
+def _chosen(exact, low, high):
+    single, value = exact
+    return np.where(single, value, low), np.where(single, value, high)
+
+
+def _wider(low, high):
+    """The interval with room for the errors of float32, which also flushes tiny numbers to 0."""
+    by = WIDER * np.maximum(np.abs(low), np.abs(high)) + SMALLEST
+    by = np.where(np.isfinite(by), by, 0.0)
+    nan = np.isnan(low) | np.isnan(high)
+    return np.where(nan, -np.inf, low - by), np.where(nan, np.inf, high + by)
+
+
+SIGNS = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "lt": "<",
+    "le": "<=", "eq": "==", "ne": "!=", "and": "&", "or": "|", "xor": "^", "lshift": "<<",
+    "rshift": ">>",
+}  # fmt: skip
+
+
+def described(node) -> str:
+    """An expression in Python's notation, for errors."""
+    if node.op in ("const", "var"):
+        return str(node.args[0])
+    if node.op == "load":
+        position, *indices = node.args
+        return f"args[{position}][{', '.join(map(described, indices))}]"
+    args = [described(x) for x in node.args]
+    if node.op == "where":
+        return f"({args[1]} if {args[0]} else {args[2]})"
+    if node.op in SIGNS:
+        return f"({args[0]} {SIGNS[node.op]} {args[1]})"
+    return f"not {args[0]}" if node.op == "not" else f"{node.op}({', '.join(args)})"

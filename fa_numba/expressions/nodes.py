@@ -1,0 +1,189 @@
+"""Expressions of one mask or score, as trees, and the folding of constants.
+
+A node is a named tuple ``(op, args, kind)``. It has no arrays and no addresses, so equal functions
+give equal nodes: a node is the key of everything that is compiled for it.
+
+kind   "bool", "int" (int32 on the GPU) or "float" (float32 there)
+op     "const"  args = (value,)
+       "var"    args = (name,): b, h, m, n or s; or a number of the user's, "arg0", "arg1", …
+       "load"   args = (position of the array, *indices)
+       "where"  args = (condition, if true, if false)
+       others   the operators of `RULES`
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import NamedTuple
+
+
+class Node(NamedTuple):
+    """An expression: see the top of this file."""
+
+    op: str
+    args: tuple
+    kind: str
+
+
+def const(value) -> Node:
+    """The node of a number or a truth value."""
+    if isinstance(value, bool):
+        return Node("const", (value,), "bool")
+    if isinstance(value, int):
+        return Node("const", (value,), "int")
+    return Node("const", (float(value),), "float")
+
+
+TRUE, FALSE = const(True), const(False)
+COMPARISONS = ("lt", "le", "eq", "ne")
+# The value of an operator for numbers of Python, which are those of the GPU as far as they fit.
+RULES = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "neg": operator.neg,
+    "abs": abs,
+    "min": min,
+    "max": max,
+    "and": operator.and_,  # of truth values, and of the bits of integers
+    "or": operator.or_,
+    "xor": operator.xor,
+    "not": operator.not_,
+    "lshift": operator.lshift,
+    "rshift": operator.rshift,
+    "lt": operator.lt,
+    "le": operator.le,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "float": float,
+    "exp": math.exp,
+    "log": math.log,
+    "sqrt": math.sqrt,
+    "tanh": math.tanh,
+    "copysign": math.copysign,
+}
+OF_FLOATS = ("div", "exp", "log", "sqrt", "tanh", "copysign", "float")
+
+
+def make(op: str, *args: Node) -> Node:
+    """The node of an operator; a constant where all its arguments are."""
+    if op in OF_FLOATS and op != "float":
+        args = tuple(map(as_float, args))
+    elif op not in ("not", "and", "or", "xor"):
+        args = tuple(as_number(x) for x in args)
+        if any(x.kind == "float" for x in args):
+            args = tuple(map(as_float, args))
+    if all(x.op == "const" for x in args):
+        return const(RULES[op](*(x.args[0] for x in args)))
+    return _simpler(op, args) or Node(op, args, _kind(op, args))
+
+
+def _kind(op, args):
+    if op in COMPARISONS or op == "not":
+        return "bool"
+    return "float" if op in OF_FLOATS else args[0].kind
+
+
+def _simpler(op, args):
+    """A node with the same value that is there already, or None."""
+    if op == "not":
+        (x,) = args
+        opposite = {"lt": "le", "eq": "ne", "ne": "eq"}.get(x.op)
+        if x.op == "not":
+            return x.args[0]
+        if opposite == "le" and x.args[0].kind == "int":  # not of NaN, which has no order
+            return Node("le", x.args[::-1], "bool")
+        if x.op == "le" and x.args[0].kind == "int":
+            return Node("lt", x.args[::-1], "bool")
+        return Node(opposite, x.args, "bool") if opposite in ("eq", "ne") else None
+    if op in ("and", "or") and args[0].kind == "bool":
+        decides, x, y = const(op == "or"), *args
+        if decides in args or (op == "and" and x == make("not", y) and x.op != "not"):
+            return decides if decides in args else None
+        neutral = make("not", decides)
+        return y if x == neutral else x if y in (neutral, x) else None
+    if op in ("float", "abs", "neg"):
+        return None
+    x, y = (*args, None)[:2]
+    zero, one = (const(type_of[x.kind](i)) for i in (0, 1)) if x.kind != "bool" else (None, None)
+    if op == "add":
+        return y if x == zero else x if y == zero else None
+    if op == "sub" and y == zero:
+        return x
+    if op == "mul":
+        if zero in args and x.kind == "int":
+            return zero
+        return y if x == one else x if y == one else None
+    if op in ("div", "floordiv") and y == one:
+        return x
+    return None
+
+
+type_of = {"int": int, "float": float, "bool": bool}
+
+
+def as_float(x: Node) -> Node:
+    if x.kind == "float":
+        return x
+    return make("float", as_number(x)) if x.op != "const" else const(float(x.args[0]))
+
+
+def as_number(x: Node) -> Node:
+    """A truth value as 1 or 0."""
+    return where(x, const(1), const(0)) if x.kind == "bool" else x
+
+
+def as_bool(x: Node) -> Node:
+    """A number as a condition: whether it is not 0."""
+    return x if x.kind == "bool" else make("ne", x, const(type_of[x.kind](0)))
+
+
+def where(condition: Node, x: Node, y: Node) -> Node:
+    """x where the condition holds, else y; of truth values an `and` or an `or` where it can be."""
+    if x == y:
+        return x
+    if condition.op == "const":
+        return x if condition.args[0] else y
+    if {x.kind, y.kind} == {"bool"}:
+        for op, a, b, decided in (
+            ("and", condition, x, y == FALSE),
+            ("or", condition, y, x == TRUE),
+            ("and", make("not", condition), y, x == FALSE),
+            ("or", make("not", condition), x, y == TRUE),
+        ):
+            if decided:
+                return make(op, a, b)
+        return Node("where", (condition, x, y), "bool")
+    x, y = as_number(x), as_number(y)
+    if "float" in (x.kind, y.kind):
+        x, y = as_float(x), as_float(y)
+    return Node("where", (condition, x, y), x.kind)
+
+
+def children(node: Node) -> tuple:
+    """The nodes that a node is computed from."""
+    return tuple(x for x in node.args if isinstance(x, Node))
+
+
+def walk(node: Node):
+    """Every node of an expression once, each after those that it is computed from."""
+    seen, waiting = set(), [(node, False)]
+    while waiting:
+        here, ready = waiting.pop()
+        if here in seen:
+            continue
+        if ready:
+            seen.add(here)
+            yield here
+        else:
+            waiting.append((here, True))
+            waiting += [(x, False) for x in reversed(children(here))]
+
+
+def variables(node: Node) -> set:
+    """The names of the variables in an expression."""
+    return {x.args[0] for x in walk(node) if x.op == "var"}

@@ -1,0 +1,432 @@
+"""Reads a user's function by running it once on symbols: no source text, no syntax tree.
+
+Each operator on a `Symbol` makes a node. Where Python asks for a truth value (`and`, `or`, `not`,
+`if`, a chain of comparisons, `min`), the function is run again for the other answer, and the two
+results become one ``where``. So a function may have more than one expression, may call functions
+of its own, and may repeat something a fixed number of times.
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import math
+import sys
+import types
+
+import numpy as np
+
+from fa_numba.expressions import nodes
+from fa_numba.expressions.nodes import Node, const, make
+
+MAX_QUESTIONS = 64  # for a truth value in one run
+MAX_PATHS = 512  # of "and", "or" and conditions in one function
+ENDLESS = "does a loop end only for some m or n?"
+MODULES = ("math", "numpy", "torch")  # whose functions are known, by name
+KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float"}  # of a dtype
+
+
+class Trace:
+    """One run of the function.
+
+    Parameters
+    ----------
+    name : str
+        "mask" or "score", for errors.
+    answers : tuple of bool
+        To the first questions for a truth value; True to all later ones.
+    """
+
+    def __init__(self, name, answers=()):
+        self.name, self.answers, self.asked, self.refused = name, answers, {}, None
+
+    def decide(self, node):
+        """The truth value of a node in this run."""
+        if node.op == "const":
+            return bool(node.args[0])
+        node = nodes.as_bool(node)
+        if node not in self.asked:
+            more = len(self.asked)
+            if more >= MAX_QUESTIONS:
+                self.refuse(f"must ask at most {MAX_QUESTIONS} questions; {ENDLESS}")
+            self.asked[node] = self.answers[more] if more < len(self.answers) else True
+        return self.asked[node]
+
+    def refuse(self, message):
+        self.refused = TypeError(f"{self.name} {message}{self.place()}")
+        raise self.refused
+
+    def place(self):
+        """Where in the user's function, for an error: the innermost frame that is not of ours."""
+        frame, ours = sys._getframe(1), __name__.rpartition(".")[0]
+        while frame and str(frame.f_globals.get("__name__", "")).startswith(ours):
+            frame = frame.f_back
+        if frame is None:
+            return ""
+        code, line = frame.f_code, frame.f_lineno
+        position = list(code.co_positions())[frame.f_lasti // 2]
+        column = f", column {position[2] + 1}" if position[2] is not None else ""
+        return f" ({code.co_name} in {code.co_filename}, line {line}{column})"
+
+
+def symbol_of(trace, x):
+    """The node of a symbol or of a number; anything else is refused."""
+    if isinstance(x, Symbol):
+        return x.node
+    if isinstance(x, (bool, int, float)):
+        return const(x)
+    if isinstance(x, np.generic) and x.dtype.kind in KINDS:
+        return const(x.item())
+    trace.refuse(
+        f"must compute with numbers and the arrays of {trace.name}_args, got {type(x).__name__}"
+    )
+
+
+def _binary(op, swapped=False):
+    def method(self, other):
+        x, y = self.node, symbol_of(self.trace, other)
+        return self.trace.made(op, *((y, x) if swapped else (x, y)))
+
+    return method
+
+
+class Symbol:
+    """A number that is not known yet."""
+
+    __slots__ = ("trace", "node")
+    __array_ufunc__ = None  # NumPy leaves an operator of ours to us
+    __hash__ = None
+
+    def __init__(self, trace, node):
+        self.trace, self.node = trace, node
+
+    def __bool__(self):
+        return self.trace.decide(self.node)
+
+    def __neg__(self):
+        return self.trace.made("neg", self.node)
+
+    def __pos__(self):
+        return self
+
+    def __abs__(self):
+        return self.trace.made("abs", self.node)
+
+    def __invert__(self):
+        if self.node.kind == "bool":  # as for tensors
+            return self.trace.made("not", self.node)
+        if self.node.kind == "float":
+            self.trace.refuse("must not have the bits of a float: ~")
+        return self.trace.made("sub", const(-1), self.node)
+
+    def __pow__(self, power):
+        if power not in (1, 2, 3, 4):
+            self.trace.refuse(f"must have powers of 1 to 4, got {power!r}")
+        product = self
+        for _ in range(power - 1):
+            product = product * self
+        return product
+
+    def __index__(self):
+        self.trace.refuse(
+            "must index arrays of its arguments alone, and has no loop over a symbol: give the "
+            f"array in {self.trace.name}_args"
+        )
+
+    def __int__(self):
+        self.trace.refuse("must not turn a number into an int; // and % are there")
+
+    def __float__(self):
+        self.trace.refuse(
+            "must take functions from math, in a function written in Python: exp, log, sqrt, tanh"
+        )
+
+    def __iter__(self):
+        self.trace.refuse("must not iterate over a number")
+
+    def __getitem__(self, index):
+        self.trace.refuse("must not index a number")
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.trace.refuse(f"must not use an attribute, got .{name}")
+
+
+for _name, _op in {
+    "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floordiv",
+    "mod": "mod", "and": "and", "or": "or", "xor": "xor", "lshift": "lshift", "rshift": "rshift",
+}.items():  # fmt: skip
+    setattr(Symbol, f"__{_name}__", _binary(_op))
+    setattr(Symbol, f"__r{_name}__", _binary(_op, swapped=True))
+for _name, _op, _swapped in (
+    ("lt", "lt", False), ("le", "le", False), ("gt", "lt", True), ("ge", "le", True),
+    ("eq", "eq", False), ("ne", "ne", False),
+):  # fmt: skip
+    setattr(Symbol, f"__{_name}__", _binary(_op, _swapped))
+
+
+def _made(trace, op, *args):
+    """A symbol for an operator; truth values may have `and`, `or`, `^`, floats have no bits."""
+    kinds = {x.kind for x in args}
+    if op in ("and", "or", "xor", "lshift", "rshift"):
+        if "float" in kinds:
+            trace.refuse(f"must not have the bits of a float: {op}")
+        if kinds != {"bool"} or op in ("lshift", "rshift"):
+            args = tuple(map(nodes.as_number, args))
+        elif op == "xor":
+            op = "ne"
+            args = tuple(map(nodes.as_number, args))
+    if op in ("floordiv", "mod") and "float" in kinds:
+        trace.refuse(f"must have integers on both sides of {'//' if op == 'floordiv' else '%'}")
+    if op in ("floordiv", "mod", "div") and args[1].op == "const" and not args[1].args[0]:
+        trace.refuse("must not divide by 0")
+    return Symbol(trace, make(op, *args))
+
+
+Trace.made = _made
+
+
+class Array:
+    """An array among the user's arguments: it can be indexed, and has a shape."""
+
+    __slots__ = ("trace", "position", "shape", "kind")
+
+    def __init__(self, trace, position, shape, kind):
+        self.trace, self.position, self.shape, self.kind = trace, position, shape, kind
+
+    def __getitem__(self, index):
+        index = index if isinstance(index, tuple) else (index,)
+        name = f"{self.trace.name}_args[{self.position}]"
+        if len(index) != len(self.shape):
+            self.trace.refuse(f"must index {name} with {len(self.shape)} numbers, got {len(index)}")
+        found = tuple(symbol_of(self.trace, i) for i in index)
+        if any(x.kind != "int" for x in found):
+            self.trace.refuse(f"must index {name} with integers")
+        return Symbol(self.trace, Node("load", (self.position, *found), self.kind))
+
+    def __len__(self):
+        return self.shape[0]
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.trace.refuse(f"must not use an attribute of an array but shape, got .{name}")
+
+
+def library(trace):
+    """The functions that stand for those of Python, math, NumPy and PyTorch."""
+
+    def known(op):
+        def function(*args):
+            args = [symbol_of(trace, x) for x in args]
+            return trace.made(op, *args)
+
+        return function
+
+    def least_or_most(op):
+        def function(*args):
+            first, *others = (symbol_of(trace, x) for x in args)
+            for x in others:
+                first = make(op, first, x)
+            return Symbol(trace, first)
+
+        return function
+
+    def where(condition, x, y):
+        condition, x, y = (symbol_of(trace, a) for a in (condition, x, y))
+        return Symbol(trace, nodes.where(nodes.as_bool(condition), x, y))
+
+    def logical(op):
+        def function(*args):
+            return trace.made(op, *(nodes.as_bool(symbol_of(trace, x)) for x in args))
+
+        return function
+
+    plain = {"abs": known("abs"), "min": least_or_most("min"), "max": least_or_most("max")}
+    more = {name: known(name) for name in ("exp", "log", "sqrt", "tanh", "copysign")}
+    more |= {"fabs": known("abs"), "where": where, "pi": math.pi, "e": math.e, "inf": math.inf}
+    more |= {f"logical_{op}": logical(op) for op in ("and", "or", "not")}
+    more |= {"minimum": plain["min"], "maximum": plain["max"]}
+    return plain, plain | more
+
+
+class Module:
+    """What a user's function sees as math, numpy or torch."""
+
+    def __init__(self, trace, name, functions):
+        self._trace, self._name, self._functions = trace, name, functions
+
+    def __getattr__(self, name):
+        if name not in self._functions:
+            self._trace.refuse(
+                f"must use of {self._name} only {', '.join(sorted(self._functions))}, got {name}"
+            )
+        return self._functions[name]
+
+
+def on_symbols(function, trace, made=None):
+    """The function, with symbols' functions in place of those of Python, math and NumPy."""
+    if not isinstance(function, types.FunctionType):
+        return function
+    made = {} if made is None else made
+    if function in made:
+        return made[function]
+    plain, functions = library(trace)
+    # a function looks for builtins where its globals say when it is made
+    seen = {**function.__globals__, "__builtins__": vars(builtins) | plain}
+    copy = types.FunctionType(
+        function.__code__, seen, function.__name__, function.__defaults__, None
+        if function.__closure__ is None
+        else tuple(types.CellType() for _ in function.__closure__),
+    )  # fmt: skip
+    made[function] = copy
+    copy.__kwdefaults__ = function.__kwdefaults__
+
+    def changed(value):
+        if isinstance(value, types.ModuleType) and value.__name__ in MODULES:
+            return Module(trace, value.__name__, functions)
+        for name in ("abs", "min", "max"):
+            if value is getattr(builtins, name):
+                return plain[name]
+        if value in _FUNCTIONS_OF_MATH:
+            return functions[value.__name__]
+        return on_symbols(value, trace, made)
+
+    for name in _names(function.__code__):
+        if name in seen:
+            seen[name] = changed(seen[name])
+    for ours, theirs in zip(copy.__closure__ or (), function.__closure__ or (), strict=True):
+        try:
+            ours.cell_contents = changed(theirs.cell_contents)
+        except ValueError:  # nothing is in it yet
+            pass
+    return copy
+
+
+class _Functions:
+    def __contains__(self, value):
+        owner = getattr(value, "__module__", None)
+        return owner == "math" and isinstance(value, types.BuiltinFunctionType)
+
+
+_FUNCTIONS_OF_MATH = _Functions()
+
+
+def _names(code):
+    yield from code.co_names
+    for x in code.co_consts:
+        if isinstance(x, types.CodeType):
+            yield from _names(x)
+
+
+def trace(function, name: str, first: str, arguments=()) -> Node:
+    """The expression that a user's function computes.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(*first, *arguments)``.
+    name : str
+        "mask" or "score": the argument of ours, for errors; its arguments are ``name_args``.
+    first : str
+        The names of the first parameters: "b h m n" or "s b h m n".
+    arguments : sequence of arrays and numbers
+        Of the arrays only shape and dtype are looked at.
+
+    Returns
+    -------
+    Node
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, what it got, and the place in the user's function.
+    """
+    first = first.split()
+    if not callable(function):
+        raise TypeError(
+            f"{name} must be a function of {', '.join(first)}, got {type(function).__name__}"
+        )
+    _check_parameters(function, name, first, arguments)
+    count = 0
+
+    def build(answers):
+        """The expression of all runs that begin with these answers."""
+        nonlocal count
+        count += 1
+        if count > MAX_PATHS:
+            raise ValueError(
+                f"{name} must have at most {MAX_PATHS} ways through its conditions; {ENDLESS}"
+            )
+        run = Trace(name, answers)
+        try:
+            result = on_symbols(function, run)(*_symbols(run, first, arguments))
+        except RecursionError:
+            raise ValueError(f"{name} must not call itself without end") from None
+        except Exception:
+            if run.refused:  # NumPy raises an error of its own instead
+                raise run.refused from None
+            raise
+        if result is None:
+            raise TypeError(f"{name} must return a value, got None")
+        node = symbol_of(run, result)
+        if node in run.asked:  # `a and b` is a where a is false
+            node = const(run.asked[node])
+        asked = list(run.asked.items())
+        for i in reversed(range(len(answers), len(asked))):
+            before = tuple(answer for _, answer in asked[:i])
+            node = nodes.where(asked[i][0], node, build((*before, False)))
+        return node
+
+    return build(())
+
+
+def _symbols(run, first, arguments):
+    for name in first:
+        yield Symbol(run, Node("var", (name,), "float" if name == "s" else "int"))
+    for i, x in enumerate(arguments):
+        if isinstance(x, (bool, int, float)) or (isinstance(x, np.generic) and x.ndim == 0):
+            kind = KINDS.get(np.asarray(x).dtype.kind)
+            if kind is None:
+                _refuse_argument(run.name, i, x)
+            yield Symbol(run, Node("var", (f"arg{i}",), kind))
+        else:
+            try:
+                shape, kind = tuple(x.shape), _kind_of(x.dtype)
+            except AttributeError:
+                _refuse_argument(run.name, i, x)
+            if kind is None or not shape:
+                _refuse_argument(run.name, i, x)
+            yield Array(run, i, shape, kind)
+
+
+def _kind_of(dtype):
+    """The kind of a dtype of NumPy, CuPy or PyTorch."""
+    words = str(dtype).removeprefix("torch.")
+    return next(
+        (kind for begin, kind in (("bool", "bool"), ("int", "int"), ("uint", "int"),
+                                  ("float", "float"), ("bfloat", "float"))
+         if words.startswith(begin)), None,
+    )  # fmt: skip
+
+
+def _refuse_argument(name, i, x):
+    raise TypeError(
+        f"{name}_args[{i}] must be a number, or an array of numbers with at least one axis, got "
+        f"{type(x).__name__}" + (f" of {x.dtype}" if hasattr(x, "dtype") else "")
+    )
+
+
+def _check_parameters(function, name, first, arguments):
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # a callable without one: the call will say
+    try:
+        signature.bind(*first, *arguments)
+    except TypeError:
+        raise TypeError(
+            f"{name} must take {', '.join(first)} and the {len(arguments)} of {name}_args, got "
+            f"parameters {signature}"
+        ) from None

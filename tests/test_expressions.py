@@ -1,0 +1,279 @@
+"""Masks and scores of the user's: read, bounded by intervals, differentiated, written out."""
+
+import itertools
+import math
+import random
+
+import numpy as np
+import pytest
+
+from fa_numba.expressions.derivative import derivative
+from fa_numba.expressions.nodes import const
+from fa_numba.expressions.source import source_of
+from fa_numba.expressions.tiles import HIDDEN, MIXED, WHOLE, runs, tile_classes
+from fa_numba.expressions.trace import trace
+
+N, TILE = 64, 16
+DOCUMENTS = np.repeat(np.arange(5), [3, 20, 1, 25, 15]).astype(np.int32)
+WINDOWS = np.array([5, 40], np.int32)
+TREE = np.array([[i >= j and (i - j) % 3 == 0 for j in range(N)] for i in range(N)])
+
+
+def prefix(b, h, m, n):
+    if n < 20:
+        return True
+    return n <= m
+
+
+GALLERY = {
+    "causal": (lambda b, h, m, n: n <= m,),
+    "window": (lambda b, h, m, n: 0 <= m - n < 17,),
+    "prefix": (prefix,),
+    "documents": (lambda b, h, m, n, doc: doc[m] == doc[n] and n <= m, DOCUMENTS),
+    "window and sinks": (lambda b, h, m, n, w: n <= m and (m - n < w or n < 4), 17),
+    "dilated": (lambda b, h, m, n: n <= m and (m - n) % 4 == 0,),
+    "block diffusion": (lambda b, h, m, n: n // 8 <= m // 8,),
+    "2-D neighbourhood": (
+        lambda b, h, m, n: abs(m // 8 - n // 8) <= 1 and abs(m % 8 - n % 8) <= 1,
+    ),
+    "a window for each head": (lambda b, h, m, n, w: n <= m and m - n < w[h], WINDOWS),
+    "all but oneself": (lambda b, h, m, n: not (m == n or m < 0),),
+    "a tree": (lambda b, h, m, n, tree: tree[m, n], TREE),
+    "first sequence alone": (lambda b, h, m, n: (n <= m) | (b == 0),),
+}  # fmt: skip
+
+
+def pairs(function, arguments, b, h):
+    """The mask by calling the function for every pair."""
+    values = [[bool(function(b, h, m, n, *arguments)) for n in range(N)] for m in range(N)]
+    return np.array(values)
+
+
+def wrong_tiles(function, arguments, classes):
+    """Number of tiles called hidden or whole that are not; of tiles called mixed; of mixed ones."""
+    wrong = mixed = truly_mixed = 0
+    for b, h in itertools.product(range(classes.shape[0]), range(classes.shape[1])):
+        tiles = pairs(function, arguments, b, h).reshape(N // TILE, TILE, N // TILE, TILE)
+        some, every = tiles.any((1, 3)), tiles.all((1, 3))
+        here = classes[b, h]
+        wrong += np.count_nonzero((here == HIDDEN) & some | (here == WHOLE) & ~every)
+        mixed += np.count_nonzero(here == MIXED)
+        truly_mixed += np.count_nonzero(some & ~every)
+    return wrong, mixed, truly_mixed
+
+
+@pytest.mark.parametrize("name", GALLERY)
+def test_the_tiles_of_a_gallery(name):
+    function, *arguments = GALLERY[name]
+    mask = trace(function, "mask", "b h m n", arguments)
+    classes = tile_classes(mask, (N, N), TILE, TILE, arguments, 2, 2)
+    wrong, mixed, truly_mixed = wrong_tiles(function, arguments, classes)
+    assert not wrong and (mixed == truly_mixed or name == "a tree")
+    few = classes.shape[:2]
+    assert few == (2 if name == "first sequence alone" else 1, 2 if "each head" in name else 1)
+
+
+def number(draw, depth):
+    if not depth:
+        return draw.choice(["m", "n", "m", "n", "b", "h", str(draw.randint(0, 9)), "w"])
+    x, y, k = number(draw, depth - 1), number(draw, depth - 1), draw.randint(1, 9)
+    return draw.choice([
+        f"({x} + {y})", f"({x} - {y})", f"({x} * {k - 5})", f"({x} // {k})", f"({x} % {k})",
+        f"({x} % -{k})", f"({x} // -{k})", f"abs({x})", f"min({x}, {y})", f"max({x}, {y})",
+        f"a[abs({x}) % 64]", f"c[b, abs({y}) % 64]", f"({x} & {k})", f"({x} | {k})",
+        f"({x} ^ {k})", f"({x} >> {k % 4})", f"({x} << {k % 4})", f"({x} if m < n + {k} else {y})",
+        f"-{x}",
+    ])  # fmt: skip
+
+
+def condition(draw, depth):
+    x, y = (number(draw, draw.randint(0, 2)) for _ in range(2))
+    if not depth:
+        return f"{x} {draw.choice(['<', '<=', '>', '>=', '==', '!='])} {y}"
+    p, q = condition(draw, depth - 1), condition(draw, depth - 1)
+    return draw.choice([
+        f"({p} and {q})", f"({p} or {q})", f"(not {p})", f"({x} <= m < {y})", f"(({p}) & ({q}))",
+        f"(({p}) | ({q}))", f"({p} if {q} else {x} < 3)", f"(f[abs({x}) % 64] * 0.37 < u + {y})",
+    ])  # fmt: skip
+
+
+class Table(list):
+    """An array of Python's numbers, so that enumeration is quick."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(index) if isinstance(index, int) else self[index[0]][index[1]]
+
+
+def random_masks(draw, count):
+    """Functions of the grammar with their arguments."""
+    numbers = np.random.default_rng(draw.randrange(1 << 30))
+    for _ in range(count):
+        text = condition(draw, draw.randint(0, 3))
+        arguments = (
+            numbers.integers(-5, 9, N).astype(np.int32),
+            np.sort(numbers.integers(0, 9, (2, N))).astype(np.int32),
+            numbers.standard_normal(N).astype(np.float32),
+            draw.randint(0, 20),
+            draw.random(),
+        )
+        yield text, eval(f"lambda b, h, m, n, a, c, f, w, u: {text}"), arguments
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(10_000, marks=pytest.mark.thorough)])
+def test_no_tile_of_a_random_mask_is_called_what_it_is_not(count):
+    draw, sums = random.Random(), np.zeros(3, int)
+    for text, function, arguments in random_masks(draw, count):
+        mask = trace(function, "mask", "b h m n", arguments)
+        classes = tile_classes(mask, (N, N), TILE, TILE, arguments, 2, 2)
+        lists = [Table(x.tolist()) if isinstance(x, np.ndarray) else x for x in arguments]
+        found = wrong_tiles(function, lists, np.broadcast_to(classes, (2, 2, 4, 4)))
+        assert not found[0], text
+        sums += found
+    assert count < 1000 or sums[1] <= 1.8 * sums[2], sums
+
+
+def test_sizes_that_are_no_multiple_of_the_tile():
+    mask = trace(lambda b, h, m, n: n <= m, "mask", "b h m n")
+    # two queries at the end of five keys: m is their position, 3 and 4
+    assert tile_classes(mask, (2, 5), 1, 2).tolist() == [[[[2, 2, 0], [2, 2, 2]]]]
+    assert tile_classes(mask, (2, 5), 1, 2, first_position=0).tolist() == [[[[1, 0, 0], [2, 0, 0]]]]
+
+
+def test_runs():
+    classes = np.array([[[0, 1, 1, 2, 2, 1, 0, 2], [0] * 8]], np.int8)
+    table, counts = runs(classes)
+    assert counts.tolist() == [[4, 0]]
+    assert table[0, 0].tolist() == [[1, 3, 1], [3, 5, 0], [5, 6, 1], [7, 8, 0]]
+    assert not table[0, 1].any()
+
+
+def test_a_tile_of_a_long_mask_is_never_entered():
+    """262,144 tiles of 4,294,967,296 pairs, each row of them with at most 3 runs."""
+    n, documents = 65536, np.sort(np.random.default_rng(0).integers(0, 200, 65536))
+    arguments = (documents.astype(np.int32),)
+    function, *_ = GALLERY["documents"]
+    mask = trace(function, "mask", "b h m n", arguments)
+    table, _ = runs(tile_classes(mask, (n, n), 128, 128, arguments))
+    assert table.shape[-2] <= 3
+
+
+def window(b, h, m, n, w):
+    return n <= m and m - n < w
+
+
+def test_equal_functions_are_one():
+    """New values of the arguments, and another function with the same text, compile nothing."""
+    mask = trace(window, "mask", "b h m n", (5,))
+    assert mask == trace(window, "mask", "b h m n", (6,))
+    assert mask == trace(lambda b, h, m, n, w: m >= n and w > m - n, "mask", "b h m n", (5,))
+    assert hash(mask) == hash(trace(window, "mask", "b h m n", (7,)))
+    assert mask != trace(window, "mask", "b h m n", (5.0,))
+
+
+SLOPES = np.array([0.5, 0.25], np.float32)
+SCORES = {
+    "softcap": (lambda s, b, h, m, n: 30 * math.tanh(s / 30),),
+    "ALiBi": (lambda s, b, h, m, n, slopes: s - slopes[h] * abs(m - n), SLOPES),
+    "near": (lambda s, b, h, m, n, slopes: s * 2 + slopes[h] if m - n < 3 else s, SLOPES),
+    "a product": (lambda s, b, h, m, n: s * s + s / (1 + math.exp(-s)),),
+    "log n": (lambda s, b, h, m, n: math.sqrt(1 + abs(s)) * math.log(m + 2) - s**3,),
+    "leaky": (lambda s, b, h, m, n: max(s, 0.1 * s) + min(s, np.where(n < 3, s, 2 * s)),),
+}
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_the_derivative_of_a_score(name):
+    """By central differences; and the written function computes what the user's does."""
+    function, *arguments = SCORES[name]
+    score = trace(function, "score", "s b h m n", arguments)
+    parameters = ["s", "b", "h", "m", "n", *(f"arg{i}" for i in range(len(arguments)))]
+    given, compiled = {"int32": int, "float32": float, "math": math}, []
+    for x in (score, derivative(score)):
+        exec(source_of(x, "f", parameters), given)
+        compiled.append(given["f"])
+    f, slope = compiled
+    for s, m, n in itertools.product((-2.3, 0.7, 1.9), (5, 2), (1, 7)):
+        at = (0, 1, m, n, *arguments)
+        if name != "leaky":  # whose where is NumPy's
+            assert f(s, *at) == pytest.approx(function(s, *at), rel=1e-6)
+        want = (f(s + 1e-6, *at) - f(s - 1e-6, *at)) / 2e-6
+        assert slope(s, *at) == pytest.approx(want, abs=1e-6)
+    if name == "ALiBi":
+        assert derivative(score) == const(1.0)  # the backward pass needs no change
+
+
+def test_powers_of_two_are_shifts_and_integers_are_int32():
+    mask = trace(lambda b, h, m, n: (m // 32 - n) % 4 == 1, "mask", "b h m n")
+    text = source_of(mask, "mask", ["b", "h", "m", "n"])
+    assert "int32(m >> int32(5))" in text and "& int32(3)" in text
+    given = {"int32": np.int32}
+    exec(text, given)
+    for m, n in itertools.product((0, 31, 64, 1000), (0, 3, 700)):
+        assert given["mask"](0, 0, np.int32(m), np.int32(n)) == ((m // 32 - n) % 4 == 1)
+
+
+def endless(b, h, m, n):
+    while n < m:
+        m = m - 1
+    return m
+
+
+REFUSED = {
+    "an array that is no argument": (
+        lambda b, h, m, n: DOCUMENTS[m] == 1, (), "give the array in mask_args"),
+    "an unknown function": (lambda b, h, m, n: math.erf(m) < 1, (), "of math only .* got erf"),
+    "an attribute": (lambda b, h, m, n: m.real, (), "attribute, got .real"),
+    "a parameter too few": (lambda b, m, n: m, (), r"must take b, h, m, n and the 0 of mask_args"),
+    "an argument too many": (lambda b, h, m, n: m, (3,), "the 1 of mask_args"),
+    "a loop over a symbol": (lambda b, h, m, n: [i for i in range(m)], (), "no loop"),
+    "a loop that ends for some m": (endless, (), "does a loop end only for some"),
+    "text": (lambda b, h, m, n: "yes", (), "got str"),
+    "nothing": (lambda b, h, m, n: None, (), "must return a value"),
+    "no function": (3, (), "must be a function of b, h, m, n, got int"),
+    "bits of a float": (lambda b, h, m, n: (m / 2) & 1, (), "bits of a float"),
+    "floor of a float": (lambda b, h, m, n: (m / 2) % 2 == 0, (), "integers on both sides of %"),
+    "division by 0": (lambda b, h, m, n: m // 0, (), "divide by 0"),
+    "an index too many": (lambda b, h, m, n, x: x[m, n], (DOCUMENTS,), "with 1 numbers, got 2"),
+    "an index that is no integer": (lambda b, h, m, n, x: x[m / 2], (DOCUMENTS,), "with integers"),
+    "an argument of words": (lambda b, h, m, n, x: m, ("w",), r"mask_args\[0\] must be a number"),
+    "an array of words": (
+        lambda b, h, m, n, x: m, (np.array(["w"]),), r"mask_args\[0\] .* got ndarray of <U1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_no_mask(what):
+    function, arguments, message = REFUSED[what]
+    with pytest.raises((TypeError, ValueError), match=message):
+        trace(function, "mask", "b h m n", arguments)
+
+
+def test_an_error_says_where():
+    with pytest.raises(TypeError, match=r"\(place in .*test_expressions.py, line \d+, column 12\)"):
+        trace(place, "mask", "b h m n")
+
+
+def place(b, h, m, n):
+    return m.real == n
+
+
+def test_an_error_of_the_users_own_is_not_a_refusal():
+    with pytest.raises(ZeroDivisionError):
+        trace(lambda b, h, m, n: m < 1 // 0, "mask", "b h m n")
+
+
+TOO_FAR = {
+    "past the end": (lambda b, h, m, n, x: x[m + 1] == 0, r"mask_args\[0\] must have more than 64"),
+    "before the start": (lambda b, h, m, n, x: x[m - n] == 0, "its index be 0 or more"),
+    "beyond 32 bits": (lambda b, h, m, n, x: m * m * m * m * m * m < 0, "integers of 32 bits"),
+    "a divisor": (lambda b, h, m, n, x: m % (n - 3) == 0, "must not divide by 0, got a divisor"),
+    "a shift": (lambda b, h, m, n, x: 1 << n < 3, "must shift by 0 to 31 bits, got 0 to 63"),
+}
+
+
+@pytest.mark.parametrize("what", TOO_FAR)
+def test_values_out_of_range_are_known_before_the_call(what):
+    function, message = TOO_FAR[what]
+    mask = trace(function, "mask", "b h m n", (DOCUMENTS,))
+    with pytest.raises(ValueError, match=message):
+        tile_classes(mask, (N, N), TILE, TILE, (DOCUMENTS,))
