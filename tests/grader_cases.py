@@ -36,7 +36,7 @@ from fa_numba.workbook.grading.answer import Answer
 from fa_numba.workbook.grading.proxies import Kernel, Proxy
 
 VARIABLE = "FA_NUMBA_GRADER_CASES"
-LESSONS = 12  # the first ones, whose graders keep these rules
+LESSONS = 24  # the first ones, whose graders keep these rules
 LIMIT = 256  # of a shortcut, where AXES names no other: the threads of a usual thread block
 
 # "array.axis" or "argument", "/" its tile: a constant of the factory, "x" or "y" of the thread
