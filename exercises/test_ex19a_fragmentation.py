@@ -34,7 +34,7 @@ def expect(got, want, what):
 
 @pytest.mark.parametrize(
     "n, page_size, want",
-    [(1, 16, 16), (16, 16, 16), (17, 16, 32), (5, 1, 5), (7, 4, 8), (0, 4, 0)]
+    [(1, 16, 16), (16, 16, 16), (17, 16, 32), (5, 1, 5), (1000, 300, 1200), (0, 4, 0)]
     + [(2**60 + 1, 2**40, 2**60 + 2**40)],
 )
 def test_paged(exercise, n, page_size, want):
