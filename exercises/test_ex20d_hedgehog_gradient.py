@@ -211,10 +211,11 @@ def test_large_exponents(exercise):
 
 
 def test_many_queries(exercise):
-    """600 queries, 70 by 66 weights: no loop over queries, keys or weights, no finite differences"""
+    """600 queries, 70 x 66 weights: no loop over queries, keys or weights, no finite differences"""
     q, k, w_q, w_k, p = problem(600, 70, 66, scale=0.3)
     w_q, w_k = 0.1 * w_q, 0.1 * w_k
-    expect_no_loop(exercise.gradient, q, k, w_q, w_k, p, over="m, n, or the elements of w", most=300)
+    over = "m, n, or the elements of w"
+    expect_no_loop(exercise.gradient, q, k, w_q, w_k, p, over=over, most=300)
     dw_q, dw_k = exercise.gradient(q, k, w_q, w_k, p)
     step_q, step_k = np.random.default_rng(5).standard_normal((2, 70, 66))
     sides = [loss_of(exercise, q, k, w_q + x * step_q, w_k + x * step_k, p) for x in (1e-5, -1e-5)]

@@ -124,7 +124,7 @@ def test_many(exercise):
         drafted[69] = int((q[69] - p[69]).argmax())
     rest = np.maximum(p[66] - q[66], 0)
     got = exercise.next_probabilities(p, q, 66)
-    assert np.allclose(got, rest / rest.sum(), rtol=0, atol=1e-12), "kept = 66 of 70: row 66 is next"
+    assert np.allclose(got, rest / rest.sum(), rtol=0, atol=1e-12), "66 of 70 are kept: row 66"
 
 
 def test_inputs_stay(exercise):

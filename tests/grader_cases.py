@@ -97,7 +97,7 @@ AXES = {
     "ex19a": "n/page_size page_size trace.0",
     "ex19b": "length num_pages page_size>64",
     "ex19c": "length num_pages page_size>64",
-    "ex19d": "tokens.0/page_size page_size>64 known.0",
+    "ex19d": "tokens.0/page_size page_size>64",
     "ex20a": "v.0 phi_q.1 state.1",
     "ex20b": "v.0/CHUNK phi_q.1 state.1>128 CHUNK>64",
     "ex20c": "x.1 phi.1>4096",
@@ -235,10 +235,10 @@ def _key(kernel):
 def _parameters(path, name):
     """The names of a function's parameters, in the answer's file."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        of_class = isinstance(node, ast.ClassDef) and node.name == name
-        for part in node.body if of_class else [node]:
-            if isinstance(part, ast.FunctionDef) and part.name == ("__init__" if of_class else name):
-                return [a.arg for a in part.args.args if a.arg != "self"]
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return _parameters(path, "__init__")
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return [a.arg for a in node.args.args if a.arg != "self"]
     return []
 
 
