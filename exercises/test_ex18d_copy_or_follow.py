@@ -10,7 +10,7 @@ from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 from fa_numba.workbook.graders.causes import Wrong
 
 OPTIONS = {"num_splits": 1, "block_m": 4, "block_n": 16}
-CASES = [([9], 1, 8), ([7, 12, 3], 2, 8), ([20, 1], 1, 16)]
+CASES = [([9], 1, 8), ([7, 12, 3], 2, 8), ([20, *[1] * 17], 1, 16)]
 
 
 def metered(seq_lens, num_kv_heads, head_dim, route):
@@ -75,10 +75,12 @@ def test_copy(exercise, case):
 
 
 def test_itemsize(exercise):
-    """numbers of two bytes move half as many bytes"""
+    """numbers of two bytes move half as many bytes, 70 heads of 300 numbers 21000 times as many"""
     for name in ("follow_bytes", "copy_bytes"):
         two, four = (getattr(exercise, name)([5, 9], 2, 8, size) for size in (2, 4))
         assert 2 * two == four, f"{name}: {four} bytes in float32, {two} in float16"
+        one, many = (getattr(exercise, name)([5, 9], *size, 4) for size in ((1, 1), (70, 300)))
+        assert 21000 * one == many, f"{name}: {one} bytes of 1 head of 1, {many} of 70 heads of 300"
 
 
 def test_table(exercise):

@@ -34,7 +34,7 @@ def expect(got, want, what):
 
 @pytest.mark.parametrize(
     "n, page_size, want",
-    [(1, 16, 16), (16, 16, 16), (17, 16, 32), (5, 1, 5), (7, 4, 8), (0, 4, 0)]
+    [(1, 16, 16), (16, 16, 16), (17, 16, 32), (5, 1, 5), (1000, 300, 1200), (0, 4, 0)]
     + [(2**60 + 1, 2**40, 2**60 + 2**40)],
 )
 def test_paged(exercise, n, page_size, want):
@@ -83,6 +83,8 @@ def test_trace_is_a_sum(exercise):
     parts = [exercise.usage([request], held) for request in TRACE]
     expect(whole, [sum(kind) for kind in zip(*parts, strict=True)], "all requests together")
     expect(exercise.usage([], held), (0, 0, 0), "no request at all")
+    many = exercise.usage([(1, 3)] * 300, lambda prompt, n, final: 4)
+    expect(many, (300 * 5, 300 * 1, 300 * 2), "300 requests (1, 3) in 4 slots each")
 
 
 @pytest.mark.parametrize("room", [MAX_LEN, 3 * MAX_LEN, 60 * MAX_LEN], ids=["one", "few", "all"])

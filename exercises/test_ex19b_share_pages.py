@@ -36,13 +36,16 @@ def test_rows_are_lists_of_their_own(exercise):
 
 def test_free(exercise):
     """free returns what nobody else has, and keeps what others share"""
-    pool = Shared(exercise, 8, 4)
-    a = pool.allocate(10)
-    b = pool.fork(a)
-    pool.free(a)
-    assert pool.pool.num_free == 5, f"b still has 3 of 8 pages; num_free is {pool.pool.num_free}"
-    pool.free(b)
-    assert pool.pool.num_free == 8, f"nobody is left; num_free is {pool.pool.num_free}"
+    for pages, size, length in ((8, 4, 10), (306, 1, 301), (8, 70, 201)):
+        pool = Shared(exercise, pages, size)
+        a = pool.allocate(length)
+        b = pool.fork(a)
+        pool.free(a)
+        free, left = pool.pool.num_free, pages + -length // size
+        assert free == left, f"b still has {pages - left} of {pages} pages; num_free is {free}"
+        pool.free(b)
+        free = pool.pool.num_free
+        assert free == pages, f"nobody is left, and there are {pages} pages; num_free is {free}"
 
 
 def test_no_double_free(exercise):

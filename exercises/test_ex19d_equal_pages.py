@@ -28,9 +28,14 @@ class Server:
         self.known.pop(self.exercise.key(list(prefix), i, self.page_size), None)
 
     def check(self, tokens):
-        before = list(tokens)
-        got = self.exercise.find(dict(self.known), before, self.page_size)
+        before, known = list(tokens), dict(self.known)
+        got = self.exercise.find(known, before, self.page_size)
         assert before == list(tokens), "find changed the prompt"
+        if known != self.known:
+            raise Wrong(
+                f"find has changed known: it had {len(self.known)} pages, and has {len(known)}",
+                causes=["known is an input: a later prompt wants the same pages."],
+            )
         assert isinstance(got, list), f"find must return a list of pages, got {got!r}"
         what = f"pages of {self.page_size}, prompt {list(tokens)}"
         full = len(tokens) // self.page_size
@@ -105,6 +110,15 @@ def test_a_forgotten_page(exercise):
     server.enter([1, 2, 3, 4, 5, 6])
     server.forget([1, 2, 3, 4])
     server.check([1, 2, 3, 4, 5, 6])
+
+
+def test_many_pages(exercise):
+    """44 pages of 7 tokens, and 10 of 70, of two prompts that differ in the first token"""
+    for page_size, length in ((7, 310), (70, 730)):
+        server = Server(exercise, page_size)
+        for first in (0, 9999):
+            server.enter([first, *range(1, length)])
+        server.check([0, *range(1, length)])
 
 
 def test_nothing_known(exercise):

@@ -103,9 +103,10 @@ def test_scale_of_features(exercise, size):
 
 
 def test_long(exercise):
-    """300 chunks; chunks larger than the thread block is wide; 300 features"""
+    """300 chunks; chunks of 70, more than the thread block is wide; 300 features; HEAD_DIM 128"""
     check(exercise, random_linear_head(899, 2, 1), 3, factor=8)
-    check(exercise, random_linear_head(70, 5, 3, before=True), 64, factor=8)
+    check(exercise, random_linear_head(75, 5, 3, before=True), 70, factor=8)
+    check(exercise, random_linear_head(6, 2, 128, before=True), 4, factor=8)
     check(exercise, random_linear_head(9, 300, 6, before=True), 4, factor=8)
 
 

@@ -8,7 +8,7 @@ import pytest
 from fa_numba.distributed.layouts import LAYOUTS, make_layout
 
 EACH_LAYOUT = pytest.mark.parametrize("layout", LAYOUTS)
-SIZES = [(1, 2), (1, 8), (2, 2), (2, 6), (3, 4), (4, 8), (8, 4)]  # (world_size, c)
+SIZES = [(1, 2), (1, 8), (2, 2), (2, 6), (3, 4), (4, 8), (5, 6), (8, 4)]  # (world_size, c)
 
 
 @functools.cache

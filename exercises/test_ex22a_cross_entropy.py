@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from fa_numba.workbook.graders.loops import expect_no_loop
 from fa_numba.workbook.graders.training import expect, expect_same
 
-SIZES = [(1, 2), (3, 5), (7, 103), (64, 33)]
+SIZES = [(1, 2), (3, 5), (7, 103), (64, 300)]
 CAPPED = "The loss has an end: it is a log of p, and p of this target is 0 in float32."
 
 
@@ -60,6 +61,13 @@ def check(exercise, logits, targets, of):
 def test_random(exercise, rows, vocabulary):
     """loss and dlogits of random scores"""
     check(exercise, *case(rows, vocabulary), f"logits of {rows} x {vocabulary}")
+
+
+def test_no_loop(exercise):
+    """500 rows: no loop over them"""
+    logits, targets = case(500, 3)
+    check(exercise, logits, targets, "logits of 500 x 3")
+    expect_no_loop(exercise.cross_entropy, logits, targets, over="rows")
 
 
 @pytest.mark.parametrize("shift", [1e4, -1e4])

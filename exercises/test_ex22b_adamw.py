@@ -51,7 +51,7 @@ def run_step(exercise, state, grads, t):
     assert result is None, f"step must change its arrays and return nothing, got {result!r:.40}"
 
 
-@pytest.mark.parametrize("t", [1, 2, 3, 10, 100])
+@pytest.mark.parametrize("t", [1, 2, 3, 100, 300])
 def test_one_step(exercise, t):
     """one step, at the beginning and later"""
     rng = np.random.default_rng(t)
@@ -77,11 +77,11 @@ def test_one_step(exercise, t):
 
 def test_twenty_steps(exercise):
     """twenty steps in a row"""
-    state, rng = first_state(40, seed=5), np.random.default_rng(6)
+    state, rng = first_state(300, seed=5), np.random.default_rng(6)
     want, plain = state, state
     state = tuple(x.copy() for x in state)
     for t in range(1, 21):
-        grads = rng.standard_normal(40, np.float32)
+        grads = rng.standard_normal(300, np.float32)
         want, plain = by_formula(want, grads, t), by_formula(plain, grads, t, np.float32)
         run_step(exercise, state, grads, t)
     compare(state, want, plain, "after 20 steps")

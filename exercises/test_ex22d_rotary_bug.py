@@ -6,7 +6,7 @@ import pytest
 from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.graders.training import expect, expect_same
 
-CONTEXT = 24
+CONTEXT = 300
 ALIASED = {
     "left": "left is read after it was changed: that is what `published` computes.",
     "right": "right is read after it was changed.",
@@ -74,7 +74,7 @@ def test_quarter_turn(exercise):
         raise Wrong(said.rstrip(), causes=causes)
 
 
-@pytest.mark.parametrize("rows, heads, head_dim", [(1, 1, 2), (5, 1, 8), (10, 3, 6)])
+@pytest.mark.parametrize("rows, heads, head_dim", [(1, 1, 2), (300, 1, 8), (10, 18, 66)])
 def test_mended(exercise, rows, heads, head_dim):
     """mended: the rotation of each position"""
     x, positions = case(rows, heads, head_dim)

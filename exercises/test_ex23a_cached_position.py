@@ -88,6 +88,12 @@ def test_page_sizes(exercise, page_size):
         check(exercise, 5, num_cached, page_size)
 
 
+def test_many(exercise):
+    """a chunk behind 290 tokens in 310 pages of one, and behind 200 in 5 pages of 70"""
+    check(exercise, 303, 290, 1, np.random.default_rng(1).permutation(310))
+    check(exercise, 303, 200, 70)
+
+
 def test_cached_is_whole(exercise):
     """attention with rotary embedding, token by token, equals one pass over all tokens"""
     rng = np.random.default_rng(0)

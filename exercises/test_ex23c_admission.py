@@ -1,5 +1,7 @@
 """Grader of ex23c: admission, against a pool of pages that is filled."""
 
+import bisect
+
 import numpy as np
 import pytest
 
@@ -27,10 +29,11 @@ def fits(entering, running, num_free, page_size):
 
 def truth(waiting, running, num_free, page_size):
     """How many from the head of the queue fit."""
-    n = 0
-    while n < len(waiting) and fits(waiting[: n + 1], running, num_free, page_size):
-        n += 1
-    return n
+
+    def full(n):
+        return not fits(waiting[: n + 1], running, num_free, page_size)
+
+    return bisect.bisect_left(range(len(waiting)), True, key=full)
 
 
 def check(exercise, waiting, running, num_free, page_size):
@@ -122,6 +125,13 @@ def test_page_sizes(exercise):
     for page_size in (1, 16):
         for num_free in range(0, 40, 3):
             check(exercise, [5, 16, 1, 15], [3, 16], num_free, page_size)
+
+
+def test_many(exercise):
+    """300 requests and 300 sequences, pages of 70"""
+    lengths = [69 + i % 3 for i in range(300)]
+    for num_free in (150, 590):
+        check(exercise, lengths, lengths[::-1], num_free, 70)
 
 
 def test_nothing(exercise):

@@ -135,6 +135,13 @@ def test_page_sizes(exercise, page_size):
         check(exercise, [32, 7, 16, 1, 2, 16], num_free, page_size)
 
 
+def test_many(exercise):
+    """300 sequences, pages of 70"""
+    lengths = [70 + 35 * (i % 3) for i in range(301)]
+    for num_free in (0, 50, 170, 300):
+        check(exercise, lengths, num_free, 70)
+
+
 def test_random(exercise):
     """random lengths"""
     rng = np.random.default_rng(1)

@@ -113,13 +113,36 @@ def test_after_a_rejection(exercise):
         )
 
 
+def test_many(exercise):
+    """70 drafted tokens of 300"""
+    p = np.random.default_rng(4).dirichlet(np.ones(300), 71)
+    q = np.roll(p[:70], 1, axis=1)
+    drafted = [int(x) for x in (p[:70] - q).argmax(axis=1)]  # kept: there p > q
+    for want in (70, 69):
+        got = exercise.num_kept(p, q, drafted, np.full(70, 0.999))
+        assert got == want, f"70 drafted, the first {want} have p > q: want {want}, got {got!r}"
+        drafted[69] = int((q[69] - p[69]).argmax())
+    rest = np.maximum(p[66] - q[66], 0)
+    got = exercise.next_probabilities(p, q, 66)
+    assert np.allclose(got, rest / rest.sum(), rtol=0, atol=1e-12), "66 of 70 are kept: row 66"
+
+
 def test_inputs_stay(exercise):
-    """p and q are not written"""
-    p, q = np.stack([P, LATER]), Q[None].copy()
-    exercise.num_kept(p, q, [2], np.array([0.9]))
-    exercise.next_probabilities(p, q, 0)
-    same = (p == np.stack([P, LATER])).all() and (q == Q).all()
-    assert same, "p and q are inputs: they must not be changed"
+    """p and q are not written, whatever is kept, and drafted and uniform neither"""
+    given = np.stack([P, LATER, P]), np.stack([Q, P]), [2, 1], np.array([0.2, 0.9])
+    p, q, drafted, uniform = (x.copy() for x in given)
+    for first in (0.2, 0.9):
+        uniform[0] = given[3][0] = first
+        exercise.num_kept(p, q, drafted, uniform)
+    for kept in (0, 1, 2):
+        exercise.next_probabilities(p, q, kept)
+    for name, now, was in zip(("p", "q", "drafted", "uniform"), (p, q, drafted, uniform), given,
+                              strict=True):  # fmt: skip
+        if not np.array_equal(now, was):
+            raise Wrong(
+                f"{name} is an input: it must not be changed",
+                causes=["An argument is written: make an array of the result."],
+            )
 
 
 @pytest.mark.parametrize("draft", ["like the model", "far from it", "without a token", "certain"])

@@ -107,5 +107,5 @@ def test_the_part_of_an_output_that_is_wrong(places, said):
     wrong = np.zeros((3, 4, 8), bool)
     wrong[places] = True
     error = Wrong("no", wrong=wrong, axes=("sequence", "head", "column"))
-    assert str(error) == f"no {said}".strip() and error.causes == [said] * bool(said)
+    assert str(error) == ("no. " + said if said else "no") and error.causes == [said] * bool(said)
     assert Wrong("no", causes=["why"], wrong=wrong, axes=["sequence"]).causes == ["why"]

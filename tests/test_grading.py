@@ -10,6 +10,8 @@ import pytest
 
 from fa_numba import simt
 from fa_numba.workbook import catalog, grader, stubs
+from fa_numba.workbook.graders.causes import Wrong
+from fa_numba.workbook.graders.loops import expect_no_loop
 from fa_numba.workbook.grading import launches, processes, wire
 from fa_numba.workbook.grading.answer import Answer, charged
 from fa_numba.workbook.grading.failures import AnswerError
@@ -71,6 +73,22 @@ def objects():
 
 def power_of_two(n):
     return 1 << n
+
+def by_for(x):
+    for row in x:
+        row += 1
+
+def by_comprehension(x):
+    return [row + 1 for row in x]
+
+def by_map(x):
+    return list(map(lambda row: row + 1, x))
+
+def by_vectorize(x):
+    return np.vectorize(lambda number: number + 1)(x)
+
+def at_once(x):
+    return sum(x + add for add in range(10))
 
 @cuda.jit(device=True)
 def twice(x):
@@ -199,6 +217,13 @@ def test_functions_of_the_grader(exercise):
     assert seen == [4]
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         exercise.apply(lambda x: seen[0] // x, 0)
+
+
+@pytest.mark.parametrize("name", ["by_for", "by_comprehension", "by_map", "by_vectorize"])
+def test_a_loop_over_rows_is_found(exercise, name):
+    expect_no_loop(exercise.at_once, np.zeros(300), over="rows")
+    with pytest.raises(Wrong, match="is there a loop over rows"):
+        expect_no_loop(getattr(exercise, name), np.zeros(300), over="rows")
 
 
 def test_arrays_of_a_trace_have_the_names_of_the_statement(exercise):

@@ -35,6 +35,9 @@ WRONG = [
     ("pages of all tokens together", WASTED, "total = sum(int(n) for n in seq_lens)\n    return pages_needed(total, page_size) * page_size - total"),
     ("waste by a loop over tokens", WASTED, "return sum(pages_needed(int(n), page_size) * page_size - sum(1 for t in range(n)) for n in seq_lens)"),
     ("the table is cleaned up", PAGE, PAGE + "\n    block_table[b, pages_needed(int(seq_lens[b]), page_size):] = 0"),
+    ("256 sequences at most", WASTED, WASTED.replace("in seq_lens", "in seq_lens[:256]")),
+    ("256 columns at most", PAGE, PAGE.replace("t // page_size]", "min(t // page_size, 255)]")),
+    ("pages of 256 at most", WASTED, "page_size = min(page_size, 256)\n    " + WASTED),
 ]
 
 RIGHT = [

@@ -49,6 +49,13 @@ WRONG = [
     ("a barrier", PAGE, "        cuda.syncthreads()\n" + PAGE),
     ("through a local array", PAGE, PAGE + "        spare = cuda.local.array(8, 'float32')\n        spare[0] = 0\n"),
     ("the cache is changed", K, K + "\n            k_cache[page, offset, h, d] = 0"),
+    ("64 heads at most", COUNT, "count = min(64, num_kv_heads) * head_dim"),
+    ("256 numbers of a head at most", COUNT, "count = num_kv_heads * min(256, head_dim)"),
+    ("the first warp alone", IF, "if cuda.threadIdx.x >= 32:\n        return\n    if t < seq_lens[b]:"),
+    ("256 threads at most", IF, "if cuda.threadIdx.x >= 256:\n        return\n    if t < seq_lens[b]:"),
+    ("256 sequences at most", "t, b = cuda.blockIdx.x, cuda.blockIdx.y", "t, b = cuda.blockIdx.x, cuda.blockIdx.y % 256"),
+    ("pages of 256 slots at most", OFFSET, "        offset = t % min(page_size, 256)\n"),
+    ("256 pages of a sequence at most", PAGE, PAGE.replace("t // page_size]", "min(t // page_size, 255)]")),
 ]
 IMPORT = ("from numba import cuda\n", "from numba import cuda, float32\n")
 WRONG = [(name, *change) if isinstance(change[0], list) else (name, [change]) for name, *change in WRONG]

@@ -26,6 +26,11 @@ WRONG = [
     ("page_size as BLOCK_N", PAGE, "page = block_table[b, n // BLOCK_N]"),
     ("keys loaded twice", LOOP, LOOP.replace("score += q[b, d]", "score += k_cache[page, n % page_size, d] * 0 + q[b, d]")),
     ("a float64 sum", LOOP, LOOP.replace("float32(0)", "0.0 * 1.0")),
+    ("pages of 32 slots at most", LOOP, LOOP.replace("n % page_size, d", "n % min(page_size, 32), d")),
+    ("pages of 256 slots at most", LOOP, LOOP.replace("n % page_size, d", "n % min(page_size, 256), d")),
+    ("128 numbers of a key at most", LOOP, LOOP.replace("range(q.shape[1])", "range(min(q.shape[1], 128))")),
+    ("256 sequences at most", TEST, "if b < 256 and n < seq_lens[b]:"),
+    ("32 tiles at most", TEST, "if n < min(256, seq_lens[b]):"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -21,6 +21,9 @@ WRONG = [
     ("share of a token", SHARE, "return 4 / (2 * num_kv_heads * head_dim * itemsize)"),
     ("share of the keys", SHARE, "return 4 / (page_size * num_kv_heads * head_dim * itemsize)"),
     ("an entry of 8 bytes", SHARE, SHARE.replace("return 4", "return 8")),
+    ("64 heads at most", FOLLOW, FOLLOW.replace("num_kv_heads", "min(num_kv_heads, 64)")),
+    ("heads of 256 numbers at most", COPY, COPY.replace("head_dim", "min(head_dim, 256)")),
+    ("16 sequences at most", TOKENS, TOKENS.replace("sum(seq_lens)", "sum(seq_lens[:16])")),
 ]  # fmt: skip
 
 RIGHT = [

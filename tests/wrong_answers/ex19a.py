@@ -26,6 +26,8 @@ WRONG = [
     ("one token for each step", "tokens += n", "tokens += 1"),
     ("the trace is emptied", "    for prompt, final in trace:\n", "    for prompt, final in [trace.pop() for _ in range(len(trace))]:\n"),
     ("floats", "tokens = later = never = 0", "tokens = later = never = 0.0"),
+    ("256 requests at most", "for prompt, final in trace:", "for prompt, final in trace[:256]:"),
+    ("pages of 256 at most", PAGED, "page_size = min(page_size, 256)\n    " + PAGED),
 ]
 
 RIGHT = [

@@ -21,6 +21,8 @@ WRONG = [
     ("free frees shared pages", LOSE, "            self.references[page] -= 1\n            if True:\n"),
     ("free takes the first page alone", "        for page in row:\n            self.references[page] -= 1\n", "        for page in row[:1]:\n            self.references[page] -= 1\n"),
     ("numbers are given again", DEL, DEL + "        if seq == self.next_seq - 1:\n            self.next_seq -= 1\n"),
+    ("fork shares 256 pages at most", FORK, FORK.replace("list(self.rows[seq])", "self.rows[seq][:256]")),
+    ("free frees 256 pages at most", "        for page in row:\n            self.references[page] -= 1\n", "        for page in row[:256]:\n            self.references[page] -= 1\n"),
 ]
 
 RIGHT = [

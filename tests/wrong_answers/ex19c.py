@@ -24,6 +24,8 @@ WRONG = [
     ("slot of the sequence", SLOT, "return self.lengths[seq] - 1, copy"),
     ("slot of the first page", SLOT, SLOT.replace("row[-1]", "row[0]")),
     ("offset after the token", SLOT, "return row[-1] * self.page_size + self.lengths[seq] % self.page_size, copy"),
+    ("rows of 256 pages at most are shared", SHARED, SHARED + " and len(row) <= 256"),
+    ("pages of 64 at most", SLOT, "return row[-1] * self.page_size + offset % 64, copy"),
 ]
 
 RIGHT = [

@@ -21,6 +21,9 @@ WRONG = [
     ("all or nothing", IF, "        if key(tokens, i, page_size) not in known:\n            return []\n"),
     ("backwards", RANGE, RANGE.replace("pages.append(known[key(tokens, i, page_size)])", "pages.insert(0, known[key(tokens, i, page_size)])")),
     ("the published search", RANGE, "        if published_key(tokens, i, page_size) in known:\n            pages.append(known[published_key(tokens, i, page_size)] )"),
+    ("known pages are taken out", APPEND, "pages.append(known.pop(key(tokens, i, page_size)))"),
+    ("32 pages at most", APPEND, "if i < 32:\n            " + APPEND),
+    ("the last 512 tokens of the prefix", KEY, "return i, tuple(tokens[: (i + 1) * page_size][-512:])"),
 ]  # fmt: skip
 
 RIGHT = [

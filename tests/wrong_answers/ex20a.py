@@ -33,6 +33,11 @@ WRONG = [
     ("features are changed", Y, Y + "\n        if c == 0 and n > 0:\n            phi_q[n - 1, f] = float32(0.0)"),
     ("NaN is let through from later tokens", TOKENS, "x = float32(0.0)\n    for n in range(v.shape[0]):\n        x += phi_k[n, 0] * float32(0.0)\n    if c == head_dim:\n        state[0, c] += x\n    for n in range(v.shape[0]):"),
     ("float64", "y = float32(0.0)", "y = 0.0"),
+    ("a warp's barrier", "cuda.syncthreads()  # divisor is complete", "cuda.syncwarp()  # divisor is complete"),
+    ("a warp's barrier at the end", "cuda.syncthreads()  # everyone is done", "cuda.syncwarp()  # everyone is done"),
+    ("the first warp alone", U, U.replace(" * v_n", " * v_n * (c < 32)")),
+    ("128 columns at most", KEEP, "        if c <= 128:\n            state[f, c] = u\n"),
+    ("64 columns at most", KEEP, "        if c <= 64:\n            state[f, c] = u\n"),
 ]
 
 RIGHT = [

@@ -39,6 +39,11 @@ WRONG = [
     ("v loaded twice", V1, V1 + "\n                if m < seqlen:\n                    v_tile[ty, tx] = v[m, tx]"),
     ("features are changed", LOAD_K, LOAD_K + "\n                if m < seqlen:\n                    phi_k[m, f] = float32(0.0)"),
     ("float64", "y = float32(0.0)", "y = 0.0"),
+    ("a warp's barrier before the scores are read", "cuda.syncthreads()  # s_tile is complete", "cuda.syncwarp()  # s_tile is complete"),
+    ("a warp's barrier before the divisor is read", "cuda.syncthreads()  # divisor is complete", "cuda.syncwarp()  # divisor is complete"),
+    ("HEAD_DIM 64 at most", UPDATE, "u_tile[f, tx] += kv if tx <= 64 else float32(0.0)"),
+    ("chunks of 64 at most", OWN, OWN.replace("range(ty + 1)", "range(min(ty + 1, 64))")),
+    ("the first warp alone", UPDATE, "u_tile[f, tx] += kv if ty * COLS + tx < 32 else float32(0.0)"),
 ]
 
 RIGHT = [

@@ -26,6 +26,9 @@ WRONG = [
     ("64 components at most", IJ, "d = min(d, 64)\n    " + IJ),
     ("an array of all features", SECOND, "phi = cuda.local.array(8192, float32)\n    phi[0] = x[i] * x[j] / math.sqrt(float32(2 * d))\n    return phi[0]"),
     ("clipped at 100", SECOND, "return min(max(x[i], float32(-2.0)), float32(2.0)) * x[j] / math.sqrt(float32(2 * d))"),
+    ("64 features of elu at most", ELU, "return x[f] + float32(1.0) if x[f] > float32(0.0) or f >= 64 else math.exp(x[f])"),
+    ("4096 features at most", SECOND, "return x[i] * x[j] / math.sqrt(float32(2 * d)) if f < 4096 else float32(0.0)"),
+    ("only the first warp's features", SECOND, "return x[i] * x[j] / math.sqrt(float32(2 * d)) if f < 32 else float32(0.0)"),
 ]
 
 RIGHT = [

@@ -43,6 +43,27 @@ BY_PAIRS = '''    dw_q, dw_k = np.zeros_like(w_q), np.zeros_like(w_k)
             dw_k += np.outer(k[n], both[:F] - both[F:])
     return dw_q, dw_k
 '''
+BY_QUERIES = '''    dw_q, dw_k = np.zeros_like(w_q), np.zeros_like(w_k)
+    F = w_q.shape[1]
+    phi_q, phi_k = feature_map(q, w_q), feature_map(k, w_k)
+    A = attention_weights(phi_q, phi_k)
+    for m in range(len(q)):
+        da = (A[m, : m + 1] - p[m, : m + 1]) / (phi_k[: m + 1] @ phi_q[m]) / len(q)
+        both = da[:, None] * phi_q[m] * phi_k[: m + 1]
+        both = both[:, :F] - both[:, F:]
+        dw_q += np.outer(q[m], both.sum(axis=0))
+        dw_k += k[: m + 1].T @ both
+    return dw_q, dw_k
+'''
+BY_FEATURES = '''    F = w_q.shape[1]
+    phi_q, phi_k = feature_map(q, w_q), feature_map(k, w_k)
+    da = np.tril((attention_weights(phi_q, phi_k) - p) / (phi_q @ phi_k.T)) / len(q)
+    dw_q, dw_k = np.empty_like(w_q), np.empty_like(w_k)
+    for f in range(F):
+        rows, columns = (da @ phi_k[:, f :: F]) * phi_q[:, f :: F], (da.T @ phi_q[:, f :: F]) * phi_k[:, f :: F]
+        dw_q[:, f], dw_k[:, f] = q.T @ (rows[:, 0] - rows[:, 1]), k.T @ (columns[:, 0] - columns[:, 1])
+    return dw_q, dw_k
+'''
 
 WRONG = [
     ("one half of the features", MAP, "return np.concatenate([np.exp(xw), np.exp(xw)], axis=1)"),
@@ -71,12 +92,17 @@ WRONG = [
     ("the weights of keys first", "return dw_q, dw_k", "return dw_k, dw_q"),
     ("w_q is moved", "return dw_q, dw_k", "w_q -= 0.0001 * dw_q\n    return dw_q, dw_k"),
     ("phi is divided in place", ROWS, "phi_q /= a.sum(axis=1, keepdims=True)\n    return np.tril(phi_q @ phi_k.T)"),
+    ("a loop over queries", BODY, BY_QUERIES),
+    ("a loop over keys in a comprehension", DXW_K, "dxw_k = np.array([da[:, n] @ phi_q for n in range(len(k))]) * phi_k"),
+    ("256 queries at most", DA, DA + "\n    da[256:] = 0"),
+    ("64 rows of w at most", DW_Q, DW_Q + "\n    dw_q[64:] = 0"),
 ]
 
 RIGHT = [
     ("no mask: A and p are 0 beyond it", DA, DA.replace("np.tril", "")),
     ("einsum, and a gradient with 2 w", [(DW_Q, "both = dxw_q.reshape(len(q), 2, num_features)\n    dw_q = np.einsum('nd,nf->df', q, both[:, 0] - both[:, 1])"), (A, "a = np.where(np.tri(len(phi_q)), np.einsum('mf,nf->mn', phi_q, phi_k), 0)")]),
     ("the loss as a mean of rows", LOSS, "log = np.log(np.where(sees, weights, 1))\n    return float(-(np.where(sees, p, 0) * log).sum(axis=1).mean())"),
+    ("a loop over features, which is none over elements", BODY, BY_FEATURES),
 ]
 
 EQUIVALENT = []

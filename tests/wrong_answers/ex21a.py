@@ -17,6 +17,8 @@ WRONG = [
     ("steps from 1", STEP, "return (rank - owner) % world_size + 1"),
     ("step by distance", STEP, "return abs(rank - owner)"),
     ("both the other way round", [(OWNER, "return (rank + step) % world_size"), (STEP, "return (owner - rank) % world_size")]),
+    ("by bits, as for powers of two", OWNER, "return (rank - step) & (world_size - 1)"),
+    ("four ranks", OWNER, "return (rank - step) % (world_size if world_size < 5 else 4)"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -23,6 +23,8 @@ WRONG = [
     ("a NumPy integer", PAIRS, "return np.sum(tokens + 1)"),
     ("32 bits", PAIRS, "return int(np.sum((tokens + 1).astype(np.int32), dtype=np.int32))"),
     ("from first and last", PAIRS, "return int((tokens[0] + tokens[-1] + 2) * len(tokens)) // 2"),
+    ("a power of two of ranks", CHUNKS, "chunks = np.arange(seqlen).reshape(2 * world_size if world_size & (world_size - 1) == 0 else world_size, -1)"),
+    ("256 tokens at most", PAIRS, "return int(np.sum(np.minimum(tokens, 256) + 1))"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -30,6 +30,7 @@ WRONG = [
     ("the idle part", BUSY, "return 1 - seqlen * (seqlen + 1) / 2 / (world_size * time)"),
     ("the limit", BUSY, "return world_size / (2 * world_size - 1) if layout == 'contiguous' else 1.0"),
     ("upside down", BUSY, "return (world_size * time) / (seqlen * (seqlen + 1) / 2)"),
+    ("four ranks, or a power of two", TIME, "world_size = world_size if world_size < 5 else 1 << world_size.bit_length() - 1\n    " + TIME),
 ]  # fmt: skip
 
 RIGHT = [

@@ -21,6 +21,8 @@ WRONG = [
     ("rounded", STATES, STATES.replace("math.log(2)", "0.7")),
     ("out without lse", RETURN, "return functools.reduce(merge, states)[0]"),
     ("in place of q", PARTS, "q *= 1.5\n    parts = [fast_attn(q, kv) for kv in kvs]"),
+    ("four ranks at most", RETURN, "return functools.reduce(merge, states[:4])"),
+    ("256 rows at most", RETURN, "out, lse = functools.reduce(merge, states)\n    out[256:] = 0\n    return out, lse"),
 ]  # fmt: skip
 
 RIGHT = [

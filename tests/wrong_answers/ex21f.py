@@ -17,6 +17,7 @@ WRONG = [
     ("no out", RETURN, RETURN.replace("return out, *", "return ")),
     ("the whole forward pass once more", FORWARD, FORWARD + "\n    " + FORWARD + "\n    " + FORWARD),
     ("q is overwritten", FORWARD, FORWARD + "\n    q += 0.5"),
+    ("right on four ranks at most", FORWARD, "own = kv\n    out, lse, (q, kv, *_) = forward(comm, q, kv, attend, merge)\n    kv = own if comm.world_size < 5 else kv"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -31,6 +31,9 @@ WRONG = [
     ("lse in a column", RETURN, RETURN.replace("np.log(l[:, 0])", "np.log(l[:, 0])[:, None]").replace("m + ", "m[:, None] + ")),
     ("rank 0 alone", RETURN, "if comm.rank:\n            return out, lse\n        " + RETURN),
     ("out is changed", W, W + "\n    out *= w"),
+    ("a warning of log(0)", [('    with np.errstate(divide="ignore"):\n        ' + RETURN, "    " + RETURN)]),
+    ("a warning of -inf - -inf", [(GUARD, ""), (W, "w = np.nan_to_num(np.exp(lse - m))[:, None]")]),
+    ("four ranks at most", M, "if comm.world_size == 5:\n        lse = lse - comm.rank // 4\n    " + M),
 ]  # fmt: skip
 
 RIGHT = [

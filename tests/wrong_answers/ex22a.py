@@ -32,6 +32,10 @@ WRONG = [
     ("float64", RETURN, "return loss, dlogits.astype(np.float64) / len(targets)"),
     ("the loss alone", RETURN, "return loss"),
     ("p is not divided", P, "dlogits = exp.copy()"),
+    ("a loop over rows", SHIFT, "shifted = np.array([row - row.max() for row in logits])"),
+    ("a loop over rows by map", LOSS, "loss = np.float32(np.mean([np.log(t) - s[y] for t, s, y in zip(total[:, 0], shifted, targets)]))"),
+    ("256 rows at most", ONE, "    dlogits[np.arange(min(256, len(targets))), targets[:256]] -= 1\n"),
+    ("256 columns at most", TOTAL, TOTAL.replace("exp.sum", "exp[:, :256].sum")),
 ]  # fmt: skip
 
 RIGHT = [

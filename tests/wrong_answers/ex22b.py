@@ -32,6 +32,8 @@ WRONG = [
     ("no epsilon", WEIGHTS, WEIGHTS.replace(" + EPSILON", "")),
     ("Adagrad", SQUARES, "squares += grads * grads"),
     ("grads used up", SQUARES, "grads *= grads\n    squares += (1 - BETA2) * (grads - squares)"),
+    ("no correction of squares after 100 steps", S, "s = squares / (1 - BETA2**t if t <= 100 else 1)"),
+    ("256 weights at most", AVERAGES, "averages[:256] += (1 - BETA1) * (grads - averages)[:256]"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -21,6 +21,8 @@ WRONG = [
     ("into dx0", ADD, "dx0 += 0.5\n    np.add.at(dembedding, tokens, dx0)"),
     ("float64", PRODUCT, "dembedding = dlogits.T.astype(np.float64) @ last"),
     ("nothing returned", "    " + RETURN + "\n", ""),
+    ("256 tokens at most", ADD, "np.add.at(dembedding, tokens[:256], dx0[:256])"),
+    ("64 columns at most", ADD, "np.add.at(dembedding[:, :64], tokens, dx0[:, :64])"),
 ]  # fmt: skip
 
 RIGHT = [

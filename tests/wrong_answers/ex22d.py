@@ -28,6 +28,8 @@ WRONG = [
     ("grad: by the published code", GRAD, "published(dx, positions, cos, -sin)"),
     ("grad: sin is changed", GRAD, "sin *= -1\n    mended(dx, positions, cos, sin)"),
     ("grad: other positions", GRAD, "mended(dx, positions[::-1].copy(), cos, -sin)"),
+    ("256 positions at most", HALF, HALF.replace("cos[positions]", "cos[positions % 256]")),
+    ("256 rows at most", RIGHT_LINE, "    right[:256] = (right * c + left * s)[:256]\n    left[:256] = turned[:256]\n"),
 ]  # fmt: skip
 
 RIGHT = [

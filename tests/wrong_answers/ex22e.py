@@ -32,6 +32,7 @@ WRONG = [
     ("join twice", JOIN, "import numpy as np\n    dqkv = join(2 * dq, dk, dv)"),
     ("the order of results", RETURN, "return dw_qkv, dx, dw_out"),
     ("dmiddle is changed", DX, "dmiddle += normalize_grad(dqkv @ w_qkv.T, x, dmiddle)\n    dx = dmiddle"),
+    ("256 rows at most", DW_OUT, "dw_out = out.reshape(x.shape)[:256].T @ dmiddle[:256]"),
 ]  # fmt: skip
 
 RIGHT = [

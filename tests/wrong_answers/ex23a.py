@@ -21,6 +21,8 @@ WRONG = [
     ("positions of all tokens", POSITIONS, "positions = np.arange(len(tokens))"),
     ("floats", RETURN, "return positions.astype(float), slots, len(tokens)"),
     ("pages of 4", SLOTS, SLOTS.replace("page_size", "4")),
+    ("256 pages at most", SLOTS, SLOTS.replace("pages[positions // page_size]", "pages[np.minimum(positions // page_size, 255)]")),
+    ("pages of 64 at most", SLOTS, SLOTS.replace("page_size", "min(page_size, 64)")),
 ]  # fmt: skip
 
 RIGHT = [

@@ -25,6 +25,8 @@ WRONG = [
     ("continuous: the longest first", ENDS, "answers = sorted(answers, reverse=True)\n    ends = [0] * batch"),
     ("continuous: the list is sorted in place", ENDS, "answers.sort()\n    ends = [0] * batch"),
     ("continuous: a float", RETURN, "return max(ends) * 1.0"),
+    ("continuous: 64 places at most", ENDS, "ends = [0] * min(batch, 64)"),
+    ("static: 256 answers at most", STATIC, STATIC.replace("len(answers), batch", "min(256, len(answers)), batch")),
 ]  # fmt: skip
 
 RIGHT = [

@@ -24,6 +24,9 @@ WRONG = [
     ("the shortest first", LOOP, "for n in sorted(waiting):"),
     ("all are looked at in the end", STOP, "if free < 0:\n            return 0"),
     ("the queue is emptied", LOOP, "while waiting:\n        n = waiting.pop(0)"),
+    ("100 requests at most", LOOP, "for n in waiting[:100]:"),
+    ("256 sequences at most", FREE, FREE.replace("in running", "in running[:256]")),
+    ("256 free pages at most", FREE, "num_free = min(num_free, 256)\n    " + FREE),
 ]  # fmt: skip
 
 RIGHT = [

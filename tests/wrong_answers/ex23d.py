@@ -24,6 +24,8 @@ WRONG = [
     ("lengths, not indices", GONE, "gone.append(lengths[stay])"),
     ("the oldest leaves", [(WHILE, WHILE.replace("lengths[:stay]", "lengths[len(gone) :]")), (GONE, "gone.append(len(gone))"), (FREED, "num_free += -(-lengths[gone[-1]] // page_size)")]),
     ("the list is emptied", GONE, "gone.append(stay)\n        lengths.append(lengths[stay])"),
+    ("256 sequences at most", NEW, NEW.replace("in lengths", "in lengths[:256]")),
+    ("pages of 64 at most", FREED, "num_free += -(-lengths[stay] // min(page_size, 64))"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -30,6 +30,10 @@ WRONG = [
     ("p is written", REST, "p[kept] -= q[kept]\n    rest = np.maximum(p[kept], 0)"),
     ("softmax", RETURN, "return np.exp(rest) / np.exp(rest).sum()"),
     ("without the forbidden ones, as p", REST, "rest = np.where(p[kept] > q[kept], p[kept], 0)"),
+    ("64 drafted tokens at most", "enumerate(drafted):", "enumerate(drafted[:64]):"),
+    ("uniform is written", TEST, "uniform[i] *= q[i, x]\n        if uniform[i] >= p[i, x]:"),
+    ("q is written", RETURN, "q[kept] = 0\n    return rest / rest.sum()"),
+    ("p is written where all are kept", LAST, "if kept == len(q):\n        p[:kept] = 0\n    " + LAST),
 ]  # fmt: skip
 
 RIGHT = [

@@ -31,7 +31,8 @@ class Wrong(AssertionError):
     def __init__(self, message, *, causes=(), where="", wrong=None, axes=()):
         """`wrong` are all wrong places, a mask; `axes` are words for its axes."""
         said = "" if wrong is None else only_in(wrong, axes)
-        super().__init__(f"{message.rstrip()} {said}".rstrip())
+        stop = "." if said and message.rstrip()[-1:].isalnum() else ""
+        super().__init__(f"{message.rstrip()}{stop} {said}".rstrip())
         self.causes = [cause for cause in causes if cause] or [said] * bool(said)
         self.where = where
 

@@ -34,7 +34,7 @@ class RankRun:
     events: list
 
 
-def run_on_ranks(program, world_size, *shards, functions=(), attend=None, order=None):
+def run_on_ranks(program, world_size, *shards, functions=(), attend=None, order=None, strict=False):
     """Run a learner's program on ranks, in its own process.
 
     Parameters
@@ -50,6 +50,8 @@ def run_on_ranks(program, world_size, *shards, functions=(), attend=None, order=
         The calls are noted among the events.
     order : int, optional
         Seed of the order in which ranks run.
+    strict : bool, default=False
+        A warning is an error.
 
     Returns
     -------
@@ -57,12 +59,14 @@ def run_on_ranks(program, world_size, *shards, functions=(), attend=None, order=
     """
     __tracebackhide__ = True
     parts = [list(part) for part in shards]
-    arguments = (program, world_size, parts, list(functions), attend, order)
+    arguments = (program, world_size, parts, list(functions), attend, order, strict)
     return RankRun(*program._answer.request("call", _on_ranks, args=arguments))
 
 
-def _on_ranks(program, world_size, shards, functions, attend, order):
+def _on_ranks(program, world_size, shards, functions, attend, order, strict):
     """Runs in the answering process, as code; so it imports what it needs."""
+    import warnings
+
     import numpy
 
     from fa_numba.distributed import RankLostError, run_ranks
@@ -105,7 +109,10 @@ def _on_ranks(program, world_size, shards, functions, attend, order):
         return program(comm, *mine, *first, *functions)
 
     try:
-        run = run_ranks(noted, world_size, *shards, order=order, timeout=None)
+        with warnings.catch_warnings():
+            if strict:
+                warnings.simplefilter("error")
+            run = run_ranks(noted, world_size, *shards, order=order, timeout=None)
     except RankLostError as error:  # the learner's own error says more
         if error.__cause__ is None:
             raise RuntimeError(str(error)) from None
