@@ -1,9 +1,12 @@
 """Grader of ex05d: the largest tiles that fit."""
 
+import math
 import re
 
 import numpy as np
 import pytest
+
+from fa_numba.workbook.graders.causes import Wrong
 
 KIB = 1024
 BUDGETS = [
@@ -52,11 +55,32 @@ def check(exercise, sram_bytes, d, dtype_bytes, best=None):
     case = f"sram_bytes={sram_bytes}, d={d}, dtype_bytes={dtype_bytes}"
     used = sram(B_r, B_c, d, dtype_bytes)
     assert B_r >= 1 and B_c >= 1, f"{case}: tiles need at least one row, got {(B_r, B_c)}"
-    assert used <= sram_bytes, f"{case}: ({B_r}, {B_c}) needs {used} bytes"
     best = best or brute_force(sram_bytes, d, dtype_bytes)
-    assert B_r * B_c == best, (
-        f"{case}: ({B_r}, {B_c}) fits with product {B_r * B_c}; another pair reaches {best}"
-    )
+    if used <= sram_bytes and B_r * B_c == best:
+        return
+    said = f"fits with product {B_r * B_c}; another pair reaches {best}"
+    said = f"needs {used} bytes" if used > sram_bytes else said
+    raise Wrong(f"{case}: ({B_r}, {B_c}) {said}", causes=causes((B_r, B_c), sram_bytes, d, dtype_bytes))
+
+
+def causes(got, sram_bytes, d, dtype_bytes):
+    """The mistakes whose pair is `got`."""
+    elements = sram_bytes // dtype_bytes
+    pairs = [
+        ((elements - 2 * B_c * d) // (d + B_c), B_c) for B_c in range(1, elements // (2 * d) + 1)
+    ]
+    squares = [(min(pair),) * 2 for pair in pairs]
+    known = (
+        ("The pair is (B_r, B_c), in this order.", max(pairs, key=math.prod)[::-1]),
+        ("The largest product counts, not the largest sum.", max(pairs, key=sum)),
+        ("The largest product counts, not the largest B_r.", max(pairs)),
+        ("The largest product counts, not the largest B_c.", pairs[-1]),
+        ("It is the smallest product.", min(pairs, key=math.prod)),
+        ("The tiles need not be square.", max(squares)),
+        ("B_c is any whole number, not only a power of two.",
+         max((p for p in pairs if p[1] & (p[1] - 1) == 0), key=math.prod)),
+    )  # fmt: skip
+    return [words for words, pair in known if pair == got]
 
 
 def test_tallest(exercise):
@@ -71,9 +95,21 @@ def test_tallest(exercise):
         got = exercise.tallest(B_c, d, elements)
         case = f"B_c={B_c}, d={d}, elements={elements}"
         assert type(got) is int, f"{case}: want an int, got {got!r}; // keeps ints exact"
-        assert sram(got, B_c, d, 1) <= elements, f"{case}: B_r={got} takes {sram(got, B_c, d, 1)}"
-        more = sram(got + 1, B_c, d, 1)
-        assert more > elements, f"{case}: B_r={got + 1} fits, too, with {more} elements, got {got}"
+        want = max(n for n in range(elements) if sram(n, B_c, d, 1) <= elements)
+        if got == want:
+            continue
+        known = (
+            ("V has B_c rows of d, too: 2 * B_c * d.", (elements - B_c * d) // (d + B_c)),
+            ("The scores take B_r * B_c elements.", (elements - 2 * B_c * d) // d),
+            ("B_r is rounded down: one row more does not fit.", want + 1),
+            ("B_r need not be at most B_c.", min(want, B_c)),
+            ("B_r is any whole number, not only a multiple of 16.", want // 16 * 16 or 1),
+        )
+        raise Wrong(
+            f"{case}: want {want}, which takes {sram(want, B_c, d, 1)} elements, got {got}, which "
+            f"takes {sram(got, B_c, d, 1)}",
+            causes=[words for words, size in known if got == size],
+        )
 
 
 def test_two_ints(exercise):
@@ -157,7 +193,7 @@ def test_nothing_fits(exercise, short, d, dtype_bytes):
 
 def test_large_budget(exercise):
     """64 MiB at d = 64 answers at once: one loop over one of the sizes, not two"""
-    sram_bytes, d = 64 * KIB * KIB, 64
+    sram_bytes, d = 64 * 2**20, 64
     B_c = np.arange(1, sram_bytes // (2 * d))
     B_r = (sram_bytes - 2 * B_c * d) // (d + B_c)
     check(exercise, sram_bytes, d, 1, best=int((B_r * B_c).max()))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
+from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.kernels.flash_attn_v2 import flash_attn_v2
 
 KIB = 1024
@@ -56,10 +57,24 @@ def test_shared_bytes(exercise, d):
     """shared_bytes counts five float32 tiles, k_tile with an odd row length"""
     for block_m, block_n in [(16, 16), (64, 8), (8, 32), (1, 1)]:
         got, want = exercise.shared_bytes(block_m, block_n, d), count_bytes(block_m, block_n, d)
-        assert got == want, (
+        if got == want:
+            continue
+        even, scores = 1 - d % 2, 4 * block_m * block_n
+        known = (
+            ("k_tile's rows are padded where d is even.", want - 4 * block_n * even),
+            ("k_tile's rows are padded only where d is even.", want + 4 * block_n * (1 - even)),
+            ("Only k_tile is padded.", want + 4 * block_n * even),
+            ("Only k_tile is padded.", want + 4 * block_m * even),
+            ("There are two tiles of scores, s_tile and p_tile.", want - scores),
+            ("q_tile has block_m rows.", want + 4 * d * (block_n - block_m)),
+            ("A float32 has four bytes.", want // 2),
+            ("A float32 has four bytes.", want // 4),
+        )
+        raise Wrong(
             f"block_m={block_m}, block_n={block_n}, d={d}: the tiles "
             f"{', '.join(f'{r} x {c}' for r, c in tiles(block_m, block_n, d))} take {want} bytes, "
-            f"got {got}"
+            f"got {got}",
+            causes=dict.fromkeys(words for words, size in known if got == size != want),
         )
 
 
@@ -81,9 +96,16 @@ def test_accumulators(exercise):
     for d in HEAD_DIMS:
         for block_n in (1, 2, 8, 16, 32, 256):
             got, want = exercise.accumulators(block_n, d), count_accumulators(block_n, d)
-            assert got == want, (
+            if got == want:
+                continue
+            known = (
+                ("d / block_n is rounded up, not down.", d // block_n),
+                ("Where block_n divides d, it is one too many.", d // block_n + 1),
+            )
+            raise Wrong(
                 f"d={d} columns, {block_n} threads a row: thread 0 owns columns "
-                f"0, {block_n}, {2 * block_n}, ...: that is {want} of them, got {got}"
+                f"0, {block_n}, {2 * block_n}, ...: that is {want} of them, got {got}",
+                causes=[words for words, number in known if got == number],
             )
 
 
@@ -107,9 +129,15 @@ def test_best_pair(exercise, budget):
         if want is None:
             continue
         got = answer(exercise, d, **limits)
-        assert got == want, (
+        if got == want:
+            continue
+        every = {"sram_bytes": 48 * KIB, "max_threads": 256, "max_accumulators": 64} | limits
+        known = [(f"{name} is not kept.", {name: 2**40}) for name in every]
+        known += [(f"{name} itself is allowed: <=.", {name: n - 1}) for name, n in every.items()]
+        raise Wrong(
             f"{budget}, d={d}: want {want}, got {got}, which takes {got[0] * got[1]} threads, "
-            f"{count_bytes(*got, d)} bytes and {count_accumulators(got[1], d)} accumulators"
+            f"{count_bytes(*got, d)} bytes and {count_accumulators(got[1], d)} accumulators",
+            causes=[words for words, other in known if got == best_pair(d, **every | other)],
         )
 
 

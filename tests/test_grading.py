@@ -299,6 +299,8 @@ One function for each mistake.
 
 from numba import cuda
 
+LANES = 32
+
 
 def first(x):
     """A."""
@@ -474,6 +476,15 @@ def test_a_shape_that_is_no_constant_is_named_first(told):
     message = checks["copies"].message
     assert message.startswith("UnsupportedError: the shape of cuda.shared.array must be a constant")
     assert "line 26" in message and "out of bounds" not in message
+
+
+@pytest.mark.parametrize("shape", ["2 * LANES", "(4, LANES + 1)", "size"])
+def test_a_shape_that_is_computed_says_what_to_write(told, shape):
+    body = f"size = 2 * LANES\ntile = cuda.shared.array({shape}, 'float32')\nout[3] = 1"
+    checks, _ = told(kernel=body)
+    wanted = shape.strip("()").rpartition(", ")[2].replace("size", "2 * LANES")
+    assert f"Write SIZE = {wanted} above the kernel" in checks["copies"].message
+    assert "SIZE = N + 1" in checks["compiles for a GPU"].message
 
 
 def test_print_is_shown_where_all_is_well(told):
