@@ -16,7 +16,9 @@ def close(got, want, why, rel=1e-9, mistakes=()):
 
     `mistakes` are pairs (sentence, result).
     """
-    assert isinstance(got, Real), f"want a plain number, got {got!r}: is a return missing?"
+    if not isinstance(got, Real):
+        cause = "The result is no number: is a return missing?"
+        raise Wrong(f"want a plain number, got {got!r}: is a return missing?", causes=[cause])
     if abs(got - want) <= rel * abs(want):
         return
     known = [*mistakes, ("The division drops what follows the point: / and not //.", want // 1)]

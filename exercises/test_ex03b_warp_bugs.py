@@ -124,7 +124,9 @@ def test_one_lane(exercise):
 @pytest.mark.parametrize("num_rows, cols", [(4, 1), (11, 31), (4, 33), (4, 100), (1, 4500)])
 def test_random(exercise, num_rows, cols):
     """random rows of any length"""
-    check(exercise, np.random.default_rng(cols).normal(size=(num_rows, cols)) * 2, f"{cols} columns")
+    check(
+        exercise, np.random.default_rng(cols).normal(size=(num_rows, cols)) * 2, f"{cols} columns"
+    )
 
 
 def test_order(exercise):

@@ -68,9 +68,7 @@ def test_negative_rows(exercise):
     """rows below zero keep their own maximum, and 0 is a maximum, too"""
     for low in (0, 1e3, 2e4, 2e9, 2e30, 3e38):
         x = np.minimum(make_x(6, 40), 0) - np.float32(low)
-        check(
-            subtract(exercise, x, 2), x, f"rows whose maximum is -{low:g}: it starts at -inf"
-        )
+        check(subtract(exercise, x, 2), x, f"rows whose maximum is -{low:g}: it starts at -inf")
 
 
 def test_rows_differ(exercise):

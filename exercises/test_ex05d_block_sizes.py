@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from fa_numba.workbook.graders.causes import Wrong
+from fa_numba.workbook.graders.causes import Wrong, diagnosis
 
 KIB = 1024
 BUDGETS = [
@@ -42,11 +42,14 @@ def brute_force(sram_bytes, d, dtype_bytes):
 def answer(exercise, *arguments):
     """(B_r, B_c), held to what any answer must be."""
     got = exercise.calculate_block_sizes(*arguments)
-    assert isinstance(got, tuple) and len(got) == 2, f"want (B_r, B_c), got {got!r}"
-    assert all(type(size) is int for size in got), (
-        f"tile sizes are whole numbers of rows: want two ints, got {got!r}. "
-        "Divide with //, which keeps ints exact"
-    )
+    if not (isinstance(got, tuple) and len(got) == 2):
+        raise Wrong(f"want (B_r, B_c), got {got!r}", causes=["The result is a tuple of two ints."])
+    if not all(type(size) is int for size in got):
+        raise Wrong(
+            f"tile sizes are whole numbers of rows: want two ints, got {got!r}. Divide with //, "
+            "which keeps ints exact",
+            causes=height_causes(exercise),
+        )
     return got
 
 
@@ -54,13 +57,13 @@ def check(exercise, sram_bytes, d, dtype_bytes, best=None):
     B_r, B_c = answer(exercise, sram_bytes, d, dtype_bytes)
     case = f"sram_bytes={sram_bytes}, d={d}, dtype_bytes={dtype_bytes}"
     used = sram(B_r, B_c, d, dtype_bytes)
-    assert B_r >= 1 and B_c >= 1, f"{case}: tiles need at least one row, got {(B_r, B_c)}"
     best = best or brute_force(sram_bytes, d, dtype_bytes)
-    if used <= sram_bytes and B_r * B_c == best:
+    if used <= sram_bytes and B_r * B_c == best and B_r >= 1:
         return
     said = f"fits with product {B_r * B_c}; another pair reaches {best}"
     said = f"needs {used} bytes" if used > sram_bytes else said
-    raise Wrong(f"{case}: ({B_r}, {B_c}) {said}", causes=causes((B_r, B_c), sram_bytes, d, dtype_bytes))
+    found = height_causes(exercise) or causes((B_r, B_c), sram_bytes, d, dtype_bytes)
+    raise Wrong(f"{case}: ({B_r}, {B_c}) {said}", causes=found)
 
 
 def causes(got, sram_bytes, d, dtype_bytes):
@@ -83,33 +86,39 @@ def causes(got, sram_bytes, d, dtype_bytes):
     return [words for words, pair in known if pair == got]
 
 
+def wrong_heights(exercise):
+    """[(case, want, got, causes)] of the calls of tallest that are wrong."""
+    found = []
+    for B_c, d, elements in [
+        (1, 4, 100), (5, 4, 100), (3, 64, 24_576), (96, 64, 24_576), (9, 7, 999)
+    ]:  # fmt: skip
+        got = exercise.tallest(B_c, d, elements)
+        want = max(n for n in range(elements) if sram(n, B_c, d, 1) <= elements)
+        known = (
+            ("tallest: // keeps ints exact.", (elements - 2 * B_c * d) / (d + B_c)),
+            ("tallest: V has B_c rows of d, too, 2 * B_c * d.", (elements - B_c * d) // (d + B_c)),
+            ("tallest: the scores take B_r * B_c elements.", (elements - 2 * B_c * d) // d),
+            ("tallest: B_r is rounded down, one row more does not fit.", want + 1),
+            ("tallest: B_r need not be at most B_c.", min(want, B_c)),
+            ("tallest: B_r is any number, not only a multiple of 16.", want // 16 * 16 or 1),
+        )
+        if type(got) is not int or got != want:
+            case = f"B_c={B_c}, d={d}, elements={elements}"
+            found.append((case, want, got, [words for words, size in known if got == size]))
+    return found
+
+
+def height_causes(exercise):
+    """The causes that explain all wrong calls of tallest."""
+    with diagnosis():
+        causes = [set(causes) for *_, causes in wrong_heights(exercise)]
+    return sorted(set.intersection(*causes)) if causes else []
+
+
 def test_tallest(exercise):
     """tallest: the largest B_r that fits, and one row more does not"""
-    for B_c, d, elements in [
-        (1, 4, 100),
-        (5, 4, 100),
-        (3, 64, 24_576),
-        (96, 64, 24_576),
-        (9, 7, 999),
-    ]:
-        got = exercise.tallest(B_c, d, elements)
-        case = f"B_c={B_c}, d={d}, elements={elements}"
-        assert type(got) is int, f"{case}: want an int, got {got!r}; // keeps ints exact"
-        want = max(n for n in range(elements) if sram(n, B_c, d, 1) <= elements)
-        if got == want:
-            continue
-        known = (
-            ("V has B_c rows of d, too: 2 * B_c * d.", (elements - B_c * d) // (d + B_c)),
-            ("The scores take B_r * B_c elements.", (elements - 2 * B_c * d) // d),
-            ("B_r is rounded down: one row more does not fit.", want + 1),
-            ("B_r need not be at most B_c.", min(want, B_c)),
-            ("B_r is any whole number, not only a multiple of 16.", want // 16 * 16 or 1),
-        )
-        raise Wrong(
-            f"{case}: want {want}, which takes {sram(want, B_c, d, 1)} elements, got {got}, which "
-            f"takes {sram(got, B_c, d, 1)}",
-            causes=[words for words, size in known if got == size],
-        )
+    for case, want, got, _ in wrong_heights(exercise):
+        raise Wrong(f"{case}: want {want}, got {got!r}", causes=height_causes(exercise))
 
 
 def test_two_ints(exercise):
@@ -120,10 +129,6 @@ def test_two_ints(exercise):
 
 def test_sources_example(exercise):
     """an A100's 164 KiB, d = 64, fp16: at least the 128 x 128 that the source chose, and more"""
-    B_r, B_c = answer(exercise, 164 * KIB, 64)
-    assert B_r * B_c >= 128 * 128, (
-        f"128 x 128 needs 80 KiB and fits: the best pair cannot be smaller, got {(B_r, B_c)}"
-    )
     check(exercise, 164 * KIB, 64, 2)
 
 

@@ -299,8 +299,6 @@ One function for each mistake.
 
 from numba import cuda
 
-LANES = 32
-
 
 def first(x):
     """A."""
@@ -324,6 +322,9 @@ def kernel(x, out):
     if i < out.shape[0]:
         out[i] = x[i]
     ### END SOLUTION
+
+
+LANES = 32
 '''
 
 GRADER = """

@@ -34,6 +34,8 @@ WRONG = [
                                  "            out[i + j] = tile[j] - largest"),
     ("a second tile", FILL, "    other = cuda.shared.array(TILE, float32)\n    other[t] = x[i]\n"
                             "    tile[t] = other[t]\n"),
+    ("8 tiles at most", STORE, "    if cuda.blockIdx.x < 8:\n    " + STORE),
+    ("the first warp alone", STORE, "    if t < 32:\n    " + STORE),
 ]  # fmt: skip
 
 RIGHT = [
