@@ -87,7 +87,8 @@ WRONG = [
      "        if x[row, n] == -math.inf:\n            x[row, n] = float32(-3.4e38)\n" + STEP),
     ("float64", "    l_i = float32(0.0)\n", "    l_i = 0.0\n"),
     ("a maximum of 0 counts as masked", "    if l_i > 0:\n", "    if l_i > 0 and m_i != 0:\n"),
-    ("thread 0 merges the warps, and a second barrier", WARPS, """    if tid == 0:
+    ("thread 0 merges the warps, and a second barrier",
+     "    m_i, l_i = m_warp[0], l_warp[0]\n" + WARPS, """    if tid == 0:
         for w in range(1, NUM_WARPS):
             m_i, l_i = merge(m_i, l_i, m_warp[w], l_warp[w])
         m_warp[0], l_warp[0] = m_i, l_i
