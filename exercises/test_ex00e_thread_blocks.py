@@ -68,8 +68,8 @@ def test_matrix(exercise, shape, block):
 
 def test_large_matrix(exercise):
     """add_matrices: many thread blocks both ways"""
-    a, b, out, _ = add(exercise, (150, 257), (32, 8))
-    check(a, b, out, (32, 8))
+    a, b, out, _ = add(exercise, (260, 330), (32, 16))
+    check(a, b, out, (32, 16))
 
 
 def test_once(exercise):

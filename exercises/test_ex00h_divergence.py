@@ -46,7 +46,7 @@ def check(inputs, outputs):
         expect_elements(np.where(near, want, got), want, name=name, case=case, mistakes=mistakes)
 
 
-@pytest.mark.parametrize("n", [64, 128, 320])
+@pytest.mark.parametrize("n", [64, 128, 704])
 def test_every_point(exercise, n):
     """every point is rotated by its angle"""
     inputs, outputs, _ = run(exercise, n)

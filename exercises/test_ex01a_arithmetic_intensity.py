@@ -8,23 +8,41 @@ from numba import cuda
 
 from fa_numba import simt
 from fa_numba.analysis.devices import DEVICES
+from fa_numba.workbook.graders.causes import Wrong
 
 
-def close(got, want, why, rel=1e-9):
-    """Fail unless `got` is a number within `rel` of `want`, however small the two are."""
-    assert isinstance(got, Real), f"want a plain number, got {got!r}: is a return missing?"
-    assert abs(got - want) <= rel * abs(want), f"{why}: expected {want:.6g}, got {got:.6g}"
+def close(got, want, why, rel=1e-9, mistakes=()):
+    """Fail unless `got` is a number within `rel` of `want`, however small the two are.
+
+    `mistakes` are pairs (sentence, result).
+    """
+    if not isinstance(got, Real):
+        cause = "The result is no number: is a return missing?"
+        raise Wrong(f"want a plain number, got {got!r}: is a return missing?", causes=[cause])
+    if abs(got - want) <= rel * abs(want):
+        return
+    known = [*mistakes, ("The division drops what follows the point: / and not //.", want // 1)]
+    if want:
+        known.append(("The fraction is upside down.", 1 / want))
+    causes = [sentence for sentence, x in known if x != want and abs(got - x) <= rel * abs(x)]
+    raise Wrong(f"{why}: expected {want:.6g}, got {got:.6g}", causes=causes)
 
 
-def expect(got, flops, elements, dtype_bytes):
+def expect(got, flops, elements, dtype_bytes, mistakes=()):
+    """`mistakes` are triples (sentence, flops, elements)."""
+    known = [(words, f / (e * dtype_bytes)) for words, f, e in mistakes]
+    for size in (1, 2, 4):
+        words = f"An element has dtype_bytes bytes, and not always {size}."
+        known.append((words, flops / (elements * size)))
     why = f"{flops} FLOP / ({elements} elements * {dtype_bytes} bytes)"
-    close(got, flops / (elements * dtype_bytes), why)
+    close(got, flops / (elements * dtype_bytes), why, mistakes=known)
 
 
 @pytest.mark.parametrize("n, dtype_bytes", [(1, 4), (1000, 4), (1000, 2), (10**12, 1)])
 def test_vector_add(exercise, n, dtype_bytes):
     """vector_add: two reads and one write for each addition"""
-    expect(exercise.vector_add(n, dtype_bytes), n, 3 * n, dtype_bytes)
+    known = [("Three vectors move: a and b are read, out is written.", n, 2 * n)]
+    expect(exercise.vector_add(n, dtype_bytes), n, 3 * n, dtype_bytes, known)
 
 
 def test_vector_add_is_what_the_meter_says(exercise):
@@ -44,12 +62,19 @@ def test_vector_add_is_what_the_meter_says(exercise):
     close(got, n / moved, f"{n} FLOP over {moved} bytes metered")
 
 
-@pytest.mark.parametrize("m, n, k, dtype_bytes", [(2, 3, 5, 4), (7, 1, 64, 2), (128, 128, 128, 2)])
+@pytest.mark.parametrize(
+    "m, n, k, dtype_bytes",
+    [(2, 3, 5, 4), (7, 1, 64, 2), (128, 128, 128, 2), (10**10 + 1, 10**10 + 7, 10**10 + 9, 1)],
+)
 def test_matmul(exercise, m, n, k, dtype_bytes):
     """matmul: any shape, each matrix moved once"""
-    flops = sum(2 * k for _ in range(m) for _ in range(n))
-    elements = np.zeros((m, k)).size + np.zeros((k, n)).size + np.zeros((m, n)).size
-    expect(exercise.matmul(m, n, k, dtype_bytes), flops, elements, dtype_bytes)
+    flops, inputs, output = 2 * m * n * k, m * k + k * n, m * n
+    known = [
+        ("A multiplication and an addition are two FLOPs.", flops // 2, inputs + output),
+        ("C is written: m * n elements.", flops, inputs),
+        ("C is written, not read.", flops, inputs + 2 * output),
+    ]
+    expect(exercise.matmul(m, n, k, dtype_bytes), flops, inputs + output, dtype_bytes, known)
 
 
 @pytest.mark.parametrize("N, d, dtype_bytes", [(1, 1, 4), (16, 8, 4), (1024, 64, 2), (77, 80, 1)])
@@ -57,13 +82,25 @@ def test_standard_attention(exercise, N, d, dtype_bytes):
     """standard_attention: S and P are written and read once each"""
     products = 2 * (2 * N * N * d)
     qkvo, s_and_p = 4 * N * d, 2 * (2 * N * N)
-    expect(exercise.standard_attention(N, d, dtype_bytes), products, qkvo + s_and_p, dtype_bytes)
+    known = [
+        ("S and P are both written and read: 4 N^2 elements.", products, qkvo + s_and_p // 2),
+        ("There are two products, of 2 N^2 d FLOPs each.", products // 2, qkvo + s_and_p),
+        ("Q, K and V are read and O is written: 4 N d elements.", products, qkvo * 3 / 4 + s_and_p),
+        ("Only the products count, not exp.", products + N * N, qkvo + s_and_p),
+    ]
+    got = exercise.standard_attention(N, d, dtype_bytes)
+    expect(got, products, qkvo + s_and_p, dtype_bytes, known)
 
 
 @pytest.mark.parametrize("N, d, dtype_bytes", [(1, 1, 4), (16, 8, 4), (1024, 64, 2), (77, 80, 1)])
 def test_fused_attention(exercise, N, d, dtype_bytes):
     """fused_attention: only Q, K, V and O cross the boundary"""
-    expect(exercise.fused_attention(N, d, dtype_bytes), 2 * (2 * N * N * d), 4 * N * d, dtype_bytes)
+    products, qkvo = 2 * (2 * N * N * d), 4 * N * d
+    known = [
+        ("Q, K and V are read and O is written: 4 N d elements.", products, qkvo * 3 / 4),
+        ("The intensity grows with N, not with d.", products * d, qkvo * N),
+    ]
+    expect(exercise.fused_attention(N, d, dtype_bytes), products, qkvo, dtype_bytes, known)
 
 
 def test_longer_sequences(exercise):
@@ -112,4 +149,9 @@ def test_attainable_flops(exercise, intensity, peak, bandwidth, want):
         f"{intensity} FLOP/byte at {bandwidth} bytes/s feed {intensity * bandwidth} FLOP/s and the "
         f"peak is {peak}"
     )
-    close(got, want, why)
+    roofs = [
+        ("It is the lower of the two roofs, not the higher one.", max(peak, intensity * bandwidth)),
+        ("The peak is a roof, too.", intensity * bandwidth),
+        ("The memory is a roof, too: intensity * bandwidth.", peak),
+    ]
+    close(got, want, why, mistakes=roofs)

@@ -77,7 +77,7 @@ def test_rows(exercise, case):
     check(exercise, rows.case(case), threads=1)
 
 
-@pytest.mark.parametrize("num_rows, threads", [(1, 32), (33, 32), (100, 64), (5, 128)])
+@pytest.mark.parametrize("num_rows, threads", [(1, 32), (33, 32), (300, 64), (5, 128)])
 def test_threads_without_a_row(exercise, num_rows, threads):
     """more threads than rows: those without a row touch nothing"""
     x = np.random.default_rng(5).normal(size=(num_rows, 9)).astype(np.float32)

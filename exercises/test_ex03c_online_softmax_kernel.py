@@ -5,6 +5,7 @@ import pytest
 
 from fa_numba import simt
 from fa_numba.workbook.graders import softmax as rows
+from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.graders.meter import expect_chip_memory, expect_no_races, expect_stores_by
 
 NUM_WARPS = 4
@@ -64,6 +65,21 @@ def test_hbm_traffic(exercise):
         rows.check_traffic(trace, x.size, 2, why)
 
 
+def test_one_barrier(exercise):
+    """one barrier per row, whatever its length"""
+    for x in (rows.case("one column"), rows.case("columns no multiple of the threads")):
+        _, trace, _ = launch(exercise, x, simt.trace)
+        per_row = trace.barriers / len(x)
+        if per_row > 1:
+            raise Wrong(
+                f"{per_row:g} barriers per row, and one is enough: it lies between the warps' "
+                "stores and everybody's loads",
+                causes=[
+                    "Every thread merges the pairs of all warps for itself, after one barrier."
+                ],
+            )
+
+
 def test_coalesced(exercise):
     """a warp reads and writes neighbouring columns: 4 sectors for 32 floats"""
     x = np.zeros((2, 8 * NUM_THREADS), np.float32)
@@ -82,7 +98,7 @@ def test_shared_memory(exercise):
     expect_chip_memory(trace, shared=8 * NUM_WARPS, allowed=allowed)
     stores = sum(array.stores for array in trace.shared.values()) / len(x)
     pairs = 2 * NUM_WARPS
-    assert stores <= pairs + 2, (  # + 2: a final pair, for those who let one warp finish
+    assert stores <= pairs, (
         f"{stores:g} floats were stored to shared memory per row; {NUM_WARPS} warps need "
         f"{pairs}. Fold the 32 lanes with cuda.shfl_xor_sync first, then let one lane store"
     )

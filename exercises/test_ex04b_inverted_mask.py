@@ -55,7 +55,7 @@ def hidden_maximum(q, k, v, mask):
 
 MASKS = {
     "causal": lower(6, 6),
-    "causal, more keys than queries": lower(4, 9),
+    "causal, more keys than queries": lower(300, 310),
     "every key": np.ones((5, 7), bool),
     "scattered": scattered(8, 11, 0.5),
     "one key each": scattered(6, 6, 0.0),
@@ -142,6 +142,15 @@ def test_low_scores(exercise, score):
     q[:], k[:] = 0, 0
     q[:, 0], k[:, 0] = 1, 2 * np.float32(score)  # divided by sqrt(4)
     check(exercise, mask, f"all scores are {score:g}", (q, k, v))
+
+
+def test_scores_from_zero_down(exercise):
+    """a score of 0 is a score, and so is a largest score of 0"""
+    mask = with_empty(lower(5, 6), 2)
+    q, k, v = inputs(5, 6)
+    q[:] = 1
+    k[:] = -np.arange(6)[:, None]
+    check(exercise, mask, "key n has the score -2 n", (q, k, v))
 
 
 def test_inputs_unchanged(exercise):

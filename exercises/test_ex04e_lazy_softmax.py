@@ -19,7 +19,7 @@ from fa_numba.workbook.graders.attention import (
 from fa_numba.workbook.graders.meter import expect_chip_memory, expect_stores_by, expect_traffic
 from fa_numba.workbook.graders.mistakes import forward_mistakes
 
-THREADS = 32
+THREADS = 64
 HEAD_DIM = 8
 
 
@@ -164,7 +164,7 @@ def test_chunk_size(exercise, size):
     check(exercise, head_of(exercise, 11, 23), size)
 
 
-@pytest.mark.parametrize("seqlen_q, seqlen_k", [(1, 1), (1, 30), (70, 9)])
+@pytest.mark.parametrize("seqlen_q, seqlen_k", [(1, 1), (1, 30), (650, 3)])
 def test_lengths(exercise, seqlen_q, seqlen_k):
     """one query, one key, and more queries than a thread block has threads"""
     check(exercise, head_of(exercise, seqlen_q, seqlen_k), 4)
@@ -173,6 +173,14 @@ def test_lengths(exercise, seqlen_q, seqlen_k):
 def test_ordered_scores(exercise):
     """ascending scores for even queries, descending for odd ones"""
     check(exercise, ordered_scores(), 8)
+
+
+def test_largest_score_is_zero(exercise):
+    """a largest score of 0 is a score like any other"""
+    head = head_of(exercise, 9, 20)
+    head.q[:], head.k[:] = np.abs(head.q), -np.abs(head.k)
+    head.k[4] = 0
+    check(exercise, head, 6)
 
 
 def test_large_scores(exercise):

@@ -1,9 +1,12 @@
 """Grader of ex05d: the largest tiles that fit."""
 
+import math
 import re
 
 import numpy as np
 import pytest
+
+from fa_numba.workbook.graders.causes import Wrong, diagnosis
 
 KIB = 1024
 BUDGETS = [
@@ -39,11 +42,14 @@ def brute_force(sram_bytes, d, dtype_bytes):
 def answer(exercise, *arguments):
     """(B_r, B_c), held to what any answer must be."""
     got = exercise.calculate_block_sizes(*arguments)
-    assert isinstance(got, tuple) and len(got) == 2, f"want (B_r, B_c), got {got!r}"
-    assert all(type(size) is int for size in got), (
-        f"tile sizes are whole numbers of rows: want two ints, got {got!r}. "
-        "Divide with //, which keeps ints exact"
-    )
+    if not (isinstance(got, tuple) and len(got) == 2):
+        raise Wrong(f"want (B_r, B_c), got {got!r}", causes=["The result is a tuple of two ints."])
+    if not all(type(size) is int for size in got):
+        raise Wrong(
+            f"tile sizes are whole numbers of rows: want two ints, got {got!r}. Divide with //, "
+            "which keeps ints exact",
+            causes=height_causes(exercise),
+        )
     return got
 
 
@@ -51,29 +57,70 @@ def check(exercise, sram_bytes, d, dtype_bytes, best=None):
     B_r, B_c = answer(exercise, sram_bytes, d, dtype_bytes)
     case = f"sram_bytes={sram_bytes}, d={d}, dtype_bytes={dtype_bytes}"
     used = sram(B_r, B_c, d, dtype_bytes)
-    assert B_r >= 1 and B_c >= 1, f"{case}: tiles need at least one row, got {(B_r, B_c)}"
-    assert used <= sram_bytes, f"{case}: ({B_r}, {B_c}) needs {used} bytes"
     best = best or brute_force(sram_bytes, d, dtype_bytes)
-    assert B_r * B_c == best, (
-        f"{case}: ({B_r}, {B_c}) fits with product {B_r * B_c}; another pair reaches {best}"
-    )
+    if used <= sram_bytes and B_r * B_c == best and B_r >= 1:
+        return
+    said = f"fits with product {B_r * B_c}; another pair reaches {best}"
+    said = f"needs {used} bytes" if used > sram_bytes else said
+    found = height_causes(exercise) or causes((B_r, B_c), sram_bytes, d, dtype_bytes)
+    raise Wrong(f"{case}: ({B_r}, {B_c}) {said}", causes=found)
+
+
+def causes(got, sram_bytes, d, dtype_bytes):
+    """The mistakes whose pair is `got`."""
+    elements = sram_bytes // dtype_bytes
+    pairs = [
+        ((elements - 2 * B_c * d) // (d + B_c), B_c) for B_c in range(1, elements // (2 * d) + 1)
+    ]
+    squares = [(min(pair),) * 2 for pair in pairs]
+    known = (
+        ("The pair is (B_r, B_c), in this order.", max(pairs, key=math.prod)[::-1]),
+        ("The largest product counts, not the largest sum.", max(pairs, key=sum)),
+        ("The largest product counts, not the largest B_r.", max(pairs)),
+        ("The largest product counts, not the largest B_c.", pairs[-1]),
+        ("It is the smallest product.", min(pairs, key=math.prod)),
+        ("The tiles need not be square.", max(squares)),
+        ("B_c is any whole number, not only a power of two.",
+         max((p for p in pairs if p[1] & (p[1] - 1) == 0), key=math.prod)),
+    )  # fmt: skip
+    return [words for words, pair in known if pair == got]
+
+
+def wrong_heights(exercise):
+    """[(case, want, got, causes)] of the calls of tallest that are wrong."""
+    found = []
+    for B_c, d, elements in [
+        (1, 4, 100), (5, 4, 100), (3, 64, 24_576), (96, 64, 24_576), (9, 7, 999)
+    ]:  # fmt: skip
+        got = exercise.tallest(B_c, d, elements)
+        want = max(n for n in range(elements) if sram(n, B_c, d, 1) <= elements)
+        known = (
+            ("tallest: // keeps ints exact.", (elements - 2 * B_c * d) / (d + B_c)),
+            ("tallest: V has B_c rows of d, too, 2 * B_c * d.", (elements - B_c * d) // (d + B_c)),
+            ("tallest: the scores take B_r * B_c elements.", (elements - 2 * B_c * d) // d),
+            ("tallest: B_r is rounded down, one row more does not fit.", want + 1),
+            ("tallest: B_r need not be at most B_c.", min(want, B_c)),
+            ("tallest: B_r is any number, not only a multiple of 16.", want // 16 * 16 or 1),
+        )
+        if type(got) is not int or got != want:
+            case = f"B_c={B_c}, d={d}, elements={elements}"
+            found.append((case, want, got, [words for words, size in known if got == size]))
+    return found
+
+
+def height_causes(exercise):
+    """The causes that explain all wrong calls of tallest."""
+    with diagnosis():
+        causes = [set(causes) for *_, causes in wrong_heights(exercise)]
+    return sorted(set.intersection(*causes)) if causes else []
 
 
 def test_tallest(exercise):
     """tallest: the largest B_r that fits, and one row more does not"""
-    for B_c, d, elements in [
-        (1, 4, 100),
-        (5, 4, 100),
-        (3, 64, 24_576),
-        (96, 64, 24_576),
-        (9, 7, 999),
-    ]:
-        got = exercise.tallest(B_c, d, elements)
-        case = f"B_c={B_c}, d={d}, elements={elements}"
-        assert type(got) is int, f"{case}: want an int, got {got!r}; // keeps ints exact"
-        assert sram(got, B_c, d, 1) <= elements, f"{case}: B_r={got} takes {sram(got, B_c, d, 1)}"
-        more = sram(got + 1, B_c, d, 1)
-        assert more > elements, f"{case}: B_r={got + 1} fits, too, with {more} elements, got {got}"
+    wrong = wrong_heights(exercise)
+    if wrong:
+        case, want, got, _ = wrong[0]
+        raise Wrong(f"{case}: want {want}, got {got!r}", causes=height_causes(exercise))
 
 
 def test_two_ints(exercise):
@@ -84,10 +131,6 @@ def test_two_ints(exercise):
 
 def test_sources_example(exercise):
     """an A100's 164 KiB, d = 64, fp16: at least the 128 x 128 that the source chose, and more"""
-    B_r, B_c = answer(exercise, 164 * KIB, 64)
-    assert B_r * B_c >= 128 * 128, (
-        f"128 x 128 needs 80 KiB and fits: the best pair cannot be smaller, got {(B_r, B_c)}"
-    )
     check(exercise, 164 * KIB, 64, 2)
 
 
@@ -157,7 +200,7 @@ def test_nothing_fits(exercise, short, d, dtype_bytes):
 
 def test_large_budget(exercise):
     """64 MiB at d = 64 answers at once: one loop over one of the sizes, not two"""
-    sram_bytes, d = 64 * KIB * KIB, 64
+    sram_bytes, d = 64 * 2**20, 64
     B_c = np.arange(1, sram_bytes // (2 * d))
     B_r = (sram_bytes - 2 * B_c * d) // (d + B_c)
     check(exercise, sram_bytes, d, 1, best=int((B_r * B_c).max()))

@@ -5,8 +5,10 @@ import pytest
 
 from fa_numba import simt
 from fa_numba.kernels.flash_attn_v2 import flash_attn_v2
+from fa_numba.workbook.graders.causes import Wrong, diagnosis
 
 KIB = 1024
+DEFAULTS = {"sram_bytes": 48 * KIB, "max_threads": 256, "max_accumulators": 64}
 HEAD_DIMS = (1, 2, 7, 16, 40, 64, 80, 100, 128, 129, 192, 255, 256)
 BUDGETS = {
     "as given": {},
@@ -56,11 +58,44 @@ def test_shared_bytes(exercise, d):
     """shared_bytes counts five float32 tiles, k_tile with an odd row length"""
     for block_m, block_n in [(16, 16), (64, 8), (8, 32), (1, 1)]:
         got, want = exercise.shared_bytes(block_m, block_n, d), count_bytes(block_m, block_n, d)
-        assert got == want, (
-            f"block_m={block_m}, block_n={block_n}, d={d}: the tiles "
-            f"{', '.join(f'{r} x {c}' for r, c in tiles(block_m, block_n, d))} take {want} bytes, "
-            f"got {got}"
-        )
+        if got != want:
+            shapes = ", ".join(f"{r} x {c}" for r, c in tiles(block_m, block_n, d))
+            raise Wrong(
+                f"block_m={block_m}, block_n={block_n}, d={d}: the tiles {shapes} take {want} "
+                f"bytes, got {got}",
+                causes=causes(exercise, d),
+            )
+
+
+def causes(exercise, head_dim):
+    """The mistakes that explain all of shared_bytes and accumulators, near a head_dim."""
+    found = []
+    with diagnosis():
+        for block_m, block_n, d in [(16, 16, head_dim), (64, 8, head_dim), (8, 32, head_dim + 1)]:
+            got, want = exercise.shared_bytes(block_m, block_n, d), count_bytes(block_m, block_n, d)
+            even = 1 - d % 2
+            known = (
+                ("k_tile's rows are padded where d is even.", want - 4 * block_n * even),
+                ("k_tile's rows are padded only where d is even.", want + 4 * block_n * (1 - even)),
+                ("v_tile is not padded.", want + 4 * block_n * even),
+                ("q_tile is not padded.", want + 4 * block_m * even),
+                ("There are two tiles of scores.", want - 4 * block_m * block_n),
+                ("q_tile has block_m rows.", want + 4 * d * (block_n - block_m)),
+                ("A float32 has four bytes.", want // 2),
+                ("A float32 has four bytes.", want // 4),
+            )
+            if got != want:
+                found.append({words for words, size in known if got == size})
+            got, want = exercise.accumulators(block_n, d), count_accumulators(block_n, d)
+            known = (
+                ("accumulators: d / block_n is rounded up.", d // block_n),
+                ("accumulators: d / block_n is rounded up.", d / block_n),
+                ("accumulators: d / block_n is rounded up.", max(1, d // block_n)),
+                ("accumulators: it is one too many where block_n divides d.", d // block_n + 1),
+            )
+            if got != want:
+                found.append({words for words, size in known if got == size})
+    return sorted(set.intersection(*found)) if found else []
 
 
 @pytest.mark.parametrize("d, block_m, block_n", [(64, 16, 16), (33, 8, 32), (128, 32, 8)])
@@ -70,10 +105,12 @@ def test_as_metered(exercise, d, block_m, block_n):
     with simt.tracing() as traces:
         flash_attn_v2(q, k, v, block_m=block_m, block_n=block_n)
     got, want = exercise.shared_bytes(block_m, block_n, d), traces[0].shared_bytes
-    assert got == want, (
-        f"flash_attn_v2 at head_dim={d} with {block_m} x {block_n} tiles takes {want} bytes by the "
-        f"meter, {got} by yours"
-    )
+    if got != want:
+        raise Wrong(
+            f"flash_attn_v2 at head_dim={d} with {block_m} x {block_n} tiles takes {want} bytes by "
+            f"the meter, {got} by yours",
+            causes=causes(exercise, d),
+        )
 
 
 def test_accumulators(exercise):
@@ -81,10 +118,12 @@ def test_accumulators(exercise):
     for d in HEAD_DIMS:
         for block_n in (1, 2, 8, 16, 32, 256):
             got, want = exercise.accumulators(block_n, d), count_accumulators(block_n, d)
-            assert got == want, (
-                f"d={d} columns, {block_n} threads a row: thread 0 owns columns "
-                f"0, {block_n}, {2 * block_n}, ...: that is {want} of them, got {got}"
-            )
+            if got != want:
+                raise Wrong(
+                    f"d={d} columns, {block_n} threads a row: thread 0 owns columns "
+                    f"0, {block_n}, {2 * block_n}, ...: that is {want} of them, got {got}",
+                    causes=causes(exercise, d),
+                )
 
 
 def answer(exercise, *arguments, **limits):
@@ -106,10 +145,24 @@ def test_best_pair(exercise, budget):
         want = best_pair(d, **limits)
         if want is None:
             continue
-        got = answer(exercise, d, **limits)
-        assert got == want, (
-            f"{budget}, d={d}: want {want}, got {got}, which takes {got[0] * got[1]} threads, "
-            f"{count_bytes(*got, d)} bytes and {count_accumulators(got[1], d)} accumulators"
+        try:
+            got = answer(exercise, d, **limits)
+        except ValueError:
+            got = None
+        if got == want:
+            continue
+        every = DEFAULTS | limits
+        known = [(f"{name} is not kept.", {name: 2**40}) for name in every]
+        known += [(f"{name} itself is allowed: <=.", {name: n - 1}) for name, n in every.items()]
+        known += [(f"{name} is given, not always {n}.", {name: n}) for name, n in DEFAULTS.items()]
+        found = causes(exercise, d)
+        found += [words for words, other in known if got == best_pair(d, **every | other)]
+        used = got and (
+            f", which takes {got[0] * got[1]} threads, {count_bytes(*got, d)} bytes and "
+            f"{count_accumulators(got[1], d)} accumulators"
+        )
+        raise Wrong(
+            f"{budget}, d={d}: want {want}, got {got or 'ValueError'}{used or ''}", causes=found
         )
 
 

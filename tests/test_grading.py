@@ -347,6 +347,9 @@ def kernel(x, out):
     if i < out.shape[0]:
         out[i] = x[i]
     ### END SOLUTION
+
+
+LANES = 32
 '''
 
 GRADER = """
@@ -499,6 +502,15 @@ def test_a_shape_that_is_no_constant_is_named_first(told):
     message = checks["copies"].message
     assert message.startswith("UnsupportedError: the shape of cuda.shared.array must be a constant")
     assert "line 26" in message and "out of bounds" not in message
+
+
+@pytest.mark.parametrize("shape", ["(4, LANES + 1)", "size"])
+def test_a_shape_that_is_computed_says_what_to_write(told, shape):
+    body = f"size = 2 * LANES\ntile = cuda.shared.array({shape}, 'float32')\nout[3] = 1"
+    checks, _ = told(kernel=body)
+    wanted = shape.strip("()").rpartition(", ")[2].replace("size", "2 * LANES")
+    assert f"Write SIZE = {wanted} above the kernel" in checks["copies"].message
+    assert "SIZE = N + 1" in checks["compiles for a GPU"].message
 
 
 def test_print_is_shown_where_all_is_well(told):

@@ -19,7 +19,8 @@ EACH = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.short)
 PROMISES = {
     "loop": (
         r"\bno (Python )?loops?\b|without a loop\b|\bOne loop, not two|\bloops? over (m|tokens)\b",
-        r"expect_no_loop|10\*\*1[0-9]|1 << \d\d|2\*\*[3-9]\d|budgets?_answer|64 \* 2\*\*20",
+        r"expect_no_loop|expect_once|10\*\*1[0-9]|1 << \d\d|2\*\*[3-9]\d|budgets?_answer"
+        r"|64 \* 2\*\*20",
     ),
     "barrier": (
         r"\bno barrier|\bone barrier\b|without a further barrier|\bbarriers +at most \d+"
@@ -45,7 +46,7 @@ PROMISES = {
     "loads and stores": (
         r"\b(loaded|read|stored|written) (at most |only )?(once|twice|three times)|\bnot loaded\b"
         r"|\bnever (be )?loaded|\bno load from|\bno HBM\b",
-        r"expect_traffic|\.loads\b|\.stores\b|moved\[|traffic",
+        r"expect_traffic|expect_once|\.loads\b|\.stores\b|moved\[|traffic",
     ),
     "float32": (
         r"\bfloat32 throughout|\bin float32\b|\bno operation on float64|no floating-point",
@@ -64,7 +65,11 @@ PROSE = re.compile(
 )
 # (exercise, kind) -> the reason that no check is needed
 OF_PUBLISHED = "the sentence describes the given program, which has the bug"
-EXEMPT = {("ex21e", "NaN"): OF_PUBLISHED, ("ex21f", "NaN"): OF_PUBLISHED}
+EXEMPT = {
+    ("ex01a", "loads and stores"): "the sentence says how bytes are counted",
+    ("ex21e", "NaN"): OF_PUBLISHED,
+    ("ex21f", "NaN"): OF_PUBLISHED,
+}
 
 
 def statement_of(exercise):

@@ -45,7 +45,8 @@ REASONS = [
      "array that is an argument, and write `return` alone"),
     (r"Function\(<function (shared|local)\.array", "the shape of cuda.{0}.array must be a constant "
      "when the kernel is compiled: a number, or a name of the module or of the function around the "
-     "kernel, not a value that the kernel computes or is given"),
+     "kernel, not a value that the kernel computes or is given. Instead of N + 1 in the shape "
+     "write SIZE = N + 1 above the kernel's @cuda.jit, and SIZE in the shape"),
     (r"Function\(<built-in function (" + "|".join(ARRAY_MAKERS) + r")>\)",
      "np.{0} makes an array: " + ALLOCATES),
     (r"_ol_array_allocate|NRT required|nrt_", "a line makes a new array: " + ALLOCATES),

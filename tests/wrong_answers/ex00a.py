@@ -25,6 +25,7 @@ WRONG = [
      "    own = cuda.local.array(1, float32)\n    own[0] = x[i]\n"
      "    out[i] = factor * own[0]")]),
     ("scattered", INDEX, "    i = cuda.threadIdx.x * 33 % out.shape[0]\n"),
+    ("512 elements at most", BODY, "    if i < 512:\n    " + BODY),
 ]  # fmt: skip
 
 RIGHT = [

@@ -22,6 +22,7 @@ WRONG = [
      'difference."""\n    if cuda.threadIdx.x == 0:\n        for i in range(out.shape[0]):\n    ' + REST),
     ("never", GUARD, "    if i < 0:"),
     ("a third load", WHOLE, KERNEL + REST + "\n        out[i] = x[i + 1] - x[i]"),
+    ("the first warp alone", GUARD, "    if i < min(32, out.shape[0]):"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -25,6 +25,8 @@ WRONG = [
     ("out is read", BODY,
      "        out[row, col] = a[row, col]\n        out[row, col] -= b[row, col]"),
     ("b read twice", BODY, BODY + "\n        if b[row, col] == 0:\n            out[row, col] = a[row, col]"),
+    ("64 rows at most", INSIDE, INSIDE.replace("out.shape[0]", "min(64, out.shape[0])")),
+    ("256 columns at most", INSIDE, INSIDE.replace("out.shape[1]", "min(256, out.shape[1])")),
 ]  # fmt: skip
 
 RIGHT = [

@@ -19,6 +19,8 @@ WRONG = [
      "        out[row, col] = x[row, col] - shift[row]\n        out[row, col] *= scale[col]"),
     ("shift changed", BODY, BODY + "\n        shift[row] = 0"),
     ("x read twice", BODY, "        out[row, col] = x[row, col] * scale[col] - shift[row] * scale[col]\n        if x[row, col] == shift[row]:\n            out[row, col] = 0"),
+    ("64 rows at most", BODY, "        if row < 64:\n    " + BODY),
+    ("256 columns at most", BODY, "        if col < 256:\n    " + BODY),
 ]  # fmt: skip
 
 RIGHT = [

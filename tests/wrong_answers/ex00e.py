@@ -29,6 +29,8 @@ WRONG = [
     ("subtracted", BODY, BODY.replace("+", "-")),
     ("a twice", BODY, "        out[row, col] = a[row, col] + a[row, col]"),
     ("in place", BODY, "        b[row, col] += a[row, col]\n        out[row, col] = b[row, col]"),
+    ("256 rows at most", INSIDE, INSIDE.replace("out.shape[0]", "min(256, out.shape[0])")),
+    ("8 thread blocks along x", INSIDE, INSIDE.replace("    if ", "    if cuda.blockIdx.x < 8 and ")),
 ]  # fmt: skip
 
 RIGHT = [

@@ -34,6 +34,10 @@ WRONG = [
                                  "            out[i + j] = tile[j] - largest"),
     ("a second tile", FILL, "    other = cuda.shared.array(TILE, float32)\n    other[t] = x[i]\n"
                             "    tile[t] = other[t]\n"),
+    ("from -1e4", START, "    largest = float32(-1e4)\n"),
+    ("0 counts as empty", KEEP, "        if largest == 0 or tile[j] > largest:\n            largest = tile[j]\n"),
+    ("8 tiles at most", STORE, "    if cuda.blockIdx.x < 8:\n    " + STORE),
+    ("the first warp alone", STORE, "    if t < 32:\n    " + STORE),
 ]  # fmt: skip
 
 RIGHT = [

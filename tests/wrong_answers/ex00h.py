@@ -25,6 +25,8 @@ WRONG = [
     ("exchanged", BRANCH, "    if t >= POINTS:\n        out_y[i] = c[i] * x[i] - s[i] * y[i]\n    elif t >= 0:\n"),
     ("loads before the branch, twice", POINT, POINT + "    u = x[i] * c[i]\n"),
     ("through local memory", POINT, POINT + "    own = cuda.local.array(1, cuda.types.float32)\n    own[0] = x[i]\n"),
+    ("8 thread blocks at most", POINT,
+     POINT + "    if cuda.blockIdx.x >= 8:\n        return\n"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -38,6 +38,11 @@ WRONG = [
     ("divided by the bandwidth", ROOF, ROOF.replace("*", "/")),
     ("no return", ROOF, "    min(peak_flops, intensity * bandwidth)"),
     ("text", ROOF, "    return str(min(peak_flops, intensity * bandwidth))"),
+    ("a right loop over the rows of A", MATMUL,
+     "    flops = 0\n    for _ in range(m):\n        flops += 2 * n * k\n"
+     "    return flops / (dtype_bytes * (m * k + k * n + m * n))"),
+    ("a loop over the keys", FUSED,
+     "    flops = sum(4 * N * d for _ in range(N))\n    return flops / (dtype_bytes * 4 * N * d)"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -31,6 +31,8 @@ WRONG = [
     ("a fourth word", '"add": ("memory"', '"add": ("latency"'),
     ("two GPUs", '"add": ("memory", "memory", "memory")', '"add": ("memory", "memory")'),
     ("a seventh", '        "add"', '        "more": ("memory",) * 3,\n        "add"'),
+    ("a launch of 10 us", "LAUNCH = 11e-6", "LAUNCH = 10e-6"),
+    ("a launch of 12 us", "LAUNCH = 11e-6", "LAUNCH = 12e-6"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -58,6 +58,10 @@ WRONG = [
     ("no guard of the row", "    if row >= x.shape[0]:\n", "    if row < 0:\n"),
     ("the thread's place in its block only", "    row = cuda.grid(1)\n",
      "    row = cuda.threadIdx.x\n"),
+    ("256 rows at most", "    if row >= x.shape[0]:\n", "    if row >= min(x.shape[0], 256):\n"),
+    ("4096 columns at most", SECOND_LOOP,
+     SECOND_LOOP.replace("x.shape[1]", "min(x.shape[1], 4096)")),
+    ("a maximum of 0 counts as masked", UNMASKED, "    if m_i > -math.inf and m_i != 0:  # else"),
 ]  # fmt: skip
 
 RIGHT = [

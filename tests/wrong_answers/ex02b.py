@@ -45,6 +45,12 @@ WRONG = [
     ("a second array", TREE, "    other = cuda.shared.array(NUM_THREADS, float32)\n"
      "    other[tid] = partial[tid]\n    cuda.syncthreads()\n"
      + TREE.replace("partial[tid + stride]", "other[tid + stride]")),
+    ("never below -1e4", STEP, STEP.replace("max(", "max(float32(-1e4), ")),
+    ("the first warp alone", IF, "        if tid < min(stride, 32):\n"),
+    ("never below -1e30", STEP, STEP.replace("max(", "max(float32(-1e30), ")),
+    ("8 rows at most", FIRST, "    if cuda.blockIdx.x >= 8:\n        return\n" + FIRST),
+    ("0 counts as empty", STEP, "            if partial[tid] == 0 or partial[tid] < partial[tid + stride]:\n"
+     "                partial[tid] = partial[tid + stride]\n"),
 ]  # fmt: skip
 
 RIGHT = [

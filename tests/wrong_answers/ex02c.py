@@ -42,6 +42,10 @@ WRONG = [
     ("float64", DEVIATION, DEVIATION.replace("EPS", "1e-5")),
     ("x in place", LAST, LAST.replace("        y[row, n] =", "        x[row, n] = x[row, n] + "
      "float32(0)\n        y[row, n] =")),
+    ("1024 columns at most", LOOP + FIRST, LOOP.replace("x.shape[1]", "min(x.shape[1], 1024)") + FIRST),
+    ("8 columns to a thread at most", LOOP + FIRST,
+     LOOP.replace("x.shape[1]", "min(x.shape[1], tid + 1024)") + FIRST),
+    ("the first warp alone", LAST, LAST.replace("range(tid, x.shape[1]", "range(tid, min(x.shape[1], 32)")),
 ]  # fmt: skip
 
 RIGHT = [

@@ -89,6 +89,10 @@ WRONG = [
     ("a column per thread, once", WRITE_LOOP,
      "    for n in range(tid, min(x.shape[1], NUM_THREADS)):\n        y"),
     ("float64", "    l_i = float32(0.0)\n", "    l_i = 0.0\n"),
+    ("a maximum of 0 counts as masked", "    if partial[0] > 0:\n",
+     "    if partial[0] > 0 and m_i != 0:\n"),
+    ("the first warp alone", WRITE_LOOP, COLUMNS.replace("tid,", "tid if tid < 32 else x.shape[1],")
+     + "        y"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -54,6 +54,8 @@ WRONG = [
      "    return m, (l_a * math.exp(m_a - m) + l_b * math.exp(m_b - m)) / (l_a + l_b)\n"),
     ("merge: the sum alone", MERGE, MERGE.replace("return m, ", "return ")),
     ("float64", EMPTY, "        return m_new, l_i, 1.0\n"),
+    ("a score of 0 is masked", GUARD, "    if m_new == -math.inf or s == 0:  # only"),
+    ("merge: a maximum of 0 is empty", MERGE_GUARD, "    if m == -math.inf or m == 0:  # two"),
 ]  # fmt: skip
 
 RIGHT = [

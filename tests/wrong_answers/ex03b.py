@@ -59,6 +59,11 @@ WRONG = [
      TAIL.replace("l[row] = l_i", "l[row] = l_i / float32(x.shape[1])")),
     ("float64", STEP, STEP.replace("l_i * ", "1.0 * l_i * ")),
     ("the row twice", STEP, STEP.replace("math.exp(s - m_new)", "math.exp(x[row, n] - m_new)")),
+    ("4096 columns at most", "    for n in range(lane, x.shape[1], 32):\n        s = x[row, n]\n"
+     "        if s > -math.inf:  # a masked score adds nothing\n" + LOOP,
+     "    for n in range(lane, min(x.shape[1], 4096), 32):\n        s = x[row, n]\n"
+     "        if s > -math.inf:  # a masked score adds nothing\n" + LOOP),
+    ("a score of 0 is masked", LOOP, "            if s == 0:\n                continue\n" + LOOP),
 ]  # fmt: skip
 
 RIGHT = [

@@ -86,10 +86,22 @@ WRONG = [
     ("-inf in x replaced", STEP,
      "        if x[row, n] == -math.inf:\n            x[row, n] = float32(-3.4e38)\n" + STEP),
     ("float64", "    l_i = float32(0.0)\n", "    l_i = 0.0\n"),
+    ("a maximum of 0 counts as masked", "    if l_i > 0:\n", "    if l_i > 0 and m_i != 0:\n"),
+    ("thread 0 merges the warps, and a second barrier",
+     "    m_i, l_i = m_warp[0], l_warp[0]\n" + WARPS, """    if tid == 0:
+        for w in range(1, NUM_WARPS):
+            m_i, l_i = merge(m_i, l_i, m_warp[w], l_warp[w])
+        m_warp[0], l_warp[0] = m_i, l_i
+    cuda.syncthreads()
+    m_i, l_i = m_warp[0], l_warp[0]
+    for w in range(0):
+"""),
+    ("two barriers", STORE, STORE + "    cuda.syncthreads()\n"),
+    ("a barrier for each warp", WARPS, WARPS + "        cuda.syncthreads()\n"),
 ]  # fmt: skip
 
 RIGHT = [
-    ("one array of pairs, the last fold by warp 0, other names", """
+    ("one array of pairs, other names", """
 import math
 
 from numba import cuda, float32
@@ -123,12 +135,9 @@ def online_softmax_kernel(scores, shares):
         pairs[t // 32, 0] = m
         pairs[t // 32, 1] = l
     cuda.syncthreads()
-    if t == 0:
-        for w in range(1, NUM_WARPS):
-            m, l = merge(m, l, pairs[w, 0], pairs[w, 1])
-        pairs[0, 0], pairs[0, 1] = m, l
-    cuda.syncthreads()
-    m, l = pairs[0, 0], pairs[0, 1]
+    m, l = pairs[NUM_WARPS - 1, 0], pairs[NUM_WARPS - 1, 1]
+    for w in range(NUM_WARPS - 1):
+        m, l = merge(m, l, pairs[w, 0], pairs[w, 1])
     for j in range(t, scores.shape[1], NUM_THREADS):
         s = scores[cuda.blockIdx.x, j]
         shares[cuda.blockIdx.x, j] = math.exp(s - m) / l if s != -math.inf else float32(0)

@@ -29,6 +29,11 @@ WRONG = [
     ("the row again from a shared array", LAST, LAST
      + "    spare = cuda.shared.array(32, float32)\n    spare[cuda.threadIdx.x] = x_j\n"
      "    x_j = spare[cuda.threadIdx.x]\n"),
+    ("0 counts as empty", ENTER, ENTER.replace("if ", "if x_j != 0 and ")),
+    ("256 columns at most", "        for col in range(x.shape[1]):\n",
+     "        for col in range(min(x.shape[1], 256)):\n"),
+    ("the first warp alone", "        if row >= x.shape[0]:\n",
+     "        if row >= x.shape[0] or cuda.threadIdx.x >= 32:\n"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -29,6 +29,11 @@ WRONG = [
     p = np.exp(s - s.max(axis=-1, keepdims=True))
     return concat_heads(p / p.sum(axis=-1, keepdims=True) @ v) @ W_o"""),
     ("x in place", HEADS, "    x += 0.5\n" + HEADS),
+    ("256 tokens at most", LAYER, "    out = attention(q[:, :256], k[:, :256], v[:, :256])\n"
+     "    out = np.pad(out, ((0, 0), (0, len(x) - out.shape[1]), (0, 0)))\n"
+     "    return concat_heads(out) @ W_o"),
+    ("8 heads at most", LAYER, LAYER.replace("attention(q, k, v)", "attention(q, k, v) * "
+     "(np.arange(num_heads) < 8)[:, None, None]")),
 ]  # fmt: skip
 
 RIGHT = [

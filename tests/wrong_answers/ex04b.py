@@ -29,6 +29,11 @@ WRONG = [
     ("its own causal mask", MASK, "    mask = np.tril(np.ones_like(mask))\n" + MASK),
     ("no mask", MASK, "    mask = np.ones_like(mask)\n" + MASK),
     ("the mask in place", MASK, MASK + "    mask[:, 0] = True\n"),
+    ("a score of 0 counts as hidden", [
+        (MASK, "    s = s * mask\n"),
+        (WEIGHTS, "    m = np.where(s == 0, big_neg, s).max(axis=1, keepdims=True)\n"
+                  "    p = np.where(s == 0, 0, np.exp(s - m))\n")]),
+    ("256 keys at most", MASK, "    mask = mask & (np.arange(len(k)) < 256)\n" + MASK),
 ]  # fmt: skip
 
 RIGHT = [

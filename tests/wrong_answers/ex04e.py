@@ -40,6 +40,11 @@ WRONG = [
      "        acc[chunk, m_row, c] = acc_row[c] / l_i if l_i > 0 else float32(0.0)\n"),
     ("q is loaded for each key", DOT, "            s += q[m_row, c] * k[n, c]\n"),
     ("float64", RETURN, "    return m_new, l_i * alpha + p * 1.0\n"),
+    ("a score of 0 weighs nothing", P, P + "    if s == 0:\n        p = float32(0)\n"),
+    ("256 queries at most", "    if m_row >= q.shape[0]:\n", "    if m_row >= min(q.shape[0], 256):\n"),
+    ("the first warp alone", "    if m_row >= out.shape[0]:\n",
+     "    if m_row >= out.shape[0] or cuda.threadIdx.x >= 32:\n"),
+    ("a maximum below -1e4 starts anew", NEW, "    m_new = max(m_i, s) if m_i > float32(-1e4) else s\n"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -91,6 +91,10 @@ WRONG = [
     ("x in place", *changed((LAST, LAST.replace("            y[row, col] = x[row, col] - row_max\n",
      "            x[row, col] -= row_max\n            y[row, col] = x[row, col]\n")))),
     ("float64", BEST, BUFFER + "        best = float(-math.inf)\n"),
+    ("0 counts as no maximum", *changed((READ, READ
+     + "        if row_max == 0:\n            row_max = best\n"))),
+    ("256 rows at most", ROWS, HEAD + "    for row in range(cuda.blockIdx.x, min(x.shape[0], 256), "
+     "cuda.gridDim.x):\n"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -77,6 +77,9 @@ WRONG = [
     ("float64", ACC, "        acc = 0.0\n"),
     ("float16", DOT, "                acc += float32(int(a_tile[ty, k] * 2048) / float32(2048)) * "
                      "b_tile[k, tx]\n"),
+    ("256 rows at most", STORE_TEST, STORE_TEST.replace("c.shape[0]", "min(256, c.shape[0])")),
+    ("256 columns at most", STORE_TEST, STORE_TEST.replace("c.shape[1]", "min(256, c.shape[1])")),
+    ("the first warp alone", STORE_TEST, STORE_TEST.replace("if ", "if ty * TILE + tx < 32 and ")),
 ]  # fmt: skip
 
 RIGHT = [

@@ -37,6 +37,8 @@ WRONG = [
     ("float64", FIRST, FIRST.replace("float32(0)", "0.0")),
     ("the sum in y", [(ADD, ADD + "        y[first + t] = total\n")]),
     ("x is loaded twice", LOAD, "            tile[r, t] = x[first + r, start + t]\n            tile[r, t] = x[first + r, start + t]\n"),
+    ("256 columns at most", LOOP, LOOP.replace("x.shape[1]", "min(x.shape[1], 256)")),
+    ("10 thread blocks at most", LOOP, "    if first >= 320:\n        return\n" + LOOP),
 ]  # fmt: skip
 
 RIGHT = [

@@ -29,6 +29,13 @@ WRONG = [
      "    B_c = int((d * d + elements / 2) ** 0.5 - d)\n    pairs = [(2 * B_c, B_c)]\n"),
     ("nothing is tested", TEST, "    if elements < 0:\n"),
     ("no number in the message", NEED, "more, "),
+    ("tallest by a loop", SOLVE, "    B_r = 0\n"
+     "    while (B_r + 1) * (d + B_c) + 2 * B_c * d <= elements:\n        B_r += 1\n    return B_r\n"),
+    ("two loops", PAIRS, """    pairs = [
+        (B_r, B_c) for B_c in range(1, elements // (2 * d) + 1) for B_r in range(1, elements // d + 1)
+        if B_r * d + 2 * B_c * d + B_r * B_c <= elements
+    ]
+"""),
 ]  # fmt: skip
 
 RIGHT = [

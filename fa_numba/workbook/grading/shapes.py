@@ -25,25 +25,55 @@ def expect_constant_shapes(function) -> None:
     except (OSError, SyntaxError, IndexError):
         return
     indent = len(lines[0]) - len(lines[0].lstrip())
-    varying = _varying(tree)
+    varying, local = _varying(tree), _assigned(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(MAKERS):
             shape = next(iter([*node.args, *(k.value for k in node.keywords if k.arg == "shape")]))
-            for name in ast.walk(shape):
-                if isinstance(name, ast.Name) and name.id in varying:
-                    column = node.col_offset + indent
-                    raise UnsupportedError(
-                        f"the shape of {ast.unparse(node.func)} must be a constant, and "
-                        f"{name.id} is known only when the kernel runs",
-                        sites=[
-                            Site(
-                                function.__code__.co_filename, first + node.lineno - 1, column,
-                                node.end_col_offset + indent, function.__name__,
-                            )
-                        ],
-                        hint="Take a number, or a name of the module or of the function around "
-                        "the kernel.",
-                    )  # fmt: skip
+            reason, hint = _not_constant(shape, varying, local)
+            if reason:
+                column = node.col_offset + indent
+                raise UnsupportedError(
+                    f"the shape of {ast.unparse(node.func)} must be a constant, and {reason}",
+                    sites=[
+                        Site(
+                            function.__code__.co_filename, first + node.lineno - 1, column,
+                            node.end_col_offset + indent, function.__name__,
+                        )
+                    ],
+                    hint=hint,
+                )  # fmt: skip
+
+
+def _not_constant(shape, varying, local):
+    """(reason, hint) of a shape that Numba does not take, or ("", "")."""
+    parts = list(ast.walk(shape))
+    names = [part.id for part in parts if isinstance(part, ast.Name)]
+    parts += [part for name in names if name in local for part in ast.walk(local[name])]
+    for part in parts:
+        if isinstance(part, ast.Name) and part.id in varying:
+            return (
+                f"{part.id} is known only when the kernel runs",
+                "Take a number, or a name of the module or of the function around the kernel.",
+            )
+    for part in parts:
+        if isinstance(part, ast.BinOp | ast.UnaryOp | ast.Call) and any(
+            isinstance(name, ast.Name) for name in ast.walk(part)
+        ):
+            return (
+                f"Numba computes no {ast.unparse(part)} there",
+                f"Write SIZE = {ast.unparse(part)} above the kernel's @cuda.jit, and SIZE in the "
+                "shape.",
+            )
+    return "", ""
+
+
+def _assigned(tree):
+    """The values that a function assigns to names, by name."""
+    return {
+        node.targets[0].id: node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
 
 
 def _varying(tree):
