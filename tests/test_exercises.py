@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import grader_cases
 import learner
 import pytest
 
@@ -110,9 +111,14 @@ def test_every_stub_fails_because_nothing_is_written_yet(tmp_path):
 
 
 @FOURTH
-def test_solutions_pass(fourth, monkeypatch, warm_judges):
-    """And where there is a compiler, every kernel compiles to machine code for every target."""
-    monkeypatch.setenv("PYTEST_ADDOPTS", "--machine-code")  # of the graders' session
+def test_solutions_pass(fourth, monkeypatch, warm_judges, tmp_path):
+    """And where there is a compiler, every kernel compiles to machine code for every target.
+
+    The graders try the sizes that tests/grader_cases.py asks for.
+    """
+    # of the graders' session
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--machine-code -p tests.grader_cases")
+    monkeypatch.setenv(grader_cases.VARIABLE, str(tmp_path / "cases.json"))
     exercises = EXERCISES[fourth::4]
     report = grade_all(exercises, impl="solutions").graded
     assert len(report) == len(exercises)
@@ -123,6 +129,9 @@ def test_solutions_pass(fourth, monkeypatch, warm_judges):
         names = {c.name for c in graded.checks}
         assert len(names) == len(graded.checks), f"{graded.exercise.name}: two share a name"
     assert sum("compile" in c.name for graded in report for c in graded.checks) >= 4
+    cases = json.loads((tmp_path / "cases.json").read_text(encoding="utf-8"))
+    left_out = {e.short: grader_cases.gaps(e, cases.get(e.short, [])) for e in exercises}
+    assert not any(left_out.values()), left_out
 
 
 @pytest.fixture(scope="module")

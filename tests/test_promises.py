@@ -1,0 +1,107 @@
+"""Every "no ...", "one ..." and "not ..." of a statement is tied to a check of its grader.
+
+`PROMISES` has, for each kind of promise, the words by which a statement makes it, and the code that
+a check of it uses. A "no" or "without" that is of no kind must be listed in `PROSE`.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from fa_numba.workbook.catalog import all_exercises
+
+EXERCISES = all_exercises(Path(__file__).parents[1])
+EACH = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.short)
+
+# words of the statement -> code of the grader
+PROMISES = {
+    "loop": (
+        r"\bno (Python )?loops?\b|without a loop\b|\bOne loop, not two|\bloops? over (m|tokens)\b",
+        r"expect_no_loop|10\*\*1[0-9]|1 << \d\d|2\*\*[3-9]\d|budgets?_answer|64 \* 2\*\*20",
+    ),
+    "barrier": (
+        r"\bno barrier|\bone barrier\b|without a further barrier|\bbarriers +at most \d+"
+        r"|\bat most \d+ cuda.syncthreads|Barriers at most",
+        r"\.barriers\b",
+    ),
+    "shuffle": (r"\bno shuffles?\b", r"\.shuffles\b"),
+    "warning": (r"\bno warning", r"warning"),
+    "chip memory": (
+        r"\bno (shared memory|local arrays?|array (besides|but))|\bregisters only"
+        r"|\bone shared array|the arrays that are (given|there)|\bone array: ",
+        r"expect_chip_memory|shared_bytes|local_bytes",
+    ),
+    "bank conflict": (r"\b(no|without a?) ?bank conflicts?\b", r"bank_conflicts|wavefronts"),
+    "array": (r"\bno array\.", r"expect_no_loop|2\*\*[3-9]\d|10\*\*1[0-9]"),
+    "NaN": (r"\bno NaN|\bnever NaN|\bnothing may be NaN", r"nan|NaN|NAN|check_rows|expect_close"),
+    "race": (r"\bno race|without the race", r"race|simt\.run|rows\.run"),
+    "left alone": (
+        r"\b(and|is|are) not (be )?(written|changed)|\bnever written\b|\bleaves x alone"
+        r"|\bNo argument is changed|\bnot write to|\barguments stay as they are|\bNot changed\b",
+        r"unchanged|before|untouched|copy\(\)",
+    ),
+    "loads and stores": (
+        r"\b(loaded|read|stored|written) (at most |only )?(once|twice|three times)|\bnot loaded\b"
+        r"|\bnever (be )?loaded|\bno load from|\bno HBM\b",
+        r"expect_traffic|\.loads\b|\.stores\b|moved\[|traffic",
+    ),
+    "float32": (
+        r"\bfloat32 throughout|\bin float32\b|\bno operation on float64|no floating-point",
+        r"gpu_ready|expect_float32|float64|float32",
+    ),
+    "exponentials": (r"\bno more exponentials", r"exp"),
+    "finite differences": (r"\bno finite differences", r"calls|finite"),
+    "budget": (r"\bBudget\b|\bbudget\b", r"BUDGET|budget|allowed|most"),
+}
+# Nouns behind "no" and "without" that promise nothing of an answer's.
+PROSE = re.compile(
+    r"\b(no|without) (an? |the )?(bugs?\b|two mistakes|finite score|float is|kernel|keys?\b|limit"
+    r"|mask\b|model|need|order|others?\b|page|pairs|query|rank|scale|seqlen_q x|split|state|test"
+    r"|byte|thread|tiles?\b|time|token|warp|waste|row|array:|element|asking|S and P|work"
+    r"|block table|more)"
+)
+# (exercise, kind) -> the reason that no check is needed
+EXEMPT = {}
+
+
+def statement_of(exercise):
+    """The statement in one line."""
+    tree = ast.parse(exercise.solution.read_text(encoding="utf-8"))
+    return " ".join(ast.get_docstring(tree).split())
+
+
+@EACH
+def test_every_promise_has_a_check(exercise):
+    statement, grader = statement_of(exercise), exercise.grader.read_text(encoding="utf-8")
+    made = {kind: re.search(words, statement) for kind, (words, _) in PROMISES.items()}
+    unchecked = {
+        kind: found.group()
+        for kind, found in made.items()
+        if found
+        and not re.search(PROMISES[kind][1], grader)
+        and (exercise.short, kind) not in EXEMPT
+    }
+    assert not unchecked, f"{exercise.grader.name} has no check of {unchecked}"
+
+
+@EACH
+def test_every_no_is_a_promise_or_prose(exercise):
+    statement = statement_of(exercise)
+    words = "|".join(f"(?:{words})" for words, _ in PROMISES.values())
+    unknown = [
+        statement[m.start() : m.start() + 50]
+        for m in re.finditer(r"\b(no|without) ", statement)
+        if not any(
+            found.start() <= m.start() < found.end() for found in re.finditer(words, statement)
+        )
+        and not PROSE.match(statement, m.start())
+    ]
+    assert not unknown, unknown
+
+
+def test_exemptions_are_of_promises():
+    shorts = {e.short: e for e in EXERCISES}
+    for short, kind in EXEMPT:
+        assert re.search(PROMISES[kind][0], statement_of(shorts[short])), (short, kind)
