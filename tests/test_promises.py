@@ -19,7 +19,8 @@ EACH = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.short)
 PROMISES = {
     "loop": (
         r"\bno (Python )?loops?\b|without a loop\b|\bOne loop, not two|\bloops? over (m|tokens)\b",
-        r"expect_no_loop|10\*\*1[0-9]|1 << \d\d|2\*\*[3-9]\d|budgets?_answer|64 \* 2\*\*20",
+        r"expect_no_loop|10\*\*1[0-9]|1 << \d\d|2\*\*[3-9]\d|budgets?_answer|64 \* 2\*\*20"
+        r"|\d_000_000\b",
     ),
     "barrier": (
         r"\bno barrier|\bone barrier\b|without a further barrier|\bbarriers +at most \d+"

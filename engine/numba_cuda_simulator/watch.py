@@ -102,6 +102,12 @@ class Watch:
         if self.globals is not None:
             self.globals.barrier(blocks)
 
+    def shuffle(self):
+        """Note a shuffle, once for each warp with an active thread."""
+        if self.counters is not None:
+            machine = self.machine
+            self.counters.shuffles += int(machine.by_warp(machine.active()).any(1).sum())
+
     def fence(self):
         """Note a cuda.threadfence() of the active threads."""
         if self.globals is not None:

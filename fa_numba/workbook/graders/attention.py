@@ -159,10 +159,12 @@ def weightless_value(seqlen_q=13, seqlen_k=21, *, causal=False):
 def one_negative_score(size, seqlen_q=13, seqlen_k=21, *, causal=False):
     """A head whose key 0 has the score -`size` and all others less: it takes the whole weight.
 
+    With size 0 the maximum and lse are 0.
+
     All numbers are whole, so that a gradient which must be 0 is 0 in float32 too.
     """
-    head = scored_head(-float(size) * np.where(np.arange(seqlen_k) > 0, 1.5, 1), seqlen_q=seqlen_q,
-                       causal=causal)  # fmt: skip
+    scores = -float(size) - np.where(np.arange(seqlen_k) > 0, max(size / 2, 200), 0)
+    head = scored_head(scores, seqlen_q=seqlen_q, causal=causal)
     head.q[:, 0] = 1
     head.v[:], head.dout[:] = np.rint(2 * head.v), np.rint(2 * head.dout)
     return head
