@@ -10,7 +10,7 @@ from fa_numba import simt
 from fa_numba.analysis.gpu_ready import gpu_ready
 
 LENGTHS = [(1, 1), (13, 13), (5, 17), (17, 5), (1, 40), (40, 1), (33, 30)]
-TILES = [(4, 4), (8, 4), (4, 8), (5, 3), (1, 16), (16, 1), (100, 72)]
+TILES = [(4, 4), (8, 4), (4, 8), (5, 3), (1, 16), (16, 1), (100, 80)]
 WINDOWS = [(-1, -1), (-1, 0), (0, 0), (3, 0), (8, 0), (2, 3), (0, 5), (-1, 2), (6, -1), (99, 99)]
 EACH_TILE = pytest.mark.parametrize("BLOCK_M, BLOCK_N", TILES)
 

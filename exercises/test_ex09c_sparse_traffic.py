@@ -91,7 +91,7 @@ def test_tiles(exercise, BLOCK_M, BLOCK_N, HEAD_DIM):
         check(exercise, name, BLOCK_M, BLOCK_N, HEAD_DIM)
 
 
-@pytest.mark.parametrize("name", ["causal", "window"])
+@pytest.mark.parametrize("name", ["random", "window"])
 def test_many_tiles(exercise, name):
     """eleven large tiles of queries, or of keys"""
     check(exercise, name, 72, 8, 1, (792, 16))
