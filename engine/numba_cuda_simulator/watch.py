@@ -105,8 +105,8 @@ class Watch:
     def shuffle(self):
         """Note a shuffle, once for each warp with an active thread."""
         if self.counters is not None:
-            machine = self.machine
-            self.counters.shuffles += int(machine.by_warp(machine.active()).any(1).sum())
+            active = self.lanes.by_warp(self.lanes.active())
+            self.counters.shuffles += int(active.any(1).sum())
 
     def fence(self):
         """Note a cuda.threadfence() of the active threads."""
