@@ -91,11 +91,10 @@ def test_tiles(exercise, BLOCK_M, BLOCK_N, HEAD_DIM):
         check(exercise, name, BLOCK_M, BLOCK_N, HEAD_DIM)
 
 
-@pytest.mark.parametrize("name", ["random", "window"])
-def test_many_tiles(exercise, name):
+def test_many_tiles(exercise):
     """eleven large tiles of queries, or of keys"""
-    check(exercise, name, 72, 8, 1, (792, 16))
-    check(exercise, name, 4, 72, 3, (8, 792))
+    check(exercise, "random", 72, 4, 1, (792, 4))
+    check(exercise, "random", 4, 72, 1, (4, 792))
 
 
 def test_mask_unchanged(exercise):
