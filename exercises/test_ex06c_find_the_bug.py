@@ -63,8 +63,9 @@ def test_ragged_keys(exercise):
 
 
 def test_both(exercise):
-    """both at once"""
+    """both at once, at head_dim 16 and 128"""
     check(exercise, random_head(16, 21, 16))
+    check(exercise, random_head(16, 21, 128))
 
 
 def test_negative_scores(exercise):
@@ -86,8 +87,9 @@ def test_steep_scores(exercise):
 
 
 def test_many_tiles(exercise):
-    """more than 64 tiles of keys"""
-    check(exercise, random_head(3, 289, 4), 2, 4)
+    """more than 64 tiles of keys, and of queries"""
+    check(exercise, random_head(3, 289, 4), 4, 4)
+    check(exercise, random_head(289, 3, 4), 4, 4)
 
 
 def test_short(exercise):

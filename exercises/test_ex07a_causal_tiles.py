@@ -8,11 +8,16 @@ import pytest
 from fa_numba.workbook.graders.causes import Wrong
 
 LENGTHS = [(1, 1), (8, 8), (16, 16), (13, 13), (5, 17), (17, 5), (1, 40), (40, 1), (33, 30)]
-TILES = [(4, 4), (8, 4), (4, 8), (5, 3), (1, 16), (16, 1), (64, 64)]
+TILES = [(4, 4), (8, 4), (4, 8), (5, 3), (1, 16), (16, 1), (100, 80)]
 TOP_LEFT = (
     "The mask is bottom-right aligned: query m sees seqlen_k - seqlen_q keys more than m + 1."
 )
 CASES = [(*tile, *lengths) for lengths in LENGTHS for tile in TILES]
+
+
+def several(BLOCK_M, BLOCK_N):
+    """Lengths of several tiles each way, the last ones not full."""
+    return 3 * BLOCK_M - 1, 4 * BLOCK_N + 3
 
 
 def visible(seqlen_q, seqlen_k):
@@ -131,7 +136,7 @@ def test_ragged_queries(exercise):
 @pytest.mark.parametrize("BLOCK_M, BLOCK_N", TILES)
 def test_counts(exercise, BLOCK_M, BLOCK_N):
     """live n-tiles: every case agrees with the mask written out"""
-    for lengths in LENGTHS:
+    for lengths in (*LENGTHS, several(BLOCK_M, BLOCK_N)):
         check_counts(exercise, BLOCK_M, BLOCK_N, *lengths)
 
 
@@ -144,7 +149,7 @@ def test_decoding(exercise):
 @pytest.mark.parametrize("BLOCK_M, BLOCK_N", TILES)
 def test_needs_mask(exercise, BLOCK_M, BLOCK_N):
     """needs_mask: every live tile agrees with the mask written out"""
-    for lengths in LENGTHS:
+    for lengths in (*LENGTHS, several(BLOCK_M, BLOCK_N)):
         check_needs_mask(exercise, BLOCK_M, BLOCK_N, *lengths)
 
 

@@ -10,6 +10,7 @@ from fa_numba.workbook.graders.rows import (
     expect_inputs_kept,
     expect_rows,
     head_of_scores,
+    low_scores,
     random_scores,
     sloping_scores,
     trace_of,
@@ -39,8 +40,9 @@ def test_one_tile(exercise):
 
 
 def test_many_tiles(exercise):
-    """ten tiles of keys, three of queries"""
-    run(exercise, random_scores(12, 40, 4))
+    """65 tiles of keys, 65 of queries"""
+    run(exercise, random_scores(4, 260, 4))
+    run(exercise, random_scores(260, 8, 4))
 
 
 def test_ascending(exercise):
@@ -48,7 +50,7 @@ def test_ascending(exercise):
     run(exercise, sloping_scores(8, 24, 4))
 
 
-@pytest.mark.parametrize("columns", [1, 2, 5])
+@pytest.mark.parametrize("columns", [1, 2, 32])
 def test_columns(exercise, columns):
     """each of a thread's columns of out"""
     run(exercise, random_scores(4, 12, 4 * columns))
@@ -61,8 +63,9 @@ def test_tile_size(exercise, BLOCK_M, BLOCK_N):
 
 
 def test_large_scores(exercise):
-    """scores from -1e4 to 1e4: alpha may be 0"""
+    """scores from -1e4 to 1e4, and low ones: alpha may be 0, and so may the maximum"""
     run(exercise, random_scores(8, 24, 4, size=4e3))
+    run(exercise, low_scores(8, 24, 4))
 
 
 def test_equal_scores(exercise):

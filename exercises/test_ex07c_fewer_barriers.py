@@ -9,6 +9,7 @@ from fa_numba.workbook.graders.rows import (
     expect_inputs_kept,
     expect_rows,
     head_of_scores,
+    low_scores,
     random_scores,
     sloping_scores,
     trace_of,
@@ -34,8 +35,9 @@ def test_one_tile(exercise):
 
 
 def test_many_tiles(exercise):
-    """four tiles of keys, two of queries: no race, within a tile or from one to the next"""
-    run(exercise, random_scores(4, 128, 32))
+    """ten tiles of keys, 65 of queries: no race, within a tile or from one to the next"""
+    run(exercise, random_scores(2, 320, 32))
+    run(exercise, random_scores(260, 32, 32), 4)
 
 
 @pytest.mark.parametrize("BLOCK_M", [1, 4, 5])
@@ -50,14 +52,15 @@ def test_ascending(exercise):
 
 
 def test_large_scores(exercise):
-    """scores that rise or fall by 200 from key to key: the maximum is that of all keys of a tile"""
+    """scores that rise or fall by 200 from key to key, and a maximum of 0 far above the others"""
     rising = 200.0 * np.arange(64)
     run(exercise, head_of_scores(np.stack([rising, rising[::-1]]), 32))
+    run(exercise, low_scores(2, 64, 32))
 
 
 def test_columns(exercise):
-    """two columns of out in a thread"""
-    run(exercise, random_scores(2, 64, 64))
+    """four columns of out in a thread"""
+    run(exercise, random_scores(2, 64, 128))
 
 
 def test_budget(exercise):

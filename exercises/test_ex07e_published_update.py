@@ -16,6 +16,7 @@ from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
 from fa_numba.workbook.graders.mistakes import forward_mistakes
 from fa_numba.workbook.graders.rows import (
     head_of_scores,
+    low_scores,
     random_scores,
     row_mistakes,
     sloping_scores,
@@ -71,18 +72,20 @@ def check(exercise, head):
 
 
 def test_ascending(exercise):
-    """scores that ascend, so that every tile has a new maximum"""
+    """scores that ascend, so that every tile has a new maximum: 6 tiles of keys, and 65"""
     check(exercise, sloping_scores(2, 24, 3))
+    check(exercise, sloping_scores(2, 260, 3))
 
 
 def test_random(exercise):
-    """random scores, 40 rows: more than a thread block has threads"""
-    check(exercise, random_scores(40, 12, 2))
+    """random scores, 300 rows: more than nine thread blocks have threads"""
+    check(exercise, random_scores(300, 12, 2))
 
 
 def test_one_tile(exercise):
-    """a single tile: acc is divided once"""
+    """a single tile: acc is divided once, and has 3 columns or 128"""
     check(exercise, random_scores(3, 4, 3))
+    check(exercise, random_scores(3, 4, 128))
 
 
 def test_descending(exercise):
@@ -98,8 +101,9 @@ def test_ones(exercise):
 
 
 def test_large_scores(exercise):
-    """scores of 1e4 and -1e4"""
+    """scores of 1e4 and -1e4, and a maximum of 0 far above the others"""
     check(exercise, random_scores(4, 16, 2, size=4e3))
+    check(exercise, low_scores(4, 16, 2))
 
 
 def test_published_kernel(exercise):

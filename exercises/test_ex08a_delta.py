@@ -57,7 +57,7 @@ def test_ragged_rows(exercise, seqlen_q):
     check(exercise, *random_rows(seqlen_q, 32))
 
 
-@pytest.mark.parametrize("head_dim", [1, 2, 31, 33, 100, 256])
+@pytest.mark.parametrize("head_dim", [1, 2, 31, 33, 100, 128])
 def test_head_dim(exercise, head_dim):
     """any head_dim, fewer and more columns than a warp has lanes"""
     check(exercise, *random_rows(6, head_dim))

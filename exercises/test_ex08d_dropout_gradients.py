@@ -52,11 +52,18 @@ def from_ds(dout, q, k, v, z, scale, rule):
     return scale * ds @ k, scale * ds.T @ q, pz.T @ dout
 
 
+def right(p, pz, z, dp, d, d0):
+    """dS as it must be: P ∘ (dP - delta), with Z in dP."""
+    return p * (z * dp - d)
+
+
 RULES = {
     "That is what `published_bwd` returns.": lambda p, pz, z, dp, d, d0: pz * (z * dp - d),
     "dP lacks Z: dP = (dO V^T) ∘ Z.": lambda p, pz, z, dp, d, d0: p * (dp - d),
     "The dropout is ignored in dS.": lambda p, pz, z, dp, d, d0: p * (dp - d0),
     "delta is missing.": lambda p, pz, z, dp, d, d0: p * z * dp,
+    "delta is added: dS = P ∘ (dP - delta).": lambda p, pz, z, dp, d, d0: p * (z * dp + d),
+    "Z belongs to dP alone: dS = P ∘ (dP - delta).": lambda p, pz, z, dp, d, d0: pz * (dp - d),
     "Z is there twice, in P ∘ Z and in dP, and delta has the whole P.": (
         lambda p, pz, z, dp, d, d0: pz * (z * dp - d0)
     ),
@@ -133,16 +140,25 @@ def test_large_scores(exercise):
     case = problem(3, 5, 2, size=1000.0, seed=5)
     rule = RULES["That is what `published_bwd` returns."]
     assert np.isfinite(from_ds(*case, rule)[0]).all()
-    right = from_ds(*case, lambda p, pz, z, dp, d, d0: p * (z * dp - d))
-    check(exercise, case, right)
+    check(exercise, case, from_ds(*case, right))
+
+
+@pytest.mark.parametrize("sizes", [(131, 3, 2), (3, 131, 2), (3, 5, 131)], ids=str)
+def test_long(exercise, sizes):
+    """many queries, many keys, many columns"""
+    case = problem(*sizes, seed=6)
+    check(exercise, case, from_ds(*case, right))
 
 
 def test_published(exercise):
-    """published_bwd is as it was given: wrong in dq and dk, right in dv"""
+    """published_bwd is as it was given: right in dv, wrong in dq and dk, with no NaN to show it"""
     case = problem()
-    found = zip(exercise.published_bwd(*case), slopes(*case), strict=True)
-    right = [bool(np.allclose(a, b, rtol=1e-4)) for a, b in found]
-    assert right == [False, False, True], "published_bwd is to stay: write mended_bwd"
+    published = exercise.published_bwd(*case)
+    found = zip(published, slopes(*case), strict=True)
+    good = [bool(np.allclose(a, b, rtol=1e-4)) for a, b in found]
+    assert good == [False, False, True] and not any(np.isnan(x).any() for x in published), (
+        "published_bwd is to stay: write mended_bwd"
+    )
 
 
 def test_inputs(exercise):

@@ -10,9 +10,14 @@ from fa_numba import simt
 from fa_numba.analysis.gpu_ready import gpu_ready
 
 LENGTHS = [(1, 1), (13, 13), (5, 17), (17, 5), (1, 40), (40, 1), (33, 30)]
-TILES = [(4, 4), (8, 4), (4, 8), (5, 3), (1, 16), (16, 1), (64, 64)]
+TILES = [(4, 4), (8, 4), (4, 8), (5, 3), (1, 16), (16, 1), (100, 80)]
 WINDOWS = [(-1, -1), (-1, 0), (0, 0), (3, 0), (8, 0), (2, 3), (0, 5), (-1, 2), (6, -1), (99, 99)]
 EACH_TILE = pytest.mark.parametrize("BLOCK_M, BLOCK_N", TILES)
+
+
+def several(BLOCK_M, BLOCK_N):
+    """Lengths of several tiles each way, the last ones not full."""
+    return 3 * BLOCK_M - 1, 4 * BLOCK_N + 3
 
 
 def visible(seqlen_q, seqlen_k, left, right):
@@ -149,7 +154,7 @@ def test_tiles_of_a_causal_window(exercise, BLOCK_M, BLOCK_N):
 @EACH_TILE
 def test_tiles(exercise, BLOCK_M, BLOCK_N):
     """tile_range: every window and all lengths agree with the mask written out"""
-    for lengths in LENGTHS:
+    for lengths in (*LENGTHS, several(BLOCK_M, BLOCK_N)):
         for window in WINDOWS:
             check_tiles(exercise, *lengths, *window, BLOCK_M, BLOCK_N)
 
@@ -231,7 +236,7 @@ def test_far_away(exercise, seqlen_k):
 @EACH_TILE
 def test_needs_mask(exercise, BLOCK_M, BLOCK_N):
     """needs_mask: every visited tile agrees with the mask written out"""
-    for seqlen_q, seqlen_k in LENGTHS:
+    for seqlen_q, seqlen_k in (*LENGTHS, several(BLOCK_M, BLOCK_N)):
         for left, right in WINDOWS:
             mask = visible(seqlen_q, seqlen_k, left, right)
             sizes = (seqlen_q, seqlen_k, left, right, BLOCK_M, BLOCK_N)

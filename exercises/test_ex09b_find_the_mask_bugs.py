@@ -133,7 +133,7 @@ def test_all(exercise):
     check(exercise, (24, 24), 0.35, 3.0, 0.1, 6)
 
 
-SHAPES = [(1, 1), (1, 30), (5, 33), (33, 5)]
+SHAPES = [(1, 1), (1, 30), (5, 300), (300, 5)]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))

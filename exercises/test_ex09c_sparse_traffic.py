@@ -10,37 +10,42 @@ from fa_numba import simt
 from fa_numba.workbook.graders.causes import Wrong
 
 NAMES = "q", "k", "v", "out", "l", "m"
-m, n = np.indices((24, 32))
+SHAPE = 24, 32
 MASKS = {
-    "all": m >= 0,
-    "none": m < 0,
-    "causal": n <= m + 8,
-    "window": (n <= m + 8) & (n > m),
-    "one pair in each tile": (m % 4 == 1) & (n % 8 == 3),
-    "one tile": (m // 8 == 1) & (n // 8 == 2),
-    "first keys and neighbours": (n < 2) | (abs(m - n) < 3),
-    "random": np.random.default_rng(0).random((24, 32)) < 0.02,
+    "all": lambda m, n: m >= 0,
+    "none": lambda m, n: m < 0,
+    "causal": lambda m, n: n <= m + 8,
+    "window": lambda m, n: (n <= m + 8) & (n > m),
+    "one pair in each tile": lambda m, n: (m % 4 == 1) & (n % 8 == 3),
+    "one tile": lambda m, n: (m // 8 == 1) & (n // 8 == 2),
+    "first keys and neighbours": lambda m, n: (n < 2) | (abs(m - n) < 3),
+    "random": lambda m, n: np.random.default_rng(0).random(m.shape) < 0.02,
 }
 
 
+def mask_of(name, shape=SHAPE):
+    return MASKS[name](*np.indices(shape))
+
+
 @functools.cache
-def metered(name, BLOCK_M, BLOCK_N, HEAD_DIM):
+def metered(name, shape, BLOCK_M, BLOCK_N, HEAD_DIM):
     """What flash_attn_v1 moves with this mask: tiles are live by a loop over them."""
-    sees = MASKS[name]
+    sees, (seqlen_q, seqlen_k) = mask_of(name, shape), shape
     live = np.array([
-        [sees[i : i + BLOCK_M, j : j + BLOCK_N].any() for j in range(0, 32, BLOCK_N)]
-        for i in range(0, 24, BLOCK_M)
+        [sees[i : i + BLOCK_M, j : j + BLOCK_N].any() for j in range(0, seqlen_k, BLOCK_N)]
+        for i in range(0, seqlen_q, BLOCK_M)
     ])  # fmt: skip
-    q, k, v = (np.ones((1, length, 1, HEAD_DIM), np.float32) for length in (24, 32, 32))
+    lengths = seqlen_q, seqlen_k, seqlen_k
+    q, k, v = (np.ones((1, length, 1, HEAD_DIM), np.float32) for length in lengths)
     with simt.tracing() as traces:
         fa_numba.flash_attn_v1(q, k, v, block_mask=live, block_m=BLOCK_M, block_n=BLOCK_N)
     arrays = traces[0].arrays
     return {name: arrays[name].loads + arrays[name].stores for name in NAMES}, live
 
 
-def check(exercise, name, BLOCK_M, BLOCK_N, HEAD_DIM):
-    want, live = metered(name, BLOCK_M, BLOCK_N, HEAD_DIM)
-    got = exercise.elements_moved(MASKS[name].copy(), BLOCK_M, BLOCK_N, HEAD_DIM)
+def check(exercise, name, BLOCK_M, BLOCK_N, HEAD_DIM, shape=SHAPE):
+    want, live = metered(name, shape, BLOCK_M, BLOCK_N, HEAD_DIM)
+    got = exercise.elements_moved(mask_of(name, shape), BLOCK_M, BLOCK_N, HEAD_DIM)
     assert isinstance(got, dict) and set(got) == set(NAMES), (
         f"return a dict with the keys {', '.join(NAMES)}, got {got!r}"
     )
@@ -86,8 +91,15 @@ def test_tiles(exercise, BLOCK_M, BLOCK_N, HEAD_DIM):
         check(exercise, name, BLOCK_M, BLOCK_N, HEAD_DIM)
 
 
+def test_many_tiles(exercise):
+    """eleven large tiles of queries, or of keys; a wide head"""
+    check(exercise, "random", 72, 4, 1, (792, 4))
+    check(exercise, "random", 4, 72, 1, (4, 792))
+    check(exercise, "one tile", 8, 8, 131)
+
+
 def test_mask_unchanged(exercise):
     """sees stays as it is"""
-    sees = MASKS["causal"].copy()
+    sees = mask_of("causal")
     exercise.elements_moved(sees, 4, 8, 6)
-    assert np.array_equal(sees, MASKS["causal"]), "sees is an input, but it was changed"
+    assert np.array_equal(sees, mask_of("causal")), "sees is an input, but it was changed"

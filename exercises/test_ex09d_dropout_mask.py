@@ -5,6 +5,7 @@ import pytest
 from numba import cuda
 
 from fa_numba import reference, simt
+from fa_numba.workbook.graders.causes import Wrong, diagnosis
 from fa_numba.workbook.graders.meter import expect_chip_memory
 
 LOW = 2**32 - 1
@@ -62,15 +63,43 @@ def definition(seed, threshold, shape):
     return words.reshape(*shape[:3], -1)[..., : shape[3]] >= threshold
 
 
+def causes(exercise):
+    """Mistakes that explain the mask of a small problem."""
+    seed, shape = (7 << 32) + 5, (2, 3, 5, 12)
+    b, head, m, n = np.indices(shape)
+    order = "The counter is (n // 4, m, head, b), in this order."
+    key = "The key is (lower half of seed, upper half of seed)."
+    word = "Word n % 4 of the four belongs to key n."
+    low, high = seed % 2**32, seed // 2**32
+    mistakes = [
+        *((order, (c, (low, high), n % 4)) for c in ((b, head, m, n // 4), (m, n // 4, head, b),
+                                                     (n // 4, m, b, head))),
+        ("Four neighbouring keys share a call: the counter has n // 4, not n.",
+         ((n, m, head, b), (low, high), n % 4)),
+        *((key, ((n // 4, m, head, b), k, n % 4)) for k in ((high, low), (low, low), (low, 0))),
+        *((word, ((n // 4, m, head, b), (low, high), i)) for i in (0 * n, 3 - n % 4, m % 4)),
+    ]  # fmt: skip
+    with diagnosis():
+        got = draw(exercise, seed, 2**31, shape)
+    if (got == ~definition(seed, 2**31, shape)).all():
+        return ["An entry is kept if its word is at least the threshold: these are the others."]
+    return [
+        sentence
+        for sentence, (counter, halves, i) in mistakes
+        if (got == (np.choose(i, reference.philox(counter, halves)) >= 2**31)).all()
+    ][:1]
+
+
 def check_mask(exercise, seed, p, shape, **how):
     threshold = int(p * 2**32)
     got, want = draw(exercise, seed, threshold, shape, **how), definition(seed, threshold, shape)
     for b, head, m, n in np.argwhere(got != want)[:1]:
         verdict = ["dropped", "kept"]
-        pytest.fail(
+        raise Wrong(
             f"seed={seed}, p={p}, batch {b}, head {head}, query {m}, key {n}: must be "
             f"{verdict[int(want[b, head, m, n])]}, got {verdict[int(got[b, head, m, n])]}; "
-            f"{(got != want).sum()} of {want.size} entries are wrong"
+            f"{(got != want).sum()} of {want.size} entries are wrong",
+            causes=causes(exercise),
         )
 
 
@@ -79,10 +108,12 @@ def check_word(exercise, counter, key, i, word):
     seed, first = key[0] + (key[1] << 32), (*counter[:0:-1], 4 * counter[0] + i)
     for threshold, want in ((word, True), (word + 1, False)):
         got = draw(exercise, seed, threshold, (1, 1, 1, 1), first)[0, 0, 0, 0]
-        assert got == want, (
-            f"counter {_hex(counter)}, key {_hex(key)}: word {i} is {word:08x}, so at threshold "
-            f"{threshold:08x} the entry must be {'kept' if want else 'dropped'}"
-        )
+        if got != want:
+            raise Wrong(
+                f"counter {_hex(counter)}, key {_hex(key)}: word {i} is {word:08x}, so at "
+                f"threshold {threshold:08x} the entry must be {'kept' if want else 'dropped'}",
+                causes=causes(exercise),
+            )
 
 
 @pytest.mark.parametrize("case", range(3), ids=["zeros", "ones", "pi"])

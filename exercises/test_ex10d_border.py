@@ -90,13 +90,37 @@ def test_races(exercise, lengths, causal):
     assert stores == wanted, f"out has {wanted} elements, stored are {stores}"
 
 
+CASES = {  # lengths, HEAD_DIM, BLOCK
+    "one sequence": ((13,), 8, 4),
+    "head_dim 128": ((5, 6, 3), 128, 4),
+    "60 sequences": ((5,) * 60, 2, 4),
+    "eleven tiles": ((1, 43, 8), 2, 4),
+    "two warps": ((43, 2), 2, 40),
+}
+
+
 @MASKS
-@pytest.mark.parametrize("lengths", [(13,), (5, 6, 3), (1, 17, 8), (30, 2)], ids=str)
-def test_equals_float64(exercise, lengths, causal):
+@pytest.mark.parametrize("case", CASES)
+def test_equals_float64(exercise, case, causal):
     """attention of each sequence by itself, as in float64"""
-    shape = sum(lengths), 8
-    q, k, v = matrices(shape, shape, shape, seed=len(lengths))
-    out, trace = launch(exercise, q, k, v, lengths, causal)
+    lengths, head_dim, block = CASES[case]
+    shape = sum(lengths), head_dim
+    check(exercise, *matrices(shape, shape, shape, seed=len(lengths)), lengths, causal, block)
+
+
+@MASKS
+def test_low_scores(exercise, causal):
+    """scores far below 0 in one sequence, and a maximum of 0 in the other"""
+    q, k, v = matrices((11, 4), (11, 4), (11, 4))
+    q[:], k[:] = [2, 0, 0, 0], 0
+    k[:, 0] = -2e4 - np.arange(11) * 7 % 10
+    k[5, 0] = 0
+    check(exercise, q, k, v, (5, 6), causal)
+
+
+def check(exercise, q, k, v, lengths, causal, block=4):
+    """Run without a race, compare out."""
+    out, trace = launch(exercise, q, k, v, lengths, causal, block=block)
     expect_no_races(trace)
     want = definition(q, k, v, lengths, causal)
     plain = definition(q, k, v, lengths, causal, np.float32)
@@ -118,7 +142,7 @@ def test_equals_float64(exercise, lengths, causal):
 @MASKS
 def test_another_sequence_changes(exercise, causal):
     """new tokens in one sequence change no bit of another"""
-    lengths, shape = (6, 5, 7), (18, 8)
+    lengths, shape = (6, 5, 7), (18, 4)
     q, k, v = matrices(shape, shape, shape)
     before, _ = launch(exercise, q, k, v, lengths, causal)
     owner = sequence_of_token(lengths)

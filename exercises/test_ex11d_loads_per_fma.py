@@ -96,8 +96,9 @@ def test_chip_memory(exercise):
 
 
 def test_hbm_traffic(exercise):
-    """HBM traffic: p and v loaded once, out stored once"""
+    """HBM traffic: p and v loaded once, out stored once; no shuffle"""
     _, trace = launch(exercise, *inputs())
+    assert not trace.shuffles, f"{trace.shuffles} shuffles of warps, there must be none"
     wanted = {(name, "loads"): (64 * 64, "a tile, once") for name in ("p", "v")}
     wanted |= {(name, "stores"): (0, "it is an input") for name in ("p", "v")}
     wanted |= {("out", "stores"): (64 * 64, "a tile, once"), ("out", "loads"): (0, "acc has it")}

@@ -1,8 +1,8 @@
 """ex08e · Predict: what the backward pass costs
 
 For one head with N queries, N keys and no mask, in tiles of BLOCK_M queries and BLOCK_N keys, write
-down what the meter will show for the kernels of this lesson. Ints; N, HEAD_DIM and tiles >= 1; ceil
-where a last tile is not full.
+down what the meter will show for the kernels of this lesson. Ints; N, HEAD_DIM and tiles >= 1, N up
+to 10^12; ceil where a last tile is not full.
 
 product_flops    (forward, backward): FLOPs of the products of matrices, S = Q K^T and so on. A
                  product of (N, d) by (d, N) is 2 N N d FLOPs, for any of them

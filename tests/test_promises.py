@@ -20,7 +20,7 @@ PROMISES = {
     "loop": (
         r"\bno (Python )?loops?\b|without a loop\b|\bOne loop, not two|\bloops? over (m|tokens)\b",
         r"expect_no_loop|expect_once|10\*\*1[0-9]|1 << \d\d|2\*\*[3-9]\d|budgets?_answer"
-        r"|64 \* 2\*\*20",
+        r"|64 \* 2\*\*20|\d_000_000\b",
     ),
     "barrier": (
         r"\bno barrier|\bone barrier\b|without a further barrier|\bbarriers +at most \d+"

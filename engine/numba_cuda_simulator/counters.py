@@ -94,6 +94,7 @@ class Counters:
         self.samples = {}  # by the same keys: the first request, as addresses
         self.storing = {}  # name of a global array -> which threads store into it
         self.barriers = 0
+        self.shuffles = 0
 
     def count(self, array, offset, site, action):
         """Count one access of the present batch."""

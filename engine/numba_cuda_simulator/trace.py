@@ -120,6 +120,8 @@ class Trace:
         By the name of the variable.
     barriers : int
         Barriers passed, summed over blocks.
+    shuffles : int
+        Shuffles of all kinds, summed over warps.
     races : list of Race
     uninitialised : list of Uninitialised
     lines : list of LineTraffic
@@ -140,6 +142,7 @@ class Trace:
     arrays: dict = field(default_factory=dict)
     shared: dict = field(default_factory=dict)
     barriers: int = 0
+    shuffles: int = 0
     races: list = field(default_factory=list)
     uninitialised: list = field(default_factory=list)
     lines: list = field(default_factory=list)
@@ -158,6 +161,7 @@ class Trace:
             lanes.grid,
             lanes.block,
             barriers=counters.barriers,
+            shuffles=counters.shuffles,
             launched=launched,
             shared_bytes=memory.shared_bytes + memory.dynamic_bytes,
             local_bytes=sum(memory.local_sizes.values()),

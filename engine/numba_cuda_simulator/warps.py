@@ -197,6 +197,8 @@ class Warps:
 
         def shuffle(mask, value, lane):
             self.check_members(mask, name)
+            if self.watch is not None:
+                self.watch.shuffle()
             if not isinstance(value, (np.ndarray, np.generic)):
                 value = np.asarray(value)[()]
             if self.lanes.mask is ALL and not varies_in_block(value):

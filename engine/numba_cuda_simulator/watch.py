@@ -102,6 +102,12 @@ class Watch:
         if self.globals is not None:
             self.globals.barrier(blocks)
 
+    def shuffle(self):
+        """Note a shuffle, once for each warp with an active thread."""
+        if self.counters is not None:
+            active = self.lanes.by_warp(self.lanes.active())
+            self.counters.shuffles += int(active.any(1).sum())
+
     def fence(self):
         """Note a cuda.threadfence() of the active threads."""
         if self.globals is not None:

@@ -302,3 +302,17 @@ def test_local_arrays_are_measured():
         x[cuda.grid(1)] = few[0] + many[1, 2]
 
     assert simt.trace(kernel, 2, 4, np.zeros(8, np.float32)).local_bytes == 3 * 4 + 20 * 8
+
+
+def test_shuffles_count_once_for_each_warp():
+    @cuda.jit
+    def kernel(x):
+        i = cuda.grid(1)
+        total = cuda.shfl_xor_sync(0xFFFFFFFF, x[i], 1)
+        if cuda.threadIdx.x < 32:
+            total += cuda.shfl_sync(0xFFFFFFFF, total, 0)
+        x[i] = total
+
+    blocks, warps = 2, 3
+    trace = simt.trace(kernel, blocks, 32 * warps - 6, np.zeros(200, np.float32))
+    assert trace.shuffles == blocks * (warps + 1)

@@ -59,6 +59,9 @@ WRONG = [
      "        unnormalised = unnormalised + p[:, n, None] * v[n]\n"),
     ("a loop over elements", L, "    l_new = alpha * l\n    for i in range(len(l)):\n"
      "        for n in range(s.shape[1]):\n            l_new[i] += p[i, n]\n"),
+    ("128 columns of v", SUM, SUM + "    unnormalised[:, 128:] = 0\n"),
+    ("a loop over rows, by lists", L, "    l_new = np.array([a * b + sum(row) for a, b, row in zip(alpha.tolist(), l.tolist(), "
+     "p.tolist())], np.float32)\n"),
 ]  # fmt: skip
 
 RIGHT = [

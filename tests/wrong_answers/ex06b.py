@@ -113,6 +113,9 @@ WRONG = [
     ("q scaled in place", Q_LOAD, "                    if m_row < seqlen_q and n_start == 0:\n"
      "                        q[m_row, d] *= float32(1.0)\n" + Q_LOAD),
     ("float64", L_NEW, "                l_new = 0.0 + l_alpha\n"),
+    ("64 columns at most", DOT, "                        if d < 64:\n    " + DOT),
+    ("64 columns of out", OUT, OUT.replace("out[m_row, d] =", "out[m_row, d % 64] =")),
+    ("a barrier of the warp alone", WEIGHED, "                cuda.syncwarp()\n"),
 ]  # fmt: skip
 
 RIGHT = [

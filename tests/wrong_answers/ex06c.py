@@ -55,6 +55,8 @@ WRONG = [
          "                s_ij *= float32(1 / math.sqrt(HEAD_DIM))\n"
          "                if n_start + tx >= seqlen_k:\n"
          "                    s_ij = float32(-math.inf)\n                s_tile[ty, tx] = s_ij\n")]),
+    ("a scale for 64 columns at most", CONSTANT, CONSTANT.replace("HEAD_DIM", "min(HEAD_DIM, 64)")),
+    ("256 queries at most", MISSING, MISSING.replace(">= seqlen_k", ">= seqlen_k or m_start + ty >= 256")),
 ]  # fmt: skip
 
 RIGHT = [

@@ -34,6 +34,10 @@ WRONG = [
      "            for c in range(BLOCK_N):\n                l_row += math"),
     ("the given kernel changed", "            cuda.syncthreads()  # p_tile is complete; s_tile may "
      "be overwritten\n", ""),
+    ("64 columns at most", OUT, OUT.replace("out[m, d]", "out[m, d % 64]")),
+    ("256 rows at most", STORE, STORE.replace("s.shape[0]", "min(s.shape[0], 256)")),
+    ("a maximum of at least -1e4", TOP, TOP.replace("now[ty, 0]", "max(now[ty, 0], float32(-1e4))")),
+    ("a maximum of at least 0", TOP, TOP.replace("now[ty, 0]", "max(now[ty, 0], float32(0.0))")),
 ]  # fmt: skip
 
 RIGHT = [

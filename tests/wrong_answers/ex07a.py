@@ -32,6 +32,9 @@ WRONG = [
     ("the whole grid, dead tiles too", "num_live_n_tiles(m_tile, BLOCK_M, BLOCK_N, seqlen_q, "
      "seqlen_k)\n        for", "math.ceil(seqlen_k / BLOCK_N)\n        for"),
     ("counts are floats", "return m + seqlen_k - seqlen_q", "return float(m + seqlen_k - seqlen_q)"),
+    ("tiles of 64 queries at most", "min((m_tile + 1) * BLOCK_M, seqlen_q)", "min((m_tile + 1) * min(BLOCK_M, 64), seqlen_q)"),
+    ("tiles of 64 keys at most", LIVE, LIVE.replace("BLOCK_N", "min(BLOCK_N, 64)")),
+    ("needs_mask of 64 keys at most", "last_n = (n_tile + 1) * BLOCK_N - 1", "last_n = (n_tile + 1) * min(BLOCK_N, 64) - 1"),
 ]
 
 RIGHT = [

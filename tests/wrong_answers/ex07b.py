@@ -25,6 +25,8 @@ WRONG = [
     ("a barrier", RETURN, "        cuda.syncthreads()\n" + RETURN),
     ("a tile of its own", "        l_i *= alpha\n", "        pv = cuda.shared.array((BLOCK_M, BLOCK_N), float32)\n        pv[ty, tx] = alpha\n        l_i *= alpha\n"),
     ("float64", ACC, "acc[i] += p_tile[ty, c] * v_tile[c, tx + i * BLOCK_N] * 1.0"),
+    ("64 columns at most", ACC, ACC.replace("tx + i * BLOCK_N]", "(tx + i * BLOCK_N) % 64]")),
+    ("alpha of 0 counts as 1", [("        l_i *= alpha\n", "        if alpha == 0:\n            alpha = float32(1.0)\n        l_i *= alpha\n")]),
 ]
 
 RIGHT = [

@@ -40,6 +40,10 @@ WRONG = [
         ("v_tile[row, d] = v[", "v_tile[n_start % 64 + row, d] = v["), (V, V.replace("v_tile[c,", "v_tile[n_start % 64 + c,")), (LAST, ""))),
     ("l is that of the last tile", *changed((SUM, "            l_i = float32(0.0)\n"))),
     ("cautious_kernel is changed", "            cuda.syncthreads()\n            alpha = ", "            alpha = "),
+    ("64 columns at most", *changed((V, V.replace("tx + i * 32]", "(tx + i * 32) % 64]")))),
+    ("256 keys at most", *changed(("range(0, s.shape[1], 32)", "range(0, min(s.shape[1], 256), 32)"))),
+    ("256 queries at most", *changed(("m = cuda.blockIdx.x * BLOCK_M + ty", "m = (cuda.blockIdx.x * BLOCK_M + ty) % 256"))),
+    ("a first maximum of -1e4", *changed(("m_i = float32(-math.inf)", "m_i = float32(-1e4)"))),
 ]
 
 RIGHT = [

@@ -35,6 +35,11 @@ WRONG = [
     ("alpha in tiles after the first two", *changed((ALPHA, "                    if t != 1:\n                        acc[d] *= alpha\n"))),
     ("l is divided by alpha as well", *changed((ALPHA, INVERSE), ("l_i *= alpha", "l_i /= alpha if t > 0 else float32(1.0)"))),
     ("float64", *changed((OUT, "out[row, d] = acc[d] / l_i * 1.0"))),
+    ("64 columns at most", *changed((OUT, "out[row, d % 64] = acc[d] / l_i"))),
+    ("64 tiles at most", *changed(("range(s.shape[1] // TILE)", "range(min(s.shape[1] // TILE, 64))"))),
+    ("256 rows at most", *changed(("row < s.shape[0]", "row < min(s.shape[0], 256)"))),
+    ("a first maximum of -1e4", *changed(("m_i = float32(-math.inf)", "m_i = float32(-1e4)"))),
+    ("a first maximum of 0", *changed(("m_i = float32(-math.inf)", "m_i = float32(0)"))),
 ]
 
 RIGHT = [

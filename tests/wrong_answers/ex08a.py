@@ -45,6 +45,8 @@ WRONG = [
     ("64 thread blocks at most", "m = cuda.blockIdx.x * ROWS", "m = cuda.blockIdx.x % 64 * ROWS"),
     ("float64", "total = float32(0.0)", "total = 0.0"),
     ("shuffles in the loop over columns", "    for distance in (16, 8, 4, 2, 1):\n        total +=", "        for distance in (16, 8, 4, 2, 1):\n            total +="),
+    ("the first warp of a thread block alone", "if m >= out.shape[0]:", "if m >= out.shape[0] or cuda.threadIdx.y > 0:"),
+    ("96 columns at most", LOOP, "for d in range(lane, min(out.shape[1], 96), 32):"),
 ]
 
 RIGHT = [

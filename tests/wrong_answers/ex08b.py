@@ -62,6 +62,7 @@ WRONG = [
     ("delta is changed", NUMBERS, NUMBERS + "            if tx == 0 and m < seqlen_q:\n                delta[m] = float32(0.0)\n"),
     ("float64", "dp = float32(0.0)", "dp = 0.0"),
     ("64 columns at most", "            if d < HEAD_DIM:\n                for row", "            if d < min(HEAD_DIM, 64):\n                for row"),
+    ("a score of 0 is hidden", P, P.replace("if sees", "if sees and s != 0")),
 ]
 
 RIGHT = [

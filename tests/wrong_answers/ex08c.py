@@ -54,6 +54,8 @@ WRONG = [
     ("a local array of all keys", "        dq_acc = cuda.local", "        all_p = cuda.local.array(1024, float32)\n        all_p[0] = float32(0.0)\n        dq_acc = cuda.local"),
     ("k is changed", "            n = n_start + tx\n", "            n = n_start + tx\n            if ty == 0 and n < seqlen_k:\n                k[n, 0] = k_tile[tx, 0] + float32(1e-3)\n"),
     ("float64", "dp = float32(0.0)", "dp = 0.0"),
+    ("a score of 0 is hidden", P, P.replace("if sees", "if sees and s != 0")),
+    ("64 columns at most", STORE, STORE.replace("dq[m, d]", "dq[m, d % 64]")),
 ]
 
 RIGHT = [

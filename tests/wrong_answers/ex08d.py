@@ -35,6 +35,9 @@ WRONG = [
     ("the maximum is gone", *changed(("s - s.max(axis=1, keepdims=True)", "s"))),
     ("z is written", *changed((DP, "z *= 1 - 1e-12\n    dp = (dout @ v.T) * z"))),
     ("published_bwd is mended instead", [("ds = pz * (dp - delta)", "ds = p * (dp - delta) + 0 * pz")]),
+    ("64 keys at most", *changed((DS, DS + "\n    ds[:, 64:] = 0"))),
+    ("64 queries at most", *changed((DS, DS + "\n    ds[64:] = 0"))),
+    ("64 columns at most", *changed((DV, DV + "\n    dv[:, 64:] = 0"))),
 ]
 
 RIGHT = [

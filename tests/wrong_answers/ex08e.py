@@ -24,6 +24,11 @@ WRONG = [
     ("a list", BACK, "return [both, dkdv, both + rows + math.ceil(N / BLOCK_M) * both]"),
     ("P kept", KEPT, "return N * N"),
     ("m and l kept", KEPT, "return N * HEAD_DIM + 2 * N"),
+    ("a loop over tiles of queries", FORWARD, "return N * HEAD_DIM + sum(2 * N * HEAD_DIM for _ in range(0, N, BLOCK_M))"),
+    ("a loop over tiles of keys", DKDV, "dkdv = both + sum(both + rows for _ in range(0, N, BLOCK_N))"),
+    ("128 columns at most", KEPT, "return N * min(HEAD_DIM, 128) + N"),
+    ("tiles of 64 at most", FORWARD, FORWARD.replace("BLOCK_M", "min(BLOCK_M, 64)")),
+    ("32 bits", KEPT, "return (N * HEAD_DIM + N) % 2**32"),
 ]
 
 RIGHT = [

@@ -39,6 +39,9 @@ WRONG = [
     ("ragged keys forgotten", EARLY, "ends_early = end_key(first_m, seqlen_q, seqlen_k, right) < min(seqlen_k, n_start + BLOCK_N)"),
     ("float32 in the mask", LATE, "starts_late = float32(first_key(last_m, seqlen_q, seqlen_k, left)) > float32(n_start)"),
     ("m_tile * BLOCK_N", "first = first_key(first_m,", "first = first_key(m_tile * BLOCK_N,"),
+    ("tiles of 64 keys at most", RANGE, RANGE.replace("first // BLOCK_N", "first // min(BLOCK_N, 64)")),
+    ("tiles of 64 queries at most", "first = first_key(first_m,", "first = first_key(m_tile * min(BLOCK_M, 64),"),
+    ("the mask of 64 keys at most", EARLY, EARLY.replace("+ BLOCK_N", "+ min(BLOCK_N, 64)")),
 ]
 IMPORT = ("from numba import cuda\n", "from numba import cuda, float32\n")
 WRONG = [(name, [IMPORT] * ("float32(" in new) + [(old, new)]) for name, old, new in WRONG]

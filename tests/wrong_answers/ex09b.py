@@ -37,6 +37,8 @@ WRONG = [
                                                      "abs(position - n)")),
     ("hidden scores are not stored", MASK, "        if n <= position and n > position - W:\n"
      "            s[m, n] = x\n"),
+    ("256 keys at most", MASK, MASK.replace("n > position or", "n > position or n >= 256 or")),
+    ("256 queries at most", MASK, MASK.replace("n > position or", "n > position or m >= 256 or")),
 ]  # fmt: skip
 
 RIGHT = [

@@ -29,6 +29,11 @@ WRONG = [
                       "    return {name: 4 * number for name, number in moved.items()}\n"),
     ("no m", RETURN, '    return moved | {"l": 2 * queries}\n'),
     ("a sum", RETURN, "    return sum(moved.values())\n"),
+    ("tiles of 32 keys at most", KEYS, KEYS.replace("BLOCK_N", "min(BLOCK_N, 32)")),
+    ("tiles of 64 queries at most", QUERIES, QUERIES.replace("BLOCK_M", "min(BLOCK_M, 64)")),
+    ("128 columns at most", KEYS, KEYS.replace("HEAD_DIM", "min(HEAD_DIM, 128)")),
+    ("eight tiles of keys at most", KEYS, KEYS.replace("live.any(axis=0)", "live[:, :8].any(axis=0)")),
+    ("256 queries at most", QUERIES, QUERIES.replace("live.sum()", "live[: max(1, 256 // BLOCK_M)].sum()")),
 ]  # fmt: skip
 
 RIGHT = [

@@ -35,6 +35,7 @@ WRONG = [
     ("the lower 31 bits", KEEP, "    return (word_of(c0, c1, c2, c3, n % 4) >> 1) >= (threshold >> 1)\n"),
     ("words in a local array", KEEP, "    four = cuda.local.array(4, uint32)\n"
      "    four[0], four[1], four[2], four[3] = c0, c1, c2, c3\n    return four[n % 4] >= threshold\n"),
+    ("a seed of 63 bits", KEY, KEY.replace("seed >> np.uint64(32)", "(seed >> np.uint64(32)) & np.uint64(0x7FFFFFFF)")),
 ]  # fmt: skip
 IMPORT = ("from numba import cuda, uint32\n", "from numba import cuda, float32, int32, uint32\n")
 WRONG = [

@@ -25,6 +25,8 @@ WRONG = [
     ("tiles, not pairs", COMPUTED, "computed = sum(math.ceil(n / tile) ** 2 for n in lengths)"),
     ("the useful share", WASTE, WASTE.replace("1 - ", "")),
     ("tokens over pairs", WASTE, "return 1 - sum(lengths) / computed"),
+    ("tiles of 64 at most", COMPUTED, COMPUTED.replace("sum((tile * math.ceil(n / tile))", "sum((min(tile, 64) * math.ceil(n / min(tile, 64)))")),
+    ("lengths to 128", PAIRS, PAIRS.replace("n * n for", "min(n, 128) ** 2 for")),
 ]  # fmt: skip
 
 RIGHT = [

@@ -22,6 +22,7 @@ WRONG = [
     ("floats", POSITIONS, "return (np.arange(starts[-1]) - of_token).astype(float)"),
     ("the sequence before", TOKEN, "of_token = np.repeat(np.roll(starts[:-1], 1), np.diff(starts))"),
     ("the length is subtracted", TOKEN, "of_token = np.repeat(np.diff(starts), np.diff(starts))"),
+    ("64 sequences at most", STARTS, "return np.cumsum([0, *lengths[:64]]).astype(np.int32)"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -25,6 +25,8 @@ WRONG = [
     ("nothing is returned", RETURN, "\n"),
     ("a float", MIDDLE, "middle = int((b + b_end) / 2)"),
     ("one more than the batch", "cu_seqlens.shape[0] - 1", "cu_seqlens.shape[0]"),
+    ("tiles of 64 at most", IF, IF.replace("BLOCK", "min(BLOCK, 64)")),
+    ("256 tokens at most", IF, IF.replace("cu_seqlens[middle]", "min(cu_seqlens[middle], 256)")),
 ]  # fmt: skip
 
 RIGHT = [

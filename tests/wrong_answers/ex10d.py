@@ -2,6 +2,10 @@
 
 # The kernel with the bug has all lines but these two.
 QUERY = "is_query = m < seqlen\n"
+FIRST = (
+    QUERY
+    + "        for d in range(HEAD_DIM):\n            acc[d] = float32(0)\n        m_i, l_i = NEG_INF"
+)
 MASK = "if is_query and n < seqlen and (n <= m or not CAUSAL):"
 END = "        if is_query:\n            for d in range(HEAD_DIM):\n                out[start + m, d] = acc[d] / l_i\n\n    return kernel"
 
@@ -21,6 +25,12 @@ WRONG = [
     ("upside down", MASK, MASK.replace("n <= m", "n >= m")),
     ("a query by itself", QUERY, "is_query = m_start < seqlen\n"),
     ("all rows are stored", END, END.replace("if is_query", "if start + m < q.shape[0]")),
+    ("the first warp alone", QUERY, "is_query = m < seqlen and tx < 32\n"),
+    ("64 columns at most", END, END.replace("out[start + m, d]", "out[start + m, d % 64]")),
+    ("256 tokens at most", END, END.replace("if is_query", "if is_query and start + m < 256")),
+    ("eight tiles of keys at most", MASK, MASK.replace("n < seqlen", "n < min(seqlen, 8 * BLOCK)")),
+    ("a first maximum of -1e4", FIRST, FIRST.replace("NEG_INF", "float32(-1e4)")),
+    ("a first maximum of 0", FIRST, FIRST.replace("NEG_INF", "float32(0)")),
 ]  # fmt: skip
 
 RIGHT = [

@@ -28,6 +28,8 @@ WRONG = [
     ("all keys", KERNEL + ACC + "\n        for n in range(m + 1):", KERNEL + ACC + "\n        for n in range(s.shape[0]):"),
     ("not the last key", KERNEL + ACC + "\n        for n in range(m + 1):", KERNEL + ACC + "\n        for n in range(m):"),
     ("one thread block", KERNEL, KERNEL.replace("cuda.grid(1)", "cuda.threadIdx.x")),
+    ("256 keys at most", KERNEL + ACC + "\n        for n in range(m + 1):", KERNEL + ACC + "\n        for n in range(min(m + 1, 256)):"),
+    ("nine thread blocks at most", KERNEL, KERNEL.replace("cuda.grid(1)", "cuda.grid(1) % 576")),
 ]  # fmt: skip
 
 RIGHT = [

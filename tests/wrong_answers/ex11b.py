@@ -36,6 +36,9 @@ WRONG = [
     ("all of the column", COLUMN, "column = cuda.local.array(16, float32)\n"),
     ("float64", COLUMN, "column = cuda.local.array(4, 'float64')\n"),
     ("float16 sums", SUM, "acc[i, j] += float32(int(column[i] * 2048)) / float32(2048) * x"),
+    ("256 values of k at most", "for k_start in range(0, a.shape[1], TX):", "for k_start in range(0, min(a.shape[1], 256), TX):"),
+    ("256 rows at most", TEST, "if row < min(c.shape[0], 256) and col < c.shape[1]:"),
+    ("256 columns at most", TEST, "if row < c.shape[0] and col < min(c.shape[1], 256):"),
 ]  # fmt: skip
 
 RIGHT = [

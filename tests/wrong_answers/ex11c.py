@@ -50,6 +50,7 @@ WRONG = [
     ("loaded by each warp", *changed(("range(ty, 32, 8)", "range(32)"))),
     ("16 keys", *changed(("range(ty, 32, 8)", "range(ty, 16, 8)"))),
     ("a second tile, of q", *changed((TILE, TILE + "\n    q_tile = cuda.shared.array((8, 64), float32)\n    q_tile[cuda.threadIdx.y, cuda.threadIdx.x] = float32(0)"))),
+    ("the first 32 values of d twice", *changed((READ, "k_tile[tx, d % 32]"))),
 ]  # fmt: skip
 
 RIGHT = [

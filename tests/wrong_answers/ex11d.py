@@ -28,6 +28,7 @@ WRONG = [
     ("a whole tile in local memory", COLUMN, "column = cuda.local.array(64, float32)\n"),
     ("float64", COLUMN, "column = cuda.local.array(ROWS, 'float64')\n"),
     ("twice", SUM, SUM + "\n                    acc[i, j] += column[i] * x"),
+    ("v by a shuffle", B, "x = cuda.shfl_sync(0xFFFFFFFF, v_tile[r, tx + j * TX], tx + 8 * (ty % 4))"),
 ]  # fmt: skip
 
 RIGHT = [

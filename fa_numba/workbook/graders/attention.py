@@ -159,10 +159,13 @@ def weightless_value(seqlen_q=13, seqlen_k=21, *, causal=False):
 def one_negative_score(size, seqlen_q=13, seqlen_k=21, *, causal=False):
     """A head whose key 0 has the score -`size` and all others less: it takes the whole weight.
 
+    With size 0 key 1 has the score 0, too, and half of the weight.
+
     All numbers are whole, so that a gradient which must be 0 is 0 in float32 too.
     """
-    head = scored_head(-float(size) * np.where(np.arange(seqlen_k) > 0, 1.5, 1), seqlen_q=seqlen_q,
-                       causal=causal)  # fmt: skip
+    scores = -float(size) - np.where(np.arange(seqlen_k) > (size == 0), max(size / 2, 200), 0)
+    head = scored_head(scores, seqlen_q=seqlen_q, causal=causal)
+    head.k[:, 1:] = np.rint(2 * random_head(1, seqlen_k, 7).k)  # q is 0 there
     head.q[:, 0] = 1
     head.v[:], head.dout[:] = np.rint(2 * head.v), np.rint(2 * head.dout)
     return head

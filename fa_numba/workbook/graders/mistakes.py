@@ -132,6 +132,8 @@ def _other_scales(head):
     for sentence, scale in (
         ("The scores are not multiplied by softmax_scale.", 1.0),
         ("The scores are multiplied by 1/sqrt(head_dim), not by softmax_scale.", default),
+        ("The scores are multiplied by 1/head_dim: softmax_scale is 1/sqrt(head_dim).", default**2),
+        ("The scores are multiplied by sqrt(head_dim): divide by it.", 1 / default),
     ):
         if not math.isclose(scale, head.scale, rel_tol=1e-6):
             s = scale * head.q.astype(np.float64) @ head.k.T

@@ -34,6 +34,13 @@ def sloping_scores(rows, keys, head_dim):
     return head_of_scores(sign * np.linspace(-8, 8, keys).round(2), head_dim)
 
 
+def low_scores(rows, keys, head_dim):
+    """Scores below -2e4, but for one key of each even row: its score, the maximum, is 0."""
+    s = np.tile(-2e4 - np.arange(keys) * 7 % 10, (rows, 1))
+    s[::2, keys // 2] = 0
+    return head_of_scores(s, head_dim)
+
+
 def trace_of(kernel, head, block):
     """Launch kernel(s, v, out, lse), threads (BLOCK_N, BLOCK_M): outputs with guards, and trace."""
     outputs = {"out": guarded(*head.dout.shape), "lse": guarded(len(head.q))}

@@ -330,6 +330,7 @@ def trace_data(trace):
         "grid": plain(trace.grid),
         "block": plain(trace.block),
         "barriers": plain(trace.barriers),
+        "shuffles": plain(trace.shuffles),
         "shared_bytes": plain(trace.shared_bytes),
         "local_bytes": plain(trace.local_bytes),
         "arrays": [[n, {k: plain(v) for k, v in vars(a).items()}] for n, a in trace.arrays.items()],

@@ -97,6 +97,7 @@ def trace_of(data):
         arrays={str(n): filled(GlobalTraffic, values) for n, values in data["arrays"]},
         shared={str(n): filled(SharedTraffic, values) for n, values in data["shared"]},
         barriers=data["barriers"],
+        shuffles=data["shuffles"],
         races=[filled(Race, r, sites=tuple(sites[i] for i in r["sites"])) for r in data["races"]],
         uninitialised=[
             filled(Uninitialised, u, site=sites[u["site"]]) for u in data["uninitialised"]
