@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fa_numba.ptx import layouts
+from fa_numba.workbook.graders.causes import Wrong
 
 WHERE = {"a": layouts.mma_a(), "b": layouts.mma_b(), "d": layouts.mma_d()}
 SHAPES = {"a": (16, 16), "b": (16, 8), "d": (16, 8)}
@@ -38,41 +39,66 @@ def because(matrix, place):
     return f"{matrix}{register} is {TABLE[matrix][register]}, here g = {g}, c = {c}"
 
 
-def check_elements(exercise, matrix):
+def elements(matrix, row, col):
+    """Pairs (place, the element that it holds)."""
+    return [(place, (int(row[place]), int(col[place]))) for place in places(matrix)]
+
+
+def mistakes(matrix):
+    """(sentence, rows, columns) of usual mistakes."""
     row, col = WHERE[matrix]
-    for place in places(matrix):
-        want = int(row[place]), int(col[place])
-        got = getattr(exercise, f"element_of_{matrix}")(*place)
-        assert got == want, (
-            f"element_of_{matrix}: {said(matrix, place)} holds {matrix.upper()}"
-            f"[{want[0]}, {want[1]}] ({because(matrix, place)}), got {got}"
-        )
+    yield "Row and column are exchanged: the row comes first.", col, row
+    if row.ndim == 3:
+        yield "The halves are exchanged: half 0 comes first.", row[..., ::-1], col[..., ::-1]
+    order = [0, 2, 1, 3] if row.shape[1] == 4 else [1, 0]
+    two = "1 and 2" if row.shape[1] == 4 else "0 and 1"
+    yield f"Registers {two} of {matrix.upper()} are exchanged.", row[:, order], col[:, order]
+    across = np.arange(32).reshape(8, 4).T.ravel()
+    sentence = "Four neighbouring lanes have the same g: g = lane // 4, c = 2 * (lane % 4)."
+    yield sentence, row[across], col[across]
+    row, col = (x // 8 * 8 + x % 8 // 2 + x % 2 * 4 for x in (row, col))
+    sentence = "A lane has neighbours, c and c + 1: c = 2 * (lane % 4)."
+    yield sentence, *((row, WHERE["b"][1]) if matrix == "b" else (WHERE[matrix][0], col))
+
+
+def causes(matrix, held):
+    """The mistakes that explain all of `held`, pairs (place, element)."""
+    known = ((said, elements(matrix, row, col)) for said, row, col in mistakes(matrix))
+    return [said for said, pairs in known if all(pair in pairs for pair in held)]
+
+
+def check_elements(exercise, matrix, lanes=32):
+    """Ask what each place of the first lanes holds."""
+    want = [(p, element) for p, element in elements(matrix, *WHERE[matrix]) if p[0] < lanes]
+    held = [(place, getattr(exercise, f"element_of_{matrix}")(*place)) for place, _ in want]
+    for (place, element), (_, got) in zip(want, held, strict=True):
+        if got != element:
+            raise Wrong(
+                f"element_of_{matrix}: {said(matrix, place)} holds {matrix.upper()}"
+                f"[{element[0]}, {element[1]}] ({because(matrix, place)}), got {got}",
+                causes=causes(matrix, held),
+                where=said(matrix, place),
+            )
 
 
 def check_owners(exercise, matrix):
-    row, col = WHERE[matrix]
-    for place in places(matrix):
-        element = int(row[place]), int(col[place])
-        got = getattr(exercise, f"owner_in_{matrix}")(*element)
-        assert got == place, (
-            f"owner_in_{matrix}{element}: {matrix.upper()}[{element[0]}, {element[1]}] is held by "
-            f"{said(matrix, place)} ({because(matrix, place)}), got {got}"
-        )
+    """Ask for the owner of each element."""
+    want = elements(matrix, *WHERE[matrix])
+    held = [(getattr(exercise, f"owner_in_{matrix}")(*element), element) for _, element in want]
+    for (place, element), (got, _) in zip(want, held, strict=True):
+        if got != place:
+            raise Wrong(
+                f"owner_in_{matrix}{element}: {matrix.upper()}[{element[0]}, {element[1]}] is held "
+                f"by {said(matrix, place)} ({because(matrix, place)}), got {got}",
+                causes=causes(matrix, held),
+                where=f"{matrix.upper()}[{element[0]}, {element[1]}]",
+            )
 
 
 @pytest.mark.parametrize("matrix", ["a", "b", "d"])
 def test_first_lanes(exercise, matrix):
     """lanes 0 and 1, by the table of the statement"""
-    row, col = WHERE[matrix]
-    for place in places(matrix):
-        if place[0] > 1:
-            continue
-        got = getattr(exercise, f"element_of_{matrix}")(*place)
-        want = int(row[place]), int(col[place])
-        assert got == want, (
-            f"{said(matrix, place)} of {matrix.upper()}: {because(matrix, place)}. "
-            f"Want {want}, got {got}"
-        )
+    check_elements(exercise, matrix, lanes=2)
 
 
 @pytest.mark.parametrize("matrix", ["a", "b", "d"])

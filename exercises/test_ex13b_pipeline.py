@@ -5,7 +5,7 @@ import pytest
 
 from fa_numba.analysis.ring_pipeline import run_ring
 
-SIZES = [(1, 1), (5, 1), (6, 2), (7, 2), (10, 3), (2, 5), (9, 4)]
+SIZES = [(1, 1), (5, 1), (6, 2), (7, 2), (10, 3), (2, 5), (20, 9)]
 LENGTH = {"wait": 4, "load": 3, "read": 3, "arrive": 2}
 
 

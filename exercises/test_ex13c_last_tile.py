@@ -13,6 +13,14 @@ def inputs(seqlen_q, seqlen_k, head_dim=8, *, seed=0, size=1.0):
     return size * q, k, v
 
 
+def scored(scores):
+    """Two queries that give key n the score `scores[n]`."""
+    q, k, v = inputs(2, len(scores), 4)
+    q[:], k[:] = (2, 0, 0, 0), 0
+    k[:, 0] = scores
+    return q, k, v
+
+
 def padded(q, k, v, BLOCK_N, weight=0.0):
     """The result if keys of zeros count."""
     missing = -len(k) % BLOCK_N
@@ -61,17 +69,26 @@ def test_whole_tiles(exercise):
         check(exercise, *inputs(5, seqlen_k), BLOCK_N, "whole tiles")
 
 
-@pytest.mark.parametrize("seqlen_k, BLOCK_N", [(5, 4), (7, 4), (33, 16), (1, 8), (3, 64)])
+@pytest.mark.parametrize("seqlen_k, BLOCK_N", [(5, 4), (7, 4), (33, 16), (1, 8), (3, 100)])
 def test_last_tile(exercise, seqlen_k, BLOCK_N):
     """any number of keys: the last tile is incomplete"""
     check(exercise, *inputs(6, seqlen_k), BLOCK_N, "an incomplete tile")
 
 
-def test_low_scores(exercise):
+def test_many(exercise):
+    """many queries, keys and columns"""
+    check(exercise, *inputs(300, 270, 130), 16, "many queries, keys and columns")
+
+
+@pytest.mark.parametrize("size", [10, 3e4, 2e9, 2e30])
+def test_low_scores(exercise, size):
     """all scores far below 0: keys that do not exist would take nearly all the weight"""
-    q, k, v = inputs(4, 13)
-    q = -4 * np.abs(q)
-    check(exercise, q, np.abs(k), v, 8, "scores below 0")
+    check(exercise, *scored(-size * (1 + np.arange(13) % 3)), 8, "scores below 0")
+
+
+def test_maximum_0(exercise):
+    """a largest score of exactly 0"""
+    check(exercise, *scored(-(np.arange(13) % 5.0)), 8, "a largest score of 0")
 
 
 def test_large_scores(exercise):
