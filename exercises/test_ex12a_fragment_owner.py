@@ -55,7 +55,8 @@ def mistakes(matrix):
     yield f"Registers {two} of {matrix.upper()} are exchanged.", row[:, order], col[:, order]
     across = np.arange(32).reshape(8, 4).T.ravel()
     sentence = "Four neighbouring lanes have the same g: g = lane // 4, c = 2 * (lane % 4)."
-    yield sentence, row[across], col[across]
+    for rows, cols in ((row[across], col[across]), (row[across], col), (row, col[across])):
+        yield sentence, rows, cols
     row, col = (x // 8 * 8 + x % 8 // 2 + x % 2 * 4 for x in (row, col))
     sentence = "A lane has neighbours, c and c + 1: c = 2 * (lane % 4)."
     yield sentence, *((row, WHERE["b"][1]) if matrix == "b" else (WHERE[matrix][0], col))
@@ -79,6 +80,15 @@ def check_elements(exercise, matrix, lanes=32):
                 causes=causes(matrix, held),
                 where=said(matrix, place),
             )
+
+
+def element_of(exercise, matrix, place):
+    """What the answer says is held there; two ints, so that it can be an index."""
+    got = getattr(exercise, f"element_of_{matrix}")(*place)
+    if not (isinstance(got, tuple) and len(got) == 2 and all(type(x) is int for x in got)):
+        cause = f"element_of_{matrix} returns a tuple of two ints, (row, col)."
+        raise Wrong(f"{said(matrix, place)} of {matrix.upper()}: got {got!r}", causes=[cause])
+    return got
 
 
 def check_owners(exercise, matrix):
@@ -119,7 +129,7 @@ def test_each_element_once(exercise, matrix):
     rows, cols = SHAPES[matrix]
     held = np.zeros(SHAPES[matrix], int)
     for place in places(matrix):
-        row, col = getattr(exercise, f"element_of_{matrix}")(*place)
+        row, col = element_of(exercise, matrix, place)
         assert 0 <= row < rows and 0 <= col < cols, (
             f"{said(matrix, place)}: ({row}, {col}) lies outside of {matrix.upper()} {rows, cols}"
         )
@@ -134,7 +144,7 @@ def test_each_element_once(exercise, matrix):
 def test_there_and_back(exercise, matrix):
     """element_of and owner_in undo each other"""
     for place in places(matrix):
-        element = getattr(exercise, f"element_of_{matrix}")(*place)
+        element = element_of(exercise, matrix, place)
         got = getattr(exercise, f"owner_in_{matrix}")(*element)
         assert got == place, (
             f"{said(matrix, place)} holds {element}, whose owner is said to be {got}"
@@ -155,12 +165,12 @@ def test_a_product(exercise):
     """32 lanes' fragments, put together as the tensor core does, give A B"""
     rng = np.random.default_rng(0)
     a, b = rng.integers(-9, 10, (16, 16)), rng.integers(-9, 10, (16, 8))
-    held_a = {p: a[exercise.element_of_a(*p)] for p in places("a")}
-    held_b = {p: b[exercise.element_of_b(*p)] for p in places("b")}
+    held_a = {p: a[element_of(exercise, "a", p)] for p in places("a")}
+    held_b = {p: b[element_of(exercise, "b", p)] for p in places("b")}
     owner_a = {(r, c): exercise.owner_in_a(r, c) for r in range(16) for c in range(16)}
     owner_b = {(r, c): exercise.owner_in_b(r, c) for r in range(16) for c in range(8)}
     for lane, register in places("d"):
-        row, col = exercise.element_of_d(lane, register)
+        row, col = element_of(exercise, "d", (lane, register))
         got = sum(held_a[owner_a[row, k]] * held_b[owner_b[k, col]] for k in range(16))
         assert got == (a @ b)[row, col], (
             f"d{register} of lane {lane} is D[{row}, {col}], the sum of A[{row}, k] B[k, {col}]. "

@@ -24,6 +24,7 @@ def check_wavefronts(exercise, starts, want, why):
             "There are 32 banks, of one word each.": np.unique(words) % 16,
         }
         causes = [cause for cause, banks in known.items() if np.bincount(banks).max() == got]
+        causes += ["Accesses to different banks share a wavefront."] * (got == len(set(starts)))
         causes += ["Without a conflict it is one wavefront, not 0."] * (got == want - 1)
         raise Wrong(f"wavefronts({starts}) must be {want} ({why}), got {got}", causes=causes)
 

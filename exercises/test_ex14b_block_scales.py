@@ -17,7 +17,7 @@ def check_scale(exercise, block):
     got = exercise.scale_of(block)
     largest = np.abs(block).max()
     want = largest / 448 if largest else 1.0
-    if not (isinstance(got, float) and np.isclose(got, want, rtol=1e-12)):
+    if not (isinstance(got, float) and np.isclose(got, want, rtol=1e-12, atol=0)):
         mistakes = {
             "The largest negative number counts as well: take absolute values.": block.max() / 448,
             "A scale divides: the largest becomes 448, not 1.": largest,
@@ -26,7 +26,7 @@ def check_scale(exercise, block):
             "A block of zeros has the scale 1.": 0.0,
             "That is the mean, not the largest.": np.abs(block).mean() / 448,
         }
-        is_one = [cause for cause, x in mistakes.items() if np.isclose(got, x, rtol=1e-9)]
+        is_one = [cause for cause, x in mistakes.items() if np.isclose(got, x, rtol=1e-9, atol=0)]
         raise Wrong(f"scale_of a block whose largest is {largest:.6g}: must be {want:.6g}, got "
                     f"{got!r:.30}", causes=is_one)  # fmt: skip
 

@@ -110,8 +110,9 @@ def test_no_keys_at_all(exercise, mark):
 
 @MARKS
 def test_large_lse(exercise, mark):
-    """lse of some hundreds, of either sign"""
-    check(exercise, *partials(5, [[0, 2, 4], [1], range(5)], mark=mark, size=300))
+    """lse of some hundreds, and of ten thousands, of either sign"""
+    for size in (300, 3e4):
+        check(exercise, *partials(5, [[0, 2, 4], [1], range(5)], mark=mark, size=size))
 
 
 def test_both_marks(exercise):

@@ -120,6 +120,7 @@ AXES = {
 # The arguments that are scores, or q and k.
 SCORES = {
     **dict.fromkeys(("ex02a", "ex02d", "ex03b", "ex03c", "ex03d", "ex05a"), "x"),
+    "ex16d": "q k_cache",
     **dict.fromkeys(("ex06a", "ex06d", "ex07b", "ex07c", "ex07e"), "s"),
     **dict.fromkeys(
         ("ex04b", "ex04e", "ex06b", "ex06c", "ex07d", "ex08b", "ex08c", "ex10d", "ex13c"), "q k"
