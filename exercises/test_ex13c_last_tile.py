@@ -46,11 +46,11 @@ def check(exercise, q, k, v, BLOCK_N, what):
     row, col = map(int, np.argwhere(wrong)[0])
     causes = []
     if np.allclose(got, padded(q, k, v, BLOCK_N)):
-        causes = ["The keys that do not exist count: zeros have the score 0, and a weight."]
+        causes = ["The keys that do not exist count: their score must be -inf."]
     elif len(k) > BLOCK_N and np.allclose(got, fp8.attention(q, *cut(k, v, BLOCK_N))):
         causes = ["The keys of the last tile are left out."]
     elif np.isnan(got).any():
-        causes = ["A NaN: was -inf subtracted from -inf?"]
+        causes = ["A NaN: -inf - -inf, or a first maximum above all scores, so that l_i is 0."]
     raise Wrong(
         f"{case}: out[{row}, {col}] must be {want[row, col]:.6g}, got {got[row, col]:.6g}",
         causes=causes,

@@ -19,11 +19,12 @@ def check_scale(exercise, block):
     want = largest / 448 if largest else 1.0
     if not (isinstance(got, float) and np.isclose(got, want, rtol=1e-12, atol=0)):
         mistakes = {
+            "A block of zeros has the scale 1.": 0.0,
+            "All rows of the block count.": np.abs(block[0]).max() / 448,
             "The largest negative number counts as well: take absolute values.": block.max() / 448,
             "A scale divides: the largest becomes 448, not 1.": largest,
             "That is the inverse of the scale.": 448 / largest if largest else 0,
             "480 is not an e4m3 number: the largest is 448.": largest / 480,
-            "A block of zeros has the scale 1.": 0.0,
             "That is the mean, not the largest.": np.abs(block).mean() / 448,
         }
         is_one = [cause for cause, x in mistakes.items() if np.isclose(got, x, rtol=1e-9, atol=0)]

@@ -48,7 +48,7 @@ def check(exercise, arguments, what):
     if not wrong.any():
         return
 
-    def of(k_scales=k_scales, late_v=None):
+    def of(k_scales=k_scales, late_v=None, v_scales=v_scales):
         return model(q8, q_scale, k8, k_scales, v8, v_scales, BLOCK_N, late_v)
 
     first = np.full_like(k_scales, k_scales[0])
@@ -61,12 +61,20 @@ def check(exercise, arguments, what):
         "The whole of out has the scale of V's last tile.": of(late_v=v_scales[-1]),
         "The whole of out has the scale of V's first tile.": of(late_v=v_scales[0]),
         "out lacks V's scale.": of(late_v=1.0),
+        "Scores have V's scales.": of(v_scales),
+        "out has K's scales.": of(v_scales=k_scales),
         "Scores lack K's scale.": of(np.ones_like(k_scales)),
     }
     row, col = map(int, np.argwhere(wrong)[0])
+    if np.isnan(got).any():
+        mistakes["A NaN: the first maximum is above all scores, so that l_i is 0."] = got
     raise Wrong(
         f"{what}: out[{row}, {col}] must be {want[row, col]:.6g}, got {got[row, col]:.6g}",
-        causes=[cause for cause, x in mistakes.items() if np.allclose(got, x, atol=1e-9 * size)],
+        causes=[
+            cause
+            for cause, x in mistakes.items()
+            if np.allclose(got, x, atol=1e-9 * size, equal_nan=True)
+        ],
         where=f"{what}, out[{row}, {col}]",
     )
 

@@ -32,8 +32,10 @@ def close(got, want, what, mistakes=()):
     bad = np.argwhere(~(np.abs(got - want) <= limit))
     if len(bad):
         place = tuple(map(int, bad[0]))
+        flipped = [(-1) ** j.bit_count() for j in range(want.shape[-1])]
         mistakes = [
             *mistakes,
+            ("The second half is a − b, not b − a.", want * flipped),
             ("The division by √d is missing.", want * np.sqrt(want.shape[-1])),
             ("It is divided by d, not by √d.", want / np.sqrt(want.shape[-1])),
         ]
