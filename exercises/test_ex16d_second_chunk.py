@@ -40,6 +40,10 @@ def causes(q, k, v, start, stop, got):
         "The chunk's first token is seq_len, as if the chunk were not in the cache yet.": last
         + (stop - start),
     }
+    if np.isnan(got).any():
+        return ["NaN: a key past the chunk was read, or the first maximum is above all scores."]
+    if np.allclose(got, attend(rows, k[start:stop], v[start:stop], last - start), atol=1e-4):
+        return ["The tokens before the chunk are left out."]
     return [
         cause
         for cause, seen in known.items()

@@ -210,7 +210,11 @@ def test_weightless_part(exercise):
     a = (a[0], np.clip(a[1], -50, 50))
     b = (np.full_like(a[0], 3e38), a[1] - 120)
     for first, second in ((a, b), (b, a)):
-        expect_equal(merged(exercise, first, second), a, "e^-120 is 0 in float32: hold no exponent")
+        expect_equal(
+            merged(exercise, first, second),
+            a,
+            "a weight of e^-120 is 0 in float32: hold no exponent",
+        )
 
 
 def test_order(exercise):

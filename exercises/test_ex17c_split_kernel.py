@@ -242,18 +242,21 @@ def test_number_of_splits(exercise, num_splits):
     check(exercise, make_decode([40, 37, 9]), num_splits)
 
 
-def test_more_splits_than_tiles(exercise):
+@pytest.mark.parametrize(
+    "lengths, num_splits, BLOCK_N, want", [([16, 5], 9, 8, [2, 1]), ([270], 280, 1, [270])]
+)
+def test_more_splits_than_tiles(exercise, lengths, num_splits, BLOCK_N, want):
     """more splits than tiles: the idle ones leave (0, -inf)"""
-    step = make_decode([16, 5])
-    out_partial, lse_partial = run(exercise, step, num_splits=9)
+    step = make_decode(lengths, 2, 1, 4)
+    out_partial, lse_partial = run(exercise, step, num_splits, BLOCK_N)
     with_keys = np.isfinite(lse_partial).any(axis=2).sum(axis=0)
-    assert with_keys.tolist() == [2, 1], (
-        f"16 and 5 keys in tiles of 8 are 2 tiles and 1, so 2 splits and 1 have keys, got "
-        f"{with_keys.tolist()}: lse_partial of the others is -inf"
+    assert with_keys.tolist() == want, (
+        f"{lengths} keys in tiles of {BLOCK_N} are {want} tiles, so that many of {num_splits} "
+        f"splits have keys, got {with_keys.tolist()}: lse_partial of the others is -inf"
     )
     idle = np.isneginf(lse_partial)
     assert (out_partial[idle] == 0).all(), "out_partial of a split without keys must be 0"
-    check(exercise, step, num_splits=9)
+    check(exercise, step, num_splits, BLOCK_N)
 
 
 def test_empty_sequences(exercise):
@@ -424,9 +427,9 @@ def test_weightless_value(exercise):
 
 
 def test_long(exercise):
-    """300 tiles in one split and in 280, 70 sequences, 70 K/V heads"""
+    """300 tiles in one split and in 200, 70 sequences, 70 K/V heads"""
     step = make_decode([1201], 1, 1, 2)
-    for num_splits in (1, 280):
+    for num_splits in (1, 200):
         check(exercise, step, num_splits, 4)
     check(exercise, make_decode([1 + b % 3 for b in range(70)], 1, 1, 2), 2, 4)
     check(exercise, make_decode([3], 70, 70, 2), 2, 4)
