@@ -56,7 +56,7 @@ def check(exercise, enqueue, cold, warm, *, compile=0, disturbed=()):
                             "result, because the GPU idles after the first event.",
             warm: "The inputs are in L2 from the call before.",
             0: "Nothing runs between the two events.",
-            2000 + cold: "The flush is between the events.",
+            2000 + enqueue + cold: "The flush is between the events.",
             enqueue: "That is how long the CPU takes: a launch is asynchronous.",
         }  # fmt: skip
         causes += [cause for value, cause in known.items() if abs(got - value) <= 1e-6 * value]

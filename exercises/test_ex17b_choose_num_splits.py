@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from fa_numba.analysis.devices import DEVICES
-from fa_numba.workbook.graders.causes import Wrong
+from fa_numba.workbook.graders.causes import Wrong, diagnosis
 
 CASES = [  # thread_blocks, num_n_tiles, num_sms, blocks_per_sm, overhead
     (1, 64, 4, 1, 1),
@@ -37,6 +37,20 @@ def time_by_the_model(num_splits, thread_blocks, num_n_tiles, num_sms, blocks_pe
     return time
 
 
+def wave_causes(num_splits, thread_blocks, num_sms, blocks_per_sm, got):
+    """The mistakes that explain a wrong number of waves."""
+    blocks, places = num_splits * thread_blocks, num_sms * blocks_per_sm
+    known = {
+        "num_waves: a part-filled wave is a wave, so round up.": blocks // places,
+        "num_waves: an exactly full wave is one, and no thread blocks are none.": (
+            blocks // places + 1
+        ),
+        "num_waves: an SM keeps blocks_per_sm thread blocks.": -(-blocks // num_sms),
+        "num_waves: waves are whole, so round up.": blocks / places,
+    }
+    return [cause for cause, waves in known.items() if waves == got]
+
+
 def named(case):
     thread_blocks, num_n_tiles, num_sms, blocks_per_sm, overhead = case
     return f"{thread_blocks=}, {num_n_tiles=}, {num_sms=}, {blocks_per_sm=}, {overhead=}"
@@ -52,18 +66,11 @@ def test_num_waves(exercise, args, want):
     """num_waves: a wave more for one thread block too many"""
     got = exercise.num_waves(*args)
     num_splits, thread_blocks, num_sms, blocks_per_sm = args
-    blocks, places = num_splits * thread_blocks, num_sms * blocks_per_sm
-    known = {
-        "A part-filled wave is a wave: round up.": blocks // places,
-        "A wave that is exactly full is one wave, and no blocks are none.": blocks // places + 1,
-        "An SM keeps blocks_per_sm thread blocks.": -(-blocks // num_sms),
-        "Waves are whole: round up.": blocks / places,
-    }
     if got != want:
         raise Wrong(
             f"{num_splits} * {thread_blocks} thread blocks, room for {num_sms} * {blocks_per_sm}: "
             f"{want} waves, got {got}",
-            causes=[cause for cause, waves in known.items() if waves == got],
+            causes=wave_causes(*args, got),
         )
 
 
@@ -73,21 +80,27 @@ def test_step_time(exercise, case):
     for num_splits in (*range(1, min(case[1], 24) + 1), case[1]):
         want = time_by_the_model(num_splits, *case)
         got = exercise.step_time(num_splits, *case)
-        _, tiles, *_, overhead = case
+        thread_blocks, tiles, *room, overhead = case
         share = -(-tiles // num_splits)
         waves = want // (share + overhead)
         known = {
             "Every wave has the overhead, not only the step.": waves * share + overhead,
+            "A thread block has the overhead once.": waves * (share + overhead * num_splits),
             "The overhead is missing.": waves * share,
             "The largest share counts: round up.": waves * (tiles // num_splits + overhead),
             "Shares are whole tiles: round up.": waves * (tiles / num_splits + overhead),
             "The argument overhead is not used.": waves * (share + 1),
         }
         if got != want:
+            with diagnosis():
+                mine = exercise.num_waves(num_splits, thread_blocks, *room)
+            follows = mine != waves and got == mine * (share + overhead)
             raise Wrong(
                 f"{named(case)}: with {num_splits} splits the largest share is {share} tiles, so "
                 f"step_time must be {want}, got {got}",
-                causes=[cause for cause, time in known.items() if time == got],
+                causes=wave_causes(num_splits, thread_blocks, *room, mine)
+                if follows
+                else [cause for cause, time in known.items() if time == got],
                 where=f"{named(case)}, {num_splits} splits",
             )
 

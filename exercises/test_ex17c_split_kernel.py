@@ -188,8 +188,10 @@ def check(exercise, step, num_splits=3, BLOCK_N=8):
         if len(wrong):
             at = tuple(int(i) for i in wrong[0])
             b, head = at[:2]
-            cause = likely_cause(step, num_splits, BLOCK_N, got) or cause_of_owners(
-                exercise, int(step.seq_lens[b]), num_splits, BLOCK_N
+            cause = likely_cause(step, num_splits, BLOCK_N, got) or (
+                cause_of_owners(exercise, int(step.seq_lens[b]), num_splits, BLOCK_N)
+                if got[0][b, head].any()
+                else "The row is 0: the maximum starts at -inf, and only -inf hides a key."
             )
             splits = "1 split" if num_splits == 1 else f"{num_splits} splits"
             raise Wrong(
@@ -203,21 +205,33 @@ def check(exercise, step, num_splits=3, BLOCK_N=8):
             )
 
 
-def owners(exercise, num_keys, num_splits, BLOCK_N):
-    """Which split attends to which key: value n is 1 in column n alone. (num_splits, num_keys)."""
+def weights(exercise, num_keys, num_splits, BLOCK_N):
+    """Of each key in each split: value n is 1 in column n alone. (num_splits, num_keys)."""
     step = make_decode([num_keys], 1, 1, num_keys, spare=50)  # room that is no part of the shares
     step.v_cache[0, :num_keys, 0] = np.eye(num_keys)
     out_partial, _ = run(exercise, step, num_splits, BLOCK_N)
-    return out_partial[:, 0, 0] > 0
+    return out_partial[:, 0, 0]
+
+
+def owners(exercise, num_keys, num_splits, BLOCK_N):
+    """Which split attends to which key."""
+    return weights(exercise, num_keys, num_splits, BLOCK_N) > 0
 
 
 def cause_of_owners(exercise, num_keys, num_splits, BLOCK_N):
     """What is wrong with the splits of a sequence of so many keys, or nothing."""
     try:
         with diagnosis():
-            times = owners(exercise, num_keys, num_splits, BLOCK_N).sum(axis=0)
+            found = weights(exercise, num_keys, num_splits, BLOCK_N)
+            one_tile = weights(exercise, BLOCK_N, 1, BLOCK_N)
     except Exception:  # of another failure
         return ""
+    times = (found > 0).sum(axis=0)
+    if one_tile.sum() > 1.001:
+        return "out_partial is not divided by l_i, the sum over the keys of its split."
+    sums = found.sum(axis=1)[found.any(axis=1)]
+    if (np.abs(sums - 1) > 1e-3).any():
+        return "acc and l_i, both, are multiplied by alpha where the maximum grows."
     if (times > 1).any():
         whole = " A split takes whole tiles: cut at multiples of BLOCK_N, not at any key."
         keys = np.flatnonzero(times > 1)
