@@ -3,6 +3,7 @@
 import pytest
 
 from fa_numba.ptx import layouts
+from fa_numba.workbook.graders.causes import Wrong
 
 LARGEST = (1 << 18) - 16
 FIELDS = {"address": (0, 14), "leading": (16, 14), "stride": (32, 14), "swizzle": (62, 2)}
@@ -15,12 +16,23 @@ def bits(number, first, count):
 def check_bits(got, **want):
     """Fail at the first field that holds something else, then at any bit outside of the fields."""
     assert type(got) is int, f"must be an int, got {got!r}"
+    whole = got
     for name, (first, count) in FIELDS.items():
         number = bits(got, first, count)
-        assert number == want[name], (
-            f"{name}: bits {first}–{first + count - 1} must hold {want[name]:#x}, got "
-            f"{number:#x} of {got:#018x}"
-        )
+        if number != want[name]:
+            others = {key: bits(whole, *place) for key, place in FIELDS.items()}
+            known = {
+                "The two offsets are exchanged.": others
+                == want | {"leading": want["stride"], "stride": want["leading"]},
+                "Addresses and offsets are divided by 16.": number
+                == 16 * want[name] & (1 << count) - 1,
+            }
+            raise Wrong(
+                f"{name}: bits {first}–{first + count - 1} must hold {want[name]:#x}, got "
+                f"{number:#x} of {whole:#018x}",
+                causes=[cause for cause, is_so in known.items() if is_so],
+                where=name,
+            )
         got &= ~(((1 << count) - 1) << first)
     assert got == 0, f"bits that belong to no field must be 0, got {got:#018x} besides"
 
@@ -65,7 +77,7 @@ def test_of_k(exercise):
         check_bits(exercise.of_k(address), address=address >> 4, leading=1, stride=64, swizzle=1)
 
 
-@pytest.mark.parametrize("BLOCK_N", [16, 64, 96, 128, 176])
+@pytest.mark.parametrize("BLOCK_N", [16, 64, 96, 128, 264])
 def test_of_v(exercise, BLOCK_N):
     """a tile of V: as many bytes from block to block as BLOCK_N rows have"""
     check_bits(
@@ -73,17 +85,26 @@ def test_of_v(exercise, BLOCK_N):
     )
 
 
-@pytest.mark.parametrize("num_rows", [64, 96, 128])
+@pytest.mark.parametrize("num_rows", [64, 96, 264])
 def test_k_step(exercise, num_rows):
     """k_step: where the next 16 columns of K begin, also in the next block"""
-    start = exercise.of_k(0x8400)
+    start = exercise.of_k(0x1400)
     for d in range(0, 512, 16):
         want = layouts.tile_offset(0, d, num_rows, swizzled=False)
         got = exercise.k_step(start, d, num_rows)
-        moved = (bits(got, 0, 14) - 0x840) * 16
-        assert moved == want, (
-            f"columns {d} to {d + 15} of {num_rows} rows begin {want} bytes on, got {moved}"
-        )
+        moved = (bits(got, 0, 14) - 0x140) * 16
+        if moved != want:
+            known = {
+                "Behind 64 columns the next panel begins, num_rows * 128 bytes on.": d * 2,
+                "A panel has num_rows rows.": want - d // 64 * (num_rows - 64) * 128,
+                "The address in a descriptor is divided by 16, so a step is, too.": 16 * want,
+                "Of each panel the columns begin at 0: d % 64.": d % 64 * 2,
+            }
+            raise Wrong(
+                f"columns {d} to {d + 15} of {num_rows} rows begin {want} bytes on, got {moved}",
+                causes=[cause for cause, number in known.items() if number == moved],
+                where=f"columns {d} to {d + 15}",
+            )
         assert got >> 14 == start >> 14, f"k_step({d}) must change the address alone, got {got:#x}"
 
 

@@ -4,9 +4,16 @@ import numpy as np
 import pytest
 
 from fa_numba.analysis.ring_pipeline import run_ring
+from fa_numba.workbook.graders.causes import Wrong
 
-SIZES = [(1, 1), (5, 1), (6, 2), (7, 2), (10, 3), (2, 5), (9, 4)]
+SIZES = [(1, 1), (5, 1), (6, 2), (7, 2), (10, 3), (2, 5), (20, 9)]
 LENGTH = {"wait": 4, "load": 3, "read": 3, "arrive": 2}
+CAUSES = {  # words of the ring's problem -> the mistake
+    "deadlock": "Somebody waits for a phase that never ends: is it the right barrier and parity?",
+    "still in flight": "The producer copies to a stage whose copy is not complete.",
+    "has not finished": "The producer copies over a tile that a consumer has still to read.",
+    "reads tile": "A consumer reads a tile that is not there.",
+}
 
 
 def checked_steps(steps, name, allowed, num_stages):
@@ -32,7 +39,9 @@ def run(exercise, num_tiles, num_stages, *, consumers=1, times=None):
     options = {} if times is None else {"times": times}
     ring = run_ring(producer, [consumer] * consumers, num_stages, **options)
     case = f"{num_tiles} tiles, stages: {num_stages}, consumers: {consumers}"
-    assert not ring.problem, f"{case}: {ring.problem}"
+    if ring.problem:
+        causes = [cause for words, cause in CAUSES.items() if words in ring.problem]
+        raise Wrong(f"{case}: {ring.problem}", causes=causes[:1], where=case)
     for who in range(consumers + 1):
         did = [(span.tile, span.stage) for span in ring.spans if span.who == who]
         want = [(tile, tile % num_stages) for tile in range(num_tiles)]

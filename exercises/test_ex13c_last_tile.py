@@ -13,6 +13,14 @@ def inputs(seqlen_q, seqlen_k, head_dim=8, *, seed=0, size=1.0):
     return size * q, k, v
 
 
+def scored(scores):
+    """Two queries that give key n the score `scores[n]`."""
+    q, k, v = inputs(2, len(scores), 4)
+    q[:], k[:] = (2, 0, 0, 0), 0
+    k[:, 0] = scores
+    return q, k, v
+
+
 def padded(q, k, v, BLOCK_N, weight=0.0):
     """The result if keys of zeros count."""
     missing = -len(k) % BLOCK_N
@@ -38,11 +46,11 @@ def check(exercise, q, k, v, BLOCK_N, what):
     row, col = map(int, np.argwhere(wrong)[0])
     causes = []
     if np.allclose(got, padded(q, k, v, BLOCK_N)):
-        causes = ["The keys that do not exist count: zeros have the score 0, and a weight."]
+        causes = ["The keys that do not exist count: their score must be -inf."]
     elif len(k) > BLOCK_N and np.allclose(got, fp8.attention(q, *cut(k, v, BLOCK_N))):
         causes = ["The keys of the last tile are left out."]
     elif np.isnan(got).any():
-        causes = ["A NaN: was -inf subtracted from -inf?"]
+        causes = ["A NaN: -inf - -inf, or a first maximum above all scores, so that l_i is 0."]
     raise Wrong(
         f"{case}: out[{row}, {col}] must be {want[row, col]:.6g}, got {got[row, col]:.6g}",
         causes=causes,
@@ -61,17 +69,26 @@ def test_whole_tiles(exercise):
         check(exercise, *inputs(5, seqlen_k), BLOCK_N, "whole tiles")
 
 
-@pytest.mark.parametrize("seqlen_k, BLOCK_N", [(5, 4), (7, 4), (33, 16), (1, 8), (3, 64)])
+@pytest.mark.parametrize("seqlen_k, BLOCK_N", [(5, 4), (7, 4), (33, 16), (1, 8), (103, 100)])
 def test_last_tile(exercise, seqlen_k, BLOCK_N):
     """any number of keys: the last tile is incomplete"""
     check(exercise, *inputs(6, seqlen_k), BLOCK_N, "an incomplete tile")
 
 
-def test_low_scores(exercise):
+def test_many(exercise):
+    """many queries, keys and columns"""
+    check(exercise, *inputs(300, 270, 130), 16, "many queries, keys and columns")
+
+
+@pytest.mark.parametrize("size", [10, 3e4, 2e9, 2e30])
+def test_low_scores(exercise, size):
     """all scores far below 0: keys that do not exist would take nearly all the weight"""
-    q, k, v = inputs(4, 13)
-    q = -4 * np.abs(q)
-    check(exercise, q, np.abs(k), v, 8, "scores below 0")
+    check(exercise, *scored(-size * (1 + np.arange(13) % 3)), 8, "scores below 0")
+
+
+def test_maximum_0(exercise):
+    """a largest score of exactly 0"""
+    check(exercise, *scored(-(np.arange(13) % 5.0)), 8, "a largest score of 0")
 
 
 def test_large_scores(exercise):

@@ -62,6 +62,10 @@ def test_budget(exercise, num_blocks, num_tiles):
             tiles == list(range(min(tiles), max(tiles) + 1)) and len(tiles) > 1 for tiles in found
         ):
             causes = ["A thread block has neighbouring tiles: all long, or all short."]
+        elif all(tiles == sorted(tiles) for tiles in found):
+            causes = [
+                "The last round, which is incomplete, has the longest tiles: begin with them."
+            ]
         raise Wrong(
             f"{num_tiles} tiles, {num_blocks} thread blocks: thread block {work.index(max(work))} "
             f"has the work {max(work)}, the mean is {sum(work) / num_blocks:.1f}: "

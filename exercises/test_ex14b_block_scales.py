@@ -17,16 +17,17 @@ def check_scale(exercise, block):
     got = exercise.scale_of(block)
     largest = np.abs(block).max()
     want = largest / 448 if largest else 1.0
-    if not (isinstance(got, float) and np.isclose(got, want, rtol=1e-12)):
+    if not (isinstance(got, float) and np.isclose(got, want, rtol=1e-12, atol=0)):
         mistakes = {
+            "A block of zeros has the scale 1.": 0.0,
+            "All rows of the block count.": np.abs(block[0]).max() / 448,
             "The largest negative number counts as well: take absolute values.": block.max() / 448,
             "A scale divides: the largest becomes 448, not 1.": largest,
             "That is the inverse of the scale.": 448 / largest if largest else 0,
             "480 is not an e4m3 number: the largest is 448.": largest / 480,
-            "A block of zeros has the scale 1.": 0.0,
             "That is the mean, not the largest.": np.abs(block).mean() / 448,
         }
-        is_one = [cause for cause, x in mistakes.items() if np.isclose(got, x, rtol=1e-9)]
+        is_one = [cause for cause, x in mistakes.items() if np.isclose(got, x, rtol=1e-9, atol=0)]
         raise Wrong(f"scale_of a block whose largest is {largest:.6g}: must be {want:.6g}, got "
                     f"{got!r:.30}", causes=is_one)  # fmt: skip
 
@@ -34,7 +35,7 @@ def check_scale(exercise, block):
 @pytest.mark.parametrize("seed", range(3))
 def test_scale(exercise, seed):
     """scale_of: the largest absolute value over 448"""
-    check_scale(exercise, matrix(3, seed=seed))
+    check_scale(exercise, matrix(300, 270, seed=seed))
     check_scale(exercise, -np.abs(matrix(4, seed=seed)))
     check_scale(exercise, np.abs(matrix(2, seed=seed)))
 
@@ -76,10 +77,10 @@ def test_whole_blocks(exercise, rows, block_rows):
     check(exercise, matrix(rows, seed=rows), block_rows)
 
 
-@pytest.mark.parametrize("rows, block_rows", [(7, 4), (9, 2), (1, 128), (130, 128)])
+@pytest.mark.parametrize("rows, block_rows", [(7, 4), (1, 128), (130, 128), (301, 9)])
 def test_last_block(exercise, rows, block_rows):
     """dequantise: a last block with fewer rows"""
-    check(exercise, matrix(rows, seed=rows), block_rows)
+    check(exercise, matrix(rows, 270, seed=rows), block_rows)
 
 
 def test_zeros(exercise):

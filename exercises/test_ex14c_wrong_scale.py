@@ -6,8 +6,6 @@ import pytest
 from fa_numba.analysis import fp8
 from fa_numba.workbook.graders.causes import Wrong
 
-HEAD_DIM = 16
-
 
 def quantised(x, block_rows):
     """e4m3 numbers as float64, and a scale for each block of rows."""
@@ -16,11 +14,11 @@ def quantised(x, block_rows):
     return fp8.round_e4m3(x / np.repeat(scales, block_rows)[:, None]), scales
 
 
-def problem(tiles, BLOCK_N=8, *, rows=5, seed=0, k_sizes=None, v_sizes=None):
+def problem(tiles, BLOCK_N=8, *, rows=5, head_dim=16, seed=0, k_sizes=None, v_sizes=None):
     """The arguments of an answer; tile t of K and of V is so many times as large."""
     rng = np.random.default_rng(seed)
-    q = rng.standard_normal((rows, HEAD_DIM))
-    k, v = rng.standard_normal((2, tiles * BLOCK_N, HEAD_DIM))
+    q = rng.standard_normal((rows, head_dim))
+    k, v = rng.standard_normal((2, tiles * BLOCK_N, head_dim))
     for x, sizes in ((k, k_sizes), (v, v_sizes)):
         if sizes is not None:
             x *= np.repeat(sizes, BLOCK_N)[:, None]
@@ -50,7 +48,7 @@ def check(exercise, arguments, what):
     if not wrong.any():
         return
 
-    def of(k_scales=k_scales, late_v=None):
+    def of(k_scales=k_scales, late_v=None, v_scales=v_scales):
         return model(q8, q_scale, k8, k_scales, v8, v_scales, BLOCK_N, late_v)
 
     first = np.full_like(k_scales, k_scales[0])
@@ -63,12 +61,20 @@ def check(exercise, arguments, what):
         "The whole of out has the scale of V's last tile.": of(late_v=v_scales[-1]),
         "The whole of out has the scale of V's first tile.": of(late_v=v_scales[0]),
         "out lacks V's scale.": of(late_v=1.0),
+        "Scores have V's scales.": of(v_scales),
+        "out has K's scales.": of(v_scales=k_scales),
         "Scores lack K's scale.": of(np.ones_like(k_scales)),
     }
     row, col = map(int, np.argwhere(wrong)[0])
+    if np.isnan(got).any():
+        mistakes["A NaN: the first maximum is above all scores, so that l_i is 0."] = got
     raise Wrong(
         f"{what}: out[{row}, {col}] must be {want[row, col]:.6g}, got {got[row, col]:.6g}",
-        causes=[cause for cause, x in mistakes.items() if np.allclose(got, x, atol=1e-9 * size)],
+        causes=[
+            cause
+            for cause, x in mistakes.items()
+            if np.allclose(got, x, atol=1e-9 * size, equal_nan=True)
+        ],
         where=f"{what}, out[{row}, {col}]",
     )
 
@@ -94,7 +100,17 @@ def test_both(exercise):
     """both of different sizes, many tiles"""
     rng = np.random.default_rng(1)
     sizes = 2.0 ** rng.integers(-2, 3, (2, 12))
-    check(exercise, problem(12, 4, k_sizes=sizes[0], v_sizes=sizes[1], seed=2), "12 tiles")
+    sizes = {"k_sizes": sizes[0], "v_sizes": sizes[1], "seed": 2}
+    check(exercise, problem(12, 4, **sizes), "12 tiles")
+    many = problem(12, 23, rows=300, head_dim=130, **sizes)
+    check(exercise, many, "300 queries, 276 keys, 130 columns")
+
+
+def test_low_scores(exercise):
+    """scores below -1e4: none is near 0"""
+    q8, q_scale, k8, *others = problem(3, k_sizes=(1, 2, 3), v_sizes=(4, 2, 1))
+    q8, k8 = -np.abs(q8) - 64, np.abs(k8) + 64
+    check(exercise, (q8, 4096 * q_scale, k8, *others), "scores below -1e4")
 
 
 def test_zeros(exercise):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fa_numba.workbook.graders.causes import Wrong
+from fa_numba.workbook.graders.causes import Wrong, diagnosis
 
 KERNELS = {  # enqueue, cold, warm
     "long": (10, 500, 500),
@@ -41,16 +41,22 @@ def check(exercise, enqueue, cold, warm, *, compile=0, disturbed=()):
     assert isinstance(got, int | float), f"{case}: timer must return a number, got {got!r:.40}"
     if not abs(got - cold) <= 1e-6 * cold:
         causes = []
-        if compile and got > compile / 20:
-            causes.append("The time in which the kernel is compiled is in the result.")
-        elif disturbed and got > cold:
-            causes.append("A disturbed sample moves the result: the median would ignore it.")
+        for option, cause in (
+            ("compile", "The time in which the kernel is compiled is in the result."),
+            ("disturbed", "A disturbed sample moves the result: the median would ignore it."),
+        ):
+            with diagnosis():
+                others = {name: value for name, value in options.items() if name != option}
+                if timed(exercise.timer, enqueue, cold, warm, **others)[0] != got:
+                    causes.append(cause)
         known = {
             enqueue + cold: "The GPU idles between the first event and the kernel, so that the "
                             "launch is in the result.",
             enqueue + warm: "The inputs are in L2 from the call before, and the launch is in the "
                             "result, because the GPU idles after the first event.",
             warm: "The inputs are in L2 from the call before.",
+            0: "Nothing runs between the two events.",
+            2000 + enqueue + cold: "The flush is between the events.",
             enqueue: "That is how long the CPU takes: a launch is asynchronous.",
         }  # fmt: skip
         causes += [cause for value, cause in known.items() if abs(got - value) <= 1e-6 * value]

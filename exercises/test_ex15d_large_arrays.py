@@ -53,6 +53,11 @@ def check(exercise, tokens, num_heads, head_dim, dtype=np.int64):
             "The row, token * num_heads + head, is cut to 32 bits.": row * head_dim + d,
             "The row is cut to 32 bits without a sign.": (t * num_heads + h) % 2**32 * head_dim + d,
             "A float holds whole numbers only up to 2^24, float64 up to 2^53.": int(float(truth)),
+            "A float32 holds whole numbers only up to 2^24.": int(
+                np.float32(t * num_heads + h) * np.float32(head_dim) + np.float32(d)
+            ),
+            "d is missing.": truth - d,
+            "The head is missing.": truth - h * head_dim,
             "The array is (tokens, num_heads, head_dim): the last index moves fastest.": (
                 (t * head_dim + d) * num_heads + h
             ),

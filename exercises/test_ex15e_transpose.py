@@ -14,7 +14,7 @@ from fa_numba.workbook.graders.meter import (
 )
 from fa_numba.workbook.graders.tiles import matrices
 
-SHAPES = pytest.mark.parametrize("shape", [(32, 32), (64, 32), (32, 96), (96, 64)], ids=str)
+SHAPES = pytest.mark.parametrize("shape", [(32, 32), (64, 96), (320, 32), (32, 320)], ids=str)
 BUDGET = 4224  # bytes of shared memory
 
 

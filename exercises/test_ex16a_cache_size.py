@@ -2,6 +2,8 @@
 
 import pytest
 
+from fa_numba.workbook.graders.causes import Wrong
+
 # name: (num_layers, num_heads, num_kv_heads, head_dim), from the models' own configurations
 MODELS = {
     "GPT-3": (96, 96, 96, 128),
@@ -10,6 +12,12 @@ MODELS = {
     "MQA": (18, 8, 1, 256),
 }
 EACH_MODEL = pytest.mark.parametrize("model", MODELS)
+
+
+def expect(got, want, message, causes):
+    """Fail where a number is wrong: ints exactly, floats but for rounding."""
+    if not (got == want if isinstance(want, int) else abs(got - want) <= 1e-9 * want):
+        raise Wrong(message, causes=causes, where=message.split(":")[0])
 
 
 def counted(seqlen, num_layers, num_kv_heads, head_dim):
@@ -30,9 +38,19 @@ def test_cache_bytes(exercise, model, dtype_bytes):
     for seqlen in (1, 7, 4096):
         want = dtype_bytes * counted(seqlen, num_layers, num_kv_heads, head_dim)
         got = exercise.cache_bytes(seqlen, num_layers, num_kv_heads, head_dim, dtype_bytes)
-        assert got == want, (
+        known = {
+            "Keys and values are stored, each.": got * 2,
+            "The factor num_layers is missing.": got * num_layers,
+            "The factor num_kv_heads is missing.": got * num_kv_heads,
+            "The factor head_dim is missing.": got * head_dim,
+            "A number takes dtype_bytes, not always 2.": got * dtype_bytes / 2,
+        }
+        expect(
+            got,
+            want,
             f"{model}: {num_layers} layers, {num_kv_heads} K/V heads, head_dim {head_dim}, {seqlen}"
-            f" tokens of {dtype_bytes}-byte numbers: must be {want:,} bytes, got {got:,}"
+            f" tokens of {dtype_bytes}-byte numbers: must be {want:,} bytes, got {got:,}",
+            [cause for cause, number in known.items() if number == want],
         )
 
 
@@ -61,9 +79,18 @@ def test_max_batch(exercise, model):
         got = exercise.max_batch(
             memory_bytes, seqlen, num_layers, num_kv_heads, head_dim, dtype_bytes
         )
-        assert got * one <= memory_bytes < (got + 1) * one, (
-            f"{model}: caches of {one:,} bytes, {memory_bytes:,} bytes of memory: must be "
-            f"{memory_bytes // one}, got {got}"
+        want = memory_bytes // one
+        known = {
+            "A part of a cache is none: round down.": want + 1,
+            "A number takes dtype_bytes, not always 2.": memory_bytes * dtype_bytes // (2 * one),
+            "Where not one cache fits the batch is 0.": max(want, 1),
+        }
+        expect(
+            got,
+            want,
+            f"{model}: caches of {one:,} bytes, {memory_bytes:,} bytes of memory: must be {want}, "
+            f"got {got}",
+            [cause for cause, number in known.items() if number == got],
         )
 
 
@@ -88,9 +115,19 @@ def test_decode_bytes(exercise, model, dtype_bytes):
         got = exercise.decode_bytes(
             seqlen, num_layers, num_heads, num_kv_heads, head_dim, dtype_bytes
         )
-        assert got == cache + others, (
+        known = {
+            "Queries are read and the output is written: both move.": others / 2,
+            "Queries and output are those of num_heads heads.": others * num_kv_heads / num_heads,
+            "Every layer has queries and an output.": others / num_layers,
+            "Queries and output move, too, not only the cache.": 0,
+            "Queries and output are those of the new token alone.": others * seqlen,
+        }
+        expect(
+            got,
+            cache + others,
             f"{model}, {seqlen} tokens: {cache:,} bytes of cache and {others:,} of queries and "
-            f"output must be {cache + others:,}, got {got:,}"
+            f"output must be {cache + others:,}, got {got:,}",
+            [cause for cause, number in known.items() if cache + number == got],
         )
 
 
@@ -110,9 +147,23 @@ def test_decode_intensity(exercise, model):
         got = exercise.decode_intensity(
             seqlen, num_layers, num_heads, num_kv_heads, head_dim, dtype_bytes
         )
-        assert abs(got - flops / moved) <= 1e-9 * flops / moved, (
+        want, group = flops / moved, num_heads / num_kv_heads
+        known = {
+            "A multiplication and an addition are two FLOP, in each of two products.": want / 2,
+            "Every query head has FLOPs: num_heads, not num_kv_heads.": want / group,
+            "Every layer has FLOPs.": want / num_layers,
+            "FLOP per byte, not bytes per FLOP.": moved / flops,
+            "The intensity is no whole number: divide with /.": flops // moved,
+            "This is the limit for long sequences: queries and output move, too.": (
+                2 * group / dtype_bytes
+            ),
+        }
+        expect(
+            got,
+            want,
             f"{model}, {seqlen} tokens, {dtype_bytes}-byte numbers: {flops:,} FLOP over {moved:,} "
-            f"bytes must be {flops / moved:.6g}, got {got:.6g}"
+            f"bytes must be {want:.6g}, got {got:.6g}",
+            [cause for cause, number in known.items() if abs(got - number) <= 1e-9 * number],
         )
 
 

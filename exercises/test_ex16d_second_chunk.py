@@ -40,6 +40,10 @@ def causes(q, k, v, start, stop, got):
         "The chunk's first token is seq_len, as if the chunk were not in the cache yet.": last
         + (stop - start),
     }
+    if np.isnan(got).any():
+        return ["NaN: a key past the chunk was read, or the first maximum is above all scores."]
+    if np.allclose(got, attend(rows, k[start:stop], v[start:stop], last - start), atol=1e-4):
+        return ["The tokens before the chunk are left out."]
     return [
         cause
         for cause, seen in known.items()
@@ -52,9 +56,16 @@ def launch(exercise, q, k_cache, v_cache, seq_len, out, run=simt.run):
     return run(exercise.kernel, grid, 32, q, k_cache, v_cache, seq_len, out, SCALE)
 
 
-def check(exercise, tokens, chunks, *, spare=4, size=1, tolerance=2e-5):
-    """The prompt in chunks of these sizes, in a cache that grows; scores `size` times as large."""
+def check(exercise, tokens, chunks, *, first=0, spare=4, size=1, scores=None, tolerance=2e-5):
+    """The prompt in chunks of these sizes, in a cache that grows; scores `size` times as large.
+
+    Chunks before the number `first` are appended, and not attended to. With `scores` every query
+    gives these to the keys.
+    """
     q, k, v = prompt(tokens)
+    if scores is not None:
+        q[:], k[:] = 0, 0
+        q[:, 0], k[:, 0] = 1 / SCALE, scores
     q *= np.float32(size)
     caches = np.full((2, tokens + spare, HEAD_DIM), np.nan, np.float32)
     whole = attend(q, k, v, np.arange(tokens))
@@ -62,6 +73,9 @@ def check(exercise, tokens, chunks, *, spare=4, size=1, tolerance=2e-5):
     for number, size in enumerate(chunks):
         stop = start + size
         caches[:, start:stop] = k[start:stop], v[start:stop]
+        if number < first:
+            start = stop
+            continue
         out = np.full((size, HEAD_DIM), np.nan, np.float32)
         launch(exercise, q[start:stop], *caches, stop, out)
         wrong = np.flatnonzero(~(np.abs(out - whole[start:stop]) <= tolerance).all(axis=1))
@@ -104,9 +118,21 @@ def test_long_chunks(exercise):
     check(exercise, 110, [40, 70])
 
 
+def test_many_tokens(exercise):
+    """the last token of a prompt of 270"""
+    check(exercise, 270, [269, 1], first=1)
+
+
 def test_large_scores(exercise):
     """scores of some hundreds, of either sign"""
     check(exercise, 12, [6, 6], size=100, tolerance=2e-3)
+
+
+@pytest.mark.parametrize("largest", [-3e4, -2e9, 0])
+def test_low_scores(exercise, largest):
+    """scores far below 0, and a largest score of 0"""
+    scores = largest - np.arange(12) * 7 % 5 * (largest > -1e5)
+    check(exercise, 12, [6, 6], spare=0, scores=scores)
 
 
 def test_keys_loaded(exercise):

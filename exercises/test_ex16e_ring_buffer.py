@@ -126,7 +126,7 @@ def slots_of(exercise, ts, end, num_sinks, window):
             found[i] = slot(ts[i], end, num_sinks, window)
 
     ts, found = np.array(ts, np.int32), np.full(len(ts), -99, np.int32)
-    simt.run(ask, -(-len(ts) // 32), 32, ts, end, num_sinks, window, found)
+    simt.run(ask, -(-len(ts) // 64), 64, ts, end, num_sinks, window, found)
     return found
 
 
@@ -180,10 +180,10 @@ def test_slot(exercise, window, num_sinks):
 
 def test_slot_of_late_tokens(exercise):
     """slot: tokens beyond 2^24 and close to 2^31, where float32 and int32 sums are wrong"""
-    for end in (2**24 + 4, 2**31 - 1):
-        ts = [0, 1, 2, end - 9, end - 6, end - 5, end - 2, end - 1]
-        want = np.array([t if t < 2 else -1 if t < end - 5 else 2 + (t - 2) % 5 for t in ts])
-        expect_slots(slots_of(exercise, ts, end, 2, 5), want, ts, end, 2, 5)
+    for end, s, w in ((2**24 + 4, 2, 5), (2**31 - 1, 2, 5), (2**31 - 1, 300, 9000)):
+        ts = [0, 1, s - 1, s, end - w - 4, end - w - 1, end - w, end - w // 2, end - 2, end - 1]
+        want = np.array([t if t < s else -1 if t < end - w else s + (t - s) % w for t in ts])
+        expect_slots(slots_of(exercise, ts, end, s, w), want, ts, end, s, w)
 
 
 def test_filling_up(exercise):

@@ -11,6 +11,7 @@ from fa_numba.workbook.graders.attention import expect_guard, guarded, random_he
 from fa_numba.workbook.graders.causes import Wrong
 
 INF = math.inf
+LIGHT = 1e-2, 1e-3, 1e-5, 1e-10, 1e-30  # weights that count beside 1
 
 
 def weights(exercise, lse_a, lse_b):
@@ -25,7 +26,7 @@ def weights(exercise, lse_a, lse_b):
 
     a, b = np.array(lse_a, np.float32), np.array(lse_b, np.float32)
     results = np.full((3, len(a)), np.nan, np.float32)
-    simt.run(kernel, -(-len(a) // 32), 32, a, b, *results)
+    simt.run(kernel, -(-len(a) // 64), 64, a, b, *results)
     return results
 
 
@@ -158,7 +159,7 @@ def test_two_empty_parts(exercise):
 
 
 def test_mix(exercise):
-    """mix: w_a x_a + w_b x_b; what weighs nothing is not let in, not even NaN"""
+    """mix: w_a x_a + w_b x_b; what weighs nothing is not let in, what weighs little is"""
     mix = exercise.mix
 
     @cuda.jit
@@ -170,9 +171,10 @@ def test_mix(exercise):
     nan = math.nan
     cases = [
         (0.25, 8, 0.75, 4), (0.5, -2, 0.5, 2), (1, 3, 0, nan), (0, nan, 1, 5), (0, nan, 0, nan),
-        (0, INF, 1, 2), (1, 2, 0, -INF), (0.125, -8, 0.875, 16), (1e-30, 1e30, 1, 0),
+        (0, INF, 1, 2), (1, 2, 0, -INF), (0.125, -8, 0.875, 16),
+        *((w, 1 / w, 1, 0) for w in LIGHT), *((1, 0, w, 1 / w) for w in LIGHT),
     ]  # fmt: skip
-    want = np.array([5, 0, 3, 5, 0, 2, 2, 13, 1])
+    want = np.array([5, 0, 3, 5, 0, 2, 2, 13, *[1] * 2 * len(LIGHT)])
     x = np.full(len(cases), np.nan, np.float32)
     simt.run(kernel, 1, 32, *np.array(cases, np.float32).T.copy(), x)
     wrong = np.flatnonzero(~(np.abs(x - want) <= 1e-5))
@@ -181,6 +183,8 @@ def test_mix(exercise):
         cause = (
             "A weight of 0 does not keep NaN out: 0 * NaN is NaN. Test the weight in mix."
             if not np.isfinite(x[i])
+            else "A small weight counts, too: only a weight of 0 keeps its number out."
+            if min(cases[i][0], cases[i][2]) in LIGHT
             else "mix is not w_a x_a + w_b x_b."
         )
         call = f"mix{cases[i]}"
@@ -206,7 +210,11 @@ def test_weightless_part(exercise):
     a = (a[0], np.clip(a[1], -50, 50))
     b = (np.full_like(a[0], 3e38), a[1] - 120)
     for first, second in ((a, b), (b, a)):
-        expect_equal(merged(exercise, first, second), a, "e^-120 is 0 in float32: hold no exponent")
+        expect_equal(
+            merged(exercise, first, second),
+            a,
+            "a weight of e^-120 is 0 in float32: hold no exponent",
+        )
 
 
 def test_order(exercise):

@@ -6,6 +6,7 @@ from fractions import Fraction
 import pytest
 
 from fa_numba.analysis.devices import DEVICES
+from fa_numba.workbook.graders.causes import Wrong, diagnosis
 
 CASES = [  # thread_blocks, num_n_tiles, num_sms, blocks_per_sm, overhead
     (1, 64, 4, 1, 1),
@@ -20,6 +21,7 @@ CASES = [  # thread_blocks, num_n_tiles, num_sms, blocks_per_sm, overhead
     (1, 7, 1, 1, 1),
     (1, 600, 132, 4, 1),  # 300 splits: as many tiles in a share as the overhead is
     (1, 600, 132, 4, 0),
+    (1, 1100, 1200, 1, 0),  # as many splits as tiles
 ]
 EACH = pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
 
@@ -27,12 +29,26 @@ EACH = pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str,
 def time_by_the_model(num_splits, thread_blocks, num_n_tiles, num_sms, blocks_per_sm, overhead):
     """Deal the thread blocks out, wave by wave."""
     waiting = num_splits * thread_blocks
-    longest = max(len(range(split, num_n_tiles, num_splits)) for split in range(num_splits))
+    longest = len(range(0, num_n_tiles, num_splits))  # the share of split 0 is a largest one
     time = 0
     while waiting > 0:
         waiting -= num_sms * blocks_per_sm
         time += longest + overhead
     return time
+
+
+def wave_causes(num_splits, thread_blocks, num_sms, blocks_per_sm, got):
+    """The mistakes that explain a wrong number of waves."""
+    blocks, places = num_splits * thread_blocks, num_sms * blocks_per_sm
+    known = {
+        "num_waves: a part-filled wave is a wave, so round up.": blocks // places,
+        "num_waves: an exactly full wave is one, and no thread blocks are none.": (
+            blocks // places + 1
+        ),
+        "num_waves: an SM keeps blocks_per_sm thread blocks.": -(-blocks // num_sms),
+        "num_waves: waves are whole, so round up.": blocks / places,
+    }
+    return [cause for cause, waves in known.items() if waves == got]
 
 
 def named(case):
@@ -50,23 +66,43 @@ def test_num_waves(exercise, args, want):
     """num_waves: a wave more for one thread block too many"""
     got = exercise.num_waves(*args)
     num_splits, thread_blocks, num_sms, blocks_per_sm = args
-    assert got == want, (
-        f"{num_splits} * {thread_blocks} thread blocks, room for {num_sms} * {blocks_per_sm}: "
-        f"{want} waves, got {got}"
-    )
+    if got != want:
+        raise Wrong(
+            f"{num_splits} * {thread_blocks} thread blocks, room for {num_sms} * {blocks_per_sm}: "
+            f"{want} waves, got {got}",
+            causes=wave_causes(*args, got),
+        )
 
 
 @EACH
 def test_step_time(exercise, case):
     """step_time: waves times the longest thread block, for every number of splits"""
-    for num_splits in range(1, min(case[1], 24) + 1):
+    for num_splits in (*range(1, min(case[1], 24) + 1), case[1]):
         want = time_by_the_model(num_splits, *case)
         got = exercise.step_time(num_splits, *case)
-        share = -(-case[1] // num_splits)
-        assert got == want, (
-            f"{named(case)}: with {num_splits} splits the largest share is {share} tiles, so "
-            f"step_time must be {want}, got {got}"
-        )
+        thread_blocks, tiles, *room, overhead = case
+        share = -(-tiles // num_splits)
+        waves = want // (share + overhead)
+        known = {
+            "Every wave has the overhead, not only the step.": waves * share + overhead,
+            "A thread block has the overhead once.": waves * (share + overhead * num_splits),
+            "The overhead is missing.": waves * share,
+            "The largest share counts: round up.": waves * (tiles // num_splits + overhead),
+            "Shares are whole tiles: round up.": waves * (tiles / num_splits + overhead),
+            "The argument overhead is not used.": waves * (share + 1),
+        }
+        if got != want:
+            with diagnosis():
+                mine = exercise.num_waves(num_splits, thread_blocks, *room)
+            follows = mine != waves and got == mine * (share + overhead)
+            raise Wrong(
+                f"{named(case)}: with {num_splits} splits the largest share is {share} tiles, so "
+                f"step_time must be {want}, got {got}",
+                causes=wave_causes(num_splits, thread_blocks, *room, mine)
+                if follows
+                else [cause for cause, time in known.items() if time == got],
+                where=f"{named(case)}, {num_splits} splits",
+            )
 
 
 def test_overhead_is_one_tile(exercise):

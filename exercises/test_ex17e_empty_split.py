@@ -110,8 +110,9 @@ def test_no_keys_at_all(exercise, mark):
 
 @MARKS
 def test_large_lse(exercise, mark):
-    """lse of some hundreds, of either sign"""
-    check(exercise, *partials(5, [[0, 2, 4], [1], range(5)], mark=mark, size=300))
+    """lse of some hundreds, and of ten thousands, of either sign"""
+    for size in (300, 3e4):
+        check(exercise, *partials(5, [[0, 2, 4], [1], range(5)], mark=mark, size=size))
 
 
 def test_both_marks(exercise):
@@ -121,10 +122,10 @@ def test_both_marks(exercise):
     check(exercise, out_partial, lse_partial)
 
 
-@pytest.mark.parametrize("head_dim", [1, 32, 70])
-def test_head_dim(exercise, head_dim):
+@pytest.mark.parametrize("head_dim, splits", [(1, 270), (32, 9), (128, 2), (330, 2)])
+def test_head_dim(exercise, head_dim, splits):
     """any head_dim, many splits"""
-    check(exercise, *partials(9, [range(9), [0, 7]], head_dim))
+    check(exercise, *partials(splits, [range(splits), [0, splits - 2]], head_dim))
 
 
 def test_broken_kernel_stays(exercise):

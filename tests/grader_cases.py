@@ -90,6 +90,31 @@ AXES = {
     "ex11b": "a.0/4*TX a.1/TX b.1/4*TX",
     "ex11c": "",
     "ex11d": "",
+    "ex12b": "row starts.0",
+    "ex12c": "k>64 p.0",
+    "ex12d": "x.0 a.0 a.1 b.1",
+    "ex13a": "BLOCK_N num_rows d n",
+    "ex13b": "num_tiles num_stages>8",
+    "ex13c": "q.0 q.1>128 k.0/BLOCK_N BLOCK_N>64",
+    "ex13d": "num_tiles/num_blocks num_blocks>128",
+    "ex14b": "x.0/block_rows x.1 block.0 block.1",
+    "ex14c": "q8.0 q8.1>128 k8.0/BLOCK_N",
+    "ex14d": "x.0",
+    "ex15c": "x.0/y x.1/x>4096",
+    "ex15d": "num_heads head_dim",
+    "ex15e": "x.0/32 x.1/32",
+    "ex16b": "group_size>64 kv_head seqlen_q seqlen_k",
+    "ex16c": "q.0>64 k_cache.1/BLOCK_N k_cache.2>64 HEAD_DIM>128 GROUP_SIZE>16 BLOCK_N>32",
+    "ex16d": "q.0>64 k_cache.0",
+    "ex16e": "num_sinks window",
+    "ex17a": "",
+    "ex17b": "num_splits>1024 num_n_tiles>1024 thread_blocks num_sms",
+    "ex17c": (
+        "out_partial.0 q.0>64 k_cache.1/BLOCK_N k_cache.2>64 HEAD_DIM>128 GROUP_SIZE>16 BLOCK_N>32"
+    ),
+    "ex17d": "out_partial.0>1024 out_partial.1>64 out_partial.2>64 HEAD_DIM/x",
+    "ex17e": "out_partial.0 out_partial.3/x",
+    "ex17f": "out_partial.0 HEAD_DIM/x",
     "ex18a": "seq_len/page_size t/page_size page_size seq_lens.0 block_table.1",
     "ex18b": "k_out.0 k_out.1/k_cache.1 k_cache.1 k_cache.2>64 k_cache.3 x",
     "ex18c": "q.0 q.1>128 s.1/8 k_cache.1",
@@ -125,8 +150,9 @@ AXES = {
 SCORES = {
     **dict.fromkeys(("ex00f", "ex02a", "ex02b", "ex02d", "ex03b", "ex03c", "ex03d", "ex05a"), "x"),
     **dict.fromkeys(("ex03a", "ex06a", "ex06d", "ex07b", "ex07c", "ex07e"), "s"),
+    "ex16d": "q k_cache",
     **dict.fromkeys(
-        ("ex04b", "ex04e", "ex06b", "ex06c", "ex07d", "ex08b", "ex08c", "ex10d"), "q k"
+        ("ex04b", "ex04e", "ex06b", "ex06c", "ex07d", "ex08b", "ex08c", "ex10d", "ex13c"), "q k"
     ),
 }
 
@@ -145,6 +171,10 @@ EXEMPT = {
     "ex07c": {"s.0 ragged": MULTIPLES, "s.1 ragged": MULTIPLES},
     "ex07e": {"warps": "the statement's thread block is one warp", "s.1 ragged": MULTIPLES},
     "ex09c": {"sees.0 ragged": MULTIPLES, "sees.1 ragged": MULTIPLES},
+    "ex14c": {"k8.0 ragged": MULTIPLES},
+    "ex15e": {"x.0 ragged": MULTIPLES, "x.1 ragged": MULTIPLES},
+    "ex16d": {"warps": "the statement's thread block is one warp"},
+    **dict.fromkeys(("ex17d", "ex17e", "ex17f"), {"warps": "the statement gives a row one warp"}),
     "ex18c": {"warps": "the given file sets the thread block to 8", "s.1 ragged": MULTIPLES},
 }
 
@@ -306,8 +336,9 @@ def gaps(exercise, notes: list[dict]) -> list[str]:
 
 
 def _is_wide(note):
-    if "HEAD_DIM" in note:
-        return note["HEAD_DIM"] == 128
+    for name in ("HEAD_DIM", "head_dim"):
+        if name in note:
+            return note[name] == 128
     return any(size == 128 for key, size in note.items() if "." in key)
 
 

@@ -35,7 +35,7 @@ PROMISES = {
         r"expect_chip_memory|shared_bytes|local_bytes",
     ),
     "bank conflict": (r"\b(no|without a?) ?bank conflicts?\b", r"bank_conflicts|wavefronts"),
-    "array": (r"\bno array\.", r"expect_no_loop|2\*\*[3-9]\d|10\*\*1[0-9]"),
+    "array": (r"\bno array\.|\bno \(d, d\)", r"expect_no_loop|2\*\*[1-9]\d|10\*\*1[0-9]"),
     "NaN": (r"\bno NaN|\bnever NaN|\bnothing may be NaN", r"nan|NaN|NAN|check_rows|expect_close"),
     "race": (r"\bno race|without the race", r"race|simt\.run|rows\.run"),
     "left alone": (
@@ -61,7 +61,7 @@ PROSE = re.compile(
     r"\b(no|without) (an? |the )?(bugs?\b|two mistakes|finite score|float is|kernel|keys?\b|limit"
     r"|mask\b|model|need|order|others?\b|page|pairs|query|rank|scale|seqlen_q x|split|state|test"
     r"|byte|thread|tiles?\b|time|token|warp|waste|row|array:|element|asking|S and P|work"
-    r"|block table|more|requests)"
+    r"|block table|more|requests|any$|array\.|NaN anywhere)"
 )
 # (exercise, kind) -> the reason that no check is needed
 OF_PUBLISHED = "the sentence describes the given program, which has the bug"

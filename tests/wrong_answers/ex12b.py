@@ -27,6 +27,7 @@ WRONG = [
     ("element_at in bytes", BACK, "return row, 8 * chunk + rest % 16"),
     ("rows are floats", BACK, "return byte / 128 // 1, 8 * chunk + rest % 16 // 2"),
     ("starts is sorted", WORDS, "starts.sort()\n    " + WORDS),
+    ("128 addresses at most", WORDS, WORDS.replace("in starts", "in starts[:128]")),
 ]
 
 RIGHT = [

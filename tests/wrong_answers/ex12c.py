@@ -20,6 +20,7 @@ WRONG = [
     ("the first A alone", "low, high = sources(k, i)", "low, high = sources(0, i)"),
     ("p rounded in place", LOOP, "p[...] = p.astype(np.float16)\n    " + LOOP),
     ("two registers alone", "for i in range(4):", "for i in range(2):"),
+    ("128 operands at most", LOOP, "for k in range(min(len(registers), 128)):"),
 ]
 
 RIGHT = [

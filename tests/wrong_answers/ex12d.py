@@ -26,6 +26,7 @@ WRONG = [
     ("float64", RETURN, "return (a.astype(np.float64) @ b).astype(np.float32)"),
     ("the large one first", [(MIXED, "mixed = tensor_core(a_big, b_big) + tensor_core(a_small, b_big)"), (RETURN, "return mixed + tensor_core(a_big, b_small)")]),
     ("the mixed terms alone", RETURN, "return mixed"),
+    ("256 columns at most", RETURN, "out = mixed + tensor_core(a_big, b_big)\n    out[:, 256:] = 0\n    return out"),
 ]
 
 RIGHT = [

@@ -28,6 +28,8 @@ WRONG = [
     ("K's steps in bytes", K_STEP, "return desc + num_bytes"),
     ("V's steps of columns", V_STEP, "return desc + (n * 2 >> 4)"),
     ("V's steps from the beginning", V_STEP, "return desc // 2**14 * 2**14 + ((desc & 0x3FFF) * 0 + 0x840 + (n * ROW_BYTES >> 4))"),
+    ("K's blocks of 128 rows at most", K_BYTES, K_BYTES.replace("num_rows", "min(num_rows, 128)")),
+    ("V's blocks of 256 rows at most", OF_V, OF_V.replace("BLOCK_N", "min(BLOCK_N, 256)")),
 ]
 
 RIGHT = [

@@ -24,6 +24,7 @@ WRONG = [
     ("lists for tuples", CONSUMER, 'return [("wait", "full", stage, use % 2), ["read", stage, tile], ("arrive", stage)]'),
     ("one tuple", PRODUCER, 'return ("load", stage, tile)'),
     ("arrives twice", CONSUMER, CONSUMER.replace('("arrive", stage)', '("arrive", stage), ("arrive", stage)')),
+    ("8 stages at most", PRODUCER, PRODUCER.replace('"load", stage', '"load", stage % 8')),
 ]
 
 RIGHT = [

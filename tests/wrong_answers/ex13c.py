@@ -43,6 +43,15 @@ WRONG = [
     ("never waits, never masks", *changed(("        copies.wait()\n", ""), ("        " + MASK + "\n", ""))),
     ("leaves the last tile out", *changed(("range(0, len(k), BLOCK_N)", "range(0, len(k) - BLOCK_N + 1, BLOCK_N)"))),
     ("masks all that is 0", MASK, "s[:, there:] *= -np.inf"),
+    ("scores -1e4", MASK, "s[:, there:] = -1e4"),
+    ("scores -1e9", MASK, "s[:, there:] = -1e9"),
+    ("scores -1e30", MASK, "s[:, there:] = -1e30"),
+    ("0 for the first maximum", *changed(("np.full((len(q), 1), -np.inf)", "np.zeros((len(q), 1))"))),
+    ("-1e4 for the first maximum", *changed(("np.full((len(q), 1), -np.inf)", "np.full((len(q), 1), -1e4)"))),
+    ("a key of score 0 does not exist", MASK, "s[s == 0] = -np.inf"),
+    ("256 keys at most", *changed(("range(0, len(k), BLOCK_N)", "range(0, min(len(k), 256), BLOCK_N)"))),
+    ("128 columns at most", *changed(("s = q @ k_tile.T", "s = q[:, :128] @ k_tile[:, :128].T"))),
+    ("64 keys of a tile at most", MASK, "s[:, min(there, 64):] = -np.inf"),
 ]
 
 RIGHT = [

@@ -28,6 +28,7 @@ WRONG = [
     ("full rounds alone", LOOP, "for first in range(0, num_tiles - num_blocks + 1, num_blocks):"),
     ("shortest first, snake", BODY, BODY.replace("num_tiles - 1 - first - (num_blocks - 1 - block if backwards else block)", "first + (num_blocks - 1 - block if backwards else block)").replace("tile >= 0", "tile < num_tiles")),
     ("the first and the last", BODY, "    low = list(range(block, num_tiles // 2, num_blocks))\n    return low + [num_tiles - 1 - tile for tile in low]\n"),
+    ("16 rounds at most", LOOP, "for first in range(0, min(num_tiles, 16 * num_blocks), num_blocks):"),
 ]
 
 GREEDY = """    work, mine = [0] * num_blocks, []

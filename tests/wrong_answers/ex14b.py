@@ -24,6 +24,9 @@ WRONG = [
     ("whole blocks alone", BACK, "return x8 * np.repeat(scales, block_rows)[:, None]"),
     ("in place", BACK, "x8 *= scales[np.arange(len(x8)) // block_rows, None]\n    return x8"),
     ("the scales of columns", BACK, "return x8 * scales[np.arange(x8.shape[1]) // block_rows % len(scales)]"),
+    ("of the first 64 columns", LARGEST, "largest = np.abs(block[:, :64]).max()"),
+    ("of the first 128 rows", LARGEST, "largest = np.abs(block[:128]).max()"),
+    ("256 rows at most", BACK, "out = x8 * scales[np.arange(len(x8)) // block_rows, None]\n    out[256:] = x8[256:]\n    return out"),
 ]
 
 RIGHT = [

@@ -22,6 +22,9 @@ WRONG = [
     ("the scale is in P before it is rounded", ACC, "acc = alpha * acc + round_e4m3(P_SCALE * p * v_scales[t]) @ v8[tile] / P_SCALE"),
     ("the next tile's", ACC, ACC.replace("v_scales[t]", "v_scales[t - 1]")),
     ("divided", ACC, ACC.replace("* v_scales[t]", "/ v_scales[t]")),
+    ("0 for the first maximum", K, "m_i = m_i if t else np.zeros((rows, 1))\n        " + K),
+    ("-1e4 for the first maximum", K, "m_i = m_i if t else np.full((rows, 1), -1e4)\n        " + K),
+    ("128 columns at most", K, K.replace("q8 @ k8[tile].T", "q8[:, :128] @ k8[tile, :128].T")),
 ]
 
 RIGHT = [

@@ -59,6 +59,7 @@ WRONG = [
     ("in float16 on the way", ROTATE, "return hadamard((x * signs.astype(x.dtype)).astype(np.float16).astype(x.dtype))"),
     ("rotated in place", ROTATE, "x *= signs.astype(x.dtype)\n    return hadamard(x)"),
     ("256 columns at most", SIZE, "shape, d = x.shape, x.shape[-1]\n    if d > 256:\n        return np.concatenate([hadamard(part) for part in np.split(x, d // 256, axis=-1)], axis=-1)"),
+    ("256 rows at most", SIZE, SIZE + "\n    if x.ndim == 2 and len(x) > 256:\n        return np.concatenate([hadamard(x[:256]), x[256:]])"),
 ]
 
 

@@ -17,6 +17,9 @@ WRONG = [
     ("past the end", FOR, "for col in range(lane, x.shape[1] + 1, 32):"),
     ("every second column", FOR, "for col in range(2 * lane, x.shape[1], 64):"),
     ("shifted by the row", FOR, "for i in range((x.shape[1] + 31) // 32):\n          col = (i * 32 + 2 * lane) % max(x.shape[1], 1)\n          if col < x.shape[1]:"),
+    ("4096 columns at most", FOR, "for col in range(lane, min(x.shape[1], 4096), 32):"),
+    ("256 rows at most", FOR, "for col in range(lane, x.shape[1] if row < 256 else 0, 32):"),
+    ("the first warp alone", FOR, "for col in range(lane, x.shape[1] if row % 4 == 0 else 0, 32):"),
 ]  # fmt: skip
 
 RIGHT = [

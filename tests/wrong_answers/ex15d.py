@@ -20,6 +20,7 @@ WRONG = [
     ("modulo 2^31", RETURN, "return (row * head_dim + d) % 2147483648\n"),
     ("never negative", RETURN, "return abs(int32(row * head_dim + d))\n"),
     ("at most 2^31", RETURN, "return min(row * head_dim + d, 2147483647)\n"),
+    ("512 heads at most", ROW, "row = token * min(num_heads, 512) + head\n"),
 ]  # fmt: skip
 IMPORT = (
     "from numba import cuda, int32",

@@ -23,6 +23,10 @@ WRONG = [
     ("stored twice", EMPTY, EMPTY + "\n        y[col + i, row + tx] = tile[tx, (tx + i) % 32]"),
     ("float64", TILE, TILE.replace("float32", "'float64'")),
     ("a tile of its own for each half", TILE, TILE + "\n    other = cuda.shared.array((32, 32), float32)\n    other[ty, tx] = x[row + ty, col + tx]"),
+    ("a barrier of each warp", BARRIER, "cuda.syncwarp()"),
+    ("the first warp alone", EMPTY, "if ty == 0:\n            " + EMPTY),
+    ("256 columns at most", EMPTY, "if col < 256:\n            " + EMPTY),
+    ("256 rows at most", EMPTY, "if row < 256:\n            " + EMPTY),
 ]  # fmt: skip
 
 RIGHT = [

@@ -18,6 +18,9 @@ WRONG = [
     ("all keys", LAST, "return seqlen_k - 1"),
     ("a row is a query", M, "m = row"),
     ("the head for the query", M, "m = row % group_size"),
+    ("groups of 64 at most", OWNER, OWNER.replace("// group_size", "// min(group_size, 64)")),
+    ("256 K/V heads at most", OWNER, OWNER.replace("kv_head", "kv_head % 256")),
+    ("256 queries at most", M, "m = min(row // group_size, 255)"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -55,6 +55,13 @@ WRONG = [
     ("every thread computes all scores of its row", LAST, LAST + "            for c in range(BLOCK_N):\n                for d in range(HEAD_DIM):\n                    s += q_tile[ty, d] * k_tile[tx, d]\n"),
     ("seq_lens is changed", STORE, "if tx == 0:\n            seq_lens[b] = seqlen_k + 1\n        " + STORE),
     ("float64", "l_i = float32(0.0)", "l_i = 0.0"),
+    ("64 columns of out", OUT, OUT.replace("if l_i > 0", "if l_i > 0 and d < 64")),
+    ("128 columns in a score", "for d in range(HEAD_DIM):\n                s +=", "for d in range(min(HEAD_DIM, 128)):\n                s +="),
+    ("32 keys of a tile", "for c in range(BLOCK_N):\n            l_i +=", "for c in range(min(BLOCK_N, 32)):\n            l_i +="),
+    ("a barrier of each warp behind s_tile", "cuda.syncthreads()  # s_tile", "cuda.syncwarp()  # s_tile"),
+    ("a barrier of each warp behind p_tile", "cuda.syncthreads()  # p_tile", "cuda.syncwarp()  # p_tile"),
+    ("a barrier of each warp behind v_tile", "cuda.syncthreads()  # every", "cuda.syncwarp()  # every"),
+    ("the first warp alone", "        store(head,", "        if ty * BLOCK_N + tx < 32:\n            store(head,"),
 ]
 
 RIGHT = [

@@ -18,6 +18,10 @@ WRONG = [
     ("the first key counts twice", RANGE, "for i in range(-1, seq_len - q.shape[0] + m + 1):\n            n = max(i, 0)"),
     ("the broken kernel is mended", "for n in range(m + 1):", RANGE),
     ("float64", RANGE, "l_i = 0.0\n        " + RANGE),
+    ("256 keys at most", RANGE, RANGE.replace("range(", "range(min(256, ").replace("):", ")):")),
+    ("0 for the first maximum", RANGE, "m_i = float32(0.0)\n        " + RANGE),
+    ("-1e4 for the first maximum", RANGE, "m_i = float32(-1e4)\n        " + RANGE),
+    ("-1e9 for the first maximum", RANGE, "m_i = float32(-1e9)\n        " + RANGE),
 ]  # fmt: skip
 
 RIGHT = [

@@ -18,6 +18,8 @@ WRONG = [
     ("float32 clock", [("from numba import cuda\n", "from numba import cuda, float32\n"), (RING, "return num_sinks + int(float32(t - num_sinks) % float32(window))")]),
     ("float32 age", [("from numba import cuda\n", "from numba import cuda, float32\n"), (OLD, "if float32(t) < float32(end - window):")]),
     ("clock by loops", RING, "while t >= num_sinks + window:\n        t -= window\n    return t"),
+    ("256 sinks at most", "if t < num_sinks:", "if t < min(num_sinks, 256):"),
+    ("a window of 4096 at most", OLD, "if t < end - min(window, 4096):"),
 ]
 WRONG = [(name, change if isinstance(change, list) else [(change, *rest)]) for name, change, *rest in WRONG]
 

@@ -35,6 +35,9 @@ WRONG = [
     ("x_a for x_b", MIX_B, "return a + w_b * x_a if w_b > 0 else a"),
     ("a divided mean", MIX_B, "return (a + w_b * x_b) / (w_a + w_b) if w_b > 0 else a / w_a"),
     ("float64", RETURN, RETURN.replace("log(e_a + e_b)", "log(0.0 + e_a + e_b)")),
+    ("weights of a up to 1e-3 are left out", MIX_A, MIX_A.replace("w_a > 0", "w_a > float32(1e-3)")),
+    ("weights of b up to 1e-3 are left out", MIX_B, MIX_B.replace("w_b > 0", "w_b > float32(1e-3)")),
+    ("weights of b up to 1e-7 are left out", MIX_B, MIX_B.replace("w_b > 0", "w_b > float32(1e-7)")),
 ]
 
 RIGHT = [

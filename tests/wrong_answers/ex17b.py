@@ -32,6 +32,9 @@ WRONG = [
     ("fewest waves", CHOOSE, CHOOSE.replace("step_time(splits, *sizes)", "num_waves(splits, thread_blocks, num_sms, blocks_per_sm)")),
     ("overhead not handed on", CHOOSE, CHOOSE.replace("*sizes)", "*sizes[:-1])")),
     ("a float", TIME, TIME.replace("return ", "return 1.0 * ")),
+    ("512 splits at most", CHOOSE, CHOOSE.replace("max(1, num_n_tiles) + 1", "min(512, max(1, num_n_tiles)) + 1")),
+    ("1024 splits at most", CHOOSE, CHOOSE.replace("max(1, num_n_tiles) + 1", "min(1024, max(1, num_n_tiles)) + 1")),
+    ("shares of 1024 splits at most", TILES, TILES.replace("// num_splits", "// min(1024, num_splits)")),
 ]
 
 RIGHT = [

@@ -59,6 +59,15 @@ WRONG = [
     ("every thread computes all scores of its row", LAST, LAST + "            for c in range(BLOCK_N):\n                for d in range(HEAD_DIM):\n                    s += q_tile[ty, d] * k_tile[tx, d]\n"),
     ("NaN of the cache becomes 0", STORE, "for n in range(seqlen_k + tx, k_cache.shape[1], BLOCK_N):\n            if split == 0 and ty == 0:\n                k_cache[b, n, kv_head, 0] = float32(0.0)\n        " + STORE),
     ("float64", "l_i = float32(0.0)", "l_i = 0.0"),
+    ("0 for the first maximum", M_I, "m_i = float32(0.0)"),
+    ("256 splits at most", [(FIRST, "num_splits = min(256, num_splits)\n        " + FIRST), (LOOP, "for n_start in range(n_first if split < 256 else 0, n_stop if split < 256 else 0, BLOCK_N):")]),
+    ("64 columns of out", OUT, OUT.replace("if l_i > 0", "if l_i > 0 and d < 64")),
+    ("128 columns in a score", "for d in range(HEAD_DIM):\n                s +=", "for d in range(min(HEAD_DIM, 128)):\n                s +="),
+    ("32 keys of a tile", "for c in range(BLOCK_N):\n            l_i +=", "for c in range(min(BLOCK_N, 32)):\n            l_i +="),
+    ("a barrier of each warp behind s_tile", "cuda.syncthreads()  # s_tile", "cuda.syncwarp()  # s_tile"),
+    ("a barrier of each warp behind p_tile", "cuda.syncthreads()  # p_tile", "cuda.syncwarp()  # p_tile"),
+    ("a barrier of each warp behind v_tile", "cuda.syncthreads()  # every", "cuda.syncwarp()  # every"),
+    ("splits cut at any key, the score tested", [(FIRST, "n_first = split * seqlen_k // num_splits"), (STOP, "n_stop = (split + 1) * seqlen_k // num_splits"), (TEST, "if n >= n_stop:")]),
 ]
 
 RIGHT = [

@@ -83,6 +83,10 @@ WRONG = [
     ("a barrier", LOOP, "cuda.syncthreads()\n        " + LOOP),
     ("lse_partial is changed", LSE, "lse[b, head] = merged\n                lse_partial[0, b, head] = merged"),
     ("float64", START, "x, merged = 0.0, float32(-math.inf)"),
+    ("256 columns at most", LOOP, "for d in range(cuda.threadIdx.x, min(HEAD_DIM, 256), 32):"),
+    ("weights up to 1e-3 are left out", "if w_b > 0 else a", "if w_b > float32(1e-3) else a"),
+    ("weights up to 1e-5 are left out", "if w_b > 0 else a", "if w_b > float32(1e-5) else a"),
+    ("weights up to 1e-3 of what was merged are left out", "if w_a > 0 else", "if w_a > float32(1e-3) else"),
 ]
 
 RIGHT = [

@@ -19,6 +19,10 @@ WRONG = [
     ("the broken kernel is mended", "            if m > -math.inf:", "            if -math.inf < score < math.inf:"),
     ("the input is mended", TEST, "if score == math.inf:\n                lse_partial[split, b, head] = float32(-math.inf)\n            if -math.inf < score < math.inf:"),
     ("float64", TEST, "x += 0.0 * 1.0\n            " + TEST),
+    ("256 splits at most", TEST, "if split < 256 and -math.inf < score < math.inf:"),
+    ("256 columns at most", TEST, "if d < 256 and -math.inf < score < math.inf:"),
+    ("-1e4 is no key", TEST, "if float32(-1e4) < score < math.inf:"),
+    ("the first state has the lse 0", TEST, "merged = merged if split else float32(0.0)\n            " + TEST),
 ]
 
 RIGHT = [

@@ -18,6 +18,10 @@ WRONG = [
     ("not weighted again", MIX, MIX.replace("mix(w_a,", "mix(float32(1.0),")),
     ("lse of splits that are loaded", IF, "if w_b == 0:\n                    merged = lse_partial[split, b, head]\n                if w_b > 0:"),
     ("float64", MIX, "x = mix(w_a, x, w_b, out_partial[split, b, head, d] * math.pi / math.pi)"),
+    ("256 splits at most", SPLITS, "for split in range(min(256, lse_partial.shape[0])):"),
+    ("256 columns at most", "for d in range(cuda.threadIdx.x, HEAD_DIM, 32):", "for d in range(cuda.threadIdx.x, min(HEAD_DIM, 256), 32):"),
+    ("weights above 1e-4 alone", IF, "if w_b > float32(1e-4):"),
+    ("weights up to 1e-3 are left out", "if w_b > 0 else a", "if w_b > float32(1e-3) else a"),
 ]  # fmt: skip
 
 RIGHT = [
