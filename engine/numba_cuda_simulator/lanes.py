@@ -186,7 +186,6 @@ class Lanes:
         self.block_dim = Dim3("blockDim", *map(np.int64, block))
         self.grid_dim = Dim3("gridDim", *map(np.int64, grid))
         self.thread_number = lane_range(self.num_threads, (bz, by, bx, 1))
-        self.start_batch(0, 1)
 
     def start_batch(self, first_block, num_blocks):
         """Place a batch of blocks on the lanes."""

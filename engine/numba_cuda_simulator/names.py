@@ -7,6 +7,7 @@ work, and a factory's constants are seen. Nothing of Numba's own implementation 
 
 import builtins
 import enum
+import functools
 import inspect
 import types
 
@@ -57,6 +58,12 @@ class Placeholder:
 
 
 PLACEHOLDERS = {name: Placeholder() for name in INTRINSICS}
+# `from numba.cuda import grid` gives Numba's own object, or a placeholder: recognised by identity.
+OBJECTS = {
+    name: [x for x in (getattr(cuda, name, None), PLACEHOLDERS[name]) if x is not None]
+    for name in INTRINSICS
+}
+NAME_OF = {id(x): name for name, objects in OBJECTS.items() for x in objects}
 
 
 class Names:
@@ -71,7 +78,8 @@ class Names:
     """
 
     def __init__(self, machine, rewrite):
-        self.rewrite, self.lanes, self.memory = rewrite, machine.lanes, machine.memory
+        self.machine, self.rewrite = machine, rewrite
+        self.lanes, self.memory = machine.lanes, machine.memory
         self.environments = {}  # function -> its lockstep form, bound to this launch
         self.cuda = cuda_namespace(machine.lanes, machine.memory, machine.warps)
         types_ = {**CASTS, "boolean": Cast(bool)}
@@ -83,13 +91,6 @@ class Names:
             "numba": Namespace("numba", numba),
             "numba.cuda": self.cuda,
             "numba.cuda.cg": self.cuda.cg,
-            "operator": operator_namespace(machine.operators, machine.memory),
-        }
-        # `from numba.cuda import grid` gives Numba's own object: recognised by identity.
-        self.by_identity = {
-            id(getattr(cuda, name)): getattr(self.cuda, name)
-            for name in INTRINSICS
-            if hasattr(cuda, name)
         }
         self.builtins = builtin_names(machine.operators)
         self.operations = {PREFIX + "slice": slice, PREFIX + "allocate": allocate}
@@ -100,6 +101,10 @@ class Names:
     def add_operations(self, part, names):
         """Let the rewritten code call methods of a part."""
         self.operations |= {PREFIX + name: getattr(part, name) for name in names}
+
+    @functools.cached_property
+    def operator_module(self):
+        return operator_namespace(self.machine.operators, self.memory)
 
     def lockstep_function(self, function):
         """Return the rewritten function, bound to this launch's names, and its LockstepCode."""
@@ -123,8 +128,8 @@ class Names:
 
     def resolve(self, name, value):
         """Return what a Python object means inside a kernel."""
-        if id(value) in self.by_identity:
-            return self.by_identity[id(value)]
+        if id(value) in NAME_OF:
+            return getattr(self.cuda, NAME_OF[id(value)])
         if isinstance(value, types.ModuleType):
             return self.resolve_module(value)
         if value is None or isinstance(value, str):
@@ -167,6 +172,8 @@ class Names:
 
     def resolve_module(self, module):
         name = module.__name__
+        if name == "operator":
+            return self.operator_module
         if name in self.modules:
             return self.modules[name]
         if name in ("numba.cuda.simulator", "numba.cuda.simulator_init") or module is cuda:
@@ -180,8 +187,8 @@ class Names:
         own_name = getattr(value, "__name__", name)
         if module == "math" and own_name in MATH:
             return MATH[own_name]
-        if module == "_operator" and own_name in vars(self.modules["operator"]):
-            return getattr(self.modules["operator"], own_name)
+        if module == "_operator" and own_name in vars(self.operator_module):
+            return getattr(self.operator_module, own_name)
         if module == "cmath" and own_name in CMATH:
             return CMATH[own_name]
         if isinstance(value, np.ufunc) and own_name in NUMPY_FUNCTIONS:
