@@ -12,8 +12,8 @@ numpy_names    a NumPy name that NumPy has dropped and numba-cuda needs
 
 The caches of a call
 --------------------
-flash_attn_v2(q, k, v) on a GPU asks these caches in order. A hit in 1 skips 2 to 5, a hit in 3
-skips 4 and 5, a hit in 4 skips 5:
+flash_attn_v2(q, k, v) on a GPU asks 1 to 5 in order. A hit in 1 skips 2 to 5, a hit in 3 skips 4
+and 5, a hit in 4 skips 5:
 
 1. replays            replay.replayed, one dict for each function. Key: layouts and options. A hit
                       allocates and launches as recorded, and runs nothing else of the function.
@@ -28,7 +28,6 @@ skips 4 and 5, a hit in 4 skips 5:
 6. CUDA graphs        graphs.Launches. After eight repetitions a replay launches a graph instead of
                       its kernels. Addresses that come back get one of their own, up to 64 for each
                       replay and stream; one more graph is set to all others.
-
 7. tensor maps        tensor_maps._maps, the descriptors that TMA needs of an array at its address.
 8. constant arrays    arrays._constants, arrays that kernels only read, by shape and value.
 9. plans of PyTorch   eager._plans of fa_numba.torch, before 1: a hit skips PyTorch's dispatcher.

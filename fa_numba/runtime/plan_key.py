@@ -24,14 +24,14 @@ def of_arguments(layout, values):
     """
     kinds = (*map(type, values),)
     if PLAIN_TYPES.issuperset(kinds):
-        return (), (kinds, *values)
-    arrays, key = (), (kinds,)
-    for kind, x in zip(kinds, values, strict=True):
+        return (), (kinds, values)
+    arrays, key = (), [kinds]
+    for kind, x in zip(kinds, values):  # noqa: B905 strict=True takes longer
         if kind in PLAIN_TYPES:
-            key += (x,)
+            key.append(x)
         elif kind is tuple:
             key += x, *map(type, x)
         else:
-            key += (layout(x),)
+            key.append(layout(x))
             arrays += (x,)
-    return arrays, key
+    return arrays, (*key,)

@@ -127,7 +127,7 @@ def what_decides(layout: Callable, args: tuple, options: dict) -> tuple:
     if not options:
         return arrays, key
     others, of_options = plan_key.of_arguments(layout, (*options.values(),))
-    return (*arrays, *others), (*key, *options, *of_options)
+    return (*arrays, *others) if others else arrays, (*key, *options, of_options)
 
 
 def distinct(args, options, view):
