@@ -121,6 +121,23 @@ def test_rooms_of_kernels_leave_arguments_to_checks():
     assert raising == {("tensor_core", "shared_plan")}  # a factory's argument, not a caller's
 
 
+def test_every_cache_of_a_call_is_listed():
+    """In docs/architecture.md and in the header of fa_numba.runtime."""
+    pages = (PACKAGE.parent / "docs/architecture.md", PACKAGE / "runtime/__init__.py")
+    first = re.compile(r"^(_\w+) = (?:\{\}|functools\.lru_cache)", re.MULTILINE)
+    # Not caches: memory that a graph or a kernel uses, names of jobs; the driver's own.
+    others = {"_captured", "_blocks", "_job_calls"}
+    rooms = {"runtime", "torch", "cpu", "dispatch"}
+    found = {
+        x for name in FILES if name[0] in rooms for x in first.findall(FILES[name].read_text())
+    }
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        named = ("plans", "disk_cache", "launching", "kernel_cache", "graphs", "tensor_maps")
+        for name in (*named, *(found - others - {"_prepared", "_maps"})):
+            assert re.search(rf"\b{name}\b", text), f"{page.name} lacks {name}"
+
+
 def test_no_name_is_taken_for_numba_cuda():
     """numba-cuda's import hook takes every module for its own whose name contains "numba.cuda"."""
     assert not [name for name in FILES if name[0].startswith("cuda")]

@@ -11,6 +11,8 @@ import functools
 
 import numpy as np
 
+from fa_numba.runtime import plan_key
+
 MAX_KEPT = 256  # plans of one function
 _MISSING = object()  # None is the plan of a function that only checks
 
@@ -26,7 +28,7 @@ def kept(prepare):
     @functools.wraps(prepare)
     def call(*args):
         try:
-            key = (*map(_key, args),)
+            _, key = plan_key.of_arguments(_layout, args)
             plan = plans.get(key, _MISSING)
         except TypeError:  # an argument that cannot be compared, such as a list
             return prepare(*args)
@@ -40,13 +42,6 @@ def kept(prepare):
     return call
 
 
-def _key(x):
-    """The part of an argument that a plan may depend on.
-
-    Types are in it because 1 equals True, which is another argument.
-    """
-    if isinstance(x, np.ndarray):
-        return type(x), x.dtype, x.shape, x.strides
-    if isinstance(x, tuple):
-        return x, *map(type, x)
-    return type(x), x
+def _layout(x):
+    """All of an array that a plan may depend on; a NumPy scalar, for instance, itself."""
+    return (x.dtype, x.shape, x.strides) if isinstance(x, np.ndarray) else x

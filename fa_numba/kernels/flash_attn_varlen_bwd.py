@@ -5,7 +5,7 @@ flash_attn_varlen_bwd  (num_tokens, ...)     the same, each tile within its sequ
 
 A thread block first finds the sequence of its tile (`sequence_of`): a tile of keys in one kernel,
 of queries in the other. After that the kernels are those of flash_attn_bwd, on the tokens of one
-sequence. delta depends on one row only and needs no sequences.
+sequence. delta depends on one row only: its kernel takes all tokens for one sequence.
 
 Papers: FlashAttention, arXiv:2205.14135, Algorithm 4; FlashAttention-2, arXiv:2307.08691,
 Algorithm 2.
@@ -18,45 +18,12 @@ from numba import cuda, float32
 
 from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
-from fa_numba.constants import FULL_WARP, WARP_SIZE
+from fa_numba.constants import WARP_SIZE
 from fa_numba.kernels import masks
+from fa_numba.kernels.flash_attn_bwd import ROWS, make_delta
 from fa_numba.kernels.sequence_of import make_sequence_of
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
-
-ROWS = 4  # rows of delta per thread block, one warp each
-
-
-@functools.cache
-def make_delta(ROWS):
-    """The first kernel, delta = rowsum(dout ∘ out): launch it with threads (32, ROWS)."""
-
-    @cuda.jit
-    def delta_kernel(dout, out, delta):
-        """A warp owns a row.
-
-        grid      (⌈num_tokens_q / ROWS⌉, num_heads); threads (32, ROWS)
-        shared    none
-        private   total
-        HBM       dout, out, delta once
-        paper     FlashAttention-2, Algorithm 2, line 4
-        budget    40 registers, 0 bytes shared (ROWS=4)
-        """
-        lane = cuda.threadIdx.x
-        m = cuda.blockIdx.x * ROWS + cuda.threadIdx.y
-        head = cuda.blockIdx.y
-        num_tokens_q, head_dim = out.shape[0], out.shape[2]
-
-        total = float32(0.0)
-        if m < num_tokens_q:
-            for d in range(lane, head_dim, WARP_SIZE):
-                total += float32(dout[m, head, d]) * float32(out[m, head, d])
-        for step in range(5):  # after 16, 8, 4, 2, 1 each lane has the sum of all 32
-            total += cuda.shfl_xor_sync(FULL_WARP, total, 16 >> step)
-        if lane == 0 and m < num_tokens_q:
-            delta[head, m] = total
-
-    return delta_kernel
 
 
 @functools.cache
@@ -355,8 +322,9 @@ def flash_attn_varlen_bwd(
     delta = arrays.empty(q, (num_heads, num_tokens_q))
     dq, dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (q, k, v))
 
-    grid = (ceil_div(num_tokens_q, ROWS), num_heads)
-    arrays.launch(make_delta(ROWS), grid, (WARP_SIZE, ROWS), dout, out, delta)
+    grid = (ceil_div(num_tokens_q, ROWS), num_heads, 1)
+    rows = map(arrays.with_axis, (dout, out, delta))
+    arrays.launch(make_delta(ROWS), grid, (WARP_SIZE, ROWS), *rows)
 
     packed = (dout, q, k, v, cu_seqlens_q, cu_seqlens_k, lse, delta)
     kernel = make_dkdv(head_dim, block_m, block_n, *mask)

@@ -3,6 +3,7 @@
 arrays         the array decides where a kernel runs; the only file that knows CuPy from PyTorch
 launching      launches a compiled kernel by the CUDA driver, without Numba's dispatcher
 replay         repeats a call's allocations and launches without running the Python function again
+plan_key       the key of a call: layouts and options
 graphs         launches that a replay repeats, as a CUDA graph
 kernel_cache   compiled kernels on disk
 tensor_maps    descriptors of arrays for TMA, made once for each address
@@ -11,8 +12,8 @@ numpy_names    a NumPy name that NumPy has dropped and numba-cuda needs
 
 The caches of a call
 --------------------
-flash_attn_v2(q, k, v) on a GPU asks these caches in order. A hit in 1 skips 2 to 5, a hit in 3
-skips 4 and 5, a hit in 4 skips 5:
+flash_attn_v2(q, k, v) on a GPU asks 1 to 5 in order. A hit in 1 skips 2 to 5, a hit in 3 skips 4
+and 5, a hit in 4 skips 5:
 
 1. replays            replay.replayed, one dict for each function. Key: layouts and options. A hit
                       allocates and launches as recorded, and runs nothing else of the function.
@@ -27,11 +28,16 @@ skips 4 and 5, a hit in 4 skips 5:
 6. CUDA graphs        graphs.Launches. After eight repetitions a replay launches a graph instead of
                       its kernels. Addresses that come back get one of their own, up to 64 for each
                       replay and stream; one more graph is set to all others.
+7. tensor maps        tensor_maps._maps, the descriptors that TMA needs of an array at its address.
+8. constant arrays    arrays._constants, arrays that kernels only read, by shape and value.
+9. plans of PyTorch   eager._plans of fa_numba.torch, before 1: a hit skips PyTorch's dispatcher.
+                      eager._recent: those that were used last, by options.
+10. operators         operators._recent of fa_numba.torch, before 1: for compiled graphs.
+11. plans of the CPU  cpu.plans: results of checks, by layouts and options; in place of 1 to 8.
+12. disk of the CPU   cpu.disk_cache: compiled functions, in a folder of 5.
 
-fa_numba.torch has two caches before 1: eager._plans, in which a hit skips PyTorch's dispatcher too,
-and operators._recent, for compiled graphs, which go through it.
-Beside them, tensor_maps._maps keeps the tensor maps of each address, and every job of
-dispatch is itself replayed, so that the choice of a kernel is made once for each key of its own.
+1, 9 and 11 have one description of options in a key, `plan_key`. Every job of dispatch is itself
+replayed, so that the choice of a kernel is made once for each key of its own.
 
 On the CPU engine only the factories' cache matters. A call with Numba's own device arrays is never
 replayed: it begins at 2.

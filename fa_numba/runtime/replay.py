@@ -25,13 +25,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fa_numba.runtime import graphs, launching
+from fa_numba.runtime import graphs, launching, plan_key
+from fa_numba.runtime.plan_key import PLAIN_TYPES
 
 MAX_REPLAYS = 1024  # of one function
 ALIGNMENT = 256  # of an array's address, as that of every allocation
 NOT_RECORDED = object()  # the replay of a call that has not been made before
 SEEDS = range(2**64)  # values of the option `seed`; a replay writes another one where it is read
-PLAIN_TYPES = frozenset((bool, int, float, str, type(None)))
 
 
 class RefusedError(Exception):
@@ -126,18 +126,8 @@ def what_decides(layout: Callable, args: tuple, options: dict) -> tuple:
         return what_decides(layout, others, plain | options)
     if not options:
         return arrays, key
-    kinds = (*map(type, options.values()),)
-    if PLAIN_TYPES.issuperset(kinds):
-        return arrays, (*key, kinds, *options.items())
-    for (name, value), kind in zip(options.items(), kinds, strict=True):
-        if kind in PLAIN_TYPES:
-            key += name, kind, value
-        elif kind is tuple:
-            key += name, value, *map(type, value)
-        else:
-            key += name, layout(value)
-            arrays += (value,)
-    return arrays, key
+    others, of_options = plan_key.of_arguments(layout, (*options.values(),))
+    return (*arrays, *others) if others else arrays, (*key, *options, of_options)
 
 
 def distinct(args, options, view):

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch.autograd import forward_ad
 
+from fa_numba.runtime import plan_key
 from fa_numba.runtime.replay import RefusedError, with_results
 from fa_numba.torch import layouts, operators
 from fa_numba.torch.autocast import autocast
@@ -114,14 +115,11 @@ def remember(
 
 
 def _choice(function, options, window_size):
-    """All but tensors. True, 1 and 1.0 are equal, so it has the types of the options too.
-
-    It has autocast's dtype, because `fits` knows only whether autocast is on.
-    """
+    """All but tensors; and autocast's dtype, because `fits` knows only whether autocast is on."""
     state = torch.are_deterministic_algorithms_enabled(), torch.get_autocast_dtype(layouts.GPU)
-    choice = function, state, options, *map(type, options)
+    choice = function, state, *plan_key.of_options(options)
     if window_size is not NO_WINDOW:
-        choice += window_size, *map(type, window_size)
+        choice += plan_key.of_options(window_size)
     return choice
 
 
