@@ -37,8 +37,9 @@ from fa_numba.workbook import grader
 # Tests of ten seconds and more. They begin first, so that no worker waits at the end for one.
 LONG = re.compile(
     r"test_(wrong_answers|exercises)\.py|test_notebooks\.py::test_runs"
-    r"|test_classroom\.py::test_(students|a_hanging)|test_features\.py::test_the_page"
-    r"|test_(handout|hostile_answers|tour)\.py"
+    r"|test_classroom\.py::test_(students|a_hanging)|test_workbook\.py::test_doctor_survives"
+    r"|test_(handout|hostile_answers|tour)\.py|test_cpu\.py::test_files$"
+    r"|test_bugs_of_others\.py::test_rows_that_see_no_key"
 )
 
 # Modules of pyproject.toml's extras, by the names under which they are imported.
