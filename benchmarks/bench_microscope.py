@@ -347,15 +347,15 @@ def touched():
             super().count(array, offset, site, action)
             if array.kind == "shared":
                 return
-            machine = self.requests.machine
-            active = machine.active()
-            byte = machine.full(offset)[active] * array.itemsize + array.alignment
+            lanes = self.requests.lanes
+            active = lanes.active()
+            byte = lanes.full(offset)[active] * array.itemsize + array.alignment
             block = np.broadcast_to(np.arange(active.shape[1]), active.shape)[active]
             sector = np.concatenate([byte, byte + array.itemsize - 1]) // SECTOR
             if action == "load":
                 self.note("sectors loaded", array, sector)
                 self.note("pieces loaded", array, sector * SECTOR // PIECE)
-                by_block = np.tile(block + machine.first_block, 2) << 40 | sector
+                by_block = np.tile(block + lanes.first_block, 2) << 40 | sector
                 self.note("sectors by block", array, by_block)
             elif action == "store":
                 self.note("sectors stored", array, sector)
