@@ -774,8 +774,7 @@ def test_files(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root, to chown")
-@pytest.mark.parametrize("suffix", ["nbi", "nbc", "folder"])
-def test_files_of_another_user_are_not_loaded(tmp_path, suffix):
+def test_files_of_another_user_are_not_loaded(tmp_path):
     """Numba's files are pickles: whoever writes them runs code."""
 
     def hits():
@@ -785,8 +784,9 @@ def test_files_of_another_user_are_not_loaded(tmp_path, suffix):
         return int(done.stdout), "belongs to user 4711" in done.stderr
 
     assert hits() == (0, False)
-    file = tmp_path if suffix == "folder" else next(tmp_path.rglob(f"*.{suffix}"))
-    os.chown(file, 4711, 4711)
-    assert hits() == (0, True)
-    os.chown(file, 0, 0)
+    for suffix in ("nbi", "nbc", "folder"):
+        file = tmp_path if suffix == "folder" else next(tmp_path.rglob(f"*.{suffix}"))
+        os.chown(file, 4711, 4711)
+        assert hits() == (0, True), suffix
+        os.chown(file, 0, 0)
     assert hits() == (1, False)

@@ -14,6 +14,7 @@ from pathlib import Path
 import grader_cases
 import learner
 import pytest
+from cases import thorough
 
 from fa_numba.workbook import stubs
 from fa_numba.workbook.catalog import all_exercises
@@ -27,6 +28,8 @@ BARRIER = re.compile(r"cuda\.sync(threads|warp)\(")
 WITH_BARRIERS = [e for e in EXERCISES if BARRIER.search(e.solution.read_text(encoding="utf-8"))]
 # What starts a process does so for a fourth of the exercises: that costs more than most of them.
 FOURTH = pytest.mark.parametrize("fourth", range(4))
+# `make test` takes one fourth, CI's thorough run the others.
+A_FOURTH = pytest.mark.parametrize("fourth", [0, *map(thorough, (1, 2, 3))])
 AT_LEAST_TEN = (
     *("ex06[ab]", "ex07[ab]", "ex08", "ex11[bc]", "ex12", "ex16c", "ex17[cd]", "ex18", "ex20[ab]"),
     *("ex21[cdg]", "ex23[abcde]"),
@@ -76,17 +79,20 @@ def test_titles_name_the_exercises():
 GRADE_ALL = """
 import dataclasses, json, sys
 from fa_numba.workbook import catalog, grader
-report = grader.grade_all(catalog.all_exercises(), impl=sys.argv[1])
+exercises = [e for e in catalog.all_exercises() if e.short in sys.argv[2:]]
+report = grader.grade_all(exercises, impl=sys.argv[1])
 checks = {g.exercise.name: [dataclasses.asdict(c) for c in g.checks] for g in report.graded}
 print(json.dumps(checks))
 """
 
 
-def test_every_stub_fails_because_nothing_is_written_yet(tmp_path):
+@A_FOURTH
+def test_every_stub_fails_because_nothing_is_written_yet(fourth, tmp_path):
     """In what `make learn` installs: in FA_NUMBA_LEARN_PYTHON, or with everything else hidden."""
     written = tmp_path / "stubs"
     written.mkdir()
-    for exercise in EXERCISES:
+    exercises = EXERCISES[fourth::4]
+    for exercise in exercises:
         body = stubs.read(exercise).stub
         # Without its last line a stub no longer counts as untouched, and each check speaks for
         # itself. Compiling is the one thing that a body of `raise` can do.
@@ -94,11 +100,12 @@ def test_every_stub_fails_because_nothing_is_written_yet(tmp_path):
     env = dict(os.environ)
     if learner.PYTHON is None:
         env |= learner.environment(tmp_path / "site", learner.not_for_learners())
-    command = [learner.PYTHON or sys.executable, "-c", GRADE_ALL, str(written)]
+    names = [e.short for e in exercises]
+    command = [learner.PYTHON or sys.executable, "-c", GRADE_ALL, str(written), *names]
     done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     graded = json.loads(done.stdout)
-    assert graded.keys() == {e.name for e in EXERCISES}
+    assert graded.keys() == {e.name for e in exercises}
     for name, checks in graded.items():
         wrong = {
             c["name"]: c["message"] or c["outcome"] for c in checks if c["outcome"] != "not started"
@@ -156,7 +163,7 @@ def test_collecting_the_graders_is_quick(collection):
     assert collection[1] < 3
 
 
-@FOURTH
+@A_FOURTH
 def test_any_deleted_barrier_is_caught_and_both_lines_named(fourth, tmp_path):
     exercises, answer = WITH_BARRIERS[fourth::4], tmp_path / "mutants.json"
     command = [sys.executable, "-m", "fa_numba.workbook.mutants", "--barriers"]

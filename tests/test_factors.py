@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 import wrong_answers
+from cases import thorough
 
 from fa_numba.workbook import grader
 from fa_numba.workbook.catalog import find_one
@@ -24,10 +25,10 @@ from fa_numba.workbook.grading.factors import (
     "short, mistake, said",
     [
         ("ex05b", "whole tiles only", "only where K is not a multiple of TILE; "),
-        ("ex05b", "no barrier after", "only where K is more than TILE; "),
-        ("ex05b", "K taken from c", "only where K is more than N; "),
+        thorough("ex05b", "no barrier after", "only where K is more than TILE; "),
+        thorough("ex05b", "K taken from c", "only where K is more than N; "),
         ("ex17c", "all splits write the first", "only where num_splits is more than 1; "),
-        ("ex03a", "a masked beginning has alpha NaN", "only where s holds -inf; "),
+        thorough("ex03a", "a masked beginning has alpha NaN", "only where s holds -inf; "),
         ("ex00d", "no brackets", ""),  # wherever it is tried
     ],
 )

@@ -110,12 +110,12 @@ def test_mma_kernels_stay_in_registers(head_dim, dtype, causal):
         (64, "by arrival", (True,), 4, False),
         thorough(64, "added", (False, (100, 50)), 0, False),
         # A cap's derivatives take 32 registers.
-        (64, "added", (False, (-1, -1), 30.0, True), 80, False),
+        thorough(64, "added", (False, (-1, -1), 30.0, True), 80, False),
         thorough(96, "by arrival", (True,), 4, False),
         (128, "ordered", (True, (100, -1), 30.0, True), 16, False),
         thorough(128, "by arrival", (False,), 4, False),
         (128, "added", (True,), 0, False),
-        (64, "added", (True,), 0, True),
+        thorough(64, "added", (True,), 0, True),
         (128, "added", (True,), 0, True),
         thorough(128, "added", (True, (-1, -1), 30.0), 0, True),
         thorough(64, "added", (True, (-1, -1), 0.0, True), 0, True),
@@ -183,7 +183,7 @@ def test_refused_dtypes_of_gradients(arguments, message):
         (256, False, "float16", (False,), False),
         thorough(256, False, "float16", (True,), True),
         thorough(256, True, "bfloat16", (True,), False),
-        (192, False, "float16", (True, (100, -1), 30.0, True), False),
+        thorough(192, False, "float16", (True, (100, -1), 30.0, True), False),
         thorough(136, False, "bfloat16", (False, (30, 20)), False),
     ],
 )
