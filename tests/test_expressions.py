@@ -1,8 +1,10 @@
 """Masks and scores of the user's: read, bounded by intervals, differentiated, written out."""
 
+import gc
 import itertools
 import math
 import random
+import weakref
 
 import numpy as np
 import pytest
@@ -155,6 +157,17 @@ def test_a_tile_of_a_long_mask_is_never_entered():
     mask = trace(function, "mask", "b h m n", arguments)
     table, _ = runs(tile_classes(mask, (n, n), 128, 128, arguments))
     assert table.shape[-2] <= 3
+
+
+def test_no_array_is_kept():
+    documents = DOCUMENTS.copy()
+    function, *_ = GALLERY["documents"]
+    mask = trace(function, "mask", "b h m n", (documents,))
+    tile_classes(mask, (N, N), TILE, TILE, (documents,))
+    kept = weakref.ref(documents)
+    del documents
+    gc.collect()
+    assert kept() is None
 
 
 def window(b, h, m, n, w):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from fa_numba.expressions import nodes
+from fa_numba.expressions.nodes import described
 from fa_numba.expressions.ranges import Tables
 
 INT32 = np.iinfo(np.int32)
@@ -34,10 +35,9 @@ class Intervals:
         "mask" or "score", for errors.
     """
 
-    def __init__(self, variables, arrays=(), name="mask", tables=None):
-        self.variables, self.name = variables, name
-        self.tables = tables or Tables(arrays)
-        self.arrays = self.tables.arrays
+    def __init__(self, variables, arrays=(), name="mask"):
+        self.variables, self.arrays, self.name = variables, arrays, name
+        self.tables = Tables(arrays)
 
     def of(self, node):
         """The interval of an expression."""
@@ -97,7 +97,7 @@ class Intervals:
             rows = [low for i, (low, _) in enumerate(args) if i != axis]
             low, high = self.tables.of(position, axis).over(rows, *map(np.asarray, args[axis]))
         else:
-            low, high = self.tables.whole(position)
+            low, high = x.min(), x.max()
         if node.kind == "bool":
             return np.logical_not(low), np.asarray(high, bool)
         if node.kind == "int":
@@ -282,25 +282,3 @@ def _wider(low, high):
     by = np.where(np.isfinite(by), by, 0.0)
     nan = np.isnan(low) | np.isnan(high)
     return np.where(nan, -np.inf, low - by), np.where(nan, np.inf, high + by)
-
-
-SIGNS = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "lt": "<",
-    "le": "<=", "eq": "==", "ne": "!=", "and": "&", "or": "|", "xor": "^", "lshift": "<<",
-    "rshift": ">>",
-}  # fmt: skip
-
-
-def described(node) -> str:
-    """An expression in Python's notation, for errors."""
-    if node.op in ("const", "var"):
-        return str(node.args[0])
-    if node.op == "load":
-        position, *indices = node.args
-        return f"args[{position}][{', '.join(map(described, indices))}]"
-    args = [described(x) for x in node.args]
-    if node.op == "where":
-        return f"({args[1]} if {args[0]} else {args[2]})"
-    if node.op in SIGNS:
-        return f"({args[0]} {SIGNS[node.op]} {args[1]})"
-    return f"not {args[0]}" if node.op == "not" else f"{node.op}({', '.join(args)})"

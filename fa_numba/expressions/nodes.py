@@ -187,3 +187,25 @@ def walk(node: Node):
 def variables(node: Node) -> set:
     """The names of the variables in an expression."""
     return {x.args[0] for x in walk(node) if x.op == "var"}
+
+
+SIGNS = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "lt": "<",
+    "le": "<=", "eq": "==", "ne": "!=", "and": "&", "or": "|", "xor": "^", "lshift": "<<",
+    "rshift": ">>",
+}  # fmt: skip
+
+
+def described(node) -> str:
+    """An expression in Python's notation, for errors."""
+    if node.op in ("const", "var"):
+        return str(node.args[0])
+    if node.op == "load":
+        position, *indices = node.args
+        return f"args[{position}][{', '.join(map(described, indices))}]"
+    args = [described(x) for x in node.args]
+    if node.op == "where":
+        return f"({args[1]} if {args[0]} else {args[2]})"
+    if node.op in SIGNS:
+        return f"({args[0]} {SIGNS[node.op]} {args[1]})"
+    return f"not {args[0]}" if node.op == "not" else f"{node.op}({', '.join(args)})"

@@ -6,8 +6,6 @@ which may overlap, cover any range. n log n numbers, built once for each array.
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
 
@@ -47,13 +45,10 @@ class Tables:
     """`Ranges` of the arrays of a call, along the axes that are asked for."""
 
     def __init__(self, arrays):
-        self.arrays = arrays
+        self.arrays, self._ranges = arrays, {}
 
-    @functools.cache  # noqa: B019  it lives as long as a call
     def of(self, position, axis):
-        return Ranges(np.moveaxis(self.arrays[position], axis, -1))
-
-    @functools.cache  # noqa: B019
-    def whole(self, position):
-        x = self.arrays[position]
-        return x.min(), x.max()
+        key = position, axis
+        if key not in self._ranges:
+            self._ranges[key] = Ranges(np.moveaxis(self.arrays[position], axis, -1))
+        return self._ranges[key]

@@ -9,7 +9,7 @@ a mask, which is exact for negative numbers too. Nothing branches: ``and`` and `
 from __future__ import annotations
 
 from fa_numba.expressions import nodes
-from fa_numba.expressions.intervals import SIGNS
+from fa_numba.expressions.nodes import SIGNS
 
 INT = ("add", "sub", "mul", "and", "or", "xor", "lshift", "rshift", "floordiv", "mod")
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from fa_numba.expressions import nodes
 from fa_numba.expressions.intervals import Intervals
-from fa_numba.expressions.ranges import Tables
 
 HIDDEN, MIXED, WHOLE = 0, 1, 2
 
@@ -58,7 +57,7 @@ def tile_classes(
         if not is_array:
             value = x.item() if isinstance(x, np.generic) else x
             variables[f"arg{i}"] = (not value, value) if isinstance(value, bool) else (value, value)
-    may_not, may = Intervals(variables, tables=Tables(arrays)).truth(mask)
+    may_not, may = Intervals(variables, arrays).truth(mask)
     shape = np.broadcast_shapes(*(np.shape(variables[x][0]) for x in "bhmn"), (1, 1, 1, 1))
     classes = np.where(may, np.where(may_not, MIXED, WHOLE), HIDDEN).astype(np.int8)
     return np.broadcast_to(classes, shape)

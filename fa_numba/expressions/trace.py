@@ -52,6 +52,23 @@ class Trace:
             self.asked[node] = self.answers[more] if more < len(self.answers) else True
         return self.asked[node]
 
+    def made(self, op, *args):
+        """A symbol for an operator; truth values may have `and`, `or`, `^`, floats have no bits."""
+        kinds = {x.kind for x in args}
+        if op in ("and", "or", "xor", "lshift", "rshift"):
+            if "float" in kinds:
+                self.refuse(f"must not have the bits of a float: {op}")
+            if kinds != {"bool"} or op in ("lshift", "rshift"):
+                args = tuple(map(nodes.as_number, args))
+            elif op == "xor":
+                op = "ne"
+                args = tuple(map(nodes.as_number, args))
+        if op in ("floordiv", "mod") and "float" in kinds:
+            self.refuse(f"must have integers on both sides of {'//' if op == 'floordiv' else '%'}")
+        if op in ("floordiv", "mod", "div") and args[1].op == "const" and not args[1].args[0]:
+            self.refuse("must not divide by 0")
+        return Symbol(self, make(op, *args))
+
     def refuse(self, message):
         self.refused = TypeError(f"{self.name} {message}{self.place()}")
         raise self.refused
@@ -166,27 +183,6 @@ for _name, _op, _swapped in (
     setattr(Symbol, f"__{_name}__", _binary(_op, _swapped))
 
 
-def _made(trace, op, *args):
-    """A symbol for an operator; truth values may have `and`, `or`, `^`, floats have no bits."""
-    kinds = {x.kind for x in args}
-    if op in ("and", "or", "xor", "lshift", "rshift"):
-        if "float" in kinds:
-            trace.refuse(f"must not have the bits of a float: {op}")
-        if kinds != {"bool"} or op in ("lshift", "rshift"):
-            args = tuple(map(nodes.as_number, args))
-        elif op == "xor":
-            op = "ne"
-            args = tuple(map(nodes.as_number, args))
-    if op in ("floordiv", "mod") and "float" in kinds:
-        trace.refuse(f"must have integers on both sides of {'//' if op == 'floordiv' else '%'}")
-    if op in ("floordiv", "mod", "div") and args[1].op == "const" and not args[1].args[0]:
-        trace.refuse("must not divide by 0")
-    return Symbol(trace, make(op, *args))
-
-
-Trace.made = _made
-
-
 class Array:
     """An array among the user's arguments: it can be indexed, and has a shape."""
 
@@ -289,7 +285,7 @@ def on_symbols(function, trace, made=None):
         for name in ("abs", "min", "max"):
             if value is getattr(builtins, name):
                 return plain[name]
-        if value in _FUNCTIONS_OF_MATH:
+        if _is_of_math(value):
             return functions[value.__name__]
         return on_symbols(value, trace, made)
 
@@ -304,13 +300,8 @@ def on_symbols(function, trace, made=None):
     return copy
 
 
-class _Functions:
-    def __contains__(self, value):
-        owner = getattr(value, "__module__", None)
-        return owner == "math" and isinstance(value, types.BuiltinFunctionType)
-
-
-_FUNCTIONS_OF_MATH = _Functions()
+def _is_of_math(value):
+    return isinstance(value, types.BuiltinFunctionType) and value.__module__ == "math"
 
 
 def _names(code):
