@@ -188,7 +188,6 @@ def gpu(monkeypatch):
         monkeypatch.setattr(arrays, "compute_capability", lambda x: capability)
         monkeypatch.setattr(arrays, "shared_bytes_per_block", lambda x: block)
         monkeypatch.setattr(arrays, "num_sms", lambda x: 132)
-        monkeypatch.setattr(arrays, "gpu_name", lambda x: "a fake GPU")
 
     return make
 

@@ -8,7 +8,7 @@ import numpy as np
 from fa_numba import checks
 from fa_numba.checks import AMPERE, HOPPER
 from fa_numba.checks.refused import RefusedGpuError, RefusedValueError
-from fa_numba.dispatch.candidates import Candidate, on_cpu
+from fa_numba.dispatch.candidates import Candidate, lesson, on_cpu
 from fa_numba.dispatch.job import job
 from fa_numba.dispatch.options import options_of
 from fa_numba.kernels import dropout
@@ -217,7 +217,6 @@ _BY_TMA = "16 bits on Hopper's tensor cores: most multiplications per second"
 _BY_MMA = "16 bits on tensor cores by mma"
 _BY_TF32 = "float32 as three TF32 products on tensor cores"
 _IN_REGISTERS = "takes any GPU and dtype, with its tiles in registers"
-_A_LESSON = "takes everything"
 # The fastest first: `python -m benchmarks choice` compares the order with the time of each of them.
 FORWARD = (
     on_cpu("flash_attn"),
@@ -259,7 +258,7 @@ FORWARD = (
     forward("flash_attn_mma", _16_BITS, AMPERE, why=_BY_MMA),
     forward("flash_attn_tf32x3", pays_in_three_products, AMPERE, why=_BY_TF32),
     Candidate("flash_attn_registers", "on_cuda_cores", why=_IN_REGISTERS),
-    Candidate("flash_attn_v2", "kernels", why=_A_LESSON),
+    lesson("flash_attn_v2"),
 )
 BACKWARD = (
     on_cpu("flash_attn_grad"),
@@ -294,7 +293,7 @@ BACKWARD = (
         why=_IN_REGISTERS,
         check=gradient_in_registers,
     ),
-    Candidate("flash_attn_bwd", "kernels", why=_A_LESSON, always=("deterministic",)),
+    lesson("flash_attn_bwd", always=("deterministic",)),
 )
 
 

@@ -94,3 +94,8 @@ def on_cpu(name: str) -> Candidate:
         "flash_attn_v2, runs its kernel on the CPU engine"
     )
     return Candidate(name, CPU, why=why)
+
+
+def lesson(name: str, **more) -> Candidate:
+    """A kernel of the lessons, the last resort of a job."""
+    return Candidate(name, "kernels", why="takes any GPU, dtype and strides", **more)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fa_numba import checks
 from fa_numba.checks import AMPERE, HOPPER
-from fa_numba.dispatch.candidates import Candidate, on_cpu
+from fa_numba.dispatch.candidates import Candidate, lesson, on_cpu
 from fa_numba.dispatch.job import job
 from fa_numba.dispatch.options import options_of
 from fa_numba.runtime import arrays
@@ -56,15 +56,11 @@ def decoders(**more):
     )
 
 
-CONTIGUOUS = (
-    on_cpu("flash_decode"),
-    *decoders(),
-    Candidate("flash_decode", "kernels", why="takes everything"),
-)
+CONTIGUOUS = (on_cpu("flash_decode"), *decoders(), lesson("flash_decode"))
 PAGED = (
     on_cpu("paged_attn_decode"),
     *decoders(adapt=table_by_name),
-    Candidate("paged_attn_decode", "kernels", why="takes everything"),
+    lesson("paged_attn_decode"),
 )
 
 

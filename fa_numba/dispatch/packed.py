@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from fa_numba import checks
 from fa_numba.checks import HOPPER
-from fa_numba.dispatch.candidates import Candidate, on_cpu
+from fa_numba.dispatch.candidates import Candidate, lesson, on_cpu
 from fa_numba.dispatch.job import job
 from fa_numba.dispatch.options import options_of
 from fa_numba.runtime import arrays
@@ -55,7 +55,7 @@ FORWARD = (
         why="on tensor cores, as fast as padded batches without padding",
         check=on_hopper,
     ),
-    Candidate("flash_attn_varlen", "kernels", why="takes any GPU, dtype and strides"),
+    lesson("flash_attn_varlen"),
 )
 BACKWARD = (
     on_cpu("flash_attn_varlen_grad"),
@@ -65,12 +65,7 @@ BACKWARD = (
         why="on tensor cores, as the gradients of padded batches, without padding",
         check=gradients_on_hopper,
     ),
-    Candidate(
-        "flash_attn_varlen_bwd",
-        "kernels",
-        why="takes any GPU, dtype and strides",
-        always=("deterministic",),
-    ),
+    lesson("flash_attn_varlen_bwd", always=("deterministic",)),
 )
 
 

@@ -258,12 +258,6 @@ def compute_capability(x) -> tuple:
     return tuple(_gpu_of(facts(x)).compute_capability[:2])
 
 
-def gpu_name(x) -> str:
-    """Name of the GPU that an array is on, as the driver gives it: "NVIDIA H200"."""
-    name = _gpu_of(facts(x)).name
-    return name.decode() if isinstance(name, bytes) else name
-
-
 def num_sms(x) -> int:
     """Number of SMs of the GPU that an array is on."""
     x = facts(x)
