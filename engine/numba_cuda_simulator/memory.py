@@ -48,7 +48,7 @@ class Memory:
         self.start_batch()
 
     def start_batch(self):
-        """Forget what the blocks of the batch before had in shared and local memory."""
+        """Forget the shared and local memory of the batch before."""
         self.allocations = {}  # Site -> SharedArray: one per call in the source
         self.shared_bytes = 0
         self.local_sizes = {}  # Site -> bytes of a thread's array: one per call in the source

@@ -35,7 +35,7 @@ from .records import kernel_frame
 from .signatures import convert_call, converted, signatures_of
 from .transform import PREFIX
 
-# What the rewritten code calls, as `_simt_load` for `load`, and which part of the machine has it.
+# The operations that rewritten code calls, `load` as `_simt_load`, by the part that has them.
 OPERATIONS = {
     "lanes": """alive bind break_ continue_ else_ endif endif_after_exit if_ loop_end next_turn
         range_numbers range_turns return_ while_begin while_test""",
@@ -67,7 +67,7 @@ NAME_OF = {id(x): name for name, objects in OBJECTS.items() for x in objects}
 
 
 class Names:
-    """What the global names of a launch's kernel and device functions mean.
+    """The meaning of the global names in a launch's kernel and device functions.
 
     Parameters
     ----------

@@ -417,7 +417,7 @@ class SerialLanes(Lanes):
 
 
 class SerialOperators(Operators):
-    """One thread: int64 beside int64 needs no care but for zero."""
+    """Those of one thread: of two int64, only a divisor of 0 needs the general rule."""
 
     def floordiv(self, a, b):
         return a // b if type(a) is type(b) is INT64 and b else super().floordiv(a, b)

@@ -1,4 +1,4 @@
-"""Memory, limits and peaks of GPUs: those of the table in `simt.devices`, and this machine's."""
+"""Memory, limits and peaks of GPUs: those of the engine's table, and this machine's."""
 
 import dataclasses
 import re
@@ -125,7 +125,7 @@ def of_row(row):
 
     Parameters
     ----------
-    row : simt.devices.Chip
+    row : numba_cuda_simulator.devices.Chip
 
     Returns
     -------
