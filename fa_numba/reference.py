@@ -62,6 +62,8 @@ def attention(
     alibi_slopes=None,
     softmax_scale=None,
     mask=None,
+    score=None,
+    sinks=None,
     dropout_p=0.0,
     seed=0,
     dtype=np.float64,
@@ -84,8 +86,13 @@ def attention(
     alibi_slopes : array of shape (num_heads,), default=None
         A score of head h then loses alibi_slopes[h] · |position of the query − n|.
     softmax_scale : float, default=1/√head_dim
-    mask : bool array of shape (seqlen_q, seqlen_k), default=None
-        Query m sees key n where mask[m, n], if causal and window_size allow it too.
+    mask : bool array that broadcasts to (batch, num_heads, seqlen_q, seqlen_k), or callable
+        A query sees a key where it is true, if causal and window_size allow it too; a callable is
+        ``mask(b, h, position of the query, n)``.
+    score : callable, default=None
+        ``score(s, b, h, position of the query, n)`` in place of a score s, after softcap and ALiBi.
+    sinks : array of shape (num_heads,), default=None
+        A further score of each row, with the value 0.
     dropout_p : float, default=0.0
         The softmax's entries are set to 0 where `dropout_mask` is False, the others divided by
         1 − dropout_p, with dropout_p rounded down to a multiple of 2⁻¹⁵; lse is that of the softmax
@@ -101,12 +108,12 @@ def attention(
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
     """
     q, k, v = (_heads_first(x, _computed_in(dtype)) for x in (q, k, v))
-    s, _ = _scores(q, k, causal, window_size, softcap, alibi_slopes, softmax_scale)
-    if mask is not None:
-        s = np.where(mask, s, s.dtype.type(-np.inf))
-    m = _finite(s.max(axis=-1, keepdims=True, initial=-np.inf))
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale, mask, score
+    s, _ = _scores(q, k, options)
+    sink = -np.inf if sinks is None else np.asarray(sinks, s.dtype)[:, None, None]
+    m = _finite(np.maximum(s.max(axis=-1, keepdims=True, initial=-np.inf), sink))
     p = np.exp(s - m)
-    l = p.sum(axis=-1, keepdims=True)
+    l = p.sum(axis=-1, keepdims=True) + np.exp(sink - m)
     z = _dropout_factors(dropout_p, seed, s)
     pv = _rounded(p * z, dtype) @ _per_query_head(v, q)
     out = pv / np.where(l == 0, 1, l).astype(l.dtype)
@@ -310,6 +317,9 @@ def attention_bwd(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    score=None,
+    sinks=None,
     dropout_p=0.0,
     seed=0,
     state=None,
@@ -323,7 +333,8 @@ def attention_bwd(
     Parameters
     ----------
     dout : array of shape (batch, seqlen_q, num_heads, head_dim)
-    q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed, dtype
+    q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, mask, score, sinks, \
+    dropout_p, seed, dtype
         As for `attention`.
     state : (out, lse), default=those of `attention`
         Where k and v are some of the keys and values, those of attention to all of them. Then dq
@@ -333,6 +344,8 @@ def attention_bwd(
     -------
     dq, dk, dv : arrays with the shapes of q, k and v, dtype
         0 for a row that sees no key and for a key that no row sees.
+    dsinks : array of shape (num_heads,), dtype
+        With sinks alone.
     """
     options = {
         "causal": causal,
@@ -340,12 +353,16 @@ def attention_bwd(
         "softcap": softcap,
         "alibi_slopes": alibi_slopes,
         "softmax_scale": softmax_scale,
+        "mask": mask,
+        "score": score,
     }
     if state is None:
-        state = attention(q, k, v, **options, dropout_p=dropout_p, seed=seed, dtype=dtype)
+        state = attention(
+            q, k, v, **options, sinks=sinks, dropout_p=dropout_p, seed=seed, dtype=dtype
+        )
     out, lse = state
     dout, q, k, v, out = (_heads_first(x, _computed_in(dtype)) for x in (dout, q, k, v, out))
-    s, slope = _scores(q, k, **options)
+    s, slope = _scores(q, k, options.values())
     p = _rounded(np.exp(s - _finite(lse)[..., None]), dtype)
     z = _dropout_factors(dropout_p, seed, s)
     dp = dout @ _per_query_head(v, q).mT * z
@@ -354,7 +371,11 @@ def attention_bwd(
     dq = ds @ _per_query_head(k, q)
     dk = _sum_over_group(ds.mT @ q, k)
     dv = _sum_over_group((p * z).mT @ dout, v)
-    return tuple(_heads_first(x, dtype) for x in (dq, dk, dv))
+    gradients = tuple(_heads_first(x, dtype) for x in (dq, dk, dv))
+    if sinks is None:
+        return gradients
+    of_sink = np.exp(np.asarray(sinks, s.dtype)[:, None] - lse) * delta[..., 0]
+    return *gradients, _rounded(-of_sink.sum(axis=(0, 2)), dtype)
 
 
 def varlen_attention_bwd(dout, q, k, v, cu_seqlens_q, cu_seqlens_k, *, dtype=np.float64, **options):
@@ -536,12 +557,13 @@ def _heads_first(x, dtype):
     return np.asarray(x, dtype).transpose(0, 2, 1, 3)
 
 
-def _scores(q, k, causal, window_size, softcap, alibi_slopes, softmax_scale):
-    """Return S, and the derivative of each score by q·k · softmax_scale: 1 without softcap.
+def _scores(q, k, options):
+    """Return S, and the derivative of each score by q·k · softmax_scale: 1 without softcap, score.
 
     Both have shape (batch, num_heads, seqlen_q, seqlen_k). S is −inf where a query does not see a
     key.
     """
+    causal, window_size, softcap, alibi_slopes, softmax_scale, mask, score = options
     s = q @ _per_query_head(k, q).mT * _scale(q, softmax_scale)
     slope = np.ones_like(s)
     if softcap:
@@ -553,10 +575,30 @@ def _scores(q, k, causal, window_size, softcap, alibi_slopes, softmax_scale):
     ahead = np.arange(seqlen_k) - position  # how far a key is beyond the query's position
     if alibi_slopes is not None:
         s -= np.asarray(alibi_slopes, s.dtype)[:, None, None] * abs(ahead).astype(s.dtype)
+    if score is not None:
+        s, of_score = _modified(s, score)
+        slope = slope * of_score
     left, right = window_size
     hidden = (causal & (ahead > 0)) | ((left >= 0) & (-ahead > left))
     s[..., hidden | ((right >= 0) & (ahead > right))] = -np.inf
+    if mask is not None:
+        mask = np.vectorize(mask, [bool])(*_pairs(s)) if callable(mask) else mask
+        s = np.where(mask, s, s.dtype.type(-np.inf))
     return s, slope
+
+
+def _pairs(s):
+    """The indices b, h, position of the query, n of all scores."""
+    b, h, m, n = np.ogrid[tuple(map(slice, s.shape))]
+    return np.broadcast_arrays(b, h, m + s.shape[3] - s.shape[2], n)
+
+
+def _modified(s, score):
+    """All scores as a function changes them, pair by pair, and its derivative by differences."""
+    of_pairs, step = np.vectorize(score, [float]), 1e-5
+    s, *pairs = s.astype(np.float64), *_pairs(s)
+    slope = (of_pairs(s + step, *pairs) - of_pairs(s - step, *pairs)) / (2 * step)
+    return of_pairs(s, *pairs), slope
 
 
 def _dropout_factors(dropout_p, seed, s):

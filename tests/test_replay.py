@@ -111,7 +111,7 @@ def gpu(monkeypatch, request):
     gpu.graphs = gpu.by_graph = 0
 
     def launch(kernel, grid, block, shared_bytes, device, stream, arguments, values, normalize):
-        arguments = [normalize(x) if isinstance(x, tuple) else x for x in arguments]
+        arguments = launching.normalized(arguments, normalize)
         prepared = Prepared(gpu, kernel, grid, block, shared_bytes, arguments)
         prepared.context = gpu.context
         prepared.launch(values, stream)

@@ -5,6 +5,7 @@ must be, and what it got. A check of an option returns the option in the form th
 Checks of arrays take arrays, or the `Facts` of arrays that a launcher or another check has read
 (fa_numba.runtime.arrays).
 
+expressions     masks, scores and sinks of the user's
 values          flags, numbers, sizes, masks
 attention       arrays of attention, forward, backward, decoding and linear, and of softmax
 hardware        arrays against a GPU: its instructions, 16-byte copies, shared memory, registers
@@ -55,6 +56,7 @@ from fa_numba.checks.cache import (
     check_write,
 )
 from fa_numba.checks.call import Call, forward_call
+from fa_numba.checks.expressions import check_expressions, check_sinks
 from fa_numba.checks.hardware import (
     AMPERE,
     HOPPER,
@@ -158,6 +160,7 @@ __all__ = [
     "check_decode_tensor_core",
     "check_exercise_files",
     "check_dropout",
+    "check_expressions",
     "check_feature_map",
     "check_fits",
     "check_flag",
@@ -200,6 +203,7 @@ __all__ = [
     "check_seqs",
     "check_shared_bytes",
     "check_softcap",
+    "check_sinks",
     "check_softmax_scale",
     "check_state",
     "check_states",

@@ -6,9 +6,12 @@ from functools import cached_property
 import numpy as np
 
 from fa_numba.checks import attention, values
+from fa_numba.checks.expressions import NO_SINKS, check_expressions, check_sinks
 from fa_numba.checks.hardware import TensorCores
 from fa_numba.checks.values import Mask
 from fa_numba.constants import LOG2_E
+from fa_numba.expressions.functions import NO_EXPRESSIONS, Expressions
+from fa_numba.expressions.given import Given
 from fa_numba.runtime import arrays
 
 
@@ -26,6 +29,10 @@ class Call:
     slopes : array, or a scalar that kernels do not read
         ALiBi's.
     softmax_scale : float32
+    given : Given or None
+        The user's mask and score. Then `mask` and `slopes` are those of no option.
+    sinks : array, or a scalar that kernels do not read
+    has_sinks : bool
     """
 
     q: object
@@ -36,6 +43,9 @@ class Call:
     mask: Mask
     slopes: object
     softmax_scale: np.float32
+    given: Given | None = None
+    sinks: object = NO_SINKS
+    has_sinks: bool = False
 
     batch = property(lambda self: self.q.shape[0])
     seqlen_q = property(lambda self: self.q.shape[1])
@@ -43,6 +53,16 @@ class Call:
     head_dim = property(lambda self: self.q.shape[3])
     seqlen_k = property(lambda self: self.k.shape[1])
     num_kv_heads = property(lambda self: self.k.shape[2])
+
+    @property
+    def expressions(self) -> Expressions:
+        """The user's mask and score, compile-time constants of the kernel."""
+        return NO_EXPRESSIONS if self.given is None else self.given.expressions
+
+    @property
+    def expression_args(self) -> tuple:
+        """The arguments of the user's mask and score."""
+        return () if self.given is None else self.given.arguments
 
     @property
     def group_size(self) -> int:
@@ -65,9 +85,12 @@ class Call:
         return self.q, self.k, self.v, self.out, self.lse, self.softmax_scale, self.slopes
 
     def results_without_keys(self):
-        """Return out and lse of a call without a single key: 0 and −inf, without a kernel."""
+        """Return out and lse of a call without a single key: 0 and −inf, or the sink."""
         out = arrays.full(self.q, self.q.shape, 0, self.out.dtype)
-        return out, arrays.full(self.q, self.lse.shape, -np.inf)
+        lse = arrays.full(self.q, self.lse.shape, -np.inf)
+        if self.has_sinks:
+            lse[...] = self.sinks[:, None]
+        return out, lse
 
 
 def forward_call(
@@ -82,6 +105,8 @@ def forward_call(
     *,
     on: TensorCores | None = None,
     out_dtype: str | None = None,
+    expressions: tuple = (None, (), None, ()),
+    sinks=None,
 ) -> Call:
     """Check the arguments of a forward launcher, and allocate its results.
 
@@ -94,6 +119,8 @@ def forward_call(
         arrays must begin at a multiple of 16 bytes.
     out_dtype : "float32", default=None
         Dtype of out; None is that of q.
+    expressions : (mask, mask_args, score, score_args)
+    sinks : array of shape (num_heads,), default=None
 
     Returns
     -------
@@ -107,8 +134,12 @@ def forward_call(
         on.check(*facts)
     batch, seqlen_q, num_heads, head_dim = facts[0].shape
     mask, slopes = values.check_mask(facts[0], causal, window_size, softcap, alibi_slopes)
+    given = check_expressions(facts[0], *expressions, mask, alibi_slopes)
+    if given is not None:
+        mask, slopes = Mask(), values.NO_SLOPES
     check_scale = values.check_positive_scale if on else values.check_softmax_scale
     softmax_scale = check_scale(softmax_scale, head_dim)
     out = arrays.empty(q, facts[0].shape, q.dtype if out_dtype is None else np.float32)
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-    return Call(q, k, v, out, lse, mask, slopes, softmax_scale)
+    sinks = check_sinks(facts[0], sinks)
+    return Call(q, k, v, out, lse, mask, slopes, softmax_scale, given, *sinks)

@@ -184,6 +184,31 @@ def walk(node: Node):
             waiting += [(x, False) for x in reversed(children(here))]
 
 
+def replaced(node: Node, variables: dict, first_argument: int = 0) -> Node:
+    """An expression with others in place of variables, and its arguments numbered from a number on.
+
+    Parameters
+    ----------
+    node : Node
+    variables : dict of str to Node
+    first_argument : int, default=0
+        The new number of the user's argument 0.
+    """
+    found = {}
+    for x in walk(node):
+        args = tuple(found[y] for y in children(x))
+        if x.op == "var":
+            (name,) = x.args
+            if name.startswith("arg"):
+                name = f"arg{int(name[3:]) + first_argument}"
+            found[x] = variables.get(name) or Node("var", (name,), x.kind)
+        elif x.op == "load":
+            found[x] = Node("load", (x.args[0] + first_argument, *args), x.kind)
+        else:
+            found[x] = x if x.op == "const" else Node(x.op, args, x.kind)
+    return found[node]
+
+
 def variables(node: Node) -> set:
     """The names of the variables in an expression."""
     return {x.args[0] for x in walk(node) if x.op == "var"}
@@ -198,8 +223,11 @@ SIGNS = {
 
 def described(node) -> str:
     """An expression in Python's notation, for errors."""
-    if node.op in ("const", "var"):
+    if node.op == "const":
         return str(node.args[0])
+    if node.op == "var":
+        (name,) = node.args
+        return f"args[{name.removeprefix('arg')}]" if name.startswith("arg") else name
     if node.op == "load":
         position, *indices = node.args
         return f"args[{position}][{', '.join(map(described, indices))}]"

@@ -14,15 +14,15 @@ from fa_numba.expressions.nodes import SIGNS
 INT = ("add", "sub", "mul", "and", "or", "xor", "lshift", "rshift", "floordiv", "mod")
 
 
-def source_of(node, name: str, parameters: list) -> str:
-    """The text of ``def name(*parameters)`` that returns an expression.
+def source_of(node, name: str, variables: str) -> str:
+    """The text of ``def name(*variables, args)`` that returns an expression.
 
     Parameters
     ----------
     node : Node
     name : str
-    parameters : list of str
-        Names of variables in order, then ``arg0``, ``arg1``, … for the user's arguments.
+    variables : str
+        Their names in order, "b h m n". The last parameter is the tuple of the user's arguments.
 
     Returns
     -------
@@ -33,7 +33,7 @@ def source_of(node, name: str, parameters: list) -> str:
     for x in nodes.walk(node):
         for y in nodes.children(x):
             uses[y] = uses.get(y, 0) + 1
-    lines, texts = [f"def {name}({', '.join(parameters)}):"], {}
+    lines, texts = [f"def {name}({', '.join([*variables.split(), 'args'])}):"], {}
     for x in nodes.walk(node):
         text = _text(x, texts)
         if uses.get(x, 0) > 1 and x.op not in ("const", "var"):
@@ -54,10 +54,10 @@ def _text(x, texts):
             f"float32({'-' if value < 0 else ''}math.inf)"
         )  # fmt: skip
     if x.op == "var":
-        return x.args[0]
+        return nodes.described(x)
     args = [texts[y] for y in nodes.children(x)]
     if x.op == "load":
-        text = f"arg{x.args[0]}[{', '.join(args)}]"
+        text = f"args[{x.args[0]}][{', '.join(args)}]"
         return f"{x.kind}32({text})" if x.kind != "bool" else text
     if x.op == "where":
         return f"({args[1]} if {args[0]} else {args[2]})"

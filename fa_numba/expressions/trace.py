@@ -311,8 +311,12 @@ def _names(code):
             yield from _names(x)
 
 
+_traced = {}  # expressions by what decides them
+MAX_TRACED = 1024  # when full, all are dropped
+
+
 def trace(function, name: str, first: str, arguments=()) -> Node:
-    """The expression that a user's function computes.
+    """The expression that a user's function computes; kept for the next call.
 
     Parameters
     ----------
@@ -334,7 +338,42 @@ def trace(function, name: str, first: str, arguments=()) -> Node:
     TypeError, ValueError
         Naming the argument, what it must be, what it got, and the place in the user's function.
     """
-    first = first.split()
+    try:
+        key = name, first, _meaning(function), *map(_meaning_of_argument, arguments)
+        found = _traced.get(key)
+    except TypeError:  # it uses something that cannot be compared
+        return _trace(function, name, first.split(), arguments)
+    if found is None:
+        if len(_traced) >= MAX_TRACED:
+            _traced.clear()
+        found = _traced[key] = _trace(function, name, first.split(), arguments)
+    return found
+
+
+def _meaning_of_argument(x):
+    shape = getattr(x, "shape", ())
+    return (tuple(shape), str(x.dtype)) if shape else type(x)
+
+
+def _meaning(x):
+    """All that decides what a function computes; a TypeError where that cannot be compared."""
+    if isinstance(x, types.FunctionType):
+        used = (x.__globals__[name] for name in _names(x.__code__) if name in x.__globals__)
+        cells = (cell.cell_contents for cell in x.__closure__ or ())
+        try:
+            defaults = *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()
+            others = tuple(map(_meaning, (*used, *cells, *defaults)))
+        except (RecursionError, ValueError):  # calls itself; a cell without contents
+            raise TypeError from None
+        return x.__code__, *others
+    if isinstance(x, (bool, int, float, np.generic)):
+        return type(x), x
+    if isinstance(x, (types.ModuleType, types.BuiltinFunctionType, type)):
+        return x
+    raise TypeError
+
+
+def _trace(function, name, first, arguments):
     if not callable(function):
         raise TypeError(
             f"{name} must be a function of {', '.join(first)}, got {type(function).__name__}"

@@ -25,6 +25,7 @@ from numba import cuda, float32
 from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.constants import NEG_INF
+from fa_numba.expressions.functions import NO_EXPRESSIONS, device_functions
 from fa_numba.kernels import dropout, masks
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
@@ -32,21 +33,35 @@ from fa_numba.tiling.block_sizes import ceil_div
 
 @functools.cache
 def make_flash_attn_v2(
-    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, DROPOUT_P=0.0
+    HEAD_DIM,
+    BLOCK_M,
+    BLOCK_N,
+    CAUSAL,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+    DROPOUT_P=0.0,
+    EXPRESSIONS=NO_EXPRESSIONS,
+    SINKS=False,
 ):
     """The kernel for these compile-time constants: launch it with threads (BLOCK_N, BLOCK_M).
 
-    alibi_slopes is unused without ALIBI, seed without dropout: each may then be any scalar.
+    alibi_slopes is unused without ALIBI, seed without dropout, sinks without SINKS, classes without
+    a mask in EXPRESSIONS: each may then be any scalar.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
+    user_sees, user_score, _ = device_functions(EXPRESSIONS)
+    tile_is_hidden = masks.make_tile_is_hidden(EXPRESSIONS.mask is not None)
     DROPOUT, KEEP_SCALE = DROPOUT_P > 0, dropout.keep_scale(DROPOUT_P)
     keeps = dropout.make_keeps(DROPOUT_P)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of out that a thread owns
 
     @cuda.jit
-    def flash_attn_v2_kernel(q, k, v, out, lse, softmax_scale, alibi_slopes, seed):
+    def flash_attn_v2_kernel(
+        q, k, v, out, lse, softmax_scale, alibi_slopes, seed, sinks, classes, args
+    ):  # fmt: skip
         """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
 
         grid      (num_m_tiles, num_heads, batch); threads (BLOCK_N, BLOCK_M): thread (ty, tx)
@@ -87,6 +102,8 @@ def make_flash_attn_v2(
         l_i = float32(0.0)
 
         for n_start in range(n_first, n_end, BLOCK_N):
+            if tile_is_hidden(classes, b, head, cuda.blockIdx.x, n_start // BLOCK_N):
+                continue
             for r in range(ty, BLOCK_N, BLOCK_M):
                 n = n_start + r
                 for d in range(tx, HEAD_DIM, BLOCK_N):
@@ -98,8 +115,12 @@ def make_flash_attn_v2(
             for d in range(HEAD_DIM):
                 s += q_tile[ty, d] * k_tile[tx, d]
             n = n_start + tx
-            seen = sees(position, n, seqlen_k)
-            s_tile[ty, tx] = score(s * softmax_scale, position - n, slope) if seen else NEG_INF
+            seen = m < seqlen_q and sees(position, n, seqlen_k)
+            if seen and user_sees(b, head, position, n, args):
+                s = score(s * softmax_scale, position - n, slope)
+                s_tile[ty, tx] = user_score(s, b, head, position, n, args)
+            else:
+                s_tile[ty, tx] = NEG_INF
             cuda.syncthreads()  # s_tile is complete: each thread reads its whole row
 
             m_new = m_i  # m_i <- max(m_i, rowmax(S))                                     line 9
@@ -129,6 +150,14 @@ def make_flash_attn_v2(
                 acc[c] = alpha * acc[c] + pv[c]  # out <- alpha out + P V                 line 10
             cuda.syncthreads()  # everyone is done with v_tile: safe to overwrite
 
+        if SINKS and m < seqlen_q:  # one more key, with this score and the value 0
+            m_new = max(m_i, sinks[head])
+            alpha = math.exp(m_i - m_new)
+            l_i = alpha * l_i + math.exp(sinks[head] - m_new)
+            m_i = m_new
+            for c in range(NUM_COLS):
+                acc[c] *= alpha
+
         if m < seqlen_q:
             for c in range(NUM_COLS):  # out <- out / l_i                                 line 12
                 d = tx + c * BLOCK_N
@@ -155,6 +184,11 @@ def flash_attn_v2(
     softmax_scale=None,
     dropout_p=0.0,
     seed=0,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
     block_m=None,
     block_n=None,
 ):
@@ -183,6 +217,16 @@ def flash_attn_v2(
     seed : int, default=0
         From 0 to 2⁶⁴ − 1. The seed and the index (batch, head, query, key) of an entry decide
         whether it is dropped: `fa_numba.reference.dropout_mask`.
+    mask : callable, default=None
+        ``mask(b, h, m, n, *mask_args)``: whether the query at position m sees key n. It is read
+        once as an expression (`fa_numba.expressions`); tiles that it hides are not loaded.
+    score : callable, default=None
+        ``score(s, b, h, m, n, *score_args)``: the score in place of s, which is
+        softmax_scale · q·k after softcap and ALiBi.
+    mask_args, score_args : tuples of arrays and numbers, default=()
+        Other values compile nothing anew. Integers are int32, other numbers float32.
+    sinks : array of shape (num_heads,), float32 or dtype of q, default=None
+        A further score of each row, with the value 0: it is in the sum, and in lse.
     block_m, block_n : int, default=chosen
         Tile sizes, `fa_numba.analysis.kernel_block_sizes`.
 
@@ -193,11 +237,14 @@ def flash_attn_v2(
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
     """
-    mask = causal, window_size, softcap, alibi_slopes
-    call = checks.forward_call(q, k, v, *mask, softmax_scale)
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale
+    written = mask, mask_args, score, score_args
+    call = checks.forward_call(q, k, v, *options, expressions=written, sinks=sinks)
     dropout_p, seed = checks.check_dropout(dropout_p, seed)
     block_m, block_n = checks.check_block_sizes("flash_attn_v2", call.head_dim, block_m, block_n)
-    kernel = make_flash_attn_v2(call.head_dim, block_m, block_n, *call.mask, dropout_p)
+    constants = *call.mask, dropout_p, call.expressions, call.has_sinks
+    kernel = make_flash_attn_v2(call.head_dim, block_m, block_n, *constants)
+    written = call.sinks, masks.tile_classes(call, block_m, block_n), call.expression_args
     grid = (ceil_div(call.seqlen_q, block_m), call.num_heads, call.batch)
-    arrays.launch(kernel, grid, (block_n, block_m), *call.arguments, seed)
+    arrays.launch(kernel, grid, (block_n, block_m), *call.arguments, seed, *written)
     return call.out, call.lse

@@ -22,6 +22,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda, float32
 
+from fa_numba.expressions import tiles
+from fa_numba.expressions.tiles import HIDDEN
+from fa_numba.runtime import arrays
+
 
 class KeyBounds(NamedTuple):
     """The keys that a query sees: range(first_key(position), end_key(position, seqlen_k)).
@@ -112,3 +116,28 @@ def make_score_bwd(SOFTCAP):
         return ds
 
     return score_bwd
+
+
+@functools.cache
+def make_tile_is_hidden(HAS_MASK):
+    """tile_is_hidden(classes, b, head, m_tile, n_tile): of the user's mask, by `tile_classes`."""
+
+    @cuda.jit(device=True)
+    def tile_is_hidden(classes, b, head, m_tile, n_tile):
+        if not HAS_MASK:
+            return False
+        b, head = min(b, classes.shape[0] - 1), min(head, classes.shape[1] - 1)
+        return classes[b, head, m_tile, n_tile] == HIDDEN
+
+    return tile_is_hidden
+
+
+def tile_classes(call, block_m, block_n):
+    """The class of each tile of the user's mask (`expressions.tiles`); a scalar without a mask."""
+    mask = call.expressions.mask
+    if mask is None:
+        return np.int8(0)
+    args = [arrays.to_numpy(x) if arrays.library_of(x) else x for x in call.expression_args]
+    sizes = call.seqlen_q, call.seqlen_k
+    found = tiles.tile_classes(mask, sizes, block_m, block_n, args, call.batch, call.num_heads)
+    return arrays.from_numpy(call.q, np.ascontiguousarray(found))

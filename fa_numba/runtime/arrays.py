@@ -7,6 +7,7 @@ the only module that distinguishes the libraries.
 
 import contextlib
 import functools
+import itertools
 import math
 import operator
 import sys
@@ -461,7 +462,7 @@ def launch(kernel, grid: tuple, block: tuple, *args, shared_bytes: int = 0) -> N
     ----------
     kernel : function decorated with ``@cuda.jit``
     grid, block : tuple of int
-    *args : arrays of one library, and NumPy scalars
+    *args : arrays of one library, NumPy scalars, and tuples of them
         In the order of the kernel's parameters.
     shared_bytes : int, default=0
         Dynamic shared memory of a thread block.
@@ -494,22 +495,34 @@ def _enqueue(kernel, grid, block, args, shared_bytes, first):
     device, current, stream = _devices_and_stream(first)
     if device != current:
         return False
-    arguments, values = [], []
-    for x in args:
-        if isinstance(x, (np.generic, bool, int, float)):
-            argument, value = type(x), x.item() if isinstance(x, np.generic) else x
-        else:
-            argument, value = _description_and_address(x)
-        arguments.append(argument)
-        values.append(value)
+    arguments, values = _described(args)
     prepared = launching.launch(
         kernel, grid, block, shared_bytes, device, stream, arguments, values, _normalize_layout
     )
     if prepared is None:
         return False
     if recording := replay.current():
-        recording.note_launch(prepared, args, values)
+        elements = (x if type(x) is tuple else (x,) for x in args)
+        recording.note_launch(prepared, [*itertools.chain(*elements)], values)
     return True
+
+
+def _described(args):
+    """The arguments and values that `launching.launch` takes."""
+    arguments, values = [], []
+    for x in args:
+        if isinstance(x, (np.generic, bool, int, float)):
+            arguments.append(type(x))
+            values.append(x.item() if isinstance(x, np.generic) else x)
+        elif type(x) is tuple:
+            of_elements, more = _described(x)
+            arguments.append(launching.Several(of_elements))
+            values += more
+        else:
+            description, address = _description_and_address(x)
+            arguments.append(description)
+            values.append(address)
+    return arguments, values
 
 
 def replayed(function: Callable) -> Callable:
@@ -720,6 +733,8 @@ def device_and_stream(x):
 
 def _for_numba(x):
     """Return a GPU array as an array of Numba's own, without a copy; scalars as they are."""
+    if type(x) is tuple:
+        return tuple(map(_for_numba, x))
     match library_of(x):
         case "torch":
             x = x.detach()  # a tensor with a gradient has no array interface

@@ -144,6 +144,8 @@ def meaning(value) -> str:
         if options.get("link"):  # its code is in other files
             raise UnknownValueError(value)
         return f"jit({meaning(value.py_func)}, {meaning(tuple(sorted(options.items())))})"
+    if hasattr(value, "source_text"):  # of fa_numba.expressions
+        return f"text({value.source_text!r})"
     if isinstance(value, types.FunctionType):
         if not _in_key(value.__code__.co_filename):
             raise UnknownValueError(value)

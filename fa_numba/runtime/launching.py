@@ -9,7 +9,7 @@ of types; its machine code is kept on disk (`kernel_cache`).
 
 numba-cuda 0.30, the version that pyproject.toml requires, passes an array as 5 + 2·ndim
 parameters: meminfo and parent (both 0 in a launch), size, itemsize, address, shape, and strides in
-bytes. It passes a scalar as one parameter.
+bytes. It passes a scalar as one parameter, and a tuple as the parameters of its elements.
 
 If numba-cuda's internals differ from the ones that this module expects, `launch` launches nothing,
 and the caller uses the dispatcher. fa_numba/runtime/__init__.py lists where internals are used.
@@ -56,6 +56,19 @@ _blocks = {}  # of each GPU: the one with room
 _blocks_lock = threading.Lock()
 
 
+class Several(tuple):
+    """The arguments that are the elements of one tuple."""
+
+
+def flat(arguments):
+    """Arguments with the elements of tuples in place of the tuples."""
+    for x in arguments:
+        if type(x) is Several:
+            yield from x
+        else:
+            yield x
+
+
 class NeedsDispatcherError(Exception):
     """This module cannot launch the kernel; Numba's dispatcher has to."""
 
@@ -73,7 +86,7 @@ class PreparedLaunch:
     grid, block : tuple of int
     shared_bytes : int
     arguments : list
-        For an array (shape, strides in bytes, dtype); for a scalar its type.
+        For an array (shape, strides in bytes, dtype); for a scalar its type; `Several` for a tuple.
 
     Attributes
     ----------
@@ -98,7 +111,7 @@ class PreparedLaunch:
         self.grid, self.block, self.shared_bytes = _pad_to_3(grid), _pad_to_3(block), shared_bytes
         self.launch_config = (*self.grid, *self.block, shared_bytes)
         self.initial_parameters, self.writers = [], []
-        for argument in arguments:
+        for argument in flat(arguments):
             if isinstance(argument, tuple):
                 shape, strides, dtype = argument
                 meminfo = parent = 0
@@ -201,9 +214,9 @@ def launch(
         Handle of one of its streams (cudaStream_t) as an int.
     arguments : list
         For an array (shape, strides in the library's units, the library's dtype), for a scalar its
-        type.
+        type; `Several` of these for a tuple.
     values : list of int and float
-        Addresses of the arrays, and values of the scalars.
+        Addresses of the arrays, and values of the scalars; those of a tuple's elements one by one.
     normalize_layout : callable
         Converts an array's tuple to (shape, strides in bytes, NumPy dtype).
 
@@ -217,11 +230,23 @@ def launch(
     try:
         prepared = _prepared[key]
     except KeyError:
-        arguments = [normalize_layout(x) if isinstance(x, tuple) else x for x in arguments]
+        arguments = normalized(arguments, normalize_layout)
         prepared = _prepare(key, dispatcher, grid, block, shared_bytes, device, arguments)
     if prepared is None or not prepared.launch(values, stream):
         return None
     return prepared
+
+
+def normalized(arguments, normalize_layout):
+    """Arguments with layouts as (shape, strides in bytes, NumPy dtype), in tuples too."""
+    return [
+        Several(normalized(x, normalize_layout))
+        if type(x) is Several
+        else normalize_layout(x)
+        if isinstance(x, tuple)
+        else x
+        for x in arguments
+    ]
 
 
 def _prepare(key, dispatcher, grid, block, shared_bytes, device, arguments):
@@ -255,6 +280,8 @@ def _prepare(key, dispatcher, grid, block, shared_bytes, device, arguments):
 
 def _type(argument):
     """Numba's type of an argument, as its dispatcher would infer it."""
+    if type(argument) is Several:
+        return types.BaseTuple.from_types(tuple(map(_type, argument)))
     if not isinstance(argument, tuple):
         return from_dtype(np.dtype(argument))
     shape, strides, dtype = argument

@@ -1,0 +1,74 @@
+"""Checks of mask=, score= and sinks=, which a user writes."""
+
+import numbers
+
+import numpy as np
+
+from fa_numba.checks.requirements import FLOATS, require_axes, require_one_library
+from fa_numba.expressions import given
+from fa_numba.expressions.given import Given
+from fa_numba.runtime import arrays
+from fa_numba.runtime.arrays import facts
+
+INT32 = np.iinfo(np.int32)
+NO_SINKS = np.float32(0)  # a scalar for the parameter sinks; kernels do not read it
+
+
+def check_expressions(q, mask, mask_args, score, score_args, options, alibi_slopes) -> Given | None:
+    """Read the functions that mask and modify scores.
+
+    Parameters
+    ----------
+    q : array, or its facts
+    mask, mask_args, score, score_args
+        As the launcher got them.
+    options : Mask
+        Of `check_mask`.
+    alibi_slopes : array or None
+
+    Returns
+    -------
+    Given or None
+        None without a function. Else it has the options too, and a kernel takes no others.
+    """
+    for name, function, arguments in (("mask", mask, mask_args), ("score", score, score_args)):
+        if not isinstance(arguments, (tuple, list)):
+            raise TypeError(f"{name}_args must be a tuple, got {type(arguments).__name__}")
+        if function is None and arguments:
+            raise ValueError(
+                f"{name}_args must be empty without {name}, got {len(arguments)} arguments"
+            )
+        for i, x in enumerate(arguments):
+            _check_argument(f"{name}_args[{i}]", x, facts(q))
+    if mask is None and score is None:
+        return None
+    slopes = alibi_slopes if options.alibi else None
+    options = options.causal, options.window_size, options.softcap, slopes
+    return given.given(mask, tuple(mask_args), score, tuple(score_args), options)
+
+
+def _check_argument(name, x, q):
+    if isinstance(x, (bool, np.bool_, numbers.Real)):
+        is_int = isinstance(x, numbers.Integral)
+        if is_int and not INT32.min <= x <= INT32.max:
+            raise ValueError(f"{name} must fit 32 bits, got {x}")
+        return
+    require_one_library(**{"q": q, name: facts(x)})
+
+
+def check_sinks(q, sinks) -> tuple:
+    """Return the sinks as float32, or a scalar that kernels do not read; and whether there are."""
+    if sinks is None:
+        return NO_SINKS, False
+    q, found = facts(q), facts(sinks)
+    require_one_library(q=q, sinks=found)
+    if found.dtype not in FLOATS:
+        raise TypeError(f"sinks must be float32, float16 or bfloat16, got {found.dtype}")
+    require_axes("sinks", found, ("num_heads",))
+    num_heads = q.shape[-2]
+    if found.shape[0] != num_heads:
+        raise ValueError(
+            f"sinks must have one number for each of the {num_heads} heads of q, got "
+            f"{found.shape[0]}"
+        )
+    return arrays.astype(sinks, np.dtype(np.float32)), True

@@ -1,0 +1,82 @@
+"""An expression as a device function, for Numba's compiler and for the CPU engine."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import linecache
+import math
+from typing import Any, NamedTuple
+
+from numba import cuda, float32, int32
+
+from fa_numba.expressions.derivative import derivative
+from fa_numba.expressions.nodes import TRUE, Node
+from fa_numba.expressions.source import source_of
+
+NAMES = {"int32": int32, "float32": float32, "math": math}
+S = Node("var", ("s",), "float")
+
+
+class Expressions(NamedTuple):
+    """The mask and the score of a call, None without one; the key of all that is compiled."""
+
+    mask: Node | None
+    score: Node | None
+
+    @property
+    def changes_gradients(self) -> bool:
+        """Whether the derivative of the score by s is another number than 1."""
+        return self.score is not None and derivative(self.score) != Node("const", (1.0,), "float")
+
+
+NO_EXPRESSIONS = Expressions(None, None)
+
+
+class Functions(NamedTuple):
+    """Device functions of one call's `Expressions`: m is a position, integers are int32.
+
+    Attributes
+    ----------
+    sees(b, h, m, n, args)
+        Whether the query at position m sees key n.
+    score(s, b, h, m, n, args)
+        The score in place of s, which is softmax_scale · q·k.
+    slope(s, b, h, m, n, args)
+        The derivative of score by s.
+    """
+
+    sees: Any
+    score: Any
+    slope: Any
+
+
+@functools.cache
+def device_functions(expressions: Expressions) -> Functions:
+    """The `Functions` of a call's expressions; `args` is the tuple of its arguments."""
+    mask, score = expressions
+    score = S if score is None else score
+    return Functions(
+        _device_function(TRUE if mask is None else mask, "sees", "b h m n"),
+        _device_function(score, "score", "s b h m n"),
+        _device_function(derivative(score), "slope", "s b h m n"),
+    )
+
+
+def _device_function(node, name, variables):
+    function = python_function(node, name, variables)
+    return cuda.jit(device=True, forceinline=True)(function)
+
+
+def python_function(node, name, variables):
+    """The function of `source_of`; its attribute `source_text` is its meaning in every process."""
+    text = source_of(node, name, variables)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    file = f"<{name} of fa_numba.expressions, {digest}>"
+    # The CPU engine, tracebacks and debuggers read a function's lines here.
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    namespace = dict(NAMES)
+    exec(compile(text, file, "exec"), namespace)
+    function = namespace[name]
+    function.__module__, function.source_text = __name__, text
+    return function
