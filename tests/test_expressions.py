@@ -12,7 +12,7 @@ import pytest
 from fa_numba.expressions.derivative import derivative
 from fa_numba.expressions.nodes import const
 from fa_numba.expressions.source import source_of
-from fa_numba.expressions.tiles import HIDDEN, MIXED, WHOLE, runs, tile_classes
+from fa_numba.expressions.tiles import HIDDEN, MIXED, WHOLE, runs, runs_of_warpgroups, tile_classes
 from fa_numba.expressions.trace import trace
 
 N, TILE = 64, 16
@@ -143,10 +143,39 @@ def test_sizes_that_are_no_multiple_of_the_tile():
 
 def test_runs():
     classes = np.array([[[0, 1, 1, 2, 2, 1, 0, 2], [0] * 8]], np.int8)
-    table, counts = runs(classes)
-    assert counts.tolist() == [[4, 0]]
-    assert table[0, 0].tolist() == [[1, 3, 1], [3, 5, 0], [5, 6, 1], [7, 8, 0]]
+    table = runs(classes)
+    assert table[0, 0].tolist() == [[1, 3, MIXED], [3, 5, WHOLE], [5, 6, MIXED], [7, 8, WHOLE]]
     assert not table[0, 1].any()
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_runs_of_warpgroups(parts):
+    """Each warpgroup meets the tiles that it sees, has one at least, and begins and ends with one.
+
+    A tile that it meets and does not see, or that goes beyond the last key, is mixed.
+    """
+    rng = np.random.default_rng()
+    for num_m, num_n in ((1, 1), (5, 7), (6, 4)):
+        classes = rng.choice(3, (2, 1, num_m, num_n), p=[0.6, 0.2, 0.2]).astype(np.int8)
+        table = runs_of_warpgroups(classes, 16 * num_n - 3, 16, parts)
+        blocks = np.pad(classes, [(0, 0), (0, 0), (0, -num_m % parts), (0, 0)])
+        for b, block in np.ndindex(2, table.shape[2]):
+            met = np.zeros((parts, num_n), int)
+            of_block = blocks[b, 0, block * parts : (block + 1) * parts]
+            for first, end, flags in table[b, 0, block]:
+                assert not met[:, first:end].any()
+                met[:, first:end] = (flags >> 2 * np.arange(parts) & 3)[:, None]
+            for w in range(parts):
+                assert met[w].any()
+                for tile in range(num_n):
+                    if met[w, tile] != of_block[w, tile]:
+                        last = tile == num_n - 1
+                        assert met[w, tile] == MIXED
+                        assert last or of_block[w, tile] == HIDDEN
+                seen = np.flatnonzero(of_block[w])
+                if len(seen):
+                    found = np.flatnonzero(met[w])
+                    assert (found[0], found[-1]) == (seen[0], seen[-1])
 
 
 def test_a_tile_of_a_long_mask_is_never_entered():
@@ -155,7 +184,7 @@ def test_a_tile_of_a_long_mask_is_never_entered():
     arguments = (documents.astype(np.int32),)
     function, *_ = GALLERY["documents"]
     mask = trace(function, "mask", "b h m n", arguments)
-    table, _ = runs(tile_classes(mask, (n, n), 128, 128, arguments))
+    table = runs(tile_classes(mask, (n, n), 128, 128, arguments))
     assert table.shape[-2] <= 3
 
 

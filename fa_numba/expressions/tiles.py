@@ -72,28 +72,66 @@ def _every(size, used, shape):
 
 
 def runs(classes):
-    """The runs of visible tiles of each row of tiles.
+    """The runs of equal classes of each row of tiles, without those of class 0, HIDDEN.
 
     Parameters
     ----------
-    classes : int8 array of shape (..., n tiles)
+    classes : int array of shape (..., n tiles)
 
     Returns
     -------
-    table : int32 array of shape (..., most runs, 3)
-        First tile, tile after the last, 1 if each score needs the mask, else 0. Unused runs have
-        zeros.
-    counts : int32 array of shape (...)
+    int32 array of shape (..., most runs, 3)
+        First tile, tile after the last, class. Unused runs have zeros, and so end at 0.
     """
     *rows, num_tiles = classes.shape
     flat = classes.reshape(-1, num_tiles)
-    padded = np.pad(flat, ((0, 0), (1, 1)), constant_values=HIDDEN)
+    padded = np.pad(flat, ((0, 0), (1, 1)))
     changes = padded[:, 1:] != padded[:, :-1]
-    row, begin = np.nonzero(changes[:, :-1] & (flat != HIDDEN))
-    ended, end = np.nonzero(changes[:, 1:] & (flat != HIDDEN))
-    counts = np.bincount(row, minlength=len(flat)).astype(np.int32)
-    most = int(counts.max(initial=0))
-    table = np.zeros((len(flat), most, 3), np.int32)
+    row, begin = np.nonzero(changes[:, :-1] & (flat != 0))
+    _, end = np.nonzero(changes[:, 1:] & (flat != 0))
+    counts = np.bincount(row, minlength=len(flat))
+    table = np.zeros((len(flat), int(counts.max(initial=0)), 3), np.int32)
     at = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-    table[row, at] = np.stack([begin, end + 1, flat[row, begin] == MIXED], axis=-1)
-    return table.reshape(*rows, most, 3), counts.reshape(rows)
+    table[row, at] = np.stack([begin, end + 1, flat[row, begin]], axis=-1)
+    return table.reshape(*rows, *table.shape[1:])
+
+
+def runs_of_warpgroups(classes, seqlen_k, block_n, parts):
+    """The runs of a thread block whose warpgroups have rows of their own, for its kernel to walk.
+
+    A thread block loads the tiles that one of its warpgroups sees. A warpgroup skips those before
+    its first and after its last; between them a hidden tile is mixed. Each warpgroup has a tile,
+    for its loop to begin with. A tile beyond the last key is mixed.
+
+    Parameters
+    ----------
+    classes : int8 array of shape (batch or 1, num_heads or 1, tiles of queries, n tiles)
+        A tile of queries has the rows of one warpgroup.
+    seqlen_k, block_n : int
+    parts : int
+        Warpgroups of a thread block.
+
+    Returns
+    -------
+    int32 array of shape (batch or 1, num_heads or 1, thread blocks, most runs, 3)
+        First tile, tile after the last, classes: warpgroup w has bits 2 w and 2 w + 1. Unused runs
+        have zeros.
+    """
+    *others, num_m_tiles, num_n_tiles = classes.shape
+    blocks = -(-num_m_tiles // parts)
+    classes = classes.copy()
+    if seqlen_k % block_n:
+        classes[..., -1] = np.minimum(classes[..., -1], MIXED)
+    padding = [(0, 0)] * len(others) + [(0, blocks * parts - num_m_tiles), (0, 0)]
+    of_parts = np.pad(classes, padding).reshape(*others, blocks, parts, num_n_tiles)
+    seen = of_parts != HIDDEN
+    loaded = seen.any(axis=-2, keepdims=True)
+    nothing = ~loaded.any(axis=-1, keepdims=True)
+    loaded[..., :1] |= nothing  # a thread block that sees no key loads one tile
+    last = num_n_tiles - 1 - np.argmax(loaded[..., ::-1], axis=-1)[..., None]
+    alone = ~seen.any(axis=-1, keepdims=True) & (np.arange(num_n_tiles) == last)
+    begun, to_end = (np.maximum.accumulate(x, axis=-1) for x in (seen, seen[..., ::-1]))
+    between = begun & to_end[..., ::-1] & loaded & ~seen
+    of_parts = np.where(alone | between, MIXED, of_parts)
+    flags = (of_parts.astype(np.int32) << (2 * np.arange(parts)[:, None])).sum(axis=-2)
+    return runs(flags)
