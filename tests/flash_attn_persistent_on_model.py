@@ -2,28 +2,36 @@
 
 import json
 import sys
+import types
 
+import expression_cases
 import numpy as np
 from hopper_model import GlobalArray, Model, replace_instructions
 
 from fa_numba import reference
-from fa_numba.checks import Mask
+from fa_numba.checks import Mask, check_expressions
 
 MODULES = (
     *(f"ptx.{x}" for x in ("statement", "convert", "mbarrier", "barriers", "ldmatrix", "tma")),
     *(f"ptx.{x}" for x in ("vectors", "wgmma")),
+    "expressions.functions",
     "kernels.masks",
     "on_cuda_cores.run_time_masks",
     *(f"tensor_core.{x}" for x in ("forward", "fragments", "alibi", "lazy_rescaling")),
-    *(f"tensor_core.{x}" for x in ("dropout_fragments", "shared_plan", "mainloop")),
+    *(f"tensor_core.{x}" for x in ("dropout_fragments", "expression_tiles")),
+    *(f"tensor_core.{x}" for x in ("shared_plan", "mainloop")),
     *(f"tensor_core.{x}" for x in ("tile_scheduler", "flash_attn_persistent")),
 )
+NAMES = "mask", "mask_args", "score", "score_args"
 KIND = np.float16
 LOG2_E = np.float32(np.log2(np.e))
 
 
-def main(seqlen_q, seqlen_k, heads, head_dim, causal, slices, **mask):
-    """Compare out and lse with the definition; heads are (num_heads, num_kv_heads)."""
+def main(seqlen_q, seqlen_k, heads, head_dim, causal, slices, expressions=None, **mask):
+    """Compare out and lse with the definition; heads are (num_heads, num_kv_heads).
+
+    `expressions` is the name of one of `expression_cases`.
+    """
     model = Model(seed=seqlen_q)
     modules = dict(zip(MODULES, replace_instructions(model, MODULES), strict=True))
     persistent, run_time_masks = (
@@ -37,22 +45,40 @@ def main(seqlen_q, seqlen_k, heads, head_dim, causal, slices, **mask):
     )
     window, softcap = tuple(mask.get("window_size", (-1, -1))), mask.get("softcap", 0.0)
     options = {"causal": causal, "window_size": window, "softcap": softcap}
-    want, want_lse = reference.attention(q, k, v, **options)
-    plain, _ = reference.attention(q, k, v, **options, dtype=KIND)
-    given = Mask(causal, window, softcap, False)
-    window_size = run_time_masks.constants_of(given).window_size
+    written, definition = {}, {}
+    if expressions is not None:
+        written, definition = expression_cases.options_of(expressions, num_heads, seqlen_k)
+    want, want_lse = reference.attention(q, k, v, **options, **definition)
+    plain, _ = reference.attention(q, k, v, **options, **definition, dtype=KIND)
+    given, sinks = Mask(causal, window, softcap, False), written.pop("sinks", None)
+    constants, more = (None, sinks is not None), ((), (), ())
     tiling = persistent.persistent_tiling(head_dim, seqlen_k, causal)
+    if written:
+        call = types.SimpleNamespace(
+            q=q, seqlen_q=seqlen_q, seqlen_k=seqlen_k, batch=1, num_heads=num_heads
+        )
+        user = check_expressions(
+            q, *(written.get(x, () if "_" in x else None) for x in NAMES), given, None
+        )
+        call.expressions, call.expression_args = user
+        table, _ = persistent.runs_of(call, tiling.block_n, tiling.consumers)
+        constants, more = (user.expressions, sinks is not None), ((), (table,), user.arguments)
+        given = Mask()
+    if sinks is not None:
+        more = (sinks,), *more[1:]
+    window_size = run_time_masks.constants_of(given).window_size
     out = GlobalArray(model, np.full(q.shape, np.nan, KIND))
     lse = GlobalArray(model, np.full((1, num_heads, seqlen_q), np.nan, np.float32))
     arrays = (*((GlobalArray(model, x), rows) for x, rows in ((q, 64), (k, 128), (v, 128))),)
     for name, entry in zip("qkvo", (*arrays, (out, 16)), strict=True):
         model.maps[name] = entry
     make = persistent.make_flash_attn_persistent
-    kernel = make(head_dim, tiling, causal, "float16", window_size, softcap)
+    mask = given.causal, "float16", window_size, given.softcap
+    kernel = make(head_dim, tiling, *mask, False, False, False, *constants)
     sizes = seqlen_k, num_heads // num_kv_heads, slices
     args = *"qkvo", lse, *sizes, LOG2_E / np.float32(head_dim**0.5), np.float32(0)
     masks = run_time_masks.arguments_of(given)
-    model.launch(kernel, (2,), tiling.num_threads, *args, *masks)
+    model.launch(kernel, (2,), tiling.num_threads, *args, *masks, *more)
     error, allowed = np.abs(out.data - want).max(), 2 * np.abs(plain - want).max() + 1e-6
     print("out", error, "of", allowed)
     assert error <= allowed

@@ -14,6 +14,9 @@ CASES = [
     ((200, 330, (1, 1), 64, True, 2), {}),
     ((320, 700, (2, 1), 64, False, 2), {"window_size": (255, 0)}),
     ((130, 450, (1, 1), 64, True, 1), {"window_size": (200, -1), "softcap": 25.0}),
+    ((200, 330, (2, 1), 64, True, 2), {"expressions": "a score and a mask"}),
+    ((150, 400, (2, 1), 128, False, 1), {"expressions": "sinks and a mask"}),
+    ((200, 330, (1, 1), 64, False, 2), {"expressions": "documents", "window_size": (90, -1)}),
 ]
 
 

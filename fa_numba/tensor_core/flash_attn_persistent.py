@@ -50,6 +50,8 @@ from numba import cuda, float32, int32, uint32
 from fa_numba import checks
 from fa_numba.checks import HOPPER, TensorCores
 from fa_numba.constants import FULL_WARP
+from fa_numba.expressions.functions import NO_EXPRESSIONS
+from fa_numba.expressions.tiles import HIDDEN, MIXED
 from fa_numba.kernels.dropout import LARGEST_ON_TENSOR_CORES
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
@@ -73,6 +75,13 @@ from fa_numba.tensor_core.dropout_fragments import (
     Dropout,
     dropout_arguments,
     make_query_rows,
+)
+from fa_numba.tensor_core.expression_tiles import (
+    ExpressionArgs,
+    add_sink,
+    make_run_functions,
+    make_tile_functions,
+    runs_of,
 )
 from fa_numba.tensor_core.fragments import (
     make_fragment_functions,
@@ -99,7 +108,13 @@ from fa_numba.tensor_core.tile_scheduler import (
     make_for_each_tile,
 )
 from fa_numba.tiling.block_sizes import ceil_div
-from fa_numba.tiling.persistent_tiling import ROWS, WARP_ROWS, choose_num_slices, persistent_tiling
+from fa_numba.tiling.persistent_tiling import (
+    ROWS,
+    WARP_ROWS,
+    choose_num_slices,
+    num_slices_for,
+    persistent_tiling,
+)
 
 REQUIREMENTS = TensorCores("flash_attn_persistent", HOPPER)
 # Registers per thread set by setmaxnreg: {consumer warpgroups: (producer, consumer)}. The sum over
@@ -124,6 +139,8 @@ class ProducerArgs(NamedTuple):
         Shared memory address of the plan's regions.
     seqlen_q, seqlen_k : int
     mask_args : MaskArgs
+    runs : tuple
+        With expressions, their table (`expression_tiles.runs_of`).
     """
 
     loads_q: Any
@@ -136,6 +153,7 @@ class ProducerArgs(NamedTuple):
     seqlen_q: Any
     seqlen_k: Any
     mask_args: Any
+    runs: Any
 
 
 @functools.cache
@@ -149,6 +167,8 @@ def make_flash_attn_persistent(
     ALIBI=False,
     DROPOUT=False,
     OUT_FLOAT32=False,
+    EXPRESSIONS=None,
+    SINKS=False,
 ):
     """The kernel for these compile-time constants; `mainloop.make_plan` lays out its memory.
 
@@ -158,6 +178,9 @@ def make_flash_attn_persistent(
     AT_RUN_TIME (`run_time_masks`); otherwise left, right, unit and inverse_unit are not read. With
     DROPOUT the kernel has more arguments, `dropout_fragments.dropout_arguments`. With OUT_FLOAT32
     the argument out_map is out itself, float32, and the registers are stored without TMA.
+
+    With EXPRESSIONS the mask and the score are the user's alone, runs is the tuple of their table
+    and args that of their arguments; sinks is that of the sinks, with SINKS. Otherwise empty.
     """
     CONSUMERS, BLOCK_N = TILING.consumers, TILING.block_n
     SLOTS = TILING.slots
@@ -187,6 +210,8 @@ def make_flash_attn_persistent(
     # Without causal, window and ALiBi only the last key tile needs masking. It is processed first,
     # so the loop has no masking. Measured to gain for these head_dims alone: docs/notes/forward.md.
     LAST_FIRST = not (CAUSAL or ALIBI) and WINDOW == (-1, -1) and CONSUMERS == 2 and HEAD_DIM <= 128
+    EXPRESSED = EXPRESSIONS is not None
+    LAST_FIRST = LAST_FIRST and not EXPRESSED
     # ALiBi: start at the diagonal tile, which has the largest scores. Not with a left window: it
     # already drops the distant keys, and the reordering needs a range that begins at tile 0.
     REORDERED = LAST_FIRST or (ALIBI and not LEFT)
@@ -196,7 +221,10 @@ def make_flash_attn_persistent(
     tiles_of = make_tiles_of(BLOCK_N, CAUSAL, WINDOW)
     next_stage, load_kv, skip_tiles = make_ring(HEAD_DIM, TILING)
     options = DTYPE, WINDOW, SOFTCAP, ALIBI
-    loop = make_mainloop(HEAD_DIM, TILING, CAUSAL, *options, not LAST_FIRST, DROPOUT, HALVES)
+    more = not LAST_FIRST, DROPOUT, HALVES, EXPRESSIONS
+    loop = make_mainloop(HEAD_DIM, TILING, CAUSAL, *options, *more)
+    run_of, class_of = make_run_functions(BLOCK_M)
+    softmax_scale_of = make_tile_functions(BLOCK_N, EXPRESSIONS or NO_EXPRESSIONS).exponent_scale_of
     score_mod_args_of, unmasked_range_of = loop.score_mod_args_of, loop.unmasked_range_of
     first_iteration, iterate = loop.first_iteration, loop.iterate
     add_last_product, finish_product = loop.add_last_product, loop.finish_product
@@ -237,6 +265,13 @@ def make_flash_attn_persistent(
             load_tile(q_rows, ROWS, args.q_map, m_start + ROWS * w, head, b, full)
 
     @cuda.jit(device=True, forceinline=True)
+    def args_of_run(args, masked):
+        """The arguments of the main loop for another run of tiles."""
+        return ExpressionArgs(
+            args.scale, args.place, args.dropout, masked, args.b, args.head, args.args
+        )
+
+    @cuda.jit(device=True, forceinline=True)
     def load(state, m_start, head, b, kv_head, args):
         """Q's thread loads one query tile; K's and V's threads load the key tiles for it.
 
@@ -247,6 +282,19 @@ def make_flash_attn_persistent(
         if args.loads_q:
             load_q_tile(num_q_tiles_done, m_start, head, b, args)
             num_q_tiles_done = int32(num_q_tiles_done + 1)
+        elif EXPRESSED:
+            r = int32(0)
+            i, end, _ = run_of(args.runs[0], b, head, m_start, r)
+            while i < end:
+                load_kv(
+                    args.kv_map, int32(i * BLOCK_N), kv_head, b,
+                    args.kv_tile, args.kv_full, stage, empty_parity,
+                )  # fmt: skip
+                stage, empty_parity = next_stage(stage, empty_parity)
+                i = int32(i + 1)
+                if i == end:
+                    r = int32(r + 1)
+                    i, end, _ = run_of(args.runs[0], b, head, m_start, r)
         else:
             i, end = tiles_of(m_start, BLOCK_M, args.seqlen_q, args.seqlen_k, args.mask_args)
             first_tile = first_tile_of(m_start, end, args.seqlen_q, args.seqlen_k)
@@ -267,16 +315,18 @@ def make_flash_attn_persistent(
 
     @cuda.jit(device=True, forceinline=True)
     def produce(
-        tid, work, base, q_map, k_map, v_map, shape, seqlen_k, group_size, num_slices, mask_args
-    ):
+        tid, work, base, q_map, k_map, v_map, shape, seqlen_k, group_size, num_slices, mask_args,
+        runs,
+    ):  # fmt: skip
         """The role of a producer thread: thread 0 loads Q, 32 loads K, 64 loads V."""
         loads_k = tid == 32
         kv_map = k_map if loads_k else v_map
         kv_tile = base + K.start if loads_k else base + V.start
         kv_full = base + K_RING.full if loads_k else base + V_RING.full
         args = ProducerArgs(
-            tid == 0, q_map, kv_map, kv_tile, kv_full, work, base, shape[2], seqlen_k, mask_args
-        )
+            tid == 0, q_map, kv_map, kv_tile, kv_full, work, base, shape[2], seqlen_k, mask_args,
+            runs,
+        )  # fmt: skip
         # A wait with parity 1 on a new mbarrier returns at once, so the first loads do not block.
         state = int32(0), int32(0), int32(1)
         num_q_tiles_done, _, _ = load_each(state, shape, group_size, num_slices, args)
@@ -287,7 +337,10 @@ def make_flash_attn_persistent(
             mbarrier_arrive(base + Q_RING.full + slot * BARRIER)  # expects no TMA bytes
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
-    def consume(tid, work, base, out_map, lse, seqlen_k, scale, alibi_slopes, mask_args, dropout):
+    def consume(
+        tid, work, base, out_map, lse, seqlen_k, scale, alibi_slopes, mask_args, dropout,
+        sinks, runs, expression_args,
+    ):  # fmt: skip
         """The role of a consumer warpgroup: attention for its ROWS rows of each query tile."""
         s = cuda.local.array(S_SHAPE, float32)
         p = cuda.local.array(P_SHAPE, uint32)
@@ -310,6 +363,8 @@ def make_flash_attn_persistent(
 
         # P = exp2((s − m_i) · exponent_scale)
         exponent_scale = exponent_scale_of(scale, mask_args)
+        if EXPRESSED:
+            exponent_scale = softmax_scale_of(scale)
         registers = Registers(s, p, acc, m_i, l_i, alpha, offset)
         rings = KVRings(base + K.start, k_full, base + V.start, v_full)
         num_q_tiles_done = int32(0)
@@ -325,49 +380,85 @@ def make_flash_attn_persistent(
             m = int32(m_start + wg_index * ROWS)  # the warpgroup's first row
             wg_position = int32(m + seqlen_k - seqlen_q)
             position = int32(wg_position + warp_row + (lane >> 2))
-            score_mod_args = score_mod_args_of(
-                alibi_slopes, work[slot, HEAD], scale, ramp, wg_position, lane, mask_args
-            )
             if DROPOUT:
                 place = place_of(m + warp_row, work[slot, HEAD], work[slot, BATCH], lane)
-                of_scores = score_mod_args
-                args = DroppingArgs(
-                    of_scores.slope, of_scores.scale, of_scores.pieces, of_scores.ramp,
-                    of_scores.wg_position, of_scores.mask_args, place, dropout,
-                )  # fmt: skip
+            if EXPRESSED:
+                head, b = work[slot, HEAD], work[slot, BATCH]
+                r = int32(0)
+                n_tile, end, classes = run_of(runs[0], b, head, m_start, r)
+                while class_of(classes, wg_index) == HIDDEN:  # before the first that it sees
+                    stage, parity = skip_tiles(end - n_tile, stage, parity, k_full, v_full, lane)
+                    r = int32(r + 1)
+                    n_tile, end, classes = run_of(runs[0], b, head, m_start, r)
+                masked = class_of(classes, wg_index) == MIXED
+                if DROPOUT:
+                    args = ExpressionArgs(scale, place, dropout, masked, b, head, expression_args)
+                else:
+                    args = ExpressionArgs(scale, 0, 0, masked, b, head, expression_args)
             else:
-                args = score_mod_args
+                score_mod_args = score_mod_args_of(
+                    alibi_slopes, work[slot, HEAD], scale, ramp, wg_position, lane, mask_args
+                )
+                if DROPOUT:
+                    of_scores = score_mod_args
+                    args = DroppingArgs(
+                        of_scores.slope, of_scores.scale, of_scores.pieces, of_scores.ramp,
+                        of_scores.wg_position, of_scores.mask_args, place, dropout,
+                    )  # fmt: skip
+                else:
+                    args = score_mod_args
             q_desc = descriptor(
                 K_MAJOR_DESC, uint32(q_tile + slot * SLOT_BYTES + wg_index * Q_BYTES)
             )
             clear(acc, m_i, l_i)
 
-            n_tile, end = tiles_of(m, ROWS, seqlen_q, seqlen_k, mask_args)
-            step_start = int32(n_tile * BLOCK_N)
-            # A warpgroup whose rows are all past seqlen_q processes one tile and skips the others.
-            step_end = int32(step_start + BLOCK_N if m >= seqlen_q else end * BLOCK_N)
-            first_start = int32(first_tile_of(m_start, end, seqlen_q, seqlen_k) * BLOCK_N)
-            unmasked_range = unmasked_range_of(wg_position, seqlen_k, mask_args)
-            if LEFT:  # release the key tiles before this warpgroup's window
-                first, _ = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k, mask_args)
-                stage, parity = skip_tiles(n_tile - first, stage, parity, k_full, v_full, lane)
+            remaining = int32(0)
+            if EXPRESSED:
+                first_iteration(
+                    registers, rings, stage, parity, q_desc, int32(n_tile * BLOCK_N),
+                    position, seqlen_k, args, lane,
+                )  # fmt: skip
+                n_tile = int32(n_tile + 1)
+                while end > 0:
+                    while n_tile < end:
+                        stage, parity = iterate(
+                            registers, rings, stage, parity, q_desc, int32(n_tile * BLOCK_N),
+                            (0, 0), position, seqlen_k, args, lane,
+                        )  # fmt: skip
+                        n_tile = int32(n_tile + 1)
+                    r = int32(r + 1)
+                    n_tile, end, classes = run_of(runs[0], b, head, m_start, r)
+                    if class_of(classes, wg_index) == HIDDEN:  # after the last that it sees
+                        remaining = int32(remaining + end - n_tile)
+                        n_tile = end
+                    args = args_of_run(args, class_of(classes, wg_index) == MIXED)
+            else:
+                n_tile, end = tiles_of(m, ROWS, seqlen_q, seqlen_k, mask_args)
+                step_start = int32(n_tile * BLOCK_N)
+                # A warpgroup whose rows are all past seqlen_q processes one tile alone.
+                step_end = int32(step_start + BLOCK_N if m >= seqlen_q else end * BLOCK_N)
+                first_start = int32(first_tile_of(m_start, end, seqlen_q, seqlen_k) * BLOCK_N)
+                unmasked_range = unmasked_range_of(wg_position, seqlen_k, mask_args)
+                if LEFT:  # release the key tiles before this warpgroup's window
+                    first, _ = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k, mask_args)
+                    stage, parity = skip_tiles(n_tile - first, stage, parity, k_full, v_full, lane)
 
-            n_start = first_start if REORDERED else step_start
-            first_iteration(
-                registers, rings, stage, parity, q_desc, n_start,
-                position, seqlen_k, args, lane,
-            )  # fmt: skip
-            step_start = int32(step_start + BLOCK_N)
-            while step_start < step_end:
-                n_start = step_start
-                # first_start was processed first, so up to it step i processes tile i − 1.
-                if REORDERED and step_start <= first_start:
-                    n_start = int32(step_start - BLOCK_N)
-                stage, parity = iterate(
+                n_start = first_start if REORDERED else step_start
+                first_iteration(
                     registers, rings, stage, parity, q_desc, n_start,
-                    unmasked_range, position, seqlen_k, args, lane,
+                    position, seqlen_k, args, lane,
                 )  # fmt: skip
                 step_start = int32(step_start + BLOCK_N)
+                while step_start < step_end:
+                    n_start = step_start
+                    # first_start was processed first, so up to it step i processes tile i − 1.
+                    if REORDERED and step_start <= first_start:
+                        n_start = int32(step_start - BLOCK_N)
+                    stage, parity = iterate(
+                        registers, rings, stage, parity, q_desc, n_start,
+                        unmasked_range, position, seqlen_k, args, lane,
+                    )  # fmt: skip
+                    step_start = int32(step_start + BLOCK_N)
 
             halved = False
             if HALVES:
@@ -381,9 +472,13 @@ def make_flash_attn_persistent(
             if lane == 0 and not OUT_IN_Q:
                 mbarrier_arrive(q_empty + slot * BARRIER)  # work and Q are read
             m_warp = int32(m_start + wg_index * ROWS + warp_row)
+            if SINKS:
+                add_sink(m_i, l_i, alpha, sinks[0][head], exponent_scale, lane)
             finish_rows(m_i, l_i, inverse, lse, b, head, m_warp, lane, exponent_scale)
-            if DROPOUT:
-                for h in range(2):
+            for h in range(2):
+                if SINKS:
+                    inverse[h] *= alpha[h]
+                if DROPOUT:
                     inverse[h] *= dropout.scale
             finish_product(acc, p, v_empty + stage * BARRIER, lane)
             stage, parity = next_stage(stage, parity)
@@ -396,9 +491,10 @@ def make_flash_attn_persistent(
                 # The next Q overwrites out: TMA must have read it before the slot is released.
                 tma_store_wait_read(0)
                 mbarrier_arrive(q_empty + slot * BARRIER)
-            _, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k, mask_args)
+            if not EXPRESSED:
+                _, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k, mask_args)
+                remaining = int32(end - step_start // BLOCK_N)
             # Release the key tiles after this warpgroup's last.
-            remaining = int32(end - step_start // BLOCK_N)
             stage, parity = skip_tiles(remaining, stage, parity, k_full, v_full, lane)
             num_q_tiles_done = int32(num_q_tiles_done + 1)
         if lane == 0:
@@ -407,7 +503,7 @@ def make_flash_attn_persistent(
     @cuda.jit(device=True, inline="always", fastmath=True)
     def run(
         q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, num_slices, scale, alibi_slopes,
-        left, right, unit, inverse_unit, dropout,
+        left, right, unit, inverse_unit, dropout, sinks, runs, args,
     ):  # fmt: skip
         """The kernel, with dropout or without."""
         work = cuda.shared.array(WORK_SHAPE, int32)  # M_START, HEAD, BATCH, MORE of each slot of Q
@@ -428,16 +524,18 @@ def make_flash_attn_persistent(
             if tid in (0, 32, 64):  # one thread in each of three warps
                 maps = q_map, k_map, v_map
                 sizes = seqlen_k, group_size, num_slices
-                produce(tid, work, base, *maps, lse.shape, *sizes, mask_args)
+                produce(tid, work, base, *maps, lse.shape, *sizes, mask_args, runs)
         else:
             setmaxnreg_inc(CONSUMER_REGISTERS)
-            outputs = out_map, lse
-            consume(tid, work, base, *outputs, seqlen_k, scale, alibi_slopes, mask_args, dropout)
+            consume(
+                tid, work, base, out_map, lse, seqlen_k, scale, alibi_slopes, mask_args, dropout,
+                sinks, runs, args,
+            )  # fmt: skip
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_persistent_kernel(
         q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, num_slices, scale, alibi_slopes,
-        left, right, unit, inverse_unit,
+        left, right, unit, inverse_unit, sinks, runs, args,
     ):  # fmt: skip
         """A thread block loops over query tiles, and for each over the tiles of K and V.
 
@@ -461,21 +559,21 @@ def make_flash_attn_persistent(
         """
         run(
             q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, num_slices, scale,
-            alibi_slopes, left, right, unit, inverse_unit, NO_DROPOUT,
+            alibi_slopes, left, right, unit, inverse_unit, NO_DROPOUT, sinks, runs, args,
         )  # fmt: skip
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_persistent_dropout_kernel(
         q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, num_slices, scale, alibi_slopes,
         left, right, unit, inverse_unit,
-        key_0, key_1, key_2, key_3, key_4, key_5, key_6, limits, keep_scale,
+        key_0, key_1, key_2, key_3, key_4, key_5, key_6, limits, keep_scale, sinks, runs, args,
     ):  # fmt: skip
         """flash_attn_persistent_kernel with dropout: the same budget."""
         keys = key_0, key_1, key_2, key_3, key_4, key_5, key_6
         run(
             q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, num_slices, scale,
             alibi_slopes, left, right, unit, inverse_unit,
-            Dropout(keys, limits, keep_scale),
+            Dropout(keys, limits, keep_scale), sinks, runs, args,
         )  # fmt: skip
 
     return flash_attn_persistent_dropout_kernel if DROPOUT else flash_attn_persistent_kernel
@@ -494,6 +592,11 @@ def flash_attn_persistent(
     softmax_scale=None,
     dropout_p=0.0,
     seed=0,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
     out_dtype=None,
 ):
     """FlashAttention-3, forward, persistent: float16 and bfloat16 on Hopper GPUs.
@@ -512,6 +615,8 @@ def flash_attn_persistent(
         Positive.
     dropout_p, seed
         As for `flash_attn_v2`, with the same mask; dropout_p at most 31/32.
+    mask, mask_args, score, score_args, sinks
+        As for `flash_attn_v2`.
     out_dtype : "float32", default=None
         Dtype of out; None is that of q. A partial result, to be merged with others, loses nothing
         in float32.
@@ -530,9 +635,10 @@ def flash_attn_persistent(
     RuntimeError
         On a GPU that has no wgmma.
     """
-    score_options = causal, window_size, softcap, alibi_slopes
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale
+    written = mask, mask_args, score, score_args
     call = checks.forward_call(
-        q, k, v, *score_options, softmax_scale, on=REQUIREMENTS, out_dtype=out_dtype
+        q, k, v, *options, on=REQUIREMENTS, out_dtype=out_dtype, expressions=written, sinks=sinks
     )
     dropout_p, seed = checks.check_dropout(dropout_p, seed, largest=LARGEST_ON_TENSOR_CORES)
     if 0 in (call.seqlen_q, call.seqlen_k):
@@ -552,11 +658,19 @@ def flash_attn_persistent(
         options.alibi,
         dropout_p > 0,
         out_dtype is not None,
+        None if call.given is None else call.expressions,
+        call.has_sinks,
     )
     consumers, block_n = tiling.consumers, tiling.block_n
     num_sms, batch_heads = arrays.num_sms(q), call.batch * call.num_heads
-    tiles = ROWS * consumers, block_n, options.causal, options.window_size, consumers
-    num_slices = choose_num_slices(batch_heads, num_sms, call.seqlen_q, call.seqlen_k, *tiles)
+    if call.given is None:
+        tiles = ROWS * consumers, block_n, options.causal, options.window_size, consumers
+        num_slices = choose_num_slices(batch_heads, num_sms, call.seqlen_q, call.seqlen_k, *tiles)
+        runs = ()
+    else:
+        table, counts = runs_of(call, block_n, consumers)
+        num_slices = num_slices_for(counts, batch_heads, num_sms)
+        runs = (table,)
     grid = (min(num_slices * batch_heads, num_sms),)
     maps = [tensor_map(*box) for box in ((q, ROWS), (k, block_n), (v, block_n))]
     maps.append(tensor_map(call.out, WARP_ROWS) if out_dtype is None else call.out)
@@ -565,6 +679,7 @@ def flash_attn_persistent(
     arguments += call.slopes, *run_time_masks.arguments_of(options)
     if dropout_p > 0:
         arguments += dropout_arguments(dropout_p, seed)
+    arguments += (call.sinks,) if call.has_sinks else (), runs, call.expression_args
     size = make_plan(call.head_dim, tiling, ALIBI=options.alibi).bytes
     arrays.launch(kernel, grid, (tiling.num_threads,), *arguments, shared_bytes=size)
     return call.out, call.lse

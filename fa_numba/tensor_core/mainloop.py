@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from numba import cuda, float32, int32, uint32
 
 from fa_numba.constants import LOG2_E
+from fa_numba.expressions.functions import NO_EXPRESSIONS
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import UNREAD
 from fa_numba.ptx import mbarrier
@@ -42,6 +43,7 @@ from fa_numba.tensor_core.alibi import (
     slope_pieces,
 )
 from fa_numba.tensor_core.dropout_fragments import make_query_rows
+from fa_numba.tensor_core.expression_tiles import make_tile_functions
 from fa_numba.tensor_core.fragments import (
     fragment_function,
     make_fragment_functions,
@@ -245,13 +247,14 @@ def make_mainloop(
     MASK_IN_LOOP,
     DROPOUT=False,
     HALVES=False,
+    EXPRESSIONS=None,
 ):
     """A consumer warpgroup's iterations over tiles of K and V.
 
     With MASK_IN_LOOP a tile after the first may need masking. With HALVES the half of a window's
     first tile, or of a later one, that none of the warpgroup's rows attends to is not computed; not
     with ALIBI or DROPOUT, and for head_dim up to 64 alone: half of a tile is then half of its one
-    panel.
+    panel. With EXPRESSIONS score_mod_args are `ExpressionArgs`, and unmasked_range is not read.
 
     Parameters of the functions: registers, rings and score_mod_args (`Registers`, `KVRings`,
     `ScoreModArgs`); stage and parity of a tile; q_desc, the descriptor of the warpgroup's rows of
@@ -300,6 +303,9 @@ def make_mainloop(
     draw_keys, drop = query_rows.draw_keys, query_rows.drop
     raise_maximum, exponentiate = make_softmax_steps(BLOCK_N, SOFTCAP, ALIBI)
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
+    EXPRESSED = EXPRESSIONS is not None
+    expressed = make_tile_functions(BLOCK_N, EXPRESSIONS or NO_EXPRESSIONS)
+    softmax_scale_of, modify_by_expressions = expressed.exponent_scale_of, expressed.modify
     modify_scores = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI).modify_scores
     bounds = run_time_masks.make_bounds(CAUSAL, WINDOW)
     first_key, end_key = bounds.first_key, bounds.end_key
@@ -409,7 +415,8 @@ def make_mainloop(
             first_half_iteration(registers, rings, *tile, score_mod_args, lane)
             return
         s, p, _, m_i, l_i, alpha, offset = registers
-        mask_args = score_mod_args.mask_args
+        scale = softmax_scale_of(score_mod_args.scale)
+        mask_args = UNREAD if EXPRESSED else score_mod_args.mask_args
         k_desc = descriptor(K_MAJOR_DESC, uint32(rings.k_tile + stage * KV_BYTES))
         wait(rings.k_full + stage * BARRIER, parity)
         if ALIBI_BY_WGMMA and ONE_SIDED:
@@ -429,11 +436,17 @@ def make_mainloop(
         if lane == 0:
             mbarrier_arrive(rings.k_full + EMPTY + stage * BARRIER)
         if ALIBI and not (ALIBI_BY_WGMMA and ONE_SIDED):
-            slope, scale = score_mod_args.slope, score_mod_args.scale
+            slope = score_mod_args.slope
             modify_scores(s, offset, n_start, position, slope, scale, lane, mask_args)
-        mask_tile(s, n_start, position, seqlen_k, lane, mask_args)
-        _, small = raise_maximum(s, offset, m_i, l_i, alpha, score_mod_args.scale, mask_args)
-        exponentiate(s, offset, m_i, l_i, small, score_mod_args.scale, mask_args)
+        if EXPRESSED:
+            if score_mod_args.masked:
+                modify_by_expressions(s, True, n_start, position, seqlen_k, lane, score_mod_args)
+            else:
+                modify_by_expressions(s, False, n_start, position, seqlen_k, lane, score_mod_args)
+        else:
+            mask_tile(s, n_start, position, seqlen_k, lane, mask_args)
+        _, small = raise_maximum(s, offset, m_i, l_i, alpha, scale, mask_args)
+        exponentiate(s, offset, m_i, l_i, small, scale, mask_args)
         pack_p(s, p)
         if DROPOUT:
             drop(p, words, n_start, score_mod_args.place, score_mod_args.dropout)
@@ -451,9 +464,10 @@ def make_mainloop(
             position, seqlen_k, score_mod_args, lane,
         ):  # fmt: skip
             s, p, acc, m_i, l_i, alpha, offset = registers
-            scale, mask_args = score_mod_args.scale, score_mod_args.mask_args
+            scale = softmax_scale_of(score_mod_args.scale)
+            mask_args = UNREAD if EXPRESSED else score_mod_args.mask_args
             k_tile, k_full, v_tile, v_full = rings
-            if EDGE and (LEFT or ALIBI):
+            if EDGE and (LEFT or ALIBI or EXPRESSED):
                 # Else the compiler would compute values that depend on it before the loop, and
                 # keep them in registers through all iterations (`opaque`).
                 position = int32(opaque(position))
@@ -485,7 +499,9 @@ def make_mainloop(
             if ALIBI and not BY_RAMP:
                 slope = score_mod_args.slope
                 modify_scores(s, offset, n_start, position, slope, scale, lane, mask_args)
-            if EDGE:
+            if EXPRESSED:
+                modify_by_expressions(s, EDGE, n_start, position, seqlen_k, lane, score_mod_args)
+            elif EDGE:
                 mask_tile(s, n_start, position, seqlen_k, lane, mask_args)
             risen, small = raise_maximum(s, offset, m_i, l_i, alpha, scale, mask_args)
             if ALIBI and small:  # all of P is negligible: below 2^−NEGLIGIBLE (`lazy_rescaling`)
@@ -525,6 +541,10 @@ def make_mainloop(
     ):  # fmt: skip
         first_unmasked, last_unmasked = unmasked_range
         tile = stage, parity, q_desc, n_start, position, seqlen_k
+        if EXPRESSED:
+            if score_mod_args.masked:
+                return edge_iteration(registers, rings, *tile, score_mod_args, lane)
+            return inner_iteration(registers, rings, *tile, score_mod_args, lane)
         mask_args = score_mod_args.mask_args
         edge = MASK_IN_LOOP and (n_start < first_unmasked or n_start > last_unmasked)
         if ALIBI_BY_WGMMA and not ONE_SIDED:  # keys on both sides of some row

@@ -165,6 +165,11 @@ def choose_num_slices(num_heads, num_blocks, seqlen_q, seqlen_k, *mask_and_tile,
         With a larger number the GPU reads K and V of fewer heads at once.
     """
     counts = tiles_of_keys(seqlen_q, seqlen_k, *mask_and_tile)
+    return num_slices_for(counts, num_heads, num_blocks, nearest)
+
+
+def num_slices_for(counts, num_heads, num_blocks, nearest=None):
+    """`choose_num_slices` for the tiles of keys of each tile of queries."""
     if len(counts) * num_heads > MAX_TILES:
         return ceil_div(len(counts), 2)
     choices = range(1, len(counts) + 1)

@@ -1,0 +1,54 @@
+"""The user's mask, score and sinks in the kernels on tensor cores, on a GPU."""
+
+import expression_cases
+import numpy as np
+import pytest
+
+from fa_numba import reference
+
+torch = pytest.importorskip("torch", reason="arrays on the GPU")
+pytestmark = pytest.mark.gpu
+
+HEAD_DIMS = 64, 128, 72, 256
+DTYPES = "float16", "bfloat16"
+
+
+@pytest.mark.parametrize("i, name", enumerate(expression_cases.CASES))
+def test_flash_attn_persistent(i, name):
+    from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
+
+    head_dim, dtype = HEAD_DIMS[i % len(HEAD_DIMS)], getattr(torch, DTYPES[i // 4 % 2])
+    for sizes in ((333, 333), (150, 900)):
+        check(flash_attn_persistent, name, sizes, (4, 2), head_dim, dtype)
+
+
+def test_with_other_options():
+    from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
+
+    options = {"causal": True, "window_size": (100, -1), "softcap": 20.0}
+    check(flash_attn_persistent, "T5", (300, 300), (4, 2), 64, torch.float16, **options)
+    options = {"dropout_p": 0.25, "seed": 7}
+    check(flash_attn_persistent, "documents", (300, 300), (4, 2), 128, torch.float16, **options)
+
+
+def check(function, name, sizes, heads, head_dim, dtype, **options):
+    seqlen_q, seqlen_k = sizes
+    num_heads, num_kv_heads = heads
+    generator = torch.Generator("cuda").manual_seed(seqlen_q)
+
+    def normal(seqlen, heads):
+        shape = 2, seqlen, heads, head_dim
+        return torch.randn(shape, device="cuda", generator=generator).to(dtype)
+
+    q, k, v = normal(seqlen_q, num_heads), normal(seqlen_k, num_kv_heads), None
+    v = normal(seqlen_k, num_kv_heads)
+    ours, definition = expression_cases.options_of(
+        name, num_heads, seqlen_k, lambda x: torch.from_numpy(x).cuda()
+    )
+    out, lse = function(q, k, v, **ours, **options)
+    inputs = [x.double().cpu().numpy() for x in (q, k, v)]
+    want, want_lse = reference.attention(*inputs, **definition, **options)
+    error = np.abs(out.double().cpu().numpy() - want).max()
+    unit = 2.0**-10 if dtype == torch.float16 else 2.0**-7
+    assert error <= unit * max(1, np.abs(want).max()), (sizes, error)
+    np.testing.assert_allclose(lse.cpu().numpy(), want_lse, rtol=1e-4, atol=2e-3)
