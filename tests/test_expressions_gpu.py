@@ -13,7 +13,7 @@ HEAD_DIMS = 64, 128, 72, 256
 DTYPES = "float16", "bfloat16"
 
 
-@pytest.mark.parametrize("i, name", enumerate(expression_cases.CASES))
+@pytest.mark.parametrize("i, name", [*enumerate(expression_cases.CASES)])
 def test_flash_attn_persistent(i, name):
     from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
 
@@ -40,8 +40,7 @@ def check(function, name, sizes, heads, head_dim, dtype, **options):
         shape = 2, seqlen, heads, head_dim
         return torch.randn(shape, device="cuda", generator=generator).to(dtype)
 
-    q, k, v = normal(seqlen_q, num_heads), normal(seqlen_k, num_kv_heads), None
-    v = normal(seqlen_k, num_kv_heads)
+    q, k, v = (normal(n, h) for n, h in ((seqlen_q, num_heads), *[(seqlen_k, num_kv_heads)] * 2))
     ours, definition = expression_cases.options_of(
         name, num_heads, seqlen_k, lambda x: torch.from_numpy(x).cuda()
     )

@@ -8,14 +8,13 @@ import linecache
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
 from numba import cuda, float32, int32
 
 from fa_numba.expressions.derivative import derivative
 from fa_numba.expressions.nodes import TRUE, Node
 from fa_numba.expressions.source import source_of
 
-FAR = 2e30  # in place of infinity, which fastmath excludes; tensor_core.fragments.MASKED is −FAR
-NAMES = {"int32": int32, "float32": float32, "math": math}
 S = Node("var", ("s",), "float")
 
 
@@ -58,28 +57,49 @@ def tanh(x):
     return float32(1) - float32(2) / (math.exp(float32(2) * x) + float32(1))
 
 
+@cuda.jit(device=True, forceinline=True, fastmath=True)
+def tanh_of_small(x):
+    """For |x| up to 0.4, to a relative error of 6e-6."""
+    square = x * x
+    return x * (TANH[0] + square * (TANH[1] + square * TANH[2]))
+
+
+# tanh(x) / x in powers of x², for |x| <= 0.4: the least relative error of three terms.
+TANH = tuple(map(np.float32, (0.99999375, -0.33262579, 0.12127787)))
+FAR = 2e30  # in place of infinity, which fastmath excludes; tensor_core.fragments.MASKED is −FAR
+NAMES = {
+    "int32": int32,
+    "float32": float32,
+    "math": math,
+    "tanh": tanh,
+    "tanh_of_small": tanh_of_small,
+}
+# Changes of the text of a function that is compiled with fastmath, as all of a kernel on tensor
+# cores: a score of −inf is a number far below any other.
+FAST = {"math.tanh(": "tanh(", "math.inf": f"{FAR}"}
+SMALL_TANH = FAST | {"math.tanh(": "tanh_of_small("}
+SCORE_VARIABLES = "s b h m n"
+
+
 @functools.cache
 def device_functions(expressions: Expressions, fast: bool = False) -> Functions:
     """The `Functions` of a call's expressions; `args` is the tuple of its arguments.
 
-    With `fast` they are compiled with fastmath, as all of a kernel on tensor cores: a score of −inf
-    is a number far below any other.
+    With `fast` they are changed by FAST and compiled with fastmath.
     """
     mask, score = expressions
-    score = S if score is None else score
+    score, changes = S if score is None else score, FAST if fast else None
     return Functions(
-        _device_function(TRUE if mask is None else mask, "sees", "b h m n", fast),
-        _device_function(score, "score", "s b h m n", fast),
-        _device_function(derivative(score), "slope", "s b h m n", fast),
+        device_function(TRUE if mask is None else mask, "sees", "b h m n", changes),
+        device_function(score, "score", SCORE_VARIABLES, changes),
+        device_function(derivative(score), "slope", SCORE_VARIABLES, changes),
     )
 
 
-def _device_function(node, name, variables, fast):
-    if not fast:
-        return cuda.jit(device=True, forceinline=True)(python_function(node, name, variables))
-    changes = {"math.tanh(": "tanh(", "math.inf": f"{FAR}"}
+def device_function(node, name, variables, changes=None):
+    """An expression as a device function; with changes to its text, compiled with fastmath."""
     function = python_function(node, name, variables, changes)
-    return cuda.jit(device=True, forceinline=True, fastmath=True)(function)
+    return cuda.jit(device=True, forceinline=True, fastmath=changes is not None)(function)
 
 
 def python_function(node, name, variables, changes=None):
@@ -91,7 +111,7 @@ def python_function(node, name, variables, changes=None):
     file = f"<{name} of fa_numba.expressions, {digest}>"
     # The CPU engine, tracebacks and debuggers read a function's lines here.
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
-    namespace = NAMES | {"tanh": tanh}
+    namespace = dict(NAMES)
     exec(compile(text, file, "exec"), namespace)
     function = namespace[name]
     function.__module__, function.source_text = __name__, text

@@ -11,17 +11,23 @@ Arrays are those of `fragments`.
 import functools
 from typing import Any, NamedTuple
 
-import numpy as np
-from numba import cuda, int32, uint32
+from numba import cuda, float32, int32, uint32
 
-from fa_numba.constants import LN2, LOG2_E
+from fa_numba.constants import FULL_WARP, LN2, LOG2_E
 from fa_numba.expressions import nodes, tiles
-from fa_numba.expressions.functions import device_functions
+from fa_numba.expressions.functions import (
+    FAST,
+    NO_EXPRESSIONS,
+    SCORE_VARIABLES,
+    SMALL_TANH,
+    S,
+    device_function,
+    device_functions,
+)
 from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.statement import opaque
 from fa_numba.runtime import arrays
-from fa_numba.tensor_core.fragments import MASKED, fragment_function
-from fa_numba.tiling.block_sizes import ceil_div
+from fa_numba.tensor_core.fragments import MASKED, SMALL, fragment_function
 from fa_numba.tiling.persistent_tiling import ROWS
 
 FIRST, END, CLASSES = range(3)  # of a run
@@ -67,8 +73,14 @@ class RunFunctions(NamedTuple):
 
 
 @functools.cache
-def make_tile_functions(BLOCK_N, EXPRESSIONS):
-    """The mask and the score of a warp's 16 rows of scores.
+def make_tile_functions(BLOCK_N, EXPRESSIONS, FEW_REGISTERS):
+    """The mask and the score of a warp's 16 rows of scores; None for EXPRESSIONS is neither.
+
+    With FEW_REGISTERS all verdicts of a row are there, as bits, before a score is masked: together
+    they would need more registers than there are.
+
+    A tanh takes two instructions of the special function unit. So a warp whose arguments of tanh
+    are all small evaluates a polynomial, as `fragments.make_cap_tile` does.
 
     Returns
     -------
@@ -81,8 +93,13 @@ def make_tile_functions(BLOCK_N, EXPRESSIONS):
             first row among the keys.
     """
     S8 = BLOCK_N // 8
+    EXPRESSIONS = EXPRESSIONS or NO_EXPRESSIONS
     HAS_MASK, HAS_SCORE = EXPRESSIONS.mask is not None, EXPRESSIONS.score is not None
     sees, score, _ = device_functions(EXPRESSIONS, fast=True)
+    largest_angle = largest_tanh_argument(EXPRESSIONS.score)
+    HAS_TANH = largest_angle is not None
+    angle_of = device_function(largest_angle or S, "angle", SCORE_VARIABLES, FAST)
+    score_of_small = device_function(EXPRESSIONS.score or S, "score", SCORE_VARIABLES, SMALL_TANH)
     # An array is indexed by keys and positions that there are: the last ones in place of others.
     LOADS = any(x.op == "load" for y in EXPRESSIONS if y is not None for x in nodes.walk(y))
 
@@ -94,46 +111,81 @@ def make_tile_functions(BLOCK_N, EXPRESSIONS):
     def exponent_scale_of(scale):
         return LOG2_E if HAS_SCORE else scale
 
+    def make_modify_scores(function):
+        """Make the function that replaces each score by function(score, …)."""
+
+        @fragment_function()
+        def modify_scores(s, EDGE, n_start, position, seqlen_k, given):
+            scale = given.scale * LN2
+            for h in range(2):
+                m = there(int32(position + 8 * h), seqlen_k, True)
+                for j in range(S8):
+                    for c in range(2):
+                        n = there(int32(n_start + 8 * j + c), seqlen_k, EDGE)
+                        x = s[j, 2 * h + c] * scale
+                        s[j, 2 * h + c] = function(x, given.b, given.head, m, n, given.args)
+
+        return modify_scores
+
+    modify_scores, modify_small_scores = map(make_modify_scores, (score, score_of_small))
+
     @fragment_function()
-    def modify_scores(s, EDGE, n_start, position, seqlen_k, lane, given):
-        scale = given.scale * LN2
+    def are_small(s, EDGE, n_start, position, seqlen_k, given):
+        scale, most = given.scale * LN2, float32(0)
         for h in range(2):
             m = there(int32(position + 8 * h), seqlen_k, True)
             for j in range(S8):
                 for c in range(2):
                     n = there(int32(n_start + 8 * j + c), seqlen_k, EDGE)
                     x = s[j, 2 * h + c] * scale
-                    s[j, 2 * h + c] = score(x, given.b, given.head, m, n, given.args)
+                    most = max(most, angle_of(x, given.b, given.head, m, n, given.args))
+        return cuda.all_sync(FULL_WARP, most <= SMALL)
+
+    @cuda.jit(device=True, forceinline=True)
+    def is_seen(n, m, seqlen_k, given):
+        seen = n < seqlen_k
+        if HAS_MASK:
+            n = there(n, seqlen_k, True)
+            seen = seen & sees(given.b, given.head, m, n, given.args)
+        return seen
 
     @fragment_function()
-    def mask_scores(s, n_start, position, seqlen_k, lane, given):
-        # First all verdicts, as bits: mixed with the scores they need too many registers.
+    def mask_scores(s, n_start, position, seqlen_k, given):
         for h in range(2):
             m = there(int32(position + 8 * h), seqlen_k, True)
             bits = uint32(0)
             for j in range(S8):
                 for c in range(2):
-                    n = int32(n_start + 8 * j + c)
-                    seen = n < seqlen_k
-                    if HAS_MASK:
-                        n = there(n, seqlen_k, True)
-                        seen = seen & sees(given.b, given.head, m, n, given.args)
-                    bits |= uint32(1 << (2 * j + c)) if seen else uint32(0)
-            bits = uint32(opaque(bits))
-            for j in range(S8):
-                for c in range(2):
-                    if not bits & uint32(1 << (2 * j + c)):
+                    seen = is_seen(int32(n_start + 8 * j + c), m, seqlen_k, given)
+                    if FEW_REGISTERS:
+                        bits |= uint32(1 << (2 * j + c)) if seen else uint32(0)
+                    elif not seen:
                         s[j, 2 * h + c] = MASKED
+            if FEW_REGISTERS:
+                bits = uint32(opaque(bits))
+                for j in range(S8):
+                    for c in range(2):
+                        if not bits & uint32(1 << (2 * j + c)):
+                            s[j, 2 * h + c] = MASKED
 
     @fragment_function()
     def modify(s, EDGE, n_start, position, seqlen_k, lane, given):
         first = int32(n_start + 2 * (lane & 3))  # this lane's first column
-        if HAS_SCORE:
-            modify_scores(s, EDGE, first, position, seqlen_k, lane, given)
+        if HAS_TANH and are_small(s, EDGE, first, position, seqlen_k, given):
+            modify_small_scores(s, EDGE, first, position, seqlen_k, given)
+        elif HAS_SCORE:
+            modify_scores(s, EDGE, first, position, seqlen_k, given)
         if EDGE:
-            mask_scores(s, first, position, seqlen_k, lane, given)
+            mask_scores(s, first, position, seqlen_k, given)
 
     return TileFunctions(exponent_scale_of, modify)
+
+
+def largest_tanh_argument(score):
+    """The expression of the largest |argument| of a score's tanh; None without one."""
+    of_tanh = [] if score is None else [x.args[0] for x in nodes.walk(score) if x.op == "tanh"]
+    sizes = [nodes.make("abs", x) for x in of_tanh]
+    return functools.reduce(lambda x, y: nodes.make("max", x, y), sizes) if sizes else None
 
 
 @functools.cache
@@ -181,6 +233,10 @@ def add_sink(m_i, l_i, alpha, sink, scale, lane):
             l_i[h] += exp2(sink - m_new * scale)
 
 
+_tables = {}  # of masks without arrays: by all that decides them
+MAX_TABLES = 256  # when full, all are dropped
+
+
 def runs_of(call, block_n, parts):
     """The runs of each tile of `parts` · ROWS queries, and how many tiles of keys each has.
 
@@ -191,28 +247,31 @@ def runs_of(call, block_n, parts):
     counts : tuple of float
         Tiles of keys of each tile of queries, on average over heads and sequences.
     """
-    sizes = call.seqlen_q, call.seqlen_k
-    mask = call.expressions.mask
-    mask = nodes.TRUE if mask is None else mask
-    arguments = [arrays.to_numpy(x) if arrays.library_of(x) else x for x in call.expression_args]
-    # A score's arguments decide no class.
-    used = {x.args[0] for x in nodes.walk(mask) if x.op == "load"}
-    arguments = [None if i not in used and np.ndim(x) else x for i, x in enumerate(arguments)]
-    if used:
-        table, counts = _runs_of(mask, sizes, block_n, parts, arguments, call.batch, call.num_heads)
-    else:
-        table, counts = _kept_runs_of(
-            mask, sizes, block_n, parts, tuple(arguments), call.batch, call.num_heads
-        )
-    return arrays.from_numpy(call.q, table), counts
+    mask = nodes.TRUE if call.expressions.mask is None else call.expressions.mask
+    # Arguments of the score alone decide nothing.
+    loads = {x.args[0] for x in nodes.walk(mask) if x.op == "load"}
+    numbers = nodes.variables(mask)
+    arguments = [
+        x if i in loads or f"arg{i}" in numbers else None
+        for i, x in enumerate(call.expression_args)
+    ]
+    sizes = call.seqlen_q, call.seqlen_k, call.batch, call.num_heads, block_n, parts
+    if loads:
+        on_host = [arrays.to_numpy(x) if arrays.library_of(x) else x for x in arguments]
+        table, counts = _table(mask, on_host, *sizes)
+        return arrays.from_numpy(call.q, table), counts
+    key = mask, *map(repr, arguments), sizes, arrays.library_of(call.q), arrays.device_of(call.q)
+    if key not in _tables:
+        if len(_tables) >= MAX_TABLES:
+            _tables.clear()
+        table, counts = _table(mask, arguments, *sizes)
+        _tables[key] = arrays.from_numpy(call.q, table), counts
+    return _tables[key]
 
 
-def _runs_of(mask, sizes, block_n, parts, arguments, batch, num_heads):
+def _table(mask, arguments, seqlen_q, seqlen_k, batch, num_heads, block_n, parts):
+    sizes = seqlen_q, seqlen_k
     classes = tiles.tile_classes(mask, sizes, ROWS, block_n, arguments, batch, num_heads)
-    table = tiles.runs_of_warpgroups(classes, sizes[1], block_n, parts)
+    table = tiles.runs_of_warpgroups(classes, seqlen_k, block_n, parts)
     counts = (table[..., END] - table[..., FIRST]).sum(axis=-1).mean(axis=(0, 1))
-    assert table.shape[2] == ceil_div(sizes[0], ROWS * parts)
     return table, tuple(counts.tolist())
-
-
-_kept_runs_of = functools.lru_cache(64)(_runs_of)

@@ -50,7 +50,6 @@ from numba import cuda, float32, int32, uint32
 from fa_numba import checks
 from fa_numba.checks import HOPPER, TensorCores
 from fa_numba.constants import FULL_WARP
-from fa_numba.expressions.functions import NO_EXPRESSIONS
 from fa_numba.expressions.tiles import HIDDEN, MIXED
 from fa_numba.kernels.dropout import LARGEST_ON_TENSOR_CORES
 from fa_numba.on_cuda_cores import run_time_masks
@@ -193,7 +192,9 @@ def make_flash_attn_persistent(
     SLOT_BYTES = CONSUMERS * Q_BYTES
     K_MAJOR_DESC = descriptor_bits()  # Q: head_dim, the reduction dimension, is contiguous
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
-    WORK_SHAPE = SLOTS, WORK_LENGTH
+    EXPRESSED = EXPRESSIONS is not None
+    FIRST_RUN = WORK_LENGTH  # with expressions, where the first run of a query tile is in its work
+    WORK_SHAPE = SLOTS, WORK_LENGTH + (4 if EXPRESSED else 0)
     plan = make_plan(HEAD_DIM, TILING, ALIBI)
     Q, OUT, K, V, RAMP = plan.Q, plan.OUT, plan.K, plan.V, plan.RAMP
     Q_RING, K_RING, V_RING = plan.Q_RING, plan.K_RING, plan.V_RING
@@ -210,7 +211,6 @@ def make_flash_attn_persistent(
     # Without causal, window and ALiBi only the last key tile needs masking. It is processed first,
     # so the loop has no masking. Measured to gain for these head_dims alone: docs/notes/forward.md.
     LAST_FIRST = not (CAUSAL or ALIBI) and WINDOW == (-1, -1) and CONSUMERS == 2 and HEAD_DIM <= 128
-    EXPRESSED = EXPRESSIONS is not None
     LAST_FIRST = LAST_FIRST and not EXPRESSED
     # ALiBi: start at the diagonal tile, which has the largest scores. Not with a left window: it
     # already drops the distant keys, and the reordering needs a range that begins at tile 0.
@@ -224,7 +224,7 @@ def make_flash_attn_persistent(
     more = not LAST_FIRST, DROPOUT, HALVES, EXPRESSIONS
     loop = make_mainloop(HEAD_DIM, TILING, CAUSAL, *options, *more)
     run_of, class_of = make_run_functions(BLOCK_M)
-    softmax_scale_of = make_tile_functions(BLOCK_N, EXPRESSIONS or NO_EXPRESSIONS).exponent_scale_of
+    softmax_scale_of = make_tile_functions(BLOCK_N, EXPRESSIONS, False).exponent_scale_of
     score_mod_args_of, unmasked_range_of = loop.score_mod_args_of, loop.unmasked_range_of
     first_iteration, iterate = loop.first_iteration, loop.iterate
     add_last_product, finish_product = loop.add_last_product, loop.finish_product
@@ -259,6 +259,10 @@ def make_flash_attn_persistent(
         args.work[slot, HEAD] = head
         args.work[slot, BATCH] = b
         args.work[slot, MORE] = 1
+        if EXPRESSED:  # here nobody waits for it
+            run = run_of(args.runs[0], b, head, m_start, int32(0))
+            for i in range(3):
+                args.work[slot, FIRST_RUN + i] = run[i]
         mbarrier_arrive_expect_tx(full, SLOT_BYTES)
         for w in range(CONSUMERS):
             q_rows = args.base + Q.start + slot * SLOT_BYTES + w * Q_BYTES
@@ -384,12 +388,14 @@ def make_flash_attn_persistent(
                 place = place_of(m + warp_row, work[slot, HEAD], work[slot, BATCH], lane)
             if EXPRESSED:
                 head, b = work[slot, HEAD], work[slot, BATCH]
-                r = int32(0)
-                n_tile, end, classes = run_of(runs[0], b, head, m_start, r)
+                n_tile, end = work[slot, FIRST_RUN], work[slot, FIRST_RUN + 1]
+                classes, r = work[slot, FIRST_RUN + 2], int32(1)
+                # The next run, loaded long before it is needed.
+                next_tile, next_end, next_classes = run_of(runs[0], b, head, m_start, r)
                 while class_of(classes, wg_index) == HIDDEN:  # before the first that it sees
                     stage, parity = skip_tiles(end - n_tile, stage, parity, k_full, v_full, lane)
-                    r = int32(r + 1)
-                    n_tile, end, classes = run_of(runs[0], b, head, m_start, r)
+                    n_tile, end, classes, r = next_tile, next_end, next_classes, int32(r + 1)
+                    next_tile, next_end, next_classes = run_of(runs[0], b, head, m_start, r)
                 masked = class_of(classes, wg_index) == MIXED
                 if DROPOUT:
                     args = ExpressionArgs(scale, place, dropout, masked, b, head, expression_args)
@@ -426,8 +432,8 @@ def make_flash_attn_persistent(
                             (0, 0), position, seqlen_k, args, lane,
                         )  # fmt: skip
                         n_tile = int32(n_tile + 1)
-                    r = int32(r + 1)
-                    n_tile, end, classes = run_of(runs[0], b, head, m_start, r)
+                    n_tile, end, classes, r = next_tile, next_end, next_classes, int32(r + 1)
+                    next_tile, next_end, next_classes = run_of(runs[0], b, head, m_start, r)
                     if class_of(classes, wg_index) == HIDDEN:  # after the last that it sees
                         remaining = int32(remaining + end - n_tile)
                         n_tile = end

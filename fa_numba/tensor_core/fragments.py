@@ -18,6 +18,7 @@ import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba.constants import FULL_WARP, LN2, LOG2_E, NEG_INF
+from fa_numba.expressions.functions import TANH
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import UNREAD
 from fa_numba.ptx.barriers import fence_async_proxy
@@ -33,8 +34,6 @@ from fa_numba.ptx.vectors import store_global_b32
 MASKED = np.float32(-2e30)
 NO_KEY = np.float32(-1e30)  # m_i before the first key: 2^(MASKED − NO_KEY) is 0
 SMALL = np.float32(0.4)
-# tanh(x) / x in powers of x², for |x| <= SMALL: the least relative error of three terms.
-TANH = tuple(map(np.float32, (0.99999375, -0.33262579, 0.12127787)))
 
 fragment_function = functools.partial(cuda.jit, device=True, forceinline=True, fastmath=True)
 

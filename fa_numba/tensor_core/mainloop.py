@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from numba import cuda, float32, int32, uint32
 
 from fa_numba.constants import LOG2_E
-from fa_numba.expressions.functions import NO_EXPRESSIONS
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import UNREAD
 from fa_numba.ptx import mbarrier
@@ -304,7 +303,7 @@ def make_mainloop(
     raise_maximum, exponentiate = make_softmax_steps(BLOCK_N, SOFTCAP, ALIBI)
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
     EXPRESSED = EXPRESSIONS is not None
-    expressed = make_tile_functions(BLOCK_N, EXPRESSIONS or NO_EXPRESSIONS)
+    expressed = make_tile_functions(BLOCK_N, EXPRESSIONS, TILING.consumers == 3)
     softmax_scale_of, modify_by_expressions = expressed.exponent_scale_of, expressed.modify
     modify_scores = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI).modify_scores
     bounds = run_time_masks.make_bounds(CAUSAL, WINDOW)

@@ -165,9 +165,10 @@ def choose_num_slices(num_heads, num_blocks, seqlen_q, seqlen_k, *mask_and_tile,
         With a larger number the GPU reads K and V of fewer heads at once.
     """
     counts = tiles_of_keys(seqlen_q, seqlen_k, *mask_and_tile)
-    return num_slices_for(counts, num_heads, num_blocks, nearest)
+    return num_slices_for(tuple(counts), num_heads, num_blocks, nearest)
 
 
+@functools.lru_cache(1024)
 def num_slices_for(counts, num_heads, num_blocks, nearest=None):
     """`choose_num_slices` for the tiles of keys of each tile of queries."""
     if len(counts) * num_heads > MAX_TILES:
