@@ -472,6 +472,9 @@ def replace_instructions(model, modules):
     cuda.shfl_sync = lambda mask, x, lane: x  # by one thread alone
     cuda.shfl_xor_sync = lambda mask, x, lanes: _exchange(model, x, lanes)
     cuda.all_sync = lambda mask, x: _exchange(model, x, None)
+    cuda.ballot_sync = lambda mask, x: sum(
+        1 << lane for lane, y in model._meet("shuffle", 32, x).items() if y
+    )
     return [importlib.reload(sys.modules[f"fa_numba.{module}"]) for module in modules]
 
 

@@ -102,16 +102,29 @@ def device_function(node, name, variables, changes=None):
     return cuda.jit(device=True, forceinline=True, fastmath=changes is not None)(function)
 
 
+def device_function_of(text, name, namespace):
+    """The device function that a text defines."""
+    return cuda.jit(device=True, forceinline=True)(function_of(text, name, namespace))
+
+
 def python_function(node, name, variables, changes=None):
-    """The function of `source_of`; its attribute `source_text` is its meaning in every process."""
+    """The function of `source_of`, with changes to its text."""
     text = source_of(node, name, variables)
     for old, new in (changes or {}).items():
         text = text.replace(old, new)
+    return function_of(text, name, NAMES)
+
+
+def function_of(text, name, namespace):
+    """The function that a text defines; its attribute `source_text` is its meaning in any process.
+
+    The names in `namespace` mean the same in every text.
+    """
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     file = f"<{name} of fa_numba.expressions, {digest}>"
     # The CPU engine, tracebacks and debuggers read a function's lines here.
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
-    namespace = dict(NAMES)
+    namespace = dict(namespace)
     exec(compile(text, file, "exec"), namespace)
     function = namespace[name]
     function.__module__, function.source_text = __name__, text

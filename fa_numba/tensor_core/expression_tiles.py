@@ -22,8 +22,10 @@ from fa_numba.expressions.functions import (
     SMALL_TANH,
     S,
     device_function,
+    device_function_of,
     device_functions,
 )
+from fa_numba.expressions.interval_source import NoIntervalError, interval_source
 from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.statement import opaque
 from fa_numba.runtime import arrays
@@ -73,11 +75,8 @@ class RunFunctions(NamedTuple):
 
 
 @functools.cache
-def make_tile_functions(BLOCK_N, EXPRESSIONS, FEW_REGISTERS):
+def make_tile_functions(BLOCK_N, EXPRESSIONS):
     """The mask and the score of a warp's 16 rows of scores; None for EXPRESSIONS is neither.
-
-    With FEW_REGISTERS all verdicts of a row are there, as bits, before a score is masked: together
-    they would need more registers than there are.
 
     A tanh takes two instructions of the special function unit. So a warp whose arguments of tanh
     are all small evaluates a polynomial, as `fragments.make_cap_tile` does.
@@ -96,6 +95,7 @@ def make_tile_functions(BLOCK_N, EXPRESSIONS, FEW_REGISTERS):
     EXPRESSIONS = EXPRESSIONS or NO_EXPRESSIONS
     HAS_MASK, HAS_SCORE = EXPRESSIONS.mask is not None, EXPRESSIONS.score is not None
     sees, score, _ = device_functions(EXPRESSIONS, fast=True)
+    interval = interval_function(EXPRESSIONS.mask)
     largest_angle = largest_tanh_argument(EXPRESSIONS.score)
     HAS_TANH = largest_angle is not None
     angle_of = device_function(largest_angle or S, "angle", SCORE_VARIABLES, FAST)
@@ -150,23 +150,47 @@ def make_tile_functions(BLOCK_N, EXPRESSIONS, FEW_REGISTERS):
         return seen
 
     @fragment_function()
-    def mask_scores(s, n_start, position, seqlen_k, given):
+    def mask_by_groups(s, n_start, position, seqlen_k, lane, given):
+        """Each lane classifies 8 columns of the warp's 16 rows; only mixed ones are looked at."""
+        last = int32(seqlen_k - 1)
+        m0 = position - (lane >> 2)
+        n0 = int32(n_start + 8 * (lane & 15))
+        m1, n1 = min(int32(m0 + 15), last), min(int32(n0 + 7), last)
+        may_not, may = interval(
+            given.b, given.head, min(m0, last), m1, min(n0, last), n1, given.args, ()
+        )
+        hidden = cuda.ballot_sync(FULL_WARP, n0 > last or not may)
+        whole = cuda.ballot_sync(FULL_WARP, n0 + 7 <= last and not may_not)
+        first = int32(n_start + 2 * (lane & 3))
+        for j in range(S8):
+            if hidden >> j & 1:
+                for r in range(4):
+                    s[j, r] = MASKED
+            elif not whole >> j & 1:
+                for h in range(2):
+                    m = min(int32(position + 8 * h), last)
+                    for c in range(2):
+                        if not is_seen(int32(first + 8 * j + c), m, seqlen_k, given):
+                            s[j, 2 * h + c] = MASKED
+
+    @fragment_function()
+    def mask_by_bits(s, n_start, position, seqlen_k, lane, given):
+        """First all verdicts of a row: among the scores they would need too many registers."""
+        first = int32(n_start + 2 * (lane & 3))
         for h in range(2):
-            m = there(int32(position + 8 * h), seqlen_k, True)
+            m = min(int32(position + 8 * h), int32(seqlen_k - 1))
             bits = uint32(0)
             for j in range(S8):
                 for c in range(2):
-                    seen = is_seen(int32(n_start + 8 * j + c), m, seqlen_k, given)
-                    if FEW_REGISTERS:
-                        bits |= uint32(1 << (2 * j + c)) if seen else uint32(0)
-                    elif not seen:
+                    seen = is_seen(int32(first + 8 * j + c), m, seqlen_k, given)
+                    bits |= uint32(1 << (2 * j + c)) if seen else uint32(0)
+            bits = uint32(opaque(bits))
+            for j in range(S8):
+                for c in range(2):
+                    if not bits & uint32(1 << (2 * j + c)):
                         s[j, 2 * h + c] = MASKED
-            if FEW_REGISTERS:
-                bits = uint32(opaque(bits))
-                for j in range(S8):
-                    for c in range(2):
-                        if not bits & uint32(1 << (2 * j + c)):
-                            s[j, 2 * h + c] = MASKED
+
+    mask_scores = mask_by_bits if interval is None else mask_by_groups
 
     @fragment_function()
     def modify(s, EDGE, n_start, position, seqlen_k, lane, given):
@@ -176,9 +200,23 @@ def make_tile_functions(BLOCK_N, EXPRESSIONS, FEW_REGISTERS):
         elif HAS_SCORE:
             modify_scores(s, EDGE, first, position, seqlen_k, given)
         if EDGE:
-            mask_scores(s, first, position, seqlen_k, given)
+            mask_scores(s, n_start, position, seqlen_k, lane, given)
 
     return TileFunctions(exponent_scale_of, modify)
+
+
+@functools.cache
+def interval_function(mask):
+    """interval(b, h, m0, m1, n0, n1, args, ()) of `interval_source`, in int32; None without one.
+
+    The table of runs was made from intervals of all positions and keys, which fit int32. A mask
+    that indexes an array by a range has none.
+    """
+    try:
+        text, ranged = interval_source(nodes.TRUE if mask is None else mask, "interval")
+    except NoIntervalError:
+        return None
+    return None if ranged else device_function_of(text, "interval", {"integer": int32})
 
 
 def largest_tanh_argument(score):

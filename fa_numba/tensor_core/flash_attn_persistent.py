@@ -224,7 +224,7 @@ def make_flash_attn_persistent(
     more = not LAST_FIRST, DROPOUT, HALVES, EXPRESSIONS
     loop = make_mainloop(HEAD_DIM, TILING, CAUSAL, *options, *more)
     run_of, class_of = make_run_functions(BLOCK_M)
-    softmax_scale_of = make_tile_functions(BLOCK_N, EXPRESSIONS, False).exponent_scale_of
+    softmax_scale_of = make_tile_functions(BLOCK_N, EXPRESSIONS).exponent_scale_of
     score_mod_args_of, unmasked_range_of = loop.score_mod_args_of, loop.unmasked_range_of
     first_iteration, iterate = loop.first_iteration, loop.iterate
     add_last_product, finish_product = loop.add_last_product, loop.finish_product

@@ -303,7 +303,7 @@ def make_mainloop(
     raise_maximum, exponentiate = make_softmax_steps(BLOCK_N, SOFTCAP, ALIBI)
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
     EXPRESSED = EXPRESSIONS is not None
-    expressed = make_tile_functions(BLOCK_N, EXPRESSIONS, TILING.consumers == 3)
+    expressed = make_tile_functions(BLOCK_N, EXPRESSIONS)
     softmax_scale_of, modify_by_expressions = expressed.exponent_scale_of, expressed.modify
     modify_scores = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI).modify_scores
     bounds = run_time_masks.make_bounds(CAUSAL, WINDOW)

@@ -1,0 +1,172 @@
+"""The rules of `intervals` for one tile, as the text of a function that a kernel can call.
+
+It serves where a kernel classifies tiles: on a GPU, whose arrays the CPU would have to wait for. A
+mask with floats, with a divisor or a shift that is no constant, or that indexes an array by two
+ranges has no such function: `intervals` classifies its tiles on the CPU.
+"""
+
+from __future__ import annotations
+
+import operator
+
+from fa_numba.expressions import nodes
+
+SIGNS = {"lt": "<", "le": "<=", "add": "+", "sub": "-"}
+
+
+class NoIntervalError(Exception):
+    """A kernel cannot compute the interval of this expression."""
+
+
+def interval_source(mask, name: str) -> tuple:
+    """The text of ``def name(b, h, m0, m1, n0, n1, args, ranges)``: (may be false, may be true).
+
+    Parameters
+    ----------
+    mask : Node
+    name : str
+
+    Returns
+    -------
+    text : str
+        m0 to m1 are the positions of a tile, n0 to n1 its keys. It uses min, max, abs, `integer`,
+        the type to compute with, and ``least(table, index, low, high)``, ``most(…)``: see `ranged`.
+    ranged : list of int
+        The arguments that are indexed by a range, along their last axis: ``ranges`` has a table for
+        each of them.
+
+    Raises
+    ------
+    NoIntervalError
+    """
+    lines, ends, ranged = [f"def {name}(b, h, m0, m1, n0, n1, args, ranges):"], {}, []
+    for i, x in enumerate(nodes.walk(mask)):
+        if x.kind == "float":
+            raise NoIntervalError("a float")
+        low, high = _interval(x, [ends[y] for y in nodes.children(x)], ends, ranged)
+        if x.op in ("const", "var"):
+            ends[x] = low, high
+            continue
+        lines.append(f"    l{i}, u{i} = {low}, {high}")
+        ends[x] = f"l{i}", f"u{i}"
+    low, high = ends[mask]
+    return "\n".join([*lines, f"    return {low}, {high}", ""]), ranged
+
+
+def _interval(node, args, ends, ranged):
+    """The texts of both ends; of a truth value whether it may be false, and whether true."""
+    op = node.op
+    if op == "const":
+        (value,) = node.args
+        return (str(not value), str(value)) if node.kind == "bool" else (f"integer({value})",) * 2
+    if op == "var":
+        return _variable(node)
+    if op == "load":
+        return _load(node, args, ends, ranged)
+    if op == "where":
+        return _where(node, *args)
+    if op in ("and", "or", "xor", "lshift", "rshift") and node.kind != "bool":
+        return _of_bits(node, *args)
+    if op in ("floordiv", "mod"):
+        return _divided(node, args[0])
+    (a, b), (c, d) = (*args, ("", ""))[:2]
+    if op in ("lt", "le"):
+        return f"{b} {'>=' if op == 'lt' else '>'} {c}", f"{a} {SIGNS[op]} {d}"
+    if op in ("eq", "ne"):
+        meet = f"({a} <= {d} and {c} <= {b})"
+        differ = f"not ({a} == {b} and {c} == {d} and {a} == {c})"
+        return (differ, meet) if op == "eq" else (meet, differ)
+    both = {
+        "not": (b, a),
+        "and": (f"{a} or {c}", f"{b} and {d}"),
+        "or": (f"{a} and {c}", f"{b} or {d}"),
+        "add": (f"{a} + {c}", f"{b} + {d}"),
+        "sub": (f"{a} - {d}", f"{b} - {c}"),
+        "neg": (f"-{b}", f"-{a}"),
+        "min": (f"min({a}, {c})", f"min({b}, {d})"),
+        "max": (f"max({a}, {c})", f"max({b}, {d})"),
+        "abs": (
+            f"integer(0) if {a} <= 0 <= {b} else min(abs({a}), abs({b}))",
+            f"max(abs({a}), abs({b}))",
+        ),
+    }
+    if op == "mul":
+        products = [f"{x} * {y}" for x in (a, b) for y in (c, d)]
+        return tuple(
+            "{0}({0}({1}, {2}), {0}({3}, {4}))".format(which, *products) for which in ("min", "max")
+        )
+    if op not in both:
+        raise NoIntervalError(op)
+    return both[op]
+
+
+def _variable(node):
+    (name,) = node.args
+    if name in ("m", "n"):
+        return f"{name}0", f"{name}1"
+    text = nodes.described(node)
+    if node.kind == "bool":
+        return f"not {text}", text
+    return (f"integer({text})",) * 2
+
+
+def _load(node, args, ends, ranged):
+    position, *indices = node.args
+    fixed = [not nodes.variables(x) & {"m", "n"} for x in indices]
+    if not all(fixed[:-1]) or (node.kind == "bool" and not fixed[-1]):
+        raise NoIntervalError("an index")
+    index = ", ".join(low for low, _ in (args if fixed[-1] else args[:-1]))
+    if fixed[-1]:
+        text = f"args[{position}][{index}]"
+        return (f"not {text}", text) if node.kind == "bool" else (f"integer({text})",) * 2
+    if position not in ranged:
+        ranged.append(position)
+    low, high = args[-1]
+    where = f"ranges[{ranged.index(position)}], ({index}{',' * bool(index)}), {low}, {high}"
+    return f"least({where})", f"most({where})"
+
+
+def _where(node, condition, x, y):
+    may_not, may = condition
+    if node.kind == "bool":
+        return tuple(f"({may} and {x[i]}) or ({may_not} and {y[i]})" for i in range(2))
+    return tuple(
+        f"({which}({x[i]}, {y[i]}) if {may_not} else {x[i]}) if {may} else {y[i]}"
+        for i, which in enumerate(("min", "max"))
+    )
+
+
+def _constant(node):
+    if node.op != "const" or node.args[0] <= 0:
+        raise NoIntervalError("a divisor, a shift or bits that are no positive constant")
+    return node.args[0]
+
+
+def _of_bits(node, x, y):
+    """A shift to the right, and the lowest bits: all others are for the CPU."""
+    by, (a, b) = _constant(node.args[1]), x
+    if node.op == "rshift":
+        return f"{a} >> {by}", f"{b} >> {by}"
+    if node.op == "and" and by & (by + 1) == 0:
+        return _remainder(a, b, by + 1)
+    raise NoIntervalError(node.op)
+
+
+def _divided(node, x):
+    by, (a, b) = _constant(node.args[1]), x
+    if node.op == "mod":
+        return _remainder(a, b, by)
+    return _quotient(a, by), _quotient(b, by)
+
+
+def _quotient(x, by):
+    shift = operator.index(by).bit_length() - 1
+    return f"({x} >> {shift})" if by == 1 << shift else f"({x} // {by})"
+
+
+def _remainder(a, b, by):
+    """Of all numbers from a to b: those of the ends where both have one quotient."""
+    one = f"{_quotient(a, by)} == {_quotient(b, by)}"
+    low = f"({a} - {_quotient(a, by)} * {by} if {one} else integer(0))"
+    high = f"({b} - {_quotient(b, by)} * {by} if {one} else integer({by - 1}))"
+    return low, f"(min({high}, {b}) if {a} >= 0 else {high})"
