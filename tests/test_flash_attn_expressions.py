@@ -13,8 +13,8 @@ from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
 from fa_numba.kernels.flash_attn_varlen_bwd import flash_attn_varlen_bwd
 
 each_case = pytest.mark.parametrize("name", expression_cases.CASES)
-FORWARD = ("naive_attn", "lazy_softmax_attn", "flash_attn_v2")
-BACKWARD = ("flash_attn_bwd",)
+FORWARD = ("naive_attn", "lazy_softmax_attn", "flash_attn_v2", "flash_attn_registers")
+BACKWARD = ("flash_attn_bwd", "flash_attn_bwd_registers")
 DECODE = ("flash_decode", "paged_attn_decode")
 # 2 queries a sequence in one tile, no query, no key; the keys of the longest are some tiles.
 STARTS_Q, STARTS_K = np.array([0, 5, 5, 7], np.int32), np.array([0, 9, 12, 47], np.int32)
