@@ -15,7 +15,7 @@ from fa_numba.kernels.flash_attn_varlen_bwd import flash_attn_varlen_bwd
 each_case = pytest.mark.parametrize("name", expression_cases.CASES)
 FORWARD = ("naive_attn", "lazy_softmax_attn", "flash_attn_v2", "flash_attn_registers")
 BACKWARD = ("flash_attn_bwd", "flash_attn_bwd_registers")
-DECODE = ("flash_decode", "paged_attn_decode")
+DECODE = (("flash_decode", 3), ("paged_attn_decode", 3), ("flash_decode_wide", 1))
 # 2 queries a sequence in one tile, no query, no key; the keys of the longest are some tiles.
 STARTS_Q, STARTS_K = np.array([0, 5, 5, 7], np.int32), np.array([0, 9, 12, 47], np.int32)
 
@@ -67,9 +67,9 @@ def test_packed(rng, name):
 
 
 @each_case
-@pytest.mark.parametrize("function", DECODE)
-def test_decode(rng, function, name):
-    """m is the position in the sequence; three splits add one sink."""
+@pytest.mark.parametrize("function, num_splits", DECODE)
+def test_decode(rng, function, num_splits, name):
+    """m is the position in the sequence; a sink is added once, not in each split."""
     q, k, v = arrays_of(rng, 3, 90, 90)
     lengths = np.array([41, 90], np.int32)
     ours, definition = expression_cases.options_of(name, 4, 90)
@@ -80,7 +80,7 @@ def test_decode(rng, function, name):
         caches = np.empty((2, 18, 10, 2, 8), np.float32)
         caches[:, pages.ravel()] = np.stack([k, v]).reshape(2, 18, 10, 2, 8)
         caches = *caches, pages
-    got = kernel_function(function)(q, *caches, lengths, num_splits=3, **ours)
+    got = kernel_function(function)(q, *caches, lengths, num_splits=num_splits, **ours)
     check(got, want)
 
 
@@ -99,7 +99,8 @@ def test_beside_causal_windows_softcap_and_alibi(rng):
     for function in (fa_numba.naive_attn, fa_numba.flash_attn_v2):
         check(function(q, k, v, **options), want)
     lengths = np.array([45, 45], np.int32)
-    check(kernel_function("flash_decode")(q, k, v, lengths, **options), want)
+    for name, _ in DECODE[::2]:
+        check(kernel_function(name)(q, k, v, lengths, num_splits=2, **options), want)
     want = reference.attention_bwd(dout, q, k, v, **options)
     out, lse = fa_numba.flash_attn_v2(q, k, v, **options)
     for function in BACKWARD:
