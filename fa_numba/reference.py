@@ -145,7 +145,7 @@ def cached_attention(q, k_cache, v_cache, seq_lens, *, dtype=np.float64, **optio
     for b, n in enumerate(seq_lens):
         one = slice(b, b + 1)
         out[one], lse[one] = attention(
-            q[one], k_cache[one, :n], v_cache[one, :n], dtype=dtype, **options
+            q[one], k_cache[one, :n], v_cache[one, :n], dtype=dtype, **_of_sequence(b, options)
         )
     return out, lse
 
@@ -173,7 +173,8 @@ def varlen_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, *, dtype=np.float64, *
     lse = np.zeros((num_heads, num_tokens_q), _computed_in(dtype))
     for b in range(len(cu_seqlens_q) - 1):
         rows, keys = (slice(*cu[b : b + 2]) for cu in (cu_seqlens_q, cu_seqlens_k))
-        one = attention(q[None, rows], k[None, keys], v[None, keys], dtype=dtype, **options)
+        one = q[None, rows], k[None, keys], v[None, keys]
+        one = attention(*one, dtype=dtype, **_of_sequence(b, options))
         out[rows], lse[:, rows] = (x[0] for x in one)
     return out, lse
 
@@ -390,15 +391,19 @@ def varlen_attention_bwd(dout, q, k, v, cu_seqlens_q, cu_seqlens_k, *, dtype=np.
     Returns
     -------
     dq, dk, dv : arrays with the shapes of q, k and v, dtype
+    dsinks : array of shape (num_heads,), dtype
         As from `attention_bwd`.
     """
     dq, dk, dv = (np.zeros(x.shape, dtype) for x in (q, k, v))
+    dsinks = [] if options.get("sinks") is None else [np.zeros(q.shape[1], dtype)]
     for b in range(len(cu_seqlens_q) - 1):
         rows, keys = (slice(*cu[b : b + 2]) for cu in (cu_seqlens_q, cu_seqlens_k))
         one = (dout[None, rows], q[None, rows], k[None, keys], v[None, keys])
-        gradients = attention_bwd(*one, dtype=dtype, **options)
-        dq[rows], dk[keys], dv[keys] = (x[0] for x in gradients)
-    return dq, dk, dv
+        (*gradients,) = attention_bwd(*one, dtype=dtype, **_of_sequence(b, options))
+        dq[rows], dk[keys], dv[keys] = (x[0] for x in gradients[:3])
+        for total, of_sequence in zip(dsinks, gradients[3:], strict=True):
+            total += of_sequence
+    return dq, dk, dv, *dsinks
 
 
 def philox(counter, key, rounds=10):
@@ -593,9 +598,21 @@ def _pairs(s):
     return np.broadcast_arrays(b, h, m + s.shape[3] - s.shape[2], n)
 
 
+def _of_sequence(b, options):
+    """The options of `attention` to sequence b alone: functions are called with its number."""
+    options, mask, score = dict(options), options.get("mask"), options.get("score")
+    if callable(mask):
+        options["mask"] = lambda _, h, m, n: mask(b, h, m, n)
+    if score is not None:
+        options["score"] = lambda s, _, h, m, n: score(s, b, h, m, n)
+    return options
+
+
 def _modified(s, score):
     """All scores as a function changes them, pair by pair, and its derivative by differences."""
-    of_pairs, step = np.vectorize(score, [float]), 1e-5
+    # As float64, not Python's float: that plus a float32 of the user's would be a float32.
+    of_pairs = np.vectorize(lambda s, *pair: score(np.float64(s), *pair), [float])
+    step = 1e-5
     s, *pairs = s.astype(np.float64), *_pairs(s)
     slope = (of_pairs(s + step, *pairs) - of_pairs(s - step, *pairs)) / (2 * step)
     return of_pairs(s, *pairs), slope

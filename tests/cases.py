@@ -18,10 +18,11 @@ from fa_numba.runtime import arrays
 
 
 def kernel_function(name):
-    """The lesson kernel of this name, even if a job has it too; else the public function."""
-    path = f"fa_numba.kernels.{name}"
-    if importlib.util.find_spec(path):
-        return getattr(importlib.import_module(path), name)
+    """The kernel's function of this name, even if a job has it too; else the public function."""
+    for room in ("kernels", "on_cuda_cores"):
+        path = f"fa_numba.{room}.{name}"
+        if importlib.util.find_spec(path):
+            return getattr(importlib.import_module(path), name)
     return getattr(fa_numba, name)
 
 

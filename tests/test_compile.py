@@ -5,6 +5,7 @@ kernel's docstring names, no more registers and shared memory than it states.
 """
 
 import functools
+import math
 import re
 
 import numpy as np
@@ -55,7 +56,7 @@ OTHERS = ("linear_attn", "merge_states", "paged_kv_lookup", "softmax_topk")
 OTHERS += (*CACHE, *SOFTMAXES, *IN_PACKETS)
 
 
-def run(name, head_dim=64, causal=False, strided=False, dtype="float32", **dropout):
+def run(name, head_dim=64, causal=False, strided=False, dtype="float32", **options):
     """Call a function of the package on small arrays."""
 
     def random(*shape):
@@ -90,10 +91,11 @@ def run(name, head_dim=64, causal=False, strided=False, dtype="float32", **dropo
     q, k, v = (random(1, 3, 1, head_dim) for _ in range(3))
     if "varlen" in name:
         starts = np.array([0, 3], np.int32)
-        out, lse = flash_attn_varlen(q[0], k[0], v[0], starts, starts, causal=causal)
+        options["causal"] = causal
+        out, lse = flash_attn_varlen(q[0], k[0], v[0], starts, starts, **options)
         if name == "flash_attn_varlen":
             return out, lse
-        return function(q[0], q[0], k[0], v[0], out, lse, starts, starts, causal=causal)
+        return function(q[0], q[0], k[0], v[0], out, lse, starts, starts, **options)
     if name == "linear_attn":
         for name in FEATURE_MAPS[1:]:
             feature_map(q, name, random(1, head_dim, 6) if name == "hedgehog" else None)
@@ -102,21 +104,22 @@ def run(name, head_dim=64, causal=False, strided=False, dtype="float32", **dropo
         return function(q[:, :1], k[:, :1], v[:, :1], causal=True)  # recurrent
     if name == "paged_attn_decode":
         block_table = np.zeros((1, 1), np.int32)
-        return function(q, k, v, block_table, np.full(1, 3, np.int32), causal=causal)
-    if name == "flash_decode":
-        return function(q, k, v, np.full(1, 3, np.int32), causal=causal)
+        return function(q, k, v, block_table, np.full(1, 3, np.int32), causal=causal, **options)
+    if name in ("flash_decode", "flash_decode_wide"):
+        return function(q, k, v, np.full(1, 3, np.int32), causal=causal, **options)
     if name == "merge_states":
         lse = np.zeros((1, 1, 3), np.float32)
         return function(q, lse, k, lse)
     if name == "flash_attn_bwd_registers":
         out, lse = fa_numba.flash_attn_v2(q, k, v, causal=causal)
         with simt.options(device="H100"):  # its thread blocks may have the largest tiles
-            function(q, q, k, v, out, lse, causal=causal)
-            return function(q, q, k, v, out, lse, causal=causal, deterministic=True)
+            function(q, q, k, v, out, lse, causal=causal, **options)
+            options["deterministic"] = True
+            return function(q, q, k, v, out, lse, causal=causal, **options)
     if name == "flash_attn_bwd":
         out, lse = fa_numba.flash_attn_v2(q, k, v, causal=causal)
-        return function(q, q, k, v, out, lse, causal=causal, **dropout)
-    return function(q, k, v, causal=causal, **dropout)
+        return function(q, q, k, v, out, lse, causal=causal, **options)
+    return function(q, k, v, causal=causal, **options)
 
 
 def launches_of(function, *args, **options):
@@ -185,6 +188,27 @@ def test_within_the_stated_budget(name, causal, targets):
 def test_dropout_stays_within_the_stated_budget(name):
     for kernel, args in launches(name, causal=True, dropout_p=0.1):
         check_budget(kernel, args)
+
+
+WRITTEN = [name for name in ATTENTION if name not in ("flash_attn_v1", "block_sparse")]
+WRITTEN = [name for name in WRITTEN if name not in LADDER[:2]] + ["flash_decode_wide"]
+
+
+# Hopper's alone: Numba's part takes longest, and is the same for all.
+@pytest.mark.parametrize("name", [thorough(name) if name == SLOWEST else name for name in WRITTEN])
+def test_a_mask_a_score_and_sinks_stay_within_the_stated_budget(name):
+    w, bias, sinks = np.ones(1, np.int32), np.zeros((1, 9), np.float32), np.zeros(1, np.float32)
+    options = {
+        "mask": lambda b, h, m, n, w: n <= m and m - n < w[h],
+        "mask_args": (w,),
+        "score": lambda s, b, h, m, n, bias: math.tanh(s / 8) * 8 + bias[h, min(abs(m - n), 8)],
+        "score_args": (bias,),
+        "sinks": sinks,
+    }
+    seen = launches_of(run, name, **options)
+    for kernel, args in {id(kernel): (kernel, args) for kernel, args in seen}.values():
+        if name not in BACKWARD or "flash_attn_v" not in kernel.py_func.__name__:
+            check_budget(kernel, args, TARGETS[2:])
 
 
 # The type that Numba is worse at for every target; the other one where it matters most.
@@ -298,7 +322,7 @@ def test_register_tiles_of_the_backward_fit(head_dim):
     q, lse = np.zeros((1, 3, 1, head_dim), np.float32), np.zeros((1, 1, 3), np.float32)
     tile_size = register_tiling.backward_tile_size(head_dim, 227 * 1024)  # of an H200
     kernel = make_flash_attn_bwd_registers(head_dim, tile_size, True)
-    args = (q, q, q, q, lse, lse, q, q, q, np.float32(1), np.float32(0))
+    args = (q, q, q, q, lse, lse, q, q, q, np.float32(1), np.float32(0), np.int8(0), ())
     check(compile_kernel(kernel, args, cc=(9, 0, "a")))
 
 
@@ -307,7 +331,7 @@ def test_the_largest_register_tiles_fit(head_dim):
     q, lse = np.zeros((1, 3, 1, head_dim), np.float32), np.zeros((1, 1, 3), np.float32)
     block_m, block_n = register_tiling.forward_block_sizes(head_dim, 227 * 1024)  # of an H200
     kernel = make_flash_attn_registers(head_dim, block_m, block_n, True)
-    args = (q, q, q, q, lse, np.float32(1), np.float32(0))
+    args = (q, q, q, q, lse, np.float32(1), np.float32(0), np.float32(0), np.int8(0), ())
     code = compile_kernel(kernel, args, cc=(9, 0, "a"))
     check(code)
     loads = {label for label in code.counts if label.startswith("LDS")}

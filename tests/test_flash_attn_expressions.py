@@ -1,22 +1,129 @@
 """Kernels with the user's mask, score and sinks, against the definition in float64."""
 
+import math
+
 import expression_cases
 import numpy as np
 import pytest
+from cases import kernel_function
 
 import fa_numba
 from fa_numba import reference
+from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
+from fa_numba.kernels.flash_attn_varlen_bwd import flash_attn_varlen_bwd
+
+each_case = pytest.mark.parametrize("name", expression_cases.CASES)
+FORWARD = ("naive_attn", "lazy_softmax_attn", "flash_attn_v2", "flash_attn_registers")
+BACKWARD = ("flash_attn_bwd", "flash_attn_bwd_registers")
+DECODE = (("flash_decode", 3), ("paged_attn_decode", 3), ("flash_decode_wide", 1))
+# 2 queries a sequence in one tile, no query, no key; the keys of the longest are some tiles.
+STARTS_Q, STARTS_K = np.array([0, 5, 5, 7], np.int32), np.array([0, 9, 12, 47], np.int32)
 
 
-@pytest.mark.parametrize("name", expression_cases.CASES)
-@pytest.mark.parametrize("sizes", [(37, 37), (13, 45)], ids=str)
-def test_flash_attn_v2(name, sizes):
-    seqlen_q, seqlen_k = sizes
-    rng = np.random.default_rng()
-    q = rng.standard_normal((2, seqlen_q, 4, 8), np.float32)
-    k, v = rng.standard_normal((2, 2, seqlen_k, 2, 8), np.float32)
-    ours, definition = expression_cases.options_of(name, 4, seqlen_k)
+def arrays_of(rng, *sizes):
+    """q, k, v of shapes (2, *) that share heads in pairs."""
+    shapes = [(2, n, heads, 8) for n, heads in zip(sizes, (4, 2, 2), strict=True)]
+    return [rng.standard_normal(shape, np.float32) for shape in shapes]
+
+
+def check(got, want, atol=3e-5):
+    for x, y in zip(got, want, strict=True):
+        np.testing.assert_allclose(x, y, atol=atol, rtol=1e-4)
+
+
+@each_case
+@pytest.mark.parametrize(
+    "function, sizes", [*((name, (13, 45)) for name in FORWARD), ("flash_attn_v2", (37, 37))]
+)
+def test_forward(rng, function, sizes, name):
+    q, k, v = arrays_of(rng, sizes[0], sizes[1], sizes[1])
+    ours, definition = expression_cases.options_of(name, 4, sizes[1])
+    got = kernel_function(function)(q, k, v, **ours)
+    check(got, reference.attention(q, k, v, **definition))
+
+
+@each_case
+@pytest.mark.parametrize("function", BACKWARD)
+def test_backward(rng, function, name):
+    q, k, v = arrays_of(rng, 13, 45, 45)
+    dout = rng.standard_normal(q.shape, np.float32)
+    ours, definition = expression_cases.options_of(name, 4, 45)
     out, lse = fa_numba.flash_attn_v2(q, k, v, **ours)
-    want_out, want_lse = reference.attention(q, k, v, **definition)
-    np.testing.assert_allclose(out, want_out, atol=2e-5)
-    np.testing.assert_allclose(lse, want_lse, atol=2e-5)
+    got = kernel_function(function)(dout, q, k, v, out, lse, **ours)
+    check(got, reference.attention_bwd(dout, q, k, v, **definition), 2e-4)
+
+
+@each_case
+def test_packed(rng, name):
+    (q, _, _), (_, k, v) = arrays_of(rng, 7, 1, 1), arrays_of(rng, 1, 47, 47)
+    q, k, v, dout = q[0], k[0], v[0], rng.standard_normal(q[0].shape, np.float32)
+    ours, definition = expression_cases.options_of(name, 4, 35)
+    starts = STARTS_Q, STARTS_K
+    out, lse = flash_attn_varlen(q, k, v, *starts, **ours)
+    check((out, lse), reference.varlen_attention(q, k, v, *starts, **definition))
+    got = flash_attn_varlen_bwd(dout, q, k, v, out, lse, *starts, **ours)
+    want = reference.varlen_attention_bwd(dout, q, k, v, *starts, **definition)
+    check(got, want, 2e-4)
+
+
+@each_case
+@pytest.mark.parametrize("function, num_splits", DECODE)
+def test_decode(rng, function, num_splits, name):
+    """m is the position in the sequence; a sink is added once, not in each split."""
+    q, k, v = arrays_of(rng, 3, 90, 90)
+    lengths = np.array([41, 90], np.int32)
+    ours, definition = expression_cases.options_of(name, 4, 90)
+    want = reference.cached_attention(q, k, v, lengths, **definition)
+    caches = k, v
+    if function == "paged_attn_decode":
+        pages = rng.permutation(18).astype(np.int32).reshape(2, 9)
+        caches = np.empty((2, 18, 10, 2, 8), np.float32)
+        caches[:, pages.ravel()] = np.stack([k, v]).reshape(2, 18, 10, 2, 8)
+        caches = *caches, pages
+    got = kernel_function(function)(q, *caches, lengths, num_splits=num_splits, **ours)
+    check(got, want)
+
+
+def all_at_once(num_heads):
+    """Options of ours beside a mask and a score: softcap and ALiBi first, then the user's score."""
+    mask, score = lambda b, h, m, n: (m + n) % 3 > 0, lambda s, b, h, m, n: s + s * s / 8
+    slopes, sinks = np.linspace(0.1, 0.4, 2 * num_heads, dtype=np.float32).reshape(2, num_heads)
+    ours = {"causal": True, "window_size": (17, -1), "softcap": 3.0, "alibi_slopes": slopes}
+    return {**ours, "sinks": sinks, "mask": mask, "score": score}
+
+
+def test_beside_causal_windows_softcap_and_alibi(rng):
+    q, k, v = arrays_of(rng, 13, 45, 45)
+    dout, options = rng.standard_normal(q.shape, np.float32), all_at_once(4)
+    want = reference.attention(q, k, v, **options)
+    for function in (fa_numba.naive_attn, fa_numba.flash_attn_v2):
+        check(function(q, k, v, **options), want)
+    lengths = np.array([45, 45], np.int32)
+    for name, _ in DECODE[::2]:
+        check(kernel_function(name)(q, k, v, lengths, num_splits=2, **options), want)
+    want = reference.attention_bwd(dout, q, k, v, **options)
+    out, lse = fa_numba.flash_attn_v2(q, k, v, **options)
+    for function in BACKWARD:
+        check(kernel_function(function)(dout, q, k, v, out, lse, **options), want, 2e-4)
+
+
+def test_a_score_of_minus_infinity_hides_a_key(rng):
+    """As masks are written for a library with scores alone; some rows see no key."""
+    q, k, v = arrays_of(rng, 13, 45, 45)
+    seen = lambda b, h, m, n: n <= m and m % 5 != 0  # noqa: E731
+    both = {"mask": seen}, {"score": lambda s, *at: s if seen(*at) else -math.inf}
+    results = [fa_numba.flash_attn_v2(q, k, v, **options) for options in both]
+    check(*results)
+    for function in map(kernel_function, BACKWARD):
+        check(*(function(q, q, k, v, *results[0], **options) for options in both))
+
+
+def test_a_sink_of_minus_infinity_is_none(rng):
+    q, k, v = arrays_of(rng, 13, 45, 45)
+    mask = {"mask": lambda b, h, m, n: n <= m and m % 5 != 0}
+    sinks = np.full(4, -np.inf, np.float32)
+    want = fa_numba.flash_attn_v2(q, k, v, **mask)
+    for name in FORWARD:
+        check(kernel_function(name)(q, k, v, **mask, sinks=sinks), want)
+    gradients = fa_numba.flash_attn_bwd(q, q, k, v, *want, **mask, sinks=sinks)
+    check(gradients, (*fa_numba.flash_attn_bwd(q, q, k, v, *want, **mask), np.zeros(4)))

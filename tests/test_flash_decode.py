@@ -278,7 +278,7 @@ def test_the_splits_share_the_tiles_of_a_window(rng):
     out_partial, lse_partial = np.empty((4, *q.shape), np.float32), np.empty((4, 1, 1, 1), "f4")
     args = (q, k, v, np.array([256], np.int32), out_partial, lse_partial)
     kernel = make_flash_decode(4, 1, 8, False, (63, 0))
-    simt.run(kernel, (4, 1, 1), (8, 1), *args, np.float32(0.5), np.float32(0))
+    simt.run(kernel, (4, 1, 1), (8, 1), *args, np.float32(0.5), np.float32(0), ())
     for split in range(4):
         n = slice(192 + 16 * split, 208 + 16 * split)
         out, lse = reference.attention(q, k[:, n], v[:, n])

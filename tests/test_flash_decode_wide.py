@@ -29,6 +29,7 @@ from fa_numba.analysis.machine_code import (
     disassembler_available,
 )
 from fa_numba.checks import Mask
+from fa_numba.checks.expressions import NO_SINKS
 from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.on_cuda_cores.decode_problem import make_combine_wide, pages_of
 from fa_numba.on_cuda_cores.flash_decode_wide import (
@@ -178,7 +179,7 @@ def test_combine_is_that_of_flash_decode(rng, num_splits, warps):
     lse_partial[:, 1, 1, 2] = -np.inf
     out, lse = np.empty((2, 3, 2, 40), np.float32), np.empty((2, 2, 3), np.float32)
     kernel = make_combine_wide(40, warps)
-    simt.run(kernel, (3, 2, 2), (32 * warps,), out_partial, lse_partial, out, lse)
+    simt.run(kernel, (3, 2, 2), (32 * warps,), out_partial, lse_partial, out, lse, NO_SINKS)
     with np.errstate(divide="ignore", invalid="ignore"):
         want_lse = np.logaddexp.reduce(lse_partial.astype(np.float64), axis=0)
         weights = np.nan_to_num(np.exp(lse_partial - want_lse))
@@ -263,7 +264,7 @@ def test_wide_loads_stay_in_registers(head_dim, rows, dtype):
     tiling = decode_tiling(rows, head_dim)
     options = {"COLS": tiling.cols, "KEYS": tiling.keys, "BLOCKS_PER_SM": tiling.blocks_per_sm}
     kernel = make_flash_decode_wide(head_dim, rows, vector_dtype, 16, True, **options)
-    code = compile_kernel(kernel, arguments(head_dim, dtype, True), cc=TARGETS[0])
+    code = compile_kernel(kernel, (*arguments(head_dim, dtype, True), ()), cc=TARGETS[0])
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert code.shared_bytes <= 48 * 1024
     assert (code.counts["LDG.128"] > 0) == bool(vector_dtype)
@@ -275,12 +276,12 @@ def test_within_the_stated_budget(kernel):
     if kernel == "combine_wide":
         kernel, x = make_combine_wide(128, 8), np.zeros((8, 1, 4, 1, 128), np.float32)
         lse = np.zeros((8, 1, 1, 4), np.float32)
-        args = x, lse, x[0], lse[0]
+        args = x, lse, x[0], lse[0], NO_SINKS
     else:
         tiling = decode_tiling(4, 128)
         options = {"COLS": tiling.cols, "KEYS": tiling.keys, "BLOCKS_PER_SM": tiling.blocks_per_sm}
         kernel = make_flash_decode_wide(128, 4, "float32", 0, True, **options)
-        args = arguments(128, "float32", False)
+        args = *arguments(128, "float32", False), ()
     stated = re.search(r"budget +(\d+) registers, (\d+) bytes", kernel.py_func.__doc__)
     registers, shared_bytes = map(int, stated.groups())
     for code in compile_for(kernel, args, TARGETS):

@@ -12,7 +12,7 @@ hardware        arrays against a GPU: its instructions, 16-byte copies, shared m
 model           sizes of a language model, its tokens, the options of its training
 cache           key-value caches: contiguous ones, pages, page pools, tokens and requests
 serving         a server's sizes, and the requests to it
-call            a whole forward call, checked, with its results allocated
+call            options of scores, and a whole forward call with its results, checked
 requirements    single requirements on arrays, which the checks combine
 argument_names  an argument by the name that another library gives it
 """
@@ -55,7 +55,7 @@ from fa_numba.checks.cache import (
     check_window,
     check_write,
 )
-from fa_numba.checks.call import Call, forward_call
+from fa_numba.checks.call import Call, Scores, check_scores, forward_call
 from fa_numba.checks.expressions import check_expressions, check_sinks
 from fa_numba.checks.hardware import (
     AMPERE,
@@ -135,6 +135,7 @@ __all__ = [
     "MAX_TOP_K",
     "Call",
     "Mask",
+    "Scores",
     "TensorCores",
     "check_aligned",
     "check_answer_options",
@@ -199,6 +200,7 @@ __all__ = [
     "check_request",
     "check_room",
     "check_rows",
+    "check_scores",
     "check_seq",
     "check_seqs",
     "check_shared_bytes",

@@ -1,4 +1,4 @@
-"""A checked forward call: its arrays, results and options in the form that a launcher needs."""
+"""A checked call: its options, arrays and results in the form that a launcher needs."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from fa_numba.checks import attention, values
-from fa_numba.checks.expressions import NO_SINKS, check_expressions, check_sinks
+from fa_numba.checks.expressions import check_expressions, check_sinks
 from fa_numba.checks.hardware import TensorCores
 from fa_numba.checks.values import Mask
 from fa_numba.constants import LOG2_E
@@ -16,43 +16,26 @@ from fa_numba.runtime import arrays
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
-    """One checked call of attention, forward; `forward_call` makes it.
+class Scores:
+    """The checked options that mask and modify scores, in the form that kernels take.
 
     Attributes
     ----------
-    q, k, v : arrays
-    out, lse : arrays
-        Uninitialised, for the kernel to write.
     mask : Mask
         Compile-time constants of the kernel.
     slopes : array, or a scalar that kernels do not read
         ALiBi's.
-    softmax_scale : float32
     given : Given or None
         The user's mask and score. Then `mask` and `slopes` are those of no option.
     sinks : array, or a scalar that kernels do not read
     has_sinks : bool
     """
 
-    q: object
-    k: object
-    v: object
-    out: object
-    lse: object
     mask: Mask
     slopes: object
-    softmax_scale: np.float32
-    given: Given | None = None
-    sinks: object = NO_SINKS
-    has_sinks: bool = False
-
-    batch = property(lambda self: self.q.shape[0])
-    seqlen_q = property(lambda self: self.q.shape[1])
-    num_heads = property(lambda self: self.q.shape[2])
-    head_dim = property(lambda self: self.q.shape[3])
-    seqlen_k = property(lambda self: self.k.shape[1])
-    num_kv_heads = property(lambda self: self.k.shape[2])
+    given: Given | None
+    sinks: object
+    has_sinks: bool
 
     @property
     def expressions(self) -> Expressions:
@@ -63,6 +46,57 @@ class Call:
     def expression_args(self) -> tuple:
         """The arguments of the user's mask and score."""
         return () if self.given is None else self.given.arguments
+
+
+def check_scores(
+    q, causal, window_size, softcap, alibi_slopes, expressions=(None, (), None, ()), sinks=None
+) -> Scores:
+    """Check the options that mask and modify scores.
+
+    Parameters
+    ----------
+    q : array, or its facts
+        Its heads are the axis before the last.
+    causal, window_size, softcap, alibi_slopes, sinks
+        As the launcher got them.
+    expressions : (mask, mask_args, score, score_args)
+
+    Returns
+    -------
+    Scores
+    """
+    mask, slopes = values.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    given = check_expressions(q, *expressions, mask, alibi_slopes)
+    if given is not None:
+        mask, slopes = Mask(), values.NO_SLOPES
+    return Scores(mask, slopes, given, *check_sinks(q, sinks))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Call(Scores):
+    """One checked call of attention, forward; `forward_call` makes it.
+
+    Attributes
+    ----------
+    q, k, v : arrays
+    out, lse : arrays
+        Uninitialised, for the kernel to write.
+    softmax_scale : float32
+    """
+
+    q: object
+    k: object
+    v: object
+    out: object
+    lse: object
+    softmax_scale: np.float32
+
+    batch = property(lambda self: self.q.shape[0])
+    seqlen_q = property(lambda self: self.q.shape[1])
+    num_heads = property(lambda self: self.q.shape[2])
+    head_dim = property(lambda self: self.q.shape[3])
+    seqlen_k = property(lambda self: self.k.shape[1])
+    num_kv_heads = property(lambda self: self.k.shape[2])
 
     @property
     def group_size(self) -> int:
@@ -133,13 +167,9 @@ def forward_call(
     else:
         on.check(*facts)
     batch, seqlen_q, num_heads, head_dim = facts[0].shape
-    mask, slopes = values.check_mask(facts[0], causal, window_size, softcap, alibi_slopes)
-    given = check_expressions(facts[0], *expressions, mask, alibi_slopes)
-    if given is not None:
-        mask, slopes = Mask(), values.NO_SLOPES
+    scores = check_scores(facts[0], causal, window_size, softcap, alibi_slopes, expressions, sinks)
     check_scale = values.check_positive_scale if on else values.check_softmax_scale
     softmax_scale = check_scale(softmax_scale, head_dim)
     out = arrays.empty(q, facts[0].shape, q.dtype if out_dtype is None else np.float32)
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-    sinks = check_sinks(facts[0], sinks)
-    return Call(q, k, v, out, lse, mask, slopes, softmax_scale, given, *sinks)
+    return Call(**vars(scores), q=q, k=k, v=v, out=out, lse=lse, softmax_scale=softmax_scale)

@@ -31,7 +31,8 @@ from numba import cuda, float32
 
 from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
-from fa_numba.constants import FULL_WARP, WARP_SIZE
+from fa_numba.constants import FULL_WARP, NEG_INF, WARP_SIZE
+from fa_numba.expressions.functions import NO_EXPRESSIONS, device_functions
 from fa_numba.kernels import dropout, masks
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
@@ -80,23 +81,78 @@ def delta_of(dout, out):
     return delta
 
 
+@cuda.jit
+def dsinks_kernel(sinks, lse, delta, dsinks):
+    """A warp owns a head: dσ = −Σ e^(σ − lse) · delta over its rows.
+
+    A sink σ is a score whose value is 0: its dP is 0, so dS = P ∘ (dP − delta) is −P ∘ delta.
+
+    grid      (num_heads,); threads (32,)
+    shared    none
+    private   total
+    HBM       lse, delta, dsinks once; sinks in every thread
+    paper     FlashAttention-2, Algorithm 2, line 14, for a key with the value 0
+    budget    40 registers, 0 bytes shared
+    """
+    lane, head = cuda.threadIdx.x, cuda.blockIdx.x
+    total = float32(0.0)
+    for b in range(lse.shape[0]):
+        for m in range(lane, lse.shape[2], WARP_SIZE):
+            if delta[b, head, m] != float32(0.0):  # it is 0 in a row that sees no key
+                total -= math.exp(sinks[head] - lse[b, head, m]) * delta[b, head, m]
+    for step in range(5):
+        total += cuda.shfl_xor_sync(FULL_WARP, total, 16 >> step)
+    if lane == 0:
+        dsinks[head] = total
+
+
+def dsinks_of(sinks, scores, lse, delta):
+    """A tuple: the gradient of the sinks that a function was called with, or nothing without.
+
+    Parameters
+    ----------
+    sinks : array of shape (num_heads,), or None
+    scores : Scores
+    lse, delta : arrays of shape (batch, num_heads, seqlen_q), float32
+    """
+    if sinks is None:
+        return ()
+    dsinks = arrays.empty(sinks, sinks.shape, sinks.dtype)
+    arrays.launch(dsinks_kernel, sinks.shape, (WARP_SIZE,), scores.sinks, lse, delta, dsinks)
+    return (dsinks,)
+
+
 @functools.cache
 def make_dkdv(
-    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, DROPOUT_P=0.0
+    HEAD_DIM,
+    BLOCK_M,
+    BLOCK_N,
+    CAUSAL,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+    DROPOUT_P=0.0,
+    EXPRESSIONS=NO_EXPRESSIONS,
 ):
     """The second kernel, dK and dV: launch it with threads (BLOCK_M, BLOCK_N).
 
-    alibi_slopes is unused without ALIBI, seed without dropout: each may then be any scalar.
+    alibi_slopes is unused without ALIBI, seed without dropout, classes without a mask in
+    EXPRESSIONS: each may then be any scalar.
     """
     first_query, end_query, sees = masks.make_bounds_of_keys(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
+    user_sees, user_score, user_slope = device_functions(EXPRESSIONS)
+    SCORE = EXPRESSIONS.score is not None
+    tile_is_hidden = masks.make_tile_is_hidden(EXPRESSIONS.mask is not None)
     DROPOUT, KEEP_SCALE = DROPOUT_P > 0, dropout.keep_scale(DROPOUT_P)
     keeps = dropout.make_keeps(DROPOUT_P)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_M)  # columns of dk and of dv that a thread owns
 
     @cuda.jit
-    def dkdv_kernel(dout, q, k, v, lse, delta, dk, dv, softmax_scale, alibi_slopes, seed):
+    def dkdv_kernel(
+        dout, q, k, v, lse, delta, dk, dv, softmax_scale, alibi_slopes, seed, classes, args
+    ):  # fmt: skip
         """A thread block owns BLOCK_N keys and walks the queries of every head that uses them.
 
         grid      (num_n_tiles, num_kv_heads, batch); threads (BLOCK_M, BLOCK_N): thread (ty, tx)
@@ -145,6 +201,8 @@ def make_dkdv(
         for head in range(kv_head * group_size, (kv_head + 1) * group_size):
             slope = alibi_slopes[head] if ALIBI else float32(0.0)
             for m_start in range(m_first, m_end, BLOCK_M):
+                if tile_is_hidden(classes, b, head, m_start // BLOCK_M, cuda.blockIdx.x):
+                    continue
                 for r in range(ty, BLOCK_M, BLOCK_N):
                     m = m_start + r
                     inside = m < seqlen_q
@@ -152,6 +210,7 @@ def make_dkdv(
                         q_tile[r, d] = float32(q[b, m, head, d]) if inside else float32(0.0)
                         dout_tile[r, d] = float32(dout[b, m, head, d]) if inside else float32(0.0)
                 m = m_start + tx
+                m_position = m + seqlen_k - seqlen_q  # among the keys
                 if ty == 0:
                     lse_rows[tx] = lse[b, head, m] if m < seqlen_q else float32(0.0)
                     delta_rows[tx] = delta[b, head, m] if m < seqlen_q else float32(0.0)
@@ -163,9 +222,13 @@ def make_dkdv(
                     s += k_tile[ty, d] * q_tile[tx, d]
                     dp += v_tile[ty, d] * dout_tile[tx, d]
                 p = float32(0.0)  # P = exp(S - lse)                                    line 13
-                if sees(position, m, seqlen_q) and n < seqlen_k:
+                seen = sees(position, m, seqlen_q) and n < seqlen_k
+                if seen and user_sees(b, head, m_position, n, args):
                     s *= softmax_scale
-                    p = math.exp(score(s, position - m, slope) - lse_rows[tx])
+                    s_mod = score(s, position - m, slope)
+                    s_mod = user_score(s_mod, b, head, m_position, n, args)
+                    if not SCORE or s_mod > NEG_INF:  # else the score hides the key
+                        p = math.exp(s_mod - lse_rows[tx])
                 p_tile[ty, tx] = p
                 if DROPOUT:
                     kept = keeps(seed, b, head, m, n)
@@ -173,6 +236,8 @@ def make_dkdv(
                     p_tile[ty, tx] = p * z  # P ∘ Z                                     line 15
                     dp *= z  # dP = Z ∘ (dout Vᵀ)
                 ds = p * (dp - delta_rows[tx])  # dS = P ∘ (dP - delta)                 line 20
+                if SCORE and p > float32(0.0):  # the chain rule: the user's score is of s
+                    ds *= user_slope(s, b, head, m_position, n, args)
                 ds_tile[ty, tx] = score_bwd(ds, s)
                 cuda.syncthreads()  # p_tile, ds_tile are complete: each thread reads its row
 
@@ -205,21 +270,35 @@ def make_dkdv(
 
 @functools.cache
 def make_dq(
-    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, DROPOUT_P=0.0
+    HEAD_DIM,
+    BLOCK_M,
+    BLOCK_N,
+    CAUSAL,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+    DROPOUT_P=0.0,
+    EXPRESSIONS=NO_EXPRESSIONS,
 ):
     """The third kernel, dQ: launch it with threads (BLOCK_N, BLOCK_M).
 
-    alibi_slopes is unused without ALIBI, seed without dropout: each may then be any scalar.
+    alibi_slopes is unused without ALIBI, seed without dropout, classes without a mask in
+    EXPRESSIONS: each may then be any scalar.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
+    user_sees, user_score, user_slope = device_functions(EXPRESSIONS)
+    SCORE = EXPRESSIONS.score is not None
+    tile_is_hidden = masks.make_tile_is_hidden(EXPRESSIONS.mask is not None)
     DROPOUT, KEEP_SCALE = DROPOUT_P > 0, dropout.keep_scale(DROPOUT_P)
     keeps = dropout.make_keeps(DROPOUT_P)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of dq that a thread owns
 
     @cuda.jit
-    def dq_kernel(dout, q, k, v, lse, delta, dq, softmax_scale, alibi_slopes, seed):
+    def dq_kernel(
+        dout, q, k, v, lse, delta, dq, softmax_scale, alibi_slopes, seed, classes, args
+    ):  # fmt: skip
         """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
 
         grid      (num_m_tiles, num_heads, batch); threads (BLOCK_N, BLOCK_M): thread (ty, tx)
@@ -263,6 +342,8 @@ def make_dq(
             acc[c] = float32(0.0)
 
         for n_start in range(n_first, n_end, BLOCK_N):
+            if tile_is_hidden(classes, b, head, cuda.blockIdx.x, n_start // BLOCK_N):
+                continue
             for r in range(ty, BLOCK_N, BLOCK_M):
                 n = n_start + r
                 for d in range(tx, HEAD_DIM, BLOCK_N):
@@ -277,13 +358,19 @@ def make_dq(
                 dp += dout_tile[ty, d] * v_tile[tx, d]
             n = n_start + tx
             p = float32(0.0)  # P = exp(S - lse)                                        line 13
-            if sees(position, n, seqlen_k) and m < seqlen_q:
+            seen = sees(position, n, seqlen_k) and m < seqlen_q
+            if seen and user_sees(b, head, position, n, args):
                 s *= softmax_scale
-                p = math.exp(score(s, position - n, slope) - lse_rows[ty])
+                s_mod = score(s, position - n, slope)
+                s_mod = user_score(s_mod, b, head, position, n, args)
+                if not SCORE or s_mod > NEG_INF:  # else the score hides the key
+                    p = math.exp(s_mod - lse_rows[ty])
             if DROPOUT:  # dP = Z ∘ (dout Vᵀ)
                 kept = keeps(seed, b, head, m, n)
                 dp *= KEEP_SCALE if kept else float32(0.0)  # an entry of Z             line 14
             ds = p * (dp - delta_rows[ty])  # dS = P ∘ (dP - delta)                     line 20
+            if SCORE and p > float32(0.0):  # the chain rule: the user's score is of s
+                ds *= user_slope(s, b, head, position, n, args)
             ds_tile[ty, tx] = score_bwd(ds, s)
             cuda.syncthreads()  # ds_tile is complete: each thread reads its whole row
 
@@ -325,6 +412,11 @@ def flash_attn_bwd(
     softmax_scale=None,
     dropout_p=0.0,
     seed=0,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
     block_m=None,
     block_n=None,
 ):
@@ -338,7 +430,8 @@ def flash_attn_bwd(
     k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
     out, lse : arrays
         The results of `flash_attn_v2` for q, k, v and the same options.
-    causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed
+    causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed, mask, mask_args, \
+    score, score_args, sinks
         As for `flash_attn_v2`.
     block_m, block_n : int, default=chosen
         Tile sizes, `fa_numba.analysis.kernel_block_sizes`.
@@ -348,24 +441,30 @@ def flash_attn_bwd(
     dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
         0 for a row that sees no key and for a key that no row sees; dk and dv are summed over the
         query heads that share a key head.
+    dsinks : array of the shape, dtype and library of sinks
+        With sinks alone.
     """
     checks.check_bwd(dout, q, k, v, out, lse)
     batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    written = mask, mask_args, score, score_args
+    scores = checks.check_scores(q, causal, window_size, softcap, alibi_slopes, written, sinks)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     dropout_p, seed = checks.check_dropout(dropout_p, seed)
     block_m, block_n = checks.check_block_sizes("flash_attn_bwd", head_dim, block_m, block_n)
     delta = delta_of(dout, out)
     dq, dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (q, k, v))
 
-    kernel = make_dkdv(head_dim, block_m, block_n, *mask, dropout_p)
-    grid = (ceil_div(seqlen_k, block_n), num_kv_heads, batch)
-    arguments = (dout, q, k, v, lse, delta, dk, dv, softmax_scale, slopes, seed)
-    arrays.launch(kernel, grid, (block_m, block_n), *arguments)
+    constants = *scores.mask, dropout_p, scores.expressions
+    classes = masks.tile_classes(q, k, scores, block_m, block_n)
+    options = softmax_scale, scores.slopes, seed, classes, scores.expression_args
 
-    kernel = make_dq(head_dim, block_m, block_n, *mask, dropout_p)
+    kernel = make_dkdv(head_dim, block_m, block_n, *constants)
+    grid = (ceil_div(seqlen_k, block_n), num_kv_heads, batch)
+    arguments = (dout, q, k, v, lse, delta)
+    arrays.launch(kernel, grid, (block_m, block_n), *arguments, dk, dv, *options)
+
+    kernel = make_dq(head_dim, block_m, block_n, *constants)
     grid = (ceil_div(seqlen_q, block_m), num_heads, batch)
-    arguments = (dout, q, k, v, lse, delta, dq, softmax_scale, slopes, seed)
-    arrays.launch(kernel, grid, (block_n, block_m), *arguments)
-    return dq, dk, dv
+    arrays.launch(kernel, grid, (block_n, block_m), *arguments, dq, *options)
+    return dq, dk, dv, *dsinks_of(sinks, scores, lse, delta)

@@ -53,6 +53,7 @@ def make_flash_attn_v2(
     score = masks.make_score(SOFTCAP, ALIBI)
     user_sees, user_score, _ = device_functions(EXPRESSIONS)
     tile_is_hidden = masks.make_tile_is_hidden(EXPRESSIONS.mask is not None)
+    PLAIN = EXPRESSIONS == NO_EXPRESSIONS  # else arrays are read at m, n: both must exist
     DROPOUT, KEEP_SCALE = DROPOUT_P > 0, dropout.keep_scale(DROPOUT_P)
     keeps = dropout.make_keeps(DROPOUT_P)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
@@ -98,8 +99,8 @@ def make_flash_attn_v2(
             q_tile[ty, d] = float32(q[b, m, head, d]) if m < seqlen_q else float32(0.0)
         for c in range(NUM_COLS):
             acc[c] = float32(0.0)
-        m_i = NEG_INF
-        l_i = float32(0.0)
+        m_i = sinks[head] if SINKS else NEG_INF  # a sink is a key before all others, its value 0
+        l_i = float32(1.0) if SINKS else float32(0.0)
 
         for n_start in range(n_first, n_end, BLOCK_N):
             if tile_is_hidden(classes, b, head, cuda.blockIdx.x, n_start // BLOCK_N):
@@ -115,7 +116,7 @@ def make_flash_attn_v2(
             for d in range(HEAD_DIM):
                 s += q_tile[ty, d] * k_tile[tx, d]
             n = n_start + tx
-            seen = m < seqlen_q and sees(position, n, seqlen_k)
+            seen = sees(position, n, seqlen_k) and (PLAIN or m < seqlen_q)
             if seen and user_sees(b, head, position, n, args):
                 s = score(s * softmax_scale, position - n, slope)
                 s_tile[ty, tx] = user_score(s, b, head, position, n, args)
@@ -149,14 +150,6 @@ def make_flash_attn_v2(
             for c in range(NUM_COLS):
                 acc[c] = alpha * acc[c] + pv[c]  # out <- alpha out + P V                 line 10
             cuda.syncthreads()  # everyone is done with v_tile: safe to overwrite
-
-        if SINKS and m < seqlen_q:  # one more key, with this score and the value 0
-            m_new = max(m_i, sinks[head])
-            alpha = math.exp(m_i - m_new)
-            l_i = alpha * l_i + math.exp(sinks[head] - m_new)
-            m_i = m_new
-            for c in range(NUM_COLS):
-                acc[c] *= alpha
 
         if m < seqlen_q:
             for c in range(NUM_COLS):  # out <- out / l_i                                 line 12
@@ -244,7 +237,7 @@ def flash_attn_v2(
     block_m, block_n = checks.check_block_sizes("flash_attn_v2", call.head_dim, block_m, block_n)
     constants = *call.mask, dropout_p, call.expressions, call.has_sinks
     kernel = make_flash_attn_v2(call.head_dim, block_m, block_n, *constants)
-    written = call.sinks, masks.tile_classes(call, block_m, block_n), call.expression_args
+    written = call.sinks, masks.tile_classes(q, k, call, block_m, block_n), call.expression_args
     grid = (ceil_div(call.seqlen_q, block_m), call.num_heads, call.batch)
     arrays.launch(kernel, grid, (block_n, block_m), *call.arguments, seed, *written)
     return call.out, call.lse

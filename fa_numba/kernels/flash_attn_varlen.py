@@ -22,6 +22,7 @@ from numba import cuda, float32
 from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.constants import NEG_INF
+from fa_numba.expressions.functions import NO_EXPRESSIONS, device_functions
 from fa_numba.kernels import masks
 from fa_numba.kernels.sequence_of import make_sequence_of
 from fa_numba.runtime import arrays
@@ -30,22 +31,33 @@ from fa_numba.tiling.block_sizes import ceil_div
 
 @functools.cache
 def make_flash_attn_varlen(
-    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+    HEAD_DIM,
+    BLOCK_M,
+    BLOCK_N,
+    CAUSAL,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+    EXPRESSIONS=NO_EXPRESSIONS,
+    SINKS=False,
 ):
     """The kernel for these compile-time constants: launch it with threads (BLOCK_N, BLOCK_M).
 
-    alibi_slopes is unused without ALIBI: it may then be any scalar.
+    alibi_slopes is unused without ALIBI, sinks without SINKS: each may then be any scalar. A tile
+    that a mask in EXPRESSIONS hides is loaded: classes of tiles would need the lengths on the host.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
+    user_sees, user_score, _ = device_functions(EXPRESSIONS)
+    PLAIN = EXPRESSIONS == NO_EXPRESSIONS  # else arrays are read at m, n: both must exist
     sequence_of = make_sequence_of(BLOCK_M)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of out that a thread owns
 
     @cuda.jit
     def flash_attn_varlen_kernel(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, out, lse, softmax_scale, alibi_slopes
-    ):
+        q, k, v, cu_seqlens_q, cu_seqlens_k, out, lse, softmax_scale, alibi_slopes, sinks, args
+    ):  # fmt: skip
         """A thread block owns BLOCK_M query rows of a sequence and walks its tiles of K and V.
 
         grid      (num_tokens_q // BLOCK_M + batch, num_heads); threads (BLOCK_N, BLOCK_M):
@@ -88,8 +100,8 @@ def make_flash_attn_varlen(
             q_tile[ty, d] = float32(q[q_start + m, head, d]) if m < seqlen_q else float32(0.0)
         for c in range(NUM_COLS):
             acc[c] = float32(0.0)
-        m_i = NEG_INF
-        l_i = float32(0.0)
+        m_i = sinks[head] if SINKS else NEG_INF  # a sink is a key before all others, its value 0
+        l_i = float32(1.0) if SINKS else float32(0.0)
 
         for n_start in range(n_first, n_end, BLOCK_N):
             for r in range(ty, BLOCK_N, BLOCK_M):
@@ -104,8 +116,12 @@ def make_flash_attn_varlen(
             for d in range(HEAD_DIM):
                 s += q_tile[ty, d] * k_tile[tx, d]
             n = n_start + tx
-            seen = sees(position, n, seqlen_k)
-            s_tile[ty, tx] = score(s * softmax_scale, position - n, slope) if seen else NEG_INF
+            seen = sees(position, n, seqlen_k) and (PLAIN or m < seqlen_q)
+            if seen and user_sees(b, head, position, n, args):
+                s = score(s * softmax_scale, position - n, slope)
+                s_tile[ty, tx] = user_score(s, b, head, position, n, args)
+            else:
+                s_tile[ty, tx] = NEG_INF
             cuda.syncthreads()  # s_tile is complete: each thread reads its whole row
 
             m_new = m_i  # m_i <- max(m_i, rowmax(S))                                     line 9
@@ -158,6 +174,11 @@ def flash_attn_varlen(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
     block_m=None,
     block_n=None,
 ):
@@ -184,6 +205,8 @@ def flash_attn_varlen(
     alibi_slopes : array of shape (num_heads,), float32, default=None
         Then alibi_slopes[h] · |n − p| is subtracted from the score of key n in head h.
     softmax_scale : float, default=1/√head_dim
+    mask, mask_args, score, score_args, sinks
+        As for `flash_attn_v2`: b is the number of a sequence, m and n count within it.
     block_m, block_n : int, default=chosen
         Tile sizes, those of `flash_attn_v2`.
 
@@ -202,13 +225,16 @@ def flash_attn_varlen(
     """
     checks.check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k)
     num_tokens_q, num_heads, head_dim = q.shape
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    written = mask, mask_args, score, score_args
+    scores = checks.check_scores(q, causal, window_size, softcap, alibi_slopes, written, sinks)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     block_m, block_n = checks.check_block_sizes("flash_attn_v2", head_dim, block_m, block_n)
     out = arrays.empty(q, q.shape, q.dtype)
     lse = arrays.empty(q, (num_heads, num_tokens_q))
-    kernel = make_flash_attn_varlen(head_dim, block_m, block_n, *mask)
+    constants = *scores.mask, scores.expressions, scores.has_sinks
+    kernel = make_flash_attn_varlen(head_dim, block_m, block_n, *constants)
     grid = (num_tokens_q // block_m + cu_seqlens_q.shape[0] - 1, num_heads)
     packed = (q, k, v, cu_seqlens_q, cu_seqlens_k)
-    arrays.launch(kernel, grid, (block_n, block_m), *packed, out, lse, softmax_scale, slopes)
+    options = softmax_scale, scores.slopes, scores.sinks, scores.expression_args
+    arrays.launch(kernel, grid, (block_n, block_m), *packed, out, lse, *options)
     return out, lse

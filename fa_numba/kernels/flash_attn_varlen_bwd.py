@@ -18,22 +18,34 @@ from numba import cuda, float32
 
 from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
-from fa_numba.constants import WARP_SIZE
+from fa_numba.constants import NEG_INF, WARP_SIZE
+from fa_numba.expressions.functions import NO_EXPRESSIONS, device_functions
 from fa_numba.kernels import masks
-from fa_numba.kernels.flash_attn_bwd import ROWS, make_delta
+from fa_numba.kernels.flash_attn_bwd import ROWS, dsinks_of, make_delta
 from fa_numba.kernels.sequence_of import make_sequence_of
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 
 
 @functools.cache
-def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
+def make_dkdv(
+    HEAD_DIM,
+    BLOCK_M,
+    BLOCK_N,
+    CAUSAL,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+    EXPRESSIONS=NO_EXPRESSIONS,
+):
     """The second kernel, dK and dV: launch it with threads (BLOCK_M, BLOCK_N).
 
     alibi_slopes is unused without ALIBI: it may then be any scalar.
     """
     first_query, end_query, sees = masks.make_bounds_of_keys(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
+    user_sees, user_score, user_slope = device_functions(EXPRESSIONS)
+    SCORE = EXPRESSIONS.score is not None
     sequence_of = make_sequence_of(BLOCK_N)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_M)  # columns of dk and of dv that a thread owns
@@ -52,6 +64,7 @@ def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, 
         dv,
         softmax_scale,
         alibi_slopes,
+        args,
     ):
         """A thread block owns BLOCK_N keys of a sequence, and walks its queries, head by head.
 
@@ -114,6 +127,7 @@ def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, 
                             float32(dout[q_start + m, head, d]) if inside else float32(0.0)
                         )
                 m = m_start + tx
+                m_position = m + seqlen_k - seqlen_q  # among the keys
                 if ty == 0:
                     lse_rows[tx] = lse[head, q_start + m] if m < seqlen_q else float32(0.0)
                     delta_rows[tx] = delta[head, q_start + m] if m < seqlen_q else float32(0.0)
@@ -125,11 +139,17 @@ def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, 
                     s += k_tile[ty, d] * q_tile[tx, d]
                     dp += v_tile[ty, d] * dout_tile[tx, d]
                 p = float32(0.0)  # P = exp(S - lse)                                    line 13
-                if sees(position, m, seqlen_q) and n < seqlen_k:
+                seen = sees(position, m, seqlen_q) and n < seqlen_k
+                if seen and user_sees(b, head, m_position, n, args):
                     s *= softmax_scale
-                    p = math.exp(score(s, position - m, slope) - lse_rows[tx])
+                    s_mod = score(s, position - m, slope)
+                    s_mod = user_score(s_mod, b, head, m_position, n, args)
+                    if not SCORE or s_mod > NEG_INF:  # else the score hides the key
+                        p = math.exp(s_mod - lse_rows[tx])
                 p_tile[ty, tx] = p
                 ds = p * (dp - delta_rows[tx])  # dS = P ∘ (dP - delta)                 line 20
+                if SCORE and p > float32(0.0):  # the chain rule: the user's score is of s
+                    ds *= user_slope(s, b, head, m_position, n, args)
                 ds_tile[ty, tx] = score_bwd(ds, s)
                 cuda.syncthreads()  # p_tile, ds_tile are complete: each thread reads its row
 
@@ -161,21 +181,32 @@ def make_dkdv(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, 
 
 
 @functools.cache
-def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
+def make_dq(
+    HEAD_DIM,
+    BLOCK_M,
+    BLOCK_N,
+    CAUSAL,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+    EXPRESSIONS=NO_EXPRESSIONS,
+):
     """The third kernel, dQ: launch it with threads (BLOCK_N, BLOCK_M).
 
     alibi_slopes is unused without ALIBI: it may then be any scalar.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
+    user_sees, user_score, user_slope = device_functions(EXPRESSIONS)
+    SCORE = EXPRESSIONS.score is not None
     sequence_of = make_sequence_of(BLOCK_M)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of dq that a thread owns
 
     @cuda.jit
     def dq_kernel(
-        dout, q, k, v, cu_seqlens_q, cu_seqlens_k, lse, delta, dq, softmax_scale, alibi_slopes
-    ):
+        dout, q, k, v, cu_seqlens_q, cu_seqlens_k, lse, delta, dq, softmax_scale, alibi_slopes, args
+    ):  # fmt: skip
         """A thread block owns BLOCK_M query rows of a sequence and walks its tiles of K and V.
 
         grid      (num_tokens_q // BLOCK_M + batch, num_heads); threads (BLOCK_N, BLOCK_M):
@@ -239,10 +270,16 @@ def make_dq(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, AL
                 dp += dout_tile[ty, d] * v_tile[tx, d]
             n = n_start + tx
             p = float32(0.0)  # P = exp(S - lse)                                        line 13
-            if sees(position, n, seqlen_k) and m < seqlen_q:
+            seen = sees(position, n, seqlen_k) and m < seqlen_q
+            if seen and user_sees(b, head, position, n, args):
                 s *= softmax_scale
-                p = math.exp(score(s, position - n, slope) - lse_rows[ty])
+                s_mod = score(s, position - n, slope)
+                s_mod = user_score(s_mod, b, head, position, n, args)
+                if not SCORE or s_mod > NEG_INF:  # else the score hides the key
+                    p = math.exp(s_mod - lse_rows[ty])
             ds = p * (dp - delta_rows[ty])  # dS = P ∘ (dP - delta)                     line 20
+            if SCORE and p > float32(0.0):  # the chain rule: the user's score is of s
+                ds *= user_slope(s, b, head, position, n, args)
             ds_tile[ty, tx] = score_bwd(ds, s)
             cuda.syncthreads()  # ds_tile is complete: each thread reads its whole row
 
@@ -283,6 +320,11 @@ def flash_attn_varlen_bwd(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
     block_m=None,
     block_n=None,
 ):
@@ -296,7 +338,8 @@ def flash_attn_varlen_bwd(
     k, v : arrays of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
     out, lse : arrays
         The results of `flash_attn_varlen` for q, k, v and the same options.
-    cu_seqlens_q, cu_seqlens_k, causal, window_size, softcap, alibi_slopes, softmax_scale
+    cu_seqlens_q, cu_seqlens_k, causal, window_size, softcap, alibi_slopes, softmax_scale, mask, \
+    mask_args, score, score_args, sinks
         As for `flash_attn_varlen`.
     block_m, block_n : int, default=chosen
         Tile sizes, those of `flash_attn_bwd`.
@@ -306,6 +349,8 @@ def flash_attn_varlen_bwd(
     dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
         0 for a row that sees no key and for a key that no row sees; dk and dv are summed over the
         query heads that share a key head.
+    dsinks : array of the shape, dtype and library of sinks
+        With sinks alone.
 
     Notes
     -----
@@ -316,7 +361,8 @@ def flash_attn_varlen_bwd(
     num_tokens_q, num_heads, head_dim = q.shape
     num_tokens_k, num_kv_heads, _ = k.shape
     batch = cu_seqlens_q.shape[0] - 1
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    written = mask, mask_args, score, score_args
+    scores = checks.check_scores(q, causal, window_size, softcap, alibi_slopes, written, sinks)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     block_m, block_n = checks.check_block_sizes("flash_attn_bwd", head_dim, block_m, block_n)
     delta = arrays.empty(q, (num_heads, num_tokens_q))
@@ -327,11 +373,14 @@ def flash_attn_varlen_bwd(
     arrays.launch(make_delta(ROWS), grid, (WARP_SIZE, ROWS), *rows)
 
     packed = (dout, q, k, v, cu_seqlens_q, cu_seqlens_k, lse, delta)
-    kernel = make_dkdv(head_dim, block_m, block_n, *mask)
+    constants = *scores.mask, scores.expressions
+    options = softmax_scale, scores.slopes, scores.expression_args
+    kernel = make_dkdv(head_dim, block_m, block_n, *constants)
     grid = (num_tokens_k // block_n + batch, num_kv_heads)
-    arrays.launch(kernel, grid, (block_m, block_n), *packed, dk, dv, softmax_scale, slopes)
+    arrays.launch(kernel, grid, (block_m, block_n), *packed, dk, dv, *options)
 
-    kernel = make_dq(head_dim, block_m, block_n, *mask)
+    kernel = make_dq(head_dim, block_m, block_n, *constants)
     grid = (num_tokens_q // block_m + batch, num_heads)
-    arrays.launch(kernel, grid, (block_n, block_m), *packed, dq, softmax_scale, slopes)
-    return dq, dk, dv
+    arrays.launch(kernel, grid, (block_n, block_m), *packed, dq, *options)
+    rows = map(arrays.with_axis, (lse, delta))
+    return dq, dk, dv, *dsinks_of(sinks, scores, *rows)

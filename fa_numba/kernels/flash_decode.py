@@ -23,6 +23,7 @@ from numba import cuda, float32
 from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.constants import NEG_INF, WARP_SIZE
+from fa_numba.expressions.functions import NO_EXPRESSIONS, device_functions
 from fa_numba.kernels import masks
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
@@ -31,7 +32,14 @@ from fa_numba.tiling.num_splits import choose_num_splits, most_key_tiles
 
 @functools.cache
 def make_flash_decode(
-    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+    HEAD_DIM,
+    BLOCK_M,
+    BLOCK_N,
+    CAUSAL,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+    EXPRESSIONS=NO_EXPRESSIONS,
 ):
     """The first kernel, attention split by split: launch it with threads (BLOCK_N, BLOCK_M).
 
@@ -39,13 +47,15 @@ def make_flash_decode(
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
+    user_sees, user_score, _ = device_functions(EXPRESSIONS)
+    PLAIN = EXPRESSIONS == NO_EXPRESSIONS  # else arrays are read at m, n: both must exist
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of out that a thread owns
 
     @cuda.jit
     def flash_decode_kernel(
-        q, k_cache, v_cache, seq_lens, out_partial, lse_partial, softmax_scale, alibi_slopes
-    ):
+        q, k_cache, v_cache, seq_lens, out_partial, lse_partial, softmax_scale, alibi_slopes, args
+    ):  # fmt: skip
         """A thread block owns BLOCK_M rows of a K/V head and walks the tiles of one split.
 
         A row is a query of a query head; the heads of a group are neighbours.
@@ -112,8 +122,12 @@ def make_flash_decode(
             for d in range(HEAD_DIM):
                 s += q_tile[ty, d] * k_tile[tx, d]
             n = n_start + tx
-            seen = sees(position, n, seqlen_k)
-            s_tile[ty, tx] = score(s * softmax_scale, position - n, slope) if seen else NEG_INF
+            seen = sees(position, n, seqlen_k) and (PLAIN or m < seqlen_q)
+            if seen and user_sees(b, head, position, n, args):
+                s = score(s * softmax_scale, position - n, slope)
+                s_tile[ty, tx] = user_score(s, b, head, position, n, args)
+            else:
+                s_tile[ty, tx] = NEG_INF
             cuda.syncthreads()  # s_tile is complete: each thread reads its whole row
 
             m_new = m_i  # m_i <- max(m_i, rowmax(S))                                     line 9
@@ -153,12 +167,15 @@ def make_flash_decode(
 
 
 @functools.cache
-def make_combine(HEAD_DIM):
-    """The second kernel, the ⊕ of the partial results: launch it with threads (WARP_SIZE,)."""
+def make_combine(HEAD_DIM, SINKS=False):
+    """The second kernel, the ⊕ of the partial results: launch it with threads (WARP_SIZE,).
+
+    sinks is unused without SINKS: it may then be any scalar.
+    """
     NUM_COLS = ceil_div(HEAD_DIM, WARP_SIZE)  # columns of out that a thread owns
 
     @cuda.jit
-    def combine_kernel(out_partial, lse_partial, out, lse):
+    def combine_kernel(out_partial, lse_partial, out, lse, sinks):
         """A warp owns a row of out, one query of one head, and walks its partial results.
 
         The online softmax again: a split counts as one key, whose score is its lse and whose value
@@ -178,8 +195,8 @@ def make_combine(HEAD_DIM):
 
         for c in range(NUM_COLS):
             acc[c] = float32(0.0)
-        m_i = NEG_INF
-        l_i = float32(0.0)
+        m_i = sinks[head] if SINKS else NEG_INF  # a sink is a split of its own: added once
+        l_i = float32(1.0) if SINKS else float32(0.0)
         for split in range(lse_partial.shape[0]):
             score = lse_partial[split, b, head, m]
             m_new = max(m_i, score)
@@ -211,7 +228,7 @@ def choose_splits(q, num_kv_heads, max_len, window_size, block_m, block_n):
     return choose_num_splits(num_m_tiles * num_kv_heads * batch, num_n_tiles, arrays.num_sms(q))
 
 
-def launch_splits(kernel, q, caches, block_m, block_n, num_splits, softmax_scale, slopes):
+def launch_splits(kernel, q, caches, block_m, block_n, num_splits, softmax_scale, scores):
     """Launch the first kernel on every split, then the second; returns out and lse.
 
     caches are k_cache, v_cache and the kernel's other arguments up to out_partial.
@@ -224,10 +241,12 @@ def launch_splits(kernel, q, caches, block_m, block_n, num_splits, softmax_scale
 
     num_m_tiles = ceil_div(seqlen_q * (num_heads // num_kv_heads), block_m)
     grid = (num_m_tiles * num_splits, num_kv_heads, batch)
-    arguments = (q, *caches, *partial, softmax_scale, slopes)
+    options = softmax_scale, scores.slopes, scores.expression_args
+    arguments = (q, *caches, *partial, *options)
     arrays.launch(kernel, grid, (block_n, block_m), *arguments)
     grid = (seqlen_q, num_heads, batch)
-    arrays.launch(make_combine(head_dim), grid, (WARP_SIZE,), *partial, out, lse)
+    combine = make_combine(head_dim, scores.has_sinks)
+    arrays.launch(combine, grid, (WARP_SIZE,), *partial, out, lse, scores.sinks)
     return out, lse
 
 
@@ -244,6 +263,11 @@ def flash_decode(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
     num_splits=0,
     block_m=None,
     block_n=None,
@@ -271,6 +295,9 @@ def flash_decode(
     alibi_slopes : array of shape (num_heads,), float32, default=None
         Then alibi_slopes[h] · |n − p| is subtracted from the score of key n in head h.
     softmax_scale : float, default=1/√head_dim
+    mask, mask_args, score, score_args, sinks
+        As for `flash_attn_v2`: m is the position of a query in its sequence, m + seq_lens[b] −
+        seqlen_q.
     num_splits : int, default=0
         Number of parts that the keys of each sequence are cut into. 0:
         `fa_numba.analysis.choose_num_splits` chooses it from the GPU's SMs and the shapes only,
@@ -293,7 +320,8 @@ def flash_decode(
     """
     checks.check_decode(q, k_cache, v_cache, seq_lens)
     max_len, num_kv_heads, head_dim = k_cache.shape[1:]
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    written = mask, mask_args, score, score_args
+    scores = checks.check_scores(q, causal, window_size, softcap, alibi_slopes, written, sinks)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     num_splits = checks.check_num_splits(num_splits)
     num_rows = q.shape[1] * (q.shape[2] // num_kv_heads)
@@ -302,7 +330,7 @@ def flash_decode(
     )
     tiles = block_m, block_n
     if num_splits == 0:
-        num_splits = choose_splits(q, num_kv_heads, max_len, mask.window_size, *tiles)
-    kernel = make_flash_decode(head_dim, *tiles, *mask)
+        num_splits = choose_splits(q, num_kv_heads, max_len, scores.mask.window_size, *tiles)
+    kernel = make_flash_decode(head_dim, *tiles, *scores.mask, scores.expressions)
     caches = k_cache, v_cache, seq_lens
-    return launch_splits(kernel, q, caches, *tiles, num_splits, softmax_scale, slopes)
+    return launch_splits(kernel, q, caches, *tiles, num_splits, softmax_scale, scores)

@@ -29,19 +29,21 @@ from numba import cuda, float32
 from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.constants import FULL_WARP, NEG_INF, WARP_SIZE
+from fa_numba.expressions.functions import NO_EXPRESSIONS, device_functions
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 
 
 @functools.cache
-def make_summarize_chunk(HEAD_DIM, CAUSAL):
+def make_summarize_chunk(HEAD_DIM, CAUSAL, EXPRESSIONS=NO_EXPRESSIONS):
     """The first kernel, one query and one chunk of keys: launch it with threads (WARP_SIZE,)."""
+    user_sees, user_score, _ = device_functions(EXPRESSIONS)
     NUM_COLS = ceil_div(HEAD_DIM, WARP_SIZE)  # columns of a row that a thread owns
 
     @cuda.jit
     def summarize_chunk_kernel(
-        q, k, v, acc_partial, l_partial, m_partial, first_m, key_chunk_size, softmax_scale
-    ):
+        q, k, v, acc_partial, l_partial, m_partial, first_m, key_chunk_size, softmax_scale, args
+    ):  # fmt: skip
         """A warp owns a query and walks the keys of one chunk, one by one.
 
         grid      (query_chunk_size * num_chunks, num_heads, batch); threads (WARP_SIZE,): thread tx
@@ -62,10 +64,11 @@ def make_summarize_chunk(HEAD_DIM, CAUSAL):
         seqlen_q, seqlen_k = q.shape[1], k.shape[1]
         kv_head = head // (q.shape[2] // k.shape[2])
         m = first_m + row  # this warp's query
+        position = m + seqlen_k - seqlen_q  # among the keys: the last query is at the last key
         n_start = chunk * key_chunk_size
         n_end = min(n_start + key_chunk_size, seqlen_k)
         if CAUSAL:
-            n_end = min(n_end, m + seqlen_k - seqlen_q + 1)  # the first key it does not see
+            n_end = min(n_end, position + 1)  # the first key it does not see
         if m >= seqlen_q:
             return
 
@@ -76,6 +79,8 @@ def make_summarize_chunk(HEAD_DIM, CAUSAL):
         m_i = NEG_INF
         l_i = float32(0.0)
         for n in range(n_start, n_end):
+            if not user_sees(b, head, position, n, args):
+                continue
             s = float32(0.0)  # s = scale · q k_n: a part in each thread, then of the whole warp
             for c in range(NUM_COLS):
                 d = tx + c * WARP_SIZE
@@ -83,7 +88,7 @@ def make_summarize_chunk(HEAD_DIM, CAUSAL):
                     s += q_row[c] * float32(k[b, n, kv_head, d])
             for step in range(5):
                 s += cuda.shfl_xor_sync(FULL_WARP, s, 16 >> step)
-            s *= softmax_scale
+            s = user_score(s * softmax_scale, b, head, position, n, args)
 
             m_new = max(m_i, s)  # m <- max(m, s)
             shift = float32(0.0) if m_new == NEG_INF else m_new  # -inf - -inf is NaN
@@ -108,12 +113,15 @@ def make_summarize_chunk(HEAD_DIM, CAUSAL):
 
 
 @functools.cache
-def make_merge_chunks(HEAD_DIM):
-    """The second kernel, all chunks of one query: launch it with threads (WARP_SIZE,)."""
+def make_merge_chunks(HEAD_DIM, SINKS=False):
+    """The second kernel, all chunks of one query: launch it with threads (WARP_SIZE,).
+
+    sinks is unused without SINKS: it may then be any scalar.
+    """
     NUM_COLS = ceil_div(HEAD_DIM, WARP_SIZE)  # columns of a row that a thread owns
 
     @cuda.jit
-    def merge_chunks_kernel(acc_partial, l_partial, m_partial, out, lse, first_m):
+    def merge_chunks_kernel(acc_partial, l_partial, m_partial, out, lse, first_m, sinks):
         """A warp owns a query: it sums the results of the chunks under one maximum, then divides.
 
         grid      (query_chunk_size, num_heads, batch); threads (WARP_SIZE,): thread tx owns columns
@@ -131,13 +139,13 @@ def make_merge_chunks(HEAD_DIM):
         if m >= out.shape[1]:
             return
 
-        m_i = NEG_INF
+        m_i = sinks[head] if SINKS else NEG_INF  # a sink is one more key, its value 0
         for chunk in range(m_partial.shape[0]):
             m_i = max(m_i, m_partial[chunk, b, head, row])
         shift = float32(0.0) if m_i == NEG_INF else m_i  # no key seen: -inf - -inf is NaN
         for c in range(NUM_COLS):
             acc[c] = float32(0.0)
-        l_i = float32(0.0)
+        l_i = math.exp(sinks[head] - shift) if SINKS else float32(0.0)
         for chunk in range(m_partial.shape[0]):
             alpha = math.exp(m_partial[chunk, b, head, row] - shift)
             l_i += alpha * l_partial[chunk, b, head, row]
@@ -158,7 +166,19 @@ def make_merge_chunks(HEAD_DIM):
 
 @refuses_other_names
 def lazy_softmax_attn(
-    q, k, v, *, causal=False, softmax_scale=None, query_chunk_size=1024, key_chunk_size=None
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
+    query_chunk_size=1024,
+    key_chunk_size=None,
 ):
     """Attention whose memory does not grow with the square of the length.
 
@@ -171,6 +191,8 @@ def lazy_softmax_attn(
     causal : bool, default=False
         Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
     softmax_scale : float, default=1/√head_dim
+    mask, mask_args, score, score_args, sinks
+        As for `flash_attn_v2`.
     query_chunk_size : int, default=1024
         Number of queries that are processed at a time.
     key_chunk_size : int, default=⌈√seqlen_k⌉
@@ -184,7 +206,9 @@ def lazy_softmax_attn(
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
     """
-    call = checks.forward_call(q, k, v, causal, softmax_scale=softmax_scale)
+    options = {"softmax_scale": softmax_scale, "sinks": sinks}
+    written = mask, mask_args, score, score_args
+    call = checks.forward_call(q, k, v, causal, expressions=written, **options)
     batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k = call.seqlen_k
     query_chunk_size = checks.check_chunk_size("query_chunk_size", query_chunk_size, seqlen_q)
@@ -197,14 +221,15 @@ def lazy_softmax_attn(
         arrays.empty(q, (num_chunks, batch, num_heads, query_chunk_size)) for _ in range(2)
     )
 
-    summarize = make_summarize_chunk(head_dim, call.mask.causal)
-    merge = make_merge_chunks(head_dim)
+    summarize = make_summarize_chunk(head_dim, call.mask.causal, call.expressions)
+    merge = make_merge_chunks(head_dim, call.has_sinks)
     partial, size = (acc_partial, l_partial, m_partial), np.int32(key_chunk_size)
     for first in range(0, seqlen_q, query_chunk_size):  # the next chunk uses the same memory
         first_m = np.int32(first)
         grid = (query_chunk_size * num_chunks, num_heads, batch)
-        sizes = (first_m, size, call.softmax_scale)
+        sizes = (first_m, size, call.softmax_scale, call.expression_args)
         arrays.launch(summarize, grid, (WARP_SIZE,), q, k, v, *partial, *sizes)
         grid = (query_chunk_size, num_heads, batch)
-        arrays.launch(merge, grid, (WARP_SIZE,), *partial, call.out, call.lse, first_m)
+        results = (call.out, call.lse, first_m, call.sinks)
+        arrays.launch(merge, grid, (WARP_SIZE,), *partial, *results)
     return call.out, call.lse

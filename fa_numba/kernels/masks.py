@@ -132,12 +132,12 @@ def make_tile_is_hidden(HAS_MASK):
     return tile_is_hidden
 
 
-def tile_classes(call, block_m, block_n):
+def tile_classes(q, k, scores, block_m, block_n):
     """The class of each tile of the user's mask (`expressions.tiles`); a scalar without a mask."""
-    mask = call.expressions.mask
+    mask = scores.expressions.mask
     if mask is None:
         return np.int8(0)
-    args = [arrays.to_numpy(x) if arrays.library_of(x) else x for x in call.expression_args]
-    sizes = call.seqlen_q, call.seqlen_k
-    found = tiles.tile_classes(mask, sizes, block_m, block_n, args, call.batch, call.num_heads)
-    return arrays.from_numpy(call.q, np.ascontiguousarray(found))
+    args = [arrays.to_numpy(x) if arrays.library_of(x) else x for x in scores.expression_args]
+    (batch, seqlen_q, num_heads, _), seqlen_k = q.shape, k.shape[1]
+    found = tiles.tile_classes(mask, (seqlen_q, seqlen_k), block_m, block_n, args, batch, num_heads)
+    return arrays.from_numpy(q, np.ascontiguousarray(found))

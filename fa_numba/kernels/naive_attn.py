@@ -19,6 +19,7 @@ from numba import cuda, float32
 from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.constants import NEG_INF
+from fa_numba.expressions.functions import NO_EXPRESSIONS, device_functions
 from fa_numba.kernels import masks
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
@@ -27,17 +28,27 @@ THREADS = 128  # per row of the softmax; a power of two, for the tree
 
 
 @functools.cache
-def make_scores(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
+def make_scores(
+    HEAD_DIM,
+    BLOCK_M,
+    BLOCK_N,
+    CAUSAL,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+    EXPRESSIONS=NO_EXPRESSIONS,
+):
     """The first kernel, S = scale · Q Kᵀ: launch it with threads (BLOCK_N, BLOCK_M).
 
     alibi_slopes is unused without ALIBI: it may then be any scalar.
     """
     sees = masks.make_bounds(CAUSAL, WINDOW).sees
     score = masks.make_score(SOFTCAP, ALIBI)
+    user_sees, user_score, _ = device_functions(EXPRESSIONS)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
 
     @cuda.jit
-    def scores_kernel(q, k, s, softmax_scale, alibi_slopes):
+    def scores_kernel(q, k, s, softmax_scale, alibi_slopes, args):
         """A thread block owns a tile of S, BLOCK_M queries by BLOCK_N keys.
 
         grid      (num_m_tiles * num_n_tiles, num_heads, batch); threads (BLOCK_N, BLOCK_M):
@@ -76,18 +87,24 @@ def make_scores(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0
             dot += q_tile[ty, d] * k_tile[tx, d]
         n = n_start + tx
         if m < seqlen_q and n < seqlen_k:
-            seen = sees(position, n, seqlen_k)
-            s[b, head, m, n] = score(dot * softmax_scale, position - n, slope) if seen else NEG_INF
+            x = NEG_INF
+            if sees(position, n, seqlen_k) and user_sees(b, head, position, n, args):
+                x = score(dot * softmax_scale, position - n, slope)
+                x = user_score(x, b, head, position, n, args)
+            s[b, head, m, n] = x
 
     return scores_kernel
 
 
 @functools.cache
-def make_probabilities(THREADS):
-    """The second kernel, P = softmax(S), for thread blocks of THREADS threads, a power of two."""
+def make_probabilities(THREADS, SINKS=False):
+    """The second kernel, P = softmax(S), for thread blocks of THREADS threads, a power of two.
+
+    sinks is unused without SINKS: it may then be any scalar.
+    """
 
     @cuda.jit
-    def probabilities_kernel(s, p, lse):
+    def probabilities_kernel(s, p, lse, sinks):
         """A thread block owns a row of S; thread tid takes keys tid, tid + THREADS, ...
 
         grid      (seqlen_q, num_heads, batch); threads (THREADS,)
@@ -102,7 +119,7 @@ def make_probabilities(THREADS):
         m, head, b = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
         seqlen_k = s.shape[3]
 
-        row_max = NEG_INF
+        row_max = sinks[head] if SINKS else NEG_INF  # a sink is one more key, its value 0
         for n in range(tid, seqlen_k, THREADS):
             row_max = max(row_max, s[b, head, m, n])
         partial[tid] = row_max
@@ -117,7 +134,7 @@ def make_probabilities(THREADS):
         cuda.syncthreads()  # everyone has the maximum: partial may be overwritten
 
         shift = float32(0.0) if row_max == NEG_INF else row_max  # no key seen: -inf - -inf is NaN
-        row_sum = float32(0.0)
+        row_sum = math.exp(sinks[head] - shift) if SINKS and tid == 0 else float32(0.0)
         for n in range(tid, seqlen_k, THREADS):
             row_sum += math.exp(s[b, head, m, n] - shift)
         partial[tid] = row_sum
@@ -208,6 +225,11 @@ def naive_attn(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
     block_m=None,
     block_n=None,
 ):
@@ -229,6 +251,8 @@ def naive_attn(
     alibi_slopes : array of shape (num_heads,), float32, default=None
         Then alibi_slopes[h] · |n − p| is subtracted from the score of key n in head h.
     softmax_scale : float, default=1/√head_dim
+    mask, mask_args, score, score_args, sinks
+        As for `flash_attn_v2`.
     block_m, block_n : int, default=chosen
         Tile sizes, `fa_numba.analysis.kernel_block_sizes`.
 
@@ -239,19 +263,21 @@ def naive_attn(
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
     """
-    mask = causal, window_size, softcap, alibi_slopes
-    call = checks.forward_call(q, k, v, *mask, softmax_scale)
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale
+    written = mask, mask_args, score, score_args
+    call = checks.forward_call(q, k, v, *options, expressions=written, sinks=sinks)
     block_m, block_n = checks.check_block_sizes("naive_attn", call.head_dim, block_m, block_n)
     heads, threads = (call.num_heads, call.batch), (block_n, block_m)
     shape = (call.batch, call.num_heads, call.seqlen_q, call.seqlen_k)
     s, p = (arrays.empty(q, shape) for _ in range(2))
     num_m_tiles, num_n_tiles = ceil_div(call.seqlen_q, block_m), ceil_div(call.seqlen_k, block_n)
 
-    scores = make_scores(call.head_dim, block_m, block_n, *call.mask)
+    scores = make_scores(call.head_dim, block_m, block_n, *call.mask, call.expressions)
     grid = (num_m_tiles * num_n_tiles, *heads)
-    arrays.launch(scores, grid, threads, q, k, s, call.softmax_scale, call.slopes)
-    probabilities = make_probabilities(THREADS)
-    arrays.launch(probabilities, (call.seqlen_q, *heads), (THREADS,), s, p, call.lse)
+    options = call.softmax_scale, call.slopes, call.expression_args
+    arrays.launch(scores, grid, threads, q, k, s, *options)
+    probabilities = make_probabilities(THREADS, call.has_sinks)
+    arrays.launch(probabilities, (call.seqlen_q, *heads), (THREADS,), s, p, call.lse, call.sinks)
     weighted_values = make_weighted_values(call.head_dim, block_m, block_n)
     arrays.launch(weighted_values, (num_m_tiles, *heads), threads, p, v, call.out)
     return call.out, call.lse

@@ -19,6 +19,7 @@ from numba import cuda, float32
 from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.constants import NEG_INF
+from fa_numba.expressions.functions import NO_EXPRESSIONS, device_functions
 from fa_numba.kernels import masks
 from fa_numba.kernels.flash_decode import choose_splits, launch_splits
 from fa_numba.runtime import arrays
@@ -27,7 +28,15 @@ from fa_numba.tiling.block_sizes import ceil_div
 
 @functools.cache
 def make_paged_attn_decode(
-    HEAD_DIM, BLOCK_M, BLOCK_N, PAGE_SIZE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+    HEAD_DIM,
+    BLOCK_M,
+    BLOCK_N,
+    PAGE_SIZE,
+    CAUSAL,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+    EXPRESSIONS=NO_EXPRESSIONS,
 ):
     """The first kernel, attention split by split: launch it with threads (BLOCK_N, BLOCK_M).
 
@@ -36,6 +45,8 @@ def make_paged_attn_decode(
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
+    user_sees, user_score, _ = device_functions(EXPRESSIONS)
+    PLAIN = EXPRESSIONS == NO_EXPRESSIONS  # else arrays are read at m, n: both must exist
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of out that a thread owns
 
@@ -50,6 +61,7 @@ def make_paged_attn_decode(
         lse_partial,
         softmax_scale,
         alibi_slopes,
+        args,
     ):
         """A thread block owns BLOCK_M rows of a K/V head and walks the tiles of one split.
 
@@ -124,8 +136,12 @@ def make_paged_attn_decode(
             for d in range(HEAD_DIM):
                 s += q_tile[ty, d] * k_tile[tx, d]
             n = n_start + tx
-            seen = sees(position, n, seqlen_k)
-            s_tile[ty, tx] = score(s * softmax_scale, position - n, slope) if seen else NEG_INF
+            seen = sees(position, n, seqlen_k) and (PLAIN or m < seqlen_q)
+            if seen and user_sees(b, head, position, n, args):
+                s = score(s * softmax_scale, position - n, slope)
+                s_tile[ty, tx] = user_score(s, b, head, position, n, args)
+            else:
+                s_tile[ty, tx] = NEG_INF
             cuda.syncthreads()  # s_tile is complete: each thread reads its whole row
 
             m_new = m_i  # m_i <- max(m_i, rowmax(S))                                     line 9
@@ -178,6 +194,11 @@ def paged_attn_decode(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
     num_splits=0,
     block_m=None,
     block_n=None,
@@ -209,6 +230,9 @@ def paged_attn_decode(
     alibi_slopes : array of shape (num_heads,), float32, default=None
         Then alibi_slopes[h] · |n − p| is subtracted from the score of key n in head h.
     softmax_scale : float, default=1/√head_dim
+    mask, mask_args, score, score_args, sinks
+        As for `flash_attn_v2`: m is the position of a query in its sequence, m + seq_lens[b] −
+        seqlen_q.
     num_splits : int, default=0
         Number of parts that the keys of each sequence are cut into. 0:
         `fa_numba.analysis.choose_num_splits` chooses it from the GPU's SMs and the shapes only, as
@@ -231,7 +255,8 @@ def paged_attn_decode(
     """
     checks.check_paged_decode(q, k_cache, v_cache, block_table, seq_lens)
     page_size, num_kv_heads, head_dim = k_cache.shape[1:]
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    written = mask, mask_args, score, score_args
+    scores = checks.check_scores(q, causal, window_size, softcap, alibi_slopes, written, sinks)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     num_splits = checks.check_num_splits(num_splits)
     num_rows = q.shape[1] * (q.shape[2] // num_kv_heads)
@@ -241,7 +266,8 @@ def paged_attn_decode(
     tiles = block_m, block_n
     if num_splits == 0:
         max_len = block_table.shape[1] * page_size
-        num_splits = choose_splits(q, num_kv_heads, max_len, mask.window_size, *tiles)
-    kernel = make_paged_attn_decode(head_dim, *tiles, page_size, *mask)
+        num_splits = choose_splits(q, num_kv_heads, max_len, scores.mask.window_size, *tiles)
+    constants = page_size, *scores.mask, scores.expressions
+    kernel = make_paged_attn_decode(head_dim, *tiles, *constants)
     caches = k_cache, v_cache, block_table, seq_lens
-    return launch_splits(kernel, q, caches, *tiles, num_splits, softmax_scale, slopes)
+    return launch_splits(kernel, q, caches, *tiles, num_splits, softmax_scale, scores)

@@ -13,6 +13,7 @@ import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
+from fa_numba.checks.expressions import NO_SINKS
 from fa_numba.constants import FULL_WARP, NEG_INF, WARP_SIZE, ZERO
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME
@@ -67,8 +68,11 @@ def make_page_of(PAGE_SIZE):
 
 
 @functools.cache
-def make_combine_wide(HEAD_DIM, COMBINE_WARPS):
-    """Merges the partial results of all splits (⊕): launch it with COMBINE_WARPS warps."""
+def make_combine_wide(HEAD_DIM, COMBINE_WARPS, SINKS=False):
+    """Merges the partial results of all splits (⊕): launch it with COMBINE_WARPS warps.
+
+    sinks is unused without SINKS: it may then be any scalar.
+    """
     NUM_COLS = ceil_div(HEAD_DIM, WARP_SIZE)  # columns of out that a lane holds
     PARTS_SHAPE = (COMBINE_WARPS, HEAD_DIM)
     VALUES_SHAPE = (IN_FLIGHT, NUM_COLS)
@@ -89,7 +93,7 @@ def make_combine_wide(HEAD_DIM, COMBINE_WARPS):
                         values[i, c] = out_partial[split, b, m, head, d]
 
     @cuda.jit
-    def combine_wide_kernel(out_partial, lse_partial, out, lse):
+    def combine_wide_kernel(out_partial, lse_partial, out, lse, sinks):
         """A thread block computes a query row of out; its warps divide the splits.
 
         `combine` reads one split after the other and waits for memory at each. Here the loads of
@@ -113,12 +117,13 @@ def make_combine_wide(HEAD_DIM, COMBINE_WARPS):
         num_splits = lse_partial.shape[0]
         load_parts(values, lses, out_partial, lse_partial, warp, b, m, head, lane)
 
-        m_i, l_i = NEG_INF, ZERO
+        m_i = sinks[head] if SINKS else NEG_INF  # a sink is a split of its own: added once
         for split in range(lane, num_splits, WARP_SIZE):
             m_i = max(m_i, lse_partial[split, b, head, m])
         for step in range(5):
             m_i = max(m_i, cuda.shfl_xor_sync(FULL_WARP, m_i, 1 << step))
         shift = ZERO if m_i == NEG_INF else m_i  # the row saw no key: -inf - -inf is NaN
+        l_i = math.exp(sinks[head] - shift) if SINKS and lane == 0 else ZERO
         for split in range(lane, num_splits, WARP_SIZE):
             l_i += math.exp(lse_partial[split, b, head, m] - shift)
         for step in range(5):
@@ -161,8 +166,7 @@ class Problem(NamedTuple):
         0 for a contiguous cache.
     max_len : int
         Keys that the cache can hold per sequence.
-    mask : Mask
-    slopes : array, or a scalar that kernels do not use
+    scores : Scores
     softmax_scale : float32
     num_splits : int
         0: the decoder chooses it.
@@ -175,8 +179,7 @@ class Problem(NamedTuple):
     seq_lens: Any
     page_size: int
     max_len: int
-    mask: checks.Mask
-    slopes: Any
+    scores: checks.Scores
     softmax_scale: np.float32
     num_splits: int
 
@@ -187,7 +190,7 @@ class Problem(NamedTuple):
         Pages of one key have a kernel of their own, which divides nothing.
         """
         page_size = AT_RUN_TIME if self.page_size > 1 else self.page_size
-        return page_size, *run_time_masks.constants_of(self.mask)
+        return page_size, *run_time_masks.constants_of(self.scores.mask)
 
     @property
     def num_rows(self):
@@ -200,7 +203,7 @@ class Problem(NamedTuple):
 
     def num_n_tiles(self, block_n):
         """The largest number of tiles of block_n keys that a tile of query rows can see."""
-        window_size = self.mask.window_size
+        window_size = self.scores.mask.window_size
         return most_key_tiles(self.max_len, self.q.shape[1], window_size, block_n)
 
 
@@ -216,6 +219,8 @@ def check_problem(
     alibi_slopes,
     softmax_scale,
     num_splits,
+    expressions=(None, (), None, ()),
+    sinks=None,
 ):
     """Return the `Problem` of a call, or raise an error for the first wrong argument.
 
@@ -226,6 +231,8 @@ def check_problem(
     block_table : array or None
         As for `paged_attn_decode`; None for contiguous caches.
     num_splits : int
+    expressions : (mask, mask_args, score, score_args)
+    sinks : array of shape (num_heads,), default=None
     """
     if block_table is None:
         checks.check_decode(q, k_cache, v_cache, seq_lens)
@@ -233,11 +240,12 @@ def check_problem(
     else:
         checks.check_paged_decode(q, k_cache, v_cache, block_table, seq_lens)
         page_size, max_len = k_cache.shape[1], k_cache.shape[1] * block_table.shape[1]
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    options = causal, window_size, softcap, alibi_slopes
+    scores = checks.check_scores(q, *options, expressions, sinks)
     softmax_scale = checks.check_softmax_scale(softmax_scale, q.shape[3])
     num_splits = checks.check_num_splits(num_splits)
     arguments = q, k_cache, v_cache, block_table, seq_lens, page_size, max_len
-    return Problem(*arguments, mask, slopes, softmax_scale, num_splits)
+    return Problem(*arguments, scores, softmax_scale, num_splits)
 
 
 def choose_splits(problem, rows, block_n, blocks_per_sm):
@@ -248,10 +256,11 @@ def choose_splits(problem, rows, block_n, blocks_per_sm):
     return choose_quickest_splits(blocks, problem.num_n_tiles(block_n), num_sms, blocks_per_sm)
 
 
-def launch(problem, kernel, grid, threads, num_splits, caches=None, shared_bytes=0):
+def launch(problem, kernel, grid, threads, num_splits, caches=None, shared_bytes=0, more=()):
     """Launch both kernels and return out and lse.
 
-    With one split the first kernel writes out and lse, and the second is not launched.
+    With one split the first kernel writes out and lse, and the second is not launched, except to
+    add sinks.
 
     Parameters
     ----------
@@ -264,26 +273,30 @@ def launch(problem, kernel, grid, threads, num_splits, caches=None, shared_bytes
     num_splits : int
     caches : tuple, default=the problem's
         Passed to the first kernel as k_cache and v_cache.
+    more : tuple
+        Its arguments after `MaskArgs`.
     """
     q = problem.q
     batch, seqlen_q, num_heads, _ = q.shape
     out = arrays.empty(q, q.shape, q.dtype)
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-    if num_splits == 1:
+    scores = problem.scores
+    merged = num_splits > 1 or scores.has_sinks
+    if not merged:
         parts = tuple(map(arrays.with_axis, (out, lse)))
     else:
         parts = tuple(arrays.empty(q, (num_splits, *x.shape)) for x in (out, lse))
     sources = caches or (problem.k_cache, problem.v_cache)
     args = (q, *sources, problem.block_table, problem.seq_lens, *parts, problem.softmax_scale)
-    args += problem.slopes, *pages_of(problem.page_size)
-    args += run_time_masks.arguments_of(problem.mask)
+    args += scores.slopes, *pages_of(problem.page_size)
+    args += *run_time_masks.arguments_of(scores.mask), *more
     arrays.launch(kernel, grid, (threads,), *args, shared_bytes=shared_bytes)
-    if num_splits > 1:
-        launch_combine_wide(*parts, out, lse)
+    if merged:
+        launch_combine_wide(*parts, out, lse, scores.sinks, scores.has_sinks)
     return out, lse
 
 
-def launch_combine_wide(out_partial, lse_partial, out, lse):
+def launch_combine_wide(out_partial, lse_partial, out, lse, sinks=NO_SINKS, has_sinks=False):
     """Merge partial results by a thread block for each row.
 
     Parameters
@@ -294,8 +307,10 @@ def launch_combine_wide(out_partial, lse_partial, out, lse):
         Receives the result; float32, float16 or bfloat16.
     lse : GPU array of shape (batch, num_heads, seqlen_q), float32
         Receives the result.
+    sinks : array of shape (num_heads,), float32
+    has_sinks : bool, default=False
     """
     num_splits, batch, seqlen_q, num_heads, head_dim = out_partial.shape
     warps = combine_warps(num_splits)
-    kernel, grid = make_combine_wide(head_dim, warps), (seqlen_q, num_heads, batch)
-    arrays.launch(kernel, grid, (WARP_SIZE * warps,), out_partial, lse_partial, out, lse)
+    kernel, grid = make_combine_wide(head_dim, warps, has_sinks), (seqlen_q, num_heads, batch)
+    arrays.launch(kernel, grid, (WARP_SIZE * warps,), out_partial, lse_partial, out, lse, sinks)

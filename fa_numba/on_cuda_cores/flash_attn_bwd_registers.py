@@ -20,10 +20,13 @@ from numba import cuda, float32, uint64
 
 from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
-from fa_numba.constants import LOG2_E, ONE, ZERO
+from fa_numba.constants import LOG2_E, NEG_INF, ONE, ZERO
+from fa_numba.expressions.functions import NO_EXPRESSIONS
+from fa_numba.expressions.tiles import HIDDEN, MIXED
 from fa_numba.kernels import masks
-from fa_numba.kernels.flash_attn_bwd import delta_of
+from fa_numba.kernels.flash_attn_bwd import delta_of, dsinks_of
 from fa_numba.on_cuda_cores import register_tiles
+from fa_numba.on_cuda_cores.user_scores import make_user_scores
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.register_tiling import backward_tiling
@@ -33,14 +36,24 @@ ROWS = 4  # rows of every product that a thread owns
 
 @functools.cache
 def make_flash_attn_bwd_registers(
-    HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, ADD_DQ=True
+    HEAD_DIM,
+    TILE,
+    CAUSAL,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+    ADD_DQ=True,
+    EXPRESSIONS=NO_EXPRESSIONS,
 ):
     """The kernel for dK, dV and, with ADD_DQ, dQ; `backward_tiling` has its number of threads.
 
-    alibi_slopes is unused without ALIBI, dq without ADD_DQ: each may then be any scalar.
+    alibi_slopes is unused without ALIBI, dq without ADD_DQ, classes without a mask in EXPRESSIONS:
+    each may then be any scalar.
     """
     first_query, end_query, sees = masks.make_bounds_of_keys(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
+    class_of, modified, user_slope = make_user_scores(EXPRESSIONS)
+    MASK, SCORE = EXPRESSIONS.mask is not None, EXPRESSIONS.score is not None
     tiling = backward_tiling(HEAD_DIM, TILE)
     WIDTH, TX, TY = tiling.width, tiling.threads_x, tiling.threads_y
     ROW, SCORE_ROW, THREADS = tiling.row, tiling.score_row, tiling.threads
@@ -72,8 +85,8 @@ def make_flash_attn_bwd_registers(
 
     @cuda.jit(launch_bounds=(THREADS, 2 if THREADS <= 128 else 1), fastmath={"contract"})
     def flash_attn_bwd_registers_kernel(
-        dout, q, k, v, lse, delta, dq, dk, dv, softmax_scale, alibi_slopes
-    ):
+        dout, q, k, v, lse, delta, dq, dk, dv, softmax_scale, alibi_slopes, classes, args
+    ):  # fmt: skip
         """A thread block owns TILE keys and walks the queries of every head that uses them.
 
         grid      (num_n_tiles, num_kv_heads, batch); threads (TX · TY,): thread (ty, tx) owns keys
@@ -119,6 +132,9 @@ def make_flash_attn_bwd_registers(
         for head in range(kv_head * group_size, (kv_head + 1) * group_size):
             slope = alibi_slopes[head] if ALIBI else ZERO
             for m_start in range(m_first, m_end, TILE):
+                tile_class = class_of(classes, b, head, m_start // TILE, cuda.blockIdx.x)
+                if MASK and tile_class == HIDDEN:
+                    continue
                 load_queries(tiles, q, dout, lse, delta, b, m_start, head)
                 cuda.syncthreads()  # the tiles are complete: safe to read
 
@@ -135,6 +151,8 @@ def make_flash_attn_bwd_registers(
                 whole = whole and n_start + TILE <= seqlen_k
                 for j in range(COLS):
                     lse_j[j] = tiles[uint64(LSE_ROWS + tx + j * TX)]
+                    if (MASK or SCORE) and lse_j[j] == NEG_INF:  # -inf - -inf is NaN
+                        lse_j[j] = ZERO
                     delta_j[j] = tiles[uint64(DELTA_ROWS + tx + j * TX)]
                 for i in range(ROWS):
                     n = n_start + ty + i * TY
@@ -143,10 +161,15 @@ def make_flash_attn_bwd_registers(
                         m = m_start + tx + j * TX
                         scaled = s[i, j] * softmax_scale
                         s_mod = score(scaled, position - m, slope)
+                        at = m + seqlen_k - seqlen_q  # its position among the keys
+                        if SCORE or (MASK and tile_class == MIXED):
+                            s_mod = modified(s_mod, b, head, at, n, seqlen_k, tile_class, args)
                         p = math.exp2((s_mod - lse_j[j]) * LOG2_E)  # P = exp(S - lse)   line 11
                         if not whole:
                             p = p if sees(position, m, seqlen_q) and n < seqlen_k else ZERO
                         ds = p * (dp[i, j] - delta_j[j])  # dS = P ∘ (dP - delta)        line 14
+                        if SCORE:
+                            ds *= user_slope(p, scaled, b, head, at, n, seqlen_k, args)
                         index = (ty + i * TY) * SCORE_ROW + tx + j * TX
                         tiles[uint64(P_TILE + index)] = p
                         tiles[uint64(DS_TILE + index)] = score_bwd(ds, scaled)
@@ -194,13 +217,24 @@ def make_flash_attn_bwd_registers(
 
 
 @functools.cache
-def make_dq_registers(HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
+def make_dq_registers(
+    HEAD_DIM,
+    TILE,
+    CAUSAL,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+    EXPRESSIONS=NO_EXPRESSIONS,
+):
     """The kernel for dQ alone, in which no two thread blocks add to the same number.
 
-    alibi_slopes is unused without ALIBI: it may then be any scalar.
+    alibi_slopes is unused without ALIBI, classes without a mask in EXPRESSIONS: each may then be
+    any scalar.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
+    class_of, modified, user_slope = make_user_scores(EXPRESSIONS)
+    MASK, SCORE = EXPRESSIONS.mask is not None, EXPRESSIONS.score is not None
     tiling = backward_tiling(HEAD_DIM, TILE)
     WIDTH, TX, TY = tiling.width, tiling.threads_x, tiling.threads_y
     ROW, SCORE_ROW, THREADS = tiling.row, tiling.score_row, tiling.threads
@@ -214,7 +248,9 @@ def make_dq_registers(HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIB
     add_out = register_tiles.make_product(ROWS, OUT_COLS, TY, TX, TILE, SCORE_ROW, ROW)
 
     @cuda.jit(launch_bounds=(THREADS, 2 if THREADS <= 128 else 1), fastmath={"contract"})
-    def dq_registers_kernel(dout, q, k, v, lse, delta, dq, softmax_scale, alibi_slopes):
+    def dq_registers_kernel(
+        dout, q, k, v, lse, delta, dq, softmax_scale, alibi_slopes, classes, args
+    ):  # fmt: skip
         """A thread block owns TILE query rows and walks the tiles of K and V.
 
         grid      (num_m_tiles, num_heads, batch); threads (TX · TY,): thread (ty, tx) owns rows
@@ -252,11 +288,16 @@ def make_dq_registers(HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIB
         for i in range(ROWS):
             m = m_start + ty + i * TY
             lse_i[i] = lse[b, head, m] if m < seqlen_q else ZERO
+            if (MASK or SCORE) and lse_i[i] == NEG_INF:  # -inf - -inf is NaN
+                lse_i[i] = ZERO
             delta_i[i] = delta[b, head, m] if m < seqlen_q else ZERO
             for c in range(OUT_COLS):
                 acc[i, c] = ZERO
 
         for n_start in range(n_first, n_end, TILE):
+            tile_class = class_of(classes, b, head, m_start // TILE, n_start // TILE)
+            if MASK and tile_class == HIDDEN:
+                continue
             load(tiles, K_TILE, k, b, n_start, kv_head, seqlen_k, ONE)
             load(tiles, V_TILE, v, b, n_start, kv_head, seqlen_k, ONE)
             cuda.syncthreads()  # the tiles are complete: safe to read
@@ -277,10 +318,14 @@ def make_dq_registers(HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIB
                     n = n_start + tx + j * TX
                     scaled = s[i, j] * softmax_scale
                     s_mod = score(scaled, position - n, slope)
+                    if SCORE or (MASK and tile_class == MIXED):
+                        s_mod = modified(s_mod, b, head, position, n, seqlen_k, tile_class, args)
                     p = math.exp2((s_mod - lse_i[i]) * LOG2_E)  # P = exp(S - lse)       line 13
                     if not whole:
                         p = p if sees(position, n, seqlen_k) and m < seqlen_q else ZERO
                     ds = p * (dp[i, j] - delta_i[i])  # dS = P ∘ (dP - delta)            line 20
+                    if SCORE:
+                        ds *= user_slope(p, scaled, b, head, position, n, seqlen_k, args)
                     index = (ty + i * TY) * SCORE_ROW + tx + j * TX
                     tiles[uint64(DS_TILE + index)] = score_bwd(ds, scaled)
                 for c in range(OUT_COLS):
@@ -320,6 +365,11 @@ def flash_attn_bwd_registers(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
     deterministic=False,
     tile_size=None,
 ):
@@ -329,7 +379,8 @@ def flash_attn_bwd_registers(
     ----------
     dout, q, k, v, out, lse : arrays
         As for `flash_attn_bwd`; out and lse from any forward pass with the same options.
-    causal, window_size, softcap, alibi_slopes, softmax_scale
+    causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, score_args, \
+    sinks
         As for `flash_attn_v2`.
     deterministic : bool, default=False
         True: dq, dk, dv have the same bits in every run. False: dk and dv do; the order in which dq
@@ -340,12 +391,14 @@ def flash_attn_bwd_registers(
     Returns
     -------
     dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
+    dsinks : array of the shape, dtype and library of sinks
         As `flash_attn_bwd` returns them.
     """
     checks.check_bwd(dout, q, k, v, out, lse)
     batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    written = mask, mask_args, score, score_args
+    scores = checks.check_scores(q, causal, window_size, softcap, alibi_slopes, written, sinks)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     deterministic = checks.check_flag("deterministic", deterministic)
     tile_size = checks.check_backward_tiles(q, head_dim, tile_size)
@@ -355,13 +408,16 @@ def flash_attn_bwd_registers(
 
     tiling = backward_tiling(head_dim, tile_size)
     dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (k, v))
-    kernel = make_flash_attn_bwd_registers(head_dim, tile_size, *mask, not deterministic)
+    constants = *scores.mask, not deterministic, scores.expressions
+    kernel = make_flash_attn_bwd_registers(head_dim, tile_size, *constants)
     grid = (ceil_div(seqlen_k, tile_size), num_kv_heads, batch)
-    arguments = (dout, q, k, v, lse, delta, dq, dk, dv, softmax_scale, slopes)
+    classes = masks.tile_classes(q, k, scores, tile_size, tile_size)
+    options = softmax_scale, scores.slopes, classes, scores.expression_args
+    arguments = (dout, q, k, v, lse, delta, dq, dk, dv, *options)
     arrays.launch(kernel, grid, (tiling.threads,), *arguments, shared_bytes=tiling.shared_bytes)
     if deterministic:
-        kernel = make_dq_registers(head_dim, tile_size, *mask)
+        kernel = make_dq_registers(head_dim, tile_size, *scores.mask, scores.expressions)
         grid = (ceil_div(seqlen_q, tile_size), num_heads, batch)
-        arguments = (dout, q, k, v, lse, delta, dq, softmax_scale, slopes)
+        arguments = (dout, q, k, v, lse, delta, dq, *options)
         arrays.launch(kernel, grid, (tiling.threads,), *arguments, shared_bytes=tiling.shared_bytes)
-    return arrays.astype(dq, q.dtype), dk, dv
+    return arrays.astype(dq, q.dtype), dk, dv, *dsinks_of(sinks, scores, lse, delta)

@@ -26,8 +26,11 @@ from numba import cuda, float32, uint64
 from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.constants import LOG2_E, NEG_INF, ONE, ZERO
+from fa_numba.expressions.functions import NO_EXPRESSIONS
+from fa_numba.expressions.tiles import HIDDEN, MIXED
 from fa_numba.kernels import masks
 from fa_numba.on_cuda_cores import register_tiles
+from fa_numba.on_cuda_cores.user_scores import make_user_scores
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.register_tiling import forward_tiling
@@ -35,14 +38,25 @@ from fa_numba.tiling.register_tiling import forward_tiling
 
 @functools.cache
 def make_flash_attn_registers(
-    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+    HEAD_DIM,
+    BLOCK_M,
+    BLOCK_N,
+    CAUSAL,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+    EXPRESSIONS=NO_EXPRESSIONS,
+    SINKS=False,
 ):
     """The kernel for these compile-time constants; `forward_tiling` has its number of threads.
 
-    alibi_slopes is unused without ALIBI: it may then be any scalar.
+    alibi_slopes is unused without ALIBI, sinks without SINKS, classes without a mask in
+    EXPRESSIONS: each may then be any scalar.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
+    class_of, modified, _ = make_user_scores(EXPRESSIONS)
+    MASK, SCORE = EXPRESSIONS.mask is not None, EXPRESSIONS.score is not None
     tiling = forward_tiling(HEAD_DIM, BLOCK_M, BLOCK_N)
     WIDTH, ROWS, TX, TY = tiling.width, tiling.rows, tiling.threads_x, tiling.threads_y
     Q_TILE, K_TILE, P_TILE, V_TILE = 0, tiling.k_start, tiling.p_start, tiling.v_start
@@ -60,12 +74,15 @@ def make_flash_attn_registers(
     add_qkt = register_tiles.make_product_of_rows(ROWS, COLS, TY, TX, WIDTH, QK_ROW, QK_ROW)
     add_pv = register_tiles.make_product(ROWS, OUT_COLS, TY, TX, BLOCK_N, P_ROW, WIDTH)
 
-    MODIFIED = SOFTCAP > 0 or ALIBI  # a score_mod: a score is not just scale · q·k
+    # A score_mod: a score is not just scale · q·k. A sink is no q·k at all.
+    MODIFIED = SOFTCAP > 0 or ALIBI or SCORE or SINKS
 
     # All of fastmath would assume that no number is infinite. "contract" makes FMAs; with it Numba
     # also rounds divisions and square roots less exactly, and flushes e^x below 1e-38 to 0.
     @cuda.jit(launch_bounds=(THREADS, 2 if THREADS <= 128 else 1), fastmath={"contract"})
-    def flash_attn_registers_kernel(q, k, v, out, lse, softmax_scale, alibi_slopes):
+    def flash_attn_registers_kernel(
+        q, k, v, out, lse, softmax_scale, alibi_slopes, sinks, classes, args
+    ):  # fmt: skip
         """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
 
         grid      (num_heads, num_m_tiles, batch); threads (TX · TY,): thread (ty, tx) owns rows
@@ -108,12 +125,15 @@ def make_flash_attn_registers(
 
         load_q(tiles, Q_TILE, q, b, m_start, head, seqlen_q, q_sign)
         for i in range(ROWS):
-            m_i[i] = NEG_INF
-            l_i[i] = ZERO
+            m_i[i] = sinks[head] if SINKS else NEG_INF  # a sink is one more key, its value 0
+            l_i[i] = ONE if SINKS and tx == 0 else ZERO
             for c in range(OUT_COLS):
                 acc[i, c] = ZERO
 
         for n_start in range(n_first, n_end, BLOCK_N):
+            tile_class = class_of(classes, b, head, m_start // BLOCK_M, n_start // BLOCK_N)
+            if MASK and tile_class == HIDDEN:
+                continue
             load_k(tiles, K_TILE, k, b, n_start, kv_head, seqlen_k, ONE)
             load_v(tiles, V_TILE, v, b, n_start, kv_head, seqlen_k, ONE)
             cuda.syncthreads()  # q_tile, k_tile, v_tile are complete: safe to read
@@ -128,6 +148,11 @@ def make_flash_attn_registers(
                         n = n_start + tx + j * TX
                         distance = first_position + ty + i * TY - n
                         s[i, j] = score(s[i, j] * scale, distance, slope)
+            if SCORE or (MASK and tile_class == MIXED):
+                for i in range(ROWS):
+                    for j in range(COLS):
+                        m, n = first_position + ty + i * TY, n_start + tx + j * TX
+                        s[i, j] = modified(s[i, j], b, head, m, n, seqlen_k, tile_class, args)
             # Does every row of the tile see every key of it?
             seen_from = first_key(last_position)
             seen_to = end_key(first_position, seqlen_k)
@@ -192,6 +217,11 @@ def flash_attn_registers(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
     block_m=None,
     block_n=None,
 ):
@@ -202,7 +232,8 @@ def flash_attn_registers(
     q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
     k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
         As for `flash_attn_v2`; all dtypes are computed in float32.
-    causal, window_size, softcap, alibi_slopes, softmax_scale
+    causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, score_args, \
+    sinks
         As for `flash_attn_v2`.
     block_m, block_n : 16, 32, 64 or 128, default=chosen
         Tile sizes; the sizes that fit, and the default, depend on the shared memory of the GPU.
@@ -214,11 +245,15 @@ def flash_attn_registers(
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
     """
-    mask = causal, window_size, softcap, alibi_slopes
-    call = checks.forward_call(q, k, v, *mask, softmax_scale)
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale
+    written = mask, mask_args, score, score_args
+    call = checks.forward_call(q, k, v, *options, expressions=written, sinks=sinks)
     block_m, block_n = checks.check_forward_tiles(q, call.head_dim, block_m, block_n)
-    kernel = make_flash_attn_registers(call.head_dim, block_m, block_n, *call.mask)
+    constants = *call.mask, call.expressions, call.has_sinks
+    kernel = make_flash_attn_registers(call.head_dim, block_m, block_n, *constants)
     tiling = forward_tiling(call.head_dim, block_m, block_n)
     grid, threads = (call.num_heads, ceil_div(call.seqlen_q, block_m), call.batch), tiling.threads
-    arrays.launch(kernel, grid, (threads,), *call.arguments, shared_bytes=tiling.shared_bytes)
+    written = call.sinks, masks.tile_classes(q, k, call, block_m, block_n), call.expression_args
+    size = tiling.shared_bytes
+    arrays.launch(kernel, grid, (threads,), *call.arguments, *written, shared_bytes=size)
     return call.out, call.lse

@@ -41,6 +41,8 @@ import math
 from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba.constants import FULL_WARP, LN2, LOG2_E, NEG_INF, WARP_SIZE, ZERO
+from fa_numba.expressions.functions import NO_EXPRESSIONS
+from fa_numba.expressions.tiles import MIXED
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.decode_problem import (
     Pages,
@@ -51,6 +53,7 @@ from fa_numba.on_cuda_cores.decode_problem import (
     make_page_of,
 )
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
+from fa_numba.on_cuda_cores.user_scores import make_user_scores
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.decode_tiling import WARPS, decode_tiling
@@ -71,6 +74,7 @@ def make_flash_decode_wide(
     COLS=16,
     KEYS=1,
     BLOCKS_PER_SM=2,
+    EXPRESSIONS=NO_EXPRESSIONS,
 ):
     """Attention over one split per thread block, of THREADS threads; combine_wide_kernel merges.
 
@@ -94,10 +98,14 @@ def make_flash_decode_wide(
     BLOCKS_PER_SM : int, default=2
         Thread blocks whose registers must fit in the 65536 of an SM. With 3 a thread
         may have 168 of them, with 2 the most of any kernel, 255.
+    EXPRESSIONS : Expressions
+        The user's mask and score. The mask is evaluated for each pair: classes of tiles would need
+        seq_lens on the host.
     """
     first_key, end_key, sees = run_time_masks.make_bounds(CAUSAL, WINDOW)
     score = run_time_masks.make_score(SOFTCAP, ALIBI)
-    MODIFIED = SOFTCAP > 0 or ALIBI  # a score_mod: a score is not just scale · q·k
+    modified, WRITTEN = make_user_scores(EXPRESSIONS).modified, EXPRESSIONS != NO_EXPRESSIONS
+    MODIFIED = SOFTCAP > 0 or ALIBI or WRITTEN  # a score_mod: a score is not just scale · q·k
     PAGED, page_of = PAGE_SIZE > 0, make_page_of(max(1, PAGE_SIZE))
     VECTOR_SIZE = 8 if VECTOR_DTYPE in ("float16", "bfloat16") else 4  # elements per 16-byte load
     NUM_VECTORS = COLS // VECTOR_SIZE  # loads of a lane per key row
@@ -194,6 +202,7 @@ def make_flash_decode_wide(
         right,
         unit,
         inverse_unit,
+        args,
     ):
         """A thread block computes ROWS query rows of a K/V head; its warps divide a split's keys.
 
@@ -317,6 +326,9 @@ def make_flash_decode_wide(
                         if ALIBI and m < seqlen_q:
                             slope = alibi_slopes[kv_head * group_size + head_in_group]
                         s[u, r] = score(s[u, r] * softmax_scale, position - n, slope, mask_args)
+                    if WRITTEN:
+                        h = kv_head * group_size + head_in_group
+                        s[u, r] = modified(s[u, r], b, h, position, n, seqlen_k, MIXED, args)
                     s[u, r] *= score_to_exp2
                     if not all_visible and not sees(position, n, seqlen_k, mask_args):
                         s[u, r] = NEG_INF
@@ -390,6 +402,11 @@ def flash_decode_wide(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
     num_splits=0,
 ):
     """Flash-Decoding of a contiguous or paged KV cache, with wide loads.
@@ -405,7 +422,8 @@ def flash_decode_wide(
     seq_lens : array of shape (batch,), int32
     block_table : array of shape (batch, max_pages), int32, default=None
         As for `paged_attn_decode`; None: as for `flash_decode`.
-    causal, window_size, softcap, alibi_slopes, softmax_scale
+    causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, score_args, \
+    sinks
         As for `flash_decode`.
     num_splits : int, default=0
         0: the function `fa_numba.tiling.num_splits.choose_quickest_splits` chooses it.
@@ -417,19 +435,22 @@ def flash_decode_wide(
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
     """
-    mask = causal, window_size, softcap, alibi_slopes
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale, num_splits
+    written = mask, mask_args, score, score_args
     problem = check_problem(
-        q, k_cache, v_cache, seq_lens, block_table, *mask, softmax_scale, num_splits
+        q, k_cache, v_cache, seq_lens, block_table, *options, expressions=written, sinks=sinks
     )
     in_vectors = rows_of_16_bytes(k_cache) and rows_of_16_bytes(v_cache)
     vector_dtype = arrays.dtype_name(q) if in_vectors else ""
     tiling = decode_tiling(problem.num_rows, q.shape[3])
     rows, blocks_per_sm = tiling.rows, tiling.blocks_per_sm
     options = {"COLS": tiling.cols, "KEYS": tiling.keys, "BLOCKS_PER_SM": blocks_per_sm}
+    options["EXPRESSIONS"] = problem.scores.expressions
     kernel = make_flash_decode_wide(q.shape[3], rows, vector_dtype, *problem.constants, **options)
     num_splits = problem.num_splits or choose_splits(problem, rows, tiling.block_n, blocks_per_sm)
     grid = (problem.num_tiles(rows) * num_splits, q.shape[0])
-    return launch(problem, kernel, grid, THREADS, num_splits)
+    more = (problem.scores.expression_args,)
+    return launch(problem, kernel, grid, THREADS, num_splits, more=more)
 
 
 def rows_of_16_bytes(x):

@@ -20,6 +20,7 @@ import numpy as np
 
 import fa_numba
 from fa_numba import analysis, simt
+from fa_numba.checks.expressions import NO_SINKS
 from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
 from fa_numba.kernels.flash_decode import choose_splits, flash_decode, make_combine
 from fa_numba.runtime import arrays
@@ -364,7 +365,8 @@ def _split_decode(module):
         grid, block = (num_splits, num_kv_heads, batch), (block_n, group_size)
         launch(kernel, names, grid, block, q[:, 0], *caches, *partial, scale)
         grid = 1, num_heads, batch
-        arrays.launch(make_combine(head_dim), grid, (32,), out_partial, lse_partial, out, lse)
+        results = out_partial, lse_partial, out, lse, NO_SINKS
+        arrays.launch(make_combine(head_dim), grid, (32,), *results)
         return out, lse
 
     return decode
