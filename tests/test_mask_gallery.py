@@ -1,6 +1,7 @@
 """`fa_numba.masks`: each mask against a definition in other words, its tiles by enumeration."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -96,6 +97,29 @@ def test_every_mask_is_tested():
     made = {name for name in masks.__all__ if name[0].islower()} - {"tiles", "tiles_of_pairs"}
     assert len(made) == 12 <= len(GALLERY)
     assert all(repr(getattr(masks, name)).find(name) > 0 for name in made)
+
+
+PAGE = (Path(__file__).parents[1] / "docs" / "masks.md").read_text(encoding="utf-8")
+MADE = {  # the parameters of the page's rows
+    "causal": (), "window(w)": (9,), "window_and_first(w, k)": (9, 4), "dilated(k)": (3,),
+    "window_per_head(w)": (WIDTHS,), "prefix_lm(k)": (20,), "documents(d)": (DOCUMENT,),
+    "block_causal(k)": (16,), "neighbours_2d(columns, r)": (8, 1),
+}  # fmt: skip
+
+
+def test_the_page_shows_the_code():
+    rows = re.findall(r"^\| `masks\.(.*?)` \| `(.*)` \|$", PAGE, re.MULTILINE)
+    assert {made for made, _ in rows} == {*MADE}
+    for made, expression in rows:
+        name, _, names = made.removesuffix(")").partition("(")
+        values = dict(zip(names.split(", ") if names else (), MADE[made], strict=True))
+        ours = getattr(masks, name)
+        ours = ours(*values.values()) if values else ours
+        shown = eval(f"lambda b, h, m, n: {expression.replace(chr(92), '')}", values)
+        for h, m, n in np.ndindex(HEADS, N, N):
+            assert bool(ours(0, h, m, n)) == bool(shown(0, h, m, n)), (made, h, m, n)
+    named = set(re.findall(r"^\| `masks\.(\w+)", PAGE, re.MULTILINE))
+    assert named == set(masks.__all__) - {"MaskFunction", "Tiles", "tiles", "tiles_of_pairs"}
 
 
 @pytest.mark.parametrize("name", ["window", "prefix_lm", "dilated", "block_causal"])
