@@ -77,15 +77,17 @@ AXES = {
     "ex08c": "q.0/BLOCK_M k.0/BLOCK_N",
     "ex08d": "q.0>64 k.0>64 q.1>64",
     "ex08e": "N/BLOCK_M N/BLOCK_N HEAD_DIM>128 BLOCK_M>64 BLOCK_N>64",
-    "ex09a": "seqlen_q/BLOCK_M seqlen_k/BLOCK_N BLOCK_M>64 BLOCK_N>64",
+    "ex09a": "",
     "ex09b": "qk.0/16 qk.1/16",
-    "ex09c": "sees.0/BLOCK_M sees.1/BLOCK_N BLOCK_M>64 BLOCK_N>64 HEAD_DIM>128",
-    "ex09d": "",
+    "ex09c": "sees.0/BLOCK_M sees.1/BLOCK_N BLOCK_M>64 BLOCK_N>64",
+    "ex09d": "q.0/BLOCK_M k.0/BLOCK_N",
+    "ex09e": "lse.0>64 lse.1/x",
     "ex10a": "lengths.0>16 tile>64",
     "ex10b": "lengths.0>64 starts.0>64",
     "ex10c": "cu_seqlens.0 BLOCK>64",
     "ex10d": "q.0/BLOCK",
     "ex10e": "lengths.0>64",
+    "ex10f": "",
     "ex11a": "s.0/64",
     "ex11b": "a.0/4*TX a.1/TX b.1/4*TX",
     "ex11c": "",
@@ -152,7 +154,8 @@ SCORES = {
     **dict.fromkeys(("ex03a", "ex06a", "ex06d", "ex07b", "ex07c", "ex07e"), "s"),
     "ex16d": "q k_cache",
     **dict.fromkeys(
-        ("ex04b", "ex04e", "ex06b", "ex06c", "ex07d", "ex08b", "ex08c", "ex10d", "ex13c"), "q k"
+        ("ex04b", "ex04e", "ex06b", "ex06c", "ex07d", "ex08b", "ex08c", "ex09d", "ex10d", "ex13c"),
+        "q k",
     ),
 }
 

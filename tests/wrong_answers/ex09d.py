@@ -1,70 +1,65 @@
-"""Wrong and right answers of ex09d: see tests/wrong_answers/__init__.py."""
+"""ex09d: the FlashAttention-2 kernel with a window and a sink."""
 
-COUNTER = "    c0, c1, c2, c3 = uint32(n // 4), uint32(m), uint32(head), uint32(b)\n"
-KEY = "    k0, k1 = uint32(seed), uint32(seed >> np.uint64(32))\n"
-WORDS = "    c0, c1, c2, c3 = philox(c0, c1, c2, c3, k0, k1)\n"
-KEEP = "    return word_of(c0, c1, c2, c3, n % 4) >= threshold\n"
+# fmt: off
+FIRST = "first = max(0, m_start + seqlen_k - seqlen_q - WINDOW + 1)"
+RETURN = "return p - WINDOW + 1, p, first // BLOCK_N * BLOCK_N, end_m + seqlen_k - seqlen_q"
+M_I = "m_i = float32(sink)"
+L_I = "l_i = float32(1.0)"
+IF = "if n > last_n or n < first_n:"
+S = "s = float32(-math.inf)"
+LOOP = "for n_start in range(n_first, n_stop, BLOCK_N):"
+STORE = "        store(m, acc, m_i, l_i, out, lse)\n\n    return"
+LSE = "lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf)"
+NO_SINK = [(M_I, "m_i = float32(-math.inf)"), (L_I, "l_i = float32(0.0)")]
+AT_END = "        m_safe = max(m_i, sink)\n        l_i = l_i * math.exp(m_i - m_safe) + math.exp(sink - m_safe)\n"
 
 WRONG = [
-    ("one round", WORDS, WORDS.replace("philox", "philox_round")),
-    ("the words of the counter reversed", WORDS, WORDS.replace("(c0, c1, c2, c3", "(c3, c2, c1, c0")),
-    ("the counter is (m, n // 4)", COUNTER,
-     "    c0, c1, c2, c3 = uint32(m), uint32(n // 4), uint32(head), uint32(b)\n"),
-    ("head and batch swapped", COUNTER,
-     "    c0, c1, c2, c3 = uint32(n // 4), uint32(m), uint32(b), uint32(head)\n"),
-    ("batch and head in one word", COUNTER,
-     "    c0, c1, c2, c3 = uint32(n // 4), uint32(m), uint32(head + 65536 * b), uint32(b)\n"),
-    ("n, not n // 4", COUNTER, COUNTER.replace("n // 4", "n")),
-    ("positions of 24 bits", COUNTER, COUNTER.replace("uint32(m)", "uint32(float32(m))")),
-    ("positions of 31 bits", COUNTER, COUNTER.replace("uint32(m)", "uint32(m & 0x7FFFFFFF)")),
-    ("keys of 32 bits", COUNTER, COUNTER.replace("n // 4", "uint32(n) // 4")),
-    ("no batch", COUNTER, COUNTER.replace("uint32(b)", "uint32(0)")),
-    ("the lower half of the seed twice", KEY, "    k0, k1 = uint32(seed), uint32(seed)\n"),
-    ("the halves of the seed swapped", KEY,
-     "    k0, k1 = uint32(seed >> np.uint64(32)), uint32(seed)\n"),
-    ("the upper half of the seed is lost", KEY, "    k0, k1 = uint32(seed), uint32(0)\n"),
-    ("one word for four keys", KEEP, KEEP.replace("n % 4", "0")),
-    ("the words in reverse", KEEP, KEEP.replace("n % 4", "3 - n % 4")),
-    ("the word by the query", KEEP, KEEP.replace("n % 4", "m % 4")),
-    ("the word by n // 4", KEEP, KEEP.replace("n % 4", "n // 4 % 4")),
-    ("dropped for kept", KEEP, KEEP.replace(">=", "<")),
-    ("above the threshold", KEEP, KEEP.replace(">=", ">")),
-    ("as floats", KEEP, "    return word_of(c0, c1, c2, c3, n % 4) / 4294967296.0 >= threshold / 4294967296.0\n"),
-    ("as float32", KEEP, "    return float32(word_of(c0, c1, c2, c3, n % 4)) >= float32(threshold)\n"),
-    ("as signed integers", KEEP, "    return int32(word_of(c0, c1, c2, c3, n % 4)) >= int32(threshold)\n"),
-    ("the lower 31 bits", KEEP, "    return (word_of(c0, c1, c2, c3, n % 4) >> 1) >= (threshold >> 1)\n"),
-    ("words in a local array", KEEP, "    four = cuda.local.array(4, uint32)\n"
-     "    four[0], four[1], four[2], four[3] = c0, c1, c2, c3\n    return four[n % 4] >= threshold\n"),
-    ("a seed of 63 bits", KEY, KEY.replace("seed >> np.uint64(32)", "(seed >> np.uint64(32)) & np.uint64(0x7FFFFFFF)")),
-]  # fmt: skip
-IMPORT = ("from numba import cuda, uint32\n", "from numba import cuda, float32, int32, uint32\n")
-WRONG = [
-    (name, [IMPORT, *([tuple(change)] if len(change) == 2 else change[0])])
-    for name, *change in WRONG
+    ("no sink", NO_SINK),
+    ("the sink counts, and is not the maximum", L_I, "l_i = float32(0.0)"),
+    ("the sink is scaled", M_I, "m_i = float32(sink * softmax_scale)"),
+    ("exp(sink) without a maximum", [NO_SINK[0], (L_I, "l_i = math.exp(sink)")]),
+    ("the sink in every tile", "            l_i = add_tile(", "            l_i += math.exp(sink - m_safe)\n            l_i = add_tile("),
+    ("the sink at the end, out not rescaled", [*NO_SINK, (STORE, AT_END + "        m_i = m_safe\n" + STORE)]),
+    ("the sink in lse alone", [*NO_SINK, (LSE, "lse[m] = m_i + math.log(l_i + math.exp(float32(0.5) - m_i)) if l_i > 0 else float32(0.5)")]),
+    ("the sink's value is 1", "            acc[i] = float32(0.0)", "            acc[i] = float32(1.0)"),
+    ("the sink is subtracted from the scores", [*NO_SINK, ("s *= softmax_scale", "s = s * softmax_scale - sink")]),
+    ("one key too many", RETURN, RETURN.replace("p - WINDOW + 1", "p - WINDOW")),
+    ("one key too few", RETURN, RETURN.replace("p - WINDOW + 1", "p - WINDOW + 2")),
+    ("top-left", "p = m + seqlen_k - seqlen_q", "p = m"),
+    ("the window of the m-tile's first query", RETURN, RETURN.replace("p - WINDOW + 1", "m_start + seqlen_k - seqlen_q - WINDOW + 1")),
+    ("no first key", IF, "if n > last_n:"),
+    ("no last key", IF, "if n >= k.shape[0] or n < first_n:"),
+    ("both must hide", IF, "if n > last_n and n < first_n:"),
+    ("starts at tile 0", RETURN, RETURN.replace("first // BLOCK_N * BLOCK_N", "0")),
+    ("starts at the first key, not at its tile", RETURN, RETURN.replace("first // BLOCK_N * BLOCK_N", "first")),
+    ("starts with the last query's first key", FIRST, "first = max(0, m_start + BLOCK_M - 1 + seqlen_k - seqlen_q - WINDOW + 1)"),
+    ("a negative start", FIRST, "first = m_start + seqlen_k - seqlen_q - WINDOW + 1"),
+    ("rounded up", RETURN, RETURN.replace("first // BLOCK_N", "(first + BLOCK_N - 1) // BLOCK_N")),
+    ("ends with the sequence", RETURN, RETURN.replace("end_m + seqlen_k - seqlen_q", "seqlen_k")),
+    ("dead tiles are loaded and hidden", LOOP, "for n_start in range(0, n_stop, BLOCK_N):"),
+    ("-1e4 for a hidden key", S, "s = float32(-1e4)"),
+    ("-1e9 for a hidden key", S, "s = float32(-1e9)"),
+    ("-1e30 for a hidden key", S, "s = float32(-1e30)"),
+    ("p is set to 0, the maximum sees hidden keys", [(IF, "hidden = n > last_n or n < first_n\n            if n >= seqlen_k:"), ("math.exp(s - m_safe)  # P", "float32(0.0) if hidden else math.exp(s - m_safe)  # P")]),
+    ("the maximum of this tile alone", "m_new = m_i\n", "m_new = float32(-math.inf)\n"),
+    ("acc not rescaled", "acc[i] *= alpha\n", "acc[i] *= float32(1.0)\n"),
+    ("l not rescaled", "        l_i *= alpha\n", ""),
+    ("no scale", "s *= softmax_scale", "s *= float32(1.0)"),
+    ("lse without the maximum", "m_i + math.log(l_i)", "math.log(l_i)"),
+    ("64 m-tiles at most", "m_start = cuda.blockIdx.x * BLOCK_M", "m_start = cuda.blockIdx.x % 64 * BLOCK_M"),
+    ("256 tiles at most", LOOP, "for n_start in range(n_first, min(n_stop, n_first + 256 * BLOCK_N), BLOCK_N):"),
+    ("64 columns at most", "out[m, d] = acc[i] / l_i", "out[m, d % 64] = acc[i] / l_i"),
+    ("float64", L_I, "l_i = 1.0"),
 ]
 
 RIGHT = [
-    ("an if for each word, other names", [
-        (COUNTER, ""), (KEY, ""),
-        (WORDS, "    a, b_, c, d = philox(uint32(n >> 2), uint32(m), uint32(head), uint32(b), "
-                "uint32(seed), uint32(seed >> np.uint64(32)))\n"),
-        (KEEP, """\
-    place = n & 3
-    if place == 0:
-        return a >= threshold
-    if place == 1:
-        return b_ >= threshold
-    if place == 2:
-        return c >= threshold
-    return not d < threshold
-"""),
-    ]),
-    ("a word by two choices", KEEP, """\
-    low = c1 if n % 2 == 1 else c0
-    high = c3 if n % 2 == 1 else c2
-    word = high if n % 4 >= 2 else low
-    return word >= threshold
-"""),
-]  # fmt: skip
+    ("the sink at the end", [
+        *NO_SINK, (STORE, "        m_end = max(m_i, sink)\n        scale_end = math.exp(m_i - m_end)\n        l_i = l_i * scale_end + math.exp(sink - m_end)\n"
+                          "        for i in range(NUM_COLS):\n            acc[i] *= scale_end\n        m_i = m_end\n" + STORE)]),
+    ("an m-tile without keys is answered first", "        for n_start in range(n_first", "        if n_stop <= n_first:\n            n_stop = n_first\n        for n_start in range(n_first"),
+    ("the first key of the tile by a loop", RETURN, "n_first = 0\n        while n_first + BLOCK_N <= first:\n            n_first += BLOCK_N\n        return p - WINDOW + 1, p, n_first, end_m + seqlen_k - seqlen_q"),
+]
 
-EQUIVALENT = []
+EQUIVALENT = [
+    ("m_safe = m_new if m_new > -math.inf else float32(0.0) -> m_safe = m_new", "m_i begins with the sink, which is finite"),
+]
