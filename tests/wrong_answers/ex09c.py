@@ -1,35 +1,65 @@
-"""ex09c: five points of a tile."""
+"""ex09c: the FlashAttention-2 kernel with a window and a sink."""
 
 # fmt: off
-STEP = "return BLOCK - 1"
-TILE = "tile = sees[m_start : m_start + BLOCK_M, n_start : n_start + BLOCK_N]"
+FIRST = "first = max(0, m_start + seqlen_k - seqlen_q - WINDOW + 1)"
+RETURN = "return p - WINDOW + 1, p, first // BLOCK_N * BLOCK_N, end_m + seqlen_k - seqlen_q"
+M_I = "m_i = float32(sink)"
+L_I = "l_i = float32(1.0)"
+IF = "if n > last_n or n < first_n:"
+S = "s = float32(-math.inf)"
+LOOP = "for n_start in range(n_first, n_stop, BLOCK_N):"
+STORE = "        store(m, acc, m_i, l_i, out, lse)\n\n    return"
+LSE = "lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf)"
+NO_SINK = [(M_I, "m_i = float32(-math.inf)"), (L_I, "l_i = float32(0.0)")]
+AT_END = "        m_safe = max(m_i, sink)\n        l_i = l_i * math.exp(m_i - m_safe) + math.exp(sink - m_safe)\n"
 
 WRONG = [
-    ("a step that divides nothing in the tile", STEP, "return 2 * BLOCK"),
-    ("the middle is seen", STEP, "return BLOCK"),
-    ("every key", STEP, "return 1"),
-    ("every other key", STEP, "return 2"),
-    ("three", STEP, "return 3"),
-    ("seven", STEP, "return 7"),
-    ("a float", STEP, "return BLOCK / 2 + 0.5"),
-    ("a loop over steps", STEP, "step = 1\n    while any(x % step == 0 for x in (1, BLOCK, 2 * BLOCK - 1)) or step < BLOCK - 1:\n        step += 1\n    return step"),
-    ("five points again", TILE, "return broken_class(sees, m_start, n_start, BLOCK_M, BLOCK_N)"),
-    ("every other pair", TILE, TILE.replace("BLOCK_M,", "BLOCK_M : 2,").replace("BLOCK_N]", "BLOCK_N : 2]")),
-    ("the last row is missing", TILE, TILE.replace("+ BLOCK_M,", "+ BLOCK_M - 1,")),
-    ("the last column is missing", TILE, TILE.replace("+ BLOCK_N]", "+ BLOCK_N - 1]")),
-    ("a row too many", TILE, TILE.replace("+ BLOCK_M,", "+ BLOCK_M + 1,")),
-    ("square tiles", TILE, TILE.replace("n_start + BLOCK_N", "n_start + BLOCK_M")),
-    ("always mixed", TILE, "return MIXED"),
-    ("64 columns at most", TILE, TILE.replace("+ BLOCK_N]", "+ min(BLOCK_N, 64)]")),
-    ("256 rows at most", TILE, TILE.replace("+ BLOCK_M,", "+ min(BLOCK_M, 256),")),
-    ("whole if any", "return WHOLE if tile.all() else MIXED", "return WHOLE if tile.any() else MIXED"),
-    ("writes", TILE, "sees[m_start, n_start] = True\n    " + TILE),
-    ("a Python loop", TILE, TILE + "\n    seen = [bool(x) for row in tile for x in row]\n    tile = sees[:1, :1] * 0 + all(seen)"),
+    ("no sink", NO_SINK),
+    ("the sink counts, and is not the maximum", L_I, "l_i = float32(0.0)"),
+    ("the sink is scaled", M_I, "m_i = float32(sink * softmax_scale)"),
+    ("exp(sink) without a maximum", [NO_SINK[0], (L_I, "l_i = math.exp(sink)")]),
+    ("the sink in every tile", "            l_i = add_tile(", "            l_i += math.exp(sink - m_safe)\n            l_i = add_tile("),
+    ("the sink at the end, out not rescaled", [*NO_SINK, (STORE, AT_END + "        m_i = m_safe\n" + STORE)]),
+    ("the sink in lse alone", [*NO_SINK, (LSE, "lse[m] = m_i + math.log(l_i + math.exp(float32(0.5) - m_i)) if l_i > 0 else float32(0.5)")]),
+    ("the sink's value is 1", "            acc[i] = float32(0.0)", "            acc[i] = float32(1.0)"),
+    ("the sink is subtracted from the scores", [*NO_SINK, ("s *= softmax_scale", "s = s * softmax_scale - sink")]),
+    ("one key too many", RETURN, RETURN.replace("p - WINDOW + 1", "p - WINDOW")),
+    ("one key too few", RETURN, RETURN.replace("p - WINDOW + 1", "p - WINDOW + 2")),
+    ("top-left", "p = m + seqlen_k - seqlen_q", "p = m"),
+    ("the window of the m-tile's first query", RETURN, RETURN.replace("p - WINDOW + 1", "m_start + seqlen_k - seqlen_q - WINDOW + 1")),
+    ("no first key", IF, "if n > last_n:"),
+    ("no last key", IF, "if n >= k.shape[0] or n < first_n:"),
+    ("both must hide", IF, "if n > last_n and n < first_n:"),
+    ("starts at tile 0", RETURN, RETURN.replace("first // BLOCK_N * BLOCK_N", "0")),
+    ("starts at the first key, not at its tile", RETURN, RETURN.replace("first // BLOCK_N * BLOCK_N", "first")),
+    ("starts with the last query's first key", FIRST, "first = max(0, m_start + BLOCK_M - 1 + seqlen_k - seqlen_q - WINDOW + 1)"),
+    ("a negative start", FIRST, "first = m_start + seqlen_k - seqlen_q - WINDOW + 1"),
+    ("rounded up", RETURN, RETURN.replace("first // BLOCK_N", "(first + BLOCK_N - 1) // BLOCK_N")),
+    ("ends with the sequence", RETURN, RETURN.replace("end_m + seqlen_k - seqlen_q", "seqlen_k")),
+    ("dead tiles are loaded and hidden", LOOP, "for n_start in range(0, n_stop, BLOCK_N):"),
+    ("-1e4 for a hidden key", S, "s = float32(-1e4)"),
+    ("-1e9 for a hidden key", S, "s = float32(-1e9)"),
+    ("-1e30 for a hidden key", S, "s = float32(-1e30)"),
+    ("p is set to 0, the maximum sees hidden keys", [(IF, "hidden = n > last_n or n < first_n\n            if n >= seqlen_k:"), ("math.exp(s - m_safe)  # P", "float32(0.0) if hidden else math.exp(s - m_safe)  # P")]),
+    ("the maximum of this tile alone", "m_new = m_i\n", "m_new = float32(-math.inf)\n"),
+    ("acc not rescaled", "acc[i] *= alpha\n", "acc[i] *= float32(1.0)\n"),
+    ("l not rescaled", "        l_i *= alpha\n", ""),
+    ("no scale", "s *= softmax_scale", "s *= float32(1.0)"),
+    ("lse without the maximum", "m_i + math.log(l_i)", "math.log(l_i)"),
+    ("64 m-tiles at most", "m_start = cuda.blockIdx.x * BLOCK_M", "m_start = cuda.blockIdx.x % 64 * BLOCK_M"),
+    ("256 tiles at most", LOOP, "for n_start in range(n_first, min(n_stop, n_first + 256 * BLOCK_N), BLOCK_N):"),
+    ("64 columns at most", "out[m, d] = acc[i] / l_i", "out[m, d % 64] = acc[i] / l_i"),
+    ("float64", L_I, "l_i = 1.0"),
 ]
 
 RIGHT = [
-    ("another step", STEP, "return BLOCK + 1 if BLOCK > 3 else 2"),
-    ("counted", "    if not tile.any():\n        return HIDDEN\n    return WHOLE if tile.all() else MIXED", "    seen = int(tile.sum())\n    return HIDDEN if seen == 0 else WHOLE if seen == tile.size else MIXED"),
+    ("the sink at the end", [
+        *NO_SINK, (STORE, "        m_end = max(m_i, sink)\n        scale_end = math.exp(m_i - m_end)\n        l_i = l_i * scale_end + math.exp(sink - m_end)\n"
+                          "        for i in range(NUM_COLS):\n            acc[i] *= scale_end\n        m_i = m_end\n" + STORE)]),
+    ("an m-tile without keys is answered first", "        for n_start in range(n_first", "        if n_stop <= n_first:\n            n_stop = n_first\n        for n_start in range(n_first"),
+    ("the first key of the tile by a loop", RETURN, "n_first = 0\n        while n_first + BLOCK_N <= first:\n            n_first += BLOCK_N\n        return p - WINDOW + 1, p, n_first, end_m + seqlen_k - seqlen_q"),
 ]
 
-EQUIVALENT = []
+EQUIVALENT = [
+    ("m_safe = m_new if m_new > -math.inf else float32(0.0) -> m_safe = m_new", "m_i begins with the sink, which is finite"),
+]

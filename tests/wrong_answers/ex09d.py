@@ -1,65 +1,49 @@
-"""ex09d: the FlashAttention-2 kernel with a window and a sink."""
+"""ex09d: the gradient of a sink."""
 
 # fmt: off
-FIRST = "first = max(0, m_start + seqlen_k - seqlen_q - WINDOW + 1)"
-RETURN = "return p - WINDOW + 1, p, first // BLOCK_N * BLOCK_N, end_m + seqlen_k - seqlen_q"
-M_I = "m_i = float32(sink)"
-L_I = "l_i = float32(1.0)"
-IF = "if n > last_n or n < first_n:"
-S = "s = float32(-math.inf)"
-LOOP = "for n_start in range(n_first, n_stop, BLOCK_N):"
-STORE = "        store(m, acc, m_i, l_i, out, lse)\n\n    return"
-LSE = "lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf)"
-NO_SINK = [(M_I, "m_i = float32(-math.inf)"), (L_I, "l_i = float32(0.0)")]
-AT_END = "        m_safe = max(m_i, sink)\n        l_i = l_i * math.exp(m_i - m_safe) + math.exp(sink - m_safe)\n"
+LOOP = "for m in range(tid, lse.shape[1], cuda.blockDim.x):"
+TERM = "total -= math.exp(sinks[head] - lse[head, m]) * delta[head, m]  # dS = P (0 - delta)"
+SUM = "total = block_sum(total)"
+STORE = "if tid == 0:\n        dsinks[head] = total"
 
 WRONG = [
-    ("no sink", NO_SINK),
-    ("the sink counts, and is not the maximum", L_I, "l_i = float32(0.0)"),
-    ("the sink is scaled", M_I, "m_i = float32(sink * softmax_scale)"),
-    ("exp(sink) without a maximum", [NO_SINK[0], (L_I, "l_i = math.exp(sink)")]),
-    ("the sink in every tile", "            l_i = add_tile(", "            l_i += math.exp(sink - m_safe)\n            l_i = add_tile("),
-    ("the sink at the end, out not rescaled", [*NO_SINK, (STORE, AT_END + "        m_i = m_safe\n" + STORE)]),
-    ("the sink in lse alone", [*NO_SINK, (LSE, "lse[m] = m_i + math.log(l_i + math.exp(float32(0.5) - m_i)) if l_i > 0 else float32(0.5)")]),
-    ("the sink's value is 1", "            acc[i] = float32(0.0)", "            acc[i] = float32(1.0)"),
-    ("the sink is subtracted from the scores", [*NO_SINK, ("s *= softmax_scale", "s = s * softmax_scale - sink")]),
-    ("one key too many", RETURN, RETURN.replace("p - WINDOW + 1", "p - WINDOW")),
-    ("one key too few", RETURN, RETURN.replace("p - WINDOW + 1", "p - WINDOW + 2")),
-    ("top-left", "p = m + seqlen_k - seqlen_q", "p = m"),
-    ("the window of the m-tile's first query", RETURN, RETURN.replace("p - WINDOW + 1", "m_start + seqlen_k - seqlen_q - WINDOW + 1")),
-    ("no first key", IF, "if n > last_n:"),
-    ("no last key", IF, "if n >= k.shape[0] or n < first_n:"),
-    ("both must hide", IF, "if n > last_n and n < first_n:"),
-    ("starts at tile 0", RETURN, RETURN.replace("first // BLOCK_N * BLOCK_N", "0")),
-    ("starts at the first key, not at its tile", RETURN, RETURN.replace("first // BLOCK_N * BLOCK_N", "first")),
-    ("starts with the last query's first key", FIRST, "first = max(0, m_start + BLOCK_M - 1 + seqlen_k - seqlen_q - WINDOW + 1)"),
-    ("a negative start", FIRST, "first = m_start + seqlen_k - seqlen_q - WINDOW + 1"),
-    ("rounded up", RETURN, RETURN.replace("first // BLOCK_N", "(first + BLOCK_N - 1) // BLOCK_N")),
-    ("ends with the sequence", RETURN, RETURN.replace("end_m + seqlen_k - seqlen_q", "seqlen_k")),
-    ("dead tiles are loaded and hidden", LOOP, "for n_start in range(0, n_stop, BLOCK_N):"),
-    ("-1e4 for a hidden key", S, "s = float32(-1e4)"),
-    ("-1e9 for a hidden key", S, "s = float32(-1e9)"),
-    ("-1e30 for a hidden key", S, "s = float32(-1e30)"),
-    ("p is set to 0, the maximum sees hidden keys", [(IF, "hidden = n > last_n or n < first_n\n            if n >= seqlen_k:"), ("math.exp(s - m_safe)  # P", "float32(0.0) if hidden else math.exp(s - m_safe)  # P")]),
-    ("the maximum of this tile alone", "m_new = m_i\n", "m_new = float32(-math.inf)\n"),
-    ("acc not rescaled", "acc[i] *= alpha\n", "acc[i] *= float32(1.0)\n"),
-    ("l not rescaled", "        l_i *= alpha\n", ""),
-    ("no scale", "s *= softmax_scale", "s *= float32(1.0)"),
-    ("lse without the maximum", "m_i + math.log(l_i)", "math.log(l_i)"),
-    ("64 m-tiles at most", "m_start = cuda.blockIdx.x * BLOCK_M", "m_start = cuda.blockIdx.x % 64 * BLOCK_M"),
-    ("256 tiles at most", LOOP, "for n_start in range(n_first, min(n_stop, n_first + 256 * BLOCK_N), BLOCK_N):"),
-    ("64 columns at most", "out[m, d] = acc[i] / l_i", "out[m, d % 64] = acc[i] / l_i"),
-    ("float64", L_I, "l_i = 1.0"),
+    ("the sign", TERM, TERM.replace("-=", "+=")),
+    ("without delta", TERM, "total -= math.exp(sinks[head] - lse[head, m])"),
+    ("dP is 1", TERM, "total += math.exp(sinks[head] - lse[head, m]) * (float32(1.0) - delta[head, m])"),
+    ("dS = delta", TERM, "total -= delta[head, m]"),
+    ("without the sink", TERM, TERM.replace("sinks[head] - lse", "-lse")),
+    ("without lse", TERM, TERM.replace(" - lse[head, m]", "")),
+    ("a quotient of exponentials", TERM, "total -= math.exp(sinks[head]) / math.exp(lse[head, m]) * delta[head, m]"),
+    ("the sink of head 0", TERM, TERM.replace("sinks[head]", "sinks[0]")),
+    ("the rows of head 0", TERM, TERM.replace("lse[head, m]", "lse[0, m]")),
+    ("128 queries at most", LOOP, "for m in range(tid, min(lse.shape[1], 128), cuda.blockDim.x):"),
+    ("1024 queries at most", LOOP, "for m in range(tid, min(lse.shape[1], 1024), cuda.blockDim.x):"),
+    ("every thread all queries", LOOP, "for m in range(lse.shape[1]):"),
+    ("a stretch for each thread", LOOP, "width = (lse.shape[1] + 127) // 128\n    for m in range(tid * width, min(lse.shape[1], (tid + 1) * width)):"),
+    ("the last query is missing", LOOP, LOOP.replace("lse.shape[1]", "lse.shape[1] - 1")),
+    ("one warp", LOOP, "for m in range(tid % 32, lse.shape[1] if tid < 32 else 0, 128):"),
+    ("no sum over the thread block", SUM, "pass"),
+    ("the sum is not kept", SUM, "block_sum(total)"),
+    ("summed by one thread", SUM, "if tid == 0:\n        total = block_sum(total)"),
+    ("every thread stores", STORE, "dsinks[head] = total"),
+    ("added to what is there", STORE, STORE.replace("= total", "+= total")),
+    ("the mean", STORE, STORE.replace("= total", "= total / lse.shape[1]")),
+    ("64 heads at most", STORE, STORE.replace("dsinks[head]", "dsinks[head % 64]")),
+    ("lse is loaded twice", TERM, "if lse[head, m] > float32(-1e30):\n            " + TERM),
+    ("float64", "total = float32(0.0)\n    for m", "total = 0.0\n    for m"),
+    ("weights below 1e-6 are dropped", TERM, "weight = math.exp(sinks[head] - lse[head, m])\n        if weight > float32(0.05):\n            total -= weight * delta[head, m]"),
+    ("writes delta", TERM, TERM.partition("  #")[0] + "\n        delta[head, m] = total"),
 ]
 
 RIGHT = [
-    ("the sink at the end", [
-        *NO_SINK, (STORE, "        m_end = max(m_i, sink)\n        scale_end = math.exp(m_i - m_end)\n        l_i = l_i * scale_end + math.exp(sink - m_end)\n"
-                          "        for i in range(NUM_COLS):\n            acc[i] *= scale_end\n        m_i = m_end\n" + STORE)]),
-    ("an m-tile without keys is answered first", "        for n_start in range(n_first", "        if n_stop <= n_first:\n            n_stop = n_first\n        for n_start in range(n_first"),
-    ("the first key of the tile by a loop", RETURN, "n_first = 0\n        while n_first + BLOCK_N <= first:\n            n_first += BLOCK_N\n        return p - WINDOW + 1, p, n_first, end_m + seqlen_k - seqlen_q"),
+    ("the sink in a register, the sign at the end", [
+        (TERM, "total += math.exp(sink - lse[head, m]) * delta[head, m]"),
+        ("total = float32(0.0)\n    for m", "sink = sinks[head]\n    total = float32(0.0)\n    for m"),
+        ("dsinks[head] = total", "dsinks[head] = -total"),
+    ]),
+    ("a while loop, the last thread stores", [
+        (LOOP, "m = tid\n    while m < lse.shape[1]:"), (TERM, TERM + "\n        m += 128"), ("if tid == 0:\n        dsinks", "if tid == 127:\n        dsinks"),
+    ]),
 ]
 
-EQUIVALENT = [
-    ("m_safe = m_new if m_new > -math.inf else float32(0.0) -> m_safe = m_new", "m_i begins with the sink, which is finite"),
-]
+EQUIVALENT = []

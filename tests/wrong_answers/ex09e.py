@@ -1,49 +1,67 @@
-"""ex09e: the gradient of a sink."""
+"""Wrong and right answers of ex09e: see tests/wrong_answers/__init__.py."""
 
-# fmt: off
-LOOP = "for m in range(tid, lse.shape[1], cuda.blockDim.x):"
-TERM = "total -= math.exp(sinks[head] - lse[head, m]) * delta[head, m]  # dS = P (0 - delta)"
-SUM = "total = block_sum(total)"
-STORE = "if tid == 0:\n        dsinks[head] = total"
+SCALE = "        x = qk[m, n] * softmax_scale\n"
+CAP = "        x = softcap * math.tanh(x / softcap)\n"
+ALIBI = "        x -= slope * float32(abs(position - n))\n"
+MASK = (
+    "        if n > position or n <= position - W:\n            x = float32(-math.inf)\n"
+    "        s[m, n] = x\n"
+)
+STORE = "        s[m, n] = x\n"
+ORDER = SCALE + CAP + ALIBI + MASK
+HIDE = "            x = float32(-math.inf)\n        s[m, n] = x\n"
 
 WRONG = [
-    ("the sign", TERM, TERM.replace("-=", "+=")),
-    ("without delta", TERM, "total -= math.exp(sinks[head] - lse[head, m])"),
-    ("dP is 1", TERM, "total += math.exp(sinks[head] - lse[head, m]) * (float32(1.0) - delta[head, m])"),
-    ("dS = delta", TERM, "total -= delta[head, m]"),
-    ("without the sink", TERM, TERM.replace("sinks[head] - lse", "-lse")),
-    ("without lse", TERM, TERM.replace(" - lse[head, m]", "")),
-    ("a quotient of exponentials", TERM, "total -= math.exp(sinks[head]) / math.exp(lse[head, m]) * delta[head, m]"),
-    ("the sink of head 0", TERM, TERM.replace("sinks[head]", "sinks[0]")),
-    ("the rows of head 0", TERM, TERM.replace("lse[head, m]", "lse[0, m]")),
-    ("128 queries at most", LOOP, "for m in range(tid, min(lse.shape[1], 128), cuda.blockDim.x):"),
-    ("1024 queries at most", LOOP, "for m in range(tid, min(lse.shape[1], 1024), cuda.blockDim.x):"),
-    ("every thread all queries", LOOP, "for m in range(lse.shape[1]):"),
-    ("a stretch for each thread", LOOP, "width = (lse.shape[1] + 127) // 128\n    for m in range(tid * width, min(lse.shape[1], (tid + 1) * width)):"),
-    ("the last query is missing", LOOP, LOOP.replace("lse.shape[1]", "lse.shape[1] - 1")),
-    ("one warp", LOOP, "for m in range(tid % 32, lse.shape[1] if tid < 32 else 0, 128):"),
-    ("no sum over the thread block", SUM, "pass"),
-    ("the sum is not kept", SUM, "block_sum(total)"),
-    ("summed by one thread", SUM, "if tid == 0:\n        total = block_sum(total)"),
-    ("every thread stores", STORE, "dsinks[head] = total"),
-    ("added to what is there", STORE, STORE.replace("= total", "+= total")),
-    ("the mean", STORE, STORE.replace("= total", "= total / lse.shape[1]")),
-    ("64 heads at most", STORE, STORE.replace("dsinks[head]", "dsinks[head % 64]")),
-    ("lse is loaded twice", TERM, "if lse[head, m] > float32(-1e30):\n            " + TERM),
-    ("float64", "total = float32(0.0)\n    for m", "total = 0.0\n    for m"),
-    ("weights below 1e-6 are dropped", TERM, "weight = math.exp(sinks[head] - lse[head, m])\n        if weight > float32(0.05):\n            total -= weight * delta[head, m]"),
-    ("writes delta", TERM, TERM.partition("  #")[0] + "\n        delta[head, m] = total"),
-]
+    ("the window is still one too wide", MASK, MASK.replace("<= position - W", "< position - W")),
+    ("one too narrow", MASK, MASK.replace("<= position - W", "<= position - W + 1")),
+    ("the query's own key is hidden", MASK, MASK.replace("n > position", "n >= position")),
+    ("no window", MASK, MASK.replace(" or n <= position - W", "")),
+    ("no causal mask", MASK, MASK.replace("n > position or ", "")),
+    ("softcap still after the mask", CAP + ALIBI + MASK, ALIBI + MASK.replace(
+        "s[m, n] = x", "s[m, n] = softcap * math.tanh(x / softcap)")),
+    ("the slope still before the scale", SCALE,
+     "        x = (qk[m, n] - slope * float32(abs(position - n))) * softmax_scale\n"
+     "        x += slope * float32(abs(position - n))\n"),
+    ("the slope before the cap", CAP + ALIBI, ALIBI + CAP),
+    ("the scale after the cap", SCALE + CAP, "        x = qk[m, n]\n" + CAP
+     + "        x = x * softmax_scale\n"),
+    ("a hidden key is -softcap", HIDE, HIDE.replace("float32(-math.inf)", "-softcap")),
+    ("a hidden key is -1e9", HIDE, HIDE.replace("-math.inf", "-1e9")),
+    ("a hidden key is 0", HIDE, HIDE.replace("-math.inf", "0.0")),
+    ("the slope added", ALIBI, ALIBI.replace("-=", "+=")),
+    ("no distance", ALIBI, ALIBI.replace("float32(abs(position - n))", "float32(n)")),
+    ("top-left", MASK, MASK.replace("position", "m")),
+    ("no softcap", CAP, ""),
+    ("tanh of the score itself", CAP, "        x = softcap * math.tanh(x)\n"),
+    ("float64 by the distance", ALIBI, ALIBI.replace("float32(abs(position - n))",
+                                                     "abs(position - n)")),
+    ("hidden scores are not stored", MASK, "        if n <= position and n > position - W:\n"
+     "            s[m, n] = x\n"),
+    ("256 keys at most", MASK, MASK.replace("n > position or", "n > position or n >= 256 or")),
+    ("256 queries at most", MASK, MASK.replace("n > position or", "n > position or m >= 256 or")),
+]  # fmt: skip
 
 RIGHT = [
-    ("the sink in a register, the sign at the end", [
-        (TERM, "total += math.exp(sink - lse[head, m]) * delta[head, m]"),
-        ("total = float32(0.0)\n    for m", "sink = sinks[head]\n    total = float32(0.0)\n    for m"),
-        ("dsinks[head] = total", "dsinks[head] = -total"),
-    ]),
-    ("a while loop, the last thread stores", [
-        (LOOP, "m = tid\n    while m < lse.shape[1]:"), (TERM, TERM + "\n        m += 128"), ("if tid == 0:\n        dsinks", "if tid == 127:\n        dsinks"),
-    ]),
-]
+    ("early -inf, other names", ORDER, """\
+        away = position - n
+        score = float32(-math.inf)
+        if 0 <= away and away < W:
+            scaled = softmax_scale * qk[m, n]
+            score = math.tanh(scaled / softcap) * softcap - slope * float32(away)
+        s[m, n] = score
+"""),
+    ("two ifs, one after the other", MASK, """\
+        if n > position:
+            x = float32(-math.inf)
+        if position - n >= W:
+            x = float32(-math.inf)
+        s[m, n] = x
+"""),
+]  # fmt: skip
 
-EQUIVALENT = []
+EQUIVALENT = [
+    (
+        "x -= slope * float32(abs(position - n)) -> x -= slope * float32(abs(n - position))",
+        "the same distance",
+    ),
+]

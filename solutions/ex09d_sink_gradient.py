@@ -1,4 +1,4 @@
-"""ex09e · The gradient of a sink
+"""ex09d · The gradient of a sink
 
 gpt-oss learns its sinks, one number for each head. A sink is a further score of every row of its
 head, with a value of zeros, so that the rule of the backward pass holds for it as for any score:

@@ -1,4 +1,4 @@
-"""ex09c · Find the bug: five points of a tile
+"""ex09b · Find the bug: five points of a tile
 
 A library may let users mark a mask as easy, and then looks at five pairs of each tile: the four
 corners and the middle. If the query sees the key in none of them the tile is skipped, if in all of
@@ -22,6 +22,17 @@ No loop: NumPy looks at many pairs at once. About six lines.
 
 HIDDEN, MIXED, WHOLE = 0, 1, 2
 
+### KIND: find the bug
+### HINT 1: Causal masks and windows are right at the corners. Draw a mask with holes.
+### HINT 2: In that tile m - n takes all values from 1 to 2 BLOCK - 1; the five points have 1,
+### HINT 2: BLOCK and 2 BLOCK - 1. Which number divides none of these, but another?
+### HINT 3: BLOCK - 1 leaves the remainder 1 in all three (for BLOCK = 3 it leaves 1 as well), and
+### HINT 3: m - n = BLOCK - 1 occurs. tile_class: a slice of sees, .any() and .all().
+### DEBRIEF: Five points are enough for masks whose tiles are decided at their corners, and nothing
+### DEBRIEF: checks that yours is one: a skipped tile raises no error, the output is a little
+### DEBRIEF: different. Every pair of every tile is N x N calls: that is create_block_mask, slow
+### DEBRIEF: and right. Intervals (ex09a) look at no pair, and err only towards "mixed".
+
 
 def broken_class(sees, m_start, n_start, BLOCK_M, BLOCK_N):
     """The class of a tile by its corners and its middle."""
@@ -36,14 +47,16 @@ def broken_class(sees, m_start, n_start, BLOCK_M, BLOCK_N):
 
 def fooling_step(BLOCK):
     """A step of a dilated causal mask of which broken_class skips a tile that is not hidden."""
-    # YOUR CODE HERE
-    raise NotImplementedError("ex09c: fooling_step")
+    ### BEGIN SOLUTION
+    return BLOCK - 1
+    ### END SOLUTION
 
 
 def tile_class(sees, m_start, n_start, BLOCK_M, BLOCK_N):
     """The class of a tile of any mask."""
-    # YOUR CODE HERE
-    raise NotImplementedError("ex09c: tile_class")
-
-
-# Stub ec357475 of solutions/ex09c_sampled_tiles.py: `fa-numba reset ex09c` brings it back.
+    ### BEGIN SOLUTION
+    tile = sees[m_start : m_start + BLOCK_M, n_start : n_start + BLOCK_N]
+    if not tile.any():
+        return HIDDEN
+    return WHOLE if tile.all() else MIXED
+    ### END SOLUTION

@@ -1,4 +1,4 @@
-"""Grader of ex09d: the FlashAttention-2 kernel with a window and a sink."""
+"""Grader of ex09c: the FlashAttention-2 kernel with a window and a sink."""
 
 import math
 from dataclasses import dataclass, fields, replace

@@ -1,4 +1,4 @@
-"""ex09e · The gradient of a sink
+"""ex09d · The gradient of a sink
 
 gpt-oss learns its sinks, one number for each head. A sink is a further score of every row of its
 head, with a value of zeros, so that the rule of the backward pass holds for it as for any score:
@@ -50,7 +50,7 @@ def sink_grad_kernel(lse, delta, sinks, dsinks):
     """
     head, tid = cuda.blockIdx.x, cuda.threadIdx.x
     # YOUR CODE HERE
-    raise NotImplementedError("ex09e: sink_grad_kernel")
+    raise NotImplementedError("ex09d: sink_grad_kernel")
 
 
-# Stub f21adb5b of solutions/ex09e_sink_gradient.py: `fa-numba reset ex09e` brings it back.
+# Stub f642e1ff of solutions/ex09d_sink_gradient.py: `fa-numba reset ex09d` brings it back.

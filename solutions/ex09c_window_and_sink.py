@@ -1,7 +1,7 @@
-"""ex09d · A window and a sink in your own kernel
+"""ex09c · A window and a sink in your own kernel
 
 Your ex07d with two changes: a query sees the last WINDOW keys, and each row has a sink, as in
-gpt-oss. Start from your own kernel: `fa-numba reset ex09d --from ex07d`. About seven lines are new
+gpt-oss. Start from your own kernel: `fa-numba reset ex09c --from ex07d`. About seven lines are new
 or change.
 
 shapes    q, out (seqlen_q, HEAD_DIM);  k, v (seqlen_k, HEAD_DIM);  lse (seqlen_q,). All float32,

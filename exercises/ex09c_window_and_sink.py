@@ -1,7 +1,7 @@
-"""ex09d · A window and a sink in your own kernel
+"""ex09c · A window and a sink in your own kernel
 
 Your ex07d with two changes: a query sees the last WINDOW keys, and each row has a sink, as in
-gpt-oss. Start from your own kernel: `fa-numba reset ex09d --from ex07d`. About seven lines are new
+gpt-oss. Start from your own kernel: `fa-numba reset ex09c --from ex07d`. About seven lines are new
 or change.
 
 shapes    q, out (seqlen_q, HEAD_DIM);  k, v (seqlen_k, HEAD_DIM);  lse (seqlen_q,). All float32,
@@ -38,7 +38,7 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N, WINDOW):
         The loop of the m-tile that begins at m_start begins at key n_first, and ends before n_stop.
         """
         # YOUR CODE HERE
-        raise NotImplementedError("ex09d: bounds")
+        raise NotImplementedError("ex09c: bounds")
 
     @cuda.jit(device=True)
     def add_tile(acc, l_i, alpha, p_tile, v_tile):
@@ -79,9 +79,9 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N, WINDOW):
         paper    FlashAttention-2, arXiv:2307.08691, Algorithm 1
         """
         # YOUR CODE HERE
-        raise NotImplementedError("ex09d: kernel")
+        raise NotImplementedError("ex09c: kernel")
 
     return kernel
 
 
-# Stub fc8085d9 of solutions/ex09d_window_and_sink.py: `fa-numba reset ex09d` brings it back.
+# Stub 11316e3b of solutions/ex09c_window_and_sink.py: `fa-numba reset ex09c` brings it back.

@@ -1,4 +1,4 @@
-"""Grader of ex09e: the gradient of a sink."""
+"""Grader of ex09d: the gradient of a sink."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Grader of ex09c: a mask that fools five points of a tile, and the right class of a tile."""
+"""Grader of ex09b: a mask that fools five points of a tile, and the right class of a tile."""
 
 import numpy as np
 import pytest
