@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import fa_numba
+from fa_numba import masks
 from fa_numba.dispatch import JOBS
 from fa_numba.workbook.tables import as_markdown
 
@@ -88,6 +89,12 @@ The jobs call them where they are the fastest. `flash_decode_wide` lies in
 in `fa_numba.kernels`: `fa_numba.kernels.flash_decode.flash_decode`.
 """
 
+MASKS = """
+## Masks: `fa_numba.masks`
+
+`mask=masks.causal & masks.window(512)`: [masks](masks.md) has the pictures and the rules.
+"""
+
 
 def sentence(function):
     """The first sentence of a docstring, on one line."""
@@ -128,7 +135,8 @@ def page():
     for title, names in GROUPS.items():
         functions = {name: getattr(fa_numba, name) for name in names.split()}
         text += f"\n## {title}\n\n{table(functions)}\n"
-    return f"{text}{MODULES}\n{table(modules())}\n"
+    text += f"{MODULES}\n{table(modules())}\n"
+    return f"{text}{MASKS}\n{table({name: getattr(masks, name) for name in masks.__all__})}\n"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """fa-numba: attention kernels in Numba-CUDA, to learn from and to use."""
 
 from fa_numba.runtime import numpy_names  # noqa: F401  # isort: skip: before anything compiles
+from fa_numba import masks as masks
 from fa_numba import simt
 from fa_numba.checks.names import no_such_name
 from fa_numba.dispatch import (

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fa_numba import masks
+
 
 class Case(NamedTuple):
     """Functions of `flash_attn`, with arguments for a number of queries, of keys and of heads.
@@ -24,8 +26,23 @@ class Case(NamedTuple):
     sinks: bool = False
 
 
-def documents(num_heads, seqlen):
-    return (np.sort(np.random.default_rng(5).integers(0, 4, seqlen)).astype(np.int32),)
+def gallery(make):
+    """A case of a mask of `fa_numba.masks`, made for a number of heads and keys."""
+    return Case(make(1, 64).function, lambda num_heads, seqlen: make(num_heads, seqlen).args)
+
+
+def documents(seqlen):
+    numbers = np.sort(np.random.default_rng(5).integers(0, 4, seqlen)).astype(np.int32)
+    return masks.causal & masks.documents(numbers)
+
+
+def tree(seqlen):
+    parents = np.arange(-1, max(seqlen - 8, 0)) // 2
+    return masks.tree(parents, 7)
+
+
+def diffusion(seqlen):
+    return masks.block_diffusion(4, max(seqlen // 2, 1))
 
 
 def buckets(num_heads, seqlen):
@@ -36,8 +53,8 @@ def slopes(num_heads, seqlen):
     return (np.linspace(0.1, 0.5, num_heads, dtype=np.float32),)
 
 
-def widths(num_heads, seqlen):
-    return (np.arange(1, num_heads + 1, dtype=np.int32) * 7,)
+def widths(num_heads):
+    return np.arange(1, num_heads + 1, dtype=np.int32) * 7
 
 
 def t5(s, b, h, m, n, bias):
@@ -45,25 +62,25 @@ def t5(s, b, h, m, n, bias):
 
 
 CASES = {
-    "causal": Case(lambda b, h, m, n: n <= m),
-    "a window": Case(lambda b, h, m, n, w: 0 <= m - n < w, lambda *_: (9,)),
-    "prefix": Case(lambda b, h, m, n: n <= m or n < 12),
-    "documents": Case(lambda b, h, m, n, doc: doc[m] == doc[n] and n <= m, documents),
-    "window and first keys": Case(lambda b, h, m, n: n <= m and (m - n < 8 or n < 4)),
-    "dilated": Case(lambda b, h, m, n: n <= m and (m - n) % 3 == 0),
-    "blocks": Case(lambda b, h, m, n: n // 16 <= m // 16),
-    "neighbours in 2-D": Case(
-        lambda b, h, m, n: abs(m // 8 - n // 8) <= 1 and abs(m % 8 - n % 8) <= 1
-    ),
-    "a window per head": Case(lambda b, h, m, n, w: n <= m and m - n < w[h], widths),
-    "nothing for some rows": Case(lambda b, h, m, n: n <= m and m % 5 != 0),
+    "causal": gallery(lambda *_: masks.causal),
+    "a window": gallery(lambda *_: masks.window(9)),
+    "prefix": gallery(lambda *_: masks.prefix_lm(12)),
+    "documents": gallery(lambda num_heads, seqlen: documents(seqlen)),
+    "window and first keys": gallery(lambda *_: masks.window_and_first(8, 4)),
+    "dilated": gallery(lambda *_: masks.dilated(3)),
+    "block diffusion": gallery(lambda num_heads, seqlen: diffusion(seqlen)),
+    "neighbours in 2-D": gallery(lambda *_: masks.neighbours_2d(8, 1)),
+    "neighbours in 3-D": gallery(lambda *_: masks.neighbours_3d(3, 5, 1)),
+    "a window per head": gallery(lambda num_heads, _: masks.window_per_head(widths(num_heads))),
+    "a tree": gallery(lambda num_heads, seqlen: tree(seqlen)),
+    "nothing for some rows": Case(lambda b, h, m, n: 0 <= m - n < 9 and m % 5 != 0),
     "sequences differ": Case(lambda b, h, m, n: n <= m + 3 * b),
     "softcap": Case(score=lambda s, b, h, m, n: 5 * math.tanh(s / 5)),
     "ALiBi": Case(score=lambda s, b, h, m, n, a: s - a[h] * abs(m - n), score_args_of=slopes),
     "T5": Case(score=t5, score_args_of=buckets),
     "a score and a mask": Case(
         lambda b, h, m, n, w: n <= m and m - n < w[h],
-        widths,
+        lambda num_heads, _: (widths(num_heads),),
         lambda s, b, h, m, n, c: c * math.tanh(s / c) * math.log(m + 2),
         lambda *_: (3.0,),
     ),

@@ -9,12 +9,13 @@ from numba import cuda
 from fa_numba import simt
 from fa_numba.figures.backward_flow import backward_flow
 from fa_numba.figures.banks import banks
-from fa_numba.figures.causal_tiles import causal_tiles, tiles_of_mask
+from fa_numba.figures.mask_tiles import mask_tiles
 from fa_numba.figures.memory_shares import memory_shares
 from fa_numba.figures.packed_batch import packed_batch, tile_numbers
 from fa_numba.figures.tiled_product import tiled_product
 from fa_numba.figures.warp_partition import warp_partition
 from fa_numba.kernels.sequence_of import make_sequence_of
+from fa_numba.masks import tiles_of_pairs
 
 
 def test_tiled_product_counts_each_iteration():
@@ -96,9 +97,9 @@ def test_warp_partition_draws_partitions_of_other_shapes():
 def test_tiles_of_a_mask_are_counted_pair_by_pair():
     """Five queries, three keys, tiles of 2 by 2: rows 0 and 1 see nothing, row 2 sees key 0."""
     sees = np.arange(3) <= np.arange(5)[:, None] - 2
-    live, needs_mask = tiles_of_mask(sees, 2, 2)
-    assert [live(i) for i in range(3)] == [0, 1, 2]
-    assert needs_mask(1, 0) and not needs_mask(2, 0)
-    assert needs_mask(2, 1), "half of its columns do not exist"
-    text = causal_tiles(5, 3, 2, 2, live, needs_mask).describe()
-    assert "1 whole, 2 masked, 3 skipped" in text
+    tiles = tiles_of_pairs(sees, 2, 2)
+    assert tiles.classes[0, 0].tolist() == [[0, 0], [1, 0], [2, 1]], "half of a tile is not there"
+    text = mask_tiles(tiles).describe()
+    assert "1 whole, 2 mixed, 3 hidden" in text and text.endswith("· ·\n◩ ·\n■ ◩")
+    visited = tiles_of_pairs(sees, 2, 2, visited=np.ones((3, 2), bool))
+    assert visited.classes[0, 0].tolist() == [[1, 1], [1, 1], [2, 1]]

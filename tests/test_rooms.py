@@ -15,7 +15,7 @@ FLOORS = (  # from the ground up; a room imports from rooms below it
     ("constants", "reference", "simt"),  # simt: another name of the engine
     ("ptx", "tiling", "expressions"),
     ("runtime",),
-    ("checks", "analysis"),
+    ("checks", "analysis", "masks"),
     ("kernels", "cpu"),
     ("kv_cache", "on_cuda_cores"),
     ("tensor_core",),

@@ -7,6 +7,7 @@ import numpy as np
 from fa_numba.checks.requirements import FLOATS, require_axes, require_one_library
 from fa_numba.expressions import given
 from fa_numba.expressions.given import Given
+from fa_numba.expressions.mask_function import written
 from fa_numba.runtime import arrays
 from fa_numba.runtime.arrays import facts
 
@@ -31,6 +32,8 @@ def check_expressions(q, mask, mask_args, score, score_args, options, alibi_slop
     Given or None
         None without a function. Else it has the options too, and a kernel takes no others.
     """
+    if isinstance(mask_args, (tuple, list)):
+        mask, mask_args = written(mask, mask_args)
     for name, function, arguments in (("mask", mask, mask_args), ("score", score, score_args)):
         if not isinstance(arguments, (tuple, list)):
             raise TypeError(f"{name}_args must be a tuple, got {type(arguments).__name__}")

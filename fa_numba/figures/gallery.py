@@ -4,7 +4,7 @@ import numpy as np
 from numba import cuda, float32
 
 import fa_numba
-from fa_numba import analysis, reference, simt
+from fa_numba import analysis, masks, reference, simt
 from fa_numba.analysis import fp8
 from fa_numba.analysis.devices import DEVICES
 from fa_numba.analysis.overlap import overlap
@@ -21,7 +21,6 @@ from fa_numba.figures.bit_fields import bit_fields
 from fa_numba.figures.block_sizes import feasible_tiles
 from fa_numba.figures.block_sparse import block_sparse
 from fa_numba.figures.cache_growth import cache_growth
-from fa_numba.figures.causal_tiles import causal_tiles
 from fa_numba.figures.chunk_places import chunk_places
 from fa_numba.figures.chunked_weights import chunked_weights
 from fa_numba.figures.coalescing import coalescing
@@ -35,6 +34,7 @@ from fa_numba.figures.kept_weights import kept_weights
 from fa_numba.figures.kernel_roofline import kernel_roofline
 from fa_numba.figures.layer_limits import layer_limits
 from fa_numba.figures.loss_curve import loss_curve
+from fa_numba.figures.mask_tiles import mask_tiles
 from fa_numba.figures.memory_hierarchy import memory_hierarchy
 from fa_numba.figures.memory_shares import memory_shares
 from fa_numba.figures.number_lines import number_lines
@@ -69,7 +69,6 @@ from fa_numba.figures.two_orders import two_orders
 from fa_numba.figures.warp_partition import warp_partition
 from fa_numba.figures.weight_against_score import weight_against_score
 from fa_numba.figures.weight_maps import weight_maps
-from fa_numba.figures.window_tiles import window_tiles
 from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.kv_cache import ContiguousCache, PagePool, RollingCache, Scheduler, samples
 from fa_numba.ptx import layouts
@@ -481,7 +480,7 @@ def masks_of_tiles_and_their_cost():
     N, d, tiles = 64, 16, {"block_m": 8, "block_n": 8}
     problem = analysis.Problem(1, N, N, 1, 1, d, **tiles)
     i, j = np.indices((8, 8))
-    masks = {
+    live = {
         "dense": i >= 0,
         "causal": j <= i,
         "band and first": (abs(i - j) <= 1) | (j == 0),
@@ -489,13 +488,13 @@ def masks_of_tiles_and_their_cost():
     }
     q, k, v = _random(3, 1, N, 1, d)
     formula, meter = {}, {}
-    for name, mask in masks.items():
+    for name, mask in live.items():
         (trace,) = _traces(fa_numba.flash_attn_v1, q, k, v, block_mask=mask, **tiles)
         traffic = analysis.traffic.flash_attn_v1(problem, block_mask=mask)
         moved = trace.arrays.keys() - {"block_mask"}  # bytes, not floats
         meter[name] = sum(trace.arrays[x].load_bytes + trace.arrays[x].store_bytes for x in moved)
         formula[name] = 4 * sum(traffic.loads.get(x, 0) + traffic.stores.get(x, 0) for x in moved)
-    return block_sparse(masks, formula, meter)
+    return block_sparse(live, formula, meter)
 
 
 def masks_that_are_not_stored():
@@ -509,21 +508,6 @@ def masks_that_are_not_stored():
     tiles = {"block_m": 16, "block_n": 8}
     _, _, dv = fa_numba.flash_attn_bwd(units, units, units, units, out, lse, **options, **tiles)
     return dropout_masks({**drawn, "flash_attn_bwd": (dv[0, :, 0].T > 0, 16, 8)})
-
-
-def mask_and_skipped_tiles():
-    seqlen_q, seqlen_k, block = 14, 22, 4
-    turn, _ = walks(seqlen_q, seqlen_k, block, block, causal=True)["FlashAttention-2"]
-    m, n = np.arange(seqlen_q)[:, None], np.arange(seqlen_k)
-    sees = n <= m + seqlen_k - seqlen_q
-
-    def needs_mask(m_tile, n_tile):
-        rows = slice(m_tile * block, (m_tile + 1) * block)
-        tile = sees[rows, n_tile * block : (n_tile + 1) * block]
-        return not tile.all() or tile.shape[1] < block
-
-    live = (turn >= 0).sum(axis=1)
-    return causal_tiles(seqlen_q, seqlen_k, block, block, lambda m_tile: live[m_tile], needs_mask)
 
 
 def a_packed_batch():
@@ -561,18 +545,26 @@ def a_rolling_cache():
     return ring_cache(np.array(tokens), np.array(pointers), num_sinks)
 
 
-def window_and_skipped_tiles():
-    seqlen_q, seqlen_k, tile, window_size = 24, 30, 4, (11, 0)
-    q, k, v = _random(1, seqlen_q, 1, 4), *_random(2, 1, seqlen_k, 1, 4)
-    tiles = {"block_m": tile, "block_n": tile}
-    (trace,) = _traces(fa_numba.flash_attn_v2, q, k, v, window_size=window_size, **tiles)
-    again = trace.launched
-    accesses = simt.record(again.kernel, trace.grid, trace.block, *again.arguments)
-    turn, _ = recorded_walk(
-        accesses, -(-seqlen_q // tile), -(-seqlen_k // tile), **tiles, head_dim=4
+def masks_and_their_tiles():
+    document = np.repeat([0, 1, 2], [20, 15, 29])
+    parents = [-1, 0, 0, 1, 1, 2, *(i // 2 for i in range(6, 24))]
+    drawn = {
+        "causal": masks.causal,
+        "window(12)": masks.window(12),
+        "window_and_first(9, 4)": masks.window_and_first(9, 4),
+        "dilated(3)": masks.dilated(3),
+        "prefix_lm(20)": masks.prefix_lm(20),
+        "causal & documents": masks.causal & masks.documents(document),
+        "block_causal(16)": masks.block_causal(16),
+        "block_diffusion(8, 32)": masks.block_diffusion(8, 32),
+        "neighbours_2d(8, 1)": masks.neighbours_2d(8, 1),
+        "neighbours_3d(4, 4, 1)": masks.neighbours_3d(4, 4, 1),
+        "tree(parents, 40)": masks.tree(parents, 40),
+        "causal & ~window(12)": masks.causal & ~masks.window(12),
+    }
+    return mask_tiles(
+        {name: masks.tiles(x, 64, block_m=8, block_n=8, pairs=True) for name, x in drawn.items()}
     )
-    distance = np.arange(seqlen_k) - (np.arange(seqlen_q)[:, None] + seqlen_k - seqlen_q)
-    return window_tiles((distance >= -11) & (distance <= 0), turn >= 0, tile, tile)
 
 
 def heads_that_share_keys(num_heads=8):
@@ -906,12 +898,11 @@ EXAMPLES = (
     bytes_by_formula_and_meter,
     masks_of_tiles_and_their_cost,
     masks_that_are_not_stored,
-    mask_and_skipped_tiles,
     a_packed_batch,
     what_the_backward_pass_computes,
     growth_of_the_cache,
     a_rolling_cache,
-    window_and_skipped_tiles,
+    masks_and_their_tiles,
     heads_that_share_keys,
     weights_without_the_first_tokens,
     thread_blocks_on_the_sms,

@@ -1,67 +1,35 @@
-"""Wrong and right answers of ex09b: see tests/wrong_answers/__init__.py."""
+"""ex09b: five points of a tile."""
 
-SCALE = "        x = qk[m, n] * softmax_scale\n"
-CAP = "        x = softcap * math.tanh(x / softcap)\n"
-ALIBI = "        x -= slope * float32(abs(position - n))\n"
-MASK = (
-    "        if n > position or n <= position - W:\n            x = float32(-math.inf)\n"
-    "        s[m, n] = x\n"
-)
-STORE = "        s[m, n] = x\n"
-ORDER = SCALE + CAP + ALIBI + MASK
-HIDE = "            x = float32(-math.inf)\n        s[m, n] = x\n"
+# fmt: off
+STEP = "return BLOCK - 1"
+TILE = "tile = sees[m_start : m_start + BLOCK_M, n_start : n_start + BLOCK_N]"
 
 WRONG = [
-    ("the window is still one too wide", MASK, MASK.replace("<= position - W", "< position - W")),
-    ("one too narrow", MASK, MASK.replace("<= position - W", "<= position - W + 1")),
-    ("the query's own key is hidden", MASK, MASK.replace("n > position", "n >= position")),
-    ("no window", MASK, MASK.replace(" or n <= position - W", "")),
-    ("no causal mask", MASK, MASK.replace("n > position or ", "")),
-    ("softcap still after the mask", CAP + ALIBI + MASK, ALIBI + MASK.replace(
-        "s[m, n] = x", "s[m, n] = softcap * math.tanh(x / softcap)")),
-    ("the slope still before the scale", SCALE,
-     "        x = (qk[m, n] - slope * float32(abs(position - n))) * softmax_scale\n"
-     "        x += slope * float32(abs(position - n))\n"),
-    ("the slope before the cap", CAP + ALIBI, ALIBI + CAP),
-    ("the scale after the cap", SCALE + CAP, "        x = qk[m, n]\n" + CAP
-     + "        x = x * softmax_scale\n"),
-    ("a hidden key is -softcap", HIDE, HIDE.replace("float32(-math.inf)", "-softcap")),
-    ("a hidden key is -1e9", HIDE, HIDE.replace("-math.inf", "-1e9")),
-    ("a hidden key is 0", HIDE, HIDE.replace("-math.inf", "0.0")),
-    ("the slope added", ALIBI, ALIBI.replace("-=", "+=")),
-    ("no distance", ALIBI, ALIBI.replace("float32(abs(position - n))", "float32(n)")),
-    ("top-left", MASK, MASK.replace("position", "m")),
-    ("no softcap", CAP, ""),
-    ("tanh of the score itself", CAP, "        x = softcap * math.tanh(x)\n"),
-    ("float64 by the distance", ALIBI, ALIBI.replace("float32(abs(position - n))",
-                                                     "abs(position - n)")),
-    ("hidden scores are not stored", MASK, "        if n <= position and n > position - W:\n"
-     "            s[m, n] = x\n"),
-    ("256 keys at most", MASK, MASK.replace("n > position or", "n > position or n >= 256 or")),
-    ("256 queries at most", MASK, MASK.replace("n > position or", "n > position or m >= 256 or")),
-]  # fmt: skip
+    ("a step that divides nothing in the tile", STEP, "return 2 * BLOCK"),
+    ("the middle is seen", STEP, "return BLOCK"),
+    ("every key", STEP, "return 1"),
+    ("every other key", STEP, "return 2"),
+    ("three", STEP, "return 3"),
+    ("seven", STEP, "return 7"),
+    ("a float", STEP, "return BLOCK / 2 + 0.5"),
+    ("a loop over steps", STEP, "step = 1\n    while any(x % step == 0 for x in (1, BLOCK, 2 * BLOCK - 1)) or step < BLOCK - 1:\n        step += 1\n    return step"),
+    ("five points again", TILE, "return broken_class(sees, m_start, n_start, BLOCK_M, BLOCK_N)"),
+    ("every other pair", TILE, TILE.replace("BLOCK_M,", "BLOCK_M : 2,").replace("BLOCK_N]", "BLOCK_N : 2]")),
+    ("the last row is missing", TILE, TILE.replace("+ BLOCK_M,", "+ BLOCK_M - 1,")),
+    ("the last column is missing", TILE, TILE.replace("+ BLOCK_N]", "+ BLOCK_N - 1]")),
+    ("a row too many", TILE, TILE.replace("+ BLOCK_M,", "+ BLOCK_M + 1,")),
+    ("square tiles", TILE, TILE.replace("n_start + BLOCK_N", "n_start + BLOCK_M")),
+    ("always mixed", TILE, "return MIXED"),
+    ("64 columns at most", TILE, TILE.replace("+ BLOCK_N]", "+ min(BLOCK_N, 64)]")),
+    ("256 rows at most", TILE, TILE.replace("+ BLOCK_M,", "+ min(BLOCK_M, 256),")),
+    ("whole if any", "return WHOLE if tile.all() else MIXED", "return WHOLE if tile.any() else MIXED"),
+    ("writes", TILE, "sees[m_start, n_start] = True\n    " + TILE),
+    ("a Python loop", TILE, TILE + "\n    seen = [bool(x) for row in tile for x in row]\n    tile = sees[:1, :1] * 0 + all(seen)"),
+]
 
 RIGHT = [
-    ("early -inf, other names", ORDER, """\
-        away = position - n
-        score = float32(-math.inf)
-        if 0 <= away and away < W:
-            scaled = softmax_scale * qk[m, n]
-            score = math.tanh(scaled / softcap) * softcap - slope * float32(away)
-        s[m, n] = score
-"""),
-    ("two ifs, one after the other", MASK, """\
-        if n > position:
-            x = float32(-math.inf)
-        if position - n >= W:
-            x = float32(-math.inf)
-        s[m, n] = x
-"""),
-]  # fmt: skip
-
-EQUIVALENT = [
-    (
-        "x -= slope * float32(abs(position - n)) -> x -= slope * float32(abs(n - position))",
-        "the same distance",
-    ),
+    ("another step", STEP, "return BLOCK + 1 if BLOCK > 3 else 2"),
+    ("counted", "    if not tile.any():\n        return HIDDEN\n    return WHOLE if tile.all() else MIXED", "    seen = int(tile.sum())\n    return HIDDEN if seen == 0 else WHOLE if seen == tile.size else MIXED"),
 ]
+
+EQUIVALENT = []

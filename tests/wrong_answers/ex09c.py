@@ -1,63 +1,65 @@
-"""Wrong and right answers of ex09c: see tests/wrong_answers/__init__.py."""
+"""ex09c: the FlashAttention-2 kernel with a window and a sink."""
 
-LIVE = "    live = sees.reshape(rows, BLOCK_M, cols, BLOCK_N).any(axis=(1, 3))\n"
-KEYS = "    keys = live.any(axis=0).sum() * BLOCK_N * HEAD_DIM\n"
-QUERIES = "    queries = live.sum() * BLOCK_M\n"
-MOVED = (
-    '    moved = {"q": queries * HEAD_DIM, "k": keys, "v": keys, "out": 2 * queries * HEAD_DIM}\n'
-)
-RETURN = '    return moved | {"l": 2 * queries, "m": 2 * queries}\n'
+# fmt: off
+FIRST = "first = max(0, m_start + seqlen_k - seqlen_q - WINDOW + 1)"
+RETURN = "return p - WINDOW + 1, p, first // BLOCK_N * BLOCK_N, end_m + seqlen_k - seqlen_q"
+M_I = "m_i = float32(sink)"
+L_I = "l_i = float32(1.0)"
+IF = "if n > last_n or n < first_n:"
+S = "s = float32(-math.inf)"
+LOOP = "for n_start in range(n_first, n_stop, BLOCK_N):"
+STORE = "        store(m, acc, m_i, l_i, out, lse)\n\n    return"
+LSE = "lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf)"
+NO_SINK = [(M_I, "m_i = float32(-math.inf)"), (L_I, "l_i = float32(0.0)")]
+AT_END = "        m_safe = max(m_i, sink)\n        l_i = l_i * math.exp(m_i - m_safe) + math.exp(sink - m_safe)\n"
 
 WRONG = [
-    ("a tile must be full", LIVE, LIVE.replace("any", "all")),
-    ("the axes exchanged", LIVE, "    live = sees.reshape(BLOCK_M, rows, BLOCK_N, cols)"
-                                 ".any(axis=(0, 2))\n"),
-    ("k for each live tile", KEYS, KEYS.replace("live.any(axis=0).sum()", "live.sum()")),
-    ("k for all columns", KEYS, KEYS.replace("live.any(axis=0).sum()", "cols")),
-    ("k by rows of tiles", KEYS, KEYS.replace("axis=0", "axis=1")),
-    ("q for each row of tiles once", QUERIES, QUERIES.replace("live.sum()",
-                                                              "live.any(axis=1).sum()")),
-    ("wanted pairs", QUERIES, "    queries = sees.sum()\n"),
-    ("dead tiles, too", QUERIES, QUERIES.replace("live.sum()", "live.size")),
-    ("BLOCK_N queries", QUERIES, QUERIES.replace("BLOCK_M", "BLOCK_N")),
-    ("out is stored alone", MOVED, MOVED.replace("2 * queries", "queries")),
-    ("out three times", MOVED, MOVED.replace("2 * queries", "3 * queries")),
-    ("q twice", MOVED, MOVED.replace('"q": queries', '"q": 2 * queries')),
-    ("l is not loaded", RETURN, RETURN.replace('"l": 2 * queries', '"l": queries')),
-    ("m of each column", RETURN, RETURN.replace('"m": 2 * queries', '"m": 2 * queries * HEAD_DIM')),
-    ("bytes", RETURN, '    moved |= {"l": 2 * queries, "m": 2 * queries}\n'
-                      "    return {name: 4 * number for name, number in moved.items()}\n"),
-    ("no m", RETURN, '    return moved | {"l": 2 * queries}\n'),
-    ("a sum", RETURN, "    return sum(moved.values())\n"),
-    ("tiles of 32 keys at most", KEYS, KEYS.replace("BLOCK_N", "min(BLOCK_N, 32)")),
-    ("tiles of 64 queries at most", QUERIES, QUERIES.replace("BLOCK_M", "min(BLOCK_M, 64)")),
-    ("128 columns at most", KEYS, KEYS.replace("HEAD_DIM", "min(HEAD_DIM, 128)")),
-    ("eight tiles of keys at most", KEYS, KEYS.replace("live.any(axis=0)", "live[:, :8].any(axis=0)")),
-    ("256 queries at most", QUERIES, QUERIES.replace("live.sum()", "live[: max(1, 256 // BLOCK_M)].sum()")),
-]  # fmt: skip
+    ("no sink", NO_SINK),
+    ("the sink counts, and is not the maximum", L_I, "l_i = float32(0.0)"),
+    ("the sink is scaled", M_I, "m_i = float32(sink * softmax_scale)"),
+    ("exp(sink) without a maximum", [NO_SINK[0], (L_I, "l_i = math.exp(sink)")]),
+    ("the sink in every tile", "            l_i = add_tile(", "            l_i += math.exp(sink - m_safe)\n            l_i = add_tile("),
+    ("the sink at the end, out not rescaled", [*NO_SINK, (STORE, AT_END + "        m_i = m_safe\n" + STORE)]),
+    ("the sink in lse alone", [*NO_SINK, (LSE, "lse[m] = m_i + math.log(l_i + math.exp(float32(0.5) - m_i)) if l_i > 0 else float32(0.5)")]),
+    ("the sink's value is 1", "            acc[i] = float32(0.0)", "            acc[i] = float32(1.0)"),
+    ("the sink is subtracted from the scores", [*NO_SINK, ("s *= softmax_scale", "s = s * softmax_scale - sink")]),
+    ("one key too many", RETURN, RETURN.replace("p - WINDOW + 1", "p - WINDOW")),
+    ("one key too few", RETURN, RETURN.replace("p - WINDOW + 1", "p - WINDOW + 2")),
+    ("top-left", "p = m + seqlen_k - seqlen_q", "p = m"),
+    ("the window of the m-tile's first query", RETURN, RETURN.replace("p - WINDOW + 1", "m_start + seqlen_k - seqlen_q - WINDOW + 1")),
+    ("no first key", IF, "if n > last_n:"),
+    ("no last key", IF, "if n >= k.shape[0] or n < first_n:"),
+    ("both must hide", IF, "if n > last_n and n < first_n:"),
+    ("starts at tile 0", RETURN, RETURN.replace("first // BLOCK_N * BLOCK_N", "0")),
+    ("starts at the first key, not at its tile", RETURN, RETURN.replace("first // BLOCK_N * BLOCK_N", "first")),
+    ("starts with the last query's first key", FIRST, "first = max(0, m_start + BLOCK_M - 1 + seqlen_k - seqlen_q - WINDOW + 1)"),
+    ("a negative start", FIRST, "first = m_start + seqlen_k - seqlen_q - WINDOW + 1"),
+    ("rounded up", RETURN, RETURN.replace("first // BLOCK_N", "(first + BLOCK_N - 1) // BLOCK_N")),
+    ("ends with the sequence", RETURN, RETURN.replace("end_m + seqlen_k - seqlen_q", "seqlen_k")),
+    ("dead tiles are loaded and hidden", LOOP, "for n_start in range(0, n_stop, BLOCK_N):"),
+    ("-1e4 for a hidden key", S, "s = float32(-1e4)"),
+    ("-1e9 for a hidden key", S, "s = float32(-1e9)"),
+    ("-1e30 for a hidden key", S, "s = float32(-1e30)"),
+    ("p is set to 0, the maximum sees hidden keys", [(IF, "hidden = n > last_n or n < first_n\n            if n >= seqlen_k:"), ("math.exp(s - m_safe)  # P", "float32(0.0) if hidden else math.exp(s - m_safe)  # P")]),
+    ("the maximum of this tile alone", "m_new = m_i\n", "m_new = float32(-math.inf)\n"),
+    ("acc not rescaled", "acc[i] *= alpha\n", "acc[i] *= float32(1.0)\n"),
+    ("l not rescaled", "        l_i *= alpha\n", ""),
+    ("no scale", "s *= softmax_scale", "s *= float32(1.0)"),
+    ("lse without the maximum", "m_i + math.log(l_i)", "math.log(l_i)"),
+    ("64 m-tiles at most", "m_start = cuda.blockIdx.x * BLOCK_M", "m_start = cuda.blockIdx.x % 64 * BLOCK_M"),
+    ("256 tiles at most", LOOP, "for n_start in range(n_first, min(n_stop, n_first + 256 * BLOCK_N), BLOCK_N):"),
+    ("64 columns at most", "out[m, d] = acc[i] / l_i", "out[m, d % 64] = acc[i] / l_i"),
+    ("float64", L_I, "l_i = 1.0"),
+]
 
 RIGHT = [
-    ("tile by tile", """
-def elements_moved(sees, BLOCK_M, BLOCK_N, HEAD_DIM):
-    moved = dict.fromkeys(("q", "k", "v", "out", "l", "m"), 0)
-    for n in range(0, sees.shape[1], BLOCK_N):
-        live = [
-            m
-            for m in range(0, sees.shape[0], BLOCK_M)
-            if sees[m : m + BLOCK_M, n : n + BLOCK_N].any()
-        ]
-        if live:
-            moved["k"] += BLOCK_N * HEAD_DIM
-            moved["v"] += BLOCK_N * HEAD_DIM
-        for _ in live:
-            moved["q"] += BLOCK_M * HEAD_DIM
-            moved["out"] += 2 * BLOCK_M * HEAD_DIM
-            moved["l"] += 2 * BLOCK_M
-            moved["m"] += 2 * BLOCK_M
-    return moved
-"""),
-    ("sums of a count of pairs", LIVE, "    pairs = sees.reshape(rows, BLOCK_M, cols, BLOCK_N)\n"
-                                       "    live = pairs.sum(axis=3).sum(axis=1) > 0\n"),
-]  # fmt: skip
+    ("the sink at the end", [
+        *NO_SINK, (STORE, "        m_end = max(m_i, sink)\n        scale_end = math.exp(m_i - m_end)\n        l_i = l_i * scale_end + math.exp(sink - m_end)\n"
+                          "        for i in range(NUM_COLS):\n            acc[i] *= scale_end\n        m_i = m_end\n" + STORE)]),
+    ("an m-tile without keys is answered first", "        for n_start in range(n_first", "        if n_stop <= n_first:\n            n_stop = n_first\n        for n_start in range(n_first"),
+    ("the first key of the tile by a loop", RETURN, "n_first = 0\n        while n_first + BLOCK_N <= first:\n            n_first += BLOCK_N\n        return p - WINDOW + 1, p, n_first, end_m + seqlen_k - seqlen_q"),
+]
 
-EQUIVALENT = []
+EQUIVALENT = [
+    ("m_safe = m_new if m_new > -math.inf else float32(0.0) -> m_safe = m_new", "m_i begins with the sink, which is finite"),
+]

@@ -1,4 +1,4 @@
-"""ex09d · Dropout that nobody stores
+"""ex10f · Dropout that nobody stores
 
 Dropout sets each entry of P to 0 with probability p, and the backward pass needs the same entries
 at 0 again. Instead of storing which ones, both passes draw them: `philox` makes four random words
@@ -55,7 +55,7 @@ def word_of(c0, c1, c2, c3, i):
 def keeps(seed, b, head, m, n, threshold):
     """Return whether dropout keeps entry (m, n) of P in this batch and head."""
     # YOUR CODE HERE
-    raise NotImplementedError("ex09d: keeps")
+    raise NotImplementedError("ex10f: keeps")
 
 
-# Stub 5519767d of solutions/ex09d_dropout_mask.py: `fa-numba reset ex09d` brings it back.
+# Stub 21e2454d of solutions/ex10f_dropout_mask.py: `fa-numba reset ex10f` brings it back.

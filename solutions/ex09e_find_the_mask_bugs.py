@@ -1,4 +1,4 @@
-"""ex09b · Find the bugs: window, softcap and ALiBi
+"""ex09e · Find the bugs: window, softcap and ALiBi
 
 `broken_kernel` turns the products q · k of one head into scores. It has a causal window, softcap
 and ALiBi, in the wrong way three times. Write `kernel`, the same without the bugs. Copy

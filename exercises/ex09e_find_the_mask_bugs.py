@@ -1,4 +1,4 @@
-"""ex09b · Find the bugs: window, softcap and ALiBi
+"""ex09e · Find the bugs: window, softcap and ALiBi
 
 `broken_kernel` turns the products q · k of one head into scores. It has a causal window, softcap
 and ALiBi, in the wrong way three times. Write `kernel`, the same without the bugs. Copy
@@ -41,7 +41,7 @@ def broken_kernel(qk, s, softmax_scale, softcap, slope, W):
 def kernel(qk, s, softmax_scale, softcap, slope, W):
     """Scores of a causal window with softcap and ALiBi."""
     # YOUR CODE HERE
-    raise NotImplementedError("ex09b: kernel")
+    raise NotImplementedError("ex09e: kernel")
 
 
-# Stub 85c0cd26 of solutions/ex09b_find_the_mask_bugs.py: `fa-numba reset ex09b` brings it back.
+# Stub b7cebfb9 of solutions/ex09e_find_the_mask_bugs.py: `fa-numba reset ex09e` brings it back.

@@ -1,4 +1,4 @@
-"""ex09d · Dropout that nobody stores
+"""ex10f · Dropout that nobody stores
 
 Dropout sets each entry of P to 0 with probability p, and the backward pass needs the same entries
 at 0 again. Instead of storing which ones, both passes draw them: `philox` makes four random words

@@ -1,4 +1,4 @@
-"""Grader of ex09b: scores of a causal window with softcap and ALiBi."""
+"""Grader of ex09e: scores of a causal window with softcap and ALiBi."""
 
 import numpy as np
 import pytest

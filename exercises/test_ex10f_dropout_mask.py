@@ -1,4 +1,4 @@
-"""Grader of ex09d: Philox4x32-10, and the dropout mask that it draws."""
+"""Grader of ex10f: Philox4x32-10, and the dropout mask that it draws."""
 
 import numpy as np
 import pytest

@@ -1,0 +1,311 @@
+"""Masks to use, to read and to copy: each is one expression in b, h, m and n.
+
+m is the position of the query, n the key, both from 0; b is the sequence, h the head of the query.
+
+    out, lse = fa_numba.flash_attn(q, k, v, mask=masks.causal & masks.documents(doc))
+
+A mask with parameters has them as arguments, not inside the function, so that other values
+compile nothing anew. `tiles` says, without a call, which tiles of scores a mask hides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+
+import numpy as np
+
+from fa_numba.expressions.mask_function import MaskFunction, written
+from fa_numba.expressions.tiles import HIDDEN, MIXED, WHOLE, tile_classes
+from fa_numba.expressions.trace import trace
+from fa_numba.runtime import arrays
+
+__all__ = [
+    "MaskFunction",
+    "Tiles",
+    "block_causal",
+    "block_diffusion",
+    "causal",
+    "dilated",
+    "documents",
+    "neighbours_2d",
+    "neighbours_3d",
+    "prefix_lm",
+    "tiles",
+    "tiles_of_pairs",
+    "tree",
+    "window",
+    "window_and_first",
+    "window_per_head",
+]
+
+
+@MaskFunction
+def causal(b, h, m, n):
+    """A query sees the keys up to its own position."""
+    return n <= m
+
+
+def window(width):
+    """A query sees the last `width` keys, its own included."""
+    _check_count(1, width=width)
+    return MaskFunction(lambda b, h, m, n, width: (n <= m) & (m - n < width), width)
+
+
+def window_and_first(width, first):
+    """A window, and the first few keys, as StreamingLLM keeps them (arXiv:2309.17453)."""
+    _check_count(1, width=width)
+    _check_count(0, first=first)
+    return MaskFunction(
+        lambda b, h, m, n, width, first: (n <= m) & ((m - n < width) | (n < first)), width, first
+    )
+
+
+def window_per_head(widths):
+    """Head h has a window of widths[h] keys; `widths` is an array of integers."""
+    return MaskFunction(lambda b, h, m, n, widths: (n <= m) & (m - n < widths[h]), widths)
+
+
+def dilated(step):
+    """Causal, and each query sees only every step-th key, counted back from its own."""
+    _check_count(1, step=step)
+    return MaskFunction(lambda b, h, m, n, step: (n <= m) & ((m - n) % step == 0), step)
+
+
+def prefix_lm(prefix):
+    """The first `prefix` keys are seen by all queries, the others causally."""
+    _check_count(0, prefix=prefix)
+    return MaskFunction(lambda b, h, m, n, prefix: (n <= m) | (n < prefix), prefix)
+
+
+def documents(document):
+    """A query sees its own document; `document` is an array with the number of each position's.
+
+    Where numbers ascend, all tiles without a common document are hidden.
+    """
+    return MaskFunction(lambda b, h, m, n, document: document[m] == document[n], document)
+
+
+def block_causal(block):
+    """A query sees its own block of `block` keys, to both sides, and those before."""
+    _check_count(1, block=block)
+    return MaskFunction(lambda b, h, m, n, block: n // block <= m // block, block)
+
+
+def block_diffusion(block, length):
+    """Training of block diffusion (arXiv:2503.09573): noisy tokens, then the clean ones.
+
+    A sequence is `length` noisy tokens and the same number of clean ones. A noisy block sees itself
+    and the clean blocks before it; a clean block sees the clean blocks up to itself.
+    """
+    _check_count(1, block=block, length=length)
+
+    def sees(b, h, m, n, block, length):
+        own, other = m % length // block, n % length // block
+        return ((n < length) & (m < length) & (other == own)) | (
+            (n >= length) & (other < own + (m >= length))
+        )
+
+    return MaskFunction(sees, block, length)
+
+
+def neighbours_2d(columns, radius):
+    """Pixels of an image of `columns` columns, row by row: at most `radius` away in each axis."""
+    _check_count(1, columns=columns)
+    _check_count(0, radius=radius)
+    return MaskFunction(
+        lambda b, h, m, n, columns, radius: (
+            (abs(m // columns - n // columns) <= radius)
+            & (abs(m % columns - n % columns) <= radius)
+        ),
+        columns,
+        radius,
+    )
+
+
+def neighbours_3d(rows, columns, radius):
+    """Frames of `rows` · `columns` pixels: at most `radius` away in each of three axes."""
+    _check_count(1, rows=rows, columns=columns)
+    near = neighbours_2d(columns, radius).function
+
+    def sees(b, h, m, n, frame, columns, radius):
+        in_time = abs(m // frame - n // frame) <= radius
+        return in_time & near(b, h, m % frame, n % frame, columns, radius)
+
+    return MaskFunction(sees, rows * columns, columns, radius)
+
+
+def tree(parents, prefix=0):
+    """Nodes of a tree behind `prefix` keys: each sees the prefix, its ancestors and itself.
+
+    Parameters
+    ----------
+    parents : int array of shape (num_nodes,)
+        The parent of each node, an earlier one; −1 for a root.
+    prefix : int, default=0
+        Node t is the query, and the key, at position prefix + t.
+    """
+    _check_count(0, prefix=prefix)
+    of_nodes = np.asarray(arrays.to_numpy(parents) if arrays.library_of(parents) else parents)
+    if of_nodes.ndim != 1 or of_nodes.dtype.kind not in "iu":
+        raise TypeError(
+            f"parents must be integers along one axis, got {of_nodes.dtype} of shape "
+            f"{of_nodes.shape}"
+        )
+    sees = np.eye(len(of_nodes), dtype=bool)
+    for node, parent in enumerate(of_nodes.tolist()):
+        if not -1 <= parent < node:
+            raise ValueError(
+                f"parents[{node}] must be from -1 to {node - 1}, an earlier node, got {parent}"
+            )
+        if parent >= 0:
+            sees[node] |= sees[parent]
+    if arrays.library_of(parents):
+        sees = arrays.from_numpy(parents, sees)
+    return MaskFunction(
+        lambda b, h, m, n, ancestors, prefix: (
+            (n <= m) & ((n < prefix) | ancestors[max(m - prefix, 0), max(n - prefix, 0)])
+        ),
+        sees,
+        prefix,
+    )
+
+
+def _check_count(least, **named):
+    for name, x in named.items():
+        if not isinstance(x, numbers.Integral) or isinstance(x, bool):
+            raise TypeError(f"{name} must be an int, got {type(x).__name__}")
+        if not least <= x < 2**31:
+            raise ValueError(f"{name} must be from {least} to 2**31 - 1, got {x}")
+
+
+# --- tiles
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tiles:
+    """The tiles of a mask.
+
+    Attributes
+    ----------
+    classes : int8 array of shape (batch or 1, num_heads or 1, m tiles, n tiles)
+        0 hidden, 1 mixed, 2 whole. An axis has one element if the mask has no b, or no h.
+    seqlen_q, seqlen_k, block_m, block_n : int
+    pairs : bool array of shape (batch or 1, num_heads or 1, seqlen_q, seqlen_k), or None
+        Which key each query sees, for a figure.
+    """
+
+    classes: np.ndarray
+    seqlen_q: int
+    seqlen_k: int
+    block_m: int
+    block_n: int
+    pairs: np.ndarray | None = None
+
+    hidden = property(lambda self: int((self.classes == HIDDEN).sum()))
+    mixed = property(lambda self: int((self.classes == MIXED).sum()))
+    whole = property(lambda self: int((self.classes == WHOLE).sum()))
+
+    @property
+    def _sizes(self):
+        """Rows of each m tile and columns of each n tile; the last ones may be smaller."""
+        m = np.diff(np.r_[0 : self.seqlen_q : self.block_m, self.seqlen_q])
+        return m, np.diff(np.r_[0 : self.seqlen_k : self.block_n, self.seqlen_k])
+
+    @property
+    def flops_share(self) -> float:
+        """The scores of all tiles that are not hidden, mixed ones whole, as a share of all."""
+        rows, columns = self._sizes
+        computed = ((self.classes != HIDDEN) * rows[:, None] * columns).sum()
+        return float(computed / (self.classes[..., 0, 0].size * self.seqlen_q * self.seqlen_k))
+
+    @property
+    def key_rows(self) -> int:
+        """Rows of K that are loaded: a tile's once for each m tile that does not hide it."""
+        return int(((self.classes != HIDDEN) * self._sizes[1]).sum())
+
+    def hbm_bytes(self, head_dim, dtype_bytes=2) -> int:
+        """Bytes of q, k, v, out and lse that FlashAttention-2 moves for the heads in `classes`."""
+        rows = self.classes[..., 0, 0].size * self.seqlen_q
+        return dtype_bytes * head_dim * 2 * (rows + self.key_rows) + 4 * rows
+
+    def __str__(self):
+        return (
+            f"{self.seqlen_q} queries, {self.seqlen_k} keys, tiles of {self.block_m}×"
+            f"{self.block_n}: {self.whole} whole, {self.mixed} mixed, {self.hidden} hidden, "
+            f"{self.flops_share:.0%} of the FLOPs"
+        )
+
+
+def tiles(
+    mask,
+    seqlen_q,
+    seqlen_k=None,
+    block_m=128,
+    block_n=128,
+    *,
+    mask_args=(),
+    batch=1,
+    num_heads=1,
+    pairs=False,
+):
+    """The classes of the tiles of a mask, by intervals: no pair of a query and a key is looked at.
+
+    Parameters
+    ----------
+    mask : callable
+        Of this module, or a function of (b, h, m, n, \\*mask_args).
+    seqlen_q : int
+    seqlen_k : int, default=seqlen_q
+        The last query is at the position of the last key.
+    block_m, block_n : int, default=128
+        Rows and columns of a tile.
+    mask_args : tuple, default=()
+    batch, num_heads : int, default=1
+    pairs : bool, default=False
+        Whether each pair is looked at, too, for the figure of a few hundred.
+
+    Returns
+    -------
+    Tiles
+        `fa_numba.figures.mask_tiles.mask_tiles` draws it.
+    """
+    seqlen_k = seqlen_q if seqlen_k is None else seqlen_k
+    sizes = {"seqlen_q": seqlen_q, "seqlen_k": seqlen_k, "block_m": block_m, "block_n": block_n}
+    _check_count(1, **sizes, batch=batch, num_heads=num_heads)
+    mask, mask_args = written(mask, mask_args)
+    node = trace(mask, "mask", "b h m n", mask_args)
+    args = [arrays.to_numpy(x) if arrays.library_of(x) else x for x in mask_args]
+    classes = tile_classes(node, (seqlen_q, seqlen_k), block_m, block_n, args, batch, num_heads)
+    seen = None
+    if pairs:
+        b, h = map(np.arange, classes.shape[:2])
+        m = np.arange(seqlen_q) + seqlen_k - seqlen_q
+        at = np.ix_(b, h, m, np.arange(seqlen_k))
+        seen = np.vectorize(lambda *at: mask(*at, *args), [bool])(*at)
+    return Tiles(classes, *sizes.values(), seen)
+
+
+def tiles_of_pairs(pairs, block_m, block_n, visited=None):
+    """The `Tiles` of a mask that is written out, each pair looked at.
+
+    Parameters
+    ----------
+    pairs : bool array of shape (seqlen_q, seqlen_k)
+    block_m, block_n : int
+    visited : bool array of shape (m tiles, n tiles), default=None
+        Tiles that a kernel has computed, as recorded; the others are shown as hidden.
+
+    Returns
+    -------
+    Tiles
+        A last tile of keys that is not full is mixed, because a kernel tests which keys exist.
+    """
+    seqlen_q, seqlen_k = pairs.shape
+    shape = -(-seqlen_q // block_m), -(-seqlen_k // block_n)
+    classes = np.zeros(shape, np.int8)
+    for i, j in np.ndindex(shape):
+        tile = pairs[i * block_m : (i + 1) * block_m, j * block_n : (j + 1) * block_n]
+        if tile.any() if visited is None else visited[i, j]:
+            classes[i, j] = WHOLE if tile.all() and tile.shape[1] == block_n else MIXED
+    return Tiles(classes[None, None], seqlen_q, seqlen_k, block_m, block_n, pairs[None, None])

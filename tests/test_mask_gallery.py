@@ -1,0 +1,192 @@
+"""`fa_numba.masks`: each mask against a definition in other words, its tiles by enumeration."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fa_numba
+from fa_numba import masks, simt
+from fa_numba.expressions.given import given
+from fa_numba.expressions.tiles import HIDDEN, MIXED, WHOLE
+
+N, HEADS = 64, 2
+DOCUMENT = np.repeat([1, 2, 3], [20, 15, 29])
+WIDTHS = np.array([3, 20])
+PARENTS = [-1, 0, 0, 1, 1, 2, -1, 6, *range(3, 19)]
+PREFIX = N - len(PARENTS)
+
+
+def ancestors(node):
+    return {node} | (ancestors(PARENTS[node]) if PARENTS[node] >= 0 else set())
+
+
+def of_tree(h, m):
+    return {*range(min(m + 1, PREFIX))} | {
+        PREFIX + node for node in (ancestors(m - PREFIX) if m >= PREFIX else ())
+    }
+
+
+def of_diffusion(h, m):
+    noisy, clean = np.split(np.arange(N).reshape(-1, 8), 2)
+    block = m % 32 // 8
+    seen = clean[: block + 1] if m >= 32 else [noisy[block], *clean[:block]]
+    return np.ravel(seen).tolist()
+
+
+def near(shape):
+    """Keys whose coordinates differ by at most 1 along each axis."""
+    at = np.stack(np.unravel_index(np.arange(N), shape))
+    return lambda h, m: {*np.flatnonzero((abs(at - at[:, [m]]) <= 1).all(axis=0)).tolist()}
+
+
+GALLERY = {  # the keys that query m of head h sees
+    "causal": (masks.causal, lambda h, m: range(m + 1)),
+    "window": (masks.window(9), lambda h, m: range(m - 8, m + 1)),
+    "window and first": (
+        masks.window_and_first(9, 4), lambda h, m: {*range(min(m + 1, 4)), *range(m - 8, m + 1)},
+    ),
+    "window per head": (
+        masks.window_per_head(WIDTHS), lambda h, m: range(m + 1 - int(WIDTHS[h]), m + 1)
+    ),
+    "dilated": (masks.dilated(3), lambda h, m: range(m % 3, m + 1, 3)),
+    "prefix LM": (masks.prefix_lm(20), lambda h, m: range(max(m + 1, 20))),
+    "documents": (
+        masks.documents(DOCUMENT), lambda h, m: np.flatnonzero(DOCUMENT == DOCUMENT[m]).tolist()
+    ),
+    "block causal": (masks.block_causal(16), lambda h, m: range(m // 16 * 16 + 16)),
+    "block diffusion": (masks.block_diffusion(8, 32), of_diffusion),
+    "2-D": (masks.neighbours_2d(8, 1), near((8, 8))),
+    "3-D": (masks.neighbours_3d(4, 4, 1), near((4, 4, 4))),
+    "tree": (masks.tree(PARENTS, PREFIX), of_tree),
+    "and": (
+        masks.window(30) & masks.documents(DOCUMENT),
+        lambda h, m: {*range(m - 29, m + 1)} & {*np.flatnonzero(DOCUMENT == DOCUMENT[m]).tolist()},
+    ),
+    "or": (
+        masks.window_per_head(WIDTHS) | masks.prefix_lm(20) & masks.dilated(3),
+        lambda h, m: {*range(m + 1 - int(WIDTHS[h]), m + 1), *range(m % 3, m + 1, 3)},
+    ),
+    "not": (masks.causal & ~masks.window(9), lambda h, m: range(m - 8)),
+    "a function on the left": (
+        (lambda b, h, m, n: m != n) & masks.window(9), lambda h, m: range(m - 8, m)
+    ),
+    "a function on the right": (
+        ~masks.causal | (lambda b, h, m, n: n == 0 or m - 2 <= n <= m),
+        lambda h, m: {0, m - 2, m - 1, *range(m, N)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GALLERY)
+def test_a_mask_sees_what_it_says(name):
+    mask, keys_of = GALLERY[name]
+    tiles = masks.tiles(mask, N, block_m=8, block_n=16, num_heads=HEADS, pairs=True)
+    for h, m in np.ndindex(tiles.pairs.shape[1], N):
+        want = {n for n in keys_of(h, m) if 0 <= n < N}
+        assert {*np.flatnonzero(tiles.pairs[0, h, m]).tolist()} == want, (h, m)
+    for b, h, i, j in np.ndindex(tiles.classes.shape):
+        tile = tiles.pairs[b, h, 8 * i : 8 * i + 8, 16 * j : 16 * j + 16]
+        want = WHOLE if tile.all() else MIXED if tile.any() else HIDDEN
+        # x & ~x is taken for a maybe: intervals do not know that both sides are one
+        assert tiles.classes[b, h, i, j] in (want, MIXED if name == "not" else want), (h, i, j)
+
+
+def test_every_mask_is_tested():
+    made = {name for name in masks.__all__ if name[0].islower()} - {"tiles", "tiles_of_pairs"}
+    assert len(made) == 12 <= len(GALLERY)
+    assert all(repr(getattr(masks, name)).find(name) > 0 for name in made)
+
+
+PAGE = (Path(__file__).parents[1] / "docs" / "masks.md").read_text(encoding="utf-8")
+MADE = {  # the parameters of the page's rows
+    "causal": (), "window(w)": (9,), "window_and_first(w, k)": (9, 4), "dilated(k)": (3,),
+    "window_per_head(w)": (WIDTHS,), "prefix_lm(k)": (20,), "documents(d)": (DOCUMENT,),
+    "block_causal(k)": (16,), "neighbours_2d(columns, r)": (8, 1),
+}  # fmt: skip
+
+
+def test_the_page_shows_the_code():
+    rows = re.findall(r"^\| `masks\.(.*?)` \| `(.*)` \|$", PAGE, re.MULTILINE)
+    assert {made for made, _ in rows} == {*MADE}
+    for made, expression in rows:
+        name, _, names = made.removesuffix(")").partition("(")
+        values = dict(zip(names.split(", ") if names else (), MADE[made], strict=True))
+        ours = getattr(masks, name)
+        ours = ours(*values.values()) if values else ours
+        shown = eval(f"lambda b, h, m, n: {expression.replace(chr(92), '')}", values)
+        for h, m, n in np.ndindex(HEADS, N, N):
+            assert bool(ours(0, h, m, n)) == bool(shown(0, h, m, n)), (made, h, m, n)
+    named = set(re.findall(r"^\| `masks\.(\w+)", PAGE, re.MULTILINE))
+    assert named == set(masks.__all__) - {"MaskFunction", "Tiles", "tiles", "tiles_of_pairs"}
+
+
+@pytest.mark.parametrize("name", ["window", "prefix_lm", "dilated", "block_causal"])
+def test_another_number_compiles_nothing_anew(name):
+    few, many = (getattr(masks, name)(number) for number in (2, 300))
+    few, many = (
+        given(x.function, x.args, None, (), (False, (-1, -1), 0.0, None)) for x in (few, many)
+    )
+    assert few.expressions == many.expressions and few.arguments == (2,) != many.arguments
+
+
+@pytest.mark.parametrize("sizes", [(37, 37, 8, 16), (13, 45, 4, 8)], ids=str)
+def test_bytes_are_those_of_the_meter(sizes):
+    seqlen_q, seqlen_k, block_m, block_n = sizes
+    mask = masks.window_and_first(5, 3)
+    tiles = masks.tiles(mask, seqlen_q, seqlen_k, block_m, block_n)
+    assert tiles.hidden and tiles.hidden + tiles.mixed + tiles.whole == tiles.classes.size
+    rng = np.random.default_rng()
+    q, k, v = (rng.standard_normal((1, n, 1, 6), np.float32) for n in (seqlen_q, *[seqlen_k] * 2))
+    with simt.tracing() as traces:
+        fa_numba.flash_attn_v2(q, k, v, mask=mask, block_m=block_m, block_n=block_n)
+    moved = {x: traces[0].arrays[x] for x in ("q", "k", "v", "out", "lse")}
+    assert tiles.key_rows * 6 == moved["k"].loads == moved["v"].loads
+    assert tiles.hbm_bytes(6, 4) == sum(x.load_bytes + x.store_bytes for x in moved.values())
+    rows, columns = (np.minimum(b, s - np.arange(0, s, b))
+                     for s, b in ((seqlen_q, block_m), (seqlen_k, block_n)))  # fmt: skip
+    computed = (np.outer(rows, columns) * (tiles.classes[0, 0] != HIDDEN)).sum()
+    assert tiles.flops_share == pytest.approx(computed / (seqlen_q * seqlen_k))
+
+
+def test_a_function_and_its_arguments():
+    ours = masks.tiles(masks.window(9), 40, 50, 8, 8)
+    users = masks.tiles(lambda b, h, m, n, w: 0 <= m - n < w, 40, 50, 8, 8, mask_args=(9,))
+    assert (ours.classes == users.classes).all() and ours.pairs is None
+
+
+X = np.ones((1, 4, 1, 4), np.float32)
+ERRORS = {
+    "window": (lambda: masks.window(2.0), "width must be an int, got float"),
+    "zero": (lambda: masks.dilated(0), "step must be from 1 .* got 0"),
+    "bool": (lambda: masks.prefix_lm(True), "prefix must be an int, got bool"),
+    "tiles": (lambda: masks.tiles(masks.causal, 8, block_m=0), "block_m must be from 1 .* got 0"),
+    "tree": (lambda: masks.tree([-1, 1]), r"parents\[1\] must be from -1 to 0.* got 1"),
+    "axes": (lambda: masks.tree([[-1]]), r"parents must be integers along one axis.*\(1, 1\)"),
+    "floats": (lambda: masks.tree([0.5]), "parents must be integers along one axis, got float64"),
+    "and": (lambda: masks.causal & 3, "both sides of & must be masks or functions.* got int"),
+    "or": (lambda: 3 | masks.causal, r"both sides of \| must be masks or functions.* got int"),
+    "made": (lambda: masks.MaskFunction(3), "function must be a function of b, h, m, n, got int"),
+    "both": (
+        lambda: fa_numba.flash_attn_v2(X, X, X, mask=masks.window(2), mask_args=(2,)),
+        "mask_args must be empty .* got 1 beside MaskFunction.window, 2.",
+    ),
+    "called": (lambda: fa_numba.flash_attn_v2(X, X, X, mask=masks.window), "mask must take b, h"),
+    "short": (
+        lambda: fa_numba.flash_attn_v2(X, X, X, mask=masks.documents(np.zeros(3, np.int32))),
+        r"mask_args\[0\] must have more than 3 elements",
+    ),
+    "library": (
+        lambda: fa_numba.flash_attn_v2(X, X, X, mask=masks.documents([0, 0, 0, 0])),
+        r"mask_args\[0\] must be .* got list",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_refused(name):
+    call, message = ERRORS[name]
+    with pytest.raises((TypeError, ValueError)) as caught:
+        call()
+    assert re.search(message, str(caught.value)), caught.value
