@@ -127,3 +127,17 @@ def test_a_sink_of_minus_infinity_is_none(rng):
         check(kernel_function(name)(q, k, v, **mask, sinks=sinks), want)
     gradients = fa_numba.flash_attn_bwd(q, q, k, v, *want, **mask, sinks=sinks)
     check(gradients, (*fa_numba.flash_attn_bwd(q, q, k, v, *want, **mask), np.zeros(4)))
+
+
+def test_an_index_that_is_not_there():
+    """Found by intervals, without a look at the array: it may be on a GPU."""
+    x, short = np.zeros((1, 20, 2, 8), np.float32), np.zeros(19, np.float32)
+    with pytest.raises(
+        ValueError, match=r"mask_args\[0\] must have more than 19 elements .* got 19"
+    ):
+        fa_numba.flash_attn_v2(x, x, x, mask=lambda b, h, m, n, a: a[m] < 1, mask_args=(short,))
+    with pytest.raises(ValueError, match=r"score_args\[0\] must have more than 21 elements"):
+        fa_numba.flash_attn_v2(
+            x, x, x, mask=lambda b, h, m, n, w: n < w, mask_args=(3,),
+            score=lambda s, b, h, m, n, a: s + a[n + 2], score_args=(short,),
+        )  # fmt: skip

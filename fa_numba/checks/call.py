@@ -12,6 +12,7 @@ from fa_numba.checks.values import Mask
 from fa_numba.constants import LOG2_E
 from fa_numba.expressions.functions import NO_EXPRESSIONS, Expressions
 from fa_numba.expressions.given import Given
+from fa_numba.expressions.indices import check_indices
 from fa_numba.runtime import arrays
 
 
@@ -168,6 +169,8 @@ def forward_call(
         on.check(*facts)
     batch, seqlen_q, num_heads, head_dim = facts[0].shape
     scores = check_scores(facts[0], causal, window_size, softcap, alibi_slopes, expressions, sinks)
+    if scores.given is not None:
+        check_indices(scores.given, batch, num_heads, seqlen_q, facts[1].shape[1])
     check_scale = values.check_positive_scale if on else values.check_softmax_scale
     softmax_scale = check_scale(softmax_scale, head_dim)
     out = arrays.empty(q, facts[0].shape, q.dtype if out_dtype is None else np.float32)

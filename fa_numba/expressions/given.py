@@ -27,10 +27,12 @@ class Given(NamedTuple):
     expressions : Expressions
     arguments : tuple of arrays and NumPy scalars
         Those of the mask, then those of the score, then the numbers of the options.
+    num_mask_args : int
     """
 
     expressions: Expressions
     arguments: tuple
+    num_mask_args: int
 
 
 def given(mask, mask_args, score, score_args, options) -> Given:
@@ -81,7 +83,8 @@ def given(mask, mask_args, score, score_args, options) -> Given:
     one = None
     for x in map(nodes.as_bool, seen):
         one = x if one is None else make("and", one, x)
-    return Given(Expressions(one, None if s == S else s), tuple(map(_scalar, arguments)))
+    expressions = Expressions(one, None if s == S else s)
+    return Given(expressions, tuple(map(_scalar, arguments)), len(mask_args))
 
 
 def _node(function, name, variables, arguments):

@@ -1,17 +1,32 @@
 """The rules of `intervals` for one tile, as the text of a function that a kernel can call.
 
 It serves where a kernel classifies tiles: on a GPU, whose arrays the CPU would have to wait for. A
-mask with floats, with a divisor or a shift that is no constant, or that indexes an array by two
+mask with floats, with a divisor or a shift that depends on m or n, or that indexes an array by two
 ranges has no such function: `intervals` classifies its tiles on the CPU.
 """
 
 from __future__ import annotations
 
-import operator
+from typing import NamedTuple
 
 from fa_numba.expressions import nodes
 
 SIGNS = {"lt": "<", "le": "<=", "add": "+", "sub": "-"}
+
+
+class Needs(NamedTuple):
+    """What a function of `interval_source` needs of its arguments, by their numbers.
+
+    Attributes
+    ----------
+    ranged : list of int
+        Arrays that are indexed by a range, along their last axis: ``ranges`` has a table of each.
+    positive : list of int
+        Numbers that must be positive: divisors.
+    """
+
+    ranged: list
+    positive: list
 
 
 class NoIntervalError(Exception):
@@ -30,30 +45,28 @@ def interval_source(mask, name: str) -> tuple:
     -------
     text : str
         m0 to m1 are the positions of a tile, n0 to n1 its keys. It uses min, max, abs, `integer`,
-        the type to compute with, and ``least(table, index, low, high)``, ``most(…)``: see `ranged`.
-    ranged : list of int
-        The arguments that are indexed by a range, along their last axis: ``ranges`` has a table for
-        each of them.
+        the type to compute with, and ``least(table, row, low, high)``, ``most(…)``: see `ranged`.
+    needs : Needs
 
     Raises
     ------
     NoIntervalError
     """
-    lines, ends, ranged = [f"def {name}(b, h, m0, m1, n0, n1, args, ranges):"], {}, []
+    lines, ends, needs = [f"def {name}(b, h, m0, m1, n0, n1, args, ranges):"], {}, Needs([], [])
     for i, x in enumerate(nodes.walk(mask)):
         if x.kind == "float":
             raise NoIntervalError("a float")
-        low, high = _interval(x, [ends[y] for y in nodes.children(x)], ends, ranged)
+        low, high = _interval(x, [ends[y] for y in nodes.children(x)], needs)
         if x.op in ("const", "var"):
             ends[x] = low, high
             continue
         lines.append(f"    l{i}, u{i} = {low}, {high}")
         ends[x] = f"l{i}", f"u{i}"
     low, high = ends[mask]
-    return "\n".join([*lines, f"    return {low}, {high}", ""]), ranged
+    return "\n".join([*lines, f"    return {low}, {high}", ""]), needs
 
 
-def _interval(node, args, ends, ranged):
+def _interval(node, args, needs):
     """The texts of both ends; of a truth value whether it may be false, and whether true."""
     op = node.op
     if op == "const":
@@ -62,13 +75,13 @@ def _interval(node, args, ends, ranged):
     if op == "var":
         return _variable(node)
     if op == "load":
-        return _load(node, args, ends, ranged)
+        return _load(node, args, needs.ranged)
     if op == "where":
         return _where(node, *args)
     if op in ("and", "or", "xor", "lshift", "rshift") and node.kind != "bool":
         return _of_bits(node, *args)
     if op in ("floordiv", "mod"):
-        return _divided(node, args[0])
+        return _divided(node, args[0], needs)
     (a, b), (c, d) = (*args, ("", ""))[:2]
     if op in ("lt", "le"):
         return f"{b} {'>=' if op == 'lt' else '>'} {c}", f"{a} {SIGNS[op]} {d}"
@@ -110,19 +123,20 @@ def _variable(node):
     return (f"integer({text})",) * 2
 
 
-def _load(node, args, ends, ranged):
+def _load(node, args, ranged):
     position, *indices = node.args
     fixed = [not nodes.variables(x) & {"m", "n"} for x in indices]
     if not all(fixed[:-1]) or (node.kind == "bool" and not fixed[-1]):
         raise NoIntervalError("an index")
-    index = ", ".join(low for low, _ in (args if fixed[-1] else args[:-1]))
     if fixed[-1]:
-        text = f"args[{position}][{index}]"
+        text = f"args[{position}][{', '.join(low for low, _ in args)}]"
         return (f"not {text}", text) if node.kind == "bool" else (f"integer({text})",) * 2
+    if len(args) > 2:
+        raise NoIntervalError("an index of three or more")
     if position not in ranged:
         ranged.append(position)
-    low, high = args[-1]
-    where = f"ranges[{ranged.index(position)}], ({index}{',' * bool(index)}), {low}, {high}"
+    row, (low, high) = args[0][0] if len(args) == 2 else "0", args[-1]
+    where = f"ranges[{ranged.index(position)}], {row}, {low}, {high}"
     return f"least({where})", f"most({where})"
 
 
@@ -152,21 +166,27 @@ def _of_bits(node, x, y):
     raise NoIntervalError(node.op)
 
 
-def _divided(node, x):
-    by, (a, b) = _constant(node.args[1]), x
+def _divided(node, x, needs):
+    (a, b), divisor = x, node.args[1]
+    if divisor.op == "var" and divisor.args[0].startswith("arg"):
+        needs.positive.append(int(divisor.args[0][3:]))
+        by = f"integer({nodes.described(divisor)})"
+    else:
+        by = _constant(divisor)
     if node.op == "mod":
         return _remainder(a, b, by)
     return _quotient(a, by), _quotient(b, by)
 
 
 def _quotient(x, by):
-    shift = operator.index(by).bit_length() - 1
-    return f"({x} >> {shift})" if by == 1 << shift else f"({x} // {by})"
+    if isinstance(by, int) and by & (by - 1) == 0:
+        return f"({x} >> {by.bit_length() - 1})"
+    return f"({x} // {by})"
 
 
 def _remainder(a, b, by):
     """Of all numbers from a to b: those of the ends where both have one quotient."""
     one = f"{_quotient(a, by)} == {_quotient(b, by)}"
     low = f"({a} - {_quotient(a, by)} * {by} if {one} else integer(0))"
-    high = f"({b} - {_quotient(b, by)} * {by} if {one} else integer({by - 1}))"
+    high = f"({b} - {_quotient(b, by)} * {by} if {one} else integer({by} - 1))"
     return low, f"(min({high}, {b}) if {a} >= 0 else {high})"

@@ -33,10 +33,12 @@ class Intervals:
         The user's arguments, None for numbers.
     name : str
         "mask" or "score", for errors.
+    first : int, default=0
+        The number of its first argument, for errors.
     """
 
-    def __init__(self, variables, arrays=(), name="mask"):
-        self.variables, self.arrays, self.name = variables, arrays, name
+    def __init__(self, variables, arrays=(), name="mask", first=0):
+        self.variables, self.arrays, self.name, self.first = variables, arrays, name, first
         self.tables = Tables(arrays)
 
     def of(self, node):
@@ -81,13 +83,7 @@ class Intervals:
 
     def _load(self, node, args):
         position, x = node.args[0], self.arrays[node.args[0]]
-        for axis, (low, high) in enumerate(args):
-            if np.min(low) < 0 or np.max(high) >= x.shape[axis]:
-                raise ValueError(
-                    f"{self.name}_args[{position}] must have more than {np.max(high)} elements "
-                    f"along axis {axis}, and its index be 0 or more, got {x.shape[axis]} and an "
-                    f"index from {np.min(low)} to {np.max(high)}: {described(node)}"
-                )
+        self.require_indices(node, x.shape, args)
         ranged = [i for i, (low, high) in enumerate(args) if np.any(np.not_equal(low, high))]
         if not ranged:
             value = x[tuple(np.broadcast_arrays(*(low for low, _ in args)))]
@@ -103,6 +99,16 @@ class Intervals:
         if node.kind == "int":
             return np.asarray(low, np.int64), np.asarray(high, np.int64)
         return np.asarray(low, np.float64), np.asarray(high, np.float64)
+
+    def require_indices(self, node, shape, indices):
+        """Raise unless an array of this shape has all these indices, the intervals of a load."""
+        for axis, (low, high) in enumerate(indices):
+            if np.min(low) < 0 or np.max(high) >= shape[axis]:
+                raise ValueError(
+                    f"{self.name}_args[{node.args[0] - self.first}] must have more than "
+                    f"{np.max(high)} elements along axis {axis}, and its index be 0 or more, got {shape[axis]} and an "
+                    f"index from {np.min(low)} to {np.max(high)}: {described(node)}"
+                )
 
     def _where(self, node, condition, x, y):
         may_not, may = condition
@@ -120,28 +126,19 @@ class Intervals:
     def _and(self, node, x, y):
         if node.kind == "bool":
             return x[0] | y[0], x[1] & y[1]
-        small = np.minimum(
-            np.where(x[0] >= 0, x[1], INT32.max), np.where(y[0] >= 0, y[1], INT32.max)
-        )
+        low, high = _of_as_many_bits(x, y)
+        small = np.minimum(np.where(x[0] >= 0, x[1], high), np.where(y[0] >= 0, y[1], high))
         either = (np.asarray(x[0]) >= 0) | (np.asarray(y[0]) >= 0)
         exact = _exact(np.bitwise_and, x, y)
-        return _chosen(exact, np.where(either, 0, INT32.min), np.where(either, small, INT32.max))
+        return _chosen(exact, np.where(either, 0, low), np.where(either, small, high))
 
     def _or(self, node, x, y):
         if node.kind == "bool":
             return x[0] & y[0], x[1] | y[1]
-        return self._bits(np.bitwise_or, x, y)
+        return _chosen(_exact(np.bitwise_or, x, y), *_of_as_many_bits(x, y))
 
     def _xor(self, node, x, y):
-        return self._bits(np.bitwise_xor, x, y)
-
-    def _bits(self, of, x, y):
-        natural = (np.asarray(x[0]) >= 0) & (np.asarray(y[0]) >= 0)
-        most = np.maximum(x[1], y[1])
-        bits = np.frexp(np.maximum(most, 0).astype(np.float64))[1]
-        all_ones = (np.int64(1) << bits) - 1
-        low, high = np.where(natural, 0, INT32.min), np.where(natural, all_ones, INT32.max)
-        return _chosen(_exact(of, x, y), low, high)
+        return _chosen(_exact(np.bitwise_xor, x, y), *_of_as_many_bits(x, y))
 
     def _lt(self, node, x, y):
         return np.greater_equal(x[1], y[0]), np.less(x[0], y[1])
@@ -263,6 +260,14 @@ def _least(ends):
 
 def _most(ends):
     return np.maximum.reduce(np.broadcast_arrays(*ends))
+
+
+def _of_as_many_bits(x, y):
+    """The numbers that need no more bits than those of two intervals, from 0 on if these are."""
+    ends = np.broadcast_arrays(*map(np.int64, (*x, *y)))
+    most = np.maximum.reduce([np.maximum(end, ~end) for end in ends])
+    all_ones = (np.int64(1) << np.frexp(most.astype(np.float64))[1]) - 1
+    return np.where(np.minimum.reduce(ends) >= 0, 0, ~all_ones), all_ones
 
 
 def _exact(of, x, y):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from numba import cuda, float32, int32, uint32
 
+from fa_numba.checks.refused import RefusedValueError
 from fa_numba.constants import FULL_WARP, LN2, LOG2_E
 from fa_numba.expressions import nodes, tiles
 from fa_numba.expressions.functions import (
@@ -30,7 +31,8 @@ from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.statement import opaque
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core.fragments import MASKED, SMALL, fragment_function
-from fa_numba.tiling.persistent_tiling import ROWS
+from fa_numba.tensor_core.run_tables import make_table
+from fa_numba.tiling.persistent_tiling import ROWS, tiles_of_keys
 
 FIRST, END, CLASSES = range(3)  # of a run
 
@@ -209,14 +211,15 @@ def make_tile_functions(BLOCK_N, EXPRESSIONS):
 def interval_function(mask):
     """interval(b, h, m0, m1, n0, n1, args, ()) of `interval_source`, in int32; None without one.
 
-    The table of runs was made from intervals of all positions and keys, which fit int32. A mask
-    that indexes an array by a range has none.
+    The table of runs was made from intervals of all positions and keys, which fit int32, and with
+    divisors that are not 0; a negative one is refused (`make_table`). A mask that indexes an array
+    by a range has none.
     """
     try:
-        text, ranged = interval_source(nodes.TRUE if mask is None else mask, "interval")
+        text, needs = interval_source(nodes.TRUE if mask is None else mask, "interval")
     except NoIntervalError:
         return None
-    return None if ranged else device_function_of(text, "interval", {"integer": int32})
+    return None if needs.ranged else device_function_of(text, "interval", {"integer": int32})
 
 
 def largest_tanh_argument(score):
@@ -294,10 +297,16 @@ def runs_of(call, block_n, parts):
         for i, x in enumerate(call.expression_args)
     ]
     sizes = call.seqlen_q, call.seqlen_k, call.batch, call.num_heads, block_n, parts
+    _require_positive_divisors(mask, arguments)
     if loads:
-        on_host = [arrays.to_numpy(x) if arrays.library_of(x) else x for x in arguments]
-        table, counts = _table(mask, on_host, *sizes)
-        return arrays.from_numpy(call.q, table), counts
+        try:
+            runs = make_table(call.q, mask, call.expression_args, sizes)
+        except NoIntervalError:  # wait for the arrays
+            on_host = [arrays.to_numpy(x) if arrays.library_of(x) else x for x in arguments]
+            table, counts = _table(mask, on_host, *sizes)
+            return arrays.from_numpy(call.q, table), counts
+        cut = call.seqlen_q, call.seqlen_k, ROWS * parts, block_n, False, (-1, -1)
+        return runs, tuple(tiles_of_keys(*cut))  # as if all tiles were seen
     key = mask, *map(repr, arguments), sizes, arrays.library_of(call.q), arrays.device_of(call.q)
     if key not in _tables:
         if len(_tables) >= MAX_TABLES:
@@ -305,6 +314,19 @@ def runs_of(call, block_n, parts):
         table, counts = _table(mask, arguments, *sizes)
         _tables[key] = arrays.from_numpy(call.q, table), counts
     return _tables[key]
+
+
+def _require_positive_divisors(mask, arguments):
+    """Raise for a negative divisor among the arguments: `interval_source` takes positive ones."""
+    for x in nodes.walk(mask):
+        if x.op in ("floordiv", "mod") and x.args[1].op == "var":
+            name = x.args[1].args[0]
+            value = arguments[int(name[3:])] if name.startswith("arg") else 1
+            if value <= 0:
+                raise RefusedValueError(
+                    f"mask must divide by positive numbers in this kernel, got {value}: "
+                    f"{nodes.described(x)}"
+                )
 
 
 def _table(mask, arguments, seqlen_q, seqlen_k, batch, num_heads, block_n, parts):

@@ -1,0 +1,204 @@
+"""Kernels that make the table of runs on the GPU: `expression_tiles.runs_of` for arrays there.
+
+The CPU would have to wait for the arrays' numbers. Four kernels, and the same classes as of
+`expressions.tiles`: the least and the greatest number of each range of an array whose length is a
+power of two, one kernel for each power; the class of each tile; the runs of each thread block.
+"""
+
+import functools
+
+import numpy as np
+from numba import cuda, int8, int32, int64
+
+from fa_numba.expressions import nodes
+from fa_numba.expressions.functions import device_function_of
+from fa_numba.expressions.interval_source import NoIntervalError, interval_source
+from fa_numba.expressions.tiles import HIDDEN, MIXED, WHOLE
+from fa_numba.runtime import arrays
+from fa_numba.tiling.block_sizes import ceil_div
+from fa_numba.tiling.persistent_tiling import ROWS
+
+THREADS = 128
+MAX_RUNS = 64  # of a thread block; what comes after is one mixed run
+
+
+@cuda.jit(device=True)
+def least(table, row, low, high):
+    """The least number of a row from index low to high, by two ranges that may overlap."""
+    length = table.shape[3]
+    low, high = max(min(low, length - 1), 0), max(min(high, length - 1), 0)
+    level = 63 - cuda.clz(int64(high - low + 1))
+    last = high + 1 - (1 << level)
+    return min(int64(table[0, level, row, low]), int64(table[0, level, row, last]))
+
+
+@cuda.jit(device=True)
+def most(table, row, low, high):
+    """The greatest number of a row from index low to high."""
+    length = table.shape[3]
+    low, high = max(min(low, length - 1), 0), max(min(high, length - 1), 0)
+    level = 63 - cuda.clz(int64(high - low + 1))
+    last = high + 1 - (1 << level)
+    return max(int64(table[1, level, row, low]), int64(table[1, level, row, last]))
+
+
+@cuda.jit
+def ranges_kernel(x, table, level):
+    """The least and greatest of 2^level numbers from each index on: from those of level − 1.
+
+    grid      (ceil(length / THREADS), rows)
+    HBM       reads and writes two rows of the table; at level 0 reads x
+    """
+    i = cuda.grid(1)
+    row = cuda.blockIdx.y
+    if i < x.shape[1]:
+        if level == 0:
+            table[0, 0, row, i] = table[1, 0, row, i] = int32(x[row, i])
+        else:
+            other = min(i + (1 << (level - 1)), x.shape[1] - 1)
+            below = level - 1
+            table[0, level, row, i] = min(table[0, below, row, i], table[0, below, row, other])
+            table[1, level, row, i] = max(table[1, below, row, i], table[1, below, row, other])
+
+
+@functools.cache
+def make_classes_kernel(mask):
+    """The kernel that classifies tiles, and what it needs of its arguments."""
+    text, needs = interval_source(mask, "interval")
+    names = {"integer": int64, "least": least, "most": most}
+    interval = device_function_of(text, "interval", names)
+
+    @cuda.jit
+    def classes_kernel(classes, seqlen_q, seqlen_k, block_n, args, ranges):
+        """The class of a tile of ROWS queries and block_n keys.
+
+        grid      (ceil(n tiles / THREADS), m tiles, batch · heads): a thread has a tile
+        HBM       writes classes once; for each tile some numbers of args and ranges
+        """
+        n_tile, m_tile = cuda.grid(1), cuda.blockIdx.y
+        b, h = cuda.blockIdx.z // classes.shape[1], cuda.blockIdx.z % classes.shape[1]
+        if n_tile < classes.shape[3]:
+            shift = seqlen_k - seqlen_q
+            m0, n0 = m_tile * ROWS, n_tile * block_n
+            m1, n1 = min(m0 + ROWS, seqlen_q) - 1, min(n0 + block_n, seqlen_k) - 1
+            may_not, may = interval(
+                int64(b), int64(h), int64(m0 + shift), int64(m1 + shift), int64(n0), int64(n1),
+                args, ranges,
+            )  # fmt: skip
+            if may and may_not or may and n0 + block_n > seqlen_k:
+                classes[b, h, m_tile, n_tile] = int8(MIXED)
+            else:
+                classes[b, h, m_tile, n_tile] = int8(WHOLE) if may else int8(HIDDEN)
+
+    return classes_kernel, needs
+
+
+@functools.cache
+def make_runs_kernel(PARTS):
+    """The kernel of `tiles.runs_of_warpgroups` for PARTS warpgroups."""
+
+    ALL_MIXED = sum(MIXED << (2 * w) for w in range(PARTS))
+
+    @cuda.jit
+    def runs_kernel(classes, runs):
+        """The runs of a thread block: a thread walks its row of tiles twice.
+
+        grid      (ceil(thread blocks / THREADS), batch · heads)
+        HBM       reads classes twice, writes runs once
+        """
+        block = cuda.grid(1)
+        b, h = cuda.blockIdx.y // classes.shape[1], cuda.blockIdx.y % classes.shape[1]
+        begin, end = cuda.local.array(PARTS, int32), cuda.local.array(PARTS, int32)
+        num_tiles, most_runs = classes.shape[3], runs.shape[3]
+        if block < runs.shape[2]:
+            last = 0  # tile that the thread block loads; the first where it sees none
+            for w in range(PARTS):
+                begin[w], end[w] = num_tiles, 0
+            for tile in range(num_tiles):
+                for w in range(PARTS):
+                    m_tile = block * PARTS + w
+                    if m_tile < classes.shape[2] and classes[b, h, m_tile, tile] != HIDDEN:
+                        begin[w], end[w], last = min(begin[w], tile), tile + 1, tile
+            for w in range(PARTS):
+                if end[w] == 0:  # a warpgroup that sees none: its loop begins with this one
+                    begin[w], end[w] = last, last + 1
+            count, before = 0, 0
+            for tile in range(num_tiles):
+                flags, loaded = 0, tile == last
+                for w in range(PARTS):
+                    m_tile, kind = block * PARTS + w, HIDDEN
+                    if m_tile < classes.shape[2]:
+                        kind = classes[b, h, m_tile, tile]
+                    loaded = loaded or kind != HIDDEN
+                    if kind == HIDDEN and begin[w] <= tile < end[w]:
+                        kind = MIXED
+                    flags |= kind << (2 * w)
+                if not loaded:
+                    flags = 0
+                if flags != 0 and flags == before and count > 0:
+                    runs[b, h, block, count - 1, 1] = tile + 1
+                elif flags != 0 and count == most_runs:  # no room: the last run has the rest
+                    runs[b, h, block, count - 1, 1] = tile + 1
+                    runs[b, h, block, count - 1, 2] = ALL_MIXED
+                elif flags != 0:
+                    runs[b, h, block, count, 0] = tile
+                    runs[b, h, block, count, 1] = tile + 1
+                    runs[b, h, block, count, 2] = flags
+                    count += 1
+                before = flags
+            for r in range(count, most_runs):
+                for i in range(3):
+                    runs[b, h, block, r, i] = 0
+
+    return runs_kernel
+
+
+def make_table(like, mask, arguments, problem):
+    """The runs of `tiles.runs_of_warpgroups`, in the library of `like` and on its GPU.
+
+    Parameters
+    ----------
+    like : array
+    mask : Node
+    arguments : tuple
+        Those of the mask, arrays or NumPy scalars; others are not read.
+    problem : (seqlen_q, seqlen_k, batch, num_heads, block_n, parts)
+
+    Returns
+    -------
+    int32 array of shape (batch or 1, num_heads or 1, thread blocks, most runs, 3)
+
+    Raises
+    ------
+    NoIntervalError
+        Only the CPU can classify the tiles of this mask.
+    """
+    seqlen_q, seqlen_k, batch, num_heads, block_n, parts = problem
+    kernel, needs = make_classes_kernel(mask)
+    if not all(arguments[i] > 0 for i in needs.positive):
+        raise NoIntervalError("a divisor that is not positive")
+    used = nodes.variables(mask)
+    of_batch, of_heads = (n if x in used else 1 for n, x in ((batch, "b"), (num_heads, "h")))
+    m_tiles, n_tiles = ceil_div(seqlen_q, ROWS), ceil_div(seqlen_k, block_n)
+    blocks = ceil_div(m_tiles, parts)
+    ranges = tuple(_ranges(like, arguments[i]) for i in needs.ranged)
+    classes = arrays.empty(like, (of_batch, of_heads, m_tiles, n_tiles), np.int8)
+    grid = ceil_div(n_tiles, THREADS), m_tiles, of_batch * of_heads
+    sizes = np.int32(seqlen_q), np.int32(seqlen_k), np.int32(block_n)
+    arrays.launch(kernel, grid, (THREADS,), classes, *sizes, arguments, ranges)
+    runs = arrays.empty(like, (of_batch, of_heads, blocks, min(n_tiles, MAX_RUNS), 3), np.int32)
+    grid = ceil_div(blocks, THREADS), of_batch * of_heads
+    arrays.launch(make_runs_kernel(parts), grid, (THREADS,), classes, runs)
+    return runs
+
+
+def _ranges(like, x):
+    """The least and greatest number of each range of a row whose length is a power of two."""
+    x = arrays.with_axis(x) if len(x.shape) == 1 else x
+    rows, length = x.shape
+    levels = max(length, 1).bit_length()
+    table = arrays.empty(like, (2, levels, rows, length), np.int32)
+    for level in range(levels):
+        grid = ceil_div(length, THREADS), rows
+        arrays.launch(ranges_kernel, grid, (THREADS,), x, table, np.int32(level))
+    return table

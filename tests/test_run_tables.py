@@ -1,0 +1,60 @@
+"""The table of runs that a GPU makes, on the CPU engine: as that of `expressions.tiles`."""
+
+import expression_cases
+import numpy as np
+import pytest
+
+from fa_numba.checks import Mask, check_expressions
+from fa_numba.expressions.interval_source import NoIntervalError
+from fa_numba.expressions.tiles import runs_of_warpgroups, tile_classes
+from fa_numba.expressions.trace import trace
+from fa_numba.tensor_core import run_tables
+
+pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
+MASKS = [name for name, x in expression_cases.CASES.items() if x.mask and name != "a tree"]
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("parts", [2, 3])
+def test_table(name, parts):
+    for seqlen_q, seqlen_k in ((300, 300), (70, 517)):
+        table, wanted = tables(name, (seqlen_q, seqlen_k, 2, 4, 64, parts))
+        most = wanted.shape[3]
+        np.testing.assert_array_equal(table[..., :most, :], wanted)
+        assert not table[..., most:, :].any()
+
+
+def test_more_runs_than_there_is_room_for(monkeypatch):
+    """Each tile that is in a run stays in one; the last run has all after it, mixed."""
+    monkeypatch.setattr(run_tables, "MAX_RUNS", 2)
+    table, wanted = tables("window and first keys", (300, 900, 1, 1, 16, 2))
+    assert wanted.shape[3] > 2
+    for runs, all_runs in zip(table[0, 0], wanted[0, 0], strict=True):
+        met = np.zeros(57, int)
+        for first, end, flags in runs:
+            met[first:end] = flags
+        for first, end, flags in all_runs:
+            assert np.all((met[first:end] == flags) | (met[first:end] == 0b0101))
+
+
+def tables(name, problem):
+    seqlen_q, seqlen_k, batch, num_heads, block_n, parts = problem
+    options, _ = expression_cases.options_of(name, num_heads, seqlen_k)
+    q = np.zeros((batch, seqlen_q, num_heads, 8), np.float32)
+    given = check_expressions(q, options["mask"], options["mask_args"], None, (), Mask(), None)
+    mask, arguments = given.expressions.mask, given.arguments
+    classes = tile_classes(mask, problem[:2], 64, block_n, arguments, batch, num_heads)
+    return (
+        run_tables.make_table(q, mask, arguments, problem),
+        runs_of_warpgroups(classes, seqlen_k, block_n, parts),
+    )
+
+
+@pytest.mark.parametrize("mask", [
+    lambda b, h, m, n: n < 0.5 * m,
+    lambda b, h, m, n: m // (n + 1) < 3,
+    lambda b, h, m, n: 1 << n < m,
+])  # fmt: skip
+def test_a_mask_that_has_no_intervals_on_a_gpu(mask):
+    with pytest.raises(NoIntervalError):
+        run_tables.make_classes_kernel(trace(mask, "mask", "b h m n"))
