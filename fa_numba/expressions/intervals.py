@@ -106,8 +106,8 @@ class Intervals:
             if np.min(low) < 0 or np.max(high) >= shape[axis]:
                 raise ValueError(
                     f"{self.name}_args[{node.args[0] - self.first}] must have more than "
-                    f"{np.max(high)} elements along axis {axis}, and its index be 0 or more, got {shape[axis]} and an "
-                    f"index from {np.min(low)} to {np.max(high)}: {described(node)}"
+                    f"{np.max(high)} elements along axis {axis}, and its index be 0 or more, got "
+                    f"{shape[axis]} and an index from {np.min(low)} to {np.max(high)}: {described(node)}"
                 )
 
     def _where(self, node, condition, x, y):
