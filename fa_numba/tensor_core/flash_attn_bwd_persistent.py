@@ -898,9 +898,9 @@ def flash_attn_bwd_persistent(
     n_tiles, heads, num_sms = ceil_div(seqlen_k, BLOCK_N), batch * num_kv_heads, arrays.num_sms(q)
     order = ORDERED
     group_size = num_heads // num_kv_heads
-    runs = None
-    if given is not None and seqlen_k > 0:
-        runs = runs_of_keys(q, k, given, block_m, BLOCK_N)
+    if 0 in (q.shape[1], seqlen_k):
+        given = None  # there is no tile
+    runs = None if given is None else runs_of_keys(q, k, given, block_m, BLOCK_N)
     if not deterministic:
         keys = None if runs is None else runs.keys_of_query
         order = fastest_order(head_dim, n_tiles, heads, group_size, num_sms, options, keys)
