@@ -151,7 +151,7 @@ def add_sink_parts(parts, dsinks):
     grid      (num_heads,); threads (32,)
     private   total
     HBM       parts (batch, num_heads, thread blocks of prepare_rows), dsinks once
-    budget    40 registers
+    budget    48 registers
     """
     head, total = cuda.blockIdx.x, float32(0)
     for b in range(parts.shape[0]):

@@ -76,6 +76,7 @@ class ExpressionFunctions(NamedTuple):
 def make_expression_functions(BLOCK_M, EXPRESSIONS, pack):
     """`ExpressionFunctions` for scores of BLOCK_M columns."""
     M8 = BLOCK_M // 8
+    BITS_SHAPE = (M8, 2)
     HAS_MASK, HAS_SCORE = EXPRESSIONS.mask is not None, EXPRESSIONS.score is not None
     CHANGES = EXPRESSIONS.changes_gradients
     sees, score, slope_of = device_functions(EXPRESSIONS, fast=True)
@@ -90,20 +91,27 @@ def make_expression_functions(BLOCK_M, EXPRESSIONS, pack):
     def judge(bits, queries, n, sizes, lane):
         seqlen_k = sizes.seqlen_k
         first = int32(queries.m_start + 2 * (lane & 3) - sizes.shift)  # this lane's first position
-        exist = bits_before(int32(seqlen_k - first))
-        for h in range(2):
-            bits[h] = uint32(0) if HAS_MASK else exist
+        seen = cuda.local.array(BITS_SHAPE, uint32)  # an array, so that the loop is unrolled
         if HAS_MASK:
             for j in range(M8):
+                for h in range(2):
+                    seen[j, h] = uint32(0)
                 for c in range(2):
                     m = there(int32(first + 8 * j + c), seqlen_k, True)
                     for h in range(2):
                         key = there(int32(n + 8 * h), seqlen_k, True)
                         if sees(queries.b, queries.head, m, key, queries.args):
-                            bits[h] |= uint32(1 << (2 * j + c))
+                            seen[j, h] |= uint32(1 << (2 * j + c))
+        exist = bits_before(int32(seqlen_k - first))
         for h in range(2):
+            bits[h] = exist if n + 8 * h < seqlen_k else uint32(0)
+            if HAS_MASK:
+                all_seen = uint32(0)
+                for j in range(M8):
+                    all_seen |= seen[j, h]
+                bits[h] &= all_seen
             # Opaque: else the compiler would judge when it needs the bits, and not before.
-            bits[h] = uint32(opaque(bits[h] & exist if n + 8 * h < seqlen_k else uint32(0)))
+            bits[h] = uint32(opaque(bits[h]))
 
     @fragment_function()
     def exponentiate(s, p, lse_rows, EDGE, bits, queries, n, sizes, scale, lane):
