@@ -2,10 +2,11 @@
 
 import re
 
+import expression_cases
 import numpy as np
 import pytest
 from cases import thorough
-from numba import cuda, float32, types
+from numba import cuda, float32, typeof, types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
@@ -13,7 +14,7 @@ pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 from tensor_core_bwd_kernels import KERNELS
 
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
-from fa_numba.checks import check_grad_dtype
+from fa_numba.checks import Mask, check_expressions, check_grad_dtype
 from fa_numba.tensor_core import gradient_fragments
 from fa_numba.tensor_core.backward import add_sink_parts, make_convert_dq, make_prepare_rows
 from fa_numba.tensor_core.dq_parts import fastest_order
@@ -160,6 +161,38 @@ def test_gradients_in_float32_stay_in_registers(group_parts):
     numbers = *3 * (types.int32,), *3 * (types.float32,), types.int32, *MASK_ARGS, NONE, NONE
     code = compile_kernel(kernel, (*maps, rows, rows, x, x, *numbers), cc=HOPPER)
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert code.registers <= stated_registers(kernel)
+    assert "C75" not in code.report
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "name, head_dim, order, spilled",
+    [
+        thorough("causal", 64, "added", 0),
+        thorough("a window", 128, "added", 0),
+        thorough("prefix", 64, "added", 0),
+        thorough("window and first keys", 128, "added", 0),
+        ("documents", 64, "added", 0),
+        thorough("softcap", 64, "added", 0),
+        ("a score and a mask", 128, "ordered", 320),  # by the warp that counts parts
+    ],
+)
+def test_kernels_with_functions_of_the_user_stay_in_registers(name, head_dim, order, spilled):
+    q = np.zeros((1, 500, 4, 8), np.float16)
+    written, _ = expression_cases.options_of(name, 4, 500)
+    names = ("mask", None), ("mask_args", ()), ("score", None), ("score_args", ())
+    given = check_expressions(q, *(written.get(*x) for x in names), Mask(), None)
+    x, runs = types.Array(types.float16, 4, "C"), types.Array(types.int32, 5, "C")
+    rows, dq_sum = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
+    args = (*6 * (types.uint64,), rows, rows, dq_sum, x, *3 * (types.int32,), *3 * (types.float32,))
+    args += types.Array(types.int32, 1, "C"), *MASK_ARGS
+    args += types.Tuple((1 if order == "added" else 2) * (runs,)), typeof(given.arguments)
+    kernel = make_flash_attn_bwd_persistent(
+        head_dim, order, False, "float16", EXPRESSIONS=given.expressions
+    )
+    code = compile_kernel(kernel, args, cc=HOPPER)
+    assert code.spill_bytes <= spilled and code.float64_instructions == 0
     assert code.registers <= stated_registers(kernel)
     assert "C75" not in code.report
 
