@@ -69,8 +69,8 @@ def main(
         tables = runs.of_keys, runs.of_queries
         more = tables[:1] if order == ADDED else tables, user.arguments
     out, lse = reference.attention(q, k, v, **options, dtype=KIND)
-    *want, = reference.attention_bwd(dout, q, k, v, **options)
-    *plain, = reference.attention_bwd(dout, q, k, v, **options, dtype=KIND)
+    (*want,) = reference.attention_bwd(dout, q, k, v, **options)
+    (*plain,) = reference.attention_bwd(dout, q, k, v, **options, dtype=KIND)
 
     def on_gpu(x):
         return GlobalArray(model, x)

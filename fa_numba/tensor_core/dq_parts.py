@@ -63,9 +63,7 @@ def paired(CAUSAL, WINDOW):
     return left < 0 and (CAUSAL or right >= 0)
 
 
-def fastest_order(
-    head_dim, num_n_tiles, num_heads, group_size, num_sms, mask, keys_of_query=None
-):
+def fastest_order(head_dim, num_n_tiles, num_heads, group_size, num_sms, mask, keys_of_query=None):
     """ADDED or BY_ARRIVAL: the faster one on an H200 and an H100.
 
     By arrival is faster where a query sees few keys, and under a causal mask with head_dim <= 64,

@@ -192,13 +192,13 @@ class Outputs(NamedTuple):
 
 @functools.cache
 def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESSED=False):
-    """produce(base, slots, maps, lse_2, delta, sizes, counters): load tile after tile, one thread.
+    """produce(base, slots, maps, lse_2, delta, sizes, counters, messages, runs): one thread.
 
-    A step is a tile of keys of a head. A thread block takes every gridDim.x-th step, or as many as
-    it asks for; in pairs, every gridDim.x-th pair.
+    It loads tile after tile. A step is a tile of keys of a head. A thread block takes every
+    gridDim.x-th step, or as many as it asks for; in pairs, every gridDim.x-th pair.
 
-    A head of K and V counts as GROUP_PARTS heads: each of them has a part of its query heads. With
-    EXPRESSED there are two more arguments, messages and runs.
+    A head of K and V counts as GROUP_PARTS heads: each of them has a part of its query heads.
+    messages and runs are read with EXPRESSED alone.
     """
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
@@ -259,9 +259,10 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESS
         bulk_load(base + AT.delta.start + floats, delta_row + offset, FLOATS_BYTES, full)
 
     @cuda.jit(device=True, forceinline=True)
-    def produce(base, slots, maps, lse_2, delta, sizes, counters):
+    def produce(base, slots, maps, lse_2, delta, sizes, counters, messages, runs):
         num_n_tiles = sizes.num_n_tiles
         heads, num_blocks = uint32(sizes.num_kv_heads), uint32(cuda.gridDim.x)
+        num_heads = int32(sizes.num_kv_heads * sizes.group_size)
         # In pairs a head has an even number of steps; the last one may be empty.
         steps_per_head = uint32((num_n_tiles + 1 & ~1) if PAIRED else num_n_tiles)
         num_steps = uint32(steps_per_head * heads * sizes.batch)
@@ -273,84 +274,66 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESS
             kv_head, b = int32(of_all % heads), int32(of_all // heads)
             n_tile = n_tile_of(of_head, num_n_tiles)
             if not PAIRED or of_head < num_n_tiles:
-                load_keys(base, slots, slot, k_parity, maps, n_tile, kv_head, b, 0)
+                seen = 0
+                if EXPRESSED:
+                    end_head = int32((kv_head + 1) * sizes.group_size)
+                    head, r = int32(kv_head * sizes.group_size), int32(0)
+                    head, r, next_tile, end, kind = find_run(runs, b, n_tile, head, r, end_head)
+                    seen = end
+                load_keys(base, slots, slot, k_parity, maps, n_tile, kv_head, b, seen)
                 slot = uint32(slot + 1)
                 if slot == SLOTS:
                     slot, k_parity = uint32(0), uint32(k_parity ^ 1)
-                first_head = int32(kv_head * sizes.group_size)
-                position = int32(n_tile * BLOCK_N) + sizes.shift
-                first_tile, end_tile = query_tiles(position, sizes.seqlen_q, sizes.mask_args)
-                end_head = int32(first_head + sizes.group_size)
-                loops = ranges(first_tile, end_tile, first_head, end_head)
-                outer_first, outer_end, inner_first, inner_end = loops
-                downwards = 2 * n_tile < num_n_tiles
-                for outer in range(outer_first, outer_end):
-                    head = head_of(outer, inner_first)
-                    lse_row = global_address(lse_2[b, head])
-                    delta_row = global_address(delta[b, head])
-                    for inner in range(inner_first, inner_end):
-                        m_tile = m_tile_of(outer, inner, first_tile, end_tile, downwards)
-                        if IN_STEP:
-                            head = head_of(outer, inner)
-                            lse_row = global_address(lse_2[b, head])
-                            delta_row = global_address(delta[b, head])
-                        rows = lse_row, delta_row
-                        load_queries(base, stage, parity, maps, *rows, m_tile, head, b, 0, 0, 0)
+                if EXPRESSED:
+                    while end > 0:
+                        m_tile, tile_head = next_tile, head
+                        flags = int32(MASKED_TILE if kind == MIXED else 0)
+                        # The next tile first: the message of the last one says that it is.
+                        next_tile = int32(next_tile + 1)
+                        if next_tile == end:
+                            r = int32(r + 1)
+                            found = find_run(runs, b, n_tile, head, r, end_head)
+                            head, r, next_tile, end, kind = found
+                            if end == 0:
+                                flags = int32(flags | LAST_TILE)
+                        lse_row = global_address(lse_2[b, tile_head])
+                        delta_row = global_address(delta[b, tile_head])
+                        rows = lse_row, delta_row, m_tile, tile_head, b
+                        row = int32(b * num_heads + tile_head)
+                        message = messages, int32(row * sizes.num_m_tiles + m_tile), flags
+                        load_queries(base, stage, parity, maps, *rows, *message)
                         stage = uint32(stage + 1)
                         if stage == STAGES:
                             stage, parity = uint32(0), uint32(parity ^ 1)
+                else:
+                    first_head = int32(kv_head * sizes.group_size)
+                    position = int32(n_tile * BLOCK_N) + sizes.shift
+                    first_tile, end_tile = query_tiles(position, sizes.seqlen_q, sizes.mask_args)
+                    end_head = int32(first_head + sizes.group_size)
+                    loops = ranges(first_tile, end_tile, first_head, end_head)
+                    outer_first, outer_end, inner_first, inner_end = loops
+                    downwards = 2 * n_tile < num_n_tiles
+                    for outer in range(outer_first, outer_end):
+                        head = head_of(outer, inner_first)
+                        lse_row = global_address(lse_2[b, head])
+                        delta_row = global_address(delta[b, head])
+                        for inner in range(inner_first, inner_end):
+                            m_tile = m_tile_of(outer, inner, first_tile, end_tile, downwards)
+                            if IN_STEP:
+                                head = head_of(outer, inner)
+                                lse_row = global_address(lse_2[b, head])
+                                delta_row = global_address(delta[b, head])
+                            rows = lse_row, delta_row
+                            load_queries(base, stage, parity, maps, *rows, m_tile, head, b, 0, 0, 0)
+                            stage = uint32(stage + 1)
+                            if stage == STAGES:
+                                stage, parity = uint32(0), uint32(parity ^ 1)
             step = step_after(step, num_blocks, counters)
         wait(base + AT.k_ring.empty + slot * BARRIER, k_parity)
         slots[slot, N_TILE] = -1
         mbarrier_arrive(base + AT.k_ring.full + slot * BARRIER)
 
-    @cuda.jit(device=True, forceinline=True)
-    def produce_runs(base, slots, maps, lse_2, delta, sizes, counters, messages, runs):
-        num_n_tiles, num_m_tiles = sizes.num_n_tiles, sizes.num_m_tiles
-        heads, num_blocks = uint32(sizes.num_kv_heads), uint32(cuda.gridDim.x)
-        num_heads = int32(sizes.num_kv_heads * sizes.group_size)
-        at_once = sizes.group_size if IN_STEP else int32(1)  # heads that take turns
-        num_steps = uint32(num_n_tiles * heads * sizes.batch)
-        stage, parity = uint32(0), uint32(1)  # "empty" of a new ring has parity 1
-        slot, k_parity = uint32(0), uint32(1)
-        step = uint32(cuda.blockIdx.x)
-        while step < num_steps:
-            of_all = uint32(step // uint32(num_n_tiles))
-            n_tile = n_tile_of(int32(step - of_all * uint32(num_n_tiles)), num_n_tiles)
-            b = int32(of_all // heads)
-            kv_head = int32(of_all - uint32(b) * heads)
-            head = int32(kv_head * sizes.group_size)
-            end_head = int32(head + (1 if IN_STEP else sizes.group_size))
-            head, r, m_tile, end, kind = find_run(runs, b, n_tile, head, int32(0), end_head)
-            load_keys(base, slots, slot, k_parity, maps, n_tile, kv_head, b, end)
-            slot = uint32(slot + 1)
-            if slot == SLOTS:
-                slot, k_parity = uint32(0), uint32(k_parity ^ 1)
-            while end > 0:
-                # The next tile first: the message of the last one says that it is.
-                tile, first_head = m_tile, head
-                flags = int32(MASKED_TILE if kind == MIXED else 0)
-                m_tile = int32(m_tile + 1)
-                if m_tile == end:
-                    r = int32(r + 1)
-                    head, r, m_tile, end, kind = find_run(runs, b, n_tile, head, r, end_head)
-                for i in range(at_once):
-                    this_head = int32(first_head + i)
-                    if end == 0 and i + 1 == at_once:
-                        flags = int32(flags | LAST_TILE)
-                    rows = global_address(lse_2[b, this_head]), global_address(delta[b, this_head])
-                    dq_tile = int32((b * num_heads + this_head) * num_m_tiles + tile)
-                    message = messages, dq_tile, flags
-                    load_queries(base, stage, parity, maps, *rows, tile, this_head, b, *message)
-                    stage = uint32(stage + 1)
-                    if stage == STAGES:
-                        stage, parity = uint32(0), uint32(parity ^ 1)
-            step = step_after(step, num_blocks, counters)
-        wait(base + AT.k_ring.empty + slot * BARRIER, k_parity)
-        slots[slot, N_TILE] = -1
-        mbarrier_arrive(base + AT.k_ring.full + slot * BARRIER)
-
-    return produce_runs if EXPRESSED else produce
+    return produce
 
 
 @functools.cache
@@ -367,9 +350,10 @@ def make_consumer(
     IN_STEP,
     EXPRESSIONS=None,
 ):
-    """consume(base, slots, part, maps, outputs, sizes): compute tile after tile, 256 threads.
+    """consume(base, slots, part, maps, outputs, sizes, messages, rows_of, args): 256 threads.
 
-    With EXPRESSIONS there are three more arguments: messages, rows, args.
+    They compute tile after tile. With EXPRESSIONS messages name the tiles of queries, args are the
+    user's, and rows_of is the table of the runs of each tile of queries, for all orders but ADDED.
     """
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     COLS = 16 * ceil_div(HEAD_DIM, 16)
@@ -377,7 +361,7 @@ def make_consumer(
     OUT_SHAPE, DQ_SHAPE = (COLS // 8, 4), (8, 4)
     P_LENGTH, OUT_LENGTH, DQ_LENGTH = BLOCK_M // 4, COLS // 2, 32  # registers
     KEPT_LENGTH = BLOCK_M // (16 * PATCHES)
-    COUNTED = ORDER != ADDED
+    COUNTED, EXPRESSED = ORDER != ADDED, EXPRESSIONS is not None
     pack = forward.pack_of(DTYPE)
     dq_functions = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW)
     name_part, put, clear = dq_functions.name_part, dq_functions.put, dq_functions.clear
@@ -404,6 +388,17 @@ def make_consumer(
             clear(begin, sizes.num_m_tiles, rows, outputs.dq, sizes.group_size, thread.lane)
 
     @fragment_function()
+    def clear_hidden(kv_head, b, thread, outputs, sizes, rows_of):
+        """dQ of the tiles of queries that see no key."""
+        first_head = int32(kv_head * sizes.group_size)
+        for head in range(first_head, int32(first_head + sizes.group_size)):
+            rows = Rows(b, head, thread.dq_row, thread.dq_col)
+            for m_tile in range(sizes.num_m_tiles):
+                _, end, _ = run_of(rows_of, b, head, m_tile, 0)
+                if end == 0:
+                    clear(m_tile, m_tile + 1, rows, outputs.dq, int32(1), thread.lane)
+
+    @fragment_function()
     def put_part(x, base, part, parity, address, rows, thread, outputs):
         """This warp's part of dQ, once it may be written."""
         wait(base + AT.ready.start, parity)
@@ -424,7 +419,7 @@ def make_consumer(
         store_tile(x.dk, thread.ds_rows, maps.dk, n, sizes.seqlen_k, kv_head, b, lane, scale)
 
     @fragment_function()
-    def consume(base, slots, part, maps, outputs, sizes):
+    def consume(base, slots, part, maps, outputs, sizes, messages, rows_of, args):
         s = cuda.local.array(S_SHAPE, float32)
         dp = cuda.local.array(S_SHAPE, float32)
         p = cuda.local.array(P_SHAPE, uint32)
@@ -447,6 +442,8 @@ def make_consumer(
             if n_tile < 0:
                 break
             first = int32(n_tile * BLOCK_N + sizes.shift)  # the first key's index among the queries
+            if EXPRESSED:
+                first = int32(n_tile * BLOCK_N)
             keys = keys_of(base, slot, first, thread)
             first_tile, end_tile = query_tiles(first, sizes.seqlen_q, sizes.mask_args)
             for j in range(COLS // 8):
@@ -457,67 +454,113 @@ def make_consumer(
                 tma_store_wait_read(0)
             cuda.syncwarp()  # dK and dV of the keys before are read: safe to overwrite
 
-            loops = ranges(first_tile, end_tile, int32(0), sizes.group_size)
-            outer_first, outer_end, inner_first, inner_end = loops
-            downwards = 2 * n_tile < sizes.num_n_tiles
-            for outer in range(outer_first, outer_end):
-                i = head_of(outer, inner_first)
-                m_tile = m_tile_of(outer, inner_first, first_tile, end_tile, downwards)
-                head, b = int32(slots[slot, KV_HEAD] * sizes.group_size + i), slots[slot, BATCH]
-                slope = outputs.alibi_slopes[head] if ALIBI else ZERO
-                address = global_address(dq_sum[b, head, m_tile]) + thread.dq_offset
-                for inner in range(inner_first, inner_end):
-                    i = head_of(outer, inner)
-                    m_tile = m_tile_of(outer, inner, first_tile, end_tile, downwards)
-                    m_start = int32(m_tile * BLOCK_M)
-                    these = keys
-                    if IN_STEP:
-                        these, m_start = hide(keys, m_start)
-                        if ALIBI:
-                            head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
-                            slope = outputs.alibi_slopes[head]
+            if EXPRESSED:
+                more = slots[slot, SEEN] != 0
+                while more:
                     barrier = uint32(stage * BARRIER)
                     wait(base + AT.q_ring.full + barrier, parity)
                     if COUNTED and thread.is_first:
-                        dq_tile = int32((address - global_address(dq_sum)) >> TILE_SHIFT)
-                        shift, seqlen_k = sizes.shift, sizes.seqlen_k
-                        name_part(part, dq_tile, m_tile, n_tile, shift, seqlen_k, sizes.mask_args)
+                        part[TILE] = messages[stage, DQ_TILE]
+                        part[INDEX] = n_tile
                         mbarrier_arrive(base + AT.asked.start)
-                    if DROPOUT:  # the place anew: kept, it would take eight registers
-                        head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
-                        n = int32(int32(opaque(keys.position)) - sizes.shift)
-                        place = place_of(n, head, slots[slot, BATCH], lane)
-                        queries = QueriesToDrop(
-                            stage, parity, m_start, kept, place, outputs.dropout
-                        )
-                    else:
-                        queries = Queries(stage, parity, m_start)
-                    multiply(x, base, these, queries, thread, sizes, scale, slope)
+                    m_start = int32(messages[stage, M_TILE] * BLOCK_M)
+                    head, b = messages[stage, HEAD], slots[slot, BATCH]
+                    masked = messages[stage, KIND] & MASKED_TILE != 0
+                    place, dropout = 0, 0
+                    if DROPOUT:
+                        place = place_of(int32(opaque(keys.position)), head, b, lane)
+                        dropout = outputs.dropout
+                    tile = stage, parity, m_start
+                    queries = ExpressedQueries(*tile, kept, place, dropout, masked, b, head, args)
+                    multiply(x, base, keys, queries, thread, sizes, scale, ZERO)
                     wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(base + AT.dout_ring.empty + barrier)
                     hold(dq_acc, DQ_LENGTH)
+                    # The message again: kept, it would take registers.
+                    address = global_address(dq_sum) + thread.dq_offset
+                    address += uint64(2 * DQ_BYTES) * uint64(messages[stage, DQ_TILE])
                     if COUNTED:
-                        # Read again: kept, they would take two registers.
-                        head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
-                        m = int32(m_start + thread.dq_row)
-                        rows = Rows(slots[slot, BATCH], head, m, thread.dq_col)
+                        m = int32(messages[stage, M_TILE] * BLOCK_M + thread.dq_row)
+                        rows = Rows(slots[slot, BATCH], messages[stage, HEAD], m, thread.dq_col)
                         put_part(x, base, part, part_parity, address, rows, thread, outputs)
                         part_parity = uint32(part_parity ^ 1)
                     else:
                         add_part(dq_acc, address)
-                    address += uint64(2 * DQ_BYTES) * uint64(dq_step(sizes.num_m_tiles))
+                    more = messages[stage, KIND] & LAST_TILE == 0
                     wgmma_wait_with(0, dk_acc, OUT_LENGTH, ds, P_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(base + AT.q_ring.empty + barrier)
                     stage = uint32(stage + 1)
                     if stage == STAGES:
                         stage, parity = uint32(0), uint32(parity ^ 1)
+            else:
+                loops = ranges(first_tile, end_tile, int32(0), sizes.group_size)
+                outer_first, outer_end, inner_first, inner_end = loops
+                downwards = 2 * n_tile < sizes.num_n_tiles
+                for outer in range(outer_first, outer_end):
+                    i = head_of(outer, inner_first)
+                    m_tile = m_tile_of(outer, inner_first, first_tile, end_tile, downwards)
+                    head, b = int32(slots[slot, KV_HEAD] * sizes.group_size + i), slots[slot, BATCH]
+                    slope = outputs.alibi_slopes[head] if ALIBI else ZERO
+                    address = global_address(dq_sum[b, head, m_tile]) + thread.dq_offset
+                    for inner in range(inner_first, inner_end):
+                        i = head_of(outer, inner)
+                        m_tile = m_tile_of(outer, inner, first_tile, end_tile, downwards)
+                        m_start = int32(m_tile * BLOCK_M)
+                        these = keys
+                        if IN_STEP:
+                            these, m_start = hide(keys, m_start)
+                            if ALIBI:
+                                head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
+                                slope = outputs.alibi_slopes[head]
+                        barrier = uint32(stage * BARRIER)
+                        wait(base + AT.q_ring.full + barrier, parity)
+                        if COUNTED and thread.is_first:
+                            dq_tile = int32((address - global_address(dq_sum)) >> TILE_SHIFT)
+                            shift, seqlen_k = sizes.shift, sizes.seqlen_k
+                            name_part(
+                                part, dq_tile, m_tile, n_tile, shift, seqlen_k, sizes.mask_args
+                            )
+                            mbarrier_arrive(base + AT.asked.start)
+                        if DROPOUT:  # the place anew: kept, it would take eight registers
+                            head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
+                            n = int32(int32(opaque(keys.position)) - sizes.shift)
+                            place = place_of(n, head, slots[slot, BATCH], lane)
+                            queries = QueriesToDrop(
+                                stage, parity, m_start, kept, place, outputs.dropout
+                            )
+                        else:
+                            queries = Queries(stage, parity, m_start)
+                        multiply(x, base, these, queries, thread, sizes, scale, slope)
+                        wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
+                        if lane == 0:
+                            mbarrier_arrive(base + AT.dout_ring.empty + barrier)
+                        hold(dq_acc, DQ_LENGTH)
+                        if COUNTED:
+                            # Read again: kept, they would take two registers.
+                            head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
+                            m = int32(m_start + thread.dq_row)
+                            rows = Rows(slots[slot, BATCH], head, m, thread.dq_col)
+                            put_part(x, base, part, part_parity, address, rows, thread, outputs)
+                            part_parity = uint32(part_parity ^ 1)
+                        else:
+                            add_part(dq_acc, address)
+                        address += uint64(2 * DQ_BYTES) * uint64(dq_step(sizes.num_m_tiles))
+                        wgmma_wait_with(0, dk_acc, OUT_LENGTH, ds, P_LENGTH)
+                        if lane == 0:
+                            mbarrier_arrive(base + AT.q_ring.empty + barrier)
+                        stage = uint32(stage + 1)
+                        if stage == STAGES:
+                            stage, parity = uint32(0), uint32(parity ^ 1)
 
             wait(base + AT.v_ring.full, slot)  # also if no query sees these keys
             kv_head, b = slots[slot, KV_HEAD], slots[slot, BATCH]
             if COUNTED:
-                clear_unseen(n_tile, first_tile, end_tile, kv_head, b, thread, outputs, sizes)
+                if not EXPRESSED:
+                    clear_unseen(n_tile, first_tile, end_tile, kv_head, b, thread, outputs, sizes)
+                elif n_tile == 0:
+                    clear_hidden(kv_head, b, thread, outputs, sizes, rows_of)
             cuda.syncwarp()  # `slots` is read: safe to overwrite
             if lane == 0:
                 mbarrier_arrive(base + AT.v_ring.empty)
@@ -532,109 +575,7 @@ def make_consumer(
         if lane == 0:
             tma_store_wait_read(0)  # shared memory lives as long as the thread block
 
-    @fragment_function()
-    def clear_hidden(kv_head, b, thread, outputs, sizes, rows_of):
-        """dQ of the tiles of queries that see no key."""
-        first_head = int32(kv_head * sizes.group_size)
-        for head in range(first_head, int32(first_head + sizes.group_size)):
-            rows = Rows(b, head, thread.dq_row, thread.dq_col)
-            for m_tile in range(sizes.num_m_tiles):
-                _, end, _ = run_of(rows_of, b, head, m_tile, 0)
-                if end == 0:
-                    clear(m_tile, m_tile + 1, rows, outputs.dq, int32(1), thread.lane)
-
-    @fragment_function()
-    def consume_runs(base, slots, part, maps, outputs, sizes, messages, rows_of, args):
-        s = cuda.local.array(S_SHAPE, float32)
-        dp = cuda.local.array(S_SHAPE, float32)
-        p = cuda.local.array(P_SHAPE, uint32)
-        ds = cuda.local.array(P_SHAPE, uint32)
-        dq_acc = cuda.local.array(DQ_SHAPE, float32)
-        dk_acc = cuda.local.array(OUT_SHAPE, float32)
-        dv_acc = cuda.local.array(OUT_SHAPE, float32)
-        kept = cuda.local.array(KEPT_LENGTH, uint32)
-        x = Registers(s, dp, p, ds, dq_acc, dk_acc, dv_acc)
-        scale = outputs.scale
-        thread = thread_of(base, scale, sizes.mask_args)
-        lane = thread.lane
-
-        stage, parity = uint32(0), uint32(0)
-        slot, k_parity = uint32(0), uint32(0)  # V's parity is `slot`
-        part_parity = uint32(0)
-        while True:
-            wait(base + AT.k_ring.full + slot * BARRIER, k_parity)
-            n_tile = slots[slot, N_TILE]
-            if n_tile < 0:
-                break
-            keys = keys_of(base, slot, int32(n_tile * BLOCK_N), thread)
-            for j in range(COLS // 8):
-                for r in range(4):
-                    dk_acc[j, r] = ZERO
-                    dv_acc[j, r] = ZERO
-            if lane == 0:
-                tma_store_wait_read(0)
-            cuda.syncwarp()  # dK and dV of the keys before are read: safe to overwrite
-
-            more = slots[slot, SEEN] != 0
-            while more:
-                barrier = uint32(stage * BARRIER)
-                wait(base + AT.q_ring.full + barrier, parity)
-                if COUNTED and thread.is_first:
-                    part[TILE] = messages[stage, DQ_TILE]
-                    part[INDEX] = n_tile
-                    mbarrier_arrive(base + AT.asked.start)
-                m_start = int32(messages[stage, M_TILE] * BLOCK_M)
-                head, b = messages[stage, HEAD], slots[slot, BATCH]
-                masked = messages[stage, KIND] & MASKED_TILE != 0
-                place, dropout = 0, 0
-                if DROPOUT:
-                    place = place_of(int32(opaque(keys.position)), head, b, lane)
-                    dropout = outputs.dropout
-                tile = stage, parity, m_start
-                queries = ExpressedQueries(*tile, kept, place, dropout, masked, b, head, args)
-                multiply(x, base, keys, queries, thread, sizes, scale, ZERO)
-                wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
-                if lane == 0:
-                    mbarrier_arrive(base + AT.dout_ring.empty + barrier)
-                hold(dq_acc, DQ_LENGTH)
-                # The message again: kept, it would take registers.
-                dq_tile = uint64(messages[stage, DQ_TILE])
-                address = global_address(outputs.dq_sum) + thread.dq_offset
-                address += uint64(dq_tile * uint64(2 * DQ_BYTES))
-                if COUNTED:
-                    m = int32(messages[stage, M_TILE] * BLOCK_M + thread.dq_row)
-                    rows = Rows(slots[slot, BATCH], messages[stage, HEAD], m, thread.dq_col)
-                    put_part(x, base, part, part_parity, address, rows, thread, outputs)
-                    part_parity = uint32(part_parity ^ 1)
-                else:
-                    add_part(dq_acc, address)
-                more = messages[stage, KIND] & LAST_TILE == 0
-                wgmma_wait_with(0, dk_acc, OUT_LENGTH, ds, P_LENGTH)
-                if lane == 0:
-                    mbarrier_arrive(base + AT.q_ring.empty + barrier)
-                stage = uint32(stage + 1)
-                if stage == STAGES:
-                    stage, parity = uint32(0), uint32(parity ^ 1)
-
-            wait(base + AT.v_ring.full, slot)  # also if no query sees these keys
-            kv_head, b = slots[slot, KV_HEAD], slots[slot, BATCH]
-            if COUNTED and n_tile == 0:
-                clear_hidden(kv_head, b, thread, outputs, sizes, rows_of)
-            cuda.syncwarp()  # `slots` is read: safe to overwrite
-            if lane == 0:
-                mbarrier_arrive(base + AT.v_ring.empty)
-                mbarrier_arrive(base + AT.k_ring.empty + slot * BARRIER)
-            store_keys(x, base, slot, n_tile, kv_head, b, thread, maps, outputs, sizes)
-            slot = uint32(slot + 1)
-            if slot == SLOTS:
-                slot, k_parity = uint32(0), uint32(k_parity ^ 1)
-        if COUNTED and thread.is_first:
-            part[TILE] = -1
-            mbarrier_arrive(base + AT.asked.start)
-        if lane == 0:
-            tma_store_wait_read(0)  # shared memory lives as long as the thread block
-
-    return consume if EXPRESSIONS is None else consume_runs
+    return consume
 
 
 @functools.cache
@@ -668,7 +609,7 @@ def make_flash_attn_bwd_persistent(
     With EXPRESSIONS the mask and the score are the user's alone, and args is the tuple of their
     arguments. runs is the table of the tiles of queries of each tile of keys, in a tuple, and
     without ADDED that of the tiles of keys of each tile of queries (`gradient_expressions.Runs`).
-    counters is an array with ADDED too; IN_STEP needs a mask without h. Otherwise both are empty.
+    counters is an array with ADDED too; IN_STEP is not read. Otherwise both are empty.
     """
     plan, BLOCK_M = make_plan(HEAD_DIM), tile_rows(HEAD_DIM)
     AT, shared_base = plan.layout, plan.shared_base
@@ -692,6 +633,7 @@ def make_flash_attn_bwd_persistent(
         """The kernel, with dropout or without."""
         slots = cuda.shared.array(SLOTS_SHAPE, int32)  # the tiles of keys in the slots of K
         part = cuda.shared.array(PART_LENGTH, int32)  # the part of dQ that comes next
+        messages = ()
         if EXPRESSED:
             messages = cuda.shared.array(MESSAGES_SHAPE, int32)  # the tiles in the stages of Q
         base = uint32(shared_base())
@@ -722,10 +664,10 @@ def make_flash_attn_bwd_persistent(
         if tid >> 7 == 0:
             setmaxnreg_dec(PRODUCER_REGISTERS)
             if tid == 0:
+                of_keys = runs
                 if EXPRESSED:
-                    produce(base, slots, maps, lse_2, delta, sizes, counters, messages, runs[0])
-                else:
-                    produce(base, slots, maps, lse_2, delta, sizes, counters)
+                    of_keys = runs[0]
+                produce(base, slots, maps, lse_2, delta, sizes, counters, messages, of_keys)
             elif COUNTED and tid == 32:
                 barriers = base + AT.asked.start, base + AT.ready.start, base + AT.written.start
                 rows = ()
@@ -736,13 +678,10 @@ def make_flash_attn_bwd_persistent(
         else:
             setmaxnreg_inc(CONSUMER_REGISTERS)
             outputs = Outputs(dq_sum, dq, scale, softmax_scale, alibi_slopes, dropout)
-            if EXPRESSED:
-                rows = ()
-                if COUNTED:
-                    rows = runs[1]
-                consume(base, slots, part, maps, outputs, sizes, messages, rows, args)
-            else:
-                consume(base, slots, part, maps, outputs, sizes)
+            rows_of = ()
+            if EXPRESSED and COUNTED:
+                rows_of = runs[1]
+            consume(base, slots, part, maps, outputs, sizes, messages, rows_of, args)
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_bwd_persistent_kernel(

@@ -133,9 +133,7 @@ def make_expression_functions(BLOCK_M, EXPRESSIONS, pack):
                         e[c] = ZERO
                     s[j, 2 * h + c] = e[c]
                     if CHANGES:
-                        e_slope = e[c] * slope_of(
-                            x, queries.b, queries.head, m, key, queries.args
-                        )
+                        e_slope = e[c] * slope_of(x, queries.b, queries.head, m, key, queries.args)
                         if EDGE and bits[h] & uint32(1 << (2 * j + c)) == uint32(0):
                             e_slope = ZERO  # the derivative may be infinite there
                         s[j, 2 * h + c] = e_slope
