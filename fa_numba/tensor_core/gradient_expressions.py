@@ -13,14 +13,28 @@ from typing import Any, NamedTuple
 
 from numba import cuda, float32, int32, uint32
 
-from fa_numba.constants import LN2, LOG2_E, ZERO
+from fa_numba.constants import FULL_WARP, LN2, LOG2_E, ZERO
 from fa_numba.expressions import nodes, tiles
-from fa_numba.expressions.functions import device_functions
+from fa_numba.expressions.derivative import derivative
+from fa_numba.expressions.functions import (
+    FAST,
+    SCORE_VARIABLES,
+    SMALL_TANH,
+    S,
+    device_function,
+    device_functions,
+)
 from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.statement import opaque
 from fa_numba.ptx.vectors import load_shared_x2
-from fa_numba.tensor_core.expression_tiles import END, FIRST, make_run_functions, tables_of
-from fa_numba.tensor_core.fragments import fragment_function
+from fa_numba.tensor_core.expression_tiles import (
+    END,
+    FIRST,
+    largest_tanh_argument,
+    make_run_functions,
+    tables_of,
+)
+from fa_numba.tensor_core.fragments import SMALL, fragment_function
 from fa_numba.tensor_core.gradient_fragments import bits_before
 from fa_numba.tensor_core.tile_scheduler import divided
 
@@ -63,9 +77,9 @@ class ExpressionFunctions(NamedTuple):
     judge(bits, queries, n, sizes, lane)
         bits[h] gets a bit for each column: does the query see the key of row h? In the order of
         `gradient_fragments.make_select`.
-    exponentiate(s, p, lse_rows, EDGE, bits, queries, n, sizes, scale, lane)
+    exponentiate(s, p, lse_rows, bits, queries, n, sizes, scale, lane)
         s becomes P; where the score changes gradients p becomes P in 16 bits, and s becomes P times
-        the derivative of the score. With EDGE, a compile-time constant, both are 0 without a bit.
+        the derivative of the score. Both are 0 without a bit.
     """
 
     judge: Callable
@@ -74,12 +88,21 @@ class ExpressionFunctions(NamedTuple):
 
 @functools.cache
 def make_expression_functions(BLOCK_M, EXPRESSIONS, pack):
-    """`ExpressionFunctions` for scores of BLOCK_M columns."""
+    """`ExpressionFunctions` for scores of BLOCK_M columns.
+
+    A warp whose arguments of tanh are all small evaluates a polynomial, as forward.
+    """
     M8 = BLOCK_M // 8
     BITS_SHAPE = (M8, 2)
     HAS_MASK, HAS_SCORE = EXPRESSIONS.mask is not None, EXPRESSIONS.score is not None
     CHANGES = EXPRESSIONS.changes_gradients
-    sees, score, slope_of = device_functions(EXPRESSIONS, fast=True)
+    sees, score, slope = device_functions(EXPRESSIONS, fast=True)
+    of_tanh = largest_tanh_argument(EXPRESSIONS.score)
+    HAS_TANH, written = of_tanh is not None, EXPRESSIONS.score or S
+    of_score = SCORE_VARIABLES, SMALL_TANH
+    score_of_small = device_function(written, "score", *of_score)
+    slope_of_small = device_function(derivative(written), "slope", *of_score)
+    angle_of = device_function(of_tanh or S, "angle", SCORE_VARIABLES, FAST)
     # An array is indexed by keys and positions that there are: the last ones in place of others.
     LOADS = any(x.op == "load" for y in EXPRESSIONS if y is not None for x in nodes.walk(y))
 
@@ -87,58 +110,95 @@ def make_expression_functions(BLOCK_M, EXPRESSIONS, pack):
     def there(index, seqlen_k, EDGE):
         return min(index, int32(seqlen_k - 1)) if LOADS and EDGE else index
 
-    @fragment_function()
-    def judge(bits, queries, n, sizes, lane):
-        seqlen_k = sizes.seqlen_k
-        first = int32(queries.m_start + 2 * (lane & 3) - sizes.shift)  # this lane's first position
-        seen = cuda.local.array(BITS_SHAPE, uint32)  # an array, so that the loop is unrolled
-        if HAS_MASK:
-            for j in range(M8):
-                for h in range(2):
-                    seen[j, h] = uint32(0)
-                for c in range(2):
-                    m = there(int32(first + 8 * j + c), seqlen_k, True)
-                    for h in range(2):
-                        key = there(int32(n + 8 * h), seqlen_k, True)
-                        if sees(queries.b, queries.head, m, key, queries.args):
-                            seen[j, h] |= uint32(1 << (2 * j + c))
-        exist = bits_before(int32(seqlen_k - first))
-        for h in range(2):
-            bits[h] = exist if n + 8 * h < seqlen_k else uint32(0)
-            if HAS_MASK:
-                all_seen = uint32(0)
-                for j in range(M8):
-                    all_seen |= seen[j, h]
-                bits[h] &= all_seen
-            # Opaque: else the compiler would judge when it needs the bits, and not before.
-            bits[h] = uint32(opaque(bits[h]))
+    @cuda.jit(device=True, forceinline=True)
+    def first_position(queries, sizes, lane):
+        return int32(queries.m_start + 2 * (lane & 3) - sizes.shift)  # of this lane's columns
 
     @fragment_function()
-    def exponentiate(s, p, lse_rows, EDGE, bits, queries, n, sizes, scale, lane):
-        lse = cuda.local.array(2, float32)
-        e = cuda.local.array(2, float32)
-        first = int32(queries.m_start + 2 * (lane & 3) - sizes.shift)
-        for j in range(M8):
-            load_shared_x2(lse, lse_rows + (lane & 3) * 8 + 32 * j)
+    def judge(bits, queries, n, sizes, lane):
+        for h in range(2):
+            bits[h] = uint32(0xFFFFFFFF)
+        if queries.masked:
+            seqlen_k, first = sizes.seqlen_k, first_position(queries, sizes, lane)
+            seen = cuda.local.array(BITS_SHAPE, uint32)  # an array, so that the loop is unrolled
+            if HAS_MASK:
+                for j in range(M8):
+                    for h in range(2):
+                        seen[j, h] = uint32(0)
+                    for c in range(2):
+                        m = there(int32(first + 8 * j + c), seqlen_k, True)
+                        for h in range(2):
+                            key = there(int32(n + 8 * h), seqlen_k, True)
+                            if sees(queries.b, queries.head, m, key, queries.args):
+                                seen[j, h] |= uint32(1 << (2 * j + c))
+            exist = bits_before(int32(seqlen_k - first))
             for h in range(2):
-                for c in range(2):
-                    x = s[j, 2 * h + c] * (scale * LN2 if HAS_SCORE else scale)
-                    y = x
-                    m = there(int32(first + 8 * j + c), sizes.seqlen_k, EDGE)
+                bits[h] = exist if n + 8 * h < seqlen_k else uint32(0)
+                if HAS_MASK:
+                    all_seen = uint32(0)
+                    for j in range(M8):
+                        all_seen |= seen[j, h]
+                    bits[h] &= all_seen
+                # Opaque: else the compiler would judge when it needs the bits, and not before.
+                bits[h] = uint32(opaque(bits[h]))
+
+    @fragment_function()
+    def are_small(s, queries, n, sizes, scale, lane):
+        first, most = first_position(queries, sizes, lane), ZERO
+        for j in range(M8):
+            for c in range(2):
+                m = there(int32(first + 8 * j + c), sizes.seqlen_k, True)
+                for h in range(2):
+                    key = there(int32(n + 8 * h), sizes.seqlen_k, True)
+                    x = s[j, 2 * h + c] * (scale * LN2)
+                    most = max(most, angle_of(x, queries.b, queries.head, m, key, queries.args))
+        return cuda.all_sync(FULL_WARP, most <= SMALL)
+
+    def make_exponentiate(score, slope):
+        @fragment_function()
+        def exponentiate(s, p, lse_rows, EDGE, bits, queries, n, sizes, scale, lane):
+            lse = cuda.local.array(2, float32)
+            e = cuda.local.array(2, float32)
+            first = first_position(queries, sizes, lane)
+            for j in range(M8):
+                load_shared_x2(lse, lse_rows + (lane & 3) * 8 + 32 * j)
+                for h in range(2):
                     key = there(int32(n + 8 * h), sizes.seqlen_k, EDGE)
-                    if HAS_SCORE:
-                        y = score(x, queries.b, queries.head, m, key, queries.args) * LOG2_E
-                    e[c] = exp2(y - lse[c])
-                    if EDGE and bits[h] & uint32(1 << (2 * j + c)) == uint32(0):
-                        e[c] = ZERO
-                    s[j, 2 * h + c] = e[c]
+                    for c in range(2):
+                        m = there(int32(first + 8 * j + c), sizes.seqlen_k, EDGE)
+                        hidden = EDGE and bits[h] & uint32(1 << (2 * j + c)) == uint32(0)
+                        x, y = s[j, 2 * h + c], s[j, 2 * h + c] * scale
+                        if HAS_SCORE:
+                            x *= scale * LN2
+                            y = LOG2_E * score(x, queries.b, queries.head, m, key, queries.args)
+                        e[c] = exp2(y - lse[c])
+                        s[j, 2 * h + c] = e[c]
+                        if CHANGES:
+                            d = slope(x, queries.b, queries.head, m, key, queries.args)
+                            s[j, 2 * h + c] = e[c] * d
+                        if hidden:  # the score and its derivative may be infinite there
+                            e[c] = ZERO
+                            s[j, 2 * h + c] = ZERO
                     if CHANGES:
-                        e_slope = e[c] * slope_of(x, queries.b, queries.head, m, key, queries.args)
-                        if EDGE and bits[h] & uint32(1 << (2 * j + c)) == uint32(0):
-                            e_slope = ZERO  # the derivative may be infinite there
-                        s[j, 2 * h + c] = e_slope
-                if CHANGES:
-                    p[j // 2, 2 * (j & 1) + h] = pack(e[0], e[1])
+                        p[j // 2, 2 * (j & 1) + h] = pack(e[0], e[1])
+
+        return exponentiate
+
+    exponentiate_any = make_exponentiate(score, slope)
+    exponentiate_small = make_exponentiate(score_of_small, slope_of_small)
+
+    @fragment_function()
+    def exponentiate(s, p, lse_rows, bits, queries, n, sizes, scale, lane):
+        tile = queries, n, sizes, scale, lane
+        if HAS_TANH:
+            if are_small(s, *tile):
+                exponentiate_small(s, p, lse_rows, True, bits, *tile)
+            else:
+                exponentiate_any(s, p, lse_rows, True, bits, *tile)
+        elif queries.masked:
+            exponentiate_any(s, p, lse_rows, True, bits, *tile)
+        else:
+            exponentiate_any(s, p, lse_rows, False, bits, *tile)
 
     return ExpressionFunctions(judge, exponentiate)
 

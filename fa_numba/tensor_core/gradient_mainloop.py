@@ -323,15 +323,10 @@ def make_tile_functions(
         if EXPRESSED:
             n = keys.position
             bits = cuda.local.array(2, uint32)
-            if queries.masked:  # while S is computed
-                judge(bits, queries, n, sizes, lane)
+            judge(bits, queries, n, sizes, lane)  # while S is computed
         wgmma_wait(1, x.s, S_LENGTH)
         if EXPRESSED:
-            more = queries, n, sizes, scale, lane
-            if queries.masked:
-                exponentiate_expressed(x.s, x.p, lse, True, bits, *more)
-            else:
-                exponentiate_expressed(x.s, x.p, lse, False, bits, *more)
+            exponentiate_expressed(x.s, x.p, lse, bits, queries, n, sizes, scale, lane)
         else:
             cap(x.s, scale, mask_args)
             mask_tile(x.s, m_start, keys.position, seqlen_q, lane, mask_args)
