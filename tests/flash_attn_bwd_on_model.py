@@ -3,19 +3,24 @@
 head_dim up to 128: flash_attn_bwd_persistent; above: flash_attn_bwd_wide.
 """
 
+import expression_cases
 import numpy as np
 from gradients_on_model import compare, options_of, run
 from hopper_model import GlobalArray, Model, replace_instructions
 
 from fa_numba import reference
+from fa_numba.checks import Mask, check_expressions
+from fa_numba.tensor_core import gradient_expressions
 
 MODULES = (
     *(f"ptx.{x}" for x in ("statement", "convert", "counters", "mbarrier", "barriers", "halves")),
     *(f"ptx.{x}" for x in ("ldmatrix", "tma", "vectors", "wgmma")),
+    "expressions.functions",
     "kernels.masks",
     "on_cuda_cores.run_time_masks",
     *(f"tensor_core.{x}" for x in ("forward", "fragments", "gradient_fragments", "dq_parts")),
     *(f"tensor_core.{x}" for x in ("backward", "shared_plan", "key_tiles", "dropout_fragments")),
+    *(f"tensor_core.{x}" for x in ("expression_tiles", "tile_scheduler", "gradient_expressions")),
     *(f"tensor_core.{x}" for x in ("gradient_mainloop", "flash_attn_bwd_persistent")),
     "tensor_core.flash_attn_bwd_wide",
 )
@@ -24,8 +29,17 @@ LOG2_E = np.float32(np.log2(np.e))
 ADDED, ORDERED = "added", "ordered"  # of `dq_parts`; the third is "by arrival"
 
 
-def main(batch, seqlen_q, seqlen_k, heads, head_dim, causal, blocks, order=ADDED, **mask):
-    """Compare dq, dk and dv with the definition; heads are (num_heads, num_kv_heads)."""
+NAMES = "mask", "mask_args", "score", "score_args"
+
+
+def main(
+    batch, seqlen_q, seqlen_k, heads, head_dim, causal, blocks, order=ADDED, expressions=None,
+    **mask,
+):  # fmt: skip
+    """Compare dq, dk and dv with the definition; heads are (num_heads, num_kv_heads).
+
+    `expressions` is the name of one of `expression_cases`.
+    """
     model = Model(seed=seqlen_q)
     loaded = replace_instructions(model, MODULES)
     modules = {name.split(".")[-1]: x for name, x in zip(MODULES, loaded, strict=True)}
@@ -42,9 +56,21 @@ def main(batch, seqlen_q, seqlen_k, heads, head_dim, causal, blocks, order=ADDED
     k, v = (rng.standard_normal((batch, seqlen_k, num_kv_heads, head_dim)) for _ in range(2))
     dout, q, k, v = (x.astype(KIND) for x in (dout, q, k, v))
     options, given = options_of(causal, mask)
+    user, constants, more, sinks = None, {}, ((), ()), None
+    if expressions is not None:
+        written, definition = expression_cases.options_of(expressions, num_heads, seqlen_k)
+        options, sinks = options | definition, written.pop("sinks", None)
+        user = check_expressions(
+            q, *(written.get(x, () if "_" in x else None) for x in NAMES), given, None
+        )
+    if user is not None:
+        given, constants = Mask(), {"EXPRESSIONS": user.expressions}
+        runs = gradient_expressions.runs_of_keys(q, k, user, block_m, block_n)
+        tables = runs.of_keys, runs.of_queries
+        more = tables[:1] if order == ADDED else tables, user.arguments
     out, lse = reference.attention(q, k, v, **options, dtype=KIND)
-    want = reference.attention_bwd(dout, q, k, v, **options)
-    plain = reference.attention_bwd(dout, q, k, v, **options, dtype=KIND)
+    (*want,) = reference.attention_bwd(dout, q, k, v, **options)
+    (*plain,) = reference.attention_bwd(dout, q, k, v, **options, dtype=KIND)
 
     def on_gpu(x):
         return GlobalArray(model, x)
@@ -67,32 +93,37 @@ def main(batch, seqlen_q, seqlen_k, heads, head_dim, causal, blocks, order=ADDED
     args = model.maps["dout"][0], on_gpu(out.astype(KIND)), on_gpu(lse.astype("f4")), lse_2, delta
     rows_per_block = 256 // backward.lanes_of_row(head_dim)
     grid = -(-block_m * tiles // rows_per_block), num_heads, batch
-    prepare_rows = backward.make_prepare_rows(head_dim, "float16", added)
-    model.launch(prepare_rows, grid, 256, *args, sums, np.float32(1))
+    prepare_rows = backward.make_prepare_rows(head_dim, "float16", added, sinks is not None)
+    of_sinks = () if sinks is None else (sinks, nothing(batch, num_heads, grid[0]))
+    model.launch(prepare_rows, grid, 256, *args, sums, np.float32(1), of_sinks)
     slopes = on_gpu(options["alibi_slopes"]) if given.alibi else np.float32(0)
     counters = on_gpu(np.zeros(1 + batch * num_heads * tiles, np.int32))
-    _, *constants = run_time_masks.constants_of(given)
-    in_pairs = modules["dq_parts"].paired(causal, given.window_size) and order == ADDED
+    _, *of_mask = run_time_masks.constants_of(given)
+    in_pairs = modules["dq_parts"].paired(given.causal, given.window_size) and order == ADDED
     in_step = in_pairs and num_heads > num_kv_heads
     if head_dim > 128:
         ordered, threads = order == ORDERED, wide.THREADS
         kernel = wide.make_flash_attn_bwd_wide(
-            head_dim, ordered, causal, "float16", *constants, in_step
+            head_dim, ordered, causal, "float16", *of_mask, in_step
         )
         sizes = sums, seqlen_q, seqlen_k
     else:
         threads = persistent.THREADS
         kernel = persistent.make_flash_attn_bwd_persistent(
-            head_dim, order, causal, "float16", *constants, IN_STEP=in_step
+            head_dim, order, given.causal, "float16", *of_mask, IN_STEP=in_step, **constants
         )
         sizes = sums, dq, seqlen_k
     sizes = *sizes, num_kv_heads, num_heads // num_kv_heads
     args = *model.maps, lse_2, delta, *sizes, scale * LOG2_E, scale, slopes, counters
-    model.launch(kernel, (blocks,), threads, *args, *run_time_masks.arguments_of(given))
+    masks = run_time_masks.arguments_of(given)
+    model.launch(kernel, (blocks,), threads, *args, *masks, *(() if head_dim > 128 else more))
     if added:
         convert_dq, threads = backward.make_convert_dq(head_dim, "float16"), sums.shape[3] // 32
         model.launch(convert_dq, (tiles, num_heads, batch), threads, sums, dq, scale)
 
+    if sinks is not None:
+        outputs.append(nothing(num_heads))
+        model.launch(backward.add_sink_parts, (num_heads,), 32, of_sinks[1], outputs[3])
     compare(outputs, want, plain)
 
 

@@ -27,6 +27,21 @@ CASES = [
     ((1, 90, 130, (2, 1), 64, False, 1), ALL_MASKS),
     thorough((1, 260, 300, (2, 1), 64, True, 1), {"order": "by arrival"}),
     ((1, 140, 260, (2, 2), 128, True, 1), {"order": "ordered"}),
+    # with the user's functions
+    ((1, 90, 200, (2, 1), 128, False, 2), {"expressions": "a score and a mask"}),
+    (
+        (1, 140, 200, (2, 1), 64, False, 1),
+        {"expressions": "sinks and a mask", "order": "ordered"},
+    ),
+    thorough(  # a tile of queries sees no key
+        (1, 260, 100, (1, 1), 64, False, 1), {"expressions": "causal", "order": "by arrival"}
+    ),
+    thorough(
+        (1, 140, 200, (1, 1), 64, False, 1),
+        {"expressions": "documents", "window_size": (60, -1), "order": "by arrival"},
+    ),
+    thorough((2, 70, 140, (1, 1), 72, False, 1), {"expressions": "sequences differ"}),
+    thorough((1, 70, 100, (2, 1), 40, True, 1), {"expressions": "sinks"}),
     # flash_attn_bwd_wide
     thorough((1, 330, 130, (1, 1), 136, False, 1), {}),
     ((1, 130, 100, (1, 1), 256, False, 2), {}),

@@ -2,10 +2,11 @@
 
 import re
 
+import expression_cases
 import numpy as np
 import pytest
 from cases import thorough
-from numba import cuda, float32, types
+from numba import cuda, float32, typeof, types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
@@ -13,9 +14,9 @@ pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 from tensor_core_bwd_kernels import KERNELS
 
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
-from fa_numba.checks import check_grad_dtype
+from fa_numba.checks import Mask, check_expressions, check_grad_dtype
 from fa_numba.tensor_core import gradient_fragments
-from fa_numba.tensor_core.backward import make_convert_dq, make_prepare_rows
+from fa_numba.tensor_core.backward import add_sink_parts, make_convert_dq, make_prepare_rows
 from fa_numba.tensor_core.dq_parts import fastest_order
 from fa_numba.tensor_core.flash_attn_bwd_mma import (
     flash_attn_bwd_mma,
@@ -35,6 +36,7 @@ from fa_numba.tensor_core.flash_attn_bwd_wide import shared_bytes as wide_shared
 
 HOPPER = (9, 0, "a")
 MASK_ARGS = types.int32, types.int32, types.float32, types.float32
+NONE = types.Tuple(())
 needs_compiler = pytest.mark.skipif(
     not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
 )
@@ -62,9 +64,13 @@ def test_each_instruction_becomes_itself(name):
 def test_kernels_before_and_after_stay_in_registers(head_dim, dtype):
     x = types.Array(types.float16, 4, "C")
     rows, dq_sum = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
+    of_rows = x, x, *3 * (rows,)
+    sinks = types.Tuple((types.Array(types.float32, 1, "C"), rows))
     for kernel, args in (
-        (make_prepare_rows(head_dim, dtype, True), (x, x, *3 * (rows,), dq_sum, types.float32)),
-        (make_prepare_rows(head_dim, dtype), (x, x, *3 * (rows,), *2 * (types.float32,))),
+        (make_prepare_rows(head_dim, dtype, True), (*of_rows, dq_sum, types.float32, NONE)),
+        (make_prepare_rows(head_dim, dtype), (*of_rows, *2 * (types.float32,), NONE)),
+        (make_prepare_rows(head_dim, dtype, True, True), (*of_rows, dq_sum, types.float32, sinks)),
+        (add_sink_parts, (rows, types.Array(types.float32, 1, "C"))),
         (make_convert_dq(head_dim, dtype), (dq_sum, x, types.float32)),
         (make_convert_dq(head_dim, "float32"), (dq_sum, dq_sum, types.float32)),
     ):
@@ -131,7 +137,7 @@ def test_persistent_kernels_stay_in_registers(head_dim, order, mask, spilled_by_
     kernel = make_flash_attn_bwd_persistent(
         head_dim, order, causal, "float16", *rest, IN_STEP=in_step
     )
-    code = compile_kernel(kernel, (*args, slopes, counters, *MASK_ARGS), cc=HOPPER)
+    code = compile_kernel(kernel, (*args, slopes, counters, *MASK_ARGS, NONE, NONE), cc=HOPPER)
     opcodes = [i.opcode.split(".")[0] for i in code.instructions]
     first = opcodes.index("HGMMA")
     last = len(opcodes) - 1 - opcodes[::-1].index("HGMMA")
@@ -152,9 +158,41 @@ def test_gradients_in_float32_stay_in_registers(group_parts):
     options = {"GRAD_FLOAT32": True, "GROUP_PARTS": group_parts}
     kernel = make_flash_attn_bwd_persistent(128, "added", True, "bfloat16", **options)
     maps = *4 * (types.uint64,), x, x  # dk and dv themselves
-    numbers = *3 * (types.int32,), *3 * (types.float32,), types.int32, *MASK_ARGS
+    numbers = *3 * (types.int32,), *3 * (types.float32,), types.int32, *MASK_ARGS, NONE, NONE
     code = compile_kernel(kernel, (*maps, rows, rows, x, x, *numbers), cc=HOPPER)
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert code.registers <= stated_registers(kernel)
+    assert "C75" not in code.report
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "name, head_dim, order, spilled",
+    [
+        thorough("causal", 64, "added", 0),
+        thorough("a window", 128, "added", 0),
+        thorough("prefix", 64, "added", 0),
+        thorough("window and first keys", 128, "added", 0),
+        ("documents", 64, "added", 0),
+        thorough("softcap", 64, "added", 0),
+        ("a score and a mask", 128, "ordered", 320),  # by the warp that counts parts
+    ],
+)
+def test_kernels_with_functions_of_the_user_stay_in_registers(name, head_dim, order, spilled):
+    q = np.zeros((1, 500, 4, 8), np.float16)
+    written, _ = expression_cases.options_of(name, 4, 500)
+    names = ("mask", None), ("mask_args", ()), ("score", None), ("score_args", ())
+    given = check_expressions(q, *(written.get(*x) for x in names), Mask(), None)
+    x, runs = types.Array(types.float16, 4, "C"), types.Array(types.int32, 5, "C")
+    rows, dq_sum = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
+    args = (*6 * (types.uint64,), rows, rows, dq_sum, x, *3 * (types.int32,), *3 * (types.float32,))
+    args += types.Array(types.int32, 1, "C"), *MASK_ARGS
+    args += types.Tuple((1 if order == "added" else 2) * (runs,)), typeof(given.arguments)
+    kernel = make_flash_attn_bwd_persistent(
+        head_dim, order, False, "float16", EXPRESSIONS=given.expressions
+    )
+    code = compile_kernel(kernel, args, cc=HOPPER)
+    assert code.spill_bytes <= spilled and code.float64_instructions == 0
     assert code.registers <= stated_registers(kernel)
     assert "C75" not in code.report
 

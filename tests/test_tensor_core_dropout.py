@@ -289,7 +289,8 @@ def test_the_backward_kernel_stays_in_registers(head_dim, order, causal, mask, s
     counters = types.int32 if order == "added" else types.Array(types.int32, 1, "C")
     slopes = types.Array(types.float32, 1, "C") if options[2] else types.float32
     args = (*6 * (types.uint64,), rows, rows, sums, x, *3 * (types.int32,), *2 * (types.float32,))
-    args += slopes, counters, *MASK_ARGS, *DROPOUT_ARGS
+    none = types.Tuple(())
+    args += slopes, counters, *MASK_ARGS, *DROPOUT_ARGS, none, none
     code = compile_kernel(kernel, args, cc=HOPPER)
     opcodes = [i.opcode.split(".")[0] for i in code.instructions]
     first = opcodes.index("HGMMA")

@@ -96,6 +96,34 @@ def runs(classes):
     return table.reshape(*rows, *table.shape[1:])
 
 
+def runs_both_ways(classes, sizes, block_m, block_n):
+    """The runs of each tile of queries, and of each tile of keys, for a backward kernel to walk.
+
+    A tile beyond the last query or the last key is mixed.
+
+    Parameters
+    ----------
+    classes : int8 array of shape (batch or 1, num_heads or 1, m tiles, n tiles)
+    sizes : (int, int)
+        seqlen_q and seqlen_k.
+    block_m, block_n : int
+
+    Returns
+    -------
+    of_queries : int32 array of shape (batch or 1, num_heads or 1, m tiles, most runs, 3)
+        As of `runs`, with one run at least, which may be unused.
+    of_keys : int32 array of shape (batch or 1, num_heads or 1, n tiles, most runs, 3)
+        Runs of tiles of queries.
+    """
+    classes = classes.copy()
+    if sizes[0] % block_m:
+        classes[..., -1:, :] = np.minimum(classes[..., -1:, :], MIXED)
+    if sizes[1] % block_n:
+        classes[..., -1:] = np.minimum(classes[..., -1:], MIXED)
+    tables = runs(classes), runs(classes.swapaxes(-1, -2))
+    return tuple(x if x.shape[-2] else np.zeros((*x.shape[:-2], 1, 3), np.int32) for x in tables)
+
+
 def runs_of_warpgroups(classes, seqlen_k, block_n, parts):
     """The runs of a thread block whose warpgroups have rows of their own, for its kernel to walk.
 

@@ -13,8 +13,9 @@ from numba import cuda, float32, int64, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.checks import MAX_BWD_HEAD_DIM
-from fa_numba.constants import FULL_WARP, LOG2_E, ONE
+from fa_numba.constants import FULL_WARP, LOG2_E, ONE, WARP_SIZE
 from fa_numba.ptx import vectors, wgmma
+from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.layouts import PANEL_COLS
 from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.vectors import load_global_x4, store_global_x4
@@ -62,24 +63,27 @@ def wgmma_products_of(DTYPE):
 
 
 @functools.cache
-def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False):
+def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False, SINKS=False):
     """The kernel for delta and lse to the base 2: 256 threads, 8 to 32 of them for a row.
 
-    With CLEAR_DQ it sets dQ's sums to 0; otherwise dq_sum may be any scalar.
+    With CLEAR_DQ it sets dQ's sums to 0; otherwise dq_sum may be any scalar. With SINKS of_sinks is
+    (sinks, parts), and each thread block writes its part of dsinks; otherwise empty.
     """
     LANES, COLS = lanes_of_row(HEAD_DIM), padded(HEAD_DIM)
     ROWS = 256 // LANES
     SUM_BYTES = ROWS * COLS * 4  # of the rows' sums; each thread clears 32 bytes, or fewer do
     ALL_CLEAR = SUM_BYTES == 256 * 32
+    WARPS = 256 // WARP_SIZE
     unpack = vectors.unpack_bf16x2 if DTYPE == "bfloat16" else vectors.unpack_f16x2
 
     @cuda.jit(fastmath=True)
-    def prepare_rows(dout, out, lse, lse_2, delta, dq_sum, delta_scale):
+    def prepare_rows(dout, out, lse, lse_2, delta, dq_sum, delta_scale, of_sinks):
         """delta = delta_scale · rowsum(dout ∘ out); lse_2: e^(S − lse) = 2^(S log2 e − lse_2).
 
         grid      (⌈padded rows / ROWS⌉, num_heads, batch); 256 threads
         private   8 numbers of dout and of out
-        HBM       dout, out, lse, lse_2, delta once; with CLEAR_DQ dq_sum once
+        HBM       dout, out, lse, lse_2, delta once; with CLEAR_DQ dq_sum once; with SINKS a number
+                  of a thread block
         paper     FlashAttention-2, Algorithm 2, line 4
         budget    40 registers
         """
@@ -113,6 +117,7 @@ def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False):
         while step > 0:
             total += cuda.shfl_xor_sync(FULL_WARP, total, step)
             step //= 2
+        of_sink = float32(0)
         if lane == 0 and m < delta.shape[2]:
             l = NOTHING
             if m < out.shape[1]:
@@ -120,8 +125,44 @@ def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False):
                 l = l if l > -NOTHING else NOTHING  # −inf: a row that sees no key
             lse_2[batch, head, m] = l
             delta[batch, head, m] = total * delta_scale
+            if SINKS:  # the gradient of a score with value 0: P (0 − delta)
+                of_sink = -exp2(of_sinks[0][head] * LOG2_E - l) * total
+        if SINKS:
+            of_warps = cuda.shared.array(WARPS, float32)
+            step = WARP_SIZE // 2
+            while step >= LANES:
+                of_sink += cuda.shfl_xor_sync(FULL_WARP, of_sink, step)
+                step //= 2
+            if tid % WARP_SIZE == 0:
+                of_warps[tid // WARP_SIZE] = of_sink
+            cuda.syncthreads()  # all parts are there
+            if tid == 0:
+                for i in range(1, WARPS):
+                    of_sink += of_warps[i]
+                of_sinks[1][batch, head, cuda.blockIdx.x] = of_sink
 
     return prepare_rows
+
+
+@cuda.jit
+def add_sink_parts(parts, dsinks):
+    """A warp adds the parts of a head's dsinks, in the same order in every run.
+
+    grid      (num_heads,); threads (32,)
+    private   total
+    HBM       parts (batch, num_heads, thread blocks of prepare_rows), dsinks once
+    budget    48 registers
+    """
+    head, total = cuda.blockIdx.x, float32(0)
+    for b in range(parts.shape[0]):
+        for i in range(cuda.threadIdx.x, parts.shape[2], WARP_SIZE):
+            total += parts[b, head, i]
+    step = WARP_SIZE // 2
+    while step > 0:
+        total += cuda.shfl_xor_sync(FULL_WARP, total, step)
+        step //= 2
+    if cuda.threadIdx.x == 0:
+        dsinks[head] = total
 
 
 @functools.cache
@@ -219,7 +260,7 @@ def check(
     return softmax_scale, checks.check_flag("deterministic", deterministic)
 
 
-def prepare(dout, q, k, v, out, lse, add_dq=True, dtype=None, delta_scale=ONE):
+def prepare(dout, q, k, v, out, lse, add_dq=True, dtype=None, delta_scale=ONE, sinks=None):
     """Allocate the gradients, and compute lse_2 and delta.
 
     Parameters
@@ -231,6 +272,7 @@ def prepare(dout, q, k, v, out, lse, add_dq=True, dtype=None, delta_scale=ONE):
         Of the gradients.
     delta_scale : float32, default=1
         A factor of delta.
+    sinks : array of shape (num_heads,), float32, default=None
 
     Returns
     -------
@@ -239,6 +281,8 @@ def prepare(dout, q, k, v, out, lse, add_dq=True, dtype=None, delta_scale=ONE):
         Up to the end of the last tile, for copies of whole tiles.
     dq_sum : array, or with add_dq=False a scalar
         0.
+    dsinks : array of shape (num_heads,), float32
+        With sinks alone.
     """
     batch, seqlen_q, num_heads, head_dim = q.shape
     gradients = [arrays.empty(q, x.shape, x.dtype if dtype is None else dtype) for x in (q, k, v)]
@@ -246,9 +290,16 @@ def prepare(dout, q, k, v, out, lse, add_dq=True, dtype=None, delta_scale=ONE):
     rows = [arrays.empty(q, (batch, num_heads, num_rows)) for _ in range(2)]
     dq_sum = empty_sums(q) if add_dq else np.float32(0)
     grid = (ceil_div(num_rows, 256 // lanes_of_row(head_dim)), num_heads, batch)
-    kernel = make_prepare_rows(head_dim, arrays.dtype_name(q), add_dq)
-    arrays.launch(kernel, grid, (256,), dout, out, lse, *rows, dq_sum, delta_scale)
-    return gradients, rows, dq_sum
+    kernel = make_prepare_rows(head_dim, arrays.dtype_name(q), add_dq, sinks is not None)
+    args = dout, out, lse, *rows, dq_sum, delta_scale
+    if sinks is None:
+        arrays.launch(kernel, grid, (256,), *args, ())
+        return gradients, rows, dq_sum
+    parts = arrays.empty(q, (batch, num_heads, grid[0]))
+    arrays.launch(kernel, grid, (256,), *args, (sinks, parts))
+    dsinks = arrays.empty(q, (num_heads,))
+    arrays.launch(add_sink_parts, (num_heads,), (WARP_SIZE,), parts, dsinks)
+    return gradients, rows, dq_sum, dsinks
 
 
 def empty_sums(q):

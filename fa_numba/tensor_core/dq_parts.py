@@ -47,7 +47,7 @@ N_SHIFT = BLOCK_N.bit_length() - 1
 # Elements of `part`, by which consumers and the counting warp name a part of dQ to each other.
 TILE = 0  # of dq_sum; −1: no more parts
 LAST = 1  # index of the tile's last part
-INDEX = 2  # of this part, where ORDERED fixes it
+INDEX = 2  # of this part, where ORDERED fixes it; with expressions its tile of keys
 FLAGS = 3  # FIRST_PART | LAST_PART
 PART_LENGTH = 4
 FIRST_PART, LAST_PART = 1, 2
@@ -63,19 +63,21 @@ def paired(CAUSAL, WINDOW):
     return left < 0 and (CAUSAL or right >= 0)
 
 
-def fastest_order(head_dim, num_n_tiles, num_heads, group_size, num_sms, mask):
+def fastest_order(head_dim, num_n_tiles, num_heads, group_size, num_sms, mask, keys_of_query=None):
     """ADDED or BY_ARRIVAL: the faster one on an H200 and an H100.
 
     By arrival is faster where a query sees few keys, and under a causal mask with head_dim <= 64,
     where a tile has half of the work; it needs many tiles of keys for each SM, so that the last
     ones end at about the same time. Only with ADDED do the heads of a group take turns. This makes
-    ADDED faster, so a group is summed by arrival at fewer keys alone.
+    ADDED faster, so a group is summed by arrival at fewer keys alone. keys_of_query: how many a
+    query sees on average, if it is not the mask that says so.
     """
     causal, window, *_ = mask
     left, right = window
     keys = num_n_tiles * BLOCK_N
     if left >= 0 and (causal or right >= 0):
         keys = min(keys, left + 1 + (0 if causal else right))
+    keys = keys if keys_of_query is None else keys_of_query
     if group_size > 1 and paired(causal, window):
         few = keys <= min(ARRIVAL_KEYS, ARRIVAL_KEYS_OF_GROUP // group_size)
     else:
@@ -101,9 +103,9 @@ class DqFunctions(NamedTuple):
 
     Attributes
     ----------
-    count_parts(part, counters, barriers)
+    count_parts(part, counters, barriers, rows)
         The counting warp's loop: for each part find out whether it is the first or the last one,
-        and wait until it may be written.
+        and wait until it may be written. rows is read by place_of_part alone.
     name_part(part, tile, m_tile, n_tile, shift, seqlen_k, mask_args)
         Name a part, the one of key tile n_tile for query tile m_tile, to the counting warp.
     put(acc, address, flags, dq, rows, lane, softmax_scale)
@@ -121,8 +123,13 @@ class DqFunctions(NamedTuple):
 
 
 @functools.cache
-def make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW):
-    """`DqFunctions` for ORDER, BY_ARRIVAL or ORDERED; with ADDED a kernel needs none of them."""
+def make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW, place_of_part=None):
+    """`DqFunctions` for ORDER, BY_ARRIVAL or ORDERED; with ADDED a kernel needs none of them.
+
+    ``place_of_part(rows, tile, n_tile)`` returns the index of a tile's last part and that of the
+    part of n_tile, where expressions decide them; then consumers name TILE and INDEX alone.
+    """
+    FOUND = place_of_part is not None
     DQ_SHAPE = (8, 4)
     store_dq = make_store_gradient(HEAD_DIM, 64, forward.pack_of(DTYPE))
     bounds = run_time_masks.make_bounds(CAUSAL, WINDOW)
@@ -130,7 +137,7 @@ def make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW):
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
-    def count_parts(part, counters, barriers):
+    def count_parts(part, counters, barriers, rows):
         asked, ready, written = barriers
         parity = uint32(0)
         while True:
@@ -138,9 +145,11 @@ def make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW):
             tile, last = part[TILE], part[LAST]
             if tile < 0:
                 break
+            if FOUND:
+                last, index_in_order = place_of_part(rows, tile, part[INDEX])
             counter = global_address(counters) + uint64(4 + 4 * tile)
             if ORDER == ORDERED:  # all parts before it must be written
-                index = num_before = part[INDEX]
+                index = num_before = index_in_order if FOUND else part[INDEX]
             else:  # the first part must be, and before the last one all of them
                 index = int32(counter_take(counter, 1) & INDEX_MASK)
                 num_before = last if index == last else min(index, int32(1))

@@ -11,6 +11,7 @@ Arrays are those of `fragments`.
 import functools
 from typing import Any, NamedTuple
 
+import numpy as np
 from numba import cuda, float32, int32, uint32
 
 from fa_numba.checks.refused import RefusedValueError
@@ -278,6 +279,38 @@ _tables = {}  # of masks without arrays: by all that decides them
 MAX_TABLES = 256  # when full, all are dropped
 
 
+def tables_of(q, given, make, *sizes):
+    """What `make` returns, with its tables in the library of q; kept if the mask has no arrays.
+
+    Parameters
+    ----------
+    q : array
+    given : Given
+    make : callable
+        ``make(mask, arguments, *sizes)`` returns a tuple. Arguments are on the CPU; None is in
+        place of those of the score alone, which decide nothing.
+    *sizes : int
+    """
+    expressions, values = given
+    mask = nodes.TRUE if expressions.mask is None else expressions.mask
+    loads = {x.args[0] for x in nodes.walk(mask) if x.op == "load"}
+    numbers = nodes.variables(mask)
+    arguments = [x if i in loads or f"arg{i}" in numbers else None for i, x in enumerate(values)]
+
+    def made(arguments):
+        found = make(mask, arguments, *sizes)
+        return tuple(arrays.from_numpy(q, x) if isinstance(x, np.ndarray) else x for x in found)
+
+    if loads:
+        return made([arrays.to_numpy(x) if arrays.library_of(x) else x for x in arguments])
+    key = make, mask, *map(repr, arguments), sizes, arrays.library_of(q), arrays.device_of(q)
+    if key not in _tables:
+        if len(_tables) >= MAX_TABLES:
+            _tables.clear()
+        _tables[key] = made(arguments)
+    return _tables[key]
+
+
 def runs_of(call, block_n, parts):
     """The runs of each tile of `parts` · ROWS queries, and how many tiles of keys each has.
 
@@ -289,31 +322,18 @@ def runs_of(call, block_n, parts):
         Tiles of keys of each tile of queries, on average over heads and sequences.
     """
     mask = nodes.TRUE if call.expressions.mask is None else call.expressions.mask
-    # Arguments of the score alone decide nothing.
-    loads = {x.args[0] for x in nodes.walk(mask) if x.op == "load"}
-    numbers = nodes.variables(mask)
-    arguments = [
-        x if i in loads or f"arg{i}" in numbers else None
-        for i, x in enumerate(call.expression_args)
-    ]
-    sizes = call.seqlen_q, call.seqlen_k, call.batch, call.num_heads, block_n, parts
-    _require_positive_divisors(mask, arguments)
-    if loads:
+    _require_positive_divisors(mask, call.expression_args)
+    sizes = call.seqlen_q, call.seqlen_k, call.batch, call.num_heads
+    if any(x.op == "load" for x in nodes.walk(mask)):
         try:
-            runs = make_table(call.q, mask, call.expression_args, sizes)
-        except NoIntervalError:  # wait for the arrays
-            on_host = [arrays.to_numpy(x) if arrays.library_of(x) else x for x in arguments]
-            table, counts = _table(mask, on_host, *sizes)
-            return arrays.from_numpy(call.q, table), counts
-        cut = call.seqlen_q, call.seqlen_k, ROWS * parts, block_n, False, (-1, -1)
-        return runs, tuple(tiles_of_keys(*cut))  # as if all tiles were seen
-    key = mask, *map(repr, arguments), sizes, arrays.library_of(call.q), arrays.device_of(call.q)
-    if key not in _tables:
-        if len(_tables) >= MAX_TABLES:
-            _tables.clear()
-        table, counts = _table(mask, arguments, *sizes)
-        _tables[key] = arrays.from_numpy(call.q, table), counts
-    return _tables[key]
+            runs = make_table(call.q, mask, call.expression_args, (*sizes, block_n, parts))
+        except NoIntervalError:
+            pass
+        else:
+            cut = call.seqlen_q, call.seqlen_k, ROWS * parts, block_n, False, (-1, -1)
+            return runs, tuple(tiles_of_keys(*cut))  # as if all tiles were seen
+    given = call.expressions, call.expression_args
+    return tables_of(call.q, given, _table, *sizes, block_n, parts)
 
 
 def _require_positive_divisors(mask, arguments):

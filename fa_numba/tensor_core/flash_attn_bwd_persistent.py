@@ -28,6 +28,10 @@ Where the tiles of keys are too few for all SMs, several thread blocks divide th
 share a head of K and V (`group_parts`). Under a causal mask these heads take turns at each tile of
 queries, so that thread blocks need the same tiles at the same time (`key_tiles.make_order`).
 
+A user's mask and score (`gradient_expressions`): `produce` walks the tiles of queries that see a
+tile of keys, and tells `consume` which they are. A thread block that is done takes the next tile of
+keys, because nobody knows which ones are long.
+
 Dropout (`dropout_fragments`): a warpgroup calls Philox while the tensor cores compute S, and keeps
 one bit for each entry. dV takes the kept entries of P, and dP counts in them alone. Their factor
 multiplies the sums dQ, dK and dV in the end.
@@ -51,7 +55,9 @@ import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
+from fa_numba.checks.values import NO_SLOPES
 from fa_numba.constants import LOG2_E, ONE, ZERO
+from fa_numba.expressions.tiles import MIXED
 from fa_numba.kernels.dropout import LARGEST_ON_TENSOR_CORES
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
@@ -83,6 +89,7 @@ from fa_numba.tensor_core.dq_parts import (
     ADDED,
     DQ_BYTES,
     FLAGS,
+    INDEX,
     N_SHIFT,
     ORDERED,
     PART_LENGTH,
@@ -103,6 +110,20 @@ from fa_numba.tensor_core.dropout_fragments import (
 )
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import fragment_function
+from fa_numba.tensor_core.gradient_expressions import (
+    DQ_TILE,
+    HEAD,
+    KIND,
+    LAST_TILE,
+    M_TILE,
+    MASKED_TILE,
+    MESSAGE_LENGTH,
+    ExpressedQueries,
+    find_run,
+    place_of_part,
+    run_of,
+    runs_of_keys,
+)
 from fa_numba.tensor_core.gradient_fragments import (
     BLOCK_N,
     make_store_float32,
@@ -129,6 +150,7 @@ from fa_numba.tensor_core.key_tiles import (
     BATCH,
     KV_HEAD,
     N_TILE,
+    SEEN,
     SLOT_LENGTH,
     Sizes,
     make_order,
@@ -169,27 +191,29 @@ class Outputs(NamedTuple):
 
 
 @functools.cache
-def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP):
-    """produce(base, slots, maps, lse_2, delta, sizes, counters): load tile after tile, one thread.
+def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESSED=False):
+    """produce(base, slots, maps, lse_2, delta, sizes, counters, messages, runs): one thread.
 
-    A step is a tile of keys of a head. A thread block takes every gridDim.x-th step, or as many as
-    it asks for; in pairs, every gridDim.x-th pair.
+    It loads tile after tile. A step is a tile of keys of a head. A thread block takes every
+    gridDim.x-th step, or as many as it asks for; in pairs, every gridDim.x-th pair.
 
     A head of K and V counts as GROUP_PARTS heads: each of them has a part of its query heads.
+    messages and runs are read with EXPRESSED alone.
     """
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
     FLOATS_BYTES = BLOCK_M * 4  # of lse, and of delta
     PAIRED = paired(CAUSAL, WINDOW) and ORDER == ADDED
+    TAKEN = ORDER != ADDED or EXPRESSED
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
-    n_tile_of, step_after = make_steps(PAIRED, ORDER == ORDERED, ORDER != ADDED)
+    n_tile_of, step_after = make_steps(PAIRED, ORDER == ORDERED, TAKEN)
     order = make_order(IN_STEP)
     ranges, m_tile_of, head_of = order.ranges, order.m_tile_of, order.head_of
     load_tile = make_load_tile(padded(HEAD_DIM) // 64)
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
-    def load_keys(base, slots, slot, parity, maps, n_tile, kv_head, b):
+    def load_keys(base, slots, slot, parity, maps, n_tile, kv_head, b, seen):
         """K to a slot, once it is empty, and then V."""
         n_start = int32(n_tile * BLOCK_N)
         full, v_full = base + AT.k_ring.full + slot * BARRIER, base + AT.v_ring.full
@@ -197,6 +221,8 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP):
         slots[slot, N_TILE] = n_tile
         slots[slot, KV_HEAD] = kv_head
         slots[slot, BATCH] = b
+        if EXPRESSED:
+            slots[slot, SEEN] = seen
         mbarrier_arrive_expect_tx(full, KV_BYTES)
         tile = base + AT.k.start + slot * KV_BYTES
         if GROUP_PARTS > 1:
@@ -207,12 +233,19 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP):
         load_tile(base + AT.v.start, BLOCK_N, maps.v, n_start, kv_head, b, v_full)
 
     @cuda.jit(device=True, forceinline=True)
-    def load_queries(base, stage, parity, maps, lse_row, delta_row, m_tile, head, b):
+    def load_queries(
+        base, stage, parity, maps, lse_row, delta_row, m_tile, head, b, messages, dq_tile, flags
+    ):
         """Q with lse to a stage, once it is empty, and then dout with delta."""
         m_start, offset = int32(m_tile * BLOCK_M), uint64(m_tile * FLOATS_BYTES)
         floats, barrier = stage * FLOATS_BYTES, stage * BARRIER
         full = base + AT.q_ring.full + barrier
         wait(base + AT.q_ring.empty + barrier, parity)
+        if EXPRESSED:
+            messages[stage, M_TILE] = m_tile
+            messages[stage, HEAD] = head
+            messages[stage, DQ_TILE] = dq_tile
+            messages[stage, KIND] = flags
         mbarrier_arrive_expect_tx(full, Q_BYTES + FLOATS_BYTES)
         tile = base + AT.q.start + stage * Q_BYTES
         load_tile(tile, BLOCK_M, maps.q, m_start, head, b, full)
@@ -226,9 +259,10 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP):
         bulk_load(base + AT.delta.start + floats, delta_row + offset, FLOATS_BYTES, full)
 
     @cuda.jit(device=True, forceinline=True)
-    def produce(base, slots, maps, lse_2, delta, sizes, counters):
+    def produce(base, slots, maps, lse_2, delta, sizes, counters, messages, runs):
         num_n_tiles = sizes.num_n_tiles
         heads, num_blocks = uint32(sizes.num_kv_heads), uint32(cuda.gridDim.x)
+        num_heads = int32(sizes.num_kv_heads * sizes.group_size)
         # In pairs a head has an even number of steps; the last one may be empty.
         steps_per_head = uint32((num_n_tiles + 1 & ~1) if PAIRED else num_n_tiles)
         num_steps = uint32(steps_per_head * heads * sizes.batch)
@@ -240,31 +274,60 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP):
             kv_head, b = int32(of_all % heads), int32(of_all // heads)
             n_tile = n_tile_of(of_head, num_n_tiles)
             if not PAIRED or of_head < num_n_tiles:
-                load_keys(base, slots, slot, k_parity, maps, n_tile, kv_head, b)
+                seen = 0
+                if EXPRESSED:
+                    end_head = int32((kv_head + 1) * sizes.group_size)
+                    head, r = int32(kv_head * sizes.group_size), int32(0)
+                    head, r, next_tile, end, kind = find_run(runs, b, n_tile, head, r, end_head)
+                    seen = end
+                load_keys(base, slots, slot, k_parity, maps, n_tile, kv_head, b, seen)
                 slot = uint32(slot + 1)
                 if slot == SLOTS:
                     slot, k_parity = uint32(0), uint32(k_parity ^ 1)
-                first_head = int32(kv_head * sizes.group_size)
-                position = int32(n_tile * BLOCK_N) + sizes.shift
-                first_tile, end_tile = query_tiles(position, sizes.seqlen_q, sizes.mask_args)
-                end_head = int32(first_head + sizes.group_size)
-                loops = ranges(first_tile, end_tile, first_head, end_head)
-                outer_first, outer_end, inner_first, inner_end = loops
-                downwards = 2 * n_tile < num_n_tiles
-                for outer in range(outer_first, outer_end):
-                    head = head_of(outer, inner_first)
-                    lse_row = global_address(lse_2[b, head])
-                    delta_row = global_address(delta[b, head])
-                    for inner in range(inner_first, inner_end):
-                        m_tile = m_tile_of(outer, inner, first_tile, end_tile, downwards)
-                        if IN_STEP:
-                            head = head_of(outer, inner)
-                            lse_row = global_address(lse_2[b, head])
-                            delta_row = global_address(delta[b, head])
-                        load_queries(base, stage, parity, maps, lse_row, delta_row, m_tile, head, b)
+                if EXPRESSED:
+                    while end > 0:
+                        m_tile, tile_head = next_tile, head
+                        flags = int32(MASKED_TILE if kind == MIXED else 0)
+                        # The next tile first: the message of the last one says that it is.
+                        next_tile = int32(next_tile + 1)
+                        if next_tile == end:
+                            r = int32(r + 1)
+                            found = find_run(runs, b, n_tile, head, r, end_head)
+                            head, r, next_tile, end, kind = found
+                            if end == 0:
+                                flags = int32(flags | LAST_TILE)
+                        lse_row = global_address(lse_2[b, tile_head])
+                        delta_row = global_address(delta[b, tile_head])
+                        rows = lse_row, delta_row, m_tile, tile_head, b
+                        row = int32(b * num_heads + tile_head)
+                        message = messages, int32(row * sizes.num_m_tiles + m_tile), flags
+                        load_queries(base, stage, parity, maps, *rows, *message)
                         stage = uint32(stage + 1)
                         if stage == STAGES:
                             stage, parity = uint32(0), uint32(parity ^ 1)
+                else:
+                    first_head = int32(kv_head * sizes.group_size)
+                    position = int32(n_tile * BLOCK_N) + sizes.shift
+                    first_tile, end_tile = query_tiles(position, sizes.seqlen_q, sizes.mask_args)
+                    end_head = int32(first_head + sizes.group_size)
+                    loops = ranges(first_tile, end_tile, first_head, end_head)
+                    outer_first, outer_end, inner_first, inner_end = loops
+                    downwards = 2 * n_tile < num_n_tiles
+                    for outer in range(outer_first, outer_end):
+                        head = head_of(outer, inner_first)
+                        lse_row = global_address(lse_2[b, head])
+                        delta_row = global_address(delta[b, head])
+                        for inner in range(inner_first, inner_end):
+                            m_tile = m_tile_of(outer, inner, first_tile, end_tile, downwards)
+                            if IN_STEP:
+                                head = head_of(outer, inner)
+                                lse_row = global_address(lse_2[b, head])
+                                delta_row = global_address(delta[b, head])
+                            rows = lse_row, delta_row
+                            load_queries(base, stage, parity, maps, *rows, m_tile, head, b, 0, 0, 0)
+                            stage = uint32(stage + 1)
+                            if stage == STAGES:
+                                stage, parity = uint32(0), uint32(parity ^ 1)
             step = step_after(step, num_blocks, counters)
         wait(base + AT.k_ring.empty + slot * BARRIER, k_parity)
         slots[slot, N_TILE] = -1
@@ -275,20 +338,35 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP):
 
 @functools.cache
 def make_consumer(
-    HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT, GRAD_FLOAT32, IN_STEP
+    HEAD_DIM,
+    ORDER,
+    CAUSAL,
+    DTYPE,
+    WINDOW,
+    SOFTCAP,
+    ALIBI,
+    DROPOUT,
+    GRAD_FLOAT32,
+    IN_STEP,
+    EXPRESSIONS=None,
 ):
-    """consume(base, slots, part, maps, outputs, sizes): compute tile after tile, 256 threads."""
+    """consume(base, slots, part, maps, outputs, sizes, messages, rows_of, args): 256 threads.
+
+    They compute tile after tile. With EXPRESSIONS messages name the tiles of queries, args are the
+    user's, and rows_of is the table of the runs of each tile of queries, for all orders but ADDED.
+    """
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     COLS = 16 * ceil_div(HEAD_DIM, 16)
     S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
     OUT_SHAPE, DQ_SHAPE = (COLS // 8, 4), (8, 4)
     P_LENGTH, OUT_LENGTH, DQ_LENGTH = BLOCK_M // 4, COLS // 2, 32  # registers
     KEPT_LENGTH = BLOCK_M // (16 * PATCHES)
-    COUNTED = ORDER != ADDED
+    COUNTED, EXPRESSED = ORDER != ADDED, EXPRESSIONS is not None
     pack = forward.pack_of(DTYPE)
     dq_functions = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW)
     name_part, put, clear = dq_functions.name_part, dq_functions.put, dq_functions.clear
-    tile = make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT)
+    options = WINDOW, SOFTCAP, ALIBI, DROPOUT, EXPRESSIONS
+    tile = make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, *options)
     thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
     store_tile = make_store_float32(HEAD_DIM) if GRAD_FLOAT32 else make_store_tile(COLS, pack)
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
@@ -308,6 +386,17 @@ def make_consumer(
         if n_tile + 1 == sizes.num_n_tiles:
             begin = max(end_tile, int32(0))
             clear(begin, sizes.num_m_tiles, rows, outputs.dq, sizes.group_size, thread.lane)
+
+    @fragment_function()
+    def clear_hidden(kv_head, b, thread, outputs, sizes, rows_of):
+        """dQ of the tiles of queries that see no key."""
+        first_head = int32(kv_head * sizes.group_size)
+        for head in range(first_head, int32(first_head + sizes.group_size)):
+            rows = Rows(b, head, thread.dq_row, thread.dq_col)
+            for m_tile in range(sizes.num_m_tiles):
+                _, end, _ = run_of(rows_of, b, head, m_tile, 0)
+                if end == 0:
+                    clear(m_tile, m_tile + 1, rows, outputs.dq, int32(1), thread.lane)
 
     @fragment_function()
     def put_part(x, base, part, parity, address, rows, thread, outputs):
@@ -330,7 +419,7 @@ def make_consumer(
         store_tile(x.dk, thread.ds_rows, maps.dk, n, sizes.seqlen_k, kv_head, b, lane, scale)
 
     @fragment_function()
-    def consume(base, slots, part, maps, outputs, sizes):
+    def consume(base, slots, part, maps, outputs, sizes, messages, rows_of, args):
         s = cuda.local.array(S_SHAPE, float32)
         dp = cuda.local.array(S_SHAPE, float32)
         p = cuda.local.array(P_SHAPE, uint32)
@@ -353,6 +442,8 @@ def make_consumer(
             if n_tile < 0:
                 break
             first = int32(n_tile * BLOCK_N + sizes.shift)  # the first key's index among the queries
+            if EXPRESSED:
+                first = int32(n_tile * BLOCK_N)
             keys = keys_of(base, slot, first, thread)
             first_tile, end_tile = query_tiles(first, sizes.seqlen_q, sizes.mask_args)
             for j in range(COLS // 8):
@@ -363,67 +454,113 @@ def make_consumer(
                 tma_store_wait_read(0)
             cuda.syncwarp()  # dK and dV of the keys before are read: safe to overwrite
 
-            loops = ranges(first_tile, end_tile, int32(0), sizes.group_size)
-            outer_first, outer_end, inner_first, inner_end = loops
-            downwards = 2 * n_tile < sizes.num_n_tiles
-            for outer in range(outer_first, outer_end):
-                i = head_of(outer, inner_first)
-                m_tile = m_tile_of(outer, inner_first, first_tile, end_tile, downwards)
-                head, b = int32(slots[slot, KV_HEAD] * sizes.group_size + i), slots[slot, BATCH]
-                slope = outputs.alibi_slopes[head] if ALIBI else ZERO
-                address = global_address(dq_sum[b, head, m_tile]) + thread.dq_offset
-                for inner in range(inner_first, inner_end):
-                    i = head_of(outer, inner)
-                    m_tile = m_tile_of(outer, inner, first_tile, end_tile, downwards)
-                    m_start = int32(m_tile * BLOCK_M)
-                    these = keys
-                    if IN_STEP:
-                        these, m_start = hide(keys, m_start)
-                        if ALIBI:
-                            head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
-                            slope = outputs.alibi_slopes[head]
+            if EXPRESSED:
+                more = slots[slot, SEEN] != 0
+                while more:
                     barrier = uint32(stage * BARRIER)
                     wait(base + AT.q_ring.full + barrier, parity)
                     if COUNTED and thread.is_first:
-                        dq_tile = int32((address - global_address(dq_sum)) >> TILE_SHIFT)
-                        shift, seqlen_k = sizes.shift, sizes.seqlen_k
-                        name_part(part, dq_tile, m_tile, n_tile, shift, seqlen_k, sizes.mask_args)
+                        part[TILE] = messages[stage, DQ_TILE]
+                        part[INDEX] = n_tile
                         mbarrier_arrive(base + AT.asked.start)
-                    if DROPOUT:  # the place anew: kept, it would take eight registers
-                        head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
-                        n = int32(int32(opaque(keys.position)) - sizes.shift)
-                        place = place_of(n, head, slots[slot, BATCH], lane)
-                        queries = QueriesToDrop(
-                            stage, parity, m_start, kept, place, outputs.dropout
-                        )
-                    else:
-                        queries = Queries(stage, parity, m_start)
-                    multiply(x, base, these, queries, thread, sizes, scale, slope)
+                    m_start = int32(messages[stage, M_TILE] * BLOCK_M)
+                    head, b = messages[stage, HEAD], slots[slot, BATCH]
+                    masked = messages[stage, KIND] & MASKED_TILE != 0
+                    place, dropout = 0, 0
+                    if DROPOUT:
+                        place = place_of(int32(opaque(keys.position)), head, b, lane)
+                        dropout = outputs.dropout
+                    tile = stage, parity, m_start
+                    queries = ExpressedQueries(*tile, kept, place, dropout, masked, b, head, args)
+                    multiply(x, base, keys, queries, thread, sizes, scale, ZERO)
                     wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(base + AT.dout_ring.empty + barrier)
                     hold(dq_acc, DQ_LENGTH)
+                    # The message again: kept, it would take registers.
+                    address = global_address(dq_sum) + thread.dq_offset
+                    address += uint64(2 * DQ_BYTES) * uint64(messages[stage, DQ_TILE])
                     if COUNTED:
-                        # Read again: kept, they would take two registers.
-                        head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
-                        m = int32(m_start + thread.dq_row)
-                        rows = Rows(slots[slot, BATCH], head, m, thread.dq_col)
+                        m = int32(messages[stage, M_TILE] * BLOCK_M + thread.dq_row)
+                        rows = Rows(slots[slot, BATCH], messages[stage, HEAD], m, thread.dq_col)
                         put_part(x, base, part, part_parity, address, rows, thread, outputs)
                         part_parity = uint32(part_parity ^ 1)
                     else:
                         add_part(dq_acc, address)
-                    address += uint64(2 * DQ_BYTES) * uint64(dq_step(sizes.num_m_tiles))
+                    more = messages[stage, KIND] & LAST_TILE == 0
                     wgmma_wait_with(0, dk_acc, OUT_LENGTH, ds, P_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(base + AT.q_ring.empty + barrier)
                     stage = uint32(stage + 1)
                     if stage == STAGES:
                         stage, parity = uint32(0), uint32(parity ^ 1)
+            else:
+                loops = ranges(first_tile, end_tile, int32(0), sizes.group_size)
+                outer_first, outer_end, inner_first, inner_end = loops
+                downwards = 2 * n_tile < sizes.num_n_tiles
+                for outer in range(outer_first, outer_end):
+                    i = head_of(outer, inner_first)
+                    m_tile = m_tile_of(outer, inner_first, first_tile, end_tile, downwards)
+                    head, b = int32(slots[slot, KV_HEAD] * sizes.group_size + i), slots[slot, BATCH]
+                    slope = outputs.alibi_slopes[head] if ALIBI else ZERO
+                    address = global_address(dq_sum[b, head, m_tile]) + thread.dq_offset
+                    for inner in range(inner_first, inner_end):
+                        i = head_of(outer, inner)
+                        m_tile = m_tile_of(outer, inner, first_tile, end_tile, downwards)
+                        m_start = int32(m_tile * BLOCK_M)
+                        these = keys
+                        if IN_STEP:
+                            these, m_start = hide(keys, m_start)
+                            if ALIBI:
+                                head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
+                                slope = outputs.alibi_slopes[head]
+                        barrier = uint32(stage * BARRIER)
+                        wait(base + AT.q_ring.full + barrier, parity)
+                        if COUNTED and thread.is_first:
+                            dq_tile = int32((address - global_address(dq_sum)) >> TILE_SHIFT)
+                            shift, seqlen_k = sizes.shift, sizes.seqlen_k
+                            name_part(
+                                part, dq_tile, m_tile, n_tile, shift, seqlen_k, sizes.mask_args
+                            )
+                            mbarrier_arrive(base + AT.asked.start)
+                        if DROPOUT:  # the place anew: kept, it would take eight registers
+                            head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
+                            n = int32(int32(opaque(keys.position)) - sizes.shift)
+                            place = place_of(n, head, slots[slot, BATCH], lane)
+                            queries = QueriesToDrop(
+                                stage, parity, m_start, kept, place, outputs.dropout
+                            )
+                        else:
+                            queries = Queries(stage, parity, m_start)
+                        multiply(x, base, these, queries, thread, sizes, scale, slope)
+                        wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
+                        if lane == 0:
+                            mbarrier_arrive(base + AT.dout_ring.empty + barrier)
+                        hold(dq_acc, DQ_LENGTH)
+                        if COUNTED:
+                            # Read again: kept, they would take two registers.
+                            head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
+                            m = int32(m_start + thread.dq_row)
+                            rows = Rows(slots[slot, BATCH], head, m, thread.dq_col)
+                            put_part(x, base, part, part_parity, address, rows, thread, outputs)
+                            part_parity = uint32(part_parity ^ 1)
+                        else:
+                            add_part(dq_acc, address)
+                        address += uint64(2 * DQ_BYTES) * uint64(dq_step(sizes.num_m_tiles))
+                        wgmma_wait_with(0, dk_acc, OUT_LENGTH, ds, P_LENGTH)
+                        if lane == 0:
+                            mbarrier_arrive(base + AT.q_ring.empty + barrier)
+                        stage = uint32(stage + 1)
+                        if stage == STAGES:
+                            stage, parity = uint32(0), uint32(parity ^ 1)
 
             wait(base + AT.v_ring.full, slot)  # also if no query sees these keys
             kv_head, b = slots[slot, KV_HEAD], slots[slot, BATCH]
             if COUNTED:
-                clear_unseen(n_tile, first_tile, end_tile, kv_head, b, thread, outputs, sizes)
+                if not EXPRESSED:
+                    clear_unseen(n_tile, first_tile, end_tile, kv_head, b, thread, outputs, sizes)
+                elif n_tile == 0:
+                    clear_hidden(kv_head, b, thread, outputs, sizes, rows_of)
             cuda.syncwarp()  # `slots` is read: safe to overwrite
             if lane == 0:
                 mbarrier_arrive(base + AT.v_ring.empty)
@@ -454,6 +591,7 @@ def make_flash_attn_bwd_persistent(
     GRAD_FLOAT32=False,
     GROUP_PARTS=1,
     IN_STEP=False,
+    EXPRESSIONS=None,
 ):
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
@@ -467,26 +605,37 @@ def make_flash_attn_bwd_persistent(
     GROUP_PARTS is the number of parts of a group of query heads; more than one need GRAD_FLOAT32.
     Each part has its own dk and dv: num_kv_heads counts the parts of all groups, and group_size the
     query heads of a part. IN_STEP (`key_tiles.make_order`) needs ADDED and pairs of tiles of keys.
+
+    With EXPRESSIONS the mask and the score are the user's alone, and args is the tuple of their
+    arguments. runs is the table of the tiles of queries of each tile of keys, in a tuple, and
+    without ADDED that of the tiles of keys of each tile of queries (`gradient_expressions.Runs`).
+    counters is an array with ADDED too; IN_STEP is not read. Otherwise both are empty.
     """
     plan, BLOCK_M = make_plan(HEAD_DIM), tile_rows(HEAD_DIM)
     AT, shared_base = plan.layout, plan.shared_base
     M_SHIFT = BLOCK_M.bit_length() - 1
     COUNTED = ORDER != ADDED
     SLOTS_SHAPE = (SLOTS, SLOT_LENGTH)
-    produce = make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP)
+    EXPRESSED = EXPRESSIONS is not None
+    MESSAGES_SHAPE = (STAGES, MESSAGE_LENGTH)
+    produce = make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESSED)
     constants = HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT, GRAD_FLOAT32
-    consume = make_consumer(*constants, IN_STEP)
-    count_parts = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW).count_parts
+    consume = make_consumer(*constants, IN_STEP, EXPRESSIONS)
+    of_parts = HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW
+    count_parts = make_dq_functions(*of_parts, place_of_part if EXPRESSED else None).count_parts
 
     @cuda.jit(device=True, inline="always", fastmath=True)
     def run(
         q_map, k_map, v_map, dout_map, dk_map, dv_map, lse_2, delta, dq_sum, dq, seqlen_k,
         num_kv_heads, group_size, scale, softmax_scale, alibi_slopes, counters,
-        left, right, unit, inverse_unit, dropout,
+        left, right, unit, inverse_unit, dropout, runs, args,
     ):  # fmt: skip
         """The kernel, with dropout or without."""
         slots = cuda.shared.array(SLOTS_SHAPE, int32)  # the tiles of keys in the slots of K
         part = cuda.shared.array(PART_LENGTH, int32)  # the part of dQ that comes next
+        messages = ()
+        if EXPRESSED:
+            messages = cuda.shared.array(MESSAGES_SHAPE, int32)  # the tiles in the stages of Q
         base = uint32(shared_base())
         tid = cuda.threadIdx.x
         seqlen_q = int32(dq.shape[1])
@@ -515,14 +664,24 @@ def make_flash_attn_bwd_persistent(
         if tid >> 7 == 0:
             setmaxnreg_dec(PRODUCER_REGISTERS)
             if tid == 0:
-                produce(base, slots, maps, lse_2, delta, sizes, counters)
+                of_keys = runs
+                if EXPRESSED:
+                    of_keys = runs[0]
+                produce(base, slots, maps, lse_2, delta, sizes, counters, messages, of_keys)
             elif COUNTED and tid == 32:
                 barriers = base + AT.asked.start, base + AT.ready.start, base + AT.written.start
-                count_parts(part, counters, barriers)
+                rows = ()
+                if EXPRESSED:
+                    num_heads = int32(num_kv_heads * group_size)
+                    rows = runs[1], num_heads, sizes.num_m_tiles
+                count_parts(part, counters, barriers, rows)
         else:
             setmaxnreg_inc(CONSUMER_REGISTERS)
             outputs = Outputs(dq_sum, dq, scale, softmax_scale, alibi_slopes, dropout)
-            consume(base, slots, part, maps, outputs, sizes)
+            rows_of = ()
+            if EXPRESSED and COUNTED:
+                rows_of = runs[1]
+            consume(base, slots, part, maps, outputs, sizes, messages, rows_of, args)
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_bwd_persistent_kernel(
@@ -547,6 +706,8 @@ def make_flash_attn_bwd_persistent(
         right,
         unit,
         inverse_unit,
+        runs,
+        args,
     ):
         """A thread block loops over tiles of keys, each with the queries of its heads.
 
@@ -567,7 +728,7 @@ def make_flash_attn_bwd_persistent(
         run(
             q_map, k_map, v_map, dout_map, dk_map, dv_map, lse_2, delta, dq_sum, dq, seqlen_k,
             num_kv_heads, group_size, scale, softmax_scale, alibi_slopes, counters,
-            left, right, unit, inverse_unit, NO_DROPOUT,
+            left, right, unit, inverse_unit, NO_DROPOUT, runs, args,
         )  # fmt: skip
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
@@ -575,7 +736,7 @@ def make_flash_attn_bwd_persistent(
         q_map, k_map, v_map, dout_map, dk_map, dv_map, lse_2, delta, dq_sum, dq, seqlen_k,
         num_kv_heads, group_size, scale, softmax_scale, alibi_slopes, counters,
         left, right, unit, inverse_unit,
-        key_0, key_1, key_2, key_3, key_4, key_5, key_6, limits, keep_scale,
+        key_0, key_1, key_2, key_3, key_4, key_5, key_6, limits, keep_scale, runs, args,
     ):  # fmt: skip
         """flash_attn_bwd_persistent_kernel with dropout: the same budget."""
         keys = key_0, key_1, key_2, key_3, key_4, key_5, key_6
@@ -583,7 +744,7 @@ def make_flash_attn_bwd_persistent(
             q_map, k_map, v_map, dout_map, dk_map, dv_map, lse_2, delta, dq_sum, dq, seqlen_k,
             num_kv_heads, group_size, scale, softmax_scale, alibi_slopes, counters,
             left, right, unit, inverse_unit,
-            Dropout(keys, limits, keep_scale),
+            Dropout(keys, limits, keep_scale), runs, args,
         )  # fmt: skip
 
     if DROPOUT:
@@ -608,6 +769,11 @@ def flash_attn_bwd_persistent(
     dropout_p=0.0,
     seed=0,
     deterministic=False,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
     grad_dtype=None,
 ):
     """FlashAttention, backward, with persistent thread blocks: float16 and bfloat16 on Hopper GPUs.
@@ -627,6 +793,8 @@ def flash_attn_bwd_persistent(
         Positive.
     dropout_p, seed
         As for `flash_attn_v2`, with the same mask; dropout_p at most 31/32.
+    mask, mask_args, score, score_args, sinks
+        As for `flash_attn_v2`.
     deterministic : bool, default=False
         The same bits in every run. By default dk and dv have the same bits, and dq is summed in
         any order.
@@ -639,6 +807,8 @@ def flash_attn_bwd_persistent(
     dq, dk, dv : arrays of the shapes and library of q, k, v
         0 for a row that sees no key and for a key that no row sees; dk and dv are summed over the
         query heads that share a key head.
+    dsinks : array of shape (num_heads,), float32
+        With sinks alone.
 
     Raises
     ------
@@ -650,7 +820,12 @@ def flash_attn_bwd_persistent(
         "flash_attn_bwd_persistent", inputs, softmax_scale, deterministic, HOPPER
     )
     in_float32 = checks.check_grad_dtype(grad_dtype, deterministic) is not None
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    options, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    written = mask, mask_args, score, score_args
+    given = checks.check_expressions(q, *written, options, alibi_slopes)
+    sinks, has_sinks = checks.check_sinks(q, sinks)
+    if given is not None:
+        options, slopes = checks.Mask(), NO_SLOPES
     dropout_p, seed = checks.check_dropout(dropout_p, seed, largest=LARGEST_ON_TENSOR_CORES)
     gradient_scale, delta_scale, drops = scale, ONE, ()
     if dropout_p > 0:
@@ -661,20 +836,26 @@ def flash_attn_bwd_persistent(
     dtype, block_m, size = arrays.dtype_name(q), tile_rows(head_dim), shared_bytes(head_dim)
     n_tiles, heads, num_sms = ceil_div(seqlen_k, BLOCK_N), batch * num_kv_heads, arrays.num_sms(q)
     order = ORDERED
+    group_size = num_heads // num_kv_heads
+    if 0 in (q.shape[1], seqlen_k):
+        given = None  # there is no tile
+    runs = None if given is None else runs_of_keys(q, k, given, block_m, BLOCK_N)
     if not deterministic:
-        group_size = num_heads // num_kv_heads
-        order = fastest_order(head_dim, n_tiles, heads, group_size, num_sms, mask)
+        keys = None if runs is None else runs.keys_of_query
+        order = fastest_order(head_dim, n_tiles, heads, group_size, num_sms, options, keys)
     if in_float32:
         order = ADDED  # the other orders round dQ within the kernel
-    in_pairs = order == ADDED and paired(mask.causal, mask.window_size)
-    parts = 1 if order != ADDED else group_parts.fastest(q, k, mask, num_sms)
+    in_pairs = order == ADDED and paired(options.causal, options.window_size)
+    parts = 1 if order != ADDED else group_parts.fastest(q, k, options, num_sms)
     grad_dtype = np.float32 if in_float32 else None
-    (dq, dk, dv), rows, dq_sum = backward.prepare(*inputs, order == ADDED, grad_dtype, delta_scale)
+    (dq, dk, dv), rows, dq_sum, *dsinks = backward.prepare(
+        *inputs, order == ADDED, grad_dtype, delta_scale, sinks if has_sinks else None
+    )
     if seqlen_k == 0:
-        return arrays.full(q, q.shape, 0, dq.dtype), dk, dv
+        return arrays.full(q, q.shape, 0, dq.dtype), dk, dv, *dsinks
 
     if order == ADDED:
-        counters = np.int32(0)
+        counters = np.int32(0) if runs is None else arrays.full(q, (1,), 0, np.int32)
         units = parts * heads * ceil_div(n_tiles, 2 if in_pairs else 1)
     else:
         dq_sum = backward.empty_sums(q)
@@ -688,23 +869,29 @@ def flash_attn_bwd_persistent(
     sizes = np.int32(seqlen_k), np.int32(kv_heads), np.int32(num_heads // kv_heads)
     scales = np.float32(scale * LOG2_E), gradient_scale
     args = *maps, *rows, dq_sum, dq, *sizes, *scales, slopes, counters
-    constants = run_time_masks.constants_of(mask)
+    constants = run_time_masks.constants_of(options)
     kernel = make_flash_attn_bwd_persistent(
         head_dim,
         order,
-        mask.causal,
+        options.causal,
         dtype,
         *constants[1:],
         dropout_p > 0,
         in_float32,
         parts,
         in_pairs and num_heads > kv_heads,
+        None if given is None else given.expressions,
     )
-    args += *run_time_masks.arguments_of(mask), *drops
+    args += *run_time_masks.arguments_of(options), *drops
+    if given is None:
+        args += (), ()
+    else:
+        tables = runs.of_keys, runs.of_queries
+        args += tables[:1] if order == ADDED else tables, given.arguments
     arrays.launch(kernel, (min(units, num_sms),), (THREADS,), *args, shared_bytes=size)
 
     if order == ADDED:
         backward.convert(dq_sum, dq, gradient_scale)
     if parts > 1:
         group_parts.add(stored, (dk, dv))
-    return dq, dk, dv
+    return dq, dk, dv, *dsinks

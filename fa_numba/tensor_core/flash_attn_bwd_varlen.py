@@ -789,7 +789,7 @@ def make_flash_attn_bwd_varlen(
                 produce(base, slots, maps, lse_2, delta, batch, mask_args)
             elif COUNTED and tid == 32:
                 barriers = base + AT.asked.start, base + AT.ready.start, base + AT.written.start
-                count_parts(part, counters, barriers)
+                count_parts(part, counters, barriers, ())
         else:
             setmaxnreg_inc(CONSUMER_REGISTERS)
             outputs = Outputs(dq_sum, dq, group_size, scale, softmax_scale, alibi_slopes)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from numba import cuda, int32, uint32, uint64
 
+from fa_numba.expressions.functions import NO_EXPRESSIONS
 from fa_numba.ptx import mbarrier
 from fa_numba.ptx.barriers import fence_async_proxy, named_barrier_sync
 from fa_numba.ptx.layouts import ROW_BYTES
@@ -29,6 +30,7 @@ from fa_numba.tensor_core.backward import padded, tile_rows, wgmma_products_of
 from fa_numba.tensor_core.dq_parts import DQ_BYTES
 from fa_numba.tensor_core.dropout_fragments import make_key_rows
 from fa_numba.tensor_core.fragments import fragment_function
+from fa_numba.tensor_core.gradient_expressions import make_expression_functions
 from fa_numba.tensor_core.gradient_fragments import (
     BLOCK_N,
     make_gradient_functions,
@@ -108,8 +110,8 @@ class Thread(NamedTuple):
 class Keys(NamedTuple):
     """A tile of K in a slot: descriptors of a warpgroup's half, by rows and by columns.
 
-    `position` is the index of this lane's first key among the queries; the second key is eight
-    further on.
+    `position` is the index of this lane's first key among the queries, or with EXPRESSIONS among
+    the keys; the second key is eight further on.
     """
 
     slot: int
@@ -195,10 +197,11 @@ class TileFunctions(NamedTuple):
     thread_of(base, scale, mask_args)
         The thread's `Thread`.
     keys_of(base, slot, first, thread)
-        `Keys` of a slot; `first` is the index of its first key among the queries.
+        `Keys` of a slot; `first` is its first key, with the index that `Keys.position` has.
     multiply(x, base, keys, queries, thread, sizes, scale, slope)
-        The products of a tile of `Queries`, or with DROPOUT `QueriesToDrop`. When it returns, those
-        that sum dV, dQ and dK are in flight, in this order.
+        The products of a tile of `Queries`, with DROPOUT `QueriesToDrop`, with EXPRESSIONS
+        `ExpressedQueries`. When it returns, those that sum dV, dQ and dK are in flight, in this
+        order.
     """
 
     thread_of: Callable
@@ -228,7 +231,9 @@ def make_hide(BLOCK_M, SOFTCAP):
 
 
 @functools.cache
-def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT=False):
+def make_tile_functions(
+    HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT=False, EXPRESSIONS=None
+):
     """`TileFunctions` for these constants."""
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on are 0
@@ -250,9 +255,13 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT
     BITS = BLOCK_M == 128 and CAUSAL and WINDOW == (-1, -1)
     scores = make_score_functions(BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, pack, BITS)
     unit_of, cap, mask_tile, exponentiate = scores
-    gradients = make_gradient_functions(BLOCK_M, pack, SOFTCAP > 0)
+    EXPRESSED = EXPRESSIONS is not None
+    expressed = make_expression_functions(BLOCK_M, EXPRESSIONS or NO_EXPRESSIONS, pack)
+    judge, exponentiate_expressed = expressed.judge, expressed.exponentiate
+    P_EARLY = SOFTCAP > 0 or (EXPRESSED and EXPRESSIONS.changes_gradients)
+    gradients = make_gradient_functions(BLOCK_M, pack, P_EARLY)
     differentiate, store_ds = gradients.differentiate, gradients.store_ds
-    key_rows = make_key_rows(BLOCK_M, pack, SOFTCAP > 0)
+    key_rows = make_key_rows(BLOCK_M, pack, P_EARLY)
     draw, differentiate_kept = key_rows.draw, key_rows.differentiate
     wait = mbarrier.wait_function()
 
@@ -311,10 +320,18 @@ def make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT
             wait(base + AT.dout_ring.full + barrier, parity)
             draw(queries.kept, m_start, queries.place, queries.dropout, lane)
             wait(base + AT.dout_ring.full + barrier, parity)
+        if EXPRESSED:
+            n = keys.position
+            bits = cuda.local.array(2, uint32)
+            judge(bits, queries, n, sizes, lane)  # while S is computed
         wgmma_wait(1, x.s, S_LENGTH)
-        cap(x.s, scale, mask_args)
-        mask_tile(x.s, m_start, keys.position, seqlen_q, lane, mask_args)
-        exponentiate(x.s, x.p, lse, m_start, keys.position, slope, thread.unit, lane)  # P  line 11
+        if EXPRESSED:
+            exponentiate_expressed(x.s, x.p, lse, bits, queries, n, sizes, scale, lane)
+        else:
+            cap(x.s, scale, mask_args)
+            mask_tile(x.s, m_start, keys.position, seqlen_q, lane, mask_args)
+            # P                                                                       line 11
+            exponentiate(x.s, x.p, lse, m_start, keys.position, slope, thread.unit, lane)
         wgmma_wait(0, x.dp, S_LENGTH)
         if DROPOUT:
             differentiate_kept(x.s, x.dp, delta, x.p, x.ds, queries.kept, lane)

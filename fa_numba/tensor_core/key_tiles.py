@@ -24,6 +24,7 @@ from fa_numba.ptx.statement import global_address
 N_TILE = 0  # tile of keys; −1: no more
 KV_HEAD = 1
 BATCH = 2
+SEEN = 3  # with expressions: whether a query sees the keys
 SLOT_LENGTH = 4
 
 

@@ -1,0 +1,271 @@
+"""Backward: the user's mask and score in a tile, and the tiles of queries that see a tile of keys.
+
+As `expression_tiles` forward. Here the rows of a tile are keys and its columns are queries, so that
+the runs are those of a column of tiles. One thread, the producer, walks them (`make_walk`) and
+tells the consumers of each tile of queries by a few numbers in shared memory.
+
+Arrays are those of `fragments`.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from numba import cuda, float32, int32, uint32
+
+from fa_numba.constants import FULL_WARP, LN2, LOG2_E, ZERO
+from fa_numba.expressions import nodes, tiles
+from fa_numba.expressions.derivative import derivative
+from fa_numba.expressions.functions import (
+    FAST,
+    SCORE_VARIABLES,
+    SMALL_TANH,
+    S,
+    device_function,
+    device_functions,
+)
+from fa_numba.ptx.convert import exp2
+from fa_numba.ptx.statement import opaque
+from fa_numba.ptx.vectors import load_shared_x2
+from fa_numba.tensor_core.expression_tiles import (
+    END,
+    FIRST,
+    largest_tanh_argument,
+    make_run_functions,
+    tables_of,
+)
+from fa_numba.tensor_core.fragments import SMALL, fragment_function
+from fa_numba.tensor_core.gradient_fragments import bits_before
+from fa_numba.tensor_core.tile_scheduler import divided
+
+# Elements by which the producer names a tile of queries to the consumers.
+M_TILE, HEAD, DQ_TILE, KIND = range(4)
+MESSAGE_LENGTH = 4
+MASKED_TILE, LAST_TILE = 1, 2  # KIND: the tile is mixed; it is the last one of these keys
+run_of = make_run_functions(1).run_of
+
+
+class ExpressedQueries(NamedTuple):
+    """`gradient_mainloop.QueriesToDrop`, with the values that expressions need.
+
+    Attributes
+    ----------
+    masked : bool
+        The tile is mixed.
+    b, head : int32
+    args : tuple
+        The arguments of the expressions.
+    """
+
+    stage: Any
+    parity: Any
+    m_start: Any
+    kept: Any
+    place: Any
+    dropout: Any
+    masked: Any
+    b: Any
+    head: Any
+    args: Any
+
+
+class ExpressionFunctions(NamedTuple):
+    """Functions of `make_expression_functions`; n is this lane's first key, n + 8 its second.
+
+    Attributes
+    ----------
+    judge(bits, queries, n, sizes, lane)
+        bits[h] gets a bit for each column: does the query see the key of row h? In the order of
+        `gradient_fragments.make_select`.
+    exponentiate(s, p, lse_rows, bits, queries, n, sizes, scale, lane)
+        s becomes P; where the score changes gradients p becomes P in 16 bits, and s becomes P times
+        the derivative of the score. Both are 0 without a bit.
+    """
+
+    judge: Callable
+    exponentiate: Callable
+
+
+@functools.cache
+def make_expression_functions(BLOCK_M, EXPRESSIONS, pack):
+    """`ExpressionFunctions` for scores of BLOCK_M columns.
+
+    A warp whose arguments of tanh are all small evaluates a polynomial, as forward.
+    """
+    M8 = BLOCK_M // 8
+    BITS_SHAPE = (M8, 2)
+    HAS_MASK, HAS_SCORE = EXPRESSIONS.mask is not None, EXPRESSIONS.score is not None
+    CHANGES = EXPRESSIONS.changes_gradients
+    sees, score, slope = device_functions(EXPRESSIONS, fast=True)
+    of_tanh = largest_tanh_argument(EXPRESSIONS.score)
+    HAS_TANH, written = of_tanh is not None, EXPRESSIONS.score or S
+    of_score = SCORE_VARIABLES, SMALL_TANH
+    score_of_small = device_function(written, "score", *of_score)
+    slope_of_small = device_function(derivative(written), "slope", *of_score)
+    angle_of = device_function(of_tanh or S, "angle", SCORE_VARIABLES, FAST)
+    # An array is indexed by keys and positions that there are: the last ones in place of others.
+    LOADS = any(x.op == "load" for y in EXPRESSIONS if y is not None for x in nodes.walk(y))
+
+    @cuda.jit(device=True, forceinline=True)
+    def there(index, seqlen_k, EDGE):
+        return min(index, int32(seqlen_k - 1)) if LOADS and EDGE else index
+
+    @cuda.jit(device=True, forceinline=True)
+    def first_position(queries, sizes, lane):
+        return int32(queries.m_start + 2 * (lane & 3) - sizes.shift)  # of this lane's columns
+
+    @fragment_function()
+    def judge(bits, queries, n, sizes, lane):
+        for h in range(2):
+            bits[h] = uint32(0xFFFFFFFF)
+        if queries.masked:
+            seqlen_k, first = sizes.seqlen_k, first_position(queries, sizes, lane)
+            seen = cuda.local.array(BITS_SHAPE, uint32)  # an array, so that the loop is unrolled
+            if HAS_MASK:
+                for j in range(M8):
+                    for h in range(2):
+                        seen[j, h] = uint32(0)
+                    for c in range(2):
+                        m = there(int32(first + 8 * j + c), seqlen_k, True)
+                        for h in range(2):
+                            key = there(int32(n + 8 * h), seqlen_k, True)
+                            if sees(queries.b, queries.head, m, key, queries.args):
+                                seen[j, h] |= uint32(1 << (2 * j + c))
+            exist = bits_before(int32(seqlen_k - first))
+            for h in range(2):
+                bits[h] = exist if n + 8 * h < seqlen_k else uint32(0)
+                if HAS_MASK:
+                    all_seen = uint32(0)
+                    for j in range(M8):
+                        all_seen |= seen[j, h]
+                    bits[h] &= all_seen
+                # Opaque: else the compiler would judge when it needs the bits, and not before.
+                bits[h] = uint32(opaque(bits[h]))
+
+    @fragment_function()
+    def are_small(s, queries, n, sizes, scale, lane):
+        first, most = first_position(queries, sizes, lane), ZERO
+        for j in range(M8):
+            for c in range(2):
+                m = there(int32(first + 8 * j + c), sizes.seqlen_k, True)
+                for h in range(2):
+                    key = there(int32(n + 8 * h), sizes.seqlen_k, True)
+                    x = s[j, 2 * h + c] * (scale * LN2)
+                    most = max(most, angle_of(x, queries.b, queries.head, m, key, queries.args))
+        return cuda.all_sync(FULL_WARP, most <= SMALL)
+
+    def make_exponentiate(score, slope):
+        @fragment_function()
+        def exponentiate(s, p, lse_rows, EDGE, bits, queries, n, sizes, scale, lane):
+            lse = cuda.local.array(2, float32)
+            e = cuda.local.array(2, float32)
+            first = first_position(queries, sizes, lane)
+            for j in range(M8):
+                load_shared_x2(lse, lse_rows + (lane & 3) * 8 + 32 * j)
+                for h in range(2):
+                    key = there(int32(n + 8 * h), sizes.seqlen_k, EDGE)
+                    for c in range(2):
+                        m = there(int32(first + 8 * j + c), sizes.seqlen_k, EDGE)
+                        hidden = EDGE and bits[h] & uint32(1 << (2 * j + c)) == uint32(0)
+                        x, y = s[j, 2 * h + c], s[j, 2 * h + c] * scale
+                        if HAS_SCORE:
+                            x *= scale * LN2
+                            y = LOG2_E * score(x, queries.b, queries.head, m, key, queries.args)
+                        e[c] = exp2(y - lse[c])
+                        s[j, 2 * h + c] = e[c]
+                        if CHANGES:
+                            d = slope(x, queries.b, queries.head, m, key, queries.args)
+                            s[j, 2 * h + c] = e[c] * d
+                        if hidden:  # the score and its derivative may be infinite there
+                            e[c] = ZERO
+                            s[j, 2 * h + c] = ZERO
+                    if CHANGES:
+                        p[j // 2, 2 * (j & 1) + h] = pack(e[0], e[1])
+
+        return exponentiate
+
+    exponentiate_any = make_exponentiate(score, slope)
+    exponentiate_small = make_exponentiate(score_of_small, slope_of_small)
+
+    @fragment_function()
+    def exponentiate(s, p, lse_rows, bits, queries, n, sizes, scale, lane):
+        tile = queries, n, sizes, scale, lane
+        if HAS_TANH:
+            if are_small(s, *tile):
+                exponentiate_small(s, p, lse_rows, True, bits, *tile)
+            else:
+                exponentiate_any(s, p, lse_rows, True, bits, *tile)
+        elif queries.masked:
+            exponentiate_any(s, p, lse_rows, True, bits, *tile)
+        else:
+            exponentiate_any(s, p, lse_rows, False, bits, *tile)
+
+    return ExpressionFunctions(judge, exponentiate)
+
+
+@cuda.jit(device=True, forceinline=True)
+def find_run(runs, b, n_tile, head, r, end_head):
+    """Run r of a head, or the first run of a later head that has one.
+
+    Returns
+    -------
+    head, r, first, end, kind : int32
+        end is 0 after the last run of head end_head - 1.
+    """
+    first, end, kind = run_of(runs, b, head, n_tile, r)
+    while end == 0 and head + 1 < end_head:
+        head, r = int32(head + 1), int32(0)
+        first, end, kind = run_of(runs, b, head, n_tile, r)
+    return head, r, first, end, kind
+
+
+@cuda.jit(device=True, forceinline=True)
+def place_of_part(rows, dq_tile, n_tile):
+    """The last index of a tile of dQ, and the index of n_tile's part: the last keys come first.
+
+    rows is the table of the runs of each tile of queries, the number of heads, and that of tiles of
+    queries.
+    """
+    rows, num_heads, num_m_tiles = rows
+    of_all, m_tile = divided(dq_tile, num_m_tiles)
+    b, head = divided(of_all, num_heads)
+    last, index, r = int32(-1), int32(0), int32(0)
+    first, end, _ = run_of(rows, b, head, m_tile, r)
+    while end > 0:
+        last = int32(last + end - first)
+        index = int32(index + max(int32(0), int32(end - max(first, int32(n_tile + 1)))))
+        r = int32(r + 1)
+        first, end, _ = run_of(rows, b, head, m_tile, r)
+    return last, index
+
+
+class Runs(NamedTuple):
+    """Tables of `runs_of_keys`.
+
+    Attributes
+    ----------
+    of_keys, of_queries : arrays of the library of q
+        The runs of tiles of queries of each tile of keys, and the reverse, as of `tiles.runs`. In a
+        tile beyond the last query or key the mask is needed.
+    keys_of_query : float
+        The average number of keys in the tiles that a query meets.
+    """
+
+    of_keys: Any
+    of_queries: Any
+    keys_of_query: float
+
+
+def runs_of_keys(q, k, given, block_m, block_n) -> Runs:
+    """The tiles that a backward kernel walks."""
+    batch, seqlen_q, num_heads, _ = q.shape
+    sizes = seqlen_q, k.shape[1], batch, num_heads
+    return Runs(*tables_of(q, given, _tables, *sizes, block_m, block_n))
+
+
+def _tables(mask, arguments, seqlen_q, seqlen_k, batch, num_heads, block_m, block_n):
+    sizes = seqlen_q, seqlen_k
+    classes = tiles.tile_classes(mask, sizes, block_m, block_n, arguments, batch, num_heads)
+    of_queries, of_keys = tiles.runs_both_ways(classes, sizes, block_m, block_n)
+    tiles_met = (of_queries[..., END] - of_queries[..., FIRST]).sum(axis=-1)
+    return of_keys, of_queries, float(tiles_met.mean()) * block_n

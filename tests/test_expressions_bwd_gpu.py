@@ -1,0 +1,102 @@
+"""Gradients with the user's mask, score and sinks on tensor cores, on a GPU.
+
+Every case of `expression_cases` in one dtype and one head_dim, so that each pair of dtype and
+head_dim has several cases; deterministic in every third.
+"""
+
+import expression_cases
+import numpy as np
+import pytest
+
+from fa_numba import reference
+
+torch = pytest.importorskip("torch", reason="arrays on the GPU")
+pytestmark = pytest.mark.gpu
+
+HEAD_DIMS = 64, 128, 72, 40
+DTYPES = "float16", "bfloat16"
+# The score takes log(m + 2), so no query may lie before the first key.
+SIZES = ((333, 333), (150, 900))
+
+
+@pytest.mark.parametrize("i, name", enumerate(expression_cases.CASES))
+def test_flash_attn_bwd_persistent(i, name):
+    from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent as bwd
+
+    head_dim, dtype = HEAD_DIMS[i % len(HEAD_DIMS)], getattr(torch, DTYPES[i // 4 % 2])
+    for sizes in SIZES:
+        check(bwd, name, sizes, (4, 2), head_dim, dtype, deterministic=i % 3 == 0)
+
+
+@pytest.mark.parametrize(
+    "name, sizes, heads, head_dim, options",
+    [
+        ("T5", (300, 300), (4, 2), 64, {"causal": True, "window_size": (100, -1), "softcap": 20.0}),
+        ("documents", (300, 300), (4, 2), 128, {"dropout_p": 0.25, "seed": 7}),
+        ("softcap", (200, 300), (2, 2), 64, {"dropout_p": 0.25, "seed": 7}),
+        ("sinks", (300, 200), (2, 2), 128, {"dropout_p": 0.25, "seed": 7, "causal": True}),
+        ("prefix", (300, 200), (2, 1), 128, {}),  # rows that see no key
+        ("a window per head", (500, 500), (4, 1), 64, {"grad_dtype": "float32"}),
+        ("causal", (500, 500), (8, 1), 128, {}),  # groups in parts
+    ],
+)
+def test_with_other_options(name, sizes, heads, head_dim, options):
+    from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent as bwd
+
+    check(bwd, name, sizes, heads, head_dim, torch.float16, **options)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_parts_of_dq_by_arrival(head_dim, monkeypatch):
+    from fa_numba.tensor_core import dq_parts
+    from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent as bwd
+
+    monkeypatch.setattr(dq_parts, "ARRIVAL_TILES", 0)
+    check(bwd, "nothing for some rows", (300, 1000), (4, 2), head_dim, torch.float16)
+
+
+def test_deterministic_gradients_have_the_same_bits():
+    from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent as bwd
+
+    sizes, heads = (1000, 1000), (4, 2)
+    inputs, ours, _ = problem("sinks and a mask", sizes, heads, 64, torch.float16)
+    first, second = (bwd(*inputs, **ours, deterministic=True) for _ in range(2))
+    assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+def problem(name, sizes, heads, head_dim, dtype, **options):
+    """dout, q, k, v, out, lse on the GPU, the options of a launcher, and those of the reference."""
+    from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
+
+    generator = torch.Generator("cuda").manual_seed(sizes[0])
+    seqlen_q, seqlen_k = sizes
+    num_heads, num_kv_heads = heads
+    dout, q, k, v = (
+        torch.randn((2, seqlen, n, head_dim), device="cuda", generator=generator).to(dtype)
+        for seqlen, n in (
+            (seqlen_q, num_heads),
+            (seqlen_q, num_heads),
+            (seqlen_k, num_kv_heads),
+            (seqlen_k, num_kv_heads),
+        )
+    )
+    ours, definition = expression_cases.options_of(
+        name, num_heads, seqlen_k, lambda x: torch.from_numpy(x).cuda()
+    )
+    out, lse = flash_attn_persistent(q, k, v, **ours, **options)
+    return (dout, q, k, v, out, lse), ours, definition
+
+
+def check(function, name, sizes, heads, head_dim, dtype, **options):
+    """Compare with the definition in float64."""
+    of_forward = {x: y for x, y in options.items() if x not in ("deterministic", "grad_dtype")}
+    inputs, ours, definition = problem(name, sizes, heads, head_dim, dtype, **of_forward)
+    gradients = function(*inputs, **ours, **options)
+    dout, q, k, v, *_ = (x.double().cpu().numpy() for x in inputs)
+    want = reference.attention_bwd(dout, q, k, v, **definition, **of_forward)
+    assert len(gradients) == len(want)
+    # An entry of dk or dv sums over all queries of a group: so do its rounding errors.
+    unit = 2.0**-9 if dtype == torch.float16 else 2.0**-6
+    for which, x, y in zip(("dq", "dk", "dv", "dsinks"), gradients, want, strict=True):
+        error = np.abs(x.double().cpu().numpy() - y).max()
+        assert error <= unit * max(1, np.abs(y).max()), (which, sizes, error, np.abs(y).max())
