@@ -60,7 +60,7 @@ def main(seqlen_q, seqlen_k, heads, head_dim, causal, slices, expressions=None, 
         user = check_expressions(
             q, *(written.get(x, () if "_" in x else None) for x in NAMES), given, None
         )
-        call.expressions, call.expression_args = user
+        call.expressions, call.expression_args, _ = user
         table, _ = persistent.runs_of(call, tiling.block_n, tiling.consumers)
         constants, more = (user.expressions, sinks is not None), ((), (table,), user.arguments)
         given = Mask()

@@ -19,7 +19,7 @@ DTYPES = "float16", "bfloat16"
 SIZES = ((333, 333), (150, 900))
 
 
-@pytest.mark.parametrize("i, name", enumerate(expression_cases.CASES))
+@pytest.mark.parametrize("i, name", [*enumerate(expression_cases.CASES)])
 def test_flash_attn_bwd_persistent(i, name):
     from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent as bwd
 
