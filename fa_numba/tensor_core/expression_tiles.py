@@ -291,7 +291,7 @@ def tables_of(q, given, make, *sizes):
         place of those of the score alone, which decide nothing.
     *sizes : int
     """
-    expressions, values = given
+    expressions, values, *_ = given
     mask = nodes.TRUE if expressions.mask is None else expressions.mask
     loads = {x.args[0] for x in nodes.walk(mask) if x.op == "load"}
     numbers = nodes.variables(mask)

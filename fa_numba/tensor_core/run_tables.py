@@ -8,8 +8,9 @@ power of two, one kernel for each power; the class of each tile; the runs of eac
 import functools
 
 import numpy as np
-from numba import cuda, int8, int32, int64
+from numba import cuda, int8, int32, int64, uint32
 
+from fa_numba.constants import FULL_WARP
 from fa_numba.expressions import nodes
 from fa_numba.expressions.functions import device_function_of
 from fa_numba.expressions.interval_source import NoIntervalError, interval_source
@@ -19,6 +20,7 @@ from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.persistent_tiling import ROWS
 
 THREADS = 128
+WARPS = THREADS // 32
 MAX_RUNS = 64  # of a thread block; what comes after is one mixed run
 
 
@@ -99,56 +101,74 @@ def make_runs_kernel(PARTS):
 
     ALL_MIXED = sum(MIXED << (2 * w) for w in range(PARTS))
 
+    @cuda.jit(device=True)
+    def flags_of(classes, b, h, block, tile, begin, end, last):
+        """The classes of a tile for all warpgroups; 0 if it is not loaded."""
+        if tile < 0 or tile >= classes.shape[3]:
+            return 0
+        flags, loaded = 0, tile == last
+        for w in range(PARTS):
+            m_tile, kind = block * PARTS + w, HIDDEN
+            if m_tile < classes.shape[2]:
+                kind = int32(classes[b, h, m_tile, tile])
+            loaded = loaded or kind != HIDDEN
+            if kind == HIDDEN and begin[w] <= tile < end[w]:
+                kind = MIXED
+            flags |= kind << (2 * w)
+        return flags if loaded else 0
+
     @cuda.jit
     def runs_kernel(classes, runs):
-        """The runs of a thread block: a thread walks its row of tiles twice.
+        """The runs of a thread block of attention: a warp walks its row of tiles twice.
 
-        grid      (ceil(thread blocks / THREADS), batch · heads)
-        HBM       reads classes twice, writes runs once
+        grid      (ceil(thread blocks / WARPS), batch · heads): a warp has a row, a lane a tile
+        HBM       reads classes, writes runs once
         """
-        block = cuda.grid(1)
+        lane = cuda.threadIdx.x % 32
+        block = cuda.blockIdx.x * WARPS + cuda.threadIdx.x // 32
         b, h = cuda.blockIdx.y // classes.shape[1], cuda.blockIdx.y % classes.shape[1]
         begin, end = cuda.local.array(PARTS, int32), cuda.local.array(PARTS, int32)
         num_tiles, most_runs = classes.shape[3], runs.shape[3]
-        if block < runs.shape[2]:
-            last = 0  # tile that the thread block loads; the first where it sees none
+        if block >= runs.shape[2]:
+            return
+        last = 0  # tile that the thread block loads; the first where it sees none
+        for w in range(PARTS):
+            begin[w], end[w] = num_tiles, 0
+        for start in range(0, num_tiles, 32):
             for w in range(PARTS):
-                begin[w], end[w] = num_tiles, 0
-            for tile in range(num_tiles):
-                for w in range(PARTS):
-                    m_tile = block * PARTS + w
-                    if m_tile < classes.shape[2] and classes[b, h, m_tile, tile] != HIDDEN:
-                        begin[w], end[w], last = min(begin[w], tile), tile + 1, tile
-            for w in range(PARTS):
-                if end[w] == 0:  # a warpgroup that sees none: its loop begins with this one
-                    begin[w], end[w] = last, last + 1
-            count, before = 0, 0
-            for tile in range(num_tiles):
-                flags, loaded = 0, tile == last
-                for w in range(PARTS):
-                    m_tile, kind = block * PARTS + w, HIDDEN
-                    if m_tile < classes.shape[2]:
-                        kind = classes[b, h, m_tile, tile]
-                    loaded = loaded or kind != HIDDEN
-                    if kind == HIDDEN and begin[w] <= tile < end[w]:
-                        kind = MIXED
-                    flags |= kind << (2 * w)
-                if not loaded:
-                    flags = 0
-                if flags != 0 and flags == before and count > 0:
-                    runs[b, h, block, count - 1, 1] = tile + 1
-                elif flags != 0 and count == most_runs:  # no room: the last run has the rest
-                    runs[b, h, block, count - 1, 1] = tile + 1
-                    runs[b, h, block, count - 1, 2] = ALL_MIXED
-                elif flags != 0:
-                    runs[b, h, block, count, 0] = tile
-                    runs[b, h, block, count, 1] = tile + 1
-                    runs[b, h, block, count, 2] = flags
-                    count += 1
-                before = flags
-            for r in range(count, most_runs):
-                for i in range(3):
-                    runs[b, h, block, r, i] = 0
+                m_tile, seen = block * PARTS + w, False
+                if m_tile < classes.shape[2] and start + lane < num_tiles:
+                    seen = classes[b, h, m_tile, start + lane] != HIDDEN
+                of_warp = uint32(cuda.ballot_sync(FULL_WARP, seen))
+                if of_warp != 0:
+                    begin[w] = min(begin[w], start + cuda.ffs(of_warp) - 1)
+                    end[w] = start + 32 - cuda.clz(of_warp)
+                    last = max(last, end[w] - 1)
+        for w in range(PARTS):
+            if end[w] == 0:  # a warpgroup that sees none: its loop begins with this one
+                begin[w], end[w] = last, last + 1
+        count = 0
+        for start in range(0, num_tiles, 32):
+            tile = start + lane
+            flags = flags_of(classes, b, h, block, tile, begin, end, last)
+            begins = flags != 0
+            begins = begins and flags != flags_of(classes, b, h, block, tile - 1, begin, end, last)
+            of_warp = uint32(cuda.ballot_sync(FULL_WARP, begins))
+            r = count + cuda.popc(of_warp & uint32((2 << lane) - 1)) - 1
+            if begins and r < most_runs:
+                runs[b, h, block, r, 0] = tile
+                runs[b, h, block, r, 2] = flags
+            if flags != 0 and r < most_runs:
+                if flags != flags_of(classes, b, h, block, tile + 1, begin, end, last):
+                    runs[b, h, block, r, 1] = tile + 1
+            count += cuda.popc(of_warp)
+        cuda.syncwarp()  # all runs are written
+        for r in range(count + lane, most_runs, 32):
+            for i in range(3):
+                runs[b, h, block, r, i] = 0
+        if count > most_runs and lane == 0:  # no room: the last run has the rest
+            runs[b, h, block, most_runs - 1, 1] = last + 1
+            runs[b, h, block, most_runs - 1, 2] = ALL_MIXED
 
     return runs_kernel
 
@@ -187,7 +207,7 @@ def make_table(like, mask, arguments, problem):
     sizes = np.int32(seqlen_q), np.int32(seqlen_k), np.int32(block_n)
     arrays.launch(kernel, grid, (THREADS,), classes, *sizes, arguments, ranges)
     runs = arrays.empty(like, (of_batch, of_heads, blocks, min(n_tiles, MAX_RUNS), 3), np.int32)
-    grid = ceil_div(blocks, THREADS), of_batch * of_heads
+    grid = ceil_div(blocks, WARPS), of_batch * of_heads
     arrays.launch(make_runs_kernel(parts), grid, (THREADS,), classes, runs)
     return runs
 
