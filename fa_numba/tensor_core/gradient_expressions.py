@@ -118,7 +118,9 @@ def make_expression_functions(BLOCK_M, EXPRESSIONS, pack):
 
     @cuda.jit(device=True, forceinline=True)
     def first_position(queries, sizes, lane):
-        return int32(queries.m_start + 2 * (lane & 3) - sizes.shift)  # of this lane's columns
+        # Of this lane's columns; m_start from the message again: kept, it would take a register.
+        m_start = int32(queries.messages[queries.stage, M_TILE] * BLOCK_M)
+        return int32(m_start + 2 * (lane & 3) - sizes.shift)
 
     @fragment_function()
     def judge(bits, queries, n, sizes, lane):
