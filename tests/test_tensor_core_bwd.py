@@ -138,17 +138,21 @@ def test_persistent_kernels_stay_in_registers(head_dim, order, mask, spilled_by_
         head_dim, order, causal, "float16", *rest, IN_STEP=in_step
     )
     code = compile_kernel(kernel, (*args, slopes, counters, *MASK_ARGS, NONE, NONE), cc=HOPPER)
-    opcodes = [i.opcode.split(".")[0] for i in code.instructions]
-    first = opcodes.index("HGMMA")
-    last = len(opcodes) - 1 - opcodes[::-1].index("HGMMA")
-    products = opcodes[first:last]
-    assert products.count("STL") + products.count("LDL") <= spilled_by_products
+    assert spills_between_products(code) <= spilled_by_products
     # The producer and the warp that counts parts have 24 registers.
     allowed = 0 if order == "added" and not spilled_by_products else 320
     assert code.spill_bytes <= allowed and code.local_bytes <= allowed
     assert code.float64_instructions == 0
     assert code.registers <= stated_registers(kernel)
     assert "C75" not in code.report  # products serialised, setmaxnreg ignored
+
+
+def spills_between_products(code):
+    """Instructions for local memory from the first product to the last."""
+    opcodes = [i.opcode.split(".")[0] for i in code.instructions]
+    last = len(opcodes) - 1 - opcodes[::-1].index("HGMMA")
+    products = opcodes[opcodes.index("HGMMA") : last]
+    return products.count("STL") + products.count("LDL")
 
 
 @needs_compiler
@@ -167,7 +171,7 @@ def test_gradients_in_float32_stay_in_registers(group_parts):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "name, head_dim, order, spilled",
+    "name, head_dim, order, spilled_by_others",
     [
         thorough("causal", 64, "added", 0),
         thorough("a window", 128, "added", 0),
@@ -175,10 +179,12 @@ def test_gradients_in_float32_stay_in_registers(group_parts):
         thorough("window and first keys", 128, "added", 0),
         ("documents", 64, "added", 0),
         thorough("softcap", 64, "added", 0),
-        ("a score and a mask", 128, "ordered", 320),  # by the warp that counts parts
+        ("a score and a mask", 128, "ordered", 512),
     ],
 )
-def test_kernels_with_functions_of_the_user_stay_in_registers(name, head_dim, order, spilled):
+def test_kernels_with_functions_of_the_user_stay_in_registers(
+    name, head_dim, order, spilled_by_others
+):
     q = np.zeros((1, 500, 4, 8), np.float16)
     written, _ = expression_cases.options_of(name, 4, 500)
     names = ("mask", None), ("mask_args", ()), ("score", None), ("score_args", ())
@@ -192,7 +198,9 @@ def test_kernels_with_functions_of_the_user_stay_in_registers(name, head_dim, or
         head_dim, order, False, "float16", EXPRESSIONS=given.expressions
     )
     code = compile_kernel(kernel, args, cc=HOPPER)
-    assert code.spill_bytes <= spilled and code.float64_instructions == 0
+    assert spills_between_products(code) == code.float64_instructions == 0
+    # The producer and the warp that counts parts have 24 registers.
+    assert code.spill_bytes <= spilled_by_others
     assert code.registers <= stated_registers(kernel)
     assert "C75" not in code.report
 

@@ -30,7 +30,7 @@ queries, so that thread blocks need the same tiles at the same time (`key_tiles.
 
 A user's mask and score (`gradient_expressions`): `produce` walks the tiles of queries that see a
 tile of keys, and tells `consume` which they are. A thread block that is done takes the next tile of
-keys, because nobody knows which ones are long.
+keys, because any tile may be a long one.
 
 Dropout (`dropout_fragments`): a warpgroup calls Philox while the tensor cores compute S, and keeps
 one bit for each entry. dV takes the kept entries of P, and dP counts in them alone. Their factor
@@ -465,13 +465,12 @@ def make_consumer(
                         mbarrier_arrive(base + AT.asked.start)
                     m_start = int32(messages[stage, M_TILE] * BLOCK_M)
                     head, b = messages[stage, HEAD], slots[slot, BATCH]
-                    masked = messages[stage, KIND] & MASKED_TILE != 0
                     place, dropout = 0, 0
                     if DROPOUT:
                         place = place_of(int32(opaque(keys.position)), head, b, lane)
                         dropout = outputs.dropout
                     tile = stage, parity, m_start
-                    queries = ExpressedQueries(*tile, kept, place, dropout, masked, b, head, args)
+                    queries = ExpressedQueries(*tile, kept, place, dropout, messages, b, head, args)
                     multiply(x, base, keys, queries, thread, sizes, scale, ZERO)
                     wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
                     if lane == 0:

@@ -50,8 +50,8 @@ class ExpressedQueries(NamedTuple):
 
     Attributes
     ----------
-    masked : bool
-        The tile is mixed.
+    messages : shared array
+        The producer's, of all stages.
     b, head : int32
     args : tuple
         The arguments of the expressions.
@@ -63,10 +63,16 @@ class ExpressedQueries(NamedTuple):
     kept: Any
     place: Any
     dropout: Any
-    masked: Any
+    messages: Any
     b: Any
     head: Any
     args: Any
+
+
+@cuda.jit(device=True, forceinline=True)
+def is_masked(queries):
+    """Whether the tile is mixed: read when it is needed, kept it would take a register."""
+    return queries.messages[queries.stage, KIND] & MASKED_TILE != 0
 
 
 class ExpressionFunctions(NamedTuple):
@@ -112,35 +118,51 @@ def make_expression_functions(BLOCK_M, EXPRESSIONS, pack):
 
     @cuda.jit(device=True, forceinline=True)
     def first_position(queries, sizes, lane):
-        return int32(queries.m_start + 2 * (lane & 3) - sizes.shift)  # of this lane's columns
+        # Of this lane's columns; m_start from the message again: kept, it would take a register.
+        m_start = int32(queries.messages[queries.stage, M_TILE] * BLOCK_M)
+        return int32(m_start + 2 * (lane & 3) - sizes.shift)
 
     @fragment_function()
     def judge(bits, queries, n, sizes, lane):
-        for h in range(2):
-            bits[h] = uint32(0xFFFFFFFF)
-        if queries.masked:
+        if is_masked(queries):
             seqlen_k, first = sizes.seqlen_k, first_position(queries, sizes, lane)
-            seen = cuda.local.array(BITS_SHAPE, uint32)  # an array, so that the loop is unrolled
+            found = cuda.local.array(BITS_SHAPE, uint32)  # an array, so that the loop is unrolled
             if HAS_MASK:
                 for j in range(M8):
                     for h in range(2):
-                        seen[j, h] = uint32(0)
+                        found[j, h] = uint32(0)
                     for c in range(2):
                         m = there(int32(first + 8 * j + c), seqlen_k, True)
                         for h in range(2):
                             key = there(int32(n + 8 * h), seqlen_k, True)
                             if sees(queries.b, queries.head, m, key, queries.args):
-                                seen[j, h] |= uint32(1 << (2 * j + c))
+                                found[j, h] |= uint32(1 << (2 * j + c))
             exist = bits_before(int32(seqlen_k - first))
             for h in range(2):
                 bits[h] = exist if n + 8 * h < seqlen_k else uint32(0)
                 if HAS_MASK:
-                    all_seen = uint32(0)
+                    all_found = uint32(0)
                     for j in range(M8):
-                        all_seen |= seen[j, h]
-                    bits[h] &= all_seen
+                        all_found |= found[j, h]
+                    bits[h] &= all_found
                 # Opaque: else the compiler would judge when it needs the bits, and not before.
                 bits[h] = uint32(opaque(bits[h]))
+
+    @cuda.jit(device=True, forceinline=True)
+    def seen(bits, h, j, c):
+        return bits[h] & uint32(1 << (2 * j + c)) != uint32(0)
+
+    @fragment_function()
+    def hide(s, p, bits):
+        for j in range(M8):
+            for h in range(2):
+                halves = uint32(0)
+                for c in range(2):
+                    if seen(bits, h, j, c):
+                        halves |= uint32(0xFFFF << (16 * c))
+                    else:
+                        s[j, 2 * h + c] = ZERO
+                p[j // 2, 2 * (j & 1) + h] &= halves
 
     @fragment_function()
     def are_small(s, queries, n, sizes, scale, lane):
@@ -166,7 +188,7 @@ def make_expression_functions(BLOCK_M, EXPRESSIONS, pack):
                     key = there(int32(n + 8 * h), sizes.seqlen_k, EDGE)
                     for c in range(2):
                         m = there(int32(first + 8 * j + c), sizes.seqlen_k, EDGE)
-                        hidden = EDGE and bits[h] & uint32(1 << (2 * j + c)) == uint32(0)
+                        hidden = (EDGE and not HAS_TANH) and not seen(bits, h, j, c)
                         x, y = s[j, 2 * h + c], s[j, 2 * h + c] * scale
                         if HAS_SCORE:
                             x *= scale * LN2
@@ -195,12 +217,20 @@ def make_expression_functions(BLOCK_M, EXPRESSIONS, pack):
                 exponentiate_small(s, p, lse_rows, True, bits, *tile)
             else:
                 exponentiate_any(s, p, lse_rows, True, bits, *tile)
-        elif queries.masked:
+            if is_masked(queries):  # afterwards: before, the bits would take registers
+                judge(bits, queries, n, sizes, lane)
+                hide(s, p, bits)
+        elif is_masked(queries):
             exponentiate_any(s, p, lse_rows, True, bits, *tile)
         else:
             exponentiate_any(s, p, lse_rows, False, bits, *tile)
 
-    return ExpressionFunctions(judge, exponentiate)
+    @fragment_function()
+    def judge_early(bits, queries, n, sizes, lane):
+        if not HAS_TANH:
+            judge(bits, queries, n, sizes, lane)
+
+    return ExpressionFunctions(judge_early, exponentiate)
 
 
 @cuda.jit(device=True, forceinline=True)
