@@ -8,16 +8,24 @@ import pytest
 from cases import kernel_function
 
 import fa_numba
-from fa_numba import reference
+from fa_numba import reference, simt
 from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
 from fa_numba.kernels.flash_attn_varlen_bwd import flash_attn_varlen_bwd
 
 each_case = pytest.mark.parametrize("name", expression_cases.CASES)
-FORWARD = ("naive_attn", "lazy_softmax_attn", "flash_attn_v2", "flash_attn_registers")
-BACKWARD = ("flash_attn_bwd", "flash_attn_bwd_registers")
+FORWARD = {  # with small tiles, of which some are hidden, some mixed and some whole
+    "naive_attn": {},
+    "lazy_softmax_attn": {},
+    "flash_attn_v2": {},
+    "flash_attn_registers": {"block_m": 32, "block_n": 16},
+}
+BACKWARD = {
+    "flash_attn_bwd": {},
+    "flash_attn_bwd_registers": {"tile_size": 16, "deterministic": True},
+}
 DECODE = (("flash_decode", 3), ("paged_attn_decode", 3), ("flash_decode_wide", 1))
-# 2 queries a sequence in one tile, no query, no key; the keys of the longest are some tiles.
-STARTS_Q, STARTS_K = np.array([0, 5, 5, 7], np.int32), np.array([0, 9, 12, 47], np.int32)
+# A sequence has no query, another no key; the keys of the longest are some tiles.
+STARTS_Q, STARTS_K = np.array([0, 5, 5, 7, 8], np.int32), np.array([0, 9, 12, 47, 47], np.int32)
 
 
 def arrays_of(rng, *sizes):
@@ -38,7 +46,7 @@ def check(got, want, atol=3e-5):
 def test_forward(rng, function, sizes, name):
     q, k, v = arrays_of(rng, sizes[0], sizes[1], sizes[1])
     ours, definition = expression_cases.options_of(name, 4, sizes[1])
-    got = kernel_function(function)(q, k, v, **ours)
+    got = kernel_function(function)(q, k, v, **ours, **FORWARD[function])
     check(got, reference.attention(q, k, v, **definition))
 
 
@@ -49,13 +57,13 @@ def test_backward(rng, function, name):
     dout = rng.standard_normal(q.shape, np.float32)
     ours, definition = expression_cases.options_of(name, 4, 45)
     out, lse = fa_numba.flash_attn_v2(q, k, v, **ours)
-    got = kernel_function(function)(dout, q, k, v, out, lse, **ours)
+    got = kernel_function(function)(dout, q, k, v, out, lse, **ours, **BACKWARD[function])
     check(got, reference.attention_bwd(dout, q, k, v, **definition), 2e-4)
 
 
 @each_case
 def test_packed(rng, name):
-    (q, _, _), (_, k, v) = arrays_of(rng, 7, 1, 1), arrays_of(rng, 1, 47, 47)
+    (q, _, _), (_, k, v) = arrays_of(rng, 8, 1, 1), arrays_of(rng, 1, 47, 47)
     q, k, v, dout = q[0], k[0], v[0], rng.standard_normal(q[0].shape, np.float32)
     ours, definition = expression_cases.options_of(name, 4, 35)
     starts = STARTS_Q, STARTS_K
@@ -141,3 +149,36 @@ def test_an_index_that_is_not_there():
             x, x, x, mask=lambda b, h, m, n, w: n < w, mask_args=(3,),
             score=lambda s, b, h, m, n, a: s + a[n + 2], score_args=(short,),
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sinks_have_any_dtype_and_their_gradient_has_it(rng, dtype):
+    pytest.importorskip("ml_dtypes")
+    q, k, v = (x.astype(dtype) for x in arrays_of(rng, 13, 45, 45))
+    sinks = rng.standard_normal(4).astype(dtype)
+    out, lse = fa_numba.flash_attn_v2(q, k, v, sinks=sinks)
+    check((out, lse), reference.attention(q, k, v, sinks=sinks), 2e-2)
+    *_, dsinks = fa_numba.flash_attn_bwd(out, q, k, v, out, lse, sinks=sinks)
+    assert dsinks.dtype == sinks.dtype
+    *_, want = reference.attention_bwd(out, q, k, v, sinks=sinks)
+    np.testing.assert_allclose(dsinks.astype(np.float64), want, rtol=2e-2, atol=2e-2)
+
+
+def test_a_block_mask_is_a_mask(rng):
+    """flash_attn_v1's block_mask as an argument of a mask: the same tiles are skipped."""
+    q, k, v = arrays_of(rng, 48, 48, 48)
+    seen = rng.random((3, 3)) < 0.5
+    mask = {"mask": lambda b, h, m, n, seen: seen[m // 16, n // 16], "mask_args": (seen,)}
+    tiles = {"block_m": 16, "block_n": 16}
+    loads = []
+    for function, options in (
+        (fa_numba.flash_attn_v1, {"block_mask": seen}),
+        (fa_numba.flash_attn_v2, mask),
+    ):
+        with simt.tracing() as traces:
+            out, *_ = function(q, k, v, **options, **tiles)
+        loads.append((out, traces[0].arrays["q"].loads, traces[0].arrays["k"].loads))
+    (one, q_tiles, _), (other, _, k_tiles) = loads
+    np.testing.assert_allclose(one, other, atol=3e-5)
+    per_tile = 2 * 4 * 16 * 8  # numbers of all sequences and heads
+    assert q_tiles == k_tiles == per_tile * seen.sum()

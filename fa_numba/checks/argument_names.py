@@ -5,6 +5,8 @@ import functools
 import inspect
 
 NOT_NEEDED = "it follows from the shapes of the arrays"
+FUNCTION = "it is a function of b, h, m, n: whether the query at position m sees key n"
+SCORE = "it is a function of s, b, h, m, n, and m is the query's position among the keys"
 MASKS = "use causal, window_size, softcap and alibi_slopes"
 PACKED = "flash_attn_varlen takes sequences of any lengths"
 PAGES = "paged_attn_decode takes caches in pages"
@@ -29,18 +31,20 @@ OTHER_NAMES = {
     "scale": ("softmax_scale", ""),
     "sm_scale": ("softmax_scale", ""),
     "scaling": ("softmax_scale", ""),
-    "attn_mask": ("", MASKS),
+    "attn_mask": ("mask", FUNCTION),
     "mask": ("", MASKS),
-    "attention_mask": ("", MASKS),
+    "attention_mask": ("mask", FUNCTION),
     "attn_bias": ("", "alibi_slopes is the only bias"),
     "bias": ("", "alibi_slopes is the only bias"),
     "key_padding_mask": ("", PACKED),
     "query_seq_lengths": ("", PACKED),
     "key_value_seq_lengths": ("", PACKED),
     "segment_ids": ("", PACKED),
-    "block_mask": ("", MASKS),
-    "custom_mask": ("", MASKS),
-    "score_mod": ("", MASKS),
+    "block_mask": ("mask", FUNCTION),
+    "custom_mask": ("mask", FUNCTION),
+    "mask_mod": ("mask", FUNCTION),
+    "score_mod": ("score", SCORE),
+    "score": ("", MASKS),
     "is_training": ("", "dropout_p=0 is what evaluation needs"),
     "training": ("", "dropout_p=0 is what evaluation needs"),
     "dropout": ("dropout_p", "it is a number, and seed says what is dropped"),
@@ -58,8 +62,9 @@ OTHER_NAMES = {
     ),
     "local_window_size": ("window_size", "(left, right), both inclusive, -1 for no limit"),
     "sinks": ("", NO_SINKS),
-    "s_aux": ("", NO_SINKS),
-    "learnable_sink": ("", NO_SINKS),
+    "s_aux": ("sinks", ""),
+    "sink": ("sinks", ""),
+    "learnable_sink": ("sinks", ""),
     "q_scale": ("", OWN_SCALES),
     "k_scale": ("", OWN_SCALES),
     "v_scale": ("", OWN_SCALES),

@@ -20,6 +20,13 @@ delta:
 
     Σₙ Pₙ dPₙ = Σₙ Pₙ Zₙ (dout · Vₙ) = dout · Σₙ Pₙ Zₙ Vₙ = dout · out
 
+With a user's score f(S) in place of S, the chain rule adds a factor to dS:
+
+    P = e^(f(S) − lse)         dS = P ∘ (dP − delta) ∘ f′(S)
+
+A sink σ is a score whose value is 0. It is in lse, so that dQ, dK and dV are as before. Its own dP
+is 0, and all rows of a head share it: dσ = −Σ e^(σ − lse) · delta.
+
 Papers: FlashAttention, arXiv:2205.14135, Algorithm 4; FlashAttention-2, arXiv:2307.08691,
 Algorithm 2, whose single loop over the keys adds to dQ in HBM instead.
 """
@@ -83,16 +90,14 @@ def delta_of(dout, out):
 
 @cuda.jit
 def dsinks_kernel(sinks, lse, delta, dsinks):
-    """A warp owns a head: dσ = −Σ e^(σ − lse) · delta over its rows.
-
-    A sink σ is a score whose value is 0: its dP is 0, so dS = P ∘ (dP − delta) is −P ∘ delta.
+    """A warp owns a head, and sums over its rows.
 
     grid      (num_heads,); threads (32,)
     shared    none
     private   total
     HBM       lse, delta, dsinks once; sinks in every thread
     paper     FlashAttention-2, Algorithm 2, line 14, for a key with the value 0
-    budget    40 registers, 0 bytes shared
+    budget    64 registers, 0 bytes shared
     """
     lane, head = cuda.threadIdx.x, cuda.blockIdx.x
     total = float32(0.0)
