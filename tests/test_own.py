@@ -264,11 +264,11 @@ def test_the_learners_time_stands_beside_the_recorded_ones(checkout, monkeypatch
             keep=lambda row: row["head_dim"] == 64, beside=own.mine(name), folder=folder,
         ).markdown  # fmt: skip
 
-    monkeypatch.setattr(own, "_has_cupy_and_gpu", lambda: True)
+    monkeypatch.setattr(own, "has_cupy_and_gpu", lambda: True)
     assert "this GPU" not in shown("ex07d"), "ours has been timed already"
     passes("ex07d")
     assert "your ex07d, ms, this GPU" in shown("ex07d") and len(timed) == 6
-    monkeypatch.setattr(own, "_has_cupy_and_gpu", lambda: False)
+    monkeypatch.setattr(own, "has_cupy_and_gpu", lambda: False)
     assert "this GPU" not in shown("ex07d")
 
 
