@@ -309,7 +309,9 @@ def _window_and_sink(module):
         grid = (math.ceil(seqlen_q / block_m),)
         for b, h, g in _heads(q, k):
             head = q[b, :, h], k[b, :, g], v[b, :, g], out[b, :, h], lse[b, h]
-            launch(kernel, names, grid, (block_n, block_m), *head, scale, np.float32(sinks[h]))
+            launch(
+                kernel, names, grid, (block_n, block_m), *head, scale, np.float32(float(sinks[h]))
+            )
         return out, lse
 
     return flash_attn_v2
