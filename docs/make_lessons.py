@@ -28,8 +28,8 @@ PARTS = {
         "06": "never write S: rescale instead",
         "07": "swap the loops: the state stays in registers, out is divided once",
         "08": "rebuild P from lse, tile by tile; delta makes each tile independent",
-        "09": "windows, softcap, ALiBi, block-sparse masks, dropout that nobody stores",
-        "10": "sequences of any lengths end to end, and none sees its neighbour",
+        "09": "any mask as a function; intervals find its tiles; a window and a learned sink",
+        "10": "sequences end to end, none sees its neighbour; dropout that nobody stores",
     },
     "Fast": {
         "11": "a library's speed without tensor cores: loads per FMA, machine code, occupancy",

@@ -43,8 +43,8 @@ def test_fooling_step(exercise, BLOCK):
         )
 
 
-def check(exercise, name, BLOCK_M, BLOCK_N, shape):
-    sees = MASKS[name](*np.indices(shape))
+def check(exercise, name, BLOCK_M, BLOCK_N, shape, mask=None):
+    sees = (mask or MASKS[name])(*np.indices(shape))
     for m in range(0, shape[0], BLOCK_M):
         for n in range(0, shape[1], BLOCK_N):
             tile = sees[m : m + BLOCK_M, n : n + BLOCK_N]
@@ -76,6 +76,11 @@ def test_tile_size(exercise, BLOCK_M, BLOCK_N, shape):
     """tile_class: any size of the tile"""
     for name in ("one pair in each tile", "all but one pair in each tile", "dilated"):
         check(exercise, name, BLOCK_M, BLOCK_N, shape)
+
+    def late(m, n):
+        return (m % BLOCK_M == BLOCK_M * 7 // 8) & (n % BLOCK_N == BLOCK_N * 7 // 8)
+
+    check(exercise, "one pair in each tile, in its last quarter", BLOCK_M, BLOCK_N, shape, late)
 
 
 def test_no_loop(exercise):

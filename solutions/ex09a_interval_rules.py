@@ -1,7 +1,7 @@
 """ex09a · Rules of intervals
 
 Is a tile hidden, mixed or whole? A mask is an expression; bound its value in the whole tile by a
-rule for each operator, and no pair is looked at. Write three rules, and use them.
+rule for each operator, and no pairs are looked at. Write three rules, and use them.
 
 An interval is a pair (low, high): all whole numbers from low to high, both included. A truth is a
 pair (may be false, may be true) of bools: (False, True) is "always", (False, False) cannot be.

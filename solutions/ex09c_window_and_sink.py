@@ -12,8 +12,8 @@ window    WINDOW is a compile-time int >= 1: with p = m + seqlen_k - seqlen_q, q
           max(0, p - WINDOW + 1) .. p
 sink      a float32: a further score of every row, whose value is a row of zeros. It is neither
           scaled nor hidden: weights = softmax of the row's scores and the sink, the sink's weight
-          meets no value, and lse is the log of the sum with exp(sink) in it. A row that sees no key
-          has out = 0 and lse = sink
+          multiplies the zeros, and lse is the log of the sum with exp(sink) in it. A row that
+          sees no key has out = 0 and lse = sink
 scores    any that float32 holds, -1e30 too; sinks of 1e4 and -1e4
 as before shared and private memory, add_tile, store
 HBM       q once; of k and v each n-tile in which a query of the m-tile sees a key, once per m-tile,

@@ -11,7 +11,7 @@ from numba import cuda
 import fa_numba
 from fa_numba import reference, simt
 from fa_numba.kernels.flash_decode import flash_decode
-from fa_numba.workbook import catalog, own, progress, recorded
+from fa_numba.workbook import catalog, mask_times, own, progress, recorded
 from fa_numba.workbook.report import Check, Graded
 
 ROOT = Path(__file__).parents[1]
@@ -122,6 +122,32 @@ def test_causal(checkout):
     out, lse = own.mine("ex07d")(q, k, v, causal=True, block_m=4, block_n=4)
     truth, truth_lse = reference.attention(q, k, v, causal=True)
     assert np.abs(out - truth).max() < 1e-5 and np.abs(lse - truth_lse).max() < 1e-5
+
+
+def test_a_window_and_sinks(checkout):
+    checkout("ex09c")
+    passes("ex09c")
+    q = np.random.default_rng(2).standard_normal((2, 13, 4, 6), dtype=np.float32)
+    k, v = np.random.default_rng(3).standard_normal((2, 2, 17, 2, 6), dtype=np.float32)
+    options = {"window_size": (4, 0), "sinks": np.array([0.5, -1, 2, 0], np.float32)}
+    out, lse = own.mine("ex09c")(q, k, v, **options, block_m=4, block_n=8)
+    truth, truth_lse = reference.attention(q, k, v, **options)
+    assert np.abs(out - truth).max() < 1e-5 and np.abs(lse - truth_lse).max() < 1e-5
+
+
+def test_the_time_of_a_mask_needs_a_gpu(monkeypatch):
+    monkeypatch.setattr(mask_times, "has_cupy_and_gpu", lambda: False)
+    said = mask_times.mask_times(lambda b, h, m, n: n <= m)
+    assert "There is no GPU here" in said.markdown and said.markdown.count("\n") == 0
+
+
+@pytest.mark.gpu
+def test_the_time_of_a_mask():
+    pytest.importorskip("cupy", reason="needs CuPy")
+    if not cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
+    said = mask_times.mask_times(lambda b, h, m, n: (n <= m) & (m - n < 512)).markdown
+    assert "causal" in said and "yours" in said
 
 
 @pytest.mark.parametrize("name, num_splits", [("ex16c", 1), ("ex17c", 3)])
@@ -264,11 +290,11 @@ def test_the_learners_time_stands_beside_the_recorded_ones(checkout, monkeypatch
             keep=lambda row: row["head_dim"] == 64, beside=own.mine(name), folder=folder,
         ).markdown  # fmt: skip
 
-    monkeypatch.setattr(own, "_has_cupy_and_gpu", lambda: True)
+    monkeypatch.setattr(own, "has_cupy_and_gpu", lambda: True)
     assert "this GPU" not in shown("ex07d"), "ours has been timed already"
     passes("ex07d")
     assert "your ex07d, ms, this GPU" in shown("ex07d") and len(timed) == 6
-    monkeypatch.setattr(own, "_has_cupy_and_gpu", lambda: False)
+    monkeypatch.setattr(own, "has_cupy_and_gpu", lambda: False)
     assert "this GPU" not in shown("ex07d")
 
 

@@ -19,7 +19,6 @@ from fa_numba.figures.backward_flow import backward_flow
 from fa_numba.figures.banks import banks
 from fa_numba.figures.bit_fields import bit_fields
 from fa_numba.figures.block_sizes import feasible_tiles
-from fa_numba.figures.block_sparse import block_sparse
 from fa_numba.figures.cache_growth import cache_growth
 from fa_numba.figures.chunk_places import chunk_places
 from fa_numba.figures.chunked_weights import chunked_weights
@@ -476,27 +475,6 @@ def bytes_by_formula_and_meter():
     return hbm_bytes(formula, meter, title=f"flash_attn_v2: N = {N}, d = {d}, {heads} heads")
 
 
-def masks_of_tiles_and_their_cost():
-    N, d, tiles = 64, 16, {"block_m": 8, "block_n": 8}
-    problem = analysis.Problem(1, N, N, 1, 1, d, **tiles)
-    i, j = np.indices((8, 8))
-    live = {
-        "dense": i >= 0,
-        "causal": j <= i,
-        "band and first": (abs(i - j) <= 1) | (j == 0),
-        "diagonal": i == j,
-    }
-    q, k, v = _random(3, 1, N, 1, d)
-    formula, meter = {}, {}
-    for name, mask in live.items():
-        (trace,) = _traces(fa_numba.flash_attn_v1, q, k, v, block_mask=mask, **tiles)
-        traffic = analysis.traffic.flash_attn_v1(problem, block_mask=mask)
-        moved = trace.arrays.keys() - {"block_mask"}  # bytes, not floats
-        meter[name] = sum(trace.arrays[x].load_bytes + trace.arrays[x].store_bytes for x in moved)
-        formula[name] = 4 * sum(traffic.loads.get(x, 0) + traffic.stores.get(x, 0) for x in moved)
-    return block_sparse(live, formula, meter)
-
-
 def masks_that_are_not_stored():
     options, units = {"dropout_p": 0.3, "seed": 7}, np.eye(32, dtype=np.float32)[None, :, None]
     drawn = {}
@@ -896,7 +874,6 @@ EXAMPLES = (
     weights_through_the_tiles,
     keys_or_queries_to_a_warp,
     bytes_by_formula_and_meter,
-    masks_of_tiles_and_their_cost,
     masks_that_are_not_stored,
     a_packed_batch,
     what_the_backward_pass_computes,

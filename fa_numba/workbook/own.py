@@ -81,7 +81,7 @@ class Mine:
 
         Without a GPU, or before the kernel passes, the rows as they are.
         """
-        if not (self.yours and self.job.inputs and _has_cupy_and_gpu()):
+        if not (self.yours and self.job.inputs and has_cupy_and_gpu()):
             return rows
         return [row | {f"{self.name}, ms, this GPU": self._time(row)} for row in rows]
 
@@ -134,7 +134,8 @@ def mine(name: str, ours: Callable | None = None) -> Mine:
     return Mine(exercise, job, function, yours=False, name=our_name)
 
 
-def _has_cupy_and_gpu():
+def has_cupy_and_gpu() -> bool:
+    """Whether a learner's kernel can be timed here."""
     return arrays.gpu_available() and importlib.util.find_spec("cupy") is not None
 
 
@@ -294,6 +295,28 @@ def _flash_attn_v2(module):
     return flash_attn_v2
 
 
+def _window_and_sink(module):
+    names = "q", "k", "v", "out", "lse", "softmax_scale", "sink"
+
+    def flash_attn_v2(q, k, v, *, window_size, sinks, block_m=None, block_n=None):
+        """window_size is (left, 0), sinks has a number for each head."""
+        batch, seqlen_q, num_heads, head_dim = q.shape
+        block_m, block_n = _tiles("flash_attn_v2", head_dim, block_m, block_n)
+        out = arrays.empty(q, q.shape)
+        lse = arrays.empty(q, (batch, num_heads, seqlen_q))
+        kernel = module.make_kernel(head_dim, block_m, block_n, window_size[0] + 1)
+        scale = np.float32(1 / math.sqrt(head_dim))
+        grid = (math.ceil(seqlen_q / block_m),)
+        for b, h, g in _heads(q, k):
+            head = q[b, :, h], k[b, :, g], v[b, :, g], out[b, :, h], lse[b, h]
+            launch(
+                kernel, names, grid, (block_n, block_m), *head, scale, np.float32(float(sinks[h]))
+            )
+        return out, lse
+
+    return flash_attn_v2
+
+
 def _flash_attn_varlen(module):
     names = "q", "k", "v", "cu_seqlens", "out", "softmax_scale"
 
@@ -399,6 +422,7 @@ JOBS = {
     "ex05b": Job(_tiled_matmul),
     "ex06b": Job(_flash_attn_v1, fa_numba.flash_attn_v1, _unmasked_inputs),
     "ex07d": Job(_flash_attn_v2, fa_numba.flash_attn_v2, _attention_inputs),
+    "ex09c": Job(_window_and_sink, fa_numba.flash_attn_v2),
     "ex10d": Job(_flash_attn_varlen, flash_attn_varlen),
     "ex15e": Job(_transpose, inputs=_transpose_inputs),
     "ex16c": Job(_decode, flash_decode),

@@ -33,7 +33,6 @@ WRONG = [
     ("without causal", "both(at_most(n, m), divides)", "divides"),
     ("without the step", "both(at_most(n, m), divides)", "at_most(n, m)"),
     ("never hidden", "return HIDDEN", "return MIXED"),
-    ("float quotients", SAME, "if low / k // 1 == (high + 0.01) / k // 1:"),
 ]
 
 RIGHT = [
