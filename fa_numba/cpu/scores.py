@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from fa_numba.constants import NEG_INF, ONE, ZERO
-from fa_numba.cpu import tiles, vectors
+from fa_numba.cpu import expressions, tiles, vectors
 from fa_numba.cpu.exponential import tanh
 from fa_numba.cpu.tiles import ROW, WIDTH, product
 from fa_numba.cpu.vectors import (
@@ -26,7 +26,7 @@ from fa_numba.cpu.vectors import (
 
 
 @njit
-def scores(w, k, qt, st, num_keys, head_dim, ahead, left, right, mod, slope_at):
+def scores(w, k, qt, st, num_keys, head_dim, ahead, left, right, mod, slope_at, user, at):
     """Sᵀ = K Qᵀ of a tile of keys and a panel of queries, with all that the options ask for.
 
     Parameters
@@ -40,7 +40,9 @@ def scores(w, k, qt, st, num_keys, head_dim, ahead, left, right, mod, slope_at):
         Query m sees the keys n with −left <= ahead + n − m <= right.
     mod : (softmax_scale, softcap, slope of ALiBi)
     slope_at : int
-        Where softcap's derivative of each score is written; −1: nowhere.
+        Where the derivative of each score is written; −1: nowhere.
+    user, at : None, or tuples
+        As for `forward.forward`, and for `expressions.modified`.
 
     Returns
     -------
@@ -50,6 +52,8 @@ def scores(w, k, qt, st, num_keys, head_dim, ahead, left, right, mod, slope_at):
     rows = tiles.round_up(num_keys, ROWS)
     scale, softcap, slope = mod
     multiply(w, k, qt, st, rows, head_dim)
+    if user is not None:
+        return expressions.modified(w, st, rows, num_keys, scale, slope_at, user, at)
     if softcap or slope or scale <= ZERO:
         modify(w, st, rows, ahead, scale, softcap, slope, slope_at)
         scale = ONE
