@@ -68,9 +68,7 @@ def flash_attn(
     """
     changes = mask, mask_args, score, score_args
     user, *options = _read(q, causal, window_size, softcap, alibi_slopes, changes)
-    plan = _forward_plan(
-        q, k, v, *options, softmax_scale, dropout_p, seed, numba.get_num_threads()
-    )
+    plan = _forward_plan(q, k, v, *options, softmax_scale, dropout_p, seed, numba.get_num_threads())
     batch, seqlen_q, num_heads, _ = q.shape
     lse = np.empty((batch, num_heads, seqlen_q), np.float32)
     return _forward(q, k, v, lse, options[-1], user, _sinks(q, sinks), *plan)
@@ -349,10 +347,11 @@ def paged_attn_decode(
 
 
 def _read(q, causal, window_size, softcap, alibi_slopes, changes):
-    """Given and the number of the mask's arguments, or None; then causal, window_size, softcap, alibi_slopes, if it lacks them."""
+    """A user's mask and score as (given, number of mask_args), or None; the options not in them."""
     mask, mask_args, score, score_args = changes
-    if mask is None and score is None and mask_args == () == score_args:
-        return None, causal, window_size, softcap, alibi_slopes
+    if mask is None and score is None and type(mask_args) is type(score_args) is tuple:
+        if not mask_args + score_args:
+            return None, causal, window_size, softcap, alibi_slopes
     options, _ = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     given = checks.check_expressions(q, *changes, options, alibi_slopes)
     if given is None:

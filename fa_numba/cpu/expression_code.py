@@ -16,7 +16,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
 from fa_numba.cpu import exponential
-from fa_numba.cpu.vectors import _BITS, _LLVM, LANES, _call, _splat, vector
+from fa_numba.cpu.vectors import _BITS, LANES, _call, _splat, vector
 from fa_numba.expressions import nodes
 from fa_numba.expressions.derivative import derivative
 from fa_numba.expressions.functions import S
@@ -308,8 +308,8 @@ def _verdicts(context, builder, signature, args, lanes_along):
 def _make(lanes_along):
     """The intrinsics for lanes that are queries (m), or keys (n).
 
-    Each takes expressions, table, b, h, m, n, last: m, a position, and n are those of lane 0; `last`
-    is the last index along the lanes that exists. Lanes beyond it are not seen.
+    Each takes expressions, table, b, h, m, n, last: m, a position, and n are those of lane 0;
+    `last` is the last index along the lanes that exists. Lanes beyond it are not seen.
     """
     index = types.int64
 

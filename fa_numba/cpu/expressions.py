@@ -309,6 +309,10 @@ def prepared(given, num_mask_args, sequences, num_heads, block_m, *, decoding=Fa
         sizes = sequences[:, 1::2].T
         tiles.check_indices(score, sizes, arguments, num_heads, num_mask_args)
     arrays = tuple(map(_readable, arguments))
+    for i, x in enumerate(arrays):
+        if x is not None and x.ndim >= SLOT:
+            which, i = ("mask", i) if i < num_mask_args else ("score", i - num_mask_args)
+            raise ValueError(f"{which}_args[{i}] must have at most {SLOT - 1} axes, got {x.ndim}")
     addresses = (
         0 if decoding else address(seen, expressions),
         address(modify_row if decoding else modify, expressions),
@@ -327,8 +331,6 @@ def _readable(x):
     """An array as the workers read it: contiguous, of 32 bits."""
     if not np.ndim(x):
         return None
-    if x.ndim >= SLOT:
-        raise ValueError(f"an array of mask_args or score_args must have at most {SLOT - 1} axes")
     kind = np.int32 if x.dtype.kind in "biu" else np.float32
     return np.ascontiguousarray(x, kind)
 
