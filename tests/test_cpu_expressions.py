@@ -135,6 +135,49 @@ def test_with_other_options(rng, options):
         check(q, k, v, ours | options, definition | options)
 
 
+def biased(s, b, h, m, n, scales, buckets, of_query, of_key, i):
+    return (
+        s * scales[h] + buckets[h, min(abs(m - n), 9)] + of_query[b, m] * math.tanh(of_key[n] + i)
+    )
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_gradients_of_score_args(rng, packed):
+    """Along a random direction in each array, the loss changes as its gradient says."""
+    q, k, v = make_qkv(rng, 2, WIDTH + 5, BLOCK_N + 7, 4, 2, 16)
+    dout, length = random(rng, *q.shape), k.shape[1]
+    arrays = (random(rng, 4), random(rng, 4, 10), random(rng, 2, length), random(rng, length))
+    args = *(x.astype(np.float64) for x in arrays), 1
+    options = {"score": biased, "causal": True}
+    if packed:
+        cu_seqlens = [np.arange(3, dtype=np.int32) * x.shape[1] for x in (q, k)]
+        rows_of = [x.reshape(-1, *x.shape[2:]) for x in (dout, q, k, v)]
+        host = *rows_of[1:], *cu_seqlens
+        state = cpu.flash_attn_varlen(*host, score_args=args, **options)
+        arguments = *rows_of, *state, *cu_seqlens
+        grad = fa_numba.flash_attn_varlen_grad
+    else:
+        options["dropout_p"] = 0.2
+        options["sinks"] = np.zeros(4, np.float32)
+        state = cpu.flash_attn(q, k, v, score_args=args, **options)
+        arguments, grad = (dout, q, k, v, *state), fa_numba.flash_attn_grad
+    *others, gradients = grad(*arguments, score_args=args, score_args_grad=True, **options)
+    assert len(others) == 3 + (not packed) and gradients[-1] is None
+
+    def loss(moved):
+        score = lambda *at: biased(*at, *moved)  # noqa: E731
+        out, _ = reference.attention(q, k, v, **options | {"score": score})
+        return np.sum(dout * out)
+
+    for i, gradient in enumerate(gradients[:-1]):
+        assert gradient.shape == args[i].shape and gradient.dtype == args[i].dtype
+        step = 1e-4 * rng.standard_normal(gradient.shape)
+        ends = [
+            loss([x + sign * step if i == j else x for j, x in enumerate(args)]) for sign in (1, -1)
+        ]
+        assert (ends[0] - ends[1]) / 2 == pytest.approx(np.sum(gradient * step), rel=1e-3, abs=1e-8)
+
+
 def test_hidden_tiles_are_not_read(rng):
     q, k, v = make_qkv(rng, 1, 4 * BLOCK_N, 4 * BLOCK_N, 1, 1, 16)
     mask = {"mask": lambda b, h, m, n: (n < BLOCK_N) | (n >= 3 * BLOCK_N)}

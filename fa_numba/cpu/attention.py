@@ -96,6 +96,7 @@ def flash_attn_grad(
     score=None,
     score_args=(),
     sinks=None,
+    score_args_grad=False,
 ):
     """Gradients of attention of NumPy arrays, compiled for the CPU.
 
@@ -110,6 +111,8 @@ def flash_attn_grad(
         What it returned, or any other forward kernel here for the same arguments.
     deterministic : bool, default=False
         Nothing changes: with as many threads the bits are the same in every run.
+    score_args_grad : bool, default=False
+        Return the gradients of score_args too.
 
     Returns
     -------
@@ -117,19 +120,23 @@ def flash_attn_grad(
         0 for a row that sees no key and for a key that no row sees.
     dsinks : array of the shape and dtype of sinks
         With sinks alone.
+    dscore_args : tuple
+        With score_args_grad alone: of each array of floats in score_args its gradient, of shape and
+        dtype of the array, and None of the others.
 
     Raises
     ------
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
+    of_score = score_args, checks.check_flag("score_args_grad", score_args_grad)
     changes = mask, mask_args, score, score_args
     user, *options = _read(q, causal, window_size, softcap, alibi_slopes, changes)
     plan = _backward_plan(
         dout, q, k, v, out, lse, *options, softmax_scale, dropout_p, seed, deterministic,
         numba.get_num_threads(),
     )  # fmt: skip
-    return _backward(dout, q, k, v, out, lse, options[-1], user, sinks, *plan)
+    return _backward(dout, q, k, v, out, lse, options[-1], user, sinks, *of_score, *plan)
 
 
 @refuses_other_names
@@ -206,6 +213,7 @@ def flash_attn_varlen_grad(
     score=None,
     score_args=(),
     sinks=None,
+    score_args_grad=False,
 ):
     """Gradients of `flash_attn_varlen`.
 
@@ -220,12 +228,17 @@ def flash_attn_varlen_grad(
         What it returned.
     deterministic : bool, default=False
         Nothing changes: with as many threads the bits are the same in every run.
+    score_args_grad : bool, default=False
+        Return the gradients of score_args too.
 
     Returns
     -------
     dq, dk, dv : arrays of the shapes and dtype of q, k, v
     dsinks : array of the shape and dtype of sinks
         With sinks alone.
+    dscore_args : tuple
+        With score_args_grad alone: of each array of floats in score_args its gradient, of shape and
+        dtype of the array, and None of the others.
 
     Raises
     ------
@@ -233,6 +246,7 @@ def flash_attn_varlen_grad(
         Naming the argument, what it must be, and what it got.
     """
     checks.check_varlen_bwd(dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k)
+    of_score = score_args, checks.check_flag("score_args_grad", score_args_grad)
     changes = mask, mask_args, score, score_args
     user, *given = _read(q, causal, window_size, softcap, alibi_slopes, changes)
     options = _options(q, *given, softmax_scale)
@@ -240,8 +254,8 @@ def flash_attn_varlen_grad(
     sequences = _packed(cu_seqlens_q, cu_seqlens_k)
     parts = _key_parts(sequences, *q.shape[1:], k.shape[1], numba.get_num_threads())
     arrays = (x[None] for x in (dout, q, k, v, out, lse))
-    dq, dk, dv, *dsinks = _backward(*arrays, given[-1], user, sinks, parts, options)
-    return dq[0], dk[0], dv[0], *dsinks
+    dq, dk, dv, *more = _backward(*arrays, given[-1], user, sinks, *of_score, parts, options)
+    return dq[0], dk[0], dv[0], *more
 
 
 @refuses_other_names
@@ -614,10 +628,12 @@ def _key_parts(sequences, num_heads, head_dim, num_kv_heads, num_threads):
 
 
 def _backward(
-    dout, q, k, v, out, lse, alibi_slopes, user, sinks, key_parts, options,
-    drops=dropout.NO_DROPOUT,
+    dout, q, k, v, out, lse, alibi_slopes, user, sinks, score_args, score_args_grad, key_parts,
+    options, drops=dropout.NO_DROPOUT,
 ):  # fmt: skip
-    """Allocate dq, dk and dv, run the tasks, and return them; dsinks too, if there are sinks.
+    """Allocate dq, dk and dv, run the tasks, and return them; then dsinks, if there are sinks.
+
+    With `score_args_grad`, the gradients of score_args follow.
 
     Parameters
     ----------
@@ -635,13 +651,14 @@ def _backward(
     parts = [np.empty(size, np.float32) for _ in range(2)]
     sink_scores = _sinks(q, sinks)
     deltas = np.zeros(lse.shape if sink_scores.size else 0, np.float32)
-    user, kept = _prepared(user, sequences, num_heads, WIDTH)
+    tasks = pairs * num_parts if score_args_grad else 0
+    prepared, kept = _prepared(user, sequences, num_heads, WIDTH, tasks=tasks)
     threads.run(
         backward.backward, pairs * num_parts, workspace,
         *map(_layout, (dout, q, k, v, out, dq)), kind, sequences, keys_before, num_parts,
         num_heads // num_kv_heads, num_kv_heads, head_dim, np.array(lse, order="C").reshape(-1),
         _lse_strides(lse), *options, _slopes(alibi_slopes), drops, _layout(dk), _layout(dv), *parts,
-        deltas.reshape(-1), user, arrays=(dout, q, k, v, out, dq, dk, dv, kept),
+        deltas.reshape(-1), prepared, arrays=(dout, q, k, v, out, dq, dk, dv, kept),
     )  # fmt: skip
     if num_parts > 1:
         for x, x_parts in zip((dk, dv), parts, strict=True):
@@ -649,10 +666,13 @@ def _backward(
                 backward.add_parts, pairs, 0, x_parts, _layout(x), kind, sequences, keys_before,
                 num_parts, num_kv_heads, head_dim, arrays=(x,),
             )  # fmt: skip
+    more = ()
+    if score_args_grad:
+        more = (expressions.argument_gradients(prepared, score_args, user[1]) if user else (),)
     if sinks is None:
-        return dq, dk, dv
+        return dq, dk, dv, *more
     sees = lse > -np.inf  # a key, or the sink
     with np.errstate(invalid="ignore"):  # −∞ − −∞
         p = np.where(sees, np.exp(sink_scores[:, None] - lse), 0)
     dsinks = -np.sum(p * deltas, axis=(0, 2), dtype=np.float64)
-    return dq, dk, dv, dsinks.astype(sinks.dtype)
+    return dq, dk, dv, dsinks.astype(sinks.dtype), *more

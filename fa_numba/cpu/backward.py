@@ -51,7 +51,8 @@ PANEL = SEEN + WIDTH
 Q = BLOCK_M // WIDTH * PANEL
 DO, DQ, K = (Q + i * BLOCK_M * ROW for i in (1, 2, 3))
 V = K + BLOCK_N * ROW
-END = V + BLOCK_N * ROW
+AGAIN = V + BLOCK_N * ROW  # K Qᵀ, for the gradients of a score's arguments
+END = AGAIN + BLOCK_N * WIDTH
 WORKSPACE = END + 16
 
 LARGEST = np.float32(127)  # of a lse that is not that of the scores
@@ -287,6 +288,13 @@ def backward(
                     query = m + i * WIDTH
                     if dropout[0]:
                         drop(w, dst, rows, n + start, query, head, b, dropout)
+                    if user is not None:
+                        if user.sums.size:
+                            again = base + AGAIN
+                            multiply(w, base + K + keys, panel + QT, again, rows, head_dim)
+                            expressions.add_argument_gradients(
+                                w, pt, dst, again, panel + DELTA, seen, scale, user, at, task
+                            )
                     score_gradients(w, pt, dst, panel + DELTA, slope_at, rows, scale)
                     if dropout[0]:
                         drop(w, pt, rows, n + start, query, head, b, dropout)

@@ -5,7 +5,8 @@ the type of an argument without contents, so that Numba compiles a function that
 intrinsics anew for another expression, and keeps it on disk under that type.
 
 Arrays and numbers of the user's are in a table of int64, SLOT for each argument: a number's bits,
-or an array's address and shape. All arrays are contiguous, of int32 or float32.
+or an array's address and shape, and last where among the sums of all gradients its own begin. All
+arrays are contiguous, of int32 or float32.
 """
 
 import hashlib
@@ -18,11 +19,12 @@ from numba.extending import intrinsic, models, register_model
 from fa_numba.cpu import exponential
 from fa_numba.cpu.vectors import _BITS, LANES, _call, _splat, vector
 from fa_numba.expressions import nodes
-from fa_numba.expressions.derivative import derivative
+from fa_numba.expressions.derivative import ZERO, derivative
 from fa_numba.expressions.functions import S
 from fa_numba.expressions.nodes import TRUE
 
-SLOT = 8  # numbers of an argument in the table: an array has at most SLOT - 1 axes
+SLOT = 8  # numbers of an argument in the table
+MOST_AXES = SLOT - 2  # of an array
 _I1, _I32, _I64, _FLOAT, _DOUBLE = (
     ir.IntType(1), ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.DoubleType()
 )  # fmt: skip
@@ -83,7 +85,7 @@ class _Code:
         (name,) = node.args
         if not name.startswith("arg"):
             return self.variables[name]
-        bits = self.builder.trunc(self._word(int(name[3:]), 0), _I32)
+        bits = self.builder.trunc(self.word(int(name[3:]), 0), _I32)
         return self._typed(bits, node.kind)
 
     def _typed(self, bits, kind):
@@ -91,7 +93,7 @@ class _Code:
             return self.builder.bitcast(bits, _like(bits, _FLOAT))
         return bits if kind == "int" else self.builder.icmp_signed("!=", bits, _zero(bits))
 
-    def _word(self, argument, at):
+    def word(self, argument, at):
         return self._read(self.builder.gep(self.table, [_I64(argument * SLOT + at)]))
 
     def _read(self, pointer):
@@ -101,20 +103,8 @@ class _Code:
         return value
 
     def _load(self, node, indices):
-        """Each index is brought into its range: hidden pairs are computed too, and then dropped."""
-        builder, argument = self.builder, node.args[0]
-        flat = None
-        for axis, i in enumerate(indices):
-            size = builder.trunc(self._word(argument, 1 + axis), _I32)
-            last, i = _alike(builder, (builder.sub(size, _I32(1)), i))
-            i = self._least(builder.icmp_signed("<", i, last), i, last)
-            i = self._least(builder.icmp_signed(">", i, _zero(i)), i, _zero(i))
-            if flat is not None:
-                flat, size, i = _alike(builder, (flat, size, i))
-                i = builder.add(builder.mul(flat, size), i)
-            flat = i
-        address = self._word(argument, 0)
-        data = builder.inttoptr(address, _I32.as_pointer())
+        builder, flat = self.builder, self.flat_index(node, indices)
+        data = builder.inttoptr(self.word(node.args[0], 0), _I32.as_pointer())
         if not _many(flat):
             return self._typed(self._read(builder.gep(data, [flat])), node.kind)
         bits = ir.Constant(_BITS, ir.Undefined)
@@ -123,6 +113,20 @@ class _Code:
             one = self._read(builder.gep(data, [i]))
             bits = builder.insert_element(bits, one, _I32(lane))
         return self._typed(bits, node.kind)
+
+    def flat_index(self, node, indices):
+        """Which number of an array. Hidden pairs ask too, so each index is brought into range."""
+        builder, argument, flat = self.builder, node.args[0], None
+        for axis, i in enumerate(indices):
+            size = builder.trunc(self.word(argument, 1 + axis), _I32)
+            last, i = _alike(builder, (builder.sub(size, _I32(1)), i))
+            i = self._least(builder.icmp_signed("<", i, last), i, last)
+            i = self._least(builder.icmp_signed(">", i, _zero(i)), i, _zero(i))
+            if flat is not None:
+                flat, size, i = _alike(builder, (flat, size, i))
+                i = builder.add(builder.mul(flat, size), i)
+            flat = i
+        return flat
 
     def _least(self, condition, x, y):
         return self.builder.select(condition, x, y)
@@ -299,10 +303,13 @@ def _code(context, builder, signature, args, lanes_along, s=None):
 
 
 def _verdicts(context, builder, signature, args, lanes_along):
-    code, exists = _code(context, builder, signature, args, lanes_along)
+    return _and_mask(*_code(context, builder, signature, args, lanes_along), signature)
+
+
+def _and_mask(code, exists, signature):
     mask = signature.args[0].expressions.mask
     sees = code.of(TRUE if mask is None else nodes.as_bool(mask))
-    return builder.and_(exists, sees if _many(sees) else _splat(builder, sees))
+    return code.builder.and_(exists, sees if _many(sees) else _splat(code.builder, sees))
 
 
 def _make(lanes_along):
@@ -350,6 +357,37 @@ def _make(lanes_along):
         return function
 
     return any_seen, where_seen, of_s(nodes.as_float), of_s(derivative)
+
+
+@intrinsic
+def add_gradients(typingctx, expressions, table, b, h, m, n, last, s, ds, sums):
+    """Add those of all floats in arrays that the score reads: ds · d score / d a[i] to a's sums."""
+
+    def emit(context, builder, signature, args):
+        *_, s, ds, sums = args
+        code, exists = _code(context, builder, signature, args, "m", s)
+        sees = _and_mask(code, exists, signature)
+        score = signature.args[0].expressions.score
+        for x in nodes.walk(score):
+            by = derivative(score, x)
+            if x.op != "load" or x.kind != "float" or by == ZERO:
+                continue
+            factor = code.of(by)
+            factor = factor if _many(factor) else _splat(builder, factor)
+            terms = builder.select(sees, builder.fmul(ds, factor), _zero(ds))
+            terms = builder.fpext(terms, _like(terms, _DOUBLE))
+            flat = code.flat_index(x, [code.of(i) for i in nodes.children(x)])
+            begin = code.word(x.args[0], SLOT - 1)
+            for lane in range(LANES):
+                i = builder.extract_element(flat, _I32(lane)) if _many(flat) else flat
+                at = builder.gep(sums, [builder.add(begin, builder.sext(i, _I64))])
+                term = builder.extract_element(terms, _I32(lane))
+                builder.store(builder.fadd(builder.load(at), term), at)
+        return context.get_dummy_value()
+
+    index = types.int64
+    given = (expressions, table, index, index, index, index, index, vector, vector, sums)
+    return types.void(*given), emit
 
 
 any_seen, where_seen, score, slope = _make("m")

@@ -1,11 +1,12 @@
 """A user's mask and score in the jobs: tiles that are hidden, and what happens to the scores.
 
 The workers are compiled once. For each tile that is not whole, and each with a score, they call
-one of three small functions by its address, which Numba compiles for these expressions alone:
+one of four small functions by its address, which Numba compiles for these expressions alone:
 
 seen          which keys of a tile some query of a panel sees
 modify        score and mask of a tile of Sᵀ
 modify_row    the same of one query, for `decode`
+differentiate gradients of the score's arguments
 
 `user`, an argument of the workers, is a `User`; None without a mask or a score, and Numba drops the
 branches that ask for it.
@@ -24,8 +25,10 @@ from numba.extending import intrinsic
 from fa_numba.constants import NEG_INF, ONE, ZERO
 from fa_numba.cpu import disk_cache
 from fa_numba.cpu.expression_code import (
+    MOST_AXES,
     SLOT,
     ExpressionsType,
+    add_gradients,
     any_seen,
     has_score,
     score,
@@ -42,6 +45,7 @@ from fa_numba.expressions.tiles import HIDDEN, WHOLE
 from fa_numba.tiling.block_sizes import ceil_div
 
 MOST_TILES = 2**20  # classified at once, where sequences differ: some 50 MB of intermediate results
+MOST_SUMS = 2**24  # 128 MB
 NO_CLASSES = np.zeros(0, np.int8), np.zeros((0, 3), np.int64)
 
 
@@ -53,6 +57,10 @@ class User(NamedTuple):
     has_mask, has_score, has_slope : bool
     seen, modify : int
         Addresses; in `decode`, `modify` is that of `modify_row`, and `seen` is 0.
+    differentiate : int
+        An address, 0 without gradients of arguments.
+    sums : float64 array of shape (tasks, numbers in arrays of floats)
+        Receives those of each task.
     table : int64 array
         The arguments, as `expression_code` says.
     classes : int8 array
@@ -66,6 +74,8 @@ class User(NamedTuple):
     has_slope: bool
     seen: int
     modify: int
+    differentiate: int
+    sums: np.ndarray
     table: np.ndarray
     classes: np.ndarray
     classes_of: np.ndarray
@@ -143,14 +153,34 @@ def modify_row(
     return 0
 
 
+def differentiate(
+    expressions, table, b, head, m, num_queries, n, num_keys, pointer, pt, dpt, st, delta, scale,
+    sums,
+):  # fmt: skip
+    """Add the gradients of the score's arguments, of a tile, to `sums`.
+
+    pt, dpt, st and delta say where in the float32 array at `pointer` Pᵀ, dPᵀ, K Qᵀ and δ are.
+    """
+    w, last = carray(pointer, (1,)), m + num_queries - 1
+    for i in range(0, WIDTH, LANES):
+        for key in range(num_keys):
+            to = key * WIDTH + i
+            ds = load(w, pt + to) * (load(w, dpt + to) - load(w, delta + i))
+            s = load(w, st + to) * broadcast(scale)
+            add_gradients(expressions, table, b, head, m + i, n + key, last, s, ds, sums)
+    return 0
+
+
 _OF_A_TILE = (types.CPointer(types.int64), *(types.int64,) * 6)
 _OF_SCORES = (types.CPointer(types.float32), *(types.int64,) * 4, types.float32)
 
 
 @functools.cache
 def address(function, expressions) -> int:
-    """The address of one of the three functions, compiled for these expressions."""
+    """The address of one of the four functions, compiled for these expressions."""
     arguments = _OF_A_TILE if function is seen else _OF_A_TILE + _OF_SCORES
+    if function is differentiate:
+        arguments += (types.CPointer(types.float64),)
     arguments = ExpressionsType(expressions), *arguments
     compiled = CFunc(function, (arguments, types.int64), {}, {})
     disk_cache.keep(compiled)
@@ -258,6 +288,14 @@ def modified(w, st, rows, num_keys, scale, slope_at, user, at):
 
 
 @njit
+def add_argument_gradients(w, pt, dpt, st, delta, num_keys, scale, user, at, task):
+    """Add those of a tile to the sums of a task; `at` as for `modified`."""
+    b, head, m, n, num_queries, _ = at
+    of_tile = user.table, b, head, m, num_queries, n, num_keys
+    call(user.differentiate, of_tile + (w, pt, dpt, st, delta, scale, user.sums[task]))
+
+
+@njit
 def modified_row(w, s, num_keys, scale, user, b, head, m, row, n):
     """As `modified`, of one query, with `modify_row`."""
     masked = user.has_mask and class_of(user, b, head, row, n) != WHOLE
@@ -270,7 +308,7 @@ def modified_row(w, s, num_keys, scale, user, b, head, m, row, n):
 # --- before the workers begin ----------------------------------------------------------------
 
 
-def prepared(given, num_mask_args, sequences, num_heads, block_m, *, decoding=False):
+def prepared(given, num_mask_args, sequences, num_heads, block_m, *, decoding=False, tasks=0):
     """What the workers need of a user's mask and score, for one call.
 
     Parameters
@@ -286,6 +324,8 @@ def prepared(given, num_mask_args, sequences, num_heads, block_m, *, decoding=Fa
         Queries of a tile.
     decoding : bool, default=False
         For `decode.decode`.
+    tasks : int, default=0
+        Of `backward.backward`, if the gradients of the score's arguments are asked for.
 
     Returns
     -------
@@ -310,15 +350,23 @@ def prepared(given, num_mask_args, sequences, num_heads, block_m, *, decoding=Fa
         tiles.check_indices(score, sizes, arguments, num_heads, num_mask_args)
     arrays = tuple(map(_readable, arguments))
     for i, x in enumerate(arrays):
-        if x is not None and x.ndim >= SLOT:
+        if x is not None and x.ndim > MOST_AXES:
             which, i = ("mask", i) if i < num_mask_args else ("score", i - num_mask_args)
-            raise ValueError(f"{which}_args[{i}] must have at most {SLOT - 1} axes, got {x.ndim}")
+            raise ValueError(f"{which}_args[{i}] must have at most {MOST_AXES} axes, got {x.ndim}")
     addresses = (
         0 if decoding else address(seen, expressions),
         address(modify_row if decoding else modify, expressions),
     )
     has = mask is not None, score is not None, expressions.changes_gradients
-    return User(*has, *addresses, _table(arrays, arguments), *classes), arrays
+    table, size = _table(arrays, arguments)
+    if tasks * size > MOST_SUMS:
+        raise ValueError(
+            f"score_args_grad must be False for arrays of so many numbers: each of {tasks} tasks "
+            f"has {size} sums, and at most {MOST_SUMS} fit"
+        )
+    add = address(differentiate, expressions) if tasks * size else 0
+    sums = np.zeros((tasks, size))
+    return User(*has, *addresses, add, sums, table, *classes), arrays
 
 
 @functools.lru_cache(maxsize=1024)
@@ -336,16 +384,32 @@ def _readable(x):
 
 
 def _table(arrays, arguments):
-    table = np.zeros(SLOT * len(arguments), np.int64)
+    """The table of `expression_code`, and how many floats are in arrays."""
+    table, size = np.zeros(SLOT * len(arguments), np.int64), 0
     for i, (array, x) in enumerate(zip(arrays, arguments, strict=True)):
         if array is not None:
             table[i * SLOT] = array.ctypes.data
             table[i * SLOT + 1 : i * SLOT + 1 + array.ndim] = array.shape
+            if array.dtype == np.float32:
+                table[i * SLOT + SLOT - 1] = size
+                size += array.size
         else:
             table[i * SLOT] = np.asarray(x, np.float32 if x.dtype.kind == "f" else np.int32).view(
                 np.int32
             )
-    return table
+    return table, size
+
+
+def argument_gradients(user, score_args, num_mask_args):
+    """For each of the score's arguments its gradient, in its shape and dtype; None if no floats."""
+    sums, gradients = user.sums.sum(axis=0), []
+    for i, x in enumerate(score_args, num_mask_args):
+        if not np.ndim(x) or x.dtype.kind in "biu":
+            gradients.append(None)
+        else:
+            begin = user.table[i * SLOT + SLOT - 1]
+            gradients.append(sums[begin : begin + x.size].reshape(x.shape).astype(x.dtype))
+    return tuple(gradients)
 
 
 def _classes(mask, sizes, num_heads, block_m, arguments):

@@ -369,6 +369,7 @@ def flash_attn_grad(
     score=None,
     score_args=(),
     sinks=None,
+    score_args_grad=False,
 ) -> tuple:
     """Gradients of attention by the fastest kernel for these arrays and options.
 
@@ -383,6 +384,8 @@ def flash_attn_grad(
         The results of `flash_attn`, or of any other forward kernel here, for these arguments.
     deterministic : bool, default=False
         The same bits in every run. That takes longer: the fastest kernels add to dq in any order.
+    score_args_grad : bool, default=False
+        Return the gradients of score_args too.
 
     Returns
     -------
@@ -390,6 +393,9 @@ def flash_attn_grad(
         0 for a row that sees no key and for a key that no row sees.
     dsinks : array of the shape, dtype and library of sinks
         With sinks alone.
+    dscore_args : tuple
+        With score_args_grad alone: of each array of floats in score_args its gradient, of shape and
+        dtype of the array, and None of the others.
 
     Raises
     ------
@@ -401,4 +407,5 @@ def flash_attn_grad(
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
     written = mask, mask_args, score, score_args, sinks
     more = {"dropout_p": dropout_p, "seed": seed, "deterministic": deterministic}
+    more["score_args_grad"] = score_args_grad
     return inputs, options_of(inputs.q, *options, *written, **more)

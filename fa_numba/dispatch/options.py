@@ -22,6 +22,7 @@ def options_of(
     dropout_p=0.0,
     seed=0,
     deterministic=False,
+    score_args_grad=False,
 ) -> dict:
     """Check the options; return those that differ from their defaults.
 
@@ -29,7 +30,7 @@ def options_of(
     ----------
     q : array, or its facts
     causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, \
-    score_args, sinks, dropout_p, seed, deterministic
+    score_args, sinks, dropout_p, seed, deterministic, score_args_grad
         As for `flash_attn` and `flash_attn_grad`.
     """
     given, _ = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
@@ -51,5 +52,6 @@ def options_of(
         "dropout_p": dropout_p or None,
         "seed": seed if dropout_p else None,
         "deterministic": checks.check_flag("deterministic", deterministic) or None,
+        "score_args_grad": checks.check_flag("score_args_grad", score_args_grad) or None,
     }
     return {name: value for name, value in options.items() if value is not None}

@@ -149,6 +149,7 @@ def flash_attn_varlen_grad(
     score=None,
     score_args=(),
     sinks=None,
+    score_args_grad=False,
 ) -> tuple:
     """Gradients of `flash_attn_varlen` by the fastest kernel that can.
 
@@ -163,6 +164,8 @@ def flash_attn_varlen_grad(
         Its results.
     deterministic : bool, default=False
         The same bits in every run.
+    score_args_grad : bool, default=False
+        Return the gradients of score_args too.
 
     Returns
     -------
@@ -170,6 +173,9 @@ def flash_attn_varlen_grad(
         0 for a row that sees no key and for a key that no row sees.
     dsinks : array of the shape, dtype and library of sinks
         With sinks alone.
+    dscore_args : tuple
+        With score_args_grad alone: of each array of floats in score_args its gradient, of shape and
+        dtype of the array, and None of the others.
 
     Raises
     ------
@@ -185,4 +191,5 @@ def flash_attn_varlen_grad(
     checks.check_varlen_bwd(*inputs)
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
     written = mask, mask_args, score, score_args, sinks
-    return inputs, options_of(inputs.q, *options, *written, deterministic=deterministic)
+    more = {"deterministic": deterministic, "score_args_grad": score_args_grad}
+    return inputs, options_of(inputs.q, *options, *written, **more)
