@@ -106,8 +106,7 @@ def options_of(name, num_heads, seqlen, convert=lambda x: x):
         ours |= {which: function, f"{which}_args": tuple(
             convert(x) if isinstance(x, np.ndarray) else x for x in args
         )}  # fmt: skip
-        exact = [np.asarray(x, float) if np.asarray(x).dtype.kind == "f" else x for x in args]
-        definition[which] = lambda *at, function=function, args=exact: function(*at, *args)
+        definition[which] = lambda *at, function=function, args=args: function(*at, *args)
     if case.sinks:
         sinks = np.random.default_rng(7).standard_normal(num_heads).astype(np.float32)
         ours["sinks"], definition["sinks"] = convert(sinks), sinks

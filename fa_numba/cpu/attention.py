@@ -361,7 +361,7 @@ def paged_attn_decode(
 
 
 def _read(q, causal, window_size, softcap, alibi_slopes, changes):
-    """A user's mask and score as (given, number of mask_args), or None; the options not in them."""
+    """A user's mask and score as `Given`, or None; the options that are not in them."""
     mask, mask_args, score, score_args = changes
     if mask is None and score is None and type(mask_args) is type(score_args) is tuple:
         if not mask_args + score_args:
@@ -370,12 +370,12 @@ def _read(q, causal, window_size, softcap, alibi_slopes, changes):
     given = checks.check_expressions(q, *changes, options, alibi_slopes)
     if given is None:
         return None, causal, window_size, softcap, alibi_slopes
-    return (given, len(mask_args)), False, (-1, -1), 0.0, None
+    return given, False, (-1, -1), 0.0, None
 
 
 def _prepared(user, *sizes, **more):
     """As from `expressions.prepared`; None and no arrays without a mask and a score."""
-    return (None, ()) if user is None else expressions.prepared(*user, *sizes, **more)
+    return (None, ()) if user is None else expressions.prepared(user, *sizes, **more)
 
 
 def _sinks(q, sinks):
@@ -511,7 +511,7 @@ def _forward(
         With four axes; the slopes may be None.
     lse : float32 array of shape (batch, num_heads, seqlen_q)
         Receives the result.
-    user, sinks : tuple or None, float32 array
+    user, sinks : Given or None, float32 array
         As from `_read` and `_sinks`.
     tiles, options, drops : Tiles, tuple, tuple
         As from `_forward_plan`.
@@ -639,7 +639,7 @@ def _backward(
     ----------
     dout, q, k, v, out, lse, alibi_slopes : arrays
         With four axes, lse with three; the slopes may be None.
-    user, sinks : tuple, array
+    user, sinks : Given, array
         Or None.
     key_parts, options, drops : KeyParts, tuple, tuple
         As from `_backward_plan`.
@@ -668,7 +668,7 @@ def _backward(
             )  # fmt: skip
     more = ()
     if score_args_grad:
-        more = (expressions.argument_gradients(prepared, score_args, user[1]) if user else (),)
+        more = (expressions.argument_gradients(prepared, user, score_args) if user else (),)
     if sinks is None:
         return dq, dk, dv, *more
     sees = lse > -np.inf  # a key, or the sink

@@ -24,7 +24,7 @@ from numba.extending import intrinsic
 
 from fa_numba.constants import NEG_INF, ONE, ZERO
 from fa_numba.cpu import disk_cache
-from fa_numba.cpu.expression_code import (
+from fa_numba.cpu.vector_code import (
     MOST_AXES,
     SLOT,
     ExpressionsType,
@@ -40,6 +40,7 @@ from fa_numba.cpu.expression_code import (
 from fa_numba.cpu.tiles import BLOCK_N, WIDTH
 from fa_numba.cpu.vectors import LANES, ROWS, broadcast, load, store
 from fa_numba.expressions import nodes, tiles
+from fa_numba.expressions.indices import check_indices
 from fa_numba.expressions.nodes import const
 from fa_numba.expressions.tiles import HIDDEN, WHOLE
 from fa_numba.tiling.block_sizes import ceil_div
@@ -62,7 +63,7 @@ class User(NamedTuple):
     sums : float64 array of shape (tasks, numbers in arrays of floats)
         Receives those of each task.
     table : int64 array
-        The arguments, as `expression_code` says.
+        The arguments, as `vector_code` says.
     classes : int8 array
         Of all tiles, end to end.
     classes_of : int64 array of shape (batch, 3)
@@ -308,15 +309,13 @@ def modified_row(w, s, num_keys, scale, user, b, head, m, row, n):
 # --- before the workers begin ----------------------------------------------------------------
 
 
-def prepared(given, num_mask_args, sequences, num_heads, block_m, *, decoding=False, tasks=0):
+def prepared(given, sequences, num_heads, block_m, *, decoding=False, tasks=0):
     """What the workers need of a user's mask and score, for one call.
 
     Parameters
     ----------
     given : Given
         Of `checks.check_expressions`.
-    num_mask_args : int
-        How many of its arguments are the mask's.
     sequences : int64 array of shape (batch, 4)
         As for `forward.forward`.
     num_heads : int
@@ -333,8 +332,9 @@ def prepared(given, num_mask_args, sequences, num_heads, block_m, *, decoding=Fa
     arrays : tuple
         Those whose addresses are in it.
     """
-    expressions, arguments = given
+    expressions, arguments, num_mask_args = given
     mask, score = expressions
+    _check_indices(given, sequences, num_heads)
     if mask is None:
         classes = NO_CLASSES
     else:
@@ -345,9 +345,6 @@ def prepared(given, num_mask_args, sequences, num_heads, block_m, *, decoding=Fa
         if not _loads(mask):
             find, used = _kept_classes, tuple(None if np.ndim(x) else x for x in arguments)
         classes = find(mask, sizes, num_heads, block_m, used)
-    if score is not None and _loads(score):
-        sizes = sequences[:, 1::2].T
-        tiles.check_indices(score, sizes, arguments, num_heads, num_mask_args)
     arrays = tuple(map(_readable, arguments))
     for i, x in enumerate(arrays):
         if x is not None and x.ndim > MOST_AXES:
@@ -369,6 +366,15 @@ def prepared(given, num_mask_args, sequences, num_heads, block_m, *, decoding=Fa
     return User(*has, *addresses, add, sums, table, *classes), arrays
 
 
+def _check_indices(given, sequences, num_heads):
+    """Raise unless every array has all numbers that the mask and the score read."""
+    if any(x is not None and _loads(x) for x in given.expressions):
+        queries, keys = (x[sequences[:, 1::2].all(axis=1)] for x in sequences[:, 1::2].T)
+        if keys.size:  # positions from the least to the last
+            longest, least = int(keys.max()), int((keys - queries).min())
+            check_indices(given, len(sequences), num_heads, longest - least, longest)
+
+
 @functools.lru_cache(maxsize=1024)
 def _loads(node):
     """Whether an expression reads arrays."""
@@ -384,7 +390,7 @@ def _readable(x):
 
 
 def _table(arrays, arguments):
-    """The table of `expression_code`, and how many floats are in arrays."""
+    """The table of `vector_code`, and how many floats are in arrays."""
     table, size = np.zeros(SLOT * len(arguments), np.int64), 0
     for i, (array, x) in enumerate(zip(arrays, arguments, strict=True)):
         if array is not None:
@@ -400,10 +406,10 @@ def _table(arrays, arguments):
     return table, size
 
 
-def argument_gradients(user, score_args, num_mask_args):
+def argument_gradients(user, given, score_args):
     """For each of the score's arguments its gradient, in its shape and dtype; None if no floats."""
     sums, gradients = user.sums.sum(axis=0), []
-    for i, x in enumerate(score_args, num_mask_args):
+    for i, x in enumerate(score_args, given.num_mask_args):
         if not np.ndim(x) or x.dtype.kind in "biu":
             gradients.append(None)
         else:

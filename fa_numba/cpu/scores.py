@@ -2,7 +2,8 @@
 
 S is transposed: the queries of a panel lie along vectors, WIDTH of them, and the keys along rows.
 Where no option asks for more than a positive scale, it is left to the caller, who multiplies the
-scores by a factor anyway. Only tiles that some query does not see whole are masked.
+scores by a factor anyway. Only tiles that some query does not see whole are masked. A user's mask
+and score, which have the options in them, are in `expressions`.
 """
 
 import numpy as np

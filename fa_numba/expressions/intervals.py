@@ -107,7 +107,8 @@ class Intervals:
                 raise ValueError(
                     f"{self.name}_args[{node.args[0] - self.first}] must have more than "
                     f"{np.max(high)} elements along axis {axis}, and its index be 0 or more, got "
-                    f"{shape[axis]} and an index from {np.min(low)} to {np.max(high)}: {described(node)}"
+                    f"{shape[axis]} and an index from {np.min(low)} to {np.max(high)}: "
+                    f"{described(node)}"
                 )
 
     def _where(self, node, condition, x, y):
