@@ -587,14 +587,13 @@ def test_few_plans_are_kept(rng, monkeypatch):
             check_forward(cpu.flash_attn, *arrays, window_size=(left, 0))
 
 
-# --- 2^x and tanh ----------------------------------------------------------------------------
+# --- 2^x, tanh, e^x and log ------------------------------------------------------------------
 
 
 @numba.njit
-def _each(x, y, hyperbolic):
+def _each(function, x, y):
     for i in range(0, x.size, vectors.LANES):
-        x_i = vectors.load(x, i)
-        vectors.store(y, i, exponential.tanh(x_i) if hyperbolic else exponential.exp2(x_i))
+        vectors.store(y, i, function(vectors.load(x, i)))
 
 
 def _units_in_the_last_place(got, want):
@@ -604,12 +603,12 @@ def _units_in_the_last_place(got, want):
 def test_exp2():
     x = np.linspace(-126, 127, 2**20, dtype=np.float32)
     y = np.zeros_like(x)
-    _each(x, y, False)
+    _each(exponential.exp2, x, y)
     assert _units_in_the_last_place(y, np.exp2(x.astype(np.float64))).max() <= 1.1
 
     x = np.zeros(16, np.float32)
     x[:6] = -np.inf, -126.5, -1e30, 127, np.nan, 1
-    _each(x, y, False)
+    _each(exponential.exp2, x, y)
     np.testing.assert_array_equal(y[:7], [0, 0, 0, 2.0**127, np.nan, 2, 1])
 
 
@@ -617,8 +616,27 @@ def test_tanh():
     x = np.float32(10) ** np.linspace(-30, 1.2, 2**16, dtype=np.float32)
     x = np.concatenate([x, -x])
     y = np.zeros_like(x)
-    _each(x, y, True)
+    _each(exponential.tanh, x, y)
     assert _units_in_the_last_place(y, np.tanh(x.astype(np.float64))).max() <= 3
+
+
+def test_exp_and_log():
+    x = np.linspace(-87, 88, 2**16, dtype=np.float32)
+    y = np.zeros_like(x)
+    _each(exponential.exp, x, y)
+    assert _units_in_the_last_place(y, np.exp(x.astype(np.float64))).max() <= 2
+    x = np.exp(x)
+    x[:1024] = np.linspace(0.9, 1.1, 1024)
+    _each(exponential.log, x, y)
+    assert _units_in_the_last_place(y, np.log(x.astype(np.float64))).max() <= 3
+
+    x = np.zeros(16, np.float32)
+    x[:6] = -np.inf, np.inf, np.nan, -100, 100, 1
+    with np.errstate(all="ignore"):
+        for function, want in ((exponential.exp, np.exp(x)), (exponential.log, np.log(x))):
+            _each(function, x, y)
+            want[3] = 0 if function is exponential.exp else np.nan
+            np.testing.assert_allclose(y[:16], want, rtol=2e-7)
 
 
 # --- threads and files -----------------------------------------------------------------------

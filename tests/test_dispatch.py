@@ -93,6 +93,16 @@ def test_a_kernel_that_cannot_is_not_taken(gpu):
     assert str(choice).splitlines()[0].startswith("flash_attn_registers: takes")
 
 
+def test_options_that_no_kernel_has(gpu):
+    gpu((9, 0))
+    x, lse = aligned(1, 20, 2, 8, dtype=np.float16), aligned(1, 2, 20)
+    options = {"score": lambda s, b, h, m, n: s + 1, "score_args_grad": True}
+    with pytest.raises(TypeError, match="flash_attn_grad has no kernel") as raised:
+        fa_numba.which(fa_numba.flash_attn_grad, x, x, x, x, x, lse, **options)
+    assert "not cpu.flash_attn_grad: takes NumPy arrays alone" in str(raised.value)
+    assert "flash_attn_bwd has no score_args_grad" in str(raised.value)
+
+
 @pytest.mark.parametrize("seqlen_q, seqlen_k, dtype, kernel", [
     (1, 4096, np.float16, "flash_decode_gather"),
     (16, 4096, np.float16, "flash_decode_gather"),

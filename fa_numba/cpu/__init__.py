@@ -7,8 +7,10 @@ decode.py        few queries: each key and value is read once
 backward.py      gradients, from lse
 dropout.py       the entries of P that are dropped, bit by bit those of the other kernels
 scores.py        Sᵀ = K Qᵀ with scale, softcap, ALiBi and mask
+expressions.py   a user's mask and score: hidden tiles, and functions for the others
+vector_code.py   an expression as instructions on vectors
 tiles.py         rows of any dtype and stride to tiles in cache, and the product of two tiles
-exponential.py   2^x and tanh
+exponential.py   2^x, tanh, e^x and log
 vectors.py       a vector register as a type of Numba
 threads.py       threads that take tasks until none is left
 rows.py          softmax, softmax_topk

@@ -12,7 +12,7 @@ import numpy as np
 
 from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
-from fa_numba.cpu import backward, decode, dropout, forward, plans, threads
+from fa_numba.cpu import backward, decode, dropout, expressions, forward, plans, threads
 from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, MAX_HEAD_DIM, WIDTH
 from fa_numba.cpu.vectors import FLOAT32, ROWS, kind_of
 from fa_numba.tiling.block_sizes import ceil_div
@@ -38,6 +38,11 @@ def flash_attn(
     softmax_scale=None,
     dropout_p=0.0,
     seed=0,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
 ):
     """Attention of NumPy arrays, compiled for the CPU.
 
@@ -45,7 +50,8 @@ def flash_attn(
     ----------
     q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
     k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
-    causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed
+    causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed, mask, mask_args, \
+    score, score_args, sinks
         As for `flash_attn_v2`; the same entries are dropped.
 
     Returns
@@ -60,13 +66,12 @@ def flash_attn(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    plan = _forward_plan(
-        q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed,
-        numba.get_num_threads(),
-    )  # fmt: skip
+    changes = mask, mask_args, score, score_args
+    user, *options = _read(q, causal, window_size, softcap, alibi_slopes, changes)
+    plan = _forward_plan(q, k, v, *options, softmax_scale, dropout_p, seed, numba.get_num_threads())
     batch, seqlen_q, num_heads, _ = q.shape
     lse = np.empty((batch, num_heads, seqlen_q), np.float32)
-    return _forward(q, k, v, lse, alibi_slopes, *plan)
+    return _forward(q, k, v, lse, options[-1], user, _sinks(q, sinks), *plan)
 
 
 @refuses_other_names
@@ -86,6 +91,12 @@ def flash_attn_grad(
     dropout_p=0.0,
     seed=0,
     deterministic=False,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
+    score_args_grad=False,
 ):
     """Gradients of attention of NumPy arrays, compiled for the CPU.
 
@@ -93,28 +104,39 @@ def flash_attn_grad(
     ----------
     dout : array of the shape and dtype of q
         Gradient of the loss by `out`.
-    q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed
+    q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed, mask, \
+    mask_args, score, score_args, sinks
         As they were given to `flash_attn`.
     out, lse : arrays
         What it returned, or any other forward kernel here for the same arguments.
     deterministic : bool, default=False
         Nothing changes: with as many threads the bits are the same in every run.
+    score_args_grad : bool, default=False
+        Return the gradients of score_args too.
 
     Returns
     -------
     dq, dk, dv : arrays of the shapes and dtype of q, k, v
         0 for a row that sees no key and for a key that no row sees.
+    dsinks : array of the shape and dtype of sinks
+        With sinks alone.
+    dscore_args : tuple
+        With score_args_grad alone: of each array of floats in score_args its gradient, of shape and
+        dtype of the array, and None of the others.
 
     Raises
     ------
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
+    of_score = score_args, checks.check_flag("score_args_grad", score_args_grad)
+    changes = mask, mask_args, score, score_args
+    user, *options = _read(q, causal, window_size, softcap, alibi_slopes, changes)
     plan = _backward_plan(
-        dout, q, k, v, out, lse, causal, window_size, softcap, alibi_slopes, softmax_scale,
-        dropout_p, seed, deterministic, numba.get_num_threads(),
+        dout, q, k, v, out, lse, *options, softmax_scale, dropout_p, seed, deterministic,
+        numba.get_num_threads(),
     )  # fmt: skip
-    return _backward(dout, q, k, v, out, lse, alibi_slopes, *plan)
+    return _backward(dout, q, k, v, out, lse, options[-1], user, sinks, *of_score, *plan)
 
 
 @refuses_other_names
@@ -130,6 +152,11 @@ def flash_attn_varlen(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
 ):
     """Attention of a packed batch of NumPy arrays, compiled for the CPU.
 
@@ -139,7 +166,8 @@ def flash_attn_varlen(
     k, v : arrays of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
     cu_seqlens_q, cu_seqlens_k : int32 arrays of shape (batch + 1,)
         Sequence b is tokens cu_seqlens[b] to cu_seqlens[b + 1] − 1.
-    causal, window_size, softcap, alibi_slopes, softmax_scale
+    causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, \
+    score_args, sinks
         As for `flash_attn`, within each sequence.
 
     Returns
@@ -153,10 +181,13 @@ def flash_attn_varlen(
         Naming the argument, what it must be, and what it got.
     """
     checks.check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k)
-    options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
+    changes = mask, mask_args, score, score_args
+    user, *given = _read(q, causal, window_size, softcap, alibi_slopes, changes)
+    options = _options(q, *given, softmax_scale)
     tiles = _tiles(_packed(cu_seqlens_q, cu_seqlens_k), q.shape[1], numba.get_num_threads())
     lse = np.empty((q.shape[1], q.shape[0]), np.float32)
-    out, lse = _forward(*(x[None] for x in (q, k, v, lse)), alibi_slopes, tiles, options)
+    arrays = (x[None] for x in (q, k, v, lse))
+    out, lse = _forward(*arrays, given[-1], user, _sinks(q, sinks), tiles, options)
     return out[0], lse[0]
 
 
@@ -177,6 +208,12 @@ def flash_attn_varlen_grad(
     alibi_slopes=None,
     softmax_scale=None,
     deterministic=False,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
+    score_args_grad=False,
 ):
     """Gradients of `flash_attn_varlen`.
 
@@ -184,16 +221,24 @@ def flash_attn_varlen_grad(
     ----------
     dout : array of the shape and dtype of q
         Gradient of the loss by `out`.
-    q, k, v, cu_seqlens_q, cu_seqlens_k, causal, window_size, softcap, alibi_slopes, softmax_scale
+    q, k, v, cu_seqlens_q, cu_seqlens_k, causal, window_size, softcap, alibi_slopes, \
+    softmax_scale, mask, mask_args, score, score_args, sinks
         As they were given to `flash_attn_varlen`.
     out, lse : arrays
         What it returned.
     deterministic : bool, default=False
         Nothing changes: with as many threads the bits are the same in every run.
+    score_args_grad : bool, default=False
+        Return the gradients of score_args too.
 
     Returns
     -------
     dq, dk, dv : arrays of the shapes and dtype of q, k, v
+    dsinks : array of the shape and dtype of sinks
+        With sinks alone.
+    dscore_args : tuple
+        With score_args_grad alone: of each array of floats in score_args its gradient, of shape and
+        dtype of the array, and None of the others.
 
     Raises
     ------
@@ -201,12 +246,16 @@ def flash_attn_varlen_grad(
         Naming the argument, what it must be, and what it got.
     """
     checks.check_varlen_bwd(dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k)
-    options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
+    of_score = score_args, checks.check_flag("score_args_grad", score_args_grad)
+    changes = mask, mask_args, score, score_args
+    user, *given = _read(q, causal, window_size, softcap, alibi_slopes, changes)
+    options = _options(q, *given, softmax_scale)
     checks.check_flag("deterministic", deterministic)
     sequences = _packed(cu_seqlens_q, cu_seqlens_k)
     parts = _key_parts(sequences, *q.shape[1:], k.shape[1], numba.get_num_threads())
     arrays = (x[None] for x in (dout, q, k, v, out, lse))
-    return tuple(x[0] for x in _backward(*arrays, alibi_slopes, parts, options))
+    dq, dk, dv, *more = _backward(*arrays, given[-1], user, sinks, *of_score, parts, options)
+    return dq[0], dk[0], dv[0], *more
 
 
 @refuses_other_names
@@ -221,6 +270,11 @@ def flash_decode(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
 ):
     """Attention of a few new queries to a contiguous cache in NumPy arrays, compiled for the CPU.
 
@@ -230,7 +284,8 @@ def flash_decode(
     k_cache, v_cache : arrays of shape (batch, max_len, num_kv_heads, head_dim), dtype of q
     seq_lens : int32 array of shape (batch,)
         Keys of each sequence, the new ones included.
-    causal, window_size, softcap, alibi_slopes, softmax_scale
+    causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, \
+    score_args, sinks
         As for `flash_attn`.
 
     Returns
@@ -245,8 +300,11 @@ def flash_decode(
     """
     _check_decode(q, k_cache, v_cache, seq_lens)
     checks.check_decode_contents(seq_lens, k_cache)
-    options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
-    return _cached(q, k_cache, v_cache, seq_lens, alibi_slopes, options)
+    changes = mask, mask_args, score, score_args
+    user, *given = _read(q, causal, window_size, softcap, alibi_slopes, changes)
+    options = _options(q, *given, softmax_scale)
+    more = given[-1], user, _sinks(q, sinks), options
+    return _cached(q, k_cache, v_cache, seq_lens, *more)
 
 
 @refuses_other_names
@@ -262,6 +320,11 @@ def paged_attn_decode(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
 ):
     """Attention of a few new queries to a paged cache in NumPy arrays, compiled for the CPU.
 
@@ -273,7 +336,8 @@ def paged_attn_decode(
         Page of token t of sequence b: block_table[b, t // page_size]; −1 where there is none.
     seq_lens : int32 array of shape (batch,)
         Keys of each sequence, the new ones included.
-    causal, window_size, softcap, alibi_slopes, softmax_scale
+    causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, \
+    score_args, sinks
         As for `flash_attn`.
 
     Returns
@@ -288,9 +352,35 @@ def paged_attn_decode(
     """
     _check_paged_decode(q, k_cache, v_cache, block_table, seq_lens)
     checks.check_paged_decode_contents(block_table, seq_lens, k_cache)
-    options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
+    changes = mask, mask_args, score, score_args
+    user, *given = _read(q, causal, window_size, softcap, alibi_slopes, changes)
+    options = _options(q, *given, softmax_scale)
+    more = given[-1], user, _sinks(q, sinks), options
     pages = np.array(block_table, order="C"), k_cache.shape[1]
-    return _cached(q, k_cache, v_cache, seq_lens, alibi_slopes, options, pages)
+    return _cached(q, k_cache, v_cache, seq_lens, *more, pages)
+
+
+def _read(q, causal, window_size, softcap, alibi_slopes, changes):
+    """A user's mask and score as `Given`, or None; the options that are not in them."""
+    mask, mask_args, score, score_args = changes
+    if mask is None and score is None and type(mask_args) is type(score_args) is tuple:
+        if not mask_args + score_args:
+            return None, causal, window_size, softcap, alibi_slopes
+    options, _ = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    given = checks.check_expressions(q, *changes, options, alibi_slopes)
+    if given is None:
+        return None, causal, window_size, softcap, alibi_slopes
+    return given, False, (-1, -1), 0.0, None
+
+
+def _prepared(user, *sizes, **more):
+    """As from `expressions.prepared`; None and no arrays without a mask and a score."""
+    return (None, ()) if user is None else expressions.prepared(user, *sizes, **more)
+
+
+def _sinks(q, sinks):
+    """Sinks as the functions are compiled for: contiguous, writable, float32."""
+    return NO_SLOPES if sinks is None else np.array(checks.check_sinks(q, sinks)[0])
 
 
 @plans.kept
@@ -409,7 +499,10 @@ def _tiles(sequences, num_heads, num_threads):
     return Tiles(sequences, int(queries.max(initial=0)), block_m, _before(-(-queries // block_m)))
 
 
-def _forward(q, k, v, lse, alibi_slopes, tiles, options, drops=dropout.NO_DROPOUT, pages=NO_PAGES):
+def _forward(
+    q, k, v, lse, alibi_slopes, user, sinks, tiles, options, drops=dropout.NO_DROPOUT,
+    pages=NO_PAGES,
+):  # fmt: skip
     """Allocate out, run the tasks, and return out and lse.
 
     Parameters
@@ -418,6 +511,8 @@ def _forward(q, k, v, lse, alibi_slopes, tiles, options, drops=dropout.NO_DROPOU
         With four axes; the slopes may be None.
     lse : float32 array of shape (batch, num_heads, seqlen_q)
         Receives the result.
+    user, sinks : Given or None, float32 array
+        As from `_read` and `_sinks`.
     tiles, options, drops : Tiles, tuple, tuple
         As from `_forward_plan`.
     pages : (int32 array, int)
@@ -427,13 +522,14 @@ def _forward(q, k, v, lse, alibi_slopes, tiles, options, drops=dropout.NO_DROPOU
     sequences, max_queries, block_m, tasks_before = tiles
     options = *options, _slopes(alibi_slopes)
     if _few(q, k, max_queries) and not drops[0]:
-        return _decode(q, k, v, sequences, max_queries, lse, pages, options)
+        return _decode(q, k, v, sequences, max_queries, lse, pages, options, user, sinks)
     out = np.empty(q.shape, q.dtype)
+    user, kept = _prepared(user, sequences, num_heads, WIDTH)
     threads.run(
         forward.forward, int(tasks_before[-1]) * num_heads, forward.WORKSPACE,
         *map(_layout, (q, k, v, out)), kind_of(q.dtype), block_m, sequences, tasks_before, *pages,
         num_heads, num_heads // k.shape[2], head_dim, lse.reshape(-1), _lse_strides(lse), *options,
-        drops, arrays=(q, k, v, out),
+        drops, sinks, user, arrays=(q, k, v, out, kept),
     )  # fmt: skip
     return out, lse
 
@@ -443,19 +539,20 @@ def _few(q, k, max_queries):
     return max_queries <= FEW_QUERIES and q.shape[2] // k.shape[2] <= decode.MAX_ROWS
 
 
-def _cached(q, k_cache, v_cache, seq_lens, alibi_slopes, options, pages=NO_PAGES):
+def _cached(q, k_cache, v_cache, seq_lens, alibi_slopes, user, sinks, options, pages=NO_PAGES):
     """Attention to a cache."""
     batch, seqlen_q, num_heads, _ = q.shape
     sequences = _equal(batch, seqlen_q, seq_lens)
     lse = np.empty((batch, num_heads, seqlen_q), np.float32)
     if _few(q, k_cache, seqlen_q):
         options = *options, _slopes(alibi_slopes)
-        return _decode(q, k_cache, v_cache, sequences, seqlen_q, lse, pages, options)
+        return _decode(q, k_cache, v_cache, sequences, seqlen_q, lse, pages, options, user, sinks)
     tiles = _tiles(sequences, num_heads, numba.get_num_threads())
-    return _forward(q, k_cache, v_cache, lse, alibi_slopes, tiles, options, pages=pages)
+    more = user, sinks, tiles, options
+    return _forward(q, k_cache, v_cache, lse, alibi_slopes, *more, pages=pages)
 
 
-def _decode(q, k, v, sequences, max_queries, lse, pages, options):
+def _decode(q, k, v, sequences, max_queries, lse, pages, options, user, sinks):
     _, num_kv_heads, head_dim = k.shape[1:]
     group, kind = q.shape[2] // num_kv_heads, kind_of(q.dtype)
     per_task = max(min(decode.MAX_ROWS // group, max_queries), 1)
@@ -475,12 +572,13 @@ def _decode(q, k, v, sequences, max_queries, lse, pages, options):
         outs = np.empty((num_splits, *q.shape[:3], width), np.float32)
         lses = np.empty((num_splits, *lse.shape), np.float32)
         out_kind, steps = FLOAT32, (outs.strides[0], lse.size)
+    user, kept = _prepared(user, sequences, q.shape[2], per_task, decoding=True)
     threads.run(
         decode.decode, tasks * num_splits, decode.WORKSPACE, *map(_layout, (q, k, v)), kind,
         per_task, num_chunks, num_splits, heads_per_task, num_blocks, sequences, *pages,
         num_kv_heads, group, head_dim, _layout(outs[0] if num_splits > 1 else out), steps[0],
-        out_kind, lses.reshape(-1), _lse_strides(lse), steps[1], *options,
-        arrays=(q, k, v, outs),
+        out_kind, lses.reshape(-1), _lse_strides(lse), steps[1], *options, sinks,
+        user, arrays=(q, k, v, outs, kept),
     )  # fmt: skip
     if num_splits > 1:
         address, *strides = _layout(out)
@@ -529,13 +627,20 @@ def _key_parts(sequences, num_heads, head_dim, num_kv_heads, num_threads):
     return KeyParts(sequences, keys_before, pairs, num_parts, size, workspace)
 
 
-def _backward(dout, q, k, v, out, lse, alibi_slopes, key_parts, options, drops=dropout.NO_DROPOUT):
-    """Allocate dq, dk and dv, run the tasks, and return them.
+def _backward(
+    dout, q, k, v, out, lse, alibi_slopes, user, sinks, score_args, score_args_grad, key_parts,
+    options, drops=dropout.NO_DROPOUT,
+):  # fmt: skip
+    """Allocate dq, dk and dv, run the tasks, and return them; then dsinks, if there are sinks.
+
+    With `score_args_grad`, the gradients of score_args follow.
 
     Parameters
     ----------
     dout, q, k, v, out, lse, alibi_slopes : arrays
         With four axes, lse with three; the slopes may be None.
+    user, sinks : Given, array
+        Or None.
     key_parts, options, drops : KeyParts, tuple, tuple
         As from `_backward_plan`.
     """
@@ -544,12 +649,16 @@ def _backward(dout, q, k, v, out, lse, alibi_slopes, key_parts, options, drops=d
     sequences, keys_before, pairs, num_parts, size, workspace = key_parts
     dq, dk, dv = (np.empty(x.shape, x.dtype) for x in (q, k, v))
     parts = [np.empty(size, np.float32) for _ in range(2)]
+    sink_scores = _sinks(q, sinks)
+    deltas = np.zeros(lse.shape if sink_scores.size else 0, np.float32)
+    tasks = pairs * num_parts if score_args_grad else 0
+    prepared, kept = _prepared(user, sequences, num_heads, WIDTH, tasks=tasks)
     threads.run(
         backward.backward, pairs * num_parts, workspace,
         *map(_layout, (dout, q, k, v, out, dq)), kind, sequences, keys_before, num_parts,
         num_heads // num_kv_heads, num_kv_heads, head_dim, np.array(lse, order="C").reshape(-1),
         _lse_strides(lse), *options, _slopes(alibi_slopes), drops, _layout(dk), _layout(dv), *parts,
-        arrays=(dout, q, k, v, out, dq, dk, dv),
+        deltas.reshape(-1), prepared, arrays=(dout, q, k, v, out, dq, dk, dv, kept),
     )  # fmt: skip
     if num_parts > 1:
         for x, x_parts in zip((dk, dv), parts, strict=True):
@@ -557,4 +666,13 @@ def _backward(dout, q, k, v, out, lse, alibi_slopes, key_parts, options, drops=d
                 backward.add_parts, pairs, 0, x_parts, _layout(x), kind, sequences, keys_before,
                 num_parts, num_kv_heads, head_dim, arrays=(x,),
             )  # fmt: skip
-    return dq, dk, dv
+    more = ()
+    if score_args_grad:
+        more = (expressions.argument_gradients(prepared, user, score_args) if user else (),)
+    if sinks is None:
+        return dq, dk, dv, *more
+    sees = lse > -np.inf  # a key, or the sink
+    with np.errstate(invalid="ignore"):  # −∞ − −∞
+        p = np.where(sees, np.exp(sink_scores[:, None] - lse), 0)
+    dsinks = -np.sum(p * deltas, axis=(0, 2), dtype=np.float64)
+    return dq, dk, dv, dsinks.astype(sinks.dtype), *more

@@ -7,7 +7,7 @@ queries. It walks over tiles of BLOCK_M queries, and for each over the tiles of 
     for each tile of 64 keys:
         for each panel:
             Sᵀ = K Qᵀ,  Pᵀ = e^(Sᵀ − lse)
-            dPᵀ = V dOᵀ, dSᵀ = Pᵀ ∘ (dPᵀ − δ) · softcap's derivative · softmax_scale
+            dPᵀ = V dOᵀ, dSᵀ = Pᵀ ∘ (dPᵀ − δ) · the score's derivative · softmax_scale
             dQ += dS K                  the tile's own, in cache
             dropout of dPᵀ before dSᵀ, of Pᵀ after it
         dV += Pᵀ dO, dK += dSᵀ Q        of the head, float32, in memory
@@ -21,7 +21,7 @@ import numpy as np
 from numba import njit
 
 from fa_numba.constants import LOG2_E, NEG_INF, ZERO
-from fa_numba.cpu import tiles
+from fa_numba.cpu import expressions, tiles
 from fa_numba.cpu.dropout import drop
 from fa_numba.cpu.exponential import exp2
 from fa_numba.cpu.scores import multiply, scores
@@ -45,12 +45,14 @@ QT = 0  # head_dim rows of WIDTH
 DOT = QT + MAX_HEAD_DIM * WIDTH
 PT, DST, SLOPE = (DOT + MAX_HEAD_DIM * WIDTH + i * BLOCK_N * WIDTH for i in range(3))
 LSE, DELTA = (SLOPE + BLOCK_N * WIDTH + i * WIDTH for i in range(2))
-PANEL = DELTA + WIDTH
+SEEN = DELTA + WIDTH  # of the panel, with a user's mask: first key of the tile, and end
+PANEL = SEEN + WIDTH
 # Of the task, rows of ROW:
 Q = BLOCK_M // WIDTH * PANEL
 DO, DQ, K = (Q + i * BLOCK_M * ROW for i in (1, 2, 3))
 V = K + BLOCK_N * ROW
-END = V + BLOCK_N * ROW
+AGAIN = V + BLOCK_N * ROW  # K Qᵀ, for the gradients of a score's arguments
+END = AGAIN + BLOCK_N * WIDTH
 WORKSPACE = END + 16
 
 LARGEST = np.float32(127)  # of a lse that is not that of the scores
@@ -140,7 +142,7 @@ def add_query_gradients(w, k, dst, dq, rows, head_dim):
 
 @njit
 def add_key_gradients(
-    w, base, st, other, sums, start, row, first, last, num_keys, head_dim, ahead, left, right
+    w, base, st, other, sums, start, row, first, last, num_keys, head_dim, ahead, left, right, user
 ):  # fmt: skip
     """dV += Pᵀ dO, or dK += dSᵀ Q.
 
@@ -159,6 +161,8 @@ def add_key_gradients(
         Position of the tile's first key, less that of the first query.
     left, right : int
         Keys that a query sees before and after its position.
+    user : None, or a User
+        As for `forward.forward`; nothing in it is read: each panel's keys are at SEEN.
     """
     for d in range(0, head_dim, WIDTH):
         for n in range(0, num_keys, ROWS):
@@ -167,6 +171,10 @@ def add_key_gradients(
             high = min(last, (ahead + n + ROWS - 1 + left) // WIDTH) + 1
             acc = zeros()
             for panel in range(low, high):
+                if user is not None:
+                    at = base + panel * PANEL + SEEN
+                    if n < w[at] or n >= w[at + 1]:
+                        continue
                 a = base + panel * PANEL + st + n * WIDTH
                 b = base + other + panel * WIDTH * ROW + d
                 acc = product(acc, w, a, WIDTH, 1, w, b, ROW, WIDTH)
@@ -180,7 +188,7 @@ def add_key_gradients(
 def backward(
     counter, num_tasks, workspace, dout, q, k, v, out, dq, kind, sequences, keys_before, num_parts,
     group, num_kv_heads, head_dim, lse, lse_of, left, right, scale, softcap, slopes, dropout,
-    dk, dv, dk_parts, dv_parts,
+    dk, dv, dk_parts, dv_parts, deltas, user,
 ):  # fmt: skip
     """Take tasks until none is left. The other parameters are those of `forward.forward`.
 
@@ -193,6 +201,8 @@ def backward(
     dk_parts, dv_parts : flat float32 arrays
         Where num_parts > 1, for `add_parts`: rows of head_dim, rounded up to WIDTH; for each
         sequence num_kv_heads times num_parts times its rows.
+    deltas : flat float32 array of the size of lse, or 0
+        Receives δ.
     """
     w = workspace
     base = tiles.aligned(w)
@@ -225,12 +235,20 @@ def backward(
             out_rows = out[0] + b * out[1] + row * out[2] + head * out[3], out[2]
             lse_start = b * lse_of[0] + head * lse_of[1] + row * lse_of[2]
             begin(w, base, q_rows, dout_rows, out_rows, num_queries, kind, head_dim, lse, lse_start)
+            if deltas.size:
+                for i in range(num_queries):
+                    deltas[lse_start + i] = w[base + i // WIDTH * PANEL + DELTA + i % WIDTH]
             position = m + seqlen_k - seqlen_q
             n = max(0, position - left)
             stop = min(seqlen_k, position + num_queries - 1 + right + 1)
             while n < stop:
                 num_keys = min(BLOCK_N, stop - n)
                 rows = tiles.round_up(num_keys, ROWS)
+                if user is not None:
+                    panels = m // WIDTH, (m + num_queries - 1) // WIDTH + 1
+                    if expressions.is_hidden(user, b, (head, head + 1), panels, n):
+                        n += num_keys
+                        continue
                 for x, to in ((k, base + K), (v, base + V)):
                     source = x[0] + b * x[1] + (first_k + n) * x[2] + kv_head * x[3]
                     tiles.pack(source, x[2], num_keys, rows, kind, head_dim, width, w, to)
@@ -242,19 +260,41 @@ def backward(
                     # Keys that a query of the panel sees; whole groups of ROWS are computed.
                     start = max(0, i * WIDTH - ahead - left) // ROWS * ROWS
                     seen = min(num_keys, (i + 1) * WIDTH - ahead + right) - start
+                    panel, at = base + i * PANEL, (b, head, position, n, num_queries, False)
+                    if user is not None:
+                        queries = min(num_queries - i * WIDTH, WIDTH)
+                        start, end, masked = expressions.seen_keys(
+                            user, b, head, position + i * WIDTH, m // WIDTH + i, queries, n,
+                            num_keys,
+                        )  # fmt: skip
+                        w[panel + SEEN], w[panel + SEEN + 1] = start, end
+                        at = b, head, position + i * WIDTH, n + start, queries, masked
+                        seen = end - start
+                        if seen <= 0:
+                            continue
                     rows = tiles.round_up(seen, ROWS)
-                    panel, keys = base + i * PANEL, start * ROW
+                    keys = start * ROW
                     pt, dst = panel + PT + start * WIDTH, panel + DST + start * WIDTH
                     slope_at = panel + SLOPE + start * WIDTH if softcap else -1
+                    if user is not None:
+                        if user.has_slope:
+                            slope_at = panel + SLOPE + start * WIDTH
                     factor = scores(
                         w, base + K + keys, panel + QT, pt, seen, head_dim,
-                        ahead + start - i * WIDTH, left, right, mod, slope_at,
+                        ahead + start - i * WIDTH, left, right, mod, slope_at, user, at,
                     )  # fmt: skip
                     probabilities(w, pt, panel + LSE, rows, factor)
                     multiply(w, base + V + keys, panel + DOT, dst, rows, head_dim)
                     query = m + i * WIDTH
                     if dropout[0]:
                         drop(w, dst, rows, n + start, query, head, b, dropout)
+                    if user is not None:
+                        if user.sums.size:
+                            again = base + AGAIN
+                            multiply(w, base + K + keys, panel + QT, again, rows, head_dim)
+                            expressions.add_argument_gradients(
+                                w, pt, dst, again, panel + DELTA, seen, scale, user, at, task
+                            )
                     score_gradients(w, pt, dst, panel + DELTA, slope_at, rows, scale)
                     if dropout[0]:
                         drop(w, pt, rows, n + start, query, head, b, dropout)
@@ -263,11 +303,11 @@ def backward(
                 to = n * width
                 add_key_gradients(
                     w, base, PT, DO, dv_sums, dv_at + to, width, first, last, num_keys, head_dim,
-                    ahead, left, right,
+                    ahead, left, right, user,
                 )  # fmt: skip
                 add_key_gradients(
                     w, base, DST, Q, dk_sums, dk_at + to, width, first, last, num_keys, head_dim,
-                    ahead, left, right,
+                    ahead, left, right, user,
                 )  # fmt: skip
                 n += num_keys
             address = dq[0] + b * dq[1] + row * dq[2] + head * dq[3]

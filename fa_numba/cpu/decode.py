@@ -33,7 +33,7 @@ import numpy as np
 from numba import njit
 
 from fa_numba.constants import LOG2_E, NEG_INF, ONE, ZERO
-from fa_numba.cpu import tiles
+from fa_numba.cpu import expressions, tiles
 from fa_numba.cpu.exponential import exp2, tanh
 from fa_numba.cpu.tiles import BLOCK_N, ROW, WIDTH, product
 from fa_numba.cpu.vectors import (
@@ -85,8 +85,8 @@ LEAST = np.float32(-3.4028235e38)  # below is −∞ alone
 
 
 @njit
-def begin(w, base, first, q, rows, group, kind, head_dim, width):
-    """Q of a task, and m, l and O of no key at all.
+def begin(w, base, first, q, rows, group, kind, head_dim, width, sinks):
+    """Q of a task, and m, l and O of the sinks alone.
 
     Parameters
     ----------
@@ -100,6 +100,7 @@ def begin(w, base, first, q, rows, group, kind, head_dim, width):
         Query heads that share the key head.
     kind, head_dim, width : int
         Dtype of q; numbers in its rows, and in the workspace's.
+    sinks : float32 array of shape (group,) or (0,)
     """
     address, row_bytes, head_bytes = q
     for r in range(0, rows, group):
@@ -110,6 +111,11 @@ def begin(w, base, first, q, rows, group, kind, head_dim, width):
             store(w, d, broadcast(ZERO))
         w[base + M_I + r] = NEG_INF
         w[base + L_I + r] = w[base + ALPHA + r] = ZERO
+    if sinks.size:
+        for r in range(rows):
+            sink = sinks[r % group]
+            w[base + M_I + first + r] = sink * LOG2_E
+            w[base + L_I + first + r] = ZERO if sink == NEG_INF else ONE
 
 
 def _make_products(read, size):
@@ -444,7 +450,8 @@ def finish(w, base, r, heads, kind, head_dim, width, address, head_bytes, lse, l
 def decode(
     counter, num_tasks, workspace, q, k, v, kind, max_queries, num_chunks, num_splits,
     heads_per_task, num_blocks, sequences, table, page_size, num_kv_heads, group, head_dim, out,
-    out_split, out_kind, lse, lse_of, lse_split, left, right, scale, softcap, slopes,
+    out_split, out_kind, lse, lse_of, lse_split, left, right, scale, softcap, slopes, sinks,
+    user,
 ):  # fmt: skip
     """Take tasks until none is left. The other parameters are those of `forward.forward`.
 
@@ -460,6 +467,8 @@ def decode(
         Where O goes, and as numbers of which dtype.
     out_split, lse_split : int
         How far apart the results of one split and of the next are, in bytes and in numbers.
+    user : None, or a User
+        As from `expressions.prepared`, for tiles of max_queries.
     """
     w = workspace
     base = tiles.aligned(w)
@@ -487,7 +496,9 @@ def decode(
         for h in range(heads):
             head = (first_head + h) * group
             address = q[0] + b * q[1] + (first_q + m) * q[2] + head * q[3]
-            begin(w, base, h * step, (address, q[2], q[3]), rows, group, kind, head_dim, width)
+            own = sinks[head : head + group] if split == 0 else sinks[:0]
+            query = address, q[2], q[3]
+            begin(w, base, h * step, query, rows, group, kind, head_dim, width, own)
 
         position = m + seqlen_k - seqlen_q  # of the first query among the keys
         n = max(0, position - left)
@@ -497,6 +508,11 @@ def decode(
         stop = min(stop, n + share)
         while n < stop:
             num_keys = min(BLOCK_N, stop - n)
+            if user is not None:
+                all_heads = first_head * group, (first_head + heads) * group
+                if expressions.is_hidden(user, b, all_heads, (chunk, chunk + 1), n):
+                    n += num_keys
+                    continue
             if in_place:
                 scores_in_place(
                     w, base, k, b, first_head, n, num_keys, stop, first_k, table, page_size, kind,
@@ -515,10 +531,17 @@ def decode(
                     s = base + S + (h * rows + i if in_place else i) * BLOCK_N
                     if not in_place:
                         multiply_tile(w, base + Q + r * ROW, copied_k, s, num_keys, width)
-                    slope = slopes[kv_head * group + i % group] if slopes.size else ZERO
-                    factor = modify(w, s, num_keys, scale, softcap, slope, ahead)
-                    start, end = max(0, -left - ahead), min(num_keys, right - ahead + 1)
-                    mask(w, s, num_keys, start, end)
+                    head = kv_head * group + i % group
+                    if user is not None:
+                        query = position + i // group
+                        factor = expressions.modified_row(
+                            w, s, num_keys, scale, user, b, head, query, chunk, n
+                        )
+                    else:
+                        slope = slopes[head] if slopes.size else ZERO
+                        factor = modify(w, s, num_keys, scale, softcap, slope, ahead)
+                        start, end = max(0, -left - ahead), min(num_keys, right - ahead + 1)
+                        mask(w, s, num_keys, start, end)
                     m_i, l_i, alpha = (base + M_I + r, base + L_I + r, base + ALPHA + r)
                     softmax(w, s, num_keys, m_i, l_i, alpha, np.float32(factor * LOG2_E))
                     if in_place:

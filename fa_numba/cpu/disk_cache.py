@@ -85,6 +85,6 @@ class _Files(caching.FunctionCache):
 
 @functools.cache
 def keep(function):
-    """Let a compiled function be loaded from disk, and saved there."""
+    """Let a compiled function, a dispatcher or a CFunc, be loaded from disk, and saved there."""
     if kernel_cache.folder() is not None:
-        function._cache = _Files(function.py_func)
+        function._cache = _Files(function.__wrapped__)

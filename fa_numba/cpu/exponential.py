@@ -1,4 +1,4 @@
-"""2^x and tanh x of vectors: no table, no branch, every lane by the same instructions.
+"""2^x, e^x, log x and tanh x of vectors: no table, no branch, every lane by the same instructions.
 
 2^x = 2^n · 2^f, with n the nearest integer to x and |f| ≤ ½. Adding 1.5 · 2²³ to a float32 rounds
 it to an integer, because its last bit is then worth 1; adding 127 too makes the lowest bits those
@@ -12,10 +12,12 @@ Below 2^-126, where float32 begins to lose digits, the result is 0.
 import numpy as np
 from numba import njit
 
-from fa_numba.constants import LOG2_E, ONE, ZERO
+from fa_numba.constants import LOG2_E, NEG_INF, ONE, ZERO
 from fa_numba.cpu.vectors import (
     broadcast,
+    exponent,
     exponent_bits,
+    mantissa,
     maximum,
     minimum,
     multiply_add,
@@ -29,20 +31,30 @@ C0, C1, C2, C3, C4, C5 = (
     np.float32(c)
     for c in (0.69314718, 0.240226475, 0.0555036226, 0.00961852631, 0.00133901615, 0.000153211545)
 )
-TWO = np.float32(2)
+TWO, HALF, SQRT_2 = np.float32(2), np.float32(0.5), np.float32(2**0.5)
+LN_2 = np.float32(0.69314718)
+LN_2_HIGH, LN_2_LOW = np.float32(0.693359375), np.float32(-0.00021219444)  # of 9 bits, and the rest
+LEAST_LOG, MOST_LOG = np.float32(-87.3), np.float32(88.3)
+NORMAL, MOST = np.float32(2.0**-126), np.float32(3.4028235e38)
+NAN = np.float32(np.nan)
+
+
+@njit(forceinline=True)
+def _fraction(f):
+    """2^f − 1, for |f| ≤ ½."""
+    p = multiply_add(broadcast(C5), f, broadcast(C4))
+    p = multiply_add(p, f, broadcast(C3))
+    p = multiply_add(p, f, broadcast(C2))
+    p = multiply_add(p, f, broadcast(C1))
+    p = multiply_add(p, f, broadcast(C0))
+    return p * f
 
 
 @njit(forceinline=True)
 def _split(x):
     """2^n and 2^f − 1, for x from −126 to 127."""
     shifted = x + broadcast(ROUNDER)
-    f = x - (shifted - broadcast(ROUNDER))
-    p = multiply_add(broadcast(C5), f, broadcast(C4))
-    p = multiply_add(p, f, broadcast(C3))
-    p = multiply_add(p, f, broadcast(C2))
-    p = multiply_add(p, f, broadcast(C1))
-    p = multiply_add(p, f, broadcast(C0))
-    return exponent_bits(shifted), p * f
+    return exponent_bits(shifted), _fraction(x - (shifted - broadcast(ROUNDER)))
 
 
 @njit(forceinline=True)
@@ -61,3 +73,38 @@ def tanh(x):
     power, fraction = _split(t * broadcast(TWO * LOG2_E))
     above_one = multiply_add(power, fraction, power - broadcast(ONE))
     return above_one / (above_one + broadcast(TWO))
+
+
+@njit(forceinline=True)
+def exp(x):
+    """e^x: ∞ above 88.3, 0 below −87.3, NaN of NaN. The rest of x by ln 2 has two parts."""
+    t = maximum(broadcast(LEAST_LOG), minimum(broadcast(MOST_LOG), x))
+    shifted = t * broadcast(LOG2_E) + broadcast(ROUNDER)
+    n = shifted - broadcast(ROUNDER)
+    rest = multiply_add(n, broadcast(-LN_2_HIGH), t)
+    rest = multiply_add(n, broadcast(-LN_2_LOW), rest)
+    power = exponent_bits(shifted)
+    y = multiply_add(power, _fraction(rest * broadcast(LOG2_E)), power)
+    y = where_less(broadcast(MOST_LOG), x, broadcast(-NEG_INF), y)
+    return where_less(x, broadcast(LEAST_LOG), broadcast(ZERO), y)
+
+
+@njit(forceinline=True)
+def log(x):
+    """log x: −∞ below 2^-126, NaN below 0.
+
+    With x = 2^e m and z = (m − 1) / (m + 1), log m is 2 z (1 + z²/3 + z⁴/5 + …), where |z| < 0.18.
+    """
+    e, m = exponent(x), mantissa(x)
+    e = where_less(broadcast(SQRT_2), m, e + broadcast(ONE), e)
+    m = where_less(broadcast(SQRT_2), m, m * broadcast(HALF), m)
+    z = (m - broadcast(ONE)) / (m + broadcast(ONE))
+    square = z * z
+    p = multiply_add(square, broadcast(np.float32(1 / 9)), broadcast(np.float32(1 / 7)))
+    p = multiply_add(p, square, broadcast(np.float32(1 / 5)))
+    p = multiply_add(p, square, broadcast(np.float32(1 / 3)))
+    p = multiply_add(p, square, broadcast(ONE)) * (z + z)
+    y = multiply_add(e, broadcast(LN_2), p)
+    y = where_less(x, broadcast(NORMAL), broadcast(NEG_INF), y)
+    y = where_less(broadcast(MOST), x, x, y)
+    return where_less(x, broadcast(ZERO), broadcast(NAN), y)

@@ -24,7 +24,7 @@ import numpy as np
 from numba import njit
 
 from fa_numba.constants import LOG2_E, NEG_INF, ONE, ZERO
-from fa_numba.cpu import tiles
+from fa_numba.cpu import expressions, tiles
 from fa_numba.cpu.dropout import drop
 from fa_numba.cpu.exponential import exp2
 from fa_numba.cpu.scores import scores
@@ -104,7 +104,9 @@ def accumulate(w, v, pt, alpha, ot, rows, head_dim):
 
 
 @njit
-def attend(w, base, panel, n, num_keys, head_dim, ahead, left, right, mod, index, dropout):
+def attend(
+    w, base, panel, n, num_keys, head_dim, ahead, left, right, mod, index, dropout, user, at
+):  # fmt: skip
     """Keys n to n + num_keys − 1 of the tile, for the queries of one panel.
 
     Parameters
@@ -120,13 +122,16 @@ def attend(w, base, panel, n, num_keys, head_dim, ahead, left, right, mod, index
         Scale, softcap and ALiBi slope, as for `scores.scores`.
     index : (int, int, int, int)
         Batch, head, query and key of the first entry, for dropout.
-    dropout : tuple
+    dropout, user : tuple
         As for `forward`.
+    at : tuple
+        As for `scores.scores`.
     """
     st, rows = base + ST, tiles.round_up(num_keys, ROWS)
     factor = scores(
-        w, base + K + n * ROW, panel + QT, st, num_keys, head_dim, ahead, left, right, mod, -1
-    )
+        w, base + K + n * ROW, panel + QT, st, num_keys, head_dim, ahead, left, right, mod, -1,
+        user, at,
+    )  # fmt: skip
     softmax(w, st, panel + M_I, panel + L_I, base + ALPHA, rows, np.float32(factor * LOG2_E))
     if dropout[0]:
         b, head, query, key = index
@@ -135,8 +140,8 @@ def attend(w, base, panel, n, num_keys, head_dim, ahead, left, right, mod, index
 
 
 @njit
-def begin(w, base, address, row_bytes, num_queries, kind, head_dim):
-    """Qᵀ of a task, and m, l and O of no key at all."""
+def begin(w, base, address, row_bytes, num_queries, kind, head_dim, sink):
+    """Qᵀ of a task, and m, l and O of the sink alone; −∞ is none."""
     width = tiles.round_up(head_dim, LANES)
     for m in range(0, num_queries, WIDTH):
         panel = base + m // WIDTH * PANEL
@@ -146,8 +151,8 @@ def begin(w, base, address, row_bytes, num_queries, kind, head_dim):
         for i in range(0, tiles.round_up(head_dim, ROWS) * WIDTH, LANES):
             store(w, panel + OT + i, broadcast(ZERO))
         for i in range(0, WIDTH, LANES):
-            store(w, panel + M_I + i, broadcast(NEG_INF))
-            store(w, panel + L_I + i, broadcast(ZERO))
+            store(w, panel + M_I + i, broadcast(sink * LOG2_E))
+            store(w, panel + L_I + i, broadcast(ZERO if sink == NEG_INF else ONE))
 
 
 @njit
@@ -186,7 +191,7 @@ def finish(w, base, address, row_bytes, num_queries, kind, head_dim, lse, lse_st
 def forward(
     counter, num_tasks, workspace, q, k, v, out, kind, block_m, sequences, tasks_before, table,
     page_size, num_heads, group, head_dim, lse, lse_of, left, right, scale, softcap, slopes,
-    dropout,
+    dropout, sinks, user,
 ):  # fmt: skip
     """Take tasks until none is left.
 
@@ -213,6 +218,9 @@ def forward(
     slopes : float32 array of shape (num_heads,) or (0,)
     dropout : (bool, int, uint64, float32)
         As from `dropout.options`.
+    sinks : float32 array of shape (num_heads,) or (0,)
+    user : None, or a User
+        As from `expressions.prepared`, for tiles of WIDTH queries. There are no other masks then.
     """
     w = workspace
     base = tiles.aligned(w)
@@ -234,12 +242,18 @@ def forward(
 
         row = first_q + m
         address = q[0] + b * q[1] + row * q[2] + head * q[3]
-        begin(w, base, address, q[2], num_queries, kind, head_dim)
+        sink = sinks[head] if sinks.size else NEG_INF
+        begin(w, base, address, q[2], num_queries, kind, head_dim, sink)
         position = m + seqlen_k - seqlen_q  # of the first query among the keys
         n = max(0, position - left)
         stop = min(seqlen_k, position + num_queries - 1 + right + 1)
         while n < stop:
             num_keys = min(BLOCK_N, stop - n)
+            if user is not None:
+                panels = m // WIDTH, (m + num_queries - 1) // WIDTH + 1
+                if expressions.is_hidden(user, b, (head, head + 1), panels, n):
+                    n += num_keys
+                    continue
             for x, to in ((k, base + K), (v, base + V)):
                 tiles.pack_keys(
                     x, b, head // group, n, num_keys, first_k, table, page_size, kind, head_dim,
@@ -251,11 +265,17 @@ def forward(
                 last = min(first + WIDTH, num_queries) - 1 - first
                 start = max(0, -left - ahead) // ROWS * ROWS
                 end = min(num_keys, last - ahead + right + 1)
+                at = b, head, position + first, n, last + 1, False
+                if user is not None:
+                    start, end, masked = expressions.seen_keys(
+                        user, b, head, position + first, (m + first) // WIDTH, last + 1, n, num_keys
+                    )
+                    at = b, head, position + first, n + start, last + 1, masked
                 if start < end:
                     panel = base + first // WIDTH * PANEL
                     attend(
                         w, base, panel, start, end - start, head_dim, ahead + start, left, right,
-                        mod, (b, head, m + first, n + start), dropout,
+                        mod, (b, head, m + first, n + start), dropout, user, at,
                     )  # fmt: skip
             n += num_keys
         address = out[0] + b * out[1] + row * out[2] + head * out[3]

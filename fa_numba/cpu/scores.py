@@ -2,14 +2,15 @@
 
 S is transposed: the queries of a panel lie along vectors, WIDTH of them, and the keys along rows.
 Where no option asks for more than a positive scale, it is left to the caller, who multiplies the
-scores by a factor anyway. Only tiles that some query does not see whole are masked.
+scores by a factor anyway. Only tiles that some query does not see whole are masked. A user's mask
+and score, which have the options in them, are in `expressions`.
 """
 
 import numpy as np
 from numba import njit
 
 from fa_numba.constants import NEG_INF, ONE, ZERO
-from fa_numba.cpu import tiles, vectors
+from fa_numba.cpu import expressions, tiles, vectors
 from fa_numba.cpu.exponential import tanh
 from fa_numba.cpu.tiles import ROW, WIDTH, product
 from fa_numba.cpu.vectors import (
@@ -26,7 +27,7 @@ from fa_numba.cpu.vectors import (
 
 
 @njit
-def scores(w, k, qt, st, num_keys, head_dim, ahead, left, right, mod, slope_at):
+def scores(w, k, qt, st, num_keys, head_dim, ahead, left, right, mod, slope_at, user, at):
     """Sᵀ = K Qᵀ of a tile of keys and a panel of queries, with all that the options ask for.
 
     Parameters
@@ -40,7 +41,9 @@ def scores(w, k, qt, st, num_keys, head_dim, ahead, left, right, mod, slope_at):
         Query m sees the keys n with −left <= ahead + n − m <= right.
     mod : (softmax_scale, softcap, slope of ALiBi)
     slope_at : int
-        Where softcap's derivative of each score is written; −1: nowhere.
+        Where the derivative of each score is written; −1: nowhere.
+    user, at : None, or tuples
+        As for `forward.forward`, and for `expressions.modified`.
 
     Returns
     -------
@@ -50,6 +53,8 @@ def scores(w, k, qt, st, num_keys, head_dim, ahead, left, right, mod, slope_at):
     rows = tiles.round_up(num_keys, ROWS)
     scale, softcap, slope = mod
     multiply(w, k, qt, st, rows, head_dim)
+    if user is not None:
+        return expressions.modified(w, st, rows, num_keys, scale, slope_at, user, at)
     if softcap or slope or scale <= ZERO:
         modify(w, st, rows, ahead, scale, softcap, slope, slope_at)
         scale = ONE

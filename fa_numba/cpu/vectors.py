@@ -346,6 +346,28 @@ def exponent_bits(typingctx, x):
     return vector(vector), emit
 
 
+@intrinsic
+def exponent(typingctx, x):
+    """The exponent of each float32, as a float32."""
+
+    def emit(context, builder, signature, args):
+        bits = builder.lshr(builder.bitcast(args[0], _BITS), _constant(_BITS, 23))
+        return builder.sitofp(builder.sub(bits, _constant(_BITS, 127)), _LLVM)
+
+    return vector(vector), emit
+
+
+@intrinsic
+def mantissa(typingctx, x):
+    """The float32 from 1 to 2 that has the digits of x."""
+
+    def emit(context, builder, signature, args):
+        bits = builder.and_(builder.bitcast(args[0], _BITS), _constant(_BITS, 0x7FFFFF))
+        return builder.bitcast(builder.or_(bits, _constant(_BITS, 0x3F800000)), _LLVM)
+
+    return vector(vector), emit
+
+
 # --- tiles of registers ----------------------------------------------------------------------
 
 

@@ -310,6 +310,11 @@ def flash_attn(
     softmax_scale=None,
     dropout_p=0.0,
     seed=0,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
 ) -> tuple:
     """Attention by the fastest kernel for these arrays and options: see `which`.
 
@@ -319,7 +324,8 @@ def flash_attn(
         PyTorch has (batch, num_heads, seqlen_q, head_dim): ``q.transpose(1, 2)``. Where the shapes
         of q and k are possible in both layouts, nothing can tell them apart.
     k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
-    causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed
+    causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed, mask, mask_args, \
+    score, score_args, sinks
         As for `flash_attn_v2`.
 
     Returns
@@ -336,8 +342,9 @@ def flash_attn(
     """
     inputs = Inputs(*map(arrays.facts, (q, k, v)))
     checks.check_qkv(*inputs)
-    mask = causal, window_size, softcap, alibi_slopes, softmax_scale
-    return inputs, options_of(inputs.q, *mask, dropout_p=dropout_p, seed=seed)
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale
+    written = mask, mask_args, score, score_args, sinks
+    return inputs, options_of(inputs.q, *options, *written, dropout_p=dropout_p, seed=seed)
 
 
 @job(*BACKWARD)
@@ -357,6 +364,12 @@ def flash_attn_grad(
     dropout_p=0.0,
     seed=0,
     deterministic=False,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
+    score_args_grad=False,
 ) -> tuple:
     """Gradients of attention by the fastest kernel for these arrays and options.
 
@@ -364,17 +377,25 @@ def flash_attn_grad(
     ----------
     dout : array of the shape, dtype and library of q
         Gradient of the loss with respect to `out`.
-    q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed
+    q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed, mask, \
+    mask_args, score, score_args, sinks
         The arguments of `flash_attn`.
     out, lse : arrays
         The results of `flash_attn`, or of any other forward kernel here, for these arguments.
     deterministic : bool, default=False
         The same bits in every run. That takes longer: the fastest kernels add to dq in any order.
+    score_args_grad : bool, default=False
+        Return the gradients of score_args too.
 
     Returns
     -------
     dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
         0 for a row that sees no key and for a key that no row sees.
+    dsinks : array of the shape, dtype and library of sinks
+        With sinks alone.
+    dscore_args : tuple
+        With score_args_grad alone: of each array of floats in score_args its gradient, of shape and
+        dtype of the array, and None of the others.
 
     Raises
     ------
@@ -383,6 +404,8 @@ def flash_attn_grad(
     """
     inputs = GradientInputs(*map(arrays.facts, (dout, q, k, v, out, lse)))
     checks.check_bwd(*inputs)
-    mask = causal, window_size, softcap, alibi_slopes, softmax_scale
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale
+    written = mask, mask_args, score, score_args, sinks
     more = {"dropout_p": dropout_p, "seed": seed, "deterministic": deterministic}
-    return inputs, options_of(inputs.q, *mask, **more)
+    more["score_args_grad"] = score_args_grad
+    return inputs, options_of(inputs.q, *options, *written, **more)

@@ -76,6 +76,11 @@ def flash_decode(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
 ) -> tuple:
     """Attention of a few queries to each sequence of a contiguous KV cache, by the fastest kernel.
 
@@ -87,7 +92,8 @@ def flash_decode(
         The keys and values of all tokens, the new ones included.
     seq_lens : array of shape (batch,), int32
         Number of tokens of each sequence; the caches are not read past them.
-    causal, window_size, softcap, alibi_slopes, softmax_scale
+    causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, \
+    score_args, sinks
         As for `flash_attn`: the last query is at the last key of its sequence.
 
     Returns
@@ -109,8 +115,9 @@ def flash_decode(
     """
     inputs = Inputs(*map(arrays.facts, (q, k_cache, v_cache, seq_lens)))
     checks.check_decode(*inputs)
-    mask = causal, window_size, softcap, alibi_slopes, softmax_scale
-    return inputs, options_of(inputs.q, *mask)
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale
+    written = mask, mask_args, score, score_args, sinks
+    return inputs, options_of(inputs.q, *options, *written)
 
 
 @job(*PAGED)
@@ -126,6 +133,11 @@ def paged_attn_decode(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
 ) -> tuple:
     """Attention of a few queries to each sequence of a paged KV cache, by the fastest kernel.
 
@@ -140,7 +152,8 @@ def paged_attn_decode(
         last page of a sequence.
     seq_lens : array of shape (batch,), int32
         Number of tokens of each sequence; slots that no token owns are not read.
-    causal, window_size, softcap, alibi_slopes, softmax_scale
+    causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, \
+    score_args, sinks
         As for `flash_decode`.
 
     Returns
@@ -163,5 +176,6 @@ def paged_attn_decode(
     """
     inputs = PagedInputs(*map(arrays.facts, (q, k_cache, v_cache, block_table, seq_lens)))
     checks.check_paged_decode(*inputs)
-    mask = causal, window_size, softcap, alibi_slopes, softmax_scale
-    return inputs, options_of(inputs.q, *mask)
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale
+    written = mask, mask_args, score, score_args, sinks
+    return inputs, options_of(inputs.q, *options, *written)

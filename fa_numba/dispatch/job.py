@@ -70,7 +70,13 @@ class Job:
     def pick(self, inputs, options) -> tuple:
         """Title of the candidate for these inputs, and the reason: see `fa_numba.dispatch`."""
         able = self._able(inputs, options)
-        title = next(able)
+        title = next(able, None)
+        if title is None:
+            why = self._refusals(inputs, options).items()
+            raise TypeError(
+                f"{self.function.__name__} has no kernel for these arrays and options:\n  "
+                + "\n  ".join(f"not {name}: {reason}" for name, reason in why)
+            )
         if self.candidates[title].package == CPU or _on_gpu(inputs):
             return title, self.candidates[title].why
         lessons = (x for x in (title, *able) if self.candidates[x].package == "kernels")

@@ -82,6 +82,11 @@ def flash_attn_varlen(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
 ) -> tuple:
     """Attention of a packed batch, each sequence to itself, by the fastest kernel that can.
 
@@ -93,7 +98,8 @@ def flash_attn_varlen(
     cu_seqlens_q, cu_seqlens_k : arrays of shape (batch + 1,), int32
         The starts of the sequences, then the end of the last: sequence b is tokens cu_seqlens[b] to
         cu_seqlens[b + 1] − 1.
-    causal, window_size, softcap, alibi_slopes, softmax_scale
+    causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, \
+    score_args, sinks
         As for `flash_attn`, within each sequence.
 
     Returns
@@ -116,8 +122,9 @@ def flash_attn_varlen(
     """
     inputs = Inputs(*map(arrays.facts, (q, k, v, cu_seqlens_q, cu_seqlens_k)))
     checks.check_varlen(*inputs)
-    mask = causal, window_size, softcap, alibi_slopes, softmax_scale
-    return inputs, options_of(inputs.q, *mask)
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale
+    written = mask, mask_args, score, score_args, sinks
+    return inputs, options_of(inputs.q, *options, *written)
 
 
 @job(*BACKWARD)
@@ -137,6 +144,12 @@ def flash_attn_varlen_grad(
     alibi_slopes=None,
     softmax_scale=None,
     deterministic=False,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
+    score_args_grad=False,
 ) -> tuple:
     """Gradients of `flash_attn_varlen` by the fastest kernel that can.
 
@@ -144,17 +157,25 @@ def flash_attn_varlen_grad(
     ----------
     dout : array of the shape, dtype and library of q
         Gradient of the loss with respect to `out`.
-    q, k, v, cu_seqlens_q, cu_seqlens_k, causal, window_size, softcap, alibi_slopes, softmax_scale
+    q, k, v, cu_seqlens_q, cu_seqlens_k, causal, window_size, softcap, alibi_slopes, \
+    softmax_scale, mask, mask_args, score, score_args, sinks
         The arguments of `flash_attn_varlen`.
     out, lse : arrays
         Its results.
     deterministic : bool, default=False
         The same bits in every run.
+    score_args_grad : bool, default=False
+        Return the gradients of score_args too.
 
     Returns
     -------
     dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
         0 for a row that sees no key and for a key that no row sees.
+    dsinks : array of the shape, dtype and library of sinks
+        With sinks alone.
+    dscore_args : tuple
+        With score_args_grad alone: of each array of floats in score_args its gradient, of shape and
+        dtype of the array, and None of the others.
 
     Raises
     ------
@@ -168,5 +189,7 @@ def flash_attn_varlen_grad(
     given = dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k
     inputs = GradientInputs(*map(arrays.facts, given))
     checks.check_varlen_bwd(*inputs)
-    mask = causal, window_size, softcap, alibi_slopes, softmax_scale
-    return inputs, options_of(inputs.q, *mask, deterministic=deterministic)
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale
+    written = mask, mask_args, score, score_args, sinks
+    more = {"deterministic": deterministic, "score_args_grad": score_args_grad}
+    return inputs, options_of(inputs.q, *options, *written, **more)

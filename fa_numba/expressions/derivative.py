@@ -1,7 +1,7 @@
-"""The derivative of a score by s, another expression.
+"""The derivative of a score by s or by a number in an array, another expression.
 
 Rules of calculus, node by node. Where a function has a kink (abs, min, max, a condition) it is the
-derivative of the branch that is taken; integers, conditions and arrays do not depend on s.
+derivative of the branch that is taken; integers and conditions have none.
 """
 
 from __future__ import annotations
@@ -9,21 +9,20 @@ from __future__ import annotations
 from fa_numba.expressions import nodes
 from fa_numba.expressions.nodes import Node, const, make
 
+S = Node("var", ("s",), "float")
 ZERO, ONE = const(0.0), const(1.0)
 
 
-def derivative(score: Node) -> Node:
-    """d score / d s."""
+def derivative(score: Node, by: Node = S) -> Node:
+    """d score / d s, or by a "load" of the score."""
     score, found = nodes.as_float(score), {}
     for x in nodes.walk(score):
-        found[x] = _of(x, [found[y] for y in nodes.children(x)])
+        found[x] = ONE if x == by else _of(x, [found[y] for y in nodes.children(x)])
     return found[score]
 
 
 def _of(node, d):
-    if node.op == "var":
-        return ONE if node.args == ("s",) else ZERO
-    if node.kind != "float" or node.op in ("const", "load") or not _any(d):
+    if node.kind != "float" or node.op in ("const", "var", "load") or not _any(d):
         return ZERO
     x, *others = node.args
     if node.op == "where":

@@ -11,11 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda, float32, int32
 
-from fa_numba.expressions.derivative import derivative
+from fa_numba.expressions.derivative import S, derivative
 from fa_numba.expressions.nodes import TRUE, Node
 from fa_numba.expressions.source import source_of
-
-S = Node("var", ("s",), "float")
 
 
 class Expressions(NamedTuple):

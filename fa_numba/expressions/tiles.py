@@ -24,8 +24,9 @@ def tile_classes(
     ----------
     mask : Node
         Of `trace.trace`.
-    sizes : (int, int)
-        seqlen_q and seqlen_k.
+    sizes : (seqlen_q, seqlen_k)
+        Integers, or two arrays with the sizes of each sequence. The tiles are then those of the
+        largest sizes; beyond the end of a sequence they have any class.
     block_m, block_n : int
         Rows and columns of a tile.
     arguments : sequence of arrays and numbers
@@ -37,30 +38,46 @@ def tile_classes(
     Returns
     -------
     int8 array of shape (batch or 1, num_heads or 1, m tiles, n tiles)
-        HIDDEN, MIXED or WHOLE; an axis has one element if the mask has no b, or no h.
+        HIDDEN, MIXED or WHOLE; an axis has one element if the mask has no b, or no h, and if all
+        sequences have the same sizes.
     """
-    seqlen_q, seqlen_k = sizes
-    start = seqlen_k - seqlen_q if first_position is None else first_position
-    m0 = np.arange(0, seqlen_q, block_m)[:, None]
-    n0 = np.arange(0, seqlen_k, block_n)
+    sizes = [np.reshape(size, (-1, 1, 1, 1)) for size in sizes]
+    m0 = np.arange(0, sizes[0].max(initial=0), block_m)[:, None]
+    n0 = np.arange(0, sizes[1].max(initial=0), block_n)
     used = nodes.variables(mask)
-    variables = {
+    shape = (
+        max(batch if "b" in used else 1, len(sizes[0])), num_heads if "h" in used else 1,
+        m0.size, n0.size,
+    )  # fmt: skip
+    there = np.ravel((sizes[0] > 0) & (sizes[1] > 0))
+    if 0 in shape or not there.any():
+        return np.zeros(shape, np.int8)
+    some = np.argmax(there)  # its tiles stand for those of a sequence without any
+    seqlen_q, seqlen_k = (np.where(there.reshape(-1, 1, 1, 1), x, x[some]) for x in sizes)
+    m0, n0 = np.minimum(m0, seqlen_q - 1), np.minimum(n0, seqlen_k - 1)
+    start = seqlen_k - seqlen_q if first_position is None else first_position
+    variables, arrays = _arguments(arguments)
+    variables |= {
         "b": _every(batch, "b" in used, (-1, 1, 1, 1)),
         "h": _every(num_heads, "h" in used, (-1, 1, 1)),
         "m": (m0 + start, np.minimum(m0 + block_m, seqlen_q) - 1 + start),
         "n": (n0, np.minimum(n0 + block_n, seqlen_k) - 1),
     }
-    arrays = []
+    may_not, may = Intervals(variables, arrays).truth(mask)
+    classes = np.where(may, np.where(may_not, MIXED, WHOLE), HIDDEN).astype(np.int8)
+    return np.broadcast_to(classes, shape)
+
+
+def _arguments(arguments):
+    """The intervals of the numbers among the user's arguments; the arrays, None for a number."""
+    variables, arrays = {}, []
     for i, x in enumerate(arguments):
         is_array = getattr(x, "ndim", 0) > 0
         arrays.append(np.asarray(x) if is_array else None)
         if not is_array:
             value = x.item() if isinstance(x, np.generic) else x
             variables[f"arg{i}"] = (not value, value) if isinstance(value, bool) else (value, value)
-    may_not, may = Intervals(variables, arrays).truth(mask)
-    shape = np.broadcast_shapes(*(np.shape(variables[x][0]) for x in "bhmn"), (1, 1, 1, 1))
-    classes = np.where(may, np.where(may_not, MIXED, WHOLE), HIDDEN).astype(np.int8)
-    return np.broadcast_to(classes, shape)
+    return variables, arrays
 
 
 def _every(size, used, shape):

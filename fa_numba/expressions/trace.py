@@ -277,7 +277,6 @@ def on_symbols(function, trace, made=None):
         else tuple(types.CellType() for _ in function.__closure__),
     )  # fmt: skip
     made[function] = copy
-    copy.__kwdefaults__ = function.__kwdefaults__
 
     def changed(value):
         if isinstance(value, types.ModuleType) and value.__name__ in MODULES:
@@ -289,6 +288,8 @@ def on_symbols(function, trace, made=None):
             return functions[value.__name__]
         return on_symbols(value, trace, made)
 
+    copy.__defaults__ = tuple(map(changed, function.__defaults__ or ()))
+    copy.__kwdefaults__ = {x: changed(y) for x, y in (function.__kwdefaults__ or {}).items()}
     for name in _names(function.__code__):
         if name in seen:
             seen[name] = changed(seen[name])

@@ -1,0 +1,461 @@
+"""A user's mask and score in the jobs: tiles that are hidden, and what happens to the scores.
+
+The workers are compiled once. For each tile that is not whole, and each with a score, they call
+one of four small functions by its address, which Numba compiles for these expressions alone:
+
+seen          which keys of a tile some query of a panel sees
+modify        score and mask of a tile of Sᵀ
+modify_row    the same of one query, for `decode`
+differentiate gradients of the score's arguments
+
+`user`, an argument of the workers, is a `User`; None without a mask or a score, and Numba drops the
+branches that ask for it.
+"""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import carray, njit, types
+from numba.core import cgutils
+from numba.core.ccallback import CFunc
+from numba.extending import intrinsic
+
+from fa_numba.constants import NEG_INF, ONE, ZERO
+from fa_numba.cpu import disk_cache
+from fa_numba.cpu.vector_code import (
+    MOST_AXES,
+    SLOT,
+    ExpressionsType,
+    add_gradients,
+    any_seen,
+    has_score,
+    score,
+    score_of_keys,
+    slope,
+    where_key_seen,
+    where_seen,
+)
+from fa_numba.cpu.tiles import BLOCK_N, WIDTH
+from fa_numba.cpu.vectors import LANES, ROWS, broadcast, load, store
+from fa_numba.expressions import nodes, tiles
+from fa_numba.expressions.indices import check_indices
+from fa_numba.expressions.nodes import const
+from fa_numba.expressions.tiles import HIDDEN, WHOLE
+from fa_numba.tiling.block_sizes import ceil_div
+
+MOST_TILES = 2**20  # classified at once, where sequences differ: some 50 MB of intermediate results
+MOST_SUMS = 2**24  # 128 MB
+NO_CLASSES = np.zeros(0, np.int8), np.zeros((0, 3), np.int64)
+
+
+class User(NamedTuple):
+    """A mask and a score, for the workers.
+
+    Attributes
+    ----------
+    has_mask, has_score, has_slope : bool
+    seen, modify : int
+        Addresses; in `decode`, `modify` is that of `modify_row`, and `seen` is 0.
+    differentiate : int
+        An address, 0 without gradients of arguments.
+    sums : float64 array of shape (tasks, numbers in arrays of floats)
+        Receives those of each task.
+    table : int64 array
+        The arguments, as `vector_code` says.
+    classes : int8 array
+        Of all tiles, end to end.
+    classes_of : int64 array of shape (batch, 3)
+        Where those of a sequence begin; from a head, and from a row of tiles, to the next.
+    """
+
+    has_mask: bool
+    has_score: bool
+    has_slope: bool
+    seen: int
+    modify: int
+    differentiate: int
+    sums: np.ndarray
+    table: np.ndarray
+    classes: np.ndarray
+    classes_of: np.ndarray
+
+
+# --- functions that are compiled for expressions ---------------------------------------------
+
+
+def seen(expressions, table, b, head, m, num_queries, n, num_keys):
+    """2³² · the first key of a tile that some query of a panel sees + the one after the last."""
+    first, end, last = num_keys, 0, m + num_queries - 1
+    for i in range(m, m + num_queries, LANES):
+        key = 0
+        while key < first and not any_seen(expressions, table, b, head, i, n + key, last):
+            key += 1
+        first, key = key, num_keys
+        while key > end and not any_seen(expressions, table, b, head, i, n + key - 1, last):
+            key -= 1
+        end = key
+    return first << 32 | end
+
+
+def modify(
+    expressions, table, b, head, m, num_queries, n, num_keys, pointer, st, rows, slope_at, masked,
+    scale,
+):  # fmt: skip
+    """Score and mask of a tile of Sᵀ, in the float32 array at `pointer`.
+
+    The other parameters are those of `scores.scores`, and of `user_at` there.
+    """
+    w, last = carray(pointer, (1,)), m + num_queries - 1
+    if has_score(expressions) or scale <= ZERO:
+        for i in range(0, WIDTH, LANES):
+            for key in range(num_keys):
+                to = key * WIDTH + i
+                s = load(w, st + to) * broadcast(scale)
+                new = score(expressions, table, b, head, m + i, n + key, last, s)
+                store(w, st + to, new)
+                if slope_at >= 0:
+                    ds = slope(expressions, table, b, head, m + i, n + key, last, s)
+                    store(w, slope_at + to, ds)
+    if masked or num_queries < WIDTH:
+        for i in range(0, WIDTH, LANES):
+            for key in range(num_keys):
+                to = key * WIDTH + i
+                x, hidden = load(w, st + to), broadcast(NEG_INF)
+                x = where_seen(expressions, table, b, head, m + i, n + key, last, x, hidden)
+                store(w, st + to, x)
+                if slope_at >= 0:  # of a hidden pair it may be NaN, which times 0 is NaN
+                    x, hidden = load(w, slope_at + to), broadcast(ZERO)
+                    x = where_seen(expressions, table, b, head, m + i, n + key, last, x, hidden)
+                    store(w, slope_at + to, x)
+    for to in range(num_keys * WIDTH, rows * WIDTH, LANES):
+        store(w, st + to, broadcast(NEG_INF))
+        if slope_at >= 0:
+            store(w, slope_at + to, broadcast(ZERO))
+    return 0
+
+
+def modify_row(
+    expressions, table, b, head, m, num_queries, n, num_keys, pointer, s, rows, slope_at, masked,
+    scale,
+):  # fmt: skip
+    """As `modify`, of one query, whose keys lie along vectors from w[s] on."""
+    w, last = carray(pointer, (1,)), n + num_keys - 1
+    if has_score(expressions) or scale <= ZERO:
+        for key in range(0, num_keys, LANES):
+            x = load(w, s + key) * broadcast(scale)
+            store(w, s + key, score_of_keys(expressions, table, b, head, m, n + key, last, x))
+    for key in range(0, num_keys, LANES):
+        if masked or key + LANES > num_keys:
+            x, hidden = load(w, s + key), broadcast(NEG_INF)
+            x = where_key_seen(expressions, table, b, head, m, n + key, last, x, hidden)
+            store(w, s + key, x)
+    return 0
+
+
+def differentiate(
+    expressions, table, b, head, m, num_queries, n, num_keys, pointer, pt, dpt, st, delta, scale,
+    sums,
+):  # fmt: skip
+    """Add the gradients of the score's arguments, of a tile, to `sums`.
+
+    pt, dpt, st and delta say where in the float32 array at `pointer` Pᵀ, dPᵀ, K Qᵀ and δ are.
+    """
+    w, last = carray(pointer, (1,)), m + num_queries - 1
+    for i in range(0, WIDTH, LANES):
+        for key in range(num_keys):
+            to = key * WIDTH + i
+            ds = load(w, pt + to) * (load(w, dpt + to) - load(w, delta + i))
+            s = load(w, st + to) * broadcast(scale)
+            add_gradients(expressions, table, b, head, m + i, n + key, last, s, ds, sums)
+    return 0
+
+
+_OF_A_TILE = (types.CPointer(types.int64), *(types.int64,) * 6)
+_OF_SCORES = (types.CPointer(types.float32), *(types.int64,) * 4, types.float32)
+
+
+@functools.cache
+def address(function, expressions) -> int:
+    """The address of one of the four functions, compiled for these expressions."""
+    arguments = _OF_A_TILE if function is seen else _OF_A_TILE + _OF_SCORES
+    if function is differentiate:
+        arguments += (types.CPointer(types.float64),)
+    arguments = ExpressionsType(expressions), *arguments
+    compiled = CFunc(function, (arguments, types.int64), {}, {})
+    disk_cache.keep(compiled)
+    compiled.compile()
+    _compiled.append(compiled)
+    return compiled.address
+
+
+_compiled = []  # their machine code
+
+
+@intrinsic
+def call(typingctx, address, args):
+    """The int64 that a function at an address returns; of arrays it gets pointers to the data."""
+
+    def emit(context, builder, signature, values):
+        to, packed = values
+        nothing = ir.Constant(ir.IntType(8).as_pointer(), None)  # the expressions
+        given = [nothing]
+        for kind, x in zip(args.types, cgutils.unpack_tuple(builder, packed), strict=True):
+            if isinstance(kind, types.Array):
+                x = cgutils.create_struct_proxy(kind)(context, builder, x).data
+            elif kind != types.float32:
+                x = context.cast(builder, x, kind, types.int64)
+            given.append(x)
+        number = ir.IntType(64)
+        function = ir.FunctionType(number, [x.type for x in given])
+        return builder.call(builder.inttoptr(to, function.as_pointer()), given)
+
+    return types.int64(types.int64, args), emit
+
+
+# --- what the workers call -------------------------------------------------------------------
+
+
+@njit
+def class_of(user, b, head, row, n):
+    """The class of a tile: its row of tiles, and the first of its keys."""
+    of = user.classes_of
+    return user.classes[of[b, 0] + head * of[b, 1] + row * of[b, 2] + n // BLOCK_N]
+
+
+@njit
+def is_hidden(user, b, heads, rows, n):
+    """Whether no query of some rows of tiles sees a key of the tile from key n on.
+
+    heads and rows are the first, and the one after the last.
+    """
+    if not user.has_mask:
+        return False
+    end = heads[1] if user.classes_of[b, 1] else heads[0] + 1  # a mask without h has one head
+    for head in range(heads[0], end):
+        for row in range(rows[0], rows[1]):
+            if class_of(user, b, head, row, n) != HIDDEN:
+                return False
+    return True
+
+
+@njit
+def seen_keys(user, b, head, m, row, num_queries, n, num_keys):
+    """Which keys of a tile some query of a panel sees.
+
+    Parameters
+    ----------
+    user : User
+    b, head, m, row : int
+        m is the position of the panel's first query, row its number.
+    num_queries, n, num_keys : int
+
+    Returns
+    -------
+    first, end : int
+        Numbers in the tile; first is a multiple of ROWS.
+    masked : bool
+        Whether each score needs the mask.
+    """
+    if not user.has_mask:
+        return 0, num_keys, False
+    found = class_of(user, b, head, row, n)
+    if found == WHOLE:
+        return 0, num_keys, False
+    if found == HIDDEN:
+        return 0, 0, False
+    both = call(user.seen, (user.table, b, head, m, num_queries, n, num_keys))
+    return (both >> 32) // ROWS * ROWS, both & 0xFFFFFFFF, True
+
+
+@njit
+def modified(w, st, rows, num_keys, scale, slope_at, user, at):
+    """Score and mask of a tile of Sᵀ; the factor that is left to multiply by, above 0.
+
+    Parameters
+    ----------
+    w, st, rows, num_keys, scale, slope_at
+        As for `scores.scores`.
+    user : User
+    at : (b, head, m, n, num_queries, masked)
+        Of the first score, m a position; how many queries there are; whether the mask is needed.
+    """
+    b, head, m, n, num_queries, masked = at
+    if user.has_score or masked or num_queries < WIDTH or num_keys < rows or scale <= ZERO:
+        of_tile = user.table, b, head, m, num_queries, n, num_keys
+        call(user.modify, of_tile + (w, st, rows, slope_at, masked, scale))
+    return ONE if user.has_score or scale <= ZERO else scale
+
+
+@njit
+def add_argument_gradients(w, pt, dpt, st, delta, num_keys, scale, user, at, task):
+    """Add those of a tile to the sums of a task; `at` as for `modified`."""
+    b, head, m, n, num_queries, _ = at
+    of_tile = user.table, b, head, m, num_queries, n, num_keys
+    call(user.differentiate, of_tile + (w, pt, dpt, st, delta, scale, user.sums[task]))
+
+
+@njit
+def modified_row(w, s, num_keys, scale, user, b, head, m, row, n):
+    """As `modified`, of one query, with `modify_row`."""
+    masked = user.has_mask and class_of(user, b, head, row, n) != WHOLE
+    if user.has_score or masked or num_keys % LANES or scale <= ZERO:
+        of_tile = user.table, b, head, m, 1, n, num_keys
+        call(user.modify, of_tile + (w, s, 0, -1, masked, scale))
+    return ONE if user.has_score or scale <= ZERO else scale
+
+
+# --- before the workers begin ----------------------------------------------------------------
+
+
+def prepared(given, sequences, num_heads, block_m, *, decoding=False, tasks=0):
+    """What the workers need of a user's mask and score, for one call.
+
+    Parameters
+    ----------
+    given : Given
+        Of `checks.check_expressions`.
+    sequences : int64 array of shape (batch, 4)
+        As for `forward.forward`.
+    num_heads : int
+    block_m : int
+        Queries of a tile.
+    decoding : bool, default=False
+        For `decode.decode`.
+    tasks : int, default=0
+        Of `backward.backward`, if the gradients of the score's arguments are asked for.
+
+    Returns
+    -------
+    user : User
+    arrays : tuple
+        Those whose addresses are in it.
+    """
+    expressions, arguments, num_mask_args = given
+    mask, score = expressions
+    _check_indices(given, sequences, num_heads)
+    if mask is None:
+        classes = NO_CLASSES
+    else:
+        sizes = tuple(map(tuple, sequences[:, 1::2].tolist()))
+        if len(set(sizes)) == 1:  # one table serves all sequences
+            sizes = (*sizes[0], len(sizes))
+        find, used = _classes, arguments
+        if not _loads(mask):
+            find, used = _kept_classes, tuple(None if np.ndim(x) else x for x in arguments)
+        classes = find(mask, sizes, num_heads, block_m, used)
+    arrays = tuple(map(_readable, arguments))
+    for i, x in enumerate(arrays):
+        if x is not None and x.ndim > MOST_AXES:
+            which, i = ("mask", i) if i < num_mask_args else ("score", i - num_mask_args)
+            raise ValueError(f"{which}_args[{i}] must have at most {MOST_AXES} axes, got {x.ndim}")
+    addresses = (
+        0 if decoding else address(seen, expressions),
+        address(modify_row if decoding else modify, expressions),
+    )
+    has = mask is not None, score is not None, expressions.changes_gradients
+    table, size = _table(arrays, arguments)
+    if tasks * size > MOST_SUMS:
+        raise ValueError(
+            f"score_args_grad must be False for arrays of so many numbers: each of {tasks} tasks "
+            f"has {size} sums, and at most {MOST_SUMS} fit"
+        )
+    add = address(differentiate, expressions) if tasks * size else 0
+    sums = np.zeros((tasks, size))
+    return User(*has, *addresses, add, sums, table, *classes), arrays
+
+
+def _check_indices(given, sequences, num_heads):
+    """Raise unless every array has all numbers that the mask and the score read."""
+    if any(x is not None and _loads(x) for x in given.expressions):
+        queries, keys = (x[sequences[:, 1::2].all(axis=1)] for x in sequences[:, 1::2].T)
+        if keys.size:  # positions from the least to the last
+            longest, least = int(keys.max()), int((keys - queries).min())
+            check_indices(given, len(sequences), num_heads, longest - least, longest)
+
+
+@functools.lru_cache(maxsize=1024)
+def _loads(node):
+    """Whether an expression reads arrays."""
+    return any(x.op == "load" for x in nodes.walk(node))
+
+
+def _readable(x):
+    """An array as the workers read it: contiguous, of 32 bits."""
+    if not np.ndim(x):
+        return None
+    kind = np.int32 if x.dtype.kind in "biu" else np.float32
+    return np.ascontiguousarray(x, kind)
+
+
+def _table(arrays, arguments):
+    """The table of `vector_code`, and how many floats are in arrays."""
+    table, size = np.zeros(SLOT * len(arguments), np.int64), 0
+    for i, (array, x) in enumerate(zip(arrays, arguments, strict=True)):
+        if array is not None:
+            table[i * SLOT] = array.ctypes.data
+            table[i * SLOT + 1 : i * SLOT + 1 + array.ndim] = array.shape
+            if array.dtype == np.float32:
+                table[i * SLOT + SLOT - 1] = size
+                size += array.size
+        else:
+            table[i * SLOT] = np.asarray(x, np.float32 if x.dtype.kind == "f" else np.int32).view(
+                np.int32
+            )
+    return table, size
+
+
+def argument_gradients(user, given, score_args):
+    """For each of the score's arguments its gradient, in its shape and dtype; None if no floats."""
+    sums, gradients = user.sums.sum(axis=0), []
+    for i, x in enumerate(score_args, given.num_mask_args):
+        if not np.ndim(x) or x.dtype.kind in "biu":
+            gradients.append(None)
+        else:
+            begin = user.table[i * SLOT + SLOT - 1]
+            gradients.append(sums[begin : begin + x.size].reshape(x.shape).astype(x.dtype))
+    return tuple(gradients)
+
+
+def _classes(mask, sizes, num_heads, block_m, arguments):
+    """The classes of all tiles, end to end, and where those of a sequence, head and row begin.
+
+    Parameters
+    ----------
+    mask : Node
+    sizes : (seqlen_q, seqlen_k, batch), or a tuple of (seqlen_q, seqlen_k)
+    num_heads, block_m : int
+    arguments : tuple
+
+    Returns
+    -------
+    classes : int8 array
+    classes_of : int64 array of shape (batch, 3)
+        Where a sequence begins; from a head, and from a row of tiles, to the next.
+    """
+    if sizes and not isinstance(sizes[0], tuple):
+        *one, batch = sizes
+        groups = [(mask, one, batch)]
+    elif len(sizes) * _most_tiles(sizes, block_m) <= MOST_TILES:
+        groups = [(mask, np.array(sizes).reshape(-1, 2).T, len(sizes))]
+    else:
+        groups = [(nodes.replaced(mask, {"b": const(b)}), one, 1) for b, one in enumerate(sizes)]
+    found, begins, start = [], [], 0
+    for node, of_group, batch in groups:
+        classes = tiles.tile_classes(node, of_group, block_m, BLOCK_N, arguments, batch, num_heads)
+        batches, heads, num_rows, num_tiles = classes.shape
+        per_head = num_rows * num_tiles
+        for b in range(batch):
+            begin = start + (b * heads * per_head if batches > 1 else 0)
+            begins.append((begin, per_head if heads > 1 else 0, num_tiles))
+        found.append(np.ravel(classes))
+        start += classes.size
+    return np.concatenate(found), np.array(begins, np.int64).reshape(-1, 3)
+
+
+_kept_classes = functools.lru_cache(maxsize=16)(_classes)
+
+
+def _most_tiles(sizes, block_m):
+    return max((ceil_div(q, block_m) * ceil_div(k, BLOCK_N) for q, k in sizes), default=0)

@@ -1,0 +1,394 @@
+"""A user's mask and score as vector code: LANES pairs of a query and a key at once.
+
+An expression becomes instructions node by node; what is the same in all lanes is a scalar. It is
+the type of an argument without contents, so that Numba compiles a function that calls these
+intrinsics anew for another expression, and keeps it on disk under that type.
+
+Arrays and numbers of the user's are in a table of int64, SLOT for each argument: a number's bits,
+or an array's address and shape, and last where among the sums of all gradients its own begin. All
+arrays are contiguous, of int32 or float32.
+"""
+
+import hashlib
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, register_model
+
+from fa_numba.cpu import exponential
+from fa_numba.cpu.vectors import _BITS, LANES, _call, _splat, vector
+from fa_numba.expressions import nodes
+from fa_numba.expressions.derivative import ZERO, derivative
+from fa_numba.expressions.functions import S
+from fa_numba.expressions.nodes import TRUE
+
+SLOT = 8  # numbers of an argument in the table
+MOST_AXES = SLOT - 2  # of an array
+_I1, _I32, _I64, _FLOAT, _DOUBLE = (
+    ir.IntType(1), ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.DoubleType()
+)  # fmt: skip
+_VERDICTS = ir.VectorType(_I1, LANES)
+
+
+class ExpressionsType(types.Type):
+    """Numba's type of one mask and score: equal for expressions of equal text."""
+
+    def __init__(self, expressions):
+        self.expressions = expressions
+        digest = hashlib.sha256(repr(expressions).encode()).hexdigest()[:24]
+        super().__init__(name=f"Expressions({digest})")
+
+
+register_model(ExpressionsType)(models.OpaqueModel)
+
+
+# --- nodes -----------------------------------------------------------------------------------
+
+
+class _Code:
+    """Emits the instructions of expressions.
+
+    Parameters
+    ----------
+    context, builder
+        Numba's and llvmlite's.
+    table : ir.Value
+        Pointer to the table of arguments.
+    variables : dict of str to ir.Value
+        b, h, m and n as int32, s as float; scalars or vectors.
+    """
+
+    def __init__(self, context, builder, table, variables):
+        self.context, self.builder, self.table = context, builder, table
+        self.variables, self.found = variables, {}
+
+    def of(self, node):
+        for x in nodes.walk(node):
+            if x not in self.found:
+                self.found[x] = self._one(x, [self.found[y] for y in nodes.children(x)])
+        return self.found[node]
+
+    def _one(self, node, args):
+        if node.op == "const":
+            kind = {"bool": _I1, "int": _I32, "float": _FLOAT}[node.kind]
+            return ir.Constant(kind, node.args[0] if node.kind != "bool" else int(node.args[0]))
+        if node.op == "var":
+            return self._variable(node)
+        if node.op == "load":
+            return self._load(node, args)
+        args = _alike(self.builder, args)
+        float_in = nodes.children(node)[-1].kind == "float"
+        return getattr(self, f"_{node.op}")(node, float_in, *args)
+
+    def _variable(self, node):
+        (name,) = node.args
+        if not name.startswith("arg"):
+            return self.variables[name]
+        bits = self.builder.trunc(self.word(int(name[3:]), 0), _I32)
+        return self._typed(bits, node.kind)
+
+    def _typed(self, bits, kind):
+        if kind == "float":
+            return self.builder.bitcast(bits, _like(bits, _FLOAT))
+        return bits if kind == "int" else self.builder.icmp_signed("!=", bits, _zero(bits))
+
+    def word(self, argument, at):
+        return self._read(self.builder.gep(self.table, [_I64(argument * SLOT + at)]))
+
+    def _read(self, pointer):
+        """A load of what nobody writes, so that the compiler may take it out of a loop."""
+        value = self.builder.load(pointer)
+        value.set_metadata("invariant.load", self.builder.module.add_metadata([]))
+        return value
+
+    def _load(self, node, indices):
+        builder, flat = self.builder, self.flat_index(node, indices)
+        data = builder.inttoptr(self.word(node.args[0], 0), _I32.as_pointer())
+        if not _many(flat):
+            return self._typed(self._read(builder.gep(data, [flat])), node.kind)
+        bits = ir.Constant(_BITS, ir.Undefined)
+        for lane in range(LANES):
+            i = builder.extract_element(flat, _I32(lane))
+            one = self._read(builder.gep(data, [i]))
+            bits = builder.insert_element(bits, one, _I32(lane))
+        return self._typed(bits, node.kind)
+
+    def flat_index(self, node, indices):
+        """Which number of an array. Hidden pairs ask too, so each index is brought into range."""
+        builder, argument, flat = self.builder, node.args[0], None
+        for axis, i in enumerate(indices):
+            size = builder.trunc(self.word(argument, 1 + axis), _I32)
+            last, i = _alike(builder, (builder.sub(size, _I32(1)), i))
+            i = self._least(builder.icmp_signed("<", i, last), i, last)
+            i = self._least(builder.icmp_signed(">", i, _zero(i)), i, _zero(i))
+            if flat is not None:
+                flat, size, i = _alike(builder, (flat, size, i))
+                i = builder.add(builder.mul(flat, size), i)
+            flat = i
+        return flat
+
+    def _least(self, condition, x, y):
+        return self.builder.select(condition, x, y)
+
+    def _where(self, node, float_in, condition, x, y):
+        return self.builder.select(condition, x, y)
+
+    # truth values and bits
+
+    def _not(self, node, float_in, x):
+        return self.builder.not_(x)
+
+    def _and(self, node, float_in, x, y):
+        return self.builder.and_(x, y)
+
+    def _or(self, node, float_in, x, y):
+        return self.builder.or_(x, y)
+
+    def _xor(self, node, float_in, x, y):
+        return self.builder.xor(x, y)
+
+    def _lshift(self, node, float_in, x, y):
+        return self.builder.shl(x, self.builder.and_(y, _all(y, 31)))
+
+    def _rshift(self, node, float_in, x, y):
+        return self.builder.ashr(x, self.builder.and_(y, _all(y, 31)))
+
+    def _compared(self, sign, float_in, x, y):
+        if not float_in:
+            return self.builder.icmp_signed(sign, x, y)
+        of = self.builder.fcmp_unordered if sign == "!=" else self.builder.fcmp_ordered
+        return of(sign, x, y)
+
+    def _lt(self, node, float_in, x, y):
+        return self._compared("<", float_in, x, y)
+
+    def _le(self, node, float_in, x, y):
+        return self._compared("<=", float_in, x, y)
+
+    def _eq(self, node, float_in, x, y):
+        return self._compared("==", float_in, x, y)
+
+    def _ne(self, node, float_in, x, y):
+        return self._compared("!=", float_in, x, y)
+
+    # numbers
+
+    def _add(self, node, float_in, x, y):
+        return (self.builder.fadd if float_in else self.builder.add)(x, y)
+
+    def _sub(self, node, float_in, x, y):
+        return (self.builder.fsub if float_in else self.builder.sub)(x, y)
+
+    def _mul(self, node, float_in, x, y):
+        return (self.builder.fmul if float_in else self.builder.mul)(x, y)
+
+    def _neg(self, node, float_in, x):
+        return self.builder.fneg(x) if float_in else self.builder.neg(x)
+
+    def _abs(self, node, float_in, x):
+        if float_in:
+            return _call(self.builder, "fabs", x)
+        negative = self.builder.icmp_signed("<", x, _zero(x))
+        return self.builder.select(negative, self.builder.neg(x), x)
+
+    def _min(self, node, float_in, x, y):
+        return self.builder.select(self._compared("<", float_in, y, x), y, x)
+
+    def _max(self, node, float_in, x, y):
+        return self.builder.select(self._compared(">", float_in, y, x), y, x)
+
+    def _div(self, node, float_in, x, y):
+        return self.builder.fdiv(x, y)
+
+    def _floordiv(self, node, float_in, x, y):
+        """A shift, or multiplications, for a constant; else by float64, which is exact."""
+        builder, divisor = self.builder, nodes.children(node)[1]
+        if divisor.op == "const" and divisor.args[0] > 0:
+            (divisor,) = divisor.args
+            if divisor & (divisor - 1) == 0:
+                return builder.ashr(x, _all(x, divisor.bit_length() - 1))
+            quotient = builder.sdiv(x, y)
+            rest = builder.sub(x, builder.mul(quotient, y))
+            negative = builder.icmp_signed("<", rest, _zero(x))
+            return builder.add(quotient, builder.sext(negative, x.type))
+        wide = [builder.sitofp(a, _like(a, _DOUBLE)) for a in (x, y)]
+        quotient = builder.fdiv(*wide)
+        suffix = f"v{LANES}f64" if _many(quotient) else "f64"
+        kind = ir.FunctionType(quotient.type, [quotient.type])
+        floor = cgutils.get_or_insert_function(builder.module, kind, f"llvm.floor.{suffix}")
+        return builder.fptosi(builder.call(floor, [quotient]), x.type)
+
+    def _mod(self, node, float_in, x, y):
+        divisor = nodes.children(node)[1]
+        if divisor.op == "const" and divisor.args[0] > 0:
+            (divisor,) = divisor.args
+            if divisor & (divisor - 1) == 0:
+                return self.builder.and_(x, _all(x, divisor - 1))
+        quotient = self._floordiv(node, float_in, x, y)
+        return self.builder.sub(x, self.builder.mul(quotient, y))
+
+    def _float(self, node, float_in, x):
+        return self.builder.sitofp(x, _like(x, _FLOAT))
+
+    def _copysign(self, node, float_in, x, y):
+        return _call(self.builder, "copysign", x, y)
+
+    def _sqrt(self, node, float_in, x):
+        return _call(self.builder, "sqrt", x)
+
+    def _exp(self, node, float_in, x):
+        return self._by(exponential.exp, x)
+
+    def _log(self, node, float_in, x):
+        return self._by(exponential.log, x)
+
+    def _tanh(self, node, float_in, x):
+        return self._by(exponential.tanh, x)
+
+    def _by(self, function, x):
+        """A function of vectors that is written in Python."""
+        many = _many(x)
+        x = x if many else _splat(self.builder, x)
+        y = self.context.compile_internal(self.builder, function.py_func, vector(vector), [x])
+        return y if many else self.builder.extract_element(y, _I32(0))
+
+
+def _many(x):
+    return isinstance(x.type, ir.VectorType)
+
+
+def _like(x, scalar):
+    """A scalar type, or that of LANES of it where x is a vector."""
+    return ir.VectorType(scalar, LANES) if _many(x) else scalar
+
+
+def _all(x, value):
+    return ir.Constant(x.type, [value] * LANES if _many(x) else value)
+
+
+def _zero(x):
+    return _all(x, 0)
+
+
+def _alike(builder, args):
+    """All scalars, or all vectors."""
+    if not any(map(_many, args)):
+        return args
+    return [x if _many(x) else _splat(builder, x) for x in args]
+
+
+# --- what a worker calls ---------------------------------------------------------------------
+
+
+@intrinsic
+def has_score(typingctx, expressions):
+    """Whether there is a score: a constant."""
+    answer = expressions.expressions.score is not None
+    return types.boolean(expressions), lambda *_: ir.Constant(_I1, int(answer))
+
+
+def _code(context, builder, signature, args, lanes_along, s=None):
+    """Emits code for the lanes; and which of them exist."""
+    _, table, b, h, m, n, last = args[:7]
+    b, h, m, n, last = (builder.trunc(x, _I32) for x in (b, h, m, n, last))
+    first = m if lanes_along == "m" else n
+    numbers = ir.Constant(_BITS, list(range(LANES)))
+    index = builder.add(_splat(builder, first), numbers)
+    last = _splat(builder, last)
+    exists = builder.icmp_signed("<=", index, last)
+    index = builder.select(exists, index, last)
+    variables = {"b": b, "h": h, "m": m, "n": n, "s": s, lanes_along: index}
+    return _Code(context, builder, table, variables), exists
+
+
+def _verdicts(context, builder, signature, args, lanes_along):
+    return _and_mask(*_code(context, builder, signature, args, lanes_along), signature)
+
+
+def _and_mask(code, exists, signature):
+    mask = signature.args[0].expressions.mask
+    sees = code.of(TRUE if mask is None else nodes.as_bool(mask))
+    return code.builder.and_(exists, sees if _many(sees) else _splat(code.builder, sees))
+
+
+def _make(lanes_along):
+    """The intrinsics for lanes that are queries (m), or keys (n).
+
+    Each takes expressions, table, b, h, m, n, last: m, a position, and n are those of lane 0;
+    `last` is the last index along the lanes that exists. Lanes beyond it are not seen.
+    """
+    index = types.int64
+
+    def arguments(expressions, table):
+        return (expressions, table, index, index, index, index, index)
+
+    @intrinsic
+    def any_seen(typingctx, expressions, table, b, h, m, n, last):
+        """Whether some lane is seen."""
+
+        def emit(context, builder, signature, args):
+            sees = _verdicts(context, builder, signature, args, lanes_along)
+            bits = builder.bitcast(sees, ir.IntType(LANES))
+            return builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
+
+        return types.boolean(*arguments(expressions, table)), emit
+
+    @intrinsic
+    def where_seen(typingctx, expressions, table, b, h, m, n, last, x, other):
+        """x in the lanes that are seen, else `other`."""
+
+        def emit(context, builder, signature, args):
+            sees = _verdicts(context, builder, signature, args, lanes_along)
+            return builder.select(sees, *args[7:])
+
+        return vector(*arguments(expressions, table), vector, vector), emit
+
+    def of_s(expression_of):
+        @intrinsic
+        def function(typingctx, expressions, table, b, h, m, n, last, s):
+            def emit(context, builder, signature, args):
+                code, _ = _code(context, builder, signature, args, lanes_along, args[7])
+                y = code.of(expression_of(signature.args[0].expressions.score or S))
+                return y if _many(y) else _splat(builder, y)
+
+            return vector(*arguments(expressions, table), vector), emit
+
+        return function
+
+    return any_seen, where_seen, of_s(nodes.as_float), of_s(derivative)
+
+
+@intrinsic
+def add_gradients(typingctx, expressions, table, b, h, m, n, last, s, ds, sums):
+    """Add those of all floats in arrays that the score reads: ds · d score / d a[i] to a's sums."""
+
+    def emit(context, builder, signature, args):
+        *_, s, ds, sums = args
+        code, exists = _code(context, builder, signature, args, "m", s)
+        sees = _and_mask(code, exists, signature)
+        score = signature.args[0].expressions.score
+        for x in nodes.walk(score):
+            by = derivative(score, x)
+            if x.op != "load" or x.kind != "float" or by == ZERO:
+                continue
+            factor = code.of(by)
+            factor = factor if _many(factor) else _splat(builder, factor)
+            terms = builder.select(sees, builder.fmul(ds, factor), _zero(ds))
+            terms = builder.fpext(terms, _like(terms, _DOUBLE))
+            flat = code.flat_index(x, [code.of(i) for i in nodes.children(x)])
+            begin = code.word(x.args[0], SLOT - 1)
+            for lane in range(LANES):
+                i = builder.extract_element(flat, _I32(lane)) if _many(flat) else flat
+                at = builder.gep(sums, [builder.add(begin, builder.sext(i, _I64))])
+                term = builder.extract_element(terms, _I32(lane))
+                builder.store(builder.fadd(builder.load(at), term), at)
+        return context.get_dummy_value()
+
+    index = types.int64
+    given = (expressions, table, index, index, index, index, index, vector, vector, sums)
+    return types.void(*given), emit
+
+
+any_seen, where_seen, score, slope = _make("m")
+_, where_key_seen, score_of_keys, _ = _make("n")
