@@ -270,7 +270,9 @@ def test_packed_rows_stay_in_registers(num_cols, cut, aligned, dtype):
     assert code.counts["LDG.128"] == (packets if aligned else 0)
 
 
-@pytest.mark.parametrize("function", [fa_numba.softmax_registers, fa_numba.softmax_topk_warps])
+@pytest.mark.parametrize(
+    "function", [fa_numba.softmax_registers, thorough(fa_numba.softmax_topk_warps)]
+)
 @pytest.mark.parametrize(
     "num_rows, num_cols, dtype",
     [(2, 32_767, "bfloat16"), (2, 70_001, "bfloat16"), (8000, 2001, "float16"), (2, 1001, "f4")],
