@@ -189,7 +189,8 @@ def test_kernels_stay_in_registers_and_products_overlap(name, head_dim, dtype, c
 
 
 @needs_compiler
-@pytest.mark.parametrize("seqlen, causal", [thorough(77, True), thorough(197, False), thorough(128, False)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("seqlen, causal", [(77, True), (197, False), (128, False)])
 def test_short_tiles_stay_in_registers(seqlen, causal):
     tiling = persistent_tiling(64, seqlen, causal, seqlen_q=seqlen)
     kernel = flash_attn_persistent.make_flash_attn_persistent(64, tiling, causal, "float16")
