@@ -292,9 +292,7 @@ def test_rows_that_begin_at_any_address_are_moved_in_packets(function, num_rows,
         assert code.counts["LDG.128"] == twice * code.counts["STG.128"]
 
 
-@pytest.mark.parametrize(
-    "head_dim, chunk", [thorough(1, 16), (59, 7), thorough(256, 1), (256, 16)]
-)
+@pytest.mark.parametrize("head_dim, chunk", [thorough(1, 16), (59, 7), thorough(256, 1), (256, 16)])
 def test_any_chunk_of_linear_attention_stays_in_registers(head_dim, chunk):
     x = np.zeros((1, 1, 1, head_dim), np.float32)
     check(compile_kernel(make_chunk_states(head_dim, chunk, True), (x, x, x, x, x)))
