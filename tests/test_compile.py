@@ -193,11 +193,11 @@ def test_dropout_stays_within_the_stated_budget(name):
 
 
 WRITTEN = [name for name in ATTENTION if name not in ("flash_attn_v1", "block_sparse")]
-WRITTEN = [name for name in WRITTEN if name not in LADDER[:2]] + ["flash_decode_wide"]
+WRITTEN = [name for name in WRITTEN if name not in (*LADDER[:2], *MAIN)]
 
 
 # Hopper's alone: Numba's part takes longest, and is the same for all.
-@pytest.mark.parametrize("name", [thorough(name) if name == SLOWEST else name for name in WRITTEN])
+@pytest.mark.parametrize("name", [*MAIN, "flash_decode_wide", *map(thorough, WRITTEN)])
 def test_a_mask_a_score_and_sinks_stay_within_the_stated_budget(name):
     w, bias, sinks = np.ones(1, np.int32), np.zeros((1, 9), np.float32), np.zeros(1, np.float32)
     options = {
