@@ -218,34 +218,19 @@ def messages(notebook):
     return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(last)).splitlines()
 
 
-@contextlib.contextmanager
-def kernels(env):
-    """Variables and command of a kernel, forked from a process with its imports."""
+@pytest.fixture(scope="module")
+def learners(tmp_path_factory):
+    """Variables and command of a learner's kernel, forked from a process with its imports."""
+    if LEARN_PYTHON is not None:
+        yield {}, None
+        return
+    folder = tmp_path_factory.mktemp("kernels")
+    env = learner.environment(folder / "site", learner.not_for_learners())
     if not hasattr(os, "fork"):
         yield env, None
         return
     with warm_kernels.server(os.environ | env | BACKEND) as command:
         yield env, command
-
-
-@pytest.fixture(scope="module")
-def learners(tmp_path_factory):
-    """Those of a learner's kernel."""
-    if LEARN_PYTHON is not None:
-        yield {}, None
-        return
-    site = tmp_path_factory.mktemp("kernels") / "site"
-    with kernels(learner.environment(site, learner.not_for_learners())) as ready:
-        yield ready
-
-
-@pytest.fixture(scope="module")
-def without_compiler(tmp_path_factory):
-    """Those of a learner's kernel where no compiler and no disassembler is installed."""
-    site = tmp_path_factory.mktemp("kernels") / "site"
-    env = learner.environment(site, learner.not_for_learners(), learner.COMPILERS)
-    with kernels(env | {"PATH": learner.path_without_tools()}) as ready:
-        yield ready
 
 
 @EACH
@@ -283,15 +268,16 @@ def check_record(made):
 
 
 @pytest.mark.parametrize("path", [p for p in NOTEBOOKS if compiled.calls(p)], ids=lambda p: p.stem)
-def test_runs_without_compiler_and_disassembler(path, tmp_path, monkeypatch, without_compiler):
+def test_runs_without_compiler_and_disassembler(path, tmp_path, monkeypatch):
     """Every table is there all the same, from the record, and the lesson says so.
 
     No cell after the last table asks a compiler: `test_a_compiler_is_asked_through_compiled`.
     """
-    env, command = without_compiler
+    env = learner.environment(tmp_path / "site", learner.not_for_learners(), learner.COMPILERS)
+    env |= {"PATH": learner.path_without_tools()}
     monkeypatch.setattr(sys.modules[__name__], "LEARN_PYTHON", None)
     # Stubs need no compiler.
-    notebook = run(path, env, monkeypatch, tmp_path, grades=0, last="compiled(", command=command)
+    notebook = run(path, env, monkeypatch, tmp_path, grades=0, last="compiled(")
     calls = 0
     for cell in notebook.cells:
         if cell.cell_type != "code" or "compiled(" not in cell.source:
