@@ -36,7 +36,7 @@ def functions_of(kernel) -> list:
         elif (function := getattr(value, "py_func", None)) and id(function) not in found:
             found[id(function)] = function
             names = names_of(function)
-            todo += [names[name] for name in mentioned(function) if name in names]
+            todo += [names[name] for name in mentioned(function.__code__)[0] if name in names]
     return list(found.values())
 
 
@@ -45,12 +45,12 @@ def names_of(function) -> dict:
 
 
 @functools.cache
-def tree_of(code):
-    return ast.parse(textwrap.dedent(inspect.getsource(code)))
-
-
-def mentioned(function):
-    return {node.id for node in ast.walk(tree_of(function.__code__)) if isinstance(node, ast.Name)}
+def mentioned(code):
+    """The names in a function's source, and its calls of ``cuda.shared.array``."""
+    nodes = [*ast.walk(ast.parse(textwrap.dedent(inspect.getsource(code))))]
+    calls = (node for node in nodes if isinstance(node, ast.Call))
+    arrays = [call for call in calls if ast.unparse(call.func) == "cuda.shared.array"]
+    return {node.id for node in nodes if isinstance(node, ast.Name)}, arrays
 
 
 def declared(function):
@@ -60,10 +60,9 @@ def declared(function):
     def value(node):
         return eval(compile(ast.Expression(node), "shape", "eval"), names)
 
-    for node in ast.walk(tree_of(function.__code__)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "cuda.shared.array":
-            shape, dtype = map(value, node.args[:2])
-            yield math.prod(np.atleast_1d(shape).tolist()) * dtype.bitwidth // 8
+    for node in mentioned(function.__code__)[1]:
+        shape, dtype = map(value, node.args[:2])
+        yield math.prod(np.atleast_1d(shape).tolist()) * dtype.bitwidth // 8
 
 
 def launch_bounds(kernel):

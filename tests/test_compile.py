@@ -43,13 +43,14 @@ DECODE = ("flash_decode", "paged_attn_decode")
 V2 = ("flash_attn_v2", "flash_attn_varlen")
 LADDER = ("flash_attn_v2_unsigned", "flash_attn_v2_4x4", "flash_attn_registers")
 FORWARD = ("naive_attn", "flash_attn_v1", "block_sparse", *V2, *LADDER, *DECODE)
-BACKWARD = ("flash_attn_bwd", "flash_attn_bwd_registers", "flash_attn_varlen_bwd")
-WITH_DROPOUT = ("flash_attn_v1", "flash_attn_v2", "flash_attn_bwd")
+IN_ORDER = "flash_attn_bwd_registers in order"  # deterministic
+BACKWARD = ("flash_attn_bwd", "flash_attn_bwd_registers", IN_ORDER, "flash_attn_varlen_bwd")
 ATTENTION = (*FORWARD, "lazy_softmax_attn", *BACKWARD)
 # Compiled for longer, and not as often: their tiles follow from head_dim and GPU, see below.
-REGISTER_TILES = ("flash_attn_registers", "flash_attn_bwd_registers")
+REGISTER_TILES = ("flash_attn_registers", "flash_attn_bwd_registers", IN_ORDER)
 LESSONS = [name for name in ATTENTION if name not in REGISTER_TILES]
-SLOWEST = "flash_attn_bwd_registers"  # seconds for each target; for sm_75 in bfloat16
+SLOWEST = ("flash_attn_bwd_registers", IN_ORDER)  # seconds for each target; in bfloat16 for sm_75
+EACH_END = TARGETS[::2]  # the oldest and the newest; the one between them is thorough
 MAIN = ("flash_attn_v2", "flash_attn_bwd")
 IN_PACKETS = ("softmax_registers", "softmax_topk_warps")
 OTHERS = ("linear_attn", "merge_states", "paged_kv_lookup", "softmax_topk")
@@ -67,7 +68,7 @@ def run(name, head_dim=64, causal=False, strided=False, dtype="float32", **optio
     if name == "block_sparse":
         q, k, v = (random(1, 3, 1, head_dim) for _ in range(3))
         return fa_numba.flash_attn_v1(q, k, v, causal=causal, block_mask=np.ones((1, 1), bool))
-    function = kernel_function(name)
+    function = kernel_function(name.removesuffix(" in order"))
     if name in SOFTMAXES:
         return function(random(2, 5))
     if name == "softmax_topk":
@@ -110,11 +111,10 @@ def run(name, head_dim=64, causal=False, strided=False, dtype="float32", **optio
     if name == "merge_states":
         lse = np.zeros((1, 1, 3), np.float32)
         return function(q, lse, k, lse)
-    if name == "flash_attn_bwd_registers":
+    if name in SLOWEST:
         out, lse = fa_numba.flash_attn_v2(q, k, v, causal=causal)
         with simt.options(device="H100"):  # its thread blocks may have the largest tiles
-            function(q, q, k, v, out, lse, causal=causal, **options)
-            options["deterministic"] = True
+            options["deterministic"] = name == IN_ORDER
             return function(q, q, k, v, out, lse, causal=causal, **options)
     if name == "flash_attn_bwd":
         out, lse = fa_numba.flash_attn_v2(q, k, v, causal=causal)
@@ -174,28 +174,30 @@ def check_budget(kernel, args, targets=TARGETS):
 # With a causal mask a kernel has all that it has without one.
 @pytest.mark.parametrize(
     "name, causal, targets",
-    [(name, False, TARGETS) for name in OTHERS]
+    [(name, False, EACH_END) for name in OTHERS]
     + [thorough(name, False, TARGETS) for name in LESSONS]
-    + [(name, True, TARGETS) for name in ATTENTION if name != SLOWEST]
-    + [(SLOWEST, True, TARGETS[1:]), thorough(SLOWEST, True, TARGETS[:1])],
+    + [(name, True, EACH_END) for name in ATTENTION if name not in SLOWEST]
+    + [thorough(name, name not in OTHERS, TARGETS[1:2]) for name in (*OTHERS, *ATTENTION)]
+    + [(SLOWEST[0], True, TARGETS[2:]), thorough(IN_ORDER, True, TARGETS[2:])]
+    + [thorough(name, True, TARGETS[:1]) for name in SLOWEST],
 )
 def test_within_the_stated_budget(name, causal, targets):
     for kernel, args in launches(name, causal=causal):
         check_budget(kernel, args, targets)
 
 
-@pytest.mark.parametrize("name", WITH_DROPOUT)
+@pytest.mark.parametrize("name", [thorough("flash_attn_v1"), *MAIN])
 def test_dropout_stays_within_the_stated_budget(name):
     for kernel, args in launches(name, causal=True, dropout_p=0.1):
         check_budget(kernel, args)
 
 
 WRITTEN = [name for name in ATTENTION if name not in ("flash_attn_v1", "block_sparse")]
-WRITTEN = [name for name in WRITTEN if name not in LADDER[:2]] + ["flash_decode_wide"]
+WRITTEN = [name for name in WRITTEN if name not in (*LADDER[:2], *MAIN)]
 
 
 # Hopper's alone: Numba's part takes longest, and is the same for all.
-@pytest.mark.parametrize("name", [thorough(name) if name == SLOWEST else name for name in WRITTEN])
+@pytest.mark.parametrize("name", [*MAIN, "flash_decode_wide", *map(thorough, WRITTEN)])
 def test_a_mask_a_score_and_sinks_stay_within_the_stated_budget(name):
     w, bias, sinks = np.ones(1, np.int32), np.zeros((1, 9), np.float32), np.zeros(1, np.float32)
     options = {
@@ -214,7 +216,8 @@ def test_a_mask_a_score_and_sinks_stay_within_the_stated_budget(name):
 # The type that Numba is worse at for every target; the other one where it matters most.
 @pytest.mark.parametrize(
     "name, dtype, targets",
-    [(name, "bfloat16", TARGETS) for name in MAIN]
+    [(name, "bfloat16", EACH_END) for name in MAIN]
+    + [thorough(name, "bfloat16", TARGETS[1:2]) for name in MAIN]
     + [thorough(name, "float16", TARGETS) for name in MAIN]
     + [(name, "bfloat16", TARGETS[:1]) for name in OTHERS]
     + [thorough(name, "bfloat16", TARGETS[:1]) for name in ATTENTION if name not in MAIN],
@@ -226,7 +229,7 @@ def test_16_bits_stay_within_the_same_budget(name, dtype, targets):
             assert "call" not in code.ptx  # as Numba computes in 16 bits
 
 
-@pytest.mark.parametrize("k", [1, 2, 16, 32])
+@pytest.mark.parametrize("k", [1, thorough(2), thorough(16), 32])
 def test_any_k_stays_in_registers(k):
     x, values = np.zeros((1, 40), np.float32), np.zeros((1, k), np.float32)
     check(compile_kernel(make_softmax_topk(128, k), (x, values, values.astype(np.int32))))
@@ -254,7 +257,7 @@ def test_a_packet_is_one_load_and_one_store(num_cols, dtype):
         assert moves == {"LDG.128", "STG.128"}
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", [thorough("float16"), "bfloat16"])
 @pytest.mark.parametrize(
     "num_cols, cut, aligned", [(65_536, False, True), (65_535, True, True), (50_257, True, False)]
 )
@@ -267,7 +270,9 @@ def test_packed_rows_stay_in_registers(num_cols, cut, aligned, dtype):
     assert code.counts["LDG.128"] == (packets if aligned else 0)
 
 
-@pytest.mark.parametrize("function", [fa_numba.softmax_registers, fa_numba.softmax_topk_warps])
+@pytest.mark.parametrize(
+    "function", [fa_numba.softmax_registers, thorough(fa_numba.softmax_topk_warps)]
+)
 @pytest.mark.parametrize(
     "num_rows, num_cols, dtype",
     [(2, 32_767, "bfloat16"), (2, 70_001, "bfloat16"), (8000, 2001, "float16"), (2, 1001, "f4")],
@@ -287,7 +292,7 @@ def test_rows_that_begin_at_any_address_are_moved_in_packets(function, num_rows,
         assert code.counts["LDG.128"] == twice * code.counts["STG.128"]
 
 
-@pytest.mark.parametrize("head_dim, chunk", [(1, 16), (59, 7), (256, 1), (256, 16)])
+@pytest.mark.parametrize("head_dim, chunk", [thorough(1, 16), (59, 7), thorough(256, 1), (256, 16)])
 def test_any_chunk_of_linear_attention_stays_in_registers(head_dim, chunk):
     x = np.zeros((1, 1, 1, head_dim), np.float32)
     check(compile_kernel(make_chunk_states(head_dim, chunk, True), (x, x, x, x, x)))
@@ -303,8 +308,12 @@ def test_any_group_of_linear_attention_can_start(group_size):
 
 
 # 64: above; to 128 the tiles are those of 64.
-@pytest.mark.parametrize("head_dim", [thorough(1), 256])
-@pytest.mark.parametrize("name", LESSONS)
+@pytest.mark.parametrize(
+    "name, head_dim",
+    [(name, 256) for name in MAIN]
+    + [thorough(name, 256) for name in LESSONS if name not in MAIN]
+    + [thorough(name, 1) for name in LESSONS],
+)
 def test_any_head_dim_stays_in_registers(name, head_dim):
     head_dim = min(head_dim, 128) if name == "flash_attn_v2_4x4" else head_dim
     for kernel, args in launches(name, head_dim=head_dim, causal=True):
@@ -326,7 +335,7 @@ def test_register_tiles_of_the_backward_fit(head_dim):
     check(compile_kernel(kernel, args, cc=(9, 0, "a")))
 
 
-@pytest.mark.parametrize("head_dim", [*map(thorough, (64, 96)), 128, 256])
+@pytest.mark.parametrize("head_dim", [*map(thorough, (64, 96, 128)), 256])
 def test_the_largest_register_tiles_fit(head_dim):
     q, lse = np.zeros((1, 3, 1, head_dim), np.float32), np.zeros((1, 1, 3), np.float32)
     block_m, block_n = register_tiling.forward_block_sizes(head_dim, 227 * 1024)  # of an H200

@@ -772,38 +772,50 @@ print(sum(tiles.round_up.stats.cache_hits.values()))
 """
 
 
-def test_files(tmp_path):
+@pytest.fixture
+def kept(warm_processes, tmp_path):
+    """Run KEPT with this cache, in a process with its imports done; its hits, and what it says."""
+    (program := tmp_path / "kept.py").write_text(KEPT)
+
+    def run(cache):
+        environment = os.environ | {"FA_NUMBA_CACHE": str(cache)}
+        command, how = [sys.executable, program], {"capture_output": True, "text": True}
+        done = warm_processes.run(command, cwd=tmp_path, env=environment, **how)
+        assert done.returncode == 0, done.stderr
+        return int(done.stdout), done.stderr
+
+    return run
+
+
+def test_files(kept, tmp_path):
     """A second process compiles nothing; where no file can be written, all works without."""
 
     def hits(folder):
-        environment = os.environ | {"FA_NUMBA_CACHE": str(folder)}
-        command = [sys.executable, "-c", KEPT]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        return int(done.stdout)
+        return kept(folder)[0]
 
-    assert [hits(tmp_path) for _ in range(2)] == [0, 1]
-    (folder,) = (tmp_path / "cpu").iterdir()
+    cache = tmp_path / "cache"
+    assert [hits(cache) for _ in range(2)] == [0, 1]
+    (folder,) = (cache / "cpu").iterdir()
     for suffix in ("nbi", "nbc"):  # the index, then the code: a damaged file is written anew
         (file,) = folder.glob(f"*.{suffix}")
         file.write_bytes(file.read_bytes()[:90])
-        assert [hits(tmp_path) for _ in range(2)] == [0, 1]
+        assert [hits(cache) for _ in range(2)] == [0, 1]
     (tmp_path / "file").touch()
     assert hits(tmp_path / "file" / "folder") == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root, to chown")
-def test_files_of_another_user_are_not_loaded(tmp_path):
+def test_files_of_another_user_are_not_loaded(kept, tmp_path):
     """Numba's files are pickles: whoever writes them runs code."""
+    (cache := tmp_path / "cache").mkdir()
 
     def hits():
-        environment = os.environ | {"FA_NUMBA_CACHE": str(tmp_path)}
-        command = [sys.executable, "-W", "always", "-c", KEPT]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        return int(done.stdout), "belongs to user 4711" in done.stderr
+        count, said = kept(cache)
+        return count, "belongs to user 4711" in said
 
     assert hits() == (0, False)
     for suffix in ("nbi", "nbc", "folder"):
-        file = tmp_path if suffix == "folder" else next(tmp_path.rglob(f"*.{suffix}"))
+        file = cache if suffix == "folder" else next(cache.rglob(f"*.{suffix}"))
         os.chown(file, 4711, 4711)
         assert hits() == (0, True), suffix
         os.chown(file, 0, 0)

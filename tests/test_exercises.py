@@ -26,10 +26,11 @@ EACH = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.short)
 GIVEN = re.compile(r"\b(is as it was given|are as they were)\b")
 BARRIER = re.compile(r"cuda\.sync(threads|warp)\(")
 WITH_BARRIERS = [e for e in EXERCISES if BARRIER.search(e.solution.read_text(encoding="utf-8"))]
-# What starts a process does so for a fourth of the exercises: that costs more than most of them.
+COMPILED = [e for e in EXERCISES if "gpu_ready" in e.grader.read_text(encoding="utf-8")]
+# What starts a process does so for a part of the exercises: that costs more than most of them.
 FOURTH = pytest.mark.parametrize("fourth", range(4))
-# `make test` takes one fourth, CI's thorough run the others.
-A_FOURTH = pytest.mark.parametrize("fourth", [0, *map(thorough, (1, 2, 3))])
+# `make test` takes one eighth, CI's thorough run the others.
+AN_EIGHTH = pytest.mark.parametrize("eighth", [0, *map(thorough, range(1, 8))])
 AT_LEAST_TEN = (
     *("ex06[ab]", "ex07[ab]", "ex08", "ex11[bc]", "ex12", "ex16c", "ex17[cd]", "ex18", "ex20[ab]"),
     *("ex21[cdg]", "ex23[abcde]"),
@@ -86,12 +87,12 @@ print(json.dumps(checks))
 """
 
 
-@A_FOURTH
-def test_every_stub_fails_because_nothing_is_written_yet(fourth, tmp_path):
+@AN_EIGHTH
+def test_every_stub_fails_because_nothing_is_written_yet(eighth, tmp_path):
     """In what `make learn` installs: in FA_NUMBA_LEARN_PYTHON, or with everything else hidden."""
     written = tmp_path / "stubs"
     written.mkdir()
-    exercises = EXERCISES[fourth::4]
+    exercises = EXERCISES[eighth::8]
     for exercise in exercises:
         body = stubs.read(exercise).stub
         # Without its last line a stub no longer counts as untouched, and each check speaks for
@@ -119,12 +120,8 @@ def test_every_stub_fails_because_nothing_is_written_yet(fourth, tmp_path):
 
 @FOURTH
 def test_solutions_pass(fourth, monkeypatch, warm_judges, tmp_path):
-    """And where there is a compiler, every kernel compiles to machine code for every target.
-
-    The graders try the sizes that tests/grader_cases.py asks for.
-    """
-    # of the graders' session
-    monkeypatch.setenv("PYTEST_ADDOPTS", "--machine-code -p tests.grader_cases")
+    """The graders try the sizes that tests/grader_cases.py asks for."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p tests.grader_cases")  # of the graders' session
     monkeypatch.setenv(grader_cases.VARIABLE, str(tmp_path / "cases.json"))
     exercises = EXERCISES[fourth::4]
     report = grade_all(exercises, impl="solutions").graded
@@ -139,6 +136,15 @@ def test_solutions_pass(fourth, monkeypatch, warm_judges, tmp_path):
     cases = json.loads((tmp_path / "cases.json").read_text(encoding="utf-8"))
     left_out = {e.short: grader_cases.gaps(e, cases.get(e.short, [])) for e in exercises}
     assert not any(left_out.values()), left_out
+
+
+@pytest.mark.thorough
+def test_solutions_compile_to_machine_code(monkeypatch, warm_judges):
+    """Where there is a compiler, every kernel that `test_solutions_pass` compiles to PTX."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--machine-code -k compile")
+    report = grade_all(COMPILED, impl="solutions").graded
+    assert [g.exercise for g in report] == COMPILED and len(COMPILED) > 50
+    assert all(g.passed for g in report), [repr(g) for g in report if not g.passed]
 
 
 @pytest.fixture(scope="module")
@@ -163,9 +169,9 @@ def test_collecting_the_graders_is_quick(collection):
     assert collection[1] < 3
 
 
-@A_FOURTH
-def test_any_deleted_barrier_is_caught_and_both_lines_named(fourth, tmp_path):
-    exercises, answer = WITH_BARRIERS[fourth::4], tmp_path / "mutants.json"
+@AN_EIGHTH
+def test_any_deleted_barrier_is_caught_and_both_lines_named(eighth, tmp_path):
+    exercises, answer = WITH_BARRIERS[eighth::8], tmp_path / "mutants.json"
     command = [sys.executable, "-m", "fa_numba.workbook.mutants", "--barriers"]
     command += [*(e.short for e in exercises), f"--json={answer}"]
     run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)

@@ -18,7 +18,8 @@ CASES = [
     thorough(
         (1, 200, 150, (4, 2), 128, True, 2), {"alibi_slopes": SLOPES}
     ),  # in step; rows without keys
-    ((1, 140, 390, (2, 1), 72, True, 2), {"softcap": 15.0}),  # in step
+    ((1, 140, 270, (2, 1), 72, True, 2), {"softcap": 15.0}),  # in step
+    thorough((1, 140, 390, (2, 1), 72, True, 2), {"softcap": 15.0}),
     thorough((1, 260, 390, (2, 1), 64, True, 2), {}),  # in step; masks as bits
     thorough((1, 260, 140, (2, 2), 64, True, 1), {"alibi_slopes": SLOPES[:2]}),
     thorough((1, 140, 260, (2, 1), 64, False, 2), {"window_size": (-1, 40)}),  # in step
@@ -47,7 +48,8 @@ CASES = [
     ((1, 130, 100, (1, 1), 256, False, 2), {}),
     ((1, 70, 130, (2, 1), 136, True, 1), {"order": "ordered"}),
     ((1, 100, 70, (2, 2), 192, True, 1), {}),  # rows that see no key
-    ((1, 140, 180, (4, 2), 136, True, 2), {"alibi_slopes": SLOPES}),  # in step
+    ((1, 140, 180, (2, 1), 136, True, 2), {"alibi_slopes": SLOPES[:2]}),  # in step
+    thorough((1, 140, 180, (4, 2), 136, True, 2), {"alibi_slopes": SLOPES}),
     ((1, 90, 130, (2, 1), 200, False, 1), ALL_MASKS),
 ]
 

@@ -387,15 +387,15 @@ def test_kernels_before_and_after_stay_in_registers(head_dim, dtype):
 @pytest.mark.parametrize(
     "head_dim, order, mask, spilled_by_products, in_step",
     [
-        (64, ADDED, (True,), 0, False),
+        thorough(64, ADDED, (True,), 0, False),
         thorough(128, ADDED, (True,), 0, False),
         thorough(128, ADDED, (False,), 0, False),
         thorough(96, ADDED, (False, (100, 50)), 0, False),
         # A cap's derivatives take 32 registers.
         (64, ADDED, (False, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True), 80, False),
         thorough(64, BY_ARRIVAL, (True,), 4, False),
-        (128, BY_ARRIVAL, (True,), 4, False),
-        (128, ORDERED, (False,), 4, False),
+        thorough(128, BY_ARRIVAL, (True,), 4, False),
+        thorough(128, ORDERED, (False,), 4, False),
         (128, ADDED, (True,), 0, True),
         thorough(128, ADDED, (True, (-1, -1), 30.0), 0, True),
         thorough(128, ADDED, (True, (-1, -1), 0.0, True), 0, True),

@@ -31,7 +31,7 @@ TARGETS = (8, 0), (9, 0, "a")
     [
         thorough(64, "float16", True, (-1, -1), 0.0, False),
         (128, "bfloat16", False, (-1, -1), 0.0, False),
-        (256, "float16", False, (-1, -1), 0.0, False),
+        thorough(256, "float16", False, (-1, -1), 0.0, False),
         thorough(128, "float16", False, (100, 50), 30.0, True),
         (64, "float16", True, (511, -1), 30.0, True),
     ],

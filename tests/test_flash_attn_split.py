@@ -55,7 +55,7 @@ def kernel_of(head_dim, consumers, heads, causal, *rest):
         thorough(128, 2, 4, False, FULL, 0.0, False),
         (128, 2, 1, False, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True),
         thorough(64, 2, 1, True, FULL, 0.0, True),
-        (256, 2, 1, True, (AT_RUN_TIME, -1), float(AT_RUN_TIME), True),
+        thorough(256, 2, 1, True, (AT_RUN_TIME, -1), float(AT_RUN_TIME), True),
         thorough(256, 2, 1, False, FULL, 0.0, False),
     ],
 )
@@ -75,7 +75,7 @@ def test_the_kernel_stays_in_registers(head_dim, consumers, heads, causal, windo
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("head_dim", [8, 128])
+@pytest.mark.parametrize("head_dim", [thorough(8), 128])
 def test_the_merge_stays_in_registers(head_dim, dtype):
     kernel = make_merge_splits(head_dim, dtype)
     # Nothing but the address of out is used: its 16-bit dtypes are alike.

@@ -186,8 +186,8 @@ def test_a_third_hint_is_refused_in_a_line(inside, capsys):
 
 
 def test_checks_and_reset_work(made, tmp_path, monkeypatch):
-    made = handout.make(tmp_path / "mine", root=ROOT)  # one to write in
-    monkeypatch.chdir(made.folder)
+    mine = shutil.copytree(made.folder, tmp_path / "mine")  # one to write in
+    monkeypatch.chdir(mine)
     exercise = catalog.find_one("ex01a")
     exercise.stub.write_text((ROOT / "solutions" / exercise.stub.name).read_text())
     report = grader.grade("ex01a")
@@ -195,7 +195,7 @@ def test_checks_and_reset_work(made, tmp_path, monkeypatch):
     assert report.graded[0].debrief
     assert progress.is_passed(exercise)
     grader.reset("ex01a", yes=True)
-    assert exercise.stub.read_text() == catalog.bundled(made.folder, exercise.name)["stub"]
+    assert exercise.stub.read_text() == catalog.bundled(mine, exercise.name)["stub"]
 
 
 def run_in(folder, *arguments):
@@ -271,21 +271,22 @@ def test_its_own_tests_pass(made):
 
 
 def test_it_is_made_again_in_place_and_nothing_else_is_overwritten(made, tmp_path):
-    again = handout.make(tmp_path / "out", root=ROOT)
+    root = small_workbook(tmp_path / "root")
+    again = handout.make(tmp_path / "out", root=root)
     (again.folder / "stray").touch()
-    handout.make(tmp_path / "out", root=ROOT)
+    handout.make(tmp_path / "out", root=root)
     assert not (again.folder / "stray").exists()
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis/chapter").touch()
     with pytest.raises(handout.Refused, match="is no handout"):
-        handout.make(tmp_path / "thesis", root=ROOT)
+        handout.make(tmp_path / "thesis", root=root)
     assert (tmp_path / "thesis/chapter").exists()
     with pytest.raises(handout.Refused, match="a handout already"):
         handout.make(tmp_path / "twice", root=made.folder)
 
 
 def test_the_zip_file_holds_the_same(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
+    monkeypatch.chdir(small_workbook(tmp_path / "root"))
     path = tmp_path / "course.zip"
     assert cli.main(["handout", str(tmp_path / "course"), "--zip", str(path)]) == 0
     with zipfile.ZipFile(path) as archive:

@@ -437,6 +437,7 @@ def test_the_hook_refuses_the_same_without_landlock(tmp_path):
     assert not list(tmp_path.glob("**/made"))
 
 
+@pytest.mark.thorough
 def test_with_two_workers(tmp_path):
     pytest.importorskip("xdist")
     some = ("loop", "os_exit", "skip", "write_progress")
@@ -509,7 +510,7 @@ def children_of(session_marker):
     [(signal.SIGINT, 2), (signal.SIGKILL, 2), (signal.SIGKILL, 0)],
     ids=["Ctrl-C", "killed", "killed-at-once"],
 )
-@pytest.mark.parametrize("front", ["pytest", "check"])
+@pytest.mark.parametrize("front", [pytest.param("pytest", marks=pytest.mark.thorough), "check"])
 def test_no_process_is_left_behind(tmp_path, sign, seconds, front):
     make_workbook(tmp_path, [("loop", HOSTILE["import_loop"][0])])
     (path,) = tmp_path.glob("exercises/test_ex*")

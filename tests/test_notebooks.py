@@ -17,6 +17,7 @@ import nbclient
 import nbformat
 import pytest
 import warm_kernels
+from cases import thorough
 
 from fa_numba import workbook
 from fa_numba.workbook import catalog, compiled, notebooks
@@ -26,7 +27,11 @@ FOLDER = ROOT / "notebooks"
 LEARN_PYTHON = learner.PYTHON
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 GRADING = "00", "06", "20"  # lessons whose first `grade` runs here; all are alike
-EACH = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+# They compile longest. By default they run without a compiler, and where there is one in CI's
+# thorough run.
+COMPILE_LONGEST = "12", "13"
+MARKED = [thorough(p) if p.name[:2] in COMPILE_LONGEST else p for p in NOTEBOOKS]
+EACH = pytest.mark.parametrize("path", MARKED, ids=lambda p: p.stem)
 
 
 def test_the_lessons_are_there():
@@ -276,8 +281,8 @@ def test_runs_without_compiler_and_disassembler(path, tmp_path, monkeypatch):
     env = learner.environment(tmp_path / "site", learner.not_for_learners(), learner.COMPILERS)
     env |= {"PATH": learner.path_without_tools()}
     monkeypatch.setattr(sys.modules[__name__], "LEARN_PYTHON", None)
-    # Stubs need no compiler.
-    notebook = run(path, env, monkeypatch, tmp_path, grades=0, last="compiled(")
+    last = None if path.name[:2] in COMPILE_LONGEST else "compiled("
+    notebook = run(path, env, monkeypatch, tmp_path, grades=0, last=last)  # stubs need no compiler
     calls = 0
     for cell in notebook.cells:
         if cell.cell_type != "code" or "compiled(" not in cell.source:

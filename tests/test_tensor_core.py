@@ -172,7 +172,7 @@ def moves_before_products(code):
         ("ws", 128, "bfloat16", False),
         thorough("persistent", 64, "bfloat16", True),
         ("persistent", 128, "float16", True),
-        ("persistent", 256, "float16", False),
+        thorough("persistent", 256, "float16", False),
     ],
 )
 def test_kernels_stay_in_registers_and_products_overlap(name, head_dim, dtype, causal):
@@ -189,7 +189,8 @@ def test_kernels_stay_in_registers_and_products_overlap(name, head_dim, dtype, c
 
 
 @needs_compiler
-@pytest.mark.parametrize("seqlen, causal", [(77, True), thorough(197, False), thorough(128, False)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("seqlen, causal", [(77, True), (197, False), (128, False)])
 def test_short_tiles_stay_in_registers(seqlen, causal):
     tiling = persistent_tiling(64, seqlen, causal, seqlen_q=seqlen)
     kernel = flash_attn_persistent.make_flash_attn_persistent(64, tiling, causal, "float16")
@@ -201,6 +202,7 @@ def test_short_tiles_stay_in_registers(seqlen, causal):
     assert size + code.shared_bytes <= devices.device("H100").shared_bytes_per_block
 
 
+@pytest.mark.thorough
 @needs_compiler
 def test_out_in_float32_stays_in_registers():
     tiling = persistent_tiling(128, 4096, True)
@@ -223,11 +225,11 @@ def test_out_in_float32_stays_in_registers():
     "head_dim, causal, window, softcap, alibi",
     [
         (128, False, (100, 50), 30.0, True),
-        (64, True, (511, -1), 30.0, True),
+        thorough(64, True, (511, -1), 30.0, True),
         thorough(64, False, (-1, -1), 0.0, True),
         thorough(64, True, (4095, -1), 0.0, False),
         thorough(128, True, (-1, -1), 0.0, True),
-        (256, True, (-1, -1), 30.0, True),
+        thorough(256, True, (-1, -1), 30.0, True),
     ],
 )
 def test_masks_stay_in_registers(head_dim, causal, window, softcap, alibi):

@@ -55,7 +55,7 @@ def test_each_instruction_becomes_itself(name):
 @pytest.mark.parametrize(
     "head_dim, dtype",
     [
-        (64, "float16"),
+        thorough(64, "float16"),
         thorough(128, "bfloat16"),
         thorough(192, "float16"),
         (256, "bfloat16"),
@@ -113,14 +113,14 @@ def test_mma_kernels_stay_in_registers(head_dim, dtype, causal):
     "head_dim, order, mask, spilled_by_products, in_step",
     [
         thorough(64, "added", (True,), 0, False),
-        (64, "by arrival", (True,), 4, False),
+        thorough(64, "by arrival", (True,), 4, False),
         thorough(64, "added", (False, (100, 50)), 0, False),
         # A cap's derivatives take 32 registers.
         thorough(64, "added", (False, (-1, -1), 30.0, True), 80, False),
         thorough(96, "by arrival", (True,), 4, False),
         (128, "ordered", (True, (100, -1), 30.0, True), 16, False),
         thorough(128, "by arrival", (False,), 4, False),
-        (128, "added", (True,), 0, False),
+        thorough(128, "added", (True,), 0, False),
         thorough(64, "added", (True,), 0, True),
         (128, "added", (True,), 0, True),
         thorough(128, "added", (True, (-1, -1), 30.0), 0, True),
@@ -156,7 +156,7 @@ def spills_between_products(code):
 
 
 @needs_compiler
-@pytest.mark.parametrize("group_parts", [1, 4])
+@pytest.mark.parametrize("group_parts", [thorough(1), 4])
 def test_gradients_in_float32_stay_in_registers(group_parts):
     rows, x = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
     options = {"GRAD_FLOAT32": True, "GROUP_PARTS": group_parts}

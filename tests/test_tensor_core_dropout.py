@@ -243,7 +243,7 @@ def philox_products(code):
 @pytest.mark.parametrize(
     "head_dim, dtype, causal, mask",
     [
-        (64, "bfloat16", True, "plain"),
+        thorough(64, "bfloat16", True, "plain"),
         thorough(128, "float16", False, "plain"),
         (128, "float16", True, "all"),
         thorough(256, "float16", False, "plain"),
@@ -278,7 +278,7 @@ def test_the_forward_kernel_stays_in_registers(head_dim, dtype, causal, mask):
     "head_dim, order, causal, mask, spilled_by_products",
     [
         thorough(64, "added", False, "plain", 4),
-        (64, "by arrival", True, "plain", 12),
+        thorough(64, "by arrival", True, "plain", 12),
         thorough(128, "added", True, "plain", 0),
         (128, "ordered", True, "all", 16),
     ],

@@ -32,13 +32,13 @@ MASK_ARGS = types.int32, types.int32, types.float32, types.float32
     "head_dim, seqlen, causal, window, softcap, alibi",
     [
         thorough(128, 2048, False, (-1, -1), 0.0, False),
-        (64, 2048, True, (-1, -1), 0.0, False),
+        thorough(64, 2048, True, (-1, -1), 0.0, False),
         (128, 512, False, (100, 50), 30.0, True),
         thorough(64, 2048, True, (511, -1), 30.0, True),
         thorough(64, 2048, True, (511, -1), 0.0, False),
         thorough(128, 2048, True, (-1, -1), 0.0, True),
         thorough(192, 2048, False, (-1, -1), 0.0, False),
-        (256, 2048, True, (511, -1), 30.0, True),
+        thorough(256, 2048, True, (511, -1), 30.0, True),
     ],
 )
 def test_the_kernel_stays_in_registers(head_dim, seqlen, causal, window, softcap, alibi):

@@ -85,7 +85,7 @@ def test_forward_stays_in_registers(head_dim, causal, cc):
     [
         (160, True, AMPERE, RTX_3090),
         thorough(224, False, HOPPER, H200),
-        (256, True, AMPERE, A100),
+        thorough(256, True, AMPERE, A100),
         (256, True, HOPPER, H200),
     ],
 )

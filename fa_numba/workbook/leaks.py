@@ -40,13 +40,15 @@ def answer_lines(root: Path) -> set[str]:
 
 def code_lines(lines) -> list[tuple[int, str]]:
     """(number, line) of the lines that are neither empty nor comments, without trailing ones."""
-    cut = ((n, re.sub(r"\s+#.*", "", line).strip()) for n, line in enumerate(lines, 1))
+    cut = (
+        (n, (re.sub(r"\s+#.*", "", line) if "#" in line else line).strip())
+        for n, line in enumerate(lines, 1)
+    )
     return [(n, line) for n, line in cut if line and not line.startswith("#")]
 
 
-def passages(lines: list[str], length: int = PASSAGE) -> dict[tuple[str, ...], int]:
-    """{passage: number of its first line} of the code in these lines; all of it if it is short."""
-    code = code_lines(lines)
+def passages(code: list[tuple[int, str]], length: int = PASSAGE) -> dict[tuple[str, ...], int]:
+    """{passage: number of its first line} of `code_lines`; all of them if they are few."""
     starts = range(max(len(code) - length, 0) + 1) if code else ()
     return {tuple(x for _, x in code[i : i + length]): code[i][0] for i in reversed(starts)}
 
@@ -56,18 +58,21 @@ def secret_passages(exercises, given) -> dict[tuple[str, ...], str]:
     found = {}
     for exercise in exercises:
         for answer in answers(exercise.text):
-            found |= {p: exercise.short for p in passages(answer) if sum(map(len, p)) >= LONG}
-    for length in range(1, PASSAGE + 1):
-        told = {p for text in given for p in passages(text.splitlines(), length)}
-        found = {p: name for p, name in found.items() if p not in told}
+            code = passages(code_lines(answer))
+            found |= {p: exercise.short for p in code if sum(map(len, p)) >= LONG}
+    for text in given:
+        code = code_lines(text.splitlines())
+        for length in range(1, PASSAGE + 1):
+            for passage in passages(code, length):
+                found.pop(passage, None)
     return found
 
 
 def told_passages(name, text, secret) -> list[str]:
     """Where a file holds secret passages, a line for each."""
-    found = {}
+    found, code = {}, code_lines(text.splitlines())
     for length in range(1, PASSAGE + 1):
-        for passage, line in passages(text.splitlines(), length).items():
+        for passage, line in passages(code, length).items():
             if passage in secret:
                 found.setdefault((line, secret[passage]), passage[0])
     return [
