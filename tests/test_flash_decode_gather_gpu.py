@@ -7,6 +7,7 @@ Cases and tolerances are flash_decode_mma's.
 
 import pytest
 from cases import MASKS, mask_options
+from few_cases import pairs
 from numba import cuda
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
@@ -44,6 +45,7 @@ def bits(got):
     return [arrays.to_numpy(x).tobytes() for x in got]
 
 
+@pytest.mark.few(lambda case, dtype, causal: [case, *pairs(dtype, causal)])
 @pytest.mark.parametrize(
     "case, dtype, causal",
     CONTIGUOUS,
@@ -71,16 +73,17 @@ def test_paged(case, page_size):
             assert bits(got) == bits(flash_decode_gather(q, k, v, lengths, **options))
 
 
+@pytest.mark.few(lambda mask, num_splits: [mask, *pairs(num_splits, len(mask))])
+@pytest.mark.parametrize("num_splits", [0, 2])
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-def test_masks_small(mask):
+def test_masks_small(mask, num_splits):
     inputs = make_case(SMALL[2], "float16")
     mask = mask_options(mask, SMALL[2][3])
     options = dict(mask)
     if "alibi_slopes" in mask:
         options["alibi_slopes"] = cupy.asarray(mask["alibi_slopes"])
-    for num_splits in (0, 2):
-        got = flash_decode_gather(*on_gpu(*inputs), **options, num_splits=num_splits)
-        assert_right(got, inputs, "float16", **mask)
+    got = flash_decode_gather(*on_gpu(*inputs), **options, num_splits=num_splits)
+    assert_right(got, inputs, "float16", **mask)
 
 
 @pytest.mark.parametrize("num_splits", [0, 3])

@@ -9,6 +9,7 @@ import itertools
 import random
 
 import pytest
+from few_cases import pairs
 from numba import cuda
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
@@ -94,6 +95,13 @@ def inputs_of(dtype, *shapes, softcap=0.0):
 GRID = grid(HEAD_DIMS, SEQLENS, MASKS, DTYPES, HEADS, every=3)
 
 
+def to_meet(case):
+    """Each value alone, and masks with both families of kernels: 16 bits and float32."""
+    _, _, mask, dtype, _ = case
+    return [*enumerate(case), *pairs(mask, dtype == torch.float32)]
+
+
+@pytest.mark.few(to_meet)
 @pytest.mark.parametrize("case", GRID, ids=named)
 def test_flash_attn_func(case):
     head_dim, (seqlen_q, seqlen_k), mask, dtype, (num_heads, num_kv_heads) = case
@@ -116,6 +124,7 @@ LENGTHS = (
 )
 
 
+@pytest.mark.few(to_meet)
 @pytest.mark.parametrize("case", grid(HEAD_DIMS, LENGTHS, MASKS, DTYPES, HEADS), ids=named)
 def test_flash_attn_varlen_func(case):
     head_dim, lengths, mask, dtype, (num_heads, num_kv_heads) = case
