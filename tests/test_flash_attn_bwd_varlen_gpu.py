@@ -159,6 +159,7 @@ def test_packed_gradients_small(rng, mask, case, order):
     assert_right(gradients(args, options, order), want, plain)
 
 
+@pytest.mark.few(lambda mask, case, order: [(mask, case), order, *pairs(order, case[-2])])
 @each_order
 @pytest.mark.parametrize("mask, case", LARGE, ids=name_of)
 def test_packed_gradients_large(rng, mask, case, order):

@@ -17,6 +17,7 @@ if not cuda.is_available() or cuda.get_current_device().compute_capability[0] !=
 from test_flash_decode_wide_gpu import (  # noqa: E402
     LARGE,
     SMALL,
+    SPLITS,
     assert_right,
     make_case,
     named,
@@ -55,11 +56,12 @@ def test_contiguous(case, dtype, causal):
     """Many splits are more parts than thread blocks: each goes through several."""
     inputs = make_case(case, dtype)
     arguments = on_gpu(*inputs)
-    for num_splits in (0, 1, 2, 7, 300):
+    for num_splits in SPLITS if case in LARGE else SPLITS[:3]:
         got = flash_decode_gather(*arguments, causal=causal, num_splits=num_splits)
         assert_right(got, inputs, dtype, causal=causal)
 
 
+@pytest.mark.few(lambda case, page_size: [case, page_size])
 @pytest.mark.parametrize("case, page_size", PAGES, ids=[f"{named(c)}-{n}" for c, n in PAGES])
 def test_paged(case, page_size):
     q, k, v, seq_lens = inputs = make_case(case, "float16")

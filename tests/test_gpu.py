@@ -633,6 +633,13 @@ DTYPE_SHAPES = {"small": (2, 17, 33, 4, 2, 64), "large": (2, 1000, 1500, 4, 2, 6
 DTYPE_MASK = {"causal": True, "softcap": 20.0, "alibi": True}
 
 
+# A conversion is the same in every kernel: those of attention meet both dtypes, any other one.
+@pytest.mark.few(
+    lambda name, size, dtype, library: [
+        (name, name in dtype_cases.ATTENTION and dtype),
+        *pairs(size, dtype, library),
+    ]
+)
 @pytest.mark.parametrize(
     "size, dtype, library",
     [

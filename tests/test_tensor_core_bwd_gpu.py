@@ -262,7 +262,7 @@ def test_masks_of_persistent_small(mask, dtype, case, backward):
 
 
 @needs_hopper
-@pytest.mark.few(lambda case, parts, dtype: [*pairs(parts, dtype), *pairs(case, dtype)])
+@pytest.mark.few(lambda case, parts, dtype: [parts, case, *pairs(dtype, parts > 1)])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("parts", [1, 2, 4, 8])
 @pytest.mark.parametrize("case", GROUPS, ids=str)

@@ -338,6 +338,7 @@ def test_forward(name, case, dtype):
 
 
 @needs_hopper
+@pytest.mark.few(lambda case, dtype: [case, dtype])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     "case",
