@@ -48,7 +48,8 @@ SHAPES = {
 
 @pytest.mark.few(
     lambda shape, mask, num_splits: [
-        *pairs(shape, num_splits > 1),
+        shape,
+        *pairs(shape[-2] // 64, num_splits > 1),
         *pairs(mask, shape[-2] // 64),
         *pairs(mask, num_splits),
     ]
