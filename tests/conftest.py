@@ -29,6 +29,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 import numpy as np
 import pytest
+from few_cases import mark_thorough
 from warm_judges import WarmJudges
 
 from fa_numba import simt
@@ -65,7 +66,14 @@ def pytest_addoption(parser):
     parser.addoption("--quick", action="store_true", help="a few cases of each test: `make quick`")
 
 
+def pytest_configure(config):
+    # An -m of the command line takes the place of that in pyproject.toml.
+    if config.option.markexpr and "thorough" not in config.option.markexpr:
+        config.option.markexpr = f"({config.option.markexpr}) and not thorough"
+
+
 def pytest_collection_modifyitems(config, items):
+    mark_thorough(items)
     if config.getoption("--quick"):
         few = set(map(id, quick(items)))
         config.hook.pytest_deselected(items=[item for item in items if id(item) not in few])

@@ -5,10 +5,13 @@
 import csv
 import json
 import os
+import shutil
+import stat
 import subprocess
 import sys
 import tarfile
 import time
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -227,6 +230,29 @@ def by_tar(kind):
     return hand_in
 
 
+def by_zip(unpack):
+    def hand_in(workbook, student, tmp_path):
+        with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+            member = zipfile.ZipInfo(f"{workbook.name}.py")
+            member.create_system, member.external_attr = 3, (stat.S_IFLNK | 0o777) << 16  # of Unix
+            archive.writestr(member, str(workbook.solution))
+        unpack(tmp_path / "a.zip", student)
+
+    return hand_in
+
+
+def by_unzip(archive, student):
+    """It makes a link of a link."""
+    if not shutil.which("unzip"):
+        pytest.skip("needs unzip")
+    subprocess.run(["unzip", "-q", archive, "-d", student], check=True)
+
+
+def by_python(archive, student):
+    """It makes a file of a link, which holds the path."""
+    shutil.unpack_archive(archive, student)
+
+
 def as_linked_folder(workbook, student, tmp_path):
     (student / "exercises").symlink_to(workbook.solution.parent)
 
@@ -258,6 +284,8 @@ def twice(workbook, student, tmp_path):
         (as_hard_link, "failed", "is a hard link"),
         (by_tar(tarfile.SYMTYPE), "failed", "is a symbolic link, and must be a file"),
         (by_tar(tarfile.LNKTYPE), "failed", "is a hard link"),
+        (by_zip(by_unzip), "failed", "is a symbolic link, and must be a file"),
+        (by_zip(by_python), "failed", "does not import: invalid syntax"),
         (as_linked_folder, "failed", "odd/exercises is a symbolic link, and must be a folder"),
         (as_linked_student, "failed", "odd is a symbolic link, and must be a folder"),
         (as_folder, "failed", "is a folder, and must be a file"),

@@ -168,6 +168,11 @@ def test_the_next_kernel_runs_where_the_first_cannot_be_launched(gpu, monkeypatc
     choice = job.choose(inputs, options)
     assert choice.kernel == "flash_decode_mma"
     assert "233600" in choice.refused["flash_decode_gather"]
+    for window in ((5, 0), (6, 0)):  # a launch may depend on its size
+        inputs, options = job.check(*given, window_size=window)
+        assert job.choose(inputs, options).kernel == "flash_decode_gather"
+        with pytest.warns(UserWarning, match="flash_decode_gather cannot run"):
+            job.call(inputs, options)
     for name in ("flash_decode_mma", "flash_decode_wide", "paged_attn_decode"):
         function(name, refused)
     with pytest.warns(UserWarning), pytest.raises(launching.LaunchRefusedError):

@@ -7,6 +7,7 @@ import dtype_cases
 import ml_dtypes
 import numpy as np
 import pytest
+from few_cases import pairs
 from numba import cuda
 
 import fa_numba
@@ -42,6 +43,18 @@ def on_gpu(x):
     return arrays.from_numpy(cupy.empty(0), x)
 
 
+def few_queries(shape):
+    """A kernel for decoding takes them."""
+    return shape[1] < 8
+
+
+@pytest.mark.few(
+    lambda shape, dtype, mask: [
+        *pairs(shape, dtype),
+        *pairs(few_queries(shape), mask),
+        *pairs(dtype == "float32", mask),
+    ]
+)
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
@@ -51,6 +64,12 @@ def test_flash_attn(shape, dtype, mask):
         dtype_cases.check_attention("flash_attn", rng, DTYPES[dtype], on_gpu, shape, mask)
 
 
+@pytest.mark.few(
+    lambda shape, dtype, mask, deterministic: [
+        *pairs(shape, dtype),
+        *pairs(dtype, (mask, deterministic)),
+    ]
+)
 @pytest.mark.parametrize("mask, deterministic", [("causal", False), ("all", False), ("all", True)])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("shape", GRADIENT_SHAPES, ids=lambda shape: "x".join(map(str, shape)))
@@ -91,6 +110,7 @@ ROW_JOBS = {
 }
 
 
+@pytest.mark.few(lambda name, shape, dtype, mask: pairs(name, shape, dtype, mask))
 @pytest.mark.parametrize("mask", ["full", "causal", "all"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [SHAPES[i] for i in (1, 7)], ids=["many_queries", "few_queries"])

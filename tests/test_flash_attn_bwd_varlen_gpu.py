@@ -8,6 +8,7 @@ from unittest.mock import patch
 import ml_dtypes
 import numpy as np
 import pytest
+from few_cases import pairs
 from numba import cuda
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
@@ -144,6 +145,13 @@ def name_of(x):
 each_order = pytest.mark.parametrize("order", [ADDED, BY_ARRIVAL, ORDERED])
 
 
+@pytest.mark.few(
+    lambda mask, case, order: [
+        (mask, case),
+        *pairs(order, case[-2], bool(mask)),
+        *pairs(order, case[-1]),
+    ]
+)
 @each_order
 @pytest.mark.parametrize("mask, case", SMALL, ids=name_of)
 def test_packed_gradients_small(rng, mask, case, order):
@@ -151,6 +159,7 @@ def test_packed_gradients_small(rng, mask, case, order):
     assert_right(gradients(args, options, order), want, plain)
 
 
+@pytest.mark.few(lambda mask, case, order: [(mask, case), order, *pairs(order, case[-2])])
 @each_order
 @pytest.mark.parametrize("mask, case", LARGE, ids=name_of)
 def test_packed_gradients_large(rng, mask, case, order):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from few_cases import pairs
 from numba import cuda
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
@@ -43,30 +44,40 @@ SHAPES = {
     "head_dim_192": (100, 700, 2, 1, 192, "bfloat16"),
     "head_dim_256": (20, 900, 4, 1, 256, "float16"),
 }
-SPLITS = (0, 1, 2, 5, 40)  # 40: more than tiles of keys
 
 
+@pytest.mark.few(
+    lambda shape, mask, num_splits: [
+        shape,
+        *pairs(shape[-2] // 64, num_splits > 1),
+        *pairs(mask, shape[-2] // 64),
+        *pairs(mask, num_splits),
+    ]
+)
+@pytest.mark.parametrize("num_splits", [0, 1, 2, 5, 40])  # 40: more than tiles of keys
 @pytest.mark.parametrize("mask", ["none", "causal"])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_splits(rng, shape, mask):
+def test_splits(rng, shape, mask, num_splits):
     qkv, options = make_inputs(rng, shape, **UNBENT[mask])
     arguments = list(map(on_gpu, qkv))
-    for num_splits in SPLITS:
-        got = flash_attn_split(*arguments, num_splits=num_splits, **options)
-        assert_right(got, qkv, options)
-        again = flash_attn_split(*arguments, num_splits=num_splits, **options)
-        for x, y in zip(got, again, strict=True):  # the same bits in every run
-            assert (x.view(np.uint8) == y.view(np.uint8)).all()
+    got = flash_attn_split(*arguments, num_splits=num_splits, **options)
+    assert_right(got, qkv, options)
+    again = flash_attn_split(*arguments, num_splits=num_splits, **options)
+    for x, y in zip(got, again, strict=True):  # the same bits in every run
+        assert (x.view(np.uint8) == y.view(np.uint8)).all()
 
 
+@pytest.mark.few(
+    lambda shape, mask, num_splits: [mask, *pairs(shape, num_splits, "causal" in mask)]
+)
+@pytest.mark.parametrize("num_splits", [0, 3])
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("shape", ["small-four_heads_in_a_tile", "three_warpgroups"])
-def test_masks(rng, mask, shape):
+def test_masks(rng, mask, shape, num_splits):
     qkv, options = make_inputs(rng, SHAPES[shape], **MASKS[mask])
     on = {name: on_gpu(x) for name, x in options.items()}
-    for num_splits in (0, 3):
-        got = flash_attn_split(*map(on_gpu, qkv), num_splits=num_splits, **on)
-        assert_right(got, qkv, options)
+    got = flash_attn_split(*map(on_gpu, qkv), num_splits=num_splits, **on)
+    assert_right(got, qkv, options)
 
 
 @pytest.mark.parametrize("num_splits", [1, 3])

@@ -7,6 +7,7 @@ Cases and tolerances are flash_decode_mma's.
 
 import pytest
 from cases import MASKS, mask_options
+from few_cases import pairs
 from numba import cuda
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
@@ -16,6 +17,7 @@ if not cuda.is_available() or cuda.get_current_device().compute_capability[0] !=
 from test_flash_decode_wide_gpu import (  # noqa: E402
     LARGE,
     SMALL,
+    SPLITS,
     assert_right,
     make_case,
     named,
@@ -44,6 +46,7 @@ def bits(got):
     return [arrays.to_numpy(x).tobytes() for x in got]
 
 
+@pytest.mark.few(lambda case, dtype, causal: [case, *pairs(dtype, causal)])
 @pytest.mark.parametrize(
     "case, dtype, causal",
     CONTIGUOUS,
@@ -53,11 +56,12 @@ def test_contiguous(case, dtype, causal):
     """Many splits are more parts than thread blocks: each goes through several."""
     inputs = make_case(case, dtype)
     arguments = on_gpu(*inputs)
-    for num_splits in (0, 1, 2, 7, 300):
+    for num_splits in SPLITS if case in LARGE else SPLITS[:3]:
         got = flash_decode_gather(*arguments, causal=causal, num_splits=num_splits)
         assert_right(got, inputs, dtype, causal=causal)
 
 
+@pytest.mark.few(lambda case, page_size: [case, page_size])
 @pytest.mark.parametrize("case, page_size", PAGES, ids=[f"{named(c)}-{n}" for c, n in PAGES])
 def test_paged(case, page_size):
     q, k, v, seq_lens = inputs = make_case(case, "float16")
@@ -71,16 +75,17 @@ def test_paged(case, page_size):
             assert bits(got) == bits(flash_decode_gather(q, k, v, lengths, **options))
 
 
+@pytest.mark.few(lambda mask, num_splits: [mask, *pairs(num_splits, len(mask))])
+@pytest.mark.parametrize("num_splits", [0, 2])
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-def test_masks_small(mask):
+def test_masks_small(mask, num_splits):
     inputs = make_case(SMALL[2], "float16")
     mask = mask_options(mask, SMALL[2][3])
     options = dict(mask)
     if "alibi_slopes" in mask:
         options["alibi_slopes"] = cupy.asarray(mask["alibi_slopes"])
-    for num_splits in (0, 2):
-        got = flash_decode_gather(*on_gpu(*inputs), **options, num_splits=num_splits)
-        assert_right(got, inputs, "float16", **mask)
+    got = flash_decode_gather(*on_gpu(*inputs), **options, num_splits=num_splits)
+    assert_right(got, inputs, "float16", **mask)
 
 
 @pytest.mark.parametrize("num_splits", [0, 3])

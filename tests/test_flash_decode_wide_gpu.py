@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cases import MASKS, make_qkv, mask_options
+from few_cases import pairs
 from numba import cuda
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
@@ -39,6 +40,7 @@ LARGE = [
     ([8192, 100, 0, 5001], 8192, 1, 32, 8, 128),
     ([10_000, 16_384], 16_384, 17, 4, 2, 64),  # a chunk of a prompt
 ]
+SPLITS = (0, 1, 7, 2, 300)  # 300: more warps merge them
 KERNELS = {
     "wide-float32": (flash_decode_wide, "float32"),
     "wide-float16": (flash_decode_wide, "float16"),
@@ -99,19 +101,33 @@ def assert_right(got, inputs, dtype, **mask):
     np.testing.assert_allclose(lse, want_lse, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.few(
+    lambda decode, dtype, case, causal: [
+        case,
+        *pairs(decode, case[-1]),
+        *pairs((decode, dtype), causal, case in SMALL),
+    ]
+)
 @each_case
 @each_kernel
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_contiguous(decode, dtype, case, causal):
     inputs = make_case(case, dtype)
     on_gpu = [arrays.from_numpy(cupy.empty(0), x) for x in inputs]
-    for num_splits in (0, 1, 2, 7, 300):
+    for num_splits in SPLITS if case in LARGE else SPLITS[:3]:
         got, again = (decode(*on_gpu, causal=causal, num_splits=num_splits) for _ in range(2))
         assert_right(got, inputs, dtype, causal=causal)
         for x, y in zip(got, again, strict=True):
             assert arrays.to_numpy(x).tobytes() == arrays.to_numpy(y).tobytes()
 
 
+@pytest.mark.few(
+    lambda decode, dtype, case, page_size: [
+        case,
+        *pairs((decode, dtype), page_size == 1),
+        *pairs(decode, page_size),
+    ]
+)
 @each_case
 @each_kernel
 @pytest.mark.parametrize("page_size", [1, 7, 16, 256])
@@ -130,19 +146,26 @@ def test_paged(decode, dtype, case, page_size):
                 assert arrays.to_numpy(x).tobytes() == arrays.to_numpy(y).tobytes()
 
 
+@pytest.mark.few(
+    lambda decode, dtype, case, mask, num_splits: [
+        *pairs(decode, mask),
+        *pairs((decode, dtype), num_splits),
+        *pairs(dtype, case),
+    ]
+)
+@pytest.mark.parametrize("num_splits", [0, 2])
 @each_kernel
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("case", [SMALL[1], SMALL[2], SMALL[5]], ids=named)
-def test_masks(decode, dtype, case, mask):
+def test_masks(decode, dtype, case, mask, num_splits):
     inputs = make_case(case, dtype)
     mask = mask_options(mask, case[3])
     on_gpu = [arrays.from_numpy(cupy.empty(0), x) for x in inputs]
     options = dict(mask)
     if "alibi_slopes" in mask:
         options["alibi_slopes"] = cupy.asarray(mask["alibi_slopes"])
-    for num_splits in (0, 2):
-        got = decode(*on_gpu, **options, num_splits=num_splits)
-        assert_right(got, inputs, dtype, **mask)
+    got = decode(*on_gpu, **options, num_splits=num_splits)
+    assert_right(got, inputs, dtype, **mask)
 
 
 @pytest.mark.parametrize("offset", [1, 4])

@@ -12,6 +12,7 @@ import dtype_cases
 import numpy as np
 import pytest
 from cases import kernel_function
+from few_cases import pairs
 from numba import cuda, float32
 
 import fa_numba
@@ -103,6 +104,9 @@ def assert_close(got, want, plain, *, factor=2):
 LADDER = ("flash_attn_v2", "flash_attn_v2_unsigned", "flash_attn_v2_4x4", "flash_attn_registers")
 
 
+@pytest.mark.few(
+    lambda name, case: [case, *pairs(name, case[-2]), *pairs(name, (case in SMALL, case[-1]))]
+)
 @cases
 @pytest.mark.parametrize("name", ["naive_attn", "lazy_softmax_attn", "flash_attn_v1", *LADDER])
 def test_forward(name, case):
@@ -128,6 +132,7 @@ def test_forward(name, case):
         np.testing.assert_array_equal(before, after.get())
 
 
+@pytest.mark.few(lambda case, share: [case, *pairs(share, case[-2] > 128)])
 @pytest.mark.parametrize("share", [0, 0.3, 1])
 @pytest.mark.parametrize("case", [*SMALL, *LARGE[:2], LARGE[4]], ids=named)
 def test_block_sparse(case, share):
@@ -171,6 +176,7 @@ def varlen_named(case):
     return f"{size}-b{len(seqlens_q)}-{sums}-h{num_heads}_{num_kv_heads}-d{head_dim}"
 
 
+@pytest.mark.few(lambda case, mask: [case, *pairs(case in VARLEN_SMALL, mask)])
 @pytest.mark.parametrize("mask", ["full", "causal", "all"])
 @pytest.mark.parametrize("case", VARLEN_SMALL + VARLEN_LARGE, ids=varlen_named)
 def test_flash_attn_varlen(case, mask):
@@ -231,6 +237,7 @@ def decode_named(case):
     return f"{size}-q{seqlen_q}-k{lengths}-h{num_heads}_{num_kv_heads}-d{head_dim}"
 
 
+@pytest.mark.few(lambda case, causal: [case, *pairs(case[-1] // 64, causal)])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("case", DECODE_SMALL + DECODE_LARGE, ids=decode_named)
 def test_flash_decode(case, causal):
@@ -272,6 +279,7 @@ def paged(rng, k, v, seq_lens, page_size):
     return *caches, block_table, np.array(seq_lens, np.int32)
 
 
+@pytest.mark.few(lambda case, page_size: [case, *pairs(page_size, case[-1] > 64)])
 @pytest.mark.parametrize("page_size", [1, 7, 16, 256])
 @pytest.mark.parametrize("case", DECODE_SMALL + DECODE_LARGE, ids=decode_named)
 def test_paged_attn_decode(case, page_size):
@@ -335,6 +343,7 @@ def test_merge_states_small(cut):
     np.testing.assert_allclose(lse.get(), want[1], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.few(lambda name, case: [case, *pairs(name, case[-2] // 64, case[-1])])
 @cases
 @pytest.mark.parametrize("name", ["flash_attn_bwd", "flash_attn_bwd_registers"])
 def test_backward(name, case):
@@ -376,6 +385,7 @@ def masked(mask, num_heads):
     }
 
 
+@pytest.mark.few(lambda case, mask: [mask, case[-2] // 64, *pairs(case in SMALL, case[-2] > 64)])
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("case", MASKED, ids=named)
 def test_masks(case, mask):
@@ -400,6 +410,7 @@ def test_masks(case, mask):
             assert_close(x, x_ref, x_f32, factor=3)
 
 
+@pytest.mark.few(lambda case, p: [p, case[-2] // 64, *pairs(case in SMALL, case[-1])])
 @pytest.mark.parametrize("p", [0.1, 0.9])
 @pytest.mark.parametrize("case", MASKED, ids=named)
 def test_dropout(case, p):
@@ -424,6 +435,7 @@ def test_dropout(case, p):
         assert (x == x_again).all()
 
 
+@pytest.mark.few(lambda case, page_size, mask: [case, page_size, *pairs(page_size == 1, mask)])
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("page_size", [1, 7, 16])
 @pytest.mark.parametrize("case", [*DECODE_SMALL, *DECODE_LARGE[2:]], ids=decode_named)
@@ -489,6 +501,7 @@ def linear_named(case):
     return f"{size}-b{batch}-{seqlen}-h{num_heads}_{num_kv_heads}-d{head_dim}"
 
 
+@pytest.mark.few(lambda case, feature_map, form: [case, *pairs(feature_map, form)])
 @pytest.mark.parametrize("form", ["full", "chunked", "recurrent"])
 @pytest.mark.parametrize("feature_map", ["elu1", "relu", "taylor2", "hedgehog"])
 @pytest.mark.parametrize("case", LINEAR_SMALL + LINEAR_LARGE, ids=linear_named)
@@ -620,6 +633,13 @@ DTYPE_SHAPES = {"small": (2, 17, 33, 4, 2, 64), "large": (2, 1000, 1500, 4, 2, 6
 DTYPE_MASK = {"causal": True, "softcap": 20.0, "alibi": True}
 
 
+# A conversion is the same in every kernel: those of attention meet both dtypes, any other one.
+@pytest.mark.few(
+    lambda name, size, dtype, library: [
+        (name, name in dtype_cases.ATTENTION and dtype),
+        *pairs(size, dtype, library),
+    ]
+)
 @pytest.mark.parametrize(
     "size, dtype, library",
     [

@@ -112,7 +112,10 @@ HOPPER = {
     "decode-gather": decoding(flash_decode_gather, "float16", num_splits=3),
 }
 CASES = ANY_GPU | (AMPERE if MAJOR >= 8 else {}) | (HOPPER if MAJOR == 9 else {})
-each_case = pytest.mark.parametrize("function, make, options", CASES.values(), ids=CASES)
+# By module: the tests of a case follow each other, so that one process compiles its kernels.
+each_case = pytest.mark.parametrize(
+    "function, make, options", CASES.values(), ids=CASES, scope="module"
+)
 each_library = pytest.mark.parametrize("library", ["cupy", "torch"])
 
 

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import ml_dtypes
 import numpy as np
 import pytest
+from few_cases import pairs
 from numba import cuda
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
@@ -199,6 +200,13 @@ def assert_right(got, want, plain):
         assert error.max(initial=0) <= allowed, f"{name}: {error.max()} > {allowed} at {where}"
 
 
+@pytest.mark.few(
+    lambda backward, case, dtype, deterministic: [
+        *pairs(backward, case),
+        *pairs(backward, dtype, deterministic),
+        *pairs(deterministic, case[-2], case[-1]),
+    ]
+)
 @each_function
 @each_way
 @pytest.mark.parametrize(
@@ -242,6 +250,7 @@ def slopes_of(num_heads):
 
 
 @needs_hopper
+@pytest.mark.few(lambda backward, mask, case: [case, *pairs(backward, case[-2], tuple(mask))])
 @pytest.mark.parametrize("backward", [flash_attn_bwd_persistent, persistent_by_arrival])
 @pytest.mark.parametrize("mask, dtype, case", MASKED, ids=name_of_mask)
 def test_masks_of_persistent_small(mask, dtype, case, backward):
@@ -253,6 +262,7 @@ def test_masks_of_persistent_small(mask, dtype, case, backward):
 
 
 @needs_hopper
+@pytest.mark.few(lambda case, parts, dtype: [parts, case, *pairs(dtype, parts > 1)])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("parts", [1, 2, 4, 8])
 @pytest.mark.parametrize("case", GROUPS, ids=str)
@@ -284,6 +294,9 @@ WIDE_LARGE = [
 
 
 @needs_hopper
+@pytest.mark.few(
+    lambda case, dtype, deterministic: [case, *pairs(deterministic, case[-2], case[-1]), dtype]
+)
 @each_way
 @pytest.mark.parametrize(
     "dtype, case",
@@ -384,6 +397,7 @@ PADDED = [
 
 
 @needs_hopper
+@pytest.mark.few(lambda case, dtype, deterministic: [case, *pairs(dtype, deterministic)])
 @each_dtype
 @each_way
 @pytest.mark.parametrize("case", PADDED, ids=str)

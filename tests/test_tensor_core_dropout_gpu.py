@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from few_cases import pairs
 from numba import cuda
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
@@ -90,6 +91,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.few(lambda shape, mask, p: [shape, *pairs(p, mask)])
 @pytest.mark.parametrize("p", [0.1, 0.9])
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda x: "x".join(map(str, x)))

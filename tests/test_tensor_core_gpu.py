@@ -8,6 +8,7 @@ import functools
 import ml_dtypes
 import numpy as np
 import pytest
+from few_cases import pairs
 from numba import cuda
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
@@ -319,6 +320,13 @@ def assert_right(got, want):
     np.testing.assert_allclose(lse.get(), lse_ref, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.few(
+    lambda name, case, dtype: [
+        *pairs(name, dtype, case[-2]),
+        (name, case[-1]),
+        (case, name == "persistent"),
+    ]
+)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", CASES, ids=named)
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -336,6 +344,7 @@ def test_forward(name, case, dtype):
 
 
 @needs_hopper
+@pytest.mark.few(lambda case, dtype: [case, dtype])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     "case",

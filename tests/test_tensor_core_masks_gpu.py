@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from few_cases import pairs
 from numba import cuda
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
@@ -93,6 +94,9 @@ def assert_right(got, qkv, mask):
     np.testing.assert_allclose(lse.get(), lse_want, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.few(
+    lambda mask, shape: [mask, shape, *pairs(shape[-2], "window" in mask, "alibi" in mask)]
+)
 @pytest.mark.parametrize(
     "mask, shape", CASES, ids=lambda x: x if isinstance(x, str) else "x".join(map(str, x))
 )

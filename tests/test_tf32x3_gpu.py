@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+from few_cases import pairs
 from numba import cuda
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
@@ -115,6 +116,7 @@ def test_forward(case):
 
 
 @pytest.mark.usefixtures("poisoned")
+@pytest.mark.few(lambda case, kib: [case, kib, *pairs(kib, case[-2] > 192)])
 @pytest.mark.parametrize("kib", [99, 163])  # of an RTX 3090, of an A100
 @pytest.mark.parametrize("case", WIDE, ids=named)
 def test_forward_with_less_shared_memory(monkeypatch, case, kib):

@@ -570,6 +570,9 @@ def test_an_operator_is_replayed_for_the_same_layouts_and_options_alone(gpu):
         assert is_replayed(gpu, lambda options=options: call(**options))
     assert is_replayed(gpu, call)
     needs = q.clone().requires_grad_()
+    with torch.no_grad():  # so do compiled graphs call
+        call(q=needs)
+        assert is_replayed(gpu, lambda: call(q=needs))
     for _ in range(3):
         out, _ = call(q=needs)
         assert out.requires_grad

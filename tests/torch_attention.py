@@ -83,4 +83,5 @@ def errors(function, reference, inputs, dout):
 def compare(function, reference, inputs, dout):
     """Hold the errors of a function and its gradients to twice those of a plain computation."""
     for name, (error, plain_error) in errors(function, reference, inputs, dout).items():
-        assert error <= 2 * plain_error + 1e-5, name
+        allowed = 2 * plain_error + 1e-5
+        assert error <= allowed, f"{name} is off by {error:.3g}, allowed are {allowed:.3g}"

@@ -135,7 +135,7 @@ class KernelIndexError(KernelError, IndexError):
 
 
 class KernelNameError(KernelError, UnboundLocalError):
-    """A variable that no thread has assigned, or a name that nothing defines."""
+    """A variable that a thread reads before it assigns it, or a name that nothing defines."""
 
 
 class KernelZeroDivisionError(KernelError, ZeroDivisionError):

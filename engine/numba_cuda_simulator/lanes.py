@@ -20,6 +20,7 @@ from .errors import (
     KernelError,
     KernelNameError,
     UnsupportedError,
+    thread_name,
 )
 from .waits import Patience
 
@@ -411,6 +412,25 @@ class Lanes:
                 hint="A variable holds one kind of thing; use two variables.",
             )
         return select(self.mask, new, old)
+
+    def assign(self, assigned):
+        """Return which threads have assigned a variable: those that had, and the active ones."""
+        return union(assigned, self.mask)
+
+    def read(self, name, value, assigned):
+        """Return the value of a variable that only these threads have assigned."""
+        if self.mask is not assigned and assigned is not NOBODY:  # nobody: any use raises
+            missing = without(self.mask, assigned)
+            if missing is not NOBODY:
+                thread, block, more = self.culprit(missing)
+                where = thread_name(thread, block) + more
+                raise KernelNameError(
+                    f"'{name}' is read before it is assigned, in {where}",
+                    hint="Other threads assigned it. Give it a value on every way that leads here.",
+                    thread=thread,
+                    block=block,
+                )
+        return value
 
     def under(self, mask, thunk):
         """Evaluate a thunk for the threads of a smaller mask."""

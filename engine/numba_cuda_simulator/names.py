@@ -37,8 +37,8 @@ from .transform import PREFIX
 
 # The operations that rewritten code calls, `load` as `_simt_load`, by the part that has them.
 OPERATIONS = {
-    "lanes": """alive bind break_ continue_ else_ endif endif_after_exit if_ loop_end next_turn
-        range_numbers range_turns return_ while_begin while_test""",
+    "lanes": """alive assign bind break_ continue_ else_ endif endif_after_exit if_ loop_end
+        next_turn range_numbers range_turns read return_ while_begin while_test""",
     "operators": """and_ and_values arithmetic assert_ choose enum_value floordiv member mod not_
         or_ or_values power same shift_left shift_right""",
     "memory": """byte_strides fill load sequence_turns store store_copy store_field unpack view""",

@@ -99,6 +99,51 @@ def read_before_written(statements, written):
     return exposed
 
 
+def find_unsure_reads(function, parameters):
+    """Return the nodes that may read a variable which some thread has not assigned by then.
+
+    A loop's body may never run, and of an `if` one branch alone.
+    """
+    stored, unsure = names(function, ast.Store) - set(parameters), set()
+
+    def read(node, written):
+        kinds = (ast.Load, ast.Store) if isinstance(node, ast.Name) else ast.Load
+        doubtful = names(node, kinds) & stored - written
+        unsure.update(
+            x
+            for x in ast.walk(node)
+            if isinstance(x, ast.Name) and isinstance(x.ctx, kinds) and x.id in doubtful
+        )
+
+    def visit(statements, written):
+        """Extend `written`; return whether no thread gets to the end."""
+        for s in statements:
+            if isinstance(s, ast.If):
+                read(s.test, written)
+                then, otherwise = set(written), set(written)
+                leaves = visit(s.body, then), visit(s.orelse, otherwise)
+                if all(leaves):
+                    return True
+                written |= otherwise if leaves[0] else then if leaves[1] else then & otherwise
+            elif isinstance(s, ast.While):
+                read(s.test, written)
+                visit(s.body, set(written))
+            elif isinstance(s, ast.For):
+                read(s.iter, written)
+                visit(s.body, written | names(s.target))
+            else:
+                if isinstance(s, ast.AugAssign):
+                    read(s.target, written)
+                read(s, written)
+                written |= names(s, ast.Store)
+                if isinstance(s, (ast.Return, ast.Raise, ast.Break, ast.Continue)):
+                    return True
+        return False
+
+    visit(function.body, set())
+    return unsure
+
+
 TRUTH_CALLS = {"isnan", "isinf", "isfinite", "bool", "bool_", "boolean", "any_sync", "all_sync"}
 TRUTH_CALLS |= {"eq_sync", "signbit"}
 NUMBER_CALLS = {"min", "max", "abs", "len", "int", "float", "round", "pow"}

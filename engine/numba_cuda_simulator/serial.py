@@ -105,7 +105,10 @@ class SerialTransformer(Transformer):
         computed = isinstance(value, (ast.BinOp, ast.Compare, ast.IfExp)) or is_call(value, "load")
         if not computed:  # a variable, perhaps, that nothing has been assigned to
             value = self.call("defined", value)
-        return ast.Assign([ast.Name(name, ast.Store())], value)
+        return [ast.Assign([ast.Name(name, ast.Store())], value)]
+
+    def find_unsure_reads(self):
+        return ()  # of one thread: `defined` finds them
 
     # ------------------------------------------------------------------ direct arrays
 

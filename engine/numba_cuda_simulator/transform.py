@@ -33,7 +33,7 @@ import os
 import numpy as np
 
 from .errors import Site, UnsupportedError
-from .scopes import find_homes, find_numbers, names
+from .scopes import find_homes, find_numbers, find_unsure_reads, names
 from .syntax import REFUSED, FromEnd, SimpleLoops, refusal, refusal_of
 from .waits import waits_for_memory
 
@@ -159,6 +159,11 @@ def is_name(node):
 
 def load_name(name):
     return ast.Name(name, ast.Load())
+
+
+def assigned(name):
+    """The variable that holds which threads have assigned another one."""
+    return f"{PREFIX}assigned_{name}"
 
 
 def thunk(body):
@@ -291,6 +296,8 @@ class Transformer:
         self.locals = stored | set(self.parameters)
         self.homes, self.block_number = find_homes(function, self.parameters)
         self.home_blocks = {home for (name, _), home in self.homes.items() if name in stored}
+        self.unsure = self.find_unsure_reads()  # nodes
+        self.partial = {x.id for x in self.unsure}  # whose assignments are noted
         self.present = 0  # the number of the block that is being rewritten
         self.is_number = find_numbers(function, self.parameters)
         body = self.block(function.body)
@@ -298,6 +305,9 @@ class Transformer:
         for name in sorted(stored - set(self.parameters)):
             undefined = self.constant_name(f"undefined_{name}", ("undefined", name))
             declare.append(ast.Assign([ast.Name(name, ast.Store())], load_name(undefined)))
+        for name in sorted(self.partial):
+            nobody = ast.Constant(False)
+            declare.append(ast.Assign([ast.Name(assigned(name), ast.Store())], nobody))
         lockstep = ast.FunctionDef(
             function.name,
             ast.arguments([], [ast.arg(p) for p in self.parameters], None, [], [], None, []),
@@ -322,6 +332,9 @@ class Transformer:
             self.calls,
             self.find_result(),
         )
+
+    def find_unsure_reads(self):
+        return find_unsure_reads(self.function, self.parameters)
 
     def find_result(self):
         """Return the Site of a `return` with a value; of a call, only running it tells."""
@@ -395,7 +408,11 @@ class Transformer:
         self.refuse(node, f"a {type(node.value).__name__} constant")
 
     def e_Name(self, node):
-        return load_name(node.id)
+        value = load_name(node.id)
+        if node in self.unsure:
+            who = load_name(assigned(node.id))
+            return self.call("read", ast.Constant(node.id), value, who)
+        return value
 
     def e_Attribute(self, node):
         if node.attr == "value":
@@ -505,7 +522,7 @@ class Transformer:
 
     def is_pure(self, e):
         """Tell the same, but for what is counted: of the threads that get there."""
-        return is_pure(e) and not self.counting
+        return is_pure(e) and not self.counting and self.partial.isdisjoint(names(e))
 
     def both(self, a, b, b_is_pure):
         """`a and b`; b is put off until the mask is that of a unless it can do no harm."""
@@ -676,17 +693,21 @@ class Transformer:
         return [ast.Expr(self.expression(s.value))]
 
     def bind(self, name, value, number=None):
-        """`name = value` for the active threads; the others keep what they have."""
+        """Statements: `name = value` for the active threads; the others keep what they have."""
         number = self.present if number is None else number
         home = load_name(f"{PREFIX}home{self.homes[name, number]}")
-        return ast.Assign(
-            [ast.Name(name, ast.Store())], self.call("bind", load_name(name), value, home)
-        )
+        value = self.call("bind", load_name(name), value, home)
+        result = [ast.Assign([ast.Name(name, ast.Store())], value)]
+        if name in self.partial:
+            who = assigned(name)
+            now = self.call("assign", load_name(who))
+            result.append(ast.Assign([ast.Name(who, ast.Store())], now))
+        return result
 
     def store(self, target, value, node, source=None):
         """Rewrite `target = value`; source: the value as the learner wrote it."""
         if isinstance(target, ast.Name):
-            return [self.bind(target.id, value)]
+            return self.bind(target.id, value)
         if isinstance(target, ast.Tuple):
             count = ast.Constant(len(target.elts))
             parts = self.temporary()
@@ -739,8 +760,8 @@ class Transformer:
         value = self.expression(s.value)
         target = s.target
         if isinstance(target, ast.Name):
-            old = load_name(target.id)
-            return [self.bind(target.id, self.operation(s, s.op, old, value, target, s.value))]
+            old = self.e_Name(target)
+            return self.bind(target.id, self.operation(s, s.op, old, value, target, s.value))
         if isinstance(target, ast.Attribute):
             record = self.temporary()
             old = ast.Attribute(load_name(record), target.attr, ast.Load())
@@ -794,7 +815,7 @@ class Transformer:
             # Lives only inside the body, where it is set for every thread: nothing to blend.
             return [ast.For(ast.Name(name, ast.Store()), turns, self.block(s.body), [])]
         turn = self.temporary()
-        body = [self.bind(name, load_name(turn), number), *self.block(s.body)]
+        body = [*self.bind(name, load_name(turn), number), *self.block(s.body)]
         return [ast.For(ast.Name(turn, ast.Store()), turns, body, [])]
 
     def sequence(self, node):

@@ -159,3 +159,50 @@ def test_try_lock():
 )
 def test_which_loops_wait(loop, waits):
     assert waits_for_memory(ast.parse(loop).body[0]) == waits
+
+
+@cuda.jit(device=True)
+def of_some_threads(x, i):
+    if i > 2:
+        value = x[i]
+    else:
+        return 0
+    while i < 20:
+        i += 5
+        if i == 13:
+            break
+        before = i
+    return value + before * (i != 13)
+
+
+@cuda.jit
+def assigned_where_it_is_read(x, out):
+    i = cuda.grid(1)
+    if i < 5:
+        a = x[i]
+    elif i < 10:
+        a, b = 7, 8
+    if i < 5 and a > 2 or i >= 5:
+        out[i] = a if i < 10 else -1
+    if 5 <= i < 10 and b == 8:
+        b += 1
+        out[i] = b
+    for j in range(i):
+        last = j
+    if i:
+        out[i] += 100 * last
+    if i < 8:
+        out[i] += 10_000 * of_some_threads(x, i)
+
+
+def test_a_variable_that_only_some_threads_assign():
+    """It has a value where they read it, though not in the others."""
+    x, out = np.arange(64), np.zeros(64, np.int64)
+    simt.run(assigned_where_it_is_read, 2, 32, x, out)
+    for i, got in enumerate(out):
+        want = (i if 2 < i < 5 else 0) if i < 5 else 9 if i < 10 else -1
+        want += 100 * max(i - 1, 0)
+        if 2 < i < 8:
+            stop = next(n for n in range(i, 100, 5) if n >= 20 or n == 13)
+            want += 10_000 * (i + stop * (stop != 13))
+        assert got == want, i

@@ -9,7 +9,7 @@ import numpy as np
 
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.dispatch.candidates import CPU
-from fa_numba.runtime import arrays, launching, replay
+from fa_numba.runtime import arrays, launching, plan_key, replay
 
 JOBS = {}  # a Job by its name
 
@@ -110,8 +110,10 @@ class Job:
 
 
 def _layout(inputs, options):
-    """The arguments on which a launch depends; arrays among the options by their names."""
-    return tuple((x.shape, x.dtype) for x in inputs), tuple(sorted(options))
+    """What a launch may depend on: all but the seed and the numbers in arrays."""
+    names = sorted(options.keys() - {"seed"})
+    _, values = plan_key.of_arguments(lambda array: None, tuple(options[name] for name in names))
+    return tuple((x.shape, x.dtype) for x in inputs), *names, values
 
 
 def _on_gpu(inputs):

@@ -102,7 +102,10 @@ def _replaying(name, schema, function):
             given = dout, q, k, v, out, lse, *others
         causal, window_size, *others = arguments[num_tensors:]
         choice = name, len(given), causal, *window_size, *others
-        known = layouts.that_fits(_recent.get(choice, ()), *given)
+        # PyTorch's check of layouts does not tell recording gradients from a compiled graph, which
+        # gets tensors that require some while PyTorch records none.
+        records = torch.is_grad_enabled() and any(x.requires_grad for x in given)
+        known = None if records else layouts.that_fits(_recent.get(choice, ()), *given)
         if known and forward_ad._current_level < 0:
             seed = arguments[num_given] if has_seed else None
             try:
@@ -113,7 +116,7 @@ def _replaying(name, schema, function):
             except RefusedError:
                 pass
         results = function(*arguments)
-        if known is not None or not _can_be_replayed(given):
+        if records or known is not None or not _can_be_replayed(given):
             return results
         if found := replay_of(getattr(torch.ops.fa_numba, name).default, *arguments):
             if len(_recent) >= MAX_CHOICES:
@@ -127,9 +130,7 @@ def _replaying(name, schema, function):
 
 def _can_be_replayed(tensors):
     """Whether replays are on, and nothing but an operator's results is asked for."""
-    if layouts.intercepted() or not all(map(layouts.is_plain, tensors)):
-        return False
-    return not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
+    return not layouts.intercepted() and all(map(layouts.is_plain, tensors))
 
 
 # Jobs of the operators
