@@ -178,7 +178,7 @@ def main():
     pinned = ["--constraint", constraints]
     newest = ["--upgrade", "--upgrade-strategy", "eager"]
     versions = newest if options.newest else pinned
-    pip(venv, "setuptools into " + where, versions + ["setuptools>=77"])
+    pip(venv, "hatchling into " + where, versions + ["hatchling>=1.27"])
     extras = "[%s]" % ",".join(wanted["extras"])
     what = "fa-numba%s into %s: 1.3 GB, some minutes" % (extras, where)
     both = ["--editable", "./engine", "--editable", "." + extras]

@@ -6,7 +6,8 @@ import argparse
 import importlib.util
 import os
 import sys
-from pathlib import Path
+
+from fa_numba.runtime import installing
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -78,9 +79,7 @@ def _need(command, *packages, extra="lessons"):
     """Raise `Missing`, which names the package to install, before an import fails."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            pip = f'pip install "fa-numba[{extra}]"'
-            if (Path(__file__).parents[2] / "pyproject.toml").exists():  # a checkout
-                pip = f'In the checkout: make, or pip install -e ".[{extra}]"'
+            pip = "In the checkout: make, or " * installing.IN_CHECKOUT + installing.command(extra)
             raise Missing(
                 f"{command} needs the package {package}, which is not installed here. {pip}"
             )

@@ -9,6 +9,7 @@ import os
 import sys
 from pathlib import Path
 
+from fa_numba.runtime import installing
 from fa_numba.workbook import lessons
 from fa_numba.workbook.catalog import find, find_root
 
@@ -78,7 +79,8 @@ def main(more: list[str] = (), name: str | None = None) -> int:
         lesson = find(name, root)[0].lesson
         first = next((root / "notebooks").glob(f"{lesson}_*.ipynb")).name
     if importlib.util.find_spec("jupyterlab") is None:
-        print('fa-numba learn needs JupyterLab: pip install -e ".[lessons]"', file=sys.stderr)
+        pip = installing.command("lessons")
+        print(f"fa-numba learn needs JupyterLab: {pip}", file=sys.stderr)
         return 2
     said = lessons.update(root)
     new = [line for line in said if line.endswith("copied from notebooks/")]
