@@ -29,9 +29,12 @@ def _parser() -> argparse.ArgumentParser:
             )
         return command
 
+    command = add("init", "make a folder with the lessons and exercises, to work in")
+    command.add_argument("folder", nargs="?", default="my-workbook", help="default: my-workbook")
     learn = add("learn", "the lessons in JupyterLab, as copies to work in")
     learn.usage = "fa-numba learn [-h] [NAME] [options of JupyterLab]"
     learn.epilog = "NAME is the lesson to open, such as 06, or an exercise of it; else 00."
+    add("update", "bring the folder up to the installed version; no answer is touched")
     add("doctor", "the installed tools, the backend that runs kernels, and the reason")
     add("lessons", "all lessons: minutes, and the kinds of their exercises")
     add("status", "the exercises that you have passed").add_argument(
@@ -140,6 +143,10 @@ def _add_serve(commands):
 def _run(options) -> int:
     extra = "serve" if options.command == "serve" else "lessons"
     _need(f"fa-numba {options.command}", *NEEDS.get(options.command, ()), extra=extra)
+    if options.command in ("init", "update"):
+        from fa_numba.workbook import folder
+
+        return folder.main(options)
     if options.command == "learn":
         from fa_numba.workbook import learn
 
@@ -218,13 +225,13 @@ def main(argv: list[str] | None = None) -> int:
     from fa_numba.language_model import command as language_model
     from fa_numba.language_model.text import Damaged
     from fa_numba.microscope.command import BadRequest
-    from fa_numba.workbook import classroom, grader
+    from fa_numba.workbook import classroom, folder, grader
     from fa_numba.workbook.catalog import UnknownExercise
     from numba_cuda_simulator.errors import KernelError
 
     expected = (BadRequest, KernelError, Missing, UnknownExercise, FileNotFoundError)
     expected += (language_model.BadRequest, Damaged)
-    expected += (classroom.Refused, grader.NoSuchHint)
+    expected += (classroom.Refused, folder.Refused, grader.NoSuchHint)
     parser = _parser()
     options, rest = parser.parse_known_args(argv)
     if options.command is None:

@@ -17,7 +17,7 @@ import tempfile
 from datetime import date
 from pathlib import Path
 
-from fa_numba.workbook.catalog import find_root
+from fa_numba.workbook.catalog import course, find_root
 from fa_numba.workbook.recorded import say
 from fa_numba.workbook.tables import as_json
 
@@ -75,7 +75,7 @@ def _as_json(value):
 
 
 def _recorded(name, reason):
-    path = find_root() / "notebooks" / "compiled.json"
+    path = course(find_root()) / "notebooks" / "compiled.json"
     record = json.loads(path.read_text(encoding="utf-8"))
     if name not in record["made"]:
         raise RuntimeError(f"{reason}; and {path.name} has no record of {name!r}: {COMMAND}")
@@ -115,7 +115,7 @@ def _run(path):
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.split("\n\n")[0])
     parser.parse_args(argv)
-    folder = find_root() / "notebooks"
+    folder = course(find_root()) / "notebooks"
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "made.json")
         os.environ[RECORD_TO] = str(path)
