@@ -180,6 +180,9 @@ def test_the_wheel_alone_makes_grades_and_hands_out(site, tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
+    for path in (ROOT / "fa_numba").rglob("*"):
+        there = (site / path.relative_to(ROOT)).exists()
+        assert there or "__pycache__" in path.parts, path  # also what is no Python: corpus, page
     course = site / "fa_numba/course"
     number = len(list((ROOT / "solutions").glob("ex*.py")))
     assert f"{number} exercises, 24 lessons" in run("init", "mine", inside=".")
@@ -187,6 +190,8 @@ def test_the_wheel_alone_makes_grades_and_hands_out(site, tmp_path):
     assert stub.read_text() == (ROOT / "exercises" / stub.name).read_text()
     shutil.copy(course / "solutions" / stub.name, stub)
     assert "ex00a" in run("check", "ex00a") and f"1 of {number}" in run("status")
+    link = tmp_path / "mine/fa_numba/kernels"
+    assert link.is_symlink() and not link.with_name("__init__.py").exists()
     for lesson in (tmp_path / "mine/lessons").glob("*.ipynb"):
         for link in re.findall(r"\]\((\.\./[^)#]+)", lesson.read_text(encoding="utf-8")):
             assert (lesson.parent / link).exists(), (lesson.name, link)

@@ -10,7 +10,6 @@ been touched, and a lesson as `lessons` says. It never writes over an answer, an
 
 from __future__ import annotations
 
-import contextlib
 from importlib import metadata
 from pathlib import Path
 
@@ -147,19 +146,24 @@ def _version():
 
 
 def _link(root):
-    """Make what the lessons link to reachable from the folder; a line where that fails."""
+    """Make what the lessons link to reachable from the folder; a line where that fails.
+
+    The folder `fa_numba` gets no `__init__.py`: so Python, which looks into the working directory
+    first, still imports the installed package, and not what an older link leads to.
+    """
     targets = {name: course(root) / name for name in ("benchmarks", "docs")}
-    for name, target in (targets | {"fa_numba": PACKAGE}).items():
+    rooms = (path for path in PACKAGE.iterdir() if path.name[0] != "_" and path.name != "course")
+    targets |= {f"fa_numba/{path.name}": path for path in rooms}
+    for name, target in sorted(targets.items()):
         link = root / name
-        with contextlib.suppress(OSError):  # no link, or one of an environment that has gone
-            if link.is_symlink() and link.readlink() != target:
-                link.unlink()
-        if link.is_symlink() or link.exists():  # perhaps the learner's own
-            continue
         try:
-            link.symlink_to(target, target_is_directory=True)
+            if link.is_symlink() and link.readlink() != target:  # of an environment that has gone
+                link.unlink()
+            if not link.is_symlink() and not link.exists():  # else it is the learner's own
+                link.parent.mkdir(exist_ok=True)
+                link.symlink_to(target, target_is_directory=target.is_dir())
         except OSError as error:
-            yield f"{name}: no symbolic link could be made ({error}): see {target}"
+            yield f"{name}: no symbolic link could be made ({error}); it stands for {target}"
 
 
 def main(options) -> int:
