@@ -75,7 +75,7 @@ def test_what_the_tests_import_is_declared():
     declared |= {"fa-numba", "llvmlite"}
     # Tests that need one are skipped without it.
     skipped = {"cuda", "cupy", "lm_eval", "openai", "torch", "transformers", "triton"}
-    ours = {"benchmarks", "exercises", "fa_numba", "solutions", "tests"}
+    ours = {"benchmarks", "exercises", "fa_numba", "numba_cuda_simulator", "solutions", "tests"}
     ours |= {path.stem for folder in ("tests", "exercises") for path in ROOT.glob(f"{folder}/*")}
     distributions = importlib.metadata.packages_distributions()
     missing = set()
