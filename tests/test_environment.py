@@ -48,7 +48,7 @@ def test_environment_equals_pyproject():
     )
     (gpu,) = (line for line in project["dependencies"] if line.startswith("numba-cuda>"))
     (last,) = re.findall(r"python_version < '(.+)'", gpu)
-    assert last == "{}.{}".format(installing.LAST_FOR_GPU[0], installing.LAST_FOR_GPU[1] + 1)
+    assert last == f"{installing.LAST_FOR_GPU[0]}.{installing.LAST_FOR_GPU[1] + 1}"
     low = project["requires-python"].partition(",")[0]
     wanted |= parsed([f"python{low},<{last}"])  # numba-cuda and CuPy have no later ones
     del wanted["numba-cuda-simulator"]  # from the checkout
