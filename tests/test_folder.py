@@ -199,6 +199,7 @@ def test_the_wheel_alone_makes_grades_and_hands_out(site, tmp_path):
     made = contents(tmp_path / "mine/class")
     assert {"install.py", "Makefile", "fa_numba/__init__.py", catalog.BUNDLE} <= made.keys()
     assert "engine/numba_cuda_simulator/__init__.py" in made
+    assert {p.relative_to(ROOT).as_posix() for p in ROOT.glob("fa_numba/**/*.py")} <= made.keys()
     assert not [name for name in made if "course/" in name or "solutions/" in name]
 
 
