@@ -105,9 +105,11 @@ def nothing(path):
     (nothing, True, ["ex99a_double.py: the exercise has changed. This is its new stub"], None),
     (answer, False, [], True),
     (answer, True, ["ex99a_double.py: the exercise has changed, and your file is kept"], True),
-    (Path.unlink, True, ["ex99a_double.py: new"], None),
+    (lambda p: p.write_text(p.read_text() + "\nx = 1\n"), True,
+     ["ex99a_double.py: the exercise has changed, and your file is kept"], True),
+    (Path.unlink, True, ["ex99a_double.py: added"], None),
     (lambda p: (answer(p), p.rename(p.with_name("ex99a_mine.py"))), True,
-     ["ex99a_double.py: new", "ex99a_mine.py: no exercise has this name; the file is kept"], True),
+     ["ex99a_double.py: added", "ex99a_mine.py: no exercise has this name; the file is kept"], True),
     (lambda p: (p.unlink(), p.mkdir(), (p / "x").write_text("x")), True, [], True),
     (lambda p: p.write_bytes(b"\xff"), True, [], True),
 ])  # fmt: skip
@@ -134,7 +136,7 @@ def test_update_brings_new_exercises_and_keeps_old_ones(course, mine, monkeypatc
     monkeypatch.chdir(mine)
     assert cli.main(["update"]) == 0
     said = capsys.readouterr().out
-    assert "ex99c_double.py: new" in said and "99_last.ipynb: brought up to date" in said
+    assert "ex99c_double.py: added" in said and "99_last.ipynb: brought up to date" in said
     assert "ex99b_double.py: no exercise has this name" in said
     assert (mine / "exercises/ex99b_double.py").exists()
     assert (mine / "docs").readlink() == course / "docs"

@@ -121,7 +121,7 @@ def update(root: Path | None = None) -> list[str]:
     for exercise in exercises:
         name, before = f"exercises/{exercise.stub.name}", stubs.write(exercise)
         if before == "missing":
-            said.append(f"{name}: new")
+            said.append(f"{name}: added")
         elif before == "stale":
             said.append(
                 f"{name}: the exercise has changed. This is its new stub; you had not begun"

@@ -31,7 +31,8 @@ KIND = re.compile(r"### KIND:\s*(.*)")
 FROM = re.compile(r"### FROM:\s*(ex\d\d[a-z])$")  # `fa-numba reset exNNx --from` this one
 KINDS = "fill a line", "fill a loop", "write", "find the bug", "beat a budget", "predict"
 DEBRIEF = re.compile(r"### DEBRIEF:\s*(.*)")
-SEAL = re.compile(r"# Stub (\w{8}) of \S+: `fa-numba reset \w+` brings it back\.\n?\Z")
+BEGAN = re.compile(r"# Stub (\w{8}) of \S+: `fa-numba reset \w+` brings it back\.")
+SEAL = re.compile(BEGAN.pattern + r"\n?\Z")
 
 
 class SolutionError(ValueError):
@@ -139,10 +140,10 @@ def is_untouched(text: str) -> bool:
 
 
 def is_of_another_stub(exercise: Exercise) -> bool:
-    """Whether a file began as another stub than the present one, as far as its last line says."""
+    """Whether a file began as another stub than the present one, as far as a line of it says."""
     if not exercise.stub.is_file():  # a folder, which is no stub
         return False
-    began = SEAL.search(exercise.stub.read_text(encoding="utf-8", errors="replace"))
+    began = BEGAN.search(exercise.stub.read_text(encoding="utf-8", errors="replace"))
     return began is not None and began[1] != SEAL.search(read(exercise).stub)[1]
 
 
