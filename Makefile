@@ -66,7 +66,7 @@ constraints: dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	for cuda in "12 cuda12" "13 cuda13 --extra compiler"; do set -- $$cuda; \
 	  file=constraints/cuda$$1.txt; shift; extras="$$*"; \
-	  echo "setuptools>=77" | $(BIN)/python -m uv pip compile pyproject.toml - --universal \
+	  echo "hatchling>=1.27" | $(BIN)/python -m uv pip compile pyproject.toml - --universal \
 	    --python-version 3.11 --extra lessons --extra dev --extra mpi --extra $$extras --upgrade --quiet \
 	    --no-header --no-annotate --no-emit-index-url --no-emit-package numba-cuda-simulator --output-file $$file || exit 1; \
 	done

@@ -27,17 +27,20 @@ def read(*names):
 
 
 def allowed():
-    """(lowest, first too new) Python of pyproject.toml, as (3, 11), (3, 14)."""
-    found = re.search(r'requires-python = ">=3\.(\d+),<3\.(\d+)"', read("pyproject.toml"))
-    return (3, int(found.group(1))), (3, int(found.group(2)))
+    """(lowest, first without numba-cuda, first too new) Python of pyproject.toml, as (3, 11)."""
+    text = read("pyproject.toml")
+    found = re.search(r'requires-python = ">=3\.(\d+),<3\.(\d+)"', text)
+    on_gpu = re.search(r"\"numba-cuda>=.*python_version < '3\.(\d+)'\"", text)
+    return tuple((3, int(minor)) for minor in (found.group(1), on_gpu.group(1), found.group(2)))
 
 
 def refuse_a_python_that_does_not_fit():
-    low, high = allowed()
+    low, no_gpu, high = allowed()
     if low <= sys.version_info[:2] < high:
         return
     age = "old" if sys.version_info[:2] < low else "new"
-    fitting = ["python3.%d" % minor for minor in range(high[1] - 1, low[1] - 1, -1)]
+    minors = list(range(low[1], high[1]))
+    fitting = ["python3.%d" % m for m in sorted(minors, key=lambda m: (m >= no_gpu[1], -m))]
     here = [name for name in fitting if runs([name, "-c", "pass"])]
     print(
         "Python %s (%s) is too %s: fa-numba needs %s to %s. Nothing was installed."
@@ -45,8 +48,8 @@ def refuse_a_python_that_does_not_fit():
             "%d.%d.%d" % sys.version_info[:3],
             sys.executable,
             age,
-            fitting[-1].replace("python", ""),
-            fitting[0].replace("python", ""),
+            "3.%d" % minors[0],
+            "3.%d" % minors[-1],
         ),
         file=sys.stderr,
     )
@@ -55,7 +58,7 @@ def refuse_a_python_that_does_not_fit():
     else:
         print(
             "Install one of them (python.org, your package manager, conda, uv), then for example:"
-            "  make PYTHON=%s" % fitting[1],
+            "  make PYTHON=%s" % fitting[0],
             file=sys.stderr,
         )
     sys.exit(1)
@@ -71,7 +74,10 @@ def runs(command):
 
 
 def accelerator():
-    """The extra that fits the machine: the GPU's driver decides which CUDA it can run."""
+    """The extra that fits the machine: the GPU's driver decides which CUDA it can run.
+
+    All are empty for a Python without numba-cuda.
+    """
     found = re.search(r"CUDA Version: *(\d+)", runs(["nvidia-smi"]) or "")
     cuda = int(found.group(1)) if found else 0
     return "compiler" if cuda < 12 else "cuda12" if cuda == 12 else "cuda13"
@@ -178,9 +184,17 @@ def main():
     pinned = ["--constraint", constraints]
     newest = ["--upgrade", "--upgrade-strategy", "eager"]
     versions = newest if options.newest else pinned
-    pip(venv, "setuptools into " + where, versions + ["setuptools>=77"])
+    pip(venv, "hatchling into " + where, versions + ["hatchling>=1.27"])
     extras = "[%s]" % ",".join(wanted["extras"])
-    what = "fa-numba%s into %s: 1.3 GB, some minutes" % (extras, where)
+    on_gpu = sys.version_info[:2] < allowed()[1]
+    if not on_gpu:
+        print(
+            "Python %d.%d has no numba-cuda and no CuPy: everything runs on the CPU, and nothing "
+            "compiles for a GPU. For those: make PYTHON=python%d.%d"
+            % (sys.version_info[:2] + (3, allowed()[1][1] - 1))
+        )
+    size = "1.3 GB" if on_gpu else "0.6 GB"
+    what = "fa-numba%s into %s: %s, some minutes" % (extras, where, size)
     both = ["--editable", "./engine", "--editable", "." + extras]
     pip(venv, what, versions + ["--no-build-isolation"] + both)
     with io.open(stamp_file, "w", encoding="utf-8") as file:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fa_numba.microscope import command
+from fa_numba.runtime import installing
 from fa_numba.workbook import catalog, cli, doctor, grader, learn, lessons, progress, tour
 from fa_numba.workbook.statement import wrapped
 
@@ -146,9 +147,9 @@ def test_a_missing_package_is_said_in_one_line(command, package, without, capsys
     assert f"needs the package {package}" in said and 'pip install -e ".[lessons]"' in said
 
 
-def test_outside_of_a_checkout_pip_is_told_the_package(without, capsys, monkeypatch, tmp_path):
+def test_outside_of_a_checkout_pip_is_told_the_package(without, capsys, monkeypatch):
     without("rich")
-    monkeypatch.setattr(cli, "__file__", str(tmp_path / "fa_numba" / "workbook" / "cli.py"))
+    monkeypatch.setattr(installing, "IN_CHECKOUT", False)
     assert cli.main(["status"]) == 2
     assert capsys.readouterr().err.endswith(' here. pip install "fa-numba[lessons]"\n')
 

@@ -16,6 +16,8 @@ RECORD = {
     "command": module.COMMAND,
     "date": "a day",
     "made": {"kernel": {"registers": 40}},
+    "python": "3.11",
+    "pythons": {},
     "tools": "ptxas 13.5",
 }
 
@@ -84,6 +86,26 @@ def test_recording_runs_the_lessons_that_compile(checkout):
     record = json.loads((checkout / "notebooks" / "compiled.json").read_text(encoding="utf-8"))
     assert record["made"] == {"two": [1, 2]} and record["tools"] == module.versions()
     assert "numba-cuda" in record["tools"] and record["command"] == module.COMMAND
+
+
+def test_another_python_adds_what_differs(checkout, monkeypatch):
+    path, own = checkout / "notebooks/compiled.json", module.PYTHON
+    (checkout / "notebooks/01_compiles.ipynb").touch()
+    monkeypatch.setattr(module, "calls", lambda lesson: True)
+    for python, b in ((own, 2), ("3.99", 3)):
+
+        def run(lesson, b=b):
+            module._add(Path(os.environ[module.RECORD_TO]), "a", 1)
+            module._add(Path(os.environ[module.RECORD_TO]), "b", b)
+
+        monkeypatch.setattr(module, "_run", run)
+        monkeypatch.setattr(module, "PYTHON", python)
+        assert module.main([]) == 0
+    record = json.loads(path.read_text(encoding="utf-8"))
+    assert record["made"] == {"a": 1, "b": 2} and record["pythons"] == {"3.99": {"b": 3}}
+    assert module.expected(record) == {"a": 1, "b": 3}
+    monkeypatch.setattr(module, "PYTHON", own)
+    assert module.expected(record) == {"a": 1, "b": 2}
 
 
 def test_recording_nothing_fails(checkout, capsys):

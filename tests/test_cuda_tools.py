@@ -9,6 +9,7 @@ from numba import cuda
 from fa_numba.analysis import cuda_tools
 from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.analysis.machine_code import compile_kernel, compile_ptx, machine_code
+from fa_numba.runtime import installing
 from fa_numba.workbook import cli, doctor
 
 X = np.zeros(32, np.float32)
@@ -67,6 +68,20 @@ def program(path, text):
     path.write_text(text)
     path.chmod(0o755)
     return str(path)
+
+
+@pytest.mark.parametrize("version, system, said", [
+    ((3, 14, 2), "linux", ""),
+    ((3, 15, 0), "linux", "with Python 3.14 or older, "),
+    ((3, 14, 2), "darwin", "on Linux, "),
+])  # fmt: skip
+@pytest.mark.parametrize("in_checkout", [True, False])
+def test_the_advice_is_one_that_works_here(monkeypatch, version, system, said, in_checkout):
+    monkeypatch.setattr(installing.sys, "version_info", version)
+    monkeypatch.setattr(installing.sys, "platform", system)
+    monkeypatch.setattr(installing, "IN_CHECKOUT", in_checkout)
+    pip = 'pip install -e ".[compiler]"' if in_checkout else 'pip install "fa-numba[compiler]"'
+    assert installing.command_for_gpu_code("compiler") == said + pip
 
 
 @needs_compiler

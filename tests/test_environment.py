@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from fa_numba.analysis.cuda_tools import compiler_available
+from fa_numba.runtime import installing
 from fa_numba.workbook import notebooks
 
 ROOT = Path(__file__).parents[1]
@@ -45,7 +46,11 @@ def test_environment_equals_pyproject():
         + [line for name in ("compiler", "lessons", "dev") for line in extras[name]]
         + [line for line in extras["cuda13"] if line.startswith("cupy")]
     )
-    wanted |= parsed([f"python{project['requires-python']}"])
+    (gpu,) = (line for line in project["dependencies"] if line.startswith("numba-cuda>"))
+    (last,) = re.findall(r"python_version < '(.+)'", gpu)
+    assert last == f"{installing.LAST_FOR_GPU[0]}.{installing.LAST_FOR_GPU[1] + 1}"
+    low = project["requires-python"].partition(",")[0]
+    wanted |= parsed([f"python{low},<{last}"])  # numba-cuda and CuPy have no later ones
     del wanted["numba-cuda-simulator"]  # from the checkout
 
     listed = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
@@ -72,7 +77,7 @@ def test_what_the_tests_import_is_declared():
     declared |= {"fa-numba", "llvmlite"}
     # Tests that need one are skipped without it.
     skipped = {"cuda", "cupy", "lm_eval", "openai", "torch", "transformers", "triton"}
-    ours = {"benchmarks", "exercises", "fa_numba", "solutions", "tests"}
+    ours = {"benchmarks", "exercises", "fa_numba", "numba_cuda_simulator", "solutions", "tests"}
     ours |= {path.stem for folder in ("tests", "exercises") for path in ROOT.glob(f"{folder}/*")}
     distributions = importlib.metadata.packages_distributions()
     missing = set()
@@ -106,13 +111,6 @@ def test_every_dependency_is_pinned():
             for pin in pins[canonicalize_name(wanted.name)]:
                 (version,) = (specifier.version for specifier in pin.specifier)
                 assert wanted.specifier.contains(version), f"{line}, but {pin}"
-
-
-def test_files_of_the_package_that_are_no_python_are_there():
-    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
-    names = tool["setuptools"]["package-data"]["fa_numba"]
-    assert "py.typed" in names
-    assert all((ROOT / "fa_numba" / name).is_file() for name in names)
 
 
 def test_cuda_extras_agree_on_cupy():

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -301,10 +302,10 @@ def test_mma_stays_in_registers(head_dim, page_size):
 
 
 @needs_compiler
-@pytest.mark.parametrize(
-    "head_dim, rows, page_size, registers",
-    [(72, 2, 16, 144), (128, 1, 1, 168), (128, 8, 16, 168), (256, 8, AT_RUN_TIME, 255)],
-)
+@pytest.mark.parametrize("head_dim, rows, page_size, registers", [
+    (72, 2, 16, 148 if sys.version_info >= (3, 14) else 144),  # of other bytecode
+    (128, 1, 1, 168), (128, 8, 16, 168), (256, 8, AT_RUN_TIME, 255),
+])  # fmt: skip
 def test_gather_stays_in_registers_and_fits(head_dim, rows, page_size, registers):
     ring = gather.RINGS[-(-head_dim // 64)]
     kernel = gather.make_flash_decode_gather(head_dim, "float16", rows, page_size, *ring, False)

@@ -114,17 +114,6 @@ def test_a_copy_of_unknown_origin_is_kept(checkout):
     assert backups(checkout) == [notebook("a = 2")]
 
 
-def test_command(checkout, monkeypatch, capsys):
-    monkeypatch.setattr(lessons, "find_root", lambda: checkout)
-    assert lessons.main([]) == 0 and "copied" in capsys.readouterr().out
-
-    def refuse(*_):
-        raise PermissionError("read-only")
-
-    monkeypatch.setattr(lessons, "update", refuse)
-    assert lessons.main([]) == 1 and "cannot write" in capsys.readouterr().err
-
-
 def test_git_does_not_see_the_copies():
     command = ["git", "check-ignore", "-q", "lessons/00_first_kernels.ipynb"]
     if not (ROOT / ".git").exists():

@@ -137,7 +137,7 @@ class _Machine:
         """The kernel's bytecode with typed literals, globals and closure."""
         source = _python_function(kernel)
         if source not in self.functions:
-            code = source.__code__
+            code = _without_small_ints(source.__code__)
             code = code.replace(co_consts=tuple(typed(c) for c in code.co_consts))
             world = {**vars(builtins), **_BUILTINS, "range": self.range}
             world |= {name: self.name(value) for name, value in source.__globals__.items()}
@@ -169,6 +169,16 @@ class _Machine:
                 yield np.int64(counter)
         finally:  # after a break, too
             del loops[depth:]
+
+
+def _without_small_ints(code):
+    """The code, with each integer that an instruction of Python 3.14 holds among the constants."""
+    words, consts = bytearray(code.co_code), list(code.co_consts)
+    for step in dis.get_instructions(code):
+        if step.opname == "LOAD_SMALL_INT":
+            words[step.offset : step.offset + 2] = dis.opmap["LOAD_CONST"], len(consts)
+            consts.append(step.arg)
+    return code.replace(co_code=bytes(words), co_consts=tuple(consts))
 
 
 class _Thread:

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from fa_numba.runtime import installing
+
 _IR = """\
 target triple = "nvptx64-nvidia-cuda"
 target datalayout = "{}"
@@ -208,7 +210,7 @@ def _install():
     with suppress(metadata.PackageNotFoundError):
         if metadata.version("cuda-bindings").startswith("12."):
             extra = "cuda12"
-    return f'pip install -e ".[{extra}]"'
+    return installing.command_for_gpu_code(extra)
 
 
 def _one_line(error):

@@ -25,7 +25,7 @@ from fa_numba import checks
 from fa_numba.language_model import checkpoint, generate, kernel_choice, text
 from fa_numba.language_model.model import Config
 from fa_numba.language_model.train import Recipe, Trainer
-from fa_numba.runtime import arrays
+from fa_numba.runtime import arrays, installing
 
 MODEL = "model.npz"
 SAMPLE = 160  # characters
@@ -114,8 +114,8 @@ def module_for(gpu):
         return np
     if importlib.util.find_spec("cupy") is None:
         raise BadRequest(
-            "--gpu needs CuPy, which is not installed here. In the checkout: make, or pip install "
-            '-e ".[cuda13]", or ".[cuda12]"'
+            "--gpu needs CuPy, which is not installed here: "
+            f"{installing.command_for_gpu_code('cuda13')}, or [cuda12]"
         )
     import cupy
 

@@ -31,7 +31,7 @@ import numpy as np
 PACKAGE = Path(__file__).parents[1]  # fa_numba
 # Rooms that no fast kernel needs: a change there compiles nothing anew, and their own kernels,
 # which lessons draw and measure, are not kept.
-NOT_IN_KEY = ("figures", "microscope", "torch", "workbook")
+NOT_IN_KEY = ("course", "figures", "microscope", "torch", "workbook")
 KEPT_DAYS = 60  # since a file was last used
 DIGEST_BYTES = hashlib.sha256().digest_size
 

@@ -1,4 +1,10 @@
-"""The files and the names of the exercises."""
+"""Where the workbook's files lie, and the names of its exercises.
+
+A learner's files lie in one folder, the root: `exercises/`, `lessons/`, the progress. The course,
+graders, solutions, notebooks, documents and recorded numbers, lies there too in a checkout and in a
+handout. A folder that `fa-numba init` has made has the file `.fa-numba`, and its course is that of
+the installed package.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BUNDLE = "exercises/.workbook.json"  # of a handout; see `handout`
+MARKER = ".fa-numba"  # of a folder that `fa-numba init` has made: the version it was brought up to
+PACKAGE = Path(__file__).parents[1].resolve()
 NAME = re.compile(r"ex\d\d[a-z]_\w+")
 
 
@@ -39,11 +47,11 @@ class Exercise:
 
     @property
     def grader(self) -> Path:
-        return self.root / "exercises" / f"test_{self.name}.py"
+        return course(self.root) / "exercises" / f"test_{self.name}.py"
 
     @property
     def solution(self) -> Path:
-        return self.root / "solutions" / f"{self.name}.py"
+        return course(self.root) / "solutions" / f"{self.name}.py"
 
     @property
     def text(self) -> str:
@@ -58,10 +66,27 @@ class Exercise:
         return self.text.split("\n", 1)[0].strip('"').split("·", 1)[-1].strip()
 
 
+def installed_course() -> Path:
+    """The course of the installed package: in a wheel a folder of its own, else the checkout."""
+    inside = PACKAGE / "course"
+    return inside if inside.is_dir() else PACKAGE.parent
+
+
+def course(root: Path) -> Path:
+    """The folder with the course that a learner's folder belongs to; see this file's first lines.
+
+    Parameters
+    ----------
+    root : path
+        A learner's folder, a checkout or a handout.
+    """
+    return installed_course() if (Path(root) / MARKER).is_file() else Path(root)
+
+
 def bundled(root: Path, name: str | None = None) -> dict:
     """A handout's substitute for solutions: {name: {stub, hints, debrief}}, or that of one name."""
     try:
-        bundle = json.loads((Path(root) / BUNDLE).read_text(encoding="utf-8"))
+        bundle = json.loads((course(root) / BUNDLE).read_text(encoding="utf-8"))
     except FileNotFoundError:
         bundle = {}
     if name is None:
@@ -75,19 +100,19 @@ def bundled(root: Path, name: str | None = None) -> dict:
 
 
 def find_root() -> Path:
-    """The checkout that holds ``exercises/`` and ``solutions/``, or a handout without solutions.
+    """The learner's folder: a checkout, a handout, or what ``fa-numba init`` has made.
 
     The working directory and its parents come first, then the checkout this package was
     installed from with ``pip install -e``.
     """
     here = Path.cwd()
-    return _root_of([here, *here.parents, Path(__file__).parents[2]])
+    return _root_of([here, *here.parents, PACKAGE.parent])
 
 
 def _root_of(folders: list[Path]) -> Path:
     for folder in folders:
         whole = (folder / "solutions").is_dir() and (folder / "exercises").is_dir()
-        if whole or (folder / BUNDLE).is_file():
+        if whole or (folder / BUNDLE).is_file() or (folder / MARKER).is_file():
             return folder
     for folder in folders:
         if list((folder / "exercises").glob("test_ex*.py")):
@@ -97,15 +122,14 @@ def _root_of(folders: list[Path]) -> Path:
                 "for a class with `make handout`"
             )
     raise FileNotFoundError(
-        "no exercises/ folder here: the workbook needs the checkout, not only the installed "
-        "package. Clone the repository and run this inside it."
+        "no workbook here: `fa-numba init my-workbook` makes one, a folder. Run this inside it"
     )
 
 
 def all_exercises(root: Path | None = None) -> list[Exercise]:
     """Every exercise of the workbook, in lesson order."""
     root = find_root() if root is None else Path(root)
-    names = {path.stem for path in (root / "solutions").glob("ex*.py")} or bundled(root)
+    names = {path.stem for path in (course(root) / "solutions").glob("ex*.py")} or bundled(root)
     return [Exercise(name, root) for name in sorted(names) if NAME.fullmatch(name)]
 
 

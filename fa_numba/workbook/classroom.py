@@ -1,6 +1,6 @@
 """``fa-numba grade FOLDER...``: grades the folders of many students.
 
-Every folder is graded by a pytest process of its own, with this checkout's graders and the limits
+Every folder is graded by a pytest process of its own, with this workbook's graders and the limits
 that a student has: whatever a file does, the other files and the other students are graded. Results
 go to a CSV file, a row for each student, and to a JSON file with every check.
 """

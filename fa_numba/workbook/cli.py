@@ -6,7 +6,8 @@ import argparse
 import importlib.util
 import os
 import sys
-from pathlib import Path
+
+from fa_numba.runtime import installing
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -28,9 +29,12 @@ def _parser() -> argparse.ArgumentParser:
             )
         return command
 
+    command = add("init", "make a folder with the lessons and exercises, to work in")
+    command.add_argument("folder", nargs="?", default="my-workbook", help="default: my-workbook")
     learn = add("learn", "the lessons in JupyterLab, as copies to work in")
     learn.usage = "fa-numba learn [-h] [NAME] [options of JupyterLab]"
     learn.epilog = "NAME is the lesson to open, such as 06, or an exercise of it; else 00."
+    add("update", "bring the folder up to the installed version; no answer is touched")
     add("doctor", "the installed tools, the backend that runs kernels, and the reason")
     add("lessons", "all lessons: minutes, and the kinds of their exercises")
     add("status", "the exercises that you have passed").add_argument(
@@ -78,9 +82,7 @@ def _need(command, *packages, extra="lessons"):
     """Raise `Missing`, which names the package to install, before an import fails."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            pip = f'pip install "fa-numba[{extra}]"'
-            if (Path(__file__).parents[2] / "pyproject.toml").exists():  # a checkout
-                pip = f'In the checkout: make, or pip install -e ".[{extra}]"'
+            pip = "In the checkout: make, or " * installing.IN_CHECKOUT + installing.command(extra)
             raise Missing(
                 f"{command} needs the package {package}, which is not installed here. {pip}"
             )
@@ -141,6 +143,10 @@ def _add_serve(commands):
 def _run(options) -> int:
     extra = "serve" if options.command == "serve" else "lessons"
     _need(f"fa-numba {options.command}", *NEEDS.get(options.command, ()), extra=extra)
+    if options.command in ("init", "update"):
+        from fa_numba.workbook import folder
+
+        return folder.main(options)
     if options.command == "learn":
         from fa_numba.workbook import learn
 
@@ -219,13 +225,13 @@ def main(argv: list[str] | None = None) -> int:
     from fa_numba.language_model import command as language_model
     from fa_numba.language_model.text import Damaged
     from fa_numba.microscope.command import BadRequest
-    from fa_numba.workbook import classroom, grader
+    from fa_numba.workbook import classroom, folder, grader
     from fa_numba.workbook.catalog import UnknownExercise
     from numba_cuda_simulator.errors import KernelError
 
     expected = (BadRequest, KernelError, Missing, UnknownExercise, FileNotFoundError)
     expected += (language_model.BadRequest, Damaged)
-    expected += (classroom.Refused, grader.NoSuchHint)
+    expected += (classroom.Refused, folder.Refused, grader.NoSuchHint)
     parser = _parser()
     options, rest = parser.parse_known_args(argv)
     if options.command is None:

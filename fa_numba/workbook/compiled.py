@@ -2,6 +2,9 @@
 
 The lessons call `compiled`. ``python -m fa_numba.workbook.compiled`` runs the lessons that
 call it, on a machine with NVVM, ptxas and nvdisasm, and writes `notebooks/compiled.json`.
+
+Numba compiles Python's bytecode, so machine code may depend on the Python. With the tools of the
+record and another Python, the command adds the results that differ, under `pythons`.
 """
 
 from __future__ import annotations
@@ -17,13 +20,14 @@ import tempfile
 from datetime import date
 from pathlib import Path
 
-from fa_numba.workbook.catalog import find_root
+from fa_numba.workbook.catalog import course, find_root
 from fa_numba.workbook.recorded import say
 from fa_numba.workbook.tables import as_json
 
 COMMAND = "python -m fa_numba.workbook.compiled"
 RECORD_TO = "FA_NUMBA_RECORD_COMPILED"  # a file: `compiled` adds its results
 TOOLS = ("numba-cuda", "nvidia-nvvm", "nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm")
+PYTHON = "{}.{}".format(*sys.version_info[:2])
 CALL = re.compile(r"\bcompiled\(")
 
 
@@ -75,11 +79,17 @@ def _as_json(value):
 
 
 def _recorded(name, reason):
-    path = find_root() / "notebooks" / "compiled.json"
+    path = course(find_root()) / "notebooks" / "compiled.json"
     record = json.loads(path.read_text(encoding="utf-8"))
     if name not in record["made"]:
         raise RuntimeError(f"{reason}; and {path.name} has no record of {name!r}: {COMMAND}")
-    return record["made"][name], f"{record['tools']}, {record['date']}, `{record['command']}`"
+    tools = f"Python {record['python']}, {record['tools']}"
+    return record["made"][name], f"{tools}, {record['date']}, `{record['command']}`"
+
+
+def expected(record):
+    """{name: result} that the record foretells for this Python, if the tools are its own."""
+    return record["made"] | record["pythons"].get(PYTHON, {})
 
 
 def _add(path, name, made):
@@ -115,7 +125,7 @@ def _run(path):
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.split("\n\n")[0])
     parser.parse_args(argv)
-    folder = find_root() / "notebooks"
+    folder = course(find_root()) / "notebooks"
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "made.json")
         os.environ[RECORD_TO] = str(path)
@@ -127,13 +137,21 @@ def main(argv: list[str] | None = None) -> int:
     if not made:
         print("nothing was compiled: NVVM, ptxas and nvdisasm are needed", file=sys.stderr)
         return 1
-    record = {
-        "command": COMMAND,
-        "date": f"{date.today()}",
-        "made": dict(sorted(made.items())),
-        "tools": versions(),
-    }
-    (folder / "compiled.json").write_text(as_json(record) + "\n", encoding="utf-8")
+    path = folder / "compiled.json"
+    record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if record.get("tools") == versions() and record["python"] != PYTHON:
+        other = {name: told for name, told in made.items() if told != record["made"].get(name)}
+        record["pythons"][PYTHON] = dict(sorted(other.items()))
+    else:
+        record = {
+            "command": COMMAND,
+            "date": f"{date.today()}",
+            "made": dict(sorted(made.items())),
+            "python": PYTHON,
+            "pythons": {},
+            "tools": versions(),
+        }
+    path.write_text(as_json(record) + "\n", encoding="utf-8")
     print(f"{len(made)} records in notebooks/compiled.json")
     return 0
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fa_numba.workbook import progress, stubs
-from fa_numba.workbook.catalog import Exercise, find_one, find_root
+from fa_numba.workbook.catalog import Exercise, course, find_one, find_root
 
 MINUTES = re.compile(r"^\*About (\d+) minutes\.\*$", re.MULTILINE)  # below a lesson's title
 GRADED = re.compile(r'^grade\("(\w+)"\)', re.MULTILINE)
@@ -37,7 +37,7 @@ def lessons(root: Path | None = None) -> list[Lesson]:
     """All lessons in their order."""
     root = find_root() if root is None else Path(root)
     found = []
-    for path in sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb")):
+    for path in sorted((course(root) / "notebooks").glob("[0-9][0-9]_*.ipynb")):
         cells = ["".join(c["source"]) for c in json.loads(path.read_text("utf-8"))["cells"]]
         title = cells[0].partition("\n")[0].partition("·")[2].strip()
         said = MINUTES.search(cells[0])

@@ -21,9 +21,11 @@ import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numba_cuda_simulator
 from fa_numba.workbook import leaks, stubs
-from fa_numba.workbook.catalog import BUNDLE, all_exercises, find_root
+from fa_numba.workbook.catalog import BUNDLE, PACKAGE, all_exercises, course, find_root
 
+ENGINE = Path(numba_cuda_simulator.__file__).parent
 OPEN = 0.75  # share of an answer's lines in one file: whoever finds the file has the answer
 LEFT_OUT = (".ci/", ".github/", "engine/tests/", "solutions/")
 GIVEN = ("benchmarks/", "engine/", "exercises/", "fa_numba/", "notebooks/")
@@ -62,7 +64,7 @@ def open_book(root: Path) -> dict[str, tuple[str, int, int]]:
     Parameters
     ----------
     root : path
-        The checkout.
+        Of the course.
 
     Returns
     -------
@@ -89,8 +91,28 @@ def open_book(root: Path) -> dict[str, tuple[str, int, int]]:
     return found
 
 
+def files(root: Path) -> dict[str, Path]:
+    """{name in the repository: path} of its files; of a wheel, those that it has of them.
+
+    Without git, all but those that it would ignore.
+
+    Parameters
+    ----------
+    root : path
+        A checkout, or the course in a wheel.
+    """
+    if root != PACKAGE / "course":
+        return {name: root / name for name in tracked(root)}
+    packages = {"fa_numba": PACKAGE, "engine/numba_cuda_simulator": ENGINE}
+    found = {name: root / name for name in tracked(root)}
+    for above, package in packages.items():
+        names = (name for name in tracked(package) if not name.startswith("course/"))
+        found |= {f"{above}/{name}": package / name for name in names}
+    return found
+
+
 def tracked(root: Path) -> list[str]:
-    """The files of the repository; without git, all but those that it would ignore."""
+    """The files of a repository; without git, all but those that it would ignore."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True)
     if listed.returncode == 0 and listed.stdout:
         return [name for name in listed.stdout.split("\0") if (root / name).is_file()]
@@ -115,13 +137,14 @@ def make(folder: Path, *, tiers: int = 2, root: Path | None = None) -> Handout:
     tiers : int, default=2
         How many of the three hints each exercise keeps. The third is nearly the code.
     root : path, optional
-        The checkout; by default the one around the working directory.
+        A learner's folder; by default the one around the working directory. The handout is
+        made of its course: of the checkout, or of the installed package.
 
     Returns
     -------
     Handout
     """
-    root = find_root() if root is None else Path(root)
+    root = course(find_root() if root is None else root)
     folder = Path(folder)
     if not (root / "solutions").is_dir():
         raise Refused(f"{root} has no solutions/: it is a handout already")
@@ -139,25 +162,23 @@ def make(folder: Path, *, tiers: int = 2, root: Path | None = None) -> Handout:
 
 
 class Workbook:
-    """The checkout, with untouched stubs and no outputs: the handout is made of it."""
+    """The course, with untouched stubs and no outputs: the handout is made of it."""
 
     def __init__(self, root):
-        self.root, self.exercises = root, all_exercises(root)
+        self.files, self.exercises = files(root), all_exercises(root)
         self.parsed = {e.name: stubs.read(e) for e in self.exercises}
 
     def texts(self):
         """(name, text) of each file; None for what is no text."""
         stub_of = {f"exercises/{name}.py": told.stub for name, told in self.parsed.items()}
-        for name in tracked(self.root):
-            if name.startswith(LEFT_OUT) or name == BUNDLE:
+        yield from stub_of.items()  # not somebody's work
+        for name, path in self.files.items():
+            if name.startswith(LEFT_OUT) or name == BUNDLE or name in stub_of:
                 continue
             if name.startswith("tests/") and name.removeprefix("tests/") not in TESTS:
                 continue
-            if name in stub_of:
-                yield name, stub_of[name]  # not somebody's work
-                continue
             try:
-                text = (self.root / name).read_text(encoding="utf-8")
+                text = path.read_text(encoding="utf-8")
             except UnicodeDecodeError:
                 text = None
             yield name, _without_outputs(text) if name.endswith(".ipynb") else text
@@ -169,8 +190,8 @@ def is_given(name):
 
 def _fill(root, folder, tiers):
     workbook = Workbook(root)
-    files = dict(workbook.texts())
-    given = [text for name, text in files.items() if text is not None and is_given(name)]
+    texts = dict(workbook.texts())
+    given = [text for name, text in texts.items() if text is not None and is_given(name)]
     whole = "\n".join(given)
     lines = {line for line in leaks.answer_lines(root) if line not in whole}
     secret = leaks.secret_passages(workbook.exercises, given)
@@ -179,18 +200,19 @@ def _fill(root, folder, tiers):
         return any(line in text for line in lines)
 
     made, told_in_code = Handout(folder), []
-    for name, content in files.items():
+    for name, content in texts.items():
         if content is not None and name.startswith("docs/") and tells(content):
             made.left_out.append(name)
             continue
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if content is None:
-            shutil.copyfile(root / name, target)
+            shutil.copyfile(workbook.files[name], target)
         else:
             told_in_code += leaks.told_passages(name, content, secret)
             target.write_text(content, encoding="utf-8", newline="\n")
-        shutil.copymode(root / name, target)
+        if name in workbook.files:
+            shutil.copymode(workbook.files[name], target)
         made.files.append(name)
     if told_in_code:
         raise Refused(

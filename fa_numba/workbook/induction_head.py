@@ -7,11 +7,11 @@ byte is a random vector, with a little noise on it.
 
 import functools
 import math
+from pathlib import Path
 
 import numpy as np
 
 from fa_numba import reference
-from fa_numba.workbook.catalog import find_root
 
 HEAD_DIM, LENGTH = 16, 64
 MAPS = "elu1", "relu", "taylor2"  # those that need no training
@@ -20,7 +20,7 @@ MAPS = "elu1", "relu", "taylor2"  # those that need no training
 @functools.cache
 def tokens():
     """The bytes, as an array of uint8."""
-    return np.frombuffer((find_root() / "fa_numba" / "reference.py").read_bytes(), np.uint8)
+    return np.frombuffer(Path(reference.__file__).read_bytes(), np.uint8)
 
 
 def pieces():

@@ -9,8 +9,9 @@ import os
 import sys
 from pathlib import Path
 
-from fa_numba.workbook import lessons
-from fa_numba.workbook.catalog import find, find_root
+from fa_numba.runtime import installing
+from fa_numba.workbook import folder, lessons
+from fa_numba.workbook.catalog import course, find, find_root
 
 FIRST = "00_first_kernels.ipynb"
 
@@ -21,7 +22,7 @@ def command(root, *, as_root: bool, first: str = FIRST) -> list[str]:
     Parameters
     ----------
     root : path
-        The checkout: links of the lessons lead to files in it.
+        The learner's folder: links of the lessons lead to files in it.
     as_root : bool
         Whether this is the user root, whom Jupyter refuses without a word.
     first : str
@@ -76,14 +77,15 @@ def main(more: list[str] = (), name: str | None = None) -> int:
     first = FIRST
     if name is not None:
         lesson = find(name, root)[0].lesson
-        first = next((root / "notebooks").glob(f"{lesson}_*.ipynb")).name
+        first = next((course(root) / "notebooks").glob(f"{lesson}_*.ipynb")).name
     if importlib.util.find_spec("jupyterlab") is None:
-        print('fa-numba learn needs JupyterLab: pip install -e ".[lessons]"', file=sys.stderr)
+        pip = installing.command("lessons")
+        print(f"fa-numba learn needs JupyterLab: {pip}", file=sys.stderr)
         return 2
-    said = lessons.update(root)
-    new = [line for line in said if line.endswith("copied from notebooks/")]
+    said = folder.update(root)
+    new = [line for line in said if line.endswith(lessons.NEW)]
     if new:
-        print(f"{lessons.FOLDER}/: {len(new)} lessons copied there to work in, from notebooks/")
+        print(f"{lessons.FOLDER}/: {len(new)} lessons {lessons.NEW}")
     for line in said:
         if line not in new:
             print(line)

@@ -1,7 +1,7 @@
-"""The learner's own copies of the lessons: ``python -m fa_numba.workbook.lessons``.
+"""The learner's own copies of the lessons.
 
 A lesson that runs is saved with its outputs. So learners work on copies in the folder `lessons/`,
-which git ignores, and not in `notebooks/`, which belongs to the repository. For each lesson:
+which git ignores in a checkout, and not in `notebooks/` of the course. For each lesson:
 
 no copy yet          the original is copied
 not changed          the copy follows the original; outputs alone are no change
@@ -13,16 +13,15 @@ both changed         the original is copied again; your copy goes to `lessons/ba
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
-import sys
 from datetime import datetime
 from pathlib import Path
 
-from fa_numba.workbook.catalog import find_root
+from fa_numba.workbook.catalog import course, find_root
 
 FOLDER = "lessons"
+NEW = "copied there to work in"
 
 
 def update(root: Path | None = None) -> list[str]:
@@ -31,7 +30,7 @@ def update(root: Path | None = None) -> list[str]:
     Parameters
     ----------
     root : path, optional
-        The checkout; by default the one around the working directory.
+        The learner's folder; by default the one around the working directory.
 
     Returns
     -------
@@ -42,14 +41,14 @@ def update(root: Path | None = None) -> list[str]:
     copies, bases = root / FOLDER, root / FOLDER / ".originals"
     bases.mkdir(parents=True, exist_ok=True)
     said = []
-    for original in sorted((root / "notebooks").glob("[0-9]*.ipynb")):
+    for original in sorted((course(root) / "notebooks").glob("[0-9]*.ipynb")):
         copy, base = copies / original.name, bases / original.name
         new, old = _cells(original), _cells(base)
         if copy.exists() and (new == old or new == _cells(copy)):
             shutil.copyfile(original, base)
             continue
         if not copy.exists():
-            said.append(f"{FOLDER}/{copy.name}: copied from notebooks/")
+            said.append(f"{FOLDER}/{copy.name}: {NEW}")
         elif old is not None and _cells(copy) == old:
             said.append(f"{FOLDER}/{copy.name}: brought up to date; run it again")
         else:
@@ -82,23 +81,3 @@ def _back_up(copy: Path) -> Path:
     kept = folder / f"{copy.stem}.{datetime.now():%Y%m%d-%H%M%S-%f}.ipynb"
     copy.replace(kept)
     return kept
-
-
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m fa_numba.workbook.lessons",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.parse_args(argv)
-    try:
-        for line in update():
-            print(line)
-    except OSError as error:
-        print(f"cannot write the copies of the lessons: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

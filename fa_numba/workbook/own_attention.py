@@ -19,7 +19,7 @@ def own_attention(root: Path | None = None) -> Kernels:
     Parameters
     ----------
     root : path, optional
-        The checkout; by default the one around the working directory.
+        The learner's folder; by default the one around the working directory.
 
     Returns
     -------

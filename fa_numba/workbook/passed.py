@@ -22,7 +22,7 @@ def passed(name: str, attribute: str, root: Path | None = None):
     attribute : str
         The name of a function or kernel in its file.
     root : path, optional
-        The checkout; by default the one around the working directory.
+        The learner's folder; by default the one around the working directory.
 
     Returns
     -------
@@ -43,7 +43,7 @@ def given(name: str, attribute: str, root: Path | None = None):
     attribute : str
         The name of a function or kernel that its stub defines in full.
     root : path, optional
-        The checkout; by default the one around the working directory.
+        The learner's folder; by default the one around the working directory.
 
     Returns
     -------

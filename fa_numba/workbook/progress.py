@@ -138,6 +138,6 @@ def set_hints_read(exercise: Exercise, tier: int) -> None:
 
 
 def keep(root: Path, changes: dict[str, dict]) -> None:
-    """Write what may be lost: a checkout that cannot be written is no reason to stop."""
+    """Write what may be lost: a folder that cannot be written is no reason to stop."""
     with contextlib.suppress(OSError):
         _update(root, changes)

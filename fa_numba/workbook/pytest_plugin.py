@@ -9,6 +9,7 @@ pytest itself is the judge: it never imports the learner's file (see `grading`).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import json
@@ -19,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from fa_numba.workbook import progress, stubs
-from fa_numba.workbook.catalog import NAME, Exercise
+from fa_numba.workbook.catalog import NAME, Exercise, course, find_root
 from fa_numba.workbook.grading import factors, launches, processes
 from fa_numba.workbook.grading.answer import Answer
 from fa_numba.workbook.grading.explain import causes_of, explain, is_not_written, left_over
@@ -140,14 +141,22 @@ def _stub(graded):
 
 
 def _exercise_of(path: Path) -> Exercise:
-    return Exercise(path.stem.removeprefix("test_"), path.parents[1])
+    """The exercise of a grader, in the learner's folder around the working directory if it has one.
+
+    An installed grader serves every folder that `fa-numba init` has made.
+    """
+    root = path.parents[1]
+    with contextlib.suppress(FileNotFoundError):
+        here = find_root()
+        root = here if course(here) == root else root
+    return Exercise(path.stem.removeprefix("test_"), root)
 
 
 def _file_under_test(node, config) -> Path:
     exercise = _exercise_of(node.path)
     impl = config.option.impl
     if impl in ("exercises", "solutions"):
-        return exercise.root / impl / f"{exercise.name}.py"
+        return exercise.stub if impl == "exercises" else exercise.solution
     return Path(config.invocation_params.dir, impl, f"{exercise.name}.py")
 
 

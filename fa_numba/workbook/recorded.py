@@ -4,7 +4,7 @@ import json
 import textwrap
 from pathlib import Path
 
-from fa_numba.workbook.catalog import find_root
+from fa_numba.workbook.catalog import course, find_root
 from fa_numba.workbook.note import Note
 from fa_numba.workbook.tables import as_markdown
 
@@ -140,7 +140,7 @@ def experiment(name, *, folder=None):
 
 def _record(question, folder):
     """The record of a benchmark; None if there is none."""
-    folder = find_root() / "benchmarks" / "results" if folder is None else Path(folder)
+    folder = course(find_root()) / "benchmarks" / "results" if folder is None else Path(folder)
     path = folder / f"{question}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 

@@ -23,7 +23,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fa_numba.workbook.catalog import Exercise, all_exercises, bundled, find
+from fa_numba.workbook.catalog import Exercise, all_exercises, bundled, course, find
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 HINT = re.compile(r"### HINT (\d):\s*(.*)")
@@ -31,7 +31,8 @@ KIND = re.compile(r"### KIND:\s*(.*)")
 FROM = re.compile(r"### FROM:\s*(ex\d\d[a-z])$")  # `fa-numba reset exNNx --from` this one
 KINDS = "fill a line", "fill a loop", "write", "find the bug", "beat a budget", "predict"
 DEBRIEF = re.compile(r"### DEBRIEF:\s*(.*)")
-SEAL = re.compile(r"# Stub (\w{8}) of \S+: `fa-numba reset \w+` brings it back\.\n?\Z")
+BEGAN = re.compile(r"# Stub (\w{8}) of \S+: `fa-numba reset \w+` brings it back\.")
+SEAL = re.compile(BEGAN.pattern + r"\n?\Z")
 
 
 class SolutionError(ValueError):
@@ -138,6 +139,14 @@ def is_untouched(text: str) -> bool:
     return seal is not None and _checksum(text[: seal.start()].removesuffix("\n\n")) == seal[1]
 
 
+def is_of_another_stub(exercise: Exercise) -> bool:
+    """Whether a file began as another stub than the present one, as far as a line of it says."""
+    if not exercise.stub.is_file():  # a folder, which is no stub
+        return False
+    began = BEGAN.search(exercise.stub.read_text(encoding="utf-8", errors="replace"))
+    return began is not None and began[1] != SEAL.search(read(exercise).stub)[1]
+
+
 def state(exercise: Exercise) -> str:
     """``pristine``, ``stale``, ``changed`` or ``missing``."""
     if not exercise.stub.exists():
@@ -163,8 +172,10 @@ def orphans(root: Path) -> list[Path]:
     """Files of ``exercises/`` that belong to no solution, and graders that are missing."""
     exercises = all_exercises(root)
     known = {e.stub for e in exercises} | {e.grader for e in exercises}
-    there = {p for p in (root / "exercises").glob("*ex[0-9]*.py")}
-    strangers = {p for p in (root / "solutions").glob("*.py")} - {e.solution for e in exercises}
+    folders = {root / "exercises", course(root) / "exercises"}
+    there = {p for folder in folders for p in folder.glob("*ex[0-9]*.py")}
+    strangers = {p for p in (course(root) / "solutions").glob("*.py")}
+    strangers -= {e.solution for e in exercises}
     return sorted((known ^ there) | strangers)
 
 

@@ -12,6 +12,7 @@ import argparse
 import ast
 import hashlib
 import json
+import multiprocessing
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -150,7 +151,8 @@ def main(argv: list[str] | None = None) -> int:
     every, rows, known = [], {}, {}
     if options.json and options.json.exists():
         known = {v["key"]: v for v in json.loads(options.json.read_text(encoding="utf-8"))}
-    with ProcessPoolExecutor(options.jobs) as pool:
+    forked = multiprocessing.get_context("fork")  # the judges have the graders from this process
+    with ProcessPoolExecutor(options.jobs, mp_context=forked) as pool:
         for exercise in [e for n in options.names for e in find(n)] or all_exercises():
             some = list(tasks(exercise, kinds))[:: options.every]
             some = all_verdicts(exercise, some, known, pool)

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from threading import get_ident
 
+from fa_numba.workbook.catalog import course
 from fa_numba.workbook.grading import wall
 
 MOST_OUTPUT = 64 << 20  # bytes of one file that it writes
@@ -38,7 +39,7 @@ DATABASES = "_sqlite3", "_gdbm", "_dbm"  # open files from C, and one statement 
 OTHER_PROCESS = re.compile(r"/proc/(\d+)(/|$)")
 OPEN_FILES = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-NO_GRADER = "fa_numba.workbook", "solutions"
+NO_GRADER = "fa_numba.workbook", "fa_numba.course", "solutions"
 
 
 class Refused(PermissionError):
@@ -88,12 +89,15 @@ def secrets(root: str, forbidden: tuple[str, ...]) -> list[str]:
     forbidden : tuple of str
         Further ones, such as the JSON of the results.
     """
-    found = [os.path.join(root, name) for name in ("solutions", "tests", ".progress.json")]
-    # Each file of the folders, too: it may have another name elsewhere, as a hard link.
-    for files in ("exercises/test_ex*", "solutions/*", "tests/wrong_answers/*"):
-        found += map(str, Path(root).glob(files))
+    found = []
+    for place in {Path(root), course(root)}:
+        found += [str(place / name) for name in ("solutions", "tests", ".progress.json")]
+        # Each file of the folders, too: it may have another name elsewhere, as a hard link.
+        for files in ("exercises/test_ex*", "solutions/*", "tests/wrong_answers/*"):
+            found += map(str, place.glob(files))
+        found += histories(str(place))
     found = [os.path.realpath(path) for path in (*found, *forbidden)]
-    return [path for path in (*found, *histories(root)) if os.path.exists(path)]
+    return [path for path in found if os.path.exists(path)]
 
 
 def _identity(path):
