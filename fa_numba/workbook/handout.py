@@ -59,16 +59,8 @@ class Handout:
 def open_book(root: Path) -> dict[str, tuple[str, int, int]]:
     """The exercises whose answer the handout gives.
 
-    Parameters
-    ----------
-    root : path
-        The checkout.
-
-    Returns
-    -------
-    dict
-        {exercise: (file, lines of the answer that it holds, lines of the answer)}, of the file with
-        the most lines. Comments and lines of less than 8 characters do not count.
+    {exercise: (file, lines of the answer that it holds, lines of the answer)}, of the file with the
+    most lines. Comments and lines of less than 8 characters do not count.
     """
     exercises = all_exercises(root)
     lines = {}
@@ -106,20 +98,9 @@ def tracked(root: Path) -> list[str]:
 
 
 def make(folder: Path, *, tiers: int = 2, root: Path | None = None) -> Handout:
-    """Make the handout.
+    """Make the handout in `folder`, which must not exist, or be a handout.
 
-    Parameters
-    ----------
-    folder : path
-        Where; it must not exist, or be a handout.
-    tiers : int, default=2
-        How many of the three hints each exercise keeps. The third is nearly the code.
-    root : path, optional
-        The checkout; by default the one around the working directory.
-
-    Returns
-    -------
-    Handout
+    `tiers` says how many of the three hints each exercise keeps: the third is nearly the code.
     """
     root = find_root() if root is None else Path(root)
     folder = Path(folder)

@@ -54,13 +54,9 @@ class Evidence:
 def only_where(failed: list[Evidence], passed: list[Evidence], number: int) -> str:
     """The likeliest trait of the failed checks that no comparable passed one has, in a sentence.
 
-    Parameters
-    ----------
-    failed, passed : list of Evidence
-        The first failed one is the one that the report shows. If all failed checks have nothing in
-        common, those that failed in the same function of the grader may.
-    number : int
-        Of all checks that fail, those among them that say little.
+    The first failed check is the one that the report shows. If all have nothing in common, those
+    that failed in the same function of the grader may. `number` counts all checks that fail, those
+    among them that say little.
     """
     same = [e for e in failed if e.raised_in == failed[0].raised_in]
     for group in (failed, same):
