@@ -145,11 +145,6 @@ def shard(x, layout, world_size, *, axis=1, cu_seqlens=None):
     Returns
     -------
     list of world_size arrays
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     whole = make_layout(layout, checks.check_axis(x, axis), world_size, cu_seqlens)
     checks.check_tokens("x", x.shape[axis], whole.cu_seqlens[-1], "cu_seqlens[-1]")
@@ -169,11 +164,6 @@ def unshard(shards, layout, *, axis=1, cu_seqlens=None):
     Returns
     -------
     array
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     shards = list(shards)
     lengths = [checks.check_axis(x, axis, "shards") for x in shards]

@@ -115,7 +115,13 @@ class Layer:
         of_x=True,
         inner=True,
     ):
-        """dx, dw_qkv and dw_out. Each argument is a step, without which a usual mistake is made."""
+        """dx, dw_qkv and dw_out.
+
+        Parameters
+        ----------
+        residual, normed, joined, through_norm, projected, transposed, once, of_x, inner : bool
+            Each is a step; without it the results are those of a usual mistake.
+        """
         x, w_qkv, w_out, dmiddle = map(
             self._in_dtype, (self.x, self.w_qkv, self.w_out, self.dmiddle)
         )

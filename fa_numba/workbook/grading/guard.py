@@ -79,7 +79,7 @@ def histories(root: str) -> list[str]:
 
 
 def secrets(root: str, forbidden: tuple[str, ...]) -> list[str]:
-    """The files and folders that an answer may not read, as far as they are there; without links."""
+    """The files and folders that an answer may not read, where they are there; without links."""
     found = [os.path.join(root, name) for name in ("solutions", "tests", ".progress.json")]
     # Each file of the folders, too: it may have another name elsewhere, as a hard link.
     for files in ("exercises/test_ex*", "solutions/*", "tests/wrong_answers/*"):
