@@ -160,10 +160,6 @@ def unshard(shards, layout, *, axis=1, cu_seqlens=None):
     shards : sequence of arrays, one per rank
     layout, axis, cu_seqlens
         As for `shard`.
-
-    Returns
-    -------
-    array
     """
     shards = list(shards)
     lengths = [checks.check_axis(x, axis, "shards") for x in shards]

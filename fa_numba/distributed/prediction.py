@@ -166,10 +166,6 @@ def predict_ring(problem, *, flops, bytes_per_second, latency=0.0, backward=Fals
     latency : float, default=0.0
         Seconds that an exchange takes beyond its bytes.
     backward : bool, default=False
-
-    Returns
-    -------
-    Prediction
     """
     flops = checks.check_positive("flops", flops)
     bytes_per_second = checks.check_positive("bytes_per_second", bytes_per_second)
@@ -225,10 +221,6 @@ def largest_pairs(problem):
         contiguous    c (c + 1) / 2          c²
         striped       c (c + 1) / 2          c (c + 1) / 2
         zigzag        c (c + 1) / 2          c² / 2
-
-    Parameters
-    ----------
-    problem : Problem
 
     Returns
     -------

@@ -26,10 +26,6 @@ def block_sparse(masks, formula, meter):
         By name, True where a tile is live; the first is dense.
     formula, meter : dict of str to int
         Bytes with that mask.
-
-    Returns
-    -------
-    Drawing
     """
     shares = {name: float(np.mean(mask)) for name, mask in masks.items()}
     lines = [

@@ -59,15 +59,7 @@ class Checkpoint:
 
 
 def save(path, trainer, characters, text_sha256) -> None:
-    """Write a model in training to a file.
-
-    Parameters
-    ----------
-    path : str or Path
-    trainer : Trainer
-    characters : Characters
-    text_sha256 : str
-    """
+    """Write a model in training to a file."""
     about = {
         "format": FORMAT,
         "config": asdict(trainer.config),
@@ -99,14 +91,6 @@ def replacing(path):
 
 def load(path) -> Checkpoint:
     """Read a file that `save` has written.
-
-    Parameters
-    ----------
-    path : str or Path
-
-    Returns
-    -------
-    Checkpoint
 
     Raises
     ------

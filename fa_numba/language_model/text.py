@@ -41,10 +41,6 @@ def topics() -> str:
 def read_files(paths) -> str:
     """The contents of UTF-8 files, one after the other.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-
     Raises
     ------
     ValueError
@@ -112,12 +108,7 @@ class Characters:
         return np.searchsorted(_code_points(self.symbols), _code_points(text)).astype(np.int32)
 
     def decode(self, tokens) -> str:
-        """The text of tokens.
-
-        Parameters
-        ----------
-        tokens : array or sequence of int
-        """
+        """The text of tokens."""
         return "".join(self.symbols[token] for token in tokens)
 
 
@@ -127,10 +118,6 @@ def _code_points(text):
 
 def split(tokens) -> tuple:
     """The parts of a text's tokens for training and for validation.
-
-    Parameters
-    ----------
-    tokens : array of shape (n,)
 
     Returns
     -------

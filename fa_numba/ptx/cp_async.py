@@ -54,5 +54,5 @@ def cp_async_commit(typingctx):
 
 @intrinsic
 def cp_async_wait(typingctx, pending):
-    """Wait until at most the newest `pending`, a constant, of this thread's groups are in flight."""
+    """Wait until at most the newest `pending` groups of this thread, a constant, are in flight."""
     return statement(f"cp.async.wait_group {literal(pending)};", pending=pending)

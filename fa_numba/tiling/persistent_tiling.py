@@ -133,10 +133,6 @@ def longest_work(num_slices, counts, num_heads, num_blocks):
         Heads in all sequences of the batch.
     num_blocks : int
         Thread blocks.
-
-    Returns
-    -------
-    float
     """
     work = np.array(counts[::-1]) + FIXED_TILES
     work_of_slices = np.bincount(slice_of(num_slices, len(counts)), work, num_slices)

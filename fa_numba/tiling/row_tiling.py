@@ -59,10 +59,6 @@ def registers_of_row(num_cols, width):
         At most `LONGEST_HELD_ROW`.
     width : int
         Numbers of a packet.
-
-    Returns
-    -------
-    HeldRow
     """
     num_packets = max(1, ceil_div(num_cols, width))
     threads = WARP_SIZE
@@ -74,11 +70,6 @@ def registers_of_row(num_cols, width):
 
 def warps_of_row(num_rows, num_cols, num_sms):
     """The `WalkedRow` that fills a GPU, with at least two iterations for each warp.
-
-    Parameters
-    ----------
-    num_rows, num_cols : int
-    num_sms : int
 
     Returns
     -------

@@ -159,10 +159,6 @@ def time_of(problem, tiling, num_splits, num_n_tiles, num_sms):
     num_n_tiles : int
         Tiles of keys without splitting.
     num_sms : int
-
-    Returns
-    -------
-    float
     """
     time = time_of_blocks(
         problem.head_dim,
@@ -217,11 +213,6 @@ def choose_split(problem, num_sms, num_splits=0):
 @functools.lru_cache(1024)
 def gain_of_splitting(problem, num_sms):
     """How many times as fast flash_attn_split is as flash_attn_persistent, by the model.
-
-    Parameters
-    ----------
-    problem : SplitProblem
-    num_sms : int
 
     Returns
     -------

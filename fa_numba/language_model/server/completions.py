@@ -102,10 +102,6 @@ def parse(body: bytes, tokenizer, model: str, client: str, *, chat=False, known=
     known : bool, default=False
         `client` is sure, by its key: what the request says does not count.
 
-    Returns
-    -------
-    Call
-
     Raises
     ------
     BadRequest

@@ -38,10 +38,6 @@ def of(weights, config, tokens, number) -> Scores:
     tokens : list of int
     number : int
         Of the likeliest tokens.
-
-    Returns
-    -------
-    Scores
     """
     xp = arrays.module_of(weights["embedding"])
     logits = model.forward(weights, config, xp.asarray(np.array([tokens], np.int32)))

@@ -52,10 +52,6 @@ def run_on_ranks(program, world_size, *shards, functions=(), attend=None, order=
         Seed of the order in which ranks run.
     strict : bool, default=False
         A warning is an error.
-
-    Returns
-    -------
-    RankRun
     """
     __tracebackhide__ = True
     parts = [list(part) for part in shards]
