@@ -615,12 +615,12 @@ def page_tables(record):
         names = ", ".join(f"`{name}`" for name in record["refused"])
         parts.append(f"Not to be had on this GPU: {names}.")
     # Of the small kernels the sums suffice; microscope.json has their rows.
-    of_known_code = every_column([row for row in record["caches"] if row["machine code"]])
+    known = [row for row in record["caches"] if row["machine code"]] or record["caches"]
     return {
         "measured": "\n\n".join(parts),
         "reasons": table(reason_rows(record["rows"])),
         "code": table(every_column(record["code"])) if record["code"] else "",
-        "caches": f"{cache_summary(record['caches'])}\n\n{table(of_known_code)}",
+        "caches": f"{cache_summary(record['caches'])}\n\n{table(every_column(known))}",
         "flops": table(record["flops"]) if record["flops"] else "",
     }
 
