@@ -63,21 +63,11 @@ class RanksDifferError(ValueError):
 
 @dataclass
 class Step:
-    """Counts of one rank in one step.
+    """Counts of one rank in one step."""
 
-    Attributes
-    ----------
-    bytes_sent : int
-        Bytes sent to other ranks.
-    messages : int
-        Number of arrays sent to other ranks.
-    pairs : int
-        Pairs (query, key) that the mask allows, for one head and one batch entry.
-    """
-
-    bytes_sent: int = 0
-    messages: int = 0
-    pairs: int = 0
+    bytes_sent: int = 0  # to other ranks
+    messages: int = 0  # arrays sent to other ranks
+    pairs: int = 0  # pairs (query, key) that the mask allows, for one head and one batch entry
 
 
 @dataclass

@@ -37,40 +37,22 @@ LAYOUTS = checks.LAYOUTS
 
 
 class Span(NamedTuple):
-    """Consecutive rows of a rank: evenly spaced tokens of one sequence.
+    """Consecutive rows of a rank: evenly spaced tokens of one sequence."""
 
-    Attributes
-    ----------
-    sequence : int
-        Number of the sequence in its batch.
-    start, step : int
-        The tokens have positions start, start + step, start + 2 · step, ... in their sequence.
-    count : int
-        Number of tokens; at least 1.
-    offset : int
-        Row of the first token in the rank's own arrays.
-    """
-
-    sequence: int
+    sequence: int  # its number in the batch
+    # The tokens have positions start, start + step, start + 2 · step, ... in their sequence.
     start: int
     step: int
-    count: int
-    offset: int
+    count: int  # number of tokens; at least 1
+    offset: int  # row of the first token in the rank's own arrays
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A layout of a packed batch over ranks.
+    """A layout of a packed batch over ranks."""
 
-    Attributes
-    ----------
-    name : "contiguous", "striped" or "zigzag"
-    cu_seqlens : tuple of int
-        Sequence b is tokens cu_seqlens[b] to cu_seqlens[b + 1] − 1; (0, seqlen) for one sequence.
-    world_size : int
-    """
-
-    name: str
+    name: str  # "contiguous", "striped" or "zigzag"
+    # Sequence b is tokens cu_seqlens[b] to cu_seqlens[b + 1] − 1; (0, seqlen) for one sequence
     cu_seqlens: tuple
     world_size: int
 

@@ -30,26 +30,13 @@ STATE = "weights", "averages", "squares"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The contents of a file.
-
-    Attributes
-    ----------
-    config : Config
-    recipe : Recipe
-    characters : Characters
-    text_sha256 : str
-        Of the text that the model learns.
-    state : dict of str to array
-        As `Trainer.state`, in NumPy.
-    losses : list of float
-    validation_losses : dict of int to float
-    """
+    """The contents of a file."""
 
     config: model.Config
     recipe: Recipe
     characters: Characters
-    text_sha256: str
-    state: dict
+    text_sha256: str  # of the text that the model learns
+    state: dict  # as `Trainer.state`, in NumPy
     losses: list
     validation_losses: dict
 

@@ -69,15 +69,9 @@ _PICTURES |= dict.fromkeys(range(0x7F, 0xA0), 0xFFFD) | {0x7F: 0x2421}
 
 @dataclass(frozen=True)
 class Characters:
-    """A vocabulary of characters; a character's token is its index.
+    """A vocabulary of characters; a character's token is its index."""
 
-    Attributes
-    ----------
-    symbols : str
-        Different characters, sorted by code point.
-    """
-
-    symbols: str
+    symbols: str  # different characters, sorted by code point
 
     def __post_init__(self):
         checks.check_symbols(self.symbols)

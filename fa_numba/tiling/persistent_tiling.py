@@ -24,27 +24,14 @@ MAX_TILES = 1 << 16  # tiles of queries in a call: in larger calls slices are no
 
 
 class PersistentTiling(NamedTuple):
-    """Compile-time constants of a persistent kernel.
+    """Compile-time constants of a persistent kernel."""
 
-    Attributes
-    ----------
-    consumers : int
-        Warpgroups that compute, with `ROWS` rows of queries each.
-    block_n : int
-        Keys in a tile.
-    stages : int
-        Tiles of K in its ring, and tiles of V in its ring.
-    slots : int
-        Tiles of Q in its ring. With one slot, out reuses the memory of Q.
-    overlap : bool
-        True: a warpgroup's softmax overlaps with its own P V. False: it overlaps only with the
-        products of the other warpgroups.
-    """
-
-    consumers: int
-    block_n: int
-    stages: int = 2
-    slots: int = 2
+    consumers: int  # warpgroups that compute, with `ROWS` rows of queries each
+    block_n: int  # keys in a tile
+    stages: int = 2  # tiles of K in its ring, and tiles of V in its ring
+    slots: int = 2  # tiles of Q in its ring. With one slot, out reuses the memory of Q.
+    # True: a warpgroup's softmax overlaps with its own P V. False: it overlaps only with the
+    # products of the other warpgroups.
     overlap: bool = True
 
     @property

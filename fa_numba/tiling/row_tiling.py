@@ -18,36 +18,18 @@ NUMBERS_AT_ONCE = 16  # the numbers of those loads; 32 where a packet has 8 numb
 
 
 class HeldRow(NamedTuple):
-    """How a row is held in registers.
+    """How a row is held in registers."""
 
-    Attributes
-    ----------
-    threads : int
-        Threads of a row.
-    rows : int
-        Rows of a thread block.
-    packets : int
-        Packets of a thread.
-    """
-
-    threads: int
-    rows: int
-    packets: int
+    threads: int  # of a row
+    rows: int  # of a thread block
+    packets: int  # of a thread
 
 
 class WalkedRow(NamedTuple):
-    """How warps walk a row.
+    """How warps walk a row."""
 
-    Attributes
-    ----------
-    warps : int
-        Warps of a thread block that share a row, or one split of a row.
-    num_splits : int
-        Splits of a row, each with a thread block of its own.
-    """
-
-    warps: int
-    num_splits: int
+    warps: int  # warps of a thread block that share a row, or one split of a row
+    num_splits: int  # splits of a row, each with a thread block of its own
 
 
 def registers_of_row(num_cols, width):

@@ -33,20 +33,11 @@ SPARE_BYTES = 3584  # of a thread block: the system's 1024, alignment, barriers,
 
 
 class SplitTiling(NamedTuple):
-    """How flash_attn_split cuts a problem.
-
-    Attributes
-    ----------
-    tiles : PersistentTiling
-    heads : int
-        Query heads of a group that share a tile of queries: each has as many of its rows.
-    blocks_per_sm : int
-        Thread blocks that run on an SM at a time.
-    """
+    """How flash_attn_split cuts a problem."""
 
     tiles: PersistentTiling
-    heads: int
-    blocks_per_sm: int
+    heads: int  # query heads of a group that share a tile of queries: each has as many of its rows
+    blocks_per_sm: int  # thread blocks that run on an SM at a time
 
     @property
     def head_rows(self):

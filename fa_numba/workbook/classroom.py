@@ -37,29 +37,17 @@ class Refused(ValueError):
 
 @dataclass
 class Mark:
-    """One exercise of one student.
-
-    Attributes
-    ----------
-    name : str
-    state : str
-        "passed", "failed", "not started", "missing" (no such file) or "not graded" (the grader
-        itself failed: look at it by hand).
-    points, of : float
-    passed, total : int
-        Checks.
-    sha256 : str
-        Checksum of the graded file.
-    checks : list of Check
-    """
+    """One exercise of one student."""
 
     name: str
+    # "passed", "failed", "not started", "missing" (no such file) or "not graded" (the grader itself
+    # failed: look at it by hand)
     state: str
     points: float
     of: float
-    passed: int = 0
+    passed: int = 0  # checks
     total: int = 0
-    sha256: str = ""
+    sha256: str = ""  # checksum of the graded file
     checks: list[Check] = field(default_factory=list)
 
 

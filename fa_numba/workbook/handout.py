@@ -40,19 +40,11 @@ class Refused(ValueError):
 
 @dataclass
 class Handout:
-    """A handout.
-
-    Attributes
-    ----------
-    folder : Path
-    files : list of str
-        Relative paths.
-    left_out : list of str
-        Documents, hints and debriefs with lines of answers, which the handout does without.
-    """
+    """A handout."""
 
     folder: Path
-    files: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)  # relative paths
+    # Documents, hints and debriefs with lines of answers, which the handout does without
     left_out: list[str] = field(default_factory=list)
 
 

@@ -34,21 +34,13 @@ PLAIN = range(4)  # ranks of traits that tell much; others need more checks to s
 
 @dataclass
 class Evidence:
-    """A check, for the comparison with others.
+    """A check, for the comparison with others."""
 
-    Attributes
-    ----------
-    traits : dict of str to int
-        Phrase -> rank: a lower one is a likelier reason.
-    reached : list of str
-        The grader's functions that the check may call.
-    raised_in : str
-        The one of them in which it failed.
-    """
-
+    # Phrase -> rank: a lower one is a likelier reason
     traits: dict[str, int] = field(default_factory=dict)
+    # The grader's functions that the check may call
     reached: list[str] = field(default_factory=list)
-    raised_in: str = ""
+    raised_in: str = ""  # the one of them in which it failed
 
 
 def only_where(failed: list[Evidence], passed: list[Evidence], number: int) -> str:
