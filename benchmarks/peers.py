@@ -10,11 +10,6 @@ def peers(q, k, v, causal):
 
     Where a peer is not installed or cannot run, its error passes through. A call compiles when it
     is first made.
-
-    Parameters
-    ----------
-    q, k, v : PyTorch tensors of shape (batch, seqlen, heads, head_dim), float16 or bfloat16
-    causal : bool
     """
     return {name: functools.partial(make, q, k, v, causal) for name, make in PEERS.items()}
 

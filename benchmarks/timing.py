@@ -35,10 +35,6 @@ def time_ms(function, *args, repeats=20, warm_ups=2, **options):
         and not Numba's launch.
     warm_ups : int, default=2
         Calls before the first sample; the first one compiles.
-
-    Returns
-    -------
-    float
     """
     import cupy
 

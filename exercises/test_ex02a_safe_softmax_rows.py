@@ -5,6 +5,7 @@ import pytest
 from numba import cuda
 
 from fa_numba import simt
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders import softmax as rows
 from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.graders.meter import expect_chip_memory, expect_stores_by
@@ -168,8 +169,6 @@ def test_a_thread_per_row(exercise):
 
 def test_compiles_for_a_gpu(exercise):
     """compiles for a GPU, in float32"""
-    from fa_numba.analysis.gpu_ready import gpu_ready
-
     x = np.zeros((4, 8), np.float32)
     statistics(exercise, x)  # a function that is not written yet says so here
     gpu_ready(exercise.safe_softmax_rows, (x, x))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders import softmax as rows
 from fa_numba.workbook.graders.meter import expect_chip_memory, expect_no_races, expect_stores_by
 
@@ -80,7 +81,5 @@ def test_a_thread_block_per_row(exercise):
 
 def test_compiles_for_a_gpu(exercise):
     """compiles for a GPU, in float32"""
-    from fa_numba.analysis.gpu_ready import gpu_ready
-
     x = np.zeros((4, 8), np.float32)
     gpu_ready(exercise.safe_softmax_kernel, (x, x))

@@ -7,6 +7,7 @@ import pytest
 from numba import cuda, float32
 
 from fa_numba import simt
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.graders.meter import expect_chip_memory
 
@@ -308,8 +309,6 @@ def test_update_is_merge_with_one_score(exercise):
 
 def test_compiles_for_a_gpu(exercise):
     """both functions compile for a GPU, in float32"""
-    from fa_numba.analysis.gpu_ready import gpu_ready
-
     online_update, merge = exercise.online_update, exercise.merge
 
     @cuda.jit

@@ -7,6 +7,7 @@ import pytest
 from numba import cuda, float32, int32
 
 from fa_numba import simt
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.meter import expect_chip_memory
 from fa_numba.workbook.graders.softmax import LOWEST, softmax64
 
@@ -176,8 +177,6 @@ def test_memory(exercise):
 
 def test_compiles_for_a_gpu(exercise):
     """compiles for a GPU, in float32"""
-    from fa_numba.analysis.gpu_ready import gpu_ready
-
     x, values = np.zeros((2, 4), np.float32), np.zeros((2, 3), np.float32)
     columns = np.zeros((2, 3), np.int32)
     launch(exercise, x, 3)  # a function that is not written yet says so here

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.attention import (
     expect_close,
     expect_guard,
@@ -316,8 +317,6 @@ def test_who_works(exercise):
 
 def test_compiles_for_a_gpu(exercise):
     """both kernels compile for a GPU, in float32"""
-    from fa_numba.analysis.gpu_ready import gpu_ready
-
     head = head_of(exercise, 2, 3)
     state, _ = summarize(exercise, head, 2)  # a kernel that is not written yet says so here
     arrays = [array for array, _ in state.values()]

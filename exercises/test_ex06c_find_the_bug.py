@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.attention import (
     expect_close,
     expect_guard,
@@ -186,7 +187,5 @@ def test_nothing_written_outside(exercise):
 
 def test_compiles_for_a_gpu(exercise):
     """compiles for a GPU, without float64"""
-    from fa_numba.analysis.gpu_ready import gpu_ready
-
     x, row = np.zeros((4, 64), np.float32), np.zeros(4, np.float32)
     gpu_ready(exercise.make_kernel(64, 16, 16), (x, x, x, x, row, row))

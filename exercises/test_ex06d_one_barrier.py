@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.attention import (
     expect_close,
     expect_guard,
@@ -146,7 +147,5 @@ def test_float32(exercise):
 
 def test_compiles_for_a_gpu(exercise):
     """compiles for a GPU, in float32 throughout"""
-    from fa_numba.analysis.gpu_ready import gpu_ready
-
     s, v = inputs(9, 8, 8)
     gpu_ready(exercise.make_kernel(8, 4, 8), (s, v, np.zeros((9, 8), np.float32)))

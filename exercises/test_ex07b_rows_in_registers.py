@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.simt.errors import UnsupportedError
 from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.graders.meter import expect_chip_memory, expect_no_races, expect_traffic
@@ -114,7 +115,5 @@ def test_nothing_else(exercise):
 
 def test_compiles_for_a_gpu(exercise):
     """compiles for a GPU, without float64"""
-    from fa_numba.analysis.gpu_ready import gpu_ready
-
     x, y = np.zeros((16, 16), np.float32), np.zeros(16, np.float32)
     gpu_ready(exercise.make_kernel(16, 16, 16), (x, x, x, y))

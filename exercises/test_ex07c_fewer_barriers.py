@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.graders.meter import expect_chip_memory, expect_no_races, expect_traffic
 from fa_numba.workbook.graders.rows import (
@@ -106,7 +107,5 @@ def test_nothing_else(exercise):
 
 def test_compiles_for_a_gpu(exercise):
     """compiles for a GPU, without float64"""
-    from fa_numba.analysis.gpu_ready import gpu_ready
-
     x, y = np.zeros((4, 32), np.float32), np.zeros(4, np.float32)
     gpu_ready(exercise.make_kernel(32, 4), (x, np.zeros((32, 32), np.float32), x, y))

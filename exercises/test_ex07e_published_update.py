@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from fa_numba import simt
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.attention import (
     expect_close,
     expect_guard,
@@ -138,7 +139,5 @@ def test_nothing_else(exercise):
 
 def test_compiles_for_a_gpu(exercise):
     """compiles for a GPU, without float64"""
-    from fa_numba.analysis.gpu_ready import gpu_ready
-
     x = np.zeros((4, 4), np.float32)
     gpu_ready(exercise.make_kernel(4), (x, x, x, x, x, np.zeros((4, 1, 4), np.float32)))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.attention import (
     HEADS,
     TILE_SIZES,
@@ -189,8 +190,6 @@ def test_nothing_written_outside(exercise, causal):
 @BOTH
 def test_compiles_for_a_gpu(exercise, causal):
     """compiles for a GPU, without float64"""
-    from fa_numba.analysis.gpu_ready import gpu_ready
-
     launch, _ = prepare(exercise, random_head(4, 4, 64, causal=causal), 16, 16)
     simt.run(*launch)  # a stub says here that it is not written
     kernel, _, _, *args = launch

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fa_numba import reference, simt
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.attention import (
     UNWRITTEN,
     expect_close,
@@ -317,7 +318,5 @@ def test_nothing_written_outside(exercise):
 
 def test_compiles_for_a_gpu(exercise):
     """compiles for a GPU, without float64"""
-    from fa_numba.analysis.gpu_ready import gpu_ready
-
     (kernel, _, _, *args), _ = prepare(exercise, make_step([4], 8, 2, 64), 32)
     gpu_ready(kernel, args)

@@ -7,6 +7,7 @@ import pytest
 from numba import cuda
 
 from fa_numba import simt
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.attention import expect_guard, guarded, random_head
 from fa_numba.workbook.graders.causes import Wrong
 
@@ -262,8 +263,6 @@ def test_sizes(exercise, head_dim, threads):
 
 def test_compiles_for_a_gpu(exercise):
     """compiles for a GPU, in float32"""
-    from fa_numba.analysis.gpu_ready import gpu_ready
-
     x, y = np.zeros((2, 8), np.float32), np.zeros(2, np.float32)
     simt.run(exercise.kernel, 2, 8, x, y, x.copy(), y, x.copy(), y.copy())
     gpu_ready(exercise.kernel, (x, y, x, y, x, y))

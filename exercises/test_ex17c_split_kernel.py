@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fa_numba import reference, simt
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.attention import UNWRITTEN, expect_guard, guarded
 from fa_numba.workbook.graders.causes import Wrong, diagnosis
 from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
@@ -482,7 +483,5 @@ def test_nothing_written_outside(exercise):
 
 def test_compiles_for_a_gpu(exercise):
     """compiles for a GPU, without float64"""
-    from fa_numba.analysis.gpu_ready import gpu_ready
-
     (kernel, _, _, *args), _ = prepare(exercise, make_decode([4], 4, 1, 64), 2, 16)
     gpu_ready(kernel, args)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fa_numba import reference, simt
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.attention import UNWRITTEN, expect_guard, expect_unchanged, guarded
 from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
@@ -277,7 +278,5 @@ def test_nothing_written_outside(exercise):
 
 def test_compiles_for_a_gpu(exercise):
     """compiles for a GPU, without float64"""
-    from fa_numba.analysis.gpu_ready import gpu_ready
-
     (kernel, _, _, *args), _ = prepare(exercise, *random_partials(2, head_dim=64))
     gpu_ready(kernel, args)

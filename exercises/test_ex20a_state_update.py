@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.attention import UNWRITTEN, expect_close
 from fa_numba.workbook.graders.linear import LinearHead, check_linear_head, random_linear_head
 from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
@@ -168,8 +169,6 @@ def test_memory(exercise):
 
 def test_compiles_for_a_gpu(exercise):
     """compiles for a GPU, without float64"""
-    from fa_numba.analysis.gpu_ready import gpu_ready
-
     head = random_linear_head(2, 4, 64)
     check(exercise, head)  # a function that is not written yet says so here
     gpu_ready(exercise.kernel, (*head.arrays.values(), head.before, head.v.copy()))

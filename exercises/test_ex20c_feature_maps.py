@@ -7,6 +7,7 @@ import pytest
 from numba import cuda
 
 from fa_numba import simt
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.causes import Wrong
 
 FEATURES = {"elu1": lambda d: d, "taylor2": lambda d: 1 + d + d * d}
@@ -211,8 +212,6 @@ def test_linear_attention(exercise, name):
 @pytest.mark.parametrize("name", FEATURES)
 def test_compiles_for_a_gpu(exercise, name):
     """compiles for a GPU, without float64"""
-    from fa_numba.analysis.gpu_ready import gpu_ready
-
     x, phi = np.ones((2, 4), np.float32), np.ones((2, FEATURES[name](4)), np.float32)
     kernel = caller(getattr(exercise, name))
     simt.run(kernel, 1, 64, x, phi)  # a function that is not written yet says so here

@@ -201,74 +201,9 @@ def test_metrics_that_a_gpu_has_not_are_dropped_and_named(monkeypatch, tmp_path)
     assert len(asked) == 2 and set(read) == set(bench.METRICS) - {refused}
 
 
-# load requests, load sectors, store requests, store sectors: by hand, per warp
-GLOBAL = {
-    "copy": (1, 4, 1, 4),
-    "copy int8": (1, 1, 1, 1),
-    "copy int16": (1, 2, 1, 2),
-    "copy float64": (1, 8, 1, 8),
-    "strided by 2": (1, 8, 1, 4),
-    "strided by 8": (1, 32, 1, 4),
-    "strided by 32": (1, 32, 1, 4),
-    "strided by 2, float64": (1, 16, 1, 8),
-    "stored strided by 8": (1, 4, 1, 32),
-    "broadcast": (1, 1, 1, 4),
-    "one address per 4 threads": (1, 1, 1, 4),
-    "misaligned by 1": (1, 5, 1, 4),
-    "misaligned by 1, float64": (1, 9, 1, 8),
-    "misaligned store": (1, 4, 1, 5),
-    "copy of x[1:]": (1, 5, 1, 4),
-    "backwards": (1, 4, 1, 4),
-    "odd lanes": (1, 4, 1, 4),
-    "transpose, naive": (1, 4, 1, 32),
-    "transpose, padded tile": (1, 4, 1, 4),
-    "multiply_add float32": (3, 12, 1, 4),
-}
-# shared wavefronts of a load, of a store; conflicts of a load, of a store: per warp
-SHARED = {
-    "transpose, shared tile": (32, 1, 31, 0),
-    "transpose, padded tile": (1, 1, 0, 0),
-    "shared, stride 1": (1, 1, 0, 0),
-    "shared, stride 2": (2, 2, 1, 1),
-    "shared, stride 8": (8, 8, 7, 7),
-    "shared, stride 32": (32, 32, 31, 31),
-    "shared, stride 33": (1, 1, 0, 0),
-    "shared, 32 to a word": (1, 1, 0, 0),
-    "shared, 128 to a word": (1, 1, 0, 0),
-    "shared int8, stride 1": (1, 1, 0, 0),
-    "shared float64, stride 1": (2, 2, 0, 0),
-    "shared float64, stride 2": (4, 4, 2, 2),
-    "shared float64, stride 16": (32, 32, 30, 30),
-    "shared float64, half warps": (1, 1, 0, 0),
-    "shared float64, 2 to an element": (1, 2, 0, 0),
-    "shared float64, 128 to an element": (1, 2, 0, 0),
-    "shared float64, pairs of n and n^2": (1, 2, 0, 0),
-    "shared float64, halves alike": (2, 2, 0, 0),
-    "shared float64, all pairs but one": (2, 2, 0, 0),
-    "shared float64, pairs in the same banks": (8, 2, 7, 0),
-    "shared float64, odd lanes": (1, 2, 0, 0),
-}
-
-
 def counters(name):
     (launch,) = (launch for launch in modelled() if launch["case"] == name)
     return launch["counters"]
-
-
-@pytest.mark.parametrize("name", GLOBAL)
-def test_requests_and_sectors_by_hand(name):
-    counted = counters(name)
-    names = ("load requests", "load sectors", "store requests", "store sectors")
-    assert tuple(counted[n] for n in names) == tuple(WARPS * n for n in GLOBAL[name])
-
-
-@pytest.mark.parametrize("name", SHARED)
-def test_wavefronts_and_conflicts_by_hand(name):
-    counted = counters(name)
-    names = [
-        f"shared {op} {what}" for what in ("wavefronts", "conflicts") for op in ("load", "store")
-    ]
-    assert tuple(counted[n] for n in names) == tuple(WARPS * n for n in SHARED[name])
 
 
 def test_warps_out_of_range_make_no_request():

@@ -12,53 +12,28 @@ KIB = 1024
 
 
 class Chip(NamedTuple):
-    """A GPU. Unknown values are None.
-
-    Attributes
-    ----------
-    name : str
-    compute_capability : (int, int)
-    num_sms : int
-        Streaming multiprocessors.
-    ghz : float
-        Boost clock.
-    memory : str
-        Kind of memory.
-    gb, gb_per_s : float
-        Its size and bandwidth.
-    l2_kib : int
-        L2 of the GPU.
-    l1_kib, shared_kib, threads, blocks : int
-        Of an SM: L1 with shared memory, most shared memory, most threads and thread blocks.
-    float32 : float
-        TFLOP/s without tensor cores.
-    tf32, float16, bfloat16, float8 : float
-        TFLOP/s of the tensor cores, with sums in float32.
-    source : str
-        "unverified" marks numbers that no source confirms.
-    also : tuple of str
-        Drivers' and shops' names for the same card.
-    """
+    """A GPU. Unknown values are None."""
 
     name: str
     compute_capability: tuple[int, int]
-    num_sms: int
-    ghz: float
+    num_sms: int  # streaming multiprocessors
+    ghz: float  # boost clock
     memory: str
-    gb: float
+    gb: float  # size and bandwidth of that memory
     gb_per_s: float
-    l2_kib: int
+    l2_kib: int  # L2 of the GPU
+    # Of an SM: L1 with shared memory, most shared memory, most threads and thread blocks
     l1_kib: int
     shared_kib: int
     threads: int
     blocks: int
-    float32: float
-    tf32: float | None
+    float32: float  # TFLOP/s without tensor cores
+    tf32: float | None  # TFLOP/s of the tensor cores, with sums in float32
     float16: float | None
     bfloat16: float | None
     float8: float | None
-    source: str
-    also: tuple[str, ...] = ()
+    source: str  # "unverified" marks numbers that no source confirms
+    also: tuple[str, ...] = ()  # drivers' and shops' names for the same card
 
     @property
     def shared_bytes_reserved(self):

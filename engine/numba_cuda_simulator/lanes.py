@@ -132,21 +132,11 @@ class Frame:
 
 @dataclass(slots=True)
 class Branch:
-    """One running `if`.
+    """One running `if`."""
 
-    Attributes
-    ----------
-    outer : mask
-        The threads that came to the `if`.
-    otherwise : mask
-        Those for which the test does not hold.
-    left : mask
-        Those that came to the end of the `if` part; known when the `else` part begins.
-    has_else : bool
-    """
-
-    outer: object
-    otherwise: object
+    outer: object  # the threads that came to the `if`
+    otherwise: object  # those for which the test does not hold
+    # Those that came to the end of the `if` part; known when the `else` part begins
     left: object = ALL
     has_else: bool = False
 

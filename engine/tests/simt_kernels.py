@@ -12,7 +12,7 @@ import types
 from dataclasses import dataclass, field
 
 import numpy as np
-from numba import boolean, cuda, float32, float64, int32, int64, uint32
+from numba import boolean, cuda, float32, int32, int64, uint32
 
 FULL_MASK = 0xFFFFFFFF
 TILE = 16
@@ -384,24 +384,6 @@ def insertion_sort(x, out, swaps):
 # --- shared memory and barriers ---------------------------------------------------------------
 
 
-@launched(7, 64, lambda rng: (integers(rng, 400), zeros(7, dtype=np.int64)))
-@cuda.jit
-def tree_sum(x, out):
-    partial = cuda.shared.array(64, int64)
-    t = cuda.threadIdx.x
-    i = cuda.grid(1)
-    partial[t] = x[i] if i < x.size else 0
-    cuda.syncthreads()
-    step = 32
-    while step > 0:
-        if t < step:
-            partial[t] += partial[t + step]
-        cuda.syncthreads()
-        step //= 2
-    if t == 0:
-        out[cuda.blockIdx.x] = partial[0]
-
-
 NUM_THREADS = 128
 
 
@@ -554,23 +536,6 @@ def tiled_matmul(a, b, c):
         c[i, j] = acc
 
 
-@launched((2, 3), (TILE, TILE), lambda rng: (floats(rng, 45, 30), zeros(30, 45)))
-@cuda.jit
-def transpose(x, out):
-    tile = cuda.shared.array((TILE, PADDED), float32)
-    tx = cuda.threadIdx.x
-    ty = cuda.threadIdx.y
-    j = cuda.blockIdx.x * TILE + tx
-    i = cuda.blockIdx.y * TILE + ty
-    if i < x.shape[0] and j < x.shape[1]:
-        tile[ty, tx] = x[i, j]
-    cuda.syncthreads()
-    j = cuda.blockIdx.x * TILE + ty
-    i = cuda.blockIdx.y * TILE + tx
-    if i < x.shape[0] and j < x.shape[1]:
-        out[j, i] = tile[tx, ty]
-
-
 @launched(4, 48, lambda rng: (integers(rng, 170), zeros(170, dtype=np.int64)))
 @cuda.jit
 def stencil(x, out):
@@ -591,29 +556,6 @@ def stencil(x, out):
         for d in range(5):
             total += cells[t + d]
         out[i] = total
-
-
-@launched(3, 64, lambda rng: (integers(rng, 192), zeros(192, dtype=np.int64)))
-@cuda.jit
-def scan(x, out):
-    """Inclusive prefix sum, Hillis and Steele, with two buffers in turn."""
-    buffers = cuda.shared.array((2, 64), int64)
-    t = cuda.threadIdx.x
-    i = cuda.grid(1)
-    source = 0
-    buffers[source, t] = x[i]
-    cuda.syncthreads()
-    step = 1
-    while step < 64:
-        target = 1 - source
-        if t >= step:
-            buffers[target, t] = buffers[source, t] + buffers[source, t - step]
-        else:
-            buffers[target, t] = buffers[source, t]
-        source = target
-        step *= 2
-        cuda.syncthreads()
-    out[i] = buffers[source, t]
 
 
 @launched(2, 32, lambda rng: (floats(rng, 64), zeros(64), 5))
@@ -693,52 +635,6 @@ def dynamic_shared(x, out):
     out[i] = cells[n - 1 - t] * 100 + cells[n + (t + 1) % n]
 
 
-@launched(1, 64, lambda rng: (integers(rng, 64),))
-@cuda.jit
-def bitonic_sort(x):
-    values = cuda.shared.array(64, int64)
-    t = cuda.threadIdx.x
-    values[t] = x[t]
-    cuda.syncthreads()
-    size = 2
-    while size <= 64:
-        step = size // 2
-        while step > 0:
-            other = t ^ step
-            if other > t:
-                ascending = t & size == 0
-                a = values[t]
-                b = values[other]
-                if (a > b) == ascending:
-                    values[t] = b
-                    values[other] = a
-            cuda.syncthreads()
-            step //= 2
-        size *= 2
-    x[t] = values[t]
-
-
-@launched(
-    2, (8, 8), lambda rng: (floats(rng, 2, 8, 8, dtype="f8"), zeros(2, 8, 8, dtype=np.float64))
-)
-@cuda.jit
-def gauss_elimination(a, out):
-    """Uniform loop, shrinking set of threads between barriers, float64 in shared memory."""
-    m = cuda.shared.array((8, 8), float64)
-    j = cuda.threadIdx.x
-    i = cuda.threadIdx.y
-    b = cuda.blockIdx.x
-    m[i, j] = a[b, i, j] + (8.0 if i == j else 0.0)
-    cuda.syncthreads()
-    for pivot in range(7):
-        factor = m[i, pivot] / m[pivot, pivot]
-        cuda.syncthreads()
-        if i > pivot:
-            m[i, j] -= factor * m[pivot, j]
-        cuda.syncthreads()
-    out[b, i, j] = m[i, j]
-
-
 # --- warps ------------------------------------------------------------------------------------
 
 
@@ -778,27 +674,6 @@ def warp_softmax(x, out):
         out[row, j] = math.exp(x[row, j] - m_i) / l_i
 
 
-@launched(2, 96, lambda rng: (integers(rng, 192), zeros(192, dtype=np.int64)))
-@cuda.jit
-def warp_scan(x, out):
-    """Prefix sum: shfl_up within a warp, shared memory across warps."""
-    totals = cuda.shared.array(3, int64)
-    t = cuda.threadIdx.x
-    lane = cuda.laneid
-    warp = t // 32
-    value = x[cuda.grid(1)]
-    for bit in range(5):
-        left = cuda.shfl_up_sync(FULL_MASK, value, 1 << bit)
-        if lane >= 1 << bit:
-            value += left
-    if lane == 31:
-        totals[warp] = value
-    cuda.syncthreads()
-    for w in range(warp):
-        value += totals[w]
-    out[cuda.grid(1)] = value
-
-
 @launched(2, 64, lambda rng: (integers(rng, 128), zeros(128, dtype=np.int64)))
 @cuda.jit
 def warp_rotate(x, out):
@@ -809,17 +684,6 @@ def warp_rotate(x, out):
         value = cuda.shfl_sync(FULL_MASK, value, (cuda.laneid * 7 + 3) % 32)
         value += cuda.shfl_down_sync(FULL_MASK, value, 5)
     out[i] = value
-
-
-@launched(2, 64, lambda rng: (integers(rng, 128), zeros(128, 4, dtype=np.int64)))
-@cuda.jit
-def votes(x, out):
-    i = cuda.grid(1)
-    ballot = cuda.ballot_sync(FULL_MASK, x[i] > 0)
-    out[i, 0] = ballot
-    out[i, 1] = cuda.popc(ballot & ((1 << cuda.laneid) - 1))
-    out[i, 2] = 10 if cuda.any_sync(FULL_MASK, x[i] > 97) else 20
-    out[i, 3] = 10 if cuda.all_sync(FULL_MASK, x[i] > -99) else 20
 
 
 @launched(4, 48, lambda rng: (integers(rng, 192), zeros(192, 3, dtype=np.int64)))

@@ -105,10 +105,9 @@ def test_there_are_a_hundred():
 PAIR = np.dtype([("key", "i4"), ("value", "f4")])
 WORLD = dict(cuda=cuda, float32=float32, float64=float64, int32=int32, math=math, np=np)
 WORLD["pair"] = from_dtype(PAIR)
-WORLD["plain"] = lambda x: x
 
 # What one meets in public kernels and the engine does not run: the statements of a kernel whose
-# last line it names, and what it says. True: a GPU would run it.
+# last line it names, and what it says. True: a GPU would run it. errors.md has more of them.
 REFUSED = {
     "spin lock": (
         ("while cuda.atomic.cas(lock, 0, 0, 1) != 0:",),
@@ -158,28 +157,9 @@ REFUSED = {
         "a function defined inside a kernel does not run on the CPU engine",
         True,
     ),
-    "plain function": (
-        ("out[i] = plain(x[i])",),
-        "calling the plain Python function 'plain' is not supported",
-        False,
-    ),
-    "array made by NumPy": (("a = np.zeros(4)",), "numpy.zeros is not available inside", False),
-    "list": (("out[i] = [1, 2, 3][i % 3]",), "a list cannot be used in a CUDA kernel", False),
-    "dict": (("a = {1: 2}",), "a dict cannot be used in a CUDA kernel", False),
-    "array into a slice": (
-        ("out[0:2] = x[2:4]",),
-        "a slice of the global array 'out' cannot take the global array 'x'",
-        False,
-    ),
-    "slice changed in place": (("out[0:2] += 1",), "changing a slice in place cannot be", False),
     "arithmetic on a row": (
         ("out[0] = x[0:4] * 2",),
         "a whole array takes no part in arithmetic",
-        False,
-    ),
-    "atomic on float16": (
-        ("cuda.atomic.add(half, 0, half[1])",),
-        "cuda.atomic.add does not work on 'half', which is float16",
         False,
     ),
     "exchange of floats": (
@@ -192,7 +172,7 @@ REFUSED = {
 
 def refused_kernel(statements):
     """A kernel that ends with these statements, in a file of its own."""
-    lines = ["@cuda.jit\n", "def itself(x, out, lock, half):\n", "    i = cuda.grid(1)\n"]
+    lines = ["@cuda.jit\n", "def itself(x, out, lock):\n", "    i = cuda.grid(1)\n"]
     lines += [f"    {statement}\n" for statement in statements]
     if statements[-1].startswith("while"):
         lines.append("        pass\n")
@@ -204,7 +184,7 @@ def refused_kernel(statements):
 
 
 def refused_arguments():
-    return np.ones(N, np.float32), np.zeros(N, np.float32), np.zeros(1, int), np.ones(2, "f2")
+    return np.ones(N, np.float32), np.zeros(N, np.float32), np.zeros(1, int)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -45,18 +45,11 @@ class CompilerMissingError(RuntimeError):
 
 @dataclass(frozen=True)
 class Tool:
-    """A program that has passed its trial.
-
-    Attributes
-    ----------
-    name, path : str
-    release : str
-        Version of its CUDA toolkit, such as "13.5".
-    """
+    """A program that has passed its trial."""
 
     name: str
     path: str
-    release: str
+    release: str  # version of its CUDA toolkit, such as "13.5"
 
 
 def compiler_available():

@@ -33,27 +33,15 @@ NVLINK_BOTH = {"V100": 300e9, "A100": 600e9, "H100": 900e9, "H200": 900e9, "B200
 
 @dataclass(frozen=True)
 class Level:
-    """One level. Unknown values are None.
-
-    Attributes
-    ----------
-    name, seen_by : str
-    num_bytes : float or None
-        On the whole GPU.
-    bytes_each : float or None
-        Of that, what one thread or one thread block can have at most; None where all see all.
-    bandwidth : float or None
-        Bytes per second of the whole GPU; of a link, in one direction.
-    clocks : int or None
-        From asking to having, rounded.
-    """
+    """One level. Unknown values are None."""
 
     name: str
     seen_by: str
-    num_bytes: float | None
+    num_bytes: float | None  # on the whole GPU
+    # Of that, what one thread or one thread block can have at most; None where all see all
     bytes_each: float | None
-    bandwidth: float | None
-    clocks: int | None
+    bandwidth: float | None  # bytes per second of the whole GPU; of a link, in one direction
+    clocks: int | None  # from asking to having, rounded
 
 
 def pcie_bandwidth(generation, lanes=LANES):

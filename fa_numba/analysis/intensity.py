@@ -59,10 +59,6 @@ def linear(batch, d_in, d_out=None, *, dtype_bytes=2):
     d_in : int
     d_out : int, default=d_in
     dtype_bytes : int, default=2
-
-    Returns
-    -------
-    Work
     """
     d_out = d_in if d_out is None else d_out
     _positive(batch=batch, d_in=d_in, d_out=d_out, dtype_bytes=dtype_bytes)
@@ -123,10 +119,6 @@ def attention(
         S and P stay on the chip.
     projections : bool, default=True
         Count the product that makes q, k, v of the new tokens too.
-
-    Returns
-    -------
-    Work
 
     Raises
     ------

@@ -20,12 +20,6 @@ from fa_numba.analysis.machine_code import compile_with_lines
 def surviving_tests(kernel, args, cc):
     """Lines whose tests for a negative number the compilers could not drop.
 
-    Parameters
-    ----------
-    kernel : function decorated with ``@cuda.jit``
-    args : sequence
-    cc : tuple
-
     Returns
     -------
     negative_indices : set of (file name, line)

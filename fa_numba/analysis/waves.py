@@ -32,16 +32,6 @@ def schedule(durations, num_slots):
 
 
 def makespan(durations, num_slots):
-    """The time at which the last thread block ends.
-
-    Parameters
-    ----------
-    durations : sequence of float
-    num_slots : int
-
-    Returns
-    -------
-    float
-    """
+    """The time at which the last thread block ends."""
     begun = schedule(durations, num_slots)
     return max((s + d for (_, s), d in zip(begun, durations, strict=True)), default=0)

@@ -24,6 +24,7 @@ from numba.extending import intrinsic
 
 from fa_numba.constants import NEG_INF, ONE, ZERO
 from fa_numba.cpu import disk_cache
+from fa_numba.cpu.tiles import BLOCK_N, WIDTH
 from fa_numba.cpu.vector_code import (
     MOST_AXES,
     SLOT,
@@ -37,7 +38,6 @@ from fa_numba.cpu.vector_code import (
     where_key_seen,
     where_seen,
 )
-from fa_numba.cpu.tiles import BLOCK_N, WIDTH
 from fa_numba.cpu.vectors import LANES, ROWS, broadcast, load, store
 from fa_numba.expressions import nodes, tiles
 from fa_numba.expressions.indices import check_indices

@@ -22,6 +22,9 @@ A program is one function that every rank calls with its communicator first:
     run = run_ranks(ring_attn, 4, q, k, v, causal=True)
     out = unshard([out for out, lse in run.results], "zigzag")
     run.bytes_sent, run.pairs         # of each rank, in each step
+
+Each function refuses bad arguments with an error that names the argument, what it must be and what
+it got. Where another rank has died or stalled, it raises RankLostError.
 """
 
 from fa_numba.distributed.communicator import Communicator, RankLostError, RanksDifferError

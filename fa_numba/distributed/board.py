@@ -105,13 +105,7 @@ class Board:
         self._ask("put", key, value)
 
     def get(self, key):
-        """The value of a key, once it is there.
-
-        Raises
-        ------
-        RankLostError
-            It is not there within the limit.
-        """
+        """The value of a key, once it is there."""
         found = self._ask("get", key, self._timeout, patience=self._timeout)
         if not found:
             raise RankLostError(f"no rank has pinned {key!r} within {self._timeout:g} s")
@@ -120,12 +114,7 @@ class Board:
     def arrive(self, where, timeout=None):
         """Wait until every rank has called this with the same `where`; at most `timeout` seconds.
 
-        The default is the board's own limit.
-
-        Raises
-        ------
-        RankLostError
-            A rank has not within the limit, or is lost.
+        The default is the board's own limit. A rank that has not within it is lost.
         """
         timeout = self._timeout if timeout is None else timeout
         missing, notice = self._ask("arrive", where, timeout, patience=timeout)

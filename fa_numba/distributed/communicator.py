@@ -63,21 +63,11 @@ class RanksDifferError(ValueError):
 
 @dataclass
 class Step:
-    """Counts of one rank in one step.
+    """Counts of one rank in one step."""
 
-    Attributes
-    ----------
-    bytes_sent : int
-        Bytes sent to other ranks.
-    messages : int
-        Number of arrays sent to other ranks.
-    pairs : int
-        Pairs (query, key) that the mask allows, for one head and one batch entry.
-    """
-
-    bytes_sent: int = 0
-    messages: int = 0
-    pairs: int = 0
+    bytes_sent: int = 0  # to other ranks
+    messages: int = 0  # arrays sent to other ranks
+    pairs: int = 0  # pairs (query, key) that the mask allows, for one head and one batch entry
 
 
 @dataclass
@@ -130,19 +120,9 @@ class Communicator(abc.ABC):
     def _start_exchange(self, outgoing, shapes, like):
         """Start to send `outgoing[r]` to rank r, and to receive an array of `shapes[r]` from it.
 
-        Parameters
-        ----------
-        outgoing : dict of int to array
-            Contiguous, not empty, and for other ranks only. The caller does not change them before
-            the exchange is complete.
-        shapes : dict of int to tuple
-        like : array
-            The received arrays have its dtype and its library.
-
-        Returns
-        -------
-        callable
-            Waits, and returns a dict of int to array.
+        What is sent is contiguous, not empty, and for other ranks only; the caller does not change
+        it before the exchange is complete. The received arrays have the dtype and library of
+        `like`. Returns a function that waits, and returns them by rank.
         """
 
     def start_exchange(self, outgoing, shapes, like):
@@ -340,18 +320,8 @@ class Communicator(abc.ABC):
 def agree_on_attention(comm, function, q, k, layout, slopes=None, equal=None, **options):
     """`comm.agree` on the facts of an attention over ranks.
 
-    Parameters
-    ----------
-    comm : Communicator
-    function : str
-    q, k : arrays of shape (batch, seqlen, heads, head_dim)
-        The ranks may hold different numbers of tokens.
-    layout : Layout
-    slopes : array, default=None
-        The argument alibi_slopes.
-    equal : dict of str to array, default=None
-        Other arrays whose values must be the same on all ranks.
-    **options
+    The ranks may hold different numbers of tokens. `slopes` is the argument alibi_slopes; `equal`
+    are other arrays whose values must be the same on all ranks.
     """
     seqlens = layout.cu_seqlens
     where = {"seqlen": seqlens[1]} if len(seqlens) == 2 else {"cu_seqlens": seqlens}
@@ -366,14 +336,7 @@ def agree_on_attention(comm, function, q, k, layout, slopes=None, equal=None, **
 
 
 def differences(function, facts):
-    """The message about ranks that differ.
-
-    Parameters
-    ----------
-    function : str
-    facts : list of dict
-        The facts of each rank: see `Communicator.agree`.
-    """
+    """The message about ranks that differ, from each rank's `facts` for `Communicator.agree`."""
     found = []
     names = dict.fromkeys(name for of_rank in facts for name in of_rank)
     if len({of_rank["function"] for of_rank in facts}) > 1:  # then their options differ too

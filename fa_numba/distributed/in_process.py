@@ -67,10 +67,6 @@ def run_ranks(program, world_size, *shards, order=None, timeout=300.0, **options
     **options
         The same for every rank.
 
-    Returns
-    -------
-    Run
-
     Raises
     ------
     RanksDifferError

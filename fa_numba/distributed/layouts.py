@@ -37,40 +37,22 @@ LAYOUTS = checks.LAYOUTS
 
 
 class Span(NamedTuple):
-    """Consecutive rows of a rank: evenly spaced tokens of one sequence.
+    """Consecutive rows of a rank: evenly spaced tokens of one sequence."""
 
-    Attributes
-    ----------
-    sequence : int
-        Number of the sequence in its batch.
-    start, step : int
-        The tokens have positions start, start + step, start + 2 · step, ... in their sequence.
-    count : int
-        Number of tokens; at least 1.
-    offset : int
-        Row of the first token in the rank's own arrays.
-    """
-
-    sequence: int
+    sequence: int  # its number in the batch
+    # The tokens have positions start, start + step, start + 2 · step, ... in their sequence.
     start: int
     step: int
-    count: int
-    offset: int
+    count: int  # number of tokens; at least 1
+    offset: int  # row of the first token in the rank's own arrays
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A layout of a packed batch over ranks.
+    """A layout of a packed batch over ranks."""
 
-    Attributes
-    ----------
-    name : "contiguous", "striped" or "zigzag"
-    cu_seqlens : tuple of int
-        Sequence b is tokens cu_seqlens[b] to cu_seqlens[b + 1] − 1; (0, seqlen) for one sequence.
-    world_size : int
-    """
-
-    name: str
+    name: str  # "contiguous", "striped" or "zigzag"
+    # Sequence b is tokens cu_seqlens[b] to cu_seqlens[b + 1] − 1; (0, seqlen) for one sequence
     cu_seqlens: tuple
     world_size: int
 
@@ -145,11 +127,6 @@ def shard(x, layout, world_size, *, axis=1, cu_seqlens=None):
     Returns
     -------
     list of world_size arrays
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     whole = make_layout(layout, checks.check_axis(x, axis), world_size, cu_seqlens)
     checks.check_tokens("x", x.shape[axis], whole.cu_seqlens[-1], "cu_seqlens[-1]")
@@ -165,15 +142,6 @@ def unshard(shards, layout, *, axis=1, cu_seqlens=None):
     shards : sequence of arrays, one per rank
     layout, axis, cu_seqlens
         As for `shard`.
-
-    Returns
-    -------
-    array
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     shards = list(shards)
     lengths = [checks.check_axis(x, axis, "shards") for x in shards]

@@ -36,15 +36,7 @@ class Notices:
         self.tell_all, self.read = tell_all, read
 
     def raise_lost(self, ranks, waited):
-        """Raise the error that names the lost rank.
-
-        Parameters
-        ----------
-        ranks : list of int
-            Those that this rank waits for.
-        waited : float
-            Seconds that it has waited.
-        """
+        """Raise the error that names the lost rank of `ranks`, after a wait of `waited` seconds."""
         self.tell_all(WAITS, None, None)
         end = time.monotonic() + GRACE
         while True:

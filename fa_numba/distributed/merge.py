@@ -30,20 +30,7 @@ from fa_numba.runtime import arrays
 
 
 def empty_state(like):
-    """The state of no keys, for `merge_into` to change.
-
-    Parameters
-    ----------
-    like : array of shape (batch, seqlen_q, num_heads, head_dim)
-        The queries.
-
-    Returns
-    -------
-    out : array of the shape of like, float32
-        0.
-    lse : array of shape (batch, num_heads, seqlen_q), float64
-        −inf.
-    """
+    """The state of no keys, for `merge_into`: out is 0 in float32, lse −inf in float64."""
     batch, seqlen_q, num_heads, _ = like.shape
     out = arrays.full(like, like.shape, 0)
     lse = arrays.full(like, (batch, num_heads, seqlen_q), -np.inf, np.float64)
@@ -51,13 +38,7 @@ def empty_state(like):
 
 
 class RunningState:
-    """Attention to all keys so far.
-
-    Parameters
-    ----------
-    q : array of shape (batch, seqlen_q, num_heads, head_dim)
-        The queries.
-    """
+    """Attention of the queries q to all keys so far."""
 
     def __init__(self, q):
         self.q, self.state = q, None

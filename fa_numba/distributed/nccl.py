@@ -93,13 +93,7 @@ def communicator(timeout=300.0):
 
 
 def load():
-    """CuPy, and its module for NCCL, with the NCCL library of the wheel nvidia-nccl loaded.
-
-    Raises
-    ------
-    ImportError
-        CuPy is missing, or the NCCL library.
-    """
+    """CuPy, and its module for NCCL, with the NCCL library of the wheel nvidia-nccl loaded."""
     try:
         import cupy
     except ImportError as error:
@@ -140,16 +134,7 @@ def _leave(board, comm, error):
 
 
 class _NCCL(Communicator):
-    """The connection of one process.
-
-    Parameters
-    ----------
-    cupy, nccl : modules
-    board : Board
-    unique_id : bytes
-        NCCL's, the same on all ranks.
-    timeout : float or None
-    """
+    """The connection of one process; `unique_id` is NCCL's, the same on all ranks."""
 
     def __init__(self, cupy, nccl, board, unique_id, timeout):
         super().__init__(board.rank, board.world_size)
@@ -248,11 +233,7 @@ class _NCCL(Communicator):
 class _Watchdog:
     """Ends the process if a call of NCCL's does not return in time: no thread can end the call.
 
-    Parameters
-    ----------
-    rank : int
-    timeout : float or None
-        Seconds; None is no limit.
+    `timeout` is in seconds; None is no limit.
     """
 
     def __init__(self, rank, timeout):

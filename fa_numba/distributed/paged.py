@@ -71,13 +71,6 @@ def head_parallel_decode(
     -------
     out, lse : arrays
         As from `paged_attn_decode`, of all heads, on every rank.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
-    RankLostError
-        Another rank has died or stalled.
     """
     checks.check_communicator(comm)
     shards = [
@@ -124,13 +117,6 @@ def context_parallel_decode(
     out : array of the shape and dtype of q
     lse : array of shape (batch, num_heads, 1), float32
         The same bits on every rank.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
-    RankLostError
-        Another rank has died or stalled.
     """
     checks.check_communicator(comm)
     checks.check_one_query(q)

@@ -35,24 +35,13 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Part:
-    """An attention problem whose mask the options of a kernel describe.
+    """An attention problem whose mask the options of a kernel describe."""
 
-    Attributes
-    ----------
-    queries, keys : slice
-        Rows of the rank's queries, and of the keys of this step.
-    causal : bool
-    window_size : (left, right)
-        −1 is no limit.
-    pairs : int
-        Number of pairs (query, key) that the mask allows.
-    """
-
-    queries: slice
+    queries: slice  # rows of the rank's queries, and of the keys of this step
     keys: slice
     causal: bool
-    window_size: tuple
-    pairs: int
+    window_size: tuple  # (left, right); −1 is no limit
+    pairs: int  # number of pairs (query, key) that the mask allows
 
     @property
     def mask(self):

@@ -58,16 +58,7 @@ class Problem:
 
 
 def pairs_per_rank(problem):
-    """Pairs (query, key) of each rank: the sum over its positions.
-
-    Parameters
-    ----------
-    problem : Problem
-
-    Returns
-    -------
-    int64 array of shape (world_size,)
-    """
+    """Pairs (query, key) of each rank: the sum over its positions."""
     if not problem.causal:
         return problem.tokens() * problem.seqlen
     layout = make_layout(problem.layout, problem.seqlen, problem.world_size)
@@ -79,16 +70,6 @@ def ring_bytes(problem, backward=False):
 
     There is no window. Forward: K and V, in every step before the last. Backward: K and V in these
     steps, and dK and dV in float32 in every step; in the last step they are sent to their owner.
-
-    Parameters
-    ----------
-    problem : Problem
-    backward : bool, default=False
-
-    Returns
-    -------
-    int64 array of shape (world_size, world_size)
-        By rank and step.
     """
     tokens, world_size = problem.tokens(), problem.world_size
     rank, t = np.indices((world_size, world_size))
@@ -106,15 +87,6 @@ def ulysses_bytes(problem, backward=False):
     First exchange: q, k and v of its own tokens, with the heads of other ranks; backward dout, out
     and lse too. Second exchange: out and lse of its own heads, with the tokens of other ranks;
     backward dq, dk and dv, where dk and dv are float32 if ranks share K/V heads.
-
-    Parameters
-    ----------
-    problem : Problem
-    backward : bool, default=False
-
-    Returns
-    -------
-    int64 array of shape (world_size, 2)
     """
     world_size, tokens = problem.world_size, problem.tokens()
     heads = problem.num_heads // world_size
@@ -136,14 +108,6 @@ def tree_bytes(problem):
     """Bytes that each rank sends in `tree_decode`. They do not depend on seqlen.
 
     A rank sends its state, head_dim + 1 numbers per head in float32, to every other rank.
-
-    Parameters
-    ----------
-    problem : Problem
-
-    Returns
-    -------
-    int64 array of shape (world_size,)
     """
     state = num_bytes((problem.batch, problem.num_heads, problem.head_dim + 1), np.float32)
     return np.full(problem.world_size, (problem.world_size - 1) * state, np.int64)
@@ -202,10 +166,6 @@ def predict_ring(problem, *, flops, bytes_per_second, latency=0.0, backward=Fals
     latency : float, default=0.0
         Seconds that an exchange takes beyond its bytes.
     backward : bool, default=False
-
-    Returns
-    -------
-    Prediction
     """
     flops = checks.check_positive("flops", flops)
     bytes_per_second = checks.check_positive("bytes_per_second", bytes_per_second)
@@ -262,10 +222,6 @@ def largest_pairs(problem):
         striped       c (c + 1) / 2          c (c + 1) / 2
         zigzag        c (c + 1) / 2          c² / 2
 
-    Parameters
-    ----------
-    problem : Problem
-
     Returns
     -------
     float64 array of shape (world_size,)
@@ -279,12 +235,7 @@ def largest_pairs(problem):
 
 
 def pairs_per_step(problem):
-    """Pairs of each rank in each step of a ring: an int64 array of shape (world_size, world_size).
-
-    Parameters
-    ----------
-    problem : Problem
-    """
+    """Pairs of each rank in each step of a ring: int64, (world_size, world_size)."""
     ranks = range(problem.world_size)
     layout = make_layout(problem.layout, problem.seqlen, problem.world_size)
     right = 0 if problem.causal else -1

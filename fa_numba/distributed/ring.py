@@ -86,13 +86,6 @@ def ring_attn(
     lse : array of shape (batch, num_heads, its tokens), float32
         Natural log of the row's sum of e^score over the keys of all ranks. With cu_seqlens there
         is no batch axis.
-
-    Raises
-    ------
-    TypeError, ValueError, NotImplementedError
-        Naming the argument, what it must be, and what it got.
-    RankLostError
-        Another rank has died or stalled.
     """
     checks.check_communicator(comm)
     packed = cu_seqlens is not None
@@ -154,13 +147,6 @@ def ring_attn_grad(
     -------
     dq, dk, dv : arrays of the shapes and dtype of q, k, v
         Of this rank's tokens.
-
-    Raises
-    ------
-    TypeError, ValueError, NotImplementedError
-        Naming the argument, what it must be, and what it got.
-    RankLostError
-        Another rank has died or stalled.
     """
     checks.check_communicator(comm)
     packed = cu_seqlens is not None

@@ -63,13 +63,6 @@ def tree_decode(
     out : array of the shape and dtype of q
     lse : array of shape (batch, num_heads, 1), float32
         The same bits on every rank.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
-    RankLostError
-        Another rank has died or stalled.
     """
     checks.check_communicator(comm)
     checks.check_tree(q, k, v)

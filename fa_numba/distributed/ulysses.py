@@ -64,13 +64,6 @@ def ulysses_attn(
     -------
     out, lse : arrays
         As from `ring_attn`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
-    RankLostError
-        Another rank has died or stalled.
     """
     checks.check_communicator(comm)
     packed = cu_seqlens is not None
@@ -137,13 +130,6 @@ def ulysses_attn_grad(
     -------
     dq, dk, dv : arrays of the shapes and dtype of q, k, v
         Of this rank's tokens.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
-    RankLostError
-        Another rank has died or stalled.
     """
     checks.check_communicator(comm)
     packed = cu_seqlens is not None

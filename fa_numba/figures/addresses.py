@@ -18,10 +18,6 @@ def addresses(requests):
     ----------
     requests : dict of str to LineTraffic
         By title: lines of `Trace.lines` that use global memory. Drawn is the first request.
-
-    Returns
-    -------
-    Drawing
     """
     columns = min(2, len(requests))
     rows = -(-len(requests) // columns)

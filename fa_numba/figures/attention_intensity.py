@@ -16,10 +16,6 @@ def attention_intensity(lengths, curves, balance, *, device):
         The device's FLOP/s over its bytes/s.
     device : str
         Its name.
-
-    Returns
-    -------
-    Drawing
     """
     words = [
         f"{name}: N={lengths[0]}: {values[0]:.3g}, N={lengths[-1]}: {values[-1]:.3g} FLOP a byte"

@@ -24,10 +24,6 @@ def backward_flow(seqlen_q, seqlen_k, head_dim, block_m, block_n):
         The matrices in HBM.
     block_m, block_n : int
         The tile of S, P, dP and dS that exists at a time.
-
-    Returns
-    -------
-    Drawing
     """
     rows_q, rows_k = f"{seqlen_q} × {head_dim}", f"{seqlen_k} × {head_dim}"
     per_row, tile = f"{seqlen_q}", f"tile, {block_m} × {block_n}"

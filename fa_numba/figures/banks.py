@@ -20,10 +20,6 @@ def banks(requests):
         By title: the word (4 bytes) that each of the 32 threads reads, counted from the start of
         the tile, a negative number for a thread that reads none; and the words in a row of the
         tile, None if it has no rows.
-
-    Returns
-    -------
-    Drawing
     """
     lines = []
     rows = {title: _rows(words) for title, (words, _) in requests.items()}

@@ -18,10 +18,6 @@ def bit_fields(words, fields):
         By title.
     fields : dict of str to (int, int, function of an int)
         By name: first and last bit, and the meaning of their number, as a string.
-
-    Returns
-    -------
-    Drawing
     """
     figure = Drawing(8.6, 1.28 * len(words) + 0.35)
     panels = figure.subplots(len(words), squeeze=False)[:, 0]

@@ -34,10 +34,6 @@ def feasible_tiles(budgets, d, *, dtype_bytes=2, points=None):
     dtype_bytes : int, default=2
     points : dict of str to (B_r, B_c), optional
         Other choices to mark, by name.
-
-    Returns
-    -------
-    Drawing
     """
     points = points or {}
     figure = Drawing(7.6, 4.9)

@@ -24,10 +24,6 @@ def cache_growth(lengths, curves, levels, *, title=""):
     levels : dict of str to int
         Bytes; a dashed line each, such as the memory of a GPU.
     title : str, optional
-
-    Returns
-    -------
-    Drawing
     """
     words = [f"{title}:"] if title else []
     for name, values in curves.items():

@@ -18,10 +18,6 @@ def chunk_places(layouts, chunk):
         By title: the byte at which chunk [row, chunk] begins.
     chunk : int
         Eight lanes read this chunk of eight rows at once, as ldmatrix does; it is coloured.
-
-    Returns
-    -------
-    Drawing
     """
     rows = max(len(places) for places in layouts.values())
     figure = Drawing(3.5 * len(layouts) + 0.4, 0.33 * rows + 1.35)

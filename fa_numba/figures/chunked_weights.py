@@ -17,10 +17,6 @@ def chunked_weights(sees, scored):
         Whether the query sees the key.
     scored : array of shape (seqlen_q, seqlen_k), bool
         Whether it does so by a score of their own.
-
-    Returns
-    -------
-    Drawing
     """
     kind = np.where(scored, 2, np.where(sees, 1, 0))
     num_scores, num_state = int(scored.sum()), int((kind == 1).sum())

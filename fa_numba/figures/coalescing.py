@@ -18,10 +18,6 @@ def coalescing(requests):
     requests : dict of str to array
         By title: for each float of a matrix the thread of the warp that asked for it, as a kernel
         wrote it down, −1 where none did. The rows are a multiple of 8 floats long.
-
-    Returns
-    -------
-    Drawing
     """
     lines = []
     shape = np.shape(next(iter(requests.values())))

@@ -16,10 +16,6 @@ def double_buffer(num_tiles):
     ----------
     num_tiles : int
         Tile t goes through buffer t mod 2: in step t it is copied, in step t + 1 it is read.
-
-    Returns
-    -------
-    Drawing
     """
     num_steps = num_tiles + 1
     figure = Drawing(1.35 * num_steps + 1.3, 2.5)

@@ -16,10 +16,6 @@ def dropout_masks(drawn):
     drawn : dict of str to (mask, block_m, block_n)
         By title: a bool array of shape (seqlen_q, seqlen_k), True where an entry is kept, and the
         sizes of the tiles.
-
-    Returns
-    -------
-    Drawing
     """
     first, *_ = next(iter(drawn.values()))
     lines = []

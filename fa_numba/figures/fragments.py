@@ -17,10 +17,6 @@ def fragments(matrices, lanes):
         a register holds two elements, (32, registers, 2): the element that a lane holds there.
     lanes : int, int
         Their elements are coloured, and say in which register they are.
-
-    Returns
-    -------
-    Drawing
     """
     sizes = {title: (row.max() + 1, col.max() + 1) for title, (row, col) in matrices.items()}
     widths = [cols for _, cols in sizes.values()]

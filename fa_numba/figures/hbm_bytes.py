@@ -12,10 +12,6 @@ def hbm_bytes(formula, meter, *, title=""):
     formula, meter : dict of str to int
         Bytes by matrix; the same keys.
     title : str, optional
-
-    Returns
-    -------
-    Drawing
     """
     names = list(formula)
     unit, word = next(

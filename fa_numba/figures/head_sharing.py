@@ -17,10 +17,6 @@ def head_sharing(read):
     read : dict of str to sequence of int
         For each name the K/V head that every query head reads, as recorded or by formula.
 
-    Returns
-    -------
-    Drawing
-
     Raises
     ------
     ValueError

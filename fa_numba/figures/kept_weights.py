@@ -23,10 +23,6 @@ def kept_weights(weights, num_sinks):
         By cache: the weight of each token; NaN where the cache does not hold it.
     num_sinks : int
         The first tokens, in a colour of their own.
-
-    Returns
-    -------
-    Drawing
     """
     lines = []
     figure = Drawing(8, 1.25 * len(weights) + 0.5)

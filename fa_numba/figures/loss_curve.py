@@ -37,10 +37,6 @@ def loss_curve(losses, levels, *, points=None, window=20, label="loss", title=""
     window : int, default=20
         Steps of the running mean; fewer if there are fewer losses.
     label, title : str, optional
-
-    Returns
-    -------
-    Drawing
     """
     losses, points, window = np.asarray(losses), points or {}, min(window, len(losses))
     mean = np.convolve(losses, np.ones(window) / window, mode="valid")

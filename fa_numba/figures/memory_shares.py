@@ -28,10 +28,6 @@ def memory_shares(shares, *, notes=None, title=""):
     notes : dict of str to str, optional
         A word behind the bar of that name.
     title : str, optional
-
-    Returns
-    -------
-    Drawing
     """
     names, kinds = list(shares), list(next(iter(shares.values())))
     lines = [

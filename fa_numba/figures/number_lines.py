@@ -15,10 +15,6 @@ def number_lines(formats, *, upto):
         By name: the numbers that the format holds, not negative.
     upto : float
         End of the line.
-
-    Returns
-    -------
-    Drawing
     """
     figure = Drawing(8.4, 0.55 * len(formats) + 0.75)
     ax = figure.subplots()

@@ -18,10 +18,6 @@ def occupancy_by_block(kernels):
     ----------
     kernels : dict of str to Occupancy
         By name. Registers and shared memory are constant while the thread block varies.
-
-    Returns
-    -------
-    Drawing
     """
     device = next(iter(kernels.values())).device
     figure = Drawing(8, 3.9, text="\n".join(f"{name}: {own}" for name, own in kernels.items()))

@@ -13,10 +13,6 @@ def online_statistics(scores, m, l, alpha):
     ----------
     scores, m, l, alpha : arrays of shape (num_cols,)
         The row, and a kernel's values after each score.
-
-    Returns
-    -------
-    Drawing
     """
     columns = np.arange(len(scores))
     rescaled = np.flatnonzero(alpha < 1)

@@ -47,10 +47,6 @@ def overflow(scores, *, formats=FORMATS):
         The arguments of exp; drawn as a histogram, before and after the maximum of each
         row is subtracted.
     formats : dict of str to FloatFormat, optional
-
-    Returns
-    -------
-    Drawing
     """
     shifted = scores - scores.max(axis=-1, keepdims=True)
     limits = {name: f.exp_limits for name, f in formats.items()}

@@ -17,10 +17,6 @@ def packed_batch(lengths, block, *, causal=False):
         Tokens of a tile.
     causal : bool, default=False
         Whether a query sees no later key.
-
-    Returns
-    -------
-    Drawing
     """
     lengths = [int(n) for n in lengths]
     batch, longest, tokens = len(lengths), max(lengths), sum(lengths)

@@ -26,10 +26,6 @@ def page_table(block_table, seq_lens, page_size, num_pages):
         −1 where no page has been given out.
     seq_lens : integer array of shape (batch,)
     page_size, num_pages : int
-
-    Returns
-    -------
-    Drawing
     """
     batch, max_pages = block_table.shape
     columns = 1 + (num_pages > 8)  # of the pool

@@ -49,10 +49,6 @@ def pages_over_time(frames, num_pages, page_size):
     frames : list of dict
         As from `frame_of`.
     num_pages, page_size : int
-
-    Returns
-    -------
-    Drawing
     """
     queue = max(1, *(len(frame["queue"]) for frame in frames))
     figure = Drawing(0.235 * len(frames) + 1.2, 0.235 * (num_pages + queue) + 1.15)

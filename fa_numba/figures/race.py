@@ -23,10 +23,6 @@ def race_diagram(race, kernel):
         One of `Trace.races`.
     kernel : function decorated with ``@cuda.jit``
         The kernel that was traced.
-
-    Returns
-    -------
-    Drawing
     """
     source, start = inspect.getsourcelines(getattr(kernel, "py_func", kernel))
     code = dict(enumerate((line.rstrip() for line in source), start))

@@ -18,10 +18,6 @@ def rank_pairs(layouts, world_size):
         query and key was computed, of shape (seqlen, seqlen), −1 where it was not.
     world_size : int
         At most 5: a colour for each rank.
-
-    Returns
-    -------
-    Drawing
     """
     colours = np.array([to_rgb(colour) for colour in COLOURS[:world_size]])
     paper, light = (np.array(to_rgb(colour)) for colour in (PAPER, LIGHT))

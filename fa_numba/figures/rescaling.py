@@ -27,10 +27,6 @@ def rescaling(histories, m):
         By title: row t is the kernel's value after tile t, one column per tile of keys.
     m : array of shape (num_tiles,)
         The row's running maximum after each tile.
-
-    Returns
-    -------
-    Drawing
     """
     num_tiles = len(m)
     text = "\n".join(

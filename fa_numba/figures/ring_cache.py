@@ -27,10 +27,6 @@ def ring_cache(tokens, pointers, num_sinks):
         The slot of the next token.
     num_sinks : int
         The first slots, which keep their tokens.
-
-    Returns
-    -------
-    Drawing
     """
     steps, num_slots = tokens.shape
     lines = []

@@ -14,10 +14,6 @@ def ring_holders(holders):
     holders : integer array of shape (num_steps, world_size)
         The owner of the keys that each rank has in each step, as recorded. At most 5 ranks, a
         colour each.
-
-    Returns
-    -------
-    Drawing
     """
     num_steps, world_size = holders.shape
     figure = Drawing(1.5 * world_size + 1.9, 0.86 * num_steps + 0.45)

@@ -19,10 +19,6 @@ def score_errors(scores, quantised, *, bins=32):
         By name: the same scores after rounding.
     bins : int, default=32
         By size; those with few scores are left out.
-
-    Returns
-    -------
-    Drawing
     """
     scores = np.asarray(scores, np.float64)
     size = np.abs(scores).ravel()

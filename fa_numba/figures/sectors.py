@@ -8,16 +8,7 @@ UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes"))
 
 @on_paper
 def sectors(trace):
-    """Two bars for each array, loads and stores apart: bytes asked for, bytes in sectors.
-
-    Parameters
-    ----------
-    trace : Trace
-
-    Returns
-    -------
-    Drawing
-    """
+    """Two bars for each array, loads and stores apart: bytes asked for, bytes in sectors."""
     rows = [
         (f"{name}, {action}s", getattr(a, f"{action}_bytes"), SECTOR * moved)
         for name, a in trace.arrays.items()

@@ -20,10 +20,6 @@ def shared_pages(tables, references, *, page_size):
     references : dict of str to function of a page
         By moment: how many sequences have the page.
     page_size : int
-
-    Returns
-    -------
-    Drawing
     """
     tallest = max(len(table) for table in tables.values())
     longest = {

@@ -13,10 +13,6 @@ def softmax_passes(traces, *, x="x", y="y"):
         Label -> trace of a softmax kernel's launch.
     x, y : str, optional
         Names of the kernels' parameters.
-
-    Returns
-    -------
-    Drawing
     """
     passes = {}
     for name, trace in traces.items():

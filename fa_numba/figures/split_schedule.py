@@ -18,10 +18,6 @@ def split_schedule(grids, num_slots):
         duration.
     num_slots : int
         Thread blocks that run at a time.
-
-    Returns
-    -------
-    Drawing
     """
     owners = list(dict.fromkeys(owner for grid in grids.values() for owner, _ in grid))
     colour = {owner: COLOURS[i % len(COLOURS)] for i, owner in enumerate(owners)}

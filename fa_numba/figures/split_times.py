@@ -16,10 +16,6 @@ def split_times(times, chosen=None, *, title=""):
     chosen : dict of str to int, optional
         By name: the number of splits that a rule chooses; drawn as a ring. The least time is a dot.
     title : str, optional
-
-    Returns
-    -------
-    Drawing
     """
     chosen = chosen or {}
     figure = Drawing(8.2, 3.7)

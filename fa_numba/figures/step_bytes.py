@@ -15,10 +15,6 @@ def step_bytes(programs):
     ----------
     programs : dict of str to (array, array)
         By name: the bytes of each step, counted, and the bytes of each step by formula.
-
-    Returns
-    -------
-    Drawing
     """
     figure = Drawing(8.6, 0.52 * len(programs) + 1.3)
     ax = plain(figure.subplots(), grid="x")

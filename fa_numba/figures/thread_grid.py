@@ -38,11 +38,6 @@ def owners(shape, block):
 def thread_grid(shape=(8, 32), block=(16, 4)):
     """A matrix, coloured by thread block, shaded by warp, labelled with the thread's number.
 
-    Parameters
-    ----------
-    shape : (rows, columns)
-    block : (threads along x, threads along y)
-
     Returns
     -------
     Drawing

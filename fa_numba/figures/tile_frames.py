@@ -58,10 +58,6 @@ def tile_frames(walks, iterations):
         By title, as from `recorded_walk`.
     iterations : list of int
         The iterations to show.
-
-    Returns
-    -------
-    Drawing
     """
     num_m_tiles, num_n_tiles = np.shape(next(iter(walks.values()))[0])
     side = 1.62

@@ -14,10 +14,6 @@ def tile_statistics(m, l, acc):
     m, l : arrays of shape (num_tiles,)
         After each tile, as a kernel held them.
     acc : array of shape (num_tiles, head_dim)
-
-    Returns
-    -------
-    Drawing
     """
     m, l, acc = np.asarray(m), np.asarray(l), np.asarray(acc)
     tiles = np.arange(len(m))

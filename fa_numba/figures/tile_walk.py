@@ -25,10 +25,6 @@ def tile_walk(walks):
         By title: two integer arrays of shape (num_m_tiles, num_n_tiles), as a kernel recorded
         them. Iterations count from 0 in each thread block, with −1 for a tile that none visits;
         the owner is the thread block.
-
-    Returns
-    -------
-    Drawing
     """
     text = "\n\n".join(f"{title}\n{_as_text(*walk)}" for title, walk in walks.items())
     num_m_tiles, num_n_tiles = np.shape(next(iter(walks.values()))[0])

@@ -30,10 +30,6 @@ def tiled_product(iteration_a, iteration_b, mine):
         The iteration in which the thread block loaded the element; −1 if it did not.
     mine : boolean array of shape (M, N)
         The elements of c that the thread block computes.
-
-    Returns
-    -------
-    Drawing
     """
     (M, K), (_, N) = iteration_a.shape, iteration_b.shape
     gap = 3

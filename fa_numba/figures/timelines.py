@@ -17,10 +17,6 @@ def timelines(panels, *, unit="time"):
         and end. A unit does one operation at a time.
     unit : str, default="time"
         Label below the axis.
-
-    Returns
-    -------
-    Drawing
     """
     kinds = list(dict.fromkeys(bar[2] for bars in panels.values() for bar in bars))
     colour = dict(zip(kinds, COLOURS, strict=False))

@@ -25,10 +25,6 @@ def traffic_growth(lengths, curves, *, title="", ylabel="MB through HBM"):
     curves : dict of str to list of int
         Bytes at each length.
     title, ylabel : str, optional
-
-    Returns
-    -------
-    Drawing
     """
     words = []
     for name, values in curves.items():

@@ -13,10 +13,6 @@ def tree_reduction(levels):
     ----------
     levels : array of shape (num_levels + 1, num_threads)
         levels[0] is the array before the first level, as a kernel has copied it out.
-
-    Returns
-    -------
-    Drawing
     """
     levels = np.asarray(levels)
     num_levels, width = levels.shape

@@ -7,16 +7,7 @@ from fa_numba.figures.style import BLUE, GREEN, GREY, INK, ORANGE, RED, Drawing,
 
 @on_paper
 def two_orders(seqlen, feature_dim, head_dim):
-    """(φ(Q) φ(K)ᵀ) V above, φ(Q) (φ(K)ᵀ V) below: a matrix is as wide as its columns.
-
-    Parameters
-    ----------
-    seqlen, feature_dim, head_dim : int
-
-    Returns
-    -------
-    Drawing
-    """
+    """(φ(Q) φ(K)ᵀ) V above, φ(Q) (φ(K)ᵀ V) below: a matrix is as wide as its columns."""
     N, F, d = seqlen, feature_dim, head_dim
     q, kt, v = ("φ(Q)", N, F, BLUE), ("φ(K)ᵀ", F, N, ORANGE), ("V", N, d, GREEN)
     out = ("out", N, d, GREY)

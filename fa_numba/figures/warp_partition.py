@@ -14,10 +14,6 @@ def warp_partition(owners):
     ----------
     owners : dict of str to array of shape (queries, keys)
         By title: the warp that computes each score, as a kernel recorded it.
-
-    Returns
-    -------
-    Drawing
     """
     owners = {title: np.asarray(owner) for title, owner in owners.items()}
     text = "\n\n".join(f"{title}\n{_as_text(owner)}" for title, owner in owners.items())

@@ -16,10 +16,6 @@ def weight_against_score(scores, weights, *, floor=1e-5):
     weights : dict of str to array of shape (keys,)
     floor : float, default=1e-5
         Smaller weights, 0 among them, are drawn here.
-
-    Returns
-    -------
-    Drawing
     """
     order = np.argsort(scores)
     higher = scores[:, None] > scores + 1e-9  # of each pair of keys, the first

@@ -14,10 +14,6 @@ def weight_maps(maps):
     ----------
     maps : dict of str to array of shape (seqlen, seqlen)
         Weights, each row a distribution; 0 where masked.
-
-    Returns
-    -------
-    Drawing
     """
     num_cols = len(maps) if len(maps) <= 4 else 3
     num_rows = -(-len(maps) // num_cols)

@@ -99,14 +99,6 @@ class Scheduler:
     def submit(self, tokens):
         """Add a request.
 
-        Parameters
-        ----------
-        tokens : sequence of int
-
-        Returns
-        -------
-        Request
-
         Raises
         ------
         OutOfPagesError

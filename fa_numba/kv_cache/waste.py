@@ -74,10 +74,6 @@ def random_trace(number, *, mean_prompt=160, mean_answer=340, max_len=2048, seed
 def reservations(max_len):
     """Numbers of slots that contiguous allocation may reserve for a request.
 
-    Parameters
-    ----------
-    max_len : int
-
     Returns
     -------
     dict of str to function of (prompt, final)
@@ -103,10 +99,6 @@ def serve_contiguous(trace, num_slots, reserve, *, steps=2000, warm_up=500):
         Slots to reserve, one of `reservations`.
     steps, warm_up : int, default=2000, 500
         All steps, and the first steps that are not counted.
-
-    Returns
-    -------
-    Usage
     """
     memory, meter = _FirstFit(num_slots), _Meter(num_slots)
     queue, running = iter(trace), []
@@ -133,10 +125,6 @@ def serve_paged(trace, num_slots, page_size, *, steps=2000, warm_up=500):
     trace, num_slots, steps, warm_up
         As for `serve_contiguous`.
     page_size : int
-
-    Returns
-    -------
-    Usage
     """
     # The trace has no tokens: all are 0, and none may be shared.
     pool = PagePool(num_slots // page_size, page_size, share_prefixes=False)

@@ -30,26 +30,13 @@ STATE = "weights", "averages", "squares"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The contents of a file.
-
-    Attributes
-    ----------
-    config : Config
-    recipe : Recipe
-    characters : Characters
-    text_sha256 : str
-        Of the text that the model learns.
-    state : dict of str to array
-        As `Trainer.state`, in NumPy.
-    losses : list of float
-    validation_losses : dict of int to float
-    """
+    """The contents of a file."""
 
     config: model.Config
     recipe: Recipe
     characters: Characters
-    text_sha256: str
-    state: dict
+    text_sha256: str  # of the text that the model learns
+    state: dict  # as `Trainer.state`, in NumPy
     losses: list
     validation_losses: dict
 
@@ -59,15 +46,7 @@ class Checkpoint:
 
 
 def save(path, trainer, characters, text_sha256) -> None:
-    """Write a model in training to a file.
-
-    Parameters
-    ----------
-    path : str or Path
-    trainer : Trainer
-    characters : Characters
-    text_sha256 : str
-    """
+    """Write a model in training to a file."""
     about = {
         "format": FORMAT,
         "config": asdict(trainer.config),
@@ -99,14 +78,6 @@ def replacing(path):
 
 def load(path) -> Checkpoint:
     """Read a file that `save` has written.
-
-    Parameters
-    ----------
-    path : str or Path
-
-    Returns
-    -------
-    Checkpoint
 
     Raises
     ------

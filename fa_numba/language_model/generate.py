@@ -12,13 +12,7 @@ from fa_numba.runtime import arrays
 
 
 class Cache:
-    """Keys and values of the tokens of one sequence, of every layer.
-
-    Parameters
-    ----------
-    weights : dict
-    config : Config
-    """
+    """Keys and values of the tokens of one sequence, of every layer."""
 
     def __init__(self, weights, config):
         xp = arrays.module_of(weights["embedding"])
@@ -109,19 +103,7 @@ def _continue(weights, config, tokens, length, choose, decode):
 
 
 def sample(logits, temperature, top_k, rng) -> int:
-    """Choose a token by the softmax of its logits, among the likeliest.
-
-    Parameters
-    ----------
-    logits : array of shape (vocabulary,)
-    temperature : float
-    top_k : int
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    int
-    """
+    """Choose a token by the softmax of its logits, among the likeliest."""
     if temperature == 0:
         return int(logits.argmax())
     scores = logits.astype(np.float32)[None] / np.float32(temperature)

@@ -21,21 +21,12 @@ FLOAT16_SCALE = 2.0**14  # of gradients in float16, which would round small ones
 
 
 class Kernels(NamedTuple):
-    """The kernels of a model that a caller may replace, by a learner's own for example.
+    """The kernels of a model that a caller may replace, by a learner's own for example."""
 
-    Attributes
-    ----------
-    attn : callable
-        ``attn(q, k, v, causal=True)`` returns (out, lse).
-    attn_grad : callable
-        ``attn_grad(dout, q, k, v, out, lse, causal=True)`` returns (dq, dk, dv).
-    softmax : callable
-        ``softmax(x)`` of a float32 array (rows, cols).
-    """
-
-    attn: object = flash_attn
+    attn: object = flash_attn  # callable; ``attn(q, k, v, causal=True)`` returns (out, lse)
+    # Callable; ``attn_grad(dout, q, k, v, out, lse, causal=True)`` returns (dq, dk, dv)
     attn_grad: object = flash_attn_grad
-    softmax: object = softmax
+    softmax: object = softmax  # callable; ``softmax(x)`` of a float32 array (rows, cols)
 
 
 class Saved(NamedTuple):

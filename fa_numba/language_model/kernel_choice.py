@@ -35,10 +35,6 @@ def by_name(name) -> Kernels:
         "fastest": the jobs `flash_attn`, `flash_attn_grad` and `softmax`. "lesson":
         `flash_attn_v2`, `flash_attn_bwd` and `safe_softmax`, on the CPU engine for NumPy arrays.
         Else a folder: `from_exercises`.
-
-    Returns
-    -------
-    Kernels
     """
     if name == "fastest":
         return Kernels()
@@ -107,11 +103,6 @@ class OfExercises:
 
         Of one sequence of the model's length: these kernels compute each one by itself. The
         numbers are random, and each kernel gets right inputs: no kernel is blamed for another.
-
-        Parameters
-        ----------
-        config : Config
-        xp : module, default=numpy
 
         Yields
         ------

@@ -24,12 +24,7 @@ ANY_ALGORITHM = -1
 
 
 class Factor:
-    """A weight on a GPU: ``x @ factor`` is `product`.
-
-    Parameters
-    ----------
-    array : array of shape (n, columns)
-    """
+    """A weight on a GPU: ``x @ factor`` is `product`."""
 
     __array_ufunc__ = None  # CuPy then leaves `@` to this class
 

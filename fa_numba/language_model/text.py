@@ -41,10 +41,6 @@ def topics() -> str:
 def read_files(paths) -> str:
     """The contents of UTF-8 files, one after the other.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-
     Raises
     ------
     ValueError
@@ -73,15 +69,9 @@ _PICTURES |= dict.fromkeys(range(0x7F, 0xA0), 0xFFFD) | {0x7F: 0x2421}
 
 @dataclass(frozen=True)
 class Characters:
-    """A vocabulary of characters; a character's token is its index.
+    """A vocabulary of characters; a character's token is its index."""
 
-    Attributes
-    ----------
-    symbols : str
-        Different characters, sorted by code point.
-    """
-
-    symbols: str
+    symbols: str  # different characters, sorted by code point
 
     def __post_init__(self):
         checks.check_symbols(self.symbols)
@@ -112,12 +102,7 @@ class Characters:
         return np.searchsorted(_code_points(self.symbols), _code_points(text)).astype(np.int32)
 
     def decode(self, tokens) -> str:
-        """The text of tokens.
-
-        Parameters
-        ----------
-        tokens : array or sequence of int
-        """
+        """The text of tokens."""
         return "".join(self.symbols[token] for token in tokens)
 
 
@@ -127,10 +112,6 @@ def _code_points(text):
 
 def split(tokens) -> tuple:
     """The parts of a text's tokens for training and for validation.
-
-    Parameters
-    ----------
-    tokens : array of shape (n,)
 
     Returns
     -------

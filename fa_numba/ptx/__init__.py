@@ -14,6 +14,10 @@ vectors              loads and stores of 4, 8 and 16 bytes, atomic additions (re
 convert              float32 to 16 and 8 bits (cvt); 2^x (ex2), the maximum of three
 layouts              in NumPy: which lane holds which element, swizzles, descriptors
 
+The types of the arguments stand in each function's `statement`, in the order of its parameters.
+An address is a uint32 in shared memory and a uint64 in global memory, a multiple of the bytes that
+are read or written there. Arrays are local; a fragment that is `written` receives the result.
+
 Run a kernel with new instructions with FA_NUMBA_BOUNDED_WAITS=1 first, so that a mistake cannot
 hang the GPU.
 """

@@ -14,13 +14,8 @@ from fa_numba.ptx.statement import literal, statement
 def named_barrier_sync(typingctx, barrier, num_threads):
     """Wait at barrier 1 to 15 until `num_threads` threads have arrived, with a wait or without.
 
-    Barrier 0 is `cuda.syncthreads`. All threads of a warp execute this together.
-
-    Parameters
-    ----------
-    barrier : uint32
-    num_threads : uint32
-        A multiple of 32.
+    Barrier 0 is `cuda.syncthreads`. All threads of a warp execute this together; `num_threads` is a
+    multiple of 32.
     """
     return statement(
         "barrier.cta.sync <barrier>, <num_threads>;",
@@ -53,12 +48,8 @@ def fence_async_proxy(typingctx):
 def setmaxnreg_dec(typingctx, count):
     """Keep `count` registers per thread and release the others; all threads of a warpgroup.
 
-    The kernel must have launch bounds, or ptxas ignores this (its warning C7508). sm_90a.
-
-    Parameters
-    ----------
-    count : int, a compile-time constant
-        24 to 256, a multiple of 8.
+    The kernel must have launch bounds, or ptxas ignores this (its warning C7508). `count` is a
+    compile-time constant, 24 to 256, a multiple of 8. sm_90a.
     """
     return _setmaxnreg("dec", count)
 

@@ -16,18 +16,7 @@ from fa_numba.ptx.statement import statement
 
 @intrinsic
 def counter_take(typingctx, address, x):
-    """Add to a counter and return its old value: no two thread blocks get the same.
-
-    Parameters
-    ----------
-    address : uint64
-        In global memory, a multiple of 4.
-    x : uint32
-
-    Returns
-    -------
-    uint32
-    """
+    """Add to a counter and return its old value: no two thread blocks get the same."""
     return statement(
         "atom.relaxed.gpu.global.add.u32 <result>, [<address>], <x>;",
         result=types.uint32,

@@ -21,16 +21,8 @@ def cp_async_16(typingctx, destination, source, num_bytes):
     """Start a copy of 16 bytes: the first `num_bytes` are read, the others are zeros.
 
     In the PTX `cg` caches in L2 and bypasses L1: a thread block reads a tile once. `L2::128B` lets
-    L2 fetch all 128 bytes, whose other parts neighbouring threads copy.
-
-    Parameters
-    ----------
-    destination : uint32
-        Address in shared memory, a multiple of 16.
-    source : uint64
-        Address in global memory, a multiple of 16; not read if num_bytes is 0.
-    num_bytes : uint32
-        0 to 16.
+    L2 fetch all 128 bytes, whose other parts neighbouring threads copy. `source` is not read if
+    `num_bytes` is 0.
     """
     return statement(
         "cp.async.cg.shared.global.L2::128B [<destination>], [<source>], 16, <num_bytes>;",
@@ -42,18 +34,9 @@ def cp_async_16(typingctx, destination, source, num_bytes):
 
 @intrinsic
 def cp_async_4(typingctx, destination, source, num_bytes):
-    """Start a copy of 4 bytes; if num_bytes is 0, write 0 instead.
+    """Start a copy of 4 bytes; if `num_bytes` is 0 and not 4, write a 0 and read nothing.
 
     In the PTX `ca` caches in L1, too: `cg` takes exactly 16 bytes.
-
-    Parameters
-    ----------
-    destination : uint32
-        Address in shared memory, a multiple of 4.
-    source : uint64
-        Address in global memory, a multiple of 4; not read if num_bytes is 0.
-    num_bytes : uint32
-        0 or 4.
     """
     return statement(
         "cp.async.ca.shared.global [<destination>], [<source>], 4, <num_bytes>;",
@@ -71,10 +54,5 @@ def cp_async_commit(typingctx):
 
 @intrinsic
 def cp_async_wait(typingctx, pending):
-    """Wait until at most the newest `pending` groups of this thread are in flight.
-
-    Parameters
-    ----------
-    pending : int, a compile-time constant
-    """
+    """Wait until at most the newest `pending` groups of this thread, a constant, are in flight."""
     return statement(f"cp.async.wait_group {literal(pending)};", pending=pending)

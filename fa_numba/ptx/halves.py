@@ -74,11 +74,8 @@ def byte_permute(typingctx, x, y, selector):
 def column_lane(typingctx, x, first):
     """x of lane first + lane % 4: of the same columns in the layout of `fragments`.
 
-    Parameters
-    ----------
-    x : uint32
-    first : int, a compile-time constant
-        A multiple of 4. So the lane is in the instruction, and no register holds its number.
+    `first` is a compile-time constant, a multiple of 4. So the lane is in the instruction, and no
+    register holds its number.
     """
     text = f"shfl.sync.idx.b32 <result>, <x>, {literal(first)}, 0x31f, 0xffffffff;"
     return statement(text, result=types.uint32, x=types.uint32, first=first)

@@ -35,37 +35,22 @@ from fa_numba.ptx.statement import read, statement, written
 
 @intrinsic
 def ldmatrix_x4(typingctx, fragment, address):
-    """Load four 8×8 matrices.
+    """Load four 8×8 matrices: `fragment` receives this lane's two elements of each.
 
-    Parameters
-    ----------
-    fragment : local array of 4 uint32
-        Receives this lane's two elements of each matrix.
-    address : uint32
-        Address in shared memory of the row that this lane provides; a multiple of 16.
+    `address` is that of the row that this lane provides, a multiple of 16.
     """
     return _ldmatrix("", fragment)
 
 
 @intrinsic
 def ldmatrix_x4_trans(typingctx, fragment, address):
-    """Load four 8×8 matrices, each transposed.
-
-    Parameters are those of `ldmatrix_x4`.
-    """
+    """Load four 8×8 matrices, each transposed."""
     return _ldmatrix(".trans", fragment)
 
 
 @intrinsic
 def stmatrix_x4(typingctx, address, fragment):
-    """Store four 8×8 matrices, in the layout in which `ldmatrix_x4` loads them.
-
-    Parameters
-    ----------
-    address : uint32
-        Address in shared memory of the row that this lane provides; a multiple of 16.
-    fragment : local array of 4 uint32
-    """
+    """Store four 8×8 matrices, in the layout in which `ldmatrix_x4` loads them."""
     return statement(
         "stmatrix.sync.aligned.m8n8.x4.shared.b16 [<address>], <fragment>;",
         address=types.uint32,

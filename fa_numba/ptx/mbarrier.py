@@ -49,12 +49,7 @@ def mbarrier_init(typingctx, barrier, count):
     """Make the 8 bytes at `barrier` a barrier in phase 0, whose phases need `count` arrivals.
 
     One thread does this; `fence_mbarrier_init` and a barrier of the thread block must follow.
-
-    Parameters
-    ----------
-    barrier : uint32
-        Address in shared memory, a multiple of 8.
-    count : uint32
+    Everywhere `barrier` is an address in shared memory, a multiple of 8.
     """
     return statement(
         "mbarrier.init.shared::cta.b64 [<barrier>], <count>;",
@@ -71,13 +66,7 @@ def fence_mbarrier_init(typingctx):
 
 @intrinsic
 def mbarrier_arrive(typingctx, barrier):
-    """Arrive once; earlier reads and writes of this thread happen before the phase ends.
-
-    Parameters
-    ----------
-    barrier : uint32
-        Address in shared memory.
-    """
+    """Arrive once; earlier reads and writes of this thread happen before the phase ends."""
     return statement(
         "mbarrier.arrive.release.cta.shared::cta.b64 _, [<barrier>];", barrier=types.uint32
     )
@@ -87,13 +76,8 @@ def mbarrier_arrive(typingctx, barrier):
 def mbarrier_arrive_expect_tx(typingctx, barrier, num_bytes):
     """Announce that copies will deliver `num_bytes` in this phase, and arrive once.
 
-    Parameters
-    ----------
-    barrier : uint32
-        Address in shared memory.
-    num_bytes : uint32
-        Bytes of all copies together, zero-padding included. With one byte too few or too many, the
-        phase does not end when the copies do.
+    These are the bytes of all copies together, zero-padding included. With one byte too few or too
+    many, the phase does not end when the copies do.
     """
     return statement(
         "mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [<barrier>], <num_bytes>;",
@@ -106,16 +90,7 @@ def mbarrier_arrive_expect_tx(typingctx, barrier, num_bytes):
 def mbarrier_try_wait(typingctx, barrier, parity):
     """1 if the phase of this parity has ended, 0 if it has not after some (short) time.
 
-    Parameters
-    ----------
-    barrier : uint32
-        Address in shared memory.
-    parity : uint32
-        0 or 1: index of the phase, modulo 2.
-
-    Returns
-    -------
-    uint32
+    The parity, 0 or 1, is the index of the phase modulo 2.
     """
     return statement(
         "{ .reg .pred done; "

@@ -42,22 +42,14 @@ from fa_numba.ptx.statement import read, statement, tied
 def mma_m16n8k16_f16(typingctx, d, a, b):
     """d += a b for one 16×8×16 product of float16, accumulated in float32.
 
-    Parameters
-    ----------
-    d : local array of 4 float32
-    a : local array of 4 uint32
-    b : local array of 2 uint32
-        Each lane's part of the matrices. All 32 lanes of the warp must take part.
+    d, a and b are each lane's part of the matrices. All 32 lanes of the warp must take part.
     """
     return _mma("f16", d, a, b)
 
 
 @intrinsic
 def mma_m16n8k16_bf16(typingctx, d, a, b):
-    """d += a b for one 16×8×16 product of bfloat16, accumulated in float32.
-
-    Parameters are those of `mma_m16n8k16_f16`.
-    """
+    """d += a b for one 16×8×16 product of bfloat16, accumulated in float32."""
     return _mma("bf16", d, a, b)
 
 

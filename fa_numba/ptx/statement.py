@@ -37,23 +37,15 @@ CONSTRAINTS = {types.uint32: "r", types.uint64: "l", types.float32: "f"}
 
 @dataclass(frozen=True)
 class Fragment:
-    """The first `length` elements of a local array: registers of one operand.
-
-    Attributes
-    ----------
-    array : numba type of the argument
-    length : int
-    read, written : bool
-        Both for an accumulator; such an operand is tied: in and out are the same registers.
-    parts : int, default=0
-        Registers of one instruction, if the statement has several instructions. The text then names
-        <a0>, <a1>, ..., groups of `parts` registers of operand a. 0: <a> alone, all registers.
-    """
+    """The first `length` elements of a local array: registers of one operand."""
 
     array: types.Array
     length: int
+    # Both for an accumulator; such an operand is tied: in and out are the same registers
     read: bool = True
     written: bool = False
+    # Registers of one instruction, if the statement has several instructions. The text then names
+    # <a0>, <a1>, ..., groups of `parts` registers of operand a. 0: <a> alone, all registers.
     parts: int = 0
 
 

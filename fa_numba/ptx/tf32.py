@@ -36,14 +36,8 @@ HALF = 1 << 12  # half of the last bit of a TF32, in bits of a float32: added, i
 def split_tf32(typingctx, big, small, x, half, length):
     """Split each x: big is the nearest TF32, small = x − big; mma reads the first bits of small.
 
-    Parameters
-    ----------
-    big, small : local arrays of `length` uint32
-        Receive the parts.
-    x : local array of `length` float32, or uint32 that hold the same bits
-    half : uint32
-        HALF, or the result of `unknown_half`.
-    length : int, a compile-time constant
+    x holds `length` float32, or uint32 of the same bits; `half` is HALF, or the result of
+    `unknown_half`.
     """
     n = literal(length)
     lines = [".reg .b32 bits;"]
@@ -64,12 +58,8 @@ def split_tf32(typingctx, big, small, x, half, length):
 def unknown_half(typingctx, address):
     """Load HALF from shared memory so that the compiler cannot reuse an earlier split.
 
-    Keeping both parts of an earlier split in registers would spill.
-
-    Parameters
-    ----------
-    address : uint32
-        Address of HALF. The load is volatile: the compiler must assume that each may differ.
+    Keeping both parts of an earlier split in registers would spill. The load is volatile: the
+    compiler must assume that each may differ.
     """
     return statement(
         "ld.volatile.shared.b32 <result>, [<address>];", result=types.uint32, address=types.uint32
@@ -80,12 +70,7 @@ def unknown_half(typingctx, address):
 def mma_m16n8k8_tf32x3(typingctx, d, a_big, a_small, b0_big, b1_big, b0_small, b1_small):
     """d += a b for one 16×8×8 product of float32: three of TF32, the smallest terms first.
 
-    Parameters
-    ----------
-    d : local array of 4 float32
-    a_big, a_small : local arrays of 4 uint32
-    b0_big, b1_big, b0_small, b1_small : uint32
-        Parts from `split_tf32`, each lane's elements. All 32 lanes of the warp must take part.
+    The parts of a and b are each lane's, from `split_tf32`. All 32 lanes must take part.
     """
     big, small = "{<b0_big>, <b1_big>}", "{<b0_small>, <b1_small>}"
     pairs = f"<a_small>, {big}", f"<a_big>, {small}", f"<a_big>, {big}"

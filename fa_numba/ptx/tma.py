@@ -37,16 +37,10 @@ from fa_numba.ptx.statement import literal, statement
 def tma_load_4d(typingctx, destination, tensor_map, col, row, head, batch, barrier):
     """Start a copy of the box that begins at [batch, head, row, col] of the map's array.
 
-    Parameters
-    ----------
-    destination : uint32
-        Address in shared memory, a multiple of 1024 for the swizzle to begin at its row 0.
-    tensor_map : uint64
-        Address of the map in global memory.
-    col, row, head, batch : int32
-        Coordinates, the contiguous axis first; they may lie outside of the array.
-    barrier : uint32
-        The mbarrier that counts the bytes: all of the box, zero-padding included.
+    `destination` is a multiple of 1024 in shared memory, for the swizzle to begin at its row 0, and
+    `tensor_map` the address of the map in global memory. The coordinates, the contiguous axis
+    first, may lie outside of the array. `barrier` is the mbarrier that counts the bytes: all of the
+    box, zero-padding included.
     """
     coordinate = types.uint32
     return statement(
@@ -98,10 +92,6 @@ def tma_store_wait_read(typingctx, pending):
 
     Shared memory that has been read may be overwritten. The data may not have reached global memory
     yet: that is certain only at the kernel's end.
-
-    Parameters
-    ----------
-    pending : int, a compile-time constant
     """
     return statement(f"cp.async.bulk.wait_group.read {literal(pending)};", pending=pending)
 

@@ -24,50 +24,25 @@ from fa_numba.ptx.statement import read, statement, written
 
 @intrinsic
 def load_global_x4(typingctx, x, address):
-    """Load 16 bytes.
-
-    Parameters
-    ----------
-    x : local array of 4 float32 or uint32
-        Receives them.
-    address : uint64
-        In global memory, a multiple of 16.
-    """
+    """Load 16 bytes."""
     return statement("ld.global.v4.b32 <x>, [<address>];", x=written(x, 4), address=types.uint64)
 
 
 @intrinsic
 def store_global_x4(typingctx, address, x):
-    """Store 16 bytes.
-
-    Parameters
-    ----------
-    address : uint64
-        In global memory, a multiple of 16.
-    x : local array of 4 float32 or uint32
-    """
+    """Store 16 bytes."""
     return statement("st.global.v4.b32 [<address>], <x>;", address=types.uint64, x=read(x, 4))
 
 
 @intrinsic
 def store_global_b32(typingctx, address, x):
-    """Store 4 bytes.
-
-    Parameters
-    ----------
-    address : uint64
-        In global memory, a multiple of 4.
-    x : uint32
-    """
+    """Store 4 bytes."""
     return statement("st.global.b32 [<address>], <x>;", address=types.uint64, x=types.uint32)
 
 
 @intrinsic
 def load_global_x4_relaxed(typingctx, x, address):
-    """Load 16 bytes from L2, where atomic additions are performed, never from an SM's L1.
-
-    Parameters are those of `load_global_x4`.
-    """
+    """Load 16 bytes from L2, where atomic additions are performed, never from an SM's L1."""
     return statement(
         "ld.relaxed.gpu.global.v4.b32 <x>, [<address>];", x=written(x, 4), address=types.uint64
     )
@@ -75,7 +50,7 @@ def load_global_x4_relaxed(typingctx, x, address):
 
 @intrinsic
 def store_global_x4_relaxed(typingctx, address, x):
-    """Store four float32 before atomic additions to them; parameters as for `atomic_add_x4`."""
+    """Store four float32 before atomic additions to them."""
     return statement(
         "st.relaxed.gpu.global.v4.b32 [<address>], <x>;", address=types.uint64, x=read(x, 4)
     )
@@ -83,14 +58,7 @@ def store_global_x4_relaxed(typingctx, address, x):
 
 @intrinsic
 def atomic_add_x4(typingctx, address, x):
-    """Add four neighbouring float32 to memory, each atomically, without waiting (sm_90).
-
-    Parameters
-    ----------
-    address : uint64
-        In global memory, a multiple of 16.
-    x : local array of 4 float32
-    """
+    """Add four neighbouring float32 to memory, each atomically, without waiting (sm_90)."""
     return statement(
         "red.relaxed.gpu.global.add.v4.f32 [<address>], <x>;",
         address=types.uint64,
@@ -100,47 +68,25 @@ def atomic_add_x4(typingctx, address, x):
 
 @intrinsic
 def load_shared_x2(typingctx, x, address):
-    """Load two neighbouring float32.
-
-    Parameters
-    ----------
-    x : local array of 2 float32
-        Receives them.
-    address : uint32
-        In shared memory, a multiple of 8.
-    """
+    """Load two neighbouring float32."""
     return statement("ld.shared.v2.f32 <x>, [<address>];", x=written(x, 2), address=types.uint32)
 
 
 @intrinsic
 def load_shared_x4(typingctx, x, address):
-    """Load four neighbouring float32.
-
-    Parameters
-    ----------
-    x : local array of 4 float32
-        Receives them.
-    address : uint32
-        In shared memory, a multiple of 16.
-    """
+    """Load four neighbouring float32."""
     return statement("ld.shared.v4.f32 <x>, [<address>];", x=written(x, 4), address=types.uint32)
 
 
 @intrinsic
 def store_shared_x4(typingctx, address, x):
-    """Store four neighbouring float32; parameters as for `load_shared_x4`."""
+    """Store four neighbouring float32."""
     return statement("st.shared.v4.f32 [<address>], <x>;", address=types.uint32, x=read(x, 4))
 
 
 @intrinsic
 def load_shared_b64(typingctx, address):
-    """Load 8 bytes.
-
-    Parameters
-    ----------
-    address : uint32
-        In shared memory, a multiple of 8.
-    """
+    """Load 8 bytes."""
     return statement(
         "ld.shared.b64 <result>, [<address>];", result=types.uint64, address=types.uint32
     )
@@ -148,26 +94,13 @@ def load_shared_b64(typingctx, address):
 
 @intrinsic
 def store_shared_b64(typingctx, address, x):
-    """Store 8 bytes.
-
-    Parameters
-    ----------
-    address : uint32
-        In shared memory, a multiple of 8.
-    x : uint64
-    """
+    """Store 8 bytes."""
     return statement("st.shared.b64 [<address>], <x>;", address=types.uint32, x=types.uint64)
 
 
 @intrinsic
 def load_shared_b32(typingctx, address):
-    """Load 4 bytes.
-
-    Parameters
-    ----------
-    address : uint32
-        In shared memory, a multiple of 4.
-    """
+    """Load 4 bytes."""
     return statement(
         "ld.shared.b32 <result>, [<address>];", result=types.uint32, address=types.uint32
     )
@@ -177,16 +110,7 @@ def load_shared_b32(typingctx, address):
 def bulk_load(typingctx, destination, source, num_bytes, barrier):
     """Start a copy of neighbouring bytes to shared memory, by TMA (sm_90).
 
-    Parameters
-    ----------
-    destination : uint32
-        Address in shared memory, a multiple of 16.
-    source : uint64
-        Address in global memory, a multiple of 16.
-    num_bytes : uint32
-        A multiple of 16.
-    barrier : uint32
-        The mbarrier that counts the bytes.
+    Both addresses and `num_bytes` are multiples of 16; `barrier` is the mbarrier that counts them.
     """
     return statement(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -200,14 +124,7 @@ def bulk_load(typingctx, destination, source, num_bytes, barrier):
 
 @intrinsic
 def unpack_f16x2(typingctx, x, two):
-    """The two float16 in one register, as float32.
-
-    Parameters
-    ----------
-    x : local array of 2 float32
-        Receives them, the low half first.
-    two : uint32
-    """
+    """The two float16 in one register, as float32, the low half first."""
     text = (
         "{ .reg .b16 low, high; mov.b32 {low, high}, <two>; "
         "cvt.f32.f16 <x0>, low; cvt.f32.f16 <x1>, high; }"
@@ -228,14 +145,7 @@ def _unpack(text, x):
 
 @intrinsic
 def atomic_add(typingctx, address, x):
-    """Add a float32 to memory, atomically, without waiting.
-
-    Parameters
-    ----------
-    address : uint64
-        In global memory, a multiple of 4.
-    x : float32
-    """
+    """Add a float32 to memory, atomically, without waiting."""
     return statement(
         "red.relaxed.gpu.global.add.f32 [<address>], <x>;", address=types.uint64, x=types.float32
     )
@@ -243,14 +153,7 @@ def atomic_add(typingctx, address, x):
 
 @intrinsic
 def store_shared_b32(typingctx, address, x):
-    """Store 4 bytes.
-
-    Parameters
-    ----------
-    address : uint32
-        In shared memory, a multiple of 4.
-    x : uint32
-    """
+    """Store 4 bytes."""
     return statement("st.shared.b32 [<address>], <x>;", address=types.uint32, x=types.uint32)
 
 
@@ -273,14 +176,7 @@ def _max(kind):
 
 @intrinsic
 def load_global_b128(typingctx, registers, address):
-    """Load 16 bytes that no thread writes while the kernel runs.
-
-    Parameters
-    ----------
-    registers : local array of 4 uint32 or float32
-    address : uint64
-        In global memory, a multiple of 16.
-    """
+    """Load 16 bytes that no thread writes while the kernel runs."""
     kind = "f32" if registers.dtype == types.float32 else "b32"
     return statement(
         f"ld.global.nc.v4.{kind} <registers>, [<address>];",
@@ -291,13 +187,7 @@ def load_global_b128(typingctx, registers, address):
 
 @intrinsic
 def load_global_u16(typingctx, address):
-    """Load 2 bytes that no thread writes while the kernel runs, as a uint32.
-
-    Parameters
-    ----------
-    address : uint64
-        In global memory, a multiple of 2.
-    """
+    """Load 2 bytes that no thread writes while the kernel runs, as a uint32."""
     return statement(
         "ld.global.nc.u16 <result>, [<address>];", result=types.uint32, address=types.uint64
     )
@@ -305,17 +195,7 @@ def load_global_u16(typingctx, address):
 
 @intrinsic
 def load_global_b32(typingctx, address):
-    """Load 4 bytes that no thread writes while the kernel runs.
-
-    Parameters
-    ----------
-    address : uint64
-        In global memory, a multiple of 4.
-
-    Returns
-    -------
-    uint32
-    """
+    """Load 4 bytes that no thread writes while the kernel runs."""
     return statement(
         "ld.global.nc.b32 <result>, [<address>];", result=types.uint32, address=types.uint64
     )

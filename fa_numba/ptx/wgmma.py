@@ -77,17 +77,9 @@ SWIZZLES = {128: 1, 64: 2, 32: 3}  # bits 62–63 of a descriptor, by the width 
 def descriptor_bits(leading_bytes=16, stride_bytes=GROUP_BYTES):
     """The constant part of a descriptor, to which `descriptor` adds the address.
 
-    Parameters
-    ----------
-    leading_bytes : int, default=16
-        Distance from one panel of 64 columns to the next, for a row for each term of the sum; any
-        number for rows along the sum.
-    stride_bytes : int, default=1024
-        Distance from 8 rows to the next 8.
-
-    Returns
-    -------
-    int
+    `leading_bytes` is the distance from one panel of 64 columns to the next, for a row for each
+    term of the sum; any number for rows along the sum. `stride_bytes` is that from 8 rows to the
+    next 8.
     """
     return (1 << 62) | (stride_bytes >> 4 << 32) | (leading_bytes >> 4 << 16)
 
@@ -115,12 +107,8 @@ def byte_offset(row, col, num_rows, width):
 def descriptor(bits, address):
     """Descriptor of a matrix in shared memory.
 
-    Parameters
-    ----------
-    bits : uint64
-        From `descriptor_bits`, `narrow_descriptor_bits`, or `alibi.RAMP_BITS`.
-    address : uint32
-        A multiple of 1024; of 16 if the matrix is not swizzled.
+    `bits` are from `descriptor_bits`, `narrow_descriptor_bits`, or `alibi.RAMP_BITS`; `address` is
+    a multiple of 1024, or of 16 if the matrix is not swizzled.
     """
     return uint64(bits) | uint64(address >> 4)
 
@@ -145,11 +133,7 @@ def wgmma_commit(typingctx):
 def wgmma_wait(typingctx, pending, d, length):
     """Wait until at most the newest `pending` groups are in flight; then `d` may be read.
 
-    Parameters
-    ----------
-    pending, length : int, compile-time constants
-    d : local array of `length` float32
-        The awaited result. It is a tied operand, so that the compiler reads it only afterwards.
+    `d` is a tied operand, so that the compiler reads it only afterwards.
     """
     return statement(
         f"wgmma.wait_group.sync.aligned {literal(pending)};",
@@ -176,14 +160,8 @@ def wgmma_wait_with(typingctx, pending, d, length, a, a_length):
 def wgmma_f16(typingctx, n, k, d, a, b):
     """d = A Bᵀ, float16, both in shared memory with their rows along the sum.
 
-    Parameters
-    ----------
-    n, k : int, compile-time constants
-        Multiples of 8 and of 16.
-    d : local array of n // 2 float32
-        Overwritten.
-    a, b : uint64
-        Descriptors of A (64, k) and B (n, k), made with ``descriptor_bits()``.
+    n and k are multiples of 8 and of 16; a and b are descriptors of A (64, k) and B (n, k), made
+    with ``descriptor_bits()``.
     """
     return _shared_shared("f16", n, k, d)
 
@@ -198,14 +176,8 @@ def wgmma_bf16(typingctx, n, k, d, a, b):
 def wgmma_f16_registers(typingctx, n, k, d, a, b):
     """d += A B, float16, A in registers, B in shared memory with a row for each term of the sum.
 
-    Parameters
-    ----------
-    n, k : int, compile-time constants
-    d : local array of n // 2 float32
-    a : local array of k // 4 uint32
-        4 registers for each 16 columns, as for `mma.mma_m16n8k16_f16`; each warp has 16 rows.
-    b : uint64
-        Descriptor of B (k, n), made with ``descriptor_bits(k * ROW_BYTES)``.
+    `a` has 4 registers for each 16 columns, as for `mma.mma_m16n8k16_f16`; each warp has 16 rows. b
+    is the descriptor of B (k, n), made with ``descriptor_bits(k * ROW_BYTES)``.
     """
     return _registers_shared("f16", n, k, d, a)
 
@@ -220,14 +192,8 @@ def wgmma_bf16_registers(typingctx, n, k, d, a, b):
 def wgmma_e4m3(typingctx, n, k, width, d, a, b):
     """d = A Bᵀ, e4m3, both in shared memory.
 
-    Parameters
-    ----------
-    n, k, width : int, compile-time constants
-        n is a multiple of 8, k of 32; width is that of a panel of A and of B.
-    d : local array of n // 2 float32
-        Overwritten.
-    a, b : uint64
-        Descriptors of A (64, k) and B (n, k), made with ``narrow_descriptor_bits(width)``.
+    n is a multiple of 8, k of 32; `width` is that of a panel of A and of B. a and b are descriptors
+    of A (64, k) and B (n, k), made with ``narrow_descriptor_bits(width)``.
     """
     lines = [".reg .pred add; .reg .b64 a, b;"]
     for col in range(0, literal(k), 32):
@@ -252,16 +218,7 @@ def wgmma_e4m3(typingctx, n, k, width, d, a, b):
 def wgmma_e4m3_registers(typingctx, n, k, width, d, a, b):
     """d = A Bᵀ, e4m3, A in registers, B in shared memory; the rows of both along the sum.
 
-    Parameters
-    ----------
-    n, k, width : int, compile-time constants
-        As in `wgmma_e4m3`.
-    d : local array of n // 2 float32
-        Overwritten.
-    a : local array of k // 8 uint32
-        4 registers of 4 e4m3 for each 32 columns.
-    b : uint64
-        Descriptor of B (n, k), made with ``narrow_descriptor_bits(width)``.
+    `a` has 4 registers of 4 e4m3 for each 32 columns; the others are as in `wgmma_e4m3`.
     """
     lines = [".reg .pred add; .reg .b64 b;"]
     for col in range(0, literal(k), 32):
@@ -328,17 +285,7 @@ def _instruction(kind, n, k=16):
 
 @intrinsic
 def wgmma_rows_f16(typingctx, n, k, a_rows, d, a, b):
-    """d = A Bᵀ, float16, both in shared memory with their rows along the sum.
-
-    Parameters
-    ----------
-    n, k, a_rows : int, compile-time constants
-        A is 64 of the `a_rows` rows of a tile.
-    d : local array of n // 2 float32
-        Overwritten.
-    a, b : uint64
-        Descriptors of A (64, k) and B (n, k), made with ``descriptor_bits()``.
-    """
+    """d = A Bᵀ, float16, as `wgmma_f16`; A is 64 of the `a_rows` rows of a tile."""
     return _rows("f16", n, k, a_rows, d)
 
 
@@ -352,13 +299,7 @@ def wgmma_rows_bf16(typingctx, n, k, a_rows, d, a, b):
 def wgmma_columns_f16(typingctx, n, k, d, a, b):
     """d = Aᵀ B, float16, both in shared memory with a row for each term of the sum.
 
-    Parameters
-    ----------
-    n, k : int, compile-time constants
-    d : local array of n // 2 float32
-        Overwritten.
-    a, b : uint64
-        Descriptors of A (k, 64) and B (k, n), made with ``descriptor_bits(k * ROW_BYTES)``.
+    a and b are descriptors of A (k, 64) and B (k, n), made with ``descriptor_bits(k * ROW_BYTES)``.
     """
     return _columns("f16", n, k, d)
 
@@ -374,11 +315,6 @@ def hold(typingctx, x, length):
     """No instruction: keeps the compiler from moving a read of x before an earlier wait.
 
     `wgmma_wait` does this for one array; `hold` is for other results of the same wait.
-
-    Parameters
-    ----------
-    x : local array of `length` float32 or uint32
-    length : int, a compile-time constant
     """
     return statement("", x=tied(x, literal(length)), length=length)
 

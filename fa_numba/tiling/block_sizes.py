@@ -61,17 +61,7 @@ def calculate_block_sizes(sram_bytes, d, *, dtype_bytes=2):
 
 @functools.cache
 def shared_bytes(kernel_name, head_dim, block_m, block_n):
-    """Static shared memory of a thread block: the maximum over the kernels of the function.
-
-    Parameters
-    ----------
-    kernel_name : one of `KERNELS`
-    head_dim, block_m, block_n : int
-
-    Returns
-    -------
-    int
-    """
+    """Static shared memory of a thread block: the maximum over the kernels of the function."""
     m, n, d = block_m, block_n, head_dim
     odd = d | 1  # an odd row length: the threads of a warp read different banks
     floats = {
@@ -88,17 +78,7 @@ def shared_bytes(kernel_name, head_dim, block_m, block_n):
 
 
 def accumulators(kernel_name, head_dim, block_m, block_n):
-    """Registers of a thread that hold its columns of the result.
-
-    Parameters
-    ----------
-    kernel_name : one of `KERNELS`
-    head_dim, block_m, block_n : int
-
-    Returns
-    -------
-    int
-    """
+    """Registers of a thread that hold its columns of the result."""
     row = ceil_div(head_dim, block_n)  # block_n threads share a row of out or dq
     if kernel_name == "flash_attn_v1":  # the sum of a tile goes to HBM
         return row

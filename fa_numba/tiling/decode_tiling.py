@@ -16,27 +16,13 @@ IN_FLIGHT = 4  # partial results whose loads a warp of combine has in flight
 
 
 class DecodeTiling(NamedTuple):
-    """Compile-time constants of the kernel.
+    """Compile-time constants of the kernel."""
 
-    Attributes
-    ----------
-    rows : int
-        Query rows of one K/V head that a thread block computes.
-    cols : int
-        Columns of K, V, Q and out that a lane holds.
-    keys : int
-        Keys that a lane group loads at a time.
-    blocks_per_sm : int
-        Thread blocks whose registers must fit in an SM.
-    lanes : int
-        Lanes per key: a lane group.
-    """
-
-    rows: int
-    cols: int
-    keys: int
-    blocks_per_sm: int
-    lanes: int
+    rows: int  # query rows of one K/V head that a thread block computes
+    cols: int  # columns of K, V, Q and out that a lane holds
+    keys: int  # keys that a lane group loads at a time
+    blocks_per_sm: int  # thread blocks whose registers must fit in an SM
+    lanes: int  # lanes per key: a lane group
 
     @property
     def warp_keys(self):

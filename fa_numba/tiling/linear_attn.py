@@ -18,10 +18,6 @@ def feature_dim(feature_map, head_dim, num_features=None):
     head_dim : int
     num_features : int, default=None
         Columns of the weights of "hedgehog"; the other maps have no weights.
-
-    Returns
-    -------
-    int
     """
     if feature_map == "hedgehog":
         return num_features

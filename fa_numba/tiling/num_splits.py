@@ -30,10 +30,6 @@ def choose_num_splits(thread_blocks, num_n_tiles, num_sms):
     num_n_tiles : int
         Tiles of keys in the longest possible sequence.
     num_sms : int
-
-    Returns
-    -------
-    int
     """
     enough = ceil_div(BLOCKS_PER_SM * num_sms, max(1, thread_blocks))
     return max(1, min(enough, num_n_tiles))
@@ -50,10 +46,6 @@ def most_key_tiles(max_len, seqlen_q, window_size, block_n):
     window_size : (left, right)
         With left >= 0 the queries together see at most the last left + seqlen_q keys.
     block_n : int
-
-    Returns
-    -------
-    int
     """
     left, _ = window_size
     whole = ceil_div(max_len, block_n)

@@ -24,27 +24,14 @@ MAX_TILES = 1 << 16  # tiles of queries in a call: in larger calls slices are no
 
 
 class PersistentTiling(NamedTuple):
-    """Compile-time constants of a persistent kernel.
+    """Compile-time constants of a persistent kernel."""
 
-    Attributes
-    ----------
-    consumers : int
-        Warpgroups that compute, with `ROWS` rows of queries each.
-    block_n : int
-        Keys in a tile.
-    stages : int
-        Tiles of K in its ring, and tiles of V in its ring.
-    slots : int
-        Tiles of Q in its ring. With one slot, out reuses the memory of Q.
-    overlap : bool
-        True: a warpgroup's softmax overlaps with its own P V. False: it overlaps only with the
-        products of the other warpgroups.
-    """
-
-    consumers: int
-    block_n: int
-    stages: int = 2
-    slots: int = 2
+    consumers: int  # warpgroups that compute, with `ROWS` rows of queries each
+    block_n: int  # keys in a tile
+    stages: int = 2  # tiles of K in its ring, and tiles of V in its ring
+    slots: int = 2  # tiles of Q in its ring. With one slot, out reuses the memory of Q.
+    # True: a warpgroup's softmax overlaps with its own P V. False: it overlaps only with the
+    # products of the other warpgroups.
     overlap: bool = True
 
     @property
@@ -133,10 +120,6 @@ def longest_work(num_slices, counts, num_heads, num_blocks):
         Heads in all sequences of the batch.
     num_blocks : int
         Thread blocks.
-
-    Returns
-    -------
-    float
     """
     work = np.array(counts[::-1]) + FIXED_TILES
     work_of_slices = np.bincount(slice_of(num_slices, len(counts)), work, num_slices)

@@ -15,26 +15,14 @@ BACKWARD_SIZES = (16, 32, 64)  # of both
 
 
 class ForwardTiling(NamedTuple):
-    """How a thread block of `flash_attn_registers` divides its tiles.
+    """How a thread block of `flash_attn_registers` divides its tiles."""
 
-    Attributes
-    ----------
-    width : int
-        Columns of the tiles of Q, K, V: head_dim rounded up.
-    rows : int
-        Rows of S and of out that a thread holds.
-    threads_x, threads_y : int
-        Threads along a row of the tile, and along a column.
-    k_start, p_start, v_start : int
-        Indices of the tiles of K, P and V in shared memory, in floats. The tile of Q is at 0; the
-        tile of P overwrites that of K.
-    shared_bytes : int
-    """
-
-    width: int
-    rows: int
-    threads_x: int
+    width: int  # columns of the tiles of Q, K, V: head_dim rounded up
+    rows: int  # rows of S and of out that a thread holds
+    threads_x: int  # threads along a row of the tile, and along a column
     threads_y: int
+    # Indices of the tiles of K, P and V in shared memory, in floats. The tile of Q is at 0; the
+    # tile of P overwrites that of K.
     k_start: int
     p_start: int
     v_start: int
@@ -108,23 +96,12 @@ def block_of_4x4(head_dim):
 
 
 class BackwardTiling(NamedTuple):
-    """How a thread block of `flash_attn_bwd_registers` divides its tiles, which are square.
+    """How a thread block of `flash_attn_bwd_registers` divides its tiles, which are square."""
 
-    Attributes
-    ----------
-    width : int
-        Columns of the tiles of Q, K, V, dout: head_dim rounded up.
-    threads_x, threads_y : int
-        Threads along a row of the tile, and along a column; a thread holds four rows.
-    row, score_row : int
-        Row length of those tiles, and of the tiles of P and dS, in shared memory.
-    shared_bytes : int
-    """
-
-    width: int
-    threads_x: int
+    width: int  # columns of the tiles of Q, K, V, dout: head_dim rounded up
+    threads_x: int  # threads along a row of the tile, and along a column; a thread holds four rows
     threads_y: int
-    row: int
+    row: int  # row length of those tiles, and of the tiles of P and dS, in shared memory
     score_row: int
     shared_bytes: int
 

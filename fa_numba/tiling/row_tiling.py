@@ -18,36 +18,18 @@ NUMBERS_AT_ONCE = 16  # the numbers of those loads; 32 where a packet has 8 numb
 
 
 class HeldRow(NamedTuple):
-    """How a row is held in registers.
+    """How a row is held in registers."""
 
-    Attributes
-    ----------
-    threads : int
-        Threads of a row.
-    rows : int
-        Rows of a thread block.
-    packets : int
-        Packets of a thread.
-    """
-
-    threads: int
-    rows: int
-    packets: int
+    threads: int  # of a row
+    rows: int  # of a thread block
+    packets: int  # of a thread
 
 
 class WalkedRow(NamedTuple):
-    """How warps walk a row.
+    """How warps walk a row."""
 
-    Attributes
-    ----------
-    warps : int
-        Warps of a thread block that share a row, or one split of a row.
-    num_splits : int
-        Splits of a row, each with a thread block of its own.
-    """
-
-    warps: int
-    num_splits: int
+    warps: int  # warps of a thread block that share a row, or one split of a row
+    num_splits: int  # splits of a row, each with a thread block of its own
 
 
 def registers_of_row(num_cols, width):
@@ -59,10 +41,6 @@ def registers_of_row(num_cols, width):
         At most `LONGEST_HELD_ROW`.
     width : int
         Numbers of a packet.
-
-    Returns
-    -------
-    HeldRow
     """
     num_packets = max(1, ceil_div(num_cols, width))
     threads = WARP_SIZE
@@ -74,11 +52,6 @@ def registers_of_row(num_cols, width):
 
 def warps_of_row(num_rows, num_cols, num_sms):
     """The `WalkedRow` that fills a GPU, with at least two iterations for each warp.
-
-    Parameters
-    ----------
-    num_rows, num_cols : int
-    num_sms : int
 
     Returns
     -------

@@ -33,20 +33,11 @@ SPARE_BYTES = 3584  # of a thread block: the system's 1024, alignment, barriers,
 
 
 class SplitTiling(NamedTuple):
-    """How flash_attn_split cuts a problem.
-
-    Attributes
-    ----------
-    tiles : PersistentTiling
-    heads : int
-        Query heads of a group that share a tile of queries: each has as many of its rows.
-    blocks_per_sm : int
-        Thread blocks that run on an SM at a time.
-    """
+    """How flash_attn_split cuts a problem."""
 
     tiles: PersistentTiling
-    heads: int
-    blocks_per_sm: int
+    heads: int  # query heads of a group that share a tile of queries: each has as many of its rows
+    blocks_per_sm: int  # thread blocks that run on an SM at a time
 
     @property
     def head_rows(self):
@@ -159,10 +150,6 @@ def time_of(problem, tiling, num_splits, num_n_tiles, num_sms):
     num_n_tiles : int
         Tiles of keys without splitting.
     num_sms : int
-
-    Returns
-    -------
-    float
     """
     time = time_of_blocks(
         problem.head_dim,
@@ -217,11 +204,6 @@ def choose_split(problem, num_sms, num_splits=0):
 @functools.lru_cache(1024)
 def gain_of_splitting(problem, num_sms):
     """How many times as fast flash_attn_split is as flash_attn_persistent, by the model.
-
-    Parameters
-    ----------
-    problem : SplitProblem
-    num_sms : int
 
     Returns
     -------

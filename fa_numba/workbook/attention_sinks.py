@@ -15,18 +15,7 @@ SLOPE = 0.4  # what each step back takes off a score in a head that looks near
 
 
 def decode_through(cache, q, k, v):
-    """Token by token: append to the cache, then attend to it.
-
-    Parameters
-    ----------
-    cache : ContiguousCache or RollingCache
-    q, k, v : arrays of shape (batch, seqlen, heads, head_dim)
-
-    Returns
-    -------
-    array of the shape of q
-        The outputs of all steps.
-    """
+    """The outputs of all steps: append each token to the cache, then attend to it."""
     out = np.empty_like(q)
     for t in range(q.shape[1]):
         now = slice(t, t + 1)
@@ -40,12 +29,8 @@ def decode_through(cache, q, k, v):
 def sink_weights(seed=0):
     """The weights of the last query, with everything kept and with a window.
 
-    The scores are random numbers, but 4 for the first two keys.
-
-    Returns
-    -------
-    dict of str to array of shape (STEPS,)
-        For each cache the weight of every token; NaN for one that is not kept.
+    The scores are random numbers, but 4 for the first two keys. For each cache the weight of every
+    token; NaN for one that is not kept.
     """
     scores = np.random.default_rng(seed).standard_normal(STEPS)
     scores[:NUM_SINKS] = 4
@@ -69,16 +54,11 @@ def sink_weights(seed=0):
 
 @functools.cache
 def sink_errors(seed=0):
-    """How wrong a window makes three heads, with some first tokens kept or none.
+    """How wrong a window makes three heads, with 0, 1, 2 and 4 first tokens kept.
 
     Scores are random, 4 for the first two keys of a head with sinks, whose values are 0. A head
-    that looks near takes 0.4 off the score of a key for each step back.
-
-    Returns
-    -------
-    dict of str to list of float
-        For each head the relative error of its output with 0, 1, 2 and 4 first tokens kept, over
-        the last steps.
+    that looks near takes 0.4 off the score of a key for each step back. For each head the relative
+    errors of its output over the last steps.
     """
     rng = np.random.default_rng(seed)
     v = rng.standard_normal((1, STEPS, 1, STEPS), dtype=np.float32)

@@ -37,29 +37,17 @@ class Refused(ValueError):
 
 @dataclass
 class Mark:
-    """One exercise of one student.
-
-    Attributes
-    ----------
-    name : str
-    state : str
-        "passed", "failed", "not started", "missing" (no such file) or "not graded" (the grader
-        itself failed: look at it by hand).
-    points, of : float
-    passed, total : int
-        Checks.
-    sha256 : str
-        Checksum of the graded file.
-    checks : list of Check
-    """
+    """One exercise of one student."""
 
     name: str
+    # "passed", "failed", "not started", "missing" (no such file) or "not graded" (the grader itself
+    # failed: look at it by hand)
     state: str
     points: float
     of: float
-    passed: int = 0
+    passed: int = 0  # checks
     total: int = 0
-    sha256: str = ""
+    sha256: str = ""  # checksum of the graded file
     checks: list[Check] = field(default_factory=list)
 
 
@@ -88,13 +76,6 @@ def files_of(folder: Path, exercises: list[Exercise]) -> dict[str, list[Path]]:
     """{name: files} that a student has handed in, whatever they are.
 
     They lie in the folder, in its exercises/, or in that of its only folder, as a zip file unpacks.
-
-    Parameters
-    ----------
-    folder : path
-        The folder that a student handed in.
-    exercises : list of Exercise
-        Those to grade.
     """
 
     def those_in(path):
@@ -111,15 +92,7 @@ def files_of(folder: Path, exercises: list[Exercise]) -> dict[str, list[Path]]:
 
 
 def trouble(folder: Path, files: list[Path]) -> tuple[str, str]:
-    """The state and the message of files that cannot be graded as they lie there; else "", "".
-
-    Parameters
-    ----------
-    folder : path
-        The folder that a student handed in.
-    files : list of path
-        All files of one exercise in it.
-    """
+    """The state and the message of files that cannot be graded as they lie there; else "", ""."""
     for path in files:
         for place in path.parents:
             if place.is_symlink():
@@ -145,13 +118,8 @@ def _content(path):
 def read_points(path: Path | None, exercises: list[Exercise]) -> dict[str, float]:
     """{name: points} of the exercises to grade.
 
-    Parameters
-    ----------
-    path : path or None
-        A CSV file of "exercise,points" lines, where ex06 means each exercise of the lesson.
-        Exercises that it does not name are not graded. None: 1 point each.
-    exercises : list of Exercise
-        Those that may be graded.
+    `path` is a CSV file of "exercise,points" lines, where ex06 means each exercise of the lesson;
+    exercises that it does not name are not graded. None: 1 point each.
     """
     if path is None:
         return {e.name: 1.0 for e in exercises}
@@ -188,15 +156,8 @@ def read_points(path: Path | None, exercises: list[Exercise]) -> dict[str, float
 def grade_student(folder, exercises, points, *, whole=False, judges=None) -> Student:
     """Grade the files of one folder.
 
-    Parameters
-    ----------
-    folder : path
-    exercises : list of Exercise
-    points : dict
-        {name: points}.
-    whole : bool, default=False
-        All points of an exercise or none; otherwise its share of passed checks.
-    judges : Judges, optional
+    `points` is {name: points}. With `whole` an exercise has all its points or none; otherwise its
+    share of passed checks.
     """
     judges = judges or Judges()
     begin, folder = time.monotonic(), Path(os.path.abspath(folder))
@@ -290,18 +251,10 @@ def _judged(exercises, folder, judges) -> dict[str, list[Check]]:
 
 
 def grade_folders(folders, exercises, points, *, jobs=1, whole=False, said=print) -> list[Student]:
-    """Grade folders, several at a time; in the order in which they were given.
+    """Grade folders, `jobs` at a time; in the order in which they were given.
 
-    Parameters
-    ----------
-    folders : list of path
-    exercises : list of Exercise
-    points : dict
-    jobs : int, default=1
-        How many students at a time.
-    whole : bool, default=False
-    said : function, default=print
-        Gets a line for each student who is done.
+    `points` and `whole` are those of `grade_student`; `said` gets a line for each student who is
+    done.
     """
     done, judges = 0, Judges()
 

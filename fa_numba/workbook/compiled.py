@@ -59,16 +59,7 @@ def compiled(name, make):
 
 
 def calls(path):
-    """Whether a lesson asks for a compiler.
-
-    Parameters
-    ----------
-    path : path of a notebook
-
-    Returns
-    -------
-    bool
-    """
+    """Whether the notebook at `path` asks for a compiler."""
     cells = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
     return any(CALL.search("".join(c["source"])) for c in cells if c["cell_type"] == "code")
 

@@ -42,35 +42,19 @@ class Refused(ValueError):
 
 @dataclass
 class Handout:
-    """A handout.
-
-    Attributes
-    ----------
-    folder : Path
-    files : list of str
-        Relative paths.
-    left_out : list of str
-        Documents, hints and debriefs with lines of answers, which the handout does without.
-    """
+    """A handout."""
 
     folder: Path
-    files: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)  # relative paths
+    # Documents, hints and debriefs with lines of answers, which the handout does without
     left_out: list[str] = field(default_factory=list)
 
 
 def open_book(root: Path) -> dict[str, tuple[str, int, int]]:
     """The exercises whose answer the handout gives.
 
-    Parameters
-    ----------
-    root : path
-        Of the course.
-
-    Returns
-    -------
-    dict
-        {exercise: (file, lines of the answer that it holds, lines of the answer)}, of the file with
-        the most lines. Comments and lines of less than 8 characters do not count.
+    {exercise: (file, lines of the answer that it holds, lines of the answer)}, of the file with the
+    most lines. Comments and lines of less than 8 characters do not count.
     """
     exercises = all_exercises(root)
     lines = {}
@@ -128,21 +112,9 @@ def tracked(root: Path) -> list[str]:
 
 
 def make(folder: Path, *, tiers: int = 2, root: Path | None = None) -> Handout:
-    """Make the handout.
+    """Make the handout in `folder`, which must not exist, or be a handout.
 
-    Parameters
-    ----------
-    folder : path
-        Where; it must not exist, or be a handout.
-    tiers : int, default=2
-        How many of the three hints each exercise keeps. The third is nearly the code.
-    root : path, optional
-        A learner's folder; by default the one around the working directory. The handout is
-        made of its course: of the checkout, or of the installed package.
-
-    Returns
-    -------
-    Handout
+    `tiers` says how many of the three hints each exercise keeps: the third is nearly the code.
     """
     root = course(find_root() if root is None else root)
     folder = Path(folder)

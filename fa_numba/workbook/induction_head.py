@@ -29,16 +29,9 @@ def pieces():
 
 
 def head(start):
-    """Queries, keys and values of a piece.
+    """q, k, v, (LENGTH, HEAD_DIM) in float64, of the piece whose first token is `start`.
 
-    Parameters
-    ----------
-    start : int
-        The piece's first token; at least 1, for the first key needs the token before.
-
-    Returns
-    -------
-    q, k, v : arrays of shape (LENGTH, HEAD_DIM), float64
+    `start` is at least 1, for the first key needs the token before.
     """
     if not 1 <= start <= len(tokens()) - LENGTH:
         raise ValueError(f"start must be from 1 to {len(tokens()) - LENGTH}, got {start}")
@@ -80,18 +73,11 @@ def even_weights(q, k):
 
 
 def measures(weights_of):
-    """Means over the held-out pieces.
+    """Means over the held-out pieces: entropy, in_order, divergence.
 
-    Parameters
-    ----------
-    weights_of : function
-        Of q and k: weights, (N, N).
-
-    Returns
-    -------
-    entropy, in_order, divergence : float
-        Entropy of a row of weights; of all pairs of keys, the part in which the higher score has
-        the larger weight, for the last query of a piece; divergence of the weights from softmax's.
+    `weights_of` makes weights, (N, N), of q and k. The entropy is that of a row of weights.
+    in_order: of all pairs of keys, the part in which the higher score has the larger weight, for
+    the last query of a piece. The divergence is that of the weights from softmax's.
     """
     total = []
     for start in pieces():
@@ -140,22 +126,10 @@ def untrained(columns=32, seed=2):
 
 
 def train(w, phi=both_signs, steps=400, step_size=0.02):
-    """Train a map on pieces that are not held out, by Adam.
+    """Train a map on pieces that are not held out, by Adam: the weights, and the divergences.
 
-    Parameters
-    ----------
-    w : array of shape (2, HEAD_DIM, columns)
-        Where training starts; left as it is.
-    phi : function, default=both_signs
-        `both_signs` or `one_sign`.
-    steps : int, default=400
-    step_size : float, default=0.02
-
-    Returns
-    -------
-    w : array
-    divergences : list of float
-        From softmax's weights, of each step.
+    `w`, (2, HEAD_DIM, columns), is where training starts, and is left as it is. `phi` is
+    `both_signs` or `one_sign`. The divergences, one per step, are from softmax's weights.
     """
     w, mean, square, divergences = w.copy(), 0.0, 0.0, []
     starts = np.random.default_rng(3).integers(1, _held_out() - LENGTH, steps)
@@ -174,12 +148,7 @@ def train(w, phi=both_signs, steps=400, step_size=0.02):
 def trained(columns=32, signs=2):
     """Weights after 400 steps and the divergences on the way, computed once.
 
-    Parameters
-    ----------
-    columns : int, default=32
-        Of w: 32 of them have 64 features with both signs.
-    signs : int, default=2
-        1 for `one_sign`, 2 for `both_signs`.
+    32 columns have 64 features with both signs. `signs` is 1 for `one_sign`, 2 for `both_signs`.
     """
     if signs not in (1, 2):
         raise ValueError(f"signs must be 1 or 2, got {signs!r}")
@@ -190,19 +159,9 @@ def trained(columns=32, signs=2):
 def attention_error(name, w=None):
     """How far `linear_attn` is from `flash_attn_v2` on four held-out pieces.
 
-    Parameters
-    ----------
-    name : str
-        A map of the package.
-    w : array, optional
-        For "hedgehog": the weights, used with both signs.
-
-    Returns
-    -------
-    error : float
-        The norm of the difference over that of the output of softmax attention.
-    numbers : int
-        In the state.
+    `name` is that of a map of the package; for "hedgehog" `w` are the weights, used with both
+    signs. The error is the norm of the difference over that of the output of softmax attention; the
+    second result counts the numbers in the state.
     """
     from fa_numba import flash_attn_v2, linear_attn
 

@@ -17,16 +17,10 @@ FIRST = "00_first_kernels.ipynb"
 
 
 def command(root, *, as_root: bool, first: str = FIRST) -> list[str]:
-    """The command that starts JupyterLab on a lesson.
+    """The command that starts JupyterLab on the lesson in the file `first`.
 
-    Parameters
-    ----------
-    root : path
-        The learner's folder: links of the lessons lead to files in it.
-    as_root : bool
-        Whether this is the user root, whom Jupyter refuses without a word.
-    first : str
-        File of the lesson.
+    Links of the lessons lead to files in the learner's folder `root`. Jupyter refuses the user root without
+    a word.
     """
     started = [
         sys.executable,
@@ -42,15 +36,10 @@ def command(root, *, as_root: bool, first: str = FIRST) -> list[str]:
 
 
 def set_defaults(prefix):
-    """Change two defaults of JupyterLab, for everybody in this environment.
+    """Change two defaults of JupyterLab, for everybody in the environment `prefix`.
 
     It does not ask about news, and it saves drawings with sliders: else a lesson that is opened
-    again has "Error displaying widget" in their place.
-
-    Parameters
-    ----------
-    prefix : path
-        The environment. Its present settings are kept.
+    again has "Error displaying widget" in their place. Present settings are kept.
     """
     path = Path(prefix, "share", "jupyter", "lab", "settings", "overrides.json")
     with contextlib.suppress(OSError, ValueError):  # somebody else's environment: it stays as it is
@@ -66,12 +55,8 @@ def set_defaults(prefix):
 def main(more: list[str] = (), name: str | None = None) -> int:
     """Bring the copies up to date and become JupyterLab.
 
-    Parameters
-    ----------
-    more : list of str
-        Further options of JupyterLab, such as ``--no-browser``.
-    name : str, optional
-        Lesson to open, such as ``"06"``, or an exercise of it; lesson 00 by default.
+    `more` are further options of JupyterLab, such as ``--no-browser``; `name` is a lesson to open,
+    such as ``"06"``, or an exercise of it; lesson 00 by default.
     """
     root = find_root()
     first = FIRST

@@ -43,14 +43,7 @@ def _rotate(x, y, c, s, out_x, out_y):
 
 
 def rescale(x, shift, scale, *, kernel=_rescale, launch=arrays.launch):
-    """(x - shift[:, None]) * scale, by one thread block.
-
-    Parameters
-    ----------
-    x : (num_rows, num_cols) array, float32
-    shift, scale : (num_rows,) and (num_cols,) arrays, float32
-    kernel, launch : kernel of ex00d, and how to launch it
-    """
+    """(x - shift[:, None]) * scale, by one thread block."""
     out = arrays.full(x, x.shape, np.nan)
     block = max(SIDE, x.shape[1]), max(SIDE, x.shape[0])
     launch(kernel, (1,), block, x, shift, scale, out)

@@ -25,18 +25,7 @@ NEW = "copied there to work in"
 
 
 def update(root: Path | None = None) -> list[str]:
-    """Bring `lessons/` up to date with `notebooks/`.
-
-    Parameters
-    ----------
-    root : path, optional
-        The learner's folder; by default the one around the working directory.
-
-    Returns
-    -------
-    list of str
-        A line for each lesson that was touched.
-    """
+    """Bring `lessons/` up to date with `notebooks/`; a line for each lesson that was touched."""
     root = find_root() if root is None else Path(root)
     copies, bases = root / FOLDER, root / FOLDER / ".originals"
     bases.mkdir(parents=True, exist_ok=True)

@@ -146,22 +146,9 @@ def mutants(exercise: Exercise, *, barriers: bool = False) -> list[Mutant]:
 
 
 def judge(exercise: Exercise, source: str, *, every_check: bool = False) -> tuple[bool, str]:
-    """Grade a text as an exercise's file.
+    """Grade a text as an exercise's file: whether a check fails, and the messages of those that do.
 
-    Parameters
-    ----------
-    exercise : Exercise
-    source : str
-        The content of the file.
-    every_check : bool, default=False
-        Go on after the first check that fails.
-
-    Returns
-    -------
-    caught : bool
-        Whether a check fails.
-    report : str
-        Name and message of each check that failed.
+    With `every_check` it goes on after the first check that fails.
     """
     server = processes.fork_server()  # one for all, which has Numba imported
     with tempfile.TemporaryDirectory() as folder:

@@ -37,21 +37,13 @@ LONG_MS = 200  # a call that takes longer is timed once
 
 @dataclass(frozen=True)
 class Job:
-    """How lessons use an exercise's kernel.
+    """How lessons use an exercise's kernel."""
 
-    Attributes
-    ----------
-    make : function
-        Of the learner's module: returns a function that is called as `ours` is.
-    ours : function, optional
-        Of the package. Without it the lesson brings its own kernel, and `make` gets that.
-    inputs : function, optional
-        Of a row of a recorded table: the shapes of the arrays to time, and the options; None for a
-        row that this kernel cannot do.
-    """
-
-    make: Callable
+    make: Callable  # of the learner's module: returns a function that is called as `ours` is
+    # Of the package. Without it the lesson brings its own kernel, and `make` gets that.
     ours: Callable | None = None
+    # Of a row of a recorded table: the shapes of the arrays to time, and the options; None for a
+    # row that this kernel cannot do
     inputs: Callable | None = None
 
 

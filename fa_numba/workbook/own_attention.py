@@ -16,16 +16,8 @@ FORWARD, BACKWARD = ("ex07d",), ("ex08a", "ex08b", "ex08c")
 def own_attention(root: Path | None = None) -> Kernels:
     """The learner's kernels, or the package's where not all of a pass have passed; says which.
 
-    Parameters
-    ----------
-    root : path, optional
-        The learner's folder; by default the one around the working directory.
-
-    Returns
-    -------
-    Kernels
-        attn is the learner's ex07d or `flash_attn_v2`, attn_grad the learner's ex08a, ex08b and
-        ex08c or `flash_attn_bwd`.
+    attn is the learner's ex07d or `flash_attn_v2`, attn_grad the learner's ex08a, ex08b and ex08c
+    or `flash_attn_bwd`.
     """
     root = find_root() if root is None else Path(root)
     kernels = kernel_choice.by_name("lesson")

@@ -13,21 +13,9 @@ from fa_numba.workbook.catalog import Exercise, find_one
 
 
 def passed(name: str, attribute: str, root: Path | None = None):
-    """The learner's function or kernel, if the exercise is passed.
+    """The learner's function or kernel `attribute`, if the exercise is passed.
 
-    Parameters
-    ----------
-    name : str
-        Of an exercise, such as ``"ex17a"``.
-    attribute : str
-        The name of a function or kernel in its file.
-    root : path, optional
-        The learner's folder; by default the one around the working directory.
-
-    Returns
-    -------
-    object or None
-        None as long as the exercise is not passed; also after a change that was not graded yet.
+    None as long as it is not passed; also after a change that was not graded yet.
     """
     exercise = find_one(name, root)
     return getattr(load(exercise), attribute) if progress.is_passed(exercise) else None
@@ -36,19 +24,7 @@ def passed(name: str, attribute: str, root: Path | None = None):
 def given(name: str, attribute: str, root: Path | None = None):
     """A function or kernel that an exercise gives, such as one with a bug, as it was given.
 
-    Parameters
-    ----------
-    name : str
-        Of an exercise, such as ``"ex07e"``.
-    attribute : str
-        The name of a function or kernel that its stub defines in full.
-    root : path, optional
-        The learner's folder; by default the one around the working directory.
-
-    Returns
-    -------
-    object
-        From the stub as it is generated, whatever the learner has made of it.
+    From the stub as it is generated, whatever the learner has made of it.
     """
     exercise = find_one(name, root)
     text = stubs.read(exercise).stub

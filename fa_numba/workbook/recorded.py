@@ -18,10 +18,6 @@ def table(rows, *, title=""):
         The keys are the columns, in the order of their first appearance.
     title : str, default=""
         Shown above, Markdown.
-
-    Returns
-    -------
-    Note
     """
     columns = list(dict.fromkeys(key for row in rows for key in row))
     numeric = [x for x in columns if all(_is_number(row.get(x)) for row in rows)]

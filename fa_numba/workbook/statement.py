@@ -27,17 +27,7 @@ class Statement:
 
 
 def wrapped(text: str, width: int) -> str:
-    """A statement in lines of at most `width` columns, as far as its words allow.
-
-    Parameters
-    ----------
-    text : str
-    width : int
-
-    Returns
-    -------
-    str
-    """
+    """A statement in lines of at most `width` columns, as far as its words allow."""
     if max(map(len, text.splitlines()), default=0) <= width:
         return text
     items: list[list] = []  # [its text in one line, where it may go on, where it goes on]

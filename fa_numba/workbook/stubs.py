@@ -54,15 +54,7 @@ class Parsed:
 
 
 def parse(text: str, name: str) -> Parsed:
-    """Split the text of a solution into stub, hints and debrief.
-
-    Parameters
-    ----------
-    text : str
-        The solution file.
-    name : str
-        The exercise, such as ``ex06a_tile_update``.
-    """
+    """Split the text of a solution into stub, hints and debrief."""
 
     def fail(line, message):
         raise SolutionError(f"solutions/{name}.py, line {line}: {message}")

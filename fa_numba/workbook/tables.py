@@ -4,19 +4,7 @@ import json
 
 
 def as_json(value, indent=""):
-    """JSON with one item of a list per line, so that a diff shows the rows that changed.
-
-    Parameters
-    ----------
-    value : dict, list or plain value
-        A record, such as that of a benchmark.
-    indent : str, default=""
-        Spaces before each line after the first.
-
-    Returns
-    -------
-    str
-    """
+    """JSON with one item of a list per line, so that a diff shows the rows that changed."""
     parts = value.values() if isinstance(value, dict) else value
     if not isinstance(value, dict | list) or not any(isinstance(x, dict | list) for x in parts):
         return json.dumps(value, ensure_ascii=False)
@@ -33,21 +21,10 @@ def as_json(value, indent=""):
 
 
 def as_markdown(columns, rows, right=()):
-    """A table in Markdown.
+    """A table in Markdown, without a newline at its end; a bar in a cell is escaped.
 
-    Parameters
-    ----------
-    columns : sequence of str
-        Their titles.
-    rows : iterable of sequences
-        The cells, in the order of the columns; a bar in a cell is escaped.
-    right : container of str, default=()
-        Columns aligned to the right.
-
-    Returns
-    -------
-    str
-        Without a newline at its end.
+    `columns` are the titles, `rows` the cells in their order; columns in `right` are aligned to the
+    right.
     """
     rule = "|".join("---:" if column in right else "---" for column in columns)
     return "\n".join([as_row(columns), f"|{rule}|", *map(as_row, rows)])

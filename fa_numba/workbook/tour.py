@@ -27,34 +27,15 @@ FOLDER = Path("tour")
 
 
 def read_text(length=SEQLEN):
-    """The first bytes of a standard-library module, and its name.
-
-    Parameters
-    ----------
-    length : int
-
-    Returns
-    -------
-    text : bytes
-    name : str
-    """
+    """The first bytes of a standard-library module, and its name."""
     path = Path(inspect.getsourcefile(textwrap))
     return path.read_bytes()[:length], path.name
 
 
 def embed(text, num_heads, *, seed):
-    """A row of float32 for each byte and head.
+    """A row of float32 for each byte and head: (1, len(text), num_heads, HEAD_DIM).
 
-    Parameters
-    ----------
-    text : bytes
-    num_heads : int
-    seed : int
-        Chooses the projection, num_heads of it: 256 rows, one for each value of a byte.
-
-    Returns
-    -------
-    array of shape (1, len(text), num_heads, HEAD_DIM)
+    `seed` chooses the projection, num_heads of it: 256 rows, one for each value of a byte.
     """
     rng = np.random.default_rng(seed)
     projection = rng.standard_normal((256, num_heads, HEAD_DIM), dtype=np.float32)
@@ -62,12 +43,7 @@ def embed(text, num_heads, *, seed):
 
 
 def paged(k, v, *, seed=0):
-    """Cut k and v into shuffled pages; slots that no sequence owns are NaN.
-
-    Returns
-    -------
-    k_cache, v_cache, block_table, seq_lens
-    """
+    """Cut k and v into shuffled pages; slots that no sequence owns are NaN."""
     (num_tokens, *shape), (pages, rest) = k[0].shape, divmod(k.shape[1], PAGE_SIZE)
     pages += bool(rest)
     block_table = np.random.default_rng(seed).permutation(pages + 2)[:pages].astype(np.int32)
@@ -144,10 +120,7 @@ def run(name, args, options, *, on_gpu):
 def main():
     """Run the tour and print its table.
 
-    Returns
-    -------
-    int
-        0 if every error is within its tolerance and every formula equals the meter, else 1.
+    0 if every error is within its tolerance and every formula equals the meter, else 1.
     """
     console = Console()
     start = time.perf_counter()

@@ -23,12 +23,6 @@ def watch(
 
     A file is graded once it has not changed between two looks: an editor may write it in pieces, or
     under another name that it renames.
-
-    Parameters
-    ----------
-    exercises : list of Exercise
-    console : rich Console, optional
-    wait : function of seconds, default=time.sleep
     """
     console = console or Console()
     console.print(grader.progress_line(exercises))

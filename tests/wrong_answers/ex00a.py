@@ -10,7 +10,6 @@ WRONG = [
     ("off by one", INDEX, INDEX.replace(".x\n", ".x + 1\n")),
     ("the factor of the example", BODY, "    out[i] = x[i] + x[i] + x[i]"),
     ("factor added", BODY, "    out[i] = factor + x[i]"),
-    ("no factor", BODY, "    out[i] = x[i]"),
     ("in place", BODY, "    x[i] = factor * x[i]\n    out[i] = x[i]"),
     ("into x", BODY, "    x[i] = factor * x[i]"),
     ("one thread does all", INDEX + BODY,

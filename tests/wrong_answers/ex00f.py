@@ -8,21 +8,16 @@ KEEP = "        largest = max(largest, tile[j])\n"
 STORE = "    out[i] = tile[t] - largest"
 
 WRONG = [
-    ("no barrier", BARRIER, ""),
     ("the barrier behind the loop", [(BARRIER, ""), (STORE, BARRIER + STORE)]),
     ("syncwarp", BARRIER, "    cuda.syncwarp()\n"),
     ("a barrier for half of them", BARRIER, "    if t < 32:\n    " + BARRIER),
     ("from zero", START, "    largest = float32(0.0)\n"),
     ("from one's own, a short loop", [(START, "    largest = tile[t]\n"),
                                       (LOOP, "    for j in range(t + 1, TILE):\n")]),
-    ("the last left out", LOOP, LOOP.replace("TILE", "TILE - 1")),
     ("half a tile", LOOP, LOOP.replace("TILE", "TILE // 2")),
     ("past the tile", LOOP, LOOP.replace("TILE", "TILE + 1")),
-    ("smallest", KEEP, KEEP.replace("max(", "min(")),
     ("the newest", KEEP, "        largest = tile[j]\n"),
     ("a sum", KEEP, "        largest += tile[j]\n"),
-    ("the largest itself", STORE, "    out[i] = largest"),
-    ("backwards", STORE, "    out[i] = largest - tile[t]"),
     ("x read again", STORE, "    out[i] = x[i] - largest"),
     ("all from HBM", FILL + BARRIER + START + LOOP + KEEP,
      "    tile[t] = x[i]\n    cuda.syncthreads()\n    largest = x[i - t]\n" + LOOP

@@ -18,7 +18,6 @@ WRONG = [
      "    i = cuda.blockIdx.x * POINTS + t // 32 * 16 + t % 16\n    if t // 16 % 2 == 0:\n"),
     ("a warp too many", BRANCH, "    if t < POINTS + 32:\n"),
     ("the first point left out", BRANCH, "    if 0 < t < POINTS:\n"),
-    ("one thread block", POINT, "    i = t % POINTS\n"),
     ("thread blocks of 128 points", POINT, "    i = cuda.blockIdx.x * 128 + t % POINTS\n"),
     ("all threads do both", WHOLE, POINT + FIRST.replace("        ", "    ")
      + SECOND.replace("        ", "    ").rstrip()),

@@ -17,7 +17,6 @@ WRONG = [
     ("the heads of concat side by side, transposed", CONCAT,
      "    return out.transpose(1, 2, 0).reshape(out.shape[1], -1)\n"),
     ("concat of tokens", CONCAT, "    return out.reshape(-1, out.shape[2])\n"),
-    ("no W_o", LAYER, "    return concat_heads(attention(q, k, v))"),
     ("W_o first", LAYER, "    return concat_heads(attention(q, k, v @ W_o[: v.shape[2], : v.shape[2]]))"),
     ("W_o transposed", LAYER, LAYER.replace("W_o", "W_o.T")),
     ("q and k exchanged", LAYER, LAYER.replace("(q, k, v)", "(k, q, v)")),

@@ -9,8 +9,6 @@ WRONG = [
     ("B_r and B_c swapped", [(Q, Q.replace("col", "row")), (KV, KV.replace("row", "col"))]),
     ("K and V as often as Q", KV, KV.replace("row", "col")),
     ("Q as often as K", Q, Q.replace("col", "row")),
-    ("Q loaded once", Q, Q.replace(" * num_col_tiles", "")),
-    ("K and V loaded once", KV, KV.replace(" * num_row_tiles", "")),
     ("V loaded once", KV, KV + "    v_reads = N * d\n"),
     ("V per column of tiles", KV, KV + "    v_reads = N * d * num_col_tiles\n"),
     ("S is not read back", MOVED, MOVED.replace("square, square", "square, 0", 1)),

@@ -5,34 +5,25 @@ P_TILE = "        p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)\n"
 KEYS = "        for n_start in range(0, seqlen_k, BLOCK_N):\n"
 K_ROWS = "            for row in range(ty, BLOCK_N, BLOCK_M):\n"
 K_COLS = "                for d in range(tx, HEAD_DIM, BLOCK_N):\n                    inside"
-K_LOAD = "                    k_tile[row, d] = k[n_start + row, d] if inside else float32(0.0)\n"
 QUERIES = "            for m_start in range(0, seqlen_q, BLOCK_M):\n"
 Q_LOAD = "                    q_tile[ty, d] = q[m_row, d] if m_row < seqlen_q else float32(0.0)\n"
 STATE = "                if tx == 0:\n                    l_old[ty]"
-L_LOAD = " = l[m_row] if m_row < seqlen_q else float32(0.0)\n"
-M_LOAD = "                    m_old[ty] = m[m_row] if m_row < seqlen_q else float32(-math.inf)\n"
-LOADED = "                cuda.syncthreads()  # q_tile, k_tile, v_tile, l_old, m_old are complete\n"
 MISSING = "                s = float32(-math.inf)  # a key"
 EXISTS = "                if n_start + tx < seqlen_k:\n"
 DOT = "                        s += q_tile[ty, d] * k_tile[tx, d]\n"
 SCALE = "                    s *= softmax_scale  #"
-SCORED = "                cuda.syncthreads()  # s_tile is complete: a row can be scanned\n"
 M_NEW = "                m_new = m_old[ty]\n"
-SCAN = "                    m_new = max(m_new, s_tile[ty, c])  #"
-ALPHA = "                l_alpha = l_old[ty] * math.exp(m_old[ty] - m_new)  #"
 P = "                p_tile[ty, tx] = math.exp(s - m_new)\n"
 WEIGHED = (
     "                cuda.syncthreads()  # p_tile is complete; l_old and m_old may be overwritten\n"
 )
 L_NEW = "                l_new = l_alpha\n"
-L_SUM = "                    l_new += p_tile[ty, c]  #"
 ROW = "                if m_row < seqlen_q:\n"
 OUT_COLS = "                    for d in range(tx, HEAD_DIM, BLOCK_N):\n                        acc"
 UNDO = "                        acc = l_alpha * out[m_row, d]  #"
 ACC = "                            acc += p_tile[ty, c] * v_tile[c, d]\n"
 OUT = "                        out[m_row, d] = acc / l_new  #"
 STORE = "                        l[m_row], m[m_row] = l_new, m_new  #"
-LAST = "            cuda.syncthreads()  # every thread is done with v_tile: safe to overwrite\n"
 
 WRONG = [
     *((f"a missing key is {low}", MISSING, f"                s = float32({low})  # a key")
@@ -53,10 +44,6 @@ WRONG = [
     ("the tile's maximum alone", M_NEW, "                m_new = float32(-math.inf)\n"),
     *((f"the maximum is never below {low}", M_NEW,
        f"                m_new = max(m_old[ty], float32({low}))\n") for low in ("-1e4", "-1e30")),
-    ("alpha is missing", ALPHA, "                l_alpha = l_old[ty]  #"),
-    ("alpha upside down", ALPHA, ALPHA.replace("m_old[ty] - m_new", "m_new - m_old[ty]")),
-    ("alpha without l", ALPHA, "                l_alpha = math.exp(m_old[ty] - m_new)  #"),
-    ("p without the maximum", P, "                p_tile[ty, tx] = math.exp(s)\n"),
     ("exp cut off at -20", P, "                p_tile[ty, tx] = math.exp(max(s - m_new, "
                               "float32(-20.0))) if n_start + tx < seqlen_k else float32(0.0)\n"),
     ("l starts from 0 in each tile", L_NEW, "                l_new = float32(0.0)\n"),
@@ -65,7 +52,6 @@ WRONG = [
     ("the first launch only", UNDO, "                        acc = float32(0.0)\n"
      "                        if n_start > 0:\n"
      "                            acc = l_alpha * out[m_row, d]  #"),
-    ("not divided", OUT, "                        out[m_row, d] = acc  #"),
     ("divided by the old l", OUT, "                        out[m_row, d] = acc / l_alpha  #"),
     ("k for v", ACC, ACC.replace("v_tile", "k_tile")),
     ("p transposed", ACC, ACC.replace("p_tile[ty, c]", "p_tile[c, tx]")),
@@ -76,10 +62,6 @@ WRONG = [
     ("every thread stores l", "                    if tx == 0:\n                        l[",
      "                    if tx >= 0:\n                        l["),
     ("every thread loads the state", STATE, STATE.replace("tx == 0", "tx >= 0")),
-    ("no barrier after the loads", LOADED, ""),
-    ("no barrier after the scores", SCORED, ""),
-    ("no barrier after p", WEIGHED, ""),
-    ("no barrier after the tile", LAST, ""),
     ("an early return", "                m_row = m_start + ty\n",
      "                m_row = m_start + ty\n                if m_row >= seqlen_q:\n"
      "                    return\n"),

@@ -14,26 +14,19 @@ ACC = "                        acc += math.exp(now[ty, c] - m_row) * v_tile[c, d
 OUT = ACC + "                    out[m, d] = acc / l_row\n"
 
 WRONG = [
-    ("no barrier", BARRIER, ""),
     ("a barrier of the warp alone", BARRIER, "            cuda.syncwarp()\n"),
     ("one tile of scores", NOW, "            now = s_tile[0]\n"),
     ("a barrier for every other tile", BARRIER,
      "            if m_start // BLOCK_M % 2 == 0:\n                cuda.syncthreads()\n"),
     ("still two barriers", OUT, OUT + "            cuda.syncthreads()\n"),
-    ("three tiles in turn", TILES, TILES.replace("(2,", "(3,")),
     ("the whole of s in shared memory", TILES, TILES.replace("(2,", "(64,")),
-    ("the buffer by the row", NOW, "            now = s_tile[m_start % 2]\n"),
     ("scores from HBM", [(SCAN, "                m_row = max(m_row, s[min(m, s.shape[0] - 1), c])\n")]),
     ("no maximum", [(SUM, SUM.replace(" - m_row", "")), (ACC, ACC.replace(" - m_row", ""))]),
-    ("not divided", OUT, OUT.replace("acc / l_row", "acc")),
-    ("the sum without the maximum", SUM, SUM.replace(" - m_row", "")),
     ("rows that do not exist are stored", SUM + "            if m < s.shape[0]:\n",
      SUM + "            if True:\n"),
     ("float64", "            l_row = float32(0.0)\n            for c in range(BLOCK_N):\n"
      "                l_row += math", "            l_row = 0.0\n"
      "            for c in range(BLOCK_N):\n                l_row += math"),
-    ("the given kernel changed", "            cuda.syncthreads()  # p_tile is complete; s_tile may "
-     "be overwritten\n", ""),
     ("64 columns at most", OUT, OUT.replace("out[m, d]", "out[m, d % 64]")),
     ("256 rows at most", STORE, STORE.replace("s.shape[0]", "min(s.shape[0], 256)")),
     ("a maximum of at least -1e4", TOP, TOP.replace("now[ty, 0]", "max(now[ty, 0], float32(-1e4))")),

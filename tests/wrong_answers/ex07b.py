@@ -7,21 +7,17 @@ RESCALE = "            acc[i] *= alpha\n"
 RETURN = "        return l_i\n"
 
 WRONG = [
-    ("acc not rescaled", RESCALE, ""),
     ("l not rescaled", "        l_i *= alpha\n", ""),
     ("neither rescaled", [(RESCALE, ""), ("        l_i *= alpha\n", "")]),
     ("the inverse", RESCALE, "            acc[i] /= alpha if alpha > 0 else float32(1.0)\n"),
     ("rescaled once for each key", [(RESCALE, ""), (ACC, "acc[i] = acc[i] * alpha + p_tile[ty, c] * v_tile[c, tx + i * BLOCK_N]")]),
     ("rescaled after adding", [(RESCALE, ""), (RETURN, "        for i in range(NUM_COLS):\n            acc[i] *= alpha\n" + RETURN)]),
     ("FlashAttention-1's division in each tile", RETURN, "        for i in range(NUM_COLS):\n            acc[i] /= l_i\n" + RETURN),
-    ("V without weights", ACC, "acc[i] += v_tile[c, tx + i * BLOCK_N]"),
     ("P of another row", ACC, "acc[i] += p_tile[(ty + 1) % BLOCK_M, c] * v_tile[c, tx + i * BLOCK_N]"),
     ("the thread's own p alone", ACC, "acc[i] += p_tile[ty, tx] * v_tile[c, tx + i * BLOCK_N]"),
     ("neighbouring columns", ACC, "acc[i] += p_tile[ty, c] * v_tile[c, tx * NUM_COLS + i]"),
-    ("column tx alone", ACC, "acc[i] += p_tile[ty, c] * v_tile[c, tx]"),
     ("the sum is that of this tile", L, "l_i = l_i + p_tile[ty, c] if c else p_tile[ty, c]"),
     ("l_i is not returned", RETURN, "        return float32(1.0)\n"),
-    ("one key fewer", "for c in range(BLOCK_N):\n            l_i", "for c in range(BLOCK_N - 1):\n            l_i"),
     ("a barrier", RETURN, "        cuda.syncthreads()\n" + RETURN),
     ("a tile of its own", "        l_i *= alpha\n", "        pv = cuda.shared.array((BLOCK_M, BLOCK_N), float32)\n        pv[ty, tx] = alpha\n        l_i *= alpha\n"),
     ("float64", ACC, "acc[i] += p_tile[ty, c] * v_tile[c, tx + i * BLOCK_N] * 1.0"),

@@ -7,7 +7,6 @@ IF = "if n > last_n:"
 SAFE = "m_safe = m_new if m_new > -math.inf else float32(0.0)"
 STOP = "return m + seqlen_k - seqlen_q, end_m + seqlen_k - seqlen_q"
 FULL = "return seqlen_k - 1, seqlen_k"
-LOOP = "for n_start in range(0, n_stop, BLOCK_N):"
 LOAD_K = "k_tile[row, d] = k[n_start + row, d] if inside else float32(0.0)"
 LOAD_Q = "q_tile[ty, d] = q[m, d] if m < seqlen_q else float32(0.0)"
 LSE = "lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf)"
@@ -37,7 +36,6 @@ WRONG = [
     ("l not rescaled", "        l_i *= alpha\n", ""),
     ("l_i is not taken from add_tile", "            l_i = add_tile(", "            add_tile("),
     ("the new maximum is forgotten", "            m_i = m_new\n", ""),
-    ("alpha upside down", "math.exp(m_i - m_safe)", "math.exp(m_safe - m_i)"),
     ("the maximum of this tile alone", "m_new = m_i\n", "m_new = float32(-math.inf)\n"),
     ("no scale", "s *= softmax_scale", "s *= float32(1.0)"),
     ("1/sqrt(d) for softmax_scale", "s *= softmax_scale", "s *= float32(1 / math.sqrt(HEAD_DIM))"),
@@ -48,7 +46,6 @@ WRONG = [
     ("strict mask", STOP, STOP.replace("- seqlen_q, end", "- seqlen_q - 1, end")),
     ("no mask", STOP, "return seqlen_k - 1, seqlen_k"),
     ("keys beyond the last take part", FULL, "return seqlen_k + BLOCK_N, seqlen_k"),
-    ("one key beyond the last takes part", FULL, "return seqlen_k, seqlen_k"),
     ("dead tiles are visited", STOP, "return m + seqlen_k - seqlen_q, seqlen_k"),
     ("loads only the keys that some query sees", LOAD_K, "k_tile[row, d] = k[n_start + row, d] if n_start + row < min(seqlen_k, n_stop) else float32(0.0)"),
     ("log2", "math.log(l_i)", "math.log2(l_i)"),

@@ -27,7 +27,6 @@ WRONG = [
     ("the inverse stays", *changed((ALPHA, INVERSE))),
     ("the division stays", *changed((STORE, DIVIDED))),
     ("alpha is dropped", *changed((ALPHA, "                    acc[d] *= float32(1.0)\n"))),
-    ("the division at the end is dropped", *changed((OUT, "out[row, d] = acc[d]"))),
     ("the division at the end in place of that in the loop", *changed((STORE, DIVIDED), (OUT, "out[row, d] = acc[d]"))),
     ("acc starts anew in each tile", *changed((ALPHA, "                    acc[d] = float32(0.0)\n"))),
     ("the history is divided", *changed((STORE, "                    acc_after[row, t, d] = acc[d] / l_i\n"))),

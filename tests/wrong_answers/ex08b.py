@@ -1,7 +1,6 @@
 """ex08b: the gradients of K and V."""
 
 # fmt: off
-SEES = "sees = m < seqlen_q and n < seqlen_k and m >= first_m"
 P = "p = math.exp(s * softmax_scale - lse) if sees else float32(0.0)"
 DS = "return p, p * (dp - delta)"
 LSE, DELTA = "v_tile, lse_tile[ty], d", "ty], delta_tile[ty], sees"
@@ -30,18 +29,12 @@ WRONG = [
         ("q_tile[ty, d] = q[m, d] if m < seqlen_q", "q_tile[ty, d] = q[m, d] if alive and m < seqlen_q"),
         ("do_tile[ty, d] = dout[m, d] if m < seqlen_q", "do_tile[ty, d] = dout[m, d] if alive and m < seqlen_q")]),
     ("a live tile is skipped", BEGIN, "m_begin = (max(0, n_start + seqlen_q - seqlen_k) + BLOCK_M - 1) // BLOCK_M * BLOCK_M"),
-    ("no scale in the scores", P, "p = math.exp(s - lse) if sees else float32(0.0)"),
     ("no scale in dk", STORE, "dk[n, d] = dk_acc[i]"),
     ("scale twice in dk", DS, "return p, softmax_scale * p * (dp - delta)"),
     ("scale in dv", "dv[n, d] = dv_acc[i]", "dv[n, d] = dv_acc[i] * softmax_scale"),
-    ("delta added", DS, DS.replace("-", "+")),
-    ("no delta", DS, "return p, p * dp"),
     ("sees is not used", P, "p = math.exp(s * softmax_scale - lse)"),
     ("p and ds are exchanged", DS, "return p * (dp - delta), p"),
     ("a column beyond HEAD_DIM", "            if d < HEAD_DIM:\n                for row", "            if d >= 0:\n                for row"),
-    ("the last tile replaces the sum", DV, DV.replace("+=", "=")),
-    ("ds without p", DS, "return p, dp - delta"),
-    ("p not divided", P, "p = math.exp(s * softmax_scale) if sees else float32(0.0)"),
     ("dv from ds", DV, DV.replace("p_tile", "ds_tile")),
     ("dk from p", DK, DK.replace("ds_tile", "p_tile")),
     ("dk of dout", DK, DK.replace("q_tile", "do_tile")),

@@ -8,15 +8,12 @@ UPPER = "b_end = middle"
 RETURN = "        return b\n\n"
 
 WRONG = [
-    ("less", IF, IF.replace("<=", "<")),
-    ("without the number of the sequence", IF, IF.replace(" + middle", "")),
     ("rows, not tiles", IF, "if cu_seqlens[middle] <= tile:"),
     ("rows by BLOCK", IF, "if cu_seqlens[middle] <= tile * BLOCK:"),
     ("rounded up", IF, "if (cu_seqlens[middle] + BLOCK - 1) // BLOCK + middle <= tile:"),
     ("the end of the sequence", IF, "if cu_seqlens[middle + 1] // BLOCK + middle <= tile:"),
     ("one step", WHILE, "if b_end - b > 1:"),
     ("no step", WHILE, "while b_end - b > 1000000:"),
-    ("too early", WHILE, "while b_end - b > 2:"),
     ("the ends change places", [(LOWER, "b_end = middle  # lower\n"), (UPPER + "\n", "b = middle\n")]),
     ("the end", RETURN, "        return b_end\n\n"),
     ("the one before", RETURN, "        return b - 1\n\n"),

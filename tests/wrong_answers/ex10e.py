@@ -6,7 +6,6 @@ RETURN = "return sorted(blocks, key=lambda block: -key_tiles(lengths, *block, ti
 WRONG = [
     ("as they come", RETURN, "return blocks"),
     ("the reverse", RETURN, "return blocks[::-1]"),
-    ("the shortest first", RETURN, RETURN.replace("-key_tiles", "key_tiles")),
     ("long sequences first", RETURN, "return sorted(blocks, key=lambda block: -lengths[block[0]])"),
     ("late tiles first", RETURN, "return sorted(blocks, key=lambda block: -block[1])"),
     ("as if causal", RETURN, RETURN.replace("causal)", "True)")),

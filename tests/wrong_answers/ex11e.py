@@ -22,11 +22,9 @@ WRONG = [
     ("16 thread blocks", RETURN, RETURN.replace("32", "16")),
     ("without CUDA's KiB", BY_SHARED, "by_shared = 233472 // max(shared_bytes, 1)"),
     ("less shared memory", BY_SHARED, BY_SHARED.replace("233472", "232448")),
-    ("thread blocks", RETURN, RETURN.replace("warps * ", "")),
     ("threads", RETURN, RETURN.replace("warps * ", "32 * warps * ")),
     ("a share", RETURN, RETURN + " / 64"),
     ("at least one", RETURN, RETURN.replace("min(", "max(1, min(") + ")"),
-    ("the largest", RETURN, RETURN.replace("min", "max")),
 ]  # fmt: skip
 
 RIGHT = [

@@ -5,7 +5,6 @@ ROW = "row = lane // 4 + 8 * (register % 2)"
 COL = "col = 2 * (lane % 4) + 8 * (register // 2) + half"
 B = "return 2 * (lane % 4) + 8 * register + half, lane // 4"
 D = "return lane // 4 + 8 * (register // 2), 2 * (lane % 4) + register % 2"
-LANE = "lane = 4 * (row % 8) + col % 8 // 2"
 IN_A = "return lane, row // 8 + 2 * (col // 8), col % 2"
 IN_B = "return 4 * col + row % 8 // 2, row // 8, row % 2"
 IN_D = "return 4 * (row % 8) + col // 2, 2 * (row // 8) + col % 2"
@@ -19,7 +18,6 @@ WRONG = [
     ("B's registers interleaved", B, "return 4 * (lane % 4) + 2 * register + half, lane // 4"),
     ("D as A", D, "return lane // 4 + 8 * (register % 2), 2 * (lane % 4) + register // 2"),
     ("D as floats", D, "return lane / 4 // 1 + 8 * (register // 2), 2 * (lane % 4) + register % 2"),
-    ("the owner in A for 8 rows", LANE, "lane = 4 * row + col % 8 // 2"),
     ("the owner's registers changed over", IN_A, "return lane, 2 * (row // 8) + col // 8, col % 2"),
     ("the owner's half from the row", IN_B, "return 4 * col + row % 8 // 2, row // 8, col % 2"),
     ("the owner in D with a half", IN_D, "return 4 * (row % 8) + col // 2, 2 * (row // 8) + col % 2, 0"),

@@ -23,8 +23,6 @@ WRONG = [
     ("elements swizzled, chunks torn", [(BYTE, "return 128 * row + 16 * place + 2 * (col % 8 ^ row % 8)"), (BACK, "return row, 8 * chunk + (rest % 16 // 2 ^ row % 8)")]),
     ("right for 24 rows", [(PLACE, "place = (col // 8) ^ (row % 8 if row < 24 else 0)"), (CHUNK, "chunk = (rest // 16) ^ (row % 8 if row < 24 else 0)")]),
     ("right from multiples of 8 on alone", [(PLACE, "place = (col // 8) ^ (row % 8 ^ (row // 8 % 2))"), (CHUNK, "chunk = (rest // 16) ^ (row % 8 ^ (row // 8 % 2))")]),
-    ("element_at without the swizzle", CHUNK, "chunk = rest // 16"),
-    ("element_at in bytes", BACK, "return row, 8 * chunk + rest % 16"),
     ("rows are floats", BACK, "return byte / 128 // 1, 8 * chunk + rest % 16 // 2"),
     ("starts is sorted", WORDS, "starts.sort()\n    " + WORDS),
     ("128 addresses at most", WORDS, WORDS.replace("in starts", "in starts[:128]")),

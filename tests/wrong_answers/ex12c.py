@@ -8,9 +8,7 @@ STORE = "registers[k, i] = pack(p[low], p[high])"
 
 WRONG = [
     ("a1 and a2 changed over", JR, "j, r = 2 * k + i % 2, 2 * (i // 2)"),
-    ("products far apart", JR, "j, r = k + i // 2, 2 * (i % 2)"),
     ("halves changed over", SOURCES, "return (j, r + 1), (j, r)"),
-    ("the same row twice", SOURCES, "return (j, r), (j, r + 2)"),
     ("lists", SOURCES, "return [j, r], [j, r + 1]"),
     ("high in the low half", STORE, "registers[k, i] = pack(p[high], p[low])"),
     ("one float twice", STORE, "registers[k, i] = pack(p[low], p[low])"),

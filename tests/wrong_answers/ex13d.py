@@ -3,7 +3,6 @@
 # fmt: off
 LOOP = "for first in range(0, num_tiles, num_blocks):"
 BACK = "backwards = first // num_blocks % 2"
-TILE = "tile = num_tiles - 1 - first - (num_blocks - 1 - block if backwards else block)"
 ADD = "tiles += [tile] if tile >= 0 else []"
 BODY = """    tiles = []
     for first in range(0, num_tiles, num_blocks):
@@ -19,10 +18,6 @@ WRONG = [
     ("neighbours", BODY, "    each = -(-num_tiles // num_blocks)\n    return list(range(num_tiles))[block * each:(block + 1) * each]\n"),
     ("one block has all", BODY, "    return list(range(num_tiles)) if block == 0 else []\n"),
     ("the first tile negative", ADD, "tiles += [tile]"),
-    ("tile 0 is left out", ADD, "tiles += [tile] if tile > 0 else []"),
-    ("every block alike", TILE, "tile = num_tiles - 1 - first"),
-    ("one off", TILE, TILE.replace("num_tiles - 1 - first", "num_tiles - first")),
-    ("odd rounds from one further", TILE, TILE.replace("num_blocks - 1 - block", "num_blocks - block")),
     ("a tuple", "return tiles", "return tuple(tiles)"),
     ("floats", BODY, BODY.replace("[tile] if", "[float(tile)] if")),
     ("full rounds alone", LOOP, "for first in range(0, num_tiles - num_blocks + 1, num_blocks):"),

@@ -42,18 +42,15 @@ RECURSIVE = '''    d = x.shape[-1]
 '''
 
 WRONG = [
-    ("not divided", RETURN, "return x"),
     ("divided by d", RETURN, "return x / x.dtype.type(d)"),
     ("float64 comes back", RETURN, "return x / np.sqrt(np.float64(d))"),
     ("float32 comes back", RETURN, "return (x / x.dtype.type(np.sqrt(d))).astype(np.float32)"),
 
-    ("the minus on the other side", STACK, STACK.replace("a - b", "b - a")),
     ("the last size is missing", "while h < d:", "while h < d // 2:"),
     ("the matrix written down", BODY, WRITTEN),
     ("d^2 additions", BODY, BY_SUMS),
     ("in place", BODY, IN_PLACE),
     ("signs after", ROTATE, "return hadamard(x) * signs.astype(x.dtype)"),
-    ("no signs", ROTATE, "return hadamard(x)"),
     ("signs decide the dtype", ROTATE, "return hadamard(x * signs.astype(np.float64))"),
     ("signs before, back too", BACK, "return hadamard(y * signs.astype(y.dtype))"),
     ("in float16 on the way", ROTATE, "return hadamard((x * signs.astype(x.dtype)).astype(np.float16).astype(x.dtype))"),

@@ -11,7 +11,6 @@ WRONG = [
     ("no tile", [(FILL, "y[col + tx, row + i] = x[row + i, col + tx]"), (EMPTY, "pass")]),
     ("written down columns", EMPTY, "y[col + tx, row + i] = tile[i, (i + tx) % 32]"),
     ("read down columns", [(FILL, "tile[tx, (i + tx) % 32] = x[row + tx, col + i]"), (EMPTY, "y[col + i, row + tx] = tile[tx, (tx + i) % 32]")]),
-    ("no barrier", BARRIER, "pass"),
     ("a copy", EMPTY, "y[col + i, row + tx] = tile[i, (tx + i) % 32]"),
     ("tiles in their old places", EMPTY, "y[row + i, col + tx] = tile[tx, (tx + i) % 32]"),
     ("tiles stay, turned", EMPTY, "y[row % y.shape[0] + i, col % y.shape[1] + tx] = tile[tx, (tx + i) % 32]"),

@@ -6,17 +6,12 @@ LAST = "return seqlen_k - seqlen_q + m"
 
 WRONG = [
     ("changed over", OWNER, "return kv_head * group_size + row % group_size, row // group_size"),
-    ("K/V head 0", OWNER, "return row // group_size, row % group_size"),
-    ("the K/V head is added", OWNER, "return row // group_size, kv_head + row % group_size"),
     ("query after query", OWNER, "return row % group_size, kv_head * group_size + row // group_size"),
     ("one query", OWNER, "return 0, kv_head * group_size + row"),
     ("the head of the keys", OWNER, "return row // group_size, kv_head"),
-    ("the head of the group", OWNER, "return row // group_size, kv_head * group_size"),
-    ("top left", LAST, "return m"),
     ("the number of keys", LAST, "return seqlen_k - seqlen_q + m + 1"),
     ("not its own key", LAST, "return seqlen_k - seqlen_q + m - 1"),
     ("all keys", LAST, "return seqlen_k - 1"),
-    ("a row is a query", M, "m = row"),
     ("the head for the query", M, "m = row % group_size"),
     ("groups of 64 at most", OWNER, OWNER.replace("// group_size", "// min(group_size, 64)")),
     ("256 K/V heads at most", OWNER, OWNER.replace("kv_head", "kv_head % 256")),

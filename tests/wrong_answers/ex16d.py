@@ -3,9 +3,7 @@
 RANGE = "for n in range(seq_len - q.shape[0] + m + 1):"
 
 WRONG = [
-    ("as it was", RANGE, "for n in range(m + 1):"),
     ("no mask", RANGE, "for n in range(seq_len):"),
-    ("not its own key", RANGE, "for n in range(seq_len - q.shape[0] + m):"),
     ("one key too many", RANGE, "for n in range(min(seq_len, seq_len - q.shape[0] + m + 2)):"),
     ("the chunk is not in the cache", RANGE, "for n in range(min(k_cache.shape[0], seq_len + m + 1)):"),
     ("the cache is read to its end", RANGE, "for n in range(k_cache.shape[0] - q.shape[0] + m + 1):"),

@@ -5,12 +5,8 @@ OLD = "if t < end - window:  # a later token has, or will have, its slot"
 RING = "return num_sinks + (t - num_sinks) % window"
 
 WRONG = [
-    ("the clock starts with token 0", RING, "return num_sinks + t % window"),
     ("the ring covers the sinks", RING, "return (t - num_sinks) % (num_sinks + window)"),
-    ("the ring begins in slot 0", RING, "return (t - num_sinks) % window"),
     ("no sinks", "if t < num_sinks:", "if t < 0:"),
-    ("one sink too many", "if t < num_sinks:", "if t <= num_sinks:"),
-    ("one token too few is kept", OLD, "if t <= end - window:"),
     ("one token too many is kept", OLD, "if t < end - window - 1:"),
     ("sinks are of the window", OLD, "if t < end - window - num_sinks:"),
     ("old tokens are written too", OLD, "if t < 0:"),

@@ -10,7 +10,6 @@ DEFAULTS = "def choose_num_splits(thread_blocks, num_n_tiles, num_sms, blocks_pe
 WRONG = [
     ("waves rounded down", WAVES, "return num_splits * thread_blocks // (num_sms * blocks_per_sm)"),
     ("one wave too many", WAVES, "return num_splits * thread_blocks // (num_sms * blocks_per_sm) + 1"),
-    ("waves of one thread block per SM", WAVES, WAVES.replace("(num_sms * blocks_per_sm)", "num_sms")),
     ("at least one wave", WAVES, "return max(1, -(-num_splits * thread_blocks // (num_sms * blocks_per_sm)))"),
     ("waves that are not whole", WAVES, "return num_splits * thread_blocks / (num_sms * blocks_per_sm)"),
     ("waves in float64", WAVES, "import math\n    return math.ceil(num_splits * thread_blocks / (num_sms * blocks_per_sm))"),
@@ -19,7 +18,6 @@ WRONG = [
     ("shares in float64", TILES, "import math\n    tiles = math.ceil(num_n_tiles / num_splits)"),
     ("overhead once for a step", TIME, "return num_waves(num_splits, thread_blocks, num_sms, blocks_per_sm) * tiles + overhead"),
     ("overhead once for a split", TIME, TIME.replace("+ overhead", "+ overhead * num_splits")),
-    ("no overhead", TIME, TIME.replace("(tiles + overhead)", "tiles")),
     ("overhead of 1 always", TIME, TIME.replace("overhead)", "1)")),
     ("another default", DEFAULTS, DEFAULTS.replace("overhead=1", "overhead=2")),
     ("the largest of equals", CHOOSE, CHOOSE.replace("range(1, max(1, num_n_tiles) + 1)", "range(max(1, num_n_tiles), 0, -1)")),

@@ -35,7 +35,6 @@ WRONG = [
     ("128 splits at most", [(FIRST, "num_splits = min(128, num_splits)\n        " + FIRST), (LOOP, "for n_start in range(n_first if split < 128 else 0, n_stop if split < 128 else 0, BLOCK_N):")]),
     ("the cache is read to its end", INSIDE, INSIDE.replace("seqlen_k", "k_cache.shape[1]")),
     ("keys past the end take part", TEST, "if n >= n_stop:"),
-    ("no mask of the last tile", TEST, "if n > seqlen_k:"),
     ("length of sequence 0", "seqlen_k = seq_lens[b]", "seqlen_k = seq_lens[0]"),
     ("heads in turn", "head = kv_head * GROUP_SIZE + ty", "head = ty * cuda.gridDim.y + kv_head"),
     ("K/V head 0", LOAD_K, LOAD_K.replace("kv_head", "0")),

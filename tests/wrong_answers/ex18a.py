@@ -21,7 +21,6 @@ WRONG = [
     ("ValueError for both", "raise IndexError(f", "raise ValueError(f"),
     ("IndexError for both", "raise ValueError(f", "raise IndexError(f"),
     ("no ValueError", MISSING, ""),
-    ("page 0 is none", MISSING, MISSING.replace("page < 0", "page <= 0")),
     ("the page first", [(IF, "if 0 <= t // page_size < block_table.shape[1] and block_table[b, t // page_size] < 0:\n        raise ValueError('no page')\n    " + IF)]),
     ("row of sequence 0", PAGE, PAGE.replace("[b, ", "[0, ")),
     ("the page's number is t // page_size", PAGE, "page, offset = t // page_size, t % page_size"),

@@ -18,7 +18,6 @@ WRONG = [
     ("the page by rows", PAGE, "page = block_table[b, n % page_size]"),
     ("no table", PAGE, "page = n // page_size"),
     ("the table of sequence 0", PAGE, "page = block_table[0, n // page_size]"),
-    ("one token too many", TEST, "if n <= seq_lens[b]:"),
     ("one token too few", TEST, "if n < seq_lens[b] - 1:"),
     ("tested against the grid", TEST, "if n < s.shape[1]:"),
     ("length of sequence 0", TEST, "if n < seq_lens[0]:"),

@@ -9,12 +9,9 @@ NEVER = "never += slots - min(slots, final)"
 
 WRONG = [
     ("pages rounded down", PAGED, "return n // page_size * page_size"),
-    ("pages, not slots", PAGED, "return -(-n // page_size)"),
     ("a page more where full", PAGED, "return (n // page_size + 1) * page_size"),
     ("pages in float64", PAGED, "import math\n    return math.ceil(n / page_size) * page_size"),
     ("at least one page", PAGED, "return max(1, -(-n // page_size)) * page_size"),
-    ("the prompt is a step", STEPS, "for n in range(prompt, final + 1):"),
-    ("the last step is missing", STEPS, "for n in range(prompt + 1, final):"),
     ("the last step alone", STEPS, "for n in range(final, final + 1):"),
     ("held asked with the prompt", SLOTS, "slots = held(prompt, prompt + 1, final)"),
     ("held asked with the end", SLOTS, "slots = held(prompt, final, final)"),

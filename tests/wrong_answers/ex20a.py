@@ -18,7 +18,6 @@ WRONG = [
     ("not divided", OUT, "out[n, c] = y"),
     ("a token does not see itself", Y, "y += phi_q[n, f] * (u - phi_k[n, f] * v_n)"),
     ("the state before is ignored", U, "u = (state[f, c] if n > 0 else float32(0.0)) + phi_k[n, f] * v_n"),
-    ("the state is not kept", KEEP, ""),
     ("queries for keys", U, U.replace("phi_k", "phi_q")),
     ("keys for queries", Y, Y.replace("phi_q", "phi_k")),
     ("the divisor's column of v", ONE, "v_n = v[n, min(c, head_dim - 1)]"),

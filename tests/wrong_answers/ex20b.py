@@ -8,7 +8,6 @@ BEFORE = "y += q_tile[ty, f] * u_tile[f, tx]"
 OUT = "out[m, tx] = y / l if l != float32(0.0) else float32(0.0)"
 UPDATE = "u_tile[f, tx] += kv"
 ADD = "            add(k_tile, v_tile, u_tile)\n"
-KV = "kv += k_tile[n, f] * v_tile[n, tx]"
 LOAD_K = "k_tile[ty, f] = phi_k[m, f] if m < seqlen else float32(0.0)"
 V1 = "v_tile[ty, tx] = v[m, tx] if m < seqlen else float32(0.0)"
 STORE = "        for f in range(ty, FEATURE_DIM, CHUNK):\n            state[f, tx] = u_tile[f, tx]\n"
@@ -20,10 +19,8 @@ WRONG = [
     ("not divided", OUT, "out[m, tx] = y"),
     ("later tokens with weight 0", [(SCORES, "for n in range(tx, CHUNK, COLS):"), ("s_tile[ty, n] = s  #", "s_tile[ty, n] = s if n <= ty else float32(0.0)  #"), (OWN, OWN.replace("range(ty + 1)", "range(CHUNK)"))]),
     ("no mask within the chunk", [(SCORES, "for n in range(tx, CHUNK, COLS):"), (OWN, OWN.replace("range(ty + 1)", "range(CHUNK)"))]),
-    ("strict mask", OWN, OWN.replace("range(ty + 1)", "range(ty)")),
     ("the chunks before are missing", BEFORE, "y += q_tile[ty, f] * u_tile[f, tx] * float32(0.0)"),
     ("the chunk is in the state twice", UPDATE, "u_tile[f, tx] += kv + kv"),
-    ("the state is that of the last chunk", UPDATE, "u_tile[f, tx] = kv"),
     ("the state is not stored", STORE, ""),
     ("the state before is ignored", "u_tile[f, tx] = state[f, tx]", "u_tile[f, tx] = float32(0.0)"),
     ("the state goes to HBM after each chunk", ADD, ADD + "            for f in range(ty, FEATURE_DIM, CHUNK):\n                state[f, tx] = u_tile[f, tx] + float32(0.0)\n"),

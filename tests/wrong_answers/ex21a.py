@@ -4,16 +4,12 @@ OWNER = "return (rank - step) % world_size"
 STEP = "return (rank - owner) % world_size"
 
 WRONG = [
-    ("the ring the other way round", OWNER, "return (rank + step) % world_size"),
-    ("no wrap", OWNER, "return rank - step"),
     ("the wrap of C: negative numbers", OWNER, "import math\n    return int(math.fmod(rank - step, world_size))"),
     ("the next rank's keys", OWNER, "return (rank - step - 1) % world_size"),
     ("its own keys always", OWNER, "return rank"),
     ("a float", OWNER, "return (rank - step) % float(world_size)"),
     ("through float64", OWNER, "return int((rank - step) % float(world_size))"),
     ("absolute distance", OWNER, "return abs(rank - step) % world_size"),
-    ("step the other way round", STEP, "return (owner - rank) % world_size"),
-    ("step without wrap", STEP, "return rank - owner"),
     ("steps from 1", STEP, "return (rank - owner) % world_size + 1"),
     ("step by distance", STEP, "return abs(rank - owner)"),
     ("both the other way round", [(OWNER, "return (rank + step) % world_size"), (STEP, "return (owner - rank) % world_size")]),

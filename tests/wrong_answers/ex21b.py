@@ -5,7 +5,6 @@ JOIN = "return np.concatenate([chunks[rank], chunks[-1 - rank]])"
 PAIRS = "return int(np.sum(tokens + 1))"
 
 WRONG = [
-    ("W chunks", CHUNKS, "chunks = np.arange(seqlen).reshape(world_size, -1)"),
     ("chunks across", CHUNKS, "chunks = np.arange(seqlen).reshape(-1, 2 * world_size).T"),
     ("two neighbours", JOIN, "return np.concatenate([chunks[2 * rank], chunks[2 * rank + 1]])"),
     ("a second part W later", JOIN, "return np.concatenate([chunks[rank], chunks[rank + world_size]])"),
@@ -17,7 +16,6 @@ WRONG = [
     ("two rows", JOIN, "return np.stack([chunks[rank], chunks[-1 - rank]])"),
     ("floats", CHUNKS, "chunks = np.arange(float(seqlen)).reshape(2 * world_size, -1)"),
     ("striped", JOIN, "return np.arange(rank, seqlen, world_size)"),
-    ("a token does not see itself", PAIRS, "return int(np.sum(tokens))"),
     ("pairs with its own keys alone", PAIRS, "return len(tokens) * (len(tokens) + 1) // 2"),
     ("the mean of all ranks", PAIRS, "return int(len(tokens) * (np.max(tokens) + 1) / 2)"),
     ("a NumPy integer", PAIRS, "return np.sum(tokens + 1)"),

@@ -6,7 +6,6 @@ RETURN = "return functools.reduce(merge, states)"
 
 WRONG = [
     ("as published", STATES, "states = parts"),
-    ("upside down", STATES, STATES.replace("* np", "/ np")),
     ("times log2(e)", STATES, STATES.replace("math.log(2)", "math.log2(math.e)")),
     ("the first state alone", STATES, STATES + "\n    states[1:] = parts[1:]"),
     ("all but the first", STATES, STATES + "\n    states[0] = parts[0]"),

@@ -20,7 +20,6 @@ WRONG = [
     ("dw_out transposed", DW_OUT, "dw_out = dmiddle.T @ out.reshape(x.shape)"),
     ("dw_out after w_out", DW_OUT, "dw_out = (out.reshape(x.shape) @ w_out).T @ dmiddle"),
     ("w_out not transposed", DOUT, DOUT.replace("w_out.T", "w_out")),
-    ("dmiddle for dout", DOUT, "dout = dmiddle.reshape(out.shape)"),
     ("dout as rows", DOUT, "dout = dmiddle @ w_out.T"),
     ("no causal", GRAD, GRAD.replace("causal=True", "causal=False")),
     ("causal left out", GRAD, GRAD.replace(", causal=True", "")),

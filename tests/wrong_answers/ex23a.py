@@ -13,7 +13,6 @@ WRONG = [
     ("right for one new token alone", RETURN, "return (np.array([len(tokens) - 1]) if num_cached else positions), slots, len(tokens)"),
     ("slots follow the wrong positions", SLOTS, SLOTS.replace("positions", "(positions + (num_cached > 0))")),
     ("slots without pages", SLOTS, "slots = positions"),
-    ("the offset alone", SLOTS, "slots = positions % page_size"),
     ("the new token does not see itself", RETURN, "return positions, slots, len(tokens) - 1"),
     ("the keys from before", RETURN, "return positions, slots, num_cached"),
     ("one key too many", RETURN, "return positions, slots, len(tokens) + 1"),

@@ -6,17 +6,11 @@ TAKE = "free -= n // page_size + 1"
 STOP = "if free < 0:\n            break"
 
 WRONG = [
-    ("nothing is kept for those that run", FREE, "free = num_free"),
     ("a page for each that runs", FREE, "free = num_free - len(running)"),
-    ("those with an empty slot need a page", FREE, FREE.replace("== 0", "!= 0")),
     ("the running ones hold free pages", FREE, "free = num_free - sum(-(-n // page_size) for n in running)"),
     ("their next step is counted twice", FREE, FREE.replace("sum(", "2 * sum(")),
     ("no room for one more token", TAKE, "free -= -(-n // page_size)"),
-    ("rounded down", TAKE, "free -= n // page_size"),
     ("a page too many", TAKE, "free -= -(-n // page_size) + 1"),
-    ("slots, not pages", TAKE, "free -= n + 1"),
-    ("one page each", TAKE, "free -= 1"),
-    ("the last free page is kept", STOP, "if free <= 0:\n            break"),
     ("overtaking", STOP, "if free < 0:\n            free += n // page_size + 1\n            continue"),
     ("the one that does not fit is counted", STOP, "if free < 0:\n            entered += 1\n            break"),
     ("one at a time", LOOP, "for n in waiting[:1]:"),

@@ -8,7 +8,6 @@ RETURN = "return gone"
 
 WRONG = [
     ("a page for each sequence", NEW, "return len(lengths)"),
-    ("those with an empty slot", NEW, NEW.replace("== 0", "!= 0")),
     ("one token before", NEW, NEW.replace("n %", "(n + 1) %")),
     ("those that leave still need a page", WHILE, WHILE.replace("lengths[:stay]", "lengths")),
     ("one at most", WHILE, "if new_pages(lengths[:stay], page_size) > num_free:"),

@@ -50,10 +50,6 @@ def flash_attn_bwd_registers(problem, *, tile_size, deterministic=False):
     deterministic : bool, default=False
         Otherwise dq is neither loaded nor stored: it is set to 0, and then as many elements are
         added to it atomically as are loaded of q.
-
-    Returns
-    -------
-    Traffic
     """
     problem.refuse("flash_attn_bwd_registers", "block_m", "block_n")
     problem = replace(problem, block_m=tile_size, block_n=tile_size)

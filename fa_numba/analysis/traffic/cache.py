@@ -17,18 +17,7 @@ def merge_states(batch, seqlen_q, num_heads, head_dim):
 
 
 def paged_kv_lookup(seq_lens, page_size, num_kv_heads, head_dim, *, max_len=None):
-    """Each key and value read once; every thread of a thread block reads the tables.
-
-    Parameters
-    ----------
-    seq_lens : sequence of int
-    page_size, num_kv_heads, head_dim : int
-    max_len : int, default=max(seq_lens)
-
-    Returns
-    -------
-    Traffic
-    """
+    """Each key and value read once; every thread of a thread block reads the tables."""
     seq_lens = [int(length) for length in seq_lens]
     max_len = max(seq_lens, default=0) if max_len is None else max_len
     token = num_kv_heads * head_dim
@@ -51,10 +40,6 @@ def reshape_and_cache(slot_mapping, num_kv_heads, head_dim):
     slot_mapping : sequence of int
         −1 for a token that is not written.
     num_kv_heads, head_dim : int
-
-    Returns
-    -------
-    Traffic
     """
     written = sum(slot >= 0 for slot in slot_mapping) * num_kv_heads * head_dim
     loads = {"k": written, "v": written, "slot_mapping": len(slot_mapping) * THREADS}

@@ -81,10 +81,6 @@ def flash_attn_v1(problem, *, block_mask=None):
     problem : Problem
     block_mask : bool array of shape (num_m_tiles, num_n_tiles), default=None
         Every thread of a thread block reads it.
-
-    Returns
-    -------
-    Traffic
     """
     problem = problem.tiled_for("flash_attn_v1")
     if block_mask is None:

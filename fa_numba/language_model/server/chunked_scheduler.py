@@ -35,46 +35,28 @@ NO_PAIRS = np.empty((2, 0), np.int32)
 
 @dataclass
 class Part:
-    """The rows of one branch in a step: its tokens `start` to `stop` − 1.
-
-    Attributes
-    ----------
-    request : Request
-    branch : Branch
-    start, stop : int
-    slots : int32 array of shape (stop − start,)
-        Where their keys and values go; −1: they are in a shared page already.
-    chosen : bool
-        The last row's logits choose the branch's next token.
-    """
+    """The rows of one branch in a step: its tokens `start` to `stop` − 1."""
 
     request: Request
     branch: Branch
     start: int
     stop: int
+    # Int32 array of shape (stop − start,); where their keys and values go; −1: they are in a shared
+    # page already
     slots: np.ndarray | None = None
-    chosen: bool = False
+    chosen: bool = False  # the last row's logits choose the branch's next token
 
 
 class Plan(NamedTuple):
-    """One step: changes of the caches, to apply in this order, and the rows to compute.
+    """One step: changes of the caches, to apply in this order, and the rows to compute."""
 
-    Attributes
-    ----------
-    swap_out, swap_in, copies : int32 arrays of shape (2, pages)
-        src and dst: to the host's cache, from it, and within the cache.
-    decoding : Decoding
-        Branches whose last token is computed; their rows come first.
-    parts : list of Part
-        The other rows. Parts of one row first.
-    preempted : list of Request
-    """
-
+    # Int32 arrays of shape (2, pages); src and dst: to the host's cache, from it, and within the
+    # cache
     swap_out: np.ndarray
     swap_in: np.ndarray
     copies: np.ndarray
-    decoding: Decoding
-    parts: list
+    decoding: Decoding  # branches whose last token is computed; their rows come first
+    parts: list  # the other rows. Parts of one row first.
     preempted: list
 
     def rows(self):

@@ -52,32 +52,16 @@ class BadRequest(ValueError):
 
 
 class Call(NamedTuple):
-    """A request.
-
-    Attributes
-    ----------
-    prompts : list of list of int
-    options : Options
-        Of each prompt.
-    keep : int
-        Answers to each prompt that are sent: the best of `options.n`.
-    echo : bool
-        An answer begins with its prompt.
-    stream, usage : bool
-        Whether to send the answer in pieces, and its counts after the last one.
-    chat : bool
-    logprobs : bool
-        The answer has log-probabilities; `best_of` needs them too.
-    """
+    """A request."""
 
     prompts: list
-    options: Options
-    keep: int
-    echo: bool
-    stream: bool
+    options: Options  # of each prompt
+    keep: int  # answers to each prompt that are sent: the best of `options.n`
+    echo: bool  # an answer begins with its prompt
+    stream: bool  # whether to send the answer in pieces, and its counts after the last one
     usage: bool
     chat: bool
-    logprobs: bool
+    logprobs: bool  # the answer has log-probabilities; `best_of` needs them too
 
 
 def bad_argument(error) -> BadRequest:
@@ -101,10 +85,6 @@ def parse(body: bytes, tokenizer, model: str, client: str, *, chat=False, known=
     chat : bool, default=False
     known : bool, default=False
         `client` is sure, by its key: what the request says does not count.
-
-    Returns
-    -------
-    Call
 
     Raises
     ------

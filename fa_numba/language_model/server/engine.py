@@ -125,10 +125,6 @@ class Engine:
         listener : callable, default=None
             As in `Request`.
 
-        Returns
-        -------
-        Request
-
         Raises
         ------
         TypeError, ValueError
@@ -200,11 +196,6 @@ class Engine:
 
     def generate(self, prompts, options=None) -> list:
         """Answer all prompts.
-
-        Parameters
-        ----------
-        prompts : sequence of sequences of int
-        options : Options, or a list of one for each prompt
 
         Returns
         -------

@@ -37,13 +37,7 @@ def middleware(hosts, keys) -> list:
 
 
 class Guard:
-    """ASGI middleware: refuse other origins and unknown keys; write whose key it is.
-
-    Parameters
-    ----------
-    app : ASGI application
-    keys : sequence of str
-    """
+    """ASGI middleware: refuse other origins and unknown keys; write whose key it is."""
 
     def __init__(self, app, keys):
         self.app, self.keys = app, [key.encode() for key in keys]

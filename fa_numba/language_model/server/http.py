@@ -135,11 +135,6 @@ def make_app(engine, tokenizer, *, model="fa-numba", hosts=guard.LOOPBACK, keys=
 class Reply:
     """Requests to the engine, one for each prompt, seen from the web server's thread.
 
-    Parameters
-    ----------
-    background : Background
-    call : completions.Call
-
     Attributes
     ----------
     requests : list of Request

@@ -13,18 +13,12 @@ from fa_numba.runtime import arrays
 
 
 class Scores(NamedTuple):
-    """Of each token of a sequence.
+    """Of each token of a sequence."""
 
-    Attributes
-    ----------
-    logprobs : list of float
-        Logarithm of its probability after the tokens before it; of the first token None.
-    likeliest : list of list of (int, float)
-        The likeliest tokens at its position and their log-probabilities, the likeliest first; of
-        the first token None.
-    """
-
+    # Logarithm of its probability after the tokens before it; of the first token None
     logprobs: list
+    # The likeliest tokens at its position and their log-probabilities, the likeliest first; of the
+    # first token None
     likeliest: list
 
 
@@ -38,10 +32,6 @@ def of(weights, config, tokens, number) -> Scores:
     tokens : list of int
     number : int
         Of the likeliest tokens.
-
-    Returns
-    -------
-    Scores
     """
     xp = arrays.module_of(weights["embedding"])
     logits = model.forward(weights, config, xp.asarray(np.array([tokens], np.int32)))

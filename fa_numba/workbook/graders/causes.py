@@ -40,11 +40,7 @@ class Wrong(AssertionError):
 def only_in(wrong, axes):
     """A sentence on the part of an array that has all wrong places; "" if they are all over it.
 
-    Parameters
-    ----------
-    wrong : array of bool
-    axes : sequence of str
-        A word for each axis: "head", "row".
+    `axes` has a word for each axis: "head", "row".
     """
     parts = []
     for axis, name in enumerate(axes):

@@ -21,11 +21,7 @@ def unwritten(*shape):
 def exchanged(right, threads_x, threads_y):
     """(sentence, result) where x counts the rows: some elements then have no thread.
 
-    Parameters
-    ----------
-    right : (rows, cols) array
-    threads_x, threads_y : int
-        Threads of the launch along each axis, of all thread blocks together.
+    `threads_x` and `threads_y` are those along each axis, of all thread blocks together.
     """
     row, col = np.indices(right.shape)
     result = np.where((row < threads_x) & (col < threads_y), right, np.nan)
@@ -33,18 +29,10 @@ def exchanged(right, threads_x, threads_y):
 
 
 def expect_elements(got, want, *, name="out", case="", mistakes=None, rtol=0.0):
-    """Fail with the first element that is wrong.
+    """Fail with the first element that is wrong by more than `rtol`.
 
-    Parameters
-    ----------
-    got, want : arrays of one shape
-    name : str
-    case : str
-        In words, in front of the message.
-    mistakes : dict of str to array, optional
-        The results of mistakes that people make, by the sentence that names the mistake.
-    rtol : float
-        Allowed relative error.
+    `case`, in words, stands in front of the message. `mistakes` are the results of mistakes that
+    people make, by the sentence that names the mistake.
     """
     mask = ~(np.abs(got - want) <= rtol * np.abs(want))
     wrong = np.argwhere(mask)
@@ -76,14 +64,8 @@ def expect_elements(got, want, *, name="out", case="", mistakes=None, rtol=0.0):
 def expect_once(trace, loads, stores, output="out"):
     """Fail unless inputs are read so often, and each element of out is stored by one thread.
 
-    Parameters
-    ----------
-    trace : simt.Trace
-    loads : dict of str to int
-        Of each input: how many loads there must be.
-    stores : int
-        Elements of the output.
-    output : str
+    `loads` says how many loads there must be of each input, `stores` how many elements `output`
+    has.
     """
     for name, enough in loads.items():
         array = trace.arrays[name]

@@ -6,16 +6,9 @@ from fa_numba.workbook.graders.causes import Wrong
 def expect_no_loop(function, *args, over, most=100):
     """Fail if a call runs more lines of the answer than `most`.
 
-    Parameters
-    ----------
-    function : Function
-        The learner's.
-    *args
-        Its arguments, of a size far above `most` along each axis that must not be looped over.
-    over : str
-        These axes, for the message: "rows".
-    most : int, default=100
-        Lines, and rounds of comprehensions, that an answer without such a loop needs at most.
+    The arguments are of a size far above `most` along each axis that must not be looped over;
+    `over` names these axes for the message. `most` are the lines, and rounds of comprehensions,
+    that an answer without such a loop needs at most.
     """
     __tracebackhide__ = True
     arguments = (function, list(args), most)

@@ -16,15 +16,7 @@ def expect_no_races(trace):
 
 
 def race_cause(text, sites):
-    """The cause of a race in a sentence without threads and indices, which differ by the case.
-
-    Parameters
-    ----------
-    text : str
-        The engine's words on the race.
-    sites : sequence of simt Site
-        The two places in the source.
-    """
+    """The cause of a race in a sentence without threads and indices, which differ by the case."""
     lines = sorted({str(site.line) for site in sites}, key=lambda line: (len(line), line))
     places = f"lines {lines[0]} and {lines[-1]}" if len(lines) > 1 else f"line {lines[0]} itself"
     barrier = ", and no barrier lies between" if "no barrier lies between" in text else ""
@@ -34,13 +26,8 @@ def race_cause(text, sites):
 def expect_chip_memory(trace, *, shared=0, local=0, allowed):
     """Fail where a launch keeps more on the chip than the statement allows.
 
-    Parameters
-    ----------
-    trace : simt.Trace
-    shared, local : int, default=0
-        Bytes of shared memory of a thread block, and of local arrays of a thread, that are allowed.
-    allowed : str
-        The statement's allowance, in words.
+    `shared` bytes in shared memory of a thread block and `local` bytes in local arrays of a thread
+    are allowed; `allowed` says so in words.
     """
     for kind, owner, got, most in (
         ("shared memory", "thread block", trace.shared_bytes, shared),
@@ -54,14 +41,7 @@ def expect_chip_memory(trace, *, shared=0, local=0, allowed):
 def expect_stores_by(written, *, threads=None, blocks=None, why):
     """Fail unless that many threads, or thread blocks, store into the arrays.
 
-    Parameters
-    ----------
-    written : dict of str to GlobalTraffic
-        The arrays that are written, from `trace.arrays`.
-    threads, blocks : int, optional
-        How many must take part at least.
-    why : str
-        The rule of the statement.
+    `written` are the arrays of `trace.arrays` that are written, `why` is the rule of the statement.
     """
     for name, array in written.items():
         for kind, got, least in (
@@ -76,13 +56,8 @@ def expect_stores_by(written, *, threads=None, blocks=None, why):
 def expect_traffic(trace, wanted, *, less_is_fine=False):
     """Fail unless the HBM meter shows exactly the wanted elements.
 
-    Parameters
-    ----------
-    trace : simt.Trace
-    wanted : dict
-        (array, "loads" or "stores") -> (elements, how they come about).
-    less_is_fine : bool, default=False
-        Fewer loads than wanted are no fault.
+    `wanted` is {(array, "loads" or "stores"): (elements, how they come about)}. With `less_is_fine`
+    fewer loads than wanted are no fault.
     """
     none_first = sorted(wanted.items(), key=lambda item: item[1][0] > 0)
     for (name, kind), (elements, formula) in none_first:

@@ -52,10 +52,6 @@ def run_on_ranks(program, world_size, *shards, functions=(), attend=None, order=
         Seed of the order in which ranks run.
     strict : bool, default=False
         A warning is an error.
-
-    Returns
-    -------
-    RankRun
     """
     __tracebackhide__ = True
     parts = [list(part) for part in shards]
@@ -219,12 +215,8 @@ def cut_head(layout, world_size, c=4, head_dim=5, *, seed=0):
 def first_difference(got, want, plain, factor):
     """The index of the first element that is farther from float64 than plain float32 is, or None.
 
-    Parameters
-    ----------
-    got, want, plain : arrays of one shape
-        The answer's, the float64 and the plain float32 result.
-    factor : float
-        Error allowed, as a multiple of the largest of plain float32.
+    `want` is the float64 and `plain` the float32 result; allowed is `factor` times the largest
+    error of plain float32.
     """
     error = factor * np.abs(plain - want).max(initial=0) + 1e-6 * np.maximum(1, np.abs(want))
     wrong = ~(np.abs(got - want) <= error)  # NaN is wrong
@@ -234,16 +226,8 @@ def first_difference(got, want, plain, factor):
 def expect_on_ranks(head, name, parts, *, factor, mistakes=()):
     """Fail unless the parts of all ranks are those of one device.
 
-    Parameters
-    ----------
-    head : CutHead
-    name : str
-        Of the result, such as "out".
-    parts : list of world_size arrays
-    factor : float
-        See `first_difference`.
-    mistakes : sequence of (str, list of arrays or None)
-        Known causes, each with the parts that it leads to; None fits always.
+    `parts` are world_size arrays, `factor` is that of `first_difference`. `mistakes` are known
+    causes, each with the parts that it leads to; None fits always.
     """
     wants, plains = (head.of_ranks(head.answers(d)[name]) for d in (np.float64, np.float32))
     for rank, (got, want, plain) in enumerate(zip(parts, wants, plains, strict=True)):

@@ -14,18 +14,9 @@ def matrices(*shapes, seed=0):
 def expect_product(got, a, b, what, *, name="", causes=None, mistakes=()):
     """Fail unless got is a @ b; allowed is twice the error of a float32 loop over k.
 
-    Parameters
-    ----------
-    got : (M, N) array
-    a, b : (M, K) and (K, N) arrays
-    what : str
-        The case, in words.
-    name : str
-        The product's, for the first wrong element.
-    causes : function, optional
-        Of the wrong places, (number, 2): a list of likely causes.
-    mistakes : iterable of (str, array)
-        Sentences, each with the product that its mistake makes; they come before `causes`.
+    `what` is the case in words, `name` the product's, for the first wrong element. `causes` takes
+    the wrong places, (number, 2), and returns a list of likely causes. `mistakes` are sentences,
+    each with the product that its mistake makes; they come before `causes`.
     """
     want = a.astype(np.float64) @ b.astype(np.float64)
     plain = np.zeros(want.shape, np.float32)
@@ -85,21 +76,9 @@ def _flipped(x, TILE):
 
 
 def shared_loads(trace, *, most, products, rule):
-    """Loads from shared memory of a launch; fail if there are too many.
+    """Loads from shared memory of a launch; fail if there are more than `most`.
 
-    Parameters
-    ----------
-    trace : simt.Trace
-    most : int
-        Allowed loads.
-    products : int
-        FMAs of the product.
-    rule : str
-        The statement's budget, in words.
-
-    Returns
-    -------
-    int
+    `products` are the FMAs of the product, `rule` is the statement's budget, in words.
     """
     loads = {name: array.loads for name, array in trace.shared.items()}
     total = sum(loads.values())

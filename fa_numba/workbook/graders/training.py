@@ -14,18 +14,8 @@ FACTOR = 4  # of the error of plain float32
 def expect(name, got, want, plain, *, of="", mistakes=()):
     """Fail unless `got` is as close to float64 as plain float32 is, up to FACTOR.
 
-    Parameters
-    ----------
-    name : str
-        Of the result.
-    got : array
-        The answer's: float32, of the shape of `want`.
-    want, plain : arrays of one shape
-        In float64, and computed in float32.
-    of : str, optional
-        The case, to begin the message with.
-    mistakes : sequence of (str, array)
-        Known mistakes, each with the result that it leads to.
+    `want` is the result in float64, `plain` in float32. `of`, the case, begins the message.
+    `mistakes` are known ones, each with the result that it leads to.
     """
     __tracebackhide__ = True
     got, want, plain = np.asarray(got), np.asarray(want), np.asarray(plain)

@@ -34,33 +34,21 @@ PLAIN = range(4)  # ranks of traits that tell much; others need more checks to s
 
 @dataclass
 class Evidence:
-    """A check, for the comparison with others.
+    """A check, for the comparison with others."""
 
-    Attributes
-    ----------
-    traits : dict of str to int
-        Phrase -> rank: a lower one is a likelier reason.
-    reached : list of str
-        The grader's functions that the check may call.
-    raised_in : str
-        The one of them in which it failed.
-    """
-
+    # Phrase -> rank: a lower one is a likelier reason
     traits: dict[str, int] = field(default_factory=dict)
+    # The grader's functions that the check may call
     reached: list[str] = field(default_factory=list)
-    raised_in: str = ""
+    raised_in: str = ""  # the one of them in which it failed
 
 
 def only_where(failed: list[Evidence], passed: list[Evidence], number: int) -> str:
     """The likeliest trait of the failed checks that no comparable passed one has, in a sentence.
 
-    Parameters
-    ----------
-    failed, passed : list of Evidence
-        The first failed one is the one that the report shows. If all failed checks have nothing in
-        common, those that failed in the same function of the grader may.
-    number : int
-        Of all checks that fail, those among them that say little.
+    The first failed check is the one that the report shows. If all have nothing in common, those
+    that failed in the same function of the grader may. `number` counts all checks that fail, those
+    among them that say little.
     """
     same = [e for e in failed if e.raised_in == failed[0].raised_in]
     for group in (failed, same):

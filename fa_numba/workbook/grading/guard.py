@@ -80,15 +80,7 @@ def histories(root: str) -> list[str]:
 
 
 def secrets(root: str, forbidden: tuple[str, ...]) -> list[str]:
-    """The files and folders that an answer may not read, as far as they are there; without links.
-
-    Parameters
-    ----------
-    root : str
-        The workbook.
-    forbidden : tuple of str
-        Further ones, such as the JSON of the results.
-    """
+    """The files and folders that an answer may not read, as far as they are there; without links."""
     found = []
     for place in {Path(root), course(root)}:
         found += [str(place / name) for name in ("solutions", "tests", ".progress.json")]

@@ -18,24 +18,12 @@ CONSTANTS = {
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of an answer.
+    """Limits of an answer."""
 
-    Attributes
-    ----------
-    seconds : float
-        Of one check, spent in the learner's code. Ours take at most 1.
-    seconds_in_all : float
-        Of all checks of an exercise together.
-    memory_gib : float
-        Memory in addition to that of Python, NumPy and Numba.
-    restarts : int
-        How often an answer is imported anew after it has hung or crashed.
-    """
-
-    seconds: float = 2.5
-    seconds_in_all: float = 15.0
-    memory_gib: float = 2.0
-    restarts: int = 12
+    seconds: float = 2.5  # of one check, spent in the learner's code. Ours take at most 1.
+    seconds_in_all: float = 15.0  # of all checks of an exercise together
+    memory_gib: float = 2.0  # memory in addition to that of Python, NumPy and Numba
+    restarts: int = 12  # how often an answer is imported anew after it has hung or crashed
 
 
 def limits_of(grader: Path) -> Limits:

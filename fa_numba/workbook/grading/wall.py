@@ -80,22 +80,12 @@ def beside(forbidden: Iterable[str]) -> Iterator[str]:
 
 
 def build(forbidden: Iterable[str], readable: Iterable[str], folder: str | None) -> bool:
-    """Restrict this thread, and all that it starts, for good.
+    """Restrict this thread, and all that it starts; False where the kernel has no Landlock.
 
-    Parameters
-    ----------
-    forbidden : iterable of str
-        Files and folders that are not read. Paths without links.
-    readable : iterable of str
-        Files in them that are read all the same.
-    folder : str or None
-        The only folder where files may be written; there is no TCP either. None restricts reading,
-        signals and access to other processes alone: CUDA's driver opens devices and files.
-
-    Returns
-    -------
-    bool
-        False where the kernel has no Landlock.
+    `forbidden` files and folders, paths without links, are not read, except for the `readable`
+    files in them. `folder` is the only one where files may be written; there is no TCP either.
+    Where it is None, only reading, signals and access to other processes are restricted: CUDA's
+    driver opens devices and files.
     """
     if not (abi := version()):
         return False
