@@ -19,8 +19,8 @@ FIRST = "00_first_kernels.ipynb"
 def command(root, *, as_root: bool, first: str = FIRST) -> list[str]:
     """The command that starts JupyterLab on the lesson in the file `first`.
 
-    Links of the lessons lead to files in the learner's folder `root`. Jupyter refuses the user root without
-    a word.
+    Links of the lessons lead to files in the learner's folder `root`. Jupyter refuses the user root
+    without a word.
     """
     started = [
         sys.executable,

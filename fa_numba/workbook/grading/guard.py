@@ -80,7 +80,7 @@ def histories(root: str) -> list[str]:
 
 
 def secrets(root: str, forbidden: tuple[str, ...]) -> list[str]:
-    """The files and folders that an answer may not read, as far as they are there; without links."""
+    """The files and folders that an answer may not read, where they are there; without links."""
     found = []
     for place in {Path(root), course(root)}:
         found += [str(place / name) for name in ("solutions", "tests", ".progress.json")]
