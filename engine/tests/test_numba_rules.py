@@ -213,6 +213,19 @@ def test_an_outer_name_that_is_only_read():
     assert out[0] == 3
 
 
+def test_an_outer_name_that_is_assigned():
+    outer = 3.0
+
+    @cuda.jit
+    def kernel(o):
+        nonlocal outer
+        outer = o[0]
+
+    said = "an assignment to a variable of an outer function cannot be used in a CUDA kernel"
+    with pytest.raises(TypeError, match=said):
+        kernel[1, 1](np.zeros(1))
+
+
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "float32", "float64", "bool"])
 def test_truth_values_are_numbers(dtype):
     assert_same("a + True", np.array([1, 0, 1], dtype))
