@@ -838,7 +838,9 @@ def flash_attn_bwd_persistent(
     group_size = num_heads // num_kv_heads
     if 0 in (q.shape[1], seqlen_k):
         given = None  # there is no tile
-    runs = None if given is None else runs_of_keys(q, k, given, block_m, BLOCK_N)
+    runs = None
+    if given is not None:
+        runs = runs_of_keys(q, k, given, block_m, BLOCK_N, both=deterministic)
     if not deterministic:
         keys = None if runs is None else runs.keys_of_query
         order = fastest_order(head_dim, n_tiles, heads, group_size, num_sms, options, keys)
