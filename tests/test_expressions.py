@@ -12,7 +12,15 @@ import pytest
 from fa_numba.expressions.derivative import derivative
 from fa_numba.expressions.nodes import const
 from fa_numba.expressions.source import source_of
-from fa_numba.expressions.tiles import HIDDEN, MIXED, WHOLE, runs, runs_of_warpgroups, tile_classes
+from fa_numba.expressions.tiles import (
+    HIDDEN,
+    MIXED,
+    WHOLE,
+    runs,
+    runs_both_ways,
+    runs_of_warpgroups,
+    tile_classes,
+)
 from fa_numba.expressions.trace import trace
 
 N, TILE = 64, 16
@@ -176,6 +184,25 @@ def test_runs_of_warpgroups(parts):
                 if len(seen):
                     found = np.flatnonzero(met[w])
                     assert (found[0], found[-1]) == (seen[0], seen[-1])
+
+
+def test_runs_both_ways():
+    """Both tables have each visible tile once; those at the ends are mixed, of a class or not."""
+    classes = np.random.default_rng().choice(3, (2, 1, 5, 7)).astype(np.int8)
+    for sizes in ((5 * 16, 7 * 8), (5 * 16 - 3, 7 * 8 - 3)):
+        want = classes.copy()
+        if sizes[0] % 16:
+            want[..., -1, :] = np.minimum(want[..., -1, :], MIXED)
+            want[..., -1] = np.minimum(want[..., -1], MIXED)
+        of_queries, of_keys = runs_both_ways(classes, sizes, 16, 8)
+        for table, x in ((of_queries, want), (of_keys, want.swapaxes(-1, -2))):
+            found = np.zeros_like(x)
+            for b, row in np.ndindex(2, x.shape[2]):
+                for first, end, kind in table[b, 0, row]:
+                    found[b, 0, row, first:end] += np.int8(kind)
+            np.testing.assert_array_equal(found, x)
+    for table in runs_both_ways(np.zeros_like(classes), sizes, 16, 8):
+        assert table.shape[-2] == 1 and not table.any()  # an array must have elements
 
 
 def test_a_tile_of_a_long_mask_is_never_entered():

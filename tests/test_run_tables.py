@@ -6,7 +6,7 @@ import pytest
 
 from fa_numba.checks import Mask, check_expressions
 from fa_numba.expressions.interval_source import NoIntervalError
-from fa_numba.expressions.tiles import runs_of_warpgroups, tile_classes
+from fa_numba.expressions.tiles import runs_both_ways, runs_of_warpgroups, tile_classes
 from fa_numba.expressions.trace import trace
 from fa_numba.tensor_core import run_tables
 
@@ -19,6 +19,19 @@ MASKS = [name for name, x in expression_cases.CASES.items() if x.mask and name !
 def test_table(name, parts):
     for seqlen_q, seqlen_k in ((300, 300), (70, 517)):
         table, wanted = tables(name, (seqlen_q, seqlen_k, 2, 4, 64, parts))
+        most = wanted.shape[3]
+        np.testing.assert_array_equal(table[..., :most, :], wanted)
+        assert not table[..., most:, :].any()
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_table_of_keys(name):
+    for sizes in ((300, 300), (70, 517)):
+        q, given = problem_of(name, *sizes, 2, 4)
+        mask, arguments = given.expressions.mask, given.arguments
+        table = run_tables.make_table_of_keys(q, mask, arguments, (*sizes, 2, 4, 64, 32))
+        classes = tile_classes(mask, sizes, 64, 32, arguments, 2, 4)
+        _, wanted = runs_both_ways(classes, sizes, 64, 32)
         most = wanted.shape[3]
         np.testing.assert_array_equal(table[..., :most, :], wanted)
         assert not table[..., most:, :].any()
@@ -37,11 +50,15 @@ def test_more_runs_than_there_is_room_for(monkeypatch):
             assert np.all((met[first:end] == flags) | (met[first:end] == 0b0101))
 
 
-def tables(name, problem):
-    seqlen_q, seqlen_k, batch, num_heads, block_n, parts = problem
+def problem_of(name, seqlen_q, seqlen_k, batch, num_heads):
     options, _ = expression_cases.options_of(name, num_heads, seqlen_k)
     q = np.zeros((batch, seqlen_q, num_heads, 8), np.float32)
-    given = check_expressions(q, options["mask"], options["mask_args"], None, (), Mask(), None)
+    return q, check_expressions(q, options["mask"], options["mask_args"], None, (), Mask(), None)
+
+
+def tables(name, problem):
+    seqlen_q, seqlen_k, batch, num_heads, block_n, parts = problem
+    q, given = problem_of(name, seqlen_q, seqlen_k, batch, num_heads)
     mask, arguments = given.expressions.mask, given.arguments
     classes = tile_classes(mask, problem[:2], 64, block_n, arguments, batch, num_heads)
     return (

@@ -55,8 +55,8 @@ import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
-from fa_numba.checks.values import NO_SLOPES
 from fa_numba.constants import LOG2_E, ONE, ZERO
+from fa_numba.expressions.indices import check_indices
 from fa_numba.expressions.tiles import MIXED
 from fa_numba.kernels.dropout import LARGEST_ON_TENSOR_CORES
 from fa_numba.on_cuda_cores import run_time_masks
@@ -819,26 +819,26 @@ def flash_attn_bwd_persistent(
         "flash_attn_bwd_persistent", inputs, softmax_scale, deterministic, HOPPER
     )
     in_float32 = checks.check_grad_dtype(grad_dtype, deterministic) is not None
-    options, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     written = mask, mask_args, score, score_args
-    given = checks.check_expressions(q, *written, options, alibi_slopes)
-    sinks, has_sinks = checks.check_sinks(q, sinks)
-    if given is not None:
-        options, slopes = checks.Mask(), NO_SLOPES
+    scores = checks.check_scores(q, causal, window_size, softcap, alibi_slopes, written, sinks)
+    options, given = scores.mask, scores.given
     dropout_p, seed = checks.check_dropout(dropout_p, seed, largest=LARGEST_ON_TENSOR_CORES)
     gradient_scale, delta_scale, drops = scale, ONE, ()
     if dropout_p > 0:
         *_, keep_scale = drops = dropout_arguments(dropout_p, seed)
         gradient_scale, delta_scale = scale * keep_scale, ONE / keep_scale
-    batch, _, num_heads, head_dim = q.shape
+    batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
     dtype, block_m, size = arrays.dtype_name(q), tile_rows(head_dim), shared_bytes(head_dim)
     n_tiles, heads, num_sms = ceil_div(seqlen_k, BLOCK_N), batch * num_kv_heads, arrays.num_sms(q)
     order = ORDERED
     group_size = num_heads // num_kv_heads
-    if 0 in (q.shape[1], seqlen_k):
+    if 0 in (seqlen_q, seqlen_k):
         given = None  # there is no tile
-    runs = None if given is None else runs_of_keys(q, k, given, block_m, BLOCK_N)
+    runs = None
+    if given is not None:
+        check_indices(given, batch, num_heads, seqlen_q, seqlen_k)
+        runs = runs_of_keys(q, k, given, block_m, BLOCK_N, both=deterministic)
     if not deterministic:
         keys = None if runs is None else runs.keys_of_query
         order = fastest_order(head_dim, n_tiles, heads, group_size, num_sms, options, keys)
@@ -848,7 +848,7 @@ def flash_attn_bwd_persistent(
     parts = 1 if order != ADDED else group_parts.fastest(q, k, options, num_sms)
     grad_dtype = np.float32 if in_float32 else None
     (dq, dk, dv), rows, dq_sum, *dsinks = backward.prepare(
-        *inputs, order == ADDED, grad_dtype, delta_scale, sinks if has_sinks else None
+        *inputs, order == ADDED, grad_dtype, delta_scale, scores.sinks if scores.has_sinks else None
     )
     if seqlen_k == 0:
         return arrays.full(q, q.shape, 0, dq.dtype), dk, dv, *dsinks
@@ -867,7 +867,7 @@ def flash_attn_bwd_persistent(
     kv_heads = parts * num_kv_heads
     sizes = np.int32(seqlen_k), np.int32(kv_heads), np.int32(num_heads // kv_heads)
     scales = np.float32(scale * LOG2_E), gradient_scale
-    args = *maps, *rows, dq_sum, dq, *sizes, *scales, slopes, counters
+    args = *maps, *rows, dq_sum, dq, *sizes, *scales, scores.slopes, counters
     constants = run_time_masks.constants_of(options)
     kernel = make_flash_attn_bwd_persistent(
         head_dim,

@@ -8,6 +8,7 @@ Arrays are those of `fragments`.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from fa_numba.expressions.functions import (
     device_function,
     device_functions,
 )
+from fa_numba.expressions.interval_source import NoIntervalError
 from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.statement import opaque
 from fa_numba.ptx.vectors import load_shared_x2
@@ -36,6 +38,7 @@ from fa_numba.tensor_core.expression_tiles import (
 )
 from fa_numba.tensor_core.fragments import SMALL, fragment_function
 from fa_numba.tensor_core.gradient_fragments import bits_before
+from fa_numba.tensor_core.run_tables import make_table_of_keys
 from fa_numba.tensor_core.tile_scheduler import divided
 
 # Elements by which the producer names a tile of queries to the consumers.
@@ -278,7 +281,8 @@ class Runs(NamedTuple):
         The runs of tiles of queries of each tile of keys, and the reverse, as of `tiles.runs`. In a
         tile beyond the last query or key the mask is needed.
     keys_of_query : float
-        The average number of keys in the tiles that a query meets.
+        The average number of keys in the tiles that a query meets; infinite if the GPU made the
+        table. Then there is none of queries.
     """
 
     of_keys: Any
@@ -286,11 +290,17 @@ class Runs(NamedTuple):
     keys_of_query: float
 
 
-def runs_of_keys(q, k, given, block_m, block_n) -> Runs:
-    """The tiles that a backward kernel walks."""
+def runs_of_keys(q, k, given, block_m, block_n, both) -> Runs:
+    """The tiles that a backward kernel walks; `both` says whether it needs both tables."""
     batch, seqlen_q, num_heads, _ = q.shape
-    sizes = seqlen_q, k.shape[1], batch, num_heads
-    return Runs(*tables_of(q, given, _tables, *sizes, block_m, block_n))
+    problem = seqlen_q, k.shape[1], batch, num_heads, block_m, block_n
+    mask = nodes.TRUE if given.expressions.mask is None else given.expressions.mask
+    if not both and any(x.op == "load" for x in nodes.walk(mask)):
+        try:
+            return Runs(make_table_of_keys(q, mask, given.arguments, problem), None, math.inf)
+        except NoIntervalError:
+            pass
+    return Runs(*tables_of(q, given, _tables, *problem))
 
 
 def _tables(mask, arguments, seqlen_q, seqlen_k, batch, num_heads, block_m, block_n):

@@ -1,8 +1,9 @@
-"""Kernels that make the table of runs on the GPU: `expression_tiles.runs_of` for arrays there.
+"""Kernels that make a table of runs on the GPU, of a mask with arrays there.
 
 The CPU would have to wait for the arrays' numbers. Four kernels, and the same classes as of
 `expressions.tiles`: the least and the greatest number of each range of an array whose length is a
-power of two, one kernel for each power; the class of each tile; the runs of each thread block.
+power of two, one kernel for each power; the class of each tile; the runs of each thread block, or
+backward those of each tile of keys.
 """
 
 import functools
@@ -71,8 +72,10 @@ def make_classes_kernel(mask):
     interval = device_function_of(text, "interval", names)
 
     @cuda.jit
-    def classes_kernel(classes, seqlen_q, seqlen_k, block_n, args, ranges):
-        """The class of a tile of ROWS queries and block_n keys.
+    def classes_kernel(classes, seqlen_q, seqlen_k, block_m, block_n, cut, args, ranges):
+        """The class of a tile of block_m queries and block_n keys.
+
+        A tile that goes beyond the keys is mixed; with cut also one that goes beyond the queries.
 
         grid      (ceil(n tiles / THREADS), m tiles, batch · heads): a thread has a tile
         HBM       writes classes once; for each tile some numbers of args and ranges
@@ -81,13 +84,14 @@ def make_classes_kernel(mask):
         b, h = cuda.blockIdx.z // classes.shape[1], cuda.blockIdx.z % classes.shape[1]
         if n_tile < classes.shape[3]:
             shift = seqlen_k - seqlen_q
-            m0, n0 = m_tile * ROWS, n_tile * block_n
-            m1, n1 = min(m0 + ROWS, seqlen_q) - 1, min(n0 + block_n, seqlen_k) - 1
+            m0, n0 = m_tile * block_m, n_tile * block_n
+            m1, n1 = min(m0 + block_m, seqlen_q) - 1, min(n0 + block_n, seqlen_k) - 1
             may_not, may = interval(
                 int64(b), int64(h), int64(m0 + shift), int64(m1 + shift), int64(n0), int64(n1),
                 args, ranges,
             )  # fmt: skip
-            if may and may_not or may and n0 + block_n > seqlen_k:
+            beyond = n0 + block_n > seqlen_k or (cut != 0 and m0 + block_m > seqlen_q)
+            if may and (may_not or beyond):
                 classes[b, h, m_tile, n_tile] = int8(MIXED)
             else:
                 classes[b, h, m_tile, n_tile] = int8(WHOLE) if may else int8(HIDDEN)
@@ -96,16 +100,21 @@ def make_classes_kernel(mask):
 
 
 @functools.cache
-def make_runs_kernel(PARTS):
-    """The kernel of `tiles.runs_of_warpgroups` for PARTS warpgroups."""
+def make_runs_kernel(PARTS, OF_KEYS=False):
+    """The kernel of `tiles.runs_of_warpgroups` for PARTS warpgroups.
+
+    OF_KEYS, with one part: that of the second table of `tiles.runs_both_ways`.
+    """
 
     ALL_MIXED = sum(MIXED << (2 * w) for w in range(PARTS))
 
     @cuda.jit(device=True)
     def flags_of(classes, b, h, block, tile, begin, end, last):
         """The classes of a tile for all warpgroups; 0 if it is not loaded."""
-        if tile < 0 or tile >= classes.shape[3]:
+        if tile < 0 or tile >= classes.shape[2 if OF_KEYS else 3]:
             return 0
+        if OF_KEYS:
+            return int32(classes[b, h, tile, block])
         flags, loaded = 0, tile == last
         for w in range(PARTS):
             m_tile, kind = block * PARTS + w, HIDDEN
@@ -119,7 +128,7 @@ def make_runs_kernel(PARTS):
 
     @cuda.jit
     def runs_kernel(classes, runs):
-        """The runs of a thread block of attention: a warp walks its row of tiles twice.
+        """The runs of a thread block, or of a tile of keys: a warp walks its row of tiles twice.
 
         grid      (ceil(thread blocks / WARPS), batch · heads): a warp has a row, a lane a tile
         HBM       reads classes, writes runs once
@@ -128,7 +137,7 @@ def make_runs_kernel(PARTS):
         block = cuda.blockIdx.x * WARPS + cuda.threadIdx.x // 32
         b, h = cuda.blockIdx.y // classes.shape[1], cuda.blockIdx.y % classes.shape[1]
         begin, end = cuda.local.array(PARTS, int32), cuda.local.array(PARTS, int32)
-        num_tiles, most_runs = classes.shape[3], runs.shape[3]
+        num_tiles, most_runs = classes.shape[2 if OF_KEYS else 3], runs.shape[3]
         if block >= runs.shape[2]:
             return
         last = 0  # tile that the thread block loads; the first where it sees none
@@ -137,7 +146,9 @@ def make_runs_kernel(PARTS):
         for start in range(0, num_tiles, 32):
             for w in range(PARTS):
                 m_tile, seen = block * PARTS + w, False
-                if m_tile < classes.shape[2] and start + lane < num_tiles:
+                if OF_KEYS and start + lane < num_tiles:
+                    seen = classes[b, h, start + lane, block] != HIDDEN
+                elif not OF_KEYS and m_tile < classes.shape[2] and start + lane < num_tiles:
                     seen = classes[b, h, m_tile, start + lane] != HIDDEN
                 of_warp = uint32(cuda.ballot_sync(FULL_WARP, seen))
                 if of_warp != 0:
@@ -193,22 +204,50 @@ def make_table(like, mask, arguments, problem):
     NoIntervalError
         Only the CPU can classify the tiles of this mask.
     """
-    seqlen_q, seqlen_k, batch, num_heads, block_n, parts = problem
+    *sizes, block_n, parts = problem
+    classes = _classes(like, mask, arguments, (*sizes, ROWS, block_n), 0)
+    blocks = ceil_div(classes.shape[2], parts)
+    return _runs(like, classes, blocks, classes.shape[3], make_runs_kernel(parts))
+
+
+def make_table_of_keys(like, mask, arguments, problem):
+    """The second table of `tiles.runs_both_ways`; `make_table` says how.
+
+    Parameters
+    ----------
+    like, mask, arguments
+        As of `make_table`.
+    problem : (seqlen_q, seqlen_k, batch, num_heads, block_m, block_n)
+
+    Returns
+    -------
+    int32 array of shape (batch or 1, num_heads or 1, n tiles, most runs, 3)
+    """
+    classes = _classes(like, mask, arguments, problem, 1)
+    return _runs(like, classes, classes.shape[3], classes.shape[2], make_runs_kernel(1, True))
+
+
+def _classes(like, mask, arguments, problem, cut):
+    seqlen_q, seqlen_k, batch, num_heads, block_m, block_n = problem
     kernel, needs = make_classes_kernel(mask)
     if not all(arguments[i] > 0 for i in needs.positive):
         raise NoIntervalError("a divisor that is not positive")
     used = nodes.variables(mask)
     of_batch, of_heads = (n if x in used else 1 for n, x in ((batch, "b"), (num_heads, "h")))
-    m_tiles, n_tiles = ceil_div(seqlen_q, ROWS), ceil_div(seqlen_k, block_n)
-    blocks = ceil_div(m_tiles, parts)
+    m_tiles, n_tiles = ceil_div(seqlen_q, block_m), ceil_div(seqlen_k, block_n)
     ranges = tuple(_ranges(like, arguments[i]) for i in needs.ranged)
     classes = arrays.empty(like, (of_batch, of_heads, m_tiles, n_tiles), np.int8)
     grid = ceil_div(n_tiles, THREADS), m_tiles, of_batch * of_heads
-    sizes = np.int32(seqlen_q), np.int32(seqlen_k), np.int32(block_n)
+    sizes = map(np.int32, (seqlen_q, seqlen_k, block_m, block_n, cut))
     arrays.launch(kernel, grid, (THREADS,), classes, *sizes, arguments, ranges)
-    runs = arrays.empty(like, (of_batch, of_heads, blocks, min(n_tiles, MAX_RUNS), 3), np.int32)
-    grid = ceil_div(blocks, WARPS), of_batch * of_heads
-    arrays.launch(make_runs_kernel(parts), grid, (THREADS,), classes, runs)
+    return classes
+
+
+def _runs(like, classes, rows, num_tiles, kernel):
+    shape = *classes.shape[:2], rows, min(num_tiles, MAX_RUNS), 3
+    runs = arrays.empty(like, shape, np.int32)
+    grid = ceil_div(rows, WARPS), classes.shape[0] * classes.shape[1]
+    arrays.launch(kernel, grid, (THREADS,), classes, runs)
     return runs
 
 
