@@ -16,7 +16,7 @@ Algorithm 2.
 import functools
 import math
 
-from numba import cuda, float32, uint64
+from numba import cuda, float32, int32, uint64
 
 from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
@@ -156,18 +156,18 @@ def make_flash_attn_bwd_registers(
                         lse_j[j] = ZERO
                     delta_j[j] = tiles[uint64(DELTA_ROWS + tx + j * TX)]
                 if WRITTEN:  # in loops of their own, which the compiler can unroll
+                    n_thread = int32(n_start + ty)
+                    m_thread = int32(m_start + tx + seqlen_k - seqlen_q)  # among the keys
                     for i in range(ROWS):
                         for j in range(COLS):
-                            n = n_start + ty + i * TY
-                            m = m_start + tx + j * TX + seqlen_k - seqlen_q  # among the keys
+                            m, n = m_thread + j * TX, n_thread + i * TY
                             s[i, j] *= softmax_scale
                             if SCORE:
                                 dp[i, j] -= delta_j[j]
                                 dp[i, j] *= user_slope(s[i, j], b, head, m, n, seqlen_k, args)
                     for i in range(ROWS):
                         for j in range(COLS):
-                            n = n_start + ty + i * TY
-                            m = m_start + tx + j * TX + seqlen_k - seqlen_q
+                            m, n = m_thread + j * TX, n_thread + i * TY
                             s[i, j] = modified(s[i, j], b, head, m, n, seqlen_k, tile_class, args)
                 for i in range(ROWS):
                     n = n_start + ty + i * TY
