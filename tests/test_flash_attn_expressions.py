@@ -194,3 +194,12 @@ def test_a_block_mask_is_a_mask(rng):
     np.testing.assert_allclose(one, other, atol=3e-5)
     per_tile = 2 * 4 * 16 * 8  # numbers of all sequences and heads
     assert q_tiles == k_tiles == per_tile * seen.sum()
+
+
+@pytest.mark.parametrize("function", BACKWARD)
+def test_an_index_of_a_gradient_must_lie_in_its_array(rng, function):
+    q, k, v = arrays_of(rng, 3, 5, 5)
+    out, lse = fa_numba.flash_attn_v2(q, k, v)
+    score = {"score": lambda s, b, h, m, n, x: s + x[n], "score_args": (np.zeros(4, np.float32),)}
+    with pytest.raises(ValueError, match=r"score_args\[0\] must have more than 4 elements"):
+        kernel_function(function)(q, q, k, v, out, lse, **score)

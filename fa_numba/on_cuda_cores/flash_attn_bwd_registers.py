@@ -421,7 +421,7 @@ def flash_attn_bwd_registers(
     batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
     written = mask, mask_args, score, score_args
-    scores = checks.check_scores(q, causal, window_size, softcap, alibi_slopes, written, sinks)
+    scores = checks.check_scores(q, causal, window_size, softcap, alibi_slopes, written, sinks, k)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     deterministic = checks.check_flag("deterministic", deterministic)
     tile_size = checks.check_backward_tiles(q, head_dim, tile_size)
