@@ -5,7 +5,7 @@ import math
 import expression_cases
 import numpy as np
 import pytest
-from cases import kernel_function
+from cases import kernel_function, thorough
 
 import fa_numba
 from fa_numba import reference, simt
@@ -13,6 +13,10 @@ from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
 from fa_numba.kernels.flash_attn_varlen_bwd import flash_attn_varlen_bwd
 
 each_case = pytest.mark.parametrize("name", expression_cases.CASES)
+FEW = ("documents", "sequences differ", "T5", "a score and a mask", "sinks and a mask")
+few_cases = pytest.mark.parametrize(
+    "name", [name if name in FEW else thorough(name) for name in expression_cases.CASES]
+)
 FORWARD = {  # with small tiles, of which some are hidden, some mixed and some whole
     "naive_attn": {},
     "lazy_softmax_attn": {},
@@ -39,18 +43,26 @@ def check(got, want, atol=3e-5):
         np.testing.assert_allclose(x, y, atol=atol, rtol=1e-4)
 
 
-@each_case
-@pytest.mark.parametrize(
-    "function, sizes", [*((name, (13, 45)) for name in FORWARD), ("flash_attn_v2", (37, 37))]
-)
-def test_forward(rng, function, sizes, name):
-    q, k, v = arrays_of(rng, sizes[0], sizes[1], sizes[1])
-    ours, definition = expression_cases.options_of(name, 4, sizes[1])
+def check_forward(rng, function, name, seqlen_q, seqlen_k):
+    q, k, v = arrays_of(rng, seqlen_q, seqlen_k, seqlen_k)
+    ours, definition = expression_cases.options_of(name, 4, seqlen_k)
     got = kernel_function(function)(q, k, v, **ours, **FORWARD[function])
     check(got, reference.attention(q, k, v, **definition))
 
 
 @each_case
+@pytest.mark.parametrize("sizes", [(37, 37), (13, 45)], ids=str)
+def test_flash_attn_v2(rng, sizes, name):
+    check_forward(rng, "flash_attn_v2", name, *sizes)
+
+
+@few_cases
+@pytest.mark.parametrize("function", [name for name in FORWARD if name != "flash_attn_v2"])
+def test_forward(rng, function, name):
+    check_forward(rng, function, name, 13, 45)
+
+
+@few_cases
 @pytest.mark.parametrize("function", BACKWARD)
 def test_backward(rng, function, name):
     q, k, v = arrays_of(rng, 13, 45, 45)
@@ -61,7 +73,7 @@ def test_backward(rng, function, name):
     check(got, reference.attention_bwd(dout, q, k, v, **definition), 2e-4)
 
 
-@each_case
+@few_cases
 def test_packed(rng, name):
     (q, _, _), (_, k, v) = arrays_of(rng, 8, 1, 1), arrays_of(rng, 1, 47, 47)
     q, k, v, dout = q[0], k[0], v[0], rng.standard_normal(q[0].shape, np.float32)
@@ -74,7 +86,7 @@ def test_packed(rng, name):
     check(got, want, 2e-4)
 
 
-@each_case
+@few_cases
 @pytest.mark.parametrize("function, num_splits", DECODE)
 def test_decode(rng, function, num_splits, name):
     """m is the position in the sequence; a sink is added once, not in each split."""
@@ -182,3 +194,12 @@ def test_a_block_mask_is_a_mask(rng):
     np.testing.assert_allclose(one, other, atol=3e-5)
     per_tile = 2 * 4 * 16 * 8  # numbers of all sequences and heads
     assert q_tiles == k_tiles == per_tile * seen.sum()
+
+
+@pytest.mark.parametrize("function", BACKWARD)
+def test_an_index_of_a_gradient_must_lie_in_its_array(rng, function):
+    q, k, v = arrays_of(rng, 3, 5, 5)
+    out, lse = fa_numba.flash_attn_v2(q, k, v)
+    score = {"score": lambda s, b, h, m, n, x: s + x[n], "score_args": (np.zeros(4, np.float32),)}
+    with pytest.raises(ValueError, match=r"score_args\[0\] must have more than 4 elements"):
+        kernel_function(function)(q, q, k, v, out, lse, **score)

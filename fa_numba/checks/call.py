@@ -50,7 +50,14 @@ class Scores:
 
 
 def check_scores(
-    q, causal, window_size, softcap, alibi_slopes, expressions=(None, (), None, ()), sinks=None
+    q,
+    causal,
+    window_size,
+    softcap,
+    alibi_slopes,
+    expressions=(None, (), None, ()),
+    sinks=None,
+    k=None,
 ) -> Scores:
     """Check the options that mask and modify scores.
 
@@ -61,6 +68,9 @@ def check_scores(
     causal, window_size, softcap, alibi_slopes, sinks
         As the launcher got them.
     expressions : (mask, mask_args, score, score_args)
+    k : array of shape (batch, seqlen_k, num_kv_heads, head_dim), or its facts, default=None
+        Then every index that the functions can have is checked. Packed and cached sequences have
+        lengths that may be on a GPU.
 
     Returns
     -------
@@ -70,6 +80,9 @@ def check_scores(
     given = check_expressions(q, *expressions, mask, alibi_slopes)
     if given is not None:
         mask, slopes = Mask(), values.NO_SLOPES
+        if k is not None:
+            batch, seqlen_q, num_heads, _ = q.shape
+            check_indices(given, batch, num_heads, seqlen_q, k.shape[1])
     return Scores(mask, slopes, given, *check_sinks(q, sinks))
 
 
@@ -168,9 +181,8 @@ def forward_call(
     else:
         on.check(*facts)
     batch, seqlen_q, num_heads, head_dim = facts[0].shape
-    scores = check_scores(facts[0], causal, window_size, softcap, alibi_slopes, expressions, sinks)
-    if scores.given is not None:
-        check_indices(scores.given, batch, num_heads, seqlen_q, facts[1].shape[1])
+    options = causal, window_size, softcap, alibi_slopes
+    scores = check_scores(facts[0], *options, expressions, sinks, facts[1])
     check_scale = values.check_positive_scale if on else values.check_softmax_scale
     softmax_scale = check_scale(softmax_scale, head_dim)
     out = arrays.empty(q, facts[0].shape, q.dtype if out_dtype is None else np.float32)

@@ -123,7 +123,7 @@ def dsinks_of(sinks, scores, lse, delta):
     if sinks is None:
         return ()
     dsinks = arrays.empty(sinks, sinks.shape, sinks.dtype)
-    arrays.launch(dsinks_kernel, sinks.shape, (WARP_SIZE,), scores.sinks, lse, delta, dsinks)
+    arrays.launch(dsinks_kernel, (sinks.shape[0],), (WARP_SIZE,), scores.sinks, lse, delta, dsinks)
     return (dsinks,)
 
 
@@ -453,7 +453,7 @@ def flash_attn_bwd(
     batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
     written = mask, mask_args, score, score_args
-    scores = checks.check_scores(q, causal, window_size, softcap, alibi_slopes, written, sinks)
+    scores = checks.check_scores(q, causal, window_size, softcap, alibi_slopes, written, sinks, k)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     dropout_p, seed = checks.check_dropout(dropout_p, seed)
     block_m, block_n = checks.check_block_sizes("flash_attn_bwd", head_dim, block_m, block_n)

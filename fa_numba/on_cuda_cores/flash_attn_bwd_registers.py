@@ -16,13 +16,13 @@ Algorithm 2.
 import functools
 import math
 
-from numba import cuda, float32, uint64
+from numba import cuda, float32, int32, uint64
 
 from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.constants import LOG2_E, NEG_INF, ONE, ZERO
 from fa_numba.expressions.functions import NO_EXPRESSIONS
-from fa_numba.expressions.tiles import HIDDEN, MIXED
+from fa_numba.expressions.tiles import HIDDEN
 from fa_numba.kernels import masks
 from fa_numba.kernels.flash_attn_bwd import delta_of, dsinks_of
 from fa_numba.on_cuda_cores import register_tiles
@@ -54,6 +54,7 @@ def make_flash_attn_bwd_registers(
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
     class_of, modified, user_slope = make_user_scores(EXPRESSIONS)
     MASK, SCORE = EXPRESSIONS.mask is not None, EXPRESSIONS.score is not None
+    WRITTEN = MASK or SCORE
     tiling = backward_tiling(HEAD_DIM, TILE)
     WIDTH, TX, TY = tiling.width, tiling.threads_x, tiling.threads_y
     ROW, SCORE_ROW, THREADS = tiling.row, tiling.score_row, tiling.threads
@@ -151,25 +152,36 @@ def make_flash_attn_bwd_registers(
                 whole = whole and n_start + TILE <= seqlen_k
                 for j in range(COLS):
                     lse_j[j] = tiles[uint64(LSE_ROWS + tx + j * TX)]
-                    if (MASK or SCORE) and lse_j[j] == NEG_INF:  # -inf - -inf is NaN
+                    if WRITTEN and lse_j[j] == NEG_INF:  # -inf - -inf is NaN
                         lse_j[j] = ZERO
                     delta_j[j] = tiles[uint64(DELTA_ROWS + tx + j * TX)]
+                if WRITTEN:  # in loops of their own, which the compiler can unroll
+                    n_thread = int32(n_start + ty)
+                    m_thread = int32(m_start + tx + seqlen_k - seqlen_q)  # among the keys
+                    for i in range(ROWS):
+                        for j in range(COLS):
+                            m, n = m_thread + j * TX, n_thread + i * TY
+                            s[i, j] *= softmax_scale
+                            if SCORE:
+                                dp[i, j] -= delta_j[j]
+                                dp[i, j] *= user_slope(s[i, j], b, head, m, n, seqlen_k, args)
+                    for i in range(ROWS):
+                        for j in range(COLS):
+                            m, n = m_thread + j * TX, n_thread + i * TY
+                            s[i, j] = modified(s[i, j], b, head, m, n, seqlen_k, tile_class, args)
                 for i in range(ROWS):
                     n = n_start + ty + i * TY
                     position = first_position + ty + i * TY
                     for j in range(COLS):
                         m = m_start + tx + j * TX
-                        scaled = s[i, j] * softmax_scale
+                        scaled = s[i, j] if WRITTEN else s[i, j] * softmax_scale
                         s_mod = score(scaled, position - m, slope)
-                        at = m + seqlen_k - seqlen_q  # its position among the keys
-                        if SCORE or (MASK and tile_class == MIXED):
-                            s_mod = modified(s_mod, b, head, at, n, seqlen_k, tile_class, args)
                         p = math.exp2((s_mod - lse_j[j]) * LOG2_E)  # P = exp(S - lse)   line 11
                         if not whole:
                             p = p if sees(position, m, seqlen_q) and n < seqlen_k else ZERO
                         ds = p * (dp[i, j] - delta_j[j])  # dS = P ∘ (dP - delta)        line 14
-                        if SCORE:
-                            ds *= user_slope(p, scaled, b, head, at, n, seqlen_k, args)
+                        if SCORE:  # delta and slope are in dp
+                            ds = p * dp[i, j] if p > ZERO else ZERO
                         index = (ty + i * TY) * SCORE_ROW + tx + j * TX
                         tiles[uint64(P_TILE + index)] = p
                         tiles[uint64(DS_TILE + index)] = score_bwd(ds, scaled)
@@ -235,6 +247,7 @@ def make_dq_registers(
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
     class_of, modified, user_slope = make_user_scores(EXPRESSIONS)
     MASK, SCORE = EXPRESSIONS.mask is not None, EXPRESSIONS.score is not None
+    WRITTEN = MASK or SCORE
     tiling = backward_tiling(HEAD_DIM, TILE)
     WIDTH, TX, TY = tiling.width, tiling.threads_x, tiling.threads_y
     ROW, SCORE_ROW, THREADS = tiling.row, tiling.score_row, tiling.threads
@@ -288,7 +301,7 @@ def make_dq_registers(
         for i in range(ROWS):
             m = m_start + ty + i * TY
             lse_i[i] = lse[b, head, m] if m < seqlen_q else ZERO
-            if (MASK or SCORE) and lse_i[i] == NEG_INF:  # -inf - -inf is NaN
+            if WRITTEN and lse_i[i] == NEG_INF:  # -inf - -inf is NaN
                 lse_i[i] = ZERO
             delta_i[i] = delta[b, head, m] if m < seqlen_q else ZERO
             for c in range(OUT_COLS):
@@ -311,21 +324,31 @@ def make_dq_registers(
             seen_from, seen_to = first_key(last_position), end_key(first_position, seqlen_k)
             whole = n_start >= seen_from and n_start + TILE <= seen_to
             whole = whole and m_start + TILE <= seqlen_q
+            if WRITTEN:  # in loops of their own, which the compiler can unroll
+                for i in range(ROWS):
+                    for j in range(COLS):
+                        m, n = first_position + ty + i * TY, n_start + tx + j * TX
+                        s[i, j] *= softmax_scale
+                        if SCORE:
+                            dp[i, j] -= delta_i[i]
+                            dp[i, j] *= user_slope(s[i, j], b, head, m, n, seqlen_k, args)
+                for i in range(ROWS):
+                    for j in range(COLS):
+                        m, n = first_position + ty + i * TY, n_start + tx + j * TX
+                        s[i, j] = modified(s[i, j], b, head, m, n, seqlen_k, tile_class, args)
             for i in range(ROWS):
                 m = m_start + ty + i * TY
                 position = first_position + ty + i * TY
                 for j in range(COLS):
                     n = n_start + tx + j * TX
-                    scaled = s[i, j] * softmax_scale
+                    scaled = s[i, j] if WRITTEN else s[i, j] * softmax_scale
                     s_mod = score(scaled, position - n, slope)
-                    if SCORE or (MASK and tile_class == MIXED):
-                        s_mod = modified(s_mod, b, head, position, n, seqlen_k, tile_class, args)
                     p = math.exp2((s_mod - lse_i[i]) * LOG2_E)  # P = exp(S - lse)       line 13
                     if not whole:
                         p = p if sees(position, n, seqlen_k) and m < seqlen_q else ZERO
                     ds = p * (dp[i, j] - delta_i[i])  # dS = P ∘ (dP - delta)            line 20
-                    if SCORE:
-                        ds *= user_slope(p, scaled, b, head, position, n, seqlen_k, args)
+                    if SCORE:  # delta and slope are in dp
+                        ds = p * dp[i, j] if p > ZERO else ZERO
                     index = (ty + i * TY) * SCORE_ROW + tx + j * TX
                     tiles[uint64(DS_TILE + index)] = score_bwd(ds, scaled)
                 for c in range(OUT_COLS):
@@ -398,7 +421,7 @@ def flash_attn_bwd_registers(
     batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
     written = mask, mask_args, score, score_args
-    scores = checks.check_scores(q, causal, window_size, softcap, alibi_slopes, written, sinks)
+    scores = checks.check_scores(q, causal, window_size, softcap, alibi_slopes, written, sinks, k)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     deterministic = checks.check_flag("deterministic", deterministic)
     tile_size = checks.check_backward_tiles(q, head_dim, tile_size)

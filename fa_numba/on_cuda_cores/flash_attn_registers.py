@@ -55,7 +55,8 @@ def make_flash_attn_registers(
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
-    class_of, modified, _ = make_user_scores(EXPRESSIONS)
+    user_scores = make_user_scores(EXPRESSIONS)
+    class_of, modified = user_scores.class_of, user_scores.modified
     MASK, SCORE = EXPRESSIONS.mask is not None, EXPRESSIONS.score is not None
     tiling = forward_tiling(HEAD_DIM, BLOCK_M, BLOCK_N)
     WIDTH, ROWS, TX, TY = tiling.width, tiling.rows, tiling.threads_x, tiling.threads_y

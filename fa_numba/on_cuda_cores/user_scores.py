@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from numba import cuda, int32
 
-from fa_numba.constants import NEG_INF, ONE, ZERO
+from fa_numba.constants import NEG_INF
 from fa_numba.expressions.functions import device_functions
 from fa_numba.expressions.tiles import MIXED, WHOLE
 
@@ -24,8 +24,8 @@ class UserScores(NamedTuple):
         HIDDEN, MIXED or WHOLE: of the user's mask in a tile.
     modified(s, b, head, m, n, seqlen_k, tile_class, args)
         The user's score; −inf where the mask hides the key.
-    slope(p, s, b, head, m, n, seqlen_k, args)
-        The derivative of the score by s; 1 where p is 0, and so whatever it multiplies.
+    slope(s, b, head, m, n, seqlen_k, args)
+        The derivative of the score by s.
     """
 
     class_of: Any
@@ -48,15 +48,17 @@ def make_user_scores(EXPRESSIONS):
 
     @cuda.jit(device=True, forceinline=True)
     def modified(s, b, head, m, n, seqlen_k, tile_class, args):
-        m, n = int32(min(m, seqlen_k - 1)), int32(min(n, seqlen_k - 1))
+        last = int32(seqlen_k - 1)
+        m, n = min(int32(m), last), min(int32(n), last)
         s = score(s, b, head, m, n, args)
         if MASK and tile_class == MIXED:
             s = s if sees(b, head, m, n, args) else NEG_INF
         return s
 
     @cuda.jit(device=True, forceinline=True)
-    def slope(p, s, b, head, m, n, seqlen_k, args):
-        m, n = int32(min(m, seqlen_k - 1)), int32(min(n, seqlen_k - 1))
-        return slope_of_score(s, b, head, m, n, args) if p > ZERO else ONE
+    def slope(s, b, head, m, n, seqlen_k, args):
+        last = int32(seqlen_k - 1)
+        m, n = min(int32(m), last), min(int32(n), last)
+        return slope_of_score(s, b, head, m, n, args)
 
     return UserScores(class_of, modified, slope)
