@@ -154,7 +154,7 @@ SCORES = {
     **dict.fromkeys(("ex03a", "ex06a", "ex06d", "ex07b", "ex07c", "ex07e"), "s"),
     "ex16d": "q k_cache",
     **dict.fromkeys(
-        ("ex04b", "ex04e", "ex06b", "ex06c", "ex07d", "ex08b", "ex08c", "ex09d", "ex10d", "ex13c"),
+        ("ex04b", "ex04e", "ex06b", "ex06c", "ex07d", "ex08b", "ex08c", "ex09c", "ex10d", "ex13c"),
         "q k",
     ),
 }

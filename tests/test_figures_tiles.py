@@ -101,5 +101,8 @@ def test_tiles_of_a_mask_are_counted_pair_by_pair():
     assert tiles.classes[0, 0].tolist() == [[0, 0], [1, 0], [2, 1]], "half of a tile is not there"
     text = mask_tiles(tiles).describe()
     assert "1 whole, 2 mixed, 3 hidden" in text and text.endswith("· ·\n◩ ·\n■ ◩")
+    costs = "47% of the FLOPs, 0.0001 of 0.000132 MB"  # 2 · 2 · 2 (5 rows + 5 or 9 keys) + 20
+    assert costs in mask_tiles(tiles, head_dim=2).describe()
+    assert costs in mask_tiles({"one": tiles}, head_dim=2).describe()
     visited = tiles_of_pairs(sees, 2, 2, visited=np.ones((3, 2), bool))
     assert visited.classes[0, 0].tolist() == [[1, 1], [1, 1], [2, 1]]

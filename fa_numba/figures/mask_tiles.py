@@ -1,5 +1,6 @@
 """Tiles of masks: which are hidden, which need the mask pair by pair, which are whole."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -20,13 +21,15 @@ WIDTH = 9.0  # inches, of several masks
 
 
 @on_paper
-def mask_tiles(masks, *, columns=4, b=0, h=0):
+def mask_tiles(masks, *, head_dim=None, columns=4, b=0, h=0):
     """The tiles of a mask, or of several side by side.
 
     Parameters
     ----------
     masks : fa_numba.masks.Tiles, or dict of str to Tiles
         With `pairs`, each pair of a query and a key is drawn, too.
+    head_dim : int, default=None
+        With it, the bytes that FlashAttention-2 moves in 16 bits, too, by the formula.
     columns : int, default=4
         Masks in a row of the figure.
     b, h : int, default=0
@@ -37,11 +40,12 @@ def mask_tiles(masks, *, columns=4, b=0, h=0):
     Drawing
     """
     if not isinstance(masks, dict):
-        return _one(masks, _of_head(masks.classes, b, h), _of_head(masks.pairs, b, h))
+        classes, pairs = (_of_head(x, b, h) for x in (masks.classes, masks.pairs))
+        return _one(masks, classes, pairs, _costs(masks, head_dim))
     columns = min(columns, len(masks))
     rows = math.ceil(len(masks) / columns)
     text = "\n\n".join(
-        f"{name}: {tiles}\n{_as_text(_of_head(tiles.classes, b, h))}"
+        f"{name}: {tiles}{_bytes(tiles, head_dim)}\n{_as_text(_of_head(tiles.classes, b, h))}"
         for name, tiles in masks.items()
     )
     figure = Drawing(WIDTH, rows * (WIDTH / columns + 0.5) + 0.4, text=text)
@@ -50,7 +54,7 @@ def mask_tiles(masks, *, columns=4, b=0, h=0):
         classes, pairs = (_of_head(x, b, h) for x in (tiles.classes, tiles.pairs))
         _draw(ax, tiles, classes, pairs)
         ax.set(xticks=[], yticks=[])
-        ax.set_title(f"{name}\n{tiles.flops_share:.0%} of the FLOPs", fontsize=9, color=INK)
+        ax.set_title(f"{name}\n{_costs(tiles, head_dim)}", fontsize=9, color=INK)
     for ax in list(axes):
         ax.set_axis_off()
     figure.legend(handles=_handles(all(x.pairs is not None for x in masks.values())),
@@ -63,10 +67,22 @@ def _of_head(x, b, h):
     return None if x is None else x[min(b, x.shape[0] - 1), min(h, x.shape[1] - 1)]
 
 
-def _one(tiles, classes, pairs):
+def _costs(tiles, head_dim):
+    return f"{tiles.flops_share:.0%} of the FLOPs{_bytes(tiles, head_dim)}"
+
+
+def _bytes(tiles, head_dim):
+    """Bytes with the mask, and without one."""
+    if head_dim is None:
+        return ""
+    without = dataclasses.replace(tiles, classes=np.full_like(tiles.classes, 2))
+    return f", {tiles.hbm_bytes(head_dim) / 1e6:.3g} of {without.hbm_bytes(head_dim) / 1e6:.3g} MB"
+
+
+def _one(tiles, classes, pairs, costs):
     wide, high = tiles.seqlen_k, tiles.seqlen_q
     inch = min(0.24, 6.0 / wide)  # of a key
-    text = f"{tiles}\n{_as_text(classes)}"
+    text = f"{tiles}{costs.partition('FLOPs')[2]}\n{_as_text(classes)}"
     figure = Drawing(inch * wide + 3.0, inch * high + 0.9, text=text)
     ax = figure.subplots()
     _draw(ax, tiles, classes, pairs)
@@ -74,7 +90,7 @@ def _one(tiles, classes, pairs):
     ax.tick_params(length=0, labelsize=8, colors=INK)
     ax.set_xlabel("key n", fontsize=9, color=INK)
     ax.set_ylabel("query", fontsize=9, color=INK)
-    ax.set_title(f"{high} queries, {wide} keys", fontsize=10.5, color=INK, loc="left")
+    ax.set_title(f"{high} queries, {wide} keys: {costs}", fontsize=10.5, color=INK, loc="left")
     counts = [int((classes == i).sum()) for i in range(3)]
     ax.legend(handles=_handles(pairs is not None, counts), loc="upper left",
               bbox_to_anchor=(1.01, 1), fontsize=8.5, frameon=False)  # fmt: skip

@@ -32,4 +32,6 @@ RIGHT = [
     ("counted", "    if not tile.any():\n        return HIDDEN\n    return WHOLE if tile.all() else MIXED", "    seen = int(tile.sum())\n    return HIDDEN if seen == 0 else WHOLE if seen == tile.size else MIXED"),
 ]
 
-EQUIVALENT = []
+EQUIVALENT = [
+    ("return BLOCK - 1 -> return BLOCK + 1", "it divides none of 1, BLOCK and 2 BLOCK - 1 either"),
+]

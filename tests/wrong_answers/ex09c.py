@@ -61,5 +61,5 @@ RIGHT = [
 ]
 
 EQUIVALENT = [
-    ("m_safe = m_new if m_new > -math.inf else float32(0.0) -> m_safe = m_new", "m_i begins with the sink, which is finite"),
+    ("m_safe = m_new if m_new > -math.inf else float32(0.0) -> m_safe = m_new if m_new >= -math.inf else float32(0.0)", "m_i begins with the sink, which is finite"),
 ]

@@ -46,4 +46,6 @@ RIGHT = [
     ]),
 ]
 
-EQUIVALENT = []
+EQUIVALENT = [
+    ("if tid == 0: -> if tid == 1:", "every thread has the sum of the thread block"),
+]
