@@ -248,9 +248,8 @@ def test_nan_among_the_slopes_stays_in_its_head(rng):
 @pytest.mark.parametrize("seqlen_q, seqlen_k", [(5, 5), (3, 9), (9, 3)])
 def test_bounds_are_those_of_the_mask(seqlen_q, seqlen_k, window, causal):
     q, k = (np.zeros((1, n, 1, 1)) for n in (seqlen_q, seqlen_k))
-    scores, _ = reference._scores(
-        *(x.transpose(0, 2, 1, 3) for x in (q, k)), causal, window, 0, None, None
-    )
+    options = {"causal": causal, "window_size": window}
+    scores, _ = reference._scores(*(x.transpose(0, 2, 1, 3) for x in (q, k)), options)
     mask = scores[0, 0] == 0
     keys = [f.py_func for f in masks.make_bounds(causal, window)]
     queries = [f.py_func for f in masks.make_bounds_of_keys(causal, window)]

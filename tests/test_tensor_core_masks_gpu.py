@@ -76,7 +76,7 @@ def plain_attention(q, k, v, **mask):
     _, lse = reference.attention(q, k, v, dtype=np.float32, **mask)
     options = {"causal": False, "window_size": (-1, -1), "softcap": 0.0, "alibi_slopes": None}
     q32, k32, v32 = (x.astype(np.float32).swapaxes(1, 2) for x in (q, k, v))
-    s, _ = reference._scores(q32, k32, **options | mask, softmax_scale=None)
+    s, _ = reference._scores(q32, k32, options | mask)
     p = np.exp(s - np.where(np.isfinite(lse), lse, 0)[..., None]).astype(q.dtype)
     v32 = np.repeat(v32, q.shape[2] // k.shape[2], axis=1)
     return (p.astype(np.float32) @ v32).astype(q.dtype).swapaxes(1, 2)
