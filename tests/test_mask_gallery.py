@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fa_numba
-from fa_numba import masks, simt
+from fa_numba import masks, reference, simt
 from fa_numba.expressions.given import given
 from fa_numba.expressions.tiles import HIDDEN, MIXED, WHOLE
 
@@ -154,6 +154,18 @@ def test_a_function_and_its_arguments():
     ours = masks.tiles(masks.window(9), 40, 50, 8, 8)
     users = masks.tiles(lambda b, h, m, n, w: 0 <= m - n < w, 40, 50, 8, 8, mask_args=(9,))
     assert (ours.classes == users.classes).all() and ours.pairs is None
+
+
+@pytest.mark.parametrize("name", ["flash_attn", "flash_attn_v2", "naive_attn"])
+def test_functions_take_a_mask_with_its_arguments(name):
+    """Twice, because a call may be kept for the next one."""
+    rng = np.random.default_rng()
+    q, k, v = rng.standard_normal((3, 1, N, 1, 8), np.float32)
+    for width in (5, 30):
+        mask = masks.window(width) & masks.documents(DOCUMENT.astype(np.int32) // width)
+        out, *_ = getattr(fa_numba, name)(q, k, v, mask=mask)
+        want, _ = reference.attention(q, k, v, mask=mask)
+        np.testing.assert_allclose(out, want, atol=1e-5)
 
 
 X = np.ones((1, 4, 1, 4), np.float32)
