@@ -668,7 +668,7 @@ def _backward(
             )  # fmt: skip
     more = ()
     if score_args_grad:
-        more = (expressions.argument_gradients(prepared, user, score_args) if user else (),)
+        more = (expressions.argument_gradients(kept, user, score_args) if user else (),)
     if sinks is None:
         return dq, dk, dv, *more
     sees = lse > -np.inf  # a key, or the sink

@@ -289,7 +289,7 @@ def backward(
                     if dropout[0]:
                         drop(w, dst, rows, n + start, query, head, b, dropout)
                     if user is not None:
-                        if user.sums.size:
+                        if user.sums_of_task:
                             again = base + AGAIN
                             multiply(w, base + K + keys, panel + QT, again, rows, head_dim)
                             expressions.add_argument_gradients(

@@ -46,40 +46,43 @@ from fa_numba.expressions.tiles import HIDDEN, WHOLE
 from fa_numba.tiling.block_sizes import ceil_div
 
 MOST_TILES = 2**20  # classified at once, where sequences differ: some 50 MB of intermediate results
+SMALL = 2**16  # bytes of arrays: classes are kept for their contents
 MOST_SUMS = 2**24  # 128 MB
 NO_CLASSES = np.zeros(0, np.int8), np.zeros((0, 3), np.int64)
 
 
 class User(NamedTuple):
-    """A mask and a score, for the workers.
+    """A mask and a score, for the workers: integers alone, which are passed on in few instructions.
 
     Attributes
     ----------
-    has_mask, has_score, has_slope : bool
-    seen, modify : int
-        Addresses; in `decode`, `modify` is that of `modify_row`, and `seen` is 0.
-    differentiate : int
-        An address, 0 without gradients of arguments.
-    sums : float64 array of shape (tasks, numbers in arrays of floats)
-        Receives those of each task.
-    table : int64 array
-        The arguments, as `vector_code` says.
-    classes : int8 array
-        Of all tiles, end to end.
-    classes_of : int64 array of shape (batch, 3)
-        Where those of a sequence begin; from a head, and from a row of tiles, to the next.
+    has_mask, has_score, has_slope : int
+        1 or 0.
+    seen, modify, differentiate : int
+        Addresses of functions, 0 where none is needed; in `decode`, `modify` is `modify_row`.
+    table : int
+        Address of the int64 array of arguments that `vector_code` describes.
+    classes : int
+        Address of an int8 array: those of all tiles, end to end.
+    classes_of : int
+        Address of an int64 array of shape (batch, 3): where those of a sequence begin; from a head,
+        and from a row of tiles, to the next.
+    sums, sums_of_task : int
+        Address of a float64 array for the gradients of the score's arguments, and its numbers for
+        each task: 0 without.
     """
 
-    has_mask: bool
-    has_score: bool
-    has_slope: bool
+    has_mask: int
+    has_score: int
+    has_slope: int
     seen: int
     modify: int
     differentiate: int
-    sums: np.ndarray
-    table: np.ndarray
-    classes: np.ndarray
-    classes_of: np.ndarray
+    table: int
+    classes: int
+    classes_of: int
+    sums: int
+    sums_of_task: int
 
 
 # --- functions that are compiled for expressions ---------------------------------------------
@@ -195,7 +198,7 @@ _compiled = []  # their machine code
 
 @intrinsic
 def call(typingctx, address, args):
-    """The int64 that a function at an address returns; of arrays it gets pointers to the data."""
+    """The int64 that a function at an address returns; of an array it gets the address."""
 
     def emit(context, builder, signature, values):
         to, packed = values
@@ -214,14 +217,33 @@ def call(typingctx, address, args):
     return types.int64(types.int64, args), emit
 
 
+def _reader(bits):
+    """An intrinsic that reads one of the integers at an address."""
+
+    @intrinsic
+    def read(typingctx, address, at):
+        def emit(context, builder, signature, args):
+            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
+            value = builder.load(builder.gep(pointer, [args[1]]))
+            return value if bits == 64 else builder.sext(value, ir.IntType(64))
+
+        return types.int64(types.int64, types.int64), emit
+
+    return read
+
+
+_read_int8, _read_int64 = _reader(8), _reader(64)
+
+
 # --- what the workers call -------------------------------------------------------------------
 
 
 @njit
 def class_of(user, b, head, row, n):
     """The class of a tile: its row of tiles, and the first of its keys."""
-    of = user.classes_of
-    return user.classes[of[b, 0] + head * of[b, 1] + row * of[b, 2] + n // BLOCK_N]
+    begin = _read_int64(user.classes_of, 3 * b) + head * _read_int64(user.classes_of, 3 * b + 1)
+    begin += row * _read_int64(user.classes_of, 3 * b + 2)
+    return _read_int8(user.classes, begin + n // BLOCK_N)
 
 
 @njit
@@ -232,8 +254,8 @@ def is_hidden(user, b, heads, rows, n):
     """
     if not user.has_mask:
         return False
-    end = heads[1] if user.classes_of[b, 1] else heads[0] + 1  # a mask without h has one head
-    for head in range(heads[0], end):
+    of_each_head = _read_int64(user.classes_of, 3 * b + 1) != 0
+    for head in range(heads[0], heads[1] if of_each_head else heads[0] + 1):
         for row in range(rows[0], rows[1]):
             if class_of(user, b, head, row, n) != HIDDEN:
                 return False
@@ -293,13 +315,14 @@ def add_argument_gradients(w, pt, dpt, st, delta, num_keys, scale, user, at, tas
     """Add those of a tile to the sums of a task; `at` as for `modified`."""
     b, head, m, n, num_queries, _ = at
     of_tile = user.table, b, head, m, num_queries, n, num_keys
-    call(user.differentiate, of_tile + (w, pt, dpt, st, delta, scale, user.sums[task]))
+    sums = user.sums + 8 * task * user.sums_of_task
+    call(user.differentiate, of_tile + (w, pt, dpt, st, delta, scale, sums))
 
 
 @njit
 def modified_row(w, s, num_keys, scale, user, b, head, m, row, n):
     """As `modified`, of one query, with `modify_row`."""
-    masked = user.has_mask and class_of(user, b, head, row, n) != WHOLE
+    masked = user.has_mask != 0 and class_of(user, b, head, row, n) != WHOLE
     if user.has_score or masked or num_keys % LANES or scale <= ZERO:
         of_tile = user.table, b, head, m, 1, n, num_keys
         call(user.modify, of_tile + (w, s, 0, -1, masked, scale))
@@ -329,7 +352,7 @@ def prepared(given, sequences, num_heads, block_m, *, decoding=False, tasks=0):
     Returns
     -------
     user : User
-    arrays : tuple
+    arrays : Arrays
         Those whose addresses are in it.
     """
     expressions, arguments, num_mask_args = given
@@ -341,10 +364,14 @@ def prepared(given, sequences, num_heads, block_m, *, decoding=False, tasks=0):
         sizes = tuple(map(tuple, sequences[:, 1::2].tolist()))
         if len(set(sizes)) == 1:  # one table serves all sequences
             sizes = (*sizes[0], len(sizes))
-        find, used = _classes, arguments
-        if not _loads(mask):
-            find, used = _kept_classes, tuple(None if np.ndim(x) else x for x in arguments)
-        classes = find(mask, sizes, num_heads, block_m, used)
+        read = [
+            x if i in _arrays_of(mask) or not np.ndim(x) else None for i, x in enumerate(arguments)
+        ]
+        if sum(x.nbytes for x in read if np.ndim(x)) <= SMALL:
+            read = tuple((x.dtype, x.shape, x.tobytes()) if np.ndim(x) else x for x in read)
+            classes = _kept_classes(mask, sizes, num_heads, block_m, read)
+        else:
+            classes = _classes(mask, sizes, num_heads, block_m, read)
     arrays = tuple(map(_readable, arguments))
     for i, x in enumerate(arrays):
         if x is not None and x.ndim > MOST_AXES:
@@ -361,14 +388,26 @@ def prepared(given, sequences, num_heads, block_m, *, decoding=False, tasks=0):
             f"score_args_grad must be False for arrays of so many numbers: each of {tasks} tasks "
             f"has {size} sums, and at most {MOST_SUMS} fit"
         )
+    arrays = Arrays(table, *classes, np.zeros((tasks, size)), arrays)
     add = address(differentiate, expressions) if tasks * size else 0
-    sums = np.zeros((tasks, size))
-    return User(*has, *addresses, add, sums, table, *classes), arrays
+    places = (x.ctypes.data for x in arrays[:4])
+    user = User(*map(int, has), *addresses, add, *places, size if tasks else 0)
+    return user, arrays
+
+
+class Arrays(NamedTuple):
+    """What a `User` has the addresses of; and the arrays of the user's that are in its table."""
+
+    table: np.ndarray
+    classes: np.ndarray
+    classes_of: np.ndarray
+    sums: np.ndarray
+    arguments: tuple
 
 
 def _check_indices(given, sequences, num_heads):
     """Raise unless every array has all numbers that the mask and the score read."""
-    if any(x is not None and _loads(x) for x in given.expressions):
+    if any(x is not None and _arrays_of(x) for x in given.expressions):
         queries, keys = (x[sequences[:, 1::2].all(axis=1)] for x in sequences[:, 1::2].T)
         if keys.size:  # positions from the least to the last
             longest, least = int(keys.max()), int((keys - queries).min())
@@ -376,9 +415,9 @@ def _check_indices(given, sequences, num_heads):
 
 
 @functools.lru_cache(maxsize=1024)
-def _loads(node):
-    """Whether an expression reads arrays."""
-    return any(x.op == "load" for x in nodes.walk(node))
+def _arrays_of(node):
+    """The numbers of the arguments that an expression reads as arrays."""
+    return frozenset(x.args[0] for x in nodes.walk(node) if x.op == "load")
 
 
 def _readable(x):
@@ -406,14 +445,14 @@ def _table(arrays, arguments):
     return table, size
 
 
-def argument_gradients(user, given, score_args):
+def argument_gradients(arrays, given, score_args):
     """For each of the score's arguments its gradient, in its shape and dtype; None if no floats."""
-    sums, gradients = user.sums.sum(axis=0), []
+    sums, gradients = arrays.sums.sum(axis=0), []
     for i, x in enumerate(score_args, given.num_mask_args):
         if not np.ndim(x) or x.dtype.kind in "biu":
             gradients.append(None)
         else:
-            begin = user.table[i * SLOT + SLOT - 1]
+            begin = arrays.table[i * SLOT + SLOT - 1]
             gradients.append(sums[begin : begin + x.size].reshape(x.shape).astype(x.dtype))
     return tuple(gradients)
 
@@ -454,7 +493,13 @@ def _classes(mask, sizes, num_heads, block_m, arguments):
     return np.concatenate(found), np.array(begins, np.int64).reshape(-1, 3)
 
 
-_kept_classes = functools.lru_cache(maxsize=16)(_classes)
+@functools.lru_cache(maxsize=16)
+def _kept_classes(mask, sizes, num_heads, block_m, arguments):
+    """`_classes`, with (dtype, shape, bytes) in place of an array."""
+    arrays = (
+        np.frombuffer(x[2], x[0]).reshape(x[1]) if isinstance(x, tuple) else x for x in arguments
+    )
+    return _classes(mask, sizes, num_heads, block_m, tuple(arrays))
 
 
 def _most_tiles(sizes, block_m):

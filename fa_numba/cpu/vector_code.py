@@ -77,6 +77,9 @@ class _Code:
             return self._variable(node)
         if node.op == "load":
             return self._load(node, args)
+        if node.op == "div" and _many(args[0]) and not _many(args[1]):  # one division for all lanes
+            args = args[0], self.builder.fdiv(ir.Constant(_FLOAT, 1.0), args[1])
+            return self.builder.fmul(*_alike(self.builder, args))
         args = _alike(self.builder, args)
         float_in = nodes.children(node)[-1].kind == "float"
         return getattr(self, f"_{node.op}")(node, float_in, *args)
