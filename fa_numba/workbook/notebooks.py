@@ -1,7 +1,8 @@
 """The lessons' one canonical form: ``python -m fa_numba.workbook.notebooks --write FILES``.
 
 nbformat 4.5, no outputs, no execution counts, cell ids made from the cell's text, sorted keys, the
-plain python3 kernel. A notebook in this form has readable diffs and no trace of who ran it.
+plain python3 kernel, and a line of the file for each line of a cell. A notebook in this form has
+readable diffs and no trace of who ran it.
 
 A lesson, a file whose name begins with its number, has one cell more after its first: the set-up
 for Google Colab. Its only source is here; it is written into each lesson, and is folded.
@@ -75,9 +76,26 @@ def canonical(text: str, *, lesson: bool = False) -> str:
         "nbformat": 4,
         "nbformat_minor": 5,
     }
-    text = json.dumps(form, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
+    text = _as_json(form)
     nbformat.validate(nbformat.reads(text, as_version=4))
     return text
+
+
+def _as_json(form: dict) -> str:
+    """A line for each line of a cell, and one for all else that the cell has."""
+
+    def one_line(value):
+        return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+    cells = []
+    for cell in form["cells"]:
+        head = one_line({key: value for key, value in cell.items() if key != "source"})
+        source = ",\n".join(f"   {one_line(line)}" for line in cell["source"])
+        cells.append(f'  {head[:-1]}, "source": [\n{source}\n  ]}}')
+    others = [
+        f" {one_line(key)}: {one_line(value)}" for key, value in form.items() if key != "cells"
+    ]
+    return ",\n".join(['{\n "cells": [\n' + ",\n".join(cells) + "\n ]", *others]) + "\n}\n"
 
 
 def is_lesson(path: Path) -> bool:
