@@ -5,7 +5,8 @@ plain python3 kernel, and a line of the file for each line of a cell. A notebook
 readable diffs and no trace of who ran it.
 
 A lesson, a file whose name begins with its number, has one cell more after its first: the set-up
-for Google Colab. Its only source is here; it is written into each lesson, and is folded.
+for Google Colab. Its only source is here; it is written into each lesson, and is folded. It clones
+the repository and runs notebooks/colab.py.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import os
 import sys
 
 if "google.colab" in sys.modules:
-    import shutil
+    import runpy
     import subprocess
 
     # With OWNER in it the address is a placeholder: put that of your copy here.
@@ -37,15 +38,7 @@ if "google.colab" in sys.modules:
         if "/OWNER/" in repository:
             raise SystemExit("In this cell, replace OWNER by the owner of the repository.")
         subprocess.run(["git", "clone", "--depth=1", repository, checkout], check=True)
-    extra = "compiler"  # compiles kernels without a GPU
-    if shutil.which("nvidia-smi"):
-        driver = subprocess.run("nvidia-smi", capture_output=True, text=True).stdout
-        extra = "cuda12" if "CUDA Version: 12" in driver else "cuda13"
-    pip = [sys.executable, "-m", "pip", "install", "-q", "-e", f"{{checkout}}/engine"]
-    subprocess.run([*pip, "-e", f"{{checkout}}[lessons,{{extra}}]"], check=True)
-    os.chdir(f"{{checkout}}/notebooks")
-    if checkout not in sys.path:
-        sys.path[:0] = [checkout, f"{{checkout}}/engine"]"""
+    runpy.run_path(f"{{checkout}}/notebooks/colab.py")"""
 
 
 def canonical(text: str, *, lesson: bool = False) -> str:
