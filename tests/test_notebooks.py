@@ -354,6 +354,9 @@ class FakeColab:
         self.commands.append(command)
         if command[0] == "git":
             (self.checkout / "notebooks").mkdir(parents=True)
+            script = (ROOT / "notebooks" / "colab.py").read_text(encoding="utf-8")
+            script = script.replace("/content/fa-numba", str(self.checkout))
+            (self.checkout / "notebooks" / "colab.py").write_text(script, encoding="utf-8")
         return types.SimpleNamespace(stdout=self.driver)
 
     def installs(self):

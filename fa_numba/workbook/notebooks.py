@@ -1,10 +1,12 @@
 """The lessons' one canonical form: ``python -m fa_numba.workbook.notebooks --write FILES``.
 
 nbformat 4.5, no outputs, no execution counts, cell ids made from the cell's text, sorted keys, the
-plain python3 kernel. A notebook in this form has readable diffs and no trace of who ran it.
+plain python3 kernel, and a line of the file for each line of a cell. A notebook in this form has
+readable diffs and no trace of who ran it.
 
 A lesson, a file whose name begins with its number, has one cell more after its first: the set-up
-for Google Colab. Its only source is here; it is written into each lesson, and is folded.
+for Google Colab. Its only source is here; it is written into each lesson, and is folded. It clones
+the repository and runs notebooks/colab.py.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import os
 import sys
 
 if "google.colab" in sys.modules:
-    import shutil
+    import runpy
     import subprocess
 
     # With OWNER in it the address is a placeholder: put that of your copy here.
@@ -36,15 +38,7 @@ if "google.colab" in sys.modules:
         if "/OWNER/" in repository:
             raise SystemExit("In this cell, replace OWNER by the owner of the repository.")
         subprocess.run(["git", "clone", "--depth=1", repository, checkout], check=True)
-    extra = "compiler"  # compiles kernels without a GPU
-    if shutil.which("nvidia-smi"):
-        driver = subprocess.run("nvidia-smi", capture_output=True, text=True).stdout
-        extra = "cuda12" if "CUDA Version: 12" in driver else "cuda13"
-    pip = [sys.executable, "-m", "pip", "install", "-q", "-e", f"{{checkout}}/engine"]
-    subprocess.run([*pip, "-e", f"{{checkout}}[lessons,{{extra}}]"], check=True)
-    os.chdir(f"{{checkout}}/notebooks")
-    if checkout not in sys.path:
-        sys.path[:0] = [checkout, f"{{checkout}}/engine"]"""
+    runpy.run_path(f"{{checkout}}/notebooks/colab.py")"""
 
 
 def canonical(text: str, *, lesson: bool = False) -> str:
@@ -75,9 +69,26 @@ def canonical(text: str, *, lesson: bool = False) -> str:
         "nbformat": 4,
         "nbformat_minor": 5,
     }
-    text = json.dumps(form, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
+    text = _as_json(form)
     nbformat.validate(nbformat.reads(text, as_version=4))
     return text
+
+
+def _as_json(form: dict) -> str:
+    """A line for each line of a cell, and one for all else that the cell has."""
+
+    def one_line(value):
+        return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+    cells = []
+    for cell in form["cells"]:
+        head = one_line({key: value for key, value in cell.items() if key != "source"})
+        source = ",\n".join(f"   {one_line(line)}" for line in cell["source"])
+        cells.append(f'  {head[:-1]}, "source": [\n{source}\n  ]}}')
+    others = [
+        f" {one_line(key)}: {one_line(value)}" for key, value in form.items() if key != "cells"
+    ]
+    return ",\n".join(['{\n "cells": [\n' + ",\n".join(cells) + "\n ]", *others]) + "\n}\n"
 
 
 def is_lesson(path: Path) -> bool:
