@@ -20,9 +20,10 @@ PAGE = Path(__file__).with_name("features.md")
 
 
 def options_of(function):
-    """The names of a function's keyword-only parameters, `seed` left out."""
+    """The names of a function's keyword-only parameters, without arguments of the others."""
     parameters = inspect.signature(function).parameters.values()
-    return [x.name for x in parameters if x.kind == x.KEYWORD_ONLY and x.name != "seed"]
+    left_out = "seed", "mask_args", "score_args"
+    return [x.name for x in parameters if x.kind == x.KEYWORD_ONLY and x.name not in left_out]
 
 
 OPTIONS = list(dict.fromkeys(name for job in JOBS.values() for name in options_of(job.check)))

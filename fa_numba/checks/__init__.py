@@ -56,7 +56,12 @@ from fa_numba.checks.cache import (
     check_write,
 )
 from fa_numba.checks.call import Call, Scores, check_scores, forward_call
-from fa_numba.checks.expressions import check_expressions, check_sinks
+from fa_numba.checks.expressions import (
+    check_axes_of_arguments,
+    check_expressions,
+    check_sinks,
+    check_sums_of_arguments,
+)
 from fa_numba.checks.hardware import (
     AMPERE,
     HOPPER,
@@ -125,6 +130,7 @@ from fa_numba.checks.values import (
     check_softmax_scale,
     check_top_k,
     check_window_size,
+    require_candidate,
 )
 
 __all__ = [
@@ -161,6 +167,7 @@ __all__ = [
     "check_decode_tensor_core",
     "check_exercise_files",
     "check_dropout",
+    "check_axes_of_arguments",
     "check_expressions",
     "check_feature_map",
     "check_fits",
@@ -174,6 +181,7 @@ __all__ = [
     "check_gradient_strides",
     "check_head_shard",
     "check_job",
+    "require_candidate",
     "check_linear_chunk_size",
     "check_linear_form",
     "check_losses",
@@ -206,6 +214,7 @@ __all__ = [
     "check_shared_bytes",
     "check_softcap",
     "check_sinks",
+    "check_sums_of_arguments",
     "check_softmax_scale",
     "check_state",
     "check_states",

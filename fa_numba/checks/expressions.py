@@ -59,6 +59,24 @@ def _check_argument(name, x, q):
     require_one_library(**{"q": q, name: facts(x)})
 
 
+def check_axes_of_arguments(given, most):
+    """Raise unless each array of the user's has at most so many axes."""
+    for i, x in enumerate(given.arguments):
+        if np.ndim(x) > most:
+            first = given.num_mask_args
+            name = f"mask_args[{i}]" if i < first else f"score_args[{i - first}]"
+            raise ValueError(f"{name} must have at most {most} axes, got {x.ndim}")
+
+
+def check_sums_of_arguments(tasks, size, most):
+    """Raise unless there is room for the gradients of `size` numbers in score_args."""
+    if tasks * size > most:
+        raise ValueError(
+            f"score_args_grad must be False for arrays of so many numbers: each of {tasks} tasks "
+            f"has {size} sums, and at most {most} fit"
+        )
+
+
 def check_sinks(q, sinks) -> tuple:
     """Return the sinks as float32, or a scalar that kernels do not read; and whether there are."""
     if sinks is None:

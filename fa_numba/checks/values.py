@@ -168,6 +168,14 @@ def check_job(name, jobs, function=None):
     return found
 
 
+def require_candidate(job, refused):
+    """Raise the error of a job whose candidates are all refused, with the reason for each."""
+    raise TypeError(
+        f"{job} has no kernel for these arrays and options:\n  "
+        + "\n  ".join(f"not {name}: {reason}" for name, reason in refused.items())
+    )
+
+
 def check_chunk_size(name, chunk_size, length) -> int:
     """Return the size of a chunk of queries or keys as an int, at most their number."""
     return min(integer(name, chunk_size, at_least=1), max(1, length))

@@ -540,7 +540,15 @@ def _few(q, k, max_queries):
 
 
 def _cached(q, k_cache, v_cache, seq_lens, alibi_slopes, user, sinks, options, pages=NO_PAGES):
-    """Attention to a cache."""
+    """Attention to a cache.
+
+    Parameters
+    ----------
+    q, k_cache, v_cache, seq_lens
+        As for `flash_decode`.
+    alibi_slopes, user, sinks, options, pages
+        As for `_forward`.
+    """
     batch, seqlen_q, num_heads, _ = q.shape
     sequences = _equal(batch, seqlen_q, seq_lens)
     lse = np.empty((batch, num_heads, seqlen_q), np.float32)
@@ -553,6 +561,17 @@ def _cached(q, k_cache, v_cache, seq_lens, alibi_slopes, user, sinks, options, p
 
 
 def _decode(q, k, v, sequences, max_queries, lse, pages, options, user, sinks):
+    """Attention of few queries.
+
+    Parameters
+    ----------
+    q, k, v, lse, pages, options, user, sinks
+        As for `_forward`; the slopes are the last of the options.
+    sequences : int64 array of shape (batch, 4)
+        As for `forward.forward`.
+    max_queries : int
+        Of a sequence.
+    """
     _, num_kv_heads, head_dim = k.shape[1:]
     group, kind = q.shape[2] // num_kv_heads, kind_of(q.dtype)
     per_task = max(min(decode.MAX_ROWS // group, max_queries), 1)

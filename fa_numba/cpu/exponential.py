@@ -107,4 +107,4 @@ def log(x):
     y = multiply_add(e, broadcast(LN_2), p)
     y = where_less(x, broadcast(NORMAL), broadcast(NEG_INF), y)
     y = where_less(broadcast(MOST), x, x, y)
-    return where_less(x, broadcast(ZERO), broadcast(NAN), y)
+    return where_less(broadcast(-NORMAL), x, y, broadcast(NAN))

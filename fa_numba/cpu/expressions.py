@@ -22,6 +22,7 @@ from numba.core import cgutils
 from numba.core.ccallback import CFunc
 from numba.extending import intrinsic
 
+from fa_numba import checks
 from fa_numba.constants import NEG_INF, ONE, ZERO
 from fa_numba.cpu import disk_cache
 from fa_numba.cpu.tiles import BLOCK_N, WIDTH
@@ -108,7 +109,16 @@ def modify(
 ):  # fmt: skip
     """Score and mask of a tile of Sᵀ, in the float32 array at `pointer`.
 
-    The other parameters are those of `scores.scores`, and of `user_at` there.
+    Parameters
+    ----------
+    expressions, table
+        As for the functions of `vector_code`.
+    b, head, m, num_queries, n, num_keys : int
+        Of the first score, m a position; how many there are.
+    pointer, st, rows, slope_at, scale
+        As for `scores.scores`.
+    masked : int
+        Whether each score needs the mask.
     """
     w, last = carray(pointer, (1,)), m + num_queries - 1
     if has_score(expressions) or scale <= ZERO:
@@ -143,7 +153,7 @@ def modify_row(
     expressions, table, b, head, m, num_queries, n, num_keys, pointer, s, rows, slope_at, masked,
     scale,
 ):  # fmt: skip
-    """As `modify`, of one query, whose keys lie along vectors from w[s] on."""
+    """As `modify`, of one query, whose keys lie along vectors from number s on."""
     w, last = carray(pointer, (1,)), n + num_keys - 1
     if has_score(expressions) or scale <= ZERO:
         for key in range(0, num_keys, LANES):
@@ -163,7 +173,13 @@ def differentiate(
 ):  # fmt: skip
     """Add the gradients of the score's arguments, of a tile, to `sums`.
 
-    pt, dpt, st and delta say where in the float32 array at `pointer` Pᵀ, dPᵀ, K Qᵀ and δ are.
+    Parameters
+    ----------
+    expressions, table, b, head, m, num_queries, n, num_keys, pointer, scale
+        As for `modify`.
+    pt, dpt, st, delta : int
+        Where in the float32 array Pᵀ, dPᵀ, K Qᵀ and δ are.
+    sums : pointer to float64
     """
     w, last = carray(pointer, (1,)), m + num_queries - 1
     for i in range(0, WIDTH, LANES):
@@ -312,7 +328,16 @@ def modified(w, st, rows, num_keys, scale, slope_at, user, at):
 
 @njit
 def add_argument_gradients(w, pt, dpt, st, delta, num_keys, scale, user, at, task):
-    """Add those of a tile to the sums of a task; `at` as for `modified`."""
+    """Add those of a tile to the sums of a task.
+
+    Parameters
+    ----------
+    w, pt, dpt, st, delta, scale
+        As for `differentiate`.
+    num_keys, user, at
+        As for `modified`.
+    task : int
+    """
     b, head, m, n, num_queries, _ = at
     of_tile = user.table, b, head, m, num_queries, n, num_keys
     sums = user.sums + 8 * task * user.sums_of_task
@@ -355,7 +380,8 @@ def prepared(given, sequences, num_heads, block_m, *, decoding=False, tasks=0):
     arrays : Arrays
         Those whose addresses are in it.
     """
-    expressions, arguments, num_mask_args = given
+    expressions, arguments, _ = given
+    checks.check_axes_of_arguments(given, MOST_AXES)
     mask, score = expressions
     _check_indices(given, sequences, num_heads)
     if mask is None:
@@ -373,21 +399,13 @@ def prepared(given, sequences, num_heads, block_m, *, decoding=False, tasks=0):
         else:
             classes = _classes(mask, sizes, num_heads, block_m, read)
     arrays = tuple(map(_readable, arguments))
-    for i, x in enumerate(arrays):
-        if x is not None and x.ndim > MOST_AXES:
-            which, i = ("mask", i) if i < num_mask_args else ("score", i - num_mask_args)
-            raise ValueError(f"{which}_args[{i}] must have at most {MOST_AXES} axes, got {x.ndim}")
     addresses = (
         0 if decoding else address(seen, expressions),
         address(modify_row if decoding else modify, expressions),
     )
     has = mask is not None, score is not None, expressions.changes_gradients
     table, size = _table(arrays, arguments)
-    if tasks * size > MOST_SUMS:
-        raise ValueError(
-            f"score_args_grad must be False for arrays of so many numbers: each of {tasks} tasks "
-            f"has {size} sums, and at most {MOST_SUMS} fit"
-        )
+    checks.check_sums_of_arguments(tasks, size, MOST_SUMS)
     arrays = Arrays(table, *classes, np.zeros((tasks, size)), arrays)
     add = address(differentiate, expressions) if tasks * size else 0
     places = (x.ctypes.data for x in arrays[:4])

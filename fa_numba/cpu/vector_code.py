@@ -364,7 +364,16 @@ def _make(lanes_along):
 
 @intrinsic
 def add_gradients(typingctx, expressions, table, b, h, m, n, last, s, ds, sums):
-    """Add those of all floats in arrays that the score reads: ds · d score / d a[i] to a's sums."""
+    """Add those of all floats in arrays that the score reads: ds · d score / d a[i] to a's sums.
+
+    Parameters
+    ----------
+    expressions, table, b, h, m, n, last
+        As for `where_seen`.
+    s, ds : vector
+        softmax_scale · q·k, and the gradient of the score.
+    sums : pointer to float64
+    """
 
     def emit(context, builder, signature, args):
         *_, s, ds, sums = args

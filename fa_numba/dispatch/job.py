@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.dispatch.candidates import CPU
 from fa_numba.runtime import arrays, launching, plan_key, replay
@@ -72,11 +73,7 @@ class Job:
         able = self._able(inputs, options)
         title = next(able, None)
         if title is None:
-            why = self._refusals(inputs, options).items()
-            raise TypeError(
-                f"{self.function.__name__} has no kernel for these arrays and options:\n  "
-                + "\n  ".join(f"not {name}: {reason}" for name, reason in why)
-            )
+            checks.require_candidate(self.function.__name__, self._refusals(inputs, options))
         if self.candidates[title].package == CPU or _on_gpu(inputs):
             return title, self.candidates[title].why
         lessons = (x for x in (title, *able) if self.candidates[x].package == "kernels")
