@@ -9,6 +9,7 @@ of its own, and may repeat something a fixed number of times.
 from __future__ import annotations
 
 import builtins
+import functools
 import inspect
 import math
 import sys
@@ -35,10 +36,14 @@ class Trace:
         "mask" or "score", for errors.
     answers : tuple of bool
         To the first questions for a truth value; True to all later ones.
+    captured : list of arrays, optional
+        Receives the arrays that the function finds in its closure and globals. They are arguments
+        after the others, of which there are `num_given`. Without a list they are refused.
     """
 
-    def __init__(self, name, answers=()):
+    def __init__(self, name, answers=(), captured=None, num_given=0):
         self.name, self.answers, self.asked, self.refused = name, answers, {}, None
+        self.captured, self.num_given = captured, num_given
 
     def decide(self, node):
         """The truth value of a node in this run."""
@@ -75,7 +80,7 @@ class Trace:
 
     def place(self):
         """Where in the user's function, for an error: the innermost frame that is not of ours."""
-        frame, ours = sys._getframe(1), __name__.rpartition(".")[0]
+        frame, ours = sys._getframe(1), (__name__.rpartition(".")[0], "torch.")
         while frame and str(frame.f_globals.get("__name__", "")).startswith(ours):
             frame = frame.f_back
         if frame is None:
@@ -167,7 +172,15 @@ class Symbol:
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
+        if name in METHODS:
+            return functools.partial(library(self.trace)[1][name], self)
         self.trace.refuse(f"must not use an attribute, got .{name}")
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        """PyTorch calls this for a function of its own that is given a symbol."""
+        trace = next(x for x in (*args, *(kwargs or {}).values()) if isinstance(x, cls)).trace
+        trace.refuse(f"must use of torch only what is known, got {function.__name__}")
 
 
 for _name, _op in {
@@ -184,16 +197,22 @@ for _name, _op, _swapped in (
 
 
 class Array:
-    """An array among the user's arguments: it can be indexed, and has a shape."""
+    """An array among the user's arguments: it can be indexed, and has a shape.
 
-    __slots__ = ("trace", "position", "shape", "kind")
+    `before` are the indices that it has already, of one that is captured: x[i][j] is x[i, j].
+    """
 
-    def __init__(self, trace, position, shape, kind):
+    __slots__ = ("trace", "position", "shape", "kind", "before")
+
+    def __init__(self, trace, position, shape, kind, before=()):
         self.trace, self.position, self.shape, self.kind = trace, position, shape, kind
+        self.before = before
 
     def __getitem__(self, index):
-        index = index if isinstance(index, tuple) else (index,)
+        index = (*self.before, *(index if isinstance(index, tuple) else (index,)))
         name = f"{self.trace.name}_args[{self.position}]"
+        if self.trace.captured is not None and len(index) < len(self.shape):
+            return Array(self.trace, self.position, self.shape, self.kind, index)
         if len(index) != len(self.shape):
             self.trace.refuse(f"must index {name} with {len(self.shape)} numbers, got {len(index)}")
         found = tuple(symbol_of(self.trace, i) for i in index)
@@ -210,8 +229,15 @@ class Array:
         self.trace.refuse(f"must not use an attribute of an array but shape, got .{name}")
 
 
+METHODS = {  # of tensors, which are functions of torch too
+    "abs", "clamp", "clip", "eq", "exp", "exp2", "float", "ge", "gt", "int", "le", "log",
+    "logical_and", "logical_not", "logical_or", "long", "lt", "maximum", "minimum", "ne",
+    "new_ones", "new_zeros", "sigmoid", "sqrt", "square", "tanh", "to", "where",
+}  # fmt: skip
+
+
 def library(trace):
-    """The functions that stand for those of Python, math, NumPy and PyTorch."""
+    """The functions that stand for those of Python, math, NumPy and PyTorch, and for methods."""
 
     def known(op):
         def function(*args):
@@ -239,12 +265,68 @@ def library(trace):
 
         return function
 
+    def clamp(x, min=None, max=None):  # noqa: A002 names of PyTorch
+        x = symbol_of(trace, x)
+        x = x if min is None else make("max", x, symbol_of(trace, min))
+        return Symbol(trace, x if max is None else make("min", x, symbol_of(trace, max)))
+
+    def to(x, kind=None, *, dtype=None, **_):
+        x, kind = symbol_of(trace, x), _kind_of(kind if dtype is None else dtype)
+        if kind == "float":
+            return Symbol(trace, nodes.as_float(x))
+        if kind == "int" and x.kind == "float":
+            trace.refuse("must not turn a float into an int; // and % are there")
+        return Symbol(trace, nodes.as_bool(x) if kind == "bool" else nodes.as_number(x))
+
+    def full(value):
+        """`x.new_ones(())` and its like, of one element."""
+
+        def function(x, shape=(), *, dtype=None, **_):
+            if tuple(shape):
+                trace.refuse(f"must make tensors without axes alone, got shape {tuple(shape)}")
+            value_here = value if dtype is None else {"bool": bool, "int": int, "float": float}[
+                _kind_of(dtype)
+            ](value)  # fmt: skip
+            return Symbol(trace, const(value_here))
+
+        return function
+
+    def operation(op, swapped=False):
+        def function(x, y):
+            x, y = symbol_of(trace, x), symbol_of(trace, y)
+            return trace.made(op, *((y, x) if swapped else (x, y)))
+
+        return function
+
+    def of_exponential(function):
+        """A function of x by e to some power."""
+        exp, numbers = known("exp"), known("float")
+        return lambda x: function(exp, numbers(x))
+
     plain = {"abs": known("abs"), "min": least_or_most("min"), "max": least_or_most("max")}
     more = {name: known(name) for name in ("exp", "log", "sqrt", "tanh", "copysign")}
     more |= {"fabs": known("abs"), "where": where, "pi": math.pi, "e": math.e, "inf": math.inf}
     more |= {f"logical_{op}": logical(op) for op in ("and", "or", "not")}
-    more |= {"minimum": plain["min"], "maximum": plain["max"]}
+    more |= {"minimum": plain["min"], "maximum": plain["max"], "clamp": clamp, "clip": clamp}
+    more |= {op: operation(op) for op in ("add", "sub", "mul", "lt", "le", "eq", "ne")}
+    more |= {"gt": operation("lt", True), "ge": operation("le", True), "div": operation("div")}
+    more |= {"floor_divide": operation("floordiv"), "remainder": operation("mod")}
+    more |= {f"bitwise_{op}": operation(op) for op in ("and", "or", "xor")}
+    more |= {
+        "exp2": of_exponential(lambda exp, x: exp(x * math.log(2))),
+        "sigmoid": of_exponential(lambda exp, x: 1 / (1 + exp(-x))),
+        "square": lambda x: x * x,
+        "to": to,
+        "float": lambda x: to(x, "float"),
+        "long": lambda x: to(x, "int"),
+        "int": lambda x: to(x, "int"),
+        "new_ones": full(1.0),
+        "new_zeros": full(0.0),
+    }
     return plain, plain | more
+
+
+KNOWN = frozenset(library(None)[1])
 
 
 class Module:
@@ -255,6 +337,9 @@ class Module:
 
     def __getattr__(self, name):
         if name not in self._functions:
+            known = getattr(sys.modules[self._name], name, None)
+            if type(known).__name__ == "dtype":
+                return known
             self._trace.refuse(
                 f"must use of {self._name} only {', '.join(sorted(self._functions))}, got {name}"
             )
@@ -279,7 +364,14 @@ def on_symbols(function, trace, made=None):
     made[function] = copy
 
     def changed(value):
-        if isinstance(value, types.ModuleType) and value.__name__ in MODULES:
+        if trace.captured is not None and _is_array(value):
+            return _captured(trace, value)
+        if type(value) in (tuple, list):
+            return type(value)(map(changed, value))
+        if isinstance(value, functools.partial):
+            options = {name: changed(x) for name, x in value.keywords.items()}
+            return functools.partial(changed(value.func), *map(changed, value.args), **options)
+        if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in MODULES:
             return Module(trace, value.__name__, functions)
         for name in ("abs", "min", "max"):
             if value is getattr(builtins, name):
@@ -302,7 +394,32 @@ def on_symbols(function, trace, made=None):
 
 
 def _is_of_math(value):
-    return isinstance(value, types.BuiltinFunctionType) and value.__module__ == "math"
+    """Whether a known module has this function: `from torch import where`."""
+    name = getattr(value, "__name__", None)
+    if not isinstance(value, (types.BuiltinFunctionType, np.ufunc)) or name not in KNOWN:
+        return False
+    return any(getattr(sys.modules.get(x), name, None) is value for x in MODULES)
+
+
+def _is_array(value):
+    return not isinstance(value, (np.generic, type)) and hasattr(value, "shape") and hasattr(
+        value, "dtype"
+    )  # fmt: skip
+
+
+def _captured(trace, array):
+    """What a function sees in place of an array that it has found."""
+    found = trace.captured
+    position = next((i for i, x in enumerate(found) if x is array), len(found))
+    if position == len(found):
+        found.append(array)
+    kind = _kind_of(array.dtype)
+    if kind is None:
+        trace.refuse(f"must capture tensors of numbers, got one of {array.dtype}")
+    position += trace.num_given
+    if not array.shape:  # a tensor without axes is an argument with one
+        return Symbol(trace, Node("load", (position, const(0)), kind))
+    return Array(trace, position, tuple(array.shape), kind)
 
 
 def _names(code):
@@ -316,7 +433,7 @@ _traced = {}  # expressions by what decides them
 MAX_TRACED = 1024  # when full, all are dropped
 
 
-def trace(function, name: str, first: str, arguments=()) -> Node:
+def trace(function, name: str, first: str, arguments=(), captured=None) -> Node:
     """The expression that a user's function computes; kept for the next call.
 
     Parameters
@@ -329,6 +446,9 @@ def trace(function, name: str, first: str, arguments=()) -> Node:
         The names of the first parameters: "b h m n" or "s b h m n".
     arguments : sequence of arrays and numbers
         Of the arrays only shape and dtype are looked at.
+    captured : list, optional
+        Empty. It receives the arrays in the function's closure and globals, which are arguments
+        after the others. One without axes has to be given with one.
 
     Returns
     -------
@@ -340,14 +460,14 @@ def trace(function, name: str, first: str, arguments=()) -> Node:
         Naming the argument, what it must be, what it got, and the place in the user's function.
     """
     try:
-        key = name, first, _meaning(function), *map(_meaning_of_argument, arguments)
+        key = name, first, _meaning(function, captured), *map(_meaning_of_argument, arguments)
         found = _traced.get(key)
     except TypeError:  # it uses something that cannot be compared
-        return _trace(function, name, first.split(), arguments)
+        return _trace(function, name, first.split(), arguments, captured)
     if found is None:
         if len(_traced) >= MAX_TRACED:
             _traced.clear()
-        found = _traced[key] = _trace(function, name, first.split(), arguments)
+        found = _traced[key] = _trace(function, name, first.split(), arguments, captured)
     return found
 
 
@@ -356,25 +476,35 @@ def _meaning_of_argument(x):
     return (tuple(shape), str(x.dtype)) if shape else type(x)
 
 
-def _meaning(x):
-    """All that decides what a function computes; a TypeError where that cannot be compared."""
+def _meaning(x, captured=None):
+    """All that decides what a function computes; a TypeError where that cannot be compared.
+
+    Arrays are added to `captured`, and count by shape, dtype and place in it.
+    """
     if isinstance(x, types.FunctionType):
         used = (x.__globals__[name] for name in _names(x.__code__) if name in x.__globals__)
         cells = (cell.cell_contents for cell in x.__closure__ or ())
         try:
             defaults = *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()
-            others = tuple(map(_meaning, (*used, *cells, *defaults)))
+            others = tuple([_meaning(y, captured) for y in (*used, *cells, *defaults)])
         except (RecursionError, ValueError):  # calls itself; a cell without contents
             raise TypeError from None
         return x.__code__, *others
-    if isinstance(x, (bool, int, float, np.generic)):
+    if isinstance(x, (bool, int, float, str, np.generic)) or x is None:
         return type(x), x
     if isinstance(x, (types.ModuleType, types.BuiltinFunctionType, type)):
         return x
+    if captured is not None and _is_array(x):
+        position = next((i for i, y in enumerate(captured) if y is x), len(captured))
+        if position == len(captured):
+            captured.append(x)
+        return position, tuple(x.shape), str(x.dtype)
+    if type(x) in (tuple, list):
+        return type(x), *[_meaning(y, captured) for y in x]
     raise TypeError
 
 
-def _trace(function, name, first, arguments):
+def _trace(function, name, first, arguments, captured=None):
     if not callable(function):
         raise TypeError(
             f"{name} must be a function of {', '.join(first)}, got {type(function).__name__}"
@@ -390,7 +520,7 @@ def _trace(function, name, first, arguments):
             raise ValueError(
                 f"{name} must have at most {MAX_PATHS} ways through its conditions; {ENDLESS}"
             )
-        run = Trace(name, answers)
+        run = Trace(name, answers, captured, len(arguments))
         try:
             result = on_symbols(function, run)(*_symbols(run, first, arguments))
         except RecursionError:

@@ -38,27 +38,34 @@ def run(job, *tensors, **options):
     *tensors : tensors
         Of any strides: one with gaps along its last axis is copied.
     **options
-        The other arguments of the job: numbers, tuples, and alibi_slopes, a tensor or None.
+        The other arguments of the job: numbers, tensors, tuples of them, and alibi_slopes, a tensor
+        or None.
 
     Returns
     -------
     tuple of tensors
-        Contiguous, on the device of the first tensor.
+        Contiguous, on the device of the first tensor; None in place of a gradient that there is not.
     """
     on_cpu = arrays.library_of(tensors[0]) is None
 
     def given(x):
+        if type(x) is tuple:
+            return tuple(map(given, x))
+        if not isinstance(x, torch.Tensor):
+            return x
         x = x if x.stride(-1) == 1 else x.contiguous()
         return as_numpy(x) if on_cpu else x
 
-    slopes = options.pop("alibi_slopes")
-    if slopes is not None:
-        options["alibi_slopes"] = given(slopes)
+    if options.get("alibi_slopes", 0) is None:
+        del options["alibi_slopes"]
+    options = {name: given(x) for name, x in options.items()}
     with _threads_of_pytorch() if on_cpu else contextlib.nullcontext():
         results = job(*map(given, tensors), **options)
+    if options.get("score_args_grad"):
+        results = *results[:-1], *results[-1]
     if on_cpu:
-        results = map(as_tensor, results)
-    return tuple(x.contiguous() for x in results)
+        results = [None if x is None else as_tensor(x) for x in results]
+    return tuple(None if x is None else x.contiguous() for x in results)
 
 
 @contextlib.contextmanager
