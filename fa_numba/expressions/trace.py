@@ -348,9 +348,13 @@ class Module:
 
 def on_symbols(function, trace, made=None):
     """The function, with symbols' functions in place of those of Python, math and NumPy."""
+    made = {} if made is None else made
+    if isinstance(function, functools.partial):
+        given = function.args, tuple(function.keywords.items())
+        args, keywords = on_symbols(lambda: given, trace, made)()
+        return functools.partial(on_symbols(function.func, trace, made), *args, **dict(keywords))
     if not isinstance(function, types.FunctionType):
         return function
-    made = {} if made is None else made
     if function in made:
         return made[function]
     plain, functions = library(trace)
@@ -368,9 +372,6 @@ def on_symbols(function, trace, made=None):
             return _captured(trace, value)
         if type(value) in (tuple, list):
             return type(value)(map(changed, value))
-        if isinstance(value, functools.partial):
-            options = {name: changed(x) for name, x in value.keywords.items()}
-            return functools.partial(changed(value.func), *map(changed, value.args), **options)
         if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in MODULES:
             return Module(trace, value.__name__, functions)
         for name in ("abs", "min", "max"):
@@ -490,6 +491,8 @@ def _meaning(x, captured=None):
         except (RecursionError, ValueError):  # calls itself; a cell without contents
             raise TypeError from None
         return x.__code__, *others
+    if isinstance(x, functools.partial):
+        return _meaning((x.func, x.args, tuple(x.keywords.items())), captured)
     if isinstance(x, (bool, int, float, str, np.generic)) or x is None:
         return type(x), x
     if isinstance(x, (types.ModuleType, types.BuiltinFunctionType, type)):
