@@ -1,4 +1,4 @@
-"""fa_numba.torch.flex_attention beside a dense definition in float64: examples that people write."""
+"""fa_numba.torch.flex_attention beside a dense definition in float64: what people write."""
 
 import functools
 
