@@ -203,3 +203,9 @@ def test_an_index_of_a_gradient_must_lie_in_its_array(rng, function):
     score = {"score": lambda s, b, h, m, n, x: s + x[n], "score_args": (np.zeros(4, np.float32),)}
     with pytest.raises(ValueError, match=r"score_args\[0\] must have more than 4 elements"):
         kernel_function(function)(q, q, k, v, out, lse, **score)
+
+
+def test_numbers_of_more_than_32_bits():
+    x, large = np.zeros((1, 8, 2, 8), np.float32), np.full(8, 2**40)
+    with pytest.raises(ValueError, match=r"mask_args\[0\] must have numbers that fit 32 bits"):
+        fa_numba.flash_attn_v2(x, x, x, mask=lambda b, h, m, n, a: a[m] == a[n], mask_args=(large,))

@@ -56,7 +56,12 @@ def _check_argument(name, x, q):
         if is_int and not INT32.min <= x <= INT32.max:
             raise ValueError(f"{name} must fit 32 bits, got {x}")
         return
-    require_one_library(**{"q": q, name: facts(x)})
+    found = facts(x)
+    require_one_library(**{"q": q, name: found})
+    if found.library == "numpy" and x.dtype.kind in "iu" and x.dtype != "int32" and x.size:
+        least, most = x.min(), x.max()  # numbers on a GPU are not looked at: that would wait
+        if least < INT32.min or most > INT32.max:
+            raise ValueError(f"{name} must have numbers that fit 32 bits, got {least} to {most}")
 
 
 def check_axes_of_arguments(given, most):
