@@ -265,7 +265,7 @@ def library(trace):
 
         return function
 
-    def clamp(x, min=None, max=None):  # noqa: A002 names of PyTorch
+    def clamp(x, min=None, max=None):
         x = symbol_of(trace, x)
         x = x if min is None else make("max", x, symbol_of(trace, min))
         return Symbol(trace, x if max is None else make("min", x, symbol_of(trace, max)))

@@ -44,7 +44,7 @@ def run(job, *tensors, **options):
     Returns
     -------
     tuple of tensors
-        Contiguous, on the device of the first tensor; None in place of a gradient that there is not.
+        Contiguous, on the device of the first tensor; None where there is no gradient.
     """
     on_cpu = arrays.library_of(tensors[0]) is None
 
