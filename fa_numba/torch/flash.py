@@ -196,7 +196,10 @@ def flash_attn_varlen_func(
 def _with_sinks(
     q, k, v, sinks, starts, slopes, causal, window_size, softcap, scale, deterministic, **dropout
 ):
-    """Attention with sinks: out, lse."""
+    """Attention with sinks: out, lse.
+
+    As `flash_attn_func`; `starts` are cu_seqlens of a packed batch, or ().
+    """
     from fa_numba.torch import flex  # imports torch._dynamo, which takes seconds
 
     torch_calls.check_tensors(q=q, s_aux=sinks)

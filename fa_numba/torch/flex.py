@@ -281,6 +281,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, options, starts, places, numbers, q, k, v, sinks, *more):
+        """As `attend`; `places` says which of score_args are tensors, `more`, not `numbers`."""
         job = jobs.flash_attn_varlen if starts else jobs.flash_attn
         ctx.given = options, starts, places, numbers
         options = options | _with(sinks, places, numbers, more)
