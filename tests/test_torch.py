@@ -31,6 +31,30 @@ from fa_numba.torch import (  # noqa: E402
 F = torch.nn.functional
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_sinks(packed):
+    """s_aux: one more score of each head, without a value, and with a gradient."""
+    inputs = tensors((1, 9, 4, 8), (1, 9, 2, 8), (1, 9, 2, 8), (4,))
+    (dout,) = tensors((1, 9, 4, 8), requires_grad=False, seed=1)
+
+    def ours(q, k, v, sinks):
+        if not packed:
+            return flash_attn_func(q, k, v, causal=True, window_size=(3, 0), s_aux=sinks)
+        starts = torch.tensor([0, 9], dtype=torch.int32)
+        options = {"causal": True, "window_size": (3, 0), "s_aux": sinks}
+        return flash_attn_varlen_func(q[0], k[0], v[0], starts, starts, 9, 9, **options)[None]
+
+    def theirs(q, k, v, sinks):
+        k, v = (x.repeat_interleave(2, 2) for x in (k, v))
+        s = torch.einsum("bmhd,bnhd->bhmn", q, k) * 8**-0.5
+        away = torch.arange(9)[:, None] - torch.arange(9)
+        s = s.masked_fill((away < 0) | (away > 3), -torch.inf)
+        s = torch.cat([s, sinks.view(1, -1, 1, 1).expand(1, 4, 9, 1)], -1)
+        return torch.einsum("bhmn,bnhd->bmhd", torch.softmax(s, -1)[..., :-1], v)
+
+    compare(ours, theirs, inputs, dout)
+
+
 # PyTorch's function
 
 

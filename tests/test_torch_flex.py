@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
+from cases import thorough  # noqa: E402
 from torch_attention import tensors  # noqa: E402
 
 from fa_numba.expressions import trace as tracing  # noqa: E402
@@ -163,12 +164,35 @@ def compare(score_mod, mask_mod, seqlen_q=SEQLEN, kv_heads=HEADS, dtype=torch.fl
         torch.testing.assert_close(x.double(), y.double(), **tolerance)
 
 
+FEW = "documents, causal", "neighbourhood", "prefix-LM", "ALiBi", "bias", "causal as a score"
+
+
+def few(names):
+    """All in the thorough run: each compiles a kernel."""
+    return pytest.mark.parametrize("name", [x if x in FEW else thorough(x) for x in names])
+
+
 @pytest.mark.parametrize("name", MASKS)
+def test_what_is_read_of_a_mask(name):
+    """Blocks of one pair, whose intervals are exact."""
+    at = torch.arange(BATCH)[:, None, None, None], 0, torch.arange(SEQLEN)[:, None]
+    mask = create_block_mask(MASKS[name], BATCH, 1, SEQLEN, SEQLEN, BLOCK_SIZE=1)
+    seen = MASKS[name](*at, torch.arange(SEQLEN)).expand(mask.shape)
+    assert mask.to_dense().bool().equal(seen)
+
+
+def test_indices_one_by_one():
+    masks = [lambda b, h, q, kv: TREE[q][kv], lambda b, h, q, kv: TREE[q, kv]]
+    blocks = [create_block_mask(x, 1, 1, SEQLEN, SEQLEN, BLOCK_SIZE=1).to_dense() for x in masks]
+    assert blocks[0].equal(blocks[1])
+
+
+@few(MASKS)
 def test_masks(name):
     compare(None, MASKS[name])
 
 
-@pytest.mark.parametrize("name", SCORES)
+@few(SCORES)
 def test_scores(name):
     compare(SCORES[name], None)
 
@@ -213,6 +237,7 @@ def test_a_block_mask():
     assert mask.sparsity() == pytest.approx(20) and mask.numel() == 20000
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch.compile looks at it
 def test_compiled():
     """torch.compile breaks its graph at the call."""
 

@@ -21,6 +21,14 @@ OF_MODEL = {
         "attn_logit_softcapping": 5.0,
     },
     "GPT2": {},
+    "GptOss": {
+        "num_key_value_heads": 2,
+        "intermediate_size": 48,
+        "head_dim": 8,
+        "sliding_window": 4,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+    },
 }
 BATCH, SEQLEN = 3, 11
 

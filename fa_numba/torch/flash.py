@@ -23,6 +23,7 @@ def flash_attn_func(
     alibi_slopes=None,
     deterministic=False,
     return_attn_probs=False,
+    s_aux=None,
     **other_names,
 ):
     """Attention with gradients, in place of `flash_attn.flash_attn_func`.
@@ -50,6 +51,9 @@ def flash_attn_func(
         during the call.
     return_attn_probs : bool, default=False
         Return three tensors.
+    s_aux : tensor of shape (num_heads,), default=None
+        Sinks: a score of each head that takes part in the softmax, and has no value. It gets a
+        gradient. `torch.compile` breaks its graph at a call with sinks.
 
     Returns
     -------
@@ -72,7 +76,7 @@ def flash_attn_func(
     slopes = () if alibi_slopes is None else (alibi_slopes,)
     options = causal, softcap, softmax_scale, deterministic, dropout_p, return_attn_probs
     call = "flash_attn_func", q, k, v, slopes, options, window_size
-    if (out := eager.repeat(*call)) is not None:
+    if s_aux is None and (out := eager.repeat(*call)) is not None:
         return out
     torch_calls.check_flash_options(softmax_scale, softcap, window_size)
     torch_calls.check_flags(
@@ -86,6 +90,10 @@ def flash_attn_func(
     seed = draw_seed() if dropout_p else None
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
     numbers = causal, window_size, softcap, softmax_scale, deterministic, dropout_p
+    if s_aux is not None:
+        dropout = {"dropout_p": float(dropout_p), "seed": seed.item()} if dropout_p else {}
+        out, lse = _with_sinks(q, k, v, s_aux, (), alibi_slopes, *numbers[:5], **dropout)
+        return (out, lse, q.new_empty(0)) if return_attn_probs else out
     arguments = functools.partial(attention_arguments, numbers)
     operator, given = arguments(q, k, v, slopes, seed)
     out, lse = operator(*given)
@@ -114,6 +122,7 @@ def flash_attn_varlen_func(
     deterministic=False,
     return_attn_probs=False,
     block_table=None,
+    s_aux=None,
     **other_names,
 ):
     """Attention over a packed batch with gradients, in place of flash-attention's.
@@ -135,6 +144,8 @@ def flash_attn_varlen_func(
         As for `flash_attn_func`; lse has the shape (num_heads, num_tokens_q).
     block_table : None
         A table is refused: `flash_attn_with_kvcache` reads pages.
+    s_aux : tensor of shape (num_heads,), default=None
+        As for `flash_attn_func`.
 
     Returns
     -------
@@ -154,7 +165,7 @@ def flash_attn_varlen_func(
     options = causal, softcap, softmax_scale, deterministic, return_attn_probs
     options += dropout_p, block_table
     call = "flash_attn_varlen_func", q, k, v, others, options, window_size
-    if (out := eager.repeat(*call)) is not None:
+    if s_aux is None and (out := eager.repeat(*call)) is not None:
         return out
     torch_calls.check_flash_options(softmax_scale, softcap, window_size)
     torch_calls.check_flags(
@@ -169,6 +180,9 @@ def flash_attn_varlen_func(
     torch_calls.check_floats(q=q, k=k, v=v)
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
     numbers = causal, window_size, softcap, softmax_scale, deterministic
+    if s_aux is not None:
+        out, lse = _with_sinks(q, k, v, s_aux, others[:2], alibi_slopes, *numbers)
+        return (out, lse, q.new_empty(0)) if return_attn_probs else out
     arguments = functools.partial(_packed_arguments, numbers)
     operator, given = arguments(q, k, v, others, None)
     out, lse = operator(*given)
@@ -177,6 +191,20 @@ def flash_attn_varlen_func(
     call = "flash_attn_varlen_func", q, k, v, others, options, window_size
     eager.remember(*call, arguments)
     return out
+
+
+def _with_sinks(
+    q, k, v, sinks, starts, slopes, causal, window_size, softcap, scale, deterministic, **dropout
+):
+    """Attention with sinks: out, lse.
+
+    As `flash_attn_func`; `starts` are cu_seqlens of a packed batch, or ().
+    """
+    from fa_numba.torch import flex  # imports torch._dynamo, which takes seconds
+
+    torch_calls.check_tensors(q=q, s_aux=sinks)
+    options = operators.options_of(slopes, causal, window_size, softcap, scale) | dropout
+    return flex.attend(q, k, v, starts, sinks=sinks, deterministic=deterministic, **options)
 
 
 def attention_arguments(numbers, q, k, v, slopes, seed):

@@ -194,6 +194,7 @@ def flex_attention(
     torch_calls.check_sdpa(query, key, value, enable_gqa)
     options = _functions(score_mod, _mask_mod_of(block_mask, query, key), query, key)
     options["softmax_scale"] = None if scale is None else float(scale)
+    options["deterministic"] = torch.are_deterministic_algorithms_enabled()
     out, lse = attend(*(x.transpose(1, 2) for x in (query, key, value)), **options)
     out = out.transpose(1, 2)
     if return_aux is not None:
@@ -266,8 +267,12 @@ def attend(q, k, v, starts=(), *, sinks=None, score_args=(), **options):
     places = [isinstance(x, torch.Tensor) for x in score_args]
     numbers = [x for x in score_args if not isinstance(x, torch.Tensor)]
     for x in options.get("mask_args", ()):
-        if isinstance(x, torch.Tensor) and x.requires_grad and x not in more:
-            raise ValueError("a tensor of a mask must not require a gradient: a mask has none")
+        if isinstance(x, torch.Tensor) and x.requires_grad and torch.is_grad_enabled():
+            if not any(x is y for y in more):
+                raise ValueError(
+                    "a tensor that mask_mod captures must not require a gradient, got one of shape "
+                    f"{tuple(x.shape)}: a mask has no gradient"
+                )
     return _Attention.apply(options, starts, places, numbers, q, k, v, sinks, *more)
 
 
@@ -276,6 +281,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, options, starts, places, numbers, q, k, v, sinks, *more):
+        """As `attend`; `places` says which of score_args are tensors, `more`, not `numbers`."""
         job = jobs.flash_attn_varlen if starts else jobs.flash_attn
         ctx.given = options, starts, places, numbers
         options = options | _with(sinks, places, numbers, more)

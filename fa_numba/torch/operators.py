@@ -136,7 +136,7 @@ def _can_be_replayed(tensors):
 # Jobs of the operators
 
 
-def _options(alibi_slopes, causal, window_size, softcap, softmax_scale):
+def options_of(alibi_slopes, causal, window_size, softcap, softmax_scale):
     return {
         "alibi_slopes": alibi_slopes,
         "causal": causal,
@@ -153,13 +153,13 @@ def _dropout(dropout_p, seed):
 def _flash_attn(q, k, v, alibi_slopes, seed, *numbers):
     *numbers, _, dropout_p = numbers
     torch_calls.refuse_captured_dropout(q, dropout_p)
-    options = _options(alibi_slopes, *numbers) | _dropout(dropout_p, seed)
+    options = options_of(alibi_slopes, *numbers) | _dropout(dropout_p, seed)
     return jobs.flash_attn, (q, k, v), options
 
 
 def _flash_attn_grad(dout, out, lse, q, k, v, alibi_slopes, seed, *numbers):
     *numbers, deterministic, dropout_p = numbers
-    options = _options(alibi_slopes, *numbers) | _dropout(dropout_p, seed)
+    options = options_of(alibi_slopes, *numbers) | _dropout(dropout_p, seed)
     options["deterministic"] = deterministic
     return jobs.flash_attn_grad, (dout, q, k, v, out, lse), options
 
@@ -167,7 +167,7 @@ def _flash_attn_grad(dout, out, lse, q, k, v, alibi_slopes, seed, *numbers):
 def _flash_attn_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, *numbers):
     *numbers, _ = numbers
     tensors = q, k, v, cu_seqlens_q, cu_seqlens_k
-    return jobs.flash_attn_varlen, tensors, _options(alibi_slopes, *numbers)
+    return jobs.flash_attn_varlen, tensors, options_of(alibi_slopes, *numbers)
 
 
 def _flash_attn_varlen_grad(
@@ -175,16 +175,16 @@ def _flash_attn_varlen_grad(
 ):
     """As `_flash_attn_grad`, for a packed batch."""
     *numbers, deterministic = numbers
-    options = _options(alibi_slopes, *numbers) | {"deterministic": deterministic}
+    options = options_of(alibi_slopes, *numbers) | {"deterministic": deterministic}
     tensors = dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k
     return jobs.flash_attn_varlen_grad, tensors, options
 
 
 def _flash_decode(q, k_cache, v_cache, block_table, seq_lens, *options):
     if block_table is None:
-        return jobs.flash_decode, (q, k_cache, v_cache, seq_lens), _options(*options)
+        return jobs.flash_decode, (q, k_cache, v_cache, seq_lens), options_of(*options)
     tensors = q, k_cache, v_cache, block_table, seq_lens
-    return jobs.paged_attn_decode, tensors, _options(*options)
+    return jobs.paged_attn_decode, tensors, options_of(*options)
 
 
 # Shapes and dtypes of the results

@@ -13,7 +13,7 @@ import torch
 from fa_numba.torch import padding
 from fa_numba.torch.flash import flash_attn_func, flash_attn_varlen_func
 
-REFUSED = "position_bias", "s_aux", "output_attentions"  # if they are not None or False
+REFUSED = "position_bias", "output_attentions"  # if they are not None or False
 REMEDY = 'load this model with attn_implementation="sdpa"'
 NOT_ONE_RUN = (
     "attention_mask must have one run of ones in each row, with padding before or after it, got "
@@ -158,6 +158,7 @@ def attention(
     sliding_window=None,
     softcap=None,
     is_causal=None,
+    s_aux=None,
     **others,
 ):
     """Attention of one layer, with the arguments of transformers.
@@ -173,6 +174,8 @@ def attention(
         Only without padding.
     scaling, softcap, sliding_window, is_causal
         sliding_window is the number of keys that a query sees, with its own.
+    s_aux : tensor of shape (heads,), default=None
+        Sinks, of gpt-oss.
 
     Returns
     -------
@@ -193,6 +196,7 @@ def attention(
         "causal": getattr(module, "is_causal", True) if is_causal is None else is_causal,
         "window_size": window_size,
         "softcap": softcap or 0.0,
+        "s_aux": s_aux,
     }
     if attention_mask is None:
         return flash_attn_func(q, k, v, **options), None
