@@ -148,6 +148,6 @@ def test_what_is_refused():
         create_causal_mask(model.config, embeddings, mask, None, or_mask_function=lambda *x: x)
     attention = transformers.AttentionInterface()["fa_numba"]
     module, (x, *_) = model.model.layers[0].self_attn, torch.ones(1, 2, 4, 3, 8)
-    for name in ("position_bias", "s_aux", "output_attentions"):
+    for name in ("position_bias", "output_attentions"):
         with pytest.raises(ValueError, match=f"{name} must be None, got a "):
             attention(module, x, x, x, None, **{name: True})

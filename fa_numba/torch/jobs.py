@@ -56,8 +56,9 @@ def run(job, *tensors, **options):
         x = x if x.stride(-1) == 1 else x.contiguous()
         return as_numpy(x) if on_cpu else x
 
-    if options.get("alibi_slopes", 0) is None:
-        del options["alibi_slopes"]
+    slopes = options.pop("alibi_slopes", None)
+    if slopes is not None:  # the last option, as in `replay_of`
+        options["alibi_slopes"] = slopes
     options = {name: given(x) for name, x in options.items()}
     with _threads_of_pytorch() if on_cpu else contextlib.nullcontext():
         results = job(*map(given, tensors), **options)
