@@ -1,6 +1,7 @@
-"""flash_attn_v2_unsigned differs from flash_attn_v2 in its indices, and in nothing else."""
+"""flash_attn_v2_unsigned differs from flash_attn_v2 in its indices, and lacks the user's mask."""
 
 import ast
+import difflib
 import inspect
 
 from fa_numba.kernels import flash_attn_v2
@@ -26,14 +27,34 @@ class Plain(ast.NodeTransformer):
         return ast.Name(node.id.replace("_unsigned", ""), node.ctx)
 
 
-def functions(module):
-    tree = ast.parse(inspect.getsource(module))
-    return [ast.dump(Plain().visit(x)) for x in tree.body if isinstance(x, ast.FunctionDef)]
+# Its lines in place of those of flash_attn_v2 that take the user's mask, score and sinks.
+WITHOUT_OPTIONS = """
+    @cuda.jit
+    def flash_attn_v2_kernel(q, k, v, out, lse, softmax_scale, alibi_slopes, seed):
+        m_i = NEG_INF
+        l_i = float32(0.0)
+            seen = sees(position, n, seqlen_k)
+            s_tile[ty, tx] = score(s * softmax_scale, position - n, slope) if seen else NEG_INF
+"""
+
+
+def kernel_of(module):
+    """The lines of the kernel."""
+    for x in ast.walk(Plain().visit(ast.parse(inspect.getsource(module)))):
+        if getattr(x, "name", "") == "flash_attn_v2_kernel":
+            return ["    " + line for line in ast.unparse(x).splitlines()]
+    raise AssertionError("no kernel")
 
 
 def test_the_difference_is_in_the_indices():
-    signed, unsigned = functions(flash_attn_v2), functions(flash_attn_v2_unsigned)
-    assert len(signed) == 2 and signed == unsigned
+    signed, unsigned = kernel_of(flash_attn_v2), kernel_of(flash_attn_v2_unsigned)
+    lines = [x for x in difflib.ndiff(signed, unsigned) if x[:2] in ("+ ", "- ")]
+    added = [x[2:] for x in lines if x[0] == "+"]
+    assert added == WITHOUT_OPTIONS.strip("\n").splitlines()[1:]
+    taken_away = "\n".join(x[2:] for x in lines if x[0] == "-")
+    assert len(lines) - len(added) == 11
+    for name in ("tile_is_hidden", "sinks", "user_sees", "user_score", "PLAIN"):
+        assert name in taken_away
 
 
 def test_every_index_in_the_loop_is_unsigned():

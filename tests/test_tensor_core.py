@@ -103,7 +103,8 @@ def test_descriptor():
 half, float32_3d = types.Array(types.float16, 4, "C"), types.Array(types.float32, 3, "C")
 MAP, SIZES = types.uint64, (types.int32, types.int32, types.float32)
 PERSISTENT = MAP, MAP, MAP, MAP, float32_3d, *3 * (types.int32,), types.float32
-MASK_ARGS = types.int32, types.int32, types.float32, types.float32
+NONE = types.Tuple(())  # no sinks, runs or arguments of a mask
+MASK_ARGS = types.int32, types.int32, types.float32, types.float32, NONE, NONE, NONE
 
 
 def compiled(name, head_dim, dtype, causal):

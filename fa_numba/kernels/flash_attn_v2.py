@@ -117,11 +117,11 @@ def make_flash_attn_v2(
                 s += q_tile[ty, d] * k_tile[tx, d]
             n = n_start + tx
             seen = sees(position, n, seqlen_k) and (PLAIN or m < seqlen_q)
-            if seen and user_sees(b, head, position, n, args):
+            seen = seen and user_sees(b, head, position, n, args)
+            if seen:
                 s = score(s * softmax_scale, position - n, slope)
-                s_tile[ty, tx] = user_score(s, b, head, position, n, args)
-            else:
-                s_tile[ty, tx] = NEG_INF
+                s = user_score(s, b, head, position, n, args)
+            s_tile[ty, tx] = s if seen else NEG_INF
             cuda.syncthreads()  # s_tile is complete: each thread reads its whole row
 
             m_new = m_i  # m_i <- max(m_i, rowmax(S))                                     line 9

@@ -273,17 +273,20 @@ def attend(q, k, v, starts=(), *, sinks=None, score_args=(), **options):
                     "a tensor that mask_mod captures must not require a gradient, got one of shape "
                     f"{tuple(x.shape)}: a mask has no gradient"
                 )
-    return _Attention.apply(options, starts, places, numbers, q, k, v, sinks, *more)
+    return _Attention.apply((options, starts, places, numbers), q, k, v, sinks, *more)
 
 
 class _Attention(torch.autograd.Function):
     """A node of autograd for one call."""
 
     @staticmethod
-    def forward(ctx, options, starts, places, numbers, q, k, v, sinks, *more):
-        """As `attend`; `places` says which of score_args are tensors, `more`, not `numbers`."""
+    def forward(ctx, given, q, k, v, sinks, *more):
+        """As `attend`; given are its options, starts, places and numbers.
+
+        `places` says which of score_args are tensors, `more`, and not `numbers`.
+        """
+        options, starts, places, numbers = ctx.given = given
         job = jobs.flash_attn_varlen if starts else jobs.flash_attn
-        ctx.given = options, starts, places, numbers
         options = options | _with(sinks, places, numbers, more)
         options.pop("deterministic", None)
         out, lse = jobs.run(job, q, k, v, *starts, **options)
@@ -297,7 +300,7 @@ class _Attention(torch.autograd.Function):
         q, k, v, out, lse, sinks, *more = ctx.saved_tensors
         job = jobs.flash_attn_varlen_grad if starts else jobs.flash_attn_grad
         options = options | _with(sinks, places, numbers, more)
-        if any(ctx.needs_input_grad[8:]):
+        if any(ctx.needs_input_grad[5:]):
             options["score_args_grad"] = True
         if torch.is_grad_enabled():
             torch_calls.refuse_second_derivatives()
@@ -305,7 +308,7 @@ class _Attention(torch.autograd.Function):
         dq, dk, dv, *found = found
         dsinks = None if sinks is None else found.pop(0)
         of_more = [x for x, place in zip(found, places, strict=True) if place] if found else []
-        return None, None, None, None, dq, dk, dv, dsinks, *(of_more or [None] * len(more))
+        return None, dq, dk, dv, dsinks, *(of_more or [None] * len(more))
 
 
 def _with(sinks, places, numbers, more):
