@@ -58,7 +58,15 @@ class RankLostError(RuntimeError):
 
 
 class RanksDifferError(ValueError):
-    """Ranks call a function with different dtypes, shapes or options; every rank raises it."""
+    """Ranks call a function with different dtypes, shapes or options; every rank raises it.
+
+    Attributes
+    ----------
+    on_all_ranks : bool
+        Every rank has seen the difference for itself, so none has to be told.
+    """
+
+    on_all_ranks = False
 
 
 @dataclass
@@ -196,7 +204,9 @@ class Communicator(abc.ABC):
             sizes = self._gather_bytes(np.int64(len(text)).tobytes(), [8] * self.world_size, like)
             sizes = [int(np.frombuffer(size, np.int64)[0]) for size in sizes]
             texts = self._gather_bytes(text, sizes, like)
-            raise RanksDifferError(differences(function, list(map(json.loads, texts))))
+            error = RanksDifferError(differences(function, list(map(json.loads, texts))))
+            error.on_all_ranks = True
+            raise error
         if len(self._agreed) == MOST_AGREED:
             self._agreed.clear()
         self._agreed.add(key)
