@@ -35,7 +35,7 @@ def broken_class(sees, m_start, n_start, BLOCK_M, BLOCK_N):
 
 
 def fooling_step(BLOCK):
-    """A step of a dilated causal mask of which broken_class skips a tile that is not hidden."""
+    """A step for which broken_class skips a visible tile of the dilated causal mask."""
     # YOUR CODE HERE
     raise NotImplementedError("ex09b: fooling_step")
 

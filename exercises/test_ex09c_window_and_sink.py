@@ -100,7 +100,7 @@ def test_window(exercise, window):
 
 @pytest.mark.parametrize("sink", [0.0, -1.5, 3.0])
 def test_sink(exercise, sink):
-    """a sink; the window hides nothing but what is behind the query"""
+    """a sink, and a window that is longer than the sequence"""
     check(exercise, windowed(random_head(27, 27, 8, softmax_scale=0.2), 1000, sink))
 
 

@@ -693,7 +693,7 @@ class Transformer:
         return [ast.Expr(self.expression(s.value))]
 
     def bind(self, name, value, number=None):
-        """Statements: `name = value` for the active threads; the others keep what they have."""
+        """Statements: `name = value` for the active threads; the others keep their values."""
         number = self.present if number is None else number
         home = load_name(f"{PREFIX}home{self.homes[name, number]}")
         value = self.call("bind", load_name(name), value, home)

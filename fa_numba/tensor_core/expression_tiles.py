@@ -213,8 +213,8 @@ def interval_function(mask):
     """interval(b, h, m0, m1, n0, n1, args, ()) of `interval_source`, in int32; None without one.
 
     The table of runs was made from intervals of all positions and keys, which fit int32, and with
-    divisors that are not 0; a negative one is refused (`make_table`). A mask that indexes an array
-    by a range has none.
+    positive divisors (`_require_positive_divisors`). A mask that indexes an array by a range has
+    none.
     """
     try:
         text, needs = interval_source(nodes.TRUE if mask is None else mask, "interval")

@@ -56,7 +56,6 @@ from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.constants import LOG2_E, ONE, ZERO
-from fa_numba.expressions.indices import check_indices
 from fa_numba.expressions.tiles import MIXED
 from fa_numba.kernels.dropout import LARGEST_ON_TENSOR_CORES
 from fa_numba.on_cuda_cores import run_time_masks
@@ -820,7 +819,8 @@ def flash_attn_bwd_persistent(
     )
     in_float32 = checks.check_grad_dtype(grad_dtype, deterministic) is not None
     written = mask, mask_args, score, score_args
-    scores = checks.check_scores(q, causal, window_size, softcap, alibi_slopes, written, sinks)
+    mask_options = causal, window_size, softcap, alibi_slopes
+    scores = checks.check_scores(q, *mask_options, written, sinks, k)
     options, given = scores.mask, scores.given
     dropout_p, seed = checks.check_dropout(dropout_p, seed, largest=LARGEST_ON_TENSOR_CORES)
     gradient_scale, delta_scale, drops = scale, ONE, ()
@@ -837,7 +837,6 @@ def flash_attn_bwd_persistent(
         given = None  # there is no tile
     runs = None
     if given is not None:
-        check_indices(given, batch, num_heads, seqlen_q, seqlen_k)
         runs = runs_of_keys(q, k, given, block_m, BLOCK_N, both=deterministic)
     if not deterministic:
         keys = None if runs is None else runs.keys_of_query
