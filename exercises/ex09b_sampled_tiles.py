@@ -46,4 +46,4 @@ def tile_class(sees, m_start, n_start, BLOCK_M, BLOCK_N):
     raise NotImplementedError("ex09b: tile_class")
 
 
-# Stub 2713007a of solutions/ex09b_sampled_tiles.py: `fa-numba reset ex09b` brings it back.
+# Stub fd6bf970 of solutions/ex09b_sampled_tiles.py: `fa-numba reset ex09b` brings it back.
