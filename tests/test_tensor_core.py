@@ -2,11 +2,12 @@
 
 import re
 
+import expression_cases
 import ml_dtypes
 import numpy as np
 import pytest
 from cases import thorough
-from numba import types
+from numba import typeof, types
 from tensor_core_kernels import KERNELS
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
@@ -14,7 +15,7 @@ pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
 from fa_numba.analysis import devices
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
-from fa_numba.checks import Mask
+from fa_numba.checks import Mask, check_expressions
 from fa_numba.on_cuda_cores.run_time_masks import arguments_of, constants_of
 from fa_numba.ptx import layouts, wgmma
 from fa_numba.tensor_core import (
@@ -248,6 +249,36 @@ def test_masks_stay_in_registers(head_dim, causal, window, softcap, alibi):
     if not softcap:
         assert exponentials_beside_p_v(code) >= tiling.block_n // 2
         assert moves_before_products(code) == 0
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "name, head_dim",
+    [
+        ("documents", 64),
+        thorough("a window", 64),
+        thorough("causal", 128),
+        thorough("T5", 128),
+        ("a score and a mask", 128),
+        thorough("softcap", 64),
+        thorough("window and first keys", 256),
+    ],
+)
+def test_functions_of_the_user_stay_in_registers(name, head_dim):
+    q = np.zeros((1, 500, 4, 8), np.float16)
+    written, _ = expression_cases.options_of(name, 4, 500)
+    names = ("mask", None), ("mask_args", ()), ("score", None), ("score_args", ())
+    given = check_expressions(q, *(written.get(*x) for x in names), Mask(), None)
+    tiling = persistent_tiling(head_dim, 4096, False)
+    kernel = flash_attn_persistent.make_flash_attn_persistent(
+        head_dim, tiling, False, "float16", EXPRESSIONS=given.expressions
+    )
+    runs = types.Tuple((types.Array(types.int32, 5, "C"),))
+    more = *MASK_ARGS[:4], NONE, runs, typeof(given.arguments)
+    code = compile_kernel(kernel, (*PERSISTENT, types.float32, *more), cc=(9, 0, "a"))
+    assert code.registers <= stated_registers(kernel)
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert "C75" not in code.report
 
 
 @needs_compiler

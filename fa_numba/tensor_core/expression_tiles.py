@@ -17,6 +17,7 @@ from numba import cuda, float32, int32, uint32
 from fa_numba.checks.refused import RefusedValueError
 from fa_numba.constants import FULL_WARP, LN2, LOG2_E
 from fa_numba.expressions import nodes, tiles
+from fa_numba.expressions.derivative import derivative
 from fa_numba.expressions.functions import (
     FAST,
     NO_EXPRESSIONS,
@@ -77,12 +78,64 @@ class RunFunctions(NamedTuple):
     class_of: Any
 
 
+class ElementFunctions(NamedTuple):
+    """Device functions of `make_element_functions`, those of one score or one pair.
+
+    Attributes
+    ----------
+    sees, score, slope
+        As of `expressions.functions.Functions`.
+    score_of_small, slope_of_small
+        The same where the arguments of all tanh are at most SMALL.
+    angle_of
+        The largest |argument| of a tanh in the score; None without a tanh.
+    there(index, seqlen_k, EDGE)
+        Returns an index that an array has: for a key or a position behind the last one, the last.
+    """
+
+    sees: Any
+    score: Any
+    slope: Any
+    score_of_small: Any
+    slope_of_small: Any
+    angle_of: Any
+    there: Any
+
+
 @functools.cache
-def make_tile_functions(BLOCK_N, EXPRESSIONS):
-    """The mask and the score of a warp's 16 rows of scores; None for EXPRESSIONS is neither.
+def make_element_functions(EXPRESSIONS):
+    """The device functions of `Expressions`, for the tiles of kernels on tensor cores.
 
     A tanh takes two instructions of the special function unit. So a warp whose arguments of tanh
     are all small evaluates a polynomial, as `fragments.make_cap_tile` does.
+    """
+    written = S if EXPRESSIONS.score is None else EXPRESSIONS.score
+    small = SCORE_VARIABLES, SMALL_TANH
+    angle = largest_tanh_argument(written)
+    LOADS = any(x.op == "load" for y in EXPRESSIONS if y is not None for x in nodes.walk(y))
+
+    @cuda.jit(device=True, forceinline=True)
+    def there(index, seqlen_k, EDGE):
+        return min(index, int32(seqlen_k - 1)) if LOADS and EDGE else index
+
+    return ElementFunctions(
+        *device_functions(EXPRESSIONS, fast=True),
+        device_function(written, "score", *small),
+        device_function(derivative(written), "slope", *small),
+        None if angle is None else device_function(angle, "angle", SCORE_VARIABLES, FAST),
+        there,
+    )
+
+
+def largest_tanh_argument(score):
+    """The expression of the largest |argument| of a score's tanh; None without one."""
+    sizes = [nodes.make("abs", x.args[0]) for x in nodes.walk(score) if x.op == "tanh"]
+    return functools.reduce(lambda x, y: nodes.make("max", x, y), sizes) if sizes else None
+
+
+@functools.cache
+def make_tile_functions(BLOCK_N, EXPRESSIONS):
+    """The mask and the score of a warp's 16 rows of scores; None for EXPRESSIONS is neither.
 
     Returns
     -------
@@ -97,18 +150,9 @@ def make_tile_functions(BLOCK_N, EXPRESSIONS):
     S8 = BLOCK_N // 8
     EXPRESSIONS = EXPRESSIONS or NO_EXPRESSIONS
     HAS_MASK, HAS_SCORE = EXPRESSIONS.mask is not None, EXPRESSIONS.score is not None
-    sees, score, _ = device_functions(EXPRESSIONS, fast=True)
+    sees, score, _, score_of_small, _, angle_of, there = make_element_functions(EXPRESSIONS)
+    HAS_TANH = angle_of is not None
     interval = interval_function(EXPRESSIONS.mask)
-    largest_angle = largest_tanh_argument(EXPRESSIONS.score)
-    HAS_TANH = largest_angle is not None
-    angle_of = device_function(largest_angle or S, "angle", SCORE_VARIABLES, FAST)
-    score_of_small = device_function(EXPRESSIONS.score or S, "score", SCORE_VARIABLES, SMALL_TANH)
-    # An array is indexed by keys and positions that there are: the last ones in place of others.
-    LOADS = any(x.op == "load" for y in EXPRESSIONS if y is not None for x in nodes.walk(y))
-
-    @cuda.jit(device=True, forceinline=True)
-    def there(index, seqlen_k, EDGE):
-        return min(index, int32(seqlen_k - 1)) if LOADS and EDGE else index
 
     @fragment_function()
     def exponent_scale_of(scale):
@@ -221,13 +265,6 @@ def interval_function(mask):
     except NoIntervalError:
         return None
     return None if needs.ranged else device_function_of(text, "interval", {"integer": int32})
-
-
-def largest_tanh_argument(score):
-    """The expression of the largest |argument| of a score's tanh; None without one."""
-    of_tanh = [] if score is None else [x.args[0] for x in nodes.walk(score) if x.op == "tanh"]
-    sizes = [nodes.make("abs", x) for x in of_tanh]
-    return functools.reduce(lambda x, y: nodes.make("max", x, y), sizes) if sizes else None
 
 
 @functools.cache

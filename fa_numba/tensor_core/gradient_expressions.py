@@ -16,15 +16,6 @@ from numba import cuda, float32, int32, uint32
 
 from fa_numba.constants import FULL_WARP, LN2, LOG2_E, ZERO
 from fa_numba.expressions import nodes, tiles
-from fa_numba.expressions.derivative import derivative
-from fa_numba.expressions.functions import (
-    FAST,
-    SCORE_VARIABLES,
-    SMALL_TANH,
-    S,
-    device_function,
-    device_functions,
-)
 from fa_numba.expressions.interval_source import NoIntervalError
 from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.statement import opaque
@@ -32,7 +23,7 @@ from fa_numba.ptx.vectors import load_shared_x2
 from fa_numba.tensor_core.expression_tiles import (
     END,
     FIRST,
-    largest_tanh_argument,
+    make_element_functions,
     make_run_functions,
     tables_of,
 )
@@ -97,27 +88,14 @@ class ExpressionFunctions(NamedTuple):
 
 @functools.cache
 def make_expression_functions(BLOCK_M, EXPRESSIONS, pack):
-    """`ExpressionFunctions` for scores of BLOCK_M columns.
-
-    A warp whose arguments of tanh are all small evaluates a polynomial, as forward.
-    """
+    """`ExpressionFunctions` for scores of BLOCK_M columns."""
     M8 = BLOCK_M // 8
     BITS_SHAPE = (M8, 2)
     HAS_MASK, HAS_SCORE = EXPRESSIONS.mask is not None, EXPRESSIONS.score is not None
     CHANGES = EXPRESSIONS.changes_gradients
-    sees, score, slope = device_functions(EXPRESSIONS, fast=True)
-    of_tanh = largest_tanh_argument(EXPRESSIONS.score)
-    HAS_TANH, written = of_tanh is not None, EXPRESSIONS.score or S
-    of_score = SCORE_VARIABLES, SMALL_TANH
-    score_of_small = device_function(written, "score", *of_score)
-    slope_of_small = device_function(derivative(written), "slope", *of_score)
-    angle_of = device_function(of_tanh or S, "angle", SCORE_VARIABLES, FAST)
-    # An array is indexed by keys and positions that there are: the last ones in place of others.
-    LOADS = any(x.op == "load" for y in EXPRESSIONS if y is not None for x in nodes.walk(y))
-
-    @cuda.jit(device=True, forceinline=True)
-    def there(index, seqlen_k, EDGE):
-        return min(index, int32(seqlen_k - 1)) if LOADS and EDGE else index
+    functions = make_element_functions(EXPRESSIONS)
+    sees, angle_of, there = functions.sees, functions.angle_of, functions.there
+    HAS_TANH = angle_of is not None
 
     @cuda.jit(device=True, forceinline=True)
     def first_position(queries, sizes, lane):
@@ -209,8 +187,8 @@ def make_expression_functions(BLOCK_M, EXPRESSIONS, pack):
 
         return exponentiate
 
-    exponentiate_any = make_exponentiate(score, slope)
-    exponentiate_small = make_exponentiate(score_of_small, slope_of_small)
+    exponentiate_any = make_exponentiate(functions.score, functions.slope)
+    exponentiate_small = make_exponentiate(functions.score_of_small, functions.slope_of_small)
 
     @fragment_function()
     def exponentiate(s, p, lse_rows, bits, queries, n, sizes, scale, lane):

@@ -11,6 +11,7 @@ import functools
 import numpy as np
 from numba import cuda, int8, int32, int64, uint32
 
+from fa_numba.checks.requirements import MAX_GRID
 from fa_numba.constants import FULL_WARP
 from fa_numba.expressions import nodes
 from fa_numba.expressions.functions import device_function_of
@@ -25,24 +26,21 @@ WARPS = THREADS // 32
 MAX_RUNS = 64  # of a thread block; what comes after is one mixed run
 
 
-@cuda.jit(device=True)
-def least(table, row, low, high):
-    """The least number of a row from index low to high, by two ranges that may overlap."""
-    length = table.shape[3]
-    low, high = max(min(low, length - 1), 0), max(min(high, length - 1), 0)
-    level = 63 - cuda.clz(int64(high - low + 1))
-    last = high + 1 - (1 << level)
-    return min(int64(table[0, level, row, low]), int64(table[0, level, row, last]))
+def make_extreme(WHICH, function):
+    """The least (0) or the greatest (1) number of a row of `_ranges` from index low to high."""
+
+    @cuda.jit(device=True)
+    def extreme(table, row, low, high):
+        length = table.shape[3]
+        low, high = max(min(low, length - 1), 0), max(min(high, length - 1), 0)
+        level = 63 - cuda.clz(int64(high - low + 1))  # two ranges of 2^level, which may overlap
+        last = high + 1 - (1 << level)
+        return function(int64(table[WHICH, level, row, low]), int64(table[WHICH, level, row, last]))
+
+    return extreme
 
 
-@cuda.jit(device=True)
-def most(table, row, low, high):
-    """The greatest number of a row from index low to high."""
-    length = table.shape[3]
-    low, high = max(min(low, length - 1), 0), max(min(high, length - 1), 0)
-    level = 63 - cuda.clz(int64(high - low + 1))
-    last = high + 1 - (1 << level)
-    return max(int64(table[1, level, row, low]), int64(table[1, level, row, last]))
+least, most = make_extreme(0, min), make_extreme(1, max)
 
 
 @cuda.jit
@@ -237,6 +235,8 @@ def _classes(like, mask, arguments, problem, cut):
     m_tiles, n_tiles = ceil_div(seqlen_q, block_m), ceil_div(seqlen_k, block_n)
     ranges = tuple(_ranges(like, arguments[i]) for i in needs.ranged)
     classes = arrays.empty(like, (of_batch, of_heads, m_tiles, n_tiles), np.int8)
+    if max(m_tiles, of_batch * of_heads) > MAX_GRID:
+        raise NoIntervalError("more tiles of queries, or batch · heads, than a grid has")
     grid = ceil_div(n_tiles, THREADS), m_tiles, of_batch * of_heads
     sizes = map(np.int32, (seqlen_q, seqlen_k, block_m, block_n, cut))
     arrays.launch(kernel, grid, (THREADS,), classes, *sizes, arguments, ranges)
