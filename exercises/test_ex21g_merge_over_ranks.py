@@ -169,7 +169,10 @@ def test_no_key_at_all(exercise, world_size):
     check(exercise, out, lse)
 
 
-@pytest.mark.parametrize("rows, head_dim, threads", [(1, 1, 32), (300, 3, 64), (2, 70, 96), (2, 128, 64), (3, 650, 64)])  # fmt: skip
+@pytest.mark.parametrize(
+    "rows, head_dim, threads",
+    [(1, 1, 32), (300, 3, 64), (2, 70, 96), (2, 128, 64), (3, 650, 64)],
+)
 def test_sizes(exercise, rows, head_dim, threads):
     """any numbers of rows, columns and threads"""
     check(exercise, *states(4, rows, head_dim), threads)

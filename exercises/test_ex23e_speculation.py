@@ -131,7 +131,8 @@ def test_first_rejection_ends(exercise):
 
 def test_rows_follow_the_draft(exercise):
     """token i is judged by row i"""
-    drafts, uniform = [[0, 0], [0, 1], [2, 1], [2, 1]], [[0.5, 0], [0.5, 0.999], [0.2, 0.5], [0.5, 0.2]]  # fmt: skip
+    drafts = [[0, 0], [0, 1], [2, 1], [2, 1]]
+    uniform = [[0.5, 0], [0.5, 0.999], [0.2, 0.5], [0.5, 0.2]]
     p, q = np.tile([P, LATER, P], (4, 1, 1)), np.tile([Q, P], (4, 1, 1))
     check(exercise, p, q, drafts, uniform)
 

@@ -57,4 +57,9 @@ RIGHT = [
 
 EQUIVALENT = [
     ("if tx == 0: -> if tx == 1:", "any one thread may store"),
+    ("if value > best: -> if value >= best:", "of two equal values either may win"),
+    (
+        "best, at = (float32(-1.0), int32(0)) -> best, at = (float32(-1.0), int32(1))",
+        "a thread without a token loses, with -1",
+    ),
 ]
