@@ -1,4 +1,4 @@
-"""ex12a · Which lane holds which element?
+"""ex12a · A product by a warp: which lane holds which element?
 
 mma.m16n8k16 multiplies A (16, 16) by B (16, 8) and adds the product to D (16, 8). No lane has a
 whole matrix: each of the 32 lanes of a warp holds a few elements, its fragment. Registers are 32
@@ -12,51 +12,60 @@ one. D is float32, one element in a register. With g = lane // 4 and c = 2 * (la
                                         row c+8    b1 half 0
     (half 0 is the left one)            row c+9    b1 half 1
 
-element_of_a(lane, register, half)   (row, col) of what the lane holds there
-element_of_b(lane, register, half)   the same of B
-element_of_d(lane, register)         the same of D
-owner_in_a(row, col)                 (lane, register, half) that holds this element: the inverse
-owner_in_b(row, col)                 the same of B
-owner_in_d(row, col)                 (lane, register)
+place_of_a(lane, register, half)   device function: (row, col) of what the lane holds there
+place_of_b(lane, register, half)   the same of B
+place_of_d(lane, register)         the same of D
+matmul(x, y, out)                  the kernel: out = x y on tensor cores
 
-All arguments are ints within their ranges; return tuples of ints. One to three lines each.
+launch   matmul[(ceil(columns / 32), rows / 16), (32, 4)]: warp threadIdx.y of thread block (i, j)
+         has the rows 16 j, ... and the columns 32 i + 8 threadIdx.y, ... of out, if they exist
+arrays   x (rows, inner), y (inner, columns) float16; out (rows, columns) float32. rows and inner
+         are multiples of 16, columns of 8
+mma      mma_f16(d, a, b): d += a b, where a and b are local arrays of 8 and 4 float16, element 2 r
+         + h for half h of register r, and d of 4 float32. All lanes of the warp must call it: on a
+         GPU it is the instruction, and the CPU engine does what the instruction does
+HBM      out is stored once, and not loaded; no shared memory, no barrier
+
+One line for each map, about 20 for the kernel.
 """
 
+import numpy as np
+from numba import cuda, float32
 
-def element_of_a(lane, register, half):
+from fa_numba.ptx.warp_mma import mma_f16
+
+
+@cuda.jit(device=True)
+def place_of_a(lane, register, half):
     """(row, col) of the element of A in this half of this register of this lane."""
     # YOUR CODE HERE
-    raise NotImplementedError("ex12a: element_of_a")
+    raise NotImplementedError("ex12a: place_of_a")
 
 
-def element_of_b(lane, register, half):
+@cuda.jit(device=True)
+def place_of_b(lane, register, half):
     """(row, col) of the element of B in this half of this register of this lane."""
     # YOUR CODE HERE
-    raise NotImplementedError("ex12a: element_of_b")
+    raise NotImplementedError("ex12a: place_of_b")
 
 
-def element_of_d(lane, register):
+@cuda.jit(device=True)
+def place_of_d(lane, register):
     """(row, col) of the element of D in this register of this lane."""
     # YOUR CODE HERE
-    raise NotImplementedError("ex12a: element_of_d")
+    raise NotImplementedError("ex12a: place_of_d")
 
 
-def owner_in_a(row, col):
-    """(lane, register, half) that holds element [row, col] of A."""
+@cuda.jit
+def matmul(x, y, out):
+    """out = x y, a warp for each 16 rows and 8 columns."""
+    a = cuda.local.array(8, np.float16)
+    b = cuda.local.array(4, np.float16)
+    d = cuda.local.array(4, float32)
+    lane = cuda.threadIdx.x
+    row, col = 16 * cuda.blockIdx.y, 32 * cuda.blockIdx.x + 8 * cuda.threadIdx.y
     # YOUR CODE HERE
-    raise NotImplementedError("ex12a: owner_in_a")
+    raise NotImplementedError("ex12a: matmul")
 
 
-def owner_in_b(row, col):
-    """(lane, register, half) that holds element [row, col] of B."""
-    # YOUR CODE HERE
-    raise NotImplementedError("ex12a: owner_in_b")
-
-
-def owner_in_d(row, col):
-    """(lane, register) that holds element [row, col] of D."""
-    # YOUR CODE HERE
-    raise NotImplementedError("ex12a: owner_in_d")
-
-
-# Stub b90b27b1 of solutions/ex12a_fragment_owner.py: `fa-numba reset ex12a` brings it back.
+# Stub 034bd746 of solutions/ex12a_fragment_owner.py: `fa-numba reset ex12a` brings it back.

@@ -1,6 +1,6 @@
-"""ex14d · A rotation that spreads outliers
+"""ex14d · A rotation that spreads outliers, in the kernel
 
-Let H be the Hadamard matrix of size d, a power of two: H = [1] for d = 1, and twice as large
+Let H be the Hadamard matrix of size HEAD_DIM, a power of two: H = [1] for 1, and twice as large
 
     H  H
     H −H
@@ -9,35 +9,39 @@ H / √d is orthogonal and symmetric. With random signs s (each +1 or −1) the 
 
     x diag(s) H / √d
 
-It takes d log2 d additions, not d²: H is never written down.
+It takes d log2 d additions, not d²: H is never written down. In the kernel a thread has a column.
 
-hadamard(x)           x H / √d along the last axis of x, of any shape (..., d)
-rotate(x, signs)      x diag(signs) H / √d; signs: (d,), +1 and −1
-unrotate(y, signs)    the x whose rotation is y
+launch   kernel[rows, HEAD_DIM](x, signs, y): a thread block for each row, a thread for each column
+arrays   x, y (rows, HEAD_DIM) float32; signs (HEAD_DIM,) float32, +1 and −1
+BACK     a compile-time bool. False: y is the rotation of x. True: y is what x is the rotation of
+sizes    HEAD_DIM 1, 2, 4, ... 1024
+HBM      x is loaded once, y is stored once
+Budget   barriers   at most 2 log2 HEAD_DIM; par: none for the first five steps, which stay in a
+                    warp: shuffles
+         shared     a row: 4 HEAD_DIM bytes
 
-x is float32 or float64; results have its shape and dtype. x and signs stay as they are. Memory: a
-few times that of x, in particular no (d, d) matrix. About 7, 1 and 1 lines.
+In float32 throughout. About 13 lines.
 """
 
-import numpy as np
+import functools
+import math
+
+from numba import cuda, float32
+
+FULL_WARP = 0xFFFFFFFF
 
 
-def hadamard(x):
-    """x H / √d along the last axis."""
-    # YOUR CODE HERE
-    raise NotImplementedError("ex14d: hadamard")
+@functools.cache
+def make_kernel(HEAD_DIM, BACK):
+    """The kernel for one head_dim, there or back, compile-time constants."""
+
+    @cuda.jit
+    def kernel(x, signs, y):
+        """A row's rotation: a thread block for each row, a thread for each column."""
+        # YOUR CODE HERE
+        raise NotImplementedError("ex14d: kernel")
+
+    return kernel
 
 
-def rotate(x, signs):
-    """x diag(signs) H / √d."""
-    # YOUR CODE HERE
-    raise NotImplementedError("ex14d: rotate")
-
-
-def unrotate(y, signs):
-    """What rotate made y of."""
-    # YOUR CODE HERE
-    raise NotImplementedError("ex14d: unrotate")
-
-
-# Stub dbf4b887 of solutions/ex14d_hadamard.py: `fa-numba reset ex14d` brings it back.
+# Stub 3f2bbfc4 of solutions/ex14d_hadamard.py: `fa-numba reset ex14d` brings it back.

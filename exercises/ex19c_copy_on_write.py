@@ -12,7 +12,15 @@ append(seq) -> (slot, copy)
 OutOfPages where a free page is needed and there is none: then nothing has changed, and the caller
 may free a sequence and try again. KeyError for a sequence that is not there, whether pages are free
 or not. About 12 lines.
+
+copy_pages[len(copies), threads](copies, filled, k_cache, v_cache), any number of threads
+    the kernel that makes the copies of a step, a thread block for each: page copies[i, 0] into page
+    copies[i, 1]. copies (n, 2), filled (n,) int32; the caches (num_pages, page_size, num_kv_heads,
+    head_dim) float32. The first filled[i] slots hold tokens, and are loaded once and stored once by
+    neighbouring threads; other slots are not loaded. No shared memory, no barrier. About 8 lines.
 """
+
+from numba import cuda
 
 
 class OutOfPages(Exception):
@@ -86,4 +94,11 @@ class Pool:
         raise NotImplementedError("ex19c: append")
 
 
-# Stub a7935b2d of solutions/ex19c_copy_on_write.py: `fa-numba reset ex19c` brings it back.
+@cuda.jit
+def copy_pages(copies, filled, k_cache, v_cache):
+    """Copy the tokens of pages into other pages, a thread block for each copy."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex19c: copy_pages")
+
+
+# Stub f071a51f of solutions/ex19c_copy_on_write.py: `fa-numba reset ex19c` brings it back.

@@ -1,44 +1,69 @@
 """ex19d · Find the bug: equal pages, unequal keys
 
 A server remembers the full pages of earlier prompts, so that a prompt which begins alike takes them
-and computes less. `published_find` is its search. Somebody saw another user's answer.
+and computes less. A page is known by a hash, 64 bits that a kernel computes. `broken_kernel` and
+`broken_find` have a bug each. Somebody saw another user's answer.
 
-known                              a dict: key of a page -> page, filled with `published_key`, or
-                                   with yours when yours are graded; a page may be forgotten at any
-                                   time
-find(known, tokens, page_size)     the pages that a new prompt takes, for its first len(pages) *
-                                   page_size tokens: as many as possible, in order
-key(tokens, i, page_size)          what page i of a prompt is known by
+kernel                        the hash of each full page of each prompt; a thread has a prompt
+find(known, hashes)           the pages that a new prompt takes: as many as possible, in order
 
-The keys and values in a page depend on all tokens from the first of the sequence to the last of the
-page. Write `key` and `find`: copy the published ones and mend them. About 3 lines change.
+launch   kernel[ceil(prompts / 64), 64](tokens, lengths, hashes, page_size)
+arrays   tokens (prompts, longest) int32, lengths (prompts,) int32: a prompt is the first
+         lengths[b] tokens of row b; what lies behind it is not loaded
+         hashes (prompts, pages) uint64: of full pages; other elements stay as they are
+known    a dict: hash -> page, filled with the hashes of `kernel`; a page may be forgotten at any
+         time. Not changed
+hashes   of find: a list of ints, those of the prompt's full pages, in order
+
+mix(h, token) is given: a hash of h and a token, and has no bug. The keys and values in a page
+depend on all tokens from the first of the sequence to the last of the page. Write `kernel` and
+`find`: copy the broken ones and mend them. About 3 lines change. Each token is loaded once.
 """
 
+from numba import cuda, uint64
 
-def published_key(tokens, i, page_size):
-    """What page i of a prompt is known by. Leave it as it is."""
-    return tuple(tokens[i * page_size : (i + 1) * page_size])
+START = 14695981039346656037
+PRIME = 1099511628211
 
 
-def published_find(known, tokens, page_size):
+@cuda.jit(device=True)
+def mix(h, token):
+    """A hash of the hash h and a token: FNV-1a, on whole tokens."""
+    return (h ^ uint64(token)) * uint64(PRIME)
+
+
+@cuda.jit
+def broken_kernel(tokens, lengths, hashes, page_size):
+    """What each page of each prompt is known by. Leave it as it is."""
+    b = cuda.grid(1)
+    if b < tokens.shape[0]:
+        for i in range(lengths[b] // page_size):
+            h = uint64(START)
+            for t in range(i * page_size, (i + 1) * page_size):
+                h = mix(h, tokens[b, t])
+            hashes[b, i] = h
+
+
+def broken_find(known, hashes):
     """The pages of a prompt that are known. Leave it as it is."""
     pages = []
-    for i in range(len(tokens) // page_size):
-        if published_key(tokens, i, page_size) in known:
-            pages.append(known[published_key(tokens, i, page_size)])
+    for h in hashes:
+        if h in known:
+            pages.append(known[h])
     return pages
 
 
-def key(tokens, i, page_size):
-    """What page i of a prompt is known by."""
+@cuda.jit
+def kernel(tokens, lengths, hashes, page_size):
+    """What each page of each prompt is known by."""
     # YOUR CODE HERE
-    raise NotImplementedError("ex19d: key")
+    raise NotImplementedError("ex19d: kernel")
 
 
-def find(known, tokens, page_size):
+def find(known, hashes):
     """The pages that a prompt takes."""
     # YOUR CODE HERE
     raise NotImplementedError("ex19d: find")
 
 
-# Stub e1bf5ee9 of solutions/ex19d_equal_pages.py: `fa-numba reset ex19d` brings it back.
+# Stub 225f237a of solutions/ex19d_equal_pages.py: `fa-numba reset ex19d` brings it back.

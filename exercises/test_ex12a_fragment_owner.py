@@ -1,192 +1,168 @@
-"""Grader of ex12a: the fragments of mma.m16n8k16."""
-
-import itertools
+"""Grader of ex12a: the maps of a warp's fragments, and a product on tensor cores."""
 
 import numpy as np
 import pytest
+from numba import cuda
 
+from fa_numba import simt
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.ptx import layouts
 from fa_numba.workbook.graders.causes import Wrong
+from fa_numba.workbook.graders.kernels import expect_at_most, launched
+from fa_numba.workbook.graders.meter import expect_chip_memory
 
-WHERE = {"a": layouts.mma_a(), "b": layouts.mma_b(), "d": layouts.mma_d()}
-SHAPES = {"a": (16, 16), "b": (16, 8), "d": (16, 8)}
-TABLE = {  # of the statement: what each register is
-    "a": (
-        "row g, cols c, c+1",
-        "row g+8, cols c, c+1",
-        "row g, cols c+8, c+9",
-        "row g+8, cols c+8, c+9",
-    ),
-    "b": ("rows c, c+1, col g", "rows c+8, c+9, col g"),
-    "d": ("row g, col c", "row g, col c+1", "row g+8, col c", "row g+8, col c+1"),
-}
+LAYOUTS = {"a": (layouts.mma_a, 4, 2), "b": (layouts.mma_b, 2, 2), "d": (layouts.mma_d, 4, 1)}
+EACH = pytest.mark.parametrize("matrix", LAYOUTS)
+HALVES = "Half 0 is the element to the left, or above: half 1 is one further."
 
 
-def places(matrix):
-    """Every (lane, register[, half]) of a fragment."""
-    return itertools.product(*map(range, WHERE[matrix][0].shape))
+def places(exercise, matrix):
+    """[lane, register, half] -> (row, col), by the learner's device function."""
+    _, registers, halves = LAYOUTS[matrix]
+    place_of = getattr(exercise, f"place_of_{matrix}")
+    if halves == 2:
+
+        @cuda.jit
+        def ask(found):
+            lane = cuda.threadIdx.x
+            for r in range(found.shape[1]):
+                for h in range(2):
+                    found[lane, r, h, 0], found[lane, r, h, 1] = place_of(lane, r, h)
+    else:
+
+        @cuda.jit
+        def ask(found):
+            lane = cuda.threadIdx.x
+            for r in range(found.shape[1]):
+                found[lane, r, 0, 0], found[lane, r, 0, 1] = place_of(lane, r)
+
+    found = np.full((32, registers, halves, 2), -9, np.int64)
+    simt.run(ask, 1, 32, found)
+    return found
 
 
-def said(matrix, place):
-    words = ("lane", "register", "half")
-    return ", ".join(f"{word} {i}" for word, i in zip(words, place, strict=False))
+def wanted(matrix):
+    """The same by the package's layouts."""
+    make, registers, halves = LAYOUTS[matrix]
+    row, col = (np.asarray(x).reshape(32, registers, halves) for x in make())
+    return np.stack([row, col], axis=-1)
 
 
-def because(matrix, place):
-    """Why: the statement's table, and what g and c are in this lane."""
-    lane, register, *_ = place
-    g, c = lane // 4, 2 * (lane % 4)
-    return f"{matrix}{register} is {TABLE[matrix][register]}, here g = {g}, c = {c}"
+def random_product(rows, inner, columns, seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = (rows, inner), (inner, columns)
+    return [rng.standard_normal(shape).astype(np.float16) for shape in shapes]
 
 
-def elements(matrix, row, col):
-    """Pairs (place, the element that it holds)."""
-    return [(place, (int(row[place]), int(col[place]))) for place in places(matrix)]
+def run(exercise, x, y):
+    out = np.full((len(x), y.shape[1]), np.nan, np.float32)
+    grid = -(-y.shape[1] // 32), len(x) // 16
+    got, trace = launched(exercise.matmul, grid, (32, 4), ("out",), x=x, y=y, out=out)
+    return got["out"], trace
 
 
-def mistakes(matrix):
-    """(sentence, rows, columns) of usual mistakes."""
-    row, col = WHERE[matrix]
-    yield "Row and column are exchanged: the row comes first.", col, row
-    if row.ndim == 3:
-        yield "The halves are exchanged: half 0 comes first.", row[..., ::-1], col[..., ::-1]
-    order = [0, 2, 1, 3] if row.shape[1] == 4 else [1, 0]
-    two = "1 and 2" if row.shape[1] == 4 else "0 and 1"
-    yield f"Registers {two} of {matrix.upper()} are exchanged.", row[:, order], col[:, order]
-    across = np.arange(32).reshape(8, 4).T.ravel()
-    sentence = "Four neighbouring lanes have the same g: g = lane // 4, c = 2 * (lane % 4)."
-    for rows, cols in ((row[across], col[across]), (row[across], col), (row, col[across])):
-        yield sentence, rows, cols
-    row, col = (x // 8 * 8 + x % 8 // 2 + x % 2 * 4 for x in (row, col))
-    sentence = "A lane has neighbours, c and c + 1: c = 2 * (lane % 4)."
-    yield sentence, *((row, WHERE["b"][1]) if matrix == "b" else (WHERE[matrix][0], col))
-
-
-def causes(matrix, held):
-    """The mistakes that explain all of `held`, pairs (place, element)."""
-    known = ((said, elements(matrix, row, col)) for said, row, col in mistakes(matrix))
-    return [said for said, pairs in known if all(pair in pairs for pair in held)]
-
-
-def check_elements(exercise, matrix, lanes=32):
-    """Ask what each place of the first lanes holds."""
-    want = [(p, element) for p, element in elements(matrix, *WHERE[matrix]) if p[0] < lanes]
-    held = [(place, getattr(exercise, f"element_of_{matrix}")(*place)) for place, _ in want]
-    for (place, element), (_, got) in zip(want, held, strict=True):
-        if got != element:
-            raise Wrong(
-                f"element_of_{matrix}: {said(matrix, place)} holds {matrix.upper()}"
-                f"[{element[0]}, {element[1]}] ({because(matrix, place)}), got {got}",
-                causes=causes(matrix, held),
-                where=said(matrix, place),
-            )
-
-
-def element_of(exercise, matrix, place):
-    """What the answer says is held there; two ints, so that it can be an index."""
-    got = getattr(exercise, f"element_of_{matrix}")(*place)
-    if not (isinstance(got, tuple) and len(got) == 2 and all(type(x) is int for x in got)):
-        cause = f"element_of_{matrix} returns a tuple of two ints, (row, col)."
-        raise Wrong(f"{said(matrix, place)} of {matrix.upper()}: got {got!r}", causes=[cause])
-    return got
-
-
-def check_owners(exercise, matrix):
-    """Ask for the owner of each element."""
-    want = elements(matrix, *WHERE[matrix])
-    held = [(getattr(exercise, f"owner_in_{matrix}")(*element), element) for _, element in want]
-    for (place, element), (got, _) in zip(want, held, strict=True):
-        if got != place:
-            raise Wrong(
-                f"owner_in_{matrix}{element}: {matrix.upper()}[{element[0]}, {element[1]}] is held "
-                f"by {said(matrix, place)} ({because(matrix, place)}), got {got}",
-                causes=causes(matrix, held),
-                where=f"{matrix.upper()}[{element[0]}, {element[1]}]",
-            )
-
-
-@pytest.mark.parametrize("matrix", ["a", "b", "d"])
-def test_first_lanes(exercise, matrix):
-    """lanes 0 and 1, by the table of the statement"""
-    check_elements(exercise, matrix, lanes=2)
-
-
-@pytest.mark.parametrize("matrix", ["a", "b", "d"])
-def test_elements(exercise, matrix):
-    """every lane, register and half: which element it holds"""
-    check_elements(exercise, matrix)
-
-
-@pytest.mark.parametrize("matrix", ["a", "b", "d"])
-def test_owners(exercise, matrix):
-    """every element: who holds it"""
-    check_owners(exercise, matrix)
-
-
-@pytest.mark.parametrize("matrix", ["a", "b", "d"])
-def test_each_element_once(exercise, matrix):
-    """each element is held once, none twice"""
-    rows, cols = SHAPES[matrix]
-    held = np.zeros(SHAPES[matrix], int)
-    for place in places(matrix):
-        row, col = element_of(exercise, matrix, place)
-        assert 0 <= row < rows and 0 <= col < cols, (
-            f"{said(matrix, place)}: ({row}, {col}) lies outside of {matrix.upper()} {rows, cols}"
-        )
-        held[row, col] += 1
-    bad = np.argwhere(held != 1)
-    assert not len(bad), (
-        f"{matrix.upper()}[{bad[0][0]}, {bad[0][1]}] is held {held[tuple(bad[0])]} times"
+@EACH
+def test_every_place(exercise, matrix):
+    """every lane, register and half"""
+    got, want = places(exercise, matrix), wanted(matrix)
+    if (got == want).all():
+        return
+    at = np.argwhere((got != want).any(axis=-1))[0]
+    transposed, swapped = got[..., ::-1], got[:, :, ::-1]
+    known = {
+        "Row and column are exchanged.": transposed,
+        HALVES: swapped,
+        "Registers 1 and 2 are exchanged.": got[:, [0, 2, 1, 3]] if got.shape[1] == 4 else got,
+    }
+    lane, register, half = map(int, at)
+    arguments = (lane, register) if matrix == "d" else (lane, register, half)
+    raise Wrong(
+        f"place_of_{matrix}{arguments} must be {tuple(want[tuple(at)].tolist())}, got "
+        f"{tuple(got[tuple(at)].tolist())}",
+        causes=[said for said, mended in known.items() if (mended == want).all()],
+        where=f"place_of_{matrix}{arguments}",
     )
 
 
-@pytest.mark.parametrize("matrix", ["a", "b", "d"])
-def test_there_and_back(exercise, matrix):
-    """element_of and owner_in undo each other"""
-    for place in places(matrix):
-        element = element_of(exercise, matrix, place)
-        got = getattr(exercise, f"owner_in_{matrix}")(*element)
-        assert got == place, (
-            f"{said(matrix, place)} holds {element}, whose owner is said to be {got}"
+@EACH
+def test_each_element_once(exercise, matrix):
+    """each element of the matrix is in one place"""
+    got = places(exercise, matrix).reshape(-1, 2)
+    shape = {"a": (16, 16), "b": (16, 8), "d": (16, 8)}[matrix]
+    inside = (got >= 0).all() and (got < shape).all()
+    assert inside, f"place_of_{matrix}: rows and columns must be within {shape}"
+    count = len({tuple(x) for x in got.tolist()})
+    assert count == shape[0] * shape[1], (
+        f"place_of_{matrix}: {shape[0] * shape[1]} elements, but {count} different places"
+    )
+
+
+def check(exercise, x, y):
+    got, trace = run(exercise, x, y)
+    want = x.astype(np.float64) @ y.astype(np.float64)
+    wrong = ~(np.abs(got - want) <= 2e-6 * max(1, np.abs(want).max()) * x.shape[1] ** 0.5)
+    if wrong.any():
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        last = x[:, -16:].astype(np.float64) @ y[-16:].astype(np.float64)
+        first = x[:, :16].astype(np.float64) @ y[:16].astype(np.float64)
+        causes = {
+            "The sum of the last 16 alone: d is set to 0 once, before the loop.": last,
+            "The sum of the first 16 alone: loop over inner.": first,
+        }
+        said = "was never written" if np.isnan(got[at]) else f"is {got[at]:.6g}"
+        raise Wrong(
+            f"{x.shape} by {y.shape}: out{list(at)} must be {want[at]:.6g}, but {said} "
+            f"({wrong.sum()} of {wrong.size} are wrong)",
+            causes=[c for c, r in causes.items() if np.allclose(got, r, atol=1e-4)],
+            where=f"out{list(at)}",
         )
+    return trace
 
 
-def test_a_row_of_d_is_a_quad(exercise):
-    """a row of D belongs to four neighbouring lanes"""
-    for row in range(16):
-        lanes = {exercise.owner_in_d(row, col)[0] for col in range(8)}
-        first = 4 * (row % 8)
-        assert lanes == set(range(first, first + 4)), (
-            f"row {row} of D: lanes {first} to {first + 3}, got {sorted(lanes)}"
-        )
+def test_one_product(exercise):
+    """one product: 16 x 16 by 16 x 8"""
+    check(exercise, *random_product(16, 16, 8))
 
 
-def test_a_product(exercise):
-    """32 lanes' fragments, put together as the tensor core does, give A B"""
-    rng = np.random.default_rng(0)
-    a, b = rng.integers(-9, 10, (16, 16)), rng.integers(-9, 10, (16, 8))
-    held_a = {p: a[element_of(exercise, "a", p)] for p in places("a")}
-    held_b = {p: b[element_of(exercise, "b", p)] for p in places("b")}
-    owner_a = {(r, c): exercise.owner_in_a(r, c) for r in range(16) for c in range(16)}
-    owner_b = {(r, c): exercise.owner_in_b(r, c) for r in range(16) for c in range(8)}
-    for lane, register in places("d"):
-        row, col = element_of(exercise, "d", (lane, register))
-        got = sum(held_a[owner_a[row, k]] * held_b[owner_b[k, col]] for k in range(16))
-        assert got == (a @ b)[row, col], (
-            f"d{register} of lane {lane} is D[{row}, {col}], the sum of A[{row}, k] B[k, {col}]. "
-            f"From the lanes that owner_in_a and owner_in_b name: want {(a @ b)[row, col]}, "
-            f"got {got}"
-        )
+def test_unit_matrix(exercise):
+    """the unit matrix: y comes out, bit for bit"""
+    _, y = random_product(16, 16, 8, seed=1)
+    got, _ = run(exercise, np.eye(16, dtype=np.float16), y)
+    assert (got == y).all(), f"1 y must be y: {(got != y).sum()} of {y.size} elements differ"
 
 
-def test_ints(exercise):
-    """tuples of ints, no floats"""
-    for got in (
-        exercise.element_of_a(7, 3, 1),
-        exercise.element_of_b(7, 1, 1),
-        exercise.element_of_d(7, 3),
-        exercise.owner_in_a(11, 13),
-        exercise.owner_in_b(11, 5),
-        exercise.owner_in_d(11, 5),
-    ):
-        assert type(got) is tuple and all(type(x) is int for x in got), f"got {got!r}"
+@pytest.mark.parametrize(
+    "rows, inner, columns", [(32, 48, 40), (16, 272, 8), (272, 16, 8), (16, 16, 264)]
+)
+def test_sizes(exercise, rows, inner, columns):
+    """any multiples of 16, 16 and 8; warps without columns"""
+    check(exercise, *random_product(rows, inner, columns, seed=rows))
+
+
+def test_float32_sum(exercise):
+    """sums are float32: 2048 + 1 is 2049"""
+    x, y = np.zeros((16, 32), np.float16), np.ones((32, 8), np.float16)
+    x[:, 0], x[:, 31] = 2048, 1
+    got, _ = run(exercise, x, y)
+    assert (got == 2049).all(), f"2048 + 1 must be 2049, got {got[0, 0]:g}: d is float32"
+
+
+def test_traffic(exercise):
+    """out is stored once; each warp loads its part of x and y once"""
+    trace = check(exercise, *random_product(32, 32, 64))
+    expect_at_most(
+        trace,
+        x_loads=(32 * 32 * 8, "once for each 8 columns of out"),
+        y_loads=(32 * 64 * 2, "once for each 16 rows of out"),
+        out_stores=(32 * 64, "once for each element"),
+        out_loads=(0, "d is summed in registers"),
+    )
+    allowed = "fragments are local arrays, which a GPU keeps in registers"
+    expect_chip_memory(trace, local=16 + 8 + 16, allowed=allowed)
+    assert not trace.barriers, "a warp works by itself: no barrier"
+
+
+def test_compiles_for_a_gpu(exercise):
+    """compiles for a GPU, to the instruction, in float32 throughout"""
+    x, y = random_product(16, 16, 8)
+    gpu_ready(exercise.matmul, (x, y, np.zeros((16, 8), np.float32)))

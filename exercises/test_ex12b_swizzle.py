@@ -2,169 +2,127 @@
 
 import numpy as np
 import pytest
+from numba import cuda
 
-from fa_numba.ptx import layouts
+from fa_numba import simt
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.causes import Wrong
-from fa_numba.workbook.grading.proxies import each
-
-ROWS, COLS = 24, 64
-BUDGET = 1  # wavefronts
-
-
-def by_hand(starts):
-    return layouts.wavefronts(starts, 16)
+from fa_numba.workbook.graders.elements import expect_neighbours
+from fa_numba.workbook.graders.kernels import expect_at_most, launched
+from fa_numba.workbook.graders.meter import expect_chip_memory
 
 
-def check_wavefronts(exercise, starts, want, why):
-    got = exercise.wavefronts(starts)
-    if got != want:
-        words = np.add.outer(np.array(starts) // 4, np.arange(4)).ravel()
-        known = {
-            "Lanes that want the same word get it together: count different words.": words % 32,
-            "There are 32 banks, of one word each.": np.unique(words) % 16,
-        }
-        causes = [cause for cause, banks in known.items() if np.bincount(banks).max() == got]
-        causes += ["Accesses to different banks share a wavefront."] * (got == len(set(starts)))
-        causes += ["Without a conflict it is one wavefront, not 0."] * (got == want - 1)
-        raise Wrong(f"wavefronts({starts}) must be {want} ({why}), got {got}", causes=causes)
+def places(exercise, rows):
+    """[row, word] -> where it lies, by the learner's device function."""
+    word_of = exercise.word_of
+
+    @cuda.jit
+    def ask(found):
+        for row in range(cuda.threadIdx.y, found.shape[0], cuda.blockDim.y):
+            found[row, cuda.threadIdx.x] = word_of(row, cuda.threadIdx.x)
+
+    found = np.full((rows, 32), -9, np.int64)
+    simt.run(ask, 1, (32, 8), found)
+    return found
 
 
-def expect_budget(starts, what):
-    """Fail where these accesses take more than one wavefront."""
-    got = by_hand([start % 2**30 for start in starts])
-    if got > BUDGET:
-        same = len({start % 128 for start in starts}) == 1
-        cause = (
-            "A chunk has the same place in every row: let its place depend on the row."
-            if same
-            else "Some of the 8 accesses meet in one place: 8 places of 16 bytes fill the banks."
+def run(exercise, x):
+    given = {"x": x, "y": np.full((8, len(x), 4), np.nan, np.float32)}
+    got, trace = launched(exercise.kernel, len(x) // 32, (32, 4), ("y",), **given)
+    return got["y"], trace
+
+
+def random_x(rows, seed=0):
+    return np.random.default_rng(seed).standard_normal((rows, 32), np.float32)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 24, 32, 300])
+def test_map_fills_the_tile(exercise, rows):
+    """word_of: each place is taken once, and there is no padding, for any number of rows"""
+    got = places(exercise, rows)
+    if not np.array_equal(np.sort(got, axis=None), np.arange(32 * rows)):
+        largest, count = int(got.max()), len(np.unique(got))
+        raise Wrong(
+            f"{rows} rows have {32 * rows} words, which must fill the places 0 to "
+            f"{32 * rows - 1}: got {count} different places up to {largest}",
+            causes=["There is padding between rows."] if largest >= 32 * rows else [],
         )
-        banks = ", ".join(f"{s // 4 % 32}–{s // 4 % 32 + 3}" for s in starts)
-        raise Wrong(f"{what}: {got} wavefronts; they lie in banks {banks}", causes=[cause])
-
-
-def all_bytes(exercise, rows=ROWS):
-    return {(r, c): exercise.byte_of(r, c) for r in range(rows) for c in range(COLS)}
-
-
-BY_HAND = [
-    ([0], 1, "one lane: 4 words in 4 banks"),
-    ([16 * i for i in range(8)], 1, "8 neighbours: 32 words in 32 banks"),
-    ([128 * i for i in range(8)], 8, "8 rows in the same 4 banks"),
-    ([128 * i for i in range(4)] + [16, 144, 272, 400], 4, "two groups of 4 banks"),
-    ([144 * i for i in range(8)], 1, "rows padded by 16 bytes: 32 banks"),
-    ([64] * 8, 1, "8 lanes ask for the same words: one wavefront serves all"),
-    ([64, 64, 192], 2, "two lanes ask for the same, one for others in these banks"),
-    ([16 * i for i in range(16)], 2, "64 words in 32 banks"),
-    ([32 * 1024, 128 * 7], 2, "far apart, but in the same banks"),
-]
-
-
-@pytest.mark.parametrize("starts, want, why", BY_HAND, ids=[why for _, _, why in BY_HAND])
-def test_wavefronts(exercise, starts, want, why):
-    """wavefronts: counted by hand"""
-    check_wavefronts(exercise, starts, want, why)
-
-
-def test_wavefronts_of_any(exercise):
-    """wavefronts: any addresses"""
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        starts = (16 * rng.integers(0, 64, rng.integers(1, 20))).tolist()
-        check_wavefronts(exercise, starts, by_hand(starts), "most words in one bank")
-
-
-def test_fills_the_tile(exercise):
-    """the first n rows fill the first 128 n bytes: no element twice, nothing padded"""
-    every = all_bytes(exercise)
-    for rows in range(1, ROWS + 1):
-        got = sorted(byte for (row, _), byte in every.items() if row < rows)
-        want = list(range(0, 128 * rows, 2))
-        if got != want:
-            twice = next((b for b, c in zip(got, got[1:], strict=False) if b == c), None)
-            missing = sorted(set(want) - set(got))
-            what = [] if twice is None else [f"two elements begin at byte {twice}"]
-            what += [f"none begins at byte {missing[0]}"] if missing else []
-            what += [f"the last one begins at byte {got[-1]}"] if got[-1] > want[-1] else []
-            raise AssertionError(
-                f"the first {rows} rows must fill the bytes 0 to {128 * rows - 1}, but "
-                + ", ".join(what)
-            )
 
 
 def test_chunks_stay_whole(exercise):
-    """8 neighbouring columns lie side by side, in order, from a multiple of 16 on"""
-    for row in range(ROWS):
-        for first in range(0, COLS, 8):
-            got = [exercise.byte_of(row, first + i) for i in range(8)]
-            want = [got[0] + 2 * i for i in range(8)]
-            assert got == want and got[0] % 16 == 0, (
-                f"row {row}, columns {first} to {first + 7} must begin at a multiple of 16 and "
-                f"follow one another by 2 bytes, got {got}"
-            )
+    """word_of: the four words of a chunk lie side by side, in order, at a multiple of 4"""
+    got = places(exercise, 32).reshape(32, 8, 4)
+    right = (got[:, :, 0] % 4 == 0) & (np.diff(got, axis=2) == 1).all(axis=2)
+    if not right.all():
+        row, chunk = map(int, np.argwhere(~right)[0])
+        raise Wrong(
+            f"chunk {chunk} of row {row} lies in the words {got[row, chunk].tolist()}",
+            causes=["A chunk is torn: 16 bytes are copied and loaded in one piece."],
+        )
 
 
-@pytest.mark.parametrize("chunk", range(8))
-def test_reading(exercise, chunk):
-    """ldmatrix: the same chunk of 8 rows in one wavefront"""
-    for row in range(0, ROWS, 8):
-        starts = [exercise.byte_of(row + i, 8 * chunk) for i in range(8)]
-        expect_budget(starts, f"chunk {chunk} of rows {row} to {row + 7}")
+@pytest.mark.parametrize("rows", [32, 96, 352])
+def test_values(exercise, rows):
+    """every word arrives"""
+    x = random_x(rows)
+    got, _ = run(exercise, x)
+    want = x.reshape(rows, 8, 4).transpose(1, 0, 2)
+    wrong = np.argwhere(got != want)
+    if len(wrong):
+        at = tuple(int(i) for i in wrong[0])
+        found = np.argwhere(x == got[at])
+        what = f"which is x{found[0].tolist()}" if len(found) else "which is nowhere in x"
+        raise Wrong(
+            f"y{list(at)} must be x[{at[1]}, {4 * at[0] + at[2]}] = {want[at]:.6g}, got "
+            f"{got[at]:.6g}, {what}; {len(wrong)} of {want.size} differ",
+            where=f"y{list(at)}",
+        )
 
 
-def test_reading_from_any_row(exercise):
-    """ldmatrix: 8 rows from any row on"""
-    for row in range(ROWS - 7):
-        for chunk in range(8):
-            starts = [exercise.byte_of(row + i, 8 * chunk) for i in range(8)]
-            expect_budget(starts, f"chunk {chunk} of rows {row} to {row + 7}")
+@pytest.mark.parametrize(
+    "action, what", [("store", "a row is written"), ("load", "a chunk is read")]
+)
+def test_conflicts(exercise, action, what):
+    """no bank conflict: rows are written, and chunks are read, in one wavefront"""
+    _, trace = run(exercise, random_x(64))
+    (tile,) = trace.shared.values()
+    requests = getattr(tile, f"{action}_requests")
+    wavefronts = getattr(tile, f"{action}_wavefronts")
+    assert requests == 64, (
+        f"2 tiles of 32 rows are 64 {action} requests of warps, got {requests}: 32 lanes with a "
+        "word each"
+    )
+    if wavefronts > requests:
+        same = (places(exercise, 8).reshape(8, 8, 4) % 32 == np.arange(32).reshape(8, 4)).all()
+        cause = "A chunk has the same place in every row: let its place depend on the row."
+        other = "Some of the 8 rows meet in one place: 8 places of 4 words fill the banks."
+        raise Wrong(
+            f"{what} in {wavefronts / requests:g} wavefronts, not in one",
+            causes=[cause if same else other] if action == "load" else [],
+        )
 
 
-def test_writing(exercise):
-    """cp.async: the 8 chunks of a row in one wavefront"""
-    for row in range(ROWS):
-        starts = [exercise.byte_of(row, 8 * chunk) for chunk in range(8)]
-        expect_budget(starts, f"the 8 chunks of row {row}")
+def test_every_eight_rows(exercise):
+    """no bank conflict in any 8 rows that follow each other, far down too"""
+    got = places(exercise, 300)
+    for chunk in range(8):
+        banks = got[:, 4 * chunk] // 4 % 8
+        for row in range(293):
+            met = len(set(banks[row : row + 8].tolist()))
+            assert met == 8, f"chunk {chunk} of rows {row} to {row + 7}: {met} places, not 8"
 
 
-def test_there_and_back(exercise):
-    """element_at finds what byte_of put there"""
-    placed = all_bytes(exercise)
-    back = each(exercise.element_at, list(placed.values()))
-    for (element, byte), got in zip(placed.items(), back, strict=True):
-        if got != element:
-            plain = got == (byte // 128, byte % 128 // 2)
-            raise Wrong(
-                f"byte_of{element} is {byte}, but element_at({byte}) is {got}",
-                causes=["element_at takes the chunks as in order: undo the swizzle."] * plain,
-            )
+def test_traffic(exercise):
+    """x is loaded once, y stored once, by neighbouring threads; one barrier"""
+    x = random_x(32)
+    _, trace = run(exercise, x)
+    once = x.size, "once for each word"
+    expect_at_most(trace, x_loads=once, y_stores=once, y_loads=(0, "y is only written"))
+    expect_neighbours(trace, ["x", "y"], "A warp moves 32 words that lie side by side.")
+    expect_chip_memory(trace, shared=4096, allowed="a tile of 32 rows of 128 bytes")
+    assert trace.barriers == 1, f"one barrier, between writing and reading; got {trace.barriers}"
 
 
-def test_far_down(exercise):
-    """rows far down a long tile: 1000 rows and more, 300 of them in the same banks"""
-    for row in (1000, 4093, 2**33 + 5):
-        for chunk in (0, 5):
-            starts = [exercise.byte_of(row + i, 8 * chunk) for i in range(8)]
-            expect_budget(starts, f"chunk {chunk} of rows {row} to {row + 7}")
-        for col in (0, 9, 63):
-            byte = exercise.byte_of(row, col)
-            assert 128 * row <= byte < 128 * (row + 1), (
-                f"row {row} fills the bytes {128 * row} to {128 * row + 127}, but byte_of({row}, "
-                f"{col}) is {byte}"
-            )
-            got = exercise.element_at(byte)
-            assert got == (row, col), f"element_at({byte}) must be {(row, col)}, got {got}"
-    check_wavefronts(exercise, [128 * i for i in range(300)], 300, "300 rows in the same 4 banks")
-
-
-def test_starts_unchanged(exercise):
-    """wavefronts: the list stays as it is"""
-    starts = [128, 0, 128]
-    exercise.wavefronts(starts)
-    assert starts == [128, 0, 128], f"starts was [128, 0, 128], and is now {starts}"
-
-
-def test_ints(exercise):
-    """ints, no floats"""
-    got = exercise.wavefronts([0]), exercise.byte_of(3, 17), *exercise.element_at(130)
-    assert all(type(x) is int for x in got), f"got {got!r}"
+def test_compiles_for_a_gpu(exercise):
+    """compiles for a GPU"""
+    gpu_ready(exercise.kernel, (random_x(32), np.zeros((8, 32, 4), np.float32)))

@@ -1,128 +1,155 @@
-"""Grader of ex12c: from the accumulators of Q Kᵀ to the operand of P V."""
+"""Grader of ex12c: from the accumulators of Q Kᵀ to the operand of P V, and the product."""
 
 import numpy as np
 import pytest
+from numba import cuda, float32
 
+from fa_numba import simt
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.ptx import layouts
 from fa_numba.workbook.graders.causes import Wrong
+from fa_numba.workbook.graders.kernels import expect_at_most, launched
+from fa_numba.workbook.graders.meter import expect_chip_memory
 
-LANES = 32
+
+def random_arrays(rows, BLOCK_N, columns, seed=0):
+    rng = np.random.default_rng(seed)
+    s = rng.random((rows, BLOCK_N), dtype=np.float32)
+    return s, rng.standard_normal((BLOCK_N, columns)).astype(np.float16)
 
 
-def held_by_lanes(p):
-    """P (16, BLOCK_N) as 32 lanes hold it after Q Kᵀ: [lane, product, register]."""
+def operands(exercise, p, numbers):
+    """The registers of some A, (len(numbers), 32, 8), from P (16, columns) as D leaves it."""
+    to_operand, length = exercise.to_operand, p.shape[1] // 2
     row, col = layouts.mma_d()
-    products = np.arange(p.shape[1] // 8)[None, :, None]
-    return p[row[:, None], 8 * products + col[:, None]]
+    held = np.stack([p[row, 8 * j + col] for j in range(p.shape[1] // 8)], axis=1)
+    held = np.float32(held.reshape(32, length))
+
+    @cuda.jit
+    def ask(held, numbers, found, after):
+        own = cuda.local.array(LENGTH, float32)
+        a = cuda.local.array(8, np.float16)
+        lane = cuda.threadIdx.x
+        for i in range(held.shape[1]):
+            own[i] = held[lane, i]
+        for n in range(numbers.shape[0]):
+            to_operand(a, own, numbers[n])
+            for i in range(8):
+                found[n, lane, i] = a[i]
+        for i in range(held.shape[1]):
+            after[lane, i] = own[i]
+
+    numbers = np.array(numbers, np.int64)
+    found, after = np.zeros((len(numbers), 32, 8), np.float32), np.zeros_like(held)
+    simt.run(ask, 1, 32, held, numbers, found, after)
+    assert np.array_equal(after, held), "to_operand: p is an input, it must not be changed"
+    return found
 
 
-def halves(registers):
-    """The two float16 of each register, the low one first, on a last axis."""
-    pair = np.stack([registers & 0xFFFF, registers >> 16], axis=-1)
-    return pair.astype(np.uint16).view(np.float16)
+LENGTH = 4 * 34  # of p, in `ask`: 272 columns
 
 
-def same(got, want, what):
-    """Fail at the first element that differs, and name it."""
-    bad = np.argwhere(got != want)
-    if len(bad):
-        place = tuple(map(int, bad[0]))
-        raise AssertionError(
-            f"{what}{list(place)} must be {want[place]}, got {got[place]}; {len(bad)} of "
-            f"{want.size} differ"
-        )
+@pytest.mark.parametrize("numbers", [[0], [1, 0], [3, 16, 7]], ids=str)
+def test_every_register(exercise, numbers):
+    """to_operand: each half of each register of the k-th A"""
+    p = np.arange(16)[:, None] * 0.5 + np.arange(272)  # exact in float16
+    got = operands(exercise, p, numbers)
+    row, col = (np.asarray(x).reshape(32, 8) for x in layouts.mma_a())
+    want = np.stack([p[row, 16 * k + col] for k in numbers])
+    if (got == want).all():
+        return
+    n, lane, i = map(int, np.argwhere(got != want)[0])
+    known = {
+        "The right half, a2 and a3, comes from product 2 k + 1.": [0, 1, 2, 3, 0, 1, 2, 3],
+        "Registers 1 and 2 are exchanged: a1 is row g + 8.": [0, 1, 4, 5, 2, 3, 6, 7],
+        "The halves of a register are exchanged.": [1, 0, 3, 2, 5, 4, 7, 6],
+    }
+    raise Wrong(
+        f"A number {numbers[n]}, lane {lane}, a{i // 2} half {i % 2} must be P[{row[lane, i]}, "
+        f"{16 * numbers[n] + col[lane, i]}] = {want[n, lane, i]:g}, got {got[n, lane, i]:g}",
+        causes=[c for c, order in known.items() if (got == want[:, :, order]).all()],
+        where=f"a{i // 2} half {i % 2}",
+    )
 
 
-def random_p(columns, seed=0):
-    return np.random.default_rng(seed).random((16, columns), dtype=np.float32)
+def run(exercise, s, v):
+    out = np.full((len(s), v.shape[1]), np.nan, np.float32)
+    grid = -(-v.shape[1] // 32), len(s) // 16
+    kernel = exercise.make_kernel(s.shape[1])
+    got, trace = launched(kernel, grid, (32, 4), ("out",), s=s, v=v, out=out)
+    return got["out"], trace
 
 
-@pytest.mark.parametrize("k", [0, 1, 5, 100])
-def test_sources(exercise, k):
-    """sources: which two floats go into each register"""
-    for i in range(4):
-        got = exercise.sources(k, i)
-        j, r = 2 * k + i // 2, 2 * (i % 2)
-        want = (j, r), (j, r + 1)
-        rows, half = ("g", "g + 8")[i % 2], ("left", "right")[i // 2]
-        if got != want:
-            causes = ["Low and high half are exchanged: the low half is the left column."]
-            raise Wrong(
-                f"a{i} of the A number {k} is row {rows} of its {half} half: the columns of "
-                f"product {j}, registers d{r} and d{r + 1}. Want {want}, got {got}",
-                causes=causes * (got == want[::-1]),
-                where=f"a{i} of the A number {k}",
-            )
-
-
-def test_sources_use_everything_once(exercise):
-    """sources: every float of p goes somewhere, none twice"""
-    used = [place for k in range(4) for i in range(4) for place in exercise.sources(k, i)]
-    for j in range(8):
-        for r in range(4):
-            times = used.count((j, r))
-            assert times == 1, f"p[{j}, {r}] goes into {times} halves of registers, must be one"
-
-
-def cause_of(got, want, held):
-    """The likely mistake in the registers of one A, or ""."""
-    if (got == want[:, ::-1]).all():
-        return "The halves are interchanged: pack takes the low half first."
-    if (got == want[[0, 2, 1, 3]]).all():
-        return "a1 and a2 are interchanged: a1 has the rows g + 8, a2 the columns c + 8 and c + 9."
-    if not np.isin(got[(got != want).any(axis=1)], held.astype(np.float16)).any():
-        return "No element of p is there: a register was not written, or its bits are mixed up."
-    return ""
-
-
-@pytest.mark.parametrize("columns", [16, 32, 48, 128, 2064])
-def test_to_operand(exercise, columns):
-    """to_operand: each lane then holds what the layout of A says"""
-    p = random_p(columns)
-    row, col = layouts.mma_a()
-    lanes = range(LANES) if columns <= 128 else (0, 6, 31)
-    for lane, held in zip(lanes, held_by_lanes(p)[list(lanes)], strict=True):
-        registers = exercise.to_operand(held)
-        shape = (columns // 16, 4)
-        assert registers.shape == shape and registers.dtype == np.uint32, (
-            f"want uint32 of shape {shape}, got {registers.dtype} of {registers.shape}"
-        )
-        got = halves(registers)
-        for k in range(columns // 16):
-            want = p[row[lane], 16 * k + col[lane]].astype(np.float16)
-            bad = np.argwhere(got[k] != want)
-            if len(bad):
-                i, half = map(int, bad[0])
-                element = int(row[lane, i, half]), 16 * k + int(col[lane, i, half])
-                raise Wrong(
-                    f"lane {lane}, A number {k}, a{i}, half {half}: must hold P{element} = "
-                    f"{want[i, half]}, got {got[k, i, half]}",
-                    causes=[cause_of(got[k], want, held)],
-                    where=f"a{i} of the A number {k}",
-                )
-
-
-def test_a_product(exercise):
-    """the product P V of what all lanes hold"""
-    p, v = random_p(32), np.random.default_rng(2).standard_normal((32, 8)).astype(np.float16)
-    row, col = layouts.mma_a()
-    a = np.full((2, 16, 16), np.nan)
-    for lane, held in enumerate(held_by_lanes(p)):
-        a[:, row[lane], col[lane]] = halves(exercise.to_operand(held))
-    got = sum(a[k] @ v[16 * k : 16 * k + 16].astype(np.float64) for k in range(2))
-    want = p.astype(np.float16).astype(np.float64) @ v.astype(np.float64)
-    wrong = ~(np.abs(got - want) <= 1e-12)
+def check(exercise, s, v):
+    got, trace = run(exercise, s, v)
+    want = s.astype(np.float16).astype(np.float64) @ v.astype(np.float64)
+    wrong = ~(np.abs(got - want) <= 4e-6 * max(1, np.abs(want).max()))
     if wrong.any():
-        row, col = map(int, np.argwhere(wrong)[0])
-        raise AssertionError(
-            f"(P V)[{row}, {col}] must be {want[row, col]:.6g}, got {got[row, col]:.6g}: what the "
-            "lanes hold as A, put together by ex12a's layout of A, is not P"
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        rounded = s.astype(np.float16).astype(np.float64)
+        causes = {
+            "The last 16 keys alone: d is set to 0 once.": rounded[:, -16:] @ v[-16:],
+            "The first 16 keys alone: loop over k.": rounded[:, :16] @ v[:16],
+            "Every A meets the first 16 rows of v.": rounded.reshape(len(s), -1, 16).sum(axis=1)
+            @ v[:16],
+        }
+        said = "was never written" if np.isnan(got[at]) else f"is {got[at]:.6g}"
+        raise Wrong(
+            f"s {s.shape}, v {v.shape}: out{list(at)} must be {want[at]:.6g}, but {said} "
+            f"({wrong.sum()} of {wrong.size} are wrong)",
+            causes=[c for c, r in causes.items() if np.allclose(got, r, rtol=1e-3)],
+            where=f"out{list(at)}",
         )
+    return trace
 
 
-def test_input_unchanged(exercise):
-    """p stays as it is"""
-    p = held_by_lanes(random_p(64))[7]
-    before = p.copy()
-    exercise.to_operand(p)
-    assert (p == before).all(), "to_operand wrote into p"
+def test_one_product(exercise):
+    """16 keys: one product"""
+    check(exercise, *random_arrays(16, 16, 8))
+
+
+def test_unit_matrix(exercise):
+    """P is the unit matrix: v comes out, bit for bit"""
+    _, v = random_arrays(16, 16, 8, seed=1)
+    got, _ = run(exercise, np.eye(16, dtype=np.float32), v)
+    assert (got == v).all(), f"1 v must be v: {(got != v).sum()} of {v.size} elements differ"
+
+
+def test_each_key(exercise):
+    """each key alone has its value"""
+    _, v = random_arrays(16, 64, 8, seed=2)
+    for first in range(0, 64, 16):
+        s = np.zeros((16, 64), np.float32)
+        s[np.arange(16), first + np.arange(16)] = 1
+        got, _ = run(exercise, s, v)
+        want = v[first : first + 16]
+        assert (got == want).all(), f"row i sees key {first} + i alone: out must be its value"
+
+
+@pytest.mark.parametrize(
+    "rows, BLOCK_N, columns", [(32, 48, 40), (16, 272, 8), (272, 16, 8), (16, 16, 264)]
+)
+def test_sizes(exercise, rows, BLOCK_N, columns):
+    """any multiples of 16, 16 and 8"""
+    check(exercise, *random_arrays(rows, BLOCK_N, columns, seed=rows))
+
+
+def test_traffic(exercise):
+    """s and v are loaded as often as the statement says; no shared memory, no barrier"""
+    trace = check(exercise, *random_arrays(32, 64, 64))
+    expect_at_most(
+        trace,
+        s_loads=(32 * 64 * 8, "once for each 8 columns of out"),
+        v_loads=(64 * 64 * 2, "once for each 16 rows of out"),
+        out_stores=(32 * 64, "once for each element"),
+        out_loads=(0, "d is summed in registers"),
+    )
+    allowed = "p and the fragments are local arrays, which a GPU keeps in registers"
+    expect_chip_memory(trace, local=4 * 32 + 16 + 8 + 16, allowed=allowed)
+    assert not trace.barriers, "a warp works by itself: no barrier"
+
+
+def test_compiles_for_a_gpu(exercise):
+    """compiles for a GPU, to the instruction, in float32 throughout"""
+    s, v = random_arrays(16, 32, 8)
+    gpu_ready(exercise.make_kernel(32), (s, v, np.zeros((16, 8), np.float32)))

@@ -2,9 +2,37 @@
 
 import random
 
+import numpy as np
 import pytest
 
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.causes import Wrong
+from fa_numba.workbook.graders.kernels import expect_at_most, launched
+from fa_numba.workbook.graders.meter import expect_chip_memory
+
+UNWRITTEN = 77
+
+
+def launch(kernel, prompts, page_size):
+    """The hashes of each prompt's full pages, and the trace."""
+    longest = max(1, *map(len, prompts))
+    tokens = np.full((len(prompts), longest), 12345, np.int32)
+    for row, prompt in zip(tokens, prompts, strict=True):
+        row[: len(prompt)] = prompt
+    lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+    hashes = np.full((len(prompts), longest // page_size + 1), UNWRITTEN, np.uint64)
+    given = {"tokens": tokens, "lengths": lengths, "hashes": hashes, "page_size": page_size}
+    got, trace = launched(kernel, -(-len(prompts) // 64), 64, ("hashes",), **given)
+    found = []
+    for prompt, row in zip(prompts, got["hashes"].tolist(), strict=True):
+        full = len(prompt) // page_size
+        what = f"prompt of {len(prompt)} tokens, pages of {page_size}"
+        assert UNWRITTEN not in row[:full], f"{what}: a full page has got no hash"
+        assert set(row[full:]) == {UNWRITTEN}, (
+            f"{what}: {full} full pages, but more hashes were written"
+        )
+        found.append(row[:full])
+    return found, trace
 
 
 class Server:
@@ -12,7 +40,20 @@ class Server:
 
     def __init__(self, exercise, page_size):
         self.exercise, self.page_size = exercise, page_size
-        self.known, self.holds = {}, {}
+        self.known, self.holds, self.hashed = {}, {}, {}
+
+    def hashes(self, tokens):
+        """Of the full pages of a prompt, by the answer's kernel."""
+        if tuple(tokens) not in self.hashed:
+            self.hash_all([tokens])
+        return self.hashed[tuple(tokens)]
+
+    def hash_all(self, prompts):
+        """Hash many prompts in one launch."""
+        for prompt, found in zip(
+            prompts, launch(self.exercise.kernel, prompts, self.page_size)[0], strict=True
+        ):
+            self.hashed[tuple(prompt)] = found
 
     def enter(self, tokens):
         """Compute a prompt; its full pages are remembered."""
@@ -20,17 +61,16 @@ class Server:
         for i in range(len(tokens) // self.page_size):
             page = len(self.holds)
             self.holds[page] = tokens[: (i + 1) * self.page_size]
-            self.known[self.exercise.key(list(tokens), i, self.page_size)] = page
+            self.known[self.hashes(tokens)[i]] = page
 
     def forget(self, prefix):
         """Another sequence took the page that ends with this prefix."""
-        i = len(prefix) // self.page_size - 1
-        self.known.pop(self.exercise.key(list(prefix), i, self.page_size), None)
+        self.known.pop(self.hashes(prefix)[-1], None)
 
     def check(self, tokens):
-        before, known = list(tokens), dict(self.known)
-        got = self.exercise.find(known, before, self.page_size)
-        assert before == list(tokens), "find changed the prompt"
+        hashes, known = list(self.hashes(tokens)), dict(self.known)
+        got = self.exercise.find(known, hashes)
+        assert hashes == self.hashes(tokens), "find changed the list of hashes"
         if known != self.known:
             raise Wrong(
                 f"find has changed known: it had {len(self.known)} pages, and has {len(known)}",
@@ -113,12 +153,15 @@ def test_a_forgotten_page(exercise):
 
 
 def test_many_pages(exercise):
-    """44 pages of 7 tokens, and 10 of 70, of two prompts that differ in the first token"""
-    for page_size, length in ((7, 310), (70, 730)):
+    """38 pages of 7 tokens, and 10 of 70; prompts that differ in the first or the 70th token"""
+    for page_size, length in ((7, 270), (70, 730)):
         server = Server(exercise, page_size)
-        for first in (0, 9999):
-            server.enter([first, *range(1, length)])
-        server.check([0, *range(1, length)])
+        prompts = [list(range(length)) for _ in range(3)]
+        prompts[1][0] = prompts[2][69] = 9999
+        server.hash_all(prompts)
+        for tokens in prompts[1:]:
+            server.enter(tokens)
+        server.check(prompts[0])
 
 
 def test_nothing_known(exercise):
@@ -130,11 +173,48 @@ def test_nothing_known(exercise):
     server.check([1, 2, 3])
 
 
-def test_the_published_ones_stay(exercise):
-    """published_key and published_find are as they were"""
-    assert exercise.published_key([1, 2, 3, 4], 1, 2) == (3, 4), "leave published_key as it is"
-    found = exercise.published_find({(3, 4): 8}, [1, 2, 3, 4], 2)
-    assert found == [8], f"leave published_find as it is: it found {found}"
+def test_many_prompts(exercise):
+    """300 prompts at once: a thread each, five thread blocks"""
+    prompts = [[b % 7, b // 7, b] for b in range(300)]
+    found, _ = launch(exercise.kernel, prompts, 1)
+    firsts = {first for first, _, _ in found}
+    assert len(firsts) == 7, f"7 different first tokens, but {len(firsts)} hashes of first pages"
+    lasts = {last for _, _, last in found}
+    assert len(lasts) == 300, f"300 different prompts, but {len(lasts)} hashes of last pages"
+
+
+def test_order_counts(exercise):
+    """the same tokens in another order have another hash"""
+    prompts = [[1, 2, 3, 4], [2, 1, 3, 4], [1, 2, 4, 3], [3, 4, 1, 2]]
+    found, _ = launch(exercise.kernel, prompts, 2)
+    assert len({last for _, last in found}) == 4, "four different prompts need four hashes"
+
+
+def test_traffic(exercise):
+    """each token of a full page is loaded once, nothing behind a prompt"""
+    prompts = [list(range(n)) for n in (9, 4, 0, 12)]
+    _, trace = launch(exercise.kernel, prompts, 4)
+    expect_at_most(
+        trace,
+        tokens_loads=(8 + 4 + 12, "once for each token of a full page"),
+        hashes_stores=(6, "once for each full page"),
+        hashes_loads=(0, "the hash goes on in a register"),
+    )
+    expect_chip_memory(trace, allowed="a hash is one register")
+
+
+def test_broken_ones_as_given(exercise):
+    """broken_kernel and broken_find are as they were given"""
+    ((a, b), (c, d)), _ = launch(exercise.broken_kernel, [[1, 2, 3, 4], [3, 4, 3, 4]], 2)
+    assert b == c == d != a, "broken_kernel is to stay: write kernel"
+    found = exercise.broken_find({5: 8}, [4, 5])
+    assert found == [8], f"broken_find is to stay: it found {found}"
+
+
+def test_compiles_for_a_gpu(exercise):
+    """compiles for a GPU"""
+    one = np.ones(1, np.int32)
+    gpu_ready(exercise.kernel, (one[None], one, np.ones((1, 1), np.uint64), 1))
 
 
 @pytest.mark.parametrize("page_size", [1, 2, 4])
@@ -142,9 +222,12 @@ def test_random_prompts(exercise, page_size):
     """eighty random prompts of few different tokens, pages forgotten at random"""
     rng = random.Random(page_size)
     server, prompts = Server(exercise, page_size), []
+    coming = []
     for _ in range(80):
-        start = rng.choice(prompts)[: rng.randrange(12)] if prompts else []
-        tokens = start + [rng.randrange(2) for _ in range(rng.randrange(8))]
+        start = rng.choice(coming)[: rng.randrange(12)] if coming else []
+        coming.append(start + [rng.randrange(2) for _ in range(rng.randrange(8))])
+    server.hash_all([tokens[:n] for tokens in coming for n in range(len(tokens) + 1)])
+    for tokens in coming:
         server.check(tokens)
         server.enter(tokens)
         prompts.append(tokens)

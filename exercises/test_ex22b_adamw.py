@@ -3,16 +3,19 @@
 import numpy as np
 import pytest
 
-from fa_numba.workbook.graders.training import expect, expect_same
+from fa_numba.analysis.gpu_ready import gpu_ready
+from fa_numba.workbook.graders.causes import Wrong
+from fa_numba.workbook.graders.elements import expect_neighbours
+from fa_numba.workbook.graders.kernels import launched
+from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
+from fa_numba.workbook.graders.training import expect
 
-RATE = 0.01
+RATE, THREADS = 0.01, 64
 NAMES = "weights", "averages", "squares"
 WEIGHTS_MISTAKES = {
     "There is no correction: c1 and c2 are missing.": {"c1": False, "c2": False},
     "averages is not divided by c1.": {"c1": False},
     "squares is not divided by c2.": {"c2": False},
-    "t is one step behind: it counts from 1.": {"late": -1},
-    "t is one step ahead: it counts from 1, so add nothing to it.": {"late": 1},
     "The decay is missing.": {"decay": 0.0},
     "The decay is not multiplied by rate.": {"decay": 1 / RATE},
     "The decay has the wrong sign: it makes weights smaller.": {"decay": -1.0},
@@ -21,15 +24,15 @@ WEIGHTS_MISTAKES = {
 }
 
 
-def by_formula(state, grads, t, dtype=np.float64, *, c1=True, c2=True, late=0, decay=1.0, sign=1,
+def by_formula(state, grads, t, dtype=np.float64, *, c1=True, c2=True, decay=1.0, sign=1,
                root=True):  # fmt: skip
     """weights, averages and squares after a step; the options are usual mistakes."""
     w, m, s = (x.astype(dtype) for x in state)
     g, b1, b2 = grads.astype(dtype), dtype(0.9), dtype(0.99)
     m, s = b1 * m + (1 - b1) * g, b2 * s + (1 - b2) * g * g
     with np.errstate(all="ignore"):
-        m_hat = m / (1 - b1 ** (t + late)) if c1 else m
-        s_hat = s / (1 - b2 ** (t + late)) if c2 else s
+        m_hat = m / (1 - b1**t) if c1 else m
+        s_hat = s / (1 - b2**t) if c2 else s
         quotient = m_hat / ((np.sqrt(s_hat) if root else s_hat) + dtype(1e-8))
     return w - dtype(RATE) * (sign * quotient + dtype(0.1 * decay) * w), m, s
 
@@ -47,8 +50,41 @@ def compare(state, want, plain, of, mistakes=()):
 
 
 def run_step(exercise, state, grads, t):
-    result = exercise.step(*state, grads, t, RATE)
-    assert result is None, f"step must change its arrays and return nothing, got {result!r:.40}"
+    """A step of the learner's, in place; returns the trace."""
+    c1, c2 = expect_corrections(exercise, t)
+    given = dict(zip(NAMES, state, strict=True)) | {"grads": grads}
+    scalars = {"c1": np.float32(c1), "c2": np.float32(c2), "rate": np.float32(RATE)}
+    grid = -(-len(grads) // THREADS)
+    got, trace = launched(exercise.kernel, grid, THREADS, NAMES, **given, **scalars)
+    for array, name in zip(state, NAMES, strict=True):
+        array[:] = got[name]
+    return trace
+
+
+def expect_corrections(exercise, t):
+    """c1 and c2 of step t, right ones."""
+    got = exercise.corrections(t)
+    assert isinstance(got, tuple | list) and len(got) == 2, (
+        f"corrections must return (c1, c2), got {got!r:.40}"
+    )
+    for name, c, beta in zip(("c1", "c2"), got, (0.9, 0.99), strict=True):
+        want = 1 - beta**t
+        near = {
+            "It is one step behind: t counts from 1.": 1 - beta ** (t - 1),
+            "It is one step ahead: t counts from 1.": 1 - beta ** (t + 1),
+            "That is the share that comes from the 0: the other one is meant.": beta**t,
+        }
+        causes = [said for said, wrong in near.items() if abs(c - wrong) <= 1e-9]
+        if not abs(c - want) <= 1e-9:
+            raise Wrong(f"step {t}: {name} must be {want:.6g}, got {c:.6g}. {''.join(causes[:1])}",
+                        causes=causes, where=name)  # fmt: skip
+    return got
+
+
+@pytest.mark.parametrize("t", [1, 2, 7, 300])
+def test_corrections(exercise, t):
+    """corrections of the first steps and of late ones"""
+    expect_corrections(exercise, t)
 
 
 @pytest.mark.parametrize("t", [1, 2, 3, 100, 300])
@@ -76,12 +112,12 @@ def test_one_step(exercise, t):
 
 
 def test_twenty_steps(exercise):
-    """twenty steps in a row"""
-    state, rng = first_state(300, seed=5), np.random.default_rng(6)
+    """twenty steps of 650 weights, in eleven thread blocks"""
+    state, rng = first_state(650, seed=5), np.random.default_rng(6)
     want, plain = state, state
     state = tuple(x.copy() for x in state)
     for t in range(1, 21):
-        grads = rng.standard_normal(300, np.float32)
+        grads = rng.standard_normal(650, np.float32)
         want, plain = by_formula(want, grads, t), by_formula(plain, grads, t, np.float32)
         run_step(exercise, state, grads, t)
     compare(state, want, plain, "after 20 steps")
@@ -122,9 +158,18 @@ def test_tiny_gradients(exercise):
     )
 
 
-def test_grads_unchanged(exercise):
-    """grads is not changed"""
-    grads = np.random.default_rng(8).standard_normal(6, np.float32)
-    before = grads.copy()
-    exercise.step(*first_state(), grads, 1, RATE)
-    expect_same("grads", grads, before)
+def test_traffic(exercise):
+    """four arrays are loaded once, three are stored once, by neighbouring threads"""
+    state = first_state(192, seed=8)
+    trace = run_step(exercise, state, np.ones(192, np.float32), 1)
+    wanted = {(name, "loads"): (192, "once for each weight") for name in (*NAMES, "grads")}
+    wanted |= {(name, "stores"): (192, "once for each weight") for name in NAMES}
+    expect_traffic(trace, wanted)
+    expect_neighbours(trace, NAMES, "Neighbouring threads have neighbouring weights.")
+    expect_chip_memory(trace, allowed="the numbers of a weight are registers")
+
+
+def test_compiles_for_a_gpu(exercise):
+    """compiles for a GPU, in float32 throughout"""
+    one = np.float32(1)
+    gpu_ready(exercise.kernel, (*first_state(), np.ones(6, np.float32), one, one, one))

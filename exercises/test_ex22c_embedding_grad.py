@@ -2,7 +2,14 @@
 
 import numpy as np
 
-from fa_numba.workbook.graders.training import expect, expect_same
+from fa_numba.analysis.gpu_ready import gpu_ready
+from fa_numba.workbook.graders.elements import expect_neighbours
+from fa_numba.workbook.graders.kernels import expect_at_most, launched
+from fa_numba.workbook.graders.meter import expect_chip_memory
+from fa_numba.workbook.graders.training import expect
+
+NAMES = "tokens", "dx0", "dlogits", "last"
+NUM_THREADS = 64
 
 
 def case(rows=12, vocabulary=5, width=4, *, seed=0, tokens=None):
@@ -11,6 +18,13 @@ def case(rows=12, vocabulary=5, width=4, *, seed=0, tokens=None):
     rows = len(tokens)
     shapes = (rows, width), (rows, vocabulary), (rows, width)
     return tokens.astype(np.int32), *(rng.standard_normal(shape, np.float32) for shape in shapes)
+
+
+def run(exercise, tokens, dx0, dlogits, last):
+    given = dict(zip(NAMES, (tokens, dx0, dlogits, last), strict=True))
+    given["dembedding"] = np.full((dlogits.shape[1], last.shape[1]), np.nan, np.float32)
+    got, trace = launched(exercise.kernel, dlogits.shape[1], NUM_THREADS, ("dembedding",), **given)
+    return got["dembedding"], trace
 
 
 def uses(tokens, dx0, dlogits, last, dtype=np.float64):
@@ -32,7 +46,7 @@ def check(exercise, given, of):
         ("Rows of the same token add up; that is their mean.", mean),
     ]
     plain = sum(uses(*given, np.float32))
-    got = exercise.embedding_grad(*given)
+    got, _ = run(exercise, *given)
     expect("dembedding", got, lookup + by_logits, plain, of=of, mistakes=mistakes)
 
 
@@ -53,8 +67,10 @@ def test_tokens_that_never_come(exercise):
 
 
 def test_a_batch(exercise):
-    """a batch of 300 tokens of 303 symbols, 70 numbers each"""
-    check(exercise, case(300, 303, 70, seed=1), "300 tokens")
+    """a batch of 300 tokens; 303 symbols; 650 numbers each"""
+    check(exercise, case(300, 5, 7, seed=1), "300 tokens")
+    check(exercise, case(3, 303, 5, seed=1), "303 symbols")
+    check(exercise, case(4, 3, 650, seed=1), "650 numbers each")
 
 
 def test_a_product_alone(exercise):
@@ -72,8 +88,7 @@ def test_a_lookup_alone(exercise):
 def test_finite_differences(exercise):
     """the slope of a loss of both uses"""
     tokens, dx0, dlogits, last = case(6, 4, 3, seed=4)
-    got = np.asarray(exercise.embedding_grad(tokens, dx0, dlogits, last))
-    assert got.shape == (4, 3), f"dembedding must have the shape (4, 3), got {got.shape}"
+    got, _ = run(exercise, tokens, dx0, dlogits, last)
 
     def loss(embedding):
         return (dx0 * embedding[tokens]).sum() + (dlogits * (last @ embedding.T)).sum()
@@ -87,10 +102,24 @@ def test_finite_differences(exercise):
         )
 
 
-def test_inputs_unchanged(exercise):
-    """no argument is changed"""
-    given = case()
-    before = [x.copy() for x in given]
-    exercise.embedding_grad(*given)
-    for name, now, was in zip(("tokens", "dx0", "dlogits", "last"), given, before, strict=True):
-        expect_same(name, now, was)
+def test_traffic(exercise):
+    """dx0 is loaded once, dembedding is stored once, by neighbouring threads"""
+    given = case(9, 4, 64, seed=5)
+    _, trace = run(exercise, *given)
+    expect_at_most(
+        trace,
+        dx0_loads=(9 * 64, "a row by the thread block of its token"),
+        last_loads=(4 * 9 * 64, "once for each symbol"),
+        dembedding_loads=(0, "a sum is kept in a register"),
+        dembedding_stores=(4 * 64, "once for each element"),
+    )
+    expect_neighbours(
+        trace, ["dembedding", "dx0"], "Neighbouring threads have neighbouring columns."
+    )
+    expect_chip_memory(trace, allowed="a sum is one register")
+    assert not trace.barriers, "no thread reads what another one writes: no barrier"
+
+
+def test_compiles_for_a_gpu(exercise):
+    """compiles for a GPU, in float32 throughout"""
+    gpu_ready(exercise.kernel, (*case(), np.zeros((5, 4), np.float32)))

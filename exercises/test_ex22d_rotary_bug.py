@@ -3,12 +3,16 @@
 import numpy as np
 import pytest
 
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.causes import Wrong
-from fa_numba.workbook.graders.training import expect, expect_same
+from fa_numba.workbook.graders.elements import expect_neighbours
+from fa_numba.workbook.graders.kernels import launched
+from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
+from fa_numba.workbook.graders.training import expect
 
-CONTEXT = 300
+CONTEXT, NUM_THREADS = 300, 64
 ALIASED = {
-    "left": "left is read after it was changed: that is what `published` computes.",
+    "left": "left is read after it was changed: that is what `broken_kernel` computes.",
     "right": "right is read after it was changed.",
 }
 
@@ -39,8 +43,16 @@ def case(rows=10, heads=3, head_dim=6, seed=0):
     return x, rng.integers(0, CONTEXT, rows, dtype=np.int32)
 
 
-def check(function, x, positions, *, back, of):
-    cos, sin = table(x.shape[2])
+def run(exercise, x, positions, *, back=False, tables=None):
+    """x or dx after a launch of kernel or grad_kernel, and the trace."""
+    cos, sin = tables or table(x.shape[2])
+    name, kernel = ("dx", exercise.grad_kernel) if back else ("x", exercise.kernel)
+    given = {name: x, "positions": positions, "cos": cos, "sin": sin}
+    got, trace = launched(kernel, x.shape[:2], NUM_THREADS, (name,), **given)
+    return got[name], trace
+
+
+def check(exercise, x, positions, *, back, of):
     want, plain = (turned(x, positions, back=back, dtype=d) for d in (np.float64, np.float32))
     mistakes = [
         (ALIASED[half], turned(x, positions, back=back, bug=half)) for half in ("left", "right")
@@ -53,40 +65,35 @@ def check(function, x, positions, *, back, of):
          turned(x, positions, back=back, pairs=True)),
         ("The array is as it was: change it in place.", x.copy()),
     ]  # fmt: skip
-    given = positions.copy(), cos.copy(), sin.copy()
-    result = function(x, positions, cos, sin)
-    assert result is None, f"{of}: it must change its array and return None, got {result!r:.40}"
-    name = "dx" if back else "x"
-    expect(name, x, want, plain, of=of, mistakes=mistakes)
-    for label, now, was in zip(("positions", "cos", "sin"), (positions, cos, sin), given,
-                               strict=True):  # fmt: skip
-        expect_same(label, now, was)
+    got, _ = run(exercise, x, positions, back=back)
+    expect("dx" if back else "x", got, want, plain, of=of, mistakes=mistakes)
 
 
 def test_quarter_turn(exercise):
-    """mended: (1, 0) turned by a quarter is (0, 1)"""
+    """kernel: (1, 0) turned by a quarter is (0, 1)"""
     x, zero = np.array([[[1, 0]]], np.float32), np.zeros((1, 1), np.float32)
-    exercise.mended(x, np.zeros(1, np.int32), zero, zero + 1)
-    got = x.ravel().tolist()
+    got, _ = run(exercise, x, np.zeros(1, np.int32), tables=(zero, zero + 1))
+    got = got.ravel().tolist()
     if not np.allclose(got, [0, 1]):
         causes = [ALIASED["left"] if got == [0, 0] else ALIASED["right"] if got == [-1, 1] else ""]
         said = f"cos 0, sin 1: (1, 0) must become (0, 1), got {got}. {causes[0]}"
         raise Wrong(said.rstrip(), causes=causes)
 
 
-@pytest.mark.parametrize("rows, heads, head_dim", [(1, 1, 2), (300, 1, 8), (10, 18, 66)])
-def test_mended(exercise, rows, heads, head_dim):
-    """mended: the rotation of each position"""
+@pytest.mark.parametrize(
+    "rows, heads, head_dim", [(1, 1, 2), (300, 1, 8), (3, 18, 66), (2, 2, 128), (2, 1, 260)]
+)
+def test_kernel(exercise, rows, heads, head_dim):
+    """kernel: the rotation of each position"""
     x, positions = case(rows, heads, head_dim)
-    check(exercise.mended, x, positions, back=False, of="mended")
+    check(exercise, x, positions, back=False, of="kernel")
 
 
 def test_lengths(exercise):
-    """mended: a rotation keeps lengths"""
+    """kernel: a rotation keeps lengths"""
     x, positions = case(seed=1)
     before = np.linalg.norm(x, axis=2)
-    exercise.mended(x, positions, *table(6))
-    after = np.linalg.norm(x, axis=2)
+    after = np.linalg.norm(run(exercise, x, positions)[0], axis=2)
     worst = np.unravel_index(np.abs(after - before).argmax(), before.shape)
     assert np.allclose(before, after, rtol=1e-4), (
         f"position {positions[worst[0]]}: a head of length {before[worst]:.4f} has length "
@@ -95,39 +102,46 @@ def test_lengths(exercise):
 
 
 def test_distance_alone(exercise):
-    """mended: a score depends on the distance of query and key alone"""
+    """kernel: a score depends on the distance of query and key alone"""
     rng, scores = np.random.default_rng(2), []
     q, k = rng.standard_normal((2, 8), np.float32)
     for start in range(0, 18, 3):
         x = np.stack([q, k])[:, None].copy()
-        exercise.mended(x, np.array([start + 5, start], np.int32), *table(8))
+        x, _ = run(exercise, x, np.array([start + 5, start], np.int32))
         scores.append(float(x[0, 0] @ x[1, 0]))
     assert np.ptp(scores) <= 1e-4, (
         f"distance 5, keys at 0, 3, 6, ...: scores from {min(scores):.4f} to {max(scores):.4f}"
     )
 
 
-def test_a_view(exercise):
-    """mended: on a view of a larger array, whose other columns stay"""
-    together, positions = case(7, 4, 4, seed=3)
-    before = together.copy()
-    check(exercise.mended, together[:, :3], positions, back=False, of="a view")
-    assert np.array_equal(together[:, 3], before[:, 3]), "columns outside of x were changed"
-
-
-@pytest.mark.parametrize("rows, heads, head_dim", [(1, 1, 2), (10, 3, 6)])
+@pytest.mark.parametrize("rows, heads, head_dim", [(1, 1, 2), (10, 3, 6), (2, 2, 130)])
 def test_gradient(exercise, rows, heads, head_dim):
-    """mended_grad: turns back"""
+    """grad_kernel: turns back"""
     dx, positions = case(rows, heads, head_dim, seed=4)
-    check(exercise.mended_grad, dx, positions, back=True, of="mended_grad")
+    check(exercise, dx, positions, back=True, of="grad_kernel")
 
 
 def test_there_and_back(exercise):
-    """mended_grad after mended: a rotation's transpose is its inverse"""
+    """grad_kernel after kernel: a rotation's transpose is its inverse"""
     x, positions = case(seed=5)
-    before, tables = x.copy(), table(6)
-    exercise.mended(x, positions, *tables)
-    exercise.mended_grad(x, positions, *tables)
-    assert np.allclose(x, before, atol=1e-5), (
-        f"there and back: off by {np.abs(x - before).max():.3g}"
-    )
+    there, _ = run(exercise, x, positions)
+    back, _ = run(exercise, there, positions, back=True)
+    assert np.allclose(back, x, atol=1e-5), f"there and back: off by {np.abs(back - x).max():.3g}"
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["kernel", "grad_kernel"])
+def test_traffic(exercise, back):
+    """x is loaded once and stored once, by neighbouring threads, without shared memory"""
+    x, positions = case(3, 2, 128, seed=6)
+    name = "dx" if back else "x"
+    _, trace = run(exercise, x, positions, back=back)
+    once = (x.size, "once for each number")
+    expect_traffic(trace, {(name, "loads"): once, (name, "stores"): once})
+    expect_neighbours(trace, [name], "Neighbouring threads have neighbouring columns.")
+    expect_chip_memory(trace, allowed="a pair is two registers")
+
+
+def test_compiles_for_a_gpu(exercise):
+    """compiles for a GPU, in float32 throughout"""
+    for kernel in (exercise.kernel, exercise.grad_kernel):
+        gpu_ready(kernel, (*case(), *table(6)))

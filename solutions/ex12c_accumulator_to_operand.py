@@ -1,67 +1,86 @@
 """ex12c · P is already where P V wants it
 
 A warp has 16 rows of P in the registers that Q Kᵀ left it in, in the layout of D. P V wants them in
-the layout of A (both are in ex12a). No lane has to ask another: what a lane needs, it has. Say
-where.
+the layout of A (both are in ex12a). No lane has to ask another: what a lane needs, it has. Write
+the second product of attention.
 
-p[j, r]         one lane's P, float32: register d_r of product j, with the columns 8 j .. 8 j + 7;
-                (BLOCK_N // 8, 4), BLOCK_N a multiple of 16
-the k-th A      the columns 16 k .. 16 k + 15 of P; registers a0 .. a3 of two float16 each
+to_operand(a, p, k)   device function: fills a, the registers of the k-th A, which is the columns
+                      16 k .. 16 k + 15 of P. p stays as it is
+kernel(s, v, out)     out = s v, where a warp has 16 rows and 8 columns of out
 
-sources(k, i)   ((j_low, r_low), (j_high, r_high)), ints: the two floats of p that go into register
-                a_i of the k-th A, into its low half and into its high half
-fill(registers, p)   writes registers, (BLOCK_N // 16, 4) uint32: a0 .. a3 of each A. p stays as it
-                is. to_operand makes the array, and calls fill.
-pack            is given: two float32 as float16 in one uint32
+p         a local array of one lane's P, float32: element 4 j + r is register d_r of product j, the
+          columns 8 j .. 8 j + 7
+a         a local array of 8 float16: element 2 r + h is half h of register a_r
+launch    kernel[(ceil(columns / 32), rows / 16), (32, 4)], as in ex12a
+arrays    s (rows, BLOCK_N) float32; v (BLOCK_N, columns) float16; out (rows, columns) float32. rows
+          and BLOCK_N are multiples of 16, columns of 8
+given     load_d(d, x, row, col), load_b(b, x, row, col), store_d(x, d, row, col) move the fragments
+          of the 16 or 8 rows and columns that begin there; p is loaded already. mma_f16 as in ex12a
+memory    no shared memory, no barrier. s is loaded once for each 8 columns of out, v once for each
+          16 rows
 
-2 and 4 lines.
+4 lines, and 5 in the kernel.
 """
 
+import functools
+
 import numpy as np
+from numba import cuda, float32
+
+from fa_numba.ptx.warp_mma import load_b, load_d, mma_f16, store_d
 
 ### KIND: fill a loop
 ### HINT 1: Draw the 16 columns of one A: its left half are 8 columns, its right half the next 8.
-### Two products of scores lie side by side in it. Which two, for k?
+### HINT 1: Two products of scores lie side by side in it. Which two, for k?
 ### HINT 2: a0 and a1 are the left half, so product 2 k; a2 and a3 the right half, product 2 k + 1.
-### In D the pair d0, d1 is row g, and d2, d3 row g + 8; in A, a0 and a2 are row g, a1 and a3 row g
-### + 8.
-### HINT 3: j = 2 * k + i // 2, r = 2 * (i % 2): ((j, r), (j, r + 1)). In the loop: low, high =
-### sources(k, i), and registers[k, i] = pack(p[low], p[high]).
+### HINT 2: In D the pair d0, d1 is row g, and d2, d3 row g + 8; in A, a0 and a2 are row g, a1 and
+### HINT 2: a3 row g + 8.
+### HINT 3: for r in range(4): for h in range(2): a[2 * r + h] = p[4 * (2 * k + r // 2) + 2 * (r %
+### HINT 3: 2) + h]. Kernel: for k in range(BLOCK_N // 16): to_operand(a, p, k); load_b(b, v, 16 *
+### HINT 3: k, col); mma_f16(d, a, b).
 ### DEBRIEF: In lesson 07 the row of scores went through shared memory, with barriers. Here it costs
-### one conversion instruction for two elements, and nothing else: no memory, no shuffle, no
-### barrier. This is why attention on tensor cores keeps S = Q Kᵀ in this order, and why each warp
-### owns whole rows. On Hopper it is the same, for four warps at once.
+### DEBRIEF: one conversion instruction for two elements, and nothing else: no memory, no shuffle,
+### DEBRIEF: no barrier. This is why attention on tensor cores keeps S = Q Kᵀ in this order, and why
+### DEBRIEF: each warp owns whole rows. On Hopper it is the same, for four warps at once.
 
 
-def pack(low, high):
-    """Two float32 as float16 in one uint32."""
-    low, high = (
-        np.asarray(x, np.float32).astype(np.float16).view(np.uint16).astype(np.uint32)
-        for x in (low, high)
-    )
-    return (high << np.uint32(16)) | low
-
-
-def sources(k, i):
-    """Which two floats of p go into register a_i of the k-th A: the low half's, the high half's."""
+@cuda.jit(device=True)
+def to_operand(a, p, k):
+    """Fill the registers of the k-th A from one lane's P."""
     ### BEGIN SOLUTION
-    j, r = 2 * k + i // 2, 2 * (i % 2)
-    return (j, r), (j, r + 1)
+    for r in range(4):
+        for h in range(2):
+            a[2 * r + h] = p[4 * (2 * k + r // 2) + 2 * (r % 2) + h]
     ### END SOLUTION
 
 
-def to_operand(p):
-    """One lane's P as the registers of A."""
-    registers = np.empty((len(p) // 2, 4), np.uint32)
-    fill(registers, p)
-    return registers
+@functools.cache
+def make_kernel(BLOCK_N):
+    """The kernel for a tile of BLOCK_N keys, a compile-time constant."""
+    LENGTH = BLOCK_N // 2  # of p: 4 numbers for each 8 columns
 
+    @cuda.jit
+    def kernel(s, v, out):
+        """out = s v, a warp for each 16 rows and 8 columns."""
+        p = cuda.local.array(LENGTH, float32)
+        a = cuda.local.array(8, np.float16)
+        b = cuda.local.array(4, np.float16)
+        d = cuda.local.array(4, float32)
+        row, col = 16 * cuda.blockIdx.y, 32 * cuda.blockIdx.x + 8 * cuda.threadIdx.y
+        if col >= out.shape[1]:
+            return  # the whole warp does
+        for j in range(BLOCK_N // 8):  # as Q Kᵀ leaves it
+            load_d(d, s, row, 8 * j)
+            for r in range(4):
+                p[4 * j + r] = d[r]
+        ### BEGIN SOLUTION
+        for r in range(4):
+            d[r] = float32(0.0)
+        for k in range(BLOCK_N // 16):
+            to_operand(a, p, k)
+            load_b(b, v, 16 * k, col)
+            mma_f16(d, a, b)
+        store_d(out, d, row, col)
+        ### END SOLUTION
 
-def fill(registers, p):
-    """Write every register of every A."""
-    ### BEGIN SOLUTION
-    for k in range(len(registers)):
-        for i in range(4):
-            low, high = sources(k, i)
-            registers[k, i] = pack(p[low], p[high])
-    ### END SOLUTION
+    return kernel

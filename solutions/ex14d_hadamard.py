@@ -1,6 +1,6 @@
-"""ex14d · A rotation that spreads outliers
+"""ex14d · A rotation that spreads outliers, in the kernel
 
-Let H be the Hadamard matrix of size d, a power of two: H = [1] for d = 1, and twice as large
+Let H be the Hadamard matrix of size HEAD_DIM, a power of two: H = [1] for 1, and twice as large
 
     H  H
     H −H
@@ -9,55 +9,72 @@ H / √d is orthogonal and symmetric. With random signs s (each +1 or −1) the 
 
     x diag(s) H / √d
 
-It takes d log2 d additions, not d²: H is never written down.
+It takes d log2 d additions, not d²: H is never written down. In the kernel a thread has a column.
 
-hadamard(x)           x H / √d along the last axis of x, of any shape (..., d)
-rotate(x, signs)      x diag(signs) H / √d; signs: (d,), +1 and −1
-unrotate(y, signs)    the x whose rotation is y
+launch   kernel[rows, HEAD_DIM](x, signs, y): a thread block for each row, a thread for each column
+arrays   x, y (rows, HEAD_DIM) float32; signs (HEAD_DIM,) float32, +1 and −1
+BACK     a compile-time bool. False: y is the rotation of x. True: y is what x is the rotation of
+sizes    HEAD_DIM 1, 2, 4, ... 1024
+HBM      x is loaded once, y is stored once
+Budget   barriers   at most 2 log2 HEAD_DIM; par: none for the first five steps, which stay in a
+                    warp: shuffles
+         shared     a row: 4 HEAD_DIM bytes
 
-x is float32 or float64; results have its shape and dtype. x and signs stay as they are. Memory: a
-few times that of x, in particular no (d, d) matrix. About 7, 1 and 1 lines.
+In float32 throughout. About 13 lines.
 """
 
-import numpy as np
+import functools
+import math
 
-### HINT 1: For d = 2 the row (a, b) becomes (a + b, a − b). What are, for d = 4, the two halves of
-### the result in terms of the two halves of x?
-### HINT 2: x = (left, right): x H = (left H + right H, left H − right H), by halves of size d / 2.
-### Do the small ones first: pairs of neighbours, then pairs of pairs, ...
-### HINT 3: For h = 1, 2, 4, ... < d: pairs = x.reshape(..., d // (2 * h), 2, h); a = pairs[...,
-### 0, :]; b = pairs[..., 1, :]; the next x is np.stack([a + b, a - b], axis=-2) in the shape of
-### x. At the end divide by √d. That is its own inverse, so unrotate is hadamard first, the
-### signs after.
+from numba import cuda, float32
+
+FULL_WARP = 0xFFFFFFFF
+
+### KIND: beat a budget
+### HINT 1: For d = 2 the row (a, b) becomes (a + b, a − b). For d = 4 do that with the neighbours
+### HINT 1: 0, 1 and 2, 3 first. What is left to do with the two pairs?
+### HINT 2: In the step h = 1, 2, 4, ... thread tx meets thread tx ^ h. The one whose bit h is 0
+### HINT 2: keeps the sum; the other one keeps the difference, the partner's number minus its own.
+### HINT 3: row[tx] = value; barrier; other = row[tx ^ h]; barrier; value = value + other if tx & h
+### HINT 3: == 0 else other - value. At the end times 1 / √d. Rotation: the signs before the loop;
+### HINT 3: back: H is its own inverse, so the signs after it. Par: for h < 32 other =
+### HINT 3: cuda.shfl_xor_sync(FULL_WARP, value, h).
 ### DEBRIEF: Q and K rotated by the same signs give the same scores: (Q M)(K M)ᵀ = Q M Mᵀ Kᵀ = Q Kᵀ.
-### In 8 bits they do not: a score that one large product made had all of that product's rounding
-### error; as a sum of d products of like size it has an average. The signs matter where the numbers
-### have a pattern: H alone maps a constant row onto a single outlier.
+### DEBRIEF: In 8 bits they do not: a score that one large product made had all of that product's
+### DEBRIEF: rounding error; as a sum of d products of like size it has an average. The signs matter
+### DEBRIEF: where the numbers have a pattern: H alone maps a constant row onto a single outlier.
+### DEBRIEF: And the exchange of tx with tx ^ h is lesson 03's butterfly, an FFT's, and that of a
+### DEBRIEF: sum over a warp.
 
 
-def hadamard(x):
-    """x H / √d along the last axis."""
-    ### BEGIN SOLUTION
-    shape, d = x.shape, x.shape[-1]
-    h = 1
-    while h < d:
-        pairs = x.reshape(*shape[:-1], d // (2 * h), 2, h)
-        a, b = pairs[..., 0, :], pairs[..., 1, :]
-        x = np.stack([a + b, a - b], axis=-2).reshape(shape)
-        h *= 2
-    return x / x.dtype.type(np.sqrt(d))
-    ### END SOLUTION
+@functools.cache
+def make_kernel(HEAD_DIM, BACK):
+    """The kernel for one head_dim, there or back, compile-time constants."""
 
+    @cuda.jit
+    def kernel(x, signs, y):
+        """A row's rotation: a thread block for each row, a thread for each column."""
+        ### BEGIN SOLUTION
+        row = cuda.shared.array(HEAD_DIM, float32)
+        tx, m = cuda.threadIdx.x, cuda.blockIdx.x
+        value = x[m, tx]
+        if not BACK:
+            value *= signs[tx]
+        h = 1
+        while h < HEAD_DIM:
+            if h < 32 <= HEAD_DIM:
+                other = cuda.shfl_xor_sync(FULL_WARP, value, h)
+            else:
+                row[tx] = value
+                cuda.syncthreads()  # row is complete: safe to read
+                other = row[tx ^ h]
+                cuda.syncthreads()  # every partner has read: safe to overwrite
+            value = value + other if tx & h == 0 else other - value
+            h *= 2
+        value *= float32(1.0 / math.sqrt(HEAD_DIM))
+        if BACK:
+            value *= signs[tx]
+        y[m, tx] = value
+        ### END SOLUTION
 
-def rotate(x, signs):
-    """x diag(signs) H / √d."""
-    ### BEGIN SOLUTION
-    return hadamard(x * signs.astype(x.dtype))
-    ### END SOLUTION
-
-
-def unrotate(y, signs):
-    """What rotate made y of."""
-    ### BEGIN SOLUTION
-    return hadamard(y) * signs.astype(y.dtype)
-    ### END SOLUTION
+    return kernel

@@ -12,18 +12,28 @@ append(seq) -> (slot, copy)
 OutOfPages where a free page is needed and there is none: then nothing has changed, and the caller
 may free a sequence and try again. KeyError for a sequence that is not there, whether pages are free
 or not. About 12 lines.
+
+copy_pages[len(copies), threads](copies, filled, k_cache, v_cache), any number of threads
+    the kernel that makes the copies of a step, a thread block for each: page copies[i, 0] into page
+    copies[i, 1]. copies (n, 2), filled (n,) int32; the caches (num_pages, page_size, num_kv_heads,
+    head_dim) float32. The first filled[i] slots hold tokens, and are loaded once and stored once by
+    neighbouring threads; other slots are not loaded. No shared memory, no barrier. About 8 lines.
 """
+
+from numba import cuda
 
 ### HINT 1: Decide everything before you change anything: does this token need a free page, and is
 ### HINT 1: there one?
 ### HINT 2: offset = length % page_size. A page is needed where offset is 0, or where the last page
 ### HINT 2: is shared: offset > 0 and references[row[-1]] > 1.
 ### HINT 3: If shared: the old page loses a reference, row[-1] becomes the new page, copy = (old,
-### HINT 3: new). If offset == 0: the row grows. Then the length grows.
-### DEBRIEF: Your pool is the heart of PagedAttention, and there is no CUDA in it. Full pages are
-### DEBRIEF: never written again, so sharing them is free; the part-filled last one is the only
-### DEBRIEF: page that is ever copied, once per writer but the last. The package's PagePool adds a
-### DEBRIEF: hash for each full page, so that prompts that begin alike find each other's pages, and
+### HINT 3: new). If offset == 0: the row grows. Then the length grows. In the kernel the tokens of
+### HINT 3: a page are filled[i] * num_kv_heads * head_dim numbers in one piece: thread x moves x, x
+### HINT 3: + blockDim.x, ...
+### DEBRIEF: Your pool is the heart of PagedAttention, and its only CUDA is a copy. Full pages are
+### DEBRIEF: never written again, so sharing them is free; the part-filled last one is the only page
+### DEBRIEF: that is ever copied, once per writer but the last. The package's PagePool adds a hash
+### DEBRIEF: for each full page, so that prompts that begin alike find each other's pages, and
 ### DEBRIEF: appends to many sequences at once: all of them, or none.
 
 
@@ -108,3 +118,17 @@ class Pool:
         self.lengths[seq] += 1
         return row[-1] * self.page_size + offset, copy
         ### END SOLUTION
+
+
+@cuda.jit
+def copy_pages(copies, filled, k_cache, v_cache):
+    """Copy the tokens of pages into other pages, a thread block for each copy."""
+    ### BEGIN SOLUTION
+    i = cuda.blockIdx.x
+    source, target = copies[i, 0], copies[i, 1]
+    num_kv_heads, head_dim = k_cache.shape[2], k_cache.shape[3]
+    for j in range(cuda.threadIdx.x, filled[i] * num_kv_heads * head_dim, cuda.blockDim.x):
+        t, h, d = j // (num_kv_heads * head_dim), j // head_dim % num_kv_heads, j % head_dim
+        k_cache[target, t, h, d] = k_cache[source, t, h, d]
+        v_cache[target, t, h, d] = v_cache[source, t, h, d]
+    ### END SOLUTION

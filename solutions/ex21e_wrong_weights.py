@@ -1,30 +1,33 @@
 """ex21e · Find the bug: right on one rank
 
-`published` below attends to the keys of several ranks and merges the results in the order of the
-ranks. On one rank its out is right. On two it is off by some per cent; there is no NaN, and every
-row is a mean of values, as it should be. Servers that people use have had this bug.
+Several ranks have attended to their keys by a kernel that works in powers of two: exp2 is faster
+than exp on a GPU. `broken_kernel` merges their results. On one rank its out is right. On two it is
+off by some per cent; there is no NaN, and every row is a mean of values, as it should be. Servers
+that people use have had this bug.
 
-fast_attn and merge have no bug: each does what its docstring says. Write `mended`, which may call
-both. About 3 lines.
+Write `kernel`: copy broken_kernel and mend it. Three lines change.
 
-mended(q, kvs) -> out, lse
-    q     (rows, head_dim) float32
-    kvs   a list, one array (2, c, head_dim) for each rank; c may differ
-    out   (rows, head_dim) float32: attention of q to all keys, no mask
-    lse   (rows,) float32: the natural logarithm of the sum of e^score over all keys
+launch   kernel[rows, threads](outs, lses, out, lse), any number of threads: a thread block for each
+         row
+arrays   outs (world_size, rows, head_dim) float32: attention to the keys of each rank
+         lses (world_size, rows) float32: log2 of the sum of e^score over the keys of each rank
+         out (rows, head_dim) float32: attention to all keys
+         lse (rows,) float32: the natural logarithm of the sum of e^score over all keys
+HBM      outs is loaded once, out and lse are stored once; a row of lses is read by every thread
+
+In float32 throughout. Every rank has a key.
 """
 
-import functools
 import math
 
-import numpy as np
+from numba import cuda, float32
 
 ### KIND: find the bug
-### HINT 1: Call fast_attn on few keys and compare both results with the definition. Which of the
-### HINT 1: two does not fit what `merge` expects?
-### HINT 2: exp2 is faster than exp on a GPU, so kernels scale their scores by log2(e) and use
-### HINT 2: powers of two. out does not depend on that. What does lse become?
-### HINT 3: log2(x) = ln(x) / ln(2). Multiply each lse by ln(2), math.log(2), before it is merged.
+### HINT 1: Merge the states of one rank by hand: out is right, whatever the weight. And lse?
+### HINT 2: A state weighs e^lse with the natural logarithm. What does it weigh if lse is log2 of
+### HINT 2: the same sum?
+### HINT 3: log2(x) = ln(x) / ln(2). So a state weighs e^(ln(2) lse): multiply each lses[r, row] by
+### HINT 3: float32(0.6931472) as soon as it is loaded, in all three places.
 ### DEBRIEF: The weights of a merge are e^lse. With lse / ln(2) in the place of lse they are
 ### DEBRIEF: (e^lse)^1.44: the larger part weighs too much. The sum of weights is still 1, so
 ### DEBRIEF: nothing looks broken, and equal parts even merge correctly. So a test needs parts whose
@@ -33,35 +36,42 @@ import numpy as np
 ### DEBRIEF: and vLLM has had to repair this merge more than once.
 
 
-def fast_attn(q, kv):
-    """Attention of q to all keys of kv, in powers of two: out, and log2 of the sum of e^score."""
-    s = q @ kv[0].T * np.float32(math.log2(math.e) / math.sqrt(q.shape[1]))
-    m = s.max(axis=1, keepdims=True)
-    p = np.exp2(s - m)
-    l = p.sum(axis=1, keepdims=True)
-    return p @ kv[1] / l, (m + np.log2(l))[:, 0]
+@cuda.jit
+def broken_kernel(outs, lses, out, lse):
+    """The merge with the bug, to read and to run. Leave it as it is."""
+    row = cuda.blockIdx.x
+    m = float32(-math.inf)
+    for r in range(outs.shape[0]):
+        m = max(m, lses[r, row])
+    total = float32(0.0)
+    for r in range(outs.shape[0]):
+        total += math.exp(lses[r, row] - m)
+    for d in range(cuda.threadIdx.x, outs.shape[2], cuda.blockDim.x):
+        acc = float32(0.0)
+        for r in range(outs.shape[0]):
+            acc += math.exp(lses[r, row] - m) * outs[r, row, d]
+        out[row, d] = acc / total
+    if cuda.threadIdx.x == 0:
+        lse[row] = m + math.log(total)
 
 
-def merge(a, b):
-    """The state of the keys of two states (out, lse); lse is a natural logarithm."""
-    (out_a, lse_a), (out_b, lse_b) = a, b
-    lse = np.logaddexp(lse_a, lse_b)
-    w_a, w_b = np.exp(lse_a - lse)[:, None], np.exp(lse_b - lse)[:, None]
-    return w_a * out_a + w_b * out_b, lse
-
-
-def published(q, kvs):
-    """The program with the bug, to read and to run. Leave it as it is."""
-    state = fast_attn(q, kvs[0])
-    for kv in kvs[1:]:
-        state = merge(state, fast_attn(q, kv))
-    return state
-
-
-def mended(q, kvs):
-    """Attention of q to the keys of all ranks: out and natural-log lse."""
+@cuda.jit
+def kernel(outs, lses, out, lse):
+    """The state over the keys of all ranks, of states whose lse is a log2."""
     ### BEGIN SOLUTION
-    parts = [fast_attn(q, kv) for kv in kvs]
-    states = [(out, lse * np.float32(math.log(2))) for out, lse in parts]
-    return functools.reduce(merge, states)
+    row = cuda.blockIdx.x
+    ln_2 = float32(0.6931471805599453)
+    m = float32(-math.inf)
+    for r in range(outs.shape[0]):
+        m = max(m, ln_2 * lses[r, row])
+    total = float32(0.0)
+    for r in range(outs.shape[0]):
+        total += math.exp(ln_2 * lses[r, row] - m)
+    for d in range(cuda.threadIdx.x, outs.shape[2], cuda.blockDim.x):
+        acc = float32(0.0)
+        for r in range(outs.shape[0]):
+            acc += math.exp(ln_2 * lses[r, row] - m) * outs[r, row, d]
+        out[row, d] = acc / total
+    if cuda.threadIdx.x == 0:
+        lse[row] = m + math.log(total)
     ### END SOLUTION

@@ -160,6 +160,8 @@ class Names:
                 members = {n: member(m) for n, m in value.__members__.items()}
                 return EnumClass(value.__name__, members)
             return Refused(f"the class '{name}'")
+        # An instruction that somebody has added to Numba may say what it does.
+        value = getattr(value, "on_the_engine", value)
         function = python_function(value)
         if function is not None:
             return self.device_function(function, value)

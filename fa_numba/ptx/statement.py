@@ -47,11 +47,18 @@ class Fragment:
     # Registers of one instruction, if the statement has several instructions. The text then names
     # <a0>, <a1>, ..., groups of `parts` registers of operand a. 0: <a> alone, all registers.
     parts: int = 0
+    # The elements are read as words of 32 bits, whatever their type: two float16, or a float32
+    as_words: bool = False
+
+    @property
+    def dtype(self):
+        """Type of a register."""
+        return types.uint32 if self.as_words else self.array.dtype
 
 
-def read(array, length):
+def read(array, length, *, as_words=False):
     """A fragment that is an input."""
-    return Fragment(array, length)
+    return Fragment(array, length, as_words=as_words)
 
 
 def written(array, length):
@@ -149,7 +156,7 @@ def _place_operands(result, operands):
     for name, operand in operands.items():
         if isinstance(operand, Fragment) and operand.written:
             first = len(outputs)
-            outputs += [operand.array.dtype] * operand.length
+            outputs += [operand.dtype] * operand.length
             names[name] = _registers(first, operand.length)
             if operand.read:
                 ties += range(first, first + operand.length)
@@ -157,7 +164,7 @@ def _place_operands(result, operands):
         position = len(outputs) + len(inputs)
         if isinstance(operand, Fragment):
             if not operand.written:
-                inputs += [operand.array.dtype] * operand.length
+                inputs += [operand.dtype] * operand.length
                 names[name] = _registers(position, operand.length)
                 for i in range(operand.length // operand.parts if operand.parts else 0):
                     names[f"{name}{i}"] = _registers(position + i * operand.parts, operand.parts)
@@ -200,6 +207,8 @@ def _data_pointer(context, builder, array_type, array):
 
 def _element_pointers(context, builder, fragment, array):
     data = _data_pointer(context, builder, fragment.array, array)
+    if fragment.as_words:
+        data = builder.bitcast(data, ir.IntType(32).as_pointer(data.type.addrspace))
     index = ir.IntType(64)
     return [builder.gep(data, [index(i)], inbounds=True) for i in range(fragment.length)]
 

@@ -1,33 +1,55 @@
-"""ex12a: the fragments of mma.m16n8k16."""
+"""ex12a: a product by a warp."""
 
 # fmt: off
-ROW = "row = lane // 4 + 8 * (register % 2)"
-COL = "col = 2 * (lane % 4) + 8 * (register // 2) + half"
+A_ROW = "row = lane // 4 + 8 * (register % 2)"
+A = "return row, 2 * (lane % 4) + 8 * (register // 2) + half"
 B = "return 2 * (lane % 4) + 8 * register + half, lane // 4"
 D = "return lane // 4 + 8 * (register // 2), 2 * (lane % 4) + register % 2"
-IN_A = "return lane, row // 8 + 2 * (col // 8), col % 2"
-IN_B = "return 4 * col + row % 8 // 2, row // 8, row % 2"
-IN_D = "return 4 * (row % 8) + col // 2, 2 * (row // 8) + col % 2"
+IF = "if col < out.shape[1]:  # the whole warp has columns, or none of it"
+ZERO = "        for r in range(4):\n            d[r] = float32(0.0)\n        for k in range(0, x.shape[1], 16):\n"
+LOAD_A = "a[2 * r + h] = x[row + i, k + j]"
+LOAD_B = "b[2 * r + h] = y[k + i, col + j]"
+MMA = "mma_f16(d, a, b)"
+STORE = "out[row + i, col + j] = d[r]"
 
 WRONG = [
-    ("a1 and a2 changed over", [(ROW, ROW.replace("register % 2", "register // 2")), (COL, COL.replace("register // 2", "register % 2"))]),
-    ("a lane's columns apart", COL, "col = lane % 4 + 4 * half + 8 * (register // 2)"),
-    ("lanes down the rows", ROW, "row = lane % 8 + 8 * (register % 2)"),
-    ("the high half is the left one", COL, "col = 2 * (lane % 4) + 8 * (register // 2) + 1 - half"),
-    ("B by rows", B, "return lane // 4, 2 * (lane % 4) + 8 * register + half"),
-    ("B's registers interleaved", B, "return 4 * (lane % 4) + 2 * register + half, lane // 4"),
-    ("D as A", D, "return lane // 4 + 8 * (register % 2), 2 * (lane % 4) + register // 2"),
-    ("D as floats", D, "return lane / 4 // 1 + 8 * (register // 2), 2 * (lane % 4) + register % 2"),
-    ("the owner's registers changed over", IN_A, "return lane, 2 * (row // 8) + col // 8, col % 2"),
-    ("the owner's half from the row", IN_B, "return 4 * col + row % 8 // 2, row // 8, col % 2"),
-    ("the owner in D with a half", IN_D, "return 4 * (row % 8) + col // 2, 2 * (row // 8) + col % 2, 0"),
-    ("a list", IN_D, "return [4 * (row % 8) + col // 2, 2 * (row // 8) + col % 2]"),
+    ("A: registers 1 and 2 exchanged", [(A_ROW, "row = lane // 4 + 8 * (register // 2)"), (A, A.replace("register // 2", "register % 2"))]),
+    ("A: halves exchanged", A, A.replace("+ half", "+ 1 - half")),
+    ("A: transposed", A, "return 2 * (lane % 4) + 8 * (register // 2) + half, row"),
+    ("A: lanes by columns", [(A_ROW, "row = lane % 8 + 8 * (register % 2)"), (A, "return row, 2 * (lane // 8) + 8 * (register // 2) + half")]),
+    ("A: one column for each lane", A, A.replace("2 * (lane % 4)", "lane % 4").replace("+ half", "+ 4 * half")),
+    ("B: transposed", B, "return lane // 4, 2 * (lane % 4) + 8 * register + half"),
+    ("B: halves exchanged", B, B.replace("+ half", "+ 1 - half")),
+    ("B: rows one after the other", B, "return 4 * (lane % 4) + 2 * register + half, lane // 4"),
+    ("D: as A's left half", D, D.replace("register // 2", "register % 2").replace("+ register % 2", "+ register // 2")),
+    ("D: transposed", D, "return 2 * (lane % 4) + register % 2, lane // 4 + 8 * (register // 2)"),
+    ("D: rows one below the other", D, "return 2 * (lane // 4) + register // 2, 2 * (lane % 4) + register % 2"),
+    ("d is not set", ZERO, ZERO.replace("            d[r] = float32(0.0)\n", "            a[r] = float32(0.0)\n")),
+    ("d is set in each step", ZERO, "        for k in range(0, x.shape[1], 16):\n            for r in range(4):\n                d[r] = float32(0.0)\n"),
+    ("one step", ZERO, ZERO.replace("x.shape[1]", "16")),
+    ("steps of 8", ZERO, ZERO.replace("x.shape[1], 16", "x.shape[1] - 8, 8")),
+    ("the last step is left out", ZERO, ZERO.replace("x.shape[1]", "max(16, x.shape[1] - 16)")),
+    ("x of the first rows", LOAD_A, "a[2 * r + h] = x[i, k + j]"),
+    ("x of the first columns", LOAD_A, "a[2 * r + h] = x[row + i, j]"),
+    ("y of the first columns", LOAD_B, "b[2 * r + h] = y[k + i, j]"),
+    ("y transposed", LOAD_B, "b[2 * r + h] = y[k + j, col + i % 8]"),
+    ("halves side by side", LOAD_A, "a[r + 4 * h] = x[row + i, k + j]"),
+    ("the product twice", MMA, "mma_f16(d, a, b)\n            mma_f16(d, a, b)"),
+    ("every lane but the last", MMA, "if lane < 31:\n                mma_f16(d, a, b)"),
+    ("no guard", IF, "if col >= 0:"),
+    ("one warp", IF, "if col < out.shape[1] and cuda.threadIdx.y == 0:"),
+    ("256 columns at most", IF, "if col < min(256, out.shape[1]):"),
+    ("256 rows at most", STORE, "if row < 256:\n                out[row + i, col + j] = d[r]"),
+    ("summed in HBM", STORE, "out[row + i, col + j] = float32(0.0)\n            out[row + i, col + j] += d[r]"),
+    ("float16 sums", MMA, "mma_f16(d, a, b)\n            for r in range(4):\n                d[r] = np.float16(d[r])"),
+    ("y is changed", STORE, "y[i, col + j] = x[row + i, j]\n            out[row + i, col + j] = d[r]"),
 ]
 
 RIGHT = [
-    ("divmod", [(ROW, "g, c = divmod(lane, 4)\n    right, low = divmod(register, 2)\n    row = g + 8 * low"), (COL, "col = 2 * c + 8 * right + half")]),
-    ("bits", [(IN_B, "return (col << 2) | (row & 7) >> 1, row >> 3, row & 1"), (IN_D, "return (row & 7) * 4 + (col >> 1), (row >> 3) * 2 + (col & 1)")]),
-    ("the inverse by a search", IN_D, "found = [(lane, r) for lane in range(32) for r in range(4) if element_of_d(lane, r) == (row, col)]\n    return found[0]"),
+    ("bits", [(A_ROW, "row = (lane >> 2) + ((register & 1) << 3)"), (A, "return row, ((lane & 3) << 1) + ((register >> 1) << 3) + half"), (B, "return ((lane & 3) << 1) + (register << 3) + half, lane >> 2")]),
+    ("a return for warps without columns", [("    " + IF + "\n", "    if col >= out.shape[1]:\n        return\n    if True:\n")]),
 ]
 
-EQUIVALENT = []
+EQUIVALENT = [
+    ("for k in range(0, x.shape[1], 16): -> for k in range(0, x.shape[1] - 1, 16):", "x.shape[1] is a multiple of 16"),
+]

@@ -1,43 +1,45 @@
 """ex12b: a swizzled tile."""
 
 # fmt: off
-WORDS = "words = {start // 4 + i for start in starts for i in range(4)}"
-BANK = "in_bank[word % 32] += 1"
-MAX = "return max(in_bank)"
-PLACE = "place = (col // 8) ^ (row % 8)"
-BYTE = "return 128 * row + 16 * place + 2 * (col % 8)"
-CHUNK = "chunk = (rest // 16) ^ (row % 8)"
-BACK = "return row, 8 * chunk + rest % 16 // 2"
+MAP = "return 32 * row + 4 * ((word // 4) ^ (row % 8)) + word % 4"
+WRITE = "tile[word_of(row, lane)] = x[first + row, lane]"
+ROWS = "for row in range(warp, 32, 4):"
+TASKS = "for task in range(warp, 32, 4):"
+PLACE = "chunk, row = task // 4, 8 * (task % 4) + lane // 4"
+READ = "y[chunk, first + row, lane % 4] = tile[word_of(row, 4 * chunk + lane % 4)]"
 
 WRONG = [
-    ("the same words are counted twice", WORDS, "words = [start // 4 + i for start in starts for i in range(4)]"),
-    ("16 banks", BANK, "in_bank[word % 16] += 1"),
-    ("accesses, not words", MAX, "return len(set(starts))"),
-    ("words of all banks", MAX, "return -(-sum(in_bank) // 32)"),
-    ("16 wavefronts at most", MAX, "return min(16, max(in_bank))"),
-    ("conflicts, not wavefronts", MAX, "return max(in_bank) - 1"),
-    ("no swizzle", [(PLACE, "place = col // 8"), (CHUNK, "chunk = rest // 16")]),
-    ("xor by half the row", [(PLACE, "place = (col // 8) ^ (row // 2 % 8)"), (CHUNK, "chunk = (rest // 16) ^ (row // 2 % 8)")]),
-    ("four places", [(PLACE, "place = (col // 8) ^ (row % 4)"), (CHUNK, "chunk = (rest // 16) ^ (row % 4)")]),
-    ("padded rows", [(PLACE, "place = col // 8"), (BYTE, "return 144 * row + 16 * place + 2 * (col % 8)"), ("row, rest = divmod(byte, 128)", "row, rest = divmod(byte, 144)"), (CHUNK, "chunk = rest // 16")]),
-    ("elements swizzled, chunks torn", [(BYTE, "return 128 * row + 16 * place + 2 * (col % 8 ^ row % 8)"), (BACK, "return row, 8 * chunk + (rest % 16 // 2 ^ row % 8)")]),
-    ("right for 24 rows", [(PLACE, "place = (col // 8) ^ (row % 8 if row < 24 else 0)"), (CHUNK, "chunk = (rest // 16) ^ (row % 8 if row < 24 else 0)")]),
-    ("right from multiples of 8 on alone", [(PLACE, "place = (col // 8) ^ (row % 8 ^ (row // 8 % 2))"), (CHUNK, "chunk = (rest // 16) ^ (row % 8 ^ (row // 8 % 2))")]),
-    ("rows are floats", BACK, "return byte / 128 // 1, 8 * chunk + rest % 16 // 2"),
-    ("starts is sorted", WORDS, "starts.sort()\n    " + WORDS),
-    ("128 addresses at most", WORDS, WORDS.replace("in starts", "in starts[:128]")),
+    ("no swizzle", MAP, "return 32 * row + word"),
+    ("xor by half the row", MAP, MAP.replace("row % 8", "row // 2 % 8")),
+    ("four places", MAP, MAP.replace("row % 8", "row % 4")),
+    ("padded rows", MAP, "return 36 * row % 1024 + word"),
+    ("padding", MAP, "return 33 * row + word"),
+    ("words swizzled, chunks torn", MAP, "return 32 * row + (word ^ (row % 32))"),
+    ("shifted by words", MAP, "return 32 * row + (word + row) % 32"),
+    ("right for 24 rows", MAP, MAP.replace("row % 8", "(row % 8 if row < 24 else 0)")),
+    ("right from multiples of 8 on alone", MAP, MAP.replace("row % 8", "(row % 8 ^ (row // 8 % 2))")),
+    ("right for 256 rows", MAP, MAP.replace("row % 8", "(row % 8 if row < 256 else 0)")),
+    ("rows exchanged", MAP, MAP.replace("32 * row", "32 * (row ^ 1)")),
+    ("chunks backwards in the tile of 8", MAP, MAP.replace("+ word % 4", "+ 3 - word % 4")),
+    ("written elsewhere", WRITE, "tile[32 * row + lane] = x[first + row, lane]"),
+    ("read elsewhere", READ, READ.replace("word_of(row, 4 * chunk + lane % 4)", "32 * row + 4 * chunk + lane % 4")),
+    ("the first rows", WRITE, WRITE.replace("first + row", "row")),
+    ("y's first rows", READ, READ.replace("first + row", "row")),
+    ("a chunk of the wrong rows", PLACE, "chunk, row = task % 8, 8 * (task // 8) + lane // 4 + (task // 31)"),
+    ("rows by columns", PLACE, "chunk, row = task // 4, 8 * (task % 4) + lane % 8"),
+    ("every warp writes all", ROWS, "for row in range(32):"),
+    ("one warp reads", TASKS, "for task in range(32 if warp == 0 else 0):"),
+    ("chunks of 4 lanes", [(TASKS, "for task in range(warp, 8, 4):"), (PLACE, "chunk, row = task, lane"), (READ, "for i in range(4):\n            y[chunk, first + row, i] = tile[word_of(row, 4 * chunk + i)]")]),
+    ("a second tile", WRITE, WRITE + "\n        spare = cuda.shared.array(32, float32)\n        spare[lane] = float32(0.0)"),
+    ("two barriers", "    cuda.syncthreads()  # the tile is complete: safe to read\n", "    cuda.syncthreads()\n    cuda.syncthreads()\n"),
+    ("a barrier of a warp", "cuda.syncthreads()  # the tile is complete: safe to read", "cuda.syncwarp()"),
+    ("256 rows at most", READ, "if first < 256:\n            " + READ),
 ]
 
 RIGHT = [
-    ("shifted by the row", [(PLACE, "place = (col // 8 + row) % 8"), (CHUNK, "chunk = (rest // 16 - row) % 8")]),
-    ("chunks of 16 bytes counted", [(WORDS, "chunks = {start // 16 for start in starts}"), ("    in_bank = [0] * 32\n    for word in words:\n        in_bank[word % 32] += 1\n", "    in_bank = [sum(chunk % 8 == group for chunk in chunks) for group in range(8)]\n")]),
-    ("shifted backwards", [(PLACE, "place = (col // 8 - 3 * row) % 8"), (CHUNK, "chunk = (rest // 16 + 3 * row) % 8")]),
+    ("shifted by chunks", MAP, "return 32 * row + 4 * ((word // 4 + row) % 8) + word % 4"),
+    ("shifted by an odd number of chunks, backwards", MAP, "return 32 * row + 4 * ((word // 4 - 3 * row) % 8) + word % 4"),
+    ("tasks by rows first", PLACE, "chunk, row = task % 8, 8 * (task // 8) + lane // 4"),
 ]
 
-ALIGNED = "a start is a multiple of 16, so its four words share their banks with no others"
-EQUIVALENT = [
-    ("words = {start // 4 + i for start in starts for i in range(4)} -> words = {start // 4 - i for start in starts for i in range(4)}", ALIGNED),
-    ("words = {start // 4 + i for start in starts for i in range(4)} -> words = {start // 4 for start in starts for i in range(4)}", ALIGNED),
-    ("words = {start // 4 + i for start in starts for i in range(4)} -> words = {start // 4 + i for start in starts for i in range(4 - 1)}", ALIGNED),
-    ("in_bank = [0] * 32 -> in_bank = [0] * 33", "a bank that no word is in"),
-]
+EQUIVALENT = []

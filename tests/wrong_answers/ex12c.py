@@ -1,30 +1,43 @@
-"""ex12c: from the accumulators to an operand."""
+"""ex12c: from accumulators to an operand."""
 
 # fmt: off
-JR = "j, r = 2 * k + i // 2, 2 * (i % 2)"
-SOURCES = "return (j, r), (j, r + 1)"
-LOOP = "for k in range(len(registers)):"
-STORE = "registers[k, i] = pack(p[low], p[high])"
+A = "a[2 * r + h] = p[4 * (2 * k + r // 2) + 2 * (r % 2) + h]"
+ZERO = "        for r in range(4):\n            d[r] = float32(0.0)\n        for k in range(BLOCK_N // 16):\n"
+LOAD = "load_b(b, v, 16 * k, col)"
+MMA = "mma_f16(d, a, b)\n"
+STORE = "store_d(out, d, row, col)"
 
 WRONG = [
-    ("a1 and a2 changed over", JR, "j, r = 2 * k + i % 2, 2 * (i // 2)"),
-    ("halves changed over", SOURCES, "return (j, r + 1), (j, r)"),
-    ("lists", SOURCES, "return [j, r], [j, r + 1]"),
-    ("high in the low half", STORE, "registers[k, i] = pack(p[high], p[low])"),
-    ("one float twice", STORE, "registers[k, i] = pack(p[low], p[low])"),
-    ("not packed", STORE, "registers[k, i] = p[low]"),
-    ("half of the registers", LOOP, "for k in range(len(registers) // 2 or 1):"),
-    ("16 products at most", LOOP, "for k in range(min(len(registers), 16)):"),
-    ("the first A alone", "low, high = sources(k, i)", "low, high = sources(0, i)"),
-    ("p rounded in place", LOOP, "p[...] = p.astype(np.float16)\n    " + LOOP),
-    ("two registers alone", "for i in range(4):", "for i in range(2):"),
-    ("128 operands at most", LOOP, "for k in range(min(len(registers), 128)):"),
+    ("products one after the other", A, A.replace("2 * k + r // 2", "k")),
+    ("product k and k + 1", A, A.replace("2 * k + r // 2", "k + r // 2")),
+    ("registers 1 and 2 exchanged", A, "a[2 * r + h] = p[4 * (2 * k + r % 2) + 2 * (r // 2) + h]"),
+    ("halves exchanged", A, A.replace("+ h]", "+ 1 - h]")),
+    ("halves of both products", A, "a[2 * r + h] = p[4 * (2 * k + h) + r]"),
+    ("the left half twice", A, A.replace("2 * k + r // 2", "2 * k")),
+    ("row g twice", A, A.replace("2 * (r % 2) + h", "h")),
+    ("halves apart", A, A.replace("a[2 * r + h]", "a[r + 4 * h]")),
+    ("the first A each time", A, A.replace("2 * k + r // 2", "r // 2")),
+    ("the products backwards", A, A.replace("2 * k + r // 2", "2 * k + 1 - r // 2")),
+    ("p is used up", A, A + "\n            p[4 * (2 * k + r // 2) + 2 * (r % 2) + h] = float32(0.0)"),
+    ("d is not set", ZERO, ZERO.replace("d[r] = float32(0.0)", "a[r] = float32(0.0)")),
+    ("d is set for each k", ZERO, "        for k in range(BLOCK_N // 16):\n            for r in range(4):\n                d[r] = float32(0.0)\n"),
+    ("one product", ZERO, ZERO.replace("BLOCK_N // 16", "1")),
+    ("the last product is left out", ZERO, ZERO.replace("BLOCK_N // 16", "max(1, BLOCK_N // 16 - 1)")),
+    ("the first rows of v", LOAD, "load_b(b, v, 0, col)"),
+    ("rows of v in steps of 8", LOAD, "load_b(b, v, 8 * k, col)"),
+    ("the first columns of v", LOAD, "load_b(b, v, 16 * k, 0)"),
+    ("the product twice", MMA, "mma_f16(d, a, b)\n            mma_f16(d, a, b)\n"),
+    ("half of the lanes", MMA, "if cuda.laneid < 16:\n                mma_f16(d, a, b)\n"),
+    ("the first rows of out", STORE, "store_d(out, d, 0, col)"),
+    ("not stored for every warp", STORE, "if cuda.threadIdx.y < 2:\n            store_d(out, d, row, col)"),
+    ("256 columns at most", STORE, "if col < 256:\n            store_d(out, d, row, col)"),
+    ("256 keys at most", ZERO, ZERO.replace("BLOCK_N // 16", "min(BLOCK_N, 256) // 16")),
+    ("through shared memory", MMA, "tile = cuda.shared.array(32, float32)\n            tile[cuda.threadIdx.x] = float32(0.0)\n            mma_f16(d, a, b)\n"),
 ]
 
 RIGHT = [
-    ("all registers at once", "    for k in range(len(registers)):\n        for i in range(4):\n            low, high = sources(k, i)\n            registers[k, i] = pack(p[low], p[high])\n",
-     "    pairs = p.reshape(len(p) // 2, 2, 2, 2)  # k, left or right half, row g or g + 8, the two columns\n    registers[...] = pack(pairs[..., 0], pairs[..., 1]).reshape(-1, 4)\n"),
-    ("bits of i", JR, "j, r = (k << 1) | (i >> 1), (i & 1) << 1"),
+    ("written out", [("    for r in range(4):\n        for h in range(2):\n            " + A, "    first = 8 * k\n    for i in range(8):\n        a[i] = p[first + i]")]),
+    ("v first", [("            to_operand(a, p, k)\n            " + LOAD, "            " + LOAD + "\n            to_operand(a, p, k)")]),
 ]
 
 EQUIVALENT = []

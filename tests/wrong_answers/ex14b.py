@@ -1,34 +1,51 @@
-"""ex14b: a scale for each block of rows."""
+"""ex14b: e4m3 with a scale for each block of rows."""
 
-# fmt: off
-LARGEST = "largest = np.abs(block).max()"
-SCALE = "return float(largest) / E4M3_MAX if largest > 0 else 1.0"
-BACK = "return x8 * scales[np.arange(len(x8)) // block_rows, None]"
+FIRST = "first = block * block_rows"
+STOP = "stop = min(first + block_rows, x.shape[0])"
+ABS = "largest = max(largest, abs(x[first + i // columns, i % columns]))"
+REDUCE = "largest = largest_of(part, largest)"
+SCALE = "scale = largest / float32(E4M3_MAX) if largest > 0 else float32(1.0)"
+PLACE = "row, column = first + i // columns, i % columns"
+STORE = "x8[row, column] = round_e4m3(x[row, column] / scale)"
+LAST = "    if tx == 0:\n        scales[block] = scale"
 
 WRONG = [
-    ("signs count", LARGEST, "largest = block.max()"),
-    ("the mean", LARGEST, "largest = np.abs(block).mean()"),
-    ("of the first row", LARGEST, "largest = np.abs(block[0]).max()"),
-    ("a scale for each row", SCALE, "return np.abs(block).max(axis=1) / E4M3_MAX"),
-    ("zeros have no scale", SCALE, "return float(largest) / E4M3_MAX"),
-    ("zeros have a scale of 1 / 448", SCALE, "return float(largest or 1.0) / E4M3_MAX"),
-    ("480", SCALE, "return float(largest) / 480 if largest > 0 else 1.0"),
-    ("a lower bound that is too large", SCALE, "return float(max(largest, 1e-6)) / E4M3_MAX if largest > 0 else 1.0"),
-    ("the first scale", BACK, "return x8 * scales[0]"),
-    ("the last scale", BACK, "return x8 * scales[-1]"),
-    ("scales in turn", BACK, "return x8 * scales[np.arange(len(x8)) % len(scales), None]"),
-    ("whole blocks alone", BACK, "return x8 * np.repeat(scales, block_rows)[:, None]"),
-    ("in place", BACK, "x8 *= scales[np.arange(len(x8)) // block_rows, None]\n    return x8"),
-    ("the scales of columns", BACK, "return x8 * scales[np.arange(x8.shape[1]) // block_rows % len(scales)]"),
-    ("of the first 64 columns", LARGEST, "largest = np.abs(block[:, :64]).max()"),
-    ("of the first 128 rows", LARGEST, "largest = np.abs(block[:128]).max()"),
-    ("256 rows at most", BACK, "out = x8 * scales[np.arange(len(x8)) // block_rows, None]\n    out[256:] = x8[256:]\n    return out"),
-]
+    ("no absolute value", ABS, ABS.replace("abs(", "(")),
+    ("the sum", ABS, ABS.replace("max(largest, ", "largest + (")),
+    ("the last number", ABS, ABS.replace("max(largest, ", "(")),
+    ("each thread's own largest", REDUCE, "largest_of(part, largest)"),
+    ("zeros are divided by 0", SCALE, "scale = largest / float32(E4M3_MAX)"),
+    ("scale 0 for zeros", SCALE, SCALE.replace("float32(1.0)", "float32(0.0)")),
+    ("480", SCALE, SCALE.replace("float32(E4M3_MAX)", "float32(480.0)")),
+    ("the largest becomes 1", SCALE, SCALE.replace(" / float32(E4M3_MAX)", "")),
+    ("the inverse", SCALE, "scale = float32(E4M3_MAX) / largest if largest > 0 else float32(1.0)"),
+    ("a smallest scale", SCALE, "scale = max(largest, float32(1e-12)) / float32(E4M3_MAX) if largest > 0 else float32(1.0)"),
+    ("multiplied", STORE, STORE.replace("/ scale", "* scale")),
+    ("not rounded", STORE, "x8[row, column] = x[row, column] / scale"),
+    ("rounded before the scale", STORE, "x8[row, column] = round_e4m3(x[row, column]) / scale"),
+    ("scaled back", STORE, "x8[row, column] = round_e4m3(x[row, column] / scale) * scale"),
+    ("the last block is whole", STOP, "stop = first + block_rows"),
+    ("one row for each block", FIRST, "first = block"),
+    ("one scale for all", STOP, "stop = x.shape[0]"),
+    ("columns before rows", PLACE, "row, column = first + i % (stop - first), i // (stop - first)"),
+    ("every thread stores the scale", LAST, "    scales[block] = scale"),
+    ("no scale is stored", LAST, "    if tx == 0 and block > 0:\n        scales[block] = scale"),
+    ("64 numbers of a block at most", ABS, "if i < 64:\n            " + ABS),
+    ("512 columns at most", ABS, "if i % columns < 512:\n            " + ABS),
+    ("256 blocks at most", STORE, "if row < 256:\n            " + STORE),
+    ("x is loaded again", STORE, "if x[row, column] > 0:\n            x8[row, column] = round_e4m3(x[row, column] / scale)\n        else:\n            x8[row, column] = -round_e4m3(-x[row, column] / scale)"),
+    ("float64", SCALE, "scale = largest / E4M3_MAX * 1.1 / 1.1 if largest > 0 else 1.0"),
+    ("x is divided in place", STORE, "x[row, column] /= scale\n        x8[row, column] = round_e4m3(x[row, column])"),
+]  # fmt: skip
 
 RIGHT = [
-    ("repeat", BACK, "return x8 * np.repeat(scales, block_rows)[: len(x8), None]"),
-    ("a loop", BACK, "out = np.array(x8)\n    for block, scale in enumerate(scales):\n        out[block * block_rows : (block + 1) * block_rows] *= scale\n    return out"),
-    ("any, and maximum of both signs", [(LARGEST, "largest = max(block.max(), -block.min())"), (SCALE, "return float(largest / 448) if block.any() else 1.0")]),
-]
+    ("loops over rows", [
+        ("for i in range(tx, (stop - first) * columns, NUM_THREADS):\n        largest", "for n in range(first * columns + tx, stop * columns, NUM_THREADS):\n        largest"),
+        (ABS, "largest = max(largest, math.fabs(x[n // columns, n % columns]))"),
+    ]),
+    ("the scale stored first", [(REDUCE, REDUCE + "\n    if tx == 0:\n        scales[block] = largest / float32(448.0) if largest > 0 else float32(1.0)"), ("\n" + LAST, "\n")]),
+]  # fmt: skip
 
-EQUIVALENT = []
+EQUIVALENT = [
+    ("if tx == 0: -> if tx == 1:", "any one thread may store the scale"),
+]

@@ -1,72 +1,49 @@
-"""ex14d: a rotation that spreads outliers."""
+"""ex14d: the rotation in a kernel."""
 
 # fmt: off
-SIZE = "shape, d = x.shape, x.shape[-1]"
-PAIRS = "pairs = x.reshape(*shape[:-1], d // (2 * h), 2, h)"
-STACK = "x = np.stack([a + b, a - b], axis=-2).reshape(shape)"
-RETURN = "return x / x.dtype.type(np.sqrt(d))"
-ROTATE = "return hadamard(x * signs.astype(x.dtype))"
-BACK = "return hadamard(y) * signs.astype(y.dtype)"
-WRITTEN = '''    d = x.shape[-1]
-    H = np.ones((1, 1), x.dtype)
-    while len(H) < d:
-        H = np.block([[H, H], [H, -H]])
-    return x @ H / x.dtype.type(np.sqrt(d))
-'''
-BODY = '''    shape, d = x.shape, x.shape[-1]
-    h = 1
-    while h < d:
-        pairs = x.reshape(*shape[:-1], d // (2 * h), 2, h)
-        a, b = pairs[..., 0, :], pairs[..., 1, :]
-        x = np.stack([a + b, a - b], axis=-2).reshape(shape)
-        h *= 2
-    return x / x.dtype.type(np.sqrt(d))
-'''
-BY_SUMS = '''    d = x.shape[-1]
-    out = np.empty_like(x)
-    j = np.arange(d)
-    for i in range(d):
-        bits = i & j
-        for half in (16, 8, 4, 2, 1):
-            bits = bits ^ bits >> half
-        out[..., i] = (x * np.where(bits & 1, -1, 1)).sum(axis=-1)
-    return out / x.dtype.type(np.sqrt(d))
-'''
-IN_PLACE = BODY.replace("x = np.stack([a + b, a - b], axis=-2).reshape(shape)", "x[...] = np.stack([a + b, a - b], axis=-2).reshape(shape)")
-RECURSIVE = '''    d = x.shape[-1]
-    if d == 1:
-        return x.copy()
-    left, right = hadamard(x[..., : d // 2]), hadamard(x[..., d // 2 :])
-    half = x.dtype.type(np.sqrt(0.5))
-    return np.concatenate([left + right, left - right], axis=-1) * half
-'''
+BEFORE = "if not BACK:\n            value *= signs[tx]"
+AFTER = "if BACK:\n            value *= signs[tx]\n        y"
+LOOP = "while h < HEAD_DIM:"
+WARP = "if h < 32 <= HEAD_DIM:"
+SHUFFLE = "other = cuda.shfl_xor_sync(FULL_WARP, value, h)"
+PARTNER = "other = row[tx ^ h]"
+SIGN = "value = value + other if tx & h == 0 else other - value"
+ROOT = "value *= float32(1.0 / math.sqrt(HEAD_DIM))"
 
 WRONG = [
-    ("divided by d", RETURN, "return x / x.dtype.type(d)"),
-    ("float64 comes back", RETURN, "return x / np.sqrt(np.float64(d))"),
-    ("float32 comes back", RETURN, "return (x / x.dtype.type(np.sqrt(d))).astype(np.float32)"),
-
-    ("the last size is missing", "while h < d:", "while h < d // 2:"),
-    ("the matrix written down", BODY, WRITTEN),
-    ("d^2 additions", BODY, BY_SUMS),
-    ("in place", BODY, IN_PLACE),
-    ("signs after", ROTATE, "return hadamard(x) * signs.astype(x.dtype)"),
-    ("signs decide the dtype", ROTATE, "return hadamard(x * signs.astype(np.float64))"),
-    ("signs before, back too", BACK, "return hadamard(y * signs.astype(y.dtype))"),
-    ("in float16 on the way", ROTATE, "return hadamard((x * signs.astype(x.dtype)).astype(np.float16).astype(x.dtype))"),
-    ("rotated in place", ROTATE, "x *= signs.astype(x.dtype)\n    return hadamard(x)"),
-    ("256 columns at most", SIZE, "shape, d = x.shape, x.shape[-1]\n    if d > 256:\n        return np.concatenate([hadamard(part) for part in np.split(x, d // 256, axis=-1)], axis=-1)"),
-    ("256 rows at most", SIZE, SIZE + "\n    if x.ndim == 2 and len(x) > 256:\n        return np.concatenate([hadamard(x[:256]), x[256:]])"),
+    ("b - a", SIGN, "value = value + other if tx & h == 0 else value - other"),
+    ("the halves exchanged", SIGN, "value = value + other if tx & h != 0 else other - value"),
+    ("sums alone", SIGN, "value = value + other"),
+    ("the sign by the lowest bit", SIGN, SIGN.replace("tx & h", "tx & 1")),
+    ("the sign by half of the row", SIGN, SIGN.replace("tx & h == 0", "tx < h")),
+    ("no root", ROOT, "value *= float32(1.0)"),
+    ("divided by d", ROOT, "value *= float32(1.0 / HEAD_DIM)"),
+    ("float64 root", ROOT, "value = value / math.sqrt(HEAD_DIM)"),
+    ("signs after", BEFORE, "if BACK:\n            value *= signs[tx]"),
+    ("no signs", BEFORE, "if not BACK:\n            value *= float32(1.0)"),
+    ("back without signs", AFTER, AFTER.replace("signs[tx]", "float32(1.0)")),
+    ("signs both times", AFTER, "value *= signs[tx]\n        y"),
+    ("the last step is missing", LOOP, "while 2 * h < HEAD_DIM:"),
+    ("the first step is missing", "h = 1\n", "h = 2\n"),
+    ("neighbours alone", "h *= 2", "h += h if h < 32 else HEAD_DIM"),
+    ("the row of block 0", "value = x[m, tx]", "value = x[0, tx]"),
+    ("shuffles beyond a warp", WARP, "if h < 64 <= HEAD_DIM:"),
+    ("the partner to the right", PARTNER, "other = row[(tx + h) % HEAD_DIM]"),
+    ("the partner of the other end", PARTNER, "other = row[HEAD_DIM - 1 - tx]"),
+    ("one barrier for each step", PARTNER + "\n                cuda.syncthreads()  # every partner has read: safe to overwrite", PARTNER),
+    ("a barrier of a warp", "cuda.syncthreads()  # row is complete: safe to read", "cuda.syncwarp()"),
+    ("three barriers for each step", [(WARP, "if h < 0:"), (PARTNER, "cuda.syncthreads()\n                " + PARTNER)]),
+    ("two rows", PARTNER, PARTNER + "\n                spare = cuda.shared.array(HEAD_DIM, float32)\n                spare[tx] = other"),
+    ("x is loaded again", "value *= float32(1.0 / math", "value += float32(0.0) * x[m, tx]\n        value *= float32(1.0 / math"),
+    ("x is changed", "value = x[m, tx]", "x[m, tx] *= float32(2.0)\n        value = x[m, tx] * float32(0.5)"),
+    ("256 rows at most", "y[m, tx] = value", "if m < 256:\n            y[m, tx] = value"),
+    ("512 columns at most", SIGN, SIGN.replace("tx & h == 0", "tx & h & 511 == 0")),
 ]
-
 
 RIGHT = [
-    ("rows of a matrix, whatever the shape", PAIRS, "pairs = x.reshape(-1, d // (2 * h), 2, h)"),
-    ("recursive", BODY, RECURSIVE),
-    ("each step divided by the root of 2, signs multiplied otherwise", [(STACK, "half = x.dtype.type(np.sqrt(0.5))\n        x = np.stack([a * half + b * half, a * half - b * half], axis=-2).reshape(shape)"), (RETURN, "return x.copy()"), (ROTATE, "return hadamard(np.where(signs > 0, x, -x))")]),
+    ("barriers in every step", [("            " + WARP + "\n                " + SHUFFLE + "\n            else:\n                row[tx] = value\n                cuda.syncthreads()  # row is complete: safe to read\n                " + PARTNER + "\n                cuda.syncthreads()  # every partner has read: safe to overwrite\n",
+        "            row[tx] = value\n            cuda.syncthreads()  # row is complete: safe to read\n            " + PARTNER + "\n            cuda.syncthreads()  # every partner has read: safe to overwrite\n")]),
+    ("from the largest step down", [("h = 1\n", "h = HEAD_DIM // 2\n"), (LOOP, "while h > 0:"), ("h *= 2", "h //= 2")]),
 ]
 
-EQUIVALENT = [
-    ("return hadamard(y) * signs.astype(y.dtype) -> return hadamard(y) / signs.astype(y.dtype)", "signs are 1 and -1"),
-    ("return hadamard(x * signs.astype(x.dtype)) -> return hadamard(x / signs.astype(x.dtype))", "signs are 1 and -1"),
-]
+EQUIVALENT = []

@@ -1,49 +1,57 @@
-"""ex18a: where token t lives."""
+"""ex18a: slots of tokens, and writing into them."""
 
-# fmt: off
-PAGES = "return -(-seq_len // page_size)"
-IF = "if not 0 <= t < seq_lens[b]:"
-PAGE = "page, offset = int(block_table[b, t // page_size]), t % page_size"
-MISSING = "    if page < 0:\n        raise ValueError(f\"token {t} of sequence {b} is in a page that was never given out\")\n"
-SLOT = "return page, offset, page * page_size + offset"
-WASTED = "return sum(pages_needed(int(n), page_size) * page_size - int(n) for n in seq_lens)"
+PAGE = "page = block_table[b, t // page_size]"
+TEST = "    if page < 0:\n        return -1\n"
+SLOT = "return page * page_size + t % page_size"
+SEQUENCE = "if sequence[i] >= 0:"
+OWNED = "if slot >= 0:"
+PLACE = "page, offset = slot // page_size, slot % page_size"
+LOOP = "for j in range(cuda.threadIdx.x, num_kv_heads * head_dim, cuda.blockDim.x):"
+HEAD = "h, d = j // head_dim, j % head_dim"
+K = "k_cache[page, offset, h, d] = k[i, h, d]"
+V = "v_cache[page, offset, h, d] = v[i, h, d]"
 
 WRONG = [
-    ("rounded down", PAGES, "return seq_len // page_size"),
-    ("one page too many where full", PAGES, "return seq_len // page_size + 1"),
-    ("in float64", PAGES, "import math\n    return math.ceil(seq_len / page_size)"),
-    ("at least one page", PAGES, "return max(1, -(-seq_len // page_size))"),
-    ("negative t counts from the end", IF, "if t >= seq_lens[b]:"),
-    ("one token too many", IF, "if not 0 <= t <= seq_lens[b]:"),
-    ("tokens up to the end of the page", IF, "if not 0 <= t < pages_needed(seq_lens[b], page_size) * page_size:"),
-    ("length of sequence 0", IF, IF.replace("seq_lens[b]", "seq_lens[0]")),
-    ("length of the longest", IF, IF.replace("seq_lens[b]", "max(seq_lens)")),
-    ("ValueError for both", "raise IndexError(f", "raise ValueError(f"),
-    ("IndexError for both", "raise ValueError(f", "raise IndexError(f"),
-    ("no ValueError", MISSING, ""),
-    ("the page first", [(IF, "if 0 <= t // page_size < block_table.shape[1] and block_table[b, t // page_size] < 0:\n        raise ValueError('no page')\n    " + IF)]),
-    ("row of sequence 0", PAGE, PAGE.replace("[b, ", "[0, ")),
-    ("the page's number is t // page_size", PAGE, "page, offset = t // page_size, t % page_size"),
-    ("int32", PAGE, PAGE.replace("int(block_table[b, t // page_size])", "block_table[b, t // page_size]")),
-    ("offset and page changed over", SLOT, "return offset, page, page * page_size + offset"),
-    ("slot of the sequence", SLOT, "return page, offset, t"),
-    ("slot by the number of pages", SLOT, "return page, offset, page * block_table.shape[1] + offset"),
-    ("waste in int32", WASTED, "import numpy as np\n    n = np.asarray(seq_lens, np.int32)\n    return int(((n + np.int32(page_size - 1)) // np.int32(page_size) * np.int32(page_size) - n).sum())"),
-    ("waste of a page for full ones", WASTED, "return sum(page_size - int(n) % page_size for n in seq_lens)"),
-    ("waste of empty sequences", WASTED, "return sum(max(1, pages_needed(int(n), page_size)) * page_size - int(n) for n in seq_lens)"),
-    ("pages of all tokens together", WASTED, "total = sum(int(n) for n in seq_lens)\n    return pages_needed(total, page_size) * page_size - total"),
-    ("waste by a loop over tokens", WASTED, "return sum(pages_needed(int(n), page_size) * page_size - sum(1 for t in range(n)) for n in seq_lens)"),
-    ("the table is cleaned up", PAGE, PAGE + "\n    block_table[b, pages_needed(int(seq_lens[b]), page_size):] = 0"),
-    ("256 sequences at most", WASTED, WASTED.replace("in seq_lens", "in seq_lens[:256]")),
-    ("256 columns at most", PAGE, PAGE.replace("t // page_size]", "min(t // page_size, 255)]")),
-    ("pages of 256 at most", WASTED, "page_size = min(page_size, 256)\n    " + WASTED),
-]
+    ("no test of the page", TEST, ""),
+    ("page 0 is taken for none", TEST, TEST.replace("< 0", "<= 0")),
+    ("0 for no page", TEST, TEST.replace("return -1", "return 0")),
+    ("the table's columns from 1", PAGE, "page = block_table[b, t // page_size + 1]"),
+    ("rounded up", PAGE, "page = block_table[b, (t + page_size - 1) // page_size]"),
+    ("no table", PAGE, "page = t // page_size"),
+    ("the table of sequence 0", PAGE, PAGE.replace("[b,", "[0,")),
+    ("the page by the offset", PAGE, PAGE.replace("//", "%")),
+    ("the offset counted from the end", SLOT, "return page * page_size + page_size - 1 - t % page_size"),
+    ("the page's first slot", SLOT, "return page * page_size"),
+    ("the token's number added", SLOT, "return page * page_size + t"),
+    ("32 bits", [("from numba import cuda", "from numba import cuda, int32"), (SLOT, "return int32(page * page_size + t % page_size)")]),
+    ("16 slots", SLOT, SLOT.replace("page_size + t", "16 + t")),
+    ("padding is written", SEQUENCE, "if i >= 0:"),
+    ("tokens without a page are written", OWNED, "if slot >= -1:"),
+    ("sequence 0 is taken for padding", SEQUENCE, "if sequence[i] > 0:"),
+    ("slot 0 is taken for none", OWNED, "if slot > 0:"),
+    ("the new token's number for its position", "sequence[i], position[i], page_size", "sequence[i], i, page_size"),
+    ("offset in place of page", PLACE, "offset, page = slot // page_size, slot % page_size"),
+    ("one head", HEAD, "h, d = 0, j % head_dim"),
+    ("d before head", HEAD, "h, d = j % num_kv_heads, j // num_kv_heads"),
+    ("keys twice", V, "v_cache[page, offset, h, d] = k[i, h, d]"),
+    ("values alone", K, "d += 0"),
+    ("token 0 for all", K, K.replace("k[i,", "k[0,")),
+    ("one thread for everything", LOOP, "for j in range(num_kv_heads * head_dim if cuda.threadIdx.x == 0 else 0):"),
+    ("every thread writes everything", LOOP, "for j in range(num_kv_heads * head_dim):"),
+    ("as many floats as threads", LOOP, "for j in range(cuda.threadIdx.x, min(num_kv_heads * head_dim, cuda.blockDim.x), cuda.blockDim.x):"),
+    ("256 floats at most", LOOP, LOOP.replace("num_kv_heads * head_dim", "min(256, num_kv_heads * head_dim)")),
+    ("256 tokens at most", OWNED, "if slot >= 0 and i < 256:"),
+    ("256 pages at most", OWNED, "if slot >= 0 and position[i] // page_size < 256:"),
+    ("written twice", K, K + "\n                k_cache[page, offset, h, d] = k[i, h, d]"),
+]  # fmt: skip
 
 RIGHT = [
-    ("divmod", [(PAGES, "pages, rest = divmod(seq_len, page_size)\n    return pages + (rest > 0)"),
-        (PAGE, "column, offset = divmod(t, page_size)\n    page = block_table[b, column].item()")]),
-    ("waste by the remainder", WASTED, "return sum(-int(n) % page_size for n in seq_lens)"),
-    ("two tests", IF, "if t < 0 or t + 1 > int(seq_lens[b]):"),
-]
+    ("page and offset from divmod", [(PAGE, "i, offset = divmod(t, page_size)\n    page = block_table[b, i]"), (SLOT, "return page * page_size + offset")]),
+    ("returns for padding", [("    if sequence[i] >= 0:\n        slot", "    if sequence[i] < 0:\n        return\n    if True:\n        slot")]),
+    ("a loop over heads", [
+        (LOOP + "\n                " + HEAD, "for h in range(num_kv_heads):\n                for d in range(cuda.threadIdx.x, head_dim, cuda.blockDim.x):"),
+        (K + "\n                " + V, "    " + K + "\n                    " + V),
+    ]),
+]  # fmt: skip
 
 EQUIVALENT = []

@@ -1,42 +1,48 @@
-"""ex21e: states of a kernel in powers of two."""
+"""ex21e: states whose lse is a log2."""
 
-PARTS = "parts = [fast_attn(q, kv) for kv in kvs]"
-STATES = "states = [(out, lse * np.float32(math.log(2))) for out, lse in parts]"
-RETURN = "return functools.reduce(merge, states)"
+LN_2 = "ln_2 = float32(0.6931471805599453)"
+M = "m = max(m, ln_2 * lses[r, row])"
+TOTAL = "total += math.exp(ln_2 * lses[r, row] - m)"
+ACC = "acc += math.exp(ln_2 * lses[r, row] - m) * outs[r, row, d]"
+# Lines of broken_kernel, too: named with a neighbour.
+OUT = ACC + "\n        out[row, d] = acc / total"
+END = OUT + "\n    if cuda.threadIdx.x == 0:\n        lse[row] = m + math.log(total)"
+COLS = TOTAL + "\n    for d in range(cuda.threadIdx.x, outs.shape[2], cuda.blockDim.x):"
+FIRST = LN_2 + "\n    m = float32(-math.inf)\n    for r in range(outs.shape[0]):"
 
 WRONG = [
-    ("as published", STATES, "states = parts"),
-    ("times log2(e)", STATES, STATES.replace("math.log(2)", "math.log2(math.e)")),
-    ("the first state alone", STATES, STATES + "\n    states[1:] = parts[1:]"),
-    ("all but the first", STATES, STATES + "\n    states[0] = parts[0]"),
-    ("after the merge", [(STATES, "states = parts"), (RETURN, "out, lse = functools.reduce(merge, states)\n    return out, lse * np.float32(math.log(2))")]),
-    ("log2 again at the end", RETURN, "out, lse = functools.reduce(merge, states)\n    return out, lse / np.float32(math.log(2))"),
-    ("out is changed, not lse", STATES, "states = [(out * np.float32(math.log(2)), lse) for out, lse in parts]"),
-    ("the mean of the parts", RETURN, "return np.mean([s[0] for s in states], axis=0), functools.reduce(merge, states)[1]"),
-    ("weights by length", RETURN, "return (sum(kv.shape[1] * s[0] for kv, s in zip(kvs, states)) / np.float32(sum(kv.shape[1] for kv in kvs))).astype(np.float32), functools.reduce(merge, states)[1]"),
-    ("the last part", RETURN, "return states[-1]"),
-    ("the first two parts", RETURN, "return functools.reduce(merge, states[:2])"),
-    ("float64", STATES, STATES.replace("np.float32(math.log(2))", "np.float64(math.log(2))")),
-    ("rounded", STATES, STATES.replace("math.log(2)", "0.7")),
-    ("out without lse", RETURN, "return functools.reduce(merge, states)[0]"),
-    ("in place of q", PARTS, "q *= 1.5\n    parts = [fast_attn(q, kv) for kv in kvs]"),
-    ("four ranks at most", RETURN, "return functools.reduce(merge, states[:4])"),
-    ("256 rows at most", RETURN, "out, lse = functools.reduce(merge, states)\n    out[256:] = 0\n    return out, lse"),
+    ("as it was", LN_2, "ln_2 = float32(1.0)"),
+    ("upside down", LN_2, "ln_2 = float32(1.442695)"),
+    ("log10", LN_2, "ln_2 = float32(0.30103)"),
+    ("lse alone is mended", [(LN_2, "ln_2 = float32(1.0)"), (END, END.replace("m + math.log(total)", "float32(0.69314718) * (m + math.log(total))"))]),
+    ("lse stays a log2", END, END.replace("m + math.log(total)", "(m + math.log(total)) / ln_2")),
+    ("weights alone are mended", END, END.replace("m + math", "m / ln_2 + math")),
+    ("the sum is not", TOTAL, TOTAL.replace("ln_2 * ", "")),
+    ("the weights of out are not", ACC, ACC.replace("ln_2 * ", "")),
+    ("the maximum is not", M, M.replace("ln_2 * ", "")),
+    ("scaled after the difference", [(M, M.replace("ln_2 * ", "")), (TOTAL, "total += math.exp(ln_2 * (lses[r, row] - m))"), (ACC, "acc += math.exp(ln_2 * (lses[r, row] - m)) * outs[r, row, d]")]),
+    ("all ranks weigh the same", ACC, "acc += outs[r, row, d]"),
+    ("not divided", OUT, OUT.replace("acc / total", "acc")),
+    ("divided by the ranks", OUT, OUT.replace("acc / total", "acc / float32(outs.shape[0])")),
+    ("no maximum", M, "m = float32(0.0)"),
+    ("0 for the first maximum", FIRST, FIRST.replace("-math.inf", "0.0")),
+    ("the row of block 0", ACC, ACC.replace("row, d]", "0, d]")),
+    ("8 ranks at most", "for r in range(outs.shape[0]):\n        " + TOTAL, "for r in range(min(8, outs.shape[0])):\n        " + TOTAL),
+    ("64 columns at most", COLS, COLS.replace("outs.shape[2]", "min(64, outs.shape[2])")),
+    ("512 columns at most", COLS, COLS.replace("outs.shape[2]", "min(512, outs.shape[2])")),
+    ("256 rows at most", END, END.replace("cuda.threadIdx.x == 0", "cuda.threadIdx.x == 0 and row < 256")),
+    ("log2 of the sum", END, END.replace("math.log(", "math.log2(")),
+    ("a float64 factor", LN_2, "ln_2 = math.log(2)"),
+    ("every thread stores lse", END, END.replace("cuda.threadIdx.x == 0", "cuda.threadIdx.x >= 0")),
+    ("summed in HBM", OUT, ACC + "\n        out[row, d] = float32(0.0)\n        out[row, d] += acc / total"),
 ]  # fmt: skip
 
 RIGHT = [
-    ("a loop", [
-        (PARTS, "state = None"),
-        (STATES, "for kv in kvs:\n        out, lse = fast_attn(q, kv)\n        part = out, lse / np.float32(math.log2(math.e))\n        state = part if state is None else merge(state, part)"),
-        (RETURN, "return state"),
-    ]),
-    ("a merge in powers of two", [
-        (STATES, "lse = np.logaddexp2.reduce([lse for _, lse in parts])"),
-        (RETURN, "out = sum(np.exp2(l - lse)[:, None] * o for o, l in parts)\n    return out, lse * np.float32(math.log(2))"),
-    ]),
-    ("one rank with all keys", [
-        (PARTS, "parts = [fast_attn(q, np.concatenate(kvs, axis=1))]"),
-    ]),
+    ("exp2", [(M, "m = max(m, lses[r, row])"), (TOTAL, "total += float32(2.0) ** (lses[r, row] - m)"), (END, END.replace("m + math.log(total)", "ln_2 * m + math.log(total)").replace(ACC, "acc += float32(2.0) ** (lses[r, row] - m) * outs[r, row, d]"))]),
+    ("a running merge", [(M, "x = ln_2 * lses[r, row]\n        m = x if x > m else m")]),
+    ("divided in the weights", [(OUT, ACC.replace("- m)", "- m) / total") + "\n        out[row, d] = acc")]),
 ]  # fmt: skip
 
-EQUIVALENT = []
+EQUIVALENT = [
+    ("if cuda.threadIdx.x == 0: -> if cuda.threadIdx.x == 1:", "any one thread may store lse"),
+]

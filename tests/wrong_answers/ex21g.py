@@ -1,60 +1,51 @@
 """ex21g: states merged over ranks."""
 
-M = 'm = comm.all_reduce(lse, "max")'
-GUARD = "    m = np.where(np.isneginf(m), np.float32(0), m)\n"
-W = "w = np.exp(lse - m)[:, None]"
-TOTAL = 'total = comm.all_reduce(np.hstack([w * out, w]), "sum")'
-L = "l = total[:, -1:]"
-RETURN = "return total[:, :-1] / np.where(l == 0, np.float32(1), l), m + np.log(l[:, 0])"
+# fmt: off
+GUARD = "if m[row] > -math.inf:\n        w = math.exp(lse[row] - m[row])"
+W = "w = math.exp(lse[row] - m[row])"
+WEIGH = "packed[row, d] = w * out[row, d]"
+LAST = "    if cuda.threadIdx.x == 0:\n        packed[row, head_dim] = w"
+L = "l = total[row, head_dim]"
+OUT = "out[row, d] = total[row, d] / l if l > 0 else float32(0.0)"
+LSE = "lse[row] = m[row] + math.log(l) if l > 0 else float32(-math.inf)"
+COLS = "    for d in range(cuda.threadIdx.x, head_dim, cuda.blockDim.x):\n        "
 
 WRONG = [
-    ("no maximum", M, "m = np.zeros_like(lse)"),
-    ("the sum for the maximum", M, M.replace('"max"', '"sum"')),
-    ("its own maximum", M, "m = lse.copy()"),
-    ("the maximum of all rows", M, M + "\n    m = np.full_like(m, m.max())"),
-    ("no guard", GUARD, ""),
-    ("a guard for small lse", GUARD, GUARD.replace("np.isneginf(m)", "m < -1000")),
-    ("clipped", W, "w = np.exp(np.maximum(lse - m, -20))[:, None]"),
-    ("base 2", W, "w = np.exp2(lse - m)[:, None]"),
-    ("all weigh the same", W, "w = np.ones_like(lse)[:, None]"),
-    ("the maximum over ranks of out", TOTAL, TOTAL.replace('"sum"', '"max"')),
-    ("weights of one rank", [(TOTAL, 'total = np.hstack([comm.all_reduce(w * out, "sum"), w])')]),
-    ("0 / 0", RETURN, RETURN.replace("np.where(l == 0, np.float32(1), l)", "l")),
-    ("log2", RETURN, RETURN.replace("np.log(l", "np.log2(l")),
-    ("float64", W, "w = np.exp((lse - m).astype(np.float64))[:, None]"),
-    ("gathered", M, "gathered = comm.all_gather(np.hstack([out, lse[:, None]]))\n    out = np.stack(gathered)[comm.rank, :, :-1]\n    " + M),
-    ("a weight for each column", TOTAL, 'total = comm.all_reduce(np.hstack([w * out, w * np.ones_like(out)]), "sum")\n    total = total[:, : out.shape[1] + 1]'),
-    ("lse in a column", RETURN, RETURN.replace("np.log(l[:, 0])", "np.log(l[:, 0])[:, None]").replace("m + ", "m[:, None] + ")),
-    ("rank 0 alone", RETURN, "if comm.rank:\n            return out, lse\n        " + RETURN),
-    ("out is changed", W, W + "\n    out *= w"),
-    ("a warning of log(0)", [('    with np.errstate(divide="ignore"):\n        ' + RETURN, "    " + RETURN)]),
-    ("a warning of -inf - -inf", [(GUARD, ""), (W, "w = np.nan_to_num(np.exp(lse - m))[:, None]")]),
-    ("four ranks at most", M, "if comm.world_size == 5:\n        lse = lse - comm.rank // 4\n    " + M),
-]  # fmt: skip
+    ("no maximum", W, "w = math.exp(lse[row])"),
+    ("the maximum of row 0", W, W.replace("m[row]", "m[0]")),
+    ("no guard", GUARD, W),
+    ("a guard for small lse", GUARD, GUARD.replace("> -math.inf", "> -1000")),
+    ("clipped", W, "w = math.exp(max(lse[row] - m[row], float32(-20.0)))"),
+    ("base 2", W, "w = float32(2.0) ** (lse[row] - m[row])"),
+    ("all weigh the same", W, "w = float32(1.0)"),
+    ("a rank without keys weighs 1", GUARD, GUARD + "\n    if lse[row] == -math.inf:\n        w = float32(1.0)"),
+    ("out is not weighed", WEIGH, "packed[row, d] = out[row, d]"),
+    ("the weight is not packed", LAST, "    if cuda.threadIdx.x == 0:\n        packed[row, head_dim] = float32(1.0)"),
+    ("the weight in the first column", LAST, "    if cuda.threadIdx.x == 0:\n        packed[row, 0] = w"),
+    ("every thread packs the weight", LAST, "    packed[row, head_dim] = w"),
+    ("a weight of 0 for the best", W, "w = math.exp(lse[row] - m[row]) if lse[row] < m[row] else float32(0.0)"),
+    ("0 / 0", OUT, "out[row, d] = total[row, d] / l"),
+    ("not divided", OUT, "out[row, d] = total[row, d]"),
+    ("lse of no key is 0", LSE, LSE.replace("float32(-math.inf)", "float32(0.0)")),
+    ("the maximum alone", LSE, "lse[row] = m[row]"),
+    ("without the maximum", LSE, LSE.replace("m[row] + ", "")),
+    ("log2", LSE, LSE.replace("log(", "log2(")),
+    ("the sum of row 0", L, "l = total[0, head_dim]"),
+    ("the sum of the first column", L, "l = total[row, 0]"),
+    ("64 columns at most", COLS + OUT, COLS.replace("head_dim,", "min(64, head_dim),") + OUT),
+    ("512 columns at most", COLS + WEIGH, COLS.replace("head_dim,", "min(512, head_dim),") + WEIGH),
+    ("256 rows at most", LSE, "if row < 256:\n            " + LSE),
+    ("float64", W, "w = math.exp((lse[row] - m[row]) * 1.5 / 1.5)"),
+    ("lse is changed", WEIGH, "packed[row, d] = w * out[row, d]\n        out[row, d] = packed[row, d]"),
+    ("columns in pieces", COLS + OUT, "    part = (head_dim + cuda.blockDim.x - 1) // cuda.blockDim.x\n    for i in range(part):\n        d = (cuda.threadIdx.x * 7) % cuda.blockDim.x + i * cuda.blockDim.x\n        if d < head_dim:\n            " + OUT),
+]
 
 RIGHT = [
-    ("three all_reduce", [
-        (TOTAL, 'numerator, l = comm.all_reduce(w * out, "sum"), comm.all_reduce(w, "sum")'),
-        ("    " + L + "\n", ""),
-        (RETURN, RETURN.replace("total[:, :-1]", "numerator")),
-    ]),
-    ("lse first, then weights", [
-        (TOTAL, 'l = comm.all_reduce(w, "sum")'),
-        (L, "w = w / np.where(l == 0, np.float32(1), l)"),
-        (RETURN, 'return comm.all_reduce(w * out, "sum"), m + np.log(l[:, 0])'),
-    ]),
-    ("weights first", [(TOTAL, 'total = comm.all_reduce(np.concatenate([w, w * out], axis=1), "sum")'), (L, "l = total[:, :1]"), (RETURN, RETURN.replace("total[:, :-1]", "total[:, 1:]"))]),
-]  # fmt: skip
+    ("a test of l for all", [(COLS + OUT, "    if l == 0:\n        l = float32(1.0)" + "\n" + COLS + "out[row, d] = total[row, d] / l"), (LSE, "lse[row] = m[row] + math.log(l)")]),
+    ("the weight first in a row", [(WEIGH, "packed[row, d + 1] = w * out[row, d]"), (LAST, "    if cuda.threadIdx.x == 0:\n        packed[row, 0] = w"), (L, "l = total[row, 0]"), (OUT, "out[row, d] = total[row, d + 1] / l if l > 0 else float32(0.0)")]),
+]
 
 EQUIVALENT = [
-    (
-        "m = np.where(np.isneginf(m), np.float32(0), m) -> "
-        "m = np.where(np.isneginf(m), np.float32(1), m)",
-        "-inf minus any finite number is -inf",
-    ),
-    (
-        "return (total[:, :-1] / np.where(l == 0, np.float32(1), l), m + np.log(l[:, 0])) -> "
-        "return (total[:, :-1] / np.where(l == 0, np.float32(2), l), m + np.log(l[:, 0]))",
-        "0 divided by any number but 0: a row without a key has out = 0",
-    ),
+    ("if cuda.threadIdx.x == 0: -> if cuda.threadIdx.x == 1:", "any one thread may store it"),
+    (f"{LSE} -> {LSE.replace('l > 0', 'l >= 0')}", "log(0) is -inf"),
 ]

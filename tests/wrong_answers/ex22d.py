@@ -1,39 +1,45 @@
 """ex22d: rotary embedding in place."""
 
-TURNED = "turned = left * c - right * s"
-HALF = """    left, right = x[:, :, :half], x[:, :, half:]
-    c, s = cos[positions][:, None], sin[positions][:, None]  # the same for all heads
-    turned"""
-RIGHT_LINE = "    right[:] = right * c + left * s\n    left[:] = turned\n"
-GRAD = "mended(dx, positions, cos, -sin)"
+LOAD = "left, right = x[row, head, i], x[row, head, half + i]"
+LEFT = "x[row, head, i] = left * c - right * s"
+RIGHT_LINE = "x[row, head, half + i] = right * c + left * s"
+BOTH = LEFT + "\n        " + RIGHT_LINE
+# The lines that broken_kernel has, too, are named with a neighbour.
+ANGLE = "        c, s = cos[positions[row], i], sin[positions[row], i]\n        left"
+GRAD_LEFT = "dx[row, head, i] = left * c - right * minus_s"
+GRAD_RIGHT = "dx[row, head, half + i] = right * c + left * minus_s"
+GRAD_ANGLE = "c, minus_s = cos[positions[row], i], -sin[positions[row], i]"
+GRAD_LOAD = "left, right = dx[row, head, i], dx[row, head, half + i]"
 
 WRONG = [
-    ("as published", [(TURNED, "left[:] = left * c - right * s"), (RIGHT_LINE, "    right[:] = right * c + left * s\n")]),
-    ("the other way round", [(TURNED, "turned = left"), (RIGHT_LINE, "    right[:] = right * c + left * s\n    left[:] = left * c - right * s\n")]),
-    ("a view, not a copy", [(TURNED, "turned = left\n    left[:] = left * c - right * s"), (RIGHT_LINE, "    right[:] = right * c + turned * s\n")]),
-    ("clockwise", [(TURNED, "turned = left * c + right * s"), (RIGHT_LINE, "    right[:] = right * c - left * s\n    left[:] = turned\n")]),
-    ("a mirror", RIGHT_LINE, "    right[:] = left * s - right * c\n    left[:] = turned\n"),
-    ("the halves exchanged", RIGHT_LINE, "    left[:] = right * c + left * s\n    right[:] = turned\n"),
-    ("names, not arrays", RIGHT_LINE, "    right = right * c + left * s\n    left = turned\n"),
-    ("pairs of neighbours", HALF, HALF.replace("x[:, :, :half], x[:, :, half:]", "x[:, :, ::2], x[:, :, 1::2]")),
-    ("the row for the position", HALF, HALF.replace("cos[positions]", "cos[: len(x)]").replace("sin[positions]", "sin[: len(x)]")),
-    ("positions from 1", HALF, HALF.replace("cos[positions]", "cos[(positions + 1) % len(cos)]").replace("sin[positions]", "sin[(positions + 1) % len(sin)]")),
-    ("the first head alone", RIGHT_LINE, "    right[:, :1] = (right * c + left * s)[:, :1]\n    left[:, :1] = turned[:, :1]\n"),
-    ("returned", RIGHT_LINE, "    right[:] = right * c + left * s\n    left[:] = turned\n    return x\n"),
-    ("grad: not turned", GRAD, "pass"),
-    ("grad: both signs", GRAD, "mended(dx, positions, -cos, -sin)"),
-    ("grad: cosine's sign", GRAD, "mended(dx, positions, -cos, sin)"),
-    ("grad: by the published code", GRAD, "published(dx, positions, cos, -sin)"),
-    ("grad: sin is changed", GRAD, "sin *= -1\n    mended(dx, positions, cos, sin)"),
-    ("grad: other positions", GRAD, "mended(dx, positions[::-1].copy(), cos, -sin)"),
-    ("256 positions at most", HALF, HALF.replace("cos[positions]", "cos[positions % 256]")),
-    ("256 rows at most", RIGHT_LINE, "    right[:256] = (right * c + left * s)[:256]\n    left[:256] = turned[:256]\n"),
+    ("as it was", [(LEFT, "x[row, head, i] = x[row, head, i] * c - x[row, head, half + i] * s + 0 * left"), (RIGHT_LINE, "x[row, head, half + i] = x[row, head, half + i] * c + x[row, head, i] * s + 0 * right")]),
+    ("right loaded too late", RIGHT_LINE, "x[row, head, half + i] = right * c + x[row, head, i] * s"),
+    ("the other way round", BOTH, "x[row, head, half + i] = right * c + left * s\n        x[row, head, i] = left * c - x[row, head, half + i] * s"),
+    ("clockwise", [(LEFT, "x[row, head, i] = left * c + right * s"), (RIGHT_LINE, "x[row, head, half + i] = right * c - left * s")]),
+    ("a mirror", RIGHT_LINE, "x[row, head, half + i] = left * s - right * c"),
+    ("the halves exchanged", BOTH, "x[row, head, half + i] = left * c - right * s\n        x[row, head, i] = right * c + left * s"),
+    ("pairs of neighbours", [(LOAD, "left, right = x[row, head, 2 * i], x[row, head, 2 * i + 1]"), (LEFT, "x[row, head, 2 * i] = left * c - right * s"), (RIGHT_LINE, "x[row, head, 2 * i + 1] = right * c + left * s")]),
+    ("the row for the position", ANGLE, ANGLE.replace("positions[row]", "row % cos.shape[0]")),
+    ("positions from 1", ANGLE, ANGLE.replace("positions[row]", "(positions[row] + 1) % cos.shape[0]")),
+    ("the position of row 0", ANGLE, ANGLE.replace("positions[row]", "positions[0]")),
+    ("one angle for all pairs", ANGLE, ANGLE.replace("positions[row], i]", "positions[row], 0]")),
+    ("the first head alone", RIGHT_LINE, "x[row, head, half + i] = right * c + left * s if head == 0 else right"),
+    ("left alone", RIGHT_LINE, "right = right * c + left * s"),
+    ("256 positions at most", ANGLE, ANGLE.replace("positions[row]", "positions[row] % 256")),
+    ("256 rows at most", LEFT, "x[row, head, i] = left * c - right * s if row < 256 else left"),
+    ("grad: not turned", [(GRAD_LEFT, "dx[row, head, i] = left"), (GRAD_RIGHT, "dx[row, head, half + i] = right")]),
+    ("grad: turned forward", GRAD_ANGLE, GRAD_ANGLE.replace("-sin", "sin")),
+    ("grad: both signs", GRAD_ANGLE, GRAD_ANGLE.replace("= cos", "= -cos")),
+    ("grad: cosine's sign", GRAD_ANGLE, GRAD_ANGLE.replace("= cos", "= -cos").replace("-sin", "sin")),
+    ("grad: with the bug", GRAD_RIGHT, "dx[row, head, half + i] = right * c + dx[row, head, i] * minus_s"),
+    ("grad: sin is changed", GRAD_LOAD, GRAD_LOAD + "\n        sin[positions[row], i] = sin[positions[row], i] * 1"),
+    ("grad: another position", GRAD_ANGLE, GRAD_ANGLE.replace("positions[row]", "positions[dx.shape[0] - 1 - row]")),
+    ("grad: 64 pairs at most", GRAD_LEFT, GRAD_LEFT + " if i < 64 else left"),
 ]  # fmt: skip
 
 RIGHT = [
-    ("a copy of left", [(TURNED, "old = left.copy()\n    left[:] = left * c - right * s"), (RIGHT_LINE, "    right[:] = right * c + old * s\n")]),
-    ("both at once", [(TURNED, "both = left * c - right * s, right * c + left * s"), (RIGHT_LINE, "    left[:], right[:] = both\n")]),
-    ("complex numbers", [(TURNED, "turned = (left + 1j * right) * (c + 1j * s)"), (RIGHT_LINE, "    left[:], right[:] = turned.real, turned.imag\n")]),
+    ("the old left in a variable", [(LOAD, "left = x[row, head, i]\n        right = x[row, head, half + i]"), (LEFT, "turned = left * c - right * s"), (RIGHT_LINE, "x[row, head, half + i] = right * c + left * s\n        x[row, head, i] = turned")]),
+    ("signs at the sums", [(GRAD_ANGLE, "c = cos[positions[row], i]\n        s = sin[positions[row], i]"), (GRAD_LEFT, "dx[row, head, i] = left * c + right * s\n"), (GRAD_RIGHT, "dx[row, head, half + i] = right * c - left * s\n")]),
 ]  # fmt: skip
 
 EQUIVALENT = []

@@ -1,45 +1,65 @@
-"""ex23e: speculation."""
+"""ex23e: verify drafted tokens, and draw one more."""
 
-TEST = "if uniform[i] * q[i, x] >= p[i, x]:"
-LEAVE = "return i\n"
-ALL = "return len(drafted)"
-LAST = "if kept == len(q):"
-REST = "rest = np.maximum(p[kept] - q[kept], 0)"
-RETURN = "return rest / rest.sum()"
+TEST = "if uniform[b, n] * q[b, n, x] >= p[b, n, x]:\n            break"
+X = "x = drafted[b, n]"
+WEIGHT = "weight = p[b, n, x]"
+LESS = "weight = max(weight - q[b, n, x], float32(0.0))"
+IF = "if n < k:\n            weight"
+VALUE = "value = weight / noise[b, x]"
+BEST = "best, at = float32(-1.0), int32(0)"
+LARGER = "if value > best:"
+LOOP = "for x in range(tx, vocabulary, NUM_THREADS):"
+WINNER = "at = winner(values, places, best, at)"
+WHILE = "while n < k:"
 
 WRONG = [
-    ("upside down", TEST, "if uniform[i] * p[i, x] >= q[i, x]:"),
-    ("kept where it must be dropped", TEST, "if uniform[i] * q[i, x] < p[i, x]:"),
-    ("greedy: kept where p >= q", TEST, "if q[i, x] > p[i, x]:"),
-    ("the most likely one or none", TEST, "if x != p[i].argmax():"),
-    ("the next row", TEST, TEST.replace("p[i, x]", "p[i + 1, x]")),
-    ("the first row of p", TEST, TEST.replace("p[i, x]", "p[0, x]")),
-    ("the first random number", TEST, TEST.replace("uniform[i]", "uniform[0]")),
-    ("the rejected one is counted", LEAVE, "return i + 1\n"),
-    ("all or none", LEAVE, "return 0\n"),
-    ("those after a rejection are counted", [("for i, x in enumerate(drafted):", "dropped = 0\n    for i, x in enumerate(drafted):"), (LEAVE, "dropped += 1\n"), (ALL, "return len(drafted) - dropped")]),
-    ("p after a rejection", REST, "rest = p[kept]"),
-    ("the absolute difference", REST, "rest = np.abs(p[kept] - q[kept])"),
-    ("the difference with its sign", REST, "rest = p[kept] - q[kept] + 1e-300"),
-    ("the next row after a rejection", REST, "rest = np.maximum(p[kept + 1] - q[kept], 0)"),
-    ("all kept: the row before", LAST, "if kept == len(q) and kept:\n        return p[kept - 1]\n    " + LAST),
-    ("p is written", REST, "p[kept] -= q[kept]\n    rest = np.maximum(p[kept], 0)"),
-    ("softmax", RETURN, "return np.exp(rest) / np.exp(rest).sum()"),
-    ("without the forbidden ones, as p", REST, "rest = np.where(p[kept] > q[kept], p[kept], 0)"),
-    ("64 drafted tokens at most", "enumerate(drafted):", "enumerate(drafted[:64]):"),
-    ("uniform is written", TEST, "uniform[i] *= q[i, x]\n        if uniform[i] >= p[i, x]:"),
-    ("q is written", RETURN, "q[kept] = 0\n    return rest / rest.sum()"),
-    ("p is written where all are kept", LAST, "if kept == len(q):\n        p[:kept] = 0\n    " + LAST),
+    ("q / p", TEST, TEST.replace("uniform[b, n] * q[b, n, x] >= p[b, n, x]", "uniform[b, n] * p[b, n, x] >= q[b, n, x]")),
+    ("p alone", TEST, TEST.replace(" * q[b, n, x]", "")),
+    ("kept and dropped exchanged", TEST, TEST.replace(">=", "<")),
+    ("<= for <", TEST, TEST.replace(">=", ">")),
+    ("always where p >= q, never else", TEST, TEST.replace("uniform[b, n] * ", "")),
+    ("the row after the token", TEST, TEST.replace("p[b, n, x]", "p[b, n + 1, x]")),
+    ("the first random number for all", TEST, TEST.replace("uniform[b, n]", "uniform[b, 0]")),
+    ("the first token for all", X, "x = drafted[b, 0]"),
+    ("the draft of request 0", X, "x = drafted[0, n]"),
+    ("the rejected one is counted", TEST, TEST.replace("break", "n += 1\n            break")),
+    ("one token at most", WHILE, "while n < min(k, 1):"),
+    ("64 drafted at most", WHILE, "while n < min(k, 64):"),
+    ("drawn from p", LESS, "weight = max(weight, float32(0.0))"),
+    ("q - p", LESS, LESS.replace("weight - q[b, n, x]", "q[b, n, x] - weight")),
+    ("the absolute value", LESS, "weight = abs(weight - q[b, n, x])"),
+    ("less q where all are kept, too", IF, "if k > 0:\n            n = min(n, k - 1)\n            weight"),
+    ("the last row of p", WEIGHT, "weight = p[b, k, x]"),
+    ("the first row of p", WEIGHT, "weight = p[b, 0, x]"),
+    ("the likeliest token", VALUE, "value = weight"),
+    ("times noise", VALUE, "value = weight * noise[b, x]"),
+    ("the noise of request 0", VALUE, VALUE.replace("noise[b,", "noise[0,")),
+    ("minus noise", VALUE, "value = weight - noise[b, x]"),
+    ("the smallest", LARGER, "if value < best or best < 0:"),
+    ("the last", LARGER, "if value >= 0:"),
+    ("thread 0's own", WINNER, "winner(values, places, best, at)"),
+    ("the thread for the token", WINNER, "at = winner(values, places, best, tx)"),
+    ("64 tokens at most", LOOP, LOOP.replace("vocabulary,", "min(64, vocabulary),")),
+    ("512 tokens at most", LOOP, LOOP.replace("vocabulary,", "min(512, vocabulary),")),
+    ("256 requests at most", "if tx == 0:", "if tx == 0 and b < 256:"),
+    ("every thread loads everything", LOOP, "for x in range(vocabulary):"),
+    ("tokens in pieces", LOOP, "part = (vocabulary + NUM_THREADS - 1) // NUM_THREADS\n    for x in range(tx * part, min(vocabulary, tx * part + part)):"),
+    ("drafted is changed", "if tx == 0:", "if tx == 0 and n < k:\n        drafted[b, n] = at\n    if tx == 0:"),
 ]  # fmt: skip
 
 RIGHT = [
-    ("a quotient", TEST, "if not uniform[i] < min(1, p[i, x] / q[i, x]):"),
-    ("without a loop", [
-        ("for i, x in enumerate(drafted):", "x = np.array(drafted, int)"),
-        ("        " + TEST + "\n            return i\n", "    i = np.arange(len(x))\n    dropped = uniform[: len(x)] * q[i, x] >= p[i, x]\n"),
-        (ALL, "return int(np.argmax(np.append(dropped, True)))"),
+    ("a loop with a flag", [
+        ("    n = 0\n    while n < k:\n        x = drafted[b, n]\n        " + TEST + "\n        n += 1\n",
+         "    n, going = 0, True\n    for i in range(k):\n        x = drafted[b, i]\n        going = going and uniform[b, i] * q[b, i, x] < p[b, i, x]\n        if going:\n            n += 1\n"),
     ]),
-    ("what min leaves", REST, "rest = p[kept] - np.minimum(p[kept], q[kept])"),
+    ("one expression", [("if n < k:\n            " + LESS, "weight -= q[b, n, x] if n < k else float32(0.0)\n        weight = max(weight, float32(0.0))")]),
 ]  # fmt: skip
 
-EQUIVALENT = []
+EQUIVALENT = [
+    ("if tx == 0: -> if tx == 1:", "any one thread may store"),
+    ("if value > best: -> if value >= best:", "of two equal values either may win"),
+    (
+        "best, at = (float32(-1.0), int32(0)) -> best, at = (float32(-1.0), int32(1))",
+        "a thread without a token loses, with -1",
+    ),
+]

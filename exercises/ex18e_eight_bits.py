@@ -1,0 +1,88 @@
+"""ex18e · Eight bits: dequantise in the load
+
+The cache of ex18d in int8, with a scale for each page and K/V head. A key is k_cache[...] times
+k_scale[page, kv_head]; a value likewise, with v_scale. The numbers become float32 on the way into
+the tile, so that everything behind the load stays as it is. Start from your own kernel: `fa-numba
+reset ex18e --from ex18d`. Some four lines change.
+
+shapes    k_cache, v_cache (num_pages, PAGE_SIZE, num_kv_heads, HEAD_DIM) int8
+          k_scale, v_scale (num_pages, num_kv_heads) float32
+          the others as in ex18d
+launch    kernel[(num_splits, num_kv_heads, batch), (BLOCK_N, GROUP_SIZE)](q, k_cache, v_cache,
+          k_scale, v_scale, block_table, seq_lens, out_partial, lse_partial, softmax_scale)
+pages     as in ex18d; the scales of a free page are NaN
+HBM       loads   each key and value once in all: a quarter of ex18d's bytes. A thread loads the
+                  scales of a key at most once per tile
+          stores  out_partial and lse_partial once; neither is loaded
+
+In float32 throughout: the product of an int8 and a float32 is float64 in Numba.
+"""
+
+import functools
+import math
+
+from numba import cuda, float32
+
+
+@functools.cache
+def make_kernel(HEAD_DIM, GROUP_SIZE, BLOCK_N, PAGE_SIZE):
+    """The kernel for one head_dim, group, tile and page size, compile-time constants."""
+    BLOCK_M = GROUP_SIZE  # the rows of a tile are the query heads of a group
+    NUM_COLS = math.ceil(HEAD_DIM / BLOCK_N)  # columns of out that a thread owns
+
+    @cuda.jit(device=True)
+    def add_tile(acc, l_i, alpha, p_tile, v_tile):
+        """Rescale acc and l_i by alpha, add a tile; return the new l_i."""
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        l_i *= alpha
+        for c in range(BLOCK_N):
+            l_i += p_tile[ty, c]
+        for i in range(NUM_COLS):
+            d = tx + i * BLOCK_N
+            if d < HEAD_DIM:
+                acc[i] *= alpha
+                for c in range(BLOCK_N):
+                    acc[i] += p_tile[ty, c] * v_tile[c, d]
+        return l_i
+
+    @cuda.jit(device=True)
+    def store(m, acc, m_i, l_i, out, lse):
+        """Divide acc by l_i, store this thread's columns of row m of out, and lse."""
+        tx = cuda.threadIdx.x
+        if m < out.shape[0]:
+            for i in range(NUM_COLS):
+                d = tx + i * BLOCK_N
+                if d < HEAD_DIM:
+                    out[m, d] = acc[i] / l_i if l_i > 0 else float32(0.0)
+            if tx == 0:
+                lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf)
+
+    @cuda.jit
+    def kernel(
+        q,
+        k_cache,
+        v_cache,
+        k_scale,
+        v_scale,
+        block_table,
+        seq_lens,
+        out_partial,
+        lse_partial,
+        softmax_scale,
+    ):
+        """Attention of one query per head to the keys of one split, in 8 bits.
+
+        grid     (num_splits, num_kv_heads, batch); threads (BLOCK_N, BLOCK_M)
+        shared   q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
+                 s_tile, p_tile (BLOCK_M, BLOCK_N)
+        private  acc (NUM_COLS,); m_i, l_i, the same in all threads of a row
+        HBM      k_cache, v_cache once; q, out_partial, lse_partial once per split
+        paper    FlashAttention-2, Algorithm 1, over a part of the keys
+        """
+        # YOUR CODE HERE
+        raise NotImplementedError("ex18e: kernel")
+
+    return kernel
+
+
+# Stub e13f2fa9 of solutions/ex18e_eight_bits.py: `fa-numba reset ex18e` brings it back.

@@ -1,0 +1,56 @@
+"""Shared by graders of kernels: a launch on copies of its arguments, and how much it moves."""
+
+import numpy as np
+
+from fa_numba import simt
+from fa_numba.workbook.graders.causes import Wrong
+from fa_numba.workbook.graders.meter import expect_no_races
+
+
+def launched(kernel, grid, block, written, **arguments):
+    """Trace a launch; fail at a race, and where an input is changed.
+
+    Parameters
+    ----------
+    written : tuple of str
+        The arguments that the kernel may change.
+    **arguments
+        Of the kernel, in the order of the statement. The kernel gets copies of the arrays.
+
+    Returns
+    -------
+    dict of arrays, trace
+        What the kernel has made of `written`, and the engine's trace.
+    """
+    __tracebackhide__ = True
+    given = {n: x.copy() if isinstance(x, np.ndarray) else x for n, x in arguments.items()}
+    trace = simt.trace(kernel, grid, block, *given.values())
+    expect_no_races(trace)
+    for name, x in given.items():
+        same = name in written or np.array_equal(x, arguments[name], equal_nan=_has_nan(x))
+        assert same, f"{name} is an input: it must not be changed"
+    return {name: given[name] for name in written}, trace
+
+
+def _has_nan(x):
+    return np.asarray(x).dtype.kind == "f"
+
+
+def expect_at_most(trace, **limits):
+    """Fail where more elements are moved than the statement allows.
+
+    Parameters
+    ----------
+    **limits : (int, str)
+        The most, and how it comes about, by ``ARRAY_loads`` or ``ARRAY_stores``.
+    """
+    __tracebackhide__ = True
+    for place, (most, why) in limits.items():
+        name, _, kind = place.rpartition("_")
+        got = getattr(trace.arrays[name], kind)
+        if got > most:
+            raise Wrong(
+                f"{kind} of {name}: {most} are enough, {why}; the meter shows {got}",
+                causes=[f"{name} has more {kind} than needed: {why}."],
+                where=f"{kind} of {name}",
+            )
