@@ -32,12 +32,13 @@ PLOTS = Path(__file__).parents[1] / "docs" / "plots"
 HEAD_DIMS = (64, 128)
 
 # The name in the results, the name in the picture, its colour; ours get thicker.
+TEAL, SKY, INDIGO = "#0f7a82", "#1f76b0", "#4a67c8"
 STEPS = {
-    "flash_attn_mma": ("mma", "#90cdf4"),
-    "flash_attn_wgmma": ("wgmma", "#63b3ed"),
-    "flash_attn_ws": ("ws", "#4299e1"),
+    "flash_attn_mma": ("mma", TEAL),
+    "flash_attn_wgmma": ("wgmma", SKY),
+    "flash_attn_ws": ("ws", INDIGO),
     "flash_attn_persistent": ("persistent", BLUE),
-    "flash_attn_bwd_mma": ("bwd_mma", "#63b3ed"),
+    "flash_attn_bwd_mma": ("bwd_mma", TEAL),
     "flash_attn_bwd_persistent": ("bwd_persistent", BLUE),
 }
 LIBRARIES = {
@@ -233,8 +234,7 @@ def decoding():
     title = "Decoding one query of each sequence, head_dim 128, float16"
     figure = drawing(11, 3.8, title, record)
     ax = plain(figure.subplots(), grid="y")
-    colours = {"flash_decode_wide": "#90cdf4", "flash_decode_mma": "#63b3ed"}
-    colours["flash_decode_gather"] = BLUE
+    colours = {"flash_decode_wide": TEAL, "flash_decode_mma": SKY, "flash_decode_gather": BLUE}
     colours |= {name: colour for name, (_, colour) in LIBRARIES.items()}
     width = 0.8 / len(kernels)
     for i, kernel in enumerate(kernels):
@@ -247,11 +247,11 @@ def decoding():
             colour = colours.get(kernel, GREY)
             ax.bar(place, height, 0.92 * width, color=colour)
             ax.text(place, height + 0.02, f"{height:.1f}", ha="center", va="bottom", size=8,
-                    color=INK, bbox={"fc": "white", "ec": "none", "pad": 0.4})  # fmt: skip
+                    color=INK, bbox={"fc": PAPER, "ec": "none", "pad": 0.4})  # fmt: skip
             if x == 0:
                 name = LIBRARIES.get(kernel, (kernel,))[0]
                 ax.text(place, 0.06, f" {name}", rotation=90, ha="center", va="bottom", size=8.5,
-                        color="white")  # fmt: skip
+                        color=PAPER)  # fmt: skip
     ax.axhline(copy, color=INK, lw=1)
     ax.text(len(problems) - 0.45, copy, f" copy {copy:.1f}", va="center", size=9, color=INK)
     labels = [f"{b} × {n:,}\n{heads} heads" for b, n, heads in problems]

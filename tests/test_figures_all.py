@@ -9,6 +9,7 @@ from html import escape
 
 import numpy as np
 import pytest
+from colours import contrast, in_the_dark
 from matplotlib import style
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
@@ -25,11 +26,11 @@ from fa_numba.figures.addresses import addresses
 from fa_numba.figures.banks import banks
 from fa_numba.figures.race import race_diagram
 from fa_numba.figures.sectors import sectors
-from fa_numba.figures.style import PAPER, Drawing
+from fa_numba.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PAPER, PURPLE, RED, Drawing
 from fa_numba.kv_cache import PagePool
 
 DPI = 150
-NO_DRAWINGS = {"__main__", "gallery", "sheet", "style"}
+NO_DRAWINGS = {"__main__", "gallery", "sheet", "style", "themes"}
 
 
 def drawn(name):
@@ -51,34 +52,40 @@ def no_compiler(monkeypatch):
 
 
 def rendered(drawing):
-    """The drawing's pixels, and the texts on it with their boxes in pixels."""
+    """The drawing's pixels, and each text on it with its box in pixels and its ground.
+
+    The ground has the colours, (n, 3), that were where the text's letters are now.
+    """
     texts, original = [], Text.draw
 
     def draw(self, renderer):
-        if self.get_visible() and self.get_text().strip():
-            texts.append((self, self.get_window_extent(renderer)))
-        return original(self, renderer)
+        if not (self.get_visible() and self.get_text().strip()):
+            return original(self, renderer)
+        box = self.get_window_extent(renderer)
+        image = np.asarray(renderer.buffer_rgba())
+        rows = slice(max(0, int(len(image) - box.y1)), int(len(image) - box.y0) + 1)
+        part = image[rows, max(0, int(box.x0)) : int(box.x1) + 1, :3]
+        before = part.copy()
+        original(self, renderer)
+        ground = before[(part != before).any(-1)] / 255
+        if patch := self.get_bbox_patch():
+            ground = np.array([to_rgb(patch.get_facecolor())])
+        texts.append((self, box, ground))
 
     drawing.set_dpi(DPI)
     canvas = FigureCanvasAgg(drawing)
-    with style.context("dark_background"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Text, "draw", draw)
+    with style.context("dark_background"), pytest.MonkeyPatch.context() as patched:
         drawing.draw_without_rendering()  # the layout settles
-        texts.clear()
+        patched.setattr(Text, "draw", draw)
         canvas.draw()
     return np.asarray(canvas.buffer_rgba()), texts
 
 
-def luminance(rgb):
-    rgb = np.asarray(rgb)[..., :3] / 255
-    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    return linear @ [0.2126, 0.7152, 0.0722]
-
-
-def contrast(a, b):
-    """As the web's accessibility guidelines define it, from 1 to 21."""
-    low, high = sorted((a, b))
-    return (high + 0.05) / (low + 0.05)
+@pytest.mark.parametrize("theme", [np.asarray, in_the_dark])
+def test_colours_stand_out_on_their_ground(theme):
+    """On white by 4.5 : 1; a mark may be paper on a colour, too, which is the same."""
+    for colour in (INK, GREY, BLUE, ORANGE, GREEN, RED, PURPLE):
+        assert contrast(theme(to_rgb(colour)), theme(to_rgb(PAPER))) >= 4.5, colour
 
 
 def names():
@@ -107,7 +114,10 @@ def test_is_legible_and_has_a_text_form(name, monkeypatch):
     monkeypatch.setattr(drawing, "png", bytes)  # `rendered` makes the pixels
     text = drawing.describe()
     assert len(text) > 30 and repr(drawing) == text
-    assert drawing._repr_html_().startswith(f'<img alt="{escape(text)}"')
+    alternative = drawing.alternative()
+    assert drawing._repr_html_().startswith(f'<img alt="{escape(alternative)}" ')
+    assert drawing.subject[-1] in ".:" and alternative.startswith(drawing.subject + "\n")
+    assert set(alternative.splitlines()[1:]) <= set(text.splitlines())
     assert all(line == line.rstrip() for line in text.splitlines())
     pixels, texts = rendered(drawing)
     height, width = pixels.shape[:2]
@@ -115,16 +125,17 @@ def test_is_legible_and_has_a_text_form(name, monkeypatch):
     corners = pixels[[0, 0, -1, -1], [0, -1, 0, -1], :3]
     assert np.abs(corners / 255 - to_rgb(PAPER)).max() < 0.2, "and light"
     assert texts
-    for text, box in texts:
+    for text, box, ground in texts:
         said = text.get_text()
         inside = -1 <= box.x0 and box.x1 <= width + 1 and -1 <= box.y0 and box.y1 <= height + 1
         assert inside, f"{said!r} is cut off: {box}"
-        rows = slice(max(0, int(height - box.y1)), int(height - box.y0) + 1)
-        shades = luminance(pixels[rows, max(0, int(box.x0)) : int(box.x1) + 1])
-        assert contrast(shades.min(), shades.max()) >= 3, f"{said!r} is too pale"
+        for theme in (np.asarray, in_the_dark):
+            found = contrast(theme(to_rgb(text.get_color())), theme(ground))
+            found = np.quantile(found, 0.1)  # a line may cross a letter
+            assert found >= 4.5, f"{said!r} is too pale: {found:.3g}"
     # Boxes have room above and below the letters, which may overlap. All pairs at once.
     upright = [
-        (text.get_text(), box.extents) for text, box in texts if text.get_rotation() % 90 == 0
+        (text.get_text(), box.extents) for text, box, _ in texts if text.get_rotation() % 90 == 0
     ]
     x0, y0, x1, y1 = np.array([extents for _, extents in upright]).reshape(-1, 4).T
     wide = np.minimum.outer(x1, x1) - np.maximum.outer(x0, x0)
@@ -289,7 +300,7 @@ def far_apart(x):
     picture = race_diagram(trace.races[0], module.far_apart)
     assert picture.get_figheight() < 5
     _, texts = rendered(picture)
-    written = " ".join(text.get_text() for text, _ in texts)
+    written = " ".join(text.get_text() for text, *_ in texts)
     assert "tile[tx] = x[tx]" in written and "tile[63 - tx]" in written and "⋮" in written
 
 

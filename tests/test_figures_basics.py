@@ -24,7 +24,7 @@ def test_thread_grid_shows_the_owner_of_each_element(shape, block):
     assert (block_of == row // block[1] * blocks_per_row + col // block[0]).all()
     assert (thread_of == row % block[1] * block[0] + col % block[0]).all()
     drawing = thread_grid.thread_grid(shape, block)
-    assert len(drawing.describe().splitlines()) == shape[0]
+    assert len(drawing.describe().splitlines()) == 1 + shape[0]
     assert drawing.png().startswith(b"\x89PNG")
 
 

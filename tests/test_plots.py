@@ -6,6 +6,10 @@ import json
 import pytest
 
 pytest.importorskip("matplotlib")
+import numpy as np
+from colours import contrast, in_the_dark
+from matplotlib.colors import to_rgb
+
 from benchmarks import plots
 
 
@@ -58,3 +62,9 @@ def test_pictures_of_all_results(results, tmp_path, monkeypatch):
         (tmp_path / folder / "roofline.svg").read_bytes() for folder in ("all", "again")
     )
     assert first == again and b"<svg" in first
+
+
+@pytest.mark.parametrize("theme", [np.asarray, in_the_dark])
+def test_colours_stand_out_on_their_ground(theme):
+    for name, colour in (plots.STEPS | plots.LIBRARIES).values():
+        assert contrast(theme(to_rgb(colour)), theme(to_rgb(plots.PAPER))) >= 4.5, name

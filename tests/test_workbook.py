@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from colours import contrast
+from matplotlib.colors import to_rgb
 
 from fa_numba.runtime import arrays
 from fa_numba.workbook import catalog, cli, grader, progress, report, stubs
@@ -403,11 +405,17 @@ def test_a_debrief_is_markdown_and_is_wrapped_once(workbook):
     assert len(first) == 2 and len(first[0]) > 50
 
 
-@pytest.mark.parametrize("colour", report.HTML_COLOURS.values())
-def test_colours_have_the_contrast_that_wcag_asks_for(colour):
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    red, green, blue = (x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in parts)
-    assert 1.05 / (0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05) >= 4.5  # on white
+@pytest.mark.parametrize("name, ground", [("ON_LIGHT", "#ffffff"), ("ON_DARK", "#1f1f1f")])
+def test_colours_have_the_contrast_that_wcag_asks_for(name, ground):
+    for colour in getattr(report, name).values():
+        assert contrast(to_rgb(colour), to_rgb(ground)) >= 4.5, colour
+
+
+def test_every_outcome_has_a_colour(workbook):
+    checks = [report.Check(outcome, outcome, "why") for outcome in report.MARKS]
+    html = report.Report([report.Graded(workbook, checks)], verbose=True)._repr_html_()
+    for name in report.ON_LIGHT:
+        assert f'<span class="fa-{name}">' in html and f" .fa-{name}{{color:#" in html
 
 
 def test_report_escapes_what_a_learner_wrote(workbook):

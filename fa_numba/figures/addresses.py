@@ -1,10 +1,9 @@
 """Who reads which address: the lanes of a warp against the sectors that their request moves."""
 
 import numpy as np
-from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch, Rectangle
 
-from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, Drawing, on_paper
+from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, Drawing, on_paper, tint
 
 SECTOR = 32  # bytes
 MOST_TICKS = 6
@@ -41,7 +40,7 @@ def addresses(requests):
         ax.axis("off")
     figure.legend(
         handles=[Patch(facecolor=BLUE, label="bytes that the lane asks for"),
-                 Patch(facecolor=_tint(ORANGE), label="sectors moved for it")],
+                 Patch(facecolor=tint(ORANGE, 0.45), label="sectors moved for it")],
         loc="outside lower center", ncols=2, frameon=False, fontsize=9,
     )  # fmt: skip
     figure.text = "\n".join(lines)
@@ -53,7 +52,7 @@ def _count(number, thing):
 
 
 def _draw(ax, lanes, first, itemsize, sectors):
-    ax.add_patch(Rectangle((0, -0.5), len(sectors), 32, facecolor=_tint(ORANGE)))
+    ax.add_patch(Rectangle((0, -0.5), len(sectors), 32, facecolor=tint(ORANGE, 0.45)))
     apart = np.flatnonzero(np.diff(sectors) > 1) + 1  # memory between them is not moved
     ax.vlines(np.arange(1, len(sectors)), -0.5, 31.5, color=LIGHT, linewidth=0.6)
     ax.vlines(apart, -0.5, 31.5, color=PAPER, linewidth=2.2)
@@ -74,7 +73,3 @@ def _draw(ax, lanes, first, itemsize, sectors):
     ax.set_ylabel("lane of the warp", fontsize=9, color=INK)
     ax.tick_params(colors=INK, labelsize=8, length=2)
     ax.spines[:].set_color(GREY)
-
-
-def _tint(colour):
-    return tuple(1 - 0.45 * (1 - channel) for channel in to_rgb(colour))

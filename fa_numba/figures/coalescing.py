@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 
-from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, Drawing, on_paper
+from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, Drawing, on_paper, tint
 
 SECTOR = 8  # floats in 32 bytes
 
@@ -36,7 +36,7 @@ def coalescing(requests):
     figure.legend(
         handles=[
             Patch(facecolor=BLUE, label="asked for by the warp"),
-            Patch(facecolor=_tint(ORANGE), label="fetched with it"),
+            Patch(facecolor=tint(ORANGE, 0.45), label="fetched with it"),
             Patch(facecolor=PAPER, edgecolor=GREY, label="left in HBM"),
         ],
         loc="outside lower center", ncols=3, frameon=False, fontsize=9,
@@ -47,7 +47,7 @@ def coalescing(requests):
 
 def _draw(ax, asked, fetched):
     picture = np.ones((*asked.shape, 3))
-    picture[fetched] = _tint(ORANGE)
+    picture[fetched] = tint(ORANGE, 0.45)
     picture[asked] = to_rgb(BLUE)
     ax.imshow(picture, interpolation="nearest")
     rows, cols = asked.shape
@@ -59,7 +59,3 @@ def _draw(ax, asked, fetched):
     ax.set_xlabel("column", fontsize=9, color=INK)
     ax.set_ylabel("row", fontsize=9, color=INK, labelpad=-6)
     ax.spines[:].set_color(GREY)
-
-
-def _tint(colour):
-    return tuple(1 - 0.45 * (1 - channel) for channel in to_rgb(colour))

@@ -35,7 +35,7 @@ def fragments(matrices, lanes):
                                    linewidth=0.4))  # fmt: skip
             ax.text(x, y, f"{letter}{register}" if colour else str(lane), ha="center",
                     va="center", fontsize=7.5 if colour else 6.5,
-                    color=PAPER if colour == BLUE else INK,
+                    color=PAPER if colour else INK,
                     weight="bold" if colour else "normal")  # fmt: skip
         for lane in lanes:
             held = ", ".join(

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from fa_numba.figures.style import BLUE, GREY, INK, ORANGE, RED, Drawing, on_paper, plain
+from fa_numba.figures.style import BLUE, GREY, INK, ORANGE, PAPER, RED, Drawing, on_paper, plain
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def overflow(scores, *, formats=FORMATS):
         top.barh(y, low + edge, left=-edge, color=GREY, alpha=0.25, height=0.62)
         top.barh(y, high - low, left=low, color=BLUE, height=0.62)
         top.barh(y, edge - high, left=high, color=RED, alpha=0.85, height=0.62)
-        top.text(high + 1.5, y, f"inf above {high:.2f}", va="center", color="white", fontsize=9)
+        top.text(high + 1.5, y, f"inf above {high:.2f}", va="center", color=PAPER, fontsize=9)
         top.text(low - 1.5, y, f"0 below {low:.1f}", va="center", ha="right", fontsize=8)
     top.set_yticks(range(len(limits)), limits, fontsize=10)
     top.invert_yaxis()

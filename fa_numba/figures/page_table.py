@@ -1,6 +1,5 @@
 """A block table and its pool of pages: the pages of each sequence."""
 
-from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
 from fa_numba.figures.style import (
@@ -11,6 +10,7 @@ from fa_numba.figures.style import (
     PAPER,
     Drawing,
     on_paper,
+    tint,
 )
 
 
@@ -62,7 +62,7 @@ def page_table(block_table, seq_lens, page_size, num_pages):
         for column, page in enumerate(pages):
             x = 0.62 * column
             ax.add_patch(Rectangle((x, y - 0.19), 0.62, 0.38, edgecolor=GREY, linewidth=1,
-                                   facecolor=_tint(colour) if page >= 0 else PAPER))  # fmt: skip
+                                   facecolor=tint(colour, 0.3 * (page >= 0))))  # fmt: skip
             ax.text(x + 0.31, y, str(page).replace("-", "−"), ha="center", va="center",
                     fontsize=10, color=INK if page >= 0 else GREY)  # fmt: skip
             if page < 0:
@@ -71,7 +71,7 @@ def page_table(block_table, seq_lens, page_size, num_pages):
             filled = min(page_size, int(seq_lens[b]) - column * page_size)
             for offset in range(filled):
                 ax.add_patch(Rectangle((page_x + slot * offset, page_y - 0.13), slot, 0.26,
-                                       facecolor=_tint(colour), edgecolor=colour))  # fmt: skip
+                                       facecolor=tint(colour, 0.3), edgecolor=colour))  # fmt: skip
                 ax.text(page_x + slot * (offset + 0.5), page_y, str(column * page_size + offset),
                         ha="center", va="center", fontsize=7, color=INK)  # fmt: skip
 
@@ -85,7 +85,3 @@ def page_table(block_table, seq_lens, page_size, num_pages):
     ax.axis("off")
     figure.text = "\n".join(lines)
     return figure
-
-
-def _tint(colour):
-    return tuple(1 - 0.3 * (1 - channel) for channel in to_rgb(colour))

@@ -1,9 +1,8 @@
 """The pages of a server, step by step: whose they are, and how full."""
 
-from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
-from fa_numba.figures.style import COLOURS, GREY, INK, LIGHT, PAPER, Drawing, on_paper
+from fa_numba.figures.style import COLOURS, GREY, INK, LIGHT, PAPER, Drawing, on_paper, tint
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -63,7 +62,7 @@ def pages_over_time(frames, num_pages, page_size):
             for k, owner in enumerate(owners):
                 ax.add_patch(Rectangle((step + k / len(owners), page + 0.95 - height),
                                        1 / len(owners), height, linewidth=0,
-                                       facecolor=_tint(owner)))  # fmt: skip
+                                       facecolor=_colour(owner)))  # fmt: skip
             if owners and list(owners) != before.get(page):
                 ax.text(step + 0.5, page + 0.55, "".join(map(_letter, owners)), ha="center",
                         va="center", fontsize=8, color=INK, weight="bold")  # fmt: skip
@@ -107,6 +106,5 @@ def _letter(i):
     return LETTERS[i % len(LETTERS)]
 
 
-def _tint(i):
-    share = 0.55 if i // len(COLOURS) % 2 == 0 else 0.3
-    return tuple(1 - share * (1 - channel) for channel in to_rgb(COLOURS[i % len(COLOURS)]))
+def _colour(i):
+    return tint(COLOURS[i % len(COLOURS)], 0.4 if i // len(COLOURS) % 2 == 0 else 0.2)

@@ -5,7 +5,7 @@ import textwrap
 
 from matplotlib.patches import FancyArrowPatch
 
-from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, RED, Drawing, on_paper
+from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, RED, Drawing, on_paper
 
 DARK_ORANGE = "#9c4221"  # for letters on grey
 GAP = 1.9  # between the two events, in lines
@@ -61,7 +61,7 @@ def race_diagram(race, kernel):
     times = last / 2 - GAP / 2, last / 2 + GAP / 2  # from top to bottom, whatever the lines are
     for order, (y, (which, where, words, colour)) in enumerate(zip(times, events, strict=True), 1):
         ax.text(lanes[which], y, f"{order}. {where}:\n{words}", ha="center", va="center",
-                fontsize=9, color="white", zorder=3,
+                fontsize=9, color=PAPER, zorder=3,
                 bbox={"boxstyle": "round,pad=0.3", "facecolor": colour,
                       "edgecolor": "none"})  # fmt: skip
     ax.add_patch(FancyArrowPatch((lanes[1], times[0]), (lanes[0], times[1]), arrowstyle="-|>",

@@ -1,6 +1,5 @@
 """A rolling cache, step by step: the token in each slot, and the slot of the next one."""
 
-from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch, Rectangle
 
 from fa_numba.figures.style import (
@@ -12,6 +11,7 @@ from fa_numba.figures.style import (
     PURPLE,
     Drawing,
     on_paper,
+    tint,
 )
 
 
@@ -30,15 +30,15 @@ def ring_cache(tokens, pointers, num_sinks):
     """
     steps, num_slots = tokens.shape
     lines = []
-    figure = Drawing(0.5 * num_slots + 4.4, 0.31 * steps + 0.75)
+    figure = Drawing(0.5 * num_slots + 4.4, 0.31 * steps + 0.85)
     ax = figure.subplots()
     for step in range(steps):
         newest, words = tokens[step].max(), []
         for slot in range(num_slots):
             token, next_one = int(tokens[step, slot]), slot == pointers[step]
             colour = PURPLE if slot < num_sinks else BLUE
-            share = 0 if token < 0 else 0.75 if token == newest else 0.25
-            ax.add_patch(Rectangle((slot, step), 1, 1, facecolor=_tint(colour, share),
+            share = 0 if token < 0 else 0.85 if token == newest else 0.25
+            ax.add_patch(Rectangle((slot, step), 1, 1, facecolor=tint(colour, share),
                                    edgecolor=LIGHT, linewidth=1))  # fmt: skip
             if next_one:
                 ax.add_patch(Rectangle((slot + 0.06, step + 0.06), 0.88, 0.88, facecolor="none",
@@ -55,20 +55,15 @@ def ring_cache(tokens, pointers, num_sinks):
     for slot in range(num_slots):
         name = f"sink {slot}" if slot < num_sinks else str(slot)
         ax.text(slot + 0.5, -0.15, name, ha="center", va="bottom", fontsize=8, color=INK)
-    handles = [Patch(facecolor=_tint(PURPLE, 0.25), label="kept: a sink")] if num_sinks else []
+    handles = [Patch(facecolor=tint(PURPLE, 0.25), label="kept: a sink")] if num_sinks else []
     handles += [
-        Patch(facecolor=_tint(BLUE, 0.25), label="in the ring"),
-        Patch(facecolor=_tint(BLUE, 0.75), label="the newest"),
+        Patch(facecolor=tint(BLUE, 0.25), label="in the ring"),
+        Patch(facecolor=tint(BLUE, 0.85), label="the newest"),
         Patch(facecolor="none", edgecolor=ORANGE, linewidth=2, label="the next goes here"),
     ]
     ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=9,
               frameon=False)  # fmt: skip
-    ax.set(xlim=(-2.4, num_slots + 0.05), ylim=(steps + 0.05, -0.75))
+    ax.set(xlim=(-2.4, num_slots + 0.05), ylim=(steps + 0.05, -0.85))
     ax.axis("off")
     figure.text = "\n".join([*lines, "[ ] is where the next token goes"])
     return figure
-
-
-def _tint(colour, share):
-    """So much of a colour on white."""
-    return tuple(1 - share * (1 - channel) for channel in to_rgb(colour))

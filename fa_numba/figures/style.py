@@ -2,27 +2,38 @@
 
 import base64
 import functools
+import inspect
 import io
 from html import escape
 
 from matplotlib import style
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-INK, GREY, LIGHT, PAPER = "#1a202c", "#718096", "#e2e8f0", "#ffffff"
-BLUE, ORANGE, GREEN, RED, PURPLE = "#2b6cb0", "#dd6b20", "#2f855a", "#c53030", "#6b46c1"
+from fa_numba.figures.themes import PICTURE_CLASS, PICTURE_STYLE
+
+# On the ground each has a contrast of 4.5 : 1 at least, also where a dark page inverts the picture;
+# LIGHT is a ground, too, and for lines of a grid.
+INK, GREY, LIGHT, PAPER = "#1a202c", "#5a6678", "#e2e8f0", "#ffffff"
+BLUE, ORANGE, GREEN, RED, PURPLE = "#2b5f9e", "#c05621", "#276749", "#c02a2a", "#5b3aad"
 COLOURS = BLUE, ORANGE, GREEN, PURPLE, RED  # of thread blocks, sequences, kernels, in this order
 
 
 def on_paper(function):
     """Let a function draw in these colours, whatever style its user has chosen for plots.
 
-    "dark_background", for example, would write in white on this light background.
+    "dark_background", for example, would write in white on this light background. The first
+    sentence of the function's docstring becomes the subject of its drawing.
     """
+    subject, *_ = (inspect.getdoc(function) or "").split("\n\n")
 
     @functools.wraps(function)
     def draw(*args, **kwargs):
         with style.context("default"):
-            return function(*args, **kwargs)
+            drawing = function(*args, **kwargs)
+        if isinstance(drawing, Drawing):
+            drawing.subject = " ".join(subject.split())
+        return drawing
 
     return draw
 
@@ -30,10 +41,12 @@ def on_paper(function):
 class Drawing(Figure):
     """A matplotlib figure with an opaque light ground, and words for where there are no pictures.
 
-    It is shown as an image in a notebook, without pyplot, and as its `text` in a terminal; the text
-    is the image's alternative for who cannot see it. Its
-    ground makes it as legible on a dark page as on a light one.
+    It is shown as an image in a notebook, without pyplot, and as its `text` in a terminal. For who
+    cannot see the image, its `subject` and the text are its alternative. A dark page inverts it
+    where it reads our style sheet; its opaque ground keeps it legible elsewhere.
     """
+
+    subject = ""
 
     def __init__(self, width, height, *, text=""):
         super().__init__(figsize=(width, height), facecolor=PAPER, layout="constrained")
@@ -53,17 +66,27 @@ class Drawing(Figure):
         self.savefig(image, format="png", dpi=110)
         return image.getvalue()
 
+    def alternative(self):
+        """The subject and the lines of the text that can be read out, without rows of symbols."""
+        lines = self.describe().splitlines()
+        read = [line for line in lines if any(letter.isalnum() for letter in line)]
+        return "\n".join([self.subject] * bool(self.subject) + read)
+
     def _repr_html_(self):
-        return as_html(self.png(), self.describe())
+        """An image that screen readers read out: Jupyter shows ``image/png`` without a text."""
+        data = base64.b64encode(self.png()).decode()
+        return (
+            f'<img alt="{escape(self.alternative())}" class="{PICTURE_CLASS}" '
+            f'style="max-width:100%" src="data:image/png;base64,{data}">{PICTURE_STYLE}'
+        )
 
     def __repr__(self):
         return self.text or super().__repr__()
 
 
-def as_html(png, text):
-    """An image that screen readers read out: Jupyter shows ``image/png`` without a text."""
-    data = base64.b64encode(png).decode()
-    return f'<img alt="{escape(text)}" style="max-width:100%" src="data:image/png;base64,{data}">'
+def tint(colour, share):
+    """So much of a colour on paper."""
+    return tuple(1 - share * (1 - channel) for channel in to_rgb(colour))
 
 
 def label_ends(ax, x, ends, *, gap=13):

@@ -5,7 +5,7 @@ from matplotlib.patches import Rectangle
 from numba import cuda
 
 from fa_numba import simt
-from fa_numba.figures.style import BLUE, GREEN, INK, ORANGE, PURPLE, Drawing, on_paper
+from fa_numba.figures.style import BLUE, GREEN, INK, ORANGE, PAPER, PURPLE, Drawing, on_paper
 
 WARP = 32
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
@@ -36,24 +36,19 @@ def owners(shape, block):
 
 @on_paper
 def thread_grid(shape=(8, 32), block=(16, 4)):
-    """A matrix, coloured by thread block, shaded by warp, labelled with the thread's number.
-
-    Returns
-    -------
-    Drawing
-        Its text has `block:thread` for each element.
-    """
+    """A matrix, coloured by thread block, shaded by warp, labelled with the thread's number."""
     block_of, thread_of = owners(shape, block)
     rows = zip(block_of, thread_of, strict=True)
     cells = ([f"{b}:{t:<3}" for b, t in zip(*row, strict=True)] for row in rows)
-    text = "\n".join(" ".join(row).rstrip() for row in cells)
+    lines = [" ".join(row).rstrip() for row in cells]
+    text = "\n".join(["thread block:thread, of each element", *lines])
     figure = Drawing(min(0.34 * shape[1] + 1, 11), 0.31 * shape[0] + 1.1, text=text)
     ax = figure.subplots()
     for (row, col), owner in np.ndenumerate(block_of):
         thread = thread_of[row, col]
         shade = 0.45 - 0.25 * (thread // WARP % 2)
         face = COLOURS[owner % len(COLOURS)]
-        ax.add_patch(Rectangle((col, row), 1, 1, facecolor=face, edgecolor="white", alpha=shade))
+        ax.add_patch(Rectangle((col, row), 1, 1, facecolor=face, edgecolor=PAPER, alpha=shade))
         ax.text(col + 0.5, row + 0.5, thread, ha="center", va="center", fontsize=8, color=INK)
     for col in range(0, shape[1], block[0]):
         for row in range(0, shape[0], block[1]):

@@ -1,7 +1,6 @@
 """FlashAttention in frames: each tile of scores at its time, and the tiles on the chip."""
 
 import numpy as np
-from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch, Rectangle
 
 from fa_numba.figures.style import (
@@ -11,6 +10,7 @@ from fa_numba.figures.style import (
     LIGHT,
     Drawing,
     on_paper,
+    tint,
 )
 
 
@@ -81,7 +81,7 @@ def tile_frames(walks, iterations):
         row[0].set_xlabel("K, V tiles →", fontsize=9, color=INK)
     figure.legend(
         handles=[Patch(facecolor=GREY, label="now; its Q and K, V tiles are on the chip"),
-                 Patch(facecolor=_tint(GREY), label="done"),
+                 Patch(facecolor=tint(GREY, 0.3), label="done"),
                  Patch(facecolor="none", edgecolor=GREY, label="to come")],
         loc="outside lower center", ncols=3, frameon=False, fontsize=9,
         title="a colour for each thread block", title_fontsize=9,
@@ -94,7 +94,7 @@ def _draw(ax, iteration, owner, now):
     num_m_tiles, num_n_tiles = iteration.shape
     for (m, n), t in np.ndenumerate(iteration):
         colour = COLOURS[owner[m, n] % len(COLOURS)]
-        face = LIGHT if t < 0 else colour if t == now else _tint(colour) if t < now else "none"
+        face = LIGHT if t < 0 else colour if t == now else tint(colour, 0.3) if t < now else "none"
         ax.add_patch(Rectangle((n, m), 0.92, 0.92, facecolor=face, linewidth=0.9,
                                edgecolor=LIGHT if t < 0 else colour))  # fmt: skip
     for m in range(num_m_tiles):  # the loaded tiles, along the edges
@@ -112,7 +112,3 @@ def _draw(ax, iteration, owner, now):
     ax.set(xlim=(-0.65, num_n_tiles), ylim=(num_m_tiles, -0.65), aspect="equal")
     ax.set(xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
-
-
-def _tint(colour):
-    return tuple(1 - 0.3 * (1 - channel) for channel in to_rgb(colour))

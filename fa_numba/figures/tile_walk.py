@@ -1,7 +1,6 @@
 """The order in which a kernel visits the tiles of the score matrix."""
 
 import numpy as np
-from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
 from fa_numba.figures.style import (
@@ -12,6 +11,7 @@ from fa_numba.figures.style import (
     PAPER,
     Drawing,
     on_paper,
+    tint,
 )
 
 
@@ -42,7 +42,7 @@ def tile_walk(walks):
 def _draw(ax, iteration, owner):
     for (m_tile, n_tile), t in np.ndenumerate(iteration):
         colour = COLOURS[owner[m_tile, n_tile] % len(COLOURS)] if t >= 0 else GREY
-        face = _tint(colour) if t >= 0 else PAPER
+        face = tint(colour, 0.22) if t >= 0 else PAPER
         ax.add_patch(Rectangle((n_tile - 0.46, m_tile - 0.46), 0.92, 0.92, facecolor=face,
                                edgecolor=colour if t >= 0 else LIGHT, linewidth=1.1))  # fmt: skip
     for block in np.unique(owner[iteration >= 0]):
@@ -60,10 +60,6 @@ def _draw(ax, iteration, owner):
     )
     ax.set(xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
-
-
-def _tint(colour):
-    return tuple(1 - 0.22 * (1 - channel) for channel in to_rgb(colour))
 
 
 def _as_text(iteration, owner):

@@ -1,7 +1,6 @@
 """The elements that a thread block of a tiled matrix product reads, by iteration."""
 
 import numpy as np
-from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
 from fa_numba.figures.style import (
@@ -15,6 +14,7 @@ from fa_numba.figures.style import (
     PURPLE,
     Drawing,
     on_paper,
+    tint,
 )
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
@@ -64,9 +64,9 @@ def _draw(ax, name, iteration, x, y, colour=None):
     for t in range(int(iteration.max()) + 1):
         where = np.argwhere(iteration == t)
         shade = colour or COLOURS[t % len(COLOURS)]
-        tint = tuple(1 - 0.45 * (1 - channel) for channel in to_rgb(shade))
+        face = tint(shade, 0.45)
         for m, n in where:
-            ax.add_patch(Rectangle((x + n, y + m), 1, 1, facecolor=tint, edgecolor=PAPER,
+            ax.add_patch(Rectangle((x + n, y + m), 1, 1, facecolor=face, edgecolor=PAPER,
                                    linewidth=0.3))  # fmt: skip
         m, n = where.mean(axis=0) + 0.5
         ax.text(x + n, y + m, "its tile" if colour else str(t), ha="center", va="center",

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, Drawing, on_paper
+from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, PAPER, Drawing, on_paper
 
 
 @on_paper
@@ -16,7 +16,10 @@ def tree_reduction(levels):
     """
     levels = np.asarray(levels)
     num_levels, width = levels.shape
-    rows = ["  ".join(f"{v:5.3g}" for v in level) for level in levels]
+    rows = [
+        f"level {depth}: " + "  ".join(f"{value:5.3g}" for value in level)
+        for depth, level in enumerate(levels)
+    ]
     figure = Drawing(8, 0.95 * num_levels + 0.3, text="\n".join(rows))
     ax = figure.subplots()
     for depth, level in enumerate(levels):
@@ -25,7 +28,7 @@ def tree_reduction(levels):
             face = BLUE if i < live else LIGHT
             ax.barh(-depth, 0.9, left=i - 0.45, height=0.42, color=face)
             ax.text(i, -depth, f"{value:.3g}", ha="center", va="center", fontsize=9,
-                    color="white" if i < live else GREY)  # fmt: skip
+                    color=PAPER if i < live else GREY)  # fmt: skip
         if depth + 1 == num_levels:
             break
         stride = live // 2

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import groupby
 
+from fa_numba.figures.themes import words_style
 from fa_numba.workbook.catalog import Exercise
 
 MARKS = {"passed": "✓", "failed": "✗", "not started": "·", "skipped": "–"}
@@ -20,12 +21,10 @@ OUTPUT_LINES = 20
 # Jupyter's own style breaks long lines in the middle of a word.
 PRE = "margin:0 0 .4em 1.6em; background:none; white-space:pre-wrap; word-break:normal"
 NAMES = 8  # of further checks that fail
-HTML_COLOURS = {  # 4.5 : 1 on white at least
-    "passed": "#178747",
-    "failed": "#d73027",
-    "not started": "#986f09",
-    "skipped": "#387ca5",
-}
+# 4.5 : 1 at least, on white and on the grey of a dark page
+ON_LIGHT = {"passed": "#178747", "failed": "#d73027", "new": "#986f09", "skipped": "#387ca5"}
+ON_DARK = {"passed": "#3fb96f", "failed": "#ff7b72", "new": "#d9a520", "skipped": "#6db3e0"}
+STYLE = words_style(ON_LIGHT, ON_DARK)
 
 
 def as_text(shown, *, width: int = 100, colour: bool = False) -> str:
@@ -369,11 +368,12 @@ class Report:
 
     def _repr_html_(self) -> str:
         note = f"<div>{escape(self.note)}</div>" if self.note else ""
-        return "".join(self._html(g) for g in self.graded) + note
+        return STYLE + "".join(self._html(g) for g in self.graded) + note
 
     def _html(self, g: Graded) -> str:
         def coloured(outcome, text):
-            return f'<span style="color:{HTML_COLOURS[outcome]}">{escape(text)}</span>'
+            name = "new" if outcome == "not started" else outcome
+            return f'<span class="fa-{name}">{escape(text)}</span>'
 
         def row_of(outcome, name, message="", output=""):
             text = message
