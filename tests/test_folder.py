@@ -205,7 +205,7 @@ def test_the_wheel_alone_makes_grades_and_hands_out(site, tmp_path):
     assert not [name for name in made if "course/" in name or "solutions/" in name]
 
 
-def test_an_answer_does_not_reach_the_course(tmp_path, monkeypatch):
+def test_an_answer_does_not_reach_the_course(tmp_path, monkeypatch, warm_judges):
     """Solutions and graders lie elsewhere than in the learner's folder, and are kept from it."""
     folder.init(tmp_path / "mine")
     monkeypatch.chdir(tmp_path / "mine")
