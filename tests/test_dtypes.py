@@ -33,6 +33,7 @@ SOME_MASKS = {"full": {}} | {name: MASKS[name] for name in ("causal_window", "al
 @each_shape
 @each_dtype
 @pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.few(lambda name, dtype, shape, mask: [(name, dtype, mask), (name, shape)])
 def test_attention(rng, name, dtype, shape, mask):
     ATTENTION[name](rng, dtype, same, shape, mask)
 
@@ -40,6 +41,7 @@ def test_attention(rng, name, dtype, shape, mask):
 @each_shape
 @each_dtype
 @pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.few(lambda name, dtype, shape: [(name, dtype), (name, shape), (dtype, shape)])
 def test_others(rng, name, dtype, shape):
     if name == "linear_attn_taylor2":
         shape = (*shape[:5], 8)  # features grow with the square of head_dim

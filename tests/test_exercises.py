@@ -170,11 +170,11 @@ def test_collecting_the_graders_is_quick(collection):
 
 
 @AN_EIGHTH
-def test_any_deleted_barrier_is_caught_and_both_lines_named(eighth, tmp_path):
+def test_any_deleted_barrier_is_caught_and_both_lines_named(eighth, tmp_path, warm_processes):
     exercises, answer = WITH_BARRIERS[eighth::8], tmp_path / "mutants.json"
     command = [sys.executable, "-m", "fa_numba.workbook.mutants", "--barriers"]
     command += [*(e.short for e in exercises), f"--json={answer}"]
-    run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    run = warm_processes.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert answer.exists(), run.stdout + run.stderr
     mutants = json.loads(answer.read_text())
     for exercise in exercises:
@@ -188,11 +188,11 @@ def test_any_deleted_barrier_is_caught_and_both_lines_named(eighth, tmp_path):
             assert both_lines or left_alone, f"{where}: {mutant['report']}"
 
 
-def test_a_sample_of_other_mistakes_is_caught(tmp_path):
+def test_a_sample_of_other_mistakes_is_caught(tmp_path, warm_processes):
     answer = tmp_path / "mutants.json"
     command = [sys.executable, "-m", "fa_numba.workbook.mutants", "ex00a", "ex07d"]
     command += ["--every=9", f"--json={answer}"]
-    run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    run = warm_processes.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     mutants = [m for some in json.loads(answer.read_text()).values() for m in some]
     assert len(mutants) >= 5
     assert sum(m["caught"] for m in mutants) >= 0.9 * len(mutants), run.stdout

@@ -32,7 +32,7 @@ from fa_numba.workbook.grading.factors import (
         ("ex00d", "no brackets", ""),  # wherever it is tried
     ],
 )
-def test_wrong_answers(short, mistake, said, tmp_path):
+def test_wrong_answers(short, mistake, said, tmp_path, warm_judges):
     exercise = find_one(short)
     source = dict(wrong_answers.answers(exercise, "WRONG"))[mistake]
     (tmp_path / f"{exercise.name}.py").write_text(source, encoding="utf-8")

@@ -212,8 +212,8 @@ def run_in(folder, *arguments):
     )
 
 
-def test_every_lesson_imports(made):
-    """All imports of all cells, in the handout's own package."""
+def test_every_lesson_imports_and_every_grader_is_there(made):
+    """All imports of all cells, in the handout's own package; then all graders are collected."""
     lines = []
     for path in sorted(made.folder.glob("notebooks/*.ipynb")):
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
@@ -222,11 +222,15 @@ def test_every_lesson_imports(made):
                 nodes = [n for n in ast.parse(source).body if isinstance(n, IMPORTS)]
                 lines += [ast.unparse(node) for node in nodes]
     assert len(lines) > 24 * 2
-    lines += ["import fa_numba", "print(fa_numba.__file__, fa_numba.simt.__file__)"]
+    lines += ["import fa_numba, pytest", "print(fa_numba.__file__, fa_numba.simt.__file__)"]
+    lines += ["raise SystemExit(pytest.main(['exercises', '--collect-only', '-q']))"]
     run = run_in(made.folder, "-c", "\n".join(lines))
-    assert run.returncode == 0, run.stderr
+    assert run.returncode == 0, run.stdout + run.stderr
+    files, _, collected = run.stdout.partition("\n")
     names = "fa_numba/__init__.py", "engine/numba_cuda_simulator/__init__.py"
-    assert run.stdout.split() == [str(made.folder / name) for name in names]
+    assert files.split() == [str(made.folder / name) for name in names]
+    graders = set(re.findall(r"test_(ex\d\d[a-z]_\w+)\.py", collected))
+    assert graders == {e.name for e in catalog.all_exercises(ROOT)}
 
 
 def solved(made, tmp_path, exercises):
@@ -234,14 +238,6 @@ def solved(made, tmp_path, exercises):
     for exercise in exercises:
         shutil.copyfile(exercise.solution, tmp_path / exercise.stub.name)
     return f"--impl={tmp_path}"
-
-
-def test_every_grader_is_there(made, tmp_path):
-    """All are collected, which imports every module of theirs."""
-    run = run_in(made.folder, "-m", "pytest", "exercises", "--collect-only", "-q")
-    assert run.returncode == 0, run.stdout
-    names = set(re.findall(r"test_(ex\d\d[a-z]_\w+)\.py", run.stdout))
-    assert names == {e.name for e in catalog.all_exercises(ROOT)}
 
 
 @pytest.mark.thorough

@@ -456,7 +456,7 @@ def test_with_two_workers(tmp_path):
     assert f"2 of {len(names)} exercises passed" in run.stdout and run.returncode == 1
 
 
-def test_grade_and_check_tell_the_same(tmp_path, monkeypatch, capsys):
+def test_grade_and_check_tell_the_same(tmp_path, monkeypatch, capsys, warm_judges):
     from fa_numba.workbook import cli
 
     files = [("right", RIGHT), ("os_exit", HOSTILE["os_exit"][0]), ("loop", HOSTILE["loop"][0])]
@@ -472,7 +472,7 @@ def test_grade_and_check_tell_the_same(tmp_path, monkeypatch, capsys):
     assert "First: doubles numbers" in out and "exit status 3" in out
 
 
-def test_what_cannot_be_written_changes_no_verdict(tmp_path, monkeypatch):
+def test_what_cannot_be_written_changes_no_verdict(tmp_path, monkeypatch, warm_judges):
     make_workbook(tmp_path, [("right", RIGHT), ("wrong", RIGHT.replace("2 * x\n", "3 * x\n"))])
     (tmp_path / ".progress.json").mkdir()  # for root too, who may write everywhere
     if os.getuid():

@@ -16,6 +16,7 @@ from fa_numba.workbook import cli
 from numba_cuda_simulator.devices import chip
 
 HAS_COMPILER = cuda_tools.disassembler_available()
+PTX_VERSION = cuda_tools.ptx_version
 
 SOURCE = '''
 """Kernels of a learner."""
@@ -104,14 +105,21 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def without_compiler(monkeypatch):
+    """Compiling costs more than all else here, and is asked for by the tests that look at it."""
+
     def missing():
         raise cuda_tools.CompilerMissingError(
             'compiling needs NVVM and NVRTC: pip install -e ".[compiler]"'
         )
 
     monkeypatch.setattr(cuda_tools, "ptx_version", missing)
+
+
+@pytest.fixture
+def with_compiler(monkeypatch):
+    monkeypatch.setattr(cuda_tools, "ptx_version", PTX_VERSION)
 
 
 def run(*argv):
@@ -124,7 +132,7 @@ def report(text, *argv, **options):
     return only
 
 
-def test_a_kernel_of_a_file(folder, capsys):
+def test_a_kernel_of_a_file(folder, capsys, with_compiler):
     dims = "--grid", "1", "--block", "32,32"
     assert run("mine.py:transpose", *dims, *SQUARE, "n=32") == 0
     out = capsys.readouterr().out
@@ -183,7 +191,7 @@ def test_dynamic_shared_memory(folder):
     assert one.trace.shared_bytes == 128 and one.occupancy.shared_bytes == 128
 
 
-def test_a_launcher_of_ours_traces_every_launch(without_compiler):
+def test_a_launcher_of_ours_traces_every_launch():
     arrays = [f"{name}=f4[1,40,1,8]" for name in "qkv"]
     reports = command.trace("fa_numba:naive_attn", [*arrays, "causal=True"])
     assert len(reports) == 3
@@ -293,14 +301,14 @@ def test_every_device_has_its_shared_memory_on_the_engine(name):
         assert chip(engine).shared_bytes_per_block == gpu.shared_bytes_per_block
 
 
-def test_without_a_compiler_the_report_says_so(folder, without_compiler):
+def test_without_a_compiler_the_report_says_so(folder):
     text = report("mine.py:ready").text()
     assert "how many registers it takes is not known" in text
     assert 'not known: compiling needs NVVM and NVRTC: pip install -e ".[compiler]"' in text
 
 
 @pytest.mark.skipif(not HAS_COMPILER, reason="needs NVVM, NVRTC, ptxas and nvdisasm")
-def test_registers_occupancy_and_lint_come_from_the_compiler(folder):
+def test_registers_occupancy_and_lint_come_from_the_compiler(folder, with_compiler):
     one = report("mine.py:ready", device="T4")
     assert one.code.cc == (7, 5) and one.code.shared_bytes == 4096
     assert one.occupancy.registers == one.code.registers
@@ -328,7 +336,7 @@ def test_a_plain_function_is_reported_all_the_same():
     assert "not known: the kernel has no @cuda.jit" in one.text()
 
 
-def test_html_says_what_the_text_says(folder, without_compiler):
+def test_html_says_what_the_text_says(folder):
     one = report("mine.py:forgets", *SQUARE, grid="1", block="32,32")
     html = one._repr_html_()
     for title, parts in one.sections():
@@ -391,7 +399,7 @@ add_one[2, 32](x)
 """
 
 
-def test_the_magic_reports_the_launches_of_a_cell(shell, capsys, without_compiler):
+def test_the_magic_reports_the_launches_of_a_cell(shell, capsys):
     shell.run_cell("%%trace --device T4\n" + CELL)
     out = capsys.readouterr().out
     assert "add_one: 2 blocks of 32 threads, 0 barriers, 2 times" in out
@@ -399,7 +407,7 @@ def test_the_magic_reports_the_launches_of_a_cell(shell, capsys, without_compile
     assert shell.user_ns["x"].tolist() == [2] * 64
 
 
-def test_the_magic_displays_html(shell, monkeypatch, without_compiler):
+def test_the_magic_displays_html(shell, monkeypatch):
     from fa_numba.microscope import magic
 
     shown = []
@@ -410,14 +418,14 @@ def test_the_magic_displays_html(shell, monkeypatch, without_compiler):
     assert len(shown) >= 3
 
 
-def test_lines_are_those_of_the_cell(shell, capsys, without_compiler):
+def test_lines_are_those_of_the_cell(shell, capsys):
     cell = "%%trace\n@cuda.jit\ndef k(x):\n    x[99] = 1\n\nk[1, 1](np.zeros(3))"
     shell.run_cell("import numpy as np\nfrom numba import cuda")
     shell.run_cell(cell)
     assert "line 4\n    x[99] = 1" in capsys.readouterr().out
 
 
-def test_the_magic_writes_figures(shell, folder, without_compiler):
+def test_the_magic_writes_figures(shell, folder):
     shell.run_cell("%%trace --figures pictures\n" + CELL)
     assert (folder / "pictures" / "add_one_addresses.png").exists()
 

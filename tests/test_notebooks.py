@@ -223,19 +223,32 @@ def messages(notebook):
     return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(last)).splitlines()
 
 
-@pytest.fixture(scope="module")
-def learners(tmp_path_factory):
+@contextlib.contextmanager
+def kernels(folder, hidden=()):
     """Variables and command of a learner's kernel, forked from a process with its imports."""
-    if LEARN_PYTHON is not None:
-        yield {}, None
-        return
-    folder = tmp_path_factory.mktemp("kernels")
-    env = learner.environment(folder / "site", learner.not_for_learners())
+    env = learner.environment(folder / "site", learner.not_for_learners(), hidden)
+    if hidden:
+        env |= {"PATH": learner.path_without_tools()}
     if not hasattr(os, "fork"):
         yield env, None
         return
     with warm_kernels.server(os.environ | env | BACKEND) as command:
         yield env, command
+
+
+@pytest.fixture(scope="module")
+def learners(tmp_path_factory):
+    if LEARN_PYTHON is not None:
+        yield {}, None
+        return
+    with kernels(tmp_path_factory.mktemp("kernels")) as env_and_command:
+        yield env_and_command
+
+
+@pytest.fixture(scope="module")
+def learners_without_compiler(tmp_path_factory):
+    with kernels(tmp_path_factory.mktemp("kernels"), learner.COMPILERS) as env_and_command:
+        yield env_and_command
 
 
 @EACH
@@ -274,16 +287,18 @@ def check_record(made):
 
 
 @pytest.mark.parametrize("path", [p for p in NOTEBOOKS if compiled.calls(p)], ids=lambda p: p.stem)
-def test_runs_without_compiler_and_disassembler(path, tmp_path, monkeypatch):
+def test_runs_without_compiler_and_disassembler(
+    path, tmp_path, monkeypatch, learners_without_compiler
+):
     """Every table is there all the same, from the record, and the lesson says so.
 
     No cell after the last table asks a compiler: `test_a_compiler_is_asked_through_compiled`.
     """
-    env = learner.environment(tmp_path / "site", learner.not_for_learners(), learner.COMPILERS)
-    env |= {"PATH": learner.path_without_tools()}
+    env, command = learners_without_compiler
     monkeypatch.setattr(sys.modules[__name__], "LEARN_PYTHON", None)
     last = None if path.name[:2] in COMPILE_LONGEST else "compiled("
-    notebook = run(path, env, monkeypatch, tmp_path, grades=0, last=last)  # stubs need no compiler
+    # Stubs need no compiler.
+    notebook = run(path, env, monkeypatch, tmp_path, grades=0, last=last, command=command)
     calls = 0
     for cell in notebook.cells:
         if cell.cell_type != "code" or "compiled(" not in cell.source:

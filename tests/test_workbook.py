@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -284,11 +283,10 @@ def test_progress_is_kept_with_the_settings_of_this_repository(workbook, tmp_pat
     assert progress.is_passed(workbook)
 
 
-def test_a_part_of_the_checks_is_no_progress(workbook):
+def test_a_part_of_the_checks_is_no_progress(workbook, pytester_free_run):
     solve(workbook)
-    command = [sys.executable, "-m", "pytest", "exercises", "-q", "-k", "half"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert "1 passed" in done.stdout, done.stdout
+    said = pytester_free_run("exercises", "-q", "-k", "half")
+    assert "1 passed" in said, said
     assert progress.result(workbook) is None
 
 

@@ -1,7 +1,6 @@
 """Wrong answers fail and right ones pass: a sample of tests/wrong_answers, the same each time."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -35,19 +34,24 @@ def test_each_file_belongs_to_an_exercise():
     assert not {p.stem for p in wrong_answers.FOLDER.glob("*.py")} - shorts
 
 
-def graded(tmp_path, *options):
+@pytest.fixture
+def graded(tmp_path, warm_processes):
     """The verdicts that the script comes to."""
-    answer = tmp_path / "verdicts.json"
-    command = [sys.executable, "-m", "tests.wrong_answers", f"--json={answer}", *options]
-    run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
-    assert answer.exists(), run.stdout + run.stderr
-    return json.loads(answer.read_text(encoding="utf-8"))
+
+    def graded(*options):
+        answer = tmp_path / "verdicts.json"
+        command = [sys.executable, "-m", "tests.wrong_answers", f"--json={answer}", "--jobs=1"]
+        run = warm_processes.run([*command, *options], cwd=REPOSITORY, capture_output=True, text=True)
+        assert answer.exists(), run.stdout + run.stderr
+        return json.loads(answer.read_text(encoding="utf-8"))
+
+    return graded
 
 
 @pytest.mark.parametrize("first", [0, *map(thorough, range(1, 6))])
-def test_a_sample_of_wrong_answers_is_caught(first, tmp_path):
+def test_a_sample_of_wrong_answers_is_caught(first, graded):
     some = WRITTEN[first::6]
-    verdicts = graded(tmp_path, "--kind=wrong", "--every=24", *(e.short for e in some))
+    verdicts = graded("--kind=wrong", "--every=24", *(e.short for e in some))
     assert len(verdicts) >= len(some)
     missed = [f"{v['exercise']}: {v['name']}" for v in verdicts if not v["caught"]]
     assert not missed, missed
@@ -55,8 +59,8 @@ def test_a_sample_of_wrong_answers_is_caught(first, tmp_path):
     assert not failed, failed
 
 
-def test_right_answers_pass(tmp_path):
-    verdicts = graded(tmp_path, "--kind=right", *RIGHT)
+def test_right_answers_pass(graded):
+    verdicts = graded("--kind=right", *RIGHT)
     rejected = {f"{v['exercise']}: {v['name']}": v["report"] for v in verdicts if v["caught"]}
     assert not rejected, rejected
 

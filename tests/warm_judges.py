@@ -3,7 +3,8 @@
 `fa-numba check` and its like start ``python -m pytest``, and that the process which answers: two
 seconds, nearly all of them imports. Here one process imports everything once, starts one fork
 server, and is forked for each judge. `test_hostile_answers` and others start judges as users do.
-So are the programs of tests that run kernels by `hopper_model`, which replaces names of Numba.
+So are the programs of tests that run kernels by `hopper_model`, which replaces names of Numba, and
+those that grade many answers.
 """
 
 import contextlib
@@ -32,12 +33,11 @@ class WarmJudges:
         with self.lock:
             return self._run(*command, **how)
 
-    def _run(self, command, *, cwd, env, **how):
+    def _run(self, command, *, cwd, env=os.environ, **how):
         assert command[0] == sys.executable, command
-        program, arguments = command[1], command[2:]
-        if program == "-m":
+        program, arguments = command[1], [*map(str, command[2:])]
+        if module := program == "-m":
             program, *arguments = arguments
-            assert program == "pytest", command
         assert how.pop("encoding", "utf-8") == "utf-8"
         if how.pop("pass_fds", ()):  # a process that is there already cannot inherit them
             ours = f"/proc/{os.getpid()}/fd/"
@@ -53,6 +53,7 @@ class WarmJudges:
             )
         with tempfile.TemporaryDirectory() as folder:
             request = {"program": str(program), "arguments": arguments, "out": folder}
+            request |= {"module": module}
             request |= {"cwd": str(cwd), "env": dict(env)}
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
@@ -79,10 +80,16 @@ def serve(request):
     if program == "pytest":
         sys.path[0] = request["cwd"]
         return int(pytest.main(arguments))
-    sys.argv[:], sys.path[0] = [program, *arguments], str(Path(program).parent)
+    sys.argv[:] = [program, *arguments]
+    sys.path[0] = request["cwd"] if request["module"] else str(Path(program).parent)
     signal.alarm(SECONDS)
     try:
-        runpy.run_path(program, run_name="__main__")
+        if request["module"]:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(program, run_name="__main__")
+    except SystemExit as end:
+        return int(end.code or 0)
     except BaseException:
         traceback.print_exc()
         return 1
