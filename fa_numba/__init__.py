@@ -1,5 +1,6 @@
 """fa-numba: attention kernels in Numba-CUDA, to learn from and to use."""
 
+import numba_cuda_simulator  # noqa: F401  # isort: skip: gives names of Numba where there is none
 from fa_numba.runtime import numpy_names  # noqa: F401  # isort: skip: before anything compiles
 from fa_numba import masks as masks
 from fa_numba import simt

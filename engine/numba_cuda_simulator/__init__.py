@@ -52,13 +52,19 @@ For all of them
 - errors: what goes wrong, in the learner's own terms
 - options: settings
 - devices: the facts of a GPU that a launch depends on
+
+The folder `without_numba` has Numba's names, for a Python that has no Numba.
 """
 
-from . import errors
-from .hook import disable, enable, has_gpu, is_enabled
-from .launch import run, trace, tracing
-from .options import options
-from .recording import record
+from . import without_numba
+
+without_numba.install()  # before anything asks for a name of Numba
+
+from . import errors  # noqa: E402
+from .hook import disable, enable, has_gpu, is_enabled  # noqa: E402
+from .launch import run, trace, tracing  # noqa: E402
+from .options import options  # noqa: E402
+from .recording import record  # noqa: E402
 
 __all__ = [
     "disable",

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from .dtypes import INT64, TypedInts, common_shape, is_floating, select, stretch
+from .dtypes import INT64, TypedInts, as_intp, common_shape, is_floating, select, stretch
 from .errors import KernelError, LaunchError, UnsupportedError
 from .lanes import ALL, type_name
 
@@ -162,7 +162,8 @@ class GlobalArray(LaneArray):
 
     def load(self, lanes, offset):
         if isinstance(offset, np.ndarray):
-            return self.flat.take(offset, mode="wrap")  # in range already; the fastest mode
+            # In range already: this is the fastest mode.
+            return self.flat.take(as_intp(offset), mode="wrap")
         return self.flat[offset]
 
     def store(self, lanes, offset, value):
@@ -210,8 +211,8 @@ class SharedArray(LaneArray):
                 return self.flat[offset]
             return self.rows[offset].copy().reshape(1, 1, 1, -1)
         if offset.shape[3] == 1:
-            return self.rows.take(offset[..., 0], axis=0, mode="wrap")
-        return self.flat.take(offset * self.num_blocks + lanes.block_column, mode="wrap")
+            return self.rows.take(as_intp(offset[..., 0]), axis=0, mode="wrap")
+        return self.flat.take(as_intp(offset * self.num_blocks + lanes.block_column), mode="wrap")
 
     def store(self, lanes, offset, value):
         mask = lanes.mask
@@ -262,7 +263,7 @@ class Cells(list):
             for row, value in zip(self.matrix, self, strict=True):
                 row[...] = value
             self[:] = self.matrix
-            self.lane = np.arange(math.prod(shape)).reshape(shape)
+            self.lane = np.arange(math.prod(shape), dtype=np.int64).reshape(shape)
         return self.matrix.reshape(-1), self.lane.size, self.lane
 
 
@@ -301,7 +302,7 @@ class LocalArray(LaneArray):
             # A row of the matrix is copied: a lane value must not change when the memory does.
             return values[offset] if values.matrix is None else values[offset].copy()
         flat, width, lane = values.stack(lanes.shape, self.dtype)
-        return flat.take(offset * width + lane, mode="wrap")
+        return flat.take(as_intp(offset * width + lane), mode="wrap")
 
     def store(self, lanes, offset, value):
         value = value if value.dtype == self.dtype else value.astype(self.dtype)

@@ -150,7 +150,7 @@ def compare_and_swap(memory, places, expected, new):
         last = np.full(len(left), -1)  # address -> the thread that swaps there
         last[address[winners]] = winners
         winner = last[address]
-        done = (winner < 0) | (np.arange(len(left)) <= winner)
+        done = (winner < 0) | (np.arange(len(left), dtype=np.int64) <= winner)
         old[left[done]] = found[done]
         memory[places[left[winners]]] = new[left[winners]]
         left = left[~done]

@@ -16,13 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .dtypes import as_intp
 from .lanes import ALL, ByMask
 from .race_rules import STORE
 
 SECTOR = 32  # bytes
 BANKS = 32
 WORD = 4  # bytes
-LANES = np.arange(32)
+LANES = np.arange(32, dtype=np.int64)
 
 
 def sectors(byte, active, itemsize, action):
@@ -48,10 +49,11 @@ def wavefronts(byte, active, itemsize, action):
 
 def busiest_bank(byte, active, itemsize):
     """Return the number of different words in the busiest bank; 0 where no lane takes part."""
-    words = without_idle(byte, active)[..., None] // WORD + np.arange(max(1, itemsize // WORD))
+    parts = np.arange(max(1, itemsize // WORD), dtype=np.int64)
+    words = without_idle(byte, active)[..., None] // WORD + parts
     words = np.sort(words.reshape(len(byte), -1))
-    bank = np.arange(len(words))[:, None] * BANKS + words % BANKS
-    busy = np.bincount(bank[different(words)], minlength=len(words) * BANKS)
+    bank = np.arange(len(words), dtype=np.int64)[:, None] * BANKS + words % BANKS
+    busy = np.bincount(as_intp(bank[different(words)]), minlength=len(words) * BANKS)
     return busy.reshape(-1, BANKS).max(1) * active.any(1)
 
 
@@ -247,7 +249,7 @@ class Requests:
         starts = (first * array.itemsize + array.alignment) % unit
         if starts.size == 1:
             return self.price(array, pattern, int(starts.item()), action)
-        counts = np.bincount(starts.ravel(), minlength=1)
+        counts = np.bincount(as_intp(starts.ravel()), minlength=1)
         found = np.flatnonzero(counts)
         return sum(self.price(array, pattern, int(s), action) * counts[s] for s in found)
 
@@ -256,7 +258,7 @@ class Requests:
         function, _ = COST[array.kind]
         active = np.ones(lanes.shape, bool) if active is None else active
         byte = lanes * array.itemsize + array.alignment
-        return function(byte, active, array.itemsize, action).sum(1)
+        return function(byte, active, array.itemsize, action).sum(1, dtype=np.int64)
 
     def price(self, array, pattern, start, action):
         key = array.kind, array.itemsize, action, start, pattern.tobytes()
@@ -265,5 +267,6 @@ class Requests:
             function, _ = COST[array.kind]
             byte = pattern[None] * array.itemsize + start
             active = np.ones(byte.shape, bool)
-            cost = self.prices[key] = function(byte, active, array.itemsize, action).sum(1)
+            cost = function(byte, active, array.itemsize, action).sum(1, dtype=np.int64)
+            self.prices[key] = cost
         return cost

@@ -117,6 +117,11 @@ def as_index(value):
     return plain.astype(np.int64)
 
 
+def as_intp(index):
+    """Return integers as `take` and `bincount` want them: in a browser of 32 bits."""
+    return np.asarray(index, np.intp)
+
+
 def as_bool(value):
     """Return a truth value or plain boolean array."""
     if value.dtype != BOOL:

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 
 from numba import cuda
 
+from .without_numba.missing import CompilerMissingError as CompilerMissingError
+
 ENGINE = os.path.dirname(__file__)
 RAISE = dis.opmap["RAISE_VARARGS"]
 WRONG_CALL = re.compile(r"\(\) (missing|takes|got an unexpected|got multiple)")

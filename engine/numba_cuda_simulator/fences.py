@@ -41,7 +41,7 @@ class Fences:
 
     def atomic(self, threads):
         """Let some threads of the grid make an atomic, in this order."""
-        numbers = self.number + 1 + np.arange(len(threads))
+        numbers = self.number + 1 + np.arange(len(threads), dtype=np.int64)
         self.number += len(threads)
         blocks = threads // self.num_threads
         self.heard[blocks] = numbers

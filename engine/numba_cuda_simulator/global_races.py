@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from .arrays import pick, same_values
+from .dtypes import as_intp
 from .fences import Fences
 from .lanes import ALL, ByMask
 from .race_rules import ATOMIC, LOAD, STORE
@@ -50,7 +51,7 @@ class GlobalWatch:
             self.enter_loads()
         first = self.lanes.first_block * self.lanes.num_threads
         self.order = Order(self.lanes.num_threads, self.lanes.num_blocks, first)
-        blocks = np.arange(self.lanes.num_blocks).reshape(1, 1, 1, -1)
+        blocks = np.arange(self.lanes.num_blocks, dtype=np.int64).reshape(1, 1, 1, -1)
         self.threads = first + blocks * self.lanes.num_threads + self.lanes.thread_number
         self.threads = np.broadcast_to(self.threads, self.lanes.shape)
         self.active_threads = ByMask(lambda mask: pick(self.threads, self.lanes.shape, mask))
@@ -102,7 +103,7 @@ class GlobalWatch:
         where[... if mask is ALL else np.broadcast_to(mask, where.shape)] = (
             stale.reshape(where.shape) if mask is ALL else stale
         )
-        return np.where(where, old.take(offset), value)
+        return np.where(where, old.take(as_intp(offset)), value)
 
     def store(self, array, offset, value, site):
         tracked = self.shadows.get(id(array.flat))
@@ -182,7 +183,7 @@ class GlobalWatch:
         place = self.findings.place(site, action)
         now = self.order.stamp(self.active_threads(self.lanes.mask), place)
         if parts > 1:
-            elements = (elements[:, None] * parts + np.arange(parts)).reshape(-1)
+            elements = (elements[:, None] * parts + np.arange(parts, dtype=np.int64)).reshape(-1)
             now = np.repeat(now, parts)
         return elements + start if start else elements, now, place
 

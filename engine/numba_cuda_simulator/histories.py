@@ -12,6 +12,7 @@ at the root that stands for "these elements have been written, and nothing else 
 
 import numpy as np
 
+from .dtypes import as_intp
 from .race_rules import ATOMIC, LOAD, STORE
 from .shadow import WARP, Clash, Order, Shadow
 
@@ -76,7 +77,7 @@ class State:
             written[elements] = True
             return shadow.store(elements, now, self.order)
         found = []
-        initialised = written.take(elements)
+        initialised = written.take(as_intp(elements))
         if not initialised.all():
             new = (~initialised).nonzero()[0]
             found = [Clash("UNINIT", new, np.zeros_like(new))]
@@ -278,7 +279,7 @@ class Histories:
 
     def disperse_accesses(self, crowd, state, members):
         """Copy what a cohort has done since its barrier to each of its blocks."""
-        blocks = np.arange(self.num_blocks)[members]
+        blocks = np.arange(self.num_blocks, dtype=np.int64)[members]
         size = self.num_threads
         state.enter_loads()
         order = crowd.order

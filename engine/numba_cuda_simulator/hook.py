@@ -9,13 +9,19 @@ import functools
 from collections import ChainMap
 
 from numba import cuda
-from numba.np.ufunc.decorators import GUVectorize, Vectorize
 
 from .errors import LaunchError, explain
 from .host import STAND_INS, refuse_ufunc
 from .launch import launch
 from .names import PLACEHOLDERS
 from .signatures import parsed_signatures
+
+try:
+    from numba.np.ufunc.decorators import GUVectorize, Vectorize
+
+    UFUNCS = Vectorize, GUVectorize
+except ImportError:  # without Numba
+    UFUNCS = ()
 
 _originals = []  # (object, attribute, its value or MISSING), to undo
 MISSING = object()
@@ -121,7 +127,7 @@ def enable():
         return
     for name, stand_in in STAND_INS.items():
         replace(cuda, name, stand_in)
-    for decorator in Vectorize, GUVectorize:
+    for decorator in UFUNCS:
         refused = {"cuda": refuse_ufunc(decorator.__name__.lower())}
         replace(decorator, "target_registry", ChainMap(refused, decorator.target_registry))
 

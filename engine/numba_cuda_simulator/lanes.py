@@ -183,11 +183,11 @@ class Lanes:
         self.first_block, self.num_blocks = first_block, num_blocks
         self.shape = (*self.block[::-1], num_blocks)
         gx, gy, _ = self.grid
-        number = first_block + np.arange(num_blocks)
+        number = first_block + np.arange(num_blocks, dtype=np.int64)
         coordinates = number % gx, number // gx % gy, number // (gx * gy)
         # In place: the kernel's names are bound to this object.
         self.block_idx.x, self.block_idx.y, self.block_idx.z = map(per_block, coordinates)
-        column = np.arange(num_blocks).reshape(1, 1, 1, -1)
+        column = np.arange(num_blocks, dtype=np.int64).reshape(1, 1, 1, -1)
         self.block_column = column if num_blocks > 1 else np.int64(0)
         self.mask = ALL
         self.exited = NOBODY
@@ -448,7 +448,7 @@ class Lanes:
 
     def members(self, mask):
         """Return which threads a warp's member mask names, (threads, 1 or blocks)."""
-        lane = (np.arange(self.num_threads) % WARP)[:, None]
+        lane = (np.arange(self.num_threads, dtype=np.int64) % WARP)[:, None]
         if isinstance(mask, np.ndarray):
             mask = self.full(as_index(mask) if type(mask) is TypedInts else mask)
         else:
@@ -565,7 +565,7 @@ def is_truth(value):
 
 
 def lane_range(count, shape):
-    return np.int64(0) if count == 1 else np.arange(count).reshape(shape)
+    return np.int64(0) if count == 1 else np.arange(count, dtype=np.int64).reshape(shape)
 
 
 def per_block(values):

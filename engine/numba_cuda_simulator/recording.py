@@ -66,7 +66,7 @@ class Recorder(Watch):
         element, active = (
             np.broadcast_to(x, lanes.shape).reshape(shape).copy() for x in (offset, mask)
         )
-        blocks = lanes.first_block + np.arange(lanes.num_blocks)
+        blocks = lanes.first_block + np.arange(lanes.num_blocks, dtype=np.int64)
         access = Access(array.kind, array.name, action, site.line, blocks, element, active)
         self.accesses.append(access)
 

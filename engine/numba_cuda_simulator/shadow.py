@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .dtypes import as_intp
 from .race_rules import ATOMIC, KINDS, LOAD, STORE, certain
 
 THREAD_BITS, PLACE_BITS = 30, 12
@@ -249,7 +250,7 @@ class Shadow:
         if self.writer is None:
             self.writer = np.zeros(self.size, np.int64)
         self.writer[elements] = now
-        last = self.writer.take(elements)
+        last = self.writer.take(as_intp(elements))
         beaten = (last != now).nonzero()[0]
         if len(beaten):
             found.append(Clash(KINDS[STORE, STORE], beaten, last[beaten], False, at_once=True))
@@ -269,7 +270,7 @@ class Shadow:
         found = []
         for field, (kind, sure) in zip(AGAINST[action](self), RULES[action], strict=True):
             if field is not None:
-                earlier = field.take(elements)
+                earlier = field.take(as_intp(elements))
                 positions = order.clashes(earlier, now)
                 if len(positions):
                     found.append(Clash(kind, positions, earlier[positions], sure))
@@ -293,9 +294,9 @@ class Shadow:
         if self.reader is None:
             self.reader = np.zeros(self.size, np.int64)
             self.other_reader = np.zeros(self.size, np.int64)
-        before = self.reader.take(elements)
+        before = self.reader.take(as_intp(elements))
         self.reader[elements] = now
-        newest = self.reader.take(elements)
+        newest = self.reader.take(as_intp(elements))
         self.keep_other(elements, now, newest, order)  # put off together
         self.keep_other(elements, before, newest, order)  # read earlier
 

@@ -241,7 +241,7 @@ class SharedWatch:
     def new_part(self, blocks, mask):
         count = self.lanes.num_blocks if blocks is None else int(blocks.sum())
         if mask is ALL or mask.all():
-            return Part(blocks, count, ALL, None, np.arange(self.lanes.num_threads))
+            return Part(blocks, count, ALL, None, np.arange(self.lanes.num_threads, dtype=np.int64))
         threads = np.flatnonzero(stretch(mask, (*self.lanes.shape[:3], 1)))
         return Part(blocks, count, mask, (mask.shape, mask.tobytes()), threads)
 
@@ -270,7 +270,7 @@ class SharedWatch:
             elements = stretch(offset, (*self.lanes.shape[:3], 1)).reshape(-1)
             elements = elements if mask is ALL else elements[threads]
         else:
-            elements = np.full(len(threads), offset)
+            elements = np.full(len(threads), offset, np.int64)
         place = self.findings.place(site, action)
         footprint = Footprint(action, array, elements, threads, place, site)
         if len(threads) == 1:
@@ -292,8 +292,8 @@ class SharedWatch:
         if histories.crowd is None:
             histories.disperse()
         active = self.lanes.active()
-        elements = self.lanes.full(offset) * nb + np.arange(nb)
-        threads = np.arange(nt)[:, None] + np.arange(nb) * nt
+        elements = self.lanes.full(offset) * nb + np.arange(nb, dtype=np.int64)
+        threads = np.arange(nt, dtype=np.int64)[:, None] + np.arange(nb, dtype=np.int64) * nt
         place = self.findings.place(site, action)
         footprint = Footprint(action, array, elements[active], threads[active], place, site)
         clashes = histories.crowd.apply(footprint)
@@ -310,7 +310,7 @@ class ClashLanes:
 
     @classmethod
     def of_cohort(cls, clash, footprint, members, watch):
-        blocks = np.arange(watch.lanes.num_blocks)
+        blocks = np.arange(watch.lanes.num_blocks, dtype=np.int64)
         blocks = blocks if members is None else blocks[members]
         at, count = clash.positions, len(blocks)
         rows = footprint.elements[at], footprint.threads[at], clash.earlier

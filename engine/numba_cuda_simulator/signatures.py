@@ -10,7 +10,6 @@ import operator
 
 import numpy as np
 from numba import from_dtype, types
-from numba.core.typeconv import Conversion
 
 from .arrays import GlobalArray, LaneArray
 from .dtypes import cast, numpy_dtype
@@ -99,6 +98,7 @@ def best(signatures, name, values):
 def rate(actual, formal):
     """Return how many arguments each kind of conversion takes, the worst first; None: no fit."""
     from numba.core.registry import cpu_target  # knows the conversions; takes long to import
+    from numba.core.typeconv import Conversion
 
     if len(actual) != len(formal):
         return None

@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from .arrays import poison
-from .dtypes import TypedInts, as_bool, as_index, typed
+from .dtypes import TypedInts, as_bool, as_index, as_intp, typed
 from .errors import BarrierDivergenceError, UnsupportedError, notice, thread_name
 from .lanes import ALL, NOBODY, WARP
 from .records import present_site
@@ -219,7 +219,7 @@ class Warps:
 
     def source_threads(self, kind, operand):
         """Return the number of the thread that each thread reads, (threads, 1 or blocks)."""
-        thread = np.arange(self.lanes.num_threads)[:, None]
+        thread = np.arange(self.lanes.num_threads, dtype=np.int64)[:, None]
         lane = thread % WARP
         if kind == "xor":
             source = lane ^ operand
@@ -237,7 +237,7 @@ class Warps:
         shape = (*self.lanes.shape[:3], columns)
         rows = np.broadcast_to(value, shape).reshape(self.lanes.num_threads, columns)
         if source.shape[1] == 1:
-            result = rows.take(source[:, 0], axis=0)
+            result = rows.take(as_intp(source[:, 0]), axis=0)
         else:
             rows = np.broadcast_to(rows, (self.lanes.num_threads, self.lanes.num_blocks))
             result = np.take_along_axis(rows, source, 0)

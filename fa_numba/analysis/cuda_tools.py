@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 
 from fa_numba.runtime import installing
+from numba_cuda_simulator.errors import CompilerMissingError
 
 _IR = """\
 target triple = "nvptx64-nvidia-cuda"
@@ -37,10 +38,6 @@ _PTX = """\
 .visible .entry trial() {{ ret; }}
 """
 LISTING = ("--print-code", "--print-line-info-inline")  # the format that `sass.parse` reads
-
-
-class CompilerMissingError(RuntimeError):
-    """A tool is not installed or too old; the message says which, and how to install it."""
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from fa_numba.analysis.machine_code import (
 
 try:
     from numba.cuda.core import ir as numba_ir
-except ImportError:  # macOS: no numba-cuda, and nothing to lint with
-    from numba.core import ir as numba_ir
+except ImportError:  # no numba-cuda, and nothing to lint with
+    numba_ir = None
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ class _Function:
         return good
 
 
-_CONSTANT = (numba_ir.Const, numba_ir.Global, numba_ir.FreeVar)
+_CONSTANT = (numba_ir.Const, numba_ir.Global, numba_ir.FreeVar) if numba_ir else ()
 
 
 def _operands(value):

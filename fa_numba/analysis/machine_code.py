@@ -23,7 +23,6 @@ from unittest import mock
 
 import numpy as np
 from numba import cuda, from_dtype, types
-from numba.core import sigutils, typing
 
 from fa_numba.analysis import cuda_tools, devices, sass
 from fa_numba.analysis.cuda_tools import (
@@ -222,7 +221,9 @@ def signature_of(args):
     -------
     tuple of numba types
     """
-    if isinstance(args, (str, typing.Signature)):
+    if isinstance(args, str) or type(args).__name__ == "Signature":
+        from numba.core import sigutils
+
         return tuple(sigutils.normalize_signature(args)[0])
     return tuple(_type_of(arg) for arg in args)
 

@@ -11,7 +11,6 @@ import re
 from pathlib import Path
 from unittest import mock
 
-from llvmlite import ir as llvm
 from numba import types
 
 from fa_numba.analysis.machine_code import compile_with_lines
@@ -82,6 +81,8 @@ class _Probes:
         self.lines = []
 
     def hang(self, builder, value, kind):
+        from llvmlite import ir as llvm
+
         register = {16: "h", 32: "r", 64: "l"}.get(value.type.width)
         location = builder.debug_metadata
         if register is None or location is None:  # not in a function that has line numbers

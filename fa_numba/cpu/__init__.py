@@ -26,7 +26,13 @@ is two products by BLAS and a softmax, and BLAS alone reaches 156:
     1 x 4096 x 1, 128                  130, 128 ( 67, 32)           125, 124 (64, 32)
 """
 
-from fa_numba.cpu.attention import (
+from numba_cuda_simulator import without_numba
+
+without_numba.require(
+    "attention or softmax of NumPy arrays, unless a kernel such as flash_attn_v2 computes it,"
+)  # else it is compiled
+
+from fa_numba.cpu.attention import (  # noqa: E402
     flash_attn,
     flash_attn_grad,
     flash_attn_varlen,
@@ -34,7 +40,7 @@ from fa_numba.cpu.attention import (
     flash_decode,
     paged_attn_decode,
 )
-from fa_numba.cpu.rows import softmax, softmax_topk
+from fa_numba.cpu.rows import softmax, softmax_topk  # noqa: E402
 
 __all__ = [
     "flash_attn",

@@ -23,10 +23,10 @@ removes these loads and stores; a single other index sends the array to local me
 
 from dataclasses import dataclass
 
+from numba.cuda.extending import intrinsic  # isort: skip: without Numba it says so
 from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.core import errors
-from numba.cuda.extending import intrinsic
 
 SHARED = 3  # LLVM's number of the address space of shared memory
 GLOBAL = 1

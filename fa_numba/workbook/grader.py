@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 import json
 import os
 import re
@@ -12,9 +14,11 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from fa_numba.workbook import carry, guesses, progress, stubs
 from fa_numba.workbook.catalog import Exercise, all_exercises, find, find_one
+from fa_numba.workbook.grading import inside
 from fa_numba.workbook.note import Note
 from fa_numba.workbook.report import Check, Graded, Report, as_text
 from fa_numba.workbook.tables import as_markdown
@@ -49,26 +53,17 @@ def grade(name: str, *, impl: str = "exercises", verbose: bool = False) -> Repor
 def grade_all(
     exercises: list[Exercise], *, impl: str = "exercises", verbose: bool = False
 ) -> Report:
-    """Grade the given exercises: pytest judges, and each answer runs in a process of its own."""
+    """Grade the given exercises: pytest judges, and each answer runs in a process of its own.
+
+    Where processes cannot be started, all of it happens in this one: see `grading.inside`.
+    """
     with tempfile.TemporaryFile("w+", encoding="utf-8") as answer:  # has no name: nothing stays
-        command = [sys.executable, "-m", "pytest", *(str(e.grader) for e in exercises)]
-        command += [f"--impl={impl}", f"--grade-json=/dev/fd/{answer.fileno()}"]
-        command += ["-p", "no:cacheprovider"]
-        command += ["--ends-with-parent"]
-        run = subprocess.run(
-            command,
-            cwd=exercises[0].root,
-            env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # ours alone, and faster
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            pass_fds=[answer.fileno()],
-        )
+        options = [*(str(e.grader) for e in exercises), f"--impl={impl}", "-p", "no:cacheprovider"]
+        judge = _judge_here if inside.is_wanted() else _judge
+        said = judge(options, exercises[0].root, answer)
         answer.seek(0)
         if not (data := json.loads(answer.read() or "[]")):
-            raise RuntimeError(
-                f"the grader itself failed:\n{run.stdout[-3000:]}{run.stderr[-3000:]}"
-            )
+            raise RuntimeError(f"the grader itself failed:\n{said}")
     by_name = {e.name: e for e in exercises}
     graded = [
         Graded(by_name[d["name"]], [Check(**c) for c in d["checks"]])
@@ -79,6 +74,49 @@ def grade_all(
     learner = impl == "exercises"
     note = progress.why_not_kept(graded) if learner else ""
     return Report(graded, learner=learner, verbose=verbose, note=note)
+
+
+def _judge(options, root, answer) -> str:
+    """Run pytest in a process of its own, the results into a file; return what it printed."""
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "--ends-with-parent"]
+        + [f"--grade-json=/dev/fd/{answer.fileno()}"],
+        cwd=root,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # ours alone, and faster
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        pass_fds=[answer.fileno()],
+    )
+    return run.stdout[-3000:] + run.stderr[-3000:]
+
+
+def _judge_here(options, root, answer) -> str:
+    """The same in this process."""
+    import pytest
+
+    said, here = io.StringIO(), os.getcwd()
+    alone = os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    os.chdir(root)
+    try:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            contextlib.redirect_stdout(said),
+            contextlib.redirect_stderr(said),
+        ):
+            file = Path(folder, "results.json")
+            # pytest's own ways to catch output and crashes want file descriptors.
+            options += [f"--grade-json={file}", "--capture=sys", "-p", "no:faulthandler"]
+            pytest.main(options)
+            if file.exists():
+                answer.write(file.read_text(encoding="utf-8"))
+    finally:
+        os.chdir(here)
+        del os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"]
+        if alone is not None:
+            os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = alone
+    return said.getvalue()[-3000:]
 
 
 def hint(name: str, tier: int | None = None) -> Note:

@@ -21,7 +21,7 @@ import pytest
 
 from fa_numba.workbook import progress, stubs
 from fa_numba.workbook.catalog import NAME, Exercise, course, find_root
-from fa_numba.workbook.grading import factors, launches, processes
+from fa_numba.workbook.grading import factors, inside, launches, processes
 from fa_numba.workbook.grading.answer import Answer
 from fa_numba.workbook.grading.explain import causes_of, explain, is_not_written, left_over
 from fa_numba.workbook.grading.factors import Evidence, only_where
@@ -80,19 +80,24 @@ def pytest_configure(config):
     if option.ends_with_parent:
         die_with_parent()
     launches.install(to_machine_code=option.machine_code)  # before any grader is imported
-    if not (option.collectonly or option.gpu or getattr(option, "numprocesses", None)):
+    in_process = inside.is_wanted()
+    if not (
+        option.collectonly or option.gpu or in_process or getattr(option, "numprocesses", None)
+    ):
         processes.fork_server()  # imports Numba while pytest collects
     if option.tbstyle == "auto":  # --tb=short and the like bring pytest's own report back
         option.tbstyle = "no"
         option.reportchars = ""
     if option.impl != "solutions":
         config.addinivalue_line("filterwarnings", "ignore")  # a warning is no wrong answer
-    # At its end pytest collects garbage five times: among the session's objects, not Numba's.
-    gc.freeze()
+    if not in_process:  # a notebook's objects are its own
+        # At its end pytest collects garbage five times: among the session's objects, not Numba's.
+        gc.freeze()
 
 
 def pytest_unconfigure():
     processes.close_fork_server()
+    launches.uninstall()
 
 
 def pytest_report_header(config):
@@ -119,7 +124,8 @@ def _answer_for(node, config):
         read_answer(path)
     except BadFile as error:
         raise error from None
-    return Answer(
+    kind = inside.InsideAnswer if inside.is_wanted() and not option.gpu else Answer
+    return kind(
         path,
         graded.root,
         limits_of(graded.grader),

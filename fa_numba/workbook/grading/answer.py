@@ -204,7 +204,7 @@ class Answer:
         except Closed:
             said = self.take_output()
             raise AnswerError(f"the process for the answer does not start: {said}") from None
-        self.meter = Meter(self.process.pid)
+        self.meter = self.new_meter()
         self.request("load")
 
     def stop(self):
@@ -242,7 +242,11 @@ class Answer:
         if self.process is None:
             self.start()
         else:
-            self.meter = Meter(self.process.pid)
+            self.meter = self.new_meter()
+
+    def new_meter(self):
+        """The time of one check."""
+        return Meter(self.process.pid)
 
     @property
     def spent(self):

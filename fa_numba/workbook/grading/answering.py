@@ -33,6 +33,7 @@ from fa_numba.workbook.grading.failures import describe
 from fa_numba.workbook.grading.lifetime import die_with_parent
 from fa_numba.workbook.grading.shapes import expect_constant_shapes
 from fa_numba.workbook.grading.wire import Channel, Closed, ReceivingWindows, WireError
+from numba_cuda_simulator import launch as engine
 from numba_cuda_simulator.errors import KernelWarning
 from numba_cuda_simulator.trace import GlobalTraffic, LineTraffic, SharedTraffic, Trace
 
@@ -75,7 +76,7 @@ class AnswerCodec(ReceivingWindows):
 
     def encode_array(self, array):
         for number, memory in enumerate(self.memory):  # a view of an argument stays one
-            start, at = memory.ctypes.data, array.__array_interface__["data"][0]
+            start, at = (x.__array_interface__["data"][0] for x in (memory, array))
             if start <= at < start + memory.nbytes:
                 data = [number, np.dtype(array.dtype).str, list(array.shape), list(array.strides)]
                 return ["w", *data, at - start]
@@ -159,7 +160,7 @@ class Worker:
         try:
             with np.errstate(**message.get("errstate", {})):
                 if message.get("tracing"):
-                    with simt.tracing() as traces:
+                    with engine.tracing() as traces:
                         value = self.do(message, codec)
                 else:
                     value = self.do(message, codec)
@@ -269,10 +270,10 @@ class Worker:
     def launch_run(self, kernel, grid, block, *args, **options):
         if self.options["gpu"] and options.get("checked", True):
             return run_on_gpu(kernel, grid, block, *args, **options)
-        return simt.run(kernel, grid, block, *args, **options)
+        return engine.run(kernel, grid, block, *args, **options)
 
     def launch_trace(self, kernel, grid, block, *args, **options):
-        return simt.trace(kernel, grid, block, *args, **options)
+        return engine.trace(kernel, grid, block, *args, **options)
 
     def launch_gpu_ready(self, kernel, args, **options):
         from fa_numba.analysis.gpu_ready import gpu_ready

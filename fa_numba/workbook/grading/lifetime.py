@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -14,6 +13,8 @@ def die_with_parent(sign: int = signal.SIGKILL) -> None:
     """Have the kernel send this signal when the parent ends. Linux only; elsewhere a no-op."""
     if sys.platform != "linux":
         return
+    import ctypes  # not there in WebAssembly
+
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(sign), 0, 0, 0)
     if os.getppid() != parent:  # it has ended in between

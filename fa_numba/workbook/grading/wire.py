@@ -325,7 +325,7 @@ class ReceivingWindows(Codec):
         self.memory = []
         for data in self.before:
             own = np.empty(len(data) + SECTOR, np.uint8)
-            shift = -own.ctypes.data % SECTOR
+            shift = -own.__array_interface__["data"][0] % SECTOR
             own[shift : shift + len(data)] = np.frombuffer(data, np.uint8)
             # An array of its own, so that the engine counts sectors from its first byte.
             self.memory.append(np.frombuffer(memoryview(own)[shift : shift + len(data)], np.uint8))

@@ -1,0 +1,1 @@
+"""The parts of Numba's core that are asked for by name."""
