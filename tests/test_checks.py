@@ -5,11 +5,13 @@ says: the argument, what it must be, what it got.
 """
 
 import copy
+import functools
 import inspect
 import pickle
 import re
 import sys
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from fake_libraries import CupyArray, TorchTensor, fake_torch
 
 import fa_numba
 from fa_numba import checks
+from fa_numba.checks import names
 from fa_numba.checks.refused import RefusedError
 from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
 from fa_numba.kernels.flash_decode import flash_decode
@@ -1013,6 +1016,7 @@ def test_a_tensor_that_requires_a_gradient_is_refused(monkeypatch, call):
             "flash_attn_qkvpacked_func",
             "; did you mean fa_numba.torch.flash_attn_func(*qkv.unbind(2))?",
         ),
+        ("flex_attention", "; did you mean fa_numba.torch.flex_attention?"),
         ("quicksort", ""),
     ],
 )
@@ -1020,6 +1024,29 @@ def test_a_name_that_is_not_there_comes_with_the_one_that_is(name, meant):
     with pytest.raises(AttributeError) as error:
         getattr(fa_numba, name)
     assert str(error.value) == f"module 'fa_numba' has no attribute '{name}'{meant}"
+
+
+@pytest.mark.parametrize(
+    "module, name, meant",
+    [
+        (fa_numba.kernels, "flash_atn_v2", "fa_numba.kernels.flash_attn_v2"),
+        (fa_numba.masks, "dilate", "fa_numba.masks.dilated"),
+        (fa_numba.masks, "sliding_window", "fa_numba.masks.window"),
+    ],
+)
+def test_modules_know_the_name_that_is_meant(module, name, meant):
+    with pytest.raises(AttributeError, match=rf"; did you mean {re.escape(meant)}\?$"):
+        getattr(module, name)
+
+
+def test_names_of_others_lead_to_names_that_exist():
+    of_torch = Path(fa_numba.__file__).with_name("torch").joinpath("__init__.py").read_text()
+    for meant in names.MEANT.values():
+        _, *path = re.match(r"[\w.]+", meant)[0].split(".")
+        if path[0] == "torch":  # PyTorch may be missing
+            assert f'"{path[1]}"' in of_torch, meant
+        else:
+            functools.reduce(getattr, path, fa_numba)
 
 
 def test_the_array_to_blame_is_blamed():

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 from test_workbook import SOLUTION, workbook  # noqa: F401
 
-from fa_numba.workbook import classroom, cli
+from fa_numba.workbook import class_report, classroom, cli
 from fa_numba.workbook.report import Check
 
 KEPT = "DEVNULL", "TimeoutExpired"  # of the module subprocess
@@ -78,7 +78,8 @@ def test_students_are_graded_whatever_their_files_do(workbook, hand_in, tmp_path
         hand_in("killer", "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\n"),
         hand_in("=cmd()", RIGHT),
     ]
-    assert cli.main(["grade", *folders, "--jobs", "2", "--reports", str(tmp_path / "said")]) == 0
+    options = ["--jobs", "2", "--reports", str(tmp_path / "said"), "--report", "1"]
+    assert cli.main(["grade", *folders, *options]) == 0
     said = capsys.readouterr().out
     found = rows(tmp_path / "grades.csv")
     points = {name: float(row["points"]) for name, row in found.items()}
@@ -88,6 +89,9 @@ def test_students_are_graded_whatever_their_files_do(workbook, hand_in, tmp_path
     }  # fmt: skip
     assert {row["of"] for row in found.values()} == {"1"}
     assert "[11/11]" in said and "half: 0.6667 of 1 points, 0 passed, 1 failed" in said
+    assert "The checks that most students fail: 1 of 2" in said
+    (worst,) = (line for line in said.splitlines() if "5 of 9" in line)
+    assert "ex99a" in worst and "halves numbers" in worst
 
     students = json.loads((tmp_path / "grades.json").read_text())["students"]
     marks = {s["student"]: s["exercises"][0] for s in students}
@@ -146,6 +150,26 @@ def test_points(workbook, hand_in, tmp_path, monkeypatch):
     }  # fmt: skip
 
 
+def student(name, *failed, state="failed"):
+    checks = [Check(name, "failed", message, causes=causes) for name, message, causes in failed]
+    mark = classroom.Mark("ex06b_flash", state, 0.0, 1.0, checks=[*checks, Check("d", "passed")])
+    return classroom.Student(name, name, [mark], 0.0)
+
+
+def test_failures_of_a_class_count_students_and_the_likeliest_mistake():
+    late, early = ["a barrier is missing"], ["m is not updated", "l is not rescaled"]
+    found = class_report.failures([
+        student("ada", ("a [1]", "x", late), ("a [2]", "y", early), ("a [3]", "z", late)),
+        student("alan", ("a [2]", "y", early), ("b", "wrong\nby 3", [])),
+        student("grace", ("a [1]", "x", late)),
+        student("nobody", ("a [1]", "x", late), state="not started"),
+    ])  # fmt: skip
+    assert [(f.behaviour, f.students, f.tried) for f in found] == [
+        ("a", ["ada", "alan", "grace"], 3), ("b", ["alan"], 3),
+    ]  # fmt: skip
+    assert [f.sentence for f in found] == ["a barrier is missing (2 of 3)", "wrong"]
+
+
 @pytest.mark.parametrize("text, said", [
     ("ex99a", "line 1: must be exercise,points"),
     ("ex99a,ten", "line 1: must be exercise,points"),
@@ -164,6 +188,7 @@ def test_a_bad_points_file_is_named(workbook, hand_in, tmp_path, capsys, text, s
 
 @pytest.mark.parametrize("arguments, said", [
     (["--jobs", "0"], "--jobs must be 1 or more"),
+    (["--report", "0"], "--report must be 1 or more"),
     (["--csv", "none/x.csv"], "there is no folder"),
     (["--exercises", "ex42"], "no exercise called"),
     (["--points", "none.csv"], "cannot be read"),

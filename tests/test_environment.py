@@ -2,6 +2,7 @@
 
 import ast
 import importlib.metadata
+import json
 import os
 import re
 import subprocess
@@ -163,3 +164,14 @@ def test_pytest_benchmark_does_not_end_the_run(tmp_path):
             [*command, *options], cwd=ROOT, env=env, capture_output=True, text=True
         )
         assert bool(run.returncode) == bool(status), run.stdout + run.stderr
+
+
+def test_the_dev_container_has_a_python_that_fits_and_a_target_of_make():
+    made = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())
+    version = made["image"].removeprefix("python:")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"Programming Language :: Python :: {version}" in project["classifiers"]
+    _, target = made["postCreateCommand"].split()
+    assert re.search(rf"^{target}\b.*:$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    python = made["customizations"]["vscode"]["settings"]["python.defaultInterpreterPath"]
+    assert python == ".venv/bin/python"

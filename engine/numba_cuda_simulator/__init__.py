@@ -50,6 +50,7 @@ Counting it
 For all of them
 
 - errors: what goes wrong, in the learner's own terms
+- other_names: those of CUDA C++ and Triton
 - options: settings
 - devices: the facts of a GPU that a launch depends on
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from numba import cuda
 
+from .other_names import TRITON, meant
 from .without_numba.missing import CompilerMissingError as CompilerMissingError
 
 ENGINE = os.path.dirname(__file__)
@@ -276,12 +277,17 @@ def undefined(error, traceback):
     name, code = error.name, traceback.tb_frame.f_code
     near = difflib.get_close_matches(str(name), [*code.co_varnames, *traceback.tb_frame.f_globals])
     hint = "Define it, import it, or pass it as an argument."
-    if hasattr(cuda, str(name)):
-        hint = f"Write cuda.{name}."
+    plain = str(name).strip("_")  # __syncthreads
+    if hasattr(cuda, plain):
+        hint = f"Write cuda.{plain}."
     elif hasattr(math, str(name)):
         hint = f"Write math.{name}."
     elif near:
         hint = f"Did you mean {near[0]}?"
+    elif name == "tl":
+        hint = TRITON
+    elif other := meant(str(name)):
+        hint = f"Numba has {other}."
     sites = [site_of_traceback(traceback)]
     return KernelNameError(f"name '{name}' is not defined", sites=sites, hint=hint)
 

@@ -13,6 +13,7 @@ from .atomics import OTHERS, UFUNCS, Atomic
 from .dtypes import cast, numpy_dtype, typed
 from .errors import UnsupportedError
 from .mathematics import BUILTINS, HALF, MATH, NUMPY_FUNCTIONS, to_bool
+from .other_names import meant
 from .records import present_site
 from .syntax import refusal
 
@@ -40,6 +41,8 @@ class Namespace:
                 raise UnsupportedError(message, hint=hint)
         near = difflib.get_close_matches(attribute, vars(self), 1)
         hint = f"Did you mean {self._name}.{near[0]}?" if near else None
+        if self._name in ("cuda", "math") and (other := meant(attribute)):
+            hint = f"Numba has {other}."
         if self._name == "numpy":
             hint = "Work on single elements in a loop, with math.*."
             if attribute in ("array", "empty", "full", "ones", "zeros"):

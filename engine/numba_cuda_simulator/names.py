@@ -31,6 +31,7 @@ from .intrinsics import (
 )
 from .lanes import Member, Undefined, like
 from .mathematics import CMATH, MATH, NUMPY_FUNCTIONS
+from .other_names import TRITON
 from .records import kernel_frame
 from .signatures import convert_call, converted, signatures_of
 from .transform import PREFIX
@@ -182,7 +183,7 @@ class Names:
             return self.cuda
         if name.endswith("types") and name.startswith("numba"):
             return self.modules["numba"]
-        return Refused(f"the module '{name}'")
+        return Refused(f"the module '{name}'", TRITON if name.startswith("triton") else None)
 
     def resolve_callable(self, name, value):
         module = getattr(value, "__module__", None)

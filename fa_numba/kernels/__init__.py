@@ -13,6 +13,9 @@ A file is imported when it is first named: `fa_numba.kernels.flash_decode.flash_
 """
 
 import importlib
+import pkgutil
+
+from fa_numba.checks.names import no_such_name
 
 
 def __getattr__(name):
@@ -21,4 +24,5 @@ def __getattr__(name):
     except ModuleNotFoundError as error:
         if error.name != f"{__name__}.{name}":
             raise
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+        known = [module.name for module in pkgutil.iter_modules(__path__)]
+        raise no_such_name(__name__, name, known) from None

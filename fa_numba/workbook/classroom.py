@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+from fa_numba.workbook import class_report
 from fa_numba.workbook.catalog import Exercise, UnknownExercise, all_exercises, find
 from fa_numba.workbook.grading.files import BadFile, read_answer
 from fa_numba.workbook.grading.limits import limits_of
@@ -438,6 +439,10 @@ def add_options(parser):
     group.add_argument("--csv", type=Path, metavar="FILE", help="the default is grades.csv")
     group.add_argument("--json", type=Path, metavar="FILE", help="the default is grades.json")
     group.add_argument("--reports", type=Path, metavar="FOLDER", help="a text file per student")
+    group.add_argument(
+        "--report", type=int, nargs="?", const=20, metavar="N",
+        help="print the N checks that most students fail, and the likeliest mistake; default: 20",
+    )  # fmt: skip
     for system in SYSTEMS:
         group.add_argument(
             f"--{system}",
@@ -460,8 +465,9 @@ def main(options) -> int:
     """Grade the folders; 0 where each of them could be graded."""
     from rich.console import Console
 
-    if options.jobs < 1:
-        raise Refused(f"--jobs must be 1 or more, got {options.jobs}")
+    for option, number in (("jobs", options.jobs), ("report", options.report)):
+        if number is not None and number < 1:
+            raise Refused(f"--{option} must be 1 or more, got {number}")
     names = (options.exercises or "").replace(",", " ").split()
     exercises = list(dict.fromkeys(e for n in names for e in find(n))) or all_exercises()
     points = read_points(options.points, exercises)
@@ -491,5 +497,7 @@ def main(options) -> int:
         if folder := getattr(options, system):
             write_results(system, folder, students)
     Console().print(table(students))
+    if options.report:
+        Console().print(class_report.table(students, options.report))
     print(f"Points: {targets[0]}. Every check: {targets[1]}.")
     return int(any(s.count("not graded") for s in students))

@@ -1,0 +1,85 @@
+"""Which checks a class fails most, and the mistake behind each: `fa-numba grade ... --report`."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+TRIED = "passed", "failed"  # states of an exercise that a student has worked on
+
+
+@dataclass
+class Failure:
+    """One behaviour that a grader checks, and the students who fail it.
+
+    Attributes
+    ----------
+    exercise, behaviour : str
+    tried : int
+        Students who have worked on the exercise.
+    students : list of str
+        Those of them who fail at least one case.
+    sentences : Counter of str
+        How many students each mistake explains the failure of; without a known mistake, the first
+        line of the message counts.
+    """
+
+    exercise: str
+    behaviour: str
+    tried: int
+    students: list[str] = field(default_factory=list)
+    sentences: Counter = field(default_factory=Counter)
+
+    @property
+    def sentence(self) -> str:
+        """The most frequent one, and how many have it where not all do."""
+        (said, count), *_ = self.sentences.most_common(1)
+        return said if count == len(self.students) else f"{said} ({count} of {len(self.students)})"
+
+
+def failures(students) -> list[Failure]:
+    """The behaviours that anybody fails, those that most fail first.
+
+    Parameters
+    ----------
+    students : list of Student
+        As `classroom.grade_folders` returns them.
+    """
+    tried = Counter(m.name for s in students for m in s.marks if m.state in TRIED)
+    found: dict[tuple[str, str], Failure] = {}
+    for student in students:
+        for mark in student.marks:
+            failed = defaultdict(list)
+            for check in mark.checks if mark.state in TRIED else ():
+                if check.outcome == "failed":
+                    failed[check.behaviour].append(check)
+            for behaviour, checks in failed.items():
+                key = mark.name, behaviour
+                failure = found.setdefault(key, Failure(*key, tried[mark.name]))
+                failure.students.append(student.name)
+                failure.sentences[_sentence(checks)] += 1
+    return sorted(found.values(), key=lambda f: (-len(f.students), f.exercise, f.behaviour))
+
+
+def _sentence(checks):
+    """The mistake that explains most of one student's failures of a behaviour."""
+    causes = Counter(cause for check in checks for cause in dict.fromkeys(check.causes))
+    if causes:
+        return causes.most_common(1)[0][0]
+    return next((c.message.strip().splitlines()[0] for c in checks if c.message.strip()), "")
+
+
+def table(students, most):
+    """The failures that most students have, for a terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    found = failures(students)
+    title = f"The checks that most students fail: {min(most, len(found))} of {len(found)}"
+    shown = Table(title=title, title_justify="left")
+    for column in ("exercise", "check", "fail", "most likely"):
+        shown.add_column(column, justify="right" if column == "fail" else "left", overflow="fold")
+    for f in found[:most]:
+        fail = f"{len(f.students)} of {f.tried}"
+        shown.add_row(f.exercise.split("_")[0], Text(f.behaviour), fail, Text(f.sentence))
+    return shown
