@@ -172,10 +172,11 @@ class Findings:
             self.places.append((site, action))
         return number & PLACE_MASK
 
-    def race(self, kind, array, offset, earlier, now, count, unchanged=False):
+    def race(self, kind, array, offset, earlier, now, count, unchanged=False, why=None):
         """Report a race; earlier and now: (thread number, block of the grid, place).
 
         unchanged : whether the thread stores what it has just loaded there.
+        why : why it does no harm in practice, if that is known.
         """
         key = array.name, kind, earlier[2], now[2]
         race = self.races.get(key)
@@ -194,7 +195,7 @@ class Findings:
                 tuple(self.lanes.grid_coordinates(b) for _, b, _ in (earlier, now)),
             )
             swaps = tuple(site in self.swaps for site in race.sites)
-            why = custom(race.actions, swaps, unchanged)
+            why = why or custom(race.actions, swaps, unchanged)
             if why:
                 self.noticed.add(key)
                 notice(race.sites[1], str(race), why)
