@@ -33,6 +33,7 @@ Running a kernel
 - cuda: `cuda` for kernels that name no Numba
 - command: simt run, simt trace
 - waits: loops in which threads wait for each other
+- turns: the order of such threads: block by block, or thread by thread
 - progress: how far a long launch has come
 
 Watching it

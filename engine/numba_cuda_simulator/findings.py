@@ -81,7 +81,12 @@ class Race:
             f"{line}, thread {two} {second} at {other}line {next_line}, and {order}"
         )
 
-    def hint(self):
+    def hint(self, locked=False):
+        if locked:
+            return (
+                "A lock orders them only if a cuda.threadfence() follows where it is taken, and "
+                "comes before it is freed."
+            )
         if self.blocks[0] != self.blocks[1]:
             return "Use an atomic, give each block its own elements, or launch twice."
         if self.sites[0] is self.sites[1] and self.kind == "WAW":
@@ -108,7 +113,7 @@ class Race:
             "Write after write: a cuda.syncthreads() between the two says which store comes last."
         )
 
-    def error(self):
+    def error(self, locked=False):
         sites = self.sites[:1] if self.sites[0] is self.sites[1] else self.sites
         return RaceError(
             str(self),
@@ -116,7 +121,7 @@ class Race:
             array=self.array,
             thread=self.threads[1],
             block=self.block,
-            hint=self.hint(),
+            hint=self.hint(locked),
         )
 
 
@@ -164,6 +169,10 @@ class Findings:
         self.numbers = {}  # (Site, action) -> place
         self.places = []  # place -> (Site, action)
 
+    def locked(self):
+        """Tell whether threads have taken turns with a lock: see turns.py."""
+        return bool(self.swaps) and self.lanes.turns.order > 0
+
     def place(self, site, action):
         """Return the number under which shadows remember a line and what it does."""
         number = self.numbers.get((site, action))
@@ -202,7 +211,7 @@ class Findings:
                 return
             self.races[key] = race
             if not self.collect:
-                raise race.error()
+                raise race.error(self.locked())
         race.count += count
 
     def unwritten(self, array, offset, now, count):

@@ -171,6 +171,15 @@ class Names:
             found = self.environments[function] = runnable, lockstep
         return found
 
+    def device_functions(self, function):
+        """Return the device functions that a function names, by itself or in a module."""
+        code, closure = function.__code__, inspect.getclosurevars(function).nonlocals
+        values = [closure.get(n, function.__globals__.get(n)) for n in code.co_names]
+        values += [closure[n] for n in code.co_freevars if n in closure]
+        modules = [m for m in values if isinstance(m, types.ModuleType) and m is not cuda]
+        values += [getattr(m, n, None) for m in modules for n in code.co_names]
+        return [f for f in map(python_function, values) if f is not None]
+
     def resolve(self, name, value):
         """Return what a Python object means inside a kernel."""
         own = name_of(value)

@@ -356,3 +356,64 @@ def test_pytest_plugin(tmp_path):
     )
     said = command(*words, "--simt", "--simt-ignore=races", "--simt-negative").stdout
     assert "RaceError" not in said and "2 x KernelIndexError: index -1" in said
+
+
+# --- locks ------------------------------------------------------------------------------------
+
+LOCKS = """
+    @cuda.jit(device=True)
+    def lock(m):
+        while cuda.atomic.cas(m, 0, 0, 1) != 0:
+            pass
+        {fence}
+
+    @cuda.jit
+    def kernel(m, x):
+        if {who}:
+            lock(m)
+            x[0] += 1
+            {inside}
+            {fence}
+            cuda.atomic.exch(m, 0, 0)
+        {after}
+"""
+
+
+def locked(who="cuda.grid(1) >= 0", fence="cuda.threadfence()", inside="pass", after="pass"):
+    kernel = run(LOCKS.format(who=who, fence=fence, inside=inside, after=after))["kernel"]
+    x = np.zeros(1, np.int64)
+    simt.run(kernel, 2, 8, np.zeros(1, np.int32), x)
+    return x[0]
+
+
+def test_spin_locks():
+    assert locked() == 16
+    one = "cuda.threadIdx.x == 0"
+    assert locked(one, after="cuda.syncthreads()") == 2  # blocks wait for each other alone
+    assert locked(one, inside="cuda.syncwarp(1)") == 2
+    with pytest.raises(simt.errors.RaceError, match="A lock orders them only if a cuda.threadf"):
+        locked(fence="pass")
+    with pytest.raises(simt.errors.BarrierDivergenceError, match=r"while it holds the lock m\[0\]"):
+        locked(inside="cuda.syncthreads()")
+    with pytest.raises(UnsupportedError, match="Let one thread of each block take the lock"):
+        locked(after="cuda.syncthreads()")
+
+
+def test_blocks_that_wait_for_the_block_before():
+    source = """
+        @cuda.jit
+        def kernel(flags, x):
+            b = cuda.blockIdx.x
+            if b > 0:
+                while cuda.atomic.add(flags, {before}, 0) == 0:
+                    pass
+                cuda.threadfence()
+                x[b] = x[b - 1] + 1
+            cuda.threadfence()
+            cuda.atomic.exch(flags, b, 1)
+    """
+    x = np.zeros(4, np.int64)
+    simt.run(run(source.format(before="b - 1"))["kernel"], 4, 1, np.zeros(4, np.int32), x)
+    np.testing.assert_array_equal(x, range(4))
+    with pytest.raises(UnsupportedError, match="one that comes later"):
+        simt.run(run(source.format(before="b + 1"))["kernel"], 4, 1, np.zeros(5, np.int32), x)
