@@ -25,8 +25,15 @@ Running a kernel
 - intrinsics: cuda.*, casts and builtins
 - mathematics: math.*, with Numba's result types
 - dtypes: Numba's rules of types, where they differ from NumPy's
+- libdevice: cuda.libdevice.*
+- reductions: x.sum(), x.argmax(), ...: of a whole array, by each thread
 - host: cuda.to_device and the like, in host memory
+- present: the GPU that a program finds: cuda.gpus, contexts
+- ufuncs: @vectorize and @guvectorize with target="cuda"
+- cuda: `cuda` for kernels that name no Numba
+- command: simt run, simt trace
 - waits: loops in which threads wait for each other
+- turns: the order of such threads: block by block, or thread by thread
 - progress: how far a long launch has come
 
 Watching it

@@ -34,6 +34,18 @@ class LaneArray:
         self.shape = tuple(map(np.int64, self.dims))  # what the kernel sees
         self.ndim = np.int64(len(self.dims))
         self.size = np.int64(math.prod(self.dims))
+        self.nbytes = np.int64(self.size * self.itemsize)
+
+    real = property(lambda self: self.part("real"))
+    imag = property(lambda self: self.part("imag"))
+
+    def part(self, name):
+        if self.dtype.kind != "c" and name == "real":
+            return self
+        raise UnsupportedError(
+            f"'{self.name}.{name}' of the {self.kind} array '{self.name}' of {self.dtype}",
+            hint=f"Write {self.name}[i].{name}: the part of an element.",
+        )
 
     @property
     def T(self):
@@ -138,6 +150,7 @@ class GlobalArray(LaneArray):
         super().__init__(name, array.dtype, array.shape, (s // itemsize for s in array.strides))
         self.array = array
         self.captured = False  # a device array that the kernel knows as a global name
+        self.parts = {}  # of complex numbers: the arrays of their "real" and "imag" parts
         # One flat view from the lowest address to the highest, whatever the strides.
         steps = tuple(slice(None, None, -1 if s < 0 else 1) for s in array.strides)
         ascending = array[(*steps, ...)]  # an array, also of an array without axes
@@ -156,6 +169,14 @@ class GlobalArray(LaneArray):
         if dtype != self.dtype:
             self.dtype, self.flat = dtype, self.flat.view(dtype)
             self.needs_type = dtype != INT64
+
+    def part(self, name):
+        """x.real or x.imag."""
+        if not self.parts:
+            return super().part(name)
+        lanes = self.lanes if self.lanes is None else 2 * self.lanes
+        strides = [2 * stride for stride in self.strides]
+        return self.parts[name].view(2 * self.offset, lanes, self.dims, strides)
 
     def shares(self, other):
         return other.flat is self.flat

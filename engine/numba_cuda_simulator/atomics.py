@@ -117,6 +117,8 @@ class Atomic:
         if new is not None:
             swap = pick(new, lanes.shape, mask).astype(array.dtype)
             old = compare_and_swap(array.flat, places, values, swap)
+            if lanes.turns.alone and old[0] == values[0]:
+                lanes.turns.held.append((array.flat, places[0], swap[0], array.element(places[0])))
         else:
             ufunc = UFUNCS.get(self.name)
             if ufunc and not keep:

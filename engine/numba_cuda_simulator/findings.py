@@ -81,7 +81,12 @@ class Race:
             f"{line}, thread {two} {second} at {other}line {next_line}, and {order}"
         )
 
-    def hint(self):
+    def hint(self, locked=False):
+        if locked:
+            return (
+                "A lock orders them only if a cuda.threadfence() follows where it is taken, and "
+                "comes before it is freed."
+            )
         if self.blocks[0] != self.blocks[1]:
             return "Use an atomic, give each block its own elements, or launch twice."
         if self.sites[0] is self.sites[1] and self.kind == "WAW":
@@ -108,7 +113,7 @@ class Race:
             "Write after write: a cuda.syncthreads() between the two says which store comes last."
         )
 
-    def error(self):
+    def error(self, locked=False):
         sites = self.sites[:1] if self.sites[0] is self.sites[1] else self.sites
         return RaceError(
             str(self),
@@ -116,7 +121,7 @@ class Race:
             array=self.array,
             thread=self.threads[1],
             block=self.block,
-            hint=self.hint(),
+            hint=self.hint(locked),
         )
 
 
@@ -164,6 +169,10 @@ class Findings:
         self.numbers = {}  # (Site, action) -> place
         self.places = []  # place -> (Site, action)
 
+    def locked(self):
+        """Tell whether threads have taken turns with a lock: see turns.py."""
+        return bool(self.swaps) and self.lanes.turns.order > 0
+
     def place(self, site, action):
         """Return the number under which shadows remember a line and what it does."""
         number = self.numbers.get((site, action))
@@ -172,10 +181,11 @@ class Findings:
             self.places.append((site, action))
         return number & PLACE_MASK
 
-    def race(self, kind, array, offset, earlier, now, count, unchanged=False):
+    def race(self, kind, array, offset, earlier, now, count, unchanged=False, why=None):
         """Report a race; earlier and now: (thread number, block of the grid, place).
 
         unchanged : whether the thread stores what it has just loaded there.
+        why : why it does no harm in practice, if that is known.
         """
         key = array.name, kind, earlier[2], now[2]
         race = self.races.get(key)
@@ -194,14 +204,14 @@ class Findings:
                 tuple(self.lanes.grid_coordinates(b) for _, b, _ in (earlier, now)),
             )
             swaps = tuple(site in self.swaps for site in race.sites)
-            why = custom(race.actions, swaps, unchanged)
+            why = why or custom(race.actions, swaps, unchanged)
             if why:
                 self.noticed.add(key)
                 notice(race.sites[1], str(race), why)
                 return
             self.races[key] = race
             if not self.collect:
-                raise race.error()
+                raise race.error(self.locked())
         race.count += count
 
     def unwritten(self, array, offset, now, count):

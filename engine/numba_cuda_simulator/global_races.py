@@ -8,9 +8,9 @@ from .arrays import pick, same_values
 from .dtypes import as_intp
 from .fences import Fences
 from .lanes import ALL, ByMask
-from .race_rules import ATOMIC, LOAD, STORE
+from .race_rules import AGREED, ATOMIC, LOAD, STORE
 from .records import arrays_in
-from .shadow import Order, Shadow, place_of, thread_of
+from .shadow import THREAD_BITS, Order, Shadow, place_of, thread_of
 
 
 class GlobalWatch:
@@ -25,6 +25,7 @@ class GlobalWatch:
         self.regions = {}  # first address -> Shadow
         self.shadows = {}  # id of a flat memory -> (Shadow, offset in it, entries per element)
         self.old = {}  # id of a flat memory -> its contents before the launch
+        self.agreed = {}  # (id of a shadow, place) -> who stored one value together there: keys
         self.fences = Fences(lanes.num_threads, math.prod(lanes.grid))
         stored = [
             array
@@ -93,6 +94,9 @@ class GlobalWatch:
         elements, now, clashes = whole_elements(elements, now, clashes, where)
         stale = np.zeros(len(elements), bool)
         for clash in clashes:
+            mine = self.stored_too(clash, shadow, elements, now)
+            self.report(clash.where(mine), array, elements, now, place, why=AGREED)
+            clash = clash.where(~mine)
             self.report(clash, array, elements, now, place)
             stale[clash.positions] = True
         old = self.old.get(id(array.flat))
@@ -124,6 +128,12 @@ class GlobalWatch:
             elements, now, clashes = whole_elements(elements, now, clashes, where)
         before = [array.flat[elements[c.positions]] for c in clashes]
         array.store(self.lanes, offset, value)
+        self.agreed.pop((id(shadow), place), None)
+        together = [elements[c.positions] for c in clashes if c.at_once]
+        if together:
+            there = np.isin(elements, together[0])
+            keys = key(elements[there], thread_of(now[there]))
+            self.agreed[id(shadow), place] = np.sort(keys)
         if clashes:
             stored = pick(value, self.lanes.shape, self.lanes.mask).astype(array.dtype)
         for clash, old in zip(clashes, before, strict=True):
@@ -131,6 +141,10 @@ class GlobalWatch:
                 spots = elements[clash.positions]
                 here = array.flat[spots] if clash.at_once else old
                 clash = clash.where(~same_values(here, stored[clash.positions]))
+                if not clash.at_once:
+                    again = replaced(clash, elements, now, stored)
+                    self.report(clash.where(again), array, elements, now, place, why=AGREED)
+                    clash = clash.where(~again)
             elif clash.kind == "WAR" and self.memory.unchanged is not None:
                 same = pick(self.memory.unchanged, self.lanes.shape, self.lanes.mask)[
                     clash.positions
@@ -138,6 +152,18 @@ class GlobalWatch:
                 self.report(clash.where(same), array, elements, now, place, unchanged=True)
                 clash = clash.where(~same)
             self.report(clash, array, elements, now, place)
+
+    def stored_too(self, clash, shadow, elements, now):
+        """Tell which loads find what their own thread, too, stored in the statement before."""
+        result = np.zeros(len(clash.positions), bool)
+        if clash.kind == "RAW" and self.agreed:
+            places = place_of(clash.earlier)
+            mine = key(elements[clash.positions], thread_of(now[clash.positions]))
+            for place in np.unique(places):
+                keys = self.agreed.get((id(shadow), int(place)))
+                if keys is not None:
+                    result |= (places == place) & np.isin(mine, keys)
+        return result
 
     def atomic(self, array, offset, site):
         tracked = self.shadows.get(id(array.flat))
@@ -187,7 +213,7 @@ class GlobalWatch:
             now = np.repeat(now, parts)
         return elements + start if start else elements, now, place
 
-    def report(self, clash, array, offsets, now, place, unchanged=False):
+    def report(self, clash, array, offsets, now, place, unchanged=False, why=None):
         if not len(clash.positions):
             return
         size = self.lanes.num_threads
@@ -201,7 +227,26 @@ class GlobalWatch:
             later = thread, block, place
             count = len(clash.positions)
             element = offsets[position]
-            self.findings.race(clash.kind, array, element, earlier, later, count, unchanged)
+            self.findings.race(clash.kind, array, element, earlier, later, count, unchanged, why)
+
+
+def key(elements, threads):
+    """Return element and thread as one number."""
+    return elements << THREAD_BITS | threads
+
+
+def replaced(clash, elements, now, stored):
+    """Tell of which clashes the earlier thread stores the same value now that the later one does.
+
+    Thread 0 stores a, then all threads store b: b is there in the end, whatever the order.
+    """
+    mine = key(elements, thread_of(now))
+    order = np.argsort(mine, kind="stable")
+    wanted = key(elements[clash.positions], thread_of(clash.earlier))
+    place = np.searchsorted(mine, wanted, sorter=order)
+    found = order[np.minimum(place, len(order) - 1)]
+    same = same_values(stored[found], stored[clash.positions])
+    return (mine[found] == wanted) & same
 
 
 def whole_elements(entries, now, clashes, where):

@@ -6,15 +6,19 @@ friends, and compilation at decoration time for kernels with a signature. This m
 """
 
 import functools
+import importlib.util
+import sys
 from collections import ChainMap
 
 from numba import cuda
 
 from .errors import LaunchError, explain
-from .host import STAND_INS, refuse_ufunc
+from .host import STAND_INS
 from .launch import launch
-from .names import PLACEHOLDERS
+from .names import MLIR, PLACEHOLDERS
+from .present import PRESENT, PRETENDED
 from .signatures import parsed_signatures
+from .ufuncs import BUILDERS
 
 try:
     from numba.np.ufunc.decorators import GUVectorize, Vectorize
@@ -34,7 +38,10 @@ def is_simulator():
 
 def has_gpu():
     """Tell whether Numba can use a GPU here."""
-    return not is_simulator() and cuda.is_available()
+    if is_simulator():
+        return False
+    ours = [value for owner, name, value in _originals if (owner, name) == (cuda, "is_available")]
+    return ours[0]() if ours else cuda.is_available()
 
 
 def kernel_class():
@@ -79,7 +86,7 @@ def getitem(kernel, configuration):
     return Launcher(kernel, configuration)
 
 
-def forall(kernel, ntasks, tpb=0, stream=0, sharedmem=0):
+def blocks_for(kernel, ntasks, tpb=0, stream=0, sharedmem=0):
     """kernel.forall(n): one thread for each of n tasks."""
     __tracebackhide__ = True
     if ntasks < 0:
@@ -111,31 +118,95 @@ def without_signature(jit):
     return lazy_jit
 
 
-def enable():
-    """Run `kernel[grid, block](*numpy_arrays)` on the engine from now on."""
-    if _originals:
-        return
-    kernel = kernel_class()
+def enable(as_gpu=False):
+    """Run `kernel[grid, block](*numpy_arrays)` on the engine from now on.
+
+    Parameters
+    ----------
+    as_gpu : bool, default=False
+        Also let `cuda.is_available()` say yes, so that a program takes the engine for a GPU.
+    """
+    if not _originals:
+        replace_kernels(cuda, kernel_class())
+        if is_simulator():
+            # The simulator lacks these names, so that `from numba.cuda import threadIdx` fails.
+            for name, placeholder in PLACEHOLDERS.items():
+                if not hasattr(cuda, name):
+                    replace(cuda, name, placeholder)
+        else:
+            replace_host(cuda)
+        if MLIR in sys.modules:
+            enable_mlir()
+        elif importlib.util.find_spec(MLIR.partition(".")[0]):
+            _originals.append((sys.meta_path, None, None))
+            sys.meta_path.insert(0, WhenImported())
+    if as_gpu:
+        for module in [cuda, sys.modules.get(MLIR)]:
+            for name, stand_in in PRETENDED.items():
+                if module is not None:
+                    replace(module, name, stand_in)
+
+
+def replace_kernels(module, kernel):
+    """Give a dialect's kernels launches on the engine."""
     replace(kernel, "__getitem__", getitem)
-    replace(kernel, "forall", forall)
-    replace(cuda, "jit", without_signature(cuda.jit))
-    if is_simulator():
-        # The simulator lacks these names, so that `from numba.cuda import threadIdx` fails.
-        for name, placeholder in PLACEHOLDERS.items():
-            if not hasattr(cuda, name):
-                replace(cuda, name, placeholder)
-        return
-    for name, stand_in in STAND_INS.items():
-        replace(cuda, name, stand_in)
-    for decorator in UFUNCS:
-        refused = {"cuda": refuse_ufunc(decorator.__name__.lower())}
-        replace(decorator, "target_registry", ChainMap(refused, decorator.target_registry))
+    replace(kernel, "forall", blocks_for)
+    replace(module, "jit", without_signature(module.jit))
+
+
+def replace_host(module):
+    """Give a dialect the engine's device arrays, streams, contexts and ufuncs."""
+    ours = STAND_INS if has_gpu() else STAND_INS | PRESENT
+    for name, stand_in in ours.items():
+        replace(module, name, stand_in)
+    decorators = [*UFUNCS]
+    own = sys.modules.get(f"{module.__name__}.np.ufunc.decorators")
+    decorators += [own.Vectorize, own.GUVectorize] if own else []
+    for decorator in decorators:
+        ours = {"cuda": BUILDERS[decorator.__name__]}
+        replace(decorator, "target_registry", ChainMap(ours, decorator.target_registry))
+    devices = sys.modules.get(f"{module.__name__}.cudadrv.devices")
+    if devices and not has_gpu():
+        replace(devices, "gpus", PRESENT["gpus"])
+        replace(devices, "get_context", PRESENT["current_context"])
+
+
+def enable_mlir():
+    """Run kernels of numba-cuda-mlir on the engine too."""
+    module = sys.modules[MLIR]
+    replace_kernels(module, importlib.import_module("numba_cuda_mlir.descriptor").MLIRDispatcher)
+    replace_host(module)
+    if cuda.is_available is PRETENDED["is_available"]:
+        for name, stand_in in PRETENDED.items():
+            replace(module, name, stand_in)
+
+
+class WhenImported:
+    """Finds numba_cuda_mlir.cuda, when it is imported after enable(), and enables it."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != MLIR:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+
+        def execute_and_enable(module):
+            execute(module)
+            if is_enabled():
+                enable_mlir()
+
+        spec.loader.exec_module = execute_and_enable
+        return spec
 
 
 def disable():
     """Give Numba its own launches back."""
     while _originals:
         owner, attribute, value = _originals.pop()
+        if owner is sys.meta_path:
+            owner[:] = [finder for finder in owner if not isinstance(finder, WhenImported)]
+            continue
         if value is MISSING:
             delattr(owner, attribute)
         else:

@@ -10,7 +10,6 @@ import time
 import numpy as np
 
 from .arrays import poison
-from .errors import UnsupportedError
 
 
 class DeviceArray:
@@ -206,19 +205,6 @@ def unhinted(value):
 
 def synchronize():
     """Do nothing: every launch has finished when it returns."""
-
-
-def refuse_ufunc(decorator):
-    """Return what stands for @vectorize and @guvectorize with target="cuda"."""
-
-    def refuse(*_, **__):
-        raise UnsupportedError(
-            f'@{decorator} with target="cuda" does not run on the CPU engine',
-            hint="A GPU would run it. Write a kernel, @cuda.jit, with the loop or the thread's "
-            "index in it: i = cuda.grid(1); if i < x.size: out[i] = ... Or leave out target.",
-        )
-
-    return refuse
 
 
 STAND_INS = {

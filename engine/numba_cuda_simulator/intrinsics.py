@@ -3,7 +3,7 @@
 import builtins
 import difflib
 import operator
-import re
+from collections import namedtuple
 from functools import partial
 
 import numpy as np
@@ -12,17 +12,15 @@ from .arrays import LaneArray
 from .atomics import OTHERS, UFUNCS, Atomic
 from .dtypes import cast, numpy_dtype, typed
 from .errors import UnsupportedError
+from .libdevice import LIBDEVICE
 from .mathematics import BUILTINS, HALF, MATH, NUMPY_FUNCTIONS, to_bool
 from .other_names import meant
 from .records import present_site
-from .syntax import refusal
+from .reductions import FUNCTIONS, SUM
 
 NUMBERS = ("float16", "float32", "float64", "complex64", "complex128") + tuple(
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 )
-
-
-VECTOR = re.compile(r"(u?int|float)\d+x[1-4]|(u?(char|short|int|long|longlong)|float|double)[1-4]")
 
 
 class Namespace:
@@ -33,13 +31,7 @@ class Namespace:
         self._name = name
 
     def __getattr__(self, attribute):
-        if self._name == "cuda":
-            instead = "Use a variable for each part." if VECTOR.fullmatch(attribute) else None
-            instead = "Use math.*." if attribute == "libdevice" else instead
-            if instead:
-                message, hint = refusal(f"cuda.{attribute}", instead, numba_runs_it=True)
-                raise UnsupportedError(message, hint=hint)
-        near = difflib.get_close_matches(attribute, vars(self), 1)
+        near = difflib.get_close_matches(attribute, vars(self), 1, 0.75)
         hint = f"Did you mean {self._name}.{near[0]}?" if near else None
         if self._name in ("cuda", "math") and (other := meant(attribute)):
             hint = f"Numba has {other}."
@@ -153,15 +145,52 @@ def fma(a, b, c):
     return a * b + c
 
 
+class Vector:
+    """float32x4(1, 2, 3, 4), float3(v2, z): a vector type, called to make a vector of its parts."""
+
+    def __init__(self, name, dtype, count):
+        self.name, self.dtype, self.count = name, np.dtype(dtype), count
+        parts = namedtuple(name, tuple("xyzw"[:count]))
+        self.kind = type(name, (parts,), {"is_vector": True})
+
+    def __call__(self, *parts):
+        flat = []
+        for part in parts:
+            flat += part if isinstance(part, tuple) else [part]
+        if len(flat) != self.count:
+            raise UnsupportedError(f"{self.name}() takes {self.count} parts, got {len(flat)}")
+        return self.kind._make(cast(part, self.dtype) for part in flat)
+
+
+def vector_types():
+    """Return the vector types by all their names: float32x4 is float4 too."""
+    aliases = {"int8": "char", "int16": "short", "int32": "int", "int64": "longlong"}
+    aliases |= {f"u{name}": f"u{alias}" for name, alias in aliases.items()}
+    aliases |= {"float16": "half", "float32": "float", "float64": "double"}
+    found = {}
+    for name, alias in aliases.items():
+        for count in (1, 2, 3, 4):
+            made = found[f"{name}x{count}"] = Vector(f"{name}x{count}", name, count)
+            found[f"{alias}{count}"] = made
+            if alias.endswith("longlong"):
+                found[f"{alias.removesuffix('long')}{count}"] = made
+    return found
+
+
 CASTS = {name: Cast(name) for name in NUMBERS}
 ATOMICS = Namespace(
     "cuda.atomic", {name: Atomic(name) for name in (*UFUNCS, *OTHERS, "cas", "compare_and_swap")}
 )
-NUMPY = Namespace("numpy", {**CASTS, **NUMPY_FUNCTIONS, "bool_": Cast(bool)})
+NUMPY = Namespace("numpy", {**CASTS, **NUMPY_FUNCTIONS, **FUNCTIONS, "bool_": Cast(bool)})
+VECTORS = vector_types()
 
 # What does not depend on the launch.
 CONSTANT_INTRINSICS = {
     **CASTS,
+    **VECTORS,
+    "boolean": Cast(bool),
+    "consteval": lambda value: value,  # of numba-cuda-mlir: all is known here
+    "libdevice": Namespace("cuda.libdevice", LIBDEVICE),
     "warpsize": np.int64(32),
     "atomic": ATOMICS,
     "const": Namespace("cuda.const", {"array_like": Allocator(lambda site, array: array)}),
@@ -198,7 +227,7 @@ CONSTANT_BUILTINS = {
     "range": Refused("range() other than as a for loop's range"),
     "enumerate": Refused("enumerate()", INDEX_INSTEAD),
     "zip": Refused("zip()", INDEX_INSTEAD),
-    "sum": Refused("sum()", "Write the loop: it is what a thread does."),
+    "sum": SUM,
 }
 
 
@@ -207,6 +236,38 @@ def allocate(allocator, site, *arguments, **keywords):
     if not isinstance(allocator, Allocator):
         return allocator(*arguments, **keywords)
     return allocator.allocate(site, *arguments, **keywords)
+
+
+LOADS = "ldca ldcg ldcs ldlu ldcv".split()  # loads and stores with a hint for the caches
+STORES = "stcg stcs stwb stwt".split()
+
+
+def load_vector(memory, array, index, shape, alignment=None):
+    """cuda.vector.load(x, i, 4): elements that lie side by side, as a vector."""
+    made = VECTORS.get(f"{array.dtype}x{shape}")
+    if made is None:
+        raise UnsupportedError(f"a vector of {shape} {array.dtype} does not run on the CPU engine")
+    places = side_by_side(index, int(shape))
+    return made(*(memory.load(array, place, present_site()) for place in places))
+
+
+def store_vector(memory, array, index, vector, alignment=None):
+    """cuda.vector.store(x, i, v)."""
+    for place, part in zip(side_by_side(index, len(vector)), vector, strict=True):
+        memory.store(array, place, part, present_site())
+
+
+def side_by_side(index, count):
+    *rows, first = index if isinstance(index, tuple) else (index,)
+    return [(*rows, first + np.int64(n)) for n in range(count)]
+
+
+def load_element(memory, array, index):
+    return memory.load(array, index, present_site())
+
+
+def store_element(memory, array, index, value):
+    memory.store(array, index, value, present_site())
 
 
 def cuda_namespace(lanes, memory, warps):
@@ -249,7 +310,15 @@ def cuda_namespace(lanes, memory, warps):
     }
     grid = Namespace("this_grid()", {"sync": warps.grid_sync})
     groups = {"cg": Namespace("cuda.cg", {"this_grid": lambda: grid})}
-    parts = CONSTANT_INTRINSICS, allocators, threads, barriers, of_warps, groups
+    vectors = {
+        name: partial(f, memory) for name, f in (("load", load_vector), ("store", store_vector))
+    }
+    allocators["shared_array"] = allocators["shared"].array  # numba-cuda-mlir's other names
+    allocators["local_array"] = allocators["local"].array
+    allocators["vector"] = Namespace("cuda.vector", vectors)
+    hints = {name: partial(load_element, memory) for name in LOADS}
+    hints |= {name: partial(store_element, memory) for name in STORES}
+    parts = CONSTANT_INTRINSICS, allocators, threads, barriers, of_warps, groups, hints
     return Namespace("cuda", {name: value for part in parts for name, value in part.items()})
 
 

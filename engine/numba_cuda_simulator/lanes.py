@@ -165,6 +165,7 @@ class Lanes:
     def __init__(self, grid, block, memory_state):
         self.grid, self.block, self.memory_state = grid, block, memory_state
         self.progress = None  # of the launch
+        self.turns = None  # of the launch
         bx, by, bz = block
         self.num_threads = bx * by * bz
         self.padding = -self.num_threads % WARP  # lanes that the last warp lacks
@@ -190,10 +191,14 @@ class Lanes:
         column = np.arange(num_blocks, dtype=np.int64).reshape(1, 1, 1, -1)
         self.block_column = column if num_blocks > 1 else np.int64(0)
         self.mask = ALL
+
+    def start_kernel(self, mask, frame):
+        """Let some threads begin with the kernel."""
+        self.mask = mask
         self.exited = NOBODY
         self.branches = []
         self.loops = []
-        self.frames = []
+        self.frames = [frame]
 
     # ------------------------------------------------------------------ if
 

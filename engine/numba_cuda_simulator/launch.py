@@ -7,7 +7,7 @@ import numpy as np
 
 from .atomics import Atomics
 from .devices import chip
-from .errors import LaunchError, explain
+from .errors import LaunchError, UnsupportedError, explain
 from .host import host_value
 from .lanes import Frame, Lanes, like, refuse_result
 from .memory import Memory
@@ -20,6 +20,7 @@ from .serial import SerialLanes, SerialMemory, SerialOperators, direct_arguments
 from .signatures import convert_arguments, signatures_of
 from .trace import Launched, Trace
 from .transform import PREFIX, transform
+from .turns import Turns, may_wait
 from .warps import Warps
 from .watch import Watch
 
@@ -80,11 +81,28 @@ class Machine:
             refuse_shape(lockstep, parameter, parameter)
         values = self.lane_arguments(function, lockstep, arguments)
         values = convert_arguments(signatures, function.__name__, lockstep.parameters, values)
+        alone = self.lanes.num_threads * math.prod(self.lanes.grid) == 1
+        waits = not alone and may_wait(function, self.names.device_functions)
+        turns = self.lanes.turns = Turns(function, self.lanes, self.memory.globals if waits else [])
+        while True:
+            try:
+                self.run_batches(function, runnable, lockstep, values)
+                break
+            except UnsupportedError as error:
+                if not turns.again(error):
+                    raise turns.error if getattr(error, "waits", False) else error
+        turns.ended()
+        if self.watch is not None:
+            self.watch.end_launch()
+
+    def run_batches(self, function, runnable, lockstep, values):
         if self.watch is not None:
             self.watch.start_launch(self, lockstep, values)
         threads, total = self.lanes.num_threads, math.prod(self.lanes.grid)
         size = max(1, LANES_PER_BATCH // threads)
         size = -(-total // -(-total // size))  # batches of equal size
+        if self.lanes.turns.order:
+            size = 1
         if "this_grid" in lockstep.code.co_names:
             size = total  # blocks that wait for each other run together
             check_synchronised(total * threads)
@@ -95,14 +113,13 @@ class Machine:
                     count = min(size, total - first)
                     progress.batch(first, count)
                     self.start_batch(first, count)
-                    self.lanes.frames.append(Frame(lockstep))
                     if self.watch is not None:
                         self.watch.start_batch()
-                    runnable(*values)
+                    for mask in self.lanes.turns.masks():
+                        self.lanes.start_kernel(mask, Frame(lockstep))
+                        runnable(*values)
             finally:
                 progress.end()
-        if self.watch is not None:
-            self.watch.end_launch()
 
     def start_batch(self, first, count):
         self.lanes.start_batch(first, count)

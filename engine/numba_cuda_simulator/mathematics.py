@@ -113,6 +113,7 @@ NUMPY_UNARY = """arccos arccosh arcsin arcsinh arctan arctanh cos cosh isnan log
     sinh tan tanh""".split()
 NUMPY_FUNCTIONS = {
     **{name: unary(getattr(np, name)) for name in NUMPY_UNARY},
+    "arctan2": binary(np.arctan2),
     "maximum": np.maximum,
     "minimum": np.minimum,
     **{c: np.float64(getattr(np, c)) for c in ("e", "inf", "nan", "pi")},

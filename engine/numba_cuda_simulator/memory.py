@@ -5,6 +5,7 @@ one for all; loading is then a gather and storing a scatter, or less where threa
 """
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from .devices import STATIC_SHARED_BYTES, chip
 from .dtypes import TypedInts, as_index, is_floating, numpy_dtype, typed
 from .errors import KernelError, KernelIndexError, LaunchError, UnsupportedError, thread_name
 from .intrinsics import EnumClass
-from .lanes import ALL, Dim3, type_name
+from .lanes import ALL, Dim3, lane_dtype, type_name
 from .options import TOO_MUCH_SHARED
 from .records import Record, Records
 from .syntax import FromEnd
@@ -58,9 +59,13 @@ class Memory:
 
     def global_array(self, array, name):
         """Return a NumPy array as the kernel sees it."""
-        array = GlobalArray(array, name)
-        self.globals.append(array)
-        return array
+        whole = GlobalArray(array, name)
+        self.globals.append(whole)
+        if array.dtype.kind == "c":
+            for part in "real", "imag":
+                whole.parts[part] = GlobalArray(getattr(array, part), f"{name}.{part}")
+                self.globals.append(whole.parts[part])
+        return whole
 
     # ------------------------------------------------------------------ indices
 
@@ -83,7 +88,9 @@ class Memory:
             if type(i) is np.int64:
                 place = int(i)
                 if not 0 <= place < size:
-                    self.stray(i, self.lanes.mask, array, axis)
+                    place = int(self.wrapped(i, size))
+                    if not 0 <= place < size:
+                        self.stray(i, self.lanes.mask, array, axis)
                 offset += place * stride
                 continue
             # The same variable again (x[row, c] for many c): checked and scaled already.
@@ -120,16 +127,23 @@ class Memory:
             # As unsigned numbers negative ones are huge: one comparison serves both ends.
             if not index.size or np.maximum.reduce(index.view(np.uint64), axis=None) < size:
                 return index
+            given, index = index, self.wrapped(index, size)
             bad = (index < 0) | (index >= size)
             hit = bad if self.lanes.mask is ALL else bad & self.lanes.mask
             if hit.any():
-                self.stray(index, hit, array, axis)
+                self.stray(given, hit, array, axis)
             return np.where(bad, 0, index)
         if not isinstance(index, np.integer):
             self.refuse_index(index, array)
-        if not 0 <= index < size:
+        if not 0 <= (place := self.wrapped(index, size)) < size:
             self.stray(index, self.lanes.mask, array, axis)
-        return index
+        return place
+
+    def wrapped(self, index, size):
+        """Return an index as Numba takes it, from the end if it is negative, if so it is to be."""
+        if not self.options.wrap:
+            return index
+        return np.where(index < 0, index + size, index)[()]
 
     def refuse_count(self, array, index):
         given, has = len(index), len(array.axes)
@@ -243,7 +257,7 @@ class Memory:
             return container[index]
         if isinstance(container, tuple):
             if isinstance(index, np.ndarray):
-                raise UnsupportedError("threads index a tuple differently")
+                return self.part_of_tuple(container, index)
             if isinstance(index, slice):
                 parts = (index.start, index.stop, index.step)
                 return container[slice(*(None if p is None else int(p) for p in parts))]
@@ -255,6 +269,34 @@ class Memory:
         if hasattr(container, "fail"):
             container.fail()
         raise UnsupportedError(f"{type_name(container)} cannot be indexed")
+
+    def part_of_tuple(self, parts, index):
+        """Return the part that each thread takes from a tuple whose parts are of one type."""
+        if index.dtype.kind not in "iu":
+            raise KernelIndexError(f"an index of a tuple must be an integer, got {index.dtype}")
+        lanes, index, count = self.lanes, as_index(index), len(parts)
+        bad = (index < -count) | (index >= count)
+        hit = bad if lanes.mask is ALL else bad & lanes.mask
+        if np.any(hit):
+            thread, block, more = lanes.culprit(hit)
+            raise KernelIndexError(
+                f"an index is out of bounds for a tuple of {count}, in "
+                f"{thread_name(thread, block)}{more}",
+                thread=thread,
+                block=block,
+            )
+        place = np.where(bad, 0, index) % count
+        taken = np.unique(pick(place, lanes.shape, lanes.mask))
+        result = parts[int(taken[0])]
+        for number in map(int, taken[1:]):
+            if layout(parts[number]) != layout(result):
+                raise UnsupportedError(
+                    "threads take parts of several types from one tuple",
+                    hint="Numba refuses it too. Make its parts all integers or all floats.",
+                )
+            part = parts[number]
+            result = lanes.under(place == number, partial(lanes.blend, result, part))
+        return result
 
     def store(self, array, index, value, site):
         if not isinstance(array, LaneArray):
@@ -421,6 +463,11 @@ def element_dtype(type_):
             hint="Make an array for each field.",
         )
     return dtype
+
+
+def layout(value):
+    """Return a value's type, of a tuple those of its parts."""
+    return list(map(layout, value)) if isinstance(value, tuple) else str(lane_dtype(value))
 
 
 def constant_shape(shape):

@@ -6,20 +6,23 @@ work, and a factory's constants are seen. Nothing of Numba's own implementation 
 """
 
 import builtins
+import difflib
 import enum
 import functools
 import inspect
+import sys
 import types
 
 import numpy as np
 from numba import cuda
 
 from .dtypes import typed
-from .errors import KernelError, LaunchError, UnsupportedError
+from .errors import FieldError, KernelError, LaunchError, UnsupportedError
 from .host import DeviceArray
 from .intrinsics import (
     CASTS,
     NUMPY,
+    VECTORS,
     Cast,
     EnumClass,
     Namespace,
@@ -47,11 +50,15 @@ OPERATIONS = {
 }
 COUNTED = "count count_call count_compare count_fma".split()  # in traced launches, of the meter
 
-INTRINSICS = """threadIdx blockIdx blockDim gridDim grid gridsize laneid warpsize shared local const
+INTRINSICS = (
+    """threadIdx blockIdx blockDim gridDim grid gridsize laneid warpsize shared local const
     atomic syncthreads syncthreads_count syncthreads_or syncthreads_and syncwarp shfl_sync
     shfl_up_sync shfl_down_sync shfl_xor_sync any_sync all_sync eq_sync ballot_sync match_any_sync
     match_all_sync activemask lanemask_lt threadfence threadfence_block threadfence_system
-    nanosleep popc clz ffs brev cbrt fma selp fp16""".split()
+    nanosleep popc clz ffs brev cbrt fma selp fp16 libdevice ldca ldcg ldcs ldlu ldcv stcg stcs
+    stwb stwt shared_array local_array vector""".split()
+    + list(VECTORS)
+)
 
 
 class Placeholder:
@@ -59,12 +66,50 @@ class Placeholder:
 
 
 PLACEHOLDERS = {name: Placeholder() for name in INTRINSICS}
-# `from numba.cuda import grid` gives Numba's own object, or a placeholder: recognised by identity.
-OBJECTS = {
-    name: [x for x in (getattr(cuda, name, None), PLACEHOLDERS[name]) if x is not None]
-    for name in INTRINSICS
-}
-NAME_OF = {id(x): name for name, objects in OBJECTS.items() for x in objects}
+# The modules that are `cuda` in some dialect: Numba's and numba-cuda's, its simulator,
+# numba-cuda-mlir's, and the engine's own.
+MLIR = "numba_cuda_mlir.cuda"
+DIALECTS = """numba.cuda numba.cuda.simulator numba.cuda.simulator_init numba_cuda_mlir.cuda
+    numba_cuda_mlir.numba_cuda numba_cuda_simulator.cuda""".split()
+
+
+def name_of(value):
+    """Return the name of an intrinsic, as `from numba.cuda import grid` gives it, or None.
+
+    It is Numba's own object, another dialect's, or a placeholder: recognised by identity.
+    """
+    return intrinsics_by_identity(MLIR in sys.modules).get(id(value))
+
+
+@functools.cache
+def intrinsics_by_identity(with_mlir):
+    modules = [cuda, *((sys.modules[MLIR],) if with_mlir else ())]
+    found = {id(x): name for name, x in PLACEHOLDERS.items()}
+    for name in INTRINSICS:
+        for x in (getattr(module, name, None) for module in modules):
+            if x is not None and not isinstance(x, (int, str)):
+                found[id(x)] = name
+    return found
+
+
+class ForeignModule:
+    """Any other module: what its attributes mean is found when a kernel uses them."""
+
+    def __init__(self, names, module):
+        self._names, self._module = names, module
+
+    def __getattr__(self, attribute):
+        module = self._module
+        if not hasattr(module, attribute):
+            near = difflib.get_close_matches(attribute, dir(module), 1)
+            raise FieldError(
+                f"the module '{module.__name__}' has no attribute '{attribute}'",
+                hint=f"Did you mean {near[0]}?" if near else None,
+            )
+        name = f"{module.__name__}.{attribute}"
+        value = self._names.resolve(name, getattr(module, attribute))
+        self.__dict__[attribute] = value
+        return value
 
 
 class Names:
@@ -127,10 +172,20 @@ class Names:
             found = self.environments[function] = runnable, lockstep
         return found
 
+    def device_functions(self, function):
+        """Return the device functions that a function names, by itself or in a module."""
+        code, closure = function.__code__, inspect.getclosurevars(function).nonlocals
+        values = [closure.get(n, function.__globals__.get(n)) for n in code.co_names]
+        values += [closure[n] for n in code.co_freevars if n in closure]
+        modules = [m for m in values if isinstance(m, types.ModuleType) and m is not cuda]
+        values += [getattr(m, n, None) for m in modules for n in code.co_names]
+        return [f for f in map(python_function, values) if f is not None]
+
     def resolve(self, name, value):
         """Return what a Python object means inside a kernel."""
-        if id(value) in NAME_OF:
-            return getattr(self.cuda, NAME_OF[id(value)])
+        own = name_of(value)
+        if own is not None:
+            return getattr(self.cuda, own)
         if isinstance(value, types.ModuleType):
             return self.resolve_module(value)
         if value is None or isinstance(value, str):
@@ -161,6 +216,12 @@ class Names:
                 members = {n: member(m) for n, m in value.__members__.items()}
                 return EnumClass(value.__name__, members)
             return Refused(f"the class '{name}'")
+        dialect, _, part = (getattr(value, "__module__", None) or "").rpartition(".")
+        if "cuda" in dialect and part in ("libdevice", "shared", "local", "const"):
+            return getattr(getattr(self.cuda, part), value.__name__)  # imported one by one
+        if dialect.startswith("numba_cuda_mlir") and part in ("experimental", "vector"):
+            owner = self.cuda.vector if part == "vector" else self.cuda
+            return getattr(owner, value.__name__)
         # An instruction that somebody has added to Numba may say what it does.
         value = getattr(value, "on_the_engine", value)
         function = python_function(value)
@@ -179,11 +240,20 @@ class Names:
             return self.operator_module
         if name in self.modules:
             return self.modules[name]
-        if name in ("numba.cuda.simulator", "numba.cuda.simulator_init") or module is cuda:
+        if name in DIALECTS or module is cuda:
             return self.cuda
-        if name.endswith("types") and name.startswith("numba"):
-            return self.modules["numba"]
-        return Refused(f"the module '{name}'", TRITON if name.startswith("triton") else None)
+        if name.startswith("numba"):
+            last = name.rpartition(".")[2]
+            if last == "types" or name == "numba_cuda_mlir":
+                return self.modules["numba"]
+            if last == "experimental":
+                return self.cuda
+            parts = "vector", "shared", "local", "const", "libdevice", "fp16", "cg"
+            if last in parts and "cuda" in name:
+                return getattr(self.cuda, last)
+        if name.startswith("triton"):
+            return Refused(f"the module '{name}'", TRITON)
+        return ForeignModule(self, module)
 
     def resolve_callable(self, name, value):
         module = getattr(value, "__module__", None)

@@ -107,6 +107,12 @@ class Operators:
 
     def arithmetic(self, name, *operands):
         """+, - or * of what may be truth values, which count as int64 in Numba."""
+        vector = next((x for x in operands if hasattr(x, "is_vector")), None)
+        if vector is not None:  # numba-cuda-mlir's: part by part
+            rows = [x if isinstance(x, tuple) else [x] * len(vector) for x in operands]
+            return like(
+                vector, [self.arithmetic(name, *parts) for parts in zip(*rows, strict=True)]
+            )
         operands = [self.number(x) for x in operands]
         return getattr(np, name)(*operands)
 

@@ -16,6 +16,7 @@ class Options:
     divergence: bool = True
     device: str = DEFAULT
     package: bool = False
+    wrap: bool = False
 
 
 _current = Options()  # one for the process: a notebook's cells do not share a context
@@ -39,6 +40,9 @@ class options:
         Refuse barriers and warp intrinsics that some threads never reach.
     device : str
         The GPU whose shared-memory limit launches are held to.
+    wrap : bool
+        Let a negative index count from the end of the array, as Numba compiles it. Otherwise only a
+        literal does, as in x[-1]: a computed one is seldom meant.
     package : bool
         Also check the launches that a library makes in its own functions; the library reads this.
 

@@ -32,6 +32,12 @@ SAME_VALUE = (
     "around the store, or a barrier between the two, would be right."
 )
 
+AGREED = (
+    "CUDA leaves this undefined, although it makes no difference: all threads store one value "
+    "there, and so does the thread that meets it. One thread's store and a barrier would be "
+    "right."
+)
+
 
 def certain(earlier, later):
     """Tell whether two accesses race whatever they store."""

@@ -64,6 +64,17 @@ class FromEnd(int):
     """A negative index that is a literal, as in x[-1]: it counts from the end, as in Python."""
 
 
+def is_consteval(node):
+    """Recognise consteval(...) of numba-cuda-mlir."""
+    if not isinstance(node, ast.Call):
+        return False
+    return getattr(node.func, "attr", getattr(node.func, "id", "")) == "consteval"
+
+
+def contexts(block):
+    return [item.context_expr for item in block.items]
+
+
 class SimpleLoops(ast.NodeTransformer):
     """Write loops that have an `else`, or several variables, as plain ones.
 
@@ -85,7 +96,14 @@ class SimpleLoops(ast.NodeTransformer):
         self.count = 0
         self.flags = []  # of the loops around, from the outside in; None: no else
 
+    def visit_With(self, block):
+        """Run what numba-cuda-mlir runs at compile time, with consteval(): ..., in each thread."""
+        block.body = self.statements(block.body)
+        return block.body if all(map(is_consteval, contexts(block))) else block
+
     def visit_For(self, loop):
+        if isinstance(loop, ast.For) and is_consteval(loop.iter) and loop.iter.args:
+            loop.iter = loop.iter.args[0]
         flag = self.name() if loop.orelse else None
         self.flags.append(flag)
         loop.body = self.statements(loop.body)

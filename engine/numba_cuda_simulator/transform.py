@@ -613,8 +613,10 @@ class Transformer:
             array = self.expression(node.args[0].value)
             arguments[0] = self.call("element_from", array, self.expression(start))
         keywords = [ast.keyword(k.arg, self.expression(k.value)) for k in node.keywords]
-        if isinstance(function, ast.Attribute) and function.attr in ("array", "array_like"):
-            if function.attr == "array":
+        called = getattr(function, "attr", getattr(function, "id", ""))
+        allocates = called in ("shared_array", "local_array")
+        if allocates or (isinstance(function, ast.Attribute) and called in ("array", "array_like")):
+            if called != "array_like":
                 self.check_shape(node)
             site = self.site_constant(node, self.target_name)
             return ast.Call(
@@ -897,10 +899,20 @@ def element_uses(function):
     return stored, handed_on
 
 
+VIEWS = "T", "real", "imag", "reshape", "ravel"  # attributes that show the same memory
+
+
 def root(node):
     """Return the name of x in x[i][j, k:l], else None, and how many indices it has: 2."""
     indices = 0
-    while isinstance(node, ast.Subscript):
+    while True:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            node = node.func  # x.reshape(2, 16)
+        if isinstance(node, ast.Attribute) and node.attr in VIEWS:
+            node = node.value
+            continue
+        if not isinstance(node, ast.Subscript):
+            break
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         indices += sum(not isinstance(part, ast.Slice) for part in parts)
         node = node.value

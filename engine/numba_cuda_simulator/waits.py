@@ -2,7 +2,8 @@
 
 On a GPU a thread may spin until another thread stores a flag or frees a lock. Here all
 threads of a loop take the same turn, and the blocks of a batch run together, so nobody is
-left to do the storing. Such a loop is refused by name instead of running for ever.
+left to do the storing. Such a loop is named, and the launch begun again in another order of the
+threads (see turns.py); it is refused if no order ends.
 """
 
 import ast
@@ -13,6 +14,7 @@ import numpy as np
 
 from .errors import UnsupportedError, thread_name
 
+SHORT = 0.02  # seconds, where another order of the threads is left to try (see turns.py)
 IMPATIENT_AFTER = 0.2  # seconds in which no thread has left the loop
 
 
@@ -70,7 +72,8 @@ class Patience:
         if not same(self.lanes.mask, self.mask):
             self.mask, self.since, self.memory = self.lanes.mask, now, None
             return
-        if now - self.since < IMPATIENT_AFTER:
+        patience = IMPATIENT_AFTER if self.lanes.turns.is_last() else SHORT
+        if now - self.since < patience:
             return
         memory, variables = self.lanes.memory_state(), kernel_variables()
         if self.memory is not None and same(memory, self.memory):
@@ -83,20 +86,22 @@ class Patience:
         thread, block, more = lanes.culprit(lanes.mask)
         who = thread_name(thread, block)
         waits = "waits for another thread" if self.waits else "goes round without any change"
-        raise UnsupportedError(
+        error = UnsupportedError(
             f"this while loop never ends: {who}{more} {waits}",
             sites=[self.site],
             thread=thread,
             block=block,
             hint=self.hint(),
         )
+        error.waits = self.waits
+        raise error
 
     def hint(self):
         if not self.waits:
             return "Look at what the test depends on: nothing in the loop changes it."
         return (
-            "The CPU engine runs all threads in lockstep: a spin lock, or a loop that waits for "
-            "another thread's store, cannot end. Use an atomic, or launch twice."
+            "The CPU engine ran the blocks, then the threads one after the other, and the thread "
+            "waits for one that comes later. Use an atomic, or launch twice."
         )
 
 

@@ -53,6 +53,8 @@ class Warps:
     def check_barrier(self, name):
         """A barrier is legal if all threads of a block that still run arrive at it."""
         mask = self.lanes.mask
+        if self.lanes.turns.alone:
+            self.refuse_alone(name)
         if mask is ALL or self.lawful is mask or not self.options.divergence:
             return
         arrived, live = self.lanes.active(), self.live()
@@ -73,6 +75,26 @@ class Warps:
                 hint="On a GPU the block hangs, or goes on with wrong data.",
             )
         self.lawful = mask
+
+    def refuse_alone(self, name):
+        """Say why a thread that runs by itself, because others wait for a lock, cannot meet them."""
+        lanes = self.lanes
+        thread, block, _ = lanes.culprit(lanes.mask)
+        where = {"thread": thread, "block": block}
+        for memory, place, value, lock in lanes.turns.held:
+            if memory[place] == value:
+                raise BarrierDivergenceError(
+                    f"{thread_name(thread, block)} waits at {name} while it holds the lock {lock}",
+                    **where,
+                    hint="The other threads wait for the lock, and never arrive: a GPU hangs. Free "
+                    "the lock before the barrier.",
+                )
+        raise UnsupportedError(
+            f"{name} in a kernel whose threads wait for each other in a loop",
+            **where,
+            hint="A GPU would run it. The CPU engine runs such threads one after the other, and "
+            "they cannot meet. Let one thread of each block take the lock.",
+        )
 
     def syncthreads(self):
         self.check_barrier("cuda.syncthreads()")
@@ -165,6 +187,8 @@ class Warps:
 
         may_go_on : those who are here can do without the others, though CUDA forbids it.
         """
+        if self.lanes.turns.alone:
+            self.refuse_alone(name)
         if self.lanes.mask is ALL or not self.options.divergence:
             return
         arrived = self.lanes.active()

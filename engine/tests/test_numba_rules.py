@@ -15,7 +15,7 @@ import warnings
 
 import numpy as np
 import pytest
-from numba import cuda, float32, float64, guvectorize, int32, njit, vectorize, void
+from numba import cuda, float32, float64, int32, njit, void
 
 import numba_cuda_simulator as simt
 from numba_cuda_simulator.errors import (
@@ -186,13 +186,6 @@ def test_several_threads_add_into_one_element():
     )
     with pytest.raises(RaceError, match="cuda.atomic.add"):
         kernel[1, 64](np.zeros(1))
-
-
-@pytest.mark.parametrize("decorate", [vectorize, guvectorize])
-def test_ufuncs_for_a_gpu_say_what_to_write(decorate):
-    shapes = ["(n)->(n)"] if decorate is guvectorize else []
-    with pytest.raises(UnsupportedError, match=r"i = cuda.grid\(1\)"):
-        decorate(["float32(float32)"], *shapes, target="cuda")(lambda x: x)
 
 
 def test_a_device_array_is_no_number():

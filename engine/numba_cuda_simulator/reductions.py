@@ -1,0 +1,128 @@
+"""x.sum(), np.mean(x), x.argmax(), ...: what a thread computes from all elements of an array.
+
+Each thread goes through the array by itself, in row-major order, as the loop that Numba compiles.
+"""
+
+import numpy as np
+
+from .arrays import LaneArray
+from .dtypes import INT64, UINT64, as_bool, typed
+from .errors import KernelError, UnsupportedError
+from .lanes import type_name
+from .records import kernel_frame, present_site
+
+
+def elements(array):
+    """Yield the elements as the running threads load them."""
+    memory, site = kernel_frame().f_globals["_simt_machine"].memory, present_site()
+    for index in np.ndindex(array.dims):
+        yield memory.load(array, tuple(map(np.int64, index)), site)
+
+
+def wide_dtype(dtype):
+    """Return the type of a sum: integers are added up as 64 bits, floats as what they are."""
+    if dtype.kind in "iub":
+        return UINT64 if dtype.kind == "u" else INT64
+    return dtype
+
+
+def folded(ufunc, start):
+    def fold(array):
+        dtype = wide_dtype(array.dtype)
+        result = dtype.type(start)
+        for x in elements(array):
+            result = ufunc(result, np.asarray(x).view(np.ndarray).astype(dtype)[()])
+        return typed(result) if dtype != INT64 else result
+
+    return fold
+
+
+total, product = folded(np.add, 0), folded(np.multiply, 1)
+
+
+def mean(array):
+    dtype = array.dtype if array.dtype.kind in "fc" else np.dtype(np.float64)
+    result = dtype.type(0)
+    for x in elements(array):
+        result = result + np.asarray(x).view(np.ndarray).astype(dtype)[()]
+    return result / np.float64(array.size)
+
+
+def variance(array):
+    middle, result = mean(array), np.float64(0)
+    for x in elements(array):
+        result = result + np.abs(np.asarray(x).view(np.ndarray) - middle) ** 2
+    return result / np.float64(array.size)
+
+
+def any_(array):
+    result = np.False_
+    for x in elements(array):
+        result = np.logical_or(result, as_bool(x))
+    return result
+
+
+def all_(array):
+    result = np.True_
+    for x in elements(array):
+        result = np.logical_and(result, as_bool(x))
+    return result
+
+
+def first_best(better):
+    def search(array):
+        """Return the index of the first best element, or of the first NaN."""
+        best, place = None, np.int64(0)
+        for i, x in enumerate(elements(array)):
+            x = np.asarray(x).view(np.ndarray)[()]
+            if best is None:
+                best = x
+                continue
+            wins = (better(x, best) | (x != x)) & (best == best)
+            best, place = np.where(wins, x, best)[()], np.where(wins, np.int64(i), place)[()]
+        if best is None:
+            raise KernelError(f"'{array.name}' is empty: it has no greatest or least element")
+        return place
+
+    return search
+
+
+def item(array):
+    if array.size != 1:
+        raise KernelError(f"item() takes an array of one element, '{array.name}' has {array.size}")
+    return next(elements(array))
+
+
+METHODS = {
+    "sum": total,
+    "prod": product,
+    "mean": mean,
+    "var": variance,
+    "std": lambda array: np.sqrt(variance(array)),
+    "any": any_,
+    "all": all_,
+    "argmax": first_best(np.greater),
+    "argmin": first_best(np.less),
+    "item": item,
+}
+
+
+def of_array(name, function):
+    """Return np.sum(x) and its like: the method as a function."""
+
+    def call(array):
+        if not isinstance(array, LaneArray):
+            raise UnsupportedError(f"{name}() works on an array, got {type_name(array)}")
+        return function(array)
+
+    return call
+
+
+for _name, _function in METHODS.items():
+    setattr(LaneArray, _name, _function)
+FUNCTIONS = {name: of_array(f"np.{name}", f) for name, f in METHODS.items() if name != "item"}
+FUNCTIONS |= {
+    "size": of_array("np.size", lambda array: array.size),
+    "shape": of_array("np.shape", lambda array: array.shape),
+}
+SUM = of_array("sum", total)

@@ -1,0 +1,419 @@
+"""What kernels and programs that nobody here wrote use: dialects, ufuncs, a GPU to be found."""
+
+import importlib.util
+import math
+import subprocess
+import sys
+import textwrap
+import types
+
+import numpy as np
+import pytest
+from compiled import compile_ptx, compiler_available
+from numba import cuda, float32, guvectorize, vectorize
+
+import numba_cuda_simulator as simt
+from numba_cuda_simulator import present
+from numba_cuda_simulator.errors import KernelIndexError, UnsupportedError
+
+X = np.arange(8, dtype=np.float32)
+DIRECTIONS = ((0, 1), (1, 0), (0, -1))
+settings = types.ModuleType("settings")
+settings.SCALE, settings.TYPE, settings.TABLE = 3, np.float32, np.array([1.0, 2.0])
+
+
+@cuda.jit(device=True)
+def doubled(x):
+    return 2 * x
+
+
+settings.doubled = doubled
+
+
+def value_of(expression, *arrays):
+    """Return what a kernel of one thread stores for an expression of its arrays."""
+    run_cell = f"@cuda.jit\ndef kernel(x, y, out):\n    out[0] = {expression}\n"
+    world = run(run_cell)
+    x, y = (*arrays, X, X)[:2]
+    out = np.zeros(1)
+    simt.run(world["kernel"], 1, 1, x, y, out)
+    return out[0]
+
+
+def run(source, **more):
+    """Run a text as a file is run, so that the engine finds its source."""
+    import linecache
+
+    source = textwrap.dedent(source)
+    file = f"<{hash(source)}>"
+    linecache.cache[file] = len(source), None, source.splitlines(True), file
+    world = {"cuda": cuda, "np": np, "math": math, "settings": settings, "D": DIRECTIONS, **more}
+    exec(compile(source, file, "exec"), world)
+    return world
+
+
+# --- names ------------------------------------------------------------------------------------
+
+
+EXPRESSIONS = [
+    ("settings.SCALE", 3),
+    ("settings.TYPE(1) / 3", np.float32(1) / 3),
+    ("settings.doubled(x[2])", 4),
+    ("settings.TABLE[1]", 2),
+    ("D[x.size % 3][0] * 10 + D[1][1]", 0),
+    ("x.sum()", 28),
+    ("sum(x)", 28),
+    ("np.prod(x[1:4])", 6),
+    ("x.mean()", 3.5),
+    ("x.var()", 5.25),
+    ("x.std()", 5.25**0.5),
+    ("x.argmax()", 7),
+    ("np.argmin(x)", 0),
+    ("x.any() + 2 * x.all()", 1),
+    ("x[2:3].item()", 2),
+    ("x.nbytes + np.size(x) + np.shape(x)[0]", 48),
+    ("np.arctan2(x[1], x[2])", np.arctan2(np.float32(1), np.float32(2))),
+    ("cuda.float32x4(1, 2, 3, 4).w + cuda.int2(5, 6).y", 10),
+    ("cuda.float4(cuda.float2(1, 2), 3, 4).y", 2),
+    ("cuda.libdevice.sqrtf(x[4]) + cuda.libdevice.fmax(1.0, 5.0)", 7),
+    ("cuda.libdevice.float2int_rz(x[3] + 0.75) + cuda.libdevice.umulhi(2**31, 4)", 5),
+    ("cuda.libdevice.float_as_int(x[1])", 0x3F800000),
+    ("cuda.libdevice.round(2.5) + cuda.libdevice.rint(2.5)", 5),
+    ("cuda.ldcg(x, 3)", 3),
+]
+
+
+@pytest.mark.parametrize("expression, value", EXPRESSIONS)
+def test_expressions(expression, value):
+    assert value_of(expression) == pytest.approx(value, rel=1e-7)
+
+
+def test_numba_compiles_them():
+    if not compiler_available():
+        pytest.skip("needs libNVVM")
+    lines = [f"    out[{n}] = {e}" for n, (e, _) in enumerate(EXPRESSIONS)]
+    kernel = run("@cuda.jit\ndef kernel(x, y, out):\n" + "\n".join(lines))["kernel"]
+    compile_ptx(kernel, [X, X, np.zeros(99)])
+
+
+def test_a_module_without_the_attribute():
+    with pytest.raises(AttributeError, match="'settings' has no attribute 'SCALES'(.|\n)*SCALE?"):
+        value_of("settings.SCALES")
+
+
+@cuda.jit
+def walk(steps, out):
+    i = cuda.grid(1)
+    if i < out.shape[0]:
+        dx, dy = DIRECTIONS[steps[i]]
+        out[i] = 10 * dx + dy
+
+
+def test_each_thread_indexes_a_tuple():
+    steps, out = np.array([0, 1, 2, -1]), np.zeros(4)
+    simt.run(walk, 1, 32, steps, out)
+    np.testing.assert_array_equal(out, [1, 10, -1, -1])
+    with pytest.raises(KernelIndexError, match=r"tuple of 3, in thread \(2, 0, 0\)"):
+        simt.run(walk, 1, 32, np.array([0, 1, 3, 0]), out)
+    mixed = run("@cuda.jit\ndef k(o):\n    i = cuda.grid(1)\n    o[i] = (1, 2.0)[i]\n")["k"]
+    with pytest.raises(UnsupportedError, match="several types"):
+        simt.run(mixed, 1, 2, np.zeros(2))
+
+
+@cuda.jit
+def deposit(z, values):
+    i = cuda.grid(1)
+    cuda.atomic.add(z.real, (i % 2, 0), values[i])
+    cuda.atomic.add(z[1].imag, 1, 1.0)
+
+
+def test_parts_of_complex_arrays():
+    z = np.zeros((2, 2), np.complex128)
+    simt.run(deposit, 2, 4, z, X)
+    np.testing.assert_array_equal(z, [[12, 0], [16, 8j]])
+    racy = run("@cuda.jit\ndef k(z):\n    z.real[0] = cuda.grid(1)\n")["k"]
+    with pytest.raises(simt.errors.RaceError, match=r"z.real\[0"):
+        simt.run(racy, 1, 32, np.zeros(2, complex))
+
+
+@cuda.jit
+def agree(flag, out):
+    i = cuda.grid(1)
+    if i == 0:
+        flag[0] = 1.0
+    flag[0] = 2.0
+    out[i] = flag[0]
+
+
+def test_all_threads_store_one_value():
+    """Thread 0 stores another one before; it and all others store the same: no order matters."""
+    out = np.zeros(64)
+    with pytest.warns(simt.errors.KernelWarning, match="all threads store one value"):
+        simt.run(agree, 2, 32, np.zeros(1), out)
+    assert (out == 2).all()
+    others = "@cuda.jit\ndef k(flag):\n    i = cuda.grid(1)\n    if i == 0:\n"
+    others += "        flag[0] = 1.0\n    if i > 0:\n        flag[0] = 2.0\n"
+    with pytest.raises(simt.errors.RaceError, match="WAW"):
+        simt.run(run(others)["k"], 2, 32, np.zeros(1))
+
+
+def test_negative_indices():
+    kernel = run("@cuda.jit\ndef k(x, o):\n    i = cuda.grid(1)\n    o[i] = x[i - 2]\n")["k"]
+    with simt.options(wrap=True):
+        for threads in (1, 8):
+            out = np.zeros(8, np.float32)
+            simt.run(kernel, 1, threads, X, out)
+            np.testing.assert_array_equal(out[:threads], np.roll(X, 2)[:threads])
+        with pytest.raises(KernelIndexError, match="index -2 .* size is 1"):
+            simt.run(kernel, 1, 1, X[:1], out)
+    with pytest.raises(KernelIndexError, match="index -2"):
+        simt.run(kernel, 1, 8, X, out)
+
+
+# --- ufuncs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decorate", [vectorize, cuda.vectorize], ids=["numba", "numba-cuda"])
+def test_vectorize(decorate):
+    @decorate(["float32(float32, float32)", "float64(float64, float64)"], target="cuda")
+    def hypotenuse(a, b):
+        return math.sqrt(a * a + b * b)
+
+    got = hypotenuse(X, X[:, None])
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, np.hypot(X, X[:, None]), rtol=1e-6)
+    assert isinstance(hypotenuse(cuda.to_device(X), cuda.to_device(X)), type(cuda.to_device(X)))
+    out = np.zeros(8)
+    assert hypotenuse(X.astype(float), 3, out=out) is out
+    np.testing.assert_allclose(out, np.hypot(X, 3))
+    with pytest.raises(TypeError, match="no signature takes"):
+        hypotenuse(X, X.astype(np.int64))
+    with pytest.raises(TypeError, match="takes 2 inputs"):
+        hypotenuse(X)
+
+
+def test_reduce_of_a_ufunc():
+    @vectorize(["int64(int64, int64)"], target="cuda")
+    def add(a, b):
+        return a + b
+
+    assert add.reduce(np.arange(11)) == 55
+
+
+def test_guvectorize():
+    types_ = "void(float32[:,:], float32[:,:], float32[:,:])"
+
+    @guvectorize([types_], "(m,n),(n,p)->(m,p)", target="cuda")
+    def matmul(a, b, c):
+        for i in range(c.shape[0]):
+            for j in range(c.shape[1]):
+                total = float32(0)
+                for k in range(b.shape[0]):
+                    total += a[i, k] * b[k, j]
+                c[i, j] = total
+
+    a, b = (np.arange(2 * 3 * 4, dtype=np.float32).reshape(2, *s) for s in ((3, 4), (4, 3)))
+    np.testing.assert_allclose(matmul(a, b), a @ b)
+    np.testing.assert_allclose(matmul(a, b[0]), a @ b[0])
+    with pytest.raises(ValueError, match="axis 'n' has 4 and 3"):
+        matmul(a, a)
+
+    @guvectorize(["void(float32[:], float32, float32[:])"], "(n),()->()", target="cuda")
+    def count(x, limit, out):
+        for i in range(x.size):
+            out[0] += x[i] > limit
+
+    np.testing.assert_array_equal(count(X.reshape(2, 4), 2), [1, 4])
+
+
+# --- the GPU that a program finds -------------------------------------------------------------
+
+
+@pytest.mark.skipif(simt.has_gpu(), reason="there is a GPU")
+def test_the_gpu_that_a_program_finds():
+    assert len(cuda.gpus) == 1 and cuda.gpus[0] is cuda.get_current_device()
+    with cuda.gpus[0]:
+        assert cuda.current_context().device.compute_capability == (7, 5)
+    assert cuda.current_context().get_memory_info().total == 16e9
+    with simt.options(device="H100"):
+        assert cuda.get_current_device().MULTIPROCESSOR_COUNT == 132
+        assert b"H100" in cuda.select_device(0).name
+    with pytest.raises(present.NoSuchDevice, match="one GPU"):
+        cuda.select_device(1)
+    assert not cuda.is_available(), "only where the program is to take the engine for a GPU"
+    assert cuda.is_cuda_array(cuda.to_device(X)) and not cuda.is_cuda_array(X)
+
+
+PROGRAM = """
+    import numpy as np
+    {imports}
+    {decorator}
+    def reverse(x, out):
+        tile = cuda.shared.array(32, {float32})
+        t = cuda.threadIdx.x
+        tile[t] = x[t]
+        {barrier}
+        out[t] = tile[31 - t]
+
+    x, out = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
+    reverse[1, 32](x, out)
+    assert (out == x[::-1]).all() and cuda.to_device(x).copy_to_host()[3] == 3
+    print("right")
+"""
+NUMBA = "from numba import cuda, float32\nassert cuda.is_available() and len(cuda.list_devices())"
+OWN = "from numba_cuda_simulator import cuda\nassert len(cuda.gpus) == 1"
+MLIR = "from numba_cuda_mlir import cuda\nfrom numba_cuda_mlir.types import float32"
+ONE_BY_ONE = MLIR + "\nfrom numba_cuda_mlir.cuda import shared, syncthreads, threadIdx"
+
+
+def program(tmp_path, imports, barrier="cuda.syncthreads()", **others):
+    text = textwrap.dedent(PROGRAM).format(
+        imports=imports,
+        barrier=barrier,
+        **({"decorator": "@cuda.jit", "float32": "float32"} | others),
+    )
+    file = tmp_path / "program.py"
+    file.write_text(text)
+    return file
+
+
+def command(*arguments):
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", *map(str, arguments)], capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    "imports, others",
+    [
+        (NUMBA, {}),
+        (OWN, {"float32": "cuda.float32"}),
+        (OWN, {"float32": "np.float32", "decorator": '@cuda.jit("void(float32[:], float32[:])")'}),
+        (MLIR, {}),
+        (ONE_BY_ONE, {"decorator": '@cuda.jit("void(float32[:], float32[:])")'}),
+    ],
+    ids=["numba", "own", "own with a signature", "mlir", "mlir, one by one"],
+)
+def test_dialects(tmp_path, imports, others):
+    if "mlir" in imports and not importlib.util.find_spec("numba_cuda_mlir"):
+        pytest.skip("needs numba-cuda-mlir")
+    file = program(tmp_path, imports, **others)
+    done = command(*([] if imports == OWN else ["-m", "numba_cuda_simulator", "run"]), file)
+    assert done.returncode == 0 and done.stdout == "right\n", done.stderr
+
+
+def test_commands(tmp_path):
+    """A race ends `run` with status 1 and its lines, and is in what `trace` prints."""
+    file = program(tmp_path, NUMBA, barrier="pass")
+    run, trace, other = (
+        command("-m", "numba_cuda_simulator", *words)
+        for words in (["run", file], ["trace", f"{file}:reverse"], ["trace", f"{file}:revers"])
+    )
+    assert run.returncode == 1 and "RaceError: RAW race on tile[31]" in run.stderr
+    assert trace.returncode == 1 and "race" in trace.stdout.lower()
+    assert other.returncode == 1 and "'revers' was not launched" in other.stderr
+
+
+TESTS = """
+    import numpy as np, pytest
+    from numba import cuda, float32
+
+    pytestmark = pytest.mark.skipif(not cuda.is_available(), reason="no GPU")
+
+    @cuda.jit
+    def reverse(x, out, barrier):
+        tile = cuda.shared.array(32, float32)
+        t = cuda.threadIdx.x
+        tile[t] = x[t - 1]
+        if barrier:
+            cuda.syncthreads()
+        out[t] = tile[31 - t]
+
+    @pytest.mark.parametrize("barrier", [0, 1])
+    def test_reverse(barrier):
+        x, out = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
+        reverse[1, 32](x, out, barrier)
+        assert (out == np.roll(x, 1)[::-1]).all()
+
+    def test_refused():
+        @cuda.jit
+        def k(x):
+            x[0] = (lambda: 1)()
+        k[1, 1](np.zeros(1))
+"""
+
+
+@pytest.mark.skipif(simt.has_gpu(), reason="there is a GPU")
+def test_pytest_plugin(tmp_path):
+    """Skipped without --simt; with it one passes, one races, one is refused, and all is counted."""
+    (tmp_path / "test_gpu.py").write_text(textwrap.dedent(TESTS))
+    words = "-m", "pytest", "-q", "-p", "pytest_simt", "-p", "no:cacheprovider", tmp_path
+    assert "3 skipped" in command(*words).stdout
+    said = command(*words, "--simt").stdout
+    assert "1 passed" in said and "2 failed" in said
+    assert (
+        "1 x RaceError: RAW race on tile[31]" in said and "1 x UnsupportedError: a lambda" in said
+    )
+    said = command(*words, "--simt", "--simt-ignore=races", "--simt-negative").stdout
+    assert "RaceError" not in said and "2 x KernelIndexError: index -1" in said
+
+
+# --- locks ------------------------------------------------------------------------------------
+
+LOCKS = """
+    @cuda.jit(device=True)
+    def lock(m):
+        while cuda.atomic.cas(m, 0, 0, 1) != 0:
+            pass
+        {fence}
+
+    @cuda.jit
+    def kernel(m, x):
+        if {who}:
+            lock(m)
+            x[0] += 1
+            {inside}
+            {fence}
+            cuda.atomic.exch(m, 0, 0)
+        {after}
+"""
+
+
+def locked(who="cuda.grid(1) >= 0", fence="cuda.threadfence()", inside="pass", after="pass"):
+    kernel = run(LOCKS.format(who=who, fence=fence, inside=inside, after=after))["kernel"]
+    x = np.zeros(1, np.int64)
+    simt.run(kernel, 2, 8, np.zeros(1, np.int32), x)
+    return x[0]
+
+
+def test_spin_locks():
+    assert locked() == 16
+    one = "cuda.threadIdx.x == 0"
+    assert locked(one, after="cuda.syncthreads()") == 2  # blocks wait for each other alone
+    assert locked(one, inside="cuda.syncwarp(1)") == 2
+    with pytest.raises(simt.errors.RaceError, match="A lock orders them only if a cuda.threadf"):
+        locked(fence="pass")
+    with pytest.raises(simt.errors.BarrierDivergenceError, match=r"while it holds the lock m\[0\]"):
+        locked(inside="cuda.syncthreads()")
+    with pytest.raises(UnsupportedError, match="Let one thread of each block take the lock"):
+        locked(after="cuda.syncthreads()")
+
+
+def test_blocks_that_wait_for_the_block_before():
+    source = """
+        @cuda.jit
+        def kernel(flags, x):
+            b = cuda.blockIdx.x
+            if b > 0:
+                while cuda.atomic.add(flags, {before}, 0) == 0:
+                    pass
+                cuda.threadfence()
+                x[b] = x[b - 1] + 1
+            cuda.threadfence()
+            cuda.atomic.exch(flags, b, 1)
+    """
+    x = np.zeros(4, np.int64)
+    simt.run(run(source.format(before="b - 1"))["kernel"], 4, 1, np.zeros(4, np.int32), x)
+    np.testing.assert_array_equal(x, range(4))
+    with pytest.raises(UnsupportedError, match="one that comes later"):
+        simt.run(run(source.format(before="b + 1"))["kernel"], 4, 1, np.zeros(5, np.int32), x)
