@@ -5,7 +5,7 @@ it all the same, by three products in place of one, with the error of float32.
 
 to_tf32(x)            given: float32 x rounded to the nearest TF32, still a float32
 mma_tf32(d, a, b)     given: d += a b for the fragments of A (16, 8), B (8, 8) and D (16, 8), local
-                      arrays of 4, 2 and 4 float32. It reads 11 bits of a and b, and drops the others
+                      arrays of 4, 2 and 4 float32. It reads 11 bits of a and b, and drops others
 split(x)              device function: (big, small), two TF32 with x = big + small to 2^-22 of x
 add_product(d, a, b)  device function: d += a b by three calls of mma_tf32, with almost the error of
                       float32
@@ -61,4 +61,4 @@ def kernel(x, y, out):
     store_d(out, d, row, col)
 
 
-# Stub 56785271 of solutions/ex12d_split_float32.py: `fa-numba reset ex12d` brings it back.
+# Stub 76121f33 of solutions/ex12d_split_float32.py: `fa-numba reset ex12d` brings it back.

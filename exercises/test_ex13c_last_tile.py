@@ -3,14 +3,19 @@
 import numpy as np
 import pytest
 
-from fa_numba.analysis import fp8
+from fa_numba import reference
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.causes import Wrong
+from fa_numba.workbook.graders.kernels import expect_at_most, launched
+from fa_numba.workbook.graders.meter import expect_chip_memory
 
 
 def inputs(seqlen_q, seqlen_k, head_dim=8, *, seed=0, size=1.0):
     rng = np.random.default_rng(seed)
-    q, k, v = (rng.standard_normal((n, head_dim)) for n in (seqlen_q, seqlen_k, seqlen_k))
-    return size * q, k, v
+    q, k, v = (
+        rng.standard_normal((n, head_dim), np.float32) for n in (seqlen_q, seqlen_k, seqlen_k)
+    )
+    return np.float32(size) * q, k, v
 
 
 def scored(scores):
@@ -21,33 +26,43 @@ def scored(scores):
     return q, k, v
 
 
-def padded(q, k, v, BLOCK_N, weight=0.0):
+def attention(q, k, v, dtype=np.float64):
+    out, _ = reference.attention(*(x[None, :, None] for x in (q, k, v)), dtype=dtype)
+    return out[0, :, 0]
+
+
+def padded(q, k, v, BLOCK_N):
     """The result if keys of zeros count."""
     missing = -len(k) % BLOCK_N
-    k, v = (np.concatenate([x, np.full((missing, x.shape[1]), weight)]) for x in (k, v))
-    return fp8.attention(q, k, v)
+    return attention(q, *(np.pad(x, [(0, missing), (0, 0)]) for x in (k, v)))
+
+
+def run(make, q, k, v, BLOCK_N):
+    given = {"q": q, "k": k, "v": v, "out": np.full_like(q, np.nan)}
+    kernel, scale = make(q.shape[1], BLOCK_N), np.float32(1 / np.sqrt(q.shape[1]))
+    got, trace = launched(kernel, -(-len(q) // 64), 64, ("out",), **given, softmax_scale=scale)
+    return got["out"], trace
 
 
 def check(exercise, q, k, v, BLOCK_N, what):
     case = f"{what}: {len(k)} keys in tiles of {BLOCK_N}"
     try:
-        got = np.asarray(exercise.mended(q, k, v, BLOCK_N))
+        got, trace = run(exercise.make_kernel, q, k, v, BLOCK_N)
     except Exception as error:
         if "waits for ever" not in str(error):
             raise
         raise Wrong(
             f"{case}: {error}", causes=["Fewer bytes are announced than arrive."], where=case
         ) from None
-    want = fp8.attention(q, k, v)
-    assert got.shape == want.shape, f"{case}: out must be of shape {want.shape}, got {got.shape}"
-    wrong = ~(np.abs(got - want) <= 1e-9 * (1 + np.abs(want)))
+    want, plain = attention(q, k, v), attention(q, k, v, np.float32)
+    wrong = ~(np.abs(got - want) <= 4 * np.abs(plain - want).max() + 2e-6 * (1 + np.abs(want)))
     if not wrong.any():
-        return
+        return trace
     row, col = map(int, np.argwhere(wrong)[0])
     causes = []
-    if np.allclose(got, padded(q, k, v, BLOCK_N)):
+    if np.allclose(got, padded(q, k, v, BLOCK_N), 1e-4, 1e-5):
         causes = ["The keys that do not exist count: their score must be -inf."]
-    elif len(k) > BLOCK_N and np.allclose(got, fp8.attention(q, *cut(k, v, BLOCK_N))):
+    elif len(k) > BLOCK_N and np.allclose(got, attention(q, *cut(k, v, BLOCK_N)), 1e-4, 1e-5):
         causes = ["The keys of the last tile are left out."]
     elif np.isnan(got).any():
         causes = ["A NaN: -inf - -inf, or a first maximum above all scores, so that l_i is 0."]
@@ -77,7 +92,11 @@ def test_last_tile(exercise, seqlen_k, BLOCK_N):
 
 def test_many(exercise):
     """many queries, keys and columns"""
-    check(exercise, *inputs(300, 270, 130), 16, "many queries, keys and columns")
+    check(exercise, *inputs(300, 13, 2), 4, "many queries")
+    check(exercise, *inputs(3, 270, 1), 16, "many keys")
+    check(exercise, *inputs(3, 5, 130), 4, "many columns")
+    check(exercise, *inputs(3, 5, 128), 4, "128 columns")
+    check(exercise, *inputs(3, 73, 1), 70, "a large tile")
 
 
 @pytest.mark.parametrize("size", [10, 3e4, 2e9, 2e30])
@@ -96,32 +115,38 @@ def test_large_scores(exercise):
     check(exercise, *inputs(4, 21, size=100.0, seed=3), 16, "large scores")
 
 
-def test_every_length(exercise):
-    """every length from 1 to 20, in tiles of 1, 4 and 7"""
-    for seqlen_k in range(1, 21):
-        for BLOCK_N in (1, 4, 7):
-            check(exercise, *inputs(3, seqlen_k, seed=seqlen_k), BLOCK_N, "every length")
+@pytest.mark.parametrize("BLOCK_N", [1, 4, 7])
+def test_every_length(exercise, BLOCK_N):
+    """every length from 1 to 9"""
+    for seqlen_k in range(1, 10):
+        check(exercise, *inputs(3, seqlen_k, 2, seed=seqlen_k), BLOCK_N, "every length")
 
 
-def test_inputs_unchanged(exercise):
-    """inputs stay as they are"""
-    q, k, v = inputs(4, 9)
-    before = [x.copy() for x in (q, k, v)]
-    exercise.mended(q, k, v, 4)
-    for name, x, old in zip("qkv", (q, k, v), before, strict=True):
-        assert (x == old).all(), f"{name} was changed"
+def test_traffic(exercise):
+    """each key and value is loaded once by a thread block; shared memory: two tiles"""
+    trace = check(exercise, *inputs(130, 22, 8), 8, "three thread blocks")
+    once = 3 * 22 * 8, "once for each thread block"
+    expect_at_most(
+        trace,
+        k_loads=once,
+        v_loads=once,
+        out_stores=(130 * 8, "once for each number"),
+        out_loads=(0, "acc is on the chip"),
+    )
+    allowed = "two tiles, and the bytes of a barrier; a thread has its scores and acc"
+    expect_chip_memory(trace, shared=4 * (2 * 64 + 2), local=4 * (8 + 8), allowed=allowed)
 
 
-def test_float32(exercise):
-    """float32 inputs: their bytes are announced, too"""
-    q, k, v = (x.astype(np.float32) for x in inputs(3, 6))
-    got = np.asarray(exercise.mended(q, k, v, 4))
-    assert np.abs(got - fp8.attention(q, k, v)).max() <= 1e-5, "of float32 inputs"
-
-
-def test_published_stays(exercise):
-    """published is as it was given"""
+def test_broken_as_given(exercise):
+    """make_broken is as it was given"""
     q, k, v = inputs(3, 8)
-    assert np.allclose(exercise.published(q, k, v, 4), fp8.attention(q, k, v))
+    got, _ = run(exercise.make_broken, q, k, v, 4)
+    assert np.allclose(got, attention(q, k, v), 1e-4, 1e-5), "make_broken is to stay"
     with pytest.raises(Exception, match="waits for ever"):
-        exercise.published(*inputs(3, 5), 4)
+        run(exercise.make_broken, *inputs(3, 5), 4)
+
+
+def test_compiles_for_a_gpu(exercise):
+    """compiles for a GPU, in float32 throughout"""
+    q, k, v = inputs(3, 5)
+    gpu_ready(exercise.make_kernel(8, 4), (q, k, v, q, np.float32(1)))

@@ -1,8 +1,14 @@
 """Grader of ex13d: tiles of queries for persistent thread blocks."""
 
+import numpy as np
 import pytest
+from numba import cuda
 
+from fa_numba import simt
+from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.causes import Wrong
+from fa_numba.workbook.graders.kernels import expect_at_most, launched
+from fa_numba.workbook.graders.meter import expect_chip_memory
 
 BUDGET = 1.10  # longest work over the least possible
 CASES = [
@@ -20,10 +26,37 @@ CASES = [
 FEW = [(1, 7), (4, 4), (8, 3), (132, 5), (1, 1)]
 
 
+def turns(exercise, num_blocks, num_tiles, extra=3):
+    """[block, turn] -> tile, by the learner's device function."""
+    tile_of = exercise.tile_of
+
+    @cuda.jit
+    def ask(found, num_tiles):
+        block, turn = cuda.blockIdx.x, cuda.threadIdx.x
+        while turn < found.shape[1]:
+            found[block, turn] = tile_of(block, found.shape[0], num_tiles, turn)
+            turn += cuda.blockDim.x
+
+    found = np.full((num_blocks, -(-num_tiles // num_blocks) + extra), -9, np.int64)
+    simt.run(ask, num_blocks, 64, found, num_tiles)
+    return found
+
+
 def dealt(exercise, num_blocks, num_tiles):
-    """The tiles of every thread block, checked: lists of ints, each tile once."""
-    found = [exercise.tiles_of(block, num_blocks, num_tiles) for block in range(num_blocks)]
+    """The tiles of every thread block, checked: each tile once, then -1."""
     case = f"{num_tiles} tiles, {num_blocks} thread blocks"
+    found, asked = [], turns(exercise, num_blocks, num_tiles, extra=2 + num_tiles % 5)
+    for block, row in enumerate(asked.tolist()):
+        count = row.index(-1) if -1 in row else len(row)
+        assert row[count:] == [-1] * (len(row) - count), (
+            f"{case}: thread block {block} has the tiles {row}: after the first -1 there are none"
+        )
+        if count > -(-num_tiles // num_blocks) + 1 and count == len(row):
+            raise Wrong(
+                f"{case}: thread block {block} still has a tile in its turn {count - 1}",
+                causes=["Nobody is ever done: -1 where there is no tile."],
+            )
+        found.append(row[:count])
     owner = {}
     for block, tiles in enumerate(found):
         right = isinstance(tiles, list) and all(type(tile) is int for tile in tiles)
@@ -75,8 +108,43 @@ def test_budget(exercise, num_blocks, num_tiles):
         )
 
 
+def run(exercise, rows, columns, num_blocks, seed=0):
+    v = np.random.default_rng(seed).standard_normal((rows, columns), np.float32)
+    given = {"v": v, "out": np.full_like(v, np.nan)}
+    got, trace = launched(exercise.kernel, num_blocks, (32, 8), ("out",), **given)
+    return v, got["out"], trace
+
+
+@pytest.mark.parametrize(
+    "rows, columns, num_blocks",
+    [(64, 4, 3), (61, 4, 3), (5, 3, 1), (20, 2, 7), (100, 1, 4), (300, 1, 6), (9, 130, 2)],
+)
+def test_kernel(exercise, rows, columns, num_blocks):
+    """the kernel computes every tile, with any number of thread blocks"""
+    v, got, trace = run(exercise, rows, columns, num_blocks)
+    want = np.cumsum(v, axis=0, dtype=np.float64) / np.arange(1, rows + 1)[:, None]
+    wrong = ~(np.abs(got - want) <= 1e-5)
+    if wrong.any():
+        m, d = map(int, np.argwhere(wrong)[0])
+        missing = sorted({int(i) // 8 for i in np.argwhere(np.isnan(got))[:, 0]})
+        said = f"the tiles {missing[:8]} were never computed" if missing else f"got {got[m, d]:.6g}"
+        raise Wrong(
+            f"{rows} rows, {num_blocks} thread blocks: out[{m}, {d}] must be {want[m, d]:.6g}; "
+            f"{said}",
+            causes=["A thread block stops before its tiles are done."] if missing else [],
+            where=f"out[{m}, {d}]",
+        )
+    expect_at_most(trace, out_stores=(rows * columns, "each tile is computed once"))
+    expect_chip_memory(trace, allowed="a tile's number is a register")
+
+
 def test_same_every_time(exercise):
-    """the same answer each time, in any order of asking: thread blocks ask for themselves"""
-    first = [exercise.tiles_of(block, 5, 23) for block in range(5)]
-    again = [exercise.tiles_of(block, 5, 23) for block in reversed(range(5))][::-1]
-    assert first == again, f"asked again, the tiles are {again}, before {first}"
+    """the same answer each time: thread blocks ask for themselves"""
+    first, again = (turns(exercise, 5, 23) for _ in range(2))
+    assert np.array_equal(first, again), "asked again, the tiles are others"
+
+
+def test_compiles_for_a_gpu(exercise):
+    """compiles for a GPU"""
+    v = np.zeros((9, 4), np.float32)
+    gpu_ready(exercise.kernel, (v, v.copy()))

@@ -31,15 +31,17 @@ ROW_BYTES = 128
 
 ### KIND: fill a line
 ### HINT 1: How many bytes are 8 rows? How many are one panel of a tile of BLOCK_N rows? Shift what
-### you found right by 4, then left to where its field begins.
+### HINT 1: you found right by 4, then left to where its field begins.
 ### HINT 2: (address >> 4) | (leading_bytes >> 4) << 16 | ... The steps: a panel of 64 columns is
-### num_rows * 128 bytes; inside of a panel 16 columns are 32 bytes. 16 rows of V are 2048 bytes.
+### HINT 2: num_rows * 128 bytes; inside of a panel 16 columns are 32 bytes. 16 rows of V are 2048
+### HINT 2: bytes.
 ### HINT 3: The address is in the lowest bits, divided by 16: so a step is desc + (bytes >> 4). For
-### K bytes = d // 64 * num_rows * 128 + d % 64 * 2, for V n * 128.
+### HINT 3: K bytes = d // 64 * num_rows * 128 + d % 64 * 2, for V n * 128.
 ### DEBRIEF: Two numbers in registers describe what a whole warpgroup multiplies: no thread computes
-### an address in the inner loop, and no element of K or V passes through a register. A wrong
-### descriptor raises nothing: the instruction reads something else. Hence the test on a GPU,
-### instruction by instruction, before any kernel (tests/test_tensor_core_gpu.py).
+### DEBRIEF: an address in the inner loop, and no element of K or V passes through a register. A
+### DEBRIEF: wrong descriptor raises nothing: the instruction reads something else. Hence the test
+### DEBRIEF: on a GPU, instruction by instruction, before any kernel
+### DEBRIEF: (tests/test_tensor_core_gpu.py).
 
 
 def descriptor(address, leading_bytes, stride_bytes, swizzle_bytes):

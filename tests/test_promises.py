@@ -46,7 +46,7 @@ PROMISES = {
     "loads and stores": (
         r"\b(loaded|read|stored|written) (at most |only )?(once|twice|three times)|\bnot loaded\b"
         r"|\bnever (be )?loaded|\bno load from|\bno HBM\b",
-        r"expect_traffic|expect_once|\.loads\b|\.stores\b|moved\[|traffic",
+        r"expect_traffic|expect_once|expect_at_most|\.loads\b|\.stores\b|moved\[|traffic",
     ),
     "float32": (
         r"\bfloat32 throughout|\bin float32\b|\bno operation on float64|no floating-point",

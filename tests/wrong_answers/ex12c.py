@@ -11,7 +11,7 @@ WRONG = [
     ("products one after the other", A, A.replace("2 * k + r // 2", "k")),
     ("product k and k + 1", A, A.replace("2 * k + r // 2", "k + r // 2")),
     ("registers 1 and 2 exchanged", A, "a[2 * r + h] = p[4 * (2 * k + r % 2) + 2 * (r // 2) + h]"),
-    ("halves exchanged", A, A.replace("+ h]", "+ 1 - h]")),
+    ("halves exchanged", A, A.replace("2) + h]", "2) + 1 - h]")),
     ("halves of both products", A, "a[2 * r + h] = p[4 * (2 * k + h) + r]"),
     ("the left half twice", A, A.replace("2 * k + r // 2", "2 * k")),
     ("row g twice", A, A.replace("2 * (r % 2) + h", "h")),

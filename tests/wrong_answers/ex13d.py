@@ -1,51 +1,46 @@
-"""ex13d: tiles for persistent thread blocks."""
+"""ex13d: tiles of persistent thread blocks."""
 
 # fmt: off
-LOOP = "for first in range(0, num_tiles, num_blocks):"
-BACK = "backwards = first // num_blocks % 2"
-ADD = "tiles += [tile] if tile >= 0 else []"
-BODY = """    tiles = []
-    for first in range(0, num_tiles, num_blocks):
-        backwards = first // num_blocks % 2
-        tile = num_tiles - 1 - first - (num_blocks - 1 - block if backwards else block)
-        tiles += [tile] if tile >= 0 else []
-    return tiles
-"""
+NUMBER = "number = num_blocks - 1 - block if turn % 2 else block"
+TILE = "tile = num_tiles - 1 - turn * num_blocks - number"
+RETURN = "return max(tile, -1)"
+FIRST = "turn = 0\n    tile = tile_of(cuda.blockIdx.x, cuda.gridDim.x, num_tiles, turn)"
+WHILE = "while tile >= 0:"
+MEAN = "mean_of_tile(v, out, tile)\n"
+NEXT = "turn += 1\n        tile = tile_of(cuda.blockIdx.x, cuda.gridDim.x, num_tiles, turn)"
 
 WRONG = [
-    ("round robin", BODY, "    return list(range(block, num_tiles, num_blocks))\n"),
-    ("round robin, longest first", BACK, "backwards = 0"),
-    ("neighbours", BODY, "    each = -(-num_tiles // num_blocks)\n    return list(range(num_tiles))[block * each:(block + 1) * each]\n"),
-    ("one block has all", BODY, "    return list(range(num_tiles)) if block == 0 else []\n"),
-    ("the first tile negative", ADD, "tiles += [tile]"),
-    ("a tuple", "return tiles", "return tuple(tiles)"),
-    ("floats", BODY, BODY.replace("[tile] if", "[float(tile)] if")),
-    ("full rounds alone", LOOP, "for first in range(0, num_tiles - num_blocks + 1, num_blocks):"),
-    ("shortest first, snake", BODY, BODY.replace("num_tiles - 1 - first - (num_blocks - 1 - block if backwards else block)", "first + (num_blocks - 1 - block if backwards else block)").replace("tile >= 0", "tile < num_tiles")),
-    ("the first and the last", BODY, "    low = list(range(block, num_tiles // 2, num_blocks))\n    return low + [num_tiles - 1 - tile for tile in low]\n"),
-    ("16 rounds at most", LOOP, "for first in range(0, min(num_tiles, 16 * num_blocks), num_blocks):"),
+    ("like cards, longest first", NUMBER, "number = block"),
+    ("like cards, shortest first", [(NUMBER, "number = block"), (TILE, "tile = turn * num_blocks + number if turn * num_blocks + number < num_tiles else -1")]),
+    ("snake, shortest first", TILE, "tile = turn * num_blocks + number if turn * num_blocks + number < num_tiles else -1"),
+    ("neighbours", [(NUMBER, "number = (num_tiles + num_blocks - 1) // num_blocks"), (TILE, "tile = block * number + turn if turn < number and block * number + turn < num_tiles else -1")]),
+    ("all tiles to block 0", [(NUMBER, "number = 0"), (TILE, "tile = num_tiles - 1 - turn if block == 0 else -1")]),
+    ("round 0 backwards, too", NUMBER, "number = num_blocks - 1 - block if turn % 2 or turn == 0 else block"),
+    ("every third round backwards", NUMBER, NUMBER.replace("turn % 2", "turn % 3 == 1")),
+    ("backwards after the first round", NUMBER, NUMBER.replace("turn % 2", "turn > 0")),
+    ("one tile is left out", TILE, "tile = num_tiles - 2 - turn * num_blocks - number"),
+    ("a tile that does not exist", TILE, "tile = num_tiles - turn * num_blocks - number"),
+    ("tile 0 is left out", RETURN, "return tile if tile > 0 else -1"),
+    ("tile 0 twice and more", RETURN, "return max(tile, 0)"),
+    ("-2 for none", RETURN, "return max(tile, -2)"),
+    ("negative numbers go on", RETURN, "return tile"),
+    ("256 tiles at most", RETURN, "return max(tile, -1) if turn * num_blocks < 256 else -1"),
+    ("128 blocks at most", NUMBER, "number = num_blocks - 1 - block % 128 if turn % 2 else block % 128"),
+    ("kernel: one tile", NEXT, "tile = -1"),
+    ("kernel: tile 0 is left out", WHILE, "while tile > 0:"),
+    ("kernel: the first turn is left out", FIRST, FIRST.replace("turn = 0", "turn = 1")),
+    ("kernel: each second turn", NEXT, NEXT.replace("turn += 1", "turn += 2")),
+    ("kernel: every tile twice", MEAN, "mean_of_tile(v, out, tile)\n        mean_of_tile(v, out, tile)\n"),
+    ("kernel: as if there were one block", [(FIRST, FIRST.replace("cuda.gridDim.x", "1").replace("cuda.blockIdx.x", "0")), (NEXT, NEXT.replace("cuda.gridDim.x", "1").replace("cuda.blockIdx.x", "0"))]),
+    ("kernel: 4 turns at most", WHILE, "while tile >= 0 and turn < 4:"),
+    ("kernel: the block for the tile", MEAN, "mean_of_tile(v, out, cuda.blockIdx.x)\n"),
+    ("kernel: v is changed", MEAN, "mean_of_tile(v, out, tile)\n        if tile == 0 and cuda.threadIdx.x == 0 and cuda.threadIdx.y == 0:\n            v[0, 0] = float32(0.0)\n"),
 ]
 
-GREEDY = """    work, mine = [0] * num_blocks, []
-    for tile in reversed(range(num_tiles)):
-        least = work.index(min(work))
-        work[least] += tile + 1
-        if least == block:
-            mine.append(tile)
-    return mine
-"""
 RIGHT = [
-    ("the block with the least work takes the longest tile", BODY, GREEDY),
-    ("by the place of each tile", BODY, """    def owner(place):
-        turn, index = divmod(place, num_blocks)
-        return num_blocks - 1 - index if turn % 2 else index
-
-    return [num_tiles - 1 - place for place in range(num_tiles) if owner(place) == block]
-"""),
+    ("a loop over turns", [("    turn = 0\n    tile = tile_of(cuda.blockIdx.x, cuda.gridDim.x, num_tiles, turn)\n    while tile >= 0:\n        mean_of_tile(v, out, tile)\n        " + NEXT,
+      "    for turn in range((num_tiles + cuda.gridDim.x - 1) // cuda.gridDim.x):\n        tile = tile_of(cuda.blockIdx.x, cuda.gridDim.x, num_tiles, turn)\n        if tile >= 0:\n            mean_of_tile(v, out, tile)")]),
+    ("from both ends of two rounds", [(NUMBER, "number = block"), (TILE, "first = turn // 2 * 2 * num_blocks\n    tile = num_tiles - 1 - first - (2 * num_blocks - 1 - number if turn % 2 else number)")]),
 ]
 
-SNAKE = "another order within the budget"
-EQUIVALENT = [
-    ("backwards = first // num_blocks % 2 -> backwards = first // num_blocks % 3", SNAKE),
-    ("tile = num_tiles - 1 - first - (num_blocks - 1 - block if backwards else block) -> tile = num_tiles - 1 - first - (block if backwards else num_blocks - 1 - block)", SNAKE),
-]
+EQUIVALENT = []

@@ -1,29 +1,60 @@
-"""ex21a: who has whose keys."""
+"""ex21a: one step of the ring."""
 
+# fmt: off
 OWNER = "return (rank - step) % world_size"
-STEP = "return (rank - owner) % world_size"
+O = "o = owner(rank, step, world_size)"
+M = "m_i = lse[i]"
+L = "l_i = float32(1.0) if m_i > -math.inf else float32(0.0)"
+ACC = "acc[d] = out[i, d]"
+MASK = "if o * c + j <= rank * c + i:"
+LOOP = "for j in range(c):"
+ALPHA = "alpha, p = math.exp(m_i - m_new), math.exp(s - m_new)"
+SUM = "l_i = alpha * l_i + p"
+ADD = "acc[d] = alpha * acc[d] + p * v[j, d]"
+IF = "if l_i > 0:"
+OUT = "out[i, d] = acc[d] / l_i"
+LSE = "lse[i] = m_i + math.log(l_i)"
 
 WRONG = [
-    ("the wrap of C: negative numbers", OWNER, "import math\n    return int(math.fmod(rank - step, world_size))"),
-    ("the next rank's keys", OWNER, "return (rank - step - 1) % world_size"),
-    ("its own keys always", OWNER, "return rank"),
-    ("a float", OWNER, "return (rank - step) % float(world_size)"),
-    ("through float64", OWNER, "return int((rank - step) % float(world_size))"),
-    ("absolute distance", OWNER, "return abs(rank - step) % world_size"),
-    ("steps from 1", STEP, "return (rank - owner) % world_size + 1"),
-    ("step by distance", STEP, "return abs(rank - owner)"),
-    ("both the other way round", [(OWNER, "return (rank + step) % world_size"), (STEP, "return (owner - rank) % world_size")]),
-    ("by bits, as for powers of two", OWNER, "return (rank - step) & (world_size - 1)"),
-    ("four ranks", OWNER, "return (rank - step) % (world_size if world_size < 5 else 4)"),
-]  # fmt: skip
+    ("keys to rank - 1", OWNER, "return (rank + step) % world_size"),
+    ("without the rest", OWNER, "return rank - step"),
+    ("one step late", OWNER, "return (rank - step + 1) % world_size"),
+    ("step for owner", O, "o = step"),
+    ("its own keys each time", O, "o = rank"),
+    ("no mask", MASK, "if o * c + j >= 0:"),
+    ("the mask of one part", MASK, "if j <= i:"),
+    ("the mask by owners alone", MASK, "if o <= rank:"),
+    ("a query does not see itself", MASK, "if o * c + j < rank * c + i:"),
+    ("striped positions", MASK, "if j * world_size + o <= i * world_size + rank:"),
+    ("the state before is lost", [(M, "m_i = float32(-math.inf)")]),
+    ("the state before weighs nothing", L, "l_i = float32(0.0)"),
+    ("an empty state weighs 1", L, "l_i = float32(1.0)"),
+    ("the state weighs its lse", L, "l_i = math.exp(m_i) if m_i > -math.inf else float32(0.0)"),
+    ("out before is lost", ACC, "acc[d] = float32(0.0)"),
+    ("-1e9 for the first maximum", M, "m_i = max(lse[i], float32(-1e9))"),
+    ("acc not rescaled", ADD, "acc[d] = acc[d] + p * v[j, d]"),
+    ("l not rescaled", SUM, "l_i = l_i + p"),
+    ("rescaled the other way", ALPHA, ALPHA.replace("m_i - m_new", "m_new - m_i")),
+    ("base 2", ALPHA, "alpha, p = float32(2.0) ** (m_i - m_new), float32(2.0) ** (s - m_new)"),
+    ("not divided", OUT, "out[i, d] = acc[d]"),
+    ("without the maximum", LSE, "lse[i] = math.log(l_i)"),
+    ("log2", LSE, LSE.replace("log(", "log2(")),
+    ("no test of l", IF, "if l_i >= 0:"),
+    ("no scale", "s = dot * softmax_scale", "s = dot"),
+    ("256 keys at most", LOOP, "for j in range(min(c, 256)):"),
+    ("128 columns", "dot += q[i, d] * k[j, d]", "dot += q[i, d] * k[j, d] if d < 128 else float32(0.0)"),
+    ("one thread block", "i, c = cuda.grid(1), q.shape[0]", "i, c = cuda.threadIdx.x, q.shape[0]"),
+    ("keys are loaded and not used", MASK, "x = k[j, 0]\n            if o * c + j <= rank * c + i and x == x:"),
+    ("float64", L, "l_i = 1.0 if m_i > -math.inf else 0.0"),
+    ("lse is stored in q", LSE, LSE + "\n            q[i, 0] = lse[i]"),
+]
 
 RIGHT = [
-    ("a case for the wrap", [
-        (OWNER, "found = rank - step\n    return found + world_size if found < 0 else found"),
-        (STEP, "return rank - owner if rank >= owner else rank - owner + world_size"),
-    ]),
-    ("never negative", [(OWNER, "return (rank + world_size - step) % world_size"), (STEP, "return (rank + world_size - owner) % world_size")]),
-    ("step_of by search", STEP, "return (rank - owner + 5 * world_size) % world_size"),
-]  # fmt: skip
+    ("keys up to the last that is seen", [(LOOP, "for j in range(min(c, (rank - o) * c + i + 1)):"), (MASK, "if j >= 0:")]),
+    ("parts of later ranks left out at once", [(LOOP, "if o > rank:\n            return\n        for j in range(c):"), (MASK, "if o < rank or j <= i:")]),
+    ("the state merged at the end", [(M, "m_i = float32(-math.inf)"), (L, "l_i = float32(0.0)"), (ACC, "acc[d] = float32(0.0)"),
+        ("        " + IF + "\n            for d in range(HEAD_DIM):\n                " + OUT + "\n            " + LSE,
+         "        before = lse[i]\n        if l_i > 0:\n            own = m_i + math.log(l_i)\n            top = max(before, own)\n            a, b = math.exp(before - top), math.exp(own - top)\n            for d in range(HEAD_DIM):\n                out[i, d] = (a * out[i, d] + b * (acc[d] / l_i)) / (a + b)\n            lse[i] = top + math.log(a + b)")]),
+]
 
 EQUIVALENT = []

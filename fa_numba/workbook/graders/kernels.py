@@ -8,7 +8,7 @@ from fa_numba.workbook.graders.meter import expect_no_races
 
 
 def launched(kernel, grid, block, written, **arguments):
-    """Trace a launch; fail at a race, and where an input is changed.
+    """Trace a launch; fail at a race, at a read of what nobody wrote, and at a changed input.
 
     Parameters
     ----------
@@ -26,6 +26,9 @@ def launched(kernel, grid, block, written, **arguments):
     given = {n: x.copy() if isinstance(x, np.ndarray) else x for n, x in arguments.items()}
     trace = simt.trace(kernel, grid, block, *given.values())
     expect_no_races(trace)
+    if trace.uninitialised:
+        first = str(trace.uninitialised[0])
+        raise Wrong(first, causes=["Shared memory is read before it is written."])
     for name, x in given.items():
         same = name in written or np.array_equal(x, arguments[name], equal_nan=_has_nan(x))
         assert same, f"{name} is an input: it must not be changed"
