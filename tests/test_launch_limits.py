@@ -172,7 +172,9 @@ def test_the_kernels_of_lessons_on_tensor_cores_fit(launches, module):
 
 
 @pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
-@pytest.mark.parametrize("name", [*map(thorough, ("flash_attn", "paged_attn_decode")), "softmax_topk"])
+@pytest.mark.parametrize(
+    "name", [*map(thorough, ("flash_attn", "paged_attn_decode")), "softmax_topk"]
+)
 def test_what_is_declared_is_what_is_compiled(launches, name):
     seen = launches((9, 0))
     given = next(problems(name, 128, "float16"))

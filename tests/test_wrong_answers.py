@@ -41,7 +41,9 @@ def graded(tmp_path, warm_processes):
     def graded(*options):
         answer = tmp_path / "verdicts.json"
         command = [sys.executable, "-m", "tests.wrong_answers", f"--json={answer}", "--jobs=1"]
-        run = warm_processes.run([*command, *options], cwd=REPOSITORY, capture_output=True, text=True)
+        run = warm_processes.run(
+            [*command, *options], cwd=REPOSITORY, capture_output=True, text=True
+        )
         assert answer.exists(), run.stdout + run.stderr
         return json.loads(answer.read_text(encoding="utf-8"))
 
