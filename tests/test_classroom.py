@@ -268,8 +268,6 @@ def by_zip(unpack):
 
 def by_unzip(archive, student):
     """It makes a link of a link."""
-    if not shutil.which("unzip"):
-        pytest.skip("needs unzip")
     subprocess.run(["unzip", "-q", archive, "-d", student], check=True)
 
 
@@ -301,35 +299,46 @@ def twice(workbook, student, tmp_path):
     (student / f"exercises/{workbook.name}.py").write_text(RIGHT)
 
 
+NO_FILES_OF_THEIR_OWN = {
+    "link": (as_link, "failed", "is a symbolic link, and must be a file"),
+    "hard_link": (as_hard_link, "failed", "is a hard link"),
+    "tar": (by_tar(tarfile.SYMTYPE), "failed", "is a symbolic link, and must be a file"),
+    "tar_hard_link": (by_tar(tarfile.LNKTYPE), "failed", "is a hard link"),
+    "unzip": (by_zip(by_unzip), "failed", "is a symbolic link, and must be a file"),
+    "python": (by_zip(by_python), "failed", "does not import: invalid syntax"),
+    "folder_is_link": (
+        as_linked_folder, "failed",
+        "folder_is_link/exercises is a symbolic link, and must be a folder",
+    ),
+    "student_is_link": (
+        as_linked_student, "failed", "student_is_link is a symbolic link, and must be a folder",
+    ),
+    "folder": (as_folder, "failed", "is a folder, and must be a file"),
+    "fifo": (as_fifo, "failed", "is no ordinary file"),
+    "twice": (twice, "not graded", "differ: which one counts?"),
+}  # fmt: skip
+if not shutil.which("unzip"):
+    del NO_FILES_OF_THEIR_OWN["unzip"]
+
+
 @pytest.mark.usefixtures("warm_classroom")
-@pytest.mark.parametrize(
-    "how, state, said",
-    [
-        (as_link, "failed", "is a symbolic link, and must be a file"),
-        (as_hard_link, "failed", "is a hard link"),
-        (by_tar(tarfile.SYMTYPE), "failed", "is a symbolic link, and must be a file"),
-        (by_tar(tarfile.LNKTYPE), "failed", "is a hard link"),
-        (by_zip(by_unzip), "failed", "is a symbolic link, and must be a file"),
-        (by_zip(by_python), "failed", "does not import: invalid syntax"),
-        (as_linked_folder, "failed", "odd/exercises is a symbolic link, and must be a folder"),
-        (as_linked_student, "failed", "odd is a symbolic link, and must be a folder"),
-        (as_folder, "failed", "is a folder, and must be a file"),
-        (as_fifo, "failed", "is no ordinary file"),
-        (twice, "not graded", "differ: which one counts?"),
-    ],
-)
-def test_what_is_no_file_of_its_own_is_named(workbook, hand_in, tmp_path, how, state, said):
-    before, odd, after = (hand_in(name, None) for name in ("before", "odd", "after"))
-    for neighbour in (before, after):
-        hand_in(Path(neighbour).name, RIGHT)
-    how(workbook, Path(odd), tmp_path)
-    assert cli.main(["grade", before, odd, after]) == (state == "not graded")
+def test_what_is_no_file_of_its_own_is_named(workbook, hand_in, tmp_path):
+    """All in one run; those beside each of them are graded as ever."""
+    right = "a_first", "g_between", "z_last"
+    folders = [hand_in(name, RIGHT) for name in right]
+    for name, (how, _, _) in NO_FILES_OF_THEIR_OWN.items():
+        folders.append(hand_in(name, None))
+        (scratch := tmp_path / f"from_{name}").mkdir()
+        how(workbook, Path(folders[-1]), scratch)
+    assert cli.main(["grade", *sorted(folders)]) == 1  # one is not graded
     data = json.loads((tmp_path / "grades.json").read_text())["students"]
     marks = {s["student"]: s["exercises"][0] for s in data}
-    assert {n: m["state"] for n, m in marks.items()} == {
-        "before": "passed", "odd": state, "after": "passed",
-    }  # fmt: skip
-    assert marks["odd"]["points"] == 0 and said in marks["odd"]["checks"][0]["message"]
+    wanted = {name: state for name, (_, state, _) in NO_FILES_OF_THEIR_OWN.items()}
+    wanted |= dict.fromkeys(right, "passed")
+    assert {name: mark["state"] for name, mark in marks.items()} == wanted
+    for name, (_, _, said) in NO_FILES_OF_THEIR_OWN.items():
+        assert marks[name]["points"] == 0, name
+        assert said in marks[name]["checks"][0]["message"], name
 
 
 @pytest.mark.usefixtures("warm_classroom")

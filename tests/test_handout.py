@@ -205,7 +205,7 @@ def run_in(folder, *arguments):
         env=os.environ
         | {
             "PYTHONPATH": f"{folder}{os.pathsep}{folder}/engine",
-            "PYTHONPYCACHEPREFIX": f"{folder.parent}/bytecode",  # none in the folder, one of all
+            "PYTHONDONTWRITEBYTECODE": "1",  # none in the folder
         },
         capture_output=True,
         text=True,

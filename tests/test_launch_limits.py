@@ -8,6 +8,7 @@ has.
 
 import functools
 import importlib
+import itertools
 
 import numpy as np
 import pytest
@@ -173,12 +174,13 @@ def test_the_kernels_of_lessons_on_tensor_cores_fit(launches, module):
 
 @pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
 @pytest.mark.parametrize(
-    "name", [*map(thorough, ("flash_attn", "paged_attn_decode")), "softmax_topk"]
+    "name, first",  # candidates
+    [("paged_attn_decode", 2), *(thorough(x, 99) for x in ("flash_attn", "paged_attn_decode"))],
 )
-def test_what_is_declared_is_what_is_compiled(launches, name):
+def test_what_is_declared_is_what_is_compiled(launches, name, first):
     seen = launches((9, 0))
     given = next(problems(name, 128, "float16"))
-    for title in run(JOBS[name], given):
+    for title in itertools.islice(run(JOBS[name], given), first):
         launch, args = seen[0]
         args = [getattr(x, "host", x) for x in args]
         code = compile_kernel(launch.kernel, args, cc=(9, 0, "a"))

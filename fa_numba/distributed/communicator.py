@@ -384,11 +384,15 @@ def _contiguous(x):
     return x if x.flags.c_contiguous else copy(x)
 
 
-def even_cuts(size, num_parts):
-    """(start, end) of each of num_parts parts of range(size); the first ones are the longer."""
+def even_cut(size, num_parts, i):
+    """(start, end) of part i of num_parts parts of range(size); the first ones are the longer."""
     short, longer = divmod(size, num_parts)
-    ends = [short * (i + 1) + min(i + 1, longer) for i in range(num_parts)]
-    return list(zip([0, *ends], ends, strict=False))
+    return tuple(short * j + min(j, longer) for j in (i, i + 1))
+
+
+def even_cuts(size, num_parts):
+    """(start, end) of each part."""
+    return [even_cut(size, num_parts, i) for i in range(num_parts)]
 
 
 def num_bytes(shape, dtype):

@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fa_numba.checks import distributed as checks
-from fa_numba.distributed.communicator import even_cuts
+from fa_numba.distributed.communicator import even_cut
 from fa_numba.on_cuda_cores.running_state import copy_into
 from fa_numba.runtime import arrays
 
@@ -74,10 +74,10 @@ class Layout:
         if self.name == "striped":
             return [(rank, self.world_size, len(range(rank, seqlen, self.world_size)))]
         if self.name == "contiguous":
-            chunks = [even_cuts(seqlen, self.world_size)[rank]]
+            chunks = [even_cut(seqlen, self.world_size, rank)]
         else:
-            cuts = even_cuts(seqlen, 2 * self.world_size)
-            chunks = [cuts[rank], cuts[-1 - rank]]
+            parts = 2 * self.world_size
+            chunks = [even_cut(seqlen, parts, i) for i in (rank, parts - 1 - rank)]
         return [(start, 1, end - start) for start, end in chunks]
 
     def count(self, rank):
