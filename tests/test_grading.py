@@ -1,6 +1,7 @@
 """What the judge and the answering process say to each other, and what a learner is told."""
 
 import shutil
+import sys
 import textwrap
 from fractions import Fraction
 from pathlib import Path
@@ -12,9 +13,10 @@ from fa_numba import simt
 from fa_numba.workbook import catalog, grader, stubs
 from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.graders.loops import expect_no_loop
-from fa_numba.workbook.grading import launches, processes, wire
+from fa_numba.workbook.grading import inside, launches, processes, wire
 from fa_numba.workbook.grading.answer import Answer, charged
 from fa_numba.workbook.grading.failures import AnswerError
+from fa_numba.workbook.grading.inside import InsideAnswer
 from fa_numba.workbook.grading.limits import Limits, limits_of
 from fa_numba.workbook.grading.proxies import Module, each
 
@@ -110,14 +112,14 @@ def make_scale():
 """
 
 
-@pytest.fixture(scope="module")
-def exercise(tmp_path_factory):
-    """A module in an answering process, and simt as graders see it."""
+@pytest.fixture(scope="module", params=[Answer, InsideAnswer])
+def exercise(tmp_path_factory, request):
+    """A module in an answering process, or in this one, and simt as graders see it."""
     root = tmp_path_factory.mktemp("answer")
     path = root / "ex99a_answer.py"
     path.write_text(ANSWER)
     reference = "@cuda.jit\ndef scale(x, out):\n    pass\n"
-    answer = Answer(path, root, Limits(5), reference=reference)
+    answer = request.param(path, root, Limits(5), reference=reference)
     launches.install()
     answer.begin_check(None)
     yield Module(answer, path=[], name="ex99a_answer")
@@ -266,6 +268,8 @@ def test_an_engine_error_keeps_its_class_and_its_lines(exercise):
 
 def test_a_process_that_ends_is_replaced(exercise):
     answer = exercise._answer
+    if isinstance(answer, InsideAnswer):
+        pytest.skip("this one is not to end")
     answer.begin_check("one")
     stack = exercise.Stack([])
     answer.process.kill()
@@ -289,6 +293,54 @@ def test_a_process_with_an_interpreter_of_its_own(exercise, monkeypatch, tmp_pat
     assert Module(answer, path=[], name="x").same((1, 2)) == (1, 2)
     assert isinstance(answer.process, processes.Spawned)
     answer.stop()
+
+
+ENDLESS = {
+    "in a kernel": "@cuda.jit\ndef go(x):\n    i = 0\n    while i < 1:\n        x[0] = i\n",
+    "outside of one": "def go(x):\n    for _ in iter(int, 1):\n        pass\n",
+    "swallows errors": (
+        "def go(x):\n    while True:\n        try:\n            x[0] += 1\n"
+        "        except BaseException:\n            pass\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("place", ENDLESS)
+def test_steps_run_out_where_there_is_no_process(place, tmp_path, monkeypatch):
+    if place == "swallows errors" and not hasattr(sys, "monitoring"):
+        pytest.skip("Python 3.11 cannot stop it")
+    monkeypatch.setattr(inside, "MOST_STEPS", 50_000)
+    path = tmp_path / "ex99a_answer.py"
+    path.write_text(
+        f"from numba import cuda\n\n\n{ENDLESS[place]}\n\n\ndef quick():\n    return 1\n"
+    )
+    answer, tracer = InsideAnswer(path, tmp_path), sys.gettrace()
+    module = Module(answer, path=[], name="ex99a_answer")
+    answer.begin_check("one")
+    with pytest.raises(
+        AnswerError, match=r"stopped after 50,000 steps: .* It was in line \d: (while|for|pass|x)"
+    ):
+        if place == "in a kernel":
+            launches.run(module.go, 1, 1, np.zeros(2))
+        module.go(np.zeros(2))
+    assert sys.gettrace() is tracer
+    answer.begin_check("two")
+    assert module.quick() == 1, "the next check has steps of its own"
+    with pytest.raises(AnswerError, match="not run: another case of this check did not end"):
+        answer.begin_check("one")
+
+
+def test_grading_without_processes_is_the_same(monkeypatch, tmp_path):
+    exercise = catalog.find_one("ex00b", REPOSITORY)
+    wrong = exercise.solution.read_text(encoding="utf-8").replace("<", "<=")
+    (tmp_path / exercise.stub.name).write_text(wrong + "\nprint('said')\n")
+    run, here, told = simt.run, Path.cwd(), []
+    for way in "0", "1":
+        monkeypatch.setenv("FA_NUMBA_GRADE_IN_PROCESS", way)
+        (graded,) = grader.grade_all([exercise], impl=str(tmp_path)).graded
+        told.append([(c.name, c.outcome, c.message, c.output) for c in graded.checks])
+    assert told[0] == told[1] and "failed" in {outcome for _, outcome, _, _ in told[0]}
+    assert simt.run is run and Path.cwd() == here
 
 
 def test_a_grader_states_its_own_limits(tmp_path):

@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from fa_numba.workbook import progress
 
 ROOT = Path(__file__).parents[1]
@@ -54,6 +56,21 @@ def test_a_lock_that_is_never_released_is_not_awaited_for_ever(tmp_path, monkeyp
     finally:
         os.close(folder)
     assert progress.load(tmp_path) == {"a": {"passed": 1}}
+
+
+def test_progress_in_a_file_of_ones_own(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    progress.keep(here, {"ex00a_x": {"hints": 2, "passed": 3}})
+    progress.keep(there, {"ex00a_x": {"hints": 3}, "ex00b_x": {"hints": 1}})
+    saved = progress.save(tmp_path / "mine.json", here)
+    progress.restore(saved, there)
+    want = {"ex00a_x": {"hints": 3, "passed": 3}, "ex00b_x": {"hints": 1}}
+    assert progress.load(there) == want
+    saved.write_text("[1]")
+    with pytest.raises(ValueError, match="file must be one that `save` has written, got"):
+        progress.restore(saved, there)
 
 
 def test_a_file_system_without_locks(tmp_path, monkeypatch):

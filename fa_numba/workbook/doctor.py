@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fa_numba.analysis import cuda_tools
 from fa_numba.runtime import arrays
+from numba_cuda_simulator import without_numba
 
 
 def _version(*distributions: str) -> str:
@@ -53,13 +54,22 @@ def _driver() -> str:
     ]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    except FileNotFoundError:
+    except OSError:  # not there; in a browser there are no processes
         return "no NVIDIA driver (nvidia-smi is not here)"
     except subprocess.TimeoutExpired:
         return "nvidia-smi does not answer"
     if run.returncode:
         return "nvidia-smi fails: " + (run.stdout or run.stderr).strip().split("\n")[0]
     return "; ".join(run.stdout.strip().splitlines())
+
+
+def _numba() -> str:
+    if without_numba.is_installed():
+        return (
+            "not installed: the engine, lessons and graders work; nothing is compiled, for a CPU "
+            "or a GPU (pip install numba)"
+        )
+    return _version("numba")
 
 
 def _gpu() -> str:
@@ -81,7 +91,7 @@ def rows() -> list[tuple[str, str]]:
     found = [
         ("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
         ("NumPy", _version("numpy")),
-        ("numba", _version("numba")),
+        ("numba", _numba()),
         ("numba-cuda", _version("numba-cuda")),
         ("CuPy", probe(_cupy)),
         ("compiler", probe(_compiler)),

@@ -106,8 +106,9 @@ def _judge_here(options, root, answer) -> str:
             contextlib.redirect_stderr(said),
         ):
             file = Path(folder, "results.json")
-            # pytest's own ways to catch output and crashes want file descriptors.
-            options += [f"--grade-json={file}", "--capture=sys", "-p", "no:faulthandler"]
+            # pytest's own ways to catch output, logs and crashes want files of the system.
+            options += [f"--grade-json={file}", "--capture=sys"]
+            options += ["-p", "no:faulthandler", "-p", "no:logging"]
             pytest.main(options)
             if file.exists():
                 answer.write(file.read_text(encoding="utf-8"))

@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from fa_numba.workbook.catalog import Exercise
+from fa_numba.workbook.catalog import Exercise, find_root
 
 try:
     import fcntl
@@ -127,6 +127,28 @@ def result(exercise: Exercise) -> tuple[int, int] | None:
 def is_passed(exercise: Exercise) -> bool:
     last = result(exercise)
     return last is not None and last[0] == last[1] > 0
+
+
+def save(file: str | Path = "progress.json", root: Path | None = None) -> Path:
+    """Write all progress into a file of your own, to keep it or to take it to another place.
+
+    Parameters
+    ----------
+    file : path, default="progress.json"
+    root : path, optional
+        The workbook; without it, the one around the working directory.
+    """
+    data = load(find_root() if root is None else Path(root))
+    Path(file).write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return Path(file)
+
+
+def restore(file: str | Path = "progress.json", root: Path | None = None) -> None:
+    """Take over progress that `save` has written; what is kept here and not in the file stays."""
+    data = json.loads(Path(file).read_text(encoding="utf-8"))
+    if not isinstance(data, dict) or not all(isinstance(x, dict) for x in data.values()):
+        raise ValueError(f"file must be one that `save` has written, got {file}")
+    _update(find_root() if root is None else Path(root), data)
 
 
 def hints_read(exercise: Exercise) -> int:

@@ -47,6 +47,7 @@ __all__ = [
     "pytest_unconfigure",
 ]
 
+BEFORE = pytest.StashKey[tuple]()  # the functions that the judge's replace
 RESULTS = pytest.StashKey[dict]()
 DESELECTED = pytest.StashKey[bool]()  # by -k, -m or another plugin: not all checks run
 CONFIG = []  # of this session: pytest_runtest_logreport is not told
@@ -79,7 +80,8 @@ def pytest_configure(config):
     option = config.option
     if option.ends_with_parent:
         die_with_parent()
-    launches.install(to_machine_code=option.machine_code)  # before any grader is imported
+    # Before any grader is imported.
+    config.stash[BEFORE] = launches.install(to_machine_code=option.machine_code)
     in_process = inside.is_wanted()
     if not (
         option.collectonly or option.gpu or in_process or getattr(option, "numprocesses", None)
@@ -95,9 +97,9 @@ def pytest_configure(config):
         gc.freeze()
 
 
-def pytest_unconfigure():
+def pytest_unconfigure(config):
     processes.close_fork_server()
-    launches.uninstall()
+    launches.uninstall(config.stash.get(BEFORE, None))
 
 
 def pytest_report_header(config):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import json
 import linecache
@@ -24,7 +25,9 @@ from fa_numba.workbook.grading.answering import Worker
 from numba_cuda_simulator import launch as engine
 from numba_cuda_simulator.errors import KernelWarning
 from numba_cuda_simulator.options import Options
+from numba_cuda_simulator.transform import PREFIX
 
+KERNEL_STEPS = 1000  # of a turn in a kernel, where a statement runs for all threads
 MOST_STEPS = 10_000_000  # of one check; our solutions take at most a fifth
 SLOWER = 10  # so many times the seconds of a process: WebAssembly and telephones are slow
 LOOK_EVERY = 256  # steps between two looks at the clock
@@ -44,15 +47,16 @@ class Endless(BaseException):
 class Budget:
     """Counts the steps of the code in one file, and stops it when they are used up.
 
-    From Python 3.12 on a step is a jump, which every loop makes in each turn; in 3.11 it is a line.
-    An error at a jump is raised outside of the `try` in the loop, so that no `except` swallows it.
+    From Python 3.12 on a step is a jump, which every loop makes in each turn. An error at a jump
+    is raised outside of a `try` in the loop, so that no `except` swallows it. In 3.11 a step is a
+    line, and an ``except BaseException`` in the loop does. A jump in a kernel is `KERNEL_STEPS`.
     """
 
     def __init__(self, path):
         self.path, self.left, self.until = path, 0, None
         self.line = None  # where the code was stopped
         self.is_late = False  # whether by the clock
-        self.tool, self.depth = None, 0
+        self.tool, self.depth, self.looked = None, 0, 0
 
     def __enter__(self):
         self.depth += 1
@@ -82,7 +86,7 @@ class Budget:
     def _jump(self, code, offset, destination):
         if code.co_filename != self.path:
             return sys.monitoring.DISABLE  # this jump is not looked at again
-        if self._is_over():
+        if self._is_over(code):
             lines = (line for start, end, line in code.co_lines() if start <= destination < end)
             self._stop(next(lines, None))
 
@@ -90,19 +94,26 @@ class Budget:
         return self._step if frame.f_code.co_filename == self.path else None
 
     def _step(self, frame, event, arg):
-        if event == "line" and self._is_over():
+        if event == "line" and self._is_over(frame.f_code):
             self._stop(frame.f_lineno)
         return self._step
 
-    def _is_over(self):
-        self.left -= 1
-        if self.left % LOOK_EVERY == 0 and time.monotonic() > self.until:
+    def _is_over(self, code):
+        self.looked += 1
+        self.left -= _steps(code)
+        if self.looked % LOOK_EVERY == 0 and time.process_time() > self.until:
             self.left, self.is_late = -1, True
         return self.left < 0
 
     def _stop(self, line):
         self.line = line if self.line is None else self.line
         raise Endless
+
+
+@functools.lru_cache(maxsize=1024)
+def _steps(code):
+    """The steps of one turn: many in a kernel as the engine has rewritten it."""
+    return KERNEL_STEPS if any(name.startswith(PREFIX) for name in code.co_names) else 1
 
 
 class Meter:
@@ -206,7 +217,7 @@ class InsideAnswer(Answer):
 
     def work(self, message, buffers):
         """Have the worker answer one request, as a process of its own would."""
-        self.budget.until = time.monotonic() + self.patience - self.meter.read()
+        self.budget.until = time.process_time() + self.patience - self.meter.read()
         with contextlib.ExitStack() as around:
             around.enter_context(_own_state(self.options["strict"]))
             around.enter_context(contextlib.redirect_stdout(self.said))

@@ -223,18 +223,24 @@ def _rename(trace, answer, kernel):
 
 
 def install(*, to_machine_code=False):
-    """Replace the engine's functions by the judge's, before any grader is imported."""
+    """Replace the engine's functions by the judge's, before any grader is imported.
+
+    Returns what was there, for `uninstall`.
+    """
     global _gpu_ready
     module = importlib.import_module("fa_numba.analysis.gpu_ready")
+    before = simt.run, simt.trace, simt.tracing, module.gpu_ready
     if _gpu_ready is None:
         _gpu_ready = module.gpu_ready
     simt.run, simt.trace, simt.tracing = run, trace, tracing
     module.gpu_ready = (
         functools.partial(gpu_ready, to_machine_code=True) if to_machine_code else (gpu_ready)
     )
+    return before
 
 
-def uninstall():
-    """Restore the engine's functions."""
-    simt.run, simt.trace, simt.tracing = _run, _trace, engine_tracing
-    importlib.import_module("fa_numba.analysis.gpu_ready").gpu_ready = _gpu_ready
+def uninstall(before=None):
+    """Restore the engine's functions, or what was there `before`."""
+    module = importlib.import_module("fa_numba.analysis.gpu_ready")
+    before = before or (_run, _trace, engine_tracing, _gpu_ready)
+    simt.run, simt.trace, simt.tracing, module.gpu_ready = before

@@ -1,0 +1,102 @@
+"""All but the compiler works where there is no Numba, and what needs it says so."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+HIDDEN = "numba", "llvmlite", "numba_cuda", "cuda", "cupy", "torch"
+# Of each kind of exercise: a kernel, a race, NumPy alone, device functions, a choice of numbers.
+SOME = "ex00a ex03b ex04b ex05b ex07d ex12b ex15d ex16b ex18b".split()
+BLOCKER = f"""
+import sys
+from importlib.machinery import PathFinder
+
+find = PathFinder.find_spec.__func__
+
+
+def find_spec(cls, name, path=None, target=None):
+    # The engine's own folder has another module of the name.
+    hidden = name.partition(".")[0] in {HIDDEN!r} and "without_numba" not in str(path)
+    return None if hidden else find(cls, name, path, target)
+
+
+PathFinder.find_spec = classmethod(find_spec)
+# numba-cuda's own finder, which would look for it.
+sys.meta_path[:] = [f for f in sys.meta_path if type(f).__module__ != "_numba_cuda_redirector"]
+"""
+PROGRAM = """
+import importlib, json, pkgutil, sys
+import fa_numba
+import numpy as np
+from numba_cuda_simulator.errors import CompilerMissingError
+
+asked = {}
+for module in pkgutil.walk_packages(fa_numba.__path__, "fa_numba.", onerror=lambda name: None):
+    try:
+        importlib.import_module(module.name)
+    except ImportError as error:
+        asked[module.name] = str(error)
+
+x = np.ones((1, 4, 1, 16), np.float32)
+try:
+    fa_numba.flash_attn(x, x, x)
+except CompilerMissingError as error:
+    job = str(error)
+from fa_numba.workbook import catalog, doctor, grader
+exercises = [e for e in catalog.all_exercises() if e.short in sys.argv[1:]]
+report = grader.grade_all(exercises, impl="solutions")
+print(json.dumps({
+    "job": job,
+    "asked": asked,
+    "numba": dict(doctor.rows())["numba"],
+    "lines": fa_numba.flash_attn_v2(x, x, x)[0].shape,
+    "graded": {g.exercise.short: [[c.outcome, c.message] for c in g.checks] for g in report.graded},
+}))
+"""
+
+
+@pytest.fixture(scope="module", params=["0", "1"], ids=["processes", "in process"])
+def told(request, tmp_path_factory):
+    site = tmp_path_factory.mktemp("site")
+    (site / "sitecustomize.py").write_text(BLOCKER)
+    path = os.pathsep.join(map(str, (site, REPOSITORY, REPOSITORY / "engine")))
+    env = os.environ | {"PYTHONPATH": path, "FA_NUMBA_GRADE_IN_PROCESS": request.param}
+    some = SOME if request.param == "0" else SOME[:3]
+    command = [sys.executable, "-c", PROGRAM, *some]
+    done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return some, json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_package_imports_but_for_what_is_compiled(told):
+    asked = {name: why for name, why in told[1]["asked"].items() if "needs Numba" in why}
+    rooms = {".".join(name.split(".")[:2]) for name in asked}
+    assert rooms == {"fa_numba.cpu", "fa_numba.ptx", "fa_numba.tensor_core"}, asked
+
+
+def test_what_is_compiled_says_what_is_missing(told):
+    assert told[1]["job"].endswith("needs Numba, which is not installed: pip install numba")
+    assert "\n" not in told[1]["job"]
+    assert "the engine, lessons and graders work" in told[1]["numba"]
+    assert told[1]["lines"] == [1, 4, 1, 16]
+
+
+def test_solutions_pass(told):
+    some, said = told
+    assert set(said["graded"]) == set(some)
+    wrong = {n: c for n, checks in said["graded"].items() for c in checks if c[0] != "passed"}
+    assert not wrong
+
+
+def test_a_real_numba_is_never_replaced():
+    import numba
+
+    from numba_cuda_simulator import without_numba
+
+    without_numba.install()
+    assert sys.modules["numba"] is numba and not without_numba.is_installed()
