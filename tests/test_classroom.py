@@ -157,17 +157,18 @@ def student(name, *failed, state="failed"):
 
 
 def test_failures_of_a_class_count_students_and_the_likeliest_mistake():
-    late, early = ["a barrier is missing"], ["m is not updated", "l is not rescaled"]
+    late, early = ["a race in line 7"], ["m is not updated", "l is not rescaled"]
     found = class_report.failures([
         student("ada", ("a [1]", "x", late), ("a [2]", "y", early), ("a [3]", "z", late)),
-        student("alan", ("a [2]", "y", early), ("b", "wrong\nby 3", [])),
+        student("alan", ("a [2]", "y", early), ("b", "wrong\nby 3", []), ("c", "wrong", [])),
         student("grace", ("a [1]", "x", late)),
         student("nobody", ("a [1]", "x", late), state="not started"),
     ])  # fmt: skip
     assert [(f.behaviour, f.students, f.tried) for f in found] == [
         ("a", ["ada", "alan", "grace"], 3), ("b", ["alan"], 3),
     ]  # fmt: skip
-    assert [f.sentence for f in found] == ["a barrier is missing (2 of 3)", "wrong"]
+    assert [f.sentence for f in found] == ["a race (2 of 3)", "wrong"]
+    assert [f.others for f in found] == [0, 1]
 
 
 @pytest.mark.parametrize("text, said", [

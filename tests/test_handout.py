@@ -303,3 +303,15 @@ def test_open_exercises_are_found():
     listed = handout.open_book(ROOT)
     assert listed["ex19b_share_pages"] == ("exercises/ex19c_copy_on_write.py", 9, 9)
     assert "ex08b_dkdv_kernel" not in listed and 10 < len(listed) < 60
+
+
+def test_the_plan_by_weeks_has_every_lesson_once_and_no_open_exercise():
+    text = (ROOT / "docs/instructors.md").read_text()
+    plan = text.partition("## A plan by weeks")[2].partition("\n## ")[0]
+    rows = [line.split("|") for line in plan.splitlines() if re.match(r"\| \d", line)]
+    lessons = [lesson for row in rows for lesson in re.findall(r"\d\d", row[2])]
+    assert sorted(lessons) == sorted({e.name[2:4] for e in catalog.all_exercises(ROOT)})
+    listed = {name.split("_")[0] for name in handout.open_book(ROOT)}
+    for row in rows:
+        for name in re.findall(r"ex\w+", row[4]):
+            assert name[2:4] in row[2] and catalog.find(name) and name not in listed

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 TRIED = "passed", "failed"  # states of an exercise that a student has worked on
+PLACE = re.compile(r",? (in|at) lines? \d+( and \d+)?")  # every file has its own
 
 
 @dataclass
@@ -15,6 +17,8 @@ class Failure:
     Attributes
     ----------
     exercise, behaviour : str
+    others : int
+        Behaviours that the same students fail, for the same reason.
     tried : int
         Students who have worked on the exercise.
     students : list of str
@@ -29,6 +33,7 @@ class Failure:
     tried: int
     students: list[str] = field(default_factory=list)
     sentences: Counter = field(default_factory=Counter)
+    others: int = 0
 
     @property
     def sentence(self) -> str:
@@ -58,15 +63,18 @@ def failures(students) -> list[Failure]:
                 failure = found.setdefault(key, Failure(*key, tried[mark.name]))
                 failure.students.append(student.name)
                 failure.sentences[_sentence(checks)] += 1
-    return sorted(found.values(), key=lambda f: (-len(f.students), f.exercise, f.behaviour))
+    alike: dict[tuple, Failure] = {}
+    for failure in found.values():
+        first = alike.setdefault((failure.exercise, *failure.students, failure.sentence), failure)
+        first.others += first is not failure
+    return sorted(alike.values(), key=lambda f: (-len(f.students), f.exercise))
 
 
 def _sentence(checks):
     """The mistake that explains most of one student's failures of a behaviour."""
     causes = Counter(cause for check in checks for cause in dict.fromkeys(check.causes))
-    if causes:
-        return causes.most_common(1)[0][0]
-    return next((c.message.strip().splitlines()[0] for c in checks if c.message.strip()), "")
+    messages = (c.message.strip().splitlines()[0] for c in checks if c.message.strip())
+    return PLACE.sub("", causes.most_common(1)[0][0] if causes else next(messages, ""))
 
 
 def table(students, most):
@@ -81,5 +89,7 @@ def table(students, most):
         shown.add_column(column, justify="right" if column == "fail" else "left", overflow="fold")
     for f in found[:most]:
         fail = f"{len(f.students)} of {f.tried}"
-        shown.add_row(f.exercise.split("_")[0], Text(f.behaviour), fail, Text(f.sentence))
+        others = f", and {f.others} more check{'s' * (f.others > 1)}" if f.others else ""
+        check, sentence = Text(f.behaviour + others), Text(f.sentence)
+        shown.add_row(f.exercise.split("_")[0], check, fail, sentence)
     return shown
