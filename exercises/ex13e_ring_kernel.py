@@ -25,8 +25,8 @@ ahead    the copies of the first NUM_STAGES tiles, as far as there are so many, 
          anything is read, and that of each later tile as soon as its stage has been read by all.
          Each tile is copied once
 
-No barrier of the thread block besides that behind init, and no array but those that are given. About
-13 lines.
+No barrier of the thread block besides that behind init, and no array but those that are given.
+About 13 lines.
 """
 
 import functools
@@ -56,4 +56,4 @@ def make_kernel(TILE, NUM_STAGES):
     return kernel
 
 
-# Stub 1127396c of solutions/ex13e_ring_kernel.py: `fa-numba reset ex13e` brings it back.
+# Stub 35c9412d of solutions/ex13e_ring_kernel.py: `fa-numba reset ex13e` brings it back.

@@ -25,8 +25,8 @@ ahead    the copies of the first NUM_STAGES tiles, as far as there are so many, 
          anything is read, and that of each later tile as soon as its stage has been read by all.
          Each tile is copied once
 
-No barrier of the thread block besides that behind init, and no array but those that are given. About
-13 lines.
+No barrier of the thread block besides that behind init, and no array but those that are given.
+About 13 lines.
 """
 
 import functools
