@@ -181,6 +181,11 @@ def test_nothing_seen(exercise):
         got, want = after[0][name], before[0][name]
         assert np.allclose(got, want, 1e-6, 1e-7), f"rank 0 sees nothing in step 1: {name} stays"
     expect_at_most(traces[1], k_loads=(0, "no query sees a key of rank 3"))
+    given = {"q": q[:6], "k": k[6:12], "v": v[6:12], "out": np.zeros((6, 4), np.float32)}
+    given |= {"lse": np.full(6, -np.inf, np.float32), "rank": 0, "step": 3, "world_size": 4}
+    got, _ = launched(exercise.make_kernel(4), 1, 64, ("out", "lse"), **given, scale=np.float32(1))
+    empty = not got["out"].any() and np.isneginf(got["lse"]).all()
+    assert empty, "a state without keys that meets no key is still out = 0 and lse = -inf"
 
 
 def test_traffic(exercise):

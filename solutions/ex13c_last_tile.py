@@ -22,6 +22,8 @@ import math
 
 from numba import cuda, float32, int32
 
+ANNOUNCED, ARRIVED = 0, 1  # bytes of the barrier
+
 ### KIND: find the bug
 ### HINT 1: Run the broken kernel with 5 keys and BLOCK_N = 4. How many bytes are announced for the
 ### HINT 1: last tile, how many arrive?
@@ -35,8 +37,6 @@ from numba import cuda, float32, int32
 ### DEBRIEF: arrive never ends its phase, and the kernel hangs. flash_attn_wgmma announces 2 *
 ### DEBRIEF: KV_BYTES for every tile. And in a packed batch there are no zeros at all: behind the
 ### DEBRIEF: last key of a sequence lies the first key of the next.
-
-ANNOUNCED, ARRIVED = 0, 1  # bytes of the barrier
 
 
 @cuda.jit(device=True)

@@ -28,7 +28,6 @@ WRONG = [
     ("striped positions", MASK, "if j * world_size + o <= i * world_size + rank:"),
     ("the state before is lost", [(M, "m_i = float32(-math.inf)")]),
     ("the state before weighs nothing", L, "l_i = float32(0.0)"),
-    ("an empty state weighs 1", L, "l_i = float32(1.0)"),
     ("the state weighs its lse", L, "l_i = math.exp(m_i) if m_i > -math.inf else float32(0.0)"),
     ("out before is lost", ACC, "acc[d] = float32(0.0)"),
     ("-1e9 for the first maximum", M, "m_i = max(lse[i], float32(-1e9))"),
@@ -50,6 +49,7 @@ WRONG = [
 ]
 
 RIGHT = [
+    ("an empty state weighs 1, times an alpha of 0", [(L, "l_i = float32(1.0)"), (IF, "if m_i > -math.inf:")]),
     ("keys up to the last that is seen", [(LOOP, "for j in range(min(c, (rank - o) * c + i + 1)):"), (MASK, "if j >= 0:")]),
     ("parts of later ranks left out at once", [(LOOP, "if o > rank:\n            return\n        for j in range(c):"), (MASK, "if o < rank or j <= i:")]),
     ("the state merged at the end", [(M, "m_i = float32(-math.inf)"), (L, "l_i = float32(0.0)"), (ACC, "acc[d] = float32(0.0)"),
@@ -57,4 +57,6 @@ RIGHT = [
          "        before = lse[i]\n        if l_i > 0:\n            own = m_i + math.log(l_i)\n            top = max(before, own)\n            a, b = math.exp(before - top), math.exp(own - top)\n            for d in range(HEAD_DIM):\n                out[i, d] = (a * out[i, d] + b * (acc[d] / l_i)) / (a + b)\n            lse[i] = top + math.log(a + b)")]),
 ]
 
-EQUIVALENT = []
+EQUIVALENT = [
+    (f"{L} -> {L.replace('>', '>=')}", "of an empty state alpha is 0, or out is 0 and lse -inf"),
+]

@@ -1,0 +1,102 @@
+"""Grader of ex13e: a ring of tiles in a kernel, whose waits the engine judges."""
+
+import numpy as np
+import pytest
+
+from fa_numba.workbook.graders.causes import Wrong
+from fa_numba.workbook.graders.kernels import expect_at_most, launched
+from fa_numba.workbook.graders.meter import expect_chip_memory
+
+CAUSES = {  # words of the engine's error -> the mistake
+    "for ever for full": "full: the copy of this use ends the phase use = tile // NUM_STAGES.",
+    "for ever for empty": "empty: all threads arrive, once for each tile; and the parity?",
+    "without having waited": "A stage is read before wait_full has returned for its copy.",
+    "may still read": "A copy begins before wait_empty has returned for the reads of its stage.",
+}
+
+
+def run(exercise, tiles, stages, TILE=6, blocks=1, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.integers(1, 99, (blocks, tiles, TILE), dtype=np.int32)
+    given = {"x": x, "out": np.full((blocks, TILE), -9, np.int32)}
+    given["log"] = np.full((blocks, tiles), -9, np.int32)
+    case = f"{tiles} tiles, stages: {stages}, threads: {TILE}"
+    kernel = exercise.make_kernel(TILE, stages)
+    try:
+        got, trace = launched(kernel, blocks, TILE, ("out", "log"), **given)
+    except Exception as error:
+        causes = [cause for words, cause in CAUSES.items() if words in str(error)]
+        if not causes:
+            raise
+        raise Wrong(f"{case}: {error}. {causes[0]}", causes=causes, where=case) from None
+    return x, got["out"], got["log"], trace, case
+
+
+def check(exercise, tiles, stages, TILE=6, blocks=1):
+    x, out, log, trace, case = run(exercise, tiles, stages, TILE, blocks)
+    products = x * np.roll(x, -1, axis=2)
+    want = products.sum(axis=1)
+    if not np.array_equal(out, want):
+        b, i = map(int, np.argwhere(out != want)[0])
+        causes = {
+            "The last tiles are left out.": products[:, :-1].sum(axis=1),
+            "The first tiles alone are read.": products[:, :stages].sum(axis=1),
+            "Each tile is read twice.": 2 * want,
+        }
+        raise Wrong(
+            f"{case}: out[{b}, {i}] must be {want[b, i]}, got {out[b, i]}",
+            causes=[said for said, wrong in causes.items() if np.array_equal(out, wrong)],
+            where=f"out[{b}, {i}]",
+        )
+    ahead = np.maximum(np.arange(tiles) - stages + 1, 0)
+    if not (log == ahead).all():
+        b, t = map(int, np.argwhere(log != ahead)[0])
+        said = "was never copied" if log[b, t] == -9 else f"started when {log[b, t]} had been read"
+        raise Wrong(
+            f"{case}: the copy of tile {t} must start when {ahead[t]} tiles have been read by all, "
+            f"but {said}",
+            causes=["Copies start later than they could: the ring is never full."]
+            if (log > ahead).any()
+            else [],
+            where=f"tile {t}",
+        )
+    return trace
+
+
+@pytest.mark.parametrize("tiles, stages", [(1, 1), (5, 1), (2, 2), (7, 2), (10, 3), (9, 4)])
+def test_ring(exercise, tiles, stages):
+    """every tile is read, through rings of several stages"""
+    check(exercise, tiles, stages)
+
+
+@pytest.mark.parametrize("tiles, stages", [(1, 3), (2, 5), (4, 9)])
+def test_more_stages_than_tiles(exercise, tiles, stages):
+    """more stages than tiles: nobody copies a tile that does not exist"""
+    check(exercise, tiles, stages)
+
+
+def test_several_warps(exercise):
+    """two warps, two thread blocks, an element for each thread"""
+    check(exercise, 6, 2, TILE=64, blocks=2)
+
+
+def test_many(exercise):
+    """303 tiles through three stages, and 40 through eleven"""
+    check(exercise, 303, 3, TILE=2)
+    check(exercise, 40, 11, TILE=2)
+
+
+def test_no_barrier_in_the_loop(exercise):
+    """no barrier of the thread block in the loop; no other array"""
+    *_, trace, _ = run(exercise, 8, 3)
+    assert trace.barriers <= 1, (
+        f"one barrier, behind init, is there already; got {trace.barriers}: mbarriers do the rest"
+    )
+    allowed = "ring and bars are given"
+    expect_chip_memory(trace, shared=4 * (3 * 6 + 16 * 3), allowed=allowed)
+
+
+def test_copied_once(exercise):
+    """each tile is copied once"""
+    *_, trace, _ = run(exercise, 8, 3)
+    expect_at_most(trace, x_loads=(48, "once for each number"), out_stores=(6, "one for each"))
