@@ -74,7 +74,7 @@ class GlobalWatch:
     def warp_barrier(self, threads):
         full = np.broadcast_to(threads, (self.lanes.num_threads, self.lanes.num_blocks))
         self.enter_loads()
-        self.order.sync_warps(np.flatnonzero(full.T))
+        self.order.sync_warps(np.flatnonzero(full.T).astype(np.int64))
 
     def fence(self):
         threads = pick(self.threads, self.lanes.shape, self.lanes.mask)

@@ -129,13 +129,15 @@ class SharedWatch:
             histories.disperse()
         full = np.broadcast_to(threads, (self.lanes.num_threads, self.lanes.num_blocks))
         histories.crowd.enter_loads()
-        histories.crowd.order.sync_warps(np.flatnonzero(full.T))
+        histories.crowd.order.sync_warps(np.flatnonzero(full.T).astype(np.int64))
 
     def sync_footprint(self, threads):
         key = WARP_SYNC, threads.tobytes()
         footprint = self.footprints.get(key)
         if footprint is None:
-            footprint = Footprint(WARP_SYNC, None, None, np.flatnonzero(threads), 0)
+            footprint = Footprint(
+                WARP_SYNC, None, None, np.flatnonzero(threads).astype(np.int64), 0
+            )
             self.footprints[key] = footprint
         return footprint
 
@@ -242,7 +244,7 @@ class SharedWatch:
         count = self.lanes.num_blocks if blocks is None else int(blocks.sum())
         if mask is ALL or mask.all():
             return Part(blocks, count, ALL, None, np.arange(self.lanes.num_threads, dtype=np.int64))
-        threads = np.flatnonzero(stretch(mask, (*self.lanes.shape[:3], 1)))
+        threads = np.flatnonzero(stretch(mask, (*self.lanes.shape[:3], 1))).astype(np.int64)
         return Part(blocks, count, mask, (mask.shape, mask.tobytes()), threads)
 
     def active_blocks(self, mask):

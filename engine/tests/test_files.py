@@ -22,7 +22,8 @@ def imports_of(name):
     for node in ast.walk(ast.parse(FILES[name].read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level:
             found |= {node.module} if node.module else {alias.name for alias in node.names}
-    return found
+    # A folder with names of Numba, whose files import none of the engine's.
+    return {name for name in found if name.partition(".")[0] != "without_numba"}
 
 
 def test_no_circle():

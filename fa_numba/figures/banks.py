@@ -27,7 +27,7 @@ def banks(requests):
     figure = Drawing(4.6 * len(requests), 0.125 * height + 1.3)
     panels = figure.subplots(1, len(requests), squeeze=False, sharey=True)[0]
     for ax, (title, (words, row_length)) in zip(panels, requests.items(), strict=True):
-        words = np.asarray(words)
+        words = np.asarray(words, np.intp)  # in a browser of 32 bits, as bincount wants them
         distinct = np.unique(words[words >= 0])
         wavefronts = int(np.bincount(distinct % BANKS).max())
         said = (

@@ -57,10 +57,11 @@ def memory_hierarchy(name="A100-40GB"):
                     ax.text(limits[0] * 1.3, place, "–", va="center", color=GREY)
                 continue
             faint = 0.4 if unit == "B" and level.bytes_each else 1
-            ax.barh(place, value, color=COLOURS[place], height=0.55, alpha=faint)
+            # As floats: whole numbers of more than 32 bits are too large for NumPy in a browser.
+            ax.barh(place, float(value), color=COLOURS[place], height=0.55, alpha=faint)
             words = _size(value, unit) if unit else f"{value:,}"
             if unit == "B" and level.bytes_each:
-                ax.barh(place, level.bytes_each, color=COLOURS[place], height=0.55)
+                ax.barh(place, float(level.bytes_each), color=COLOURS[place], height=0.55)
                 words += f"; {level.seen_by}: {_size(level.bytes_each, 'B')}"
             ax.text(value * 1.4, place, words, va="center", color=INK, fontsize=8.5)
         ax.set(xscale="log", xlim=limits)

@@ -45,7 +45,11 @@ class Boolean(Type):
 
 
 class Array(Type):
-    pass
+    """An array, to be named to the compiler that is not here."""
+
+    def __init__(self, dtype, ndim, layout, readonly=False, aligned=True):
+        super().__init__(f"array({dtype}, {ndim}d, {layout})")
+        self.dtype, self.ndim, self.layout, self.mutable = dtype, ndim, layout, not readonly
 
 
 class BaseTuple(Type):
