@@ -1026,17 +1026,9 @@ def test_a_name_that_is_not_there_comes_with_the_one_that_is(name, meant):
     assert str(error.value) == f"module 'fa_numba' has no attribute '{name}'{meant}"
 
 
-@pytest.mark.parametrize(
-    "module, name, meant",
-    [
-        (fa_numba.kernels, "flash_atn_v2", "fa_numba.kernels.flash_attn_v2"),
-        (fa_numba.masks, "dilate", "fa_numba.masks.dilated"),
-        (fa_numba.masks, "sliding_window", "fa_numba.masks.window"),
-    ],
-)
-def test_modules_know_the_name_that_is_meant(module, name, meant):
-    with pytest.raises(AttributeError, match=rf"; did you mean {re.escape(meant)}\?$"):
-        getattr(module, name)
+def test_kernels_know_the_name_that_is_meant():
+    with pytest.raises(AttributeError, match=r"; did you mean fa_numba.kernels.flash_attn_v2\?$"):
+        fa_numba.kernels.flash_atn_v2  # noqa: B018
 
 
 def test_names_of_others_lead_to_names_that_exist():
