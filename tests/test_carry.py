@@ -180,9 +180,9 @@ def test_only_what_has_passed(checkout):
 
 
 def test_nothing_in_common(checkout):
-    _, second = checkout("ex16c", "ex18a")
-    said = grader.reset("ex18a", start="ex16c").markdown
-    assert said == "ex18a and ex16c have no function in common. Nothing was changed."
+    _, second = checkout("ex16c", "ex19a")
+    said = grader.reset("ex19a", start="ex16c").markdown
+    assert said == "ex19a and ex16c have no function in common. Nothing was changed."
     assert stubs.state(second) == "pristine"
 
 

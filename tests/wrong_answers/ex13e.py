@@ -11,6 +11,8 @@ ARRIVE = "            arrive(bars, stage)\n"
 IF = "if tx == 0 and tile + NUM_STAGES < num_tiles:"
 EMPTY = "                wait_empty(bars, stage, use % 2)\n"
 NEXT = "start_copy(ring, bars, stage, x[b], tile + NUM_STAGES, log[b])"
+SUM = "\n            total += left * right\n"
+COPY = "            " + IF + "\n" + EMPTY + "                " + NEXT + "\n"
 
 WRONG = [
     ("full: the other parity", FULL, FULL.replace("use % 2", "(use + 1) % 2")),
@@ -27,7 +29,7 @@ WRONG = [
     ("thread 0 alone arrives", ARRIVE, "            if tx == 0:\n    " + ARRIVE),
     ("all but thread 0 arrive", ARRIVE, "            if tx > 0:\n    " + ARRIVE),
     ("arrives twice", ARRIVE, ARRIVE + ARRIVE),
-    ("arrives before it reads", [(ARRIVE, ""), (READ, "arrive(bars, stage)\n            if tx == 0 and tile + NUM_STAGES < num_tiles:\n                wait_empty(bars, stage, use % 2)\n                start_copy(ring, bars, stage, x[b], tile + NUM_STAGES, log[b])\n            " + READ), (EMPTY, ""), ("                " + NEXT, "                total += 0")]),
+    ("arrives before it reads", "            " + READ + SUM + ARRIVE + COPY, ARRIVE + COPY + "            " + READ + SUM),
     ("one copy at the beginning", FIRST, "for tile in range(1):"),
     ("a tile that does not exist", FIRST, "for tile in range(NUM_STAGES):"),
     ("a later tile that does not exist", IF, "if tx == 0:"),
@@ -50,4 +52,7 @@ RIGHT = [
     ("loops nested", [(IF, "later = tile + NUM_STAGES\n            if tx == 0 and later < num_tiles:"), (NEXT, NEXT.replace("tile + NUM_STAGES", "later"))]),
 ]
 
-EQUIVALENT = []
+EQUIVALENT = [
+    ("if tx == 0: -> if tx == 1:", "any one thread may start the first copies"),
+    ("if tx == 0 and tile + NUM_STAGES < num_tiles: -> if tx == 1 and tile + NUM_STAGES < num_tiles:", "any one thread may start the later copies, if it waits"),
+]
