@@ -101,6 +101,38 @@ def test_a_compiler_is_asked_through_compiled():
         assert not re.search(r"(compiler|assembler)_available", text), path.name
 
 
+def test_a_lesson_begins_with_a_story_and_ends_with_what_you_can_do():
+    for name, cells in texts("markdown").items():
+        story = cells[0].split("\n\n")[2]
+        assert story.startswith("**A true story.** ") and len(story.split()) <= 90, name
+        assert re.search(r"\]\(http| 20\d\d\)", story), f"{name}: a story has a public source"
+        end = cells[-1].partition("## What you can do now\n\n")[2].partition("\n\n## ")[0]
+        assert f"ex{name[:2]}" in end, name
+
+
+def test_no_paragraph_and_no_cell_is_too_long():
+    for name, cells in texts("markdown").items():
+        for paragraph in re.split(r"\n\s*\n|\n(?=[-*] |\d+\. )", "\n\n".join(cells)):
+            prose = not paragraph.startswith(("|", "$$", "```"))
+            assert len(paragraph.split()) <= 110 or not prose, f"{name}: {paragraph}"
+    subjects = "make_published_kernel(HEAD_DIM", "def warp_attention", "def by_you(weights"
+    for name, cells in texts("code").items():
+        long = [cell for cell in cells if cell.count("\n") >= 30]
+        assert not [cell for cell in long if not any(x in cell for x in subjects)], name
+
+
+def test_the_glossary_names_lessons_that_have_the_term():
+    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^- \*\*(.+?)\*\*: .*\[(\d\d)\]\(\.\./notebooks/(.+?)\)$", page, re.M)
+    assert page.count("\n- ") == len(entries) in range(60, 91)
+    assert entries == sorted(entries, key=lambda entry: entry[0].lower())
+    for term, number, name in entries:
+        text = "\n".join(texts("markdown")[name]).lower()
+        assert name[:2] == number and re.split(r",| \(", term)[0].lower() in text, term
+    for name, cells in texts("markdown").items():
+        assert "(../docs/glossary.md)" in cells[0], name
+
+
 def names_of(source):
     """(names that a cell takes from earlier ones, names that it sets)."""
     takes, sets = set(), set()
