@@ -19,6 +19,7 @@ def numpy_as_cupy():
     memory.OutOfMemoryError = MemoryError
     sys.modules["cupy.cuda.memory"] = memory
     module.__path__ = module.cuda.__path__ = []
+    module.cuda.__getattr__ = lambda name: None  # imported, and never called
     backends = types.ModuleType("cupy_backends")
     sys.modules |= {"cupy.cuda": module.cuda, "cupy.cuda.thrust": thrust}
     sys.modules |= {"cupy_backends": backends}
