@@ -90,7 +90,7 @@ class Machine:
                 break
             except UnsupportedError as error:
                 if not turns.again(error):
-                    raise turns.error if getattr(error, "waits", False) else error
+                    raise (turns.error if getattr(error, "waits", False) else error) from None
         turns.ended()
         if self.watch is not None:
             self.watch.end_launch()

@@ -77,7 +77,7 @@ class Warps:
         self.lawful = mask
 
     def refuse_alone(self, name):
-        """Say why a thread that runs by itself, because others wait for a lock, cannot meet them."""
+        """Say why a thread that runs by itself, as others wait for a lock, cannot meet them."""
         lanes = self.lanes
         thread, block, _ = lanes.culprit(lanes.mask)
         where = {"thread": thread, "block": block}

@@ -139,18 +139,7 @@ REFUSED = {
         "dynamic shared memory is used with two sizes of element",
         True,
     ),
-    "libdevice": (
-        ("out[i] = cuda.libdevice.rsqrtf(x[i])",),
-        "cuda.libdevice does not run on the CPU engine",
-        True,
-    ),
-    "vector types": (
-        ("v = cuda.float32x2(x[i], x[i])",),
-        "cuda.float32x2 does not run on the CPU engine",
-        True,
-    ),
     "view of other type": (("bits = x.view(np.int32)",), r"\.view of an array does not run", True),
-    "method of an array": (("out[i] = x.sum()",), "x.sum is not available inside a kernel", True),
     "lambda": (("f = lambda v: 2 * v",), "a lambda does not run on the CPU engine", True),
     "inner function": (
         ("def f(v): return v",),
