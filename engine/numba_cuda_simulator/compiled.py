@@ -14,11 +14,11 @@ from numba import njit, typeof, types
 from numba.core import compiler, ir, typed_passes
 from numba.core.compiler_machinery import AnalysisPass, register_pass
 from numba.core.errors import NumbaError
-from numba.core.registry import cpu_target
 
 from .arrays import GlobalArray
 from .devices import STATIC_SHARED_BYTES
 from .emit import OPTIONS, Untranslatable
+from .native import dtype_of
 from .split import Kernel
 from .watched import new_shadow
 
@@ -27,43 +27,40 @@ POLL = 0.05  # seconds between two looks at a running launch
 GAVE_UP = 2  # in flags[0]: the host wants the launch to end
 
 
+class Found(Exception):
+    """Ends Numba's work where it knows the types."""
+
+
 @register_pass(mutates_CFG=False, analysis_only=True)
-class _Stop(AnalysisPass):
-    _name = "second_gear_types"
+class EndHere(AnalysisPass):
+    _name = "second_gear_end_here"
 
     def __init__(self):
         super().__init__()
 
     def run_pass(self, state):
-        raise compiler._EarlyPipelineCompletion((state.typemap, state.func_ir.blocks))
+        found = Found()
+        found.types, found.blocks = state.typemap, state.func_ir.blocks
+        raise found
 
 
-class _OnlyTypes(compiler.CompilerBase):
+class OnlyTypes(compiler.CompilerBase):
     """Numba's compiler, up to the types of variables."""
 
     def define_pipelines(self):
         manager = compiler.DefaultPassBuilder.define_untyped_pipeline(self.state)
         manager.add_pass(typed_passes.NopythonTypeInference, "types")
-        manager.add_pass(_Stop, "stop")
+        manager.add_pass(EndHere, "end")
         manager.finalize()
         return [manager]
 
 
 def types_of_variables(function, arguments):
-    """Return the typed variables of a function, each of one type, and its code."""
-    flags = compiler.Flags()
-    flags.enable_ssa = False
-    flags.error_model = "numpy"
-    return compiler.compile_extra(
-        cpu_target.typing_context,
-        cpu_target.target_context,
-        function,
-        arguments,
-        None,
-        flags,
-        {},
-        pipeline_class=_OnlyTypes,
-    )
+    """Return the types of a function's variables, a name for each assignment, and its code."""
+    try:
+        njit(pipeline_class=OnlyTypes, **OPTIONS)(function).compile(arguments)
+    except Found as found:
+        return found.types, found.blocks
 
 
 def check_types(typemap, blocks, harmless):
@@ -103,6 +100,16 @@ def keeps_results(old, new):
     return new in (types.int64, types.float64) or old == new
 
 
+def one_dtype(typemap, name):
+    """Return the type of a variable that must be the same wherever it is assigned."""
+    found = {unliteral(t) for n, t in typemap.items() if n.partition(".")[0] == name}
+    if len(found) > 1 and all(isinstance(t, types.Integer) and t.signed for t in found):
+        found = {types.int64}
+    if len(found) != 1:
+        raise Untranslatable(f"{name} is of several types")
+    return dtype_of(found.pop())
+
+
 class Compiled:
     """A kernel compiled for one set of argument types.
 
@@ -128,9 +135,8 @@ class Compiled:
             arguments = [typeof(v) for v in self.arguments((1, 1, 1), (1, 1, 1), values)[:count]]
             arguments += [types.Array(types.int64, 1, "C")] * len(kernel.spilled)
             typemap, blocks = types_of_variables(python, tuple(arguments))
-            found = {n: unliteral(typemap.get(n, types.int64)) for n in kernel.spilled}
-            check_types(typemap, blocks, lambda old, new: old == new or keeps_results(old, new))
-            self.dtypes = {name: np.dtype(str(t)) for name, t in found.items()}
+            check_types(typemap, blocks, keeps_results)
+            self.dtypes = {name: one_dtype(typemap, name) for name in kernel.spilled}
         self.python = kernel.build(arrays)
         self.function = njit(**OPTIONS)(self.python)
         arguments = self.arguments((1, 1, 1), (1, 1, 1), values)

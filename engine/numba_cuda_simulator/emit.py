@@ -8,6 +8,7 @@ variables is left to Numba. `c` says which thread it is. What has no rule here i
 
 import ast
 import builtins
+import collections
 import inspect
 import math
 import types
@@ -82,9 +83,10 @@ class Program:
 
     def build(self, definition, name):
         """Compile a generated definition to a Python function in this world."""
-        module = ast.fix_missing_locations(ast.Module([definition], []))
+        # By way of text: Numba confuses calls that stand at one place.
+        text = ast.unparse(ast.fix_missing_locations(ast.Module([definition], [])))
         namespace = {}
-        exec(compile(module, f"<second gear of {name}>", "exec"), self.world, namespace)
+        exec(compile(text, f"<second gear of {name}>", "exec"), self.world, namespace)
         return namespace[definition.name]
 
 
@@ -105,7 +107,12 @@ class Emitter:
         if find_unsure_reads(self.tree, self.parameters):
             raise Untranslatable("a variable that may not have been assigned")
         self.known = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
-        self.stored = names(self.tree, ast.Store)
+        self.stores = collections.Counter(
+            x.id
+            for x in ast.walk(self.tree)
+            if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)
+        )  # how often each variable is assigned
+        self.stored = set(self.stores)
         self.locals = self.stored | set(self.parameters)
         self.aliases = {}
         self.find_aliases()
@@ -114,15 +121,11 @@ class Emitter:
 
     def find_aliases(self):
         """Find ti = cuda.threadIdx and its like: names of what is no value."""
-        counts = {}
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                counts[node.id] = counts.get(node.id, 0) + 1
         for s in self.tree.body:
             if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name):
                 name = s.targets[0].id
                 found = self.static(s.value)
-                once = counts[name] == 1 and name not in self.parameters and len(s.targets) == 1
+                once = self.stores[name] == 1 and name not in self.parameters and len(s.targets) == 1
                 if once and (isinstance(found, Path) or is_other(found)):
                     self.aliases[name] = found
 
@@ -183,6 +186,9 @@ class Emitter:
             return ast.BoolOp(node.op, list(map(self.test, node.values)))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return ast.UnaryOp(ast.Not(), self.test(node.operand))
+        if isinstance(node, ast.Compare):
+            tests = self.comparisons(node)
+            return tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
         return self.call("truth", self.expression(node))
 
     def e_Constant(self, node):
@@ -230,10 +236,7 @@ class Emitter:
     def power(self, base, right, exponent):
         number = exponent.value if isinstance(exponent, ast.Constant) else None
         if type(number) is int and number in (2, 3):
-            name = self.temporary()
-            square = self.call("Mult", ast.NamedExpr(ast.Name(name, ast.Store()), base),
-                               load_name(name))
-            return square if number == 2 else self.call("Mult", square, load_name(name))
+            return self.call("square" if number == 2 else "cube", base)
         if number is None and not isinstance(exponent, ast.UnaryOp):
             raise Untranslatable("** of what is known only at run time")
         return self.call("Pow", base, right)
@@ -249,21 +252,24 @@ class Emitter:
         return self.call(type(node.op).__name__, self.expression(node.operand))
 
     def e_Compare(self, node):
-        left, tests = self.expression(node.left), []
-        for i, (op, right) in enumerate(zip(node.ops, node.comparators, strict=True)):
-            right, again = self.expression(right), None
-            if i < len(node.ops) - 1:
-                again = self.temporary()
-                right = ast.NamedExpr(ast.Name(again, ast.Store()), right)
+        tests = self.comparisons(node)
+        return tests[0] if len(tests) == 1 else as_value(ast.BoolOp(ast.And(), tests))
+
+    def comparisons(self, node):
+        """Write the parts of a < b < c."""
+        operands, tests = [node.left, *node.comparators], []
+        for op, *sides in zip(node.ops, operands, operands[1:], strict=False):
             if type(op).__name__ not in OPERATORS:
                 raise Untranslatable(type(op).__name__)
-            tests.append(self.call(type(op).__name__, left, right))
-            left = load_name(again) if again else None
-        return tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
+            tests.append(self.call(type(op).__name__, *map(self.expression, sides)))
+        for x in (x for middle in operands[1:-1] for x in ast.walk(middle)):
+            if isinstance(x, ast.Call) and python_function(self.static(x.func)):
+                raise Untranslatable("a call in the middle of a < b < c, which is written twice")
+        return tests
 
     def e_BoolOp(self, node):
         parts = [self.call("only_truth", self.expression(value)) for value in node.values]
-        return ast.BoolOp(node.op, parts)
+        return as_value(ast.BoolOp(node.op, parts))
 
     def e_IfExp(self, node):
         sides = self.expression(node.body), self.expression(node.orelse)
@@ -539,6 +545,11 @@ class DeviceFunction(Emitter):
         definition = ast.FunctionDef(name, arguments, body, [], type_params=[])
         compiled = njit(**OPTIONS)(program.build(definition, function.__name__))
         self.name = program.name("device", compiled)
+
+
+def as_value(test):
+    """Return `a and b` as an expression; Numba knows it as a test alone."""
+    return ast.IfExp(test, ast.Constant(True), ast.Constant(False))
 
 
 def is_other(value):

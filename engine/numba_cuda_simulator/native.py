@@ -435,6 +435,27 @@ def fma(typing, a, b, c):
     return numba_type(dtype)(a, b, c), generate
 
 
+def power_of(count):
+    """Return x ** 2 or x ** 3, which are products."""
+
+    @intrinsic
+    def operation(typing, a):
+        x = dtype_of(a)
+        refuse(x == BOOL, "the power of a truth value")
+        dtype = result_dtype(np.multiply, [x])
+
+        def generate(context, builder, signature, args):
+            value = product = convert(builder, args[0], x, dtype)
+            for _ in range(count - 1):
+                multiply = builder.fmul if dtype.kind == "f" else builder.mul
+                product = multiply(product, value)
+            return product
+
+        return numba_type(dtype)(a), generate
+
+    return operation
+
+
 @intrinsic
 def power(typing, a, b):
     """a ** b of a float and a float, or an integer that stands in the source."""
@@ -468,6 +489,8 @@ OPERATORS = {
     "FloorDiv": divided("quotient"),
     "Mod": divided("rest"),
     "Pow": power,
+    "square": power_of(2),
+    "cube": power_of(3),
     "USub": unary_operator(negative, widens="number"),
     "UAdd": unary_operator(lambda builder, dtype, a: a, widens="number"),
     "Invert": unary_operator(lambda builder, dtype, a: builder.not_(a), widens="bits"),

@@ -23,8 +23,15 @@ from .scopes import names, read_before_written
 from .transform import PREFIX, load_name
 from .watched import CONTEXT, KINDS, STRIDE
 
-BARRIER = "syncthreads"
+VOTES = {  # of a block's threads: the result from how many say yes
+    "syncthreads_count": "{1} = {2}",
+    "syncthreads_or": "{1} = 1 if {2} > 0 else 0",
+    "syncthreads_and": "{1} = 1 if {2} == {0}there else 0",
+}
 PURE_NODES = (ast.BinOp, ast.UnaryOp, ast.Name, ast.Attribute, ast.Constant, ast.Tuple, ast.Call)
+
+
+INTEGER, TEST, VOTE = "integer", "test", "vote"  # kinds of what a region asks all threads
 
 
 class Region:
@@ -37,11 +44,12 @@ class Region:
     place : list of ast.stmt
         Where the loop over threads is to be put, once it is known what it needs.
     result : list of (str, ast.expr)
-        Values that all threads must agree on, by the name that the block's code gives to them.
+        What every thread is asked, by the name that the block's code gives to it.
+    kind : INTEGER or TEST, on which all must agree, or VOTE, where those are counted who say yes
     """
 
-    def __init__(self, nodes, result=(), is_test=False):
-        self.nodes, self.result, self.is_test = nodes, result, is_test
+    def __init__(self, nodes, result=(), kind=INTEGER):
+        self.nodes, self.result, self.kind = nodes, result, kind
         self.place = ast.If(ast.Constant(True), [ast.Pass()], [])
 
     def uses(self):
@@ -94,9 +102,7 @@ class Kernel(Emitter):
                 if path not in ("shared.array", "local.array"):
                     continue
                 target = s.targets[0] if isinstance(s, ast.Assign) and len(s.targets) == 1 else None
-                again = sum(isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)
-                            and x.id == getattr(target, "id", None) for x in ast.walk(self.tree))
-                if not isinstance(target, ast.Name) or again != 1:
+                if not isinstance(target, ast.Name) or self.stores[target.id] != 1:
                     raise Untranslatable("an array that has two names")
                 given = dict(zip(("shape", "dtype"), node.args, strict=False))
                 given |= {k.arg: k.value for k in node.keywords}
@@ -136,18 +142,14 @@ class Kernel(Emitter):
         for node in ast.walk(self.tree):
             if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
                 setters.setdefault(node.target.id, []).append(self.has_barrier(node))
-        once = {
-            node.id: sum(isinstance(x, ast.Name) and x.id == node.id
-                         and isinstance(x.ctx, ast.Store) for x in ast.walk(self.tree))
-            for node in ast.walk(self.tree) if isinstance(node, ast.Name)
-        }
-        return {n for n, found in setters.items() if all(found) and once[n] == len(found)}
+        return {n for n, found in setters.items() if all(found) and self.stores[n] == len(found)}
 
     # ------------------------------------------------------------------ the block's code
 
     def is_barrier(self, s):
-        node = s.value if isinstance(s, ast.Expr) else None
-        return isinstance(node, ast.Call) and self.static(node.func) == BARRIER
+        node = s.value if isinstance(s, (ast.Expr, ast.Assign)) else None
+        path = self.static(node.func) if isinstance(node, ast.Call) else None
+        return isinstance(path, Path) and (path == "syncthreads" or path in VOTES)
 
     def has_barrier(self, s):
         return any(self.is_barrier(x) for x in ast.walk(s))
@@ -177,21 +179,33 @@ class Kernel(Emitter):
         end_region()
         return result or [ast.Pass()]
 
-    def region(self, nodes, result=(), is_test=False):
-        region = Region(nodes, result, is_test)
+    def region(self, nodes, result=(), kind=INTEGER):
+        region = Region(nodes, result, kind)
         self.regions.append(region)
         return region.place
 
-    def agreed(self, *values, is_test=False):
+    def agreed(self, *values, kind=INTEGER):
         """Return names for values that all threads must agree on, and the region that asks."""
         result = [(self.temporary(), value) for value in values]
-        return [name for name, _ in result], self.region([], result, is_test)
+        return [name for name, _ in result], self.region([], result, kind)
 
     def block_Expr(self, s):
         return lines("{0}base += {1}", STRIDE)
 
+    def block_Assign(self, s):
+        """x = cuda.syncthreads_count(y) and its like."""
+        path = self.static(s.value.func)
+        if path not in VOTES or len(s.value.args) != 1:
+            raise Untranslatable(path)
+        count, result = self.temporary(), self.temporary()
+        ask = self.region([], [(count, s.value.args[0])], VOTE)
+        self.locals.add(result)
+        bind = self.region([ast.Assign(s.targets, load_name(result))])
+        barrier = lines("{0}base += {3}\n" + VOTES[path], result, count, STRIDE)
+        return [ask, *barrier, bind]
+
     def block_If(self, s):
-        (test,), ask = self.agreed(s.test, is_test=True)
+        (test,), ask = self.agreed(s.test, kind=TEST)
         body, otherwise = self.block(s.body), self.block(s.orelse) if s.orelse else []
         if not otherwise:
             return [ask, ast.If(load_name(test), body, [])]
@@ -201,7 +215,7 @@ class Kernel(Emitter):
         return [ask, ast.If(load_name(test), body, [some])]
 
     def block_While(self, s):
-        (test,), ask = self.agreed(s.test, is_test=True)
+        (test,), ask = self.agreed(s.test, kind=TEST)
         leave = ast.If(ast.UnaryOp(ast.Not(), load_name(test)), [ast.Break()], [])
         return [ast.While(ast.Constant(True), [ask, leave, *self.split_body(s)], [])]
 
@@ -261,7 +275,7 @@ class Kernel(Emitter):
             if not isinstance(s, ast.Assign) or len(s.targets) != 1:
                 continue
             targets = names(s.targets[0], ast.Store)
-            once = all(self.count_stores(name) == 1 for name in targets)
+            once = all(self.stores[name] == 1 for name in targets)
             plain = all(isinstance(n, (*PURE_NODES, ast.operator, ast.unaryop, ast.expr_context))
                         for n in ast.walk(s.value))
             used = names(s.value, ast.Load) & self.stored - set(self.aliases)
@@ -272,14 +286,12 @@ class Kernel(Emitter):
                     again |= {name: s for name in targets}
         return again
 
-    def count_stores(self, name):
-        return sum(isinstance(x, ast.Name) and x.id == name and isinstance(x.ctx, ast.Store)
-                   for x in ast.walk(self.tree))
-
     # ------------------------------------------------------------------ threads
 
     def s_Assign(self, s):
         target = s.targets[0]
+        if self.typing and self.is_barrier(s):
+            return self.assign(target, ast.Constant(0))
         if isinstance(target, ast.Name) and target.id in self.arrays:
             array = self.arrays[target.id]
             if array.kind == "shared":
@@ -328,7 +340,7 @@ class Kernel(Emitter):
         loop.body += lines("{0}there += 1")
         start = lines("{0}there = 0")
         for name, _ in region.result:
-            start += lines("{1} = {2}", name, region.is_test and "False" or "0")
+            start += lines("{1} = {2}", name, "False" if region.kind == TEST else "0")
         return [*start, loop]
 
     def thread_names(self, used):
@@ -359,9 +371,13 @@ class Kernel(Emitter):
         result = []
         for name, value in region.result:
             mine = self.temporary()
-            written = self.call("whole", self.expression(value))
-            written = self.test(value) if region.is_test else written
+            written = self.test(value)
+            if region.kind == INTEGER:
+                written = self.call("whole", self.expression(value))
             result.append(ast.Assign([ast.Name(mine, ast.Store())], written))
+            if region.kind == VOTE:
+                result += lines("{1} += {2}", name, mine)
+                continue
             result += lines(
                 "if {0}there == 0: {1} = {2}\n{0}flag_if({0}c, {1} != {2})", name, mine
             )
@@ -421,9 +437,10 @@ class Kernel(Emitter):
     def build_for_types(self, array_parameters):
         """Return a function of the same variables, one thread without barriers, to ask for types."""
         self.typing = True
-        dims = lines("{0}first = {0}base = {0}bx = {0}by = {0}bz = {0}t = 0")
-        body = self.bundles(array_parameters) + dims + self.thread_names(set(self.arrays))
-        result = self.built(body + self.statements(self.tree.body))
+        body = self.statements(self.tree.body)
+        dims = lines("{0}first = {0}base = {0}bx = {0}by = {0}bz = {0}t = {0}whole(0)")
+        head = self.bundles(array_parameters) + dims + self.thread_names(set(self.arrays))
+        result = self.built(head + body)
         self.typing = False
         return result
 
