@@ -33,7 +33,7 @@ STRIDE = 4096
 VARIED = 1024  # added to a store: not the first value that was stored there
 SEVERAL = 2048  # added to `base`: several threads of this interval
 OTHER_BLOCKS = 0
-NEVER = 1 << 60  # in global memory; in shared memory it is what an earlier block left
+NEVER = 1 << 58  # in global memory; in shared memory it is what an earlier block left
 OPERATIONS = {"add": 0, "sub": 0, "max": 1, "min": 2, "and_": 3, "or_": 4, "xor": 5}
 OPERATION_BITS = 3  # of an atomic's number: two of different operations do not commute
 
