@@ -145,6 +145,10 @@ class Compiled:
         notes = result.type_annotation
         check_types(notes.typemap, notes.blocks, keeps_results)
 
+    def is_current(self):
+        """Tell whether global constants are what they were when the kernel was compiled."""
+        return self.kernel.program.is_current()
+
     def arguments(self, grid, block, values):
         """Return what the compiled function takes."""
         kernel, threads = self.kernel, int(np.prod(block))
@@ -170,6 +174,11 @@ class Compiled:
         watch : called now and then with the share that is done and the time; an exception that it
             raises ends the launch.
         """
+        try:
+            values = plain_values(values)
+            check_arrays(self.kernel.parameters, values, self.kernel.stored_parameters)
+        except Untranslatable:
+            return False
         arguments = self.arguments(grid, block, values)
         flags, progress, errors = self.flags, self.progress, []
 
@@ -238,7 +247,9 @@ def stored_parameters(lockstep, values):
 def compile_kernel(function, lockstep, values):
     """Return a kernel's `Compiled`; None if the engine must run it."""
     try:
+        values = plain_values(values)
         stored = stored_parameters(lockstep, values)
+        check_arrays(lockstep.parameters, values, stored)
         return Compiled(function, stored, lockstep.parameters, values)
     except (Untranslatable, NumbaError):
         return None

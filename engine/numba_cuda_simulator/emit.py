@@ -9,7 +9,6 @@ variables is left to Numba. `c` says which thread it is. What has no rule here i
 import ast
 import builtins
 import collections
-import inspect
 import math
 import types
 
@@ -41,6 +40,16 @@ class Path(str):
     """A name of cuda.*, as 'threadIdx.x'."""
 
 
+def value_of(owner, name):
+    """Return what a name stands for in a function, or an attribute of a module."""
+    if isinstance(owner, types.ModuleType):
+        return getattr(owner, name, None)
+    cells = dict(zip(owner.__code__.co_freevars, owner.__closure__ or (), strict=False))
+    if name in cells:
+        return cells[name].cell_contents
+    return owner.__globals__.get(name, getattr(builtins, name, None))
+
+
 def position(path):
     """Return the place of threadIdx.x or its like in a thread's context."""
     name, _, axis = path.partition(".")
@@ -65,7 +74,16 @@ class Program:
         self.world = {PREFIX + name: value for name, value in CALLS.items()}
         self.world |= {PREFIX + "atomic_" + name: value for name, value in ATOMICS.items()}
         self.world |= {"range": range, "len": len}
-        self.functions, self.atomics = {}, False
+        self.functions, self.atomics, self.reads = {}, False, {}
+
+    def read(self, owner, name):
+        """Return what a name stands for, and remember it: at a later launch it may be another."""
+        value = value_of(owner, name)
+        self.reads[owner, name] = value
+        return value
+
+    def is_current(self):
+        return all(value_of(*where) is value for where, value in self.reads.items())
 
     def name(self, prefix, value):
         name = f"{PREFIX}{prefix}{len(self.world)}"
@@ -106,7 +124,6 @@ class Emitter:
         self.parameters = [a.arg for a in arguments.posonlyargs + arguments.args]
         if find_unsure_reads(self.tree, self.parameters):
             raise Untranslatable("a variable that may not have been assigned")
-        self.known = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
         self.stores = collections.Counter(
             x.id
             for x in ast.walk(self.tree)
@@ -138,8 +155,7 @@ class Emitter:
                 return self.aliases[node.id]
             if node.id in self.locals:
                 return None
-            value = self.known.get(node.id, getattr(builtins, node.id, None))
-            return self.meaning(value)
+            return self.meaning(self.program.read(self.python, node.id))
         if isinstance(node, ast.Attribute):
             base = self.static(node.value)
             if isinstance(base, Path):
@@ -147,7 +163,7 @@ class Emitter:
             if isinstance(base, types.ModuleType):
                 if base is cuda and node.attr in INTRINSICS:
                     return Path(node.attr)
-                return self.meaning(getattr(base, node.attr, None))
+                return self.meaning(self.program.read(base, node.attr))
         return None
 
     def meaning(self, value):
@@ -499,8 +515,6 @@ class Emitter:
             turns = ast.Tuple([self.expression(x) for x in s.iter.elts], ast.Load())
         else:
             turns = [self.call("whole", self.expression(x)) for x in bounds]
-            if len(turns) == 3 and not is_nonzero_literal(bounds[2]):
-                raise Untranslatable("a step that is no literal")
             turns = ast.Call(load_name("range"), turns, [])
         body = self.loop_body(s, any(isinstance(x, (ast.For, ast.While)) for x in walk_inside(s)))
         return [ast.For(ast.Name(s.target.id, ast.Store()), turns, body, []), *self.leave(s)]
@@ -561,10 +575,6 @@ def walk_inside(node):
     nodes = ast.walk(node)
     next(nodes)
     return nodes
-
-
-def is_nonzero_literal(node):
-    return is_literal(node) and bool(ast.literal_eval(node))
 
 
 assert len(CONTEXT) == 16

@@ -346,6 +346,7 @@ class Lanes:
         loop.turns += 1
         if loop.patience.waits or loop.turns & 63 == 0:
             loop.patience.check()
+        self.progress.turn()
         return self.mask is not NOBODY
 
     # ------------------------------------------------------------------ functions

@@ -1,6 +1,7 @@
 """Launching a kernel: check it as a driver would, then run its blocks batch by batch."""
 
 import math
+import time
 from enum import Enum
 
 import numpy as np
@@ -16,6 +17,7 @@ from .operators import Operators
 from .options import TOO_MUCH_SHARED, current_options
 from .progress import Progress
 from .records import records_argument
+from .second_gear import Shift, gear_for
 from .serial import SerialLanes, SerialMemory, SerialOperators, direct_arguments, rewrite
 from .signatures import convert_arguments, signatures_of
 from .trace import Launched, Trace
@@ -80,6 +82,26 @@ class Machine:
             refuse_shape(lockstep, parameter, parameter)
         values = self.lane_arguments(function, lockstep, arguments)
         values = convert_arguments(signatures, function.__name__, lockstep.parameters, values)
+        gear = gear_for(self, function, lockstep, values)
+        if gear is None or not (gear.starts() and gear.run()):
+            self.run_engine(function, runnable, lockstep, values, gear)
+
+    def run_engine(self, function, runnable, lockstep, values, gear):
+        """Run all blocks in lockstep, unless the second gear takes over."""
+        start = time.monotonic()
+        if gear is not None:
+            gear.prepare()
+        try:
+            self.run_batches(function, runnable, lockstep, values, gear)
+        except Shift:
+            gear.shifted(time.monotonic() - start)
+            if not gear.run():
+                self.run_batches(function, runnable, lockstep, values)
+            return
+        if gear is not None:
+            gear.ran(time.monotonic() - start)
+
+    def run_batches(self, function, runnable, lockstep, values, gear=None):
         if self.watch is not None:
             self.watch.start_launch(self, lockstep, values)
         threads, total = self.lanes.num_threads, math.prod(self.lanes.grid)
@@ -88,7 +110,7 @@ class Machine:
         if "this_grid" in lockstep.code.co_names:
             size = total  # blocks that wait for each other run together
             check_synchronised(total * threads)
-        progress = self.lanes.progress = Progress(function.__name__, total, threads)
+        progress = self.lanes.progress = Progress(function.__name__, total, threads, gear)
         with np.errstate(all="ignore"):  # a GPU raises no flags either
             try:
                 for first in range(0, total, size):

@@ -411,6 +411,7 @@ class SerialLanes(Lanes):
             for _ in range(1 if waits else TURNS):
                 yield
             patience.check()
+            self.progress.turn()
 
     def defined(self, value):
         """Return the value that a variable is bound to."""

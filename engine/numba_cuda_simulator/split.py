@@ -18,7 +18,7 @@ import numpy as np
 
 from .arrays import poison
 from .dtypes import numpy_dtype
-from .emit import Emitter, Path, Program, Untranslatable, is_nonzero_literal
+from .emit import Emitter, Path, Program, Untranslatable
 from .scopes import names, read_before_written
 from .transform import PREFIX, load_name
 from .watched import CONTEXT, KINDS, STRIDE
@@ -223,11 +223,8 @@ class Kernel(Emitter):
         bounds = self.bounds(s)
         if bounds is None:
             raise Untranslatable("a barrier in a loop over something else than range()")
-        literal = bounds[2:]  # the step, which has a sign that Numba wants to know
-        if literal and not is_nonzero_literal(literal[0]):
-            raise Untranslatable("a step that is no literal")
-        found, ask = self.agreed(*bounds[:2])
-        args = [*map(load_name, found), *literal]
+        found, ask = self.agreed(*bounds)
+        args = list(map(load_name, found))
         name = s.target.id
         turn = name if name in self.block_variables else self.temporary()
         bind = []
