@@ -80,14 +80,21 @@ def check_types(typemap, blocks, harmless):
             to = typemap.get(s.target.name)
             for source in sources:
                 old = typemap.get(source.name)
-                if old is not None and to is not None and not harmless(unliteral(old), unliteral(to)):
+                if (
+                    old is not None
+                    and to is not None
+                    and not harmless(unliteral(old), unliteral(to))
+                ):
                     raise Untranslatable(f"{s.target.name} is {old} and {to}")
 
 
 def unliteral(type_):
     if isinstance(type_, types.BaseTuple):
-        return types.BaseTuple.from_types(tuple(map(types.unliteral, type_))) if not isinstance(
-            type_, types.BaseNamedTuple) else type_
+        return (
+            types.BaseTuple.from_types(tuple(map(types.unliteral, type_)))
+            if not isinstance(type_, types.BaseNamedTuple)
+            else type_
+        )
     return types.unliteral(type_)
 
 

@@ -142,7 +142,9 @@ class Emitter:
             if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name):
                 name = s.targets[0].id
                 found = self.static(s.value)
-                once = self.stores[name] == 1 and name not in self.parameters and len(s.targets) == 1
+                once = (
+                    self.stores[name] == 1 and name not in self.parameters and len(s.targets) == 1
+                )
                 if once and (isinstance(found, Path) or is_other(found)):
                     self.aliases[name] = found
 
@@ -441,8 +443,9 @@ class Emitter:
         value = self.expression(node.args[2])
         if name == "sub":
             name, value = "add", self.call("USub", value)
-        return self.call(f"atomic_{name}", load_name(C), array,
-                         self.index(array, node.args[1]), value)
+        return self.call(
+            f"atomic_{name}", load_name(C), array, self.index(array, node.args[1]), value
+        )
 
     def s_Assign(self, s):
         if len(s.targets) > 1:

@@ -101,7 +101,9 @@ def operator(ufunc, build):
     def operation(typing, a, b):
         x, y = dtype_of(a), dtype_of(b)
         dtype = result_dtype(ufunc, [x, y])
-        refuse(BOOL in (x, y) and dtype.kind == "f", "the engine decides by where a bool comes from")
+        refuse(
+            BOOL in (x, y) and dtype.kind == "f", "the engine decides by where a bool comes from"
+        )
         refuse(dtype.kind == "f" and (ufunc in BITWISE or ufunc in SHIFTS), "bits of a float")
         amount = dtype if ufunc not in SHIFTS else INT64
         refuse(ufunc in SHIFTS and y.kind not in "iu", "a shift by no integer")
@@ -142,7 +144,9 @@ def divided(want):
     def operation(typing, c, a, b):
         x, y = dtype_of(a), dtype_of(b)
         dtype = result_dtype(ufunc, [x, y])
-        refuse(BOOL in (x, y) and dtype.kind == "f", "the engine decides by where a bool comes from")
+        refuse(
+            BOOL in (x, y) and dtype.kind == "f", "the engine decides by where a bool comes from"
+        )
 
         def generate(context, builder, signature, args):
             left, right = convert(builder, args[1], x, dtype), convert(builder, args[2], y, dtype)
@@ -390,9 +394,7 @@ def function(name, ufunc):
             if tests:
                 return test_float(builder, name, values[0])
             if name in EXACT:
-                return builder.call(
-                    llvm_function(builder, EXACT[name], values[0].type), values
-                )
+                return builder.call(llvm_function(builder, EXACT[name], values[0].type), values)
             return call_loop(context, builder, ufunc, dtype, values)
 
         return numba_type(BOOL if tests else dtype)(*operands), generate

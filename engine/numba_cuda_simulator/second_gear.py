@@ -37,6 +37,7 @@ class Kernel:
 
     def __init__(self):
         self.seconds, self.launches, self.threads = 0.0, 0, 0  # on the engine, until now
+        self.done = False  # has the last compiled launch said all?
         self.compiled = None  # `Compiled`; False: it cannot be, or it does not pay
 
     def per_thread(self):
@@ -61,8 +62,8 @@ class Gear:
         self.function, self.lockstep, self.values, self.forced = function, lockstep, values, forced
         self.grid, self.block = machine.lanes.grid, machine.lanes.block
         self.threads = int(np.prod(self.grid)) * machine.lanes.num_threads
-        known = _kernels.setdefault(function, {})
-        self.kernel = known.setdefault(tuple(map(type_key, values)), Kernel())
+        kinds = _kernels.setdefault(function, {})
+        self.kernel = kinds.setdefault(tuple(map(type_key, values)), Kernel())
         if self.kernel.compiled and not self.kernel.compiled.is_current():
             self.kernel.compiled = None  # a global constant has changed
         self.whole = None  # the seconds that the engine would take, as far as it is known
@@ -133,6 +134,7 @@ class Gear:
         except BaseException:
             self.restore()
             raise
+        kernel.done = done
         if not done:
             self.restore()
             if not self.forced:
@@ -171,6 +173,11 @@ def gear_for(machine, function, lockstep, values):
         return None
     gear = Gear(machine, function, lockstep, values, forced=choice == "always")
     return None if gear.kernel.compiled is False else gear
+
+
+def known(function):
+    """Return what is known of a kernel, a `Kernel` for each set of types."""
+    return list(_kernels.get(function, {}).values())
 
 
 def has_numba():

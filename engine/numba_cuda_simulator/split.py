@@ -125,8 +125,12 @@ class Kernel(Emitter):
             return tuple(map(self.number_or_tuple, node.elts))
         if isinstance(node, ast.BinOp):
             left, right = self.number_or_tuple(node.left), self.number_or_tuple(node.right)
-            function = {ast.Add: int.__add__, ast.Sub: int.__sub__, ast.Mult: int.__mul__,
-                        ast.FloorDiv: int.__floordiv__}.get(type(node.op))
+            function = {
+                ast.Add: int.__add__,
+                ast.Sub: int.__sub__,
+                ast.Mult: int.__mul__,
+                ast.FloorDiv: int.__floordiv__,
+            }.get(type(node.op))
             if function and type(left) is type(right) is int and right:
                 return function(left, right)
         value = node.value if isinstance(node, ast.Constant) else self.static(node)
@@ -273,8 +277,10 @@ class Kernel(Emitter):
                 continue
             targets = names(s.targets[0], ast.Store)
             once = all(self.stores[name] == 1 for name in targets)
-            plain = all(isinstance(n, (*PURE_NODES, ast.operator, ast.unaryop, ast.expr_context))
-                        for n in ast.walk(s.value))
+            plain = all(
+                isinstance(n, (*PURE_NODES, ast.operator, ast.unaryop, ast.expr_context))
+                for n in ast.walk(s.value)
+            )
             used = names(s.value, ast.Load) & self.stored - set(self.aliases)
             calls = [n for n in ast.walk(s.value) if isinstance(n, ast.Call)]
             calls_grid = all(self.static(n.func) in ("grid", "gridsize") for n in calls)
@@ -375,9 +381,7 @@ class Kernel(Emitter):
             if region.kind == VOTE:
                 result += lines("{1} += {2}", name, mine)
                 continue
-            result += lines(
-                "if {0}there == 0: {1} = {2}\n{0}flag_if({0}c, {1} != {2})", name, mine
-            )
+            result += lines("if {0}there == 0: {1} = {2}\n{0}flag_if({0}c, {1} != {2})", name, mine)
         return result
 
     # ------------------------------------------------------------------ the whole
@@ -426,7 +430,8 @@ class Kernel(Emitter):
             "    {0}by = {0}block // {0}gdx % {0}gdy\n"
             "    {0}bz = {0}block // ({0}gdx * {0}gdy)\n"
             "    {0}base += {1}\n"
-            "    {0}first = {0}base\n" + "    {0}alive[:] = True\n" * self.may_leave, STRIDE
+            "    {0}first = {0}base\n" + "    {0}alive[:] = True\n" * self.may_leave,
+            STRIDE,
         )
         head[-1].body += self.code
         return self.built(self.bundles(array_parameters) + head)
