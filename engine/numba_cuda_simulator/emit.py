@@ -19,12 +19,12 @@ from .dtypes import numpy_dtype
 from .mathematics import MATH
 from .names import INTRINSICS, NAME_OF, as_lane, python_function
 from .native import CASTS, FUNCTIONS, OPERATORS, fma
-from .scopes import find_unsure_reads, names
+from .scopes import find_unsure_reads
 from .signatures import signatures_of
 from .syntax import SimpleLoops
 from .transform import PREFIX, is_atomic, is_literal, is_part, load_name, parsed
-from .watched import ATOMICS, CONTEXT, data, flag_if, load, stopped, store
 from .waits import waits_for_memory
+from .watched import ATOMICS, CONTEXT, data, flag_if, load, stopped, store
 
 CALLS = {**OPERATORS, "load": load, "store": store, "data": data, "stopped": stopped, "fma": fma}
 CALLS["flag_if"] = flag_if

@@ -219,7 +219,7 @@ def extreme(symbol):
 
 
 def unary_operator(build, widens):
-    """Return an intrinsic of one number, computed at its own width and then widened as Numba does."""
+    """Return an intrinsic of one number, computed at its own width and then widened."""
 
     @intrinsic
     def operation(typing, a):

@@ -180,6 +180,11 @@ def known(function):
     return list(_kernels.get(function, {}).values())
 
 
+def forget():
+    """Forget all kernels."""
+    _kernels.clear()
+
+
 def has_numba():
     """Tell whether Numba can compile for the CPU here."""
     return importlib.util.find_spec("numba.core.compiler") is not None

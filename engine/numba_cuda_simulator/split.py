@@ -270,7 +270,7 @@ class Kernel(Emitter):
         self.spilled = sorted(exposed - set(self.again))
 
     def find_again(self, exposed):
-        """Return assignments to repeat in each region, by name: of pure values that never change."""
+        """Return the assignments to repeat in each region, by name: of values that never change."""
         again = {}
         for s in self.tree.body:
             if not isinstance(s, ast.Assign) or len(s.targets) != 1:
@@ -437,7 +437,7 @@ class Kernel(Emitter):
         return self.built(self.bundles(array_parameters) + head)
 
     def build_for_types(self, array_parameters):
-        """Return a function of the same variables, one thread without barriers, to ask for types."""
+        """Return a function of the same variables, for one thread, to ask Numba for their types."""
         self.typing = True
         body = self.statements(self.tree.body)
         dims = lines("{0}first = {0}base = {0}bx = {0}by = {0}bz = {0}t = {0}whole(0)")

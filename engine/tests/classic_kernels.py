@@ -24,7 +24,8 @@ class Classic:
 
     @property
     def name(self):
-        return self.kernel.py_func.__name__
+        function = getattr(self.kernel, "py_func", None) or self.kernel.fn  # Numba's simulator: fn
+        return function.__name__
 
 
 def classic(small, large, launch):
