@@ -53,10 +53,10 @@ def value_of(owner, name):
 def position(path):
     """Return the place of threadIdx.x or its like in a thread's context."""
     name, _, axis = path.partition(".")
-    start = {"threadIdx": 4, "blockIdx": 7, "blockDim": 10, "gridDim": 13}.get(name)
-    if start is None or axis not in ("x", "y", "z"):
+    short = {"threadIdx": "t", "blockIdx": "b", "blockDim": "bd", "gridDim": "gd"}.get(name)
+    if f"{short}{axis}" not in CONTEXT:
         raise Untranslatable(f"cuda.{path}")
-    return ast.Subscript(load_name(C), ast.Constant(start + "xyz".index(axis)), ast.Load())
+    return ast.Subscript(load_name(C), ast.Constant(CONTEXT.index(short + axis)), ast.Load())
 
 
 class Program:
@@ -519,7 +519,7 @@ class Emitter:
         else:
             turns = [self.call("whole", self.expression(x)) for x in bounds]
             turns = ast.Call(load_name("range"), turns, [])
-        body = self.loop_body(s, any(isinstance(x, (ast.For, ast.While)) for x in walk_inside(s)))
+        body = self.loop_body(s, bounds is not None and not all(map(is_literal, bounds)))
         return [ast.For(ast.Name(s.target.id, ast.Store()), turns, body, []), *self.leave(s)]
 
     def s_While(self, s):
@@ -572,12 +572,6 @@ def as_value(test):
 def is_other(value):
     """Tell whether a Python object is neither a number nor nothing."""
     return value is not None and not isinstance(value, str) and as_lane(value) is None
-
-
-def walk_inside(node):
-    nodes = ast.walk(node)
-    next(nodes)
-    return nodes
 
 
 assert len(CONTEXT) == 16

@@ -15,6 +15,7 @@ EARLY_LOOK = 0.25  # the same, where the launch may go on in the second gear
 STEP = 0.05  # seconds that a piece of a loop should take
 REDRAW = 0.5  # seconds between two drawings of the bar
 WIDTH = 30  # of the bar, in characters
+LEAVES = 2  # a loop's `exits` if it may be left before its end, so that its length says nothing
 MOST_LOOPS = 64  # outermost ones of a batch; if there are more, a while loop is around them
 
 
@@ -93,6 +94,15 @@ class Progress:
             bar = ("#" * int(WIDTH * done)).ljust(WIDTH, ".")
             left = duration(whole * (1 - done))
             self.say(f"\r[{bar}] {100 * done:.0f} %, about {left} left   ")
+
+    def uncounted(self, numbers):
+        """Return the numbers of a range in which the launch may spend any part of its time."""
+        return numbers if self.gear is None else self.noted(numbers)
+
+    def noted(self, numbers):
+        for number in numbers:
+            yield number
+            self.turn()
 
     def turn(self):
         """Note a turn of a while loop, whose length nobody knows."""

@@ -31,12 +31,14 @@ def sum_up(x, out):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Launches of 0.1 s count as long."""
+    """Launches of 0.1 s count as long, and stay in lockstep."""
     monkeypatch.setattr(progress, "LONG", 0.1)
     monkeypatch.setattr(progress, "FIRST_LOOK", 0.02)
     monkeypatch.setattr(progress, "STEP", 0.005)
     monkeypatch.setattr(progress, "REDRAW", 0.02)
     monkeypatch.setattr(launch, "LANES_PER_BATCH", 64)
+    with simt.options(compiled="never"):
+        yield
 
 
 def long_launch():

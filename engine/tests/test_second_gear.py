@@ -1,7 +1,10 @@
 """The second gear computes what the engine computes, and finds what it finds."""
 
+import _thread
 import linecache
 import re
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -178,6 +181,26 @@ def test_constants_are_read_at_each_launch():
         scale = 3
         simt.run(scaled, 1, 4, x)
     assert x[0] == 6 and all(k.done for k in second_gear.known(scaled.py_func))
+
+
+def test_interrupt():
+    """Ctrl-C ends a compiled launch at once, and the arguments are what they were."""
+
+    @cuda.jit
+    def endless(x, turns):
+        x[0] = 5
+        for i in range(turns):
+            x[0] = i
+
+    x = np.ones(1)
+    with simt.options(compiled="always"):
+        simt.run(endless, 1, 1, x, 3)
+        x[0] = 1
+        threading.Timer(0.3, _thread.interrupt_main).start()
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            simt.run(endless, 1, 1, x, 10**12)
+    assert x[0] == 1 and time.monotonic() - start < 1
 
 
 def test_traces_stay_on_the_engine(monkeypatch):
