@@ -69,6 +69,8 @@ class Progress:
                 yield numbers[at : at + size]
                 at += size
                 began, now = now, time.monotonic()
+                if at == 1 and not self.done and not self.before:  # the first turn was slow, too
+                    self.start, self.before = now, self.share / len(numbers)
                 size = size * 4 if now - began < STEP else max(1, size // 4)
                 if now - self.start > self.first_look:
                     self.look(min(1.0, at / len(numbers)), now)
