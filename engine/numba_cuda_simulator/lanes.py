@@ -22,6 +22,7 @@ from .errors import (
     UnsupportedError,
     thread_name,
 )
+from .progress import LEAVES
 from .waits import Patience
 
 ALL = None
@@ -198,6 +199,7 @@ class Lanes:
         self.exited = NOBODY
         self.branches = []
         self.loops = []
+        self.whiles = 0  # while loops that are running
         self.frames = [frame]
 
     # ------------------------------------------------------------------ if
@@ -263,6 +265,7 @@ class Lanes:
     def loop_end(self):
         """Threads that left by break come back; those that returned do not."""
         loop = self.loops.pop()
+        self.whiles -= loop.patience is not None
         returned = self.frames[-1].returned
         self.mask = loop.mask if returned is loop.returned else without(loop.mask, returned)
 
@@ -287,7 +290,7 @@ class Lanes:
             step = np.where(zero, 1, step)
         if not (varies(start) or varies(stop) or varies(step)):
             turns = range(int(start), int(stop), int(step))
-            turns = map(np.int64, self.watched_turns(turns))
+            turns = map(np.int64, self.watched_turns(turns, exits))
             return self.same_turns(turns) if exits else turns
         count = (stop - start + (step - np.sign(step))) // step
         if self.mask is not ALL:
@@ -300,10 +303,14 @@ class Lanes:
             return (start + step * turn for turn in map(np.int64, turns))
         return self.own_turns(exits, start, step, count, longest)
 
-    def watched_turns(self, numbers):
-        """Watch how far a loop has come; one inside a while loop says nothing of the launch."""
-        inside = any(loop.patience is not None for loop in self.loops)
-        return numbers if inside else self.progress.turns(numbers)
+    def watched_turns(self, numbers, exits=0):
+        """Watch how far a loop has come.
+
+        One inside a while loop says nothing of the launch, nor does one that may be left early.
+        """
+        if self.whiles or exits == LEAVES:
+            return self.progress.uncounted(numbers)
+        return self.progress.turns(numbers)
 
     def range_numbers(self, *bounds):
         """Return the numbers of a range(...) inside enumerate or zip."""
@@ -332,7 +339,7 @@ class Lanes:
         """A loop whose threads start at different values or take different numbers of turns."""
         self.loop_begin()
         value = start
-        for turn in self.watched_turns(range(longest)):
+        for turn in self.watched_turns(range(longest), exits):
             self.mask, _ = self.split(count > turn)
             if self.mask is NOBODY:
                 break
@@ -344,6 +351,7 @@ class Lanes:
 
     def while_begin(self, site, waits):
         self.loop_begin().patience = Patience(self, site, waits)
+        self.whiles += 1
 
     def while_test(self, test):
         loop = self.loops[-1]
@@ -351,6 +359,7 @@ class Lanes:
         loop.turns += 1
         if loop.patience.waits or loop.turns & 63 == 0:
             loop.patience.check()
+        self.progress.turn()
         return self.mask is not NOBODY
 
     # ------------------------------------------------------------------ functions

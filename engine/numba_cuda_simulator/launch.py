@@ -1,6 +1,7 @@
 """Launching a kernel: check it as a driver would, then run its blocks batch by batch."""
 
 import math
+import time
 from enum import Enum
 
 import numpy as np
@@ -16,6 +17,7 @@ from .operators import Operators
 from .options import TOO_MUCH_SHARED, current_options
 from .progress import Progress
 from .records import records_argument
+from .second_gear import Shift, gear_for
 from .serial import SerialLanes, SerialMemory, SerialOperators, direct_arguments, rewrite
 from .signatures import convert_arguments, signatures_of
 from .trace import Launched, Trace
@@ -83,10 +85,32 @@ class Machine:
         values = convert_arguments(signatures, function.__name__, lockstep.parameters, values)
         alone = self.lanes.num_threads * math.prod(self.lanes.grid) == 1
         waits = not alone and may_wait(function, self.names.device_functions)
+        # Compiled threads run one after the other: one that waits for a later one would hang.
+        gear = None if waits else gear_for(self, function, lockstep, values)
+        if gear is None or not (gear.starts() and gear.run()):
+            self.run_engine(function, runnable, lockstep, values, waits, gear)
+
+    def run_engine(self, function, runnable, lockstep, values, waits, gear):
+        """Run all blocks in lockstep, unless the second gear takes over."""
+        start = time.monotonic()
+        if gear is not None:
+            gear.prepare()
+        try:
+            self.run_turns(function, runnable, lockstep, values, waits, gear)
+        except Shift:
+            gear.shifted(time.monotonic() - start)
+            if not gear.run():
+                self.run_turns(function, runnable, lockstep, values, waits)
+            return
+        if gear is not None:
+            gear.ran(time.monotonic() - start)
+
+    def run_turns(self, function, runnable, lockstep, values, waits, gear=None):
+        """Run all blocks; if threads wait for each other, again until all have had their turn."""
         turns = self.lanes.turns = Turns(function, self.lanes, self.memory.globals if waits else [])
         while True:
             try:
-                self.run_batches(function, runnable, lockstep, values)
+                self.run_batches(function, runnable, lockstep, values, gear)
                 break
             except UnsupportedError as error:
                 if not turns.again(error):
@@ -95,7 +119,7 @@ class Machine:
         if self.watch is not None:
             self.watch.end_launch()
 
-    def run_batches(self, function, runnable, lockstep, values):
+    def run_batches(self, function, runnable, lockstep, values, gear=None):
         if self.watch is not None:
             self.watch.start_launch(self, lockstep, values)
         threads, total = self.lanes.num_threads, math.prod(self.lanes.grid)
@@ -106,7 +130,7 @@ class Machine:
         if "this_grid" in lockstep.code.co_names:
             size = total  # blocks that wait for each other run together
             check_synchronised(total * threads)
-        progress = self.lanes.progress = Progress(function.__name__, total, threads)
+        progress = self.lanes.progress = Progress(function.__name__, total, threads, gear)
         with np.errstate(all="ignore"):  # a GPU raises no flags either
             try:
                 for first in range(0, total, size):

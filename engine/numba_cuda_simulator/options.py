@@ -6,6 +6,8 @@ from .devices import DEFAULT, chip
 
 TOO_MUCH_SHARED = "Make the tiles smaller, or choose another GPU by simt.options(device=...)."
 
+GEARS = "auto", "always", "never"
+
 
 @dataclass(frozen=True)
 class Options:
@@ -15,6 +17,7 @@ class Options:
     uninitialised: bool = True
     divergence: bool = True
     device: str = DEFAULT
+    compiled: str = "auto"
     package: bool = False
     wrap: bool = False
 
@@ -40,6 +43,9 @@ class options:
         Refuse barriers and warp intrinsics that some threads never reach.
     device : str
         The GPU whose shared-memory limit launches are held to.
+    compiled : str
+        Whether Numba compiles a kernel for the CPU where it can: "auto", if it runs long, "always"
+        or "never". Traced launches are never compiled.
     wrap : bool
         Let a negative index count from the end of the array, as Numba compiles it. Otherwise only a
         literal does, as in x[-1]: a computed one is seldom meant.
@@ -61,6 +67,8 @@ class options:
             raise TypeError(f"unknown option {sorted(unknown)[0]!r}; there are {known}")
         new = replace(self.previous, **changes)
         chip(new.device)  # raises where there is none
+        if new.compiled not in GEARS:
+            raise ValueError(f"compiled must be one of {', '.join(GEARS)}, got {new.compiled!r}")
         _current = new
 
     def __enter__(self):

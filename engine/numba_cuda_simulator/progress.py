@@ -11,9 +11,11 @@ import time
 
 LONG = 60  # seconds that a launch may take without a word
 FIRST_LOOK = 1  # seconds after which its length is estimated
+EARLY_LOOK = 0.25  # the same, where the launch may go on in the second gear
 STEP = 0.05  # seconds that a piece of a loop should take
 REDRAW = 0.5  # seconds between two drawings of the bar
 WIDTH = 30  # of the bar, in characters
+LEAVES = 2  # a loop's `exits` if it may be left before its end, so that its length says nothing
 MOST_LOOPS = 64  # outermost ones of a batch; if there are more, a while loop is around them
 
 
@@ -28,15 +30,19 @@ class Progress:
         How many thread blocks there are.
     num_threads : int
         Of a block.
+    gear : second_gear.Gear or None
+        Is told how long the launch will take, and may end it.
     """
 
-    def __init__(self, name, total, num_threads):
+    def __init__(self, name, total, num_threads, gear=None):
         self.name, self.total, self.num_threads = name, total, num_threads
         self.done, self.share = 0.0, 1.0  # of the launch: before the present batch, and in it
+        self.gear = gear
+        self.first_look = FIRST_LOOK if gear is None else EARLY_LOOK
         self.in_loop = False  # are we in the loop whose turns are watched?
         self.loops = 0  # of this batch, so far
         self.announced = self.drawn = False
-        self.start = self.drawn_at = time.monotonic()
+        self.began = self.start = self.drawn_at = time.monotonic()
         self.before = 0.0  # what was done then
 
     def batch(self, first, count):
@@ -45,7 +51,7 @@ class Progress:
         now = time.monotonic()
         if first == count:  # the first batch was slow: it brought everything into the caches
             self.start, self.before = now, self.done
-        elif now - self.start > FIRST_LOOK:
+        elif now - self.start > self.first_look:
             self.look(0.0, now)
 
     def turns(self, numbers):
@@ -63,8 +69,10 @@ class Progress:
                 yield numbers[at : at + size]
                 at += size
                 began, now = now, time.monotonic()
+                if at == 1 and not self.done and not self.before:  # the first turn was slow, too
+                    self.start, self.before = now, self.share / len(numbers)
                 size = size * 4 if now - began < STEP else max(1, size // 4)
-                if now - self.start > FIRST_LOOK:
+                if now - self.start > self.first_look:
                     self.look(min(1.0, at / len(numbers)), now)
         finally:
             self.in_loop = False
@@ -75,8 +83,9 @@ class Progress:
         if done <= self.before:
             return
         whole = (now - self.start) / (done - self.before)
+        self.shift(whole)
         if not self.announced:
-            if whole > LONG:
+            if whole > LONG and now - self.start > FIRST_LOOK:
                 self.announced = True
                 self.say(
                     f"{self.name} with {self.total * self.num_threads:,} threads will take about "
@@ -87,6 +96,27 @@ class Progress:
             bar = ("#" * int(WIDTH * done)).ljust(WIDTH, ".")
             left = duration(whole * (1 - done))
             self.say(f"\r[{bar}] {100 * done:.0f} %, about {left} left   ")
+
+    def uncounted(self, numbers):
+        """Return the numbers of a range in which the launch may spend any part of its time."""
+        return numbers if self.gear is None else self.noted(numbers)
+
+    def noted(self, numbers):
+        for number in numbers:
+            yield number
+            self.turn()
+
+    def turn(self):
+        """Note a turn of a while loop, whose length nobody knows."""
+        if self.gear is not None and time.monotonic() - self.began > 2 * EARLY_LOOK:
+            self.shift(float("inf"))
+
+    def shift(self, whole):
+        """Offer the launch to the second gear, and leave out the time that it takes to refuse."""
+        if self.gear is not None:
+            before = time.monotonic()
+            self.gear.consider(whole)
+            self.start += time.monotonic() - before
 
     def end(self):
         """Take the bar away."""

@@ -22,6 +22,7 @@ from .host import host_value
 from .lanes import Lanes, Undefined
 from .memory import Memory
 from .operators import Operators
+from .progress import LEAVES
 from .transform import PREFIX, Transformer, is_part, load_name
 from .waits import Patience, waits_for_memory
 
@@ -399,7 +400,8 @@ class SerialLanes(Lanes):
         numbers = [x.item() if type(x) is INT64 else self.loop_bound(x).item() for x in bounds]
         if len(numbers) == 3 and numbers[2] == 0:
             return super().range_turns(exits, *bounds)  # raises
-        return self.progress.turns(range(*numbers))
+        numbers = range(*numbers)
+        return self.progress.uncounted(numbers) if exits == LEAVES else self.progress.turns(numbers)
 
     def same_turns(self, values):
         return values
@@ -411,6 +413,7 @@ class SerialLanes(Lanes):
             for _ in range(1 if waits else TURNS):
                 yield
             patience.check()
+            self.progress.turn()
 
     def defined(self, value):
         """Return the value that a variable is bound to."""

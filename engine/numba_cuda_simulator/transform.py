@@ -33,6 +33,7 @@ import os
 import numpy as np
 
 from .errors import Site, UnsupportedError
+from .progress import LEAVES
 from .scopes import find_homes, find_numbers, find_unsure_reads, names
 from .syntax import REFUSED, FromEnd, SimpleLoops, refusal, refusal_of
 from .waits import waits_for_memory
@@ -801,7 +802,8 @@ class Transformer:
 
     def s_For(self, s):
         called = s.iter.func.id if isinstance(s.iter, ast.Call) and is_name(s.iter.func) else ""
-        exits = ast.Constant(may_exit(s.body))
+        leaves = contains(s.body, ast.Return) or contains(s.body, ast.Break, (ast.For, ast.While))
+        exits = ast.Constant(LEAVES if leaves else int(may_exit(s.body)))
         if called == "range" and "range" not in self.locals and not s.iter.keywords:
             turns = self.call("range_turns", exits, *map(self.expression, s.iter.args))
         else:

@@ -1,0 +1,216 @@
+"""The second gear computes what the engine computes, and finds what it finds."""
+
+import _thread
+import linecache
+import re
+import threading
+import time
+
+import numpy as np
+import pytest
+from classic_kernels import CLASSICS
+from numba import cuda
+from random_kernels import random_program
+from simt_kernels import ZOO
+
+import numba_cuda_simulator as simt
+from numba_cuda_simulator import compiled, second_gear
+
+THOROUGH = pytest.mark.thorough
+QUICK = {"quicksort", "ray_caster", "stencil", "histogram"}
+# Of the zoo: what has no rule in the second gear.
+NOT_HERE = set(
+    """atomic_counters bit_tricks block_votes compact dynamic_shared every_atomic row_views
+    threads_3d warp_rotate warp_shared_exchange warp_softmax""".split()
+)
+
+
+def ran_compiled(kernel):
+    """Tell whether a kernel was compiled, and what it computed was kept."""
+    return [bool(k.compiled) and k.done for k in second_gear.known(kernel.py_func)] == [True]
+
+
+def run(kernel, grid, block, arguments, how, shared_bytes=0):
+    """Return the arguments after a launch, and the error that it raises."""
+    with simt.options(compiled=how):
+        try:
+            simt.run(kernel, grid, block, *arguments, shared_bytes=shared_bytes)
+        except simt.errors.KernelError as error:
+            return arguments, error
+    return arguments, None
+
+
+def expect_same(kernel, grid, block, arguments, shared_bytes=0):
+    """Run a kernel on the engine and compiled; expect the same bits or the same error."""
+    want, engine = run(kernel, grid, block, arguments(), "never", shared_bytes)
+    got, gear = run(kernel, grid, block, arguments(), "always", shared_bytes)
+    assert (type(gear), str(gear)) == (type(engine), str(engine))
+    for a, b in zip(got, want, strict=True):
+        equal_nan = isinstance(a, np.ndarray) and a.dtype.kind == "f"
+        assert engine or np.array_equal(a, b, equal_nan=equal_nan)
+    return engine
+
+
+@pytest.mark.parametrize(
+    "classic",
+    [pytest.param(c, id=c.name, marks=[] if c.name in QUICK else THOROUGH) for c in CLASSICS],
+)
+def test_classics(classic):
+    grid, block, *_ = classic.launch(classic.small)
+    assert not expect_same(classic.kernel, grid, block, lambda: classic.launch(classic.small)[2:])
+    assert ran_compiled(classic.kernel)
+
+
+@THOROUGH
+@pytest.mark.parametrize("launch", ZOO, ids=[launch.name for launch in ZOO])
+def test_zoo(launch):
+    where = launch.kernel, launch.grid, launch.block
+    assert not expect_same(*where, launch.arguments, launch.shared_bytes)
+    found = [k.compiled is not False for k in second_gear.known(launch.kernel.py_func)]
+    assert all(found) == (launch.name not in NOT_HERE)
+
+
+@pytest.mark.parametrize(
+    "seed", [s if s in (2,) else pytest.param(s, marks=THOROUGH) for s in range(40)]
+)
+def test_random_programs(seed):
+    program = random_program(seed)
+    assert not expect_same(program.kernel(), program.grid, program.block, program.arguments)
+
+
+@THOROUGH
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_random_programs_without_a_barrier(seed):
+    program = random_program(seed)
+    barriers = program.barriers()
+    source = program.without_line(barriers[seed % len(barriers)])
+    expect_same(program.kernel(source), program.grid, program.block, program.arguments)
+
+
+# --- planted faults ---------------------------------------------------------------------------
+
+
+SOURCES = {c.name: c for c in CLASSICS}
+
+
+def planted(name, old, new, count=1):
+    """Return a classic kernel with an error in it."""
+    classic = SOURCES[name]
+    function = classic.kernel.py_func
+    lines, first = linecache.getlines(function.__code__.co_filename), 0
+    first = function.__code__.co_firstlineno - 1
+    text = "".join(lines[first:])
+    text = text[text.index("@cuda.jit") :]
+    text = re.split(r"\n\n\n", text)[0] + "\n"
+    assert old in text
+    text = text.replace(old, new, count)
+    file = f"<planted in {name}: {hash((old, new))}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    world = dict(function.__globals__)
+    exec(compile(text, file, "exec"), world)
+    return world[name], classic
+
+
+BARRIER = "        cuda.syncthreads()\n"
+FAULTS = {
+    "no barrier before a sum": ("tree_sum", BARRIER, ""),
+    "no barrier after the loads": ("stencil", BARRIER[4:], ""),
+    "no second barrier": ("matrix_product", "k, tx]\n" + BARRIER, "k, tx]\n"),
+    "no barrier between two turns": ("odd_even_sort", BARRIER, ""),
+    "the bins are not cleared": ("histogram", "if t < 64:", "if t < 63:"),
+    "two blocks store to one place": ("n_body", "out[i, 0] = ax", "out[t, 0] = ax"),
+    "a neighbour's result": ("heat", "u[i, j] + float32(0.1)", "out[i, j - 1] + float32(0.1)"),
+    "an index beyond the end": ("convolution", "x[i + k]", "x[i + k + 1]"),
+    "a negative index": ("game_of_life", "(i + di) % n", "i + di"),
+    "a division by zero": ("primes", "d = 2", "d = 0"),
+    "a barrier that some threads miss": (
+        "tree_sum",
+        BARRIER,
+        BARRIER.replace("c", "if t < 9: c", 1),
+    ),
+    "atomics beside a store": (
+        "histogram",
+        "cuda.atomic.add(counts, t, bins[t])",
+        "counts[t] += bins[t]",
+    ),
+}
+QUICK_FAULTS = {"no barrier after the loads", "a neighbour's result"}
+
+
+@pytest.mark.parametrize(
+    "fault", [f if f in QUICK_FAULTS else pytest.param(f, marks=THOROUGH) for f in FAULTS]
+)
+def test_planted_faults(fault):
+    """The second gear raises a flag, and the engine says the sentence."""
+    kernel, classic = planted(*FAULTS[fault])
+    grid, block, *_ = classic.launch(classic.small)
+    assert expect_same(kernel, grid, block, lambda: classic.launch(classic.small)[2:])
+    (known,) = second_gear.known(kernel.py_func)
+    assert known.compiled and not known.done
+
+
+# --- the choice -------------------------------------------------------------------------------
+
+
+def test_a_long_launch_is_compiled(monkeypatch):
+    """It begins on the engine, and ends compiled; the next one begins compiled."""
+    monkeypatch.setattr(second_gear, "LIMIT", 0.0)
+    monkeypatch.setattr("numba_cuda_simulator.progress.EARLY_LOOK", 0.0)
+    kernel, classic = planted("quicksort", "pivot", "middle", count=9)
+    args = classic.launch(classic.large)
+    x = args[2]
+    want = np.sort(x, 1)
+    for _ in range(2):
+        simt.run(kernel, *args[:2], x)
+        np.testing.assert_array_equal(x, want)
+    assert ran_compiled(kernel)
+    (known,) = second_gear.known(kernel.py_func)
+    assert known.launches == 1
+
+
+def test_constants_are_read_at_each_launch():
+    scale = 2
+
+    @cuda.jit
+    def scaled(x):
+        x[cuda.grid(1)] *= scale
+
+    x = np.ones(4)
+    with simt.options(compiled="always"):
+        simt.run(scaled, 1, 4, x)
+        scale = 3
+        simt.run(scaled, 1, 4, x)
+    assert x[0] == 6 and all(k.done for k in second_gear.known(scaled.py_func))
+
+
+def test_interrupt():
+    """Ctrl-C ends a compiled launch at once, and the arguments are what they were."""
+
+    @cuda.jit
+    def endless(x, turns):
+        x[0] = 5
+        for i in range(turns):
+            x[0] = i
+
+    x = np.ones(1)
+    with simt.options(compiled="always"):
+        simt.run(endless, 1, 1, x, 3)
+        x[0] = 1
+        threading.Timer(0.3, _thread.interrupt_main).start()
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            simt.run(endless, 1, 1, x, 10**12)
+    assert x[0] == 1 and time.monotonic() - start < 1
+
+
+def test_traces_stay_on_the_engine(monkeypatch):
+    monkeypatch.setattr(compiled, "compile_kernel", None)
+    classic = SOURCES["heat"]
+    grid, block, *args = classic.launch(classic.small)
+    with simt.options(compiled="always"):
+        assert simt.trace(classic.kernel, grid, block, *args).arrays["u"].loads
+
+
+def test_the_option_has_three_values():
+    with pytest.raises(ValueError, match="auto, always, never, got 'sometimes'"):
+        simt.options(compiled="sometimes")
