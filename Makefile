@@ -1,5 +1,5 @@
 # make learn · make quick · make test · make lint · make grade · make tour · make bench · make sanitize
-# make newest · make constraints · make handout · make size
+# make newest · make constraints · make handout · make site · make size
 # Everything lies in .venv/, in the versions of constraints/; a second call installs nothing.
 PYTHON ?= python3
 VENV   ?= .venv
@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 INSTALL := $(if $(filter file,$(origin PYTHON)),$(or $(wildcard $(BIN)/python),$(PYTHON)),$(PYTHON)) \
 	install.py --venv $(VENV)
 
-.PHONY: learn quick test lint grade tour bench sanitize newest handout constraints size lessons dev clean
+.PHONY: learn quick test lint grade tour bench sanitize newest handout site constraints size lessons dev site-packages clean
 .DEFAULT_GOAL := learn
 
 learn: lessons
@@ -56,6 +56,10 @@ sanitize: dev
 handout: lessons
 	@$(BIN)/fa-numba handout handout --zip handout.zip
 
+# The lessons with their outputs, the documents and the functions, into build/site/html.
+site: site-packages
+	@$(BIN)/python docs/site/build.py
+
 # The tests with the newest versions that pyproject.toml allows, in an environment of their own.
 newest:
 	@$(MAKE) --no-print-directory NEWEST=--newest VENV=.venv-newest test
@@ -67,7 +71,7 @@ constraints: dev
 	for cuda in "12 cuda12" "13 cuda13 --extra compiler"; do set -- $$cuda; \
 	  file=constraints/cuda$$1.txt; shift; extras="$$*"; \
 	  echo "hatchling>=1.27" | $(BIN)/python -m uv pip compile pyproject.toml - --universal \
-	    --python-version 3.11 --extra lessons --extra dev --extra mpi --extra $$extras --upgrade --quiet \
+	    --python-version 3.11 --extra lessons --extra dev --extra mpi --extra site --extra $$extras --upgrade --quiet \
 	    --no-header --no-annotate --no-emit-index-url --no-emit-package numba-cuda-simulator --output-file $$file || exit 1; \
 	done
 
@@ -77,6 +81,9 @@ size:
 
 lessons dev:
 	@$(INSTALL) $@ $(NEWEST)
+
+site-packages:
+	@$(INSTALL) site $(NEWEST)
 
 # lessons/, which holds a learner's work, stays.
 clean:

@@ -1,4 +1,4 @@
-"""Install fa-numba into a virtual environment: ``python3 install.py [lessons | dev]``.
+"""Install fa-numba into a virtual environment: ``python3 install.py [lessons | dev | site]``.
 
 `make` calls this. It runs in any Python, so that one which is too old hears so before anything is
 downloaded. The versions are those of `constraints/`, which passed every test; `--newest` takes the
@@ -18,7 +18,11 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.abspath(__file__))
-LAYERS = {"lessons": ["lessons", "serve"], "dev": ["lessons", "serve", "dev", "mpi"]}
+LAYERS = {
+    "lessons": ["lessons", "serve"],
+    "dev": ["lessons", "serve", "dev", "mpi"],
+    "site": ["lessons", "serve", "dev", "site"],
+}
 
 
 def read(*names):

@@ -203,7 +203,7 @@ def flash_attn_varlen(
     softcap : float, default=0.0
         A score becomes softcap · tanh(score / softcap); 0 turns this off.
     alibi_slopes : array of shape (num_heads,), float32, default=None
-        Then alibi_slopes[h] · |n − p| is subtracted from the score of key n in head h.
+        Then alibi_slopes[h] · abs(n − p) is subtracted from the score of key n in head h.
     softmax_scale : float, default=1/√head_dim
     mask, mask_args, score, score_args, sinks
         As for `flash_attn_v2`: b is the number of a sequence, m and n count within it.
