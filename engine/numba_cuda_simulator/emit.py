@@ -13,11 +13,11 @@ import math
 import types
 
 import numpy as np
-from numba import cuda, njit
+from numba import njit
 
 from .dtypes import numpy_dtype
 from .mathematics import MATH
-from .names import INTRINSICS, NAME_OF, as_lane, python_function
+from .names import DIALECTS, INTRINSICS, as_lane, name_of, python_function
 from .native import CASTS, FUNCTIONS, OPERATORS, fma
 from .scopes import find_unsure_reads
 from .signatures import signatures_of
@@ -101,7 +101,7 @@ class Program:
 
     def build(self, definition, name):
         """Compile a generated definition to a Python function in this world."""
-        # By way of text: Numba confuses calls that stand at one place.
+        # By way of text, so that every call has a place of its own.
         text = ast.unparse(ast.fix_missing_locations(ast.Module([definition], [])))
         namespace = {}
         exec(compile(text, f"<second gear of {name}>", "exec"), self.world, namespace)
@@ -163,13 +163,14 @@ class Emitter:
             if isinstance(base, Path):
                 return Path(f"{base}.{node.attr}")
             if isinstance(base, types.ModuleType):
-                if base is cuda and node.attr in INTRINSICS:
+                if base.__name__ in DIALECTS and node.attr in INTRINSICS:
                     return Path(node.attr)
                 return self.meaning(self.program.read(base, node.attr))
         return None
 
     def meaning(self, value):
-        return Path(NAME_OF[id(value)]) if id(value) in NAME_OF else value
+        name = name_of(value)
+        return value if name is None else Path(name)
 
     def constant(self, value):
         """Return a number's node, None for anything else."""

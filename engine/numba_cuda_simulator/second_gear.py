@@ -6,13 +6,13 @@ HOT seconds in its launches, Numba compiles the kernel for the CPU. What it comp
 it found nothing to say: otherwise the arguments are put back and the engine runs the launch.
 """
 
-import importlib.util
 import math
 import time
 import weakref
 
 import numpy as np
 
+from . import without_numba
 from .arrays import GlobalArray
 from .progress import Progress
 
@@ -169,7 +169,7 @@ def gear_for(machine, function, lockstep, values):
     from .options import current_options
 
     choice, watch = current_options().compiled, machine.watch
-    if choice == "never" or (watch is not None and watch.collect) or not has_numba():
+    if choice == "never" or (watch is not None and watch.collect) or without_numba.is_installed():
         return None
     gear = Gear(machine, function, lockstep, values, forced=choice == "always")
     return None if gear.kernel.compiled is False else gear
@@ -183,11 +183,6 @@ def known(function):
 def forget():
     """Forget all kernels."""
     _kernels.clear()
-
-
-def has_numba():
-    """Tell whether Numba can compile for the CPU here."""
-    return importlib.util.find_spec("numba.core.compiler") is not None
 
 
 def type_key(value):
