@@ -36,6 +36,15 @@ Running a kernel
 - turns: the order of such threads: block by block, or thread by thread
 - progress: how far a long launch has come
 
+Long launches, compiled for the CPU
+
+- second_gear: which launches
+- compiled: compiling a kernel, and running it
+- split: loops over blocks and threads, from barrier to barrier
+- emit: a function's statements and expressions
+- watched: loads, stores and atomics that check indices and watch for races
+- native: operators and functions, with the engine's types
+
 Watching it
 
 - watch: hears every access, counts it and looks for races

@@ -22,7 +22,7 @@ from .native import dtype_of
 from .split import Kernel
 from .watched import new_shadow
 
-LARGEST_SHADOWS = 1 << 30  # bytes
+LARGEST = 1 << 27  # elements of an array that is watched; its shadow has 16 or 24 bytes for each
 POLL = 0.05  # seconds between two looks at a running launch
 GAVE_UP = 2  # in flags[0]: the host wants the launch to end
 
@@ -148,9 +148,10 @@ class Compiled:
         self.function = njit(**OPTIONS)(self.python)
         arguments = self.arguments((1, 1, 1), (1, 1, 1), values)
         self.function.compile(tuple(map(typeof, arguments)))
-        (result,) = self.function.overloads.values()
-        notes = result.type_annotation
-        check_types(notes.typemap, notes.blocks, keeps_results)
+        for compiled in (self.function, *kernel.program.device_functions()):
+            for result in compiled.overloads.values():
+                notes = result.type_annotation
+                check_types(notes.typemap, notes.blocks, keeps_results)
 
     def is_current(self):
         """Tell whether global constants are what they were when the kernel was compiled."""
@@ -232,7 +233,7 @@ def check_arrays(names, values, stored):
         raise Untranslatable("an array without elements or axes")
     for name in stored:
         array = arrays[name]
-        if not array.flags.writeable or array.nbytes > LARGEST_SHADOWS:
+        if not array.flags.writeable or array.size > LARGEST:
             raise Untranslatable("an array that is read-only, or too large")
         order = sorted(zip(map(abs, array.strides), array.shape, strict=True))
         extent = array.itemsize

@@ -99,6 +99,10 @@ class Program:
             raise Untranslatable("a recursive function")
         return self.functions[function]
 
+    def device_functions(self):
+        """Return the compiled forms of all device functions."""
+        return [self.world[name] for name in self.functions.values()]
+
     def build(self, definition, name):
         """Compile a generated definition to a Python function in this world."""
         # By way of text, so that every call has a place of its own.
@@ -520,7 +524,7 @@ class Emitter:
         else:
             turns = [self.call("whole", self.expression(x)) for x in bounds]
             turns = ast.Call(load_name("range"), turns, [])
-        body = self.loop_body(s, bounds is not None and not all(map(is_literal, bounds)))
+        body = self.loop_body(s, bounds is not None and not all(map(is_small_literal, bounds)))
         return [ast.For(ast.Name(s.target.id, ast.Store()), turns, body, []), *self.leave(s)]
 
     def s_While(self, s):
@@ -568,6 +572,10 @@ class DeviceFunction(Emitter):
 def as_value(test):
     """Return `a and b` as an expression; Numba knows it as a test alone."""
     return ast.IfExp(test, ast.Constant(True), ast.Constant(False))
+
+
+def is_small_literal(node):
+    return isinstance(node, ast.Constant) and node.value < 10**6
 
 
 def is_other(value):

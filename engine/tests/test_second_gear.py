@@ -183,6 +183,25 @@ def test_constants_are_read_at_each_launch():
     assert x[0] == 6 and all(k.done for k in second_gear.known(scaled.py_func))
 
 
+@cuda.jit(device=True)
+def one_of_two(x, first):
+    if first:
+        return x
+    return 2.0 * x
+
+
+def test_two_types_stay_in_lockstep():
+    """Numba makes a float64 of both results; in lockstep the first is a float32."""
+
+    @cuda.jit
+    def kernel(x, first, out):
+        out[0] = one_of_two(x[0], first) * x[0]
+
+    x = np.full(1, 1.1, np.float32)
+    expect_same(kernel, 1, 1, lambda: (x, True, np.zeros(1)))
+    assert [k.compiled for k in second_gear.known(kernel.py_func)] == [False]
+
+
 def test_interrupt():
     """Ctrl-C ends a compiled launch at once, and the arguments are what they were."""
 
