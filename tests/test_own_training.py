@@ -1,4 +1,4 @@
-"""The functions of a training step by the kernels of lesson 22: our solutions in place of theirs."""
+"""A training step's functions by the kernels of lesson 22: our solutions in place of theirs."""
 
 from pathlib import Path
 from types import SimpleNamespace
