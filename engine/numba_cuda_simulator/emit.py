@@ -17,7 +17,7 @@ from numba import cuda, njit
 
 from .dtypes import numpy_dtype
 from .mathematics import MATH
-from .names import INTRINSICS, NAME_OF, as_lane, python_function
+from .names import INTRINSICS, as_lane, name_of, python_function
 from .native import CASTS, FUNCTIONS, OPERATORS, fma
 from .scopes import find_unsure_reads
 from .signatures import signatures_of
@@ -169,7 +169,8 @@ class Emitter:
         return None
 
     def meaning(self, value):
-        return Path(NAME_OF[id(value)]) if id(value) in NAME_OF else value
+        name = name_of(value)
+        return value if name is None else Path(name)
 
     def constant(self, value):
         """Return a number's node, None for anything else."""
