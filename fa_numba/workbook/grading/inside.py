@@ -28,7 +28,7 @@ from numba_cuda_simulator.options import Options
 from numba_cuda_simulator.transform import PREFIX
 
 KERNEL_STEPS = 1000  # of a turn in a kernel, where a statement runs for all threads
-MOST_STEPS = 10_000_000  # of one check; our solutions take at most a fifth
+MOST_STEPS = 10_000_000  # of one check
 SLOWER = 10  # so many times the seconds of a process: WebAssembly and telephones are slow
 LOOK_EVERY = 256  # steps between two looks at the clock
 
