@@ -75,7 +75,7 @@ def tile_frames(walks, iterations):
             current = [f"({m}, {n})" for m, n in np.argwhere(iteration == now)]
             doing = f"computes {' '.join(current)}" if current else "finished"
             lines.append(f"  iteration {now}: {done} tiles done, {doing}")
-            _draw(ax, iteration, owner, now)
+            draw_frame(ax, iteration, owner, now)
             state = f"iteration {now}" if current else f"iteration {now}: finished"
             ax.set_title(state, fontsize=9, color=INK)
         row[0].set_xlabel("K, V tiles →", fontsize=9, color=INK)
@@ -90,7 +90,8 @@ def tile_frames(walks, iterations):
     return figure
 
 
-def _draw(ax, iteration, owner, now):
+def draw_frame(ax, iteration, owner, now):
+    """One frame: the tiles that are done, computed now, and to come; along the edges the loaded."""
     num_m_tiles, num_n_tiles = iteration.shape
     for (m, n), t in np.ndenumerate(iteration):
         colour = COLOURS[owner[m, n] % len(COLOURS)]
