@@ -28,7 +28,6 @@ WRONG = [
     ("a chunk of the wrong rows", PLACE, "chunk, row = task % 8, 8 * (task // 8) + lane // 4 + (task // 31)"),
     ("rows by columns", PLACE, "chunk, row = task // 4, 8 * (task % 4) + lane % 8"),
     ("every warp writes all", ROWS, "for row in range(32):"),
-    ("one warp reads", TASKS, "for task in range(32 if warp == 0 else 0):"),
     ("chunks of 4 lanes", [(TASKS, "for task in range(warp, 8, 4):"), (PLACE, "chunk, row = task, lane"), (READ, "for i in range(4):\n            y[chunk, first + row, i] = tile[word_of(row, 4 * chunk + i)]")]),
     ("a second tile", WRITE, WRITE + "\n        spare = cuda.shared.array(32, float32)\n        spare[lane] = float32(0.0)"),
     ("two barriers", "    cuda.syncthreads()  # the tile is complete: safe to read\n", "    cuda.syncthreads()\n    cuda.syncthreads()\n"),

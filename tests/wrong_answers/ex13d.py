@@ -43,4 +43,7 @@ RIGHT = [
     ("from both ends of two rounds", [(NUMBER, "number = block"), (TILE, "first = turn // 2 * 2 * num_blocks\n    tile = num_tiles - 1 - first - (2 * num_blocks - 1 - number if turn % 2 else number)")]),
 ]
 
-EQUIVALENT = []
+EQUIVALENT = [
+    (f"{NUMBER} -> number = block if turn % 2 else num_blocks - 1 - block", "the snake may begin at either end"),
+    (f"{NUMBER} -> {NUMBER.replace('% 2', '% 3')}", "within the budget, too"),
+]
