@@ -163,7 +163,9 @@ def executed(path, *, run):
     if kept.exists():
         return nbformat.read(kept, 4)
     notebook = nbformat.read(path, 4)
-    notebook.cells = [c for c in notebook.cells if notebooks.COLAB not in c.metadata.get("tags", [])]
+    notebook.cells = [
+        c for c in notebook.cells if notebooks.COLAB not in c.metadata.get("tags", [])
+    ]
     if run:
         where = {"metadata": {"path": str(BUILD / "workbook" / "lessons")}}
         nbclient.NotebookClient(notebook, timeout=600, resources=where).execute()

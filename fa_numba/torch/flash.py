@@ -44,8 +44,8 @@ def flash_attn_func(
     softcap : float, default=0.0
         A score becomes softcap · tanh(score / softcap); 0 turns this off.
     alibi_slopes : tensor of shape (num_heads,), float32, default=None
-        Then alibi_slopes[h] · abs(n − p) is subtracted from the score of key n in head h. It gets no
-        gradient.
+        Then alibi_slopes[h] · abs(n − p) is subtracted from the score of key n in head h. It gets
+        no gradient.
     deterministic : bool, default=False
         Gradients with the same bits in every run. True if torch.use_deterministic_algorithms is on
         during the call.
