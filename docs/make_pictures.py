@@ -1,9 +1,9 @@
 """Write the pictures of README.md: docs/plots/flash_attention.gif and docs/plots/race.svg.
 
-python docs/make_pictures.py
+python -m docs.make_pictures
 
 The GIF is two launches of our kernels, as the engine recorded them. The bytes are those of the
-loads and stores that it counted. The other picture is the README's failing check, as it prints it.
+loads and stores that it counted. The other picture is what a failing check prints.
 """
 
 import io
@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 import fa_numba
+from benchmarks.readme import failing_check
 from fa_numba import simt
 from fa_numba.figures.style import GREY, INK, PAPER, on_paper
 from fa_numba.figures.tile_frames import draw_frame, recorded_walk
@@ -76,13 +77,12 @@ def frame(launches, now):
 
 
 def race():
-    """The check between the README's markers, as a picture of a terminal."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    said = re.search(r"<!-- check:begin -->\n```console\n(.*?)```", text, re.DOTALL)[1]
+    """A failing check, as a picture of a terminal."""
+    said = failing_check()
     console = Console(record=True, width=118, file=io.StringIO(), force_terminal=True)
     styles = {r"^\$.*": "bold", r"✗.*": "red", r"✓.*": "green", r"\^+": "bold red",
               r"RaceError:": "bold red", r"line \d+": "cyan"}  # fmt: skip
-    shown = Text(said.rstrip())
+    shown = Text(said)
     for pattern, style in styles.items():
         for found in re.finditer(pattern, said, re.MULTILINE):
             shown.stylize(style, *found.span())

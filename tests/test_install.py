@@ -198,7 +198,7 @@ def test_constraints_pin_all_that_pyproject_asks_for(name, extras):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     engine = tomllib.loads((ROOT / "engine/pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *engine["dependencies"]]
-    for extra in [*extras, "lessons", "serve", "dev"]:
+    for extra in [*extras, "lessons", "serve", "dev", "site"]:
         wanted += project["optional-dependencies"][extra]
     pinned = constraints(name)
     for requirement in map(Requirement, wanted):
