@@ -92,18 +92,18 @@ class Machine:
 
     def run_engine(self, function, runnable, lockstep, values, waits, gear):
         """Run all blocks in lockstep, unless the second gear takes over."""
-        start = time.monotonic()
+        start = time.process_time()
         if gear is not None:
             gear.prepare()
         try:
             self.run_turns(function, runnable, lockstep, values, waits, gear)
         except Shift:
-            gear.shifted(time.monotonic() - start)
+            gear.shifted(time.process_time() - start)
             if not gear.run():
                 self.run_turns(function, runnable, lockstep, values, waits)
             return
         if gear is not None:
-            gear.ran(time.monotonic() - start)
+            gear.ran(time.process_time() - start)
 
     def run_turns(self, function, runnable, lockstep, values, waits, gear=None):
         """Run all blocks; if threads wait for each other, again until all have had their turn."""

@@ -17,7 +17,7 @@ from .arrays import GlobalArray
 from .progress import Progress
 
 LIMIT = 2.0  # seconds that a launch may be expected to take on the engine
-HOT = 1.0  # seconds of a kernel's launches until now
+HOT = 1.0  # seconds of processor time in a kernel's launches until now
 SHORT = 0.1  # seconds of a launch that is not worth a copy of its arguments
 PATIENCE = 10.0  # seconds that a compiled launch may take, where nothing is known of it
 
@@ -71,7 +71,7 @@ class Gear:
 
     def starts(self):
         """Tell whether the launch begins compiled."""
-        return self.forced or self.kernel.seconds > HOT
+        return self.forced or self.kernel.seconds >= HOT
 
     def prepare(self):
         """Remember the arguments, before the engine changes them."""
@@ -126,7 +126,7 @@ class Gear:
             self.restore()
         if not self.compile():
             return False
-        start, kernel = time.monotonic(), self.kernel
+        start, kernel = time.process_time(), self.kernel
         try:
             done = kernel.compiled.run(self.grid, self.block, self.values, self.progress())
         except GiveUp:
@@ -142,7 +142,7 @@ class Gear:
             return False
         expected = kernel.per_thread()
         if not self.forced and self.whole is None and expected is not None:
-            if time.monotonic() - start > 1.5 * expected * self.threads:
+            if time.process_time() - start > expected * self.threads:
                 kernel.compiled = False
         return True
 
@@ -151,15 +151,17 @@ class Gear:
         progress = Progress(self.function.__name__, int(np.prod(self.grid)), self.threads)
         known = self.whole
         if known is None and self.kernel.threads:
-            known = 3 * self.kernel.per_thread() * self.threads
-        longest = max(PATIENCE, known or 0.0)
+            known = self.kernel.per_thread() * self.threads
+        longest = max(PATIENCE, 3 * known if known else 0.0)
 
         def watch(share, seconds):
-            if seconds > longest and not self.forced:
+            if seconds < 1:
+                return
+            slower = known is not None and share > 0 and seconds > 2 * known * share
+            if not self.forced and (slower or seconds > longest):
                 raise GiveUp
-            if seconds > 1:
-                progress.done = share
-                progress.look(0.0, time.monotonic())
+            progress.done = share
+            progress.look(0.0, time.monotonic())
 
         return watch
 

@@ -168,6 +168,26 @@ def test_a_long_launch_is_compiled(monkeypatch):
     assert known.launches == 1
 
 
+def test_a_slow_one_is_given_up(monkeypatch):
+    """What takes too long compiled is put back, and runs in lockstep."""
+    monkeypatch.setattr(second_gear, "HOT", -1.0)
+
+    def give_up(self, *arguments):
+        x[0] = 99
+        raise second_gear.GiveUp
+
+    monkeypatch.setattr(compiled.Compiled, "run", give_up)
+
+    @cuda.jit
+    def add_one(x):
+        x[cuda.grid(1)] += 1
+
+    x = np.zeros(4)
+    simt.run(add_one, 1, 4, x)
+    assert x.tolist() == [1] * 4
+    assert [k.compiled for k in second_gear.known(add_one.py_func)] == [False]
+
+
 def test_constants_are_read_at_each_launch():
     scale = 2
 
