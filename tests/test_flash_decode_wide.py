@@ -292,7 +292,9 @@ def test_within_the_stated_budget(kernel):
 
 
 @needs_compiler
-@pytest.mark.parametrize("head_dim, page_size", [thorough(96, 16), thorough(128, 0), (128, AT_RUN_TIME)])
+@pytest.mark.parametrize(
+    "head_dim, page_size", [thorough(96, 16), thorough(128, 0), (128, AT_RUN_TIME)]
+)
 def test_mma_stays_in_registers(head_dim, page_size):
     kernel = make_flash_decode_mma(head_dim, "float16", page_size, True)
     code = compile_kernel(kernel, arguments(head_dim, "float16", page_size > 0), cc=(9, 0, "a"))

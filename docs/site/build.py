@@ -45,7 +45,6 @@ KINDS_OF_NAMES = {"class": inspect.isclass, "module": inspect.ismodule,
                   "function": inspect.isroutine, "data": bool}  # fmt: skip
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)")
 FENCE = re.compile(r"(^ *```.*?^ *```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
-LITE = "lite/notebooks/index.html?path=lessons/{}"
 KINDS = ".py", ".ipynb", ".json", ".txt"  # of files that a lesson may read
 PICTURES = ".svg", ".png", ".gif"
 
@@ -182,10 +181,7 @@ def lesson(path, *, run):
         if cell.cell_type == "markdown":
             cell.source = with_links(cell.source, f"notebooks/{path.name}")
     colab = REPOSITORY.replace("github.com", "colab.research.google.com/github")
-    links = (
-        f'<p class="run"><a href="../{LITE.format(path.name)}">Run in the browser</a>'
-        f'<a href="{colab}/blob/main/notebooks/{path.name}">Open in Colab</a></p>'
-    )
+    links = f'<a class="run" href="{colab}/blob/main/notebooks/{path.name}">Open in Colab</a>'
     first = notebook.cells[0]
     first.source = first.source.replace("\n\n", f"\n\n{links}\n\n", 1)
     (SOURCE / "notebooks").mkdir(exist_ok=True)
@@ -213,14 +209,11 @@ class Links(HTMLParser):
 
 def check(html):
     """Complain of links inside the site that lead nowhere, and of files loaded from outside."""
-    pages = {p: Links(p.read_text("utf-8")) for p in html.rglob("*.html")
-             if "lite" not in p.relative_to(html).parts}  # fmt: skip
+    pages = {p: Links(p.read_text("utf-8")) for p in html.rglob("*.html")}
     wrong = []
     for path, page in pages.items():
         for address in filter(None, page.loads + page.leads):
             parts = urlsplit(address)
-            if parts.path.startswith("../lite/") and not (html / "lite").exists():
-                continue
             if parts.scheme or parts.netloc:
                 if address in page.loads and parts.scheme != "data":
                     wrong.append(f"{path.relative_to(html)} loads {address}")
@@ -238,7 +231,6 @@ def check(html):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--no-outputs", action="store_true", help="do not run the lessons")
-    parser.add_argument("--no-lite", action="store_true", help="without the lessons in the browser")
     options = parser.parse_args()
     stage()
     shutil.rmtree(BUILD / "workbook", ignore_errors=True)

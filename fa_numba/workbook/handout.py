@@ -33,7 +33,14 @@ NOT_GIVEN = ("fa_numba/workbook/",)
 # Kernels that a lesson runs until the learner's own pass.
 LESSONS_KERNELS = "fa_numba/workbook/lesson_kernels.py"
 # Of the tests those of the workbook's machinery, which need no solutions.
-TESTS = ("conftest.py", "few_cases.py", "test_install.py", "test_workbook.py", "warm_judges.py")
+TESTS = (
+    "colours.py",
+    "conftest.py",
+    "few_cases.py",
+    "test_install.py",
+    "test_workbook.py",
+    "warm_judges.py",
+)
 
 
 class Refused(ValueError):
