@@ -365,7 +365,7 @@ def stated_registers(kernel):
 
 
 @needs_compiler
-@pytest.mark.parametrize("head_dim, dtype", [(64, "float16"), (128, "bfloat16")])
+@pytest.mark.parametrize("head_dim, dtype", [thorough(64, "float16"), (128, "bfloat16")])
 def test_kernels_before_and_after_stay_in_registers(head_dim, dtype):
     for kernel, args in (
         (
@@ -392,7 +392,9 @@ def test_kernels_before_and_after_stay_in_registers(head_dim, dtype):
         thorough(128, ADDED, (False,), 0, False),
         thorough(96, ADDED, (False, (100, 50)), 0, False),
         # A cap's derivatives take 32 registers.
-        (64, ADDED, (False, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True), 80, False),
+        thorough(
+            64, ADDED, (False, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True), 80, False
+        ),
         thorough(64, BY_ARRIVAL, (True,), 4, False),
         thorough(128, BY_ARRIVAL, (True,), 4, False),
         thorough(128, ORDERED, (False,), 4, False),

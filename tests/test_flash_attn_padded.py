@@ -5,6 +5,7 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
+from cases import thorough
 from fake_libraries import CupyArray
 from numba import types
 
@@ -68,7 +69,7 @@ def test_no_rows_need_no_launch():
 
 
 @pytest.mark.skipif(not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm")
-@pytest.mark.parametrize("cols", [59, 111, 250])
+@pytest.mark.parametrize("cols", [thorough(59), 111, thorough(250)])
 @pytest.mark.parametrize("make_copy", [make_pad, make_unpad])
 def test_copies_store_16_bytes_and_stay_in_registers(cols, make_copy):
     flat = types.Array(types.int16, 1, "C")

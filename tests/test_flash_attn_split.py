@@ -53,7 +53,7 @@ def kernel_of(head_dim, consumers, heads, causal, *rest):
         thorough(64, 3, 1, True, FULL, 0.0, False),
         (128, 1, 2, True, FULL, 0.0, False),
         thorough(128, 2, 4, False, FULL, 0.0, False),
-        (128, 2, 1, False, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True),
+        thorough(128, 2, 1, False, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True),
         thorough(64, 2, 1, True, FULL, 0.0, True),
         thorough(256, 2, 1, True, (AT_RUN_TIME, -1), float(AT_RUN_TIME), True),
         thorough(256, 2, 1, False, FULL, 0.0, False),
@@ -74,7 +74,7 @@ def test_the_kernel_stays_in_registers(head_dim, consumers, heads, causal, windo
 
 
 @needs_compiler
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", ["float16", thorough("bfloat16"), thorough("float32")])
 @pytest.mark.parametrize("head_dim", [thorough(8), 128])
 def test_the_merge_stays_in_registers(head_dim, dtype):
     kernel = make_merge_splits(head_dim, dtype)

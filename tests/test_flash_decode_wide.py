@@ -258,7 +258,7 @@ def test_the_kernel_has_the_tiles_of_its_tiling(head_dim, num_rows):
 @needs_compiler
 @pytest.mark.parametrize(
     "head_dim, rows, dtype",
-    [thorough(128, 4, "float32"), (256, 8, "bfloat16"), (59, 2, "float32")],
+    [thorough(128, 4, "float32"), (256, 8, "bfloat16"), thorough(59, 2, "float32")],
 )
 def test_wide_loads_stay_in_registers(head_dim, rows, dtype):
     pytest.importorskip("ml_dtypes")
@@ -292,7 +292,9 @@ def test_within_the_stated_budget(kernel):
 
 
 @needs_compiler
-@pytest.mark.parametrize("head_dim, page_size", [(96, 16), thorough(128, 0), (128, AT_RUN_TIME)])
+@pytest.mark.parametrize(
+    "head_dim, page_size", [thorough(96, 16), thorough(128, 0), (128, AT_RUN_TIME)]
+)
 def test_mma_stays_in_registers(head_dim, page_size):
     kernel = make_flash_decode_mma(head_dim, "float16", page_size, True)
     code = compile_kernel(kernel, arguments(head_dim, "float16", page_size > 0), cc=(9, 0, "a"))
@@ -305,7 +307,7 @@ def test_mma_stays_in_registers(head_dim, page_size):
 @needs_compiler
 @pytest.mark.parametrize("head_dim, rows, page_size, registers", [
     thorough(72, 2, 16, 148 if sys.version_info >= (3, 14) else 144),  # of other bytecode
-    thorough(128, 1, 1, 168), (128, 8, 16, 168), (256, 8, AT_RUN_TIME, 255),
+    thorough(128, 1, 1, 168), (128, 8, 16, 168), thorough(256, 8, AT_RUN_TIME, 255),
 ])  # fmt: skip
 def test_gather_stays_in_registers_and_fits(head_dim, rows, page_size, registers):
     ring = gather.RINGS[-(-head_dim // 64)]

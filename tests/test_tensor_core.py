@@ -226,7 +226,7 @@ def test_out_in_float32_stays_in_registers():
 @pytest.mark.parametrize(
     "head_dim, causal, window, softcap, alibi",
     [
-        (128, False, (100, 50), 30.0, True),
+        thorough(128, False, (100, 50), 30.0, True),
         thorough(64, True, (511, -1), 30.0, True),
         thorough(64, False, (-1, -1), 0.0, True),
         thorough(64, True, (4095, -1), 0.0, False),
