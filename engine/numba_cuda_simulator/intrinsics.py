@@ -53,6 +53,8 @@ class Cast:
 
     def __init__(self, type_):
         self.dtype = numpy_dtype(type_)
+        if str(type_).startswith("complex") and self.dtype.kind != "c":
+            raise TypeError(f"{type_}: NumPy has no such type")  # numba-cuda-mlir's complex32
 
     def __call__(self, value=0, imaginary=None):
         if imaginary is not None and self.dtype.kind == "c":
