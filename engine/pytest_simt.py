@@ -73,7 +73,9 @@ class Report:
         error = call.excinfo and kernel_error(call.excinfo.value)
         if error is not None and report.failed:
             kind = "refused" if type(error).__name__ in REFUSALS else "found"
-            report.user_properties.append(("simt", (kind, type(error).__name__, error.message)))
+            said = "simt", (kind, type(error).__name__, error.message)
+            report.user_properties.append(said)
+            item.user_properties.append(said)  # for --junitxml, which takes them at the end
         return report
 
     def pytest_runtest_logreport(self, report):

@@ -6,10 +6,36 @@ a GPU too: a kernel takes them, slices are views, numbers come back by copy_to_h
 
 import contextlib
 import time
+import weakref
 
 import numpy as np
 
 from .arrays import poison
+
+_exported = weakref.WeakValueDictionary()  # address -> the memory that was shown to others
+
+
+class Shown:
+    """Host memory as NumPy takes it from an address; it keeps what lies there alive."""
+
+    def __init__(self, interface, owner):
+        self.__array_interface__ = interface
+        self.owner = owner
+
+
+def from_interface(value):
+    """Return the NumPy array behind `__cuda_array_interface__`, if it is the engine's; else None.
+
+    An address that the engine did not give out is that of a GPU.
+    """
+    interface = getattr(value, "__cuda_array_interface__", None)
+    address = interface and interface["data"][0]
+    owner = _exported.get(address)
+    if owner is None:
+        return None
+    known = ("shape", "strides", "typestr", "descr", "data")
+    shown = {name: interface[name] for name in known if interface.get(name) is not None}
+    return np.asarray(Shown(shown | {"version": 3}, owner))
 
 
 class DeviceArray:
@@ -25,6 +51,22 @@ class DeviceArray:
     ndim = property(lambda self: self._simt_host.ndim)
     nbytes = property(lambda self: self._simt_host.nbytes)
     T = property(lambda self: self.transpose())
+
+    @property
+    def __cuda_array_interface__(self):
+        """The array for other libraries, and back: the address is one of the host."""
+        host = self._simt_host
+        address = host.ctypes.data
+        _exported[address] = self
+        return {
+            "shape": host.shape,
+            "strides": None if host.flags.c_contiguous else host.strides,
+            "typestr": host.dtype.str,
+            "descr": host.dtype.descr,
+            "data": (address, not host.flags.writeable),
+            "stream": None,
+            "version": 3,
+        }
 
     @property
     def flags(self):
@@ -100,6 +142,9 @@ def host_value(value):
         return host
     if type(value).__name__ == "FakeCUDAArray":
         return value._ary
+    if hasattr(value, "__cuda_array_interface__"):
+        shown = from_interface(value)
+        return value if shown is None else shown
     return value
 
 

@@ -53,8 +53,12 @@ class Cast:
 
     def __init__(self, type_):
         self.dtype = numpy_dtype(type_)
+        if str(type_).startswith("complex") and self.dtype.kind != "c":
+            raise TypeError(f"{type_}: NumPy has no such type")  # numba-cuda-mlir's complex32
 
-    def __call__(self, value=0):
+    def __call__(self, value=0, imaginary=None):
+        if imaginary is not None and self.dtype.kind == "c":
+            value = BUILTINS["complex"](value, imaginary)
         if isinstance(value, LaneArray) or hasattr(value, "fail"):
             raise UnsupportedError(f"{self.dtype}() does not convert an array")
         return cast(value, self.dtype)

@@ -36,6 +36,7 @@ from .lanes import Member, Undefined, like
 from .mathematics import CMATH, MATH, NUMPY_FUNCTIONS
 from .other_names import TRITON
 from .records import kernel_frame
+from .reductions import FUNCTIONS
 from .signatures import convert_call, converted, signatures_of
 from .transform import PREFIX
 
@@ -264,8 +265,9 @@ class Names:
             return getattr(self.operator_module, own_name)
         if module == "cmath" and own_name in CMATH:
             return CMATH[own_name]
-        if isinstance(value, np.ufunc) and own_name in NUMPY_FUNCTIONS:
-            return NUMPY_FUNCTIONS[own_name]
+        known = {**NUMPY_FUNCTIONS, **FUNCTIONS}
+        if own_name in known and getattr(np, own_name, None) is value:
+            return known[own_name]
         if getattr(builtins, own_name, None) is value:
             return self.builtins.get(own_name)
         if inspect.isfunction(value):

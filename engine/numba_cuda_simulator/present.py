@@ -11,7 +11,7 @@ from collections import namedtuple
 
 from .devices import chip
 from .errors import UnsupportedError
-from .host import DeviceArray
+from .host import DeviceArray, from_interface
 from .options import current_options
 
 MemoryInfo = namedtuple("MemoryInfo", "free total")
@@ -175,6 +175,9 @@ def as_cuda_array(obj, sync=True):
         return obj
     if not hasattr(obj, "__cuda_array_interface__"):
         raise TypeError("*obj* doesn't implement the cuda array interface.")
+    shown = from_interface(obj)
+    if shown is not None:
+        return DeviceArray(shown)
     raise UnsupportedError(f"a {type(obj).__name__} lives on a GPU: copy it to the host")
 
 

@@ -26,12 +26,13 @@ def wide_dtype(dtype):
     return dtype
 
 
-def folded(ufunc, start):
+def folded(ufunc, start, skip_nan=False):
     def fold(array):
         dtype = wide_dtype(array.dtype)
         result = dtype.type(start)
         for x in elements(array):
-            result = ufunc(result, np.asarray(x).view(np.ndarray).astype(dtype)[()])
+            x = np.asarray(x).view(np.ndarray).astype(dtype)[()]
+            result = ufunc(result, np.where(x != x, result.dtype.type(start), x) if skip_nan else x)
         return typed(result) if dtype != INT64 else result
 
     return fold
@@ -53,6 +54,34 @@ def variance(array):
     for x in elements(array):
         result = result + np.abs(np.asarray(x).view(np.ndarray) - middle) ** 2
     return result / np.float64(array.size)
+
+
+def extreme(ufunc):
+    def find(array):
+        """Return the least or the greatest element."""
+        result = None
+        for x in elements(array):
+            x = np.asarray(x).view(np.ndarray)
+            result = x if result is None else ufunc(result, x)
+        if result is None:
+            raise KernelError(f"'{array.name}' is empty: it has no greatest or least element")
+        return typed(result[()])
+
+    return find
+
+
+def nan_mean(array):
+    count = np.int64(0)
+    for x in elements(array):
+        count = count + (x == x)
+    return folded(np.add, 0, skip_nan=True)(array) / np.float64(count)
+
+
+def nonzero(array):
+    count = np.int64(0)
+    for x in elements(array):
+        count = count + as_bool(x)
+    return count
 
 
 def any_(array):
@@ -97,6 +126,8 @@ METHODS = {
     "sum": total,
     "prod": product,
     "mean": mean,
+    "min": extreme(np.minimum),
+    "max": extreme(np.maximum),
     "var": variance,
     "std": lambda array: np.sqrt(variance(array)),
     "any": any_,
@@ -122,6 +153,12 @@ for _name, _function in METHODS.items():
     setattr(LaneArray, _name, _function)
 FUNCTIONS = {name: of_array(f"np.{name}", f) for name, f in METHODS.items() if name != "item"}
 FUNCTIONS |= {
+    "nanmin": of_array("np.nanmin", extreme(np.fmin)),
+    "nanmax": of_array("np.nanmax", extreme(np.fmax)),
+    "nansum": of_array("np.nansum", folded(np.add, 0, skip_nan=True)),
+    "nanprod": of_array("np.nanprod", folded(np.multiply, 1, skip_nan=True)),
+    "nanmean": of_array("np.nanmean", nan_mean),
+    "count_nonzero": of_array("np.count_nonzero", nonzero),
     "size": of_array("np.size", lambda array: array.size),
     "shape": of_array("np.shape", lambda array: array.shape),
 }

@@ -26,7 +26,7 @@ STUMPY = "aamp aamp_ostinato aamp_stimp aampdist mpdist ostinato stimp stump".sp
 # Name -> version, other packages, whether its own tests are run or those of foreign_projects.
 PROJECTS = {
     "stumpy": ("1.14.1", ["pandas", "scipy", "polars"], [f"tests/test_gpu_{n}.py" for n in STUMPY]),
-    "fbpic": ("0.27.1", ["scipy", "h5py"], None),
+    "fbpic": ("0.27.1", ["scipy", "h5py", "pyfftw"], None),
     "datashader": ("0.19.1", ["xarray", "dask[array]", "param", "colorcet", "multipledispatch",
                               "toolz", "scipy", "pyct"], None),
     "xarray-spatial": ("0.5.3", ["xarray", "dask[array]", "scipy", "datashader"], None),

@@ -90,6 +90,9 @@ REASONS = [
         "the driver: streams, occupancy",
     ),
     ("in_from_config", IRRELEVANT, "extensions of the compiler: handlers of arguments"),
+    ("invalid_flags|number_of_pos_args|cuda_nopython", DIFFERENT, "an error in other words"),
+    ("take numbers, not a str", REFUSED, "dates, strings and bytes"),
+    ("out of bounds for a tuple", STRICTER, "a thread indexes a tuple out of bounds"),
     ("the source of", REFUSED, "the function was made by exec: it has no source to be read"),
     (
         "calling the plain Python function|Interval|vobj|v1'|A.foo|A.litfoo|identity|void_func",

@@ -82,8 +82,14 @@ EXPRESSIONS = [
     ("cuda.ldcg(x, 3)", 3),
 ]
 
+OF_MLIR = [  # what numba-cuda-mlir alone compiles
+    ("np.complex64(x[1], x[2]).imag", 2),
+    ("x.min() + x.max() + np.nanmax(x) + np.nanmin(x[3:]) + np.nansum(x)", 45),
+    ("np.count_nonzero(x) + np.nanmean(x)", 10.5),
+]
 
-@pytest.mark.parametrize("expression, value", EXPRESSIONS)
+
+@pytest.mark.parametrize("expression, value", EXPRESSIONS + OF_MLIR)
 def test_expressions(expression, value):
     assert value_of(expression) == pytest.approx(value, rel=1e-7)
 
