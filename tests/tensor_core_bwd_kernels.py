@@ -173,23 +173,17 @@ def copy_windows(x_map, y_map, rows, ends, tiles):
         cuda.syncthreads()
 
 
-# name: (kernel, types of its arguments, target, an instruction of its machine code)
+# name: (kernel, types of its arguments, target, instructions of its machine code)
 KERNELS = {
     "wgmma of rows": (make_wgmma_rows(64, 128, 128, 1, "float16"), (u8, u8, f32), HOPPER, "HGMMA"),
     "wgmma of columns": (make_wgmma_columns(64, 128, "bfloat16"), (u8, u8, f32), HOPPER, "HGMMA"),
-    "red.v4": (make_vectors("float16"), (u8, f32), HOPPER, "RED"),
+    "vectors": (make_vectors("bfloat16"), (u8, f32), HOPPER, "RED", "UBLKCP"),
     "counters": (counters_kernel, (u32, u32, u32), HOPPER, "ATOM"),
-    "copies from windows": (
+    "windows": (
         copy_windows,
         (types.uint64, types.uint64, i32, i32, u16),
         HOPPER,
         "UTMALDG",
-    ),
-    "copies to windows": (
-        copy_windows,
-        (types.uint64, types.uint64, i32, i32, u16),
-        HOPPER,
         "UTMASTG",
     ),
-    "bulk copy": (make_vectors("bfloat16"), (u8, f32), HOPPER, "UBLKCP"),
 }

@@ -27,7 +27,7 @@ from fa_numba.workbook.grading.factors import (
         ("ex05b", "whole tiles only", "only where K is not a multiple of TILE; "),
         thorough("ex05b", "no barrier after", "only where K is more than TILE; "),
         thorough("ex05b", "K taken from c", "only where K is more than N; "),
-        ("ex17c", "all splits write the first", "only where num_splits is more than 1; "),
+        thorough("ex17c", "all splits write the first", "only where num_splits is more than 1; "),
         thorough("ex03a", "a masked beginning has alpha NaN", "only where s holds -inf; "),
         ("ex00d", "no brackets", ""),  # wherever it is tried
     ],

@@ -23,11 +23,11 @@ CASES = [
     thorough((1, 260, 390, (2, 1), 64, True, 2), {}),  # in step; masks as bits
     thorough((1, 260, 140, (2, 2), 64, True, 1), {"alibi_slopes": SLOPES[:2]}),
     thorough((1, 140, 260, (2, 1), 64, False, 2), {"window_size": (-1, 40)}),  # in step
-    ((1, 140, 260, (1, 1), 40, True, 2), {"softcap": 15.0}),
+    thorough((1, 140, 260, (1, 1), 40, True, 2), {"softcap": 15.0}),
     thorough((1, 140, 260, (2, 1), 128, False, 2), {}),
     ((1, 90, 130, (2, 1), 64, False, 1), ALL_MASKS),
     thorough((1, 260, 300, (2, 1), 64, True, 1), {"order": "by arrival"}),
-    ((1, 140, 260, (2, 2), 128, True, 1), {"order": "ordered"}),
+    thorough((1, 140, 260, (2, 2), 128, True, 1), {"order": "ordered"}),
     # with the user's functions
     ((1, 90, 200, (2, 1), 128, False, 2), {"expressions": "a score and a mask"}),
     (
@@ -45,9 +45,10 @@ CASES = [
     thorough((1, 70, 100, (2, 1), 40, True, 1), {"expressions": "sinks"}),
     # flash_attn_bwd_wide
     thorough((1, 330, 130, (1, 1), 136, False, 1), {}),
-    ((1, 130, 100, (1, 1), 256, False, 2), {}),
-    ((1, 70, 130, (2, 1), 136, True, 1), {"order": "ordered"}),
-    ((1, 100, 70, (2, 2), 192, True, 1), {}),  # rows that see no key
+    thorough((1, 130, 100, (1, 1), 256, False, 2), {}),
+    thorough((1, 70, 130, (2, 1), 136, True, 1), {"order": "ordered"}),
+    ((1, 100, 70, (2, 1), 136, True, 1), {"order": "ordered"}),  # rows that see no key
+    thorough((1, 100, 70, (2, 2), 192, True, 1), {}),
     ((1, 140, 180, (2, 1), 136, True, 2), {"alibi_slopes": SLOPES[:2]}),  # in step
     thorough((1, 140, 180, (4, 2), 136, True, 2), {"alibi_slopes": SLOPES}),
     ((1, 90, 130, (2, 1), 200, False, 1), ALL_MASKS),

@@ -6,6 +6,7 @@ that says `s * 2.0` runs in float64 on a GPU, and must do so here.
 """
 
 import cmath
+import functools
 import linecache
 import math
 
@@ -150,7 +151,7 @@ GROUPS = {
     name: [expression.strip() for expression in text.strip().replace("\n", ";").split(";")]
     for name, text in COMPARED.items()
 }
-EXPRESSIONS = [expression for group in GROUPS.values() for expression in group]
+EXPRESSIONS = [(name, expression) for name, group in GROUPS.items() for expression in group]
 
 # Integers that Numba holds in 32 bits or fewer and the engine in 64. All of them are small, and
 # all arithmetic on them is in 64 bits in both, so that no kernel can tell.
@@ -233,18 +234,14 @@ def engine_type(monkeypatch):
     return of
 
 
-@pytest.fixture(scope="module")
-def inferred():
-    return {
-        expression: type_
-        for group in GROUPS.values()
-        for expression, type_ in zip(group, numba_types(group), strict=True)
-    }
+@functools.cache
+def inferred(group):
+    return dict(zip(GROUPS[group], numba_types(GROUPS[group]), strict=True))
 
 
-@pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_expression(expression, inferred, engine_type):
-    ours, numbas = np.dtype(engine_type(expression)), np.dtype(inferred[expression])
+@pytest.mark.parametrize("group, expression", EXPRESSIONS)
+def test_expression(group, expression, engine_type):
+    ours, numbas = np.dtype(engine_type(expression)), np.dtype(inferred(group)[expression])
     if expression in HELD_AS_INT64:
         assert numbas == np.int32 and ours == np.int64
     else:
