@@ -36,6 +36,8 @@ from warm_judges import WarmJudges
 from fa_numba import simt
 from fa_numba.workbook import grader
 
+simt.options(compiled="never")  # no compiler in the middle of a test; engine/tests ask for it
+
 # Tests of ten seconds and more. They begin first, so that no worker waits at the end for one.
 LONG = re.compile(
     r"test_(wrong_answers|exercises)\.py|test_notebooks\.py::test_runs"
