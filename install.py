@@ -34,7 +34,7 @@ def allowed():
     """(lowest, first without numba-cuda, first too new) Python of pyproject.toml, as (3, 11)."""
     text = read("pyproject.toml")
     found = re.search(r'requires-python = ">=3\.(\d+),<3\.(\d+)"', text)
-    on_gpu = re.search(r"\"numba-cuda>=.*python_version < '3\.(\d+)'\"", text)
+    on_gpu = re.search(r"numba-cuda>=[^\"]*python_version < '3\.(\d+)'", text)
     return tuple((3, int(minor)) for minor in (found.group(1), on_gpu.group(1), found.group(2)))
 
 
