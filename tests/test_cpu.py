@@ -51,6 +51,7 @@ LARGE_MASKS = MASKS | {
     "window_of_tiles": {"window_size": (70, 33)},
     "far_window": {"window_size": (200, -1), "causal": True},
 }
+WORDS = "causal", "window_size", "softcap", "alibi"
 each_large_shape = pytest.mark.parametrize("shape", LARGE.values(), ids=LARGE)
 each_large_mask = pytest.mark.parametrize("mask", LARGE_MASKS.values(), ids=LARGE_MASKS)
 
@@ -101,6 +102,7 @@ def test_gradients(rng, shape, causal):
 
 @each_large_shape
 @each_large_mask
+@pytest.mark.few(lambda shape, mask: [mask, *((shape, word, word in mask) for word in WORDS)])
 def test_large(rng, shape, mask):
     q, k, v = make_qkv(rng, *shape)
     options = mask_options(mask, shape[3])

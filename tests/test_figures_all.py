@@ -75,9 +75,8 @@ def rendered(drawing):
     drawing.set_dpi(DPI)
     canvas = FigureCanvasAgg(drawing)
     with style.context("dark_background"), pytest.MonkeyPatch.context() as patched:
-        drawing.draw_without_rendering()  # the layout settles
         patched.setattr(Text, "draw", draw)
-        canvas.draw()
+        canvas.draw()  # it computes the layout first
     return np.asarray(canvas.buffer_rgba()), texts
 
 

@@ -273,13 +273,10 @@ ONE_BY_ONE = MLIR + "\nfrom numba_cuda_mlir.cuda import shared, syncthreads, thr
 
 
 def program(tmp_path, imports, barrier="cuda.syncthreads()", **others):
-    text = textwrap.dedent(PROGRAM).format(
-        imports=imports,
-        barrier=barrier,
-        **({"decorator": "@cuda.jit", "float32": "float32"} | others),
-    )
+    others = {"decorator": "@cuda.jit", "float32": "float32"} | others
     file = tmp_path / "program.py"
-    file.write_text(text)
+    with file.open("a") as text:
+        text.write(textwrap.dedent(PROGRAM).format(imports=imports, barrier=barrier, **others))
     return file
 
 
@@ -289,23 +286,26 @@ def command(*arguments):
     )
 
 
+SIGNATURE = {"decorator": '@cuda.jit("void(float32[:], float32[:])")'}
+
+
 @pytest.mark.parametrize(
-    "imports, others",
+    "how, programs",
     [
-        (NUMBA, {}),
-        (OWN, {"float32": "cuda.float32"}),
-        (OWN, {"float32": "np.float32", "decorator": '@cuda.jit("void(float32[:], float32[:])")'}),
-        (MLIR, {}),
-        (ONE_BY_ONE, {"decorator": '@cuda.jit("void(float32[:], float32[:])")'}),
+        (["-m", "numba_cuda_simulator", "run"], [(NUMBA, {})]),
+        ([], [(OWN, {"float32": "cuda.float32"}), (OWN, {"float32": "np.float32"} | SIGNATURE)]),
+        (["-m", "numba_cuda_simulator", "run"], [(MLIR, {}), (ONE_BY_ONE, SIGNATURE)]),
     ],
-    ids=["numba", "own", "own with a signature", "mlir", "mlir, one by one"],
+    ids=["numba", "own", "mlir"],
 )
-def test_dialects(tmp_path, imports, others):
-    if "mlir" in imports and not importlib.util.find_spec("numba_cuda_mlir"):
+def test_dialects(tmp_path, how, programs):
+    """The programs of a dialect are one file, one after the other."""
+    if programs[0][0] == MLIR and not importlib.util.find_spec("numba_cuda_mlir"):
         pytest.skip("needs numba-cuda-mlir")
-    file = program(tmp_path, imports, **others)
-    done = command(*([] if imports == OWN else ["-m", "numba_cuda_simulator", "run"]), file)
-    assert done.returncode == 0 and done.stdout == "right\n", done.stderr
+    for imports, others in programs:
+        file = program(tmp_path, imports, **others)
+    done = command(*how, file)
+    assert done.returncode == 0 and done.stdout == "right\n" * len(programs), done.stderr
 
 
 def test_commands(tmp_path):
@@ -349,19 +349,30 @@ TESTS = """
 """
 
 
+PYTEST = """
+import pytest, sys
+
+words = "-q", "-p", "pytest_simt", "-p", "no:cacheprovider"
+for n, options in enumerate({runs}):
+    pytest.main([*words, sys.argv[1] + f"/test_{{n}}.py", *options])
+    print("=end=")
+"""
+
+
 @pytest.mark.skipif(simt.has_gpu(), reason="there is a GPU")
 def test_pytest_plugin(tmp_path):
     """Skipped without --simt; with it one passes, one races, one is refused, and all is counted."""
-    (tmp_path / "test_gpu.py").write_text(textwrap.dedent(TESTS))
-    words = "-m", "pytest", "-q", "-p", "pytest_simt", "-p", "no:cacheprovider", tmp_path
-    assert "3 skipped" in command(*words).stdout
-    said = command(*words, "--simt").stdout
+    for n in range(3):  # a file for each run, since a module is imported once
+        (tmp_path / f"test_{n}.py").write_text(textwrap.dedent(TESTS))
+    runs = ["--simt"], ["--simt", "--simt-ignore=races", "--simt-negative"]
+    output = command("-c", PYTEST.format(runs=([], *runs)), tmp_path).stdout
+    skipped, said, ignored, _ = output.split("=end=")
+    assert "3 skipped" in skipped
     assert "1 passed" in said and "2 failed" in said
     assert (
         "1 x RaceError: RAW race on tile[31]" in said and "1 x UnsupportedError: a lambda" in said
     )
-    said = command(*words, "--simt", "--simt-ignore=races", "--simt-negative").stdout
-    assert "RaceError" not in said and "2 x KernelIndexError: index -1" in said
+    assert "RaceError" not in ignored and "2 x KernelIndexError: index -1" in ignored
 
 
 # --- locks ------------------------------------------------------------------------------------
