@@ -175,7 +175,7 @@ def test_the_kernels_of_lessons_on_tensor_cores_fit(launches, module):
 @pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
 @pytest.mark.parametrize(
     "name, first",  # candidates
-    [("paged_attn_decode", 2), *(thorough(x, 99) for x in ("flash_attn", "paged_attn_decode"))],
+    [("paged_attn_decode", 1), *(thorough(x, 99) for x in ("flash_attn", "paged_attn_decode"))],
 )
 def test_what_is_declared_is_what_is_compiled(launches, name, first):
     seen = launches((9, 0))
