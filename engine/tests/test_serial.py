@@ -52,7 +52,9 @@ def test_zoo(case, monkeypatch):
     assert_same(case.kernel, case.arguments, monkeypatch, **options)
 
 
-@pytest.mark.parametrize("first", range(0, 30, 10))
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(x, marks=pytest.mark.thorough) for x in (10, 20))]
+)
 def test_random_programs(first, monkeypatch):
     for seed in range(first, first + 10):
         program = random_program(seed)
