@@ -84,20 +84,16 @@ def test_kernels_before_and_after_stay_in_registers(head_dim, dtype):
 @pytest.mark.parametrize(
     "head_dim, dtype, causal", [thorough(64, "bfloat16", True), (128, "float16", False)]
 )
-def test_mma_kernels_stay_in_registers(head_dim, dtype, causal):
+@pytest.mark.parametrize("add_dq", [True, thorough(False)])  # False: a part of the kernel
+def test_mma_kernels_stay_in_registers(head_dim, dtype, causal, add_dq):
     x = types.Array(types.float16, 4, "C")
     rows, dq_sum = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
     scales = 2 * (types.float32,)
     for kernel, args, spilled in (
         # A few addresses are spilled, but none in the products.
         (
-            make_flash_attn_bwd_mma(head_dim, causal, dtype, True, False),
-            (*4 * (x,), rows, rows, dq_sum, x, x, *scales),
-            40,
-        ),
-        (
-            make_flash_attn_bwd_mma(head_dim, causal, dtype, False),
-            (*4 * (x,), rows, rows, types.float32, x, x, *scales),
+            make_flash_attn_bwd_mma(head_dim, causal, dtype, add_dq, not add_dq),
+            (*4 * (x,), rows, rows, dq_sum if add_dq else types.float32, x, x, *scales),
             40,
         ),
         (make_convert_dq(head_dim, dtype, False), (dq_sum, x, types.float32), 0),
