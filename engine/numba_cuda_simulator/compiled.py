@@ -189,24 +189,26 @@ class Compiled:
             return False
         arguments = self.arguments(grid, block, values)
         flags, progress, errors = self.flags, self.progress, []
+        # After a Ctrl-C in Thread.join, Python before 3.13 may take a running thread for ended.
+        ended = threading.Event()
 
         def work():
             try:
                 self.function(*arguments)
             except Exception as error:  # of Numba's own: the engine will say what it is
                 errors.append(error)
+            finally:
+                ended.set()
 
-        worker = threading.Thread(target=work, daemon=True)
         start = time.monotonic()
-        worker.start()
+        threading.Thread(target=work, daemon=True).start()
         try:
-            while worker.is_alive():
-                worker.join(POLL)
+            while not ended.wait(POLL):
                 watch(progress[0] / np.prod(grid), time.monotonic() - start)
         finally:
-            if worker.is_alive():
+            if not ended.is_set():
                 flags[0] = GAVE_UP
-                worker.join()
+                ended.wait()
         return not errors and flags[0] == 0
 
 

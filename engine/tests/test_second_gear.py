@@ -25,6 +25,13 @@ NOT_HERE = set(
 )
 
 
+@pytest.fixture(autouse=True)
+def by_default():
+    """The default, whatever the tests beside the engine's have set."""
+    with simt.options(compiled="auto"):
+        yield
+
+
 def ran_compiled(kernel):
     """Tell whether a kernel was compiled, and what it computed was kept."""
     return [bool(k.compiled) and k.done for k in second_gear.known(kernel.py_func)] == [True]
