@@ -350,7 +350,10 @@ TESTS = """
 
 
 PYTEST = """
-import pytest, sys
+import os, sys
+
+os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # the plug-in may be installed, and may not
+import pytest
 
 words = "-q", "-p", "pytest_simt", "-p", "no:cacheprovider"
 for n, options in enumerate({runs}):
