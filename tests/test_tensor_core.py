@@ -15,7 +15,7 @@ pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
 from fa_numba.analysis import devices
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
-from fa_numba.checks import Mask, check_expressions
+from fa_numba.checks import Mask
 from fa_numba.on_cuda_cores.run_time_masks import arguments_of, constants_of
 from fa_numba.ptx import layouts, wgmma
 from fa_numba.tensor_core import (
@@ -270,10 +270,7 @@ def test_masks_stay_in_registers(head_dim, causal, window, softcap, alibi):
     ],
 )
 def test_functions_of_the_user_stay_in_registers(name, head_dim):
-    q = np.zeros((1, 500, 4, 8), np.float16)
-    written, _ = expression_cases.options_of(name, 4, 500)
-    names = ("mask", None), ("mask_args", ()), ("score", None), ("score_args", ())
-    given = check_expressions(q, *(written.get(*x) for x in names), Mask(), None)
+    given = expression_cases.given_of(name)
     tiling = persistent_tiling(head_dim, 4096, False)
     kernel = flash_attn_persistent.make_flash_attn_persistent(
         head_dim, tiling, False, "float16", EXPRESSIONS=given.expressions
