@@ -74,7 +74,7 @@ def test_functions_of_the_user_stay_in_registers(name, head_dim):
     names = ("mask", None), ("mask_args", ()), ("score", None), ("score_args", ())
     given = check_expressions(q, *(written.get(*x) for x in names), Mask(), None)
     expressions, arguments = (None, ()) if given is None else given[:2]
-    m_tiles, block_n = tile_sizes(head_dim, modified=expressions and expressions.score is not None)
+    m_tiles, block_n = tile_sizes(head_dim, expressed=expressions is not None)
     kernel = make_flash_attn_mma(
         head_dim, m_tiles, block_n, False, "float16",
         EXPRESSIONS=expressions, SINKS="sinks" in written,

@@ -63,7 +63,7 @@ ROWS_AT_ONCE = THREADS // 8  # eight threads copy a row of a panel; a multiple o
 RESERVED_BYTES = 1024  # of shared memory, which the system reserves for each thread block
 
 
-def tile_sizes(head_dim, *, modified=False, shared_memory=None):
+def tile_sizes(head_dim, *, modified=False, expressed=False, shared_memory=None):
     """(M_TILES, BLOCK_N), the largest for which everything fits into registers.
 
     A warp owns M_TILES times 16 query rows, the thread block 4 times as many.
@@ -73,12 +73,16 @@ def tile_sizes(head_dim, *, modified=False, shared_memory=None):
     head_dim : int
     modified : bool, default=False
         Whether a score_mod, softcap or ALiBi, needs registers too.
+    expressed : bool, default=False
+        Whether a mask or a score of the user's does; their arguments and the runs take more.
     shared_memory : int, default=None
         Bytes that a thread block may ask for. If two thread blocks do not fit side by side, the
         tiles of K and V are smaller. None: they fit.
     """
     m_tiles, block_n = (2, 128) if head_dim <= 64 else (2, 64) if head_dim <= 128 else (1, 64)
-    if modified:
+    if expressed:
+        m_tiles, block_n = 2 if head_dim <= 64 else 1, 64
+    elif modified:
         block_n //= 2
     two = 2 * (shared_bytes(head_dim, m_tiles, block_n) + RESERVED_BYTES)
     if shared_memory is not None and two > shared_memory + RESERVED_BYTES:
@@ -429,8 +433,11 @@ def flash_attn_mma(
         return call.results_without_keys()
     options, head_dim = call.mask, call.head_dim
     limit = arrays.shared_bytes_per_block(q)
-    modified = options.softcap > 0 or options.alibi or call.expressions.score is not None
-    m_tiles, block_n = tile_sizes(head_dim, modified=modified, shared_memory=limit)
+    needs = {
+        "modified": options.softcap > 0 or options.alibi,
+        "expressed": call.given is not None,
+    }
+    m_tiles, block_n = tile_sizes(head_dim, **needs, shared_memory=limit)
     constants = run_time_masks.constants_of(options)
     kernel = make_flash_attn_mma(
         head_dim,
