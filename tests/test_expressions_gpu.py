@@ -22,6 +22,15 @@ def test_flash_attn_persistent(i, name):
         check(flash_attn_persistent, name, sizes, (4, 2), head_dim, dtype)
 
 
+@pytest.mark.parametrize("i, name", [*enumerate(expression_cases.CASES)])
+def test_flash_attn_mma(i, name):
+    from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma
+
+    head_dim, dtype = HEAD_DIMS[(i + 1) % len(HEAD_DIMS)], getattr(torch, DTYPES[i % 2])
+    for sizes in ((333, 333), (150, 900)):
+        check(flash_attn_mma, name, sizes, (4, 2), head_dim, dtype)
+
+
 def test_with_other_options():
     from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
 

@@ -2,9 +2,10 @@
 
 import re
 
+import expression_cases
 import pytest
 from cases import thorough
-from numba import types
+from numba import typeof, types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
@@ -22,6 +23,7 @@ needs_compiler = pytest.mark.skipif(
 )
 A100, RTX = 163 * 1024, 99 * 1024  # shared memory that a thread block may ask for
 MASK_ARGS = types.int32, types.int32, types.float32, types.float32
+NONE = types.Tuple(())  # no sinks, runs or arguments of a mask
 
 
 @needs_compiler
@@ -41,7 +43,7 @@ def test_it_stays_in_registers(head_dim, dtype, causal, window, softcap, alibi, 
     kernel = make_flash_attn_mma(head_dim, m_tiles, block_n, causal, dtype, window, softcap, alibi)
     x, lse = types.Array(types.float16, 4, "A"), types.Array(types.float32, 3, "C")
     slopes = types.Array(types.float32, 1, "A") if alibi else types.float32
-    args = x, x, x, x, lse, types.float32, slopes, *MASK_ARGS
+    args = x, x, x, x, lse, types.float32, slopes, *MASK_ARGS, NONE, NONE, NONE
     code = compile_kernel(kernel, args, cc=cc)
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert code.registers <= int(re.search(r"budget +(\d+)", kernel.py_func.__doc__)[1])
@@ -49,6 +51,38 @@ def test_it_stays_in_registers(head_dim, dtype, causal, window, softcap, alibi, 
     assert code.counts["HMMA.16816.F32" if dtype == "float16" else "HMMA.16816.F32.BF16"] == (
         2 * m_tiles * (block_n // 8) * (head_dim // 16)
     )
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "name, head_dim",
+    [
+        ("documents", 64),
+        thorough("a window", 128),
+        thorough("T5", 128),
+        thorough("a score and a mask", 128),
+        thorough("softcap", 64),
+        thorough("sinks and a mask", 256),
+        thorough("sinks", 128),
+    ],
+)
+@pytest.mark.parametrize("cc", [(8, 0), thorough((9, 0, "a"))])
+def test_functions_of_the_user_stay_in_registers(name, head_dim, cc):
+    written, _ = expression_cases.options_of(name, 4, 500)
+    given = expression_cases.given_of(name)
+    expressions, arguments = (None, ()) if given is None else given[:2]
+    m_tiles, block_n = tile_sizes(head_dim, expressed=expressions is not None)
+    kernel = make_flash_attn_mma(
+        head_dim, m_tiles, block_n, False, "float16",
+        EXPRESSIONS=expressions, SINKS="sinks" in written,
+    )  # fmt: skip
+    x, lse = types.Array(types.float16, 4, "A"), types.Array(types.float32, 3, "C")
+    sinks = types.Tuple((types.Array(types.float32, 1, "C"),)) if "sinks" in written else NONE
+    runs = types.Tuple((types.Array(types.int32, 5, "C"),)) if expressions else NONE
+    more = *MASK_ARGS, sinks, runs, typeof(tuple(arguments))
+    code = compile_kernel(kernel, (x, x, x, x, lse, types.float32, types.float32, *more), cc=cc)
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert code.registers <= int(re.search(r"budget +(\d+)", kernel.py_func.__doc__)[1])
 
 
 @pytest.mark.parametrize("head_dim", [8, 64, 96, 128, 192, 256])

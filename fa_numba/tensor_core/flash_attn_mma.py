@@ -27,6 +27,7 @@ from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.checks import AMPERE, TensorCores
+from fa_numba.expressions.tiles import WHOLE
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx.cp_async import cp_async_16, cp_async_commit, cp_async_wait
@@ -36,6 +37,13 @@ from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.vectors import load_shared_x4, store_global_x4, store_shared_b32
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core import forward
+from fa_numba.tensor_core.expression_tiles import (
+    ExpressionArgs,
+    add_sink,
+    make_run_functions,
+    make_tile_functions,
+    runs_of,
+)
 from fa_numba.tensor_core.fragments import (
     log_sum_exp,
     make_fragment_functions,
@@ -46,6 +54,7 @@ from fa_numba.tensor_core.fragments import (
 from fa_numba.tensor_core.lazy_rescaling import make_lazy_rescaling
 from fa_numba.tensor_core.shared_plan import SharedPlan
 from fa_numba.tiling.block_sizes import ceil_div
+from fa_numba.tiling.persistent_tiling import ROWS
 
 REQUIREMENTS = TensorCores("flash_attn_mma", AMPERE)
 WARPS = 4
@@ -54,7 +63,7 @@ ROWS_AT_ONCE = THREADS // 8  # eight threads copy a row of a panel; a multiple o
 RESERVED_BYTES = 1024  # of shared memory, which the system reserves for each thread block
 
 
-def tile_sizes(head_dim, *, modified=False, shared_memory=None):
+def tile_sizes(head_dim, *, modified=False, expressed=False, shared_memory=None):
     """(M_TILES, BLOCK_N), the largest for which everything fits into registers.
 
     A warp owns M_TILES times 16 query rows, the thread block 4 times as many.
@@ -64,12 +73,16 @@ def tile_sizes(head_dim, *, modified=False, shared_memory=None):
     head_dim : int
     modified : bool, default=False
         Whether a score_mod, softcap or ALiBi, needs registers too.
+    expressed : bool, default=False
+        Whether a mask or a score of the user's does; their arguments and the runs take more.
     shared_memory : int, default=None
         Bytes that a thread block may ask for. If two thread blocks do not fit side by side, the
         tiles of K and V are smaller. None: they fit.
     """
     m_tiles, block_n = (2, 128) if head_dim <= 64 else (2, 64) if head_dim <= 128 else (1, 64)
-    if modified:
+    if expressed:
+        m_tiles, block_n = 2 if head_dim <= 64 else 1, 64
+    elif modified:
         block_n //= 2
     two = 2 * (shared_bytes(head_dim, m_tiles, block_n) + RESERVED_BYTES)
     if shared_memory is not None and two > shared_memory + RESERVED_BYTES:
@@ -94,14 +107,27 @@ def shared_bytes(HEAD_DIM, M_TILES, BLOCK_N):
 
 @functools.cache
 def make_flash_attn_mma(
-    HEAD_DIM, M_TILES, BLOCK_N, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+    HEAD_DIM,
+    M_TILES,
+    BLOCK_N,
+    CAUSAL,
+    DTYPE,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+    EXPRESSIONS=None,
+    SINKS=False,
 ):
     """The kernel for these compile-time constants: THREADS threads, `make_plan` of shared memory.
 
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI the argument
     alibi_slopes is not read, and may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME
-    (`run_time_masks`); otherwise the last four arguments are not read.
+    (`run_time_masks`); otherwise left, right, unit and inverse_unit are not read.
+
+    With EXPRESSIONS the mask and the score are the user's alone, runs is the tuple of their table
+    and args that of their arguments; sinks is that of the sinks, with SINKS. Otherwise empty.
     """
+    EXPRESSED = EXPRESSIONS is not None
     BLOCK_M = 16 * WARPS * M_TILES
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # multiplied; zero-padded from HEAD_DIM on
     D16, N16 = COLS // 16, BLOCK_N // 16
@@ -120,6 +146,8 @@ def make_flash_attn_mma(
     exponent_scale_of, modify_scores = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI)
     bounds = run_time_masks.make_bounds(CAUSAL, WINDOW)
     first_key, end_key = bounds.first_key, bounds.end_key
+    run_of, class_of = make_run_functions(BLOCK_M)
+    expressed_scale_of, modify = make_tile_functions(BLOCK_N, EXPRESSIONS)
 
     @cuda.jit(device=True, forceinline=True)
     def copy_tile(tile, num_rows, source, row_stride, row, seqlen, chunk):
@@ -172,6 +200,13 @@ def make_flash_attn_mma(
                     mma(acc[i, 2 * j + 1], p[i, n], b[j & 1, 1])
 
     @cuda.jit(device=True, forceinline=True)
+    def modify_each(s, EDGE, n_start, position, seqlen_k, lane, given):
+        """The user's score and mask. No loop: the compiler would not unroll one of this size."""
+        modify(s[0], EDGE, n_start, position, seqlen_k, lane, given)
+        if M_TILES == 2:
+            modify(s[1], EDGE, n_start, position + 16, seqlen_k, lane, given)
+
+    @cuda.jit(device=True, forceinline=True)
     def finish_rows(acc, m_i, l_i, lse, b, head, m, rows, lane, scale):
         """Store lse, and out to the warp's rows of q_tile, `rows`; m is the first row's index."""
         g = lane >> 2  # this lane's row of each 8
@@ -204,7 +239,7 @@ def make_flash_attn_mma(
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 2))
     def flash_attn_mma_kernel(
-        q, k, v, out, lse, scale, alibi_slopes, left, right, unit, inverse_unit
+        q, k, v, out, lse, scale, alibi_slopes, left, right, unit, inverse_unit, sinks, runs, args
     ):
         """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
 
@@ -246,6 +281,11 @@ def make_flash_attn_mma(
         n_end = end_key(first_position + BLOCK_M - 1, seqlen_k, mask_args)
         # P = exp2((s − m_i) · exponent_scale)
         exponent_scale = exponent_scale_of(scale, mask_args)
+        if EXPRESSED:
+            exponent_scale = expressed_scale_of(scale)
+            given = ExpressionArgs(scale, 0, 0, True, int32(b), int32(head), args)
+            tile, end, classes = run_of(runs[0], int32(b), int32(head), m_start, int32(0))
+            n_begin, n_end, next_run = tile * BLOCK_N, end * BLOCK_N, int32(1)
         slope = alibi_slopes[head] if ALIBI else float32(0)
 
         # This thread copies one chunk of 16 bytes in every 16th row of each panel.
@@ -273,34 +313,60 @@ def make_flash_attn_mma(
         for i in range(M_TILES):
             clear(acc[i], m_i[i], l_i[i])
 
-        for n_start in range(n_begin, n_end, BLOCK_N):
-            n = int32(n_start + row)
-            cp_async_wait(0)
-            cuda.syncthreads()  # k_tile, and at first q_tile, is complete; all are done with v_tile
-            copy_tile(v_tile + to, BLOCK_N, v_source, v.strides[1], n, seqlen_k, chunk)
-            cp_async_commit()
-            multiply_q_k(s, q_row, k_row)  # S = Q Kᵀ                               line 8
-
-            cp_async_wait(0)
-            cuda.syncthreads()  # v_tile is complete; everyone is done with k_tile: overwrite it
-            k_source += uint64(BLOCK_N * k.strides[1])
-            v_source += uint64(BLOCK_N * v.strides[1])
-            if n_start + BLOCK_N < n_end:
-                copy_tile(
-                    k_tile + to, BLOCK_N, k_source, k.strides[1], n + BLOCK_N, seqlen_k, chunk
+        while True:  # a run of tiles; without EXPRESSIONS there is one
+            if EXPRESSED:
+                next_tile, next_end, next_classes = run_of(
+                    runs[0], int32(b), int32(head), m_start, next_run
                 )
-            cp_async_commit()
+                masked = class_of(classes, warp_row // ROWS) != WHOLE
+            for n_start in range(n_begin, n_end, BLOCK_N):
+                n = int32(n_start + row)
+                cp_async_wait(0)
+                # k_tile, and at first q_tile, is complete; all are done with v_tile
+                cuda.syncthreads()
+                copy_tile(v_tile + to, BLOCK_N, v_source, v.strides[1], n, seqlen_k, chunk)
+                cp_async_commit()
+                multiply_q_k(s, q_row, k_row)  # S = Q Kᵀ                               line 8
 
-            for i in range(M_TILES):
-                row_position = position + 16 * i
-                modify_scores(s[i], offset[i], n_start, row_position, slope, scale, lane, mask_args)
-                mask_tile(s[i], n_start, row_position, seqlen_k, lane, mask_args)
-            # P = exp(S - m_i)                                                       line 9
-            lazy_softmax(s, offset, m_i, l_i, acc, exponent_scale)
-            for i in range(M_TILES):
-                pack_p(s[i], p[i])
-            multiply_p_v(acc, p, v_row)  # out <- out + P V                         line 10
+                cp_async_wait(0)
+                cuda.syncthreads()  # v_tile is complete; everyone is done with k_tile: overwrite it
+                step, more = BLOCK_N, n_start + BLOCK_N < n_end
+                if EXPRESSED and not more:
+                    step, more = next_tile * BLOCK_N - n_start, next_end > 0
+                k_source += uint64(step * k.strides[1])
+                v_source += uint64(step * v.strides[1])
+                if more:
+                    copy_tile(
+                        k_tile + to, BLOCK_N, k_source, k.strides[1], n + step, seqlen_k, chunk
+                    )
+                cp_async_commit()
 
+                if EXPRESSED and masked:
+                    modify_each(s, True, n_start, position, seqlen_k, lane, given)
+                elif EXPRESSED:
+                    modify_each(s, False, n_start, position, seqlen_k, lane, given)
+                else:
+                    for i in range(M_TILES):
+                        rows = position + 16 * i
+                        modify_scores(s[i], offset[i], n_start, rows, slope, scale, lane, mask_args)
+                        mask_tile(s[i], n_start, rows, seqlen_k, lane, mask_args)
+                # P = exp(S - m_i)                                                       line 9
+                lazy_softmax(s, offset, m_i, l_i, acc, exponent_scale)
+                for i in range(M_TILES):
+                    pack_p(s[i], p[i])
+                multiply_p_v(acc, p, v_row)  # out <- out + P V                         line 10
+            if not EXPRESSED or next_end == 0:
+                break
+            n_begin, n_end, classes = next_tile * BLOCK_N, next_end * BLOCK_N, next_classes
+            next_run = int32(next_run + 1)
+
+        if SINKS:
+            alpha = cuda.local.array(2, float32)
+            for i in range(M_TILES):
+                add_sink(m_i[i], l_i[i], alpha, sinks[0][head], exponent_scale, lane)
+                for j in range(COLS // 8):
+                    for r in range(4):
+                        acc[i, j, r] *= alpha[r >> 1]
         m = m_start + warp_row
         if n_begin >= n_end:  # no key is seen, so nobody has waited for Q, which out overwrites
             cp_async_wait(0)
@@ -323,6 +389,11 @@ def flash_attn_mma(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
 ):
     """FlashAttention-2, forward, by mma.sync: float16 and bfloat16 on GPUs since Ampere.
 
@@ -338,6 +409,8 @@ def flash_attn_mma(
         As for `flash_attn_v2`.
     softmax_scale : float, default=1/√head_dim
         Positive.
+    mask, mask_args, score, score_args, sinks
+        As for `flash_attn_v2`.
 
     Returns
     -------
@@ -353,20 +426,37 @@ def flash_attn_mma(
     RuntimeError
         On a GPU before Ampere.
     """
-    mask = causal, window_size, softcap, alibi_slopes
-    call = checks.forward_call(q, k, v, *mask, softmax_scale, on=REQUIREMENTS)
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale
+    written = mask, mask_args, score, score_args
+    call = checks.forward_call(q, k, v, *options, on=REQUIREMENTS, expressions=written, sinks=sinks)
     if call.seqlen_k == 0:
         return call.results_without_keys()
-    mask, head_dim = call.mask, call.head_dim
+    options, head_dim = call.mask, call.head_dim
     limit = arrays.shared_bytes_per_block(q)
-    modified = mask.softcap > 0 or mask.alibi
-    m_tiles, block_n = tile_sizes(head_dim, modified=modified, shared_memory=limit)
-    constants = run_time_masks.constants_of(mask)
-    score_mod = constants.window_size, constants.softcap, mask.alibi
-    kernel = make_flash_attn_mma(head_dim, m_tiles, block_n, mask.causal, call.dtype, *score_mod)
-    grid = (ceil_div(call.seqlen_q, 16 * WARPS * m_tiles), call.num_heads, call.batch)
+    needs = {
+        "modified": options.softcap > 0 or options.alibi,
+        "expressed": call.given is not None,
+    }
+    m_tiles, block_n = tile_sizes(head_dim, **needs, shared_memory=limit)
+    constants = run_time_masks.constants_of(options)
+    kernel = make_flash_attn_mma(
+        head_dim,
+        m_tiles,
+        block_n,
+        options.causal,
+        call.dtype,
+        constants.window_size,
+        constants.softcap,
+        options.alibi,
+        None if call.given is None else call.expressions,
+        call.has_sinks,
+    )
+    rows = 16 * WARPS * m_tiles
+    runs = () if call.given is None else (runs_of(call, block_n, rows // ROWS)[0],)
+    grid = (ceil_div(call.seqlen_q, rows), call.num_heads, call.batch)
     size = shared_bytes(head_dim, m_tiles, block_n)
     arguments = q, k, v, call.out, call.lse, call.scale_log2, call.slopes
-    arguments += run_time_masks.arguments_of(mask)
+    arguments += run_time_masks.arguments_of(options)
+    arguments += (call.sinks,) if call.has_sinks else (), runs, call.expression_args
     arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=size)
     return call.out, call.lse
