@@ -66,8 +66,7 @@ def main(
     if user is not None:
         given, constants = Mask(), {"EXPRESSIONS": user.expressions}
         runs = gradient_expressions.runs_of_keys(q, k, user, block_m, block_n, both=True)
-        tables = runs.of_keys, runs.of_queries
-        more = tables[:1] if order == ADDED else tables, user.arguments
+        more = gradient_expressions.tables_of_order(runs, order), user.arguments
     out, lse = reference.attention(q, k, v, **options, dtype=KIND)
     (*want,) = reference.attention_bwd(dout, q, k, v, **options)
     (*plain,) = reference.attention_bwd(dout, q, k, v, **options, dtype=KIND)

@@ -86,9 +86,11 @@ from fa_numba.tensor_core import backward, forward, group_parts
 from fa_numba.tensor_core.backward import padded, tile_rows
 from fa_numba.tensor_core.dq_parts import (
     ADDED,
+    BY_ARRIVAL,
     DQ_BYTES,
     FLAGS,
     INDEX,
+    LAST,
     N_SHIFT,
     ORDERED,
     PART_LENGTH,
@@ -113,15 +115,19 @@ from fa_numba.tensor_core.gradient_expressions import (
     DQ_TILE,
     HEAD,
     KIND,
+    LAST_OF_TILE,
     LAST_TILE,
     M_TILE,
     MASKED_TILE,
     MESSAGE_LENGTH,
     ExpressedQueries,
     find_run,
+    last_of_tile,
     place_of_part,
     run_of,
     runs_of_keys,
+    step_of_keys,
+    tables_of_order,
 )
 from fa_numba.tensor_core.gradient_fragments import (
     BLOCK_N,
@@ -191,13 +197,13 @@ class Outputs(NamedTuple):
 
 @functools.cache
 def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESSED=False):
-    """produce(base, slots, maps, lse_2, delta, sizes, counters, messages, runs): one thread.
+    """produce(base, slots, maps, lse_2, delta, sizes, counters, messages, tables): one thread.
 
     It loads tile after tile. A step is a tile of keys of a head. A thread block takes every
     gridDim.x-th step, or as many as it asks for; in pairs, every gridDim.x-th pair.
 
     A head of K and V counts as GROUP_PARTS heads: each of them has a part of its query heads.
-    messages and runs are read with EXPRESSED alone.
+    messages and tables are read with EXPRESSED alone.
     """
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
@@ -233,7 +239,19 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESS
 
     @cuda.jit(device=True, forceinline=True)
     def load_queries(
-        base, stage, parity, maps, lse_row, delta_row, m_tile, head, b, messages, dq_tile, flags
+        base,
+        stage,
+        parity,
+        maps,
+        lse_row,
+        delta_row,
+        m_tile,
+        head,
+        b,
+        messages,
+        dq_tile,
+        flags,
+        last,
     ):
         """Q with lse to a stage, once it is empty, and then dout with delta."""
         m_start, offset = int32(m_tile * BLOCK_M), uint64(m_tile * FLOATS_BYTES)
@@ -245,6 +263,8 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESS
             messages[stage, HEAD] = head
             messages[stage, DQ_TILE] = dq_tile
             messages[stage, KIND] = flags
+            if ORDER == BY_ARRIVAL:
+                messages[stage, LAST_OF_TILE] = last
         mbarrier_arrive_expect_tx(full, Q_BYTES + FLOATS_BYTES)
         tile = base + AT.q.start + stage * Q_BYTES
         load_tile(tile, BLOCK_M, maps.q, m_start, head, b, full)
@@ -258,7 +278,7 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESS
         bulk_load(base + AT.delta.start + floats, delta_row + offset, FLOATS_BYTES, full)
 
     @cuda.jit(device=True, forceinline=True)
-    def produce(base, slots, maps, lse_2, delta, sizes, counters, messages, runs):
+    def produce(base, slots, maps, lse_2, delta, sizes, counters, messages, tables):
         num_n_tiles = sizes.num_n_tiles
         heads, num_blocks = uint32(sizes.num_kv_heads), uint32(cuda.gridDim.x)
         num_heads = int32(sizes.num_kv_heads * sizes.group_size)
@@ -272,6 +292,13 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESS
             of_head, of_all = int32(step % steps_per_head), uint32(step // steps_per_head)
             kv_head, b = int32(of_all % heads), int32(of_all // heads)
             n_tile = n_tile_of(of_head, num_n_tiles)
+            if EXPRESSED:
+                runs = tables[0]
+                if ORDER != ORDERED:
+                    n_tile, of_all = step_of_keys(
+                        step, tables[1], num_n_tiles, int32(heads * sizes.batch)
+                    )
+                    kv_head, b = int32(uint32(of_all) % heads), int32(uint32(of_all) // heads)
             if not PAIRED or of_head < num_n_tiles:
                 seen = 0
                 if EXPRESSED:
@@ -299,7 +326,10 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESS
                         delta_row = global_address(delta[b, tile_head])
                         rows = lse_row, delta_row, m_tile, tile_head, b
                         row = int32(b * num_heads + tile_head)
-                        message = messages, int32(row * sizes.num_m_tiles + m_tile), flags
+                        last = 0
+                        if ORDER == BY_ARRIVAL:
+                            last = last_of_tile(tables[2], b, tile_head, m_tile)
+                        message = messages, int32(row * sizes.num_m_tiles + m_tile), flags, last
                         load_queries(base, stage, parity, maps, *rows, *message)
                         stage = uint32(stage + 1)
                         if stage == STAGES:
@@ -323,7 +353,9 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESS
                                 lse_row = global_address(lse_2[b, head])
                                 delta_row = global_address(delta[b, head])
                             rows = lse_row, delta_row
-                            load_queries(base, stage, parity, maps, *rows, m_tile, head, b, 0, 0, 0)
+                            load_queries(
+                                base, stage, parity, maps, *rows, m_tile, head, b, 0, 0, 0, 0
+                            )
                             stage = uint32(stage + 1)
                             if stage == STAGES:
                                 stage, parity = uint32(0), uint32(parity ^ 1)
@@ -349,10 +381,11 @@ def make_consumer(
     IN_STEP,
     EXPRESSIONS=None,
 ):
-    """consume(base, slots, part, maps, outputs, sizes, messages, rows_of, args): 256 threads.
+    """consume(base, slots, part, maps, outputs, sizes, messages, of_queries, args): 256 threads.
 
     They compute tile after tile. With EXPRESSIONS messages name the tiles of queries, args are the
-    user's, and rows_of is the table of the runs of each tile of queries, for all orders but ADDED.
+    user's, and of_queries is the table of the runs of each tile of queries, or BY_ARRIVAL
+    `Runs.lasts`; with ADDED it is not read.
     """
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     COLS = 16 * ceil_div(HEAD_DIM, 16)
@@ -387,14 +420,17 @@ def make_consumer(
             clear(begin, sizes.num_m_tiles, rows, outputs.dq, sizes.group_size, thread.lane)
 
     @fragment_function()
-    def clear_hidden(kv_head, b, thread, outputs, sizes, rows_of):
+    def clear_hidden(kv_head, b, thread, outputs, sizes, of_queries):
         """dQ of the tiles of queries that see no key."""
         first_head = int32(kv_head * sizes.group_size)
         for head in range(first_head, int32(first_head + sizes.group_size)):
             rows = Rows(b, head, thread.dq_row, thread.dq_col)
             for m_tile in range(sizes.num_m_tiles):
-                _, end, _ = run_of(rows_of, b, head, m_tile, 0)
-                if end == 0:
+                if ORDER == BY_ARRIVAL:
+                    num_parts = last_of_tile(of_queries, b, head, m_tile) + 1
+                else:
+                    _, num_parts, _ = run_of(of_queries, b, head, m_tile, 0)
+                if num_parts == 0:
                     clear(m_tile, m_tile + 1, rows, outputs.dq, int32(1), thread.lane)
 
     @fragment_function()
@@ -418,7 +454,7 @@ def make_consumer(
         store_tile(x.dk, thread.ds_rows, maps.dk, n, sizes.seqlen_k, kv_head, b, lane, scale)
 
     @fragment_function()
-    def consume(base, slots, part, maps, outputs, sizes, messages, rows_of, args):
+    def consume(base, slots, part, maps, outputs, sizes, messages, of_queries, args):
         s = cuda.local.array(S_SHAPE, float32)
         dp = cuda.local.array(S_SHAPE, float32)
         p = cuda.local.array(P_SHAPE, uint32)
@@ -460,7 +496,10 @@ def make_consumer(
                     wait(base + AT.q_ring.full + barrier, parity)
                     if COUNTED and thread.is_first:
                         part[TILE] = messages[stage, DQ_TILE]
-                        part[INDEX] = n_tile
+                        if ORDER == BY_ARRIVAL:
+                            part[LAST] = messages[stage, LAST_OF_TILE]
+                        else:
+                            part[INDEX] = n_tile
                         mbarrier_arrive(base + AT.asked.start)
                     m_start = int32(messages[stage, M_TILE] * BLOCK_M)
                     head, b = messages[stage, HEAD], slots[slot, BATCH]
@@ -558,7 +597,7 @@ def make_consumer(
                 if not EXPRESSED:
                     clear_unseen(n_tile, first_tile, end_tile, kv_head, b, thread, outputs, sizes)
                 elif n_tile == 0:
-                    clear_hidden(kv_head, b, thread, outputs, sizes, rows_of)
+                    clear_hidden(kv_head, b, thread, outputs, sizes, of_queries)
             cuda.syncwarp()  # `slots` is read: safe to overwrite
             if lane == 0:
                 mbarrier_arrive(base + AT.v_ring.empty)
@@ -605,9 +644,9 @@ def make_flash_attn_bwd_persistent(
     query heads of a part. IN_STEP (`key_tiles.make_order`) needs ADDED and pairs of tiles of keys.
 
     With EXPRESSIONS the mask and the score are the user's alone, and args is the tuple of their
-    arguments. runs is the table of the tiles of queries of each tile of keys, in a tuple, and
-    without ADDED that of the tiles of keys of each tile of queries (`gradient_expressions.Runs`).
-    counters is an array with ADDED too; IN_STEP is not read. Otherwise both are empty.
+    arguments. runs is a tuple of tables, `gradient_expressions.Runs`: of_keys and turns; BY_ARRIVAL
+    lasts too; ORDERED of_keys and of_queries. counters is an array with ADDED too; IN_STEP is not
+    read. Otherwise both are empty.
     """
     plan, BLOCK_M = make_plan(HEAD_DIM), tile_rows(HEAD_DIM)
     AT, shared_base = plan.layout, plan.shared_base
@@ -620,7 +659,8 @@ def make_flash_attn_bwd_persistent(
     constants = HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT, GRAD_FLOAT32
     consume = make_consumer(*constants, IN_STEP, EXPRESSIONS)
     of_parts = HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW
-    count_parts = make_dq_functions(*of_parts, place_of_part if EXPRESSED else None).count_parts
+    place = place_of_part if EXPRESSED and ORDER == ORDERED else None
+    count_parts = make_dq_functions(*of_parts, place).count_parts
 
     @cuda.jit(device=True, inline="always", fastmath=True)
     def run(
@@ -662,24 +702,21 @@ def make_flash_attn_bwd_persistent(
         if tid >> 7 == 0:
             setmaxnreg_dec(PRODUCER_REGISTERS)
             if tid == 0:
-                of_keys = runs
-                if EXPRESSED:
-                    of_keys = runs[0]
-                produce(base, slots, maps, lse_2, delta, sizes, counters, messages, of_keys)
+                produce(base, slots, maps, lse_2, delta, sizes, counters, messages, runs)
             elif COUNTED and tid == 32:
                 barriers = base + AT.asked.start, base + AT.ready.start, base + AT.written.start
                 rows = ()
-                if EXPRESSED:
+                if EXPRESSED and ORDER == ORDERED:
                     num_heads = int32(num_kv_heads * group_size)
                     rows = runs[1], num_heads, sizes.num_m_tiles
                 count_parts(part, counters, barriers, rows)
         else:
             setmaxnreg_inc(CONSUMER_REGISTERS)
             outputs = Outputs(dq_sum, dq, scale, softmax_scale, alibi_slopes, dropout)
-            rows_of = ()
+            of_queries = ()
             if EXPRESSED and COUNTED:
-                rows_of = runs[1]
-            consume(base, slots, part, maps, outputs, sizes, messages, rows_of, args)
+                of_queries = runs[-1]
+            consume(base, slots, part, maps, outputs, sizes, messages, of_queries, args)
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_bwd_persistent_kernel(
@@ -884,8 +921,7 @@ def flash_attn_bwd_persistent(
     if given is None:
         args += (), ()
     else:
-        tables = runs.of_keys, runs.of_queries
-        args += tables[:1] if order == ADDED else tables, given.arguments
+        args += tables_of_order(runs, order), given.arguments
     arrays.launch(kernel, (min(units, num_sms),), (THREADS,), *args, shared_bytes=size)
 
     if order == ADDED:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 from numba import cuda, float32, int32, uint32
 
 from fa_numba.constants import FULL_WARP, LN2, LOG2_E, ZERO
@@ -20,6 +21,8 @@ from fa_numba.expressions.interval_source import NoIntervalError
 from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.statement import opaque
 from fa_numba.ptx.vectors import load_shared_x2
+from fa_numba.runtime import arrays
+from fa_numba.tensor_core.dq_parts import BY_ARRIVAL, ORDERED
 from fa_numba.tensor_core.expression_tiles import (
     END,
     FIRST,
@@ -33,8 +36,8 @@ from fa_numba.tensor_core.run_tables import make_table_of_keys
 from fa_numba.tensor_core.tile_scheduler import divided
 
 # Elements by which the producer names a tile of queries to the consumers.
-M_TILE, HEAD, DQ_TILE, KIND = range(4)
-MESSAGE_LENGTH = 4
+M_TILE, HEAD, DQ_TILE, KIND, LAST_OF_TILE = range(5)  # LAST_OF_TILE: of dQ, the last part's index
+MESSAGE_LENGTH = 5
 MASKED_TILE, LAST_TILE = 1, 2  # KIND: the tile is mixed; it is the last one of these keys
 run_of = make_run_functions(1).run_of
 
@@ -250,22 +253,61 @@ def place_of_part(rows, dq_tile, n_tile):
     return last, index
 
 
+@cuda.jit(device=True, forceinline=True)
+def last_of_tile(lasts, b, head, m_tile):
+    """The index of the last part of a tile of dQ; −1 where its queries see no key."""
+    b, head = uint32(min(b, lasts.shape[0] - 1)), uint32(min(head, lasts.shape[1] - 1))
+    return lasts[b, head, uint32(m_tile)]
+
+
+@cuda.jit(device=True, forceinline=True)
+def step_of_keys(step, turns, num_n_tiles, heads):
+    """The tile of keys of a step, and its head of K and V among those of all sequences.
+
+    First the long tiles of all heads, then the others head by head: a long one that began late
+    would be computed alone in the end.
+    """
+    num_long = turns[0]
+    if step < uint32(num_long * heads):
+        tile, head = divided(step, heads)
+    else:
+        head, tile = divided(step - uint32(num_long * heads), int32(num_n_tiles - num_long))
+        tile = int32(tile + num_long)
+    return turns[uint32(tile + 1)], head
+
+
 class Runs(NamedTuple):
-    """Tables of `runs_of_keys`.
+    """Tables of `runs_of_keys`, arrays of the library of q.
 
     Attributes
     ----------
-    of_keys, of_queries : arrays of the library of q
+    of_keys, of_queries
         The runs of tiles of queries of each tile of keys, and the reverse, as of `tiles.runs`. In a
         tile beyond the last query or key the mask is needed.
+    lasts : shape (batch or 1, num_heads or 1, m tiles)
+        The number of tiles of keys of each tile of queries, less one.
+    turns : shape (1 + n tiles,)
+        The number of long tiles of keys, those, and then the others.
     keys_of_query : float
-        The average number of keys in the tiles that a query meets; infinite if the GPU made the
-        table. Then there is none of queries.
+        The average number of keys in the tiles that a query meets; infinite if the GPU made
+        of_keys. Then there is no table of queries, and no tile counts as long.
     """
 
     of_keys: Any
     of_queries: Any
+    lasts: Any
+    turns: Any
     keys_of_query: float
+
+
+LONG = 2  # times the average number of tiles of queries
+
+
+def tables_of_order(runs, order):
+    """The tuple of the tables that `flash_attn_bwd_persistent` reads for an order of the parts."""
+    if order == ORDERED:
+        return runs.of_keys, runs.of_queries
+    return (runs.of_keys, runs.turns, *((runs.lasts,) if order == BY_ARRIVAL else ()))
 
 
 def runs_of_keys(q, k, given, block_m, block_n, both) -> Runs:
@@ -275,7 +317,10 @@ def runs_of_keys(q, k, given, block_m, block_n, both) -> Runs:
     mask = nodes.TRUE if given.expressions.mask is None else given.expressions.mask
     if not both and any(x.op == "load" for x in nodes.walk(mask)):
         try:
-            return Runs(make_table_of_keys(q, mask, given.arguments, problem), None, math.inf)
+            of_keys = make_table_of_keys(q, mask, given.arguments, problem)
+            turns = np.arange(-1, of_keys.shape[2], dtype=np.int32)
+            turns[0] = 0
+            return Runs(of_keys, None, None, arrays.from_numpy(q, turns), math.inf)
         except NoIntervalError:
             pass
     return Runs(*tables_of(q, given, _tables, *problem))
@@ -285,5 +330,10 @@ def _tables(mask, arguments, seqlen_q, seqlen_k, batch, num_heads, block_m, bloc
     sizes = seqlen_q, seqlen_k
     classes = tiles.tile_classes(mask, sizes, block_m, block_n, arguments, batch, num_heads)
     of_queries, of_keys = tiles.runs_both_ways(classes, sizes, block_m, block_n)
-    tiles_met = (of_queries[..., END] - of_queries[..., FIRST]).sum(axis=-1)
-    return of_keys, of_queries, float(tiles_met.mean()) * block_n
+    lengths, tiles_met = ((x[..., END] - x[..., FIRST]).sum(axis=-1) for x in (of_keys, of_queries))
+    lengths = lengths.mean(axis=(0, 1))
+    is_long = lengths > LONG * lengths.mean()
+    turns = [is_long.sum(), *np.flatnonzero(is_long), *np.flatnonzero(~is_long)]
+    lasts = (tiles_met - 1).astype(np.int32)
+    keys_of_query = float(tiles_met.mean()) * block_n
+    return of_keys, of_queries, lasts, np.array(turns, np.int32), keys_of_query
