@@ -66,7 +66,8 @@ def main(
     if user is not None:
         given, constants = Mask(), {"EXPRESSIONS": user.expressions}
         runs = gradient_expressions.runs_of_keys(q, k, user, block_m, block_n, both=True)
-        more = gradient_expressions.tables_of_order(runs, order), user.arguments
+        tables = runs.of_keys, runs.turns if order == ADDED else runs.of_queries
+        more = tables, user.arguments
     out, lse = reference.attention(q, k, v, **options, dtype=KIND)
     (*want,) = reference.attention_bwd(dout, q, k, v, **options)
     (*plain,) = reference.attention_bwd(dout, q, k, v, **options, dtype=KIND)

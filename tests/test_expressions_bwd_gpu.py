@@ -47,12 +47,10 @@ def test_with_other_options(name, sizes, heads, head_dim, options):
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_parts_of_dq_by_arrival(head_dim, monkeypatch):
-    from fa_numba.tensor_core import dq_parts
+def test_long_tiles_of_keys_come_first(head_dim):
     from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent as bwd
 
-    monkeypatch.setattr(dq_parts, "ARRIVAL_TILES", 0)
-    check(bwd, "nothing for some rows", (300, 1000), (4, 2), head_dim, torch.float16)
+    check(bwd, "window and first keys", (1000, 1000), (4, 2), head_dim, torch.float16)
 
 
 def test_deterministic_gradients_have_the_same_bits():

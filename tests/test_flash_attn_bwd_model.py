@@ -35,11 +35,14 @@ CASES = [
         {"expressions": "sinks and a mask", "order": "ordered"},
     ),
     thorough(  # a tile of queries sees no key
-        (1, 260, 100, (1, 1), 64, False, 1), {"expressions": "causal", "order": "by arrival"}
+        (1, 260, 100, (1, 1), 64, False, 1), {"expressions": "causal", "order": "ordered"}
     ),
     thorough(
         (1, 140, 200, (1, 1), 64, False, 1),
-        {"expressions": "documents", "window_size": (60, -1), "order": "by arrival"},
+        {"expressions": "documents", "window_size": (60, -1), "order": "ordered"},
+    ),
+    thorough(  # the first tile of keys is a long one
+        (1, 700, 700, (2, 1), 128, False, 1), {"expressions": "window and first keys"}
     ),
     thorough((2, 70, 140, (1, 1), 72, False, 1), {"expressions": "sequences differ"}),
     thorough((1, 70, 100, (2, 1), 40, True, 1), {"expressions": "sinks"}),

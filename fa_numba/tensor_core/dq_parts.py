@@ -63,21 +63,20 @@ def paired(CAUSAL, WINDOW):
     return left < 0 and (CAUSAL or right >= 0)
 
 
-def fastest_order(head_dim, num_n_tiles, num_heads, group_size, num_sms, mask, keys_of_query=None):
+def fastest_order(head_dim, num_n_tiles, num_heads, group_size, num_sms, mask):
     """ADDED or BY_ARRIVAL: the faster one on an H200 and an H100.
 
     By arrival is faster where a query sees few keys, and under a causal mask with head_dim <= 64,
     where a tile has half of the work; it needs many tiles of keys for each SM, so that the last
     ones end at about the same time. Only with ADDED do the heads of a group take turns. This makes
-    ADDED faster, so a group is summed by arrival at fewer keys alone. keys_of_query: how many a
-    query sees on average, if it is not the mask that says so.
+    ADDED faster, so a group is summed by arrival at fewer keys alone. With expressions the order is
+    ADDED: on an H200 by arrival took 1.04 to 1.34 times as long (16,384 tokens, head_dim 128).
     """
     causal, window, *_ = mask
     left, right = window
     keys = num_n_tiles * BLOCK_N
     if left >= 0 and (causal or right >= 0):
         keys = min(keys, left + 1 + (0 if causal else right))
-    keys = keys if keys_of_query is None else keys_of_query
     if group_size > 1 and paired(causal, window):
         few = keys <= min(ARRIVAL_KEYS, ARRIVAL_KEYS_OF_GROUP // group_size)
     else:

@@ -285,9 +285,8 @@ def make_run_functions(BLOCK_M):
     def run_of(runs, b, head, m_start, r):
         if r >= runs.shape[3]:
             return int32(0), int32(0), int32(0)
-        # Unsigned: an index that may be negative would take more instructions.
-        b, head = uint32(min(b, runs.shape[0] - 1)), uint32(min(head, runs.shape[1] - 1))
-        run = runs[b, head, uint32(m_start // BLOCK_M), uint32(r)]
+        b, head = min(b, int32(runs.shape[0] - 1)), min(head, int32(runs.shape[1] - 1))
+        run = runs[b, head, m_start // BLOCK_M, r]
         return run[FIRST], run[END], run[CLASSES]
 
     @cuda.jit(device=True, forceinline=True)

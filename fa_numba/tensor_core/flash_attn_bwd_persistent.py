@@ -86,11 +86,9 @@ from fa_numba.tensor_core import backward, forward, group_parts
 from fa_numba.tensor_core.backward import padded, tile_rows
 from fa_numba.tensor_core.dq_parts import (
     ADDED,
-    BY_ARRIVAL,
     DQ_BYTES,
     FLAGS,
     INDEX,
-    LAST,
     N_SHIFT,
     ORDERED,
     PART_LENGTH,
@@ -115,19 +113,16 @@ from fa_numba.tensor_core.gradient_expressions import (
     DQ_TILE,
     HEAD,
     KIND,
-    LAST_OF_TILE,
     LAST_TILE,
     M_TILE,
     MASKED_TILE,
     MESSAGE_LENGTH,
     ExpressedQueries,
     find_run,
-    last_of_tile,
     place_of_part,
     run_of,
     runs_of_keys,
     step_of_keys,
-    tables_of_order,
 )
 from fa_numba.tensor_core.gradient_fragments import (
     BLOCK_N,
@@ -239,19 +234,7 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESS
 
     @cuda.jit(device=True, forceinline=True)
     def load_queries(
-        base,
-        stage,
-        parity,
-        maps,
-        lse_row,
-        delta_row,
-        m_tile,
-        head,
-        b,
-        messages,
-        dq_tile,
-        flags,
-        last,
+        base, stage, parity, maps, lse_row, delta_row, m_tile, head, b, messages, dq_tile, flags
     ):
         """Q with lse to a stage, once it is empty, and then dout with delta."""
         m_start, offset = int32(m_tile * BLOCK_M), uint64(m_tile * FLOATS_BYTES)
@@ -263,8 +246,6 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESS
             messages[stage, HEAD] = head
             messages[stage, DQ_TILE] = dq_tile
             messages[stage, KIND] = flags
-            if ORDER == BY_ARRIVAL:
-                messages[stage, LAST_OF_TILE] = last
         mbarrier_arrive_expect_tx(full, Q_BYTES + FLOATS_BYTES)
         tile = base + AT.q.start + stage * Q_BYTES
         load_tile(tile, BLOCK_M, maps.q, m_start, head, b, full)
@@ -294,7 +275,7 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESS
             n_tile = n_tile_of(of_head, num_n_tiles)
             if EXPRESSED:
                 runs = tables[0]
-                if ORDER != ORDERED:
+                if ORDER == ADDED:
                     n_tile, of_all = step_of_keys(
                         step, tables[1], num_n_tiles, int32(heads * sizes.batch)
                     )
@@ -326,10 +307,7 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESS
                         delta_row = global_address(delta[b, tile_head])
                         rows = lse_row, delta_row, m_tile, tile_head, b
                         row = int32(b * num_heads + tile_head)
-                        last = 0
-                        if ORDER == BY_ARRIVAL:
-                            last = last_of_tile(tables[2], b, tile_head, m_tile)
-                        message = messages, int32(row * sizes.num_m_tiles + m_tile), flags, last
+                        message = messages, int32(row * sizes.num_m_tiles + m_tile), flags
                         load_queries(base, stage, parity, maps, *rows, *message)
                         stage = uint32(stage + 1)
                         if stage == STAGES:
@@ -353,9 +331,7 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESS
                                 lse_row = global_address(lse_2[b, head])
                                 delta_row = global_address(delta[b, head])
                             rows = lse_row, delta_row
-                            load_queries(
-                                base, stage, parity, maps, *rows, m_tile, head, b, 0, 0, 0, 0
-                            )
+                            load_queries(base, stage, parity, maps, *rows, m_tile, head, b, 0, 0, 0)
                             stage = uint32(stage + 1)
                             if stage == STAGES:
                                 stage, parity = uint32(0), uint32(parity ^ 1)
@@ -384,8 +360,8 @@ def make_consumer(
     """consume(base, slots, part, maps, outputs, sizes, messages, of_queries, args): 256 threads.
 
     They compute tile after tile. With EXPRESSIONS messages name the tiles of queries, args are the
-    user's, and of_queries is the table of the runs of each tile of queries, or BY_ARRIVAL
-    `Runs.lasts`; with ADDED it is not read.
+    user's, and of_queries is the table of the runs of each tile of queries; with ADDED it is not
+    read.
     """
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     COLS = 16 * ceil_div(HEAD_DIM, 16)
@@ -426,11 +402,8 @@ def make_consumer(
         for head in range(first_head, int32(first_head + sizes.group_size)):
             rows = Rows(b, head, thread.dq_row, thread.dq_col)
             for m_tile in range(sizes.num_m_tiles):
-                if ORDER == BY_ARRIVAL:
-                    num_parts = last_of_tile(of_queries, b, head, m_tile) + 1
-                else:
-                    _, num_parts, _ = run_of(of_queries, b, head, m_tile, 0)
-                if num_parts == 0:
+                _, end, _ = run_of(of_queries, b, head, m_tile, 0)
+                if end == 0:
                     clear(m_tile, m_tile + 1, rows, outputs.dq, int32(1), thread.lane)
 
     @fragment_function()
@@ -496,10 +469,7 @@ def make_consumer(
                     wait(base + AT.q_ring.full + barrier, parity)
                     if COUNTED and thread.is_first:
                         part[TILE] = messages[stage, DQ_TILE]
-                        if ORDER == BY_ARRIVAL:
-                            part[LAST] = messages[stage, LAST_OF_TILE]
-                        else:
-                            part[INDEX] = n_tile
+                        part[INDEX] = n_tile
                         mbarrier_arrive(base + AT.asked.start)
                     m_start = int32(messages[stage, M_TILE] * BLOCK_M)
                     head, b = messages[stage, HEAD], slots[slot, BATCH]
@@ -644,9 +614,9 @@ def make_flash_attn_bwd_persistent(
     query heads of a part. IN_STEP (`key_tiles.make_order`) needs ADDED and pairs of tiles of keys.
 
     With EXPRESSIONS the mask and the score are the user's alone, and args is the tuple of their
-    arguments. runs is a tuple of tables, `gradient_expressions.Runs`: of_keys and turns; BY_ARRIVAL
-    lasts too; ORDERED of_keys and of_queries. counters is an array with ADDED too; IN_STEP is not
-    read. Otherwise both are empty.
+    arguments. runs is a tuple of tables, `gradient_expressions.Runs`: of_keys and turns with ADDED,
+    of_keys and of_queries with ORDERED. counters is an array with ADDED too; IN_STEP is not read.
+    Otherwise both are empty.
     """
     plan, BLOCK_M = make_plan(HEAD_DIM), tile_rows(HEAD_DIM)
     AT, shared_base = plan.layout, plan.shared_base
@@ -659,8 +629,7 @@ def make_flash_attn_bwd_persistent(
     constants = HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT, GRAD_FLOAT32
     consume = make_consumer(*constants, IN_STEP, EXPRESSIONS)
     of_parts = HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW
-    place = place_of_part if EXPRESSED and ORDER == ORDERED else None
-    count_parts = make_dq_functions(*of_parts, place).count_parts
+    count_parts = make_dq_functions(*of_parts, place_of_part if EXPRESSED else None).count_parts
 
     @cuda.jit(device=True, inline="always", fastmath=True)
     def run(
@@ -706,7 +675,7 @@ def make_flash_attn_bwd_persistent(
             elif COUNTED and tid == 32:
                 barriers = base + AT.asked.start, base + AT.ready.start, base + AT.written.start
                 rows = ()
-                if EXPRESSED and ORDER == ORDERED:
+                if EXPRESSED:
                     num_heads = int32(num_kv_heads * group_size)
                     rows = runs[1], num_heads, sizes.num_m_tiles
                 count_parts(part, counters, barriers, rows)
@@ -715,7 +684,7 @@ def make_flash_attn_bwd_persistent(
             outputs = Outputs(dq_sum, dq, scale, softmax_scale, alibi_slopes, dropout)
             of_queries = ()
             if EXPRESSED and COUNTED:
-                of_queries = runs[-1]
+                of_queries = runs[1]
             consume(base, slots, part, maps, outputs, sizes, messages, of_queries, args)
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
@@ -876,9 +845,8 @@ def flash_attn_bwd_persistent(
     if given is not None:
         runs = runs_of_keys(q, k, given, block_m, BLOCK_N, both=deterministic)
     if not deterministic:
-        keys = None if runs is None else runs.keys_of_query
-        order = fastest_order(head_dim, n_tiles, heads, group_size, num_sms, options, keys)
-    if in_float32:
+        order = fastest_order(head_dim, n_tiles, heads, group_size, num_sms, options)
+    if in_float32 or (given is not None and not deterministic):
         order = ADDED  # the other orders round dQ within the kernel
     in_pairs = order == ADDED and paired(options.causal, options.window_size)
     parts = 1 if order != ADDED else group_parts.fastest(q, k, options, num_sms)
@@ -921,7 +889,7 @@ def flash_attn_bwd_persistent(
     if given is None:
         args += (), ()
     else:
-        args += tables_of_order(runs, order), given.arguments
+        args += (runs.of_keys, runs.turns if order == ADDED else runs.of_queries), given.arguments
     arrays.launch(kernel, (min(units, num_sms),), (THREADS,), *args, shared_bytes=size)
 
     if order == ADDED:

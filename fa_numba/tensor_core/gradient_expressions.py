@@ -8,7 +8,6 @@ Arrays are those of `fragments`.
 """
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,7 +21,6 @@ from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.statement import opaque
 from fa_numba.ptx.vectors import load_shared_x2
 from fa_numba.runtime import arrays
-from fa_numba.tensor_core.dq_parts import BY_ARRIVAL, ORDERED
 from fa_numba.tensor_core.expression_tiles import (
     END,
     FIRST,
@@ -36,8 +34,8 @@ from fa_numba.tensor_core.run_tables import make_table_of_keys
 from fa_numba.tensor_core.tile_scheduler import divided
 
 # Elements by which the producer names a tile of queries to the consumers.
-M_TILE, HEAD, DQ_TILE, KIND, LAST_OF_TILE = range(5)  # LAST_OF_TILE: of dQ, the last part's index
-MESSAGE_LENGTH = 5
+M_TILE, HEAD, DQ_TILE, KIND = range(4)
+MESSAGE_LENGTH = 4
 MASKED_TILE, LAST_TILE = 1, 2  # KIND: the tile is mixed; it is the last one of these keys
 run_of = make_run_functions(1).run_of
 
@@ -254,13 +252,6 @@ def place_of_part(rows, dq_tile, n_tile):
 
 
 @cuda.jit(device=True, forceinline=True)
-def last_of_tile(lasts, b, head, m_tile):
-    """The index of the last part of a tile of dQ; −1 where its queries see no key."""
-    b, head = uint32(min(b, lasts.shape[0] - 1)), uint32(min(head, lasts.shape[1] - 1))
-    return lasts[b, head, uint32(m_tile)]
-
-
-@cuda.jit(device=True, forceinline=True)
 def step_of_keys(step, turns, num_n_tiles, heads):
     """The tile of keys of a step, and its head of K and V among those of all sequences.
 
@@ -268,6 +259,9 @@ def step_of_keys(step, turns, num_n_tiles, heads):
     would be computed alone in the end.
     """
     num_long = turns[0]
+    if num_long == 0:
+        head, tile = divided(step, num_n_tiles)
+        return tile, head
     if step < uint32(num_long * heads):
         tile, head = divided(step, heads)
     else:
@@ -284,30 +278,17 @@ class Runs(NamedTuple):
     of_keys, of_queries
         The runs of tiles of queries of each tile of keys, and the reverse, as of `tiles.runs`. In a
         tile beyond the last query or key the mask is needed.
-    lasts : shape (batch or 1, num_heads or 1, m tiles)
-        The number of tiles of keys of each tile of queries, less one.
-    turns : shape (1 + n tiles,)
-        The number of long tiles of keys, those, and then the others.
-    keys_of_query : float
-        The average number of keys in the tiles that a query meets; infinite if the GPU made
-        of_keys. Then there is no table of queries, and no tile counts as long.
+    turns
+        The number of long tiles of keys, those, and then the others; or 0 alone, where none is long
+        or the GPU made of_keys.
     """
 
     of_keys: Any
     of_queries: Any
-    lasts: Any
     turns: Any
-    keys_of_query: float
 
 
 LONG = 2  # times the average number of tiles of queries
-
-
-def tables_of_order(runs, order):
-    """The tuple of the tables that `flash_attn_bwd_persistent` reads for an order of the parts."""
-    if order == ORDERED:
-        return runs.of_keys, runs.of_queries
-    return (runs.of_keys, runs.turns, *((runs.lasts,) if order == BY_ARRIVAL else ()))
 
 
 def runs_of_keys(q, k, given, block_m, block_n, both) -> Runs:
@@ -318,9 +299,7 @@ def runs_of_keys(q, k, given, block_m, block_n, both) -> Runs:
     if not both and any(x.op == "load" for x in nodes.walk(mask)):
         try:
             of_keys = make_table_of_keys(q, mask, given.arguments, problem)
-            turns = np.arange(-1, of_keys.shape[2], dtype=np.int32)
-            turns[0] = 0
-            return Runs(of_keys, None, None, arrays.from_numpy(q, turns), math.inf)
+            return Runs(of_keys, None, arrays.constant(q, (1,), 0, np.int32))
         except NoIntervalError:
             pass
     return Runs(*tables_of(q, given, _tables, *problem))
@@ -330,10 +309,9 @@ def _tables(mask, arguments, seqlen_q, seqlen_k, batch, num_heads, block_m, bloc
     sizes = seqlen_q, seqlen_k
     classes = tiles.tile_classes(mask, sizes, block_m, block_n, arguments, batch, num_heads)
     of_queries, of_keys = tiles.runs_both_ways(classes, sizes, block_m, block_n)
-    lengths, tiles_met = ((x[..., END] - x[..., FIRST]).sum(axis=-1) for x in (of_keys, of_queries))
-    lengths = lengths.mean(axis=(0, 1))
+    lengths = (of_keys[..., END] - of_keys[..., FIRST]).sum(axis=-1).mean(axis=(0, 1))
     is_long = lengths > LONG * lengths.mean()
-    turns = [is_long.sum(), *np.flatnonzero(is_long), *np.flatnonzero(~is_long)]
-    lasts = (tiles_met - 1).astype(np.int32)
-    keys_of_query = float(tiles_met.mean()) * block_n
-    return of_keys, of_queries, lasts, np.array(turns, np.int32), keys_of_query
+    turns = [is_long.sum()]
+    if is_long.any():
+        turns += [*np.flatnonzero(is_long), *np.flatnonzero(~is_long)]
+    return of_keys, of_queries, np.array(turns, np.int32)
