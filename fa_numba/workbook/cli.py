@@ -70,6 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_language_model(add)
     _add_serve(commands)
     add("tour", "run the first lessons' kernels on real text and print one table")
+    command = add("ladder", "the steps of lesson 11; with a number, run one beside the one below")
+    command.add_argument("rung", nargs="?", type=int, help="a number, such as 4")
+    command.add_argument("--head-dim", type=int, default=64, help="64 (default) or 128")
     _add_trace(commands)
     return parser
 
@@ -102,6 +105,7 @@ NEEDS = {
     "reset": ["rich"],
     "serve": ["starlette", "threadpoolctl", "uvicorn"],
     "tour": ["rich", "matplotlib"],
+    "ladder": ["rich"],
 }
 
 
@@ -193,6 +197,14 @@ def _run(options) -> int:
 
         watch([e for n in options.name for e in catalog.find(n)] or catalog.all_exercises())
         return 0
+    elif options.command == "ladder":
+        from fa_numba.workbook import ladder
+
+        result = (
+            ladder.listed()
+            if options.rung is None
+            else ladder.run(options.rung, options.head_dim)
+        )
     elif options.command == "lessons":
         from fa_numba.workbook import contents
 
