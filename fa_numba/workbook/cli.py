@@ -40,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     add("status", "the exercises that you have passed").add_argument(
         "--run", action="store_true", help="grade everything you have started first"
     )
+    add("board", "your kernels' counts beside par and the best known, counted anew", nargs="*")
     add("show", "the statement of an exercise", nargs=None)
     for name, help in (
         ("check", "grade exercises or lessons; without a name, all"),
@@ -95,6 +96,7 @@ NEEDS = {
     "learn": ["jupyterlab"],
     "lessons": ["rich"],
     "status": ["rich"],
+    "board": ["rich", "pytest"],
     "show": ["rich"],
     "check": ["rich", "pytest"],
     "grade": ["rich", "pytest"],
@@ -215,6 +217,10 @@ def _run(options) -> int:
         ):
             grader.grade_all(mine)
         result = grader.status()
+    elif options.command == "board":
+        from fa_numba.workbook.board import board
+
+        result = board([e for n in options.name for e in catalog.find(n)] or catalog.all_exercises())
     elif options.command == "show":
         result = grader.show(options.name)
     elif options.command == "hint":

@@ -1,5 +1,7 @@
 """The four numbers by which the ladder and the board compare kernels: sums over launches."""
 
+from collections import Counter
+
 QUANTITIES = {
     "bytes": "from and to global memory",
     "shared": "memory: cycles, with bank conflicts",
@@ -33,3 +35,8 @@ def counted(traces) -> dict[str, int]:
             x.load_requests + x.store_requests + x.atomic_requests for x in (*arrays, *shared)
         )
     return {name: int(number) for name, number in total.items()}
+
+
+def added(counts) -> dict[str, int]:
+    """The sum of some results of `counted`; {} if nothing was launched in any."""
+    return dict(sum(map(Counter, counts), Counter())) if any(counts) else {}
