@@ -38,5 +38,5 @@ def counted(traces) -> dict[str, int]:
 
 
 def added(counts) -> dict[str, int]:
-    """The sum of some results of `counted`; {} if nothing was launched in any."""
-    return dict(sum(map(Counter, counts), Counter())) if any(counts) else {}
+    """The sum of some results of `counted`, without those that are 0."""
+    return dict(sum(map(Counter, counts), Counter()))
