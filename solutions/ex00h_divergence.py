@@ -30,8 +30,8 @@ POINTS = 64  # of a thread block
 ###   choose, and warps are 32 in a row, so let a branch depend on t // 32, or on t < a multiple of
 ###   32. The second gain came for free: the threads of a warp now have 32 neighbouring points,
 ###   where they had 16. For 12 requests, 64 threads load their four numbers and store both results,
-###   and 64 have nothing to do. Two warps are idle then, but each with all its threads: nothing diverges.
-###   The rotation itself comes back in lesson 22 as rotary embedding.
+###   and 64 have nothing to do. Two warps are idle then, but each with all its threads: nothing
+###   diverges. The rotation itself comes back in lesson 22 as rotary embedding.
 
 
 @cuda.jit

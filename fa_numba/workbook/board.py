@@ -38,7 +38,7 @@ class Board:
     @property
     def lines(self) -> list[str]:
         """The sentences below the table."""
-        legend = f"{YOURS} yours, {PAR} par (our solution's count), {BEST} best known; less is better."
+        legend = f"{YOURS} yours, {PAR} par (our solution), {BEST} best known; less is better."
         said = [legend] if self.rows else ["No kernel of yours has passed yet."]
         if self.waiting:
             some = ", ".join(self.waiting[:8]) + (", ..." if len(self.waiting) > 8 else "")

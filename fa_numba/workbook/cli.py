@@ -203,9 +203,7 @@ def _run(options) -> int:
         from fa_numba.workbook import ladder
 
         result = (
-            ladder.listed()
-            if options.rung is None
-            else ladder.run(options.rung, options.head_dim)
+            ladder.listed() if options.rung is None else ladder.run(options.rung, options.head_dim)
         )
     elif options.command == "lessons":
         from fa_numba.workbook import contents
@@ -220,7 +218,8 @@ def _run(options) -> int:
     elif options.command == "board":
         from fa_numba.workbook.board import board
 
-        result = board([e for n in options.name for e in catalog.find(n)] or catalog.all_exercises())
+        found = [e for n in options.name for e in catalog.find(n)]
+        result = board(found or catalog.all_exercises())
     elif options.command == "show":
         result = grader.show(options.name)
     elif options.command == "hint":

@@ -1,4 +1,4 @@
-"""The ladder of lesson 11: the float32 kernels, slowest first, and `fa-numba ladder`, which runs one.
+"""The ladder of lesson 11: the float32 kernels, slowest first. `fa-numba ladder` runs one.
 
 `benchmarks/bench_ladder.py` times the same rungs at one size. Here a rung is timed where there is a
 GPU, and counted by the CPU engine's meter elsewhere, beside the rung below it.
@@ -52,9 +52,7 @@ class Rung(NamedTuple):
         return self.name
 
     def __call__(self, q, k, v, *, causal=False):
-        return getattr(fa_numba, self.function)(
-            q, k, v, causal=causal, **self.options(q.shape[3])
-        )
+        return getattr(fa_numba, self.function)(q, k, v, causal=causal, **self.options(q.shape[3]))
 
 
 def _rows_of_four(head_dim):
@@ -135,7 +133,9 @@ def run(number: int, head_dim: int = HEAD_DIMS[0]):
     for name in measured[0]:
         values = [row[name] for row in measured]
         ratio = values[-1] / values[0] if len(values) == 2 and values[0] else None
-        table.add_row(" ".join(filter(None, (name, units.get(name)))), *map(_text, [*values, ratio]))
+        table.add_row(
+            " ".join(filter(None, (name, units.get(name)))), *map(_text, [*values, ratio])
+        )
     beside = f", beside {pair[0].file}" if pair[0].file != rung.file else ""
     lines = [f"Rung {number}: {rung.name}", f"Change: {rung.change}", f"Read {rung.file}{beside}"]
     lines.append(f"{place}, N = {seqlen}, d = {head_dim}, no mask")

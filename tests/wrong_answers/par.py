@@ -29,6 +29,7 @@ def counts_of(sources) -> dict[str, dict]:
 def main():
     exercises = all_exercises(FOLDER.parents[1])
     solutions = {e: e.solution.read_text(encoding="utf-8") for e in exercises}
+    solutions = {e: text for e, text in solutions.items() if "cuda.jit" in text}
     pars = {e: counts for e, counts in counts_of(solutions).items() if counts}
     others = {e: [] for e in pars}
     rights = {e: [source for _, source in answers(e, "RIGHT")] for e in pars}
