@@ -1,5 +1,9 @@
 """The ladder: its rungs are right, each is a small step by the meter, and the command says so."""
 
+import sys
+import types
+
+import numpy as np
 import pytest
 from cases import thorough
 
@@ -34,6 +38,33 @@ def test_a_rung_is_run_beside_the_one_below(monkeypatch, capsys):
     assert "fa_numba/on_cuda_cores/flash_attn_v2_unsigned.py" in said and "unsigned" in said
     both = [line.split()[-3:] for line in said.splitlines() if line.startswith("instructions")]
     assert both == [["31,520", "31,520", "1"]]  # unsigned indices: the same accesses
+
+
+class OnGpu(np.ndarray):
+    """What CuPy would have made."""
+
+    def get(self):
+        return np.array(self)
+
+
+def test_on_a_gpu_a_rung_is_timed(monkeypatch, capsys):
+    rng = np.random.default_rng(0)
+    cupy = types.SimpleNamespace(random=types.SimpleNamespace(default_rng=lambda seed: cupy))
+    cupy.standard_normal = lambda *size, **kind: rng.standard_normal(*size, **kind).view(OnGpu)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(ladder.own, "has_cupy_and_gpu", lambda: True)
+    times = iter([2.0, 1.0])
+    monkeypatch.setattr(ladder.own, "gpu_ms", lambda call: next(times))
+    monkeypatch.setattr(ladder, "TIMED_SEQLEN", 150)
+    monkeypatch.setattr(ladder, "TIMED_WIDTH", 64)
+    monkeypatch.setattr(ladder, "RUNGS", [ladder.RUNGS[0]] * 2)
+    attention = ladder.reference.attention
+    monkeypatch.setattr(
+        ladder.Rung, "__call__", lambda rung, *x: [attention(*map(np.array, x))[0].view(OnGpu)]
+    )
+    assert cli.main(["ladder", "2"]) == 0
+    said = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["ms", "2", "1", "0.5"] in said and "TFLOP/s" in [line[0] for line in said]
 
 
 def test_a_wrong_rung_is_no_rung(monkeypatch):
