@@ -18,7 +18,7 @@ def most_gained(rungs, head_dim):
     return max(
         below[kind] / row[kind]
         for below, row in zip(counts, counts[1:], strict=False)
-        for kind in ("bytes", "shared", "instructions")
+        for kind in ("bytes", "shared cycles", "instructions")
     )
 
 

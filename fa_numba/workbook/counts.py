@@ -4,7 +4,7 @@ from collections import Counter
 
 QUANTITIES = {
     "bytes": "from and to global memory",
-    "shared": "memory: cycles, with bank conflicts",
+    "shared cycles": "of its banks, conflicts included",
     "barriers": "of all thread blocks",
     "instructions": "of warps: loads, stores, shuffles",
 }
@@ -27,7 +27,7 @@ def counted(traces) -> dict[str, int]:
     for trace in traces:
         arrays, shared = trace.arrays.values(), trace.shared.values()
         total["bytes"] += trace.load_bytes + trace.store_bytes
-        total["shared"] += sum(
+        total["shared cycles"] += sum(
             x.load_wavefronts + x.store_wavefronts + x.atomic_wavefronts for x in shared
         )
         total["barriers"] += trace.barriers
