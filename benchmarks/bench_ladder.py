@@ -10,24 +10,15 @@ import itertools
 
 from benchmarks.bench_tensor_core import relative_error
 from benchmarks.timing import save, time_ms
-from fa_numba import (
-    flash_attn_bwd,
-    flash_attn_bwd_registers,
-    flash_attn_registers,
-    flash_attn_v1,
-    flash_attn_v2,
-    flash_attn_v2_4x4,
-    flash_attn_v2_unsigned,
-    naive_attn,
-)
+from fa_numba import flash_attn_bwd, flash_attn_bwd_registers, flash_attn_registers
 from fa_numba.tensor_core.flash_attn_bwd_tf32x3 import flash_attn_bwd_tf32x3
 from fa_numba.tensor_core.flash_attn_tf32x3 import flash_attn_tf32x3
+from fa_numba.workbook.ladder import LIBRARY, RUNGS
 
 TOKENS, WIDTH = 16384, 2048  # batch · seqlen and num_heads · head_dim, held while seqlen grows
 HEAD_DIMS, SEQLENS, CAUSAL = (64, 128, 256), (512, 8192), (False, True)
 WIDE = 256  # a head_dim for which only tensor cores and PyTorch are asked, forward
-LESSONS = naive_attn, flash_attn_v1, flash_attn_v2, flash_attn_v2_unsigned, flash_attn_v2_4x4
-FORWARD = *LESSONS, flash_attn_registers, flash_attn_tf32x3
+FORWARD = {rung.name: rung for rung in RUNGS} | {"flash_attn_tf32x3": flash_attn_tf32x3}
 BACKWARD = flash_attn_bwd, flash_attn_bwd_registers, flash_attn_bwd_tf32x3
 LONGEST_OF_V1 = 512  # a thread block walks all tiles of a head: seconds for longer ones
 REPEATS = 5
@@ -85,19 +76,19 @@ def steps(seqlen, head_dim, causal, tokens=TOKENS):
         return max(map(relative_error, of_head, wanted))
 
     plain_error = error_of([x[None, :, None] for x in plain[:1]], want[:1])
-    for function in FORWARD:
-        if function is flash_attn_v1 and seqlen > LONGEST_OF_V1:
+    for name, function in FORWARD.items():
+        if name == "flash_attn_v1" and seqlen > LONGEST_OF_V1:
             continue
         if head_dim == WIDE and function is not flash_attn_tf32x3:
             continue
         call = lambda f=function: f(q, k, v, causal=causal)  # noqa: E731
         error = error_of(call()[:1], want[:1])
-        yield function.__name__, 2, call, error, plain_error
+        yield name, 2, call, error, plain_error
     heads_first = [x.transpose(1, 2).contiguous().requires_grad_() for x in (q, k, v)]
     call = lambda: scaled_dot_product_attention(*heads_first, is_causal=causal)  # noqa: E731
     with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION), torch.no_grad():
         error = error_of([call().transpose(1, 2)], want[:1])
-        yield "SDPA memory-efficient", 2, call, error, plain_error
+        yield LIBRARY, 2, call, error, plain_error
     if head_dim == WIDE:
         return
 
@@ -111,7 +102,7 @@ def steps(seqlen, head_dim, causal, tokens=TOKENS):
     dout = dout.transpose(1, 2).contiguous()
     call = lambda: torch.autograd.grad(out, heads_first, dout, retain_graph=True)  # noqa: E731
     error = error_of([x.transpose(1, 2) for x in call()], want[1:])
-    yield "SDPA memory-efficient, backward", 5, call, error, plain_error
+    yield f"{LIBRARY}, backward", 5, call, error, plain_error
 
 
 def definition(dout, q, k, v, causal):

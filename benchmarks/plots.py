@@ -27,6 +27,7 @@ from fa_numba.figures.style import (
     on_paper,
     plain,
 )
+from fa_numba.workbook.ladder import LIBRARY, RUNGS
 
 PLOTS = Path(__file__).parents[1] / "docs" / "plots"
 HEAD_DIMS = (64, 128)
@@ -147,12 +148,7 @@ def _order(kernel):
 
 
 LADDER = (  # the question, the name there, the gain of the step
-    ("ladder", "naive_attn", "S and P in HBM"),
-    ("ladder", "flash_attn_v1", "tiles, online softmax"),
-    ("ladder", "flash_attn_v2", "a loop over keys inside"),
-    ("ladder", "flash_attn_v2_unsigned", "index types"),
-    ("ladder", "flash_attn_v2_4x4", "4 × 4 scores per thread"),
-    ("ladder", "flash_attn_registers", "8 × 8, 16-byte loads"),
+    *(("ladder", rung.name, rung.change.partition(":")[0]) for rung in RUNGS),
     ("ladder", "flash_attn_tf32x3", "three TF32 products for one"),
     ("tensor_core", "flash_attn_mma", "mma, ldmatrix, cp.async"),
     ("tensor_core", "flash_attn_wgmma", "wgmma, TMA"),
@@ -161,7 +157,7 @@ LADDER = (  # the question, the name there, the gain of the step
     ("fp8", "flash_attn_fp8", "eight bits"),
 )
 BESIDE = (
-    ("ladder", "SDPA memory-efficient"),
+    ("ladder", LIBRARY),
     ("peers", "Triton"),
     ("peers", "FlexAttention"),
     ("tensor_core", "SDPA FlashAttention-2"),

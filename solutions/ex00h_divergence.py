@@ -12,7 +12,7 @@ Arrays   x, y, c, s, out_x, out_y (n,) float32
 Rules    each element of out_x and out_y is stored once; no shared memory, no local arrays
 Budget   20 requests per thread block: 4 loads and 1 store for each of its 4 warps. A request is one
          load or store of one warp; divergent_kernel makes 40
-Par      12, for those who want more
+Best     12 is known, for those who want more
 """
 
 from numba import cuda
@@ -25,13 +25,13 @@ POINTS = 64  # of a thread block
 ### HINT 2: Let the first 64 threads compute x, and the other 64 compute y. Which point does thread
 ###   t then have?
 ### HINT 3: The point is i = cuda.blockIdx.x * POINTS + t % POINTS, and the branch is
-###   `if t < POINTS:`. For par: x and y of a point need the same four numbers.
+###   `if t < POINTS:`. For 12 requests: x and y of a point need the same four numbers.
 ### DEBRIEF: Same threads, same arithmetic, half the instructions. The order of threads is yours to
 ###   choose, and warps are 32 in a row, so let a branch depend on t // 32, or on t < a multiple of
 ###   32. The second gain came for free: the threads of a warp now have 32 neighbouring points,
-###   where they had 16. For par, 64 threads load their four numbers and store both results, and 64
-###   have nothing to do. Two warps are idle then, but each with all its threads: nothing diverges.
-###   The rotation itself comes back in lesson 22 as rotary embedding.
+###   where they had 16. For 12 requests, 64 threads load their four numbers and store both results,
+###   and 64 have nothing to do. Two warps are idle then, but each with all its threads: nothing
+###   diverges. The rotation itself comes back in lesson 22 as rotary embedding.
 
 
 @cuda.jit

@@ -33,6 +33,7 @@ from fa_numba.on_cuda_cores.softmax_topk_warps import make_merge_splits, make_so
 from fa_numba.runtime import arrays
 from fa_numba.tiling import register_tiling
 from fa_numba.tiling.linear_attn import FEATURE_MAPS
+from fa_numba.workbook import ladder
 
 pytestmark = pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
 
@@ -43,6 +44,7 @@ DECODE = ("flash_decode", "paged_attn_decode")
 V2 = ("flash_attn_v2", "flash_attn_varlen")
 LADDER = ("flash_attn_v2_unsigned", "flash_attn_v2_4x4", "flash_attn_registers")
 FORWARD = ("naive_attn", "flash_attn_v1", "block_sparse", *V2, *LADDER, *DECODE)
+BETWEEN = [rung for rung in ladder.RUNGS if rung.name != rung.function]  # options make them
 IN_ORDER = "flash_attn_bwd_registers in order"  # deterministic
 BACKWARD = ("flash_attn_bwd", "flash_attn_bwd_registers", IN_ORDER, "flash_attn_varlen_bwd")
 ATTENTION = (*FORWARD, "lazy_softmax_attn", *BACKWARD)
@@ -184,6 +186,22 @@ def check_budget(kernel, args, targets=TARGETS):
 def test_within_the_stated_budget(name, causal, targets):
     for kernel, args in launches(name, causal=causal):
         check_budget(kernel, args, targets)
+
+
+@pytest.mark.parametrize(
+    "rung, targets",
+    [(rung, TARGETS[2:]) for rung in BETWEEN] + [thorough(rung, TARGETS) for rung in BETWEEN],
+    ids=str,
+)
+def test_the_rungs_between_stay_within_the_stated_budget(rung, targets):
+    for kernel, args in launches(rung.function, causal=True, **rung.options(64)):
+        check_budget(kernel, args, targets)
+    if len(targets) > 1:
+        with simt.options(device="H100"):  # its thread blocks may have the larger tiles
+            wide = launches(rung.function, head_dim=128, causal=True, **rung.options(128))
+        for kernel, args in wide:
+            for code in compiled(kernel, signature_of(args), targets):
+                check(code)
 
 
 @pytest.mark.parametrize("name", [MAIN[0], *map(thorough, ("flash_attn_v1", MAIN[1]))])

@@ -16,7 +16,7 @@ import learner
 import pytest
 from cases import thorough
 
-from fa_numba.workbook import stubs
+from fa_numba.workbook import par, stubs
 from fa_numba.workbook.catalog import all_exercises
 from fa_numba.workbook.grader import grade_all
 
@@ -132,6 +132,11 @@ def test_solutions_pass(fourth, monkeypatch, warm_judges, tmp_path):
         assert not slow, f"checks over 5 s: {slow}"
         names = {c.name for c in graded.checks}
         assert len(names) == len(graded.checks), f"{graded.exercise.name}: two share a name"
+        if known := par.known(graded.exercise):
+            counted = {name: number for name, number in graded.counts.items() if number}
+            assert counted == {name: number for name, (number, _) in known.items()}, (
+                f"{graded.exercise.short}: python -m tests.wrong_answers.par"
+            )
     assert sum("compile" in c.name for graded in report for c in graded.checks) >= 4
     cases = json.loads((tmp_path / "cases.json").read_text(encoding="utf-8"))
     left_out = {e.short: grader_cases.gaps(e, cases.get(e.short, [])) for e in exercises}

@@ -43,6 +43,13 @@ def test_tile_size_does_not_change_the_answer(rng, head_dim, block_m, block_n):
     check_forward(flash_attn_registers, q, k, v, causal=True, block_m=block_m, block_n=block_n)
 
 
+@pytest.mark.parametrize("head_dim, block_m, block_n", [(8, 16, 32), (70, 32, 64)])
+def test_four_rows_of_a_thread(rng, head_dim, block_m, block_n):
+    q, k, v = make_qkv(rng, 1, 50, 70, 2, 1, head_dim)
+    tiles = {"block_m": block_m, "block_n": block_n, "rows": 4}
+    check_forward(flash_attn_registers, q, k, v, causal=True, **tiles)
+
+
 @pytest.mark.parametrize("head_dim", [1, 64, 65, 129])
 def test_chosen_tiles(rng, head_dim):
     check_forward(flash_attn_registers, *make_qkv(rng, 1, 17, 18, 1, 1, head_dim), causal=True)

@@ -22,6 +22,7 @@ from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 from fa_numba.kv_cache import RollingCache
 from fa_numba.runtime import arrays, launching
+from fa_numba.workbook import ladder
 from numba_cuda_simulator.devices import chip
 from numba_cuda_simulator.options import current_options
 
@@ -130,6 +131,16 @@ def test_forward(name, case):
     np.testing.assert_allclose(lse.get(), lse_ref, rtol=1e-5, atol=1e-5)
     for before, after in zip((q, k, v), on_gpu, strict=True):
         np.testing.assert_array_equal(before, after.get())
+
+
+@pytest.mark.parametrize("head_dim", ladder.HEAD_DIMS)
+@pytest.mark.parametrize("rung", ladder.RUNGS, ids=str)
+def test_each_rung_of_the_ladder(rung, head_dim):
+    q, k, v, _ = make_case((1, 150, 150, 2, 1, head_dim, True))
+    out_ref, _ = reference.attention(q, k, v, causal=True)
+    out_f32, _ = reference.attention(q, k, v, causal=True, dtype=np.float32)
+    out, *_ = rung(*(cupy.asarray(x) for x in (q, k, v)), causal=True)
+    assert_close(out, out_ref, out_f32)
 
 
 @pytest.mark.few(lambda case, share: [case, *pairs(share, case[-2] > 128)])

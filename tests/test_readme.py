@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 
-from benchmarks import readme
+from benchmarks import bench_published, readme
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
@@ -91,3 +91,19 @@ def test_the_picture_of_a_check_is_that_of_today():
     drawn = "".join(html.unescape("".join(re.findall(r"<text[^>]*>(.*?)</text>", drawn))).split())
     for line in readme.failing_check().splitlines():
         assert "".join(line.split()) in drawn, line
+
+
+def test_a_published_time_of_both_passes_is_a_row_of_its_own(monkeypatch):
+    layout = bench_published.LAYOUTS[-1]
+    seen = [
+        ("fa-numba", False, 1.0, 2e-3),
+        ("fa-numba", True, 2.5, 3e-3),
+        ("cuDNN", False, 2, None),
+    ]
+    monkeypatch.setattr(bench_published, "functions", lambda *size: iter(seen))
+    monkeypatch.setattr(bench_published, "time_ms", lambda ms, repeats: ms)
+    *_, both = bench_published.measure(layout, 16384, True)
+    work = 14 * 16 * 16384**2 * 64 / 2  # four FLOPs forward and ten backward for each pair
+    assert both["pass"] == "both" and both["error"] == 3e-3
+    assert both["fa-numba"] == round(work / 3.5e9, 1) and both["fa-numba, ms"] == 3.5
+    assert both["published"] == round(work / 4.027e9, 1)

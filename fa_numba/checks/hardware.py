@@ -332,37 +332,40 @@ def check_block_sizes(kernel_name, head_dim, block_m, block_n, *, num_rows=math.
     return block_m, block_n
 
 
-def check_4x4_tiles(head_dim) -> int:
-    """Return the rows of the tiles of `flash_attn_v2_4x4`; raise if head_dim is too large."""
+def check_4x4_tiles(head_dim, columns) -> tuple:
+    """Return the rows of a tile of `flash_attn_v2_4x4`, and a thread's columns of scores."""
     if head_dim > MAX_4X4_HEAD_DIM:
         raise ValueError(
             f"head_dim must be at most {MAX_4X4_HEAD_DIM} for flash_attn_v2_4x4, got {head_dim}: "
             "flash_attn_registers takes larger ones"
         )
-    return register_tiling.block_of_4x4(head_dim)
+    return register_tiling.block_of_4x4(head_dim), _one_of("columns", columns, (1, 2, 4))
 
 
-def check_forward_tiles(q, head_dim, block_m, block_n) -> tuple:
-    """Return the tile sizes of `flash_attn_registers`, (block_m, block_n); choose for None."""
+def check_forward_tiles(q, head_dim, block_m, block_n, rows) -> tuple:
+    """Return block_m, block_n and rows of `flash_attn_registers`; choose for None."""
     limit = arrays.shared_bytes_per_block(q)
-    best_m, best_n = register_tiling.forward_block_sizes(head_dim, limit)
-    block_m = _register_tile_size("block_m", block_m, best_m)
-    block_n = _register_tile_size("block_n", block_n, best_n)
-    if not register_tiling.forward_fits(head_dim, block_m, block_n, limit):
+    most = register_tiling.forward_rows(head_dim)
+    rows = most if rows is None else _one_of("rows", rows, (4, 8))
+    if rows > most:
+        raise ValueError(f"rows must be 4 at {head_dim=}, got {rows}")
+    best_m, best_n = register_tiling.forward_block_sizes(head_dim, limit, rows)
+    sizes = register_tiling.SIZES
+    block_m = best_m if block_m is None else _one_of("block_m", block_m, sizes)
+    block_n = best_n if block_n is None else _one_of("block_n", block_n, sizes)
+    if not register_tiling.forward_fits(head_dim, block_m, block_n, limit, rows):
         raise ValueError(
             f"block_m and block_n must fit the registers and the {limit} bytes of shared memory "
             f"of a thread block at {head_dim=}, got {block_m} and {block_n}"
         )
-    return block_m, block_n
+    return block_m, block_n, rows
 
 
-def _register_tile_size(name, value, best):
-    if value is None:
-        return best
+def _one_of(name, value, allowed):
     value = integer(name, value, at_least=1)
-    if value not in register_tiling.SIZES:
-        *sizes, last = register_tiling.SIZES
-        raise ValueError(f"{name} must be {', '.join(map(str, sizes))} or {last}, got {value}")
+    if value not in allowed:
+        *others, last = map(str, allowed)
+        raise ValueError(f"{name} must be {', '.join(others)} or {last}, got {value}")
     return value
 
 
@@ -371,10 +374,8 @@ def check_backward_tiles(q, head_dim, tile_size) -> int:
     limit = arrays.shared_bytes_per_block(q)
     best = register_tiling.backward_tile_size(head_dim, limit)
     sizes = register_tiling.BACKWARD_SIZES
-    if tile_size is not None and integer("tile_size", tile_size, at_least=1) not in sizes:
-        *others, last = map(str, sizes)
-        raise ValueError(f"tile_size must be {', '.join(others)} or {last}, got {tile_size}")
-    tile_size = tile_size or best or sizes[0]
+    chosen = best or sizes[0]
+    tile_size = chosen if tile_size is None else _one_of("tile_size", tile_size, sizes)
     needed = register_tiling.backward_tiling(head_dim, tile_size).shared_bytes
     if needed > limit:
         raise RefusedValueError(

@@ -2,6 +2,7 @@
 
 flash_attn_v2_4x4        4 x 4 scores per thread: one load from shared memory for two FMAs
 flash_attn_registers     8 rows of scores and of out per thread: one load for 4 FMAs   <- this file
+                         with rows=4 the loads of flash_attn_v2_4x4, 16 bytes at a time
 flash_attn_tf32x3        on tensor cores: three products of TF32 for each one of float32
 
 The algorithm is that of flash_attn_v2. Changed since flash_attn_v2_4x4:
@@ -47,6 +48,7 @@ def make_flash_attn_registers(
     ALIBI=False,
     EXPRESSIONS=NO_EXPRESSIONS,
     SINKS=False,
+    THREAD_ROWS=None,
 ):
     """The kernel for these compile-time constants; `forward_tiling` has its number of threads.
 
@@ -58,7 +60,7 @@ def make_flash_attn_registers(
     user_scores = make_user_scores(EXPRESSIONS)
     class_of, modified = user_scores.class_of, user_scores.modified
     MASK, SCORE = EXPRESSIONS.mask is not None, EXPRESSIONS.score is not None
-    tiling = forward_tiling(HEAD_DIM, BLOCK_M, BLOCK_N)
+    tiling = forward_tiling(HEAD_DIM, BLOCK_M, BLOCK_N, THREAD_ROWS)
     WIDTH, ROWS, TX, TY = tiling.width, tiling.rows, tiling.threads_x, tiling.threads_y
     Q_TILE, K_TILE, P_TILE, V_TILE = 0, tiling.k_start, tiling.p_start, tiling.v_start
     THREADS = tiling.threads
@@ -225,6 +227,7 @@ def flash_attn_registers(
     sinks=None,
     block_m=None,
     block_n=None,
+    rows=None,
 ):
     """FlashAttention-2 with register tiles, forward: a much faster `flash_attn_v2`.
 
@@ -238,6 +241,8 @@ def flash_attn_registers(
         As for `flash_attn_v2`.
     block_m, block_n : 16, 32, 64 or 128, default=chosen
         Tile sizes; the sizes that fit, and the default, depend on the shared memory of the GPU.
+    rows : 4 or 8, default=8 if head_dim is at most 128, else 4
+        Rows of scores and of out of a thread.
 
     Returns
     -------
@@ -249,10 +254,10 @@ def flash_attn_registers(
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
     written = mask, mask_args, score, score_args
     call = checks.forward_call(q, k, v, *options, expressions=written, sinks=sinks)
-    block_m, block_n = checks.check_forward_tiles(q, call.head_dim, block_m, block_n)
-    constants = *call.mask, call.expressions, call.has_sinks
+    block_m, block_n, rows = checks.check_forward_tiles(q, call.head_dim, block_m, block_n, rows)
+    constants = *call.mask, call.expressions, call.has_sinks, rows
     kernel = make_flash_attn_registers(call.head_dim, block_m, block_n, *constants)
-    tiling = forward_tiling(call.head_dim, block_m, block_n)
+    tiling = forward_tiling(call.head_dim, block_m, block_n, rows)
     grid, threads = (call.num_heads, ceil_div(call.seqlen_q, block_m), call.batch), tiling.threads
     written = call.sinks, masks.tile_classes(q, k, call, block_m, block_n), call.expression_args
     size = tiling.shared_bytes

@@ -2,6 +2,7 @@
 
 flash_attn_v2_unsigned   a thread computes one score: two loads from shared memory for each FMA
 flash_attn_v2_4x4        a thread computes 4 x 4 scores: one load for two FMAs         <- this file
+                         with columns=1 4 x 1 scores: five loads for four FMAs of Q K^T
 flash_attn_registers     larger tiles in registers: one load for 4 FMAs
 
 An SM makes 128 FMAs in a cycle and loads 32 numbers from shared memory. So a thread that loads two
@@ -10,7 +11,8 @@ four of K and makes 16 FMAs with them: each number is used four times. This is r
 Changed since flash_attn_v2_unsigned:
 
 - s is a tile of 4 × 4 registers, acc and pv are tiles of 4 rows. Two neighbours among a thread's
-  rows or columns are TX apart, so that the threads of a warp read neighbouring addresses.
+  rows or columns are TX apart, so that the threads of a warp read neighbouring addresses. With
+  columns=1, the step between, s is 4 × 1, and a tile of keys has a quarter of the rows.
 - Q and K are transposed in shared memory: the loop over d reads rows of them.
 - The threads of a row of scores are in one warp. They reduce it by shuffles, without a barrier.
 - P overwrites K, and so the tiles have 64 × 64 numbers within 48 KiB.
@@ -36,44 +38,47 @@ from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.register_tiling import block_of_4x4
 
-SIDE = 4  # rows and columns of scores of a thread
+SIDE = 4  # rows of scores of a thread, and columns unless fewer are asked for
 
 
 @functools.cache
-def make_flash_attn_v2_4x4(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
+def make_flash_attn_v2_4x4(
+    HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, COLUMNS=SIDE
+):
     """The kernel for these compile-time constants: launch it with threads (TX, TX).
 
     alibi_slopes is unused without ALIBI: it may then be any scalar.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
-    BLOCK = block_of_4x4(HEAD_DIM)  # rows of a tile of Q, and of one of K
-    TX = BLOCK // SIDE  # threads of a row of the thread block, and of a column
+    BLOCK_M = block_of_4x4(HEAD_DIM)  # rows of a tile of Q
+    TX = BLOCK_M // SIDE  # threads of a row of the thread block, and of a column
+    BLOCK_N = TX * COLUMNS  # rows of a tile of K
     STEPS = TX.bit_length() - 1  # shuffles that reduce a row
     COLS = ceil_div(HEAD_DIM, TX)  # columns of out that a thread owns
     WIDTH = COLS * TX
-    KT_ROWS = max(HEAD_DIM, BLOCK)  # P, which overwrites K, has BLOCK rows
+    KT_ROWS = max(HEAD_DIM, BLOCK_M)  # P, which overwrites K, has BLOCK_M rows
 
     @cuda.jit
     def flash_attn_v2_4x4_kernel(q, k, v, out, lse, softmax_scale, alibi_slopes):
-        """A thread block owns BLOCK query rows and walks the tiles of K and V.
+        """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
 
         grid      (num_m_tiles, num_heads, batch); threads (TX, TX): thread (ty, tx) computes the
                   scores of rows ty, ty + TX, ... and columns tx, tx + TX, ... of each tile, and
                   the same rows and columns tx, tx + TX, ... of out
-        shared    qt_tile (HEAD_DIM, BLOCK); kt_tile (KT_ROWS, BLOCK), which P overwrites;
-                  v_tile (BLOCK, WIDTH)
-        private   s (4, 4), acc, pv (4, COLS), m_i, l_i (4,)
+        shared    qt_tile (HEAD_DIM, BLOCK_M); kt_tile (KT_ROWS, BLOCK_N), which P overwrites;
+                  v_tile (BLOCK_N, WIDTH)
+        private   s (4, COLUMNS), acc, pv (4, COLS), m_i, l_i (4,)
         HBM       Q, out, lse once; K and V once per tile of queries, except the tiles that none
                   of them sees; with ALIBI alibi_slopes in every thread
         paper     FlashAttention-2, Algorithm 1
         budget    128 registers, 49152 bytes shared (HEAD_DIM=64)
         """
-        qt_tile = cuda.shared.array((HEAD_DIM, BLOCK), float32)
-        kt_tile = cuda.shared.array((KT_ROWS, BLOCK), float32)
+        qt_tile = cuda.shared.array((HEAD_DIM, BLOCK_M), float32)
+        kt_tile = cuda.shared.array((KT_ROWS, BLOCK_N), float32)
         p_tile = kt_tile  # row m, column n: P is written when all have read K
-        v_tile = cuda.shared.array((BLOCK, WIDTH), float32)
-        s = cuda.local.array((SIDE, SIDE), float32)
+        v_tile = cuda.shared.array((BLOCK_N, WIDTH), float32)
+        s = cuda.local.array((SIDE, COLUMNS), float32)
         acc = cuda.local.array((SIDE, COLS), float32)  # rows of out, not yet divided by l_i
         pv = cuda.local.array((SIDE, COLS), float32)  # P V of one tile
         m_i = cuda.local.array(SIDE, float32)
@@ -81,16 +86,16 @@ def make_flash_attn_v2_4x4(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI
         a = cuda.local.array(SIDE, float32)  # four numbers of Q, of P
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-        m_start = cuda.blockIdx.x * BLOCK
+        m_start = cuda.blockIdx.x * BLOCK_M
         head, b = cuda.blockIdx.y, cuda.blockIdx.z
         seqlen_q, seqlen_k = q.shape[1], k.shape[1]
         kv_head = head // (q.shape[2] // k.shape[2])
         first_position = m_start + seqlen_k - seqlen_q  # of the tile's rows, among the keys
-        n_first = first_key(first_position) // BLOCK * BLOCK
-        n_end = end_key(first_position + BLOCK - 1, seqlen_k)
+        n_first = first_key(first_position) // BLOCK_N * BLOCK_N
+        n_end = end_key(first_position + BLOCK_M - 1, seqlen_k)
         slope = alibi_slopes[head] if ALIBI else float32(0.0)
 
-        for r in range(ty, BLOCK, TX):
+        for r in range(ty, BLOCK_M, TX):
             m = m_start + r
             for d in range(tx, HEAD_DIM, TX):  # coalesced: neighbouring threads, neighbouring d
                 qt_tile[u64(d), u64(r)] = (
@@ -102,8 +107,8 @@ def make_flash_attn_v2_4x4(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI
             for c in range(COLS):
                 acc[i, c] = float32(0.0)
 
-        for n_start in range(n_first, n_end, BLOCK):
-            for r in range(ty, BLOCK, TX):
+        for n_start in range(n_first, n_end, BLOCK_N):
+            for r in range(ty, BLOCK_N, TX):
                 n = n_start + r
                 for d in range(tx, WIDTH, TX):
                     inside = n < seqlen_k and d < HEAD_DIM
@@ -114,12 +119,12 @@ def make_flash_attn_v2_4x4(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI
             cuda.syncthreads()  # qt_tile, kt_tile, v_tile are complete: safe to read
 
             for i in range(SIDE):  # S = scale · Q Kᵀ                                     line 8
-                for j in range(SIDE):
+                for j in range(COLUMNS):
                     s[i, j] = float32(0.0)
             for d in range(HEAD_DIM):
                 for i in range(SIDE):
                     a[i] = qt_tile[u64(d), u64(ty + i * TX)]
-                for j in range(SIDE):
+                for j in range(COLUMNS):
                     x = kt_tile[u64(d), u64(tx + j * TX)]
                     for i in range(SIDE):
                         s[i, j] += a[i] * x
@@ -128,7 +133,7 @@ def make_flash_attn_v2_4x4(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI
             for i in range(SIDE):
                 position = first_position + ty + i * TX
                 m_new = m_i[i]  # m_i <- max(m_i, rowmax(S))                              line 9
-                for j in range(SIDE):
+                for j in range(COLUMNS):
                     n = n_start + tx + j * TX
                     seen = sees(position, n, seqlen_k)
                     s[i, j] = score(s[i, j] * softmax_scale, position - n, slope)
@@ -141,7 +146,7 @@ def make_flash_attn_v2_4x4(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI
                 alpha = math.exp(m_i[i] - shift)  # rescales the sums under the old maximum
                 m_i[i] = m_new
                 l_ij = float32(0.0)
-                for j in range(SIDE):
+                for j in range(COLUMNS):
                     p = math.exp(s[i, j] - shift)  # P = exp(S - m_i)                     line 9
                     l_ij += p
                     p_tile[u64(ty + i * TX), u64(tx + j * TX)] = p
@@ -151,7 +156,7 @@ def make_flash_attn_v2_4x4(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI
                     pv[i, c] = float32(0.0)
             cuda.syncwarp()  # a row of p_tile is written and read by the same warp
 
-            for r in range(BLOCK):
+            for r in range(BLOCK_N):
                 for i in range(SIDE):
                     a[i] = p_tile[u64(ty + i * TX), u64(r)]
                 for c in range(COLS):
@@ -194,6 +199,7 @@ def flash_attn_v2_4x4(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    columns=SIDE,
 ):
     """FlashAttention-2 with 4 × 4 scores per thread, forward: a step of the ladder.
 
@@ -205,6 +211,8 @@ def flash_attn_v2_4x4(
         As for `flash_attn_v2`; all dtypes are computed in float32.
     causal, window_size, softcap, alibi_slopes, softmax_scale
         As for `flash_attn_v2`.
+    columns : 1, 2 or 4, default=4
+        Columns of scores of a thread; its rows are four.
 
     Returns
     -------
@@ -215,8 +223,8 @@ def flash_attn_v2_4x4(
     """
     mask = causal, window_size, softcap, alibi_slopes
     call = checks.forward_call(q, k, v, *mask, softmax_scale)
-    block = checks.check_4x4_tiles(call.head_dim)
-    kernel = make_flash_attn_v2_4x4(call.head_dim, *call.mask)
+    block, columns = checks.check_4x4_tiles(call.head_dim, columns)
+    kernel = make_flash_attn_v2_4x4(call.head_dim, *call.mask, columns)
     grid = (ceil_div(call.seqlen_q, block), call.num_heads, call.batch)
     arrays.launch(kernel, grid, (block // SIDE, block // SIDE), *call.arguments)
     return call.out, call.lse

@@ -40,11 +40,16 @@ def columns(head_dim):
     return threads_x, ceil_div(head_dim, 4 * threads_x) * 4 * threads_x
 
 
-def forward_tiling(head_dim, block_m, block_n):
+def forward_rows(head_dim):
+    """The most rows of a thread: out and the sum of one tile take 2 · rows · columns registers."""
+    threads_x, width = columns(head_dim)
+    return 8 if width // threads_x <= 8 else 4  # 128 registers are affordable
+
+
+def forward_tiling(head_dim, block_m, block_n, rows=None):
     """The `ForwardTiling` for tiles of block_m queries and block_n keys."""
     threads_x, width = columns(head_dim)
-    # out and the sum of one tile take 2 · rows · columns registers: 128 are affordable.
-    rows = 8 if width // threads_x <= 8 else 4
+    rows = rows or forward_rows(head_dim)
     k_start = block_m * (width + 4)
     k_size, p_size = block_n * (width + 4), block_m * (block_n + threads_x)
     p_start = k_start
@@ -54,9 +59,9 @@ def forward_tiling(head_dim, block_m, block_n):
     return ForwardTiling(width, rows, threads_x, threads_y, k_start, p_start, v_start, shared_bytes)
 
 
-def forward_fits(head_dim, block_m, block_n, shared_limit):
+def forward_fits(head_dim, block_m, block_n, shared_limit, rows=None):
     """True if the registers and the shared memory suffice for a thread block with these tiles."""
-    tiling = forward_tiling(head_dim, block_m, block_n)
+    tiling = forward_tiling(head_dim, block_m, block_n, rows)
     # Whole warps; with 255 registers per thread an SM holds 256 threads. A thread has at most 8
     # columns of S.
     return (
@@ -66,7 +71,7 @@ def forward_fits(head_dim, block_m, block_n, shared_limit):
     )
 
 
-def forward_block_sizes(head_dim, shared_limit):
+def forward_block_sizes(head_dim, shared_limit, rows=None):
     """(block_m, block_n) of `flash_attn_registers` for shared_limit bytes per thread block.
 
     The tiles with the most scores per SM, in one thread block or in two. Of equally good tiles:
@@ -75,7 +80,7 @@ def forward_block_sizes(head_dim, shared_limit):
     """
 
     def merit(sizes):
-        tiling = forward_tiling(head_dim, *sizes)
+        tiling = forward_tiling(head_dim, *sizes, rows)
         # CUDA reserves 1 KiB per thread block; with 255 registers an SM holds 256 threads.
         fitting = (shared_limit + 1024) // (tiling.shared_bytes + 1024)
         blocks = min(fitting, 256 // tiling.threads, 2)
@@ -85,7 +90,7 @@ def forward_block_sizes(head_dim, shared_limit):
         (block_m, block_n)
         for block_m in SIZES
         for block_n in SIZES
-        if forward_fits(head_dim, block_m, block_n, shared_limit)
+        if forward_fits(head_dim, block_m, block_n, shared_limit, rows)
     ]
     return max(fitting, key=merit)
 

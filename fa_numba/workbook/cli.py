@@ -40,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     add("status", "the exercises that you have passed").add_argument(
         "--run", action="store_true", help="grade everything you have started first"
     )
+    add("board", "your kernels' counts beside par and the best known, counted anew", nargs="*")
     add("show", "the statement of an exercise", nargs=None)
     for name, help in (
         ("check", "grade exercises or lessons; without a name, all"),
@@ -70,6 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_language_model(add)
     _add_serve(commands)
     add("tour", "run the first lessons' kernels on real text and print one table")
+    command = add("ladder", "the steps of lesson 11; with a number, run one beside the one below")
+    command.add_argument("rung", nargs="?", type=int, help="a number, such as 4")
+    command.add_argument("--head-dim", type=int, default=64, help="64 (default) or 128")
     _add_trace(commands)
     return parser
 
@@ -92,6 +96,7 @@ NEEDS = {
     "learn": ["jupyterlab"],
     "lessons": ["rich"],
     "status": ["rich"],
+    "board": ["rich", "pytest"],
     "show": ["rich"],
     "check": ["rich", "pytest"],
     "grade": ["rich", "pytest"],
@@ -102,6 +107,7 @@ NEEDS = {
     "reset": ["rich"],
     "serve": ["starlette", "threadpoolctl", "uvicorn"],
     "tour": ["rich", "matplotlib"],
+    "ladder": ["rich"],
 }
 
 
@@ -193,6 +199,12 @@ def _run(options) -> int:
 
         watch([e for n in options.name for e in catalog.find(n)] or catalog.all_exercises())
         return 0
+    elif options.command == "ladder":
+        from fa_numba.workbook import ladder
+
+        result = (
+            ladder.listed() if options.rung is None else ladder.run(options.rung, options.head_dim)
+        )
     elif options.command == "lessons":
         from fa_numba.workbook import contents
 
@@ -203,6 +215,11 @@ def _run(options) -> int:
         ):
             grader.grade_all(mine)
         result = grader.status()
+    elif options.command == "board":
+        from fa_numba.workbook.board import board
+
+        found = [e for n in options.name for e in catalog.find(n)]
+        result = board(found or catalog.all_exercises())
     elif options.command == "show":
         result = grader.show(options.name)
     elif options.command == "hint":

@@ -24,6 +24,7 @@ TEXTS = {
     fa-numba watch          # grades a file of exercises/ whenever you save it
     fa-numba check ex00a    # grades one
     fa-numba status         # which have passed, and the next
+    fa-numba board          # your kernels' counts, beside par and the best known
     fa-numba hint ex00a     # the next of three hints
     fa-numba reset ex00a    # the untouched stub again; your file is kept as a backup
     fa-numba update         # after `pip install --upgrade fa-numba`: new lessons and exercises

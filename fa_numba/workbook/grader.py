@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from fa_numba.workbook import carry, guesses, progress, stubs
+from fa_numba.workbook import carry, guesses, par, progress, stubs
 from fa_numba.workbook.catalog import Exercise, all_exercises, find, find_one
 from fa_numba.workbook.grading import inside
 from fa_numba.workbook.note import Note
@@ -157,7 +157,8 @@ def show(name: str) -> Note:
     for exercise in find(name):
         statement = ast.get_docstring(ast.parse(exercise.text)).split("\n", 1)[-1].strip()
         link = f"[exercises/{exercise.stub.name}](../exercises/{exercise.stub.name})"
-        notes.append(f"{_heading(exercise)}```text\n{statement}\n```\n\nYour file: {link}")
+        note = f"{_heading(exercise)}```text\n{statement}\n```\n\nYour file: {link}"
+        notes.append("\n\n".join(filter(None, (note, par.line(exercise)))))
     return Note("\n\n".join(notes))
 
 

@@ -98,6 +98,7 @@ def record(graded) -> str:
             "passed": g.count("passed"),
             "total": len(g.checks) - g.count("skipped"),
         }
+        | ({"counts": g.counts} if g.counts else {})
         for g in graded
     }
     root = graded[0].exercise.root
@@ -122,6 +123,14 @@ def result(exercise: Exercise) -> tuple[int, int] | None:
     if entry.get("files") != _checksum(exercise):
         return None
     return entry["passed"], entry["total"]
+
+
+def counts(exercise: Exercise) -> dict[str, int]:
+    """What the last check that passed has counted, of whatever file; {} if there was none."""
+    kept = load(exercise.root).get(exercise.name, {}).get("counts")
+    if not isinstance(kept, dict) or not all(type(x) is int for x in kept.values()):
+        return {}
+    return kept
 
 
 def is_passed(exercise: Exercise) -> bool:

@@ -238,6 +238,7 @@ def pytest_runtest_makereport(item, call):
     check = Check(
         _name(item), outcome, message, _seconds(item, call, answer), output, causes, where
     )
+    check.counts = answer.counts if answer is not None else {}
     place = getattr(item, "workbook_place", (0, 0))
     # pytest-xdist sends a report's attributes to the process that shows them.
     evidence = Evidence(reached=sorted(factors.reached(item.function)))

@@ -11,7 +11,9 @@ from html import escape
 from itertools import groupby
 
 from fa_numba.figures.themes import words_style
+from fa_numba.workbook import par
 from fa_numba.workbook.catalog import Exercise
+from fa_numba.workbook.counts import added
 
 MARKS = {"passed": "✓", "failed": "✗", "not started": "·", "skipped": "–"}
 COLOURS = {"passed": "green", "failed": "red", "not started": "yellow", "skipped": "cyan"}
@@ -67,6 +69,8 @@ class Check:
         The first wrong place.
     only_where : str
         A sentence on what failures have in common that no check like them has which passes.
+    counts : dict of str to int
+        `counts.QUANTITIES` of the launches that it traced; {} if it traced none.
     """
 
     name: str
@@ -77,6 +81,7 @@ class Check:
     causes: list[str] = field(default_factory=list)
     where: str = ""
     only_where: str = ""
+    counts: dict[str, int] = field(default_factory=dict)
 
     @property
     def behaviour(self) -> str:
@@ -200,6 +205,11 @@ class Graded:
     @property
     def score(self) -> str:
         return f"{self.count('passed')}/{len(self.checks) - self.count('skipped')}"
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What its launches move and wait for: the checks' counts, added; {} until it passes."""
+        return added(c.counts for c in self.checks) if self.passed else {}
 
 
 def _named(first: Check, others: list[Check]) -> str:
@@ -358,6 +368,8 @@ class Report:
             return
         short = g.exercise.short
         if g.passed:
+            if line := par.line(g.exercise, g.counts):
+                yield f"{line} Drawn: fa-numba board {short}", ""
             for paragraph in filter(None, g.debrief.split("\n\n")):
                 yield " ".join(paragraph.split()), PROSE
             if g.exercise.solution.exists():  # a handout has none

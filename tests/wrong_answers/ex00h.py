@@ -30,7 +30,7 @@ WRONG = [
 
 RIGHT = [
     ("half of the threads do both", WHOLE, POINT + BRANCH + FIRST + SECOND.rstrip()),
-    ("par", WHOLE,
+    ("the best known", WHOLE,
      POINT + BRANCH + "        px, py, pc, ps = x[i], y[i], c[i], s[i]\n"
      "        out_x[i] = pc * px - ps * py\n        out_y[i] = ps * px + pc * py"),
     ("warps in turn", POINT + BRANCH,

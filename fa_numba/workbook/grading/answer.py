@@ -170,6 +170,7 @@ class Answer:
         self.classes = {}
         self.output_from = 0
         self.tracing = []
+        self.counts = {}  # of the launches that this check has traced
         self.never_written = False  # whether the last launch left NaN where there was NaN
         self.reference = reference
         self.recorder = Recorder(reference)
@@ -223,6 +224,7 @@ class Answer:
         """A new check: a new allowance, and a new process if the last one has ended."""
         self.check, self.ended = name, None
         self.recorder.begin()
+        self.counts = {}
         if self.meter is not None:
             self.spent_before += self.spent
             self.meter = None

@@ -6,6 +6,8 @@ import types
 
 import numpy as np
 
+from fa_numba.workbook.counts import added, counted
+from fa_numba.workbook.graders.causes import diagnosing
 from fa_numba.workbook.grading import launches, proxies
 from fa_numba.workbook.grading.wire import SendingWindows, WireError, dtype_of
 from numba_cuda_simulator.errors import Site
@@ -76,6 +78,8 @@ class JudgeCodec(SendingWindows):
     def take_traces(self, traces):
         made = [trace_of(data) for data in traces]
         self.answer.last_traces = made
+        if made and not diagnosing:
+            self.answer.counts = added([self.answer.counts, counted(made)])
         for collected in self.answer.tracing:
             collected += made
 

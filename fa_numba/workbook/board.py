@@ -1,0 +1,111 @@
+"""``fa-numba board``: the counts of the learner's kernels, beside par and the best known.
+
+The judge counts anew from the files each time. What `progress` keeps is only shown as that of the
+last time, so that one sees what a change has brought; nothing trusts it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fa_numba.workbook import par, progress, stubs
+from fa_numba.workbook.catalog import Exercise
+from fa_numba.workbook.report import as_text
+from fa_numba.workbook.tables import as_markdown
+
+COLUMNS = "exercise", "count", "yours", "last time", "par", "best known", "half of par to twice"
+NUMBERS = COLUMNS[2:6]
+HALF = 10  # cells of half of a scale
+PAR, BEST, YOURS = "┃", "◆", "●"
+
+
+@dataclass(repr=False)
+class Board:
+    """A line for each count of each kernel of the learner's that passes.
+
+    Attributes
+    ----------
+    rows : list of tuple
+        The cells of `COLUMNS`, as text.
+    waiting : list of str
+        Exercises with a kernel that have not passed.
+    """
+
+    rows: list[tuple]
+    waiting: list[str]
+
+    @property
+    def lines(self) -> list[str]:
+        """The sentences below the table."""
+        legend = f"{YOURS} yours, {PAR} par (our solution), {BEST} best known; less is better."
+        said = [legend] if self.rows else ["No kernel of yours has passed yet."]
+        if self.waiting:
+            some = ", ".join(self.waiting[:8]) + (", ..." if len(self.waiting) > 8 else "")
+            said.append(f"Not passed: {len(self.waiting)} exercises with a kernel ({some}).")
+        return said
+
+    def __repr__(self) -> str:
+        return as_text(self).rstrip()
+
+    def __rich__(self):
+        from rich.console import Group
+        from rich.table import Table
+
+        table = Table(box=None, padding=(0, 1, 0, 0))
+        for column in COLUMNS:
+            table.add_column(column, justify="right" if column in NUMBERS else "left", no_wrap=True)
+        for row in self.rows:
+            table.add_row(*row)
+        return Group(*([table] if self.rows else []), *self.lines)
+
+    def _repr_markdown_(self) -> str:
+        shown = [as_markdown(COLUMNS, self.rows, right=NUMBERS)] if self.rows else []
+        return "\n\n".join([*shown, *self.lines])
+
+
+def board(exercises: list[Exercise]) -> Board:
+    """Grade the learner's files of these exercises, and compare their counts with par.
+
+    Parameters
+    ----------
+    exercises : list of Exercise
+        Those without a kernel are left out.
+
+    Returns
+    -------
+    Board
+    """
+    from fa_numba.workbook import grader
+
+    kernels = [e for e in exercises if par.known(e)]
+    mine = [e for e in kernels if stubs.state(e) == "changed"]
+    before = {e: progress.counts(e) for e in mine}
+    graded = grader.grade_all(mine).graded if mine else []
+    counts = {g.exercise: g.counts for g in graded if g.passed}
+    rows = [row for e in kernels if e in counts for row in rows_of(e, counts[e], before[e])]
+    return Board(rows, [e.short for e in kernels if e not in counts])
+
+
+def rows_of(exercise: Exercise, counts: dict[str, int], before: dict[str, int]) -> list[tuple]:
+    """The rows of one exercise; `before` is empty if nothing was kept."""
+    rows = []
+    for name, (wanted, best) in par.known(exercise).items():
+        yours = counts.get(name, 0)
+        last = f"{before.get(name, 0):,}" if before else "–"
+        numbers = f"{yours:,}", last, f"{wanted:,}", f"{best:,}"
+        rows.append((exercise.short, name, *numbers, scale(yours, wanted, best)))
+    return rows
+
+
+def scale(yours: int, wanted: int, best: int) -> str:
+    """A line from half of par to twice par, with par in the middle; what is beyond is at an end.
+
+    >>> scale(12, 12, 8)
+    '────◆─────●──────────'
+    """
+    cells = ["─"] * (2 * HALF + 1)
+    for number, mark in ((wanted, PAR), (best, BEST), (yours, YOURS)):  # the last one is on top
+        place = HALF * math.log2(number / wanted) if number else -HALF
+        cells[HALF + max(-HALF, min(HALF, round(place)))] = mark
+    return "".join(cells)

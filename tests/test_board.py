@@ -1,0 +1,142 @@
+"""Par, best known and the board: counted by the judge from the file, whatever the record says."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fa_numba.workbook import catalog, par, progress, stubs
+from fa_numba.workbook.board import board, rows_of, scale
+from fa_numba.workbook.counts import QUANTITIES
+from fa_numba.workbook.grader import grade, show
+
+REPOSITORY = Path(__file__).parents[1]
+SOLUTION = '''"""ex99a · Double
+
+Double x, of 32 elements, into y.
+"""
+
+from numba import cuda
+
+### HINT 1: one
+### HINT 2: two
+### HINT 3: three
+### DEBRIEF: Done.
+
+
+@cuda.jit
+def double(x, y):
+    """y = 2 x."""
+    ### BEGIN SOLUTION
+    i = cuda.threadIdx.x
+    y[i] = 2 * x[i]
+    ### END SOLUTION
+'''
+GRADER = '''"""Grader of ex99a."""
+
+import numpy as np
+import pytest
+
+from fa_numba import simt
+from fa_numba.workbook.graders.causes import diagnosis
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_double(exercise, seed):
+    """doubles"""
+    x = np.random.default_rng(seed).random(32, np.float32)
+    y = np.zeros_like(x)
+    simt.trace(exercise.double, 1, 32, x, y)
+    with diagnosis():
+        simt.trace(exercise.double, 1, 32, x, y.copy())
+    assert (y == 2 * x).all()
+'''
+ONCE = {"bytes": 2 * 256, "instructions": 2 * 2}  # of two checks: 32 loads and 32 stores each
+TWICE = {"bytes": 2 * 384, "instructions": 2 * 3}  # of an answer that loads x twice
+
+
+@pytest.fixture
+def exercise(tmp_path, monkeypatch, warm_judges):
+    """An exercise with a kernel, whose par is that of its solution."""
+    for folder in ("solutions", "exercises"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "solutions/ex99a_double.py").write_text(SOLUTION)
+    (tmp_path / "exercises/test_ex99a_double.py").write_text(GRADER)
+    shutil.copy(REPOSITORY / "exercises/conftest.py", tmp_path / "exercises")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    monkeypatch.setattr(par, "_record", lambda: {"ex99a": par.record(TWICE, [ONCE, {}])})
+    made = catalog.find_one("ex99a")
+    stubs.write(made)
+    return made
+
+
+def answer_with(exercise, line):
+    before = SOLUTION.split("    ### BEGIN")[0].split("### HINT")[0]
+    kernel = '@cuda.jit\ndef double(x, y):\n    """y = 2 x."""\n    i = cuda.threadIdx.x\n'
+    exercise.stub.write_text(f"{before}\n\n{kernel}    {line}\n")
+
+
+def test_the_judge_counts_and_never_trusts_the_record(exercise):
+    answer_with(exercise, "y[i] = x[i] + x[i]")
+    report = grade("ex99a")
+    assert report.passed and report.graded[0].counts == TWICE == progress.counts(exercise)
+    assert "768 bytes (par 768, best known 512)" in report.text()
+    file = exercise.root / progress.FILE
+    forged = json.loads(file.read_text())
+    forged[exercise.name]["counts"] = {"bytes": 1, "instructions": 1}
+    file.write_text(json.dumps(forged))
+    shown = board([exercise])
+    assert [row[1:6] for row in shown.rows] == [
+        ("bytes", "768", "1", "768", "512"),
+        ("instructions", "6", "1", "6", "4"),
+    ]
+    assert progress.counts(exercise) == TWICE and not shown.waiting
+    assert "768" in repr(shown) and "| 768 |" in shown._repr_markdown_()
+
+
+def test_an_answer_that_fails_has_no_score(exercise):
+    answer_with(exercise, "y[i] = x[i]")
+    shown = board([exercise])
+    assert not shown.rows and shown.waiting == ["ex99a"] and progress.counts(exercise) == {}
+    assert "No kernel of yours has passed yet" in repr(shown)
+
+
+def test_the_statement_names_par(exercise):
+    assert "To beat: bytes par 768, best known 512; instructions par 6, best known 4." in repr(
+        show("ex99a")
+    )
+
+
+@pytest.mark.parametrize(
+    "numbers, place, best",
+    [((12, 12, 12), 10, 10), ((12, 12, 6), 10, 0), ((24, 12, 12), 20, 10), ((0, 12, 12), 0, 10)],
+)
+def test_scale(numbers, place, best):
+    drawn = scale(*numbers)
+    assert len(drawn) == 21 and drawn[place] == "●" and drawn[best] in "●◆"
+
+
+def test_a_count_that_is_missing_is_0(exercise):
+    assert [row[2] for row in rows_of(exercise, {"bytes": 5}, {})] == ["5", "0"]
+
+
+@pytest.mark.parametrize("kept", [3, {"bytes": "much"}, {"bytes": True}, None])
+def test_a_damaged_record_is_no_record(exercise, kept):
+    (exercise.root / progress.FILE).write_text(json.dumps({exercise.name: {"counts": kept}}))
+    assert progress.counts(exercise) == {}
+
+
+def test_the_record_of_par():
+    entries = json.loads(par.FILE.read_text(encoding="utf-8"))
+    kernels = {
+        e.short for e in catalog.all_exercises(REPOSITORY) if "cuda.jit" in e.solution.read_text()
+    }
+    assert len(entries) >= 70 and kernels - entries.keys() <= WITHOUT_LAUNCH
+    for short, entry in entries.items():
+        assert entry["par"].keys() == entry["best known"].keys() <= QUANTITIES.keys(), short
+        assert all(0 <= entry["best known"][n] <= x > 0 for n, x in entry["par"].items()), short
+
+
+WITHOUT_LAUNCH = {"ex15d", "ex16b"}  # functions of indices: they move nothing themselves
