@@ -110,7 +110,7 @@ def flash_attn_steps(attn):
                           place[at.function, at.line]))  # fmt: skip
         before = state
     return Steps(
-        "FlashAttention-2 line by line: m, l, alpha and acc of query 0, as recorded from the kernel.",
+        "FlashAttention-2 line by line: m, l, alpha and acc of query 0, as the kernel ran.",
         steps, SIZE, code=code,
     )  # fmt: skip
 
@@ -141,7 +141,7 @@ def numbers(state):
 
 
 def short(value):
-    """A number with two decimals, or several; "·" for one that is not there, or was never written."""
+    """A number, or several, with two decimals; a dot for one that is not there."""
     if value is None:
         return "·"
     if np.ndim(value):
@@ -156,7 +156,7 @@ def draw(state, before, number, fresh):
 
     Those in `fresh` belong to this tile; a shared tile that is not among them holds the last one.
     """
-    parts, side = [label(0, 14, "scores: a row for each query, a column for each key")], 26
+    parts, side = [label(0, 14, "scores: queries down, keys across")], 26
     wide, high = side * BLOCK_N, side * BLOCK_M
     for m, n in np.ndindex(QUERIES // BLOCK_M, KEYS // BLOCK_N):
         kinds = []

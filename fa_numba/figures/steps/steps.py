@@ -1,8 +1,8 @@
 """A picture that moves: a drawing for each step, with play, one step back or on, and a slider.
 
-It is HTML alone: the drawings are SVG, and each control's script is in its own attribute. So it works
-in a saved notebook and on a page without a kernel. Where no script may run, the first step and the
-list of all steps in words are left, and a terminal shows that list.
+It is HTML alone: the drawings are SVG, and each control's script is in its own attribute. So it
+works in a saved notebook and on a page without a kernel. Where no script may run, the first step
+and the list of all steps in words are left, and a terminal shows that list.
 """
 
 from dataclasses import dataclass
@@ -161,9 +161,10 @@ def style(width):
 
 
 def box(x, y, wide, high, words="", *kinds):
-    """A rectangle with words in its middle; kinds are "c0" to "c3", "pale", "hot", "dashed", "faint".
+    """A rectangle with words in its middle.
 
-    A colour without "faint" has its words in the colour of the page.
+    kinds are of "c0" to "c3" and "pale", its colour; "faint", "clear" (none), "hot" (a thick edge)
+    and "dashed". On a colour without "faint" the words have the colour of the page.
     """
     classes = " ".join(f"fa-{kind}" for kind in kinds)
     full = any(kind in COLOURS for kind in kinds) and "faint" not in kinds
