@@ -39,6 +39,7 @@ PLAY = (
     "b.timer=setInterval(()=>{if(!b.isConnected||r.value==r.max){stop();return}"
     "r.value=+r.value+1;go()},PACE);"
 )
+# The last rule: Sphinx's theme puts a light ground below what a cell shows on a dark page.
 RULES = """.fa-steps{VARIABLES;color:var(--ink);background:var(--paper);margin:0;padding:6px;
 max-width:60em;font:14px/1.4 system-ui,sans-serif}
 .fa-steps svg{width:100%;max-width:WIDTHpx;display:block;font:13px system-ui,sans-serif}
@@ -62,7 +63,8 @@ font:12px/1.45 ui-monospace,monospace;white-space:pre}
 .fa-steps details{color:var(--ink)}.fa-steps .fa-pale{fill:var(--pale)}
 .fa-steps .fa-dashed{stroke-dasharray:3 3}.fa-steps .fa-hot{stroke:var(--ink);stroke-width:3}
 .fa-steps .fa-faint{fill-opacity:.3}
-.fa-steps .fa-clear{fill:none}"""
+.fa-steps .fa-clear{fill:none}
+.text_html:has(>.fa-steps){background:none!important;padding:0!important}"""
 
 
 @dataclass(frozen=True)
