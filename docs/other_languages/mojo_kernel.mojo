@@ -26,7 +26,7 @@ def flash_attn(q: Floats, k: Floats, v: Floats, result: Floats, length: Int32, s
         q_tile[ty * D + d] = q[m * D + d] if m < N else 0.0  #: q
     var m_i = neg_inf[DType.float32]()  #: state
     var l_i = Float32(0)  #: state
-    var acc = SIMD[DType.float32, D // BLOCK_N](0)  #: state
+    var acc: SIMD[DType.float32, D // BLOCK_N] = 0  #: state
     for n_start in range(0, N, BLOCK_N):
         for row in range(ty, BLOCK_N, BLOCK_M):
             var n = n_start + row
