@@ -1,7 +1,7 @@
 """ex14e · 2^x without the exponential's unit
 
-power_of_2(x), a device function, returns 2^x for a float32 x <= 127 by multiplications and additions
-alone:
+power_of_2(x), a device function, returns 2^x for a float32 x <= 127 by multiplications and
+additions alone:
 
     x = n + f             n a whole number, 0 <= f < 1
     2^f = 1 + C1 f + C2 f^2 + C3 f^3        relative error below 8.6e-5 for 0 <= f <= 1
@@ -14,8 +14,8 @@ cost      at most 8 floating-point operations for an element, all float32. An fm
           expression, counts two; floor, max, conversions and operations on integers are free
 not       exp, exp2, pow, ldexp, a division, a table
 
-`libdevice.float_as_int(p)` is the int32 with the bits of p, `libdevice.int_as_float(i)` the way back.
-The kernel is given. About 5 lines.
+`libdevice.float_as_int(p)` is the int32 with the bits of p, `libdevice.int_as_float(i)` the way
+back. The kernel is given. About 5 lines.
 """
 
 from numba import cuda, float32, int32
@@ -40,4 +40,4 @@ def kernel(x, y):
         y[i] = power_of_2(x[i])
 
 
-# Stub a90c1e51 of solutions/ex14e_power_of_2.py: `fa-numba reset ex14e` brings it back.
+# Stub 1eca2b03 of solutions/ex14e_power_of_2.py: `fa-numba reset ex14e` brings it back.
