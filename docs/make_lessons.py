@@ -35,7 +35,7 @@ PARTS = {
         "11": "a library's speed without tensor cores: loads per FMA, machine code, occupancy",
         "12": "which lane holds which element; P is already in its place; 3 × TF32",
         "13": "who waits for whom, who computes which tile: wgmma, TMA, persistent kernels",
-        "14": "256 numbers: scales in the right place, a rotation for outliers",
+        "14": "256 numbers: scales in the right place, a rotation; 2^x by FMAs",
         "15": "a launch is not a kernel: honest times, and counters that name the line",
     },
     "Inference": {

@@ -104,6 +104,7 @@ AXES = {
     "ex14b": "x.0/block_rows x.1/64",
     "ex14c": "q8.0 HEAD_DIM>128 k8.0/BLOCK_N",
     "ex14d": "x.0",
+    "ex14e": "x.0/64",
     "ex15c": "x.0/y x.1/x>4096",
     "ex15d": "num_heads head_dim",
     "ex15e": "x.0/32 x.1/32",

@@ -19,18 +19,16 @@ from numba import cuda
 from fa_numba import figures, simt
 from fa_numba.analysis import cuda_tools
 from fa_numba.analysis.cuda_tools import disassembler_available
-from fa_numba.distributed import LAYOUTS, numpy_attn, ring_attn, run_ranks, shard
 from fa_numba.figures import __main__ as figures_command
-from fa_numba.figures import gallery, pages_over_time, sheet
+from fa_numba.figures import gallery, sheet
 from fa_numba.figures.addresses import addresses
 from fa_numba.figures.banks import banks
 from fa_numba.figures.race import race_diagram
 from fa_numba.figures.sectors import sectors
 from fa_numba.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PAPER, PURPLE, RED, Drawing
-from fa_numba.kv_cache import PagePool
 
 DPI = 150
-NO_DRAWINGS = {"__main__", "gallery", "sheet", "style", "themes"}
+NO_DRAWINGS = {"__main__", "gallery", "sheet", "steps", "style", "themes"}
 
 
 def drawn(name):
@@ -192,36 +190,6 @@ def test_m_l_acc_are_those_of_softmax():
         np.testing.assert_allclose(m[t], seen.max(), rtol=1e-6)
         np.testing.assert_allclose(l[t], np.exp(seen - seen.max()).sum(), rtol=1e-5)
     assert acc.shape == (6, 8)
-
-
-def test_pairs_of_ranks_are_those_that_a_ring_counts():
-    lines = []
-    for name in LAYOUTS:
-        x = np.zeros((1, 16, 1, 4), np.float32)
-        parts = [shard(x, name, 4)] * 3
-        run = run_ranks(ring_attn, 4, *parts, layout=name, causal=True, attn=numpy_attn)
-        lines += [
-            f"{name}, step {step}: pairs of ranks 0 to 3: {' '.join(map(str, pairs))}"
-            for step, pairs in enumerate(run.pairs.T)
-        ]
-    assert gallery.pairs_of_every_rank().describe().splitlines() == lines
-
-
-def test_pages_of_a_server_are_those_of_its_pool():
-    lines = gallery.pages_of_a_server().describe().splitlines()
-    assert lines[0] == "after step  1: A A A B B C C C D · · ·; in the queue E F"
-    assert lines[4] == "after step  5: A A A B B C C C · B C A; in the queue [D] E F"
-    assert lines[-1] == "after step 27: · · · F · · · · · F · ·"
-
-
-def test_a_shared_page_has_all_its_owners():
-    pool = PagePool(4, 2)
-    first = pool.allocate([1, 2, 3])[0]
-    second = pool.fork(first)
-    frame = pages_over_time.frame_of(pool, {0: first, 2: second, 3: None}, queue=[1])
-    assert frame["pages"] == {0: ([0, 2], 2), 1: ([0, 2], 1)}
-    drawing = pages_over_time.pages_over_time([frame], 4, 2)
-    assert drawing.describe() == "after step  1: AC AC · ·; in the queue B"
 
 
 def test_record_keeps_what_the_trace_counts():

@@ -12,7 +12,6 @@ from fa_numba.figures import (
     roofline,
     thread_grid,
 )
-from fa_numba.figures.double_buffer import double_buffer
 from fa_numba.figures.number_lines import number_lines
 
 
@@ -47,15 +46,6 @@ def test_number_lines_say_how_many_numbers_and_which_steps():
     assert drawing.text.splitlines() == [
         "whole: 5 numbers from 0 to 4, steps of 1 to 1",
         "powers: 5 numbers from 0 to 4, steps of 0.25 to 2",
-    ]
-
-
-def test_two_buffers_alternate():
-    assert double_buffer(3).text.splitlines() == [
-        "step 0: tile 0 is copied to buffer 0",
-        "step 1: tile 0 is read from buffer 0; tile 1 is copied to buffer 1",
-        "step 2: tile 2 is copied to buffer 0; tile 1 is read from buffer 1",
-        "step 3: tile 2 is read from buffer 0",
     ]
 
 

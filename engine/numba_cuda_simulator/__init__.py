@@ -62,6 +62,7 @@ Counting it
 - counters: sectors, wavefronts and bank conflicts
 - flops: floating-point operations
 - recording: every access in order, for drawings; `record`
+- following: variables after each line, for drawings; `follow`
 
 For all of them
 
@@ -78,6 +79,7 @@ from . import without_numba
 without_numba.install()  # before anything asks for a name of Numba
 
 from . import errors  # noqa: E402
+from .following import follow  # noqa: E402
 from .hook import disable, enable, has_gpu, is_enabled  # noqa: E402
 from .launch import run, trace, tracing  # noqa: E402
 from .options import options  # noqa: E402
@@ -87,6 +89,7 @@ __all__ = [
     "disable",
     "enable",
     "errors",
+    "follow",
     "has_gpu",
     "is_enabled",
     "options",

@@ -9,9 +9,8 @@ from fa_numba.analysis import fp8
 from fa_numba.analysis.devices import DEVICES
 from fa_numba.analysis.overlap import overlap
 from fa_numba.analysis.waves import makespan
-from fa_numba.distributed import LAYOUTS, numpy_attn, ring_attn, run_ranks, shard, tree_decode
+from fa_numba.distributed import numpy_attn, ring_attn, run_ranks, shard, tree_decode
 from fa_numba.distributed import prediction as ranks
-from fa_numba.distributed.layouts import make_layout
 from fa_numba.figures.addresses import addresses
 from fa_numba.figures.attention_intensity import attention_intensity
 from fa_numba.figures.attention_map import attention_map
@@ -24,7 +23,6 @@ from fa_numba.figures.chunk_places import chunk_places
 from fa_numba.figures.chunked_weights import chunked_weights
 from fa_numba.figures.coalescing import coalescing
 from fa_numba.figures.divergence import divergence
-from fa_numba.figures.double_buffer import double_buffer
 from fa_numba.figures.dropout_masks import dropout_masks
 from fa_numba.figures.fragments import fragments
 from fa_numba.figures.hbm_bytes import hbm_bytes
@@ -42,12 +40,9 @@ from fa_numba.figures.online_statistics import online_statistics
 from fa_numba.figures.overflow import overflow
 from fa_numba.figures.packed_batch import packed_batch
 from fa_numba.figures.page_table import page_table
-from fa_numba.figures.pages_over_time import frame_of, pages_over_time
 from fa_numba.figures.race import race_diagram
-from fa_numba.figures.rank_pairs import rank_pairs
 from fa_numba.figures.rescaling import rescaling
 from fa_numba.figures.ring_cache import ring_cache
-from fa_numba.figures.ring_holders import ring_holders
 from fa_numba.figures.roofline import roofline
 from fa_numba.figures.score_errors import score_errors
 from fa_numba.figures.sectors import sectors
@@ -69,7 +64,7 @@ from fa_numba.figures.warp_partition import warp_partition
 from fa_numba.figures.weight_against_score import weight_against_score
 from fa_numba.figures.weight_maps import weight_maps
 from fa_numba.kernels.flash_decode import flash_decode
-from fa_numba.kv_cache import ContiguousCache, PagePool, RollingCache, Scheduler, samples
+from fa_numba.kv_cache import ContiguousCache, PagePool, RollingCache, samples
 from fa_numba.ptx import layouts
 
 DEVICE = "H100"
@@ -682,10 +677,6 @@ def descriptors_of_k_and_v():
     return bit_fields(words, fields)
 
 
-def two_buffers():
-    return double_buffer(num_tiles=4)
-
-
 def products_beside_softmax():
     panels = {}
     for warpgroups, ahead in ((1, False), (1, True), (2, False), (2, True)):
@@ -789,33 +780,6 @@ def an_attention_map():
     return attention_map(np.tril(np.exp(scores - lse[0, 0, :, None])), text)
 
 
-def labels_in_a_ring(comm):
-    """A ring in which only the owner's number travels: the owners of a rank's keys."""
-    x, seen = np.array([comm.rank]), []
-    for _ in range(comm.world_size):
-        seen.append(int(x[0]))
-        x = comm.send_recv(x, (comm.rank + 1) % comm.world_size, (comm.rank - 1) % comm.world_size)
-    return seen
-
-
-def keys_in_a_ring():
-    return ring_holders(np.array(run_ranks(labels_in_a_ring, 4).results).T)
-
-
-def pairs_of_every_rank(seqlen=16, world_size=4):
-    owners = np.array(run_ranks(labels_in_a_ring, world_size).results)
-    found = {}
-    for name in LAYOUTS:
-        layout = make_layout(name, seqlen, world_size)
-        rank_of, step_of = np.zeros(seqlen, int), np.full((seqlen, seqlen), -1)
-        for rank in range(world_size):
-            rank_of[layout.tokens(rank)] = rank
-            for step, owner in enumerate(owners[rank]):
-                step_of[np.ix_(layout.tokens(rank), layout.tokens(owner))] = step
-        found[name] = rank_of, np.where(np.tri(seqlen, dtype=bool), step_of, -1)
-    return rank_pairs(found, world_size)
-
-
 def bytes_of_a_ring_and_a_tree(seqlen=64, heads=4, d=16, world_size=4):
     q, k, v = _random(3, 1, seqlen, heads, d)
     problem = ranks.Problem(seqlen, world_size, heads, heads, d, itemsize=4)
@@ -827,24 +791,6 @@ def bytes_of_a_ring_and_a_tree(seqlen=64, heads=4, d=16, world_size=4):
         "ring": (ring.bytes_sent[0], ranks.ring_bytes(problem)[0]),
         "tree": (tree.bytes_sent[0], ranks.tree_bytes(problem)[:1]),
     })  # fmt: skip
-
-
-def pages_of_a_server():
-    scheduler = Scheduler(PagePool(12, 4, share_prefixes=False))
-    asked = [(9, 10), (5, 22), (10, 6), (3, 20), (6, 9), (2, 5)]  # tokens of prompt and answer
-    requests = [scheduler.submit([1] * n) for n, _ in asked]
-    frames = []
-    while scheduler.running or scheduler.waiting:
-        scheduler.step()
-        queue = [requests.index(request) for request in scheduler.waiting]
-        gone = [i for i in queue if len(requests[i].tokens) > asked[i][0]]
-        seqs = {requests.index(request): request.seq for request in scheduler.running}
-        frames.append(frame_of(scheduler.pool, seqs, queue, gone))
-        for request in list(scheduler.running):
-            request.tokens.append(1)
-            if len(request.tokens) == sum(asked[requests.index(request)]):
-                scheduler.finish(request)
-    return pages_over_time(frames, 12, 4)
 
 
 EXAMPLES = (
@@ -890,7 +836,6 @@ EXAMPLES = (
     registers_of_a_product,
     a_swizzled_tile,
     descriptors_of_k_and_v,
-    two_buffers,
     products_beside_softmax,
     eight_bit_numbers,
     errors_of_scores_in_fp8,
@@ -899,9 +844,6 @@ EXAMPLES = (
     maps_of_weights,
     weights_of_one_query,
     a_map_learns,
-    keys_in_a_ring,
-    pairs_of_every_rank,
     bytes_of_a_ring_and_a_tree,
-    pages_of_a_server,
     an_attention_map,
 )
