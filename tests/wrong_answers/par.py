@@ -1,9 +1,12 @@
-"""Count our solutions and the other right answers: ``python -m tests.wrong_answers.par``.
+"""Count our solutions and other right answers: ``python -m tests.wrong_answers.par [ex03a ...]``.
 
-Writes `fa_numba/workbook/par.json`, from which learners' counts are judged. Runs for minutes.
+Writes `fa_numba/workbook/par.json`, from which learners' counts are judged: all of it, which takes
+minutes, or the named exercises.
 """
 
 import itertools
+import json
+import sys
 import tempfile
 from pathlib import Path
 
@@ -26,8 +29,8 @@ def counts_of(sources) -> dict[str, dict]:
     return {g.exercise: g.counts for g in graded}
 
 
-def main():
-    exercises = all_exercises(FOLDER.parents[1])
+def main(names=()):
+    exercises = [e for e in all_exercises(FOLDER.parents[1]) if not names or e.short in names]
     solutions = {e: e.solution.read_text(encoding="utf-8") for e in exercises}
     solutions = {e: text for e, text in solutions.items() if "cuda.jit" in text}
     pars = {e: counts for e, counts in counts_of(solutions).items() if counts}
@@ -41,9 +44,10 @@ def main():
         for exercise, counts in counts_of(some).items():
             others[exercise].append(counts)
     entries = {e.short: par.record(counts, others[e]) for e, counts in pars.items()}
-    entries = {short: entry for short, entry in sorted(entries.items()) if entry["par"]}
+    kept = json.loads(par.FILE.read_text(encoding="utf-8")) if names else {}
+    entries = {x: entry for x, entry in sorted({**kept, **entries}.items()) if entry["par"]}
     par.FILE.write_text(as_json(entries) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
