@@ -217,6 +217,15 @@ def masks_table():
     )
 
 
+def user_masks_table():
+    """A problem of `bench_user_masks` with a row for each head_dim."""
+    record = load("user_masks")
+    if record is None:
+        return None
+    rows = [{"problem": row["problem"], **row} for row in record["rows"]]
+    return f"{caption(record)}\n\n{table(with_all_columns(rows))}"
+
+
 def few_queries_table(folder=""):
     """Our time and that of PyTorch's attention: a row for each problem."""
     record = load("few_queries", folder)
@@ -698,6 +707,7 @@ def parts_of_benchmarks():
         ],
         "fp8": [fp8_table()],
         "masks": [masks_table()],
+        "user_masks": [user_masks_table()],
         "published": [published_table()],
         "few_queries": [few_queries_table()],
         "packed": [packed_table("forward"), packed_table("backward")],
