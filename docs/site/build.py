@@ -2,8 +2,9 @@
 
 The pages are README.md, docs/, the lessons with their outputs, and a page for each public function.
 They are copied into build/site/source, where a link to a file without a page leads to the
-repository. The lessons run in a fresh workbook, two at a time; a lesson runs again once the code
-that it uses has changed. Sphinx makes the pages, and each of its warnings is an error.
+repository. The lessons run in a fresh workbook, two at a time; a lesson runs again once it or the
+code has changed. Sphinx makes the pages, and each of its warnings is an error. Where build/site/lite
+is, the lessons for the browser, it becomes a part of the site.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
@@ -27,12 +29,12 @@ import nbformat
 
 import fa_numba
 from fa_numba import distributed, masks, simt
-from fa_numba.workbook import folder, notebooks
+from fa_numba.workbook import folder
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "site"
-SOURCE, HTML = BUILD / "source", BUILD / "html"
+SOURCE, HTML, LITE = BUILD / "source", BUILD / "html", BUILD / "lite"
 URLS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
 REPOSITORY = URLS["Repository"]
 FRONT = {"README.md": "index.md"}  # the name of a page, where it is another
@@ -45,7 +47,8 @@ KINDS_OF_NAMES = {"class": inspect.isclass, "module": inspect.ismodule,
                   "function": inspect.isroutine, "data": bool}  # fmt: skip
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)")
 FENCE = re.compile(r"(^ *```.*?^ *```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
-KINDS = ".py", ".ipynb", ".json", ".txt"  # of files that a lesson may read
+KINDS = ".py", ".json", ".txt"  # of files that a lesson may read
+OTHERS = "_static", "lite"  # folders of the site that are not made here
 PICTURES = ".svg", ".png", ".gif"
 
 
@@ -145,33 +148,41 @@ def stage():
 
 
 @functools.cache
-def digest():
-    """Of everything whose change may change the outputs of a lesson."""
+def code():
+    """Digest of all that may change the outputs of any lesson."""
     found = hashlib.sha256()
     for room in ("fa_numba", "engine", "solutions", "exercises", "benchmarks/results", "notebooks"):
         for file in sorted((ROOT / room).rglob("*")):
-            tests = "tests" in file.parts or file.suffix not in KINDS
-            if file.is_file() and not tests:
+            if file.suffix in KINDS and "tests" not in file.parts:
                 found.update(file.read_bytes())
-    return found.hexdigest()[:16]
+    return found
 
 
 def executed(path, *, run):
     """A lesson with its outputs, from build/site/executed where it has run before."""
-    kept = BUILD / "executed" / f"{path.stem}-{digest()}.ipynb"
+    digest = code().copy()
+    digest.update(path.read_bytes())
+    kept = BUILD / "executed" / f"{path.stem}-{digest.hexdigest()[:16]}.ipynb"
     if kept.exists():
         return nbformat.read(kept, 4)
     notebook = nbformat.read(path, 4)
-    notebook.cells = [
-        c for c in notebook.cells if notebooks.COLAB not in c.metadata.get("tags", [])
-    ]
     if run:
+        start = time.monotonic()
         where = {"metadata": {"path": str(BUILD / "workbook" / "lessons")}}
         nbclient.NotebookClient(notebook, timeout=600, resources=where).execute()
         kept.parent.mkdir(exist_ok=True)
         nbformat.write(notebook, kept)
-        print(f"ran {path.stem}", flush=True)
+        print(f"ran {path.stem} in {time.monotonic() - start:.0f} s", flush=True)
     return notebook
+
+
+def ways(name):
+    """HTML below a lesson's title: the places where it runs without an installation."""
+    colab = REPOSITORY.replace("github.com", "colab.research.google.com/github")
+    found = {"Open in Colab": f"{colab}/blob/main/notebooks/{name}"}
+    if LITE.is_dir():
+        found["Run in the browser"] = f"../lite/lab/index.html?path={name}"
+    return " · ".join(f'<a href="{address}">{text}</a>' for text, address in found.items())
 
 
 def lesson(path, *, run):
@@ -180,10 +191,8 @@ def lesson(path, *, run):
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = with_links(cell.source, f"notebooks/{path.name}")
-    colab = REPOSITORY.replace("github.com", "colab.research.google.com/github")
-    links = f'<a class="run" href="{colab}/blob/main/notebooks/{path.name}">Open in Colab</a>'
     first = notebook.cells[0]
-    first.source = first.source.replace("\n\n", f"\n\n{links}\n\n", 1)
+    first.source = first.source.replace("\n\n", f"\n\n{ways(path.name)}\n\n", 1)
     (SOURCE / "notebooks").mkdir(exist_ok=True)
     nbformat.write(notebook, SOURCE / "notebooks" / path.name)
 
@@ -209,7 +218,8 @@ class Links(HTMLParser):
 
 def check(html):
     """Complain of links inside the site that lead nowhere, and of files loaded from outside."""
-    pages = {p: Links(p.read_text("utf-8")) for p in html.rglob("*.html")}
+    files = (p for p in html.rglob("*.html") if p.relative_to(html).parts[0] not in OTHERS)
+    pages = {p: Links(p.read_text("utf-8")) for p in files}
     wrong = []
     for path, page in pages.items():
         for address in filter(None, page.loads + page.leads):
@@ -240,6 +250,8 @@ def main():
     shutil.rmtree(HTML, ignore_errors=True)
     sphinx = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-c", str(HERE)]
     subprocess.run([*sphinx, "-d", BUILD / "doctrees", SOURCE, HTML], check=True, cwd=ROOT)
+    if LITE.is_dir():
+        shutil.copytree(LITE, HTML / "lite")
     check(HTML)
 
 
