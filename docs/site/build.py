@@ -3,8 +3,8 @@
 The pages are README.md, docs/, the lessons with their outputs, and a page for each public function.
 They are copied into build/site/source, where a link to a file without a page leads to the
 repository. The lessons run in a fresh workbook, two at a time; a lesson runs again once it or the
-code has changed. Sphinx makes the pages, and each of its warnings is an error. Where build/site/lite
-is, the lessons for the browser, it becomes a part of the site.
+code has changed. Sphinx makes the pages, and each of its warnings is an error. build/site/lite, the
+lessons for the browser, becomes a part of the site where it is there.
 """
 
 import argparse
