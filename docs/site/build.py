@@ -45,7 +45,7 @@ MODULES = {"fa_numba": fa_numba, "fa_numba.masks": masks, "fa_numba.simt": simt,
            "fa_numba.distributed": distributed}  # fmt: skip
 KINDS_OF_NAMES = {"class": inspect.isclass, "module": inspect.ismodule,
                   "function": inspect.isroutine, "data": bool}  # fmt: skip
-LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)")
+LINK = re.compile(r"""(?:(?<=\]\()|(?<=href="))(?!https?:|mailto:|#)([^)#\s"]+)""")
 FENCE = re.compile(r"(^ *```.*?^ *```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 KINDS = ".py", ".json", ".txt"  # of files that a lesson may read
 OTHERS = "_static", "lite"  # folders of the site that are not made here
@@ -57,7 +57,7 @@ def toctree(pages, *options):
 
 
 def with_links(text, page):
-    """The Markdown of a page; a link to a file that is no page leads to the repository."""
+    """Markdown or HTML of a page; a link to a file that is no page leads to the repository."""
 
     def led(link):
         target = (ROOT / page).parent / unquote(link[1])
@@ -132,8 +132,9 @@ def stage():
         if page == "docs/lessons.md":
             text = lessons_by_part(text)
         if page == "README.md":
-            text += toctree(["docs/lessons", "docs/functions", "docs/masks", "docs/benchmarks",
-                             "docs/README"])  # fmt: skip
+            text += toctree(["Lessons <docs/lessons>", "Functions <docs/functions>",
+                             "Masks <docs/masks>", "Benchmarks <docs/benchmarks>",
+                             "Documents <docs/README>"])  # fmt: skip
         if page == "docs/README.md":
             others = {"functions", "lessons", "masks", "benchmarks", "README", "notes/README"}
             names = [re.sub(r"^docs/|\.md$", "", p) for p in PAGES if p.startswith("docs/")]
@@ -169,7 +170,11 @@ def executed(path, *, run):
     if run:
         start = time.monotonic()
         where = {"metadata": {"path": str(BUILD / "workbook" / "lessons")}}
-        nbclient.NotebookClient(notebook, timeout=600, resources=where).execute()
+        try:
+            nbclient.NotebookClient(notebook, timeout=600, resources=where).execute()
+        except nbclient.exceptions.CellExecutionError as error:
+            error.add_note(f"in the lesson {path}")
+            raise
         kept.parent.mkdir(exist_ok=True)
         nbformat.write(notebook, kept)
         print(f"ran {path.stem} in {time.monotonic() - start:.0f} s", flush=True)
@@ -191,6 +196,9 @@ def lesson(path, *, run):
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = with_links(cell.source, f"notebooks/{path.name}")
+        for output in cell.get("outputs", ()):
+            for kind in {"text/html", "text/markdown"} & set(output.get("data", ())):
+                output.data[kind] = with_links(output.data[kind], f"notebooks/{path.name}")
     first = notebook.cells[0]
     first.source = first.source.replace("\n\n", f"\n\n{ways(path.name)}\n\n", 1)
     (SOURCE / "notebooks").mkdir(exist_ok=True)
