@@ -45,7 +45,8 @@ MODULES = {"fa_numba": fa_numba, "fa_numba.masks": masks, "fa_numba.simt": simt,
            "fa_numba.distributed": distributed}  # fmt: skip
 KINDS_OF_NAMES = {"class": inspect.isclass, "module": inspect.ismodule,
                   "function": inspect.isroutine, "data": bool}  # fmt: skip
-LINK = re.compile(r"""(?:(?<=\]\()|(?<=href="))(?!https?:|mailto:|#)([^)#\s"]+)""")
+LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)")
+OUTPUT_LINK = re.compile(r"""(?:(?<=\]\()|(?<=href="))(\.\./[^)"#\s]+)""")  # of Markdown or HTML
 FENCE = re.compile(r"(^ *```.*?^ *```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 KINDS = ".py", ".json", ".txt"  # of files that a lesson may read
 OTHERS = "_static", "lite"  # folders of the site that are not made here
@@ -56,8 +57,8 @@ def toctree(pages, *options):
     return "\n```{toctree}\n" + "\n".join([*options, ":hidden:", "", *pages]) + "\n```\n"
 
 
-def with_links(text, page):
-    """Markdown or HTML of a page; a link to a file that is no page leads to the repository."""
+def with_links(text, page, pattern=LINK):
+    """The Markdown of a page; a link to a file that is no page leads to the repository."""
 
     def led(link):
         target = (ROOT / page).parent / unquote(link[1])
@@ -71,7 +72,7 @@ def with_links(text, page):
         return f"{REPOSITORY}/{'tree' if target.is_dir() else 'blob'}/main/{name}"
 
     parts = FENCE.split(text)  # code has an odd number
-    return "".join(part if i % 2 else LINK.sub(led, part) for i, part in enumerate(parts))
+    return "".join(part if i % 2 else pattern.sub(led, part) for i, part in enumerate(parts))
 
 
 def functions():
@@ -197,8 +198,9 @@ def lesson(path, *, run):
         if cell.cell_type == "markdown":
             cell.source = with_links(cell.source, f"notebooks/{path.name}")
         for output in cell.get("outputs", ()):
-            for kind in {"text/html", "text/markdown"} & set(output.get("data", ())):
-                output.data[kind] = with_links(output.data[kind], f"notebooks/{path.name}")
+            data = output.get("data", {})
+            for kind in {"text/html", "text/markdown"} & data.keys():
+                data[kind] = with_links(data[kind], f"notebooks/{path.name}", OUTPUT_LINK)
     first = notebook.cells[0]
     first.source = first.source.replace("\n\n", f"\n\n{ways(path.name)}\n\n", 1)
     (SOURCE / "notebooks").mkdir(exist_ok=True)
