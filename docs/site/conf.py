@@ -28,7 +28,7 @@ MATHJAX = Path(importlib.util.find_spec("sphinx-mathjax-offline").origin).parent
 mathjax_path = "tex-svg.js"
 
 html_theme = "pydata_sphinx_theme"
-html_sidebars = dict.fromkeys(["index", "docs/masks", "docs/benchmarks"], [])  # pages without siblings
+html_sidebars = dict.fromkeys(["index", "docs/masks", "docs/benchmarks"], [])  # no siblings
 html_title = "fa-numba"
 html_static_path = ["custom.css", str(MATHJAX / "tex-svg.js")]
 html_css_files = ["custom.css"]
