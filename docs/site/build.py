@@ -3,8 +3,8 @@
 The pages are README.md, docs/, the lessons with their outputs, and a page for each public function.
 They are copied into build/site/source, where a link to a file without a page leads to the
 repository. The lessons run in a fresh workbook, two at a time; a lesson runs again once it or the
-code has changed. Sphinx makes the pages, and each of its warnings is an error. build/site/lite, the
-lessons for the browser, becomes a part of the site where it is there.
+code has changed. Sphinx makes the pages, and each of its warnings is an error. A lesson's page
+leads to build/site/html/lite, the lessons for the browser, where that is there.
 """
 
 import argparse
@@ -34,12 +34,15 @@ from fa_numba.workbook import folder
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "site"
-SOURCE, HTML, LITE = BUILD / "source", BUILD / "html", BUILD / "lite"
+SOURCE, HTML = BUILD / "source", BUILD / "html"
+LITE = HTML / "lite"  # the lessons for the browser; their program puts them there
 URLS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
 REPOSITORY = URLS["Repository"]
 FRONT = {"README.md": "index.md"}  # the name of a page, where it is another
-PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "engine/README.md"]
-PAGES += sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))
+PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+PAGES += sorted(
+    p.relative_to(ROOT).as_posix() for p in [*ROOT.glob("docs/**/*.md"), *ROOT.glob("engine/*.md")]
+)
 LESSONS = sorted(ROOT.glob("notebooks/[0-9]*.ipynb"))
 MODULES = {"fa_numba": fa_numba, "fa_numba.masks": masks, "fa_numba.simt": simt,
            "fa_numba.distributed": distributed}  # fmt: skip
@@ -65,7 +68,7 @@ def with_links(text, page, pattern=LINK):
         name = os.path.relpath(target, ROOT)
         if name in FRONT:
             return os.path.relpath(FRONT[name], Path(page).parent)
-        if name in PAGES or target in LESSONS or target.suffix in PICTURES:
+        if name in PAGES or ROOT / name in LESSONS or target.suffix in PICTURES:
             return link[1]
         if not target.exists():
             raise FileNotFoundError(f"{page} links to {link[1]}, which is not there")
@@ -142,8 +145,8 @@ def stage():
             top = [name for name in names if "/" not in name and name not in others]
             more = ["notes/README", "../engine/README", "../CONTRIBUTING", "../CHANGELOG"]
             text += toctree([*top, *more])
-        if page == "docs/notes/README.md":
-            text += toctree(sorted(p.stem for p in ROOT.glob("docs/notes/[!R]*.md")))
+        if page in ("docs/notes/README.md", "engine/README.md"):
+            text += toctree(sorted(p.stem for p in (ROOT / page).parent.glob("[!R]*.md")))
         target = SOURCE / FRONT.get(page, page)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
@@ -245,7 +248,8 @@ def check(html):
                 wrong.append(f"{path.relative_to(html)} leads to {address}")
     if wrong:
         sys.exit("\n".join(sorted(set(wrong))))
-    print(f"{len(pages)} pages, every link inside leads somewhere, nothing is loaded from outside")
+    size = sum(p.stat().st_size for p in html.rglob("*") if p.is_file()) / 1e6
+    print(f"{len(pages)} pages, {size:.0f} MB; links lead somewhere, nothing comes from outside")
 
 
 def main():
@@ -257,11 +261,10 @@ def main():
     folder.init(BUILD / "workbook")
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda path: lesson(path, run=not options.no_outputs), LESSONS))
-    shutil.rmtree(HTML, ignore_errors=True)
+    for old in set(HTML.glob("*")) - {LITE}:
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
     sphinx = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-c", str(HERE)]
     subprocess.run([*sphinx, "-d", BUILD / "doctrees", SOURCE, HTML], check=True, cwd=ROOT)
-    if LITE.is_dir():
-        shutil.copytree(LITE, HTML / "lite")
     check(HTML)
 
 

@@ -23,7 +23,8 @@ import nbformat
 from .catalog import installed_course
 
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
-COLAB = ["colab", "remove-cell"]  # tags of the cell; the second hides it from the site
+COLAB = "colab"  # tag of the cell
+HIDDEN = "remove-cell"  # a tag that the site knows
 COLAB_CELL = (
     'if "google.colab" in str(get_ipython()): get_ipython().run_cell("!test -d {checkout} || '
     'git clone -q --depth=1 {repository} {checkout}\\n%run {checkout}/notebooks/colab.py")'
@@ -96,10 +97,10 @@ def canonical_of(path: Path) -> str:
 
 def _with_colab(cells, repository):
     """The cells; after the title that for Colab, where there is an address."""
-    cells = [cell for cell in cells if COLAB[0] not in cell.metadata.get("tags", [])]
+    cells = [cell for cell in cells if COLAB not in cell.metadata.get("tags", [])]
     if repository:
         source = COLAB_CELL.format(checkout="/content/fa-numba", repository=repository)
-        cells.insert(1, nbformat.v4.new_code_cell(source, metadata={"tags": COLAB}))
+        cells.insert(1, nbformat.v4.new_code_cell(source, metadata={"tags": [COLAB, HIDDEN]}))
     return cells
 
 
@@ -108,7 +109,7 @@ def _metadata(cell):
     tags = cell.metadata.get("tags")
     if not tags:
         return {}
-    return {"tags": tags} | ({"jupyter": {"source_hidden": True}} if COLAB[0] in tags else {})
+    return {"tags": tags} | ({"jupyter": {"source_hidden": True}} if COLAB in tags else {})
 
 
 def main(argv: list[str] | None = None) -> int:
