@@ -32,7 +32,7 @@ html_sidebars = dict.fromkeys(["index", "docs/masks", "docs/benchmarks"], [])  #
 html_title = "fa-numba"
 html_static_path = ["custom.css", str(MATHJAX / "tex-svg.js")]
 html_css_files = ["custom.css"]
-html_copy_source = html_show_sourcelink = False
+html_copy_source = html_show_sourcelink = html_use_index = html_domain_indices = False
 html_theme_options = {
     "icon_links": [
         {"name": "Repository", "url": PROJECT["urls"]["Repository"], "icon": "fa-brands fa-github"}
