@@ -14,6 +14,7 @@ release = PROJECT["version"]
 extensions = ["myst_nb", "numpydoc", "sphinx.ext.autodoc", "sphinx.ext.mathjax"]
 nb_execution_mode = "off"  # build.py has run the lessons
 nb_merge_streams = True
+nb_render_markdown_format = "myst"  # tables in outputs
 nb_ipywidgets_js = {}  # no widget, no script from another server
 myst_enable_extensions = ["dollarmath", "html_image"]
 myst_heading_anchors = 4  # GitHub's names of headings
