@@ -49,7 +49,11 @@ def texts(cell_type):
 
 
 def test_lessons_are_canonical():
-    drifted = [path for path in NOTEBOOKS if not notebooks.is_canonical(path)]
+    drifted = [
+        path
+        for path in NOTEBOOKS
+        if path.read_text(encoding="utf-8") != notebooks.canonical_of(path)
+    ]
     assert not drifted, "python -m fa_numba.workbook.notebooks --write"
 
 
@@ -384,30 +388,43 @@ def test_check_fails_on_drift_and_write_mends_it(tmp_path, capsys):
 
 
 class FakeColab:
-    """A Colab runtime: its module, and a record of what its cell runs, which it does not do."""
+    """A Colab runtime: its shell, and a record of the commands, which it does not run."""
 
     def __init__(self, monkeypatch, tmp_path, driver=None):
         self.commands, self.checkout = [], tmp_path / "content" / "fa-numba"
-        self.cell = notebooks.COLAB_CELL.replace("/content/fa-numba", str(self.checkout))
-        assert self.cell != notebooks.COLAB_CELL
-        monkeypatch.setitem(sys.modules, "google.colab", types.ModuleType("google.colab"))
         monkeypatch.setattr(subprocess, "run", self.run)
         monkeypatch.setattr("shutil.which", lambda name: driver and f"/usr/bin/{name}")
         monkeypatch.setattr(sys, "path", list(sys.path))
         monkeypatch.chdir(tmp_path)
         self.driver = driver
 
+    def __str__(self):
+        return "<google.colab._shell.Shell object at 0x7f0000000000>"
+
     def run(self, command, **options):
         self.commands.append(command)
-        if command[0] == "git":
-            (self.checkout / "notebooks").mkdir(parents=True)
-            script = (ROOT / "notebooks" / "colab.py").read_text(encoding="utf-8")
-            script = script.replace("/content/fa-numba", str(self.checkout))
-            (self.checkout / "notebooks" / "colab.py").write_text(script, encoding="utf-8")
         return types.SimpleNamespace(stdout=self.driver)
+
+    def run_cell(self, cell):
+        shell, magic = cell.split("\n")
+        assert shell.startswith("!") and magic == "%run /content/fa-numba/notebooks/colab.py"
+        self.commands.append(shell[1:].split())
+        (self.checkout / "notebooks").mkdir(parents=True, exist_ok=True)
+        script = (ROOT / "notebooks" / "colab.py").read_text(encoding="utf-8")
+        exec(script.replace("/content/fa-numba", self.checkout.as_posix()), {})
 
     def installs(self):
         return [command[-1].partition("[")[2] for command in self.commands if "pip" in command]
+
+
+def cell_for_colab():
+    """Source of the cell that a lesson has once the repository has an address."""
+    text = (FOLDER / "06_flash_attention_1.ipynb").read_text(encoding="utf-8")
+    text = notebooks.canonical(text, repository="https://example.org/fa-numba")
+    assert notebooks.canonical(text, repository="https://example.org/fa-numba") == text, "once"
+    cell = nbformat.reads(text, 4).cells[1]
+    assert cell.metadata.jupyter.source_hidden is True and "\n" not in cell.source
+    return cell.source
 
 
 @pytest.mark.parametrize(
@@ -419,37 +436,26 @@ class FakeColab:
     ],
 )
 def test_the_cell_for_colab_sets_up_a_fresh_machine(monkeypatch, tmp_path, driver, extras):
-    monkeypatch.setenv("FA_NUMBA_REPOSITORY", "https://example.org/fa-numba")
     colab = FakeColab(monkeypatch, tmp_path, driver)
-    exec(colab.cell, {})
-    assert colab.commands[0][:2] == ["git", "clone"]
-    assert colab.commands[0][-2] == "https://example.org/fa-numba"
-    assert colab.installs() == [extras]
-    assert Path.cwd() == colab.checkout / "notebooks" and sys.path[0] == str(colab.checkout)
-    exec(colab.cell, {})  # a second Run All
-    assert [c for c in colab.commands if c[0] == "git"] == colab.commands[:1], "cloned once"
+    for _ in range(2):  # the second time is another Run All
+        exec(cell_for_colab(), {"get_ipython": lambda: colab})
+        assert Path.cwd() == colab.checkout / "notebooks" and sys.path[0] == str(colab.checkout)
+    there = "/content/fa-numba"
+    clone = ["git", "clone", "-q", "--depth=1", "https://example.org/fa-numba", there]
+    assert colab.commands[0] == ["test", "-d", there, "||", *clone]
+    assert colab.installs() == [extras] * 2
     assert sys.path.count(str(colab.checkout)) == 1
 
 
-def test_the_cell_for_colab_says_that_the_address_is_a_placeholder(monkeypatch, tmp_path):
-    monkeypatch.delenv("FA_NUMBA_REPOSITORY", raising=False)
-    colab = FakeColab(monkeypatch, tmp_path)
-    placeholder = "/OWNER/" in notebooks.REPOSITORY
-    with pytest.raises(SystemExit) if placeholder else contextlib.nullcontext() as stop:
-        exec(colab.cell, {})
-    assert not placeholder or ("OWNER" in str(stop.value) and not colab.commands)
+def test_the_cell_for_colab_does_nothing_elsewhere():
+    exec(cell_for_colab(), {"get_ipython": object})
 
 
-def test_the_cell_for_colab_does_nothing_elsewhere(monkeypatch):
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("ran something"))
-    before = os.getcwd(), list(sys.path)
-    exec(notebooks.COLAB_CELL, {})
-    assert (os.getcwd(), sys.path) == before
-
-
-def test_the_cell_for_colab_is_in_every_lesson_once_and_folded():
-    for path in NOTEBOOKS:
-        cells = nbformat.read(path, 4).cells
-        assert [i for i, c in enumerate(cells) if "google.colab" in c.source] == [1], path.name
-        assert cells[1].source == notebooks.COLAB_CELL
-        assert cells[1].metadata.jupyter.source_hidden is True
+def test_the_address_for_colab_is_that_of_the_project(monkeypatch, tmp_path):
+    """One setting; without it no lesson has the cell."""
+    monkeypatch.setattr(notebooks, "installed_course", lambda: tmp_path)
+    for owner, colab in ("somebody", 1), ("OWNER", 0):
+        address = f"https://github.com/{owner}/fa-numba"
+        urls = f'[project.urls]\nRepository = "{address}"\n'
+        (tmp_path / "pyproject.toml").write_text(urls, encoding="utf-8")
+        assert notebooks.canonical_of(NOTEBOOKS[0]).count(address) == colab

@@ -2,8 +2,9 @@
 
 The pages are README.md, docs/, the lessons with their outputs, and a page for each public function.
 They are copied into build/site/source, where a link to a file without a page leads to the
-repository. The lessons run in a fresh workbook, two at a time; a lesson runs again once the code
-that it uses has changed. Sphinx makes the pages, and each of its warnings is an error.
+repository. The lessons run in a fresh workbook, two at a time; a lesson runs again once it or the
+code has changed. Sphinx makes the pages, and each of its warnings is an error. A lesson's page
+leads to build/site/html/lite, the lessons for the browser, where that is there.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
@@ -27,25 +29,30 @@ import nbformat
 
 import fa_numba
 from fa_numba import distributed, masks, simt
-from fa_numba.workbook import folder, notebooks
+from fa_numba.workbook import folder
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "site"
 SOURCE, HTML = BUILD / "source", BUILD / "html"
+LITE = HTML / "lite"  # the lessons for the browser; their program puts them there
 URLS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
 REPOSITORY = URLS["Repository"]
 FRONT = {"README.md": "index.md"}  # the name of a page, where it is another
-PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "engine/README.md"]
-PAGES += sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))
+PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+PAGES += sorted(
+    p.relative_to(ROOT).as_posix() for p in [*ROOT.glob("docs/**/*.md"), *ROOT.glob("engine/*.md")]
+)
 LESSONS = sorted(ROOT.glob("notebooks/[0-9]*.ipynb"))
 MODULES = {"fa_numba": fa_numba, "fa_numba.masks": masks, "fa_numba.simt": simt,
            "fa_numba.distributed": distributed}  # fmt: skip
 KINDS_OF_NAMES = {"class": inspect.isclass, "module": inspect.ismodule,
                   "function": inspect.isroutine, "data": bool}  # fmt: skip
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)")
+OUTPUT_LINK = re.compile(r"""(?:(?<=\]\()|(?<=href="))(\.\./[^)"#\s]+)""")  # of Markdown or HTML
 FENCE = re.compile(r"(^ *```.*?^ *```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
-KINDS = ".py", ".ipynb", ".json", ".txt"  # of files that a lesson may read
+KINDS = ".py", ".json", ".txt"  # of files that a lesson may read
+OTHERS = "_static", "lite"  # folders of the site that are not made here
 PICTURES = ".svg", ".png", ".gif"
 
 
@@ -53,7 +60,7 @@ def toctree(pages, *options):
     return "\n```{toctree}\n" + "\n".join([*options, ":hidden:", "", *pages]) + "\n```\n"
 
 
-def with_links(text, page):
+def with_links(text, page, pattern=LINK):
     """The Markdown of a page; a link to a file that is no page leads to the repository."""
 
     def led(link):
@@ -61,14 +68,14 @@ def with_links(text, page):
         name = os.path.relpath(target, ROOT)
         if name in FRONT:
             return os.path.relpath(FRONT[name], Path(page).parent)
-        if name in PAGES or target in LESSONS or target.suffix in PICTURES:
+        if name in PAGES or ROOT / name in LESSONS or target.suffix in PICTURES:
             return link[1]
         if not target.exists():
             raise FileNotFoundError(f"{page} links to {link[1]}, which is not there")
         return f"{REPOSITORY}/{'tree' if target.is_dir() else 'blob'}/main/{name}"
 
     parts = FENCE.split(text)  # code has an odd number
-    return "".join(part if i % 2 else LINK.sub(led, part) for i, part in enumerate(parts))
+    return "".join(part if i % 2 else pattern.sub(led, part) for i, part in enumerate(parts))
 
 
 def functions():
@@ -129,49 +136,62 @@ def stage():
         if page == "docs/lessons.md":
             text = lessons_by_part(text)
         if page == "README.md":
-            text += toctree(["docs/lessons", "docs/functions", "docs/masks", "docs/benchmarks",
-                             "docs/README"])  # fmt: skip
+            text += toctree(["Lessons <docs/lessons>", "Functions <docs/functions>",
+                             "Masks <docs/masks>", "Benchmarks <docs/benchmarks>",
+                             "Documents <docs/README>"])  # fmt: skip
         if page == "docs/README.md":
             others = {"functions", "lessons", "masks", "benchmarks", "README", "notes/README"}
             names = [re.sub(r"^docs/|\.md$", "", p) for p in PAGES if p.startswith("docs/")]
             top = [name for name in names if "/" not in name and name not in others]
             more = ["notes/README", "../engine/README", "../CONTRIBUTING", "../CHANGELOG"]
             text += toctree([*top, *more])
-        if page == "docs/notes/README.md":
-            text += toctree(sorted(p.stem for p in ROOT.glob("docs/notes/[!R]*.md")))
+        if page in ("docs/notes/README.md", "engine/README.md"):
+            text += toctree(sorted(p.stem for p in (ROOT / page).parent.glob("[!R]*.md")))
         target = SOURCE / FRONT.get(page, page)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
 
 
 @functools.cache
-def digest():
-    """Of everything whose change may change the outputs of a lesson."""
+def code():
+    """Digest of all that may change the outputs of any lesson."""
     found = hashlib.sha256()
     for room in ("fa_numba", "engine", "solutions", "exercises", "benchmarks/results", "notebooks"):
         for file in sorted((ROOT / room).rglob("*")):
-            tests = "tests" in file.parts or file.suffix not in KINDS
-            if file.is_file() and not tests:
+            if file.suffix in KINDS and "tests" not in file.parts:
                 found.update(file.read_bytes())
-    return found.hexdigest()[:16]
+    return found
 
 
 def executed(path, *, run):
     """A lesson with its outputs, from build/site/executed where it has run before."""
-    kept = BUILD / "executed" / f"{path.stem}-{digest()}.ipynb"
+    digest = code().copy()
+    digest.update(path.read_bytes())
+    kept = BUILD / "executed" / f"{path.stem}-{digest.hexdigest()[:16]}.ipynb"
     if kept.exists():
         return nbformat.read(kept, 4)
     notebook = nbformat.read(path, 4)
-    notebook.cells = [
-        c for c in notebook.cells if notebooks.COLAB not in c.metadata.get("tags", [])
-    ]
     if run:
+        start = time.monotonic()
         where = {"metadata": {"path": str(BUILD / "workbook" / "lessons")}}
-        nbclient.NotebookClient(notebook, timeout=600, resources=where).execute()
+        try:
+            nbclient.NotebookClient(notebook, timeout=600, resources=where).execute()
+        except nbclient.exceptions.CellExecutionError as error:
+            error.add_note(f"in the lesson {path}")
+            raise
         kept.parent.mkdir(exist_ok=True)
         nbformat.write(notebook, kept)
-        print(f"ran {path.stem}", flush=True)
+        print(f"ran {path.stem} in {time.monotonic() - start:.0f} s", flush=True)
     return notebook
+
+
+def ways(name):
+    """HTML below a lesson's title: the places where it runs without an installation."""
+    colab = REPOSITORY.replace("github.com", "colab.research.google.com/github")
+    found = {"Open in Colab": f"{colab}/blob/main/notebooks/{name}"}
+    if LITE.is_dir():
+        found["Run in the browser"] = f"../lite/lab/index.html?path={name}"
+    return " · ".join(f'<a href="{address}">{text}</a>' for text, address in found.items())
 
 
 def lesson(path, *, run):
@@ -180,10 +200,12 @@ def lesson(path, *, run):
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = with_links(cell.source, f"notebooks/{path.name}")
-    colab = REPOSITORY.replace("github.com", "colab.research.google.com/github")
-    links = f'<a class="run" href="{colab}/blob/main/notebooks/{path.name}">Open in Colab</a>'
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {})
+            for kind in {"text/html", "text/markdown"} & data.keys():
+                data[kind] = with_links(data[kind], f"notebooks/{path.name}", OUTPUT_LINK)
     first = notebook.cells[0]
-    first.source = first.source.replace("\n\n", f"\n\n{links}\n\n", 1)
+    first.source = first.source.replace("\n\n", f"\n\n{ways(path.name)}\n\n", 1)
     (SOURCE / "notebooks").mkdir(exist_ok=True)
     nbformat.write(notebook, SOURCE / "notebooks" / path.name)
 
@@ -209,7 +231,8 @@ class Links(HTMLParser):
 
 def check(html):
     """Complain of links inside the site that lead nowhere, and of files loaded from outside."""
-    pages = {p: Links(p.read_text("utf-8")) for p in html.rglob("*.html")}
+    files = (p for p in html.rglob("*.html") if p.relative_to(html).parts[0] not in OTHERS)
+    pages = {p: Links(p.read_text("utf-8")) for p in files}
     wrong = []
     for path, page in pages.items():
         for address in filter(None, page.loads + page.leads):
@@ -225,7 +248,8 @@ def check(html):
                 wrong.append(f"{path.relative_to(html)} leads to {address}")
     if wrong:
         sys.exit("\n".join(sorted(set(wrong))))
-    print(f"{len(pages)} pages, every link inside leads somewhere, nothing is loaded from outside")
+    size = sum(p.stat().st_size for p in html.rglob("*") if p.is_file()) / 1e6
+    print(f"{len(pages)} pages, {size:.0f} MB; links lead somewhere, nothing comes from outside")
 
 
 def main():
@@ -237,7 +261,8 @@ def main():
     folder.init(BUILD / "workbook")
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda path: lesson(path, run=not options.no_outputs), LESSONS))
-    shutil.rmtree(HTML, ignore_errors=True)
+    for old in set(HTML.glob("*")) - {LITE}:
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
     sphinx = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-c", str(HERE)]
     subprocess.run([*sphinx, "-d", BUILD / "doctrees", SOURCE, HTML], check=True, cwd=ROOT)
     check(HTML)

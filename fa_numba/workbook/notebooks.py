@@ -4,9 +4,9 @@ nbformat 4.5, no outputs, no execution counts, cell ids made from the cell's tex
 plain python3 kernel, and a line of the file for each line of a cell. A notebook in this form has
 readable diffs and no trace of who ran it.
 
-A lesson, a file whose name begins with its number, has one cell more after its first: the set-up
-for Google Colab. Its only source is here; it is written into each lesson, and is folded. It clones
-the repository and runs notebooks/colab.py.
+A lesson, a file whose name begins with its number, has one cell more after its first once
+[project.urls] of pyproject.toml has the repository's address: a folded line that sets up Google
+Colab. It clones the repository and runs notebooks/colab.py. Its only source is here.
 """
 
 from __future__ import annotations
@@ -15,37 +15,34 @@ import argparse
 import hashlib
 import json
 import sys
+import tomllib
 from pathlib import Path
 
 import nbformat
 
+from .catalog import installed_course
+
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
-REPOSITORY = "https://github.com/OWNER/fa-numba"  # a placeholder until the project has an address
 COLAB = "colab"  # tag of the cell
-COLAB_CELL = f"""\
-# For Google Colab alone, where a fresh machine has neither the files nor the package.
-import os
-import sys
-
-if "google.colab" in sys.modules:
-    import runpy
-    import subprocess
-
-    # With OWNER in it the address is a placeholder: put that of your copy here.
-    repository = os.environ.get("FA_NUMBA_REPOSITORY", "{REPOSITORY}")
-    checkout = "/content/fa-numba"
-    if not os.path.isdir(checkout):
-        if "/OWNER/" in repository:
-            raise SystemExit("In this cell, replace OWNER by the owner of the repository.")
-        subprocess.run(["git", "clone", "--depth=1", repository, checkout], check=True)
-    runpy.run_path(f"{{checkout}}/notebooks/colab.py")"""
+HIDDEN = "remove-cell"  # a tag that the site knows
+COLAB_CELL = (
+    'if "google.colab" in str(get_ipython()): get_ipython().run_cell("!test -d {checkout} || '
+    'git clone -q --depth=1 {repository} {checkout}\\n%run {checkout}/notebooks/colab.py")'
+    "  # fmt: skip  # noqa: E501, E701"
+)
 
 
-def canonical(text: str, *, lesson: bool = False) -> str:
-    """The canonical form of a notebook's text; a lesson has the cell for Colab."""
+def repository() -> str:
+    """The repository's address; "" while its owner is the placeholder OWNER."""
+    project = tomllib.loads((installed_course() / "pyproject.toml").read_text(encoding="utf-8"))
+    address = project["project"]["urls"]["Repository"]
+    return "" if "/OWNER/" in address else address
+
+
+def canonical(text: str, *, repository: str = "") -> str:
+    """The canonical form of a notebook's text; with an address it has the cell for Colab."""
     notebook = nbformat.reads(text, as_version=4)
-    if lesson:
-        notebook.cells = _with_colab(notebook.cells)
+    notebook.cells = _with_colab(notebook.cells, repository)
     seen: dict[str, int] = {}
     cells = []
     for cell in notebook.cells:
@@ -91,23 +88,20 @@ def _as_json(form: dict) -> str:
     return ",\n".join(['{\n "cells": [\n' + ",\n".join(cells) + "\n ]", *others]) + "\n}\n"
 
 
-def is_lesson(path: Path) -> bool:
-    """Whether a file is one: ``06_flash_attention_1.ipynb``."""
-    return path.name[:2].isdigit() and path.name[2:3] == "_"
-
-
-def is_canonical(path: Path) -> bool:
-    """Whether a file is in its canonical form."""
+def canonical_of(path: Path) -> str:
+    """The canonical form of a file; ``06_flash_attention_1.ipynb`` is a lesson."""
+    lesson = path.name[:2].isdigit() and path.name[2:3] == "_"
     text = path.read_text(encoding="utf-8")
-    return canonical(text, lesson=is_lesson(path)) == text
+    return canonical(text, repository=repository() if lesson else "")
 
 
-def _with_colab(cells):
-    """The cells, with the cell for Colab after the title."""
-    others = [cell for cell in cells if COLAB not in cell.metadata.get("tags", [])]
-    folded = {"tags": [COLAB], "jupyter": {"source_hidden": True}}
-    colab = nbformat.v4.new_code_cell(COLAB_CELL, metadata=folded)
-    return [*others[:1], colab, *others[1:]]
+def _with_colab(cells, repository):
+    """The cells; after the title that for Colab, where there is an address."""
+    cells = [cell for cell in cells if COLAB not in cell.metadata.get("tags", [])]
+    if repository:
+        source = COLAB_CELL.format(checkout="/content/fa-numba", repository=repository)
+        cells.insert(1, nbformat.v4.new_code_cell(source, metadata={"tags": [COLAB, HIDDEN]}))
+    return cells
 
 
 def _metadata(cell):
@@ -130,9 +124,8 @@ def main(argv: list[str] | None = None) -> int:
 
     drifted = []
     for path in options.files:
-        text = path.read_text(encoding="utf-8")
-        wanted = canonical(text, lesson=is_lesson(path))
-        if text != wanted:
+        wanted = canonical_of(path)
+        if path.read_text(encoding="utf-8") != wanted:
             drifted.append(path)
             print(f"{'written' if options.write else 'not canonical'}  {path}")
             if options.write:
