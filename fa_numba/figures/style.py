@@ -8,7 +8,6 @@ from html import escape
 
 from matplotlib import style
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.cbook import _setattr_cm
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
@@ -67,9 +66,10 @@ class Drawing(Figure):
     @on_paper
     def png(self):
         """The image. `savefig` would draw it twice: first for the layout, which a drawing has."""
-        image = io.BytesIO()
-        with _setattr_cm(self, dpi=DPI):
-            FigureCanvasAgg(self).print_png(image)
+        shown_at, image = self.dpi, io.BytesIO()
+        self.set_dpi(DPI)
+        FigureCanvasAgg(self).print_png(image)
+        self.set_dpi(shown_at)
         return image.getvalue()
 
     def alternative(self):
