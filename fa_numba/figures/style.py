@@ -63,7 +63,6 @@ class Drawing(Figure):
     def savefig(self, file, **options):
         super().savefig(file, **{"facecolor": PAPER, **options})
 
-    @on_paper
     def png(self):
         """The image. `savefig` would draw it twice: first for the layout, which a drawing has."""
         shown_at, image = self.dpi, io.BytesIO()
