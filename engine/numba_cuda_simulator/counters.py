@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .dtypes import as_intp
+from .dtypes import as_intp, stretch
 from .lanes import ALL, ByMask
 from .race_rules import STORE
 
@@ -181,7 +181,7 @@ class Requests:
         if active is not None:
             columns = max(columns, active.lanes.shape[2])
         times = self.lanes.num_blocks // columns
-        rows = np.broadcast_to(offset, (*self.lanes.shape[:3], columns))
+        rows = stretch(offset, (*self.lanes.shape[:3], columns))
         rows = self.lanes.by_warp(rows.reshape(self.lanes.num_threads, columns))
         if active is None:
             elements, requests = rows.size * times, rows.shape[0] * columns * times
@@ -191,11 +191,11 @@ class Requests:
             elements, requests = active.elements * repeated, active.requests * repeated
             cost = np.zeros(2, np.int64)
             by_lane = rows.transpose(0, 2, 1)  # (warps, blocks, 32)
-            full, partial = (np.broadcast_to(x, by_lane.shape[:2]) for x in active[1:3])
-            if full.any():
+            full, partial = (stretch(x, by_lane.shape[:2]) for x in active[1:3])
+            if np.count_nonzero(full):
                 cost += self.price_full(array, by_lane[full].T[None], action)
-            if partial.any():
-                lanes = np.broadcast_to(active.lanes.transpose(0, 2, 1), by_lane.shape)
+            if np.count_nonzero(partial):
+                lanes = stretch(active.lanes.transpose(0, 2, 1), by_lane.shape)
                 cost += self.price_each(array, by_lane[partial], action, lanes[partial])
         return elements, requests, *(int(n) * times for n in cost)
 
@@ -234,7 +234,7 @@ class Requests:
         """Return cost and conflicts of requests by whole warps; rows: (a, 32, b)."""
         first = rows[:, :1]
         pattern = rows - first
-        if (pattern == pattern[:1, :, :1]).all():
+        if np.count_nonzero(pattern != pattern[:1, :, :1]) == 0:
             return self.price_starts(array, pattern[0, :, 0], first, action)
         if (pattern == pattern[:, :, :1]).all():  # one pattern per warp, whatever the block
             return sum(

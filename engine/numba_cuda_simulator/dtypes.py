@@ -7,9 +7,11 @@ float64. Such values are carried by `TypedInts`, which applies Numba's rule and 
 plain value as soon as the result is an int64 or a float.
 """
 
+import functools
+
 import numpy as np
 
-INT64, UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
+INT64, UINT64, INTP = map(np.dtype, (np.int64, np.uint64, np.intp))
 FLOAT16, FLOAT32, FLOAT64 = map(np.dtype, (np.float16, np.float32, np.float64))
 BOOL = np.dtype(bool)
 
@@ -74,6 +76,7 @@ def as_one_type(a, b):
     return a, b
 
 
+@functools.cache
 def is_floating(dtype):
     """Tell whether a type is of real or complex numbers; NumPy counts bfloat16 as neither."""
     return dtype.kind in "fc" or dtype.name == "bfloat16"
@@ -119,7 +122,8 @@ def as_index(value):
 
 def as_intp(index):
     """Return integers as `take` and `bincount` want them: in a browser of 32 bits."""
-    return np.asarray(index, np.intp)
+    plain = type(index) is np.ndarray and index.dtype is INTP
+    return index if plain else np.asarray(index, np.intp)
 
 
 def as_bool(value):

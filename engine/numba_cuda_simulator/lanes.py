@@ -210,16 +210,14 @@ class Lanes:
         if isinstance(test, np.ndarray):
             test = as_bool(test)
             if mask is ALL:
-                if test.all():
-                    return ALL, NOBODY
-                if not test.any():
+                if not (count := np.count_nonzero(test)):
                     return NOBODY, ALL
-                return test, ~test
+                return (ALL, NOBODY) if count == test.size else (test, ~test)
             yes = mask & test
-            if not yes.any():
+            if not np.count_nonzero(yes):
                 return NOBODY, mask
             no = mask & ~test
-            if not no.any():
+            if not np.count_nonzero(no):
                 return mask, NOBODY
             return yes, no
         return (mask, NOBODY) if test else (NOBODY, mask)
@@ -284,7 +282,7 @@ class Lanes:
         step = np.int64(1) if step is None else step
         start, stop, step = map(self.loop_bound, (start, stop, step))
         zero = step == 0
-        if np.any(zero):
+        if np.count_nonzero(zero):
             if self.split(zero)[0] is not NOBODY:
                 raise KernelError("range() step is zero")
             step = np.where(zero, 1, step)

@@ -130,7 +130,7 @@ class Memory:
             given, index = index, self.wrapped(index, size)
             bad = (index < 0) | (index >= size)
             hit = bad if self.lanes.mask is ALL else bad & self.lanes.mask
-            if hit.any():
+            if np.count_nonzero(hit):
                 self.stray(given, hit, array, axis)
             return np.where(bad, 0, index)
         if not isinstance(index, np.integer):

@@ -7,6 +7,7 @@ import io
 from html import escape
 
 from matplotlib import style
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
@@ -16,6 +17,7 @@ from fa_numba.figures.themes import PICTURE_CLASS, PICTURE_STYLE
 # LIGHT is a ground, too, and for lines of a grid.
 INK, GREY, LIGHT, PAPER = "#1a202c", "#5a6678", "#e2e8f0", "#ffffff"
 BLUE, ORANGE, GREEN, RED, PURPLE = "#2b5f9e", "#c05621", "#276749", "#c02a2a", "#5b3aad"
+DPI = 110  # of images in a notebook
 COLOURS = BLUE, ORANGE, GREEN, PURPLE, RED  # of thread blocks, sequences, kernels, in this order
 
 
@@ -62,8 +64,11 @@ class Drawing(Figure):
         super().savefig(file, **{"facecolor": PAPER, **options})
 
     def png(self):
-        image = io.BytesIO()
-        self.savefig(image, format="png", dpi=110)
+        """The image. `savefig` would draw it twice: first for the layout, which a drawing has."""
+        shown_at, image = self.dpi, io.BytesIO()
+        self.set_dpi(DPI)
+        FigureCanvasAgg(self).print_png(image)
+        self.set_dpi(shown_at)
         return image.getvalue()
 
     def alternative(self):
