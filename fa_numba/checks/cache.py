@@ -11,9 +11,12 @@ from fa_numba.checks.requirements import (
     Q_AXES,
     hint_of_heads_before_slots,
     require_axes,
+    require_bytes,
+    require_cache_dtypes,
     require_divisible_heads,
     require_dtype,
     require_grid,
+    require_group_of_bytes,
     require_head_dim,
     require_last_axis_contiguous,
     require_lengths,
@@ -155,33 +158,37 @@ def check_paged(k_cache, v_cache, block_table, seq_lens, max_len) -> int:
     return longest if max_len is None else max_len
 
 
-def check_paged_decode(q, k_cache, v_cache, block_table, seq_lens):
+def check_paged_decode(q, k_cache, v_cache, block_table, seq_lens, k_scale=None, v_scale=None):
     """Raise unless the queries are of the sequences that the block table maps to pages.
 
     The contents of the tables are read only from NumPy arrays; reading a GPU array waits for it.
     """
     q, k_cache, v_cache = facts(q), facts(k_cache), facts(v_cache)
     block_table, seq_lens = facts(block_table), facts(seq_lens)
-    check_paged_decode_layouts(q, k_cache, v_cache, block_table, seq_lens)
+    tables = block_table, seq_lens
+    check_paged_decode_layouts(q, k_cache, v_cache, *tables, k_scale, v_scale)
     if q.library == "numpy":
         check_paged_decode_contents(block_table.array, seq_lens.array, k_cache)
 
 
-def check_paged_decode_layouts(q, k_cache, v_cache, block_table, seq_lens):
+def check_paged_decode_layouts(
+    q, k_cache, v_cache, block_table, seq_lens, k_scale=None, v_scale=None
+):
     """Make those checks of `check_paged_decode` that read no table."""
     q, k_cache, v_cache = facts(q), facts(k_cache), facts(v_cache)
     block_table, seq_lens = facts(block_table), facts(seq_lens)
     require_one_library(
         q=q, k_cache=k_cache, v_cache=v_cache, block_table=block_table, seq_lens=seq_lens
     )
-    require_one_dtype(q=q, k_cache=k_cache, v_cache=v_cache)
     require_axes("q", q, Q_AXES)
     require_last_axis_contiguous("q", q)
-    _require_tables(k_cache, v_cache, block_table, seq_lens)
+    _require_tables(k_cache, v_cache, block_table, seq_lens, bytes=True)
+    require_cache_dtypes(q, k_cache, v_cache, k_scale, v_scale)
     batch, _, num_heads, head_dim = q.shape
     require_grid(batch, num_heads)
     hint = hint_of_heads_before_slots(q, k_cache)
     require_divisible_heads(num_heads, k_cache.shape[2], "k_cache and v_cache", hint)
+    require_group_of_bytes(q, k_cache)
     if k_cache.shape[3] != head_dim:
         raise ValueError(
             f"k_cache and v_cache must have the head_dim of q, {head_dim}, got {k_cache.shape[3]}"
@@ -199,15 +206,22 @@ def check_paged_decode_contents(block_table, seq_lens, k_cache):
     _require_used_pages(block_table, seq_lens, k_cache)
 
 
-def check_write(k, v, k_cache, v_cache, slot_mapping):
+def check_write(k, v, k_cache, v_cache, slot_mapping, k_scale=None, v_scale=None):
     """Raise unless these are tokens, caches to write them to, and a slot for each or −1.
 
     The slots are read only from a NumPy array; reading a GPU array waits for it.
     """
     k, v, k_cache, v_cache, slots = map(facts, (k, v, k_cache, v_cache, slot_mapping))
     require_one_library(k=k, v=v, k_cache=k_cache, v_cache=v_cache, slot_mapping=slots)
-    _require_caches(k_cache, v_cache)
-    require_one_dtype(k=k, v=v, k_cache=k_cache, v_cache=v_cache)
+    _require_caches(k_cache, v_cache, bytes=True)
+    if k_scale is v_scale is None and k_cache.dtype != "uint8":
+        require_one_dtype(k=k, v=v, k_cache=k_cache, v_cache=v_cache)
+    else:
+        require_one_dtype(k=k, v=v)
+        require_bytes(k_cache, v_cache, k_scale, v_scale)
+        if len(k_scale.shape) == 3:  # written, too
+            for name, x in (("k_scale", k_scale), ("v_scale", v_scale)):
+                require_writable(name, facts(x))
     for name, x in (("k", k), ("v", v)):
         require_axes(name, x, TOKEN_AXES)
         require_last_axis_contiguous(name, x)
@@ -245,7 +259,7 @@ def check_copy(k_cache, v_cache, src, dst):
     """
     k_cache, v_cache, src, dst = map(facts, (k_cache, v_cache, src, dst))
     require_one_library(k_cache=k_cache, v_cache=v_cache, src=src, dst=dst)
-    _require_caches(k_cache, v_cache)
+    _require_caches(k_cache, v_cache, bytes=True)
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         require_writable(name, cache)
     _require_page_numbers(src, dst)
@@ -260,9 +274,10 @@ def check_swap(k_src, v_src, k_dst, v_dst, src, dst):
     src, dst = facts(src), facts(dst)
     require_one_library(k_src=k_src, v_src=v_src)
     require_one_library(k_dst=k_dst, v_dst=v_dst)
-    _require_caches(k_src, v_src, names=("k_src", "v_src"))
-    _require_caches(k_dst, v_dst, names=("k_dst", "v_dst"))
-    require_one_dtype(k_src=k_src, k_dst=k_dst)
+    _require_caches(k_src, v_src, names=("k_src", "v_src"), bytes=True)
+    _require_caches(k_dst, v_dst, names=("k_dst", "v_dst"), bytes=True)
+    if not k_src.dtype == k_dst.dtype == "uint8":
+        require_one_dtype(k_src=k_src, k_dst=k_dst)
     if k_src.shape[1:] != k_dst.shape[1:]:
         raise ValueError(
             f"k_dst and v_dst must have the pages of k_src, {k_src.shape[1:]}, "
@@ -285,12 +300,12 @@ def check_swap(k_src, v_src, k_dst, v_dst, src, dst):
         _require_disjoint(src.array, dst.array)
 
 
-def _require_tables(k_cache, v_cache, block_table, seq_lens):
+def _require_tables(k_cache, v_cache, block_table, seq_lens, bytes=False):
     """Raise unless these are a paged cache and its tables, whatever their contents."""
     require_one_library(
         k_cache=k_cache, v_cache=v_cache, block_table=block_table, seq_lens=seq_lens
     )
-    _require_caches(k_cache, v_cache)
+    _require_caches(k_cache, v_cache, bytes=bytes)
     for name, x, axes in (
         ("block_table", block_table, ("batch", "max_pages")),
         ("seq_lens", seq_lens, ("batch",)),
@@ -305,10 +320,12 @@ def _require_tables(k_cache, v_cache, block_table, seq_lens):
         )
 
 
-def _require_caches(k_cache, v_cache, names=("k_cache", "v_cache")):
-    """Raise unless these are the keys and values of one paged cache."""
+def _require_caches(k_cache, v_cache, names=("k_cache", "v_cache"), bytes=False):
+    """Raise unless these are the keys and values of one paged cache, with `bytes` also of e4m3."""
     caches = dict(zip(names, (k_cache, v_cache), strict=True))
-    require_one_dtype(**caches)
+    dtypes = {k_cache.dtype, v_cache.dtype}
+    if not (bytes and dtypes == {"uint8"}):
+        require_one_dtype(mixed_with="uint8" if bytes else None, **caches)
     for name, cache in caches.items():
         require_axes(name, cache, CACHE_AXES)
         require_last_axis_contiguous(name, cache)

@@ -1,6 +1,7 @@
 """Traffic of the decoding kernels: attention of new queries on a KV cache."""
 
 import itertools
+from dataclasses import replace
 
 from fa_numba.analysis.traffic.counts import Traffic
 from fa_numba.constants import WARP_SIZE
@@ -10,7 +11,7 @@ from fa_numba.tiling.num_splits import choose_num_splits, most_key_tiles
 from numba_cuda_simulator.devices import CHIPS, DEFAULT
 
 
-def flash_decode(problem, seq_lens, *, num_splits=0):
+def flash_decode(problem, seq_lens, *, num_splits=0, scales=False):
     """Traffic of the two kernels of `fa_numba.kernels.flash_decode`.
 
     Parameters
@@ -20,6 +21,8 @@ def flash_decode(problem, seq_lens, *, num_splits=0):
     seq_lens : sequence of int
     num_splits : int, default=0
         0 is the number that the CPU engine chooses.
+    scales : bool, default=False
+        The cache is e4m3, with scales of heads or of tokens: one is read with each number.
 
     Returns
     -------
@@ -49,6 +52,8 @@ def flash_decode(problem, seq_lens, *, num_splits=0):
         "q": partial * problem.head_dim,  # once for each split
         "k_cache": k,
         "v_cache": k,
+        "k_scale": scales * k,
+        "v_scale": scales * k,
         "seq_lens": threads,
         "alibi_slopes": problem.alibi * threads,
         "out_partial": partial * problem.head_dim,
@@ -60,10 +65,10 @@ def flash_decode(problem, seq_lens, *, num_splits=0):
         "out": problem.rows * problem.head_dim,
         "lse": problem.rows,
     }
-    return Traffic(loads, stores)
+    return Traffic(loads, stores, in_8_bits=("k_cache", "v_cache") if scales else ())
 
 
-def paged_attn_decode(problem, seq_lens, *, num_splits=0):
+def paged_attn_decode(problem, seq_lens, *, num_splits=0, scales=False):
     """Traffic of `fa_numba.kernels.paged_attn_decode`: that of `flash_decode`, and the block table.
 
     Parameters
@@ -73,16 +78,18 @@ def paged_attn_decode(problem, seq_lens, *, num_splits=0):
     seq_lens : sequence of int
     num_splits : int, default=0
         0 is the number that the CPU engine chooses.
+    scales : bool, default=False
+        As for `flash_decode`.
 
     Returns
     -------
     Traffic
         For each key that a thread block loads, block_n threads read block_table.
     """
-    traffic = flash_decode(problem, seq_lens, num_splits=num_splits)
+    traffic = flash_decode(problem, seq_lens, num_splits=num_splits, scales=scales)
     tiled = problem.tiled_for("flash_decode", problem.seqlen_q * problem.group_size)
     keys = traffic.loads["k_cache"] // problem.head_dim
-    return Traffic(traffic.loads | {"block_table": keys * tiled.block_n}, traffic.stores)
+    return replace(traffic, loads=traffic.loads | {"block_table": keys * tiled.block_n})
 
 
 def flash_decode_wide(problem, seq_lens, *, num_splits, paged=False):
