@@ -120,6 +120,40 @@ def test_greedy_text_is_the_same_in_all_ways(way, greedy):
     assert_empty(engine)
 
 
+@pytest.fixture(scope="module")
+def greedy_in_8_bits():
+    """The greedy answers with pages of e4m3, one prompt after the other, none shared."""
+    return [
+        make_engine(kv_dtype="fp8", share_prefixes=False).generate([prompt], GREEDY)[0][0].tokens
+        for prompt in PROMPTS
+    ]
+
+
+@pytest.mark.parametrize(
+    "way", ["pages of 5", "chunks", "recomputed in chunks", "swapped", "swapped, little room"]
+)
+def test_greedy_text_from_pages_of_8_bits_is_the_same_in_all_ways(way, greedy_in_8_bits):
+    """Every key is read from the pages, so that all ways read the same numbers."""
+    engine = make_engine(kv_dtype="fp8", **WAYS[way])
+    want = [[answer] for answer in greedy_in_8_bits]
+    assert want == tokens_of(engine.generate(PROMPTS, GREEDY))
+    assert_empty(engine)
+
+
+def test_pages_of_8_bits_have_a_fourth_of_the_bytes_and_nearly_the_same_logits(monkeypatch):
+    seen, most_likely = [], choose.most_likely
+    monkeypatch.setattr(
+        choose, "most_likely", lambda x, *args: seen.append(x.copy()) or most_likely(x, *args)
+    )
+    engine, whole = make_engine(kv_dtype="fp8"), make_engine()
+    numbers, scales = 2 * CONFIG.kv_heads * CONFIG.head_dim, 2 * CONFIG.kv_heads
+    assert whole.model.page_bytes == CONFIG.layers * 16 * 4 * numbers
+    assert engine.model.page_bytes == CONFIG.layers * 16 * (numbers + 4 * scales)
+    engine.generate([PROMPTS[3]], Options(max_tokens=1))
+    want = logits_of(PROMPTS[3])[-1]
+    assert 0 < np.linalg.norm(seen[0][0] - want) / np.linalg.norm(want) < 0.1
+
+
 def test_any_attention_can_serve(greedy):
     """A lesson's kernel on the CPU engine, as a learner's own."""
     options = Options(max_tokens=2, temperature=0)
@@ -633,6 +667,7 @@ def test_a_prompt_whose_rows_would_read_too_much_has_no_graph(monkeypatch, limit
         (ValueError, "max_rows must be more than max_branches", lambda e: make_engine(max_rows=64)),
         (ValueError, "max_waiting must be at least 1", lambda e: make_engine(max_waiting=0)),
         (ValueError, "host_pages must be at least 0", lambda e: make_engine(host_pages=-1)),
+        (ValueError, 'kv_dtype must be "auto" or "fp8", got', lambda e: make_engine(kv_dtype="f")),
     ],
 )
 def test_bad_arguments_are_refused_by_name(error, words, call):

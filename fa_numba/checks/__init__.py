@@ -107,6 +107,7 @@ from fa_numba.checks.requirements import MAX_HEAD_DIM
 from fa_numba.checks.serving import (
     check_answer_options,
     check_fits,
+    check_kv_dtype,
     check_number_of,
     check_number_of_answers,
     check_prompt,
@@ -180,6 +181,7 @@ __all__ = [
     "check_grad_dtype",
     "check_gradient_strides",
     "check_head_shard",
+    "check_kv_dtype",
     "check_job",
     "require_candidate",
     "check_linear_chunk_size",

@@ -13,6 +13,7 @@ import contextlib
 
 import numpy as np
 
+from fa_numba import checks
 from fa_numba.dispatch.decoding import paged_attn_decode
 from fa_numba.language_model import model, products
 from fa_numba.language_model.server import choose, page_moves
@@ -34,15 +35,20 @@ class PagedModel:
     pool : PagePool
     host_pool : PagePool, default=None
     attend : callable, default=fa_numba.paged_attn_decode
-        ``attend(q, k_cache, v_cache, block_table, seq_lens, causal=True)`` returns (out, lse).
+        ``attend(q, k_cache, v_cache, block_table, seq_lens, causal=True)`` returns (out, lse); with
+        pages of 8 bits it is also given k_scale and v_scale.
     max_branches : int, default=64
         Answers of a step: CUDA graphs have room for them.
+    kv_dtype : "auto" or "fp8", default="auto"
+        Dtype of the pages: that of the weights, or e4m3 with a scale for each token and head.
     graphs : bool, default=True
         On a GPU, compute a step of few rows as one CUDA graph.
 
     Attributes
     ----------
     k_caches, v_caches : arrays of shape (layers, num_pages, page_size, kv_heads, head_dim)
+    scales : pair of float32 arrays of shape (layers, num_pages, page_size, kv_heads)
+        Of e4m3; else empty.
     graphs : DecodeGraphs or None
     """
 
@@ -55,6 +61,7 @@ class PagedModel:
         *,
         attend=paged_attn_decode,
         max_branches=64,
+        kv_dtype="auto",
         graphs=True,
     ):
         self.weights, self.config = products.factors(weights), config
@@ -66,30 +73,36 @@ class PagedModel:
         if on_gpu:  # the legacy default stream cannot be captured
             self._stream = self.xp.cuda.Stream(non_blocking=True)
             self.xp.cuda.Device().synchronize()  # the weights are there
-        shape = pool.page_size, config.kv_heads, config.head_dim
-        shape = config.layers, pool.num_pages, *shape
-        self.k_caches, self.v_caches = (
-            arrays.empty(self.like, shape, self.like.dtype) for _ in range(2)
-        )
+        self.in_8_bits = checks.check_kv_dtype(kv_dtype) == "fp8"
+        self.k_caches, self.v_caches, *self.scales = self._caches(self.like, pool)
         if host_pool is not None:
-            shape = config.layers, host_pool.num_pages, *shape[2:]
-            self.k_host, self.v_host = (np.empty(shape, self.like.dtype) for _ in range(2))
+            self._host = self._caches(np.empty(0, self.like.dtype), host_pool)
         can = self.weights is not weights  # cuBLAS was found
         self.graphs = DecodeGraphs(self, max_branches) if graphs and can else None
 
+    def _caches(self, like, pool):
+        """Keys and values of all layers, and with 8 bits their scales, for the pages of a pool."""
+        config = self.config
+        shape = config.layers, pool.num_pages, pool.page_size, config.kv_heads
+        dtype = np.dtype(np.uint8) if self.in_8_bits else like.dtype
+        caches = [arrays.empty(like, (*shape, config.head_dim), dtype) for _ in range(2)]
+        scales = [arrays.empty(like, shape) for _ in range(2)] if self.in_8_bits else []
+        return caches + scales
+
     @property
     def page_bytes(self) -> int:
-        """Bytes of a page in all layers, keys and values."""
-        return 2 * self.k_caches.nbytes // self.pool.num_pages
+        """Bytes of a page in all layers: keys, values, scales."""
+        caches = self.k_caches, self.v_caches, *self.scales
+        return sum(x.nbytes for x in caches) // self.pool.num_pages
 
     def move(self, plan):
         """Apply a plan's changes of the caches that need no model."""
-        device = self.k_caches, self.v_caches
+        device = self.k_caches, self.v_caches, *self.scales
         if plan.swap_out.size:
-            page_moves.swap(*device, self.k_host, self.v_host, *plan.swap_out)
+            page_moves.swap(device, self._host, *plan.swap_out)
         if plan.swap_in.size:
-            page_moves.swap(self.k_host, self.v_host, *device, *plan.swap_in)
-        page_moves.copy(*device, *plan.copies)
+            page_moves.swap(self._host, device, *plan.swap_in)
+        page_moves.copy(device, *plan.copies)
 
     def run(self, plan, temperatures, number):
         """Compute the rows of a plan.
@@ -158,14 +171,18 @@ class PagedModel:
         x = model.embed(weights, tokens)
         for layer in range(config.layers):
             q, k, v = model.qkv(weights, config, layer, x, positions)
-            page_moves.write(k, v, self.k_caches[layer], self.v_caches[layer], slots)
+            caches = self.k_caches[layer], self.v_caches[layer]
+            page_moves.write(k, v, *caches, slots, [scale[layer] for scale in self.scales])
             x = model.after_attention(weights, config, layer, x, attend(layer, q))
         return x
 
     def attend_to_pages(self, layer, q, table, lengths):
         """Attention of queries (batch, seqlen_q, heads, head_dim) to the pages, as rows."""
         caches = self.k_caches[layer], self.v_caches[layer]
-        out, _ = self.attend(q, *caches, table, lengths, causal=True)
+        scales = {}
+        if self.in_8_bits:
+            scales = {"k_scale": self.scales[0][layer], "v_scale": self.scales[1][layer]}
+        out, _ = self.attend(q, *caches, table, lengths, causal=True, **scales)
         return out.reshape(-1, *q.shape[2:])
 
     def upload(self, numbers):
