@@ -217,6 +217,12 @@ def fp8_cache_table():
     return "\n\n".join([caption(record), table(rates), table(errors)])
 
 
+def cascade_table():
+    """A row for each length of the shared prefix."""
+    record = load("cascade")
+    return record and f"{caption(record)}\n\n{table(record['rows'])}"
+
+
 def masks_table():
     """Rate over the plain kernel's: a column for each head_dim and length."""
     return section(
@@ -711,6 +717,7 @@ def parts_of_benchmarks():
         ],
         "fp8": [fp8_table()],
         "fp8_cache": [fp8_cache_table()],
+        "cascade": [cascade_table()],
         "masks": [masks_table()],
         "published": [published_table()],
         "few_queries": [few_queries_table()],

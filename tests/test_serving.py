@@ -18,6 +18,7 @@ from serving_models import (
     wait_until,
 )
 
+from fa_numba import paged_attn_decode
 from fa_numba.kernels import paged_attn_decode as lesson_kernel
 from fa_numba.language_model import model
 from fa_numba.language_model.server import Engine, Options, Overloaded, choose, decode_graphs
@@ -25,6 +26,7 @@ from fa_numba.language_model.server import background as background_module
 from fa_numba.language_model.server import engine as engine_module
 from fa_numba.language_model.server.background import Background, view_of
 from fa_numba.language_model.server.decode_graphs import DecodeGraphs
+from fa_numba.language_model.server.paged_model import PagedModel
 from fa_numba.language_model.server.text_stream import TextStream
 
 TEXTS = "A", "abcde", "The quick brown ", "jumps over the lazy dog, and then it sle"
@@ -118,6 +120,30 @@ def test_greedy_text_is_the_same_in_all_ways(way, greedy):
         ::-1
     ]
     assert_empty(engine)
+
+
+@pytest.mark.parametrize("options", [{}, {"kv_dtype": "fp8"}], ids=["float32", "fp8"])
+def test_pages_that_answers_share_are_read_once(options):
+    """Twelve answers to prompts that begin alike: the same text with and without a cascade."""
+    prompts = [PROMPTS[3] * 2 + PROMPTS[i % 3] for i in range(6)]
+    wanted = Options(max_tokens=9, temperature=0.7, seed=3, n=2)
+    engines = make_engine(page_size=4, **options), make_engine(page_size=4, **options)
+    planned, cascade_of = [], engines[0].model.cascade_of
+    engines[0].model.cascade_of = lambda plan: planned.append(cascade_of(plan)) or planned[-1]
+    engines[1].model.cascade_of = lambda plan: None
+    got, want = (engine.generate(prompts, wanted) for engine in engines)
+    assert tokens_of(got) == tokens_of(want)
+    segments = [plan.segments for plan in planned if plan]
+    assert max(len(rows) for found in segments for rows, *_ in found) == 12
+    assert_empty(engines[0])
+
+
+def test_what_a_learner_attends_with_gets_whole_sequences():
+    engine = make_engine(attend=lambda *args, **options: paged_attn_decode(*args, **options))
+    seen = []
+    engine.model.cascade_of = lambda plan: seen.append(PagedModel.cascade_of(engine.model, plan))
+    engine.generate([PROMPTS[3]] * 3, Options(max_tokens=2))
+    assert seen and not any(seen)
 
 
 @pytest.fixture(scope="module")
@@ -221,6 +247,21 @@ def test_a_prompt_that_was_read_before_is_not_read_again():
     while engine.busy:
         engine.step()
     assert request.shared == 40 and rows == [1] * NEW, "only the last token, for its logits"
+
+
+@pytest.mark.parametrize("options", [{}, {"max_rows": 10, "max_branches": 8}], ids=["", "chunks"])
+def test_identical_prompts_at_once_cost_one_prefill(options):
+    """Of the others the last token is computed, for its logits."""
+    engine = make_engine(page_size=8, **options)
+    rows, asked = count_rows(engine), Options(max_tokens=3, temperature=0)
+    requests = [engine.submit(PROMPTS[3], asked) for _ in range(6)]
+    while engine.busy:
+        engine.step()
+    assert sum(rows) == 40 + 5 + 6 * (3 - 1)
+    assert len({tuple(request.answers[0].tokens) for request in requests}) == 1
+    view = view_of(engine)
+    assert (view["prompt_tokens"], view["shared_tokens"]) == (6 * 40, 5 * 40)
+    assert view["hit_rate"] == round(5 / 6, 3)
 
 
 def test_answers_go_on_while_a_long_prompt_is_read():

@@ -206,6 +206,50 @@ def check_paged_decode_contents(block_table, seq_lens, k_cache):
     _require_used_pages(block_table, seq_lens, k_cache)
 
 
+def check_cascade_tables(block_table, seq_lens, page_size, seqlen_q) -> tuple:
+    """Return a block table and lengths as NumPy arrays; raise unless they are, and fit."""
+    table, lengths = facts(block_table), facts(seq_lens)
+    for name, x, axes in (
+        ("block_table", table, ("batch", "max_pages")),
+        ("seq_lens", lengths, ("batch",)),
+    ):
+        if x.library != "numpy":
+            raise TypeError(
+                f"{name} must be a NumPy array, because shared pages are found on the host, got "
+                f"{type(x.array).__name__}"
+            )
+        require_dtype(name, x, "int32")
+        require_axes(name, x, axes)
+    page_size = integer("page_size", page_size, at_least=1)
+    integer("seqlen_q", seqlen_q, at_least=0)
+    if lengths.shape[0] != table.shape[0]:
+        raise ValueError(
+            f"seq_lens must have one length for each of the {table.shape[0]} rows of block_table, "
+            f"got {lengths.shape[0]}"
+        )
+    require_lengths(lengths.array, "max_pages * page_size", table.shape[1] * page_size)
+    return table.array, lengths.array
+
+
+def check_cascade(q, k_cache, plan):
+    """Raise unless `plan` is a plan for these queries and this cache."""
+    q, k_cache = facts(q), facts(k_cache)
+    require_one_library(q=q, k_cache=k_cache)
+    if q.library not in ("numpy", "cupy"):
+        raise TypeError(f"q must be a NumPy or CuPy array, got {arrays.LIBRARIES[q.library]}")
+    require_axes("q", q, Q_AXES)
+    require_axes("k_cache", k_cache, CACHE_AXES)
+    if not hasattr(plan, "segments"):
+        raise TypeError(f"plan must be a CascadePlan, from cascade_plan, got {type(plan).__name__}")
+    planned = len(plan.seq_lens), plan.seqlen_q, plan.page_size
+    given = *q.shape[:2], k_cache.shape[1]
+    if planned != given:
+        raise ValueError(
+            f"plan must be for the batch, seqlen_q and page_size of q and k_cache, {given}, "
+            f"got {planned}"
+        )
+
+
 def check_write(k, v, k_cache, v_cache, slot_mapping, k_scale=None, v_scale=None):
     """Raise unless these are tokens, caches to write them to, and a slot for each or −1.
 

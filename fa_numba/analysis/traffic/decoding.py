@@ -1,9 +1,11 @@
 """Traffic of the decoding kernels: attention of new queries on a KV cache."""
 
 import itertools
+from collections import Counter
 from dataclasses import replace
 
 from fa_numba.analysis.traffic.counts import Traffic
+from fa_numba.analysis.traffic.problem import Problem
 from fa_numba.constants import WARP_SIZE
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.decode_tiling import WARPS, combine_warps, decode_tiling
@@ -177,3 +179,42 @@ def _keys_of_split(problem, seq_len, m_tile, split, num_splits):
         n_end = min(n_end, last_m + seq_len - problem.seqlen_q + right + 1)
     n_tiles = ceil_div(max(0, n_end - n_first), block_n)
     return min(seq_len, n_first + n_tiles * block_n) - min(seq_len, n_first)
+
+
+def cascade_decode(plan, num_heads, num_kv_heads, head_dim):
+    """Traffic of `fa_numba.cascade_decode` with `fa_numba.kernels.paged_attn_decode`.
+
+    Parameters
+    ----------
+    plan : CascadePlan
+        Of `fa_numba.kv_cache.cascade_plan`.
+    num_heads, num_kv_heads, head_dim : int
+
+    Returns
+    -------
+    Traffic
+        That of a call for the suffixes and of one for each segment, whose queries are those of all
+        its sequences; then the merge of the states.
+    """
+    heads = num_heads, num_kv_heads, head_dim
+    batch, max_pages = plan.block_table.shape
+    calls = [(batch, plan.seqlen_q, max_pages, plan.seq_lens)]
+    for segment in plan.segments:
+        queries = len(segment.rows) * plan.seqlen_q
+        calls.append((1, queries, segment.pages.shape[1], segment.seq_lens))
+    parts = [
+        paged_attn_decode(Problem(b, m, pages * plan.page_size, *heads), lengths)
+        for b, m, pages, lengths in calls
+    ]
+    if plan.segments:
+        rows, states = batch * plan.seqlen_q * num_heads, 2 + plan.segments[-1].depth
+        loads = {"out_partial": states * rows * head_dim, "lse_partial": states * rows * WARP_SIZE}
+        parts.append(Traffic(loads, {"out": rows * head_dim, "lse": rows}))
+    return Traffic(*(_sum(getattr(part, side) for part in parts) for side in ("loads", "stores")))
+
+
+def _sum(counts):
+    total = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(total)

@@ -3,7 +3,8 @@
 All rows of a step go through the model together, so that each weight is read once for all of them.
 Only attention tells the sequences apart: one call for the branches with a single row, and one for
 each chunk of a prompt. Both read the keys and values of earlier tokens from the pages, where the
-step's own were written first.
+step's own were written first. Pages that several branches share are read once for all of
+them, where that pays (`kv_cache.cascade_plan`).
 
 The numbers that a step needs (tokens, positions, slots, block tables, lengths) are copied to a GPU
 as one array.
@@ -14,13 +15,18 @@ import contextlib
 import numpy as np
 
 from fa_numba import checks
+from fa_numba.dispatch.cascade import cascade_decode
 from fa_numba.dispatch.decoding import paged_attn_decode
+from fa_numba.kv_cache.cascade_plan import cascade_plan, merge_pays
 from fa_numba.language_model import model, products
 from fa_numba.language_model.server import choose, page_moves
 from fa_numba.language_model.server.decode_graphs import DecodeGraphs
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 
+# Read from a GPU's memory, at 3 TB/s, while a segment is launched, 5 µs, and while Python launches
+# a step instead of its graph, 3 ms: estimates.
+LAUNCHES_BYTES, GRAPH_BYTES = 2**24, 2**33
 TABLE_COLUMNS = 8  # block tables have a multiple of it: fewer different shapes, and so replays
 
 
@@ -122,11 +128,32 @@ class PagedModel:
         """
         with self._stream:
             self.move(plan)
-            if self.graphs and self.graphs.suits(plan):
+            cascade = self.cascade_of(plan)
+            if self.graphs and not cascade and self.graphs.suits(plan):
                 return self.graphs.run(plan, temperatures, number)
-            return self._run(plan, temperatures, number)
+            return self._run(plan, temperatures, number, cascade)
 
-    def _run(self, plan, temperatures, number):
+    def cascade_of(self, plan):
+        """A `CascadePlan` of the sequences with one row, or None if no shared pages pay."""
+        on_gpu = self.xp is not np
+        if self.attend is not paged_attn_decode or (on_gpu and self.in_8_bits):
+            return None  # no kernel reads e4m3 for many rows at once
+        single = np.count_nonzero(plan.sizes() == 1)
+        if single < 2:
+            return None
+        lengths, table = (x[:single] for x in self.sequences_of(plan))
+        if len(np.unique(table[:, 0])) == single:
+            return None
+        config, itemsize, overhead = self.config, self.k_caches.dtype.itemsize, 0
+        if on_gpu:
+            graph = self.graphs and self.graphs.suits(plan)
+            overhead = GRAPH_BYTES // config.layers if graph else LAUNCHES_BYTES
+        sizes = config.heads, config.kv_heads, config.head_dim, itemsize
+        pays = merge_pays(*sizes, overhead=overhead)
+        found = cascade_plan(table, lengths, self.pool.page_size, pays=pays)
+        return found.on_device_of(self.like) if found.segments else None
+
+    def _run(self, plan, temperatures, number, cascade=None):
         sizes = plan.sizes()
         if not sizes.size:
             return None, None
@@ -143,7 +170,10 @@ class PagedModel:
             outs = []
             for start, stop, rows in calls:
                 batch = q[start:stop].reshape(rows.stop - rows.start, -1, *q.shape[1:])
-                outs.append(self.attend_to_pages(layer, batch, table[rows], lengths[rows]))
+                if cascade and rows.start == 0:
+                    outs.append(self.attend_to_pages(layer, batch, cascade))
+                else:
+                    outs.append(self.attend_to_pages(layer, batch, table[rows], lengths[rows]))
             return outs[0] if len(outs) == 1 else self.xp.concatenate(outs)
 
         x = self.layers(tokens, positions, slots, attend)
@@ -176,13 +206,17 @@ class PagedModel:
             x = model.after_attention(weights, config, layer, x, attend(layer, q))
         return x
 
-    def attend_to_pages(self, layer, q, table, lengths):
-        """Attention of queries (batch, seqlen_q, heads, head_dim) to the pages, as rows."""
+    def attend_to_pages(self, layer, q, *tables):
+        """Attention of queries (batch, seqlen_q, heads, head_dim) to the pages, as rows.
+
+        `tables` are a block table and lengths, or a `CascadePlan`.
+        """
         caches = self.k_caches[layer], self.v_caches[layer]
         scales = {}
         if self.in_8_bits:
             scales = {"k_scale": self.scales[0][layer], "v_scale": self.scales[1][layer]}
-        out, _ = self.attend(q, *caches, table, lengths, causal=True, **scales)
+        attend = self.attend if len(tables) == 2 else cascade_decode
+        out, _ = attend(q, *caches, *tables, causal=True, **scales)
         return out.reshape(-1, *q.shape[2:])
 
     def upload(self, numbers):

@@ -75,8 +75,8 @@ def add_options(command: argparse.ArgumentParser):
         "--kv-dtype",
         choices=serving.KV_DTYPES,
         default="auto",
-        help="dtype of the pages: the weights', or fp8 (e4m3), half the bytes of float16; with --gpu "
-        "it needs --float16 (%(default)s)",
+        help="dtype of the pages: the weights', or fp8 (e4m3), half the bytes of float16; with "
+        "--gpu it needs --float16 (%(default)s)",
     )
     for name, (default, help) in sizes.items():
         command.add_argument(name, type=int, default=default, help=f"{help} (%(default)s)")
