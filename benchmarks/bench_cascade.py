@@ -1,8 +1,8 @@
 """How much of the bytes that a shared prefix saves does cascade_decode save in time?
 
-Requests share a prefix, and each has a suffix of its own. Beside each other, in one run: plain paged
-decoding, and the cascade, with the prefix's pages one after the other and shuffled. Calls are in
-CUDA graphs; outputs are compared with each other first.
+Requests share a prefix, and each has a suffix of its own. In one run: plain paged decoding and the
+cascade, with the prefix's pages one after the other and shuffled. Calls are in CUDA graphs; outputs
+are compared with each other first.
 """
 
 import cupy
@@ -22,7 +22,7 @@ def main():
     save(
         "cascade",
         rows,
-        note=f"{REQUESTS} requests with one query each, suffixes of {SUFFIX}, pages of {PAGE_SIZE}, "
+        note=f"{REQUESTS} requests, one query each, suffixes of {SUFFIX}, pages of {PAGE_SIZE}, "
         f"{HEADS}/{KV_HEADS} heads of {HEAD_DIM}, float16; a call in a CUDA graph of {CALLS}; "
         "faster: time of plain paged decoding over this; bytes: the same of the bytes of K and V; "
         "of bytes: faster over bytes",
@@ -68,8 +68,7 @@ def time_graph(function):
     """Milliseconds of a call in a CUDA graph of several; and its result."""
     memory, stream = cupy.cuda.MemoryPool(), cupy.cuda.Stream(non_blocking=True)
     with cupy.cuda.using_allocator(memory.malloc), stream:
-        for _ in range(2):
-            result = function()
+        result = [function() for _ in range(CALLS + 1)][-1]  # the pool then has the memory for them
         stream.begin_capture()
         kept = [function() for _ in range(CALLS)]
         graph = stream.end_capture()

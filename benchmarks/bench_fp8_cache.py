@@ -16,8 +16,8 @@ from fa_numba.kernels import e4m3
 from fa_numba.kv_cache import reshape_and_cache
 from fa_numba.tensor_core.flash_decode_gather import flash_decode_gather
 
-SIZES = ((64, 8192), (16, 8192), (1, 65_536))  # sequences, tokens of each
-HEADS = ((32, 8), (32, 32))  # of the query, of K and V
+# Sequences, tokens of each, heads of the query, of K and V.
+SIZES = ((64, 8192, 32, 8), (16, 8192, 32, 8), (16, 8192, 32, 32), (1, 65_536, 32, 8))
 PAGE_SIZE = 16
 KEYS, QUERIES, NUM_HEADS, HEAD_DIM = 4096, 16, 4, decode.HEAD_DIM  # of the errors
 DATA = "normal", "4 channels of K × 20", "every 500th token × 10"
@@ -26,9 +26,8 @@ MOST = 2.0**-9  # error of out against the numbers in the cache
 
 def main():
     rows = errors()
-    for batch, seqlen in SIZES:
-        for heads in HEADS:
-            rows += times(batch, seqlen, *heads)
+    for size in SIZES:
+        rows += times(*size)
     save(
         "fp8_cache",
         rows,

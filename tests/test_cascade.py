@@ -6,6 +6,7 @@ from cases import assert_close, from_8_bits, in_8_bits, random
 
 from fa_numba import cascade_decode, reference, simt
 from fa_numba.analysis import Problem, traffic
+from fa_numba.dispatch import cascade
 from fa_numba.kernels.paged_attn_decode import paged_attn_decode as to_read
 from fa_numba.kv_cache import PagePool, cascade_plan, merge_pays
 
@@ -50,6 +51,16 @@ def test_against_float64(rng, page_size, seqlen_q, attend):
     got = cascade_decode(q, *caches, plan, causal=True, softcap=5.0, **attend)
     check(got, q, caches, tables, causal=True, softcap=5.0)
     assert bool(plan.segments) == (page_size < 32)
+
+
+def test_heads_of_a_group_may_be_rows(rng, monkeypatch):
+    """As on a GPU, where the kernels of whole sequences take many rows."""
+    q, k, v = (random(rng, 1, n, h, 8) for n, h in ((5, 6), (40, 2), (40, 2)))
+    monkeypatch.setattr(cascade, "flash_attn", reference.attention)
+    out, lse = cascade._attend_as_rows(q, k, v, {"softcap": 5.0})
+    want, want_lse = reference.attention(q, k, v, softcap=5.0)
+    np.testing.assert_allclose(out, want, rtol=1e-12)
+    np.testing.assert_allclose(lse, want_lse, rtol=1e-12)
 
 
 @pytest.mark.parametrize("form", ["head", "token"])

@@ -102,7 +102,21 @@ def _attend_to(segment, queries, caches, attend, options):
         keys = [x[start:stop].reshape(1, -1, *x.shape[2:]) for x in caches]
     else:
         keys = paged_kv_lookup(*caches, *tables, max_len=len(pages) * caches[0].shape[1])
-    return flash_attn(queries, *keys, **options)
+    return _attend_as_rows(queries, *keys, options)
+
+
+def _attend_as_rows(queries, k, v, options):
+    """The state, with the query heads of a group as rows: a key is read once for all of them.
+
+    No row of a segment is masked, so that a row may be a query of any head.
+    """
+    _, n, num_heads, head_dim = queries.shape
+    heads = k.shape[2]
+    rows = queries.reshape(n, heads, -1, head_dim).transpose(0, 2, 1, 3)
+    out, lse = flash_attn(rows.reshape(1, -1, heads, head_dim), k, v, **options)
+    out = out.reshape(n, -1, heads, head_dim).transpose(0, 2, 1, 3)
+    lse = lse.reshape(heads, n, -1).transpose(0, 2, 1)
+    return out.reshape(queries.shape), lse.reshape(1, num_heads, n)
 
 
 def _merged(q, outs, lses, on_engine):
