@@ -8,7 +8,7 @@ from test_serving import GREEDY, OPTIONS, PROMPTS, tokens_of
 import fa_numba
 from fa_numba.kernels import e4m3
 from fa_numba.language_model import model
-from fa_numba.language_model.server import Engine, Options
+from fa_numba.language_model.server import Engine, Options, paged_model
 from fa_numba.runtime import arrays
 
 pytestmark = pytest.mark.gpu
@@ -82,6 +82,21 @@ def test_pages_of_8_bits(way):
     plain = tokens_of(make_engine(np.float16).generate(PROMPTS, GREEDY))
     same = [x[0][:2] == y[0][:2] for x, y in zip(answers, plain, strict=True)]
     assert sum(same) >= len(PROMPTS) // 2
+
+
+def test_pages_that_answers_share_are_read_once(monkeypatch):
+    """As if a launch cost nothing: the same text with and without a cascade."""
+    monkeypatch.setattr(paged_model, "LAUNCHES_BYTES", 0)
+    monkeypatch.setattr(paged_model, "GRAPH_BYTES", 0)
+    prompts = [PROMPTS[3] * 2 + PROMPTS[i % 3] for i in range(6)]
+    engines = make_engine(page_size=4), make_engine(page_size=4)
+    planned, cascade_of = [], engines[0].model.cascade_of
+    engines[0].model.cascade_of = lambda plan: planned.append(cascade_of(plan)) or planned[-1]
+    engines[1].model.cascade_of = lambda plan: None
+    got, want = (engine.generate(prompts, GREEDY) for engine in engines)
+    assert tokens_of(got) == tokens_of(want)
+    assert any(plan and len(plan.segments) > 1 for plan in planned)
+    assert_empty(engines[0])
 
 
 def which_attends(engine):
