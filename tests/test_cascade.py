@@ -139,22 +139,6 @@ def test_traffic_is_that_of_the_segments_and_suffixes(rng, page_size):
 @pytest.mark.parametrize(
     "change, error, message",
     [
-        ({"plan": 3}, TypeError, "plan must be a CascadePlan, from cascade_plan, got int"),
-        ({"q": np.zeros((2, 1, 4, 8), "f4")}, ValueError, r"plan must be for .*\(2, 1, 4\), got"),
-        ({"q": [1.0]}, TypeError, "q must be a NumPy array"),
-        ({"q": np.zeros((8, 1, 4, 9), "f4")}, ValueError, "must have the head_dim of q, 9, got 8"),
-    ],
-)
-def test_what_is_refused(rng, change, error, message):
-    q, (k_cache, v_cache), tables = case(rng, 4)
-    given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "plan": cascade_plan(*tables, 4)}
-    with pytest.raises(error, match=message):
-        cascade_decode(**given | change)
-
-
-@pytest.mark.parametrize(
-    "change, error, message",
-    [
         ({"block_table": [[1]]}, TypeError, "block_table must be a NumPy array, because shared"),
         ({"seq_lens": np.ones(2, "i4")}, ValueError, "one length for each of the 1 rows .* got 2"),
         (

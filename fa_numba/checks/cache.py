@@ -231,10 +231,10 @@ def check_cascade_tables(block_table, seq_lens, page_size, seqlen_q) -> tuple:
     return table.array, lengths.array
 
 
-def check_cascade(q, k_cache, plan):
+def check_cascade(q, k_cache, v_cache, plan):
     """Raise unless `plan` is a plan for these queries and this cache."""
-    q, k_cache = facts(q), facts(k_cache)
-    require_one_library(q=q, k_cache=k_cache)
+    q, k_cache, v_cache = map(facts, (q, k_cache, v_cache))
+    require_one_library(q=q, k_cache=k_cache, v_cache=v_cache)
     if q.library not in ("numpy", "cupy"):
         raise TypeError(f"q must be a NumPy or CuPy array, got {arrays.LIBRARIES[q.library]}")
     require_axes("q", q, Q_AXES)

@@ -56,7 +56,7 @@ def cascade_decode(
     out : array of the shape, dtype and library of q
     lse : array of shape (batch, num_heads, seqlen_q), float32
     """
-    checks.check_cascade(q, k_cache, plan)
+    checks.check_cascade(q, k_cache, v_cache, plan)
     options = {"softcap": softcap, "softmax_scale": softmax_scale}
     if k_scale is not None or v_scale is not None:
         options |= {"k_scale": k_scale, "v_scale": v_scale}
