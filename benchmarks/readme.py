@@ -204,6 +204,31 @@ def fp8_table():
     return rates and "\n\n".join([rates, table(errors)] if errors else [rates])
 
 
+def fp8_cache_table():
+    """Tokens per second of a cache of e4m3 beside float16; then errors."""
+    record = load("fp8_cache")
+    if record is None:
+        return None
+    rates = [
+        {
+            "sequences × keys": f"{row['batch']} × {row['seqlen']}",
+            "heads": row["heads"],
+            "cache": row["cache"] + (f", pages of {row['page_size']}" if row["page_size"] else ""),
+            **{name: row[name] for name in ("tokens/s", "GB/s", "faster", "error")},
+        }
+        for row in record["rows"]
+        if "ms" in row
+    ]
+    errors = [row for row in record["rows"] if "data" in row]
+    return "\n\n".join([caption(record), table(rates), table(errors)])
+
+
+def cascade_table():
+    """A row for each length of the shared prefix."""
+    record = load("cascade")
+    return record and f"{caption(record)}\n\n{table(record['rows'])}"
+
+
 def masks_table():
     """Rate over the plain kernel's: a column for each head_dim and length."""
     return section(
@@ -706,6 +731,8 @@ def parts_of_benchmarks():
             tensor_core_table("tensor_core_bwd", 8192, (*HEAD_DIMS, 192)),
         ],
         "fp8": [fp8_table()],
+        "fp8_cache": [fp8_cache_table()],
+        "cascade": [cascade_table()],
         "masks": [masks_table()],
         "user_masks": [user_masks_table()],
         "published": [published_table()],

@@ -6,6 +6,7 @@ from fa_numba import masks as masks
 from fa_numba import simt
 from fa_numba.checks.names import no_such_name
 from fa_numba.dispatch import (
+    cascade_decode,
     flash_attn,
     flash_attn_grad,
     flash_attn_varlen,
@@ -40,6 +41,7 @@ from fa_numba.runtime.arrays import backend
 __all__ = [
     "PagePool",
     "backend",
+    "cascade_decode",
     "copy_pages",
     "flash_attn",
     "flash_attn_bwd",

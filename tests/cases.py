@@ -14,6 +14,7 @@ import pytest
 
 import fa_numba
 from fa_numba import reference
+from fa_numba.kernels import e4m3
 from fa_numba.runtime import arrays
 
 
@@ -295,6 +296,22 @@ def make_paged_cache(rng, seq_lens, page_size, num_kv_heads, head_dim):
             k_cache[slot] = random(rng, num_kv_heads, head_dim)
             v_cache[slot] = random(rng, num_kv_heads, head_dim)
     return k_cache, v_cache, block_table, seq_lens
+
+
+def in_8_bits(k_cache, v_cache, scales):
+    """The caches as bytes of e4m3, and the options k_scale and v_scale; "head" or "token"."""
+    if scales == "token":
+        (k, k_scale), (v, v_scale) = map(e4m3.quantise, (k_cache, v_cache))
+    else:  # what is larger than 448 of them becomes 448
+        k_scale, v_scale = (np.float32(0.004) + np.arange(k_cache.shape[2], dtype="f4") / 1000,) * 2
+        k, v = (e4m3.encode(x, k_scale[:, None]) for x in (k_cache, v_cache))
+    return [k, v], {"k_scale": k_scale, "v_scale": v_scale}
+
+
+def from_8_bits(cache, scale):
+    """The numbers of a cache of bytes, in float64."""
+    scale = np.broadcast_to(np.asarray(scale, np.float64), cache.shape[:3])
+    return e4m3.decode(cache, scale[..., None])
 
 
 def check_lookup(lookup, k_cache, v_cache, block_table, seq_lens, **options):

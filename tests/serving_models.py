@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 
+from fa_numba.kernels import e4m3
 from fa_numba.language_model.model import Config, init_weights
 from fa_numba.language_model.server import Engine
 from fa_numba.language_model.text import Characters
@@ -19,7 +20,10 @@ WEIGHTS = {name: 8 * x for name, x in init_weights(CONFIG, seed=1).items()}
 def make_engine(**options):
     """An engine whose pages are full of NaN, which must not be read."""
     engine = Engine(WEIGHTS, CONFIG, decode=CHARACTERS.decode, **options)
-    engine.model.k_caches[:] = engine.model.v_caches[:] = np.nan
+    nothing = e4m3.NAN_BYTE if engine.model.in_8_bits else np.nan
+    engine.model.k_caches[:] = engine.model.v_caches[:] = nothing
+    for scale in engine.model.scales:
+        scale[:] = np.nan
     return engine
 
 

@@ -31,6 +31,7 @@ from fa_numba.kv_cache import (
     RollingCache,
     Scheduler,
     beams,
+    cascade_plan,
     samples,
 )
 from fa_numba.runtime import arrays
@@ -141,6 +142,8 @@ decode = Call(flash_decode, q=ones(2, 1, 4, 8), k_cache=K, v_cache=K, seq_lens=t
 merge = Call(fa_numba.merge_states, out_a=X, lse_a=ones(2, 4, 5), out_b=X, lse_b=ones(2, 4, 5))
 lookup = Call(fa_numba.paged_kv_lookup, **PAGES, **TABLES)
 paged_decode = Call(paged_attn_decode, q=ones(2, 1, 4, 8), **PAGES, **TABLES)
+plan = cascade_plan(**TABLES, page_size=4)
+cascade = Call(fa_numba.cascade_decode, q=ones(2, 1, 4, 8), **PAGES, plan=plan)
 five_pages = {"k_cache": numbered(5, 4, 2, 8), "v_cache": numbered(5, 4, 2, 8)}
 write = Call(  # 3 tokens
     fa_numba.reshape_and_cache,
@@ -172,6 +175,9 @@ append_kv = Call(ContiguousCache.append, self=used_cache(), k=ones(2, 2, 2, 8), 
 rolling = Call(RollingCache, batch=1, window=4, num_kv_heads=1, head_dim=8)
 
 WRONG_TYPES = [
+    (cascade, {"plan": 3}, "plan must be a CascadePlan, from cascade_plan, got int"),
+    (cascade, {"q": [1.0]}, "q must be a NumPy array, .* got list"),
+    (cascade, {"k_scale": ones(2)}, "k_cache must be uint8, the bytes of e4m3, .* got float32"),
     (attention, {"q": [[1.0]]}, "q must be a NumPy array, CuPy array, .* got list"),
     (fastest, {"q": [[1.0]]}, "q must be a NumPy array, CuPy array, .* got list"),
     (which, {"v": 3.0}, "v must be .* got float"),
@@ -376,6 +382,8 @@ WRONG_TYPES = [
     (linear, {"chunk_size": 8.0}, "chunk_size must be an integer, got 8.0"),
 ]
 WRONG_VALUES = [
+    (cascade, {"q": ones(1, 1, 4, 8)}, r"plan must be for .*, \(1, 1, 4\), got \(2, 1, 4\)"),
+    (cascade, {"q": ones(2, 1, 4, 9)}, "must have the head_dim of q, 9, got 8"),
     (
         fastest,
         {"k": ones(2, 6, 2, 9), "v": ones(2, 6, 2, 9)},
@@ -903,7 +911,8 @@ def test_an_unknown_argument_is_named(name):
         ("paged_attn_decode", "page_table", "it is called block_table here$"),
         ("paged_attn_decode", "paged_kv_indices", "block_table has a row of page numbers"),
         ("flash_attn", "q_scale", "flash_attn_fp8 rounds to 8 bits by itself"),
-        ("flash_decode", "k_scale", "flash_attn_fp8 rounds to 8 bits by itself"),
+        ("flash_attn", "k_scale", "flash_attn_fp8 rounds to 8 bits by itself"),
+        ("flash_decode", "k_descale", "it is called k_scale here. A key is its scale times"),
         ("flash_attn_v2", "s_aux", "it is called sinks here$"),
         ("flash_attn_v1", "s_aux", "the softmax is over the keys alone: there is no sink$"),
         ("flash_decode", "kv_cache", "it is two arrays here, k_cache and v_cache$"),

@@ -236,12 +236,19 @@ def test_what_mma_refuses(decode, wrong, error, message):
         decode(**good | wrong)
 
 
-def arguments(head_dim, dtype, paged):
+def arguments(head_dim, dtype, paged, scales=None):
     x = np.zeros((1, 4, 1, head_dim), dtype)
     out_partial, lse_partial = np.zeros((1, *x.shape), np.float32), np.zeros((1, 1, 1, 4), "f4")
     table = np.zeros((1, 1), np.int32) if paged else np.int32(0)
     scalars = np.float32(1), np.float32(0), *pages_of(1), *arguments_of(Mask())
-    return x, x, x, table, np.zeros(1, np.int32), out_partial, lse_partial, *scalars
+    if scales is None:
+        return x, x, x, table, np.zeros(1, np.int32), out_partial, lse_partial, *scalars
+    kv, scale = x, np.float32(0)
+    if scales:
+        kv = np.zeros(x.shape, np.uint8)
+        scale = np.zeros((1,) if scales == "head" else (1, 4, 1), np.float32)
+    more = *scalars, scale, scale
+    return x, kv, kv, table, np.zeros(1, np.int32), out_partial, lse_partial, *more
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 4, 8])
@@ -305,18 +312,26 @@ def test_mma_stays_in_registers(head_dim, page_size):
 
 
 @needs_compiler
-@pytest.mark.parametrize("head_dim, rows, page_size, registers", [
-    thorough(72, 2, 16, 148 if sys.version_info >= (3, 14) else 144),  # of other bytecode
-    thorough(128, 1, 1, 168), (128, 8, 16, 168), thorough(256, 8, AT_RUN_TIME, 255),
+@pytest.mark.parametrize("head_dim, rows, page_size, scales, registers", [
+    thorough(72, 2, 16, "", 148 if sys.version_info >= (3, 14) else 144),  # of other bytecode
+    thorough(128, 1, 1, "", 168), (128, 8, 16, "", 168), thorough(256, 8, AT_RUN_TIME, "", 255),
+    thorough(80, 2, 0, "token", 128), (128, 4, AT_RUN_TIME, "head", 168),
+    thorough(128, 8, AT_RUN_TIME, "token", 168), thorough(256, 8, AT_RUN_TIME, "token", 255),
 ])  # fmt: skip
-def test_gather_stays_in_registers_and_fits(head_dim, rows, page_size, registers):
-    ring = gather.RINGS[-(-head_dim // 64)]
-    kernel = gather.make_flash_decode_gather(head_dim, "float16", rows, page_size, *ring, False)
-    code = compile_kernel(kernel, arguments(head_dim, "float16", page_size > 0), cc=(9, 0, "a"))
+def test_gather_stays_in_registers_and_fits(head_dim, rows, page_size, scales, registers):
+    ring = gather.ring_of(head_dim, scales != "")
+    options = {"SCALES": scales}
+    kernel = gather.make_flash_decode_gather(
+        head_dim, "float16", rows, page_size, *ring, False, **options
+    )
+    args = arguments(head_dim, "float16", page_size > 0, scales)
+    code = compile_kernel(kernel, args, cc=(9, 0, "a"))
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert code.registers <= registers
-    assert code.shared_bytes + gather.shared_bytes(head_dim, *ring) <= 227 * 1024
+    assert code.shared_bytes + gather.shared_bytes(head_dim, *ring, scales != "") <= 227 * 1024
     assert code.counts["LDGSTS.128"] >= 4
+    if scales:  # a lane's part of K and V, two numbers an instruction, and P packed
+        assert code.counts["F2FP"] == head_dim // 2 + 2
 
 
 def test_a_page_is_found_without_a_division(rng):

@@ -4,7 +4,14 @@ import doctest
 
 import numpy as np
 import pytest
-from cases import kernel_function, make_cache_write, make_paged_cache, make_qkv, random
+from cases import (
+    in_8_bits,
+    kernel_function,
+    make_cache_write,
+    make_paged_cache,
+    make_qkv,
+    random,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -240,17 +247,23 @@ def test_flash_decode(problem, options, mask, with_alibi, num_splits, lengths):
     st.integers(0, 6),
     st.lists(st.integers(0, 20), min_size=2, max_size=2),
     st.integers(1, 21),
+    st.sampled_from(["", "head", "token"]),
 )
-def test_paged_attn_decode(problem, options, mask, with_alibi, num_splits, lengths, page_size):
+def test_paged_attn_decode(
+    problem, options, mask, with_alibi, num_splits, lengths, page_size, scales
+):
     batch, seqlen_q, _, num_heads, num_kv_heads, head_dim = problem
     rng = np.random.default_rng(0)
     q = random(rng, batch, seqlen_q, num_heads, head_dim)
-    cache = make_paged_cache(rng, lengths[:batch], page_size, num_kv_heads, head_dim)
+    cache = [*make_paged_cache(rng, lengths[:batch], page_size, num_kv_heads, head_dim)]
     options, splits = options | mask, {"num_splits": num_splits}
     max_len = cache[2].shape[1] * page_size
     sizes = (batch, seqlen_q, max_len, num_heads, num_kv_heads, head_dim)
     sizes = Problem(*sizes, **options, alibi=with_alibi)
-    formula = traffic.paged_attn_decode(sizes, lengths[:batch], **splits)
+    formula = traffic.paged_attn_decode(sizes, lengths[:batch], **splits, scales=scales != "")
+    if scales:
+        cache[:2], scaled = in_8_bits(*cache[:2], scales)
+        options |= scaled
     if with_alibi:
         options["alibi_slopes"] = alibi(problem)
     check(formula, metered(paged_attn_decode, q, *cache, **options, **splits))
@@ -307,13 +320,22 @@ def test_paged_kv_lookup(seq_lens, page_size, num_kv_heads, head_dim, extra):
 
 
 @few
-@given(st.lists(st.booleans(), max_size=6), small, st.integers(1, 10), small)
-def test_reshape_and_cache(written, page_size, num_kv_heads, head_dim):
+@given(
+    st.lists(st.booleans(), max_size=6),
+    small,
+    st.integers(1, 10),
+    small,
+    st.sampled_from(["", "head", "token"]),
+)
+def test_reshape_and_cache(written, page_size, num_kv_heads, head_dim, scales):
     rng = np.random.default_rng(0)
-    arguments = make_cache_write(rng, len(written), page_size, num_kv_heads, head_dim)
+    arguments = [*make_cache_write(rng, len(written), page_size, num_kv_heads, head_dim)]
     arguments[-1][~np.array(written, bool)] = -1
-    formula = traffic.reshape_and_cache(arguments[-1], num_kv_heads, head_dim)
-    check(formula, metered(fa_numba.reshape_and_cache, *arguments))
+    formula = traffic.reshape_and_cache(arguments[-1], num_kv_heads, head_dim, scales=scales)
+    options = {}
+    if scales:
+        arguments[2:4], options = in_8_bits(*arguments[2:4], scales)
+    check(formula, metered(fa_numba.reshape_and_cache, *arguments, **options))
 
 
 @few

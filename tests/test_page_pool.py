@@ -388,3 +388,16 @@ def test_beam_search_keeps_shared_pages():
     for seq in seqs:
         pool.free(seq)
     assert pool.num_free == 60
+
+
+def test_the_pages_that_were_used_least_recently_are_taken_first_leaves_before_their_prefix():
+    pool = PagePool(num_pages=6, page_size=2)
+    a, b = [1, 1, 1, 2, 1, 3], [2, 1, 2, 2, 2, 3]
+    for prompt in (a, b, a):  # a is used again: b is now the oldest
+        pool.free(pool.allocate(prompt)[0])
+    held = []
+    for _ in range(4):
+        held.append(pool.allocate([9 + len(held)] * 2)[0])
+        if len(held) == 2:
+            assert (pool.shared_tokens(a), pool.shared_tokens(b)) == (6, 2)
+    assert (pool.shared_tokens(a), pool.shared_tokens(b)) == (4, 0)

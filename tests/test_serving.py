@@ -18,6 +18,7 @@ from serving_models import (
     wait_until,
 )
 
+from fa_numba import paged_attn_decode
 from fa_numba.kernels import paged_attn_decode as lesson_kernel
 from fa_numba.language_model import model
 from fa_numba.language_model.server import Engine, Options, Overloaded, choose, decode_graphs
@@ -25,6 +26,7 @@ from fa_numba.language_model.server import background as background_module
 from fa_numba.language_model.server import engine as engine_module
 from fa_numba.language_model.server.background import Background, view_of
 from fa_numba.language_model.server.decode_graphs import DecodeGraphs
+from fa_numba.language_model.server.paged_model import PagedModel
 from fa_numba.language_model.server.text_stream import TextStream
 
 TEXTS = "A", "abcde", "The quick brown ", "jumps over the lazy dog, and then it sle"
@@ -120,6 +122,64 @@ def test_greedy_text_is_the_same_in_all_ways(way, greedy):
     assert_empty(engine)
 
 
+@pytest.mark.parametrize("options", [{}, {"kv_dtype": "fp8"}], ids=["float32", "fp8"])
+def test_pages_that_answers_share_are_read_once(options):
+    """Twelve answers to prompts that begin alike: the same text with and without a cascade."""
+    prompts = [PROMPTS[3] * 2 + PROMPTS[i % 3] for i in range(6)]
+    wanted = Options(max_tokens=9, temperature=0.7, seed=3, n=2)
+    engines = make_engine(page_size=4, **options), make_engine(page_size=4, **options)
+    planned, cascade_of = [], engines[0].model.cascade_of
+    engines[0].model.cascade_of = lambda plan: planned.append(cascade_of(plan)) or planned[-1]
+    engines[1].model.cascade_of = lambda plan: None
+    got, want = (engine.generate(prompts, wanted) for engine in engines)
+    assert tokens_of(got) == tokens_of(want)
+    segments = [plan.segments for plan in planned if plan]
+    assert max(len(rows) for found in segments for rows, *_ in found) == 12
+    assert_empty(engines[0])
+
+
+def test_what_a_learner_attends_with_gets_whole_sequences():
+    engine = make_engine(attend=lambda *args, **options: paged_attn_decode(*args, **options))
+    seen = []
+    engine.model.cascade_of = lambda plan: seen.append(PagedModel.cascade_of(engine.model, plan))
+    engine.generate([PROMPTS[3]] * 3, Options(max_tokens=2))
+    assert seen and not any(seen)
+
+
+@pytest.fixture(scope="module")
+def greedy_in_8_bits():
+    """The greedy answers with pages of e4m3, one prompt after the other, none shared."""
+    return [
+        make_engine(kv_dtype="fp8", share_prefixes=False).generate([prompt], GREEDY)[0][0].tokens
+        for prompt in PROMPTS
+    ]
+
+
+@pytest.mark.parametrize(
+    "way", ["pages of 5", "chunks", "recomputed in chunks", "swapped", "swapped, little room"]
+)
+def test_greedy_text_from_pages_of_8_bits_is_the_same_in_all_ways(way, greedy_in_8_bits):
+    """Every key is read from the pages, so that all ways read the same numbers."""
+    engine = make_engine(kv_dtype="fp8", **WAYS[way])
+    want = [[answer] for answer in greedy_in_8_bits]
+    assert want == tokens_of(engine.generate(PROMPTS, GREEDY))
+    assert_empty(engine)
+
+
+def test_pages_of_8_bits_have_a_fourth_of_the_bytes_and_nearly_the_same_logits(monkeypatch):
+    seen, most_likely = [], choose.most_likely
+    monkeypatch.setattr(
+        choose, "most_likely", lambda x, *args: seen.append(x.copy()) or most_likely(x, *args)
+    )
+    engine, whole = make_engine(kv_dtype="fp8"), make_engine()
+    numbers, scales = 2 * CONFIG.kv_heads * CONFIG.head_dim, 2 * CONFIG.kv_heads
+    assert whole.model.page_bytes == CONFIG.layers * 16 * 4 * numbers
+    assert engine.model.page_bytes == CONFIG.layers * 16 * (numbers + 4 * scales)
+    engine.generate([PROMPTS[3]], Options(max_tokens=1))
+    want = logits_of(PROMPTS[3])[-1]
+    assert 0 < np.linalg.norm(seen[0][0] - want) / np.linalg.norm(want) < 0.1
+
+
 def test_any_attention_can_serve(greedy):
     """A lesson's kernel on the CPU engine, as a learner's own."""
     options = Options(max_tokens=2, temperature=0)
@@ -187,6 +247,21 @@ def test_a_prompt_that_was_read_before_is_not_read_again():
     while engine.busy:
         engine.step()
     assert request.shared == 40 and rows == [1] * NEW, "only the last token, for its logits"
+
+
+@pytest.mark.parametrize("options", [{}, {"max_rows": 10, "max_branches": 8}], ids=["", "chunks"])
+def test_identical_prompts_at_once_cost_one_prefill(options):
+    """Of the others the last token is computed, for its logits."""
+    engine = make_engine(page_size=8, **options)
+    rows, asked = count_rows(engine), Options(max_tokens=3, temperature=0)
+    requests = [engine.submit(PROMPTS[3], asked) for _ in range(6)]
+    while engine.busy:
+        engine.step()
+    assert sum(rows) == 40 + 5 + 6 * (3 - 1)
+    assert len({tuple(request.answers[0].tokens) for request in requests}) == 1
+    view = view_of(engine)
+    assert (view["prompt_tokens"], view["shared_tokens"]) == (6 * 40, 5 * 40)
+    assert view["hit_rate"] == round(5 / 6, 3)
 
 
 def test_answers_go_on_while_a_long_prompt_is_read():
@@ -633,6 +708,7 @@ def test_a_prompt_whose_rows_would_read_too_much_has_no_graph(monkeypatch, limit
         (ValueError, "max_rows must be more than max_branches", lambda e: make_engine(max_rows=64)),
         (ValueError, "max_waiting must be at least 1", lambda e: make_engine(max_waiting=0)),
         (ValueError, "host_pages must be at least 0", lambda e: make_engine(host_pages=-1)),
+        (ValueError, 'kv_dtype must be "auto" or "fp8", got', lambda e: make_engine(kv_dtype="f")),
     ],
 )
 def test_bad_arguments_are_refused_by_name(error, words, call):

@@ -5,20 +5,25 @@ import pytest
 from serving_models import CONFIG, WEIGHTS, assert_empty
 from test_serving import GREEDY, OPTIONS, PROMPTS, tokens_of
 
+import fa_numba
+from fa_numba.kernels import e4m3
 from fa_numba.language_model import model
-from fa_numba.language_model.server import Engine, Options
+from fa_numba.language_model.server import Engine, Options, paged_model
 from fa_numba.runtime import arrays
 
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")
 
 
-def make_engine(**options):
+def make_engine(dtype=np.float32, **options):
     """An engine on the GPU, whose pages are full of NaN."""
-    weights = {name: cupy.asarray(x) for name, x in WEIGHTS.items()}
+    weights = {name: cupy.asarray(x, dtype) for name, x in WEIGHTS.items()}
     engine = Engine(weights, CONFIG, **options)
-    engine.model.k_caches.fill(np.nan)
-    engine.model.v_caches.fill(np.nan)
+    nothing = e4m3.NAN_BYTE if engine.model.in_8_bits else np.nan
+    engine.model.k_caches.fill(nothing)
+    engine.model.v_caches.fill(nothing)
+    for scale in engine.model.scales:
+        scale.fill(np.nan)
     return engine
 
 
@@ -62,6 +67,46 @@ def test_greedy_text_equals_that_of_numpy(way, greedy):
     assert bool(engine.model.graphs and engine.model.graphs.graphs) == (way != "no graphs")
     assert bool(engine.schedule.preemptions) == (way in ("recomputed", "swapped"))
     assert_empty(engine)
+
+
+@pytest.mark.parametrize("way", ["graphs", "no graphs", "swapped"])
+def test_pages_of_8_bits(way):
+    """By the kernel on Hopper; most answers begin as those from pages of float16."""
+    kernels = which_attends(make_engine(np.float16, kv_dtype="fp8"))
+    assert kernels == {"flash_decode_gather"}
+    options = {"page_size": 16, **WAYS[way], "kv_dtype": "fp8"}
+    engine = make_engine(np.float16, **options)
+    answers = tokens_of(engine.generate(PROMPTS, GREEDY))
+    assert bool(engine.schedule.preemptions) == (way == "swapped")
+    assert_empty(engine)
+    plain = tokens_of(make_engine(np.float16).generate(PROMPTS, GREEDY))
+    same = [x[0][:2] == y[0][:2] for x, y in zip(answers, plain, strict=True)]
+    assert sum(same) >= len(PROMPTS) // 2
+
+
+def test_pages_that_answers_share_are_read_once(monkeypatch):
+    """As if a launch cost nothing: the same text with and without a cascade."""
+    monkeypatch.setattr(paged_model, "LAUNCHES_BYTES", 0)
+    monkeypatch.setattr(paged_model, "GRAPH_BYTES", 0)
+    prompts = [PROMPTS[3] * 2 + PROMPTS[i % 3] for i in range(6)]
+    engines = make_engine(page_size=4), make_engine(page_size=4)
+    planned, cascade_of = [], engines[0].model.cascade_of
+    engines[0].model.cascade_of = lambda plan: planned.append(cascade_of(plan)) or planned[-1]
+    engines[1].model.cascade_of = lambda plan: None
+    got, want = (engine.generate(prompts, GREEDY) for engine in engines)
+    assert tokens_of(got) == tokens_of(want)
+    assert any(plan and len(plan.segments) > 1 for plan in planned)
+    assert_empty(engines[0])
+
+
+def which_attends(engine):
+    """Names of the kernels that paged_attn_decode would take for a step of one answer."""
+    paged = engine.model
+    q = cupy.zeros((1, 1, CONFIG.heads, CONFIG.head_dim), np.float16)
+    tables = cupy.zeros((1, 8), np.int32), cupy.ones(1, np.int32)
+    scales = {"k_scale": paged.scales[0][0], "v_scale": paged.scales[1][0]}
+    caches = paged.k_caches[0], paged.v_caches[0]
+    return {fa_numba.which(fa_numba.paged_attn_decode, q, *caches, *tables, **scales).kernel}
 
 
 def test_a_batch_with_graphs_equals_single_runs_without():

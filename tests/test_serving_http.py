@@ -514,6 +514,7 @@ def test_the_command_serves_until_it_is_interrupted():
     [
         (["--model", "none.npz"], "there is no file none.npz"),
         (["--float16"], "--float16 needs --gpu"),
+        (["--gpu", "--kv-dtype", "fp8"], "--kv-dtype fp8 needs --float16 with --gpu"),
         (["--untrained", "--pages", "0"], "--pages must be at least 1, got 0"),
         (["--untrained", "--host-pages", "-1"], "--host-pages must be at least 0, got -1"),
         (["--untrained", "--rows", "5"], "--rows must be more than --batch = 64"),

@@ -18,6 +18,7 @@ NO_ROTARY = "rotate q and k before the call"
 NO_SINKS = "the softmax is over the keys alone: there is no sink"
 TWO_CACHES = "it is two arrays here, k_cache and v_cache"
 OWN_SCALES = "flash_attn_fp8 rounds to 8 bits by itself, with scales of its own"
+SCALES_OF_CACHES = "a key is its scale times its bytes; q has no scale"
 NO_PAGES_LIST = "block_table has a row of page numbers for each sequence, and seq_lens its length"
 # Names of arguments in PyTorch, flash-attention, FlashInfer, vLLM, JAX and transformers, and ours
 # that some functions lack. For each: our names (a function has at most one of them), and a
@@ -69,8 +70,8 @@ OTHER_NAMES = {
     "k_scale": ("", OWN_SCALES),
     "v_scale": ("", OWN_SCALES),
     "q_descale": ("", OWN_SCALES),
-    "k_descale": ("", OWN_SCALES),
-    "v_descale": ("", OWN_SCALES),
+    "k_descale": ("k_scale", SCALES_OF_CACHES),
+    "v_descale": ("v_scale", SCALES_OF_CACHES),
     "logits_soft_cap": ("softcap", ""),
     "logit_softcap": ("softcap", ""),
     "soft_cap": ("softcap", ""),

@@ -7,9 +7,11 @@ from fa_numba.checks.requirements import (
     Q_AXES,
     hint_of_heads_before_tokens,
     require_axes,
+    require_cache_dtypes,
     require_divisible_heads,
     require_dtype,
     require_grid,
+    require_group_of_bytes,
     require_head_dim,
     require_last_axis_contiguous,
     require_lengths,
@@ -43,15 +45,19 @@ def check_rows(x):
 # Forward
 
 
-def check_qkv(q, k, v, *, names=("k", "v"), axes=K_AXES):
+def check_qkv(q, k, v, *, names=("k", "v"), axes=K_AXES, scales=(None, None)):
     """Raise unless q, k, v are the inputs of one attention problem.
 
-    `names` and `axes` are those of keys and values, where a function calls them otherwise.
+    `names` and `axes` are those of keys and values, where a function calls them otherwise;
+    `scales` those of a cache of bytes.
     """
     q, k, v = facts(q), facts(k), facts(v)
     k_name, v_name = names
     require_one_library(**{"q": q, k_name: k, v_name: v})
-    require_one_dtype(**{"q": q, k_name: k, v_name: v})
+    if k_name == "k_cache":
+        require_cache_dtypes(q, k, v, *scales)
+    else:
+        require_one_dtype(**{"q": q, k_name: k, v_name: v})
     for name, x in (("q", q), (k_name, k), (v_name, v)):
         require_axes(name, x, Q_AXES if name == "q" else axes)
         require_last_axis_contiguous(name, x)
@@ -192,24 +198,27 @@ def check_varlen_bwd(dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k):
 # Decoding; pages are in cache.py
 
 
-def check_decode(q, k_cache, v_cache, seq_lens):
+def check_decode(q, k_cache, v_cache, seq_lens, k_scale=None, v_scale=None):
     """Raise unless queries, caches and lengths are of the same sequences, and the lengths fit.
 
     The lengths are read only from a NumPy array; reading a GPU array waits for it.
     """
     q, k_cache, v_cache, seq_lens = map(facts, (q, k_cache, v_cache, seq_lens))
-    check_decode_layouts(q, k_cache, v_cache, seq_lens)
+    check_decode_layouts(q, k_cache, v_cache, seq_lens, k_scale, v_scale)
     if seq_lens.library == "numpy":
         check_decode_contents(seq_lens.array, k_cache)
 
 
-def check_decode_layouts(q, k_cache, v_cache, seq_lens):
+def check_decode_layouts(q, k_cache, v_cache, seq_lens, k_scale=None, v_scale=None):
     """Make those checks of `check_decode` that read no length."""
     q, k_cache, v_cache, seq_lens = map(facts, (q, k_cache, v_cache, seq_lens))
-    check_qkv(q, k_cache, v_cache, names=("k_cache", "v_cache"), axes=DECODE_AXES)
+    scales = k_scale, v_scale
+    names = "k_cache", "v_cache"
+    check_qkv(q, k_cache, v_cache, names=names, axes=DECODE_AXES, scales=scales)
     require_one_library(q=q, seq_lens=seq_lens)
     require_dtype("seq_lens", seq_lens, "int32")
     require_axes("seq_lens", seq_lens, ("batch",))
+    require_group_of_bytes(q, k_cache)
     batch = k_cache.shape[0]
     if seq_lens.shape[0] != batch:
         raise ValueError(

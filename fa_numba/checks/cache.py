@@ -11,9 +11,12 @@ from fa_numba.checks.requirements import (
     Q_AXES,
     hint_of_heads_before_slots,
     require_axes,
+    require_bytes,
+    require_cache_dtypes,
     require_divisible_heads,
     require_dtype,
     require_grid,
+    require_group_of_bytes,
     require_head_dim,
     require_last_axis_contiguous,
     require_lengths,
@@ -155,33 +158,37 @@ def check_paged(k_cache, v_cache, block_table, seq_lens, max_len) -> int:
     return longest if max_len is None else max_len
 
 
-def check_paged_decode(q, k_cache, v_cache, block_table, seq_lens):
+def check_paged_decode(q, k_cache, v_cache, block_table, seq_lens, k_scale=None, v_scale=None):
     """Raise unless the queries are of the sequences that the block table maps to pages.
 
     The contents of the tables are read only from NumPy arrays; reading a GPU array waits for it.
     """
     q, k_cache, v_cache = facts(q), facts(k_cache), facts(v_cache)
     block_table, seq_lens = facts(block_table), facts(seq_lens)
-    check_paged_decode_layouts(q, k_cache, v_cache, block_table, seq_lens)
+    tables = block_table, seq_lens
+    check_paged_decode_layouts(q, k_cache, v_cache, *tables, k_scale, v_scale)
     if q.library == "numpy":
         check_paged_decode_contents(block_table.array, seq_lens.array, k_cache)
 
 
-def check_paged_decode_layouts(q, k_cache, v_cache, block_table, seq_lens):
+def check_paged_decode_layouts(
+    q, k_cache, v_cache, block_table, seq_lens, k_scale=None, v_scale=None
+):
     """Make those checks of `check_paged_decode` that read no table."""
     q, k_cache, v_cache = facts(q), facts(k_cache), facts(v_cache)
     block_table, seq_lens = facts(block_table), facts(seq_lens)
     require_one_library(
         q=q, k_cache=k_cache, v_cache=v_cache, block_table=block_table, seq_lens=seq_lens
     )
-    require_one_dtype(q=q, k_cache=k_cache, v_cache=v_cache)
     require_axes("q", q, Q_AXES)
     require_last_axis_contiguous("q", q)
-    _require_tables(k_cache, v_cache, block_table, seq_lens)
+    _require_tables(k_cache, v_cache, block_table, seq_lens, bytes=True)
+    require_cache_dtypes(q, k_cache, v_cache, k_scale, v_scale)
     batch, _, num_heads, head_dim = q.shape
     require_grid(batch, num_heads)
     hint = hint_of_heads_before_slots(q, k_cache)
     require_divisible_heads(num_heads, k_cache.shape[2], "k_cache and v_cache", hint)
+    require_group_of_bytes(q, k_cache)
     if k_cache.shape[3] != head_dim:
         raise ValueError(
             f"k_cache and v_cache must have the head_dim of q, {head_dim}, got {k_cache.shape[3]}"
@@ -199,15 +206,66 @@ def check_paged_decode_contents(block_table, seq_lens, k_cache):
     _require_used_pages(block_table, seq_lens, k_cache)
 
 
-def check_write(k, v, k_cache, v_cache, slot_mapping):
+def check_cascade_tables(block_table, seq_lens, page_size, seqlen_q) -> tuple:
+    """Return a block table and lengths as NumPy arrays; raise unless they are, and fit."""
+    table, lengths = facts(block_table), facts(seq_lens)
+    for name, x, axes in (
+        ("block_table", table, ("batch", "max_pages")),
+        ("seq_lens", lengths, ("batch",)),
+    ):
+        if x.library != "numpy":
+            raise TypeError(
+                f"{name} must be a NumPy array, because shared pages are found on the host, got "
+                f"{type(x.array).__name__}"
+            )
+        require_dtype(name, x, "int32")
+        require_axes(name, x, axes)
+    page_size = integer("page_size", page_size, at_least=1)
+    integer("seqlen_q", seqlen_q, at_least=0)
+    if lengths.shape[0] != table.shape[0]:
+        raise ValueError(
+            f"seq_lens must have one length for each of the {table.shape[0]} rows of block_table, "
+            f"got {lengths.shape[0]}"
+        )
+    require_lengths(lengths.array, "max_pages * page_size", table.shape[1] * page_size)
+    return table.array, lengths.array
+
+
+def check_cascade(q, k_cache, v_cache, plan):
+    """Raise unless `plan` is a plan for these queries and this cache."""
+    q, k_cache, v_cache = map(facts, (q, k_cache, v_cache))
+    require_one_library(q=q, k_cache=k_cache, v_cache=v_cache)
+    if q.library not in ("numpy", "cupy"):
+        raise TypeError(f"q must be a NumPy or CuPy array, got {arrays.LIBRARIES[q.library]}")
+    require_axes("q", q, Q_AXES)
+    require_axes("k_cache", k_cache, CACHE_AXES)
+    if not hasattr(plan, "segments"):
+        raise TypeError(f"plan must be a CascadePlan, from cascade_plan, got {type(plan).__name__}")
+    planned = len(plan.seq_lens), plan.seqlen_q, plan.page_size
+    given = *q.shape[:2], k_cache.shape[1]
+    if planned != given:
+        raise ValueError(
+            f"plan must be for the batch, seqlen_q and page_size of q and k_cache, {given}, "
+            f"got {planned}"
+        )
+
+
+def check_write(k, v, k_cache, v_cache, slot_mapping, k_scale=None, v_scale=None):
     """Raise unless these are tokens, caches to write them to, and a slot for each or −1.
 
     The slots are read only from a NumPy array; reading a GPU array waits for it.
     """
     k, v, k_cache, v_cache, slots = map(facts, (k, v, k_cache, v_cache, slot_mapping))
     require_one_library(k=k, v=v, k_cache=k_cache, v_cache=v_cache, slot_mapping=slots)
-    _require_caches(k_cache, v_cache)
-    require_one_dtype(k=k, v=v, k_cache=k_cache, v_cache=v_cache)
+    _require_caches(k_cache, v_cache, bytes=True)
+    if k_scale is v_scale is None and k_cache.dtype != "uint8":
+        require_one_dtype(k=k, v=v, k_cache=k_cache, v_cache=v_cache)
+    else:
+        require_one_dtype(k=k, v=v)
+        require_bytes(k_cache, v_cache, k_scale, v_scale)
+        if len(k_scale.shape) == 3:  # written, too
+            for name, x in (("k_scale", k_scale), ("v_scale", v_scale)):
+                require_writable(name, facts(x))
     for name, x in (("k", k), ("v", v)):
         require_axes(name, x, TOKEN_AXES)
         require_last_axis_contiguous(name, x)
@@ -245,7 +303,7 @@ def check_copy(k_cache, v_cache, src, dst):
     """
     k_cache, v_cache, src, dst = map(facts, (k_cache, v_cache, src, dst))
     require_one_library(k_cache=k_cache, v_cache=v_cache, src=src, dst=dst)
-    _require_caches(k_cache, v_cache)
+    _require_caches(k_cache, v_cache, bytes=True)
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         require_writable(name, cache)
     _require_page_numbers(src, dst)
@@ -260,9 +318,10 @@ def check_swap(k_src, v_src, k_dst, v_dst, src, dst):
     src, dst = facts(src), facts(dst)
     require_one_library(k_src=k_src, v_src=v_src)
     require_one_library(k_dst=k_dst, v_dst=v_dst)
-    _require_caches(k_src, v_src, names=("k_src", "v_src"))
-    _require_caches(k_dst, v_dst, names=("k_dst", "v_dst"))
-    require_one_dtype(k_src=k_src, k_dst=k_dst)
+    _require_caches(k_src, v_src, names=("k_src", "v_src"), bytes=True)
+    _require_caches(k_dst, v_dst, names=("k_dst", "v_dst"), bytes=True)
+    if not k_src.dtype == k_dst.dtype == "uint8":
+        require_one_dtype(k_src=k_src, k_dst=k_dst)
     if k_src.shape[1:] != k_dst.shape[1:]:
         raise ValueError(
             f"k_dst and v_dst must have the pages of k_src, {k_src.shape[1:]}, "
@@ -285,12 +344,12 @@ def check_swap(k_src, v_src, k_dst, v_dst, src, dst):
         _require_disjoint(src.array, dst.array)
 
 
-def _require_tables(k_cache, v_cache, block_table, seq_lens):
+def _require_tables(k_cache, v_cache, block_table, seq_lens, bytes=False):
     """Raise unless these are a paged cache and its tables, whatever their contents."""
     require_one_library(
         k_cache=k_cache, v_cache=v_cache, block_table=block_table, seq_lens=seq_lens
     )
-    _require_caches(k_cache, v_cache)
+    _require_caches(k_cache, v_cache, bytes=bytes)
     for name, x, axes in (
         ("block_table", block_table, ("batch", "max_pages")),
         ("seq_lens", seq_lens, ("batch",)),
@@ -305,10 +364,12 @@ def _require_tables(k_cache, v_cache, block_table, seq_lens):
         )
 
 
-def _require_caches(k_cache, v_cache, names=("k_cache", "v_cache")):
-    """Raise unless these are the keys and values of one paged cache."""
+def _require_caches(k_cache, v_cache, names=("k_cache", "v_cache"), bytes=False):
+    """Raise unless these are the keys and values of one paged cache, with `bytes` also of e4m3."""
     caches = dict(zip(names, (k_cache, v_cache), strict=True))
-    require_one_dtype(**caches)
+    dtypes = {k_cache.dtype, v_cache.dtype}
+    if not (bytes and dtypes == {"uint8"}):
+        require_one_dtype(mixed_with="uint8" if bytes else None, **caches)
     for name, cache in caches.items():
         require_axes(name, cache, CACHE_AXES)
         require_last_axis_contiguous(name, cache)

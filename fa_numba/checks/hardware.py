@@ -167,6 +167,13 @@ def check_decode_tensor_core(q, k_cache, v_cache, *, name, supported):
     q, k_cache, v_cache = facts(q), facts(k_cache), facts(v_cache)
     _require_gpu_arrays("q, k_cache, v_cache", q, name, "flash_decode")
     named = {"q": q, "k_cache": k_cache, "v_cache": v_cache}
+    if k_cache.dtype == "uint8":  # e4m3, which the GPU converts to float16
+        if q.dtype != "float16":
+            raise RefusedTypeError(
+                f"q must be float16 for {name} and caches of e4m3, got {q.dtype}"
+            )
+        _require_rows(named, name, supported, MAX_HEAD_DIM, "flash_decode", 16)
+        return
     _require_16_bit_rows(named, name, supported, MAX_HEAD_DIM, "flash_decode")
 
 

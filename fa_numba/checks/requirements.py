@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from fa_numba.runtime import arrays
+from fa_numba.runtime.arrays import facts
 
 PACKAGE = Path(__file__).parents[1]
 FLOATS = ("float32", "float16", "bfloat16")  # dtypes of q, k, v, and of arrays like them
 MAX_HEAD_DIM = 256
+MAX_GROUP_OF_BYTES = 256  # heads of q for a head of K in e4m3
 MAX_GRID = 65535  # thread blocks along y and z of a CUDA grid: one for each head and batch entry
 MANY_KV_HEADS = 128  # more than any model has
 
@@ -82,12 +84,15 @@ def _not_an_array(name, x):
     return f"{name} must be a {', '.join(others)} or {last}, got {kind}"
 
 
-def require_one_dtype(**named):
+def require_one_dtype(mixed_with=None, **named):
     """Raise unless all arguments have one dtype, one that kernels load and store.
 
-    Of an argument, `Facts` or not, only `dtype` and `library` are read.
+    Of an argument, `Facts` or not, only `dtype` and `library` are read. `mixed_with` is a dtype
+    that all may have: one of them with it is told as a mixture.
     """
     for name, x in named.items():
+        if x.dtype == mixed_with:
+            continue
         if x.dtype not in FLOATS:
             raise TypeError(
                 f"{name} must be float32, float16 or bfloat16, got {x.dtype}"
@@ -101,6 +106,55 @@ def require_one_dtype(**named):
     if len({x.dtype for x in named.values()}) > 1:
         got = ", ".join(f"{name}: {x.dtype}" for name, x in named.items())
         raise TypeError(f"{', '.join(named)} must be of one dtype, got {got}")
+
+
+def require_cache_dtypes(q, k_cache, v_cache, k_scale, v_scale):
+    """Raise unless caches are of the dtype of q, or bytes with a scale for each head or token.
+
+    `Facts`; the scales are None without bytes, or arrays.
+    """
+    named = {"q": q, "k_cache": k_cache, "v_cache": v_cache}
+    if k_scale is v_scale is None and "uint8" not in (k_cache.dtype, v_cache.dtype):
+        require_one_dtype(**named)
+        return
+    require_one_dtype(q=q)
+    require_bytes(k_cache, v_cache, k_scale, v_scale)
+    require_one_library(**named, k_scale=facts(k_scale), v_scale=facts(v_scale))
+
+
+def require_group_of_bytes(q, k_cache):
+    """Raise if more heads of q share bytes of one head than the CPU's job has rows for."""
+    if k_cache.dtype == "uint8" and q.shape[2] > MAX_GROUP_OF_BYTES * k_cache.shape[2]:
+        raise ValueError(
+            f"k_cache must have a head for at most {MAX_GROUP_OF_BYTES} heads of q if it is uint8, "
+            f"got {k_cache.shape[2]} for {q.shape[2]}"
+        )
+
+
+def require_bytes(k_cache, v_cache, k_scale, v_scale):
+    """Raise unless caches are bytes of e4m3, and scales are of their heads or tokens."""
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if cache.dtype != "uint8":
+            raise TypeError(
+                f"{name} must be uint8, the bytes of e4m3, because k_scale and v_scale are given, "
+                f"got {cache.dtype}: only bytes have scales, and both caches are of one dtype"
+            )
+    per_head, per_token = k_cache.shape[2:3], k_cache.shape[:3]
+    for name, x in (("k_scale", k_scale), ("v_scale", v_scale)):
+        if x is None:
+            raise TypeError(
+                f"{name} must be an array, because k_cache and v_cache are uint8, the bytes of "
+                "e4m3, got None"
+            )
+        x = facts(x)
+        require_one_library(**{"k_cache": k_cache, name: x})
+        require_dtype(name, x, "float32")
+        if x.shape not in (per_head, per_token):
+            raise ValueError(
+                f"{name} must have a scale for each head, shape {per_head}, or for each token and "
+                f"head, shape {per_token}, got {x.shape}"
+            )
+    require_same_shape("v_scale", facts(v_scale), "k_scale", facts(k_scale))
 
 
 def require_dtype(name, x, dtype):

@@ -7,6 +7,7 @@ from fa_numba.checks.values import MAX_TOP_K, integer
 from fa_numba.tiling.block_sizes import ceil_div
 
 MAX_STOPS = 4
+KV_DTYPES = "auto", "fp8"
 
 
 def check_answer_options(
@@ -106,6 +107,13 @@ def check_step_sizes(max_rows, max_branches) -> None:
             f"max_rows must be more than max_branches = {max_branches}, or prompts are never "
             f"read, got {max_rows}"
         )
+
+
+def check_kv_dtype(kv_dtype) -> str:
+    """Return the dtype of a server's pages."""
+    if kv_dtype not in KV_DTYPES:
+        raise ValueError(f'kv_dtype must be "auto" or "fp8", got {kv_dtype!r:.60}')
+    return kv_dtype
 
 
 def check_number_of(name, value, at_least=1) -> int:

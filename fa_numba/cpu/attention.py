@@ -14,11 +14,12 @@ from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.cpu import backward, decode, dropout, expressions, forward, plans, threads
 from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, MAX_HEAD_DIM, WIDTH
-from fa_numba.cpu.vectors import FLOAT32, ROWS, kind_of
+from fa_numba.cpu.vectors import E4M3, FLOAT32, ROWS, kind_of
 from fa_numba.tiling.block_sizes import ceil_div
 
 NO_LIMIT = 2**40  # keys; a position and this are still an int64
 NO_SLOPES = np.empty(0, np.float32)
+NO_SCALES = None, None
 NO_PAGES = np.empty((0, 0), np.int32), 0  # table, page_size
 FEW_QUERIES = 16  # of a sequence: fewer fill less than half a panel of `forward`
 LEAST_BYTES = 2**22  # of keys and values in a part, where they are split: some 200 µs
@@ -275,6 +276,8 @@ def flash_decode(
     score=None,
     score_args=(),
     sinks=None,
+    k_scale=None,
+    v_scale=None,
 ):
     """Attention of a few new queries to a contiguous cache in NumPy arrays, compiled for the CPU.
 
@@ -287,6 +290,8 @@ def flash_decode(
     causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, \
     score_args, sinks
         As for `flash_attn`.
+    k_scale, v_scale : float32 arrays, default=None
+        With caches of bytes, as for `fa_numba.flash_decode`.
 
     Returns
     -------
@@ -298,13 +303,14 @@ def flash_decode(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    _check_decode(q, k_cache, v_cache, seq_lens)
+    _check_decode(q, k_cache, v_cache, seq_lens, k_scale, v_scale)
     checks.check_decode_contents(seq_lens, k_cache)
     changes = mask, mask_args, score, score_args
     user, *given = _read(q, causal, window_size, softcap, alibi_slopes, changes)
     options = _options(q, *given, softmax_scale)
     more = given[-1], user, _sinks(q, sinks), options
-    return _cached(q, k_cache, v_cache, seq_lens, *more)
+    scales = k_scale, v_scale
+    return _cached(q, k_cache, v_cache, seq_lens, *more, scales=scales)
 
 
 @refuses_other_names
@@ -325,6 +331,8 @@ def paged_attn_decode(
     score=None,
     score_args=(),
     sinks=None,
+    k_scale=None,
+    v_scale=None,
 ):
     """Attention of a few new queries to a paged cache in NumPy arrays, compiled for the CPU.
 
@@ -339,6 +347,8 @@ def paged_attn_decode(
     causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, \
     score_args, sinks
         As for `flash_attn`.
+    k_scale, v_scale : float32 arrays, default=None
+        With caches of bytes, as for `fa_numba.flash_decode`.
 
     Returns
     -------
@@ -350,14 +360,15 @@ def paged_attn_decode(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    _check_paged_decode(q, k_cache, v_cache, block_table, seq_lens)
+    _check_paged_decode(q, k_cache, v_cache, block_table, seq_lens, k_scale, v_scale)
     checks.check_paged_decode_contents(block_table, seq_lens, k_cache)
     changes = mask, mask_args, score, score_args
     user, *given = _read(q, causal, window_size, softcap, alibi_slopes, changes)
     options = _options(q, *given, softmax_scale)
     more = given[-1], user, _sinks(q, sinks), options
     pages = np.array(block_table, order="C"), k_cache.shape[1]
-    return _cached(q, k_cache, v_cache, seq_lens, *more, pages)
+    scales = k_scale, v_scale
+    return _cached(q, k_cache, v_cache, seq_lens, *more, pages, scales)
 
 
 def _read(q, causal, window_size, softcap, alibi_slopes, changes):
@@ -471,6 +482,15 @@ def _layout(x):
     return (x.__array_interface__["data"][0], _batch_stride(x), *x.strides[1:3])
 
 
+def _scale_layout(scale):
+    """As `_layout`, of the scales of a cache: a head's alone are the same for each token."""
+    if scale is None:
+        return 0, 0, 0, 0
+    if scale.ndim == 3:
+        return _layout(scale)
+    return scale.__array_interface__["data"][0], 0, 0, scale.strides[0]
+
+
 def _batch_stride(x):
     """0 for a batch of one, which may be a packed one: its sequences are told apart by rows."""
     return 0 if x.shape[0] == 1 else x.strides[0]
@@ -539,7 +559,10 @@ def _few(q, k, max_queries):
     return max_queries <= FEW_QUERIES and q.shape[2] // k.shape[2] <= decode.MAX_ROWS
 
 
-def _cached(q, k_cache, v_cache, seq_lens, alibi_slopes, user, sinks, options, pages=NO_PAGES):
+def _cached(
+    q, k_cache, v_cache, seq_lens, alibi_slopes, user, sinks, options, pages=NO_PAGES,
+    scales=NO_SCALES,
+):  # fmt: skip
     """Attention to a cache.
 
     Parameters
@@ -548,25 +571,28 @@ def _cached(q, k_cache, v_cache, seq_lens, alibi_slopes, user, sinks, options, p
         As for `flash_decode`.
     alibi_slopes, user, sinks, options, pages
         As for `_forward`.
+    scales : (array, array)
+        k_scale and v_scale, or None.
     """
     batch, seqlen_q, num_heads, _ = q.shape
     sequences = _equal(batch, seqlen_q, seq_lens)
     lse = np.empty((batch, num_heads, seqlen_q), np.float32)
-    if _few(q, k_cache, seqlen_q):
+    if _few(q, k_cache, seqlen_q) or scales[0] is not None:
         options = *options, _slopes(alibi_slopes)
-        return _decode(q, k_cache, v_cache, sequences, seqlen_q, lse, pages, options, user, sinks)
+        more = pages, options, user, sinks, scales
+        return _decode(q, k_cache, v_cache, sequences, seqlen_q, lse, *more)
     tiles = _tiles(sequences, num_heads, numba.get_num_threads())
     more = user, sinks, tiles, options
     return _forward(q, k_cache, v_cache, lse, alibi_slopes, *more, pages=pages)
 
 
-def _decode(q, k, v, sequences, max_queries, lse, pages, options, user, sinks):
+def _decode(q, k, v, sequences, max_queries, lse, pages, options, user, sinks, scales=NO_SCALES):
     """Attention of few queries.
 
     Parameters
     ----------
-    q, k, v, lse, pages, options, user, sinks
-        As for `_forward`; the slopes are the last of the options.
+    q, k, v, lse, pages, options, user, sinks, scales
+        As for `_forward` and `_cached`; the slopes are the last of the options.
     sequences : int64 array of shape (batch, 4)
         As for `forward.forward`.
     max_queries : int
@@ -594,10 +620,11 @@ def _decode(q, k, v, sequences, max_queries, lse, pages, options, user, sinks):
     user, kept = _prepared(user, sequences, q.shape[2], per_task, decoding=True)
     threads.run(
         decode.decode, tasks * num_splits, decode.WORKSPACE, *map(_layout, (q, k, v)), kind,
-        per_task, num_chunks, num_splits, heads_per_task, num_blocks, sequences, *pages,
-        num_kv_heads, group, head_dim, _layout(outs[0] if num_splits > 1 else out), steps[0],
+        kind if scales[0] is None else E4M3, *map(_scale_layout, scales), per_task, num_chunks,
+        num_splits, heads_per_task, num_blocks, sequences, *pages, num_kv_heads,
+        group, head_dim, _layout(outs[0] if num_splits > 1 else out), steps[0],
         out_kind, lses.reshape(-1), _lse_strides(lse), steps[1], *options, sinks,
-        user, arrays=(q, k, v, outs, kept),
+        user, arrays=(q, k, v, outs, kept, scales),
     )  # fmt: skip
     if num_splits > 1:
         address, *strides = _layout(out)

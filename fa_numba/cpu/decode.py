@@ -38,6 +38,7 @@ from fa_numba.cpu.exponential import exp2, tanh
 from fa_numba.cpu.tiles import BLOCK_N, ROW, WIDTH, product
 from fa_numba.cpu.vectors import (
     COLUMNS,
+    E4M3,
     FLOAT16,
     FLOAT32,
     LANES,
@@ -58,8 +59,10 @@ from fa_numba.cpu.vectors import (
     no_sums,
     prefetch,
     read_bfloat16,
+    read_e4m3,
     read_float16,
     read_float32,
+    read_one_float32,
     store,
     sum_each,
     total,
@@ -77,7 +80,8 @@ Q = V + BLOCK_N * ROW
 O = Q + MAX_ROWS * ROW
 S = O + MAX_ROWS * ROW
 M_I, L_I, ALPHA = (S + MAX_ROWS * BLOCK_N + i * MAX_ROWS for i in range(3))
-WORKSPACE = ALPHA + MAX_ROWS + 16  # 16 for the tiles to begin with a cache line
+K_SCALES, V_SCALES = (ALPHA + MAX_ROWS + i * BLOCK_N for i in range(2))  # of a tile's keys
+WORKSPACE = V_SCALES + BLOCK_N + 16  # 16 for the tiles to begin with a cache line
 
 NO_END = 2**40  # keys
 LN_2 = math.log(2)
@@ -118,7 +122,7 @@ def begin(w, base, first, q, rows, group, kind, head_dim, width, sinks):
             w[base + L_I + first + r] = ZERO if sink == NEG_INF else ONE
 
 
-def _make_products(read, size):
+def _make_products(read, size, unrolled=True):
     """q Kᵀ and P V of tokens side by side, for keys and values of a dtype of `size` bytes.
 
     Token after token, and all heads of each: memory is read from one end to the other, as a
@@ -210,9 +214,9 @@ def _make_products(read, size):
     @njit
     def multiply(w, q, step, x, address, num_keys, heads, rows, width, sums, sums_row):
         """LANES sums for each key and row: of K ∘ q, over each d of the same remainder by LANES."""
-        if rows == 1 and width == 64:
+        if unrolled and rows == 1 and width == 64:
             multiply_with(w, q, step, x, address, num_keys, heads, 1, 64, sums, sums_row)
-        elif rows == 1 and width == 128:
+        elif unrolled and rows == 1 and width == 128:
             multiply_with(w, q, step, x, address, num_keys, heads, 1, 128, sums, sums_row)
         else:
             multiply_with(w, q, step, x, address, num_keys, heads, rows, width, sums, sums_row)
@@ -220,9 +224,9 @@ def _make_products(read, size):
     @njit
     def add_values(w, p, o, step, x, address, num_keys, heads, rows, width):
         """O += P V."""
-        if rows == 1 and width == 64:
+        if unrolled and rows == 1 and width == 64:
             add_with(w, p, o, step, x, address, num_keys, heads, 1, 64)
-        elif rows == 1 and width == 128:
+        elif unrolled and rows == 1 and width == 128:
             add_with(w, p, o, step, x, address, num_keys, heads, 1, 128)
         else:
             add_with(w, p, o, step, x, address, num_keys, heads, rows, width)
@@ -240,6 +244,7 @@ def prefetch_row(address, num_bytes):
 multiply_float32, add_values_float32 = _make_products(read_float32, 4)
 multiply_float16, add_values_float16 = _make_products(read_float16, 2)
 multiply_bfloat16, add_values_bfloat16 = _make_products(read_bfloat16, 2)
+multiply_e4m3, add_values_e4m3 = _make_products(read_e4m3, 1, unrolled=False)
 
 
 @njit
@@ -313,6 +318,8 @@ def scores_in_place(
                 multiply_float32(w, q, step, x, address, part, heads, rows, width, to, sums_row)
             elif kind == FLOAT16:
                 multiply_float16(w, q, step, x, address, part, heads, rows, width, to, sums_row)
+            elif kind == E4M3:
+                multiply_e4m3(w, q, step, x, address, part, heads, rows, width, to, sums_row)
             else:
                 multiply_bfloat16(w, q, step, x, address, part, heads, rows, width, to, sums_row)
             i += part
@@ -346,6 +353,8 @@ def add_in_place(
             add_values_float32(w, p + done, o, step, x, address, part, heads, rows, width)
         elif kind == FLOAT16:
             add_values_float16(w, p + done, o, step, x, address, part, heads, rows, width)
+        elif kind == E4M3:
+            add_values_e4m3(w, p + done, o, step, x, address, part, heads, rows, width)
         else:
             add_values_bfloat16(w, p + done, o, step, x, address, part, heads, rows, width)
         done += part
@@ -395,6 +404,31 @@ def softmax(w, s, num_keys, m_i, l_i, alpha, c):
         sums = sums + p
     w[alpha] = first_lane(factor)
     w[l_i] = w[l_i] * w[alpha] + total(sums)
+
+
+@njit
+def load_scales(w, to, x, b, head, n, num_keys, first, table, page_size):
+    """The scales of keys n to n + num_keys − 1 to w[to] and on, then 1 up to a multiple of LANES.
+
+    Parameters
+    ----------
+    x : (address, batch_bytes, row_bytes, head_bytes)
+        Scales, as K and V are given: 0 bytes from token to token where each head has one.
+    w, to, b, head, n, num_keys, first, table, page_size
+        As for `tiles.pack_keys`.
+    """
+    for i in range(num_keys):
+        address, _ = key_at(x, b, head, n + i, first, table, page_size)
+        w[to + i] = read_one_float32(address)
+    for i in range(num_keys, tiles.round_up(num_keys, LANES)):
+        w[to + i] = ONE
+
+
+@njit
+def multiply_by(w, s, scales, num_keys):
+    """Multiply a row of S or P by the scales of its keys."""
+    for i in range(0, num_keys, LANES):
+        store(w, s + i, load(w, s + i) * load(w, scales + i))
 
 
 @njit
@@ -448,8 +482,9 @@ def finish(w, base, r, heads, kind, head_dim, width, address, head_bytes, lse, l
 
 @njit(nogil=True)
 def decode(
-    counter, num_tasks, workspace, q, k, v, kind, max_queries, num_chunks, num_splits,
-    heads_per_task, num_blocks, sequences, table, page_size, num_kv_heads, group, head_dim, out,
+    counter, num_tasks, workspace, q, k, v, kind, kv_kind, k_scale, v_scale, max_queries,
+    num_chunks, num_splits, heads_per_task, num_blocks, sequences, table, page_size, num_kv_heads,
+    group, head_dim, out,
     out_split, out_kind, lse, lse_of, lse_split, left, right, scale, softcap, slopes, sinks,
     user,
 ):  # fmt: skip
@@ -457,6 +492,10 @@ def decode(
 
     Parameters
     ----------
+    kind, kv_kind : int
+        Dtype of q, and of k and v.
+    k_scale, v_scale : (address, batch_bytes, row_bytes, head_bytes)
+        Scales of E4M3, as k and v are given.
     max_queries : int
         Queries of a task; times `group`, at most MAX_ROWS.
     num_chunks, num_splits, num_blocks : int
@@ -472,6 +511,7 @@ def decode(
     """
     w = workspace
     base = tiles.aligned(w)
+    scaled = kv_kind == E4M3
     width = tiles.round_up(head_dim, WIDTH)
     copied_k = address_of(w) + 4 * (base + K)
     if max_queries * group > MAX_IN_PLACE or head_dim % LANES != 0:
@@ -515,22 +555,27 @@ def decode(
                     continue
             if in_place:
                 scores_in_place(
-                    w, base, k, b, first_head, n, num_keys, stop, first_k, table, page_size, kind,
-                    heads, rows, head_dim, step,
+                    w, base, k, b, first_head, n, num_keys, stop, first_k, table, page_size,
+                    kv_kind, heads, rows, head_dim, step,
                 )  # fmt: skip
             for h in range(heads):
                 kv_head = first_head + h
                 if not in_place:
                     for x, to in ((k, base + K), (v, base + V)):
                         tiles.pack_keys(
-                            x, b, kv_head, n, num_keys, first_k, table, page_size, kind, head_dim,
-                            width, w, to,
+                            x, b, kv_head, n, num_keys, first_k, table, page_size, kv_kind,
+                            head_dim, width, w, to,
                         )  # fmt: skip
+                if scaled:
+                    for x, to in ((k_scale, base + K_SCALES), (v_scale, base + V_SCALES)):
+                        load_scales(w, to, x, b, kv_head, n, num_keys, first_k, table, page_size)
                 for i in range(rows):
                     r, ahead = h * step + i, n - position - i // group
                     s = base + S + (h * rows + i if in_place else i) * BLOCK_N
                     if not in_place:
                         multiply_tile(w, base + Q + r * ROW, copied_k, s, num_keys, width)
+                    if scaled:
+                        multiply_by(w, s, base + K_SCALES, num_keys)
                     head = kv_head * group + i % group
                     if user is not None:
                         query = position + i // group
@@ -544,14 +589,16 @@ def decode(
                         mask(w, s, num_keys, start, end)
                     m_i, l_i, alpha = (base + M_I + r, base + L_I + r, base + ALPHA + r)
                     softmax(w, s, num_keys, m_i, l_i, alpha, np.float32(factor * LOG2_E))
+                    if scaled:
+                        multiply_by(w, s, base + V_SCALES, num_keys)
                     if in_place:
                         rescale(w, base + O + r * ROW, w[alpha], width)
                 if not in_place:
                     accumulate(w, base, h * step, rows, num_keys, head_dim)
             if in_place:
                 add_in_place(
-                    w, base, v, b, first_head, n, num_keys, stop, first_k, table, page_size, kind,
-                    heads, rows, head_dim, step, base + S,
+                    w, base, v, b, first_head, n, num_keys, stop, first_k, table, page_size,
+                    kv_kind, heads, rows, head_dim, step, base + S,
                 )  # fmt: skip
             n += num_keys
         for h in range(heads):

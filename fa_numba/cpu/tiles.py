@@ -22,6 +22,7 @@ from fa_numba.constants import ZERO
 from fa_numba.cpu import vectors
 from fa_numba.cpu.vectors import (
     COLUMNS,
+    E4M3,
     FLOAT16,
     FLOAT32,
     LANES,
@@ -60,7 +61,7 @@ def pack(address, row_bytes, num_rows, rows, kind, head_dim, width, tile, start)
         Of the first row, and from one row to the next.
     num_rows, rows : int
         That there are, and that are written.
-    kind : FLOAT32, FLOAT16 or BFLOAT16
+    kind : FLOAT32, FLOAT16, BFLOAT16 or E4M3
     head_dim, width : int
         Numbers in a row that there are, and that are written.
     tile, start : float32 array, int
@@ -74,6 +75,9 @@ def pack(address, row_bytes, num_rows, rows, kind, head_dim, width, tile, start)
         elif kind == FLOAT16:
             for d in range(0, whole, LANES):
                 store(tile, to + d, vectors.read_float16(source + 2 * d))
+        elif kind == E4M3:
+            for d in range(0, whole, LANES):
+                store(tile, to + d, vectors.read_e4m3(source + d))
         else:
             for d in range(0, whole, LANES):
                 store(tile, to + d, vectors.read_bfloat16(source + 2 * d))
@@ -92,6 +96,8 @@ def pack_tail(source, kind, whole, head_dim, width, tile, to):
             tile[to + d] = vectors.read_one_float32(source + 4 * d)
         elif kind == FLOAT16:
             tile[to + d] = vectors.read_one_float16(source + 2 * d)
+        elif kind == E4M3:
+            tile[to + d] = vectors.read_one_e4m3(source + d)
         else:
             tile[to + d] = vectors.read_one_bfloat16(source + 2 * d)
     for d in range(head_dim, width):

@@ -25,7 +25,7 @@ ROWS = 8 if LANES == 16 or not _X86 else 4  # of a tile of accumulators
 COLUMNS = 2  # vectors in a row of it
 
 _FLOAT, _HALF = ir.FloatType(), ir.HalfType()
-_I16, _I32, _I64 = (ir.IntType(bits) for bits in (16, 32, 64))
+_I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _LLVM = ir.VectorType(_FLOAT, LANES)
 _BITS = ir.VectorType(_I32, LANES)
 
@@ -145,8 +145,29 @@ def _narrow(builder, x, kind):
     return builder.trunc(builder.lshr(rounded, constant(16)), shaped(_I16))
 
 
+def _e4m3(builder, bytes):
+    """float32 of bytes of e4m3: their bits as those of a float16, whose bias is 8 more."""
+    many = isinstance(bytes.type, ir.VectorType)
+    shaped = (lambda scalar: ir.VectorType(scalar, LANES)) if many else (lambda scalar: scalar)
+
+    def constant(kind, value):
+        return ir.Constant(shaped(kind), [value] * LANES if many else value)
+
+    bits = builder.zext(bytes, shaped(_I16))
+    sign = builder.shl(builder.and_(bits, constant(_I16, 0x80)), constant(_I16, 8))
+    rest = builder.and_(bits, constant(_I16, 0x7F))
+    is_nan = builder.icmp_unsigned("==", rest, constant(_I16, 0x7F))
+    half = builder.or_(sign, builder.shl(rest, constant(_I16, 7)))
+    half = builder.select(is_nan, constant(_I16, 0x7E00), half)
+    return builder.fmul(_widen(builder, half, "float16"), constant(_FLOAT, 256.0))
+
+
 def _read(builder, address, kind, many=True):
     """One number or LANES of them from an address, as float32."""
+    if kind == "e4m3":
+        stored = ir.VectorType(_I8, LANES) if many else _I8
+        pointer = builder.inttoptr(address, _I64.as_pointer())
+        return _e4m3(builder, _load(builder, pointer, stored, 1))
     stored = _FLOAT if kind == "float32" else _I16
     align = 4 if kind == "float32" else 2
     stored = ir.VectorType(stored, LANES) if many else stored
@@ -184,11 +205,10 @@ def _writer(kind, many):
     return write
 
 
-read_float32, read_float16, read_bfloat16 = (
-    _reader(kind, many=True) for kind in ("float32", "float16", "bfloat16")
-)
-read_one_float32, read_one_float16, read_one_bfloat16 = (
-    _reader(kind, many=False) for kind in ("float32", "float16", "bfloat16")
+READ = "float32", "float16", "bfloat16", "e4m3"
+read_float32, read_float16, read_bfloat16, read_e4m3 = (_reader(kind, many=True) for kind in READ)
+read_one_float32, read_one_float16, read_one_bfloat16, read_one_e4m3 = (
+    _reader(kind, many=False) for kind in READ
 )
 write_float32, write_float16, write_bfloat16 = (
     _writer(kind, many=True) for kind in ("float32", "float16", "bfloat16")
@@ -563,8 +583,8 @@ def sum_each(typingctx, sums):
     return vector(lane_sums), emit
 
 
-FLOAT32, FLOAT16, BFLOAT16 = range(3)  # the kind of number at an address
-BYTES = np.array([4, 2, 2])
+FLOAT32, FLOAT16, BFLOAT16, E4M3 = range(4)  # the kind of number at an address
+BYTES = np.array([4, 2, 2, 1])
 
 
 @functools.cache

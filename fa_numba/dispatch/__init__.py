@@ -3,6 +3,7 @@
 attention    flash_attn, flash_attn_grad
 packed       flash_attn_varlen, flash_attn_varlen_grad
 decoding     flash_decode, paged_attn_decode
+cascade      cascade_decode: paged_attn_decode where sequences share keys
 softmax      softmax, softmax_topk
 which        which kernel a job runs for some arguments, and why
 
@@ -28,6 +29,7 @@ signature. A kernel that is faster for some problems only refuses the others in 
 """
 
 from fa_numba.dispatch.attention import flash_attn, flash_attn_grad
+from fa_numba.dispatch.cascade import cascade_decode
 from fa_numba.dispatch.decoding import flash_decode, paged_attn_decode
 from fa_numba.dispatch.job import JOBS, Choice
 from fa_numba.dispatch.packed import flash_attn_varlen, flash_attn_varlen_grad
@@ -37,6 +39,7 @@ from fa_numba.dispatch.which import which
 __all__ = [
     "JOBS",
     "Choice",
+    "cascade_decode",
     "flash_attn",
     "flash_attn_grad",
     "flash_attn_varlen",

@@ -81,6 +81,8 @@ def flash_decode(
     score=None,
     score_args=(),
     sinks=None,
+    k_scale=None,
+    v_scale=None,
 ) -> tuple:
     """Attention of a few queries to each sequence of a contiguous KV cache, by the fastest kernel.
 
@@ -95,6 +97,10 @@ def flash_decode(
     causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, \
     score_args, sinks
         As for `flash_attn`: the last query is at the last key of its sequence.
+    k_scale, v_scale : float32 arrays, default=None
+        For caches of 8-bit floats, the bytes of e4m3 as uint8: a key is its scale times its e4m3
+        numbers. One for each K/V head, shape (num_kv_heads,), or for each token and head, the
+        shape of k_cache without head_dim. `reshape_and_cache` writes such caches.
 
     Returns
     -------
@@ -114,10 +120,11 @@ def flash_decode(
     because that would wait for the GPU: a length out of range reads memory outside the cache.
     """
     inputs = Inputs(*map(arrays.facts, (q, k_cache, v_cache, seq_lens)))
-    checks.check_decode(*inputs)
+    checks.check_decode(*inputs, k_scale, v_scale)
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
     written = mask, mask_args, score, score_args, sinks
-    return inputs, options_of(inputs.q, *options, *written)
+    given = options_of(inputs.q, *options, *written)
+    return inputs, given if k_scale is None else given | {"k_scale": k_scale, "v_scale": v_scale}
 
 
 @job(*PAGED)
@@ -138,6 +145,8 @@ def paged_attn_decode(
     score=None,
     score_args=(),
     sinks=None,
+    k_scale=None,
+    v_scale=None,
 ) -> tuple:
     """Attention of a few queries to each sequence of a paged KV cache, by the fastest kernel.
 
@@ -155,6 +164,10 @@ def paged_attn_decode(
     causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, \
     score_args, sinks
         As for `flash_decode`.
+    k_scale, v_scale : float32 arrays, default=None
+        For caches of 8-bit floats, the bytes of e4m3 as uint8: a key is its scale times its e4m3
+        numbers. One for each K/V head, shape (num_kv_heads,), or for each token and head, the
+        shape of k_cache without head_dim. `reshape_and_cache` writes such caches.
 
     Returns
     -------
@@ -175,7 +188,8 @@ def paged_attn_decode(
     memory outside the cache.
     """
     inputs = PagedInputs(*map(arrays.facts, (q, k_cache, v_cache, block_table, seq_lens)))
-    checks.check_paged_decode(*inputs)
+    checks.check_paged_decode(*inputs, k_scale, v_scale)
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
     written = mask, mask_args, score, score_args, sinks
-    return inputs, options_of(inputs.q, *options, *written)
+    given = options_of(inputs.q, *options, *written)
+    return inputs, given if k_scale is None else given | {"k_scale": k_scale, "v_scale": v_scale}

@@ -20,7 +20,7 @@ from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.constants import NEG_INF
 from fa_numba.expressions.functions import NO_EXPRESSIONS, device_functions
-from fa_numba.kernels import masks
+from fa_numba.kernels import e4m3, masks
 from fa_numba.kernels.flash_decode import choose_splits, launch_splits
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
@@ -37,15 +37,18 @@ def make_paged_attn_decode(
     SOFTCAP=0.0,
     ALIBI=False,
     EXPRESSIONS=NO_EXPRESSIONS,
+    SCALES="",
 ):
     """The first kernel, attention split by split: launch it with threads (BLOCK_N, BLOCK_M).
 
     PAGE_SIZE is a constant so that the compiler turns n // PAGE_SIZE into a shift or a product.
-    alibi_slopes is unused without ALIBI: it may then be any scalar.
+    alibi_slopes is unused without ALIBI, k_scale and v_scale without SCALES (`e4m3.make_load`):
+    each may then be any scalar.
     """
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
     user_sees, user_score, _ = device_functions(EXPRESSIONS)
+    load = e4m3.make_load(SCALES)
     PLAIN = EXPRESSIONS == NO_EXPRESSIONS  # else arrays are read at m, n: both must exist
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of out that a thread owns
@@ -57,6 +60,8 @@ def make_paged_attn_decode(
         v_cache,
         block_table,
         seq_lens,
+        k_scale,
+        v_scale,
         out_partial,
         lse_partial,
         softmax_scale,
@@ -75,7 +80,8 @@ def make_paged_attn_decode(
         private   acc, pv (NUM_COLS,), m_i, l_i: the same m_i and l_i in every thread of a row
         HBM       K and V once per tile of rows, except the tiles that none of them sees; Q,
                   out_partial, lse_partial once per split; seq_lens, with ALIBI alibi_slopes, in
-                  every thread; block_table once per key in BLOCK_N threads
+                  every thread; block_table once per key in BLOCK_N threads; with SCALES k_scale,
+                  v_scale once per number of K, V
         paper     FlashAttention-2, Algorithm 1, over a part of the keys;
                   PagedAttention, section 4.1
         budget    128 registers, 36096 bytes shared (HEAD_DIM=64, BLOCK_M=4, BLOCK_N=64)
@@ -125,10 +131,10 @@ def make_paged_attn_decode(
                 offset = n % PAGE_SIZE
                 for d in range(tx, HEAD_DIM, BLOCK_N):
                     k_tile[r, d] = (
-                        float32(k_cache[page, offset, kv_head, d]) if used else float32(0.0)
+                        load(k_cache, k_scale, page, offset, kv_head, d) if used else float32(0.0)
                     )
                     v_tile[r, d] = (
-                        float32(v_cache[page, offset, kv_head, d]) if used else float32(0.0)
+                        load(v_cache, v_scale, page, offset, kv_head, d) if used else float32(0.0)
                     )
             cuda.syncthreads()  # q_tile, k_tile, v_tile are complete: safe to read
 
@@ -199,6 +205,8 @@ def paged_attn_decode(
     score=None,
     score_args=(),
     sinks=None,
+    k_scale=None,
+    v_scale=None,
     num_splits=0,
     block_m=None,
     block_n=None,
@@ -233,6 +241,10 @@ def paged_attn_decode(
     mask, mask_args, score, score_args, sinks
         As for `flash_attn_v2`: m is the position of a query in its sequence, m + seq_lens[b] −
         seqlen_q.
+    k_scale, v_scale : float32 arrays, default=None
+        For caches of 8-bit floats, the bytes of e4m3 as uint8: a key is its scale times its e4m3
+        numbers. One for each K/V head, shape (num_kv_heads,), or for each token and head, the
+        shape of k_cache without head_dim. `reshape_and_cache` writes such caches.
     num_splits : int, default=0
         Number of parts that the keys of each sequence are cut into. 0:
         `fa_numba.analysis.choose_num_splits` chooses it from the GPU's SMs and the shapes only, as
@@ -253,7 +265,7 @@ def paged_attn_decode(
     are not checked, because that would wait for the GPU: a page or a length out of range reads
     memory outside the cache.
     """
-    checks.check_paged_decode(q, k_cache, v_cache, block_table, seq_lens)
+    checks.check_paged_decode(q, k_cache, v_cache, block_table, seq_lens, k_scale, v_scale)
     page_size, num_kv_heads, head_dim = k_cache.shape[1:]
     written = mask, mask_args, score, score_args
     scores = checks.check_scores(q, causal, window_size, softcap, alibi_slopes, written, sinks)
@@ -267,7 +279,8 @@ def paged_attn_decode(
     if num_splits == 0:
         max_len = block_table.shape[1] * page_size
         num_splits = choose_splits(q, num_kv_heads, max_len, scores.mask.window_size, *tiles)
-    constants = page_size, *scores.mask, scores.expressions
+    form, *scales = e4m3.scales_of(k_scale, v_scale)
+    constants = page_size, *scores.mask, scores.expressions, form
     kernel = make_paged_attn_decode(head_dim, *tiles, *constants)
-    caches = k_cache, v_cache, block_table, seq_lens
+    caches = k_cache, v_cache, block_table, seq_lens, *scales
     return launch_splits(kernel, q, caches, *tiles, num_splits, softmax_scale, scores)

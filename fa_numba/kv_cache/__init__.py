@@ -1,7 +1,8 @@
 """KV caches: owners of pages, schedules, and the kernels that move keys and values.
 
 caches without pages  contiguous_cache, rolling_cache
-owners of pages       page_pool (block table, references, copy-on-write), sampling (forks)
+owners of pages       page_pool (block table, references, copy-on-write), sampling (forks),
+                      cascade_plan (keys that sequences share)
 requests              scheduler (who runs, who is preempted), waste (memory use on a trace)
 kernels               reshape_and_cache (write new tokens), copy_pages, swap_pages (to host memory),
                       paged_kv_lookup (pages to dense keys and values)
@@ -12,6 +13,7 @@ kernels follow them. The attention kernels over these caches are in `kernels`, `
 `tensor_core`.
 """
 
+from fa_numba.kv_cache.cascade_plan import CascadePlan, cascade_plan, merge_pays
 from fa_numba.kv_cache.contiguous_cache import ContiguousCache
 from fa_numba.kv_cache.copy_pages import copy_pages
 from fa_numba.kv_cache.head_shard import head_shard
@@ -24,6 +26,7 @@ from fa_numba.kv_cache.swap_pages import swap_pages
 from fa_numba.kv_cache.waste import Usage, random_trace, serve_contiguous, serve_paged
 
 __all__ = [
+    "CascadePlan",
     "ContiguousCache",
     "OutOfPagesError",
     "PagePool",
@@ -34,8 +37,10 @@ __all__ = [
     "Usage",
     "Writes",
     "beams",
+    "cascade_plan",
     "copy_pages",
     "head_shard",
+    "merge_pays",
     "random_trace",
     "reshape_and_cache",
     "samples",

@@ -221,6 +221,7 @@ def check_problem(
     num_splits,
     expressions=(None, (), None, ()),
     sinks=None,
+    scales=(None, None),
 ):
     """Return the `Problem` of a call, or raise an error for the first wrong argument.
 
@@ -233,12 +234,14 @@ def check_problem(
     num_splits : int
     expressions : (mask, mask_args, score, score_args)
     sinks : array of shape (num_heads,), default=None
+    scales : (array, array)
+        k_scale and v_scale of caches of bytes.
     """
     if block_table is None:
-        checks.check_decode(q, k_cache, v_cache, seq_lens)
+        checks.check_decode(q, k_cache, v_cache, seq_lens, *scales)
         block_table, page_size, max_len = NO_TABLE, 0, k_cache.shape[1]
     else:
-        checks.check_paged_decode(q, k_cache, v_cache, block_table, seq_lens)
+        checks.check_paged_decode(q, k_cache, v_cache, block_table, seq_lens, *scales)
         page_size, max_len = k_cache.shape[1], k_cache.shape[1] * block_table.shape[1]
     options = causal, window_size, softcap, alibi_slopes
     scores = checks.check_scores(q, *options, expressions, sinks)

@@ -2,6 +2,7 @@
 
 exp2, max3_bits   the functions of a softmax: one instruction each
 pack_*            two or four float32 rounded into one register, an operand of the next product
+unpack_e4m3*      four e4m3 of one register as float16, exactly (sm_89)
 
 PTX ISA: "Data movement and conversion instructions: cvt"; "Floating-point instructions: ex2";
 "Integer arithmetic instructions: max".
@@ -10,7 +11,7 @@ PTX ISA: "Data movement and conversion instructions: cvt"; "Floating-point instr
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
-from fa_numba.ptx.statement import statement
+from fa_numba.ptx.statement import statement, written
 
 
 @intrinsic
@@ -47,6 +48,26 @@ def pack_e4m3x4(typingctx, x0, x1, x2, x3):
     )
     x = types.float32
     return statement(text, result=types.uint32, pure=True, x0=x, x1=x, x2=x, x3=x)
+
+
+@intrinsic
+def unpack_e4m3x4(typingctx, x, four):
+    """Four e4m3 of one register as float16, two in each register of x, the low bytes first."""
+    return _unpack_e4m3(x, "mov.b32 {low, high}, <four>;")
+
+
+@intrinsic
+def unpack_e4m3_pairs(typingctx, x, four):
+    """As `unpack_e4m3x4`, but bytes 0 and 2 in the first register of x, 1 and 3 in the second."""
+    return _unpack_e4m3(x, "prmt.b32 even, <four>, 0, 0x3120; mov.b32 {low, high}, even;")
+
+
+def _unpack_e4m3(x, halves):
+    text = (
+        f"{{ .reg .b32 even; .reg .b16 low, high; {halves} "
+        "cvt.rn.f16x2.e4m3x2 $0, low; cvt.rn.f16x2.e4m3x2 $1, high; }"
+    )
+    return statement(text, pure=True, x=written(x, 2), four=types.uint32)
 
 
 @intrinsic

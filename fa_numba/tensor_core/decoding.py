@@ -21,7 +21,7 @@ from fa_numba.constants import FULL_WARP, LN2, LOG2_E, NEG_INF, ZERO
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.decode_problem import check_problem, divide
 from fa_numba.on_cuda_cores.run_time_masks import UNREAD, MaskArgs
-from fa_numba.ptx.convert import exp2
+from fa_numba.ptx.convert import exp2, unpack_e4m3_pairs, unpack_e4m3x4
 from fa_numba.ptx.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
 from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.vectors import load_global_b32
@@ -60,9 +60,9 @@ class Unit(NamedTuple):
     m_tile: int
 
 
-def check_on_tensor_cores(name, supported, q, k_cache, v_cache, *rest):
+def check_on_tensor_cores(name, supported, q, k_cache, v_cache, *rest, scales=(None, None)):
     """`check_problem`, for the tensor-core kernel `name` and its GPU."""
-    problem = check_problem(q, k_cache, v_cache, *rest)
+    problem = check_problem(q, k_cache, v_cache, *rest, scales=scales)
     checks.check_decode_tensor_core(q, k_cache, v_cache, name=name, supported=supported)
     checks.check_aligned(q=q, k_cache=k_cache, v_cache=v_cache)
     return problem
@@ -159,11 +159,12 @@ def make_begin_unit(ROWS, WARPS, CAUSAL, WINDOW):
 
 
 @functools.cache
-def make_online_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI):
+def make_online_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI, WEIGHTED=False):
     """online_softmax(s, p, m_i, l_i, n, position, seqlen_k, slope, softmax_scale, lane, mask_args).
 
     s, the unscaled scores of the 16 keys from n on, becomes P, packed as the operand of the next
-    product. A row of S belongs to a quad of lanes; `position` is its index among the keys.
+    product. A row of S belongs to a quad of lanes; `position` is its index among the keys. With
+    WEIGHTED, `weights` follows: an array like s, by which P is multiplied, though not its sum.
 
     Returns
     -------
@@ -177,8 +178,9 @@ def make_online_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI):
 
     @cuda.jit(device=True, forceinline=True)
     def online_softmax(
-        s, p, m_i, l_i, n, position, seqlen_k, slope, softmax_scale, lane, mask_args=UNREAD
-    ):
+        s, p, m_i, l_i, n, position, seqlen_k, slope, softmax_scale, lane, mask_args=UNREAD,
+        weights=0,
+    ):  # fmt: skip
         to_base_2 = LOG2_E if MODIFIED else softmax_scale * LOG2_E
         end = end_key(position, seqlen_k, mask_args)
         whole = n >= first_key(position, mask_args) and n + KEYS <= end
@@ -198,6 +200,8 @@ def make_online_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI):
         for t in range(2):
             x, y = exp2(s[t, 0] - shift), exp2(s[t, 1] - shift)  # P = exp(S - m_i)       line 9
             l_i += x + y
+            if WEIGHTED:
+                x, y = x * weights[t, 0], y * weights[t, 1]
             p[t] = pack(x, y)
         return m_new, l_i, alpha
 
@@ -271,6 +275,69 @@ def make_products(HEAD_DIM, DTYPE, at):
     return Products(load_queries, scores, add_weighted)
 
 
+@functools.cache
+def make_products_of_bytes(HEAD_DIM, at):
+    """`Products` for keys of e4m3 and float16 queries; HEAD_DIM is a multiple of 16.
+
+    ``at(tile, chunk, j)`` is as for `make_products`, of the 32 columns from 32 j on: to ldmatrix
+    two bytes are one element. So a lane has four neighbours of a key, where mma's B has two and two
+    that are eight apart; Q has the same ones, since a dot product has no order. Transposed, it has
+    columns 2 r and 2 r + 1 of two keys, which become rows r and r + 8 of mma's A: out's columns are
+    in that order.
+    """
+    mma = forward.mma_of("float16")
+    STEPS = HEAD_DIM // 16
+    LOADS = ceil_div(STEPS, 2)
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_queries(q_reg, q, b, m, head, is_query, lane):
+        source = uint64(0)
+        if is_query:
+            source = global_address(q[b, m, head]) + uint64(8 * (lane & 3))
+        for j in range(STEPS):
+            for i in range(4):
+                q_reg[j, i] = uint32(0)  # rows 8 to 15, registers 1 and 3, are always 0
+            for i in range(2):
+                if is_query:
+                    q_reg[j, 2 * i] = load_global_b32(source + uint64(32 * j + 4 * i))
+
+    @cuda.jit(device=True, forceinline=True)
+    def scores(s, q_reg, k, tile, chunk):
+        k_16 = cuda.local.array(2, uint32)
+        for t in range(2):
+            for i in range(4):
+                s[t, i] = ZERO
+        for j in range(LOADS):
+            ldmatrix_x4(k, at(tile, chunk, j))
+            for t in range(2):
+                for i in range(2):
+                    if 2 * j + i < STEPS:
+                        unpack_e4m3x4(k_16, k[t, i])
+                        mma(s[t], q_reg[2 * j + i], k_16)
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_weighted(acc, v, p, alpha, tile, chunk, lane):
+        v_16 = cuda.local.array((2, 2), uint32)
+        v_a = cuda.local.array(4, uint32)
+        alpha_0 = cuda.shfl_sync(FULL_WARP, alpha, 8 * (lane & 3))
+        alpha_1 = cuda.shfl_sync(FULL_WARP, alpha, 8 * (lane & 3) + 4)
+        for j in range(LOADS):
+            ldmatrix_x4_trans(v, at(tile, chunk, j))
+            for i in range(2):
+                if 2 * j + i < STEPS:
+                    for t in range(2):  # of 8 keys
+                        unpack_e4m3_pairs(v_16[t], v[2 * t + i])
+                        v_a[2 * t], v_a[2 * t + 1] = v_16[t, 0], v_16[t, 1]
+                    out = acc[2 * j + i]
+                    out[0] *= alpha_0
+                    out[1] *= alpha_1
+                    out[2] *= alpha_0
+                    out[3] *= alpha_1
+                    mma(out, v_a, p)
+
+    return Products(load_queries, scores, add_weighted)
+
+
 class States(NamedTuple):
     """Shared memory for the states of all warps: out, not yet divided by l_i, m_i and l_i."""
 
@@ -298,8 +365,8 @@ class Merge(NamedTuple):
 
 
 @functools.cache
-def make_merge(HEAD_DIM, ROWS, WARPS):
-    """`Merge` for these compile-time constants."""
+def make_merge(HEAD_DIM, ROWS, WARPS, BYTES=False):
+    """`Merge` for these compile-time constants; BYTES is that of `make_products_of_bytes`."""
     THREADS = 32 * WARPS
     STEPS = ceil_div(HEAD_DIM, 16)
 
@@ -309,6 +376,8 @@ def make_merge(HEAD_DIM, ROWS, WARPS):
         for j in range(STEPS):
             for i in range(4):
                 d, r = 16 * j + (lane >> 2) + 8 * (i >> 1), 2 * (lane & 3) + (i & 1)
+                if BYTES:
+                    d = 16 * j + 2 * (lane >> 2) + (i >> 1)
                 if r < ROWS and d < HEAD_DIM:
                     parts[uint64(warp), uint64(r), uint64(d)] = acc[j, i]
 

@@ -14,6 +14,9 @@ will fill is taken until the load ends, and a thread block that begins has no by
 - cp.async copies 16 bytes for each lane, from any address: two rows of 256 bytes per instruction.
   Pages of one key take as many instructions as pages of 16. TMA copies neighbours only, one
   instruction for each page;
+- e4m3 in the place of 16 bits halves the bytes; a lane makes float16 of them before it multiplies,
+  one instruction for two numbers. Scales of tokens come with the keys, those of heads are folded
+  into softmax_scale and the last division;
 - cp.async also copies the pages of the keys from the block table, STAGES iterations before the keys
   themselves, so no lane waits for a page;
 - a lane leaves the address of its key's row of K, or of V, in shared memory; 16 lanes together copy
@@ -37,7 +40,8 @@ import functools
 
 from numba import cuda, float32, int32, uint32, uint64
 
-from fa_numba.constants import NEG_INF, ZERO
+from fa_numba.constants import NEG_INF, ONE, ZERO
+from fa_numba.kernels import e4m3
 from fa_numba.on_cuda_cores.decode_problem import Pages, divide, launch, make_page_of
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx.cp_async import cp_async_4, cp_async_16, cp_async_commit, cp_async_wait
@@ -62,6 +66,7 @@ from fa_numba.tensor_core.decoding import (
     make_merge,
     make_online_softmax,
     make_products,
+    make_products_of_bytes,
     splits_and_grid,
     unit_of,
     warp_of,
@@ -71,23 +76,36 @@ from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.decode_tiling import tile_rows
 
 RINGS = {1: (8, 6), 2: (8, 3), 3: (4, 4), 4: (4, 3)}  # by panels of 64 columns: warps, stages
+RINGS_OF_BYTES = {1: (8, 5), 2: (4, 4)}  # by panels of 128 columns
 PANEL_BYTES = KEYS * ROW_BYTES  # 64 columns of 16 keys
 CHUNK_BYTES = 16  # of a lane's copy
 ADDRESS_BYTES = 8
 
 PAGE_BYTES = 4  # of a number in block_table
+# P times a token's scale, amax / 448, is times this about amax again: float16 has digits for it.
+WEIGHT = 256
 
 
-def shared_bytes(HEAD_DIM, WARPS, STAGES):
+def panels_of(HEAD_DIM, BYTES):
+    """Panels of 128 bytes in a row of e4m3, or of 16-bit numbers."""
+    return ceil_div(HEAD_DIM, ROW_BYTES if BYTES else PANEL_COLS)
+
+
+def ring_of(HEAD_DIM, BYTES):
+    """Warps of a thread block, and stages of the ring of each."""
+    return (RINGS_OF_BYTES if BYTES else RINGS)[panels_of(HEAD_DIM, BYTES)]
+
+
+def shared_bytes(HEAD_DIM, WARPS, STAGES, BYTES=False):
     """Dynamic shared memory of a thread block."""
-    return make_plan(HEAD_DIM, WARPS, STAGES).bytes
+    return make_plan(HEAD_DIM, WARPS, STAGES, BYTES).bytes
 
 
 @functools.cache
-def make_plan(HEAD_DIM, WARPS, STAGES):
+def make_plan(HEAD_DIM, WARPS, STAGES, BYTES):
     """The `SharedPlan` of a thread block: a ring for each warp."""
     plan = SharedPlan(align=ROW_BYTES)
-    stage_bytes = 2 * ceil_div(HEAD_DIM, PANEL_COLS) * PANEL_BYTES  # K, then V
+    stage_bytes = 2 * panels_of(HEAD_DIM, BYTES) * PANEL_BYTES  # K, then V
     plan.RINGS = plan.tiles(WARPS * STAGES, stage_bytes)
     return plan
 
@@ -110,36 +128,41 @@ def make_flash_decode_gather(
     WINDOW=(-1, -1),
     SOFTCAP=0.0,
     ALIBI=False,
+    SCALES="",
 ):
     """The first kernel, attention split by split: 32 · WARPS threads, `shared_bytes` of memory.
 
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16", ROWS 1, 2, 4 or 8. PAGE_SIZE is 0
     for a contiguous cache; it, WINDOW and SOFTCAP may be AT_RUN_TIME (`run_time_masks`).
-    block_table is unused for a contiguous cache, alibi_slopes without ALIBI: each may then be any
-    scalar.
+    SCALES is "", or for caches of e4m3 "head" or "token", as in `kernels.e4m3`; then DTYPE is
+    "float16" and HEAD_DIM a multiple of 16. block_table is unused for a contiguous cache,
+    alibi_slopes without ALIBI, k_scale and v_scale without SCALES: each may then be any scalar.
     """
+    BYTES, PER_TOKEN = SCALES != "", SCALES == "token"
     PAGED, page_and_offset = PAGE_SIZE > 0, make_page_of(max(1, PAGE_SIZE))
     BLOCK_N = KEYS * WARPS
     STEPS = ceil_div(HEAD_DIM, 16)  # products
-    PIECES = HEAD_DIM // 8  # of 16 bytes, in a row
+    PIECES = HEAD_DIM // (16 if BYTES else 8)  # of 16 bytes, in a row
     LANES = 1 << (PIECES - 1).bit_length()  # that copy a row
     ROWS_AT_ONCE = 32 // LANES
     COPIES = 2 * KEYS // ROWS_AT_ONCE  # of a lane, in an iteration
-    plan = make_plan(HEAD_DIM, WARPS, STAGES)
+    plan = make_plan(HEAD_DIM, WARPS, STAGES, BYTES)
     ALL_RINGS, shared_base = plan.RINGS, plan.shared_base
     STAGE_BYTES = ALL_RINGS.bytes // (WARPS * STAGES)
     K_BYTES = STAGE_BYTES // 2
     PENDING = STAGES - 1  # stages that may be in flight while one is read
     FRAGMENTS = (STEPS, 4)
     PAGES_SHAPE = (WARPS, STAGES, KEYS) if PAGED else (1, 1, 1)
+    SCALES_SHAPE = (WARPS, STAGES, 2 * KEYS) if PER_TOKEN else (1, 1, 1)
     STATE_SHAPE = (WARPS, ROWS)
     LEAST_ROWS = ceil_div(32 * ADDRESS_BYTES, 4 * HEAD_DIM)  # with room for a warp's addresses
     PARTS_SHAPE = (WARPS, max(ROWS, LEAST_ROWS), HEAD_DIM)
     keys_of_split = make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW)
     begin_unit = make_begin_unit(ROWS, WARPS, CAUSAL, WINDOW)
-    load_queries, scores, add_weighted = make_products(HEAD_DIM, DTYPE, at)
-    online_softmax = make_online_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI)
-    store_rows, store_state, merge = make_merge(HEAD_DIM, ROWS, WARPS)
+    products = make_products_of_bytes(HEAD_DIM, at) if BYTES else make_products(HEAD_DIM, DTYPE, at)
+    load_queries, scores, add_weighted = products
+    online_softmax = make_online_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI, PER_TOKEN)
+    store_rows, store_state, merge = make_merge(HEAD_DIM, ROWS, WARPS, BYTES)
 
     @cuda.jit(device=True, forceinline=True)
     def advance(ahead, warp, seq_lens, sizes):
@@ -174,9 +197,15 @@ def make_flash_decode_gather(
         return global_address(cache[uint64(page), uint64(offset), uint64(kv_head)])
 
     @cuda.jit(device=True, forceinline=True)
-    def load_stage(stage, addresses, pages, ahead, caches, lane):
+    def scale_of(scale, page, offset, kv_head):
+        """Address of the scale of a key's head; that of a head alone is not in a stage."""
+        start = global_address(scale[uint64(page), uint64(offset)])
+        return start + uint64(kv_head) * uint64(scale.strides[2])
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_stage(stage, addresses, pages, scales, ahead, caches, lane):
         """Copy rows of K, then of V: a lane gives one row's address, and copies a piece of many."""
-        k_cache, v_cache, _, page_args = caches
+        k_cache, v_cache, _, page_args, k_scale, v_scale = caches
         page, offset = ahead[BATCH], key_of(ahead, lane)
         if PAGED:
             _, offset = page_and_offset(offset, page_args)
@@ -184,6 +213,11 @@ def make_flash_decode_gather(
         row = row_of(k_cache, page, offset, ahead[KV_HEAD])
         if lane >= KEYS:
             row = row_of(v_cache, page, offset, ahead[KV_HEAD])
+        if PER_TOKEN:
+            source = scale_of(k_scale, page, offset, ahead[KV_HEAD])
+            if lane >= KEYS:
+                source = scale_of(v_scale, page, offset, ahead[KV_HEAD])
+            cp_async_4(shared_address(scales) + 4 * lane, source, 4)
         store_shared_b64(addresses + ADDRESS_BYTES * lane, row)
         cuda.syncwarp()  # all addresses are known, and the pages are read
         piece = lane % LANES
@@ -196,13 +230,13 @@ def make_flash_decode_gather(
                 cp_async_16(tile + CHUNK_BYTES * ((piece ^ r) & 7), source, CHUNK_BYTES)
 
     @cuda.jit(device=True, forceinline=True)
-    def load_next(ahead, far, stage, pages, addresses, caches, lane, warp, seq_lens, sizes):
+    def load_next(ahead, far, stage, pages, scales, addresses, caches, lane, warp, seq_lens, sizes):
         """Copy the keys of the iteration at `ahead`, and the pages of that at `far`; go on."""
         if ahead[UNIT] < sizes.num_units:
-            load_stage(stage, addresses, pages, ahead, caches, lane)
+            load_stage(stage, addresses, pages, scales, ahead, caches, lane)
             advance(ahead, warp, seq_lens, sizes)
         if PAGED and far[UNIT] < sizes.num_units:
-            copy_pages(pages, far, caches[2:], lane)
+            copy_pages(pages, far, caches[2:4], lane)
             advance(far, warp, seq_lens, sizes)
         cp_async_commit()  # an empty group at the end, too: stages are counted
 
@@ -224,6 +258,8 @@ def make_flash_decode_gather(
         right,
         unit,
         inverse_unit,
+        k_scale,
+        v_scale,
     ):
         """A thread block owns ROWS rows of a K/V head in one split, and then those of other units.
 
@@ -231,7 +267,8 @@ def make_flash_decode_gather(
 
         grid      (at most num_m_tiles · num_kv_heads · num_splits · batch,); 32 · WARPS threads
         shared    ring (WARPS, STAGES, 2, 16, HEAD_DIM), in panels of 64 columns, swizzled;
-                  pages of a cache with a block_table (WARPS, STAGES, 16); states of the warps at
+                  pages of a cache with a block_table (WARPS, STAGES, 16); scales of tokens
+                  (WARPS, STAGES, 2, 16); states of the warps at
                   the end: acc (WARPS, ROWS, HEAD_DIM), before that addresses of the rows of a
                   stage (WARPS, 32); m_i, l_i (WARPS, ROWS)
         private   Q, acc (HEAD_DIM / 16, 4), k (2, 2), v (4,), s (2, 4), p (2,), m_i, l_i
@@ -246,11 +283,13 @@ def make_flash_decode_gather(
         l_parts = cuda.shared.array(STATE_SHAPE, float32)
         states = States(parts, m_parts, l_parts)
         all_pages = cuda.shared.array(PAGES_SHAPE, int32)
+        all_scales = cuda.shared.array(SCALES_SHAPE, float32)
         q_reg = cuda.local.array(FRAGMENTS, uint32)
         acc = cuda.local.array(FRAGMENTS, float32)  # rows of out, not yet divided by l_i
         k = cuda.local.array((2, 2), uint32)
         v = cuda.local.array(4, uint32)
         s = cuda.local.array((2, 4), float32)
+        weights = cuda.local.array((2, 2), float32)  # of values, with scales of tokens
         p = cuda.local.array(2, uint32)
         ahead = cuda.local.array(AHEAD_LENGTH, int32)  # the iteration whose keys are copied next
         far = cuda.local.array(AHEAD_LENGTH, int32)  # the iteration whose pages are copied next
@@ -262,6 +301,7 @@ def make_flash_decode_gather(
         ring = shared_base() + ALL_RINGS.start + warp * STAGES * STAGE_BYTES
         addresses = shared_address(parts[uint64(warp)])  # safe: no warp reads parts meanwhile
         pages = all_pages[uint64(warp if PAGED else 0)]
+        scales = all_scales[uint64(warp if PER_TOKEN else 0)]
 
         batch, seqlen_q, num_heads, _ = q.shape
         num_kv_heads, num_splits = k_cache.shape[2], lse_partial.shape[0]
@@ -276,7 +316,7 @@ def make_flash_decode_gather(
         lane_row = ((lane & 7) + 8 * (lane >> 4)) * ROW_BYTES
         swizzled = ((lane >> 3 & 1) ^ (lane & 7)) << 4
 
-        caches = (k_cache, v_cache, block_table, page_args)
+        caches = (k_cache, v_cache, block_table, page_args, k_scale, v_scale)
         for place in (ahead, far):
             place[UNIT] = int32(cuda.blockIdx.x) - int32(cuda.gridDim.x)
             place[N], place[N_END] = 0, 0
@@ -284,15 +324,18 @@ def make_flash_decode_gather(
         if PAGED:
             for i in range(STAGES):
                 if far[UNIT] < num_units:
-                    copy_pages(pages[i], far, caches[2:], lane)
+                    copy_pages(pages[i], far, caches[2:4], lane)
                     advance(far, warp, seq_lens, sizes)
             cp_async_commit()
             cp_async_wait(0)
             cuda.syncwarp()  # the pages that other lanes copied are there, too
         for i in range(STAGES):
             stage = ring + i * STAGE_BYTES
-            of_stage = pages[i if PAGED else 0]
-            load_next(ahead, far, stage, of_stage, addresses, caches, lane, warp, seq_lens, sizes)
+            of_stage, its_scales = pages[i if PAGED else 0], scales[i if PER_TOKEN else 0]
+            load_next(
+                ahead, far, stage, of_stage, its_scales, addresses, caches, lane, warp, seq_lens,
+                sizes,
+            )  # fmt: skip
             cuda.syncwarp()  # the addresses are read: safe to overwrite
 
         stage_index = 0
@@ -314,24 +357,41 @@ def make_flash_decode_gather(
                     acc[j, i] = ZERO
             m_i = NEG_INF
             l_i = ZERO  # of this lane's keys alone
+            scale, out_scale = softmax_scale, ONE
+            if SCALES == "head":
+                scale, out_scale = softmax_scale * k_scale[kv_head], v_scale[kv_head]
+            if PER_TOKEN:
+                out_scale = float32(1 / WEIGHT)
 
             for n in range(n_first + KEYS * warp, n_end, BLOCK_N):
                 stage = ring + stage_index * STAGE_BYTES
                 cp_async_wait(PENDING)
                 cuda.syncwarp()  # the other lanes' copies are complete, too: safe to read
                 scores(s, q_reg, k, stage + lane_row, swizzled)  # S = Q Kᵀ               line 8
+                its_scales = scales[uint64(stage_index if PER_TOKEN else 0)]
+                if PER_TOKEN:
+                    for t in range(2):
+                        for c in range(2):
+                            key = 8 * t + 2 * (lane & 3) + c
+                            s[t, c] *= its_scales[key]
+                            weights[t, c] = its_scales[KEYS + key] * float32(WEIGHT)
                 m_i, l_i, alpha = online_softmax(
-                    s, p, m_i, l_i, n, position, seqlen_k, slope, softmax_scale, lane, mask_args
+                    s, p, m_i, l_i, n, position, seqlen_k, slope, scale, lane, mask_args, weights
                 )
                 v_tile = stage + K_BYTES + lane_row
                 add_weighted(acc, v, p, alpha, v_tile, swizzled, lane)  # out += P V      line 10
                 cuda.syncwarp()  # the warp has read this stage: safe to overwrite
                 of_stage = pages[uint64(stage_index if PAGED else 0)]
                 load_next(
-                    ahead, far, stage, of_stage, addresses, caches, lane, warp, seq_lens, sizes
-                )
+                    ahead, far, stage, of_stage, its_scales, addresses, caches, lane, warp,
+                    seq_lens, sizes,
+                )  # fmt: skip
                 stage_index = stage_index + 1 if stage_index < STAGES - 1 else 0
 
+            if BYTES:
+                for j in range(STEPS):
+                    for i in range(4):
+                        acc[j, i] *= out_scale
             store_rows(parts, acc, tid)
             store_state(states, m_i, l_i, tid)
             cuda.syncthreads()  # the states of all warps are there: safe to merge
@@ -354,9 +414,11 @@ def flash_decode_gather(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    k_scale=None,
+    v_scale=None,
     num_splits=0,
 ):
-    """Flash-Decoding of a contiguous or paged 16-bit KV cache, gathered row by row.
+    """Flash-Decoding of a contiguous or paged KV cache of 16 or 8 bits, gathered row by row.
 
     Parameters
     ----------
@@ -364,9 +426,12 @@ def flash_decode_gather(
     k_cache, v_cache : GPU arrays, dtype of q
         Of shape (batch, max_len, num_kv_heads, head_dim), or with a block_table (num_pages,
         page_size, num_kv_heads, head_dim). Any strides that are multiples of 16 bytes, with a
-        contiguous last axis; head_dim a multiple of 8, up to 256.
+        contiguous last axis; head_dim a multiple of 8, up to 256. With scales they are uint8, the
+        bytes of e4m3, q is float16 and head_dim a multiple of 16.
     seq_lens, block_table, causal, window_size, softcap, alibi_slopes, softmax_scale
         As for `flash_decode_wide`.
+    k_scale, v_scale : float32 arrays, default=None
+        As for `flash_decode`.
     num_splits : int, default=0
         0: `fa_numba.tiling.num_splits.choose_even_splits` chooses it.
 
@@ -384,14 +449,20 @@ def flash_decode_gather(
     """
     mask = causal, window_size, softcap, alibi_slopes
     arguments = q, k_cache, v_cache, seq_lens, block_table, *mask, softmax_scale, num_splits
-    problem = check_on_tensor_cores("flash_decode_gather", forward.HOPPER, *arguments)
+    scales = k_scale, v_scale
+    problem = check_on_tensor_cores(
+        "flash_decode_gather", forward.HOPPER, *arguments, scales=scales
+    )
     head_dim = q.shape[3]
     rows = tile_rows(problem.num_rows)
-    warps, stages = RINGS[ceil_div(head_dim, PANEL_COLS)]
+    form, *scales = e4m3.scales_of(*scales)
+    warps, stages = ring_of(head_dim, form != "")
     page_size, *mask = problem.constants
     kernel = make_flash_decode_gather(
-        head_dim, arrays.dtype_name(q), rows, page_size, warps, stages, *mask
+        head_dim, arrays.dtype_name(q), rows, page_size, warps, stages, *mask, form
     )
     num_splits, grid = splits_and_grid(problem, rows, warps)
-    size = shared_bytes(head_dim, warps, stages)
-    return launch(problem, kernel, grid, 32 * warps, num_splits, shared_bytes=size)
+    size = shared_bytes(head_dim, warps, stages, form != "")
+    return launch(
+        problem, kernel, grid, 32 * warps, num_splits, shared_bytes=size, more=tuple(scales)
+    )

@@ -36,7 +36,12 @@ from fa_numba.analysis.traffic.cache import (
     swap_pages,
 )
 from fa_numba.analysis.traffic.counts import Traffic
-from fa_numba.analysis.traffic.decoding import flash_decode, flash_decode_wide, paged_attn_decode
+from fa_numba.analysis.traffic.decoding import (
+    cascade_decode,
+    flash_decode,
+    flash_decode_wide,
+    paged_attn_decode,
+)
 from fa_numba.analysis.traffic.forward import (
     flash_attn_registers,
     flash_attn_v1,
@@ -60,6 +65,7 @@ from fa_numba.analysis.traffic.textbook import flash_attention, standard_attenti
 __all__ = [
     "Problem",
     "Traffic",
+    "cascade_decode",
     "copy_pages",
     "flash_attention",
     "flash_attn_bwd",

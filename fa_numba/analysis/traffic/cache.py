@@ -32,7 +32,7 @@ def paged_kv_lookup(seq_lens, page_size, num_kv_heads, head_dim, *, max_len=None
     return Traffic(loads, {"k": dense, "v": dense})
 
 
-def reshape_and_cache(slot_mapping, num_kv_heads, head_dim):
+def reshape_and_cache(slot_mapping, num_kv_heads, head_dim, *, scales=""):
     """Each written token once; every thread of a thread block reads slot_mapping.
 
     Parameters
@@ -40,10 +40,23 @@ def reshape_and_cache(slot_mapping, num_kv_heads, head_dim):
     slot_mapping : sequence of int
         −1 for a token that is not written.
     num_kv_heads, head_dim : int
+    scales : "", "head" or "token"
+        Of a cache of e4m3: every thread reads the scale of its head, or K and V are read twice, for
+        the scale of the token and for its numbers.
     """
-    written = sum(slot >= 0 for slot in slot_mapping) * num_kv_heads * head_dim
-    loads = {"k": written, "v": written, "slot_mapping": len(slot_mapping) * THREADS}
-    return Traffic(loads, {"k_cache": written, "v_cache": written})
+    rows = sum(slot >= 0 for slot in slot_mapping) * num_kv_heads
+    written, reads = rows * head_dim, 1 + (scales == "token")
+    loads = {
+        "k": reads * written,
+        "v": reads * written,
+        "slot_mapping": len(slot_mapping) * THREADS,
+    }
+    stores = {"k_cache": written, "v_cache": written}
+    if scales == "head":
+        loads |= dict.fromkeys(("k_scale", "v_scale"), rows * WARP_SIZE)
+    if scales == "token":
+        stores |= dict.fromkeys(("k_scale", "v_scale"), rows)
+    return Traffic(loads, stores, in_8_bits=("k_cache", "v_cache") if scales else ())
 
 
 def copy_pages(num_copies, page_size, num_kv_heads, head_dim):

@@ -22,11 +22,14 @@ class Traffic:
         By name of the kernels' parameters.
     in_float32 : tuple of str
         Parameters that are float32 in this function, though elsewhere they have the dtype of q.
+    in_8_bits : tuple of str
+        Parameters that are bytes of e4m3.
     """
 
     loads: dict = field(default_factory=dict)
     stores: dict = field(default_factory=dict)
     in_float32: tuple = ()
+    in_8_bits: tuple = ()
 
     def elements(self):
         """All loads and stores together."""
@@ -41,6 +44,6 @@ class Traffic:
         )
 
     def _bytes_of(self, name, dtype_bytes):
-        if name == "block_mask":  # bool
+        if name == "block_mask" or name in self.in_8_bits:  # bool, e4m3
             return 1
         return dtype_bytes if name in LIKE_Q.difference(self.in_float32) else 4

@@ -1,8 +1,11 @@
 """Traffic of the decoding kernels: attention of new queries on a KV cache."""
 
 import itertools
+from collections import Counter
+from dataclasses import replace
 
 from fa_numba.analysis.traffic.counts import Traffic
+from fa_numba.analysis.traffic.problem import Problem
 from fa_numba.constants import WARP_SIZE
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.decode_tiling import WARPS, combine_warps, decode_tiling
@@ -10,7 +13,7 @@ from fa_numba.tiling.num_splits import choose_num_splits, most_key_tiles
 from numba_cuda_simulator.devices import CHIPS, DEFAULT
 
 
-def flash_decode(problem, seq_lens, *, num_splits=0):
+def flash_decode(problem, seq_lens, *, num_splits=0, scales=False):
     """Traffic of the two kernels of `fa_numba.kernels.flash_decode`.
 
     Parameters
@@ -20,6 +23,8 @@ def flash_decode(problem, seq_lens, *, num_splits=0):
     seq_lens : sequence of int
     num_splits : int, default=0
         0 is the number that the CPU engine chooses.
+    scales : bool, default=False
+        The cache is e4m3, with scales of heads or of tokens: one is read with each number.
 
     Returns
     -------
@@ -49,6 +54,8 @@ def flash_decode(problem, seq_lens, *, num_splits=0):
         "q": partial * problem.head_dim,  # once for each split
         "k_cache": k,
         "v_cache": k,
+        "k_scale": scales * k,
+        "v_scale": scales * k,
         "seq_lens": threads,
         "alibi_slopes": problem.alibi * threads,
         "out_partial": partial * problem.head_dim,
@@ -60,10 +67,10 @@ def flash_decode(problem, seq_lens, *, num_splits=0):
         "out": problem.rows * problem.head_dim,
         "lse": problem.rows,
     }
-    return Traffic(loads, stores)
+    return Traffic(loads, stores, in_8_bits=("k_cache", "v_cache") if scales else ())
 
 
-def paged_attn_decode(problem, seq_lens, *, num_splits=0):
+def paged_attn_decode(problem, seq_lens, *, num_splits=0, scales=False):
     """Traffic of `fa_numba.kernels.paged_attn_decode`: that of `flash_decode`, and the block table.
 
     Parameters
@@ -73,16 +80,18 @@ def paged_attn_decode(problem, seq_lens, *, num_splits=0):
     seq_lens : sequence of int
     num_splits : int, default=0
         0 is the number that the CPU engine chooses.
+    scales : bool, default=False
+        As for `flash_decode`.
 
     Returns
     -------
     Traffic
         For each key that a thread block loads, block_n threads read block_table.
     """
-    traffic = flash_decode(problem, seq_lens, num_splits=num_splits)
+    traffic = flash_decode(problem, seq_lens, num_splits=num_splits, scales=scales)
     tiled = problem.tiled_for("flash_decode", problem.seqlen_q * problem.group_size)
     keys = traffic.loads["k_cache"] // problem.head_dim
-    return Traffic(traffic.loads | {"block_table": keys * tiled.block_n}, traffic.stores)
+    return replace(traffic, loads=traffic.loads | {"block_table": keys * tiled.block_n})
 
 
 def flash_decode_wide(problem, seq_lens, *, num_splits, paged=False):
@@ -170,3 +179,42 @@ def _keys_of_split(problem, seq_len, m_tile, split, num_splits):
         n_end = min(n_end, last_m + seq_len - problem.seqlen_q + right + 1)
     n_tiles = ceil_div(max(0, n_end - n_first), block_n)
     return min(seq_len, n_first + n_tiles * block_n) - min(seq_len, n_first)
+
+
+def cascade_decode(plan, num_heads, num_kv_heads, head_dim):
+    """Traffic of `fa_numba.cascade_decode` with `fa_numba.kernels.paged_attn_decode`.
+
+    Parameters
+    ----------
+    plan : CascadePlan
+        Of `fa_numba.kv_cache.cascade_plan`.
+    num_heads, num_kv_heads, head_dim : int
+
+    Returns
+    -------
+    Traffic
+        That of a call for the suffixes and of one for each segment, whose queries are those of all
+        its sequences; then the merge of the states.
+    """
+    heads = num_heads, num_kv_heads, head_dim
+    batch, max_pages = plan.block_table.shape
+    calls = [(batch, plan.seqlen_q, max_pages, plan.seq_lens)]
+    for segment in plan.segments:
+        queries = len(segment.rows) * plan.seqlen_q
+        calls.append((1, queries, segment.pages.shape[1], segment.seq_lens))
+    parts = [
+        paged_attn_decode(Problem(b, m, pages * plan.page_size, *heads), lengths)
+        for b, m, pages, lengths in calls
+    ]
+    if plan.segments:
+        rows, states = batch * plan.seqlen_q * num_heads, 2 + plan.segments[-1].depth
+        loads = {"out_partial": states * rows * head_dim, "lse_partial": states * rows * WARP_SIZE}
+        parts.append(Traffic(loads, {"out": rows * head_dim, "lse": rows}))
+    return Traffic(*(_sum(getattr(part, side) for part in parts) for side in ("loads", "stores")))
+
+
+def _sum(counts):
+    total = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(total)

@@ -141,6 +141,8 @@ def view_of(engine) -> dict:
         "swapped_pages": schedule.swapped,
         "recomputed_tokens": schedule.recomputed,
         "shared_tokens": schedule.shared,
+        "prompt_tokens": schedule.read,
+        "hit_rate": round(schedule.shared / max(schedule.read, 1), 3),
     }
 
 

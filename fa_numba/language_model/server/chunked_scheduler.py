@@ -105,8 +105,8 @@ class ChunkedScheduler:
         The branches of the running requests that draw a token in every step.
     recomputed, swapped : int
         Tokens computed again after a preemption; pages swapped out.
-    preemptions, shared : int
-        Requests preempted; tokens of prompts found in pages.
+    preemptions, shared, read : int
+        Requests preempted; tokens of prompts found in pages, and of all prompts that have begun.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class ChunkedScheduler:
         self.max_rows, self.max_branches, self.static = max_rows, max_branches, static
         self.running, self.queue = [], FairQueue()
         self.decoding = Decoding(pool, ceil_div(max_length, pool.page_size))
-        self.preemptions = self.recomputed = self.swapped = self.shared = 0
+        self.preemptions = self.recomputed = self.swapped = self.shared = self.read = 0
 
     def submit(self, request):
         """Add a request to the queue; raise ValueError if it could never run."""
@@ -302,6 +302,7 @@ class ChunkedScheduler:
                 if not request.started:
                     request.shared = shared
                     self.shared += shared
+                    self.read += end
                 # The last token of a prompt is computed though it is shared: for its logits.
                 start = min(shared, stop - 1) if stop == len(branch.tokens) else shared
                 if start < stop:

@@ -3,7 +3,8 @@
 All rows of a step go through the model together, so that each weight is read once for all of them.
 Only attention tells the sequences apart: one call for the branches with a single row, and one for
 each chunk of a prompt. Both read the keys and values of earlier tokens from the pages, where the
-step's own were written first.
+step's own were written first. Pages that several branches share are read once for all of
+them, where that pays (`kv_cache.cascade_plan`).
 
 The numbers that a step needs (tokens, positions, slots, block tables, lengths) are copied to a GPU
 as one array.
@@ -13,13 +14,19 @@ import contextlib
 
 import numpy as np
 
+from fa_numba import checks
+from fa_numba.dispatch.cascade import cascade_decode
 from fa_numba.dispatch.decoding import paged_attn_decode
+from fa_numba.kv_cache.cascade_plan import cascade_plan, merge_pays
 from fa_numba.language_model import model, products
 from fa_numba.language_model.server import choose, page_moves
 from fa_numba.language_model.server.decode_graphs import DecodeGraphs
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 
+# Read from a GPU's memory, at 3 TB/s, while a segment is launched, 5 µs, and while Python launches
+# a step instead of its graph, 3 ms: estimates.
+LAUNCHES_BYTES, GRAPH_BYTES = 2**24, 2**33
 TABLE_COLUMNS = 8  # block tables have a multiple of it: fewer different shapes, and so replays
 
 
@@ -34,15 +41,20 @@ class PagedModel:
     pool : PagePool
     host_pool : PagePool, default=None
     attend : callable, default=fa_numba.paged_attn_decode
-        ``attend(q, k_cache, v_cache, block_table, seq_lens, causal=True)`` returns (out, lse).
+        ``attend(q, k_cache, v_cache, block_table, seq_lens, causal=True)`` returns (out, lse); with
+        pages of 8 bits it is also given k_scale and v_scale.
     max_branches : int, default=64
         Answers of a step: CUDA graphs have room for them.
+    kv_dtype : "auto" or "fp8", default="auto"
+        Dtype of the pages: that of the weights, or e4m3 with a scale for each token and head.
     graphs : bool, default=True
         On a GPU, compute a step of few rows as one CUDA graph.
 
     Attributes
     ----------
     k_caches, v_caches : arrays of shape (layers, num_pages, page_size, kv_heads, head_dim)
+    scales : pair of float32 arrays of shape (layers, num_pages, page_size, kv_heads)
+        Of e4m3; else empty.
     graphs : DecodeGraphs or None
     """
 
@@ -55,6 +67,7 @@ class PagedModel:
         *,
         attend=paged_attn_decode,
         max_branches=64,
+        kv_dtype="auto",
         graphs=True,
     ):
         self.weights, self.config = products.factors(weights), config
@@ -66,30 +79,36 @@ class PagedModel:
         if on_gpu:  # the legacy default stream cannot be captured
             self._stream = self.xp.cuda.Stream(non_blocking=True)
             self.xp.cuda.Device().synchronize()  # the weights are there
-        shape = pool.page_size, config.kv_heads, config.head_dim
-        shape = config.layers, pool.num_pages, *shape
-        self.k_caches, self.v_caches = (
-            arrays.empty(self.like, shape, self.like.dtype) for _ in range(2)
-        )
+        self.in_8_bits = checks.check_kv_dtype(kv_dtype) == "fp8"
+        self.k_caches, self.v_caches, *self.scales = self._caches(self.like, pool)
         if host_pool is not None:
-            shape = config.layers, host_pool.num_pages, *shape[2:]
-            self.k_host, self.v_host = (np.empty(shape, self.like.dtype) for _ in range(2))
+            self._host = self._caches(np.empty(0, self.like.dtype), host_pool)
         can = self.weights is not weights  # cuBLAS was found
         self.graphs = DecodeGraphs(self, max_branches) if graphs and can else None
 
+    def _caches(self, like, pool):
+        """Keys and values of all layers, and with 8 bits their scales, for the pages of a pool."""
+        config = self.config
+        shape = config.layers, pool.num_pages, pool.page_size, config.kv_heads
+        dtype = np.dtype(np.uint8) if self.in_8_bits else like.dtype
+        caches = [arrays.empty(like, (*shape, config.head_dim), dtype) for _ in range(2)]
+        scales = [arrays.empty(like, shape) for _ in range(2)] if self.in_8_bits else []
+        return caches + scales
+
     @property
     def page_bytes(self) -> int:
-        """Bytes of a page in all layers, keys and values."""
-        return 2 * self.k_caches.nbytes // self.pool.num_pages
+        """Bytes of a page in all layers: keys, values, scales."""
+        caches = self.k_caches, self.v_caches, *self.scales
+        return sum(x.nbytes for x in caches) // self.pool.num_pages
 
     def move(self, plan):
         """Apply a plan's changes of the caches that need no model."""
-        device = self.k_caches, self.v_caches
+        device = self.k_caches, self.v_caches, *self.scales
         if plan.swap_out.size:
-            page_moves.swap(*device, self.k_host, self.v_host, *plan.swap_out)
+            page_moves.swap(device, self._host, *plan.swap_out)
         if plan.swap_in.size:
-            page_moves.swap(self.k_host, self.v_host, *device, *plan.swap_in)
-        page_moves.copy(*device, *plan.copies)
+            page_moves.swap(self._host, device, *plan.swap_in)
+        page_moves.copy(device, *plan.copies)
 
     def run(self, plan, temperatures, number):
         """Compute the rows of a plan.
@@ -109,11 +128,32 @@ class PagedModel:
         """
         with self._stream:
             self.move(plan)
-            if self.graphs and self.graphs.suits(plan):
+            cascade = self.cascade_of(plan)
+            if self.graphs and not cascade and self.graphs.suits(plan):
                 return self.graphs.run(plan, temperatures, number)
-            return self._run(plan, temperatures, number)
+            return self._run(plan, temperatures, number, cascade)
 
-    def _run(self, plan, temperatures, number):
+    def cascade_of(self, plan):
+        """A `CascadePlan` of the sequences with one row, or None if no shared pages pay."""
+        on_gpu = self.xp is not np
+        if self.attend is not paged_attn_decode or (on_gpu and self.in_8_bits):
+            return None  # no kernel reads e4m3 for many rows at once
+        single = np.count_nonzero(plan.sizes() == 1)
+        if single < 2:
+            return None
+        lengths, table = (x[:single] for x in self.sequences_of(plan))
+        if len(np.unique(table[:, 0])) == single:
+            return None
+        config, itemsize, overhead = self.config, self.k_caches.dtype.itemsize, 0
+        if on_gpu:
+            graph = self.graphs and self.graphs.suits(plan)
+            overhead = GRAPH_BYTES // config.layers if graph else LAUNCHES_BYTES
+        sizes = config.heads, config.kv_heads, config.head_dim, itemsize
+        pays = merge_pays(*sizes, overhead=overhead)
+        found = cascade_plan(table, lengths, self.pool.page_size, pays=pays)
+        return found.on_device_of(self.like) if found.segments else None
+
+    def _run(self, plan, temperatures, number, cascade=None):
         sizes = plan.sizes()
         if not sizes.size:
             return None, None
@@ -130,7 +170,10 @@ class PagedModel:
             outs = []
             for start, stop, rows in calls:
                 batch = q[start:stop].reshape(rows.stop - rows.start, -1, *q.shape[1:])
-                outs.append(self.attend_to_pages(layer, batch, table[rows], lengths[rows]))
+                if cascade and rows.start == 0:
+                    outs.append(self.attend_to_pages(layer, batch, cascade))
+                else:
+                    outs.append(self.attend_to_pages(layer, batch, table[rows], lengths[rows]))
             return outs[0] if len(outs) == 1 else self.xp.concatenate(outs)
 
         x = self.layers(tokens, positions, slots, attend)
@@ -158,14 +201,22 @@ class PagedModel:
         x = model.embed(weights, tokens)
         for layer in range(config.layers):
             q, k, v = model.qkv(weights, config, layer, x, positions)
-            page_moves.write(k, v, self.k_caches[layer], self.v_caches[layer], slots)
+            caches = self.k_caches[layer], self.v_caches[layer]
+            page_moves.write(k, v, *caches, slots, [scale[layer] for scale in self.scales])
             x = model.after_attention(weights, config, layer, x, attend(layer, q))
         return x
 
-    def attend_to_pages(self, layer, q, table, lengths):
-        """Attention of queries (batch, seqlen_q, heads, head_dim) to the pages, as rows."""
+    def attend_to_pages(self, layer, q, *tables):
+        """Attention of queries (batch, seqlen_q, heads, head_dim) to the pages, as rows.
+
+        `tables` are a block table and lengths, or a `CascadePlan`.
+        """
         caches = self.k_caches[layer], self.v_caches[layer]
-        out, _ = self.attend(q, *caches, table, lengths, causal=True)
+        scales = {}
+        if self.in_8_bits:
+            scales = {"k_scale": self.scales[0][layer], "v_scale": self.scales[1][layer]}
+        attend = self.attend if len(tables) == 2 else cascade_decode
+        out, _ = attend(q, *caches, *tables, causal=True, **scales)
         return out.reshape(-1, *q.shape[2:])
 
     def upload(self, numbers):

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fa_numba import checks
+from fa_numba.checks import serving
 from fa_numba.language_model import text
 from fa_numba.language_model.command import MODEL, BadRequest, NoModel, load_model, module_for
 from fa_numba.language_model.model import Config, init_weights
@@ -70,6 +71,13 @@ def add_options(command: argparse.ArgumentParser):
     command.add_argument(
         "--float16", action="store_true", help="weights and pages in float16; needs --gpu"
     )
+    command.add_argument(
+        "--kv-dtype",
+        choices=serving.KV_DTYPES,
+        default="auto",
+        help="dtype of the pages: the weights', or fp8 (e4m3), half the bytes of float16; with "
+        "--gpu it needs --float16 (%(default)s)",
+    )
     for name, (default, help) in sizes.items():
         command.add_argument(name, type=int, default=default, help=f"{help} (%(default)s)")
 
@@ -97,6 +105,7 @@ def main(options) -> int:
             max_rows=options.rows,
             max_branches=options.batch,
             max_waiting=options.queue,
+            kv_dtype=options.kv_dtype,
             decode=characters.decode,
         )
     except (TypeError, ValueError) as error:
@@ -109,7 +118,8 @@ def main(options) -> int:
     megabytes = engine.model.page_bytes * options.pages / 1e6
     print(
         f"{config.num_weights:,} weights, {options.pages} pages of {options.page_size} tokens "
-        f"({megabytes:.1f} MB), answers of up to {config.context} tokens with their prompts\n"
+        f"({megabytes:.1f} MB{', fp8' * (options.kv_dtype == 'fp8')}), answers of up to "
+        f"{config.context} tokens with their prompts\n"
         f"http://{f'[{host}]' if ':' in host else host}:{port}  shows the server at work; "
         "POST /v1/completions answers. Ctrl+C ends it.",
         flush=True,
@@ -161,7 +171,7 @@ def _listen(host, port):
 
 def _warm_up(weights, config, options):
     """Answer prompts of few and of many tokens on other pages, so that all kernels are compiled."""
-    engine = Engine(weights, config, page_size=options.page_size)
+    engine = Engine(weights, config, page_size=options.page_size, kv_dtype=options.kv_dtype)
     longest = min(config.context, MANY_TOKENS, engine.pool.num_pages * options.page_size) - 2
     engine.generate([[0], [0] * max(1, longest)], Options(max_tokens=2, logprobs=0))
 
@@ -170,6 +180,8 @@ def _model(options):
     """Weights, config and vocabulary, as the options say."""
     if options.float16 and not options.gpu:
         raise BadRequest("--float16 needs --gpu: NumPy multiplies float16 slowly")
+    if options.kv_dtype == "fp8" and options.gpu and not options.float16:
+        raise BadRequest("--kv-dtype fp8 needs --float16 with --gpu: the fast kernel takes both")
     xp = module_for(options.gpu)
     if options.untrained:
         characters = text.Characters.of(text.topics())

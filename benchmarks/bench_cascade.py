@@ -1,0 +1,88 @@
+"""How much of the bytes that a shared prefix saves does cascade_decode save in time?
+
+Requests share a prefix, and each has a suffix of its own. In one run: plain paged decoding and the
+cascade, with the prefix's pages one after the other and shuffled. Calls are in CUDA graphs; outputs
+are compared with each other first.
+"""
+
+import cupy
+import numpy as np
+
+from benchmarks.timing import save
+from fa_numba import cascade_decode, paged_attn_decode
+from fa_numba.kv_cache import cascade_plan
+
+REQUESTS, PREFIXES, SUFFIX, PAGE_SIZE = 32, (1024, 8192, 32_768), 256, 16
+HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
+CALLS, REPLAYS = 5, 15  # of a CUDA graph
+
+
+def main():
+    rows = [row for prefix in PREFIXES for row in measure(prefix)]
+    save(
+        "cascade",
+        rows,
+        note=f"{REQUESTS} requests, one query each, suffixes of {SUFFIX}, pages of {PAGE_SIZE}, "
+        f"{HEADS}/{KV_HEADS} heads of {HEAD_DIM}, float16; a call in a CUDA graph of {CALLS}; "
+        "faster: time of plain paged decoding over this; bytes: the same of the bytes of K and V; "
+        "of bytes: faster over bytes",
+    )
+
+
+def measure(prefix):
+    """Rows for one length of the prefix."""
+    shared, own = prefix // PAGE_SIZE, SUFFIX // PAGE_SIZE
+    num_pages = shared + REQUESTS * own
+    rng = np.random.default_rng(0)
+    shape = (num_pages, PAGE_SIZE, KV_HEADS, HEAD_DIM)
+    k, v = (cupy.random.standard_normal(shape, np.float32).astype(np.float16) for _ in "kv")
+    q = cupy.random.standard_normal((REQUESTS, 1, HEADS, HEAD_DIM), np.float32).astype(np.float16)
+    lengths = np.full(REQUESTS, prefix + SUFFIX, np.int32)
+    orders = {"one after the other": np.arange(num_pages), "shuffled": rng.permutation(num_pages)}
+    promised = REQUESTS * (prefix + SUFFIX) / (prefix + REQUESTS * SUFFIX)
+    rows = []
+    for name, order in orders.items():
+        first = np.broadcast_to(order[:shared], (REQUESTS, shared))
+        table = np.hstack([first, order[shared:].reshape(REQUESTS, own)]).astype(np.int32)
+        plan = cascade_plan(table, lengths, PAGE_SIZE).on_device_of(q)
+        tables = cupy.asarray(table), cupy.asarray(lengths)
+        plain_ms, want = time_graph(lambda tables=tables: paged_attn_decode(q, k, v, *tables)[0])
+        ms, got = time_graph(lambda plan=plan: cascade_decode(q, k, v, plan)[0])
+        error = float(cupy.linalg.norm(got - want) / cupy.linalg.norm(want))
+        assert error < 2e-3, f"{prefix}, {name}: {error}"
+        rows.append(
+            {
+                "prefix": prefix,
+                "pages of the prefix": name,
+                "plain ms": round(plain_ms, 4),
+                "cascade ms": round(ms, 4),
+                "faster": round(plain_ms / ms, 2),
+                "bytes": round(promised, 2),
+                "of bytes": round(plain_ms / ms / promised, 3),
+            }
+        )
+    return rows
+
+
+def time_graph(function):
+    """Milliseconds of a call in a CUDA graph of several; and its result."""
+    memory, stream = cupy.cuda.MemoryPool(), cupy.cuda.Stream(non_blocking=True)
+    with cupy.cuda.using_allocator(memory.malloc), stream:
+        result = [function() for _ in range(CALLS + 1)][-1]  # the pool then has the memory for them
+        stream.begin_capture()
+        kept = [function() for _ in range(CALLS)]
+        graph = stream.end_capture()
+        times = []
+        for _ in range(REPLAYS + 1):
+            start, end = cupy.cuda.Event(), cupy.cuda.Event()
+            start.record()
+            graph.launch(stream)
+            end.record()
+            end.synchronize()
+            times.append(cupy.cuda.get_elapsed_time(start, end) / CALLS)
+        del kept
+    return sorted(times[1:])[REPLAYS // 2], result.astype(np.float32)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Attention to a paged cache whose sequences share keys: each shared segment is read once.
+
+Rows of all sequences below a segment attend to it in one call, each sequence to its suffix in
+another, and the states are merged: ⊕ along the path of each sequence. Bytes of K and V are then
+those of the segments and suffixes, and not those of all sequences one by one.
+
+Source: Ye et al. 2024, Cascade inference (a blog post of FlashInfer).
+"""
+
+import numpy as np
+
+from fa_numba import checks
+from fa_numba.checks.argument_names import refuses_other_names
+from fa_numba.constants import WARP_SIZE
+from fa_numba.dispatch.attention import flash_attn
+from fa_numba.dispatch.decoding import paged_attn_decode
+from fa_numba.kernels.flash_decode import make_combine
+from fa_numba.kv_cache.paged_kv_lookup import paged_kv_lookup
+from fa_numba.on_cuda_cores.decode_problem import launch_combine_wide
+from fa_numba.runtime import arrays
+
+TILE_ROWS = 8  # rows for which the decoders read a key once
+
+
+@refuses_other_names
+def cascade_decode(
+    q,
+    k_cache,
+    v_cache,
+    plan,
+    *,
+    causal=False,
+    softcap=0.0,
+    softmax_scale=None,
+    k_scale=None,
+    v_scale=None,
+    attend=paged_attn_decode,
+):
+    """`paged_attn_decode` of sequences that share keys, which are read once for all of them.
+
+    Parameters
+    ----------
+    q : NumPy or CuPy array of shape (batch, seqlen_q, num_heads, head_dim)
+        float32, float16 or bfloat16.
+    k_cache, v_cache : arrays of shape (num_pages, page_size, num_kv_heads, head_dim)
+    plan : CascadePlan
+        Of the sequences' block table and lengths: `fa_numba.kv_cache.cascade_plan`; for arrays on a
+        GPU, its `on_device_of`.
+    causal, softcap, softmax_scale, k_scale, v_scale
+        As for `paged_attn_decode`. Windows and ALiBi need positions that a segment does not have.
+    attend : callable, default=paged_attn_decode
+        The attention to a segment, or to the suffixes.
+
+    Returns
+    -------
+    out : array of the shape, dtype and library of q
+    lse : array of shape (batch, num_heads, seqlen_q), float32
+    """
+    checks.check_cascade(q, k_cache, v_cache, plan)
+    options = {"softcap": softcap, "softmax_scale": softmax_scale}
+    if k_scale is not None or v_scale is not None:
+        options |= {"k_scale": k_scale, "v_scale": v_scale}
+    caches, tables = (k_cache, v_cache), (plan.block_table, plan.seq_lens)
+    first = attend(q, *caches, *tables, causal=causal, **options)
+    if not plan.segments:
+        return first
+    xp, (batch, seqlen_q, num_heads, head_dim) = arrays.module_of(q), q.shape
+    states = 2 + plan.segments[-1].depth
+    outs = xp.zeros((states, *q.shape), np.float32)
+    lses = xp.full((states, batch, num_heads, seqlen_q), -np.inf, np.float32)
+    outs[0], lses[0] = first
+    for segment in plan.segments:
+        rows = _index(segment.rows)
+        queries = q[rows].reshape(1, -1, num_heads, head_dim)
+        out, lse = _attend_to(segment, queries, caches, attend, options)
+        outs[1 + segment.depth, rows] = out.reshape(-1, *q.shape[1:])
+        lse = lse.reshape(num_heads, -1, seqlen_q)
+        lses[1 + segment.depth, rows] = lse.transpose(1, 0, 2)
+    return _merged(q, outs, lses, on_engine=attend is not paged_attn_decode)
+
+
+def _index(rows):
+    """Rows of an array: as a slice, where they are neighbours, which copies nothing."""
+    first, last = int(rows[0]), int(rows[-1])
+    return slice(first, last + 1) if last - first == len(rows) - 1 else rows
+
+
+def _attend_to(segment, queries, caches, attend, options):
+    """The state of all queries and a segment.
+
+    On a GPU many rows are work for the kernels of whole sequences, which read a key once for 64 or
+    128 of them. They take pages that lie one after the other as they are; others are copied.
+    """
+    group = queries.shape[2] // caches[0].shape[2]
+    tables = segment.block_table, segment.seq_lens
+    many = queries.shape[1] * group > TILE_ROWS and attend is paged_attn_decode
+    if not many or isinstance(queries, np.ndarray) or "k_scale" in options:
+        return attend(queries, *caches, *tables, **options)
+    pages = segment.pages[0]
+    start, stop = int(pages[0]), int(pages[-1]) + 1
+    if (np.diff(pages) == 1).all() and caches[0].flags.c_contiguous:
+        keys = [x[start:stop].reshape(1, -1, *x.shape[2:]) for x in caches]
+    else:
+        keys = paged_kv_lookup(*caches, *tables, max_len=len(pages) * caches[0].shape[1])
+    return _attend_as_rows(queries, *keys, options)
+
+
+def _attend_as_rows(queries, k, v, options):
+    """The state, with the query heads of a group as rows: a key is read once for all of them.
+
+    No row of a segment is masked, so that a row may be a query of any head.
+    """
+    _, n, num_heads, head_dim = queries.shape
+    heads = k.shape[2]
+    rows = queries.reshape(n, heads, -1, head_dim).transpose(0, 2, 1, 3)
+    out, lse = flash_attn(rows.reshape(1, -1, heads, head_dim), k, v, **options)
+    out = out.reshape(n, -1, heads, head_dim).transpose(0, 2, 1, 3)
+    lse = lse.reshape(heads, n, -1).transpose(0, 2, 1)
+    return out.reshape(queries.shape), lse.reshape(1, num_heads, n)
+
+
+def _merged(q, outs, lses, on_engine):
+    """⊕ of the states of each row: by a kernel, or in NumPy."""
+    if isinstance(q, np.ndarray) and not on_engine:
+        top = lses.max(axis=0)
+        weights = np.exp(lses - np.where(np.isneginf(top), np.float32(0), top))
+        total = weights.sum(axis=0)
+        with np.errstate(divide="ignore"):  # −∞ of a row that sees no key
+            lse = top + np.log(total)
+        weights /= np.where(total > 0, total, np.float32(1))
+        return np.einsum("sbhm,sbmhd->bmhd", weights, outs).astype(q.dtype), lse
+    out = arrays.empty(q, q.shape, q.dtype)
+    lse = arrays.empty(q, lses.shape[1:])
+    if not isinstance(q, np.ndarray):
+        launch_combine_wide(outs, lses, out, lse)
+        return out, lse
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    grid = (seqlen_q, num_heads, batch)
+    combine = make_combine(head_dim)
+    arrays.launch(combine, grid, (WARP_SIZE,), outs, lses, out, lse, np.float32(0))
+    return out, lse

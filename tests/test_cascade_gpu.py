@@ -1,0 +1,45 @@
+"""cascade_decode on a real GPU: `pytest -m gpu`."""
+
+import numpy as np
+import pytest
+from cases import make_paged_cache
+from numba import cuda
+
+cupy = pytest.importorskip("cupy", reason="needs CuPy")
+if not cuda.is_available():
+    pytest.skip("needs a CUDA GPU", allow_module_level=True)
+
+from fa_numba import cascade_decode, reference  # noqa: E402
+from fa_numba.kv_cache import cascade_plan  # noqa: E402
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.mark.parametrize("in_order", [True, False], ids=["neighbours", "shuffled"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("seqlen_q", [1, 3])
+def test_against_float64(in_order, dtype, seqlen_q):
+    """Eight sequences share 20 pages, four of them 5 more."""
+    rng = np.random.default_rng(0)
+    lengths, page_size = [430, 417, 450, 433, 330, 329, 323, 400], 16
+    k, v, table, lengths = make_paged_cache(rng, lengths, page_size, 2, 64)
+    table[1:, :20], table[1:4, 20:25] = table[0, :20], table[0, 20:25]
+    if in_order:
+        first = table[0, :27]
+        order = np.concatenate([first, np.setdiff1d(np.arange(len(k)), first)])
+        k, v, place = k[order], v[order], np.argsort(order)
+        table = np.where(table >= 0, place[table], -1).astype(np.int32)
+    q = rng.standard_normal((8, seqlen_q, 8, 64)).astype(dtype)
+    k, v = k.astype(dtype), v.astype(dtype)
+    plan = cascade_plan(table, lengths, page_size, seqlen_q=seqlen_q)
+    assert [(len(s.rows), s.pages.size) for s in plan.segments] == [(8, 20), (4, 5)]
+    arrays = [cupy.asarray(x) for x in (q, k, v)]
+    got = cascade_decode(*arrays, plan.on_device_of(arrays[0]), causal=True)
+    again = cascade_decode(*arrays, plan.on_device_of(arrays[0]), causal=True)
+    exact = (np.nan_to_num(x).astype(np.float64) for x in (k, v))
+    want, want_lse = reference.paged_attention(q, *exact, table, lengths, causal=True)
+    tolerance = 2e-3 if dtype == "float16" else 2e-6
+    np.testing.assert_allclose(got[0].get().astype(np.float64), want, atol=tolerance)
+    np.testing.assert_allclose(got[1].get(), want_lse, atol=1e-4, rtol=1e-4)
+    for x, y in zip(got, again, strict=True):
+        assert x.get().tobytes() == y.get().tobytes()
