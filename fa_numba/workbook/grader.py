@@ -109,6 +109,7 @@ def _judge_here(options, root, answer) -> str:
             # pytest's own ways to catch output, logs and crashes want files of the system.
             options += [f"--grade-json={file}", "--capture=sys"]
             options += ["-p", "no:faulthandler", "-p", "no:logging"]
+            options += ["-p", "no:unraisableexception"]  # looks through all of a notebook's objects
             pytest.main(options)
             if file.exists():
                 answer.write(file.read_text(encoding="utf-8"))
