@@ -103,7 +103,7 @@ def settings(made, pyodide):
         "jupyter-lite-schema-version": 0,
         "jupyter-config-data": {
             "appName": "fa-numba",
-            "exposeAppInBrowser": True,  # to tests/test_browser.py
+            "exposeAppInBrowser": True,  # test_lite.py asks it
             "contentsStorageName": "fa-numba",  # other sites at this address have other drives
             "settingsStorageName": "fa-numba",
             "workspacesStorageName": "fa-numba",
@@ -112,17 +112,17 @@ def settings(made, pyodide):
     }
 
 
-def build(pyodide=None):
-    """Write the JupyterLite; `pyodide` is a folder with the files of Pyodide."""
+def build(pyodide=None, out=OUT):
+    """Write the JupyterLite into `out`; `pyodide` is a folder with the files of Pyodide."""
     shutil.rmtree(WORK, ignore_errors=True)
-    shutil.rmtree(OUT, ignore_errors=True)
+    shutil.rmtree(out, ignore_errors=True)
     WORK.mkdir(parents=True)
     made, top = wheels(), contents()
     configuration = {
         "LiteBuildConfig": {
             "apps": ["lab"],
             "contents": [str(top)],
-            "output_dir": str(OUT),
+            "output_dir": str(out),
             "federated_extensions": [str(p) for p in (WORK / "extensions").glob("*.whl")],
             "ignore_sys_prefix": ["federated_extensions"],  # whatever else is installed here
             "no_sourcemaps": True,
@@ -148,10 +148,16 @@ def size():
     return sum(path.stat().st_size for path in OUT.rglob("*") if path.is_file()) / 1e6
 
 
+def local_pyodide():
+    """The folder with Pyodide's files that this machine has, or None."""
+    there = Path(os.environ.get("JUPYTERLITE_PYODIDE_URL", LOCAL))
+    return there if (there / "pyodide-lock.json").is_file() else None
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    there = os.environ.get("JUPYTERLITE_PYODIDE_URL") or (LOCAL if LOCAL.is_dir() else None)
-    parser.add_argument("--pyodide", type=Path, default=there, help="a folder with its files")
+    parser.add_argument("--pyodide", type=Path, default=local_pyodide(),
+                        help="a folder with its files, by default build/pyodide")  # fmt: skip
     options = parser.parse_args()
     if options.pyodide is not None and not (options.pyodide / "pyodide-lock.json").is_file():
         parser.error(f"--pyodide must be a folder with pyodide-lock.json, got {options.pyodide}")

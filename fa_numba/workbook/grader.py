@@ -72,8 +72,9 @@ def grade_all(
     for g in graded:
         g.debrief = stubs.read(g.exercise).debrief
     learner = impl == "exercises"
-    note = progress.why_not_kept(graded) if learner else ""
-    return Report(graded, learner=learner, verbose=verbose, note=note)
+    notes = [progress.why_not_kept(graded)] if learner else []
+    notes += [inside.NOTE] if inside.is_wanted() else []
+    return Report(graded, learner=learner, verbose=verbose, note=" ".join(filter(None, notes)))
 
 
 def _judge(options, root, answer) -> str:
