@@ -47,7 +47,8 @@ def wheels():
     made = WORK / "wheels"
     constraints = ROOT / "constraints" / "cuda13.txt"
     pip = ["pip", "--quiet", "--disable-pip-version-check"]
-    run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", made, ROOT / "engine", ROOT)
+    run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", made,
+        ROOT / "engine", ROOT)  # fmt: skip
     run(*pip, "download", "--no-deps", "--only-binary=:all:", "--dest", made,
         "--constraint", constraints, *WHEELS)  # fmt: skip
     run(*pip, "download", "--no-deps", "--dest", WORK / "extensions", SLIDERS)
@@ -144,8 +145,9 @@ def build(pyodide=None, out=OUT):
     run("jupyterlite_core", "build", cwd=WORK / "lite", env=environment, stdout=subprocess.DEVNULL)
 
 
-def size():
-    return sum(path.stat().st_size for path in OUT.rglob("*") if path.is_file()) / 1e6
+def size(folder):
+    """Megabytes of all files in a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
 
 
 def local_pyodide():
@@ -163,7 +165,9 @@ def main():
         parser.error(f"--pyodide must be a folder with pyodide-lock.json, got {options.pyodide}")
     began = time.monotonic()
     build(options.pyodide)
-    print(f"{OUT.relative_to(ROOT)}: {size():.0f} MB, in {time.monotonic() - began:.0f} s")
+    parts = ", ".join(f"{p.name} {size(p):.0f}" for p in sorted(OUT.iterdir()) if size(p) >= 1)
+    took = time.monotonic() - began
+    print(f"{OUT.relative_to(ROOT)}: {size(OUT):.0f} MB ({parts}), in {took:.0f} s")
 
 
 if __name__ == "__main__":
