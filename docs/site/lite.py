@@ -34,6 +34,11 @@ WHEELS = "comm iniconfig ipywidgets markdown-it-py mdurl pluggy pytest rich".spl
 CORE = "pyodide.js pyodide.asm.js pyodide.asm.wasm python_stdlib.zip".split()
 PACKAGES = "ipython jedi matplotlib micropip numpy sqlite3 ssl".split()  # Pyodide's own
 STARTUP = "/lib/python3.12/site-packages/fa_numba/workbook/browser.py"
+# A telephone has no room beside a list of files: there a lesson opens in Jupyter Notebook.
+NARROW = """<script>
+if (innerWidth < 700) location.replace("../notebooks/index.html" + location.search)
+</script>
+"""
 UP = "../../../../"  # from the kernel's script, to which addresses of packages are relative
 
 
@@ -121,7 +126,7 @@ def build(pyodide=None, out=OUT):
     made, top = wheels(), contents()
     configuration = {
         "LiteBuildConfig": {
-            "apps": ["lab"],
+            "apps": ["lab", "notebooks", "edit", "tree"],
             "contents": [str(top)],
             "output_dir": str(out),
             "federated_extensions": [str(p) for p in (WORK / "extensions").glob("*.whl")],
@@ -143,6 +148,9 @@ def build(pyodide=None, out=OUT):
         (WORK / "lite" / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("JUPYTERLITE_")}
     run("jupyterlite_core", "build", cwd=WORK / "lite", env=environment, stdout=subprocess.DEVNULL)
+    page = out / "lab" / "index.html"
+    text = page.read_text(encoding="utf-8")
+    page.write_text(text.replace("<head>", f"<head>\n{NARROW}", 1), encoding="utf-8")
 
 
 def size(folder):

@@ -157,7 +157,7 @@ def test_every_cell_of_a_lesson_runs(lab, lesson):
         outputs = lab.run(number)
         if bool(found := errors(outputs)) != ("raises-exception" in tags):
             wrong[number] = found or "no error"
-        pictures += any("<svg" in str(o.get("data", {}).get("text/html")) for o in outputs)
+        pictures += any("<img" in str(o.get("data", {}).get("text/html")) for o in outputs)
     assert not wrong
     assert pictures
     print(f"{lesson}: readable after {seconds:.1f} s, {pictures} pictures")
