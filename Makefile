@@ -1,5 +1,5 @@
 # make learn · make quick · make test · make lint · make grade · make tour · make bench · make sanitize
-# make newest · make constraints · make handout · make site · make size
+# make newest · make constraints · make handout · make site · make lite · make size
 # Everything lies in .venv/, in the versions of constraints/; a second call installs nothing.
 PYTHON ?= python3
 VENV   ?= .venv
@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 INSTALL := $(if $(filter file,$(origin PYTHON)),$(or $(wildcard $(BIN)/python),$(PYTHON)),$(PYTHON)) \
 	install.py --venv $(VENV)
 
-.PHONY: learn quick test lint grade tour bench sanitize newest handout site constraints size lessons dev site-packages clean
+.PHONY: learn quick test lint grade tour bench sanitize newest handout site lite pyodide lite-test constraints size lessons dev site-packages clean
 .DEFAULT_GOAL := learn
 
 learn: lessons
@@ -59,6 +59,19 @@ handout: lessons
 # The lessons with their outputs, the documents and the functions, into build/site/html.
 site: site-packages
 	@$(BIN)/python docs/site/build.py
+
+# The workbook as a page that runs in a browser, into build/site/html/lite; docs/browser.md.
+lite: site-packages
+	@$(BIN)/python docs/site/lite.py
+
+# Pyodide's files into build/pyodide: with them `make lite` makes pages that ask no other server.
+pyodide: site-packages
+	@$(BIN)/python docs/site/pyodide.py
+
+# Lessons in a headless Chromium, some minutes; `make test` does not run this.
+lite-test: site-packages
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check playwright
+	@$(BIN)/python -m pytest -s -n 0 -o pythonpath=docs/site docs/site/test_lite.py
 
 # The tests with the newest versions that pyproject.toml allows, in an environment of their own.
 newest:

@@ -77,7 +77,7 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
     def flock(folder, operation):
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr(progress, "flock", flock)
     progress.keep(tmp_path, {"a": {"passed": 1}})
     progress.keep(tmp_path, {"a": {"hints": 2}})
     progress.keep(tmp_path, {"a": {"hints": 1}})

@@ -72,8 +72,9 @@ def grade_all(
     for g in graded:
         g.debrief = stubs.read(g.exercise).debrief
     learner = impl == "exercises"
-    note = progress.why_not_kept(graded) if learner else ""
-    return Report(graded, learner=learner, verbose=verbose, note=note)
+    notes = [progress.why_not_kept(graded)] if learner else []
+    notes += [inside.NOTE] if inside.is_wanted() else []
+    return Report(graded, learner=learner, verbose=verbose, note=" ".join(filter(None, notes)))
 
 
 def _judge(options, root, answer) -> str:
@@ -109,6 +110,7 @@ def _judge_here(options, root, answer) -> str:
             # pytest's own ways to catch output, logs and crashes want files of the system.
             options += [f"--grade-json={file}", "--capture=sys"]
             options += ["-p", "no:faulthandler", "-p", "no:logging"]
+            options += ["-p", "no:unraisableexception"]  # looks through all of a notebook's objects
             pytest.main(options)
             if file.exists():
                 answer.write(file.read_text(encoding="utf-8"))

@@ -139,6 +139,8 @@ def summary(lesson: str | None = None) -> str:
 def can_ask() -> bool:
     """Whether somebody reads: not where a program runs the notebook from top to bottom."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if sys.platform == "emscripten":  # a browser, whose kernel has no such mark
+        return shell is not None
     # nbclient and nbconvert, which run whole notebooks, tell the kernel that nobody types.
     return bool(getattr(getattr(shell, "kernel", None), "_allow_stdin", False))
 

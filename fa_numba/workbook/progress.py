@@ -20,9 +20,9 @@ from pathlib import Path
 from fa_numba.workbook.catalog import Exercise, find_root
 
 try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
+    from fcntl import LOCK_EX, LOCK_NB, flock
+except ImportError:  # Windows, a browser
+    flock = None
 
 FILE = ".progress.json"
 LONGEST_WAIT = 5.0  # seconds for the lock; a stopped process may have it
@@ -52,7 +52,7 @@ def _update(root: Path, changes: dict[str, dict]) -> None:
 @contextlib.contextmanager
 def _lock(root: Path):
     """Keep other writers out; where the file system has no locks, or after a long wait, do not."""
-    if fcntl is None:
+    if flock is None:
         yield
         return
     folder = os.open(root, os.O_RDONLY)
@@ -60,7 +60,7 @@ def _lock(root: Path):
     try:
         while time.monotonic() < end:
             try:
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                flock(folder, LOCK_EX | LOCK_NB)
                 break
             except BlockingIOError:
                 time.sleep(0.002)

@@ -37,6 +37,7 @@ __all__ = [
     "pytest_collection_finish",
     "pytest_configure",
     "pytest_deselected",
+    "pytest_ignore_collect",
     "pytest_report_header",
     "pytest_report_teststatus",
     "pytest_runtest_call",
@@ -77,6 +78,8 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.stash[RESULTS] = {}
     CONFIG[:] = [config]
+    _exercise_of.cache_clear()  # of an earlier session in this process
+    _is_untouched.cache_clear()
     option = config.option
     if option.ends_with_parent:
         die_with_parent()
@@ -95,6 +98,13 @@ def pytest_configure(config):
     if not in_process:  # a notebook's objects are its own
         # At its end pytest collects garbage five times: among the session's objects, not Numba's.
         gc.freeze()
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave out the graders beside those that are asked for: pytest looks at all of a folder."""
+    asked = {Path(argument.partition("::")[0]).name for argument in config.args}
+    return (collection_path.name not in asked and collection_path.suffix == ".py"
+            and all(name.endswith(".py") for name in asked)) or None  # fmt: skip
 
 
 def pytest_unconfigure(config):
@@ -148,6 +158,7 @@ def _stub(graded):
         return None
 
 
+@functools.cache  # in a browser each look at a file takes milliseconds
 def _exercise_of(path: Path) -> Exercise:
     """The exercise of a grader, in the learner's folder around the working directory if it has one.
 
@@ -158,6 +169,11 @@ def _exercise_of(path: Path) -> Exercise:
         here = find_root()
         root = here if course(here) == root else root
     return Exercise(path.stem.removeprefix("test_"), root)
+
+
+@functools.cache
+def _is_untouched(path: Path) -> bool:
+    return stubs.is_untouched(read_answer(path))
 
 
 def _file_under_test(node, config) -> Path:
@@ -230,7 +246,7 @@ def pytest_runtest_makereport(item, call):
     elif answer is not None and answer.slow:
         report.outcome = outcome = "failed"
         message = answer.slow
-    elif stubs.is_untouched(read_answer(path)):
+    elif _is_untouched(path):
         # A stub can compile for a GPU; an untouched file has earned nothing all the same.
         report.outcome, outcome = "failed", "not started"
     report.not_started = outcome == "not started"

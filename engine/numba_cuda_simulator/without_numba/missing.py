@@ -1,5 +1,7 @@
 """The error where a compiler is wanted and not there."""
 
+import sys
+
 INSTALL = "pip install numba"
 
 
@@ -13,4 +15,6 @@ class NameMissingError(CompilerMissingError, ImportError):
 
 def needs_numba(what):
     """Return the error for what runs only if Numba compiles it."""
+    if sys.platform == "emscripten":
+        return NameMissingError(f"{what} needs Numba, which no browser has")
     return NameMissingError(f"{what} needs Numba, which is not installed: {INSTALL}")

@@ -212,7 +212,7 @@ class Worker:
         if do == "iter":
             return iter(target)
         if do in ("run", "trace") and is_kernel(target):
-            expect_constant_shapes(target.py_func)
+            expect_constant_shapes(target.py_func.__code__)
         # Never compiled: a check's time would depend on the compiler, and on the checks before it.
         with simt.options(**{"compiled": "never"} | message.get("options", {})):
             return getattr(self, f"launch_{do}")(target, *arguments, **keywords)

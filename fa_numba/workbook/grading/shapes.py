@@ -16,11 +16,11 @@ from numba_cuda_simulator.errors import Site, UnsupportedError
 MAKERS = ("shared.array", "local.array")
 
 
-@functools.cache
-def expect_constant_shapes(function) -> None:
+@functools.cache  # by the code, which all kernels of a factory share
+def expect_constant_shapes(code) -> None:
     """Raise where a kernel's shared or local array has a shape that it computes or is given."""
     try:
-        lines, first = inspect.getsourcelines(function)
+        lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
     except (OSError, SyntaxError, IndexError):
         return
@@ -36,8 +36,8 @@ def expect_constant_shapes(function) -> None:
                     f"the shape of {ast.unparse(node.func)} must be a constant, and {reason}",
                     sites=[
                         Site(
-                            function.__code__.co_filename, first + node.lineno - 1, column,
-                            node.end_col_offset + indent, function.__name__,
+                            code.co_filename, first + node.lineno - 1, column,
+                            node.end_col_offset + indent, code.co_name,
                         )
                     ],
                     hint=hint,
