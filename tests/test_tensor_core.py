@@ -260,7 +260,7 @@ def test_masks_stay_in_registers(head_dim, causal, window, softcap, alibi):
 @pytest.mark.parametrize(
     "name, head_dim",
     [
-        ("documents", 64),
+        thorough("documents", 64),
         thorough("a window", 64),
         thorough("causal", 128),
         thorough("T5", 128),

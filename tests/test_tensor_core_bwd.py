@@ -115,9 +115,9 @@ def test_mma_kernels_stay_in_registers(head_dim, dtype, causal, add_dq):
         # A cap's derivatives take 32 registers.
         thorough(64, "added", (False, (-1, -1), 30.0, True), 80, False),
         thorough(96, "by arrival", (True,), 4, False),
-        (128, "ordered", (True, (100, -1), 30.0, True), 16, False),
+        thorough(128, "ordered", (True, (100, -1), 30.0, True), 16, False),
         thorough(128, "by arrival", (False,), 4, False),
-        thorough(128, "added", (True,), 0, False),
+        (128, "added", (True,), 0, False),
         thorough(64, "added", (True,), 0, True),
         thorough(128, "added", (True,), 0, True),
         thorough(128, "added", (True, (-1, -1), 30.0), 0, True),
@@ -176,7 +176,7 @@ def test_gradients_in_float32_stay_in_registers(group_parts):
         ("window and first keys", 128, "added", 0),
         thorough("documents", 64, "added", 0),
         thorough("softcap", 64, "added", 0),
-        ("a score and a mask", 128, "ordered", 512),
+        thorough("a score and a mask", 128, "ordered", 512),
     ],
 )
 def test_kernels_with_functions_of_the_user_stay_in_registers(
