@@ -1,4 +1,4 @@
-"""ex14e · 2^x without the exponential's unit
+"""ex14e · 2^x by a polynomial
 
 power_of_2(x), a device function, returns 2^x for a float32 x <= 127 by multiplications and
 additions alone:
@@ -40,4 +40,4 @@ def kernel(x, y):
         y[i] = power_of_2(x[i])
 
 
-# Stub 1eca2b03 of solutions/ex14e_power_of_2.py: `fa-numba reset ex14e` brings it back.
+# Stub f0000726 of solutions/ex14e_power_of_2.py: `fa-numba reset ex14e` brings it back.

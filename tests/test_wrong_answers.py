@@ -30,7 +30,7 @@ def test_every_text_is_in_the_solution_once(which):
 
 
 def test_each_file_belongs_to_an_exercise():
-    shorts = {e.short for e in EXERCISES} | {"__init__", "__main__"}
+    shorts = {e.short for e in EXERCISES} | {"__init__", "__main__", "par"}
     assert not {p.stem for p in wrong_answers.FOLDER.glob("*.py")} - shorts
 
 
