@@ -112,7 +112,7 @@ def reshape_and_cache(k, v, k_cache, v_cache, slot_mapping, *, k_scale=None, v_s
     k_scale, v_scale : float32 arrays, default=None
         Of shape (num_kv_heads,): a byte is e4m3(x / scale), at most ±448.
         Of shape (num_pages, page_size, num_kv_heads): the scale of each token and head is written
-        too. It is the largest |x| there over 448, or 1 if all are 0.
+        too. It is the largest absolute value there over 448, or 1 if all are 0.
 
     Notes
     -----
