@@ -1,12 +1,12 @@
 """Par, best known and the board: counted by the judge from the file, whatever the record says."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
+from small_workbook import make_small_workbook
 
-from fa_numba.workbook import catalog, par, progress, stubs
+from fa_numba.workbook import catalog, par, progress
 from fa_numba.workbook.board import board, rows_of, scale
 from fa_numba.workbook.counts import QUANTITIES
 from fa_numba.workbook.grader import grade, show
@@ -59,17 +59,8 @@ TWICE = {"bytes": 2 * 384, "instructions": 2 * 3}  # of an answer that loads x t
 @pytest.fixture
 def exercise(tmp_path, monkeypatch, warm_judges):
     """An exercise with a kernel, whose par is that of its solution."""
-    for folder in ("solutions", "exercises"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "solutions/ex99a_double.py").write_text(SOLUTION)
-    (tmp_path / "exercises/test_ex99a_double.py").write_text(GRADER)
-    shutil.copy(REPOSITORY / "exercises/conftest.py", tmp_path / "exercises")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     monkeypatch.setattr(par, "_record", lambda: {"ex99a": par.record(TWICE, [ONCE, {}])})
-    made = catalog.find_one("ex99a")
-    stubs.write(made)
-    return made
+    return make_small_workbook(tmp_path, monkeypatch, SOLUTION, GRADER)
 
 
 def answer_with(exercise, line):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from colours import contrast
 from matplotlib.colors import to_rgb
+from small_workbook import make_small_workbook
 
 from fa_numba.runtime import arrays
 from fa_numba.workbook import catalog, cli, grader, progress, report, stubs
@@ -85,16 +86,7 @@ def test_half(exercise):
 @pytest.fixture
 def workbook(tmp_path, monkeypatch, warm_judges):
     """A workbook with one pristine exercise; its root is the working directory."""
-    for folder in ("solutions", "exercises"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "solutions/ex99a_double.py").write_text(SOLUTION)
-    (tmp_path / "exercises/test_ex99a_double.py").write_text(GRADER)
-    shutil.copy(REPOSITORY / "exercises/conftest.py", tmp_path / "exercises")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
-    exercise = catalog.find_one("ex99a")
-    stubs.write(exercise)
-    return exercise
+    return make_small_workbook(tmp_path, monkeypatch, SOLUTION, GRADER)
 
 
 def solve(exercise, double="2 * x", half="x / 2"):

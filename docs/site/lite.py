@@ -95,7 +95,7 @@ def pyodide_files(source):
 
 
 def settings(made, pyodide):
-    """JupyterLite's configuration: the kernel, and what it loads."""
+    """JupyterLite's configuration: the kernel and its packages."""
     kernel = {
         "disablePyPIFallback": pyodide is not None,
         "loadPyodideOptions": {

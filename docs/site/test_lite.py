@@ -114,7 +114,7 @@ class Lab:
         )
 
     def ask(self, code):
-        """Run code in the kernel; return what it prints, or shows as text, or its error."""
+        """Run code in the kernel; return its printed text, its result as text, or its error."""
         return self.page.evaluate(
             """async code => {
                 const {kernel} = window.jupyterapp.shell.currentWidget.sessionContext.session;
