@@ -37,6 +37,7 @@ TESTS = (
     "colours.py",
     "conftest.py",
     "few_cases.py",
+    "small_workbook.py",
     "test_install.py",
     "test_workbook.py",
     "warm_judges.py",
