@@ -710,13 +710,6 @@ def test_bad_inputs(rng):
         lambda: call(q, k, v, seqlen=9),
     )
     check_error(
-        NotImplementedError,
-        "alibi_slopes must be None for a ring: a kernel measures distances from the bottom right "
-        "corner of the keys that it has, and the keys of other ranks are farther away. "
-        "ulysses_attn and tree_decode take alibi_slopes",
-        lambda: call(q, k, v, alibi_slopes=np.ones(2, np.float32)),
-    )
-    check_error(
         ValueError,
         "k and v must have the seqlen of q, 8: each rank holds queries and keys of the same "
         "tokens, got 7",

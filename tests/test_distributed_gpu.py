@@ -93,6 +93,28 @@ def test_float32(rng, method):
         np.testing.assert_allclose(to_float64(x), y, atol=2e-5 * abs(y).max())
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("method", ["zigzag", "striped", "ulysses"])
+def test_functions_of_the_user(rng, method, dtype):
+    """On Hopper GPUs kernels for 16 bits give float32, with a mask too."""
+    inputs = [random(rng, 2, 391, heads, 64).astype(dtype) for heads in (4, 2, 2, 4)]
+    window, bias = np.int32([30, 200, 1, 77]), np.linspace(-1, 1, 391, dtype=np.float32)
+    functions = {
+        "mask": lambda b, h, m, n, w: n <= m and m - n < w[h],
+        "mask_args": (on_gpu(window),),
+        "score": lambda s, b, h, m, n, bias: 1.5 * s + bias[n],
+        "score_args": (on_gpu(bias),),
+    }
+    got = ranks_and_grads(2, method, *inputs, **functions)
+    want = whole_and_grads(
+        *inputs,
+        mask=lambda b, h, m, n: n <= m and m - n < window[h],
+        score=lambda s, b, h, m, n: 1.5 * s + bias[n],
+    )
+    for x, y in zip(got, want, strict=True):
+        np.testing.assert_allclose(x, y, atol=(2e-5 if dtype == "float32" else 4e-3) * abs(y).max())
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 @pytest.mark.parametrize("method", ["zigzag", "striped", "ulysses"])
 def test_the_error_of_16_bits_is_that_of_one_device(rng, method, world_size):

@@ -196,16 +196,6 @@ def check_rank_tokens(x, layout, rank, name="q"):
         )
 
 
-def check_no_alibi(alibi_slopes):
-    """Raise where a ring is asked for ALiBi."""
-    if alibi_slopes is not None:
-        raise NotImplementedError(
-            "alibi_slopes must be None for a ring: a kernel measures distances from the bottom "
-            "right corner of the keys that it has, and the keys of other ranks are farther away. "
-            "ulysses_attn and tree_decode take alibi_slopes"
-        )
-
-
 def check_communicator(comm):
     """Raise unless this can be a Communicator."""
     if not hasattr(comm, "start_exchange"):

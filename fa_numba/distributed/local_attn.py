@@ -2,8 +2,9 @@
 
 The function may be any ``attn(q, k, v, *, causal, window_size, softcap, softmax_scale)`` that
 returns out and the natural-log lse: `flash_attn_v2`, `flash_attn_registers`, one of another
-library. The default is the fastest kernel for the arrays. `numpy_attn` and `numpy_attn_grad` are
-plain NumPy, with nothing to compile.
+library. It gets mask, mask_args, score and score_args too, where the call over ranks has them. The
+default is the fastest kernel for the arrays. `numpy_attn` and `numpy_attn_grad` are plain NumPy,
+with nothing to compile.
 
 Partial results must be float32. Most kernels' out has the dtype of q. So the default converts q, k
 and v of 16 bits to float32 just before the kernel; they travel in 16 bits. On Hopper GPUs it does
@@ -17,6 +18,7 @@ zigzag ring took 150, 110, 146 and 111 ms with the first kernel, and 110 to 112 
 cause is not proved: see docs/notes/many_gpus.md.
 """
 
+import contextlib
 import functools
 import importlib
 
@@ -28,11 +30,12 @@ from fa_numba.on_cuda_cores import running_state
 from fa_numba.runtime import arrays
 
 FORWARD = "flash_attn_split"  # on Hopper GPUs, for 16 bits
+WITH_FUNCTIONS = "flash_attn_persistent"  # the same with a user's mask or score
 
 
 def numpy_attn(q, k, v, **options):
     """Attention in float32 by NumPy: out, lse."""
-    return reference.attention(q, k, v, dtype=np.float32, **options)
+    return reference.attention(q, k, v, dtype=np.float32, **_with_arguments(options))
 
 
 def numpy_attn_grad(dout, q, k, v, out, lse, **options):
@@ -40,7 +43,17 @@ def numpy_attn_grad(dout, q, k, v, out, lse, **options):
 
     out and lse are the results of attention to all keys; k and v are some of these keys.
     """
+    options = _with_arguments(options)
     return reference.attention_bwd(dout, q, k, v, state=(out, lse), dtype=np.float32, **options)
+
+
+def _with_arguments(options):
+    """The options, where mask and score need no mask_args and score_args."""
+    options, names = dict(options), options.keys() & {"mask", "score"}
+    for name in names:
+        function, args = options[name], options.pop(f"{name}_args")
+        options[name] = lambda *x, function=function, args=args: function(*x, *args)
+    return options
 
 
 def local_attn(attn=None):
@@ -54,18 +67,21 @@ def local_attn_grad(attn_grad=None):
 
 
 def _fastest(q, k, v, **options):
-    if not (returns_float32(q, k, v) and _positive_scale(options)):
-        return _in_float32(dispatch.flash_attn)(q, k, v, **options)
-    return _on_hopper(FORWARD)(q, k, v, out_dtype="float32", **options)
+    if returns_float32(q, k, v) and _positive_scale(options):
+        attn = _on_hopper(WITH_FUNCTIONS if options.keys() & {"mask", "score"} else FORWARD)
+        with contextlib.suppress(RefusedError):
+            return attn(q, k, v, out_dtype="float32", **options)
+    return _in_float32(dispatch.flash_attn)(q, k, v, **options)
 
 
 def _fastest_grad(dout, q, k, v, out, lse, **options):
-    if q.shape[3] > checks.MAX_BWD_HEAD_DIM or not (
-        returns_float32(q, k, v, dout, out) and _positive_scale(options)
-    ):
-        return _in_float32(dispatch.flash_attn_grad)(dout, q, k, v, out, lse, **options)
-    attn_grad = _on_hopper("flash_attn_bwd_persistent")
-    return attn_grad(dout, q, k, v, out, lse, grad_dtype="float32", **options)
+    inputs = dout, q, k, v, out, lse
+    fits = q.shape[3] <= checks.MAX_BWD_HEAD_DIM and returns_float32(q, k, v, dout, out)
+    if fits and _positive_scale(options):
+        attn_grad = _on_hopper("flash_attn_bwd_persistent")
+        with contextlib.suppress(RefusedError):
+            return attn_grad(*inputs, grad_dtype="float32", **options)
+    return _in_float32(dispatch.flash_attn_grad)(*inputs, **options)
 
 
 def returns_float32(q, k, v, *others):

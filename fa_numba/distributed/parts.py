@@ -41,12 +41,23 @@ class Part:
     keys: slice
     causal: bool
     window_size: tuple  # (left, right); −1 is no limit
-    pairs: int  # number of pairs (query, key) that the mask allows
+    pairs: int  # number of pairs (query, key) that causal and window_size allow
+    # Of a part that is not joined: its sequence, and the positions in it of the first query and the
+    # first key; those of the others follow in steps.
+    sequence: int
+    first_query: int
+    first_key: int
+    step: int
 
     @property
     def mask(self):
         """The mask as keyword arguments of `flash_attn`."""
         return {"causal": self.causal, "window_size": self.window_size}
+
+    @property
+    def corner(self):
+        """A kernel puts query i at position i + corner."""
+        return (self.keys.stop - self.keys.start) - (self.queries.stop - self.queries.start)
 
 
 def part_of(queries, keys, left, right):
@@ -87,6 +98,10 @@ def part_of(queries, keys, left, right):
         after == 0,
         (before, -1 if after == 0 else after),
         pairs,
+        queries.sequence,
+        queries.start + step * m_start,
+        keys.start + step * n_start,
+        step,
     )
 
 
@@ -98,16 +113,20 @@ def _sum_of_ends(num_rows, end, most):
 
 
 @functools.lru_cache(4096)
-def parts_of(layout, rank, owner, left, right):
-    """The parts of a step in which `rank` has the keys of `owner`: a tuple of Part."""
+def parts_of(layout, rank, owner, left, right, joined=True):
+    """The parts of a step in which `rank` has the keys of `owner`: a tuple of Part.
+
+    A user's function needs positions, which two joined spans do not have: then `joined` is False.
+    """
     of_owner = {}
     for keys in layout.spans(owner):
         of_owner.setdefault(keys.sequence, []).append(keys)
     found = []
     for queries in layout.spans(rank):
         parts = (part_of(queries, keys, left, right) for keys in of_owner.get(queries.sequence, ()))
-        found += _joined([part for part in parts if part is not None], _join_keys)
-    if left < 0:  # else no two parts of one sequence join, and sequences never do
+        parts = [part for part in parts if part is not None]
+        found += _joined(parts, _join_keys) if joined else parts
+    if joined and left < 0:  # else no two parts of one sequence join, and sequences never do
         found = _joined(found, _join_queries)
     return tuple(found)
 

@@ -34,6 +34,7 @@ from fa_numba.distributed.layouts import make_layout
 from fa_numba.distributed.local_attn import local_attn, local_attn_grad, rounded
 from fa_numba.distributed.merge import RunningState
 from fa_numba.distributed.parts import num_steps, parts_of
+from fa_numba.distributed.placed import check_written, placed
 from fa_numba.on_cuda_cores.running_state import copy_into
 from fa_numba.runtime import arrays
 
@@ -53,6 +54,10 @@ def ring_attn(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
     attn=None,
 ):
     """Self-attention over the tokens of all ranks; every rank calls it.
@@ -73,9 +78,11 @@ def ring_attn(
     window_size : (left, right), default=(-1, -1)
         Allowed in every layout. The ring ends after the last step in which a rank sees a key.
     softcap : float, default=0.0
-    alibi_slopes : None
-        A ring refuses ALiBi; the error gives the reason.
+    alibi_slopes : array of shape (num_heads,), float32, default=None
     softmax_scale : float, default=1/√head_dim
+    mask, mask_args, score, score_args
+        As for `flash_attn_v2`: b, m and n are sequence and positions in the whole batch. Every
+        kernel skips its hidden tiles, but keys travel to ranks that see none of them.
     attn : callable, default=the fastest for the arrays
         Attention on one device: see `fa_numba.distributed.local_attn`.
 
@@ -90,8 +97,9 @@ def ring_attn(
     checks.check_communicator(comm)
     packed = cu_seqlens is not None
     q, k, v = checks.check_ring(q, k, v, packed)
-    mask = causal, window_size, softcap, alibi_slopes, softmax_scale
-    plan = _Plan("ring_attn", comm, q, k, layout, seqlen, cu_seqlens, *mask)
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale
+    written = mask, mask_args, score, score_args
+    plan = _Plan("ring_attn", comm, q, k, layout, seqlen, cu_seqlens, written, *options)
     attn = local_attn(attn)
     state = RunningState(q)
     kv = stacked(k, v)
@@ -100,7 +108,7 @@ def ring_attn(
         arriving = plan.start_next_kv(kv, t)
         for part in plan.parts(t):
             m, n = part.queries, part.keys
-            partial = attn(q[:, m], kv[0][:, n], kv[1][:, n], **part.mask, **plan.scores)
+            partial = attn(q[:, m], kv[0][:, n], kv[1][:, n], **plan.options(part))
             state.merge(m, *partial)
             comm.record.step.pairs += part.pairs
         kv = arriving.wait() if arriving else kv
@@ -127,6 +135,10 @@ def ring_attn_grad(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
     attn_grad=None,
 ):
     """Gradients of `ring_attn`; every rank calls it.
@@ -136,7 +148,8 @@ def ring_attn_grad(
     comm : Communicator
     dout : array of the shape and dtype of q
         Gradient of the loss with respect to this rank's out.
-    q, k, v, layout, seqlen, cu_seqlens, causal, window_size, softcap, alibi_slopes, softmax_scale
+    q, k, v, layout, seqlen, cu_seqlens, causal, window_size, softcap, alibi_slopes, \
+    softmax_scale, mask, mask_args, score, score_args
         As they were given to `ring_attn`.
     out, lse : arrays
         Results of `ring_attn` on this rank.
@@ -151,8 +164,9 @@ def ring_attn_grad(
     checks.check_communicator(comm)
     packed = cu_seqlens is not None
     q, k, v, dout, out, lse = checks.check_ring_grad(dout, q, k, v, out, lse, packed)
-    mask = causal, window_size, softcap, alibi_slopes, softmax_scale
-    plan = _Plan("ring_attn_grad", comm, q, k, layout, seqlen, cu_seqlens, *mask)
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale
+    written = mask, mask_args, score, score_args
+    plan = _Plan("ring_attn_grad", comm, q, k, layout, seqlen, cu_seqlens, written, *options)
     attn_grad = local_attn_grad(attn_grad)
     dq, everything = None, slice(0, q.shape[1])
     kv, arriving_dkv = stacked(k, v), None
@@ -164,7 +178,7 @@ def ring_attn_grad(
             m, n = part.queries, part.keys
             gradients = attn_grad(
                 dout[:, m], q[:, m], kv[0][:, n], kv[1][:, n], out[:, m], lse[:, :, m],
-                **part.mask, **plan.scores,
+                **plan.options(part),
             )  # fmt: skip
             if dq is None and m == everything:
                 dq = gradients[0]  # nothing to add it to
@@ -201,10 +215,11 @@ class _Plan:
     """The owner of the keys in each step, and the parts that this rank sees of them."""
 
     def __init__(
-        self, function, comm, q, k, layout, seqlen, cu_seqlens, causal, window_size, softcap,
-        slopes, scale,
+        self, function, comm, q, k, layout, seqlen, cu_seqlens, written, causal, window_size,
+        softcap, slopes, scale,
     ):  # fmt: skip
-        checks.check_no_alibi(slopes)
+        checks.check_slopes(q, slopes)
+        self.functions = check_written(q, *written, slopes)
         scores = checks.check_scores(q, causal, window_size, softcap, scale)
         self.left, self.right, self.scores = scores
         seqlen = checks.check_seqlen(seqlen, q.shape[1], comm.world_size, cu_seqlens)
@@ -212,7 +227,9 @@ class _Plan:
         self.layout = make_layout(layout, seqlen, comm.world_size, cu_seqlens)
         checks.check_rank_tokens(q, self.layout, comm.rank)
         mask = {"causal": bool(causal), "window_size": tuple(map(int, window_size))}
-        agree_on_attention(comm, function, q, k, self.layout, **mask, **self.scores)
+        mask |= self.functions.facts
+        equal = self.functions.arrays
+        agree_on_attention(comm, function, q, k, self.layout, slopes, equal, **mask, **self.scores)
         self.num_steps = num_steps(self.layout, self.left, self.right)
 
     def owner(self, t):
@@ -220,7 +237,13 @@ class _Plan:
         return (self.comm.rank - t) % self.comm.world_size
 
     def parts(self, t):
-        return parts_of(self.layout, self.comm.rank, self.owner(t), self.left, self.right)
+        ranks, joined = (self.comm.rank, self.owner(t)), self.functions.is_empty
+        return parts_of(self.layout, *ranks, self.left, self.right, joined)
+
+    def options(self, part):
+        """The options of a kernel's call for a part."""
+        masked = max(self.left, self.right) >= 0
+        return self.scores | placed(self.functions, part, masked=masked)
 
     def start_next_kv(self, kv, t):
         """Start to send a pair of arrays for the keys of step t to the next rank.

@@ -22,6 +22,7 @@ from fa_numba.distributed.communicator import agree_on_attention
 from fa_numba.distributed.layouts import make_layout
 from fa_numba.distributed.local_attn import local_attn, local_attn_grad, rounded
 from fa_numba.distributed.parts import parts_of
+from fa_numba.distributed.placed import check_written, placed
 from fa_numba.kv_cache.head_shard import head_shard
 from fa_numba.on_cuda_cores.running_state import copy_into
 from fa_numba.runtime import arrays
@@ -45,6 +46,10 @@ def ulysses_attn(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
     attn=None,
 ):
     """Self-attention over the tokens of all ranks, with the heads split; every rank calls it.
@@ -53,12 +58,11 @@ def ulysses_attn(
     ----------
     comm : Communicator
         Its world_size divides num_heads, and divides num_kv_heads or is a multiple of it.
-    q, k, v, seqlen, cu_seqlens, causal, window_size, softcap, softmax_scale, attn
+    q, k, v, seqlen, cu_seqlens, causal, window_size, softcap, alibi_slopes, softmax_scale, \
+    mask, mask_args, score, score_args, attn
         As for `ring_attn`.
     layout : "contiguous", "striped" or "zigzag", default="contiguous"
         The layout of the arguments and results. It does not change the work of a rank.
-    alibi_slopes : array of shape (num_heads,), float32, default=None
-        Slopes of all heads.
 
     Returns
     -------
@@ -68,8 +72,9 @@ def ulysses_attn(
     checks.check_communicator(comm)
     packed = cu_seqlens is not None
     q, k, v = checks.check_ring(q, k, v, packed)
-    mask = causal, window_size, softcap, alibi_slopes, softmax_scale
-    plan = _Plan("ulysses_attn", comm, q, k, layout, seqlen, cu_seqlens, *mask)
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale
+    written = mask, mask_args, score, score_args
+    plan = _Plan("ulysses_attn", comm, q, k, layout, seqlen, cu_seqlens, written, *options)
 
     comm.record.begin_step()
     q_heads = plan.to_heads(q, plan.q_heads)
@@ -81,7 +86,7 @@ def ulysses_attn(
     for part in plan.parts():
         m, n = part.queries, part.keys
         out_part, lse[:, :, m] = attn(
-            q_heads[:, m], k_heads[:, n], v_heads[:, n], **part.mask, **plan.scores
+            q_heads[:, m], k_heads[:, n], v_heads[:, n], **plan.options(part)
         )
         copy_into(out[:, m], out_part)
         comm.record.step.pairs += part.pairs
@@ -110,6 +115,10 @@ def ulysses_attn_grad(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
     attn_grad=None,
 ):
     """Gradients of `ulysses_attn`; every rank calls it.
@@ -119,7 +128,8 @@ def ulysses_attn_grad(
     comm : Communicator
     dout : array of the shape and dtype of q
         Gradient of the loss with respect to this rank's out.
-    q, k, v, layout, seqlen, cu_seqlens, causal, window_size, softcap, alibi_slopes, softmax_scale
+    q, k, v, layout, seqlen, cu_seqlens, causal, window_size, softcap, alibi_slopes, \
+    softmax_scale, mask, mask_args, score, score_args
         As they were given to `ulysses_attn`.
     out, lse : arrays
         Results of `ulysses_attn`, or of `ring_attn`, on this rank.
@@ -134,8 +144,9 @@ def ulysses_attn_grad(
     checks.check_communicator(comm)
     packed = cu_seqlens is not None
     q, k, v, dout, out, lse = checks.check_ring_grad(dout, q, k, v, out, lse, packed)
-    mask = causal, window_size, softcap, alibi_slopes, softmax_scale
-    plan = _Plan("ulysses_attn_grad", comm, q, k, layout, seqlen, cu_seqlens, *mask)
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale
+    written = mask, mask_args, score, score_args
+    plan = _Plan("ulysses_attn_grad", comm, q, k, layout, seqlen, cu_seqlens, written, *options)
 
     comm.record.begin_step()
     dout, out, q_all = (plan.to_heads(x, plan.q_heads) for x in (dout, out, q))
@@ -147,7 +158,7 @@ def ulysses_attn_grad(
         m, n = part.queries, part.keys
         gradients = attn_grad(
             dout[:, m], q_all[:, m], k_all[:, n], v_all[:, n], out[:, m], lse[:, :, m],
-            **part.mask, **plan.scores,
+            **plan.options(part),
         )  # fmt: skip
         for total, rows, x in zip(totals, (m, n, n), gradients, strict=True):
             copy_into(total[:, rows], x)
@@ -166,8 +177,8 @@ class _Plan:
     """The tokens and the heads of each rank, and the two exchanges."""
 
     def __init__(
-        self, function, comm, q, k, layout, seqlen, cu_seqlens, causal, window_size, softcap,
-        slopes, scale,
+        self, function, comm, q, k, layout, seqlen, cu_seqlens, written, causal, window_size,
+        softcap, slopes, scale,
     ):  # fmt: skip
         scores = checks.check_scores(q, causal, window_size, softcap, scale)
         self.left, self.right, self.scores = scores
@@ -175,8 +186,11 @@ class _Plan:
         self.layout = make_layout(layout, seqlen, comm.world_size, cu_seqlens)
         checks.check_rank_tokens(q, self.layout, comm.rank)
         checks.check_slopes(q, slopes)
+        self.functions = check_written(q, *written)
         mask = {"causal": bool(causal), "window_size": tuple(map(int, window_size))}
-        agree_on_attention(comm, function, q, k, self.layout, slopes, **mask, **self.scores)
+        mask |= self.functions.facts
+        equal = self.functions.arrays
+        agree_on_attention(comm, function, q, k, self.layout, slopes, equal, **mask, **self.scores)
         self.comm, self.ranks = comm, range(comm.world_size)
         shards = [head_shard(q.shape[2], k.shape[2], comm.world_size, r) for r in self.ranks]
         self.q_heads, self.kv_heads = zip(*shards, strict=True)
@@ -191,7 +205,12 @@ class _Plan:
 
     def parts(self):
         """A part for each sequence that has tokens."""
-        return parts_of(self.whole, 0, 0, self.left, self.right)
+        return parts_of(self.whole, 0, 0, self.left, self.right, joined=self.functions.is_empty)
+
+    def options(self, part):
+        """The options of a kernel's call for a part."""
+        first_head, masked = self.q_heads[self.comm.rank].start, max(self.left, self.right) >= 0
+        return self.scores | placed(self.functions, part, first_head, masked)
 
     def to_heads(self, x, heads, axis=HEADS):
         """This rank's heads of x, of all tokens in their order; heads are along `axis`."""
