@@ -64,6 +64,13 @@ Counting it
 - recording: every access in order, for drawings; `record`
 - following: variables after each line, for drawings; `follow`
 
+For all sizes
+
+- proof: no race and no wrong index at any size, or a launch that shows one; `prove`
+- walk: a kernel's accesses as expressions of threads, loops and sizes
+- integers: these expressions
+- questions: put to Z3
+
 For all of them
 
 - errors: what goes wrong, in the learner's own terms
@@ -83,6 +90,7 @@ from .following import follow  # noqa: E402
 from .hook import disable, enable, has_gpu, is_enabled  # noqa: E402
 from .launch import run, trace, tracing  # noqa: E402
 from .options import options  # noqa: E402
+from .proof import prove  # noqa: E402
 from .recording import record  # noqa: E402
 
 __all__ = [
@@ -93,6 +101,7 @@ __all__ = [
     "has_gpu",
     "is_enabled",
     "options",
+    "prove",
     "record",
     "run",
     "trace",
