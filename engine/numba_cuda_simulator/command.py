@@ -1,4 +1,4 @@
-"""simt run script.py; simt trace script.py:kernel."""
+"""simt run script.py; simt trace script.py:kernel; simt prove file.py:kernel."""
 
 import argparse
 import runpy
@@ -10,6 +10,7 @@ from .errors import KernelError
 from .hook import enable
 from .launch import tracing
 from .options import options
+from .proof import prove
 
 
 def main(arguments=None):
@@ -27,17 +28,28 @@ def main(arguments=None):
     for command in run, trace:
         command.add_argument("--device", help="the GPU to be, as T4 or H100")
         command.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own")
+    proof = commands.add_parser(
+        "prove", help="races and wrong indices at all sizes: status 0 proven, 1 refuted, 2 open"
+    )
+    proof.add_argument("script", help="file.py:kernel, or file.py:make_kernel(8)")
+    proof.add_argument("--block", required=True, help="threads, as 128 or 8,8")
+    proof.add_argument("--grid", help='blocks, as "(n + 127) // 128"; left out, any')
+    proof.add_argument("--where", action="append", default=[], help='a fact, as "n %% 32 == 0"')
+    proof.add_argument("--arguments", nargs="*", default=[], help='"float32[n]" n; left out, any')
     given = parser.parse_args(arguments)
     file, kernel = given.script, None
-    if given.command == "trace" and not Path(file).exists():
+    if given.command != "run" and not Path(file).exists():
         file, _, kernel = file.rpartition(":")
     if not Path(file).is_file():
         parser.error(f"there is no file {file or given.script!r}")
     try:
-        options(wrap=True, **({"device": given.device} if given.device else {}))
+        device = getattr(given, "device", None)
+        options(wrap=True, **({"device": device} if device else {}))
     except KernelError as error:
         parser.error(error.message)
     enable(as_gpu=True)
+    if given.command == "prove":
+        return prove_kernel(parser, given, file, kernel)
     sys.argv = [file, *given.arguments]
     sys.path.insert(0, str(Path(file).resolve().parent))
     with tracing() if given.command == "trace" else nullcontext() as traces:
@@ -50,6 +62,20 @@ def main(arguments=None):
         finally:  # also of a program that fails because of what a race did
             found = traces is None or show(traces, kernel, file)
     return status or int(not found)
+
+
+def prove_kernel(parser, given, file, kernel):
+    """Print the verdict on a kernel of a file; return the exit status."""
+    sys.path.insert(0, str(Path(file).resolve().parent))
+    world = runpy.run_path(file)  # without what it does as a program
+    arguments = [int(a) if a.lstrip("-").isdigit() else a for a in given.arguments]
+    try:
+        found = eval(kernel or "None", world)  # a name, or the call of a factory
+        verdict = prove(found, given.grid, given.block, *arguments, where=given.where)
+    except (NameError, AttributeError, TypeError, ValueError, KernelError) as error:
+        parser.error(str(error))
+    print(verdict)
+    return ["proven", "refuted", "undecided"].index(verdict.status)
 
 
 def show(traces, kernel, file):

@@ -119,11 +119,12 @@ def prove(kernel, grid, block, *arguments, where=()):
         raise ValueError(
             f"{name}({', '.join(names)}) takes {len(names)} arguments, got {len(arguments)}"
         )
+    grid, block = parts(grid, "grid"), parts(block, "block")
     where = (where,) if isinstance(where, str) else where
     unroll = set()
     while True:
         try:
-            walk = Walk(function, parts(grid), parts(block), arguments, where, unroll)
+            walk = Walk(function, grid, block, arguments, where, unroll)
         except Again:
             continue
         except UnsupportedError as error:
@@ -134,9 +135,9 @@ def prove(kernel, grid, block, *arguments, where=()):
 
 def launches(grid, block, sizes):
     """Say which launches a proof is about."""
-    grid = "any grid" if grid is None else f"grid {short(parts(grid))}"
+    grid = "any grid" if grid is None else f"grid {short(grid)}"
     names = ", ".join(n for n in sizes if not n.startswith("gridDim"))
-    return f"{f'all {names}; ' if names else ''}{grid}, block {short(parts(block))}"
+    return f"{f'all {names}; ' if names else ''}{grid}, block {short(block)}"
 
 
 def short(sizes):
@@ -147,9 +148,11 @@ def short(sizes):
     return str(sizes[0]) if len(sizes) == 1 else f"({', '.join(map(str, sizes))})"
 
 
-def parts(sizes):
+def parts(sizes, what):
     """Return a grid or a block as a list of texts and ints."""
     if isinstance(sizes, str):
-        body = ast.parse(f"({sizes},)", mode="eval").body
-        return [ast.unparse(x) for x in body.elts]
+        try:
+            return [ast.unparse(x) for x in ast.parse(f"({sizes},)", mode="eval").body.elts]
+        except SyntaxError:
+            raise ValueError(f"{what} must be sizes as 'n // 8, m', got {sizes!r}") from None
     return sizes if sizes is None else list(sizes) if isinstance(sizes, (tuple, list)) else [sizes]

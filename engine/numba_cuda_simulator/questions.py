@@ -17,8 +17,8 @@ from .walk import BLOCK_BARRIER, EXIT, WARP, WARP_BARRIER, Array, Loop
 from .watch import Watch
 
 CONFIRMS = BarrierDivergenceError, KernelIndexError, RaceError
-BOUNDS = 1, 2, 3, 4, 5, 8, 12, 16, 24, 33, 48, 65, 100, 130, 260, 520, 1030, 4100
-MOST_RUNS = 4  # for one question
+SMALL = 1, 2, 3, 4, 5, 8, 12, 16, 24, 33, 48, 65, 100, 130, 260, 520, 1030, 4100  # sizes to try
+LARGE = 34, 66, 132  # where small ones show nothing: two stores of one value are no race, say
 MOST_UNDECIDED = 3  # after these there is no hope of a proof
 MOST_THREADS, MOST_ELEMENTS = 1 << 16, 1 << 22  # of a launch that is tried
 MILLISECONDS = 5000  # for one answer
@@ -87,17 +87,19 @@ class Questions:
 
     def shown(self, solver, exact):
         """Run the kernel at sizes that the solver names; return what goes wrong there, or None."""
-        integers, runs = self.walk.integers, 0
-        for bound in BOUNDS:
+        sizes, runs = self.walk.integers.sizes.values(), 0
+        solver.set("timeout", MILLISECONDS // 10)
+        for low, high in [(-n, n) for n in SMALL] + [(n // 2, n) for n in LARGE]:
+            if runs == 2 and low < 0:
+                continue
             solver.push()
-            solver.add(*(z3.And(-bound <= v, v <= bound) for v in integers.sizes.values()), *exact)
+            solver.add(*(z3.And(low <= v, v <= high) for v in sizes), *exact)
             model = solver.model() if solver.check() == z3.sat else None
             solver.pop()
-            if model is not None:
-                runs += 1
-                error = self.run(model)
-                if error is not None or runs == MOST_RUNS or not integers.sizes:
-                    return error
+            error = self.run(model) if model else None
+            runs += model is not None
+            if error is not None or not sizes:
+                return error
         return None
 
     def run(self, model):

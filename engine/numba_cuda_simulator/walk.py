@@ -24,7 +24,7 @@ import z3
 
 from .dtypes import numpy_dtype
 from .errors import Site, UnsupportedError
-from .integers import Integers, choose, conj, disj, is_condition, is_number, neg, variables
+from .integers import LARGE, Integers, choose, conj, disj, is_condition, is_number, neg, variables
 from .names import DIALECTS, cuda, name_of, python_function
 from .race_rules import ATOMIC, LOAD, STORE
 from .syntax import SimpleLoops
@@ -247,10 +247,13 @@ class Walk:
     # ------------------------------------------------------------------ the launch
 
     def size_of(self, text):
-        """Return a size, or a fact of sizes, that a text says."""
+        """Return a size, or a fact about sizes, that a text says."""
         if isinstance(text, (int, np.integer)):
             return int(text)
-        return self.value(ast.parse(str(text).strip(), mode="eval").body)
+        value = self.value(ast.parse(text.strip(), mode="eval").body)
+        if not is_number(value) and not is_condition(value):
+            raise ValueError(f"{text!r} is no whole number of sizes")
+        return value
 
     def sizes(self, parts):
         """Return sizes as a list of three."""
@@ -261,18 +264,25 @@ class Walk:
         return values + [1] * (3 - len(values))
 
     def argument(self, name, given, is_array):
-        if given is None and is_array:
-            return Array(name, "global", [], fixed=False)
+        """Return an argument that a text says, or any."""
         if given is None:
-            return self.integers.size(name, least=-(2**31))
-        if isinstance(given, str) and given.strip().endswith("]"):
-            dims = ast.parse(f"({given[given.index('[') + 1 : given.rindex(']')]},)", mode="eval")
-            values = list(self.value(dims.body))
-            self.integers.facts += [d >= 0 for d in values if not isinstance(d, int)]
-            return Array(name, "global", values)
-        if isinstance(given, str):
-            return self.size_of(given)
-        return plain(given, name)
+            any_integer = None if is_array else self.integers.size(name, least=-LARGE)
+            return Array(name, "global", [], fixed=False) if is_array else any_integer
+        if not isinstance(given, str):
+            return plain(given, name)
+        try:
+            dtype, bracket, dims = given.strip().partition("[")
+            if not bracket:
+                return self.size_of(given)
+            np.dtype(dtype)
+            values = self.value(ast.parse(f"({dims[:-1]},)", mode="eval").body)
+            if not dims.endswith("]") or not all(map(is_number, values)):
+                raise ValueError("no sizes")
+        except (SyntaxError, ValueError, TypeError) as error:
+            what = "'float32[n, m]' for an array, 'n' for an integer, a number or None"
+            raise ValueError(f"argument '{name}' must be {what}; got {given!r}") from error
+        self.integers.facts += [d >= 0 for d in values]
+        return Array(name, "global", list(values))
 
     def make_axes(self, block, grid):
         """Make threadIdx, and blockIdx where the grid is known; else `block_index` does."""

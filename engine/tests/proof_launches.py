@@ -1,4 +1,4 @@
-"""The classic kernels for all sizes: grid, thread block and arguments, as `simt.prove` takes them."""
+"""The classic kernels for all sizes: grid, thread block and arguments of `simt.prove`."""
 
 from classic_kernels import CLASSICS
 
