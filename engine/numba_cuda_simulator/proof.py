@@ -30,10 +30,6 @@ from .errors import KernelError, UnsupportedError
 from .names import check_kernel
 
 
-class MissingSolverError(KernelError, ImportError):
-    """Z3, which decides the questions, is not installed."""
-
-
 @dataclass
 class Verdict:
     """What `prove` found; true if the kernel is proven.
@@ -43,10 +39,8 @@ class Verdict:
     kernel : str
     status : str
         "proven", "refuted" or "undecided".
-    launch : str
-        The launches that it is about; of a refuted kernel, the one that the engine has run.
-    sizes : dict
-        The sizes of that one.
+    grid, block, sizes
+        Of the launches that it is about; of a refuted kernel, of the one that the engine has run.
     error : KernelError or None
         What the engine reports there, with lines and threads.
     reason : str
@@ -57,7 +51,8 @@ class Verdict:
 
     kernel: str
     status: str
-    launch: str = ""
+    grid: tuple | None = None
+    block: tuple = ()
     sizes: dict = field(default_factory=dict)
     error: KernelError | None = None
     reason: str = ""
@@ -65,6 +60,14 @@ class Verdict:
 
     def __bool__(self):
         return self.status == "proven"
+
+    @property
+    def launch(self):
+        """The launches that it is about, in words."""
+        grid = "any grid" if self.grid is None else f"grid {short(self.grid)}"
+        named = ", ".join(n if v is None else f"{n} = {v}" for n, v in self.sizes.items())
+        named = f"all {named}; " if named and self.status == "proven" else named and f"{named}, "
+        return f"{named}{grid}, block {short(self.block)}"
 
     def __str__(self):
         if self.status == "proven":
@@ -96,22 +99,13 @@ def prove(kernel, grid, block, *arguments, where=()):
     Returns
     -------
     Verdict
-        Proven, refuted by a launch that the engine has run, or undecided with a reason.
-
-    Raises
-    ------
-    MissingSolverError
-        If Z3 is not installed.
+        Proven, refuted by a launch that the engine has run, or undecided with a reason: without
+        the package z3-solver always undecided.
 
     Examples
     --------
     >>> print(simt.prove(add, "-(-n // 128)", 128, "float32[n]", "float32[n]", "float32[n]"))
     """
-    if importlib.util.find_spec("z3") is None:
-        raise MissingSolverError("simt.prove needs Z3: pip install z3-solver")
-    from .questions import Questions
-    from .walk import Again, Walk
-
     function = check_kernel(kernel)
     name, names = function.__name__, function.__code__.co_varnames[: function.__code__.co_argcount]
     arguments = arguments or (None,) * len(names)
@@ -121,6 +115,11 @@ def prove(kernel, grid, block, *arguments, where=()):
         )
     grid, block = parts(grid, "grid"), parts(block, "block")
     where = (where,) if isinstance(where, str) else where
+    if importlib.util.find_spec("z3") is None:
+        return Verdict(name, "undecided", reason="Z3 is not installed: pip install z3-solver")
+    from .questions import Questions
+    from .walk import Again, Walk
+
     unroll = set()
     while True:
         try:
@@ -129,15 +128,9 @@ def prove(kernel, grid, block, *arguments, where=()):
             continue
         except UnsupportedError as error:
             return Verdict(name, "undecided", reason=str(error))
-        verdict = Verdict(name, "proven", launches(grid, block, walk.integers.sizes))
+        sizes = {n: None for n in walk.integers.sizes if not n.startswith("gridDim")}
+        verdict = Verdict(name, "proven", grid, block, sizes)
         return Questions(kernel, walk, arguments).verdict(verdict)
-
-
-def launches(grid, block, sizes):
-    """Say which launches a proof is about."""
-    grid = "any grid" if grid is None else f"grid {short(grid)}"
-    names = ", ".join(n for n in sizes if not n.startswith("gridDim"))
-    return f"{f'all {names}; ' if names else ''}{grid}, block {short(block)}"
 
 
 def short(sizes):

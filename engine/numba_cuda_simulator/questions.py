@@ -11,7 +11,6 @@ from .errors import BarrierDivergenceError, KernelIndexError, RaceError
 from .integers import conj, disj, exact, lemmas, neg, variables
 from .launch import attempt
 from .options import options
-from .proof import short
 from .race_rules import ATOMIC, LOAD
 from .walk import BLOCK_BARRIER, EXIT, WARP, WARP_BARRIER, Array, Loop
 from .watch import Watch
@@ -147,10 +146,8 @@ class Questions:
         verdict.questions = len(self.asked)
         if self.error is not None:
             verdict.status, verdict.error = "refuted", self.error
-            grid, block, sizes = self.found
+            verdict.grid, verdict.block, sizes = self.found
             verdict.sizes = {n: v for n, v in sizes.items() if not n.startswith("gridDim")}
-            named = "".join(f"{n} = {v}, " for n, v in verdict.sizes.items())
-            verdict.launch = f"{named}grid {short(grid)}, block {short(block)}"
         elif self.reasons:
             verdict.status, verdict.reason = "undecided", self.reasons[0]
         return verdict

@@ -13,7 +13,7 @@ if not simt.has_gpu():
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-OPTIONAL = {"greenlet", "IPython", "ml_dtypes"}
+OPTIONAL = {"greenlet", "IPython", "ml_dtypes", "z3"}
 
 
 @pytest.hookimpl(wrapper=True)

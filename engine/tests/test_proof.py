@@ -13,6 +13,7 @@ import textwrap
 
 import numpy as np
 import pytest
+import z3  # noqa: F401 - without it, conftest skips this file
 from affine_kernels import SHAPES, THREADS, affine_kernel, compiled
 from numba import cuda, float32
 from proof_launches import KERNELS, LAUNCHES
@@ -26,8 +27,6 @@ from numba_cuda_simulator.errors import (
     RaceError,
 )
 
-if sys.version_info < (3, 15):
-    z3 = pytest.importorskip("z3")
 NUM_SEEDS = int(os.environ.get("PROOF_SEEDS", 24))
 FIRST_SEED = int(os.environ.get("PROOF_FIRST", 0))
 FAULTS = BarrierDivergenceError, KernelIndexError, RaceError
