@@ -1,8 +1,6 @@
 """Write the table of proven kernels in engine/README.md: python docs/make_proofs.py."""
 
-import functools
 import importlib
-import re
 import sys
 from pathlib import Path
 
@@ -13,6 +11,7 @@ PAGE = ROOT / "engine" / "README.md"
 BEGIN, END = "<!-- docs/make_proofs.py writes from here -->\n", "<!-- to here -->\n"
 Q, K, STATE = "b M g*h 16", "b N h 16", "b g*h M"
 ATTENTION = "-(-M // 8), g*h, b", (8, 8)
+TILES = "-(-N // 8), -(-M // 8)", (8, 8)
 
 
 class Row:
@@ -77,6 +76,98 @@ KERNELS = [
 ]  # fmt: skip
 EXERCISES = [
     Row("ex00a_thread_index.scale_vector", 1, "n", "n", "n", 2.0),
+    Row("ex00b_guard.broken_kernel", 1, "B", "n+1", "n"),
     Row("ex00b_guard.kernel", 1, "B", "n+1", "n"),
     Row("ex00c_two_axes.subtract_matrices", 1, "X, Y", *["M N"] * 3),
-]
+    Row("ex00d_broadcast.rescale", 1, "X, Y", "M N", "M", "N", "M N"),
+    Row("ex00e_thread_blocks.add_matrices", None, "X, Y", *["M N"] * 3),
+    Row("ex00f_shared_tile.below_largest", "g", 64, "64*g", "64*g"),
+    Row("ex00h_divergence.divergent_kernel", "g", 128, *["64*g"] * 6),
+    Row("ex00h_divergence.kernel", "g", 128, *["64*g"] * 6),
+    Row("ex02a_safe_softmax_rows.safe_softmax_rows", None, 128, "M N", "M N"),
+    Row("ex02b_tree.row_maxima", "M", 128, "M N", "M 128"),
+    Row("ex02c_barriers.broken_kernel", "M", 128, "M N", "M N"),
+    Row("ex02c_barriers.kernel", "M", 128, "M N", "M N"),
+    Row("ex02d_safe_softmax_kernel.safe_softmax_kernel", "M", 128, "M N", "M N"),
+    Row("ex03b_warp_bugs.broken_kernel", "M", 32, "M N", "M", "M"),
+    Row("ex03b_warp_bugs.kernel", "M", 32, "M N", "M", "M"),
+    Row("ex03c_online_softmax_kernel.online_softmax_kernel", "M", 128, "M N", "M N"),
+    Row("ex03d_topk_update.make_topk(5)", None, 64, "M N", "M 5", "int32:M 5"),
+    Row("ex04e_lazy_softmax.summarize_chunks", "-(-M // 64), -(-N // C)", 64, "M D", "N D", "N D",
+        "-(-N//C) M D", "-(-N//C) M", "-(-N//C) M", "=C", 0.1, where=("C >= 1", "D == 16")),
+    Row("ex04e_lazy_softmax.merge_chunks", None, 64, "C M D", "C M", "C M", "M D", where="D == 16"),
+    Row("ex05a_find_the_race.broken_kernel", "G", 64, "M N", "M N"),
+    Row("ex05a_find_the_race.kernel", "G", 64, "M N", "M N"),
+    Row("ex05b_tiled_matmul.make_tiled_matmul(8)", *TILES, "M K", "K N", "M N"),
+    Row("ex05c_row_sums.broken_kernel", "m", 32, "32*m 32*n", "32*m"),
+    Row("ex05c_row_sums.kernel", "m", 32, "32*m 32*n", "32*m"),
+    Row("ex06b_flash_attn_v1.make_kernel(16, 8, 8)", 1, (8, 8), "M 16", "N 16", "N 16", "M 16", "M",
+        "M", 0.1),
+    Row("ex06c_find_the_bug.make_kernel(16, 8, 8)", 1, (8, 8), "M 16", "N 16", "N 16", "M 16", "M",
+        "M"),
+    Row("ex06d_one_barrier.make_two_barriers(16, 8, 8)", 1, (8, 8), "M 8", "8 16", "M 16"),
+    Row("ex06d_one_barrier.make_kernel(16, 8, 8)", 1, (8, 8), "M 8", "8 16", "M 16"),
+    Row("ex07b_rows_in_registers.make_kernel(16, 8, 8)", "m", (8, 8), "8*m 8*n", "8*n 16",
+        "8*m 16", "8*m"),
+    Row("ex07c_fewer_barriers.make_cautious_kernel(32, 4)", "m", (32, 4), "4*m 32*n", "32*n 32",
+        "4*m 32", "4*m"),
+    Row("ex07c_fewer_barriers.make_kernel(32, 4)", "m", (32, 4), "4*m 32*n", "32*n 32", "4*m 32",
+        "4*m"),
+    Row("ex07d_flash_attn_v2.make_kernel(16, 8, 8, True)", "-(-M // 8)", (8, 8), "M 16", "N 16",
+        "N 16", "M 16", "M", 0.1),
+    Row("ex07e_published_update.make_kernel(16)", "-(-M // 32)", 32, "M 4*n", "4*n 16", "M 16",
+        "M n", "M n", "M n 16"),
+]  # fmt: skip
+GROUPS = {
+    "`fa_numba.kernels`": ("fa_numba.kernels.", KERNELS),
+    "exercises of lessons 00 to 07": ("solutions.", EXERCISES),
+}
+
+
+def classics():
+    """Return the kernels of courses and textbooks that the engine's tests have."""
+    sys.path.insert(0, str(ROOT / "engine" / "tests"))
+    from proof_launches import KERNELS, LAUNCHES
+
+    return [(name, simt.prove(KERNELS[name], *launch)) for name, launch in LAUNCHES.items()]
+
+
+def verdicts(prefix, rows):
+    """Return the name and the verdict of each row."""
+    for row in rows:
+        module, _, attribute = row.name.partition(".")
+        found = importlib.import_module(prefix + module)
+        name = module.partition("_")[0] if module.startswith("ex") else module
+        called = attribute.partition("(")[0].removeprefix("make_")
+        name = name if called in (module, "kernel") else f"{name}.{called}"
+        yield name, row.verdict(eval(attribute, vars(found)))
+
+
+def table():
+    groups = {name: list(verdicts(*group)) for name, group in GROUPS.items()}
+    groups["of courses and textbooks"] = classics()
+    lines = ["| kernels | proven | refuted, by the launch | undecided |", "|---|---|---|---|"]
+    for name, found in groups.items():
+        proven = ", ".join(n for n, v in found if v)
+        refuted = "; ".join(
+            f"{n} ({type(v.error).__name__}, {v.launch})" for n, v in found if v.error
+        )
+        left = [(n, v.reason.splitlines()[0].rstrip(".")) for n, v in found if v.reason]
+        left = "; ".join(f"{n} ({reason})" for n, reason in left)
+        count = sum(map(bool, (v for _, v in found)))
+        lines.append(
+            f"| {name} | {count} of {len(found)}: {proven} | {refuted or '–'} | {left or '–'} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def page():
+    """Return the README with the table made anew."""
+    text = PAGE.read_text(encoding="utf-8")
+    start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
+    return f"{text[:start]}\n{table()}\n{text[end:]}"
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    PAGE.write_text(page(), encoding="utf-8")

@@ -28,6 +28,14 @@ def test_a_generated_page_is_up_to_date(name, monkeypatch):
     )
 
 
+@pytest.mark.thorough
+def test_the_table_of_proofs_is_up_to_date(monkeypatch):
+    pytest.importorskip("z3")
+    monkeypatch.syspath_prepend(DOCS.parent)
+    made = script("make_proofs", monkeypatch)
+    assert made.PAGE.read_text(encoding="utf-8") == made.page()
+
+
 ROOMS = "kernels", "on_cuda_cores", "tensor_core", "kv_cache"
 PACKAGE = Path(fa_numba.__file__).parent
 ROWS = [
