@@ -43,6 +43,7 @@ class Progress:
         self.loops = 0  # of this batch, so far
         self.announced = self.drawn = False
         self.began = self.start = self.drawn_at = time.monotonic()
+        self.spent = time.process_time()
         self.before = 0.0  # what was done then
 
     def batch(self, first, count):
@@ -112,10 +113,14 @@ class Progress:
             self.shift(float("inf"))
 
     def shift(self, whole):
-        """Offer the launch to the second gear, and leave out the time that it takes to refuse."""
+        """Offer the launch to the second gear, and leave out the time that it takes to refuse.
+
+        Other programs of the machine do not count.
+        """
         if self.gear is not None:
             before = time.monotonic()
-            self.gear.consider(whole)
+            own = (time.process_time() - self.spent + 0.001) / (before - self.began + 0.001)
+            self.gear.consider(whole * min(1.0, own))
             self.start += time.monotonic() - before
 
     def end(self):

@@ -2,8 +2,9 @@
 
 Lockstep is quick where many threads do the same, and slow where few are active. So every launch
 begins on the engine. Once one is expected to take more than LIMIT seconds, or a kernel has spent
-HOT seconds in its launches, Numba compiles the kernel for the CPU. What it computes counts only if
-it found nothing to say: otherwise the arguments are put back and the engine runs the launch.
+HOT seconds in its launches, Numba compiles the kernel for the CPU; if its machine code is on disk,
+from an earlier process, a quarter of that is enough. What it computes counts only if it found
+nothing to say: otherwise the arguments are put back and the engine runs the launch.
 """
 
 import math
@@ -16,8 +17,9 @@ from . import without_numba
 from .arrays import GlobalArray
 from .progress import Progress
 
-LIMIT = 2.0  # seconds that a launch may be expected to take on the engine
-HOT = 1.0  # seconds of processor time in a kernel's launches until now
+LIMIT = 2.0  # seconds of processor time that a launch may be expected to take on the engine
+HOT = 1.0  # the same in a kernel's launches until now
+KEPT = 0.25  # times these two, where the kernel's machine code is on disk
 SHORT = 0.1  # seconds of a launch that is not worth a copy of its arguments
 PATIENCE = 10.0  # seconds that a compiled launch may take, where nothing is known of it
 
@@ -71,7 +73,11 @@ class Gear:
 
     def starts(self):
         """Tell whether the launch begins compiled."""
-        return self.forced or self.kernel.seconds >= HOT
+        return self.forced or self.is_enough(self.kernel.seconds, HOT)
+
+    def is_enough(self, seconds, limit):
+        """Tell whether a kernel that takes some time on the engine is to be compiled."""
+        return seconds > limit or (seconds > KEPT * limit and self.is_kept())
 
     def prepare(self):
         """Remember the arguments, before the engine changes them."""
@@ -95,17 +101,28 @@ class Gear:
 
     def consider(self, whole):
         """End the launch on the engine if it is expected to be long and can be compiled."""
-        if whole > LIMIT and self.copies is not None and self.compile():
+        if self.copies is not None and self.is_enough(whole, LIMIT) and self.compile():
             self.whole = whole
             raise Shift
 
-    def compile(self):
+    def rewrite(self):
+        """Return what there is to be compiled, or what is: `Compiled`; False if it cannot be."""
         kernel = self.kernel
         if kernel.compiled is None:
-            from .compiled import compile_kernel
+            from .compiled import rewritten
 
-            kernel.compiled = compile_kernel(self.function, self.lockstep, self.values) or False
+            kernel.compiled = rewritten(self.function, self.lockstep, self.values) or False
         return kernel.compiled
+
+    def compile(self):
+        """Compile the kernel unless it is; tell whether it can be."""
+        if self.rewrite() and not self.kernel.compiled.compile():
+            self.kernel.compiled = False
+        return bool(self.kernel.compiled)
+
+    def is_kept(self):
+        """Tell whether the kernel's machine code is on disk, or here."""
+        return self.rewrite() and self.kernel.compiled.code is not None
 
     def ran(self, seconds):
         """Note a launch on the engine."""
