@@ -211,8 +211,8 @@ class Compiled:
     def run(self, grid, block, values, watch=lambda share, seconds: None):
         """Run a launch; tell whether it is done, with nothing flagged.
 
-        watch : called now and then with the share that is done and the time; an exception that it
-            raises ends the launch.
+        watch : called now and then with the share that is done and the processor's time; an
+            exception that it raises ends the launch.
         """
         try:
             values = plain_values(values)
@@ -230,11 +230,11 @@ class Compiled:
             finally:
                 ended.set()
 
-        start = time.monotonic()
+        start = time.process_time()
         threading.Thread(target=work, daemon=True).start()
         try:
             while not ended.wait(POLL):
-                watch(progress[0] / np.prod(grid), time.monotonic() - start)
+                watch(progress[0] / np.prod(grid), time.process_time() - start)
         finally:
             if not ended.is_set():
                 flags[0] = GAVE_UP

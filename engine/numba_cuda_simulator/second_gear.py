@@ -99,10 +99,10 @@ class Gear:
         for array, copy in self.copies:
             array[...] = copy
 
-    def consider(self, whole):
+    def consider(self, whole, known=True):
         """End the launch on the engine if it is expected to be long and can be compiled."""
         if self.copies is not None and self.is_enough(whole, LIMIT) and self.compile():
-            self.whole = whole
+            self.whole = whole if known else math.inf
             raise Shift
 
     def rewrite(self):
@@ -178,7 +178,7 @@ class Gear:
             if not self.forced and (slower or seconds > longest):
                 raise GiveUp
             progress.done = share
-            progress.look(0.0, time.monotonic())
+            progress.look(0.0, time.process_time())
 
         return watch
 
