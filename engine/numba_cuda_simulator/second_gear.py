@@ -19,6 +19,7 @@ from .progress import Progress
 
 LIMIT = 2.0  # seconds of processor time that a launch may be expected to take on the engine
 HOT = 1.0  # the same in a kernel's launches until now
+FULL = 2e-7  # seconds of a thread; where it takes less, all are busy and lockstep is as quick
 KEPT = 0.25  # times these two, where the kernel's machine code is on disk
 SHORT = 0.1  # seconds of a launch that is not worth a copy of its arguments
 PATIENCE = 10.0  # seconds that a compiled launch may take, where nothing is known of it
@@ -73,7 +74,8 @@ class Gear:
 
     def starts(self):
         """Tell whether the launch begins compiled."""
-        return self.forced or self.is_enough(self.kernel.seconds, HOT)
+        each = self.kernel.per_thread() or FULL
+        return self.forced or each >= FULL and self.is_enough(self.kernel.seconds, HOT)
 
     def is_enough(self, seconds, limit):
         """Tell whether a kernel that takes some time on the engine is to be compiled."""

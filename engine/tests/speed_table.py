@@ -5,8 +5,9 @@ In engine/: python tests/speed_table.py gears [names]
 
 The first table has launches as in a lesson: in lockstep, how long that was announced to take after
 a quarter of a second, as it is in a process that has never seen the kernel, as it is where its
-machine code is on disk, and once more in the same process. The second one has smaller launches, in
-Numba's own simulator and on the engine with all checks. Each is the least of ROUNDS processes.
+machine code is on disk, and once more in the same process. The second one has smaller launches of
+these kernels, of public code's styles and of threads that work alone, in Numba's own simulator and
+on the engine with all checks. Each is the least of ROUNDS processes.
 """
 
 import json
@@ -25,15 +26,19 @@ import numba_cuda_simulator as simt
 from numba_cuda_simulator import progress
 
 SIMULATOR = "NUMBA_ENABLE_CUDASIM"
+simt.enable()  # the simulator lacks names that some kernels import
+
+import serial_kernels  # noqa: E402
+import simt_kernels  # noqa: E402
+from classic_kernels import CLASSICS  # noqa: E402
+from test_public_style import CASES  # noqa: E402
+
 if os.environ.get(SIMULATOR):
     simt.disable()
 
-import simt_kernels  # noqa: E402
-from classic_kernels import CLASSICS  # noqa: E402
-from serial_kernels import CASES  # noqa: E402
-from simt_kernels import ZOO  # noqa: E402
-
-ROUNDS = 3
+ROUNDS = 2
+THREADS = 1000  # that a kernel of many threads has at least
+MOST = 10_000  # each is a thread of the operating system, in the simulator
 COLUMNS = "lockstep", "announced", "first ever", "from disk", "again"
 
 
@@ -53,10 +58,6 @@ class Row:
     launch: object
     times: int = 1
     shared_bytes: int = 0
-
-    def threads(self):
-        grid, block, *_ = self.launch()
-        return int(np.prod(grid)) * int(np.prod(block))
 
     def seconds(self):
         grid, block, *args = self.launch()
@@ -86,15 +87,22 @@ def flash_attn(size=64):
 def simulated():
     """Return the rows of the second table."""
     rows = [Row("FlashAttention-2, N = 64", simt_kernels.flash_attn_tile, flash_attn)]
-    rows += [Row(c.name, c.kernel, lambda c=c: c.launch(c.small)) for c in CLASSICS]
-    for z in ZOO:
-        launch = lambda z=z: (z.grid, z.block, *z.arguments())  # noqa: E731
-        rows.append(Row(f"zoo: {z.name}", z.kernel, launch, 1, z.shared_bytes))
+    for c in CLASSICS:
+        size = c.small
+        while threads(c.launch(size)) < THREADS < threads(c.launch(c.large)):
+            size *= 2
+        rows.append(Row(c.name, c.kernel, lambda c=c, size=size: c.launch(size)))
+    for c in serial_kernels.CASES:
+        made = lambda c=c: c.arguments(np.random.default_rng(0))  # noqa: E731
+        rows += [Row(c.label, c.kernel, lambda c=c, made=made: (c.grid, c.block, *made()))]
     for c in CASES:
-        if c.simulated:
-            launch = lambda c=c: (c.grid, c.block, *c.arguments(np.random.default_rng(0)))  # noqa: E731
-            rows.append(Row(c.label, c.kernel, launch))
-    return rows
+        launch = lambda c=c: (c.grid, c.block, *c.arguments())  # noqa: E731
+        rows.append(Row(f"style: {c.name}", c.kernel, launch, 1, c.shared_bytes))
+    return [row for row in rows if threads(row.launch()) <= MOST]
+
+
+def threads(launch):
+    return int(np.prod(launch[0])) * int(np.prod(launch[1]))
 
 
 def announced():
@@ -162,15 +170,15 @@ def simulator(names):
         if row.name not in rounds[0][0]:
             continue
         if any(isinstance(theirs[row.name], str) for theirs, _ in rounds):
-            show(row.name, row.threads(), "not run", "", "", "")
+            show(row.name, threads(row.launch()), "not run", "", "", "")
             continue
         simulator = min(theirs[row.name][0] for theirs, _ in rounds)
         first = min(ours[row.name][0] for _, ours in rounds)
         again = min(min(ours[row.name]) for _, ours in rounds)
-        ratios.append((row.threads(), simulator / first, simulator / again))
-        show(row.name, row.threads(), simulator, first, again, simulator / again)
-    for least in (1, 1000):
-        found = [ratio for threads, *ratio in ratios if threads >= least]
+        ratios.append((threads(row.launch()), simulator / first, simulator / again))
+        show(row.name, threads(row.launch()), simulator, first, again, simulator / again)
+    for least in (1, THREADS):
+        found = [ratio for count, *ratio in ratios if count >= least]
         for which, values in zip(("first", "again"), zip(*found, strict=True), strict=True):
             low, middle = min(values), statistics.median(values)
             print(f"{len(values)} of {least} threads or more, {which}: {low:.2g}, {middle:.3g}")

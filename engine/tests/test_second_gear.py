@@ -18,7 +18,7 @@ from random_kernels import random_program
 from simt_kernels import ZOO
 
 import numba_cuda_simulator as simt
-from numba_cuda_simulator import compiled, machine_code, second_gear
+from numba_cuda_simulator import compiled, machine_code, progress, second_gear
 
 THOROUGH = pytest.mark.thorough
 QUICK = {"quicksort", "ray_caster", "stencil", "histogram"}
@@ -278,6 +278,33 @@ def test_machine_code_is_kept(folder, monkeypatch):
     monkeypatch.setattr(machine_code, "source_digest", lambda: "another engine")
     with pytest.raises(TypeError, match="not callable"):
         add_mirrored(2.0)
+
+
+def test_kept_code_is_used_early(folder, monkeypatch):
+    """What is on disk costs little: a launch that is too short to be compiled goes on there."""
+    monkeypatch.setattr(second_gear, "LIMIT", 1e9)
+    monkeypatch.setattr(second_gear, "KEPT", 0.0)
+    monkeypatch.setattr(progress, "EARLY_LOOK", 0.0)
+
+    @cuda.jit
+    def count(x):
+        i = cuda.grid(1)
+        n = x[i]
+        while n < 9:
+            n += 1
+        x[i] = n
+
+    def ran():
+        x = np.zeros(4)
+        simt.run(count, 1, 4, x)
+        assert x.tolist() == [9] * 4
+        return ran_compiled(count)
+
+    assert not ran()
+    with simt.options(compiled="always"):
+        assert ran()
+    second_gear.forget()
+    assert ran()
 
 
 KEPT = """
