@@ -6,6 +6,7 @@ a race, a stray index, a division by zero, a barrier that some threads miss. The
 put back to what they were, and the engine runs the launch and says what is wrong.
 """
 
+import functools
 import threading
 import time
 
@@ -15,16 +16,19 @@ from numba.core import compiler, ir, typed_passes
 from numba.core.compiler_machinery import AnalysisPass, register_pass
 from numba.core.errors import NumbaError
 
+from . import machine_code
 from .arrays import GlobalArray
 from .devices import STATIC_SHARED_BYTES
 from .emit import OPTIONS, Untranslatable
-from .native import dtype_of
+from .native import LOOP, dtype_of, numba_type
 from .split import Kernel
 from .watched import new_shadow
 
 LARGEST = 1 << 27  # elements of an array that is watched; its shadow has 16 or 24 bytes for each
 POLL = 0.05  # seconds between two looks at a running launch
 GAVE_UP = 2  # in flags[0]: the host wants the launch to end
+# Of the C library, that LLVM calls by itself. Another function would have to be looked up.
+KNOWN = {"llvm", "memset", "memcpy", "memmove", "fma", "fmaf"}
 
 
 class Found(Exception):
@@ -118,7 +122,7 @@ def one_dtype(typemap, name):
 
 
 class Compiled:
-    """A kernel compiled for one set of argument types.
+    """A kernel for one set of argument types, and its machine code once there is some.
 
     Parameters
     ----------
@@ -131,33 +135,61 @@ class Compiled:
 
     def __init__(self, function, stored, names, values):
         self.kernel = kernel = Kernel(function, stored)
-        arrays = [n for n, v in zip(names, values, strict=True) if isinstance(v, np.ndarray)]
+        self.arrays = [n for n, v in zip(names, values, strict=True) if isinstance(v, np.ndarray)]
         bytes_ = sum(a.bytes for a in kernel.arrays.values() if a.kind == "shared")
         if bytes_ > STATIC_SHARED_BYTES:
             raise Untranslatable("too much shared memory")
-        self.dtypes = {}
+        self.python = kernel.build(self.arrays)
+        self.types = tuple(map(typeof, self.arguments((1, 1, 1), (1, 1, 1), values, {})))
+        meaning = kernel.program.meaning, self.types, OPTIONS
+        self.key = f"{function.__name__}-{machine_code.digest(*meaning)}"
+        self.code = machine_code.load(self.key)
+
+    def compile(self):
+        """Compile the kernel unless it is; tell whether it can be."""
+        if self.code is None:
+            try:
+                self.code = self.machine_code()
+            except (Untranslatable, NumbaError):
+                self.code = machine_code.MachineCode("", {}, [], b"")
+            machine_code.save(self.key, self.code)
+        return bool(self.code.entry)
+
+    @functools.cached_property
+    def function(self):
+        return machine_code.Loaded(self.code)
+
+    def machine_code(self):
+        kernel, dtypes = self.kernel, {}
         if kernel.spilled:
-            python = kernel.build_for_types(arrays)
-            count = len(kernel.parameter_names()) - len(kernel.spilled)
-            arguments = [typeof(v) for v in self.arguments((1, 1, 1), (1, 1, 1), values)[:count]]
-            arguments += [types.Array(types.int64, 1, "C")] * len(kernel.spilled)
-            typemap, blocks = types_of_variables(python, tuple(arguments))
+            python = kernel.build_for_types(self.arrays)
+            typemap, blocks = types_of_variables(python, self.types)
             check_types(typemap, blocks, keeps_results)
-            self.dtypes = {name: one_dtype(typemap, name) for name in kernel.spilled}
-        self.python = kernel.build(arrays)
-        self.function = njit(**OPTIONS)(self.python)
-        arguments = self.arguments((1, 1, 1), (1, 1, 1), values)
-        self.function.compile(tuple(map(typeof, arguments)))
-        for compiled in (self.function, *kernel.program.device_functions()):
-            for result in compiled.overloads.values():
+            dtypes = {name: one_dtype(typemap, name) for name in kernel.spilled}
+        spilled = [types.Array(numba_type(dtypes[n]), 1, "C") for n in kernel.spilled]
+        arguments = (*self.types[: len(self.types) - len(spilled)], *spilled)
+        compiled = njit(**OPTIONS)(self.python)
+        compiled.compile(arguments)
+        for function in (compiled, *kernel.program.device_functions()):
+            for result in function.overloads.values():
                 notes = result.type_annotation
                 check_types(notes.typemap, notes.blocks, keeps_results)
+        (result,) = compiled.overloads.values()
+        library = result.library
+        module = library._final_module
+        outside = {f.name for f in module.functions if f.is_declaration}
+        if not {name.partition(".")[0] for name in outside} <= KNOWN:
+            raise Untranslatable(f"calls of {outside}")
+        loops = [g.name for g in module.global_variables if g.name.startswith(LOOP)]
+        names = {name: str(dtype) for name, dtype in dtypes.items()}
+        entry = result.fndesc.llvm_func_name
+        return machine_code.MachineCode(entry, names, loops, library._get_compiled_object())
 
     def is_current(self):
         """Tell whether global constants are what they were when the kernel was compiled."""
         return self.kernel.program.is_current()
 
-    def arguments(self, grid, block, values):
+    def arguments(self, grid, block, values, dtypes):
         """Return what the compiled function takes."""
         kernel, threads = self.kernel, int(np.prod(block))
         self.flags, self.progress = np.zeros(1, np.int64), np.zeros(1, np.int64)
@@ -174,42 +206,40 @@ class Compiled:
         for a in local:
             shape = a.shape if a.kind == "shared" else (rows, *a.shape)
             result.append(np.zeros(shape, a.dtype))
-        return result + [np.zeros(threads, self.dtypes.get(n, np.int64)) for n in kernel.spilled]
+        return result + [np.zeros(threads, dtypes.get(n, np.int64)) for n in kernel.spilled]
 
     def run(self, grid, block, values, watch=lambda share, seconds: None):
         """Run a launch; tell whether it is done, with nothing flagged.
 
-        watch : called now and then with the share that is done and the time; an exception that it
-            raises ends the launch.
+        watch : called now and then with the share that is done and the processor's time; an
+            exception that it raises ends the launch.
         """
         try:
             values = plain_values(values)
             check_arrays(self.kernel.parameters, values, self.kernel.stored_parameters)
         except Untranslatable:
             return False
-        arguments = self.arguments(grid, block, values)
-        flags, progress, errors = self.flags, self.progress, []
+        arguments, function = self.arguments(grid, block, values, self.code.dtypes), self.function
+        flags, progress, failed = self.flags, self.progress, []
         # After a Ctrl-C in Thread.join, Python before 3.13 may take a running thread for ended.
         ended = threading.Event()
 
         def work():
             try:
-                self.function(*arguments)
-            except Exception as error:  # of Numba's own: the engine will say what it is
-                errors.append(error)
+                failed.append(function(arguments))
             finally:
                 ended.set()
 
-        start = time.monotonic()
+        start = time.process_time()
         threading.Thread(target=work, daemon=True).start()
         try:
             while not ended.wait(POLL):
-                watch(progress[0] / np.prod(grid), time.monotonic() - start)
+                watch(progress[0] / np.prod(grid), time.process_time() - start)
         finally:
             if not ended.is_set():
                 flags[0] = GAVE_UP
                 ended.wait()
-        return not errors and flags[0] == 0
+        return failed == [False] and flags[0] == 0
 
 
 def plain_values(values):
@@ -254,12 +284,12 @@ def stored_parameters(lockstep, values):
     return [n for n, v in pairs if isinstance(v, np.ndarray) and lockstep.may_store(n, v.ndim)]
 
 
-def compile_kernel(function, lockstep, values):
+def rewritten(function, lockstep, values):
     """Return a kernel's `Compiled`; None if the engine must run it."""
     try:
         values = plain_values(values)
         stored = stored_parameters(lockstep, values)
         check_arrays(lockstep.parameters, values, stored)
         return Compiled(function, stored, lockstep.parameters, values)
-    except (Untranslatable, NumbaError):
+    except Untranslatable:
         return None

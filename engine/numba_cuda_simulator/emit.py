@@ -27,8 +27,10 @@ from .waits import waits_for_memory
 from .watched import ATOMICS, CONTEXT, data, flag_if, load, stopped, store
 
 CALLS = {**OPERATORS, "load": load, "store": store, "data": data, "stopped": stopped, "fma": fma}
-CALLS["flag_if"] = flag_if
-OPTIONS = {"nogil": True, "error_model": "numpy", "boundscheck": False}
+CALLS |= {"flag_if": flag_if, **{f"to_{dtype}": cast for dtype, cast in CASTS.items()}}
+CALLS |= {f"math_{name}": function for name, function in FUNCTIONS.items()}
+OPTIONS = {"nogil": True, "error_model": "numpy", "boundscheck": False, "_nrt": False}
+OPTIONS |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # see `machine_code`
 C = PREFIX + "c"
 
 
@@ -68,13 +70,15 @@ class Program:
         Its globals.
     atomics : bool
         Whether it has atomics at all.
+    meaning : list of str
+        All that its code depends on, beside the types of arguments.
     """
 
     def __init__(self):
         self.world = {PREFIX + name: value for name, value in CALLS.items()}
         self.world |= {PREFIX + "atomic_" + name: value for name, value in ATOMICS.items()}
         self.world |= {"range": range, "len": len}
-        self.functions, self.atomics, self.reads = {}, False, {}
+        self.functions, self.atomics, self.reads, self.meaning = {}, False, {}, []
 
     def read(self, owner, name):
         """Return what a name stands for, and remember it: at a later launch it may be another."""
@@ -88,6 +92,8 @@ class Program:
     def name(self, prefix, value):
         name = f"{PREFIX}{prefix}{len(self.world)}"
         self.world[name] = value
+        number = np.asarray(value)  # a device function is an object: its text is in `meaning`
+        self.meaning.append(f"{name} {number.dtype} {number.dtype != object and number.tobytes()}")
         return name
 
     def device_function(self, function):
@@ -107,6 +113,7 @@ class Program:
         """Compile a generated definition to a Python function in this world."""
         # By way of text, so that every call has a place of its own.
         text = ast.unparse(ast.fix_missing_locations(ast.Module([definition], [])))
+        self.meaning.append(text)
         namespace = {}
         exec(compile(text, f"<second gear of {name}>", "exec"), self.world, namespace)
         return namespace[definition.name]
@@ -378,12 +385,12 @@ class Emitter:
         found = self.mathematics(function)
         if found is None and len(arguments) == 1:
             try:
-                found, arguments = CASTS[numpy_dtype(function)], [load_name(C), *arguments]
-            except (TypeError, KeyError):
+                found, arguments = f"to_{numpy_dtype(function)}", [load_name(C), *arguments]
+            except TypeError:
                 found = None
-        if found is None:
+        if found not in CALLS:
             raise Untranslatable(f"{ast.unparse(node.func)}()")
-        return ast.Call(load_name(self.program.name("call", found)), arguments, [])
+        return self.call(found, *arguments)
 
     def argument(self, node):
         """Write what a device function is given, which may be an array."""
@@ -393,9 +400,9 @@ class Emitter:
     def mathematics(function):
         name = getattr(function, "__name__", "")
         if getattr(function, "__module__", "") == "math" and name in MATH:
-            return FUNCTIONS.get(name)
+            return f"math_{name}"
         if isinstance(function, np.ufunc) and name not in ("maximum", "minimum"):
-            return FUNCTIONS.get(name.replace("arc", "a"))
+            return "math_" + name.replace("arc", "a")
         return None
 
     def cuda_call(self, path, node):

@@ -20,6 +20,7 @@ from .mathematics import BINARY, UNARY
 
 KNOWN = {np.dtype(code) for code in "?bhilqBHILQfd"}
 I64 = ir.IntType(64)
+LOOP = "simt_loop."  # begins the name of where the code finds one of NumPy's loops
 
 
 def dtype_of(type_):
@@ -348,9 +349,13 @@ def loop_of(ufunc, dtype):
 
 
 def call_loop(context, builder, ufunc, dtype, values):
-    """Build a call of NumPy's own loop for one element."""
-    function, data = loop_of(ufunc, dtype)
+    """Build a call of NumPy's own loop for one element; `machine_code` says where the loop is."""
+    loop_of(ufunc, dtype)
     byte = ir.IntType(8).as_pointer()
+    pair = ir.ArrayType(byte, 2)
+    name = f"{LOOP}{ufunc.__name__}.{dtype.char}"
+    place = builder.module.globals.get(name) or ir.GlobalVariable(builder.module, pair, name)
+    place.linkage, place.initializer = "common", ir.Constant(pair, None)
     cells = [cgutils.alloca_once(builder, v.type) for v in (*values, values[0])]
     for cell, value in zip(cells, values, strict=False):
         builder.store(value, cell)
@@ -362,14 +367,14 @@ def call_loop(context, builder, ufunc, dtype, values):
     count = cgutils.alloca_once_value(builder, I64(1))
     places = [byte.as_pointer(), I64.as_pointer(), I64.as_pointer(), byte]
     kind = ir.FunctionType(ir.VoidType(), places)
-    address = context.add_dynamic_addr(builder, function, info=ufunc.__name__)
+    function, data = (builder.load(cgutils.gep_inbounds(builder, place, 0, i)) for i in range(2))
     builder.call(
-        builder.bitcast(address, kind.as_pointer()),
+        builder.bitcast(function, kind.as_pointer()),
         [
             builder.bitcast(args, byte.as_pointer()),
             count,
             builder.bitcast(steps, I64.as_pointer()),
-            builder.inttoptr(I64(data), byte),
+            data,
         ],
     )
     return builder.load(cells[-1])

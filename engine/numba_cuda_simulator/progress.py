@@ -3,6 +3,9 @@
 A launch runs batch by batch, and in each batch mostly in one loop around all others. The
 share of them that is done gives the time that the others will take. Short launches lose nothing:
 the clock is read once per batch, and in the outermost loop after ever more iterations.
+
+The clock is the processor's, which other programs of the machine do not stop; what is told to
+people is longer by what they have taken so far.
 """
 
 import itertools
@@ -12,6 +15,7 @@ import time
 LONG = 60  # seconds that a launch may take without a word
 FIRST_LOOK = 1  # seconds after which its length is estimated
 EARLY_LOOK = 0.25  # the same, where the launch may go on in the second gear
+GUESS = 4  # times what it has taken, a launch takes of which nothing is known
 STEP = 0.05  # seconds that a piece of a loop should take
 REDRAW = 0.5  # seconds between two drawings of the bar
 WIDTH = 30  # of the bar, in characters
@@ -42,13 +46,14 @@ class Progress:
         self.in_loop = False  # are we in the loop whose turns are watched?
         self.loops = 0  # of this batch, so far
         self.announced = self.drawn = False
-        self.began = self.start = self.drawn_at = time.monotonic()
+        self.began = self.drawn_at = time.monotonic()
+        self.spent = self.start = time.process_time()
         self.before = 0.0  # what was done then
 
     def batch(self, first, count):
         """Begin a batch of thread blocks."""
         self.done, self.share, self.loops = first / self.total, count / self.total, 0
-        now = time.monotonic()
+        now = time.process_time()
         if first == count:  # the first batch was slow: it brought everything into the caches
             self.start, self.before = now, self.done
         elif now - self.start > self.first_look:
@@ -64,11 +69,11 @@ class Progress:
     def pieces(self, numbers):
         self.in_loop = True
         try:
-            at, size, now = 0, 1, time.monotonic()
+            at, size, now = 0, 1, time.process_time()
             while at < len(numbers):
                 yield numbers[at : at + size]
                 at += size
-                began, now = now, time.monotonic()
+                began, now = now, time.process_time()
                 if at == 1 and not self.done and not self.before:  # the first turn was slow, too
                     self.start, self.before = now, self.share / len(numbers)
                 size = size * 4 if now - began < STEP else max(1, size // 4)
@@ -84,15 +89,17 @@ class Progress:
             return
         whole = (now - self.start) / (done - self.before)
         self.shift(whole)
+        wall = time.monotonic()
+        whole *= max(1.0, (wall - self.began) / (now - self.spent))
         if not self.announced:
-            if whole > LONG and now - self.start > FIRST_LOOK:
+            if whole > LONG and wall - self.began > FIRST_LOOK:
                 self.announced = True
                 self.say(
                     f"{self.name} with {self.total * self.num_threads:,} threads will take about "
                     f"{duration(whole)} on the CPU\n"
                 )
-        elif now - self.drawn_at > REDRAW and is_watched(sys.stderr):
-            self.drawn, self.drawn_at = True, now
+        elif wall - self.drawn_at > REDRAW and is_watched(sys.stderr):
+            self.drawn, self.drawn_at = True, wall
             bar = ("#" * int(WIDTH * done)).ljust(WIDTH, ".")
             left = duration(whole * (1 - done))
             self.say(f"\r[{bar}] {100 * done:.0f} %, about {left} left   ")
@@ -107,16 +114,18 @@ class Progress:
             self.turn()
 
     def turn(self):
-        """Note a turn of a while loop, whose length nobody knows."""
-        if self.gear is not None and time.monotonic() - self.began > 2 * EARLY_LOOK:
-            self.shift(float("inf"))
+        """Note a turn of a while loop, whose length nobody knows: it is guessed."""
+        if self.gear is not None:
+            spent = time.process_time() - self.spent
+            if spent > EARLY_LOOK:
+                self.shift(GUESS * spent, known=False)
 
-    def shift(self, whole):
+    def shift(self, whole, known=True):
         """Offer the launch to the second gear, and leave out the time that it takes to refuse."""
         if self.gear is not None:
-            before = time.monotonic()
-            self.gear.consider(whole)
-            self.start += time.monotonic() - before
+            before = time.process_time()
+            self.gear.consider(whole, known)
+            self.start += time.process_time() - before
 
     def end(self):
         """Take the bar away."""

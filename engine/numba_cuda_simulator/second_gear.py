@@ -2,8 +2,9 @@
 
 Lockstep is quick where many threads do the same, and slow where few are active. So every launch
 begins on the engine. Once one is expected to take more than LIMIT seconds, or a kernel has spent
-HOT seconds in its launches, Numba compiles the kernel for the CPU. What it computes counts only if
-it found nothing to say: otherwise the arguments are put back and the engine runs the launch.
+HOT seconds in its launches, Numba compiles the kernel for the CPU; if its machine code is on disk,
+from an earlier process, a quarter of that is enough. What it computes counts only if it found
+nothing to say: otherwise the arguments are put back and the engine runs the launch.
 """
 
 import math
@@ -16,8 +17,10 @@ from . import without_numba
 from .arrays import GlobalArray
 from .progress import Progress
 
-LIMIT = 2.0  # seconds that a launch may be expected to take on the engine
-HOT = 1.0  # seconds of processor time in a kernel's launches until now
+LIMIT = 2.0  # seconds of processor time that a launch may be expected to take on the engine
+HOT = 1.0  # the same in a kernel's launches until now
+FULL = 2e-7  # seconds of a thread; where it takes less, all are busy and lockstep is as quick
+KEPT = 0.25  # times these two, where the kernel's machine code is on disk
 SHORT = 0.1  # seconds of a launch that is not worth a copy of its arguments
 PATIENCE = 10.0  # seconds that a compiled launch may take, where nothing is known of it
 
@@ -71,7 +74,12 @@ class Gear:
 
     def starts(self):
         """Tell whether the launch begins compiled."""
-        return self.forced or self.kernel.seconds >= HOT
+        each = self.kernel.per_thread() or FULL
+        return self.forced or each >= FULL and self.is_enough(self.kernel.seconds, HOT)
+
+    def is_enough(self, seconds, limit):
+        """Tell whether a kernel that takes some time on the engine is to be compiled."""
+        return seconds > limit or (seconds > KEPT * limit and self.is_kept())
 
     def prepare(self):
         """Remember the arguments, before the engine changes them."""
@@ -93,19 +101,30 @@ class Gear:
         for array, copy in self.copies:
             array[...] = copy
 
-    def consider(self, whole):
+    def consider(self, whole, known=True):
         """End the launch on the engine if it is expected to be long and can be compiled."""
-        if whole > LIMIT and self.copies is not None and self.compile():
-            self.whole = whole
+        if self.copies is not None and self.is_enough(whole, LIMIT) and self.compile():
+            self.whole = whole if known else math.inf
             raise Shift
 
-    def compile(self):
+    def rewrite(self):
+        """Return what there is to be compiled, or what is: `Compiled`; False if it cannot be."""
         kernel = self.kernel
         if kernel.compiled is None:
-            from .compiled import compile_kernel
+            from .compiled import rewritten
 
-            kernel.compiled = compile_kernel(self.function, self.lockstep, self.values) or False
+            kernel.compiled = rewritten(self.function, self.lockstep, self.values) or False
         return kernel.compiled
+
+    def compile(self):
+        """Compile the kernel unless it is; tell whether it can be."""
+        if self.rewrite() and not self.kernel.compiled.compile():
+            self.kernel.compiled = False
+        return bool(self.kernel.compiled)
+
+    def is_kept(self):
+        """Tell whether the kernel's machine code is on disk, or here."""
+        return self.rewrite() and self.kernel.compiled.code is not None
 
     def ran(self, seconds):
         """Note a launch on the engine."""
@@ -161,7 +180,7 @@ class Gear:
             if not self.forced and (slower or seconds > longest):
                 raise GiveUp
             progress.done = share
-            progress.look(0.0, time.monotonic())
+            progress.look(0.0, time.process_time())
 
         return watch
 

@@ -21,6 +21,7 @@ class Classic:
     launch: object
     small: int
     large: int
+    times: int = 1  # so often a lesson launches it
 
     @property
     def name(self):
@@ -28,9 +29,9 @@ class Classic:
         return function.__name__
 
 
-def classic(small, large, launch):
+def classic(small, large, launch, times=1):
     def add(kernel):
-        CLASSICS.append(Classic(kernel, launch, small, large))
+        CLASSICS.append(Classic(kernel, launch, small, large, times))
         return kernel
 
     return add
@@ -220,7 +221,7 @@ def ray_caster(spheres, image):
 # --- neighbours in global memory --------------------------------------------------------------
 
 
-@classic(40, 1024, lambda n: (*square(n), floats(n, n), zeros(n, n)))
+@classic(40, 256, lambda n: (*square(n), floats(n, n), zeros(n, n)), times=200)
 @cuda.jit
 def heat(u, out):
     j, i = cuda.grid(2)

@@ -1,10 +1,13 @@
 """Settings of the engine's tests."""
 
+import os
 import signal
 
 import pytest
 
 import numba_cuda_simulator as simt
+
+os.environ["SIMT_CACHE"] = ""  # what a test compiles is not kept
 
 if not simt.has_gpu():
     simt.enable()  # before a test file is imported that compiles for a signature

@@ -1,8 +1,10 @@
-"""The engine stays fast: ratios and bounds in processor time, with room to spare.
+"""The engine stays fast: ratios of processor times, with room to spare.
 
-They notice when something has become slow.
+They notice when something has become slow. A busy machine can make one of two times long for a
+while, but not the least of many: so a test measures again until the ratio is right, or gives up.
 """
 
+import itertools
 import time
 
 import numpy as np
@@ -14,8 +16,15 @@ from serial_kernels import CASES, tickets
 import numba_cuda_simulator as simt
 
 CHECKS_COST = 4  # times a plain run; at most 3 when measured quietly
-FIRST_LAUNCH = 0.1  # seconds; 0.05
-TRACE = 6  # seconds; 3
+FIRST_LAUNCH = 3  # times what Python takes to read the kernel's file, the zoo; 1.5
+TRACE = 4  # times a checked run; 1.3
+PATIENCE = 30  # measurements, at most
+
+
+@pytest.fixture(autouse=True)
+def lockstep():
+    with simt.options(compiled="never"):
+        yield
 
 
 def floats(*shapes):
@@ -57,25 +66,32 @@ CALLS = {
 }
 
 
-def expect_cheap_checks(call):
-    """`call(checked)` launches; the two alternate, since the machine may be busy for a while."""
-    times = {False: [], True: []}
-    while len(times[True]) < 2 or (len(times[True]) < 6 and sum(times[True]) < 0.1):
-        for checked, found in times.items():
-            found.append(seconds(lambda: call(checked)))  # noqa: B023
-    plain, checked = min(times[False]), min(times[True])
-    assert checked <= CHECKS_COST * plain, f"{1000 * plain:.1f} ms, checked {1000 * checked:.1f} ms"
+def expect_ratio(most, call, reference):
+    """Expect a call to take at most so many times as long as another one."""
+    calls, references = [], []
+    while len(calls) < PATIENCE:
+        references.append(seconds(reference))
+        calls.append(seconds(call))
+        if len(calls) > 1 and min(calls) <= most * min(references):
+            return
+    times = f"{1000 * min(calls):.1f} ms beside {1000 * min(references):.1f} ms"
+    pytest.fail(f"{times}: more than {most} times")
+
+
+def options(checked):
+    return simt.options(races=checked, uninitialised=checked)
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_checks(name):
     launch = CALLS[name]()
 
-    def call(checked):
-        with simt.options(races=checked, uninitialised=checked):
+    def plain():
+        with options(False):
             launch()
 
-    expect_cheap_checks(call)
+    with options(True):
+        expect_ratio(CHECKS_COST, launch, plain)
 
 
 SERIAL = [case for case in CASES if case.grid * case.block <= 256]
@@ -86,8 +102,13 @@ def test_checks_of_single_threads(case):
     """Threads that work alone, element by element, cost no more to check than many at once."""
     rng = np.random.default_rng(0)
     where = case.kernel, case.grid, case.block
-    ready = [case.arguments(rng) for _ in range(12)]
-    expect_cheap_checks(lambda checked: simt.run(*where, *ready.pop(), checked=checked))
+    arguments = case.arguments(rng)
+
+    def launch(checked):
+        copies = [x.copy() if isinstance(x, np.ndarray) else x for x in arguments]
+        simt.run(*where, *copies, checked=checked)
+
+    expect_ratio(CHECKS_COST, lambda: launch(True), lambda: launch(False))
 
 
 def counting(length):
@@ -108,13 +129,18 @@ def counting(length):
 
 def test_local_array_indexed_per_thread():
     """A store costs no pass over the array."""
-    short, long = (min(seconds(counting(n)) for _ in range(5)) for n in (4, 1024))
-    assert long <= 4 * short, f"{1000 * short:.1f} ms, {1000 * long:.1f} ms for a long one"
+    expect_ratio(4, counting(1024), counting(4))
 
 
 def test_one_counter_for_many_threads():
-    counter, out = np.zeros(1, np.int64), np.zeros(2**20, np.int64)
-    assert seconds(lambda: simt.run(tickets, 2**12, 256, counter, out)) <= 1  # 0.05
+    """A ticket costs a thread no more than some sorting: nobody waits in a queue."""
+    out = np.zeros(2**20, np.int64)
+    mixed = np.random.default_rng(0).permutation(2**20)
+
+    def launch():
+        simt.run(tickets, 2**12, 256, np.zeros(1, np.int64), out)
+
+    expect_ratio(25, launch, lambda: np.sort(mixed))  # 5
     np.testing.assert_array_equal(np.sort(out), np.arange(2**20))
 
 
@@ -123,19 +149,27 @@ def test_first_launch():
     with open(simt_kernels.__file__) as file:
         source = file.read()
     tile = simt_kernels.TILE
-    times = []
-    for edit in range(3):
-        edited = simt_kernels.edited_zoo(f"{source}\n# speed test, edit {edit}\n")
-        q, k, v, out = floats(*[(tile, simt_kernels.HEAD_DIM)] * 4)
-        args = q, k, v, out, np.zeros(tile, np.float32), 0.2
-        kernel = edited.flash_attn_tile
-        times.append(seconds(lambda: simt.run(kernel, 1, (tile, tile), *args)))  # noqa: B023
-    assert min(times) <= FIRST_LAUNCH
+    q, k, v, out = floats(*[(tile, simt_kernels.HEAD_DIM)] * 4)
+    args = q, k, v, out, np.zeros(tile, np.float32), 0.2
+    edits = (
+        simt_kernels.edited_zoo(f"{source}\n# speed test, edit {edit}\n").flash_attn_tile
+        for edit in itertools.count()
+    )
+    kernels = []
+
+    def launch():
+        simt.run(kernels.pop(), 1, (tile, tile), *args)
+
+    expect_ratio(FIRST_LAUNCH, launch, lambda: kernels.append(next(edits)))
 
 
 def test_trace():
     """A tile kernel of 1024 rows, everything on."""
     call = tile_kernel(1024)
-    with simt.tracing() as traces:
-        assert seconds(call) <= TRACE
-    assert traces[0].races == []
+
+    def trace():
+        with simt.tracing() as traces:
+            call()
+        assert traces[0].races == []
+
+    expect_ratio(TRACE, trace, call)
