@@ -62,7 +62,7 @@ def test_solutions_pass(names, tmp_path):
         import_path=["/workbook", "/workbook/engine", "/site"],
         env={"TMPDIR": "/tmp", "HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"},
         cache_dir=os.fspath(cache),
-        deadline_s=1500,
+        deadline_s=3000,
         memory_bytes=None,
         output_bytes=None,
         max_file_calls=None,

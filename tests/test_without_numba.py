@@ -102,3 +102,22 @@ def test_a_real_numba_is_never_replaced():
 
     without_numba.install()
     assert sys.modules["numba"] is numba and not without_numba.is_installed()
+
+
+NO_RUNTIME = """
+from cuda.bindings import runtime
+
+def ask():
+    raise RuntimeError("libcudart is not here")
+
+runtime.getLocalRuntimeVersion = ask
+import fa_numba
+from numba import cuda
+assert "numba_cuda" in cuda.__file__ and runtime.getLocalRuntimeVersion is ask
+"""
+
+
+def test_numba_cuda_is_imported_where_there_is_no_cuda_runtime():
+    pytest.importorskip("cuda.bindings.runtime")
+    done = subprocess.run([sys.executable, "-c", NO_RUNTIME], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -71,12 +71,14 @@ For all of them
 - options: settings
 - devices: the facts of a GPU that a launch depends on
 
-The folder `without_numba` has Numba's names, for a Python that has no Numba.
+The folder `without_numba` has Numba's names, for a Python that has no Numba; `without_runtime`
+imports numba-cuda where libcudart is missing.
 """
 
-from . import without_numba
+from . import without_numba, without_runtime
 
 without_numba.install()  # before anything asks for a name of Numba
+without_runtime.import_numba_cuda()
 
 from . import errors  # noqa: E402
 from .following import follow  # noqa: E402
