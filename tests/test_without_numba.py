@@ -57,6 +57,7 @@ for in_process, shorts in enumerate(sys.argv[1:]):
 print(json.dumps({
     "job": job,
     "asked": asked,
+    "backend": str(fa_numba.backend()),
     "numba": dict(doctor.rows())["numba"],
     "lines": fa_numba.flash_attn_v2(x, x, x)[0].shape,
     "graded": graded,
@@ -85,6 +86,8 @@ def test_the_package_imports_but_for_what_is_compiled(told):
 def test_what_is_compiled_says_what_is_missing(told):
     assert told["job"].endswith("needs Numba, which is not installed: pip install numba")
     assert "\n" not in told["job"]
+    assert "Numba is not installed. Ans" in told["backend"]
+    assert told["backend"].endswith("an algorithm, such as flash_attn_v2, does not.")
     assert "the engine, lessons and graders work" in told["numba"]
     assert told["lines"] == [1, 4, 1, 16]
 
