@@ -52,6 +52,7 @@ __all__ = [
 BEFORE = pytest.StashKey[tuple]()  # the functions that the judge's replace
 RESULTS = pytest.StashKey[dict]()
 DESELECTED = pytest.StashKey[bool]()  # by -k, -m or another plugin: not all checks run
+NOT_COMPILED = "not compiled: there is no compiler for GPU code here"
 CONFIG = []  # of this session: pytest_runtest_logreport is not told
 
 
@@ -250,6 +251,9 @@ def pytest_runtest_makereport(item, call):
     elif _is_untouched(path):
         # A stub can compile for a GPU; an untouched file has earned nothing all the same.
         report.outcome, outcome = "failed", "not started"
+    elif answer is not None and not answer.compiled:
+        report.outcome, outcome, message = "skipped", "skipped", NOT_COMPILED
+        report.longrepr = str(item.path), 0, message
     report.not_started = outcome == "not started"
     output = answer.take_output() if answer is not None else ""
     check = Check(
