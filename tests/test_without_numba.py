@@ -49,7 +49,7 @@ try:
     fa_numba.flash_attn(x, x, x)
 except CompilerMissingError as error:
     job = str(error)
-from fa_numba.workbook import catalog, doctor, grader
+from fa_numba.workbook import catalog, doctor, grader, live
 graded = {}
 for in_process, shorts in enumerate(sys.argv[1:]):
     os.environ["FA_NUMBA_GRADE_IN_PROCESS"] = str(in_process)
@@ -61,6 +61,7 @@ print(json.dumps({
     "asked": asked,
     "backend": str(fa_numba.backend()),
     "numba": dict(doctor.rows())["numba"],
+    "live": live.live("flash_attn_mma").markdown,
     "lines": fa_numba.flash_attn_v2(x, x, x)[0].shape,
     "graded": graded,
 }))
@@ -91,6 +92,7 @@ def test_what_is_compiled_says_what_is_missing(told):
     assert "Numba is not installed. Ans" in told["backend"]
     assert told["backend"].endswith("an algorithm, such as flash_attn_v2, does not.")
     assert "the engine, lessons and graders work" in told["numba"]
+    assert told["live"].startswith("*No NVIDIA GPU here, and inline PTX needs Numba, ")
     assert told["lines"] == [1, 4, 1, 16]
 
 
