@@ -13,7 +13,7 @@ from fa_numba.workbook.pytest_plugin import NOT_COMPILED
 REPOSITORY = Path(__file__).parents[1]
 HIDDEN = "numba", "llvmlite", "numba_cuda", "cuda", "cupy", "torch"
 # Of each kind of exercise: a kernel, a race, NumPy alone, device functions, a choice of numbers.
-SOME = {"processes": "ex05b ex07d", "in process": "ex03b ex04b ex15d ex16b"}
+SOME = {"processes": "ex05b ex07d", "in process": "ex03b ex04b ex14e ex15d ex16b"}
 BLOCKER = f"""
 import sys
 from importlib.machinery import PathFinder
