@@ -70,9 +70,9 @@ For all of them
 - other_names: those of CUDA C++ and Triton
 - options: settings
 - devices: the facts of a GPU that a launch depends on
+- without_runtime: imports numba-cuda where CUDA's runtime library is missing
 
-The folder `without_numba` has Numba's names, for a Python that has no Numba; `without_runtime`
-imports numba-cuda where libcudart is missing.
+The folder `without_numba` has Numba's names, for a Python that has no Numba.
 """
 
 from . import without_numba, without_runtime
