@@ -28,13 +28,16 @@ os.chdir("/workbook")
 import numpy as np
 assert np.dtype(np.intp).itemsize == 4
 from fa_numba.workbook import catalog, grader, show
+from fa_numba.workbook.grading import inside
+inside.SLOWER = 100  # WASI has no clock of the processor, and others may use it, too
 exercises = [e for e in catalog.all_exercises() if len(sys.argv) == 1 or e.short in sys.argv[1:]]
+began = time.monotonic()
 report = grader.grade_all(exercises, impl="solutions")
 assert "ex00a" in str(show("ex00a"))
 graded = {
     g.exercise.short: [[c.name, c.outcome, c.message] for c in g.checks] for g in report.graded
 }
-print(json.dumps([time.process_time(), graded]))
+print(json.dumps([time.monotonic() - began, graded]))
 """
 
 
@@ -72,7 +75,7 @@ def test_solutions_pass(names, tmp_path):
     assert done.exit_code == 0, done.stderr.decode()[-3000:]
     seconds, graded = json.loads(done.stdout.decode().splitlines()[-1])
     counts = Counter(check[1] for checks in graded.values() for check in checks)
-    print(f"{dict(counts)}, {seconds:.0f} s of the processor")
+    print(f"{dict(counts)}, {seconds:.0f} s")
     assert len(graded) == (len(names) or len(all_exercises(REPOSITORY)))
     right = "passed", "skipped"
     wrong = {name: c for name, checks in graded.items() for c in checks if c[1] not in right}
