@@ -27,6 +27,7 @@ from fa_numba.figures.style import (
     on_paper,
     plain,
 )
+from fa_numba.figures.themes import SVG_STYLE
 from fa_numba.workbook.ladder import LIBRARY, RUNGS
 
 PLOTS = Path(__file__).parents[1] / "docs" / "plots"
@@ -380,6 +381,7 @@ def write(folder=PLOTS, suffix="svg"):
                 picture.savefig(file := folder / f"{name}.{suffix}", **options)
                 if suffix == "svg":
                     text = _one_line_for_each_part(file.read_text(encoding="utf-8"))
+                    text = text.replace("</style>", f"{SVG_STYLE}</style>", 1)
                     file.write_text(text, encoding="utf-8", newline="\n")
 
 

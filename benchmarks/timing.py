@@ -57,13 +57,7 @@ def time_ms(function, *args, repeats=20, warm_ups=2, **options):
 def machine():
     """One line: GPU, driver, CUDA, package versions; or the CPU where there is no GPU."""
 
-    def version(name):
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            return "none"
-
-    packages = ", ".join(f"{name} {version(name)}" for name in ("numba-cuda", "numpy"))
+    packages = ", ".join(f"{name} {_version(name)}" for name in ("numba-cuda", "numpy"))
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
         gpu = subprocess.run(query, capture_output=True, text=True, check=True).stdout
@@ -79,8 +73,15 @@ def cpu():
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         model = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), model)
-    packages = ", ".join(f"{p} {importlib.metadata.version(p)}" for p in ("numpy", "numba"))
+    packages = ", ".join(f"{name} {_version(name)}" for name in ("numpy", "numba"))
     return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, {packages}"
+
+
+def _version(package):
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
 
 
 def save(question, rows, *, note="", on=None):

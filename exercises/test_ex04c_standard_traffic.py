@@ -214,7 +214,7 @@ def test_whole_numbers(exercise):
 
 def formula(N, d, B_r, B_c, dtype_bytes=2):
     """What the three kernels move, for sizes that no meter counts through."""
-    rows, cols = len(range(0, N, B_r)), len(range(0, N, B_c))
+    rows, cols = (N + B_r - 1) // B_r, (N + B_c - 1) // B_c
     elements = (cols * N * d, rows * N * d, N * N, N * N, N * N, N * N, rows * N * d, N * d)
     return dict(zip(KEYS, (n * dtype_bytes for n in elements), strict=True))
 

@@ -164,7 +164,7 @@ def test_default_element_size(exercise):
 @pytest.mark.parametrize("N, B_r, B_c", [(1000, 48, 48), (2**27 + 5, 7, 1), (10**12, 64, 3)])
 def test_long_sequences(exercise, N, B_r, B_c):
     """whole numbers, exact to the last byte, for any N: a formula, and no loop over tiles"""
-    matrix, num_blocks = 2 * 128 * N, len(range(0, N, B_r))
+    matrix, num_blocks = 2 * 128 * N, (N + B_r - 1) // B_r
     want = {
         "num_blocks": num_blocks,
         "q_reads": matrix,

@@ -83,7 +83,7 @@ def test_pairs_is_an_int(exercise):
     for tokens, want in (
         (np.array([7, 2, 3]), 15),
         (np.array([0]), 1),
-        (np.arange(4_000_000) * 1000, 7_999_998_004_000_000),
+        (np.arange(4_000_000, dtype=np.int64) * 1000, 7_999_998_004_000_000),
     ):
         got = exercise.pairs(tokens)
         assert type(got) is int and got == want, f"{len(tokens)} tokens: want {want}, got {got!r}"

@@ -15,6 +15,7 @@ import numbers
 
 import numpy as np
 
+from fa_numba.checks.names import no_such_name
 from fa_numba.expressions.mask_function import MaskFunction, written
 from fa_numba.expressions.tiles import HIDDEN, MIXED, WHOLE, tile_classes
 from fa_numba.expressions.trace import trace
@@ -38,6 +39,10 @@ __all__ = [
     "window_and_first",
     "window_per_head",
 ]
+
+
+def __getattr__(name):
+    raise no_such_name(__name__, name, __all__)
 
 
 @MaskFunction

@@ -7,7 +7,8 @@
 
 A digest is that of the machine code alone, the .text and .nv.constant sections of a cubin: names,
 paths and line numbers may change. Kernels are told apart by name, compute capability and constants;
-a kernel compiled for several problems has several digests.
+a kernel compiled for several problems has several digests. Where they differ, registers and
+instructions are printed, with those that pad the end: so two Pythons are compared, too.
 """
 
 import hashlib
@@ -20,23 +21,27 @@ from collections import defaultdict
 from pathlib import Path
 
 HOPPER = (9, 0, "a")
+INSTRUCTION = 16  # bytes
 SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")  # of an ELF file of 64 bits
 
 
-def code_digest(cubin):
-    """Digest of the instructions and constants in a cubin, whatever the kernel is called."""
+def said_of(code):
+    """Registers, instructions, and the digest of instructions and constants of a kernel."""
+    cubin = code.cubin
     start = struct.unpack_from("<Q", cubin, 40)[0]
     size, number, names_at = struct.unpack_from("<HHH", cubin, 58)
     headers = [SECTION_HEADER.unpack_from(cubin, start + i * size) for i in range(number)]
     names = headers[names_at][4]
-    digests = []
+    digests, instructions = [], 0
     for name, _, _, _, offset, length, *_ in headers:
         end = cubin.index(b"\0", names + name)
         kind = re.match(rb"\.text|\.nv\.constant\d+|\.nv\.shared", cubin[names + name : end])
         if kind:
             content = b"" if kind[0] == b".nv.shared" else cubin[offset : offset + length]
             digests.append(hashlib.sha256(kind[0] + b"%d" % length + content).hexdigest())
-    return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()[:24]
+            instructions += length // INSTRUCTION if kind[0] == b".text" else 0
+    digest = hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()[:24]
+    return f"{code.registers} registers, {instructions} instructions, {digest}"
 
 
 def pytest_addoption(parser):
@@ -54,7 +59,7 @@ def pytest_configure(config):
 
     def recorded(kernel, ptx, cc):
         code = assemble(kernel, ptx, cc)
-        found[f"{code.name} sm_{''.join(map(str, cc))}"].add(code_digest(code.cubin))
+        found[f"{code.name} sm_{''.join(map(str, cc))}"].add(said_of(code))
         return code
 
     def for_hopper_too(kernel, args, targets=machine_code.TARGETS):
@@ -93,7 +98,8 @@ def main(before, after, *renamed):
     for name in sorted(before.keys() | after.keys()):
         old, new = before.get(name, set()), after.get(name, set())
         if old != new:
-            print(f"{name}: {len(old & new)} the same, {len(old - new)} gone, {len(new - old)} new")
+            gone, came = ([x.rpartition(",")[0] for x in sorted(s)] for s in (old - new, new - old))
+            print(f"{name}: {len(old & new)} the same; {'; '.join(gone)} → {'; '.join(came)}")
     return 0
 
 

@@ -6,6 +6,7 @@ says: the argument, what it must be, what it got.
 
 import copy
 import functools
+import importlib
 import inspect
 import pickle
 import re
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 from fake_libraries import CupyArray, TorchTensor, fake_torch
 
-import fa_numba
+import fa_numba.distributed
 from fa_numba import checks
 from fa_numba.checks import names
 from fa_numba.checks.refused import RefusedError
@@ -1030,12 +1031,15 @@ def test_a_tensor_that_requires_a_gradient_is_refused(monkeypatch, call):
         ),
         ("flex_attention", "; did you mean fa_numba.torch.flex_attention?"),
         ("quicksort", ""),
+        ("masks.sliding_window", "; did you mean fa_numba.masks.window?"),
+        ("distributed.ring_attention", "; did you mean fa_numba.distributed.ring_attn?"),
     ],
 )
 def test_a_name_that_is_not_there_comes_with_the_one_that_is(name, meant):
+    module, _, name = f"fa_numba.{name}".rpartition(".")
     with pytest.raises(AttributeError) as error:
-        getattr(fa_numba, name)
-    assert str(error.value) == f"module 'fa_numba' has no attribute '{name}'{meant}"
+        getattr(importlib.import_module(module), name)
+    assert str(error.value) == f"module {module!r} has no attribute {name!r}{meant}"
 
 
 def test_kernels_know_the_name_that_is_meant():

@@ -15,8 +15,8 @@ FLOORS = (  # from the ground up; a room imports from rooms below it
     ("constants", "reference", "simt"),  # simt: another name of the engine
     ("ptx", "tiling", "expressions"),
     ("runtime",),
-    ("checks", "analysis", "masks"),
-    ("kernels", "cpu"),
+    ("checks", "analysis"),
+    ("kernels", "cpu", "masks"),
     ("kv_cache", "on_cuda_cores"),
     ("tensor_core",),
     ("dispatch",),

@@ -72,3 +72,9 @@ def test_histories_are_found_wherever_they_lie(tmp_path):
     found = guard.histories(str(tree))
     assert {tree / ".git", main / "worktrees/tree", main, borrowed} <= set(map(type(tree), found))
     assert str(main) in guard.histories(str(tmp_path / "main"))
+
+
+def test_without_proc_the_memory_is_not_limited_and_paths_are_those_of_the_folder(monkeypatch):
+    monkeypatch.setattr(guard, "OPEN_FILES", "/nowhere")
+    monkeypatch.setattr(guard, "ADDRESS_SPACE", "/nowhere")
+    assert list(guard._open_folders()) == [] and guard._address_space() is None

@@ -388,6 +388,7 @@ def test_a_debrief_is_markdown_and_is_wrapped_once(workbook):
     debrief += "as long as a line of a solution is, and longer.\n\nThe next one."
     graded = report.Graded(workbook, [report.Check("one", "passed")], debrief)
     html = report.Report([graded])._repr_html_()
+    assert "**map**, and `x` is \\< 2\\*\\*24" in grader._prose(debrief)
     assert "<b>map</b>, and <code>x</code> is &lt; 2**24 or 2**25, as" in html
     shown = report.Report([graded]).text(width=60).splitlines()[2:]
     first = shown[: shown.index("    The next one.")]

@@ -78,13 +78,15 @@ For all of them
 - other_names: those of CUDA C++ and Triton
 - options: settings
 - devices: the facts of a GPU that a launch depends on
+- without_runtime: imports numba-cuda where CUDA's runtime library is missing
 
 The folder `without_numba` has Numba's names, for a Python that has no Numba.
 """
 
-from . import without_numba
+from . import without_numba, without_runtime
 
 without_numba.install()  # before anything asks for a name of Numba
+without_runtime.import_numba_cuda()
 
 from . import errors  # noqa: E402
 from .following import follow  # noqa: E402

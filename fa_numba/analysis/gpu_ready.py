@@ -14,7 +14,7 @@ from fa_numba.analysis.machine_code import (
 def gpu_ready(kernel, args, *, to_machine_code=False):
     """Raise if a kernel that runs on the CPU engine would not compile for a GPU.
 
-    Does nothing if the compiler is not installed: a machine that has it makes the check.
+    Without a compiler it compiles nothing: a machine that has one makes the check.
 
     Parameters
     ----------
@@ -23,6 +23,11 @@ def gpu_ready(kernel, args, *, to_machine_code=False):
         Arguments of a launch.
     to_machine_code : bool, default=False
         Also compile to machine code for each of `TARGETS`: without spills or local memory.
+
+    Returns
+    -------
+    bool
+        Whether there is a compiler here.
 
     Raises
     ------
@@ -33,7 +38,7 @@ def gpu_ready(kernel, args, *, to_machine_code=False):
         machine code spills.
     """
     if not compiler_available():
-        return
+        return False
     wants_float64 = any("float64" in str(t) for t in signature_of(args))
     targets = TARGETS if to_machine_code else ((8, 0),)
     try:
@@ -53,6 +58,7 @@ def gpu_ready(kernel, args, *, to_machine_code=False):
             f"{kernel.py_func.__name__} for {cc} spills {code.spill_bytes} bytes of registers and "
             f"keeps {code.local_bytes} bytes of arrays in local memory, which lives in HBM"
         )
+    return True
 
 
 def _computes_in_float64(ptx):

@@ -27,6 +27,7 @@ Each function refuses bad arguments with an error that names the argument, what 
 it got. Where another rank has died or stalled, it raises RankLostError.
 """
 
+from fa_numba.checks.names import no_such_name
 from fa_numba.distributed.communicator import Communicator, RankLostError, RanksDifferError
 from fa_numba.distributed.in_process import Run, run_ranks
 from fa_numba.distributed.layouts import LAYOUTS, shard, unshard
@@ -62,3 +63,7 @@ __all__ = [
     "ulysses_attn_grad",
     "unshard",
 ]
+
+
+def __getattr__(name):
+    raise no_such_name(__name__, name, __all__)

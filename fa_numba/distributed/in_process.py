@@ -131,7 +131,11 @@ class _World:
             target = contextvars.copy_context().run
             threads.append(threading.Thread(target=target, args=(self._body, call, rank)))
             threads[-1].daemon = True  # a stalled rank must not keep the process alive
-            threads[-1].start()
+            try:
+                threads[-1].start()
+            except RuntimeError as error:
+                why = "run_ranks runs each rank in a thread, and no thread can be started here"
+                raise RuntimeError(f"{why}, as in a browser") from error
         with self.changed:
             self._pass_baton()
             try:

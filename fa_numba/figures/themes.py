@@ -11,6 +11,8 @@ INVERTED = "invert(.93) hue-rotate(180deg)"
 # `dark-light` tells Sphinx's theme that the picture needs no white ground.
 PICTURE_CLASS = f"{PICTURE} dark-light"
 PICTURE_STYLE = f"<style>{DARK} img.{PICTURE}{{filter:{INVERTED}}}</style>"
+# In a file of its own a picture hears of the theme of the page around it, of GitHub's for instance.
+SVG_STYLE = f"@media (prefers-color-scheme: dark){{svg{{filter:{INVERTED}}}}}"
 
 
 def words_style(light, dark):

@@ -5,6 +5,7 @@ gradients      the loss and its gradients, written out
 rows           the functions of rows: norm, rotary embedding, squared ReLU, cross-entropy
 row_kernels    the same as kernels, for a GPU; AdamW's too
 products       matrix products: NumPy's, or cuBLAS called directly
+jobs           attention and softmax: the jobs, or NumPy where there is no Numba
 kernel_choice  the kernels of attention and softmax: the fastest, the lessons', a learner's own
 text           the shipped text, files, the vocabulary of characters
 train          the trainer: batches, schedule, optimizer, validation

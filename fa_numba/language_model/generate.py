@@ -5,9 +5,8 @@ import functools
 import numpy as np
 
 from fa_numba import checks
-from fa_numba.dispatch.decoding import flash_decode
-from fa_numba.dispatch.softmax import softmax_topk
 from fa_numba.language_model import model
+from fa_numba.language_model.jobs import flash_decode, softmax_topk
 from fa_numba.runtime import arrays
 
 

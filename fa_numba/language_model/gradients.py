@@ -12,9 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fa_numba import checks
-from fa_numba.dispatch.attention import flash_attn, flash_attn_grad
-from fa_numba.dispatch.softmax import softmax
 from fa_numba.language_model import model, products, rows
+from fa_numba.language_model.jobs import flash_attn, flash_attn_grad, softmax
 from fa_numba.runtime import arrays
 
 FLOAT16_SCALE = 2.0**14  # of gradients in float16, which would round small ones to 0

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fa_numba import checks
-from fa_numba.dispatch.attention import flash_attn
 from fa_numba.language_model import rows
+from fa_numba.language_model.jobs import flash_attn
 from fa_numba.runtime import arrays
 
 MLP = 4  # columns of the MLP for each column of x

@@ -21,6 +21,7 @@ from numba.core.errors import NumbaPerformanceWarning
 
 from fa_numba import simt
 from fa_numba.runtime import launching, replay
+from numba_cuda_simulator import without_numba
 from numba_cuda_simulator.devices import chip
 from numba_cuda_simulator.host import DeviceArray
 from numba_cuda_simulator.options import current_options
@@ -33,7 +34,11 @@ LIBRARIES = {
 }
 MAX_CONSTANTS = 4096  # arrays of `constant`, 512 bytes or a little more each
 _constants = {}
-JOBS_ON_CPU = "A job, such as flash_attn, runs compiled for the CPU on NumPy arrays."
+JOBS_ON_CPU = (
+    "A job, such as flash_attn, needs Numba; an algorithm, such as flash_attn_v2, does not."
+    if without_numba.is_installed()
+    else "A job, such as flash_attn, runs compiled for the CPU on NumPy arrays."
+)
 _captured = []  # arrays that CUDA graphs write; CuPy's pool must not reuse their memory
 
 
@@ -78,6 +83,8 @@ def backend() -> Backend:
     Backend
         `print` it for a sentence.
     """
+    if without_numba.is_installed():
+        return Backend(None, "Numba is not installed")
     if config.ENABLE_CUDASIM:
         return Backend(None, "NUMBA_ENABLE_CUDASIM is set, which hides any GPU from Numba")
     try:

@@ -20,7 +20,7 @@ from fa_numba.workbook import carry, guesses, par, progress, stubs
 from fa_numba.workbook.catalog import Exercise, all_exercises, find, find_one
 from fa_numba.workbook.grading import inside
 from fa_numba.workbook.note import Note
-from fa_numba.workbook.report import Check, Graded, Report, as_text
+from fa_numba.workbook.report import INLINE, Check, Graded, Report, as_text
 from fa_numba.workbook.tables import as_markdown
 
 
@@ -148,9 +148,8 @@ def _heading(exercise: Exercise) -> str:
 
 def _prose(text: str) -> str:
     """Formulas in hints hold bare * and _, which Markdown would read as emphasis."""
-    parts = text.split("`")
-    parts[::2] = [re.sub(r"([*_<~])", r"\\\1", part) for part in parts[::2]]
-    return "`".join(parts)
+    pattern = f"{INLINE.pattern}|([*_<~])"
+    return re.sub(pattern, lambda part: "\\" * bool(part[3]) + part[0], text)
 
 
 def show(name: str) -> Note:

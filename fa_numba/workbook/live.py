@@ -12,6 +12,7 @@ from fa_numba import tensor_core
 from fa_numba.analysis import fp8
 from fa_numba.workbook.note import Note
 from fa_numba.workbook.recorded import table
+from numba_cuda_simulator.errors import CompilerMissingError
 
 RUNS = 10
 
@@ -30,12 +31,15 @@ def live(*names: str, shape: tuple = (2, 4096, 16, 128)) -> Note:
     -------
     Note
         A table of the kernels that this GPU can run, and a sentence on the others. Without a GPU it
-        says what each needs.
+        says what each needs; without Numba, that.
     """
     for name in names:
         if not Path(tensor_core.__path__[0], f"{name}.py").is_file():
             raise ValueError(f"names must be kernels of fa_numba.tensor_core, got {name!r}")
-    modules = {name: importlib.import_module(f"fa_numba.tensor_core.{name}") for name in names}
+    try:
+        modules = {name: importlib.import_module(f"fa_numba.tensor_core.{name}") for name in names}
+    except CompilerMissingError as error:  # no Numba
+        return Note(f"*No NVIDIA GPU here, and {error}.*")
     here = _capability()
     rows, needs = [], []
     for name, module in modules.items():

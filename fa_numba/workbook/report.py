@@ -18,7 +18,7 @@ from fa_numba.workbook.counts import added
 MARKS = {"passed": "✓", "failed": "✗", "not started": "·", "skipped": "–"}
 COLOURS = {"passed": "green", "failed": "red", "not started": "yellow", "skipped": "cyan"}
 PROSE = "prose"  # the style of a line with Markdown in it
-INLINE = re.compile(r"(?<!\w)\*\*(\w.*?\w)\*\*(?!\w)|`([^`]+)`")  # not 2**3
+INLINE = re.compile(r"(?<!\w)\*\*(\w[^*]*\w)\*\*(?!\w)|`([^`]+)`")  # not 2**3
 OUTPUT_LINES = 20
 # Jupyter's own style breaks long lines in the middle of a word.
 PRE = "margin:0 0 .4em 1.6em; background:none; white-space:pre-wrap; word-break:normal"

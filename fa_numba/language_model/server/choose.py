@@ -7,7 +7,7 @@ the host: once in each step, which is also the only time that the engine waits f
 import numpy as np
 
 from fa_numba.checks import MAX_TOP_K
-from fa_numba.dispatch.softmax import softmax_topk
+from fa_numba.language_model.jobs import softmax_topk
 from fa_numba.runtime import arrays
 
 LEAST_TEMPERATURE = 0.01  # logits divided by much less would exceed float32

@@ -15,10 +15,11 @@ import contextlib
 import numpy as np
 
 from fa_numba import checks
+from fa_numba.dispatch import decoding
 from fa_numba.dispatch.cascade import cascade_decode
-from fa_numba.dispatch.decoding import paged_attn_decode
 from fa_numba.kv_cache.cascade_plan import cascade_plan, merge_pays
 from fa_numba.language_model import model, products
+from fa_numba.language_model.jobs import paged_attn_decode
 from fa_numba.language_model.server import choose, page_moves
 from fa_numba.language_model.server.decode_graphs import DecodeGraphs
 from fa_numba.runtime import arrays
@@ -136,7 +137,7 @@ class PagedModel:
     def cascade_of(self, plan):
         """A `CascadePlan` of the sequences with one row, or None if no shared pages pay."""
         on_gpu = self.xp is not np
-        if self.attend is not paged_attn_decode or (on_gpu and self.in_8_bits):
+        if self.attend is not decoding.paged_attn_decode or (on_gpu and self.in_8_bits):
             return None  # no kernel reads e4m3 for many rows at once
         single = np.count_nonzero(plan.sizes() == 1)
         if single < 2:

@@ -4,10 +4,12 @@ The ranks run in the answering process, by `fa_numba.distributed.run_ranks`. Wha
 back as plain data: its result, its messages, and the order in which it did things.
 """
 
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import pytest
 
 from fa_numba import reference
 from fa_numba.distributed.layouts import make_layout
@@ -54,6 +56,8 @@ def run_on_ranks(program, world_size, *shards, functions=(), attend=None, order=
         A warning is an error.
     """
     __tracebackhide__ = True
+    if sys.platform in ("emscripten", "wasi"):
+        pytest.skip("ranks are threads, which a browser does not have")
     parts = [list(part) for part in shards]
     arguments = (program, world_size, parts, list(functions), attend, order, strict)
     return RankRun(*program._answer.request("call", _on_ranks, args=arguments))

@@ -171,6 +171,7 @@ class Answer:
         self.output_from = 0
         self.tracing = []
         self.counts = {}  # of the launches that this check has traced
+        self.compiled = True  # whether all was that a check wanted compiled
         self.never_written = False  # whether the last launch left NaN where there was NaN
         self.reference = reference
         self.recorder = Recorder(reference)
@@ -222,7 +223,7 @@ class Answer:
 
     def begin_check(self, name):
         """A new check: a new allowance, and a new process if the last one has ended."""
-        self.check, self.ended = name, None
+        self.check, self.ended, self.compiled = name, None, True
         self.recorder.begin()
         self.counts = {}
         if self.meter is not None:

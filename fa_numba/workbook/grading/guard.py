@@ -38,6 +38,7 @@ UNTOLD = {
 DATABASES = "_sqlite3", "_gdbm", "_dbm"  # open files from C, and one statement of SQL opens more
 OTHER_PROCESS = re.compile(r"/proc/(\d+)(/|$)")
 OPEN_FILES = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
+ADDRESS_SPACE = "/proc/self/statm"
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 NO_GRADER = "fa_numba.workbook", "fa_numba.course", "solutions"
 
@@ -47,7 +48,7 @@ class Refused(PermissionError):
 
 
 def limit_resources(memory_bytes: int | None) -> None:
-    """No core dump, no endless file, and no more than this much additional memory."""
+    """No core dump, no endless file; on Linux with /proc no more than this additional memory."""
     try:
         import resource
     except ImportError:  # Windows
@@ -55,10 +56,17 @@ def limit_resources(memory_bytes: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_OUTPUT, MOST_OUTPUT))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # an OSError, no death
-    if memory_bytes is not None and sys.platform == "linux":
-        with open("/proc/self/statm", "rb") as file:
-            now = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    if memory_bytes is not None and (now := _address_space()) is not None:
         resource.setrlimit(resource.RLIMIT_AS, (now + memory_bytes, now + memory_bytes))
+
+
+def _address_space():
+    """Bytes of this process's address space; None where the system does not tell."""
+    try:
+        with open(ADDRESS_SPACE, "rb") as file:
+            return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:  # macOS, or a container without /proc
+        return None
 
 
 def histories(root: str) -> list[str]:
@@ -103,7 +111,11 @@ def _identity(path):
 
 def _open_folders():
     """The folders that are open: each may be the `dir_fd` of a path, which no event tells."""
-    for number in os.listdir(OPEN_FILES):
+    try:
+        numbers = os.listdir(OPEN_FILES)
+    except OSError:  # no /proc: paths from the working folder are all that is known
+        return
+    for number in numbers:
         with contextlib.suppress(OSError, ValueError):
             path = os.readlink(f"{OPEN_FILES}/{number}")
             if os.path.isdir(path):

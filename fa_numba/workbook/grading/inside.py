@@ -27,7 +27,7 @@ from numba_cuda_simulator.errors import KernelWarning
 from numba_cuda_simulator.options import Options
 from numba_cuda_simulator.transform import PREFIX
 
-KERNEL_STEPS = 1000  # of a turn in a kernel, where a statement runs for all threads
+KERNEL_STEPS = 250  # of a turn in a kernel, where a statement runs for all threads
 # Of one check. In Python 3.11 a step is a line, of which a turn may have ten.
 MOST_STEPS = 10_000_000 if hasattr(sys, "monitoring") else 100_000_000
 NOTE = f"Graded in this process, which stops a check after {MOST_STEPS:,} steps."

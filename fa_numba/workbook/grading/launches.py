@@ -200,8 +200,8 @@ def gpu_ready(kernel, args, **keywords):
         raise AssertionError(
             f"{kernel.__name__} is a plain Python function: write @cuda.jit in the line above it"
         )
-    answer.request("gpu_ready", kernel, args=(tuple(args),), kwargs=keywords)
-    return None
+    answer.compiled = answer.request("gpu_ready", kernel, args=(tuple(args),), kwargs=keywords)
+    return answer.compiled
 
 
 def _rename(trace, answer, kernel):

@@ -4,7 +4,7 @@ from numba import types  # noqa: F401
 
 from numba_cuda_simulator.without_numba.missing import needs_numba
 
-from . import cg  # noqa: F401
+from . import cg, libdevice  # noqa: F401
 from .dispatcher import CUDADispatcher
 
 driver = None  # Numba's own simulator lacks the name
