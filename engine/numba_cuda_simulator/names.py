@@ -18,7 +18,7 @@ from numba import cuda
 
 from .dtypes import typed
 from .errors import FieldError, KernelError, LaunchError, UnsupportedError
-from .host import DeviceArray
+from .host import DeviceArray, from_interface
 from .intrinsics import (
     CASTS,
     NUMPY,
@@ -46,7 +46,8 @@ OPERATIONS = {
         next_turn range_numbers range_turns read return_ while_begin while_test""",
     "operators": """and_ and_values arithmetic assert_ choose enum_value floordiv member mod not_
         or_ or_values power same shift_left shift_right""",
-    "memory": """byte_strides fill load sequence_turns store store_copy store_field unpack view""",
+    "memory": """byte_strides fill load sequence sequence_turns store store_copy store_field unpack
+        view""",
     "atomics": "atomic element_from",
 }
 COUNTED = "count count_call count_compare count_fma".split()  # in traced launches, of the meter
@@ -228,6 +229,11 @@ class Names:
         function = python_function(value)
         if function is not None:
             return self.device_function(function, value)
+        if dialect.startswith("numba") and getattr(value, "__name__", "") == "literal_unroll":
+            return itself
+        shown = from_interface(value)
+        if shown is not None:  # a device array in another library's clothes
+            return self.resolve(name, DeviceArray(shown))
         if type(value).__module__.startswith("numba"):
             try:
                 return Cast(value)
@@ -270,6 +276,8 @@ class Names:
             return known[own_name]
         if getattr(builtins, own_name, None) is value:
             return self.builtins.get(own_name)
+        if inspect.isfunction(value) and (module or "").startswith("numba_cuda_mlir"):
+            return self.device_function(value, value)  # its random numbers, for one
         if inspect.isfunction(value):
             return Refused(
                 f"calling the plain Python function '{name}'",
@@ -323,6 +331,11 @@ class Names:
         """Return where the call stands that the kernel is making."""
         frame = kernel_frame()
         return list(frame.f_code.co_positions())[frame.f_lasti // 2]
+
+
+def itself(values):
+    """literal_unroll(values): loops over a tuple are unrolled anyway."""
+    return values
 
 
 def refuse_shape(lockstep, parameter, origin):

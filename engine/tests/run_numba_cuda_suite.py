@@ -83,7 +83,11 @@ REASONS = [
     ("cuda_array_interface|cupy", IRRELEVANT, "arrays on a GPU, by the CUDA array interface"),
     ("gpu_data|memalloc|memory_manager|DriverLibNotFound", IRRELEVANT, "the driver's memory"),
     ("LaunchConfigSensitive|launch_config|compile_config", IRRELEVANT, "the compiler's hooks"),
-    ("DebugOutput|NumbaDebug|LaunchBounds|local_mem|shared_mem_per", IRRELEVANT, "compiled code"),
+    (
+        "DebugOutput|NumbaDebug|LaunchBounds|is not compiled for a GPU|compile_ptx|inspect_",
+        IRRELEVANT,
+        "asks for compiled code: PTX, SASS, LLVM code, registers",
+    ),
     (
         "external_stream|inefficient_launch|warn_on_host",
         IRRELEVANT,
@@ -182,6 +186,7 @@ def pretend_a_device():
     from numba import cuda
     from numba.cuda import testing
     from numba.cuda.cudadrv import devices
+    from numba.cuda.tests import support
 
     device = types.SimpleNamespace(
         compute_capability=(9, 0), name=b"none", MULTIPROCESSOR_COUNT=132, WARP_SIZE=32,
@@ -190,6 +195,8 @@ def pretend_a_device():
     context = types.SimpleNamespace(device=device, reset=lambda: None, synchronize=lambda: None)
     cuda.get_current_device = lambda: device
     cuda.current_context = devices.get_context = lambda *_: context
+    for mixin in support.MemoryLeakMixin, support.EnableNRTStatsMixin:  # of the driver's memory
+        mixin.setUp, mixin.tearDown = unittest.TestCase.setUp, unittest.TestCase.tearDown
     testing.cc_X_or_above = lambda major, minor: True
     for name in [n for n in vars(testing) if n.startswith("skip_unless_cc_")]:
         setattr(testing, name, lambda function: function)
@@ -207,7 +214,7 @@ def run_module(name, limit):
     """Run one module's tests, each in a fork; return [test, outcome, text, seconds] of each."""
     import numba_cuda_simulator as simt
 
-    simt.enable()
+    simt.enable(as_gpu=True)
     try:
         module = importlib.import_module(name)
     except BaseException as error:
