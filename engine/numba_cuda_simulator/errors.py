@@ -299,6 +299,8 @@ def unexpected(error, site):
         message, hint = f"{expression.partition('(')[0]}() does not take these arguments", None
     elif isinstance(error, AttributeError):
         message, hint = f"{expression} is not available inside a kernel", attributes(error.obj)
+        if error.name == "bit_count":
+            hint = "Write cuda.popc(...)."
     else:
         message, hint = f"this does not work in a kernel: {error}", None
         if "does not support ufuncs" in message:

@@ -221,11 +221,12 @@ def is_element(dtype):
 
 def refuse_argument(name, value):
     if getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M", "S", "U"):
-        what = "dates and times" if value.dtype.kind in "mM" else "strings"
+        dates = value.dtype.kind in "mM"
         raise UnsupportedError(
-            f"argument '{name}' holds {what}, {value.dtype}: the CPU engine runs no kernel of them",
+            f"argument '{name}' holds {'dates and times' if dates else 'strings'}, {value.dtype}: "
+            "the CPU engine runs no kernel of them",
             array=name,
-            hint="A GPU would. Pass numbers: x.view(np.int64)." if what[0] == "d" else None,
+            hint=f"A GPU would. Pass numbers: {name}.view(np.{'int64' if dates else 'uint32'}).",
         )
     got, hint = f"a {type(value).__name__}", None
     if isinstance(value, np.ndarray):

@@ -38,6 +38,7 @@ from .other_names import TRITON
 from .records import kernel_frame
 from .reductions import FUNCTIONS
 from .signatures import convert_call, converted, signatures_of
+from .syntax import refusal
 from .transform import PREFIX
 
 # The operations that rewritten code calls, `load` as `_simt_load`, by the part that has them.
@@ -238,7 +239,11 @@ class Names:
             try:
                 return Cast(value)
             except TypeError:
-                return Refused(f"'{name}'")
+                foreign = type(value).__name__ == "ExternFunction"
+                hint = (
+                    "It is C++ or PTX, which a GPU runs. Write it in Python." if foreign else None
+                )
+                return Refused(f"'{name}'", hint)
         return self.resolve_callable(name, value)
 
     def resolve_module(self, module):
@@ -294,6 +299,9 @@ class Names:
         def call(*arguments, **keywords):
             given = dict(zip(names.args, arguments, strict=False))
             surplus = len(arguments) > len(names.args) or set(keywords) & set(given)
+            if names.varargs:
+                what, hint = refusal("*args of a device function", "List its parameters.", True)
+                raise UnsupportedError(what, hint=hint)
             given.update(keywords)
             for name, value in defaults.items():
                 given.setdefault(name, self.resolve(name, value))
