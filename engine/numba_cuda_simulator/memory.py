@@ -405,8 +405,8 @@ class Memory:
                 self.shared_bytes += math.prod(dims) * array.itemsize
                 if self.shared_bytes > STATIC_SHARED_BYTES:
                     raise LaunchError(
-                        f"'{array.name}' makes it {self.shared_bytes} bytes of shared memory: a "
-                        f"block can have {STATIC_SHARED_BYTES} in arrays of fixed shape",
+                        f"with '{array.name}' a block takes {self.shared_bytes} bytes of shared "
+                        f"memory: it can have {STATIC_SHARED_BYTES} in arrays of fixed shape",
                         array=array.name,
                         hint="Make the tiles smaller, or use dynamic shared memory (shape 0).",
                     )
@@ -419,8 +419,8 @@ class Memory:
         total, limit = self.shared_bytes + self.dynamic_bytes, chip(device).shared_bytes_per_block
         if total > limit:
             raise LaunchError(
-                f"'{array.name}' makes it {total} bytes of shared memory, {self.dynamic_bytes} of "
-                f"them dynamic: a block can have {limit} on {device}",
+                f"with '{array.name}' a block takes {total} bytes of shared memory, "
+                f"{self.dynamic_bytes} of them dynamic: it can have {limit} on {device}",
                 array=array.name,
                 hint=TOO_MUCH_SHARED,
             )

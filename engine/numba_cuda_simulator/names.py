@@ -35,7 +35,7 @@ from .intrinsics import (
 from .lanes import Member, Undefined, like
 from .mathematics import CMATH, MATH, NUMPY_FUNCTIONS
 from .other_names import TRITON
-from .records import kernel_frame
+from .records import Copies, kernel_frame, records_argument
 from .reductions import FUNCTIONS
 from .signatures import convert_call, converted, signatures_of
 from .syntax import refusal
@@ -200,6 +200,8 @@ class Names:
         scalar = as_lane(value)
         if scalar is not None:
             return scalar
+        if isinstance(value, np.ndarray) and value.dtype.names:
+            return records_argument(self.memory, Copies(), name, value)
         if isinstance(value, np.ndarray):
             return self.memory.global_array(value, name)  # Numba freezes it into the kernel
         if isinstance(value, DeviceArray):
@@ -306,9 +308,10 @@ class Names:
             for name, value in defaults.items():
                 given.setdefault(name, self.resolve(name, value))
             if surplus or set(given) != set(names.args):
+                count = len(arguments) + len(keywords)
                 raise KernelError(
-                    f"{function.__name__}({', '.join(names.args)}) is called with "
-                    f"{len(arguments) + len(keywords)} arguments"
+                    f"{function.__name__}({', '.join(names.args)}) is called with {count} "
+                    f"argument{'s' * (count != 1)}"
                 )
             runnable, lockstep = self.lockstep_function(function)
             if lockstep.shapes:

@@ -24,6 +24,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 HERE = Path(__file__).parent
+README = HERE.parent / "README.md"
 PAGE = HERE.parents[1] / "docs" / "foreign_projects.md"
 CHECKS = HERE / "foreign_projects"
 STUMPY = "aamp aamp_ostinato aamp_stimp aampdist mpdist ostinato stimp stump".split()
@@ -115,7 +116,8 @@ def reason(test, why):
 
 
 def page(folder):
-    """Return the text of the page, of all reports in the folder."""
+    """Return the text of the page, of all reports in the folder, and {project: its row}."""
+    rows = {}
     lines = ["# Other projects on the CPU engine", ""]
     lines += ["`python engine/tests/run_foreign_projects.py`, which fetches them.", ""]
     lines += ["| project | tests | " + " | ".join(KINDS) + " |", "|---|" + "---:|" * 6]
@@ -129,13 +131,14 @@ def page(folder):
             counts = collections.Counter(kind for kind, *_ in found)
             numbers = (counts.total(), *(counts[kind] for kind in KINDS))
             lines.append(f"| {title} | {' | '.join(map(str, numbers))} |")
+            rows[name] = lines[-1]
             why.update((name, kind, reason(*rest)) for kind, *rest in found if kind != "right")
     lines += ["", "Right: as on a GPU. Refused: the engine says that it does not run the kernel."]
     lines += ["Found: it finds an error in it, a race for one. Wrong: another result."]
     lines += ["", "| project | outcome | tests | reason |", "|---|---|---:|---|"]
     for (name, kind, said), n in sorted(why.items(), key=lambda x: (x[0][:2], -x[1])):
         lines.append(f"| {name} | {kind} | {n} | {said.replace('|', '/')} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n", rows
 
 
 def main():
@@ -143,7 +146,9 @@ def main():
     parser.add_argument("projects", nargs="*", help=f"of {', '.join(PROJECTS)}; without any: all")
     parser.add_argument("--folder", type=Path, required=True, help="where the projects are put")
     parser.add_argument("--mlir", type=Path, help="the folder `tests` of numba-cuda-mlir")
-    parser.add_argument("--write", action="store_true", help="write docs/foreign_projects.md")
+    parser.add_argument(
+        "--write", action="store_true", help="write docs/foreign_projects.md and README.md"
+    )
     given = parser.parse_args()
     unknown = set(given.projects) - set(PROJECTS)
     if unknown:
@@ -164,10 +169,14 @@ def main():
         python = environment(folder, "numba-cuda-mlir", install)
         files = [f"test_{name}.py" for name in MLIR]
         run(python, given.mlir.resolve(), files, folder / "numba-cuda-mlir.xml")
-    text = page(folder)
+    text, rows = page(folder)
     print(text)
     if given.write:
         PAGE.write_text(text, encoding="utf-8")
+        text = README.read_text(encoding="utf-8")
+        for name, row in rows.items():
+            text = re.sub(rf"^\| {name} .*$", row, text, flags=re.M)
+        README.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

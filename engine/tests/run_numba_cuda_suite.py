@@ -84,7 +84,8 @@ REASONS = [
     ("gpu_data|memalloc|memory_manager|DriverLibNotFound", IRRELEVANT, "the driver's memory"),
     ("LaunchConfigSensitive|launch_config|compile_config", IRRELEVANT, "the compiler's hooks"),
     (
-        "DebugOutput|NumbaDebug|LaunchBounds|is not compiled for a GPU|compile_ptx|inspect_",
+        "DebugOutput|NumbaDebug|LaunchBounds|is not compiled for a GPU|compile_ptx|inspect_|"
+        "_type_annotation|device_noopt",
         IRRELEVANT,
         "asks for compiled code: PTX, SASS, LLVM code, registers",
     ),
@@ -104,7 +105,11 @@ REASONS = [
         "extensions of the compiler: overloads, intrinsics, new types",
     ),
     ("gufunc_copy|np.sin.. does not", REFUSED, "NumPy's ufuncs of whole arrays"),
-    ("packed records|not aligned|TestAlignment", REFUSED, "packed records"),
+    ("whole elements|names.: ..a|TestAlignment", REFUSED, "packed records as constants"),
+    ("TestCudaConstantMemory.test_const_record", REFUSED, "records as constants"),
+    ("cta_barrier", REFUSED, "foreign functions in C++ or PTX"),
+    ("cpointer", REFUSED, "C pointers"),
+    ("no_transfer_for_device_data", IRRELEVANT, "the driver's memory"),
     ("'ffi'|'times.'|'add2'|'const42'|'consume'", REFUSED, "foreign functions in C++ or PTX"),
     ("defined inside a kernel|MakeFunction", REFUSED, "functions defined inside a kernel"),
     ("bit_count", REFUSED, "methods of integers"),
