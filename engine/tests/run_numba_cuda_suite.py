@@ -1,6 +1,6 @@
 """Run the tests of numba-cuda's own suite that apply on the CPU engine, and count what they say.
 
-    python engine/tests/run_numba_cuda_suite.py                all of it; about two minutes of one core
+    python engine/tests/run_numba_cuda_suite.py                all of it; two minutes of a core
     python engine/tests/run_numba_cuda_suite.py test_casting   modules whose names contain this
     python engine/tests/run_numba_cuda_suite.py --write        also write docs/numba_cuda_suite.md
 
