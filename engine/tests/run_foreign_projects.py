@@ -134,7 +134,7 @@ def page(folder):
             rows[name] = lines[-1]
             why.update((name, kind, reason(*rest)) for kind, *rest in found if kind != "right")
     lines += ["", "Right: as on a GPU. Refused: the engine says that it does not run the kernel."]
-    lines += ["Found: it finds an error in it, a race for one. Wrong: another result, or another error."]
+    lines += ["Found: it finds an error in it, a race for one. Wrong: another result or error."]
     lines += ["", "| project | outcome | tests | reason |", "|---|---|---:|---|"]
     for (name, kind, said), n in sorted(why.items(), key=lambda x: (x[0][:2], -x[1])):
         lines.append(f"| {name} | {kind} | {n} | {said.replace('|', '/')} |")
