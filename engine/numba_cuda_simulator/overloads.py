@@ -9,6 +9,7 @@ the GPU's limits, and refuse to tell of machine code.
 
 import math
 import weakref
+from enum import Enum
 
 import numpy as np
 from numba import types
@@ -68,7 +69,8 @@ def kind(x):
 
 
 def types_of(kernel, arguments):
-    return tuple(kernel.typeof_pyval(host_value(x)) for x in arguments)
+    arguments = (x if isinstance(x, Enum) else getattr(x, "value", x) for x in arguments)
+    return tuple(kernel.typeof_pyval(host_value(x)) for x in arguments)  # of cuda.Out(x): x
 
 
 def enter(kernel, args):
