@@ -454,6 +454,29 @@ def more_lanes_than_warps(x):
 
 
 @cuda.jit
+def copied_by_columns(x, out):
+    column, row = cuda.grid(2)
+    if row < x.shape[0] and column < x.shape[1]:
+        out[row, column] = x[row, column]
+
+
+@pytest.mark.skipif(simt.has_gpu(), reason="a GPU's new arrays hold anything")
+def test_a_grid_of_rows_for_a_kernel_of_columns():
+    """The grid covers a square only; what no thread stores is NaN in a new device array."""
+    x, enabled = np.ones((20, 50), np.float32), simt.is_enabled()
+    simt.enable()
+    try:
+        out = cuda.device_array_like(x)
+        copied_by_columns[(2, 5), (10, 10)](x, out)  # blocks for 20 rows, and for 50 columns
+        assert np.isnan(out.copy_to_host()).sum() == 20 * 30
+        copied_by_columns[(5, 2), (10, 10)](x, out)
+    finally:
+        if not enabled:
+            simt.disable()
+    np.testing.assert_array_equal(out.copy_to_host(), x)
+
+
+@cuda.jit
 def barrier_in_a_branch(x):
     t = cuda.threadIdx.x
     cells = cuda.shared.array(64, float32)

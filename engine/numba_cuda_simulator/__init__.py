@@ -30,6 +30,8 @@ Running a kernel
 - host: cuda.to_device and the like, in host memory
 - present: the GPU that a program finds: cuda.gpus, contexts
 - ufuncs: @vectorize and @guvectorize with target="cuda"
+- overloads: what kernel.overloads, .signatures, .specialize(...) say where nothing is compiled
+- generated: the text of functions that a program makes by exec
 - cuda: `cuda` for kernels that name no Numba
 - command: simt run, simt trace
 - waits: loops in which threads wait for each other

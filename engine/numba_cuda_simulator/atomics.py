@@ -114,6 +114,9 @@ class Atomic:
         mask = lanes.mask
         places = pick(array.addresses(lanes, offset), lanes.shape, mask)
         values = pick(value, lanes.shape, mask).astype(array.dtype)
+        if self.name in ("max", "min") and array.dtype.kind == "f":
+            # A NaN in memory stays there, and one that comes changes nothing.
+            values = np.where(np.isnan(array.flat[places]), np.nan, values).astype(array.dtype)
         if new is not None:
             swap = pick(new, lanes.shape, mask).astype(array.dtype)
             old = compare_and_swap(array.flat, places, values, swap)

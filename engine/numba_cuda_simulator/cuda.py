@@ -17,10 +17,10 @@ import functools
 import numpy as np
 
 from .errors import LaunchError, explain
-from .hook import Launcher, blocks_for
+from .hook import Launcher, blocks_for, configure
 from .host import STAND_INS
 from .names import PLACEHOLDERS
-from .present import PRESENT
+from .present import PRESENT, PRETENDED
 from .signatures import parsed_signatures
 
 
@@ -37,9 +37,7 @@ class Kernel:
         __tracebackhide__ = True
         return Launcher(self, configuration)
 
-    def forall(self, ntasks, tpb=0, stream=0, sharedmem=0):
-        """One thread for each of n tasks."""
-        return blocks_for(self, ntasks, tpb, stream, sharedmem)
+    configure, forall = configure, blocks_for
 
     def __call__(self, *arguments):
         __tracebackhide__ = True
@@ -62,5 +60,5 @@ def jit(func_or_sig=None, device=False, **options):
 
 NUMBERS = "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
 globals().update({name: getattr(np, name) for name in (*NUMBERS, "complex64", "complex128")})
-globals().update(PLACEHOLDERS | STAND_INS | PRESENT)
+globals().update(PLACEHOLDERS | STAND_INS | PRESENT | PRETENDED)
 boolean = np.bool_

@@ -22,9 +22,11 @@ from .mathematics import BUILTINS, HALF, MATH, NUMPY_FUNCTIONS
 FREE = {"compare", "max", "min", "neg", "abs", "copysign", "ceil", "floor", "rint", "trunc"}
 FLOPS = {"fma": 2} | dict.fromkeys(FREE, 0)  # of one operation; 1 of any other kind
 
-COMPARISONS = ("isfinite", "isinf", "isnan", "heq", "hge", "hgt", "hle", "hlt", "hne")
+COMPARISONS = """isfinite isinf isnan heq hge hgt hle hlt hne equal greater greater_equal less
+    less_equal logical_and logical_not logical_or logical_xor not_equal""".split()
 KINDS = {name: "compare" for name in COMPARISONS}
 KINDS |= {"fabs": "abs", "maximum": "max", "minimum": "min", "sub": "add"}
+KINDS |= {"fmax": "max", "fmin": "min", "divide": "div", "true_divide": "div", "conjugate": "neg"}
 
 
 def kinds_of_functions():

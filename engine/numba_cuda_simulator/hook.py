@@ -5,6 +5,7 @@ friends, and compilation at decoration time for kernels with a signature. This m
 `names` are the only ones that know Numba's internals.
 """
 
+import builtins
 import functools
 import importlib.util
 import sys
@@ -13,10 +14,12 @@ from collections import ChainMap
 from numba import cuda
 
 from .errors import LaunchError, explain
+from .generated import keeping_source
 from .host import STAND_INS
 from .launch import launch
 from .names import MLIR, PLACEHOLDERS
-from .present import PRESENT, PRETENDED
+from .overloads import compile_for, enter, forget, note_launch, specialize
+from .present import CONTEXT, PRESENT, PRETENDED
 from .signatures import parsed_signatures
 from .ufuncs import BUILDERS
 
@@ -29,6 +32,7 @@ except ImportError:  # without Numba
 
 _originals = []  # (object, attribute, its value or MISSING), to undo
 MISSING = object()
+MLIR_HOST = "numba_cuda_mlir.numba_cuda"  # where numba-cuda-mlir itself takes to_device from
 
 
 def is_simulator():
@@ -79,11 +83,24 @@ class Launcher:
         error = launch(self.kernel, self.grid, self.block, args, self.shared_bytes)
         if error is not None:
             raise error
+        if compiles_nothing(self.kernel) and not self.kernel.specialized:
+            note_launch(self.kernel, args)
+
+
+def compiles_nothing(kernel):
+    """Tell whether a kernel is one of Numba's where there is no GPU."""
+    return getattr(type(kernel), "compile", None) is compile_for
 
 
 def getitem(kernel, configuration):
     __tracebackhide__ = True
     return Launcher(kernel, configuration)
+
+
+def configure(kernel, griddim, blockdim, stream=0, sharedmem=0):
+    """kernel.configure(grid, block): the same as kernel[grid, block]."""
+    __tracebackhide__ = True
+    return Launcher(kernel, (griddim, blockdim, stream, sharedmem))
 
 
 def blocks_for(kernel, ntasks, tpb=0, stream=0, sharedmem=0):
@@ -111,6 +128,10 @@ def without_signature(jit):
         def with_signatures(function):
             kernel = decorate(function)
             kernel._simt_signatures = signatures
+            if compiles_nothing(kernel) and not device:
+                for signature in signatures:
+                    enter(kernel, signature.args)
+                kernel._specialized = len(signatures) == 1
             return kernel
 
         return with_signatures
@@ -124,7 +145,8 @@ def enable(as_gpu=False):
     Parameters
     ----------
     as_gpu : bool, default=False
-        Also let `cuda.is_available()` say yes, so that a program takes the engine for a GPU.
+        Also let `cuda.is_available()` say yes, so that a program takes the engine for a GPU, and
+        keep the text of the functions that it makes by `exec`.
     """
     if not _originals:
         replace_kernels(cuda, kernel_class())
@@ -137,11 +159,12 @@ def enable(as_gpu=False):
             replace_host(cuda)
         if MLIR in sys.modules:
             enable_mlir()
-        elif importlib.util.find_spec(MLIR.partition(".")[0]):
+        else:
             _originals.append((sys.meta_path, None, None))
             sys.meta_path.insert(0, WhenImported())
-    if as_gpu:
-        for module in [cuda, sys.modules.get(MLIR)]:
+    if as_gpu and cuda.is_available is not PRETENDED["is_available"]:
+        replace(builtins, "exec", keeping_source(exec))
+        for module in [cuda, sys.modules.get(MLIR), sys.modules.get(MLIR_HOST)]:
             for name, stand_in in PRETENDED.items():
                 if module is not None:
                     replace(module, name, stand_in)
@@ -151,6 +174,14 @@ def replace_kernels(module, kernel):
     """Give a dialect's kernels launches on the engine."""
     replace(kernel, "__getitem__", getitem)
     replace(kernel, "forall", blocks_for)
+    replace(kernel, "configure", configure)
+    if module is not cuda and not has_gpu():
+        replace(kernel, "specialize", lambda kernel, *arguments: kernel)
+    elif not has_gpu() and not is_simulator():
+        replace(kernel, "specialize", specialize)
+        replace(kernel, "compile", compile_for)
+        dispatcher = sys.modules[kernel.__module__]
+        replace(dispatcher, "get_current_device", PRESENT["get_current_device"])
     replace(module, "jit", without_signature(module.jit))
 
 
@@ -167,18 +198,22 @@ def replace_host(module):
         replace(decorator, "target_registry", ChainMap(ours, decorator.target_registry))
     devices = sys.modules.get(f"{module.__name__}.cudadrv.devices")
     if devices and not has_gpu():
+        if hasattr(devices, "_runtime"):
+            replace(devices._runtime, "ensure_context", CONTEXT.defer_cleanup)
         replace(devices, "gpus", PRESENT["gpus"])
         replace(devices, "get_context", PRESENT["current_context"])
 
 
 def enable_mlir():
     """Run kernels of numba-cuda-mlir on the engine too."""
-    module = sys.modules[MLIR]
-    replace_kernels(module, importlib.import_module("numba_cuda_mlir.descriptor").MLIRDispatcher)
-    replace_host(module)
-    if cuda.is_available is PRETENDED["is_available"]:
-        for name, stand_in in PRETENDED.items():
-            replace(module, name, stand_in)
+    replace_kernels(
+        sys.modules[MLIR], importlib.import_module("numba_cuda_mlir.descriptor").MLIRDispatcher
+    )
+    for module in sys.modules[MLIR], sys.modules[MLIR_HOST]:
+        replace_host(module)
+        if cuda.is_available is PRETENDED["is_available"]:
+            for name, stand_in in PRETENDED.items():
+                replace(module, name, stand_in)
 
 
 class WhenImported:
@@ -202,6 +237,7 @@ class WhenImported:
 
 def disable():
     """Give Numba its own launches back."""
+    forget()
     while _originals:
         owner, attribute, value = _originals.pop()
         if owner is sys.meta_path:

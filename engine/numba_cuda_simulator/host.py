@@ -41,6 +41,8 @@ def from_interface(value):
 class DeviceArray:
     """A device array that lives in host memory."""
 
+    stream = 0
+
     def __init__(self, host):
         self._simt_host = host
 
@@ -49,7 +51,7 @@ class DeviceArray:
     dtype = property(lambda self: self._simt_host.dtype)
     size = property(lambda self: self._simt_host.size)
     ndim = property(lambda self: self._simt_host.ndim)
-    nbytes = property(lambda self: self._simt_host.nbytes)
+    nbytes = alloc_size = property(lambda self: self._simt_host.nbytes)
     T = property(lambda self: self.transpose())
 
     @property

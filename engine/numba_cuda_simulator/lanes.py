@@ -378,7 +378,7 @@ class Lanes:
         """Run a device function for the active threads."""
         if len(self.frames) > MOST_CALLS:
             raise KernelError(
-                f"'{code.code.co_name}' is called {MOST_CALLS} deep",
+                f"'{code.code.co_name}' is called {MOST_CALLS} levels deep",
                 hint="Does it call itself for ever? Write it as a loop.",
             )
         mask, loops, branches = self.mask, self.loops, self.branches

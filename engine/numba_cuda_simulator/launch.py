@@ -16,7 +16,7 @@ from .names import COUNTED, Names, as_lane, check_kernel, member, refuse_shape
 from .operators import Operators
 from .options import TOO_MUCH_SHARED, current_options
 from .progress import Progress
-from .records import records_argument
+from .records import Copies, records_argument
 from .second_gear import Shift, gear_for
 from .serial import SerialLanes, SerialMemory, SerialOperators, direct_arguments, rewrite
 from .signatures import convert_arguments, signatures_of
@@ -81,7 +81,14 @@ class Machine:
             refuse_result(function.__name__, [lockstep.result])
         for parameter in lockstep.shapes:
             refuse_shape(lockstep, parameter, parameter)
+        copies = self.copies = Copies()
         values = self.lane_arguments(function, lockstep, arguments)
+        try:
+            self.run_values(function, runnable, lockstep, values, signatures)
+        finally:
+            copies.back()
+
+    def run_values(self, function, runnable, lockstep, values, signatures):
         values = convert_arguments(signatures, function.__name__, lockstep.parameters, values)
         alone = self.lanes.num_threads * math.prod(self.lanes.grid) == 1
         waits = not alone and may_wait(function, self.names.device_functions)
@@ -175,9 +182,9 @@ class Machine:
         if isinstance(value, Enum):
             return member(value)
         if isinstance(value, np.ndarray) and is_element(value.dtype):
-            return self.memory.global_array(value, name)
+            return self.memory.global_array(self.copies.of(value, name), name)
         if isinstance(value, (np.ndarray, np.void)) and value.dtype.names:
-            return records_argument(self.memory, name, value)
+            return records_argument(self.memory, self.copies, name, value)
         scalar = as_lane(value)
         if scalar is None:
             refuse_argument(name, value)
@@ -213,6 +220,14 @@ def is_element(dtype):
 
 
 def refuse_argument(name, value):
+    if getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M", "S", "U"):
+        dates = value.dtype.kind in "mM"
+        raise UnsupportedError(
+            f"argument '{name}' holds {'dates and times' if dates else 'strings'}, {value.dtype}: "
+            "the CPU engine runs no kernel of them",
+            array=name,
+            hint=f"A GPU would. Pass numbers: {name}.view(np.{'int64' if dates else 'uint32'}).",
+        )
     got, hint = f"a {type(value).__name__}", None
     if isinstance(value, np.ndarray):
         got = f"an array of {value.dtype}"

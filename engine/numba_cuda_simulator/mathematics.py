@@ -109,13 +109,31 @@ MATH = {
 }
 
 # The NumPy functions of scalars that Numba compiles for a GPU; exp and sqrt are not among them.
-NUMPY_UNARY = """arccos arccosh arcsin arcsinh arctan arctanh cos cosh isnan log log10 log2 sin
-    sinh tan tanh""".split()
-NUMPY_FUNCTIONS = {
+NUMPY_UNARY = """arccos arccosh arcsin arcsinh arctan arctanh cos cosh deg2rad degrees isnan log
+    log10 log2 rad2deg radians sin sinh tan tanh""".split()
+NUMPY_OPERATORS = """bitwise_and bitwise_not bitwise_or bitwise_xor conjugate divide equal fmax fmin
+    greater greater_equal invert left_shift less less_equal logical_and logical_not logical_or
+    logical_xor maximum minimum not_equal right_shift true_divide""".split()
+NUMPY_UFUNCS = {
     **{name: unary(getattr(np, name)) for name in NUMPY_UNARY},
     "arctan2": binary(np.arctan2),
-    "maximum": np.maximum,
-    "minimum": np.minimum,
+    "hypot": binary(np.hypot),
+    **{name: getattr(np, name) for name in NUMPY_OPERATORS},
+}
+
+
+def of_numbers_or_arrays(name, function):
+    """Return np.sin(x), which is also np.sin(x, out) of whole arrays."""
+
+    def apply(*values):
+        array = next((x for x in values if hasattr(x, "dims")), None)
+        return function(*values) if array is None else array.each(name, function, values)
+
+    return apply
+
+
+NUMPY_FUNCTIONS = {
+    **{name: of_numbers_or_arrays(name, f) for name, f in NUMPY_UFUNCS.items()},
     **{c: np.float64(getattr(np, c)) for c in ("e", "inf", "nan", "pi")},
 }
 

@@ -5,6 +5,7 @@ one for all; loading is then a gather and storing a scatter, or less where threa
 """
 
 import math
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -356,17 +357,20 @@ class Memory:
 
     def sequence_turns(self, exits, site, called, *values):
         """Yield the loop variable of a loop over a tuple or array, enumerate(x) or zip(x, y)."""
+        return self.lanes.same_turns(self.sequence(site, called, *values))
+
+    def sequence(self, site, called, *values):
+        """Return an iterator over a tuple or array, enumerate(x) or zip(x, y)."""
         if called == "enumerate":
             start = values[1] if len(values) > 1 else 0
-            return self.lanes.same_turns(
-                (np.int64(start + i), x) for i, x in enumerate(self.elements(values[0], site))
-            )
+            elements = enumerate(self.elements(values[0], site))
+            return ((np.int64(start + i), x) for i, x in elements)
         turns = [self.elements(x, site) for x in values]
-        return self.lanes.same_turns(zip(*turns, strict=False) if called == "zip" else turns[0])
+        return zip(*turns, strict=False) if called == "zip" else iter(turns[0])
 
     def elements(self, values, site):
         """Return the elements of a tuple or array, loaded when their turn comes."""
-        if isinstance(values, tuple):
+        if isinstance(values, (tuple, Iterator)):
             return values
         if getattr(values, "kind", None) is None:
             raise UnsupportedError(
@@ -401,8 +405,8 @@ class Memory:
                 self.shared_bytes += math.prod(dims) * array.itemsize
                 if self.shared_bytes > STATIC_SHARED_BYTES:
                     raise LaunchError(
-                        f"'{array.name}' makes it {self.shared_bytes} bytes of shared memory: a "
-                        f"block can have {STATIC_SHARED_BYTES} in arrays of fixed shape",
+                        f"with '{array.name}' a block takes {self.shared_bytes} bytes of shared "
+                        f"memory: it can have {STATIC_SHARED_BYTES} in arrays of fixed shape",
                         array=array.name,
                         hint="Make the tiles smaller, or use dynamic shared memory (shape 0).",
                     )
@@ -415,8 +419,8 @@ class Memory:
         total, limit = self.shared_bytes + self.dynamic_bytes, chip(device).shared_bytes_per_block
         if total > limit:
             raise LaunchError(
-                f"'{array.name}' makes it {total} bytes of shared memory, {self.dynamic_bytes} of "
-                f"them dynamic: a block can have {limit} on {device}",
+                f"with '{array.name}' a block takes {total} bytes of shared memory, "
+                f"{self.dynamic_bytes} of them dynamic: it can have {limit} on {device}",
                 array=array.name,
                 hint=TOO_MUCH_SHARED,
             )

@@ -18,7 +18,7 @@ from numba import cuda
 
 from .dtypes import typed
 from .errors import FieldError, KernelError, LaunchError, UnsupportedError
-from .host import DeviceArray
+from .host import DeviceArray, from_interface
 from .intrinsics import (
     CASTS,
     NUMPY,
@@ -35,9 +35,10 @@ from .intrinsics import (
 from .lanes import Member, Undefined, like
 from .mathematics import CMATH, MATH, NUMPY_FUNCTIONS
 from .other_names import TRITON
-from .records import kernel_frame
+from .records import Copies, kernel_frame, records_argument
 from .reductions import FUNCTIONS
 from .signatures import convert_call, converted, signatures_of
+from .syntax import refusal
 from .transform import PREFIX
 
 # The operations that rewritten code calls, `load` as `_simt_load`, by the part that has them.
@@ -46,7 +47,8 @@ OPERATIONS = {
         next_turn range_numbers range_turns read return_ while_begin while_test""",
     "operators": """and_ and_values arithmetic assert_ choose enum_value floordiv member mod not_
         or_ or_values power same shift_left shift_right""",
-    "memory": """byte_strides fill load sequence_turns store store_copy store_field unpack view""",
+    "memory": """byte_strides fill load sequence sequence_turns store store_copy store_field unpack
+        view""",
     "atomics": "atomic element_from",
 }
 COUNTED = "count count_call count_compare count_fma".split()  # in traced launches, of the meter
@@ -198,6 +200,8 @@ class Names:
         scalar = as_lane(value)
         if scalar is not None:
             return scalar
+        if isinstance(value, np.ndarray) and value.dtype.names:
+            return records_argument(self.memory, Copies(), name, value)
         if isinstance(value, np.ndarray):
             return self.memory.global_array(value, name)  # Numba freezes it into the kernel
         if isinstance(value, DeviceArray):
@@ -228,11 +232,20 @@ class Names:
         function = python_function(value)
         if function is not None:
             return self.device_function(function, value)
+        if dialect.startswith("numba") and getattr(value, "__name__", "") == "literal_unroll":
+            return itself
+        shown = from_interface(value)
+        if shown is not None:  # a device array in another library's clothes
+            return self.resolve(name, DeviceArray(shown))
         if type(value).__module__.startswith("numba"):
             try:
                 return Cast(value)
             except TypeError:
-                return Refused(f"'{name}'")
+                foreign = type(value).__name__ == "ExternFunction"
+                hint = (
+                    "It is C++ or PTX, which a GPU runs. Write it in Python." if foreign else None
+                )
+                return Refused(f"'{name}'", hint)
         return self.resolve_callable(name, value)
 
     def resolve_module(self, module):
@@ -270,6 +283,8 @@ class Names:
             return known[own_name]
         if getattr(builtins, own_name, None) is value:
             return self.builtins.get(own_name)
+        if inspect.isfunction(value) and (module or "").startswith("numba_cuda_mlir"):
+            return self.device_function(value, value)  # its random numbers, for one
         if inspect.isfunction(value):
             return Refused(
                 f"calling the plain Python function '{name}'",
@@ -286,13 +301,17 @@ class Names:
         def call(*arguments, **keywords):
             given = dict(zip(names.args, arguments, strict=False))
             surplus = len(arguments) > len(names.args) or set(keywords) & set(given)
+            if names.varargs:
+                what, hint = refusal("*args of a device function", "List its parameters.", True)
+                raise UnsupportedError(what, hint=hint)
             given.update(keywords)
             for name, value in defaults.items():
                 given.setdefault(name, self.resolve(name, value))
             if surplus or set(given) != set(names.args):
+                count = len(arguments) + len(keywords)
                 raise KernelError(
-                    f"{function.__name__}({', '.join(names.args)}) is called with "
-                    f"{len(arguments) + len(keywords)} arguments"
+                    f"{function.__name__}({', '.join(names.args)}) is called with {count} "
+                    f"argument{'s' * (count != 1)}"
                 )
             runnable, lockstep = self.lockstep_function(function)
             if lockstep.shapes:
@@ -323,6 +342,11 @@ class Names:
         """Return where the call stands that the kernel is making."""
         frame = kernel_frame()
         return list(frame.f_code.co_positions())[frame.f_lasti // 2]
+
+
+def itself(values):
+    """literal_unroll(values): loops over a tuple are unrolled anyway."""
+    return values
 
 
 def refuse_shape(lockstep, parameter, origin):

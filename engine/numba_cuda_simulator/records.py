@@ -28,13 +28,6 @@ class Records:
         values, name = array[field], f"{self._name}.{field}"
         if values.dtype.names:
             return Records(self._memory, values, name)
-        spans = *values.strides, array.dtype.fields[field][1]
-        if any(span % values.itemsize for span in spans):
-            raise LaunchError(
-                f"'{self._name}' holds packed records, in which '{field}' is not aligned",
-                array=self._name,
-                hint="Make their type with np.dtype([...], align=True).",
-            )
         return self._memory.global_array(values, name)
 
     def __getattr__(self, field):
@@ -77,7 +70,10 @@ class Record:
         values = getattr(self._records, field)
         return self._memory.load(values, self._index, present_site())
 
-    __getitem__ = __getattr__
+    def __getitem__(self, field):
+        if isinstance(field, (int, np.integer)):  # r[0]: the first field
+            field = list(self._records._fields)[field]
+        return getattr(self, field)
 
     def store(self, field, value, site):
         """Store to a field, element by element where it holds an array."""
@@ -116,11 +112,73 @@ def present_site():
     return site_at(code.co_filename, code, frame.f_lasti, frame.f_lineno)
 
 
-def records_argument(memory, name, value):
+def records_argument(memory, copies, name, value):
     """Return an array of records, or a single record, as a kernel sees it."""
-    if isinstance(value, np.ndarray):
-        return Records(memory, value, name)
-    return Record(Records(memory, np.asarray(value).reshape(1), name), (np.int64(0),))
+    array = value if isinstance(value, np.ndarray) else np.asarray(value).reshape(1)
+    records = Records(memory, copies.of(array, name), name)
+    return records if array is value else Record(records, (np.int64(0),))
+
+
+def aligned(dtype):
+    """Return a record's dtype, or an array's, with each field where its size says."""
+    if dtype.subdtype:
+        element, shape = dtype.subdtype
+        return np.dtype((aligned(element), shape))
+    if not dtype.names:
+        return dtype
+    if sum(dtype[name].itemsize for name in dtype.names) > dtype.itemsize:
+        raise LaunchError(f"the fields of {dtype} overlap, and are not aligned")
+    return np.dtype([(name, aligned(dtype[name])) for name in dtype.names], align=True)
+
+
+class Copies:
+    """Copies of arguments whose elements do not lie at multiples of their size: packed records.
+
+    The kernel works on the copy, which is copied back when the launch ends.
+    """
+
+    def __init__(self):
+        self.pairs = []  # of an array and its copy
+
+    def of(self, array, name):
+        """Return an array, or a copy of it in which all lies at multiples of its size."""
+        if not needs_copy(array):
+            return array
+        for other, copy in self.pairs:
+            if same_memory(array, other):
+                return copy
+            if np.shares_memory(array, other):
+                raise LaunchError(
+                    f"'{name}' and another argument share memory, and hold packed records",
+                    array=name,
+                    hint="Make their type with np.dtype([...], align=True).",
+                )
+        copy = array.astype(aligned(array.dtype))
+        self.pairs.append((array, copy))
+        return copy
+
+    def back(self):
+        for array, copy in self.pairs:
+            if array.flags.writeable:
+                array[...] = copy
+
+
+def needs_copy(array):
+    """Tell whether an element lies at no multiple of its size."""
+    if not array.dtype.names:
+        return any(stride % array.itemsize for stride in array.strides)
+    fields = array.dtype.fields.values()
+    if any(offset % base(kind).itemsize for kind, offset, *_ in fields if not base(kind).names):
+        return True
+    return any(needs_copy(array[name]) for name in array.dtype.names)
+
+
+def base(dtype):
+    return dtype.subdtype[0] if dtype.subdtype else dtype
+
+
+def same_memory(a, b):
+    return a.__array_interface__ == b.__array_interface__
 
 
 def arrays_in(value):

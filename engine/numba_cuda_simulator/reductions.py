@@ -149,6 +149,29 @@ def of_array(name, function):
     return call
 
 
+def each(array, name, function, values):
+    """np.sin(x, out): each thread goes through the arrays, element by element."""
+    *inputs, out = values
+    if not isinstance(out, LaneArray) or not inputs:
+        raise UnsupportedError(
+            f"np.{name}() of a whole array has no place for its results",
+            hint=f"Give it one, np.{name}(..., out), or let each thread compute an element.",
+        )
+    memory, site = kernel_frame().f_globals["_simt_machine"].memory, present_site()
+    for index in np.ndindex(out.dims):
+        xs = [at(memory, x, index, site) if isinstance(x, LaneArray) else x for x in inputs]
+        memory.store(out, tuple(map(np.int64, index)), function(*xs), site)
+    return out
+
+
+def at(memory, x, index, site):
+    """Return the element that NumPy's broadcasting puts at an index."""
+    index = index[len(index) - len(x.dims) :]
+    index = (np.int64(0 if size == 1 else i) for i, size in zip(index, x.dims, strict=True))
+    return memory.load(x, tuple(index), site)
+
+
+LaneArray.each = each
 for _name, _function in METHODS.items():
     setattr(LaneArray, _name, _function)
 FUNCTIONS = {name: of_array(f"np.{name}", f) for name, f in METHODS.items() if name != "item"}

@@ -180,7 +180,8 @@ def parsed(code, file):
     if len(source) < first:
         raise UnsupportedError(
             f"the source of '{code.co_name}' cannot be found: kernels must be written in a "
-            "file or a notebook cell, not typed at the plain Python prompt or built by exec"
+            "file or a notebook cell, not typed at the plain Python prompt",
+            hint="Of a function made by exec, it is kept after simt.enable(as_gpu=True).",
         )
     if code.co_name == "<lambda>":
         return parsed_lambda(code, file, source)
@@ -602,12 +603,12 @@ class Transformer:
 
     def e_Call(self, node):
         function = node.func
-        if any(isinstance(a, ast.Starred) for a in node.args) or None in {
-            k.arg for k in node.keywords
-        }:
-            self.refuse(node, "*args in a call", "List the arguments.", numba_runs_it=True)
         atomic = isinstance(function, ast.Attribute) and is_atomic(function)
-        arguments = [self.expression(a) for a in node.args]
+        if None in {k.arg for k in node.keywords}:
+            self.refuse(node, "**keywords in a call", "Name the arguments.")
+        if atomic and any(isinstance(a, ast.Starred) for a in node.args):
+            self.refuse(node, "*args in an atomic", "List the arguments.", numba_runs_it=True)
+        arguments = [self.argument(a) for a in node.args]
         if atomic and len(arguments) > 1:
             arguments[1] = self.index(node.args[1])
         if atomic and arguments and (start := slice_start(node.args[0])):
@@ -642,6 +643,11 @@ class Transformer:
             counted.keywords = keywords
             return counted
         return ast.Call(called, arguments, keywords)
+
+    def argument(self, node):
+        if isinstance(node, ast.Starred):  # f(*pair)
+            return ast.Starred(self.expression(node.value), ast.Load())
+        return self.expression(node)
 
     def check_shape(self, node):
         """cuda.shared.array and cuda.local.array need a shape known at compile time."""
@@ -811,6 +817,8 @@ class Transformer:
             values = [values]
             if called in ("enumerate", "zip") and not s.iter.keywords:
                 values = s.iter.args
+            if called not in ("enumerate", "zip"):
+                called = ""
             how, site = ast.Constant(called), self.site_constant(s.iter)
             values = map(self.sequence, values)
             turns = self.call("sequence_turns", exits, site, how, *values)
@@ -824,10 +832,16 @@ class Transformer:
 
     def sequence(self, node):
         """Rewrite what a loop goes over, by way of enumerate or zip."""
-        function = getattr(node, "func", None)
-        if getattr(function, "id", "") != "range" or "range" in self.locals or node.keywords:
+        called = getattr(getattr(node, "func", None), "id", "")
+        if called in self.locals or getattr(node, "keywords", ()):
             return self.expression(node)
-        numbers = self.call("range_numbers", *map(self.expression, node.args))
+        if called == "range":
+            numbers = self.call("range_numbers", *map(self.expression, node.args))
+        elif called in ("enumerate", "zip"):
+            how, site = ast.Constant(called), self.site_constant(node)
+            numbers = self.call("sequence", site, how, *map(self.sequence, node.args))
+        else:
+            return self.expression(node)
         return self.mark([numbers], node)[0]
 
     def s_While(self, s):

@@ -12,7 +12,7 @@ import numpy as np
 
 from .dtypes import numpy_dtype
 from .errors import LaunchError
-from .host import DeviceArray
+from .host import DeviceArray, host_value
 from .launch import launch
 from .names import PLACEHOLDERS
 from .signatures import parsed_signatures
@@ -46,10 +46,6 @@ def run(kernel, arguments, count):
         error = launch(kernel, -(-count // THREADS), THREADS, (*arguments, count))
         if error is not None:
             raise error
-
-
-def host(value):
-    return getattr(value, "_simt_host", value)
 
 
 class Builder:
@@ -106,8 +102,8 @@ class Function:
         out = keywords.pop("out", None)
         for name in keywords:
             raise TypeError(f"the keyword '{name}' is unknown: there are out and stream")
-        on_device = any(isinstance(x, DeviceArray) for x in (*arguments, out))
-        return [np.asarray(host(x)) for x in arguments], on_device, out
+        on_device = any(host_value(x) is not x for x in (*arguments, out))
+        return [np.asarray(host_value(x)) for x in arguments], on_device, out
 
 
 def element_type(type_):
@@ -122,7 +118,7 @@ def fits(dtype, value):
 def delivered(result, on_device, out):
     """Return a result where the caller wants it: in `out`, as device array or NumPy array."""
     if out is not None:
-        host(out)[...] = result
+        host_value(out)[...] = result
         return out
     return DeviceArray(result) if on_device else result
 
@@ -159,12 +155,13 @@ class Elementwise(Function):
 
     def reduce(self, arg, stream=0):
         """Combine all elements of an array of one axis by a function of two arguments."""
-        if self.nin != 2 or np.ndim(host(arg)) != 1 or not len(arg):
+        values = np.asarray(host_value(arg))
+        if self.nin != 2 or values.ndim != 1 or not values.size:
             raise TypeError(
                 f"{self.__name__}.reduce() needs a function of two arguments, and an array of one "
-                f"axis that is not empty; got {self.nin} arguments, shape {np.shape(host(arg))}"
+                f"axis that is not empty; got {self.nin} arguments, shape {np.shape(values)}"
             )
-        left = np.array(host(arg))
+        left = values.copy()
         while len(left) > 1:
             half = len(left) // 2
             rest = left[2 * half :]
@@ -212,7 +209,7 @@ class Generalised(Function):
             core = tuple(self.size(axis, sizes) for axis in axes)
             result = np.zeros((*loop, *core), element_type(type_))
             if given:
-                result[...] = host(given[n])
+                result[...] = host_value(given[n])
             results.append(result)
             parts.append(self.rows(result, count, core, type_))
         run(self.kernel, parts, count)

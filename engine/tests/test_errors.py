@@ -18,7 +18,7 @@ import pytest
 import numba_cuda_simulator as simt
 
 CATALOGUE = Path(__file__).with_name("errors.md")
-CASE = re.compile(r"### ([^\n]+)\n\n```python\n(.+?)```\n\n```text\n(.*?)```\n", re.DOTALL)
+CASE = re.compile(r"### ([^\n]+)\n```python\n(.+?)```\n```text\n(.*?)```\n", re.DOTALL)
 PRELUDE = re.search(r"```python\n(.+?)```", CATALOGUE.read_text(), re.DOTALL)[1]
 CASES = [case.groups() for case in CASE.finditer(CATALOGUE.read_text())]
 ENGINE = os.path.dirname(simt.__file__)
@@ -107,7 +107,7 @@ def write_catalogue():
     def rewrite(case):
         title, source, _ = case.groups()
         words = said(error_of(source)[0])
-        return f"### {title}\n\n```python\n{source}```\n\n```text\n{words}```\n"
+        return f"### {title}\n```python\n{source}```\n```text\n{words}```\n"
 
     CATALOGUE.write_text(CASE.sub(rewrite, CATALOGUE.read_text()))
 

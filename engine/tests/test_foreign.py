@@ -1,5 +1,6 @@
 """What kernels and programs that nobody here wrote use: dialects, ufuncs, a GPU to be found."""
 
+import builtins
 import importlib.util
 import math
 import subprocess
@@ -10,10 +11,10 @@ import types
 import numpy as np
 import pytest
 from compiled import compile_ptx, compiler_available
-from numba import cuda, float32, guvectorize, vectorize
+from numba import cuda, float32, guvectorize, literal_unroll, vectorize
 
 import numba_cuda_simulator as simt
-from numba_cuda_simulator import present
+from numba_cuda_simulator import generated, present
 from numba_cuda_simulator.errors import KernelIndexError, UnsupportedError
 
 X = np.arange(8, dtype=np.float32)
@@ -80,6 +81,9 @@ EXPRESSIONS = [
     ("cuda.libdevice.float_as_int(x[1])", 0x3F800000),
     ("cuda.libdevice.round(2.5) + cuda.libdevice.rint(2.5)", 5),
     ("cuda.ldcg(x, 3)", 3),
+    ("np.hypot(x[3], x[4]) + np.bitwise_and(6, 3) + np.logical_and(x[0], x[1])", 7),
+    ("np.divide(3, 2) + np.left_shift(1, 3) + np.invert(5) + np.degrees(x[0])", 3.5),
+    ("np.fmax(x[0], x[1]) + np.equal(1, 1) + np.not_equal(x[1], 1)", 2),
 ]
 
 OF_MLIR = [  # what numba-cuda-mlir alone compiles
@@ -437,3 +441,89 @@ def test_blocks_that_wait_for_the_block_before():
     np.testing.assert_array_equal(x, range(4))
     with pytest.raises(UnsupportedError, match="one that comes later"):
         simt.run(run(source.format(before="b + 1"))["kernel"], 4, 1, np.zeros(5, np.int32), x)
+
+
+# --- what programs around kernels do -----------------------------------------------------------
+
+
+PACKED = np.dtype([("kind", "i1"), ("x", "f8"), ("v", "f4", 3), ("in", [("q", "i2"), ("w", "f8")])])
+
+
+@cuda.jit
+def move(particles, column, one):
+    i = cuda.grid(1)
+    if i < particles.size:
+        particles[i].x += i
+        particles[i].v[1] = i
+        particles[i]["in"].w = 2 * i
+        column[i] += i
+        cuda.atomic.add(particles[0].v, 2, 1)
+    if i == 0:
+        one.x = one[0] + 7
+
+
+@pytest.mark.parametrize("compiled", ["never", "always"])
+def test_packed_records(compiled):
+    """Their fields lie anywhere; so do those of a column, which may be given twice."""
+    particles, other, one = np.zeros(5, PACKED), np.zeros(5, PACKED), np.ones(1, PACKED)[0]
+    with simt.options(compiled=compiled):
+        simt.run(move, 1, 32, particles, other["in"]["w"], one)
+    np.testing.assert_array_equal(particles["x"], range(5))
+    np.testing.assert_array_equal(particles["in"]["w"], 2 * np.arange(5))
+    np.testing.assert_array_equal(other["in"]["w"], range(5))
+    assert one["x"] == 8 and particles["v"][0, 2] == 5 and particles["v"][3, 1] == 3
+    with pytest.raises(simt.errors.LaunchError, match="share memory"):
+        simt.run(move, 1, 32, particles[:4], particles["x"][:4], one)
+
+
+def test_functions_made_by_exec(monkeypatch):
+    monkeypatch.setattr(builtins, "exec", generated.keeping_source(exec))  # as enable(as_gpu=True)
+    world = {}
+    for factor in 2, 3:  # two texts from one line
+        exec(f"def kernel(x):\n    x[cuda.grid(1)] *= {factor}", {"cuda": cuda}, world)
+        simt.run(world["kernel"], 1, 8, x := X.copy())
+        np.testing.assert_array_equal(x, factor * X)
+    exec("first = X[1]\ndef unused(): pass", None, world)
+    assert world["first"] == 1
+
+
+@cuda.jit(device=True)
+def digits(a, b, c):
+    return a + 10 * b + 100 * c
+
+
+@cuda.jit
+def sequences(x, y, out):
+    for j, (a, b) in enumerate(zip(x, y)):  # noqa: B905
+        out[j] = digits(*(a, b), j)
+    for (j, a), b in zip(enumerate(x, 3), y):  # noqa: B905
+        out[j] = a * b
+    for n in literal_unroll((1, 2.5)):
+        out[6] += n
+    np.sin(x, x)
+    np.maximum(x, y[2], y)
+    cuda.atomic.max(out, 7, 1.0)
+    cuda.atomic.nanmax(out, 8, 1.0)
+
+
+@pytest.mark.parametrize("compiled", ["never", "always"])
+def test_loops_and_whole_arrays(compiled):
+    x, y, out = np.arange(3.0), np.arange(3.0) + 1, np.zeros(9)
+    out[7:] = np.nan
+    with simt.options(compiled=compiled):
+        simt.run(sequences, 1, 1, x, y, out)
+    np.testing.assert_array_equal(out, [10, 121, 232, 0, 2, 6, 3.5, np.nan, 1])
+    np.testing.assert_array_equal(x, np.sin(np.arange(3.0)))
+    np.testing.assert_array_equal(y, [3, 3, 3])
+
+
+@pytest.mark.skipif(simt.has_gpu(), reason="a GPU compiles")
+def test_a_kernel_that_is_not_compiled():
+    kernel = run("@cuda.jit\ndef kernel(x):\n    x[cuda.grid(1)] = 1\n")["kernel"]
+    kernel.configure(1, 8)(X.copy())
+    kernel[1, 8](X.copy())
+    (types_,) = kernel.signatures
+    assert kernel.overloads[types_].max_cooperative_grid_blocks(1024) > 1
+    assert kernel.specialize(X).get_max_threads_per_block() == 1024
+    with pytest.raises(simt.errors.FieldError, match="'kernel' has no inspect_asm: it runs on the"):
+        kernel.inspect_asm()

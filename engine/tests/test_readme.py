@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import refusals
 
 import numba_cuda_simulator as simt
 
@@ -25,6 +26,12 @@ def test_example():
         if not enabled:
             simt.disable()
     assert f"RaceError: {caught.value}\n" == said
+
+
+@pytest.mark.parametrize("what", refusals.REFUSED)
+def test_refusals(what):
+    error, text = refusals.refusal(what), README.read_text(encoding="utf-8")
+    assert f"| {what} | {error.message}. {error.hint or ''}".rstrip() + " |\n" in text
 
 
 def test_every_public_name_is_there():

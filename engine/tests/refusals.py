@@ -1,0 +1,97 @@
+"""What foreign kernels use and the engine refuses: the README's table, made from these kernels.
+
+    python tests/refusals.py          writes the table into README.md
+
+Each kernel is what Numba compiles for a GPU. `test_readme.py` runs them all, and compares.
+"""
+
+import linecache
+import re
+from pathlib import Path
+
+import numpy as np
+from numba import cuda, float32
+from numba.cuda.extending import overload
+
+import numba_cuda_simulator as simt
+
+README = Path(__file__).parents[1] / "README.md"
+TABLE = re.compile(r"(?<=\n)\| a kernel uses \|.*?\n(?=\n)", re.S)
+PAIR = np.dtype([("n", np.int32), ("x", np.float32)])
+
+
+def undecorated(x):
+    """A plain function, which Numba compiles by its overload alone."""
+
+
+@overload(undecorated, target="cuda")
+def undecorated_overload(x):
+    return lambda x: x
+
+
+WORLD = {"cuda": cuda, "np": np, "float32": float32, "PAIR": PAIR, "undecorated": undecorated}
+WORLD["add_c"] = cuda.declare_device("add_c", "float64(float64)")
+NUMBERS, DATES = np.arange(8.0), np.zeros(8, "datetime64[s]")
+PAIRS, NAMES = np.zeros(8, PAIR), np.array(["a", "b"])
+# What it is -> the statements of a kernel of x, and x.
+REFUSED = {
+    "a function or lambda defined in it": ("def f(a):\n        return a\n    x[0] = f(1)", NUMBERS),
+    "an extension of the compiler: `@overload`, `@intrinsic`": (
+        "x[0] = undecorated(1)",
+        NUMBERS,
+    ),
+    "a function of C++ or PTX (`cuda.declare_device`)": ("x[0] = add_c(1)", NUMBERS),
+    "records in shared or local memory": ("s = cuda.shared.array(8, PAIR)", NUMBERS),
+    "a part of an array of records": ("y = x[2:]", PAIRS),
+    "dates and times": ("x[0] = x[1]", DATES),
+    "strings and bytes": ("x[0] = x[1]", NAMES),
+    "`x.view(dtype)` of an array": ("y = x.view(np.int64)", NUMBERS),
+    "a slice whose length differs between threads": ("y = x[cuda.grid(1) :]", NUMBERS),
+    "an array chosen by each thread": (
+        "a = cuda.local.array(2, np.float64)\n    y = x if cuda.grid(1) else a",
+        NUMBERS,
+    ),
+    "`.real` of a complex array in shared memory": (
+        "s = cuda.shared.array(8, np.complex64)\n    y = s.real",
+        NUMBERS,
+    ),
+    "`n.bit_count()`": ("x[0] = cuda.grid(1).bit_count()", NUMBERS),
+    "`match`": ("match cuda.grid(1):\n        case 0:\n            x[0] = 1", NUMBERS),
+    "`*args` of a device function's own": ("x[0] = many(1, 2)", NUMBERS),
+}
+
+
+@cuda.jit(device=True)
+def many(*args):
+    return args[0]
+
+
+WORLD["many"] = many
+
+
+def refusal(what):
+    """Run a kernel; return the UnsupportedError that it raises, None without one."""
+    body, x = REFUSED[what]
+    source, file = f"@cuda.jit\ndef kernel(x):\n    {body}\n", f"<{what}>"
+    linecache.cache[file] = len(source), None, source.splitlines(True), file
+    world = dict(WORLD)
+    exec(compile(source, file, "exec"), world)
+    try:
+        simt.run(world["kernel"], 1, 2, x.copy())
+    except simt.errors.UnsupportedError as error:
+        return error
+    return None
+
+
+def table():
+    """Return the README's table."""
+    lines = ["| a kernel uses | the engine says |", "|---|---|"]
+    for what in REFUSED:
+        error = refusal(what)
+        lines.append(f"| {what} | {error.message}. {error.hint or ''}".rstrip() + " |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    text = README.read_text(encoding="utf-8")
+    README.write_text(TABLE.sub(lambda _: table(), text), encoding="utf-8")
