@@ -175,6 +175,9 @@ def test_shares(exercise):
             f"is in one split, and no split has more than {most}"
         )
         assert np.isneginf(lse_partial[keys == 0]).all(), "lse of a split without keys is -inf"
+    _, lse_partial = run(exercise, make_step(270, 1, 1, 1, 2), 280, 1, 1)
+    used = int(np.isfinite(lse_partial).sum())
+    assert used == 270, f"270 tiles over 280 splits: 270 of them have a tile each, got {used}"
 
 
 @pytest.mark.parametrize("head_dim", [1, 13, 130])

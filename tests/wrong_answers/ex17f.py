@@ -83,4 +83,9 @@ RIGHT = [
     ("bytes of a token first", [(KEYS, "token = 8 * num_kv_heads * head_dim"), (BYTES, "stored = 4 * rows * num_splits\n    return token * tiles * prefix + sum(token * n for n in suffixes), stored * head_dim + stored")]),
 ]  # fmt: skip
 
-EQUIVALENT = []
+EQUIVALENT = [
+    ("m_safe = m_new if m_new > -math.inf else float32(0.0) -> m_safe = m_new if m_new >= -math.inf else float32(0.0)", "a tile of a share has a key, so m_new is finite after it"),
+    (f"{Q} -> {Q[:-2]}1)", "a row that does not exist is not stored"),
+    (f"{K} -> {K[:-2]}1)", "the score of a key that does not exist is -inf, whatever the tile holds"),
+    (f"{V} -> {V[:-2]}1)", "a key that does not exist has weight 0"),
+]  # fmt: skip
