@@ -120,8 +120,8 @@ AXES = {
     "ex17d": "out_partial.0>1024 out_partial.1>64 out_partial.2>64 HEAD_DIM/x",
     "ex17e": "out_partial.0 out_partial.3/x",
     "ex17f": (
-        "out_partial.0 q.0>64 k_prefix.0/BLOCK_N k_prefix.1>64 HEAD_DIM>128 GROUP_SIZE>16 BLOCK_M>16"
-        " BLOCK_N>32"
+        "out_partial.0 q.0>64 k_prefix.0/BLOCK_N k_prefix.1>64 HEAD_DIM>128 GROUP_SIZE>16"
+        " BLOCK_M>16 BLOCK_N>32"
     ),
     "ex18a": "k.0 k.1 k.2 k_cache.0 k_cache.1 block_table.0 block_table.1",
     "ex18b": "k_out.0 k_out.1/k_cache.1 k_cache.1 k_cache.2>64 k_cache.3 x",

@@ -250,6 +250,9 @@ def test_scales_are_for_bytes_alone():
         fa_numba.flash_decode(x[:, :1], x, x, np.ones(1, np.int32), **scales)
     with pytest.raises(TypeError, match="v_cache must be uint8, .* got float32"):
         fa_numba.flash_decode(x[:, :1], x.astype(np.uint8), x, np.ones(1, np.int32), **scales)
+    e4m3 = x.astype(ml_dtypes.float8_e4m3fn)
+    with pytest.raises(TypeError, match='got float8_e4m3fn: k_cache.view."uint8".'):
+        fa_numba.flash_decode(x[:, :1], e4m3, e4m3, np.ones(1, np.int32), **scales)
 
 
 @pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
