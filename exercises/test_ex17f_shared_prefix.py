@@ -136,7 +136,7 @@ def test_whole_tiles_of_rows(exercise, batch, BLOCK_M):
     check(exercise, make_step(20, batch), 2, BLOCK_M)
 
 
-@pytest.mark.parametrize("batch, BLOCK_M", [(1, 5), (3, 4), (5, 3), (7, 9), (270, 64)])
+@pytest.mark.parametrize("batch, BLOCK_M", [(1, 5), (3, 4), (5, 3), (7, 9), (20, 33), (270, 64)])
 def test_ragged_rows(exercise, batch, BLOCK_M):
     """a last tile of rows that is part-filled, and tiles that end within a group"""
     check(exercise, make_step(9, batch, head_dim=4), 2, BLOCK_M, 4)
@@ -180,7 +180,7 @@ def test_shares(exercise):
     assert used == 270, f"270 tiles over 280 splits: 270 of them have a tile each, got {used}"
 
 
-@pytest.mark.parametrize("head_dim", [1, 13, 130])
+@pytest.mark.parametrize("head_dim", [1, 13, 128, 130])
 def test_head_dim(exercise, head_dim):
     """head_dim odd, and larger than the thread block is wide"""
     check(exercise, make_step(11, 2, 2, 1, head_dim))
