@@ -166,9 +166,13 @@ def test_refused(rng, change, error, message):
     call = dict(q=q, k_cache=k, v_cache=v, k_min=k_min, k_max=k_max, num_top_pages=2)
     with pytest.raises(error, match=message):
         topk_decode(**call | {"block_table": table, "seq_lens": lengths} | change)
-    strided = np.repeat(k, 2, axis=3)[..., ::2]
+
+
+def test_a_cache_with_gaps_is_refused(rng):
+    q, (k, v), bounds, tables = problem(rng, 4)
+    strided = np.repeat(k, 2, axis=1)[:, ::2]
     with pytest.raises(ValueError, match="k_cache must be contiguous, got strides"):
-        topk_decode(**call | {"block_table": table, "seq_lens": lengths, "k_cache": strided})
+        topk_decode(q, strided, v, *bounds, *tables, 2)
 
 
 def test_tokens_of_a_page_that_are_no_neighbours_are_refused(rng):

@@ -18,8 +18,8 @@ from fa_numba.kv_cache.cascade_plan import CascadePlan, cascade_plan, merge_pays
 from fa_numba.kv_cache.contiguous_cache import ContiguousCache
 from fa_numba.kv_cache.copy_pages import copy_pages
 from fa_numba.kv_cache.head_shard import head_shard
-from fa_numba.kv_cache.page_scores import page_scores, update_page_bounds
 from fa_numba.kv_cache.page_pool import OutOfPagesError, PagePool, Writes
+from fa_numba.kv_cache.page_scores import page_scores, update_page_bounds
 from fa_numba.kv_cache.reshape_and_cache import reshape_and_cache
 from fa_numba.kv_cache.rolling_cache import RollingCache
 from fa_numba.kv_cache.sampling import beams, samples
