@@ -150,31 +150,6 @@ def test_bytes_of_the_bounds(rng):
     assert traces[0].arrays["scores"].stores == len(lengths) * 2 * table.shape[1]
 
 
-@pytest.mark.parametrize(
-    "change, error, message",
-    [
-        ({"q": np.ones((5, 2, 4, 8), "f4")}, ValueError, "q must have one query of each sequence"),
-        ({"k_min": np.ones((3, 2, 8), "f2")}, TypeError, "k_min must be float32, got float16"),
-        ({"k_max": np.ones((3, 2, 8), "f4")}, ValueError, "k_max must have the shape of k_min"),
-        ({"num_top_pages": 0}, ValueError, "num_top_pages must be at least 1, got 0"),
-        ({"softmax_scale": -1.0}, ValueError, "softmax_scale must be positive"),
-        ({"k_cache": np.ones((9, 4, 2, 8), "f8")}, TypeError, "k_cache must be float32"),
-    ],
-)
-def test_refused(rng, change, error, message):
-    q, (k, v), (k_min, k_max), (table, lengths) = problem(rng, 4)
-    call = dict(q=q, k_cache=k, v_cache=v, k_min=k_min, k_max=k_max, num_top_pages=2)
-    with pytest.raises(error, match=message):
-        topk_decode(**call | {"block_table": table, "seq_lens": lengths} | change)
-
-
-def test_a_cache_with_gaps_is_refused(rng):
-    q, (k, v), bounds, tables = problem(rng, 4)
-    strided = np.repeat(k, 2, axis=1)[:, ::2]
-    with pytest.raises(ValueError, match="k_cache must be contiguous, got strides"):
-        topk_decode(q, strided, v, *bounds, *tables, 2)
-
-
 def test_tokens_of_a_page_that_are_no_neighbours_are_refused(rng):
     k, bounds = random(rng, 3, 2, 8), [np.zeros((4, 2, 8), np.float32) for _ in range(2)]
     for slots, message in (

@@ -376,13 +376,13 @@ def check_page_scores(q, k_min, k_max, block_table, seq_lens, page_size) -> int:
     return page_size
 
 
-def check_topk_decode(q, k_cache, v_cache, block_table, num_top_pages, softmax_scale) -> tuple:
+def check_topk_decode(q, k_cache, v_cache, k_min, k_max, num_top_pages, softmax_scale) -> tuple:
     """Return num_top_pages and softmax_scale; raise unless pages of one head can be cut.
 
     `check_page_scores` and `check_paged_decode` make the other checks.
     """
-    q, k_cache, v_cache = map(facts, (q, k_cache, v_cache))
-    require_one_library(q=q, k_cache=k_cache, v_cache=v_cache, block_table=facts(block_table))
+    q, k_cache, v_cache, k_min, k_max = map(facts, (q, k_cache, v_cache, k_min, k_max))
+    require_one_library(q=q, k_cache=k_cache, v_cache=v_cache, k_min=k_min, k_max=k_max)
     if q.library not in ("numpy", "cupy"):
         raise TypeError(f"q must be a NumPy or CuPy array, got {arrays.LIBRARIES[q.library]}")
     require_axes("q", q, Q_AXES)

@@ -55,7 +55,7 @@ def topk_decode(
         Of the keys of these pages.
     """
     num_top_pages, softmax_scale = checks.check_topk_decode(
-        q, k_cache, v_cache, block_table, num_top_pages, softmax_scale
+        q, k_cache, v_cache, k_min, k_max, num_top_pages, softmax_scale
     )
     page_size, num_kv_heads, head_dim = k_cache.shape[1:]
     scores = page_scores(q, k_min, k_max, block_table, seq_lens, page_size)

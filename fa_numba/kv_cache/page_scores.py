@@ -47,7 +47,7 @@ def page_bounds_kernel(k, k_min, k_max, slot_mapping, page_size):
     for head in range(ty, k.shape[1], cuda.blockDim.y):
         for d in range(tx, k.shape[2], cuda.blockDim.x):
             low, high = INF, NEG_INF
-            if slot % page_size > 0:  # else the page begins, and what was in it is gone
+            if slot % page_size > 0:  # else the page begins anew
                 low, high = k_min[page, head, d], k_max[page, head, d]
             for token in range(i, stop):
                 x = float32(k[token, head, d])
