@@ -20,7 +20,10 @@ from fa_numba.tensor_core.flash_decode_gather import flash_decode_gather
 SIZES = ((64, 8192, 32, 8), (16, 8192, 32, 8), (16, 8192, 32, 32), (1, 65_536, 32, 8))
 PAGE_SIZE = 16
 KEYS, QUERIES, NUM_HEADS, HEAD_DIM = 4096, 16, 4, decode.HEAD_DIM  # of the errors
-DATA = "normal", "4 channels of K × 20", "every 500th token × 10"
+# Four channels of K are larger by these factors: √20 is 20 times the variance.
+CHANNELS = {"4 channels of K × √20": 20**0.5, "4 channels of K × 20": 20}
+TOKENS = "every 500th token × 10"
+DATA = "normal", *CHANNELS, TOKENS
 MOST = 2.0**-9  # error of out against the numbers in the cache
 NOTE = (
     f"one query of each sequence, head_dim {HEAD_DIM}, flash_decode_gather; scales of "
@@ -132,9 +135,8 @@ def errors_of(data):
     rng = np.random.default_rng(0)
     q = rng.standard_normal((1, QUERIES, NUM_HEADS, HEAD_DIM))
     k, v = (rng.standard_normal((1, KEYS, NUM_HEADS, HEAD_DIM)).astype(np.float32) for _ in "kv")
-    if data == DATA[1]:
-        k[..., :4] *= 20
-    if data == DATA[2]:
+    k[..., :4] *= CHANNELS.get(data, 1)
+    if data == TOKENS:
         k[:, ::500] *= 10
         v[:, ::500] *= 10
     exact, _ = reference.attention(q, k, v)

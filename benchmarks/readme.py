@@ -223,9 +223,9 @@ def fp8_cache_table():
     return "\n\n".join([caption(record), table(rates), table(errors)])
 
 
-def cascade_table():
-    """A row for each length of the shared prefix."""
-    record = load("cascade")
+def every_row(question):
+    """The rows as they were recorded."""
+    record = load(question)
     return record and f"{caption(record)}\n\n{table(record['rows'])}"
 
 
@@ -732,7 +732,8 @@ def parts_of_benchmarks():
         ],
         "fp8": [fp8_table()],
         "fp8_cache": [fp8_cache_table()],
-        "cascade": [cascade_table()],
+        "cascade": [every_row("cascade")],
+        "topk_pages": [every_row("topk_pages")],
         "masks": [masks_table()],
         "user_masks": [user_masks_table()],
         "published": [published_table()],

@@ -1,10 +1,13 @@
-"""Grader of ex18e: paged decode of an int8 cache with a scale for each page and head."""
+"""Grader of ex18e: paged decode of a cache of e4m3 with a scale for each token and head."""
 
+import numpy as np
 import pytest
+from numba import cuda
 
 from fa_numba import simt
 from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.attention import expect_guard
+from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.graders.kernels import expect_at_most
 from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
 from fa_numba.workbook.graders.pages import check, prepare, run
@@ -12,12 +15,72 @@ from fa_numba.workbook.graders.pages import make_paged as paged
 
 
 def make_paged(*args, **options):
-    return paged(*args, int8=True, **options)
+    return paged(*args, fp8=True, **options)
+
+
+def number(byte):
+    """The definition, without NaN: an exponent of 4 bits, a mantissa of 3."""
+    exponent, mantissa = byte >> 3 & 15, byte & 7
+    size = (8 + mantissa) * 2.0 ** (exponent - 10) if exponent else mantissa * 2.0**-9
+    return -size if byte & 0x80 else size
+
+
+def numbers(exercise, codes):
+    """from_e4m3 of all bytes, a thread for each."""
+    from_e4m3 = exercise.from_e4m3
+
+    @cuda.jit
+    def kernel(codes, x):
+        i = cuda.grid(1)
+        if i < x.shape[0]:
+            x[i] = from_e4m3(codes[i])
+
+    x = np.zeros(len(codes), np.float32)
+    simt.run(kernel, 4, 64, codes, x)
+    return x
+
+
+def test_every_byte(exercise):
+    """from_e4m3: all 254 numbers exactly, the subnormal ones too"""
+    codes = np.array([byte for byte in range(256) if byte & 0x7F != 0x7F], np.uint8)
+    got, want = numbers(exercise, codes), np.array([number(int(byte)) for byte in codes])
+    bad = np.flatnonzero(~(got == want))
+    if not len(bad):
+        return
+    size, exponent = np.abs(want), codes >> 3 & 15
+    normal = np.where(exponent > 0, want, np.copysign((8 + (codes & 7)) / 1024, want))
+    known = {
+        "An exponent of 0 has no leading 1, and counts as an exponent of 1.": normal,
+        "The subnormal numbers are not 0.": np.where(size < 2.0**-6, 0, want),
+        "The bias is 7.": want / 2,
+        "The bit 0x80 is the sign.": size,
+        "e4m3 has no infinities: an exponent of 15 is one like the others.": np.where(
+            exponent == 15, np.nan, want
+        ),
+    }
+    at = bad[0]
+    raise Wrong(
+        f"from_e4m3({codes[at]:#04x}) must be {want[at]:g}, got {got[at]:g}; {len(bad)} of 254 "
+        "numbers are wrong",
+        causes=[
+            said
+            for said, x in known.items()
+            if np.array_equal(np.nan_to_num(got), np.nan_to_num(x))
+            or (said.startswith("e4m3 has no") and (exponent[bad] == 15).all())
+        ],
+        where=f"byte {codes[at]:#04x}",
+    )
+
+
+def test_nan(exercise):
+    """from_e4m3: 0x7f and 0xff are NaN, not 480"""
+    got = numbers(exercise, np.array([0x7F, 0xFF], np.uint8))
+    assert np.isnan(got).all(), f"0x7f and 0xff must be NaN, got {got.tolist()}"
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 8, 12, 64])
 def test_pages(exercise, page_size):
-    """every page has its scale, whatever its size"""
+    """every token has its scale, whatever the size of a page"""
     check(exercise, make_paged([29], page_size))
 
 
@@ -43,15 +106,6 @@ def test_tiles_and_splits(exercise, num_splits, BLOCK_N):
 def test_head_dim(exercise, head_dim):
     """head_dim odd, and larger than the thread block is wide"""
     check(exercise, make_paged([11], 4, 2, 1, head_dim))
-
-
-def test_all_numbers(exercise):
-    """every number that an int8 holds, -128 too"""
-    step = make_paged([32], 16, 1, 1, 8)
-    for cache in (step.k_cache, step.v_cache):
-        for page in step.block_table[0, :2]:
-            cache[page].flat[:] = range(-128, 0) if page == step.block_table[0, 0] else range(128)
-    check(exercise, step)
 
 
 def test_many(exercise):

@@ -15,6 +15,7 @@ from fa_numba.dispatch import (
     paged_attn_decode,
     softmax,
     softmax_topk,
+    topk_decode,
     which,
 )
 from fa_numba.kernels.flash_attn_bwd import flash_attn_bwd
@@ -71,6 +72,7 @@ __all__ = [
     "softmax_topk",
     "softmax_topk_warps",
     "swap_pages",
+    "topk_decode",
     "which",
 ]
 

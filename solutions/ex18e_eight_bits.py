@@ -1,42 +1,69 @@
-"""ex18e · Eight bits: dequantise in the load
+"""ex18e · Eight bits: e4m3 in the load
 
-The cache of ex18d in int8, with a scale for each page and K/V head. A key is k_cache[...] times
-k_scale[page, kv_head]; a value likewise, with v_scale. The numbers become float32 on the way into
-the tile, so that everything behind the load stays as it is. Start from your own kernel: `fa-numba
-reset ex18e --from ex18d`. Some four lines change.
+The cache of ex18d in e4m3, a byte for a number, with a scale for each token and K/V head. A key is
+the number of its byte times k_scale[page, offset, kv_head]; a value likewise, with v_scale. The
+numbers become float32 on the way into the tile, so that everything behind the load stays as it is.
 
-shapes    k_cache, v_cache (num_pages, PAGE_SIZE, num_kv_heads, HEAD_DIM) int8
-          k_scale, v_scale (num_pages, num_kv_heads) float32
+from_e4m3(byte)   the number of a byte, a float32, exactly. Its bits are s eeee mmm:
+    eeee > 0     (1 + mmm / 8) 2^(eeee - 7)    up to 448; there are no infinities
+    eeee = 0     mmm / 8 * 2^-6                zero, and seven subnormal numbers
+    s = 1        minus that
+    1111 111     NaN, whatever s is: the only one
+
+kernel            start from your own: `fa-numba reset ex18e --from ex18d`. Some four lines change
+
+shapes    k_cache, v_cache (num_pages, PAGE_SIZE, num_kv_heads, HEAD_DIM) uint8
+          k_scale, v_scale (num_pages, PAGE_SIZE, num_kv_heads) float32
           the others as in ex18d
 launch    kernel[(num_splits, num_kv_heads, batch), (BLOCK_N, GROUP_SIZE)](q, k_cache, v_cache,
           k_scale, v_scale, block_table, seq_lens, out_partial, lse_partial, softmax_scale)
-pages     as in ex18d; the scales of a free page are NaN
+pages     as in ex18d; bytes and scales of slots without a token are NaN
 HBM       loads   each key and value once in all: a quarter of ex18d's bytes. A thread loads the
                   scales of a key at most once per tile
           stores  out_partial and lse_partial once; neither is loaded
 
-In float32 throughout: the product of an int8 and a float32 is float64 in Numba.
+In float32 throughout: an integer times a float32 is float64 in Numba. `libdevice.int_as_float(i)`
+is the float32 whose bits are those of the int32 i. About 5 lines for from_e4m3.
 """
 
 import functools
 import math
 
-from numba import cuda, float32
+from numba import cuda, float32, int32
+from numba.cuda import libdevice
 
 ### KIND: write
 ### FROM: ex18d
-### HINT 1: The scale belongs to the page. You know the page of a row before you load its columns.
-### HINT 2: Two more loads beside the lookup, and a product in each of the two lines that fill the
-### HINT 2: tiles: float32(k_cache[...]) first, then times the scale.
-### HINT 3: k_factor = k_scale[page, kv_head] if inside else float32(0); v_factor likewise; k_tile[
-### HINT 3: row, d] = float32(k_cache[page, offset, kv_head, d]) * k_factor if inside else
-### HINT 3: float32(0).
-### DEBRIEF: Decoding waits for keys and values, so a quarter of the bytes is up to four times the
-### DEBRIEF: speed, and four times as many tokens fit. The conversion costs an instruction per
-### DEBRIEF: number, and CUDA cores have time for it. One scale per page means that a page is
-### DEBRIEF: quantised when it is full, or again with each token: so servers often take a scale per
-### DEBRIEF: tensor, or per token and head. With FP8 in place of int8 the same line reads e4m3:
-### DEBRIEF: lesson 14.
+### HINT 1: float32 has the same order of bits: a sign, 8 bits of exponent with bias 127, 23 of
+### HINT 1: mantissa. Where do the three bits of the mantissa belong, and the four of the exponent?
+### HINT 1: In the kernel the scale belongs to the token: you know its page and offset.
+### HINT 2: Shift the seven bits below the sign left by 20. The exponent has the wrong bias then:
+### HINT 2: multiply by 2^120. That is right for the subnormal numbers, too. NaN remains to be
+### HINT 2: told apart. In the kernel two more loads for a row, and a product in each of the two
+### HINT 2: lines that fill the tiles.
+### HINT 3: code = int32(byte); x = libdevice.int_as_float((code & 0x7F) << 20) *
+### HINT 3: float32(2.0**120); NaN if code & 0x7F == 0x7F; -x if code & 0x80. k_factor =
+### HINT 3: k_scale[page, offset, kv_head] if inside else float32(0).
+### DEBRIEF: GPUs since Ada convert two bytes by one instruction; older ones do it as you did, with
+### DEBRIEF: float16 in place of float32: shift by 7, times 2^8. Every e4m3 number is a float16 and
+### DEBRIEF: a float32, so that reading is exact, and all the error was made when the cache was
+### DEBRIEF: written. Decoding waits for bytes, of which there are half as many as with float16, and
+### DEBRIEF: a scale of 4 bytes for each 128. A scale for each token and head is known when the
+### DEBRIEF: token is written, once and for all; a scale for each page would have to wait until the
+### DEBRIEF: page is full.
+
+
+@cuda.jit(device=True)
+def from_e4m3(byte):
+    """The number of a byte, exactly."""
+    ### BEGIN SOLUTION
+    code = int32(byte)
+    size = code & 0x7F
+    x = libdevice.int_as_float(int32(size << 20)) * float32(2.0**120)  # corrects the bias
+    if size == 0x7F:
+        x = float32(math.nan)
+    return -x if code & 0x80 else x
+    ### END SOLUTION
 
 
 @functools.cache
@@ -85,7 +112,7 @@ def make_kernel(HEAD_DIM, GROUP_SIZE, BLOCK_N, PAGE_SIZE):
         lse_partial,
         softmax_scale,
     ):
-        """Attention of one query per head to the keys of one split, in 8 bits.
+        """Attention of one query per head to the keys of one split, in e4m3.
 
         grid     (num_splits, num_kv_heads, batch); threads (BLOCK_N, BLOCK_M)
         shared   q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
@@ -122,13 +149,13 @@ def make_kernel(HEAD_DIM, GROUP_SIZE, BLOCK_N, PAGE_SIZE):
                 key = n_start + row
                 inside = key < seqlen_k
                 page = block_table[b, key // PAGE_SIZE] if inside else 0
-                k_factor = k_scale[page, kv_head] if inside else float32(0)
-                v_factor = v_scale[page, kv_head] if inside else float32(0)
                 offset = key % PAGE_SIZE
+                k_factor = k_scale[page, offset, kv_head] if inside else float32(0)
+                v_factor = v_scale[page, offset, kv_head] if inside else float32(0)
                 for d in range(tx, HEAD_DIM, BLOCK_N):
-                    k = float32(k_cache[page, offset, kv_head, d]) if inside else float32(0)
+                    k = from_e4m3(k_cache[page, offset, kv_head, d]) if inside else float32(0)
                     k_tile[row, d] = k * k_factor
-                    v = float32(v_cache[page, offset, kv_head, d]) if inside else float32(0)
+                    v = from_e4m3(v_cache[page, offset, kv_head, d]) if inside else float32(0)
                     v_tile[row, d] = v * v_factor
             cuda.syncthreads()  # q_tile, k_tile, v_tile are complete: safe to read
 

@@ -145,6 +145,10 @@ lookup = Call(fa_numba.paged_kv_lookup, **PAGES, **TABLES)
 paged_decode = Call(paged_attn_decode, q=ones(2, 1, 4, 8), **PAGES, **TABLES)
 plan = cascade_plan(**TABLES, page_size=4)
 cascade = Call(fa_numba.cascade_decode, q=ones(2, 1, 4, 8), **PAGES, plan=plan)
+bounds = dict.fromkeys(("k_min", "k_max"), PAGES["k_cache"][:, 0].copy())
+few_pages = Call(
+    fa_numba.topk_decode, q=ones(2, 1, 4, 8), **PAGES, **bounds, **TABLES, num_top_pages=2
+)
 five_pages = {"k_cache": numbered(5, 4, 2, 8), "v_cache": numbered(5, 4, 2, 8)}
 write = Call(  # 3 tokens
     fa_numba.reshape_and_cache,
@@ -177,6 +181,14 @@ rolling = Call(RollingCache, batch=1, window=4, num_kv_heads=1, head_dim=8)
 
 WRONG_TYPES = [
     (cascade, {"plan": 3}, "plan must be a CascadePlan, from cascade_plan, got int"),
+    (few_pages, {"q": [1.0]}, "q must be a NumPy array, .* got list"),
+    (few_pages, {"k_min": bounds["k_min"].astype(HALF)}, "k_min must be float32, got float16"),
+    (few_pages, {"num_top_pages": 2.0}, "num_top_pages must be an integer, got 2.0"),
+    (
+        few_pages,
+        {"k_cache": PAGES["k_cache"].astype("f8")},
+        "k_cache must be float32, .* got float64",
+    ),
     (cascade, {"q": [1.0]}, "q must be a NumPy array, .* got list"),
     (cascade, {"k_scale": ones(2)}, "k_cache must be uint8, the bytes of e4m3, .* got float32"),
     (attention, {"q": [[1.0]]}, "q must be a NumPy array, CuPy array, .* got list"),
@@ -385,6 +397,18 @@ WRONG_TYPES = [
 WRONG_VALUES = [
     (cascade, {"q": ones(1, 1, 4, 8)}, r"plan must be for .*, \(1, 1, 4\), got \(2, 1, 4\)"),
     (cascade, {"q": ones(2, 1, 4, 9)}, "must have the head_dim of q, 9, got 8"),
+    (few_pages, {"q": ones(2, 2, 4, 8)}, "q must have one query of each sequence, got 2"),
+    (few_pages, {"q": ones(2, 1, 4, 9)}, "q must have the head_dim of k_min, 8, got 9"),
+    (few_pages, {"q": ones(1, 1, 4, 8)}, "block_table must have a row for each of the 1 sequences"),
+    (few_pages, {"k_max": ones(1, 2, 8)}, "k_max must have the shape of k_min"),
+    (few_pages, {"num_top_pages": 0}, "num_top_pages must be at least 1, got 0"),
+    (few_pages, {"softmax_scale": -1.0}, "softmax_scale must be positive"),
+    (few_pages, {"seq_lens": table(99, 3)}, r"seq_lens\[0\] must be"),
+    (
+        few_pages,
+        {"k_cache": np.repeat(PAGES["k_cache"], 2, axis=1)[:, ::2]},
+        "k_cache must be contig",
+    ),
     (
         fastest,
         {"k": ones(2, 6, 2, 9), "v": ones(2, 6, 2, 9)},

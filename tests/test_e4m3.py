@@ -31,6 +31,8 @@ BYTES = np.arange(256, dtype=np.uint8)
 NUMBERS = BYTES.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
 FORMS = ("head", "token")
 each_form = pytest.mark.parametrize("form", FORMS)
+# Kernels to read and the CPU's job take q of any dtype: they compute in float32.
+each_dtype = pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 
 
 @cuda.jit
@@ -93,7 +95,7 @@ def test_the_scale_of_nothing_is_one():
 
 
 @each_form
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@each_dtype
 @pytest.mark.parametrize("page_size, heads, head_dim", [(1, 1, 1), (7, 9, 33), (16, 2, 64)])
 def test_tokens_are_written_with_their_scales(rng, page_size, heads, head_dim, dtype, form):
     k, v, *caches, slots = make_cache_write(rng, 9, page_size, heads, head_dim)
@@ -127,7 +129,7 @@ def check(decode, q, caches, *tables, form, **options):
     options = {x: y for x, y in options.items() if x not in ("num_splits", "block_m", "block_n")}
     want = definition(q, *exact, *tables, **options)
     rounded = (x.astype(np.float32) for x in exact)
-    plain = definition(q, *rounded, *tables, **options, dtype=np.float32)
+    plain = definition(q, *rounded, *tables, **options, dtype=q.dtype)
     for name, x, y, z in zip(("out", "lse"), got, want, plain, strict=True):
         assert_close(x, y, z, name=name)
 
@@ -147,11 +149,20 @@ def test_paged_kernel(rng, mask, form):
 
 
 @each_form
-def test_contiguous_kernel(rng, form):
-    q = random(rng, 2, 3, 4, 8)
+@each_dtype
+def test_contiguous_kernel(rng, form, dtype):
+    q = random(rng, 2, 3, 4, 8).astype(dtype)
     caches = random(rng, 2, 21, 2, 8), random(rng, 2, 21, 2, 8)
     lengths = np.array([21, 6], np.int32)
     check(flash_decode, q, caches, lengths, form=form, causal=True, num_splits=2, block_n=8)
+
+
+@each_form
+@each_dtype
+def test_q_of_any_dtype(rng, form, dtype):
+    q, *arrays = problem(rng, 3, 4, 2, 6, 5)
+    for decode in (paged_attn_decode, fa_numba.paged_attn_decode):
+        check(decode, q.astype(dtype), *arrays, form=form, causal=True)
 
 
 @each_form
@@ -239,12 +250,17 @@ def test_scales_are_for_bytes_alone():
         fa_numba.flash_decode(x[:, :1], x, x, np.ones(1, np.int32), **scales)
     with pytest.raises(TypeError, match="v_cache must be uint8, .* got float32"):
         fa_numba.flash_decode(x[:, :1], x.astype(np.uint8), x, np.ones(1, np.int32), **scales)
+    e4m3 = x.astype(ml_dtypes.float8_e4m3fn)
+    with pytest.raises(TypeError, match='got float8_e4m3fn: k_cache.view."uint8".'):
+        fa_numba.flash_decode(x[:, :1], e4m3, e4m3, np.ones(1, np.int32), **scales)
 
 
 @pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
-@each_form
-def test_the_kernels_that_write_and_read_stay_within_their_budgets(form):
-    x, slots = np.zeros((1, 1, 64), np.float16), np.zeros(1, np.int32)
+@pytest.mark.parametrize(
+    "form, dtype", [("head", "float16"), ("token", "bfloat16"), ("token", "float32")]
+)
+def test_the_kernels_that_write_and_read_stay_within_their_budgets(form, dtype):
+    x, slots = np.zeros((1, 1, 64), dtype), np.zeros(1, np.int32)
     cache = np.zeros((2, 4, 1, 64), np.uint8)
     scales = [np.zeros((1,) if form == "head" else (2, 4, 1), np.float32)] * 2
     out, lse = np.zeros((1, 1, 1, 1, 64), np.float32), np.zeros((1, 1, 1, 1), np.float32)

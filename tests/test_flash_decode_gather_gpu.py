@@ -191,16 +191,18 @@ def test_masks_and_the_job_with_e4m3_small(form):
 
 
 @pytest.mark.parametrize("form", ["head", "token"])
-def test_the_kernels_to_read_take_e4m3_small(form):
-    """In float32, which the fast kernels refuse by name."""
-    inputs, (q, *caches, lengths), options = case_of_bytes(SMALL[3], 0, form)
-    q = q.astype(np.float32)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_kernels_to_read_take_e4m3_small(form, dtype):
+    """Of q that the fast kernels refuse by name."""
+    inputs, (_, *caches, lengths), options = case_of_bytes(SMALL[3], 0, form)
+    inputs = inputs[0].astype(dtype), *inputs[1:]
+    (q,) = on_gpu(inputs[0])
     with pytest.raises(TypeError, match="q must be float16 for flash_decode_gather and caches of"):
         flash_decode_gather(q, *caches, lengths, **options)
     choice = fa_numba.which(fa_numba.flash_decode, q, *caches, lengths, **options)
     assert choice.kernel == "flash_decode"
     got = fa_numba.flash_decode(q, *caches, lengths, **options)
-    assert_right(got, inputs, "float32")
+    assert_right(got, inputs, dtype)
 
 
 @pytest.mark.parametrize("form", ["head", "token"])

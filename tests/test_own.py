@@ -172,6 +172,24 @@ def test_decoding_is_called_as_ours_is(checkout, name, num_splits):
     assert np.abs(full - reference.attention(q, k, v)[0]).max() < 1e-5
 
 
+def test_a_prefix_is_read_as_ours_reads_it(checkout):
+    checkout("ex17f", changes={r"\bk_prefix\b": "keys"})
+    passes("ex17f")
+    q, options = np.random.default_rng(0).standard_normal((3, 1, 4, 6), np.float32), {"block_n": 4}
+    k, v = np.random.default_rng(1).standard_normal((2, 9, 2, 6), np.float32)
+    state, ours = own.mine("ex17f"), own.JOBS["ex17f"].ours
+    loads, results = [], []
+    for function, name, block_m in ((state, "k_prefix", 4), (ours, "k_cache", 4)):
+        with simt.tracing() as traces:
+            results.append(function(q, k, v, block_m=block_m, **options))
+        loads.append(traces[0].arrays[name].loads)
+    assert loads == [2 * k.size] * 2, "six rows of a K/V head are two tiles"
+    want = reference.attention(q, *(np.repeat(x[None], 3, axis=0) for x in (k, v)))
+    for state_of in results:
+        assert np.abs(state_of[0] - want[0]).max() < 1e-5
+        assert np.abs(state_of[1] - want[1]).max() < 1e-5
+
+
 def test_a_kernel_that_does_not_split(checkout):
     checkout("ex16c")
     passes("ex16c")

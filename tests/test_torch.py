@@ -299,6 +299,29 @@ def test_flash_attn_with_kvcache(mask, page_size, seqlen_new):
                 assert torch.equal(tokens(cache, b)[kept], tokens(old, b)[kept])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("page_size", [None, 4])
+@pytest.mark.parametrize("form", ["head", "token"])
+def test_caches_of_float8_e4m3fn(form, page_size, dtype):
+    lengths, shape = torch.tensor([7, 10], dtype=torch.int32), (9, 4, 2, 8) if page_size else None
+    q, *caches = tensors((2, 3, 4, 8), *[shape or (2, 12, 2, 8)] * 2, requires_grad=False)
+    pages = torch.tensor([[3, 1, 8], [5, 0, 4]], dtype=torch.int32) if page_size else None
+    scales = [x.abs().amax(-1) / 448 for x in caches]
+    if form == "head":
+        scales = [x.flatten(0, 1).amax(0) for x in scales]
+    e4m3 = [(x / s[..., None]).to(torch.float8_e4m3fn) for x, s in zip(caches, scales, strict=True)]
+    exact = [x.float() * s[..., None] for x, s in zip(e4m3, scales, strict=True)]
+    options = {"cache_seqlens": lengths, "block_table": pages, "causal": True}
+    want = flash_attn_with_kvcache(q.to(dtype).float(), *exact, **options)
+    options |= dict(zip(("k_scale", "v_scale"), scales, strict=True))
+    got = flash_attn_with_kvcache(q.to(dtype), *e4m3, **options)
+    assert got.dtype == dtype
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(got.float(), want, atol=tolerance, rtol=tolerance)
+    again = flash_attn_with_kvcache(q.to(dtype), *[x.view(torch.uint8) for x in e4m3], **options)
+    assert torch.equal(again, got)
+
+
 def test_lengths_of_a_cache_as_a_number_and_by_default():
     q, k, v = tensors((2, 1, 2, 8), (2, 6, 2, 8), (2, 6, 2, 8), requires_grad=False)
     for lengths, given in (([6, 6], None), ([4, 4], 4)):
@@ -553,6 +576,8 @@ GOOD = {
     flash_attn_with_kvcache: {"q": X[:, :1], "k_cache": CACHE, "v_cache": CACHE.clone()},
 }
 NEW = {"k": X[:, :1], "v": X[:, :1], "cache_seqlens": 3}
+E4M3 = {name: CACHE.to(torch.float8_e4m3fn) for name in ("k_cache", "v_cache")}
+SCALES = {name: torch.ones(2) for name in ("k_scale", "v_scale")}
 REFUSED = [
     (scaled_dot_product_attention, {"attn_mask": MASK}, "attn_mask must be None, or .*varlen_func"),
     (scaled_dot_product_attention, {"dropout_p": 1.0}, "dropout_p must be at least 0 and less tha"),
@@ -652,6 +677,20 @@ REFUSED = [
         flash_attn_with_kvcache,
         NEW | {"k_cache": CACHE, "v_cache": CACHE},
         "v_cache must be another tensor than k_cache, got one for both",
+    ),
+    (flash_attn_with_kvcache, E4M3, "k_scale must be a float32 tensor, because k_cache and v_cac"),
+    (flash_attn_with_kvcache, E4M3 | SCALES | {"v_scale": 1.0}, "v_scale must be a float32 tensor"),
+    (flash_attn_with_kvcache, SCALES, "k_cache must be float8_e4m3fn, or uint8 .* got float32"),
+    (
+        flash_attn_with_kvcache,
+        E4M3 | SCALES | {"v_cache": CACHE.to(torch.float8_e5m2)},
+        "v_cache must be float8_e4m3fn, or uint8 .* got float8_e5m2",
+    ),
+    (flash_attn_with_kvcache, E4M3 | SCALES | NEW, "k must be None, because .*reshape_and_cache"),
+    (
+        flash_attn_with_kvcache,
+        E4M3 | SCALES | {"k_scale": torch.ones(3)},
+        r"k_scale must have a scale for each head, shape \(2,\), or .* got \(3,\)",
     ),
     (flash_attn_with_kvcache, {"rotary_cos": X}, "rotary_cos must be None, got a Tensor: rotate"),
     (flash_attn_with_kvcache, {"rotary_sin": X}, "rotary_sin must be None"),

@@ -26,7 +26,7 @@ from fa_numba.checks.requirements import (
     require_same_shape,
     require_writable,
 )
-from fa_numba.checks.values import integer
+from fa_numba.checks.values import check_positive_scale, integer
 from fa_numba.runtime import arrays
 from fa_numba.runtime.arrays import facts
 
@@ -154,7 +154,7 @@ def check_paged(k_cache, v_cache, block_table, seq_lens, max_len) -> int:
     else:
         require_lengths(lengths, "max_len", max_len)
     if block_table.library == "numpy":
-        _require_used_pages(block_table.array, lengths, k_cache)
+        _require_used_pages(block_table.array, lengths, *k_cache.shape[:2])
     return longest if max_len is None else max_len
 
 
@@ -203,7 +203,7 @@ def check_paged_decode_layouts(
 def check_paged_decode_contents(block_table, seq_lens, k_cache):
     """Make those checks of `check_paged_decode` that read the tables, NumPy arrays."""
     require_lengths(seq_lens, "max_pages * page_size", block_table.shape[1] * k_cache.shape[1])
-    _require_used_pages(block_table, seq_lens, k_cache)
+    _require_used_pages(block_table, seq_lens, *k_cache.shape[:2])
 
 
 def check_cascade_tables(block_table, seq_lens, page_size, seqlen_q) -> tuple:
@@ -296,6 +296,104 @@ def check_write(k, v, k_cache, v_cache, slot_mapping, k_scale=None, v_scale=None
         require_no_repeats("slot_mapping", slots, "slot")
 
 
+def _require_bounds(k_min, k_max):
+    require_one_library(k_min=k_min, k_max=k_max)
+    for name, x in (("k_min", k_min), ("k_max", k_max)):
+        require_dtype(name, x, "float32")
+        require_axes(name, x, ("num_pages", "num_kv_heads", "head_dim"))
+    require_same_shape("k_max", k_max, "k_min", k_min)
+
+
+def check_page_bounds(k, k_min, k_max, slot_mapping, page_size) -> int:
+    """Return page_size as an int; raise unless these are keys, bounds and a slot for each key.
+
+    The slots are read only from a NumPy array; reading a GPU array waits for it.
+    """
+    k, k_min, k_max, slots = map(facts, (k, k_min, k_max, slot_mapping))
+    require_one_library(k=k, k_min=k_min, k_max=k_max, slot_mapping=slots)
+    require_one_dtype(k=k)
+    require_axes("k", k, TOKEN_AXES)
+    _require_bounds(k_min, k_max)
+    for name, x in (("k_min", k_min), ("k_max", k_max)):
+        require_writable(name, x)
+    if k.shape[1:] != k_min.shape[1:]:
+        raise ValueError(
+            "k must have the num_kv_heads and head_dim of k_min and k_max, "
+            f"{k_min.shape[1:]}, got {k.shape[1:]}"
+        )
+    require_dtype("slot_mapping", slots, "int32")
+    if slots.shape != k.shape[:1]:
+        raise ValueError(
+            f"slot_mapping must have a slot for each of the {k.shape[0]} tokens of k, "
+            f"got shape {slots.shape}"
+        )
+    page_size = integer("page_size", page_size, at_least=1)
+    if slots.library == "numpy":
+        end = k_min.shape[0] * page_size
+        for i in np.flatnonzero((slots.array < -1) | (slots.array >= end))[:1]:
+            raise ValueError(
+                f"slot_mapping[{i}] must be from -1 to {end - 1}, got {slots.array[i]}"
+            )
+        pages = slots.array // page_size
+        starts = np.flatnonzero(np.diff(pages, prepend=-2))  # of each run of tokens of a page
+        used, counts = np.unique(pages[starts], return_counts=True)
+        for page in used[(counts > 1) & (used >= 0)][:1]:
+            i, j = starts[pages[starts] == page][:2]
+            raise ValueError(
+                "slot_mapping must have the tokens of a page as neighbours, got tokens of page "
+                f"{page} at {i} and again at {j}"
+            )
+    return page_size
+
+
+def check_page_scores(q, k_min, k_max, block_table, seq_lens, page_size) -> int:
+    """Return page_size as an int; raise unless the table maps the queries' sequences to bounds."""
+    q, k_min, k_max, block_table, seq_lens = map(facts, (q, k_min, k_max, block_table, seq_lens))
+    require_one_library(q=q, k_min=k_min, block_table=block_table, seq_lens=seq_lens)
+    require_one_dtype(q=q)
+    require_axes("q", q, Q_AXES)
+    require_grid(*q.shape[::2])
+    _require_bounds(k_min, k_max)
+    page_size = integer("page_size", page_size, at_least=1)
+    for name, x, axes in (
+        ("block_table", block_table, ("batch", "max_pages")),
+        ("seq_lens", seq_lens, ("batch",)),
+    ):
+        require_dtype(name, x, "int32")
+        require_axes(name, x, axes)
+        if x.shape[0] != q.shape[0]:
+            raise ValueError(f"{name} must have a row for each of the {q.shape[0]} sequences of q, "
+                             f"got {x.shape[0]}")  # fmt: skip
+    if q.shape[1] != 1:
+        raise ValueError(f"q must have one query of each sequence, got {q.shape[1]}")
+    if q.shape[3] != k_min.shape[2]:
+        raise ValueError(f"q must have the head_dim of k_min, {k_min.shape[2]}, got {q.shape[3]}")
+    require_divisible_heads(q.shape[2], k_min.shape[1], "k_min and k_max")
+    if q.library == "numpy":
+        end = block_table.shape[1] * page_size
+        require_lengths(seq_lens.array, "max_pages * page_size", end)
+        _require_used_pages(block_table.array, seq_lens.array, k_min.shape[0], page_size)
+    return page_size
+
+
+def check_topk_decode(q, k_cache, v_cache, k_min, k_max, num_top_pages, softmax_scale) -> tuple:
+    """Return num_top_pages and softmax_scale; raise unless pages of one head can be cut.
+
+    `check_page_scores` and `check_paged_decode` make the other checks.
+    """
+    q, k_cache, v_cache, k_min, k_max = map(facts, (q, k_cache, v_cache, k_min, k_max))
+    require_one_library(q=q, k_cache=k_cache, v_cache=v_cache, k_min=k_min, k_max=k_max)
+    if q.library not in ("numpy", "cupy"):
+        raise TypeError(f"q must be a NumPy or CuPy array, got {arrays.LIBRARIES[q.library]}")
+    require_axes("q", q, Q_AXES)
+    _require_caches(k_cache, v_cache)
+    for name, x in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if not x.array.flags.c_contiguous:
+            raise ValueError(f"{name} must be contiguous, got strides {x.strides}")
+    num_top_pages = integer("num_top_pages", num_top_pages, at_least=1)
+    return num_top_pages, check_positive_scale(softmax_scale, q.shape[3])
+
+
 def check_copy(k_cache, v_cache, src, dst):
     """Raise unless pages src[i] of the caches can be copied to pages dst[i] in any order.
 
@@ -384,9 +482,8 @@ def _require_caches(k_cache, v_cache, names=("k_cache", "v_cache"), bytes=False)
         )
 
 
-def _require_used_pages(block_table, lengths, k_cache):
+def _require_used_pages(block_table, lengths, num_pages, page_size):
     """Raise unless each page within a sequence's length is one of the cache."""
-    num_pages, page_size = k_cache.shape[:2]
     used = np.arange(block_table.shape[1]) * page_size < lengths[:, None]
     for b, i in np.argwhere(used & ((block_table < 0) | (block_table >= num_pages)))[:1]:
         raise ValueError(

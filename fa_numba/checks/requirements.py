@@ -135,9 +135,12 @@ def require_bytes(k_cache, v_cache, k_scale, v_scale):
     """Raise unless caches are bytes of e4m3, and scales are of their heads or tokens."""
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if cache.dtype != "uint8":
+            view = "torch.uint8" if cache.library == "torch" else '"uint8"'
+            hint = "only bytes have scales, and both caches are of one dtype"
+            hint = f"{name}.view({view})" if cache.dtype == "float8_e4m3fn" else hint
             raise TypeError(
                 f"{name} must be uint8, the bytes of e4m3, because k_scale and v_scale are given, "
-                f"got {cache.dtype}: only bytes have scales, and both caches are of one dtype"
+                f"got {cache.dtype}: {hint}"
             )
     per_head, per_token = k_cache.shape[2:3], k_cache.shape[:3]
     for name, x in (("k_scale", k_scale), ("v_scale", v_scale)):

@@ -308,7 +308,42 @@ def check_kvcache_options(rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad
         raise ValueError(f"num_splits must be 0, got {num_splits}: the kernels choose it")
 
 
-def check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table):
+def caches_of_bytes(k_cache, v_cache, k, k_scale, v_scale):
+    """Return the caches, those of float8_e4m3fn as uint8, and the scales of bytes by name, or {}.
+
+    Shapes and dtypes of caches and scales are checked later.
+    """
+    caches = [_as_bytes(x) for x in (k_cache, v_cache)]
+    scales = {"k_scale": k_scale, "v_scale": v_scale}
+    bytes = any(getattr(x, "dtype", None) == torch.uint8 for x in caches)
+    if not bytes and k_scale is v_scale is None:
+        return *caches, {}
+    for name, x in scales.items():
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(
+                f"{name} must be a float32 tensor, because k_cache and v_cache are float8_e4m3fn "
+                f"or uint8, got {type(x).__name__}"
+            )
+    for name, x in zip(("k_cache", "v_cache"), caches, strict=True):
+        if isinstance(x, torch.Tensor) and x.dtype != torch.uint8:
+            raise TypeError(
+                f"{name} must be float8_e4m3fn, or uint8 with its bytes, because k_scale and "
+                f"v_scale are given, got {_dtype_of(x).dtype}"
+            )
+    if k is not None:
+        raise ValueError(
+            "k must be None, because the caches are of 8 bits, got a "
+            f"{type(k).__name__}: fa_numba.reshape_and_cache writes them"
+        )
+    return *caches, scales
+
+
+def _as_bytes(x):
+    is_e4m3 = isinstance(x, torch.Tensor) and x.dtype == torch.float8_e4m3fn
+    return x.view(torch.uint8) if is_e4m3 else x
+
+
+def check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table, **scales):
     """Raise unless new tokens fit the caches, and nothing requires a gradient.
 
     k and v are written to the caches after it, so it makes all checks of the decoding too.
@@ -320,7 +355,7 @@ def check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table):
         named["cache_seqlens"] = cache_seqlens
     if block_table is not None:
         named["block_table"] = block_table
-    check_tensors(**named)
+    check_tensors(**named, **scales)
     check_floats(q=q)
     for name, x in named.items():
         if x.requires_grad and torch.is_grad_enabled():
@@ -331,7 +366,8 @@ def check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table):
         if x.ndim != NUM_AXES[name]:
             raise ValueError(f"{name} must have {NUM_AXES[name]} axes, got {tuple(x.shape)}")
     check_int32(**{name: x for name, x in named.items() if name in INDICES})
-    check_floats(**{name: x for name, x in named.items() if name not in INDICES})
+    if not scales:
+        check_floats(**{name: x for name, x in named.items() if name not in INDICES})
     if v_cache.shape != k_cache.shape:
         raise ValueError(
             f"v_cache must have the shape of k_cache, {tuple(k_cache.shape)}, "

@@ -34,6 +34,7 @@ from fa_numba.dispatch.decoding import flash_decode, paged_attn_decode
 from fa_numba.dispatch.job import JOBS, Choice
 from fa_numba.dispatch.packed import flash_attn_varlen, flash_attn_varlen_grad
 from fa_numba.dispatch.softmax import softmax, softmax_topk
+from fa_numba.dispatch.topk_decode import topk_decode
 from fa_numba.dispatch.which import which
 
 __all__ = [
@@ -48,5 +49,6 @@ __all__ = [
     "paged_attn_decode",
     "softmax",
     "softmax_topk",
+    "topk_decode",
     "which",
 ]

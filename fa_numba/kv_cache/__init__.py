@@ -5,7 +5,8 @@ owners of pages       page_pool (block table, references, copy-on-write), sampli
                       cascade_plan (keys that sequences share)
 requests              scheduler (who runs, who is preempted), waste (memory use on a trace)
 kernels               reshape_and_cache (write new tokens), copy_pages, swap_pages (to host memory),
-                      paged_kv_lookup (pages to dense keys and values)
+                      paged_kv_lookup (pages to dense keys and values), page_scores (bounds of keys
+                      and scores of a page, for attention to few pages)
 several GPUs          head_shard (which heads a device keeps)
 
 `PagePool` runs on the CPU, in plain Python, and never sees a key. It returns page numbers, and the
@@ -18,6 +19,7 @@ from fa_numba.kv_cache.contiguous_cache import ContiguousCache
 from fa_numba.kv_cache.copy_pages import copy_pages
 from fa_numba.kv_cache.head_shard import head_shard
 from fa_numba.kv_cache.page_pool import OutOfPagesError, PagePool, Writes
+from fa_numba.kv_cache.page_scores import page_scores, update_page_bounds
 from fa_numba.kv_cache.reshape_and_cache import reshape_and_cache
 from fa_numba.kv_cache.rolling_cache import RollingCache
 from fa_numba.kv_cache.sampling import beams, samples
@@ -41,10 +43,12 @@ __all__ = [
     "copy_pages",
     "head_shard",
     "merge_pays",
+    "page_scores",
     "random_trace",
     "reshape_and_cache",
     "samples",
     "serve_contiguous",
     "serve_paged",
     "swap_pages",
+    "update_page_bounds",
 ]

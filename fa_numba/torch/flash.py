@@ -247,6 +247,8 @@ def flash_attn_with_kvcache(
     alibi_slopes=None,
     num_splits=0,
     return_softmax_lse=False,
+    k_scale=None,
+    v_scale=None,
     **other_names,
 ):
     """Attention to a cache of keys and values, in place of flash-attention's; no gradients.
@@ -275,6 +277,11 @@ def flash_attn_with_kvcache(
         Kernels choose it; another number is refused.
     return_softmax_lse : bool, default=False
         Return (out, lse).
+    k_scale, v_scale : float32 tensors, default=None
+        For caches of float8_e4m3fn, or uint8 with the same bytes, which are not copied: a key is
+        its scale times its numbers. Of shape (num_kv_heads,), or for each token and head of the
+        shape of k_cache without head_dim. k and v are then None: `fa_numba.reshape_and_cache`
+        writes such caches.
 
     Returns
     -------
@@ -296,7 +303,8 @@ def flash_attn_with_kvcache(
         rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad, num_splits
     )
     q, k, v = autocast(q, k, v)
-    torch_calls.check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table)
+    k_cache, v_cache, scales = torch_calls.caches_of_bytes(k_cache, v_cache, k, k_scale, v_scale)
+    torch_calls.check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table, **scales)
     alibi_slopes = torch_calls.check_slopes(alibi_slopes, q)
     seq_lens = _lengths(q, k_cache, block_table, cache_seqlens)
     if k is not None:
@@ -304,7 +312,8 @@ def flash_attn_with_kvcache(
         seq_lens = seq_lens + k.shape[1]
     tensors = q, k_cache, v_cache, block_table, seq_lens, alibi_slopes
     numbers = causal, window_size, softcap, softmax_scale
-    out, lse = operators.flash_decode(*tensors, *numbers)
+    decode = operators.flash_decode_of_bytes if scales else operators.flash_decode
+    out, lse = decode(*tensors, *numbers, **scales)
     return (out, lse) if return_softmax_lse else out
 
 

@@ -216,6 +216,19 @@ flash_attn_varlen_grad = _define(
     "flash_attn_varlen_grad", f"{RESULTS}, {PACKED}", 3, _flash_attn_varlen_grad, _fake_gradients
 )
 flash_decode = _define("flash_decode", CACHED, 2, _flash_decode, _fake_results)
+
+
+@torch.compiler.disable
+@torch.no_grad()
+def flash_decode_of_bytes(*arguments, k_scale, v_scale):
+    """`flash_decode` of caches of e4m3 as uint8: no operator, so that a compiled graph ends here.
+
+    The operator's arguments, and float32 tensors of the scales.
+    """
+    job, tensors, options = _flash_decode(*arguments)
+    return jobs.run(job, *tensors, **options, k_scale=k_scale, v_scale=v_scale)
+
+
 GRADIENTS = {flash_attn: flash_attn_grad, flash_attn_varlen: flash_attn_varlen_grad}
 
 

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 from numba import cuda, float32
 
+from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.runtime import arrays
 
 TILE = 64  # of ex00f
@@ -104,3 +105,19 @@ def make_tiled_matmul(TILE):
             c[row, col] = acc
 
     return kernel
+
+
+def prefix_state(q, k_prefix, v_prefix, *, block_m, block_n):
+    """State of one query of each request and keys of shape (prefix, num_kv_heads, head_dim).
+
+    The heads of a group in all requests are the rows of a K/V head, as in ex17f.
+    """
+    batch, _, num_heads, head_dim = q.shape
+    num_kv_heads = k_prefix.shape[1]
+    rows = q.reshape(batch, num_kv_heads, -1, head_dim).transpose(1, 0, 2, 3)
+    rows = rows.reshape(1, 1, batch * num_heads, head_dim)
+    keys = k_prefix[None], v_prefix[None], np.array([len(k_prefix)], np.int32)
+    out, lse = flash_decode(rows, *keys, num_splits=1, block_m=block_m, block_n=block_n)
+    out = out.reshape(num_kv_heads, batch, -1, head_dim).transpose(1, 0, 2, 3)
+    lse = lse.reshape(num_kv_heads, batch, -1).transpose(1, 0, 2)
+    return np.ascontiguousarray(out.reshape(q.shape)), lse.reshape(batch, num_heads, 1)

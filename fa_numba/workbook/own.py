@@ -26,7 +26,7 @@ from fa_numba.kernels.flash_decode import choose_splits, flash_decode, make_comb
 from fa_numba.runtime import arrays
 from fa_numba.workbook import progress
 from fa_numba.workbook.catalog import Exercise, find_one
-from fa_numba.workbook.lesson_kernels import below_largest, rescale, rotate
+from fa_numba.workbook.lesson_kernels import below_largest, prefix_state, rescale, rotate
 from fa_numba.workbook.passed import load
 from fa_numba.workbook.recorded import say
 
@@ -387,6 +387,23 @@ def _split_decode(module):
     return decode
 
 
+def _prefix_state(module):
+    names = "q", "k_prefix", "v_prefix", "out_partial", "lse_partial", "softmax_scale"
+
+    def prefix_state(q, k_prefix, v_prefix, *, block_m, block_n):
+        (batch, _, num_heads, head_dim), num_kv_heads = q.shape, k_prefix.shape[1]
+        out, lse = arrays.empty(q, q.shape), arrays.empty(q, (batch, num_heads, 1))
+        group_size = num_heads // num_kv_heads
+        kernel = module.make_kernel(head_dim, group_size, block_m, block_n)
+        grid = 1, num_kv_heads, math.ceil(batch * group_size / block_m)
+        inputs, partial = (q[:, 0], k_prefix, v_prefix), (out[None, :, 0], lse[None, ..., 0])
+        scale = np.float32(1 / math.sqrt(head_dim))
+        launch(kernel, names, grid, (block_n, block_m), *inputs, *partial, scale)
+        return out, lse
+
+    return prefix_state
+
+
 def _decode_inputs(row):
     """As benchmarks/bench_decode.py: one query of each sequence, head_dim 128."""
     num_heads, num_kv_heads = map(int, row["heads"].split("/"))
@@ -419,4 +436,5 @@ JOBS = {
     "ex15e": Job(_transpose, inputs=_transpose_inputs),
     "ex16c": Job(_decode, flash_decode),
     "ex17c": Job(_split_decode, flash_decode, _decode_inputs),
+    "ex17f": Job(_prefix_state, prefix_state),
 }

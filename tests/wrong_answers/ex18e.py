@@ -1,40 +1,55 @@
-"""ex18e: paged decode of an int8 cache."""
+"""ex18e: paged decode of a cache of e4m3."""
 
-K_FACTOR = "k_factor = k_scale[page, kv_head] if inside else float32(0)"
-V_FACTOR = "v_factor = v_scale[page, kv_head] if inside else float32(0)"
-K = "k = float32(k_cache[page, offset, kv_head, d]) if inside else float32(0)"
-V = "v = float32(v_cache[page, offset, kv_head, d]) if inside else float32(0)"
+NUMBER = "x = libdevice.int_as_float(int32(size << 20)) * float32(2.0**120)  # corrects the bias"
+NAN = "if size == 0x7F:"
+SIGN = "return -x if code & 0x80 else x"
+CODE = "code = int32(byte)"
+K_FACTOR = "k_factor = k_scale[page, offset, kv_head] if inside else float32(0)"
+V_FACTOR = "v_factor = v_scale[page, offset, kv_head] if inside else float32(0)"
+K = "k = from_e4m3(k_cache[page, offset, kv_head, d]) if inside else float32(0)"
+V = "v = from_e4m3(v_cache[page, offset, kv_head, d]) if inside else float32(0)"
 K_TILE = "k_tile[row, d] = k * k_factor"
 V_TILE = "v_tile[row, d] = v * v_factor"
 PAGE = "page = block_table[b, key // PAGE_SIZE] if inside else 0"
-LOOP = "for d in range(tx, HEAD_DIM, BLOCK_N):\n                    k = "
 
 WRONG = [
     ("no scales", [(K_TILE, "k_tile[row, d] = k"), (V_TILE, "v_tile[row, d] = v")]),
     ("no scale of V", V_TILE, "v_tile[row, d] = v"),
     ("one scale for both", V_FACTOR, V_FACTOR.replace("v_scale", "k_scale")),
     ("the scale of head 0", K_FACTOR, K_FACTOR.replace("kv_head", "0")),
+    ("the scale of the page's first token", K_FACTOR, K_FACTOR.replace("offset", "0")),
+    ("the scale of the page's first token, for V", V_FACTOR, V_FACTOR.replace("offset", "0")),
     ("the scale of the first page", K_FACTOR, K_FACTOR.replace("[page,", "[block_table[b, 0],")),
-    ("the scale of the tile", V_FACTOR, V_FACTOR.replace("[page,", "[block_table[b, n_start // PAGE_SIZE],")),
-    ("the scale of the sequence", K_FACTOR, K_FACTOR.replace("[page,", "[b,")),
-    ("the scale by page and offset", K_FACTOR, K_FACTOR.replace("kv_head]", "offset % k_scale.shape[1]]")),
+    ("the scale of the tile's page", V_FACTOR, V_FACTOR.replace("[page,", "[block_table[b, n_start // PAGE_SIZE],")),
+    ("the scale by head and offset", K_FACTOR, K_FACTOR.replace("offset, kv_head]", "kv_head % PAGE_SIZE, offset % k_scale.shape[2]]")),
     ("divided by the scale", K_TILE, "k_tile[row, d] = k / k_factor if inside else float32(0)"),
-    ("read as unsigned", K, K.replace("float32(k_cache[page, offset, kv_head, d])", "float32(k_cache[page, offset, kv_head, d] & 255)")),
-    ("symmetric: -128 is -127", V, V.replace("float32(v_cache[page, offset, kv_head, d])", "max(float32(v_cache[page, offset, kv_head, d]), float32(-127))")),
-    ("over 127", K_TILE, "k_tile[row, d] = k * k_factor / float32(127)"),
-    ("float64", K, K.replace("float32(k_cache[page, offset, kv_head, d])", "k_cache[page, offset, kv_head, d] * 1.0")),
-    ("int8 times float32", [(V, V.replace("float32(v_cache[page, offset, kv_head, d]) if inside else float32(0)", "v_cache[page, offset, kv_head, d] if inside else 0"))]),
-    ("scales of pages that nobody has", K_FACTOR, "k_factor = k_scale[page, kv_head]"),
-    ("the scale for each number", LOOP, LOOP.replace("k = ", "k_factor = k_scale[page, kv_head] if inside else float32(0)\n                    k = ")),
+    ("over 448", K_TILE, "k_tile[row, d] = k * k_factor / float32(448)"),
+    ("the byte is the number", K, K.replace("from_e4m3(k_cache[page, offset, kv_head, d])", "float32(k_cache[page, offset, kv_head, d])")),
+    ("scales of slots that nobody has", K_FACTOR, "k_factor = k_scale[page, offset, kv_head]"),
+    ("the scale for each number", "for d in range(tx, HEAD_DIM, BLOCK_N):\n                    k = ", "for d in range(tx, HEAD_DIM, BLOCK_N):\n                    k_factor = k_scale[page, offset, kv_head] if inside else float32(0)\n                    k = "),
     ("whole pages are read", "inside = key < seqlen_k", "inside = key < (seqlen_k + PAGE_SIZE - 1) // PAGE_SIZE * PAGE_SIZE"),
     ("the page of the tile", PAGE, PAGE.replace("key //", "n_start //")),
-    ("scales summed in the scores", "s *= softmax_scale", "s *= softmax_scale * k_scale[block_table[b, 0], kv_head] if seqlen_k > 0 else softmax_scale"),
+    ("scales summed in the scores", "s *= softmax_scale", "s *= softmax_scale * k_scale[block_table[b, 0], 0, kv_head] if seqlen_k > 0 else softmax_scale"),
     ("256 pages at most", PAGE, PAGE.replace("key // PAGE_SIZE", "key // PAGE_SIZE % 256")),
+    ("subnormal numbers are 0", NUMBER, NUMBER + "\n    if size < 8:\n        x = float32(0)"),
+    ("subnormal numbers have a leading 1", NUMBER, "x = float32(8 + (size & 7)) * math.exp2(float32(max(size >> 3, 1) - 10))" + "\n    if size == 0:\n        x = float32(0)"),
+    ("0 is 2^-10", NUMBER, "x = float32(8 + (size & 7)) * libdevice.exp2f(float32((size >> 3) - 10))"),
+    ("infinities, as in float16", NAN, "if size == 0x78:\n        x = float32(math.inf)\n    if size > 0x78:"),
+    ("all of the largest exponent are NaN", NAN, "if size >= 0x78:"),
+    ("NaN is 480", NAN, "if size > 0x7F:"),
+    ("one NaN", NAN, "if code == 0x7F:"),
+    ("no sign", SIGN, "return x"),
+    ("a bias of 8", NUMBER, NUMBER.replace("2.0**120", "2.0**119")),
+    ("e5m2", NUMBER, NUMBER.replace("size << 20", "size << 21").replace("2.0**120", "2.0**112")),
+    ("the format with a bias of 8 and one NaN, 0x80 (fnuz)", [(NUMBER, NUMBER.replace("2.0**120", "2.0**119")), (NAN, "if code == 0x80:")]),
+    ("float64", NUMBER, NUMBER.replace("float32(2.0**120)", "2.0**120")),
 ]  # fmt: skip
 
 RIGHT = [
-    ("the product in one line", [("                    " + K + "\n", ""), (K_TILE, "k_tile[row, d] = float32(k_cache[page, offset, kv_head, d]) * k_factor if inside else float32(0)")]),
-    ("V's scale in a scale of the row", [(V_FACTOR, "v_factor = float32(0)\n                if inside:\n                    v_factor = v_scale[page, kv_head]"), (V_TILE, "v_tile[row, d] = v_factor * v")]),
+    ("by arithmetic", NUMBER, "x = float32((8 + (size & 7)) << (size >> 3) if size >= 8 else 2 * size) * float32(1 / 1024)"),
+    ("the product in one line", [("                    " + K + "\n", ""), (K_TILE, "k_tile[row, d] = from_e4m3(k_cache[page, offset, kv_head, d]) * k_factor if inside else float32(0)")]),
+    ("V's scale in a scale of the row", [(V_FACTOR, "v_factor = float32(0)\n                if inside:\n                    v_factor = v_scale[page, offset, kv_head]"), (V_TILE, "v_tile[row, d] = v_factor * v")]),
+    ("the sign in the bits", [(NUMBER, "bits = int32(size << 20) | (int32(-2147483648) if code & 0x80 else int32(0))\n    x = libdevice.int_as_float(int32(bits)) * float32(2.0**120)"), (SIGN, "return x")]),
 ]  # fmt: skip
 
 EQUIVALENT = [

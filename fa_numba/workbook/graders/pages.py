@@ -1,4 +1,4 @@
-"""Shared by the graders of decoding over keys and values in pages, of float32 or int8."""
+"""Shared by the graders of decoding over keys and values in pages, of float32 or e4m3."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fa_numba import reference, simt
+from fa_numba.kernels import e4m3
 from fa_numba.workbook.graders.attention import UNWRITTEN, guarded
 from fa_numba.workbook.graders.causes import Wrong
 
@@ -15,7 +16,7 @@ SCALES = "k_scale", "v_scale"
 
 @dataclass
 class Paged:
-    """A decoding step over pages. In int8 if `scales` has k_scale and v_scale."""
+    """A decoding step over pages. In e4m3 if `scales` has k_scale and v_scale."""
 
     q: np.ndarray
     k_cache: np.ndarray
@@ -47,12 +48,16 @@ class Paged:
         offset = n % self.page_size if offset_of is None else offset_of(n)
         both = []
         for cache, name in ((self.k_cache, "k_scale"), (self.v_cache, "v_scale")):
-            x = cache[page, offset].astype(np.float64)
+            x = cache[page, offset]
             if self.scales:
-                scale = self.scales[name][page] if scale_of is None else scale_of(name, page)
-                x = x * scale[..., None]
+                scale = (scale_of or self.scale_of)(name, page, offset)
+                x = e4m3.decode(x, scale[..., None].astype(np.float64))
+            x = x.astype(np.float64)
             both.append(np.nan_to_num(x))
         return both
+
+    def scale_of(self, name, page, offset):
+        return self.scales[name][page, offset]
 
     def answer(self, dtype=np.float64, scale=None, **how):
         """out (batch, num_heads, head_dim) and lse (batch, num_heads), by definition."""
@@ -88,23 +93,22 @@ class Paged:
                 {"page_of": lambda n: row[0, np.minimum(n // size, last)]},
             )
         if self.scales:
-            ones = np.ones_like(self.scales["k_scale"])
-            yield "The scales are not applied.", {"scale_of": lambda name, page: ones[page]}
-            yield (
-                "K and V have a scale each; one serves both.",
-                {"scale_of": lambda name, page: self.scales["k_scale"][page]},
-            )
-            yield (
-                "Every head takes the scale of head 0.",
-                {"scale_of": lambda name, page: self.scales[name][page][:, :1]},
-            )
-            yield (
-                "Every key takes the scale of its sequence's first page.",
-                {"scale_of": lambda name, page: self.scales[name][page[:1]].repeat(len(page), 0)},
-            )
+            known = {
+                "The scales are not applied.": lambda name, *at: 0 * self.scale_of(name, *at) + 1,
+                "K and V have a scale each; one serves both.": (
+                    lambda name, *at: self.scale_of("k_scale", *at)
+                ),
+                "Every head takes the scale of head 0.": (
+                    lambda name, *at: 0 * self.scale_of(name, *at) + self.scale_of(name, *at)[:, :1]
+                ),
+                "Every key takes the scale of its page's first: the scale belongs to the token.": (
+                    lambda name, page, offset: self.scale_of(name, page, 0 * offset)
+                ),
+            }
+            yield from ((sentence, {"scale_of": scale_of}) for sentence, scale_of in known.items())
 
 
-def make_paged(seq_lens, page_size, num_heads=4, num_kv_heads=2, head_dim=8, *, int8=False,
+def make_paged(seq_lens, page_size, num_heads=4, num_kv_heads=2, head_dim=8, *, fp8=False,
                scale=None, seed=0):  # fmt: skip
     """Random keys in shuffled pages; NaN, or scales of NaN, where no token lives."""
     rng = np.random.default_rng(seed)
@@ -121,15 +125,12 @@ def make_paged(seq_lens, page_size, num_heads=4, num_kv_heads=2, head_dim=8, *, 
             block_table[b, i] = page = next(pages)
             owned[page, : n - i * page_size] = True
     scales = {}
-    for name, cache in zip(SCALES, caches, strict=True):
-        cache[~owned] = 0 if int8 else np.nan
-        if int8:  # pages and heads of very different size
-            scales[name] = np.exp(rng.uniform(-6, -3, (num_pages, num_kv_heads))).astype(np.float32)
-            scales[name][~owned.any(axis=1)] = np.nan
-    if int8:
-        caches = [np.clip(np.round(40 * x), -127, 127).astype(np.int8) for x in caches]
-        for x in caches:
-            x[~owned] = 127
+    for i, name in enumerate(SCALES if fp8 else ()):  # tokens and heads of very different size
+        sizes = np.exp(rng.uniform(-2, 2, (*shape[:3], 1)))
+        caches[i], scales[name] = e4m3.quantise(caches[i] * sizes)
+        scales[name][~owned] = np.nan
+    for x in caches:
+        x[~owned] = e4m3.NAN_BYTE if fp8 else np.nan
     scale = np.float32(1 / math.sqrt(head_dim) if scale is None else scale)
     lens = np.array(seq_lens, np.int32)
     return Paged(q, *caches, block_table, lens, scale, scales)
