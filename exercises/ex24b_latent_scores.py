@@ -10,8 +10,8 @@ Write the two device functions; the kernel around them is given.
 
 load_tile  row r of k_tile becomes [latent[n_start + r] ; k_rope[n_start + r]], for the rows that
            exist: token n_start + r < seqlen. All 32 * BLOCK_M threads load
-score      q_row . row r of k_tile: a part in each lane, then the sum of all 32, in every lane.
-           Unscaled
+score      softmax_scale * (q_row . row r of k_tile): a part of the sum in each lane, then the sum
+           of all 32, in every lane; any sign of softmax_scale
 
 shapes     q (num_heads, LATENT_DIM + ROPE_DIM); latent (seqlen, LATENT_DIM);
            k_rope (seqlen, ROPE_DIM); s (num_heads, seqlen); all float32, any sizes >= 1
@@ -47,8 +47,8 @@ def make_kernel(LATENT_DIM, ROPE_DIM, BLOCK_M, BLOCK_N):
         raise NotImplementedError("ex24b: load_tile")
 
     @cuda.jit(device=True)
-    def score(q_row, k_tile, r):
-        """The dot product of this warp's query and row r, in every lane."""
+    def score(q_row, k_tile, r, softmax_scale):
+        """The scaled product of this warp's query and row r, in every lane."""
         tx = cuda.threadIdx.x
         # YOUR CODE HERE
         raise NotImplementedError("ex24b: score")
@@ -76,11 +76,11 @@ def make_kernel(LATENT_DIM, ROPE_DIM, BLOCK_M, BLOCK_N):
         cuda.syncthreads()  # k_tile is complete: safe to read
         if head < q.shape[0]:
             for r in range(min(BLOCK_N, latent.shape[0] - n_start)):
-                x = score(q_row, k_tile, r)
+                x = score(q_row, k_tile, r, softmax_scale)
                 if tx == r % 32:
-                    s[head, n_start + r] = softmax_scale * x
+                    s[head, n_start + r] = x
 
     return kernel
 
 
-# Stub 860d8b3e of solutions/ex24b_latent_scores.py: `fa-numba reset ex24b` brings it back.
+# Stub 991e45ff of solutions/ex24b_latent_scores.py: `fa-numba reset ex24b` brings it back.

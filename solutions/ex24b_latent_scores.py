@@ -10,8 +10,8 @@ Write the two device functions; the kernel around them is given.
 
 load_tile  row r of k_tile becomes [latent[n_start + r] ; k_rope[n_start + r]], for the rows that
            exist: token n_start + r < seqlen. All 32 * BLOCK_M threads load
-score      q_row . row r of k_tile: a part in each lane, then the sum of all 32, in every lane.
-           Unscaled
+score      softmax_scale * (q_row . row r of k_tile): a part of the sum in each lane, then the sum
+           of all 32, in every lane; any sign of softmax_scale
 
 shapes     q (num_heads, LATENT_DIM + ROPE_DIM); latent (seqlen, LATENT_DIM);
            k_rope (seqlen, ROPE_DIM); s (num_heads, seqlen); all float32, any sizes >= 1
@@ -38,7 +38,7 @@ FULL_MASK = 0xFFFFFFFF
 ### HINT 2: score: the loop over c gives the lane's part of the sum, with d = tx + 32 * c; then the
 ### HINT 2: butterfly of lesson 03, with + in place of max.
 ### HINT 3: s += q_row[c] * k_tile[r, d] if d < ROW_DIM; then for step in range(5):
-### HINT 3: s += cuda.shfl_xor_sync(FULL_MASK, s, 16 >> step); return s.
+### HINT 3: s += cuda.shfl_xor_sync(FULL_MASK, s, 16 >> step); return softmax_scale * s.
 ### DEBRIEF: `score` does not know where the latent ends and the rotated key begins: it is one dot
 ### DEBRIEF: product of LATENT_DIM + ROPE_DIM numbers. So a real cache stores both in one row. All
 ### DEBRIEF: heads take the same k_tile, and a token is loaded once for BLOCK_M heads; with a key
@@ -64,8 +64,8 @@ def make_kernel(LATENT_DIM, ROPE_DIM, BLOCK_M, BLOCK_N):
         ### END SOLUTION
 
     @cuda.jit(device=True)
-    def score(q_row, k_tile, r):
-        """The dot product of this warp's query and row r, in every lane."""
+    def score(q_row, k_tile, r, softmax_scale):
+        """The scaled product of this warp's query and row r, in every lane."""
         tx = cuda.threadIdx.x
         ### BEGIN SOLUTION
         s = float32(0.0)
@@ -75,7 +75,7 @@ def make_kernel(LATENT_DIM, ROPE_DIM, BLOCK_M, BLOCK_N):
                 s += q_row[c] * k_tile[r, d]
         for step in range(5):
             s += cuda.shfl_xor_sync(FULL_MASK, s, 16 >> step)
-        return s
+        return softmax_scale * s
         ### END SOLUTION
 
     @cuda.jit
@@ -101,8 +101,8 @@ def make_kernel(LATENT_DIM, ROPE_DIM, BLOCK_M, BLOCK_N):
         cuda.syncthreads()  # k_tile is complete: safe to read
         if head < q.shape[0]:
             for r in range(min(BLOCK_N, latent.shape[0] - n_start)):
-                x = score(q_row, k_tile, r)
+                x = score(q_row, k_tile, r, softmax_scale)
                 if tx == r % 32:
-                    s[head, n_start + r] = softmax_scale * x
+                    s[head, n_start + r] = x
 
     return kernel

@@ -30,9 +30,11 @@ WRONG = [
     ("four steps", STEPS, "for step in range(4):"),
     ("half of the lanes twice", SHUFFLE, SHUFFLE.replace("16 >> step", "16")),
     ("the maximum of the lanes", SHUFFLE, "s = max(s, cuda.shfl_xor_sync(FULL_MASK, s, 16 >> step))"),
-    ("the butterfly in each column", [(SUM, SUM + "\n            for step in range(5):\n                s += cuda.shfl_xor_sync(FULL_MASK, s, 16 >> step)"), ("        for step in range(5):\n            " + SHUFFLE + "\n        return s", "        return s")]),
-    ("every lane sums the whole row", [("for c in range(ROW_COLS):\n            d = tx + 32 * c\n            if d < ROW_DIM:\n                " + SUM, "for d in range(ROW_DIM):\n            s += cuda.shfl_sync(FULL_MASK, q_row[d // 32], d % 32) * k_tile[r, d]"), ("        for step in range(5):\n            " + SHUFFLE + "\n        return s", "        return s")]),
+    ("the butterfly in each column", [(SUM, SUM + "\n            for step in range(5):\n                s += cuda.shfl_xor_sync(FULL_MASK, s, 16 >> step)"), ("        for step in range(5):\n            " + SHUFFLE + "\n        return softmax_scale * s", "        return softmax_scale * s")]),
+    ("every lane sums the whole row", [("for c in range(ROW_COLS):\n            d = tx + 32 * c\n            if d < ROW_DIM:\n                " + SUM, "for d in range(ROW_DIM):\n            s += cuda.shfl_sync(FULL_MASK, q_row[d // 32], d % 32) * k_tile[r, d]"), ("        for step in range(5):\n            " + SHUFFLE + "\n        return softmax_scale * s", "        return softmax_scale * s")]),
     ("the first row of the tile", SUM, SUM.replace("[r, d]", "[0, d]")),
+    ("not scaled", "return softmax_scale * s", "return s"),
+    ("a scale in each lane's part and at the end", SUM, SUM.replace("+= ", "+= softmax_scale * ")),
     ("float64", "s = float32(0.0)", "s = 0.0"),
     ("a barrier of its own", ROWS, "cuda.syncthreads()\n        " + ROWS),
     ("rows of 256 columns at most", COLUMN, COLUMN.replace("d < ROW_DIM", "d < min(ROW_DIM, 256)")),
@@ -42,7 +44,7 @@ RIGHT = [
     ("one loop over the row", [(FIRST, "for d in range(tx, ROW_DIM, 32):"), (LATENT, "k_tile[r, d] = latent[n_start + r, d] if d < LATENT_DIM else k_rope[n_start + r, d - LATENT_DIM]"),
         ("            " + SECOND + "\n                " + ROPE + "\n", "")]),
     ("an if around each row, sums by shfl_down and a broadcast", [(ROWS, "for r in range(ty, BLOCK_N, BLOCK_M):\n            if n_start + r >= latent.shape[0]:\n                break"),
-        (SHUFFLE, "s += cuda.shfl_down_sync(FULL_MASK, s, 16 >> step)"), ("return s", "return cuda.shfl_sync(FULL_MASK, s, 0)")]),
+        (SHUFFLE, "s += cuda.shfl_down_sync(FULL_MASK, s, 16 >> step)"), ("return softmax_scale * s", "return softmax_scale * cuda.shfl_sync(FULL_MASK, s, 0)")]),
 ]
 
 EQUIVALENT = [
