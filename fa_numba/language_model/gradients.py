@@ -14,7 +14,7 @@ import numpy as np
 from fa_numba import checks
 from fa_numba.dispatch.attention import flash_attn, flash_attn_grad
 from fa_numba.dispatch.softmax import softmax
-from fa_numba.language_model import model, products, rows
+from fa_numba.language_model import latent, model, products, rows
 from fa_numba.runtime import arrays
 
 FLOAT16_SCALE = 2.0**14  # of gradients in float16, which would round small ones to 0
@@ -98,8 +98,16 @@ def loss_and_grads(weights, config, tokens, targets, *, grads=None, **kernels):
         put(f"{layer}.out", s.out.reshape(dx.shape), dx)
         dout = (dx @ weights[f"{layer}.out"].T).reshape(s.out.shape)
         dheads = kernels.attn_grad(dout, s.q, s.k, s.v, s.out, s.lse, causal=True)
-        dqkv = _rotate_back(config, positions, *dheads)
-        put(f"{layer}.qkv", rows.normalize(s.x), dqkv)
+        normalized = rows.normalize(s.x)
+        if config.latent_dim:
+            table = model.rotary_table_for(config, x)
+            dqkv, *factors = latent.gradients(
+                weights, config, layer, normalized, positions, table, *dheads
+            )
+            put(f"{layer}.kv", *factors)
+        else:
+            dqkv = _rotate_back(config, positions, *dheads)
+        put(f"{layer}.qkv", normalized, dqkv)
         dx = rows.normalize_grad(dqkv @ weights[f"{layer}.qkv"].T, s.x, dx)
 
     # The embedding is used twice: for the logits, and for the first x, as one_hot(tokens) · it.
