@@ -102,7 +102,7 @@ def loss_and_grads(weights, config, tokens, targets, *, grads=None, **kernels):
         if config.latent_dim:
             table = model.rotary_table_for(config, x)
             dqkv, *factors = latent.gradients(
-                weights, config, layer, normalized, positions, table, *dheads
+                weights, config, layer, normalized, positions, table, dheads
             )
             put(f"{layer}.kv", *factors)
         else:

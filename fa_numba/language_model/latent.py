@@ -45,8 +45,8 @@ def expand(weights, config, layer, out):
     return np.einsum("mhc,chd->mhd", out[..., : config.latent_dim], w_uv)
 
 
-def gradients(weights, config, layer, normalized, positions, table, dq, dk, dv):
-    """From those of q, k and v of every head: of the product qkv, and both factors of dkv.
+def gradients(weights, config, layer, normalized, positions, table, dheads):
+    """From `dheads`, those of q, k and v of every head: of the product qkv, and both factors of dkv.
 
     Returns
     -------
@@ -54,7 +54,7 @@ def gradients(weights, config, layer, normalized, positions, table, dq, dk, dv):
     latents, dboth : arrays of shape (rows, latent_dim) and (rows, columns of kv)
         The gradient of kv is latentsᵀ · dboth.
     """
-    dq, dk, dv = (d.reshape(len(positions), config.heads, -1) for d in (dq, dk, dv))
+    dq, dk, dv = (d.reshape(len(positions), config.heads, -1) for d in dheads)
     dk_nope, dk_rope = np.split(dk, [config.head_dim - config.rotary_dim], axis=2)
     dboth = np.concatenate([dk_nope, dv], axis=2).reshape(len(dq), -1)
     _, before_norm, _ = _parts(config, normalized @ weights[f"{layer}.qkv"])
