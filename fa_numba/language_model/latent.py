@@ -46,7 +46,7 @@ def expand(weights, config, layer, out):
 
 
 def gradients(weights, config, layer, normalized, positions, table, dheads):
-    """From `dheads`, those of q, k and v of every head: of the product qkv, and both factors of dkv.
+    """From `dheads`, of q, k, v of every head: that of the product qkv, both factors of kv's.
 
     Returns
     -------
