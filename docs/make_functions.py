@@ -30,8 +30,8 @@ GROUPS = {
         "flash_attn_varlen_bwd linear_attn"
     ),
     "Parts of decoding, and pages": (
-        "merge_states cascade_decode topk_decode paged_kv_lookup reshape_and_cache copy_pages "
-        "swap_pages PagePool"
+        "mla_decode merge_states cascade_decode topk_decode paged_kv_lookup reshape_and_cache "
+        "copy_pages swap_pages PagePool"
     ),
     "Where kernels run": "backend",
 }

@@ -49,6 +49,7 @@ PARTS = {
         "21": "rings, stripes and trees: who waits, what travels",
         "22": "a small GPT learns with your kernels",
         "23": "many requests at a time: who enters, who leaves, which guess stays",
+        "24": "one latent for all heads: two matrices move out of the cache",
     },
 }
 

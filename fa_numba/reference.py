@@ -129,6 +129,7 @@ def cached_attention(q, k_cache, v_cache, seq_lens, *, dtype=np.float64, **optio
     ----------
     q : array of shape (batch, seqlen_q, num_heads, head_dim)
     k_cache, v_cache : arrays of shape (batch, max_len, num_kv_heads, head_dim)
+        Values may have another number of columns than keys; then out has it too.
     seq_lens : integer array of shape (batch,)
     dtype, **options
         As for `attention`.
@@ -140,7 +141,7 @@ def cached_attention(q, k_cache, v_cache, seq_lens, *, dtype=np.float64, **optio
         As from `attention`.
     """
     batch, seqlen_q, num_heads, _ = q.shape
-    out = np.zeros(q.shape, dtype)
+    out = np.zeros((*q.shape[:3], v_cache.shape[3]), dtype)
     lse = np.zeros((batch, num_heads, seqlen_q), _computed_in(dtype))
     for b, n in enumerate(seq_lens):
         one = slice(b, b + 1)
@@ -148,6 +149,64 @@ def cached_attention(q, k_cache, v_cache, seq_lens, *, dtype=np.float64, **optio
             q[one], k_cache[one, :n], v_cache[one, :n], dtype=dtype, **_of_sequence(b, options)
         )
     return out, lse
+
+
+def latent_attention(
+    q_nope,
+    q_rope,
+    latent,
+    k_rope,
+    w_uk,
+    w_uv,
+    *,
+    absorbed=False,
+    causal=False,
+    softmax_scale=None,
+    dtype=np.float64,
+):
+    """Multi-head latent attention (MLA): keys and values of all heads are products of one latent.
+
+    The two forms are equal. The plain one has a key and a value for each head; the absorbed one
+    multiplies queries and outputs by the matrices in their place, and all heads share one key,
+    latent and k_rope, whose first columns are the value.
+
+    Parameters
+    ----------
+    q_nope, q_rope : arrays of shape (batch, seqlen_q, num_heads, head_dim or rope_dim)
+        The part of a query without a position, and the part that is rotated.
+    latent, k_rope : arrays of shape (batch, seqlen_k, latent_dim or rope_dim)
+        All that a cache has to keep of a token.
+    w_uk, w_uv : arrays of shape (num_heads, latent_dim, head_dim)
+        A head's key is latent @ w_uk and k_rope, its value is latent @ w_uv.
+    absorbed : bool, default=False
+    causal : bool, default=False
+        As for `attention`.
+    softmax_scale : float, default=1/√(head_dim + rope_dim)
+        In both forms.
+    dtype : default=float64
+
+    Returns
+    -------
+    out : array of shape (batch, seqlen_q, num_heads, head_dim), dtype
+    lse : array of shape (batch, num_heads, seqlen_q), dtype but at least float32
+        As from `attention`.
+    """
+    wide = _computed_in(dtype)
+    q_nope, q_rope, latent, k_rope, w_uk, w_uv = (
+        np.asarray(x, wide) for x in (q_nope, q_rope, latent, k_rope, w_uk, w_uv)
+    )
+    if softmax_scale is None:
+        softmax_scale = (q_nope.shape[3] + q_rope.shape[3]) ** -0.5
+    options = {"causal": causal, "softmax_scale": softmax_scale, "dtype": dtype}
+    if absorbed:
+        q = np.concatenate([np.einsum("bmhd,hcd->bmhc", q_nope, w_uk), q_rope], axis=3)
+        k = np.concatenate([latent, k_rope], axis=2)
+        out, lse = attention(q, k[:, :, None], latent[:, :, None], **options)
+        return np.einsum("bmhc,hcd->bmhd", out.astype(wide), w_uv).astype(dtype), lse
+    k, v = (np.einsum("bnc,hcd->bnhd", latent, w) for w in (w_uk, w_uv))
+    of_heads = np.broadcast_to(k_rope[:, :, None], (*k.shape[:3], k_rope.shape[2]))
+    q = np.concatenate([q_nope, q_rope], axis=3)
+    return attention(q, np.concatenate([k, of_heads], axis=3), v, **options)
 
 
 def varlen_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, *, dtype=np.float64, **options):

@@ -298,6 +298,44 @@ def make_paged_cache(rng, seq_lens, page_size, num_kv_heads, head_dim):
     return k_cache, v_cache, block_table, seq_lens
 
 
+def make_latent_case(rng, seq_lens, seqlen_q, num_heads, latent_dim, rope_dim, page_size=None):
+    """q, latent_cache, seq_lens and block_table of `mla_decode`; NaN where no sequence has a token.
+
+    Without a page_size the cache is contiguous, and there is no block table.
+    """
+    row_dim = latent_dim + rope_dim
+    q = random(rng, len(seq_lens), seqlen_q, num_heads, row_dim)
+    if page_size:
+        cache, _, block_table, seq_lens = make_paged_cache(rng, seq_lens, page_size, 1, row_dim)
+        return q, cache[:, :, 0], seq_lens, block_table
+    cache = random(rng, len(seq_lens), max(seq_lens, default=0) + 3, row_dim)
+    for b, seq_len in enumerate(seq_lens):
+        cache[b, seq_len:] = np.nan
+    return q, cache, np.array(seq_lens, np.int32), None
+
+
+def check_latent_decode(q, cache, seq_lens, block_table, convert=lambda x: x, **options):
+    """Compare `mla_decode` with `attention` to the rows; its inputs must not change."""
+    host = [x for x in (q, cache, seq_lens, block_table) if x is not None]
+    before = [x.copy() for x in host]
+    given = [convert(x) for x in host]
+    tables = {} if block_table is None else {"block_table": given[3]}
+    out, lse = fa_numba.mla_decode(*given[:3], **tables, **options)
+    for x, y in zip(given, before, strict=True):
+        assert_same(x, y)
+    k = cache[:, :, None]
+    if block_table is not None:
+        k, _ = reference.paged_kv_lookup(k, k, block_table, seq_lens)
+    v, what = k[..., : options["latent_dim"]], split_options(options)[0]
+    want, plain = (
+        reference.cached_attention(q, k, v, seq_lens, **what, dtype=dtype)
+        for dtype in (np.float64, q.dtype)
+    )
+    assert_close(out, want[0], plain[0], name="out")
+    np.testing.assert_allclose(to_host(lse), want[1], rtol=1e-5, atol=1e-5)
+    return out, lse
+
+
 def in_8_bits(k_cache, v_cache, scales):
     """The caches as bytes of e4m3, and the options k_scale and v_scale; "head" or "token"."""
     if scales == "token":

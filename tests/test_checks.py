@@ -143,6 +143,11 @@ decode = Call(flash_decode, q=ones(2, 1, 4, 8), k_cache=K, v_cache=K, seq_lens=t
 merge = Call(fa_numba.merge_states, out_a=X, lse_a=ones(2, 4, 5), out_b=X, lse_b=ones(2, 4, 5))
 lookup = Call(fa_numba.paged_kv_lookup, **PAGES, **TABLES)
 paged_decode = Call(paged_attn_decode, q=ones(2, 1, 4, 8), **PAGES, **TABLES)
+latent = Call(
+    fa_numba.mla_decode,
+    **{"q": ones(2, 1, 4, 8), "latent_cache": ones(2, 6, 8), "seq_lens": table(6, 3)},
+    **{"softmax_scale": 0.5, "latent_dim": 6},
+)
 plan = cascade_plan(**TABLES, page_size=4)
 cascade = Call(fa_numba.cascade_decode, q=ones(2, 1, 4, 8), **PAGES, plan=plan)
 bounds = dict.fromkeys(("k_min", "k_max"), PAGES["k_cache"][:, 0].copy())
@@ -253,6 +258,13 @@ WRONG_TYPES = [
     (decode, {"num_splits": 2.0}, "num_splits must be an integer, got 2.0"),
     (decode, {"num_splits": None}, "num_splits must be an integer, got None"),
     (decode, {"num_splits": True}, "num_splits must be an integer, got True"),
+    (latent, {"q": [1.0]}, "q must be .* got list"),
+    (latent, {"q": ones(2, 1, 4, 8, dtype=HALF)}, "q, latent_cache must be of one dtype, got"),
+    (latent, {"seq_lens": np.array([6, 3])}, "seq_lens must be int32, got int64"),
+    (latent, {"block_table": [[0]]}, "block_table must be .* got list"),
+    (latent, {"block_table": ones(2, 1)}, "block_table must be int32, got float32"),
+    (latent, {"softmax_scale": None}, "softmax_scale must be a number, got NoneType"),
+    (latent, {"latent_dim": 6.0}, "latent_dim must be an integer, got 6.0"),
     (paged_decode, {"q": [1.0]}, "q must be .* got list"),
     (paged_decode, {"block_table": [[0, 2]]}, "block_table must be .* got list"),
     (paged_decode, {"q": ones(2, 1, 4, 8, dtype=HALF)}, "q.* must be .* got .*float16"),
@@ -497,6 +509,28 @@ WRONG_VALUES = [
     (decode, {"seq_lens": table(-1, 6)}, r"seq_lens\[0\] must be from 0 to max_len = 6, got -1"),
     (decode, {"num_splits": -1}, "num_splits must be at least 0, got -1"),
     # decoding from pages
+    (latent, {"q": ones(2, 4, 8)}, r"q must have axes \(batch, seqlen_q, .* got shape \(2, 4, 8\)"),
+    (
+        latent,
+        {"latent_cache": ones(2, 6, 1, 8)},
+        r"must have axes \(batch, max_len, row_dim\), got",
+    ),
+    (latent, {"latent_cache": ones(3, 6, 8)}, "latent_cache must have a row for each of .*, got 3"),
+    (latent, {"latent_cache": ones(2, 6, 9)}, "must have the row_dim of q, 8, got 9"),
+    (latent, {"latent_cache": ones(2, 6, 16)[..., ::2]}, "latent_cache must be contiguous along"),
+    (latent, {"q": ones(2, 1, 0, 8)}, "q must have at least one head, got num_heads=0"),
+    (latent, {"q": ones(2, 1, 4, 577)}, "q must have row_dim from 1 to 576, got 577"),
+    (latent, {"latent_dim": 9}, "latent_dim must be at most row_dim = 8, got 9"),
+    (latent, {"latent_dim": 0}, "latent_dim must be at least 1, got 0"),
+    (latent, {"seq_lens": table(7, 3)}, r"seq_lens\[0\] must be from 0 to max_len = 6, got 7"),
+    (latent, {"seq_lens": table(6)}, "seq_lens must have a row for each of the 2 sequences"),
+    (latent, {"block_table": table([0])}, "block_table must have a row for each of the 2 .* got 1"),
+    (latent, {"block_table": table([2], [0])}, r"block_table\[0, 0\] must be a page .*, got 2"),
+    (
+        latent,
+        {"block_table": table([0], [1]), "latent_cache": ones(2, 0, 8)},
+        "latent_cache must have a page_size of at least 1, got 0",
+    ),
     (paged_decode, {"q": ones(1, 4, 8)}, r"q must have axes \(batch, seqlen_q, .*\(1, 4, 8\)"),
     (paged_decode, {"k_cache": ones(3, 4, 8)}, r"k_cache must have axes \(num_pages, page_size"),
     (paged_decode, {"v_cache": ones(3, 5, 2, 8)}, "v_cache must have the shape of k_cache"),

@@ -249,6 +249,19 @@ def test_16_bits_stay_within_the_same_budget(name, dtype, targets):
             assert "call" not in code.ptx  # as Numba computes in 16 bits
 
 
+@pytest.mark.parametrize("dtype, paged", [("bfloat16", True), thorough("float32", False)])
+def test_latent_decoding_stays_within_the_stated_budget(dtype, paged):
+    """DeepSeek's rows of 576 numbers and 16 heads; then the ⊕ of partial rows of 512."""
+    pytest.importorskip("ml_dtypes")
+    q, cache = np.zeros((1, 1, 16, 576), dtype), np.zeros((1, 64, 576), dtype)
+    options = {"block_table": np.zeros((1, 1), np.int32)} if paged else {}
+    options |= {"softmax_scale": 0.1, "causal": True}
+    first, second = launches_of(fa_numba.mla_decode, q, cache, np.ones(1, np.int32), **options)
+    for code in check_budget(*first):
+        assert code.registers * 512 <= 65_536  # of an SM: 16 warps fit
+    check(compile_kernel(*second))
+
+
 @pytest.mark.parametrize("k", [*map(thorough, (1, 2, 16)), 32])
 def test_any_k_stays_in_registers(k):
     x, values = np.zeros((1, 40), np.float32), np.zeros((1, k), np.float32)

@@ -3,6 +3,8 @@
 `dtype_cases` says what each result is held to; the cases of a GPU are in test_gpu.
 """
 
+from functools import partial
+
 import numpy as np
 import pytest
 from cases import MASKS, assert_close, make_qkv, pages
@@ -76,6 +78,11 @@ CALLS = [
     ),
     (flash_decode, {"q": CACHE, **CACHES, "seq_lens": ONE.repeat(4)}, "q k_cache v_cache"),
     (paged_attn_decode, {"q": HEADS, **CACHES, **TABLES}, "q k_cache v_cache"),
+    (
+        partial(fa_numba.mla_decode, softmax_scale=1.0, latent_dim=1),
+        {"q": HEADS, "latent_cache": HEADS[:, 0], "seq_lens": ONE},
+        "q latent_cache",
+    ),
     (fa_numba.paged_kv_lookup, CACHES | TABLES, "k_cache v_cache"),
     (
         fa_numba.merge_states,

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import dtype_cases
 import numpy as np
 import pytest
-from cases import kernel_function
+from cases import check_latent_decode, kernel_function, make_latent_case
 from few_cases import pairs
 from numba import cuda, float32
 
@@ -314,6 +314,21 @@ def test_paged_attn_decode(case, page_size):
                 assert (x == y).all()
     for before, after in zip(host, on_gpu, strict=True):
         np.testing.assert_array_equal(before, after.get())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("page_size", [None, 64])
+@pytest.mark.parametrize(
+    "case",
+    [((0, 1, 65, 200), 2, 5, 40, 9), ((1000, 77), 1, 16, 512, 64), ((5001,), 2, 128, 512, 64)],
+    ids=["small", "large-16", "large-128"],
+)
+def test_mla_decode(case, page_size, dtype):
+    q, cache, *tables = make_latent_case(np.random.default_rng(0), *case, page_size)
+    arrays = q.astype(dtype), cache.astype(dtype), *tables
+    for num_splits in (0, 1, 7):
+        options = {"latent_dim": case[3], "causal": True, "num_splits": num_splits}
+        check_latent_decode(*arrays, cupy.asarray, softmax_scale=192**-0.5, **options)
 
 
 @pytest.mark.parametrize("window, num_sinks", [(20, 0), (7, 2), (64, 4)])

@@ -8,6 +8,7 @@ from cases import (
     in_8_bits,
     kernel_function,
     make_cache_write,
+    make_latent_case,
     make_paged_cache,
     make_qkv,
     random,
@@ -270,6 +271,28 @@ def test_paged_attn_decode(
 
 
 @few
+@given(
+    st.lists(st.integers(0, 40), max_size=2),
+    st.integers(0, 3),
+    st.integers(1, 9),
+    st.tuples(small, st.integers(0, 40)),
+    st.sampled_from([None, 1, 5, 64]),
+    st.booleans(),
+    st.integers(0, 4),
+)
+def test_mla_decode(lengths, seqlen_q, num_heads, columns, page_size, causal, num_splits):
+    rng = np.random.default_rng(0)
+    case = make_latent_case(rng, lengths, seqlen_q, num_heads, *columns, page_size)
+    *arrays, block_table = case
+    max_len = block_table.shape[1] * page_size if page_size else arrays[1].shape[1]
+    sizes = Problem(len(lengths), seqlen_q, max_len, num_heads, 1, sum(columns), causal=causal)
+    options = {"latent_dim": columns[0], "num_splits": num_splits}
+    formula = traffic.mla_decode(sizes, lengths, paged=page_size is not None, **options)
+    options |= {"softmax_scale": 1.0, "causal": causal, "block_table": block_table}
+    check(formula, metered(fa_numba.mla_decode, *arrays, **options))
+
+
+@few
 @given(st.integers(0, 2), st.integers(0, 5), st.integers(1, 3), small)
 def test_merge_states(batch, seqlen_q, num_heads, head_dim):
     rng = np.random.default_rng(0)
@@ -383,6 +406,11 @@ def test_bytes_of_16_bits(rng):
     for name, (sizes, arguments) in calls.items():
         meter = metered(kernel_function(name), *arguments)
         check(getattr(traffic, name)(*sizes), meter, dtype_bytes=2)
+    meter = metered(
+        fa_numba.mla_decode, q, half(batch, 20, 8), lengths, softmax_scale=1.0, latent_dim=5
+    )
+    latent = Problem(batch, seqlen_q, 20, num_heads, 1, 8)
+    check(traffic.mla_decode(latent, lengths, latent_dim=5), meter, dtype_bytes=2)
     tiles = {"block_m": 16, "block_n": 8}
     meter = metered(fa_numba.flash_attn_v1, q, k, v, **tiles, block_mask=block_mask)
     formula = traffic.flash_attn_v1(Problem(*problem, **tiles), block_mask=block_mask)

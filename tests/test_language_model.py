@@ -30,10 +30,12 @@ from fa_numba.language_model import (
     text,
 )
 from fa_numba.language_model.model import Config
+from fa_numba.language_model.server.paged_model import PagedModel
 from fa_numba.language_model.train import Recipe, Trainer
 from fa_numba.runtime import arrays
 
 SMALL = Config(13, layers=2, heads=4, kv_heads=2, head_dim=8, context=12)
+LATENT = dataclasses.replace(SMALL, latent_dim=6)
 CORPUS = "the cat sat on the mat, and the rat sat on the cat. " * 20
 CHARACTERS = text.Characters.of(CORPUS)
 
@@ -62,7 +64,8 @@ def oracle_loss(weights, config, tokens, targets):
 
     batch, n = tokens.shape
     x = weights["embedding"][tokens]
-    frequency = config.rotary_base ** (-np.arange(0, config.head_dim, 2) / config.head_dim)
+    rotated = config.rotary_dim
+    frequency = config.rotary_base ** (-np.arange(0, rotated, 2) / rotated)
     turn = np.exp(1j * np.outer(np.arange(n), frequency))[:, None]
     hidden = np.triu(np.full((n, n), -np.inf), 1)
 
@@ -75,12 +78,25 @@ def oracle_loss(weights, config, tokens, targets):
             [left * turn.real - right * turn.imag, left * turn.imag + right * turn.real], axis=-1
         )
 
-    for layer in range(config.layers):
-        heads = anp.reshape(norm(x) @ weights[f"{layer}.qkv"], (batch, n, -1, config.head_dim))
+    def heads_of(x, layer):
+        y = norm(x) @ weights[f"{layer}.qkv"]
+        if config.latent_dim:
+            q, c, k_r = anp.split(y, [config.width, config.width + config.latent_dim], axis=-1)
+            q = anp.reshape(q, (batch, n, config.heads, config.head_dim))
+            w = anp.reshape(weights[f"{layer}.kv"], (config.latent_dim, config.heads, -1))
+            both = anp.einsum("bnc,chd->bnhd", norm(c), w)
+            plain = config.head_dim - rotated
+            k_r = anp.repeat(rotary(k_r[:, :, None]), config.heads, axis=2)
+            q = anp.concatenate([q[..., :plain], rotary(q[..., plain:])], axis=-1)
+            return q, anp.concatenate([both[..., :plain], k_r], axis=-1), both[..., plain:]
+        heads = anp.reshape(y, (batch, n, -1, config.head_dim))
         q = rotary(heads[:, :, : config.heads])
         k = rotary(heads[:, :, config.heads : -config.kv_heads])
         group = config.heads // config.kv_heads
-        k, v = (anp.repeat(a, group, axis=2) for a in (k, heads[:, :, -config.kv_heads :]))
+        return q, *(anp.repeat(a, group, axis=2) for a in (k, heads[:, :, -config.kv_heads :]))
+
+    for layer in range(config.layers):
+        q, k, v = heads_of(x, layer)
         s = anp.einsum("bmhd,bnhd->bhmn", q, k) / np.sqrt(config.head_dim) + hidden
         e = anp.exp(s - anp.max(s, axis=-1, keepdims=True))
         p = e / anp.sum(e, axis=-1, keepdims=True)
@@ -93,11 +109,13 @@ def oracle_loss(weights, config, tokens, targets):
     return -anp.mean(anp.sum(log_p * np.eye(config.vocabulary)[targets], axis=-1))
 
 
-@pytest.mark.parametrize("kv_heads", (thorough(1), 2, thorough(4)))
-def test_loss_and_gradients_equal_those_of_autograd(rng, kv_heads):
+@pytest.mark.parametrize(
+    "kv_heads, latent_dim", ((2, 0), (4, 6), *(thorough(n, 0) for n in (1, 4)))
+)
+def test_loss_and_gradients_equal_those_of_autograd(rng, kv_heads, latent_dim):
     import autograd
 
-    config = dataclasses.replace(SMALL, kv_heads=kv_heads)
+    config = dataclasses.replace(SMALL, kv_heads=kv_heads, latent_dim=latent_dim)
     weights, tokens = large_weights(config), random_tokens(rng, config, more=1)
     loss, grads = gradients.loss_and_grads(weights, config, tokens[:, :-1], tokens[:, 1:])
     exact = {name: w.astype(np.float64) for name, w in weights.items()}
@@ -191,14 +209,32 @@ def test_gqa_equals_repeated_heads(rng):
     assert np.abs(model.forward(weights, SMALL, tokens) - want).max() < 1e-5
 
 
-def test_cached_logits_equal_those_of_the_whole_sequence(rng):
-    weights, tokens = large_weights(SMALL), random_tokens(rng, SMALL, batch=1)
-    want = model.forward(weights, SMALL, tokens)[0]
+@pytest.mark.parametrize("config", (SMALL, LATENT), ids=("gqa", "latent"))
+def test_cached_logits_equal_those_of_the_whole_sequence(rng, config):
+    weights, tokens = large_weights(config), random_tokens(rng, config, batch=1)
+    want = model.forward(weights, config, tokens)[0]
     for first in (1, 5, 12):
-        cache = generate.Cache(weights, SMALL)
-        got = [cache.append(weights, SMALL, tokens[0, :first])]
-        got += [cache.append(weights, SMALL, [token]) for token in tokens[0, first:]]
+        cache = generate.Cache(weights, config)
+        got = [cache.append(weights, config, tokens[0, :first])]
+        got += [cache.append(weights, config, [token]) for token in tokens[0, first:]]
         assert np.abs(np.array(got) - want[first - 1 :]).max() < 1e-5
+
+
+def test_a_cache_of_latents_has_one_row_for_each_token():
+    for config, numbers in ((SMALL, 2 * 2 * 8), (LATENT, 6 + 4)):
+        cache = generate.Cache(model.init_weights(config), config)
+        assert cache.bytes_per_token == 4 * config.layers * numbers
+
+
+def test_a_model_with_latents_learns_and_is_stored(tmp_path):
+    config = Config(len(CHARACTERS), layers=1, heads=2, head_dim=8, context=16, latent_dim=12)
+    made = Trainer(config, Recipe(steps=60, batch=8), *text.split(CHARACTERS.encode(CORPUS)))
+    before = made.validate()
+    while made.steps_done < 60:
+        made.step()
+    assert made.validate() < 0.8 * before
+    checkpoint.save(tmp_path / "m.npz", made, CHARACTERS, "")
+    assert checkpoint.load(tmp_path / "m.npz").config == config
 
 
 def test_same_sizes_and_seed_same_weights():
@@ -508,7 +544,7 @@ def test_a_small_file_takes_little_memory(tmp_path, way):
 
 
 def test_the_number_of_weights_is_that_of_the_shapes():
-    for config in (SMALL, Config(103), Config(7, 3, 6, 2, 10, 9)):
+    for config in (SMALL, LATENT, Config(103), Config(7, 3, 6, 2, 10, 9)):
         assert config.num_weights == sum(a * b for a, b in config.shapes.values())
 
 
@@ -595,6 +631,12 @@ BAD = {
     "most 256, got 258": lambda: CONFIG(head_dim=258),
     "context must be at least 1, got 0": lambda: CONFIG(context=0),
     "rotary_base must be above 1, got 1": lambda: CONFIG(rotary_base=1),
+    "latent_dim must be at least 0, got -1": lambda: CONFIG(latent_dim=-1),
+    "latent_dim must be at most 256 - head_dim / 2, so": lambda: CONFIG(latent_dim=241),
+    "head_dim must be a multiple of 4 with latent_dim": lambda: CONFIG(head_dim=6, latent_dim=8),
+    "latent_dim must be 0 in a server, whose pages hold keys and values, got 6": lambda: PagedModel(
+        model.init_weights(LATENT), LATENT, fa_numba.PagePool(9, 4)
+    ),
     "steps must be at least 1, got 0": lambda: Recipe(steps=0),
     "learning_rate must be above 0, got -1": lambda: Recipe(learning_rate=-1),
     "learning_rate must be a number, got 'x'": lambda: Recipe(learning_rate="x"),

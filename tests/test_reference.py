@@ -240,6 +240,25 @@ def test_cached_attention_looks_no_further_than_each_sequence(rng, causal):
     assert reference.cached_attention(q, k, v, [1, 1, 1], dtype=np.float32)[0].dtype == np.float32
 
 
+def test_both_forms_of_latent_attention_are_the_formula(rng):
+    """DeepSeek's sizes, 192/128 against 576/512; beside them the formula, key by key."""
+    b, n, h, d, r, c = 2, 5, 3, 128, 64, 512
+    q_nope, q_rope, latent, k_rope, w_uk, w_uv = arrays = [
+        rng.standard_normal(shape)
+        for shape in ((b, n, h, d), (b, n, h, r), (b, n, c), (b, n, r), (h, c, d), (h, c, d))
+    ]
+    for causal in (False, True):
+        plain = reference.latent_attention(*arrays, causal=causal)
+        absorbed = reference.latent_attention(*arrays, causal=causal, absorbed=True)
+        for x, y in zip(plain, absorbed, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
+    i, m, head = 1, 3, 2
+    keys, values = latent[i, : m + 1] @ w_uk[head], latent[i, : m + 1] @ w_uv[head]
+    s = (keys @ q_nope[i, m, head] + k_rope[i, : m + 1] @ q_rope[i, m, head]) / math.sqrt(192)
+    np.testing.assert_allclose(plain[0][i, m, head], reference.softmax(s[None])[0] @ values)
+    np.testing.assert_allclose(plain[1][i, head, m], np.log(np.exp(s).sum()))
+
+
 @pytest.mark.parametrize("cut", [0, 2, 6])
 def test_merged_parts_of_attention_are_the_whole(rng, cut):
     q, k, v = make_qkv(rng, 2, 3, 6, 4, 2, 4)

@@ -46,6 +46,10 @@ def make_calls(rng, head_dim=7):
         "flash_attn_varlen_bwd": ((dout[0], *packed, *some, *STARTS), causal),
         "linear_attn": ((q, k[:, :11], v[:, :11]), causal),
         "flash_decode": ((q, k, v, lengths), causal | {"num_splits": 3}),
+        "mla_decode": (
+            (q, k[:, :, 0], lengths),
+            causal | {"num_splits": 3, "softmax_scale": 0.3, "latent_dim": head_dim - 1},
+        ),
         "merge_states": ((out, lse, dout, random(rng, *lse.shape)), {}),
         "paged_kv_lookup": (paged, {}),
         "paged_attn_decode": ((q[:, :2], *paged), causal | {"num_splits": 2}),

@@ -32,6 +32,9 @@ from fa_numba.runtime.arrays import facts
 
 NEW_AXES = ("batch", "seqlen_new", "num_kv_heads", "head_dim")
 CACHE_AXES = ("num_pages", "page_size", "num_kv_heads", "head_dim")
+LATENT_AXES = ("batch", "max_len", "row_dim")
+PAGED_LATENT_AXES = ("num_pages", "page_size", "row_dim")
+MAX_ROW_DIM = 576  # DeepSeek's, whose tile of keys fills 36 KiB of shared memory
 TOKEN_AXES = ("num_tokens", "num_kv_heads", "head_dim")
 
 
@@ -204,6 +207,57 @@ def check_paged_decode_contents(block_table, seq_lens, k_cache):
     """Make those checks of `check_paged_decode` that read the tables, NumPy arrays."""
     require_lengths(seq_lens, "max_pages * page_size", block_table.shape[1] * k_cache.shape[1])
     _require_used_pages(block_table, seq_lens, *k_cache.shape[:2])
+
+
+def check_latent_decode(q, latent_cache, seq_lens, block_table, latent_dim) -> int:
+    """Return latent_dim as an int; raise unless queries, cache and tables are of one model's MLA.
+
+    The contents of the tables are read only from NumPy arrays; reading a GPU array waits for it.
+    """
+    q, cache, lengths = facts(q), facts(latent_cache), facts(seq_lens)
+    require_one_library(q=q, latent_cache=cache, seq_lens=lengths)
+    require_one_dtype(q=q, latent_cache=cache)
+    require_axes("q", q, ("batch", "seqlen_q", "num_heads", "row_dim"))
+    paged = block_table is not None
+    require_axes("latent_cache", cache, PAGED_LATENT_AXES if paged else LATENT_AXES)
+    for name, x in (("q", q), ("latent_cache", cache)):
+        require_last_axis_contiguous(name, x)
+    batch, _, num_heads, row_dim = q.shape
+    require_grid(batch, num_heads)
+    if num_heads == 0:
+        raise ValueError("q must have at least one head, got num_heads=0")
+    if not 1 <= row_dim <= MAX_ROW_DIM:
+        raise ValueError(f"q must have row_dim from 1 to {MAX_ROW_DIM}, got {row_dim}")
+    if cache.shape[2] != row_dim:
+        raise ValueError(
+            f"latent_cache must have the row_dim of q, {row_dim}, got {cache.shape[2]}"
+        )
+    latent_dim = integer("latent_dim", latent_dim, at_least=1)
+    if latent_dim > row_dim:
+        raise ValueError(f"latent_dim must be at most row_dim = {row_dim}, got {latent_dim}")
+    tables = {"seq_lens": (lengths, ("batch",))}
+    if paged:
+        if cache.shape[1] == 0:
+            raise ValueError("latent_cache must have a page_size of at least 1, got 0")
+        block_table = facts(block_table)
+        require_one_library(q=q, block_table=block_table)
+        tables["block_table"] = block_table, ("batch", "max_pages")
+    else:
+        tables["latent_cache"] = cache, LATENT_AXES
+    for name, (x, axes) in tables.items():
+        if x is not cache:
+            require_dtype(name, x, "int32")
+        require_axes(name, x, axes)
+        if x.shape[0] != batch:
+            raise ValueError(
+                f"{name} must have a row for each of the {batch} sequences of q, got {x.shape[0]}"
+            )
+    if q.library == "numpy":
+        if paged:
+            check_paged_decode_contents(block_table.array, lengths.array, cache)
+        else:
+            require_lengths(lengths.array, "max_len", cache.shape[1])
+    return latent_dim
 
 
 def check_cascade_tables(block_table, seq_lens, page_size, seqlen_q) -> tuple:

@@ -15,7 +15,9 @@ MAX_VOCABULARY = 2**20  # tokens are int32; larger vocabularies than any model's
 MAX_CONTEXT = 2**17  # tables and caches have a row for each position
 
 
-def check_config(vocabulary, layers, heads, kv_heads, head_dim, context, rotary_base) -> None:
+def check_config(
+    vocabulary, layers, heads, kv_heads, head_dim, context, rotary_base, latent_dim
+) -> None:
     """Raise unless these sizes make a model."""
     sizes = {"vocabulary": vocabulary, "layers": layers, "heads": heads, "kv_heads": kv_heads}
     for name, size in (sizes | {"head_dim": head_dim, "context": context}).items():
@@ -32,6 +34,23 @@ def check_config(vocabulary, layers, heads, kv_heads, head_dim, context, rotary_
             f"most {MAX_HEAD_DIM}, got {head_dim}"
         )
     check_number_between("rotary_base", rotary_base, above=1)
+    if integer("latent_dim", latent_dim, at_least=0):
+        if head_dim % 4:
+            raise ValueError(
+                "head_dim must be a multiple of 4 with latent_dim, because half of its columns are "
+                f"rotated, in pairs, got {head_dim}"
+            )
+        if latent_dim + head_dim // 2 > MAX_HEAD_DIM:
+            raise ValueError(
+                f"latent_dim must be at most {MAX_HEAD_DIM} - head_dim / 2, so that decoding "
+                f"kernels take a row of the cache, got {latent_dim}"
+            )
+
+
+def check_no_latents(config, where) -> None:
+    """Raise for a model with latent attention where only keys and values can be."""
+    if config.latent_dim:
+        raise ValueError(f"latent_dim must be 0 {where}, got {config.latent_dim}")
 
 
 def check_number_between(name, value, *, above=-math.inf, at_least=-math.inf, at_most=math.inf):

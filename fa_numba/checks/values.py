@@ -117,10 +117,10 @@ def check_dropout(dropout_p, seed, largest=None) -> tuple:
 
 
 def check_softmax_scale(softmax_scale, head_dim) -> np.float32:
-    """Return the scale as float32; for None, 1/√head_dim."""
-    if softmax_scale is None:
+    """Return the scale as float32; for None, 1/√head_dim, if there is a head_dim."""
+    if softmax_scale is None and head_dim is not None:
         return np.float32(1 / math.sqrt(head_dim))
-    _require_real("softmax_scale", softmax_scale, "a number or None")
+    _require_real("softmax_scale", softmax_scale, "a number" + " or None" * (head_dim is not None))
     scale = _in_float32(softmax_scale)
     if not np.isfinite(scale):
         raise ValueError(f"softmax_scale must be finite in float32, got {softmax_scale!s:.40}")

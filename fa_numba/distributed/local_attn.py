@@ -51,7 +51,7 @@ def _with_arguments(options):
     """The options, where mask and score need no mask_args and score_args."""
     options, names = dict(options), options.keys() & {"mask", "score"}
     for name in names:
-        function, args = options[name], options.pop(f"{name}_args")
+        function, args = options[name], options.pop(f"{name}_args", ())
         options[name] = lambda *x, function=function, args=args: function(*x, *args)
     return options
 

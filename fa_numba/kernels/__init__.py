@@ -3,7 +3,7 @@
 softmax          naive_softmax, safe_softmax, online_softmax; softmax_topk
 attention        naive_attn, lazy_softmax_attn, flash_attn_v1, flash_attn_v2; flash_attn_bwd
 packed batches   flash_attn_varlen, flash_attn_varlen_bwd
-decoding         flash_decode, paged_attn_decode, merge_states
+decoding         flash_decode, paged_attn_decode, mla_decode, merge_states
 linear           linear_attn, linear_attn_recurrent, feature_map
 
 Parts: masks (and score modification), dropout, kahan (compensated sums), sequence_of (the sequence

@@ -1,6 +1,7 @@
 """A small language model, in NumPy or CuPy, whose attention is the workbook's or the learner's own.
 
 model          sizes, weights, and the pieces of a forward pass, for training and serving alike
+latent         latent attention (MLA): the keys and values of a model from latents
 gradients      the loss and its gradients, written out
 rows           the functions of rows: norm, rotary embedding, squared ReLU, cross-entropy
 row_kernels    the same as kernels, for a GPU; AdamW's too

@@ -30,7 +30,7 @@ from fa_numba.runtime import arrays, installing
 MODEL = "model.npz"
 SAMPLE = 160  # characters
 SECONDS_BETWEEN_LINES = 10
-SIZES = ("layers", "heads", "kv_heads", "head_dim", "context")
+SIZES = ("layers", "heads", "kv_heads", "head_dim", "context", "latent_dim")
 FOR_THE_RECIPE = ("steps", "batch", "learning_rate", "seed", "float16")
 
 
@@ -262,12 +262,15 @@ class _Run:
     def description(self):
         """The text and the model, in words."""
         config, (train_part, _) = self.trainer.config, self.trainer.texts.values()
+        kept = f"{config.kv_heads} of keys and values"
+        if config.latent_dim:
+            kept += f" from latents of {config.latent_dim}"
         source = ", ".join(self.options.text or ["Python's help topics"])
         return (
             f"Text: {source}; {len(train_part)} characters to learn, "
             f"{len(self.characters)} different ones.\n"
             f"Model: {config.num_weights} weights, {config.layers} layers, {config.heads} heads "
-            f"of {config.head_dim}, {config.kv_heads} of keys and values, context "
+            f"of {config.head_dim}, {kept}, context "
             f"{config.context}; {'CuPy, on the GPU' if self.xp is not np else 'NumPy'}."
         )
 

@@ -5,20 +5,28 @@ import functools
 import numpy as np
 
 from fa_numba import checks
-from fa_numba.language_model import model
+from fa_numba.language_model import latent, model
 from fa_numba.language_model.jobs import flash_decode, softmax_topk
 from fa_numba.runtime import arrays
 
 
 class Cache:
-    """Keys and values of the tokens of one sequence, of every layer."""
+    """Keys and values of the tokens of one sequence, of every layer; latents where it has them."""
 
     def __init__(self, weights, config):
         xp = arrays.module_of(weights["embedding"])
-        shape = config.layers, 1, config.context, config.kv_heads, config.head_dim
-        self.k = xp.zeros(shape, weights["embedding"].dtype)
-        self.v = xp.zeros_like(self.k)
+        if xp is not np:
+            checks.check_no_latents(config, "on a GPU")
+        number, heads, columns = config.cached
+        shape = number, config.layers, 1, config.context, heads, columns
+        self.arrays = xp.zeros(shape, weights["embedding"].dtype)
+        self.k, self.v = self.arrays[0], self.arrays[-1]  # of latents one array: the value is in it
         self.length = 0
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of the arrays for each token that they have room for."""
+        return self.arrays.nbytes // self.arrays.shape[3]
 
     def append(self, weights, config, tokens, *, decode=flash_decode):
         """Add tokens to the sequence; return the logits after the last one.
@@ -30,7 +38,8 @@ class Cache:
         tokens : sequence of int
             At least one.
         decode : callable, default=flash_decode
-            ``decode(q, k_cache, v_cache, seq_lens, causal=True)`` returns (out, lse).
+            ``decode(q, k_cache, v_cache, seq_lens, causal=True)`` returns (out, lse). For latents
+            both caches are the rows, of one head, and there is a softmax_scale.
 
         Returns
         -------
@@ -43,9 +52,19 @@ class Cache:
         seq_lens = xp.full(1, stop, np.int32)
         x = model.embed(weights, xp.asarray(np.asarray(tokens, np.int32)))
         for layer in range(config.layers):
-            q, k, v = model.qkv(weights, config, layer, x, positions)
+            options = {}
+            if config.latent_dim:
+                table = model.rotary_table_for(config, x)
+                q, k = latent.queries_and_rows(weights, config, layer, x, positions, table)
+                q, k, v = latent.absorb(weights, config, layer, q), k[:, None], k[:, None]
+                options["softmax_scale"] = config.head_dim**-0.5
+            else:
+                q, k, v = model.qkv(weights, config, layer, x, positions)
             self.k[layer, 0, start:stop], self.v[layer, 0, start:stop] = k, v
-            out, _ = decode(q[None], self.k[layer], self.v[layer], seq_lens, causal=True)
+            caches = self.k[layer], self.v[layer], seq_lens
+            out, _ = decode(q[None], *caches, causal=True, **options)
+            if config.latent_dim:
+                out = latent.expand(weights, config, layer, out[0])
             x = model.after_attention(weights, config, layer, x, out)
         self.length = stop
         return model.logits(weights, x[-1:])[0]

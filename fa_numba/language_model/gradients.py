@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fa_numba import checks
-from fa_numba.language_model import model, products, rows
+from fa_numba.language_model import latent, model, products, rows
 from fa_numba.language_model.jobs import flash_attn, flash_attn_grad, softmax
 from fa_numba.runtime import arrays
 
@@ -97,8 +97,16 @@ def loss_and_grads(weights, config, tokens, targets, *, grads=None, **kernels):
         put(f"{layer}.out", s.out.reshape(dx.shape), dx)
         dout = (dx @ weights[f"{layer}.out"].T).reshape(s.out.shape)
         dheads = kernels.attn_grad(dout, s.q, s.k, s.v, s.out, s.lse, causal=True)
-        dqkv = _rotate_back(config, positions, *dheads)
-        put(f"{layer}.qkv", rows.normalize(s.x), dqkv)
+        normalized = rows.normalize(s.x)
+        if config.latent_dim:
+            table = model.rotary_table_for(config, x)
+            dqkv, *factors = latent.gradients(
+                weights, config, layer, normalized, positions, table, dheads
+            )
+            put(f"{layer}.kv", *factors)
+        else:
+            dqkv = _rotate_back(config, positions, *dheads)
+        put(f"{layer}.qkv", normalized, dqkv)
         dx = rows.normalize_grad(dqkv @ weights[f"{layer}.qkv"].T, s.x, dx)
 
     # The embedding is used twice: for the logits, and for the first x, as one_hot(tokens) · it.

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fa_numba import checks
-from fa_numba.language_model import rows
+from fa_numba.language_model import latent, rows
 from fa_numba.language_model.jobs import flash_attn
 from fa_numba.runtime import arrays
 
@@ -52,6 +52,10 @@ class Config:
         Most tokens in a sequence.
     rotary_base : float, default=10000.0
         The slowest pair of columns turns by about 1 / rotary_base radian per token.
+    latent_dim : int, default=0
+        Columns of the latents of latent attention (MLA), from which each head has keys and values
+        of its own: kv_heads becomes heads, and the last half of a head's columns is rotated. 0 for
+        no latents.
     """
 
     vocabulary: int
@@ -61,6 +65,7 @@ class Config:
     head_dim: int = 32
     context: int = 64
     rotary_base: float = 10000.0
+    latent_dim: int = 0
 
     def __post_init__(self):
         checks.check_config(
@@ -71,7 +76,10 @@ class Config:
             self.head_dim,
             self.context,
             self.rotary_base,
+            self.latent_dim,
         )
+        if self.latent_dim:
+            object.__setattr__(self, "kv_heads", self.heads)
 
     @property
     def width(self) -> int:
@@ -79,12 +87,27 @@ class Config:
         return self.heads * self.head_dim
 
     @property
+    def rotary_dim(self) -> int:
+        """Columns of a head that are rotated, the last."""
+        return self.head_dim // 2 if self.latent_dim else self.head_dim
+
+    @property
+    def cached(self) -> tuple:
+        """Shape of all that a cache keeps of a token in a layer: (arrays, heads, columns)."""
+        if self.latent_dim:
+            return 1, 1, self.latent_dim + self.rotary_dim
+        return 2, self.kv_heads, self.head_dim
+
+    @property
     def shapes(self) -> dict:
         """Shape of each weight, by name."""
-        width, qkv = self.width, (self.heads + 2 * self.kv_heads) * self.head_dim
+        width, qkv = self.width, self.width + math.prod(self.cached)
         shapes = {"embedding": (self.vocabulary, width)}
         for layer in range(self.layers):
             shapes[f"{layer}.qkv"] = width, qkv
+            if self.latent_dim:
+                columns = self.heads * (2 * self.head_dim - self.rotary_dim)
+                shapes[f"{layer}.kv"] = self.latent_dim, columns
             shapes[f"{layer}.out"] = width, width
             shapes[f"{layer}.up"] = width, MLP * width
             shapes[f"{layer}.down"] = MLP * width, width
@@ -94,8 +117,9 @@ class Config:
     def num_weights(self) -> int:
         """Number of weights, in all."""
         width = self.width  # a file may claim any number of layers, so their shapes are not listed
-        of_a_layer = (self.heads + 2 * self.kv_heads) * self.head_dim + (1 + 2 * MLP) * width
-        return width * (self.vocabulary + self.layers * of_a_layer)
+        of_a_layer = width * (math.prod(self.cached) + (2 + 2 * MLP) * width)
+        of_a_layer += self.latent_dim * self.heads * (2 * self.head_dim - self.rotary_dim)
+        return width * self.vocabulary + self.layers * of_a_layer
 
 
 def init_weights(config, seed=0, xp=np) -> dict:
@@ -160,6 +184,10 @@ def qkv(weights, config, layer, x, positions):
     q : array of shape (rows, heads, head_dim)
     k, v : arrays of shape (rows, kv_heads, head_dim)
     """
+    if config.latent_dim:
+        table = rotary_table_for(config, x)
+        q, row = latent.queries_and_rows(weights, config, layer, x, positions, table)
+        return q, *latent.keys_and_values(weights, config, layer, row)
     together = rows.normalize(x) @ weights[f"{layer}.qkv"]
     together = together.reshape(len(x), -1, config.head_dim)
     q, k, v = split_heads(config, together)
@@ -181,15 +209,15 @@ def rotary_table_for(config, x) -> tuple:
 
     Returns
     -------
-    cos, sin : arrays of shape (context, head_dim / 2), float32
+    cos, sin : arrays of shape (context, rotary_dim / 2), float32
     """
     return _rotary_table(config, arrays.module_of(x), arrays.device_of(x))
 
 
 @functools.cache
 def _rotary_table(config, xp, device):  # `device` is the current one
-    pairs = np.arange(config.head_dim // 2)
-    radians_per_token = config.rotary_base ** (-2 * pairs / config.head_dim)
+    pairs = np.arange(config.rotary_dim // 2)
+    radians_per_token = config.rotary_base ** (-2 * pairs / config.rotary_dim)
     angles = np.outer(np.arange(config.context), radians_per_token)
     return tuple(xp.asarray(f(angles).astype(np.float32)) for f in (np.cos, np.sin))
 

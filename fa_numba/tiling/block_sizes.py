@@ -14,6 +14,7 @@ from numba_cuda_simulator.devices import STATIC_SHARED_BYTES
 MAX_THREADS = 1024  # per thread block, on every GPU
 MAX_ACCUMULATORS = 128  # of a thread's 255 registers; the others hold indices and operands
 
+MLA_BLOCK_M, MLA_BLOCK_N = 16, 16  # of mla_decode: heads of a GPU in eight, keys of 576 in 48 KiB
 MIN_ROWS = 4  # of a tile: with fewer, too few threads load K and V to keep memory busy
 
 KERNELS = ("naive_attn", "flash_attn_v1", "flash_attn_v2", "flash_attn_bwd", "flash_decode")

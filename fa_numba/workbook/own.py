@@ -24,6 +24,7 @@ from fa_numba.checks.expressions import NO_SINKS
 from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
 from fa_numba.kernels.flash_decode import choose_splits, flash_decode, make_combine
 from fa_numba.runtime import arrays
+from fa_numba.tiling.block_sizes import MLA_BLOCK_M, MLA_BLOCK_N
 from fa_numba.workbook import progress
 from fa_numba.workbook.catalog import Exercise, find_one
 from fa_numba.workbook.lesson_kernels import below_largest, prefix_state, rescale, rotate
@@ -404,6 +405,22 @@ def _prefix_state(module):
     return prefix_state
 
 
+def _latent_decode(module):
+    names = "q", "latent_cache", "seq_lens", "out", "lse", "softmax_scale"
+
+    def mla_decode(q, latent_cache, seq_lens, *, softmax_scale, latent_dim=512):
+        batch, _, num_heads, row_dim = q.shape
+        out = arrays.empty(q, (batch, 1, num_heads, latent_dim))
+        lse = arrays.empty(q, (batch, num_heads, 1))
+        kernel = module.make_kernel(latent_dim, row_dim, MLA_BLOCK_M, MLA_BLOCK_N)
+        grid, block = (math.ceil(num_heads / MLA_BLOCK_M), batch), (32, MLA_BLOCK_M)
+        inputs, scale = (q[:, 0], latent_cache, seq_lens), np.float32(softmax_scale)
+        launch(kernel, names, grid, block, *inputs, out[:, 0], lse[..., 0], scale)
+        return out, lse
+
+    return mla_decode
+
+
 def _decode_inputs(row):
     """As benchmarks/bench_decode.py: one query of each sequence, head_dim 128."""
     num_heads, num_kv_heads = map(int, row["heads"].split("/"))
@@ -437,4 +454,5 @@ JOBS = {
     "ex16c": Job(_decode, flash_decode),
     "ex17c": Job(_split_decode, flash_decode, _decode_inputs),
     "ex17f": Job(_prefix_state, prefix_state),
+    "ex24c": Job(_latent_decode, fa_numba.mla_decode),
 }

@@ -40,6 +40,7 @@ from fa_numba.analysis.traffic.decoding import (
     cascade_decode,
     flash_decode,
     flash_decode_wide,
+    mla_decode,
     paged_attn_decode,
 )
 from fa_numba.analysis.traffic.forward import (
@@ -80,6 +81,7 @@ __all__ = [
     "lazy_softmax_attn",
     "linear_attn",
     "merge_states",
+    "mla_decode",
     "naive_attn",
     "naive_softmax",
     "online_softmax",

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 # Parameters with the dtype of q, k, v. The others are float32 or int32, whatever that dtype is.
 LIKE_Q = frozenset(
-    """q k v out dout dq dk dv out_a out_b k_cache v_cache k_src v_src k_dst v_dst
+    """q k v out dout dq dk dv out_a out_b k_cache v_cache latent_cache k_src v_src k_dst v_dst
     x y w values""".split()
 )
 

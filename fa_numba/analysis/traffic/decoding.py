@@ -7,7 +7,7 @@ from dataclasses import replace
 from fa_numba.analysis.traffic.counts import Traffic
 from fa_numba.analysis.traffic.problem import Problem
 from fa_numba.constants import WARP_SIZE
-from fa_numba.tiling.block_sizes import ceil_div
+from fa_numba.tiling.block_sizes import MLA_BLOCK_M, MLA_BLOCK_N, ceil_div
 from fa_numba.tiling.decode_tiling import WARPS, combine_warps, decode_tiling
 from fa_numba.tiling.num_splits import choose_num_splits, most_key_tiles
 from numba_cuda_simulator.devices import CHIPS, DEFAULT
@@ -92,6 +92,53 @@ def paged_attn_decode(problem, seq_lens, *, num_splits=0, scales=False):
     tiled = problem.tiled_for("flash_decode", problem.seqlen_q * problem.group_size)
     keys = traffic.loads["k_cache"] // problem.head_dim
     return replace(traffic, loads=traffic.loads | {"block_table": keys * tiled.block_n})
+
+
+def mla_decode(problem, seq_lens, *, latent_dim=512, num_splits=0, paged=False):
+    """Traffic of the two kernels of `fa_numba.mla_decode`.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its head_dim is row_dim, its num_kv_heads is 1; its seqlen_k is the cache's max_len, or
+        with pages max_pages · page_size.
+    seq_lens : sequence of int
+    latent_dim : int, default=512
+    num_splits : int, default=0
+        0 is the number that the CPU engine chooses.
+    paged : bool, default=False
+        A block table is given: for each key that a thread block loads, a warp reads it.
+
+    Returns
+    -------
+    Traffic
+        Every thread of the first kernel reads seq_lens, every thread of the second lse_partial.
+    """
+    seq_lens = _lengths(problem, seq_lens)
+    problem = replace(problem, block_m=MLA_BLOCK_M, block_n=MLA_BLOCK_N)
+    num_m_tiles = ceil_div(problem.seqlen_q * problem.num_heads, MLA_BLOCK_M)
+    if num_splits == 0:
+        work, num_sms = num_m_tiles * problem.batch, CHIPS[DEFAULT].num_sms
+        num_splits = choose_num_splits(work, problem.num_n_tiles, num_sms)
+    walks = itertools.product(seq_lens, range(num_m_tiles), range(num_splits))
+    keys = sum(_keys_of_split(problem, *walk, num_splits) for walk in walks)
+    warps = num_m_tiles * problem.batch * num_splits * MLA_BLOCK_M
+    partial = num_splits * problem.rows
+    loads = {
+        "q": partial * problem.head_dim,
+        "latent_cache": keys * problem.head_dim,
+        "seq_lens": warps * WARP_SIZE,
+        "block_table": paged * keys * WARP_SIZE,
+        "out_partial": partial * latent_dim,
+        "lse_partial": partial * WARP_SIZE,
+    }
+    stores = {
+        "out_partial": partial * latent_dim,
+        "lse_partial": partial,
+        "out": problem.rows * latent_dim,
+        "lse": problem.rows,
+    }
+    return Traffic(loads, stores)
 
 
 def flash_decode_wide(problem, seq_lens, *, num_splits, paged=False):

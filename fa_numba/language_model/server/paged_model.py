@@ -71,6 +71,7 @@ class PagedModel:
         kv_dtype="auto",
         graphs=True,
     ):
+        checks.check_no_latents(config, "in a server, whose pages hold keys and values")
         self.weights, self.config = products.factors(weights), config
         self.pool, self.attend = pool, attend
         self.like = weights["embedding"]
