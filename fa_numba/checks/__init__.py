@@ -110,6 +110,9 @@ from fa_numba.checks.model import (
 from fa_numba.checks.requirements import MAX_HEAD_DIM
 from fa_numba.checks.serving import (
     check_answer_options,
+    check_draft,
+    check_draft_sizes,
+    check_draft_vocabulary,
     check_fits,
     check_kv_dtype,
     check_number_of,
@@ -172,6 +175,9 @@ __all__ = [
     "check_decode_contents",
     "check_decode_layouts",
     "check_decode_tensor_core",
+    "check_draft",
+    "check_draft_sizes",
+    "check_draft_vocabulary",
     "check_exercise_files",
     "check_dropout",
     "check_axes_of_arguments",
