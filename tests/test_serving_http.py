@@ -23,6 +23,8 @@ from serving_models import (
 
 from fa_numba.language_model import model
 from fa_numba.language_model.server import Options, background, serve
+from fa_numba.language_model.server.model_drafter import ModelDrafter
+from fa_numba.language_model.server.ngram_drafter import NGramDrafter
 from fa_numba.workbook import cli
 
 
@@ -490,6 +492,47 @@ def test_a_step_that_fails_ends_its_requests_and_no_more():
     assert_empty(engine)
 
 
+@pytest.mark.parametrize("drafts", [NGramDrafter, lambda: ModelDrafter(WEIGHTS, CONFIG, width=2)])
+def test_sixty_requests_at_once_with_all_switches_on(drafts):
+    """Pages of 8 bits, prefixes, a cascade and guesses; each sixth client goes in the middle."""
+    sizes = {"page_size": 4, "num_pages": 150, "host_pages": 40}
+    engine = make_engine(kv_dtype="fp8", drafter=drafts(), **sizes)
+    alone = make_engine(kv_dtype="fp8", share_prefixes=False)
+    stem, rng = "the quick brown fox, the quick brown ", np.random.default_rng(0)
+    prompts = [stem + "abcdefgh"[int(i)] * 3 + " a b"[: i % 4] for i in rng.integers(0, 8, 60)]
+    asked = {"max_tokens": 24, "temperature": 0}
+    tokens = [CHARACTERS.encode(prompt).tolist() for prompt in sorted(set(prompts))]
+    want = alone.generate(tokens, Options(**asked))
+    want = {p: a.text for p, (a,) in zip(sorted(set(prompts)), want, strict=True)}
+    planned, cascade_of = [], engine.model.cascade_of
+    engine.model.cascade_of = lambda plan: planned.append(cascade_of(plan)) or planned[-1]
+
+    async def ask(client, i):
+        body = {"prompt": prompts[i], "stream": True, **asked}
+        text = ""
+        async with client.stream("POST", "/v1/completions", json=body) as reply:
+            async for line in reply.aiter_lines():
+                if line.startswith("data: {"):
+                    text += json.loads(line[6:])["choices"][0]["text"]
+                if i % 6 == 5 and text:
+                    return None
+        return text
+
+    async def ask_all(address):
+        limits = httpx.Limits(max_connections=60)
+        async with httpx.AsyncClient(base_url=address, timeout=300, limits=limits) as client:
+            return await asyncio.gather(*(ask(client, i) for i in range(60)))
+
+    with serving(engine) as address:
+        texts = asyncio.run(ask_all(address))
+        wait_until(lambda: not engine.busy)
+    assert [t for i, t in enumerate(texts) if i % 6 != 5] == [
+        want[p] for i, p in enumerate(prompts) if i % 6 != 5
+    ]
+    assert engine.cancelled and engine.kept > 50 and engine.schedule.shared and any(planned)
+    assert_empty(engine)
+
+
 def test_the_command_serves_until_it_is_interrupted():
     command = [sys.executable, "-m", "fa_numba.workbook.cli", "serve", "--untrained", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
@@ -519,6 +562,8 @@ def test_the_command_serves_until_it_is_interrupted():
         (["--untrained", "--host-pages", "-1"], "--host-pages must be at least 0, got -1"),
         (["--untrained", "--rows", "5"], "--rows must be more than --batch = 64"),
         (["--untrained", "--blas-threads", "0"], "--blas-threads must be at least 1, got 0"),
+        (["--untrained", "--draft-tokens", "64"], "--draft-tokens must be from 1 to 63, got 64"),
+        (["--untrained", "--draft", "model"], "--draft model needs a model that has learned"),
         (["--port", "65536"], "--port must be from 0 to 65535, got 65536"),
         (["--model", "."], ". cannot be read: Is a directory"),
     ],

@@ -10,8 +10,8 @@ pass of the model gives the next token of every node:
 
 A chain, one guess after the other, is the tree in which each word has all bits up to its own.
 
-Papers: Leviathan et al. 2023, arXiv:2211.17192, and Chen et al. 2023, arXiv:2302.01318: chains; Miao
-et al. 2023, SpecInfer, arXiv:2305.09781: trees.
+Papers: Leviathan et al. 2023, arXiv:2211.17192, and Chen et al. 2023, arXiv:2302.01318: chains;
+Miao et al. 2023, SpecInfer, arXiv:2305.09781: trees.
 """
 
 import functools
@@ -167,14 +167,15 @@ def keep_child(p, q, children, uniform):
         If none is kept, the distribution to draw the token from.
     """
     for i, child in enumerate(children):
+        if i:
+            q = q.copy()
+            q[children[i - 1]] = 0
+            q /= q.sum()
         if uniform() * q[child] < p[child]:
             return i, p
         left = np.maximum(p - q, 0)
         if total := left.sum():  # 0: p and q differ by rounding alone
             p = left / total
-        q = np.where(np.arange(len(q)) == child, 0, q)
-        if total := q.sum():
-            q = q / total
     return None, p
 
 

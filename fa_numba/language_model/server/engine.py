@@ -12,7 +12,6 @@ Paper: Yu et al. 2022, Orca, OSDI, section 4.1, "iteration-level scheduling".
 import functools
 import time
 from collections import deque
-from itertools import compress
 
 import numpy as np
 
@@ -320,9 +319,9 @@ class Engine:
             self.trees += len(tree) > 1
             self.guesses += len(tree) - 1
             self.kept += len(kept)
-            for token in (*kept, token):
+            for new in (*kept, token):
                 made += 1
-                if reason := self._add(request, branch, token):
+                if reason := self._add(request, branch, new):
                     ended[branch] = request, reason
                     break
         if src:

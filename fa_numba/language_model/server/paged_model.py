@@ -2,9 +2,9 @@
 
 All rows of a step go through the model together, so that each weight is read once for all of them.
 Only attention tells the sequences apart: one call for the branches with a single row, one for all
-trees of guesses, and one for each chunk of a prompt. All read the keys and values of earlier tokens from the pages, where the
-step's own were written first. Pages that several branches share are read once for all of
-them, where that pays (`kv_cache.cascade_plan`).
+trees of guesses, and one for each chunk of a prompt. All read the keys and values of earlier tokens
+from the pages, where the step's own were written first. Pages that several branches share are read
+once for all of them, where that pays (`kv_cache.cascade_plan`).
 
 The numbers that a step needs (tokens, positions, slots, block tables, lengths) are copied to a GPU
 as one array.
@@ -179,9 +179,10 @@ class PagedModel:
             outs = []
             for rows in groups:
                 batch = q[ends[rows.start] - sizes[rows.start] : ends[rows.stop - 1]]
-                tables = (table[rows], lengths[rows])
+                tables = table[rows], lengths[rows]
                 if rows.stop <= single:
-                    outs.append(self.attend_to_pages(layer, batch[:, None], *((cascade,) if cascade else tables)))
+                    of_single = (cascade,) if cascade else tables
+                    outs.append(self.attend_to_pages(layer, batch[:, None], *of_single))
                 elif rows.stop <= single + len(trees):
                     outs.append(self._attend_to_trees(layer, batch, padding, tables, mask))
                 else:
