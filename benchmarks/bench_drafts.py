@@ -17,6 +17,7 @@ alternate, and the median of the rounds counts.
 import time
 from statistics import median
 
+import numba
 import numpy as np
 
 from benchmarks.timing import cpu, save
@@ -51,8 +52,9 @@ def drafters(small):
     return {
         "none": lambda: None,
         "ngram": NGramDrafter,
-        "ngram, one place": lambda: NGramDrafter(width=1),
+        "ngram, 2 places": lambda: NGramDrafter(width=2),
         "model": lambda: ModelDrafter(*small),
+        "model, 2 children": lambda: ModelDrafter(*small, tokens=8, width=2),
     }
 
 
@@ -163,6 +165,7 @@ def main():
     large = trained(4, 4, parts, len(characters))
     small = trained(1, 2, parts, len(characters))
     made, unseen = drafters(small), parts[1]
+    numba.set_num_threads(1)
     with one_blas_thread():
         equal = check_equal(large, made, unseen)
         tables = {
@@ -172,7 +175,7 @@ def main():
     rows = [{"table": title} | row for title, found in tables.items() for row in found]
     note = (
         f"models of {large[1].num_weights:,} and {small[1].num_weights:,} weights after {STEPS} "
-        f"steps; prompts of {PROMPT} tokens, answers of {ANSWER}; seconds of the processor, "
+        f"steps; one thread; prompts of {PROMPT} tokens, answers of {ANSWER}; seconds of the processor, "
         f"medians of {ROUNDS} alternating rounds on a machine with other work; greedy answers to "
         f"{equal} prompts are the same with every draft as with none"
     )

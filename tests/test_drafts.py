@@ -231,8 +231,8 @@ SMALL = model.Config(CONFIG.vocabulary, layers=1, heads=2, kv_heads=1, head_dim=
 def drafter_of(name, replies):
     return {
         "forks": lambda: Forks(known_from(replies)),
-        "ngram": NGramDrafter,
-        "chain": lambda: NGramDrafter(width=1),
+        "ngram": lambda: NGramDrafter(width=2),
+        "chain": NGramDrafter,
         "small model": lambda: ModelDrafter(
             model.init_weights(SMALL, seed=3), SMALL, tokens=6, width=2, max_branches=6
         ),
@@ -377,7 +377,7 @@ def test_a_small_model_guesses_what_it_writes_itself():
     ],
 )
 def test_tokens_are_looked_up_in_the_sequence(tokens, nodes, want):
-    drafter, branch = NGramDrafter(), Branch(0, [ord(c) for c in tokens[:-2]])
+    drafter, branch = NGramDrafter(width=2), Branch(0, [ord(c) for c in tokens[:-2]])
     drafter.draft([Ask(branch, GREEDY, 4, 9)])
     branch.tokens += [ord(c) for c in tokens[-2:]]
     (tree,) = drafter.draft([Ask(branch, GREEDY, nodes, 9)])

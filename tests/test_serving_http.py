@@ -492,7 +492,9 @@ def test_a_step_that_fails_ends_its_requests_and_no_more():
     assert_empty(engine)
 
 
-@pytest.mark.parametrize("drafts", [NGramDrafter, lambda: ModelDrafter(WEIGHTS, CONFIG, width=2)])
+@pytest.mark.parametrize(
+    "drafts", [lambda: NGramDrafter(width=2), lambda: ModelDrafter(WEIGHTS, CONFIG, width=2)]
+)
 def test_sixty_requests_at_once_with_all_switches_on(drafts):
     """Pages of 8 bits, prefixes, a cascade and guesses; each sixth client goes in the middle."""
     sizes = {"page_size": 4, "num_pages": 150, "host_pages": 40}
@@ -562,7 +564,8 @@ def test_the_command_serves_until_it_is_interrupted():
         (["--untrained", "--host-pages", "-1"], "--host-pages must be at least 0, got -1"),
         (["--untrained", "--rows", "5"], "--rows must be more than --batch = 64"),
         (["--untrained", "--blas-threads", "0"], "--blas-threads must be at least 1, got 0"),
-        (["--untrained", "--draft-tokens", "64"], "--draft-tokens must be from 1 to 63, got 64"),
+        (["--untrained", "--draft-tokens", "64"], "--draft-tokens must be at most 63, got 64"),
+        (["--untrained", "--draft-width", "0"], "--draft-width must be at least 1, got 0"),
         (["--untrained", "--draft", "model"], "--draft model needs a model that has learned"),
         (["--port", "65536"], "--port must be from 0 to 65535, got 65536"),
         (["--model", "."], ". cannot be read: Is a directory"),

@@ -22,11 +22,12 @@ class NGramDrafter:
     ----------
     tokens : int, default=8
         Guesses of a tree.
-    width : int, default=2
-        Places to take guesses from: the last ones, with the same tokens before them.
+    width : int, default=1
+        Places to take guesses from: the last ones, with the same tokens before them. With several
+        the tree branches.
     """
 
-    def __init__(self, tokens=8, width=2):
+    def __init__(self, tokens=8, width=1):
         self.tokens, self.width = checks.check_draft_sizes(tokens, width)
         self._places = weakref.WeakKeyDictionary()  # a `_Places` of each branch
 

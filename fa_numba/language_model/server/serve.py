@@ -32,6 +32,8 @@ OPTIONS = {  # of the command, by the arguments of the engine that they become
     "max_rows": "--rows",
     "max_branches": "--batch",
     "max_waiting": "--queue",
+    "tokens": "--draft-tokens",
+    "width": "--draft-width",
 }
 
 EPILOG = """\
@@ -54,6 +56,7 @@ def add_options(command: argparse.ArgumentParser):
         "--batch": (64, "answers computed at a time, at most"),
         "--rows": (256, "tokens computed in a step, at most: one for each answer, and prompts"),
         "--draft-tokens": (8, "tokens guessed for an answer in a step, at most 63"),
+        "--draft-width": (1, "guesses of one token; more make a tree of the chain"),
         "--queue": (2048, "requests that wait, at most; others get status 429"),
         "--blas-threads": (1, "threads of a product of matrices; more pay off for large models"),
     }
@@ -193,7 +196,7 @@ def _listen(host, port):
 def _warm_up(weights, config, options):
     """Answer prompts of few and of many tokens on other pages, so that all kernels are compiled."""
     sizes = {"page_size": options.page_size, "kv_dtype": options.kv_dtype}
-    drafter = None if options.draft == "none" else _Forks
+    drafter = None if options.draft == "none" or options.draft_width == 1 else _Forks
     engine = Engine(weights, config, drafter=drafter, **sizes)
     longest = min(config.context, MANY_TOKENS, engine.pool.num_pages * options.page_size) - 3
     engine.generate([[0], [0] * max(1, longest)], Options(max_tokens=3, logprobs=0))
@@ -211,14 +214,11 @@ class _Forks:
 
 def _drafter(options, characters):
     """What guesses tokens, as the options say."""
-    if not 1 <= options.draft_tokens < serving.MOST_NODES:
-        raise BadRequest(
-            f"--draft-tokens must be from 1 to {serving.MOST_NODES - 1}, got {options.draft_tokens}"
-        )
+    sizes = {"tokens": options.draft_tokens, "width": options.draft_width}
     if options.draft == "none":
         return None
     if options.draft == "ngram":
-        return NGramDrafter(options.draft_tokens)
+        return NGramDrafter(**sizes)
     if options.untrained:
         raise BadRequest("--draft model needs a model that has learned, not --untrained")
     try:
@@ -233,8 +233,7 @@ def _drafter(options, characters):
             "other characters"
         )
     weights = _in_dtype(loaded.weights(module_for(options.gpu)), options)
-    sizes = {"tokens": options.draft_tokens, "max_branches": options.batch}
-    return ModelDrafter(weights, loaded.config, **sizes)
+    return ModelDrafter(weights, loaded.config, max_branches=options.batch, **sizes)
 
 
 def _model(options):
