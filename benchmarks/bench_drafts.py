@@ -175,9 +175,9 @@ def main():
     rows = [{"table": title} | row for title, found in tables.items() for row in found]
     note = (
         f"models of {large[1].num_weights:,} and {small[1].num_weights:,} weights after {STEPS} "
-        f"steps; one thread; prompts of {PROMPT} tokens, answers of {ANSWER}; seconds of the processor, "
-        f"medians of {ROUNDS} alternating rounds on a machine with other work; greedy answers to "
-        f"{equal} prompts are the same with every draft as with none"
+        f"steps; one thread; prompts of {PROMPT} tokens, answers of {ANSWER}; seconds of the "
+        f"processor, medians of {ROUNDS} alternating rounds on a machine with other work; greedy "
+        f"answers to {equal} prompts are the same with every draft as with none"
     )
     save("drafts", rows, note=note, on=cpu())
 

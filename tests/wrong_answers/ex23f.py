@@ -57,4 +57,12 @@ RIGHT = [
     ]),
 ]  # fmt: skip
 
-EQUIVALENT = []
+EQUIVALENT = [
+    ("if t == 0: -> if t == 1:", "any one thread may store 0"),
+    ("if t == 0: -> if t != 0:", "any threads may store 0"),
+    ("wrong[t] = 1 -> wrong[t] = 2", "any number but 0 says that a guess is wrong"),
+    (
+        "word, stays, at = (uint64(0), t < n, t) -> word, stays, at = (uint64(1), t < n, t)",
+        "each node sees node 0 anyway",
+    ),
+]
