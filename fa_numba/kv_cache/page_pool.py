@@ -12,7 +12,7 @@ write      Only the partly filled last page is written, and only by a sequence t
            it. A sequence that shares it gets a copy first (copy-on-write); the last one of those
            that shared the page keeps it.
 guess      A sequence may have slots behind its last token, for guesses that are verified. They are
-           nobody's tokens, so their pages have no hash. `settle` makes some of them tokens, and
+           not its tokens, so their pages have no hash. `settle` makes some of them tokens, and
            frees the pages that are left.
 
 The pool sees tokens and no keys. It returns the copies and the slots to write, and the caller runs
