@@ -309,6 +309,21 @@ def test_an_answer_ends_at_a_stop_string_though_more_guesses_are_kept(undrafted)
     assert_empty(engine)
 
 
+@pytest.mark.parametrize("page_size", [1, 4, 16])
+def test_guesses_end_with_the_context(page_size):
+    """A tree has more nodes than there are positions left."""
+    prompt = np.random.default_rng(3).integers(0, CONFIG.vocabulary, 100).tolist()
+    options = Options(max_tokens=CONFIG.context - 100, temperature=0)
+    ((want,),) = make_engine().generate([prompt], options)
+
+    def known(tokens, n):
+        return (prompt + want.tokens)[len(tokens) :][:n]
+
+    engine = make_engine(drafter=Forks(known), page_size=page_size, num_pages=160)
+    assert engine.generate([prompt], options) == [[want]] and engine.kept
+    assert_empty(engine)
+
+
 def test_beams_and_samples_with_guesses_share_steps():
     options = [Options(max_tokens=9, n=2), Options(max_tokens=9, beams=3, n=2), GREEDY]
     want = make_engine().generate(PROMPTS[4:7], options)

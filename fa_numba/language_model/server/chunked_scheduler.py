@@ -152,7 +152,7 @@ class ChunkedScheduler:
         checks.check_step_sizes(max_rows, max_branches)
         self.pool, self.host_pool = pool, host_pool
         self.max_rows, self.max_branches, self.static = max_rows, max_branches, static
-        self.drafter = drafter
+        self.max_length, self.drafter = max_length, drafter
         self.running, self.queue = [], FairQueue()
         self.decoding = Decoding(pool, ceil_div(max_length, pool.page_size))
         self.preemptions = self.recomputed = self.swapped = self.shared = self.read = 0
@@ -252,11 +252,11 @@ class ChunkedScheduler:
             if not request.options.beams and self._is_ready(request):
                 ready += [(request, branch) for branch in request.branches]
         left = min(MAX_GUESSES, (self.max_rows - len(ready)) // 2)
-        nodes = min(self.drafter.tokens, left // max(1, len(ready)))
-        asks = []
+        most, asks = min(self.drafter.tokens, left // max(1, len(ready))), []
         for request, branch in ready:
-            end = len(request.prompt) + request.options.drawn
-            asks.append(Ask(branch, request.options, nodes, end - len(branch.tokens) - 1))
+            length, end = len(branch.tokens), len(request.prompt) + request.options.drawn
+            nodes = min(most, self.max_length - length)  # block tables end there
+            asks.append(Ask(branch, request.options, nodes, end - length - 1))
         asks = [ask for ask in asks if ask.nodes and ask.depth]
         trees = self.drafter.draft(asks) if asks else []
         return {ask.branch: tree for ask, tree in zip(asks, trees, strict=True) if len(tree) > 1}
