@@ -387,16 +387,26 @@ def test_a_small_model_guesses_what_it_writes_itself():
     [
         ("abcd1abcd2abcd", 4, (["2", "1", "a", "a"], [0, 0, 1, 2])),  # the latest first
         ("abcd1abcd1abcd", 4, (["1", "a", "b", "c"], [0, 1, 2, 3])),  # alike: one path
-        ("xyzxyz", 5, (["x", "y", "z", "x", "y"], [0, 1, 2, 3, 4])),  # goes on with its own
+        ("xyzxyz", 9, (["x", "y", "z", "x"], [0, 1, 2, 3])),  # goes on with its own
         ("abcabd", 5, ([], [])),  # nothing was there before
     ],
 )
 def test_tokens_are_looked_up_in_the_sequence(tokens, nodes, want):
-    drafter, branch = NGramDrafter(width=2), Branch(0, [ord(c) for c in tokens[:-2]])
-    drafter.draft([Ask(branch, GREEDY, 4, 9)])
-    branch.tokens += [ord(c) for c in tokens[-2:]]
+    drafter, branch = NGramDrafter(width=2), Branch(0, [ord(c) for c in tokens])
     (tree,) = drafter.draft([Ask(branch, GREEDY, nodes, 9)])
     assert ([chr(t) for t in tree.tokens], tree.parents) == want
+
+
+def test_guesses_are_fewer_where_they_were_wrong():
+    """Twice as many as were right; after a miss one, and for some steps none."""
+    drafter, branch, made = NGramDrafter(), Branch(0, [1, 2, 3] * 3), []
+    for new in ([1, 2, 3, 1], [2, 3, 1, 2, 3, 1, 2, 3], [9], [1], [2], [3], *([1, 2, 3] * 6)):
+        (tree,) = drafter.draft([Ask(branch, GREEDY, 8, 9)])
+        made.append(len(tree) - 1)
+        branch.tokens += new if isinstance(new, list) else [new]
+    assert made[:6] == [4, 8, 8, 0, 0, 0]  # 9 was not foretold: two steps without a guess
+    assert made[6:11] == [1, 0, 0, 0, 0], "9 came last after 1 2 3, and was wrong: four steps"
+    assert made[-1] > 1, "each step adds a token, which was right"
 
 
 def test_two_thousand_random_steps_with_guesses_leave_no_page_behind():

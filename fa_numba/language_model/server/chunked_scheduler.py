@@ -29,13 +29,12 @@ import numpy as np
 from fa_numba import checks
 from fa_numba.kv_cache.page_pool import OutOfPagesError, PagePool
 from fa_numba.language_model.server.decoding import Decoding
-from fa_numba.language_model.server.draft_tree import Ask, DraftTree
+from fa_numba.language_model.server.draft_tree import NO_GUESS, Ask, DraftTree
 from fa_numba.language_model.server.fair_queue import FairQueue
 from fa_numba.language_model.server.request import Branch, Request
 from fa_numba.tiling.block_sizes import ceil_div
 
 NO_PAIRS = np.empty((2, 0), np.int32)
-NO_GUESS = DraftTree()
 MAX_GUESSES = 64  # of a step: with more answers than that, a step has rows enough without guesses
 
 

@@ -144,6 +144,9 @@ class DraftTree:
             nodes.append(at)
 
 
+NO_GUESS = DraftTree()
+
+
 def keep_child(p, q, children, uniform):
     """Which of several guesses of one token is kept, if any.
 

@@ -2,7 +2,8 @@
 
 The last tokens of a sequence are looked up among all earlier ones, the longest match first, and
 what followed there is the guess. It costs no model, and is right where text repeats itself: code,
-tables, quotations, loops.
+tables, quotations, loops. Where it is wrong, fewer guesses are made, and then for some steps none:
+rows that are not kept take time.
 
 Source: Saxena 2023, Prompt lookup decoding (github.com/apoorvumang/prompt-lookup-decoding).
 """
@@ -13,6 +14,8 @@ from fa_numba import checks
 from fa_numba.language_model.server.draft_tree import DraftTree
 
 LONGEST, SHORTEST = 8, 3  # tokens that are looked up
+FIRST = 4  # guesses of the first tree of a sequence
+LONGEST_WAIT = 32  # steps
 
 
 class NGramDrafter:
@@ -36,30 +39,54 @@ class NGramDrafter:
         return [self._tree(ask) for ask in asks]
 
     def _tree(self, ask):
-        places = self._places.setdefault(ask.branch, _Places(self.width))
-        tokens, starts = ask.branch.tokens, places.find(ask.branch.tokens)
+        places, tokens = self._places.setdefault(ask.branch, _Places(self.width)), ask.branch.tokens
+        starts, most = places.find(tokens), places.most(tokens, min(ask.nodes, self.tokens))
         guesses, parents, nodes = [], [], dict.fromkeys(starts, 0)  # where each path has come to
         children = {}  # by (parent, token)
-        for depth in range(min(ask.depth, ask.nodes) if starts else 0):
+        for depth in range(min(ask.depth, most) if starts else 0):
             for start in starts:
                 # Past the end of the sequence a path goes on with what it has itself foretold.
                 token = tokens[start + depth % (len(tokens) - start)]
                 at = nodes[start], token
-                if at not in children:
-                    if len(guesses) == ask.nodes:
-                        return DraftTree(guesses, parents)
+                if at not in children and len(guesses) < most:
                     guesses.append(token)
                     parents.append(nodes[start])
                     children[at] = len(guesses)
+                if at not in children:
+                    break
                 nodes[start] = children[at]
+        if children:
+            places.last = len(tokens), children
         return DraftTree(guesses, parents)
 
 
 class _Places:
-    """Where a sequence has gone on after each few tokens."""
+    """Where a sequence has gone on after each few tokens, and how good that was as a guess."""
 
     def __init__(self, width):
         self.width, self.known, self.after = width, SHORTEST, {}
+        self.last = None  # length of the sequence, and children, of the last tree
+        self.trust, self.misses, self.wait = FIRST, 0, 0
+
+    def most(self, tokens, limit):
+        """How many guesses to make: about twice as many as were right the last time.
+
+        After each tree without a right guess, twice as many steps pass without one.
+        """
+        if self.last:
+            (length, children), self.last = self.last, None
+            node, right = 0, 0
+            for token in tokens[length:]:
+                if (node := children.get((node, token))) is None:
+                    break
+                right += 1
+            self.trust = max(1, min(2 * right, limit))
+            self.misses = 0 if right else self.misses + 1
+            self.wait = 0 if right else min(2**self.misses, LONGEST_WAIT)
+        if self.wait:
+            self.wait -= 1
+            return 0
+        return min(self.trust, limit)
 
     def find(self, tokens):
         """The last places after tokens that are the last ones too, the latest first."""

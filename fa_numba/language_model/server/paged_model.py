@@ -21,12 +21,16 @@ from fa_numba.kv_cache.cascade_plan import cascade_plan, merge_pays
 from fa_numba.language_model import model, products
 from fa_numba.language_model.server import choose, draft_tree, page_moves
 from fa_numba.language_model.server.decode_graphs import DecodeGraphs
+from fa_numba.language_model.server.draft_tree import NO_GUESS
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 
 # Read from a GPU's memory, at 3 TB/s, while a segment is launched, 5 µs, and while Python launches
 # a step instead of its graph, 3 ms: estimates.
 LAUNCHES_BYTES, GRAPH_BYTES = 2**24, 2**33
+# A call for the rows of answers without guesses costs more than so many rows of padding: then these
+# rows join the trees, which they are as long as.
+JOINED_ROWS = 64
 TABLE_COLUMNS = 8  # block tables have a multiple of it: fewer different shapes, and so replays
 
 
@@ -169,21 +173,24 @@ class PagedModel:
         numbers.append(temperatures.view(np.int32))
         tokens, positions, slots, lengths, table, last, temperatures = self.upload(numbers)
         single = np.count_nonzero(sizes == 1)  # they come first
-        trees = [p for p in plan.parts if p.draft and p.stop - p.start > 1]  # then these
-        groups = [(0, single), (single, single + len(trees))]
-        groups += [(i, i + 1) for i in range(single + len(trees), len(sizes))]
+        trees = [p.draft for p in plan.parts if p.draft and p.stop - p.start > 1]  # then these
+        first, end = single, single + len(trees)
+        if trees and not cascade and end * max(map(len, trees)) <= JOINED_ROWS:
+            first = 0
+        groups = [(0, first), (first, end), *((i, i + 1) for i in range(end, len(sizes)))]
         groups = [slice(*group) for group in groups if group[0] < group[1]]
-        padding, mask = self._of_trees(trees)
+        starts = numbers[3][first:end] - sizes[first:end]
+        padding, mask = self._of_trees([NO_GUESS] * (single - first) + trees, starts)
 
         def attend(layer, q):
             outs = []
             for rows in groups:
                 batch = q[ends[rows.start] - sizes[rows.start] : ends[rows.stop - 1]]
                 tables = table[rows], lengths[rows]
-                if rows.stop <= single:
+                if rows.stop <= first:
                     of_single = (cascade,) if cascade else tables
                     outs.append(self.attend_to_pages(layer, batch[:, None], *of_single))
-                elif rows.stop <= single + len(trees):
+                elif rows.stop <= end:
                     outs.append(self._attend_to_trees(layer, batch, padding, tables, mask))
                 else:
                     outs.append(self.attend_to_pages(layer, batch[None], *tables))
@@ -219,23 +226,23 @@ class PagedModel:
             x = model.after_attention(weights, config, layer, x, attend(layer, q))
         return x
 
-    def _of_trees(self, parts):
+    def _of_trees(self, trees, starts):
         """Rows that make trees as long as the longest, and the options for their mask.
 
         The rows are before those of a tree, at positions that exist or do not: whatever they see,
         they are not read. A chain needs no mask: each node sees all before it.
         """
-        if not parts:
+        if not trees:
             return None, {}
-        sizes = np.array([part.stop - part.start for part in parts])
+        sizes = np.array([len(tree) for tree in trees])
         longest, padding = sizes.max(), None
         if (sizes < longest).any():
-            starts = np.arange(1, len(sizes) + 1) * longest - sizes
-            where = np.concatenate([np.arange(n) + at for at, n in zip(starts, sizes, strict=True)])
+            first = np.arange(1, len(sizes) + 1) * longest - sizes
+            where = np.concatenate([np.arange(n) + at for at, n in zip(first, sizes, strict=True)])
             padding = len(sizes) * longest, arrays.from_numpy(self.like, where)
-        if all(part.draft.is_chain for part in parts):
+        if all(tree.is_chain for tree in trees):
             return padding, {}
-        args = draft_tree.mask_args_of([p.draft for p in parts], [p.start for p in parts])
+        args = draft_tree.mask_args_of(trees, starts)
         args = tuple(arrays.from_numpy(self.like, x) for x in args)
         return padding, {"causal": False, "mask": draft_tree.sees, "mask_args": args}
 
