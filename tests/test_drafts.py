@@ -118,7 +118,7 @@ def chi_squared_is_more(found, expected):
     return 0.5 * math.erfc(z / math.sqrt(2))
 
 
-@pytest.mark.parametrize("samples, honest", [(100_000, True), (20_000, False)])
+@pytest.mark.parametrize("samples, honest", [(100_000, True), (5_000, False)])
 def test_two_tokens_of_a_tree_have_the_model_s_distribution(samples, honest):
     """χ² at a significance of 0.001. A tree that says a wrong q is found out."""
     rng = np.random.default_rng(7)
@@ -157,11 +157,11 @@ def test_several_trees_in_one_call_see_their_own_nodes():
     """The mask by words, in pages, for trees of different sizes: against each path alone."""
     rng, size, heads, d = np.random.default_rng(0), 4, 2, 16
     trees = [TREE, DraftTree([1], [0]), DraftTree(range(63), [*range(40), *range(23)])]
-    starts, longest = [9, 0, 30], 64
+    starts, rows = [9, 0, 30], 12  # the last nodes
     lengths = np.array([s + len(t) for s, t in zip(starts, trees, strict=True)], np.int32)
     table = rng.permutation(80)[:72].reshape(3, 24).astype(np.int32)
     k, v = np.full((2, 80, size, heads, d), np.nan, np.float32)
-    q = rng.standard_normal((3, longest, heads, d), np.float32)
+    q = rng.standard_normal((3, rows, heads, d), np.float32)
     for b, n in enumerate(lengths):
         at = np.arange(n)
         for cache in (k, v):
@@ -169,11 +169,12 @@ def test_several_trees_in_one_call_see_their_own_nodes():
     args = draft_tree.mask_args_of(trees, starts)
     out, _ = paged_attn_decode(q, k, v, table, lengths, mask=draft_tree.sees, mask_args=args)
     for b, (tree, start) in enumerate(zip(trees, starts, strict=True)):
-        for node, word in enumerate(tree.words.tolist()):
+        for node in range(max(0, len(tree) - rows), len(tree)):
+            word = int(tree.words[node])
             seen = [*range(start), *(start + u for u in range(64) if word >> u & 1)]
             at = table[b, np.array(seen) // size], np.array(seen) % size
             keys, values = k[at], v[at]
-            row = longest - len(tree) + node
+            row = rows - len(tree) + node
             s = np.einsum("hd,nhd->hn", q[b, row].astype(float), keys) / math.sqrt(d)
             weight = np.exp(s - s.max(axis=1, keepdims=True))
             want = np.einsum("hn,nhd->hd", weight / weight.sum(axis=1, keepdims=True), values)
