@@ -1,5 +1,6 @@
 """The web server: completions as OpenAI has them, bad requests, clients that go."""
 
+import argparse
 import asyncio
 import json
 import re
@@ -7,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -25,6 +27,7 @@ from fa_numba.language_model import model
 from fa_numba.language_model.server import Options, background, serve
 from fa_numba.language_model.server.model_drafter import ModelDrafter
 from fa_numba.language_model.server.ngram_drafter import NGramDrafter
+from fa_numba.language_model.text import Characters
 from fa_numba.workbook import cli
 
 
@@ -573,6 +576,23 @@ def test_the_command_serves_until_it_is_interrupted():
 def test_the_command_refuses_bad_options(capsys, options, words):
     assert cli.main(["serve", *options]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_the_small_model_of_the_command_has_learned_the_same_text(monkeypatch, tmp_path):
+    """It is read from its file, and one with other characters or none is refused."""
+    options = ["--draft", "model", "--draft-model", "small.npz", "--draft-tokens", "6"]
+    parser = argparse.ArgumentParser()
+    serve.add_options(parser)
+    options = parser.parse_args(options)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(serve.BadRequest, match="no file small.npz.* --layers 1 --out small.npz"):
+        serve._drafter(options, CHARACTERS)
+    stored = SimpleNamespace(weights=lambda xp: WEIGHTS, config=CONFIG, characters=CHARACTERS)
+    monkeypatch.setattr(serve, "load_model", lambda file: stored)
+    drafter = serve._drafter(options, CHARACTERS)
+    assert isinstance(drafter, ModelDrafter) and (drafter.tokens, drafter.width) == (6, 1)
+    with pytest.raises(serve.BadRequest, match="--draft-model must have learned the text of"):
+        serve._drafter(options, Characters.of("other letters"))
 
 
 def test_a_second_server_says_that_the_port_is_taken(capsys):
