@@ -317,10 +317,17 @@ def test_guesses_end_with_the_context(page_size):
     options = Options(max_tokens=CONFIG.context - 100, temperature=0)
     ((want,),) = make_engine().generate([prompt], options)
 
-    def known(tokens, n):
-        return (prompt + want.tokens)[len(tokens) :][:n]
+    class Wide:
+        tokens = 20
 
-    engine = make_engine(drafter=Forks(known), page_size=page_size, num_pages=160)
+        def draft(self, asks):
+            right = [want.tokens[len(ask.branch.tokens) - 100] for ask in asks]
+            wide = [
+                [(t + i) % 50 for i in range(ask.nodes)] for t, ask in zip(right, asks, strict=True)
+            ]
+            return [DraftTree(tokens[::-1], [0] * len(tokens)) for tokens in wide]
+
+    engine = make_engine(drafter=Wide(), page_size=page_size, num_pages=160)
     assert engine.generate([prompt], options) == [[want]] and engine.kept
     assert_empty(engine)
 
