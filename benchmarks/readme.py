@@ -773,6 +773,7 @@ DOCUMENTS = {
         "engine": [engine_sentence()],
     },
     "docs/benchmarks.md": parts_of_benchmarks,
+    "docs/serving.md": lambda: {"drafts": [serving_tables("drafts")]},
     "docs/microscope.md": lambda: {"engine": [engine_table(), serial_table()]},
 }
 

@@ -157,6 +157,7 @@ AXES = {
     "ex23c": "waiting.0 running.0 num_free page_size>64",
     "ex23d": "lengths.0 num_free page_size>64",
     "ex23e": "p.0 drafted.1>64 p.2/64",
+    "ex23f": "parents.0 parents.1>8",
 }  # fmt: skip
 
 # The arguments that are scores, or q and k.

@@ -1,6 +1,7 @@
 """Models and servers of the serving tests."""
 
 import contextlib
+import itertools
 import threading
 import time
 
@@ -66,16 +67,28 @@ def serving(engine, **options):
 
 def next_tokens(tokens):
     """The three most likely next tokens of `Ledger`."""
-    code = _code(tokens)[-1]
+    return _after(_codes(tokens)[-1])
+
+
+def _after(code):
     return [(code >> 7) % 9, 9 + (code >> 13) % 9, 18 + (code >> 17) % 9]
 
 
-def _code(tokens):
+def _add(code, token):
+    return (code * 1_000_003 + token + 1) % (2**61 - 1)
+
+
+def _codes(tokens):
     """A number for each token that depends on all tokens up to it, as its keys do."""
-    codes, code = [], 1
-    for token in tokens:
-        code = (code * 1_000_003 + token + 1) % (2**61 - 1)
-        codes.append(code)
+    return list(itertools.accumulate(tokens, _add, initial=1))[1:]
+
+
+def _codes_of_rows(part):
+    """The number of each row of a part."""
+    codes = _codes(part.branch.tokens[: part.stop])[part.start :]
+    if part.draft:
+        for token, parent in zip(part.draft.tokens, part.draft.parents, strict=True):
+            codes.append(_add(codes[parent], token))
     return codes
 
 
@@ -87,7 +100,12 @@ class Ledger:
         self.pool = pool
         self.pages = np.zeros((pool.num_pages, pool.page_size), np.int64)
         self.host = np.zeros((host.num_pages, pool.page_size), np.int64)
-        self.copied = 0
+        self.copied = self.moved = 0
+
+    def keep(self, src, dst):
+        slots = self.pages.reshape(-1)
+        slots[dst] = slots[src]
+        self.moved += len(src)
 
     def run(self, plan, temperatures, number):
         src, dst = plan.swap_out
@@ -98,23 +116,26 @@ class Ledger:
         self.pages[dst] = self.pages[src]
         self.copied += len(src)
         slots, chosen = self.pages.reshape(-1), []
-        decoding = plan.decoding
-        work = [  # branch, end, whether its last token chooses
-            *((branch, len(branch.tokens), True) for _, branch in decoding.members),
-            *((part.branch, part.stop, part.chosen) for part in plan.parts),
+        work = [  # branch, numbers of its rows, tokens that it has, how many rows choose
+            *((b, _codes(b.tokens)[-1:], len(b.tokens), 1) for _, b in plan.decoding.members),
+            *(
+                (p.branch, _codes_of_rows(p), p.start + 1 if p.draft else p.stop, p.choices)
+                for p in plan.parts
+            ),
         ]
-        codes = [_code(branch.tokens[:stop]) for branch, stop, _ in work]
-        sizes = [1] * len(decoding) + [part.stop - part.start for part in plan.parts]
-        of = np.repeat(np.arange(len(work)), sizes)  # each row
-        for i, token, position, slot in zip(of, *plan.rows(), strict=True):
-            assert work[i][0].tokens[position] == token
+        codes = [code for _, found, *_ in work for code in found]
+        for code, slot in zip(codes, plan.rows()[2], strict=True):
             if slot >= 0:
-                slots[slot] = codes[i][position]
-        for (branch, stop, choose), code in zip(work, codes, strict=True):
-            pages = self.pool.pages(branch.seq)
-            assert self.pages[pages].ravel()[:stop].tolist() == code, "a page of another prefix"
-            if choose:
-                chosen.append(next_tokens(branch.tokens[:stop]))
+                slots[slot] = code
+        for branch, found, known, choices in work:
+            pages, code = self.pool.pages(branch.seq), _codes(branch.tokens[:known])
+            assert self.pages[pages].ravel()[:known].tolist() == code, "a page of another prefix"
+            chosen += map(_after, found[len(found) - choices :])
+        tokens = [b.tokens[-1:] for _, b in plan.decoding.members] + [
+            p.tokens() for p in plan.parts
+        ]
+        assert list(itertools.chain(*tokens)) == plan.rows()[0].tolist()
+        decoding = plan.decoding
         for (_, branch), row in zip(decoding.members, decoding.rows, strict=True):
             pages = self.pool.pages(branch.seq)
             assert self.pool.tokens(branch.seq) == branch.tokens

@@ -33,7 +33,7 @@ FOURTH = pytest.mark.parametrize("fourth", range(4))
 AN_EIGHTH = pytest.mark.parametrize("eighth", [0, *map(thorough, range(1, 8))])
 AT_LEAST_TEN = (
     *("ex06[ab]", "ex07[ab]", "ex08", "ex11[bc]", "ex12", "ex16c", "ex17[cd]", "ex18", "ex20[ab]"),
-    *("ex21[cdg]", "ex23[abcde]", "ex24[bc]"),
+    *("ex21[cdg]", "ex23[abcdef]", "ex24[bc]"),
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """PagePool: by example, and against a model without pages."""
 
 import copy
+import functools
 import random
 from collections import Counter
 
@@ -99,18 +100,24 @@ class Against:
             assert len(writes.src) == 0
             self.cache.carry_out(writes, prefixes_of(tokens))
 
-    def append(self, new):
-        """Needs are exact here: nothing is shared by content but whole prompts."""
-        needed, writers = 0, Counter()
+    def append(self, new, guesses=None):
+        """Needs are exact here: nothing is shared by content but whole prompts.
+
+        `guesses`: of some sequences, the number of slots behind their tokens, and those that become
+        tokens, the first ones.
+        """
+        needed, writers, guesses = 0, Counter(), guesses or {}
         for seq, tokens in new.items():
-            length = len(self.model[seq])
-            needed += self.count(length + len(tokens)) - self.count(length)
-            if tokens and length % self.pool.page_size:
+            length, slots = len(self.model[seq]), len(tokens) + guesses.get(seq, (0,))[0]
+            needed += self.count(length + slots) - self.count(length)
+            if slots and length % self.pool.page_size:
                 writers[self.pool.pages(seq)[-1]] += 1
         owners = Counter(page for seq in self.model for page in self.pool.pages(seq))
         copies = sum(n if n < owners[page] else n - 1 for page, n in writers.items())
         before = {seq: self.pool.pages(seq) for seq in new}
-        writes = self.attempt(lambda: self.pool.append(new), needed + copies, needed + copies)
+        slots = {seq: n for seq, (n, _) in guesses.items()}
+        call = functools.partial(self.pool.append, new, slots)
+        writes = self.attempt(call, needed + copies, needed + copies)
         if writes is None:
             return
         assert len(writes.src) == copies, "copied more, or less, than shared part-filled last pages"
@@ -119,9 +126,15 @@ class Against:
             start = len(self.model[seq])
             self.model[seq] += tokens
             prefixes += prefixes_of(self.model[seq], start)
+            slots, kept = guesses.get(seq, (0, []))
+            guessed = [*kept, *["another branch"] * (slots - len(kept))]
+            prefixes += prefixes_of(self.model[seq] + guessed, len(self.model[seq]))
             whole = start // self.pool.page_size
             assert self.pool.pages(seq)[:whole] == before[seq][:whole], "a full page was replaced"
         self.cache.carry_out(writes, prefixes)
+        for seq, (_, kept) in guesses.items():
+            self.pool.settle(seq, kept)
+            self.model[seq] += kept
 
     def fork(self, seq):
         free = self.pool.num_free
@@ -211,7 +224,12 @@ def test_five_thousand_random_steps(num_pages, page_size, share):
             chosen = rng.sample(seqs, rng.randrange(len(seqs) + 1))
             lengths = rng.choices([1, 1, 1, 0, 2, page_size + 1], k=len(chosen))
             new = zip(chosen, lengths, strict=True)
-            both.append({seq: [rng.randrange(2) for _ in range(n)] for seq, n in new})
+            new = {seq: [rng.randrange(2) for _ in range(n)] for seq, n in new}
+            guesses = {}
+            for seq in rng.sample(chosen, rng.randrange(len(chosen) + 1)):
+                slots = rng.randrange(2 * page_size + 2)
+                guesses[seq] = slots, rng.choices([0, 1], k=rng.randrange(slots + 1))
+            both.append(new, guesses)
         elif action == "fork":
             both.fork(rng.choice(seqs))
         else:
@@ -277,6 +295,21 @@ def test_a_page_that_was_taken_is_not_found():
     pool.free(b)
     _, writes = pool.allocate([1, 2])
     assert (writes.slot_mapping >= 0).all()
+
+
+def test_guesses_are_found_once_they_are_tokens_and_no_sooner():
+    pool = PagePool(6, 2)
+    a, _ = pool.allocate([1])
+    _, _, slots = pool.append({a: [2]}, {a: 5})
+    assert slots.tolist() == [1, 2, 3, 4, 5, 6] and pool.num_free == 2
+    assert pool.shared_tokens([1, 2, 3, 4]) == 2, "only the tokens"
+    pool.settle(a, [3, 4, 5])
+    assert pool.tokens(a) == [1, 2, 3, 4, 5] and pool.pages(a) == [0, 1, 2] and pool.num_free == 3
+    assert pool.shared_tokens([1, 2, 3, 4, 5, 6]) == 4
+    with pytest.raises(ValueError, match="tokens must be at most 1, the slots for guesses, got 2"):
+        pool.settle(a, [6, 7])
+    with pytest.raises(ValueError, match="guesses must be a dict .* of sequences in tokens"):
+        pool.append({a: [6]}, {a + 1: 2})
 
 
 def test_of_two_equal_pages_one_is_found():

@@ -26,6 +26,7 @@ from fa_numba.language_model.server import background as background_module
 from fa_numba.language_model.server import engine as engine_module
 from fa_numba.language_model.server.background import Background, view_of
 from fa_numba.language_model.server.decode_graphs import DecodeGraphs
+from fa_numba.language_model.server.model_drafter import ModelDrafter
 from fa_numba.language_model.server.paged_model import PagedModel
 from fa_numba.language_model.server.text_stream import TextStream
 
@@ -636,8 +637,9 @@ def test_an_engine_that_cannot_begin_again_refuses_requests(monkeypatch):
         ({}, [16, 8, 8, 4, 2]),  # 9 rows, then 1 + 2 + 2 and so on
         ({"max_rows": 5, "max_branches": 4}, None),  # prompts in chunks
         ({"page_size": 4, "num_pages": 9}, None),  # requests are recomputed
+        ({"drafter": ModelDrafter(WEIGHTS, CONFIG)}, None),  # chains of guesses
     ],
-    ids=["whole prompts", "chunks", "few pages"],
+    ids=["whole prompts", "chunks", "few pages", "guesses"],
 )
 def test_the_work_of_a_graph_equals_that_of_a_step(sizes, captured):
     """All of `DecodeGraphs` except the capture, on NumPy arrays: padding, columns and prompts."""

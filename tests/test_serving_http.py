@@ -1,5 +1,6 @@
 """The web server: completions as OpenAI has them, bad requests, clients that go."""
 
+import argparse
 import asyncio
 import json
 import re
@@ -7,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -23,6 +25,9 @@ from serving_models import (
 
 from fa_numba.language_model import model
 from fa_numba.language_model.server import Options, background, serve
+from fa_numba.language_model.server.model_drafter import ModelDrafter
+from fa_numba.language_model.server.ngram_drafter import NGramDrafter
+from fa_numba.language_model.text import Characters
 from fa_numba.workbook import cli
 
 
@@ -490,6 +495,48 @@ def test_a_step_that_fails_ends_its_requests_and_no_more():
     assert_empty(engine)
 
 
+@pytest.mark.parametrize("drafter", [NGramDrafter, ModelDrafter])
+def test_sixty_requests_at_once_with_all_switches_on(drafter):
+    """Pages of 8 bits, prefixes, a cascade and guesses; each sixth client goes in the middle."""
+    sizes = {"page_size": 4, "num_pages": 150, "host_pages": 40}
+    small = () if drafter is NGramDrafter else (WEIGHTS, CONFIG)
+    engine = make_engine(kv_dtype="fp8", drafter=drafter(*small, width=2), **sizes)
+    alone = make_engine(kv_dtype="fp8", share_prefixes=False)
+    stem, rng = "the quick brown fox, the quick brown ", np.random.default_rng(0)
+    prompts = [stem + "abcdefgh"[int(i)] * 3 + " a b"[: i % 4] for i in rng.integers(0, 8, 60)]
+    asked = {"max_tokens": 24, "temperature": 0}
+    tokens = [CHARACTERS.encode(prompt).tolist() for prompt in sorted(set(prompts))]
+    want = alone.generate(tokens, Options(**asked))
+    want = {p: a.text for p, (a,) in zip(sorted(set(prompts)), want, strict=True)}
+    planned, cascade_of = [], engine.model.cascade_of
+    engine.model.cascade_of = lambda plan: planned.append(cascade_of(plan)) or planned[-1]
+
+    async def ask(client, i):
+        body = {"prompt": prompts[i], "stream": True, **asked}
+        text = ""
+        async with client.stream("POST", "/v1/completions", json=body) as reply:
+            async for line in reply.aiter_lines():
+                if line.startswith("data: {"):
+                    text += json.loads(line[6:])["choices"][0]["text"]
+                if i % 6 == 5 and text:
+                    return None
+        return text
+
+    async def ask_all(address):
+        limits = httpx.Limits(max_connections=60)
+        async with httpx.AsyncClient(base_url=address, timeout=300, limits=limits) as client:
+            return await asyncio.gather(*(ask(client, i) for i in range(60)))
+
+    with serving(engine) as address:
+        texts = asyncio.run(ask_all(address))
+        wait_until(lambda: not engine.busy)
+    assert [t for i, t in enumerate(texts) if i % 6 != 5] == [
+        want[p] for i, p in enumerate(prompts) if i % 6 != 5
+    ]
+    assert engine.cancelled and engine.kept > 50 and engine.schedule.shared and any(planned)
+    assert_empty(engine)
+
+
 def test_the_command_serves_until_it_is_interrupted():
     command = [sys.executable, "-m", "fa_numba.workbook.cli", "serve", "--untrained", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
@@ -519,6 +566,9 @@ def test_the_command_serves_until_it_is_interrupted():
         (["--untrained", "--host-pages", "-1"], "--host-pages must be at least 0, got -1"),
         (["--untrained", "--rows", "5"], "--rows must be more than --batch = 64"),
         (["--untrained", "--blas-threads", "0"], "--blas-threads must be at least 1, got 0"),
+        (["--untrained", "--draft-tokens", "64"], "--draft-tokens must be at most 63, got 64"),
+        (["--untrained", "--draft-width", "0"], "--draft-width must be at least 1, got 0"),
+        (["--untrained", "--draft", "model"], "--draft model needs a model that has learned"),
         (["--port", "65536"], "--port must be from 0 to 65535, got 65536"),
         (["--model", "."], ". cannot be read: Is a directory"),
     ],
@@ -526,6 +576,23 @@ def test_the_command_serves_until_it_is_interrupted():
 def test_the_command_refuses_bad_options(capsys, options, words):
     assert cli.main(["serve", *options]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_the_small_model_of_the_command_has_learned_the_same_text(monkeypatch, tmp_path):
+    """It is read from its file, and one with other characters or none is refused."""
+    options = ["--draft", "model", "--draft-model", "small.npz", "--draft-tokens", "6"]
+    parser = argparse.ArgumentParser()
+    serve.add_options(parser)
+    options = parser.parse_args(options)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(serve.BadRequest, match="no file small.npz.* --layers 1 --out small.npz"):
+        serve._drafter(options, CHARACTERS)
+    stored = SimpleNamespace(weights=lambda xp: WEIGHTS, config=CONFIG, characters=CHARACTERS)
+    monkeypatch.setattr(serve, "load_model", lambda file: stored)
+    drafter = serve._drafter(options, CHARACTERS)
+    assert isinstance(drafter, ModelDrafter) and (drafter.tokens, drafter.width) == (6, 1)
+    with pytest.raises(serve.BadRequest, match="--draft-model must have learned the text of"):
+        serve._drafter(options, Characters.of("other letters"))
 
 
 def test_a_second_server_says_that_the_port_is_taken(capsys):

@@ -687,3 +687,23 @@ def check_new_tokens(tokens) -> dict:
             f"got {tokens!r:.60}"
         )
     return {seq: check_tokens(new) for seq, new in tokens.items()}
+
+
+def check_guesses(guesses, tokens) -> dict:
+    """Return the number of guesses of some of the sequences that get tokens, {} for None."""
+    if guesses is None:
+        return {}
+    if not isinstance(guesses, Mapping) or not guesses.keys() <= tokens.keys():
+        raise ValueError(
+            "guesses must be a dict of the number of guesses of sequences in tokens, got "
+            f"{guesses!r:.60}"
+        )
+    return {seq: integer("guesses", n, at_least=0) for seq, n in guesses.items()}
+
+
+def check_settled(tokens, room) -> list:
+    """Return the tokens that guesses have become; raise if there are more than slots."""
+    tokens = check_tokens(tokens)
+    if len(tokens) > room:
+        raise ValueError(f"tokens must be at most {room}, the slots for guesses, got {len(tokens)}")
+    return tokens

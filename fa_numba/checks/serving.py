@@ -8,6 +8,7 @@ from fa_numba.tiling.block_sizes import ceil_div
 
 MAX_STOPS = 4
 KV_DTYPES = "auto", "fp8"
+MOST_NODES = 64  # of a tree of drafts: its ancestors are the bits of a word
 
 
 def check_answer_options(
@@ -114,6 +115,38 @@ def check_kv_dtype(kv_dtype) -> str:
     if kv_dtype not in KV_DTYPES:
         raise ValueError(f'kv_dtype must be "auto" or "fp8", got {kv_dtype!r:.60}')
     return kv_dtype
+
+
+def check_draft(tokens, parents) -> tuple:
+    """Return guesses and their parents as lists of int."""
+    tokens, parents = check_tokens(tokens), list(parents)
+    if len(tokens) != len(parents) or len(tokens) >= MOST_NODES:
+        raise ValueError(
+            f"tokens and parents must be as many, and at most {MOST_NODES - 1}, got {len(tokens)} "
+            f"and {len(parents)}"
+        )
+    for node, parent in enumerate(parents, 1):
+        if not 0 <= parent < node:
+            raise ValueError(
+                f"parents[{node - 1}] must be from 0 to {node - 1}, an earlier node, got {parent}"
+            )
+    return tokens, parents
+
+
+def check_draft_sizes(tokens, width) -> tuple:
+    """Return the guesses of a tree, and the children of a node, as ints."""
+    tokens = integer("tokens", tokens, at_least=1)
+    if tokens >= MOST_NODES:
+        raise ValueError(f"tokens must be at most {MOST_NODES - 1}, got {tokens}")
+    return tokens, integer("width", width, at_least=1)
+
+
+def check_draft_vocabulary(draft, model) -> None:
+    """Raise unless a draft has the vocabulary of the model."""
+    if draft != model:
+        raise ValueError(
+            f"the draft must have the vocabulary of the model, {model} tokens, got {draft}"
+        )
 
 
 def check_number_of(name, value, at_least=1) -> int:

@@ -11,6 +11,9 @@ fork       A copy of a sequence has the same pages, including the partly filled 
 write      Only the partly filled last page is written, and only by a sequence that does not share
            it. A sequence that shares it gets a copy first (copy-on-write); the last one of those
            that shared the page keeps it.
+guess      A sequence may have slots behind its last token, for guesses that are verified. They are
+           not its tokens, so their pages have no hash. `settle` makes some of them tokens, and
+           frees the pages that are left.
 
 The pool sees tokens and no keys. It returns the copies and the slots to write, and the caller runs
 `copy_pages` and `reshape_and_cache` in every layer of the model: each layer has its own caches, and
@@ -172,17 +175,21 @@ class PagePool:
         slots[: len(shared) * self.page_size] = -1
         return seq, _writes([], slots)
 
-    def append(self, tokens):
+    def append(self, tokens, guesses=None):
         """Append tokens to sequences: to all of them, or to none.
 
         Parameters
         ----------
         tokens : dict of int to sequence of int
             The new tokens of each sequence: one in decoding, a part of a prompt, or none.
+        guesses : dict of int to int, default={}
+            Of some of these sequences: slots to have behind their new tokens until `settle`, which
+            must come before anything else is done with them.
 
         Returns
         -------
         Writes
+            With the slots of a sequence's guesses after those of its tokens.
 
         Raises
         ------
@@ -190,18 +197,19 @@ class PagePool:
             Nothing has been changed.
         """
         tokens = checks.check_new_tokens(tokens)
-        self._require(self._pages_to_append(tokens))
+        guesses = checks.check_guesses(guesses, tokens)
+        self._require(self._pages_to_append(tokens, guesses))
         copies, slots = [], []
         for seq, new in tokens.items():
-            sequence = self._sequences[seq]
+            sequence, more = self._sequences[seq], guesses.get(seq, 0)
             pages, start = sequence.pages, len(sequence.tokens)
             offset = start % self.page_size
-            if new and offset and self._references[pages[-1]] > 1:  # copy on write
+            if (new or more) and offset and self._references[pages[-1]] > 1:  # copy on write
                 shared, pages[-1] = pages[-1], self._take()
                 self._references[shared] -= 1
                 copies.append((shared, pages[-1]))
             sequence.tokens += new
-            end = len(sequence.tokens)
+            end = len(sequence.tokens) + more
             pages += [self._take() for _ in range(ceil_div(end, self.page_size) - len(pages))]
             if end // self.page_size > start // self.page_size:
                 self._remember_filled(sequence, start)
@@ -210,6 +218,23 @@ class PagePool:
             else:
                 slots += self._slots(pages, start, end).tolist()
         return _writes(copies, slots)
+
+    def settle(self, seq, tokens):
+        """Make the first guesses of a sequence its tokens; free the pages behind the last token.
+
+        Parameters
+        ----------
+        seq : int
+        tokens : sequence of int
+            At most as many as it has slots for: their keys and values are in the first of them.
+        """
+        sequence, size = self._find(seq), self.page_size
+        start, room = len(sequence.tokens), len(sequence.pages) * size
+        sequence.tokens += checks.check_settled(tokens, room - start)
+        self._remember_filled(sequence, start)
+        kept = ceil_div(len(sequence.tokens), size)
+        self._release(sequence.pages[kept:])
+        del sequence.pages[kept:]
 
     def append_in_page(self, tokens):
         """Append a token to each of some sequences whose last pages have room and are not shared.
@@ -253,10 +278,7 @@ class PagePool:
         """
         pages = self._find(seq).pages
         del self._sequences[seq]
-        for page in reversed(pages):  # first pages are reused most, so they are taken last
-            self._references[page] -= 1
-            if self._references[page] == 0:
-                self._free[page] = None
+        self._release(pages)
 
     def block_table(self, seqs):
         """The pages of sequences, in the form of the kernels' argument.
@@ -287,6 +309,12 @@ class PagePool:
             found = self._sequences[seq]
         return found
 
+    def _release(self, pages):
+        for page in reversed(pages):  # first pages are reused most, so they are taken last
+            self._references[page] -= 1
+            if self._references[page] == 0:
+                self._free[page] = None
+
     def _add(self, tokens, pages):
         seq = self._next_number
         self._next_number += 1
@@ -306,13 +334,13 @@ class PagePool:
         fresh = ceil_div(len(tokens), self.page_size) - len(shared)
         return fresh + sum(page in self._free for page in shared)
 
-    def _pages_to_append(self, tokens):
+    def _pages_to_append(self, tokens, guesses):
         needed, writers = 0, Counter()
         for seq, new in tokens.items():
-            sequence = self._find(seq)
+            sequence, slots = self._find(seq), len(new) + guesses.get(seq, 0)
             length, pages = len(sequence.tokens), sequence.pages
-            needed += ceil_div(length + len(new), self.page_size) - len(pages)
-            if new and length % self.page_size:
+            needed += ceil_div(length + slots, self.page_size) - len(pages)
+            if slots and length % self.page_size:
                 writers[pages[-1]] += 1
         # Every writer of a shared page takes a copy, except the last one that has it.
         return needed + sum(min(n, self._references[page] - 1) for page, n in writers.items())

@@ -9,6 +9,9 @@ fair_queue.py         who is next
 decoding.py           the branches that draw a token in every step, as arrays
 chunked_scheduler.py  the work of a step: pages, chunks of prompts, preemption
 paged_model.py        the work of a step on arrays: the model over pages
+draft_tree.py         guesses of the next tokens, and which of them are kept
+ngram_drafter.py      guesses from the sequence itself
+model_drafter.py      guesses by a small model
 decode_graphs.py      a step of few rows as one CUDA graph
 page_moves.py         writing, copying and swapping pages, on a GPU by the kernels of `kv_cache`
 choose.py             the next tokens: greedy, top-k, nucleus, beams

@@ -143,6 +143,9 @@ def view_of(engine) -> dict:
         "shared_tokens": schedule.shared,
         "prompt_tokens": schedule.read,
         "hit_rate": round(schedule.shared / max(schedule.read, 1), 3),
+        "drafts": engine.trees,
+        "drafted_tokens": engine.guesses,
+        "accepted_tokens": engine.kept,
     }
 
 

@@ -64,12 +64,25 @@ def draw(probabilities, tokens, top_k, top_p, uniform):
     array of shape (rows,), dtype of tokens
     """
     rows = np.arange(len(tokens))
-    ends = np.cumsum(probabilities, axis=1, dtype=np.float64)
-    before = ends - probabilities
-    kept = np.minimum(top_k, (before < top_p[:, None]).sum(axis=1)).clip(1)  # the first ones
+    ends, kept = _kept(probabilities, top_k, top_p)
     chosen = (ends <= (uniform * ends[rows, kept - 1])[:, None]).sum(axis=1)
     # A product that is rounded up must not point past the last one.
     return tokens[rows, np.minimum(chosen, kept - 1)]
+
+
+def _kept(probabilities, top_k, top_p):
+    """Sums of the probabilities up to each candidate, and how many candidates are drawn from."""
+    ends = np.cumsum(probabilities, axis=1, dtype=np.float64)
+    before = ends - probabilities
+    return ends, np.minimum(top_k, (before < top_p[:, None]).sum(axis=1)).clip(1)
+
+
+def distribution(probabilities, tokens, options, vocabulary):
+    """The distribution that `draw` draws from, of one row: float64 array of shape (vocabulary,)."""
+    _, (kept,) = _kept(probabilities[None], options.top_k, np.array([options.top_p]))
+    p = np.zeros(vocabulary)
+    p[tokens[:kept]] = probabilities[:kept]
+    return p / p.sum()
 
 
 def best_beams(scores, probabilities, tokens, number):

@@ -9,6 +9,9 @@ prompt is read in chunks, and no answer waits for the whole of it.
     2   without a preemption in 1: the next requests of the queue, while there is room for them
     3   first chunks of those that have no pages yet
 
+With a drafter, answers have rows for guesses besides: a row for each node of their trees. Guesses
+take no page that a token needs, and at most half of the rows that are left for prompts.
+
 `kv_cache.Scheduler`, lesson 19's, is the same idea with whole prompts and one answer for each. Here
 a request has branches, which run, are preempted and come back together. A preempted request is
 swapped out if there is a host pool with room, else recomputed: its branches become prompts, one
@@ -26,11 +29,13 @@ import numpy as np
 from fa_numba import checks
 from fa_numba.kv_cache.page_pool import OutOfPagesError, PagePool
 from fa_numba.language_model.server.decoding import Decoding
+from fa_numba.language_model.server.draft_tree import NO_GUESS, Ask, DraftTree
 from fa_numba.language_model.server.fair_queue import FairQueue
 from fa_numba.language_model.server.request import Branch, Request
 from fa_numba.tiling.block_sizes import ceil_div
 
 NO_PAIRS = np.empty((2, 0), np.int32)
+MAX_GUESSES = 64  # of a step: with more answers than that, a step has rows enough without guesses
 
 
 @dataclass
@@ -45,6 +50,23 @@ class Part:
     # page already
     slots: np.ndarray | None = None
     chosen: bool = False  # the last row's logits choose the branch's next token
+    # The rows are those of its nodes, from the branch's last token on; each chooses a token
+    draft: DraftTree | None = None
+
+    def tokens(self):
+        """The token of each row: a list."""
+        return self.branch.tokens[self.start : self.stop] + (self.draft or NO_GUESS).tokens
+
+    def positions(self):
+        """The position of each row in its sequence: an array."""
+        if self.draft is None:
+            return np.arange(self.start, self.stop)
+        return self.start + self.draft.depths
+
+    @property
+    def choices(self) -> int:
+        """Rows whose logits choose a token: so many of the last ones."""
+        return len(self.draft) if self.draft else int(self.chosen)
 
 
 class Plan(NamedTuple):
@@ -56,14 +78,14 @@ class Plan(NamedTuple):
     swap_in: np.ndarray
     copies: np.ndarray
     decoding: Decoding  # branches whose last token is computed; their rows come first
-    parts: list  # the other rows. Parts of one row first.
+    parts: list  # the other rows. Parts of one row first, then trees of guesses.
     preempted: list
 
     def rows(self):
         """Tokens, positions and slots of all rows: three int32 arrays."""
         rows, parts = self.decoding.rows, self.parts
-        tokens = [rows["token"], *(p.branch.tokens[p.start : p.stop] for p in parts)]
-        positions = [rows["length"] - 1, *(np.arange(p.start, p.stop) for p in parts)]
+        tokens = [rows["token"], *(part.tokens() for part in parts)]
+        positions = [rows["length"] - 1, *(part.positions() for part in parts)]
         slots = [rows["slot"], *(part.slots for part in parts)]
         return [np.concatenate(x).astype(np.int32) for x in (tokens, positions, slots)]
 
@@ -74,9 +96,12 @@ class Plan(NamedTuple):
 
     def choosing(self):
         """The rows whose logits choose a token, as indices: an array."""
-        ends = len(self.decoding) + np.cumsum([part.stop - part.start for part in self.parts])
-        chosen = np.array([part.chosen for part in self.parts], bool)
-        return np.append(np.arange(len(self.decoding)), ends[chosen] - 1).astype(int)
+        end = len(self.decoding)
+        rows = [np.arange(end)]
+        for part in self.parts:
+            end += part.stop - part.start
+            rows.append(np.arange(end - part.choices, end))
+        return np.concatenate(rows)
 
 
 class ChunkedScheduler:
@@ -95,6 +120,8 @@ class ChunkedScheduler:
         That run at a time.
     static : bool, default=False
         Let requests in only when all that ran have ended, for comparison: static batching.
+    drafter : object, default=None
+        Guesses the next tokens of answers, as `DraftTree` says.
 
     Attributes
     ----------
@@ -118,11 +145,13 @@ class ChunkedScheduler:
         max_rows=256,
         max_branches=64,
         static=False,
+        drafter=None,
     ):
         checks.check_pools(pool, host_pool)
         checks.check_step_sizes(max_rows, max_branches)
         self.pool, self.host_pool = pool, host_pool
         self.max_rows, self.max_branches, self.static = max_rows, max_branches, static
+        self.max_length, self.drafter = max_length, drafter
         self.running, self.queue = [], FairQueue()
         self.decoding = Decoding(pool, ceil_div(max_length, pool.page_size))
         self.preemptions = self.recomputed = self.swapped = self.shared = self.read = 0
@@ -168,14 +197,17 @@ class ChunkedScheduler:
 
     def step(self) -> Plan:
         """Find pages for the rows of a step. Apply the plan before the next call."""
-        preempted, swap_out = [], []
+        preempted, swap_out, drafts = [], [], self._drafts()
         while True:
-            parts, left = self._next_rows()
+            parts, left = self._next_rows(drafts)
             try:
                 copies = self._append(parts)
                 break
             except OutOfPagesError:
-                swap_out += self._preempt(preempted)
+                if drafts:
+                    drafts = {}
+                else:
+                    swap_out += self._preempt(preempted)
         swap_in = [] if preempted else self._let_in()
         first, progress = self._first_chunks(left)
         parts += first
@@ -183,8 +215,10 @@ class ChunkedScheduler:
         if not (some or progress or swap_in or preempted) and len(self.running) > 1:
             # Each waits for pages that another one has.
             swap_out += self._preempt(preempted)
-        parts.sort(key=lambda part: part.stop - part.start > 1)  # stable
-        self.recomputed += sum(p.stop - p.start - p.chosen for p in parts if p.request.started)
+        parts.sort(key=lambda part: (part.stop - part.start > 1, part.draft is None))  # stable
+        self.recomputed += sum(
+            p.stop - p.start - p.chosen for p in parts if p.request.started and p.draft is None
+        )
         self.queue.forget_idle(self.running)
         swaps = _pairs(swap_out), _pairs(swap_in)
         return Plan(*swaps, copies, self.decoding, parts, preempted)
@@ -195,7 +229,8 @@ class ChunkedScheduler:
         new = {seq: [token] for seq, token in decoding.new_tokens(asks)}
         at = len(new)
         new |= {p.branch.seq: p.branch.tokens[p.start : p.stop] for p in parts}
-        src, dst, slots = self.pool.append(new)
+        guesses = {p.branch.seq: len(p.draft) - 1 for p in parts if p.draft}
+        src, dst, slots = self.pool.append(new, guesses)
         self.pool.append_in_page(decoding.new_tokens(~asks))
         decoding.place(asks, slots[:at])
         for part in parts:
@@ -207,19 +242,49 @@ class ChunkedScheduler:
         """The running requests whose prompts are read, and the beam searches."""
         return [request for request in self.running if request not in self.decoding.requests]
 
-    def _next_rows(self):
-        """Parts of the branches that have pages, and the number of rows that are left."""
-        parts, reading = [], []
+    def _drafts(self):
+        """The trees of guesses of the branches that have some: a dict."""
+        if self.drafter is None:
+            return {}
+        ready = list(self.decoding.members)
         for request in self._not_decoding():
+            if not request.options.beams and self._is_ready(request):
+                ready += [(request, branch) for branch in request.branches]
+        left = min(MAX_GUESSES, (self.max_rows - len(ready)) // 2)
+        most, asks = min(self.drafter.tokens, left // max(1, len(ready))), []
+        for request, branch in ready:
+            length, end = len(branch.tokens), len(request.prompt) + request.options.drawn
+            nodes = min(most, self.max_length - length)  # block tables end there
+            asks.append(Ask(branch, request.options, nodes, end - length - 1))
+        asks = [ask for ask in asks if ask.nodes and ask.depth]
+        trees = self.drafter.draft(asks) if asks else []
+        return {ask.branch: tree for ask, tree in zip(asks, trees, strict=True) if len(tree) > 1}
+
+    def _next_rows(self, drafts):
+        """Parts of the branches that have pages, and the number of rows that are left.
+
+        Branches with guesses, and the others of their requests, are parts and do not decode.
+        """
+        parts, reading = [], []
+        if drafts:
+            guessed = {r for r, branch in self.decoding.members if branch in drafts}
+            self.decoding.remove({branch for r in guessed for branch in r.branches})
+        for request in self._not_decoding():
+            branches = request.branches
             if not self._is_ready(request):
                 reading.append(request)
             elif request.options.beams:
-                for branch in request.branches:
+                for branch in branches:
                     end = len(branch.tokens)
                     parts.append(Part(request, branch, end - 1, end, chosen=True))
+            elif any(branch in drafts for branch in branches):
+                for branch in branches:
+                    draft, start = drafts.get(branch, NO_GUESS), len(branch.tokens) - 1
+                    stop = start + len(draft)
+                    parts.append(Part(request, branch, start, stop, chosen=True, draft=draft))
             else:
                 self.decoding.add(request)
-        left = self.max_rows - len(self.decoding) - len(parts)
+        left = self.max_rows - len(self.decoding) - sum(part.stop - part.start for part in parts)
         for request in reading:
             for branch in request.branches:
                 if branch.seq is None or left <= 0:

@@ -8,7 +8,8 @@ padding: their slot is −1, so that they write nothing, and their results are n
 A token of a prompt is a row like a token that was chosen: one query, which sees the keys up to its
 own position. All keys of a layer are written before any is read. So prompts and answers share a
 step, and its graph. A kernel for many queries would read the keys of a prompt once for a tile of
-its rows; here each row reads them again. `LARGEST_READ` limits that.
+its rows; here each row reads them again. `LARGEST_READ` limits that. A chain of guesses has such
+rows too; a tree that branches has a mask, and no graph.
 
 CuPy refuses to call cuBLAS during a capture, so `products` calls it. Where `products` cannot, there
 is no graph.
@@ -47,9 +48,10 @@ class DecodeGraphs:
         self.graphs = {}
 
     def suits(self, plan) -> bool:
-        """Whether a step has rows, not too many, and none that read too many keys."""
+        """Whether a step has rows, not too many, no mask, and none that read too many keys."""
         keys = sum((part.stop - part.start) * part.stop for part in plan.parts)
         few = 0 < plan.sizes().sum() <= self.max_rows
+        few &= all(part.draft is None or part.draft.is_chain for part in plan.parts)
         return bool(few and keys * self.token_bytes <= LARGEST_READ)
 
     def run(self, plan, temperatures, number):

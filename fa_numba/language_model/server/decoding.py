@@ -34,14 +34,13 @@ class Decoding:
         seq, token, length      its sequence, its last token, and its tokens up to that one
         slot                    where the token's keys and values go
         pages                   its row of the block table, −1 past its last page
-        end                     its length when it is complete
         temperature, top_k, top_p, candidates     how the next token is drawn
     """
 
     def __init__(self, pool, columns):
         self.pool = pool
         self.members, self.requests = [], {}
-        numbers = ("token", "length", "slot", "end", "top_k", "candidates")
+        numbers = ("token", "length", "slot", "top_k", "candidates")
         self.rows = np.zeros(
             0,
             [
@@ -61,7 +60,6 @@ class Decoding:
         options, branches = request.options, request.branches
         rows = np.zeros(len(branches), self.rows.dtype)
         rows["slot"] = rows["pages"] = -1
-        rows["end"] = len(request.prompt) + options.drawn
         rows["temperature"] = choose.divisor(options)
         rows["top_k"] = 1 if options.temperature == 0 else options.top_k
         rows["top_p"] = options.top_p
@@ -103,7 +101,6 @@ class Decoding:
         rows["pages"][asks, (rows["length"][asks] - 1) // size] = slots // size
 
     def extend(self, tokens):
-        """Add a token to each row; return which are complete now, as an array of bool."""
+        """Add a token to each row."""
         self.rows["token"] = tokens
         self.rows["length"] += 1
-        return self.rows["length"] == self.rows["end"]

@@ -2,12 +2,16 @@
 
 Requests join and leave between any two steps, so that no answer waits for the longest of a batch.
 
+With a drafter, a step verifies guesses of the tokens that follow, and an answer gets as many tokens
+as were guessed, and one more. Guesses that were not drawn leave each token as it is without them:
+the token is drawn first, with the same random number, and then compared.
+
 Paper: Yu et al. 2022, Orca, OSDI, section 4.1, "iteration-level scheduling".
 """
 
+import functools
 import time
 from collections import deque
-from itertools import compress
 
 import numpy as np
 
@@ -48,6 +52,8 @@ class Engine:
         Requests in the queue; more are refused.
     decode : callable, default=None
         ``decode(tokens)`` is the text of tokens; without it answers have no text.
+    drafter : object, default=None
+        `NGramDrafter` or `ModelDrafter`, or another one as `DraftTree` says.
     **model_options
         Of `PagedModel`.
 
@@ -55,6 +61,8 @@ class Engine:
     ----------
     schedule : ChunkedScheduler
     steps, tokens_made : int
+    trees, guesses, kept : int
+        Trees of guesses that were verified, their guesses, and those that became tokens.
 
     Examples
     --------
@@ -80,10 +88,13 @@ class Engine:
         max_waiting=2048,
         static=False,
         decode=None,
+        drafter=None,
         **model_options,
     ):
         self.max_waiting = checks.check_number_of("max_waiting", max_waiting)
         checks.check_number_of("host_pages", host_pages, at_least=0)
+        of_draft = getattr(drafter, "config", config)  # n-grams need none
+        checks.check_draft_vocabulary(of_draft.vocabulary, config.vocabulary)
         self.decode, self.config, self.weights = decode, config, weights
 
         def begin():
@@ -95,13 +106,15 @@ class Engine:
                 else None
             )
             sizes = {"max_rows": max_rows, "max_branches": max_branches, "static": static}
-            self.schedule = ChunkedScheduler(pool, host, max_length=config.context, **sizes)
+            sizes |= {"max_length": config.context, "drafter": drafter}
+            self.schedule = ChunkedScheduler(pool, host, **sizes)
             sizes = {"max_branches": max_branches, **model_options}
             self.model = PagedModel(weights, config, pool, host, **sizes)
 
         self._begin = begin
         begin()
         self.steps = self.tokens_made = self.ended = self.cancelled = 0
+        self.trees = self.guesses = self.kept = 0
         self._recent = deque()  # (time, tokens) of the last steps
 
     @property
@@ -181,7 +194,8 @@ class Engine:
         plan = self.schedule.step()
         rows, chosen = plan.decoding.rows, [part for part in plan.parts if part.chosen]
         options = [part.request.options for part in chosen]
-        temperatures = np.append(rows["temperature"], [choose.divisor(o) for o in options])
+        divisors = [choose.divisor(p.request.options) for p in chosen for _ in range(p.choices)]
+        temperatures = np.append(rows["temperature"], divisors)
         needed = [*map(choose.candidates_needed, options), rows["candidates"].max(initial=1)]
         number = min(int(max(needed)), self.config.vocabulary)
         candidates = self.model.run(plan, temperatures.astype(np.float32), number)
@@ -216,24 +230,30 @@ class Engine:
         return made / SECONDS_OF_RATE
 
     def _choose(self, parts, probabilities, tokens):
-        """Choose the next token of all that decode, and of each part; return how many were added.
+        """Choose the next tokens of all that decode, and of each part; return how many were added.
 
         The rows of those that decode are first. Parts that draw their first token join them.
         """
-        decoding, rows = self.schedule.decoding, {}  # of each request that has parts
-        for row, part in enumerate(parts, len(decoding)):
-            rows.setdefault(part.request, []).append(row)
-        made, sampled = 0, list(range(len(decoding)))
-        for request, mine in rows.items():
-            if not request.started:
-                self._fork(request)
-            if request.options.beams:
-                self.schedule.queue.charge(request, len(mine))
-                made += self._search(request, probabilities[mine], tokens[mine])
+        decoding = self.schedule.decoding
+        row, beams, trees = len(decoding), {}, []  # beams: rows of each search
+        made, sampled = 0, list(range(row))
+        for part in parts:
+            rows, row = slice(row, row + part.choices), row + part.choices
+            if not part.request.started:
+                self._fork(part.request)
+            if part.request.options.beams:
+                beams.setdefault(part.request, []).append(rows.start)
+            elif part.draft:
+                trees.append((part, rows))
             else:
-                decoding.add(request)
-                sampled += mine * len(request.branches)
-        if rows:
+                decoding.add(part.request)
+                sampled += [rows.start] * len(part.request.branches)
+        for request, mine in beams.items():
+            self.schedule.queue.charge(request, len(mine))
+            made += self._search(request, probabilities[mine], tokens[mine])
+        if trees:
+            made += self._follow(trees, probabilities, tokens)
+        if parts:
             probabilities, tokens = probabilities[sampled], tokens[sampled]
         return made + self._sample(probabilities, tokens)
 
@@ -248,7 +268,8 @@ class Engine:
         for branch in request.branches:
             branch.stream = self._stream(options)
             rng = np.random.default_rng([options.seed, branch.index])
-            branch.uniform = iter(rng.random(options.drawn).tolist())
+            branch.uniform = rng.random(options.drawn).tolist()
+            branch.rng = np.random.default_rng([options.seed, branch.index, 1])
 
     def _stream(self, options):
         return TextStream(self.decode, options.stop) if self.decode else None
@@ -256,24 +277,87 @@ class Engine:
     def _sample(self, probabilities, tokens):
         """Draw the next token of each branch that decodes, and end those that are complete."""
         decoding = self.schedule.decoding
-        members, rows = decoding.members, decoding.rows
-        uniform = np.array([next(branch.uniform) for _, branch in members])
+        members, rows, ended = decoding.members, decoding.rows, {}
+        if not members:
+            return 0
+        uniform = np.array([b.uniform[len(b.tokens) - len(r.prompt)] for r, b in members])
         drawn = choose.draw(probabilities, tokens, rows["top_k"], rows["top_p"], uniform)
-        full = decoding.extend(drawn)
+        decoding.extend(drawn)
         for (request, branch), token in zip(members, drawn.tolist(), strict=True):
-            branch.tokens.append(token)
-            self.schedule.queue.charge(request, 1)
-        ended = {branch: (request, "length") for request, branch in compress(members, full)}
-        if self.decode:
-            for request, branch in members:
-                if not request.options.max_tokens:
-                    continue
-                piece = branch.stream.feed(branch.tokens[-1])
-                self._tell(request, branch.index, piece, None)
-                if branch.stream.stopped:
-                    ended[branch] = request, "stop"
+            if reason := self._add(request, branch, token):
+                ended[branch] = request, reason
+        made = len(members)
         if ended:
             decoding.remove(ended)
+        self._end_branches(ended)
+        return made
+
+    def _follow(self, trees, probabilities, tokens):
+        """Add to each branch the guesses that are kept, and the token after them.
+
+        `trees` are (part, slice of its rows).
+        """
+        made, src, dst, ended = 0, [], [], {}
+        rows = np.concatenate([np.arange(rows.start, rows.stop) for _, rows in trees])
+        probabilities, tokens = probabilities[rows], tokens[rows]
+        drawn = self._draw_nodes([part for part, _ in trees], probabilities, tokens)
+        stop = 0
+        for part, _ in trees:
+            request, branch, tree = part.request, part.branch, part.draft
+            start, stop = stop, stop + len(tree)
+            if tree.q is None:
+                nodes, token = tree.walk(drawn[start:stop].tolist())
+            else:
+                of_tree = request, probabilities[start:stop], tokens[start:stop]
+                p = functools.partial(self._distribution, *of_tree)
+                nodes, token = tree.walk_by_chance(p, branch.rng.random)
+            kept = [tree.tokens[node - 1] for node in nodes]
+            self.pool.settle(branch.seq, kept)
+            moves = [(u, i) for i, u in enumerate(nodes, 1) if u != i]
+            src += [part.slots[u] for u, _ in moves]
+            dst += [part.slots[i] for _, i in moves]
+            self.trees += len(tree) > 1
+            self.guesses += len(tree) - 1
+            self.kept += len(kept)
+            for new in (*kept, token):
+                made += 1
+                if reason := self._add(request, branch, new):
+                    ended[branch] = request, reason
+                    break
+        if src:
+            self.model.keep(src, dst)
+        self._end_branches(ended)
+        return made
+
+    def _draw_nodes(self, parts, probabilities, tokens):
+        """The token after each node, drawn with the random number of its position."""
+        uniform, top_k, top_p = [], [], []
+        for part in parts:
+            options, depths = part.request.options, part.draft.depths
+            first = part.start + 1 - len(part.request.prompt)
+            uniform += [part.branch.uniform[first + depth] for depth in depths.tolist()]
+            top_k += [1 if options.temperature == 0 else options.top_k] * len(depths)
+            top_p += [options.top_p] * len(depths)
+        return choose.draw(probabilities, tokens, *map(np.array, (top_k, top_p, uniform)))
+
+    def _distribution(self, request, probabilities, tokens, node):
+        """That of the token after a node, from which `choose.draw` would draw."""
+        both = probabilities[node], tokens[node]
+        return choose.distribution(*both, request.options, self.config.vocabulary)
+
+    def _add(self, request, branch, token):
+        """Add a token to a branch and tell its text; the reason for its end, or None."""
+        branch.tokens.append(token)
+        self.schedule.queue.charge(request, 1)
+        if self.decode and request.options.max_tokens:
+            self._tell(request, branch.index, branch.stream.feed(token), None)
+            if branch.stream.stopped:
+                return "stop"
+        complete = len(branch.tokens) == len(request.prompt) + request.options.drawn
+        return "length" if complete else None
+
+    def _end_branches(self, ended):
+        """End branches: a dict of their requests and reasons."""
         for branch, (request, reason) in ended.items():
             found = self._scores(request, branch)  # may fail: the request still runs
             request.branches.remove(branch)
@@ -282,7 +366,6 @@ class Engine:
             if not request.branches:
                 self.schedule.remove(request)
                 self._end(request)
-        return len(members)
 
     def _search(self, request, probabilities, tokens):
         """Continue the best beams; at the end the n best are the answers."""

@@ -36,6 +36,13 @@ def write(k, v, k_cache, v_cache, slots, scales=()):
         cache.reshape(-1, *cache.shape[2:])[slots] = x
 
 
+def move_slots(caches, src, dst):
+    """Copy slot src[i] to slot dst[i] in each layer; all are read before any is written."""
+    for x in caches:
+        slots = x.reshape(len(x), -1, *x.shape[3:])
+        slots[:, dst] = slots[:, src]
+
+
 def copy(caches, src, dst):
     """Copy page src[i] to page dst[i] in each layer; src and dst are NumPy arrays.
 

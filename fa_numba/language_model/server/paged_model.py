@@ -1,10 +1,10 @@
 """The work of a step on arrays: the model over pages.
 
 All rows of a step go through the model together, so that each weight is read once for all of them.
-Only attention tells the sequences apart: one call for the branches with a single row, and one for
-each chunk of a prompt. Both read the keys and values of earlier tokens from the pages, where the
-step's own were written first. Pages that several branches share are read once for all of
-them, where that pays (`kv_cache.cascade_plan`).
+Only attention tells the sequences apart: one call for the branches with a single row, one for all
+trees of guesses, and one for each chunk of a prompt. All read the keys and values of earlier tokens
+from the pages, where the step's own were written first. Pages that several branches share are read
+once for all of them, where that pays (`kv_cache.cascade_plan`).
 
 The numbers that a step needs (tokens, positions, slots, block tables, lengths) are copied to a GPU
 as one array.
@@ -20,14 +20,18 @@ from fa_numba.dispatch.cascade import cascade_decode
 from fa_numba.kv_cache.cascade_plan import cascade_plan, merge_pays
 from fa_numba.language_model import model, products
 from fa_numba.language_model.jobs import paged_attn_decode
-from fa_numba.language_model.server import choose, page_moves
+from fa_numba.language_model.server import choose, draft_tree, page_moves
 from fa_numba.language_model.server.decode_graphs import DecodeGraphs
+from fa_numba.language_model.server.draft_tree import NO_GUESS
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 
 # Read from a GPU's memory, at 3 TB/s, while a segment is launched, 5 µs, and while Python launches
 # a step instead of its graph, 3 ms: estimates.
 LAUNCHES_BYTES, GRAPH_BYTES = 2**24, 2**33
+# A call for the rows of answers without guesses costs more than so many rows of padding: then these
+# rows join the trees, which they are as long as.
+JOINED_ROWS = 64
 TABLE_COLUMNS = 8  # block tables have a multiple of it: fewer different shapes, and so replays
 
 
@@ -43,7 +47,8 @@ class PagedModel:
     host_pool : PagePool, default=None
     attend : callable, default=fa_numba.paged_attn_decode
         ``attend(q, k_cache, v_cache, block_table, seq_lens, causal=True)`` returns (out, lse); with
-        pages of 8 bits it is also given k_scale and v_scale.
+        pages of 8 bits it is also given k_scale and v_scale, and with guesses that branch, mask and
+        mask_args in the place of causal.
     max_branches : int, default=64
         Answers of a step: CUDA graphs have room for them.
     kv_dtype : "auto" or "fp8", default="auto"
@@ -112,20 +117,26 @@ class PagedModel:
             page_moves.swap(self._host, device, *plan.swap_in)
         page_moves.copy(device, *plan.copies)
 
+    def keep(self, src, dst):
+        """Copy the keys and values of guesses that are kept to the slots where they belong."""
+        with self._stream:
+            src, dst = (arrays.from_numpy(self.like, np.array(x)) for x in (src, dst))
+            page_moves.move_slots((self.k_caches, self.v_caches, *self.scales), src, dst)
+
     def run(self, plan, temperatures, number):
         """Compute the rows of a plan.
 
         Parameters
         ----------
         plan : Plan
-        temperatures : NumPy array of shape (chosen parts,), float32
-            Of the parts that are `chosen`, in their order.
+        temperatures : NumPy array of shape (choosing rows,), float32
+            Of the rows of `plan.choosing()`.
         number : int
             Candidates for the next token.
 
         Returns
         -------
-        probabilities, tokens : NumPy arrays of shape (chosen parts, number)
+        probabilities, tokens : NumPy arrays of shape (choosing rows, number)
             The most likely next tokens, as from `most_likely`.
         """
         with self._stream:
@@ -164,18 +175,27 @@ class PagedModel:
         numbers.append(temperatures.view(np.int32))
         tokens, positions, slots, lengths, table, last, temperatures = self.upload(numbers)
         single = np.count_nonzero(sizes == 1)  # they come first
-        calls = [(0, single, slice(0, single))] if single else []
-        for i in range(single, len(sizes)):
-            calls.append((ends[i] - sizes[i], ends[i], slice(i, i + 1)))
+        trees = [p.draft for p in plan.parts if p.draft and p.stop - p.start > 1]  # then these
+        first, end = single, single + len(trees)
+        if trees and not cascade and end * max(map(len, trees)) <= JOINED_ROWS:
+            first = 0
+        groups = [(0, first), (first, end), *((i, i + 1) for i in range(end, len(sizes)))]
+        groups = [slice(*group) for group in groups if group[0] < group[1]]
+        starts = numbers[3][first:end] - sizes[first:end]
+        padding, mask = self._of_trees([NO_GUESS] * (single - first) + trees, starts)
 
         def attend(layer, q):
             outs = []
-            for start, stop, rows in calls:
-                batch = q[start:stop].reshape(rows.stop - rows.start, -1, *q.shape[1:])
-                if cascade and rows.start == 0:
-                    outs.append(self.attend_to_pages(layer, batch, cascade))
+            for rows in groups:
+                batch = q[ends[rows.start] - sizes[rows.start] : ends[rows.stop - 1]]
+                tables = table[rows], lengths[rows]
+                if rows.stop <= first:
+                    of_single = (cascade,) if cascade else tables
+                    outs.append(self.attend_to_pages(layer, batch[:, None], *of_single))
+                elif rows.stop <= end:
+                    outs.append(self._attend_to_trees(layer, batch, padding, tables, mask))
                 else:
-                    outs.append(self.attend_to_pages(layer, batch, table[rows], lengths[rows]))
+                    outs.append(self.attend_to_pages(layer, batch[None], *tables))
             return outs[0] if len(outs) == 1 else self.xp.concatenate(outs)
 
         x = self.layers(tokens, positions, slots, attend)
@@ -208,17 +228,47 @@ class PagedModel:
             x = model.after_attention(weights, config, layer, x, attend(layer, q))
         return x
 
-    def attend_to_pages(self, layer, q, *tables):
+    def _of_trees(self, trees, starts):
+        """Rows that make trees as long as the longest, and the options for their mask.
+
+        The rows are before those of a tree, at positions that exist or do not: whatever they see,
+        they are not read. A chain needs no mask: each node sees all before it.
+        """
+        if not trees:
+            return None, {}
+        sizes = np.array([len(tree) for tree in trees])
+        longest, padding = sizes.max(), None
+        if (sizes < longest).any():
+            first = np.arange(1, len(sizes) + 1) * longest - sizes
+            where = np.concatenate([np.arange(n) + at for at, n in zip(first, sizes, strict=True)])
+            padding = len(sizes) * longest, arrays.from_numpy(self.like, where)
+        if all(tree.is_chain for tree in trees):
+            return padding, {}
+        args = draft_tree.mask_args_of(trees, starts)
+        args = tuple(arrays.from_numpy(self.like, x) for x in args)
+        return padding, {"causal": False, "mask": draft_tree.sees, "mask_args": args}
+
+    def _attend_to_trees(self, layer, q, padding, tables, mask):
+        if padding is None:
+            return self.attend_to_pages(
+                layer, q.reshape(len(tables[1]), -1, *q.shape[1:]), *tables, **mask
+            )
+        rows, where = padding
+        padded = self.xp.zeros((rows, *q.shape[1:]), q.dtype)
+        padded[where] = q
+        return self._attend_to_trees(layer, padded, None, tables, mask)[where]
+
+    def attend_to_pages(self, layer, q, *tables, **options):
         """Attention of queries (batch, seqlen_q, heads, head_dim) to the pages, as rows.
 
         `tables` are a block table and lengths, or a `CascadePlan`.
         """
         caches = self.k_caches[layer], self.v_caches[layer]
-        scales = {}
+        options = {"causal": True, **options}
         if self.in_8_bits:
-            scales = {"k_scale": self.scales[0][layer], "v_scale": self.scales[1][layer]}
+            options |= {"k_scale": self.scales[0][layer], "v_scale": self.scales[1][layer]}
         attend = self.attend if len(tables) == 2 else cascade_decode
-        out, _ = attend(q, *caches, *tables, causal=True, **scales)
+        out, _ = attend(q, *caches, *tables, **options)
         return out.reshape(-1, *q.shape[2:])
 
     def upload(self, numbers):

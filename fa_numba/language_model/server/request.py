@@ -31,7 +31,8 @@ class Branch:
     seq_on_host: int | None = None
     score: float = 0.0  # of a beam: the log of its probability
     stream: object = None  # the text of its answer
-    uniform: object = None  # a random number from 0 to 1 for each token of its answer
+    uniform: list = ()  # a random number from 0 to 1 for each token of its answer
+    rng: object = None  # of further numbers, for guesses that are drawn
 
 
 @dataclass(eq=False)

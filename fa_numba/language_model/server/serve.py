@@ -15,11 +15,15 @@ from fa_numba.checks import serving
 from fa_numba.language_model import text
 from fa_numba.language_model.command import MODEL, BadRequest, NoModel, load_model, module_for
 from fa_numba.language_model.model import Config, init_weights
+from fa_numba.language_model.server.draft_tree import DraftTree
 from fa_numba.language_model.server.engine import Engine
+from fa_numba.language_model.server.model_drafter import ModelDrafter
+from fa_numba.language_model.server.ngram_drafter import NGramDrafter
 from fa_numba.language_model.server.options import Options
 
 SECONDS_TO_END = 3  # for answers that are under way when the server is interrupted
 KEYS = "FA_NUMBA_API_KEYS"  # the environment variable
+DRAFTS = "ngram", "model", "none"
 MANY_TOKENS = 64  # of a prompt: more than are decoded as an answer's are
 OPTIONS = {  # of the command, by the arguments of the engine that they become
     "num_pages": "--pages",
@@ -28,6 +32,8 @@ OPTIONS = {  # of the command, by the arguments of the engine that they become
     "max_rows": "--rows",
     "max_branches": "--batch",
     "max_waiting": "--queue",
+    "tokens": "--draft-tokens",
+    "width": "--draft-width",
 }
 
 EPILOG = """\
@@ -49,6 +55,8 @@ def add_options(command: argparse.ArgumentParser):
         "--host-pages": (0, "pages in host memory to swap to; 0: recompute instead"),
         "--batch": (64, "answers computed at a time, at most"),
         "--rows": (256, "tokens computed in a step, at most: one for each answer, and prompts"),
+        "--draft-tokens": (8, "tokens guessed for an answer in a step, at most 63"),
+        "--draft-width": (1, "guesses of one token; more make a tree of the chain"),
         "--queue": (2048, "requests that wait, at most; others get status 429"),
         "--blas-threads": (1, "threads of a product of matrices; more pay off for large models"),
     }
@@ -78,6 +86,20 @@ def add_options(command: argparse.ArgumentParser):
         help="dtype of the pages: the weights', or fp8 (e4m3), half the bytes of float16; with "
         "--gpu it needs --float16 (%(default)s)",
     )
+    command.add_argument(
+        "--draft",
+        choices=DRAFTS,
+        default="ngram",
+        help="guess the next tokens, and verify them in one step: ngram looks up what followed the "
+        "same tokens before, model asks a small model (%(default)s)",
+    )
+    command.add_argument(
+        "--draft-model",
+        default="draft.npz",
+        metavar="FILE",
+        help="the small model, with the characters of the model: fa-numba train --layers 1 --out "
+        "draft.npz (%(default)s)",
+    )
     for name, (default, help) in sizes.items():
         command.add_argument(name, type=int, default=default, help=f"{help} (%(default)s)")
 
@@ -96,6 +118,7 @@ def main(options) -> int:
     weights, config, characters = _model(options)
     try:
         checks.check_number_of("--blas-threads", options.blas_threads)
+        drafter = _drafter(options, characters)
         engine = Engine(
             weights,
             config,
@@ -107,6 +130,7 @@ def main(options) -> int:
             max_waiting=options.queue,
             kv_dtype=options.kv_dtype,
             decode=characters.decode,
+            drafter=drafter,
         )
     except (TypeError, ValueError) as error:
         said = re.sub(r"\w+", lambda word: OPTIONS.get(word[0], word[0]), str(error))
@@ -171,9 +195,45 @@ def _listen(host, port):
 
 def _warm_up(weights, config, options):
     """Answer prompts of few and of many tokens on other pages, so that all kernels are compiled."""
-    engine = Engine(weights, config, page_size=options.page_size, kv_dtype=options.kv_dtype)
-    longest = min(config.context, MANY_TOKENS, engine.pool.num_pages * options.page_size) - 2
-    engine.generate([[0], [0] * max(1, longest)], Options(max_tokens=2, logprobs=0))
+    sizes = {"page_size": options.page_size, "kv_dtype": options.kv_dtype}
+    drafter = None if options.draft == "none" or options.draft_width == 1 else _Forks
+    engine = Engine(weights, config, drafter=drafter, **sizes)
+    longest = min(config.context, MANY_TOKENS, engine.pool.num_pages * options.page_size) - 3
+    engine.generate([[0], [0] * max(1, longest)], Options(max_tokens=3, logprobs=0))
+
+
+class _Forks:
+    """A drafter whose trees branch, and so have a mask."""
+
+    tokens = 2
+
+    @staticmethod
+    def draft(asks):
+        return [DraftTree([0] * ask.nodes, [0] * ask.nodes) for ask in asks]
+
+
+def _drafter(options, characters):
+    """What guesses tokens, as the options say."""
+    sizes = {"tokens": options.draft_tokens, "width": options.draft_width}
+    if options.draft == "none":
+        return None
+    if options.draft == "ngram":
+        return NGramDrafter(**sizes)
+    if options.untrained:
+        raise BadRequest("--draft model needs a model that has learned, not --untrained")
+    try:
+        loaded = load_model(options.draft_model)
+    except NoModel as error:
+        raise BadRequest(
+            f"{error}; fa-numba train --layers 1 --out {options.draft_model} writes one"
+        ) from None
+    if loaded.characters.symbols != characters.symbols:
+        raise BadRequest(
+            f"--draft-model must have learned the text of the model: {options.draft_model} has "
+            "other characters"
+        )
+    weights = _in_dtype(loaded.weights(module_for(options.gpu)), options)
+    return ModelDrafter(weights, loaded.config, max_branches=options.batch, **sizes)
 
 
 def _model(options):

@@ -1,0 +1,186 @@
+"""What do guesses bring? Tokens of a step, guesses that are kept, tokens per second, and the text.
+
+    python -m benchmarks drafts        ten minutes on two idle cores
+
+Two models learn Python's help topics first: one of four layers, which is served, and one of a
+single layer, which guesses.
+
+equal       1000 prompts at temperature 0: answers with guesses are those without, to the token
+guesses     repetitive text (temperature 0: a small model repeats itself) and free text (0.8), by
+            answers at a time. Tokens per step: those that an answer gets in a step
+switches    300 requests at once, whose prompts begin alike: each switch on and off
+
+Seconds are those of the processor, since a busy machine gives the clock's to others too. The ways
+alternate, and the median of the rounds counts.
+"""
+
+import time
+from statistics import median
+
+import numba
+import numpy as np
+
+from benchmarks.timing import cpu, save
+from fa_numba.language_model import text
+from fa_numba.language_model.blas_threads import one_blas_thread
+from fa_numba.language_model.model import Config
+from fa_numba.language_model.server import Engine, Options
+from fa_numba.language_model.server.model_drafter import ModelDrafter
+from fa_numba.language_model.server.ngram_drafter import NGramDrafter
+from fa_numba.language_model.train import Recipe, Trainer
+
+STEPS, CONTEXT, ROUNDS = 400, 256, 3
+PROMPT, ANSWER = 32, 64
+BATCHES = 1, 8, 32
+PROMPTS, FEW = 1000, 16  # answers of so many tokens
+REQUESTS, STEM = 300, 96
+TEXTS = {"repetitive, temperature 0": 0, "free, temperature 0.8": 0.8}
+
+
+def trained(layers, heads, parts, vocabulary):
+    """Weights and config of a model that has learned, for longer sequences than it has seen."""
+    config = Config(vocabulary, layers=layers, heads=heads, kv_heads=2)
+    trainer = Trainer(config, Recipe(steps=STEPS), *parts)
+    for _ in range(STEPS):
+        trainer.step()
+    sizes = {"layers": layers, "heads": heads, "kv_heads": 2, "context": CONTEXT}
+    return trainer.weights, Config(vocabulary, **sizes)
+
+
+def drafters(small):
+    """What guesses, by name."""
+    return {
+        "none": lambda: None,
+        "ngram": NGramDrafter,
+        "ngram, 2 places": lambda: NGramDrafter(width=2),
+        "model": lambda: ModelDrafter(*small),
+        "model, 2 children": lambda: ModelDrafter(*small, tokens=8, width=2),
+    }
+
+
+def answers_of(engine, prompts, **options):
+    """Answers to all prompts, and the seconds of the processor that they take."""
+    start = time.process_time()
+    replies = engine.generate(prompts, Options(**options))
+    return [answer.tokens for (answer,) in replies], time.process_time() - start
+
+
+def pieces(unseen, number, length, seed):
+    starts = np.random.default_rng(seed).integers(0, len(unseen) - length, number)
+    return [unseen[start : start + length].tolist() for start in starts]
+
+
+def check_equal(large, made, unseen):
+    """Raise unless 1000 greedy answers are the same with and without guesses."""
+    prompts, found = pieces(unseen, PROMPTS, PROMPT, 0), {}
+    for name, make in made.items():
+        engine = Engine(*large, num_pages=1024, drafter=make())
+        found[name], _ = answers_of(engine, prompts, max_tokens=FEW, temperature=0)
+        different = sum(a != b for a, b in zip(found[name], found["none"], strict=True))
+        print(f"{name}: {different} of {PROMPTS} answers differ", flush=True)
+        if different:
+            raise AssertionError(f"{name}: {different} answers differ from those without guesses")
+    return PROMPTS
+
+
+def by_drafter(large, made, unseen):
+    rows = []
+    for what, temperature in TEXTS.items():
+        for batch in BATCHES:
+            prompts, rates, last = pieces(unseen, batch, PROMPT, 1), {}, {}
+            for i in range(1 + ROUNDS):
+                for name, make in made.items():
+                    engine = Engine(*large, num_pages=1024, drafter=make())
+                    options = {"max_tokens": ANSWER, "temperature": temperature}
+                    answers, seconds = answers_of(engine, prompts, **options)
+                    if i:  # the first round compiles
+                        rates.setdefault(name, []).append(sum(map(len, answers)) / seconds)
+                    last[name] = engine
+            for name, engine in last.items():
+                rate, kept = median(rates[name]), engine.kept
+                rows.append(
+                    {
+                        "text": what,
+                        "answers at a time": batch,
+                        "draft": name,
+                        "tokens/s": round(rate),
+                        "over none": round(rate / median(rates["none"]), 2),
+                        "tokens per step": round(
+                            engine.tokens_made / (engine.tokens_made - kept), 2
+                        ),
+                        "kept": f"{kept / engine.guesses:.0%}" if engine.guesses else "",
+                    }
+                )
+                print(rows[-1], flush=True)
+    return rows
+
+
+def by_switch(large, unseen):
+    """300 requests at once; the text of all ways with the same dtype must be equal."""
+    (stem,), own = pieces(unseen, 1, STEM, 2), pieces(unseen, REQUESTS, 12, 3)
+    prompts, rates, last, texts = [stem + piece for piece in own], {}, {}, {}
+    ways = {
+        "none": {},
+        "prefix cache": {"share": True},
+        "prefix cache, cascade": {"share": True, "cascade": True},
+        "fp8": {"fp8": True},
+        "ngram": {"draft": True},
+        "all": {"share": True, "cascade": True, "fp8": True, "draft": True},
+    }
+    for i in range(1 + ROUNDS):
+        for name, on in ways.items():
+            engine = Engine(
+                *large,
+                num_pages=2048,
+                share_prefixes="share" in on,
+                kv_dtype="fp8" if "fp8" in on else "auto",
+                drafter=NGramDrafter() if "draft" in on else None,
+            )
+            if "cascade" not in on:
+                engine.model.cascade_of = lambda plan: None
+            answers, seconds = answers_of(engine, prompts, max_tokens=FEW, temperature=0)
+            if answers != texts.setdefault("fp8" in on, answers):
+                raise AssertionError(f"{name}: the text differs")
+            if i:
+                rates.setdefault(name, []).append(sum(map(len, answers)) / seconds)
+            last[name] = engine
+    return [
+        {
+            "switches on": name,
+            "tokens/s": round(median(rates[name])),
+            "over none": round(median(rates[name]) / median(rates["none"]), 2),
+            "steps": engine.steps,
+            "prompt tokens found": f"{engine.schedule.shared / engine.schedule.read:.0%}",
+            "guesses kept": f"{engine.kept / engine.guesses:.0%}" if engine.guesses else "",
+            "kB of a page": round(engine.model.page_bytes / 1e3, 1),
+        }
+        for name, engine in last.items()
+    ]
+
+
+def main():
+    corpus = text.topics()
+    characters = text.Characters.of(corpus)
+    parts = text.split(characters.encode(corpus))
+    large = trained(4, 4, parts, len(characters))
+    small = trained(1, 2, parts, len(characters))
+    made, unseen = drafters(small), parts[1]
+    numba.set_num_threads(1)
+    with one_blas_thread():
+        equal = check_equal(large, made, unseen)
+        tables = {
+            "Guesses": by_drafter(large, made, unseen),
+            f"{REQUESTS} requests at once": by_switch(large, unseen),
+        }
+    rows = [{"table": title} | row for title, found in tables.items() for row in found]
+    note = (
+        f"models of {large[1].num_weights:,} and {small[1].num_weights:,} weights after {STEPS} "
+        f"steps; one thread; prompts of {PROMPT} tokens, answers of {ANSWER}; seconds of the "
+        f"processor, medians of {ROUNDS} alternating rounds on a machine with other work; greedy "
+        f"answers to {equal} prompts are the same with every draft as with none"
+    )
+    save("drafts", rows, note=note, on=cpu())
+
+
+if __name__ == "__main__":
+    main()
