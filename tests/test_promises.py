@@ -49,7 +49,7 @@ PROMISES = {
         r"expect_traffic|expect_once|expect_at_most|\.loads\b|\.stores\b|moved\[|traffic",
     ),
     "float32": (
-        r"\bfloat32 throughout|\bin float32\b|\bno operation on float64|no floating-point",
+        r"\bfloat32 throughout|\bin float32\b|\bno (operation on )?float64|no floating-point",
         r"gpu_ready|expect_float32|float64|float32",
     ),
     "exponentials": (r"\bno more exponentials", r"exp"),
@@ -60,7 +60,7 @@ PROMISES = {
 PROSE = re.compile(
     r"\b(no|without) (an? |the )?(bugs?\b|two mistakes|finite score|float is|kernel|keys?\b|limit"
     r"|mask\b|model|need|order|others?\b|page|pairs|query|rank|scale|seqlen_q x|split|state|test"
-    r"|byte|thread|tiles?\b|time|token|warp|waste|row|array:|element|asking|S and P|work"
+    r"|byte|columns?\b|infinities|thread|tiles?\b|time|token|warp|waste|row|array:|element|asking|S and P|work"
     r"|block table|more|requests|any$|array\.|NaN anywhere)"
 )
 # (exercise, kind) -> the reason that no check is needed

@@ -495,12 +495,21 @@ def test_a_step_that_fails_ends_its_requests_and_no_more():
     assert_empty(engine)
 
 
-@pytest.mark.parametrize("drafter", [NGramDrafter, ModelDrafter])
-def test_sixty_requests_at_once_with_all_switches_on(drafter):
+@pytest.mark.parametrize(
+    "drafter, width",
+    [
+        (NGramDrafter, 1),
+        (ModelDrafter, 1),
+        # A tree is a mask: half a minute of compilation.
+        pytest.param(NGramDrafter, 2, marks=pytest.mark.thorough),
+        pytest.param(ModelDrafter, 2, marks=pytest.mark.thorough),
+    ],
+)
+def test_sixty_requests_at_once_with_all_switches_on(drafter, width):
     """Pages of 8 bits, prefixes, a cascade and guesses; each sixth client goes in the middle."""
     sizes = {"page_size": 4, "num_pages": 150, "host_pages": 40}
     small = () if drafter is NGramDrafter else (WEIGHTS, CONFIG)
-    engine = make_engine(kv_dtype="fp8", drafter=drafter(*small, width=2), **sizes)
+    engine = make_engine(kv_dtype="fp8", drafter=drafter(*small, width=width), **sizes)
     alone = make_engine(kv_dtype="fp8", share_prefixes=False)
     stem, rng = "the quick brown fox, the quick brown ", np.random.default_rng(0)
     prompts = [stem + "abcdefgh"[int(i)] * 3 + " a b"[: i % 4] for i in rng.integers(0, 8, 60)]

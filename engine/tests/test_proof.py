@@ -266,13 +266,15 @@ def test_bad_arguments(arguments, message):
         simt.prove(shifted, *arguments)
 
 
-def test_the_command(tmp_path, capsys):
+def test_the_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(command, "enable", lambda **_: None)  # of the whole process
     file = tmp_path / "kernels.py"
     file.write_text(
         "from numba import cuda\n\n@cuda.jit\ndef copy(x, out):\n    i = cuda.grid(1)\n"
         "    if i < x.size:\n        out[i] = x[i]\n"
     )
     launch = ["prove", f"{file}:copy", "--block", "64", "--arguments", "float32[n]"]
-    assert command.main([*launch, "float32[n]"]) == 0
-    assert command.main([*launch, "float32[n - 1]"]) == 1
+    with simt.options():  # the command sets some
+        assert command.main([*launch, "float32[n]"]) == 0
+        assert command.main([*launch, "float32[n - 1]"]) == 1
     assert "n = 1, grid 1, block 64" in capsys.readouterr().out

@@ -65,7 +65,7 @@ def page_scores_kernel(q, k_min, k_max, block_table, seq_lens, scores, page_size
     HBM       q once per page, k_min and k_max once per page and head of the group; block_table and
               seq_lens in every thread; scores once
     paper     Quest, section 3.3
-    budget    64 registers, 0 bytes shared (WARP_SIZE=32)
+    budget    96 registers, 0 bytes shared (WARP_SIZE=32)
     """
     tx = cuda.threadIdx.x
     i, kv_head, b = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
