@@ -60,7 +60,8 @@ PROMISES = {
 PROSE = re.compile(
     r"\b(no|without) (an? |the )?(bugs?\b|two mistakes|finite score|float is|kernel|keys?\b|limit"
     r"|mask\b|model|need|order|others?\b|page|pairs|query|rank|scale|seqlen_q x|split|state|test"
-    r"|byte|columns?\b|infinities|thread|tiles?\b|time|token|warp|waste|row|array:|element|asking|S and P|work"
+    r"|byte|columns?\b|infinities|thread|tiles?\b|time|token|warp|waste|row|array:|element|asking"
+    r"|S and P|work"
     r"|block table|more|requests|any$|array\.|NaN anywhere)"
 )
 # (exercise, kind) -> the reason that no check is needed
