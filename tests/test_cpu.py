@@ -824,3 +824,25 @@ def test_files_of_another_user_are_not_loaded(kept, tmp_path):
         assert hits() == (0, True), suffix
         os.chown(file, 0, 0)
     assert hits() == (1, False)
+
+
+NAMES = """
+import os
+import fa_numba.cpu.disk_cache
+from numba.core.bytecode import FunctionIdentity
+child = os.fork()
+os.write(1, b"%d " % next(FunctionIdentity._unique_ids))
+if child:
+    os.waitpid(child, 0)
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_processes_number_their_functions_differently():
+    """Else machine code of two processes, loaded by a third, has one name for two functions."""
+    numbers = []
+    for _ in range(2):
+        run = subprocess.run([sys.executable, "-c", NAMES], capture_output=True, check=True)
+        numbers += map(int, run.stdout.split())
+    assert len(numbers) == 4 and min(np.diff(sorted(numbers))) > 1e6

@@ -5,18 +5,35 @@ most of the source of a function here is in other files. So this cache asks the 
 `runtime.kernel_cache` does, and lies in the same folder: $FA_NUMBA_CACHE/cpu, by default
 ~/.cache/fa_numba/cpu. Where nothing can be written, nothing is kept. Numba's files are pickles: as
 there, a file of another user is not loaded.
+
+The name of a function in machine code ends with a number that Numba counts from 1 in each process.
+So two processes may give one name to two functions of a factory, one for float16 and one for
+float32; a third that loads the machine code of both would call one of them in place of the other.
+Here each process counts from a random number on.
 """
 
 import contextlib
 import functools
+import itertools
 import os
+import secrets
 import shutil
 import time
 from pathlib import Path
 
 from numba.core import caching
+from numba.core.bytecode import FunctionIdentity
 
 from fa_numba.runtime import kernel_cache
+
+
+def _count_anew():
+    FunctionIdentity._unique_ids = itertools.count(secrets.randbits(60))
+
+
+_count_anew()
+if hasattr(os, "register_at_fork"):  # a child and its parent compile different functions
+    os.register_at_fork(after_in_child=_count_anew)
 
 
 class _Locator(caching._CacheLocator):
