@@ -43,6 +43,7 @@ Long launches, compiled for the CPU
 - second_gear: which launches
 - compiled: compiling a kernel, and running it
 - machine_code: what comes out, on disk and in memory
+- kept_files: files of compiled code, whole and of this user alone
 - split: loops over blocks and threads, from barrier to barrier
 - emit: a function's statements and expressions
 - watched: loads, stores and atomics that check indices and watch for races

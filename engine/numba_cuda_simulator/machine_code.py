@@ -1,26 +1,16 @@
 """Machine code of the second gear: loaded, called, and kept on disk for the next process.
 
 A file's name is a digest of all that the code depends on: the kernel as it was written anew, its
-types, this engine, the versions of what compiled it, and the processor. The file holds a checksum,
-a line of JSON and object code. It is written under another name and then moved, so that another
-process sees all of it or nothing.
-
-The files are in $SIMT_CACHE, by default ~/.cache/numba_cuda_simulator; set it to the empty string
-to keep none. Whoever can write there can run code as this user. So a folder or a file of another
-user, root excepted, is refused with a warning; kernels are then compiled in each process. A file
-that has not been used for 60 days is removed.
+types, this engine, the versions of what compiled it, and the processor. The file holds a line of
+JSON and object code; `kept_files` has the rules of such files. They are in $SIMT_CACHE, by default
+~/.cache/numba_cuda_simulator; set it to the empty string to keep none.
 """
 
-import contextlib
 import ctypes
 import functools
 import hashlib
 import json
-import os
 import sys
-import tempfile
-import time
-import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,11 +20,11 @@ import numba
 import numpy as np
 from numba.core.codegen import JITCPUCodegen
 
+from .kept_files import KeptFiles
 from .native import loop_of
 
 SUFFIX = ".code"
-KEPT_DAYS = 60  # since a file was last used
-DIGEST_BYTES = hashlib.sha256().digest_size
+FILES = KeptFiles("SIMT_CACHE", "numba_cuda_simulator", SUFFIX)
 
 
 @dataclass(frozen=True)
@@ -110,75 +100,20 @@ def source_digest():
 # ------------------------------------------------------------------ files
 
 
-def folder():
-    """Return the folder of the files, or None if none are kept."""
-    chosen = os.environ.get("SIMT_CACHE")
-    if chosen is None:
-        try:
-            chosen = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        except RuntimeError:  # this user has no home
-            return None
-        chosen = Path(chosen, "numba_cuda_simulator")
-    return Path(chosen) if chosen and is_ours(chosen) else None
-
-
-def is_ours(path):
-    """Tell whether a folder or a file is this user's, or root's, or not there; else warn."""
-    try:
-        owners = {os.lstat(path).st_uid, os.stat(path).st_uid}  # of a link, and of its target
-    except OSError:
-        return True
-    strangers = owners - {0, getattr(os, "geteuid", int)()}
-    for owner in strangers:
-        warn(str(path), owner)
-    return not strangers
-
-
-@functools.cache  # once
-def warn(path, owner):
-    warnings.warn(
-        f"{path} belongs to user {owner}, who could change the compiled code in it: it is not "
-        "used. SIMT_CACHE must name a folder to which nobody but you can write",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-
-
 def load(key):
-    """Return what was saved under a key, or None."""
-    where = folder()
-    path = where and where / (key + SUFFIX)
-    try:
-        data = path.read_bytes() if path and is_ours(path) else b""
-    except OSError:
+    """Return the machine code that was saved under a key, or None."""
+    where = FILES.folder()
+    found = where and FILES.read(where / (key + SUFFIX))
+    if not found:
         return None
-    checksum, rest = data[:DIGEST_BYTES], data[DIGEST_BYTES:]
-    if not rest or hashlib.sha256(rest).digest() != checksum:  # cut short, or another file
-        return None
-    head, _, content = rest.partition(b"\n")
-    with contextlib.suppress(OSError):
-        os.utime(path)  # used now
+    head, _, content = found.partition(b"\n")
     return MachineCode(**json.loads(head), content=content)
 
 
 def save(key, code):
     """Save machine code; do nothing if that is not possible."""
-    where = folder()
+    where = FILES.folder()
     if where is None:
         return
     head = {name: value for name, value in asdict(code).items() if name != "content"}
-    rest = json.dumps(head).encode() + b"\n" + code.content
-    with contextlib.suppress(OSError):
-        where.mkdir(parents=True, exist_ok=True)
-        file = tempfile.NamedTemporaryFile(dir=where, delete=False)
-        try:
-            with file:
-                file.write(hashlib.sha256(rest).digest() + rest)
-            os.replace(file.name, where / (key + SUFFIX))
-        except BaseException:  # no room, for instance
-            os.unlink(file.name)
-            raise
-        unused_since = time.time() - KEPT_DAYS * 24 * 3600
-        for old in where.glob("*" + SUFFIX):
-            if old.stat().st_mtime < unused_since:
-                old.unlink()
+    FILES.write(where / (key + SUFFIX), json.dumps(head).encode() + b"\n" + code.content)

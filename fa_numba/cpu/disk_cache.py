@@ -25,6 +25,7 @@ from numba.core import caching
 from numba.core.bytecode import FunctionIdentity
 
 from fa_numba.runtime import kernel_cache
+from numba_cuda_simulator.kept_files import KEPT_DAYS
 
 
 def _count_anew():
@@ -94,7 +95,7 @@ class _Files(caching.FunctionCache):
     def save_overload(self, signature, data):
         with contextlib.suppress(OSError):
             super().save_overload(signature, data)
-            unused_since = time.time() - kernel_cache.KEPT_DAYS * 24 * 3600
+            unused_since = time.time() - KEPT_DAYS * 24 * 3600
             for old in Path(self.cache_path).parent.iterdir():
                 if old.stat().st_mtime < unused_since:
                     shutil.rmtree(old, ignore_errors=True)

@@ -7,72 +7,32 @@ the kernel and its functions close over. Only kernels of this package are kept, 
 source is in the key.
 
 The files are in $FA_NUMBA_CACHE, by default ~/.cache/fa_numba; set it to the empty string to keep
-none. A file that has not been used for 60 days is removed.
-
-A file here is code that runs as this user. So whoever can write to the folder can run code as this
-user: let nobody else write there. A folder or a file of another user, root excepted, is refused
-with a warning; kernels are then compiled in each process.
+none. `numba_cuda_simulator.kept_files` has the rules of such files: let nobody else write to the
+folder. A folder or a file of another user is refused with a warning, and kernels are compiled in
+each process.
 """
 
-import contextlib
 import functools
 import hashlib
 import importlib.metadata
-import os
 import sys
-import tempfile
-import time
 import types
-import warnings
 from pathlib import Path
 
 import numpy as np
+
+from numba_cuda_simulator.kept_files import KeptFiles
 
 PACKAGE = Path(__file__).parents[1]  # fa_numba
 # Rooms that no fast kernel needs: a change there compiles nothing anew, and their own kernels,
 # which lessons draw and measure, are not kept.
 NOT_IN_KEY = ("course", "figures", "microscope", "torch", "workbook")
-KEPT_DAYS = 60  # since a file was last used
-DIGEST_BYTES = hashlib.sha256().digest_size
+FILES = KeptFiles("FA_NUMBA_CACHE", "fa_numba", ".cubin")
+folder, is_ours = FILES.folder, FILES.is_ours
 
 
 class UnknownValueError(Exception):
     """A kernel closes over an object whose meaning cannot be written as text."""
-
-
-def folder() -> Path | None:
-    """Return the folder of the files, or None if none are kept."""
-    chosen = os.environ.get("FA_NUMBA_CACHE")
-    if chosen == "":
-        return None
-    try:
-        default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "fa_numba")
-    except RuntimeError:  # this user has no home
-        default = None
-    found = default if chosen is None else Path(chosen)
-    return found if found is not None and is_ours(found) else None
-
-
-def is_ours(path) -> bool:
-    """Return whether a folder or a file is this user's, or root's, or not there; else warn."""
-    try:
-        owners = {os.lstat(path).st_uid, os.stat(path).st_uid}  # of a link, and of its target
-    except OSError:
-        return True
-    strangers = owners - {0, getattr(os, "geteuid", int)()}
-    for owner in strangers:
-        _warn(str(path), owner)
-    return not strangers
-
-
-@functools.cache  # once
-def _warn(path, owner):
-    warnings.warn(
-        f"{path} belongs to user {owner}, who could change the compiled code in it: it is not "
-        "used. FA_NUMBA_CACHE must name a folder to which nobody but you can write",
-        RuntimeWarning,
-        stacklevel=2,
-    )
 
 
 def load(kernel, signature: str, compute_capability: tuple) -> tuple | None:
@@ -84,40 +44,18 @@ def load(kernel, signature: str, compute_capability: tuple) -> tuple | None:
         The name of the kernel in its machine code, and that code.
     """
     path = _path(kernel, signature, compute_capability)
-    try:
-        content = path.read_bytes() if path and is_ours(path) else b""
-    except OSError:
+    found = path and FILES.read(path)
+    if not found:
         return None
-    digest, rest = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
-    if not rest or hashlib.sha256(rest).digest() != digest:  # cut short, or another file
-        return None
-    entry, _, cubin = rest.partition(b"\n")
-    with contextlib.suppress(OSError):
-        os.utime(path)  # used now
+    entry, _, cubin = found.partition(b"\n")
     return entry.decode(), cubin
 
 
 def save(kernel, signature: str, compute_capability: tuple, entry: str, cubin: bytes) -> None:
     """Save machine code; do nothing if that is not possible."""
     path = _path(kernel, signature, compute_capability)
-    if path is None:
-        return
-    rest = entry.encode() + b"\n" + cubin
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Written under another name, then moved: another process sees all of it, or nothing.
-        file = tempfile.NamedTemporaryFile(dir=path.parent, delete=False)
-        try:
-            with file:
-                file.write(hashlib.sha256(rest).digest() + rest)
-            os.replace(file.name, path)
-        except BaseException:  # no room, for instance
-            os.unlink(file.name)
-            raise
-        unused_since = time.time() - KEPT_DAYS * 24 * 3600
-        for old in path.parent.glob("*.cubin"):  # mostly of older versions of this package
-            if old.stat().st_mtime < unused_since:
-                old.unlink()
+    if path is not None:
+        FILES.write(path, entry.encode() + b"\n" + cubin)
 
 
 def _path(kernel, signature, compute_capability):
