@@ -9,7 +9,7 @@ import numpy as np
 
 from fa_numba.kernels import e4m3
 from fa_numba.language_model.model import Config, init_weights
-from fa_numba.language_model.server import Engine
+from fa_numba.language_model.server import Engine, Options
 from fa_numba.language_model.text import Characters
 
 CHARACTERS = Characters.of("\n abcdefghijklmnopqrstuvwxyz.,ABCDEFGHIJKLMNOPQRSTUVW")
@@ -26,6 +26,22 @@ def make_engine(**options):
     for scale in engine.model.scales:
         scale[:] = np.nan
     return engine
+
+
+def submit_or_cancel(engine, rng, live, stems, *, most, chance, longest):
+    """Perhaps add a request to `live`, perhaps cancel one of them. A page has 4 tokens.
+
+    Its prompt begins as one of `stems`; its answer has fewer than `longest` tokens.
+    """
+    if len(live) < most and rng.random() < chance:
+        stem = stems[rng.integers(4)][: rng.integers(1, 16)]
+        prompt = stem + rng.integers(0, 9, rng.integers(3)).tolist()
+        kinds = {"temperature": 0}, {"n": int(rng.integers(1, 4))}, {"beams": 2}
+        options = Options(max_tokens=int(rng.integers(1, longest)), **kinds[rng.integers(3)])
+        if options.width * -(-(len(prompt) + options.max_tokens) // 4) <= engine.pool.num_pages:
+            live.append(engine.submit(prompt, options))
+    if live and rng.random() < 0.05:
+        engine.cancel(live[rng.integers(len(live))])
 
 
 def assert_empty(engine):

@@ -13,6 +13,7 @@ from serving_models import (
     assert_empty,
     make_engine,
     next_tokens,
+    submit_or_cancel,
 )
 from test_serving import GREEDY, NEW, PROMPTS, WAYS, tokens_of
 
@@ -432,15 +433,7 @@ def test_two_thousand_random_steps_with_guesses_leave_no_page_behind():
     engine.model = ledger = Ledger(engine)
     live, done, stems = [], [], [rng.integers(0, 9, 16).tolist() for _ in range(4)]
     for _ in range(2000):
-        if len(live) < 9 and rng.random() < 0.5:
-            stem = stems[rng.integers(4)][: rng.integers(1, 16)]
-            prompt = stem + rng.integers(0, 9, rng.integers(3)).tolist()
-            kinds = {"temperature": 0}, {"n": int(rng.integers(1, 4))}, {"beams": 2}
-            options = Options(max_tokens=int(rng.integers(1, 20)), **kinds[rng.integers(3)])
-            if options.width * -(-(len(prompt) + options.max_tokens) // 4) <= 14:
-                live.append(engine.submit(prompt, options))
-        if live and rng.random() < 0.05:
-            engine.cancel(live[rng.integers(len(live))])
+        submit_or_cancel(engine, rng, live, stems, most=9, chance=0.5, longest=20)
         engine.step()
         pool = engine.pool
         held = {page for seq in pool.sequences for page in pool.pages(seq)}

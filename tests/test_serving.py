@@ -15,6 +15,7 @@ from serving_models import (
     assert_empty,
     make_engine,
     next_tokens,
+    submit_or_cancel,
     wait_until,
 )
 
@@ -388,15 +389,7 @@ def test_ten_thousand_random_steps_leave_no_page_behind():
     engine.model = ledger = Ledger(engine)
     live, done, stems = [], [], [rng.integers(0, 9, 16).tolist() for _ in range(4)]
     for step in range(10_000):
-        if len(live) < 12 and rng.random() < 0.35:
-            stem = stems[rng.integers(4)][: rng.integers(1, 16)]
-            prompt = stem + rng.integers(0, 9, rng.integers(3)).tolist()
-            kinds = {"temperature": 0}, {"n": int(rng.integers(1, 4))}, {"beams": 2}
-            options = Options(max_tokens=int(rng.integers(1, 10)), **kinds[rng.integers(3)])
-            if options.width * -(-(len(prompt) + options.max_tokens) // 4) <= 12:
-                live.append(engine.submit(prompt, options))
-        if live and rng.random() < 0.05:
-            engine.cancel(live[rng.integers(len(live))])
+        submit_or_cancel(engine, rng, live, stems, most=12, chance=0.35, longest=10)
         engine.step()
         pool = engine.pool
         if step % 50 == 0:
