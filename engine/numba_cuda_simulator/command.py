@@ -67,7 +67,7 @@ def main(arguments=None):
 def prove_kernel(parser, given, file, kernel):
     """Print the verdict on a kernel of a file; return the exit status."""
     sys.path.insert(0, str(Path(file).resolve().parent))
-    world = runpy.run_path(file)  # without what it does as a program
+    world = runpy.run_path(file)  # its `if __name__ == "__main__"` does not run
     arguments = [int(a) if a.lstrip("-").isdigit() else a for a in given.arguments]
     try:
         found = eval(kernel or "None", world)  # a name, or the call of a factory

@@ -183,7 +183,7 @@ def lemmas(products, other):
 
 
 def exact(products, other):
-    """Return what the products are: not linear, for bounded variables only."""
+    """Return p == d * q for each product. It is not linear: for bounded variables only."""
     return [x for d, q, p in products for x in (p == d * q, other(p) == d * other(q))]
 
 

@@ -1,4 +1,4 @@
-"""What a kernel of Numba says of its compiled versions, where nothing is compiled for a GPU.
+"""Methods and attributes of a kernel about its compiled versions, where nothing is compiled.
 
     kernel.signatures, kernel.overloads[types].max_cooperative_grid_blocks(256),
     kernel.specialize(x, y), kernel.get_regs_per_thread(), kernel.inspect_asm(), ...

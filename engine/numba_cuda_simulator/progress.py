@@ -4,8 +4,8 @@ A launch runs batch by batch, and in each batch mostly in one loop around all ot
 share of them that is done gives the time that the others will take. Short launches lose nothing:
 the clock is read once per batch, and in the outermost loop after ever more iterations.
 
-The clock is the processor's, which other programs of the machine do not stop; what is told to
-people is longer by what they have taken so far.
+The clock counts processor time, which other programs do not use up. A message states the time of
+the wall clock: longer by the share that other programs have taken so far.
 """
 
 import itertools
@@ -15,7 +15,7 @@ import time
 LONG = 60  # seconds that a launch may take without a word
 FIRST_LOOK = 1  # seconds after which its length is estimated
 EARLY_LOOK = 0.25  # the same, where the launch may go on in the second gear
-GUESS = 4  # times what it has taken, a launch takes of which nothing is known
+GUESS = 4  # a launch of unknown length is taken to need 4 times the time that it has taken
 STEP = 0.05  # seconds that a piece of a loop should take
 REDRAW = 0.5  # seconds between two drawings of the bar
 WIDTH = 30  # of the bar, in characters
