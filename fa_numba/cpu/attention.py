@@ -388,8 +388,8 @@ def _read(q, causal, window_size, softcap, alibi_slopes, changes):
 
 
 def _prepared(user, *sizes, **more):
-    """As from `expressions.prepared`; None and no arrays without a mask and a score."""
-    return (None, ()) if user is None else expressions.prepared(user, *sizes, **more)
+    """As from `expressions.prepared`; no arrays without a mask and a score."""
+    return (expressions.NO_USER, ()) if user is None else expressions.prepared(user, *sizes, **more)
 
 
 def _sinks(q, sinks):
