@@ -65,6 +65,7 @@ from fa_numba.checks.cache import (
 )
 from fa_numba.checks.call import Call, Scores, check_scores, forward_call
 from fa_numba.checks.expressions import (
+    as_options,
     check_axes_of_arguments,
     check_expressions,
     check_sinks,
@@ -186,6 +187,7 @@ __all__ = [
     "check_exercise_files",
     "check_dropout",
     "check_axes_of_arguments",
+    "as_options",
     "check_expressions",
     "check_feature_map",
     "check_fits",
