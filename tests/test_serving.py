@@ -210,15 +210,15 @@ def test_few_pages_are_those_of_the_bounds_of_their_keys(monkeypatch):
         return topk_decode(q, k_cache, v_cache, k_min, k_max, table, lengths, number, **options)
 
     monkeypatch.setattr(paged_model, "topk_decode", attend)
-    engine = make_engine(topk_pages=2, page_size=4, num_pages=28, host_pages=60)
+    engine = make_engine(topk_pages=2, page_size=4, num_pages=44, host_pages=60)
     wanted = [Options(max_tokens=12, n=2, seed=3), Options(max_tokens=12, beams=3)]
-    first = tokens_of(engine.generate(PROMPTS[:4], wanted * 2))
+    first = tokens_of(engine.generate(PROMPTS[:4] * 2, wanted * 4))
     assert set(seen) == {2} and engine.schedule.swapped
     assert_empty(engine)
     again = make_engine(topk_pages=2, page_size=4)
-    assert first == tokens_of(again.generate(PROMPTS[:4], wanted * 2))
+    assert first == tokens_of(again.generate(PROMPTS[:4] * 2, wanted * 4))
     every = make_engine(page_size=4)
-    assert first != tokens_of(every.generate(PROMPTS[:4], wanted * 2))
+    assert first != tokens_of(every.generate(PROMPTS[:4] * 2, wanted * 4))
     bounds = 2 * 4 * CONFIG.kv_heads * CONFIG.head_dim * CONFIG.layers
     assert engine.model.page_bytes == every.model.page_bytes + bounds
 

@@ -2,8 +2,9 @@
 
 Caches of all layers are one array (layers, num_pages, page_size, kv_heads, head_dim), and a page
 number means the same page in each layer. Pages of 8 bits have scales: arrays without head_dim.
-Others may have bounds, k_min and k_max: arrays without page_size. On a GPU the kernels of `kv_cache` run. On NumPy arrays they would run on the CPU engine, which is for
-tracing: indexing does the same, and is much faster.
+Others may have bounds, k_min and k_max: arrays without page_size. On a GPU the kernels of
+`kv_cache` run. On NumPy arrays they would run on the CPU engine, which is for tracing: indexing
+does the same, and is much faster.
 """
 
 import numpy as np
