@@ -56,4 +56,5 @@ RIGHT = [
 
 EQUIVALENT = [
     ("s += cuda.shfl_xor_sync(FULL_MASK, s, 16 >> step) -> s += cuda.shfl_xor_sync(FULL_MASK, s, 17 >> step)", "distances 17, 8, 4, 2, 1 combine to every distance up to 31 as well"),
+    ("if tx == 0: -> if tx == 1:", "after the butterfly every lane has the same sum, so any one of them may store"),
 ]
