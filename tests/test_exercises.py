@@ -33,13 +33,13 @@ FOURTH = pytest.mark.parametrize("fourth", range(4))
 AN_EIGHTH = pytest.mark.parametrize("eighth", [0, *map(thorough, range(1, 8))])
 AT_LEAST_TEN = (
     *("ex06[ab]", "ex07[ab]", "ex08", "ex11[bc]", "ex12", "ex16c", "ex17[cd]", "ex18", "ex20[ab]"),
-    *("ex21[cdg]", "ex23[abcdef]", "ex24[bc]"),
+    *("ex21[cdg]", "ex23[abcdef]", "ex24[bc]", "ex25"),
 )  # fmt: skip
 
 
 def test_there_are_exercises():
     lessons = {e.lesson for e in EXERCISES}
-    assert lessons == {f"{number:02}" for number in range(25)}
+    assert lessons == {f"{number:02}" for number in range(26)}
     assert all(sum(e.lesson == lesson for e in EXERCISES) >= 2 for lesson in lessons)
     assert len(WITH_BARRIERS) >= 12
 

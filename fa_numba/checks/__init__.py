@@ -125,6 +125,7 @@ from fa_numba.checks.serving import (
     check_number_of_answers,
     check_prompt,
     check_step_sizes,
+    check_topk_pages,
 )
 from fa_numba.checks.values import (
     MAX_TOP_K,
@@ -256,6 +257,7 @@ __all__ = [
     "check_text_length",
     "check_tokens",
     "check_topk_decode",
+    "check_topk_pages",
     "check_top_k",
     "check_varlen",
     "check_varlen_bwd",
