@@ -74,7 +74,8 @@ def attention(
     ----------
     q : array of shape (batch, seqlen_q, num_heads, head_dim)
     k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim)
-        Query head h uses key head h // (num_heads // num_kv_heads).
+        Query head h uses key head h // (num_heads // num_kv_heads). Values may have another
+        head_dim than queries and keys; out then has that of the values.
     causal : bool, default=False
         Query m sees no key beyond its own position, m + seqlen_k − seqlen_q: the last query has the
         position of the last key.
@@ -129,7 +130,6 @@ def cached_attention(q, k_cache, v_cache, seq_lens, *, dtype=np.float64, **optio
     ----------
     q : array of shape (batch, seqlen_q, num_heads, head_dim)
     k_cache, v_cache : arrays of shape (batch, max_len, num_kv_heads, head_dim)
-        Values may have another number of columns than keys; then out has it too.
     seq_lens : integer array of shape (batch,)
     dtype, **options
         As for `attention`.
@@ -228,7 +228,7 @@ def varlen_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, *, dtype=np.float64, *
         As from `attention`.
     """
     num_tokens_q, num_heads, _ = q.shape
-    out = np.zeros(q.shape, dtype)
+    out = np.zeros((*q.shape[:2], v.shape[2]), dtype)
     lse = np.zeros((num_heads, num_tokens_q), _computed_in(dtype))
     for b in range(len(cu_seqlens_q) - 1):
         rows, keys = (slice(*cu[b : b + 2]) for cu in (cu_seqlens_q, cu_seqlens_k))
@@ -392,7 +392,7 @@ def attention_bwd(
 
     Parameters
     ----------
-    dout : array of shape (batch, seqlen_q, num_heads, head_dim)
+    dout : array of the shape of out
     q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, mask, score, sinks, \
     dropout_p, seed, dtype
         As for `attention`.
@@ -443,7 +443,7 @@ def varlen_attention_bwd(dout, q, k, v, cu_seqlens_q, cu_seqlens_k, *, dtype=np.
 
     Parameters
     ----------
-    dout : array of shape (num_tokens_q, num_heads, head_dim)
+    dout : array of the shape of out
     q, k, v, cu_seqlens_q, cu_seqlens_k, dtype, **options
         As for `varlen_attention`.
 
@@ -552,9 +552,8 @@ def paged_kv_lookup(k_cache, v_cache, block_table, seq_lens, *, max_len=None):
     """
     if max_len is None:
         max_len = max(seq_lens, default=0)
-    _, page_size, *token_shape = k_cache.shape
-    k = np.zeros((len(seq_lens), max_len, *token_shape), k_cache.dtype)
-    v = np.zeros((len(seq_lens), max_len, *token_shape), v_cache.dtype)
+    page_size, size = k_cache.shape[1], (len(seq_lens), max_len)
+    k, v = (np.zeros((*size, *x.shape[2:]), x.dtype) for x in (k_cache, v_cache))
     for b, seq_len in enumerate(seq_lens):
         for t in range(seq_len):
             page, offset = block_table[b, t // page_size], t % page_size

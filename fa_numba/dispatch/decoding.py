@@ -56,11 +56,12 @@ def decoders(**more):
     )
 
 
-CONTIGUOUS = (on_cpu("flash_decode"), *decoders(), lesson("flash_decode"))
+ANY = {"head_dims": checks.ANY_HEAD_DIMS}
+CONTIGUOUS = (on_cpu("flash_decode"), *decoders(), lesson("flash_decode", **ANY))
 PAGED = (
     on_cpu("paged_attn_decode"),
     *decoders(adapt=table_by_name),
-    lesson("paged_attn_decode"),
+    lesson("paged_attn_decode", **ANY),
 )
 
 
@@ -120,7 +121,7 @@ def flash_decode(
     because that would wait for the GPU: a length out of range reads memory outside the cache.
     """
     inputs = Inputs(*map(arrays.facts, (q, k_cache, v_cache, seq_lens)))
-    checks.check_decode(*inputs, k_scale, v_scale)
+    checks.check_decode(*inputs, k_scale, v_scale, head_dims=checks.ANY_HEAD_DIMS)
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
     written = mask, mask_args, score, score_args, sinks
     given = options_of(inputs.q, *options, *written)
@@ -188,7 +189,7 @@ def paged_attn_decode(
     memory outside the cache.
     """
     inputs = PagedInputs(*map(arrays.facts, (q, k_cache, v_cache, block_table, seq_lens)))
-    checks.check_paged_decode(*inputs, k_scale, v_scale)
+    checks.check_paged_decode(*inputs, k_scale, v_scale, head_dims=checks.ANY_HEAD_DIMS)
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
     written = mask, mask_args, score, score_args, sinks
     given = options_of(inputs.q, *options, *written)

@@ -7,6 +7,7 @@ from fa_numba.checks import HOPPER
 from fa_numba.dispatch.candidates import Candidate, lesson, on_cpu
 from fa_numba.dispatch.job import job
 from fa_numba.dispatch.options import options_of
+from fa_numba.kernels.flash_attn_bwd import HEAD_DIMS
 from fa_numba.runtime import arrays
 
 
@@ -55,7 +56,7 @@ FORWARD = (
         why="on tensor cores, as fast as padded batches without padding",
         check=on_hopper,
     ),
-    lesson("flash_attn_varlen"),
+    lesson("flash_attn_varlen", head_dims=checks.ANY_HEAD_DIMS),
 )
 BACKWARD = (
     on_cpu("flash_attn_varlen_grad"),
@@ -65,7 +66,7 @@ BACKWARD = (
         why="on tensor cores, as the gradients of padded batches, without padding",
         check=gradients_on_hopper,
     ),
-    lesson("flash_attn_varlen_bwd", always=("deterministic",)),
+    lesson("flash_attn_varlen_bwd", always=("deterministic",), head_dims=HEAD_DIMS),
 )
 
 
@@ -121,7 +122,7 @@ def flash_attn_varlen(
     batch, or leave rows of out unwritten.
     """
     inputs = Inputs(*map(arrays.facts, (q, k, v, cu_seqlens_q, cu_seqlens_k)))
-    checks.check_varlen(*inputs)
+    checks.check_varlen(*inputs, head_dims=checks.ANY_HEAD_DIMS)
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
     written = mask, mask_args, score, score_args, sinks
     return inputs, options_of(inputs.q, *options, *written)
@@ -188,7 +189,7 @@ def flash_attn_varlen_grad(
     """
     given = dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k
     inputs = GradientInputs(*map(arrays.facts, given))
-    checks.check_varlen_bwd(*inputs)
+    checks.check_varlen_bwd(*inputs, head_dims=checks.ANY_HEAD_DIMS)
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
     written = mask, mask_args, score, score_args, sinks
     more = {"deterministic": deterministic, "score_args_grad": score_args_grad}
