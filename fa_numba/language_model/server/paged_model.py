@@ -27,9 +27,10 @@ from fa_numba.language_model.server.draft_tree import NO_GUESS
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 
-# Read from a GPU's memory, at 3 TB/s, while a segment is launched, 5 µs, and while Python launches
-# a step instead of its graph, 3 ms: estimates.
-LAUNCHES_BYTES, GRAPH_BYTES = 2**24, 2**33
+# Read by plain decoding while a segment is launched and merged: 40 µs on an H200, where keys that
+# are shared come from L2 at 6.8 TB/s (docs/benchmarks.md: cascade). And while Python launches a
+# step instead of its graph: 3 ms, an estimate.
+LAUNCHES_BYTES, GRAPH_BYTES = 2**28, 2**33
 # A call for the rows of answers without guesses costs more than so many rows of padding: then these
 # rows join the trees, which they are as long as.
 JOINED_ROWS = 64
