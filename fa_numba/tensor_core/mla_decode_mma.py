@@ -284,7 +284,7 @@ def make_mla_decode_mma(LATENT_DIM, ROW_DIM, DTYPE, CAUSAL, PAGE_SIZE, BLOCK_N, 
                   out_partial, lse_partial once per split; block_table once per key and tile of
                   rows, in the lanes that copy its row
         paper     FlashAttention-2, Algorithm 1, over a part of the keys; DeepSeek-V2, section 2.1
-        budget    168 registers; 224 KiB shared, one thread block per SM (ROW_DIM=576)
+        budget    224 registers; 224 KiB shared, one thread block per SM (ROW_DIM=576)
         """
         q_reg = cuda.local.array(Q_SHAPE, uint32)
         acc = cuda.local.array(OUT_SHAPE, float32)  # rows of out, not yet divided by l_i
