@@ -10,6 +10,8 @@ import pytest
 from serving_models import (
     CHARACTERS,
     CONFIG,
+    LATENT,
+    LATENT_WEIGHTS,
     WEIGHTS,
     Ledger,
     assert_empty,
@@ -22,12 +24,14 @@ from serving_models import (
 from fa_numba import paged_attn_decode
 from fa_numba.kernels import paged_attn_decode as lesson_kernel
 from fa_numba.language_model import model
+from fa_numba.language_model.generate import generate
 from fa_numba.language_model.server import Engine, Options, Overloaded, choose, decode_graphs
 from fa_numba.language_model.server import background as background_module
 from fa_numba.language_model.server import engine as engine_module
 from fa_numba.language_model.server.background import Background, view_of
 from fa_numba.language_model.server.decode_graphs import DecodeGraphs
 from fa_numba.language_model.server.model_drafter import ModelDrafter
+from fa_numba.language_model.server.ngram_drafter import NGramDrafter
 from fa_numba.language_model.server.paged_model import PagedModel
 from fa_numba.language_model.server.text_stream import TextStream
 
@@ -180,6 +184,21 @@ def test_pages_of_8_bits_have_a_fourth_of_the_bytes_and_nearly_the_same_logits(m
     engine.generate([PROMPTS[3]], Options(max_tokens=1))
     want = logits_of(PROMPTS[3])[-1]
     assert 0 < np.linalg.norm(seen[0][0] - want) / np.linalg.norm(want) < 0.1
+
+
+@pytest.mark.parametrize("options", [
+    WAYS["pages of 5"], WAYS["chunks"], WAYS["recomputed"], WAYS["swapped"],
+    {"drafter": NGramDrafter()},
+], ids=["pages of 5", "chunks", "recomputed", "swapped", "drafts"])  # fmt: skip
+def test_latents_in_pages_give_the_text_of_one_sequence(options):
+    want = [
+        list(generate(LATENT_WEIGHTS, LATENT, prompt, NEW, temperature=0)) for prompt in PROMPTS
+    ]
+    engine = make_engine(LATENT_WEIGHTS, LATENT, **options)
+    assert engine.model.page_bytes == engine.pool.page_size * LATENT.layers * (24 + 8) * 4
+    for _ in range(2):  # again, with the pages as the first time left them
+        assert tokens_of(engine.generate(PROMPTS, GREEDY)) == [[answer] for answer in want]
+    assert_empty(engine)
 
 
 def test_any_attention_can_serve(greedy):

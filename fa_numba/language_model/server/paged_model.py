@@ -58,7 +58,10 @@ class PagedModel:
 
     Attributes
     ----------
+    caches : list of arrays
+        Those below, each once.
     k_caches, v_caches : arrays of shape (layers, num_pages, page_size, kv_heads, head_dim)
+        Of a model with latents one array, of its rows.
     scales : pair of float32 arrays of shape (layers, num_pages, page_size, kv_heads)
         Of e4m3; else empty.
     graphs : DecodeGraphs or None
@@ -76,7 +79,6 @@ class PagedModel:
         kv_dtype="auto",
         graphs=True,
     ):
-        checks.check_no_latents(config, "in a server, whose pages hold keys and values")
         self.weights, self.config = products.factors(weights), config
         self.pool, self.attend = pool, attend
         self.like = weights["embedding"]
@@ -87,41 +89,47 @@ class PagedModel:
             self._stream = self.xp.cuda.Stream(non_blocking=True)
             self.xp.cuda.Device().synchronize()  # the weights are there
         self.in_8_bits = checks.check_kv_dtype(kv_dtype) == "fp8"
-        self.k_caches, self.v_caches, *self.scales = self._caches(self.like, pool)
+        if on_gpu or self.in_8_bits:
+            checks.check_no_latents(config, "in a server " + ("on a GPU" if on_gpu else "with fp8"))
+        self.caches = self._caches(self.like, pool)
+        number, *_ = config.cached
+        self.k_caches, self.v_caches = self.caches[0], self.caches[number - 1]
+        self.scales = self.caches[number:]
         if host_pool is not None:
             self._host = self._caches(np.empty(0, self.like.dtype), host_pool)
         can = self.weights is not weights  # cuBLAS was found
         self.graphs = DecodeGraphs(self, max_branches) if graphs and can else None
 
     def _caches(self, like, pool):
-        """Keys and values of all layers, and with 8 bits their scales, for the pages of a pool."""
-        config = self.config
-        shape = config.layers, pool.num_pages, pool.page_size, config.kv_heads
+        """Keys and values of all layers, and with 8 bits their scales, for the pages of a pool.
+
+        Of latents one array: the value is in it.
+        """
+        number, heads, columns = self.config.cached
+        shape = self.config.layers, pool.num_pages, pool.page_size, heads
         dtype = np.dtype(np.uint8) if self.in_8_bits else like.dtype
-        caches = [arrays.empty(like, (*shape, config.head_dim), dtype) for _ in range(2)]
+        caches = [arrays.empty(like, (*shape, columns), dtype) for _ in range(number)]
         scales = [arrays.empty(like, shape) for _ in range(2)] if self.in_8_bits else []
         return caches + scales
 
     @property
     def page_bytes(self) -> int:
         """Bytes of a page in all layers: keys, values, scales."""
-        caches = self.k_caches, self.v_caches, *self.scales
-        return sum(x.nbytes for x in caches) // self.pool.num_pages
+        return sum(x.nbytes for x in self.caches) // self.pool.num_pages
 
     def move(self, plan):
         """Apply a plan's changes of the caches that need no model."""
-        device = self.k_caches, self.v_caches, *self.scales
         if plan.swap_out.size:
-            page_moves.swap(device, self._host, *plan.swap_out)
+            page_moves.swap(self.caches, self._host, *plan.swap_out)
         if plan.swap_in.size:
-            page_moves.swap(self._host, device, *plan.swap_in)
-        page_moves.copy(device, *plan.copies)
+            page_moves.swap(self._host, self.caches, *plan.swap_in)
+        page_moves.copy(self.caches, *plan.copies)
 
     def keep(self, src, dst):
         """Copy the keys and values of guesses that are kept to the slots where they belong."""
         with self._stream:
             src, dst = (arrays.from_numpy(self.like, np.array(x)) for x in (src, dst))
-            page_moves.move_slots((self.k_caches, self.v_caches, *self.scales), src, dst)
+            page_moves.move_slots(self.caches, src, dst)
 
     def run(self, plan, temperatures, number):
         """Compute the rows of a plan.
@@ -161,7 +169,7 @@ class PagedModel:
         if on_gpu:
             graph = self.graphs and self.graphs.suits(plan)
             overhead = GRAPH_BYTES // config.layers if graph else LAUNCHES_BYTES
-        sizes = config.heads, config.kv_heads, config.head_dim, itemsize
+        sizes = config.heads, *config.cached[1:], itemsize
         pays = merge_pays(*sizes, overhead=overhead)
         found = cascade_plan(table, lengths, self.pool.page_size, pays=pays)
         return found.on_device_of(self.like) if found.segments else None
@@ -222,10 +230,11 @@ class PagedModel:
         weights, config = self.weights, self.config
         x = model.embed(weights, tokens)
         for layer in range(config.layers):
-            q, k, v = model.qkv(weights, config, layer, x, positions)
+            q, k, v = model.qkv_of_cache(weights, config, layer, x, positions)
             caches = self.k_caches[layer], self.v_caches[layer]
             page_moves.write(k, v, *caches, slots, [scale[layer] for scale in self.scales])
-            x = model.after_attention(weights, config, layer, x, attend(layer, q))
+            out = model.heads_of_cache(weights, config, layer, attend(layer, q))
+            x = model.after_attention(weights, config, layer, x, out)
         return x
 
     def _of_trees(self, trees, starts):
@@ -264,7 +273,7 @@ class PagedModel:
         `tables` are a block table and lengths, or a `CascadePlan`.
         """
         caches = self.k_caches[layer], self.v_caches[layer]
-        options = {"causal": True, **options}
+        options = {"causal": True, **model.scale_of_cache(self.config), **options}
         if self.in_8_bits:
             options |= {"k_scale": self.scales[0][layer], "v_scale": self.scales[1][layer]}
         attend = self.attend if len(tables) == 2 else cascade_decode
