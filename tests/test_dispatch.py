@@ -119,6 +119,23 @@ def test_the_order_on_hopper(gpu, seqlen_q, seqlen_k, dtype, kernel):
     assert fa_numba.which(q, k, k).kernel == kernel
 
 
+@pytest.mark.parametrize("capability, row_dim, dtype, refused", [
+    ((8, 0), 576, np.float16, ""),
+    ((9, 0), 72, np.float16, ""),
+    ((8, 0), 576, np.float32, "must be float16 or bfloat16 for mla_decode_mma, got float32"),
+    ((9, 0), 49, np.float16, "row_dim that is a multiple of 8 up to 576 for mla_decode_mma"),
+    ((7, 5), 576, np.float16, "mla_decode_mma needs a GPU of compute capability 8.0"),
+])  # fmt: skip
+def test_latents_on_tensor_cores(gpu, capability, row_dim, dtype, refused):
+    gpu(capability)
+    q, cache = aligned(2, 1, 16, row_dim, dtype=dtype), aligned(2, 64, row_dim, dtype=dtype)
+    lengths = aligned(2, dtype=np.int32)
+    options = {"softmax_scale": 0.1, "latent_dim": 40}
+    choice = fa_numba.which(fa_numba.mla_decode, q, cache, lengths, **options)
+    assert choice.kernel == ("mla_decode" if refused else "mla_decode_mma")
+    assert refused in choice.refused.get("mla_decode_mma", "")
+
+
 def test_every_candidate_has_a_reason():
     assert all(x.why for candidates in CANDIDATES.values() for x in candidates.values())
 
