@@ -341,34 +341,36 @@ def make_mla_decode_mma(LATENT_DIM, ROW_DIM, DTYPE, CAUSAL, PAGE_SIZE, BLOCK_N, 
             rows = divide(first_row, num_heads), divide(first_row + 8, num_heads)
             load_queries(q_reg, q, unit.b, rows, part, lane)
             clear(acc, m_i, l_i)
+            # Around the loop, too: in its passes no product then waits for loads of Q, nor, as
+            # there are few counters of loads, for that of the next page.
             if n_first < n_end:
                 multiply_keys(s_part, k, q_reg, ring + this + k_row, part)
                 store_scores(scores + buffer, s_part, tid)
 
-            for n in range(n_first, n_end, BLOCK_N):
-                cp_async_wait(PENDING)
-                # S of this tile and copies of the next one are there; the one before is read.
-                cuda.syncthreads()
-                page = load_tile(
-                    ring + free, ahead, page, row, latent_cache, table, tid, seq_lens, sizes
-                )
-                more = n + BLOCK_N < n_end
-                if more:  # S = Q Kᵀ of the next tile                                     line 8
-                    multiply_keys(s_part, k, q_reg, ring + after + k_row, part)
-                load_scores(s, x, scores + buffer, scale, lane)
-                for h in range(2):
-                    end = end_key(rows[h][0] + seqlen_k - seqlen_q, seqlen_k, UNREAD)
-                    if n + BLOCK_N > end:
-                        mask(s, h, end - n, lane)
-                online_softmax(s, m_i, l_i, alpha, ONE)  #                                line 9
-                rescale(acc, alpha)
-                pack_p(s, p)
-                add_values(acc, v, p, ring + this, warp, lane)  # out += P V              line 10
-                buffer ^= SCORE_BYTES
-                if more:
-                    store_scores(scores + buffer, s_part, tid)
-                free, this = this, after
-                after = after + STAGE_BYTES if after < RING.bytes - STAGE_BYTES else 0
+                for n in range(n_first, n_end, BLOCK_N):
+                    cp_async_wait(PENDING)
+                    # S of this tile and copies of the next one are there; the one before is read.
+                    cuda.syncthreads()
+                    page = load_tile(
+                        ring + free, ahead, page, row, latent_cache, table, tid, seq_lens, sizes
+                    )
+                    more = n + BLOCK_N < n_end
+                    if more:  # S = Q Kᵀ of the next tile                                 line 8
+                        multiply_keys(s_part, k, q_reg, ring + after + k_row, part)
+                    load_scores(s, x, scores + buffer, scale, lane)
+                    for h in range(2):
+                        end = end_key(rows[h][0] + seqlen_k - seqlen_q, seqlen_k, UNREAD)
+                        if n + BLOCK_N > end:
+                            mask(s, h, end - n, lane)
+                    online_softmax(s, m_i, l_i, alpha, ONE)  #                            line 9
+                    rescale(acc, alpha)
+                    pack_p(s, p)
+                    add_values(acc, v, p, ring + this, warp, lane)  # out += P V          line 10
+                    buffer ^= SCORE_BYTES
+                    if more:
+                        store_scores(scores + buffer, s_part, tid)
+                    free, this = this, after
+                    after = after + STAGE_BYTES if after < RING.bytes - STAGE_BYTES else 0
 
             store_rows(out_partial, lse_partial, acc, m_i, l_i, unit, rows, warp, lane)
 
