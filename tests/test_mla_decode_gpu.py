@@ -32,9 +32,9 @@ SMALL = [
     ((150,), 2, 20, 384, 0, None),
 ]
 LARGE = [
-    ((8192, 100, 0, 5001), 1, 16, 512, 64, 64),
-    ((4100, 8000), 2, 16, 512, 64, 128),
-    ((5001,), 1, 128, 512, 64, None),
+    ((5001, 100, 0, 4096), 1, 16, 512, 64, 64),
+    ((4100, 2000), 2, 16, 512, 64, 128),
+    ((1501,), 1, 128, 512, 64, None),
 ]
 
 
@@ -73,15 +73,15 @@ def on_gpu(case, dtype):
 def test_against_float64(case, dtype, causal, monkeypatch):
     """Many splits are more parts than thread blocks; results begin as NaN."""
     monkeypatch.setattr(arrays, "empty", poisoned)
-    for num_splits in (0, 1, 2, 300):
+    for num_splits in (0, 1, 2, 300) if case in SMALL else (0, 300):  # NumPy's float16 is slow
         options = {"latent_dim": case[3], "causal": causal, "softmax_scale": SCALE}
         options["num_splits"] = num_splits
         check_latent_decode(*made(case, dtype), cupy.asarray, decode=DIRECT, **options)
 
 
-@pytest.mark.parametrize("block_n, stages", [(32, 3), (16, 5)])
-def test_tiles_of_smaller_gpus_small(block_n, stages, monkeypatch):
-    """Fewer bytes of shared memory: an A100's ring, and that of 99 KB."""
+@pytest.mark.parametrize("block_n, stages", [(32, 3), (32, 6), (16, 5)])
+def test_other_tilings_small(block_n, stages, monkeypatch):
+    """The ring of 99 KB, and others than the chosen one."""
     monkeypatch.setattr(mma, "choose_tiling", lambda *_: mma.Tiling(block_n, stages))
     options = {"latent_dim": 512, "softmax_scale": SCALE, "num_splits": 2}
     check_latent_decode(*made(SMALL[1], "float16"), cupy.asarray, decode=DIRECT, **options)

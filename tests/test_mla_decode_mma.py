@@ -16,11 +16,11 @@ from fa_numba.tensor_core.mla_decode_mma import mla_decode_mma
 
 SIZES = "lengths", "seqlen_q", "num_heads", "columns", "page_size", "causal", "num_splits", "tiling"
 CASES = [
-    thorough(((150, 1, 97), 1, 16, (512, 64), 64, False, 2, (32, 6))),
+    thorough(((150, 1, 97), 1, 16, (512, 64), 64, False, 2, (32, 4))),
     ((70, 0, 33), 1, 5, (48, 24), 64, False, 3, (32, 4)),
     ((40, 5), 3, 17, (31, 9), 7, True, 3, (16, 3)),
     thorough(((33, 64), 1, 4, (200, 40), 1, True, 1, (16, 5))),
-    thorough(((90,), 2, 8, (136, 0), None, True, 1, (32, 3))),
+    thorough(((90,), 2, 8, (384, 0), None, True, 1, (32, 3))),
 ]
 needs_compiler = pytest.mark.skipif(
     not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
@@ -70,7 +70,7 @@ def test_the_merge_of_rows_of_512_stays_in_registers():
 
 def test_tilings():
     tilings = [mma.choose_tiling(576, limit) for limit in SHARED.values()]
-    assert tilings == [(32, 6), (32, 4), (16, 5)]
+    assert tilings == [(32, 4), (32, 4), (16, 5)]
     assert mma.choose_tiling(72, SHARED[8, 6]) == (32, mma.MAX_STAGES)
 
 

@@ -82,8 +82,9 @@ def mla_decode(
     The contents of block_table and seq_lens are checked as in `paged_attn_decode`.
     """
     inputs = Inputs(*map(arrays.facts, (q, latent_cache, seq_lens)))
+    checks.check_softmax_scale(softmax_scale, None)
     options = {
-        "softmax_scale": checks.check_softmax_scale(softmax_scale, None),
+        "softmax_scale": softmax_scale,
         "latent_dim": checks.check_latent_decode(*inputs, block_table, latent_dim),
         "causal": checks.check_causal(causal),
         "num_splits": checks.check_num_splits(num_splits),
