@@ -734,6 +734,7 @@ def parts_of_benchmarks():
         "fp8_cache": [fp8_cache_table()],
         "cascade": [every_row("cascade")],
         "topk_pages": [every_row("topk_pages")],
+        "mla": [every_row("mla")],
         "masks": [masks_table()],
         "user_masks": [user_masks_table()],
         "published": [published_table()],

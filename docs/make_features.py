@@ -6,6 +6,7 @@ python docs/make_features.py [--check]
 import importlib
 import inspect
 import sys
+from collections import Counter
 from pathlib import Path
 
 import fa_numba
@@ -26,7 +27,8 @@ def options_of(function):
     return [x.name for x in parameters if x.kind == x.KEYWORD_ONLY and x.name not in left_out]
 
 
-OPTIONS = list(dict.fromkeys(name for job in JOBS.values() for name in options_of(job.check)))
+OFFERED = Counter(name for job in JOBS.values() for name in options_of(job.check))
+OPTIONS = [name for name, number in OFFERED.items() if number > 1]  # the columns
 
 
 def jobs():

@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "functions.md"
 GROUPS = {
     "Jobs: by the fastest kernel that can": (
         "flash_attn flash_attn_grad flash_attn_varlen flash_attn_varlen_grad flash_decode "
-        "paged_attn_decode softmax softmax_topk which"
+        "paged_attn_decode mla_decode softmax softmax_topk which"
     ),
     "Softmax, one kernel each": (
         "naive_softmax safe_softmax online_softmax softmax_registers softmax_topk_warps"
@@ -30,7 +30,7 @@ GROUPS = {
         "flash_attn_varlen_bwd linear_attn"
     ),
     "Parts of decoding, and pages": (
-        "mla_decode merge_states cascade_decode topk_decode paged_kv_lookup reshape_and_cache "
+        "merge_states cascade_decode topk_decode paged_kv_lookup reshape_and_cache "
         "copy_pages swap_pages PagePool"
     ),
     "Where kernels run": "backend",
@@ -118,7 +118,7 @@ def modules():
     for room, files in (
         ("kernels", [f"{job}.py" for job in JOBS]),
         ("on_cuda_cores", ["flash_*.py"]),
-        ("tensor_core", ["flash_*.py"]),
+        ("tensor_core", ["flash_*.py", "mla_*.py"]),
     ):
         for path in sorted(x for file in files for x in (ROOT / "fa_numba" / room).glob(file)):
             function = getattr(importlib.import_module(f"fa_numba.{room}.{path.stem}"), path.stem)

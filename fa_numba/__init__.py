@@ -12,6 +12,7 @@ from fa_numba.dispatch import (
     flash_attn_varlen,
     flash_attn_varlen_grad,
     flash_decode,
+    mla_decode,
     paged_attn_decode,
     softmax,
     softmax_topk,
@@ -25,7 +26,6 @@ from fa_numba.kernels.flash_attn_varlen_bwd import flash_attn_varlen_bwd
 from fa_numba.kernels.lazy_softmax_attn import lazy_softmax_attn
 from fa_numba.kernels.linear_attn import linear_attn
 from fa_numba.kernels.merge_states import merge_states
-from fa_numba.kernels.mla_decode import mla_decode
 from fa_numba.kernels.naive_attn import naive_attn
 from fa_numba.kernels.naive_softmax import naive_softmax
 from fa_numba.kernels.online_softmax import online_softmax

@@ -323,13 +323,15 @@ def make_latent_case(rng, seq_lens, seqlen_q, num_heads, latent_dim, rope_dim, p
     return q, cache, np.array(seq_lens, np.int32), None
 
 
-def check_latent_decode(q, cache, seq_lens, block_table, convert=lambda x: x, **options):
+def check_latent_decode(
+    q, cache, seq_lens, block_table, convert=lambda x: x, decode=fa_numba.mla_decode, **options
+):
     """Compare `mla_decode` with `attention` to the rows; its inputs must not change."""
     host = [x for x in (q, cache, seq_lens, block_table) if x is not None]
     before = [x.copy() for x in host]
     given = [convert(x) for x in host]
     tables = {} if block_table is None else {"block_table": given[3]}
-    out, lse = fa_numba.mla_decode(*given[:3], **tables, **options)
+    out, lse = decode(*given[:3], **tables, **options)
     for x, y in zip(given, before, strict=True):
         assert_same(x, y)
     k = cache[:, :, None]

@@ -1,6 +1,7 @@
 """Models and servers of the serving tests."""
 
 import contextlib
+import dataclasses
 import itertools
 import threading
 import time
@@ -18,9 +19,13 @@ CONFIG = Config(len(CHARACTERS), layers=2, heads=4, kv_heads=2, head_dim=16, con
 WEIGHTS = {name: 8 * x for name, x in init_weights(CONFIG, seed=1).items()}
 
 
-def make_engine(**options):
+LATENT = dataclasses.replace(CONFIG, kv_heads=4, latent_dim=24)
+LATENT_WEIGHTS = {name: 8 * x for name, x in init_weights(LATENT, seed=1).items()}
+
+
+def make_engine(weights=WEIGHTS, config=CONFIG, **options):
     """An engine whose pages are full of NaN, which must not be read."""
-    engine = Engine(WEIGHTS, CONFIG, decode=CHARACTERS.decode, **options)
+    engine = Engine(weights, config, decode=CHARACTERS.decode, **options)
     nothing = e4m3.NAN_BYTE if engine.model.in_8_bits else np.nan
     engine.model.k_caches[:] = engine.model.v_caches[:] = nothing
     for scale in engine.model.scales:

@@ -133,6 +133,23 @@ def test_arrays_of_a_mask_and_a_score(gpu):
     assert fa_numba.which(q, q, q, **functions).kernel == "flash_attn_persistent"
 
 
+@pytest.mark.parametrize("capability, row_dim, dtype, refused", [
+    ((8, 0), 576, np.float16, ""),
+    ((9, 0), 72, np.float16, ""),
+    ((8, 0), 576, np.float32, "must be float16 or bfloat16 for mla_decode_mma, got float32"),
+    ((9, 0), 49, np.float16, "row_dim that is a multiple of 8 up to 576 for mla_decode_mma"),
+    ((7, 5), 576, np.float16, "mla_decode_mma needs a GPU of compute capability 8.0"),
+])  # fmt: skip
+def test_latents_on_tensor_cores(gpu, capability, row_dim, dtype, refused):
+    gpu(capability)
+    q, cache = aligned(2, 1, 16, row_dim, dtype=dtype), aligned(2, 64, row_dim, dtype=dtype)
+    lengths = aligned(2, dtype=np.int32)
+    options = {"softmax_scale": 0.1, "latent_dim": 40}
+    choice = fa_numba.which(fa_numba.mla_decode, q, cache, lengths, **options)
+    assert choice.kernel == ("mla_decode" if refused else "mla_decode_mma")
+    assert refused in choice.refused.get("mla_decode_mma", "")
+
+
 def test_every_candidate_has_a_reason():
     assert all(x.why for candidates in CANDIDATES.values() for x in candidates.values())
 
@@ -378,6 +395,9 @@ def calls():
     yield "flash_attn_varlen_grad", gradient, {"deterministic": True}
     yield "flash_decode", (q, k, v, LENGTHS), {"softcap": 5.0}
     yield "paged_attn_decode", (q, k_pages, v_pages, block_table, lengths), {"causal": True}
+    latents = k_pages.reshape(*k_pages.shape[:2], -1)  # a head's columns after the other's
+    options = {"softmax_scale": 0.3, "block_table": block_table, "latent_dim": 5}
+    yield "mla_decode", (random(rng, 2, 1, 3, latents.shape[2]), latents, lengths), options
     yield "softmax", (random(rng, 3, 40),), {}
     yield "softmax_topk", (random(rng, 3, 40),), {"k": 5}
 
@@ -390,6 +410,7 @@ LESSONS = {
     "softmax": "online_softmax",
 }
 each_job = pytest.mark.parametrize("name", CALLS)
+ON_CPU = [name for name in CALLS if f"cpu.{name}" in JOBS[name].candidates]
 
 
 def test_the_jobs_are_these():
@@ -420,7 +441,7 @@ def test_a_job_computes_what_the_lesson_kernel_does(name):
         np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6)
 
 
-@each_job
+@pytest.mark.parametrize("name", ON_CPU)
 def test_numpy_arrays_do_not_meet_the_engine(name):
     given, options = CALLS[name]
     with simt.tracing() as traces:

@@ -328,7 +328,8 @@ def test_mla_decode(case, page_size, dtype):
     arrays = q.astype(dtype), cache.astype(dtype), *tables
     for num_splits in (0, 1, 7):
         options = {"latent_dim": case[3], "causal": True, "num_splits": num_splits}
-        check_latent_decode(*arrays, cupy.asarray, softmax_scale=192**-0.5, **options)
+        options |= {"softmax_scale": 192**-0.5, "decode": kernel_function("mla_decode")}
+        check_latent_decode(*arrays, cupy.asarray, **options)
 
 
 @pytest.mark.parametrize("window, num_sinks", [(20, 0), (7, 2), (64, 4)])

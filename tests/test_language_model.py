@@ -634,8 +634,8 @@ BAD = {
     "latent_dim must be at least 0, got -1": lambda: CONFIG(latent_dim=-1),
     "latent_dim must be at most 256 - head_dim / 2, so": lambda: CONFIG(latent_dim=241),
     "head_dim must be a multiple of 4 with latent_dim": lambda: CONFIG(head_dim=6, latent_dim=8),
-    "latent_dim must be 0 in a server, whose pages hold keys and values, got 6": lambda: PagedModel(
-        model.init_weights(LATENT), LATENT, fa_numba.PagePool(9, 4)
+    "latent_dim must be 0 in a server with fp8, got 6": lambda: PagedModel(
+        model.init_weights(LATENT), LATENT, fa_numba.PagePool(9, 4), kv_dtype="fp8"
     ),
     "steps must be at least 1, got 0": lambda: Recipe(steps=0),
     "learning_rate must be above 0, got -1": lambda: Recipe(learning_rate=-1),

@@ -10,6 +10,8 @@ import pytest
 from serving_models import (
     CHARACTERS,
     CONFIG,
+    LATENT,
+    LATENT_WEIGHTS,
     WEIGHTS,
     Ledger,
     assert_empty,
@@ -22,6 +24,7 @@ from serving_models import (
 from fa_numba import paged_attn_decode, topk_decode
 from fa_numba.kernels import paged_attn_decode as lesson_kernel
 from fa_numba.language_model import model
+from fa_numba.language_model.generate import generate
 from fa_numba.language_model.server import (
     Engine,
     Options,
@@ -221,6 +224,21 @@ def test_few_pages_are_those_of_the_bounds_of_their_keys(monkeypatch):
     assert first != tokens_of(every.generate(PROMPTS[:4] * 2, wanted * 4))
     bounds = 2 * 4 * CONFIG.kv_heads * CONFIG.head_dim * CONFIG.layers
     assert engine.model.page_bytes == every.model.page_bytes + bounds
+
+
+@pytest.mark.parametrize("options", [
+    WAYS["pages of 5"], WAYS["chunks"], WAYS["recomputed"], WAYS["swapped"],
+    {"drafter": NGramDrafter()},
+], ids=["pages of 5", "chunks", "recomputed", "swapped", "drafts"])  # fmt: skip
+def test_latents_in_pages_give_the_text_of_one_sequence(options):
+    want = [
+        list(generate(LATENT_WEIGHTS, LATENT, prompt, NEW, temperature=0)) for prompt in PROMPTS
+    ]
+    engine = make_engine(LATENT_WEIGHTS, LATENT, **options)
+    assert engine.model.page_bytes == engine.pool.page_size * LATENT.layers * (24 + 8) * 4
+    for _ in range(2):  # again, with the pages as the first time left them
+        assert tokens_of(engine.generate(PROMPTS, GREEDY)) == [[answer] for answer in want]
+    assert_empty(engine)
 
 
 def test_any_attention_can_serve(greedy):

@@ -16,6 +16,7 @@ import pytest
 from serving_models import (
     CHARACTERS,
     CONFIG,
+    LATENT,
     WEIGHTS,
     assert_empty,
     make_engine,
@@ -603,6 +604,18 @@ def test_the_small_model_of_the_command_has_learned_the_same_text(monkeypatch, t
     assert isinstance(drafter, ModelDrafter) and (drafter.tokens, drafter.width) == (6, 1)
     with pytest.raises(serve.BadRequest, match="--draft-model must have learned the text of"):
         serve._drafter(options, Characters.of("other letters"))
+
+
+@pytest.mark.parametrize("option", [["--gpu"], ["--kv-dtype", "fp8"]])
+def test_the_command_refuses_latents_where_it_cannot_serve_them(monkeypatch, option):
+    stored = SimpleNamespace(weights=lambda xp: WEIGHTS, config=LATENT, characters=CHARACTERS)
+    monkeypatch.setattr(serve, "load_model", lambda file: stored)
+    monkeypatch.setattr(serve, "module_for", lambda gpu: np)
+    parser = argparse.ArgumentParser()
+    serve.add_options(parser)
+    words = " ".join(option) + " needs a model without latents, got one of --latent-dim 24"
+    with pytest.raises(serve.BadRequest, match=words):
+        serve._model(parser.parse_args(option))
 
 
 def test_a_second_server_says_that_the_port_is_taken(capsys):

@@ -8,6 +8,7 @@ import numpy as np
 from fa_numba.checks.requirements import (
     MAX_GRID,
     MAX_HEAD_DIM,
+    MAX_ROW_DIM,
     ONE_HEAD_DIM,
     Q_AXES,
     hint_of_heads_before_slots,
@@ -34,7 +35,6 @@ NEW_AXES = ("batch", "seqlen_new", "num_kv_heads", "head_dim")
 CACHE_AXES = ("num_pages", "page_size", "num_kv_heads", "head_dim")
 LATENT_AXES = ("batch", "max_len", "row_dim")
 PAGED_LATENT_AXES = ("num_pages", "page_size", "row_dim")
-MAX_ROW_DIM = 576  # DeepSeek's, whose tile of keys fills 36 KiB of shared memory
 TOKEN_AXES = ("num_tokens", "num_kv_heads", "head_dim")
 
 

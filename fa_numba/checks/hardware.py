@@ -5,7 +5,12 @@ from dataclasses import dataclass
 
 from fa_numba.checks import attention
 from fa_numba.checks.refused import RefusedGpuError, RefusedTypeError, RefusedValueError
-from fa_numba.checks.requirements import ANY_HEAD_DIMS, MAX_HEAD_DIM, require_one_library
+from fa_numba.checks.requirements import (
+    ANY_HEAD_DIMS,
+    MAX_HEAD_DIM,
+    MAX_ROW_DIM,
+    require_one_library,
+)
 from fa_numba.checks.values import integer
 from fa_numba.runtime import arrays
 from fa_numba.runtime.arrays import facts
@@ -199,6 +204,18 @@ def check_decode_tensor_core(q, k_cache, v_cache, *, name, supported):
         _require_rows(named, name, supported, MAX_HEAD_DIM, "flash_decode", 16)
         return
     _require_16_bit_rows(named, name, supported, MAX_HEAD_DIM, "flash_decode")
+
+
+def check_latent_tensor_core(q, latent_cache, *, name):
+    """Raise unless the 16-bit decoding kernel `name` can run on these arrays and their GPU.
+
+    `check_latent_decode` has let them pass before.
+    """
+    named = {"q": facts(q), "latent_cache": facts(latent_cache)}
+    _require_gpu_arrays("q, latent_cache", named["q"], name, "mla_decode")
+    _require_16_bits(named, name)
+    _require_rows(named, name, AMPERE, MAX_ROW_DIM, "mla_decode", 8, axis="row_dim")
+    check_aligned(**named)
 
 
 # Tensor cores, backward
@@ -469,15 +486,17 @@ def _require_16_bit_rows(named, name, supported, max_head_dim, instead, v_differ
     _require_rows(named, name, supported, max_head_dim, instead, 8, v_differs)
 
 
-def _require_rows(named, name, supported, max_head_dim, instead, elements, v_differs=False):
+def _require_rows(
+    named, name, supported, max_head_dim, instead, elements, v_differs=False, axis="head_dim"
+):
     """Raise unless rows and GPU fit the kernel; `elements` of a row make 16 bytes."""
-    q, _, v = named.values()
+    q, *_, v = named.values()
     *_, v_name = named
     for x_name, x in (("q", q), (v_name, v)):
         head_dim = x.shape[-1]
         if head_dim % elements or head_dim > max_head_dim:
             raise RefusedValueError(
-                f"{x_name} must have a head_dim that is a multiple of {elements} up to "
+                f"{x_name} must have a {axis} that is a multiple of {elements} up to "
                 f"{max_head_dim} for {name}, got {head_dim}"
             )
     if not v_differs:

@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).parents[1]
 FLOATS = ("float32", "float16", "bfloat16")  # dtypes of q, k, v, and of arrays like them
 MAX_HEAD_DIM = 256  # of q, k and v, unless a function says more: see HeadDims
 MAX_WIDE_HEAD_DIM = 512
+MAX_ROW_DIM = 576  # DeepSeek's, whose tile of keys fills 36 KiB of shared memory
 MAX_GROUP_OF_BYTES = 256  # heads of q for a head of K in e4m3
 MAX_GRID = 65535  # thread blocks along y and z of a CUDA grid: one for each head and batch entry
 MANY_KV_HEADS = 128  # more than any model has

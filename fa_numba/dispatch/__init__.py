@@ -3,6 +3,7 @@
 attention    flash_attn, flash_attn_grad
 packed       flash_attn_varlen, flash_attn_varlen_grad
 decoding     flash_decode, paged_attn_decode
+mla_decode   mla_decode: latents
 cascade      cascade_decode: paged_attn_decode where sequences share keys
 softmax      softmax, softmax_topk
 which        which kernel a job runs for some arguments, and why
@@ -13,7 +14,7 @@ options      the options that differ from their defaults
 
 A job's order of choice:
 
-1. NumPy arrays go to fa_numba.cpu, whose candidate is the first of every job.
+1. NumPy arrays go to fa_numba.cpu, whose candidate is the first of every job but `mla_decode`.
 2. On a GPU, the first candidate in the order of the list that can take the arrays and options.
 3. On the CPU engine: the lesson kernel, which runs fastest there.
 
@@ -32,6 +33,7 @@ from fa_numba.dispatch.attention import flash_attn, flash_attn_grad
 from fa_numba.dispatch.cascade import cascade_decode
 from fa_numba.dispatch.decoding import flash_decode, paged_attn_decode
 from fa_numba.dispatch.job import JOBS, Choice
+from fa_numba.dispatch.mla_decode import mla_decode
 from fa_numba.dispatch.packed import flash_attn_varlen, flash_attn_varlen_grad
 from fa_numba.dispatch.softmax import softmax, softmax_topk
 from fa_numba.dispatch.topk_decode import topk_decode
@@ -46,6 +48,7 @@ __all__ = [
     "flash_attn_varlen",
     "flash_attn_varlen_grad",
     "flash_decode",
+    "mla_decode",
     "paged_attn_decode",
     "softmax",
     "softmax_topk",

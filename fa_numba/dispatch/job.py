@@ -128,15 +128,16 @@ def job(*candidates):
     Parameters
     ----------
     *candidates : Candidate
-        The fastest first, that of fa_numba.cpu before all; the last can take everything.
+        The fastest first, that of fa_numba.cpu before all, if there is one; the last can take
+        everything.
     """
     by_title = {candidate.title: candidate for candidate in candidates}
-    (cpu,) = (candidate for candidate in candidates if candidate.package == CPU)
+    cpu = next((candidate for candidate in candidates if candidate.package == CPU), None)
 
     def decorate(check):
         @functools.wraps(check)
         def run(*args, **options):
-            if args and type(args[0]) is np.ndarray and options.keys() <= cpu.options:
+            if cpu and args and type(args[0]) is np.ndarray and options.keys() <= cpu.options:
                 return cpu.function(*args, **options)  # which makes the same checks
             inputs, options = check(*args, **options)
             return made.call(inputs, options)

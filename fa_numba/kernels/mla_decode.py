@@ -1,8 +1,9 @@
 """Decoding with multi-head latent attention (MLA): a row of the cache serves all heads.
 
-flash_decode   a key and a value for each K/V head                 two tiles from HBM
-mla_decode     one row of latent and rotated key, for all heads;   one tile from HBM  <- this file
-               the value is the row's first columns
+flash_decode    a key and a value for each K/V head                 two tiles from HBM
+mla_decode      one row of latent and rotated key, for all heads;   one tile from HBM  <- this file
+                the value is the row's first columns
+mla_decode_mma  the same with tensor cores, which are fast enough for HBM
 
 A model with MLA computes keys and values of all heads from one latent of each token:
 k_h = [c W_uk,h ; k_r], v_h = c W_uv,h. The two matrices are absorbed: into the queries before this

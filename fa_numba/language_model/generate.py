@@ -5,7 +5,7 @@ import functools
 import numpy as np
 
 from fa_numba import checks
-from fa_numba.language_model import latent, model
+from fa_numba.language_model import model
 from fa_numba.language_model.jobs import flash_decode, softmax_topk
 from fa_numba.runtime import arrays
 
@@ -52,19 +52,12 @@ class Cache:
         seq_lens = xp.full(1, stop, np.int32)
         x = model.embed(weights, xp.asarray(np.asarray(tokens, np.int32)))
         for layer in range(config.layers):
-            options = {}
-            if config.latent_dim:
-                table = model.rotary_table_for(config, x)
-                q, k = latent.queries_and_rows(weights, config, layer, x, positions, table)
-                q, k, v = latent.absorb(weights, config, layer, q), k[:, None], k[:, None]
-                options["softmax_scale"] = config.head_dim**-0.5
-            else:
-                q, k, v = model.qkv(weights, config, layer, x, positions)
+            q, k, v = model.qkv_of_cache(weights, config, layer, x, positions)
             self.k[layer, 0, start:stop], self.v[layer, 0, start:stop] = k, v
             caches = self.k[layer], self.v[layer], seq_lens
+            options = model.scale_of_cache(config)
             out, _ = decode(q[None], *caches, causal=True, **options)
-            if config.latent_dim:
-                out = latent.expand(weights, config, layer, out[0])
+            out = model.heads_of_cache(weights, config, layer, out[0])
             x = model.after_attention(weights, config, layer, x, out)
         self.length = stop
         return model.logits(weights, x[-1:])[0]

@@ -195,6 +195,25 @@ def qkv(weights, config, layer, x, positions):
     return q, k, v
 
 
+def qkv_of_cache(weights, config, layer, x, positions):
+    """As `qkv`; with latents q is absorbed, and k and v are both the cache's row, of one head."""
+    if not config.latent_dim:
+        return qkv(weights, config, layer, x, positions)
+    table = rotary_table_for(config, x)
+    q, row = latent.queries_and_rows(weights, config, layer, x, positions, table)
+    return latent.absorb(weights, config, layer, q), row[:, None], row[:, None]
+
+
+def scale_of_cache(config):
+    """Options of attention to a cache: the scale that rows of latents do not tell."""
+    return {"softmax_scale": config.head_dim**-0.5} if config.latent_dim else {}
+
+
+def heads_of_cache(weights, config, layer, out):
+    """Outputs of the heads, of attention's sums of rows of a cache."""
+    return latent.expand(weights, config, layer, out) if config.latent_dim else out
+
+
 def split_heads(config, together):
     """Views of the heads of q, of k and of v, which each row has side by side."""
     return (

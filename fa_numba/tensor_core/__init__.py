@@ -8,7 +8,8 @@ float32        flash_attn_tf32x3, flash_attn_bwd_tf32x3
 backward       flash_attn_bwd_mma, flash_attn_bwd_persistent; for head_dim above 128
                flash_attn_bwd_wide, for any head_dim flash_attn_bwd_padded, for packed batches
                flash_attn_bwd_varlen
-decoding       flash_decode_mma, flash_decode_gather: few queries, many keys
+decoding       flash_decode_mma, flash_decode_gather: few queries, many keys; of latents
+               mla_decode_mma
 
 Files without flash_ in front hold parts that kernels share:
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from numba import cuda, uint32, uint64
+from numba import cuda, int32, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.constants import FULL_WARP, LN2, LOG2_E, NEG_INF, ZERO
@@ -132,13 +132,14 @@ def unit_of(index, sizes):
 
 
 @functools.cache
-def make_begin_unit(ROWS, WARPS, CAUSAL, WINDOW):
-    """begin_unit(ahead, warp, seq_lens, sizes): go to the first iteration of unit ahead[UNIT].
+def make_advance(ROWS, WARPS, CAUSAL, WINDOW):
+    """advance(ahead, warp, seq_lens, sizes): go to the warp's next iteration; True if there is one.
 
-    A thread block takes every gridDim.x-th unit. It starts with ``ahead[N] = ahead[N_END] = 0`` in
-    the unit before its first one.
+    It is in unit ahead[UNIT] or in a later one: a thread block takes every gridDim.x-th unit. It
+    starts with ``ahead[N] = ahead[N_END] = 0`` in the unit before its first one.
     """
-    keys_of_split = make_keys_of_split(ROWS, KEYS * WARPS, CAUSAL, WINDOW)
+    BLOCK_N = KEYS * WARPS
+    keys_of_split = make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW)
 
     @cuda.jit(device=True, forceinline=True)
     def begin_unit(ahead, warp, seq_lens, sizes):
@@ -155,7 +156,16 @@ def make_begin_unit(ROWS, WARPS, CAUSAL, WINDOW):
         ahead[BATCH], ahead[KV_HEAD] = unit.b, unit.kv_head
         ahead[N], ahead[N_END] = n_first + KEYS * warp, n_end
 
-    return begin_unit
+    @cuda.jit(device=True, forceinline=True)
+    def advance(ahead, warp, seq_lens, sizes):
+        ahead[N] += BLOCK_N
+        while ahead[N] >= ahead[N_END] and ahead[UNIT] < sizes.num_units:
+            ahead[UNIT] += int32(cuda.gridDim.x)
+            if ahead[UNIT] < sizes.num_units:
+                begin_unit(ahead, warp, seq_lens, sizes)
+        return ahead[UNIT] < sizes.num_units
+
+    return advance
 
 
 @functools.cache

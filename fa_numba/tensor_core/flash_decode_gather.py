@@ -61,7 +61,7 @@ from fa_numba.tensor_core.decoding import (
     Sizes,
     States,
     check_on_tensor_cores,
-    make_begin_unit,
+    make_advance,
     make_keys_of_split,
     make_merge,
     make_online_softmax,
@@ -158,24 +158,11 @@ def make_flash_decode_gather(
     LEAST_ROWS = ceil_div(32 * ADDRESS_BYTES, 4 * HEAD_DIM)  # with room for a warp's addresses
     PARTS_SHAPE = (WARPS, max(ROWS, LEAST_ROWS), HEAD_DIM)
     keys_of_split = make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW)
-    begin_unit = make_begin_unit(ROWS, WARPS, CAUSAL, WINDOW)
+    advance = make_advance(ROWS, WARPS, CAUSAL, WINDOW)
     products = make_products_of_bytes(HEAD_DIM, at) if BYTES else make_products(HEAD_DIM, DTYPE, at)
     load_queries, scores, add_weighted = products
     online_softmax = make_online_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI, PER_TOKEN)
     store_rows, store_state, merge = make_merge(HEAD_DIM, ROWS, WARPS, BYTES)
-
-    @cuda.jit(device=True, forceinline=True)
-    def advance(ahead, warp, seq_lens, sizes):
-        """Move `ahead` to the warp's next iteration, in this unit or a later one, if there is one.
-
-        Returns True if there is.
-        """
-        ahead[N] += BLOCK_N
-        while ahead[N] >= ahead[N_END] and ahead[UNIT] < sizes.num_units:
-            ahead[UNIT] += int32(cuda.gridDim.x)
-            if ahead[UNIT] < sizes.num_units:
-                begin_unit(ahead, warp, seq_lens, sizes)
-        return ahead[UNIT] < sizes.num_units
 
     @cuda.jit(device=True, forceinline=True)
     def key_of(place, lane):

@@ -63,7 +63,10 @@ class PagedModel:
 
     Attributes
     ----------
+    caches : list of arrays
+        Those below, each once.
     k_caches, v_caches : arrays of shape (layers, num_pages, page_size, kv_heads, head_dim)
+        Of a model with latents one array, of its rows.
     scales : pair of float32 arrays of shape (layers, num_pages, page_size, kv_heads)
         Of e4m3; else empty.
     bounds : pair of float32 arrays of shape (layers, num_pages, kv_heads, head_dim)
@@ -84,7 +87,6 @@ class PagedModel:
         topk_pages=0,
         graphs=True,
     ):
-        checks.check_no_latents(config, "in a server, whose pages hold keys and values")
         self.weights, self.config = products.factors(weights), config
         self.pool, self.attend = pool, attend
         self.like = weights["embedding"]
@@ -96,7 +98,13 @@ class PagedModel:
             self.xp.cuda.Device().synchronize()  # the weights are there
         self.in_8_bits = checks.check_kv_dtype(kv_dtype) == "fp8"
         self.topk_pages = topk_pages
-        self.k_caches, self.v_caches, *beside = self._caches(self.like, pool)
+        if on_gpu or self.in_8_bits or topk_pages:
+            where = "on a GPU" if on_gpu else "with fp8" if self.in_8_bits else "with topk_pages"
+            checks.check_no_latents(config, f"in a server {where}")
+        self.caches = self._caches(self.like, pool)
+        number, *_ = config.cached
+        self.k_caches, self.v_caches = self.caches[0], self.caches[number - 1]
+        beside = self.caches[number:]
         self.scales, self.bounds = (beside, []) if self.in_8_bits else ([], beside)
         if host_pool is not None:
             self._host = self._caches(np.empty(0, self.like.dtype), host_pool)
@@ -105,13 +113,16 @@ class PagedModel:
         self.graphs = DecodeGraphs(self, max_branches) if graphs and can else None
 
     def _caches(self, like, pool):
-        """Keys and values of all layers, and scales or bounds, for the pages of a pool."""
-        config = self.config
-        shape = config.layers, pool.num_pages, pool.page_size, config.kv_heads
+        """Keys and values of all layers, and scales or bounds, for the pages of a pool.
+
+        Of latents one array: the value is in it.
+        """
+        number, heads, columns = self.config.cached
+        shape = self.config.layers, pool.num_pages, pool.page_size, heads
         dtype = np.dtype(np.uint8) if self.in_8_bits else like.dtype
-        caches = [arrays.empty(like, (*shape, config.head_dim), dtype) for _ in range(2)]
+        caches = [arrays.empty(like, (*shape, columns), dtype) for _ in range(number)]
         scales = [arrays.empty(like, shape) for _ in range(2)] if self.in_8_bits else []
-        of_pages = *shape[:2], *shape[3:], config.head_dim
+        of_pages = *shape[:2], heads, columns
         bounds = [
             arrays.empty(like, of_pages, np.float32) for _ in range(2 * bool(self.topk_pages))
         ]
@@ -120,23 +131,21 @@ class PagedModel:
     @property
     def page_bytes(self) -> int:
         """Bytes of a page in all layers: keys, values, scales, bounds."""
-        caches = self.k_caches, self.v_caches, *self.scales, *self.bounds
-        return sum(x.nbytes for x in caches) // self.pool.num_pages
+        return sum(x.nbytes for x in self.caches) // self.pool.num_pages
 
     def move(self, plan):
         """Apply a plan's changes of the caches that need no model."""
-        device = self.k_caches, self.v_caches, *self.scales, *self.bounds
         if plan.swap_out.size:
-            page_moves.swap(device, self._host, *plan.swap_out)
+            page_moves.swap(self.caches, self._host, *plan.swap_out)
         if plan.swap_in.size:
-            page_moves.swap(self._host, device, *plan.swap_in)
-        page_moves.copy(device, *plan.copies)
+            page_moves.swap(self._host, self.caches, *plan.swap_in)
+        page_moves.copy(self.caches, *plan.copies)
 
     def keep(self, src, dst):
         """Copy the keys and values of guesses that are kept to the slots where they belong."""
         with self._stream:
             src, dst = (arrays.from_numpy(self.like, np.array(x)) for x in (src, dst))
-            page_moves.move_slots((self.k_caches, self.v_caches, *self.scales), src, dst)
+            page_moves.move_slots(self.caches, src, dst)
 
     def run(self, plan, temperatures, number):
         """Compute the rows of a plan.
@@ -178,7 +187,7 @@ class PagedModel:
         if on_gpu:
             graph = self.graphs and self.graphs.suits(plan)
             overhead = GRAPH_BYTES // config.layers if graph else LAUNCHES_BYTES
-        sizes = config.heads, config.kv_heads, config.head_dim, itemsize
+        sizes = config.heads, *config.cached[1:], itemsize
         pays = merge_pays(*sizes, overhead=overhead)
         found = cascade_plan(table, lengths, self.pool.page_size, pays=pays)
         return found.on_device_of(self.like) if found.segments else None
@@ -249,12 +258,13 @@ class PagedModel:
         weights, config = self.weights, self.config
         x = model.embed(weights, tokens)
         for layer in range(config.layers):
-            q, k, v = model.qkv(weights, config, layer, x, positions)
+            q, k, v = model.qkv_of_cache(weights, config, layer, x, positions)
             caches = self.k_caches[layer], self.v_caches[layer]
             page_moves.write(k, v, *caches, slots, [scale[layer] for scale in self.scales])
             if self.topk_pages:
                 page_moves.bound(k, *(x[layer] for x in self.bounds), slots, self.pool.page_size)
-            x = model.after_attention(weights, config, layer, x, attend(layer, q))
+            out = model.heads_of_cache(weights, config, layer, attend(layer, q))
+            x = model.after_attention(weights, config, layer, x, out)
         return x
 
     def _of_trees(self, trees, starts):
@@ -293,7 +303,7 @@ class PagedModel:
         `tables` are a block table and lengths, or a `CascadePlan`.
         """
         caches = self.k_caches[layer], self.v_caches[layer]
-        options = {"causal": True, **options}
+        options = {"causal": True, **model.scale_of_cache(self.config), **options}
         if self.in_8_bits:
             options |= {"k_scale": self.scales[0][layer], "v_scale": self.scales[1][layer]}
         attend = self.attend if len(tables) == 2 else cascade_decode

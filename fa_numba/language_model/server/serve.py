@@ -237,6 +237,7 @@ def _drafter(options, characters):
             f"--draft-model must have learned the text of the model: {options.draft_model} has "
             "other characters"
         )
+    _refuse_latents(loaded.config, options)
     weights = _in_dtype(loaded.weights(module_for(options.gpu)), options)
     return ModelDrafter(weights, loaded.config, max_branches=options.batch, **sizes)
 
@@ -259,7 +260,16 @@ def _model(options):
         raise BadRequest(
             f"{error}; fa-numba serve --untrained tries the server without one"
         ) from None
+    _refuse_latents(loaded.config, options)
     return _in_dtype(loaded.weights(xp), options), loaded.config, loaded.characters
+
+
+def _refuse_latents(config, options):
+    if config.latent_dim and (options.gpu or options.kv_dtype == "fp8"):
+        option = "--gpu" if options.gpu else "--kv-dtype fp8"
+        raise BadRequest(
+            f"{option} needs a model without latents, got one of --latent-dim {config.latent_dim}"
+        )
 
 
 def _in_dtype(weights, options):
