@@ -74,7 +74,8 @@ def attention(
     ----------
     q : array of shape (batch, seqlen_q, num_heads, head_dim)
     k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim)
-        Query head h uses key head h // (num_heads // num_kv_heads).
+        Query head h uses key head h // (num_heads // num_kv_heads). Values may have another
+        head_dim than queries and keys; out then has that of the values.
     causal : bool, default=False
         Query m sees no key beyond its own position, m + seqlen_k − seqlen_q: the last query has the
         position of the last key.
@@ -129,7 +130,6 @@ def cached_attention(q, k_cache, v_cache, seq_lens, *, dtype=np.float64, **optio
     ----------
     q : array of shape (batch, seqlen_q, num_heads, head_dim)
     k_cache, v_cache : arrays of shape (batch, max_len, num_kv_heads, head_dim)
-        Values may have another number of columns than keys; then out has it too.
     seq_lens : integer array of shape (batch,)
     dtype, **options
         As for `attention`.
@@ -228,7 +228,7 @@ def varlen_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, *, dtype=np.float64, *
         As from `attention`.
     """
     num_tokens_q, num_heads, _ = q.shape
-    out = np.zeros(q.shape, dtype)
+    out = np.zeros((*q.shape[:2], v.shape[2]), dtype)
     lse = np.zeros((num_heads, num_tokens_q), _computed_in(dtype))
     for b in range(len(cu_seqlens_q) - 1):
         rows, keys = (slice(*cu[b : b + 2]) for cu in (cu_seqlens_q, cu_seqlens_k))
@@ -392,7 +392,7 @@ def attention_bwd(
 
     Parameters
     ----------
-    dout : array of shape (batch, seqlen_q, num_heads, head_dim)
+    dout : array of the shape of out
     q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, mask, score, sinks, \
     dropout_p, seed, dtype
         As for `attention`.
@@ -443,7 +443,7 @@ def varlen_attention_bwd(dout, q, k, v, cu_seqlens_q, cu_seqlens_k, *, dtype=np.
 
     Parameters
     ----------
-    dout : array of shape (num_tokens_q, num_heads, head_dim)
+    dout : array of the shape of out
     q, k, v, cu_seqlens_q, cu_seqlens_k, dtype, **options
         As for `varlen_attention`.
 

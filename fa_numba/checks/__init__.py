@@ -112,7 +112,13 @@ from fa_numba.checks.model import (
     check_symbols,
     check_text_length,
 )
-from fa_numba.checks.requirements import MAX_HEAD_DIM
+from fa_numba.checks.requirements import (
+    ANY_HEAD_DIMS,
+    MAX_HEAD_DIM,
+    MAX_WIDE_HEAD_DIM,
+    ONE_HEAD_DIM,
+    HeadDims,
+)
 from fa_numba.checks.serving import (
     check_answer_options,
     check_draft,
@@ -148,11 +154,15 @@ from fa_numba.checks.values import (
 
 __all__ = [
     "AMPERE",
+    "ANY_HEAD_DIMS",
     "HOPPER",
     "MAX_BWD_HEAD_DIM",
     "MAX_HEAD_DIM",
     "MAX_TOP_K",
+    "MAX_WIDE_HEAD_DIM",
+    "ONE_HEAD_DIM",
     "Call",
+    "HeadDims",
     "Mask",
     "Scores",
     "TensorCores",

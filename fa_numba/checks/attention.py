@@ -4,6 +4,7 @@ import numpy as np
 
 from fa_numba.checks.requirements import (
     K_AXES,
+    ONE_HEAD_DIM,
     Q_AXES,
     hint_of_heads_before_tokens,
     require_axes,
@@ -45,11 +46,13 @@ def check_rows(x):
 # Forward
 
 
-def check_qkv(q, k, v, *, names=("k", "v"), axes=K_AXES, scales=(None, None)):
+def check_qkv(
+    q, k, v, *, names=("k", "v"), axes=K_AXES, scales=(None, None), head_dims=ONE_HEAD_DIM
+):
     """Raise unless q, k, v are the inputs of one attention problem.
 
     `names` and `axes` are those of keys and values, where a function calls them otherwise;
-    `scales` those of a cache of bytes.
+    `scales` those of a cache of bytes; `head_dims` those that the function takes.
     """
     q, k, v = facts(q), facts(k), facts(v)
     k_name, v_name = names
@@ -61,15 +64,12 @@ def check_qkv(q, k, v, *, names=("k", "v"), axes=K_AXES, scales=(None, None)):
     for name, x in (("q", q), (k_name, k), (v_name, v)):
         require_axes(name, x, Q_AXES if name == "q" else axes)
         require_last_axis_contiguous(name, x)
-    batch, _, num_heads, head_dim = q.shape
-    require_head_dim("q", head_dim)
+    batch, _, num_heads, _ = q.shape
     require_grid(batch, num_heads)
-    both = f"{k_name} and {v_name}" if k.shape == v.shape else k_name
+    both = f"{k_name} and {v_name}" if k.shape[:3] == v.shape[:3] else k_name
     if k.shape[0] != batch:
         raise ValueError(f"{both} must have the batch of q, {batch}, got {k.shape[0]}")
-    if k.shape[3] != head_dim:
-        raise ValueError(f"{both} must have the head_dim of q, {head_dim}, got {k.shape[3]}")
-    require_same_shape(v_name, v, k_name, k)
+    head_dims.check(**{"q": q, k_name: k, v_name: v})
     hint = hint_of_heads_before_tokens(q, k, k_name)
     require_divisible_heads(num_heads, k.shape[2], both, hint)
     warn_of_heads_before_tokens(k_name, k)
@@ -110,21 +110,27 @@ def check_states(out_a, lse_a, out_b, lse_b):
 # Backward
 
 
-def check_bwd(dout, q, k, v, out, lse):
+def check_bwd(dout, q, k, v, out, lse, *, head_dims=ONE_HEAD_DIM):
     """Raise unless these are a forward pass's inputs and results, and the gradient of `out`."""
     dout, q, k, v, out, lse = map(facts, (dout, q, k, v, out, lse))
-    check_qkv(q, k, v)
+    check_qkv(q, k, v, head_dims=head_dims)
     _require_results(dout, q, k, v, out, lse)
     batch, seqlen_q, num_heads, _ = q.shape
     require_lse_shape("lse", lse, (batch, num_heads, seqlen_q))
 
 
 def _require_results(dout, q, k, v, out, lse):
-    """Raise unless dout and out are like q, and lse is float32."""
+    """Raise unless dout and out are like q, with the head_dim of v, and lse is float32."""
     require_one_library(dout=dout, q=q, k=k, v=v, out=out, lse=lse)
     require_one_dtype(dout=dout, q=q, out=out)
     for name, x in (("dout", dout), ("out", out)):
-        require_same_shape(name, x, "q", q)
+        if k.shape == v.shape:
+            require_same_shape(name, x, "q", q)
+        elif x.shape != (*q.shape[:-1], v.shape[-1]):
+            raise ValueError(
+                f"{name} must have the shape of q, {q.shape}, but for the head_dim of v, "
+                f"{v.shape[-1]}, got {x.shape}"
+            )
         require_last_axis_contiguous(name, x)
     require_dtype("lse", lse, "float32")
 
@@ -132,7 +138,7 @@ def _require_results(dout, q, k, v, out, lse):
 # Packed sequences
 
 
-def check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k):
+def check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, *, head_dims=ONE_HEAD_DIM):
     """Raise unless q, k, v are packed sequences, and cu_seqlens_* say where each begins and ends.
 
     The numbers in cu_seqlens_* are read only from NumPy arrays; reading a GPU array waits for it.
@@ -143,12 +149,9 @@ def check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k):
     for name, x in (("q", q), ("k", k), ("v", v)):
         require_axes(name, x, PACKED_Q_AXES if name == "q" else PACKED_K_AXES)
         require_last_axis_contiguous(name, x)
-    num_tokens_q, num_heads, head_dim = q.shape
-    require_head_dim("q", head_dim)
+    num_tokens_q, num_heads, _ = q.shape
     require_grid(0, num_heads)
-    require_same_shape("v", v, "k", k)
-    if k.shape[2] != head_dim:
-        raise ValueError(f"k and v must have the head_dim of q, {head_dim}, got {k.shape[2]}")
+    head_dims.check(q=q, k=k, v=v)
     require_divisible_heads(num_heads, k.shape[1], "k and v")
     for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         require_dtype(name, x, "int32")
@@ -182,10 +185,12 @@ def _require_starts(name, starts, x_name, num_tokens):
         )
 
 
-def check_varlen_bwd(dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k):
+def check_varlen_bwd(
+    dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, *, head_dims=ONE_HEAD_DIM
+):
     """Raise unless these are a packed forward pass's inputs, results and gradient of `out`."""
     dout, q, k, v, out, lse = map(facts, (dout, q, k, v, out, lse))
-    check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k)
+    check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, head_dims=head_dims)
     _require_results(dout, q, k, v, out, lse)
     num_tokens_q, num_heads, _ = q.shape
     if lse.shape != (num_heads, num_tokens_q):
@@ -198,23 +203,29 @@ def check_varlen_bwd(dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k):
 # Decoding; pages are in cache.py
 
 
-def check_decode(q, k_cache, v_cache, seq_lens, k_scale=None, v_scale=None):
+def check_decode(
+    q, k_cache, v_cache, seq_lens, k_scale=None, v_scale=None, *, head_dims=ONE_HEAD_DIM
+):
     """Raise unless queries, caches and lengths are of the same sequences, and the lengths fit.
 
     The lengths are read only from a NumPy array; reading a GPU array waits for it.
     """
     q, k_cache, v_cache, seq_lens = map(facts, (q, k_cache, v_cache, seq_lens))
-    check_decode_layouts(q, k_cache, v_cache, seq_lens, k_scale, v_scale)
+    scales = k_scale, v_scale
+    check_decode_layouts(q, k_cache, v_cache, seq_lens, *scales, head_dims=head_dims)
     if seq_lens.library == "numpy":
         check_decode_contents(seq_lens.array, k_cache)
 
 
-def check_decode_layouts(q, k_cache, v_cache, seq_lens, k_scale=None, v_scale=None):
+def check_decode_layouts(
+    q, k_cache, v_cache, seq_lens, k_scale=None, v_scale=None, *, head_dims=ONE_HEAD_DIM
+):
     """Make those checks of `check_decode` that read no length."""
     q, k_cache, v_cache, seq_lens = map(facts, (q, k_cache, v_cache, seq_lens))
     scales = k_scale, v_scale
     names = "k_cache", "v_cache"
-    check_qkv(q, k_cache, v_cache, names=names, axes=DECODE_AXES, scales=scales)
+    like = {"names": names, "axes": DECODE_AXES, "scales": scales}
+    check_qkv(q, k_cache, v_cache, **like, head_dims=head_dims)
     require_one_library(q=q, seq_lens=seq_lens)
     require_dtype("seq_lens", seq_lens, "int32")
     require_axes("seq_lens", seq_lens, ("batch",))

@@ -8,6 +8,7 @@ import numpy as np
 from fa_numba.checks.requirements import (
     MAX_GRID,
     MAX_HEAD_DIM,
+    ONE_HEAD_DIM,
     Q_AXES,
     hint_of_heads_before_slots,
     require_axes,
@@ -17,7 +18,6 @@ from fa_numba.checks.requirements import (
     require_dtype,
     require_grid,
     require_group_of_bytes,
-    require_head_dim,
     require_last_axis_contiguous,
     require_lengths,
     require_no_repeats,
@@ -161,21 +161,39 @@ def check_paged(k_cache, v_cache, block_table, seq_lens, max_len) -> int:
     return longest if max_len is None else max_len
 
 
-def check_paged_decode(q, k_cache, v_cache, block_table, seq_lens, k_scale=None, v_scale=None):
+def check_paged_decode(
+    q,
+    k_cache,
+    v_cache,
+    block_table,
+    seq_lens,
+    k_scale=None,
+    v_scale=None,
+    *,
+    head_dims=ONE_HEAD_DIM,
+):
     """Raise unless the queries are of the sequences that the block table maps to pages.
 
     The contents of the tables are read only from NumPy arrays; reading a GPU array waits for it.
     """
     q, k_cache, v_cache = facts(q), facts(k_cache), facts(v_cache)
     block_table, seq_lens = facts(block_table), facts(seq_lens)
-    tables = block_table, seq_lens
-    check_paged_decode_layouts(q, k_cache, v_cache, *tables, k_scale, v_scale)
+    more = block_table, seq_lens, k_scale, v_scale
+    check_paged_decode_layouts(q, k_cache, v_cache, *more, head_dims=head_dims)
     if q.library == "numpy":
         check_paged_decode_contents(block_table.array, seq_lens.array, k_cache)
 
 
 def check_paged_decode_layouts(
-    q, k_cache, v_cache, block_table, seq_lens, k_scale=None, v_scale=None
+    q,
+    k_cache,
+    v_cache,
+    block_table,
+    seq_lens,
+    k_scale=None,
+    v_scale=None,
+    *,
+    head_dims=ONE_HEAD_DIM,
 ):
     """Make those checks of `check_paged_decode` that read no table."""
     q, k_cache, v_cache = facts(q), facts(k_cache), facts(v_cache)
@@ -185,17 +203,14 @@ def check_paged_decode_layouts(
     )
     require_axes("q", q, Q_AXES)
     require_last_axis_contiguous("q", q)
-    _require_tables(k_cache, v_cache, block_table, seq_lens, bytes=True)
+    _require_tables(k_cache, v_cache, block_table, seq_lens, bytes=True, head_dims=head_dims)
     require_cache_dtypes(q, k_cache, v_cache, k_scale, v_scale)
-    batch, _, num_heads, head_dim = q.shape
+    batch, _, num_heads, _ = q.shape
     require_grid(batch, num_heads)
     hint = hint_of_heads_before_slots(q, k_cache)
     require_divisible_heads(num_heads, k_cache.shape[2], "k_cache and v_cache", hint)
     require_group_of_bytes(q, k_cache)
-    if k_cache.shape[3] != head_dim:
-        raise ValueError(
-            f"k_cache and v_cache must have the head_dim of q, {head_dim}, got {k_cache.shape[3]}"
-        )
+    head_dims.check(q=q, k_cache=k_cache, v_cache=v_cache)
     if block_table.shape[0] != batch:
         raise ValueError(
             f"block_table must have a row for each of the {batch} sequences of q, "
@@ -496,12 +511,14 @@ def check_swap(k_src, v_src, k_dst, v_dst, src, dst):
         _require_disjoint(src.array, dst.array)
 
 
-def _require_tables(k_cache, v_cache, block_table, seq_lens, bytes=False):
+def _require_tables(
+    k_cache, v_cache, block_table, seq_lens, bytes=False, head_dims=ONE_HEAD_DIM
+):
     """Raise unless these are a paged cache and its tables, whatever their contents."""
     require_one_library(
         k_cache=k_cache, v_cache=v_cache, block_table=block_table, seq_lens=seq_lens
     )
-    _require_caches(k_cache, v_cache, bytes=bytes)
+    _require_caches(k_cache, v_cache, bytes=bytes, head_dims=head_dims)
     for name, x, axes in (
         ("block_table", block_table, ("batch", "max_pages")),
         ("seq_lens", seq_lens, ("batch",)),
@@ -516,7 +533,9 @@ def _require_tables(k_cache, v_cache, block_table, seq_lens, bytes=False):
         )
 
 
-def _require_caches(k_cache, v_cache, names=("k_cache", "v_cache"), bytes=False):
+def _require_caches(
+    k_cache, v_cache, names=("k_cache", "v_cache"), bytes=False, head_dims=ONE_HEAD_DIM
+):
     """Raise unless these are the keys and values of one paged cache, with `bytes` also of e4m3."""
     caches = dict(zip(names, (k_cache, v_cache), strict=True))
     dtypes = {k_cache.dtype, v_cache.dtype}
@@ -525,10 +544,9 @@ def _require_caches(k_cache, v_cache, names=("k_cache", "v_cache"), bytes=False)
     for name, cache in caches.items():
         require_axes(name, cache, CACHE_AXES)
         require_last_axis_contiguous(name, cache)
-    k_name, v_name = names
-    require_same_shape(v_name, v_cache, k_name, k_cache)
-    _, page_size, num_kv_heads, head_dim = k_cache.shape
-    require_head_dim(k_name, head_dim)
+    head_dims.check_values(**caches)
+    k_name, _ = names
+    _, page_size, num_kv_heads, _ = k_cache.shape
     if page_size == 0 or num_kv_heads == 0:
         raise ValueError(
             f"{k_name} must have page_size and num_kv_heads of at least 1, got {page_size=}, "

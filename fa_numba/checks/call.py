@@ -8,6 +8,7 @@ import numpy as np
 from fa_numba.checks import attention, values
 from fa_numba.checks.expressions import check_expressions, check_sinks
 from fa_numba.checks.hardware import TensorCores
+from fa_numba.checks.requirements import ONE_HEAD_DIM, HeadDims
 from fa_numba.checks.values import Mask
 from fa_numba.constants import LOG2_E
 from fa_numba.expressions.functions import NO_EXPRESSIONS, Expressions
@@ -109,6 +110,7 @@ class Call(Scores):
     seqlen_q = property(lambda self: self.q.shape[1])
     num_heads = property(lambda self: self.q.shape[2])
     head_dim = property(lambda self: self.q.shape[3])
+    head_dim_v = property(lambda self: self.v.shape[3])
     seqlen_k = property(lambda self: self.k.shape[1])
     num_kv_heads = property(lambda self: self.k.shape[2])
 
@@ -134,7 +136,7 @@ class Call(Scores):
 
     def results_without_keys(self):
         """Return out and lse of a call without a single key: 0 and −inf, or the sink."""
-        out = arrays.full(self.q, self.q.shape, 0, self.out.dtype)
+        out = arrays.full(self.q, self.out.shape, 0, self.out.dtype)
         lse = arrays.full(self.q, self.lse.shape, -np.inf)
         if self.has_sinks:
             lse[...] = self.sinks[:, None]
@@ -155,6 +157,7 @@ def forward_call(
     out_dtype: str | None = None,
     expressions: tuple = (None, (), None, ()),
     sinks=None,
+    head_dims: HeadDims = ONE_HEAD_DIM,
 ) -> Call:
     """Check the arguments of a forward launcher, and allocate its results.
 
@@ -169,6 +172,8 @@ def forward_call(
         Dtype of out; None is that of q.
     expressions : (mask, mask_args, score, score_args)
     sinks : array of shape (num_heads,), default=None
+    head_dims : HeadDims, default=one up to 256
+        Those that the kernel takes; those of a kernel on tensor cores are in `on`.
 
     Returns
     -------
@@ -177,7 +182,7 @@ def forward_call(
     out_dtype = values.check_out_dtype(out_dtype)
     facts = [arrays.facts(x) for x in (q, k, v)]
     if on is None:
-        attention.check_qkv(*facts)
+        attention.check_qkv(*facts, head_dims=head_dims)
     else:
         on.check(*facts)
     batch, seqlen_q, num_heads, head_dim = facts[0].shape
@@ -185,6 +190,7 @@ def forward_call(
     scores = check_scores(facts[0], *options, expressions, sinks, facts[1])
     check_scale = values.check_positive_scale if on else values.check_softmax_scale
     softmax_scale = check_scale(softmax_scale, head_dim)
-    out = arrays.empty(q, facts[0].shape, q.dtype if out_dtype is None else np.float32)
+    shape = *facts[0].shape[:3], facts[2].shape[3]
+    out = arrays.empty(q, shape, q.dtype if out_dtype is None else np.float32)
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
     return Call(**vars(scores), q=q, k=k, v=v, out=out, lse=lse, softmax_scale=softmax_scale)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fa_numba.checks import attention
 from fa_numba.checks.refused import RefusedGpuError, RefusedTypeError, RefusedValueError
-from fa_numba.checks.requirements import MAX_HEAD_DIM, require_one_library
+from fa_numba.checks.requirements import ANY_HEAD_DIMS, MAX_HEAD_DIM, require_one_library
 from fa_numba.checks.values import integer
 from fa_numba.runtime import arrays
 from fa_numba.runtime.arrays import facts
@@ -42,23 +42,35 @@ class TensorCores:
     float32 : bool, default=False
         The kernel takes float32; by default float16 and bfloat16.
     max_head_dim : int, default=256
+    v_differs : bool, default=False
+        v may have another head_dim than q and k.
     """
 
     name: str
     supported: tuple
     float32: bool = False
     max_head_dim: int = MAX_HEAD_DIM
+    v_differs: bool = False
 
     def check(self, q, k, v):
         """Raise unless the kernel can run on these arrays and on their GPU."""
         check = check_tensor_core_float32 if self.float32 else check_tensor_core
         limits = {"supported": self.supported, "max_head_dim": self.max_head_dim}
-        check(q, k, v, name=self.name, **limits)
+        check(q, k, v, name=self.name, **limits, v_differs=self.v_differs)
         check_aligned(q=q, k=k, v=v)
 
 
 def check_tensor_core(
-    q, k, v, *, name, supported, max_head_dim, instead="flash_attn_v2", tensor_maps=None
+    q,
+    k,
+    v,
+    *,
+    name,
+    supported,
+    max_head_dim,
+    instead="flash_attn_v2",
+    tensor_maps=None,
+    v_differs=False,
 ):
     """Raise unless the 16-bit tensor-core kernel `name` can run on these arrays and their GPU.
 
@@ -73,13 +85,15 @@ def check_tensor_core(
         Name of a function that computes the same on any GPU, for messages.
     tensor_maps : bool, default=whether `supported` is HOPPER
         The kernel copies q, k and v by tensor maps, which have no negative strides.
+    v_differs : bool, default=False
+        v may have another head_dim than q and k.
     """
     q, k, v = facts(q), facts(k), facts(v)
     require_one_library(q=q, k=k, v=v)
     _require_gpu_arrays("q, k, v", q, name, instead)
-    attention.check_qkv(q, k, v)
+    attention.check_qkv(q, k, v, head_dims=ANY_HEAD_DIMS)
     named = {"q": q, "k": k, "v": v}
-    _require_16_bit_rows(named, name, supported, max_head_dim, instead)
+    _require_16_bit_rows(named, name, supported, max_head_dim, instead, v_differs)
     if supported == HOPPER if tensor_maps is None else tensor_maps:
         _require_no_negative_strides(name, **named)
 
@@ -92,17 +106,26 @@ def check_tensor_core_padded(q, k, v, *, name, supported, max_head_dim, instead=
     q, k, v = facts(q), facts(k), facts(v)
     require_one_library(q=q, k=k, v=v)
     _require_gpu_arrays("q, k, v", q, name, instead)
-    attention.check_qkv(q, k, v)
+    attention.check_qkv(q, k, v, head_dims=ANY_HEAD_DIMS)
     _require_16_bits({"q": q, "k": k, "v": v}, name)
     if q.shape[3] > max_head_dim:
         raise RefusedValueError(
             f"q must have a head_dim up to {max_head_dim} for {name}, got {q.shape[3]}"
         )
+    _require_one_head_dim(q, v, name)
     _require_capability(supported, q, name, instead)
 
 
 def check_tensor_core_float32(
-    q, k, v, *, name, supported, max_head_dim=MAX_HEAD_DIM, instead="flash_attn_registers"
+    q,
+    k,
+    v,
+    *,
+    name,
+    supported,
+    max_head_dim=MAX_HEAD_DIM,
+    instead="flash_attn_registers",
+    v_differs=False,
 ):
     """Raise unless the float32 tensor-core kernel `name` can run on these arrays and their GPU.
 
@@ -111,10 +134,10 @@ def check_tensor_core_float32(
     q, k, v = facts(q), facts(k), facts(v)
     require_one_library(q=q, k=k, v=v)
     _require_gpu_arrays("q, k, v", q, name, instead)
-    attention.check_qkv(q, k, v)
+    attention.check_qkv(q, k, v, head_dims=ANY_HEAD_DIMS)
     named = {"q": q, "k": k, "v": v}
     _require_float32(named, name)
-    _require_rows(named, name, supported, max_head_dim, instead, 4)
+    _require_rows(named, name, supported, max_head_dim, instead, 4, v_differs)
 
 
 def check_fp8(q):
@@ -140,21 +163,22 @@ def check_varlen_tensor_core(
     supported,
     max_head_dim,
     instead="flash_attn_varlen",
+    v_differs=False,
 ):
     """Raise unless the kernel `name` can run on these packed sequences and their GPU.
 
     Parameters
     ----------
     q, k, v, cu_seqlens_q, cu_seqlens_k : arrays
-    name, supported, max_head_dim, instead
+    name, supported, max_head_dim, instead, v_differs
         As for `check_tensor_core`.
     """
     q, k, v, cu_seqlens_q, cu_seqlens_k = map(facts, (q, k, v, cu_seqlens_q, cu_seqlens_k))
     require_one_library(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     _require_gpu_arrays("q, k, v", q, name, instead)
-    attention.check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k)
+    attention.check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, head_dims=ANY_HEAD_DIMS)
     named = {"q": q, "k": k, "v": v}
-    _require_16_bit_rows(named, name, supported, max_head_dim, instead)
+    _require_16_bit_rows(named, name, supported, max_head_dim, instead, v_differs)
     _require_no_negative_strides(name, **named)
     check_aligned(**named)
 
@@ -180,7 +204,9 @@ def check_decode_tensor_core(q, k_cache, v_cache, *, name, supported):
 # Tensor cores, backward
 
 
-def check_bwd_tensor_core(dout, q, k, v, out, lse, *, name, supported, max_head_dim):
+def check_bwd_tensor_core(
+    dout, q, k, v, out, lse, *, name, supported, max_head_dim, v_differs=False
+):
     """Raise unless the 16-bit kernel `name` can run backward on these arrays and their GPU.
 
     Parameters
@@ -190,42 +216,58 @@ def check_bwd_tensor_core(dout, q, k, v, out, lse, *, name, supported, max_head_
         Name of the function, for messages.
     supported : AMPERE or HOPPER
     max_head_dim : int
+    v_differs : bool, default=False
+        v, out and dout may have another head_dim than q and k.
     """
     dout, q, k, v, out, lse = map(facts, (dout, q, k, v, out, lse))
-    limits = {"supported": supported, "max_head_dim": max_head_dim}
+    limits = {"supported": supported, "max_head_dim": max_head_dim, "v_differs": v_differs}
     check_tensor_core(q, k, v, name=name, **limits, instead="flash_attn_bwd")
-    attention.check_bwd(dout, q, k, v, out, lse)
+    attention.check_bwd(dout, q, k, v, out, lse, head_dims=ANY_HEAD_DIMS)
     check_gradient_strides(name, supported, dout, out)
     check_aligned(dout=dout, q=q, k=k, v=v, out=out)
 
 
-def check_tensor_core_wide(q, k, v, *, name, supported, max_head_dim, instead):
+def check_tensor_core_wide(q, k, v, *, name, supported, max_head_dim, instead, v_differs=False):
     """As `check_tensor_core`, for a kernel whose rows are longer than those of all others."""
     if facts(q).shape[-1] <= MAX_BWD_HEAD_DIM:
         raise RefusedValueError(
             f"q must have a head_dim above {MAX_BWD_HEAD_DIM} for {name}, got "
             f"{facts(q).shape[-1]}: flash_attn_bwd_persistent takes it"
         )
-    limits = {"supported": supported, "max_head_dim": max_head_dim}
+    limits = {"supported": supported, "max_head_dim": max_head_dim, "v_differs": v_differs}
     check_tensor_core(q, k, v, name=name, **limits, instead=instead)
 
 
-def check_bwd_tensor_core_wide(dout, q, k, v, out, lse, *, name, supported, max_head_dim):
+def check_bwd_tensor_core_wide(
+    dout, q, k, v, out, lse, *, name, supported, max_head_dim, v_differs=False
+):
     """As `check_bwd_tensor_core`, for a kernel whose rows are longer than those of all others."""
-    limits = {"name": name, "supported": supported, "max_head_dim": max_head_dim}
+    limits = {"name": name, "supported": supported, "max_head_dim": max_head_dim, "v_differs": v_differs}
     check_bwd_tensor_core(dout, q, k, v, out, lse, **limits)
     check_tensor_core_wide(q, k, v, **limits, instead="flash_attn_bwd")
 
 
 def check_varlen_bwd_tensor_core(
-    dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, *, name, supported, max_head_dim
+    dout,
+    q,
+    k,
+    v,
+    out,
+    lse,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    *,
+    name,
+    supported,
+    max_head_dim,
+    v_differs=False,
 ):
     """As `check_bwd_tensor_core`, for a packed batch."""
     dout, q, k, v, out, lse = map(facts, (dout, q, k, v, out, lse))
     starts = cu_seqlens_q, cu_seqlens_k
-    limits = {"supported": supported, "max_head_dim": max_head_dim}
+    limits = {"supported": supported, "max_head_dim": max_head_dim, "v_differs": v_differs}
     check_varlen_tensor_core(q, k, v, *starts, name=name, **limits, instead="flash_attn_varlen_bwd")
-    attention.check_varlen_bwd(dout, q, k, v, out, lse, *starts)
+    attention.check_varlen_bwd(dout, q, k, v, out, lse, *starts, head_dims=ANY_HEAD_DIMS)
     check_gradient_strides(name, supported, dout, out)
     check_aligned(dout=dout, out=out)
 
@@ -417,23 +459,35 @@ def _require_16_bits(named, name):
         raise RefusedTypeError(f"{names} must be float16 or bfloat16 for {name}, got float32")
 
 
-def _require_16_bit_rows(named, name, supported, max_head_dim, instead):
-    """Raise unless dtype, rows and GPU of these arrays, "q" among them, fit the kernel."""
+def _require_16_bit_rows(named, name, supported, max_head_dim, instead, v_differs=False):
+    """Raise unless dtype, rows and GPU of q, k, v fit the kernel."""
     _require_16_bits(named, name)
-    _require_rows(named, name, supported, max_head_dim, instead, 8)
+    _require_rows(named, name, supported, max_head_dim, instead, 8, v_differs)
 
 
-def _require_rows(named, name, supported, max_head_dim, instead, elements):
+def _require_rows(named, name, supported, max_head_dim, instead, elements, v_differs=False):
     """Raise unless rows and GPU fit the kernel; `elements` of a row make 16 bytes."""
-    q = named["q"]
-    head_dim = q.shape[-1]
-    if head_dim % elements or head_dim > max_head_dim:
-        raise RefusedValueError(
-            f"q must have a head_dim that is a multiple of {elements} up to {max_head_dim} for "
-            f"{name}, got {head_dim}"
-        )
+    q, _, v = named.values()
+    *_, v_name = named
+    for x_name, x in (("q", q), (v_name, v)):
+        head_dim = x.shape[-1]
+        if head_dim % elements or head_dim > max_head_dim:
+            raise RefusedValueError(
+                f"{x_name} must have a head_dim that is a multiple of {elements} up to "
+                f"{max_head_dim} for {name}, got {head_dim}"
+            )
+    if not v_differs:
+        _require_one_head_dim(q, v, name, v_name)
     check_strides(name, **named)
     _require_capability(supported, q, name, instead)
+
+
+def _require_one_head_dim(q, v, name, v_name="v"):
+    """Raise if v has another head_dim than q and k."""
+    if v.shape[-1] != q.shape[-1]:
+        raise RefusedValueError(
+            f"{v_name} must have the head_dim of q for {name}, {q.shape[-1]}, got {v.shape[-1]}"
+        )
 
 
 def _require_capability(supported, q, name, instead):

@@ -5,16 +5,19 @@ Every function takes `Facts` (fa_numba.runtime.arrays), so that an array is read
 
 import sys
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from fa_numba.checks.refused import RefusedValueError
 from fa_numba.runtime import arrays
 from fa_numba.runtime.arrays import facts
 
 PACKAGE = Path(__file__).parents[1]
 FLOATS = ("float32", "float16", "bfloat16")  # dtypes of q, k, v, and of arrays like them
-MAX_HEAD_DIM = 256
+MAX_HEAD_DIM = 256  # of q, k and v, unless a function says more: see HeadDims
+MAX_WIDE_HEAD_DIM = 512
 MAX_GROUP_OF_BYTES = 256  # heads of q for a head of K in e4m3
 MAX_GRID = 65535  # thread blocks along y and z of a CUDA grid: one for each head and batch entry
 MANY_KV_HEADS = 128  # more than any model has
@@ -205,6 +208,58 @@ def require_last_axis_contiguous(name, x):
             f"{name} must be contiguous along its last axis, got a view with gaps there: "
             "make it contiguous first (np.ascontiguousarray, cupy.ascontiguousarray, .contiguous())"
         )
+
+
+@dataclass(frozen=True)
+class HeadDims:
+    """The sizes of the last axis of q, k and v that a function takes.
+
+    Attributes
+    ----------
+    most : int, default=256
+    v_differs : bool, default=False
+        v may have another head_dim than q and k. That of out is v's.
+    """
+
+    most: int = MAX_HEAD_DIM
+    v_differs: bool = False
+
+    def check(self, **named):
+        """Raise unless q, k and v, by their names and in this order, have such head_dims."""
+        (q_name, q), (k_name, k), (v_name, v) = named.items()
+        self._check_range(q_name, q)
+        if k.shape[-1] != q.shape[-1]:
+            both = f"{k_name} and {v_name}" if k.shape == v.shape else k_name
+            raise ValueError(
+                f"{both} must have the head_dim of {q_name}, {q.shape[-1]}, got {k.shape[-1]}"
+            )
+        self.check_values(**{k_name: k, v_name: v})
+
+    def check_values(self, **named):
+        """Raise unless k and v, by their names, are keys and values of the same tokens."""
+        (k_name, k), (v_name, v) = named.items()
+        self._check_range(k_name, k)
+        if self.v_differs:
+            if v.shape[:-1] != k.shape[:-1]:
+                raise ValueError(
+                    f"{v_name} must have the shape of {k_name}, {k.shape}, but for the last axis, "
+                    f"got {v.shape}"
+                )
+            self._check_range(v_name, v)
+        elif v.shape != k.shape:
+            raise RefusedValueError(
+                f"{v_name} must have the shape of {k_name}, {k.shape}, got {v.shape}"
+            )
+
+    def _check_range(self, name, x):
+        if not 1 <= x.shape[-1] <= self.most:
+            raise RefusedValueError(
+                f"{name} must have head_dim from 1 to {self.most}, got {x.shape[-1]}"
+            )
+
+
+ONE_HEAD_DIM = HeadDims()
+ANY_HEAD_DIMS = HeadDims(MAX_WIDE_HEAD_DIM, v_differs=True)
 
 
 def require_head_dim(name, head_dim):

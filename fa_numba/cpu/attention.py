@@ -5,6 +5,7 @@ begin elsewhere, a cache is keys of which the first seq_lens[b] count, and pages
 a tile is filled. Keys, values and results are never copied whole.
 """
 
+import functools
 from typing import NamedTuple
 
 import numba
@@ -57,7 +58,7 @@ def flash_attn(
 
     Returns
     -------
-    out : array of the shape and dtype of q
+    out : array of the shape and dtype of q, with the head_dim of v
         0 in a row that sees no key.
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
@@ -181,7 +182,7 @@ def flash_attn_varlen(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    checks.check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k)
+    checks.check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, head_dims=checks.ANY_HEAD_DIMS)
     changes = mask, mask_args, score, score_args
     user, *given = _read(q, causal, window_size, softcap, alibi_slopes, changes)
     options = _options(q, *given, softmax_scale)
@@ -246,15 +247,16 @@ def flash_attn_varlen_grad(
     TypeError, ValueError
         Naming the argument, what it must be, and what it got.
     """
-    checks.check_varlen_bwd(dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k)
+    given = dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k
+    checks.check_varlen_bwd(*given, head_dims=checks.ANY_HEAD_DIMS)
     of_score = score_args, checks.check_flag("score_args_grad", score_args_grad)
     changes = mask, mask_args, score, score_args
     user, *given = _read(q, causal, window_size, softcap, alibi_slopes, changes)
     options = _options(q, *given, softmax_scale)
     checks.check_flag("deterministic", deterministic)
     sequences = _packed(cu_seqlens_q, cu_seqlens_k)
-    parts = _key_parts(sequences, *q.shape[1:], k.shape[1], numba.get_num_threads())
-    arrays = (x[None] for x in (dout, q, k, v, out, lse))
+    arrays = [x[None] for x in (dout, q, k, v, out, lse)]
+    parts = _key_parts(sequences, *arrays[1:4], numba.get_num_threads())
     dq, dk, dv, *more = _backward(*arrays, given[-1], user, sinks, *of_score, parts, options)
     return dq[0], dk[0], dv[0], *more
 
@@ -407,7 +409,7 @@ def _forward_plan(
     num_threads : int
         To divide the work for.
     """
-    checks.check_qkv(q, k, v)
+    checks.check_qkv(q, k, v, head_dims=checks.ANY_HEAD_DIMS)
     options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
     drops = dropout.options(dropout_p, seed)
     batch, seqlen_q, num_heads, _ = q.shape
@@ -429,16 +431,18 @@ def _backward_plan(
     num_threads : int
         To divide the work for.
     """
-    checks.check_bwd(dout, q, k, v, out, lse)
+    checks.check_bwd(dout, q, k, v, out, lse, head_dims=checks.ANY_HEAD_DIMS)
     options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
     drops = dropout.options(dropout_p, seed)
     checks.check_flag("deterministic", deterministic)
     sequences = _equal(q.shape[0], q.shape[1], k.shape[1])
-    return _key_parts(sequences, *q.shape[2:], k.shape[2], num_threads), options, drops
+    return _key_parts(sequences, q, k, v, num_threads), options, drops
 
 
-_check_decode = plans.kept(checks.check_decode_layouts)
-_check_paged_decode = plans.kept(checks.check_paged_decode_layouts)
+_check_decode, _check_paged_decode = (
+    plans.kept(functools.partial(check, head_dims=checks.ANY_HEAD_DIMS))
+    for check in (checks.check_decode_layouts, checks.check_paged_decode_layouts)
+)
 
 
 @plans.kept
@@ -543,13 +547,13 @@ def _forward(
     options = *options, _slopes(alibi_slopes)
     if _few(q, k, max_queries) and not drops[0]:
         return _decode(q, k, v, sequences, max_queries, lse, pages, options, user, sinks)
-    out = np.empty(q.shape, q.dtype)
+    out = np.empty((*q.shape[:3], v.shape[3]), q.dtype)
     user, kept = _prepared(user, sequences, num_heads, WIDTH)
     threads.run(
         forward.forward, int(tasks_before[-1]) * num_heads, forward.WORKSPACE,
         *map(_layout, (q, k, v, out)), kind_of(q.dtype), block_m, sequences, tasks_before, *pages,
-        num_heads, num_heads // k.shape[2], head_dim, lse.reshape(-1), _lse_strides(lse), *options,
-        drops, sinks, user, arrays=(q, k, v, out, kept),
+        num_heads, num_heads // k.shape[2], head_dim, v.shape[3], lse.reshape(-1),
+        _lse_strides(lse), *options, drops, sinks, user, arrays=(q, k, v, out, kept),
     )  # fmt: skip
     return out, lse
 
@@ -598,7 +602,7 @@ def _decode(q, k, v, sequences, max_queries, lse, pages, options, user, sinks, s
     max_queries : int
         Of a sequence.
     """
-    _, num_kv_heads, head_dim = k.shape[1:]
+    (_, num_kv_heads, head_dim), head_dim_v = k.shape[1:], v.shape[3]
     group, kind = q.shape[2] // num_kv_heads, kind_of(q.dtype)
     per_task = max(min(decode.MAX_ROWS // group, max_queries), 1)
     num_chunks = ceil_div(max_queries, per_task)
@@ -608,12 +612,12 @@ def _decode(q, k, v, sequences, max_queries, lse, pages, options, user, sinks, s
     num_blocks = ceil_div(num_kv_heads, heads_per_task)
     tasks = len(sequences) * num_blocks * num_chunks
     max_keys = max(sequences[:, 3].tolist(), default=0)  # of few numbers: 2 µs sooner than NumPy's
-    bytes_of_keys = 2 * max_keys * num_kv_heads * head_dim * k.itemsize
+    bytes_of_keys = max_keys * num_kv_heads * (head_dim + head_dim_v) * k.itemsize
     num_splits = min(_parts(tasks, numba.get_num_threads()), max(bytes_of_keys // LEAST_BYTES, 1))
-    out = np.empty(q.shape, q.dtype)
+    out = np.empty((*q.shape[:3], head_dim_v), q.dtype)
     outs, lses, out_kind, steps = out, lse, kind, (0, 0)
     if num_splits > 1:
-        width = ceil_div(head_dim, WIDTH) * WIDTH
+        width = ceil_div(head_dim_v, WIDTH) * WIDTH
         outs = np.empty((num_splits, *q.shape[:3], width), np.float32)
         lses = np.empty((num_splits, *lse.shape), np.float32)
         out_kind, steps = FLOAT32, (outs.strides[0], lse.size)
@@ -622,7 +626,7 @@ def _decode(q, k, v, sequences, max_queries, lse, pages, options, user, sinks, s
         decode.decode, tasks * num_splits, decode.WORKSPACE, *map(_layout, (q, k, v)), kind,
         kind if scales[0] is None else E4M3, *map(_scale_layout, scales), per_task, num_chunks,
         num_splits, heads_per_task, num_blocks, sequences, *pages, num_kv_heads,
-        group, head_dim, _layout(outs[0] if num_splits > 1 else out), steps[0],
+        group, head_dim, head_dim_v, _layout(outs[0] if num_splits > 1 else out), steps[0],
         out_kind, lses.reshape(-1), _lse_strides(lse), steps[1], *options, sinks,
         user, arrays=(q, k, v, outs, kept, scales),
     )  # fmt: skip
@@ -630,7 +634,7 @@ def _decode(q, k, v, sequences, max_queries, lse, pages, options, user, sinks, s
         address, *strides = _layout(out)
         threads.run(
             decode.merge, q.shape[0] * q.shape[1], WIDTH + MAX_HEAD_DIM, outs.reshape(-1),
-            lses.reshape(-1), num_splits, q.shape[1], q.shape[2], head_dim, kind, address,
+            lses.reshape(-1), num_splits, q.shape[1], q.shape[2], head_dim_v, kind, address,
             tuple(strides), lse.reshape(-1), _lse_strides(lse), arrays=(out,),
         )  # fmt: skip
     return out, lse
@@ -646,31 +650,33 @@ def _parts(tasks, num_threads):
 class KeyParts(NamedTuple):
     """How the keys of all sequences are divided into tasks: see `backward.backward`.
 
-    `size` is that of the arrays in which the parts of dk and dv lie, `workspace` that of a thread.
+    `sizes` are those of the arrays in which the parts of dk and dv lie, `workspace` is that of a
+    thread.
     """
 
     sequences: np.ndarray
     keys_before: np.ndarray
     pairs: int
     num_parts: int
-    size: int
+    sizes: tuple
     workspace: int
 
 
-def _key_parts(sequences, num_heads, head_dim, num_kv_heads, num_threads):
+def _key_parts(sequences, q, k, v, num_threads):
+    num_heads, num_kv_heads = q.shape[2], k.shape[2]
     pairs, most_tiles = len(sequences) * num_kv_heads, 1
     if pairs:
         most_tiles = ceil_div(int(sequences[:, 1].max()), BLOCK_M) * num_heads // num_kv_heads
     num_parts = max(min(_parts(pairs, num_threads), most_tiles), 1)
     # A tile may have rows beyond the last key.
     keys_before = _before(sequences[:, 3] + BLOCK_N)
-    width = ceil_div(head_dim, WIDTH) * WIDTH
-    size, workspace = 0, backward.WORKSPACE
+    widths = [ceil_div(x.shape[3], WIDTH) * WIDTH for x in (k, v)]
+    sizes, workspace = (0, 0), backward.WORKSPACE
     if num_parts > 1:
-        size = int(keys_before[-1]) * num_kv_heads * num_parts * width
+        sizes = tuple(int(keys_before[-1]) * num_kv_heads * num_parts * x for x in widths)
     elif pairs:
-        workspace += 2 * (int(sequences[:, 3].max()) + BLOCK_N) * width
-    return KeyParts(sequences, keys_before, pairs, num_parts, size, workspace)
+        workspace += (int(sequences[:, 3].max()) + BLOCK_N) * sum(widths)
+    return KeyParts(sequences, keys_before, pairs, num_parts, sizes, workspace)
 
 
 def _backward(
@@ -692,9 +698,9 @@ def _backward(
     """
     _, _, num_heads, head_dim = q.shape
     num_kv_heads, kind = k.shape[2], kind_of(q.dtype)
-    sequences, keys_before, pairs, num_parts, size, workspace = key_parts
+    sequences, keys_before, pairs, num_parts, sizes, workspace = key_parts
     dq, dk, dv = (np.empty(x.shape, x.dtype) for x in (q, k, v))
-    parts = [np.empty(size, np.float32) for _ in range(2)]
+    parts = [np.empty(size, np.float32) for size in sizes]
     sink_scores = _sinks(q, sinks)
     deltas = np.zeros(lse.shape if sink_scores.size else 0, np.float32)
     tasks = pairs * num_parts if score_args_grad else 0
@@ -702,15 +708,15 @@ def _backward(
     threads.run(
         backward.backward, pairs * num_parts, workspace,
         *map(_layout, (dout, q, k, v, out, dq)), kind, sequences, keys_before, num_parts,
-        num_heads // num_kv_heads, num_kv_heads, head_dim, np.array(lse, order="C").reshape(-1),
-        _lse_strides(lse), *options, _slopes(alibi_slopes), drops, _layout(dk), _layout(dv), *parts,
-        deltas.reshape(-1), prepared, arrays=(dout, q, k, v, out, dq, dk, dv, kept),
+        num_heads // num_kv_heads, num_kv_heads, head_dim, v.shape[3],
+        np.array(lse, order="C").reshape(-1), _lse_strides(lse), *options, _slopes(alibi_slopes),
+        drops, _layout(dk), _layout(dv), *parts, deltas.reshape(-1), prepared, arrays=(dout, q, k, v, out, dq, dk, dv, kept),
     )  # fmt: skip
     if num_parts > 1:
         for x, x_parts in zip((dk, dv), parts, strict=True):
             threads.run(
                 backward.add_parts, pairs, 0, x_parts, _layout(x), kind, sequences, keys_before,
-                num_parts, num_kv_heads, head_dim, arrays=(x,),
+                num_parts, num_kv_heads, x.shape[3], arrays=(x,),
             )  # fmt: skip
     more = ()
     if score_args_grad:

@@ -59,7 +59,7 @@ LARGEST = np.float32(127)  # of a lse that is not that of the scores
 
 
 @njit
-def begin(w, base, q, dout, out, num_queries, kind, head_dim, lse, lse_start):
+def begin(w, base, q, dout, out, num_queries, kind, head_dim, head_dim_v, lse, lse_start):
     """Load a tile of queries: Q, dO, Qᵀ, dOᵀ, lse and δ; and set dQ to 0.
 
     Parameters
@@ -68,12 +68,12 @@ def begin(w, base, q, dout, out, num_queries, kind, head_dim, lse, lse_start):
         A thread's workspace, and where it begins.
     q, dout, out : (address, row_bytes)
         Of the tile's first query.
-    num_queries, kind, head_dim : int
-        Rows of the tile; dtype and numbers of a row.
+    num_queries, kind, head_dim, head_dim_v : int
+        Rows of the tile; dtype and numbers of a row of q, and of one of dout and out.
     lse, lse_start : flat float32 array, int
         lse of the first query, and of those after it.
     """
-    width = tiles.round_up(head_dim, WIDTH)
+    width, width_v = tiles.round_up(head_dim, WIDTH), tiles.round_up(head_dim_v, WIDTH)
     for m in range(0, num_queries, WIDTH):
         panel, rows = base + m // WIDTH * PANEL, min(num_queries - m, WIDTH)
         at = m * ROW
@@ -82,11 +82,11 @@ def begin(w, base, q, dout, out, num_queries, kind, head_dim, lse, lse_start):
             (dout, base + DO + at, panel + DOT),
         ):
             source = x[0] + m * x[1]
-            tiles.pack(source, x[1], rows, WIDTH, kind, head_dim, width, w, to)
-            tiles.transpose(w, to, ROW, WIDTH, width, w, transposed, WIDTH)
+            tiles.pack(source, x[1], rows, WIDTH, kind, head_dim_v, width_v, w, to)
+            tiles.transpose(w, to, ROW, WIDTH, width_v, w, transposed, WIDTH)
         for i in range(0, WIDTH, LANES):
             delta = broadcast(ZERO)
-            for d in range(i, i + head_dim * WIDTH, WIDTH):
+            for d in range(i, i + head_dim_v * WIDTH, WIDTH):
                 delta = multiply_add(load(w, panel + QT + d), load(w, panel + DOT + d), delta)
             store(w, panel + DELTA + i, delta)
         to = base + Q + at
@@ -187,8 +187,8 @@ def add_key_gradients(
 @njit(nogil=True)
 def backward(
     counter, num_tasks, workspace, dout, q, k, v, out, dq, kind, sequences, keys_before, num_parts,
-    group, num_kv_heads, head_dim, lse, lse_of, left, right, scale, softcap, slopes, dropout,
-    dk, dv, dk_parts, dv_parts, deltas, user,
+    group, num_kv_heads, head_dim, head_dim_v, lse, lse_of, left, right, scale, softcap, slopes,
+    dropout, dk, dv, dk_parts, dv_parts, deltas, user,
 ):  # fmt: skip
     """Take tasks until none is left. The other parameters are those of `forward.forward`.
 
@@ -199,14 +199,14 @@ def backward(
     num_parts : int
         Tasks that share a key head.
     dk_parts, dv_parts : flat float32 arrays
-        Where num_parts > 1, for `add_parts`: rows of head_dim, rounded up to WIDTH; for each
-        sequence num_kv_heads times num_parts times its rows.
+        Where num_parts > 1, for `add_parts`: rows of head_dim or head_dim_v, rounded up to WIDTH;
+        for each sequence num_kv_heads times num_parts times its rows.
     deltas : flat float32 array of the size of lse, or 0
         Receives δ.
     """
     w = workspace
     base = tiles.aligned(w)
-    width = tiles.round_up(head_dim, WIDTH)
+    width, width_v = tiles.round_up(head_dim, WIDTH), tiles.round_up(head_dim_v, WIDTH)
     dk_sums, dv_sums = (w, w) if num_parts == 1 else (dk_parts, dv_parts)
     while True:
         task = fetch_add(counter, 1)
@@ -219,10 +219,12 @@ def backward(
         if num_parts == 1:  # nobody else adds to them: they lie in the thread's workspace
             dk_at, dv_at = base + END, base + END + num_rows * width
         else:
-            dk_at = keys_before[b] * num_kv_heads + kv_head * num_rows
-            dk_at = dv_at = (dk_at * num_parts + part * num_rows) * width
+            first_row = keys_before[b] * num_kv_heads + kv_head * num_rows
+            first_row = first_row * num_parts + part * num_rows
+            dk_at, dv_at = first_row * width, first_row * width_v
         for i in range(0, num_rows * width, LANES):
             store(dk_sums, dk_at + i, broadcast(ZERO))
+        for i in range(0, num_rows * width_v, LANES):
             store(dv_sums, dv_at + i, broadcast(ZERO))
 
         num_tiles = (seqlen_q + BLOCK_M - 1) // BLOCK_M
@@ -234,7 +236,10 @@ def backward(
             dout_rows = dout[0] + b * dout[1] + row * dout[2] + head * dout[3], dout[2]
             out_rows = out[0] + b * out[1] + row * out[2] + head * out[3], out[2]
             lse_start = b * lse_of[0] + head * lse_of[1] + row * lse_of[2]
-            begin(w, base, q_rows, dout_rows, out_rows, num_queries, kind, head_dim, lse, lse_start)
+            begin(
+                w, base, q_rows, dout_rows, out_rows, num_queries, kind, head_dim, head_dim_v, lse,
+                lse_start,
+            )  # fmt: skip
             if deltas.size:
                 for i in range(num_queries):
                     deltas[lse_start + i] = w[base + i // WIDTH * PANEL + DELTA + i % WIDTH]
@@ -249,9 +254,12 @@ def backward(
                     if expressions.is_hidden(user, b, (head, head + 1), panels, n):
                         n += num_keys
                         continue
-                for x, to in ((k, base + K), (v, base + V)):
+                for x, to, dim, row_width in (
+                    (k, base + K, head_dim, width),
+                    (v, base + V, head_dim_v, width_v),
+                ):
                     source = x[0] + b * x[1] + (first_k + n) * x[2] + kv_head * x[3]
-                    tiles.pack(source, x[2], num_keys, rows, kind, head_dim, width, w, to)
+                    tiles.pack(source, x[2], num_keys, rows, kind, dim, row_width, w, to)
                 # Panels of which some query sees some key of the tile.
                 ahead = n - position
                 first = max(0, ahead - right) // WIDTH
@@ -284,7 +292,7 @@ def backward(
                         ahead + start - i * WIDTH, left, right, mod, slope_at, user, at,
                     )  # fmt: skip
                     probabilities(w, pt, panel + LSE, rows, factor)
-                    multiply(w, base + V + keys, panel + DOT, dst, rows, head_dim)
+                    multiply(w, base + V + keys, panel + DOT, dst, rows, head_dim_v)
                     query = m + i * WIDTH
                     if dropout[0]:
                         drop(w, dst, rows, n + start, query, head, b, dropout)
@@ -300,22 +308,24 @@ def backward(
                         drop(w, pt, rows, n + start, query, head, b, dropout)
                     to = base + DQ + i * WIDTH * ROW
                     add_query_gradients(w, base + K + keys, dst, to, rows, head_dim)
-                to = n * width
                 add_key_gradients(
-                    w, base, PT, DO, dv_sums, dv_at + to, width, first, last, num_keys, head_dim,
-                    ahead, left, right, user,
+                    w, base, PT, DO, dv_sums, dv_at + n * width_v, width_v, first, last, num_keys,
+                    head_dim_v, ahead, left, right, user,
                 )  # fmt: skip
                 add_key_gradients(
-                    w, base, DST, Q, dk_sums, dk_at + to, width, first, last, num_keys, head_dim,
-                    ahead, left, right, user,
+                    w, base, DST, Q, dk_sums, dk_at + n * width, width, first, last, num_keys,
+                    head_dim, ahead, left, right, user,
                 )  # fmt: skip
                 n += num_keys
             address = dq[0] + b * dq[1] + row * dq[2] + head * dq[3]
             tiles.unpack(w, base + DQ, ROW, num_queries, kind, head_dim, address, dq[2])
         if num_parts == 1:
-            for x, sums, at in ((dk, dk_sums, dk_at), (dv, dv_sums, dv_at)):
+            for x, sums, at, dim, row_width in (
+                (dk, dk_sums, dk_at, head_dim, width),
+                (dv, dv_sums, dv_at, head_dim_v, width_v),
+            ):
                 address = x[0] + b * x[1] + first_k * x[2] + kv_head * x[3]
-                tiles.unpack(sums, at, width, seqlen_k, kind, head_dim, address, x[2])
+                tiles.unpack(sums, at, row_width, seqlen_k, kind, dim, address, x[2])
 
 
 @njit(nogil=True)
@@ -333,8 +343,10 @@ def add_parts(
         The parts, as `backward` leaves them.
     x : (address, batch_bytes, row_bytes, head_bytes)
         dk or dv.
-    kind, sequences, keys_before, num_parts, num_kv_heads, head_dim
+    kind, sequences, keys_before, num_parts, num_kv_heads
         As for `backward`.
+    head_dim : int
+        Numbers in a row of x.
     """
     width = tiles.round_up(head_dim, WIDTH)
     while True:

@@ -89,7 +89,7 @@ LEAST = np.float32(-3.4028235e38)  # below is −∞ alone
 
 
 @njit
-def begin(w, base, first, q, rows, group, kind, head_dim, width, sinks):
+def begin(w, base, first, q, rows, group, kind, head_dim, width, width_v, sinks):
     """Q of a task, and m, l and O of the sinks alone.
 
     Parameters
@@ -102,8 +102,8 @@ def begin(w, base, first, q, rows, group, kind, head_dim, width, sinks):
         Of the first query and head.
     group : int
         Query heads that share the key head.
-    kind, head_dim, width : int
-        Dtype of q; numbers in its rows, and in the workspace's.
+    kind, head_dim, width, width_v : int
+        Dtype of q; numbers in its rows, in the workspace's, and in those of O.
     sinks : float32 array of shape (group,) or (0,)
     """
     address, row_bytes, head_bytes = q
@@ -111,7 +111,7 @@ def begin(w, base, first, q, rows, group, kind, head_dim, width, sinks):
         source, to = address + r // group * row_bytes, base + Q + (first + r) * ROW
         tiles.pack(source, head_bytes, group, group, kind, head_dim, width, w, to)
     for r in range(first, first + tiles.round_up(rows, ROWS)):
-        for d in range(base + O + r * ROW, base + O + r * ROW + width, LANES):
+        for d in range(base + O + r * ROW, base + O + r * ROW + width_v, LANES):
             store(w, d, broadcast(ZERO))
         w[base + M_I + r] = NEG_INF
         w[base + L_I + r] = w[base + ALPHA + r] = ZERO
@@ -484,9 +484,8 @@ def finish(w, base, r, heads, kind, head_dim, width, address, head_bytes, lse, l
 def decode(
     counter, num_tasks, workspace, q, k, v, kind, kv_kind, k_scale, v_scale, max_queries,
     num_chunks, num_splits, heads_per_task, num_blocks, sequences, table, page_size, num_kv_heads,
-    group, head_dim, out,
-    out_split, out_kind, lse, lse_of, lse_split, left, right, scale, softcap, slopes, sinks,
-    user,
+    group, head_dim, head_dim_v, out, out_split, out_kind, lse, lse_of, lse_split, left, right,
+    scale, softcap, slopes, sinks, user,
 ):  # fmt: skip
     """Take tasks until none is left. The other parameters are those of `forward.forward`.
 
@@ -512,9 +511,10 @@ def decode(
     w = workspace
     base = tiles.aligned(w)
     scaled = kv_kind == E4M3
-    width = tiles.round_up(head_dim, WIDTH)
+    width, width_v = tiles.round_up(head_dim, WIDTH), tiles.round_up(head_dim_v, WIDTH)
+    whole = head_dim % LANES == 0 and head_dim_v % LANES == 0
     copied_k = address_of(w) + 4 * (base + K)
-    if max_queries * group > MAX_IN_PLACE or head_dim % LANES != 0:
+    if max_queries * group > MAX_IN_PLACE or not whole:
         for i in range(base + S, base + S + MAX_ROWS * BLOCK_N, LANES):
             store(w, i, broadcast(ZERO))  # rows of P that are no queries, but multiplied
     while True:
@@ -531,14 +531,14 @@ def decode(
         if num_queries <= 0:
             continue
         rows = num_queries * group
-        in_place = rows <= MAX_IN_PLACE and head_dim % LANES == 0
+        in_place = rows <= MAX_IN_PLACE and whole
         step = tiles.round_up(rows, ROWS)  # from the rows of one key head to those of the next
         for h in range(heads):
             head = (first_head + h) * group
             address = q[0] + b * q[1] + (first_q + m) * q[2] + head * q[3]
             own = sinks[head : head + group] if split == 0 else sinks[:0]
             query = address, q[2], q[3]
-            begin(w, base, h * step, query, rows, group, kind, head_dim, width, own)
+            begin(w, base, h * step, query, rows, group, kind, head_dim, width, width_v, own)
 
         position = m + seqlen_k - seqlen_q  # of the first query among the keys
         n = max(0, position - left)
@@ -561,10 +561,13 @@ def decode(
             for h in range(heads):
                 kv_head = first_head + h
                 if not in_place:
-                    for x, to in ((k, base + K), (v, base + V)):
+                    for x, to, dim, row_width in (
+                        (k, base + K, head_dim, width),
+                        (v, base + V, head_dim_v, width_v),
+                    ):
                         tiles.pack_keys(
                             x, b, kv_head, n, num_keys, first_k, table, page_size, kv_kind,
-                            head_dim, width, w, to,
+                            dim, row_width, w, to,
                         )  # fmt: skip
                 if scaled:
                     for x, to in ((k_scale, base + K_SCALES), (v_scale, base + V_SCALES)):
@@ -592,13 +595,13 @@ def decode(
                     if scaled:
                         multiply_by(w, s, base + V_SCALES, num_keys)
                     if in_place:
-                        rescale(w, base + O + r * ROW, w[alpha], width)
+                        rescale(w, base + O + r * ROW, w[alpha], width_v)
                 if not in_place:
-                    accumulate(w, base, h * step, rows, num_keys, head_dim)
+                    accumulate(w, base, h * step, rows, num_keys, head_dim_v)
             if in_place:
                 add_in_place(
                     w, base, v, b, first_head, n, num_keys, stop, first_k, table, page_size,
-                    kv_kind, heads, rows, head_dim, step, base + S,
+                    kv_kind, heads, rows, head_dim_v, step, base + S,
                 )  # fmt: skip
             n += num_keys
         for h in range(heads):
@@ -607,7 +610,7 @@ def decode(
                 address = out[0] + b * out[1] + row * out[2] + head * out[3] + split * out_split
                 lse_at = b * lse_of[0] + head * lse_of[1] + row * lse_of[2] + split * lse_split
                 finish(
-                    w, base, h * step + i * group, group, out_kind, head_dim, width, address,
+                    w, base, h * step + i * group, group, out_kind, head_dim_v, width_v, address,
                     out[3], lse, lse_at, lse_of[1],
                 )  # fmt: skip
 

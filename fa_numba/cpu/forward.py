@@ -105,7 +105,8 @@ def accumulate(w, v, pt, alpha, ot, rows, head_dim):
 
 @njit
 def attend(
-    w, base, panel, n, num_keys, head_dim, ahead, left, right, mod, index, dropout, user, at
+    w, base, panel, n, num_keys, head_dim, head_dim_v, ahead, left, right, mod, index, dropout,
+    user, at,
 ):  # fmt: skip
     """Keys n to n + num_keys − 1 of the tile, for the queries of one panel.
 
@@ -113,7 +114,7 @@ def attend(
     ----------
     w, base, panel : float32 array, int, int
         A thread's workspace, where it begins, and where the panel does.
-    n, num_keys, head_dim : int
+    n, num_keys, head_dim, head_dim_v : int
     ahead : int
         Position of key n, less that of the panel's first query.
     left, right : int
@@ -136,11 +137,11 @@ def attend(
     if dropout[0]:
         b, head, query, key = index
         drop(w, st, rows, key, query, head, b, dropout)
-    accumulate(w, base + V + n * ROW, st, base + ALPHA, panel + OT, rows, head_dim)
+    accumulate(w, base + V + n * ROW, st, base + ALPHA, panel + OT, rows, head_dim_v)
 
 
 @njit
-def begin(w, base, address, row_bytes, num_queries, kind, head_dim, sink):
+def begin(w, base, address, row_bytes, num_queries, kind, head_dim, head_dim_v, sink):
     """Qᵀ of a task, and m, l and O of the sink alone; −∞ is none."""
     width = tiles.round_up(head_dim, LANES)
     for m in range(0, num_queries, WIDTH):
@@ -148,7 +149,7 @@ def begin(w, base, address, row_bytes, num_queries, kind, head_dim, sink):
         source, rows = address + m * row_bytes, min(num_queries - m, WIDTH)
         tiles.pack(source, row_bytes, rows, WIDTH, kind, head_dim, width, w, base + K)
         tiles.transpose(w, base + K, ROW, WIDTH, width, w, panel + QT, WIDTH)
-        for i in range(0, tiles.round_up(head_dim, ROWS) * WIDTH, LANES):
+        for i in range(0, tiles.round_up(head_dim_v, ROWS) * WIDTH, LANES):
             store(w, panel + OT + i, broadcast(ZERO))
         for i in range(0, WIDTH, LANES):
             store(w, panel + M_I + i, broadcast(sink * LOG2_E))
@@ -190,8 +191,8 @@ def finish(w, base, address, row_bytes, num_queries, kind, head_dim, lse, lse_st
 @njit(nogil=True)
 def forward(
     counter, num_tasks, workspace, q, k, v, out, kind, block_m, sequences, tasks_before, table,
-    page_size, num_heads, group, head_dim, lse, lse_of, left, right, scale, softcap, slopes,
-    dropout, sinks, user,
+    page_size, num_heads, group, head_dim, head_dim_v, lse, lse_of, left, right, scale, softcap,
+    slopes, dropout, sinks, user,
 ):  # fmt: skip
     """Take tasks until none is left.
 
@@ -211,6 +212,8 @@ def forward(
         Pages of the keys; page_size 0: there are none.
     group : int
         Query heads for each key head.
+    head_dim, head_dim_v : int
+        Numbers in a row of q and k, and in one of v and out.
     lse, lse_of : flat float32 array; (int, int, int)
         Where lse of a batch, a head and a query is: their strides.
     left, right : int
@@ -224,7 +227,7 @@ def forward(
     """
     w = workspace
     base = tiles.aligned(w)
-    width = tiles.round_up(head_dim, ROWS)
+    width, width_v = tiles.round_up(head_dim, ROWS), tiles.round_up(head_dim_v, ROWS)
     while True:
         task = fetch_add(counter, 1)
         if task >= num_tasks:
@@ -243,7 +246,7 @@ def forward(
         row = first_q + m
         address = q[0] + b * q[1] + row * q[2] + head * q[3]
         sink = sinks[head] if sinks.size else NEG_INF
-        begin(w, base, address, q[2], num_queries, kind, head_dim, sink)
+        begin(w, base, address, q[2], num_queries, kind, head_dim, head_dim_v, sink)
         position = m + seqlen_k - seqlen_q  # of the first query among the keys
         n = max(0, position - left)
         stop = min(seqlen_k, position + num_queries - 1 + right + 1)
@@ -254,10 +257,13 @@ def forward(
                 if expressions.is_hidden(user, b, (head, head + 1), panels, n):
                     n += num_keys
                     continue
-            for x, to in ((k, base + K), (v, base + V)):
+            for x, to, dim, row_width in (
+                (k, base + K, head_dim, width),
+                (v, base + V, head_dim_v, width_v),
+            ):
                 tiles.pack_keys(
-                    x, b, head // group, n, num_keys, first_k, table, page_size, kind, head_dim,
-                    width, w, to,
+                    x, b, head // group, n, num_keys, first_k, table, page_size, kind, dim,
+                    row_width, w, to,
                 )  # fmt: skip
             for first in range(0, num_queries, WIDTH):
                 # Of the tile, the keys that some query of the panel sees.
@@ -274,10 +280,10 @@ def forward(
                 if start < end:
                     panel = base + first // WIDTH * PANEL
                     attend(
-                        w, base, panel, start, end - start, head_dim, ahead + start, left, right,
-                        mod, (b, head, m + first, n + start), dropout, user, at,
+                        w, base, panel, start, end - start, head_dim, head_dim_v, ahead + start,
+                        left, right, mod, (b, head, m + first, n + start), dropout, user, at,
                     )  # fmt: skip
             n += num_keys
         address = out[0] + b * out[1] + row * out[2] + head * out[3]
         lse_start = b * lse_of[0] + head * lse_of[1] + row * lse_of[2]
-        finish(w, base, address, out[2], num_queries, kind, head_dim, lse, lse_start)
+        finish(w, base, address, out[2], num_queries, kind, head_dim_v, lse, lse_start)

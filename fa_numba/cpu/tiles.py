@@ -11,7 +11,7 @@ vector: rows of C lie across registers, its columns along them. A may be read by
 
 BLOCK_M = BLOCK_N = 64: a tile of scores is 16 KB, half of the panel of Q beside it 8 KB at
 head_dim 64, and both stay in an L1 cache of 32 or 48 KB while K and V go by; the tiles of K and V,
-16 KB each, come from L2. A row of a tile is ROW numbers long, 17 cache lines: an odd number, so
+16 KB each, come from L2. A row of a tile is ROW numbers long, 33 cache lines: an odd number, so
 that the rows do not fall into the same few sets of the cache.
 """
 
@@ -34,7 +34,7 @@ from fa_numba.cpu.vectors import (
 
 BLOCK_M = 128  # queries
 BLOCK_N = 64  # keys
-MAX_HEAD_DIM = 256
+MAX_HEAD_DIM = 512
 ROW = MAX_HEAD_DIM + 16  # numbers from one row of a tile to the next
 WIDTH = COLUMNS * LANES  # numbers in a row of accumulators
 CACHE_LINE = 64  # bytes

@@ -258,7 +258,7 @@ FORWARD = (
     forward("flash_attn_mma", _16_BITS, AMPERE, why=_BY_MMA),
     forward("flash_attn_tf32x3", pays_in_three_products, AMPERE, why=_BY_TF32),
     Candidate("flash_attn_registers", "on_cuda_cores", why=_IN_REGISTERS),
-    lesson("flash_attn_v2"),
+    lesson("flash_attn_v2", head_dims=checks.ANY_HEAD_DIMS),
 )
 BACKWARD = (
     on_cpu("flash_attn_grad"),
@@ -293,7 +293,7 @@ BACKWARD = (
         why=_IN_REGISTERS,
         check=gradient_in_registers,
     ),
-    lesson("flash_attn_bwd", always=("deterministic",)),
+    lesson("flash_attn_bwd", always=("deterministic",), head_dims=checks.ANY_HEAD_DIMS),
 )
 
 
@@ -341,7 +341,7 @@ def flash_attn(
         Naming the argument, what it must be, and what it got.
     """
     inputs = Inputs(*map(arrays.facts, (q, k, v)))
-    checks.check_qkv(*inputs)
+    checks.check_qkv(*inputs, head_dims=checks.ANY_HEAD_DIMS)
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
     written = mask, mask_args, score, score_args, sinks
     return inputs, options_of(inputs.q, *options, *written, dropout_p=dropout_p, seed=seed)
@@ -403,7 +403,7 @@ def flash_attn_grad(
         Naming the argument, what it must be, and what it got.
     """
     inputs = GradientInputs(*map(arrays.facts, (dout, q, k, v, out, lse)))
-    checks.check_bwd(*inputs)
+    checks.check_bwd(*inputs, head_dims=checks.ANY_HEAD_DIMS)
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
     written = mask, mask_args, score, score_args, sinks
     more = {"dropout_p": dropout_p, "seed": seed, "deterministic": deterministic}

@@ -6,9 +6,11 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fa_numba.checks import ANY_HEAD_DIMS, ONE_HEAD_DIM, HeadDims
 from fa_numba.checks.refused import RefusedError
 
 CPU = "cpu"  # the room of the jobs compiled for the CPU
+WITH_HEADS = "q", "k", "v", "k_cache", "v_cache"
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Candidate:
     adapt : callable, default=None
         ``adapt(*arrays)`` returns the function's own positional arguments and more options, where
         they differ from those of the job.
+    head_dims : HeadDims, default=one up to 256
+        Those that the function takes.
     """
 
     name: str
@@ -44,6 +48,7 @@ class Candidate:
     most_queries: int | None = None
     always: tuple = ()
     adapt: Callable | None = None
+    head_dims: HeadDims = ONE_HEAD_DIM
 
     @property
     def title(self) -> str:
@@ -71,11 +76,14 @@ class Candidate:
             return (
                 f"splits the keys, for at most {self.most_queries} queries, got {inputs.q.shape[1]}"
             )
-        if self.check:
-            try:
+        of_heads = {x: array for x, array in inputs._asdict().items() if x in WITH_HEADS}
+        try:
+            if of_heads:
+                self.head_dims.check(**of_heads)
+            if self.check:
                 self.check(self, inputs, options)
-            except RefusedError as error:
-                return str(error)
+        except RefusedError as error:
+            return str(error)
         missing = [x for x in options if x not in self.options]
         return f"{self.title} has no {', '.join(missing)}" if missing else None
 
@@ -93,7 +101,7 @@ def on_cpu(name: str) -> Candidate:
         "NumPy arrays run compiled for the CPU by Numba; the name of an algorithm, such as "
         "flash_attn_v2, runs its kernel on the CPU engine"
     )
-    return Candidate(name, CPU, why=why)
+    return Candidate(name, CPU, why=why, head_dims=ANY_HEAD_DIMS)
 
 
 def lesson(name: str, **more) -> Candidate:

@@ -120,7 +120,7 @@ def flash_decode(
     because that would wait for the GPU: a length out of range reads memory outside the cache.
     """
     inputs = Inputs(*map(arrays.facts, (q, k_cache, v_cache, seq_lens)))
-    checks.check_decode(*inputs, k_scale, v_scale)
+    checks.check_decode(*inputs, k_scale, v_scale, head_dims=checks.ANY_HEAD_DIMS)
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
     written = mask, mask_args, score, score_args, sinks
     given = options_of(inputs.q, *options, *written)
@@ -188,7 +188,7 @@ def paged_attn_decode(
     memory outside the cache.
     """
     inputs = PagedInputs(*map(arrays.facts, (q, k_cache, v_cache, block_table, seq_lens)))
-    checks.check_paged_decode(*inputs, k_scale, v_scale)
+    checks.check_paged_decode(*inputs, k_scale, v_scale, head_dims=checks.ANY_HEAD_DIMS)
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
     written = mask, mask_args, score, score_args, sinks
     given = options_of(inputs.q, *options, *written)

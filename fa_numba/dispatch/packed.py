@@ -121,7 +121,7 @@ def flash_attn_varlen(
     batch, or leave rows of out unwritten.
     """
     inputs = Inputs(*map(arrays.facts, (q, k, v, cu_seqlens_q, cu_seqlens_k)))
-    checks.check_varlen(*inputs)
+    checks.check_varlen(*inputs, head_dims=checks.ANY_HEAD_DIMS)
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
     written = mask, mask_args, score, score_args, sinks
     return inputs, options_of(inputs.q, *options, *written)
@@ -188,7 +188,7 @@ def flash_attn_varlen_grad(
     """
     given = dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k
     inputs = GradientInputs(*map(arrays.facts, given))
-    checks.check_varlen_bwd(*inputs)
+    checks.check_varlen_bwd(*inputs, head_dims=checks.ANY_HEAD_DIMS)
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
     written = mask, mask_args, score, score_args, sinks
     more = {"deterministic": deterministic, "score_args_grad": score_args_grad}
