@@ -49,11 +49,15 @@ def cluster_wait(typingctx):
 
 @intrinsic
 def mbarrier_arrive_in(typingctx, barrier, rank):
-    """Arrive at the mbarrier that block `rank` of the cluster has at address `barrier`."""
+    """Arrive at the mbarrier that block `rank` of the cluster has at address `barrier`.
+
+    For threads that have read and not written: the other block sees no earlier write of this one
+    (scope `cta`; a wider one costs a memory barrier).
+    """
     return statement(
         "{ .reg .b32 there; "
         "mapa.shared::cluster.u32 there, <barrier>, <rank>; "
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }",
+        "mbarrier.arrive.release.cta.shared::cluster.b64 _, [there]; }",
         barrier=types.uint32,
         rank=types.uint32,
     )

@@ -326,7 +326,7 @@ def wgmma_more_bf16(typingctx, n, k, d, a, b):
 
 @intrinsic
 def wgmma_tiles_f16(typingctx, n, k, d, a, b):
-    """d += A B, float16, both in shared memory: A (64, k) with its rows along the sum, B (k, n) not.
+    """d += A B, float16, both in shared memory: only A (64, k) with its rows along the sum.
 
     a is made with ``descriptor_bits()``, b with ``descriptor_bits(k * ROW_BYTES)``.
     """
@@ -392,7 +392,7 @@ def _tiles(kind, n, k, d):
 
 
 def _products(shape, steps, transposed, add=False):
-    """One instruction for each pair of offsets in bytes, of A and of B; the first may overwrite d."""
+    """One instruction for each pair of offsets in bytes, of A and of B; the first overwrites d, or adds."""
     lines = [".reg .pred add; .reg .b64 a, b;"]
     for i, (a_bytes, b_bytes) in enumerate(steps):
         lines += [

@@ -40,7 +40,7 @@ Papers: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, section 3.
 import functools
 
 import numpy as np
-from numba import cuda, float32, int32, uint32
+from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.checks import HOPPER, TensorCores
@@ -71,7 +71,6 @@ from fa_numba.ptx.mbarrier import (
 )
 from fa_numba.ptx.tma import make_load_tile, tma_load_4d, tma_store_wait_read
 from fa_numba.ptx.wgmma import (
-    column_bytes,
     descriptor,
     descriptor_bits,
     hold,
@@ -127,9 +126,9 @@ def make_plan(HEAD_DIM):
     plan = SharedPlan()
     plan.Q = plan.tiles(1, pieces * PIECE_BYTES)  # out overwrites it
     plan.P = plan.tiles(P_STAGES, PANEL_BYTES)
-    plan.FACTORS = plan.region(P_STAGES * ROWS * 4)
     plan.Q_FULL, plan.P_RING = plan.barriers(1), plan.ring(P_STAGES)
-    stages = (SHARED_BYTES - plan.bytes) // (PIECE_BYTES + 2 * BARRIER)
+    factors = P_STAGES * ROWS * 4  # in static shared memory
+    stages = (SHARED_BYTES - factors - plan.bytes) // (PIECE_BYTES + 2 * BARRIER)
     plan.RING = plan.ring(stages)
     plan.PIECES = plan.tiles(stages, PIECE_BYTES)
     return plan
@@ -145,7 +144,7 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, 
     PIECES = num_pieces(HEAD_DIM)
     TWO = PIECES == 4  # pieces of out in warpgroup 1; warpgroup 2 always has two
     plan = make_plan(HEAD_DIM)
-    Q, P, FACTORS, Q_FULL, P_RING = plan.Q, plan.P, plan.FACTORS, plan.Q_FULL, plan.P_RING
+    Q, P, Q_FULL, P_RING = plan.Q, plan.P, plan.Q_FULL, plan.P_RING
     RING, KV, shared_base = plan.RING, plan.PIECES, plan.shared_base
     STAGES, Q_BYTES = RING.length, PIECES * PIECE_BYTES
     PART_ROWS = BLOCK_N // BLOCKS  # of a piece, that this thread block loads for all
@@ -244,7 +243,7 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, 
         for _ in range(1, PIECES):
             before = stage
             stage, parity = advance(stage, parity, 1)
-            q_desc += PIECE_BYTES >> 4
+            q_desc = uint64(q_desc + uint64(PIECE_BYTES >> 4))
             k_desc = descriptor(K_MAJOR_DESC, piece_of(base, stage))
             wait_for(base, stage, parity)
             wgmma_fence()
@@ -501,7 +500,9 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, 
         first, end = tiles_of(m_cluster, ROWS * BLOCKS, seqlen_q, seqlen_k, mask_args)
         if tid == 0:
             mbarrier_init(base + Q_FULL.start, 1)
-            init_rings(base, (P_RING,), WARPS)
+            for p_stage in range(P_STAGES):  # warpgroup 1 fills, warpgroup 2 empties
+                mbarrier_init(base + P_RING.full + p_stage * BARRIER, WARPS)
+                mbarrier_init(base + P_RING.empty + p_stage * BARRIER, WARPS)
             init_rings(base, (RING,), BLOCKS * WARPS)
             fence_mbarrier_init()
         cuda.syncthreads()  # the barriers are made: safe to wait on
@@ -567,7 +568,8 @@ def flash_attn_wide(
     if 0 in (call.seqlen_q, call.seqlen_k):
         return call.results_without_keys()
     mask, window_size = call.mask, run_time_masks.constants_of(call.mask).window_size
-    kernel = make_flash_attn_wide(call.head_dim, mask.causal, call.dtype, window_size, mask.softcap)
+    constants = call.head_dim, mask.causal, call.dtype, window_size, mask.softcap
+    kernel = make_flash_attn_wide(*constants, CLUSTER)
     num_m_tiles = ceil_div(call.seqlen_q, ROWS * CLUSTER) * CLUSTER
     grid = (num_m_tiles, call.num_heads, call.batch)
     part = BLOCK_N // CLUSTER
