@@ -6,6 +6,7 @@ from numba import cuda, float32, int32, types, uint8, uint32, uint64
 
 from fa_numba.ptx import (
     barriers,
+    cluster,
     convert,
     cp_async,
     halves,
@@ -228,8 +229,11 @@ def tma_store_kernel(x, tensor_map, row, head, b):
         tma.tma_store_wait_read(0)
 
 
-def _wgmma_of(N, K, DTYPE, WIDTH):
-    """A product with A in shared memory, one with A in registers; bits of B for each."""
+def _wgmma_of(N, K, DTYPE, WIDTH, ADDS=None):
+    """A product with A in shared memory, one with A in registers; bits of A and B for each.
+
+    ADDS is the name of one of `forward.WgmmaSums`, in place of the first.
+    """
     if DTYPE == "e4m3":
         ROW_MAJOR = COL_MAJOR = wgmma.narrow_descriptor_bits(WIDTH)
 
@@ -241,6 +245,8 @@ def _wgmma_of(N, K, DTYPE, WIDTH):
     else:
         ROW_MAJOR, COL_MAJOR = wgmma.descriptor_bits(), wgmma.descriptor_bits(K * layouts.ROW_BYTES)
         of_shared, of_registers = forward.wgmma_of(DTYPE)
+        if ADDS is not None:
+            of_shared = getattr(forward.wgmma_sums_of(DTYPE), ADDS)
 
         def shared(d, a, b):
             of_shared(N, K, d, a, b)
@@ -253,11 +259,14 @@ def _wgmma_of(N, K, DTYPE, WIDTH):
 
 
 @functools.cache
-def make_wgmma(N, K, DTYPE, REGISTERS, WIDTH=128):
-    """A product of 16-bit numbers, or of "e4m3" in panels of WIDTH bytes."""
-    shared, ROW_MAJOR, registers, COL_MAJOR = _wgmma_of(N, K, DTYPE, WIDTH)
+def make_wgmma(N, K, DTYPE, REGISTERS, WIDTH=128, ADDS=None):
+    """A product of 16-bit numbers, or of "e4m3" in panels of WIDTH bytes; ADDS as in _wgmma_of."""
+    shared, ROW_MAJOR, registers, COL_MAJOR = _wgmma_of(N, K, DTYPE, WIDTH, ADDS)
     SIZE = 1 if DTYPE == "e4m3" else 2
-    B_SHAPE = (K, N) if REGISTERS and SIZE == 2 else (N, K)  # rows, and columns in whole panels
+    OF_SHARED = COL_MAJOR if ADDS == "tiles" else ROW_MAJOR
+    B_SHAPE = (
+        (K, N) if ADDS == "tiles" or REGISTERS and SIZE == 2 else (N, K)
+    )  # rows, and columns in whole panels
     A_BYTES, B_BYTES = (
         rows * -(-cols * SIZE // WIDTH) * WIDTH for rows, cols in ((64, K), B_SHAPE)
     )
@@ -291,15 +300,61 @@ def make_wgmma(N, K, DTYPE, REGISTERS, WIDTH=128):
             wgmma.wgmma_commit()
             wgmma.wgmma_wait_with(0, d_fragment, LENGTH, a_fragment, A_LENGTH)
         else:
+            if ADDS is not None:
+                for j in range(LENGTH):
+                    d_fragment[j] = d[LENGTH * i + j]
             wgmma.wgmma_fence()
             a_rows = wgmma.descriptor(ROW_MAJOR, a_tile)
-            shared(d_fragment, a_rows, wgmma.descriptor(ROW_MAJOR, b_tile))
+            shared(d_fragment, a_rows, wgmma.descriptor(OF_SHARED, b_tile))
             wgmma.wgmma_commit()
             wgmma.wgmma_wait(0, d_fragment, LENGTH)
         for j in range(LENGTH):
             d[LENGTH * i + j] = d_fragment[j]
 
     return wgmma_kernel
+
+
+@functools.cache
+def make_cluster(BLOCKS):
+    ROWS, NUM_BYTES = 64 // BLOCKS, 64 * layouts.ROW_BYTES
+
+    @cuda.jit
+    def cluster_kernel(tensor_map, y):
+        """The blocks of a cluster load a tile of 64 rows together.
+
+        y: of each block the bytes of the tile, then of each whether all blocks have read theirs.
+        """
+        cluster.cluster_blocks(BLOCKS)
+        tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
+        full = shared_address(cuda.shared.array(2, uint64))
+        empty = full + mbarrier.BYTES
+        i, block = cuda.threadIdx.x, cuda.blockIdx.x
+        if i == 0:
+            mbarrier.mbarrier_init(full, 1)
+            mbarrier.mbarrier_init(empty, BLOCKS)
+            mbarrier.fence_mbarrier_init()
+        cluster.cluster_arrive()
+        cluster.cluster_wait()  # the barriers of all blocks are made
+        if i == 0:
+            row = block % BLOCKS * ROWS
+            part = tile + row * layouts.ROW_BYTES
+            mbarrier.mbarrier_arrive_expect_tx(full, NUM_BYTES)
+            to_all = (1 << BLOCKS) - 1
+            cluster.tma_load_4d_multicast(part, tensor_map, 0, row, 0, 0, full, to_all)
+        mbarrier.mbarrier_wait_bounded(full, 0)
+        bytes_of = cuda.shared.array(0, uint8)
+        start = tile - shared_address(bytes_of)
+        for j in range(i, NUM_BYTES, 32):
+            y[block * NUM_BYTES + j] = bytes_of[start + j]
+        cuda.syncwarp()
+        if i < BLOCKS:
+            cluster.mbarrier_arrive_in(empty, i)
+        mbarrier.mbarrier_wait_bounded(empty, 0)
+        y[cuda.gridDim.x * NUM_BYTES + block] = mbarrier.mbarrier_try_wait(empty, 0)
+        cluster.cluster_arrive()
+        cluster.cluster_wait()  # nobody arrives here any more
+
+    return cluster_kernel
 
 
 @functools.cache
@@ -391,6 +446,15 @@ KERNELS = {
     "wgmma bf16 registers": (
         make_wgmma(64, 128, "bfloat16", True), (u8, u8, f32), HOPPER, "HGMMA.64x64x16.F32.BF16",
     ),
+    "wgmma more": (
+        make_wgmma(64, 128, "float16", False, ADDS="more"),
+        (u8, u8, f32), HOPPER, "HGMMA.64x64x16.F32",
+    ),
+    "wgmma tiles": (
+        make_wgmma(128, 64, "bfloat16", False, ADDS="tiles"),
+        (u8, u8, f32), HOPPER, "HGMMA.64x128x16.F32.BF16",
+    ),
+    "cluster": (make_cluster(2), (types.uint64, u8), HOPPER, "UTMALDG.4D.MULTICAST"),
     "wgmma e4m3": (
         make_wgmma(64, 64, "e4m3", False, 64), (u8, u8, f32), HOPPER, "QGMMA.64x64x32.F32.E4M3",
     ),
