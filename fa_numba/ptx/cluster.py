@@ -67,10 +67,17 @@ def mbarrier_arrive_in(typingctx, barrier, rank):
 def tma_load_4d_multicast(
     typingctx, destination, tensor_map, col, row, head, batch, barrier, blocks
 ):
-    """`tma.tma_load_4d` to several thread blocks: bit i of `blocks` is the one of rank i.
+    """Start a copy to several thread blocks of the cluster.
 
-    `destination` and `barrier` are addresses in this block; the box goes to the same address of
-    each block, and its bytes to the barrier at the same address there.
+    Parameters
+    ----------
+    destination, barrier : uint32
+        Addresses in this block. The box goes to the same address of each block, and its bytes are
+        reported to the barrier at the same address there.
+    tensor_map, col, row, head, batch
+        As for `tma.tma_load_4d`.
+    blocks : uint32
+        Bit i is set for the block of rank i.
     """
     coordinate = types.uint32
     return statement(

@@ -15,22 +15,22 @@ P goes through shared memory with the factors by which warpgroup 2 rescales its 
 end the factors are 1 / l_i.
 
 K and V arrive in pieces of 64 keys and 128 columns, in one ring, in the order in which they are
-multiplied: K of a tile, then V of the tile before. V's pieces go to the warpgroups in turns. Their
-buffers are freed piece by piece: the tiles, 128 KiB of K and V, do not fit twice beside Q.
+multiplied: K of a tile, then V of the tile before. Each piece is freed as soon as its product is
+done, because two tiles of K and V do not fit beside Q. V's pieces go to the warpgroups in turns.
+
+Each piece comes for two thread blocks (`ptx.cluster`): the blocks of a cluster have neighbouring
+tiles of queries of one head, and each loads half of the rows for both. They walk the same tiles of
+keys, those that any of their queries sees.
 
 The arithmetic, for 64 keys with head_dim 512:
 
     FLOPs           8.4 million: 2048 cycles of an SM's tensor cores
-    shared memory   Q 64 KiB, a ring of nine pieces 144, two stages of P 16. wgmma reads 216 KiB
-                    for 64 keys, TMA and stmatrix write 136: 2816 cycles at 128 bytes each. So the
-                    tensor cores cannot be busy for more than three quarters of the time
+    shared memory   Q 64 KiB, a ring of nine pieces 144, two stages of P 16: 224 KiB of 227. wgmma
+                    reads 208 KiB, and TMA and stmatrix write 136: 2752 cycles at 128 bytes each. So
+                    the tensor cores multiply for three quarters of the time at most
     registers       128 of out, 32 of scores, 32 of P, of 240
-    L2              128 KiB: with one thread block 32 FLOPs for a byte of a tile ... see below
-
-One thread block alone would read 1/64 byte from L2 for each FLOP, 9 terabytes per second at 600
-TFLOP/s; the most we have seen is 6.1. So CLUSTER thread blocks, with neighbouring tiles of queries
-of one head, form a cluster (`ptx.cluster`): each loads its part of the rows of a piece for all.
-They walk the same tiles of keys, those that any of their rows sees.
+    L2              128 KiB, 64 KiB in a cluster of two. At 600 TFLOP/s that is 9.4 or 4.7 terabytes
+                    per second; the most that a kernel here has read is 6.1
 
 A head_dim below 384, or between 384 and 512, is zero-padded to that.
 
