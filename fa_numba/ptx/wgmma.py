@@ -392,7 +392,10 @@ def _tiles(kind, n, k, d):
 
 
 def _products(shape, steps, transposed, add=False):
-    """One instruction for each pair of offsets in bytes, of A and of B; the first overwrites d, or adds."""
+    """One instruction for each pair of offsets in bytes, of A and of B.
+
+    The first overwrites d, or adds to it.
+    """
     lines = [".reg .pred add; .reg .b64 a, b;"]
     for i, (a_bytes, b_bytes) in enumerate(steps):
         lines += [
