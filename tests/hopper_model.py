@@ -142,7 +142,9 @@ class Model:
         asleep = [0] * -(-threads // 128)  # rounds in which a warpgroup does not run
         idle, self.progress, left = 0, True, threads
         while left:
-            idle = 0 if self.progress or any(asleep) else idle + 1
+            # With the warpgroups of several blocks one is nearly always asleep: such rounds do not
+            # count, and do not begin the count anew.
+            idle = 0 if self.progress else idle + (not any(asleep))
             if idle > IDLE_ROUNDS:
                 raise HangError(sorted({t.waits_for for t in self.threads if not t.dead}))
             self.progress = False
