@@ -11,7 +11,7 @@ from fa_numba.checks import Mask
 
 MODULES = (
     *(f"ptx.{x}" for x in ("statement", "convert", "mbarrier", "barriers", "ldmatrix", "tma")),
-    *(f"ptx.{x}" for x in ("vectors", "wgmma", "cluster")),
+    *(f"ptx.{x}" for x in ("vectors", "wgmma")),
     "kernels.masks",
     "on_cuda_cores.run_time_masks",
     *(f"tensor_core.{x}" for x in ("forward", "fragments", "alibi", "lazy_rescaling")),
@@ -21,7 +21,7 @@ KIND = np.float16
 LOG2_E = np.float32(np.log2(np.e))
 
 
-def main(seqlen_q, seqlen_k, heads, head_dim, causal, cluster, window_size=(-1, -1), softcap=0.0):
+def main(seqlen_q, seqlen_k, heads, head_dim, causal, window_size=(-1, -1), softcap=0.0):
     """Compare out and lse with the definition; heads are (num_heads, num_kv_heads)."""
     model = Model(seed=seqlen_q)
     modules = dict(zip(MODULES, replace_instructions(model, MODULES), strict=True))
@@ -37,17 +37,16 @@ def main(seqlen_q, seqlen_k, heads, head_dim, causal, cluster, window_size=(-1, 
     plain, _ = reference.attention(q, k, v, **options, dtype=KIND)
     out = GlobalArray(model, np.full(q.shape, np.nan, KIND))
     lse = GlobalArray(model, np.full((1, num_heads, seqlen_q), np.nan, np.float32))
-    part = wide.BLOCK_N // cluster
-    arrays = [(GlobalArray(model, x), rows) for x, rows in ((q, 64), (k, part), (v, part))]
+    arrays = [(GlobalArray(model, x), rows) for x, rows in ((q, 64), (k, 64), (v, 64))]
     for name, entry in zip("qkvo", (*arrays, (out, 16)), strict=True):
         model.maps[name] = entry
     mask = Mask(causal, tuple(window_size), softcap, False)
     window = run_time_masks.constants_of(mask).window_size
-    kernel = wide.make_flash_attn_wide(head_dim, causal, "float16", window, softcap, cluster)
-    grid = -(-seqlen_q // (64 * cluster)) * cluster, num_heads
+    kernel = wide.make_flash_attn_wide(head_dim, causal, "float16", window, softcap)
+    grid = -(-seqlen_q // 64), num_heads
     sizes = seqlen_k, num_heads // num_kv_heads, LOG2_E / np.float32(head_dim**0.5)
     args = *"qkvo", lse, *sizes, *run_time_masks.arguments_of(mask)
-    model.launch(kernel, grid, wide.THREADS, *args, cluster=cluster)
+    model.launch(kernel, grid, wide.THREADS, *args)
     for col in range(0, head_dim, wide.PIECE_COLS):
         pieces = (x[..., col : col + wide.PIECE_COLS] for x in (out.data, plain, want))
         got, rounded, exact = pieces

@@ -78,24 +78,6 @@ class Barrier:
             self.pending, self.phases = self.count, self.phases + 1
 
 
-class ThreadBlock:
-    """What the threads of a block share."""
-
-    def __init__(self, index, filling, threads):
-        self.index, self.left = index, threads
-        self.shared = np.full(SHARED_BYTES, filling, np.uint8)
-        self.static, self.barriers, self.meetings, self.products = {}, {}, {}, {}
-
-    def barrier(self, address):
-        assert self.left, "this block of the cluster has ended"
-        return self.barriers[address]
-
-
-def _of_block(name):
-    """An attribute of the block of the thread that runs."""
-    return property(lambda model: getattr(model._me().block, name))
-
-
 class Model:
     """One GPU. Methods without an underscore in front are instructions, by the intrinsics' names.
 
@@ -113,28 +95,20 @@ class Model:
 
     # Threads
 
-    shared, static, barriers = _of_block("shared"), _of_block("static"), _of_block("barriers")
-    meetings, products = _of_block("meetings"), _of_block("products")
-
-    def launch(self, kernel, grid, threads, *args, cluster=1):
-        """Run the thread blocks of a grid, those of a cluster together, one after the other."""
+    def launch(self, kernel, grid, threads, *args):
+        """Run the thread blocks of a grid one after the other."""
         self.grid = (*grid, 1, 1)[:3]
-        width, height, depth = self.grid
-        assert width % cluster == 0
-        for z, y, x in np.ndindex(depth, height, width // cluster):
-            filling = self.random.randrange(256)
-            indices = [(x * cluster + rank, y, z) for rank in range(cluster)]
-            self.cluster = [ThreadBlock(index, filling, threads) for index in indices]
+        for z, y, x in np.ndindex(*self.grid[::-1]):
+            self.block = x, y, z
             self._run(lambda: kernel(*args), threads)
 
     def _run(self, thread_block, threads):
-        self.copies, self.block_threads = [], threads
+        self.shared = np.full(SHARED_BYTES, self.random.randrange(256), np.uint8)
+        self.static, self.barriers, self.meetings, self.copies = {}, {}, {}, []
+        self.products = {}
         self.scheduler = greenlet.getcurrent()
-        threads *= len(self.cluster)
         self.threads = [greenlet.greenlet(thread_block) for _ in range(threads)]
-        for i, thread in enumerate(self.threads):
-            rank, tid = divmod(i, self.block_threads)
-            thread.block, thread.index = self.cluster[rank], i
+        for tid, thread in enumerate(self.threads):
             thread.tid, thread.met, thread.started, thread.groups = tid, {}, 0, []
             thread.stores, thread.waits_for, thread.static_arrays = [], "", 0
             thread.ready = None
@@ -142,8 +116,7 @@ class Model:
         asleep = [0] * -(-threads // 128)  # rounds in which a warpgroup does not run
         idle, self.progress, left = 0, True, threads
         while left:
-            # With the warpgroups of several blocks one is nearly always asleep: such rounds do not
-            # count, and do not begin the count anew.
+            # Often one of many warpgroups is asleep: such rounds do not begin the count anew.
             idle = 0 if self.progress else idle + (not any(asleep))
             if idle > IDLE_ROUNDS:
                 raise HangError(sorted({t.waits_for for t in self.threads if not t.dead}))
@@ -155,11 +128,10 @@ class Model:
                 )
             self.random.shuffle(warps)
             for warp in warps:
-                if not asleep[warp[0].index // 128]:
+                if not asleep[warp[0].tid // 128]:
                     for thread in warp:
                         if not thread.dead and (thread.ready is None or thread.ready()):
                             thread.switch()
-                            thread.block.left -= thread.dead
                             left -= thread.dead
                 if self.copies and self.random.random() < COPIED:
                     self._copy()
@@ -219,13 +191,7 @@ class Model:
         self.mbarrier_arrive_expect_tx(barrier, 0)
 
     def mbarrier_arrive_expect_tx(self, barrier, num_bytes):
-        self._arrive(self.barriers[barrier], num_bytes)
-
-    def mbarrier_arrive_in(self, barrier, rank):
-        self._arrive(self.cluster[rank].barrier(barrier), 0)
-
-    def _arrive(self, found, num_bytes):
-        self.progress = True
+        found, self.progress = self.barriers[barrier], True
         found.bytes += num_bytes
         found.pending -= 1
         found.settle()
@@ -237,27 +203,9 @@ class Model:
         self._wait(f"mbarrier {barrier}", lambda: found.phases & 1 != parity)
         return 0
 
-    def _deliver(self, block, barrier, num_bytes):
-        block.barrier(barrier).bytes -= num_bytes
-        block.barrier(barrier).settle()
-
-    def cluster_blocks(self, count):
-        assert count == len(self.cluster)
-
-    def cluster_arrive(self):
-        pass
-
-    def cluster_wait(self):
-        key = ("cluster",)
-        values = self._meetings_of_cluster(key)
-        values.add(self._me().index)
-        self.progress = True
-        self._wait("cluster", lambda: len(values) == len(self.threads))
-
-    def _meetings_of_cluster(self, key):
-        thread = self._me()
-        thread.met[key] = times = thread.met.get(key, 0) + 1
-        return self.cluster[0].meetings.setdefault((key, times), set())
+    def _deliver(self, barrier, num_bytes):
+        self.barriers[barrier].bytes -= num_bytes
+        self.barriers[barrier].settle()
 
     def named_barrier_sync(self, barrier, num_threads):
         self._join((f"barrier {barrier}",), self._me().tid, num_threads)  # whichever threads
@@ -343,31 +291,23 @@ class Model:
             data = array.data[batch]
         return data[row:end, head, col : col + 64], rows
 
-    def tma_load_4d(self, *args):
-        self._load((self._me().block,), *args)
-
-    def tma_load_4d_multicast(self, *args):
-        *args, blocks = args
-        self._load([x for i, x in enumerate(self.cluster) if blocks >> i & 1], *args)
-
-    def _load(self, blocks, destination, tensor_map, col, row, head, batch, barrier):
+    def tma_load_4d(self, destination, tensor_map, col, row, head, batch, barrier):
         part, rows = self._part(tensor_map, col, row, head, batch)
         tile = np.zeros((rows, 64), part.dtype)
         tile[: part.shape[0], : part.shape[1]] = part
 
-        def copy(block):
-            block.shared.view(np.uint16)[self._box(destination, rows)] = tile.view(np.uint16)
-            self._deliver(block, barrier, rows * layouts.ROW_BYTES)
+        def copy():
+            self.shared.view(np.uint16)[self._box(destination, rows)] = tile.view(np.uint16)
+            self._deliver(barrier, rows * layouts.ROW_BYTES)
 
-        self.copies += [functools.partial(copy, block) for block in blocks]
+        self.copies.append(copy)
 
     def bulk_load(self, destination, source, num_bytes, barrier):
         assert destination % 16 == source % 16 == num_bytes % 16 == 0
-        block = self._me().block
 
         def copy():
-            block.shared[destination : destination + num_bytes] = self._global(source, num_bytes)
-            self._deliver(block, barrier, num_bytes)
+            self.shared[destination : destination + num_bytes] = self._global(source, num_bytes)
+            self._deliver(barrier, num_bytes)
 
         self.copies.append(copy)
 
@@ -541,9 +481,9 @@ def replace_instructions(model, modules):
     _replace_jit(model)
     _replace_types(model)
     cuda.threadIdx = Indices(lambda axis: model._me().tid if axis == 0 else 0)
-    cuda.blockIdx = Indices(lambda axis: model._me().block.index[axis])
+    cuda.blockIdx = Indices(lambda axis: model.block[axis])
     cuda.gridDim = Indices(lambda axis: model.grid[axis])
-    cuda.syncthreads = lambda: model._meet("syncthreads", model.block_threads)
+    cuda.syncthreads = lambda: model._meet("syncthreads", len(model.threads))
     cuda.syncwarp = lambda: model._meet("syncwarp", 32)
     cuda.shfl_sync = lambda mask, x, lane: x  # by one thread alone
     cuda.shfl_xor_sync = lambda mask, x, lanes: _exchange(model, x, lanes)

@@ -6,7 +6,6 @@ from numba import cuda, float32, int32, types, uint8, uint32, uint64
 
 from fa_numba.ptx import (
     barriers,
-    cluster,
     convert,
     cp_async,
     halves,
@@ -315,49 +314,6 @@ def make_wgmma(N, K, DTYPE, REGISTERS, WIDTH=128, ADDS=None):
 
 
 @functools.cache
-def make_cluster(BLOCKS):
-    ROWS, NUM_BYTES = 64 // BLOCKS, 64 * layouts.ROW_BYTES
-
-    @cuda.jit
-    def cluster_kernel(tensor_map, y):
-        """The blocks of a cluster load a tile of 64 rows together.
-
-        y: of each block the bytes of the tile, then of each whether all blocks have read theirs.
-        """
-        cluster.cluster_blocks(BLOCKS)
-        tile = (shared_address(cuda.shared.array(0, uint8)) + 1023) & 0xFFFFFC00
-        full = shared_address(cuda.shared.array(2, uint64))
-        empty = full + mbarrier.BYTES
-        i, block = cuda.threadIdx.x, cuda.blockIdx.x
-        if i == 0:
-            mbarrier.mbarrier_init(full, 1)
-            mbarrier.mbarrier_init(empty, BLOCKS)
-            mbarrier.fence_mbarrier_init()
-        cluster.cluster_arrive()
-        cluster.cluster_wait()  # the barriers of all blocks are made
-        if i == 0:
-            row = block % BLOCKS * ROWS
-            part = tile + row * layouts.ROW_BYTES
-            mbarrier.mbarrier_arrive_expect_tx(full, NUM_BYTES)
-            to_all = (1 << BLOCKS) - 1
-            cluster.tma_load_4d_multicast(part, tensor_map, 0, row, 0, 0, full, to_all)
-        mbarrier.mbarrier_wait_bounded(full, 0)
-        bytes_of = cuda.shared.array(0, uint8)
-        start = tile - shared_address(bytes_of)
-        for j in range(i, NUM_BYTES, 32):
-            y[block * NUM_BYTES + j] = bytes_of[start + j]
-        cuda.syncwarp()
-        if i < BLOCKS:
-            cluster.mbarrier_arrive_in(empty, i)
-        mbarrier.mbarrier_wait_bounded(empty, 0)
-        y[cuda.gridDim.x * NUM_BYTES + block] = mbarrier.mbarrier_try_wait(empty, 0)
-        cluster.cluster_arrive()
-        cluster.cluster_wait()  # nobody arrives here any more
-
-    return cluster_kernel
-
-
-@functools.cache
 def make_bias(BLOCK_N):
     LENGTH, RAMP_BYTES = BLOCK_N // 2, alibi.ramp_bytes(BLOCK_N)
     ROOM = BLOCK_N * 16 * 2 // 8  # more than the ramp: memcheck takes B's rows for 32 bytes each
@@ -454,7 +410,6 @@ KERNELS = {
         make_wgmma(128, 64, "bfloat16", False, ADDS="tiles"),
         (u8, u8, f32), HOPPER, "HGMMA.64x128x16.F32.BF16",
     ),
-    "cluster": (make_cluster(2), (types.uint64, u8), HOPPER, "UTMALDG.4D.MULTICAST"),
     "wgmma e4m3": (
         make_wgmma(64, 64, "e4m3", False, 64), (u8, u8, f32), HOPPER, "QGMMA.64x64x32.F32.E4M3",
     ),

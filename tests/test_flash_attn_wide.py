@@ -12,13 +12,13 @@ from fa_numba.tensor_core import flash_attn_wide
 
 pytest.importorskip("greenlet", reason="threads of the model")
 
-SIZES = "seqlen_q", "seqlen_k", "heads", "head_dim", "causal", "cluster"
+SIZES = "seqlen_q", "seqlen_k", "heads", "head_dim", "causal"
 CASES = [
-    ((60, 200, (1, 1), 512, False, 1), {}),
-    ((130, 200, (2, 1), 512, True, 2), {}),  # a thread block of the last cluster has no query
-    thorough((200, 150, (2, 1), 320, True, 2), {}),  # rows that see no key
-    thorough((130, 450, (1, 1), 264, False, 2), {"window_size": (100, 20), "softcap": 15.0}),
-    thorough((130, 450, (1, 1), 392, True, 4), {"window_size": (200, -1)}),
+    ((60, 200, (1, 1), 512, False), {}),
+    ((130, 200, (2, 1), 512, True), {}),
+    thorough((100, 80, (2, 1), 320, True), {}),  # rows that see no key
+    ((70, 330, (1, 1), 264, False), {"window_size": (100, 20), "softcap": 15.0}),
+    thorough((130, 450, (1, 1), 392, True), {"window_size": (200, -1)}),
 ]
 
 
@@ -46,6 +46,5 @@ def test_products_stay_in_registers(head_dim, causal, dtype, window, softcap):
     assert code.registers <= stated_registers(kernel)
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert "C75" not in code.report  # ptxas serialises products, or ignores setmaxnreg
-    assert f".reqnctapercluster {flash_attn_wide.CLUSTER}" in code.ptx
     size = flash_attn_wide.make_plan(head_dim).bytes
     assert size + code.shared_bytes <= devices.device("H100").shared_bytes_per_block

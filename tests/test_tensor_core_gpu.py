@@ -234,19 +234,6 @@ def test_added_wgmma_small(rng, dtype, adds, n, k):
 
 
 @needs_hopper
-@pytest.mark.parametrize("blocks", [2, 4])
-def test_cluster_small(rng, blocks):
-    x = rng.integers(0, 1 << 16, (64, 64)).astype(np.uint16)
-    array = cupy.asarray(x.reshape(1, 64, 1, 64).view(np.float16))
-    y = cupy.zeros(2 * blocks * (x.nbytes + 1), np.uint8)
-    tensor_map = tensor_maps.tensor_map(array, 64 // blocks)
-    kernels.make_cluster(blocks)[2 * blocks, 32, cuda.default_stream(), 16384](tensor_map, y)
-    tiles, read = np.split(y.get(), [2 * blocks * x.nbytes])
-    np.testing.assert_array_equal(tiles.reshape(2 * blocks, -1), [as_tile(x)] * (2 * blocks))
-    assert read.all()
-
-
-@needs_hopper
 @pytest.mark.parametrize("n", [80, 112, 128])
 @pytest.mark.parametrize("slope", [0.7, -3.3, 1e-5, 1e5])
 def test_bias_small(n, slope):

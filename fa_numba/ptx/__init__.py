@@ -7,7 +7,6 @@ tf32                 float32 as two TF32 numbers, and their products by mma (sm_
 cp_async             asynchronous copies from global to shared memory, 4 or 16 bytes each (sm_80)
 tma                  copies of whole tiles by the tensor memory accelerator (sm_90)
 mbarrier             barriers in shared memory that count arrivals and bytes (sm_90)
-cluster              thread blocks that share loads: multicast, barriers of another block (sm_90)
 barriers             named barriers (bar), the fence before TMA and wgmma, setmaxnreg
 counters             tickets and flags in global memory (atom, red.release, ld.acquire)
 vectors              loads and stores of 4, 8 and 16 bytes, atomic additions (red), bulk copies of

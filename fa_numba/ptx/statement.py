@@ -138,26 +138,6 @@ def statement(text, *, result=None, pure=False, **operands):
     return (types.void if result is None else result)(*arguments), codegen
 
 
-def annotation(**properties):
-    """Return an intrinsic's signature and code that give the kernel around it NVVM's annotations.
-
-    Parameters
-    ----------
-    **properties : int
-        By NVVM's names, as in its "global property annotation".
-    """
-
-    def codegen(context, builder, signature, args):
-        module, function = builder.module, builder.function
-        annotations = cgutils.get_or_insert_named_metadata(module, "nvvm.annotations")
-        for name, value in properties.items():
-            words = function, ir.MetaDataString(module, name), ir.IntType(32)(value)
-            annotations.add(module.add_metadata(words))
-        return context.get_dummy_value()
-
-    return lambda *arguments: (types.void(*arguments), codegen)
-
-
 def _place_operands(result, operands):
     """Number the registers of a statement: the results first, then the inputs.
 

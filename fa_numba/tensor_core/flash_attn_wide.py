@@ -1,4 +1,4 @@
-"""FlashAttention-3 forward on Hopper, head_dim 264 to 512: two thread blocks share K and V.
+"""FlashAttention-3 forward on Hopper, head_dim 264 to 512: two warpgroups share queries.
 
 flash_attn_persistent  head_dim up to 256: each warpgroup has 64 rows of queries and all of out
 flash_attn_wide        head_dim 264 to 512: two warpgroups share 64 rows of queries  <- this file
@@ -18,10 +18,6 @@ K and V arrive in pieces of 64 keys and 128 columns, in one ring, in the order i
 multiplied: K of a tile, then V of the tile before. Each piece is freed as soon as its product is
 done, because two tiles of K and V do not fit beside Q. V's pieces go to the warpgroups in turns.
 
-Each piece comes for two thread blocks (`ptx.cluster`): the blocks of a cluster have neighbouring
-tiles of queries of one head, and each loads half of the rows for both. They walk the same tiles of
-keys, those that any of their queries sees.
-
 The arithmetic, for 64 keys with head_dim 512:
 
     FLOPs           8.4 million: 2048 cycles of an SM's tensor cores
@@ -29,8 +25,8 @@ The arithmetic, for 64 keys with head_dim 512:
                     reads 208 KiB, and TMA and stmatrix write 136: 2752 cycles at 128 bytes each. So
                     the tensor cores multiply for three quarters of the time at most
     registers       128 of out, 32 of scores, 32 of P, of 240
-    L2              128 KiB, 64 KiB in a cluster of two. At 600 TFLOP/s that is 9.4 or 4.7 terabytes
-                    per second; the most that a kernel here has read is 6.1
+    L2              128 KiB: twice as much for each FLOP as flash_attn_persistent, which has 128
+                    rows of queries. That is no limit here: docs/notes/forward.md
 
 A head_dim below 384, or between 384 and 512, is zero-padded to that.
 
@@ -53,13 +49,6 @@ from fa_numba.ptx.barriers import (
     named_barrier_sync,
     setmaxnreg_dec,
     setmaxnreg_inc,
-)
-from fa_numba.ptx.cluster import (
-    cluster_arrive,
-    cluster_blocks,
-    cluster_wait,
-    mbarrier_arrive_in,
-    tma_load_4d_multicast,
 )
 from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
 from fa_numba.ptx.ldmatrix import stmatrix_x4
@@ -101,7 +90,6 @@ ROWS = 64  # queries of a thread block
 WARP_ROWS = 16
 BLOCK_N = 64  # keys of a tile
 PIECE_COLS = 128  # of K and V
-CLUSTER = 2  # thread blocks that share K and V
 WARPS = 4  # of a warpgroup
 THREADS = 384
 # 128 · (24 + 2 · 240) = 64512 of an SM's 65536.
@@ -135,11 +123,11 @@ def make_plan(HEAD_DIM):
 
 
 @functools.cache
-def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, BLOCKS=CLUSTER):
+def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
     """The kernel for these compile-time constants; `make_plan` lays out its memory.
 
-    HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16", BLOCKS the number of thread blocks
-    of a cluster: 1, 2 or 4. WINDOW may be AT_RUN_TIME (`run_time_masks`).
+    HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". WINDOW may be AT_RUN_TIME
+    (`run_time_masks`).
     """
     PIECES = num_pieces(HEAD_DIM)
     TWO = PIECES == 4  # pieces of out in warpgroup 1; warpgroup 2 always has two
@@ -147,8 +135,6 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, 
     Q, P, Q_FULL, P_RING = plan.Q, plan.P, plan.Q_FULL, plan.P_RING
     RING, KV, shared_base = plan.RING, plan.PIECES, plan.shared_base
     STAGES, Q_BYTES = RING.length, PIECES * PIECE_BYTES
-    PART_ROWS = BLOCK_N // BLOCKS  # of a piece, that this thread block loads for all
-    PART_BYTES, ALL_BLOCKS = PART_ROWS * ROW_BYTES, (1 << BLOCKS) - 1
     # Q, K and P: rows along the sum. V: a row for each term, a key.
     K_MAJOR_DESC, MN_MAJOR_DESC = descriptor_bits(), descriptor_bits(PANEL_BYTES)
     S_LENGTH, P_LENGTH, PIECE_LENGTH = BLOCK_N // 2, BLOCK_N // 4, PIECE_COLS // 2  # registers
@@ -190,29 +176,20 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, 
 
     @cuda.jit(device=True, forceinline=True)
     def release(base, stage, lane):
-        """Say to all that load parts of it that this warp no longer needs a piece."""
-        empty = base + RING.empty + stage * BARRIER
-        if BLOCKS > 1:
-            if lane < BLOCKS:
-                mbarrier_arrive_in(empty, lane)
-        elif lane == 0:
-            mbarrier_arrive(empty)
+        """Say that this warp no longer needs a piece."""
+        if lane == 0:
+            mbarrier_arrive(base + RING.empty + stage * BARRIER)
 
     @cuda.jit(device=True, forceinline=True)
     def load_pieces(base, x_map, n_start, head, b, stage, parity):
-        """Load this thread block's rows of all pieces of a tile; returns the next stage."""
-        rank = int32(cuda.blockIdx.x % BLOCKS)
+        """Load all pieces of a tile; returns the next stage."""
         for col in range(0, PIECES * PIECE_COLS, PIECE_COLS):
-            full = base + RING.full + stage * BARRIER
+            full, piece = base + RING.full + stage * BARRIER, piece_of(base, stage)
             wait(base + RING.empty + stage * BARRIER, parity)
             mbarrier_arrive_expect_tx(full, PIECE_BYTES)
-            part, row = piece_of(base, stage) + rank * PART_BYTES, n_start + rank * PART_ROWS
             for panel in range(2):
-                to, first_col = part + panel * PANEL_BYTES, col + panel * PANEL_COLS
-                if BLOCKS > 1:
-                    tma_load_4d_multicast(to, x_map, first_col, row, head, b, full, ALL_BLOCKS)
-                else:
-                    tma_load_4d(to, x_map, first_col, row, head, b, full)
+                to, first_col = piece + panel * PANEL_BYTES, col + panel * PANEL_COLS
+                tma_load_4d(to, x_map, first_col, n_start, head, b, full)
             stage, parity = advance(stage, parity, 1)
         return stage, parity
 
@@ -466,26 +443,24 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, 
         q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, scale,
         left, right, unit, inverse_unit,
     ):  # fmt: skip
-        """A thread block owns ROWS query rows; a cluster walks the tiles of K and V together.
+        """A thread block owns ROWS query rows and walks the tiles of K and V.
 
-        The maps are addresses (`tensor_maps`), with boxes of ROWS rows of q, BLOCK_N / BLOCKS of k
-        and v, and 16 of out. scale is softmax_scale · log2 e; left, right, unit, inverse_unit are
+        The maps are addresses (`tensor_maps`), with boxes of ROWS rows of q, BLOCK_N of k and v,
+        and 16 of out. scale is softmax_scale · log2 e; left, right, unit, inverse_unit are
         `run_time_masks.MaskArgs`.
 
-        grid      (num_m_tiles, a multiple of BLOCKS, num_heads, batch), in clusters of BLOCKS; 384
-                  threads: a warpgroup that loads and two that compute
+        grid      (num_m_tiles, num_heads, batch); 384 threads: a warpgroup that loads and two that
+                  compute
         shared    Q (64, HEAD_DIM), which out overwrites; P (P_STAGES, 64, 64); pieces of K and V
                   (STAGES, 64, 128); all in swizzled panels of 64 columns. factors (P_STAGES, 64).
                   Barriers of Q, and "full" and "empty" of each stage
         private   s (8, 4), p and new_p (4, 4); two pieces of out, (16, 4) each; m_i, l_i, alpha,
                   inverse for two rows
-        HBM       reads Q once, writes out and lse once; reads K and V once per cluster, except the
-                  tiles that none of its queries attends to
+        HBM       reads Q once, writes out and lse once; reads K and V once per tile of queries,
+                  except the tiles that none of its queries attends to
         paper     FlashAttention-3, Algorithm 2
         budget    168 registers at the start, then 24 and 240. One thread block per SM
         """
-        if BLOCKS > 1:
-            cluster_blocks(BLOCKS)
         factors = cuda.shared.array((P_STAGES, ROWS), float32)
         base = shared_base()
         tid = cuda.threadIdx.x
@@ -493,22 +468,17 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, 
         kv_head = int32(head // group_size)
         seqlen_q = lse.shape[2]
         # The last rows see the most keys under a causal mask: they begin first.
-        m_tile = int32(cuda.gridDim.x - 1 - cuda.blockIdx.x)
-        m_start = int32(m_tile * ROWS)
-        m_cluster = int32(m_tile // BLOCKS * BLOCKS * ROWS)
+        m_start = int32((cuda.gridDim.x - 1 - cuda.blockIdx.x) * ROWS)
         mask_args = MaskArgs(left, right, unit, inverse_unit)
-        first, end = tiles_of(m_cluster, ROWS * BLOCKS, seqlen_q, seqlen_k, mask_args)
+        first, end = tiles_of(m_start, ROWS, seqlen_q, seqlen_k, mask_args)
         if tid == 0:
             mbarrier_init(base + Q_FULL.start, 1)
             for p_stage in range(P_STAGES):  # warpgroup 1 fills, warpgroup 2 empties
                 mbarrier_init(base + P_RING.full + p_stage * BARRIER, WARPS)
                 mbarrier_init(base + P_RING.empty + p_stage * BARRIER, WARPS)
-            init_rings(base, (RING,), BLOCKS * WARPS)
+            init_rings(base, (RING,), WARPS)
             fence_mbarrier_init()
         cuda.syncthreads()  # the barriers are made: safe to wait on
-        if BLOCKS > 1:
-            cluster_arrive()
-            cluster_wait()
 
         if tid >> 7 == 0:
             setmaxnreg_dec(PRODUCER_REGISTERS)
@@ -523,9 +493,6 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, 
         else:
             setmaxnreg_inc(CONSUMER_REGISTERS)
             assist(tid, base, factors, out_map, lse, m_start, first, end, head, b)
-        if BLOCKS > 1:
-            cluster_arrive()
-            cluster_wait()  # nobody writes to this thread block's shared memory any more
 
     return flash_attn_wide_kernel
 
@@ -568,12 +535,10 @@ def flash_attn_wide(
     if 0 in (call.seqlen_q, call.seqlen_k):
         return call.results_without_keys()
     mask, window_size = call.mask, run_time_masks.constants_of(call.mask).window_size
-    constants = call.head_dim, mask.causal, call.dtype, window_size, mask.softcap
-    kernel = make_flash_attn_wide(*constants, CLUSTER)
-    num_m_tiles = ceil_div(call.seqlen_q, ROWS * CLUSTER) * CLUSTER
-    grid = (num_m_tiles, call.num_heads, call.batch)
-    part = BLOCK_N // CLUSTER
-    maps = [tensor_map(*box) for box in ((q, ROWS), (k, part), (v, part), (call.out, WARP_ROWS))]
+    kernel = make_flash_attn_wide(call.head_dim, mask.causal, call.dtype, window_size, mask.softcap)
+    grid = (ceil_div(call.seqlen_q, ROWS), call.num_heads, call.batch)
+    boxes = (q, ROWS), (k, BLOCK_N), (v, BLOCK_N), (call.out, WARP_ROWS)
+    maps = [tensor_map(*box) for box in boxes]
     sizes = np.int32(call.seqlen_k), np.int32(call.group_size)
     arguments = *maps, call.lse, *sizes, call.scale_log2, *run_time_masks.arguments_of(mask)
     size = make_plan(call.head_dim).bytes
