@@ -417,11 +417,67 @@ def test_files_unused_for_two_months_are_removed(folder):
     assert used.exists()
 
 
-def test_another_source_is_another_key(folder, monkeypatch):
+def test_other_instructions_are_another_key(folder, monkeypatch):
     kernel = make_flash_attn_v2(64, 16, 16, False)
     kernel_cache.save(kernel, SIGNATURE, (9, 0), "entry", b"code")
-    monkeypatch.setattr(kernel_cache, "source_digest", lambda: "another")
+    monkeypatch.setattr(kernel_cache, "_emitters_digest", lambda: "another")
     assert kernel_cache.load(kernel, SIGNATURE, (9, 0)) is None
+
+
+def test_every_file_that_emits_instructions_is_in_the_key():
+    package, pattern = kernel_cache.PACKAGE, re.compile(r"@intrinsic|import lower_|@overload")
+    found = {path for path in package.rglob("*.py") if pattern.search(path.read_text())}
+    named = {path for glob in kernel_cache.EMITTERS for path in package.glob(glob)}
+    assert found and found <= named | {*(package / "cpu").iterdir()}
+
+
+ONE = """
+from typing import NamedTuple
+from numba import cuda, float32
+import math
+class Pair(NamedTuple):
+    first: int
+    second: int = 2
+STEP, PAIRS = 3, (1, 2)
+@cuda.jit(device=True)
+def inner(x):
+    "Text."
+    return x + STEP
+def make(n):
+    @cuda.jit
+    def kernel(x):
+        tile = cuda.shared.array(n, float32)
+        tile[0] = math.exp(inner(x[0])) + PAIRS[1] + Pair(1).second
+        x[0] = tile[0]
+    return kernel
+"""
+OTHER_CODE = {
+    "a global number": ("STEP, PAIRS = 3", "STEP, PAIRS = 4"),
+    "a global tuple": ("(1, 2)", "(1, 3)"),
+    "a device function": ("x + STEP", "x - STEP"),
+    "its options": ("device=True)", "device=True, inline=True)"),
+    "a function of a module": ("math.exp", "math.exp2"),
+    "a default of a tuple": ("second: int = 2", "second: int = 3"),
+    "a literal": ("tile[0] = math", "tile[1] = math"),
+    "a name of another type": (
+        "from numba import cuda, float32",
+        "from numba import cuda\nfrom numba import float64 as float32",
+    ),
+}
+
+
+def test_a_key_holds_all_that_a_kernel_reads(monkeypatch):
+    monkeypatch.setattr(kernel_cache, "_is_kept", lambda path: True)
+
+    def key(text, n=4):
+        namespace = {"__name__": "fa_numba.kernels.one"}
+        exec(compile(text, "one.py", "exec"), namespace)
+        return kernel_cache.meaning(namespace["make"](n))
+
+    keys = [key(ONE), key(ONE, 8), *(key(ONE.replace(*change)) for change in OTHER_CODE.values())]
+    assert len({*keys}) == len(keys)
+    for same in ("\n\n" + ONE, ONE.replace("Text.", "Other text."), ONE + "UNREAD = 1"):
+        assert key(same) == keys[0]
 
 
 def test_the_key_is_the_same_in_every_process(folder):

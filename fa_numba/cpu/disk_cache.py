@@ -1,8 +1,8 @@
 """Compiled functions on disk, beside the GPU's, so that a new process does not compile them again.
 
 Numba keeps such files itself, and asks the file of a function whether its source has changed; but
-most of the source of a function here is in other files. So this cache asks the whole package, as
-`runtime.kernel_cache` does, and lies in the same folder: $FA_NUMBA_CACHE/cpu, by default
+most of the source of a function here is in other files. So this cache asks the whole package. It
+lies in the folder of `runtime.kernel_cache`: $FA_NUMBA_CACHE/cpu, by default
 ~/.cache/fa_numba/cpu. Where nothing can be written, nothing is kept. Numba's files are pickles: as
 there, a file of another user is not loaded.
 
@@ -14,6 +14,7 @@ Here each process counts from a random number on.
 
 import contextlib
 import functools
+import hashlib
 import itertools
 import os
 import secrets
@@ -27,6 +28,10 @@ from numba.core.bytecode import FunctionIdentity
 from fa_numba.runtime import kernel_cache
 from numba_cuda_simulator.kept_files import KEPT_DAYS
 
+PACKAGE = Path(__file__).parents[1]  # fa_numba
+# Rooms that no job needs: a change there compiles nothing anew.
+NOT_IN_KEY = ("figures", "microscope", "torch", "workbook")
+
 
 def _count_anew():
     FunctionIdentity._unique_ids = itertools.count(secrets.randbits(60))
@@ -37,15 +42,27 @@ if hasattr(os, "register_at_fork"):  # a child and its parent compile different 
     os.register_at_fork(after_in_child=_count_anew)
 
 
+@functools.cache
+def source_digest():
+    """Digest of all source files of this package on which compiled CPU code may depend."""
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path.relative_to(PACKAGE).parts[0] not in NOT_IN_KEY:
+            digest.update(
+                str(path.relative_to(PACKAGE)).encode() + b"\0" + path.read_bytes() + b"\0"
+            )
+    return digest.hexdigest()
+
+
 class _Locator(caching._CacheLocator):
     def __init__(self, py_func):
         self._lineno = py_func.__code__.co_firstlineno
 
     def get_cache_path(self):
-        return str(kernel_cache.folder() / "cpu" / kernel_cache.source_digest()[:16])
+        return str(kernel_cache.folder() / "cpu" / source_digest()[:16])
 
     def get_source_stamp(self):
-        return kernel_cache.source_digest()
+        return source_digest()
 
     def get_disambiguator(self):
         return str(self._lineno)

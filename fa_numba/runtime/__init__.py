@@ -23,8 +23,9 @@ and 5, a hit in 4 skips 5:
                       of the arrays. Value: the loaded kernel and its parameters.
 4. loaded kernels     launching._load. Key: kernel, types of the arguments, GPU. Value: machine
                       code loaded by the driver.
-5. disk               kernel_cache, ~/.cache/fa_numba. Key: source of the package, constants, types,
-                      GPU, versions. Value: machine code. A miss compiles with Numba, in seconds.
+5. disk               kernel_cache, ~/.cache/fa_numba. Key: bytecode of the kernel and of its
+                      functions, constants, types, GPU, versions. Value: machine code. A miss
+                      compiles with Numba, in seconds.
 6. CUDA graphs        graphs.Launches. After eight repetitions a replay launches a graph instead of
                       its kernels. Addresses that come back get one of their own, up to 64 for each
                       replay and stream; one more graph is set to all others.
@@ -47,8 +48,8 @@ Where numba-cuda's internals are used
 launching      CUDADispatcher: .targetoptions, .extensions, .compile, .typeof_pyval; of a compiled
                kernel .cooperative, .launch_config_sensitive, ._codelibrary with ._entry_name,
                .get_cubin and .get_cufunc; the parameters of an array (its header)
-kernel_cache   .py_func, .targetoptions and the closures of kernels; ._defn of an intrinsic;
-               .mangling_args of a type
+kernel_cache   .py_func and .targetoptions of kernels; ._defn of an intrinsic; .mangling_args of
+               a type
 bfloat16       numba.cuda.bf16, whose conversions it overrides by lower_cast
 numpy_names    numpy.row_stack, which numba-cuda overloads
 arrays         as_cuda_array, external_stream and gpus, which are public
