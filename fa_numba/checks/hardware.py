@@ -362,9 +362,12 @@ def check_shared_bytes(name, q, size):
 # Tile sizes
 
 
-def check_block_sizes(kernel_name, head_dim, block_m, block_n, *, num_rows=math.inf) -> tuple:
+def check_block_sizes(
+    kernel_name, head_dim, block_m, block_n, *, head_dim_v=None, num_rows=math.inf
+) -> tuple:
     """Return the tile sizes to run with, (block_m, block_n); choose for None."""
-    best_m, best_n = kernel_block_sizes(kernel_name, head_dim, num_rows=num_rows)
+    rows = {"head_dim_v": head_dim_v, "num_rows": num_rows}
+    best_m, best_n = kernel_block_sizes(kernel_name, head_dim, **rows)
     block_m = best_m if block_m is None else integer("block_m", block_m, at_least=1)
     block_n = best_n if block_n is None else integer("block_n", block_n, at_least=1)
     if block_m * block_n > MAX_THREADS:
@@ -372,7 +375,7 @@ def check_block_sizes(kernel_name, head_dim, block_m, block_n, *, num_rows=math.
             f"block_m * block_n is the number of threads and must be at most {MAX_THREADS}, "
             f"got {block_m} * {block_n} = {block_m * block_n}"
         )
-    needed = shared_bytes(kernel_name, head_dim, block_m, block_n)
+    needed = shared_bytes(kernel_name, head_dim, block_m, block_n, head_dim_v)
     if needed > STATIC_SHARED_BYTES:
         raise ValueError(
             f"block_m and block_n must leave the tiles within {STATIC_SHARED_BYTES} bytes of "
