@@ -211,6 +211,7 @@ def with_many_keys(candidate, inputs, options):
 
 
 _16_BITS = checks.check_tensor_core
+_16_BITS_V_DIFFERS = functools.partial(checks.check_tensor_core, v_differs=True)
 _16_BITS_BY_CP_ASYNC = functools.partial(checks.check_tensor_core, tensor_maps=False)
 _DECODES = {"most_queries": FEW_QUERIES, "adapt": with_lengths}
 _BY_TMA = "16 bits on Hopper's tensor cores: most multiplications per second"
@@ -247,7 +248,13 @@ FORWARD = (
         check=with_many_keys,
         **_DECODES,
     ),
-    forward("flash_attn_persistent", _16_BITS, HOPPER, why=_BY_TMA),
+    forward(
+        "flash_attn_persistent",
+        _16_BITS_V_DIFFERS,
+        HOPPER,
+        why=_BY_TMA,
+        head_dims=checks.ANY_HEAD_DIMS,
+    ),
     Candidate(
         "flash_attn_padded",
         "tensor_core",
@@ -265,12 +272,13 @@ BACKWARD = (
     backward("flash_attn_bwd_persistent", _16_BITS, HOPPER, "flash_attn_bwd", why=_BY_TMA),
     backward(
         "flash_attn_bwd_wide",
-        checks.check_tensor_core_wide,
+        functools.partial(checks.check_tensor_core_wide, v_differs=True),
         HOPPER,
         "flash_attn_bwd",
         checks.MAX_HEAD_DIM,
         why="it alone has gradients on tensor cores in 16 bits at a head_dim above "
-        f"{checks.MAX_BWD_HEAD_DIM}",
+        f"{checks.MAX_BWD_HEAD_DIM}, or where v has another head_dim than q and k",
+        head_dims=checks.ANY_HEAD_DIMS,
     ),
     Candidate(
         "flash_attn_bwd_padded",

@@ -37,7 +37,7 @@ def on_hopper(candidate, inputs, options):
     """Raise unless a forward function on Hopper's tensor cores can take these inputs."""
     checks.check_positive_scale(options.get("softmax_scale"), inputs.q.shape[2])
     limits = {"supported": HOPPER, "max_head_dim": checks.MAX_HEAD_DIM}
-    checks.check_varlen_tensor_core(*inputs, name=candidate.name, **limits)
+    checks.check_varlen_tensor_core(*inputs, name=candidate.name, **limits, v_differs=True)
 
 
 def gradients_on_hopper(candidate, inputs, options):
@@ -54,6 +54,7 @@ FORWARD = (
         "tensor_core",
         why="on tensor cores, as fast as padded batches without padding",
         check=on_hopper,
+        head_dims=checks.ANY_HEAD_DIMS,
     ),
     lesson("flash_attn_varlen"),
 )

@@ -66,8 +66,9 @@ def wgmma_products_of(DTYPE):
 def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False, SINKS=False, HEAD_DIM_V=None):
     """The kernel for delta and lse to the base 2: 256 threads, 8 to 32 of them for a row.
 
-    HEAD_DIM is that of dQ, HEAD_DIM_V that of dout and out, at most HEAD_DIM. With CLEAR_DQ it sets dQ's sums to 0; otherwise dq_sum may be any scalar. With SINKS of_sinks is
-    (sinks, parts), and each thread block writes its part of dsinks; otherwise empty.
+    HEAD_DIM is that of dQ, HEAD_DIM_V that of dout and out, at most HEAD_DIM. With CLEAR_DQ it sets
+    dQ's sums to 0; otherwise dq_sum may be any scalar. With SINKS of_sinks is (sinks, parts), and
+    each thread block writes its part of dsinks; otherwise empty.
     """
     LANES, COLS = lanes_of_row(HEAD_DIM), padded(HEAD_DIM)
     ROWS = 256 // LANES

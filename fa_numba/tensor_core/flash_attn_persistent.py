@@ -177,9 +177,10 @@ def make_flash_attn_persistent(
     128 threads for the producer warpgroup and for each consumer warpgroup of TILING
     (`PersistentTiling`). HEAD_DIM, of Q and K, is a multiple of 8, and so is HEAD_DIM_V, of V and
     out: at most HEAD_DIM, and that by default. DTYPE is "float16" or "bfloat16". Without ALIBI the
-    argument alibi_slopes is not read, and may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME (`run_time_masks`); otherwise left, right, unit and inverse_unit are not read. With
-    DROPOUT the kernel has more arguments, `dropout_fragments.dropout_arguments`. With OUT_FLOAT32
-    the argument out_map is out itself, float32, and the registers are stored without TMA.
+    argument alibi_slopes is not read, and may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME
+    (`run_time_masks`); otherwise left, right, unit and inverse_unit are not read. With DROPOUT the
+    kernel has more arguments, `dropout_fragments.dropout_arguments`. With OUT_FLOAT32 the argument
+    out_map is out itself, float32, and the registers are stored without TMA.
 
     With EXPRESSIONS the mask and the score are the user's alone, runs is the tuple of their table
     and args that of their arguments; sinks is that of the sinks, with SINKS. Otherwise empty.
@@ -557,9 +558,10 @@ def make_flash_attn_persistent(
         grid      (at most one per SM,); warpgroup 0 is the producer, the others are consumers
         shared    Q (SLOTS, CONSUMERS, 64, HEAD_DIM); OUT (CONSUMERS, 64, HEAD_DIM_V), in Q's memory
                   if SLOTS is 1; K (STAGES, BLOCK_N, HEAD_DIM), V (STAGES, BLOCK_N, HEAD_DIM_V); all
-                  in swizzled panels of 64 columns. work (SLOTS, 4): the query tile in each slot of Q. Q_RING, K_RING,
-                  V_RING: barriers "full" and "empty" of each slot or stage. With ALIBI the RAMP:
-                  the key columns 0, 1, 2, … that wgmma multiplies by the ALiBi slope (`alibi`)
+                  in swizzled panels of 64 columns. work (SLOTS, 4): the query tile in each slot of
+                  Q. Q_RING, K_RING, V_RING: barriers "full" and "empty" of each slot or stage. With
+                  ALIBI the RAMP: the key columns 0, 1, 2, … that wgmma multiplies by the ALiBi
+                  slope (`alibi`)
         private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM_V / 8, 4); m_i, l_i, alpha,
                   inverse, offset for two rows
         HBM       reads Q once, writes out and lse once; reads K and V once per query tile, except

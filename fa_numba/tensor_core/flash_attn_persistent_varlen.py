@@ -479,10 +479,11 @@ def make_flash_attn_persistent_varlen(
         grid      (at most one per SM,); warpgroup 0 is the producer, the others are consumers
         shared    Q (SLOTS, CONSUMERS, 64, HEAD_DIM); OUT (CONSUMERS, 64, HEAD_DIM_V), in Q's memory
                   if SLOTS is 1; K (STAGES, BLOCK_N, HEAD_DIM), V (STAGES, BLOCK_N, HEAD_DIM_V); all
-                  in swizzled panels of 64 columns. work (SLOTS, 6): the query tile in each slot of Q; claim (8): the next
-                  query tile; order (MAX_SORTED,). Q_RING, K_RING, V_RING, CLAIM_RING: barriers
-                  "full" and "empty" of each slot or stage, and of claim. With ALIBI the RAMP: the
-                  key columns 0, 1, 2, … that wgmma multiplies by the ALiBi slope (`alibi`)
+                  in swizzled panels of 64 columns. work (SLOTS, 6): the query tile in each slot of
+                  Q; claim (8): the next query tile; order (MAX_SORTED,). Q_RING, K_RING, V_RING,
+                  CLAIM_RING: barriers "full" and "empty" of each slot or stage, and of claim. With
+                  ALIBI the RAMP: the key columns 0, 1, 2, … that wgmma multiplies by the ALiBi
+                  slope (`alibi`)
         private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM_V / 8, 4); m_i, l_i, alpha,
                   inverse, offset for two rows
         HBM       reads Q once, writes out and lse once; reads K and V of a sequence once per query

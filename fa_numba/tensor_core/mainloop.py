@@ -515,7 +515,8 @@ def make_mainloop(
             if BY_RAMP:
                 wgmma_bf16_registers(BLOCK_N, 16, s, a, score_mod_args.ramp)
             wgmma_commit()
-            multiply_registers(OUT_COLS, BLOCK_N, acc, p, v_desc)  # out <- out + P V of the tile before
+            # out <- out + P V of the tile before
+            multiply_registers(OUT_COLS, BLOCK_N, acc, p, v_desc)
             wgmma_commit()
             words = cuda.local.array(3, uint32)
             if DROPOUT:
