@@ -281,6 +281,33 @@ def test_gradients_of_many_columns_on_hopper(gpu, head_dim, deterministic):
     assert "compute capability 9.x" in choice.refused["flash_attn_bwd_wide"]
 
 
+@pytest.mark.parametrize(
+    "head_dim, head_dim_v, kernel, of_gradients",
+    [
+        (192, 128, "flash_attn_persistent", "flash_attn_bwd_wide"),
+        (128, 64, "flash_attn_persistent", "flash_attn_bwd_wide"),
+        (64, 56, "flash_attn_persistent", "flash_attn_bwd"),
+        (128, 192, "flash_attn_v2", "flash_attn_bwd"),
+    ],
+)
+def test_another_head_dim_of_v_on_hopper(gpu, head_dim, head_dim_v, kernel, of_gradients):
+    gpu((9, 0))
+    q, k, v, dout = (
+        aligned(1, 500, 4, d, dtype=np.float16)
+        for d in (head_dim, head_dim, head_dim_v, head_dim_v)
+    )
+    choice = fa_numba.which(q, k, v)
+    assert choice.kernel == kernel
+    if kernel == "flash_attn_v2":
+        said = choice.refused["flash_attn_persistent"]
+        assert "v must have a head_dim up to that of q" in said and "128, got 192" in said
+    lse = aligned(1, 4, 500)
+    choice = fa_numba.which("flash_attn_grad", dout, q, k, v, dout, lse)
+    assert choice.kernel == of_gradients
+    if head_dim == 64:
+        assert "above 64 for flash_attn_bwd_wide, got 64" in choice.refused["flash_attn_bwd_wide"]
+
+
 def test_few_queries_on_hopper_are_decoded_by_gather(gpu):
     gpu((9, 0))
     q, k = aligned(16, 1, 32, 64, dtype=np.float16), aligned(16, 4096, 32, 64, dtype=np.float16)
