@@ -512,9 +512,7 @@ def check_swap(k_src, v_src, k_dst, v_dst, src, dst):
         _require_disjoint(src.array, dst.array)
 
 
-def _require_tables(
-    k_cache, v_cache, block_table, seq_lens, bytes=False, head_dims=ONE_HEAD_DIM
-):
+def _require_tables(k_cache, v_cache, block_table, seq_lens, bytes=False, head_dims=ONE_HEAD_DIM):
     """Raise unless these are a paged cache and its tables, whatever their contents."""
     require_one_library(
         k_cache=k_cache, v_cache=v_cache, block_table=block_table, seq_lens=seq_lens

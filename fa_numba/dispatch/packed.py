@@ -7,6 +7,7 @@ from fa_numba.checks import HOPPER
 from fa_numba.dispatch.candidates import Candidate, lesson, on_cpu
 from fa_numba.dispatch.job import job
 from fa_numba.dispatch.options import options_of
+from fa_numba.kernels.flash_attn_bwd import HEAD_DIMS
 from fa_numba.runtime import arrays
 
 
@@ -55,7 +56,7 @@ FORWARD = (
         why="on tensor cores, as fast as padded batches without padding",
         check=on_hopper,
     ),
-    lesson("flash_attn_varlen"),
+    lesson("flash_attn_varlen", head_dims=checks.ANY_HEAD_DIMS),
 )
 BACKWARD = (
     on_cpu("flash_attn_varlen_grad"),
@@ -65,7 +66,7 @@ BACKWARD = (
         why="on tensor cores, as the gradients of padded batches, without padding",
         check=gradients_on_hopper,
     ),
-    lesson("flash_attn_varlen_bwd", always=("deterministic",)),
+    lesson("flash_attn_varlen_bwd", always=("deterministic",), head_dims=HEAD_DIMS),
 )
 
 
