@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import re
 import subprocess
 import sys
 
@@ -187,9 +188,10 @@ def test_an_option_that_a_kernel_need_not_be_told():
     assert KERNELS["gradients"]["flash_attn_bwd"].refusal(inputs, options) is None
 
 
-def gradient_arguments(q, k):
-    """Arguments of `flash_attn_grad` for queries, and for keys that are values too."""
-    return q, q, k, k, q, type(q)(np.zeros(tuple(q.shape[i] for i in (0, 2, 1)), np.float32))
+def gradient_arguments(q, k, v=None, out=None):
+    """Arguments of `flash_attn_grad`: v and out are k and q by default, dout is out."""
+    v, out = k if v is None else v, q if out is None else out
+    return out, q, k, v, out, type(q)(np.zeros(tuple(q.shape[i] for i in (0, 2, 1)), np.float32))
 
 
 @pytest.fixture
@@ -265,6 +267,33 @@ def test_gradients_of_many_columns_on_a_gpu_of_little_shared_memory(gpu):
         choice = fa_numba.which("flash_attn_grad", *gradient_arguments(x, x))
         assert choice.kernel == kernel
     assert "flash_attn_bwd runs here" in choice.refused["flash_attn_bwd_registers"]
+
+
+@pytest.mark.parametrize("head_dims", [(192, 128), (512, 512), (16, 264)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_kernels_that_take_one_head_dim_up_to_256_are_not_taken(gpu, head_dims, dtype):
+    gpu((8, 0))
+    q, v = (aligned(1, 64, 2, head_dim, dtype=dtype) for head_dim in head_dims)
+    choice, refusal = fa_numba.which(q, q, v), "must have (the shape of k|head_dim from 1 to 256)"
+    assert choice.kernel == "flash_attn_v2"
+    assert re.search(refusal, choice.refused["flash_attn_registers"])
+    lengths = CupyArray(np.full(1, 64, np.int32))
+    choice = fa_numba.which("flash_decode", q, q, v, lengths)
+    assert choice.kernel == "flash_decode"
+    assert re.search(refusal.replace("k|", "k_cache|"), choice.refused["flash_decode_wide"])
+    arguments = gradient_arguments(q, q, v, out=v)
+    if max(head_dims) <= 256:
+        assert fa_numba.which("flash_attn_grad", *arguments).kernel == "flash_attn_bwd"
+    else:
+        with pytest.raises(TypeError, match="not flash_attn_bwd: . must have head_dim from 1 to"):
+            fa_numba.which("flash_attn_grad", *arguments)
+
+
+def test_a_kernel_on_tensor_cores_names_itself_where_v_has_another_head_dim(gpu):
+    gpu((8, 0))
+    q, v = (aligned(1, 64, 2, head_dim, dtype=np.float16) for head_dim in (192, 128))
+    with pytest.raises(ValueError, match="v must have the head_dim of q for flash_attn_mma, 192,"):
+        CANDIDATES["flash_attn"]["flash_attn_mma"].function(q, q, v)
 
 
 @pytest.mark.parametrize("head_dim", [136, 192, 256])

@@ -245,12 +245,8 @@ def check_bwd_tensor_core_wide(
     dout, q, k, v, out, lse, *, name, supported, max_head_dim, v_differs=False
 ):
     """As `check_bwd_tensor_core`, for a kernel whose rows are longer than those of all others."""
-    limits = {
-        "name": name,
-        "supported": supported,
-        "max_head_dim": max_head_dim,
-        "v_differs": v_differs,
-    }
+    limits = {"name": name, "supported": supported, "max_head_dim": max_head_dim}
+    limits["v_differs"] = v_differs
     check_bwd_tensor_core(dout, q, k, v, out, lse, **limits)
     check_tensor_core_wide(q, k, v, **limits, instead="flash_attn_bwd")
 

@@ -11,7 +11,8 @@ from fa_numba.checks.refused import RefusedGpuError, RefusedValueError
 from fa_numba.dispatch.candidates import Candidate, lesson, on_cpu
 from fa_numba.dispatch.job import job
 from fa_numba.dispatch.options import options_of
-from fa_numba.kernels import dropout, flash_attn_bwd
+from fa_numba.kernels import dropout
+from fa_numba.kernels.flash_attn_bwd import HEAD_DIMS
 from fa_numba.runtime import arrays
 from fa_numba.tiling import split_tiling
 from fa_numba.tiling.split_tiling import SplitProblem
@@ -301,7 +302,7 @@ BACKWARD = (
         why=_IN_REGISTERS,
         check=gradient_in_registers,
     ),
-    lesson("flash_attn_bwd", always=("deterministic",), head_dims=flash_attn_bwd.HEAD_DIMS),
+    lesson("flash_attn_bwd", always=("deterministic",), head_dims=HEAD_DIMS),
 )
 
 

@@ -7,6 +7,7 @@ from fa_numba.checks import HOPPER
 from fa_numba.dispatch.candidates import Candidate, lesson, on_cpu
 from fa_numba.dispatch.job import job
 from fa_numba.dispatch.options import options_of
+from fa_numba.kernels.flash_attn_bwd import HEAD_DIMS
 from fa_numba.runtime import arrays
 
 
@@ -56,7 +57,7 @@ FORWARD = (
         check=on_hopper,
         head_dims=checks.ANY_HEAD_DIMS,
     ),
-    lesson("flash_attn_varlen"),
+    lesson("flash_attn_varlen", head_dims=checks.ANY_HEAD_DIMS),
 )
 BACKWARD = (
     on_cpu("flash_attn_varlen_grad"),
@@ -66,7 +67,7 @@ BACKWARD = (
         why="on tensor cores, as the gradients of padded batches, without padding",
         check=gradients_on_hopper,
     ),
-    lesson("flash_attn_varlen_bwd", always=("deterministic",)),
+    lesson("flash_attn_varlen_bwd", always=("deterministic",), head_dims=HEAD_DIMS),
 )
 
 

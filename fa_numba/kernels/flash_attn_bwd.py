@@ -145,7 +145,8 @@ def make_dkdv(
     """The second kernel, dK and dV: launch it with threads (BLOCK_M, BLOCK_N).
 
     alibi_slopes is unused without ALIBI, seed without dropout, classes without a mask in
-    EXPRESSIONS: each may then be any scalar. HEAD_DIM_V, that of v and dout, is HEAD_DIM by default.
+    EXPRESSIONS: each may then be any scalar. HEAD_DIM_V, that of v and dout, is HEAD_DIM by
+    default.
     """
     HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
     ONE_HEAD_DIM, WIDEST = HEAD_DIM == HEAD_DIM_V, max(HEAD_DIM, HEAD_DIM_V)
@@ -169,7 +170,8 @@ def make_dkdv(
                   computes key ty, query tx of each tile, and columns tx, tx + BLOCK_M, ... of
                   rows ty of dk and dv
         shared    k_tile (BLOCK_N, HEAD_DIM), v_tile (BLOCK_N, HEAD_DIM_V);
-                  q_tile (BLOCK_M, HEAD_DIM), dout_tile (BLOCK_M, HEAD_DIM_V); p_tile, ds_tile (BLOCK_N, BLOCK_M), keys by queries; lse_rows, delta_rows
+                  q_tile (BLOCK_M, HEAD_DIM), dout_tile (BLOCK_M, HEAD_DIM_V);
+                  p_tile, ds_tile (BLOCK_N, BLOCK_M), keys by queries; lse_rows, delta_rows
                   (BLOCK_M,)
         private   dk_acc, dv_acc, dsq, pdo (NUM_COLS,)
         HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, except the tiles
@@ -305,7 +307,8 @@ def make_dq(
     """The third kernel, dQ: launch it with threads (BLOCK_N, BLOCK_M).
 
     alibi_slopes is unused without ALIBI, seed without dropout, classes without a mask in
-    EXPRESSIONS: each may then be any scalar. HEAD_DIM_V, that of v and dout, is HEAD_DIM by default.
+    EXPRESSIONS: each may then be any scalar. HEAD_DIM_V, that of v and dout, is HEAD_DIM by
+    default.
     """
     HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
     ONE_HEAD_DIM, WIDEST = HEAD_DIM == HEAD_DIM_V, max(HEAD_DIM, HEAD_DIM_V)
