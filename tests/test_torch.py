@@ -72,11 +72,24 @@ def test_sdpa_is_that_of_pytorch(seqlen_q, seqlen_k, is_causal):
     compare(ours, theirs, tensors(*shapes), dout)
 
 
-@pytest.mark.parametrize("head_dim_v", [8, 5, 11])
+@pytest.mark.parametrize("head_dims", [(8, 5), (192, 128), (40, 320)], ids=str)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_sdpa_where_value_has_another_head_dim(head_dims, is_causal):
+    head_dim, head_dim_v = head_dims
+    inputs = tensors((2, 4, 9, head_dim), (2, 2, 9, head_dim), (2, 2, 9, head_dim_v))
+    (dout,) = tensors((2, 4, 9, head_dim_v), requires_grad=False, seed=1)
+
+    def call(function):
+        return lambda q, k, v: function(q, k, v, enable_gqa=True, is_causal=is_causal)
+
+    ours, theirs = call(scaled_dot_product_attention), call(F.scaled_dot_product_attention)
+    compare(ours, theirs, inputs, dout)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_sdpa_dtypes_scale_and_groups(dtype, head_dim_v):
-    inputs = tensors((2, 4, 9, 8), (2, 2, 9, 8), (2, 2, 9, head_dim_v), dtype=dtype)
-    (dout,) = tensors((2, 4, 9, head_dim_v), dtype=dtype, requires_grad=False, seed=1)
+def test_sdpa_dtypes_scale_and_groups(dtype):
+    inputs = tensors((2, 4, 9, 8), (2, 2, 9, 8), (2, 2, 9, 8), dtype=dtype)
+    (dout,) = tensors((2, 4, 9, 8), dtype=dtype, requires_grad=False, seed=1)
 
     def call(function):
         return lambda q, k, v: function(q, k, v, scale=0.2, enable_gqa=True, is_causal=True)
@@ -617,7 +630,7 @@ REFUSED = [
     (scaled_dot_product_attention, {"query": X.double()}, "query must be float32.*, got float64"),
     (scaled_dot_product_attention, {"key": X.half()}, "must be of one dtype, got query: fl"),
     (scaled_dot_product_attention, {"query": X[0, 0]}, r"axes \(batch, .*got query of shape \(2"),
-    (scaled_dot_product_attention, {"value": X[:, :, :4]}, "value must have the shape of key"),
+    (scaled_dot_product_attention, {"value": X[:, :, :1]}, "value must have the shape of key"),
     (scaled_dot_product_attention, {"value": X[..., :0]}, "value must have head_dim from 1 to 512"),
     (scaled_dot_product_attention, {"query": X[:1]}, "the batch of query, 1, got 2"),
     (scaled_dot_product_attention, {"query": X[..., :4]}, "the head_dim of query, 4, got 8"),
