@@ -1,16 +1,18 @@
 """How fast are attention and its gradients at the sizes for which others have published rates?
 
-Three layouts, in bfloat16:
+Four layouts, in bfloat16:
 
 cuDNN   batch 1, 64 query heads, 8 key heads, 2048 to 32768 tokens: NVIDIA's table for cuDNN 9.19.1
         on an H200 (github.com/NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training, 2026-02)
 FA3     batch 4, 48 heads, 1024 to 8192 tokens: FlashAttention-3 on an H100, as users of Triton's
         kernels measured it (github.com/meta-pytorch/tritonbench, issue 1267, 2026-09)
+MLA     the same table, 128 heads of 192 in Q and K and of 128 in V: prompts of DeepSeek's models
 CS336   batch 1, 16 heads of 64, 16384 tokens, causal: the leaderboard of a course, forward and
         backward in one time. The best that is listed has 4.027 ms on an H100
         (github.com/stanford-cs336/assignment2-systems-leaderboard, spring 2025; not verified there)
 
-The first two have head_dim 128.
+The first two have head_dim 128. A FLOP of Q Kᵀ, dQ and dK counts for the head_dim of Q and K, one
+of P V, dP and dV for that of V.
 
 `flash_attn` and `flash_attn_grad` run beside cuDNN and FlashAttention-2, as PyTorch has them, in
 one run. The published rate is in a column of its own: it was measured on another machine.
@@ -24,7 +26,6 @@ from benchmarks.timing import save, time_ms
 from fa_numba import flash_attn, flash_attn_grad
 
 DTYPE = "bfloat16"
-FORWARD, BACKWARD = 4, 10  # FLOPs, of batch · heads · seqlen² · head_dim
 REPEATS = 8
 SUMMED = 8192  # longest sequence for which dk and dv are compared: they sum over a group's heads
 
@@ -42,6 +43,13 @@ class Layout(NamedTuple):
     rates: dict
     head_dim: int = 128
     ms: dict = {}
+    head_dim_v: int = 128
+
+    def flops(self, seqlen, causal):
+        """Of the forward, and of the backward."""
+        pairs = self.batch * self.num_heads * seqlen**2 * (0.5 if causal else 1)
+        d, d_v = self.head_dim, self.head_dim_v
+        return 2 * pairs * (d + d_v), 2 * pairs * (3 * d + 2 * d_v)
 
 
 LAYOUTS = (
@@ -80,6 +88,14 @@ LAYOUTS = (
         },
     ),
     Layout(
+        "cuDNN 9.19.1, H200, 192 and 128",
+        1,
+        128,
+        128,
+        {(4096, True): (599, 404), (8192, True): (643, 442)},
+        192,
+    ),
+    Layout(
         "CS336 leaderboard, H100",
         1,
         16,
@@ -87,6 +103,7 @@ LAYOUTS = (
         {(16384, True): (None, None)},
         64,
         {(16384, True): 4.027},
+        64,
     ),
 )
 
@@ -99,15 +116,15 @@ def main():
     save(
         "published",
         rows,
-        note=f"{DTYPE}, head_dim 128 (CS336: 64); TFLOP/s: 4·batch·heads·seqlen²·head_dim forward "
-        "and 10 of these backward, half of them if causal; published: on the machine that it "
-        "names; error: ‖x − float64‖ / ‖float64‖ of one head",
+        note=f"{DTYPE}, head_dim 128 (CS336: 64); TFLOP/s: 2·batch·heads·seqlen²·(d + d_v) forward "
+        "and 2·batch·heads·seqlen²·(3 d + 2 d_v) backward, half of them if causal; published: on "
+        "the machine that it names; error: ‖x − float64‖ / ‖float64‖ of one head",
     )
 
 
 def measure(layout, seqlen, causal):
     """Rows for one size: forward and backward, and both where both were published."""
-    pairs = layout.batch * layout.num_heads * seqlen**2 * layout.head_dim * (0.5 if causal else 1)
+    flops = layout.flops(seqlen, causal)
     rows, times = {}, {}
     for name, backward, call, error in functions(layout, seqlen, causal):
         row = rows.setdefault(
@@ -122,13 +139,13 @@ def measure(layout, seqlen, causal):
         )
         ms = time_ms(call, repeats=REPEATS)
         times[name] = times.get(name, 0) + ms
-        row[name] = round((BACKWARD if backward else FORWARD) * pairs / ms / 1e9, 1)
+        row[name] = round(flops[backward] / ms / 1e9, 1)
         if name == "fa-numba":
             row["error"] = float(f"{error:.2g}")
     rows = list(rows.values())
     if (published := layout.ms.get((seqlen, causal))) is not None:
         times["published"] = published
-        both = {k: round((FORWARD + BACKWARD) * pairs / ms / 1e9, 1) for k, ms in times.items()}
+        both = {k: round(sum(flops) / ms / 1e9, 1) for k, ms in times.items()}
         both |= {f"{name}, ms": round(ms, 3) for name, ms in times.items()}
         rows.append(rows[0] | {"pass": "both", "error": max(x["error"] for x in rows)} | both)
     return rows
@@ -137,15 +154,16 @@ def measure(layout, seqlen, causal):
 def functions(layout, seqlen, causal):
     """Yield (name, whether it is a backward, call without arguments, relative error of ours)."""
     import torch
+    from torch.backends import cuda
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
     torch.manual_seed(0)
+    of_q, of_k = (layout.num_heads, layout.head_dim), (layout.num_kv_heads, layout.head_dim)
+    of_dout, of_v = ((heads, layout.head_dim_v) for heads, _ in (of_q, of_k))
     dout, q, k, v = (
-        torch.randn(
-            (layout.batch, seqlen, heads, layout.head_dim), device="cuda", dtype=torch.bfloat16
-        )
-        for heads in (layout.num_heads, layout.num_heads, layout.num_kv_heads, layout.num_kv_heads)
+        torch.randn((layout.batch, seqlen, *size), device="cuda", dtype=torch.bfloat16)
+        for size in (of_dout, of_q, of_k, of_v)
     )
     out, lse = flash_attn(q, k, v, causal=causal)
     gradients = flash_attn_grad(dout, q, k, v, out, lse, causal=causal)
@@ -157,11 +175,13 @@ def functions(layout, seqlen, causal):
     backward = lambda: flash_attn_grad(dout, q, k, v, out, lse, causal=causal)  # noqa: E731
     yield "fa-numba", True, backward, max(errors[1:])
     inputs = [x.requires_grad_() for x in (q, k, v)]
-    for name, backend in {
-        "cuDNN": SDPBackend.CUDNN_ATTENTION,
-        "FlashAttention-2": SDPBackend.FLASH_ATTENTION,
-    }.items():
-        heads_first = [x.transpose(1, 2) for x in inputs]
+    heads_first = [x.transpose(1, 2) for x in inputs]
+    for name, backend, can_use in (
+        ("cuDNN", SDPBackend.CUDNN_ATTENTION, cuda.can_use_cudnn_attention),
+        ("FlashAttention-2", SDPBackend.FLASH_ATTENTION, cuda.can_use_flash_attention),
+    ):
+        if not can_use(cuda.SDPAParams(*heads_first, None, 0.0, causal, True)):
+            continue  # a head_dim of V that is not that of Q and K
         with sdpa_kernel(backend):
             call = lambda x=heads_first: scaled_dot_product_attention(  # noqa: E731
                 *x, is_causal=causal, enable_gqa=True

@@ -46,9 +46,10 @@ dtypes and lesson.
 ## What all of them share
 
 - Arrays of attention have the layout (batch, seqlen, num_heads, head_dim), packed ones
-  (num_tokens, num_heads, head_dim): any lengths, head_dim from 1 to 256, and a number of heads
-  that is a multiple of the number of K/V heads. Their dtype is float32, float16 or bfloat16;
-  everything is computed in float32, and results have the dtype of q.
+  (num_tokens, num_heads, head_dim): any lengths, head_dim from 1 to 256, in
+  [some functions](features.md#what-all-of-them-share) to 512 and of v another one than of q and k,
+  and a number of heads that is a multiple of the number of K/V heads. Their dtype is float32,
+  float16 or bfloat16; everything is computed in float32, and results have the dtype of q.
 - Strides are any, but neighbours along the last axis must be neighbours in memory.
 - The array decides where a function runs: CuPy arrays and PyTorch's CUDA tensors on their GPU and
   stream. NumPy arrays run compiled for the CPU in a job, `fa_numba.cpu`, on as many threads as

@@ -552,9 +552,8 @@ def paged_kv_lookup(k_cache, v_cache, block_table, seq_lens, *, max_len=None):
     """
     if max_len is None:
         max_len = max(seq_lens, default=0)
-    _, page_size, *token_shape = k_cache.shape
-    k = np.zeros((len(seq_lens), max_len, *token_shape), k_cache.dtype)
-    v = np.zeros((len(seq_lens), max_len, *token_shape), v_cache.dtype)
+    page_size, size = k_cache.shape[1], (len(seq_lens), max_len)
+    k, v = (np.zeros((*size, *x.shape[2:]), x.dtype) for x in (k_cache, v_cache))
     for b, seq_len in enumerate(seq_lens):
         for t in range(seq_len):
             page, offset = block_table[b, t // page_size], t % page_size

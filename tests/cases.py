@@ -102,11 +102,19 @@ def random(rng, *shape):
     return rng.standard_normal(shape, dtype=np.float32)
 
 
-def make_qkv(rng, batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim):
+def make_qkv(rng, batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, head_dim_v=None):
     """Normally distributed q, k, v."""
     q = random(rng, batch, seqlen_q, num_heads, head_dim)
-    k, v = (random(rng, batch, seqlen_k, num_kv_heads, head_dim) for _ in range(2))
+    dims = head_dim, head_dim_v or head_dim
+    k, v = (random(rng, batch, seqlen_k, num_kv_heads, dim) for dim in dims)
     return q, k, v
+
+
+# (head_dim of q and k, that of v): a model's, odd ones, and the largest that a job takes.
+TWO_HEAD_DIMS = [(192, 128), (5, 40), (64, 17), (1, 256)]
+WIDE_HEAD_DIMS = [(512, 512), (320, 256), (3, 512)]
+each_two_head_dims = pytest.mark.parametrize("head_dims", TWO_HEAD_DIMS, ids=str)
+each_wide_head_dims = pytest.mark.parametrize("head_dims", TWO_HEAD_DIMS + WIDE_HEAD_DIMS, ids=str)
 
 
 def large_scores(rng):
@@ -274,7 +282,7 @@ def check_by_differences(dout, q, k, v, **options):
         np.testing.assert_allclose(dx, numeric, rtol=1e-7, atol=1e-9)
 
 
-def make_paged_cache(rng, seq_lens, page_size, num_kv_heads, head_dim):
+def make_paged_cache(rng, seq_lens, page_size, num_kv_heads, head_dim, head_dim_v=None):
     """Caches whose pages are shuffled, with NaN in every slot that no sequence owns.
 
     Returns
@@ -284,8 +292,9 @@ def make_paged_cache(rng, seq_lens, page_size, num_kv_heads, head_dim):
     seq_lens = np.array(seq_lens, np.int32)
     pages_used = -(-seq_lens // page_size)
     num_pages = int(pages_used.sum()) + 3
-    shape = (num_pages, page_size, num_kv_heads, head_dim)
-    k_cache, v_cache = (np.full(shape, np.nan, np.float32) for _ in range(2))
+    dims = head_dim, head_dim_v or head_dim
+    shapes = ((num_pages, page_size, num_kv_heads, dim) for dim in dims)
+    k_cache, v_cache = (np.full(shape, np.nan, np.float32) for shape in shapes)
     block_table = np.full((len(seq_lens), pages_used.max(initial=0) + 1), -1, np.int32)
     free = iter(rng.permutation(num_pages))  # never 0, 1, 2, ...
     for b, seq_len in enumerate(seq_lens):
@@ -293,8 +302,8 @@ def make_paged_cache(rng, seq_lens, page_size, num_kv_heads, head_dim):
             if t % page_size == 0:
                 block_table[b, t // page_size] = next(free)
             slot = block_table[b, t // page_size], t % page_size
-            k_cache[slot] = random(rng, num_kv_heads, head_dim)
-            v_cache[slot] = random(rng, num_kv_heads, head_dim)
+            for cache, dim in zip((k_cache, v_cache), dims, strict=True):
+                cache[slot] = random(rng, num_kv_heads, dim)
     return k_cache, v_cache, block_table, seq_lens
 
 

@@ -1,6 +1,6 @@
 """Backward kernels by `hopper_model`: python tests/flash_attn_bwd_on_model.py CASE.
 
-head_dim up to 128: flash_attn_bwd_persistent; above: flash_attn_bwd_wide.
+head_dim up to 128: flash_attn_bwd_persistent; above, or with another one of V: flash_attn_bwd_wide.
 """
 
 import expression_cases
@@ -34,26 +34,28 @@ NAMES = "mask", "mask_args", "score", "score_args"
 
 def main(
     batch, seqlen_q, seqlen_k, heads, head_dim, causal, blocks, order=ADDED, expressions=None,
-    **mask,
+    head_dim_v=None, **mask,
 ):  # fmt: skip
     """Compare dq, dk and dv with the definition; heads are (num_heads, num_kv_heads).
 
-    `expressions` is the name of one of `expression_cases`.
+    `expressions` is the name of one of `expression_cases`; `head_dim_v` is head_dim by default.
     """
     model = Model(seed=seqlen_q)
     loaded = replace_instructions(model, MODULES)
     modules = {name.split(".")[-1]: x for name, x in zip(MODULES, loaded, strict=True)}
     backward, run_time_masks = modules["backward"], modules["run_time_masks"]
     persistent, wide = modules["flash_attn_bwd_persistent"], modules["flash_attn_bwd_wide"]
+    is_wide, head_dim_v = head_dim > 128 or head_dim_v is not None, head_dim_v or head_dim
     block_m, block_n = (
         (wide.BLOCK_M, wide.BLOCK_N)
-        if head_dim > 128
+        if is_wide
         else (backward.tile_rows(head_dim), persistent.BLOCK_N)
     )
     num_heads, num_kv_heads = heads
     rng = np.random.default_rng(seqlen_q)
-    q, dout = (rng.standard_normal((batch, seqlen_q, num_heads, head_dim)) for _ in range(2))
-    k, v = (rng.standard_normal((batch, seqlen_k, num_kv_heads, head_dim)) for _ in range(2))
+    dims = head_dim, head_dim_v
+    q, dout = (rng.standard_normal((batch, seqlen_q, num_heads, d)) for d in dims)
+    k, v = (rng.standard_normal((batch, seqlen_k, num_kv_heads, d)) for d in dims)
     dout, q, k, v = (x.astype(KIND) for x in (dout, q, k, v))
     options, given = options_of(causal, mask)
     user, constants, more, sinks = None, {}, ((), ()), None
@@ -88,12 +90,13 @@ def main(
     dq, model.maps["dk"], model.maps["dv"] = outputs[0], (outputs[1], 16), (outputs[2], 16)
 
     scale = np.float32(head_dim**-0.5)
-    # Above head_dim 128 parts in a fixed order are added, too.
-    added = order == ADDED or head_dim > 128
+    # In flash_attn_bwd_wide parts in a fixed order are added, too.
+    added = order == ADDED or is_wide
     args = model.maps["dout"][0], on_gpu(out.astype(KIND)), on_gpu(lse.astype("f4")), lse_2, delta
     rows_per_block = 256 // backward.lanes_of_row(head_dim)
     grid = -(-block_m * tiles // rows_per_block), num_heads, batch
-    prepare_rows = backward.make_prepare_rows(head_dim, "float16", added, sinks is not None)
+    constants_of_rows = added, sinks is not None, head_dim_v
+    prepare_rows = backward.make_prepare_rows(head_dim, "float16", *constants_of_rows)
     of_sinks = () if sinks is None else (sinks, nothing(batch, num_heads, grid[0]))
     model.launch(prepare_rows, grid, 256, *args, sums, np.float32(1), of_sinks)
     slopes = on_gpu(options["alibi_slopes"]) if given.alibi else np.float32(0)
@@ -101,10 +104,10 @@ def main(
     _, *of_mask = run_time_masks.constants_of(given)
     in_pairs = modules["dq_parts"].paired(given.causal, given.window_size) and order == ADDED
     in_step = in_pairs and num_heads > num_kv_heads
-    if head_dim > 128:
+    if is_wide:
         ordered, threads = order == ORDERED, wide.THREADS
         kernel = wide.make_flash_attn_bwd_wide(
-            head_dim, ordered, causal, "float16", *of_mask, in_step
+            head_dim, ordered, causal, "float16", *of_mask, in_step, head_dim_v
         )
         sizes = sums, seqlen_q, seqlen_k
     else:
@@ -116,7 +119,7 @@ def main(
     sizes = *sizes, num_kv_heads, num_heads // num_kv_heads
     args = *model.maps, lse_2, delta, *sizes, scale * LOG2_E, scale, slopes, counters
     masks = run_time_masks.arguments_of(given)
-    model.launch(kernel, (blocks,), threads, *args, *masks, *(() if head_dim > 128 else more))
+    model.launch(kernel, (blocks,), threads, *args, *masks, *(() if is_wide else more))
     if added:
         convert_dq, threads = backward.make_convert_dq(head_dim, "float16"), sums.shape[3] // 32
         model.launch(convert_dq, (tiles, num_heads, batch), threads, sums, dq, scale)

@@ -28,10 +28,12 @@ KIND = np.float16
 LOG2_E = np.float32(np.log2(np.e))
 
 
-def main(seqlen_q, seqlen_k, heads, head_dim, causal, slices, expressions=None, **mask):
+def main(
+    seqlen_q, seqlen_k, heads, head_dim, causal, slices, expressions=None, head_dim_v=None, **mask
+):
     """Compare out and lse with the definition; heads are (num_heads, num_kv_heads).
 
-    `expressions` is the name of one of `expression_cases`.
+    `expressions` is the name of one of `expression_cases`; `head_dim_v` is head_dim by default.
     """
     model = Model(seed=seqlen_q)
     modules = dict(zip(MODULES, replace_instructions(model, MODULES), strict=True))
@@ -41,8 +43,10 @@ def main(seqlen_q, seqlen_k, heads, head_dim, causal, slices, expressions=None, 
     num_heads, num_kv_heads = heads
     rng = np.random.default_rng(seqlen_q)
     q = rng.standard_normal((1, seqlen_q, num_heads, head_dim)).astype(KIND)
+    head_dim_v = head_dim_v or head_dim
     k, v = (
-        rng.standard_normal((1, seqlen_k, num_kv_heads, head_dim)).astype(KIND) for _ in range(2)
+        rng.standard_normal((1, seqlen_k, num_kv_heads, d)).astype(KIND)
+        for d in (head_dim, head_dim_v)
     )
     window, softcap = tuple(mask.get("window_size", (-1, -1))), mask.get("softcap", 0.0)
     options = {"causal": causal, "window_size": window, "softcap": softcap}
@@ -53,7 +57,7 @@ def main(seqlen_q, seqlen_k, heads, head_dim, causal, slices, expressions=None, 
     plain, _ = reference.attention(q, k, v, **options, **definition, dtype=KIND)
     given, sinks = Mask(causal, window, softcap, False), written.pop("sinks", None)
     constants, more = (None, sinks is not None), ((), (), ())
-    tiling = persistent.persistent_tiling(head_dim, seqlen_k, causal)
+    tiling = persistent.persistent_tiling(head_dim, seqlen_k, causal, head_dim_v=head_dim_v)
     if written:
         call = types.SimpleNamespace(
             q=q, seqlen_q=seqlen_q, seqlen_k=seqlen_k, batch=1, num_heads=num_heads
@@ -69,14 +73,15 @@ def main(seqlen_q, seqlen_k, heads, head_dim, causal, slices, expressions=None, 
     if sinks is not None:
         more = (sinks,), *more[1:]
     window_size = run_time_masks.constants_of(given).window_size
-    out = GlobalArray(model, np.full(q.shape, np.nan, KIND))
+    out = GlobalArray(model, np.full(want.shape, np.nan, KIND))
     lse = GlobalArray(model, np.full((1, num_heads, seqlen_q), np.nan, np.float32))
-    arrays = (*((GlobalArray(model, x), rows) for x, rows in ((q, 64), (k, 128), (v, 128))),)
+    rows_of = (q, 64), (k, tiling.block_n), (v, tiling.block_n)
+    arrays = (*((GlobalArray(model, x), rows) for x, rows in rows_of),)
     for name, entry in zip("qkvo", (*arrays, (out, 16)), strict=True):
         model.maps[name] = entry
     make = persistent.make_flash_attn_persistent
     mask = given.causal, "float16", window_size, given.softcap
-    kernel = make(head_dim, tiling, *mask, False, False, False, *constants)
+    kernel = make(head_dim, tiling, *mask, False, False, False, *constants, head_dim_v)
     sizes = seqlen_k, num_heads // num_kv_heads, slices
     args = *"qkvo", lse, *sizes, LOG2_E / np.float32(head_dim**0.5), np.float32(0)
     masks = run_time_masks.arguments_of(given)

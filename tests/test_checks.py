@@ -448,7 +448,16 @@ WRONG_VALUES = [
     (lookup, {"v_cache": ones(3, 4, 2, 9)}, "v_cache must have the shape of k_cache"),
     (lookup, {"seq_lens": table(7)}, "seq_lens must have one length for each of the 2 .*got 1"),
     # sizes out of range
-    (attention, {x: ones(2, 5, 4, 257) for x in "qkv"}, "head_dim from 1 to 256, got 257"),
+    (attention, {x: ones(2, 5, 4, 513) for x in "qkv"}, "q must have head_dim from 1 to 512, got"),
+    (attention, {"v": ones(2, 6, 2, 513)}, "v must have head_dim from 1 to 512, got 513"),
+    (attention, {"k": ones(2, 6, 2, 9)}, "k must have the head_dim of q, 8, got 9"),
+    (backward, {x: ones(2, 5, 4, 257) for x in "qkv"}, "q must have head_dim from 1 to 256, got"),
+    (backward, {"v": ones(2, 6, 2, 9)}, r"dout must have the shape of q, .*head_dim of v, 9, got"),
+    (simt, {"v": ones(2, 6, 2, 9)}, r"v must have the shape of k, \(2, 6, 2, 8\), got"),
+    (backward_simt, {"v": ones(2, 6, 2, 9)}, r"v must have the shape of k, \(2, 6, 2, 8\), got"),
+    (flash_v1, {"v": ones(2, 6, 2, 9)}, r"v must have the shape of k, \(2, 6, 2, 8\), got"),
+    (lazy, {"v": ones(2, 6, 2, 9)}, r"v must have the shape of k, \(2, 6, 2, 8\), got"),
+    (linear, {"v": ones(2, 5, 2, 9)}, r"v must have the shape of k, \(2, 5, 2, 8\), got"),
     (attention, {x: ones(2, 5, 4, 0) for x in "qkv"}, "q must have head_dim from 1 .*got 0"),
     (attention, {"q": ones(2, 5, 0, 8)}, "q must have at least one head"),
     (attention, {x: ones(2, 6, 0, 8) for x in "kv"}, "num_kv_heads=0 for num_heads=4"),
@@ -708,7 +717,9 @@ WRONG_VALUES = [
     (varlen, dict.fromkeys("kv", ones(6, 2, 7)), "must have the head_dim of q, 8, got 7"),
     (varlen, dict.fromkeys("kv", ones(6, 3, 8)), "must divide the heads of q .*num_kv_heads=3"),
     (varlen, {"q": ones(5, 0, 8)}, "q must have at least one head, got num_heads=0"),
-    (varlen, dict.fromkeys("qkv", ones(5, 2, 257)), "q must have head_dim from 1 to 256, got 257"),
+    (varlen, dict.fromkeys("qkv", ones(5, 2, 513)), "q must have head_dim from 1 to 512, got 513"),
+    (varlen, {"v": ones(6, 2, 513)}, "v must have head_dim from 1 to 512, got 513"),
+    (varlen_bwd, {"v": ones(6, 2, 9)}, r"dout must have the shape of q, .*head_dim of v, 9, got"),
     (varlen, {"cu_seqlens_q": table([0, 2, 5])}, r"cu_seqlens_q must have axes \(batch \+ 1\)"),
     (varlen, {"cu_seqlens_k": table(0, 6)}, r"cu_seqlens_k must have the shape of cu_seqlens_q"),
     (
@@ -741,7 +752,10 @@ WRONG_VALUES = [
     # decoding: more of what goes wrong
     (decode, {"num_splits": 10**9}, "num_splits must be at most 65536, got 1000000000"),
     (decode, {"seq_lens": np.array(6, np.int32)}, r"seq_lens must have axes .*got shape \(\)"),
-    (decode, {"q": ones(2, 1, 4, 257)}, "q must have head_dim from 1 to 256, got 257"),
+    (decode, {"q": ones(2, 1, 4, 513)}, "q must have head_dim from 1 to 512, got 513"),
+    (decode, {"v_cache": ones(2, 6, 2, 513)}, "v_cache must have head_dim from 1 to 512, got 513"),
+    (paged_decode, {"v_cache": ones(3, 4, 2, 513)}, "v_cache must have head_dim from 1 to 512"),
+    (cascade, {"v_cache": ones(4, 4, 2, 9)}, "v_cache must have the shape of k_cache"),
     (paged_decode, {"block_table": table([0, -2], [1, 1])}, r"\[0, 1\] must be .*, got -2"),
     (lookup, {"max_len": 10**30}, r"max_len must be at most max_pages \* page_size = 8, got 1000"),
     (merge, {"out_a": np.array(1, np.float32)}, r"out_a must have axes .*got shape \(\)"),
@@ -1119,7 +1133,7 @@ def test_the_array_to_blame_is_blamed():
     with pytest.raises(ValueError, match="^k must have the head_dim of q, 8, got 9"):
         fa_numba.flash_attn(X, ones(2, 6, 2, 9), K)
     with pytest.raises(ValueError, match="^v must have the shape of k"):
-        fa_numba.flash_attn(X, K, ones(2, 6, 2, 9))
+        fa_numba.flash_attn_registers(X, K, ones(2, 6, 2, 9))
 
 
 def test_a_dtype_near_the_right_one_comes_with_its_conversion():

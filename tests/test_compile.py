@@ -59,7 +59,9 @@ OTHERS = ("linear_attn", "merge_states", "paged_kv_lookup", "softmax_topk")
 OTHERS += (*CACHE, *SOFTMAXES, *IN_PACKETS)
 
 
-def run(name, head_dim=64, causal=False, strided=False, dtype="float32", **options):
+def run(
+    name, head_dim=64, causal=False, strided=False, dtype="float32", head_dim_v=None, **options
+):
     """Call a function of the package on small arrays."""
 
     def random(*shape):
@@ -91,14 +93,14 @@ def run(name, head_dim=64, causal=False, strided=False, dtype="float32", **optio
             return function(k_cache, v_cache, zero, one)
         k, v = (random(1, 1, head_dim) for _ in range(2))
         return function(k, v, k_cache, v_cache, one)
-    q, k, v = (random(1, 3, 1, head_dim) for _ in range(3))
+    q, k, v = (random(1, 3, 1, dim) for dim in (head_dim, head_dim, head_dim_v or head_dim))
     if "varlen" in name:
         starts = np.array([0, 3], np.int32)
         options["causal"] = causal
         out, lse = flash_attn_varlen(q[0], k[0], v[0], starts, starts, **options)
         if name == "flash_attn_varlen":
             return out, lse
-        return function(q[0], q[0], k[0], v[0], out, lse, starts, starts, **options)
+        return function(out, q[0], k[0], v[0], out, lse, starts, starts, **options)
     if name == "linear_attn":
         for name in FEATURE_MAPS[1:]:
             feature_map(q, name, random(1, head_dim, 6) if name == "hedgehog" else None)
@@ -120,7 +122,7 @@ def run(name, head_dim=64, causal=False, strided=False, dtype="float32", **optio
             return function(q, q, k, v, out, lse, causal=causal, **options)
     if name == "flash_attn_bwd":
         out, lse = fa_numba.flash_attn_v2(q, k, v, causal=causal)
-        return function(q, q, k, v, out, lse, causal=causal, **options)
+        return function(out, q, k, v, out, lse, causal=causal, **options)
     return function(q, k, v, causal=causal, **options)
 
 
@@ -356,6 +358,18 @@ def test_any_group_of_linear_attention_can_start(group_size):
 def test_any_head_dim_stays_in_registers(name, head_dim):
     head_dim = min(head_dim, 128) if name == "flash_attn_v2_4x4" else head_dim
     for kernel, args in launches(name, head_dim=head_dim, causal=True):
+        check(compile_kernel(kernel, args))
+
+
+@pytest.mark.parametrize(
+    "name, head_dims",
+    [(name, (192, 128)) for name in MAIN]
+    + [thorough(MAIN[0], (512, 512)), thorough(MAIN[1], (64, 256))]
+    + [thorough(name, (192, 128)) for name in ("naive_attn", V2[1], BACKWARD[3], "flash_decode")],
+)
+def test_v_of_another_head_dim_stays_in_registers(name, head_dims):
+    head_dim, head_dim_v = head_dims
+    for kernel, args in launches(name, head_dim=head_dim, head_dim_v=head_dim_v, causal=True):
         check(compile_kernel(kernel, args))
 
 

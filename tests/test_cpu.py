@@ -21,6 +21,7 @@ from cases import (
     each_row_shape,
     each_shape,
     each_value,
+    each_wide_head_dims,
     make_paged_cache,
     make_qkv,
     mask_options,
@@ -172,6 +173,18 @@ def test_head_dims(rng, head_dim):
     check_backward(cpu.flash_attn, cpu.flash_attn_grad, dout, q, k, v, causal=True)
 
 
+@each_wide_head_dims
+def test_v_of_another_head_dim(rng, head_dims):
+    q, k, v = make_qkv(rng, 2, 35, 70, 4, 2, *head_dims)
+    dout = random(rng, *q.shape[:3], v.shape[3])
+    for options in ({"causal": True}, {"dropout_p": 0.3}):
+        check_forward(cpu.flash_attn, q, k, v, **options)
+        check_backward(cpu.flash_attn, cpu.flash_attn_grad, dout, q, k, v, **options)
+    cache = make_paged_cache(rng, [70, 3], 16, 2, *head_dims)
+    for num_queries in (1, 5, 35):
+        check_decode(q[:, :num_queries], cache, causal=True)
+
+
 @pytest.mark.parametrize("scale", [0.0, -0.3, 2.0])
 def test_scales(rng, scale):
     q, k, v = make_qkv(rng, 1, 35, 70, 2, 1, 16)
@@ -247,7 +260,7 @@ problems = st.tuples(
     st.integers(0, 150),  # seqlen_q
     st.integers(0, 150),  # seqlen_k
     st.sampled_from([(1, 1), (4, 2), (3, 1)]),  # num_heads, num_kv_heads
-    st.integers(1, 40),  # head_dim
+    st.tuples(st.integers(1, 40), st.integers(1, 40)),  # head_dim of q and k, of v
 )
 masks = st.sampled_from(list(LARGE_MASKS.values()))
 
@@ -255,12 +268,13 @@ masks = st.sampled_from(list(LARGE_MASKS.values()))
 @drawn
 @given(problems, masks)
 def test_any(problem, mask):
-    batch, seqlen_q, seqlen_k, heads, head_dim = problem
+    batch, seqlen_q, seqlen_k, heads, head_dims = problem
     rng = np.random.default_rng(0)
-    q, k, v = make_qkv(rng, batch, seqlen_q, seqlen_k, *heads, head_dim)
+    q, k, v = make_qkv(rng, batch, seqlen_q, seqlen_k, *heads, *head_dims)
     options = mask_options(mask, heads[0])
     check_forward(cpu.flash_attn, q, k, v, **options)
-    check_backward(cpu.flash_attn, cpu.flash_attn_grad, random(rng, *q.shape), q, k, v, **options)
+    dout = random(rng, *q.shape[:3], v.shape[3])
+    check_backward(cpu.flash_attn, cpu.flash_attn_grad, dout, q, k, v, **options)
 
 
 lengths = st.lists(st.tuples(st.integers(0, 150), st.integers(0, 150)), max_size=5)
@@ -269,12 +283,13 @@ lengths = st.lists(st.tuples(st.integers(0, 150), st.integers(0, 150)), max_size
 @drawn
 @given(lengths, problems, masks)
 def test_packed(lengths, problem, mask):
-    *_, heads, head_dim = problem
+    *_, heads, (head_dim, head_dim_v) = problem
     rng = np.random.default_rng(0)
     cu_seqlens = np.cumsum([(0, 0), *lengths], axis=0, dtype=np.int32).T
     cu_seqlens = [np.ascontiguousarray(cu) for cu in cu_seqlens]
-    q, dout = (random(rng, cu_seqlens[0][-1], heads[0], head_dim) for _ in range(2))
-    k, v = (random(rng, cu_seqlens[1][-1], heads[1], head_dim) for _ in range(2))
+    dims = head_dim, head_dim_v
+    q, dout = (random(rng, cu_seqlens[0][-1], heads[0], dim) for dim in dims)
+    k, v = (random(rng, cu_seqlens[1][-1], heads[1], dim) for dim in dims)
     options = mask_options(mask, heads[0])
     host = (q, k, v, *cu_seqlens)
     out, lse = cpu.flash_attn_varlen(*host, **options)

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import re
 import subprocess
 import sys
 
@@ -187,9 +188,10 @@ def test_an_option_that_a_kernel_need_not_be_told():
     assert KERNELS["gradients"]["flash_attn_bwd"].refusal(inputs, options) is None
 
 
-def gradient_arguments(q, k):
-    """Arguments of `flash_attn_grad` for queries, and for keys that are values too."""
-    return q, q, k, k, q, type(q)(np.zeros(tuple(q.shape[i] for i in (0, 2, 1)), np.float32))
+def gradient_arguments(q, k, v=None, out=None):
+    """Arguments of `flash_attn_grad`: v and out are k and q by default, dout is out."""
+    v, out = k if v is None else v, q if out is None else out
+    return out, q, k, v, out, type(q)(np.zeros(tuple(q.shape[i] for i in (0, 2, 1)), np.float32))
 
 
 @pytest.fixture
@@ -282,6 +284,33 @@ def test_wide_heads_on_hopper(gpu, head_dim, kernel):
     assert "flash_attn_wide" in fa_numba.which(q, k, k).refused
 
 
+@pytest.mark.parametrize("head_dims", [(192, 128), (512, 512), (16, 264)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_kernels_that_take_one_head_dim_up_to_256_are_not_taken(gpu, head_dims, dtype):
+    gpu((8, 0))
+    q, v = (aligned(1, 64, 2, head_dim, dtype=dtype) for head_dim in head_dims)
+    choice, refusal = fa_numba.which(q, q, v), "must have (the shape of k|head_dim from 1 to 256)"
+    assert choice.kernel == "flash_attn_v2"
+    assert re.search(refusal, choice.refused["flash_attn_registers"])
+    lengths = CupyArray(np.full(1, 64, np.int32))
+    choice = fa_numba.which("flash_decode", q, q, v, lengths)
+    assert choice.kernel == "flash_decode"
+    assert re.search(refusal.replace("k|", "k_cache|"), choice.refused["flash_decode_wide"])
+    arguments = gradient_arguments(q, q, v, out=v)
+    if max(head_dims) <= 256:
+        assert fa_numba.which("flash_attn_grad", *arguments).kernel == "flash_attn_bwd"
+    else:
+        with pytest.raises(TypeError, match="not flash_attn_bwd: . must have head_dim from 1 to"):
+            fa_numba.which("flash_attn_grad", *arguments)
+
+
+def test_a_kernel_on_tensor_cores_names_itself_where_v_has_another_head_dim(gpu):
+    gpu((8, 0))
+    q, v = (aligned(1, 64, 2, head_dim, dtype=np.float16) for head_dim in (192, 128))
+    with pytest.raises(ValueError, match="v must have the head_dim of q for flash_attn_mma, 192,"):
+        CANDIDATES["flash_attn"]["flash_attn_mma"].function(q, q, v)
+
+
 @pytest.mark.parametrize("head_dim", [136, 192, 256])
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_gradients_of_many_columns_on_hopper(gpu, head_dim, deterministic):
@@ -294,6 +323,33 @@ def test_gradients_of_many_columns_on_hopper(gpu, head_dim, deterministic):
     gpu((8, 0))
     choice = fa_numba.which("flash_attn_grad", *gradient_arguments(x, x))
     assert "compute capability 9.x" in choice.refused["flash_attn_bwd_wide"]
+
+
+@pytest.mark.parametrize(
+    "head_dim, head_dim_v, kernel, of_gradients",
+    [
+        (192, 128, "flash_attn_persistent", "flash_attn_bwd_wide"),
+        (128, 64, "flash_attn_persistent", "flash_attn_bwd_wide"),
+        (64, 56, "flash_attn_persistent", "flash_attn_bwd"),
+        (128, 192, "flash_attn_v2", "flash_attn_bwd"),
+    ],
+)
+def test_another_head_dim_of_v_on_hopper(gpu, head_dim, head_dim_v, kernel, of_gradients):
+    gpu((9, 0))
+    q, k, v, dout = (
+        aligned(1, 500, 4, d, dtype=np.float16)
+        for d in (head_dim, head_dim, head_dim_v, head_dim_v)
+    )
+    choice = fa_numba.which(q, k, v)
+    assert choice.kernel == kernel
+    if kernel == "flash_attn_v2":
+        said = choice.refused["flash_attn_persistent"]
+        assert "v must have a head_dim up to that of q" in said and "128, got 192" in said
+    lse = aligned(1, 4, 500)
+    choice = fa_numba.which("flash_attn_grad", dout, q, k, v, dout, lse)
+    assert choice.kernel == of_gradients
+    if head_dim == 64:
+        assert "above 64 for flash_attn_bwd_wide, got 64" in choice.refused["flash_attn_bwd_wide"]
 
 
 def test_few_queries_on_hopper_are_decoded_by_gather(gpu):

@@ -8,6 +8,7 @@ from cases import (
     check_backward,
     each_mask,
     each_shape,
+    each_two_head_dims,
     each_value,
     make_qkv,
     random,
@@ -20,7 +21,8 @@ pytestmark = pytest.mark.usefixtures("checked")
 
 
 def check(rng, q, k, v, **options):
-    check_backward(flash_attn_v2, flash_attn_bwd, random(rng, *q.shape), q, k, v, **options)
+    dout = random(rng, *q.shape[:3], v.shape[3])
+    check_backward(flash_attn_v2, flash_attn_bwd, dout, q, k, v, **options)
 
 
 @each_mask
@@ -45,6 +47,11 @@ def test_tile_size_does_not_change_the_answer(rng, block_m, block_n, causal):
 @pytest.mark.parametrize("head_dim", [1, 64, 256])
 def test_chosen_tiles(rng, head_dim):
     check(rng, *make_qkv(rng, 1, 17, 18, 1, 1, head_dim), causal=True)
+
+
+@each_two_head_dims
+def test_v_of_another_head_dim(rng, head_dims):
+    check(rng, *make_qkv(rng, 1, 7, 9, 2, 1, *head_dims), causal=True)
 
 
 @pytest.mark.parametrize("softmax_scale", [0, -0.7, 2.5])

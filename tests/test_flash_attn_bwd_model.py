@@ -54,6 +54,9 @@ CASES = [
     thorough((1, 100, 70, (2, 2), 192, True, 1), {}),
     ((1, 140, 180, (2, 1), 136, True, 2), {"alibi_slopes": SLOPES[:2]}),  # in step
     thorough((1, 140, 180, (4, 2), 136, True, 2), {"alibi_slopes": SLOPES}),
+    ((1, 70, 100, (2, 1), 192, True, 1), {"head_dim_v": 128}),
+    thorough((1, 100, 140, (1, 1), 128, False, 1), {"head_dim_v": 72, "order": "ordered"}),
+    thorough((1, 70, 130, (1, 1), 256, True, 1), {"head_dim_v": 136, "softcap": 15.0}),
     ((1, 90, 130, (2, 1), 200, False, 1), ALL_MASKS),
 ]
 

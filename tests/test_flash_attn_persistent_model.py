@@ -1,7 +1,7 @@
 """flash_attn_persistent without a GPU: its source on a model of the instructions (`hopper_model`).
 
 Windows and a causal mask whose first or last tile of keys is computed by half; the polynomials of
-softcap.
+softcap; a head_dim of V that is not that of Q and K.
 """
 
 import pytest
@@ -13,6 +13,9 @@ pytest.importorskip("greenlet", reason="threads of the model")
 SIZES = "seqlen_q", "seqlen_k", "heads", "head_dim", "causal", "slices"
 CASES = [
     thorough((200, 330, (1, 1), 64, True, 2), {}),
+    ((70, 200, (2, 1), 192, True, 1), {"head_dim_v": 128}),
+    thorough((70, 200, (1, 1), 128, False, 1), {"head_dim_v": 72}),
+    thorough((130, 200, (1, 1), 256, True, 1), {"head_dim_v": 64, "window_size": (90, -1)}),
     ((320, 700, (1, 1), 64, False, 2), {"window_size": (255, 0)}),
     ((130, 450, (1, 1), 64, True, 1), {"window_size": (200, -1), "softcap": 25.0}),
     ((200, 330, (2, 1), 64, True, 2), {"expressions": "a score and a mask"}),

@@ -5,7 +5,9 @@ import pytest
 from cases import (
     MASKS,
     TILES,
+    TWO_HEAD_DIMS,
     VALUES,
+    WIDE_HEAD_DIMS,
     assert_close,
     each_mask,
     each_option,
@@ -41,10 +43,11 @@ def starts(lengths):
     return np.cumsum([0, *lengths], dtype=np.int32)
 
 
-def make_packed(rng, lengths, num_heads=2, num_kv_heads=1, head_dim=6):
+def make_packed(rng, lengths, num_heads=2, num_kv_heads=1, head_dim=6, head_dim_v=None):
     """Normally distributed q, k, v, and the starts of their sequences."""
     cu = [starts(side) for side in lengths]
-    q, k, v = make_qkv(rng, 1, *(c[-1] for c in cu), num_heads, num_kv_heads, head_dim)
+    sizes = num_heads, num_kv_heads, head_dim, head_dim_v
+    q, k, v = make_qkv(rng, 1, *(c[-1] for c in cu), *sizes)
     return q[0], k[0], v[0], *cu
 
 
@@ -120,9 +123,11 @@ def test_heads(rng, num_heads, num_kv_heads):
     check(*packed, causal=True, **EIGHTS)
 
 
-@pytest.mark.parametrize("head_dim", [1, 59, 111, 256])
-def test_chosen_tiles(rng, head_dim):
-    check(*make_packed(rng, ([17, 1, 5], [18, 0, 9]), 1, 1, head_dim), causal=True)
+@pytest.mark.parametrize(
+    "head_dims", [(1,), (59,), (111,), (256,), *TWO_HEAD_DIMS, *WIDE_HEAD_DIMS], ids=str
+)
+def test_chosen_tiles(rng, head_dims):
+    check(*make_packed(rng, ([17, 1, 5], [18, 0, 9]), 1, 1, *head_dims), causal=True)
 
 
 @each_mask

@@ -5,6 +5,8 @@ import pytest
 from cases import (
     MASKS,
     TILES,
+    TWO_HEAD_DIMS,
+    WIDE_HEAD_DIMS,
     assert_close,
     check_forward,
     each_mask,
@@ -92,9 +94,11 @@ def test_heads(rng, num_heads, num_kv_heads, seqlen_q):
     check_decode(q, k, v, [21, 13], causal=True, **options)
 
 
-@pytest.mark.parametrize("head_dim", [1, 59, 111, 256])
-def test_chosen_tiles_and_splits(rng, head_dim):
-    q, k, v = make_qkv(rng, 3, 1, 70, 4, 2, head_dim)
+@pytest.mark.parametrize(
+    "head_dims", [(1,), (59,), (111,), (256,), *TWO_HEAD_DIMS, *WIDE_HEAD_DIMS], ids=str
+)
+def test_chosen_tiles_and_splits(rng, head_dims):
+    q, k, v = make_qkv(rng, 3, 1, 70, 4, 2, *head_dims)
     check_decode(q, k, v, [70, 1, 33])
 
 

@@ -2,7 +2,16 @@
 
 import numpy as np
 import pytest
-from cases import TILES, check_forward, each_mask, each_shape, each_value, make_qkv, strided
+from cases import (
+    TILES,
+    check_forward,
+    each_mask,
+    each_shape,
+    each_value,
+    each_wide_head_dims,
+    make_qkv,
+    strided,
+)
 
 from fa_numba import naive_attn
 
@@ -31,6 +40,11 @@ def test_tile_size_does_not_change_the_answer(rng, block_m, block_n, causal):
 @pytest.mark.parametrize("head_dim", [1, 64, 256])
 def test_chosen_tiles(rng, head_dim):
     check_forward(naive_attn, *make_qkv(rng, 1, 17, 18, 1, 1, head_dim), causal=True)
+
+
+@each_wide_head_dims
+def test_v_of_another_head_dim(rng, head_dims):
+    check_forward(naive_attn, *make_qkv(rng, 1, 7, 9, 2, 1, *head_dims), causal=True)
 
 
 @pytest.mark.parametrize("softmax_scale", [0, -0.7, 2.5])

@@ -9,6 +9,8 @@ import pytest
 from cases import (
     MASKS,
     TILES,
+    TWO_HEAD_DIMS,
+    WIDE_HEAD_DIMS,
     assert_close,
     each_mask,
     each_option,
@@ -33,9 +35,9 @@ PAGE_SIZES = [1, 2, 3, 8, 16, 41]  # smaller than a tile, across its border, lar
 each_page_size = pytest.mark.parametrize("page_size", PAGE_SIZES)
 
 
-def make_case(rng, seqlen_q, num_heads, num_kv_heads, head_dim, *, page_size=5, seq_lens=LENGTHS):
-    q = random(rng, len(seq_lens), seqlen_q, num_heads, head_dim)
-    return q, *make_paged_cache(rng, seq_lens, page_size, num_kv_heads, head_dim)
+def make_case(rng, seqlen_q, num_heads, num_kv_heads, *head_dims, page_size=5, seq_lens=LENGTHS):
+    q = random(rng, len(seq_lens), seqlen_q, num_heads, head_dims[0])
+    return q, *make_paged_cache(rng, seq_lens, page_size, num_kv_heads, *head_dims)
 
 
 def check(arrays, **options):
@@ -87,9 +89,11 @@ def test_heads(rng, num_heads, num_kv_heads, seqlen_q):
     check(arrays, causal=True, num_splits=2, block_m=4, block_n=4)
 
 
-@pytest.mark.parametrize("head_dim", [1, 59, 111, 256])
-def test_chosen_tiles_and_splits(rng, head_dim):
-    check(make_case(rng, 1, 4, 2, head_dim, page_size=16, seq_lens=[70, 1, 33]))
+@pytest.mark.parametrize(
+    "head_dims", [(1,), (59,), (111,), (256,), *TWO_HEAD_DIMS, *WIDE_HEAD_DIMS], ids=str
+)
+def test_chosen_tiles_and_splits(rng, head_dims):
+    check(make_case(rng, 1, 4, 2, *head_dims, page_size=16, seq_lens=[70, 1, 33]))
 
 
 @pytest.mark.parametrize("softmax_scale", [0, -0.7, 2.5])

@@ -1,5 +1,6 @@
 """Tensor cores without a GPU: layouts against matrix products, machine code of the kernels."""
 
+import itertools
 import re
 
 import expression_cases
@@ -25,6 +26,7 @@ from fa_numba.tensor_core import (
     flash_attn_wgmma,
     flash_attn_ws,
 )
+from fa_numba.tensor_core.flash_attn_persistent_varlen import MAX_SORTED
 from fa_numba.tensor_core.lazy_rescaling import LEAST_CAP
 from fa_numba.tensor_core.mainloop import make_plan
 from fa_numba.tiling.persistent_tiling import persistent_tiling
@@ -225,6 +227,41 @@ def test_out_in_float32_stays_in_registers():
     assert "C75" not in code.report
     assert exponentials_beside_p_v(code) >= tiling.block_n // 2
     assert moves_before_products(code) == 0
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "head_dim, head_dim_v, causal",
+    [
+        (192, 128, True),
+        thorough(192, 128, False),
+        thorough(256, 72, True),
+        thorough(256, 200, True),
+        thorough(128, 64, False),
+    ],
+)
+def test_another_head_dim_of_v_stays_in_registers(head_dim, head_dim_v, causal):
+    tiling = persistent_tiling(head_dim, 4096, causal, head_dim_v=head_dim_v)
+    kernel = flash_attn_persistent.make_flash_attn_persistent(
+        head_dim, tiling, causal, "bfloat16", HEAD_DIM_V=head_dim_v
+    )
+    code = compile_kernel(kernel, (*PERSISTENT, types.float32, *MASK_ARGS), cc=(9, 0, "a"))
+    assert code.registers <= stated_registers(kernel)
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert "C75" not in code.report
+    assert exponentials_beside_p_v(code) >= tiling.block_n // 2
+    assert moves_before_products(code) == 0
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_tiles_of_another_head_dim_of_v_fit_an_sm(packed):
+    # `work`; of a packed batch also the next query tile and the order.
+    static = 4 * (8 + 2 * 6) + 2 * MAX_SORTED if packed else 4 * 4 * 8
+    for head_dim, head_dim_v in itertools.product(range(72, 257, 8), repeat=2):
+        if head_dim_v <= head_dim:
+            tiling = persistent_tiling(head_dim, 4096, True, packed, head_dim_v=head_dim_v)
+            size = make_plan(head_dim, tiling, True, packed, head_dim_v).bytes
+            assert size + static <= devices.device("H100").shared_bytes_per_block
 
 
 @needs_compiler

@@ -226,16 +226,20 @@ def test_refused_dtypes_of_gradients(arguments, message):
         thorough(256, True, "bfloat16", (True,), False),
         thorough(192, False, "float16", (True, (100, -1), 30.0, True), False),
         thorough(136, False, "bfloat16", (False, (30, 20)), False),
+        ((192, 128), False, "bfloat16", (True,), False),
+        thorough((256, 136), True, "float16", (True,), False),
+        thorough((128, 64), False, "float16", (True,), True),
     ],
 )
 def test_wide_kernels_stay_in_registers(head_dim, deterministic, dtype, mask, in_step):
+    head_dim, head_dim_v = map(int, np.broadcast_to(head_dim, 2))
     rows, dq_sum = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
     causal, *rest = mask
     counters = types.Array(types.int32, 1, "C") if deterministic else types.int32
     slopes = types.Array(types.float32, 1, "C") if mask[3:] else types.float32
     args = (*6 * (types.uint64,), rows, rows, dq_sum, *4 * (types.int32,), *2 * (types.float32,))
     kernel = make_flash_attn_bwd_wide(
-        head_dim, deterministic, causal, dtype, *rest, IN_STEP=in_step
+        head_dim, deterministic, causal, dtype, *rest, IN_STEP=in_step, HEAD_DIM_V=head_dim_v
     )
     code = compile_kernel(kernel, (*args, slopes, counters, *MASK_ARGS), cc=HOPPER)
     # Which tile of keys it is, kept for the stores of dK and dV: not in the loop over queries.

@@ -60,7 +60,7 @@ each_function = pytest.mark.parametrize(
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
 each_way = pytest.mark.parametrize("deterministic", [False, True], ids=["atomic", "deterministic"])
 
-# batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, causal
+# batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim or that of Q and that of V, causal
 SMALL = [
     (1, 1, 1, 1, 1, 64, False),
     (1, 64, 128, 1, 1, 128, False),
@@ -84,8 +84,8 @@ LARGE = [
 def named(case):
     batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, causal = case
     size = "small" if case in SMALL else "large"
-    heads = f"h{num_heads}_{num_kv_heads}"
-    return f"{size}-b{batch}-{seqlen_q}x{seqlen_k}-{heads}-d{head_dim}{'-causal' * causal}"
+    heads, head_dims = f"h{num_heads}_{num_kv_heads}", "_".join(map(str, np.ravel(head_dim)))
+    return f"{size}-b{batch}-{seqlen_q}x{seqlen_k}-{heads}-d{head_dims}{'-causal' * causal}"
 
 
 def as_tile(x):
@@ -164,16 +164,18 @@ def make_case(case, dtype):
 @functools.cache
 def make_masked_case(case, dtype, mask):
     batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, causal = case
+    head_dim, head_dim_v = np.broadcast_to(head_dim, 2)
     options = {"causal": causal, **dict(mask)}
     if "alibi_slopes" in options:
         options["alibi_slopes"] = slopes_of(num_heads)
-    rng = np.random.default_rng(sum(case))
+    rng = np.random.default_rng(sum(case[:5]) + head_dim + causal)
     kind = DTYPES[dtype]
     # Of many heads the definition would take minutes: they are copies of a few.
     kv_heads = min(num_kv_heads, DISTINCT_HEADS)
     heads = kv_heads * (num_heads // num_kv_heads)
-    q, dout = (rng.standard_normal((batch, seqlen_q, heads, head_dim)) for _ in range(2))
-    k, v = (rng.standard_normal((batch, seqlen_k, kv_heads, head_dim)) for _ in range(2))
+    dims = head_dim, head_dim_v
+    q, dout = (rng.standard_normal((batch, seqlen_q, heads, d)) for d in dims)
+    k, v = (rng.standard_normal((batch, seqlen_k, kv_heads, d)) for d in dims)
     dout, q, k, v = (x.astype(kind) for x in (dout, q, k, v))
     if "softcap" in options:
         q *= kind(8)  # scores that a cap changes
@@ -286,6 +288,11 @@ WIDE = [
     (1, 1, 1000, 2, 1, 256, True),
     (1, 257, 130, 2, 1, 136, False),
     (1, 200, 300, 4, 2, 192, True),
+    (2, 200, 333, 4, 2, (192, 128), True),
+    (1, 333, 200, 2, 1, (192, 128), False),
+    (1, 257, 130, 2, 1, (256, 136), True),
+    (1, 200, 300, 4, 4, (128, 64), False),
+    (1, 140, 200, 2, 1, (72, 64), True),
 ]
 WIDE_LARGE = [
     (1, 300, 300, 270, 135, 256, True),  # more heads than SMs
@@ -300,12 +307,18 @@ WIDE_LARGE = [
 @each_way
 @pytest.mark.parametrize(
     "dtype, case",
-    [*(("float16", case) for case in WIDE + WIDE_LARGE), ("bfloat16", WIDE[3])],
+    [
+        *(("float16", case) for case in WIDE + WIDE_LARGE),
+        ("bfloat16", WIDE[3]),
+        ("bfloat16", WIDE[9]),
+    ],
     ids=lambda x: x if isinstance(x, str) else named(x).replace("large", "small" * (x in WIDE)),
 )
 def test_wide(case, dtype, deterministic):
     args, want, plain = make_case(case, dtype)
     options = {"causal": case[-1], "deterministic": deterministic}
+    for x in args[1:4]:  # NaN in the memory that the gradients are likely to get
+        cupy.full(x.nbytes, 0xFF, np.uint8)
     got = flash_attn_bwd_wide(*args, **options)
     assert_right(got, want, plain)
     again = flash_attn_bwd_wide(*args, **options)
@@ -321,6 +334,8 @@ def test_wide(case, dtype, deterministic):
         ({"window_size": (30, 20)}, "bfloat16", (1, 333, 200, 4, 2, 256, False)),
         (ALL_MASKS, "float16", (2, 200, 333, 4, 2, 256, False)),
         (ALL_MASKS, "float16", (1, 333, 200, 2, 2, 192, True)),
+        ({"window_size": (30, 20)}, "bfloat16", (1, 333, 200, 4, 2, (192, 128), False)),
+        (ALL_MASKS, "float16", (1, 200, 333, 2, 2, (192, 128), True)),
     ],
     ids=name_of_mask,
 )

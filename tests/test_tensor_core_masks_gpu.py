@@ -42,7 +42,7 @@ MASKS = {
     "causal-all": {"causal": True, "window_size": (200, -1), "softcap": 5.0, "alibi": True},
 }
 UNBENT = {"none": {}, "causal": {"causal": True}}
-# seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, dtype
+# seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim or that of Q and that of V, dtype
 SHAPES = [
     (1, 1, 1, 1, 64, "float16"),
     (200, 333, 4, 2, 64, "float16"),
@@ -58,14 +58,25 @@ CASES += [
     ("all", (300, 300, 3, 1, 128, "bfloat16")),
     ("all", (200, 300, 2, 1, 256, "float16")),
     ("causal-all", (300, 400, 3, 1, 64, "bfloat16")),
+    ("none", (200, 333, 4, 2, (192, 128), "float16")),
+    ("causal", (700, 900, 2, 1, (192, 128), "bfloat16")),
+    ("window", (333, 200, 2, 1, (192, 128), "float16")),  # rows that see no key
+    ("all", (129, 500, 2, 2, (192, 128), "float16")),
+    ("causal-all", (300, 257, 2, 1, (192, 72), "bfloat16")),
+    ("causal", (300, 400, 2, 1, (256, 128), "float16")),
+    ("none", (300, 400, 2, 1, (256, 200), "bfloat16")),
+    ("causal-alibi", (300, 400, 2, 1, (128, 64), "float16")),
+    ("causal", (300, 400, 2, 2, (96, 64), "float16")),
 ]
 
 
 def make_inputs(rng, shape, *, alibi=False, **mask):
     """q, k, v, and the options; some slopes are negative."""
     seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, dtype = shape
-    sizes = (seqlen_q, num_heads), (seqlen_k, num_kv_heads), (seqlen_k, num_kv_heads)
-    qkv = [rng.standard_normal((2, n, heads, head_dim)).astype(DTYPES[dtype]) for n, heads in sizes]
+    head_dim, head_dim_v = np.broadcast_to(head_dim, 2)
+    of_q, of_k = (seqlen_q, num_heads, head_dim), (seqlen_k, num_kv_heads, head_dim)
+    sizes = of_q, of_k, (*of_k[:2], head_dim_v)
+    qkv = [rng.standard_normal((2, *size)).astype(DTYPES[dtype]) for size in sizes]
     if alibi:
         mask["alibi_slopes"] = rng.uniform(-0.1, 0.5, num_heads).astype(np.float32)
     return qkv, mask
@@ -101,12 +112,14 @@ def assert_right(got, qkv, mask):
     "mask, shape", CASES, ids=lambda x: x if isinstance(x, str) else "x".join(map(str, x))
 )
 def test_masks(rng, mask, shape):
-    qkv, options = make_inputs(rng, shape, **MASKS[mask])
+    qkv, options = make_inputs(rng, shape, **(MASKS | UNBENT)[mask])
     on = {name: on_gpu(x) for name, x in options.items()}
-    got = flash_attn_persistent(*map(on_gpu, qkv), **on)
+    q, k, v = map(on_gpu, qkv)
+    poison(q), poison(q[..., : v.shape[3]])
+    got = flash_attn_persistent(q, k, v, **on)
     assert_right(got, qkv, options)
     for _ in range(20):
-        again = flash_attn_persistent(*map(on_gpu, qkv), **on)
+        again = flash_attn_persistent(q, k, v, **on)
         for x, y in zip(got, again, strict=True):
             assert (x.view(np.uint8) == y.view(np.uint8)).all()
 
@@ -185,17 +198,22 @@ PACKED_CASES += [
     ("alibi", ((700, 900), (700, 1100), 2, 1, 128, "float16")),
     ("causal-alibi", ((700, 129), (900, 1100), 4, 2, 64, "float16")),
     ("causal-alibi", (*MIXED, 2, 1, 128, "float16")),
+    ("causal", (*MIXED, 4, 2, (192, 128), "float16")),
+    ("none", (*MIXED, 2, 1, (192, 128), "bfloat16")),
+    ("window", (*MIXED, 2, 2, (192, 128), "float16")),
+    ("causal-all", (*MIXED, 2, 1, (256, 72), "float16")),
+    ("causal", (*MIXED, 2, 1, (128, 64), "bfloat16")),
 ]
 
 
 def make_packed(rng, case, *, alibi=False, **mask):
     """q, k, v, cu_seqlens_q, cu_seqlens_k, and the options."""
     lengths_q, lengths_k, num_heads, num_kv_heads, head_dim, dtype = case
-    sizes = (lengths_q, num_heads), (lengths_k, num_kv_heads), (lengths_k, num_kv_heads)
-    q, k, v = (
-        rng.standard_normal((sum(lengths), heads, head_dim)).astype(DTYPES[dtype])
-        for lengths, heads in sizes
-    )
+    head_dim, head_dim_v = np.broadcast_to(head_dim, 2)
+    of_q = sum(lengths_q), num_heads, head_dim
+    of_k = sum(lengths_k), num_kv_heads, head_dim
+    sizes = of_q, of_k, (*of_k[:2], head_dim_v)
+    q, k, v = (rng.standard_normal(size).astype(DTYPES[dtype]) for size in sizes)
     starts = [np.cumsum((0, *lengths), dtype=np.int32) for lengths in (lengths_q, lengths_k)]
     if alibi:
         mask["alibi_slopes"] = rng.uniform(-0.1, 0.5, num_heads).astype(np.float32)

@@ -38,13 +38,15 @@ MASK_ARGS = types.int32, types.int32, types.float32, types.float32
         thorough(64, 2048, True, (511, -1), 0.0, False),
         thorough(128, 2048, True, (-1, -1), 0.0, True),
         thorough(192, 2048, False, (-1, -1), 0.0, False),
+        thorough((192, 128), 2048, True, (-1, -1), 0.0, False),
         thorough(256, 2048, True, (511, -1), 30.0, True),
     ],
 )
 def test_the_kernel_stays_in_registers(head_dim, seqlen, causal, window, softcap, alibi):
-    tiling = varlen.tiling_of(head_dim, 8 * seqlen, 8, causal, softcap)
+    head_dim, head_dim_v = map(int, np.broadcast_to(head_dim, 2))
+    tiling = varlen.tiling_of(head_dim, 8 * seqlen, 8, causal, softcap, head_dim_v)
     kernel = varlen.make_flash_attn_persistent_varlen(
-        head_dim, tiling, causal, "float16", window, softcap, alibi
+        head_dim, tiling, causal, "float16", window, softcap, alibi, head_dim_v
     )
     slopes = types.Array(types.float32, 1, "A") if alibi else types.float32
     code = compile_kernel(kernel, (*PACKED, slopes, *MASK_ARGS), cc=CC)
@@ -52,7 +54,9 @@ def test_the_kernel_stays_in_registers(head_dim, seqlen, causal, window, softcap
     assert code.registers <= stated
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert "C75" not in code.report  # ptxas serialises products, or ignores setmaxnreg
-    assert varlen.shared_bytes(head_dim, tiling, alibi) + code.shared_bytes <= 227 * 1024
+    assert (
+        varlen.shared_bytes(head_dim, tiling, alibi, head_dim_v) + code.shared_bytes <= 227 * 1024
+    )
     if not (softcap or alibi):
         assert moves_before_products(code) == 0  # a warp has an address once, not each thread
         if tiling.overlap:  # an exponential for each score of a thread

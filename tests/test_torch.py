@@ -72,6 +72,20 @@ def test_sdpa_is_that_of_pytorch(seqlen_q, seqlen_k, is_causal):
     compare(ours, theirs, tensors(*shapes), dout)
 
 
+@pytest.mark.parametrize("head_dims", [(8, 5), (192, 128), (40, 320)], ids=str)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_sdpa_where_value_has_another_head_dim(head_dims, is_causal):
+    head_dim, head_dim_v = head_dims
+    inputs = tensors((2, 4, 9, head_dim), (2, 2, 9, head_dim), (2, 2, 9, head_dim_v))
+    (dout,) = tensors((2, 4, 9, head_dim_v), requires_grad=False, seed=1)
+
+    def call(function):
+        return lambda q, k, v: function(q, k, v, enable_gqa=True, is_causal=is_causal)
+
+    ours, theirs = call(scaled_dot_product_attention), call(F.scaled_dot_product_attention)
+    compare(ours, theirs, inputs, dout)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_sdpa_dtypes_scale_and_groups(dtype):
     inputs = tensors((2, 4, 9, 8), (2, 2, 9, 8), (2, 2, 9, 8), dtype=dtype)
@@ -396,6 +410,7 @@ def models():
             lambda q, k, v: flash_attn_func(q, k, v, window_size=(3, 0), softcap=1.0) * 2,
             (four,) * 3,
         ),
+        "v_of_another_head_dim": (lambda q, k, v: flash_attn_func(q, k, v[..., :5]), (four,) * 3),
         "func_probs": (
             lambda q, k, v: sum(x.sum() for x in flash_attn_func(q, k, v, return_attn_probs=True)),
             (four,) * 3,
@@ -615,7 +630,8 @@ REFUSED = [
     (scaled_dot_product_attention, {"query": X.double()}, "query must be float32.*, got float64"),
     (scaled_dot_product_attention, {"key": X.half()}, "must be of one dtype, got query: fl"),
     (scaled_dot_product_attention, {"query": X[0, 0]}, r"axes \(batch, .*got query of shape \(2"),
-    (scaled_dot_product_attention, {"value": X[..., :4]}, "value must have the shape of key"),
+    (scaled_dot_product_attention, {"value": X[:, :, :1]}, "value must have the shape of key"),
+    (scaled_dot_product_attention, {"value": X[..., :0]}, "value must have head_dim from 1 to 512"),
     (scaled_dot_product_attention, {"query": X[:1]}, "the batch of query, 1, got 2"),
     (scaled_dot_product_attention, {"query": X[..., :4]}, "the head_dim of query, 4, got 8"),
     (scaled_dot_product_attention, {"query": X[:, :4]}, "unless enable_gqa=True, got 5"),
@@ -775,8 +791,8 @@ def test_new_tokens_that_do_not_fit_the_cache_are_refused(changed, message):
     [
         ((2, 1, 2, 8), torch.float64, "q must be float32, float16 or bfloat16, got float64"),
         ((2, 1, 2, 8), torch.int32, "q must be float32, float16 or bfloat16, got int32"),
-        ((2, 1, 2, 257), torch.float32, "q must have head_dim from 1 to 256, got 257"),
-        ((2, 1, 2, 0), torch.float32, "q must have head_dim from 1 to 256, got 0"),
+        ((2, 1, 2, 513), torch.float32, "q must have head_dim from 1 to 512, got 513"),
+        ((2, 1, 2, 0), torch.float32, "q must have head_dim from 1 to 512, got 0"),
         ((65536, 1, 1, 1), torch.float32, "batch must be at most 65535, got 65536"),
     ],
 )

@@ -188,7 +188,10 @@ def _require_starts(name, starts, x_name, num_tokens):
 def check_varlen_bwd(
     dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, *, head_dims=ONE_HEAD_DIM
 ):
-    """Raise unless these are a packed forward pass's inputs, results and gradient of `out`."""
+    """Raise unless these are a packed forward pass's inputs, results and gradient of `out`.
+
+    As `check_bwd` and `check_varlen`.
+    """
     dout, q, k, v, out, lse = map(facts, (dout, q, k, v, out, lse))
     check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, head_dims=head_dims)
     _require_results(dout, q, k, v, out, lse)

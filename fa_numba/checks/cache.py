@@ -308,6 +308,7 @@ def check_cascade(q, k_cache, v_cache, plan):
         raise TypeError(f"q must be a NumPy or CuPy array, got {arrays.LIBRARIES[q.library]}")
     require_axes("q", q, Q_AXES)
     require_axes("k_cache", k_cache, CACHE_AXES)
+    ONE_HEAD_DIM.check(q=q, k_cache=k_cache, v_cache=v_cache)
     if not hasattr(plan, "segments"):
         raise TypeError(f"plan must be a CascadePlan, from cascade_plan, got {type(plan).__name__}")
     planned = len(plan.seq_lens), plan.seqlen_q, plan.page_size
@@ -511,9 +512,7 @@ def check_swap(k_src, v_src, k_dst, v_dst, src, dst):
         _require_disjoint(src.array, dst.array)
 
 
-def _require_tables(
-    k_cache, v_cache, block_table, seq_lens, bytes=False, head_dims=ONE_HEAD_DIM
-):
+def _require_tables(k_cache, v_cache, block_table, seq_lens, bytes=False, head_dims=ONE_HEAD_DIM):
     """Raise unless these are a paged cache and its tables, whatever their contents."""
     require_one_library(
         k_cache=k_cache, v_cache=v_cache, block_table=block_table, seq_lens=seq_lens

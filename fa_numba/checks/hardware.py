@@ -43,7 +43,7 @@ class TensorCores:
         The kernel takes float32; by default float16 and bfloat16.
     max_head_dim : int, default=256
     v_differs : bool, default=False
-        v may have another head_dim than q and k.
+        v may have a smaller head_dim than q and k.
     """
 
     name: str
@@ -86,7 +86,7 @@ def check_tensor_core(
     tensor_maps : bool, default=whether `supported` is HOPPER
         The kernel copies q, k and v by tensor maps, which have no negative strides.
     v_differs : bool, default=False
-        v may have another head_dim than q and k.
+        v may have a smaller head_dim than q and k.
     """
     q, k, v = facts(q), facts(k), facts(v)
     require_one_library(q=q, k=k, v=v)
@@ -217,7 +217,7 @@ def check_bwd_tensor_core(
     supported : AMPERE or HOPPER
     max_head_dim : int
     v_differs : bool, default=False
-        v, out and dout may have another head_dim than q and k.
+        v, out and dout may have a smaller head_dim than q and k.
     """
     dout, q, k, v, out, lse = map(facts, (dout, q, k, v, out, lse))
     limits = {"supported": supported, "max_head_dim": max_head_dim, "v_differs": v_differs}
@@ -229,10 +229,13 @@ def check_bwd_tensor_core(
 
 def check_tensor_core_wide(q, k, v, *, name, supported, max_head_dim, instead, v_differs=False):
     """As `check_tensor_core`, for a kernel whose rows are longer than those of all others."""
-    if facts(q).shape[-1] <= MAX_BWD_HEAD_DIM:
+    head_dim = facts(q).shape[-1]
+    differs = v_differs and facts(v).shape[-1] != head_dim
+    least = MAX_BWD_HEAD_DIM // 2 if differs else MAX_BWD_HEAD_DIM
+    if head_dim <= least:
+        hint = "" if differs else ": flash_attn_bwd_persistent takes it"
         raise RefusedValueError(
-            f"q must have a head_dim above {MAX_BWD_HEAD_DIM} for {name}, got "
-            f"{facts(q).shape[-1]}: flash_attn_bwd_persistent takes it"
+            f"q must have a head_dim above {least} for {name}, got {head_dim}{hint}"
         )
     limits = {"supported": supported, "max_head_dim": max_head_dim, "v_differs": v_differs}
     check_tensor_core(q, k, v, name=name, **limits, instead=instead)
@@ -242,7 +245,8 @@ def check_bwd_tensor_core_wide(
     dout, q, k, v, out, lse, *, name, supported, max_head_dim, v_differs=False
 ):
     """As `check_bwd_tensor_core`, for a kernel whose rows are longer than those of all others."""
-    limits = {"name": name, "supported": supported, "max_head_dim": max_head_dim, "v_differs": v_differs}
+    limits = {"name": name, "supported": supported, "max_head_dim": max_head_dim}
+    limits["v_differs"] = v_differs
     check_bwd_tensor_core(dout, q, k, v, out, lse, **limits)
     check_tensor_core_wide(q, k, v, **limits, instead="flash_attn_bwd")
 
@@ -362,9 +366,12 @@ def check_shared_bytes(name, q, size):
 # Tile sizes
 
 
-def check_block_sizes(kernel_name, head_dim, block_m, block_n, *, num_rows=math.inf) -> tuple:
+def check_block_sizes(
+    kernel_name, head_dim, block_m, block_n, *, head_dim_v=None, num_rows=math.inf
+) -> tuple:
     """Return the tile sizes to run with, (block_m, block_n); choose for None."""
-    best_m, best_n = kernel_block_sizes(kernel_name, head_dim, num_rows=num_rows)
+    rows = {"head_dim_v": head_dim_v, "num_rows": num_rows}
+    best_m, best_n = kernel_block_sizes(kernel_name, head_dim, **rows)
     block_m = best_m if block_m is None else integer("block_m", block_m, at_least=1)
     block_n = best_n if block_n is None else integer("block_n", block_n, at_least=1)
     if block_m * block_n > MAX_THREADS:
@@ -372,7 +379,7 @@ def check_block_sizes(kernel_name, head_dim, block_m, block_n, *, num_rows=math.
             f"block_m * block_n is the number of threads and must be at most {MAX_THREADS}, "
             f"got {block_m} * {block_n} = {block_m * block_n}"
         )
-    needed = shared_bytes(kernel_name, head_dim, block_m, block_n)
+    needed = shared_bytes(kernel_name, head_dim, block_m, block_n, head_dim_v)
     if needed > STATIC_SHARED_BYTES:
         raise ValueError(
             f"block_m and block_n must leave the tiles within {STATIC_SHARED_BYTES} bytes of "
@@ -478,6 +485,11 @@ def _require_rows(named, name, supported, max_head_dim, instead, elements, v_dif
             )
     if not v_differs:
         _require_one_head_dim(q, v, name, v_name)
+    elif v.shape[-1] > q.shape[-1]:
+        raise RefusedValueError(
+            f"{v_name} must have a head_dim up to that of q for {name}, {q.shape[-1]}, got "
+            f"{v.shape[-1]}"
+        )
     check_strides(name, **named)
     _require_capability(supported, q, name, instead)
 

@@ -14,7 +14,7 @@ import torch
 from fa_numba.checks import argument_names
 from fa_numba.checks.requirements import (
     MAX_GRID,
-    MAX_HEAD_DIM,
+    MAX_WIDE_HEAD_DIM,
     require_dtype,
     require_one_dtype,
 )
@@ -175,20 +175,18 @@ def check_sdpa(query, key, value, enable_gqa):
                 f"(batch, seqlen, head_dim), got {name} of shape {tuple(x.shape)}"
             )
     check_floats(**named)
-    if value.shape != key.shape:
+    if value.shape[:-1] != key.shape[:-1]:
         raise ValueError(
-            f"value must have the shape of key, {tuple(key.shape)}, got {tuple(value.shape)}"
+            f"value must have the shape of key, {tuple(key.shape)}, but for the last axis, "
+            f"got {tuple(value.shape)}"
         )
     for axis, what in ((0, "batch"), (-1, "head_dim")):
         if key.shape[axis] != query.shape[axis]:
+            both = "key and value" if key.shape == value.shape or axis == 0 else "key"
             raise ValueError(
-                f"key and value must have the {what} of query, {query.shape[axis]}, "
-                f"got {key.shape[axis]}"
+                f"{both} must have the {what} of query, {query.shape[axis]}, got {key.shape[axis]}"
             )
-    if not 1 <= query.shape[-1] <= MAX_HEAD_DIM:
-        raise ValueError(
-            f"query must have head_dim from 1 to {MAX_HEAD_DIM}, got {query.shape[-1]}"
-        )
+    _check_head_dims(query=query, value=value)
     if query.ndim == 4 and query.shape[1] == 0:
         raise ValueError(f"query must have at least one head, got shape {tuple(query.shape)}")
     if query.ndim == 3 or key.shape[1] == query.shape[1]:
@@ -204,6 +202,15 @@ def check_sdpa(query, key, value, enable_gqa):
             f"the heads of key and value must divide the heads of query, {num_heads}, "
             f"got {num_kv_heads}"
         )
+
+
+def _check_head_dims(**named):
+    """Raise unless some kernel may take so long a last axis."""
+    for name, x in named.items():
+        if not 1 <= x.shape[-1] <= MAX_WIDE_HEAD_DIM:
+            raise ValueError(
+                f"{name} must have head_dim from 1 to {MAX_WIDE_HEAD_DIM}, got {x.shape[-1]}"
+            )
 
 
 def check_mask(attn_mask, query, key):
@@ -368,17 +375,16 @@ def check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table, **scale
     check_int32(**{name: x for name, x in named.items() if name in INDICES})
     if not scales:
         check_floats(**{name: x for name, x in named.items() if name not in INDICES})
-    if v_cache.shape != k_cache.shape:
+    if v_cache.shape[:3] != k_cache.shape[:3]:
         raise ValueError(
-            f"v_cache must have the shape of k_cache, {tuple(k_cache.shape)}, "
-            f"got {tuple(v_cache.shape)}"
+            f"v_cache must have the shape of k_cache, {tuple(k_cache.shape)}, but for the last "
+            f"axis, got {tuple(v_cache.shape)}"
         )
     if k_cache.shape[3] != q.shape[3]:
         raise ValueError(
             f"k_cache must have the head_dim of q, {q.shape[3]}, got {k_cache.shape[3]}"
         )
-    if not 1 <= q.shape[3] <= MAX_HEAD_DIM:
-        raise ValueError(f"q must have head_dim from 1 to {MAX_HEAD_DIM}, got {q.shape[3]}")
+    _check_head_dims(q=q, v_cache=v_cache)
     batch, _, num_heads, _ = q.shape
     for name, size in (("batch", batch), ("num_heads", num_heads)):
         if size > MAX_GRID:
@@ -404,7 +410,7 @@ def check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table, **scale
     if k is not None:
         if k_cache is v_cache:
             raise ValueError("v_cache must be another tensor than k_cache, got one for both")
-        _check_new_tokens(batch, k_cache, k, v, cache_seqlens)
+        _check_new_tokens(batch, k_cache, v_cache, k, v, cache_seqlens)
     new = 0 if k is None else k.shape[1]
     room = (1 if block_table is None else block_table.shape[1]) * k_cache.shape[1] - new
     if cache_seqlens is not None and "cache_seqlens" not in named:
@@ -445,14 +451,18 @@ def _check_contents(q, k_cache, cache_seqlens, block_table, room, new):
                 )
 
 
-def _check_new_tokens(batch, k_cache, k, v, cache_seqlens):
+def _check_new_tokens(batch, k_cache, v_cache, k, v, cache_seqlens):
     """Raise unless k and v can be written to the caches."""
     if cache_seqlens is None:
         raise ValueError("cache_seqlens must say where k and v go in the caches, got None")
-    if v.shape != k.shape:
-        raise ValueError(f"v must have the shape of k, {tuple(k.shape)}, got {tuple(v.shape)}")
-    if (k.shape[0], *k.shape[2:]) != (batch, *k_cache.shape[2:]):
+    if v.shape[:3] != k.shape[:3]:
         raise ValueError(
-            f"k must have shape (batch, seqlen_new, num_kv_heads, head_dim) = ({batch}, any, "
-            f"{k_cache.shape[2]}, {k_cache.shape[3]}), got {tuple(k.shape)}"
+            f"v must have the shape of k, {tuple(k.shape)}, but for the last axis, "
+            f"got {tuple(v.shape)}"
         )
+    for name, x, cache in (("k", k, k_cache), ("v", v, v_cache)):
+        if (x.shape[0], *x.shape[2:]) != (batch, *cache.shape[2:]):
+            raise ValueError(
+                f"{name} must have shape (batch, seqlen_new, num_kv_heads, head_dim) = ({batch}, "
+                f"any, {cache.shape[2]}, {cache.shape[3]}), got {tuple(x.shape)}"
+            )

@@ -710,7 +710,8 @@ def _backward(
         *map(_layout, (dout, q, k, v, out, dq)), kind, sequences, keys_before, num_parts,
         num_heads // num_kv_heads, num_kv_heads, head_dim, v.shape[3],
         np.array(lse, order="C").reshape(-1), _lse_strides(lse), *options, _slopes(alibi_slopes),
-        drops, _layout(dk), _layout(dv), *parts, deltas.reshape(-1), prepared, arrays=(dout, q, k, v, out, dq, dk, dv, kept),
+        drops, _layout(dk), _layout(dv), *parts, deltas.reshape(-1), prepared,
+        arrays=(dout, q, k, v, out, dq, dk, dv, kept),
     )  # fmt: skip
     if num_parts > 1:
         for x, x_parts in zip((dk, dv), parts, strict=True):

@@ -25,7 +25,15 @@ from fa_numba.cpu import expressions, tiles
 from fa_numba.cpu.dropout import drop
 from fa_numba.cpu.exponential import exp2
 from fa_numba.cpu.scores import multiply, scores
-from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, MAX_HEAD_DIM, ROW, WIDTH, product
+from fa_numba.cpu.tiles import (
+    BLOCK_M,
+    BLOCK_N,
+    LONGEST_SUM,
+    MAX_HEAD_DIM,
+    ROW,
+    WIDTH,
+    product,
+)
 from fa_numba.cpu.vectors import (
     COLUMNS,
     LANES,
@@ -86,8 +94,11 @@ def begin(w, base, q, dout, out, num_queries, kind, head_dim, head_dim_v, lse, l
             tiles.transpose(w, to, ROW, WIDTH, width_v, w, transposed, WIDTH)
         for i in range(0, WIDTH, LANES):
             delta = broadcast(ZERO)
-            for d in range(i, i + head_dim_v * WIDTH, WIDTH):
-                delta = multiply_add(load(w, panel + QT + d), load(w, panel + DOT + d), delta)
+            for first in range(0, head_dim_v, LONGEST_SUM):
+                part, end = broadcast(ZERO), min(first + LONGEST_SUM, head_dim_v)
+                for d in range(i + first * WIDTH, i + end * WIDTH, WIDTH):
+                    part = multiply_add(load(w, panel + QT + d), load(w, panel + DOT + d), part)
+                delta = delta + part
             store(w, panel + DELTA + i, delta)
         to = base + Q + at
         tiles.pack(q[0] + m * q[1], q[1], rows, WIDTH, kind, head_dim, width, w, to)

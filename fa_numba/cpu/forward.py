@@ -142,7 +142,18 @@ def attend(
 
 @njit
 def begin(w, base, address, row_bytes, num_queries, kind, head_dim, head_dim_v, sink):
-    """Qᵀ of a task, and m, l and O of the sink alone; −∞ is none."""
+    """Qᵀ of a task, and m, l and O of the sink alone; −∞ is none.
+
+    Parameters
+    ----------
+    w, base : float32 array, int
+        A thread's workspace, and where it begins.
+    address, row_bytes : int
+        Of the first query's row of q, and from one row to the next.
+    num_queries, kind, head_dim, head_dim_v : int
+        Rows; dtype of q; numbers in a row of q, and in one of O.
+    sink : float32
+    """
     width = tiles.round_up(head_dim, LANES)
     for m in range(0, num_queries, WIDTH):
         panel = base + m // WIDTH * PANEL

@@ -12,7 +12,7 @@ from numba import njit
 from fa_numba.constants import NEG_INF, ONE, ZERO
 from fa_numba.cpu import expressions, tiles, vectors
 from fa_numba.cpu.exponential import tanh
-from fa_numba.cpu.tiles import ROW, WIDTH, product
+from fa_numba.cpu.tiles import LONGEST_SUM, ROW, WIDTH, product
 from fa_numba.cpu.vectors import (
     COLUMNS,
     LANES,
@@ -65,12 +65,20 @@ def scores(w, k, qt, st, num_keys, head_dim, ahead, left, right, mod, slope_at, 
 
 @njit
 def multiply(w, k, qt, st, rows, head_dim):
-    """Sᵀ = K Qᵀ, or dPᵀ = V dOᵀ."""
+    """Sᵀ = K Qᵀ, or dPᵀ = V dOᵀ, summed by parts: one sum of 512 terms would lose more digits."""
     for n in range(0, rows, ROWS):
-        acc = product(zeros(), w, k + n * ROW, ROW, 1, w, qt, WIDTH, head_dim)
+        depth = min(head_dim, LONGEST_SUM)
+        acc = product(zeros(), w, k + n * ROW, ROW, 1, w, qt, WIDTH, depth)
         for i in range(ROWS):
             for j in range(COLUMNS):
                 store(w, st + (n + i) * WIDTH + j * LANES, acc[i * COLUMNS + j])
+        if depth < head_dim:
+            a, b = k + n * ROW + depth, qt + depth * WIDTH
+            acc = product(zeros(), w, a, ROW, 1, w, b, WIDTH, head_dim - depth)
+            for i in range(ROWS):
+                for j in range(COLUMNS):
+                    at = st + (n + i) * WIDTH + j * LANES
+                    store(w, at, load(w, at) + acc[i * COLUMNS + j])
 
 
 @njit

@@ -35,6 +35,7 @@ from fa_numba.cpu.vectors import (
 BLOCK_M = 128  # queries
 BLOCK_N = 64  # keys
 MAX_HEAD_DIM = 512
+LONGEST_SUM = MAX_HEAD_DIM // 2  # terms that are added one after the other
 ROW = MAX_HEAD_DIM + 16  # numbers from one row of a tile to the next
 WIDTH = COLUMNS * LANES  # numbers in a row of accumulators
 CACHE_LINE = 64  # bytes

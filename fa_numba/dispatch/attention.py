@@ -12,6 +12,7 @@ from fa_numba.dispatch.candidates import Candidate, lesson, on_cpu
 from fa_numba.dispatch.job import job
 from fa_numba.dispatch.options import options_of
 from fa_numba.kernels import dropout
+from fa_numba.kernels.flash_attn_bwd import HEAD_DIMS
 from fa_numba.runtime import arrays
 from fa_numba.tiling import split_tiling
 from fa_numba.tiling.split_tiling import SplitProblem
@@ -230,6 +231,7 @@ def with_many_keys(candidate, inputs, options):
 
 
 _16_BITS = checks.check_tensor_core
+_16_BITS_V_DIFFERS = functools.partial(checks.check_tensor_core, v_differs=True)
 _16_BITS_BY_CP_ASYNC = functools.partial(checks.check_tensor_core, tensor_maps=False)
 _DECODES = {"most_queries": FEW_QUERIES, "adapt": with_lengths}
 _BY_TMA = "16 bits on Hopper's tensor cores: most multiplications per second"
@@ -266,7 +268,13 @@ FORWARD = (
         check=with_many_keys,
         **_DECODES,
     ),
-    forward("flash_attn_persistent", _16_BITS, HOPPER, why=_BY_TMA),
+    forward(
+        "flash_attn_persistent",
+        _16_BITS_V_DIFFERS,
+        HOPPER,
+        why=_BY_TMA,
+        head_dims=checks.ANY_HEAD_DIMS,
+    ),
     Candidate(
         "flash_attn_wide",
         "tensor_core",
@@ -291,12 +299,13 @@ BACKWARD = (
     backward("flash_attn_bwd_persistent", _16_BITS, HOPPER, "flash_attn_bwd", why=_BY_TMA),
     backward(
         "flash_attn_bwd_wide",
-        checks.check_tensor_core_wide,
+        functools.partial(checks.check_tensor_core_wide, v_differs=True),
         HOPPER,
         "flash_attn_bwd",
         checks.MAX_HEAD_DIM,
         why="it alone has gradients on tensor cores in 16 bits at a head_dim above "
-        f"{checks.MAX_BWD_HEAD_DIM}",
+        f"{checks.MAX_BWD_HEAD_DIM}, or where v has another head_dim than q and k",
+        head_dims=checks.ANY_HEAD_DIMS,
     ),
     Candidate(
         "flash_attn_bwd_padded",
@@ -319,7 +328,7 @@ BACKWARD = (
         why=_IN_REGISTERS,
         check=gradient_in_registers,
     ),
-    lesson("flash_attn_bwd", always=("deterministic",), head_dims=checks.ANY_HEAD_DIMS),
+    lesson("flash_attn_bwd", always=("deterministic",), head_dims=HEAD_DIMS),
 )
 
 

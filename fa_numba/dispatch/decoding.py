@@ -56,11 +56,12 @@ def decoders(**more):
     )
 
 
-CONTIGUOUS = (on_cpu("flash_decode"), *decoders(), lesson("flash_decode"))
+ANY = {"head_dims": checks.ANY_HEAD_DIMS}
+CONTIGUOUS = (on_cpu("flash_decode"), *decoders(), lesson("flash_decode", **ANY))
 PAGED = (
     on_cpu("paged_attn_decode"),
     *decoders(adapt=table_by_name),
-    lesson("paged_attn_decode"),
+    lesson("paged_attn_decode", **ANY),
 )
 
 

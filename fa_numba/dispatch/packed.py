@@ -7,6 +7,7 @@ from fa_numba.checks import HOPPER
 from fa_numba.dispatch.candidates import Candidate, lesson, on_cpu
 from fa_numba.dispatch.job import job
 from fa_numba.dispatch.options import options_of
+from fa_numba.kernels.flash_attn_bwd import HEAD_DIMS
 from fa_numba.runtime import arrays
 
 
@@ -37,7 +38,7 @@ def on_hopper(candidate, inputs, options):
     """Raise unless a forward function on Hopper's tensor cores can take these inputs."""
     checks.check_positive_scale(options.get("softmax_scale"), inputs.q.shape[2])
     limits = {"supported": HOPPER, "max_head_dim": checks.MAX_HEAD_DIM}
-    checks.check_varlen_tensor_core(*inputs, name=candidate.name, **limits)
+    checks.check_varlen_tensor_core(*inputs, name=candidate.name, **limits, v_differs=True)
 
 
 def gradients_on_hopper(candidate, inputs, options):
@@ -54,8 +55,9 @@ FORWARD = (
         "tensor_core",
         why="on tensor cores, as fast as padded batches without padding",
         check=on_hopper,
+        head_dims=checks.ANY_HEAD_DIMS,
     ),
-    lesson("flash_attn_varlen"),
+    lesson("flash_attn_varlen", head_dims=checks.ANY_HEAD_DIMS),
 )
 BACKWARD = (
     on_cpu("flash_attn_varlen_grad"),
@@ -65,7 +67,7 @@ BACKWARD = (
         why="on tensor cores, as the gradients of padded batches, without padding",
         check=gradients_on_hopper,
     ),
-    lesson("flash_attn_varlen_bwd", always=("deterministic",)),
+    lesson("flash_attn_varlen_bwd", always=("deterministic",), head_dims=HEAD_DIMS),
 )
 
 

@@ -26,6 +26,7 @@ context parallelism.
 
 import numpy as np
 
+from fa_numba.checks import ONE_HEAD_DIM
 from fa_numba.checks import distributed as checks
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.dispatch import paged_attn_decode
@@ -87,6 +88,7 @@ def head_parallel_decode(
         alibi_slopes = alibi_slopes[heads]
     cache = k_cache, v_cache, block_table, seq_lens
     out, lse = paged_attn_decode(q[:, :, heads], *cache, **options, alibi_slopes=alibi_slopes)
+    ONE_HEAD_DIM.check(q=q, k_cache=k_cache, v_cache=v_cache)
     _agree(comm, "head_parallel_decode", k_cache, num_kv_heads, equal, **options)
     return (
         np.concatenate(comm.all_gather(out), axis=2),
@@ -124,6 +126,7 @@ def context_parallel_decode(
     arrays = (rounded(x, np.float32) for x in (q, k_cache, v_cache))
     options = {"softcap": softcap, "softmax_scale": softmax_scale}
     out, lse = paged_attn_decode(*arrays, block_table, lengths, **options)
+    ONE_HEAD_DIM.check(q=q, k_cache=k_cache, v_cache=v_cache)
     equal = {"q": q, "block_table": block_table, "seq_lens": seq_lens}
     _agree(comm, "context_parallel_decode", k_cache, k_cache.shape[2], equal, **options)
     return merge_over_ranks(comm, out, lse, q.dtype)

@@ -43,12 +43,16 @@ def make_flash_attn_v2(
     DROPOUT_P=0.0,
     EXPRESSIONS=NO_EXPRESSIONS,
     SINKS=False,
+    HEAD_DIM_V=None,
 ):
     """The kernel for these compile-time constants: launch it with threads (BLOCK_N, BLOCK_M).
 
     alibi_slopes is unused without ALIBI, seed without dropout, sinks without SINKS, classes without
-    a mask in EXPRESSIONS: each may then be any scalar.
+    a mask in EXPRESSIONS: each may then be any scalar. HEAD_DIM_V, that of v and out, is HEAD_DIM
+    by default.
     """
+    HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
+    ONE_HEAD_DIM, WIDEST = HEAD_DIM == HEAD_DIM_V, max(HEAD_DIM, HEAD_DIM_V)
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
     user_sees, user_score, _ = device_functions(EXPRESSIONS)
@@ -57,7 +61,7 @@ def make_flash_attn_v2(
     DROPOUT, KEEP_SCALE = DROPOUT_P > 0, dropout.keep_scale(DROPOUT_P)
     keeps = dropout.make_keeps(DROPOUT_P)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
-    NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of out that a thread owns
+    NUM_COLS = ceil_div(HEAD_DIM_V, BLOCK_N)  # columns of out that a thread owns
 
     @cuda.jit
     def flash_attn_v2_kernel(
@@ -67,8 +71,8 @@ def make_flash_attn_v2(
 
         grid      (num_m_tiles, num_heads, batch); threads (BLOCK_N, BLOCK_M): thread (ty, tx)
                   computes score [ty, tx] of each tile, and columns tx, tx + BLOCK_N, ... of out
-        shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
-                  s_tile, p_tile (BLOCK_M, BLOCK_N)
+        shared    q_tile (BLOCK_M, HEAD_DIM); k_tile (BLOCK_N, HEAD_DIM);
+                  v_tile (BLOCK_N, HEAD_DIM_V); s_tile, p_tile (BLOCK_M, BLOCK_N)
         private   acc, pv (NUM_COLS,), m_i, l_i: the same m_i and l_i in every thread of a row
         HBM       Q, out, lse once; K and V once per tile of queries, except the tiles that none
                   of them sees; with ALIBI alibi_slopes in every thread
@@ -77,7 +81,7 @@ def make_flash_attn_v2(
         """
         q_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
         k_tile = cuda.shared.array((BLOCK_N, ODD), float32)
-        v_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
+        v_tile = cuda.shared.array((BLOCK_N, HEAD_DIM_V), float32)
         s_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
         p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
         acc = cuda.local.array(NUM_COLS, float32)  # one row of out, not yet divided by l_i
@@ -107,9 +111,12 @@ def make_flash_attn_v2(
                 continue
             for r in range(ty, BLOCK_N, BLOCK_M):
                 n = n_start + r
-                for d in range(tx, HEAD_DIM, BLOCK_N):
-                    k_tile[r, d] = float32(k[b, n, kv_head, d]) if n < seqlen_k else float32(0.0)
-                    v_tile[r, d] = float32(v[b, n, kv_head, d]) if n < seqlen_k else float32(0.0)
+                inside = n < seqlen_k
+                for d in range(tx, WIDEST, BLOCK_N):
+                    if ONE_HEAD_DIM or d < HEAD_DIM:
+                        k_tile[r, d] = float32(k[b, n, kv_head, d]) if inside else float32(0.0)
+                    if ONE_HEAD_DIM or d < HEAD_DIM_V:
+                        v_tile[r, d] = float32(v[b, n, kv_head, d]) if inside else float32(0.0)
             cuda.syncthreads()  # q_tile, k_tile, v_tile are complete: safe to read
 
             s = float32(0.0)  # S = scale · Q Kᵀ                                          line 8
@@ -143,7 +150,7 @@ def make_flash_attn_v2(
                 p = max(p, float32(0.0)) if DROPOUT else p  # only kept keys meet V
                 for c in range(NUM_COLS):
                     d = tx + c * BLOCK_N
-                    if d < HEAD_DIM:
+                    if d < HEAD_DIM_V:
                         pv[c] += p * v_tile[r, d]
             # Summed by tiles: one running sum of N terms would lose more digits.
             l_i = alpha * l_i + l_ij  # l_i <- alpha l_i + rowsum(P)                      line 9
@@ -154,7 +161,7 @@ def make_flash_attn_v2(
         if m < seqlen_q:
             for c in range(NUM_COLS):  # out <- out / l_i                                 line 12
                 d = tx + c * BLOCK_N
-                if d < HEAD_DIM:
+                if d < HEAD_DIM_V:
                     total = acc[c] * KEEP_SCALE if DROPOUT else acc[c]
                     out[b, m, head, d] = total / l_i if l_i != float32(0.0) else float32(0.0)
             if tx == 0:
@@ -192,7 +199,7 @@ def flash_attn_v2(
     q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
     k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
         num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides with a contiguous
-        last axis; head_dim from 1 to 256.
+        last axis; head_dim from 1 to 512. v may have another one than q and k.
     causal : bool, default=False
         Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
     window_size : (left, right), default=(-1, -1)
@@ -225,17 +232,19 @@ def flash_attn_v2(
 
     Returns
     -------
-    out : array of the shape, dtype and library of q
+    out : array of the shape, dtype and library of q, with the head_dim of v
         0 in a row that sees no key.
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
     """
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
     written = mask, mask_args, score, score_args
-    call = checks.forward_call(q, k, v, *options, expressions=written, sinks=sinks)
+    more = {"expressions": written, "sinks": sinks, "head_dims": checks.ANY_HEAD_DIMS}
+    call = checks.forward_call(q, k, v, *options, **more)
     dropout_p, seed = checks.check_dropout(dropout_p, seed)
-    block_m, block_n = checks.check_block_sizes("flash_attn_v2", call.head_dim, block_m, block_n)
-    constants = *call.mask, dropout_p, call.expressions, call.has_sinks
+    sizes = call.head_dim, block_m, block_n
+    block_m, block_n = checks.check_block_sizes("flash_attn_v2", *sizes, head_dim_v=call.head_dim_v)
+    constants = *call.mask, dropout_p, call.expressions, call.has_sinks, call.head_dim_v
     kernel = make_flash_attn_v2(call.head_dim, block_m, block_n, *constants)
     written = call.sinks, masks.tile_classes(q, k, call, block_m, block_n), call.expression_args
     grid = (ceil_div(call.seqlen_q, block_m), call.num_heads, call.batch)

@@ -40,19 +40,23 @@ def make_flash_attn_varlen(
     ALIBI=False,
     EXPRESSIONS=NO_EXPRESSIONS,
     SINKS=False,
+    HEAD_DIM_V=None,
 ):
     """The kernel for these compile-time constants: launch it with threads (BLOCK_N, BLOCK_M).
 
     alibi_slopes is unused without ALIBI, sinks without SINKS: each may then be any scalar. A tile
     that a mask in EXPRESSIONS hides is loaded: classes of tiles would need the lengths on the host.
+    HEAD_DIM_V, that of v and out, is HEAD_DIM by default.
     """
+    HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
+    ONE_HEAD_DIM, WIDEST = HEAD_DIM == HEAD_DIM_V, max(HEAD_DIM, HEAD_DIM_V)
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
     user_sees, user_score, _ = device_functions(EXPRESSIONS)
     PLAIN = EXPRESSIONS == NO_EXPRESSIONS  # else arrays are read at m, n: both must exist
     sequence_of = make_sequence_of(BLOCK_M)
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
-    NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of out that a thread owns
+    NUM_COLS = ceil_div(HEAD_DIM_V, BLOCK_N)  # columns of out that a thread owns
 
     @cuda.jit
     def flash_attn_varlen_kernel(
@@ -63,8 +67,8 @@ def make_flash_attn_varlen(
         grid      (num_tokens_q // BLOCK_M + batch, num_heads); threads (BLOCK_N, BLOCK_M):
                   thread (ty, tx) computes score [ty, tx] of each tile, and columns
                   tx, tx + BLOCK_N, ... of out
-        shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
-                  s_tile, p_tile (BLOCK_M, BLOCK_N)
+        shared    q_tile (BLOCK_M, HEAD_DIM); k_tile (BLOCK_N, HEAD_DIM);
+                  v_tile (BLOCK_N, HEAD_DIM_V); s_tile, p_tile (BLOCK_M, BLOCK_N)
         private   acc, pv (NUM_COLS,), m_i, l_i: the same m_i and l_i in every thread of a row
         HBM       Q, out, lse once; K and V of a sequence once per tile of its queries, except the
                   tiles that none of them sees; cu_seqlens_q in every thread about log2(batch)
@@ -74,7 +78,7 @@ def make_flash_attn_varlen(
         """
         q_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
         k_tile = cuda.shared.array((BLOCK_N, ODD), float32)
-        v_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
+        v_tile = cuda.shared.array((BLOCK_N, HEAD_DIM_V), float32)
         s_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
         p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
         acc = cuda.local.array(NUM_COLS, float32)  # one row of out, not yet divided by l_i
@@ -107,9 +111,13 @@ def make_flash_attn_varlen(
             for r in range(ty, BLOCK_N, BLOCK_M):
                 n = n_start + r
                 inside = n < seqlen_k
-                for d in range(tx, HEAD_DIM, BLOCK_N):
-                    k_tile[r, d] = float32(k[k_start + n, kv_head, d]) if inside else float32(0.0)
-                    v_tile[r, d] = float32(v[k_start + n, kv_head, d]) if inside else float32(0.0)
+                for d in range(tx, WIDEST, BLOCK_N):
+                    if ONE_HEAD_DIM or d < HEAD_DIM:
+                        x = float32(k[k_start + n, kv_head, d]) if inside else float32(0.0)
+                        k_tile[r, d] = x
+                    if ONE_HEAD_DIM or d < HEAD_DIM_V:
+                        x = float32(v[k_start + n, kv_head, d]) if inside else float32(0.0)
+                        v_tile[r, d] = x
             cuda.syncthreads()  # q_tile, k_tile, v_tile are complete: safe to read
 
             s = float32(0.0)  # S = scale · Q Kᵀ                                          line 8
@@ -141,7 +149,7 @@ def make_flash_attn_varlen(
                 l_ij += p
                 for c in range(NUM_COLS):
                     d = tx + c * BLOCK_N
-                    if d < HEAD_DIM:
+                    if d < HEAD_DIM_V:
                         pv[c] += p * v_tile[r, d]
             # Summed by tiles: one running sum of N terms would lose more digits.
             l_i = alpha * l_i + l_ij  # l_i <- alpha l_i + rowsum(P)                      line 9
@@ -152,7 +160,7 @@ def make_flash_attn_varlen(
         if m < seqlen_q:
             for c in range(NUM_COLS):  # out <- out / l_i                                 line 12
                 d = tx + c * BLOCK_N
-                if d < HEAD_DIM:
+                if d < HEAD_DIM_V:
                     x = acc[c] / l_i if l_i != float32(0.0) else float32(0.0)
                     out[q_start + m, head, d] = x
             if tx == 0:
@@ -190,7 +198,7 @@ def flash_attn_varlen(
         The queries of all sequences, end to end.
     k, v : arrays of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
         Their keys and values. num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides
-        with a contiguous last axis; head_dim from 1 to 256.
+        with a contiguous last axis; head_dim from 1 to 512. v may have another one than q and k.
     cu_seqlens_q, cu_seqlens_k : arrays of shape (batch + 1,), int32
         The starts of the sequences, then the end of the last: sequence b is tokens cu_seqlens[b] to
         cu_seqlens[b + 1] − 1. The first number is 0, the last is the number of tokens, and none is
@@ -212,7 +220,7 @@ def flash_attn_varlen(
 
     Returns
     -------
-    out : array of the shape, dtype and library of q
+    out : array of the shape, dtype and library of q, with the head_dim of v
         0 in a row that sees no key.
     lse : array of shape (num_heads, num_tokens_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
@@ -223,18 +231,19 @@ def flash_attn_varlen(
     GPU are not checked, because that would wait for the GPU: wrong numbers read memory outside the
     batch, or leave rows of out unwritten.
     """
-    checks.check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k)
-    num_tokens_q, num_heads, head_dim = q.shape
+    packed = q, k, v, cu_seqlens_q, cu_seqlens_k
+    checks.check_varlen(*packed, head_dims=checks.ANY_HEAD_DIMS)
+    (num_tokens_q, num_heads, head_dim), head_dim_v = q.shape, v.shape[2]
     written = mask, mask_args, score, score_args
     scores = checks.check_scores(q, causal, window_size, softcap, alibi_slopes, written, sinks)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
-    block_m, block_n = checks.check_block_sizes("flash_attn_v2", head_dim, block_m, block_n)
-    out = arrays.empty(q, q.shape, q.dtype)
+    sizes = head_dim, block_m, block_n
+    block_m, block_n = checks.check_block_sizes("flash_attn_v2", *sizes, head_dim_v=head_dim_v)
+    out = arrays.empty(q, (num_tokens_q, num_heads, head_dim_v), q.dtype)
     lse = arrays.empty(q, (num_heads, num_tokens_q))
-    constants = *scores.mask, scores.expressions, scores.has_sinks
+    constants = *scores.mask, scores.expressions, scores.has_sinks, head_dim_v
     kernel = make_flash_attn_varlen(head_dim, block_m, block_n, *constants)
     grid = (num_tokens_q // block_m + cu_seqlens_q.shape[0] - 1, num_heads)
-    packed = (q, k, v, cu_seqlens_q, cu_seqlens_k)
     options = softmax_scale, scores.slopes, scores.sinks, scores.expression_args
     arrays.launch(kernel, grid, (block_n, block_m), *packed, out, lse, *options)
     return out, lse

@@ -21,7 +21,7 @@ from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.constants import NEG_INF, WARP_SIZE
 from fa_numba.expressions.functions import NO_EXPRESSIONS, device_functions
 from fa_numba.kernels import masks
-from fa_numba.kernels.flash_attn_bwd import ROWS, dsinks_of, make_delta
+from fa_numba.kernels.flash_attn_bwd import HEAD_DIMS, ROWS, dsinks_of, make_delta
 from fa_numba.kernels.sequence_of import make_sequence_of
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
@@ -37,18 +37,22 @@ def make_dkdv(
     SOFTCAP=0.0,
     ALIBI=False,
     EXPRESSIONS=NO_EXPRESSIONS,
+    HEAD_DIM_V=None,
 ):
     """The second kernel, dK and dV: launch it with threads (BLOCK_M, BLOCK_N).
 
-    alibi_slopes is unused without ALIBI: it may then be any scalar.
+    alibi_slopes is unused without ALIBI: it may then be any scalar. HEAD_DIM_V, that of v and dout,
+    is HEAD_DIM by default.
     """
+    HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
+    ONE_HEAD_DIM, WIDEST = HEAD_DIM == HEAD_DIM_V, max(HEAD_DIM, HEAD_DIM_V)
     first_query, end_query, sees = masks.make_bounds_of_keys(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
     user_sees, user_score, user_slope = device_functions(EXPRESSIONS)
     SCORE = EXPRESSIONS.score is not None
     sequence_of = make_sequence_of(BLOCK_N)
-    ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read different banks
-    NUM_COLS = ceil_div(HEAD_DIM, BLOCK_M)  # columns of dk and of dv that a thread owns
+    ODD, ODD_V = HEAD_DIM | 1, HEAD_DIM_V | 1  # the threads of a warp read different banks
+    NUM_COLS = ceil_div(WIDEST, BLOCK_M)  # columns of dk and of dv that a thread owns
 
     @cuda.jit
     def dkdv_kernel(
@@ -71,7 +75,8 @@ def make_dkdv(
         grid      (num_tokens_k // BLOCK_N + batch, num_kv_heads); threads (BLOCK_M, BLOCK_N):
                   thread (ty, tx) computes key ty, query tx of each tile, and columns
                   tx, tx + BLOCK_M, ... of rows ty of dk and dv
-        shared    k_tile, v_tile (BLOCK_N, HEAD_DIM); q_tile, dout_tile (BLOCK_M, HEAD_DIM);
+        shared    k_tile (BLOCK_N, HEAD_DIM), v_tile (BLOCK_N, HEAD_DIM_V);
+                  q_tile (BLOCK_M, HEAD_DIM), dout_tile (BLOCK_M, HEAD_DIM_V);
                   p_tile, ds_tile (BLOCK_N, BLOCK_M), keys by queries; lse_rows, delta_rows
                   (BLOCK_M,)
         private   dk_acc, dv_acc, dsq, pdo (NUM_COLS,)
@@ -82,9 +87,9 @@ def make_dkdv(
         budget    128 registers, 18688 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
         """
         k_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
-        v_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
+        v_tile = cuda.shared.array((BLOCK_N, HEAD_DIM_V), float32)
         q_tile = cuda.shared.array((BLOCK_M, ODD), float32)
-        dout_tile = cuda.shared.array((BLOCK_M, ODD), float32)
+        dout_tile = cuda.shared.array((BLOCK_M, ODD_V), float32)
         p_tile = cuda.shared.array((BLOCK_N, BLOCK_M), float32)
         ds_tile = cuda.shared.array((BLOCK_N, BLOCK_M), float32)
         lse_rows = cuda.shared.array(BLOCK_M, float32)
@@ -108,9 +113,12 @@ def make_dkdv(
         m_first = first_query(n_start - seqlen_k + seqlen_q) // BLOCK_M * BLOCK_M
         m_end = end_query(n_start + BLOCK_N - 1 - seqlen_k + seqlen_q, seqlen_q)
 
-        for d in range(tx, HEAD_DIM, BLOCK_M):
-            k_tile[ty, d] = float32(k[k_start + n, kv_head, d]) if n < seqlen_k else float32(0.0)
-            v_tile[ty, d] = float32(v[k_start + n, kv_head, d]) if n < seqlen_k else float32(0.0)
+        inside = n < seqlen_k
+        for d in range(tx, WIDEST, BLOCK_M):
+            if ONE_HEAD_DIM or d < HEAD_DIM:
+                k_tile[ty, d] = float32(k[k_start + n, kv_head, d]) if inside else float32(0.0)
+            if ONE_HEAD_DIM or d < HEAD_DIM_V:
+                v_tile[ty, d] = float32(v[k_start + n, kv_head, d]) if inside else float32(0.0)
         for c in range(NUM_COLS):
             dk_acc[c] = float32(0.0)
             dv_acc[c] = float32(0.0)
@@ -121,11 +129,13 @@ def make_dkdv(
                 for r in range(ty, BLOCK_M, BLOCK_N):
                     m = m_start + r
                     inside = m < seqlen_q
-                    for d in range(tx, HEAD_DIM, BLOCK_M):
-                        q_tile[r, d] = float32(q[q_start + m, head, d]) if inside else float32(0.0)
-                        dout_tile[r, d] = (
-                            float32(dout[q_start + m, head, d]) if inside else float32(0.0)
-                        )
+                    for d in range(tx, WIDEST, BLOCK_M):
+                        if ONE_HEAD_DIM or d < HEAD_DIM:
+                            x = float32(q[q_start + m, head, d]) if inside else float32(0.0)
+                            q_tile[r, d] = x
+                        if ONE_HEAD_DIM or d < HEAD_DIM_V:
+                            x = float32(dout[q_start + m, head, d]) if inside else float32(0.0)
+                            dout_tile[r, d] = x
                 m = m_start + tx
                 m_position = m + seqlen_k - seqlen_q  # among the keys
                 if ty == 0:
@@ -135,9 +145,11 @@ def make_dkdv(
 
                 s = float32(0.0)  # Sᵀ = scale · K Qᵀ                                   line 11
                 dp = float32(0.0)  # dPᵀ = V doutᵀ                                      line 17
-                for d in range(HEAD_DIM):
-                    s += k_tile[ty, d] * q_tile[tx, d]
-                    dp += v_tile[ty, d] * dout_tile[tx, d]
+                for d in range(WIDEST):
+                    if ONE_HEAD_DIM or d < HEAD_DIM:
+                        s += k_tile[ty, d] * q_tile[tx, d]
+                    if ONE_HEAD_DIM or d < HEAD_DIM_V:
+                        dp += v_tile[ty, d] * dout_tile[tx, d]
                 p = float32(0.0)  # P = exp(S - lse)                                    line 13
                 seen = sees(position, m, seqlen_q) and n < seqlen_k
                 if seen and user_sees(b, head, m_position, n, args):
@@ -161,9 +173,11 @@ def make_dkdv(
                     ds = ds_tile[ty, r]
                     for c in range(NUM_COLS):
                         d = tx + c * BLOCK_M
-                        if d < HEAD_DIM:
-                            pdo[c] += p * dout_tile[r, d]
-                            dsq[c] += ds * q_tile[r, d]
+                        if d < WIDEST:
+                            if ONE_HEAD_DIM or d < HEAD_DIM_V:
+                                pdo[c] += p * dout_tile[r, d]
+                            if ONE_HEAD_DIM or d < HEAD_DIM:
+                                dsq[c] += ds * q_tile[r, d]
                 # Summed by tiles: one running sum of seqlen_q terms would lose more digits.
                 for c in range(NUM_COLS):
                     dv_acc[c] += pdo[c]  # dV += Pᵀ dout                                line 16
@@ -173,9 +187,11 @@ def make_dkdv(
         if n < seqlen_k:
             for c in range(NUM_COLS):
                 d = tx + c * BLOCK_M
-                if d < HEAD_DIM:
-                    dk[k_start + n, kv_head, d] = dk_acc[c] * softmax_scale
-                    dv[k_start + n, kv_head, d] = dv_acc[c]
+                if d < WIDEST:
+                    if ONE_HEAD_DIM or d < HEAD_DIM:
+                        dk[k_start + n, kv_head, d] = dk_acc[c] * softmax_scale
+                    if ONE_HEAD_DIM or d < HEAD_DIM_V:
+                        dv[k_start + n, kv_head, d] = dv_acc[c]
 
     return dkdv_kernel
 
@@ -190,17 +206,21 @@ def make_dq(
     SOFTCAP=0.0,
     ALIBI=False,
     EXPRESSIONS=NO_EXPRESSIONS,
+    HEAD_DIM_V=None,
 ):
     """The third kernel, dQ: launch it with threads (BLOCK_N, BLOCK_M).
 
-    alibi_slopes is unused without ALIBI: it may then be any scalar.
+    alibi_slopes is unused without ALIBI: it may then be any scalar. HEAD_DIM_V, that of v and dout,
+    is HEAD_DIM by default.
     """
+    HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
+    ONE_HEAD_DIM, WIDEST = HEAD_DIM == HEAD_DIM_V, max(HEAD_DIM, HEAD_DIM_V)
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
     user_sees, user_score, user_slope = device_functions(EXPRESSIONS)
     SCORE = EXPRESSIONS.score is not None
     sequence_of = make_sequence_of(BLOCK_M)
-    ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read different banks
+    ODD, ODD_V = HEAD_DIM | 1, HEAD_DIM_V | 1  # the threads of a warp read different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of dq that a thread owns
 
     @cuda.jit
@@ -212,7 +232,8 @@ def make_dq(
         grid      (num_tokens_q // BLOCK_M + batch, num_heads); threads (BLOCK_N, BLOCK_M):
                   thread (ty, tx) computes query ty, key tx of each tile, and columns
                   tx, tx + BLOCK_N, ... of dq
-        shared    q_tile, dout_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
+        shared    q_tile (BLOCK_M, HEAD_DIM), dout_tile (BLOCK_M, HEAD_DIM_V);
+                  k_tile (BLOCK_N, HEAD_DIM), v_tile (BLOCK_N, HEAD_DIM_V);
                   ds_tile (BLOCK_M, BLOCK_N); lse_rows, delta_rows (BLOCK_M,)
         private   acc, dsk (NUM_COLS,)
         HBM       Q, dout, lse, delta, dQ once; K and V once per tile of queries, except the
@@ -222,9 +243,9 @@ def make_dq(
         budget    128 registers, 17792 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
         """
         q_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
-        dout_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
+        dout_tile = cuda.shared.array((BLOCK_M, HEAD_DIM_V), float32)
         k_tile = cuda.shared.array((BLOCK_N, ODD), float32)
-        v_tile = cuda.shared.array((BLOCK_N, ODD), float32)
+        v_tile = cuda.shared.array((BLOCK_N, ODD_V), float32)
         ds_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
         lse_rows = cuda.shared.array(BLOCK_M, float32)
         delta_rows = cuda.shared.array(BLOCK_M, float32)
@@ -245,9 +266,12 @@ def make_dq(
         n_end = end_key(m_start + BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)
         slope = alibi_slopes[head] if ALIBI else float32(0.0)
 
-        for d in range(tx, HEAD_DIM, BLOCK_N):
-            q_tile[ty, d] = float32(q[q_start + m, head, d]) if m < seqlen_q else float32(0.0)
-            dout_tile[ty, d] = float32(dout[q_start + m, head, d]) if m < seqlen_q else float32(0.0)
+        inside = m < seqlen_q
+        for d in range(tx, WIDEST, BLOCK_N):
+            if ONE_HEAD_DIM or d < HEAD_DIM:
+                q_tile[ty, d] = float32(q[q_start + m, head, d]) if inside else float32(0.0)
+            if ONE_HEAD_DIM or d < HEAD_DIM_V:
+                dout_tile[ty, d] = float32(dout[q_start + m, head, d]) if inside else float32(0.0)
         if tx == 0:
             lse_rows[ty] = lse[head, q_start + m] if m < seqlen_q else float32(0.0)
             delta_rows[ty] = delta[head, q_start + m] if m < seqlen_q else float32(0.0)
@@ -258,16 +282,22 @@ def make_dq(
             for r in range(ty, BLOCK_N, BLOCK_M):
                 n = n_start + r
                 inside = n < seqlen_k
-                for d in range(tx, HEAD_DIM, BLOCK_N):
-                    k_tile[r, d] = float32(k[k_start + n, kv_head, d]) if inside else float32(0.0)
-                    v_tile[r, d] = float32(v[k_start + n, kv_head, d]) if inside else float32(0.0)
+                for d in range(tx, WIDEST, BLOCK_N):
+                    if ONE_HEAD_DIM or d < HEAD_DIM:
+                        x = float32(k[k_start + n, kv_head, d]) if inside else float32(0.0)
+                        k_tile[r, d] = x
+                    if ONE_HEAD_DIM or d < HEAD_DIM_V:
+                        x = float32(v[k_start + n, kv_head, d]) if inside else float32(0.0)
+                        v_tile[r, d] = x
             cuda.syncthreads()  # the tiles are complete: safe to read
 
             s = float32(0.0)  # S = scale · Q Kᵀ                                        line 11
             dp = float32(0.0)  # dP = dout Vᵀ                                           line 17
-            for d in range(HEAD_DIM):
-                s += q_tile[ty, d] * k_tile[tx, d]
-                dp += dout_tile[ty, d] * v_tile[tx, d]
+            for d in range(WIDEST):
+                if ONE_HEAD_DIM or d < HEAD_DIM:
+                    s += q_tile[ty, d] * k_tile[tx, d]
+                if ONE_HEAD_DIM or d < HEAD_DIM_V:
+                    dp += dout_tile[ty, d] * v_tile[tx, d]
             n = n_start + tx
             p = float32(0.0)  # P = exp(S - lse)                                        line 13
             seen = sees(position, n, seqlen_k) and m < seqlen_q
@@ -332,10 +362,11 @@ def flash_attn_varlen_bwd(
 
     Parameters
     ----------
-    dout : array of shape (num_tokens_q, num_heads, head_dim), dtype of q
+    dout : array of the shape and dtype of out
         Gradient of the loss with respect to out.
     q : array of shape (num_tokens_q, num_heads, head_dim), float32, float16 or bfloat16
     k, v : arrays of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
+        head_dim from 1 to 256. v may have another one than q and k.
     out, lse : arrays
         The results of `flash_attn_varlen` for q, k, v and the same options.
     cu_seqlens_q, cu_seqlens_k, causal, window_size, softcap, alibi_slopes, softmax_scale, mask, \
@@ -357,14 +388,16 @@ def flash_attn_varlen_bwd(
     The contents of cu_seqlens_q and cu_seqlens_k are checked if they are NumPy arrays, as in
     `flash_attn_varlen`.
     """
-    checks.check_varlen_bwd(dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k)
-    num_tokens_q, num_heads, head_dim = q.shape
+    given = dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k
+    checks.check_varlen_bwd(*given, head_dims=HEAD_DIMS)
+    (num_tokens_q, num_heads, head_dim), head_dim_v = q.shape, v.shape[2]
     num_tokens_k, num_kv_heads, _ = k.shape
     batch = cu_seqlens_q.shape[0] - 1
     written = mask, mask_args, score, score_args
     scores = checks.check_scores(q, causal, window_size, softcap, alibi_slopes, written, sinks)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
-    block_m, block_n = checks.check_block_sizes("flash_attn_bwd", head_dim, block_m, block_n)
+    sizes = head_dim, block_m, block_n
+    block_m, block_n = checks.check_block_sizes("flash_attn_bwd", *sizes, head_dim_v=head_dim_v)
     delta = arrays.empty(q, (num_heads, num_tokens_q))
     dq, dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (q, k, v))
 
@@ -373,7 +406,7 @@ def flash_attn_varlen_bwd(
     arrays.launch(make_delta(ROWS), grid, (WARP_SIZE, ROWS), *rows)
 
     packed = (dout, q, k, v, cu_seqlens_q, cu_seqlens_k, lse, delta)
-    constants = *scores.mask, scores.expressions
+    constants = *scores.mask, scores.expressions, head_dim_v
     options = softmax_scale, scores.slopes, scores.expression_args
     kernel = make_dkdv(head_dim, block_m, block_n, *constants)
     grid = (num_tokens_k // block_n + batch, num_kv_heads)

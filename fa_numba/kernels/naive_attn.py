@@ -240,7 +240,7 @@ def naive_attn(
     q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
     k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
         num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides with a contiguous
-        last axis; head_dim from 1 to 256.
+        last axis; head_dim from 1 to 512. v may have another one than q and k.
     causal : bool, default=False
         Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
     window_size : (left, right), default=(-1, -1)
@@ -258,15 +258,17 @@ def naive_attn(
 
     Returns
     -------
-    out : array of the shape, dtype and library of q
+    out : array of the shape, dtype and library of q, with the head_dim of v
         0 in a row that sees no key.
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
     """
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
     written = mask, mask_args, score, score_args
-    call = checks.forward_call(q, k, v, *options, expressions=written, sinks=sinks)
-    block_m, block_n = checks.check_block_sizes("naive_attn", call.head_dim, block_m, block_n)
+    more = {"expressions": written, "sinks": sinks, "head_dims": checks.ANY_HEAD_DIMS}
+    call = checks.forward_call(q, k, v, *options, **more)
+    sizes = call.head_dim, block_m, block_n
+    block_m, block_n = checks.check_block_sizes("naive_attn", *sizes, head_dim_v=call.head_dim_v)
     heads, threads = (call.num_heads, call.batch), (block_n, block_m)
     shape = (call.batch, call.num_heads, call.seqlen_q, call.seqlen_k)
     s, p = (arrays.empty(q, shape) for _ in range(2))
@@ -278,6 +280,6 @@ def naive_attn(
     arrays.launch(scores, grid, threads, q, k, s, *options)
     probabilities = make_probabilities(THREADS, call.has_sinks)
     arrays.launch(probabilities, (call.seqlen_q, *heads), (THREADS,), s, p, call.lse, call.sinks)
-    weighted_values = make_weighted_values(call.head_dim, block_m, block_n)
+    weighted_values = make_weighted_values(call.head_dim_v, block_m, block_n)
     arrays.launch(weighted_values, (num_m_tiles, *heads), threads, p, v, call.out)
     return call.out, call.lse

@@ -38,20 +38,23 @@ def make_paged_attn_decode(
     ALIBI=False,
     EXPRESSIONS=NO_EXPRESSIONS,
     SCALES="",
+    HEAD_DIM_V=None,
 ):
     """The first kernel, attention split by split: launch it with threads (BLOCK_N, BLOCK_M).
 
     PAGE_SIZE is a constant so that the compiler turns n // PAGE_SIZE into a shift or a product.
     alibi_slopes is unused without ALIBI, k_scale and v_scale without SCALES (`e4m3.make_load`):
-    each may then be any scalar.
+    each may then be any scalar. HEAD_DIM_V, that of v and out, is HEAD_DIM by default.
     """
+    HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
+    ONE_HEAD_DIM, WIDEST = HEAD_DIM == HEAD_DIM_V, max(HEAD_DIM, HEAD_DIM_V)
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
     user_sees, user_score, _ = device_functions(EXPRESSIONS)
     load = e4m3.make_load(SCALES)
     PLAIN = EXPRESSIONS == NO_EXPRESSIONS  # else arrays are read at m, n: both must exist
     ODD = HEAD_DIM | 1  # an odd row length: the threads of a warp read k_tile in different banks
-    NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of out that a thread owns
+    NUM_COLS = ceil_div(HEAD_DIM_V, BLOCK_N)  # columns of out that a thread owns
 
     @cuda.jit
     def paged_attn_decode_kernel(
@@ -75,8 +78,8 @@ def make_paged_attn_decode(
         grid      (num_m_tiles * num_splits, num_kv_heads, batch); threads (BLOCK_N, BLOCK_M):
                   thread (ty, tx) computes score [ty, tx] of each tile, and columns
                   tx, tx + BLOCK_N, ... of out
-        shared    q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
-                  s_tile, p_tile (BLOCK_M, BLOCK_N)
+        shared    q_tile (BLOCK_M, HEAD_DIM); k_tile (BLOCK_N, HEAD_DIM);
+                  v_tile (BLOCK_N, HEAD_DIM_V); s_tile, p_tile (BLOCK_M, BLOCK_N)
         private   acc, pv (NUM_COLS,), m_i, l_i: the same m_i and l_i in every thread of a row
         HBM       K and V once per tile of rows, except the tiles that none of them sees; Q,
                   out_partial, lse_partial once per split; seq_lens, with ALIBI alibi_slopes, in
@@ -88,7 +91,7 @@ def make_paged_attn_decode(
         """
         q_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
         k_tile = cuda.shared.array((BLOCK_N, ODD), float32)
-        v_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
+        v_tile = cuda.shared.array((BLOCK_N, HEAD_DIM_V), float32)
         s_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
         p_tile = cuda.shared.array((BLOCK_M, BLOCK_N), float32)
         acc = cuda.local.array(NUM_COLS, float32)  # one row of out, not yet divided by l_i
@@ -128,14 +131,16 @@ def make_paged_attn_decode(
                 n = n_start + r
                 used = n < seqlen_k
                 page = block_table[b, n // PAGE_SIZE] if used else 0  # no page past the end
-                offset = n % PAGE_SIZE
-                for d in range(tx, HEAD_DIM, BLOCK_N):
-                    k_tile[r, d] = (
-                        load(k_cache, k_scale, page, offset, kv_head, d) if used else float32(0.0)
-                    )
-                    v_tile[r, d] = (
-                        load(v_cache, v_scale, page, offset, kv_head, d) if used else float32(0.0)
-                    )
+                offset, zero = n % PAGE_SIZE, float32(0.0)
+                for d in range(tx, WIDEST, BLOCK_N):
+                    if ONE_HEAD_DIM or d < HEAD_DIM:
+                        k_tile[r, d] = (
+                            load(k_cache, k_scale, page, offset, kv_head, d) if used else zero
+                        )
+                    if ONE_HEAD_DIM or d < HEAD_DIM_V:
+                        v_tile[r, d] = (
+                            load(v_cache, v_scale, page, offset, kv_head, d) if used else zero
+                        )
             cuda.syncthreads()  # q_tile, k_tile, v_tile are complete: safe to read
 
             s = float32(0.0)  # S = scale · Q Kᵀ                                          line 8
@@ -167,7 +172,7 @@ def make_paged_attn_decode(
                 l_ij += p
                 for c in range(NUM_COLS):
                     d = tx + c * BLOCK_N
-                    if d < HEAD_DIM:
+                    if d < HEAD_DIM_V:
                         pv[c] += p * v_tile[r, d]
             l_i = alpha * l_i + l_ij  # l_i <- alpha l_i + rowsum(P)                      line 9
             for c in range(NUM_COLS):
@@ -177,7 +182,7 @@ def make_paged_attn_decode(
         if m < seqlen_q:
             for c in range(NUM_COLS):  # out <- out / l_i                                 line 12
                 d = tx + c * BLOCK_N
-                if d < HEAD_DIM:
+                if d < HEAD_DIM_V:
                     x = acc[c] / l_i if l_i != float32(0.0) else float32(0.0)
                     out_partial[split, b, m, head, d] = x
             if tx == 0:
@@ -221,7 +226,8 @@ def paged_attn_decode(
     k_cache, v_cache : arrays of shape (num_pages, page_size, num_kv_heads, head_dim), dtype of q
         The keys and values of all tokens, the new ones included. num_heads is a multiple of
         num_kv_heads (MHA, GQA, MQA). Any strides with a contiguous last axis; head_dim from 1 to
-        256; any page_size from 1; each compiles its own kernel.
+        512. Values may have another one than queries and keys. Any page_size from 1; each compiles
+        its own kernel.
     block_table : array of shape (batch, max_pages), int32
         Page of token t of sequence b: block_table[b, t // page_size]. −1, or anything, past the
         last page of a sequence. Sequences may share pages.
@@ -254,7 +260,7 @@ def paged_attn_decode(
 
     Returns
     -------
-    out : array of the shape, dtype and library of q
+    out : array of the shape, dtype and library of q, with the head_dim of v_cache
         0 in a row that sees no key.
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
@@ -265,22 +271,24 @@ def paged_attn_decode(
     are not checked, because that would wait for the GPU: a page or a length out of range reads
     memory outside the cache.
     """
-    checks.check_paged_decode(q, k_cache, v_cache, block_table, seq_lens, k_scale, v_scale)
+    given = q, k_cache, v_cache, block_table, seq_lens, k_scale, v_scale
+    checks.check_paged_decode(*given, head_dims=checks.ANY_HEAD_DIMS)
     page_size, num_kv_heads, head_dim = k_cache.shape[1:]
     written = mask, mask_args, score, score_args
     scores = checks.check_scores(q, causal, window_size, softcap, alibi_slopes, written, sinks)
     softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     num_splits = checks.check_num_splits(num_splits)
     num_rows = q.shape[1] * (q.shape[2] // num_kv_heads)
+    sizes, head_dim_v = (head_dim, block_m, block_n), v_cache.shape[3]
     block_m, block_n = checks.check_block_sizes(
-        "flash_decode", head_dim, block_m, block_n, num_rows=num_rows
+        "flash_decode", *sizes, head_dim_v=head_dim_v, num_rows=num_rows
     )
     tiles = block_m, block_n
     if num_splits == 0:
         max_len = block_table.shape[1] * page_size
         num_splits = choose_splits(q, num_kv_heads, max_len, scores.mask.window_size, *tiles)
     form, *scales = e4m3.scales_of(k_scale, v_scale)
-    constants = page_size, *scores.mask, scores.expressions, form
+    constants = page_size, *scores.mask, scores.expressions, form, head_dim_v
     kernel = make_paged_attn_decode(head_dim, *tiles, *constants)
     caches = k_cache, v_cache, block_table, seq_lens, *scales
     return launch_splits(kernel, q, caches, *tiles, num_splits, softmax_scale, scores)

@@ -63,17 +63,19 @@ def wgmma_products_of(DTYPE):
 
 
 @functools.cache
-def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False, SINKS=False):
+def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False, SINKS=False, HEAD_DIM_V=None):
     """The kernel for delta and lse to the base 2: 256 threads, 8 to 32 of them for a row.
 
-    With CLEAR_DQ it sets dQ's sums to 0; otherwise dq_sum may be any scalar. With SINKS of_sinks is
-    (sinks, parts), and each thread block writes its part of dsinks; otherwise empty.
+    HEAD_DIM is that of dQ, HEAD_DIM_V that of dout and out, at most HEAD_DIM. With CLEAR_DQ it sets
+    dQ's sums to 0; otherwise dq_sum may be any scalar. With SINKS of_sinks is (sinks, parts), and
+    each thread block writes its part of dsinks; otherwise empty.
     """
     LANES, COLS = lanes_of_row(HEAD_DIM), padded(HEAD_DIM)
     ROWS = 256 // LANES
     SUM_BYTES = ROWS * COLS * 4  # of the rows' sums; each thread clears 32 bytes, or fewer do
     ALL_CLEAR = SUM_BYTES == 256 * 32
     WARPS = 256 // WARP_SIZE
+    ROW_LENGTH = HEAD_DIM_V or HEAD_DIM
     unpack = vectors.unpack_bf16x2 if DTYPE == "bfloat16" else vectors.unpack_f16x2
 
     @cuda.jit(fastmath=True)
@@ -106,7 +108,7 @@ def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False, SINKS=False):
                     store_global_x4(global_address(dq_sum[batch, head]) + at, x4)
 
         total = float32(0)
-        if m < out.shape[1] and 8 * lane < HEAD_DIM:
+        if m < out.shape[1] and 8 * lane < ROW_LENGTH:
             load_global_x4(a, global_address(dout[batch, m, head]) + uint64(16 * lane))
             load_global_x4(b, global_address(out[batch, m, head]) + uint64(16 * lane))
             for i in range(4):
@@ -246,6 +248,7 @@ def check(
     supported,
     check_arrays=checks.check_bwd_tensor_core,
     max_head_dim=MAX_BWD_HEAD_DIM,
+    **options,
 ):
     """Check dout, q, k, v, out, lse and the options of a call of the kernel `name`.
 
@@ -254,7 +257,8 @@ def check(
     softmax_scale : float32
     deterministic : bool
     """
-    check_arrays(*inputs, name=name, supported=supported, max_head_dim=max_head_dim)
+    limits = {"supported": supported, "max_head_dim": max_head_dim}
+    check_arrays(*inputs, name=name, **limits, **options)
     _, q, *_ = inputs
     softmax_scale = checks.check_positive_scale(softmax_scale, q.shape[3])
     return softmax_scale, checks.check_flag("deterministic", deterministic)
@@ -290,7 +294,8 @@ def prepare(dout, q, k, v, out, lse, add_dq=True, dtype=None, delta_scale=ONE, s
     rows = [arrays.empty(q, (batch, num_heads, num_rows)) for _ in range(2)]
     dq_sum = empty_sums(q) if add_dq else np.float32(0)
     grid = (ceil_div(num_rows, 256 // lanes_of_row(head_dim)), num_heads, batch)
-    kernel = make_prepare_rows(head_dim, arrays.dtype_name(q), add_dq, sinks is not None)
+    options = add_dq, sinks is not None, out.shape[3]
+    kernel = make_prepare_rows(head_dim, arrays.dtype_name(q), *options)
     args = dout, out, lse, *rows, dq_sum, delta_scale
     if sinks is None:
         arrays.launch(kernel, grid, (256,), *args, ())

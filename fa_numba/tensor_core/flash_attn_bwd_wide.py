@@ -1,4 +1,4 @@
-"""FlashAttention's backward pass on Hopper, head_dim 136 to 256: a warpgroup for each gradient.
+"""FlashAttention's backward pass on Hopper, head_dim up to 256: a warpgroup for each gradient.
 
 flash_attn_bwd_persistent   head_dim up to 128: two warpgroups, each with half of the keys
 flash_attn_bwd_wide         head_dim 136 to 256: three warpgroups, for dV, dK and dQ <- this file
@@ -30,7 +30,8 @@ dQ is "added" (`dq_parts`): each part atomically to float32 sums, 0 at first, wh
 rounds. With deterministic=True warpgroup 3 waits for the parts of all later keys before it adds its
 own; tiles of keys begin in the same order, the last ones first, so it seldom waits long.
 
-A head_dim below 192, or between 192 and 256, is zero-padded to that.
+A head_dim is zero-padded to a multiple of 64. V, dV, dout and out may have another one than Q and
+K, a smaller one: then this kernel also takes a head_dim of Q and K from 72 on.
 
 Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Shah et al. 2024, FlashAttention-3,
 arXiv:2407.08608, section 3 and appendix B.
@@ -119,7 +120,7 @@ FLOATS_BYTES = BLOCK_M * 4  # of lse, and of delta, for a tile of queries
 PRODUCER_REGISTERS, DV_REGISTERS, DK_REGISTERS, DQ_REGISTERS = 24, 216, 208, 64
 # dV and dK are two arrays of registers: one instruction cannot have 128 of them and four of A when
 # the kernel begins with 128.
-LEFT_COLS, LEFT_BYTES = 128, 2 * PANEL_BYTES
+MOST_LEFT_COLS, LEFT_BYTES = 128, 2 * PANEL_BYTES
 DQ_TURN = 1  # the named barrier of the 128 threads that sum dQ
 # Rows of `slots`: a tile of keys is named once beside K and once beside V, which are freed at
 # different times.
@@ -184,16 +185,26 @@ class Tile(NamedTuple):
     end_m: int
 
 
+def left_and_right(head_dim):
+    """Columns of the two arrays of dV, or of dK; the right one may have none."""
+    cols = 16 * ceil_div(head_dim, 16)
+    left = min(cols, MOST_LEFT_COLS)
+    return left, cols - left
+
+
 @functools.cache
-def make_plan(HEAD_DIM):
-    """The `SharedPlan` of a thread block, with a `Layout`."""
-    TILE_BYTES = BLOCK_M * 2 * padded(HEAD_DIM)
+def make_plan(HEAD_DIM, HEAD_DIM_V=None):
+    """The `SharedPlan` of a thread block, with a `Layout`.
+
+    HEAD_DIM_V, of V and dout, is at most HEAD_DIM, of Q and K, and that by default.
+    """
+    K_BYTES, V_BYTES = (BLOCK_M * 2 * padded(d) for d in (HEAD_DIM, HEAD_DIM_V or HEAD_DIM))
     plan = SharedPlan()
     plan.layout = Layout(
-        k=plan.tiles(1, TILE_BYTES),
-        v=plan.tiles(1, TILE_BYTES),
-        q=plan.tiles(STAGES, TILE_BYTES),
-        dout=plan.tiles(STAGES, TILE_BYTES),
+        k=plan.tiles(1, K_BYTES),
+        v=plan.tiles(1, V_BYTES),
+        q=plan.tiles(STAGES, K_BYTES),
+        dout=plan.tiles(STAGES, V_BYTES),
         p=plan.tiles(1, WARPS * P_BYTES),
         ds=plan.tiles(STAGES, PANEL_BYTES),
         lse=plan.region(STAGES * FLOATS_BYTES),
@@ -208,9 +219,9 @@ def make_plan(HEAD_DIM):
     return plan
 
 
-def shared_bytes(head_dim):
+def shared_bytes(head_dim, head_dim_v=None):
     """Dynamic shared memory of a thread block."""
-    return make_plan(head_dim).bytes
+    return make_plan(head_dim, head_dim_v).bytes
 
 
 # Numba computes in 64 bits with every number in the source. Registers are short here, so variables
@@ -218,19 +229,20 @@ def shared_bytes(head_dim):
 
 
 @functools.cache
-def make_producer(HEAD_DIM, CAUSAL, WINDOW, DETERMINISTIC, IN_STEP):
+def make_producer(HEAD_DIM, HEAD_DIM_V, CAUSAL, WINDOW, DETERMINISTIC, IN_STEP):
     """produce(base, slots, maps, lse_2, delta, sizes, counters): load tile after tile, one thread.
 
     The first tile of queries comes before K and V: its stage is free before they are.
     """
-    AT, PANELS = make_plan(HEAD_DIM).layout, padded(HEAD_DIM) // PANEL_COLS
-    TILE_BYTES = PANELS * PANEL_BYTES
+    AT = make_plan(HEAD_DIM, HEAD_DIM_V).layout
+    K_BYTES, V_BYTES = AT.k.bytes, AT.v.bytes
     PAIRED = paired(CAUSAL, WINDOW) and not DETERMINISTIC
     n_tile_of, step_after = make_steps(PAIRED, DETERMINISTIC, DETERMINISTIC)
     order = make_order(IN_STEP)
     ranges, m_tile_of, head_of = order.ranges, order.m_tile_of, order.head_of
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
-    load_tile = make_load_tile(PANELS)
+    load_k_tile = make_load_tile(K_BYTES // PANEL_BYTES)  # also one of Q
+    load_v_tile = make_load_tile(V_BYTES // PANEL_BYTES)  # also one of dout
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
@@ -246,12 +258,12 @@ def make_producer(HEAD_DIM, CAUSAL, WINDOW, DETERMINISTIC, IN_STEP):
         v_full, k_full = base + AT.v_ring.full, base + AT.k_ring.full
         wait(base + AT.v_ring.empty, parity)
         name_tile(slots, WITH_V, n_tile, kv_head, b)
-        mbarrier_arrive_expect_tx(v_full, TILE_BYTES)
-        load_tile(base + AT.v.start, BLOCK_N, maps.v, n_start, kv_head, b, v_full)
+        mbarrier_arrive_expect_tx(v_full, V_BYTES)
+        load_v_tile(base + AT.v.start, BLOCK_N, maps.v, n_start, kv_head, b, v_full)
         wait(base + AT.k_ring.empty, parity)
         name_tile(slots, WITH_K, n_tile, kv_head, b)
-        mbarrier_arrive_expect_tx(k_full, TILE_BYTES)
-        load_tile(base + AT.k.start, BLOCK_N, maps.k, n_start, kv_head, b, k_full)
+        mbarrier_arrive_expect_tx(k_full, K_BYTES)
+        load_k_tile(base + AT.k.start, BLOCK_N, maps.k, n_start, kv_head, b, k_full)
 
     @cuda.jit(device=True, forceinline=True)
     def load_queries(base, stage, parity, maps, lse_2, delta, m_tile, head, b):
@@ -260,16 +272,16 @@ def make_producer(HEAD_DIM, CAUSAL, WINDOW, DETERMINISTIC, IN_STEP):
         floats, barrier = stage * FLOATS_BYTES, stage * BARRIER
         full = base + AT.q_ring.full + barrier
         wait(base + AT.q_ring.empty + barrier, parity)
-        mbarrier_arrive_expect_tx(full, TILE_BYTES + FLOATS_BYTES)
-        load_tile(base + AT.q.start + stage * TILE_BYTES, BLOCK_M, maps.q, m_start, head, b, full)
+        mbarrier_arrive_expect_tx(full, K_BYTES + FLOATS_BYTES)
+        load_k_tile(base + AT.q.start + stage * K_BYTES, BLOCK_M, maps.q, m_start, head, b, full)
         source = global_address(lse_2[b, head]) + offset
         bulk_load(base + AT.lse.start + floats, source, FLOATS_BYTES, full)
 
         full = base + AT.dout_ring.full + barrier
         wait(base + AT.dout_ring.empty + barrier, parity)
-        mbarrier_arrive_expect_tx(full, TILE_BYTES + FLOATS_BYTES)
-        tile = base + AT.dout.start + stage * TILE_BYTES
-        load_tile(tile, BLOCK_M, maps.dout, m_start, head, b, full)
+        mbarrier_arrive_expect_tx(full, V_BYTES + FLOATS_BYTES)
+        tile = base + AT.dout.start + stage * V_BYTES
+        load_v_tile(tile, BLOCK_M, maps.dout, m_start, head, b, full)
         source = global_address(delta[b, head]) + offset
         bulk_load(base + AT.delta.start + floats, source, FLOATS_BYTES, full)
 
@@ -381,13 +393,13 @@ def make_tile_of(CAUSAL, WINDOW):
 
 
 @functools.cache
-def make_sum_dv(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STEP):
+def make_sum_dv(HEAD_DIM, HEAD_DIM_V, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STEP):
     """sum_dv(base, slots, thread, maps, sizes, scale, alibi_slopes): Sᵀ, P and dV, warpgroup 1."""
-    AT, COLS = make_plan(HEAD_DIM).layout, 16 * ceil_div(HEAD_DIM, 16)
-    TILE_BYTES, CAPPED = AT.k.bytes, SOFTCAP > 0
-    RIGHT_COLS = COLS - LEFT_COLS
+    AT, COLS = make_plan(HEAD_DIM, HEAD_DIM_V).layout, 16 * ceil_div(HEAD_DIM, 16)
+    K_BYTES, V_BYTES, CAPPED = AT.k.bytes, AT.v.bytes, SOFTCAP > 0
+    LEFT_COLS, RIGHT_COLS = left_and_right(HEAD_DIM_V)
     S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
-    LEFT_SHAPE, RIGHT_SHAPE = (LEFT_COLS // 8, 4), (RIGHT_COLS // 8, 4)
+    LEFT_SHAPE, RIGHT_SHAPE = (LEFT_COLS // 8, 4), (max(RIGHT_COLS // 8, 1), 4)
     S_LENGTH, P_LENGTH = BLOCK_M // 2, BLOCK_M // 4  # registers
     LEFT_LENGTH, RIGHT_LENGTH = LEFT_COLS // 2, RIGHT_COLS // 2
     BY_ROWS, BY_COLUMNS = descriptor_bits(), descriptor_bits(PANEL_BYTES)
@@ -434,8 +446,8 @@ def make_sum_dv(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STEP):
                         slope = alibi_slopes[tile.kv_head * sizes.group_size + i]
                     m_tile = m_tile_of(outer, inner, tile.first_m, tile.end_m, downwards)
                     m_start, barrier = int32(m_tile * BLOCK_M), uint32(stage * BARRIER)
-                    q = uint32(base + AT.q.start + stage * TILE_BYTES)
-                    dout = uint32(base + AT.dout.start + stage * TILE_BYTES)
+                    q = uint32(base + AT.q.start + stage * K_BYTES)
+                    dout = uint32(base + AT.dout.start + stage * V_BYTES)
                     lse = uint32(base + AT.lse.start + stage * FLOATS_BYTES)
                     wait(base + AT.q_ring.full + barrier, parity)
                     k_rows = descriptor(BY_ROWS, opaque(uint32(base + AT.k.start)))
@@ -443,7 +455,8 @@ def make_sum_dv(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STEP):
                     by_rows(BLOCK_M, COLS, BLOCK_N, s, k_rows, descriptor(BY_ROWS, q))
                     wgmma_commit()  # Sᵀ = K Qᵀ                                       line 10
                     wgmma_wait_with(1, left, LEFT_LENGTH, p, P_LENGTH)
-                    hold(right, RIGHT_LENGTH)
+                    if RIGHT_COLS:
+                        hold(right, RIGHT_LENGTH)
                     if lane == 0 and in_flight != 0:
                         mbarrier_arrive(in_flight)
                     wgmma_wait(0, s, S_LENGTH)
@@ -471,8 +484,9 @@ def make_sum_dv(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STEP):
                     wait(base + AT.dout_ring.full + barrier, parity)
                     wgmma_fence()
                     by_registers(LEFT_COLS, BLOCK_M, left, p, descriptor(BY_COLUMNS, dout))
-                    dout_right = descriptor(BY_COLUMNS, dout + LEFT_BYTES)
-                    by_registers(RIGHT_COLS, BLOCK_M, right, p, dout_right)
+                    if RIGHT_COLS:
+                        dout_right = descriptor(BY_COLUMNS, dout + LEFT_BYTES)
+                        by_registers(RIGHT_COLS, BLOCK_M, right, p, dout_right)
                     wgmma_commit()  # dV += Pᵀ dout                                   line 12
                     in_flight = uint32(base + AT.dout_ring.empty + barrier)
                     stage = uint32(stage + 1)
@@ -484,13 +498,15 @@ def make_sum_dv(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STEP):
                 mbarrier_arrive(base + AT.k_ring.empty)
             k_parity = uint32(k_parity ^ 1)
             wgmma_wait_with(0, left, LEFT_LENGTH, p, P_LENGTH)
-            hold(right, RIGHT_LENGTH)
+            if RIGHT_COLS:
+                hold(right, RIGHT_LENGTH)
             if lane == 0 and in_flight != 0:
                 mbarrier_arrive(in_flight)
             wait(base + AT.p_ring.empty, p_parity)  # the last P is read: safe to overwrite
             rows = thread.p_cell - lane * 16
             store_left(left, rows, maps.dv, tile, thread, sizes.seqlen_k, ONE)
-            store_right(right, rows, maps.dv, tile, thread, sizes.seqlen_k, ONE)
+            if RIGHT_COLS:
+                store_right(right, rows, maps.dv, tile, thread, sizes.seqlen_k, ONE)
 
     return sum_dv
 
@@ -517,13 +533,13 @@ def make_differentiate(pack):
 
 
 @functools.cache
-def make_sum_dk(HEAD_DIM, CAUSAL, DTYPE, WINDOW):
+def make_sum_dk(HEAD_DIM, HEAD_DIM_V, CAUSAL, DTYPE, WINDOW):
     """sum_dk(base, slots, thread, maps, sizes, softmax_scale): dPᵀ, dS and dK, warpgroup 2."""
-    AT, COLS = make_plan(HEAD_DIM).layout, 16 * ceil_div(HEAD_DIM, 16)
-    TILE_BYTES = AT.k.bytes
-    RIGHT_COLS = COLS - LEFT_COLS
+    AT, COLS = make_plan(HEAD_DIM, HEAD_DIM_V).layout, 16 * ceil_div(HEAD_DIM_V, 16)
+    K_BYTES, V_BYTES = AT.k.bytes, AT.v.bytes
+    LEFT_COLS, RIGHT_COLS = left_and_right(HEAD_DIM)
     S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
-    LEFT_SHAPE, RIGHT_SHAPE = (LEFT_COLS // 8, 4), (RIGHT_COLS // 8, 4)
+    LEFT_SHAPE, RIGHT_SHAPE = (LEFT_COLS // 8, 4), (max(RIGHT_COLS // 8, 1), 4)
     S_LENGTH, P_LENGTH = BLOCK_M // 2, BLOCK_M // 4  # registers
     LEFT_LENGTH, RIGHT_LENGTH = LEFT_COLS // 2, RIGHT_COLS // 2
     BY_ROWS, BY_COLUMNS = descriptor_bits(), descriptor_bits(PANEL_BYTES)
@@ -560,8 +576,8 @@ def make_sum_dk(HEAD_DIM, CAUSAL, DTYPE, WINDOW):
             for _ in range(sizes.group_size):  # in the order of the others, which needs no index
                 for _ in range(tile.first_m, tile.end_m):
                     barrier = uint32(stage * BARRIER)
-                    q = uint32(base + AT.q.start + stage * TILE_BYTES)
-                    dout = uint32(base + AT.dout.start + stage * TILE_BYTES)
+                    q = uint32(base + AT.q.start + stage * K_BYTES)
+                    dout = uint32(base + AT.dout.start + stage * V_BYTES)
                     delta = uint32(base + AT.delta.start + stage * FLOATS_BYTES)
                     wait(base + AT.dout_ring.full + barrier, parity)
                     v_rows = descriptor(BY_ROWS, opaque(uint32(base + AT.v.start)))
@@ -569,7 +585,8 @@ def make_sum_dk(HEAD_DIM, CAUSAL, DTYPE, WINDOW):
                     by_rows(BLOCK_M, COLS, BLOCK_N, dp, v_rows, descriptor(BY_ROWS, dout))
                     wgmma_commit()  # dPᵀ = V doutᵀ                                   line 13
                     wgmma_wait_with(1, left, LEFT_LENGTH, ds, P_LENGTH)
-                    hold(right, RIGHT_LENGTH)
+                    if RIGHT_COLS:
+                        hold(right, RIGHT_LENGTH)
                     if lane == 0 and in_flight != 0:
                         mbarrier_arrive(in_flight)
                     wgmma_wait(0, dp, S_LENGTH)
@@ -591,8 +608,9 @@ def make_sum_dk(HEAD_DIM, CAUSAL, DTYPE, WINDOW):
                     wait(base + AT.q_ring.full + barrier, parity)
                     wgmma_fence()
                     by_registers(LEFT_COLS, BLOCK_M, left, ds, descriptor(BY_COLUMNS, q))
-                    q_right = descriptor(BY_COLUMNS, q + LEFT_BYTES)
-                    by_registers(RIGHT_COLS, BLOCK_M, right, ds, q_right)
+                    if RIGHT_COLS:
+                        q_right = descriptor(BY_COLUMNS, q + LEFT_BYTES)
+                        by_registers(RIGHT_COLS, BLOCK_M, right, ds, q_right)
                     wgmma_commit()  # dK += dSᵀ Q                                     line 16
                     in_flight = uint32(base + AT.q_ring.empty + barrier)
                     stage = uint32(stage + 1)
@@ -604,7 +622,8 @@ def make_sum_dk(HEAD_DIM, CAUSAL, DTYPE, WINDOW):
                 mbarrier_arrive(base + AT.v_ring.empty)
             v_parity = uint32(v_parity ^ 1)
             wgmma_wait_with(0, left, LEFT_LENGTH, ds, P_LENGTH)
-            hold(right, RIGHT_LENGTH)
+            if RIGHT_COLS:
+                hold(right, RIGHT_LENGTH)
             if lane == 0 and in_flight != 0:
                 mbarrier_arrive(in_flight)
             # Both stages of dSᵀ are read: safe to overwrite. The next tile takes stage `stage`,
@@ -614,7 +633,8 @@ def make_sum_dk(HEAD_DIM, CAUSAL, DTYPE, WINDOW):
             wait(base + AT.ds_ring.empty + stage * BARRIER, parity ^ uint32(1))
             wait(base + AT.ds_ring.empty + other * BARRIER, last_parity ^ uint32(1))
             store_left(left, ds_rows, maps.dk, tile, thread, sizes.seqlen_k, softmax_scale)
-            store_right(right, ds_rows, maps.dk, tile, thread, sizes.seqlen_k, softmax_scale)
+            if RIGHT_COLS:
+                store_right(right, ds_rows, maps.dk, tile, thread, sizes.seqlen_k, softmax_scale)
 
     return sum_dk
 
@@ -644,9 +664,9 @@ def make_turns(CAUSAL, WINDOW):
 
 
 @functools.cache
-def make_sum_dq(HEAD_DIM, CAUSAL, DTYPE, WINDOW, DETERMINISTIC, IN_STEP):
+def make_sum_dq(HEAD_DIM, HEAD_DIM_V, CAUSAL, DTYPE, WINDOW, DETERMINISTIC, IN_STEP):
     """sum_dq(base, slots, thread, dq_sum, sizes, counters): dQ, warpgroup 3."""
-    AT = make_plan(HEAD_DIM).layout
+    AT = make_plan(HEAD_DIM, HEAD_DIM_V).layout
     DQ_SHAPE, DQ_LENGTH = (PANEL_COLS // 8, 4), PANEL_COLS // 2
     SQUARE_SHIFT = (BLOCK_M * PANEL_COLS).bit_length() - 1  # from numbers of a tile of dQ to panels
     BY_COLUMNS = descriptor_bits(PANEL_BYTES)
@@ -731,22 +751,26 @@ def make_flash_attn_bwd_wide(
     SOFTCAP=0.0,
     ALIBI=False,
     IN_STEP=False,
+    HEAD_DIM_V=None,
 ):
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
-    HEAD_DIM is a multiple of 8, above 128, DTYPE "float16" or "bfloat16". dq_sum is 0 at first,
+    HEAD_DIM, of Q and K, is a multiple of 8, above 64; HEAD_DIM_V, of V and out, is one up to
+    HEAD_DIM, and that by default. DTYPE is "float16" or "bfloat16". dq_sum is 0 at first,
     and so are counters, which may be any scalar unless DETERMINISTIC. Without ALIBI alibi_slopes
     may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME (`run_time_masks`); otherwise the last
     four arguments are not read. IN_STEP (`key_tiles.make_order`) needs pairs of tiles of keys, so
     DETERMINISTIC must be False.
     """
-    plan = make_plan(HEAD_DIM)
+    HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
+    plan = make_plan(HEAD_DIM, HEAD_DIM_V)
     AT, shared_base = plan.layout, plan.shared_base
     SLOTS_SHAPE = (2, SLOT_LENGTH)
-    produce = make_producer(HEAD_DIM, CAUSAL, WINDOW, DETERMINISTIC, IN_STEP)
-    sum_dv = make_sum_dv(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STEP)
-    sum_dk = make_sum_dk(HEAD_DIM, CAUSAL, DTYPE, WINDOW)
-    sum_dq = make_sum_dq(HEAD_DIM, CAUSAL, DTYPE, WINDOW, DETERMINISTIC, IN_STEP)
+    head_dims = HEAD_DIM, HEAD_DIM_V
+    produce = make_producer(*head_dims, CAUSAL, WINDOW, DETERMINISTIC, IN_STEP)
+    sum_dv = make_sum_dv(*head_dims, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STEP)
+    sum_dk = make_sum_dk(*head_dims, CAUSAL, DTYPE, WINDOW)
+    sum_dq = make_sum_dq(*head_dims, CAUSAL, DTYPE, WINDOW, DETERMINISTIC, IN_STEP)
 
     @cuda.jit(device=True, forceinline=True)
     def init_barriers(base):
@@ -788,13 +812,13 @@ def make_flash_attn_bwd_wide(
         """A thread block loops over tiles of keys, each with the queries of its heads.
 
         grid      (at most one per SM,); warpgroups: loads, dV, dK, dQ
-        shared    k, v (BLOCK_N, HEAD_DIM); q, dout (STAGES, BLOCK_M, HEAD_DIM); p (4, 8, 32, 4), in
-                  float32, by warps, and in the end dV; ds (STAGES, BLOCK_N, BLOCK_M), keys by
-                  queries, and in the end dK; in panels of 64 columns, swizzled; lse, delta (STAGES,
-                  BLOCK_M); barriers: full and empty of K, V and P, and for each stage of Q, dout
-                  and dS; slots (2, 4)
-        private   dV: s (8, 4), p (4, 4), left (16, 4), right (HEAD_DIM / 8 - 16, 4); dK: dp, ds,
-                  left, right; dQ: x (8, 4)
+        shared    k (BLOCK_N, HEAD_DIM), v (BLOCK_N, HEAD_DIM_V); q, dout, STAGES of each, alike; p
+                  (4, 8, 32, 4), in float32, by warps, and in the end dV; ds (STAGES, BLOCK_N,
+                  BLOCK_M), keys by queries, and in the end dK; in panels of 64 columns, swizzled;
+                  lse, delta (STAGES, BLOCK_M); barriers: full and empty of K, V and P, and for each
+                  stage of Q, dout and dS; slots (2, 4)
+        private   dV: s (8, 4), p (4, 4), left (16, 4), right (HEAD_DIM_V / 8 - 16, 4); dK: dp, ds,
+                  left, right (HEAD_DIM / 8 - 16, 4); dQ: x (8, 4)
         HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, other than the tiles
                   that see none of them; dQ's sums as often; counters: the next tile of keys, and
                   for each tile of queries the number of parts that are written
@@ -862,10 +886,13 @@ def flash_attn_bwd_wide(
 
     Parameters
     ----------
-    dout, q, out : GPU arrays of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
+    q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
         Any strides that are multiples of 16 bytes, with a contiguous last axis; head_dim a multiple
-        of 8, 136 to 256.
-    k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
+        of 8, 136 to 256, or from 72 on if v has another one.
+    k : GPU array of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
+    v : GPU array of shape (batch, seqlen_k, num_kv_heads, head_dim_v), dtype of q
+        head_dim_v is a multiple of 8, up to head_dim.
+    dout, out : GPU arrays of shape (batch, seqlen_q, num_heads, head_dim_v), dtype of q
     lse : GPU array of shape (batch, num_heads, seqlen_q), float32
         out and lse are the results of any forward kernel for q, k, v and the same options.
     causal : bool, default=False
@@ -897,10 +924,11 @@ def flash_attn_bwd_wide(
         HOPPER,
         checks.check_bwd_tensor_core_wide,
         checks.MAX_HEAD_DIM,
+        v_differs=True,
     )
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     _, seqlen_q, num_heads, head_dim = q.shape
-    batch, seqlen_k, num_kv_heads = k.shape[:3]
+    batch, seqlen_k, num_kv_heads, head_dim_v = v.shape
     (dq, dk, dv), rows, dq_sum = backward.prepare(*inputs)
     if seqlen_k == 0:
         return arrays.full(q, q.shape, 0, q.dtype), dk, dv
@@ -921,9 +949,10 @@ def flash_attn_bwd_wide(
     _, *constants = run_time_masks.constants_of(mask)
     in_step = in_pairs and num_heads > num_kv_heads
     kernel = make_flash_attn_bwd_wide(
-        head_dim, deterministic, mask.causal, arrays.dtype_name(q), *constants, in_step
+        head_dim, deterministic, mask.causal, arrays.dtype_name(q), *constants, in_step, head_dim_v
     )
     grid = (min(units, arrays.num_sms(q)),)
-    arrays.launch(kernel, grid, (THREADS,), *args, shared_bytes=shared_bytes(head_dim))
+    size = shared_bytes(head_dim, head_dim_v)
+    arrays.launch(kernel, grid, (THREADS,), *args, shared_bytes=size)
     backward.convert(dq_sum, dq, scale)
     return dq, dk, dv

@@ -96,6 +96,7 @@ from fa_numba.tensor_core.mainloop import (
     make_plan,
     make_ring,
     make_tiles_of,
+    tile_bytes,
 )
 from fa_numba.tensor_core.shared_plan import init_rings
 from fa_numba.tensor_core.tile_scheduler import (
@@ -115,7 +116,7 @@ from fa_numba.tiling.persistent_tiling import (
     persistent_tiling,
 )
 
-REQUIREMENTS = TensorCores("flash_attn_persistent", HOPPER)
+REQUIREMENTS = TensorCores("flash_attn_persistent", HOPPER, v_differs=True)
 # Registers per thread set by setmaxnreg: {consumer warpgroups: (producer, consumer)}. The sum over
 # all threads must not exceed 65536: 128 · (40 + 2 · 232) = 64512, 128 · (32 + 3 · 160) = 65536.
 REGISTERS = {2: (40, 232), 3: (32, 160)}
@@ -126,8 +127,8 @@ class ProducerArgs(NamedTuple):
 
     Attributes
     ----------
-    loads_q : bool
-        True for Q's thread; the others load K or V.
+    loads_q, loads_k : bool
+        True for the thread of Q, and for that of K.
     q_map, kv_map : uint64
         Tensor maps (addresses) of Q, and of K or V.
     kv_tile, kv_full : int
@@ -143,6 +144,7 @@ class ProducerArgs(NamedTuple):
     """
 
     loads_q: Any
+    loads_k: Any
     q_map: Any
     kv_map: Any
     kv_tile: Any
@@ -168,15 +170,17 @@ def make_flash_attn_persistent(
     OUT_FLOAT32=False,
     EXPRESSIONS=None,
     SINKS=False,
+    HEAD_DIM_V=None,
 ):
     """The kernel for these compile-time constants; `mainloop.make_plan` lays out its memory.
 
     128 threads for the producer warpgroup and for each consumer warpgroup of TILING
-    (`PersistentTiling`). HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI
-    the argument alibi_slopes is not read, and may be any scalar. WINDOW and SOFTCAP may be
-    AT_RUN_TIME (`run_time_masks`); otherwise left, right, unit and inverse_unit are not read. With
-    DROPOUT the kernel has more arguments, `dropout_fragments.dropout_arguments`. With OUT_FLOAT32
-    the argument out_map is out itself, float32, and the registers are stored without TMA.
+    (`PersistentTiling`). HEAD_DIM, of Q and K, is a multiple of 8, and so is HEAD_DIM_V, of V and
+    out: at most HEAD_DIM, and that by default. DTYPE is "float16" or "bfloat16". Without ALIBI the
+    argument alibi_slopes is not read, and may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME
+    (`run_time_masks`); otherwise left, right, unit and inverse_unit are not read. With DROPOUT the
+    kernel has more arguments, `dropout_fragments.dropout_arguments`. With OUT_FLOAT32 the argument
+    out_map is out itself, float32, and the registers are stored without TMA.
 
     With EXPRESSIONS the mask and the score are the user's alone, runs is the tuple of their table
     and args that of their arguments; sinks is that of the sinks, with SINKS. Otherwise empty.
@@ -185,17 +189,18 @@ def make_flash_attn_persistent(
     SLOTS = TILING.slots
     BLOCK_M = ROWS * CONSUMERS
     THREADS = TILING.num_threads
-    COLS = 16 * ceil_div(HEAD_DIM, 16)  # a multiple of 16, as wgmma needs; extra columns are 0
+    HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
+    OUT_COLS = 16 * ceil_div(HEAD_DIM_V, 16)  # a multiple of 16, as wgmma needs; the others are 0
     # 128-byte-swizzled panels of 64 columns, as TMA and wgmma require.
     NUM_PANELS = ceil_div(HEAD_DIM, PANEL_COLS)
     Q_BYTES = NUM_PANELS * ROWS * ROW_BYTES  # rows of Q of one consumer warpgroup
     SLOT_BYTES = CONSUMERS * Q_BYTES
     K_MAJOR_DESC = descriptor_bits()  # Q: head_dim, the reduction dimension, is contiguous
-    S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
+    S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (OUT_COLS // 8, 4)
     EXPRESSED = EXPRESSIONS is not None
     FIRST_RUN = WORK_LENGTH  # with expressions, where the first run of a query tile is in its work
     WORK_SHAPE = SLOTS, WORK_LENGTH + (4 if EXPRESSED else 0)
-    plan = make_plan(HEAD_DIM, TILING, ALIBI)
+    plan = make_plan(HEAD_DIM, TILING, ALIBI, HEAD_DIM_V=HEAD_DIM_V)
     Q, OUT, K, V, RAMP = plan.Q, plan.OUT, plan.K, plan.V, plan.RAMP
     Q_RING, K_RING, V_RING = plan.Q_RING, plan.K_RING, plan.V_RING
     shared_base = plan.shared_base
@@ -204,24 +209,25 @@ def make_flash_attn_persistent(
     ALIBI_BY_WGMMA = alibi_flags(CAUSAL, WINDOW, SOFTCAP, ALIBI).by_wgmma
     RAMP_BYTES = ramp_bytes(BLOCK_N)
     OUT_IN_Q = SLOTS == 1  # out has no memory of its own: it overwrites Q
+    OUT_BYTES = Q_BYTES if OUT_IN_Q else tile_bytes(HEAD_DIM_V, ROWS)  # of a consumer warpgroup
     LEFT = WINDOW[0] >= 0
     # Measured to gain with three consumers alone: docs/notes/masks.md, docs/notes/forward.md.
     PLAIN_CAUSAL = CAUSAL and WINDOW == (-1, -1) and SOFTCAP == 0
     HALVES = (LEFT or PLAIN_CAUSAL) and not (ALIBI or DROPOUT) and CONSUMERS == 3
     # Without causal, window and ALiBi only the last key tile needs masking. It is processed first,
     # so the loop has no masking. Measured to gain for these head_dims alone: docs/notes/forward.md.
-    LAST_FIRST = not (CAUSAL or ALIBI) and WINDOW == (-1, -1) and CONSUMERS == 2 and HEAD_DIM <= 128
-    LAST_FIRST = LAST_FIRST and not EXPRESSED
+    LAST_FIRST = not (CAUSAL or ALIBI) and WINDOW == (-1, -1) and not EXPRESSED
+    LAST_FIRST = LAST_FIRST and CONSUMERS == 2 and HEAD_DIM_V <= 128
     # ALiBi: start at the diagonal tile, which has the largest scores. Not with a left window: it
     # already drops the distant keys, and the reordering needs a range that begins at tile 0.
     REORDERED = LAST_FIRST or (ALIBI and not LEFT)
     pack = forward.pack_of(DTYPE)
-    clear = make_fragment_functions(BLOCK_N, COLS, pack).clear
+    clear = make_fragment_functions(BLOCK_N, OUT_COLS, pack).clear
     exponent_scale_of = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI).exponent_scale_of
     tiles_of = make_tiles_of(BLOCK_N, CAUSAL, WINDOW)
-    next_stage, load_kv, skip_tiles = make_ring(HEAD_DIM, TILING)
+    next_stage, load_kv, skip_tiles = make_ring(HEAD_DIM, TILING, HEAD_DIM_V)
     options = DTYPE, WINDOW, SOFTCAP, ALIBI
-    more = not LAST_FIRST, DROPOUT, HALVES, EXPRESSIONS
+    more = not LAST_FIRST, DROPOUT, HALVES, EXPRESSIONS, HEAD_DIM_V
     loop = make_mainloop(HEAD_DIM, TILING, CAUSAL, *options, *more)
     run_of, class_of = make_run_functions(BLOCK_M)
     softmax_scale_of = make_tile_functions(BLOCK_N, EXPRESSIONS).exponent_scale_of
@@ -230,9 +236,9 @@ def make_flash_attn_persistent(
     add_last_product, finish_product = loop.add_last_product, loop.finish_product
     ends_in_half = loop.ends_in_half
     load_tile = make_load_tile(NUM_PANELS)
-    finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
+    finish_rows, store_tile = make_store_tile(HEAD_DIM_V, pack)
     if OUT_FLOAT32:
-        store_tile = make_store_float32(HEAD_DIM)
+        store_tile = make_store_float32(HEAD_DIM_V)
     place_of = make_query_rows(BLOCK_N).place_of
     wait = mbarrier.wait_function()
 
@@ -292,7 +298,7 @@ def make_flash_attn_persistent(
             while i < end:
                 load_kv(
                     args.kv_map, int32(i * BLOCK_N), kv_head, b,
-                    args.kv_tile, args.kv_full, stage, empty_parity,
+                    args.kv_tile, args.kv_full, stage, empty_parity, args.loads_k,
                 )  # fmt: skip
                 stage, empty_parity = next_stage(stage, empty_parity)
                 i = int32(i + 1)
@@ -309,7 +315,7 @@ def make_flash_attn_persistent(
                 n_start = tile * BLOCK_N
                 load_kv(
                     args.kv_map, n_start, kv_head, b,
-                    args.kv_tile, args.kv_full, stage, empty_parity,
+                    args.kv_tile, args.kv_full, stage, empty_parity, args.loads_k,
                 )  # fmt: skip
                 stage, empty_parity = next_stage(stage, empty_parity)
                 i = int32(i + 1)
@@ -328,8 +334,8 @@ def make_flash_attn_persistent(
         kv_tile = base + K.start if loads_k else base + V.start
         kv_full = base + K_RING.full if loads_k else base + V_RING.full
         args = ProducerArgs(
-            tid == 0, q_map, kv_map, kv_tile, kv_full, work, base, shape[2], seqlen_k, mask_args,
-            runs,
+            tid == 0, loads_k, q_map, kv_map, kv_tile, kv_full, work, base, shape[2], seqlen_k,
+            mask_args, runs,
         )  # fmt: skip
         # A wait with parity 1 on a new mbarrier returns at once, so the first loads do not block.
         state = int32(0), int32(0), int32(1)
@@ -363,7 +369,7 @@ def make_flash_attn_persistent(
         # Index of this warpgroup's ROWS rows in a query tile. The shuffle makes it warp-uniform, so
         # ptxas can use uniform registers.
         wg_index = int32(cuda.shfl_sync(FULL_WARP, warpgroup, 0) - 1)
-        out_rows = uint32(base + OUT.start + wg_index * Q_BYTES + warp_row * ROW_BYTES)
+        out_rows = uint32(base + OUT.start + wg_index * OUT_BYTES + warp_row * ROW_BYTES)
 
         # P = exp2((s − m_i) · exponent_scale)
         exponent_scale = exponent_scale_of(scale, mask_args)
@@ -550,12 +556,13 @@ def make_flash_attn_persistent(
         softmax_scale · log2 e; left, right, unit, inverse_unit are `run_time_masks.MaskArgs`.
 
         grid      (at most one per SM,); warpgroup 0 is the producer, the others are consumers
-        shared    Q (SLOTS, CONSUMERS, 64, HEAD_DIM); OUT (CONSUMERS, 64, HEAD_DIM), which is Q
-                  itself if SLOTS is 1; K, V (STAGES, BLOCK_N, HEAD_DIM); all in swizzled panels of
-                  64 columns. work (SLOTS, 4): the query tile in each slot of Q. Q_RING, K_RING,
-                  V_RING: barriers "full" and "empty" of each slot or stage. With ALIBI the RAMP:
-                  the key columns 0, 1, 2, … that wgmma multiplies by the ALiBi slope (`alibi`)
-        private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha,
+        shared    Q (SLOTS, CONSUMERS, 64, HEAD_DIM); OUT (CONSUMERS, 64, HEAD_DIM_V), in Q's memory
+                  if SLOTS is 1; K (STAGES, BLOCK_N, HEAD_DIM), V (STAGES, BLOCK_N, HEAD_DIM_V); all
+                  in swizzled panels of 64 columns. work (SLOTS, 4): the query tile in each slot of
+                  Q. Q_RING, K_RING, V_RING: barriers "full" and "empty" of each slot or stage. With
+                  ALIBI the RAMP: the key columns 0, 1, 2, … that wgmma multiplies by the ALiBi
+                  slope (`alibi`)
+        private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM_V / 8, 4); m_i, l_i, alpha,
                   inverse, offset for two rows
         HBM       reads Q once, writes out and lse once; reads K and V once per query tile, except
                   the key tiles that none of its queries attends to
@@ -610,9 +617,11 @@ def flash_attn_persistent(
     Parameters
     ----------
     q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
-    k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
+    k : GPU array of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
+    v : GPU array of shape (batch, seqlen_k, num_kv_heads, head_dim_v), dtype of q
         num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides that are multiples of
-        16 bytes, with a contiguous last axis; head_dim a multiple of 8, up to 256.
+        16 bytes, with a contiguous last axis; head_dim a multiple of 8, up to 256; head_dim_v a
+        multiple of 8, up to head_dim.
     causal : bool, default=False
         Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
     window_size, softcap, alibi_slopes
@@ -629,7 +638,7 @@ def flash_attn_persistent(
 
     Returns
     -------
-    out : array of the shape and library of q
+    out : array of the shape and library of q, but with the head_dim of v
         0 in a row that sees no key.
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
@@ -651,7 +660,13 @@ def flash_attn_persistent(
         return call.results_without_keys()
     # A softcap as an argument would cost 2 to 5 % of the time: docs/notes/launching.md.
     options, window_size = call.mask, run_time_masks.constants_of(call.mask).window_size
-    tiling = persistent_tiling(call.head_dim, call.seqlen_k, options.causal, seqlen_q=call.seqlen_q)
+    tiling = persistent_tiling(
+        call.head_dim,
+        call.seqlen_k,
+        options.causal,
+        seqlen_q=call.seqlen_q,
+        head_dim_v=call.head_dim_v,
+    )
     if dropout_p > 0:  # Philox runs beside the exponentials: no wait for P V may lie between
         tiling = tiling._replace(overlap=False)
     kernel = make_flash_attn_persistent(
@@ -666,6 +681,7 @@ def flash_attn_persistent(
         out_dtype is not None,
         None if call.given is None else call.expressions,
         call.has_sinks,
+        call.head_dim_v,
     )
     consumers, block_n = tiling.consumers, tiling.block_n
     num_sms, batch_heads = arrays.num_sms(q), call.batch * call.num_heads
@@ -686,6 +702,6 @@ def flash_attn_persistent(
     if dropout_p > 0:
         arguments += dropout_arguments(dropout_p, seed)
     arguments += (call.sinks,) if call.has_sinks else (), runs, call.expression_args
-    size = make_plan(call.head_dim, tiling, ALIBI=options.alibi).bytes
-    arrays.launch(kernel, grid, (tiling.num_threads,), *arguments, shared_bytes=size)
+    plan = make_plan(call.head_dim, tiling, options.alibi, HEAD_DIM_V=call.head_dim_v)
+    arrays.launch(kernel, grid, (tiling.num_threads,), *arguments, shared_bytes=plan.bytes)
     return call.out, call.lse

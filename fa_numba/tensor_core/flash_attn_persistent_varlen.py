@@ -72,6 +72,7 @@ from fa_numba.tensor_core.mainloop import (
     make_plan,
     make_ring,
     make_tiles_of,
+    tile_bytes,
 )
 from fa_numba.tensor_core.shared_plan import init_rings
 from fa_numba.tensor_core.tile_scheduler import head_and_tile, sort_sequences
@@ -113,51 +114,62 @@ class Tile(NamedTuple):
     seqlen_k: Any
 
 
-def tiling_of(head_dim, num_tokens_k, batch, causal, softcap):
+def tiling_of(head_dim, num_tokens_k, batch, causal, softcap, head_dim_v=None):
     """The `PersistentTiling` for sequences of the average length."""
-    tiling = persistent_tiling(head_dim, num_tokens_k // batch, causal, packed=True)
+    keys = num_tokens_k // batch
+    tiling = persistent_tiling(head_dim, keys, causal, packed=True, head_dim_v=head_dim_v)
     if softcap and tiling.consumers == 3:
         return tiling._replace(block_n=96)  # 128 do not leave the registers for a tanh
     return tiling
 
 
-def shared_bytes(HEAD_DIM, TILING, ALIBI=False):
+def shared_bytes(HEAD_DIM, TILING, ALIBI=False, HEAD_DIM_V=None):
     """Dynamic shared memory of a thread block."""
-    return make_plan(HEAD_DIM, TILING, ALIBI, PACKED=True).bytes
+    return make_plan(HEAD_DIM, TILING, ALIBI, True, HEAD_DIM_V).bytes
 
 
 @functools.cache
 def make_flash_attn_persistent_varlen(
-    HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+    HEAD_DIM,
+    TILING,
+    CAUSAL,
+    DTYPE,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+    HEAD_DIM_V=None,
 ):
     """The kernel for these compile-time constants; `mainloop.make_plan` lays out its memory.
 
     128 threads for the producer warpgroup and for each consumer warpgroup of TILING
-    (`PersistentTiling`). HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI
-    the argument alibi_slopes is not read, and may be any scalar. WINDOW and SOFTCAP may be
-    AT_RUN_TIME (`run_time_masks`); otherwise the last four arguments are not read.
+    (`PersistentTiling`). HEAD_DIM, of Q and K, is a multiple of 8, and so is HEAD_DIM_V, of V and
+    out: at most HEAD_DIM, and that by default. DTYPE is "float16" or "bfloat16". Without ALIBI the
+    argument alibi_slopes is not read, and may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME
+    (`run_time_masks`); otherwise the last four arguments are not read.
     """
     CONSUMERS, BLOCK_N = TILING.consumers, TILING.block_n
     SLOTS = TILING.slots
     BLOCK_M = ROWS * CONSUMERS
     THREADS = TILING.num_threads
-    COLS = 16 * ceil_div(HEAD_DIM, 16)  # a multiple of 16, as wgmma needs; extra columns are 0
+    HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
+    OUT_COLS = 16 * ceil_div(HEAD_DIM_V, 16)  # a multiple of 16, as wgmma needs; the others are 0
     # 128-byte-swizzled panels of 64 columns, as TMA and wgmma require.
-    NUM_PANELS = ceil_div(HEAD_DIM, PANEL_COLS)
+    NUM_PANELS, V_PANELS = ceil_div(HEAD_DIM, PANEL_COLS), ceil_div(HEAD_DIM_V, PANEL_COLS)
     Q_BYTES = NUM_PANELS * ROWS * ROW_BYTES  # rows of Q of one consumer warpgroup
     SLOT_BYTES = CONSUMERS * Q_BYTES
-    KV_BYTES = NUM_PANELS * BLOCK_N * ROW_BYTES
-    SECTION_KEYS = SECTION_BYTES // (4 * HEAD_DIM)  # of all heads of a section
+    V_BYTES = tile_bytes(HEAD_DIM_V, BLOCK_N)
+    SECTION_KEYS = SECTION_BYTES // (2 * (HEAD_DIM + HEAD_DIM_V))  # of all heads of a section
     K_MAJOR_DESC = descriptor_bits()  # Q: head_dim, the reduction dimension, is contiguous
-    S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (COLS // 8, 4)
+    S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (OUT_COLS // 8, 4)
     WORK_SHAPE = SLOTS, WORK_LENGTH
-    plan = make_plan(HEAD_DIM, TILING, ALIBI, PACKED=True)
+    plan = make_plan(HEAD_DIM, TILING, ALIBI, True, HEAD_DIM_V)
     Q, OUT, K, V, RAMP = plan.Q, plan.OUT, plan.K, plan.V, plan.RAMP
     Q_RING, K_RING, V_RING = plan.Q_RING, plan.K_RING, plan.V_RING
     CLAIM_RING, shared_base = plan.CLAIM_RING, plan.shared_base
     BARRIER = mbarrier.BYTES
     PRODUCER_REGISTERS, CONSUMER_REGISTERS = REGISTERS[CONSUMERS]
     OUT_IN_Q = SLOTS == 1  # out has no memory of its own: it overwrites Q
+    OUT_BYTES = Q_BYTES if OUT_IN_Q else tile_bytes(HEAD_DIM_V, ROWS)  # of a consumer warpgroup
     # Process the key tiles from the last to the first. Without causal and window only the last tile
     # needs masking. It then comes before the loop, and ptxas must fit only one of the two kinds of
     # iteration into registers, the unmasked one. With ALiBi also under a causal mask: the nearest
@@ -169,19 +181,18 @@ def make_flash_attn_persistent_varlen(
     ALIBI_BY_WGMMA = alibi_flags(CAUSAL, WINDOW, SOFTCAP, ALIBI).by_wgmma
     RAMP_BYTES = ramp_bytes(BLOCK_N)
     pack = forward.pack_of(DTYPE)
-    clear = make_fragment_functions(BLOCK_N, COLS, pack).clear
+    clear = make_fragment_functions(BLOCK_N, OUT_COLS, pack).clear
     exponent_scale_of = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI).exponent_scale_of
     tiles_of = make_tiles_of(BLOCK_N, CAUSAL, WINDOW)
-    next_stage, load_kv, skip_tiles = make_ring(HEAD_DIM, TILING)
-    loop = make_mainloop(
-        HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_IN_LOOP=MASK_IN_LOOP
-    )
+    next_stage, load_kv, skip_tiles = make_ring(HEAD_DIM, TILING, HEAD_DIM_V)
+    options = DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_IN_LOOP
+    loop = make_mainloop(HEAD_DIM, TILING, CAUSAL, *options, HEAD_DIM_V=HEAD_DIM_V)
     score_mod_args_of, unmasked_range_of = loop.score_mod_args_of, loop.unmasked_range_of
     first_iteration, iterate = loop.first_iteration, loop.iterate
     add_last_product, finish_product = loop.add_last_product, loop.finish_product
     load_tile = make_load_tile(NUM_PANELS)
-    finish_rows, store_tile = make_store_tile(HEAD_DIM, pack)
-    store_row = make_store_row(HEAD_DIM, pack)
+    finish_rows, store_tile = make_store_tile(HEAD_DIM_V, pack)
+    store_row = make_store_row(HEAD_DIM_V, pack)
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
@@ -231,7 +242,7 @@ def make_flash_attn_persistent_varlen(
         return stage, parity
 
     @cuda.jit(device=True, forceinline=True)
-    def clear_rows(memory, tile, num_rows, first_row, tid):
+    def clear_rows(memory, tile, num_panels, num_rows, first_row, tid):
         """Zero a tile's rows from first_row on, which belong to another sequence.
 
         Each warpgroup does it for itself: it may zero rows of V again that another one reads.
@@ -241,7 +252,7 @@ def make_flash_attn_persistent_varlen(
         panel_bytes = num_rows * ROW_BYTES
         for offset in range(0, panel_bytes, 8 * 128):  # unrolled: each thread 8 bytes
             if offset + first >= first_row * ROW_BYTES:
-                for panel in range(NUM_PANELS):
+                for panel in range(num_panels):
                     memory[uint64((start + panel * panel_bytes + offset) >> 3)] = uint64(0)
         fence_async_proxy()
         named_barrier_sync(tid >> 7, 128)  # the rows are 0: safe to multiply
@@ -252,8 +263,8 @@ def make_flash_attn_persistent_varlen(
         num_keys = int32(seqlen_k - (end - 1) * BLOCK_N)
         if num_keys < BLOCK_N:
             wait(base + V_RING.full + stage * BARRIER, parity)
-            v_tile = base + V.start + stage * KV_BYTES
-            clear_rows(memory, uint32(v_tile), BLOCK_N, num_keys, tid)
+            v_tile = base + V.start + stage * V_BYTES
+            clear_rows(memory, uint32(v_tile), V_PANELS, BLOCK_N, num_keys, tid)
 
     @cuda.jit(device=True, forceinline=True)
     def schedule(claim, base, batch):
@@ -342,7 +353,9 @@ def make_flash_attn_persistent_varlen(
                     if i == end - first - 1:
                         mbarrier_arrive(claim_empty)
                     row = int32(k_start + tile_at(i, first, end) * BLOCK_N)
-                    load_kv(kv_map, row, kv_head, 0, kv_tile, kv_full, stage, empty_parity)
+                    load_kv(
+                        kv_map, row, kv_head, 0, kv_tile, kv_full, stage, empty_parity, loads_k
+                    )  # fmt: skip
                     stage, empty_parity = next_stage(stage, empty_parity)
                     i = int32(i + 1)
             num_q_tiles_done = int32(num_q_tiles_done + 1)
@@ -371,7 +384,7 @@ def make_flash_attn_persistent_varlen(
         # Index of this warpgroup's ROWS rows in a query tile. The shuffle makes it warp-uniform, so
         # ptxas can use uniform registers.
         wg_index = int32(cuda.shfl_sync(FULL_WARP, warpgroup, 0) - 1)
-        out_rows = uint32(base + OUT.start + wg_index * Q_BYTES + warp_row * ROW_BYTES)
+        out_rows = uint32(base + OUT.start + wg_index * OUT_BYTES + warp_row * ROW_BYTES)
 
         # P = exp2((s − m_i) · exponent_scale)
         exponent_scale = exponent_scale_of(scale, mask_args)
@@ -398,7 +411,7 @@ def make_flash_attn_persistent_varlen(
             q_desc = descriptor(K_MAJOR_DESC, q_rows)
             clear(acc, m_i, l_i)
             if seqlen_q - m < ROWS:  # rows of another sequence must not count in a warp's votes
-                clear_rows(memory, q_rows, ROWS, seqlen_q - m, tid)
+                clear_rows(memory, q_rows, NUM_PANELS, ROWS, seqlen_q - m, tid)
 
             lengths = seqlen_q, seqlen_k
             first, end, num_before, _ = own_tiles(m_start, wg_index, *lengths, mask_args)
@@ -464,13 +477,14 @@ def make_flash_attn_persistent_varlen(
         is softmax_scale · log2 e; left, right, unit, inverse_unit are `run_time_masks.MaskArgs`.
 
         grid      (at most one per SM,); warpgroup 0 is the producer, the others are consumers
-        shared    Q (SLOTS, CONSUMERS, 64, HEAD_DIM); OUT (CONSUMERS, 64, HEAD_DIM), which is Q
-                  itself if SLOTS is 1; K, V (STAGES, BLOCK_N, HEAD_DIM); all in swizzled panels of
-                  64 columns. work (SLOTS, 6): the query tile in each slot of Q; claim (8): the next
-                  query tile; order (MAX_SORTED,). Q_RING, K_RING, V_RING, CLAIM_RING: barriers
-                  "full" and "empty" of each slot or stage, and of claim. With ALIBI the RAMP: the
-                  key columns 0, 1, 2, … that wgmma multiplies by the ALiBi slope (`alibi`)
-        private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM / 8, 4); m_i, l_i, alpha,
+        shared    Q (SLOTS, CONSUMERS, 64, HEAD_DIM); OUT (CONSUMERS, 64, HEAD_DIM_V), in Q's memory
+                  if SLOTS is 1; K (STAGES, BLOCK_N, HEAD_DIM), V (STAGES, BLOCK_N, HEAD_DIM_V); all
+                  in swizzled panels of 64 columns. work (SLOTS, 6): the query tile in each slot of
+                  Q; claim (8): the next query tile; order (MAX_SORTED,). Q_RING, K_RING, V_RING,
+                  CLAIM_RING: barriers "full" and "empty" of each slot or stage, and of claim. With
+                  ALIBI the RAMP: the key columns 0, 1, 2, … that wgmma multiplies by the ALiBi
+                  slope (`alibi`)
+        private   s (BLOCK_N / 8, 4), p (BLOCK_N / 16, 4), acc (HEAD_DIM_V / 8, 4); m_i, l_i, alpha,
                   inverse, offset for two rows
         HBM       reads Q once, writes out and lse once; reads K and V of a sequence once per query
                   tile, except the key tiles that none of its queries attends to; reads cu_seqlens
@@ -532,10 +546,11 @@ def flash_attn_persistent_varlen(
     ----------
     q : GPU array of shape (num_tokens_q, num_heads, head_dim), float16 or bfloat16
         Queries of all sequences, end to end.
-    k, v : GPU arrays of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
+    k : GPU array of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
+    v : GPU array of shape (num_tokens_k, num_kv_heads, head_dim_v), dtype of q
         Keys and values of all sequences. num_heads is a multiple of num_kv_heads (MHA, GQA, MQA).
         Any strides that are multiples of 16 bytes, with a contiguous last axis; head_dim a multiple
-        of 8, up to 256.
+        of 8, up to 256; head_dim_v a multiple of 8, up to head_dim.
     cu_seqlens_q, cu_seqlens_k : arrays of shape (batch + 1,), int32
         First tokens of the sequences, and the end of the last, as for `flash_attn_varlen`.
     causal, window_size, softcap, alibi_slopes
@@ -545,7 +560,7 @@ def flash_attn_persistent_varlen(
 
     Returns
     -------
-    out : array of the shape, dtype and library of q
+    out : array of the shape, dtype and library of q, but with the head_dim of v
         0 in a row that sees no key.
     lse : array of shape (num_heads, num_tokens_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
@@ -571,27 +586,29 @@ def flash_attn_persistent_varlen(
         name="flash_attn_persistent_varlen",
         supported=HOPPER,
         max_head_dim=checks.MAX_HEAD_DIM,
+        v_differs=True,
     )
     num_tokens_q, num_heads, head_dim = q.shape
-    num_tokens_k, num_kv_heads, _ = k.shape
+    num_tokens_k, num_kv_heads, head_dim_v = v.shape
+    out_shape = num_tokens_q, num_heads, head_dim_v
     mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
     scale = np.float32(checks.check_positive_scale(softmax_scale, head_dim) * LOG2_E)
     if num_tokens_k == 0:
-        out = arrays.full(q, q.shape, 0, q.dtype)
+        out = arrays.full(q, out_shape, 0, q.dtype)
         return out, arrays.full(q, (num_heads, num_tokens_q), -np.inf)
-    out = arrays.empty(q, q.shape, q.dtype)
+    out = arrays.empty(q, out_shape, q.dtype)
     lse = arrays.empty(q, (num_heads, num_tokens_q))
     if num_tokens_q == 0:
         return out, lse
     batch = cu_seqlens_q.shape[0] - 1
-    tiling = tiling_of(head_dim, num_tokens_k, batch, mask.causal, mask.softcap)
+    tiling = tiling_of(head_dim, num_tokens_k, batch, mask.causal, mask.softcap, head_dim_v)
     consumers, block_n = tiling.consumers, tiling.block_n
     block_m = ROWS * consumers
     sequences = cu_seqlens_q, cu_seqlens_k, arrays.full(q, (1,), 0, np.int32)
     # A softcap as an argument would cost 2 to 5 % of the time: docs/notes/launching.md.
-    score_mod = run_time_masks.constants_of(mask).window_size, mask.softcap, mask.alibi
+    constants = run_time_masks.constants_of(mask).window_size, mask.softcap, mask.alibi, head_dim_v
     dtype = arrays.dtype_name(q)
-    kernel = make_flash_attn_persistent_varlen(head_dim, tiling, mask.causal, dtype, *score_mod)
+    kernel = make_flash_attn_persistent_varlen(head_dim, tiling, mask.causal, dtype, *constants)
     # A sequence has at most one query tile that is not full.
     most_units = (num_tokens_q // block_m + batch) * num_heads
     grid = (min(most_units, arrays.num_sms(q)),)
@@ -609,6 +626,6 @@ def flash_attn_persistent_varlen(
         scale,
         slopes,
         *run_time_masks.arguments_of(mask),
-        shared_bytes=shared_bytes(head_dim, tiling, ALIBI=mask.alibi),
+        shared_bytes=shared_bytes(head_dim, tiling, mask.alibi, head_dim_v),
     )
     return out, lse

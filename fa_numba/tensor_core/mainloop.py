@@ -139,20 +139,30 @@ class Mainloop(NamedTuple):
     ends_in_half: Any
 
 
+def tile_bytes(head_dim, num_rows):
+    """Bytes of a tile of `num_rows` rows: whole panels."""
+    return ceil_div(head_dim, PANEL_COLS) * ROW_BYTES * num_rows
+
+
 @functools.cache
-def make_plan(HEAD_DIM, TILING, ALIBI=False, PACKED=False):
+def make_plan(HEAD_DIM, TILING, ALIBI=False, PACKED=False, HEAD_DIM_V=None):
     """Dynamic shared memory of a persistent kernel's thread block: a `SharedPlan`.
+
+    HEAD_DIM_V, of V and out, is at most HEAD_DIM, of Q and K, and that by default.
 
     Its regions are the tiles Q, OUT, K, V; the barriers Q_RING, K_RING, V_RING, and for packed
     batches CLAIM_RING; and with ALIBI the RAMP: the key columns 0, 1, 2, … that wgmma multiplies by
     the ALiBi slope (`alibi`).
     """
-    row_bytes = ceil_div(HEAD_DIM, PANEL_COLS) * ROW_BYTES
-    slot_bytes, kv_bytes = TILING.consumers * ROWS * row_bytes, TILING.block_n * row_bytes
+    block_m, block_n = TILING.consumers * ROWS, TILING.block_n
+    HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
     plan = SharedPlan()
-    plan.Q = plan.tiles(TILING.slots, slot_bytes)
-    plan.OUT = plan.tiles(1, slot_bytes) if TILING.slots > 1 else plan.Q  # one slot: out reuses it
-    plan.K, plan.V = plan.tiles(TILING.stages, kv_bytes), plan.tiles(TILING.stages, kv_bytes)
+    plan.Q = plan.tiles(TILING.slots, tile_bytes(HEAD_DIM, block_m))
+    plan.OUT = plan.Q  # with one slot out reuses it
+    if TILING.slots > 1:
+        plan.OUT = plan.tiles(1, tile_bytes(HEAD_DIM_V, block_m))
+    plan.K = plan.tiles(TILING.stages, tile_bytes(HEAD_DIM, block_n))
+    plan.V = plan.tiles(TILING.stages, tile_bytes(HEAD_DIM_V, block_n))
     plan.Q_RING = plan.ring(TILING.slots)
     plan.K_RING, plan.V_RING = plan.ring(TILING.stages), plan.ring(TILING.stages)
     if PACKED:
@@ -182,7 +192,7 @@ def make_tiles_of(BLOCK_N, CAUSAL, WINDOW):
 
 
 @functools.cache
-def make_ring(HEAD_DIM, TILING):
+def make_ring(HEAD_DIM, TILING, HEAD_DIM_V=None):
     """Functions for the rings of K and V.
 
     Returns
@@ -190,21 +200,35 @@ def make_ring(HEAD_DIM, TILING):
     RingFunctions
         next_stage(stage, parity)
             Returns stage and parity of a ring's next tile.
-        load_kv(kv_map, n_start, head, b, kv_tile, kv_full, stage, empty_parity)
+        load_kv(kv_map, n_start, head, b, kv_tile, kv_full, stage, empty_parity, loads_k)
             Waits until the stage is free, then starts the TMA copy of a tile of K, or of V, from
             row n_start on. empty_parity is the parity of the phase of "empty" that must have ended:
-            1 in the first round.
+            1 in the first round. loads_k, True for K, is not read if both have the same head_dim.
         skip_tiles(count, stage, parity, k_full, v_full, lane)
             Waits for `count` tiles of K and V and releases each unread. Returns stage and parity of
             the tile after them.
     """
     BLOCK_N, STAGES = TILING.block_n, TILING.stages
-    NUM_PANELS = ceil_div(HEAD_DIM, PANEL_COLS)
-    KV_BYTES = NUM_PANELS * BLOCK_N * ROW_BYTES
+    ONE_LOAD = HEAD_DIM_V in (None, HEAD_DIM)
     BARRIER = mbarrier.BYTES
     EMPTY = STAGES * BARRIER  # from a stage's barrier "full" to its "empty"
-    load_tile = make_load_tile(NUM_PANELS)
     wait = mbarrier.wait_function()
+
+    def make_load(HEAD_DIM):
+        TILE_BYTES = tile_bytes(HEAD_DIM, BLOCK_N)
+        load_tile = make_load_tile(ceil_div(HEAD_DIM, PANEL_COLS))
+
+        @cuda.jit(device=True, forceinline=True)
+        def load(kv_map, n_start, head, b, kv_tile, kv_full, stage, empty_parity):
+            full = kv_full + stage * BARRIER
+            rows = kv_tile + stage * TILE_BYTES
+            wait(full + EMPTY, empty_parity)
+            mbarrier_arrive_expect_tx(full, TILE_BYTES)
+            load_tile(rows, BLOCK_N, kv_map, n_start, head, b, full)
+
+        return load
+
+    load_k, load_v = make_load(HEAD_DIM), make_load(HEAD_DIM_V or HEAD_DIM)
 
     @cuda.jit(device=True, forceinline=True)
     def next_stage(stage, parity):
@@ -213,12 +237,13 @@ def make_ring(HEAD_DIM, TILING):
         return int32(stage + 1), parity
 
     @cuda.jit(device=True, forceinline=True)
-    def load_kv(kv_map, n_start, head, b, kv_tile, kv_full, stage, empty_parity):
-        full = kv_full + stage * BARRIER
-        rows = kv_tile + stage * KV_BYTES
-        wait(full + EMPTY, empty_parity)
-        mbarrier_arrive_expect_tx(full, KV_BYTES)
-        load_tile(rows, BLOCK_N, kv_map, n_start, head, b, full)
+    def load_kv(
+        kv_map, n_start, head, b, kv_tile, kv_full, stage, empty_parity, loads_k=True
+    ):  # fmt: skip
+        if ONE_LOAD or loads_k:
+            load_k(kv_map, n_start, head, b, kv_tile, kv_full, stage, empty_parity)
+        else:
+            load_v(kv_map, n_start, head, b, kv_tile, kv_full, stage, empty_parity)
 
     @cuda.jit(device=True, forceinline=True)
     def skip_tiles(count, stage, parity, k_full, v_full, lane):
@@ -247,9 +272,11 @@ def make_mainloop(
     DROPOUT=False,
     HALVES=False,
     EXPRESSIONS=None,
+    HEAD_DIM_V=None,
 ):
     """A consumer warpgroup's iterations over tiles of K and V.
 
+    HEAD_DIM_V, of V and out, is HEAD_DIM, of Q and K, by default.
     With MASK_IN_LOOP a tile after the first may need masking. With HALVES the half of a window's
     first tile, or of a later one, that none of the warpgroup's rows attends to is not computed; not
     with ALIBI or DROPOUT, and for head_dim up to 64 alone: half of a tile is then half of its one
@@ -284,19 +311,21 @@ def make_mainloop(
             Returns True if none of the warpgroup's rows attends to the second half of a tile.
     """
     BLOCK_N, STAGES, OVERLAP = TILING.block_n, TILING.stages, TILING.overlap
+    HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
     COLS = 16 * ceil_div(HEAD_DIM, 16)  # a multiple of 16, as wgmma needs; extra columns are 0
-    KV_BYTES = ceil_div(HEAD_DIM, PANEL_COLS) * BLOCK_N * ROW_BYTES
+    OUT_COLS = 16 * ceil_div(HEAD_DIM_V, 16)
+    K_BYTES, V_BYTES = tile_bytes(HEAD_DIM, BLOCK_N), tile_bytes(HEAD_DIM_V, BLOCK_N)
     # K is K-major: head_dim, the reduction dimension of Q Kᵀ, is contiguous. V is MN-major: the
     # keys are the reduction dimension of P V, and head_dim is contiguous.
     K_MAJOR_DESC = descriptor_bits()
     MN_MAJOR_DESC = descriptor_bits(BLOCK_N * ROW_BYTES)
-    S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, COLS // 2  # registers
+    S_LENGTH, P_LENGTH, OUT_LENGTH = BLOCK_N // 2, BLOCK_N // 4, OUT_COLS // 2  # registers
     BARRIER = mbarrier.BYTES
     EMPTY = STAGES * BARRIER
     ALIBI_BY_WGMMA, ONE_SIDED = alibi_flags(CAUSAL, WINDOW, SOFTCAP, ALIBI)
     LEFT = WINDOW[0] >= 0
     multiply, multiply_registers = forward.wgmma_of(DTYPE)
-    fragment_functions = make_fragment_functions(BLOCK_N, COLS, forward.pack_of(DTYPE))
+    fragment_functions = make_fragment_functions(BLOCK_N, OUT_COLS, forward.pack_of(DTYPE))
     rescale, pack_p = fragment_functions.rescale, fragment_functions.pack_p
     query_rows = make_query_rows(BLOCK_N)
     draw_keys, drop = query_rows.draw_keys, query_rows.drop
@@ -315,7 +344,7 @@ def make_mainloop(
     half_steps = make_softmax_steps(HALF, SOFTCAP, ALIBI)
     raise_half, exponentiate_half = half_steps.raise_maximum, half_steps.exponentiate
     mask_half = make_mask_tile(HALF, CAUSAL, WINDOW)
-    pack_half = make_fragment_functions(HALF, COLS, forward.pack_of(DTYPE)).pack_p
+    pack_half = make_fragment_functions(HALF, OUT_COLS, forward.pack_of(DTYPE)).pack_p
 
     @cuda.jit(device=True, forceinline=True)
     def starts_in_half(n_start, wg_position, mask_args):
@@ -358,7 +387,7 @@ def make_mainloop(
         """first_iteration of a tile whose first half is not seen: its second half."""
         s, p, _, m_i, l_i, alpha, offset = registers
         scale, mask_args = score_mod_args.scale, score_mod_args.mask_args
-        rows = rings.k_tile + stage * KV_BYTES + HALF * ROW_BYTES
+        rows = rings.k_tile + stage * K_BYTES + HALF * ROW_BYTES
         k_desc = descriptor(K_MAJOR_DESC, uint32(rows))
         wait(rings.k_full + stage * BARRIER, parity)
         wgmma_fence()
@@ -382,14 +411,14 @@ def make_mainloop(
         k_tile, k_full, v_tile, v_full = rings
         position = int32(opaque(position))
         new_stage, new_parity = next_stage(stage, parity)
-        k_desc = descriptor(K_MAJOR_DESC, uint32(k_tile + new_stage * KV_BYTES))
-        v_desc = descriptor(MN_MAJOR_DESC, uint32(v_tile + stage * KV_BYTES))
+        k_desc = descriptor(K_MAJOR_DESC, uint32(k_tile + new_stage * K_BYTES))
+        v_desc = descriptor(MN_MAJOR_DESC, uint32(v_tile + stage * V_BYTES))
         wait(k_full + new_stage * BARRIER, new_parity)
         wait(v_full + stage * BARRIER, parity)
         wgmma_fence()
         multiply(HALF, COLS, s, q_desc, k_desc)
         wgmma_commit()
-        multiply_registers(COLS, BLOCK_N, acc, p, v_desc)
+        multiply_registers(OUT_COLS, BLOCK_N, acc, p, v_desc)
         wgmma_commit()
         wgmma_wait(1, s, HALF_S_LENGTH)
         if lane == 0:
@@ -416,7 +445,7 @@ def make_mainloop(
         s, p, _, m_i, l_i, alpha, offset = registers
         scale = softmax_scale_of(score_mod_args.scale)
         mask_args = UNREAD if EXPRESSED else score_mod_args.mask_args
-        k_desc = descriptor(K_MAJOR_DESC, uint32(rings.k_tile + stage * KV_BYTES))
+        k_desc = descriptor(K_MAJOR_DESC, uint32(rings.k_tile + stage * K_BYTES))
         wait(rings.k_full + stage * BARRIER, parity)
         if ALIBI_BY_WGMMA and ONE_SIDED:
             a = cuda.local.array(4, uint32)
@@ -471,8 +500,8 @@ def make_mainloop(
                 # keep them in registers through all iterations (`opaque`).
                 position = int32(opaque(position))
             new_stage, new_parity = next_stage(stage, parity)
-            k_desc = descriptor(K_MAJOR_DESC, uint32(k_tile + new_stage * KV_BYTES))
-            v_desc = descriptor(MN_MAJOR_DESC, uint32(v_tile + stage * KV_BYTES))
+            k_desc = descriptor(K_MAJOR_DESC, uint32(k_tile + new_stage * K_BYTES))
+            v_desc = descriptor(MN_MAJOR_DESC, uint32(v_tile + stage * V_BYTES))
             wait(k_full + new_stage * BARRIER, new_parity)
             wait(v_full + stage * BARRIER, parity)
             if BY_RAMP:
@@ -486,7 +515,8 @@ def make_mainloop(
             if BY_RAMP:
                 wgmma_bf16_registers(BLOCK_N, 16, s, a, score_mod_args.ramp)
             wgmma_commit()
-            multiply_registers(COLS, BLOCK_N, acc, p, v_desc)  # out <- out + P V of the tile before
+            # out <- out + P V of the tile before
+            multiply_registers(OUT_COLS, BLOCK_N, acc, p, v_desc)
             wgmma_commit()
             words = cuda.local.array(3, uint32)
             if DROPOUT:
@@ -557,14 +587,14 @@ def make_mainloop(
 
     @cuda.jit(device=True, forceinline=True)
     def add_last_product(registers, rings, stage, parity, halved=False):
-        v_desc = descriptor(MN_MAJOR_DESC, uint32(rings.v_tile + stage * KV_BYTES))
+        v_desc = descriptor(MN_MAJOR_DESC, uint32(rings.v_tile + stage * V_BYTES))
         wait(rings.v_full + stage * BARRIER, parity)
         wgmma_fence()
         if HALVES and halved:
-            multiply_registers(COLS, HALF, registers.acc, registers.p, v_desc)
+            multiply_registers(OUT_COLS, HALF, registers.acc, registers.p, v_desc)
             wgmma_commit()
             return
-        multiply_registers(COLS, BLOCK_N, registers.acc, registers.p, v_desc)
+        multiply_registers(OUT_COLS, BLOCK_N, registers.acc, registers.p, v_desc)
         wgmma_commit()
 
     return Mainloop(

@@ -61,30 +61,32 @@ def calculate_block_sizes(sram_bytes, d, *, dtype_bytes=2):
 
 
 @functools.cache
-def shared_bytes(kernel_name, head_dim, block_m, block_n):
+def shared_bytes(kernel_name, head_dim, block_m, block_n, head_dim_v=None):
     """Static shared memory of a thread block: the maximum over the kernels of the function."""
-    m, n, d = block_m, block_n, head_dim
-    odd = d | 1  # an odd row length: the threads of a warp read different banks
+    m, n, d, d_v = block_m, block_n, head_dim, head_dim_v or head_dim
+    odd, odd_v = d | 1, d_v | 1  # odd row lengths: the threads of a warp read different banks
     floats = {
-        "naive_attn": [m * d + n * odd, 128, n * d + m * n],  # q, k; a tree of 128 threads; v, p
-        "flash_attn_v1": [m * d + n * odd + n * d + 2 * m * n + 2 * m],  # q, k, v; s, p; l, m
-        "flash_attn_v2": [m * d + n * odd + n * d + 2 * m * n],  # q, k, v; s, p
-        "flash_decode": [m * d + n * odd + n * d + 2 * m * n],  # q, k, v; s, p
+        "naive_attn": [m * d + n * odd, 128, n * d_v + m * n],  # q, k; a tree of 128 threads; v, p
+        "flash_attn_v1": [m * d + n * odd + n * d_v + 2 * m * n + 2 * m],  # q, k, v; s, p; l, m
+        "flash_attn_v2": [m * d + n * odd + n * d_v + 2 * m * n],  # q, k, v; s, p
+        "flash_decode": [m * d + n * odd + n * d_v + 2 * m * n],  # q, k, v; s, p
         "flash_attn_bwd": [
-            2 * n * d + 2 * m * odd + 2 * m * n + 2 * m,  # dK/dV: k, v; q, dout; p, ds; lse, delta
-            2 * m * d + 2 * n * odd + m * n + 2 * m,  # dQ: q, dout; k, v; ds; lse, delta
+            n * (d + d_v) + m * (odd + odd_v) + 2 * m * n + 2 * m,  # dK/dV: all; p, ds; lse, delta
+            m * (d + d_v) + n * (odd + odd_v) + m * n + 2 * m,  # dQ: all; ds; lse, delta
         ],
     }
     return 4 * max(floats[kernel_name])
 
 
-def accumulators(kernel_name, head_dim, block_m, block_n):
+def accumulators(kernel_name, head_dim, block_m, block_n, head_dim_v=None):
     """Registers of a thread that hold its columns of the result."""
-    row = ceil_div(head_dim, block_n)  # block_n threads share a row of out or dq
+    head_dim_v = head_dim_v or head_dim
+    if kernel_name == "flash_attn_bwd":  # block_n threads share a row of dq, block_m of dk and dv
+        of_keys = 2 * ceil_div(max(head_dim, head_dim_v), block_m)
+        return 2 * max(ceil_div(head_dim, block_n), of_keys)
+    row = ceil_div(head_dim_v, block_n)  # block_n threads share a row of out
     if kernel_name == "flash_attn_v1":  # the sum of a tile goes to HBM
         return row
-    if kernel_name == "flash_attn_bwd":  # block_m threads share a row of dk and dv
-        row = max(row, 2 * ceil_div(head_dim, block_m))
     return 2 * row  # the running sum, and the sum of one tile
 
 
@@ -93,6 +95,7 @@ def kernel_block_sizes(
     kernel_name,
     head_dim,
     *,
+    head_dim_v=None,
     num_rows=math.inf,
     sram_bytes=STATIC_SHARED_BYTES,
     max_threads=MAX_THREADS // 4,
@@ -106,6 +109,8 @@ def kernel_block_sizes(
     ----------
     kernel_name : one of `KERNELS`
     head_dim : int
+    head_dim_v : int, default=head_dim
+        That of v and out.
     num_rows : int, default=unlimited
         Rows of the problem. block_m is at most the power of two that holds them all in one tile,
         but at least `MIN_ROWS`.
@@ -126,8 +131,8 @@ def kernel_block_sizes(
         for m, n in itertools.product(powers, repeat=2)
         if m * n <= max_threads
         and m < 2 * max(MIN_ROWS, num_rows)
-        and shared_bytes(kernel_name, head_dim, m, n) <= sram_bytes
-        and accumulators(kernel_name, head_dim, m, n) <= MAX_ACCUMULATORS
+        and shared_bytes(kernel_name, head_dim, m, n, head_dim_v) <= sram_bytes
+        and accumulators(kernel_name, head_dim, m, n, head_dim_v) <= MAX_ACCUMULATORS
     ]
     if not fitting:
         raise ValueError(
@@ -138,6 +143,6 @@ def kernel_block_sizes(
         key=lambda tile: (
             tile[0] * tile[1],
             min(tile),
-            -accumulators(kernel_name, head_dim, *tile),
+            -accumulators(kernel_name, head_dim, *tile, head_dim_v),
         ),
     )

@@ -40,7 +40,7 @@ class PersistentTiling(NamedTuple):
         return 128 * (1 + self.consumers)
 
 
-def persistent_tiling(head_dim, seqlen_k, causal, packed=False, seqlen_q=None):
+def persistent_tiling(head_dim, seqlen_k, causal, packed=False, seqlen_q=None, head_dim_v=None):
     """The fastest tiles on an H200, of those in docs/notes/forward.md.
 
     Up to head_dim 64 the registers suffice for three warpgroups, which fill each other's gaps. With
@@ -48,7 +48,8 @@ def persistent_tiling(head_dim, seqlen_k, causal, packed=False, seqlen_q=None):
     end, and the memory that they leave holds tiles of more heads ahead.
 
     Above head_dim 128 there is room for one tile of Q. Larger tiles of keys fit, too, but 512 keys
-    are whole tiles of 64.
+    are whole tiles of 64. Where `head_dim_v`, of V and out (by default head_dim), is at most 128,
+    out leaves the registers for more keys: as many as fit into shared memory.
 
     In a packed batch with few tiles of keys, waiting for P V before the softmax is faster: the slot
     of V becomes free earlier for the V of the next queries.
@@ -60,6 +61,8 @@ def persistent_tiling(head_dim, seqlen_k, causal, packed=False, seqlen_q=None):
     if head_dim <= 128:
         few = packed and seqlen_k <= (512 if causal else 4096)
         return PersistentTiling(2, 128, overlap=not few)
+    if head_dim_v is not None and head_dim_v <= 128:
+        return PersistentTiling(2, 128 if head_dim <= 192 else 96, slots=1)
     return PersistentTiling(2, 64, stages=3 if head_dim <= 192 else 2, slots=1)
 
 

@@ -32,7 +32,8 @@ def flash_attn_func(
     ----------
     q : tensor of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
     k, v : tensors of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
-        num_heads is a multiple of num_kv_heads. Any strides; head_dim from 1 to 256.
+        num_heads is a multiple of num_kv_heads. Any strides; head_dim from 1 to 512.
+        Values may have another one than queries and keys; out then has it.
     dropout_p : float, default=0.0
         Probability of dropping an entry, less than 1. The seed comes from PyTorch's generator for
         the CPU, also for CUDA tensors; a CUDA graph cannot be captured with dropout.

@@ -190,15 +190,16 @@ def _flash_decode(q, k_cache, v_cache, block_table, seq_lens, *options):
 # Shapes and dtypes of the results
 
 
-def _fake_results(q, *_):
+def _fake_results(q, k, v, *_):
     batch, seqlen_q, num_heads, _ = q.shape
     lse = q.new_empty((batch, num_heads, seqlen_q), dtype=torch.float32)
-    return q.new_empty(q.shape), lse
+    return q.new_empty((*q.shape[:3], v.shape[3])), lse
 
 
-def _fake_packed_results(q, *_):
+def _fake_packed_results(q, k, v, *_):
     num_tokens_q, num_heads, _ = q.shape
-    return q.new_empty(q.shape), q.new_empty((num_heads, num_tokens_q), dtype=torch.float32)
+    lse = q.new_empty((num_heads, num_tokens_q), dtype=torch.float32)
+    return q.new_empty((*q.shape[:2], v.shape[2])), lse
 
 
 def _fake_gradients(dout, out, lse, q, k, v, *_):

@@ -29,7 +29,8 @@ def scaled_dot_product_attention(
     ----------
     query : tensor of shape (batch, num_heads, seqlen_q, head_dim), float32, float16 or bfloat16
     key, value : tensors of shape (batch, num_kv_heads, seqlen_k, head_dim), dtype of query
-        All three may lack the axis of heads. Any strides; head_dim from 1 to 256.
+        All three may lack the axis of heads. Any strides; head_dim from 1 to 512.
+        Values may have another one than queries and keys; out then has it.
     attn_mask : boolean tensor, default=None
         False hides a key. A mask of keys, of a shape such as (batch, 1, 1, seqlen_k), may hide any.
         One with an axis of queries, (batch, 1, seqlen_q, seqlen_k), is read, which waits for the
