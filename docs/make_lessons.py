@@ -50,6 +50,7 @@ PARTS = {
         "22": "a small GPT learns with your kernels",
         "23": "many requests at a time: who enters, who leaves, which guess stays",
         "24": "one latent for all heads: two matrices move out of the cache",
+        "25": "bounds say which pages may matter; a list says which tiles a prompt reads",
     },
 }
 

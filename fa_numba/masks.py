@@ -26,6 +26,7 @@ __all__ = [
     "Tiles",
     "block_causal",
     "block_diffusion",
+    "block_lists",
     "causal",
     "dilated",
     "documents",
@@ -112,6 +113,50 @@ def block_diffusion(block, length):
         )
 
     return MaskFunction(sees, block, length)
+
+
+def block_lists(lists, seqlen_k, block_m=64, block_n=64, *, group_size=1):
+    """Each block of queries sees the blocks of keys that its list names, as in NSA's selection.
+
+    Where the tiles of a kernel lie in the blocks, none is mixed: it is hidden or whole. Of tiles
+    that are larger, up to 16 blocks of queries are looked at one by one. Combine it with others:
+    ``block_lists(...) & causal``. (Yuan et al. 2025, arXiv:2502.11089.)
+
+    Parameters
+    ----------
+    lists : int array of shape (batch or 1, num_kv_heads or 1, blocks of queries, length)
+        Numbers of blocks of keys, in any order; −1 for none.
+    seqlen_k : int
+    block_m, block_n : int, default=64
+        Query m is in block m // block_m, key n in block n // block_n.
+    group_size : int, default=1
+        Query heads that share a list: num_heads // num_kv_heads.
+    """
+    sizes = {"seqlen_k": seqlen_k, "block_m": block_m, "block_n": block_n}
+    _check_count(1, **sizes, group_size=group_size)
+    of_blocks = np.asarray(arrays.to_numpy(lists) if arrays.library_of(lists) else lists)
+    if of_blocks.ndim != 4 or of_blocks.dtype.kind not in "iu":
+        raise TypeError(
+            f"lists must be integers of shape (batch, num_kv_heads, blocks, length), got "
+            f"{of_blocks.dtype} of shape {of_blocks.shape}"
+        )
+    blocks = -(-seqlen_k // block_n)
+    if of_blocks.size and not -1 <= of_blocks.min() <= of_blocks.max() < blocks:
+        raise ValueError(
+            f"lists must have numbers from -1 to {blocks - 1}, the blocks of seqlen_k={seqlen_k} "
+            f"keys, got {of_blocks.min()} to {of_blocks.max()}"
+        )
+    chosen = np.zeros((*of_blocks.shape[:3], blocks + 1), bool)  # the last one is that of −1
+    np.put_along_axis(chosen, of_blocks, True, axis=3)
+    chosen = np.ascontiguousarray(chosen[..., :-1])
+    if arrays.library_of(lists):
+        chosen = arrays.from_numpy(lists, chosen)
+    each_b, each_h = (int(size > 1) for size in of_blocks.shape[:2])
+
+    def sees(b, h, m, n, chosen):
+        return chosen[b * each_b, h // group_size * each_h, m // block_m, n // block_n]
+
+    return MaskFunction(sees, chosen)
 
 
 def neighbours_2d(columns, radius):

@@ -57,6 +57,7 @@ class FakeArray:
 
 class CupyArray(FakeArray):
     __module__ = "cupy"
+    __hash__ = None  # an array is no key
 
 
 class TorchTensor(FakeArray):

@@ -120,6 +120,19 @@ def test_the_order_on_hopper(gpu, seqlen_q, seqlen_k, dtype, kernel):
     assert fa_numba.which(q, k, k).kernel == kernel
 
 
+def test_arrays_of_a_mask_and_a_score(gpu):
+    """They decide nothing, and no key holds them."""
+    gpu((9, 0))
+    q = aligned(1, 300, 2, 64, dtype=np.float16)
+    functions = {
+        "mask": lambda b, h, m, n, most, w: m - n < w[h],
+        "mask_args": (7, CupyArray(np.int32([3, 9]))),
+        "score": lambda s, b, h, m, n, bias: s + bias[n],
+        "score_args": (CupyArray(np.zeros(300, np.float32)),),
+    }
+    assert fa_numba.which(q, q, q, **functions).kernel == "flash_attn_persistent"
+
+
 def test_every_candidate_has_a_reason():
     assert all(x.why for candidates in CANDIDATES.values() for x in candidates.values())
 

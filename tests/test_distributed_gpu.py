@@ -112,7 +112,9 @@ def test_functions_of_the_user(rng, method, dtype):
         score=lambda s, b, h, m, n: 1.5 * s + bias[n],
     )
     for x, y in zip(got, want, strict=True):
-        np.testing.assert_allclose(to_float64(x), y, atol=(2e-5 if dtype == "float32" else 4e-3) * abs(y).max())
+        np.testing.assert_allclose(
+            to_float64(x), y, atol=(2e-5 if dtype == "float32" else 4e-3) * abs(y).max()
+        )
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])

@@ -19,8 +19,9 @@ from test_serving import GREEDY, NEW, PROMPTS, WAYS, tokens_of
 
 from fa_numba import paged_attn_decode
 from fa_numba.language_model import model
+from fa_numba.language_model.generate import draw_one
 from fa_numba.language_model.server import Engine, Options, draft_tree
-from fa_numba.language_model.server.draft_tree import Ask, DraftTree, draw_one, keep_child
+from fa_numba.language_model.server.draft_tree import Ask, DraftTree, keep_child
 from fa_numba.language_model.server.model_drafter import ModelDrafter
 from fa_numba.language_model.server.ngram_drafter import NGramDrafter
 from fa_numba.language_model.server.request import Branch

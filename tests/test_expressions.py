@@ -9,6 +9,9 @@ import weakref
 import numpy as np
 import pytest
 
+from fa_numba.checks import Mask, as_options, check_expressions
+from fa_numba.expressions import nodes
+from fa_numba.expressions.as_options import softcap_of, window_of
 from fa_numba.expressions.derivative import derivative
 from fa_numba.expressions.nodes import const
 from fa_numba.expressions.source import source_of
@@ -78,7 +81,7 @@ def test_the_tiles_of_a_gallery(name):
     mask = trace(function, "mask", "b h m n", arguments)
     classes = tile_classes(mask, (N, N), TILE, TILE, arguments, 2, 2)
     wrong, mixed, truly_mixed = wrong_tiles(function, arguments, classes)
-    assert not wrong and (mixed == truly_mixed or name == "a tree")
+    assert not wrong and mixed == truly_mixed
     few = classes.shape[:2]
     assert few == (2 if name == "first sequence alone" else 1, 2 if "each head" in name else 1)
 
@@ -345,3 +348,60 @@ def test_values_out_of_range_are_known_before_the_call(what):
     mask = trace(function, "mask", "b h m n", (DOCUMENTS,))
     with pytest.raises(ValueError, match=message):
         tile_classes(mask, (N, N), TILE, TILE, (DOCUMENTS,))
+
+
+# What an option says too, and what none does.
+SAME = {
+    "causal": (lambda b, h, m, n: n <= m, (-1, 0)),
+    "a window": (lambda b, h, m, n: n <= m and m - n < 5, (4, 0)),
+    "both sides": (lambda b, h, m, n: abs(n - m) <= 5, (5, 5)),
+    "moved": (lambda b, h, m, n: m - 3 <= n < m + 4 and n + n <= m + n + 9, (3, 3)),
+    "all": (lambda b, h, m, n: True, (-1, -1)),
+    "before the diagonal": (lambda b, h, m, n: n < m, None),
+    "twice as far": (lambda b, h, m, n: n <= 2 * m, None),
+    "first keys too": (lambda b, h, m, n: n <= m or n < 3, None),
+    "from a key on": (lambda b, h, m, n: n <= m and n > 3, None),
+    "of a head": (lambda b, h, m, n: m - n <= h, None),
+}
+CAPS = {
+    "softcap": (lambda s, b, h, m, n: 30 * math.tanh(s / 30), 30),
+    "by a factor": (lambda s, b, h, m, n: np.tanh(s * 0.2) * 5, 5),
+    "another slope": (lambda s, b, h, m, n: 30 * math.tanh(s / 31), None),
+    "upside down": (lambda s, b, h, m, n: 30 * math.tanh(30 / s), None),
+    "a further factor": (lambda s, b, h, m, n: 30 * math.tanh(s / 30) * m, None),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_the_window_that_says_the_same(name):
+    mask, want = SAME[name]
+    got = window_of(nodes.as_bool(trace(mask, "mask", "b h m n", ())), ())
+    assert got == want
+    if got is not None:
+        left, right = (N if side < 0 else side for side in got)
+        seen = {(m, n) for m in range(N) for n in range(N) if mask(0, 0, m, n)}
+        assert seen == {(m, n) for m in range(N) for n in range(N) if -left <= n - m <= right}
+
+
+@pytest.mark.parametrize("name", CAPS)
+def test_the_softcap_that_says_the_same(name):
+    score, want = CAPS[name]
+    assert softcap_of(trace(score, "score", "s b h m n", ())) == want
+
+
+def test_options_in_place_of_functions_and_beside_them():
+    """A number among the arguments is known; a score after another option is not a softcap."""
+    q, cap = np.zeros((1, 8, 2, 4), np.float32), CAPS["softcap"][0]
+    given = {"mask": window, "mask_args": (9,), "score": None, "score_args": ()}
+    for changes, options, want in (
+        ({}, Mask(window_size=(3, -1), softcap=2.0), Mask(window_size=(3, 0), softcap=2.0)),
+        ({"score": cap}, Mask(causal=True), Mask(window_size=(8, 0), softcap=30.0)),
+        ({"score": cap}, Mask(softcap=2.0), None),
+        ({"score": cap, "score_args": (1.0,)}, Mask(), None),
+        ({"score": lambda s, *at: s, "mask": None, "mask_args": ()}, Mask(), Mask()),
+    ):
+        written = [*{**given, **changes}.values()]
+        if written[3]:
+            written[2] = lambda s, b, h, m, n, c: c * math.tanh(s / c)
+        read = check_expressions(q, *written, options, None)
+        assert as_options(read, options, *written[2:]) == want

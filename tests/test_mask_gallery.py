@@ -1,10 +1,12 @@
 """`fa_numba.masks`: each mask against a definition in other words, its tiles by enumeration."""
 
+import functools
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import assert_close
 
 import fa_numba
 from fa_numba import masks, reference, simt
@@ -16,6 +18,7 @@ DOCUMENT = np.repeat([1, 2, 3], [20, 15, 29])
 WIDTHS = np.array([3, 20])
 PARENTS = [-1, 0, 0, 1, 1, 2, -1, 6, *range(3, 19)]
 PREFIX = N - len(PARENTS)
+LISTS = np.array([[[[0, -1], [3, 1], [2, 2], [-1, -1]], [[1, 0], [0, 2], [3, 0], [1, 3]]]])
 
 
 def ancestors(node):
@@ -57,6 +60,10 @@ GALLERY = {  # the keys that query m of head h sees
     ),
     "block causal": (masks.block_causal(16), lambda h, m: range(m // 16 * 16 + 16)),
     "block diffusion": (masks.block_diffusion(8, 32), of_diffusion),
+    "block lists": (
+        masks.block_lists(LISTS, N, 16, 16),
+        lambda h, m: {16 * x + i for x in LISTS[0, h, m // 16] for i in range(16)},
+    ),
     "2-D": (masks.neighbours_2d(8, 1), near((8, 8))),
     "3-D": (masks.neighbours_3d(4, 4, 1), near((4, 4, 4))),
     "tree": (masks.tree(PARENTS, PREFIX), of_tree),
@@ -95,7 +102,7 @@ def test_a_mask_sees_what_it_says(name):
 
 def test_every_mask_is_tested():
     made = {name for name in masks.__all__ if name[0].islower()} - {"tiles", "tiles_of_pairs"}
-    assert len(made) == 12 <= len(GALLERY)
+    assert len(made) == 13 <= len(GALLERY)
     assert all(repr(getattr(masks, name)).find(name) > 0 for name in made)
 
 
@@ -129,6 +136,73 @@ def test_another_number_compiles_nothing_anew(name):
         given(x.function, x.args, None, (), (False, (-1, -1), 0.0, None)) for x in (few, many)
     )
     assert few.expressions == many.expressions and few.arguments == (2,) != many.arguments
+
+
+ATTENTION = {  # and the gradient
+    "to read, tiles in blocks": (
+        functools.partial(fa_numba.flash_attn_v2, block_m=8, block_n=8),
+        functools.partial(fa_numba.flash_attn_bwd, block_m=8, block_n=8),
+    ),
+    "to read, tiles of several blocks": (
+        functools.partial(fa_numba.flash_attn_v2, block_m=16, block_n=32),
+        functools.partial(fa_numba.flash_attn_bwd, block_m=16, block_n=16),
+    ),
+    "jobs": (fa_numba.flash_attn, fa_numba.flash_attn_grad),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("each", [True, False], ids=["lists of each head", "one for all"])
+def test_block_lists_forward_and_backward(name, each, rng):
+    """2 sequences of 50 keys in blocks of 8, and the last 42 queries; a list may be empty."""
+    lists = rng.integers(-1, 7, (2, 2, 7, 3) if each else (1, 1, 7, 3))
+    lists[0, 0, 3] = -1
+    mask = masks.block_lists(lists, 50, 8, 8, group_size=2) & masks.causal
+    q, dout = rng.standard_normal((2, 2, 42, 4, 8), np.float32)
+    k, v = rng.standard_normal((2, 2, 50, 2, 8), np.float32)
+    attend, gradient = ATTENTION[name]
+    out, lse = attend(q, k, v, mask=mask)
+    got = out, lse, *gradient(dout, q, k, v, out, lse, mask=mask)
+
+    def definition(dtype):
+        options = {"mask": mask, "dtype": dtype}
+        return *reference.attention(q, k, v, **options), *reference.attention_bwd(
+            dout, q, k, v, **options
+        )
+
+    both = definition(np.float64), definition(np.float32)
+    for what, *x in zip(("out", "lse", "dq", "dk", "dv"), got, *both, strict=True):
+        assert_close(*x, name=what)
+
+
+def test_blocks_that_no_list_names_are_never_loaded(rng):
+    """K and V are NaN there, and the meter counts the others."""
+    lists = np.array([[[[0], [1], [1], [3]]]])
+    mask = masks.block_lists(lists, N, 16, 16)
+    q, k, v = rng.standard_normal((3, 1, N, 1, 8), np.float32)
+    k[:, 32:48] = v[:, 32:48] = np.nan
+    for block_m, block_n, rows in ((16, 16, 64), (8, 4, 128), (32, 16, 4 * 16)):
+        with simt.tracing() as traces:
+            out, _ = fa_numba.flash_attn_v2(q, k, v, mask=mask, block_m=block_m, block_n=block_n)
+        assert np.isfinite(out).all() and traces[0].arrays["k"].loads == 8 * rows
+    tiles = masks.tiles(mask, N, block_m=16, block_n=16)
+    assert (tiles.whole, tiles.mixed, tiles.hidden) == (4, 0, 12)
+
+
+@pytest.mark.parametrize(
+    "lists, options, message",
+    [
+        (np.zeros((2, 4)), {}, "lists must be integers of shape .*got float64 of shape"),
+        (np.zeros((1, 1, 4), int), {}, r"lists must be integers.*\(1, 1, 4\)"),
+        (np.full((1, 1, 4, 1), 4), {}, "from -1 to 3, the blocks of seqlen_k=64 keys, got 4 to 4"),
+        (np.full((1, 1, 4, 1), -2), {}, "from -1 to 3.*got -2 to -2"),
+        (LISTS, {"block_m": 0}, "block_m must be from 1 to"),
+        (LISTS, {"group_size": 1.5}, "group_size must be an int, got float"),
+    ],
+)
+def test_lists_that_are_refused(lists, options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        masks.block_lists(lists, N, **{"block_m": 16, "block_n": 16, **options})
 
 
 @pytest.mark.parametrize("sizes", [(37, 37, 8, 16), (13, 45, 4, 8)], ids=str)

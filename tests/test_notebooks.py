@@ -36,7 +36,7 @@ EACH = pytest.mark.parametrize("path", MARKED, ids=lambda p: p.stem)
 
 def test_the_lessons_are_there():
     lessons = [path.name[:2] for path in NOTEBOOKS]
-    assert lessons == [f"{number:02}" for number in range(25)]
+    assert lessons == [f"{number:02}" for number in range(26)]
 
 
 @functools.cache

@@ -190,6 +190,22 @@ def test_a_prefix_is_read_as_ours_reads_it(checkout):
         assert np.abs(state_of[1] - want[1]).max() < 1e-5
 
 
+def test_a_list_is_walked_as_ours_walks_it(checkout):
+    checkout("ex25c")
+    passes("ex25c")
+    rng, options = np.random.default_rng(0), {"block_m": 4, "block_n": 4, "causal": True}
+    q, k, v = (rng.standard_normal((2, 9, heads, 6), np.float32) for heads in (4, 2, 2))
+    lists = np.array([[[[0, -1], [1, 0], [-1, 2]], [[-1, -1], [0, 1], [2, 0]]]])
+    loads, results = [], []
+    for function in (own.mine("ex25c"), own.JOBS["ex25c"].ours):
+        with simt.tracing() as traces:
+            results.append(function(q, k, v, lists, **options))
+        loads.append(sum(trace.arrays["k"].loads for trace in traces))
+    assert loads[0] == loads[1] > 0
+    for x, y in zip(*results, strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5)
+
+
 def test_a_kernel_that_does_not_split(checkout):
     checkout("ex16c")
     passes("ex16c")

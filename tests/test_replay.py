@@ -613,7 +613,7 @@ def test_a_graph_keeps_the_owners_of_its_numbers_and_computes_them_once(gpu, mon
     monkeypatch.setattr(graphs, "CALLS_BEFORE_OWN_GRAPH", calls)
     gc.collect()
     gc.freeze()  # the seven collections below look through this test's own objects alone
-    made, computed = weakref.WeakSet(), []
+    made, computed = [], []
 
     def compute(address, capturing):
         computed.append(address)
@@ -621,8 +621,11 @@ def test_a_graph_keeps_the_owners_of_its_numbers_and_computes_them_once(gpu, mon
 
     def owner(address):
         array = cupy_array(1)
-        made.add(array)
+        made.append(weakref.ref(array))
         return array
+
+    def alive():
+        return sum(x() is not None for x in made)
 
     @arrays.replayed
     def function(x):
@@ -638,10 +641,10 @@ def test_a_graph_keeps_the_owners_of_its_numbers_and_computes_them_once(gpu, mon
         function(argument)
         assert gpu.launches["kernel"][-1][0] == [argument.data.ptr, argument.data.ptr + 1]
         gc.collect()
-        assert len(made) == owners and len(computed) == computations
+        assert alive() == owners and len(computed) == computations
     function.replays.clear()
     gc.collect()
-    assert len(made) == 0
+    assert alive() == 0
 
 
 def test_a_thread_without_a_context_enters_that_of_the_recording(gpu):

@@ -19,15 +19,23 @@ from serving_models import (
     wait_until,
 )
 
-from fa_numba import paged_attn_decode
+from fa_numba import paged_attn_decode, topk_decode
 from fa_numba.kernels import paged_attn_decode as lesson_kernel
 from fa_numba.language_model import model
-from fa_numba.language_model.server import Engine, Options, Overloaded, choose, decode_graphs
+from fa_numba.language_model.server import (
+    Engine,
+    Options,
+    Overloaded,
+    choose,
+    decode_graphs,
+    paged_model,
+)
 from fa_numba.language_model.server import background as background_module
 from fa_numba.language_model.server import engine as engine_module
 from fa_numba.language_model.server.background import Background, view_of
 from fa_numba.language_model.server.decode_graphs import DecodeGraphs
 from fa_numba.language_model.server.model_drafter import ModelDrafter
+from fa_numba.language_model.server.ngram_drafter import NGramDrafter
 from fa_numba.language_model.server.paged_model import PagedModel
 from fa_numba.language_model.server.text_stream import TextStream
 
@@ -180,6 +188,39 @@ def test_pages_of_8_bits_have_a_fourth_of_the_bytes_and_nearly_the_same_logits(m
     engine.generate([PROMPTS[3]], Options(max_tokens=1))
     want = logits_of(PROMPTS[3])[-1]
     assert 0 < np.linalg.norm(seen[0][0] - want) / np.linalg.norm(want) < 0.1
+
+
+@pytest.mark.parametrize("way", ["pages of 5", "chunks", "recomputed in chunks", "swapped"])
+def test_as_many_top_pages_as_there_are_make_the_same_text(way, greedy):
+    engine = make_engine(topk_pages=128, **WAYS[way])
+    assert [[answer] for answer in greedy] == tokens_of(engine.generate(PROMPTS, GREEDY))
+    assert_empty(engine)
+
+
+def test_few_pages_are_those_of_the_bounds_of_their_keys(monkeypatch):
+    """Answers share, copy and swap pages; what attends sees true bounds, and few pages."""
+    seen = []
+
+    def attend(q, k_cache, v_cache, k_min, k_max, table, lengths, number, **options):
+        for pages, n in zip(table, lengths, strict=True):
+            for i in range(-(-n // 4)):
+                keys = k_cache[pages[i], : n - 4 * i]
+                assert (k_min[pages[i]] <= keys).all() and (keys <= k_max[pages[i]]).all()
+        seen.append(number)
+        return topk_decode(q, k_cache, v_cache, k_min, k_max, table, lengths, number, **options)
+
+    monkeypatch.setattr(paged_model, "topk_decode", attend)
+    engine = make_engine(topk_pages=2, page_size=4, num_pages=44, host_pages=60)
+    wanted = [Options(max_tokens=12, n=2, seed=3), Options(max_tokens=12, beams=3)]
+    first = tokens_of(engine.generate(PROMPTS[:4] * 2, wanted * 4))
+    assert set(seen) == {2} and engine.schedule.swapped
+    assert_empty(engine)
+    again = make_engine(topk_pages=2, page_size=4)
+    assert first == tokens_of(again.generate(PROMPTS[:4] * 2, wanted * 4))
+    every = make_engine(page_size=4)
+    assert first != tokens_of(every.generate(PROMPTS[:4] * 2, wanted * 4))
+    bounds = 2 * 4 * CONFIG.kv_heads * CONFIG.head_dim * CONFIG.layers
+    assert engine.model.page_bytes == every.model.page_bytes + bounds
 
 
 def test_any_attention_can_serve(greedy):
@@ -704,6 +745,17 @@ def test_a_prompt_whose_rows_would_read_too_much_has_no_graph(monkeypatch, limit
         (ValueError, "max_waiting must be at least 1", lambda e: make_engine(max_waiting=0)),
         (ValueError, "host_pages must be at least 0", lambda e: make_engine(host_pages=-1)),
         (ValueError, 'kv_dtype must be "auto" or "fp8", got', lambda e: make_engine(kv_dtype="f")),
+        (ValueError, "topk_pages must be at least 0", lambda e: make_engine(topk_pages=-1)),
+        (
+            ValueError,
+            'topk_pages must be 0 unless kv_dtype is "auto", got 4',
+            lambda e: make_engine(topk_pages=4, kv_dtype="fp8"),
+        ),
+        (
+            ValueError,
+            "topk_pages must be 0 unless drafter is none, got 4",
+            lambda e: make_engine(topk_pages=4, drafter=NGramDrafter()),
+        ),
     ],
 )
 def test_bad_arguments_are_refused_by_name(error, words, call):

@@ -578,6 +578,7 @@ def test_the_command_serves_until_it_is_interrupted():
         (["--untrained", "--draft-tokens", "64"], "--draft-tokens must be at most 63, got 64"),
         (["--untrained", "--draft-width", "0"], "--draft-width must be at least 1, got 0"),
         (["--untrained", "--draft", "model"], "--draft model needs a model that has learned"),
+        (["--untrained", "--topk-pages", "4"], "--topk-pages must be 0 unless --draft is none"),
         (["--port", "65536"], "--port must be from 0 to 65535, got 65536"),
         (["--model", "."], ". cannot be read: Is a directory"),
     ],

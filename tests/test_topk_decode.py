@@ -9,6 +9,7 @@ from cases import assert_close, make_paged_cache, random
 import fa_numba
 from fa_numba import reference, simt, topk_decode
 from fa_numba.analysis.machine_code import TARGETS, compile_for, compiler_available
+from fa_numba.dispatch.topk_decode import _scores_in_numpy as in_numpy
 from fa_numba.kernels.paged_attn_decode import paged_attn_decode as to_read
 from fa_numba.kv_cache import PagePool, page_scores, update_page_bounds
 from fa_numba.kv_cache.page_scores import page_bounds_kernel, page_scores_kernel
@@ -68,6 +69,7 @@ def step(rng, cache, k_min, k_max, slots, page_size, dtype):
 def test_no_score_is_above_its_bound(rng, heads, kv_heads, head_dim):
     q, (k, _), bounds, (table, lengths) = problem(rng, 4, heads, kv_heads, head_dim)
     scores = page_scores(q, *bounds, table, lengths, 4)
+    np.testing.assert_allclose(in_numpy(q, *bounds, table, lengths, 4), scores, atol=1e-5)
     group, q = heads // kv_heads, q[:, 0].astype(np.float64)
     for b, n in enumerate(lengths):
         for h in range(heads):

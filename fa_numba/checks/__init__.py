@@ -65,6 +65,7 @@ from fa_numba.checks.cache import (
 )
 from fa_numba.checks.call import Call, Scores, check_scores, forward_call
 from fa_numba.checks.expressions import (
+    as_options,
     check_axes_of_arguments,
     check_expressions,
     check_sinks,
@@ -130,6 +131,7 @@ from fa_numba.checks.serving import (
     check_number_of_answers,
     check_prompt,
     check_step_sizes,
+    check_topk_pages,
 )
 from fa_numba.checks.values import (
     MAX_TOP_K,
@@ -196,6 +198,7 @@ __all__ = [
     "check_exercise_files",
     "check_dropout",
     "check_axes_of_arguments",
+    "as_options",
     "check_expressions",
     "check_feature_map",
     "check_fits",
@@ -264,6 +267,7 @@ __all__ = [
     "check_text_length",
     "check_tokens",
     "check_topk_decode",
+    "check_topk_pages",
     "check_top_k",
     "check_varlen",
     "check_varlen_bwd",

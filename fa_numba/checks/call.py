@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from fa_numba.checks import attention, values
+from fa_numba.checks import expressions as checked
 from fa_numba.checks.expressions import check_expressions, check_sinks
 from fa_numba.checks.hardware import TensorCores
 from fa_numba.checks.requirements import ONE_HEAD_DIM, HeadDims
@@ -59,6 +60,7 @@ def check_scores(
     expressions=(None, (), None, ()),
     sinks=None,
     k=None,
+    as_options=False,
 ) -> Scores:
     """Check the options that mask and modify scores.
 
@@ -72,6 +74,9 @@ def check_scores(
     k : array of shape (batch, seqlen_k, num_kv_heads, head_dim), or its facts, default=None
         Then every index that the functions can have is checked. Packed and cached sequences have
         lengths that may be on a GPU.
+    as_options : bool, default=False
+        Take the options in place of functions that say the same (`expressions.as_options`): not in
+        a kernel to read.
 
     Returns
     -------
@@ -79,6 +84,9 @@ def check_scores(
     """
     mask, slopes = values.check_mask(q, causal, window_size, softcap, alibi_slopes)
     given = check_expressions(q, *expressions, mask, alibi_slopes)
+    same = checked.as_options(given, mask, *expressions[2:]) if as_options else None
+    if same is not None:
+        mask, given = same, None
     if given is not None:
         mask, slopes = Mask(), values.NO_SLOPES
         if k is not None:
@@ -187,7 +195,7 @@ def forward_call(
         on.check(*facts)
     batch, seqlen_q, num_heads, head_dim = facts[0].shape
     options = causal, window_size, softcap, alibi_slopes
-    scores = check_scores(facts[0], *options, expressions, sinks, facts[1])
+    scores = check_scores(facts[0], *options, expressions, sinks, facts[1], on is not None)
     check_scale = values.check_positive_scale if on else values.check_softmax_scale
     softmax_scale = check_scale(softmax_scale, head_dim)
     shape = *facts[0].shape[:3], facts[2].shape[3]

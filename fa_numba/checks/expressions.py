@@ -5,7 +5,9 @@ import numbers
 import numpy as np
 
 from fa_numba.checks.requirements import FLOATS, require_axes, require_one_library
+from fa_numba.checks.values import Mask
 from fa_numba.expressions import given
+from fa_numba.expressions.as_options import softcap_of, window_of
 from fa_numba.expressions.given import Given
 from fa_numba.expressions.mask_function import written
 from fa_numba.runtime import arrays
@@ -48,6 +50,31 @@ def check_expressions(q, mask, mask_args, score, score_args, options, alibi_slop
     slopes = alibi_slopes if options.alibi else None
     options = options.causal, options.window_size, options.softcap, slopes
     return given.given(mask, tuple(mask_args), score, tuple(score_args), options)
+
+
+def as_options(given, options, score, score_args) -> Mask | None:
+    """The options that say the same as the user's functions and `options`; None if there are none.
+
+    Parameters
+    ----------
+    given : Given or None
+        Of `check_expressions`, for these options.
+    options : Mask
+    score, score_args
+        As the launcher got them.
+    """
+    if given is None:
+        return None
+    window = window_of(given.expressions.mask, given.arguments)
+    softcap = options.softcap
+    if score is not None:
+        if softcap or options.alibi or len(score_args):
+            return None
+        softcap = softcap_of(given.expressions.score)
+    if window is None or softcap is None:
+        return None
+    causal = window == (-1, 0)
+    return Mask(causal, (-1, -1) if causal else window, softcap, options.alibi)
 
 
 def _check_argument(name, x, q):

@@ -383,12 +383,15 @@ def _read(q, causal, window_size, softcap, alibi_slopes, changes):
     given = checks.check_expressions(q, *changes, options, alibi_slopes)
     if given is None:
         return None, causal, window_size, softcap, alibi_slopes
+    same = checks.as_options(given, options, score, score_args)
+    if same is not None:
+        return None, *same[:3], alibi_slopes
     return given, False, (-1, -1), 0.0, None
 
 
 def _prepared(user, *sizes, **more):
-    """As from `expressions.prepared`; None and no arrays without a mask and a score."""
-    return (None, ()) if user is None else expressions.prepared(user, *sizes, **more)
+    """As from `expressions.prepared`; no arrays without a mask and a score."""
+    return (expressions.NO_USER, ()) if user is None else expressions.prepared(user, *sizes, **more)
 
 
 def _sinks(q, sinks):

@@ -172,8 +172,8 @@ def add_key_gradients(
         Position of the tile's first key, less that of the first query.
     left, right : int
         Keys that a query sees before and after its position.
-    user : None, or a User
-        As for `forward.forward`; nothing in it is read: each panel's keys are at SEEN.
+    user : User
+        As for `forward.forward`; with one each panel's keys are at SEEN.
     """
     for d in range(0, head_dim, WIDTH):
         for n in range(0, num_keys, ROWS):
@@ -182,7 +182,7 @@ def add_key_gradients(
             high = min(last, (ahead + n + ROWS - 1 + left) // WIDTH) + 1
             acc = zeros()
             for panel in range(low, high):
-                if user is not None:
+                if user.given:
                     at = base + panel * PANEL + SEEN
                     if n < w[at] or n >= w[at + 1]:
                         continue
@@ -260,7 +260,7 @@ def backward(
             while n < stop:
                 num_keys = min(BLOCK_N, stop - n)
                 rows = tiles.round_up(num_keys, ROWS)
-                if user is not None:
+                if user.given:
                     panels = m // WIDTH, (m + num_queries - 1) // WIDTH + 1
                     if expressions.is_hidden(user, b, (head, head + 1), panels, n):
                         n += num_keys
@@ -280,7 +280,7 @@ def backward(
                     start = max(0, i * WIDTH - ahead - left) // ROWS * ROWS
                     seen = min(num_keys, (i + 1) * WIDTH - ahead + right) - start
                     panel, at = base + i * PANEL, (b, head, position, n, num_queries, False)
-                    if user is not None:
+                    if user.given:
                         queries = min(num_queries - i * WIDTH, WIDTH)
                         start, end, masked = expressions.seen_keys(
                             user, b, head, position + i * WIDTH, m // WIDTH + i, queries, n,
@@ -295,9 +295,8 @@ def backward(
                     keys = start * ROW
                     pt, dst = panel + PT + start * WIDTH, panel + DST + start * WIDTH
                     slope_at = panel + SLOPE + start * WIDTH if softcap else -1
-                    if user is not None:
-                        if user.has_slope:
-                            slope_at = panel + SLOPE + start * WIDTH
+                    if user.has_slope:
+                        slope_at = panel + SLOPE + start * WIDTH
                     factor = scores(
                         w, base + K + keys, panel + QT, pt, seen, head_dim,
                         ahead + start - i * WIDTH, left, right, mod, slope_at, user, at,
@@ -307,13 +306,12 @@ def backward(
                     query = m + i * WIDTH
                     if dropout[0]:
                         drop(w, dst, rows, n + start, query, head, b, dropout)
-                    if user is not None:
-                        if user.sums_of_task:
-                            again = base + AGAIN
-                            multiply(w, base + K + keys, panel + QT, again, rows, head_dim)
-                            expressions.add_argument_gradients(
-                                w, pt, dst, again, panel + DELTA, seen, scale, user, at, task
-                            )
+                    if user.sums_of_task:
+                        again = base + AGAIN
+                        multiply(w, base + K + keys, panel + QT, again, rows, head_dim)
+                        expressions.add_argument_gradients(
+                            w, pt, dst, again, panel + DELTA, seen, scale, user, at, task
+                        )
                     score_gradients(w, pt, dst, panel + DELTA, slope_at, rows, scale)
                     if dropout[0]:
                         drop(w, pt, rows, n + start, query, head, b, dropout)

@@ -505,7 +505,7 @@ def decode(
         Where O goes, and as numbers of which dtype.
     out_split, lse_split : int
         How far apart the results of one split and of the next are, in bytes and in numbers.
-    user : None, or a User
+    user : User
         As from `expressions.prepared`, for tiles of max_queries.
     """
     w = workspace
@@ -548,7 +548,7 @@ def decode(
         stop = min(stop, n + share)
         while n < stop:
             num_keys = min(BLOCK_N, stop - n)
-            if user is not None:
+            if user.given:
                 all_heads = first_head * group, (first_head + heads) * group
                 if expressions.is_hidden(user, b, all_heads, (chunk, chunk + 1), n):
                     n += num_keys
@@ -580,7 +580,7 @@ def decode(
                     if scaled:
                         multiply_by(w, s, base + K_SCALES, num_keys)
                     head = kv_head * group + i % group
-                    if user is not None:
+                    if user.given:
                         query = position + i // group
                         factor = expressions.modified_row(
                             w, s, num_keys, scale, user, b, head, query, chunk, n

@@ -8,8 +8,8 @@ modify        score and mask of a tile of Sᵀ
 modify_row    the same of one query, for `decode`
 differentiate gradients of the score's arguments
 
-`user`, an argument of the workers, is a `User`; None without a mask or a score, and Numba drops the
-branches that ask for it.
+`user`, an argument of the workers, is a `User`; without a mask and a score `NO_USER`, so that the
+first mask does not compile them again.
 """
 
 import functools
@@ -57,7 +57,7 @@ class User(NamedTuple):
 
     Attributes
     ----------
-    has_mask, has_score, has_slope : int
+    given, has_mask, has_score, has_slope : int
         1 or 0.
     seen, modify, differentiate : int
         Addresses of functions, 0 where none is needed; in `decode`, `modify` is `modify_row`.
@@ -73,6 +73,7 @@ class User(NamedTuple):
         each task: 0 without.
     """
 
+    given: int
     has_mask: int
     has_score: int
     has_slope: int
@@ -84,6 +85,9 @@ class User(NamedTuple):
     classes_of: int
     sums: int
     sums_of_task: int
+
+
+NO_USER = User(*[0] * len(User._fields))
 
 
 # --- functions that are compiled for expressions ---------------------------------------------
@@ -409,7 +413,7 @@ def prepared(given, sequences, num_heads, block_m, *, decoding=False, tasks=0):
     arrays = Arrays(table, *classes, np.zeros((tasks, size)), arrays)
     add = address(differentiate, expressions) if tasks * size else 0
     places = (x.ctypes.data for x in arrays[:4])
-    user = User(*map(int, has), *addresses, add, *places, size if tasks else 0)
+    user = User(1, *map(int, has), *addresses, add, *places, size if tasks else 0)
     return user, arrays
 
 

@@ -233,8 +233,9 @@ def forward(
     dropout : (bool, int, uint64, float32)
         As from `dropout.options`.
     sinks : float32 array of shape (num_heads,) or (0,)
-    user : None, or a User
-        As from `expressions.prepared`, for tiles of WIDTH queries. There are no other masks then.
+    user : User
+        As from `expressions.prepared`, for tiles of WIDTH queries; with one there are no other
+        masks.
     """
     w = workspace
     base = tiles.aligned(w)
@@ -263,7 +264,7 @@ def forward(
         stop = min(seqlen_k, position + num_queries - 1 + right + 1)
         while n < stop:
             num_keys = min(BLOCK_N, stop - n)
-            if user is not None:
+            if user.given:
                 panels = m // WIDTH, (m + num_queries - 1) // WIDTH + 1
                 if expressions.is_hidden(user, b, (head, head + 1), panels, n):
                     n += num_keys
@@ -283,7 +284,7 @@ def forward(
                 start = max(0, -left - ahead) // ROWS * ROWS
                 end = min(num_keys, last - ahead + right + 1)
                 at = b, head, position + first, n, last + 1, False
-                if user is not None:
+                if user.given:
                     start, end, masked = expressions.seen_keys(
                         user, b, head, position + first, (m + first) // WIDTH, last + 1, n, num_keys
                     )

@@ -42,7 +42,7 @@ def scores(w, k, qt, st, num_keys, head_dim, ahead, left, right, mod, slope_at, 
     mod : (softmax_scale, softcap, slope of ALiBi)
     slope_at : int
         Where the derivative of each score is written; −1: nowhere.
-    user, at : None, or tuples
+    user, at : tuples
         As for `forward.forward`, and for `expressions.modified`.
 
     Returns
@@ -53,7 +53,7 @@ def scores(w, k, qt, st, num_keys, head_dim, ahead, left, right, mod, slope_at, 
     rows = tiles.round_up(num_keys, ROWS)
     scale, softcap, slope = mod
     multiply(w, k, qt, st, rows, head_dim)
-    if user is not None:
+    if user.given:
         return expressions.modified(w, st, rows, num_keys, scale, slope_at, user, at)
     if softcap or slope or scale <= ZERO:
         modify(w, st, rows, ahead, scale, softcap, slope, slope_at)

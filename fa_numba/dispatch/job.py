@@ -108,9 +108,14 @@ class Job:
 
 def _layout(inputs, options):
     """What a launch may depend on: all but the seed and the numbers in arrays."""
-    names = sorted(options.keys() - {"seed"})
-    _, values = plan_key.of_arguments(lambda array: None, tuple(options[name] for name in names))
-    return tuple((x.shape, x.dtype) for x in inputs), *names, values
+    named = [
+        (name, x)
+        for name in sorted(options.keys() - {"seed"})
+        for x in (options[name] if type(options[name]) is tuple else (options[name],))
+    ]  # those in a tuple one by one: mask_args and score_args have arrays
+    names, values = zip(*named, strict=True) if named else ((), ())
+    _, values = plan_key.of_arguments(lambda array: None, values)
+    return tuple((x.shape, x.dtype) for x in inputs), names, values
 
 
 def _on_gpu(inputs):

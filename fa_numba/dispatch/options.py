@@ -34,7 +34,10 @@ def options_of(
         As for `flash_attn` and `flash_attn_grad`.
     """
     given, _ = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    checks.check_expressions(q, mask, mask_args, score, score_args, given, alibi_slopes)
+    user = checks.check_expressions(q, mask, mask_args, score, score_args, given, alibi_slopes)
+    same = checks.as_options(user, given, score, score_args)
+    if same is not None:  # more kernels take it
+        given, mask, mask_args, score = same, None, (), None
     checks.check_sinks(q, sinks)
     checks.check_softmax_scale(softmax_scale, q.shape[-1])
     dropout_p, _ = checks.check_dropout(dropout_p, seed)

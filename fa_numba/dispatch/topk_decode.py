@@ -58,12 +58,24 @@ def topk_decode(
         q, k_cache, v_cache, k_min, k_max, num_top_pages, softmax_scale
     )
     page_size, num_kv_heads, head_dim = k_cache.shape[1:]
-    scores = page_scores(q, k_min, k_max, block_table, seq_lens, page_size)
+    of_library = _scores_in_numpy if arrays.module_of(q) is np else page_scores
+    scores = of_library(q, k_min, k_max, block_table, seq_lens, page_size)
     tables = top_pages(scores, block_table, seq_lens, page_size, num_top_pages)
     rows = q.reshape(-1, 1, q.shape[2] // num_kv_heads, head_dim)
     caches = [_pages_of_one_head(x) for x in (k_cache, v_cache)]
     out, lse = attend(rows, *caches, *tables, softmax_scale=softmax_scale)
     return out.reshape(q.shape), lse.reshape(q.shape[0], q.shape[2], 1)
+
+
+def _scores_in_numpy(q, k_min, k_max, block_table, seq_lens, page_size):
+    """As `page_scores`, by products of matrices: the engine would run it, which is for tracing."""
+    checks.check_page_scores(q, k_min, k_max, block_table, seq_lens, page_size)
+    exists = page_size * np.arange(block_table.shape[1]) < seq_lens[:, None]
+    pages = np.where(exists, block_table, 0)
+    queries = q[:, 0].reshape(len(q), k_min.shape[1], -1, q.shape[3]).astype(np.float32)
+    scores = np.einsum("bhgd,bphd->bhpg", np.maximum(queries, 0), k_max[pages])
+    scores += np.einsum("bhgd,bphd->bhpg", np.minimum(queries, 0), k_min[pages])
+    return np.where(exists[:, None], scores.max(axis=3), -np.inf).astype(np.float32)
 
 
 def top_pages(scores, block_table, seq_lens, page_size, num_top_pages):

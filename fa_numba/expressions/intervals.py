@@ -20,6 +20,7 @@ from fa_numba.expressions.ranges import Tables
 INT32 = np.iinfo(np.int32)
 WIDER = 2.0**-18  # relative; float32's functions are right to a few units of 2**-24
 SMALLEST = 2.0**-126
+MOST_ROWS = 16  # of an array with several ranges, that are looked at one by one
 
 
 class Intervals:
@@ -93,12 +94,29 @@ class Intervals:
             rows = [low for i, (low, _) in enumerate(args) if i != axis]
             low, high = self.tables.of(position, axis).over(rows, *map(np.asarray, args[axis]))
         else:
-            low, high = x.min(), x.max()
+            low, high = self._of_rows(position, ranged, args)
         if node.kind == "bool":
             return np.logical_not(low), np.asarray(high, bool)
         if node.kind == "int":
             return np.asarray(low, np.int64), np.asarray(high, np.int64)
         return np.asarray(low, np.float64), np.asarray(high, np.float64)
+
+    def _of_rows(self, position, ranged, args):
+        """Of an array with several ranges: row by row where they are few, else the whole array."""
+        x, (*others, last) = self.arrays[position], ranged
+        spans = [int(np.max(args[axis][1] - args[axis][0])) + 1 for axis in others]
+        if np.prod(spans) > MOST_ROWS:
+            return x.min(), x.max()
+        found, table = [], self.tables.of(position, last)
+        for steps in np.ndindex(*spans):
+            row = dict(enumerate(args))
+            for axis, step in zip(others, steps, strict=True):
+                at = np.minimum(args[axis][0] + step, args[axis][1])
+                row[axis] = at, at
+            rows = [low for axis, (low, _) in row.items() if axis != last]
+            found.append(table.over(rows, *map(np.asarray, args[last])))
+        lows, highs = zip(*found, strict=True)
+        return _least(lows), _most(highs)
 
     def require_indices(self, node, shape, indices):
         """Raise unless an array of this shape has all these indices, the intervals of a load."""

@@ -41,6 +41,7 @@ from fa_numba.figures.overflow import overflow
 from fa_numba.figures.packed_batch import packed_batch
 from fa_numba.figures.page_table import page_table
 from fa_numba.figures.race import race_diagram
+from fa_numba.figures.recall_by_pages import recall_by_pages
 from fa_numba.figures.rescaling import rescaling
 from fa_numba.figures.ring_cache import ring_cache
 from fa_numba.figures.roofline import roofline
@@ -706,6 +707,24 @@ def errors_of_scores_in_fp8(seqlen=1024, d=128):
     return score_errors(scores(q, k), quantised)
 
 
+def recall_of_few_pages():
+    """256 keys in 32 pages; alike, and in eight topics of which a query is near to one."""
+    rng, rows, tables = np.random.default_rng(0), [], (np.arange(32)[None], np.array([256]))
+    q, k, v = rng.standard_normal((3, 256, 8), np.float32)
+    topics = np.repeat(3 * rng.standard_normal((8, 8), np.float32), 32, axis=0)
+    for kind, keys, query in (("alike", k, q[0]), ("in topics", k + topics, topics[0])):
+        pages = keys.reshape(32, 8, 1, 8)
+        bounds = pages.min(axis=1), pages.max(axis=1)
+        cache = pages, v.reshape(pages.shape), *bounds, *(x.astype(np.int32) for x in tables)
+        exact, every = fa_numba.topk_decode(query[None, None, None], *cache, 32)
+        for top in (1, 2, 4, 8, 16, 32):
+            out, lse = fa_numba.topk_decode(query[None, None, None], *cache, top)
+            error = np.linalg.norm(out - exact) / np.linalg.norm(exact)
+            row = {"keys": kind, "share of pages": top / 32, "error": max(float(error), 1e-7)}
+            rows.append(row | {"recall": float(np.exp(lse - every)[0, 0, 0])})
+    return recall_by_pages(rows)
+
+
 def eight_bit_numbers():
     e4m3 = fp8.round_e4m3(np.linspace(0, 32, 1 << 14))
     return number_lines({"e4m3": e4m3, "int8, scaled": np.arange(128) / 4}, upto=32)
@@ -837,6 +856,7 @@ EXAMPLES = (
     a_swizzled_tile,
     descriptors_of_k_and_v,
     products_beside_softmax,
+    recall_of_few_pages,
     eight_bit_numbers,
     errors_of_scores_in_fp8,
     two_orders_of_a_product,

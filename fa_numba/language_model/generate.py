@@ -126,6 +126,12 @@ def sample(logits, temperature, top_k, rng) -> int:
         return int(logits.argmax())
     scores = logits.astype(np.float32)[None] / np.float32(temperature)
     p, tokens = (arrays.to_numpy(x)[0] for x in softmax_topk(scores, top_k))
-    upto = np.cumsum(p, dtype=np.float64)
-    chosen = np.searchsorted(upto, rng.random() * upto[-1], side="right")
-    return int(tokens[min(chosen, len(tokens) - 1)])  # a product that was rounded up is upto[-1]
+    return int(tokens[draw_one(p, rng.random())])
+
+
+def draw_one(p, uniform) -> int:
+    """The token that a random number from 0 to 1 draws from a distribution."""
+    tokens = np.flatnonzero(p)
+    ends = np.cumsum(p[tokens], dtype=np.float64)
+    chosen = np.searchsorted(ends, uniform * ends[-1], side="right")
+    return int(tokens[min(chosen, len(tokens) - 1)])  # a product that was rounded up is the end

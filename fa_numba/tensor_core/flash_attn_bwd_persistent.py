@@ -826,7 +826,7 @@ def flash_attn_bwd_persistent(
     in_float32 = checks.check_grad_dtype(grad_dtype, deterministic) is not None
     written = mask, mask_args, score, score_args
     mask_options = causal, window_size, softcap, alibi_slopes
-    scores = checks.check_scores(q, *mask_options, written, sinks, k)
+    scores = checks.check_scores(q, *mask_options, written, sinks, k, as_options=True)
     options, given = scores.mask, scores.given
     dropout_p, seed = checks.check_dropout(dropout_p, seed, largest=LARGEST_ON_TENSOR_CORES)
     gradient_scale, delta_scale, drops = scale, ONE, ()

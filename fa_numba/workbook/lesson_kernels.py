@@ -5,6 +5,8 @@ import functools
 import numpy as np
 from numba import cuda, float32
 
+from fa_numba import masks
+from fa_numba.kernels.flash_attn_v2 import flash_attn_v2
 from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.runtime import arrays
 
@@ -105,6 +107,16 @@ def make_tiled_matmul(TILE):
             c[row, col] = acc
 
     return kernel
+
+
+def block_list_attn(q, k, v, lists, *, block_m, block_n, causal=False):
+    """Attention of each block of queries to the blocks of keys that its list names, as in ex25c.
+
+    `lists` is an array of shape (batch or 1, num_kv_heads or 1, blocks of queries, length).
+    """
+    group_size = q.shape[2] // k.shape[2]
+    mask = masks.block_lists(lists, k.shape[1], block_m, block_n, group_size=group_size)
+    return flash_attn_v2(q, k, v, mask=mask, causal=causal, block_m=block_m, block_n=block_n)
 
 
 def prefix_state(q, k_prefix, v_prefix, *, block_m, block_n):

@@ -27,7 +27,13 @@ from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import MLA_BLOCK_M, MLA_BLOCK_N
 from fa_numba.workbook import progress
 from fa_numba.workbook.catalog import Exercise, find_one
-from fa_numba.workbook.lesson_kernels import below_largest, prefix_state, rescale, rotate
+from fa_numba.workbook.lesson_kernels import (
+    below_largest,
+    block_list_attn,
+    prefix_state,
+    rescale,
+    rotate,
+)
 from fa_numba.workbook.passed import load
 from fa_numba.workbook.recorded import say
 
@@ -288,6 +294,25 @@ def _flash_attn_v2(module):
     return flash_attn_v2
 
 
+def _block_lists(module):
+    names = "q", "k", "v", "lists", "out", "lse", "softmax_scale"
+
+    def block_list_attn(q, k, v, lists, *, block_m, block_n, causal=False):
+        batch, seqlen_q, num_heads, head_dim = q.shape
+        out = arrays.empty(q, q.shape)
+        lse = arrays.empty(q, (batch, num_heads, seqlen_q))
+        kernel = module.make_kernel(head_dim, block_m, block_n, causal)
+        scale = np.float32(1 / math.sqrt(head_dim))
+        grid = (math.ceil(seqlen_q / block_m),)
+        for b, h, g in _heads(q, k):
+            own = lists[b % lists.shape[0], g % lists.shape[1]].astype(np.int32)
+            head = q[b, :, h], k[b, :, g], v[b, :, g], own, out[b, :, h], lse[b, h]
+            launch(kernel, names, grid, (block_n, block_m), *head, scale)
+        return out, lse
+
+    return block_list_attn
+
+
 def _window_and_sink(module):
     names = "q", "k", "v", "out", "lse", "softmax_scale", "sink"
 
@@ -455,4 +480,5 @@ JOBS = {
     "ex17c": Job(_split_decode, flash_decode, _decode_inputs),
     "ex17f": Job(_prefix_state, prefix_state),
     "ex24c": Job(_latent_decode, fa_numba.mla_decode),
+    "ex25c": Job(_block_lists, block_list_attn),
 }

@@ -78,7 +78,8 @@ class Plan(NamedTuple):
     swap_in: np.ndarray
     copies: np.ndarray
     decoding: Decoding  # branches whose last token is computed; their rows come first
-    parts: list  # the other rows. Parts of one row first, then trees of guesses.
+    parts: list  # the other rows. Parts of one row first, of answers before those
+    # of prompts; then trees of guesses.
     preempted: list
 
     def rows(self):
@@ -215,7 +216,11 @@ class ChunkedScheduler:
         if not (some or progress or swap_in or preempted) and len(self.running) > 1:
             # Each waits for pages that another one has.
             swap_out += self._preempt(preempted)
-        parts.sort(key=lambda part: (part.stop - part.start > 1, part.draft is None))  # stable
+        parts.sort(  # stable
+            key=lambda part: (
+                part.stop - part.start > 1, part.draft is None, not part.request.started
+            )
+        )  # fmt: skip
         self.recomputed += sum(
             p.stop - p.start - p.chosen for p in parts if p.request.started and p.draft is None
         )

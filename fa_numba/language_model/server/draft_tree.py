@@ -21,6 +21,7 @@ import numpy as np
 
 from fa_numba import checks
 from fa_numba.checks.serving import MOST_NODES
+from fa_numba.language_model.generate import draw_one
 
 
 class Ask(NamedTuple):
@@ -180,14 +181,6 @@ def keep_child(p, q, children, uniform):
         if total := left.sum():  # 0: p and q differ by rounding alone
             p = left / total
     return None, p
-
-
-def draw_one(p, uniform) -> int:
-    """The token that a random number from 0 to 1 draws from a distribution."""
-    tokens = np.flatnonzero(p)
-    ends = np.cumsum(p[tokens])
-    chosen = np.searchsorted(ends, uniform * ends[-1], side="right")
-    return int(tokens[min(chosen, len(tokens) - 1)])  # a product that was rounded up is the end
 
 
 def sees(b, h, m, n, words, starts):

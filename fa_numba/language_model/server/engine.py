@@ -93,6 +93,8 @@ class Engine:
     ):
         self.max_waiting = checks.check_number_of("max_waiting", max_waiting)
         checks.check_number_of("host_pages", host_pages, at_least=0)
+        of_pages = [model_options.get(name) for name in ("topk_pages", "kv_dtype")]
+        checks.check_topk_pages(*of_pages, drafter)
         of_draft = getattr(drafter, "config", config)  # n-grams need none
         checks.check_draft_vocabulary(of_draft.vocabulary, config.vocabulary)
         self.decode, self.config, self.weights = decode, config, weights

@@ -20,8 +20,9 @@ from fa_numba import checks
 from fa_numba.checks import MAX_TOP_K
 from fa_numba.kv_cache.page_pool import PagePool
 from fa_numba.language_model import model
+from fa_numba.language_model.generate import draw_one
 from fa_numba.language_model.server import choose
-from fa_numba.language_model.server.draft_tree import DraftTree, draw_one
+from fa_numba.language_model.server.draft_tree import DraftTree
 from fa_numba.language_model.server.paged_model import PagedModel
 
 

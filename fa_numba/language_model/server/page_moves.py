@@ -1,15 +1,17 @@
 """Writing, copying and swapping pages, for all layers.
 
 Caches of all layers are one array (layers, num_pages, page_size, kv_heads, head_dim), and a page
-number means the same page in each layer. Pages of 8 bits have scales: arrays without head_dim. On
-a GPU the kernels of `kv_cache` run. On NumPy arrays they would run on the CPU engine, which is for
-tracing: indexing does the same, and is much faster.
+number means the same page in each layer. Pages of 8 bits have scales: arrays without head_dim.
+Others may have bounds, k_min and k_max: arrays without page_size. On a GPU the kernels of
+`kv_cache` run. On NumPy arrays they would run on the CPU engine, which is for tracing: indexing
+does the same, and is much faster.
 """
 
 import numpy as np
 
 from fa_numba.kernels import e4m3
 from fa_numba.kv_cache.copy_pages import copy_pages
+from fa_numba.kv_cache.page_scores import update_page_bounds
 from fa_numba.kv_cache.reshape_and_cache import reshape_and_cache
 from fa_numba.kv_cache.swap_pages import swap_pages
 from fa_numba.runtime import arrays
@@ -36,6 +38,18 @@ def write(k, v, k_cache, v_cache, slots, scales=()):
         cache.reshape(-1, *cache.shape[2:])[slots] = x
 
 
+def bound(k, k_min, k_max, slots, page_size):
+    """Take the keys of new tokens into the bounds of their pages in one layer; −1: no slot."""
+    if arrays.library_of(k) != "numpy":
+        update_page_bounds(k, k_min, k_max, slots, page_size)
+        return
+    k, slots = k[slots >= 0], slots[slots >= 0]
+    pages, first = slots // page_size, slots % page_size == 0
+    k_min[pages[first]], k_max[pages[first]] = np.inf, -np.inf
+    np.minimum.at(k_min, pages, k)
+    np.maximum.at(k_max, pages, k)
+
+
 def move_slots(caches, src, dst):
     """Copy slot src[i] to slot dst[i] in each layer; all are read before any is written."""
     for x in caches:
@@ -46,7 +60,7 @@ def move_slots(caches, src, dst):
 def copy(caches, src, dst):
     """Copy page src[i] to page dst[i] in each layer; src and dst are NumPy arrays.
 
-    `caches` are keys and values, and their scales, if they have some.
+    `caches` are keys and values, and their scales or bounds, if they have some.
     """
     if not len(src):
         return
@@ -74,6 +88,6 @@ def swap(caches, others, src, dst):
 
 
 def pairs(caches, layer):
-    """(keys, values) and (their scales) of a layer, with four axes, as the kernels take them."""
-    k, v, *scales = (x[layer] for x in caches)
-    return [(k, v), tuple(x[..., None] for x in scales)] if scales else [(k, v)]
+    """(keys, values), and (scales) or (bounds) of a layer, with four axes, as kernels take them."""
+    k, v, *beside = (x[layer] for x in caches)
+    return [(k, v), tuple(x[..., None] for x in beside)] if beside else [(k, v)]

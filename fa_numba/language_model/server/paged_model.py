@@ -17,6 +17,7 @@ import numpy as np
 from fa_numba import checks
 from fa_numba.dispatch import decoding
 from fa_numba.dispatch.cascade import cascade_decode
+from fa_numba.dispatch.topk_decode import topk_decode
 from fa_numba.kv_cache.cascade_plan import cascade_plan, merge_pays
 from fa_numba.language_model import model, products
 from fa_numba.language_model.jobs import paged_attn_decode
@@ -53,6 +54,9 @@ class PagedModel:
         Answers of a step: CUDA graphs have room for them.
     kv_dtype : "auto" or "fp8", default="auto"
         Dtype of the pages: that of the weights, or e4m3 with a scale for each token and head.
+    topk_pages : int, default=0
+        Pages that a row of an answer attends to in each layer and K/V head, by `topk_decode`; 0:
+        all. Not with pages of 8 bits or with guesses. Prompts attend to all pages.
     graphs : bool, default=True
         On a GPU, compute a step of few rows as one CUDA graph.
 
@@ -61,6 +65,8 @@ class PagedModel:
     k_caches, v_caches : arrays of shape (layers, num_pages, page_size, kv_heads, head_dim)
     scales : pair of float32 arrays of shape (layers, num_pages, page_size, kv_heads)
         Of e4m3; else empty.
+    bounds : pair of float32 arrays of shape (layers, num_pages, kv_heads, head_dim)
+        k_min and k_max of the pages, with topk_pages; else empty.
     graphs : DecodeGraphs or None
     """
 
@@ -74,6 +80,7 @@ class PagedModel:
         attend=paged_attn_decode,
         max_branches=64,
         kv_dtype="auto",
+        topk_pages=0,
         graphs=True,
     ):
         checks.check_no_latents(config, "in a server, whose pages hold keys and values")
@@ -87,30 +94,37 @@ class PagedModel:
             self._stream = self.xp.cuda.Stream(non_blocking=True)
             self.xp.cuda.Device().synchronize()  # the weights are there
         self.in_8_bits = checks.check_kv_dtype(kv_dtype) == "fp8"
-        self.k_caches, self.v_caches, *self.scales = self._caches(self.like, pool)
+        self.topk_pages = topk_pages
+        self.k_caches, self.v_caches, *beside = self._caches(self.like, pool)
+        self.scales, self.bounds = (beside, []) if self.in_8_bits else ([], beside)
         if host_pool is not None:
             self._host = self._caches(np.empty(0, self.like.dtype), host_pool)
         can = self.weights is not weights  # cuBLAS was found
+        can &= not topk_pages  # CuPy sorts the bounds, which no graph has been tried with
         self.graphs = DecodeGraphs(self, max_branches) if graphs and can else None
 
     def _caches(self, like, pool):
-        """Keys and values of all layers, and with 8 bits their scales, for the pages of a pool."""
+        """Keys and values of all layers, and scales or bounds, for the pages of a pool."""
         config = self.config
         shape = config.layers, pool.num_pages, pool.page_size, config.kv_heads
         dtype = np.dtype(np.uint8) if self.in_8_bits else like.dtype
         caches = [arrays.empty(like, (*shape, config.head_dim), dtype) for _ in range(2)]
         scales = [arrays.empty(like, shape) for _ in range(2)] if self.in_8_bits else []
-        return caches + scales
+        of_pages = *shape[:2], *shape[3:], config.head_dim
+        bounds = [
+            arrays.empty(like, of_pages, np.float32) for _ in range(2 * bool(self.topk_pages))
+        ]
+        return caches + scales + bounds
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of a page in all layers: keys, values, scales."""
-        caches = self.k_caches, self.v_caches, *self.scales
+        """Bytes of a page in all layers: keys, values, scales, bounds."""
+        caches = self.k_caches, self.v_caches, *self.scales, *self.bounds
         return sum(x.nbytes for x in caches) // self.pool.num_pages
 
     def move(self, plan):
         """Apply a plan's changes of the caches that need no model."""
-        device = self.k_caches, self.v_caches, *self.scales
+        device = self.k_caches, self.v_caches, *self.scales, *self.bounds
         if plan.swap_out.size:
             page_moves.swap(device, self._host, *plan.swap_out)
         if plan.swap_in.size:
@@ -151,6 +165,8 @@ class PagedModel:
         on_gpu = self.xp is not np
         if self.attend is not decoding.paged_attn_decode or (on_gpu and self.in_8_bits):
             return None  # no kernel reads e4m3 for many rows at once
+        if self.topk_pages:
+            return None  # each row has pages of its own
         single = np.count_nonzero(plan.sizes() == 1)
         if single < 2:
             return None
@@ -177,9 +193,17 @@ class PagedModel:
         single = np.count_nonzero(sizes == 1)  # they come first
         trees = [p.draft for p in plan.parts if p.draft and p.stop - p.start > 1]  # then these
         first, end = single, single + len(trees)
+        few = self.topk_pages and len(plan.decoding) + sum(
+            part.request.started for part in plan.parts[: single - len(plan.decoding)]
+        )
         if trees and not cascade and end * max(map(len, trees)) <= JOINED_ROWS:
             first = 0
-        groups = [(0, first), (first, end), *((i, i + 1) for i in range(end, len(sizes)))]
+        groups = [
+            (0, few),
+            (few, first),
+            (first, end),
+            *((i, i + 1) for i in range(end, len(sizes))),
+        ]
         groups = [slice(*group) for group in groups if group[0] < group[1]]
         starts = numbers[3][first:end] - sizes[first:end]
         padding, mask = self._of_trees([NO_GUESS] * (single - first) + trees, starts)
@@ -189,7 +213,9 @@ class PagedModel:
             for rows in groups:
                 batch = q[ends[rows.start] - sizes[rows.start] : ends[rows.stop - 1]]
                 tables = table[rows], lengths[rows]
-                if rows.stop <= first:
+                if rows.stop <= few:
+                    outs.append(self._attend_to_few(layer, batch[:, None], *tables))
+                elif rows.stop <= first:
                     of_single = (cascade,) if cascade else tables
                     outs.append(self.attend_to_pages(layer, batch[:, None], *of_single))
                 elif rows.stop <= end:
@@ -225,6 +251,8 @@ class PagedModel:
             q, k, v = model.qkv(weights, config, layer, x, positions)
             caches = self.k_caches[layer], self.v_caches[layer]
             page_moves.write(k, v, *caches, slots, [scale[layer] for scale in self.scales])
+            if self.topk_pages:
+                page_moves.bound(k, *(x[layer] for x in self.bounds), slots, self.pool.page_size)
             x = model.after_attention(weights, config, layer, x, attend(layer, q))
         return x
 
@@ -270,6 +298,12 @@ class PagedModel:
         attend = self.attend if len(tables) == 2 else cascade_decode
         out, _ = attend(q, *caches, *tables, **options)
         return out.reshape(-1, *q.shape[2:])
+
+    def _attend_to_few(self, layer, q, *tables):
+        """Attention of one query of each sequence to its `topk_pages`, as rows."""
+        arguments = [x[layer] for x in (self.k_caches, self.v_caches, *self.bounds)]
+        out, _ = topk_decode(q, *arguments, *tables, self.topk_pages, attend=self.attend)
+        return out[:, 0]
 
     def upload(self, numbers):
         """int32 arrays on the device of the weights, by one copy."""

@@ -34,6 +34,9 @@ OPTIONS = {  # of the command, by the arguments of the engine that they become
     "max_waiting": "--queue",
     "tokens": "--draft-tokens",
     "width": "--draft-width",
+    "topk_pages": "--topk-pages",
+    "kv_dtype": "--kv-dtype",
+    "drafter": "--draft",
 }
 
 EPILOG = """\
@@ -53,6 +56,7 @@ def add_options(command: argparse.ArgumentParser):
         "--pages": (512, "pages of keys and values"),
         "--page-size": (16, "tokens of a page"),
         "--host-pages": (0, "pages in host memory to swap to; 0: recompute instead"),
+        "--topk-pages": (0, "pages that a token of an answer attends to; 0: all"),
         "--batch": (64, "answers computed at a time, at most"),
         "--rows": (256, "tokens computed in a step, at most: one for each answer, and prompts"),
         "--draft-tokens": (8, "tokens guessed for an answer in a step, at most 63"),
@@ -129,6 +133,7 @@ def main(options) -> int:
             max_branches=options.batch,
             max_waiting=options.queue,
             kv_dtype=options.kv_dtype,
+            topk_pages=options.topk_pages,
             decode=characters.decode,
             drafter=drafter,
         )
@@ -195,7 +200,7 @@ def _listen(host, port):
 
 def _warm_up(weights, config, options):
     """Answer prompts of few and of many tokens on other pages, so that all kernels are compiled."""
-    sizes = {"page_size": options.page_size, "kv_dtype": options.kv_dtype}
+    sizes = {name: getattr(options, name) for name in ("page_size", "kv_dtype", "topk_pages")}
     drafter = None if options.draft == "none" or options.draft_width == 1 else _Forks
     engine = Engine(weights, config, drafter=drafter, **sizes)
     longest = min(config.context, MANY_TOKENS, engine.pool.num_pages * options.page_size) - 3

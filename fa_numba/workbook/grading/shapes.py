@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import linecache
 import textwrap
 
 from numba_cuda_simulator.errors import Site, UnsupportedError
@@ -20,7 +21,9 @@ MAKERS = ("shared.array", "local.array")
 def expect_constant_shapes(code) -> None:
     """Raise where a kernel's shared or local array has a shape that it computes or is given."""
     try:
-        lines, first = inspect.getsourcelines(code)
+        # inspect.getsourcelines would look for the code's module in the files of all modules.
+        first = code.co_firstlineno
+        lines = inspect.getblock(linecache.getlines(code.co_filename)[first - 1 :])
         tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
     except (OSError, SyntaxError, IndexError):
         return

@@ -1,0 +1,78 @@
+"""ex25c · FlashAttention-2 over a list of tiles
+
+ex07d with a list for each m-tile: only the n-tiles that it names are loaded and seen. That is how a
+prompt attends to few blocks (NSA's selection, one head of it). Start from your own kernel:
+`fa-numba reset ex25c --from ex07d`. Some five lines change.
+
+shapes    q, out (seqlen_q, HEAD_DIM);  k, v (seqlen_k, HEAD_DIM);  lse (seqlen_q,), float32, of any
+          length >= 1; lists (num_m_tiles, length) int32, length >= 1
+launch    kernel[num_m_tiles, (BLOCK_N, BLOCK_M)](q, k, v, lists, out, lse, softmax_scale), with
+          num_m_tiles = ceil(seqlen_q / BLOCK_M)
+lists     the queries of m-tile i see the n-tiles in lists[i], keys BLOCK_N lists[i, j] and so on.
+          In any order, none twice; -1 anywhere for none. A row of -1 alone sees no key: out = 0 and
+          lse = -inf
+mask      CAUSAL as in ex07d, on top of the lists: a tile of the list may be on the diagonal, or
+          behind it
+memory    the arrays of ex07d; HBM: q once; of k and v each n-tile in lists[i] at most once for
+          m-tile i, and no other; an element of lists at most once for each thread
+as before scores of -1e30, the last tiles part-filled, out and lse stored once
+
+About 30 lines, of which five are new.
+"""
+
+import functools
+import math
+
+from numba import cuda, float32
+
+
+@functools.cache
+def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
+    """The kernel for one head_dim, one pair of tile sizes and one mask, compile-time constants."""
+    NUM_COLS = math.ceil(HEAD_DIM / BLOCK_N)  # columns of out that a thread owns
+
+    @cuda.jit(device=True)
+    def add_tile(acc, l_i, alpha, p_tile, v_tile):
+        """ex07b: rescale acc and l_i by alpha, add a tile; return the new l_i."""
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        l_i *= alpha
+        for c in range(BLOCK_N):
+            l_i += p_tile[ty, c]  # l_i <- alpha l_i + rowsum(P)                 line 9
+        for i in range(NUM_COLS):
+            d = tx + i * BLOCK_N
+            if d < HEAD_DIM:
+                acc[i] *= alpha
+                for c in range(BLOCK_N):
+                    acc[i] += p_tile[ty, c] * v_tile[c, d]  # O <- alpha O + P V  line 10
+        return l_i
+
+    @cuda.jit(device=True)
+    def store(m, acc, m_i, l_i, out, lse):
+        """Divide acc by l_i, store this thread's columns of row m, and lse."""
+        tx = cuda.threadIdx.x
+        if m < out.shape[0]:
+            for i in range(NUM_COLS):
+                d = tx + i * BLOCK_N
+                if d < HEAD_DIM:
+                    out[m, d] = acc[i] / l_i if l_i > 0 else float32(0.0)  #     line 12
+            if tx == 0:
+                lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf)  # line 13
+
+    @cuda.jit
+    def kernel(q, k, v, lists, out, lse, softmax_scale):
+        """Attention of one head to the tiles of a list: a thread block owns BLOCK_M query rows.
+
+        grid     (num_m_tiles,); threads (BLOCK_N, BLOCK_M), one per score of the tile
+        shared   q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
+                 s_tile, p_tile (BLOCK_M, BLOCK_N)
+        private  acc (NUM_COLS,); m_i, l_i, the same in all threads of a row
+        HBM      q, out, lse once; the tiles of k and v in lists[i] once for m-tile i
+        paper    NSA, arXiv:2502.11089, section 3.4; FlashAttention-2, Algorithm 1
+        """
+        # YOUR CODE HERE
+        raise NotImplementedError("ex25c: kernel")
+
+    return kernel
+
+
+# Stub 687d2a8f of solutions/ex25c_block_lists.py: `fa-numba reset ex25c` brings it back.
