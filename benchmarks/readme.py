@@ -725,6 +725,7 @@ def parts_of_benchmarks():
             tensor_core_table(),
         ],
         "short": [short_table()],
+        "wide": [every_row("wide")],
         "peers": [peers_table()],
         "backward": [
             pictures(("backward", "TFLOP/s against the length of the sequence, backward")),

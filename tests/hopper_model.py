@@ -116,7 +116,8 @@ class Model:
         asleep = [0] * -(-threads // 128)  # rounds in which a warpgroup does not run
         idle, self.progress, left = 0, True, threads
         while left:
-            idle = 0 if self.progress or any(asleep) else idle + 1
+            # Often one of many warpgroups is asleep: such rounds do not begin the count anew.
+            idle = 0 if self.progress else idle + (not any(asleep))
             if idle > IDLE_ROUNDS:
                 raise HangError(sorted({t.waits_for for t in self.threads if not t.dead}))
             self.progress = False
@@ -376,6 +377,21 @@ class Model:
 
     def wgmma_columns_f16(self, n, k, d, a, b):
         self._start(d, n, (), lambda _: self._columns(a, k, 64).T @ self._columns(b, k, n))
+
+    def wgmma_wait_group(self, pending):
+        self.wgmma_wait(pending, None, 0)
+
+    def wgmma_more_f16(self, n, k, d, a, b):
+        def product(_):
+            return self._rows(a, 64, k, 64) @ self._rows(b, n, k, n).T
+
+        self._start(d, n, (), product, add=True)
+
+    def wgmma_tiles_f16(self, n, k, d, a, b):
+        def product(_):
+            return self._rows(a, 64, k, 64) @ self._columns(b, k, n)
+
+        self._start(d, n, (), product, add=True)
 
     def wgmma_f16_registers(self, n, k, d, a, b):
         def product(fragments):

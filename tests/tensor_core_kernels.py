@@ -228,8 +228,11 @@ def tma_store_kernel(x, tensor_map, row, head, b):
         tma.tma_store_wait_read(0)
 
 
-def _wgmma_of(N, K, DTYPE, WIDTH):
-    """A product with A in shared memory, one with A in registers; bits of B for each."""
+def _wgmma_of(N, K, DTYPE, WIDTH, ADDS=None):
+    """A product with A in shared memory, one with A in registers; bits of A and B for each.
+
+    ADDS is the name of one of `forward.WgmmaSums`, in place of the first.
+    """
     if DTYPE == "e4m3":
         ROW_MAJOR = COL_MAJOR = wgmma.narrow_descriptor_bits(WIDTH)
 
@@ -241,6 +244,8 @@ def _wgmma_of(N, K, DTYPE, WIDTH):
     else:
         ROW_MAJOR, COL_MAJOR = wgmma.descriptor_bits(), wgmma.descriptor_bits(K * layouts.ROW_BYTES)
         of_shared, of_registers = forward.wgmma_of(DTYPE)
+        if ADDS is not None:
+            of_shared = getattr(forward.wgmma_sums_of(DTYPE), ADDS)
 
         def shared(d, a, b):
             of_shared(N, K, d, a, b)
@@ -253,11 +258,14 @@ def _wgmma_of(N, K, DTYPE, WIDTH):
 
 
 @functools.cache
-def make_wgmma(N, K, DTYPE, REGISTERS, WIDTH=128):
-    """A product of 16-bit numbers, or of "e4m3" in panels of WIDTH bytes."""
-    shared, ROW_MAJOR, registers, COL_MAJOR = _wgmma_of(N, K, DTYPE, WIDTH)
+def make_wgmma(N, K, DTYPE, REGISTERS, WIDTH=128, ADDS=None):
+    """A product of 16-bit numbers, or of "e4m3" in panels of WIDTH bytes; ADDS as in _wgmma_of."""
+    shared, ROW_MAJOR, registers, COL_MAJOR = _wgmma_of(N, K, DTYPE, WIDTH, ADDS)
     SIZE = 1 if DTYPE == "e4m3" else 2
-    B_SHAPE = (K, N) if REGISTERS and SIZE == 2 else (N, K)  # rows, and columns in whole panels
+    OF_SHARED = COL_MAJOR if ADDS == "tiles" else ROW_MAJOR
+    B_SHAPE = (
+        (K, N) if ADDS == "tiles" or REGISTERS and SIZE == 2 else (N, K)
+    )  # rows, and columns in whole panels
     A_BYTES, B_BYTES = (
         rows * -(-cols * SIZE // WIDTH) * WIDTH for rows, cols in ((64, K), B_SHAPE)
     )
@@ -291,9 +299,12 @@ def make_wgmma(N, K, DTYPE, REGISTERS, WIDTH=128):
             wgmma.wgmma_commit()
             wgmma.wgmma_wait_with(0, d_fragment, LENGTH, a_fragment, A_LENGTH)
         else:
+            if ADDS is not None:
+                for j in range(LENGTH):
+                    d_fragment[j] = d[LENGTH * i + j]
             wgmma.wgmma_fence()
             a_rows = wgmma.descriptor(ROW_MAJOR, a_tile)
-            shared(d_fragment, a_rows, wgmma.descriptor(ROW_MAJOR, b_tile))
+            shared(d_fragment, a_rows, wgmma.descriptor(OF_SHARED, b_tile))
             wgmma.wgmma_commit()
             wgmma.wgmma_wait(0, d_fragment, LENGTH)
         for j in range(LENGTH):
@@ -390,6 +401,14 @@ KERNELS = {
     ),
     "wgmma bf16 registers": (
         make_wgmma(64, 128, "bfloat16", True), (u8, u8, f32), HOPPER, "HGMMA.64x64x16.F32.BF16",
+    ),
+    "wgmma more": (
+        make_wgmma(64, 128, "float16", False, ADDS="more"),
+        (u8, u8, f32), HOPPER, "HGMMA.64x64x16.F32",
+    ),
+    "wgmma tiles": (
+        make_wgmma(128, 64, "bfloat16", False, ADDS="tiles"),
+        (u8, u8, f32), HOPPER, "HGMMA.64x128x16.F32.BF16",
     ),
     "wgmma e4m3": (
         make_wgmma(64, 64, "e4m3", False, 64), (u8, u8, f32), HOPPER, "QGMMA.64x64x32.F32.E4M3",

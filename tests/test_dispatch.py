@@ -299,6 +299,21 @@ def test_gradients_of_many_columns_on_a_gpu_of_little_shared_memory(gpu):
     assert "flash_attn_bwd runs here" in choice.refused["flash_attn_bwd_registers"]
 
 
+@pytest.mark.parametrize("head_dim, kernel", [(256, "persistent"), (264, "wide"), (512, "wide")])
+def test_wide_heads_on_hopper(gpu, head_dim, kernel):
+    gpu((9, 0))
+    q, k = (aligned(1, 64, heads, head_dim, dtype=np.float16) for heads in (4, 2))
+    choice = fa_numba.which(q, k, k, causal=True, window_size=(30, -1))
+    assert choice.kernel == f"flash_attn_{kernel}"
+    if kernel == "wide":
+        assert "head_dim" in choice.refused["flash_attn_persistent"]
+        assert fa_numba.which(q, k, k, alibi_slopes=aligned(4)).kernel == "flash_attn_v2"
+    else:
+        assert "above 256" in choice.refused["flash_attn_wide"]
+    gpu((8, 0))
+    assert "flash_attn_wide" in fa_numba.which(q, k, k).refused
+
+
 @pytest.mark.parametrize("head_dims", [(192, 128), (512, 512), (16, 264)], ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_kernels_that_take_one_head_dim_up_to_256_are_not_taken(gpu, head_dims, dtype):

@@ -218,6 +218,22 @@ def test_wgmma_with_registers_small(rng, dtype, n, k):
 
 
 @needs_hopper
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("adds", ["more", "tiles"])
+@pytest.mark.parametrize("n, k", [(64, 128), (128, 64)])
+def test_added_wgmma_small(rng, dtype, adds, n, k):
+    b_shape = (n, k) if adds == "more" else (k, n)
+    a, b = (integers(rng, shape, DTYPES[dtype]) for shape in ((64, k), b_shape))
+    d = rng.integers(-9, 9, (64, n)).astype(np.float32)
+    registers = d[layouts.wgmma_d(n)].ravel()
+    kernel = kernels.make_wgmma(n, k, dtype, False, ADDS=adds)
+    run(kernel, 128, as_tile(a), as_tile(b), registers, shared_bytes=48 * 1024)
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    want = a @ (b.T if adds == "more" else b) + d
+    np.testing.assert_array_equal(registers, want[layouts.wgmma_d(n)].ravel())
+
+
+@needs_hopper
 @pytest.mark.parametrize("n", [80, 112, 128])
 @pytest.mark.parametrize("slope", [0.7, -3.3, 1e-5, 1e5])
 def test_bias_small(n, slope):

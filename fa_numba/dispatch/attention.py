@@ -44,7 +44,16 @@ class GradientInputs(NamedTuple):
     lse: object
 
 
-def on_tensor_cores(candidate, inputs, options, *, check, supported, copies=False):
+def on_tensor_cores(
+    candidate,
+    inputs,
+    options,
+    *,
+    check,
+    supported,
+    copies=False,
+    max_head_dim=checks.MAX_HEAD_DIM,
+):
     """Raise unless a forward function on tensor cores can take these inputs.
 
     Parameters
@@ -57,14 +66,24 @@ def on_tensor_cores(candidate, inputs, options, *, check, supported, copies=Fals
     supported : AMPERE or HOPPER
     copies : bool, default=False
         The function copies its arrays first, so they may begin at any address.
+    max_head_dim : int, default=256
     """
     if candidate.most_queries is None:  # decoders take any scale
         checks.check_positive_scale(options.get("softmax_scale"), inputs.q.shape[3])
-    limits = {"supported": supported, "max_head_dim": checks.MAX_HEAD_DIM}
-    check(*inputs, name=candidate.name, **limits)
+    check(*inputs, name=candidate.name, supported=supported, max_head_dim=max_head_dim)
     if not copies:
         checks.check_aligned(**inputs._asdict())
     check_dropout(candidate, options)
+
+
+def with_wide_heads(candidate, inputs, options):
+    """Raise unless `flash_attn_wide` can take these inputs, and no faster kernel can."""
+    if inputs.q.shape[3] <= checks.MAX_HEAD_DIM:
+        raise RefusedValueError(
+            f"is for a head_dim above {checks.MAX_HEAD_DIM}, got {inputs.q.shape[3]}"
+        )
+    limits = {"supported": HOPPER, "max_head_dim": checks.MAX_WIDE_HEAD_DIM}
+    on_tensor_cores(candidate, inputs, options, check=checks.check_tensor_core, **limits)
 
 
 def of_copies(candidate, inputs, options):
@@ -255,6 +274,13 @@ FORWARD = (
         HOPPER,
         why=_BY_TMA,
         head_dims=checks.ANY_HEAD_DIMS,
+    ),
+    Candidate(
+        "flash_attn_wide",
+        "tensor_core",
+        why=f"it alone runs on tensor cores at a head_dim above {checks.MAX_HEAD_DIM}",
+        check=with_wide_heads,
+        head_dims=checks.HeadDims(checks.MAX_WIDE_HEAD_DIM),
     ),
     Candidate(
         "flash_attn_padded",

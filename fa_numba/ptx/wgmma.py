@@ -34,6 +34,8 @@ wgmma reads 16-bit numbers either way, so no tile is ever transposed. There is a
     wgmma_*_registers      d += A B    A in registers; B with a row for each term
     wgmma_rows_*           d = A Bᵀ    as wgmma_*, A is 64 rows of a larger tile      (backward)
     wgmma_columns_*        d = Aᵀ B    both with a row for each term of the sum       (backward)
+    wgmma_more_*           d += A Bᵀ   as wgmma_*: the next terms of a sum that comes in pieces
+    wgmma_tiles_*          d += A B    A is a tile of 64 rows, along the sum; B as for _registers
 
 A matrix in shared memory consists of panels of 64 columns (128 bytes), each with all rows, one
 after the other, the chunks of 16 bytes swizzled (`layouts.swizzle`). Its descriptor has 64 bits:
@@ -311,6 +313,43 @@ def wgmma_columns_bf16(typingctx, n, k, d, a, b):
 
 
 @intrinsic
+def wgmma_more_f16(typingctx, n, k, d, a, b):
+    """d += A Bᵀ, float16, otherwise as `wgmma_f16`."""
+    return _more("f16", n, k, d)
+
+
+@intrinsic
+def wgmma_more_bf16(typingctx, n, k, d, a, b):
+    """d += A Bᵀ, bfloat16; see `wgmma_more_f16`."""
+    return _more("bf16", n, k, d)
+
+
+@intrinsic
+def wgmma_tiles_f16(typingctx, n, k, d, a, b):
+    """d += A B, float16, both in shared memory: only A (64, k) with its rows along the sum.
+
+    a is made with ``descriptor_bits()``, b with ``descriptor_bits(k * ROW_BYTES)``.
+    """
+    return _tiles("f16", n, k, d)
+
+
+@intrinsic
+def wgmma_tiles_bf16(typingctx, n, k, d, a, b):
+    """d += A B, bfloat16; see `wgmma_tiles_f16`."""
+    return _tiles("bf16", n, k, d)
+
+
+@intrinsic
+def wgmma_wait_group(typingctx, pending):
+    """Wait until at most the newest `pending` groups are in flight.
+
+    For tiles in shared memory: then those of the older groups may be overwritten. The compiler does
+    not know that results are ready: `wgmma_wait` for them.
+    """
+    return statement(f"wgmma.wait_group.sync.aligned {literal(pending)};", pending=pending)
+
+
+@intrinsic
 def hold(typingctx, x, length):
     """No instruction: keeps the compiler from moving a read of x before an earlier wait.
 
@@ -336,12 +375,31 @@ def _columns(kind, n, k, d):
     return statement(text, n=n, k=k, d=d, a=types.uint64, b=types.uint64)
 
 
-def _products(shape, steps, transposed):
-    """One instruction for each pair of offsets in bytes, of A and of B; the first overwrites d."""
+def _more(kind, n, k, d):
+    steps = [
+        (column_bytes(col, 64), column_bytes(col, literal(n))) for col in range(0, literal(k), 16)
+    ]
+    text = _products(f"m64n{literal(n)}k16.f32.{kind}.{kind}", steps, "0, 0", add=True)
+    d = tied(d, literal(n) // 2)
+    return statement(text, n=n, k=k, d=d, a=types.uint64, b=types.uint64)
+
+
+def _tiles(kind, n, k, d):
+    steps = [(column_bytes(row, 64), row * ROW_BYTES) for row in range(0, literal(k), 16)]
+    text = _products(f"m64n{literal(n)}k16.f32.{kind}.{kind}", steps, "0, 1", add=True)
+    d = tied(d, literal(n) // 2)
+    return statement(text, n=n, k=k, d=d, a=types.uint64, b=types.uint64)
+
+
+def _products(shape, steps, transposed, add=False):
+    """One instruction for each pair of offsets in bytes, of A and of B.
+
+    The first overwrites d, or adds to it.
+    """
     lines = [".reg .pred add; .reg .b64 a, b;"]
     for i, (a_bytes, b_bytes) in enumerate(steps):
         lines += [
-            f"setp.ne.b32 add, {min(i, 1)}, 0;",
+            f"setp.ne.b32 add, {min(i, 1) | add}, 0;",
             f"add.s64 a, <a>, {a_bytes >> 4};",
             f"add.s64 b, <b>, {b_bytes >> 4};",
             f"wgmma.mma_async.sync.aligned.{shape} <d>, a, b, add, 1, 1, {transposed};",

@@ -13,6 +13,13 @@ class WgmmaProducts(NamedTuple):
     registers: Any
 
 
+class WgmmaSums(NamedTuple):
+    """Products that are added, with A and B in shared memory: d += A Bᵀ, and d += A B."""
+
+    more: Any
+    tiles: Any
+
+
 def pack_of(DTYPE):
     """The conversion of two float32 into one register."""
     return convert.pack_bf16x2 if DTYPE == "bfloat16" else convert.pack_f16x2
@@ -28,3 +35,10 @@ def wgmma_of(DTYPE):
     if DTYPE == "bfloat16":
         return WgmmaProducts(wgmma.wgmma_bf16, wgmma.wgmma_bf16_registers)
     return WgmmaProducts(wgmma.wgmma_f16, wgmma.wgmma_f16_registers)
+
+
+def wgmma_sums_of(DTYPE):
+    """The `WgmmaSums` of a dtype."""
+    if DTYPE == "bfloat16":
+        return WgmmaSums(wgmma.wgmma_more_bf16, wgmma.wgmma_tiles_bf16)
+    return WgmmaSums(wgmma.wgmma_more_f16, wgmma.wgmma_tiles_f16)

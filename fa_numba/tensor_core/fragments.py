@@ -315,8 +315,10 @@ def make_store_rows(HEAD_DIM, pack):
 
 
 @functools.cache
-def make_store_tile(HEAD_DIM, pack):
+def make_store_tile(HEAD_DIM, pack, FIRST_COL=0):
     """Functions that store a warp's 16 rows, from row m on, in two steps.
+
+    acc has HEAD_DIM columns, which go to those from FIRST_COL on.
 
     Returns
     -------
@@ -360,7 +362,7 @@ def make_store_tile(HEAD_DIM, pack):
             if m < seqlen_q:
                 for panel in range(PANELS):
                     source = rows + panel * PANEL_BYTES
-                    tma_store_4d(out_map, PANEL_COLS * panel, m, head, b, source)
+                    tma_store_4d(out_map, FIRST_COL + PANEL_COLS * panel, m, head, b, source)
             tma_store_commit()
 
     return TileStores(finish_rows, store_tile)

@@ -1,0 +1,63 @@
+"""How fast is attention at a head_dim above 256?
+
+Beside PyTorch's `scaled_dot_product_attention`: FlashAttention-2 and cuDNN refuse these sizes, so
+it takes the memory-efficient kernel or the plain formula.
+"""
+
+import itertools
+
+import numpy as np
+
+from benchmarks.bench_tensor_core import (
+    REPEATS,
+    ROUNDING,
+    TOKENS,
+    WIDTH,
+    definition,
+    relative_error,
+)
+from benchmarks.timing import save, time_ms
+from fa_numba.tensor_core.flash_attn_wide import flash_attn_wide
+
+HEAD_DIMS, SEQLENS = (320, 384, 512), (512, 2048, 8192)
+
+
+def main():
+    cases = itertools.product(ROUNDING, HEAD_DIMS, SEQLENS, (False, True))
+    save(
+        "wide",
+        [measure(*case) for case in cases],
+        note=f"TFLOP/s; {TOKENS} tokens in all, num_heads * head_dim = {WIDTH} or just below; "
+        "4·batch·heads·seqlen²·head_dim, halved if causal; error: ‖out − float64‖ / ‖float64‖",
+    )
+
+
+def measure(dtype, head_dim, seqlen, causal):
+    """A row for one size."""
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    torch.manual_seed(0)
+    shape = TOKENS // seqlen, seqlen, WIDTH // head_dim, head_dim
+    q, k, v = (torch.randn(shape, device="cuda").to(getattr(torch, dtype)) for _ in range(3))
+    flops = 4 * np.prod(shape, dtype=float) * seqlen * (0.5 if causal else 1)
+    error = relative_error(flash_attn_wide(q, k, v, causal=causal)[0], definition(q, k, v, causal))
+    assert error <= 2 * ROUNDING[dtype], f"{dtype}, {shape}, {causal=}: {error}"
+    ours = time_ms(lambda: flash_attn_wide(q, k, v, causal=causal), repeats=REPEATS)
+    heads_first = [x.transpose(1, 2) for x in (q, k, v)]
+    theirs = time_ms(
+        lambda: scaled_dot_product_attention(*heads_first, is_causal=causal), repeats=3
+    )
+    return {
+        "dtype": dtype,
+        "head_dim": head_dim,
+        "seqlen": seqlen,
+        "causal": causal,
+        "flash_attn_wide": round(flops / ours / 1e9, 1),
+        "SDPA": round(flops / theirs / 1e9, 1),
+        "error": float(f"{error:.2g}"),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,546 @@
+"""FlashAttention-3 forward on Hopper, head_dim 264 to 512: two warpgroups share queries.
+
+flash_attn_persistent  head_dim up to 256: each warpgroup has 64 rows of queries and all of out
+flash_attn_wide        head_dim 264 to 512: two warpgroups share 64 rows of queries  <- this file
+
+Out of 64 queries with head_dim 512 takes half of an SM's registers, so a thread block has 64
+queries, and each of two warpgroups keeps half of the columns of out:
+
+    warpgroup 1    S = Q Kᵀ of the next tile    P = exp(S − m_i)    out += P V    P to warpgroup 2
+    warpgroup 2    out += P V for the other columns
+    warpgroup 0    a thread loads by TMA
+
+While warpgroup 1 computes the softmax, the tensor cores multiply P V of the tile before, for both.
+P goes through shared memory with the factors by which warpgroup 2 rescales its half of out; at the
+end the factors are 1 / l_i.
+
+K and V arrive in pieces of 64 keys and 128 columns, in one ring, in the order in which they are
+multiplied: K of a tile, then V of the tile before. Each piece is freed as soon as its product is
+done, because two tiles of K and V do not fit beside Q. V's pieces go to the warpgroups in turns.
+
+The arithmetic, for 64 keys with head_dim 512:
+
+    FLOPs           8.4 million: 2048 cycles of an SM's tensor cores
+    shared memory   Q 64 KiB, a ring of nine pieces 144, two stages of P 16: 224 KiB of 227. wgmma
+                    reads 208 KiB, and TMA and stmatrix write 136: 2752 cycles at 128 bytes each. So
+                    the tensor cores multiply for three quarters of the time at most
+    registers       128 of out, 32 of scores, 32 of P, of 240
+    L2              128 KiB: twice as much for each FLOP as flash_attn_persistent, which has 128
+                    rows of queries. That is no limit here: docs/notes/forward.md
+
+A head_dim below 384, or between 384 and 512, is zero-padded to that.
+
+Papers: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, section 3.
+"""
+
+import functools
+
+import numpy as np
+from numba import cuda, float32, int32, uint32, uint64
+
+from fa_numba import checks
+from fa_numba.checks import HOPPER, TensorCores
+from fa_numba.constants import FULL_WARP
+from fa_numba.on_cuda_cores import run_time_masks
+from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
+from fa_numba.ptx import mbarrier
+from fa_numba.ptx.barriers import (
+    fence_async_proxy,
+    named_barrier_sync,
+    setmaxnreg_dec,
+    setmaxnreg_inc,
+)
+from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
+from fa_numba.ptx.ldmatrix import stmatrix_x4
+from fa_numba.ptx.mbarrier import (
+    fence_mbarrier_init,
+    mbarrier_arrive,
+    mbarrier_arrive_expect_tx,
+    mbarrier_init,
+)
+from fa_numba.ptx.tma import make_load_tile, tma_load_4d, tma_store_wait_read
+from fa_numba.ptx.wgmma import (
+    descriptor,
+    descriptor_bits,
+    hold,
+    wgmma_commit,
+    wgmma_fence,
+    wgmma_wait,
+    wgmma_wait_group,
+    wgmma_wait_with,
+)
+from fa_numba.runtime import arrays
+from fa_numba.runtime.tensor_maps import tensor_map
+from fa_numba.tensor_core import forward
+from fa_numba.tensor_core.fragments import (
+    fragment_function,
+    make_fragment_functions,
+    make_mask_tile,
+    make_score_mod,
+    make_store_tile,
+)
+from fa_numba.tensor_core.lazy_rescaling import make_softmax_steps
+from fa_numba.tensor_core.mainloop import make_tiles_of
+from fa_numba.tensor_core.shared_plan import SharedPlan, init_rings
+from fa_numba.tiling.block_sizes import ceil_div
+
+MAX_HEAD_DIM = 512
+REQUIREMENTS = TensorCores("flash_attn_wide", HOPPER, max_head_dim=MAX_HEAD_DIM)
+ROWS = 64  # queries of a thread block
+WARP_ROWS = 16
+BLOCK_N = 64  # keys of a tile
+PIECE_COLS = 128  # of K and V
+WARPS = 4  # of a warpgroup
+THREADS = 384
+# 128 · (24 + 2 · 240) = 64512 of an SM's 65536.
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 240
+BARRIER = mbarrier.BYTES
+PANEL_BYTES = BLOCK_N * ROW_BYTES  # 64 columns of 64 queries or keys
+PIECE_BYTES = 2 * PANEL_BYTES
+P_STAGES = 2
+OUT_TURN = 1  # the named barrier of warpgroup 1
+SHARED_BYTES = 232448  # that a thread block of a Hopper GPU can have
+
+
+def num_pieces(head_dim):
+    """Pieces of Q, K, V and out: 3 or 4."""
+    return ceil_div(head_dim, PIECE_COLS)
+
+
+@functools.cache
+def make_plan(HEAD_DIM):
+    """The `SharedPlan` of a thread block; the ring takes what the others leave."""
+    pieces = num_pieces(HEAD_DIM)
+    plan = SharedPlan()
+    plan.Q = plan.tiles(1, pieces * PIECE_BYTES)  # out overwrites it
+    plan.P = plan.tiles(P_STAGES, PANEL_BYTES)
+    plan.Q_FULL, plan.P_RING = plan.barriers(1), plan.ring(P_STAGES)
+    factors = P_STAGES * ROWS * 4  # in static shared memory
+    stages = (SHARED_BYTES - factors - plan.bytes) // (PIECE_BYTES + 2 * BARRIER)
+    plan.RING = plan.ring(stages)
+    plan.PIECES = plan.tiles(stages, PIECE_BYTES)
+    return plan
+
+
+@functools.cache
+def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
+    """The kernel for these compile-time constants; `make_plan` lays out its memory.
+
+    HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". WINDOW may be AT_RUN_TIME
+    (`run_time_masks`).
+    """
+    PIECES = num_pieces(HEAD_DIM)
+    TWO = PIECES == 4  # pieces of out in warpgroup 1; warpgroup 2 always has two
+    plan = make_plan(HEAD_DIM)
+    Q, P, Q_FULL, P_RING = plan.Q, plan.P, plan.Q_FULL, plan.P_RING
+    RING, KV, shared_base = plan.RING, plan.PIECES, plan.shared_base
+    STAGES, Q_BYTES = RING.length, PIECES * PIECE_BYTES
+    # Q, K and P: rows along the sum. V: a row for each term, a key.
+    K_MAJOR_DESC, MN_MAJOR_DESC = descriptor_bits(), descriptor_bits(PANEL_BYTES)
+    S_LENGTH, P_LENGTH, PIECE_LENGTH = BLOCK_N // 2, BLOCK_N // 4, PIECE_COLS // 2  # registers
+    S_SHAPE, P_SHAPE, PIECE_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (PIECE_COLS // 8, 4)
+    P_STEPS = BLOCK_N // 16
+    pack = forward.pack_of(DTYPE)
+    multiply, multiply_registers = forward.wgmma_of(DTYPE)
+    multiply_more, multiply_tiles = forward.wgmma_sums_of(DTYPE)
+    fragments = make_fragment_functions(BLOCK_N, PIECE_COLS, pack)
+    clear, rescale, pack_p = fragments.clear, fragments.rescale, fragments.pack_p
+    raise_maximum, exponentiate = make_softmax_steps(BLOCK_N, SOFTCAP)
+    exponent_scale_of = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, False).exponent_scale_of
+    mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
+    tiles_of = make_tiles_of(BLOCK_N, CAUSAL, WINDOW)
+    load_q = make_load_tile(2 * PIECES)
+    stores = [
+        make_store_tile(min(PIECE_COLS, HEAD_DIM - col), pack, col)
+        for col in range(0, HEAD_DIM, PIECE_COLS)
+    ]
+    finish_rows, (store_0, store_1, store_2) = stores[0].finish_rows, [x[1] for x in stores[:3]]
+    store_3 = stores[-1].store_tile
+    wait = mbarrier.wait_function()
+
+    @cuda.jit(device=True, forceinline=True)
+    def advance(stage, parity, count):
+        """Stage and parity of the piece `count` pieces later; count is at most STAGES."""
+        stage = int32(stage + count)
+        if stage >= STAGES:
+            return int32(stage - STAGES), int32(parity ^ 1)
+        return stage, parity
+
+    @cuda.jit(device=True, forceinline=True)
+    def piece_of(base, stage):
+        return uint32(base + KV.start + stage * PIECE_BYTES)
+
+    @cuda.jit(device=True, forceinline=True)
+    def wait_for(base, stage, parity):
+        wait(base + RING.full + stage * BARRIER, parity)
+
+    @cuda.jit(device=True, forceinline=True)
+    def release(base, stage, lane):
+        """Say that this warp no longer needs a piece."""
+        if lane == 0:
+            mbarrier_arrive(base + RING.empty + stage * BARRIER)
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_pieces(base, x_map, n_start, head, b, stage, parity):
+        """Load all pieces of a tile; returns the next stage."""
+        for col in range(0, PIECES * PIECE_COLS, PIECE_COLS):
+            full, piece = base + RING.full + stage * BARRIER, piece_of(base, stage)
+            wait(base + RING.empty + stage * BARRIER, parity)
+            mbarrier_arrive_expect_tx(full, PIECE_BYTES)
+            for panel in range(2):
+                to, first_col = piece + panel * PANEL_BYTES, col + panel * PANEL_COLS
+                tma_load_4d(to, x_map, first_col, n_start, head, b, full)
+            stage, parity = advance(stage, parity, 1)
+        return stage, parity
+
+    @cuda.jit(device=True, forceinline=True)
+    def produce(base, q_map, k_map, v_map, m_start, first, end, head, kv_head, b):
+        """The role of the thread that loads."""
+        mbarrier_arrive_expect_tx(base + Q_FULL.start, Q_BYTES)
+        load_q(base + Q.start, ROWS, q_map, m_start, head, b, base + Q_FULL.start)
+        stage, parity = int32(0), int32(1)  # a wait with parity 1 on a new mbarrier returns at once
+        n_tile = first
+        while n_tile <= end:
+            n_start = int32(n_tile * BLOCK_N)
+            if n_tile < end:
+                stage, parity = load_pieces(base, k_map, n_start, kv_head, b, stage, parity)
+            if n_tile > first:
+                before = int32(n_start - BLOCK_N)
+                stage, parity = load_pieces(base, v_map, before, kv_head, b, stage, parity)
+            n_tile = int32(n_tile + 1)
+
+    @cuda.jit(device=True, forceinline=True)
+    def start_scores(s, base, stage, parity, lane):
+        """S = Q Kᵀ, piece after piece; returns the last one's stage, whose product is in flight."""
+        q_desc = descriptor(K_MAJOR_DESC, uint32(base + Q.start))
+        wait_for(base, stage, parity)
+        wgmma_fence()
+        multiply(BLOCK_N, PIECE_COLS, s, q_desc, descriptor(K_MAJOR_DESC, piece_of(base, stage)))
+        wgmma_commit()
+        for _ in range(1, PIECES):
+            before = stage
+            stage, parity = advance(stage, parity, 1)
+            q_desc = uint64(q_desc + uint64(PIECE_BYTES >> 4))
+            k_desc = descriptor(K_MAJOR_DESC, piece_of(base, stage))
+            wait_for(base, stage, parity)
+            wgmma_fence()
+            multiply_more(BLOCK_N, PIECE_COLS, s, q_desc, k_desc)
+            wgmma_commit()
+            wgmma_wait_group(1)
+            release(base, before, lane)
+        return stage, parity
+
+    @cuda.jit(device=True, forceinline=True)
+    def start_out(acc, p, base, stage, parity):
+        """A piece of out <- out + P V."""
+        v_desc = descriptor(MN_MAJOR_DESC, piece_of(base, stage))
+        wait_for(base, stage, parity)
+        wgmma_fence()
+        multiply_registers(PIECE_COLS, BLOCK_N, acc, p, v_desc)
+        wgmma_commit()
+
+    @cuda.jit(device=True, forceinline=True)
+    def start_all_out(acc_0, acc_2, p, base, stage, parity):
+        """Warpgroup 1's pieces of P V: every second one; returns their stages."""
+        start_out(acc_0, p, base, stage, parity)
+        second, parity = advance(stage, parity, 2)
+        if TWO:
+            start_out(acc_2, p, base, second, parity)
+        return stage, second
+
+    @cuda.jit(device=True, forceinline=True)
+    def finish_all_out(acc_0, acc_2, p, base, first, second, lane):
+        wgmma_wait_with(0, acc_0, PIECE_LENGTH, p, P_LENGTH)
+        release(base, first, lane)
+        if TWO:
+            hold(acc_2, PIECE_LENGTH)
+            release(base, second, lane)
+
+    @cuda.jit(device=True, forceinline=True)
+    def hand_on(factors, base, p_stage, warp_row, lane, upper, lower):
+        """Give warpgroup 2 this warp's factors, and with them what it has written before."""
+        if lane & 3 == 0:
+            factors[p_stage, warp_row + (lane >> 2)] = upper
+            factors[p_stage, warp_row + (lane >> 2) + 8] = lower
+        fence_async_proxy()
+        cuda.syncwarp()  # all lanes have written
+        if lane == 0:
+            mbarrier_arrive(base + P_RING.full + p_stage * BARRIER)
+
+    @fragment_function()
+    def softmax(
+        s, new_p, registers, factors, base, p_stage, p_parity, n_start, position, seqlen_k,
+        scale, mask_args, warp_row, lane,
+    ):  # fmt: skip
+        """P of a tile, in registers and in shared memory; returns True if m_i has risen."""
+        m_i, l_i, alpha, offset = registers
+        mask_tile(s, n_start, position, seqlen_k, lane, mask_args)
+        risen, small = raise_maximum(s, offset, m_i, l_i, alpha, scale, mask_args)
+        exponentiate(s, offset, m_i, l_i, small, scale, mask_args)
+        pack_p(s, new_p)
+        wait(base + P_RING.empty + p_stage * BARRIER, p_parity ^ 1)
+        fragment = cuda.local.array(4, uint32)
+        # Lanes 0 to 15 address the left, 16 to 31 the right 8 of 16 columns: the order of A.
+        row = base + P.start + p_stage * PANEL_BYTES + (warp_row + (lane & 15)) * ROW_BYTES
+        for k in range(P_STEPS):
+            for r in range(4):
+                fragment[r] = new_p[k, r]
+            chunk = (2 * k + (lane >> 4)) ^ (lane & 7)
+            stmatrix_x4(uint32(row + (chunk << 4)), fragment)
+        upper = alpha[0] if risen else float32(1)
+        lower = alpha[1] if risen else float32(1)
+        hand_on(factors, base, p_stage, warp_row, lane, upper, lower)
+        return risen
+
+    @cuda.jit(device=True, forceinline=True)
+    def next_p(p_stage, p_parity):
+        if p_stage == P_STAGES - 1:
+            return int32(0), int32(p_parity ^ 1)
+        return int32(p_stage + 1), p_parity
+
+    @cuda.jit(device=True, forceinline=True, fastmath=True)
+    def compute(
+        tid, base, factors, out_map, lse, m_start, first, end, head, b, seqlen_k, scale, mask_args
+    ):
+        """The role of warpgroup 1: scores, softmax, and its pieces of out, 0 and 2."""
+        s = cuda.local.array(S_SHAPE, float32)
+        p = cuda.local.array(P_SHAPE, uint32)
+        new_p = cuda.local.array(P_SHAPE, uint32)
+        acc_0 = cuda.local.array(PIECE_SHAPE, float32)
+        acc_2 = cuda.local.array(PIECE_SHAPE, float32)
+        m_i = cuda.local.array(2, float32)
+        l_i = cuda.local.array(2, float32)
+        alpha = cuda.local.array(2, float32)
+        offset = cuda.local.array(2, float32)
+        inverse = cuda.local.array(2, float32)
+        seqlen_q = lse.shape[2]
+        lane, warp_row = tid & 31, int32((tid >> 5 & 3) * WARP_ROWS)
+        position = int32(m_start + warp_row + (lane >> 2) + seqlen_k - seqlen_q)
+        registers = m_i, l_i, alpha, offset
+        clear(acc_0, m_i, l_i)
+        if TWO:
+            clear(acc_2, m_i, l_i)
+        stage, parity = int32(0), int32(0)
+        p_stage, p_parity = int32(0), int32(0)
+
+        wait(base + Q_FULL.start, 0)
+        stage, parity = start_scores(s, base, stage, parity, lane)
+        wgmma_wait(0, s, S_LENGTH)
+        release(base, stage, lane)
+        n_start = int32(first * BLOCK_N)
+        softmax(
+            s, p, registers, factors, base, p_stage, p_parity, n_start, position, seqlen_k,
+            scale, mask_args, warp_row, lane,
+        )  # fmt: skip
+        n_tile = int32(first + 1)
+        while n_tile < end:
+            p_stage, p_parity = next_p(p_stage, p_parity)
+            stage, parity = advance(stage, parity, 1)
+            stage, parity = start_scores(s, base, stage, parity, lane)
+            last = stage
+            stage, parity = advance(stage, parity, 1)
+            v_0, v_2 = start_all_out(acc_0, acc_2, p, base, stage, parity)
+            stage, parity = advance(stage, parity, PIECES - 1)  # the last piece of V
+            if TWO:
+                wgmma_wait(2, s, S_LENGTH)
+            else:
+                wgmma_wait(1, s, S_LENGTH)
+            release(base, last, lane)
+            n_start = int32(n_tile * BLOCK_N)
+            risen = softmax(
+                s, new_p, registers, factors, base, p_stage, p_parity, n_start, position, seqlen_k,
+                scale, mask_args, warp_row, lane,
+            )  # fmt: skip
+            finish_all_out(acc_0, acc_2, p, base, v_0, v_2, lane)
+            for k in range(P_STEPS):
+                for r in range(4):
+                    p[k, r] = new_p[k, r]
+            if risen:
+                rescale(acc_0, alpha)
+                if TWO:
+                    rescale(acc_2, alpha)
+            n_tile = int32(n_tile + 1)
+        stage, parity = advance(stage, parity, 1)
+        v_0, v_2 = start_all_out(acc_0, acc_2, p, base, stage, parity)
+        m_warp = int32(m_start + warp_row)
+        exponent_scale = exponent_scale_of(scale, mask_args)
+        finish_rows(m_i, l_i, inverse, lse, b, head, m_warp, lane, exponent_scale)
+        p_stage, p_parity = next_p(p_stage, p_parity)
+        wait(base + P_RING.empty + p_stage * BARRIER, p_parity ^ 1)
+        hand_on(factors, base, p_stage, warp_row, lane, inverse[0], inverse[1])
+        finish_all_out(acc_0, acc_2, p, base, v_0, v_2, lane)
+        named_barrier_sync(OUT_TURN, 128)  # the four warps have read Q: out may overwrite it
+        out_rows = uint32(base + Q.start + warp_row * ROW_BYTES)
+        store_0(acc_0, inverse, out_rows, out_map, m_warp, seqlen_q, head, b, lane)
+        if TWO:
+            out_rows += 2 * PIECE_BYTES
+            store_2(acc_2, inverse, out_rows, out_map, m_warp, seqlen_q, head, b, lane)
+        if lane == 0:
+            tma_store_wait_read(0)  # shared memory must outlive the copy
+
+    @fragment_function()
+    def take_factors(factors, of_rows, p_stage, row):
+        of_rows[0] = factors[p_stage, row]
+        of_rows[1] = factors[p_stage, row + 8]
+
+    @cuda.jit(device=True, forceinline=True, fastmath=True)
+    def assist(tid, base, factors, out_map, lse, m_start, first, end, head, b):
+        """The role of warpgroup 2: P V for the other pieces of out, 1 and the last."""
+        acc_1 = cuda.local.array(PIECE_SHAPE, float32)
+        acc_3 = cuda.local.array(PIECE_SHAPE, float32)
+        of_rows = cuda.local.array(2, float32)
+        unread = cuda.local.array(2, float32)
+        seqlen_q = lse.shape[2]
+        lane, warp_row = tid & 31, int32((tid >> 5 & 3) * WARP_ROWS)
+        row = int32(warp_row + (lane >> 2))
+        clear(acc_1, of_rows, unread)
+        clear(acc_3, of_rows, unread)
+        stage, parity = advance(int32(0), int32(0), PIECES)  # after K of the first tile
+        p_stage, p_parity = int32(0), int32(0)
+        n_tile = first
+        while n_tile < end:
+            if n_tile < end - 1:
+                stage, parity = advance(stage, parity, PIECES)  # K of the next tile comes before V
+            second, second_parity = advance(stage, parity, 1)
+            third, third_parity = advance(stage, parity, PIECES - 1)
+            wait(base + P_RING.full + p_stage * BARRIER, p_parity)
+            take_factors(factors, of_rows, p_stage, row)
+            if not cuda.all_sync(FULL_WARP, of_rows[0] == float32(1) and of_rows[1] == float32(1)):
+                rescale(acc_1, of_rows)
+                rescale(acc_3, of_rows)
+            p_desc = descriptor(K_MAJOR_DESC, uint32(base + P.start + p_stage * PANEL_BYTES))
+            v_desc = descriptor(MN_MAJOR_DESC, piece_of(base, second))
+            wait_for(base, second, second_parity)
+            wgmma_fence()
+            multiply_tiles(PIECE_COLS, BLOCK_N, acc_1, p_desc, v_desc)
+            wgmma_commit()
+            v_desc = descriptor(MN_MAJOR_DESC, piece_of(base, third))
+            wait_for(base, third, third_parity)
+            wgmma_fence()
+            multiply_tiles(PIECE_COLS, BLOCK_N, acc_3, p_desc, v_desc)
+            wgmma_commit()
+            wgmma_wait(1, acc_1, PIECE_LENGTH)
+            release(base, second, lane)
+            wgmma_wait(0, acc_3, PIECE_LENGTH)
+            release(base, third, lane)
+            if lane == 0:
+                mbarrier_arrive(base + P_RING.empty + p_stage * BARRIER)
+            p_stage, p_parity = next_p(p_stage, p_parity)
+            stage, parity = advance(stage, parity, PIECES)
+            n_tile = int32(n_tile + 1)
+        wait(base + P_RING.full + p_stage * BARRIER, p_parity)
+        take_factors(factors, of_rows, p_stage, row)
+        m_warp = int32(m_start + warp_row)
+        out_rows = uint32(base + Q.start + PIECE_BYTES + warp_row * ROW_BYTES)
+        store_1(acc_1, of_rows, out_rows, out_map, m_warp, seqlen_q, head, b, lane)
+        out_rows += (PIECES - 2) * PIECE_BYTES
+        store_3(acc_3, of_rows, out_rows, out_map, m_warp, seqlen_q, head, b, lane)
+        if lane == 0:
+            tma_store_wait_read(0)
+
+    @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
+    def flash_attn_wide_kernel(
+        q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, scale,
+        left, right, unit, inverse_unit,
+    ):  # fmt: skip
+        """A thread block owns ROWS query rows and walks the tiles of K and V.
+
+        The maps are addresses (`tensor_maps`), with boxes of ROWS rows of q, BLOCK_N of k and v,
+        and 16 of out. scale is softmax_scale · log2 e; left, right, unit, inverse_unit are
+        `run_time_masks.MaskArgs`.
+
+        grid      (num_m_tiles, num_heads, batch); 384 threads: a warpgroup that loads and two that
+                  compute
+        shared    Q (64, HEAD_DIM), which out overwrites; P (P_STAGES, 64, 64); pieces of K and V
+                  (STAGES, 64, 128); all in swizzled panels of 64 columns. factors (P_STAGES, 64).
+                  Barriers of Q, and "full" and "empty" of each stage
+        private   s (8, 4), p and new_p (4, 4); two pieces of out, (16, 4) each; m_i, l_i, alpha,
+                  inverse for two rows
+        HBM       reads Q once, writes out and lse once; reads K and V once per tile of queries,
+                  except the tiles that none of its queries attends to
+        paper     FlashAttention-3, Algorithm 2
+        budget    168 registers at the start, then 24 and 240. One thread block per SM
+        """
+        factors = cuda.shared.array((P_STAGES, ROWS), float32)
+        base = shared_base()
+        tid = cuda.threadIdx.x
+        head, b = int32(cuda.blockIdx.y), int32(cuda.blockIdx.z)
+        kv_head = int32(head // group_size)
+        seqlen_q = lse.shape[2]
+        # The last rows see the most keys under a causal mask: they begin first.
+        m_start = int32((cuda.gridDim.x - 1 - cuda.blockIdx.x) * ROWS)
+        mask_args = MaskArgs(left, right, unit, inverse_unit)
+        first, end = tiles_of(m_start, ROWS, seqlen_q, seqlen_k, mask_args)
+        if tid == 0:
+            mbarrier_init(base + Q_FULL.start, 1)
+            for p_stage in range(P_STAGES):  # warpgroup 1 fills, warpgroup 2 empties
+                mbarrier_init(base + P_RING.full + p_stage * BARRIER, WARPS)
+                mbarrier_init(base + P_RING.empty + p_stage * BARRIER, WARPS)
+            init_rings(base, (RING,), WARPS)
+            fence_mbarrier_init()
+        cuda.syncthreads()  # the barriers are made: safe to wait on
+
+        if tid >> 7 == 0:
+            setmaxnreg_dec(PRODUCER_REGISTERS)
+            if tid == 0:
+                produce(base, q_map, k_map, v_map, m_start, first, end, head, kv_head, b)
+        elif tid >> 7 == 1:
+            setmaxnreg_inc(CONSUMER_REGISTERS)
+            compute(
+                tid, base, factors, out_map, lse, m_start, first, end, head, b, seqlen_k,
+                scale, mask_args,
+            )  # fmt: skip
+        else:
+            setmaxnreg_inc(CONSUMER_REGISTERS)
+            assist(tid, base, factors, out_map, lse, m_start, first, end, head, b)
+
+    return flash_attn_wide_kernel
+
+
+@arrays.replayed
+def flash_attn_wide(
+    q, k, v, *, causal=False, window_size=(-1, -1), softcap=0.0, softmax_scale=None
+):
+    """FlashAttention-3, forward, for head_dim 264 to 512: float16 and bfloat16 on Hopper GPUs.
+
+    Parameters
+    ----------
+    q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
+    k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
+        num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides that are multiples of
+        16 bytes, with a contiguous last axis; head_dim a multiple of 8, 264 to 512.
+    causal : bool, default=False
+        Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
+    window_size, softcap
+        As for `flash_attn_v2`.
+    softmax_scale : float, default=1/√head_dim
+        Positive.
+
+    Returns
+    -------
+    out : array of the shape, dtype and library of q
+        0 in a row that sees no key.
+    lse : array of shape (batch, num_heads, seqlen_q), float32
+        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    RuntimeError
+        On a GPU that has no wgmma.
+    """
+    options = causal, window_size, softcap, None, softmax_scale
+    call = checks.forward_call(q, k, v, *options, on=REQUIREMENTS)
+    if 0 in (call.seqlen_q, call.seqlen_k):
+        return call.results_without_keys()
+    mask, window_size = call.mask, run_time_masks.constants_of(call.mask).window_size
+    kernel = make_flash_attn_wide(call.head_dim, mask.causal, call.dtype, window_size, mask.softcap)
+    grid = (ceil_div(call.seqlen_q, ROWS), call.num_heads, call.batch)
+    boxes = (q, ROWS), (k, BLOCK_N), (v, BLOCK_N), (call.out, WARP_ROWS)
+    maps = [tensor_map(*box) for box in boxes]
+    sizes = np.int32(call.seqlen_k), np.int32(call.group_size)
+    arguments = *maps, call.lse, *sizes, call.scale_log2, *run_time_masks.arguments_of(mask)
+    size = make_plan(call.head_dim).bytes
+    arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=size)
+    return call.out, call.lse

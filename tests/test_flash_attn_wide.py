@@ -1,0 +1,50 @@
+"""flash_attn_wide without a GPU: its source on a model of the instructions; its machine code."""
+
+import pytest
+from cases import thorough
+from numba import types
+from test_tensor_core import MAP, float32_3d, needs_compiler, stated_registers
+
+from fa_numba.analysis import devices
+from fa_numba.analysis.machine_code import compile_kernel
+from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME
+from fa_numba.tensor_core import flash_attn_wide
+
+pytest.importorskip("greenlet", reason="threads of the model")
+
+SIZES = "seqlen_q", "seqlen_k", "heads", "head_dim", "causal"
+CASES = [
+    ((60, 200, (1, 1), 512, False), {}),
+    ((130, 200, (2, 1), 512, True), {}),
+    thorough((100, 80, (2, 1), 320, True), {}),  # rows that see no key
+    ((70, 330, (1, 1), 264, False), {"window_size": (100, 20), "softcap": 15.0}),
+    thorough((130, 450, (1, 1), 392, True), {"window_size": (200, -1)}),
+]
+
+
+@pytest.mark.parametrize("sizes, options", CASES, ids=lambda x: "-".join(map(str, x)))
+def test_out_and_lse_on_a_model(sizes, options, run_on_model):
+    case = dict(zip(SIZES, sizes, strict=True)) | options
+    run_on_model("flash_attn_wide_on_model.py", case)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "head_dim, causal, dtype, window, softcap",
+    [
+        (512, False, "bfloat16", (-1, -1), 0.0),
+        thorough(512, True, "float16", (-1, -1), 0.0),
+        thorough(512, False, "float16", (AT_RUN_TIME, AT_RUN_TIME), 30.0),
+        thorough(264, True, "bfloat16", (AT_RUN_TIME, -1), 0.0),
+    ],
+)
+def test_products_stay_in_registers(head_dim, causal, dtype, window, softcap):
+    kernel = flash_attn_wide.make_flash_attn_wide(head_dim, causal, dtype, window, softcap)
+    masks = types.int32, types.int32, types.float32, types.float32
+    sizes = types.int32, types.int32, types.float32
+    code = compile_kernel(kernel, (*4 * (MAP,), float32_3d, *sizes, *masks), cc=(9, 0, "a"))
+    assert code.registers <= stated_registers(kernel)
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert "C75" not in code.report  # ptxas serialises products, or ignores setmaxnreg
+    size = flash_attn_wide.make_plan(head_dim).bytes
+    assert size + code.shared_bytes <= devices.device("H100").shared_bytes_per_block

@@ -1,0 +1,76 @@
+"""flash_attn_wide on a real GPU: `pytest -m gpu`; `-k small` is small enough for the sanitizer."""
+
+import numpy as np
+import pytest
+from few_cases import pairs
+from numba import cuda
+
+cupy = pytest.importorskip("cupy", reason="needs CuPy")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not cuda.is_available(), reason="needs a CUDA GPU"),
+    pytest.mark.filterwarnings("ignore"),  # Numba warns of small grids; libraries of each other
+]
+if not cuda.is_available():
+    pytest.skip("needs a CUDA GPU", allow_module_level=True)
+if cuda.get_current_device().compute_capability[0] != 9:
+    pytest.skip("needs a Hopper GPU", allow_module_level=True)
+
+from test_tensor_core_masks_gpu import assert_right, make_inputs, on_gpu  # noqa: E402
+
+from fa_numba import flash_attn, which  # noqa: E402
+from fa_numba.runtime import arrays  # noqa: E402
+from fa_numba.tensor_core.flash_attn_wide import flash_attn_wide  # noqa: E402
+
+# seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, dtype
+SHAPES = {
+    "small": (1, 1, 1, 1, 512, "float16"),
+    "small-bfloat16": (130, 70, 2, 1, 512, "bfloat16"),
+    "small-head_dim_264": (65, 200, 2, 2, 264, "float16"),
+    "head_dim_320": (333, 500, 4, 2, 320, "bfloat16"),
+    "head_dim_384": (64, 1500, 2, 1, 384, "float16"),
+    "head_dim_392": (500, 300, 2, 1, 392, "float16"),
+    "long": (1100, 2000, 8, 4, 512, "float16"),
+}
+MASKS = {
+    "none": {},
+    "causal": {"causal": True},
+    "window": {"window_size": (200, 30)},
+    "causal window": {"causal": True, "window_size": (150, -1)},
+    "softcap": {"causal": True, "softcap": 20.0},
+}
+
+
+@pytest.fixture
+def poisoned(monkeypatch):
+    """New arrays hold NaN."""
+    empty = arrays.empty
+
+    def full_of_nan(like, shape, dtype=np.float32):
+        made = empty(like, shape, dtype)
+        made[...] = np.nan
+        return made
+
+    monkeypatch.setattr(arrays, "empty", full_of_nan)
+
+
+@pytest.mark.few(lambda shape, mask: [*pairs(shape, mask == "causal"), mask])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_out_and_lse(rng, shape, mask, poisoned):
+    qkv, options = make_inputs(rng, shape, **MASKS[mask])
+    arguments = list(map(on_gpu, qkv))
+    got = flash_attn_wide(*arguments, **options)
+    assert_right(got, qkv, options)
+    for _ in range(5):  # the same bits in every run
+        again = flash_attn_wide(*arguments, **options)
+        for x, y in zip(got, again, strict=True):
+            assert (x.view(np.uint8) == y.view(np.uint8)).all()
+
+
+def test_small_flash_attn_takes_it(rng):
+    qkv, options = make_inputs(rng, SHAPES["small-bfloat16"], causal=True)
+    arguments = list(map(on_gpu, qkv))
+    assert "flash_attn_wide" in str(which(flash_attn, *arguments, **options))
+    for _ in range(2):  # the second one is a replay
+        assert_right(flash_attn(*arguments, **options), qkv, options)
