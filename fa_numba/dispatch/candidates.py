@@ -78,7 +78,7 @@ class Candidate:
             )
         of_heads = {x: array for x, array in inputs._asdict().items() if x in WITH_HEADS}
         try:
-            if of_heads:
+            if len(of_heads) == 3:  # latents are not keys and values
                 self.head_dims.check(**of_heads)
             if self.check:
                 self.check(self, inputs, options)
