@@ -329,7 +329,10 @@ def test_mla_decode(case, page_size, dtype):
     for num_splits in (0, 1, 7):
         options = {"latent_dim": case[3], "causal": True, "num_splits": num_splits}
         options |= {"softmax_scale": 192**-0.5, "decode": kernel_function("mla_decode")}
-        check_latent_decode(*arrays, cupy.asarray, **options)
+        # A thread adds all keys of a split one by one, NumPy in blocks: 1000 keys are off by 4.2
+        # of NumPy's errors, on a GPU and bit for bit on the CPU engine.
+        factor = 5 if dtype == "float32" and case[0][0] >= 1000 else 2
+        check_latent_decode(*arrays, cupy.asarray, factor=factor, **options)
 
 
 @pytest.mark.parametrize("window, num_sinks", [(20, 0), (7, 2), (64, 4)])
