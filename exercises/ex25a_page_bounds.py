@@ -14,7 +14,7 @@ shapes    k_cache (num_pages, page_size, num_kv_heads, head_dim) float32; NaN wh
 launch    kernel[(max_pages, num_kv_heads, batch), 32](k_cache, block_table, seq_lens, k_min,
           k_max)
 result    k_min[page, kv_head, d], k_max[page, kv_head, d] over the tokens that the page has. The
-          last page of a sequence may be part-filled. Pages that no sequence has are left alone
+          last page of a sequence may be part-filled. Other pages are left alone
 HBM       each key of a sequence once, empty slots never; each bound stored once and not loaded; in
           whole warps along a row
 memory    no shared memory, no local array, no barrier
@@ -39,4 +39,4 @@ def kernel(k_cache, block_table, seq_lens, k_min, k_max):
     raise NotImplementedError("ex25a: kernel")
 
 
-# Stub 1cecf4b6 of solutions/ex25a_page_bounds.py: `fa-numba reset ex25a` brings it back.
+# Stub 41b7b1b3 of solutions/ex25a_page_bounds.py: `fa-numba reset ex25a` brings it back.

@@ -1,7 +1,7 @@
 """ex25b · Bound the scores of a page
 
 ex25a left a box around the keys of each page: k_min <= k <= k_max in every column. Bound the
-product of a query and any key in the box from above, without a look at a key:
+product of a query and any key in the box from above, by the box alone:
 
     u = sum over d of the largest of q_d x for x from k_min_d to k_max_d
 

@@ -307,7 +307,7 @@ def test_a_passed_check_does_not_let_other_arguments_pass(shape, step):
     for _ in range(2):
         fa_numba.flash_attn_v2(x, x, x)
         with pytest.raises(ValueError):
-            fa_numba.flash_attn_v2(x, x, changed)
+            fa_numba.flash_attn_v2(x, changed, x)
         for options in ({"causal": 1}, {"dropout_p": True}, {"softmax_scale": True}):
             with pytest.raises(TypeError):
                 fa_numba.flash_attn_v2(x, x, x, **options)

@@ -69,7 +69,7 @@ def test_grade_is_check(command, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("name, said", [
-    ("ex99", "no exercise called 'ex99': the lessons with exercises are 00 to 24"),
+    ("ex99", "no exercise called 'ex99': the lessons with exercises are 00 to 25"),
     ("ex06z", "no exercise called 'ex06z': lesson 06 has ex06a, ex06b, ex06c"),
     ("flash_atn", "did you mean ex06b_flash_attn_v1"),
     ("zzzz", "see `fa-numba status` for the list"),
@@ -246,7 +246,7 @@ def test_learn_opens_the_lesson_that_is_named(tmp_path, monkeypatch, capsys, nam
 
 def test_learn_refuses_a_lesson_that_is_not_there(capsys):
     assert cli.main(["learn", "ex77"]) == 2
-    assert "the lessons with exercises are 00 to 24" in capsys.readouterr().err
+    assert "the lessons with exercises are 00 to 25" in capsys.readouterr().err
 
 
 def test_nobody_is_asked_about_news_and_drawings_are_saved(tmp_path):

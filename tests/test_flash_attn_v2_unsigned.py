@@ -27,14 +27,21 @@ class Plain(ast.NodeTransformer):
         return ast.Name(node.id.replace("_unsigned", ""), node.ctx)
 
 
-# Its lines in place of those of flash_attn_v2 that take the user's mask, score and sinks.
+# Its lines in place of those of flash_attn_v2 that take the user's mask, score and sinks, and a V
+# with a head_dim of its own.
 WITHOUT_OPTIONS = """
     @cuda.jit
     def flash_attn_v2_kernel(q, k, v, out, lse, softmax_scale, alibi_slopes, seed):
+        v_tile = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)
         m_i = NEG_INF
         l_i = float32(0.0)
+                for d in range(tx, HEAD_DIM, BLOCK_N):
+                    k_tile[r, d] = float32(k[b, n, kv_head, d]) if n < seqlen_k else float32(0.0)
+                    v_tile[r, d] = float32(v[b, n, kv_head, d]) if n < seqlen_k else float32(0.0)
             seen = sees(position, n, seqlen_k)
             s_tile[ty, tx] = score(s * softmax_scale, position - n, slope) if seen else NEG_INF
+                    if d < HEAD_DIM:
+                if d < HEAD_DIM:
 """
 
 
@@ -52,8 +59,8 @@ def test_the_difference_is_in_the_indices():
     added = [x[2:] for x in lines if x[0] == "+"]
     assert added == WITHOUT_OPTIONS.strip("\n").splitlines()[1:]
     taken_away = "\n".join(x[2:] for x in lines if x[0] == "-")
-    assert len(lines) - len(added) == 11
-    for name in ("tile_is_hidden", "sinks", "user_sees", "user_score", "PLAIN"):
+    assert len(lines) - len(added) == 20
+    for name in ("tile_is_hidden", "sinks", "user_sees", "user_score", "PLAIN", "HEAD_DIM_V"):
         assert name in taken_away
 
 

@@ -199,7 +199,7 @@ def test_the_wheel_alone_makes_grades_and_hands_out(site, tmp_path):
         assert there or "__pycache__" in path.parts, path  # also what is no Python: corpus, page
     course = site / "fa_numba/course"
     number = len(list((ROOT / "solutions").glob("ex*.py")))
-    assert f"{number} exercises, 25 lessons" in run("init mine", inside=".")[0]
+    assert f"{number} exercises, 26 lessons" in run("init mine", inside=".")[0]
     stub = tmp_path / "mine/exercises/ex00a_thread_index.py"
     assert stub.read_text() == (ROOT / "exercises" / stub.name).read_text()
     shutil.copy(course / "solutions" / stub.name, stub)

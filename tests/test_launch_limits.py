@@ -101,6 +101,12 @@ def problems(name, head_dim, dtype):
         for num_cols in (5, 7, 1000, 32_768, 50_257, 70_001):
             yield random(2, num_cols), *([5] if name == "softmax_topk" else [])
         return
+    if name == "mla_decode":
+        sizes = {"latent_dim": head_dim, "softmax_scale": 1.0}
+        for row_dim, num_heads in itertools.product((head_dim, head_dim + 320), GROUPS):
+            q, cache = random(1, 1, num_heads, row_dim), random(1, 300, row_dim)
+            yield q, cache, ints(1), sizes
+        return
     for group in GROUPS if "decode" in name else (1, 8):
         for seqlen_q in (1, 2, 5) if "decode" in name else (1, 40, 300):
             q = random(1, seqlen_q, group, head_dim)
@@ -128,7 +134,10 @@ def packed(x):
 
 def run(job, given):
     """Call each candidate that takes the arguments; yield its title after the call."""
-    inputs, options = job.check(*given)
+    options = {}
+    if isinstance(given[-1], dict):
+        *given, options = given
+    inputs, options = job.check(*given, **options)
     for title, candidate in job.candidates.items():
         if candidate.package == "cpu" or candidate.refusal(inputs, options):
             continue

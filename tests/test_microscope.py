@@ -235,7 +235,7 @@ ERRORS = {
     "mine.py:launches": "missing a required argument: 'n'",
     "mine.py:launches n=0": "mine.py:launches launched no kernel on NumPy arrays",
     "mine.py:refuses n=3": "mine.py:refuses: n must be even",
-    "fa_numba:flash_attn_v2 q=f4[1,8,1,4] k=f4[1,8,1,4] v=f4[1,8,1,3]": "v must have the shape",
+    "fa_numba:flash_attn_v2 q=f4[1,8,1,4] k=f4[1,8,1,4] v=f4[1,9,1,4]": "v must have the shape",
 }
 
 
