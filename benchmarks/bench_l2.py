@@ -168,7 +168,7 @@ class Watch:
 
 
 def rates(call, flops, seconds):
-    """Rates of a call with pauses and back to back, and what the GPU does meanwhile."""
+    """TFLOP/s of a call, with pauses and back to back; clock and power of the GPU meanwhile."""
     import cupy
 
     with_pauses = time_ms(call, repeats=5)

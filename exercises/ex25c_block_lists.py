@@ -17,7 +17,7 @@ memory    the arrays of ex07d; HBM: q once; of k and v each n-tile in lists[i] a
           m-tile i, and no other; an element of lists at most once for each thread
 as before scores of -1e30, the last tiles part-filled, out and lse stored once
 
-About 30 lines, of which five are new.
+About 30 lines; five of them are new.
 """
 
 import functools
@@ -75,4 +75,4 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
     return kernel
 
 
-# Stub 687d2a8f of solutions/ex25c_block_lists.py: `fa-numba reset ex25c` brings it back.
+# Stub a54d420f of solutions/ex25c_block_lists.py: `fa-numba reset ex25c` brings it back.

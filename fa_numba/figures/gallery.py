@@ -708,7 +708,7 @@ def errors_of_scores_in_fp8(seqlen=1024, d=128):
 
 
 def recall_of_few_pages():
-    """256 keys in 32 pages; alike, and in eight topics of which a query is near to one."""
+    """256 keys in 32 pages: all alike, or in eight topics; the query is near to one topic."""
     rng, rows, tables = np.random.default_rng(0), [], (np.arange(32)[None], np.array([256]))
     q, k, v = rng.standard_normal((3, 256, 8), np.float32)
     topics = np.repeat(3 * rng.standard_normal((8, 8), np.float32), 32, axis=0)

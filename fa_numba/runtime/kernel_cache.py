@@ -27,8 +27,8 @@ from numba_cuda_simulator.kept_files import KeptFiles
 PACKAGE = Path(__file__).parents[1]  # fa_numba
 # Rooms whose own kernels, which lessons draw and measure, are not kept.
 NOT_KEPT = ("figures", "microscope", "torch", "workbook")
-# Python that emits instructions: it is no bytecode of a kernel, so its text is in every key.
 LIBRARIES = ("builtins", "math", "numba", "numpy", "operator")  # told by their versions
+# Python that emits instructions: it is no bytecode of a kernel, so its text is in every key.
 EMITTERS = ("ptx/*.py", "on_cuda_cores/packets.py", "runtime/bfloat16.py")
 FILES = KeptFiles("FA_NUMBA_CACHE", "fa_numba", ".cubin")
 folder, is_ours = FILES.folder, FILES.is_ours
@@ -120,7 +120,7 @@ def _meaning_of_function(function):
 
 
 def _globals(code, namespace):
-    """Yield what the code reads from its module: values, and attributes of modules."""
+    """Yield each global value that the code reads; of a module, the attribute that it reads."""
     instructions = [*dis.get_instructions(code)]
     for i, instruction in enumerate(instructions):
         if instruction.opname != "LOAD_GLOBAL" or instruction.argval not in namespace:

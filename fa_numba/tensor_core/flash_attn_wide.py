@@ -109,7 +109,7 @@ def num_pieces(head_dim):
 
 @functools.cache
 def make_plan(HEAD_DIM):
-    """The `SharedPlan` of a thread block; the ring takes what the others leave."""
+    """The `SharedPlan` of a thread block; the ring has the shared memory that is left."""
     pieces = num_pieces(HEAD_DIM)
     plan = SharedPlan()
     plan.Q = plan.tiles(1, pieces * PIECE_BYTES)  # out overwrites it
@@ -258,7 +258,7 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
 
     @cuda.jit(device=True, forceinline=True)
     def hand_on(factors, base, p_stage, warp_row, lane, upper, lower):
-        """Give warpgroup 2 this warp's factors, and with them what it has written before."""
+        """Write this warp's factors for warpgroup 2, then signal that they and P are there."""
         if lane & 3 == 0:
             factors[p_stage, warp_row + (lane >> 2)] = upper
             factors[p_stage, warp_row + (lane >> 2) + 8] = lower

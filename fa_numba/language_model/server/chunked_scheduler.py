@@ -78,8 +78,9 @@ class Plan(NamedTuple):
     swap_in: np.ndarray
     copies: np.ndarray
     decoding: Decoding  # branches whose last token is computed; their rows come first
-    parts: list  # the other rows. Parts of one row first, of answers before those
-    # of prompts; then trees of guesses.
+    # The other rows. Parts of one row first, those of answers before those of prompts; then trees
+    # of guesses.
+    parts: list
     preempted: list
 
     def rows(self):
