@@ -228,7 +228,7 @@ class HeadDims:
     def check(self, **named):
         """Raise unless q, k and v, by their names and in this order, have such head_dims."""
         (q_name, q), (k_name, k), (v_name, v) = named.items()
-        self._check_range(q_name, q)
+        require_head_dim(q_name, q.shape[-1], self.most)
         if k.shape[-1] != q.shape[-1]:
             both = f"{k_name} and {v_name}" if k.shape == v.shape else k_name
             raise ValueError(
@@ -239,23 +239,17 @@ class HeadDims:
     def check_values(self, **named):
         """Raise unless k and v, by their names, are keys and values of the same tokens."""
         (k_name, k), (v_name, v) = named.items()
-        self._check_range(k_name, k)
+        require_head_dim(k_name, k.shape[-1], self.most)
         if self.v_differs:
             if v.shape[:-1] != k.shape[:-1]:
                 raise ValueError(
                     f"{v_name} must have the shape of {k_name}, {k.shape}, but for the last axis, "
                     f"got {v.shape}"
                 )
-            self._check_range(v_name, v)
+            require_head_dim(v_name, v.shape[-1], self.most)
         elif v.shape != k.shape:
             raise RefusedValueError(
                 f"{v_name} must have the shape of {k_name}, {k.shape}, got {v.shape}"
-            )
-
-    def _check_range(self, name, x):
-        if not 1 <= x.shape[-1] <= self.most:
-            raise RefusedValueError(
-                f"{name} must have head_dim from 1 to {self.most}, got {x.shape[-1]}"
             )
 
 
@@ -263,10 +257,10 @@ ONE_HEAD_DIM = HeadDims()
 ANY_HEAD_DIMS = HeadDims(MAX_WIDE_HEAD_DIM, v_differs=True)
 
 
-def require_head_dim(name, head_dim):
-    """Raise unless kernels can hold a row of so many columns."""
-    if not 1 <= head_dim <= MAX_HEAD_DIM:
-        raise ValueError(f"{name} must have head_dim from 1 to {MAX_HEAD_DIM}, got {head_dim}")
+def require_head_dim(name, head_dim, most=MAX_HEAD_DIM):
+    """Raise unless a kernel can hold a row of so many columns."""
+    if not 1 <= head_dim <= most:
+        raise RefusedValueError(f"{name} must have head_dim from 1 to {most}, got {head_dim}")
 
 
 def require_divisible_heads(num_heads, num_kv_heads, kv_names, hint=""):

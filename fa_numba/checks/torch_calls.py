@@ -16,6 +16,7 @@ from fa_numba.checks.requirements import (
     MAX_GRID,
     MAX_WIDE_HEAD_DIM,
     require_dtype,
+    require_head_dim,
     require_one_dtype,
 )
 from fa_numba.checks.values import check_flag, check_window_size, integer
@@ -207,10 +208,7 @@ def check_sdpa(query, key, value, enable_gqa):
 def _check_head_dims(**named):
     """Raise unless some kernel may take so long a last axis."""
     for name, x in named.items():
-        if not 1 <= x.shape[-1] <= MAX_WIDE_HEAD_DIM:
-            raise ValueError(
-                f"{name} must have head_dim from 1 to {MAX_WIDE_HEAD_DIM}, got {x.shape[-1]}"
-            )
+        require_head_dim(name, x.shape[-1], MAX_WIDE_HEAD_DIM)
 
 
 def check_mask(attn_mask, query, key):
