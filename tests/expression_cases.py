@@ -4,9 +4,13 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import int32, types
 
 from fa_numba import masks
 from fa_numba.checks import Mask, check_expressions
+from fa_numba.expressions import nodes
+from fa_numba.expressions.interval_source import NoIntervalError
+from fa_numba.tensor_core.run_tables import interval_function
 
 
 class Case(NamedTuple):
@@ -120,3 +124,16 @@ def given_of(name):
     written, _ = options_of(name, 4, 500)
     names = ("mask", None), ("mask_args", ()), ("score", None), ("score_args", ())
     return check_expressions(q, *(written.get(*x) for x in names), Mask(), None)
+
+
+def runs_type(expressions):
+    """The type of `expression_tiles.runs_of`, for kernels that are compiled only."""
+    try:
+        _, needs = interval_function(
+            nodes.TRUE if expressions.mask is None else expressions.mask, int32
+        )
+    except NoIntervalError:
+        num_ranges = 0
+    else:
+        num_ranges = len(needs.ranged)
+    return types.Tuple([types.Array(types.int32, ndim, "C") for ndim in (5, *num_ranges * (4,))])

@@ -10,7 +10,7 @@ from hopper_model import GlobalArray, Model, replace_instructions
 
 from fa_numba import reference
 from fa_numba.checks import Mask, check_expressions
-from fa_numba.expressions.interval_source import NoIntervalError
+from fa_numba.expressions.interval_source import NoIntervalError, interval_source
 
 MODULES = (
     *(f"ptx.{x}" for x in ("statement", "convert", "mbarrier", "barriers", "ldmatrix", "tma")),
@@ -19,7 +19,7 @@ MODULES = (
     "kernels.masks",
     "on_cuda_cores.run_time_masks",
     *(f"tensor_core.{x}" for x in ("forward", "fragments", "alibi", "lazy_rescaling")),
-    *(f"tensor_core.{x}" for x in ("dropout_fragments", "expression_tiles")),
+    *(f"tensor_core.{x}" for x in ("dropout_fragments", "run_tables", "expression_tiles")),
     *(f"tensor_core.{x}" for x in ("shared_plan", "mainloop")),
     *(f"tensor_core.{x}" for x in ("tile_scheduler", "flash_attn_persistent")),
 )
@@ -66,9 +66,10 @@ def main(
             q, *(written.get(x, () if "_" in x else None) for x in NAMES), given, None
         )
         call.expressions, call.expression_args, _ = user
-        modules["tensor_core.expression_tiles"].make_table = no_table  # by kernels of the engine
-        table, _ = persistent.runs_of(call, tiling.block_n, tiling.consumers)
-        constants, more = (user.expressions, sinks is not None), ((), (table,), user.arguments)
+        tiles = modules["tensor_core.expression_tiles"]
+        tiles.make_table, tiles.ranges_of = no_table, ranges_of  # else by kernels of the engine
+        runs, _ = persistent.runs_of(call, tiling.block_n, tiling.consumers)
+        constants, more = (user.expressions, sinks is not None), ((), runs, user.arguments)
         given = Mask()
     if sinks is not None:
         more = (sinks,), *more[1:]
@@ -94,6 +95,19 @@ def main(
 
 def no_table(*args):
     raise NoIntervalError
+
+
+def ranges_of(like, mask, arguments):
+    """As of `run_tables`, by NumPy."""
+    _, needs = interval_source(mask, "interval")
+    return tuple(ranges(np.atleast_2d(arguments[i])) for i in needs.ranged)
+
+
+def ranges(x):
+    levels = max(x.shape[-1], 1).bit_length()
+    windows = [[x[:, i : i + (1 << level)] for i in range(x.shape[-1])] for level in range(levels)]
+    extremes = [[(y.min(axis=-1), y.max(axis=-1)) for y in row] for row in windows]
+    return np.moveaxis(np.int32(extremes), -1, 1)
 
 
 if __name__ == "__main__":

@@ -491,6 +491,8 @@ def replace_instructions(model, modules):
     cuda.ballot_sync = lambda mask, x: sum(
         1 << lane for lane, y in model._meet("shuffle", 32, x).items() if y
     )
+    cuda.ffs = lambda x: (int(x) & -int(x)).bit_length()
+    cuda.clz = lambda x: 32 - int(x).bit_length()
     return [importlib.reload(sys.modules[f"fa_numba.{module}"]) for module in modules]
 
 

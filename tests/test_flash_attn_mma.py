@@ -78,7 +78,7 @@ def test_functions_of_the_user_stay_in_registers(name, head_dim, cc):
     )  # fmt: skip
     x, lse = types.Array(types.float16, 4, "A"), types.Array(types.float32, 3, "C")
     sinks = types.Tuple((types.Array(types.float32, 1, "C"),)) if "sinks" in written else NONE
-    runs = types.Tuple((types.Array(types.int32, 5, "C"),)) if expressions else NONE
+    runs = expression_cases.runs_type(expressions) if expressions else NONE
     more = *MASK_ARGS, sinks, runs, typeof(tuple(arguments))
     code = compile_kernel(kernel, (x, x, x, x, lse, types.float32, types.float32, *more), cc=cc)
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0

@@ -62,7 +62,9 @@ def tables(name, problem):
     mask, arguments = given.expressions.mask, given.arguments
     classes = tile_classes(mask, problem[:2], 64, block_n, arguments, batch, num_heads)
     return (
-        run_tables.make_table(q, mask, arguments, problem),
+        run_tables.make_table(
+            q, mask, arguments, run_tables.ranges_of(q, mask, arguments), problem
+        ),
         runs_of_warpgroups(classes, seqlen_k, block_n, parts),
     )
 

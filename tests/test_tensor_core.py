@@ -312,7 +312,7 @@ def test_functions_of_the_user_stay_in_registers(name, head_dim):
     kernel = flash_attn_persistent.make_flash_attn_persistent(
         head_dim, tiling, False, "float16", EXPRESSIONS=given.expressions
     )
-    runs = types.Tuple((types.Array(types.int32, 5, "C"),))
+    runs = expression_cases.runs_type(given.expressions)
     more = *MASK_ARGS[:4], NONE, runs, typeof(given.arguments)
     code = compile_kernel(kernel, (*PERSISTENT, types.float32, *more), cc=(9, 0, "a"))
     assert code.registers <= stated_registers(kernel)

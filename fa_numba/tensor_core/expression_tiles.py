@@ -25,15 +25,14 @@ from fa_numba.expressions.functions import (
     SMALL_TANH,
     S,
     device_function,
-    device_function_of,
     device_functions,
 )
-from fa_numba.expressions.interval_source import NoIntervalError, interval_source
+from fa_numba.expressions.interval_source import NoIntervalError
 from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.statement import opaque
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core.fragments import MASKED, SMALL, fragment_function
-from fa_numba.tensor_core.run_tables import make_table
+from fa_numba.tensor_core.run_tables import interval_function, make_table, ranges_of
 from fa_numba.tiling.persistent_tiling import ROWS, tiles_of_keys
 
 FIRST, END, CLASSES = range(3)  # of a run
@@ -53,6 +52,8 @@ class ExpressionArgs(NamedTuple):
     b, head : int32
     args : tuple
         The arguments of the expressions.
+    ranges : tuple of array
+        Those of `run_tables.ranges_of`.
     """
 
     scale: Any
@@ -62,6 +63,7 @@ class ExpressionArgs(NamedTuple):
     b: Any
     head: Any
     args: Any
+    ranges: Any
 
 
 class TileFunctions(NamedTuple):
@@ -152,7 +154,7 @@ def make_tile_functions(BLOCK_N, EXPRESSIONS):
     HAS_MASK, HAS_SCORE = EXPRESSIONS.mask is not None, EXPRESSIONS.score is not None
     sees, score, _, score_of_small, _, angle_of, there = make_element_functions(EXPRESSIONS)
     HAS_TANH = angle_of is not None
-    interval = interval_function(EXPRESSIONS.mask)
+    interval = interval_of_groups(EXPRESSIONS.mask)
 
     @fragment_function()
     def exponent_scale_of(scale):
@@ -197,6 +199,15 @@ def make_tile_functions(BLOCK_N, EXPRESSIONS):
         return seen
 
     @fragment_function()
+    def hide(s, h, bits):
+        """Replace the scores of one of a lane's rows whose bit is 0."""
+        bits = uint32(opaque(bits))
+        for j in range(S8):
+            for c in range(2):
+                if not bits & uint32(1 << (2 * j + c)):
+                    s[j, 2 * h + c] = MASKED
+
+    @fragment_function()
     def mask_by_groups(s, n_start, position, seqlen_k, lane, given):
         """Each lane classifies 8 columns of the warp's 16 rows; only mixed ones are looked at."""
         last = int32(seqlen_k - 1)
@@ -204,21 +215,27 @@ def make_tile_functions(BLOCK_N, EXPRESSIONS):
         n0 = int32(n_start + 8 * (lane & 15))
         m1, n1 = min(int32(m0 + 15), last), min(int32(n0 + 7), last)
         may_not, may = interval(
-            given.b, given.head, min(m0, last), m1, min(n0, last), n1, given.args, ()
+            given.b, given.head, min(m0, last), m1, min(n0, last), n1, given.args, given.ranges
         )
-        hidden = cuda.ballot_sync(FULL_WARP, n0 > last or not may)
-        whole = cuda.ballot_sync(FULL_WARP, n0 + 7 <= last and not may_not)
-        first = int32(n_start + 2 * (lane & 3))
+        hidden = uint32(cuda.ballot_sync(FULL_WARP, n0 > last or not may))
+        whole = uint32(cuda.ballot_sync(FULL_WARP, n0 + 7 <= last and not may_not))
+        mixed = ~(hidden | whole) & uint32((1 << S8) - 1)
+        upper = uint32(0)
         for j in range(S8):
-            if hidden >> j & 1:
-                for r in range(4):
-                    s[j, r] = MASKED
-            elif not whole >> j & 1:
-                for h in range(2):
-                    m = min(int32(position + 8 * h), last)
-                    for c in range(2):
-                        if not is_seen(int32(first + 8 * j + c), m, seqlen_k, given):
-                            s[j, 2 * h + c] = MASKED
+            upper |= (whole & uint32(1 << j)) << j
+        upper *= uint32(3)  # each bit twice: for two columns
+        lower = upper
+        first = int32(n_start + 2 * (lane & 3))
+        m_upper, m_lower = min(position, last), min(int32(position + 8), last)
+        while mixed != 0:
+            j = int32(cuda.ffs(mixed) - 1)
+            mixed &= mixed - uint32(1)
+            for c in range(2):
+                n, bit = int32(first + 8 * j + c), uint32(1) << uint32(2 * j + c)
+                upper |= bit if is_seen(n, m_upper, seqlen_k, given) else uint32(0)
+                lower |= bit if is_seen(n, m_lower, seqlen_k, given) else uint32(0)
+        hide(s, 0, upper)
+        hide(s, 1, lower)
 
     @fragment_function()
     def mask_by_bits(s, n_start, position, seqlen_k, lane, given):
@@ -231,13 +248,20 @@ def make_tile_functions(BLOCK_N, EXPRESSIONS):
                 for c in range(2):
                     seen = is_seen(int32(first + 8 * j + c), m, seqlen_k, given)
                     bits |= uint32(1 << (2 * j + c)) if seen else uint32(0)
-            bits = uint32(opaque(bits))
-            for j in range(S8):
-                for c in range(2):
-                    if not bits & uint32(1 << (2 * j + c)):
-                        s[j, 2 * h + c] = MASKED
+            hide(s, h, bits)
 
-    mask_scores = mask_by_bits if interval is None else mask_by_groups
+    @fragment_function()
+    def mask_keys(s, n_start, position, seqlen_k, lane, given):
+        """Without a mask: the keys behind the last one."""
+        for j in range(S8):
+            for c in range(2):
+                if int32(n_start + 2 * (lane & 3) + 8 * j + c) >= seqlen_k:
+                    s[j, c] = s[j, 2 + c] = MASKED
+
+    if not HAS_MASK:
+        mask_scores = mask_keys
+    else:
+        mask_scores = mask_by_bits if interval is None else mask_by_groups
 
     @fragment_function()
     def modify(s, EDGE, n_start, position, seqlen_k, lane, given):
@@ -252,19 +276,16 @@ def make_tile_functions(BLOCK_N, EXPRESSIONS):
     return TileFunctions(exponent_scale_of, modify)
 
 
-@functools.cache
-def interval_function(mask):
-    """interval(b, h, m0, m1, n0, n1, args, ()) of `interval_source`, in int32; None without one.
+def interval_of_groups(mask):
+    """`run_tables.interval_function` in int32; None without one.
 
     The table of runs was made from intervals of all positions and keys, which fit int32, and with
-    positive divisors (`_require_positive_divisors`). A mask that indexes an array by a range has
-    none.
+    positive divisors (`_require_positive_divisors`).
     """
     try:
-        text, needs = interval_source(nodes.TRUE if mask is None else mask, "interval")
+        return interval_function(nodes.TRUE if mask is None else mask, int32)[0]
     except NoIntervalError:
         return None
-    return None if needs.ranged else device_function_of(text, "interval", {"integer": int32})
 
 
 @functools.cache
@@ -353,24 +374,28 @@ def runs_of(call, block_n, parts):
 
     Returns
     -------
-    runs : array of the library of q
-        As of `tiles.runs_of_warpgroups`.
+    runs : tuple of array of the library of q
+        That of `tiles.runs_of_warpgroups`; those of `run_tables.ranges_of`.
     counts : tuple of float
         Tiles of keys of each tile of queries, on average over heads and sequences.
     """
     mask = nodes.TRUE if call.expressions.mask is None else call.expressions.mask
     _require_positive_divisors(mask, call.expression_args)
     sizes = call.seqlen_q, call.seqlen_k, call.batch, call.num_heads
+    ranges = ()
     if any(x.op == "load" for x in nodes.walk(mask)):
         try:
-            runs = make_table(call.q, mask, call.expression_args, (*sizes, block_n, parts))
+            ranges = ranges_of(call.q, mask, call.expression_args)
+            problem = *sizes, block_n, parts
+            table = make_table(call.q, mask, call.expression_args, ranges, problem)
         except NoIntervalError:
             pass
         else:
             cut = call.seqlen_q, call.seqlen_k, ROWS * parts, block_n, False, (-1, -1)
-            return runs, tuple(tiles_of_keys(*cut))  # as if all tiles were seen
+            return (table, *ranges), tuple(tiles_of_keys(*cut))  # as if all tiles were seen
     given = call.expressions, call.expression_args
-    return tables_of(call.q, given, _table, *sizes, block_n, parts)
+    table, counts = tables_of(call.q, given, _table, *sizes, block_n, parts)
+    return (table, *ranges), counts
 
 
 def _require_positive_divisors(mask, arguments):

@@ -124,8 +124,8 @@ def make_flash_attn_mma(
     alibi_slopes is not read, and may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME
     (`run_time_masks`); otherwise left, right, unit and inverse_unit are not read.
 
-    With EXPRESSIONS the mask and the score are the user's alone, runs is the tuple of their table
-    and args that of their arguments; sinks is that of the sinks, with SINKS. Otherwise empty.
+    With EXPRESSIONS the mask and the score are the user's alone, runs is that of `runs_of` and args
+    the tuple of their arguments; sinks is that of the sinks, with SINKS. Otherwise empty.
     """
     EXPRESSED = EXPRESSIONS is not None
     BLOCK_M = 16 * WARPS * M_TILES
@@ -283,7 +283,7 @@ def make_flash_attn_mma(
         exponent_scale = exponent_scale_of(scale, mask_args)
         if EXPRESSED:
             exponent_scale = expressed_scale_of(scale)
-            given = ExpressionArgs(scale, 0, 0, True, int32(b), int32(head), args)
+            given = ExpressionArgs(scale, 0, 0, True, int32(b), int32(head), args, runs[1:])
             tile, end, classes = run_of(runs[0], int32(b), int32(head), m_start, int32(0))
             n_begin, n_end, next_run = tile * BLOCK_N, end * BLOCK_N, int32(1)
         slope = alibi_slopes[head] if ALIBI else float32(0)
@@ -452,7 +452,7 @@ def flash_attn_mma(
         call.has_sinks,
     )
     rows = 16 * WARPS * m_tiles
-    runs = () if call.given is None else (runs_of(call, block_n, rows // ROWS)[0],)
+    runs = () if call.given is None else runs_of(call, block_n, rows // ROWS)[0]
     grid = (ceil_div(call.seqlen_q, rows), call.num_heads, call.batch)
     size = shared_bytes(head_dim, m_tiles, block_n)
     arguments = q, k, v, call.out, call.lse, call.scale_log2, call.slopes

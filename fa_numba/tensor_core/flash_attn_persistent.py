@@ -182,8 +182,8 @@ def make_flash_attn_persistent(
     kernel has more arguments, `dropout_fragments.dropout_arguments`. With OUT_FLOAT32 the argument
     out_map is out itself, float32, and the registers are stored without TMA.
 
-    With EXPRESSIONS the mask and the score are the user's alone, runs is the tuple of their table
-    and args that of their arguments; sinks is that of the sinks, with SINKS. Otherwise empty.
+    With EXPRESSIONS the mask and the score are the user's alone, runs is that of `runs_of` and args
+    the tuple of their arguments; sinks is that of the sinks, with SINKS. Otherwise empty.
     """
     CONSUMERS, BLOCK_N = TILING.consumers, TILING.block_n
     SLOTS = TILING.slots
@@ -278,7 +278,7 @@ def make_flash_attn_persistent(
     def args_of_run(args, masked):
         """The arguments of the main loop for another run of tiles."""
         return ExpressionArgs(
-            args.scale, args.place, args.dropout, masked, args.b, args.head, args.args
+            args.scale, args.place, args.dropout, masked, args.b, args.head, args.args, args.ranges
         )
 
     @cuda.jit(device=True, forceinline=True)
@@ -403,10 +403,11 @@ def make_flash_attn_persistent(
                     n_tile, end, classes, r = next_tile, next_end, next_classes, int32(r + 1)
                     next_tile, next_end, next_classes = run_of(runs[0], b, head, m_start, r)
                 masked = class_of(classes, wg_index) == MIXED
+                of_tile = b, head, expression_args, runs[1:]
                 if DROPOUT:
-                    args = ExpressionArgs(scale, place, dropout, masked, b, head, expression_args)
+                    args = ExpressionArgs(scale, place, dropout, masked, *of_tile)
                 else:
-                    args = ExpressionArgs(scale, 0, 0, masked, b, head, expression_args)
+                    args = ExpressionArgs(scale, 0, 0, masked, *of_tile)
             else:
                 score_mod_args = score_mod_args_of(
                     alibi_slopes, work[slot, HEAD], scale, ramp, wg_position, lane, mask_args
@@ -690,9 +691,8 @@ def flash_attn_persistent(
         num_slices = choose_num_slices(batch_heads, num_sms, call.seqlen_q, call.seqlen_k, *tiles)
         runs = ()
     else:
-        table, counts = runs_of(call, block_n, consumers)
+        runs, counts = runs_of(call, block_n, consumers)
         num_slices = num_slices_for(counts, batch_heads, num_sms)
-        runs = (table,)
     grid = (min(num_slices * batch_heads, num_sms),)
     maps = [tensor_map(*box) for box in ((q, ROWS), (k, block_n), (v, block_n))]
     maps.append(tensor_map(call.out, WARP_ROWS) if out_dtype is None else call.out)

@@ -26,21 +26,33 @@ WARPS = THREADS // 32
 MAX_RUNS = 64  # of a thread block; what comes after is one mixed run
 
 
-def make_extreme(WHICH, function):
-    """The least (0) or the greatest (1) number of a row of `_ranges` from index low to high."""
+def make_extreme(WHICH, function, integer):
+    """The least (0) or the greatest (1) number of a row of `ranges_of` from index low to high."""
 
     @cuda.jit(device=True)
     def extreme(table, row, low, high):
-        length = table.shape[3]
-        low, high = max(min(low, length - 1), 0), max(min(high, length - 1), 0)
-        level = 63 - cuda.clz(int64(high - low + 1))  # two ranges of 2^level, which may overlap
-        last = high + 1 - (1 << level)
-        return function(int64(table[WHICH, level, row, low]), int64(table[WHICH, level, row, last]))
+        zero, one = integer(0), integer(1)
+        end = integer(table.shape[2] - 1)
+        low, high = max(min(low, end), zero), max(min(high, end), zero)
+        # Two ranges of 2^level, which may overlap.
+        level = integer(31 - cuda.clz(int32(high - low + one)))
+        last = integer(high + one - (one << level))
+        return function(
+            integer(table[level, row, low, WHICH]), integer(table[level, row, last, WHICH])
+        )
 
     return extreme
 
 
-least, most = make_extreme(0, min), make_extreme(1, max)
+@functools.cache
+def interval_function(mask, integer):
+    """interval(b, h, m0, m1, n0, n1, args, ranges) of `interval_source`, and its needs.
+
+    `integer` is the type that it computes with; ranges is that of `ranges_of`.
+    """
+    text, needs = interval_source(mask, "interval")
+    names = {"least": make_extreme(0, min, integer), "most": make_extreme(1, max, integer)}
+    return device_function_of(text, "interval", {"integer": integer, **names}), needs
 
 
 @cuda.jit
@@ -54,20 +66,18 @@ def ranges_kernel(x, table, level):
     row = cuda.blockIdx.y
     if i < x.shape[1]:
         if level == 0:
-            table[0, 0, row, i] = table[1, 0, row, i] = int32(x[row, i])
+            table[0, row, i, 0] = table[0, row, i, 1] = int32(x[row, i])
         else:
             other = min(i + (1 << (level - 1)), x.shape[1] - 1)
             below = level - 1
-            table[0, level, row, i] = min(table[0, below, row, i], table[0, below, row, other])
-            table[1, level, row, i] = max(table[1, below, row, i], table[1, below, row, other])
+            table[level, row, i, 0] = min(table[below, row, i, 0], table[below, row, other, 0])
+            table[level, row, i, 1] = max(table[below, row, i, 1], table[below, row, other, 1])
 
 
 @functools.cache
 def make_classes_kernel(mask):
     """The kernel that classifies tiles, and what it needs of its arguments."""
-    text, needs = interval_source(mask, "interval")
-    names = {"integer": int64, "least": least, "most": most}
-    interval = device_function_of(text, "interval", names)
+    interval, needs = interval_function(mask, int64)
 
     @cuda.jit
     def classes_kernel(classes, seqlen_q, seqlen_k, block_m, block_n, cut, args, ranges):
@@ -182,7 +192,7 @@ def make_runs_kernel(PARTS, OF_KEYS=False):
     return runs_kernel
 
 
-def make_table(like, mask, arguments, problem):
+def make_table(like, mask, arguments, ranges, problem):
     """The runs of `tiles.runs_of_warpgroups`, in the library of `like` and on its GPU.
 
     Parameters
@@ -191,6 +201,8 @@ def make_table(like, mask, arguments, problem):
     mask : Node
     arguments : tuple
         Those of the mask, arrays or NumPy scalars; others are not read.
+    ranges : tuple of array
+        Those of `ranges_of`.
     problem : (seqlen_q, seqlen_k, batch, num_heads, block_n, parts)
 
     Returns
@@ -203,7 +215,7 @@ def make_table(like, mask, arguments, problem):
         Only the CPU can classify the tiles of this mask.
     """
     *sizes, block_n, parts = problem
-    classes = _classes(like, mask, arguments, (*sizes, ROWS, block_n), 0)
+    classes = _classes(like, mask, arguments, ranges, (*sizes, ROWS, block_n), 0)
     blocks = ceil_div(classes.shape[2], parts)
     return _runs(like, classes, blocks, classes.shape[3], make_runs_kernel(parts))
 
@@ -221,11 +233,29 @@ def make_table_of_keys(like, mask, arguments, problem):
     -------
     int32 array of shape (batch or 1, num_heads or 1, n tiles, most runs, 3)
     """
-    classes = _classes(like, mask, arguments, problem, 1)
+    ranges = ranges_of(like, mask, arguments)
+    classes = _classes(like, mask, arguments, ranges, problem, 1)
     return _runs(like, classes, classes.shape[3], classes.shape[2], make_runs_kernel(1, True))
 
 
-def _classes(like, mask, arguments, problem, cut):
+def ranges_of(like, mask, arguments):
+    """For each array that the mask indexes by a range, what `least` and `most` look up.
+
+    Returns
+    -------
+    tuple of array of shape (levels, rows, length, 2)
+        The least and the greatest number of each range of a row whose length is a power of two.
+
+    Raises
+    ------
+    NoIntervalError
+        Only the CPU can classify the tiles of this mask.
+    """
+    _, needs = interval_function(mask, int64)
+    return tuple(_ranges(like, arguments[i]) for i in needs.ranged)
+
+
+def _classes(like, mask, arguments, ranges, problem, cut):
     seqlen_q, seqlen_k, batch, num_heads, block_m, block_n = problem
     kernel, needs = make_classes_kernel(mask)
     if not all(arguments[i] > 0 for i in needs.positive):
@@ -233,7 +263,6 @@ def _classes(like, mask, arguments, problem, cut):
     used = nodes.variables(mask)
     of_batch, of_heads = (n if x in used else 1 for n, x in ((batch, "b"), (num_heads, "h")))
     m_tiles, n_tiles = ceil_div(seqlen_q, block_m), ceil_div(seqlen_k, block_n)
-    ranges = tuple(_ranges(like, arguments[i]) for i in needs.ranged)
     classes = arrays.empty(like, (of_batch, of_heads, m_tiles, n_tiles), np.int8)
     if max(m_tiles, of_batch * of_heads) > MAX_GRID:
         raise NoIntervalError("more tiles of queries, or batch · heads, than a grid has")
@@ -252,11 +281,10 @@ def _runs(like, classes, rows, num_tiles, kernel):
 
 
 def _ranges(like, x):
-    """The least and greatest number of each range of a row whose length is a power of two."""
     x = arrays.with_axis(x) if len(x.shape) == 1 else x
     rows, length = x.shape
     levels = max(length, 1).bit_length()
-    table = arrays.empty(like, (2, levels, rows, length), np.int32)
+    table = arrays.empty(like, (levels, rows, length, 2), np.int32)
     for level in range(levels):
         grid = ceil_div(length, THREADS), rows
         arrays.launch(ranges_kernel, grid, (THREADS,), x, table, np.int32(level))
