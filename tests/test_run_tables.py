@@ -77,3 +77,16 @@ def tables(name, problem):
 def test_a_mask_that_has_no_intervals_on_a_gpu(mask):
     with pytest.raises(NoIntervalError):
         run_tables.make_classes_kernel(trace(mask, "mask", "b h m n"))
+
+
+@pytest.mark.parametrize("length", [1, 3, 128, 300])
+def test_ranges(length):
+    """The least and greatest number of every range whose length is a power of two."""
+    x = np.random.default_rng(length).integers(-50, 50, (2, length))
+    mask = trace(lambda b, h, m, n, t: t[b, n] < m, "mask", "b h m n", (x,))
+    (table,) = run_tables.ranges_of(x, mask, (x,))
+    for level in range(len(table)):
+        windows = np.lib.stride_tricks.sliding_window_view(x, 1 << level, axis=1)
+        found = table[level, :, : windows.shape[1]]
+        np.testing.assert_array_equal(found[..., 0], windows.min(axis=-1))
+        np.testing.assert_array_equal(found[..., 1], windows.max(axis=-1))

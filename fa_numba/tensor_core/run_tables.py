@@ -1,9 +1,9 @@
 """Kernels that make a table of runs on the GPU, of a mask with arrays there.
 
-The CPU would have to wait for the arrays' numbers. Four kernels, and the same classes as of
+The CPU would have to wait for the arrays' numbers. Kernels, and the same classes as of
 `expressions.tiles`: the least and the greatest number of each range of an array whose length is a
-power of two, one kernel for each power; the class of each tile; the runs of each thread block, or
-backward those of each tile of keys.
+power of two; the class of each tile; the runs of each thread block, or backward those of each tile
+of keys.
 """
 
 import functools
@@ -23,6 +23,7 @@ from fa_numba.tiling.persistent_tiling import ROWS
 
 THREADS = 128
 WARPS = THREADS // 32
+STEPS = 7  # levels of `ranges_of` in a launch
 MAX_RUNS = 64  # of a thread block; what comes after is one mixed run
 
 
@@ -56,22 +57,32 @@ def interval_function(mask, integer):
 
 
 @cuda.jit
-def ranges_kernel(x, table, level):
-    """The least and greatest of 2^level numbers from each index on: from those of level − 1.
+def ranges_kernel(x, table, first):
+    """The least and greatest of 2^level numbers from each index on, for STEPS levels after first.
+
+    A thread walks the numbers of the longest: their partial results are those of the other levels.
+    A launch for each level would take longer.
 
     grid      (ceil(length / THREADS), rows)
-    HBM       reads and writes two rows of the table; at level 0 reads x
+    HBM       writes STEPS rows of the table; at level 0 reads x, else the first of them
     """
-    i = cuda.grid(1)
-    row = cuda.blockIdx.y
-    if i < x.shape[1]:
-        if level == 0:
+    i, row = cuda.grid(1), cuda.blockIdx.y
+    last = x.shape[1] - 1
+    if i <= last:
+        if first == 0:
             table[0, row, i, 0] = table[0, row, i, 1] = int32(x[row, i])
-        else:
-            other = min(i + (1 << (level - 1)), x.shape[1] - 1)
-            below = level - 1
-            table[level, row, i, 0] = min(table[below, row, i, 0], table[below, row, other, 0])
-            table[level, row, i, 1] = max(table[below, row, i, 1], table[below, row, other, 1])
+        low, high = table[first, row, i, 0], table[first, row, i, 1]
+        step = 1
+        for level in range(first + 1, min(first + STEPS + 1, table.shape[0])):
+            while step < 1 << (level - first):
+                other = min(i + (step << first), last)
+                if first == 0:
+                    low, high = min(low, int32(x[row, other])), max(high, int32(x[row, other]))
+                else:
+                    low = min(low, table[first, row, other, 0])
+                    high = max(high, table[first, row, other, 1])
+                step += 1
+            table[level, row, i, 0], table[level, row, i, 1] = low, high
 
 
 @functools.cache
@@ -285,7 +296,7 @@ def _ranges(like, x):
     rows, length = x.shape
     levels = max(length, 1).bit_length()
     table = arrays.empty(like, (levels, rows, length, 2), np.int32)
-    for level in range(levels):
+    for first in range(0, max(levels - 1, 1), STEPS):
         grid = ceil_div(length, THREADS), rows
-        arrays.launch(ranges_kernel, grid, (THREADS,), x, table, np.int32(level))
+        arrays.launch(ranges_kernel, grid, (THREADS,), x, table, np.int32(first))
     return table
