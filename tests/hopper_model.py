@@ -378,6 +378,12 @@ class Model:
     def wgmma_columns_f16(self, n, k, d, a, b):
         self._start(d, n, (), lambda _: self._columns(a, k, 64).T @ self._columns(b, k, n))
 
+    def wgmma_more_columns_f16(self, n, k, d, a, b):
+        def product(_):
+            return self._columns(a, k, 64).T @ self._columns(b, k, n)
+
+        self._start(d, n, (), product, add=True)
+
     def wgmma_wait_group(self, pending):
         self.wgmma_wait(pending, None, 0)
 

@@ -268,6 +268,24 @@ def check_bwd_tensor_core_wide(
     check_tensor_core_wide(q, k, v, **limits, instead="flash_attn_bwd")
 
 
+def check_tensor_core_stored(q, k, v, *, name, supported, max_head_dim, instead):
+    """As `check_tensor_core`, for a kernel whose rows are longer than flash_attn_bwd_wide's."""
+    if (head_dim := facts(q).shape[-1]) <= MAX_HEAD_DIM:
+        raise RefusedValueError(
+            f"q must have a head_dim above {MAX_HEAD_DIM} for {name}, got {head_dim}: "
+            "flash_attn_grad takes it"
+        )
+    limits = {"supported": supported, "max_head_dim": max_head_dim}
+    check_tensor_core(q, k, v, name=name, **limits, instead=instead)
+
+
+def check_bwd_tensor_core_stored(dout, q, k, v, out, lse, *, name, supported, max_head_dim):
+    """As `check_bwd_tensor_core`, for a kernel whose rows are longer than flash_attn_bwd_wide's."""
+    limits = {"name": name, "supported": supported, "max_head_dim": max_head_dim}
+    check_bwd_tensor_core(dout, q, k, v, out, lse, **limits)
+    check_tensor_core_stored(q, k, v, **limits, instead="flash_attn_bwd")
+
+
 def check_varlen_bwd_tensor_core(
     dout,
     q,

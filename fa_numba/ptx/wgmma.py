@@ -36,6 +36,7 @@ wgmma reads 16-bit numbers either way, so no tile is ever transposed. There is a
     wgmma_columns_*        d = Aᵀ B    both with a row for each term of the sum       (backward)
     wgmma_more_*           d += A Bᵀ   as wgmma_*: the next terms of a sum that comes in pieces
     wgmma_tiles_*          d += A B    A is a tile of 64 rows, along the sum; B as for _registers
+    wgmma_more_columns_*   d += Aᵀ B   as wgmma_columns_*: the next terms of a sum
 
 A matrix in shared memory consists of panels of 64 columns (128 bytes), each with all rows, one
 after the other, the chunks of 16 bytes swizzled (`layouts.swizzle`). Its descriptor has 64 bits:
@@ -340,6 +341,18 @@ def wgmma_tiles_bf16(typingctx, n, k, d, a, b):
 
 
 @intrinsic
+def wgmma_more_columns_f16(typingctx, n, k, d, a, b):
+    """d += Aᵀ B, float16, otherwise as `wgmma_columns_f16`."""
+    return _more_columns("f16", n, k, d)
+
+
+@intrinsic
+def wgmma_more_columns_bf16(typingctx, n, k, d, a, b):
+    """d += Aᵀ B, bfloat16; see `wgmma_more_columns_f16`."""
+    return _more_columns("bf16", n, k, d)
+
+
+@intrinsic
 def wgmma_wait_group(typingctx, pending):
     """Wait until at most the newest `pending` groups are in flight.
 
@@ -372,6 +385,13 @@ def _columns(kind, n, k, d):
     steps = [(row * ROW_BYTES, row * ROW_BYTES) for row in range(0, literal(k), 16)]
     text = _products(f"m64n{literal(n)}k16.f32.{kind}.{kind}", steps, "1, 1")
     d = written(d, literal(n) // 2)
+    return statement(text, n=n, k=k, d=d, a=types.uint64, b=types.uint64)
+
+
+def _more_columns(kind, n, k, d):
+    steps = [(row * ROW_BYTES, row * ROW_BYTES) for row in range(0, literal(k), 16)]
+    text = _products(f"m64n{literal(n)}k16.f32.{kind}.{kind}", steps, "1, 1", add=True)
+    d = tied(d, literal(n) // 2)
     return statement(text, n=n, k=k, d=d, a=types.uint64, b=types.uint64)
 
 
