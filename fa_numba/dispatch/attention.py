@@ -307,6 +307,15 @@ BACKWARD = (
         f"{checks.MAX_BWD_HEAD_DIM}, or where v has another head_dim than q and k",
         head_dims=checks.ANY_HEAD_DIMS,
     ),
+    backward(
+        "flash_attn_bwd_stored",
+        checks.check_tensor_core_stored,
+        HOPPER,
+        "flash_attn_bwd",
+        checks.MAX_WIDE_HEAD_DIM,
+        why=f"it alone has gradients at a head_dim above {checks.MAX_HEAD_DIM}",
+        head_dims=checks.HeadDims(checks.MAX_WIDE_HEAD_DIM),
+    ),
     Candidate(
         "flash_attn_bwd_padded",
         "tensor_core",

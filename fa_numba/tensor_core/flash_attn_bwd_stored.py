@@ -184,6 +184,11 @@ def make_gradients_plan(HEAD_DIM):
     return plan
 
 
+def shared_bytes(head_dim):
+    """Dynamic shared memory of a thread block, the larger one."""
+    return max(make_scores_plan().bytes, make_gradients_plan(head_dim).bytes)
+
+
 @functools.cache
 def make_ring_functions(RING):
     """next_stage(stage, parity), wait_for(base, stage, parity), release(base, stage, lane)."""
