@@ -1,4 +1,4 @@
-"""flash_attn_bwd_stored on a real GPU: `pytest -m gpu`; `-k small` is small enough for the sanitizer."""
+"""flash_attn_bwd_stored on a real GPU: `pytest -m gpu`; `-k small` suits the sanitizer."""
 
 from unittest.mock import patch
 
@@ -52,9 +52,7 @@ def poisoned(monkeypatch):
     monkeypatch.setattr(arrays, "empty", full_of_nan)
 
 
-@pytest.mark.few(
-    lambda shape, mask, dtype, tiles: [*pairs(shape, mask, dtype == "float16"), tiles]
-)
+@pytest.mark.few(lambda shape, mask, dtype, tiles: [*pairs(shape, mask, dtype == "float16"), tiles])
 @pytest.mark.parametrize("tiles", [1, 9, 10000])  # in the workspace
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("mask", MASKS)

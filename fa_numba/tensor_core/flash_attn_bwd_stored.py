@@ -29,8 +29,8 @@ Both kernels have a thread that loads and two warpgroups that multiply. Per SM a
     TMA writes      64                                  48
     L2              1 byte for 64 FLOPs                 1 for 87
 
-Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2, whose lines are named below; Rabe and Staats
-2021, arXiv:2112.05682, compute attention in parts that way, too.
+Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2, whose lines are named below; Rabe and
+Staats 2021, arXiv:2112.05682, Self-attention does not need O(n²) memory, computes it in parts.
 """
 
 import functools
@@ -244,7 +244,10 @@ def make_scores(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
     def load_pieces(base, a_map, b_map, m_start, n_start, head, kv_head, b, stage, parity):
         """Load Q and K, or dout and V; returns the next stage."""
         for piece in range(PIECES):
-            full, tile = base + RING.full + stage * BARRIER, base + TILES.start + stage * STAGE_BYTES
+            full, tile = (
+                base + RING.full + stage * BARRIER,
+                base + TILES.start + stage * STAGE_BYTES,
+            )
             wait(base + RING.empty + stage * BARRIER, parity)
             mbarrier_arrive_expect_tx(full, STAGE_BYTES)
             col = piece * PANEL_COLS
@@ -255,7 +258,10 @@ def make_scores(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
 
     @cuda.jit(device=True, forceinline=True)
     def produce(base, q_map, k_map, v_map, dout_map, m_start, first, end, head, kv_head, b):
-        stage, parity = uint32(0), uint32(1)  # a wait with parity 1 on a new mbarrier returns at once
+        stage, parity = (
+            uint32(0),
+            uint32(1),
+        )  # a wait with parity 1 on a new mbarrier returns at once
         n_tile = first
         while n_tile < end:
             at = m_start, int32(n_tile * ROWS), head, kv_head, b
@@ -377,7 +383,9 @@ def make_scores(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
         a_rows = uint32(group * PANEL_BYTES)
         stored = uint32(base + P.start + group * 2 * PANEL_BYTES + warp_row * ROW_BYTES)
         unit = unit_of(scale, mask_args)
-        of_squares = int32((m_square + group) * num_squares)  # squares before those of these queries
+        of_squares = int32(
+            (m_square + group) * num_squares
+        )  # squares before those of these queries
         stage, parity = uint32(0), uint32(0)
         n_tile = first
         while n_tile < end:
@@ -419,8 +427,8 @@ def make_scores(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
     ):  # fmt: skip
         """A thread block owns ROWS queries and takes some tiles of keys, one after the other.
 
-        The maps have boxes of ROWS rows of q, k, v and dout, and of 16 of P and dS, which are arrays
-        of shape (heads, squares · 64, 1, 64), the squares of a tile of queries side by side.
+        The maps have boxes of ROWS rows of q, k, v and dout, and of 16 of P and dS. These are
+        arrays of shape (heads, squares · 64, 1, 64), with the squares of 64 queries side by side.
 
         grid      (⌈tiles of keys / tiles_per_block⌉, tiles of queries, heads) of the part
         shared    p (4, 64, 64); pieces (stages, 128, 64) of Q and of K, or dout and V; swizzled
@@ -683,8 +691,9 @@ def make_gradients(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1)):
     ):  # fmt: skip
         """A thread block owns ROWS rows and half of the columns of dQ, dK or dV.
 
-        All maps have boxes of 64 rows. sums has a row for each thread block of dK and dV; it is read
-        and written only where the part does not begin, or end, its heads of K and V.
+        All maps have boxes of 64 rows. sums has a row for each thread block of dK and dV, which is
+        read only where the part does not begin its heads of K and V, and written only where it does
+        not end them.
 
         grid      (2 · (2 · tiles of keys · heads of K and V + tiles of queries · heads),)
         shared    stages of: two squares of P or dS; half of the columns of 64 rows of Q, K or dout
@@ -715,6 +724,13 @@ def make_gradients(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1)):
             compute(tid, base, dq, dk, dv, sums, work, sizes, begins, ends, softmax_scale)
 
     return gradients_kernel
+
+
+def tiles_per_block(part, num_n, num_sms):
+    """Tiles of keys that a thread block of scores takes: about as many for each of them."""
+    tiles = num_n * part.num_m * part.num_heads
+    most = min(MOST_TILES, max(1, tiles // (BLOCKS_PER_SM * num_sms)))
+    return ceil_div(num_n, ceil_div(num_n, most))
 
 
 def num_gradient_tiles(part, group_size, num_n):
@@ -806,8 +822,7 @@ def flash_attn_bwd_stored(
     sizes = np.int32(seqlen_q), np.int32(seqlen_k), np.int32(group_size)
     for part in parts:
         first_head, first_m = np.int32(part.first_head), np.int32(part.first_m)
-        tiles = num_n * part.num_m * part.num_heads
-        per_block = min(MOST_TILES, max(1, tiles // (BLOCKS_PER_SM * arrays.num_sms(q))))
+        per_block = tiles_per_block(part, num_n, arrays.num_sms(q))
         args = *for_scores, *rows, *sizes, first_head, first_m, np.int32(per_block)
         args += np.float32(softmax_scale * LOG2_E), *of_mask
         grid = ceil_div(num_n, per_block), part.num_m, part.num_heads
