@@ -1,4 +1,4 @@
-"""How fast is attention at a head_dim above 256?
+"""How fast is attention at a head_dim above 256, forward and backward?
 
 Beside PyTorch's `scaled_dot_product_attention`: FlashAttention-2 and cuDNN refuse these sizes, so
 it takes the memory-efficient kernel or the plain formula.
@@ -8,6 +8,7 @@ import itertools
 
 import numpy as np
 
+from benchmarks.bench_ladder import definition as gradients_of
 from benchmarks.bench_tensor_core import (
     REPEATS,
     ROUNDING,
@@ -17,6 +18,7 @@ from benchmarks.bench_tensor_core import (
     relative_error,
 )
 from benchmarks.timing import save, time_ms
+from fa_numba.tensor_core.flash_attn_bwd_stored import flash_attn_bwd_stored
 from fa_numba.tensor_core.flash_attn_wide import flash_attn_wide
 
 HEAD_DIMS, SEQLENS = (320, 384, 512), (512, 2048, 8192)
@@ -28,7 +30,8 @@ def main():
         "wide",
         [measure(*case) for case in cases],
         note=f"TFLOP/s; {TOKENS} tokens in all, num_heads * head_dim = {WIDTH} or just below; "
-        "4·batch·heads·seqlen²·head_dim, halved if causal; error: ‖out − float64‖ / ‖float64‖",
+        "4·batch·heads·seqlen²·head_dim, backward 10, halved if causal; error: ‖x − float64‖ / "
+        "‖float64‖ for out, and the largest one of dq, dk, dv of one head",
     )
 
 
@@ -39,14 +42,31 @@ def measure(dtype, head_dim, seqlen, causal):
 
     torch.manual_seed(0)
     shape = TOKENS // seqlen, seqlen, WIDTH // head_dim, head_dim
-    q, k, v = (torch.randn(shape, device="cuda").to(getattr(torch, dtype)) for _ in range(3))
+    dout, q, k, v = (torch.randn(shape, device="cuda").to(getattr(torch, dtype)) for _ in range(4))
     flops = 4 * np.prod(shape, dtype=float) * seqlen * (0.5 if causal else 1)
-    error = relative_error(flash_attn_wide(q, k, v, causal=causal)[0], definition(q, k, v, causal))
+    out, lse = flash_attn_wide(q, k, v, causal=causal)
+    error = relative_error(out, definition(q, k, v, causal))
     assert error <= 2 * ROUNDING[dtype], f"{dtype}, {shape}, {causal=}: {error}"
     ours = time_ms(lambda: flash_attn_wide(q, k, v, causal=causal), repeats=REPEATS)
-    heads_first = [x.transpose(1, 2) for x in (q, k, v)]
-    theirs = time_ms(
-        lambda: scaled_dot_product_attention(*heads_first, is_causal=causal), repeats=3
+
+    def backward():
+        return flash_attn_bwd_stored(dout, q, k, v, out, lse, causal=causal)
+
+    _, *want = gradients_of(*(x[-1, :, -1].double() for x in (dout, q, k, v)), causal)
+    of_head = [x[-1, :, -1] for x in backward()]
+    bwd_error = max(map(relative_error, of_head, want))
+    assert bwd_error <= 4 * ROUNDING[dtype], f"{dtype}, {shape}, {causal=}: {bwd_error}"
+    ours_bwd = time_ms(backward, repeats=REPEATS)
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+    heads_first = [x.transpose(1, 2) for x in inputs]
+    with torch.no_grad():
+        theirs = time_ms(
+            lambda: scaled_dot_product_attention(*heads_first, is_causal=causal), repeats=3
+        )
+    out = scaled_dot_product_attention(*heads_first, is_causal=causal)
+    theirs_bwd = time_ms(
+        lambda: torch.autograd.grad(out, inputs, dout.transpose(1, 2), retain_graph=True),
+        repeats=3,
     )
     return {
         "dtype": dtype,
@@ -56,6 +76,9 @@ def measure(dtype, head_dim, seqlen, causal):
         "flash_attn_wide": round(flops / ours / 1e9, 1),
         "SDPA": round(flops / theirs / 1e9, 1),
         "error": float(f"{error:.2g}"),
+        "flash_attn_bwd_stored": round(2.5 * flops / ours_bwd / 1e9, 1),
+        "SDPA backward": round(2.5 * flops / theirs_bwd / 1e9, 1),
+        "error backward": float(f"{bwd_error:.2g}"),
     }
 
 

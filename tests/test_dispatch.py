@@ -355,6 +355,24 @@ def test_gradients_of_many_columns_on_hopper(gpu, head_dim, deterministic):
     assert "compute capability 9.x" in choice.refused["flash_attn_bwd_wide"]
 
 
+@pytest.mark.parametrize("head_dim", [264, 512])
+def test_gradients_above_256_on_hopper(gpu, head_dim):
+    gpu((9, 0))
+    q, k = (aligned(1, 64, heads, head_dim, dtype=np.float16) for heads in (4, 2))
+    arguments, mask = gradient_arguments(q, k), {"causal": True, "window_size": (30, -1)}
+    for deterministic in (False, True):
+        choice = fa_numba.which("flash_attn_grad", *arguments, **mask, deterministic=deterministic)
+        assert choice.kernel == "flash_attn_bwd_stored"
+    for compute_capability, options, said in (
+        ((9, 0), {"alibi_slopes": aligned(4)}, "flash_attn_bwd_stored has no alibi_slopes"),
+        ((9, 0), {"dropout_p": 0.5}, "flash_attn_bwd_stored has no dropout_p"),
+        ((8, 0), {}, "compute capability 9.x"),
+    ):
+        gpu(compute_capability)
+        with pytest.raises(TypeError, match=said):
+            fa_numba.which("flash_attn_grad", *arguments, **options)
+
+
 @pytest.mark.parametrize(
     "head_dim, head_dim_v, kernel, of_gradients",
     [
