@@ -314,6 +314,7 @@ BACKWARD = (
         "flash_attn_bwd",
         checks.MAX_WIDE_HEAD_DIM,
         why=f"it alone has gradients at a head_dim above {checks.MAX_HEAD_DIM}",
+        always=("deterministic",),
         head_dims=checks.HeadDims(checks.MAX_WIDE_HEAD_DIM),
     ),
     Candidate(

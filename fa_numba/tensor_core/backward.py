@@ -76,7 +76,7 @@ def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False, SINKS=False, HEAD_DIM_V=N
     ALL_CLEAR = SUM_BYTES == 256 * 32
     WARPS = 256 // WARP_SIZE
     ROW_LENGTH = HEAD_DIM_V or HEAD_DIM
-    PARTS = ceil_div(ROW_LENGTH, 8 * LANES)  # of a row: more than one above head_dim 256
+    LONG = ROW_LENGTH > 8 * LANES  # a thread has 16 numbers of a row
     unpack = vectors.unpack_bf16x2 if DTYPE == "bfloat16" else vectors.unpack_f16x2
 
     @cuda.jit(fastmath=True)
@@ -109,11 +109,17 @@ def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False, SINKS=False, HEAD_DIM_V=N
                     store_global_x4(global_address(dq_sum[batch, head]) + at, x4)
 
         total = float32(0)
-        for part in range(PARTS):
-            at = lane + part * LANES
-            if m < out.shape[1] and 8 * at < ROW_LENGTH:
-                load_global_x4(a, global_address(dout[batch, m, head]) + uint64(16 * at))
-                load_global_x4(b, global_address(out[batch, m, head]) + uint64(16 * at))
+        if m < out.shape[1] and 8 * lane < ROW_LENGTH:
+            load_global_x4(a, global_address(dout[batch, m, head]) + uint64(16 * lane))
+            load_global_x4(b, global_address(out[batch, m, head]) + uint64(16 * lane))
+            for i in range(4):
+                unpack(x, a[i])
+                unpack(y, b[i])
+                total += x[0] * y[0] + x[1] * y[1]
+            if LONG and 8 * (lane + LANES) < ROW_LENGTH:
+                at = uint64(16 * (lane + LANES))
+                load_global_x4(a, global_address(dout[batch, m, head]) + at)
+                load_global_x4(b, global_address(out[batch, m, head]) + at)
                 for i in range(4):
                     unpack(x, a[i])
                     unpack(y, b[i])

@@ -752,12 +752,11 @@ def flash_attn_bwd_stored(
     window_size=(-1, -1),
     softcap=0.0,
     softmax_scale=None,
-    deterministic=False,
 ):
     """Attention, backward, head_dim 264 to 512: float16 and bfloat16 on Hopper GPUs.
 
-    It stores P and dS of some queries at a time, in at most WORKSPACE_BYTES, or in as much as 128
-    queries need.
+    The same bits in every run. It stores P and dS of some queries at a time, in at most
+    WORKSPACE_BYTES, or in as much as 128 queries need.
 
     Parameters
     ----------
@@ -773,8 +772,6 @@ def flash_attn_bwd_stored(
         As for `flash_attn_v2`.
     softmax_scale : float, default=1/√head_dim
         Positive.
-    deterministic : bool, default=False
-        The same bits in every run: they always are.
 
     Returns
     -------
@@ -791,7 +788,7 @@ def flash_attn_bwd_stored(
     """
     inputs = dout, q, k, v, out, lse
     check_arrays = checks.check_bwd_tensor_core_stored
-    options = softmax_scale, deterministic, HOPPER, check_arrays, MAX_HEAD_DIM
+    options = softmax_scale, False, HOPPER, check_arrays, MAX_HEAD_DIM
     softmax_scale, _ = backward.check("flash_attn_bwd_stored", inputs, *options)
     mask, _ = checks.check_mask(q, causal, window_size, softcap, None)
     batch, seqlen_q, num_heads, head_dim = q.shape
