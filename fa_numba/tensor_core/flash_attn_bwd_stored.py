@@ -165,7 +165,7 @@ def half_cols(head_dim):
 def make_scores_plan():
     """The `SharedPlan` of a thread block of scores."""
     plan = SharedPlan()
-    plan.P = plan.tiles(1, 4 * PANEL_BYTES)  # P, then dS, on the way to HBM
+    plan.P = plan.tiles(1, 4 * PANEL_BYTES)  # P, then dS, until TMA has copied them
     stage_bytes = 4 * PANEL_BYTES
     stages = (SHARED_BYTES - plan.bytes) // (stage_bytes + 2 * BARRIER)
     plan.RING = plan.ring(stages)
@@ -482,7 +482,7 @@ class Work(NamedTuple):
     tile : int
         Of ROWS queries, counted from the part's first one; or of keys.
     first, end : int
-        Tiles of 64 keys of which the sum is; or of queries of each head, counted from the array's
+        Tiles of 64 keys that are summed; or of queries of each head, counted from the array's
         first one.
     slot, num_slots : int
         Heads of queries, counted from the part's first one: dQ has one, dK and dV those of a group.
@@ -781,8 +781,6 @@ def flash_attn_bwd_stored(
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU without wgmma.
     """
