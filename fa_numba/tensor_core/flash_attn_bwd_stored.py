@@ -669,19 +669,17 @@ def make_gradients(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1)):
                 store_global_x4(address + uint64(2048 * j), acc[j])
             return
         row = int32(work.tile * ROWS + group * SQUARE + warp_row + (lane >> 2))
-        first_col = int32(work.half * COLS)
+        x, of_all, heads, scale = dq, uint32(sizes.first_head + work.slot), sizes.num_heads, ONE
         if of_keys:
-            num_kv = uint32(sizes.num_heads) // uint32(sizes.group_size)
-            head, b = int32(work.kv_head % num_kv), int32(work.kv_head // num_kv)
-            if work.kind == DK:
-                store_gradient(acc, dk, b, row, head, first_col, lane, softmax_scale)
-            else:
-                store_gradient(acc, dv, b, row, head, first_col, lane, ONE)
+            x = dk if work.kind == DK else dv
+            of_all = uint32(work.kv_head)
+            heads = int32(uint32(sizes.num_heads) // uint32(sizes.group_size))
         else:
-            of_all = uint32(sizes.first_head + work.slot)
-            head, b = int32(of_all % sizes.num_heads), int32(of_all // sizes.num_heads)
             row = int32(row + sizes.first_m * ROWS)
-            store_gradient(acc, dq, b, row, head, first_col, lane, softmax_scale)
+        if work.kind != DV:
+            scale = softmax_scale
+        head, b = int32(of_all % uint32(heads)), int32(of_all // uint32(heads))
+        store_gradient(acc, x, b, row, head, int32(work.half * COLS), lane, scale)
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def gradients_kernel(
