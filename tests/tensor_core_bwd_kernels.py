@@ -18,6 +18,7 @@ from fa_numba.ptx.tma import (
     tma_store_wait_read,
 )
 from fa_numba.tensor_core.backward import wgmma_products_of
+from fa_numba.tensor_core.forward import wgmma_sums_of
 from fa_numba.tensor_core.shared_plan import make_shared_base
 
 HOPPER = (9, 0, "a")
@@ -63,14 +64,18 @@ def make_wgmma_rows(N, K, A_ROWS, HALF, DTYPE):
 
 
 @functools.cache
-def make_wgmma_columns(N, K, DTYPE):
+def make_wgmma_columns(N, K, DTYPE, ADDS=False):
     multiply = wgmma_products_of(DTYPE).by_columns
+    if ADDS:
+        multiply = wgmma_sums_of(DTYPE).columns
     LENGTH, BITS = N // 2, wgmma.descriptor_bits(K * wgmma.ROW_BYTES)
 
     @cuda.jit
     def wgmma_columns_kernel(a, b, d):
-        """d = Aᵀ B: tiles as bytes, registers of 128 threads."""
+        """d = Aᵀ B, or with ADDS d += Aᵀ B: tiles as bytes, registers of 128 threads."""
         registers = cuda.local.array(LENGTH, float32)
+        for i in range(LENGTH):
+            registers[i] = d[cuda.threadIdx.x * LENGTH + i]
         tile = copy_tiles(a, b)
         wgmma.wgmma_fence()
         b_columns = wgmma.descriptor(BITS, tile + uint32(a.size))
@@ -177,6 +182,12 @@ def copy_windows(x_map, y_map, rows, ends, tiles):
 KERNELS = {
     "wgmma of rows": (make_wgmma_rows(64, 128, 128, 1, "float16"), (u8, u8, f32), HOPPER, "HGMMA"),
     "wgmma of columns": (make_wgmma_columns(64, 128, "bfloat16"), (u8, u8, f32), HOPPER, "HGMMA"),
+    "wgmma of more columns": (
+        make_wgmma_columns(64, 128, "float16", True),
+        (u8, u8, f32),
+        HOPPER,
+        "HGMMA",
+    ),
     "vectors": (make_vectors("bfloat16"), (u8, f32), HOPPER, "RED", "UBLKCP"),
     "counters": (counters_kernel, (u32, u32, u32), HOPPER, "ATOM"),
     "windows": (

@@ -127,12 +127,13 @@ def test_wgmma_of_rows_of_a_larger_tile(rng, dtype, n, k, half):
 @needs_hopper
 @each_dtype
 @pytest.mark.parametrize("k", [64, 128])
-def test_wgmma_of_columns(rng, dtype, k):
+@pytest.mark.parametrize("adds", [False, True])
+def test_wgmma_of_columns(rng, dtype, k, adds):
     a, b = (integers(rng, (k, 64), DTYPES[dtype]) for _ in range(2))
-    d = np.zeros(128 * 32, np.float32)
-    kernel = kernels.make_wgmma_columns(64, k, dtype)
+    d = np.full(128 * 32, 3, np.float32)
+    kernel = kernels.make_wgmma_columns(64, k, dtype, adds)
     run(kernel, 128, as_tile(a), as_tile(b), d, shared_bytes=48 * 1024)
-    want = a.astype(np.float32).T @ b.astype(np.float32)
+    want = a.astype(np.float32).T @ b.astype(np.float32) + 3 * adds
     np.testing.assert_array_equal(d, want[layouts.wgmma_d(64)].ravel())
 
 

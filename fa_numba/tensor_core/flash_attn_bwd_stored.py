@@ -44,7 +44,7 @@ from fa_numba.checks import HOPPER
 from fa_numba.constants import LOG2_E, ONE, ZERO
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
-from fa_numba.ptx import mbarrier, wgmma
+from fa_numba.ptx import mbarrier
 from fa_numba.ptx.barriers import fence_async_proxy, setmaxnreg_dec, setmaxnreg_inc
 from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
@@ -232,7 +232,7 @@ def make_scores(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
     S_SHAPE, P_SHAPE, S_LENGTH = (ROWS // 8, 4), (ROWS // 16, 4), ROWS // 2
     pack = forward.pack_of(DTYPE)
     multiply, _ = forward.wgmma_of(DTYPE)
-    multiply_more, _ = forward.wgmma_sums_of(DTYPE)
+    multiply_more = forward.wgmma_sums_of(DTYPE).more
     units = run_time_masks.make_units(SOFTCAP)
     unit_of, angle_of, cap_tile = units.unit_of, units.angle_of, make_cap_tile(ROWS)
     mask_tile = make_mask_tile(ROWS, CAUSAL, WINDOW)
@@ -524,11 +524,7 @@ def make_gradients(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1)):
     STAGE_BYTES, B_OFFSET = (2 + PANELS) * PANEL_BYTES, 2 * PANEL_BYTES
     BY_ROWS, BY_COLUMNS = descriptor_bits(), descriptor_bits(PANEL_BYTES)
     ACC_SHAPE, ACC_LENGTH = (COLS8, 4), COLS // 2
-    _, multiply_tiles = forward.wgmma_sums_of(DTYPE)
-    IN_BFLOAT16 = DTYPE == "bfloat16"
-    multiply_columns = (
-        wgmma.wgmma_more_columns_bf16 if IN_BFLOAT16 else wgmma.wgmma_more_columns_f16
-    )
+    _, multiply_tiles, multiply_columns = forward.wgmma_sums_of(DTYPE)
     store_gradient = make_store_gradient(HEAD_DIM, COLS, forward.pack_of(DTYPE))
     keys_of = make_tiles_of(SQUARE, CAUSAL, WINDOW)
     queries_of = make_query_tiles(SQUARE, ROWS, CAUSAL, WINDOW)

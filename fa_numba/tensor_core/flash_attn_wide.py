@@ -142,7 +142,7 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
     P_STEPS = BLOCK_N // 16
     pack = forward.pack_of(DTYPE)
     multiply, multiply_registers = forward.wgmma_of(DTYPE)
-    multiply_more, multiply_tiles = forward.wgmma_sums_of(DTYPE)
+    multiply_more, multiply_tiles, _ = forward.wgmma_sums_of(DTYPE)
     fragments = make_fragment_functions(BLOCK_N, PIECE_COLS, pack)
     clear, rescale, pack_p = fragments.clear, fragments.rescale, fragments.pack_p
     raise_maximum, exponentiate = make_softmax_steps(BLOCK_N, SOFTCAP)

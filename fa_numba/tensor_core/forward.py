@@ -14,10 +14,11 @@ class WgmmaProducts(NamedTuple):
 
 
 class WgmmaSums(NamedTuple):
-    """Products that are added, with A and B in shared memory: d += A Bᵀ, and d += A B."""
+    """Products that are added, A and B in shared memory: d += A Bᵀ, d += A B, and d += Aᵀ B."""
 
     more: Any
     tiles: Any
+    columns: Any
 
 
 def pack_of(DTYPE):
@@ -40,5 +41,7 @@ def wgmma_of(DTYPE):
 def wgmma_sums_of(DTYPE):
     """The `WgmmaSums` of a dtype."""
     if DTYPE == "bfloat16":
-        return WgmmaSums(wgmma.wgmma_more_bf16, wgmma.wgmma_tiles_bf16)
-    return WgmmaSums(wgmma.wgmma_more_f16, wgmma.wgmma_tiles_f16)
+        return WgmmaSums(
+            wgmma.wgmma_more_bf16, wgmma.wgmma_tiles_bf16, wgmma.wgmma_more_columns_bf16
+        )
+    return WgmmaSums(wgmma.wgmma_more_f16, wgmma.wgmma_tiles_f16, wgmma.wgmma_more_columns_f16)
