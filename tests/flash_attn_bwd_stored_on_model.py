@@ -52,7 +52,8 @@ def main(batch, seqlen_q, seqlen_k, heads, head_dim, causal, tiles=100, **mask):
     slots, rows = parts[0].num_heads, max(x.num_m for x in parts) * num_n * 256
     p, ds = (nothing(slots, rows, 1, 64, dtype=KIND) for _ in range(2))
     outputs = [nothing(*x.shape, dtype=KIND) for x in (q, k, v)]
-    sums = nothing(4 * num_n, stored.ROWS * stored.half_cols(head_dim))
+    col_tiles, *cols = stored.columns_of(head_dim)
+    sums = nothing(2 * num_n * col_tiles, stored.ROWS * sum(cols))
     inputs = {name: on_gpu(x) for name, x in zip("qkvo", (q, k, v, dout), strict=True)}
     for name, x in inputs.items():
         model.maps[name], model.maps[name + "64"] = (x, 128), (x, 64)
@@ -78,7 +79,7 @@ def main(batch, seqlen_q, seqlen_k, heads, head_dim, causal, tiles=100, **mask):
         model.launch(scores, grid, stored.THREADS, *args, scale * LOG2_E, *of_mask)
         args = "p64", "s64", "q64", "k64", "o64", *outputs, sums, *sizes, part.first_head
         args += part.num_heads, part.first_m, part.num_m, part.begins, part.ends, scale
-        grid = (sum(stored.num_gradient_tiles(part, group_size, num_n)),)
+        grid = (stored.num_gradient_tiles(part, group_size, num_n, col_tiles),)
         model.launch(gradients, grid, stored.THREADS, *args, *of_mask)
     compare(outputs, want, plain)
 

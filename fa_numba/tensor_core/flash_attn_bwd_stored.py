@@ -60,6 +60,7 @@ from fa_numba.ptx.vectors import load_global_x4, store_global_x4
 from fa_numba.ptx.wgmma import (
     descriptor,
     descriptor_bits,
+    hold,
     wgmma_commit,
     wgmma_fence,
     wgmma_wait,
@@ -86,7 +87,7 @@ PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 240
 BARRIER = mbarrier.BYTES
 PANEL_BYTES = SQUARE * ROW_BYTES  # a square; 64 columns of 64 rows
 SHARED_BYTES = 232448  # that a thread block of a Hopper GPU can have
-AHEAD = 3  # pieces of dP that are multiplied while P is computed
+ONE_TILE = 384  # columns of a gradient that one thread block has; of more it has half
 MOST_TILES = 16  # of keys, which a thread block of scores takes one after the other
 BLOCKS_PER_SM = 4  # of scores, if there are as many tiles
 DQ, DK, DV = 0, 1, 2
@@ -156,9 +157,20 @@ def parts_of(num_heads, group_size, num_m, num_n, num_bytes):
     return parts
 
 
-def half_cols(head_dim):
-    """Columns of a tile of a gradient: two tiles have all."""
-    return 16 * ceil_div(head_dim, 32)
+class Columns(NamedTuple):
+    """Columns of a thread block of gradients, in one or two products; `tiles` of them have all."""
+
+    tiles: int
+    left: int
+    right: int
+
+
+def columns_of(head_dim):
+    """The `Columns` of a head_dim: all in one tile, if its sums fit in registers."""
+    if head_dim <= ONE_TILE:
+        left = ONE_TILE // 2
+        return Columns(1, left, 16 * ceil_div(head_dim - left, 16))
+    return Columns(2, 16 * ceil_div(head_dim, 32), 0)
 
 
 @functools.cache
@@ -177,7 +189,8 @@ def make_scores_plan():
 def make_gradients_plan(HEAD_DIM):
     """The `SharedPlan` of a thread block of gradients."""
     plan = SharedPlan()
-    stage_bytes = (2 + ceil_div(half_cols(HEAD_DIM), PANEL_COLS)) * PANEL_BYTES
+    _, left, right = columns_of(HEAD_DIM)
+    stage_bytes = (2 + ceil_div(left + right, PANEL_COLS)) * PANEL_BYTES
     stages = (SHARED_BYTES - plan.bytes) // (stage_bytes + 2 * BARRIER)
     plan.RING = plan.ring(stages)
     plan.PIECES = plan.tiles(stages, stage_bytes)
@@ -301,10 +314,10 @@ def make_scores(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
         wgmma_commit()
 
     @cuda.jit(device=True, forceinline=True)
-    def finish(acc, base, stage, parity, rows, lane, count):
-        """Start all pieces from the count-th on; returns the last one's stage: it is in flight."""
+    def finish(acc, base, stage, parity, rows, lane):
+        """Start all pieces but the first; returns the last one's stage: it is in flight."""
         before = stage
-        for _ in range(count, PIECES - 1):
+        for _ in range(1, PIECES - 1):
             before = stage
             stage, parity = next_stage(stage, parity)
             start_next(acc, base, stage, parity, rows)
@@ -390,15 +403,11 @@ def make_scores(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
         n_tile = first
         while n_tile < end:
             start_first(s, base, stage, parity, a_rows)  # S = Q Kᵀ                   line 10
-            stage, parity = finish(s, base, stage, parity, a_rows, lane, 1)
+            stage, parity = finish(s, base, stage, parity, a_rows, lane)
             last = stage
             stage, parity = next_stage(stage, parity)
-            held = stage
             start_first(dp, base, stage, parity, a_rows)  # dP = dout Vᵀ              line 13
-            for _ in range(1, AHEAD):
-                stage, parity = next_stage(stage, parity)
-                start_next(dp, base, stage, parity, a_rows)
-            wgmma_wait(AHEAD, s, S_LENGTH)
+            wgmma_wait(1, s, S_LENGTH)
             release(base, last, lane)
             if CAPPED:
                 cap_tile(s, angle_of(scale, mask_args))
@@ -406,11 +415,7 @@ def make_scores(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
             exponentiate(s, p, of_lse, unit)  # P                                     line 11
             row_of_squares = int32((of_squares + 2 * n_tile) * SQUARE + warp_row)
             store(p, stored, p_map, row_of_squares, slot, lane)
-            wgmma_wait_group(1)
-            for _ in range(1, AHEAD):
-                release(base, held, lane)
-                held, _ = next_stage(held, parity)
-            stage, parity = finish(dp, base, stage, parity, a_rows, lane, AHEAD)
+            stage, parity = finish(dp, base, stage, parity, a_rows, lane)
             wgmma_wait(0, dp, S_LENGTH)
             release(base, stage, lane)
             stage, parity = next_stage(stage, parity)
@@ -443,7 +448,9 @@ def make_scores(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
         of_all = uint32(first_head + slot)
         head, b = int32(of_all % uint32(lse_2.shape[1])), int32(of_all // uint32(lse_2.shape[1]))
         kv_head = int32(uint32(head) // uint32(group_size))
-        m_start = int32((first_m + cuda.blockIdx.y) * ROWS)
+        # The last rows see the most keys under a causal mask: they begin first.
+        m_tile = int32(cuda.gridDim.y - 1 - cuda.blockIdx.y)
+        m_start = int32((first_m + m_tile) * ROWS)
         mask_args = MaskArgs(left, right, unit, inverse_unit)
         first, end = tiles_of(m_start, ROWS, seqlen_q, seqlen_k, mask_args)
         first = max(first, int32(cuda.blockIdx.x * tiles_per_block))
@@ -461,7 +468,7 @@ def make_scores(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
                 produce(base, *maps, m_start, first, end, head, kv_head, b)
         else:
             setmaxnreg_inc(CONSUMER_REGISTERS)
-            m_square = int32(2 * cuda.blockIdx.y)
+            m_square = int32(2 * m_tile)
             compute(
                 tid, base, p_map, ds_map, lse_2, delta, m_start, first, end, head, b, slot,
                 m_square, num_squares, seqlen_q, seqlen_k, scale, mask_args,
@@ -477,7 +484,7 @@ class Work(NamedTuple):
     ----------
     kind : int
         DQ, DK or DV.
-    half : int
+    col_tile : int
         Of the columns.
     tile : int
         Of ROWS queries, counted from the part's first one; or of keys.
@@ -491,7 +498,7 @@ class Work(NamedTuple):
     """
 
     kind: int
-    half: int
+    col_tile: int
     tile: int
     first: int
     end: int
@@ -517,15 +524,21 @@ class PartSizes(NamedTuple):
 @functools.cache
 def make_gradients(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1)):
     """The kernel for dQ, dK and dV of a part; see `make_scores` and `make_gradients_plan`."""
-    COLS = half_cols(HEAD_DIM)
-    PANELS, COLS8 = ceil_div(COLS, PANEL_COLS), COLS // 8
+    COL_TILES, LEFT_COLS, RIGHT_COLS = columns_of(HEAD_DIM)
+    COLS = LEFT_COLS + RIGHT_COLS
+    PANELS = ceil_div(COLS, PANEL_COLS)
+    RIGHT_BYTES = LEFT_COLS // PANEL_COLS * PANEL_BYTES
     plan = make_gradients_plan(HEAD_DIM)
     RING, TILES, shared_base = plan.RING, plan.PIECES, plan.shared_base
     STAGE_BYTES, B_OFFSET = (2 + PANELS) * PANEL_BYTES, 2 * PANEL_BYTES
     BY_ROWS, BY_COLUMNS = descriptor_bits(), descriptor_bits(PANEL_BYTES)
-    ACC_SHAPE, ACC_LENGTH = (COLS8, 4), COLS // 2
+    LEFT8, RIGHT8 = LEFT_COLS // 8, RIGHT_COLS // 8
+    LEFT_SHAPE, RIGHT_SHAPE = (LEFT8, 4), (max(RIGHT8, 1), 4)
+    LEFT_LENGTH, RIGHT_LENGTH = LEFT_COLS // 2, RIGHT_COLS // 2
     _, multiply_tiles, multiply_columns = forward.wgmma_sums_of(DTYPE)
-    store_gradient = make_store_gradient(HEAD_DIM, COLS, forward.pack_of(DTYPE))
+    pack = forward.pack_of(DTYPE)
+    store_left = make_store_gradient(HEAD_DIM, LEFT_COLS, pack)
+    store_right = make_store_gradient(HEAD_DIM, RIGHT_COLS, pack)
     keys_of = make_tiles_of(SQUARE, CAUSAL, WINDOW)
     queries_of = make_query_tiles(SQUARE, ROWS, CAUSAL, WINDOW)
     next_stage, wait_for, release = make_ring_functions(RING)
@@ -533,28 +546,30 @@ def make_gradients(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1)):
 
     @cuda.jit(device=True, forceinline=True)
     def work_of(index, sizes):
-        """The work of the index-th thread block: dK and dV first, the longest sums first."""
-        half, index = int32(index & 1), uint32(index >> 1)
+        """The work of the index-th thread block: of each head dK and dV, the longest sums first.
+
+        Those that run at the same time have a head in common, whose tiles L2 holds.
+        """
         num_n = uint32((sizes.seqlen_k + ROWS - 1) // ROWS)
         num_slots = min(sizes.slots, sizes.group_size)  # of a head of K and V
-        num_kv = uint32(sizes.slots) // uint32(num_slots)
-        first_kv = uint32(sizes.first_head) // uint32(sizes.group_size)
-        if index < 2 * num_n * num_kv:
-            kind, index = int32(DK if index & 1 else DV), uint32(index >> 1)
-            of_part, tile = int32(index % num_kv), int32(index // num_kv)
+        of_kv = uint32(COL_TILES * (2 * num_n + sizes.num_m * num_slots))
+        of_part, index = int32(index // of_kv), uint32(index % of_kv)
+        col_tile, index = int32(index % COL_TILES), uint32(index // COL_TILES)
+        first_slot = int32(of_part * num_slots)
+        kv_head = int32(uint32(sizes.first_head) // uint32(sizes.group_size) + of_part)
+        if index < 2 * num_n:
+            kind, tile = int32(DK if index & 1 else DV), int32(index >> 1)
             position = int32(tile * ROWS + sizes.seqlen_q - sizes.seqlen_k)
             first, end = queries_of(position, sizes.seqlen_q, sizes.mask_args)
             first = max(first, int32(2 * sizes.first_m))
             end = min(end, int32(2 * (sizes.first_m + sizes.num_m)))
-            slot, kv_head = int32(of_part * num_slots), int32(first_kv + of_part)
-            return Work(kind, half, tile, first, end, slot, int32(num_slots), kv_head)
-        index = uint32(index - 2 * num_n * num_kv)
-        slot = int32(index % uint32(sizes.slots))
-        tile = int32(sizes.num_m - 1 - index // uint32(sizes.slots))
+            return Work(kind, col_tile, tile, first, end, first_slot, int32(num_slots), kv_head)
+        index = uint32(index - 2 * num_n)
+        slot = int32(first_slot + index // uint32(sizes.num_m))
+        tile = int32(sizes.num_m - 1 - index % uint32(sizes.num_m))
         m_start = int32((sizes.first_m + tile) * ROWS)
         first, end = keys_of(m_start, ROWS, sizes.seqlen_q, sizes.seqlen_k, sizes.mask_args)
-        kv_head = int32(uint32(sizes.first_head + slot) // uint32(sizes.group_size))
-        return Work(int32(DQ), half, tile, int32(first), int32(end), slot, int32(1), kv_head)
+        return Work(int32(DQ), col_tile, tile, int32(first), int32(end), slot, int32(1), kv_head)
 
     @cuda.jit(device=True, forceinline=True)
     def produce(base, p_map, ds_map, q_map, k_map, dout_map, work, sizes):
@@ -563,7 +578,7 @@ def make_gradients(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1)):
         a_map = p_map if work.kind == DV else ds_map
         b_map = dout_map if work.kind == DV else (k_map if work.kind == DQ else q_map)
         num_kv = uint32(sizes.num_heads) // uint32(sizes.group_size)
-        first_col = int32(work.half * COLS)
+        first_col = int32(work.col_tile * COLS)
         stage, parity = uint32(0), uint32(1)
         slot = work.slot
         while slot < work.slot + work.num_slots:
@@ -591,78 +606,84 @@ def make_gradients(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1)):
             slot = int32(slot + 1)
 
     @cuda.jit(device=True, forceinline=True)
-    def sum_tiles(acc, base, group, lane, count):
-        """acc += A B, A with 64 queries, and 64 keys along the sum."""
-        if count <= 0:
-            return
-        stage, parity, before = uint32(0), uint32(0), uint32(0)
-        i = int32(0)
-        while True:
-            tile = uint32(base + TILES.start + stage * STAGE_BYTES)
-            a = descriptor(BY_ROWS, uint32(tile + group * PANEL_BYTES))
-            b = descriptor(BY_COLUMNS, uint32(tile + B_OFFSET))
-            wait_for(base, stage, parity)
-            wgmma_fence()
-            multiply_tiles(COLS, SQUARE, acc, a, b)
-            wgmma_commit()
-            wgmma_wait_group(1)
-            if i > 0:
-                release(base, before, lane)
-            before = stage
-            stage, parity = next_stage(stage, parity)
-            i = int32(i + 1)
-            if i == count:
-                break
-        wgmma_wait(0, acc, ACC_LENGTH)
+    def start_tiles(left, right, a, b, b_right):
+        """A has 64 queries, and 64 keys along the sum."""
+        multiply_tiles(LEFT_COLS, SQUARE, left, a, b)
+        if RIGHT_COLS:
+            multiply_tiles(RIGHT_COLS, SQUARE, right, a, b_right)
 
     @cuda.jit(device=True, forceinline=True)
-    def sum_columns(acc, base, group, lane, count):
-        """acc += Aᵀ B, A with 64 queries along the sum, and 64 keys."""
-        if count <= 0:
-            return
-        stage, parity, before = uint32(0), uint32(0), uint32(0)
-        i = int32(0)
-        while True:
-            tile = uint32(base + TILES.start + stage * STAGE_BYTES)
-            a = descriptor(BY_COLUMNS, uint32(tile + group * PANEL_BYTES))
-            b = descriptor(BY_COLUMNS, uint32(tile + B_OFFSET))
-            wait_for(base, stage, parity)
-            wgmma_fence()
-            multiply_columns(COLS, SQUARE, acc, a, b)
-            wgmma_commit()
-            wgmma_wait_group(1)
-            if i > 0:
-                release(base, before, lane)
-            before = stage
-            stage, parity = next_stage(stage, parity)
-            i = int32(i + 1)
-            if i == count:
-                break
-        wgmma_wait(0, acc, ACC_LENGTH)
+    def start_columns(left, right, a, b, b_right):
+        """A has 64 queries along the sum, and 64 keys."""
+        multiply_columns(LEFT_COLS, SQUARE, left, a, b)
+        if RIGHT_COLS:
+            multiply_columns(RIGHT_COLS, SQUARE, right, a, b_right)
+
+    def make_sum(start, A_BITS):
+        @cuda.jit(device=True, forceinline=True)
+        def sum_products(left, right, base, group, lane, count):
+            if count <= 0:
+                return
+            stage, parity, before = uint32(0), uint32(0), uint32(0)
+            i = int32(0)
+            while True:
+                tile = uint32(base + TILES.start + stage * STAGE_BYTES)
+                a = descriptor(A_BITS, uint32(tile + group * PANEL_BYTES))
+                b = descriptor(BY_COLUMNS, uint32(tile + B_OFFSET))
+                b_right = descriptor(BY_COLUMNS, uint32(tile + B_OFFSET + RIGHT_BYTES))
+                wait_for(base, stage, parity)
+                wgmma_fence()
+                start(left, right, a, b, b_right)
+                wgmma_commit()
+                wgmma_wait_group(1)
+                if i > 0:
+                    release(base, before, lane)
+                before = stage
+                stage, parity = next_stage(stage, parity)
+                i = int32(i + 1)
+                if i == count:
+                    break
+            # Here, not after a branch around the products: ptxas would serialise them (C7515).
+            wgmma_wait(0, left, LEFT_LENGTH)
+            if RIGHT_COLS:
+                hold(right, RIGHT_LENGTH)
+
+        return sum_products
+
+    sum_tiles = make_sum(start_tiles, BY_ROWS)
+    sum_columns = make_sum(start_columns, BY_COLUMNS)
 
     @fragment_function()
     def compute(tid, base, dq, dk, dv, sums, work, sizes, begins, ends, softmax_scale):
-        acc = cuda.local.array(ACC_SHAPE, float32)
+        left = cuda.local.array(LEFT_SHAPE, float32)
+        right = cuda.local.array(RIGHT_SHAPE, float32)
         group, lane, warp_row = int32((tid >> 7) - 1), tid & 31, int32((tid >> 5 & 3) * 16)
         of_keys = work.kind != DQ
         address = uint64(0)
         if of_keys and not (begins and ends):
             address = global_address(sums[cuda.blockIdx.x])
-            address += uint64((group * COLS8 * 128 + (tid & 127)) * 16)
-        for j in range(COLS8):
+            address += uint64((group * (COLS // 8) * 128 + (tid & 127)) * 16)
+        for j in range(LEFT8):
             for r in range(4):
-                acc[j, r] = ZERO
+                left[j, r] = ZERO
+        for j in range(RIGHT8):
+            for r in range(4):
+                right[j, r] = ZERO
         if of_keys and not begins:
-            for j in range(COLS8):
-                load_global_x4(acc[j], address + uint64(2048 * j))
+            for j in range(LEFT8):
+                load_global_x4(left[j], address + uint64(2048 * j))
+            for j in range(RIGHT8):
+                load_global_x4(right[j], address + uint64(2048 * (LEFT8 + j)))
         count = int32(max(work.end - work.first, 0) * work.num_slots)
-        if of_keys:
-            sum_columns(acc, base, group, lane, count)  # dV += Pᵀ dout, dK += dSᵀ Q  lines 12, 16
-        else:
-            sum_tiles(acc, base, group, lane, count)  # dQ += dS K                    line 15
+        if of_keys:  # dV += Pᵀ dout, dK += dSᵀ Q                               lines 12, 16
+            sum_columns(left, right, base, group, lane, count)
+        else:  # dQ += dS K                                                     line 15
+            sum_tiles(left, right, base, group, lane, count)
         if of_keys and not ends:
-            for j in range(COLS8):
-                store_global_x4(address + uint64(2048 * j), acc[j])
+            for j in range(LEFT8):
+                store_global_x4(address + uint64(2048 * j), left[j])
+            for j in range(RIGHT8):
+                store_global_x4(address + uint64(2048 * (LEFT8 + j)), right[j])
             return
         row = int32(work.tile * ROWS + group * SQUARE + warp_row + (lane >> 2))
         x, of_all, heads, scale = dq, uint32(sizes.first_head + work.slot), sizes.num_heads, ONE
@@ -675,7 +696,10 @@ def make_gradients(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1)):
         if work.kind != DV:
             scale = softmax_scale
         head, b = int32(of_all % uint32(heads)), int32(of_all // uint32(heads))
-        store_gradient(acc, x, b, row, head, int32(work.half * COLS), lane, scale)
+        first_col = int32(work.col_tile * COLS)
+        store_left(left, x, b, row, head, first_col, lane, scale)
+        if RIGHT_COLS:
+            store_right(right, x, b, row, head, int32(first_col + LEFT_COLS), lane, scale)
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def gradients_kernel(
@@ -683,15 +707,16 @@ def make_gradients(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1)):
         group_size, first_head, slots, first_m, num_m, begins, ends, softmax_scale,
         left, right, unit, inverse_unit,
     ):  # fmt: skip
-        """A thread block owns ROWS rows and half of the columns of dQ, dK or dV.
+        """A thread block owns ROWS rows of dQ, dK or dV, and all or half of their columns.
 
         All maps have boxes of 64 rows. sums has a row for each thread block of dK and dV, which is
         read only where the part does not begin its heads of K and V, and written only where it does
         not end them.
 
-        grid      (2 · (2 · tiles of keys · heads of K and V + tiles of queries · heads),)
-        shared    stages of: two squares of P or dS; half of the columns of 64 rows of Q, K or dout
-        private   acc (HEAD_DIM / 16, 4)
+        grid      (tiles of columns · (2 · tiles of keys · heads of K and V + tiles of queries ·
+                  heads),)
+        shared    stages of: two squares of P or dS; the columns of 64 rows of Q, K or dout
+        private   left, right: (LEFT_COLS / 8, 4), (RIGHT_COLS / 8, 4)
         HBM       P, dS, Q, K and dout once per tile; dQ, dK, dV once; sums twice between two parts
         paper     FlashAttention-2, Algorithm 2, lines 12, 15 and 16
         budget    168 registers at the start, then 24 and 240. One thread block per SM
@@ -727,10 +752,10 @@ def tiles_per_block(part, num_n, num_sms):
     return ceil_div(num_n, ceil_div(num_n, most))
 
 
-def num_gradient_tiles(part, group_size, num_n):
-    """Thread blocks of `make_gradients` for a part: those of dK and dV, and those of dQ."""
+def num_gradient_tiles(part, group_size, num_n, col_tiles):
+    """Thread blocks of `make_gradients` for a part."""
     num_kv = part.num_heads // min(part.num_heads, group_size)
-    return 4 * num_n * num_kv, 2 * part.num_m * part.num_heads
+    return col_tiles * (2 * num_n * num_kv + part.num_m * part.num_heads)
 
 
 @arrays.replayed
@@ -798,8 +823,9 @@ def flash_attn_bwd_stored(
     shape = slots, largest // slots * num_n * 4 * SQUARE, 1, SQUARE
     p, ds = (arrays.empty(q, shape, q.dtype) for _ in range(2))
     in_parts = not all(part.begins and part.ends for part in parts)
-    cols = half_cols(head_dim)
-    sums = arrays.empty(q, (4 * num_n, ROWS * cols) if in_parts else (1, 1))
+    col_tiles, *cols = columns_of(head_dim)
+    size = 2 * num_n * col_tiles, ROWS * sum(cols)
+    sums = arrays.empty(q, size if in_parts else (1, 1))
 
     _, window_size, softcap, _ = run_time_masks.constants_of(mask)
     constants = head_dim, mask.causal, arrays.dtype_name(q), window_size
@@ -821,7 +847,7 @@ def flash_attn_bwd_stored(
         args = *for_gradients, dq, dk, dv, sums, *sizes, first_head, np.int32(part.num_heads)
         args += first_m, np.int32(part.num_m), np.int32(part.begins), np.int32(part.ends)
         args += softmax_scale, *of_mask
-        grid = (sum(num_gradient_tiles(part, group_size, num_n)),)
+        grid = (num_gradient_tiles(part, group_size, num_n, col_tiles),)
         size = make_gradients_plan(head_dim).bytes
         arrays.launch(gradients, grid, (THREADS,), *args, shared_bytes=size)
     return dq, dk, dv
