@@ -41,6 +41,14 @@ def test_columns_are_kept_and_the_others_are_zero(rng, cols, dtype):
         np.testing.assert_array_equal(y, x)
 
 
+def test_rows_begin_at_multiples_of_so_many_columns(rng):
+    x, wide = (rng.standard_normal((2, 5, 3, cols)).astype(np.float16) for cols in (72, 128))
+    y, kept = pad_rows(x, wide[..., :72], multiple=64)
+    assert y.shape == (2, 5, 3, 128) and kept.shape == (2, 5, 3, 72)  # as wide's rows begin
+    np.testing.assert_array_equal(y[..., :72], x)
+    assert not y[..., 72:].any()
+
+
 def test_every_number_of_16_bits_is_kept():
     x = np.arange(65536, dtype=np.uint16).view(np.float16).reshape(2, 8192, 1, 4)
     (padded,) = pad_rows(x)

@@ -74,6 +74,7 @@ from fa_numba.tensor_core.fragments import fragment_function, make_cap_tile, mak
 from fa_numba.tensor_core.gradient_fragments import make_store_gradient
 from fa_numba.tensor_core.key_tiles import make_query_tiles
 from fa_numba.tensor_core.mainloop import make_tiles_of
+from fa_numba.tensor_core.padded_rows import pad_rows
 from fa_numba.tensor_core.shared_plan import SharedPlan, init_rings
 from fa_numba.tiling.block_sizes import ceil_div
 
@@ -831,6 +832,7 @@ def flash_attn_bwd_stored(
     constants = head_dim, mask.causal, arrays.dtype_name(q), window_size
     scores, gradients = make_scores(*constants, softcap), make_gradients(*constants)
     of_mask = run_time_masks.arguments_of(mask)
+    dout, q, k, v = pad_rows(dout, q, k, v, multiple=PANEL_COLS)
     for_scores = [tensor_map(x, ROWS) for x in (q, k, v, dout)]
     for_scores += [tensor_map(x, 16) for x in (p, ds)]
     for_gradients = [tensor_map(x, SQUARE) for x in (p, ds, q, k, dout)]

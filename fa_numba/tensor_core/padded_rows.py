@@ -107,13 +107,13 @@ def make_for_each_array(copy):
 
 
 @functools.cache
-def make_pad(COLS, BY_PTX):
-    """pad(x, y): rows of COLS columns to rows that end at a multiple of CHUNK, zero-padded.
+def make_pad(COLS, BY_PTX, MULTIPLE=CHUNK):
+    """pad(x, y): rows of COLS columns to rows that end at a multiple of MULTIPLE, zero-padded.
 
     x has the shape (batch, seqlen, heads, COLS), y is flat. A thread block has ROWS rows of one
     batch entry, blockIdx.y; a thread stores chunk threadIdx.x of row threadIdx.y.
     """
-    CHUNKS = ceil_div(COLS, CHUNK)
+    CHUNKS = padded_cols(COLS, MULTIPLE) // CHUNK
     ROWS = max(1, THREADS // CHUNKS)
     numbers = make_numbers(BY_PTX)
     load, store_chunk = numbers.load, numbers.store_chunk
@@ -184,35 +184,39 @@ def make_unpad(COLS, BY_PTX):
     return unpad
 
 
-def padded_cols(num_cols):
-    """The next multiple of CHUNK columns."""
-    return CHUNK * ceil_div(num_cols, CHUNK)
+def padded_cols(num_cols, multiple=CHUNK):
+    """The next multiple of so many columns."""
+    return multiple * ceil_div(num_cols, multiple)
 
 
-def pad_rows(*inputs):
+def pad_rows(*inputs, multiple=CHUNK):
     """Arrays that TMA takes: those that it takes already, and zero-padded copies of the others.
 
     Parameters
     ----------
     *inputs : arrays of shape (batch, seqlen, heads, cols), float16 or bfloat16
         At most `MOST`; seqlen and heads may differ.
+    multiple : int, default=CHUNK
+        A power of 2. Rows begin at multiples of so many numbers, if the array does.
 
     Returns
     -------
     list of array
-        Of shape (batch, seqlen, heads, padded_cols(cols)).
+        Of shape (batch, seqlen, heads, padded_cols(cols, multiple)), or the array itself.
     """
     batch, _, _, cols = inputs[0].shape
+    shapes = [(*x.shape[:3], padded_cols(cols, multiple)) for x in inputs]
     padded = [
-        x if checks.rows_suit_tensor_maps(x) else arrays.empty(x, _padded_shape(x), x.dtype)
-        for x in inputs
+        x if _suits(x, multiple) else arrays.empty(x, shape, x.dtype)
+        for x, shape in zip(inputs, shapes, strict=True)
     ]
     pairs = [(x, y) for x, y in zip(inputs, padded, strict=True) if x is not y]
-    chunks = padded_cols(cols) // CHUNK
+    chunks = padded_cols(cols, multiple) // CHUNK
     rows = THREADS // chunks
     most_rows = max((x.shape[1] * x.shape[2] for x, _ in pairs), default=0)
     copies = [(arrays.as_int16(x), arrays.as_int16(y, flat=True)) for x, y in pairs]
-    _copy(make_pad, cols, copies, (ceil_div(most_rows, rows), batch), (chunks, rows))
+    make_copy = functools.partial(make_pad, MULTIPLE=multiple)
+    _copy(make_copy, cols, copies, (ceil_div(most_rows, rows), batch), (chunks, rows))
     return padded
 
 
@@ -243,8 +247,10 @@ def first_columns(cols, *inputs):
     return results
 
 
-def _padded_shape(x):
-    return *x.shape[:3], padded_cols(x.shape[3])
+def _suits(x, multiple):
+    x = arrays.facts(x)
+    strides = [n for n, size in zip(x.strides[:-1], x.shape, strict=False) if size > 1]
+    return checks.rows_suit_tensor_maps(x) and not any(n % (2 * multiple) for n in strides)
 
 
 def _copy(make_copy, cols, copies, grid, block):
