@@ -17,17 +17,21 @@ n². Where a head of K and V has several parts, float32 sums of dK and dV wait i
 
 All sums are in a fixed order, without atomic additions: the same bits in every run.
 
-Both kernels have a thread that loads and two warpgroups that multiply. Per SM and tile:
+Both kernels have a thread that loads and two warpgroups that multiply. With head_dim 512:
 
                     scores                              gradients
-    tile            128 queries × 128 keys              128 rows × half of the columns
+    tile            128 queries × 128 keys              128 rows × 256 columns; up to head_dim 384
+                                                        all columns
     a stage         64 columns of Q and K, then of      64 keys (or queries) of dS or P, and of K,
                     dout and V                          Q or dout
     shared memory   6 stages of 32 KiB, P or dS 32      4 stages of 48 KiB
     registers       S, dP 64 each, P 32, of 240         128 of a gradient, of 240
-    wgmma reads     96 bytes a cycle of 128             80
+    wgmma reads     96 bytes in a cycle, of 128         80
     TMA writes      64                                  48
-    L2              1 byte for 64 FLOPs                 1 for 87
+    L2              a byte for 64 FLOPs                 a byte for 87
+
+TMA loads rows of 128 bytes, which L2 has in lines of 128. Rows that begin elsewhere, as those of
+head_dim 264 do, are copied first to rows of a multiple of 128 bytes (`padded_rows`).
 
 Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2, whose lines are named below; Rabe and
 Staats 2021, arXiv:2112.05682, Self-attention does not need O(n²) memory, computes it in parts.
@@ -174,28 +178,27 @@ def columns_of(head_dim):
     return Columns(2, 16 * ceil_div(head_dim, 32), 0)
 
 
+def fill(plan, stage_bytes):
+    """Give a plan a ring of as many stages as fit in shared memory."""
+    stages = (SHARED_BYTES - plan.bytes) // (stage_bytes + 2 * BARRIER)
+    plan.RING = plan.ring(stages)
+    plan.TILES = plan.tiles(stages, stage_bytes)
+    return plan
+
+
 @functools.cache
 def make_scores_plan():
     """The `SharedPlan` of a thread block of scores."""
     plan = SharedPlan()
     plan.P = plan.tiles(1, 4 * PANEL_BYTES)  # P, then dS, until TMA has copied them
-    stage_bytes = 4 * PANEL_BYTES
-    stages = (SHARED_BYTES - plan.bytes) // (stage_bytes + 2 * BARRIER)
-    plan.RING = plan.ring(stages)
-    plan.PIECES = plan.tiles(stages, stage_bytes)
-    return plan
+    return fill(plan, 4 * PANEL_BYTES)
 
 
 @functools.cache
 def make_gradients_plan(HEAD_DIM):
     """The `SharedPlan` of a thread block of gradients."""
-    plan = SharedPlan()
     _, left, right = columns_of(HEAD_DIM)
-    stage_bytes = (2 + ceil_div(left + right, PANEL_COLS)) * PANEL_BYTES
-    stages = (SHARED_BYTES - plan.bytes) // (stage_bytes + 2 * BARRIER)
-    plan.RING = plan.ring(stages)
-    plan.PIECES = plan.tiles(stages, stage_bytes)
-    return plan
+    return fill(SharedPlan(), (2 + ceil_div(left + right, PANEL_COLS)) * PANEL_BYTES)
 
 
 def shared_bytes(head_dim):
@@ -240,13 +243,11 @@ def make_scores(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
     PIECES = ceil_div(HEAD_DIM, PANEL_COLS)
     LAST_COLS = 16 * ceil_div(HEAD_DIM - (PIECES - 1) * PANEL_COLS, 16)
     plan = make_scores_plan()
-    P, RING, TILES, shared_base = plan.P, plan.RING, plan.PIECES, plan.shared_base
+    P, RING, TILES, shared_base = plan.P, plan.RING, plan.TILES, plan.shared_base
     STAGE_BYTES, B_OFFSET = 4 * PANEL_BYTES, 2 * PANEL_BYTES
     BY_ROWS = descriptor_bits()
     S_SHAPE, P_SHAPE, S_LENGTH = (ROWS // 8, 4), (ROWS // 16, 4), ROWS // 2
     pack = forward.pack_of(DTYPE)
-    multiply, _ = forward.wgmma_of(DTYPE)
-    multiply_more = forward.wgmma_sums_of(DTYPE).more
     units = run_time_masks.make_units(SOFTCAP)
     unit_of, angle_of, cap_tile = units.unit_of, units.angle_of, make_cap_tile(ROWS)
     mask_tile = make_mask_tile(ROWS, CAUSAL, WINDOW)
@@ -258,10 +259,8 @@ def make_scores(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
     def load_pieces(base, a_map, b_map, m_start, n_start, head, kv_head, b, stage, parity):
         """Load Q and K, or dout and V; returns the next stage."""
         for piece in range(PIECES):
-            full, tile = (
-                base + RING.full + stage * BARRIER,
-                base + TILES.start + stage * STAGE_BYTES,
-            )
+            full = base + RING.full + stage * BARRIER
+            tile = base + TILES.start + stage * STAGE_BYTES
             wait(base + RING.empty + stage * BARRIER, parity)
             mbarrier_arrive_expect_tx(full, STAGE_BYTES)
             col = piece * PANEL_COLS
@@ -272,10 +271,7 @@ def make_scores(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
 
     @cuda.jit(device=True, forceinline=True)
     def produce(base, q_map, k_map, v_map, dout_map, m_start, first, end, head, kv_head, b):
-        stage, parity = (
-            uint32(0),
-            uint32(1),
-        )  # a wait with parity 1 on a new mbarrier returns at once
+        stage, parity = uint32(0), uint32(1)  # "empty" of a new ring has parity 1
         n_tile = first
         while n_tile < end:
             at = m_start, int32(n_tile * ROWS), head, kv_head, b
@@ -283,36 +279,22 @@ def make_scores(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
             stage, parity = load_pieces(base, dout_map, v_map, *at, stage, parity)
             n_tile = int32(n_tile + 1)
 
-    @cuda.jit(device=True, forceinline=True)
-    def operands(base, stage, rows):
-        """Descriptors of a piece: 64 rows of A, at byte `rows`, and all rows of B."""
-        tile = uint32(base + TILES.start + stage * STAGE_BYTES)
-        return descriptor(BY_ROWS, uint32(tile + rows)), descriptor(BY_ROWS, tile + B_OFFSET)
+    def make_start(multiply, COLS):
+        @cuda.jit(device=True, forceinline=True)
+        def start(acc, base, stage, parity, rows):
+            """Multiply a piece: 64 rows of A, at byte `rows`, and all rows of B."""
+            tile = uint32(base + TILES.start + stage * STAGE_BYTES)
+            a, b = descriptor(BY_ROWS, uint32(tile + rows)), descriptor(BY_ROWS, tile + B_OFFSET)
+            wait_for(base, stage, parity)
+            wgmma_fence()
+            multiply(ROWS, COLS, acc, a, b)
+            wgmma_commit()
 
-    @cuda.jit(device=True, forceinline=True)
-    def start_first(acc, base, stage, parity, rows):
-        """acc = A Bᵀ of the first piece."""
-        a, b = operands(base, stage, rows)
-        wait_for(base, stage, parity)
-        wgmma_fence()
-        multiply(ROWS, PANEL_COLS, acc, a, b)
-        wgmma_commit()
+        return start
 
-    @cuda.jit(device=True, forceinline=True)
-    def start_next(acc, base, stage, parity, rows):
-        a, b = operands(base, stage, rows)
-        wait_for(base, stage, parity)
-        wgmma_fence()
-        multiply_more(ROWS, PANEL_COLS, acc, a, b)
-        wgmma_commit()
-
-    @cuda.jit(device=True, forceinline=True)
-    def start_last(acc, base, stage, parity, rows):
-        a, b = operands(base, stage, rows)
-        wait_for(base, stage, parity)
-        wgmma_fence()
-        multiply_more(ROWS, LAST_COLS, acc, a, b)
-        wgmma_commit()
+    start_first = make_start(forward.wgmma_of(DTYPE).shared, PANEL_COLS)  # overwrites acc
+    start_next = make_start(forward.wgmma_sums_of(DTYPE).more, PANEL_COLS)
+    start_last = make_start(forward.wgmma_sums_of(DTYPE).more, LAST_COLS)
 
     @cuda.jit(device=True, forceinline=True)
     def finish(acc, base, stage, parity, rows, lane):
@@ -397,9 +379,7 @@ def make_scores(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
         a_rows = uint32(group * PANEL_BYTES)
         stored = uint32(base + P.start + group * 2 * PANEL_BYTES + warp_row * ROW_BYTES)
         unit = unit_of(scale, mask_args)
-        of_squares = int32(
-            (m_square + group) * num_squares
-        )  # squares before those of these queries
+        of_squares = int32((m_square + group) * num_squares)  # before these queries'
         stage, parity = uint32(0), uint32(0)
         n_tile = first
         while n_tile < end:
@@ -530,13 +510,13 @@ def make_gradients(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1)):
     PANELS = ceil_div(COLS, PANEL_COLS)
     RIGHT_BYTES = LEFT_COLS // PANEL_COLS * PANEL_BYTES
     plan = make_gradients_plan(HEAD_DIM)
-    RING, TILES, shared_base = plan.RING, plan.PIECES, plan.shared_base
+    RING, TILES, shared_base = plan.RING, plan.TILES, plan.shared_base
     STAGE_BYTES, B_OFFSET = (2 + PANELS) * PANEL_BYTES, 2 * PANEL_BYTES
     BY_ROWS, BY_COLUMNS = descriptor_bits(), descriptor_bits(PANEL_BYTES)
     LEFT8, RIGHT8 = LEFT_COLS // 8, RIGHT_COLS // 8
     LEFT_SHAPE, RIGHT_SHAPE = (LEFT8, 4), (max(RIGHT8, 1), 4)
     LEFT_LENGTH, RIGHT_LENGTH = LEFT_COLS // 2, RIGHT_COLS // 2
-    _, multiply_tiles, multiply_columns = forward.wgmma_sums_of(DTYPE)
+    sums_of = forward.wgmma_sums_of(DTYPE)
     pack = forward.pack_of(DTYPE)
     store_left = make_store_gradient(HEAD_DIM, LEFT_COLS, pack)
     store_right = make_store_gradient(HEAD_DIM, RIGHT_COLS, pack)
@@ -606,23 +586,10 @@ def make_gradients(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1)):
                 i = int32(i + 1)
             slot = int32(slot + 1)
 
-    @cuda.jit(device=True, forceinline=True)
-    def start_tiles(left, right, a, b, b_right):
-        """A has 64 queries, and 64 keys along the sum."""
-        multiply_tiles(LEFT_COLS, SQUARE, left, a, b)
-        if RIGHT_COLS:
-            multiply_tiles(RIGHT_COLS, SQUARE, right, a, b_right)
-
-    @cuda.jit(device=True, forceinline=True)
-    def start_columns(left, right, a, b, b_right):
-        """A has 64 queries along the sum, and 64 keys."""
-        multiply_columns(LEFT_COLS, SQUARE, left, a, b)
-        if RIGHT_COLS:
-            multiply_columns(RIGHT_COLS, SQUARE, right, a, b_right)
-
-    def make_sum(start, A_BITS):
+    def make_sum(multiply, A_BITS):
         @cuda.jit(device=True, forceinline=True)
         def sum_products(left, right, base, group, lane, count):
+            """Add the products of `count` stages; each warpgroup has a square of P or dS as A."""
             if count <= 0:
                 return
             stage, parity, before = uint32(0), uint32(0), uint32(0)
@@ -634,7 +601,9 @@ def make_gradients(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1)):
                 b_right = descriptor(BY_COLUMNS, uint32(tile + B_OFFSET + RIGHT_BYTES))
                 wait_for(base, stage, parity)
                 wgmma_fence()
-                start(left, right, a, b, b_right)
+                multiply(LEFT_COLS, SQUARE, left, a, b)
+                if RIGHT_COLS:
+                    multiply(RIGHT_COLS, SQUARE, right, a, b_right)
                 wgmma_commit()
                 wgmma_wait_group(1)
                 if i > 0:
@@ -651,8 +620,8 @@ def make_gradients(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1)):
 
         return sum_products
 
-    sum_tiles = make_sum(start_tiles, BY_ROWS)
-    sum_columns = make_sum(start_columns, BY_COLUMNS)
+    sum_tiles = make_sum(sums_of.tiles, BY_ROWS)  # 64 queries; the sum is over 64 keys
+    sum_columns = make_sum(sums_of.columns, BY_COLUMNS)  # over 64 queries; 64 keys
 
     @fragment_function()
     def compute(tid, base, dq, dk, dv, sums, work, sizes, begins, ends, softmax_scale):
