@@ -164,10 +164,9 @@ def packed_runs(mask, arguments, starts, num_heads, blocks, parts=None):
     ]
     for b in range(batch):
         of_one = int(lengths[0][b]), int(lengths[1][b])
-        if of_one[0] == 0 or (of_one[1] == 0 and not parts):
-            continue
-        if of_one[1] == 0:
-            found = [np.array([[[[[0, 1, sum(tiles.MIXED << 2 * w for w in range(parts))]]]]])]
+        if 0 in of_one:  # a thread block loads one tile
+            one_run = 0, int(parts is not None), sum(tiles.MIXED << 2 * w for w in range(parts or 0))
+            found = [np.array([[[[one_run]]]])] * len(tables)
         else:
             classes = tiles.tile_classes(mask, of_one, *blocks, arguments, batch, num_heads)
             classes = classes[b : b + 1] if len(classes) > 1 else classes
