@@ -165,7 +165,11 @@ def packed_runs(mask, arguments, starts, num_heads, blocks, parts=None):
     for b in range(batch):
         of_one = int(lengths[0][b]), int(lengths[1][b])
         if 0 in of_one:  # a thread block loads one tile
-            one_run = 0, int(parts is not None), sum(tiles.MIXED << 2 * w for w in range(parts or 0))
+            one_run = (
+                0,
+                int(parts is not None),
+                sum(tiles.MIXED << 2 * w for w in range(parts or 0)),
+            )
             found = [np.array([[[[one_run]]]])] * len(tables)
         else:
             classes = tiles.tile_classes(mask, of_one, *blocks, arguments, batch, num_heads)
