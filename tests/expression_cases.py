@@ -91,6 +91,9 @@ CASES = {
     ),
     "not monotone": Case(score=lambda s, b, h, m, n: s * s + s),
     "sinks": Case(sinks=True),
+    "a softcap and a mask": Case(
+        lambda b, h, m, n: n <= m and m % 5 != 0, score=lambda s, b, h, m, n: 5 * math.tanh(s / 5)
+    ),
     "sinks and a mask": Case(lambda b, h, m, n: n <= m and m % 5 != 0, sinks=True),
 }
 

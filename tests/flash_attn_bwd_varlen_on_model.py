@@ -11,6 +11,7 @@ from hopper_model import GlobalArray, Model, replace_instructions
 
 from fa_numba import reference
 from fa_numba.checks import Mask, check_expressions
+from fa_numba.checks.expressions import apart_from_cap
 from fa_numba.expressions.nodes import TRUE
 
 MODULES = (
@@ -19,9 +20,10 @@ MODULES = (
     *("kernels.masks", "kernels.sequence_of", "on_cuda_cores.run_time_masks"),
     *(f"tensor_core.{x}" for x in ("forward", "fragments", "gradient_fragments", "dq_parts")),
     "expressions.functions",
+    "tensor_core.tile_scheduler",
     *(f"tensor_core.{x}" for x in ("backward", "shared_plan", "key_tiles", "dropout_fragments")),
     *(f"tensor_core.{x}" for x in ("expression_tiles", "gradient_expressions")),
-    *(f"tensor_core.{x}" for x in ("tile_scheduler", "gradient_mainloop", "flash_attn_bwd_varlen")),
+    *(f"tensor_core.{x}" for x in ("gradient_mainloop", "flash_attn_bwd_varlen")),
 )
 KIND = np.float16
 LOG2_E = np.float32(np.log2(np.e))
@@ -95,11 +97,13 @@ def main(
         checked = check_expressions(
             q, *(written.get(x, () if "_" in x else None) for x in NAMES), given, None
         )
+        of_score = written.get("score"), written.get("score_args", ())
+        checked, softcap = apart_from_cap(checked, given, *of_score)
         user, arguments = checked.expressions, checked.arguments
         mask = TRUE if user.mask is None else user.mask
         tables = packed_runs(mask, arguments, (cu_q, cu_k), num_heads, (block_m, block_n))
         runs = tuple(tables[::-1] if counted else tables[1:])
-        given = Mask()
+        given = Mask(softcap=softcap)
     scale = np.float32(head_dim**-0.5)
     slopes = on_gpu(of_mask["alibi_slopes"]) if given.alibi else unread
     _, *constants = run_time_masks.constants_of(given)

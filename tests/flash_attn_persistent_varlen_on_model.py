@@ -8,6 +8,7 @@ from hopper_model import GlobalArray, Model, replace_instructions
 
 from fa_numba import reference
 from fa_numba.checks import Mask, check_expressions
+from fa_numba.checks.expressions import apart_from_cap
 
 NAME = "tensor_core.flash_attn_persistent_varlen"
 
@@ -32,7 +33,9 @@ def main(seqlens_q, seqlens_k, heads, head_dim, blocks, expressions, causal=Fals
     given = check_expressions(
         q, *(written.get(x, () if "_" in x else None) for x in NAMES), options, None
     )
-    tiling = varlen.tiling_of(head_dim, num_tokens_k, len(seqlens_k), False, 0.0)
+    of_score = written.get("score"), written.get("score_args", ())
+    given, softcap = apart_from_cap(given, options, *of_score)
+    tiling = varlen.tiling_of(head_dim, num_tokens_k, len(seqlens_k), False, softcap)
     blocks_of = varlen.ROWS, tiling.block_n
     (table,) = packed_runs(
         given.expressions.mask, given.arguments, starts, num_heads, blocks_of, tiling.consumers
@@ -43,7 +46,13 @@ def main(seqlens_q, seqlens_k, heads, head_dim, blocks, expressions, causal=Fals
         model.maps[name] = GlobalArray(model, x[None]), rows
     model.maps["o"] = out.of_same_memory(out.data[None]), 16
     kernel = varlen.make_flash_attn_persistent_varlen(
-        head_dim, tiling, False, "float16", EXPRESSIONS=given.expressions, SINKS=sinks is not None
+        head_dim,
+        tiling,
+        False,
+        "float16",
+        SOFTCAP=softcap,
+        EXPRESSIONS=given.expressions,
+        SINKS=sinks is not None,
     )
     batch = *starts, np.zeros(1, np.int32)
     args = *"qkvo", out, lse, *batch, num_heads // num_kv_heads

@@ -35,6 +35,7 @@ def test_flash_attn_bwd_persistent(i, name):
         ("T5", (300, 300), (4, 2), 64, {"causal": True, "window_size": (100, -1), "softcap": 20.0}),
         ("documents", (300, 300), (4, 2), 128, {"dropout_p": 0.25, "seed": 7}),
         ("softcap", (200, 300), (2, 2), 64, {"dropout_p": 0.25, "seed": 7}),
+        ("dilated", (200, 300), (2, 2), 128, {"softcap": 20.0, "dropout_p": 0.25, "seed": 7}),
         ("sinks", (300, 200), (2, 2), 128, {"dropout_p": 0.25, "seed": 7, "causal": True}),
         ("prefix", (300, 200), (2, 1), 128, {}),  # rows that see no key
         ("a window per head", (500, 500), (4, 1), 64, {"grad_dtype": "float32"}),
@@ -59,6 +60,7 @@ def test_flash_attn_bwd_varlen(i, name):
         ("T5", 64, {"causal": True, "window_size": (100, -1), "softcap": 20.0}),
         ("sinks", 64, {"causal": True}),
         ("sinks and a mask", 128, {"deterministic": True}),
+        ("nothing for some rows", 64, {"softcap": 20.0}),
     ],
 )
 def test_packed_with_other_options(name, head_dim, options):

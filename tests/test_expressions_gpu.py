@@ -43,6 +43,7 @@ def test_flash_attn_persistent_varlen(i, name):
         ("T5", 64, {"causal": True, "window_size": (100, -1), "softcap": 20.0}),
         ("sinks", 64, {"causal": True}),  # the kernel's own mask, and a sink
         ("sinks", 128, {"softcap": 20.0}),
+        ("nothing for some rows", 64, {"softcap": 20.0}),
         ("a tree", 128, {}),  # no intervals on a GPU: all tiles are mixed
     ],
 )
@@ -55,6 +56,7 @@ def test_with_other_options():
 
     options = {"causal": True, "window_size": (100, -1), "softcap": 20.0}
     check(flash_attn_persistent, "T5", (300, 300), (4, 2), 64, torch.float16, **options)
+    check(flash_attn_persistent, "dilated", (300, 300), (4, 2), 128, torch.bfloat16, softcap=20.0)
     options = {"dropout_p": 0.25, "seed": 7}
     check(flash_attn_persistent, "documents", (300, 300), (4, 2), 128, torch.float16, **options)
 

@@ -886,9 +886,9 @@ def make_flash_attn_bwd_varlen(
     (`key_tiles.make_order`) needs ADDED and a mask under which tiles of keys are long and short
     (`dq_parts.paired`).
 
-    With EXPRESSIONS the mask and the score are the user's alone, and args is the tuple of their
-    arguments. runs is a tuple of tables (`run_tables.make_packed_table`), along KEYS and with
-    ORDERED, the only other order, along QUERIES. Otherwise both are empty.
+    With EXPRESSIONS the mask and the score are the user's alone, or their mask and SOFTCAP; args is
+    the tuple of their arguments. runs is a tuple of tables (`run_tables.make_packed_table`), along
+    KEYS and with ORDERED, the only other order, along QUERIES. Otherwise both are empty.
     """
     plan = make_plan(HEAD_DIM)
     AT, shared_base = plan.layout, plan.shared_base
@@ -1090,7 +1090,7 @@ def flash_attn_bwd_varlen(
     batch = cu_seqlens_q.shape[0] - 1
     written = mask, mask_args, score, score_args
     options = causal, window_size, softcap, alibi_slopes
-    scores = checks.check_scores(q, *options, written, sinks, as_options=True)
+    scores = checks.check_scores(q, *options, written, sinks, as_options=True, cap_apart=True)
     mask, given = scores.mask, scores.given
     scale = checks.check_positive_scale(softmax_scale, head_dim)
     deterministic = checks.check_flag("deterministic", deterministic)

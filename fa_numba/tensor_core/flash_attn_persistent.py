@@ -116,7 +116,7 @@ from fa_numba.tiling.persistent_tiling import (
     persistent_tiling,
 )
 
-REQUIREMENTS = TensorCores("flash_attn_persistent", HOPPER, v_differs=True)
+REQUIREMENTS = TensorCores("flash_attn_persistent", HOPPER, v_differs=True, cap_apart=True)
 # Registers per thread set by setmaxnreg: {consumer warpgroups: (producer, consumer)}. The sum over
 # all threads must not exceed 65536: 128 · (40 + 2 · 232) = 64512, 128 · (32 + 3 · 160) = 65536.
 REGISTERS = {2: (40, 232), 3: (32, 160)}
@@ -182,8 +182,9 @@ def make_flash_attn_persistent(
     kernel has more arguments, `dropout_fragments.dropout_arguments`. With OUT_FLOAT32 the argument
     out_map is out itself, float32, and the registers are stored without TMA.
 
-    With EXPRESSIONS the mask and the score are the user's alone, runs is that of `runs_of` and args
-    the tuple of their arguments; sinks is that of the sinks, with SINKS. Otherwise empty.
+    With EXPRESSIONS the mask and the score are the user's alone, or their mask and SOFTCAP; runs is
+    that of `runs_of` and args the tuple of their arguments; sinks is that of the sinks, with SINKS.
+    Otherwise empty.
     """
     CONSUMERS, BLOCK_N = TILING.consumers, TILING.block_n
     SLOTS = TILING.slots
@@ -367,7 +368,7 @@ def make_flash_attn_persistent(
 
         # P = exp2((s − m_i) · exponent_scale)
         exponent_scale = exponent_scale_of(scale, mask_args)
-        if EXPRESSED:
+        if EXPRESSED and SOFTCAP == 0:
             exponent_scale = softmax_scale_of(scale)
         registers = Registers(s, p, acc, m_i, l_i, alpha, offset)
         rings = KVRings(base + K.start, k_full, base + V.start, v_full)

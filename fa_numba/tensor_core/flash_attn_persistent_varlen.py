@@ -162,9 +162,9 @@ def make_flash_attn_persistent_varlen(
     argument alibi_slopes is not read, and may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME
     (`run_time_masks`); otherwise left, right, unit and inverse_unit are not read.
 
-    With EXPRESSIONS the mask and the score are the user's alone, runs is the tuple of their table
-    (`run_tables.make_packed_table`) and args that of their arguments; sinks is that of the sinks,
-    with SINKS. Otherwise empty.
+    With EXPRESSIONS the mask and the score are the user's alone, or their mask and SOFTCAP; runs is
+    the tuple of their table (`run_tables.make_packed_table`) and args that of their arguments;
+    sinks is that of the sinks, with SINKS. Otherwise empty.
     """
     CONSUMERS, BLOCK_N = TILING.consumers, TILING.block_n
     SLOTS = TILING.slots
@@ -443,7 +443,7 @@ def make_flash_attn_persistent_varlen(
 
         # P = exp2((s − m_i) · exponent_scale)
         exponent_scale = exponent_scale_of(scale, mask_args)
-        if EXPRESSED:
+        if EXPRESSED and SOFTCAP == 0:
             exponent_scale = softmax_scale_of(scale)
         registers = Registers(s, p, acc, m_i, l_i, alpha, offset)
         rings = KVRings(base + K.start, k_full, base + V.start, v_full)
@@ -678,7 +678,7 @@ def flash_attn_persistent_varlen(
     out_shape = num_tokens_q, num_heads, head_dim_v
     written = mask, mask_args, score, score_args
     options = causal, window_size, softcap, alibi_slopes
-    scores = checks.check_scores(q, *options, written, sinks, as_options=True)
+    scores = checks.check_scores(q, *options, written, sinks, as_options=True, cap_apart=True)
     mask, given = scores.mask, scores.given
     scale = np.float32(checks.check_positive_scale(softmax_scale, head_dim) * LOG2_E)
     if num_tokens_k == 0:

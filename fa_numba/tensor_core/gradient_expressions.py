@@ -81,15 +81,18 @@ class ExpressionFunctions(NamedTuple):
     exponentiate(s, p, lse_rows, bits, queries, n, sizes, scale, lane)
         s becomes P; where the score changes gradients p becomes P in 16 bits, and s becomes P times
         the derivative of the score. Both are 0 without a bit.
+    hide(s, p, bits, queries, n, sizes, lane)
+        s and p, after a softcap of the kernel's, become 0 where the query does not see the key.
     """
 
     judge: Callable
     exponentiate: Callable
+    hide: Callable
 
 
 @functools.cache
-def make_expression_functions(BLOCK_M, EXPRESSIONS, pack):
-    """`ExpressionFunctions` for scores of BLOCK_M columns."""
+def make_expression_functions(BLOCK_M, EXPRESSIONS, pack, CAPPED=False):
+    """`ExpressionFunctions` for scores of BLOCK_M columns; CAPPED: the kernel has a softcap."""
     M8 = BLOCK_M // 8
     BITS_SHAPE = (M8, 2)
     HAS_MASK, HAS_SCORE = EXPRESSIONS.mask is not None, EXPRESSIONS.score is not None
@@ -97,6 +100,7 @@ def make_expression_functions(BLOCK_M, EXPRESSIONS, pack):
     functions = make_element_functions(EXPRESSIONS)
     sees, angle_of, there = functions.sees, functions.angle_of, functions.there
     HAS_TANH = angle_of is not None
+    LATE = HAS_TANH or CAPPED  # judged afterwards: before, the bits would take registers
 
     @cuda.jit(device=True, forceinline=True)
     def first_position(queries, sizes, lane):
@@ -145,6 +149,12 @@ def make_expression_functions(BLOCK_M, EXPRESSIONS, pack):
                     else:
                         s[j, 2 * h + c] = ZERO
                 p[j // 2, 2 * (j & 1) + h] &= halves
+
+    @fragment_function()
+    def hide_late(s, p, bits, queries, n, sizes, lane):
+        if is_masked(queries):
+            judge(bits, queries, n, sizes, lane)
+            hide(s, p, bits)
 
     @fragment_function()
     def are_small(s, queries, n, sizes, scale, lane):
@@ -199,9 +209,7 @@ def make_expression_functions(BLOCK_M, EXPRESSIONS, pack):
                 exponentiate_small(s, p, lse_rows, True, bits, *tile)
             else:
                 exponentiate_any(s, p, lse_rows, True, bits, *tile)
-            if is_masked(queries):  # afterwards: before, the bits would take registers
-                judge(bits, queries, n, sizes, lane)
-                hide(s, p, bits)
+            hide_late(s, p, bits, queries, n, sizes, lane)
         elif is_masked(queries):
             exponentiate_any(s, p, lse_rows, True, bits, *tile)
         else:
@@ -209,10 +217,10 @@ def make_expression_functions(BLOCK_M, EXPRESSIONS, pack):
 
     @fragment_function()
     def judge_early(bits, queries, n, sizes, lane):
-        if not HAS_TANH:
+        if not LATE:
             judge(bits, queries, n, sizes, lane)
 
-    return ExpressionFunctions(judge_early, exponentiate)
+    return ExpressionFunctions(judge_early, exponentiate, hide_late)
 
 
 @cuda.jit(device=True, forceinline=True)
