@@ -10,12 +10,8 @@ from hopper_model import GlobalArray, Model, replace_instructions
 
 from fa_numba import reference
 from fa_numba.checks import Mask, check_expressions
-<<<<<<< HEAD
-from fa_numba.expressions.interval_source import NoIntervalError, interval_source
-=======
 from fa_numba.checks.expressions import apart_from_cap
-from fa_numba.expressions.interval_source import NoIntervalError
->>>>>>> b23c2543 (A softcap beside a general mask stays an option of the kernel)
+from fa_numba.expressions.interval_source import NoIntervalError, interval_source
 
 MODULES = (
     *(f"ptx.{x}" for x in ("statement", "convert", "mbarrier", "barriers", "ldmatrix", "tma")),
@@ -73,18 +69,11 @@ def main(
         of_score = written.get("score"), written.get("score_args", ())
         user, softcap = apart_from_cap(user, given, *of_score)
         call.expressions, call.expression_args, _ = user
-<<<<<<< HEAD
         tiles = modules["tensor_core.expression_tiles"]
         tiles.make_table, tiles.ranges_of = no_table, ranges_of  # else by kernels of the engine
         runs, _ = persistent.runs_of(call, tiling.block_n, tiling.consumers)
         constants, more = (user.expressions, sinks is not None), ((), runs, user.arguments)
-        given = Mask()
-=======
-        modules["tensor_core.expression_tiles"].make_table = no_table  # by kernels of the engine
-        table, _ = persistent.runs_of(call, tiling.block_n, tiling.consumers)
-        constants, more = (user.expressions, sinks is not None), ((), (table,), user.arguments)
         given = Mask(softcap=softcap)
->>>>>>> b23c2543 (A softcap beside a general mask stays an option of the kernel)
     if sinks is not None:
         more = (sinks,), *more[1:]
     window_size = run_time_masks.constants_of(given).window_size

@@ -2,13 +2,14 @@
 
 import numpy as np
 from expression_cases import options_of, packed_runs
-from flash_attn_persistent_on_model import KIND, LOG2_E, MODULES, NAMES
+from flash_attn_persistent_on_model import KIND, LOG2_E, MODULES, NAMES, ranges_of
 from gradients_on_model import run
 from hopper_model import GlobalArray, Model, replace_instructions
 
 from fa_numba import reference
 from fa_numba.checks import Mask, check_expressions
 from fa_numba.checks.expressions import apart_from_cap
+from fa_numba.expressions.interval_source import NoIntervalError
 
 NAME = "tensor_core.flash_attn_persistent_varlen"
 
@@ -58,7 +59,11 @@ def main(seqlens_q, seqlens_k, heads, head_dim, blocks, expressions, causal=Fals
     args = *"qkvo", out, lse, *batch, num_heads // num_kv_heads
     args += LOG2_E / np.float32(head_dim**0.5), np.float32(0)
     masks = varlen.run_time_masks.arguments_of(Mask())
-    more = () if sinks is None else (sinks,), (table,), given.arguments
+    try:
+        ranges = ranges_of(q, given.expressions.mask, given.arguments)
+    except NoIntervalError:
+        ranges = ()
+    more = () if sinks is None else (sinks,), (table, *ranges), given.arguments
     model.launch(kernel, (blocks,), tiling.num_threads, *args, *masks, *more)
     error, allowed = np.abs(out.data - want).max(), 2 * np.abs(plain - want).max() + 1e-6
     print("out", error, "of", allowed)

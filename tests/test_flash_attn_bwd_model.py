@@ -45,7 +45,7 @@ CASES = [
         (1, 700, 700, (2, 1), 128, False, 1), {"expressions": "window and first keys"}
     ),
     thorough((2, 70, 140, (1, 1), 72, False, 1), {"expressions": "sequences differ"}),
-    thorough((1, 90, 150, (1, 1), 64, False, 1), {"expressions": "a softcap and a mask"}),
+    thorough((1, 90, 150, (1, 1), 72, False, 1), {"expressions": "a softcap and a mask"}),
     thorough((1, 70, 100, (2, 1), 40, True, 1), {"expressions": "sinks"}),
     # flash_attn_bwd_wide
     thorough((1, 330, 130, (1, 1), 136, False, 1), {}),

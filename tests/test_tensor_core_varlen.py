@@ -83,8 +83,7 @@ def test_functions_of_the_user_stay_in_registers(name, head_dim, softcap):
     kernel = varlen.make_flash_attn_persistent_varlen(
         head_dim, tiling, False, "float16", SOFTCAP=softcap, EXPRESSIONS=given.expressions
     )
-    runs = types.Tuple((types.Array(types.int32, 5, "C"),))
-    more = NONE, runs, typeof(given.arguments)
+    more = NONE, expression_cases.runs_type(given.expressions), typeof(given.arguments)
     code = compile_kernel(kernel, (*PACKED, types.float32, *MASK_ARGS, *more), cc=CC)
     assert code.registers <= int(re.search(r"budget +(\d+) reg", kernel.py_func.__doc__)[1])
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0

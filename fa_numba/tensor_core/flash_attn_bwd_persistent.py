@@ -110,6 +110,7 @@ from fa_numba.tensor_core.dropout_fragments import (
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import fragment_function
 from fa_numba.tensor_core.gradient_expressions import (
+    CAP_IN_SCORE,
     DQ_TILE,
     HEAD,
     KIND,
@@ -827,7 +828,7 @@ def flash_attn_bwd_persistent(
     written = mask, mask_args, score, score_args
     mask_options = causal, window_size, softcap, alibi_slopes
     scores = checks.check_scores(
-        q, *mask_options, written, sinks, k, as_options=True, cap_apart=True
+        q, *mask_options, written, sinks, k, as_options=True, cap_apart=q.shape[3] > CAP_IN_SCORE
     )
     options, given = scores.mask, scores.given
     dropout_p, seed = checks.check_dropout(dropout_p, seed, largest=LARGEST_ON_TENSOR_CORES)

@@ -86,6 +86,7 @@ from fa_numba.tensor_core.dq_parts import (
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import fragment_function
 from fa_numba.tensor_core.gradient_expressions import (
+    CAP_IN_SCORE,
     ExpressedQueries,
     find_run,
     place_of_part,
@@ -109,7 +110,7 @@ from fa_numba.tensor_core.gradient_mainloop import (
     shared_bytes,
 )
 from fa_numba.tensor_core.key_tiles import make_order, make_query_tiles, make_steps
-from fa_numba.tensor_core.run_tables import KEYS, QUERIES, make_packed_table
+from fa_numba.tensor_core.run_tables import KEYS, QUERIES, make_packed_table, ranges_of_packed
 from fa_numba.tensor_core.shared_plan import init_rings
 from fa_numba.tensor_core.tile_scheduler import divided, head_and_tile, sort_sequences
 from fa_numba.tiling.block_sizes import ceil_div
@@ -1090,7 +1091,8 @@ def flash_attn_bwd_varlen(
     batch = cu_seqlens_q.shape[0] - 1
     written = mask, mask_args, score, score_args
     options = causal, window_size, softcap, alibi_slopes
-    scores = checks.check_scores(q, *options, written, sinks, as_options=True, cap_apart=True)
+    functions = {"as_options": True, "cap_apart": head_dim > CAP_IN_SCORE}
+    scores = checks.check_scores(q, *options, written, sinks, **functions)
     mask, given = scores.mask, scores.given
     scale = checks.check_positive_scale(softmax_scale, head_dim)
     deterministic = checks.check_flag("deterministic", deterministic)
@@ -1126,8 +1128,9 @@ def flash_attn_bwd_varlen(
     if given is not None:
         written = nodes.TRUE if given.expressions.mask is None else given.expressions.mask
         problem = num_tokens_q, num_tokens_k, num_heads, block_m, BLOCK_N
+        ranges = ranges_of_packed(q, written, given.arguments)
         runs = tuple(
-            make_packed_table(q, written, given.arguments, starts, problem, along)
+            make_packed_table(q, written, given.arguments, ranges, starts, problem, along)
             for along in ((KEYS, QUERIES) if counted else (KEYS,))
         )
 

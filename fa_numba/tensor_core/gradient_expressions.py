@@ -37,6 +37,9 @@ from fa_numba.tensor_core.tile_scheduler import divided
 M_TILE, HEAD, DQ_TILE, KIND = range(4)
 MESSAGE_LENGTH = 4
 MASKED_TILE, LAST_TILE = 1, 2  # KIND: the tile is mixed; it is the last one of these keys
+# Up to this head_dim, where a tile has 128 queries, a softcap beside a mask stays in the score: the
+# kernel's own would need too many registers there.
+CAP_IN_SCORE = 64
 run_of = make_run_functions(1).run_of
 
 
@@ -91,8 +94,8 @@ class ExpressionFunctions(NamedTuple):
 
 
 @functools.cache
-def make_expression_functions(BLOCK_M, EXPRESSIONS, pack, CAPPED=False):
-    """`ExpressionFunctions` for scores of BLOCK_M columns; CAPPED: the kernel has a softcap."""
+def make_expression_functions(BLOCK_M, EXPRESSIONS, pack):
+    """`ExpressionFunctions` for scores of BLOCK_M columns."""
     M8 = BLOCK_M // 8
     BITS_SHAPE = (M8, 2)
     HAS_MASK, HAS_SCORE = EXPRESSIONS.mask is not None, EXPRESSIONS.score is not None
@@ -100,7 +103,6 @@ def make_expression_functions(BLOCK_M, EXPRESSIONS, pack, CAPPED=False):
     functions = make_element_functions(EXPRESSIONS)
     sees, angle_of, there = functions.sees, functions.angle_of, functions.there
     HAS_TANH = angle_of is not None
-    LATE = HAS_TANH or CAPPED  # judged afterwards: before, the bits would take registers
 
     @cuda.jit(device=True, forceinline=True)
     def first_position(queries, sizes, lane):
@@ -151,9 +153,10 @@ def make_expression_functions(BLOCK_M, EXPRESSIONS, pack, CAPPED=False):
                 p[j // 2, 2 * (j & 1) + h] &= halves
 
     @fragment_function()
-    def hide_late(s, p, bits, queries, n, sizes, lane):
+    def hide_masked(s, p, bits, queries, n, sizes, lane):
         if is_masked(queries):
-            judge(bits, queries, n, sizes, lane)
+            if HAS_TANH:  # not before: the bits would take registers
+                judge(bits, queries, n, sizes, lane)
             hide(s, p, bits)
 
     @fragment_function()
@@ -209,7 +212,7 @@ def make_expression_functions(BLOCK_M, EXPRESSIONS, pack, CAPPED=False):
                 exponentiate_small(s, p, lse_rows, True, bits, *tile)
             else:
                 exponentiate_any(s, p, lse_rows, True, bits, *tile)
-            hide_late(s, p, bits, queries, n, sizes, lane)
+            hide_masked(s, p, bits, queries, n, sizes, lane)
         elif is_masked(queries):
             exponentiate_any(s, p, lse_rows, True, bits, *tile)
         else:
@@ -217,10 +220,10 @@ def make_expression_functions(BLOCK_M, EXPRESSIONS, pack, CAPPED=False):
 
     @fragment_function()
     def judge_early(bits, queries, n, sizes, lane):
-        if not LATE:
+        if not HAS_TANH:
             judge(bits, queries, n, sizes, lane)
 
-    return ExpressionFunctions(judge_early, exponentiate, hide_late)
+    return ExpressionFunctions(judge_early, exponentiate, hide_masked)
 
 
 @cuda.jit(device=True, forceinline=True)

@@ -256,7 +256,7 @@ def make_tile_functions(
     scores = make_score_functions(BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, pack, BITS)
     unit_of, cap, mask_tile, exponentiate = scores
     EXPRESSED = EXPRESSIONS is not None
-    expressed = make_expression_functions(BLOCK_M, EXPRESSIONS or NO_EXPRESSIONS, pack, SOFTCAP > 0)
+    expressed = make_expression_functions(BLOCK_M, EXPRESSIONS or NO_EXPRESSIONS, pack)
     judge, exponentiate_expressed = expressed.judge, expressed.exponentiate
     P_EARLY = SOFTCAP > 0 or (EXPRESSED and EXPRESSIONS.changes_gradients)
     gradients = make_gradient_functions(BLOCK_M, pack, P_EARLY)
