@@ -25,8 +25,8 @@ SIDE, WINDOW, PREFIX, DOCUMENTS = 128, 512, 1000, 32
 REPEATS = 10
 BATCHES = {"32 × 512": np.full(32, 512), "8 of any length": random_lengths(8, SEQLEN)}
 NOTE = (
-    f"float16, one sequence of {SEQLEN} tokens, num_heads · head_dim = {WIDTH}; ms of the forward "
-    "pass and of the gradients; over: time of the other over ours. own: the option of ours that "
+    f"float16, one sequence of {SEQLEN} tokens, or a packed batch of as many, num_heads · head_dim = "
+    f"{WIDTH}; ms of the forward pass and of the gradients; over: time of the other over ours. own: the option of ours that "
     "does the same. call: the time of a forward call with a new table of tiles, theirs over ours"
 )
 
@@ -78,10 +78,11 @@ def by_parts(b, h, m, n, w):
 def main():
     rows = []
     for head_dim in HEAD_DIMS:
-        for name, lengths in BATCHES.items():
-            rows.append(measure_packed(head_dim, name, lengths))
         for problem in problems(WIDTH // head_dim):
             rows.append(measure(head_dim, *problem))
+            save("user_masks", rows, note=NOTE)
+        for name, lengths in BATCHES.items():
+            rows.append(measure_packed(head_dim, name, lengths))
             save("user_masks", rows, note=NOTE)
 
 
