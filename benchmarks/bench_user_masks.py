@@ -25,9 +25,10 @@ SIDE, WINDOW, PREFIX, DOCUMENTS = 128, 512, 1000, 32
 REPEATS = 10
 BATCHES = {"32 × 512": np.full(32, 512), "8 of any length": random_lengths(8, SEQLEN)}
 NOTE = (
-    f"float16, one sequence of {SEQLEN} tokens, or a packed batch of as many, num_heads · head_dim = "
-    f"{WIDTH}; ms of the forward pass and of the gradients; over: time of the other over ours. own: the option of ours that "
-    "does the same. call: the time of a forward call with a new table of tiles, theirs over ours"
+    f"float16, one sequence of {SEQLEN} tokens, or a packed batch of as many, num_heads · "
+    f"head_dim = {WIDTH}; ms of the forward pass and of the gradients; over: time of the other "
+    "over ours. own: the option of ours that does the same. call: the time of a forward call with "
+    "a new table of tiles, theirs over ours"
 )
 
 
