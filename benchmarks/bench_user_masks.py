@@ -9,19 +9,26 @@ are compared with float64.
 import math
 import time
 
+import numpy as np
+
+from benchmarks.bench_packed import random_lengths
 from benchmarks.bench_tensor_core import ROUNDING, relative_error
 from benchmarks.timing import save, time_ms
 from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent
+from fa_numba.tensor_core.flash_attn_bwd_varlen import flash_attn_bwd_varlen
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
+from fa_numba.tensor_core.flash_attn_persistent_varlen import flash_attn_persistent_varlen
 
 SEQLEN, WIDTH = 16384, 2048  # one sequence; num_heads · head_dim
 HEAD_DIMS = 128, 64
 SIDE, WINDOW, PREFIX, DOCUMENTS = 128, 512, 1000, 32
 REPEATS = 10
+BATCHES = {"32 × 512": np.full(32, 512), "8 of any length": random_lengths(8, SEQLEN)}
 NOTE = (
-    f"float16, one sequence of {SEQLEN} tokens, num_heads · head_dim = {WIDTH}; ms of the forward "
-    "pass and of the gradients; over: time of the other over ours. own: the option of ours that "
-    "does the same. call: the time of a forward call with a new table of tiles, theirs over ours"
+    f"float16, one sequence of {SEQLEN} tokens, or a packed batch of as many, num_heads · "
+    f"head_dim = {WIDTH}; ms of the forward pass and of the gradients; over: time of the other "
+    "over ours. own: the option of ours that does the same. call: the time of a forward call with "
+    "a new table of tiles, theirs over ours"
 )
 
 
@@ -55,10 +62,18 @@ def problems(num_heads):
         ("neighbours in 2-D", {"mask": near}, None, near, None),
         ("softcap", {"score": lambda s, b, h, m, n: 30 * math.tanh(s / 30)}, {"softcap": 30.0},
          None, None),
+        ("softcap, causal by parts", {"mask": by_parts, "mask_args": (0,),
+          "score": lambda s, b, h, m, n: 30 * math.tanh(s / 30)}, {"causal": True, "softcap": 30.0},
+         None, None),
         ("T5 bias", {"score": lambda s, b, h, m, n, t: s + t[h, min(abs(m - n) // 2, 31)],
                      "score_args": (bias,)}, None, None, t5),
         ("sinks", {"causal": True, "sinks": sinks}, {"causal": True}, None, None),
     ]  # fmt: skip
+
+
+def by_parts(b, h, m, n, w):
+    """A mask that is no option of ours; with w = 0 it is causal."""
+    return (n <= m) | (n < w)
 
 
 def main():
@@ -67,6 +82,42 @@ def main():
         for problem in problems(WIDTH // head_dim):
             rows.append(measure(head_dim, *problem))
             save("user_masks", rows, note=NOTE)
+        for name, lengths in BATCHES.items():
+            rows.append(measure_packed(head_dim, name, lengths))
+            save("user_masks", rows, note=NOTE)
+
+
+def measure_packed(head_dim, name, lengths):
+    """A packed batch, against our own with causal, and a row of documents in FlexAttention."""
+    import torch
+
+    torch.manual_seed(0)
+    tokens, num_heads = int(lengths.sum()), WIDTH // head_dim
+    shape = tokens, num_heads, head_dim
+    dout, q, k, v = (torch.randn(shape, device="cuda", dtype=torch.float16) for _ in range(4))
+    starts = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32, device="cuda")
+    packed = q, k, v, starts, starts
+    document = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths)).cuda()
+
+    def causal_within(b, h, m, n):
+        return (document[m] == document[n]) & (n <= m)
+
+    def forward(options):
+        return time_ms(flash_attn_persistent_varlen, *packed, **options, repeats=REPEATS)
+
+    def gradients(options):
+        arrays = dout, q, k, v, *flash_attn_persistent_varlen(*packed, **options), starts, starts
+        return time_ms(flash_attn_bwd_varlen, *arrays, **options, repeats=REPEATS)
+
+    ours, own = {"mask": by_parts, "mask_args": (0,)}, {"causal": True}
+    out, _ = flash_attn_persistent_varlen(*packed, **ours)
+    check(out[None], *(x[None] for x in (q, k, v)), causal_within)
+    ms, ms_bwd = forward(ours), gradients(ours)
+    row = {"head_dim": head_dim, "problem": f"packed, causal by parts, {name}"}
+    row |= {"forward": round(ms, 4), "gradients": round(ms_bwd, 4)}
+    row["over own"] = round(forward(own) / ms, 3)
+    row["gradients over own"] = round(gradients(own) / ms_bwd, 3)
+    return row | peer(*(x[None] for x in (dout, q, k, v)), causal_within, None, ms, ms_bwd)
 
 
 def measure(head_dim, name, options, own, mask_mod, score_mod):
@@ -112,7 +163,8 @@ def peer(dout, q, k, v, mask_mod, score_mod, ms, ms_bwd):
     flex = torch.compile(flex_attention, dynamic=False)
     block_mask = None
     if mask_mod is not None:
-        block_mask = create_block_mask(mask_mod, None, None, SEQLEN, SEQLEN, device="cuda")
+        seqlen = q.shape[1]
+        block_mask = create_block_mask(mask_mod, None, None, seqlen, seqlen, device="cuda")
     inputs = [x.clone().requires_grad_() for x in (q, k, v)]
     heads_first = [x.transpose(1, 2) for x in inputs]
 
@@ -169,8 +221,8 @@ def check(out, q, k, v, mask_mod):
     import torch
 
     q, k, v = (x[0, :, -1].double() for x in (q, k, v))
-    n, wanted = torch.arange(SEQLEN, device="cuda"), []
-    for start in range(0, SEQLEN, 2048):
+    n, wanted = torch.arange(len(q), device="cuda"), []
+    for start in range(0, len(q), 2048):
         m = n[start : start + 2048, None]
         s = q[start : start + 2048] @ k.T / q.shape[1] ** 0.5
         s = s.masked_fill(~mask_mod(0, q.new_tensor(0).long(), m, n), -torch.inf)

@@ -8,7 +8,7 @@ from numba import int32, types
 
 from fa_numba import masks
 from fa_numba.checks import Mask, check_expressions
-from fa_numba.expressions import nodes
+from fa_numba.expressions import nodes, tiles
 from fa_numba.expressions.interval_source import NoIntervalError
 from fa_numba.tensor_core.run_tables import interval_function
 
@@ -91,6 +91,9 @@ CASES = {
     ),
     "not monotone": Case(score=lambda s, b, h, m, n: s * s + s),
     "sinks": Case(sinks=True),
+    "a softcap and a mask": Case(
+        lambda b, h, m, n: n <= m and m % 5 != 0, score=lambda s, b, h, m, n: 5 * math.tanh(s / 5)
+    ),
     "sinks and a mask": Case(lambda b, h, m, n: n <= m and m % 5 != 0, sinks=True),
 }
 
@@ -137,3 +140,50 @@ def runs_type(expressions):
     else:
         num_ranges = len(needs.ranged)
     return types.Tuple([types.Array(types.int32, ndim, "C") for ndim in (5, *num_ranges * (4,))])
+
+
+def packed_runs(mask, arguments, starts, num_heads, blocks, parts=None):
+    """The tables of runs of a packed batch, by those of its sequences (`tiles`).
+
+    Parameters
+    ----------
+    mask : Node
+    starts : (cu_seqlens_q, cu_seqlens_k)
+    blocks : (block_m, block_n)
+    parts : int, optional
+        Then one table, `tiles.runs_of_warpgroups`, else those of `tiles.runs_both_ways`.
+
+    Returns
+    -------
+    list of int32 arrays of shape (1, num_heads, rows, most runs, 3)
+        A row that no sequence has is −1.
+    """
+    batch, lengths = len(starts[0]) - 1, [np.diff(x) for x in starts]
+    sizes = [blocks[0] * (parts or 1)] if parts else blocks
+    most = max(-(-x.max() // y) for x, y in zip(lengths, blocks, strict=True))
+    tables = [
+        np.full((1, num_heads, x[-1] // size + batch, most, 3), -1, np.int32)
+        for x, size in zip(starts, sizes)  # noqa: B905 one table with parts
+    ]
+    for b in range(batch):
+        of_one = int(lengths[0][b]), int(lengths[1][b])
+        if 0 in of_one:  # a thread block loads one tile
+            one_run = (
+                0,
+                int(parts is not None),
+                sum(tiles.MIXED << 2 * w for w in range(parts or 0)),
+            )
+            found = [np.array([[[[one_run]]]])] * len(tables)
+        else:
+            classes = tiles.tile_classes(mask, of_one, *blocks, arguments, batch, num_heads)
+            classes = classes[b : b + 1] if len(classes) > 1 else classes
+            if parts:
+                found = [tiles.runs_of_warpgroups(classes, of_one[1], blocks[1], parts)]
+            else:
+                found = tiles.runs_both_ways(classes, of_one, *blocks)
+        for table, x, size, runs in zip(tables, starts, sizes, found):  # noqa: B905
+            first = x[b] // size + b
+            rows = slice(first, first + -(-int(np.diff(x)[b]) // size))
+            table[:, :, rows] = 0
+            table[:, :, rows, : runs.shape[3]] = runs
+    return tables

@@ -10,6 +10,7 @@ from hopper_model import GlobalArray, Model, replace_instructions
 
 from fa_numba import reference
 from fa_numba.checks import Mask, check_expressions
+from fa_numba.checks.expressions import apart_from_cap
 from fa_numba.tensor_core import gradient_expressions
 
 MODULES = (
@@ -66,7 +67,9 @@ def main(
             q, *(written.get(x, () if "_" in x else None) for x in NAMES), given, None
         )
     if user is not None:
-        given, constants = Mask(), {"EXPRESSIONS": user.expressions}
+        of_score = written.get("score"), written.get("score_args", ())
+        user, softcap = apart_from_cap(user, given, *of_score)
+        given, constants = Mask(softcap=softcap), {"EXPRESSIONS": user.expressions}
         runs = gradient_expressions.runs_of_keys(q, k, user, block_m, block_n, both=True)
         tables = runs.of_keys, runs.turns if order == ADDED else runs.of_queries
         more = tables, user.arguments

@@ -10,6 +10,7 @@ from hopper_model import GlobalArray, Model, replace_instructions
 
 from fa_numba import reference
 from fa_numba.checks import Mask, check_expressions
+from fa_numba.checks.expressions import apart_from_cap
 from fa_numba.expressions.interval_source import NoIntervalError, interval_source
 
 MODULES = (
@@ -65,12 +66,14 @@ def main(
         user = check_expressions(
             q, *(written.get(x, () if "_" in x else None) for x in NAMES), given, None
         )
+        of_score = written.get("score"), written.get("score_args", ())
+        user, softcap = apart_from_cap(user, given, *of_score)
         call.expressions, call.expression_args, _ = user
         tiles = modules["tensor_core.expression_tiles"]
         tiles.make_table, tiles.ranges_of = no_table, ranges_of  # else by kernels of the engine
         runs, _ = persistent.runs_of(call, tiling.block_n, tiling.consumers)
         constants, more = (user.expressions, sinks is not None), ((), runs, user.arguments)
-        given = Mask()
+        given = Mask(softcap=softcap)
     if sinks is not None:
         more = (sinks,), *more[1:]
     window_size = run_time_masks.constants_of(given).window_size

@@ -16,6 +16,7 @@ import functools
 import importlib
 import random
 import sys
+import types
 
 import greenlet
 import numba
@@ -225,6 +226,11 @@ class Model:
     def counter_acquire(self, address):
         self._wait("counter")
         return int(self._word(address)[0])
+
+    def _atomic_add(self, array, i, x):
+        before = int(array[i])
+        array[i] = before + x
+        return before
 
     # Memory
 
@@ -489,6 +495,7 @@ def replace_instructions(model, modules):
     cuda.threadIdx = Indices(lambda axis: model._me().tid if axis == 0 else 0)
     cuda.blockIdx = Indices(lambda axis: model.block[axis])
     cuda.gridDim = Indices(lambda axis: model.grid[axis])
+    cuda.atomic = types.SimpleNamespace(add=model._atomic_add)
     cuda.syncthreads = lambda: model._meet("syncthreads", len(model.threads))
     cuda.syncwarp = lambda: model._meet("syncwarp", 32)
     cuda.shfl_sync = lambda mask, x, lane: x  # by one thread alone
@@ -523,7 +530,7 @@ def _replace_jit(model):
 
 def _replace_types(model):
     dtypes = {}
-    for name in ("int32", "int64", "uint32", "uint64"):
+    for name in ("uint16", "int32", "int64", "uint32", "uint64"):
         bits, signed = int(name[-2:]), name.startswith("i")
 
         def cut(x, half=1 << bits - 1, signed=signed):
@@ -544,8 +551,8 @@ def _replace_types(model):
     class Shared:
         @staticmethod
         def array(shape, dtype):
-            if not shape:
-                return shape
+            if not shape:  # dynamic memory, from its address on
+                return model.shared[model.shared_address(None) :].view(dtypes.get(dtype, np.uint8))
             thread = model._me()
             thread.static_arrays += 1  # all threads declare them in the same order
             if thread.static_arrays not in model.static:

@@ -7,6 +7,7 @@ head_dim has several cases; deterministic in every third.
 import expression_cases
 import numpy as np
 import pytest
+from test_expressions_gpu import packed_problem
 
 from fa_numba import reference
 
@@ -34,6 +35,7 @@ def test_flash_attn_bwd_persistent(i, name):
         ("T5", (300, 300), (4, 2), 64, {"causal": True, "window_size": (100, -1), "softcap": 20.0}),
         ("documents", (300, 300), (4, 2), 128, {"dropout_p": 0.25, "seed": 7}),
         ("softcap", (200, 300), (2, 2), 64, {"dropout_p": 0.25, "seed": 7}),
+        ("dilated", (200, 300), (2, 2), 128, {"softcap": 20.0, "dropout_p": 0.25, "seed": 7}),
         ("sinks", (300, 200), (2, 2), 128, {"dropout_p": 0.25, "seed": 7, "causal": True}),
         ("prefix", (300, 200), (2, 1), 128, {}),  # rows that see no key
         ("a window per head", (500, 500), (4, 1), 64, {"grad_dtype": "float32"}),
@@ -44,6 +46,25 @@ def test_with_other_options(name, sizes, heads, head_dim, options):
     from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent as bwd
 
     check(bwd, name, sizes, heads, head_dim, torch.float16, **options)
+
+
+@pytest.mark.parametrize("i, name", [*enumerate(expression_cases.CASES)])
+def test_flash_attn_bwd_varlen(i, name):
+    head_dim, dtype = HEAD_DIMS[i % len(HEAD_DIMS)], getattr(torch, DTYPES[i // 4 % 2])
+    check_packed(name, (4, 2), head_dim, dtype, deterministic=i % 3 == 0)
+
+
+@pytest.mark.parametrize(
+    "name, head_dim, options",
+    [
+        ("T5", 64, {"causal": True, "window_size": (100, -1), "softcap": 20.0}),
+        ("sinks", 64, {"causal": True}),
+        ("sinks and a mask", 128, {"deterministic": True}),
+        ("nothing for some rows", 64, {"softcap": 20.0}),
+    ],
+)
+def test_packed_with_other_options(name, head_dim, options):
+    check_packed(name, (4, 2), head_dim, torch.float16, **options)
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
@@ -85,6 +106,22 @@ def problem(name, sizes, heads, head_dim, dtype, **options):
     return (dout, q, k, v, out, lse), ours, definition
 
 
+def check_packed(name, heads, head_dim, dtype, **options):
+    """Compare flash_attn_bwd_varlen with the definition in float64."""
+    from fa_numba.tensor_core.flash_attn_bwd_varlen import flash_attn_bwd_varlen
+    from fa_numba.tensor_core.flash_attn_persistent_varlen import flash_attn_persistent_varlen
+
+    of_forward = {x: y for x, y in options.items() if x != "deterministic"}
+    inputs, ours, definition = packed_problem(name, heads, head_dim, dtype)
+    results = flash_attn_persistent_varlen(*inputs, **ours, **of_forward)
+    dout = torch.randn_like(results[0])
+    arrays, starts = inputs[:3], inputs[3:]
+    gradients = flash_attn_bwd_varlen(dout, *arrays, *results, *starts, **ours, **options)
+    numbers = [x.double().cpu().numpy() for x in (dout, *arrays)]
+    numbers += [x.cpu().numpy() for x in starts]
+    compare(gradients, reference.varlen_attention_bwd(*numbers, **definition, **of_forward), dtype)
+
+
 def check(function, name, sizes, heads, head_dim, dtype, **options):
     """Compare with the definition in float64."""
     of_forward = {x: y for x, y in options.items() if x not in ("deterministic", "grad_dtype")}
@@ -92,9 +129,14 @@ def check(function, name, sizes, heads, head_dim, dtype, **options):
     gradients = function(*inputs, **ours, **options)
     dout, q, k, v, *_ = (x.double().cpu().numpy() for x in inputs)
     want = reference.attention_bwd(dout, q, k, v, **definition, **of_forward)
+    compare(gradients, want, dtype)
+
+
+def compare(gradients, want, dtype):
+    """With gradients in float64."""
     assert len(gradients) == len(want)
     # An entry of dk or dv sums over all queries of a group: so do its rounding errors.
     unit = 2.0**-9 if dtype == torch.float16 else 2.0**-6
     for which, x, y in zip(("dq", "dk", "dv", "dsinks"), gradients, want):  # noqa: B905 no dsinks
         error = np.abs(x.double().cpu().numpy() - y).max()
-        assert error <= unit * max(1, np.abs(y).max()), (which, sizes, error, np.abs(y).max())
+        assert error <= unit * max(1, np.abs(y).max()), (which, error, np.abs(y).max())

@@ -31,11 +31,32 @@ def test_flash_attn_mma(i, name):
         check(flash_attn_mma, name, sizes, (4, 2), head_dim, dtype)
 
 
+@pytest.mark.parametrize("i, name", [*enumerate(expression_cases.CASES)])
+def test_flash_attn_persistent_varlen(i, name):
+    head_dim, dtype = HEAD_DIMS[i % len(HEAD_DIMS)], getattr(torch, DTYPES[i // 4 % 2])
+    check_packed(name, (4, 2), head_dim, dtype)
+
+
+@pytest.mark.parametrize(
+    "name, head_dim, options",
+    [
+        ("T5", 64, {"causal": True, "window_size": (100, -1), "softcap": 20.0}),
+        ("sinks", 64, {"causal": True}),  # the kernel's own mask, and a sink
+        ("sinks", 128, {"softcap": 20.0}),
+        ("nothing for some rows", 64, {"softcap": 20.0}),
+        ("a tree", 128, {}),  # no intervals on a GPU: all tiles are mixed
+    ],
+)
+def test_packed_with_other_options(name, head_dim, options):
+    check_packed(name, (4, 2), head_dim, torch.float16, **options)
+
+
 def test_with_other_options():
     from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
 
     options = {"causal": True, "window_size": (100, -1), "softcap": 20.0}
     check(flash_attn_persistent, "T5", (300, 300), (4, 2), 64, torch.float16, **options)
+    check(flash_attn_persistent, "dilated", (300, 300), (4, 2), 128, torch.bfloat16, softcap=20.0)
     options = {"dropout_p": 0.25, "seed": 7}
     check(flash_attn_persistent, "documents", (300, 300), (4, 2), 128, torch.float16, **options)
 
@@ -59,4 +80,37 @@ def check(function, name, sizes, heads, head_dim, dtype, **options):
     error = np.abs(out.double().cpu().numpy() - want).max()
     unit = 2.0**-10 if dtype == torch.float16 else 2.0**-7
     assert error <= unit * max(1, np.abs(want).max()), (sizes, error)
+    np.testing.assert_allclose(lse.cpu().numpy(), want_lse, rtol=1e-4, atol=2e-3)
+
+
+LENGTHS = (333, 0, 64, 5, 200, 7), (333, 9, 150, 5, 900, 0)  # of queries and of keys
+
+
+def packed_problem(name, heads, head_dim, dtype):
+    """q, k, v, cu_seqlens_q and cu_seqlens_k, the options of a launcher, and the reference's."""
+    generator = torch.Generator("cuda").manual_seed(head_dim)
+    num_heads, num_kv_heads = heads
+    starts = [np.cumsum((0, *x), dtype=np.int32) for x in LENGTHS]
+    q, k, v = (
+        torch.randn((x[-1], n, head_dim), device="cuda", generator=generator).to(dtype)
+        for x, n in zip((starts[0], starts[1], starts[1]), (num_heads, *[num_kv_heads] * 2))  # noqa: B905
+    )
+    ours, definition = expression_cases.options_of(
+        name, num_heads, max(LENGTHS[1]), lambda x: torch.from_numpy(x).cuda()
+    )
+    return (q, k, v, *(torch.from_numpy(x).cuda() for x in starts)), ours, definition
+
+
+def check_packed(name, heads, head_dim, dtype, **options):
+    from fa_numba.tensor_core.flash_attn_persistent_varlen import flash_attn_persistent_varlen
+
+    inputs, ours, definition = packed_problem(name, heads, head_dim, dtype)
+    for shape in (inputs[0].shape, inputs[0].shape[1::-1]):  # memory that out and lse may get
+        torch.full(shape, torch.nan, dtype=dtype if len(shape) == 3 else None, device="cuda")
+    out, lse = flash_attn_persistent_varlen(*inputs, **ours, **options)
+    inputs = [x.double().cpu().numpy() for x in inputs[:3]] + [x.cpu().numpy() for x in inputs[3:]]
+    want, want_lse = reference.varlen_attention(*inputs, **definition, **options)
+    error = np.abs(out.double().cpu().numpy() - want).max()
+    unit = 2.0**-10 if dtype == torch.float16 else 2.0**-7
+    assert error <= unit * max(1, np.abs(want).max()), error
     np.testing.assert_allclose(lse.cpu().numpy(), want_lse, rtol=1e-4, atol=2e-3)

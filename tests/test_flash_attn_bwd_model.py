@@ -45,6 +45,7 @@ CASES = [
         (1, 700, 700, (2, 1), 128, False, 1), {"expressions": "window and first keys"}
     ),
     thorough((2, 70, 140, (1, 1), 72, False, 1), {"expressions": "sequences differ"}),
+    thorough((1, 90, 150, (1, 1), 72, False, 1), {"expressions": "a softcap and a mask"}),
     thorough((1, 70, 100, (2, 1), 40, True, 1), {"expressions": "sinks"}),
     # flash_attn_bwd_wide
     thorough((1, 330, 130, (1, 1), 136, False, 1), {}),
@@ -73,6 +74,17 @@ PACKED_CASES = [
     thorough(((130, 1, 170), (130, 1, 170), (2, 1), 64, True, 1), {"order": "by arrival"}),
     # A sequence without keys.
     (((90, 30), (130, 0), (2, 1), 72, False, 1), ALL_MASKS | {"order": "ordered"}),
+    # with the user's functions
+    (((20, 0, 70), (60, 9, 140), (2, 1), 64, False, 1), {"expressions": "a score and a mask"}),
+    thorough(
+        ((70, 0, 130), (90, 7, 150), (1, 1), 128, False, 1),
+        {"expressions": "a softcap and a mask", "order": "ordered"},
+    ),
+    thorough(
+        ((140, 9), (300, 0), (2, 1), 64, False, 2),
+        {"expressions": "sinks and a mask", "order": "ordered"},
+    ),
+    thorough(((140, 90), (300, 90), (2, 2), 128, False, 2), {"expressions": "documents"}),
 ]
 
 

@@ -8,13 +8,16 @@ import itertools
 import re
 from collections import defaultdict
 
+import expression_cases
 import numpy as np
 import pytest
 from cases import thorough
-from numba import cuda, types
+from numba import cuda, typeof, types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
+
+from test_tensor_core_bwd import spills_between_products
 
 from fa_numba import reference
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
@@ -358,6 +361,7 @@ def test_a_window_ends_at_its_row():
 H3 = types.Array(types.float16, 3, "C")
 F1, F2, F3 = (types.Array(types.float32, ndim, "C") for ndim in (1, 2, 3))
 I1 = types.Array(types.int32, 1, "C")
+NONE = types.Tuple(())
 
 
 def stated_registers(kernel):
@@ -370,11 +374,15 @@ def test_kernels_before_and_after_stay_in_registers(head_dim, dtype):
     for kernel, args in (
         (
             varlen.make_prepare_packed(head_dim, dtype),
-            (H3, H3, F2, I1, I1, *3 * (F3,), types.float32, I1, I1),
+            (H3, H3, F2, I1, I1, *3 * (F3,), types.float32, I1, I1, NONE),
         ),
         (
             varlen.make_prepare_packed(head_dim, dtype, True),
-            (H3, H3, F2, I1, I1, *2 * (F3,), types.float32, H3, I1, I1),
+            (H3, H3, F2, I1, I1, *2 * (F3,), types.float32, H3, I1, I1, NONE),
+        ),
+        (
+            varlen.make_prepare_packed(head_dim, dtype, False, True),
+            (H3, H3, F2, I1, I1, *3 * (F3,), types.float32, I1, I1, types.Tuple((F1, F3))),
         ),
         (varlen.make_convert_packed(head_dim, dtype), (F3, H3, I1, types.float32)),
     ):
@@ -413,18 +421,41 @@ def test_the_kernel_stays_in_registers(head_dim, order, mask, spilled_by_product
     dq = types.float32 if order == ADDED else types.Array(types.float16, 4, "C")
     args = (*6 * (types.uint64,), *3 * (F3,), dq, *4 * (I1,), *2 * (types.int32,))
     args += (*2 * (types.float32,), slopes, *2 * (types.int32,), *2 * (types.float32,))
-    code = compile_kernel(kernel, args, cc=CC)
-    opcodes = [i.opcode.split(".")[0] for i in code.instructions]
-    first = opcodes.index("HGMMA")
-    last = len(opcodes) - 1 - opcodes[::-1].index("HGMMA")
-    products = opcodes[first:last]
-    assert products.count("STL") + products.count("LDL") <= spilled_by_products
+    code = compile_kernel(kernel, (*args, NONE, NONE), cc=CC)
+    assert spills_between_products(code) <= spilled_by_products
     # The producer and the warp that counts parts have 24 registers.
     assert code.spill_bytes <= (0 if order == ADDED and not spilled_by_products else 320)
     assert code.float64_instructions == 0
     assert code.registers <= stated_registers(kernel)
     assert "C75" not in code.report  # products serialised, setmaxnreg ignored
     assert varlen.shared_bytes(head_dim) + code.shared_bytes <= 227 * 1024
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "name, head_dim, order, softcap",
+    [
+        thorough("documents", 64, ADDED, 0.0),
+        thorough("documents", 128, ADDED, 0.0),
+        thorough("documents", 128, ORDERED, 0.0),
+        thorough("dilated", 128, ADDED, float(AT_RUN_TIME)),
+    ],
+)
+def test_functions_of_the_user_stay_in_registers(name, head_dim, order, softcap):
+    given = expression_cases.given_of(name)
+    kernel = varlen.make_flash_attn_bwd_varlen(
+        head_dim, order, False, "float16", SOFTCAP=softcap, EXPRESSIONS=given.expressions
+    )
+    dq = types.float32 if order == ADDED else types.Array(types.float16, 4, "C")
+    args = (*6 * (types.uint64,), *3 * (F3,), dq, *4 * (I1,), *2 * (types.int32,))
+    args += (*3 * (types.float32,), *2 * (types.int32,), *2 * (types.float32,))
+    runs = (1 if order == ADDED else 2) * (types.Array(types.int32, 5, "C"),)
+    code = compile_kernel(kernel, (*args, types.Tuple(runs), typeof(given.arguments)), cc=CC)
+    assert spills_between_products(code) == code.float64_instructions == 0
+    # The producer and the warp that counts parts have 24 registers.
+    assert code.spill_bytes <= 640
+    assert code.registers <= stated_registers(kernel)
+    assert "C75" not in code.report
 
 
 X, LSE = np.ones((5, 4, 64), np.float16), np.ones((4, 5), np.float32)

@@ -20,6 +20,7 @@ CASES = [
     ((130, 450, (1, 1), 64, True, 1), {"window_size": (200, -1), "softcap": 25.0}),
     ((200, 330, (2, 1), 64, True, 2), {"expressions": "a score and a mask"}),
     ((100, 300, (2, 1), 128, False, 1), {"expressions": "sinks and a mask"}),
+    ((70, 150, (1, 1), 64, False, 1), {"expressions": "a softcap and a mask"}),
     thorough(
         (200, 330, (1, 1), 64, False, 2), {"expressions": "documents", "window_size": (90, -1)}
     ),

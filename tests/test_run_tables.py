@@ -37,6 +37,28 @@ def test_table_of_keys(name):
         assert not table[..., most:, :].any()
 
 
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("along", ["BLOCKS", "QUERIES", "KEYS"])
+def test_packed_table(name, along):
+    lengths = (70, 0, 300, 5, 64), (80, 9, 317, 0, 64)
+    starts = [np.cumsum((0, *x), dtype=np.int32) for x in lengths]
+    q, given = problem_of(name, 317, 317, 5, 4)
+    mask, arguments, parts = given.expressions.mask, given.arguments, 2 if along == "BLOCKS" else 1
+    problem = *(int(x[-1]) for x in starts), 4, 64, 32
+    kind = getattr(run_tables, along)
+    ranges = run_tables.ranges_of_packed(q, mask, arguments)
+    table = run_tables.make_packed_table(q, mask, arguments, ranges, starts, problem, kind, parts)
+    tables = expression_cases.packed_runs(
+        mask, arguments, starts, 4, (64, 32), parts if along == "BLOCKS" else None
+    )
+    wanted = tables[along == "KEYS"]
+    table = np.broadcast_to(table, (1, 4, *table.shape[2:]))
+    met = wanted[0, 0, :, 0, 0] >= 0  # a row of a sequence
+    most = min(table.shape[3], wanted.shape[3])
+    np.testing.assert_array_equal(table[:, :, met, :most], wanted[:, :, met, :most])
+    assert not table[:, :, met, most:].any() and not wanted[:, :, met, most:].any()
+
+
 def test_more_runs_than_there_is_room_for(monkeypatch):
     """Each tile that is in a run stays in one; the last run has all after it, mixed."""
     monkeypatch.setattr(run_tables, "MAX_RUNS", 2)

@@ -295,22 +295,24 @@ def test_masks_stay_in_registers(head_dim, causal, window, softcap, alibi):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "name, head_dim",
+    "name, head_dim, softcap",
     [
-        thorough("documents", 64),
-        thorough("a window", 64),
-        thorough("causal", 128),
-        thorough("T5", 128),
-        ("a score and a mask", 128),
-        thorough("softcap", 64),
-        thorough("window and first keys", 256),
+        thorough("documents", 64, 0.0),
+        thorough("a window", 64, 0.0),
+        thorough("causal", 128, 0.0),
+        thorough("T5", 128, 0.0),
+        ("a score and a mask", 128, 0.0),
+        thorough("softcap", 64, 0.0),
+        thorough("window and first keys", 256, 0.0),
+        thorough("dilated", 64, 30.0),
+        thorough("dilated", 128, 30.0),
     ],
 )
-def test_functions_of_the_user_stay_in_registers(name, head_dim):
+def test_functions_of_the_user_stay_in_registers(name, head_dim, softcap):
     given = expression_cases.given_of(name)
     tiling = persistent_tiling(head_dim, 4096, False)
     kernel = flash_attn_persistent.make_flash_attn_persistent(
-        head_dim, tiling, False, "float16", EXPRESSIONS=given.expressions
+        head_dim, tiling, False, "float16", SOFTCAP=softcap, EXPRESSIONS=given.expressions
     )
     runs = expression_cases.runs_type(given.expressions)
     more = *MASK_ARGS[:4], NONE, runs, typeof(given.arguments)

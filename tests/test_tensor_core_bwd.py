@@ -15,6 +15,7 @@ from tensor_core_bwd_kernels import KERNELS
 
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
 from fa_numba.checks import check_grad_dtype
+from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME
 from fa_numba.tensor_core import gradient_fragments
 from fa_numba.tensor_core.backward import add_sink_parts, make_convert_dq, make_prepare_rows
 from fa_numba.tensor_core.dq_parts import fastest_order
@@ -168,19 +169,20 @@ def test_gradients_in_float32_stay_in_registers(group_parts):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "name, head_dim, order, spilled_by_others",
+    "name, head_dim, order, softcap, spilled_by_others",
     [
-        thorough("causal", 64, "added", 0),
-        thorough("a window", 128, "added", 0),
-        thorough("prefix", 64, "added", 0),
-        ("window and first keys", 128, "added", 0),
-        thorough("documents", 64, "added", 0),
-        thorough("softcap", 64, "added", 0),
-        thorough("a score and a mask", 128, "ordered", 512),
+        thorough("causal", 64, "added", 0.0, 0),
+        thorough("a window", 128, "added", 0.0, 0),
+        thorough("prefix", 64, "added", 0.0, 0),
+        ("window and first keys", 128, "added", 0.0, 0),
+        thorough("documents", 64, "added", 0.0, 0),
+        thorough("softcap", 64, "added", 0.0, 0),
+        thorough("dilated", 128, "added", float(AT_RUN_TIME), 0),
+        thorough("a score and a mask", 128, "ordered", 0.0, 512),
     ],
 )
 def test_kernels_with_functions_of_the_user_stay_in_registers(
-    name, head_dim, order, spilled_by_others
+    name, head_dim, order, softcap, spilled_by_others
 ):
     given = expression_cases.given_of(name)
     x, runs = types.Array(types.float16, 4, "C"), types.Array(types.int32, 5, "C")
@@ -190,7 +192,7 @@ def test_kernels_with_functions_of_the_user_stay_in_registers(
     second = types.Array(types.int32, 1, "C") if order == "added" else runs
     args += types.Tuple((runs, second)), typeof(given.arguments)
     kernel = make_flash_attn_bwd_persistent(
-        head_dim, order, False, "float16", EXPRESSIONS=given.expressions
+        head_dim, order, False, "float16", SOFTCAP=softcap, EXPRESSIONS=given.expressions
     )
     code = compile_kernel(kernel, args, cc=HOPPER)
     assert spills_between_products(code) == code.float64_instructions == 0

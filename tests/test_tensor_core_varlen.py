@@ -2,10 +2,11 @@
 
 import re
 
+import expression_cases
 import numpy as np
 import pytest
 from cases import thorough
-from numba import cuda, types
+from numba import cuda, typeof, types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
@@ -24,6 +25,7 @@ PACKED = (
     *(MAP, MAP, MAP, MAP, types.Array(types.float16, 3, "C"), types.Array(types.float32, 3, "C")),
     *(int32_1d, int32_1d, int32_1d, types.int32, types.float32),
 )
+NONE = types.Tuple(())
 MASK_ARGS = types.int32, types.int32, types.float32, types.float32
 
 
@@ -49,7 +51,7 @@ def test_the_kernel_stays_in_registers(head_dim, seqlen, causal, window, softcap
         head_dim, tiling, causal, "float16", window, softcap, alibi, head_dim_v
     )
     slopes = types.Array(types.float32, 1, "A") if alibi else types.float32
-    code = compile_kernel(kernel, (*PACKED, slopes, *MASK_ARGS), cc=CC)
+    code = compile_kernel(kernel, (*PACKED, slopes, *MASK_ARGS, NONE, NONE, NONE), cc=CC)
     stated = int(re.search(r"budget +(\d+) registers", kernel.py_func.__doc__)[1])
     assert code.registers <= stated
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
@@ -61,6 +63,47 @@ def test_the_kernel_stays_in_registers(head_dim, seqlen, causal, window, softcap
         assert moves_before_products(code) == 0  # a warp has an address once, not each thread
         if tiling.overlap:  # an exponential for each score of a thread
             assert exponentials_beside_p_v(code) >= tiling.block_n // 2
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "name, head_dim, softcap",
+    [
+        thorough("documents", 64, 0.0),
+        thorough("documents", 128, 0.0),
+        thorough("a window per head", 256, 0.0),
+        thorough("dilated", 128, 30.0),
+        ("dilated", 64, 30.0),
+        thorough("a score and a mask", 128, 0.0),
+    ],
+)
+def test_functions_of_the_user_stay_in_registers(name, head_dim, softcap):
+    given = expression_cases.given_of(name)
+    tiling = varlen.tiling_of(head_dim, 8 * 2048, 8, False, softcap, head_dim)
+    kernel = varlen.make_flash_attn_persistent_varlen(
+        head_dim, tiling, False, "float16", SOFTCAP=softcap, EXPRESSIONS=given.expressions
+    )
+    more = NONE, expression_cases.runs_type(given.expressions), typeof(given.arguments)
+    code = compile_kernel(kernel, (*PACKED, types.float32, *MASK_ARGS, *more), cc=CC)
+    assert code.registers <= int(re.search(r"budget +(\d+) reg", kernel.py_func.__doc__)[1])
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert "C75" not in code.report
+
+
+@pytest.mark.parametrize(
+    "sizes, expressions",
+    [
+        (((20, 0, 70), (60, 9, 130), (2, 1), 64, 1), "a score and a mask"),
+        thorough(((70, 0, 130, 5), (90, 7, 300, 0), (2, 1), 128, 1), "sinks and a mask"),
+        thorough(((70, 0, 130, 5), (90, 7, 300, 0), (2, 1), 64, 2), "a softcap and a mask"),
+        thorough(((70, 200), (90, 300), (2, 2), 64, 2), "documents"),
+    ],
+)
+def test_out_and_lse_on_a_model(sizes, expressions, run_on_model):
+    pytest.importorskip("greenlet", reason="threads of the model")
+    names = "seqlens_q", "seqlens_k", "heads", "head_dim", "blocks"
+    case = dict(zip(names, sizes, strict=True)) | {"expressions": expressions}
+    run_on_model("flash_attn_persistent_varlen_on_model.py", case)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ class Scores:
     slopes : array, or a scalar that kernels do not read
         ALiBi's.
     given : Given or None
-        The user's mask and score. Then `mask` and `slopes` are those of no option.
+        The user's mask and score. Then `mask` and `slopes` are those of no option, but for a
+        softcap that the kernel takes beside them.
     sinks : array, or a scalar that kernels do not read
     has_sinks : bool
     """
@@ -61,6 +62,7 @@ def check_scores(
     sinks=None,
     k=None,
     as_options=False,
+    cap_apart=False,
 ) -> Scores:
     """Check the options that mask and modify scores.
 
@@ -77,6 +79,8 @@ def check_scores(
     as_options : bool, default=False
         Take the options in place of functions that say the same (`expressions.as_options`): not in
         a kernel to read.
+    cap_apart : bool, default=False
+        Beside another mask a softcap stays an option: the kernel has one beside the functions.
 
     Returns
     -------
@@ -88,7 +92,10 @@ def check_scores(
     if same is not None:
         mask, given = same, None
     if given is not None:
-        mask, slopes = Mask(), values.NO_SLOPES
+        softcap = 0.0
+        if cap_apart:
+            given, softcap = checked.apart_from_cap(given, mask, *expressions[2:])
+        mask, slopes = Mask(softcap=softcap), values.NO_SLOPES
         if k is not None:
             batch, seqlen_q, num_heads, _ = q.shape
             check_indices(given, batch, num_heads, seqlen_q, k.shape[1])
@@ -195,7 +202,9 @@ def forward_call(
         on.check(*facts)
     batch, seqlen_q, num_heads, head_dim = facts[0].shape
     options = causal, window_size, softcap, alibi_slopes
-    scores = check_scores(facts[0], *options, expressions, sinks, facts[1], on is not None)
+    scores = check_scores(
+        facts[0], *options, expressions, sinks, facts[1], on is not None, on and on.cap_apart
+    )
     check_scale = values.check_positive_scale if on else values.check_softmax_scale
     softmax_scale = check_scale(softmax_scale, head_dim)
     shape = *facts[0].shape[:3], facts[2].shape[3]

@@ -66,15 +66,31 @@ def as_options(given, options, score, score_args) -> Mask | None:
     if given is None:
         return None
     window = window_of(given.expressions.mask, given.arguments)
-    softcap = options.softcap
-    if score is not None:
-        if softcap or options.alibi or len(score_args):
-            return None
-        softcap = softcap_of(given.expressions.score)
+    softcap = _whole_softcap(given, options, score, score_args)
     if window is None or softcap is None:
         return None
     causal = window == (-1, 0)
     return Mask(causal, (-1, -1) if causal else window, softcap, options.alibi)
+
+
+def apart_from_cap(given, options, score, score_args) -> tuple:
+    """The user's functions without a softcap that is all of the score, and this softcap or 0.
+
+    Parameters are those of `as_options`.
+    """
+    softcap = None if options.alibi else _whole_softcap(given, options, score, score_args)
+    if not softcap or given.expressions.mask is None:
+        return given, 0.0
+    return given._replace(expressions=given.expressions._replace(score=None)), softcap
+
+
+def _whole_softcap(given, options, score, score_args):
+    """The softcap that is all of a call's score but ALiBi, 0 for none; None for another score."""
+    if score is None:
+        return options.softcap
+    if options.softcap or options.alibi or len(score_args):
+        return None
+    return softcap_of(given.expressions.score)
 
 
 def _check_argument(name, x, q):

@@ -49,6 +49,8 @@ class TensorCores:
     max_head_dim : int, default=256
     v_differs : bool, default=False
         v may have a smaller head_dim than q and k.
+    cap_apart : bool, default=False
+        The kernel has a softcap beside the user's mask.
     """
 
     name: str
@@ -56,6 +58,7 @@ class TensorCores:
     float32: bool = False
     max_head_dim: int = MAX_HEAD_DIM
     v_differs: bool = False
+    cap_apart: bool = False
 
     def check(self, q, k, v):
         """Raise unless the kernel can run on these arrays and on their GPU."""

@@ -63,6 +63,29 @@ def wgmma_products_of(DTYPE):
 
 
 @functools.cache
+def make_add_block(LANES):
+    """add_block(x): in thread 0 the sum over 256 threads, of which every LANES-th has a number."""
+    WARPS = 256 // WARP_SIZE
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_block(x):
+        of_warps = cuda.shared.array(WARPS, float32)
+        tid, step = cuda.threadIdx.x, WARP_SIZE // 2
+        while step >= LANES:
+            x += cuda.shfl_xor_sync(FULL_WARP, x, step)
+            step //= 2
+        if tid % WARP_SIZE == 0:
+            of_warps[tid // WARP_SIZE] = x
+        cuda.syncthreads()  # all parts are there
+        if tid == 0:
+            for i in range(1, WARPS):
+                x += of_warps[i]
+        return x
+
+    return add_block
+
+
+@functools.cache
 def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False, SINKS=False, HEAD_DIM_V=None):
     """The kernel for delta and lse to the base 2: 256 threads, 8 to 32 of them for a row.
 
@@ -74,7 +97,7 @@ def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False, SINKS=False, HEAD_DIM_V=N
     ROWS = 256 // LANES
     SUM_BYTES = ROWS * COLS * 4  # of the rows' sums; each thread clears 32 bytes, or fewer do
     ALL_CLEAR = SUM_BYTES == 256 * 32
-    WARPS = 256 // WARP_SIZE
+    add_block = make_add_block(LANES)
     ROW_LENGTH = HEAD_DIM_V or HEAD_DIM
     LONG = ROW_LENGTH > 8 * LANES  # a thread has 16 numbers of a row
     unpack = vectors.unpack_bf16x2 if DTYPE == "bfloat16" else vectors.unpack_f16x2
@@ -139,17 +162,8 @@ def make_prepare_rows(HEAD_DIM, DTYPE, CLEAR_DQ=False, SINKS=False, HEAD_DIM_V=N
             if SINKS:  # the gradient of a score with value 0: P (0 − delta)
                 of_sink = -exp2(of_sinks[0][head] * LOG2_E - l) * total
         if SINKS:
-            of_warps = cuda.shared.array(WARPS, float32)
-            step = WARP_SIZE // 2
-            while step >= LANES:
-                of_sink += cuda.shfl_xor_sync(FULL_WARP, of_sink, step)
-                step //= 2
-            if tid % WARP_SIZE == 0:
-                of_warps[tid // WARP_SIZE] = of_sink
-            cuda.syncthreads()  # all parts are there
+            of_sink = add_block(of_sink)
             if tid == 0:
-                for i in range(1, WARPS):
-                    of_sink += of_warps[i]
                 of_sinks[1][batch, head, cuda.blockIdx.x] = of_sink
 
     return prepare_rows
@@ -161,7 +175,7 @@ def add_sink_parts(parts, dsinks):
 
     grid      (num_heads,); threads (32,)
     private   total
-    HBM       parts (batch, num_heads, thread blocks of prepare_rows), dsinks once
+    HBM       parts (batch, num_heads, thread blocks of the kernel before), dsinks once
     budget    48 registers
     """
     head, total = cuda.blockIdx.x, float32(0)
@@ -311,9 +325,15 @@ def prepare(dout, q, k, v, out, lse, add_dq=True, dtype=None, delta_scale=ONE, s
         return gradients, rows, dq_sum
     parts = arrays.empty(q, (batch, num_heads, grid[0]))
     arrays.launch(kernel, grid, (256,), *args, (sinks, parts))
-    dsinks = arrays.empty(q, (num_heads,))
+    return gradients, rows, dq_sum, sum_of_parts(parts)
+
+
+def sum_of_parts(parts):
+    """dsinks, from the parts of thread blocks."""
+    num_heads = parts.shape[1]
+    dsinks = arrays.empty(parts, (num_heads,))
     arrays.launch(add_sink_parts, (num_heads,), (WARP_SIZE,), parts, dsinks)
-    return gradients, rows, dq_sum, dsinks
+    return dsinks
 
 
 def empty_sums(q):

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda, float32, int32, uint32
 
-from fa_numba.checks.refused import RefusedValueError
 from fa_numba.constants import FULL_WARP, LN2, LOG2_E
 from fa_numba.expressions import nodes, tiles
 from fa_numba.expressions.derivative import derivative
@@ -32,7 +31,12 @@ from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.statement import opaque
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core.fragments import MASKED, SMALL, fragment_function
-from fa_numba.tensor_core.run_tables import interval_function, make_table, ranges_of
+from fa_numba.tensor_core.run_tables import (
+    interval_function,
+    make_table,
+    ranges_of,
+    require_positive_divisors,
+)
 from fa_numba.tiling.persistent_tiling import ROWS, tiles_of_keys
 
 FIRST, END, CLASSES = range(3)  # of a run
@@ -280,7 +284,7 @@ def interval_of_groups(mask):
     """`run_tables.interval_function` in int32; None without one.
 
     The table of runs was made from intervals of all positions and keys, which fit int32, and with
-    positive divisors (`_require_positive_divisors`).
+    positive divisors (`require_positive_divisors`).
     """
     try:
         return interval_function(nodes.TRUE if mask is None else mask, int32)[0]
@@ -380,7 +384,7 @@ def runs_of(call, block_n, parts):
         Tiles of keys of each tile of queries, on average over heads and sequences.
     """
     mask = nodes.TRUE if call.expressions.mask is None else call.expressions.mask
-    _require_positive_divisors(mask, call.expression_args)
+    require_positive_divisors(mask, call.expression_args)
     sizes = call.seqlen_q, call.seqlen_k, call.batch, call.num_heads
     ranges = ()
     if any(x.op == "load" for x in nodes.walk(mask)):
@@ -396,19 +400,6 @@ def runs_of(call, block_n, parts):
     given = call.expressions, call.expression_args
     table, counts = tables_of(call.q, given, _table, *sizes, block_n, parts)
     return (table, *ranges), counts
-
-
-def _require_positive_divisors(mask, arguments):
-    """Raise for a negative divisor among the arguments: `interval_source` takes positive ones."""
-    for x in nodes.walk(mask):
-        if x.op in ("floordiv", "mod") and x.args[1].op == "var":
-            name = x.args[1].args[0]
-            value = arguments[int(name[3:])] if name.startswith("arg") else 1
-            if value <= 0:
-                raise RefusedValueError(
-                    f"mask must divide by positive numbers in this kernel, got {value}: "
-                    f"{nodes.described(x)}"
-                )
 
 
 def _table(mask, arguments, seqlen_q, seqlen_k, batch, num_heads, block_n, parts):

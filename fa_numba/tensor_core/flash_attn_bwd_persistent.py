@@ -110,6 +110,7 @@ from fa_numba.tensor_core.dropout_fragments import (
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import fragment_function
 from fa_numba.tensor_core.gradient_expressions import (
+    CAP_IN_SCORE,
     DQ_TILE,
     HEAD,
     KIND,
@@ -613,10 +614,10 @@ def make_flash_attn_bwd_persistent(
     Each part has its own dk and dv: num_kv_heads counts the parts of all groups, and group_size the
     query heads of a part. IN_STEP (`key_tiles.make_order`) needs ADDED and pairs of tiles of keys.
 
-    With EXPRESSIONS the mask and the score are the user's alone, and args is the tuple of their
-    arguments. runs is a tuple of tables, `gradient_expressions.Runs`: of_keys and turns with ADDED,
-    of_keys and of_queries with ORDERED. counters is an array with ADDED too; IN_STEP is not read.
-    Otherwise both are empty.
+    With EXPRESSIONS the mask and the score are the user's alone, or their mask and SOFTCAP; args is
+    the tuple of their arguments. runs is a tuple of tables, `gradient_expressions.Runs`: of_keys
+    and turns with ADDED, of_keys and of_queries with ORDERED. counters is an array with ADDED too;
+    IN_STEP is not read. Otherwise both are empty.
     """
     plan, BLOCK_M = make_plan(HEAD_DIM), tile_rows(HEAD_DIM)
     AT, shared_base = plan.layout, plan.shared_base
@@ -826,7 +827,9 @@ def flash_attn_bwd_persistent(
     in_float32 = checks.check_grad_dtype(grad_dtype, deterministic) is not None
     written = mask, mask_args, score, score_args
     mask_options = causal, window_size, softcap, alibi_slopes
-    scores = checks.check_scores(q, *mask_options, written, sinks, k, as_options=True)
+    scores = checks.check_scores(
+        q, *mask_options, written, sinks, k, as_options=True, cap_apart=q.shape[3] > CAP_IN_SCORE
+    )
     options, given = scores.mask, scores.given
     dropout_p, seed = checks.check_dropout(dropout_p, seed, largest=LARGEST_ON_TENSOR_CORES)
     gradient_scale, delta_scale, drops = scale, ONE, ()

@@ -36,11 +36,14 @@ from numba import cuda, float32, int32, uint32, uint64
 from fa_numba import checks
 from fa_numba.checks import MAX_BWD_HEAD_DIM
 from fa_numba.constants import FULL_WARP, LOG2_E, ONE, ZERO
+from fa_numba.expressions import nodes
+from fa_numba.expressions.tiles import MIXED
 from fa_numba.kernels.sequence_of import make_sequence_of
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx import mbarrier, vectors
 from fa_numba.ptx.barriers import named_barrier_sync, setmaxnreg_dec, setmaxnreg_inc
+from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.counters import counter_take
 from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.mbarrier import (
@@ -56,12 +59,20 @@ from fa_numba.ptx.wgmma import hold, wgmma_wait_with
 from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
 from fa_numba.tensor_core import forward
-from fa_numba.tensor_core.backward import NOTHING, padded, tile_rows
+from fa_numba.tensor_core import gradient_expressions as of_tile
+from fa_numba.tensor_core.backward import (
+    NOTHING,
+    make_add_block,
+    padded,
+    sum_of_parts,
+    tile_rows,
+)
 from fa_numba.tensor_core.dq_parts import (
     ADDED,
     BY_ARRIVAL,
     DQ_BYTES,
     FLAGS,
+    INDEX,
     N_SHIFT,
     ORDERED,
     PART_LENGTH,
@@ -74,6 +85,13 @@ from fa_numba.tensor_core.dq_parts import (
 )
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import fragment_function
+from fa_numba.tensor_core.gradient_expressions import (
+    CAP_IN_SCORE,
+    ExpressedQueries,
+    find_run,
+    place_of_part,
+    run_of,
+)
 from fa_numba.tensor_core.gradient_fragments import BLOCK_N, make_store_tile
 from fa_numba.tensor_core.gradient_mainloop import (
     BARRIER,
@@ -92,6 +110,7 @@ from fa_numba.tensor_core.gradient_mainloop import (
     shared_bytes,
 )
 from fa_numba.tensor_core.key_tiles import make_order, make_query_tiles, make_steps
+from fa_numba.tensor_core.run_tables import KEYS, QUERIES, make_packed_table, ranges_of_packed
 from fa_numba.tensor_core.shared_plan import init_rings
 from fa_numba.tensor_core.tile_scheduler import divided, head_and_tile, sort_sequences
 from fa_numba.tiling.block_sizes import ceil_div
@@ -110,7 +129,10 @@ SEQLEN_Q = 3
 M_TILE = 4  # the sequence's first tile of queries, among those of all sequences
 KV_HEAD = 5
 K_START = 6  # its sequence's first key among the tokens
-SLOT_LENGTH = 7
+SEQUENCE = 7  # its sequence's number; from here on with expressions alone
+RUNS_ROW = 8  # the tile of keys, among those of all sequences
+SEEN = 9  # 0: no query sees these keys
+SLOT_LENGTH, EXPRESSED_LENGTH = 7, 10
 
 
 class Lengths(NamedTuple):
@@ -118,6 +140,15 @@ class Lengths(NamedTuple):
 
     seqlen_q: int
     mask_args: MaskArgs
+
+
+class ExpressedLengths(NamedTuple):
+    """`Lengths`, with what expressions need: shift is seqlen_q − seqlen_k."""
+
+    seqlen_q: int
+    mask_args: MaskArgs
+    seqlen_k: int
+    shift: int
 
 
 class Batch(NamedTuple):
@@ -159,12 +190,13 @@ class Outputs(NamedTuple):
 
 
 @functools.cache
-def make_prepare_packed(HEAD_DIM, DTYPE, COUNTED=False):
+def make_prepare_packed(HEAD_DIM, DTYPE, COUNTED=False, SINKS=False):
     """The kernel before: 256 threads, 8 or 16 of them for a row.
 
     With COUNTED it sets the counters of dQ's tiles to 0, otherwise dQ's sums; then `dq` may be any
-    scalar, and `dq_sum` otherwise.
+    scalar, and `dq_sum` otherwise. of_sinks is as of `backward.make_prepare_rows`.
     """
+    add_block = make_add_block(padded(HEAD_DIM) // 8)
     BLOCK_M, LANES = tile_rows(HEAD_DIM), padded(HEAD_DIM) // 8
     ROWS = 256 // LANES  # a part of a tile's rows
     ROW_OF_SUMS = 4 * padded(HEAD_DIM)  # bytes
@@ -173,8 +205,9 @@ def make_prepare_packed(HEAD_DIM, DTYPE, COUNTED=False):
 
     @cuda.jit(fastmath=True)
     def prepare_packed(
-        dout, out, lse, cu_seqlens_q, cu_seqlens_k, lse_2, delta, dq_sum, dq, queue, counters
-    ):
+        dout, out, lse, cu_seqlens_q, cu_seqlens_k, lse_2, delta, dq_sum, dq, queue, counters,
+        of_sinks,
+    ):  # fmt: skip
         """delta = rowsum(dout ∘ out), lse_2 as in `backward`; sorts the sequences.
 
         With COUNTED it also sets dQ to 0 in sequences without keys, which no tile of keys does.
@@ -183,7 +216,7 @@ def make_prepare_packed(HEAD_DIM, DTYPE, COUNTED=False):
         private   8 numbers of dout and of out
         HBM       dout, out, lse, lse_2, delta, dq_sum or counters, queue once; cu_seqlens_q in
                   every thread about log2(batch) times, and once more in each of the `batch` first
-                  threads
+                  threads; with SINKS a number of a thread block
         paper     FlashAttention-2, Algorithm 2, line 4
         budget    48 registers
         """
@@ -224,6 +257,7 @@ def make_prepare_packed(HEAD_DIM, DTYPE, COUNTED=False):
         while step > 0:
             total += cuda.shfl_xor_sync(FULL_WARP, total, step)
             step //= 2
+        of_sink = float32(0)
         if lane == 0:
             l = NOTHING
             if inside:
@@ -231,6 +265,12 @@ def make_prepare_packed(HEAD_DIM, DTYPE, COUNTED=False):
                 l = l if l > -NOTHING else NOTHING  # −inf: a row that sees no key
             lse_2[head, tile, row] = l
             delta[head, tile, row] = total
+            if SINKS:  # the gradient of a score with value 0: P (0 − delta)
+                of_sink = -exp2(of_sinks[0][head] * LOG2_E - l) * total
+        if SINKS:
+            of_sink = add_block(of_sink)
+            if tid == 0:
+                of_sinks[1][0, head, cuda.blockIdx.x] = of_sink
 
         if head == 0:
             batch = cu_seqlens_q.shape[0] - 1
@@ -314,7 +354,7 @@ class Scheduler(NamedTuple):
 
 
 @functools.cache
-def make_scheduler(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP=False):
+def make_scheduler(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP=False, EXPRESSED=False):
     """The `Scheduler` of these compile-time constants: the tiles of a head after those of another.
 
     ORDERED takes a head's last keys first, BY_ARRIVAL its first ones. ADDED takes longer to find
@@ -395,6 +435,9 @@ def make_scheduler(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP=False):
         slots[slot, M_TILE] = (q_row >> M_SHIFT) + b
         slots[slot, KV_HEAD] = kv_head
         slots[slot, K_START] = k_row
+        if EXPRESSED:
+            slots[slot, SEQUENCE] = b
+            slots[slot, RUNS_ROW] = (k_row >> N_SHIFT) + b + n_tile
 
     @cuda.jit(device=True, forceinline=True)
     def is_first_of_two(slots, slot, index, batch):
@@ -423,12 +466,16 @@ def goes_downwards(slots, slot):
 
 
 @functools.cache
-def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP):
-    """produce(base, slots, maps, lse_2, delta, batch, mask_args): load tile after tile."""
+def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP, EXPRESSED=False):
+    """produce(base, slots, maps, lse_2, delta, batch, mask_args, messages, of_keys): load tiles.
+
+    With EXPRESSED of_keys is the table of the runs of each tile of keys, and messages name the
+    tiles of queries to the consumers; otherwise neither is read.
+    """
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
     FLOATS_BYTES = BLOCK_M * 4  # of lse, and of delta
-    scheduler = make_scheduler(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP)
+    scheduler = make_scheduler(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP, EXPRESSED)
     find_sequence, describe, is_first_of_two = scheduler
     order = make_order(IN_STEP)
     ranges, m_tile_of, head_of = order.ranges, order.m_tile_of, order.head_of
@@ -462,8 +509,33 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP):
         bulk_load(floats, source, FLOATS_BYTES, full)
 
     @cuda.jit(device=True, forceinline=True)
-    def produce(base, slots, maps, lse_2, delta, batch, mask_args):
+    def load_both(base, slots, slot, stage, parity, m_tile, head, rows, needs_v, message):
+        """Q and dout to a stage; V between them, in the order in which the consumers need them."""
+        maps, lse_2, delta, messages = rows
+        barrier = stage * BARRIER
+        tile, floats = stage * Q_BYTES, stage * FLOATS_BYTES
+        wait(base + AT.q_ring.empty + barrier, parity)
+        if EXPRESSED:
+            messages[stage, of_tile.M_TILE] = m_tile
+            messages[stage, of_tile.HEAD] = head
+            messages[stage, of_tile.DQ_TILE], messages[stage, of_tile.KIND] = message
+        load_queries(
+            base + AT.q_ring.full + barrier, base + AT.q.start + tile,
+            base + AT.lse.start + floats, slots, slot, m_tile, head, (maps.q, lse_2),
+        )  # fmt: skip
+        if needs_v:
+            load_v(base, slots, slot, maps)
+        wait(base + AT.dout_ring.empty + barrier, parity)
+        load_queries(
+            base + AT.dout_ring.full + barrier, base + AT.dout.start + tile,
+            base + AT.delta.start + floats, slots, slot, m_tile, head,
+            (maps.dout, delta),
+        )  # fmt: skip
+
+    @cuda.jit(device=True, forceinline=True)
+    def produce(base, slots, maps, lse_2, delta, batch, mask_args, messages, of_keys):
         """The role of the producer thread."""
+        rows = maps, lse_2, delta, messages
         num_sequences = int32(batch.cu_seqlens_k.shape[0] - 1)
         stage, parity = uint32(0), uint32(1)  # "empty" of a new ring has parity 1
         slot, k_parity = uint32(0), uint32(1)
@@ -474,39 +546,54 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP):
             wait(base + AT.k_ring.empty + slot * BARRIER, k_parity)
             describe(slots, slot, unit, second, index, batch)
             second = is_first_of_two(slots, slot, index, batch)
+            if EXPRESSED:
+                first_head = int32(slots[slot, KV_HEAD] * batch.group_size)
+                end_head = int32(first_head + batch.group_size)
+                n_row = slots[slot, RUNS_ROW]
+                head, r, next_tile, end, kind = find_run(
+                    of_keys, int32(0), n_row, first_head, int32(0), end_head
+                )
+                slots[slot, SEEN] = end
             full = base + AT.k_ring.full + slot * BARRIER
             load_keys(full, base + AT.k.start + slot * KV_BYTES, slots, slot, maps.k)
             needs_v = True
-            position, seqlen_q = position_of(slots, slot), slots[slot, SEQLEN_Q]
-            first_tile, end_tile = query_tiles(position, seqlen_q, mask_args)
-            first_head = int32(slots[slot, KV_HEAD] * batch.group_size)
-            end_head = int32(first_head + batch.group_size)
-            loops = ranges(first_tile, end_tile, first_head, end_head)
-            outer_first, outer_end, inner_first, inner_end = loops
-            for outer in range(outer_first, outer_end):
-                for inner in range(inner_first, inner_end):
-                    head = head_of(outer, inner)
-                    downwards = goes_downwards(slots, slot)
-                    m_tile = m_tile_of(outer, inner, first_tile, end_tile, downwards)
-                    barrier = stage * BARRIER
-                    tile, floats = stage * Q_BYTES, stage * FLOATS_BYTES
-                    wait(base + AT.q_ring.empty + barrier, parity)
-                    load_queries(
-                        base + AT.q_ring.full + barrier, base + AT.q.start + tile,
-                        base + AT.lse.start + floats, slots, slot, m_tile, head, (maps.q, lse_2),
-                    )  # fmt: skip
-                    if needs_v:  # in the order in which the consumers need them
-                        load_v(base, slots, slot, maps)
-                        needs_v = False
-                    wait(base + AT.dout_ring.empty + barrier, parity)
-                    load_queries(
-                        base + AT.dout_ring.full + barrier, base + AT.dout.start + tile,
-                        base + AT.delta.start + floats, slots, slot, m_tile, head,
-                        (maps.dout, delta),
-                    )  # fmt: skip
+            if EXPRESSED:
+                while end > 0:
+                    m_tile, tile_head = next_tile, head
+                    flags = int32(of_tile.MASKED_TILE if kind == MIXED else 0)
+                    # The next tile first: the message of the last one says that it is.
+                    next_tile = int32(next_tile + 1)
+                    if next_tile == end:
+                        head, r, next_tile, end, kind = find_run(
+                            of_keys, int32(0), n_row, head, int32(r + 1), end_head
+                        )
+                        if end == 0:
+                            flags = int32(flags | of_tile.LAST_TILE)
+                    dq_tile = int32(tile_head * lse_2.shape[1] + slots[slot, M_TILE] + m_tile)
+                    place = slots, slot, stage, parity, m_tile, tile_head
+                    load_both(base, *place, rows, needs_v, (dq_tile, flags))
+                    needs_v = False
                     stage = uint32(stage + 1)
                     if stage == STAGES:
                         stage, parity = uint32(0), uint32(parity ^ 1)
+            else:
+                position, seqlen_q = position_of(slots, slot), slots[slot, SEQLEN_Q]
+                first_tile, end_tile = query_tiles(position, seqlen_q, mask_args)
+                first_head = int32(slots[slot, KV_HEAD] * batch.group_size)
+                end_head = int32(first_head + batch.group_size)
+                loops = ranges(first_tile, end_tile, first_head, end_head)
+                outer_first, outer_end, inner_first, inner_end = loops
+                for outer in range(outer_first, outer_end):
+                    for inner in range(inner_first, inner_end):
+                        head = head_of(outer, inner)
+                        downwards = goes_downwards(slots, slot)
+                        m_tile = m_tile_of(outer, inner, first_tile, end_tile, downwards)
+                        place = slots, slot, stage, parity, m_tile, head
+                        load_both(base, *place, rows, needs_v, (0, 0))
+                        needs_v = False
+                        stage = uint32(stage + 1)
+                        if stage == STAGES:
+                            stage, parity = uint32(0), uint32(parity ^ 1)
             if needs_v:  # no query sees these keys
                 load_v(base, slots, slot, maps)
             slot = uint32(slot + 1)
@@ -527,17 +614,25 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP):
 
 
 @functools.cache
-def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STEP):
-    """consume(base, slots, part, maps, outputs, mask_args): compute tiles, 256 threads."""
+def make_consumer(
+    HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STEP, EXPRESSIONS=None
+):
+    """consume(base, slots, part, maps, outputs, mask_args, messages, of_queries, args).
+
+    256 threads compute tile after tile. messages, of_queries and args are those of
+    `flash_attn_bwd_persistent.make_consumer`.
+    """
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
     COLS = 16 * ceil_div(HEAD_DIM, 16)
     S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
     OUT_SHAPE, DQ_SHAPE = (COLS // 8, 4), (8, 4)
     P_LENGTH, OUT_LENGTH, DQ_LENGTH = BLOCK_M // 4, COLS // 2, 32  # registers
     M_SHIFT, COUNTED = BLOCK_M.bit_length() - 1, ORDER != ADDED
+    EXPRESSED = EXPRESSIONS is not None
     dq_functions = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW)
     name_part, put, clear = dq_functions.name_part, dq_functions.put, dq_functions.clear
-    tile = make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI)
+    options = WINDOW, SOFTCAP, ALIBI, False, EXPRESSIONS
+    tile = make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, *options)
     thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
     store_tile = make_store_tile(COLS, forward.pack_of(DTYPE))
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
@@ -583,6 +678,21 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STE
             clear(begin, num_m_tiles, rows, dq, outputs.group_size, thread.lane)
 
     @fragment_function()
+    def clear_hidden(slots, slot, thread, outputs, of_queries):
+        """dQ of the tiles of queries that see no key."""
+        first_head = int32(slots[slot, KV_HEAD] * outputs.group_size)
+        num_m_tiles = int32((slots[slot, SEQLEN_Q] + BLOCK_M - 1) >> M_SHIFT)
+        q_row = slots[slot, Q_ROW]
+        dq = outputs.dq[:, q_row : q_row + slots[slot, SEQLEN_Q]]  # the sequence's
+        for head in range(first_head, int32(first_head + outputs.group_size)):
+            rows = Rows(0, head, thread.dq_row, thread.dq_col)
+            for m_tile in range(num_m_tiles):
+                row = int32(slots[slot, M_TILE] + m_tile)
+                _, end, _ = run_of(of_queries, int32(0), int32(head), row, 0)
+                if end == 0:
+                    clear(m_tile, m_tile + 1, rows, dq, int32(1), thread.lane)
+
+    @fragment_function()
     def store_keys(x, base, k_row, k_end, kv_head, thread, maps, outputs):
         """dK and dV of the warp's 16 keys, by TMA, through shared memory."""
         lane, scale = thread.lane, outputs.softmax_scale
@@ -593,7 +703,7 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STE
         store_tile(x.dk, thread.ds_rows, maps.dk, row, STORE_ROWS, kv_head, window, lane, scale)
 
     @fragment_function()
-    def consume(base, slots, part, maps, outputs, mask_args):
+    def consume(base, slots, part, maps, outputs, mask_args, messages, of_queries, args):
         s = cuda.local.array(S_SHAPE, float32)
         dp = cuda.local.array(S_SHAPE, float32)
         p = cuda.local.array(P_SHAPE, uint32)
@@ -614,6 +724,8 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STE
             if slots[slot, K_ROW] < 0:
                 break
             position = position_of(slots, slot)
+            if EXPRESSED:
+                position = int32(slots[slot, K_ROW] - slots[slot, K_START])
             keys = keys_of(base, slot, position, thread)
             first_tile, end_tile = query_tiles(position, slots[slot, SEQLEN_Q], mask_args)
             for j in range(COLS // 8):
@@ -624,44 +736,37 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STE
                 tma_store_wait_read(0)
             cuda.syncwarp()  # dK and dV of the keys before are read: safe to overwrite
 
-            loops = ranges(first_tile, end_tile, int32(0), outputs.group_size)
-            outer_first, outer_end, inner_first, inner_end = loops
-            downwards = goes_downwards(slots, slot)
-            for outer in range(outer_first, outer_end):
-                i = head_of(outer, inner_first)
-                m_tile = m_tile_of(outer, inner_first, first_tile, end_tile, downwards)
-                head = int32(slots[slot, KV_HEAD] * outputs.group_size + i)
-                slope = outputs.alibi_slopes[head] if ALIBI else ZERO
-                packed_tile = int32(slots[slot, M_TILE] + m_tile)
-                address = global_address(dq_sum[head, packed_tile]) + thread.dq_offset
-                for inner in range(inner_first, inner_end):
-                    i = head_of(outer, inner)
-                    m_tile = m_tile_of(outer, inner, first_tile, end_tile, downwards)
+            if EXPRESSED:
+                more = slots[slot, SEEN] != 0
+                while more:
                     barrier = uint32(stage * BARRIER)
                     wait(base + AT.q_ring.full + barrier, parity)
                     if COUNTED and thread.is_first:
-                        ask(base, slots, slot, part, m_tile, address, outputs, mask_args)
-                    m_start = int32(m_tile * BLOCK_M)
-                    these = keys
-                    if IN_STEP:
-                        these, m_start = hide(keys, m_start)
-                        if ALIBI:
-                            head = int32(slots[slot, KV_HEAD] * outputs.group_size + i)
-                            slope = outputs.alibi_slopes[head]
-                    queries = Queries(stage, parity, m_start)
-                    # The length read again: kept, it would take a register.
-                    lengths = Lengths(slots[slot, SEQLEN_Q], mask_args)
-                    multiply(x, base, these, queries, thread, lengths, scale, slope)
-                    if lane == 0 and inner + 1 == inner_end and outer + 1 == outer_end:
+                        part[TILE] = messages[stage, of_tile.DQ_TILE]
+                        part[INDEX] = int32((slots[slot, K_ROW] - slots[slot, K_START]) >> N_SHIFT)
+                        mbarrier_arrive(base + AT.asked.start)
+                    m_start = int32(messages[stage, of_tile.M_TILE] * BLOCK_M)
+                    head, b = messages[stage, of_tile.HEAD], slots[slot, SEQUENCE]
+                    tile = stage, parity, m_start
+                    queries = ExpressedQueries(*tile, 0, 0, 0, messages, b, head, args)
+                    # The lengths read again: kept, they would take registers.
+                    seqlen_q = slots[slot, SEQLEN_Q]
+                    seqlen_k = int32(slots[slot, K_END] - slots[slot, K_START])
+                    shift = int32(seqlen_q - seqlen_k)
+                    lengths = ExpressedLengths(seqlen_q, mask_args, seqlen_k, shift)
+                    multiply(x, base, keys, queries, thread, lengths, scale, ZERO)
+                    more = messages[stage, of_tile.KIND] & of_tile.LAST_TILE == 0
+                    if lane == 0 and not more:
                         mbarrier_arrive(base + AT.v_ring.empty)  # the next V while this tile ends
                     wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(base + AT.dout_ring.empty + barrier)
                     hold(dq_acc, DQ_LENGTH)
+                    address = global_address(dq_sum) + thread.dq_offset
+                    address += uint64(2 * DQ_BYTES) * uint64(messages[stage, of_tile.DQ_TILE])
                     if COUNTED:
-                        # Read again: kept, it would take a register.
-                        head = int32(slots[slot, KV_HEAD] * outputs.group_size + i)
-                        m = int32(m_tile * BLOCK_M + thread.dq_row)
+                        head = messages[stage, of_tile.HEAD]
+                        m = int32(messages[stage, of_tile.M_TILE] * BLOCK_M + thread.dq_row)
                         rows = Rows(0, head, m, thread.dq_col)
                         put_part(
                             x, base, slots, slot, part, part_parity, address, rows, thread, outputs
@@ -669,20 +774,81 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STE
                         part_parity = uint32(part_parity ^ 1)
                     else:
                         add_part(dq_acc, address)
-                    address += uint64(2 * DQ_BYTES) * uint64(dq_step(int32(dq_sum.shape[1])))
+                    more = messages[stage, of_tile.KIND] & of_tile.LAST_TILE == 0
                     wgmma_wait_with(0, dk_acc, OUT_LENGTH, ds, P_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(base + AT.q_ring.empty + barrier)
                     stage = uint32(stage + 1)
                     if stage == STAGES:
                         stage, parity = uint32(0), uint32(parity ^ 1)
+            else:
+                loops = ranges(first_tile, end_tile, int32(0), outputs.group_size)
+                outer_first, outer_end, inner_first, inner_end = loops
+                downwards = goes_downwards(slots, slot)
+                for outer in range(outer_first, outer_end):
+                    i = head_of(outer, inner_first)
+                    m_tile = m_tile_of(outer, inner_first, first_tile, end_tile, downwards)
+                    head = int32(slots[slot, KV_HEAD] * outputs.group_size + i)
+                    slope = outputs.alibi_slopes[head] if ALIBI else ZERO
+                    packed_tile = int32(slots[slot, M_TILE] + m_tile)
+                    address = global_address(dq_sum[head, packed_tile]) + thread.dq_offset
+                    for inner in range(inner_first, inner_end):
+                        i = head_of(outer, inner)
+                        m_tile = m_tile_of(outer, inner, first_tile, end_tile, downwards)
+                        barrier = uint32(stage * BARRIER)
+                        wait(base + AT.q_ring.full + barrier, parity)
+                        if COUNTED and thread.is_first:
+                            ask(base, slots, slot, part, m_tile, address, outputs, mask_args)
+                        m_start = int32(m_tile * BLOCK_M)
+                        these = keys
+                        if IN_STEP:
+                            these, m_start = hide(keys, m_start)
+                            if ALIBI:
+                                head = int32(slots[slot, KV_HEAD] * outputs.group_size + i)
+                                slope = outputs.alibi_slopes[head]
+                        queries = Queries(stage, parity, m_start)
+                        # The length read again: kept, it would take a register.
+                        lengths = Lengths(slots[slot, SEQLEN_Q], mask_args)
+                        multiply(x, base, these, queries, thread, lengths, scale, slope)
+                        if lane == 0 and inner + 1 == inner_end and outer + 1 == outer_end:
+                            # The next V while this tile ends.
+                            mbarrier_arrive(base + AT.v_ring.empty)
+                        wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
+                        if lane == 0:
+                            mbarrier_arrive(base + AT.dout_ring.empty + barrier)
+                        hold(dq_acc, DQ_LENGTH)
+                        if COUNTED:
+                            # Read again: kept, it would take a register.
+                            head = int32(slots[slot, KV_HEAD] * outputs.group_size + i)
+                            m = int32(m_tile * BLOCK_M + thread.dq_row)
+                            rows = Rows(0, head, m, thread.dq_col)
+                            put_part(
+                                x, base, slots, slot, part, part_parity, address, rows, thread,
+                                outputs,
+                            )  # fmt: skip
+                            part_parity = uint32(part_parity ^ 1)
+                        else:
+                            add_part(dq_acc, address)
+                        address += uint64(2 * DQ_BYTES) * uint64(dq_step(int32(dq_sum.shape[1])))
+                        wgmma_wait_with(0, dk_acc, OUT_LENGTH, ds, P_LENGTH)
+                        if lane == 0:
+                            mbarrier_arrive(base + AT.q_ring.empty + barrier)
+                        stage = uint32(stage + 1)
+                        if stage == STAGES:
+                            stage, parity = uint32(0), uint32(parity ^ 1)
 
-            if first_tile >= end_tile:  # no query sees these keys
+            unseen = first_tile >= end_tile
+            if EXPRESSED:
+                unseen = slots[slot, SEEN] == 0
+            if unseen:  # no query sees these keys
                 wait(base + AT.v_ring.full, slot)
                 if lane == 0:
                     mbarrier_arrive(base + AT.v_ring.empty)
             if COUNTED:
-                clear_unseen(slots, slot, first_tile, end_tile, thread, outputs)
+                if not EXPRESSED:
+                    clear_unseen(slots, slot, first_tile, end_tile, thread, outputs)
+                elif slots[slot, K_ROW] == slots[slot, K_START]:
+                    clear_hidden(slots, slot, thread, outputs, of_queries)
             k_row, k_end, kv_head = slots[slot, K_ROW], slots[slot, K_END], slots[slot, KV_HEAD]
             cuda.syncwarp()  # `slots` is read: safe to overwrite
             if lane == 0:
@@ -702,24 +868,39 @@ def make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STE
 
 @functools.cache
 def make_flash_attn_bwd_varlen(
-    HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, IN_STEP=False
+    HEAD_DIM,
+    ORDER,
+    CAUSAL,
+    DTYPE,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+    IN_STEP=False,
+    EXPRESSIONS=None,
 ):
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
     ORDER is ADDED, BY_ARRIVAL or ORDERED, HEAD_DIM a multiple of 8, DTYPE "float16" or "bfloat16".
     With ADDED dq_sum is 0 at first, and dq may be any scalar; otherwise dq has an axis of length 1
     in front. Without ALIBI alibi_slopes may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME
-    (`run_time_masks`); otherwise the last four arguments are not read. IN_STEP
+    (`run_time_masks`); otherwise left, right, unit and inverse_unit are not read. IN_STEP
     (`key_tiles.make_order`) needs ADDED and a mask under which tiles of keys are long and short
     (`dq_parts.paired`).
+
+    With EXPRESSIONS the mask and the score are the user's alone, or their mask and SOFTCAP; args is
+    the tuple of their arguments. runs is a tuple of tables (`run_tables.make_packed_table`), along
+    KEYS and with ORDERED, the only other order, along QUERIES. Otherwise both are empty.
     """
     plan = make_plan(HEAD_DIM)
     AT, shared_base = plan.layout, plan.shared_base
-    SLOTS_SHAPE, COUNTED = (SLOTS, SLOT_LENGTH), ORDER != ADDED
-    produce = make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP)
-    consume = make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STEP)
-    BLOCK_M = tile_rows(HEAD_DIM)
-    count_parts = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW).count_parts
+    EXPRESSED, COUNTED = EXPRESSIONS is not None, ORDER != ADDED
+    SLOTS_SHAPE = SLOTS, EXPRESSED_LENGTH if EXPRESSED else SLOT_LENGTH
+    MESSAGES_SHAPE = STAGES, of_tile.MESSAGE_LENGTH
+    produce = make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP, EXPRESSED)
+    options = WINDOW, SOFTCAP, ALIBI, IN_STEP, EXPRESSIONS
+    consume = make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, *options)
+    of_parts = HEAD_DIM, tile_rows(HEAD_DIM), ORDER, CAUSAL, DTYPE, WINDOW
+    count_parts = make_dq_functions(*of_parts, place_of_part if EXPRESSED else None).count_parts
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_bwd_varlen_kernel(
@@ -746,6 +927,8 @@ def make_flash_attn_bwd_varlen(
         right,
         unit,
         inverse_unit,
+        runs,
+        args,
     ):
         """A thread block loops over tiles of keys, each with the queries of its heads.
 
@@ -766,6 +949,12 @@ def make_flash_attn_bwd_varlen(
         """
         slots = cuda.shared.array(SLOTS_SHAPE, int32)  # the tiles of keys in the slots of K
         part = cuda.shared.array(PART_LENGTH, int32)  # the part of dQ that comes next
+        messages, of_keys, of_queries = (), (), ()
+        if EXPRESSED:
+            messages = cuda.shared.array(MESSAGES_SHAPE, int32)  # the tiles in the stages of Q
+            of_keys = runs[0]
+            if COUNTED:
+                of_queries = runs[1]
         base = uint32(shared_base())
         tid = cuda.threadIdx.x
         maps = Maps(q_map, k_map, v_map, dout_map, dk_map, dv_map)
@@ -786,14 +975,17 @@ def make_flash_attn_bwd_varlen(
             if tid == 0:
                 sequences = cu_seqlens_q, cu_seqlens_k, queue, counters
                 batch = Batch(*sequences, num_kv_heads, group_size, int32(cuda.gridDim.x))
-                produce(base, slots, maps, lse_2, delta, batch, mask_args)
+                produce(base, slots, maps, lse_2, delta, batch, mask_args, messages, of_keys)
             elif COUNTED and tid == 32:
                 barriers = base + AT.asked.start, base + AT.ready.start, base + AT.written.start
-                count_parts(part, counters, barriers, ())
+                rows = ()
+                if EXPRESSED:
+                    rows = of_queries, int32(num_kv_heads * group_size), int32(lse_2.shape[1])
+                count_parts(part, counters, barriers, rows)
         else:
             setmaxnreg_inc(CONSUMER_REGISTERS)
             outputs = Outputs(dq_sum, dq, group_size, scale, softmax_scale, alibi_slopes)
-            consume(base, slots, part, maps, outputs, mask_args)
+            consume(base, slots, part, maps, outputs, mask_args, messages, of_queries, args)
 
     return flash_attn_bwd_varlen_kernel
 
@@ -830,6 +1022,11 @@ def flash_attn_bwd_varlen(
     alibi_slopes=None,
     softmax_scale=None,
     deterministic=False,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
 ):
     """FlashAttention over a packed batch, backward: float16 and bfloat16 on Hopper GPUs.
 
@@ -850,6 +1047,8 @@ def flash_attn_bwd_varlen(
         As for `flash_attn_varlen`.
     softmax_scale : float, default=1/√head_dim
         Positive.
+    mask, mask_args, score, score_args, sinks
+        As for `flash_attn_varlen`.
     deterministic : bool, default=False
         The same bits in every run. By default dk and dv have the same bits, and dq is summed in
         any order.
@@ -859,6 +1058,8 @@ def flash_attn_bwd_varlen(
     dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
         0 for a row that sees no key and for a key that no row sees; dk and dv are summed over the
         query heads that share a key head.
+    dsinks : array of shape (num_heads,), float32
+        With sinks alone.
 
     Raises
     ------
@@ -888,16 +1089,21 @@ def flash_attn_bwd_varlen(
     num_tokens_q, num_heads, head_dim = q.shape
     num_tokens_k, num_kv_heads, _ = k.shape
     batch = cu_seqlens_q.shape[0] - 1
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    written = mask, mask_args, score, score_args
+    options = causal, window_size, softcap, alibi_slopes
+    functions = {"as_options": True, "cap_apart": head_dim > CAP_IN_SCORE}
+    scores = checks.check_scores(q, *options, written, sinks, **functions)
+    mask, given = scores.mask, scores.given
     scale = checks.check_positive_scale(softmax_scale, head_dim)
     deterministic = checks.check_flag("deterministic", deterministic)
     if num_tokens_q == 0 or num_tokens_k == 0:
-        return tuple(arrays.full(q, x.shape, 0, x.dtype) for x in (q, k, v))
+        nothing = (scores.sinks,) if scores.has_sinks else ()
+        return tuple(arrays.full(q, x.shape, 0, x.dtype) for x in (q, k, v, *nothing))
 
     dtype, block_m, num_sms = arrays.dtype_name(q), tile_rows(head_dim), arrays.num_sms(q)
     order = ORDERED
     if not deterministic:
-        order = fastest_order(num_tokens_k / batch, mask.causal)
+        order = ADDED if given else fastest_order(num_tokens_k / batch, mask.causal)
     counted = order != ADDED
     m_tiles = num_tokens_q // block_m + batch  # `sequence_of`
     dq, dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (q, k, v))
@@ -907,16 +1113,37 @@ def flash_attn_bwd_varlen(
     counters = arrays.empty(q, (1 + (num_heads * m_tiles if counted else 0),), np.int32)
 
     unread = np.float32(0)
-    kernel = make_prepare_packed(head_dim, dtype, counted)
+    kernel = make_prepare_packed(head_dim, dtype, counted, scores.has_sinks)
     grid = m_tiles * block_m * padded(head_dim) // (8 * 256), num_heads
     starts, rows = (cu_seqlens_q, cu_seqlens_k), (lse_2, delta)
     sums = (unread, dq) if counted else (dq_sum, unread)
-    arrays.launch(kernel, grid, (256,), dout, out, lse, *starts, *rows, *sums, queue, counters)
+    of_sinks, dsinks = (), ()
+    if scores.has_sinks:
+        of_sinks = scores.sinks, arrays.empty(q, (1, *grid[::-1]))
+    prepared = dout, out, lse, *starts, *rows, *sums, queue, counters, of_sinks
+    arrays.launch(kernel, grid, (256,), *prepared)
+    if scores.has_sinks:
+        dsinks = (sum_of_parts(of_sinks[1]),)
+    runs = ()
+    if given is not None:
+        written = nodes.TRUE if given.expressions.mask is None else given.expressions.mask
+        problem = num_tokens_q, num_tokens_k, num_heads, block_m, BLOCK_N
+        ranges = ranges_of_packed(q, written, given.arguments)
+        runs = tuple(
+            make_packed_table(q, written, given.arguments, ranges, starts, problem, along)
+            for along in ((KEYS, QUERIES) if counted else (KEYS,))
+        )
 
     constants = run_time_masks.constants_of(mask)
     in_step = is_in_step(head_dim, order, mask, num_heads // num_kv_heads)
     kernel = make_flash_attn_bwd_varlen(
-        head_dim, order, mask.causal, dtype, *constants[1:], in_step
+        head_dim,
+        order,
+        mask.causal,
+        dtype,
+        *constants[1:],
+        in_step,
+        None if given is None else given.expressions,
     )
     # A sequence has at most one tile of keys that is not full.
     most_units = (num_tokens_k // BLOCK_N + batch) * num_kv_heads
@@ -937,12 +1164,14 @@ def flash_attn_bwd_varlen(
         np.int32(num_heads // num_kv_heads),
         np.float32(scale * LOG2_E),
         scale,
-        slopes,
+        scores.slopes,
         *run_time_masks.arguments_of(mask),
+        runs,
+        scores.expression_args,
         shared_bytes=shared_bytes(head_dim),
     )
 
     if not counted:
         kernel = make_convert_packed(head_dim, dtype)
         arrays.launch(kernel, (m_tiles, num_heads), (256,), dq_sum, dq, cu_seqlens_q, scale)
-    return dq, dk, dv
+    return dq, dk, dv, *dsinks

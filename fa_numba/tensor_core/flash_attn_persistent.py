@@ -50,7 +50,6 @@ from numba import cuda, float32, int32, uint32
 from fa_numba import checks
 from fa_numba.checks import HOPPER, TensorCores
 from fa_numba.constants import FULL_WARP
-from fa_numba.expressions.tiles import HIDDEN, MIXED
 from fa_numba.kernels.dropout import LARGEST_ON_TENSOR_CORES
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
@@ -96,6 +95,7 @@ from fa_numba.tensor_core.mainloop import (
     make_plan,
     make_ring,
     make_tiles_of,
+    make_walk,
     tile_bytes,
 )
 from fa_numba.tensor_core.shared_plan import init_rings
@@ -116,7 +116,7 @@ from fa_numba.tiling.persistent_tiling import (
     persistent_tiling,
 )
 
-REQUIREMENTS = TensorCores("flash_attn_persistent", HOPPER, v_differs=True)
+REQUIREMENTS = TensorCores("flash_attn_persistent", HOPPER, v_differs=True, cap_apart=True)
 # Registers per thread set by setmaxnreg: {consumer warpgroups: (producer, consumer)}. The sum over
 # all threads must not exceed 65536: 128 · (40 + 2 · 232) = 64512, 128 · (32 + 3 · 160) = 65536.
 REGISTERS = {2: (40, 232), 3: (32, 160)}
@@ -182,8 +182,9 @@ def make_flash_attn_persistent(
     kernel has more arguments, `dropout_fragments.dropout_arguments`. With OUT_FLOAT32 the argument
     out_map is out itself, float32, and the registers are stored without TMA.
 
-    With EXPRESSIONS the mask and the score are the user's alone, runs is that of `runs_of` and args
-    the tuple of their arguments; sinks is that of the sinks, with SINKS. Otherwise empty.
+    With EXPRESSIONS the mask and the score are the user's alone, or their mask and SOFTCAP; runs is
+    that of `runs_of` and args the tuple of their arguments; sinks is that of the sinks, with SINKS.
+    Otherwise empty.
     """
     CONSUMERS, BLOCK_N = TILING.consumers, TILING.block_n
     SLOTS = TILING.slots
@@ -229,7 +230,8 @@ def make_flash_attn_persistent(
     options = DTYPE, WINDOW, SOFTCAP, ALIBI
     more = not LAST_FIRST, DROPOUT, HALVES, EXPRESSIONS, HEAD_DIM_V
     loop = make_mainloop(HEAD_DIM, TILING, CAUSAL, *options, *more)
-    run_of, class_of = make_run_functions(BLOCK_M)
+    run_of = make_run_functions(BLOCK_M).run_of
+    walk = make_walk(BLOCK_M, BLOCK_N, loop, skip_tiles)
     softmax_scale_of = make_tile_functions(BLOCK_N, EXPRESSIONS).exponent_scale_of
     score_mod_args_of, unmasked_range_of = loop.score_mod_args_of, loop.unmasked_range_of
     first_iteration, iterate = loop.first_iteration, loop.iterate
@@ -273,13 +275,6 @@ def make_flash_attn_persistent(
         for w in range(CONSUMERS):
             q_rows = args.base + Q.start + slot * SLOT_BYTES + w * Q_BYTES
             load_tile(q_rows, ROWS, args.q_map, m_start + ROWS * w, head, b, full)
-
-    @cuda.jit(device=True, forceinline=True)
-    def args_of_run(args, masked):
-        """The arguments of the main loop for another run of tiles."""
-        return ExpressionArgs(
-            args.scale, args.place, args.dropout, masked, args.b, args.head, args.args, args.ranges
-        )
 
     @cuda.jit(device=True, forceinline=True)
     def load(state, m_start, head, b, kv_head, args):
@@ -373,7 +368,7 @@ def make_flash_attn_persistent(
 
         # P = exp2((s − m_i) · exponent_scale)
         exponent_scale = exponent_scale_of(scale, mask_args)
-        if EXPRESSED:
+        if EXPRESSED and SOFTCAP == 0:
             exponent_scale = softmax_scale_of(scale)
         registers = Registers(s, p, acc, m_i, l_i, alpha, offset)
         rings = KVRings(base + K.start, k_full, base + V.start, v_full)
@@ -394,20 +389,14 @@ def make_flash_attn_persistent(
                 place = place_of(m + warp_row, work[slot, HEAD], work[slot, BATCH], lane)
             if EXPRESSED:
                 head, b = work[slot, HEAD], work[slot, BATCH]
-                n_tile, end = work[slot, FIRST_RUN], work[slot, FIRST_RUN + 1]
-                classes, r = work[slot, FIRST_RUN + 2], int32(1)
-                # The next run, loaded long before it is needed.
-                next_tile, next_end, next_classes = run_of(runs[0], b, head, m_start, r)
-                while class_of(classes, wg_index) == HIDDEN:  # before the first that it sees
-                    stage, parity = skip_tiles(end - n_tile, stage, parity, k_full, v_full, lane)
-                    n_tile, end, classes, r = next_tile, next_end, next_classes, int32(r + 1)
-                    next_tile, next_end, next_classes = run_of(runs[0], b, head, m_start, r)
-                masked = class_of(classes, wg_index) == MIXED
+                first_run = (
+                    work[slot, FIRST_RUN], work[slot, FIRST_RUN + 1], work[slot, FIRST_RUN + 2]
+                )  # fmt: skip
                 of_tile = b, head, expression_args, runs[1:]
                 if DROPOUT:
-                    args = ExpressionArgs(scale, place, dropout, masked, *of_tile)
+                    args = ExpressionArgs(scale, place, dropout, True, *of_tile)
                 else:
-                    args = ExpressionArgs(scale, 0, 0, masked, *of_tile)
+                    args = ExpressionArgs(scale, 0, 0, True, *of_tile)
             else:
                 score_mod_args = score_mod_args_of(
                     alibi_slopes, work[slot, HEAD], scale, ramp, wg_position, lane, mask_args
@@ -427,24 +416,10 @@ def make_flash_attn_persistent(
 
             remaining = int32(0)
             if EXPRESSED:
-                first_iteration(
-                    registers, rings, stage, parity, q_desc, int32(n_tile * BLOCK_N),
-                    position, seqlen_k, args, lane,
+                stage, parity, remaining, _ = walk(
+                    registers, rings, stage, parity, q_desc, first_run, runs[0],
+                    (b, head, m_start), wg_index, position, seqlen_k, args, lane,
                 )  # fmt: skip
-                n_tile = int32(n_tile + 1)
-                while end > 0:
-                    while n_tile < end:
-                        stage, parity = iterate(
-                            registers, rings, stage, parity, q_desc, int32(n_tile * BLOCK_N),
-                            (0, 0), position, seqlen_k, args, lane,
-                        )  # fmt: skip
-                        n_tile = int32(n_tile + 1)
-                    n_tile, end, classes, r = next_tile, next_end, next_classes, int32(r + 1)
-                    next_tile, next_end, next_classes = run_of(runs[0], b, head, m_start, r)
-                    if class_of(classes, wg_index) == HIDDEN:  # after the last that it sees
-                        remaining = int32(remaining + end - n_tile)
-                        n_tile = end
-                    args = args_of_run(args, class_of(classes, wg_index) == MIXED)
             else:
                 n_tile, end = tiles_of(m, ROWS, seqlen_q, seqlen_k, mask_args)
                 step_start = int32(n_tile * BLOCK_N)

@@ -35,6 +35,7 @@ from numba import cuda, float32, int32, uint16, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.constants import FULL_WARP, LOG2_E
+from fa_numba.expressions import nodes
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx import mbarrier
@@ -58,6 +59,12 @@ from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.alibi import alibi_flags, ramp_bytes, write_ramp
+from fa_numba.tensor_core.expression_tiles import (
+    ExpressionArgs,
+    add_sink,
+    make_run_functions,
+    make_tile_functions,
+)
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import (
     make_fragment_functions,
@@ -72,8 +79,10 @@ from fa_numba.tensor_core.mainloop import (
     make_plan,
     make_ring,
     make_tiles_of,
+    make_walk,
     tile_bytes,
 )
+from fa_numba.tensor_core.run_tables import BLOCKS, make_packed_table, ranges_of_packed
 from fa_numba.tensor_core.shared_plan import init_rings
 from fa_numba.tensor_core.tile_scheduler import head_and_tile, sort_sequences
 from fa_numba.tiling.block_sizes import ceil_div
@@ -91,6 +100,10 @@ REGISTERS = {2: (56, 224), 3: (32, 160)}
 # `claim` also has the sequence's first key, and the head of K and V.
 M_START, HEAD, Q_START, SEQLEN_Q, SEQLEN_K, MORE, K_START, KV_HEAD = range(8)
 WORK_LENGTH, CLAIM_LENGTH = 6, 8
+# With expressions both have the sequence's number, and the tile's row in the table of runs; `work`
+# also has its first run.
+SEQUENCE, RUNS_ROW, FIRST_RUN = 8, 9, 10
+EXPRESSED_LENGTH = 13
 
 
 class Batch(NamedTuple):
@@ -138,6 +151,8 @@ def make_flash_attn_persistent_varlen(
     SOFTCAP=0.0,
     ALIBI=False,
     HEAD_DIM_V=None,
+    EXPRESSIONS=None,
+    SINKS=False,
 ):
     """The kernel for these compile-time constants; `mainloop.make_plan` lays out its memory.
 
@@ -145,7 +160,11 @@ def make_flash_attn_persistent_varlen(
     (`PersistentTiling`). HEAD_DIM, of Q and K, is a multiple of 8, and so is HEAD_DIM_V, of V and
     out: at most HEAD_DIM, and that by default. DTYPE is "float16" or "bfloat16". Without ALIBI the
     argument alibi_slopes is not read, and may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME
-    (`run_time_masks`); otherwise the last four arguments are not read.
+    (`run_time_masks`); otherwise left, right, unit and inverse_unit are not read.
+
+    With EXPRESSIONS the mask and the score are the user's alone, or their mask and SOFTCAP; runs is
+    the tuple of their table (`run_tables.make_packed_table`) and args that of their arguments;
+    sinks is that of the sinks, with SINKS. Otherwise empty.
     """
     CONSUMERS, BLOCK_N = TILING.consumers, TILING.block_n
     SLOTS = TILING.slots
@@ -161,7 +180,9 @@ def make_flash_attn_persistent_varlen(
     SECTION_KEYS = SECTION_BYTES // (2 * (HEAD_DIM + HEAD_DIM_V))  # of all heads of a section
     K_MAJOR_DESC = descriptor_bits()  # Q: head_dim, the reduction dimension, is contiguous
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (OUT_COLS // 8, 4)
-    WORK_SHAPE = SLOTS, WORK_LENGTH
+    EXPRESSED = EXPRESSIONS is not None
+    WORK_SHAPE = SLOTS, EXPRESSED_LENGTH if EXPRESSED else WORK_LENGTH
+    CLAIM_SHAPE = EXPRESSED_LENGTH if EXPRESSED else CLAIM_LENGTH
     plan = make_plan(HEAD_DIM, TILING, ALIBI, True, HEAD_DIM_V)
     Q, OUT, K, V, RAMP = plan.Q, plan.OUT, plan.K, plan.V, plan.RAMP
     Q_RING, K_RING, V_RING = plan.Q_RING, plan.K_RING, plan.V_RING
@@ -174,7 +195,7 @@ def make_flash_attn_persistent_varlen(
     # needs masking. It then comes before the loop, and ptxas must fit only one of the two kinds of
     # iteration into registers, the unmasked one. With ALiBi also under a causal mask: the nearest
     # keys, which have the largest scores, come first, and the distant ones are negligible.
-    BACKWARD = WINDOW == (-1, -1) and (ALIBI or not CAUSAL)
+    BACKWARD = WINDOW == (-1, -1) and (ALIBI or not CAUSAL) and not EXPRESSED
     STEP = -BLOCK_N if BACKWARD else BLOCK_N
     LEFT = WINDOW[0] >= 0
     MASK_IN_LOOP = CAUSAL or WINDOW != (-1, -1)  # after the first tile, too
@@ -186,7 +207,11 @@ def make_flash_attn_persistent_varlen(
     tiles_of = make_tiles_of(BLOCK_N, CAUSAL, WINDOW)
     next_stage, load_kv, skip_tiles = make_ring(HEAD_DIM, TILING, HEAD_DIM_V)
     options = DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_IN_LOOP
-    loop = make_mainloop(HEAD_DIM, TILING, CAUSAL, *options, HEAD_DIM_V=HEAD_DIM_V)
+    more = {"EXPRESSIONS": EXPRESSIONS, "HEAD_DIM_V": HEAD_DIM_V}
+    loop = make_mainloop(HEAD_DIM, TILING, CAUSAL, *options, **more)
+    run_of = make_run_functions(BLOCK_M).run_of
+    walk = make_walk(BLOCK_M, BLOCK_N, loop, skip_tiles)
+    softmax_scale_of = make_tile_functions(BLOCK_N, EXPRESSIONS).exponent_scale_of
     score_mod_args_of, unmasked_range_of = loop.score_mod_args_of, loop.unmasked_range_of
     first_iteration, iterate = loop.first_iteration, loop.iterate
     add_last_product, finish_product = loop.add_last_product, loop.finish_product
@@ -295,6 +320,9 @@ def make_flash_attn_persistent_varlen(
             claim[MORE] = 1
             claim[K_START] = k_start
             claim[KV_HEAD] = uint32(head) // uint32(batch.group_size)
+            if EXPRESSED:
+                claim[SEQUENCE] = b
+                claim[RUNS_ROW] = (q_start // BLOCK_M + b + m_tile) * BLOCK_M
             mbarrier_arrive(claim_full)
             wait(claim_empty, claims & 1)
             claims += 1
@@ -305,7 +333,7 @@ def make_flash_attn_persistent_varlen(
         mbarrier_arrive(claim_full)
 
     @cuda.jit(device=True, forceinline=True)
-    def load_q_tile(num_q_tiles_done, tile, work, q_map, base):
+    def load_q_tile(num_q_tiles_done, tile, work, q_map, base, sequence, runs_row, runs):
         """Wait for a free slot, describe the query tile in work[slot], and start its TMA load."""
         slot = num_q_tiles_done % SLOTS
         full = base + Q_RING.full + slot * BARRIER
@@ -316,6 +344,11 @@ def make_flash_attn_persistent_varlen(
         work[slot, SEQLEN_Q] = tile.seqlen_q
         work[slot, SEQLEN_K] = tile.seqlen_k
         work[slot, MORE] = 1
+        if EXPRESSED:  # the run is read here, where nobody waits for it
+            work[slot, SEQUENCE], work[slot, RUNS_ROW] = sequence, runs_row
+            run = run_of(runs[0], int32(0), tile.head, runs_row, int32(0))
+            for i in range(3):
+                work[slot, FIRST_RUN + i] = run[i]
         mbarrier_arrive_expect_tx(full, SLOT_BYTES)
         for w in range(CONSUMERS):
             q_rows = base + Q.start + slot * SLOT_BYTES + w * Q_BYTES
@@ -323,7 +356,7 @@ def make_flash_attn_persistent_varlen(
             load_tile(q_rows, ROWS, q_map, row, tile.head, 0, full)
 
     @cuda.jit(device=True, forceinline=True)
-    def produce(tid, work, claim, base, q_map, k_map, v_map, mask_args):
+    def produce(tid, work, claim, base, q_map, k_map, v_map, mask_args, runs):
         """The role of a producer thread: thread 0 loads Q, 32 loads K, 64 loads V."""
         claim_full, claim_empty = base + CLAIM_RING.full, base + CLAIM_RING.empty
         loads_k = tid == 32
@@ -340,10 +373,29 @@ def make_flash_attn_persistent_varlen(
             m_start, head, q_start = claim[M_START], claim[HEAD], claim[Q_START]
             seqlen_q, seqlen_k = claim[SEQLEN_Q], claim[SEQLEN_K]
             k_start, kv_head = claim[K_START], claim[KV_HEAD]
+            sequence, runs_row = int32(0), int32(0)
+            if EXPRESSED:
+                sequence, runs_row = claim[SEQUENCE], claim[RUNS_ROW]
             if tid == 0:
                 mbarrier_arrive(claim_empty)
                 tile = Tile(m_start, head, q_start, seqlen_q, seqlen_k)
-                load_q_tile(num_q_tiles_done, tile, work, q_map, base)
+                load_q_tile(num_q_tiles_done, tile, work, q_map, base, sequence, runs_row, runs)
+            elif EXPRESSED:
+                r = int32(0)
+                i, end, _ = run_of(runs[0], int32(0), head, runs_row, r)
+                while i < end:
+                    tile_start = i * BLOCK_N
+                    i = int32(i + 1)
+                    if i == end:
+                        r = int32(r + 1)
+                        i, end, _ = run_of(runs[0], int32(0), head, runs_row, r)
+                        if end == 0:
+                            mbarrier_arrive(claim_empty)  # at the last key tile, as below
+                    load_kv(
+                        kv_map, int32(k_start + tile_start), kv_head, 0,
+                        kv_tile, kv_full, stage, empty_parity, loads_k,
+                    )  # fmt: skip
+                    stage, empty_parity = next_stage(stage, empty_parity)
             else:
                 first, end = tiles_of(m_start, BLOCK_M, seqlen_q, seqlen_k, mask_args)
                 i = int32(0)
@@ -366,7 +418,10 @@ def make_flash_attn_persistent_varlen(
             mbarrier_arrive(base + Q_RING.full + slot * BARRIER)  # expects no TMA bytes
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
-    def consume(tid, work, memory, base, out_map, out, lse, scale, alibi_slopes, mask_args):
+    def consume(
+        tid, work, memory, base, out_map, out, lse, scale, alibi_slopes, mask_args,
+        sinks, runs, expression_args,
+    ):  # fmt: skip
         """The role of a consumer warpgroup: attention for its ROWS rows of each query tile."""
         s = cuda.local.array(S_SHAPE, float32)
         p = cuda.local.array(P_SHAPE, uint32)
@@ -388,6 +443,8 @@ def make_flash_attn_persistent_varlen(
 
         # P = exp2((s − m_i) · exponent_scale)
         exponent_scale = exponent_scale_of(scale, mask_args)
+        if EXPRESSED and SOFTCAP == 0:
+            exponent_scale = softmax_scale_of(scale)
         registers = Registers(s, p, acc, m_i, l_i, alpha, offset)
         rings = KVRings(base + K.start, k_full, base + V.start, v_full)
         num_q_tiles_done = int32(0)
@@ -404,26 +461,38 @@ def make_flash_attn_persistent_varlen(
             m = int32(m_start + wg_index * ROWS)  # the warpgroup's first row
             wg_position = int32(m + seqlen_k - seqlen_q)
             position = int32(wg_position + warp_row + (lane >> 2))
-            score_mod_args = score_mod_args_of(
-                alibi_slopes, work[slot, HEAD], scale, ramp, wg_position, lane, mask_args
-            )
+            if not EXPRESSED:
+                score_mod_args = score_mod_args_of(
+                    alibi_slopes, work[slot, HEAD], scale, ramp, wg_position, lane, mask_args
+                )
             q_rows = uint32(q_tile + slot * SLOT_BYTES + wg_index * Q_BYTES)
             q_desc = descriptor(K_MAJOR_DESC, q_rows)
             clear(acc, m_i, l_i)
             if seqlen_q - m < ROWS:  # rows of another sequence must not count in a warp's votes
                 clear_rows(memory, q_rows, NUM_PANELS, ROWS, seqlen_q - m, tid)
 
-            lengths = seqlen_q, seqlen_k
-            first, end, num_before, _ = own_tiles(m_start, wg_index, *lengths, mask_args)
-            # Release the key tiles before this warpgroup's first.
-            stage, parity = skip_tiles(num_before, stage, parity, k_full, v_full, lane)
-            if BACKWARD:
-                clear_keys(memory, seqlen_k, end, base, stage, parity, tid)
-            tiles = first, end
-            stage, parity = attend(
-                registers, rings, stage, parity, q_desc, tiles,
-                position, seqlen_k, score_mod_args, lane,
-            )  # fmt: skip
+            if EXPRESSED:
+                head, b = work[slot, HEAD], work[slot, SEQUENCE]
+                first_run = (
+                    work[slot, FIRST_RUN], work[slot, FIRST_RUN + 1], work[slot, FIRST_RUN + 2]
+                )  # fmt: skip
+                stage, parity, remaining, end = walk(
+                    registers, rings, stage, parity, q_desc, first_run, runs[0],
+                    (int32(0), head, work[slot, RUNS_ROW]), wg_index, position, seqlen_k,
+                    ExpressionArgs(scale, 0, 0, True, b, head, expression_args, runs[1:]), lane,
+                )  # fmt: skip
+            else:
+                lengths = seqlen_q, seqlen_k
+                first, end, num_before, _ = own_tiles(m_start, wg_index, *lengths, mask_args)
+                # Release the key tiles before this warpgroup's first.
+                stage, parity = skip_tiles(num_before, stage, parity, k_full, v_full, lane)
+                if BACKWARD:
+                    clear_keys(memory, seqlen_k, end, base, stage, parity, tid)
+                tiles = first, end
+                stage, parity = attend(
+                    registers, rings, stage, parity, q_desc, tiles,
+                    position, seqlen_k, score_mod_args, lane,
+                )  # fmt: skip
 
             # Read again: the loop needs the registers.
             m_start, head, q_start = work[slot, M_START], work[slot, HEAD], work[slot, Q_START]
@@ -431,14 +500,20 @@ def make_flash_attn_persistent_varlen(
             cuda.syncwarp()  # all lanes have read work: safe to overwrite
             if lane == 0 and not OUT_IN_Q:
                 mbarrier_arrive(q_empty + slot * BARRIER)  # work and Q are read
-            lengths = seqlen_q, seqlen_k
-            _, end, _, remaining = own_tiles(m_start, wg_index, *lengths, mask_args)
+            if not EXPRESSED:
+                lengths = seqlen_q, seqlen_k
+                _, end, _, remaining = own_tiles(m_start, wg_index, *lengths, mask_args)
             if not BACKWARD:
                 clear_keys(memory, seqlen_k, end, base, stage, parity, tid)
             add_last_product(registers, rings, stage, parity)
             m = int32(m_start + wg_index * ROWS + warp_row)
             lse_rows = lse[:, :, q_start : q_start + seqlen_q]
+            if SINKS:
+                add_sink(m_i, l_i, alpha, sinks[0][head], exponent_scale, lane)
             finish_rows(m_i, l_i, inverse, lse_rows, 0, head, m, lane, exponent_scale)
+            if SINKS:
+                for h in range(2):
+                    inverse[h] *= alpha[h]
             finish_product(acc, p, v_empty + stage * BARRIER, lane)
             stage, parity = next_stage(stage, parity)
             if OUT_IN_Q:
@@ -468,7 +543,7 @@ def make_flash_attn_persistent_varlen(
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_persistent_varlen_kernel(
         q_map, k_map, v_map, out_map, out, lse, cu_seqlens_q, cu_seqlens_k, counter, group_size,
-        scale, alibi_slopes, left, right, unit, inverse_unit,
+        scale, alibi_slopes, left, right, unit, inverse_unit, sinks, runs, args,
     ):  # fmt: skip
         """A thread block loops over query tiles, and for each over the tiles of K and V.
 
@@ -493,7 +568,7 @@ def make_flash_attn_persistent_varlen(
                   thread block per SM
         """
         work = cuda.shared.array(WORK_SHAPE, int32)  # indices: M_START to MORE
-        claim = cuda.shared.array(CLAIM_LENGTH, int32)  # indices: M_START to KV_HEAD
+        claim = cuda.shared.array(CLAIM_SHAPE, int32)  # indices: M_START to KV_HEAD
         order = cuda.shared.array(MAX_SORTED, uint16)
         memory = cuda.shared.array(0, uint64)  # all dynamic memory, as numbers of 8 bytes
         base = shared_base()
@@ -518,10 +593,13 @@ def make_flash_attn_persistent_varlen(
                 sequences = cu_seqlens_q, cu_seqlens_k, order, counter
                 schedule(claim, base, Batch(*sequences, lse.shape[1], group_size))
             if tid in (0, 32, 64):
-                produce(tid, work, claim, base, q_map, k_map, v_map, mask_args)
+                produce(tid, work, claim, base, q_map, k_map, v_map, mask_args, runs)
         else:
             setmaxnreg_inc(CONSUMER_REGISTERS)
-            consume(tid, work, memory, base, out_map, out, lse, scale, alibi_slopes, mask_args)
+            consume(
+                tid, work, memory, base, out_map, out, lse, scale, alibi_slopes, mask_args,
+                sinks, runs, args,
+            )  # fmt: skip
 
     return flash_attn_persistent_varlen_kernel
 
@@ -539,6 +617,11 @@ def flash_attn_persistent_varlen(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
 ):
     """FlashAttention-3, forward, over a packed batch: each sequence attends to itself alone.
 
@@ -557,13 +640,15 @@ def flash_attn_persistent_varlen(
         As for `flash_attn_varlen`.
     softmax_scale : float, default=1/√head_dim
         Positive.
+    mask, mask_args, score, score_args, sinks
+        As for `flash_attn_varlen`.
 
     Returns
     -------
     out : array of the shape, dtype and library of q, but with the head_dim of v
         0 in a row that sees no key.
     lse : array of shape (num_heads, num_tokens_q), float32
-        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+        Natural log of the row's sum of e^score; −inf in a row that sees no key, or its sink.
 
     Raises
     ------
@@ -591,11 +676,17 @@ def flash_attn_persistent_varlen(
     num_tokens_q, num_heads, head_dim = q.shape
     num_tokens_k, num_kv_heads, head_dim_v = v.shape
     out_shape = num_tokens_q, num_heads, head_dim_v
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    written = mask, mask_args, score, score_args
+    options = causal, window_size, softcap, alibi_slopes
+    scores = checks.check_scores(q, *options, written, sinks, as_options=True, cap_apart=True)
+    mask, given = scores.mask, scores.given
     scale = np.float32(checks.check_positive_scale(softmax_scale, head_dim) * LOG2_E)
     if num_tokens_k == 0:
         out = arrays.full(q, out_shape, 0, q.dtype)
-        return out, arrays.full(q, (num_heads, num_tokens_q), -np.inf)
+        lse = arrays.full(q, (num_heads, num_tokens_q), -np.inf)
+        if scores.has_sinks:
+            lse[...] = scores.sinks[:, None]
+        return out, lse
     out = arrays.empty(q, out_shape, q.dtype)
     lse = arrays.empty(q, (num_heads, num_tokens_q))
     if num_tokens_q == 0:
@@ -608,7 +699,17 @@ def flash_attn_persistent_varlen(
     # A softcap as an argument would cost 2 to 5 % of the time: docs/notes/launching.md.
     constants = run_time_masks.constants_of(mask).window_size, mask.softcap, mask.alibi, head_dim_v
     dtype = arrays.dtype_name(q)
+    constants += None if given is None else given.expressions, scores.has_sinks
     kernel = make_flash_attn_persistent_varlen(head_dim, tiling, mask.causal, dtype, *constants)
+    runs = ()
+    if given is not None:
+        written = nodes.TRUE if given.expressions.mask is None else given.expressions.mask
+        problem = num_tokens_q, num_tokens_k, num_heads, ROWS, block_n
+        ranges = ranges_of_packed(q, written, given.arguments)
+        table = make_packed_table(
+            q, written, given.arguments, ranges, sequences[:2], problem, BLOCKS, consumers
+        )
+        runs = table, *ranges
     # A sequence has at most one query tile that is not full.
     most_units = (num_tokens_q // block_m + batch) * num_heads
     grid = (min(most_units, arrays.num_sms(q)),)
@@ -624,8 +725,11 @@ def flash_attn_persistent_varlen(
         *sequences,
         group_size,
         scale,
-        slopes,
+        scores.slopes,
         *run_time_masks.arguments_of(mask),
+        (scores.sinks,) if scores.has_sinks else (),
+        runs,
+        scores.expression_args,
         shared_bytes=shared_bytes(head_dim, tiling, mask.alibi, head_dim_v),
     )
     return out, lse

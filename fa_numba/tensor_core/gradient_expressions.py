@@ -37,6 +37,9 @@ from fa_numba.tensor_core.tile_scheduler import divided
 M_TILE, HEAD, DQ_TILE, KIND = range(4)
 MESSAGE_LENGTH = 4
 MASKED_TILE, LAST_TILE = 1, 2  # KIND: the tile is mixed; it is the last one of these keys
+# Up to this head_dim, where a tile has 128 queries, a softcap beside a mask stays in the score: the
+# kernel's own would need too many registers there.
+CAP_IN_SCORE = 64
 run_of = make_run_functions(1).run_of
 
 
@@ -81,10 +84,13 @@ class ExpressionFunctions(NamedTuple):
     exponentiate(s, p, lse_rows, bits, queries, n, sizes, scale, lane)
         s becomes P; where the score changes gradients p becomes P in 16 bits, and s becomes P times
         the derivative of the score. Both are 0 without a bit.
+    hide(s, p, bits, queries, n, sizes, lane)
+        s and p, after a softcap of the kernel's, become 0 where the query does not see the key.
     """
 
     judge: Callable
     exponentiate: Callable
+    hide: Callable
 
 
 @functools.cache
@@ -147,6 +153,13 @@ def make_expression_functions(BLOCK_M, EXPRESSIONS, pack):
                 p[j // 2, 2 * (j & 1) + h] &= halves
 
     @fragment_function()
+    def hide_masked(s, p, bits, queries, n, sizes, lane):
+        if is_masked(queries):
+            if HAS_TANH:  # not before: the bits would take registers
+                judge(bits, queries, n, sizes, lane)
+            hide(s, p, bits)
+
+    @fragment_function()
     def are_small(s, queries, n, sizes, scale, lane):
         first, most = first_position(queries, sizes, lane), ZERO
         for j in range(M8):
@@ -199,9 +212,7 @@ def make_expression_functions(BLOCK_M, EXPRESSIONS, pack):
                 exponentiate_small(s, p, lse_rows, True, bits, *tile)
             else:
                 exponentiate_any(s, p, lse_rows, True, bits, *tile)
-            if is_masked(queries):  # afterwards: before, the bits would take registers
-                judge(bits, queries, n, sizes, lane)
-                hide(s, p, bits)
+            hide_masked(s, p, bits, queries, n, sizes, lane)
         elif is_masked(queries):
             exponentiate_any(s, p, lse_rows, True, bits, *tile)
         else:
@@ -212,7 +223,7 @@ def make_expression_functions(BLOCK_M, EXPRESSIONS, pack):
         if not HAS_TANH:
             judge(bits, queries, n, sizes, lane)
 
-    return ExpressionFunctions(judge_early, exponentiate)
+    return ExpressionFunctions(judge_early, exponentiate, hide_masked)
 
 
 @cuda.jit(device=True, forceinline=True)

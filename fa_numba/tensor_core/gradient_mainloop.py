@@ -325,7 +325,11 @@ def make_tile_functions(
             bits = cuda.local.array(2, uint32)
             judge(bits, queries, n, sizes, lane)  # while S is computed
         wgmma_wait(1, x.s, S_LENGTH)
-        if EXPRESSED:
+        if EXPRESSED and SOFTCAP > 0:
+            cap(x.s, scale, mask_args)
+            exponentiate(x.s, x.p, lse, m_start, keys.position, slope, thread.unit, lane)
+            expressed.hide(x.s, x.p, bits, queries, n, sizes, lane)
+        elif EXPRESSED:
             exponentiate_expressed(x.s, x.p, lse, bits, queries, n, sizes, scale, lane)
         else:
             cap(x.s, scale, mask_args)

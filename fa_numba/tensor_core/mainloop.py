@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from numba import cuda, float32, int32, uint32
 
 from fa_numba.constants import LOG2_E
+from fa_numba.expressions.tiles import HIDDEN, MIXED
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import UNREAD
 from fa_numba.ptx import mbarrier
@@ -42,7 +43,11 @@ from fa_numba.tensor_core.alibi import (
     slope_pieces,
 )
 from fa_numba.tensor_core.dropout_fragments import make_query_rows
-from fa_numba.tensor_core.expression_tiles import make_tile_functions
+from fa_numba.tensor_core.expression_tiles import (
+    ExpressionArgs,
+    make_run_functions,
+    make_tile_functions,
+)
 from fa_numba.tensor_core.fragments import (
     fragment_function,
     make_fragment_functions,
@@ -606,3 +611,65 @@ def make_mainloop(
         finish_product,
         ends_in_half,
     )
+
+
+@functools.cache
+def make_walk(BLOCK_M, BLOCK_N, loop, skip_tiles):
+    """walk(registers, rings, stage, parity, q_desc, run, runs, place, part, position, seqlen_k,
+    args, lane): a warpgroup's iterations over the runs of a tile of BLOCK_M queries.
+
+    With expressions alone. `run` is the first run, read already; the next ones are read from runs
+    long before they are needed. place is (b, head, row): where they are in the table
+    (`expression_tiles.make_run_functions`). part is the warpgroup's number, args its
+    `ExpressionArgs`, whose `masked` is not read.
+
+    Returns stage and parity of the last tile, whose P V is not added; how many tiles after it the
+    thread block has; the end of its run.
+    """
+    run_of, class_of = make_run_functions(BLOCK_M)
+    first_iteration, iterate = loop.first_iteration, loop.iterate
+
+    @cuda.jit(device=True, forceinline=True)
+    def args_of_run(args, masked):
+        return ExpressionArgs(
+            args.scale, args.place, args.dropout, masked, args.b, args.head, args.args, args.ranges
+        )
+
+    @cuda.jit(device=True, forceinline=True, fastmath=True)
+    def walk(
+        registers, rings, stage, parity, q_desc, run, runs, place, part, position, seqlen_k, args,
+        lane,
+    ):  # fmt: skip
+        k_full, v_full = rings.k_full, rings.v_full
+        n_tile, end, classes = run
+        r = int32(1)
+        next_tile, next_end, next_classes = run_of(runs, *place, r)
+        while class_of(classes, part) == HIDDEN:  # before the first that it sees
+            stage, parity = skip_tiles(end - n_tile, stage, parity, k_full, v_full, lane)
+            n_tile, end, classes, r = next_tile, next_end, next_classes, int32(r + 1)
+            next_tile, next_end, next_classes = run_of(runs, *place, r)
+        args = args_of_run(args, class_of(classes, part) == MIXED)
+        first_iteration(
+            registers, rings, stage, parity, q_desc, int32(n_tile * BLOCK_N),
+            position, seqlen_k, args, lane,
+        )  # fmt: skip
+        n_tile = int32(n_tile + 1)
+        remaining, last_end = int32(0), end
+        while end > 0:
+            while n_tile < end:
+                stage, parity = iterate(
+                    registers, rings, stage, parity, q_desc, int32(n_tile * BLOCK_N),
+                    (0, 0), position, seqlen_k, args, lane,
+                )  # fmt: skip
+                n_tile = int32(n_tile + 1)
+            n_tile, end, classes, r = next_tile, next_end, next_classes, int32(r + 1)
+            next_tile, next_end, next_classes = run_of(runs, *place, r)
+            if class_of(classes, part) == HIDDEN:  # after the last that it sees
+                remaining = int32(remaining + end - n_tile)
+                n_tile = end
+            else:
+                last_end = end
+            args = args_of_run(args, class_of(classes, part) == MIXED)
+        return stage, parity, remaining, last_end
+
+    return walk

@@ -1,9 +1,9 @@
 """Kernels that make a table of runs on the GPU, of a mask with arrays there.
 
-The CPU would have to wait for the arrays' numbers. Kernels, and the same classes as of
-`expressions.tiles`: the least and the greatest number of each range of an array whose length is a
-power of two; the class of each tile; the runs of each thread block, or backward those of each tile
-of keys.
+The CPU would have to wait for the arrays' numbers, and for the lengths of a packed batch. Kernels,
+and the same classes as of `expressions.tiles`: the least and the greatest number of each range of
+an array whose length is a power of two; the class of each tile; the runs of each thread block, or
+backward those of each tile of keys.
 """
 
 import functools
@@ -11,12 +11,14 @@ import functools
 import numpy as np
 from numba import cuda, int8, int32, int64, uint32
 
+from fa_numba.checks.refused import RefusedValueError
 from fa_numba.checks.requirements import MAX_GRID
 from fa_numba.constants import FULL_WARP
 from fa_numba.expressions import nodes
 from fa_numba.expressions.functions import device_function_of
 from fa_numba.expressions.interval_source import NoIntervalError, interval_source
 from fa_numba.expressions.tiles import HIDDEN, MIXED, WHOLE
+from fa_numba.kernels.sequence_of import make_sequence_of
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.persistent_tiling import ROWS
@@ -25,6 +27,9 @@ THREADS = 128
 WARPS = THREADS // 32
 STEPS = 7  # levels of `ranges_of` in a launch
 MAX_RUNS = 64  # of a thread block; what comes after is one mixed run
+# What the rows of a table of a packed batch are: thread blocks of tiles of queries, forward; tiles
+# of queries, or of keys.
+BLOCKS, QUERIES, KEYS = range(3)
 
 
 def make_extreme(WHICH, function, integer):
@@ -85,16 +90,44 @@ def ranges_kernel(x, table, first):
             table[level, row, i, 0], table[level, row, i, 1] = low, high
 
 
+@cuda.jit(device=True)
+def anything(b, h, m0, m1, n0, n1, args, ranges):
+    """An `interval` that knows nothing: each tile is mixed."""
+    return True, True
+
+
+def make_class_of(interval):
+    """The device function that classifies a tile by `interval`.
+
+    A tile that goes beyond the keys is mixed; with cut also one that goes beyond the queries.
+    """
+
+    @cuda.jit(device=True)
+    def class_of(b, h, m0, n0, sizes, block_m, block_n, cut, args, ranges):
+        seqlen_q, seqlen_k = sizes
+        shift = seqlen_k - seqlen_q
+        m1, n1 = min(m0 + block_m, seqlen_q) - 1, min(n0 + block_n, seqlen_k) - 1
+        may_not, may = interval(
+            int64(b), int64(h), int64(m0 + shift), int64(m1 + shift), int64(n0), int64(n1),
+            args, ranges,
+        )  # fmt: skip
+        beyond = n0 + block_n > seqlen_k or (cut != 0 and m0 + block_m > seqlen_q)
+        if may and (may_not or beyond):
+            return int8(MIXED)
+        return int8(WHOLE) if may else int8(HIDDEN)
+
+    return class_of
+
+
 @functools.cache
 def make_classes_kernel(mask):
     """The kernel that classifies tiles, and what it needs of its arguments."""
     interval, needs = interval_function(mask, int64)
+    class_of = make_class_of(interval)
 
     @cuda.jit
     def classes_kernel(classes, seqlen_q, seqlen_k, block_m, block_n, cut, args, ranges):
-        """The class of a tile of block_m queries and block_n keys.
-
-        A tile that goes beyond the keys is mixed; with cut also one that goes beyond the queries.
+        """The class of a tile of block_m queries and block_n keys: see `make_class_of`.
 
         grid      (ceil(n tiles / THREADS), m tiles, batch · heads): a thread has a tile
         HBM       writes classes once; for each tile some numbers of args and ranges
@@ -102,20 +135,54 @@ def make_classes_kernel(mask):
         n_tile, m_tile = cuda.grid(1), cuda.blockIdx.y
         b, h = cuda.blockIdx.z // classes.shape[1], cuda.blockIdx.z % classes.shape[1]
         if n_tile < classes.shape[3]:
-            shift = seqlen_k - seqlen_q
-            m0, n0 = m_tile * block_m, n_tile * block_n
-            m1, n1 = min(m0 + block_m, seqlen_q) - 1, min(n0 + block_n, seqlen_k) - 1
-            may_not, may = interval(
-                int64(b), int64(h), int64(m0 + shift), int64(m1 + shift), int64(n0), int64(n1),
-                args, ranges,
-            )  # fmt: skip
-            beyond = n0 + block_n > seqlen_k or (cut != 0 and m0 + block_m > seqlen_q)
-            if may and (may_not or beyond):
-                classes[b, h, m_tile, n_tile] = int8(MIXED)
-            else:
-                classes[b, h, m_tile, n_tile] = int8(WHOLE) if may else int8(HIDDEN)
+            tile = m_tile * block_m, n_tile * block_n, (seqlen_q, seqlen_k), block_m, block_n
+            classes[b, h, m_tile, n_tile] = class_of(b, h, *tile, cut, args, ranges)
 
     return classes_kernel, needs
+
+
+@functools.cache
+def make_packed_classes_kernel(mask, BLOCK_M, BLOCK_N, ALONG, PARTS=1):
+    """The kernel that classifies the tiles of a packed batch, whose lengths are on the GPU.
+
+    `sequence_of` numbers the tiles ALONG QUERIES or ALONG KEYS of all sequences, or blocks of PARTS
+    of them; the tiles along the other axis are those of a sequence. A mask that has no intervals on
+    a GPU makes every tile of its sequence mixed.
+    """
+    try:
+        interval = interval_function(mask, int64)[0]
+    except NoIntervalError:
+        interval = anything
+    class_of = make_class_of(interval)
+    OF_KEYS, IN_BLOCKS = ALONG == KEYS, ALONG == BLOCKS
+    sequence_of = make_sequence_of(BLOCK_N if OF_KEYS else BLOCK_M * PARTS)
+
+    @cuda.jit
+    def packed_classes_kernel(classes, cu_seqlens_q, cu_seqlens_k, cut, args, ranges):
+        """The class of a tile; HIDDEN outside of its sequence.
+
+        grid      (rows, ceil(tiles of a row / THREADS), heads): a thread has a tile
+        HBM       writes classes once; cu_seqlens about log2(batch) times in every thread; for each
+                  tile some numbers of args and ranges
+        """
+        row, h = cuda.blockIdx.x, cuda.blockIdx.z
+        tile = cuda.blockIdx.y * THREADS + cuda.threadIdx.x
+        b, _, length, start = sequence_of(row // PARTS, cu_seqlens_k if OF_KEYS else cu_seqlens_q)
+        other = cu_seqlens_q if OF_KEYS else cu_seqlens_k
+        sizes = length, other[b + 1] - other[b]
+        start += row % PARTS * BLOCK_M
+        m0, n0 = start, tile * BLOCK_N
+        if OF_KEYS:
+            sizes, m0, n0 = (sizes[1], sizes[0]), tile * BLOCK_M, start
+        kind = int8(HIDDEN)
+        if m0 < sizes[0] and n0 < sizes[1]:
+            kind = class_of(b, h, m0, n0, sizes, BLOCK_M, BLOCK_N, cut, args, ranges)
+        if IN_BLOCKS and tile < classes.shape[3]:
+            classes[0, h, row, tile] = kind
+        elif not IN_BLOCKS and tile < classes.shape[2]:
+            classes[0, h, tile, row] = kind
+
+    return packed_classes_kernel
 
 
 @functools.cache
@@ -247,6 +314,65 @@ def make_table_of_keys(like, mask, arguments, problem):
     ranges = ranges_of(like, mask, arguments)
     classes = _classes(like, mask, arguments, ranges, problem, 1)
     return _runs(like, classes, classes.shape[3], classes.shape[2], make_runs_kernel(1, True))
+
+
+def make_packed_table(like, mask, arguments, ranges, starts, problem, along, parts=1):
+    """The runs of the tiles of a packed batch.
+
+    Parameters
+    ----------
+    like, mask, arguments
+        As of `make_table`.
+    ranges : tuple of array
+        Those of `ranges_of_packed`.
+    starts : (cu_seqlens_q, cu_seqlens_k)
+    problem : (num_tokens_q, num_tokens_k, num_heads, block_m, block_n)
+    along : BLOCKS, QUERIES or KEYS
+        The rows of the table, as `sequence_of` numbers them. BLOCKS are of `parts` tiles of
+        queries, with the runs of `make_table`; the others have those of `tiles.runs_both_ways`.
+    parts : int
+
+    Returns
+    -------
+    int32 array of shape (1, num_heads or 1, rows, most runs, 3)
+    """
+    num_tokens_q, num_tokens_k, num_heads, block_m, block_n = problem
+    kernel = make_packed_classes_kernel(mask, block_m, block_n, along, parts)
+    require_positive_divisors(mask, arguments)
+    of_queries, of_keys = (num_tokens_q, block_m * parts), (num_tokens_k, block_n)
+    if along == KEYS:
+        of_queries, of_keys = of_keys, of_queries
+    tokens, block = of_queries
+    rows, num_tiles = tokens // block + starts[0].shape[0] - 1, ceil_div(*of_keys)
+    heads = num_heads if "h" in nodes.variables(mask) else 1
+    shape = (rows * parts, num_tiles) if along == BLOCKS else (num_tiles, rows)
+    classes = arrays.empty(like, (1, heads, *shape), np.int8)
+    grid = rows * parts, ceil_div(num_tiles, THREADS), heads
+    cut = np.int32(along != BLOCKS)
+    arrays.launch(kernel, grid, (THREADS,), classes, *starts, cut, arguments, ranges)
+    runs_kernel = make_runs_kernel(parts, along != BLOCKS)
+    return _runs(like, classes, rows, num_tiles, runs_kernel)
+
+
+def ranges_of_packed(like, mask, arguments):
+    """`ranges_of`, or nothing for a mask that has no intervals on a GPU."""
+    try:
+        return ranges_of(like, mask, arguments)
+    except NoIntervalError:
+        return ()
+
+
+def require_positive_divisors(mask, arguments):
+    """Raise for a negative divisor among the arguments: `interval_source` takes positive ones."""
+    for x in nodes.walk(mask):
+        if x.op in ("floordiv", "mod") and x.args[1].op == "var":
+            name = x.args[1].args[0]
+            value = arguments[int(name[3:])] if name.startswith("arg") else 1
+            if value <= 0:
+                raise RefusedValueError(
+                    f"mask must divide by positive numbers in this kernel, got {value}: "
+                    f"{nodes.described(x)}"
+                )
 
 
 def ranges_of(like, mask, arguments):
