@@ -84,6 +84,19 @@ def test_pages_of_8_bits(way):
     assert sum(same) >= len(PROMPTS) // 2
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_with_as_many_top_pages_as_there_are_the_text_is_that_of_all(dtype):
+    options = {"page_size": 4, "num_pages": 200}
+    few, all_pages, plain = (
+        make_engine(dtype, **options, topk_pages=number) for number in (2, 64, 0)
+    )
+    want = tokens_of(plain.generate(PROMPTS, GREEDY))
+    assert tokens_of(all_pages.generate(PROMPTS, GREEDY)) == want
+    assert tokens_of(few.generate(PROMPTS, GREEDY)) != want
+    for engine in few, all_pages:
+        assert_empty(engine)
+
+
 def test_pages_that_answers_share_are_read_once(monkeypatch):
     """As if a launch cost nothing: the same text with and without a cascade."""
     monkeypatch.setattr(paged_model, "LAUNCHES_BYTES", 0)
