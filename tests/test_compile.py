@@ -264,6 +264,19 @@ def test_latent_decoding_stays_within_the_stated_budget(dtype, paged):
     check(compile_kernel(*second))
 
 
+@pytest.mark.parametrize("cc", [(8, 0), thorough((8, 9))], ids=str)
+@pytest.mark.parametrize("name", DECODE)
+def test_e4m3_is_read_by_integers(name, cc):
+    """As no GPU before sm_89 has an instruction that converts it."""
+    q, cache = np.zeros((1, 1, 4, 64), np.float16), np.zeros((1, 16, 2, 64), np.uint8)
+    tables = [np.zeros((1, 1), np.int32)] * (name == "paged_attn_decode") + [np.ones(1, np.int32)]
+    scales = dict.fromkeys(("k_scale", "v_scale"), np.ones((1, 16, 2), np.float32))
+    (kernel, args), *_ = launches_of(kernel_function(name), q, cache, cache, *tables, **scales)
+    code = compile_kernel(kernel, args, cc=cc)
+    check(code)
+    assert "cvt.rn.f16x2" not in code.ptx
+
+
 @pytest.mark.parametrize("k", [*map(thorough, (1, 2, 16)), 32])
 def test_any_k_stays_in_registers(k):
     x, values = np.zeros((1, 40), np.float32), np.zeros((1, k), np.float32)

@@ -150,6 +150,20 @@ def test_latents_on_tensor_cores(gpu, capability, row_dim, dtype, refused):
     assert refused in choice.refused.get("mla_decode_mma", "")
 
 
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (12, 0)], ids=str)
+def test_caches_of_e4m3(gpu, capability):
+    """Hopper's kernel has an instruction for them, and the kernels to read use integers."""
+    gpu(capability)
+    q, cache = aligned(2, 1, 8, 64, dtype=np.float16), aligned(2, 64, 2, 64, dtype=np.uint8)
+    lengths, scales = aligned(2, dtype=np.int32), {x: aligned(2) for x in ("k_scale", "v_scale")}
+    choice = fa_numba.which(fa_numba.flash_decode, q, cache, cache, lengths, **scales)
+    assert choice.kernel == ("flash_decode_gather" if capability[0] == 9 else "flash_decode")
+    assert "flash_decode_mma" in choice.refused
+    if capability[0] != 9:
+        needs = "flash_decode_gather needs a GPU of compute capability 9.x"
+        assert needs in choice.refused["flash_decode_gather"]
+
+
 def test_every_candidate_has_a_reason():
     assert all(x.why for candidates in CANDIDATES.values() for x in candidates.values())
 

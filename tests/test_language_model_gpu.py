@@ -83,7 +83,11 @@ def test_products(rng, way, dtype, allowed):
 
 
 @pytest.mark.parametrize("dtype, allowed", (("float32", 2e-4), ("float16", 3e-2)))
-@pytest.mark.parametrize("config", (Config(65), NANOGPT), ids=("default", "nanoGPT"))
+@pytest.mark.parametrize(
+    "config",
+    (Config(65), NANOGPT, Config(65, kv_heads=4, latent_dim=48)),
+    ids=("default", "nanoGPT", "latents"),
+)
 def test_gradients(rng, config, dtype, allowed):
     weights = {name: 3 * w for name, w in model.init_weights(config).items()}
     tokens = rng.integers(0, 65, (4, config.context + 1)).astype(np.int32)
@@ -97,19 +101,21 @@ def test_gradients(rng, config, dtype, allowed):
         assert error < allowed, (name, error)
 
 
-def trainer(xp=cupy, graph=True, **options):
+def trainer(xp=cupy, graph=True, latent_dim=0, **options):
     topics = text.topics()
     characters = text.Characters.of(topics)
     parts = text.split(characters.encode(topics))
     deterministic = functools.partial(fa_numba.flash_attn_grad, deterministic=True)
-    config, recipe = Config(len(characters)), Recipe(steps=12, **options)
+    sizes = {"kv_heads": 4, "latent_dim": latent_dim} if latent_dim else {}
+    config, recipe = Config(len(characters), **sizes), Recipe(steps=12, **options)
     return Trainer(config, recipe, *parts, xp=xp, graph=graph, attn_grad=deterministic)
 
 
-def test_losses_are_those_of_numpy():
+@pytest.mark.parametrize("latent_dim", [0, 48])
+def test_losses_are_those_of_numpy(latent_dim):
     losses = []
     for options in ({"xp": np}, {}, {"float16": True}):
-        run = trainer(**options)
+        run = trainer(latent_dim=latent_dim, **options)
         for _ in range(12):
             run.step()
         losses.append(run.losses_as_floats())

@@ -2,23 +2,25 @@
 
 import numpy as np
 import pytest
-from serving_models import CONFIG, WEIGHTS, assert_empty
-from test_serving import GREEDY, OPTIONS, PROMPTS, tokens_of
+from serving_models import CONFIG, LATENT, LATENT_WEIGHTS, WEIGHTS, assert_empty
+from test_serving import GREEDY, NEW, OPTIONS, PROMPTS, tokens_of
 
 import fa_numba
 from fa_numba.kernels import e4m3
 from fa_numba.language_model import model
+from fa_numba.language_model.generate import generate
 from fa_numba.language_model.server import Engine, Options, paged_model
+from fa_numba.language_model.server.ngram_drafter import NGramDrafter
 from fa_numba.runtime import arrays
 
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")
 
 
-def make_engine(dtype=np.float32, **options):
+def make_engine(dtype=np.float32, weights=WEIGHTS, config=CONFIG, **options):
     """An engine on the GPU, whose pages are full of NaN."""
-    weights = {name: cupy.asarray(x, dtype) for name, x in WEIGHTS.items()}
-    engine = Engine(weights, CONFIG, **options)
+    weights = {name: cupy.asarray(x, dtype) for name, x in weights.items()}
+    engine = Engine(weights, config, **options)
     nothing = e4m3.NAN_BYTE if engine.model.in_8_bits else np.nan
     engine.model.k_caches.fill(nothing)
     engine.model.v_caches.fill(nothing)
@@ -69,6 +71,73 @@ def test_greedy_text_equals_that_of_numpy(way, greedy):
     assert_empty(engine)
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_latents_in_pages_give_the_text_of_numpy(way):
+    want = [
+        [list(generate(LATENT_WEIGHTS, LATENT, prompt, NEW, temperature=0))] for prompt in PROMPTS
+    ]
+    engine = make_engine(np.float32, LATENT_WEIGHTS, LATENT, **WAYS[way])
+    assert tokens_of(engine.generate(PROMPTS, GREEDY)) == want
+    assert bool(engine.model.graphs and engine.model.graphs.graphs) == (way != "no graphs")
+    assert_empty(engine)
+
+
+def test_latents_of_16_bits_are_read_by_tensor_cores():
+    engine = make_engine(np.float16, LATENT_WEIGHTS, LATENT)
+    q = cupy.zeros((1, 1, LATENT.heads, 32), np.float16)
+    given = q, engine.model.k_caches[0][:, :, 0], cupy.ones(1, np.int32)
+    options = {"block_table": cupy.zeros((1, 8), np.int32), "softmax_scale": 1.0, "latent_dim": 24}
+    assert fa_numba.which(fa_numba.mla_decode, *given, **options).kernel == "mla_decode_mma"
+    answers = [
+        tokens_of(x.generate(PROMPTS, GREEDY))
+        for x in (engine, make_engine(np.float32, LATENT_WEIGHTS, LATENT))
+    ]
+    same = [x[0][:2] == y[0][:2] for x, y in zip(*answers, strict=True)]
+    assert sum(same) >= len(PROMPTS) // 2
+    assert_empty(engine)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("latents", [False, True])
+def test_guesses_change_no_text(latents, width):
+    of_model = (LATENT_WEIGHTS, LATENT) if latents else (WEIGHTS, CONFIG)
+    plain, engine = (
+        make_engine(np.float32, *of_model, drafter=drafter)
+        for drafter in (None, NGramDrafter(width=width))
+    )
+    want = tokens_of(plain.generate(PROMPTS, GREEDY))
+    assert tokens_of(engine.generate(PROMPTS, GREEDY)) == want
+    assert engine.guesses
+    assert_empty(engine)
+
+
+def test_300_requests_at_once_with_everything_on():
+    """Nothing is lost and nothing leaks, with some cancelled; 8-bit pages, guesses, few pages."""
+    engine = make_engine(
+        np.float16,
+        kv_dtype="fp8",
+        drafter=NGramDrafter(),
+        page_size=16,
+        num_pages=64,
+        host_pages=32,
+    )
+    requests = [
+        engine.submit(PROMPTS[3] * 2 + PROMPTS[i % 3] + [i % 50], Options(max_tokens=12))
+        for i in range(300)
+    ]
+    cancelled = requests[::9]
+    for _ in range(3):
+        engine.step()
+    for request in cancelled:
+        engine.cancel(request)
+    while engine.busy:
+        engine.step()
+    ended = [request for request in requests if request not in cancelled]
+    assert all(len(request.answers[0].tokens) == 12 for request in ended)
+    assert engine.schedule.shared and engine.guesses
+    assert_empty(engine)
+
+
 @pytest.mark.parametrize("way", ["graphs", "no graphs", "swapped"])
 def test_pages_of_8_bits(way):
     """By the kernel on Hopper; most answers begin as those from pages of float16."""
@@ -82,6 +151,19 @@ def test_pages_of_8_bits(way):
     plain = tokens_of(make_engine(np.float16).generate(PROMPTS, GREEDY))
     same = [x[0][:2] == y[0][:2] for x, y in zip(answers, plain, strict=True)]
     assert sum(same) >= len(PROMPTS) // 2
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_with_as_many_top_pages_as_there_are_the_text_is_that_of_all(dtype):
+    options = {"page_size": 4, "num_pages": 200}
+    few, all_pages, plain = (
+        make_engine(dtype, **options, topk_pages=number) for number in (2, 64, 0)
+    )
+    want = tokens_of(plain.generate(PROMPTS, GREEDY))
+    assert tokens_of(all_pages.generate(PROMPTS, GREEDY)) == want
+    assert tokens_of(few.generate(PROMPTS, GREEDY)) != want
+    for engine in few, all_pages:
+        assert_empty(engine)
 
 
 def test_pages_that_answers_share_are_read_once(monkeypatch):

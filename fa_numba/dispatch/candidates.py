@@ -37,8 +37,8 @@ class Candidate:
     adapt : callable, default=None
         ``adapt(*arrays)`` returns the function's own positional arguments and more options, where
         they differ from those of the job.
-    head_dims : HeadDims, default=one up to 256
-        Those that the function takes.
+    head_dims : HeadDims or None, default=one up to 256
+        Those that the function takes; None if its inputs are not q, keys and values.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Candidate:
     most_queries: int | None = None
     always: tuple = ()
     adapt: Callable | None = None
-    head_dims: HeadDims = ONE_HEAD_DIM
+    head_dims: HeadDims | None = ONE_HEAD_DIM
 
     @property
     def title(self) -> str:
@@ -78,7 +78,7 @@ class Candidate:
             )
         of_heads = {x: array for x, array in inputs._asdict().items() if x in WITH_HEADS}
         try:
-            if len(of_heads) == 3:  # latents are not keys and values
+            if self.head_dims:
                 self.head_dims.check(**of_heads)
             if self.check:
                 self.check(self, inputs, options)
@@ -95,13 +95,13 @@ class Candidate:
         return self.function(*inputs, **options)
 
 
-def on_cpu(name: str) -> Candidate:
+def on_cpu(name: str, head_dims: HeadDims | None = ANY_HEAD_DIMS) -> Candidate:
     """The job of this name compiled for the CPU, for NumPy arrays."""
     why = (
         "NumPy arrays run compiled for the CPU by Numba; the name of an algorithm, such as "
         "flash_attn_v2, runs its kernel on the CPU engine"
     )
-    return Candidate(name, CPU, why=why, head_dims=ANY_HEAD_DIMS)
+    return Candidate(name, CPU, why=why, head_dims=head_dims)
 
 
 def lesson(name: str, **more) -> Candidate:

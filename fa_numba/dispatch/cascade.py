@@ -15,6 +15,7 @@ from fa_numba.constants import WARP_SIZE
 from fa_numba.dispatch.attention import flash_attn
 from fa_numba.dispatch.decoding import paged_attn_decode
 from fa_numba.kernels.flash_decode import make_combine
+from fa_numba.kernels.merge_states import merge_states
 from fa_numba.kv_cache.paged_kv_lookup import paged_kv_lookup
 from fa_numba.on_cuda_cores.decode_problem import launch_combine_wide
 from fa_numba.runtime import arrays
@@ -65,6 +66,12 @@ def cascade_decode(
     if not plan.segments:
         return first
     xp, (batch, seqlen_q, num_heads, head_dim) = arrays.module_of(q), q.shape
+    if _is_one_for_all(plan, q):  # four launches fewer than below
+        segment = plan.segments[0]
+        queries = q.reshape(1, -1, num_heads, head_dim)
+        out, lse = _attend_to(segment, queries, caches, attend, options)
+        lse = lse.reshape(num_heads, batch, seqlen_q).transpose(1, 0, 2)
+        return merge_states(*first, out.reshape(q.shape), lse)
     states = 2 + plan.segments[-1].depth
     outs = xp.zeros((states, *q.shape), np.float32)
     lses = xp.full((states, batch, num_heads, seqlen_q), -np.inf, np.float32)
@@ -77,6 +84,13 @@ def cascade_decode(
         lse = lse.reshape(num_heads, -1, seqlen_q)
         lses[1 + segment.depth, rows] = lse.transpose(1, 0, 2)
     return _merged(q, outs, lses, on_engine=attend is not paged_attn_decode)
+
+
+def _is_one_for_all(plan, q):
+    """Whether all sequences, in their order, share one segment, on a GPU."""
+    rows = plan.segments[0].rows
+    alone = len(plan.segments) == 1 and len(rows) == len(q) and isinstance(_index(rows), slice)
+    return alone and not isinstance(q, np.ndarray) and q.shape[3] <= checks.MAX_HEAD_DIM
 
 
 def _index(rows):

@@ -26,10 +26,11 @@ FASTEST = Candidate(
     "tensor_core",
     why="reads a row of a 16-bit cache once for 16 heads, by tensor cores",
     check=on_tensor_cores,
+    head_dims=None,
 )
 
 
-@job(FASTEST, lesson("mla_decode"))
+@job(FASTEST, lesson("mla_decode", head_dims=None))
 def mla_decode(
     q,
     latent_cache,

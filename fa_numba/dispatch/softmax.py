@@ -15,14 +15,16 @@ class Inputs(NamedTuple):
 
 
 SOFTMAX = (
-    on_cpu("softmax"),
-    Candidate("softmax_registers", "on_cuda_cores", why="reads each row once"),
-    lesson("online_softmax"),
+    on_cpu("softmax", None),
+    Candidate("softmax_registers", "on_cuda_cores", why="reads each row once", head_dims=None),
+    lesson("online_softmax", head_dims=None),
 )
 TOPK = (
-    on_cpu("softmax_topk"),
-    Candidate("softmax_topk_warps", "on_cuda_cores", why="reads at the speed of memory"),
-    lesson("softmax_topk"),
+    on_cpu("softmax_topk", None),
+    Candidate(
+        "softmax_topk_warps", "on_cuda_cores", why="reads at the speed of memory", head_dims=None
+    ),
+    lesson("softmax_topk", head_dims=None),
 )
 
 

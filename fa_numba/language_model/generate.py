@@ -15,8 +15,6 @@ class Cache:
 
     def __init__(self, weights, config):
         xp = arrays.module_of(weights["embedding"])
-        if xp is not np:
-            checks.check_no_latents(config, "on a GPU")
         number, heads, columns = config.cached
         shape = number, config.layers, 1, config.context, heads, columns
         self.arrays = xp.zeros(shape, weights["embedding"].dtype)

@@ -12,6 +12,8 @@ Paper: DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, section 2.1.
 import numpy as np
 
 from fa_numba.language_model import rows
+from fa_numba.language_model.products import product
+from fa_numba.runtime import arrays
 
 
 def queries_and_rows(weights, config, layer, x, positions, table):
@@ -29,20 +31,22 @@ def keys_and_values(weights, config, layer, row):
     both = (latents @ weights[f"{layer}.kv"]).reshape(len(row), config.heads, -1)
     k_nope, v = np.split(both, [config.head_dim - config.rotary_dim], axis=2)
     k_rope = np.broadcast_to(k_rope[:, None], (*k_nope.shape[:2], config.rotary_dim))
-    return np.concatenate([k_nope, k_rope], axis=2), np.ascontiguousarray(v)
+    return np.concatenate([k_nope, k_rope], axis=2), arrays.module_of(v).ascontiguousarray(v)
 
 
 def absorb(weights, config, layer, q):
     """Queries for rows of a cache: (rows, heads, latent_dim + rotary_dim)."""
     q_nope, q_rope = np.split(q, [config.head_dim - config.rotary_dim], axis=2)
     w_uk, _ = _matrices(weights, config, layer)
-    return np.concatenate([np.einsum("mhd,chd->mhc", q_nope, w_uk), q_rope], axis=2)
+    absorbed = product(q_nope.transpose(1, 0, 2), w_uk.transpose(1, 2, 0))  # a product per head
+    return np.concatenate([absorbed.transpose(1, 0, 2), q_rope], axis=2)
 
 
 def expand(weights, config, layer, out):
     """Outputs of the heads, (rows, heads, head_dim), of their weighted sums of rows."""
     _, w_uv = _matrices(weights, config, layer)
-    return np.einsum("mhc,chd->mhd", out[..., : config.latent_dim], w_uv)
+    latents = out[..., : config.latent_dim].transpose(1, 0, 2)
+    return product(latents, w_uv.transpose(1, 0, 2)).transpose(1, 0, 2)
 
 
 def gradients(weights, config, layer, normalized, positions, table, dheads):
@@ -59,7 +63,7 @@ def gradients(weights, config, layer, normalized, positions, table, dheads):
     dboth = np.concatenate([dk_nope, dv], axis=2).reshape(len(dq), -1)
     _, before_norm, _ = _parts(config, normalized @ weights[f"{layer}.qkv"])
 
-    dqkv = np.empty((len(dq), weights[f"{layer}.qkv"].shape[1]), dq.dtype)
+    dqkv = arrays.module_of(dq).empty((len(dq), weights[f"{layer}.qkv"].shape[1]), dq.dtype)
     to_q, to_latents, to_k_rope = _parts(config, dqkv)
     to_q[...], to_k_rope[:, 0] = dq, dk_rope.sum(axis=1)
     for rotated in (to_q[..., -config.rotary_dim :], to_k_rope):
@@ -78,5 +82,5 @@ def _parts(config, together):
 
 def _matrices(weights, config, layer):
     """W_uk and W_uv, as (latent_dim, heads, columns)."""
-    both = weights[f"{layer}.kv"].reshape(config.latent_dim, config.heads, -1)
+    both = weights[f"{layer}.kv"][:].reshape(config.latent_dim, config.heads, -1)
     return np.split(both, [config.head_dim - config.rotary_dim], axis=2)

@@ -56,7 +56,8 @@ def product(a, b, *, out=None, scale=1.0, add=False):
     Parameters
     ----------
     a, b : arrays of shape (rows, n) and (n, columns), float32 or float16
-        Fastest if the rows or the columns of each are contiguous.
+        Fastest if the rows or the columns of each are contiguous. Without `out` both may have an
+        axis before these: a product for each index.
     out : array of shape (rows, columns), optional
         Float32, contiguous; by default a new array of the dtype of a.
     scale : float, default=1.0
@@ -65,14 +66,16 @@ def product(a, b, *, out=None, scale=1.0, add=False):
 
     Returns
     -------
-    array of shape (rows, columns)
+    array of shape (rows, columns), or (number, rows, columns)
     """
     library = None if isinstance(a, np.ndarray) else cublas(arrays.device_of(a))
     if library is None:
         return _plain_product(a, b, out, scale, add)
     if out is None:
-        out = arrays.module_of(a).empty((a.shape[0], b.shape[1]), a.dtype)
-    call_gemm(library, a, b, out, scale, add)
+        out = arrays.module_of(a).empty((*a.shape[:-1], b.shape[-1]), a.dtype)
+    each = zip(a, b, out, strict=True) if a.ndim == 3 else [(a, b, out)]
+    for factors_and_out in each:
+        call_gemm(library, *factors_and_out, scale, add)
     return out
 
 

@@ -103,8 +103,6 @@ class Trainer:
         for name, tokens in (("train", train), ("validation", validation)):
             checks.check_text_length(name, len(tokens), config.context + 1)
         checks.check_float16(recipe.float16, xp)
-        if xp is not np:
-            checks.check_no_latents(config, "on a GPU")
         self.config, self.recipe, self.kernels = config, recipe, gradients.Kernels(**kernels)
         self.state = {
             "weights": model.flatten(model.init_weights(config, recipe.seed, xp)),

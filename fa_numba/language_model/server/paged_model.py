@@ -17,6 +17,7 @@ import numpy as np
 from fa_numba import checks
 from fa_numba.dispatch import decoding
 from fa_numba.dispatch.cascade import cascade_decode
+from fa_numba.dispatch.mla_decode import mla_decode
 from fa_numba.dispatch.topk_decode import topk_decode
 from fa_numba.kv_cache.cascade_plan import cascade_plan, merge_pays
 from fa_numba.language_model import model, products
@@ -98,8 +99,8 @@ class PagedModel:
             self.xp.cuda.Device().synchronize()  # the weights are there
         self.in_8_bits = checks.check_kv_dtype(kv_dtype) == "fp8"
         self.topk_pages = topk_pages
-        if on_gpu or self.in_8_bits or topk_pages:
-            where = "on a GPU" if on_gpu else "with fp8" if self.in_8_bits else "with topk_pages"
+        if self.in_8_bits or topk_pages:
+            where = "with fp8" if self.in_8_bits else "with topk_pages"
             checks.check_no_latents(config, f"in a server {where}")
         self.caches = self._caches(self.like, pool)
         number, *_ = config.cached
@@ -175,8 +176,8 @@ class PagedModel:
         on_gpu = self.xp is not np
         if self.attend is not decoding.paged_attn_decode or (on_gpu and self.in_8_bits):
             return None  # no kernel reads e4m3 for many rows at once
-        if self.topk_pages:
-            return None  # each row has pages of its own
+        if self.topk_pages or (on_gpu and self.config.latent_dim):
+            return None  # each row has pages of its own; mla_decode takes no cascade
         single = np.count_nonzero(plan.sizes() == 1)
         if single < 2:
             return None
@@ -307,8 +308,15 @@ class PagedModel:
         if self.in_8_bits:
             options |= {"k_scale": self.scales[0][layer], "v_scale": self.scales[1][layer]}
         attend = self.attend if len(tables) == 2 else cascade_decode
+        if self.config.latent_dim and self.xp is not np and "mask" not in options:
+            attend = self._attend_to_latents
         out, _ = attend(q, *caches, *tables, **options)
-        return out.reshape(-1, *q.shape[2:])
+        return out.reshape(-1, *out.shape[2:])
+
+    def _attend_to_latents(self, q, rows, _, table, lengths, **options):
+        """By a kernel that reads a row once, as key and as value."""
+        options |= {"block_table": table, "latent_dim": self.config.latent_dim}
+        return mla_decode(q, rows[:, :, 0], lengths, **options)
 
     def _attend_to_few(self, layer, q, *tables):
         """Attention of one query of each sequence to its `topk_pages`, as rows."""

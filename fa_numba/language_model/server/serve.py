@@ -265,8 +265,8 @@ def _model(options):
 
 
 def _refuse_latents(config, options):
-    if config.latent_dim and (options.gpu or options.kv_dtype == "fp8"):
-        option = "--gpu" if options.gpu else "--kv-dtype fp8"
+    if config.latent_dim and (options.topk_pages or options.kv_dtype == "fp8"):
+        option = "--topk-pages" if options.topk_pages else "--kv-dtype fp8"
         raise BadRequest(
             f"{option} needs a model without latents, got one of --latent-dim {config.latent_dim}"
         )
