@@ -78,6 +78,7 @@ from fa_numba.ptx.tma import make_load_tile, tma_store_wait_read
 from fa_numba.ptx.vectors import bulk_load
 from fa_numba.ptx.wgmma import (
     hold,
+    wgmma_wait,
     wgmma_wait_with,
 )
 from fa_numba.runtime import arrays
@@ -145,6 +146,7 @@ from fa_numba.tensor_core.gradient_mainloop import (
     make_plan,
     make_tile_functions,
     shared_bytes,
+    slots_of,
 )
 from fa_numba.tensor_core.key_tiles import (
     BATCH,
@@ -191,7 +193,9 @@ class Outputs(NamedTuple):
 
 
 @functools.cache
-def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESSED=False):
+def make_producer(
+    HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESSED=False, HEAD_DIM_V=None
+):
     """produce(base, slots, maps, lse_2, delta, sizes, counters, messages, tables): one thread.
 
     It loads tile after tile. A step is a tile of keys of a head. A thread block takes every
@@ -200,8 +204,10 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESS
     A head of K and V counts as GROUP_PARTS heads: each of them has a part of its query heads.
     messages and tables are read with EXPRESSED alone.
     """
-    BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
-    KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
+    HEAD_DIM_V, K_SLOTS = HEAD_DIM_V or HEAD_DIM, slots_of(HEAD_DIM)
+    BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM, HEAD_DIM_V).layout
+    K_BYTES, V_BYTES = AT.k.bytes // K_SLOTS, AT.v.bytes
+    Q_BYTES, DOUT_BYTES = AT.q.bytes // STAGES, AT.dout.bytes // STAGES
     FLOATS_BYTES = BLOCK_M * 4  # of lse, and of delta
     PAIRED = paired(CAUSAL, WINDOW) and ORDER == ADDED
     TAKEN = ORDER != ADDED or EXPRESSED
@@ -209,7 +215,8 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESS
     n_tile_of, step_after = make_steps(PAIRED, ORDER == ORDERED, TAKEN)
     order = make_order(IN_STEP)
     ranges, m_tile_of, head_of = order.ranges, order.m_tile_of, order.head_of
-    load_tile = make_load_tile(padded(HEAD_DIM) // 64)
+    load_k_tile = make_load_tile(padded(HEAD_DIM) // 64)  # also one of Q
+    load_v_tile = make_load_tile(padded(HEAD_DIM_V) // 64)  # also one of dout
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
@@ -218,19 +225,21 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESS
         n_start = int32(n_tile * BLOCK_N)
         full, v_full = base + AT.k_ring.full + slot * BARRIER, base + AT.v_ring.full
         wait(base + AT.k_ring.empty + slot * BARRIER, parity)
+        if K_SLOTS == 1:  # both slots are the same tile, which is free when V is
+            wait(base + AT.v_ring.empty, slot ^ 1)
         slots[slot, N_TILE] = n_tile
         slots[slot, KV_HEAD] = kv_head
         slots[slot, BATCH] = b
         if EXPRESSED:
             slots[slot, SEEN] = seen
-        mbarrier_arrive_expect_tx(full, KV_BYTES)
-        tile = base + AT.k.start + slot * KV_BYTES
+        mbarrier_arrive_expect_tx(full, K_BYTES)
+        tile = base + AT.k.start + slot * (K_BYTES if K_SLOTS > 1 else 0)
         if GROUP_PARTS > 1:
             kv_head = int32(kv_head // GROUP_PARTS)
-        load_tile(tile, BLOCK_N, maps.k, n_start, kv_head, b, full)
+        load_k_tile(tile, BLOCK_N, maps.k, n_start, kv_head, b, full)
         wait(base + AT.v_ring.empty, slot ^ 1)  # of two slots: V's parity goes with them
-        mbarrier_arrive_expect_tx(v_full, KV_BYTES)
-        load_tile(base + AT.v.start, BLOCK_N, maps.v, n_start, kv_head, b, v_full)
+        mbarrier_arrive_expect_tx(v_full, V_BYTES)
+        load_v_tile(base + AT.v.start, BLOCK_N, maps.v, n_start, kv_head, b, v_full)
 
     @cuda.jit(device=True, forceinline=True)
     def load_queries(
@@ -248,14 +257,14 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESS
             messages[stage, KIND] = flags
         mbarrier_arrive_expect_tx(full, Q_BYTES + FLOATS_BYTES)
         tile = base + AT.q.start + stage * Q_BYTES
-        load_tile(tile, BLOCK_M, maps.q, m_start, head, b, full)
+        load_k_tile(tile, BLOCK_M, maps.q, m_start, head, b, full)
         bulk_load(base + AT.lse.start + floats, lse_row + offset, FLOATS_BYTES, full)
 
         full = base + AT.dout_ring.full + barrier
         wait(base + AT.dout_ring.empty + barrier, parity)
-        mbarrier_arrive_expect_tx(full, Q_BYTES + FLOATS_BYTES)
-        tile = base + AT.dout.start + stage * Q_BYTES
-        load_tile(tile, BLOCK_M, maps.dout, m_start, head, b, full)
+        mbarrier_arrive_expect_tx(full, DOUT_BYTES + FLOATS_BYTES)
+        tile = base + AT.dout.start + stage * DOUT_BYTES
+        load_v_tile(tile, BLOCK_M, maps.dout, m_start, head, b, full)
         bulk_load(base + AT.delta.start + floats, delta_row + offset, FLOATS_BYTES, full)
 
     @cuda.jit(device=True, forceinline=True)
@@ -356,6 +365,7 @@ def make_consumer(
     GRAD_FLOAT32,
     IN_STEP,
     EXPRESSIONS=None,
+    HEAD_DIM_V=None,
 ):
     """consume(base, slots, part, maps, outputs, sizes, messages, of_queries, args): 256 threads.
 
@@ -363,20 +373,30 @@ def make_consumer(
     user's, and of_queries is the table of the runs of each tile of queries; with ADDED it is not
     read.
     """
-    BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
-    COLS = 16 * ceil_div(HEAD_DIM, 16)
+    HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
+    IN_TURN, THIRDS = HEAD_DIM_V != HEAD_DIM, padded(HEAD_DIM) == 192
+    BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM, HEAD_DIM_V).layout
+    COLS, COLS_V = (16 * ceil_div(d, 16) for d in (HEAD_DIM, HEAD_DIM_V))
+    DK_COLS = min(COLS, 128)  # of dK, through the stages of dS; the rest through dV's region
     S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
-    OUT_SHAPE, DQ_SHAPE = (COLS // 8, 4), (8, 4)
-    P_LENGTH, OUT_LENGTH, DQ_LENGTH = BLOCK_M // 4, COLS // 2, 32  # registers
+    DK_SHAPE, DV_SHAPE, DQ_SHAPE = (COLS // 8, 4), (COLS_V // 8, 4), (8, 4)
+    P_LENGTH, DQ_LENGTH = BLOCK_M // 4, 32  # registers
+    DK_LENGTH, DV_LENGTH = COLS // 2, COLS_V // 2
+    DQ_TILE_BYTES = (3 if THIRDS else 2) * DQ_BYTES
     KEPT_LENGTH = BLOCK_M // (16 * PATCHES)
     COUNTED, EXPRESSED = ORDER != ADDED, EXPRESSIONS is not None
     pack = forward.pack_of(DTYPE)
     dq_functions = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW)
     name_part, put, clear = dq_functions.name_part, dq_functions.put, dq_functions.clear
-    options = WINDOW, SOFTCAP, ALIBI, DROPOUT, EXPRESSIONS
+    options = WINDOW, SOFTCAP, ALIBI, DROPOUT, EXPRESSIONS, HEAD_DIM_V
     tile = make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, *options)
     thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
-    store_tile = make_store_float32(HEAD_DIM) if GRAD_FLOAT32 else make_store_tile(COLS, pack)
+    multiply_rest = tile.multiply_rest
+    if GRAD_FLOAT32:
+        store_dk, store_dv = make_store_float32(HEAD_DIM), make_store_float32(HEAD_DIM_V)
+    else:
+        store_dk, store_dv = make_store_tile(DK_COLS, pack), make_store_tile(COLS_V, pack)
+    store_dk_rest = make_store_tile(COLS, pack, DK_COLS)
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
     ranges, m_tile_of, head_of, dq_step = make_order(IN_STEP)
     hide = make_hide(BLOCK_M, SOFTCAP)
@@ -407,10 +427,15 @@ def make_consumer(
                     clear(m_tile, m_tile + 1, rows, outputs.dq, int32(1), thread.lane)
 
     @fragment_function()
-    def put_part(x, base, part, parity, address, rows, thread, outputs):
+    def put_part(x, base, part, parity, address, rows, thread, outputs, keys, stage):
         """This warp's part of dQ, once it may be written."""
         wait(base + AT.ready.start, parity)
         put(x.dq, address, part[FLAGS], outputs.dq, rows, thread.lane, outputs.softmax_scale)
+        if THIRDS and stage == thread.half:
+            multiply_rest(x, keys, thread, stage)
+            address += uint64((2 - thread.half) * DQ_BYTES)
+            rows = Rows(rows.b, rows.head, rows.m, int32(128))
+            put(x.dq, address, part[FLAGS], outputs.dq, rows, thread.lane, outputs.softmax_scale)
         cuda.syncwarp()  # the whole warp's part is written
         if thread.lane == 0:
             mbarrier_arrive(base + AT.written.start)
@@ -421,10 +446,15 @@ def make_consumer(
         n, lane = int32(n_tile * BLOCK_N + thread.warp_row), thread.lane
         dv_rows = base + AT.dv.start + thread.warp_row * ROW_BYTES
         dv_scale = outputs.dropout.scale if DROPOUT else ONE
-        store_tile(x.dv, dv_rows, maps.dv, n, sizes.seqlen_k, kv_head, b, lane, dv_scale)
+        store_dv(x.dv, dv_rows, maps.dv, n, sizes.seqlen_k, kv_head, b, lane, dv_scale)
         named_barrier_sync(DS_FULL, 256)  # dSᵀ is read: safe to overwrite
         scale = outputs.softmax_scale
-        store_tile(x.dk, thread.ds_rows, maps.dk, n, sizes.seqlen_k, kv_head, b, lane, scale)
+        store_dk(x.dk, thread.ds_rows, maps.dk, n, sizes.seqlen_k, kv_head, b, lane, scale)
+        if THIRDS and not GRAD_FLOAT32:
+            if lane == 0:
+                tma_store_wait_read(1)
+            cuda.syncwarp()  # dV is read: safe to overwrite
+            store_dk_rest(x.dk, dv_rows, maps.dk, n, sizes.seqlen_k, kv_head, b, lane, scale)
 
     @fragment_function()
     def consume(base, slots, part, maps, outputs, sizes, messages, of_queries, args):
@@ -433,8 +463,8 @@ def make_consumer(
         p = cuda.local.array(P_SHAPE, uint32)
         ds = cuda.local.array(P_SHAPE, uint32)
         dq_acc = cuda.local.array(DQ_SHAPE, float32)
-        dk_acc = cuda.local.array(OUT_SHAPE, float32)
-        dv_acc = cuda.local.array(OUT_SHAPE, float32)
+        dk_acc = cuda.local.array(DK_SHAPE, float32)
+        dv_acc = cuda.local.array(DV_SHAPE, float32)
         kept = cuda.local.array(KEPT_LENGTH, uint32)
         x = Registers(s, dp, p, ds, dq_acc, dk_acc, dv_acc)
         dq_sum, scale = outputs.dq_sum, outputs.scale
@@ -454,10 +484,18 @@ def make_consumer(
                 first = int32(n_tile * BLOCK_N)
             keys = keys_of(base, slot, first, thread)
             first_tile, end_tile = query_tiles(first, sizes.seqlen_q, sizes.mask_args)
-            for j in range(COLS // 8):
-                for r in range(4):
-                    dk_acc[j, r] = ZERO
-                    dv_acc[j, r] = ZERO
+            if IN_TURN:
+                for j in range(COLS // 8):
+                    for r in range(4):
+                        dk_acc[j, r] = ZERO
+                for j in range(COLS_V // 8):
+                    for r in range(4):
+                        dv_acc[j, r] = ZERO
+            else:
+                for j in range(COLS // 8):
+                    for r in range(4):
+                        dk_acc[j, r] = ZERO
+                        dv_acc[j, r] = ZERO
             if lane == 0:
                 tma_store_wait_read(0)
             cuda.syncwarp()  # dK and dV of the keys before are read: safe to overwrite
@@ -480,7 +518,7 @@ def make_consumer(
                     tile = stage, parity, m_start
                     queries = ExpressedQueries(*tile, kept, place, dropout, messages, b, head, args)
                     multiply(x, base, keys, queries, thread, sizes, scale, ZERO)
-                    wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
+                    wgmma_wait_with(1, dv_acc, DV_LENGTH, p, P_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(base + AT.dout_ring.empty + barrier)
                     hold(dq_acc, DQ_LENGTH)
@@ -490,12 +528,13 @@ def make_consumer(
                     if COUNTED:
                         m = int32(messages[stage, M_TILE] * BLOCK_M + thread.dq_row)
                         rows = Rows(slots[slot, BATCH], messages[stage, HEAD], m, thread.dq_col)
-                        put_part(x, base, part, part_parity, address, rows, thread, outputs)
+                        of_part = part, part_parity, address, rows
+                        put_part(x, base, *of_part, thread, outputs, keys, stage)
                         part_parity = uint32(part_parity ^ 1)
                     else:
                         add_part(dq_acc, address)
                     more = messages[stage, KIND] & LAST_TILE == 0
-                    wgmma_wait_with(0, dk_acc, OUT_LENGTH, ds, P_LENGTH)
+                    wgmma_wait_with(0, dk_acc, DK_LENGTH, ds, P_LENGTH)
                     if lane == 0:
                         mbarrier_arrive(base + AT.q_ring.empty + barrier)
                     stage = uint32(stage + 1)
@@ -524,7 +563,11 @@ def make_consumer(
                         barrier = uint32(stage * BARRIER)
                         wait(base + AT.q_ring.full + barrier, parity)
                         if COUNTED and thread.is_first:
-                            dq_tile = int32((address - global_address(dq_sum)) >> TILE_SHIFT)
+                            dq_bytes = address - global_address(dq_sum)
+                            if THIRDS:
+                                dq_tile = int32(dq_bytes // uint64(DQ_TILE_BYTES))
+                            else:
+                                dq_tile = int32(dq_bytes >> TILE_SHIFT)
                             shift, seqlen_k = sizes.shift, sizes.seqlen_k
                             name_part(
                                 part, dq_tile, m_tile, n_tile, shift, seqlen_k, sizes.mask_args
@@ -540,7 +583,10 @@ def make_consumer(
                         else:
                             queries = Queries(stage, parity, m_start)
                         multiply(x, base, these, queries, thread, sizes, scale, slope)
-                        wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
+                        if IN_TURN:  # dV has been waited for
+                            wgmma_wait(1, dq_acc, DQ_LENGTH)
+                        else:
+                            wgmma_wait_with(1, dv_acc, DV_LENGTH, p, P_LENGTH)
                         if lane == 0:
                             mbarrier_arrive(base + AT.dout_ring.empty + barrier)
                         hold(dq_acc, DQ_LENGTH)
@@ -549,12 +595,16 @@ def make_consumer(
                             head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
                             m = int32(m_start + thread.dq_row)
                             rows = Rows(slots[slot, BATCH], head, m, thread.dq_col)
-                            put_part(x, base, part, part_parity, address, rows, thread, outputs)
+                            of_part = part, part_parity, address, rows
+                            put_part(x, base, *of_part, thread, outputs, keys, stage)
                             part_parity = uint32(part_parity ^ 1)
                         else:
                             add_part(dq_acc, address)
-                        address += uint64(2 * DQ_BYTES) * uint64(dq_step(sizes.num_m_tiles))
-                        wgmma_wait_with(0, dk_acc, OUT_LENGTH, ds, P_LENGTH)
+                            if THIRDS and stage == thread.half:
+                                multiply_rest(x, keys, thread, stage)
+                                add_part(dq_acc, address + uint64((2 - thread.half) * DQ_BYTES))
+                        address += uint64(DQ_TILE_BYTES) * uint64(dq_step(sizes.num_m_tiles))
+                        wgmma_wait_with(0, dk_acc, DK_LENGTH, ds, P_LENGTH)
                         if lane == 0:
                             mbarrier_arrive(base + AT.q_ring.empty + barrier)
                         stage = uint32(stage + 1)
@@ -599,6 +649,7 @@ def make_flash_attn_bwd_persistent(
     GROUP_PARTS=1,
     IN_STEP=False,
     EXPRESSIONS=None,
+    HEAD_DIM_V=None,
 ):
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
@@ -618,16 +669,18 @@ def make_flash_attn_bwd_persistent(
     of_keys and of_queries with ORDERED. counters is an array with ADDED too; IN_STEP is not read.
     Otherwise both are empty.
     """
-    plan, BLOCK_M = make_plan(HEAD_DIM), tile_rows(HEAD_DIM)
+    HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
+    plan, BLOCK_M = make_plan(HEAD_DIM, HEAD_DIM_V), tile_rows(HEAD_DIM)
     AT, shared_base = plan.layout, plan.shared_base
     M_SHIFT = BLOCK_M.bit_length() - 1
     COUNTED = ORDER != ADDED
     SLOTS_SHAPE = (SLOTS, SLOT_LENGTH)
     EXPRESSED = EXPRESSIONS is not None
     MESSAGES_SHAPE = (STAGES, MESSAGE_LENGTH)
-    produce = make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESSED)
+    of_producer = HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESSED
+    produce = make_producer(*of_producer, HEAD_DIM_V)
     constants = HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT, GRAD_FLOAT32
-    consume = make_consumer(*constants, IN_STEP, EXPRESSIONS)
+    consume = make_consumer(*constants, IN_STEP, EXPRESSIONS, HEAD_DIM_V)
     of_parts = HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW
     count_parts = make_dq_functions(*of_parts, place_of_part if EXPRESSED else None).count_parts
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from numba import cuda, int32, uint32, uint64
 
 from fa_numba.expressions.functions import NO_EXPRESSIONS
-from fa_numba.ptx import mbarrier
+from fa_numba.ptx import mbarrier, vectors
 from fa_numba.ptx.barriers import fence_async_proxy, named_barrier_sync
 from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.statement import opaque
@@ -24,15 +24,17 @@ from fa_numba.ptx.wgmma import (
     wgmma_commit,
     wgmma_fence,
     wgmma_wait,
+    wgmma_wait_with,
 )
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.backward import padded, tile_rows, wgmma_products_of
 from fa_numba.tensor_core.dq_parts import DQ_BYTES
 from fa_numba.tensor_core.dropout_fragments import make_key_rows
-from fa_numba.tensor_core.fragments import fragment_function
+from fa_numba.tensor_core.fragments import fragment_function, make_fragment_functions
 from fa_numba.tensor_core.gradient_expressions import make_expression_functions
 from fa_numba.tensor_core.gradient_fragments import (
     BLOCK_N,
+    make_differentiate_packed,
     make_gradient_functions,
     make_score_functions,
 )
@@ -159,17 +161,26 @@ class Registers(NamedTuple):
     dv: Any
 
 
+def slots_of(head_dim):
+    """Tiles of K in shared memory: with more than 128 columns there is room for one."""
+    return SLOTS if head_dim <= 128 else 1
+
+
 @functools.cache
-def make_plan(HEAD_DIM):
-    """The `SharedPlan` of a thread block, with a `Layout`."""
+def make_plan(HEAD_DIM, HEAD_DIM_V=None):
+    """The `SharedPlan` of a thread block, with a `Layout`.
+
+    HEAD_DIM_V, of V and dout, is at most HEAD_DIM, of Q and K, and that by default.
+    """
     BLOCK_M, ROW = tile_rows(HEAD_DIM), 2 * padded(HEAD_DIM)
+    V_ROW = 2 * padded(HEAD_DIM_V or HEAD_DIM)
     plan = SharedPlan()
     plan.layout = Layout(
-        k=plan.tiles(SLOTS, BLOCK_N * ROW),
-        v=plan.tiles(1, BLOCK_N * ROW),
-        dv=plan.tiles(1, BLOCK_N * ROW),
+        k=plan.tiles(slots_of(HEAD_DIM), BLOCK_N * ROW),
+        v=plan.tiles(1, BLOCK_N * V_ROW),
+        dv=plan.tiles(1, BLOCK_N * V_ROW),
         q=plan.tiles(STAGES, BLOCK_M * ROW),
-        dout=plan.tiles(STAGES, BLOCK_M * ROW),
+        dout=plan.tiles(STAGES, BLOCK_M * V_ROW),
         ds=plan.tiles(STAGES, 2 * BLOCK_M * BLOCK_N),
         lse=plan.region(STAGES * 4 * BLOCK_M),
         delta=plan.region(STAGES * 4 * BLOCK_M),
@@ -184,9 +195,9 @@ def make_plan(HEAD_DIM):
     return plan
 
 
-def shared_bytes(head_dim):
+def shared_bytes(head_dim, head_dim_v=None):
     """Dynamic shared memory of a thread block."""
-    return make_plan(head_dim).bytes
+    return make_plan(head_dim, head_dim_v).bytes
 
 
 class TileFunctions(NamedTuple):
@@ -207,6 +218,7 @@ class TileFunctions(NamedTuple):
     thread_of: Callable
     keys_of: Callable
     multiply: Callable
+    multiply_rest: Callable
 
 
 @functools.cache
@@ -232,25 +244,37 @@ def make_hide(BLOCK_M, SOFTCAP):
 
 @functools.cache
 def make_tile_functions(
-    HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT=False, EXPRESSIONS=None
+    HEAD_DIM,
+    CAUSAL,
+    DTYPE,
+    WINDOW,
+    SOFTCAP,
+    ALIBI,
+    DROPOUT=False,
+    EXPRESSIONS=None,
+    HEAD_DIM_V=None,
 ):
     """`TileFunctions` for these constants."""
-    BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
-    COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on are 0
+    HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
+    BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM, HEAD_DIM_V).layout
+    # Columns that are multiplied; those from HEAD_DIM on are 0.
+    COLS, COLS_V = (16 * ceil_div(d, 16) for d in (HEAD_DIM, HEAD_DIM_V))
     KV_PANEL, Q_PANEL = BLOCK_N * ROW_BYTES, BLOCK_M * ROW_BYTES  # bytes of 64 columns
-    KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
+    K_STRIDE = AT.k.bytes // SLOTS if slots_of(HEAD_DIM) > 1 else 0  # from a slot to the next
+    Q_BYTES, DOUT_BYTES = AT.q.bytes // STAGES, AT.dout.bytes // STAGES
     DS_BYTES = AT.ds.bytes // STAGES  # dSᵀ: its rows are keys, its columns queries
     FLOATS_BYTES = BLOCK_M * 4  # of lse, and of delta
     HALF_BYTES = 64 * ROW_BYTES  # half of the rows of a panel of keys
     # A warpgroup's half of dQ: half of the columns of K, or half of the rows, dSᵀ's columns.
-    BY_COLS = padded(HEAD_DIM) == 128
+    BY_COLS = padded(HEAD_DIM) >= 128
     K_HALF, DS_HALF = (KV_PANEL, 0) if BY_COLS else (0, KV_PANEL)
     BY_ROWS = descriptor_bits()  # rows lie along the sum
     Q_BY_COLUMNS = descriptor_bits(Q_PANEL)  # a row for each term of the sum
     KV_BY_COLUMNS = descriptor_bits(KV_PANEL)
-    S_LENGTH = BLOCK_M // 2  # registers
+    S_LENGTH, P_LENGTH, V_LENGTH = BLOCK_M // 2, BLOCK_M // 4, COLS_V // 2  # registers
     by_rows, by_columns, by_registers = wgmma_products_of(DTYPE)
     pack = forward.pack_of(DTYPE)
+    unpack = vectors.unpack_bf16x2 if DTYPE == "bfloat16" else vectors.unpack_f16x2
     # A causal mask as bits was measured to gain with 128 queries in a tile: docs/notes/backward.md.
     BITS = BLOCK_M == 128 and CAUSAL and WINDOW == (-1, -1)
     scores = make_score_functions(BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, pack, BITS)
@@ -261,6 +285,8 @@ def make_tile_functions(
     P_EARLY = SOFTCAP > 0 or (EXPRESSED and EXPRESSIONS.changes_gradients)
     gradients = make_gradient_functions(BLOCK_M, pack, P_EARLY)
     differentiate, store_ds = gradients.differentiate, gradients.store_ds
+    differentiate_packed = make_differentiate_packed(BLOCK_M, pack, unpack)
+    pack_p = make_fragment_functions(BLOCK_M, 64, pack).pack_p
     key_rows = make_key_rows(BLOCK_M, pack, P_EARLY)
     draw, differentiate_kept = key_rows.draw, key_rows.differentiate
     wait = mbarrier.wait_function()
@@ -287,7 +313,7 @@ def make_tile_functions(
 
     @fragment_function()
     def keys_of(base, slot, first, thread):
-        k = uint32(base + AT.k.start + slot * KV_BYTES)
+        k = uint32(base + AT.k.start + slot * K_STRIDE)
         return Keys(
             slot=slot,
             rows=descriptor(BY_ROWS, k + thread.half * HALF_BYTES),
@@ -305,13 +331,13 @@ def make_tile_functions(
         lse = uint32(lse_rows + stage * FLOATS_BYTES)
         delta = uint32(delta_rows + stage * FLOATS_BYTES)
         q = uint32(base + AT.q.start + stage * Q_BYTES)
-        dout = uint32(base + AT.dout.start + stage * Q_BYTES)
+        dout = uint32(base + AT.dout.start + stage * DOUT_BYTES)
         wgmma_fence()
         by_rows(BLOCK_M, COLS, BLOCK_N, x.s, keys.rows, descriptor(BY_ROWS, q))
         wgmma_commit()  # Sᵀ = K Qᵀ                                                   line 10
         wait(base + AT.v_ring.full, keys.slot)
         wait(base + AT.dout_ring.full + barrier, parity)
-        by_rows(BLOCK_M, COLS, BLOCK_N, x.dp, thread.v_rows, descriptor(BY_ROWS, dout))
+        by_rows(BLOCK_M, COLS_V, BLOCK_N, x.dp, thread.v_rows, descriptor(BY_ROWS, dout))
         wgmma_commit()  # dPᵀ = V doutᵀ                                               line 13
 
         if DROPOUT:
@@ -339,7 +365,7 @@ def make_tile_functions(
             differentiate(x.s, x.dp, delta, x.p, x.ds, lane)  # dS = P ∘ (dP - delta)  line 14
 
         wgmma_fence()
-        by_registers(COLS, BLOCK_M, x.dv, x.p, descriptor(Q_BY_COLUMNS, dout))
+        by_registers(COLS_V, BLOCK_M, x.dv, x.p, descriptor(Q_BY_COLUMNS, dout))
         wgmma_commit()  # dV += Pᵀ dout                                               line 12
         store_ds(x.ds, thread.ds_rows + stage * DS_BYTES, lane)
         fence_async_proxy()
@@ -352,4 +378,64 @@ def make_tile_functions(
         by_registers(COLS, BLOCK_M, x.dk, x.ds, descriptor(Q_BY_COLUMNS, q))
         wgmma_commit()  # dK += dSᵀ Q                                                 line 16
 
-    return TileFunctions(thread_of, keys_of, multiply)
+    @fragment_function()
+    def multiply_in_turn(x, base, keys, queries, thread, sizes, scale, slope):
+        seqlen_q, mask_args = sizes.seqlen_q, sizes.mask_args
+        stage, parity, m_start = queries.stage, queries.parity, queries.m_start
+        lane, barrier = thread.lane, uint32(stage * BARRIER)
+        lse_rows, delta_rows = uint32(base + AT.lse.start), uint32(base + AT.delta.start)
+        lse = uint32(lse_rows + stage * FLOATS_BYTES)
+        delta = uint32(delta_rows + stage * FLOATS_BYTES)
+        q = uint32(base + AT.q.start + stage * Q_BYTES)
+        dout = uint32(base + AT.dout.start + stage * DOUT_BYTES)
+        wgmma_fence()
+        by_rows(BLOCK_M, COLS, BLOCK_N, x.s, keys.rows, descriptor(BY_ROWS, q))
+        wgmma_commit()  # Sᵀ = K Qᵀ                                                   line 10
+        wgmma_wait(0, x.s, S_LENGTH)
+        cap(x.s, scale, mask_args)
+        mask_tile(x.s, m_start, keys.position, seqlen_q, lane, mask_args)
+        # P                                                                           line 11
+        exponentiate(x.s, x.p, lse, m_start, keys.position, slope, thread.unit, lane)
+        wait(base + AT.v_ring.full, keys.slot)
+        wait(base + AT.dout_ring.full + barrier, parity)
+        if SOFTCAP > 0:  # P first, and then P times the derivative of a score
+            wgmma_fence()
+            by_registers(COLS_V, BLOCK_M, x.dv, x.p, descriptor(Q_BY_COLUMNS, dout))
+            wgmma_commit()  # dV += Pᵀ dout                                           line 12
+            wgmma_wait_with(0, x.dv, V_LENGTH, x.p, P_LENGTH)
+        pack_p(x.s, x.p)
+        wgmma_fence()
+        by_rows(BLOCK_M, COLS_V, BLOCK_N, x.dp, thread.v_rows, descriptor(BY_ROWS, dout))
+        wgmma_commit()  # dPᵀ = V doutᵀ                                               line 13
+        if SOFTCAP > 0:
+            wgmma_wait(0, x.dp, S_LENGTH)
+        else:
+            by_registers(COLS_V, BLOCK_M, x.dv, x.p, descriptor(Q_BY_COLUMNS, dout))
+            wgmma_commit()  # dV += Pᵀ dout                                           line 12
+            wgmma_wait(1, x.dp, S_LENGTH)
+        differentiate_packed(x.p, x.dp, delta, x.ds, lane)  # dS = P ∘ (dP - delta)    line 14
+        store_ds(x.ds, thread.ds_rows + stage * DS_BYTES, lane)
+        if SOFTCAP <= 0:
+            wgmma_wait_with(0, x.dv, V_LENGTH, x.p, P_LENGTH)
+        fence_async_proxy()
+        named_barrier_sync(DS_FULL, 256)  # all of dSᵀ is there
+        wgmma_fence()
+        ds_columns = thread.ds_columns + uint64(stage * (DS_BYTES >> 4))
+        by_columns(64, BLOCK_N, x.dq, ds_columns, keys.columns)
+        wgmma_commit()  # dQ = dS K, a third of it, or half                           line 15
+        by_registers(COLS, BLOCK_M, x.dk, x.ds, descriptor(Q_BY_COLUMNS, q))
+        wgmma_commit()  # dK += dSᵀ Q                                                 line 16
+
+    @fragment_function()
+    def multiply_rest(x, keys, thread, stage):
+        """dQ's columns from 128 on."""
+        panel = uint64((2 - thread.half) * (KV_PANEL >> 4))
+        wgmma_fence()
+        ds_columns = thread.ds_columns + uint64(stage * (DS_BYTES >> 4))
+        by_columns(64, BLOCK_N, x.dq, ds_columns, keys.columns + panel)
+        wgmma_commit()
+        wgmma_wait(0, x.dq, 32)
+
+    if HEAD_DIM_V != HEAD_DIM:
+        multiply = multiply_in_turn
+    return TileFunctions(thread_of, keys_of, multiply, multiply_rest)
