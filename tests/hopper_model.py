@@ -180,7 +180,7 @@ class Model:
     def fence_mbarrier_init(self):
         pass
 
-    fence_async_proxy = wgmma_fence = tma_store_commit = fence_mbarrier_init
+    fence_async_proxy = wgmma_fence = fence_mbarrier_init
 
     def setmaxnreg_dec(self, count):
         pass
@@ -321,11 +321,16 @@ class Model:
 
         self._me().stores.append(copy)
 
+    def tma_store_commit(self):
+        self._me().stores.append(None)  # the end of a group
+
     def tma_store_wait_read(self, pending):
-        assert pending == 0
-        for store in self._me().stores:
+        stores = self._me().stores
+        groups = [i + 1 for i, store in enumerate(stores) if store is None]
+        done = groups[-1 - pending] if len(groups) > pending else 0
+        for store in filter(None, stores[:done]):
             store()
-        self._me().stores = []
+        self._me().stores = stores[done:]
 
     load_global_x4_relaxed, store_global_x4_relaxed = load_global_x4, store_global_x4
 

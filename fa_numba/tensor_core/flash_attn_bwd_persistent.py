@@ -604,7 +604,10 @@ def make_consumer(
                                 multiply_rest(x, keys, thread, stage)
                                 add_part(dq_acc, address + uint64((2 - thread.half) * DQ_BYTES))
                         address += uint64(DQ_TILE_BYTES) * uint64(dq_step(sizes.num_m_tiles))
-                        wgmma_wait_with(0, dk_acc, DK_LENGTH, ds, P_LENGTH)
+                        if IN_TURN:
+                            wgmma_wait(0, dk_acc, DK_LENGTH)
+                        else:
+                            wgmma_wait_with(0, dk_acc, DK_LENGTH, ds, P_LENGTH)
                         if lane == 0:
                             mbarrier_arrive(base + AT.q_ring.empty + barrier)
                         stage = uint32(stage + 1)
@@ -874,7 +877,13 @@ def flash_attn_bwd_persistent(
     """
     inputs = dout, q, k, v, out, lse
     scale, deterministic = backward.check(
-        "flash_attn_bwd_persistent", inputs, softmax_scale, deterministic, HOPPER
+        "flash_attn_bwd_persistent",
+        inputs,
+        softmax_scale,
+        deterministic,
+        HOPPER,
+        max_head_dim=192,
+        v_differs=True,
     )
     in_float32 = checks.check_grad_dtype(grad_dtype, deterministic) is not None
     written = mask, mask_args, score, score_args
@@ -888,7 +897,9 @@ def flash_attn_bwd_persistent(
         gradient_scale, delta_scale = scale * keep_scale, ONE / keep_scale
     batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
-    dtype, block_m, size = arrays.dtype_name(q), tile_rows(head_dim), shared_bytes(head_dim)
+    head_dim_v = v.shape[3]
+    dtype, block_m = arrays.dtype_name(q), tile_rows(head_dim)
+    size = shared_bytes(head_dim, head_dim_v)
     n_tiles, heads, num_sms = ceil_div(seqlen_k, BLOCK_N), batch * num_kv_heads, arrays.num_sms(q)
     order = ORDERED
     group_size = num_heads // num_kv_heads
@@ -899,7 +910,7 @@ def flash_attn_bwd_persistent(
         runs = runs_of_keys(q, k, given, block_m, BLOCK_N, both=deterministic)
     if not deterministic:
         order = fastest_order(head_dim, n_tiles, heads, group_size, num_sms, options)
-    if in_float32 or (given is not None and not deterministic):
+    if in_float32 or ((given is not None or head_dim_v != head_dim) and not deterministic):
         order = ADDED  # the other orders round dQ within the kernel
     in_pairs = order == ADDED and paired(options.causal, options.window_size)
     parts = 1 if order != ADDED else group_parts.fastest(q, k, options, num_sms)
@@ -937,6 +948,7 @@ def flash_attn_bwd_persistent(
         parts,
         in_pairs and num_heads > kv_heads,
         None if given is None else given.expressions,
+        head_dim_v,
     )
     args += *run_time_masks.arguments_of(options), *drops
     if given is None:

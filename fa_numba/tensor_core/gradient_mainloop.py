@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from numba import cuda, int32, uint32, uint64
 
 from fa_numba.expressions.functions import NO_EXPRESSIONS
-from fa_numba.ptx import mbarrier, vectors
+from fa_numba.ptx import mbarrier, vectors, wgmma
 from fa_numba.ptx.barriers import fence_async_proxy, named_barrier_sync
 from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.statement import opaque
@@ -273,6 +273,7 @@ def make_tile_functions(
     KV_BY_COLUMNS = descriptor_bits(KV_PANEL)
     S_LENGTH, P_LENGTH, V_LENGTH = BLOCK_M // 2, BLOCK_M // 4, COLS_V // 2  # registers
     by_rows, by_columns, by_registers = wgmma_products_of(DTYPE)
+    by_tiles = wgmma.wgmma_tiles_bf16 if DTYPE == "bfloat16" else wgmma.wgmma_tiles_f16
     pack = forward.pack_of(DTYPE)
     unpack = vectors.unpack_bf16x2 if DTYPE == "bfloat16" else vectors.unpack_f16x2
     # A causal mask as bits was measured to gain with 128 queries in a tile: docs/notes/backward.md.
@@ -423,7 +424,8 @@ def make_tile_functions(
         ds_columns = thread.ds_columns + uint64(stage * (DS_BYTES >> 4))
         by_columns(64, BLOCK_N, x.dq, ds_columns, keys.columns)
         wgmma_commit()  # dQ = dS K, a third of it, or half                           line 15
-        by_registers(COLS, BLOCK_M, x.dk, x.ds, descriptor(Q_BY_COLUMNS, q))
+        ds_rows = descriptor(BY_ROWS, base + AT.ds.start + thread.half * HALF_BYTES + stage * DS_BYTES)
+        by_tiles(COLS, BLOCK_M, x.dk, ds_rows, descriptor(Q_BY_COLUMNS, q))
         wgmma_commit()  # dK += dSᵀ Q                                                 line 16
 
     @fragment_function()
