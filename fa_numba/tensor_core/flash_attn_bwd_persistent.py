@@ -75,7 +75,7 @@ from fa_numba.ptx.mbarrier import (
 )
 from fa_numba.ptx.statement import global_address, opaque
 from fa_numba.ptx.tma import make_load_tile, tma_store_wait_read
-from fa_numba.ptx.vectors import bulk_load
+from fa_numba.ptx.vectors import atomic_add_x4, bulk_load
 from fa_numba.ptx.wgmma import (
     hold,
     wgmma_wait,
@@ -88,6 +88,7 @@ from fa_numba.tensor_core.backward import padded, tile_rows
 from fa_numba.tensor_core.dq_parts import (
     ADDED,
     DQ_BYTES,
+    STEP_BYTES,
     FLAGS,
     INDEX,
     N_SHIFT,
@@ -135,6 +136,7 @@ from fa_numba.tensor_core.gradient_mainloop import (
     CONSUMER_REGISTERS,
     CONSUMER_WARPS,
     DS_FULL,
+    SPLITS,
     PRODUCER_REGISTERS,
     SLOTS,
     STAGES,
@@ -382,6 +384,7 @@ def make_consumer(
     DK_SHAPE, DV_SHAPE, DQ_SHAPE = (COLS // 8, 4), (COLS_V // 8, 4), (8, 4)
     P_LENGTH, DQ_LENGTH = BLOCK_M // 4, 32  # registers
     DK_LENGTH, DV_LENGTH = COLS // 2, COLS_V // 2
+    SPLIT, REST_SHAPE = SPLITS and THIRDS and ORDER == ADDED, (4, 4)
     DQ_TILE_BYTES = (3 if THIRDS else 2) * DQ_BYTES
     KEPT_LENGTH = BLOCK_M // (16 * PATCHES)
     COUNTED, EXPRESSED = ORDER != ADDED, EXPRESSIONS is not None
@@ -467,6 +470,9 @@ def make_consumer(
         dv_acc = cuda.local.array(DV_SHAPE, float32)
         kept = cuda.local.array(KEPT_LENGTH, uint32)
         x = Registers(s, dp, p, ds, dq_acc, dk_acc, dv_acc)
+        if SPLIT:
+            rest = cuda.local.array(REST_SHAPE, float32)
+            x = Registers(s, dp, p, ds, dq_acc, dk_acc, dv_acc, rest)
         dq_sum, scale = outputs.dq_sum, outputs.scale
         thread = thread_of(base, scale, sizes.mask_args)
         lane = thread.lane
@@ -600,7 +606,13 @@ def make_consumer(
                             part_parity = uint32(part_parity ^ 1)
                         else:
                             add_part(dq_acc, address)
-                            if THIRDS and stage == thread.half:
+                            if SPLIT:
+                                hold(rest, 16)
+                                offset = (2 - thread.half) * DQ_BYTES + thread.half * 4 * STEP_BYTES
+                                for j in range(4):
+                                    to = address + uint64(offset + STEP_BYTES * j)
+                                    atomic_add_x4(to, rest[j])
+                            elif THIRDS and stage == thread.half:
                                 multiply_rest(x, keys, thread, stage)
                                 add_part(dq_acc, address + uint64((2 - thread.half) * DQ_BYTES))
                         address += uint64(DQ_TILE_BYTES) * uint64(dq_step(sizes.num_m_tiles))

@@ -52,6 +52,10 @@ DS_FULL = 1  # the named barrier of the 256 consumer threads
 BARRIER = mbarrier.BYTES
 
 
+import os
+SPLITS = os.environ.get("BWD_SPLIT", "1") == "1"
+
+
 class Layout(NamedTuple):
     """Regions and rings of shared memory, with the rows of lse and delta beside Q and dout."""
 
@@ -159,6 +163,7 @@ class Registers(NamedTuple):
     dq: Any
     dk: Any
     dv: Any
+    rest: Any = None
 
 
 def slots_of(head_dim):
@@ -267,6 +272,7 @@ def make_tile_functions(
     HALF_BYTES = 64 * ROW_BYTES  # half of the rows of a panel of keys
     # A warpgroup's half of dQ: half of the columns of K, or half of the rows, dSᵀ's columns.
     BY_COLS = padded(HEAD_DIM) >= 128
+    SPLIT = SPLITS and padded(HEAD_DIM) == 192
     K_HALF, DS_HALF = (KV_PANEL, 0) if BY_COLS else (0, KV_PANEL)
     BY_ROWS = descriptor_bits()  # rows lie along the sum
     Q_BY_COLUMNS = descriptor_bits(Q_PANEL)  # a row for each term of the sum
@@ -423,7 +429,11 @@ def make_tile_functions(
         wgmma_fence()
         ds_columns = thread.ds_columns + uint64(stage * (DS_BYTES >> 4))
         by_columns(64, BLOCK_N, x.dq, ds_columns, keys.columns)
-        wgmma_commit()  # dQ = dS K, a third of it, or half                           line 15
+        if SPLIT:
+            half = thread.half
+            rest = uint64((2 - half) * (KV_PANEL >> 4) + 4 * half)
+            by_columns(32, BLOCK_N, x.rest, ds_columns, keys.columns + rest)
+        wgmma_commit()  # dQ = dS K, half of it                                       line 15
         ds_rows = descriptor(BY_ROWS, base + AT.ds.start + thread.half * HALF_BYTES + stage * DS_BYTES)
         by_tiles(COLS, BLOCK_M, x.dk, ds_rows, descriptor(Q_BY_COLUMNS, q))
         wgmma_commit()  # dK += dSᵀ Q                                                 line 16
