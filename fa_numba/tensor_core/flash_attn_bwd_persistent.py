@@ -75,11 +75,9 @@ from fa_numba.ptx.mbarrier import (
 )
 from fa_numba.ptx.statement import global_address, opaque
 from fa_numba.ptx.tma import make_load_tile, tma_store_wait_read
-from fa_numba.ptx.vectors import atomic_add_x4, bulk_load
+from fa_numba.ptx.vectors import bulk_load
 from fa_numba.ptx.wgmma import (
     hold,
-    wgmma_wait,
-    wgmma_wait_with,
 )
 from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
@@ -87,20 +85,20 @@ from fa_numba.tensor_core import backward, forward, group_parts
 from fa_numba.tensor_core.backward import padded, tile_rows
 from fa_numba.tensor_core.dq_parts import (
     ADDED,
-    DQ_BYTES,
-    STEP_BYTES,
     FLAGS,
     INDEX,
     N_SHIFT,
     ORDERED,
     PART_LENGTH,
     TILE,
-    TILE_SHIFT,
+    REST_COLS,
     Rows,
-    add_part,
     fastest_order,
+    has_rest,
     make_dq_functions,
+    make_tile_of,
     paired,
+    tile_bytes,
 )
 from fa_numba.tensor_core.dropout_fragments import (
     NO_DROPOUT,
@@ -136,7 +134,6 @@ from fa_numba.tensor_core.gradient_mainloop import (
     CONSUMER_REGISTERS,
     CONSUMER_WARPS,
     DS_FULL,
-    SPLITS,
     PRODUCER_REGISTERS,
     SLOTS,
     STAGES,
@@ -227,8 +224,8 @@ def make_producer(
         n_start = int32(n_tile * BLOCK_N)
         full, v_full = base + AT.k_ring.full + slot * BARRIER, base + AT.v_ring.full
         wait(base + AT.k_ring.empty + slot * BARRIER, parity)
-        if K_SLOTS == 1:  # both slots are the same tile, which is free when V is
-            wait(base + AT.v_ring.empty, slot ^ 1)
+        if K_SLOTS == 1:  # both slots are the same memory
+            wait(base + AT.k_ring.empty + (slot ^ 1) * BARRIER, parity ^ slot)
         slots[slot, N_TILE] = n_tile
         slots[slot, KV_HEAD] = kv_head
         slots[slot, BATCH] = b
@@ -376,25 +373,23 @@ def make_consumer(
     read.
     """
     HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
-    IN_TURN, THIRDS = HEAD_DIM_V != HEAD_DIM, padded(HEAD_DIM) == 192
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM, HEAD_DIM_V).layout
     COLS, COLS_V = (16 * ceil_div(d, 16) for d in (HEAD_DIM, HEAD_DIM_V))
     DK_COLS = min(COLS, 128)  # of dK, through the stages of dS; the rest through dV's region
     S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
     DK_SHAPE, DV_SHAPE, DQ_SHAPE = (COLS // 8, 4), (COLS_V // 8, 4), (8, 4)
-    P_LENGTH, DQ_LENGTH = BLOCK_M // 4, 32  # registers
-    DK_LENGTH, DV_LENGTH = COLS // 2, COLS_V // 2
-    SPLIT, REST_SHAPE = SPLITS and THIRDS and ORDER == ADDED, (4, 4)
-    DQ_TILE_BYTES = (3 if THIRDS else 2) * DQ_BYTES
+    REST_SHAPE = (REST_COLS // 8, 4)
+    ONE_HEAD_DIM, DQ_LENGTH, DQ_TILE_BYTES = COLS == COLS_V, 32, tile_bytes(HEAD_DIM)
     KEPT_LENGTH = BLOCK_M // (16 * PATCHES)
     COUNTED, EXPRESSED = ORDER != ADDED, EXPRESSIONS is not None
     pack = forward.pack_of(DTYPE)
     dq_functions = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW)
-    name_part, put, clear = dq_functions.name_part, dq_functions.put, dq_functions.clear
+    name_part, add = dq_functions.name_part, dq_functions.add
+    put, clear, dq_tile_of = dq_functions.put, dq_functions.clear, make_tile_of(HEAD_DIM)
     options = WINDOW, SOFTCAP, ALIBI, DROPOUT, EXPRESSIONS, HEAD_DIM_V
     tile = make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, *options)
     thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
-    multiply_rest = tile.multiply_rest
+    wait_for_dq, wait_for_dk = tile.wait_for_dq, tile.wait_for_dk
     if GRAD_FLOAT32:
         store_dk, store_dv = make_store_float32(HEAD_DIM), make_store_float32(HEAD_DIM_V)
     else:
@@ -413,10 +408,10 @@ def make_consumer(
         rows = Rows(b, head, thread.dq_row, thread.dq_col)
         if n_tile == 0:
             end = min(first_tile, sizes.num_m_tiles)
-            clear(int32(0), end, rows, outputs.dq, sizes.group_size, thread.lane)
+            clear(int32(0), end, rows, outputs.dq, sizes.group_size, thread)
         if n_tile + 1 == sizes.num_n_tiles:
             begin = max(end_tile, int32(0))
-            clear(begin, sizes.num_m_tiles, rows, outputs.dq, sizes.group_size, thread.lane)
+            clear(begin, sizes.num_m_tiles, rows, outputs.dq, sizes.group_size, thread)
 
     @fragment_function()
     def clear_hidden(kv_head, b, thread, outputs, sizes, of_queries):
@@ -427,18 +422,13 @@ def make_consumer(
             for m_tile in range(sizes.num_m_tiles):
                 _, end, _ = run_of(of_queries, b, head, m_tile, 0)
                 if end == 0:
-                    clear(m_tile, m_tile + 1, rows, outputs.dq, int32(1), thread.lane)
+                    clear(m_tile, m_tile + 1, rows, outputs.dq, int32(1), thread)
 
     @fragment_function()
-    def put_part(x, base, part, parity, address, rows, thread, outputs, keys, stage):
+    def put_part(x, base, part, parity, address, rows, thread, outputs):
         """This warp's part of dQ, once it may be written."""
         wait(base + AT.ready.start, parity)
-        put(x.dq, address, part[FLAGS], outputs.dq, rows, thread.lane, outputs.softmax_scale)
-        if THIRDS and stage == thread.half:
-            multiply_rest(x, keys, thread, stage)
-            address += uint64((2 - thread.half) * DQ_BYTES)
-            rows = Rows(rows.b, rows.head, rows.m, int32(128))
-            put(x.dq, address, part[FLAGS], outputs.dq, rows, thread.lane, outputs.softmax_scale)
+        put(x, address, part[FLAGS], outputs.dq, rows, thread, outputs.softmax_scale)
         cuda.syncwarp()  # the whole warp's part is written
         if thread.lane == 0:
             mbarrier_arrive(base + AT.written.start)
@@ -453,7 +443,7 @@ def make_consumer(
         named_barrier_sync(DS_FULL, 256)  # dSᵀ is read: safe to overwrite
         scale = outputs.softmax_scale
         store_dk(x.dk, thread.ds_rows, maps.dk, n, sizes.seqlen_k, kv_head, b, lane, scale)
-        if THIRDS and not GRAD_FLOAT32:
+        if COLS > DK_COLS and not GRAD_FLOAT32:
             if lane == 0:
                 tma_store_wait_read(1)
             cuda.syncwarp()  # dV is read: safe to overwrite
@@ -469,10 +459,8 @@ def make_consumer(
         dk_acc = cuda.local.array(DK_SHAPE, float32)
         dv_acc = cuda.local.array(DV_SHAPE, float32)
         kept = cuda.local.array(KEPT_LENGTH, uint32)
-        x = Registers(s, dp, p, ds, dq_acc, dk_acc, dv_acc)
-        if SPLIT:
-            rest = cuda.local.array(REST_SHAPE, float32)
-            x = Registers(s, dp, p, ds, dq_acc, dk_acc, dv_acc, rest)
+        rest = cuda.local.array(REST_SHAPE, float32)
+        x = Registers(s, dp, p, ds, dq_acc, dk_acc, dv_acc, rest)
         dq_sum, scale = outputs.dq_sum, outputs.scale
         thread = thread_of(base, scale, sizes.mask_args)
         lane = thread.lane
@@ -490,17 +478,10 @@ def make_consumer(
                 first = int32(n_tile * BLOCK_N)
             keys = keys_of(base, slot, first, thread)
             first_tile, end_tile = query_tiles(first, sizes.seqlen_q, sizes.mask_args)
-            if IN_TURN:
-                for j in range(COLS // 8):
-                    for r in range(4):
-                        dk_acc[j, r] = ZERO
-                for j in range(COLS_V // 8):
-                    for r in range(4):
-                        dv_acc[j, r] = ZERO
-            else:
-                for j in range(COLS // 8):
-                    for r in range(4):
-                        dk_acc[j, r] = ZERO
+            for j in range(COLS // 8):
+                for r in range(4):
+                    dk_acc[j, r] = ZERO
+                    if ONE_HEAD_DIM or j < COLS_V // 8:
                         dv_acc[j, r] = ZERO
             if lane == 0:
                 tma_store_wait_read(0)
@@ -524,23 +505,22 @@ def make_consumer(
                     tile = stage, parity, m_start
                     queries = ExpressedQueries(*tile, kept, place, dropout, messages, b, head, args)
                     multiply(x, base, keys, queries, thread, sizes, scale, ZERO)
-                    wgmma_wait_with(1, dv_acc, DV_LENGTH, p, P_LENGTH)
+                    wait_for_dq(x)
                     if lane == 0:
                         mbarrier_arrive(base + AT.dout_ring.empty + barrier)
                     hold(dq_acc, DQ_LENGTH)
                     # The message again: kept, it would take registers.
                     address = global_address(dq_sum) + thread.dq_offset
-                    address += uint64(2 * DQ_BYTES) * uint64(messages[stage, DQ_TILE])
+                    address += uint64(DQ_TILE_BYTES) * uint64(messages[stage, DQ_TILE])
                     if COUNTED:
                         m = int32(messages[stage, M_TILE] * BLOCK_M + thread.dq_row)
                         rows = Rows(slots[slot, BATCH], messages[stage, HEAD], m, thread.dq_col)
-                        of_part = part, part_parity, address, rows
-                        put_part(x, base, *of_part, thread, outputs, keys, stage)
+                        put_part(x, base, part, part_parity, address, rows, thread, outputs)
                         part_parity = uint32(part_parity ^ 1)
                     else:
-                        add_part(dq_acc, address)
+                        add(x, address, thread)
                     more = messages[stage, KIND] & LAST_TILE == 0
-                    wgmma_wait_with(0, dk_acc, DK_LENGTH, ds, P_LENGTH)
+                    wait_for_dk(x)
                     if lane == 0:
                         mbarrier_arrive(base + AT.q_ring.empty + barrier)
                     stage = uint32(stage + 1)
@@ -569,11 +549,7 @@ def make_consumer(
                         barrier = uint32(stage * BARRIER)
                         wait(base + AT.q_ring.full + barrier, parity)
                         if COUNTED and thread.is_first:
-                            dq_bytes = address - global_address(dq_sum)
-                            if THIRDS:
-                                dq_tile = int32(dq_bytes // uint64(DQ_TILE_BYTES))
-                            else:
-                                dq_tile = int32(dq_bytes >> TILE_SHIFT)
+                            dq_tile = dq_tile_of(address, dq_sum)
                             shift, seqlen_k = sizes.shift, sizes.seqlen_k
                             name_part(
                                 part, dq_tile, m_tile, n_tile, shift, seqlen_k, sizes.mask_args
@@ -589,10 +565,7 @@ def make_consumer(
                         else:
                             queries = Queries(stage, parity, m_start)
                         multiply(x, base, these, queries, thread, sizes, scale, slope)
-                        if IN_TURN:  # dV has been waited for
-                            wgmma_wait(1, dq_acc, DQ_LENGTH)
-                        else:
-                            wgmma_wait_with(1, dv_acc, DV_LENGTH, p, P_LENGTH)
+                        wait_for_dq(x)
                         if lane == 0:
                             mbarrier_arrive(base + AT.dout_ring.empty + barrier)
                         hold(dq_acc, DQ_LENGTH)
@@ -601,25 +574,12 @@ def make_consumer(
                             head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
                             m = int32(m_start + thread.dq_row)
                             rows = Rows(slots[slot, BATCH], head, m, thread.dq_col)
-                            of_part = part, part_parity, address, rows
-                            put_part(x, base, *of_part, thread, outputs, keys, stage)
+                            put_part(x, base, part, part_parity, address, rows, thread, outputs)
                             part_parity = uint32(part_parity ^ 1)
                         else:
-                            add_part(dq_acc, address)
-                            if SPLIT:
-                                hold(rest, 16)
-                                offset = (2 - thread.half) * DQ_BYTES + thread.half * 4 * STEP_BYTES
-                                for j in range(4):
-                                    to = address + uint64(offset + STEP_BYTES * j)
-                                    atomic_add_x4(to, rest[j])
-                            elif THIRDS and stage == thread.half:
-                                multiply_rest(x, keys, thread, stage)
-                                add_part(dq_acc, address + uint64((2 - thread.half) * DQ_BYTES))
+                            add(x, address, thread)
                         address += uint64(DQ_TILE_BYTES) * uint64(dq_step(sizes.num_m_tiles))
-                        if IN_TURN:
-                            wgmma_wait(0, dk_acc, DK_LENGTH)
-                        else:
-                            wgmma_wait_with(0, dk_acc, DK_LENGTH, ds, P_LENGTH)
+                        wait_for_dk(x)
                         if lane == 0:
                             mbarrier_arrive(base + AT.q_ring.empty + barrier)
                         stage = uint32(stage + 1)
@@ -922,7 +882,7 @@ def flash_attn_bwd_persistent(
         runs = runs_of_keys(q, k, given, block_m, BLOCK_N, both=deterministic)
     if not deterministic:
         order = fastest_order(head_dim, n_tiles, heads, group_size, num_sms, options)
-    if in_float32 or ((given is not None or head_dim_v != head_dim) and not deterministic):
+    if in_float32 or ((given is not None or has_rest(head_dim)) and not deterministic):
         order = ADDED  # the other orders round dQ within the kernel
     in_pairs = order == ADDED and paired(options.causal, options.window_size)
     parts = 1 if order != ADDED else group_parts.fastest(q, k, options, num_sms)

@@ -28,7 +28,7 @@ from fa_numba.ptx.wgmma import (
 )
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.backward import padded, tile_rows, wgmma_products_of
-from fa_numba.tensor_core.dq_parts import DQ_BYTES
+from fa_numba.tensor_core.dq_parts import DQ_BYTES, REST_COLS, has_rest
 from fa_numba.tensor_core.dropout_fragments import make_key_rows
 from fa_numba.tensor_core.fragments import fragment_function, make_fragment_functions
 from fa_numba.tensor_core.gradient_expressions import make_expression_functions
@@ -50,10 +50,6 @@ SLOTS = 2  # of K: the next keys are loaded while these are multiplied
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 240
 DS_FULL = 1  # the named barrier of the 256 consumer threads
 BARRIER = mbarrier.BYTES
-
-
-import os
-SPLITS = os.environ.get("BWD_SPLIT", "1") == "1"
 
 
 class Layout(NamedTuple):
@@ -154,7 +150,10 @@ class QueriesToDrop(NamedTuple):
 
 
 class Registers(NamedTuple):
-    """Local arrays of a consumer thread: scores, their gradients, and sums."""
+    """Local arrays of a consumer thread: scores, their gradients, and sums.
+
+    `rest` are columns of dQ in a third panel (`dq_parts.has_rest`).
+    """
 
     s: Any
     dp: Any
@@ -163,7 +162,7 @@ class Registers(NamedTuple):
     dq: Any
     dk: Any
     dv: Any
-    rest: Any = None
+    rest: Any
 
 
 def slots_of(head_dim):
@@ -217,13 +216,16 @@ class TileFunctions(NamedTuple):
     multiply(x, base, keys, queries, thread, sizes, scale, slope)
         The products of a tile of `Queries`, with DROPOUT `QueriesToDrop`, with EXPRESSIONS
         `ExpressedQueries`. When it returns, those that sum dV, dQ and dK are in flight, in this
-        order.
+        order; with a rest of dQ (`dq_parts.has_rest`) dV is summed.
+    wait_for_dq(x), wait_for_dk(x)
+        Wait for dV and dQ, and for dK.
     """
 
     thread_of: Callable
     keys_of: Callable
     multiply: Callable
-    multiply_rest: Callable
+    wait_for_dq: Callable
+    wait_for_dk: Callable
 
 
 @functools.cache
@@ -272,12 +274,14 @@ def make_tile_functions(
     HALF_BYTES = 64 * ROW_BYTES  # half of the rows of a panel of keys
     # A warpgroup's half of dQ: half of the columns of K, or half of the rows, dSᵀ's columns.
     BY_COLS = padded(HEAD_DIM) >= 128
-    SPLIT = SPLITS and padded(HEAD_DIM) == 192
+    # With a third panel each has half of its columns, too.
+    REST = has_rest(HEAD_DIM)
     K_HALF, DS_HALF = (KV_PANEL, 0) if BY_COLS else (0, KV_PANEL)
     BY_ROWS = descriptor_bits()  # rows lie along the sum
     Q_BY_COLUMNS = descriptor_bits(Q_PANEL)  # a row for each term of the sum
     KV_BY_COLUMNS = descriptor_bits(KV_PANEL)
-    S_LENGTH, P_LENGTH, V_LENGTH = BLOCK_M // 2, BLOCK_M // 4, COLS_V // 2  # registers
+    S_LENGTH, P_LENGTH = BLOCK_M // 2, BLOCK_M // 4  # registers
+    K_LENGTH, V_LENGTH, DQ_LENGTH = COLS // 2, COLS_V // 2, 32
     by_rows, by_columns, by_registers = wgmma_products_of(DTYPE)
     by_tiles = wgmma.wgmma_tiles_bf16 if DTYPE == "bfloat16" else wgmma.wgmma_tiles_f16
     pack = forward.pack_of(DTYPE)
@@ -387,6 +391,7 @@ def make_tile_functions(
 
     @fragment_function()
     def multiply_in_turn(x, base, keys, queries, thread, sizes, scale, slope):
+        """dK and dV take 160 registers: S and dP never at once, and P in 16 bits."""
         seqlen_q, mask_args = sizes.seqlen_q, sizes.mask_args
         stage, parity, m_start = queries.stage, queries.parity, queries.m_start
         lane, barrier = thread.lane, uint32(stage * BARRIER)
@@ -429,25 +434,26 @@ def make_tile_functions(
         wgmma_fence()
         ds_columns = thread.ds_columns + uint64(stage * (DS_BYTES >> 4))
         by_columns(64, BLOCK_N, x.dq, ds_columns, keys.columns)
-        if SPLIT:
-            half = thread.half
-            rest = uint64((2 - half) * (KV_PANEL >> 4) + 4 * half)
-            by_columns(32, BLOCK_N, x.rest, ds_columns, keys.columns + rest)
+        to_rest = uint64((2 - thread.half) * (KV_PANEL >> 4) + (REST_COLS * 2 >> 4) * thread.half)
+        by_columns(REST_COLS, BLOCK_N, x.rest, ds_columns, keys.columns + to_rest)
         wgmma_commit()  # dQ = dS K, half of it                                       line 15
         ds_rows = descriptor(BY_ROWS, base + AT.ds.start + thread.half * HALF_BYTES + stage * DS_BYTES)
         by_tiles(COLS, BLOCK_M, x.dk, ds_rows, descriptor(Q_BY_COLUMNS, q))
         wgmma_commit()  # dK += dSᵀ Q                                                 line 16
 
     @fragment_function()
-    def multiply_rest(x, keys, thread, stage):
-        """dQ's columns from 128 on."""
-        panel = uint64((2 - thread.half) * (KV_PANEL >> 4))
-        wgmma_fence()
-        ds_columns = thread.ds_columns + uint64(stage * (DS_BYTES >> 4))
-        by_columns(64, BLOCK_N, x.dq, ds_columns, keys.columns + panel)
-        wgmma_commit()
-        wgmma_wait(0, x.dq, 32)
+    def wait_for_dq(x):
+        if REST:
+            wgmma_wait(1, x.dq, DQ_LENGTH)
+        else:
+            wgmma_wait_with(1, x.dv, V_LENGTH, x.p, P_LENGTH)
 
-    if HEAD_DIM_V != HEAD_DIM:
-        multiply = multiply_in_turn
-    return TileFunctions(thread_of, keys_of, multiply, multiply_rest)
+    @fragment_function()
+    def wait_for_dk(x):
+        if REST:
+            wgmma_wait(0, x.dk, K_LENGTH)
+        else:
+            wgmma_wait_with(0, x.dk, K_LENGTH, x.ds, P_LENGTH)
+
+    of_tile = multiply_in_turn if REST else multiply
+    return TileFunctions(thread_of, keys_of, of_tile, wait_for_dq, wait_for_dk)
