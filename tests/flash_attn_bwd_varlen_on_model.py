@@ -18,8 +18,13 @@ KIND = np.float16
 LOG2_E = np.float32(np.log2(np.e))
 
 
-def main(seqlens_q, seqlens_k, heads, head_dim, causal, blocks, order="added", **mask):
-    """Compare dq, dk and dv with the definition; heads are (num_heads, num_kv_heads)."""
+def main(
+    seqlens_q, seqlens_k, heads, head_dim, causal, blocks, order="added", head_dim_v=None, **mask
+):
+    """Compare dq, dk and dv with the definition; heads are (num_heads, num_kv_heads).
+
+    `head_dim_v` is head_dim by default.
+    """
     model = Model(seed=sum(seqlens_q))
     loaded = replace_instructions(model, MODULES)
     modules = {name.split(".")[-1]: x for name, x in zip(MODULES, loaded, strict=True)}
@@ -29,8 +34,9 @@ def main(seqlens_q, seqlens_k, heads, head_dim, causal, blocks, order="added", *
     num_heads, num_kv_heads = heads
     cu_q, cu_k = (np.cumsum([0, *x], dtype=np.int32) for x in (seqlens_q, seqlens_k))
     rng = np.random.default_rng(sum(seqlens_q))
-    q, dout = (rng.standard_normal((cu_q[-1], num_heads, head_dim)) for _ in range(2))
-    k, v = (rng.standard_normal((cu_k[-1], num_kv_heads, head_dim)) for _ in range(2))
+    dims = head_dim, head_dim_v or head_dim
+    q, dout = (rng.standard_normal((cu_q[-1], num_heads, d)) for d in dims)
+    k, v = (rng.standard_normal((cu_k[-1], num_kv_heads, d)) for d in dims)
     dout, q, k, v = (x.astype(KIND) for x in (dout, q, k, v))
     options, given = options_of(causal, mask)
     starts = cu_q, cu_k
@@ -60,8 +66,8 @@ def main(seqlens_q, seqlens_k, heads, head_dim, causal, blocks, order="added", *
 
     starts = [on_gpu(x) for x in starts]
     args = model.maps["dout"][0], on_gpu(out.astype(KIND)), on_gpu(lse.astype("f4")), *starts
-    grid = m_tiles * block_m * backward.padded(head_dim) // (8 * 256), num_heads
-    prepare_packed = varlen.make_prepare_packed(head_dim, "float16", counted)
+    grid = m_tiles * block_m * backward.lanes_of_row(head_dim) // 256, num_heads
+    prepare_packed = varlen.make_prepare_packed(head_dim, "float16", counted, head_dim_v)
     written = (unread, dq) if counted else (sums, unread)
     model.launch(prepare_packed, grid, 256, *args, lse_2, delta, *written, queue, counters)
 
@@ -70,7 +76,7 @@ def main(seqlens_q, seqlens_k, heads, head_dim, causal, blocks, order="added", *
     _, *constants = run_time_masks.constants_of(given)
     in_step = varlen.is_in_step(head_dim, order, given, num_heads // num_kv_heads)
     kernel = varlen.make_flash_attn_bwd_varlen(
-        head_dim, order, causal, "float16", *constants, in_step
+        head_dim, order, causal, "float16", *constants, in_step, head_dim_v
     )
     one_sequence = dq.of_same_memory(dq.data[None])
     args = *model.maps, lse_2, delta, sums, one_sequence if counted else unread
@@ -79,7 +85,8 @@ def main(seqlens_q, seqlens_k, heads, head_dim, causal, blocks, order="added", *
     model.launch(kernel, (blocks,), varlen.THREADS, *args, *run_time_masks.arguments_of(given))
     if not counted:
         convert_packed = varlen.make_convert_packed(head_dim, "float16")
-        model.launch(convert_packed, (m_tiles, num_heads), 256, sums, dq, starts[0], scale)
+        threads = sums.shape[2] // 32
+        model.launch(convert_packed, (m_tiles, num_heads), threads, sums, dq, starts[0], scale)
 
     compare(outputs, want, plain)
 
