@@ -114,8 +114,14 @@ def main(
     else:
         threads = persistent.THREADS
         kernel = persistent.make_flash_attn_bwd_persistent(
-            head_dim, order, given.causal, "float16", *of_mask, IN_STEP=in_step,
-            HEAD_DIM_V=head_dim_v, **constants
+            head_dim,
+            order,
+            given.causal,
+            "float16",
+            *of_mask,
+            IN_STEP=in_step,
+            HEAD_DIM_V=head_dim_v,
+            **constants,
         )
         sizes = sums, dq, seqlen_k
     sizes = *sizes, num_kv_heads, num_heads // num_kv_heads

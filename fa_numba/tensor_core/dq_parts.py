@@ -30,7 +30,6 @@ from fa_numba.ptx import mbarrier
 from fa_numba.ptx.counters import counter_acquire, counter_release, counter_take
 from fa_numba.ptx.mbarrier import mbarrier_arrive
 from fa_numba.ptx.statement import global_address
-from fa_numba.ptx.wgmma import hold
 from fa_numba.ptx.vectors import atomic_add_x4, load_global_x4_relaxed, store_global_x4_relaxed
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.fragments import fragment_function
@@ -41,10 +40,10 @@ ADDED, BY_ARRIVAL, ORDERED = "added", "by arrival", "ordered"
 ARRIVAL_KEYS, ARRIVAL_TILES = 1024, 15
 ARRIVAL_KEYS_OF_GROUP = 4096  # divided by the query heads that take turns (`key_tiles.make_order`)
 DQ_BYTES = 64 * 64 * 4  # of a warpgroup: half of a tile of dQ, or a third
-REST_COLS = 32  # of a warpgroup in the third panel
 STEP_BYTES = 128 * 16  # 16 bytes for each of its threads: eight columns
 TILE_SHIFT = (2 * DQ_BYTES).bit_length() - 1  # from bytes of dq_sum to tiles
-THIRD_SHIFT = DQ_BYTES.bit_length() - 1
+PANEL_SHIFT = TILE_SHIFT - 1  # and to panels
+THIRD_COL = 128  # the third panel's first column
 N_SHIFT = BLOCK_N.bit_length() - 1
 
 # Elements of `part`, by which consumers and the counting warp name a part of dQ to each other.
@@ -87,26 +86,25 @@ def fastest_order(head_dim, num_n_tiles, num_heads, group_size, num_sms, mask):
     return BY_ARRIVAL if few and num_n_tiles * num_heads >= ARRIVAL_TILES * num_sms else ADDED
 
 
-def has_rest(head_dim):
-    """True where dQ has a third panel of 64 columns, of which each warpgroup has half."""
+def has_third(head_dim):
+    """True where a tile of dQ has three panels: the warpgroups take turns at the third one."""
     return head_dim > 128
 
 
 def tile_bytes(head_dim):
     """Bytes of the sums of a tile of dQ."""
-    return (3 if has_rest(head_dim) else 2) * DQ_BYTES
+    return (3 if has_third(head_dim) else 2) * DQ_BYTES
 
 
 @functools.cache
 def make_tile_of(HEAD_DIM):
     """tile_of(address, dq_sum): index of the tile of dQ whose sums are at this address."""
-    THIRDS = has_rest(HEAD_DIM)
+    THIRD = has_third(HEAD_DIM)
 
     @cuda.jit(device=True, forceinline=True)
     def tile_of(address, dq_sum):
-        if THIRDS:
-            return int32(uint32((address - global_address(dq_sum)) >> THIRD_SHIFT) // uint32(3))
-        return int32((address - global_address(dq_sum)) >> TILE_SHIFT)
+        offset = address - global_address(dq_sum)
+        return int32(uint32(offset >> PANEL_SHIFT) // uint32(3) if THIRD else offset >> TILE_SHIFT)
 
     return tile_of
 
@@ -134,34 +132,30 @@ class DqFunctions(NamedTuple):
         and wait until it may be written. rows is read by place_of_part alone.
     name_part(part, tile, m_tile, n_tile, shift, seqlen_k, mask_args)
         Name a part, the one of key tile n_tile for query tile m_tile, to the counting warp.
-    add(x, address, thread)
-        Add this thread's numbers of a part to the sums at `address`. x has them, and `thread` has
-        `lane` and `half`: `gradient_mainloop`.
-    put(x, address, flags, dq, rows, thread, softmax_scale)
-        Write them: the first part is stored, the last one goes to dq, and the others are added.
-    clear(begin, end, rows, dq, group_size, thread)
+    put(acc, address, flags, dq, rows, lane, softmax_scale)
+        Write this thread's numbers of a part: the first part is stored, the last one goes to dq,
+        and the others are added to the sums at `address`.
+    clear(begin, end, rows, dq, group_size, lane)
         Set dQ to 0 in the tiles of queries begin to end − 1, which see no key; `rows` are those in
         the first of group_size heads.
     """
 
     count_parts: Callable
     name_part: Callable
-    add: Callable
     put: Callable
     clear: Callable
 
 
 @functools.cache
 def make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW, place_of_part=None):
-    """`DqFunctions` for ORDER, BY_ARRIVAL or ORDERED; with ADDED a kernel needs `add` alone.
+    """`DqFunctions` for ORDER, BY_ARRIVAL or ORDERED; with ADDED a kernel needs none of them.
 
     ``place_of_part(rows, tile, n_tile)`` returns the index of a tile's last part and that of the
     part of n_tile, where expressions decide them; then consumers name TILE and INDEX alone.
     """
     FOUND = place_of_part is not None
-    REST = has_rest(HEAD_DIM)
-    put_columns, clear_columns = make_columns(HEAD_DIM, BLOCK_M, 64, DTYPE)
-    put_rest, clear_rest = make_columns(HEAD_DIM, BLOCK_M, REST_COLS, DTYPE)
+    DQ_SHAPE, THIRD = (8, 4), has_third(HEAD_DIM)
+    store_dq = make_store_gradient(HEAD_DIM, 64, forward.pack_of(DTYPE))
     bounds = run_time_masks.make_bounds(CAUSAL, WINDOW)
     first_key, end_key = bounds.first_key, bounds.end_key
     wait = mbarrier.wait_function()
@@ -202,79 +196,46 @@ def make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW, place_of_
         part[INDEX] = int32(last_n - n_tile)
 
     @fragment_function()
-    def rest_of(rows, thread):
-        """The thread's rows and columns in the third panel."""
-        return Rows(rows.b, rows.head, rows.m, int32(128 + REST_COLS * thread.half))
-
-    @fragment_function()
-    def add(x, address, thread):
-        add_part(x.dq, address)
-        if REST:
-            hold(x.rest, REST_COLS // 2)
-            add_part(x.rest, address + rest_offset(thread))
-
-    @fragment_function()
-    def put(x, address, flags, dq, rows, thread, softmax_scale):
-        put_columns(x.dq, address, flags, dq, rows, thread.lane, softmax_scale)
-        if REST:
-            hold(x.rest, REST_COLS // 2)
-            of_rest = address + rest_offset(thread), flags, dq, rest_of(rows, thread)
-            put_rest(x.rest, *of_rest, thread.lane, softmax_scale)
-
-    @fragment_function()
-    def clear(begin, end, rows, dq, group_size, thread):
-        clear_columns(begin, end, rows, dq, group_size, thread.lane)
-        if REST:
-            clear_rest(begin, end, rest_of(rows, thread), dq, group_size, thread.lane)
-
-    return DqFunctions(count_parts, name_part, add, put, clear)
-
-
-@fragment_function()
-def rest_offset(thread):
-    """Bytes from a thread's numbers in its panel of dQ to those in the third panel."""
-    return uint64(2 * DQ_BYTES - thread.half * (DQ_BYTES // 2))
-
-
-@functools.cache
-def make_columns(HEAD_DIM, BLOCK_M, COLS, DTYPE):
-    """put and clear of `DqFunctions`, for an array of COLS columns and a lane."""
-    SHAPE = (COLS // 8, 4)
-    store_dq = make_store_gradient(HEAD_DIM, COLS, forward.pack_of(DTYPE))
-
-    @fragment_function()
     def put(acc, address, flags, dq, rows, lane, softmax_scale):
         if flags & LAST_PART:
             if not flags & FIRST_PART:
-                before = cuda.local.array(SHAPE, float32)
-                for j in range(COLS // 8):
+                before = cuda.local.array(DQ_SHAPE, float32)
+                for j in range(8):
                     load_global_x4_relaxed(before[j], address + uint64(STEP_BYTES * j))
-                for j in range(COLS // 8):
+                for j in range(8):
                     for r in range(4):
                         acc[j, r] += before[j, r]
             store_dq(acc, dq, rows.b, rows.m, rows.head, rows.col, lane, softmax_scale)
         elif flags & FIRST_PART:
-            for j in range(COLS // 8):
+            for j in range(8):
                 store_global_x4_relaxed(address + uint64(STEP_BYTES * j), acc[j])
         else:
             add_part(acc, address)
 
     @fragment_function()
     def clear(begin, end, rows, dq, group_size, lane):
-        zeros = cuda.local.array(SHAPE, float32)
-        for j in range(COLS // 8):
+        zeros = cuda.local.array(DQ_SHAPE, float32)
+        for j in range(8):
             for r in range(4):
                 zeros[j, r] = float32(0)
         for head in range(rows.head, int32(rows.head + group_size)):
             for m_tile in range(begin, end):
                 m = int32(m_tile * BLOCK_M + rows.m)
                 store_dq(zeros, dq, rows.b, m, head, rows.col, lane, float32(1))
+                if THIRD and rows.col == 0:
+                    store_dq(zeros, dq, rows.b, m, head, THIRD_COL, lane, float32(1))
 
-    return put, clear
+    return DqFunctions(count_parts, name_part, put, clear)
+
+
+@fragment_function()
+def third_offset(thread):
+    """Bytes from a thread's sums in its warpgroup's panel of dQ to those in the third panel."""
+    return uint64((2 - thread.half) * DQ_BYTES)
 
 
 @fragment_function()
 def add_part(acc, address):
     """Add this thread's numbers of a part of dQ to the sums at `address`, atomically."""
-    for j in range(len(acc)):
+    for j in range(8):
         atomic_add_x4(address + uint64(STEP_BYTES * j), acc[j])

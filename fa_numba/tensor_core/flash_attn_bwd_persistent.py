@@ -90,14 +90,16 @@ from fa_numba.tensor_core.dq_parts import (
     N_SHIFT,
     ORDERED,
     PART_LENGTH,
+    THIRD_COL,
     TILE,
-    REST_COLS,
     Rows,
+    add_part,
     fastest_order,
-    has_rest,
+    has_third,
     make_dq_functions,
     make_tile_of,
     paired,
+    third_offset,
     tile_bytes,
 )
 from fa_numba.tensor_core.dropout_fragments import (
@@ -378,17 +380,17 @@ def make_consumer(
     DK_COLS = min(COLS, 128)  # of dK, through the stages of dS; the rest through dV's region
     S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
     DK_SHAPE, DV_SHAPE, DQ_SHAPE = (COLS // 8, 4), (COLS_V // 8, 4), (8, 4)
-    REST_SHAPE = (REST_COLS // 8, 4)
     ONE_HEAD_DIM, DQ_LENGTH, DQ_TILE_BYTES = COLS == COLS_V, 32, tile_bytes(HEAD_DIM)
     KEPT_LENGTH = BLOCK_M // (16 * PATCHES)
     COUNTED, EXPRESSED = ORDER != ADDED, EXPRESSIONS is not None
     pack = forward.pack_of(DTYPE)
     dq_functions = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW)
-    name_part, add = dq_functions.name_part, dq_functions.add
-    put, clear, dq_tile_of = dq_functions.put, dq_functions.clear, make_tile_of(HEAD_DIM)
+    name_part, put, clear = dq_functions.name_part, dq_functions.put, dq_functions.clear
+    dq_tile_of, THIRD = make_tile_of(HEAD_DIM), has_third(HEAD_DIM)
     options = WINDOW, SOFTCAP, ALIBI, DROPOUT, EXPRESSIONS, HEAD_DIM_V
     tile = make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, *options)
     thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
+    multiply_third = tile.multiply_third
     wait_for_dq, wait_for_dk = tile.wait_for_dq, tile.wait_for_dk
     if GRAD_FLOAT32:
         store_dk, store_dv = make_store_float32(HEAD_DIM), make_store_float32(HEAD_DIM_V)
@@ -408,10 +410,10 @@ def make_consumer(
         rows = Rows(b, head, thread.dq_row, thread.dq_col)
         if n_tile == 0:
             end = min(first_tile, sizes.num_m_tiles)
-            clear(int32(0), end, rows, outputs.dq, sizes.group_size, thread)
+            clear(int32(0), end, rows, outputs.dq, sizes.group_size, thread.lane)
         if n_tile + 1 == sizes.num_n_tiles:
             begin = max(end_tile, int32(0))
-            clear(begin, sizes.num_m_tiles, rows, outputs.dq, sizes.group_size, thread)
+            clear(begin, sizes.num_m_tiles, rows, outputs.dq, sizes.group_size, thread.lane)
 
     @fragment_function()
     def clear_hidden(kv_head, b, thread, outputs, sizes, of_queries):
@@ -422,13 +424,18 @@ def make_consumer(
             for m_tile in range(sizes.num_m_tiles):
                 _, end, _ = run_of(of_queries, b, head, m_tile, 0)
                 if end == 0:
-                    clear(m_tile, m_tile + 1, rows, outputs.dq, int32(1), thread)
+                    clear(m_tile, m_tile + 1, rows, outputs.dq, int32(1), thread.lane)
 
     @fragment_function()
-    def put_part(x, base, part, parity, address, rows, thread, outputs):
+    def put_part(x, base, part, parity, address, rows, keys, stage, thread, outputs):
         """This warp's part of dQ, once it may be written."""
         wait(base + AT.ready.start, parity)
-        put(x, address, part[FLAGS], outputs.dq, rows, thread, outputs.softmax_scale)
+        put(x.dq, address, part[FLAGS], outputs.dq, rows, thread.lane, outputs.softmax_scale)
+        if THIRD and stage == thread.half:
+            multiply_third(x, keys, thread, stage)
+            rows = Rows(rows.b, rows.head, rows.m, THIRD_COL)
+            address += third_offset(thread)
+            put(x.dq, address, part[FLAGS], outputs.dq, rows, thread.lane, outputs.softmax_scale)
         cuda.syncwarp()  # the whole warp's part is written
         if thread.lane == 0:
             mbarrier_arrive(base + AT.written.start)
@@ -459,8 +466,7 @@ def make_consumer(
         dk_acc = cuda.local.array(DK_SHAPE, float32)
         dv_acc = cuda.local.array(DV_SHAPE, float32)
         kept = cuda.local.array(KEPT_LENGTH, uint32)
-        rest = cuda.local.array(REST_SHAPE, float32)
-        x = Registers(s, dp, p, ds, dq_acc, dk_acc, dv_acc, rest)
+        x = Registers(s, dp, p, ds, dq_acc, dk_acc, dv_acc)
         dq_sum, scale = outputs.dq_sum, outputs.scale
         thread = thread_of(base, scale, sizes.mask_args)
         lane = thread.lane
@@ -515,10 +521,11 @@ def make_consumer(
                     if COUNTED:
                         m = int32(messages[stage, M_TILE] * BLOCK_M + thread.dq_row)
                         rows = Rows(slots[slot, BATCH], messages[stage, HEAD], m, thread.dq_col)
-                        put_part(x, base, part, part_parity, address, rows, thread, outputs)
+                        of_part = part, part_parity, address, rows, keys, stage
+                        put_part(x, base, *of_part, thread, outputs)
                         part_parity = uint32(part_parity ^ 1)
                     else:
-                        add(x, address, thread)
+                        add_part(dq_acc, address)
                     more = messages[stage, KIND] & LAST_TILE == 0
                     wait_for_dk(x)
                     if lane == 0:
@@ -574,10 +581,14 @@ def make_consumer(
                             head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
                             m = int32(m_start + thread.dq_row)
                             rows = Rows(slots[slot, BATCH], head, m, thread.dq_col)
-                            put_part(x, base, part, part_parity, address, rows, thread, outputs)
+                            of_part = part, part_parity, address, rows, keys, stage
+                            put_part(x, base, *of_part, thread, outputs)
                             part_parity = uint32(part_parity ^ 1)
                         else:
-                            add(x, address, thread)
+                            add_part(dq_acc, address)
+                            if THIRD and stage == thread.half:
+                                multiply_third(x, keys, thread, stage)
+                                add_part(dq_acc, address + third_offset(thread))
                         address += uint64(DQ_TILE_BYTES) * uint64(dq_step(sizes.num_m_tiles))
                         wait_for_dk(x)
                         if lane == 0:
@@ -882,7 +893,7 @@ def flash_attn_bwd_persistent(
         runs = runs_of_keys(q, k, given, block_m, BLOCK_N, both=deterministic)
     if not deterministic:
         order = fastest_order(head_dim, n_tiles, heads, group_size, num_sms, options)
-    if in_float32 or ((given is not None or has_rest(head_dim)) and not deterministic):
+    if in_float32 or ((given is not None or has_third(head_dim)) and not deterministic):
         order = ADDED  # the other orders round dQ within the kernel
     in_pairs = order == ADDED and paired(options.causal, options.window_size)
     parts = 1 if order != ADDED else group_parts.fastest(q, k, options, num_sms)

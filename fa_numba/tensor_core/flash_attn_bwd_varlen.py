@@ -34,7 +34,6 @@ import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
-from fa_numba.checks import MAX_BWD_HEAD_DIM
 from fa_numba.constants import FULL_WARP, LOG2_E, ONE, ZERO
 from fa_numba.kernels.sequence_of import make_sequence_of
 from fa_numba.on_cuda_cores import run_time_masks
@@ -65,13 +64,15 @@ from fa_numba.tensor_core.dq_parts import (
     N_SHIFT,
     ORDERED,
     PART_LENGTH,
+    THIRD_COL,
     TILE,
-    REST_COLS,
     Rows,
-    has_rest,
+    add_part,
+    has_third,
     make_dq_functions,
     make_tile_of,
     paired,
+    third_offset,
     tile_bytes,
 )
 from fa_numba.tensor_core.forward import HOPPER
@@ -558,16 +559,16 @@ def make_consumer(HEAD_DIM, HEAD_DIM_V, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, A
     DK_COLS = min(COLS, 128)  # of dK, through the stages of dS; the rest through dV's region
     S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
     DK_SHAPE, DV_SHAPE, DQ_SHAPE = (COLS // 8, 4), (COLS_V // 8, 4), (8, 4)
-    REST_SHAPE = (REST_COLS // 8, 4)
     ONE_HEAD_DIM, DQ_LENGTH, DQ_TILE_BYTES = COLS == COLS_V, 32, tile_bytes(HEAD_DIM)
     M_SHIFT, COUNTED = BLOCK_M.bit_length() - 1, ORDER != ADDED
     dq_functions = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW)
-    name_part, add = dq_functions.name_part, dq_functions.add
-    put, clear, dq_tile_of = dq_functions.put, dq_functions.clear, make_tile_of(HEAD_DIM)
+    name_part, put, clear = dq_functions.name_part, dq_functions.put, dq_functions.clear
+    dq_tile_of, THIRD = make_tile_of(HEAD_DIM), has_third(HEAD_DIM)
     tile = make_tile_functions(
         HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, HEAD_DIM_V=HEAD_DIM_V
     )
     thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
+    multiply_third = tile.multiply_third
     wait_for_dq, wait_for_dk = tile.wait_for_dq, tile.wait_for_dk
     pack = forward.pack_of(DTYPE)
     store_dk, store_dv = make_store_tile(DK_COLS, pack), make_store_tile(COLS_V, pack)
@@ -589,12 +590,17 @@ def make_consumer(HEAD_DIM, HEAD_DIM_V, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, A
         mbarrier_arrive(base + AT.asked.start)
 
     @fragment_function()
-    def put_part(x, base, slots, slot, part, parity, address, rows, thread, outputs):
+    def put_part(x, base, slots, slot, part, parity, address, rows, keys, stage, thread, outputs):
         """This warp's part of dQ, once it may be written."""
         wait(base + AT.ready.start, parity)
         q_row = slots[slot, Q_ROW]
         dq = outputs.dq[:, q_row : q_row + slots[slot, SEQLEN_Q]]  # the sequence's
-        put(x, address, part[FLAGS], dq, rows, thread, outputs.softmax_scale)
+        put(x.dq, address, part[FLAGS], dq, rows, thread.lane, outputs.softmax_scale)
+        if THIRD and stage == thread.half:
+            multiply_third(x, keys, thread, stage)
+            rows = Rows(rows.b, rows.head, rows.m, THIRD_COL)
+            address += third_offset(thread)
+            put(x.dq, address, part[FLAGS], dq, rows, thread.lane, outputs.softmax_scale)
         cuda.syncwarp()  # the whole warp's part is written
         if thread.lane == 0:
             mbarrier_arrive(base + AT.written.start)
@@ -609,10 +615,10 @@ def make_consumer(HEAD_DIM, HEAD_DIM_V, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, A
         dq = outputs.dq[:, q_row : q_row + slots[slot, SEQLEN_Q]]  # the sequence's
         if slots[slot, K_ROW] == slots[slot, K_START]:
             end = min(first_tile, num_m_tiles)
-            clear(int32(0), end, rows, dq, outputs.group_size, thread)
+            clear(int32(0), end, rows, dq, outputs.group_size, thread.lane)
         if slots[slot, K_ROW] + BLOCK_N >= slots[slot, K_END]:
             begin = max(end_tile, int32(0))
-            clear(begin, num_m_tiles, rows, dq, outputs.group_size, thread)
+            clear(begin, num_m_tiles, rows, dq, outputs.group_size, thread.lane)
 
     @fragment_function()
     def store_keys(x, base, k_row, k_end, kv_head, thread, maps, outputs):
@@ -638,8 +644,7 @@ def make_consumer(HEAD_DIM, HEAD_DIM_V, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, A
         dq_acc = cuda.local.array(DQ_SHAPE, float32)
         dk_acc = cuda.local.array(DK_SHAPE, float32)
         dv_acc = cuda.local.array(DV_SHAPE, float32)
-        rest = cuda.local.array(REST_SHAPE, float32)
-        x = Registers(s, dp, p, ds, dq_acc, dk_acc, dv_acc, rest)
+        x = Registers(s, dp, p, ds, dq_acc, dk_acc, dv_acc)
         dq_sum, scale = outputs.dq_sum, outputs.scale
         thread = thread_of(base, scale, mask_args)
         lane = thread.lane
@@ -702,12 +707,14 @@ def make_consumer(HEAD_DIM, HEAD_DIM_V, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, A
                         head = int32(slots[slot, KV_HEAD] * outputs.group_size + i)
                         m = int32(m_tile * BLOCK_M + thread.dq_row)
                         rows = Rows(0, head, m, thread.dq_col)
-                        put_part(
-                            x, base, slots, slot, part, part_parity, address, rows, thread, outputs
-                        )
+                        of_part = part, part_parity, address, rows, keys, stage
+                        put_part(x, base, slots, slot, *of_part, thread, outputs)
                         part_parity = uint32(part_parity ^ 1)
                     else:
-                        add(x, address, thread)
+                        add_part(dq_acc, address)
+                        if THIRD and stage == thread.half:
+                            multiply_third(x, keys, thread, stage)
+                            add_part(dq_acc, address + third_offset(thread))
                     address += uint64(DQ_TILE_BYTES) * uint64(dq_step(int32(dq_sum.shape[1])))
                     wait_for_dk(x)
                     if lane == 0:
@@ -946,7 +953,7 @@ def flash_attn_bwd_varlen(
 
     dtype, block_m, num_sms = arrays.dtype_name(q), tile_rows(head_dim), arrays.num_sms(q)
     order = ORDERED
-    if has_rest(head_dim) and not deterministic:
+    if has_third(head_dim) and not deterministic:
         order = ADDED
     elif not deterministic:
         order = fastest_order(num_tokens_k / batch, mask.causal)

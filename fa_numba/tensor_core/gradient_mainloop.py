@@ -28,7 +28,7 @@ from fa_numba.ptx.wgmma import (
 )
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.backward import padded, tile_rows, wgmma_products_of
-from fa_numba.tensor_core.dq_parts import DQ_BYTES, REST_COLS, has_rest
+from fa_numba.tensor_core.dq_parts import DQ_BYTES, has_third
 from fa_numba.tensor_core.dropout_fragments import make_key_rows
 from fa_numba.tensor_core.fragments import fragment_function, make_fragment_functions
 from fa_numba.tensor_core.gradient_expressions import make_expression_functions
@@ -150,10 +150,7 @@ class QueriesToDrop(NamedTuple):
 
 
 class Registers(NamedTuple):
-    """Local arrays of a consumer thread: scores, their gradients, and sums.
-
-    `rest` are columns of dQ in a third panel (`dq_parts.has_rest`).
-    """
+    """Local arrays of a consumer thread: scores, their gradients, and sums."""
 
     s: Any
     dp: Any
@@ -162,7 +159,6 @@ class Registers(NamedTuple):
     dq: Any
     dk: Any
     dv: Any
-    rest: Any
 
 
 def slots_of(head_dim):
@@ -216,7 +212,9 @@ class TileFunctions(NamedTuple):
     multiply(x, base, keys, queries, thread, sizes, scale, slope)
         The products of a tile of `Queries`, with DROPOUT `QueriesToDrop`, with EXPRESSIONS
         `ExpressedQueries`. When it returns, those that sum dV, dQ and dK are in flight, in this
-        order; with a rest of dQ (`dq_parts.has_rest`) dV is summed.
+        order; where dQ has a third panel, dV is summed.
+    multiply_third(x, keys, thread, stage)
+        The third panel of dQ (`dq_parts.has_third`), in place of the warpgroup's own.
     wait_for_dq(x), wait_for_dk(x)
         Wait for dV and dQ, and for dK.
     """
@@ -224,6 +222,7 @@ class TileFunctions(NamedTuple):
     thread_of: Callable
     keys_of: Callable
     multiply: Callable
+    multiply_third: Callable
     wait_for_dq: Callable
     wait_for_dk: Callable
 
@@ -274,8 +273,7 @@ def make_tile_functions(
     HALF_BYTES = 64 * ROW_BYTES  # half of the rows of a panel of keys
     # A warpgroup's half of dQ: half of the columns of K, or half of the rows, dSᵀ's columns.
     BY_COLS = padded(HEAD_DIM) >= 128
-    # With a third panel each has half of its columns, too.
-    REST = has_rest(HEAD_DIM)
+    THIRD = has_third(HEAD_DIM)
     K_HALF, DS_HALF = (KV_PANEL, 0) if BY_COLS else (0, KV_PANEL)
     BY_ROWS = descriptor_bits()  # rows lie along the sum
     Q_BY_COLUMNS = descriptor_bits(Q_PANEL)  # a row for each term of the sum
@@ -434,26 +432,34 @@ def make_tile_functions(
         wgmma_fence()
         ds_columns = thread.ds_columns + uint64(stage * (DS_BYTES >> 4))
         by_columns(64, BLOCK_N, x.dq, ds_columns, keys.columns)
-        to_rest = uint64((2 - thread.half) * (KV_PANEL >> 4) + (REST_COLS * 2 >> 4) * thread.half)
-        by_columns(REST_COLS, BLOCK_N, x.rest, ds_columns, keys.columns + to_rest)
-        wgmma_commit()  # dQ = dS K, half of it                                       line 15
-        ds_rows = descriptor(BY_ROWS, base + AT.ds.start + thread.half * HALF_BYTES + stage * DS_BYTES)
+        wgmma_commit()  # dQ = dS K, a third of it                                    line 15
+        ds_start = uint32(base + AT.ds.start + stage * DS_BYTES)
+        ds_rows = descriptor(BY_ROWS, ds_start + thread.half * HALF_BYTES)
         by_tiles(COLS, BLOCK_M, x.dk, ds_rows, descriptor(Q_BY_COLUMNS, q))
         wgmma_commit()  # dK += dSᵀ Q                                                 line 16
 
     @fragment_function()
+    def multiply_third(x, keys, thread, stage):
+        wgmma_fence()
+        k_columns = keys.columns + uint64((2 - thread.half) * (KV_PANEL >> 4))
+        ds_columns = thread.ds_columns + uint64(stage * (DS_BYTES >> 4))
+        by_columns(64, BLOCK_N, x.dq, ds_columns, k_columns)
+        wgmma_commit()
+        wgmma_wait(0, x.dq, DQ_LENGTH)
+
+    @fragment_function()
     def wait_for_dq(x):
-        if REST:
+        if THIRD:
             wgmma_wait(1, x.dq, DQ_LENGTH)
         else:
             wgmma_wait_with(1, x.dv, V_LENGTH, x.p, P_LENGTH)
 
     @fragment_function()
     def wait_for_dk(x):
-        if REST:
+        if THIRD:
             wgmma_wait(0, x.dk, K_LENGTH)
         else:
             wgmma_wait_with(0, x.dk, K_LENGTH, x.ds, P_LENGTH)
 
-    of_tile = multiply_in_turn if REST else multiply
-    return TileFunctions(thread_of, keys_of, of_tile, wait_for_dq, wait_for_dk)
+    of_tile = multiply_in_turn if THIRD else multiply
+    return TileFunctions(thread_of, keys_of, of_tile, multiply_third, wait_for_dq, wait_for_dk)
