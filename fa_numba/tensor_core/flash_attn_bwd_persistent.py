@@ -36,7 +36,9 @@ Dropout (`dropout_fragments`): a warpgroup calls Philox while the tensor cores c
 one bit for each entry. dV takes the kept entries of P, and dP counts in them alone. Their factor
 multiplies the sums dQ, dK and dV in the end.
 
-A head_dim below 64, or between 64 and 128, is zero-padded to that.
+A head_dim is zero-padded to a multiple of 64. V, dV, dout and out may have a smaller one than Q and
+K, which then have up to 192 (`multiply_in_turn`): prompts of DeepSeek's models have 192 and 128. A
+tile of dQ has three panels of 64 columns there, and the warpgroups take turns at the third one.
 
 On an H200 it ran at 1.01 to 1.52 times the speed of cuDNN: float16, head_dim 64 and 128, n = 512 to
 16384, full and causal (benchmarks/results/tensor_core_bwd.json). A thread block for each tile of
@@ -823,10 +825,13 @@ def flash_attn_bwd_persistent(
 
     Parameters
     ----------
-    dout, q, out : GPU arrays of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
+    q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
         Any strides that are multiples of 16 bytes, with a contiguous last axis; head_dim a multiple
-        of 8, up to 128.
-    k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
+        of 8, up to 128, or up to 192 where v has at most 128.
+    k : GPU array of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
+    v : GPU array of shape (batch, seqlen_k, num_kv_heads, head_dim_v), dtype of q
+        head_dim_v is a multiple of 8, up to head_dim.
+    dout, out : GPU arrays of shape (batch, seqlen_q, num_heads, head_dim_v), dtype of q
     lse : GPU array of shape (batch, num_heads, seqlen_q), float32
         out and lse are the results of any forward kernel for q, k, v and the same options.
     causal : bool, default=False
@@ -835,9 +840,10 @@ def flash_attn_bwd_persistent(
     softmax_scale : float, default=1/√head_dim
         Positive.
     dropout_p, seed
-        As for `flash_attn_v2`, with the same mask; dropout_p at most 31/32.
+        As for `flash_attn_v2`, with the same mask; dropout_p at most 31/32, and 0 for a head_dim
+        above 128.
     mask, mask_args, score, score_args, sinks
-        As for `flash_attn_v2`.
+        As for `flash_attn_v2`; mask and score None for a head_dim above 128.
     deterministic : bool, default=False
         The same bits in every run. By default dk and dv have the same bits, and dq is summed in
         any order.
@@ -865,8 +871,7 @@ def flash_attn_bwd_persistent(
         softmax_scale,
         deterministic,
         HOPPER,
-        max_head_dim=192,
-        v_differs=True,
+        **checks.bwd_limits(v),
     )
     in_float32 = checks.check_grad_dtype(grad_dtype, deterministic) is not None
     written = mask, mask_args, score, score_args
@@ -874,6 +879,7 @@ def flash_attn_bwd_persistent(
     scores = checks.check_scores(q, *mask_options, written, sinks, k, as_options=True)
     options, given = scores.mask, scores.given
     dropout_p, seed = checks.check_dropout(dropout_p, seed, largest=LARGEST_ON_TENSOR_CORES)
+    checks.check_bwd_over_v("flash_attn_bwd_persistent", q.shape[3], dropout_p, mask, score)
     gradient_scale, delta_scale, drops = scale, ONE, ()
     if dropout_p > 0:
         *_, keep_scale = drops = dropout_arguments(dropout_p, seed)

@@ -891,11 +891,15 @@ def flash_attn_bwd_varlen(
 
     Parameters
     ----------
-    dout, q, out : GPU arrays of shape (num_tokens_q, num_heads, head_dim), float16 or bfloat16
+    q : GPU array of shape (num_tokens_q, num_heads, head_dim), float16 or bfloat16
         Queries of all sequences, end to end. Any strides that are multiples of 16 bytes, with a
-        contiguous last axis; head_dim a multiple of 8, up to 128.
-    k, v : GPU arrays of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
-        Keys and values of all sequences. num_heads is a multiple of num_kv_heads (MHA, GQA, MQA).
+        contiguous last axis; head_dim a multiple of 8, up to 128, or up to 192 where v has at most
+        128.
+    k : GPU array of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
+    v : GPU array of shape (num_tokens_k, num_kv_heads, head_dim_v), dtype of q
+        Keys and values of all sequences. num_heads is a multiple of num_kv_heads (MHA, GQA, MQA);
+        head_dim_v is a multiple of 8, up to head_dim.
+    dout, out : GPU arrays of shape (num_tokens_q, num_heads, head_dim_v), dtype of q
     lse : GPU array of shape (num_heads, num_tokens_q), float32
         out and lse are the results of any forward kernel for packed batches, for q, k, v and the
         same options.
@@ -939,8 +943,7 @@ def flash_attn_bwd_varlen(
         cu_seqlens_k,
         name="flash_attn_bwd_varlen",
         supported=HOPPER,
-        max_head_dim=192,
-        v_differs=True,
+        **checks.bwd_limits(v),
     )
     num_tokens_q, num_heads, head_dim = q.shape
     num_tokens_k, num_kv_heads, head_dim_v = v.shape
