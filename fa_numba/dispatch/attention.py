@@ -325,8 +325,8 @@ BACKWARD = (
         "flash_attn_bwd",
         checks.MAX_HEAD_DIM,
         why="it alone has gradients on tensor cores in 16 bits at a head_dim above "
-        f"{checks.MAX_BWD_HEAD_DIM}, but for one up to {checks.MAX_BWD_HEAD_DIM_OVER_V} where v has "
-        "a shorter one",
+        f"{checks.MAX_BWD_HEAD_DIM}, but for one up to {checks.MAX_BWD_HEAD_DIM_OVER_V} where v "
+        "has a shorter one",
         head_dims=checks.ANY_HEAD_DIMS,
     ),
     Candidate(
