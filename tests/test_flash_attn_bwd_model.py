@@ -77,9 +77,7 @@ PACKED_CASES = [
     thorough(((140, 60), (140, 60), (1, 1), 128, False, 2), {"softcap": 15.0}),
     thorough(((130, 1, 170), (130, 1, 170), (2, 1), 64, True, 1), {"order": "by arrival"}),
     thorough(((130, 1, 70), (200, 40, 130), (2, 1), 192, True, 1), {"head_dim_v": 128}),
-    thorough(
-        ((90, 30), (130, 0), (2, 1), 136, False, 1), {"head_dim_v": 72, "order": "ordered"}
-    ),
+    thorough(((90, 30), (130, 0), (2, 1), 136, False, 1), {"head_dim_v": 72, "order": "ordered"}),
     # A sequence without keys.
     (((90, 30), (130, 0), (2, 1), 72, False, 1), ALL_MASKS | {"order": "ordered"}),
 ]

@@ -657,6 +657,10 @@ def make_flash_attn_bwd_persistent(
     arguments. runs is a tuple of tables, `gradient_expressions.Runs`: of_keys and turns with ADDED,
     of_keys and of_queries with ORDERED. counters is an array with ADDED too; IN_STEP is not read.
     Otherwise both are empty.
+
+    HEAD_DIM_V, of V and out, is a multiple of 8 up to HEAD_DIM, and that by default. HEAD_DIM may
+    be 136 to 192 where HEAD_DIM_V is at most 128, with ADDED or ORDERED, and without DROPOUT and
+    EXPRESSIONS.
     """
     HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
     plan, BLOCK_M = make_plan(HEAD_DIM, HEAD_DIM_V), tile_rows(HEAD_DIM)
@@ -758,13 +762,14 @@ def make_flash_attn_bwd_persistent(
         """A thread block loops over tiles of keys, each with the queries of its heads.
 
         grid      (at most one per SM,); warpgroup 0 loads and counts parts; the others compute
-        shared    k (SLOTS, BLOCK_N, HEAD_DIM); v, dv (BLOCK_N, HEAD_DIM); q, dout (STAGES, BLOCK_M,
-                  HEAD_DIM); ds (STAGES, BLOCK_N, BLOCK_M), keys by queries, and in the end dK; in
-                  panels of 64 columns, swizzled; lse, delta (STAGES, BLOCK_M); barriers: full and
-                  empty for each stage of Q, and of dout, for each slot of K, and for V; asked,
-                  ready and written for parts of dQ; slots (SLOTS, 4), part (4,)
-        private   s, dp (BLOCK_M / 8, 4), p, ds (BLOCK_M / 16, 4), dk_acc, dv_acc (HEAD_DIM / 8, 4),
-                  dq_acc (8, 4)
+        shared    k (SLOTS, BLOCK_N, HEAD_DIM), above 128 one slot; v, dv (BLOCK_N, HEAD_DIM_V); q
+                  (STAGES, BLOCK_M, HEAD_DIM); dout (STAGES, BLOCK_M, HEAD_DIM_V); ds (STAGES,
+                  BLOCK_N, BLOCK_M), keys by queries, and in the end dK; in panels of 64 columns,
+                  swizzled; lse, delta (STAGES, BLOCK_M); barriers: full and empty for each stage of
+                  Q, and of dout, for each slot of K, and for V; asked, ready and written for parts
+                  of dQ; slots (SLOTS, 4), part (4,)
+        private   s, dp (BLOCK_M / 8, 4), p, ds (BLOCK_M / 16, 4), dk_acc (HEAD_DIM / 8, 4), dv_acc
+                  (HEAD_DIM_V / 8, 4), dq_acc (8, 4)
         HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, other than the tiles
                   that see none of them; dQ's sums as often; counters: the next tile of keys, and
                   for each tile of queries the number of parts that have begun and that are written

@@ -766,7 +766,7 @@ def make_flash_attn_bwd_varlen(
     in front. Without ALIBI alibi_slopes may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME
     (`run_time_masks`); otherwise the last four arguments are not read. IN_STEP
     (`key_tiles.make_order`) needs ADDED and a mask under which tiles of keys are long and short
-    (`dq_parts.paired`).
+    (`dq_parts.paired`). HEAD_DIM_V is as for `make_flash_attn_bwd_persistent`.
     """
     HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
     plan = make_plan(HEAD_DIM, HEAD_DIM_V)
@@ -807,13 +807,14 @@ def make_flash_attn_bwd_varlen(
         """A thread block loops over tiles of keys, each with the queries of its heads.
 
         grid      (at most one per SM,); warpgroup 0 loads and counts parts; the others compute
-        shared    k (SLOTS, BLOCK_N, HEAD_DIM); v, dv (BLOCK_N, HEAD_DIM); q, dout (STAGES, BLOCK_M,
-                  HEAD_DIM); ds (STAGES, BLOCK_N, BLOCK_M), keys by queries, and in the end dK; in
-                  panels of 64 columns, swizzled; lse, delta (STAGES, BLOCK_M); barriers: full and
-                  empty for each stage of Q, and of dout, for each slot of K, and for V; asked,
-                  ready and written for parts of dQ; slots (SLOTS, 7), part (4,)
-        private   s, dp (BLOCK_M / 8, 4), p, ds (BLOCK_M / 16, 4), dk_acc, dv_acc (HEAD_DIM / 8, 4),
-                  dq_acc (8, 4)
+        shared    k (SLOTS, BLOCK_N, HEAD_DIM), above 128 one slot; v, dv (BLOCK_N, HEAD_DIM_V); q
+                  (STAGES, BLOCK_M, HEAD_DIM); dout (STAGES, BLOCK_M, HEAD_DIM_V); ds (STAGES,
+                  BLOCK_N, BLOCK_M), keys by queries, and in the end dK; in panels of 64 columns,
+                  swizzled; lse, delta (STAGES, BLOCK_M); barriers: full and empty for each stage of
+                  Q, and of dout, for each slot of K, and for V; asked, ready and written for parts
+                  of dQ; slots (SLOTS, 7), part (4,)
+        private   s, dp (BLOCK_M / 8, 4), p, ds (BLOCK_M / 16, 4), dk_acc (HEAD_DIM / 8, 4), dv_acc
+                  (HEAD_DIM_V / 8, 4), dq_acc (8, 4)
         HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, other than the tiles
                   that see none of them; dQ's sums as often; queue, cu_seqlens in every thread
                   block; counters: the number of claims, and for each tile of queries the number of
