@@ -46,7 +46,8 @@ def main(
     modules = {name.split(".")[-1]: x for name, x in zip(MODULES, loaded, strict=True)}
     backward, run_time_masks = modules["backward"], modules["run_time_masks"]
     persistent, wide = modules["flash_attn_bwd_persistent"], modules["flash_attn_bwd_wide"]
-    is_wide, head_dim_v = head_dim > 128 or head_dim_v is not None, head_dim_v or head_dim
+    head_dim_v = head_dim_v or head_dim
+    is_wide = head_dim > (128 if head_dim_v == head_dim else 192) or head_dim_v > 128
     block_m, block_n = (
         (wide.BLOCK_M, wide.BLOCK_N)
         if is_wide
@@ -116,7 +117,14 @@ def main(
     else:
         threads = persistent.THREADS
         kernel = persistent.make_flash_attn_bwd_persistent(
-            head_dim, order, given.causal, "float16", *of_mask, IN_STEP=in_step, **constants
+            head_dim,
+            order,
+            given.causal,
+            "float16",
+            *of_mask,
+            IN_STEP=in_step,
+            HEAD_DIM_V=head_dim_v,
+            **constants,
         )
         sizes = sums, dq, seqlen_k
     sizes = *sizes, num_kv_heads, num_heads // num_kv_heads

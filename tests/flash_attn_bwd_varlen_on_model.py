@@ -30,11 +30,20 @@ LOG2_E = np.float32(np.log2(np.e))
 
 
 def main(
-    seqlens_q, seqlens_k, heads, head_dim, causal, blocks, order="added", expressions=None, **mask
+    seqlens_q,
+    seqlens_k,
+    heads,
+    head_dim,
+    causal,
+    blocks,
+    order="added",
+    expressions=None,
+    head_dim_v=None,
+    **mask,
 ):
     """Compare dq, dk and dv with the definition; heads are (num_heads, num_kv_heads).
 
-    `expressions` is the name of one of `expression_cases`.
+    `expressions` is the name of one of `expression_cases`; `head_dim_v` is head_dim by default.
     """
     model = Model(seed=sum(seqlens_q))
     loaded = replace_instructions(model, MODULES)
@@ -45,8 +54,9 @@ def main(
     num_heads, num_kv_heads = heads
     cu_q, cu_k = (np.cumsum([0, *x], dtype=np.int32) for x in (seqlens_q, seqlens_k))
     rng = np.random.default_rng(sum(seqlens_q))
-    q, dout = (rng.standard_normal((cu_q[-1], num_heads, head_dim)) for _ in range(2))
-    k, v = (rng.standard_normal((cu_k[-1], num_kv_heads, head_dim)) for _ in range(2))
+    dims = head_dim, head_dim_v or head_dim
+    q, dout = (rng.standard_normal((cu_q[-1], num_heads, d)) for d in dims)
+    k, v = (rng.standard_normal((cu_k[-1], num_kv_heads, d)) for d in dims)
     dout, q, k, v = (x.astype(KIND) for x in (dout, q, k, v))
     options, given = options_of(causal, mask)
     starts = cu_q, cu_k
@@ -81,11 +91,13 @@ def main(
 
     starts = [on_gpu(x) for x in starts]
     args = model.maps["dout"][0], on_gpu(out.astype(KIND)), on_gpu(lse.astype("f4")), *starts
-    grid = m_tiles * block_m * backward.padded(head_dim) // (8 * 256), num_heads
+    grid = m_tiles * block_m * backward.lanes_of_row(head_dim) // 256, num_heads
     sinks, of_sinks = written.pop("sinks", None), ()
     if sinks is not None:
         of_sinks = sinks, np.full((1, *grid[::-1]), np.nan, np.float32)
-    prepare_packed = varlen.make_prepare_packed(head_dim, "float16", counted, sinks is not None)
+    prepare_packed = varlen.make_prepare_packed(
+        head_dim, "float16", counted, sinks is not None, head_dim_v
+    )
     sums_or_dq = (unread, dq) if counted else (sums, unread)
     rows = lse_2, delta
     model.launch(prepare_packed, grid, 256, *args, *rows, *sums_or_dq, queue, counters, of_sinks)
@@ -109,7 +121,7 @@ def main(
     _, *constants = run_time_masks.constants_of(given)
     in_step = varlen.is_in_step(head_dim, order, given, num_heads // num_kv_heads)
     kernel = varlen.make_flash_attn_bwd_varlen(
-        head_dim, order, given.causal, "float16", *constants, in_step, user
+        head_dim, order, given.causal, "float16", *constants, in_step, user, head_dim_v
     )
     one_sequence = dq.of_same_memory(dq.data[None])
     args = *model.maps, lse_2, delta, sums, one_sequence if counted else unread
@@ -119,7 +131,8 @@ def main(
     model.launch(kernel, (blocks,), varlen.THREADS, *args)
     if not counted:
         convert_packed = varlen.make_convert_packed(head_dim, "float16")
-        model.launch(convert_packed, (m_tiles, num_heads), 256, sums, dq, starts[0], scale)
+        threads = sums.shape[2] // 32
+        model.launch(convert_packed, (m_tiles, num_heads), threads, sums, dq, starts[0], scale)
 
     compare(outputs, want, plain)
 

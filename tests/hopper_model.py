@@ -181,7 +181,7 @@ class Model:
     def fence_mbarrier_init(self):
         pass
 
-    fence_async_proxy = wgmma_fence = tma_store_commit = fence_mbarrier_init
+    fence_async_proxy = wgmma_fence = fence_mbarrier_init
 
     def setmaxnreg_dec(self, count):
         pass
@@ -249,8 +249,8 @@ class Model:
         assert start % num_bytes == 0 or num_bytes > 16, "an address that is no multiple of 16"
         return array.bytes[start : start + num_bytes]
 
-    def _floats(self, address, count):
-        assert address % (4 * count) == 0
+    def _floats(self, address, count, align=None):
+        assert address % (align or 4 * count) == 0
         return self.shared[address : address + 4 * count].view(np.float32)
 
     def load_shared_x2(self, x, address):
@@ -327,11 +327,26 @@ class Model:
 
         self._me().stores.append(copy)
 
+    def bulk_add(self, destination, source, num_bytes):
+        assert destination % 16 == source % 16 == num_bytes % 16 == 0
+
+        def copy():
+            self._global(destination, num_bytes).view(np.float32)[:] += self._floats(
+                source, num_bytes // 4, 16
+            )
+
+        self._me().stores.append(copy)
+
+    def tma_store_commit(self):
+        self._me().stores.append(None)  # the end of a group
+
     def tma_store_wait_read(self, pending):
-        assert pending == 0
-        for store in self._me().stores:
+        stores = self._me().stores
+        groups = [i + 1 for i, store in enumerate(stores) if store is None]
+        done = groups[-1 - pending] if len(groups) > pending else 0
+        for store in filter(None, stores[:done]):
             store()
-        self._me().stores = []
+        self._me().stores = stores[done:]
 
     load_global_x4_relaxed, store_global_x4_relaxed = load_global_x4, store_global_x4
 

@@ -390,9 +390,10 @@ def test_gradients_above_256_on_hopper(gpu, head_dim):
 @pytest.mark.parametrize(
     "head_dim, head_dim_v, kernel, of_gradients",
     [
-        (192, 128, "flash_attn_persistent", "flash_attn_bwd_wide"),
-        (128, 64, "flash_attn_persistent", "flash_attn_bwd_wide"),
-        (64, 56, "flash_attn_persistent", "flash_attn_bwd"),
+        (256, 128, "flash_attn_persistent", "flash_attn_bwd_wide"),
+        (192, 136, "flash_attn_persistent", "flash_attn_bwd_wide"),
+        (192, 128, "flash_attn_persistent", "flash_attn_bwd_persistent"),
+        (64, 56, "flash_attn_persistent", "flash_attn_bwd_persistent"),
         (128, 192, "flash_attn_v2", "flash_attn_bwd"),
     ],
 )

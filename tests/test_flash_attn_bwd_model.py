@@ -47,6 +47,13 @@ CASES = [
     thorough((2, 70, 140, (1, 1), 72, False, 1), {"expressions": "sequences differ"}),
     thorough((1, 90, 150, (1, 1), 72, False, 1), {"expressions": "a softcap and a mask"}),
     thorough((1, 70, 100, (2, 1), 40, True, 1), {"expressions": "sinks"}),
+    # with another head_dim of V
+    ((1, 70, 100, (2, 1), 192, True, 1), {"head_dim_v": 128}),
+    thorough((1, 140, 270, (2, 1), 136, True, 2), {"head_dim_v": 72}),  # in step
+    # rows that see no key
+    thorough((1, 260, 20, (1, 1), 192, True, 1), {"head_dim_v": 128, "order": "ordered"}),
+    thorough((1, 100, 140, (1, 1), 192, False, 1), {"head_dim_v": 128, "softcap": 15.0}),
+    thorough((1, 100, 140, (1, 1), 128, False, 1), {"head_dim_v": 72, "order": "ordered"}),
     # flash_attn_bwd_wide
     thorough((1, 330, 130, (1, 1), 136, False, 1), {}),
     thorough((1, 130, 100, (1, 1), 256, False, 2), {}),
@@ -55,8 +62,6 @@ CASES = [
     thorough((1, 100, 70, (2, 2), 192, True, 1), {}),
     ((1, 140, 180, (2, 1), 136, True, 2), {"alibi_slopes": SLOPES[:2]}),  # in step
     thorough((1, 140, 180, (4, 2), 136, True, 2), {"alibi_slopes": SLOPES}),
-    ((1, 70, 100, (2, 1), 192, True, 1), {"head_dim_v": 128}),
-    thorough((1, 100, 140, (1, 1), 128, False, 1), {"head_dim_v": 72, "order": "ordered"}),
     thorough((1, 70, 130, (1, 1), 256, True, 1), {"head_dim_v": 136, "softcap": 15.0}),
     ((1, 90, 130, (2, 1), 200, False, 1), ALL_MASKS),
 ]
@@ -72,6 +77,8 @@ PACKED_CASES = [
     thorough(((130, 0, 170), (200, 40, 130), (2, 2), 64, True, 2), {"alibi_slopes": SLOPES[:2]}),
     thorough(((140, 60), (140, 60), (1, 1), 128, False, 2), {"softcap": 15.0}),
     thorough(((130, 1, 170), (130, 1, 170), (2, 1), 64, True, 1), {"order": "by arrival"}),
+    thorough(((130, 1, 70), (200, 40, 130), (2, 1), 192, True, 1), {"head_dim_v": 128}),
+    thorough(((90, 30), (130, 0), (2, 1), 136, False, 1), {"head_dim_v": 72, "order": "ordered"}),
     # A sequence without keys.
     (((90, 30), (130, 0), (2, 1), 72, False, 1), ALL_MASKS | {"order": "ordered"}),
     # with the user's functions

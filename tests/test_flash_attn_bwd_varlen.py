@@ -410,12 +410,15 @@ def test_kernels_before_and_after_stay_in_registers(head_dim, dtype):
         thorough(128, ADDED, (True, (-1, -1), 30.0), 0, True),
         thorough(128, ADDED, (True, (-1, -1), 0.0, True), 0, True),
         thorough(96, ADDED, (False, (-1, 50)), 0, True),
+        thorough((192, 128), ADDED, (True,), 30, True),
+        thorough((192, 128), ORDERED, (False,), 30, False),
     ],
 )
 def test_the_kernel_stays_in_registers(head_dim, order, mask, spilled_by_products, in_step):
+    head_dim, head_dim_v = map(int, np.broadcast_to(head_dim, 2))
     causal, *rest = mask
     kernel = varlen.make_flash_attn_bwd_varlen(
-        head_dim, order, causal, "float16", *rest, IN_STEP=in_step
+        head_dim, order, causal, "float16", *rest, IN_STEP=in_step, HEAD_DIM_V=head_dim_v
     )
     slopes = F1 if mask[3:] else types.float32
     dq = types.float32 if order == ADDED else types.Array(types.float16, 4, "C")

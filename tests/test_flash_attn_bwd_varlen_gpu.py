@@ -55,6 +55,9 @@ SMALL = [
     ({"causal": True, "softcap": 15.0}, (*MIXED, 4, 2, 128, "float16")),
     ({"causal": True}, (*EMPTY, 8, 1, 96, "bfloat16")),
     ({"window_size": (-1, 40)}, (*MIXED, 4, 2, 80, "float16")),
+    ({"causal": True}, (*MIXED, 4, 2, (192, 128), "float16")),
+    ({}, (*EMPTY, 2, 1, (136, 72), "bfloat16")),
+    ({}, (*EMPTY, 2, 2, (72, 56), "float16")),
 ]
 LARGE = [
     ({}, ((700, 1, 400, 900), (900, 300, 400, 500), 6, 3, 64, "float16")),
@@ -70,8 +73,9 @@ def make_packed(rng, case, *, alibi=False, **mask):
         DTYPES[dtype],
         [np.cumsum((0, *n), dtype=np.int32) for n in (lengths_q, lengths_k)],
     )
-    q, dout = (rng.standard_normal((starts[0][-1], num_heads, head_dim)) for _ in range(2))
-    k, v = (rng.standard_normal((starts[1][-1], num_kv_heads, head_dim)) for _ in range(2))
+    dims = np.broadcast_to(head_dim, 2)
+    q, dout = (rng.standard_normal((starts[0][-1], num_heads, d)) for d in dims)
+    k, v = (rng.standard_normal((starts[1][-1], num_kv_heads, d)) for d in dims)
     dout, q, k, v = (x.astype(kind) for x in (dout, q, k, v))
     if "softcap" in mask:
         q *= kind(8)  # scores that a cap changes

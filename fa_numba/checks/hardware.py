@@ -24,6 +24,7 @@ from fa_numba.tiling.block_sizes import (
 
 MAX_4X4_HEAD_DIM = 128  # of flash_attn_v2_4x4, by its registers and static shared memory
 MAX_BWD_HEAD_DIM = 128  # on tensor cores, other than flash_attn_bwd_wide
+MAX_BWD_HEAD_DIM_OVER_V = 192  # of q and k, where v has at most MAX_BWD_HEAD_DIM
 # Compute capabilities that have a kernel's instructions: two numbers mean this one or any later
 # one, and "a" means this major version alone.
 AMPERE = (8, 0)  # mma.sync of 16-bit floats, cp.async
@@ -222,6 +223,28 @@ def check_latent_tensor_core(q, latent_cache, *, name):
 
 
 # Tensor cores, backward
+
+
+def bwd_limits(v):
+    """The largest head_dim of q and k, and that v may have a smaller one, for 128 keys in a tile.
+
+    Those are options of the checks below, for flash_attn_bwd_persistent and flash_attn_bwd_varlen.
+    """
+    is_short = all(d <= MAX_BWD_HEAD_DIM for d in facts(v).shape[-1:])
+    largest = MAX_BWD_HEAD_DIM_OVER_V if is_short else MAX_BWD_HEAD_DIM
+    return {"max_head_dim": largest, "v_differs": True}
+
+
+def check_bwd_over_v(name, head_dim, dropout_p, mask, score):
+    """Raise unless dropout and the user's functions are off where head_dim is above V's limit."""
+    if head_dim > MAX_BWD_HEAD_DIM:
+        check_no_dropout(name, head_dim, dropout_p)
+        for option, x in (("mask", mask), ("score", score)):
+            if x is not None:
+                raise RefusedValueError(
+                    f"{option} must be None for a head_dim above {MAX_BWD_HEAD_DIM} for {name}, "
+                    f"got {x!r:.40} for head_dim {head_dim}"
+                )
 
 
 def check_bwd_tensor_core(

@@ -159,8 +159,23 @@ def gradient_on_tensor_cores(
     check(q, k, v, name=candidate.name, **limits, instead=instead)
     checks.check_gradient_strides(candidate.name, supported, dout, out)
     checks.check_aligned(dout=dout, q=q, k=k, v=v, out=out)
-    checks.check_shared_bytes(candidate.name, q, candidate.module.shared_bytes(head_dim))
+    head_dims = (head_dim,) if head_dim == v.shape[3] else (head_dim, v.shape[3])
+    checks.check_shared_bytes(candidate.name, q, candidate.module.shared_bytes(*head_dims))
     check_dropout(candidate, options)
+
+
+def over_v(q, k, v, **limits):
+    """`checks.check_tensor_core`, with the limits for 128 keys in a tile."""
+    checks.check_tensor_core(q, k, v, **limits | checks.bwd_limits(v))
+
+
+def gradient_in_tiles(candidate, inputs, options):
+    """Raise unless `flash_attn_bwd_persistent` can take these inputs."""
+    limits = {"supported": HOPPER, "instead": "flash_attn_bwd"}
+    limits["max_head_dim"] = checks.MAX_BWD_HEAD_DIM
+    gradient_on_tensor_cores(candidate, inputs, options, check=over_v, **limits)
+    given = options.get("dropout_p", 0), options.get("mask"), options.get("score")
+    checks.check_bwd_over_v(candidate.name, inputs.q.shape[3], *given)
 
 
 def gradient_of_copies(candidate, inputs, options):
@@ -296,7 +311,13 @@ FORWARD = (
 )
 BACKWARD = (
     on_cpu("flash_attn_grad"),
-    backward("flash_attn_bwd_persistent", _16_BITS, HOPPER, "flash_attn_bwd", why=_BY_TMA),
+    Candidate(
+        "flash_attn_bwd_persistent",
+        "tensor_core",
+        why=_BY_TMA,
+        check=gradient_in_tiles,
+        head_dims=checks.ANY_HEAD_DIMS,
+    ),
     backward(
         "flash_attn_bwd_wide",
         functools.partial(checks.check_tensor_core_wide, v_differs=True),
@@ -304,7 +325,8 @@ BACKWARD = (
         "flash_attn_bwd",
         checks.MAX_HEAD_DIM,
         why="it alone has gradients on tensor cores in 16 bits at a head_dim above "
-        f"{checks.MAX_BWD_HEAD_DIM}, or where v has another head_dim than q and k",
+        f"{checks.MAX_BWD_HEAD_DIM}, but for one up to {checks.MAX_BWD_HEAD_DIM_OVER_V} where v "
+        "has a shorter one",
         head_dims=checks.ANY_HEAD_DIMS,
     ),
     backward(

@@ -44,7 +44,7 @@ def on_hopper(candidate, inputs, options):
 def gradients_on_hopper(candidate, inputs, options):
     """Raise unless a backward function on Hopper's tensor cores can take these inputs."""
     checks.check_positive_scale(options.get("softmax_scale"), inputs.q.shape[2])
-    limits = {"supported": HOPPER, "max_head_dim": checks.MAX_BWD_HEAD_DIM}
+    limits = {"supported": HOPPER, **checks.bwd_limits(inputs.v)}
     checks.check_varlen_bwd_tensor_core(*inputs, name=candidate.name, **limits)
 
 
@@ -66,6 +66,7 @@ BACKWARD = (
         "tensor_core",
         why="on tensor cores, as the gradients of padded batches, without padding",
         check=gradients_on_hopper,
+        head_dims=checks.ANY_HEAD_DIMS,
     ),
     lesson("flash_attn_varlen_bwd", always=("deterministic",), head_dims=HEAD_DIMS),
 )

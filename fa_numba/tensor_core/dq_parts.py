@@ -39,9 +39,11 @@ ADDED, BY_ARRIVAL, ORDERED = "added", "by arrival", "ordered"
 # By arrival if a query sees at most so many keys, and an SM has at least so many tiles of keys.
 ARRIVAL_KEYS, ARRIVAL_TILES = 1024, 15
 ARRIVAL_KEYS_OF_GROUP = 4096  # divided by the query heads that take turns (`key_tiles.make_order`)
-DQ_BYTES = 64 * 64 * 4  # of a warpgroup: half of a tile of dQ
+DQ_BYTES = 64 * 64 * 4  # of a warpgroup: half of a tile of dQ, or a third
 STEP_BYTES = 128 * 16  # 16 bytes for each of its threads: eight columns
 TILE_SHIFT = (2 * DQ_BYTES).bit_length() - 1  # from bytes of dq_sum to tiles
+PANEL_SHIFT = TILE_SHIFT - 1  # and to panels
+THIRD_COL = 128  # the third panel's first column
 N_SHIFT = BLOCK_N.bit_length() - 1
 
 # Elements of `part`, by which consumers and the counting warp name a part of dQ to each other.
@@ -82,6 +84,29 @@ def fastest_order(head_dim, num_n_tiles, num_heads, group_size, num_sms, mask):
     else:
         few = keys <= ARRIVAL_KEYS or (head_dim <= 64 and causal)
     return BY_ARRIVAL if few and num_n_tiles * num_heads >= ARRIVAL_TILES * num_sms else ADDED
+
+
+def has_third(head_dim):
+    """True where a tile of dQ has three panels: the warpgroups take turns at the third one."""
+    return head_dim > 128
+
+
+def tile_bytes(head_dim):
+    """Bytes of the sums of a tile of dQ."""
+    return (3 if has_third(head_dim) else 2) * DQ_BYTES
+
+
+@functools.cache
+def make_tile_of(HEAD_DIM):
+    """tile_of(address, dq_sum): index of the tile of dQ whose sums are at this address."""
+    THIRD = has_third(HEAD_DIM)
+
+    @cuda.jit(device=True, forceinline=True)
+    def tile_of(address, dq_sum):
+        offset = address - global_address(dq_sum)
+        return int32(uint32(offset >> PANEL_SHIFT) // uint32(3) if THIRD else offset >> TILE_SHIFT)
+
+    return tile_of
 
 
 class Rows(NamedTuple):
@@ -129,7 +154,7 @@ def make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW, place_of_
     part of n_tile, where expressions decide them; then consumers name TILE and INDEX alone.
     """
     FOUND = place_of_part is not None
-    DQ_SHAPE = (8, 4)
+    DQ_SHAPE, THIRD = (8, 4), has_third(HEAD_DIM)
     store_dq = make_store_gradient(HEAD_DIM, 64, forward.pack_of(DTYPE))
     bounds = run_time_masks.make_bounds(CAUSAL, WINDOW)
     first_key, end_key = bounds.first_key, bounds.end_key
@@ -197,8 +222,16 @@ def make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW, place_of_
             for m_tile in range(begin, end):
                 m = int32(m_tile * BLOCK_M + rows.m)
                 store_dq(zeros, dq, rows.b, m, head, rows.col, lane, float32(1))
+                if THIRD and rows.col == 0:
+                    store_dq(zeros, dq, rows.b, m, head, THIRD_COL, lane, float32(1))
 
     return DqFunctions(count_parts, name_part, put, clear)
+
+
+@fragment_function()
+def third_offset(thread):
+    """Bytes from a thread's sums in its warpgroup's panel of dQ to those in the third panel."""
+    return uint64((2 - thread.half) * DQ_BYTES)
 
 
 @fragment_function()

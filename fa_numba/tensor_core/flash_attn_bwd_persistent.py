@@ -36,7 +36,9 @@ Dropout (`dropout_fragments`): a warpgroup calls Philox while the tensor cores c
 one bit for each entry. dV takes the kept entries of P, and dP counts in them alone. Their factor
 multiplies the sums dQ, dK and dV in the end.
 
-A head_dim below 64, or between 64 and 128, is zero-padded to that.
+A head_dim is zero-padded to a multiple of 64. V, dV, dout and out may have a smaller one than Q and
+K, which then have up to 192 (`multiply_in_turn`): prompts of DeepSeek's models have 192 and 128. A
+tile of dQ has three panels of 64 columns there, and the warpgroups take turns at the third one.
 
 On an H200 it ran at 1.01 to 1.52 times the speed of cuDNN: float16, head_dim 64 and 128, n = 512 to
 16384, full and causal (benchmarks/results/tensor_core_bwd.json). A thread block for each tile of
@@ -78,7 +80,6 @@ from fa_numba.ptx.tma import make_load_tile, tma_store_wait_read
 from fa_numba.ptx.vectors import bulk_load
 from fa_numba.ptx.wgmma import (
     hold,
-    wgmma_wait_with,
 )
 from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
@@ -86,19 +87,21 @@ from fa_numba.tensor_core import backward, forward, group_parts
 from fa_numba.tensor_core.backward import padded, tile_rows
 from fa_numba.tensor_core.dq_parts import (
     ADDED,
-    DQ_BYTES,
     FLAGS,
     INDEX,
     N_SHIFT,
     ORDERED,
     PART_LENGTH,
+    THIRD_COL,
     TILE,
-    TILE_SHIFT,
     Rows,
-    add_part,
     fastest_order,
+    has_third,
     make_dq_functions,
+    make_tile_of,
     paired,
+    third_offset,
+    tile_bytes,
 )
 from fa_numba.tensor_core.dropout_fragments import (
     NO_DROPOUT,
@@ -146,6 +149,7 @@ from fa_numba.tensor_core.gradient_mainloop import (
     make_plan,
     make_tile_functions,
     shared_bytes,
+    slots_of,
 )
 from fa_numba.tensor_core.key_tiles import (
     BATCH,
@@ -192,7 +196,9 @@ class Outputs(NamedTuple):
 
 
 @functools.cache
-def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESSED=False):
+def make_producer(
+    HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESSED=False, HEAD_DIM_V=None
+):
     """produce(base, slots, maps, lse_2, delta, sizes, counters, messages, tables): one thread.
 
     It loads tile after tile. A step is a tile of keys of a head. A thread block takes every
@@ -201,8 +207,10 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESS
     A head of K and V counts as GROUP_PARTS heads: each of them has a part of its query heads.
     messages and tables are read with EXPRESSED alone.
     """
-    BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
-    KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
+    HEAD_DIM_V, K_SLOTS = HEAD_DIM_V or HEAD_DIM, slots_of(HEAD_DIM)
+    BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM, HEAD_DIM_V).layout
+    K_BYTES, V_BYTES = AT.k.bytes // K_SLOTS, AT.v.bytes
+    Q_BYTES, DOUT_BYTES = AT.q.bytes // STAGES, AT.dout.bytes // STAGES
     FLOATS_BYTES = BLOCK_M * 4  # of lse, and of delta
     PAIRED = paired(CAUSAL, WINDOW) and ORDER == ADDED
     TAKEN = ORDER != ADDED or EXPRESSED
@@ -210,7 +218,8 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESS
     n_tile_of, step_after = make_steps(PAIRED, ORDER == ORDERED, TAKEN)
     order = make_order(IN_STEP)
     ranges, m_tile_of, head_of = order.ranges, order.m_tile_of, order.head_of
-    load_tile = make_load_tile(padded(HEAD_DIM) // 64)
+    load_k_tile = make_load_tile(padded(HEAD_DIM) // 64)  # also one of Q
+    load_v_tile = make_load_tile(padded(HEAD_DIM_V) // 64)  # also one of dout
     wait = mbarrier.wait_function()
 
     @cuda.jit(device=True, forceinline=True)
@@ -219,19 +228,21 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESS
         n_start = int32(n_tile * BLOCK_N)
         full, v_full = base + AT.k_ring.full + slot * BARRIER, base + AT.v_ring.full
         wait(base + AT.k_ring.empty + slot * BARRIER, parity)
+        if K_SLOTS == 1:  # both slots are the same memory
+            wait(base + AT.k_ring.empty + (slot ^ 1) * BARRIER, parity ^ slot)
         slots[slot, N_TILE] = n_tile
         slots[slot, KV_HEAD] = kv_head
         slots[slot, BATCH] = b
         if EXPRESSED:
             slots[slot, SEEN] = seen
-        mbarrier_arrive_expect_tx(full, KV_BYTES)
-        tile = base + AT.k.start + slot * KV_BYTES
+        mbarrier_arrive_expect_tx(full, K_BYTES)
+        tile = base + AT.k.start + slot * (K_BYTES if K_SLOTS > 1 else 0)
         if GROUP_PARTS > 1:
             kv_head = int32(kv_head // GROUP_PARTS)
-        load_tile(tile, BLOCK_N, maps.k, n_start, kv_head, b, full)
+        load_k_tile(tile, BLOCK_N, maps.k, n_start, kv_head, b, full)
         wait(base + AT.v_ring.empty, slot ^ 1)  # of two slots: V's parity goes with them
-        mbarrier_arrive_expect_tx(v_full, KV_BYTES)
-        load_tile(base + AT.v.start, BLOCK_N, maps.v, n_start, kv_head, b, v_full)
+        mbarrier_arrive_expect_tx(v_full, V_BYTES)
+        load_v_tile(base + AT.v.start, BLOCK_N, maps.v, n_start, kv_head, b, v_full)
 
     @cuda.jit(device=True, forceinline=True)
     def load_queries(
@@ -249,14 +260,14 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESS
             messages[stage, KIND] = flags
         mbarrier_arrive_expect_tx(full, Q_BYTES + FLOATS_BYTES)
         tile = base + AT.q.start + stage * Q_BYTES
-        load_tile(tile, BLOCK_M, maps.q, m_start, head, b, full)
+        load_k_tile(tile, BLOCK_M, maps.q, m_start, head, b, full)
         bulk_load(base + AT.lse.start + floats, lse_row + offset, FLOATS_BYTES, full)
 
         full = base + AT.dout_ring.full + barrier
         wait(base + AT.dout_ring.empty + barrier, parity)
-        mbarrier_arrive_expect_tx(full, Q_BYTES + FLOATS_BYTES)
-        tile = base + AT.dout.start + stage * Q_BYTES
-        load_tile(tile, BLOCK_M, maps.dout, m_start, head, b, full)
+        mbarrier_arrive_expect_tx(full, DOUT_BYTES + FLOATS_BYTES)
+        tile = base + AT.dout.start + stage * DOUT_BYTES
+        load_v_tile(tile, BLOCK_M, maps.dout, m_start, head, b, full)
         bulk_load(base + AT.delta.start + floats, delta_row + offset, FLOATS_BYTES, full)
 
     @cuda.jit(device=True, forceinline=True)
@@ -357,6 +368,7 @@ def make_consumer(
     GRAD_FLOAT32,
     IN_STEP,
     EXPRESSIONS=None,
+    HEAD_DIM_V=None,
 ):
     """consume(base, slots, part, maps, outputs, sizes, messages, of_queries, args): 256 threads.
 
@@ -364,20 +376,29 @@ def make_consumer(
     user's, and of_queries is the table of the runs of each tile of queries; with ADDED it is not
     read.
     """
-    BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
-    COLS = 16 * ceil_div(HEAD_DIM, 16)
+    HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
+    BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM, HEAD_DIM_V).layout
+    COLS, COLS_V = (16 * ceil_div(d, 16) for d in (HEAD_DIM, HEAD_DIM_V))
+    DK_COLS = min(COLS, 128)  # of dK, through the stages of dS; the rest through dV's region
     S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
-    OUT_SHAPE, DQ_SHAPE = (COLS // 8, 4), (8, 4)
-    P_LENGTH, OUT_LENGTH, DQ_LENGTH = BLOCK_M // 4, COLS // 2, 32  # registers
+    DK_SHAPE, DV_SHAPE, DQ_SHAPE = (COLS // 8, 4), (COLS_V // 8, 4), (8, 4)
+    ONE_HEAD_DIM, DQ_LENGTH, DQ_TILE_BYTES = COLS == COLS_V, 32, tile_bytes(HEAD_DIM)
     KEPT_LENGTH = BLOCK_M // (16 * PATCHES)
     COUNTED, EXPRESSED = ORDER != ADDED, EXPRESSIONS is not None
     pack = forward.pack_of(DTYPE)
     dq_functions = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW)
     name_part, put, clear = dq_functions.name_part, dq_functions.put, dq_functions.clear
-    options = WINDOW, SOFTCAP, ALIBI, DROPOUT, EXPRESSIONS
+    dq_tile_of, THIRD = make_tile_of(HEAD_DIM), has_third(HEAD_DIM)
+    options = WINDOW, SOFTCAP, ALIBI, DROPOUT, EXPRESSIONS, HEAD_DIM_V
     tile = make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, *options)
     thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
-    store_tile = make_store_float32(HEAD_DIM) if GRAD_FLOAT32 else make_store_tile(COLS, pack)
+    multiply_third, add_dq, wait_for_sums = tile.multiply_third, tile.add_dq, tile.wait_for_sums
+    wait_for_dq, wait_for_dk = tile.wait_for_dq, tile.wait_for_dk
+    if GRAD_FLOAT32:
+        store_dk, store_dv = make_store_float32(HEAD_DIM), make_store_float32(HEAD_DIM_V)
+    else:
+        store_dk, store_dv = make_store_tile(DK_COLS, pack), make_store_tile(COLS_V, pack)
+    store_dk_rest = make_store_tile(COLS, pack, DK_COLS)
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
     ranges, m_tile_of, head_of, dq_step = make_order(IN_STEP)
     hide = make_hide(BLOCK_M, SOFTCAP)
@@ -408,10 +429,15 @@ def make_consumer(
                     clear(m_tile, m_tile + 1, rows, outputs.dq, int32(1), thread.lane)
 
     @fragment_function()
-    def put_part(x, base, part, parity, address, rows, thread, outputs):
+    def put_part(x, base, part, parity, address, rows, keys, stage, thread, outputs):
         """This warp's part of dQ, once it may be written."""
         wait(base + AT.ready.start, parity)
         put(x.dq, address, part[FLAGS], outputs.dq, rows, thread.lane, outputs.softmax_scale)
+        if THIRD and stage == thread.half:
+            multiply_third(x, keys, thread, stage)
+            rows = Rows(rows.b, rows.head, rows.m, THIRD_COL)
+            address += third_offset(thread)
+            put(x.dq, address, part[FLAGS], outputs.dq, rows, thread.lane, outputs.softmax_scale)
         cuda.syncwarp()  # the whole warp's part is written
         if thread.lane == 0:
             mbarrier_arrive(base + AT.written.start)
@@ -422,10 +448,16 @@ def make_consumer(
         n, lane = int32(n_tile * BLOCK_N + thread.warp_row), thread.lane
         dv_rows = base + AT.dv.start + thread.warp_row * ROW_BYTES
         dv_scale = outputs.dropout.scale if DROPOUT else ONE
-        store_tile(x.dv, dv_rows, maps.dv, n, sizes.seqlen_k, kv_head, b, lane, dv_scale)
+        wait_for_sums(thread)
+        store_dv(x.dv, dv_rows, maps.dv, n, sizes.seqlen_k, kv_head, b, lane, dv_scale)
         named_barrier_sync(DS_FULL, 256)  # dSᵀ is read: safe to overwrite
         scale = outputs.softmax_scale
-        store_tile(x.dk, thread.ds_rows, maps.dk, n, sizes.seqlen_k, kv_head, b, lane, scale)
+        store_dk(x.dk, thread.ds_rows, maps.dk, n, sizes.seqlen_k, kv_head, b, lane, scale)
+        if COLS > DK_COLS and not GRAD_FLOAT32:
+            if lane == 0:
+                tma_store_wait_read(1)
+            cuda.syncwarp()  # dV is read: safe to overwrite
+            store_dk_rest(x.dk, dv_rows, maps.dk, n, sizes.seqlen_k, kv_head, b, lane, scale)
 
     @fragment_function()
     def consume(base, slots, part, maps, outputs, sizes, messages, of_queries, args):
@@ -434,8 +466,8 @@ def make_consumer(
         p = cuda.local.array(P_SHAPE, uint32)
         ds = cuda.local.array(P_SHAPE, uint32)
         dq_acc = cuda.local.array(DQ_SHAPE, float32)
-        dk_acc = cuda.local.array(OUT_SHAPE, float32)
-        dv_acc = cuda.local.array(OUT_SHAPE, float32)
+        dk_acc = cuda.local.array(DK_SHAPE, float32)
+        dv_acc = cuda.local.array(DV_SHAPE, float32)
         kept = cuda.local.array(KEPT_LENGTH, uint32)
         x = Registers(s, dp, p, ds, dq_acc, dk_acc, dv_acc)
         dq_sum, scale = outputs.dq_sum, outputs.scale
@@ -458,7 +490,8 @@ def make_consumer(
             for j in range(COLS // 8):
                 for r in range(4):
                     dk_acc[j, r] = ZERO
-                    dv_acc[j, r] = ZERO
+                    if ONE_HEAD_DIM or j < COLS_V // 8:
+                        dv_acc[j, r] = ZERO
             if lane == 0:
                 tma_store_wait_read(0)
             cuda.syncwarp()  # dK and dV of the keys before are read: safe to overwrite
@@ -481,22 +514,23 @@ def make_consumer(
                     tile = stage, parity, m_start
                     queries = ExpressedQueries(*tile, kept, place, dropout, messages, b, head, args)
                     multiply(x, base, keys, queries, thread, sizes, scale, ZERO)
-                    wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
+                    wait_for_dq(x)
                     if lane == 0:
                         mbarrier_arrive(base + AT.dout_ring.empty + barrier)
                     hold(dq_acc, DQ_LENGTH)
                     # The message again: kept, it would take registers.
                     address = global_address(dq_sum) + thread.dq_offset
-                    address += uint64(2 * DQ_BYTES) * uint64(messages[stage, DQ_TILE])
+                    address += uint64(DQ_TILE_BYTES) * uint64(messages[stage, DQ_TILE])
                     if COUNTED:
                         m = int32(messages[stage, M_TILE] * BLOCK_M + thread.dq_row)
                         rows = Rows(slots[slot, BATCH], messages[stage, HEAD], m, thread.dq_col)
-                        put_part(x, base, part, part_parity, address, rows, thread, outputs)
+                        of_part = part, part_parity, address, rows, keys, stage
+                        put_part(x, base, *of_part, thread, outputs)
                         part_parity = uint32(part_parity ^ 1)
                     else:
-                        add_part(dq_acc, address)
+                        add_dq(dq_acc, base, thread, address)
                     more = messages[stage, KIND] & LAST_TILE == 0
-                    wgmma_wait_with(0, dk_acc, OUT_LENGTH, ds, P_LENGTH)
+                    wait_for_dk(x)
                     if lane == 0:
                         mbarrier_arrive(base + AT.q_ring.empty + barrier)
                     stage = uint32(stage + 1)
@@ -525,7 +559,7 @@ def make_consumer(
                         barrier = uint32(stage * BARRIER)
                         wait(base + AT.q_ring.full + barrier, parity)
                         if COUNTED and thread.is_first:
-                            dq_tile = int32((address - global_address(dq_sum)) >> TILE_SHIFT)
+                            dq_tile = dq_tile_of(address, dq_sum)
                             shift, seqlen_k = sizes.shift, sizes.seqlen_k
                             name_part(
                                 part, dq_tile, m_tile, n_tile, shift, seqlen_k, sizes.mask_args
@@ -541,7 +575,7 @@ def make_consumer(
                         else:
                             queries = Queries(stage, parity, m_start)
                         multiply(x, base, these, queries, thread, sizes, scale, slope)
-                        wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
+                        wait_for_dq(x)
                         if lane == 0:
                             mbarrier_arrive(base + AT.dout_ring.empty + barrier)
                         hold(dq_acc, DQ_LENGTH)
@@ -550,12 +584,16 @@ def make_consumer(
                             head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
                             m = int32(m_start + thread.dq_row)
                             rows = Rows(slots[slot, BATCH], head, m, thread.dq_col)
-                            put_part(x, base, part, part_parity, address, rows, thread, outputs)
+                            of_part = part, part_parity, address, rows, keys, stage
+                            put_part(x, base, *of_part, thread, outputs)
                             part_parity = uint32(part_parity ^ 1)
                         else:
-                            add_part(dq_acc, address)
-                        address += uint64(2 * DQ_BYTES) * uint64(dq_step(sizes.num_m_tiles))
-                        wgmma_wait_with(0, dk_acc, OUT_LENGTH, ds, P_LENGTH)
+                            add_dq(dq_acc, base, thread, address)
+                            if THIRD and stage == thread.half:
+                                multiply_third(x, keys, thread, stage)
+                                add_dq(dq_acc, base, thread, address + third_offset(thread))
+                        address += uint64(DQ_TILE_BYTES) * uint64(dq_step(sizes.num_m_tiles))
+                        wait_for_dk(x)
                         if lane == 0:
                             mbarrier_arrive(base + AT.q_ring.empty + barrier)
                         stage = uint32(stage + 1)
@@ -580,6 +618,7 @@ def make_consumer(
         if COUNTED and thread.is_first:
             part[TILE] = -1
             mbarrier_arrive(base + AT.asked.start)
+        wait_for_sums(thread)
         if lane == 0:
             tma_store_wait_read(0)  # shared memory lives as long as the thread block
 
@@ -600,6 +639,7 @@ def make_flash_attn_bwd_persistent(
     GROUP_PARTS=1,
     IN_STEP=False,
     EXPRESSIONS=None,
+    HEAD_DIM_V=None,
 ):
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
@@ -618,17 +658,23 @@ def make_flash_attn_bwd_persistent(
     the tuple of their arguments. runs is a tuple of tables, `gradient_expressions.Runs`: of_keys
     and turns with ADDED, of_keys and of_queries with ORDERED. counters is an array with ADDED too;
     IN_STEP is not read. Otherwise both are empty.
+
+    HEAD_DIM_V, of V and out, is a multiple of 8 up to HEAD_DIM, and that by default. HEAD_DIM may
+    be 136 to 192 where HEAD_DIM_V is at most 128, with ADDED or ORDERED, and without DROPOUT and
+    EXPRESSIONS.
     """
-    plan, BLOCK_M = make_plan(HEAD_DIM), tile_rows(HEAD_DIM)
+    HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
+    plan, BLOCK_M = make_plan(HEAD_DIM, HEAD_DIM_V), tile_rows(HEAD_DIM)
     AT, shared_base = plan.layout, plan.shared_base
     M_SHIFT = BLOCK_M.bit_length() - 1
     COUNTED = ORDER != ADDED
     SLOTS_SHAPE = (SLOTS, SLOT_LENGTH)
     EXPRESSED = EXPRESSIONS is not None
     MESSAGES_SHAPE = (STAGES, MESSAGE_LENGTH)
-    produce = make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESSED)
+    of_producer = HEAD_DIM, ORDER, CAUSAL, WINDOW, GROUP_PARTS, IN_STEP, EXPRESSED
+    produce = make_producer(*of_producer, HEAD_DIM_V)
     constants = HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT, GRAD_FLOAT32
-    consume = make_consumer(*constants, IN_STEP, EXPRESSIONS)
+    consume = make_consumer(*constants, IN_STEP, EXPRESSIONS, HEAD_DIM_V)
     of_parts = HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW
     count_parts = make_dq_functions(*of_parts, place_of_part if EXPRESSED else None).count_parts
 
@@ -717,13 +763,14 @@ def make_flash_attn_bwd_persistent(
         """A thread block loops over tiles of keys, each with the queries of its heads.
 
         grid      (at most one per SM,); warpgroup 0 loads and counts parts; the others compute
-        shared    k (SLOTS, BLOCK_N, HEAD_DIM); v, dv (BLOCK_N, HEAD_DIM); q, dout (STAGES, BLOCK_M,
-                  HEAD_DIM); ds (STAGES, BLOCK_N, BLOCK_M), keys by queries, and in the end dK; in
-                  panels of 64 columns, swizzled; lse, delta (STAGES, BLOCK_M); barriers: full and
-                  empty for each stage of Q, and of dout, for each slot of K, and for V; asked,
-                  ready and written for parts of dQ; slots (SLOTS, 4), part (4,)
-        private   s, dp (BLOCK_M / 8, 4), p, ds (BLOCK_M / 16, 4), dk_acc, dv_acc (HEAD_DIM / 8, 4),
-                  dq_acc (8, 4)
+        shared    k (SLOTS, BLOCK_N, HEAD_DIM), above 128 one slot; v, dv (BLOCK_N, HEAD_DIM_V); q
+                  (STAGES, BLOCK_M, HEAD_DIM); dout (STAGES, BLOCK_M, HEAD_DIM_V); ds (STAGES,
+                  BLOCK_N, BLOCK_M), keys by queries, and in the end dK; in panels of 64 columns,
+                  swizzled; lse, delta (STAGES, BLOCK_M); barriers: full and empty for each stage of
+                  Q, and of dout, for each slot of K, and for V; asked, ready and written for parts
+                  of dQ; slots (SLOTS, 4), part (4,)
+        private   s, dp (BLOCK_M / 8, 4), p, ds (BLOCK_M / 16, 4), dk_acc (HEAD_DIM / 8, 4), dv_acc
+                  (HEAD_DIM_V / 8, 4), dq_acc (8, 4)
         HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, other than the tiles
                   that see none of them; dQ's sums as often; counters: the next tile of keys, and
                   for each tile of queries the number of parts that have begun and that are written
@@ -785,10 +832,13 @@ def flash_attn_bwd_persistent(
 
     Parameters
     ----------
-    dout, q, out : GPU arrays of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
+    q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
         Any strides that are multiples of 16 bytes, with a contiguous last axis; head_dim a multiple
-        of 8, up to 128.
-    k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
+        of 8, up to 128, or up to 192 where v has at most 128.
+    k : GPU array of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
+    v : GPU array of shape (batch, seqlen_k, num_kv_heads, head_dim_v), dtype of q
+        head_dim_v is a multiple of 8, up to head_dim.
+    dout, out : GPU arrays of shape (batch, seqlen_q, num_heads, head_dim_v), dtype of q
     lse : GPU array of shape (batch, num_heads, seqlen_q), float32
         out and lse are the results of any forward kernel for q, k, v and the same options.
     causal : bool, default=False
@@ -797,9 +847,10 @@ def flash_attn_bwd_persistent(
     softmax_scale : float, default=1/√head_dim
         Positive.
     dropout_p, seed
-        As for `flash_attn_v2`, with the same mask; dropout_p at most 31/32.
+        As for `flash_attn_v2`, with the same mask; dropout_p at most 31/32, and 0 for a head_dim
+        above 128.
     mask, mask_args, score, score_args, sinks
-        As for `flash_attn_v2`.
+        As for `flash_attn_v2`; mask and score None for a head_dim above 128.
     deterministic : bool, default=False
         The same bits in every run. By default dk and dv have the same bits, and dq is summed in
         any order.
@@ -822,7 +873,12 @@ def flash_attn_bwd_persistent(
     """
     inputs = dout, q, k, v, out, lse
     scale, deterministic = backward.check(
-        "flash_attn_bwd_persistent", inputs, softmax_scale, deterministic, HOPPER
+        "flash_attn_bwd_persistent",
+        inputs,
+        softmax_scale,
+        deterministic,
+        HOPPER,
+        **checks.bwd_limits(v),
     )
     in_float32 = checks.check_grad_dtype(grad_dtype, deterministic) is not None
     written = mask, mask_args, score, score_args
@@ -832,13 +888,16 @@ def flash_attn_bwd_persistent(
     )
     options, given = scores.mask, scores.given
     dropout_p, seed = checks.check_dropout(dropout_p, seed, largest=LARGEST_ON_TENSOR_CORES)
+    checks.check_bwd_over_v("flash_attn_bwd_persistent", q.shape[3], dropout_p, mask, score)
     gradient_scale, delta_scale, drops = scale, ONE, ()
     if dropout_p > 0:
         *_, keep_scale = drops = dropout_arguments(dropout_p, seed)
         gradient_scale, delta_scale = scale * keep_scale, ONE / keep_scale
     batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
-    dtype, block_m, size = arrays.dtype_name(q), tile_rows(head_dim), shared_bytes(head_dim)
+    head_dim_v = v.shape[3]
+    dtype, block_m = arrays.dtype_name(q), tile_rows(head_dim)
+    size = shared_bytes(head_dim, head_dim_v)
     n_tiles, heads, num_sms = ceil_div(seqlen_k, BLOCK_N), batch * num_kv_heads, arrays.num_sms(q)
     order = ORDERED
     group_size = num_heads // num_kv_heads
@@ -849,7 +908,7 @@ def flash_attn_bwd_persistent(
         runs = runs_of_keys(q, k, given, block_m, BLOCK_N, both=deterministic)
     if not deterministic:
         order = fastest_order(head_dim, n_tiles, heads, group_size, num_sms, options)
-    if in_float32 or (given is not None and not deterministic):
+    if in_float32 or ((given is not None or has_third(head_dim)) and not deterministic):
         order = ADDED  # the other orders round dQ within the kernel
     in_pairs = order == ADDED and paired(options.causal, options.window_size)
     parts = 1 if order != ADDED else group_parts.fastest(q, k, options, num_sms)
@@ -887,6 +946,7 @@ def flash_attn_bwd_persistent(
         parts,
         in_pairs and num_heads > kv_heads,
         None if given is None else given.expressions,
+        head_dim_v,
     )
     args += *run_time_masks.arguments_of(options), *drops
     if given is None:

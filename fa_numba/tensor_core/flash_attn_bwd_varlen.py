@@ -34,7 +34,6 @@ import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
-from fa_numba.checks import MAX_BWD_HEAD_DIM
 from fa_numba.constants import FULL_WARP, LOG2_E, ONE, ZERO
 from fa_numba.expressions import nodes
 from fa_numba.expressions.tiles import MIXED
@@ -55,13 +54,14 @@ from fa_numba.ptx.mbarrier import (
 from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.tma import in_window, make_load_tile, tma_store_wait_read
 from fa_numba.ptx.vectors import bulk_load, load_global_x4, store_global_x4
-from fa_numba.ptx.wgmma import hold, wgmma_wait_with
+from fa_numba.ptx.wgmma import hold
 from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core import gradient_expressions as of_tile
 from fa_numba.tensor_core.backward import (
     NOTHING,
+    lanes_of_row,
     make_add_block,
     padded,
     sum_of_parts,
@@ -76,12 +76,15 @@ from fa_numba.tensor_core.dq_parts import (
     N_SHIFT,
     ORDERED,
     PART_LENGTH,
+    THIRD_COL,
     TILE,
-    TILE_SHIFT,
     Rows,
-    add_part,
+    has_third,
     make_dq_functions,
+    make_tile_of,
     paired,
+    third_offset,
+    tile_bytes,
 )
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import fragment_function
@@ -108,6 +111,7 @@ from fa_numba.tensor_core.gradient_mainloop import (
     make_plan,
     make_tile_functions,
     shared_bytes,
+    slots_of,
 )
 from fa_numba.tensor_core.key_tiles import make_order, make_query_tiles, make_steps
 from fa_numba.tensor_core.run_tables import KEYS, QUERIES, make_packed_table, ranges_of_packed
@@ -190,16 +194,18 @@ class Outputs(NamedTuple):
 
 
 @functools.cache
-def make_prepare_packed(HEAD_DIM, DTYPE, COUNTED=False, SINKS=False):
-    """The kernel before: 256 threads, 8 or 16 of them for a row.
+def make_prepare_packed(HEAD_DIM, DTYPE, COUNTED=False, SINKS=False, HEAD_DIM_V=None):
+    """The kernel before: 256 threads, 8 to 32 of them for a row.
 
     With COUNTED it sets the counters of dQ's tiles to 0, otherwise dQ's sums; then `dq` may be any
     scalar, and `dq_sum` otherwise. of_sinks is as of `backward.make_prepare_rows`.
     """
-    add_block = make_add_block(padded(HEAD_DIM) // 8)
-    BLOCK_M, LANES = tile_rows(HEAD_DIM), padded(HEAD_DIM) // 8
+    BLOCK_M, LANES = tile_rows(HEAD_DIM), lanes_of_row(HEAD_DIM)
+    add_block = make_add_block(LANES)
     ROWS = 256 // LANES  # a part of a tile's rows
     ROW_OF_SUMS = 4 * padded(HEAD_DIM)  # bytes
+    ALL_CLEAR = ROWS * ROW_OF_SUMS == 256 * 32  # each thread clears 32 bytes, or fewer do
+    ROW_LENGTH, ONE_LENGTH = HEAD_DIM_V or HEAD_DIM, HEAD_DIM_V in (None, HEAD_DIM)
     unpack = vectors.unpack_bf16x2 if DTYPE == "bfloat16" else vectors.unpack_f16x2
     sequence_of = make_sequence_of(BLOCK_M)
 
@@ -238,20 +244,24 @@ def make_prepare_packed(HEAD_DIM, DTYPE, COUNTED=False, SINKS=False):
         else:
             sums = global_address(dq_sum[head, tile]) + uint64(first_row * ROW_OF_SUMS)
             for i in range(2):
-                store_global_x4(sums + uint64(4096 * i + 16 * tid), x4)
+                if ALL_CLEAR or 4096 * i + 16 * tid < ROWS * ROW_OF_SUMS:
+                    store_global_x4(sums + uint64(4096 * i + 16 * tid), x4)
 
         sequence, q_row, seqlen_q, m_start = sequence_of(tile, cu_seqlens_q)
         inside = m_start + row < seqlen_q
         token = q_row + m_start + row
         total = float32(0)
-        if inside and 8 * lane < HEAD_DIM:
+        if inside and 8 * lane < ROW_LENGTH:
             load_global_x4(a, global_address(dout[token, head]) + uint64(16 * lane))
             load_global_x4(b, global_address(out[token, head]) + uint64(16 * lane))
             for i in range(4):
                 unpack(x, a[i])
                 unpack(y, b[i])
                 total += x[0] * y[0] + x[1] * y[1]
-            if COUNTED and cu_seqlens_k[sequence] == cu_seqlens_k[sequence + 1]:
+            if COUNTED and ONE_LENGTH and cu_seqlens_k[sequence] == cu_seqlens_k[sequence + 1]:
+                store_global_x4(global_address(dq[token, head]) + uint64(16 * lane), x4)
+        if COUNTED and not ONE_LENGTH and inside and 8 * lane < HEAD_DIM:
+            if cu_seqlens_k[sequence] == cu_seqlens_k[sequence + 1]:
                 store_global_x4(global_address(dq[token, head]) + uint64(16 * lane), x4)
         step = LANES // 2
         while step > 0:
@@ -288,7 +298,7 @@ def make_prepare_packed(HEAD_DIM, DTYPE, COUNTED=False, SINKS=False):
 
 @functools.cache
 def make_convert_packed(HEAD_DIM, DTYPE):
-    """The kernel after, `backward.make_convert_dq` for a packed batch: 256 threads."""
+    """The kernel after, `backward.make_convert_dq` for a packed batch: 128 threads for a square."""
     BLOCK_M, COLS = tile_rows(HEAD_DIM), padded(HEAD_DIM)
     pack = forward.pack_of(DTYPE)
     sequence_of = make_sequence_of(BLOCK_M)
@@ -298,7 +308,7 @@ def make_convert_packed(HEAD_DIM, DTYPE):
     def convert_packed(dq_sum, dq, cu_seqlens_q, softmax_scale):
         """A thread rounds 8 columns of two rows at a time: the sums of four lanes.
 
-        grid      (num_m_tiles, num_heads); 256 threads, 128 for a block of 64 × 64
+        grid      (num_m_tiles, num_heads); 128 threads for a square of 64 × 64
         private   x (2, 4, 4), two (4,)
         HBM       dq_sum, dq once; cu_seqlens_q in every thread about log2(batch) times
         budget    64 registers
@@ -314,9 +324,9 @@ def make_convert_packed(HEAD_DIM, DTYPE):
                 quad = 16 * i + ((tid & 127) >> 3)  # the four lanes of a row
                 load_global_x4(x[i, n], source + uint64(64 * quad + 16 * n))
         _, q_row, seqlen_q, m_start = sequence_of(tile, cu_seqlens_q)  # while they are loaded
-        # The second block has the right columns, or the lower rows.
-        d = 8 * j + (64 * block if COLS == 128 else 0)
-        first = m_start + (0 if COLS == 128 else 64 * block)
+        # The next block has the next columns, or with 64 columns the lower rows.
+        d = 8 * j + (64 * block if COLS > 64 else 0)
+        first = m_start + (0 if COLS > 64 else 64 * block)
         for i in range(2):
             quad = 16 * i + ((tid & 127) >> 3)
             for h in range(2):
@@ -466,35 +476,17 @@ def goes_downwards(slots, slot):
 
 
 @functools.cache
-def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP, EXPRESSED=False):
-    """produce(base, slots, maps, lse_2, delta, batch, mask_args, messages, of_keys): load tiles.
-
-    With EXPRESSED of_keys is the table of the runs of each tile of keys, and messages name the
-    tiles of queries to the consumers; otherwise neither is read.
-    """
-    BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
-    KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
-    FLOATS_BYTES = BLOCK_M * 4  # of lse, and of delta
-    scheduler = make_scheduler(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP, EXPRESSED)
-    find_sequence, describe, is_first_of_two = scheduler
-    order = make_order(IN_STEP)
-    ranges, m_tile_of, head_of = order.ranges, order.m_tile_of, order.head_of
-    query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
+def make_loads(HEAD_DIM, BLOCK_M):
+    """load_keys and load_queries, for tiles of HEAD_DIM columns: K and Q, or V and dout."""
     load_tile = make_load_tile(padded(HEAD_DIM) // 64)
-    wait = mbarrier.wait_function()
+    ROW, FLOATS_BYTES = 2 * padded(HEAD_DIM), BLOCK_M * 4
 
     @cuda.jit(device=True, forceinline=True)
     def load_keys(full, tile, slots, slot, kv_map):
         """The tile of K or V of a slot."""
         row, window = in_window(slots[slot, K_ROW], slots[slot, K_END], BLOCK_N)
-        mbarrier_arrive_expect_tx(full, KV_BYTES)
+        mbarrier_arrive_expect_tx(full, BLOCK_N * ROW)
         load_tile(tile, BLOCK_N, kv_map, row, slots[slot, KV_HEAD], window, full)
-
-    @cuda.jit(device=True, forceinline=True)
-    def load_v(base, slots, slot, maps):
-        """V, once it is empty: of two slots, so V's parity goes with them."""
-        wait(base + AT.v_ring.empty, slot ^ 1)
-        load_keys(base + AT.v_ring.full, base + AT.v.start, slots, slot, maps.v)
 
     @cuda.jit(device=True, forceinline=True)
     def load_queries(full, tile, floats, slots, slot, m_tile, head, map_and_rows):
@@ -503,33 +495,62 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP, EXPRESSED=False):
         q_row = slots[slot, Q_ROW]
         m, end = int32(q_row + m_tile * BLOCK_M), int32(q_row + slots[slot, SEQLEN_Q])
         row, window = in_window(m, end, BLOCK_M)
-        mbarrier_arrive_expect_tx(full, Q_BYTES + FLOATS_BYTES)
+        mbarrier_arrive_expect_tx(full, BLOCK_M * ROW + FLOATS_BYTES)
         load_tile(tile, BLOCK_M, query_map, row, head, window, full)
         source = global_address(rows[head, slots[slot, M_TILE] + m_tile])
         bulk_load(floats, source, FLOATS_BYTES, full)
+
+    return load_keys, load_queries
+
+
+@functools.cache
+def make_producer(HEAD_DIM, HEAD_DIM_V, ORDER, CAUSAL, WINDOW, IN_STEP, EXPRESSED=False):
+    """produce(base, slots, maps, lse_2, delta, batch, mask_args, messages, of_keys): load tiles.
+
+    With EXPRESSED of_keys is the table of the runs of each tile of keys, and messages name the
+    tiles of queries to the consumers; otherwise neither is read.
+    """
+    BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM, HEAD_DIM_V).layout
+    K_SLOTS = slots_of(HEAD_DIM)
+    K_STRIDE = AT.k.bytes // K_SLOTS if K_SLOTS > 1 else 0  # from a slot to the next
+    Q_BYTES, DOUT_BYTES = AT.q.bytes // STAGES, AT.dout.bytes // STAGES
+    FLOATS_BYTES = BLOCK_M * 4  # of lse, and of delta
+    scheduler = make_scheduler(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP, EXPRESSED)
+    find_sequence, describe, is_first_of_two = scheduler
+    order = make_order(IN_STEP)
+    ranges, m_tile_of, head_of = order.ranges, order.m_tile_of, order.head_of
+    query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
+    load_k, load_q = make_loads(HEAD_DIM, BLOCK_M)
+    load_v, load_dout = make_loads(HEAD_DIM_V, BLOCK_M)
+    wait = mbarrier.wait_function()
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_next_v(base, slots, slot, maps):
+        """V, once it is empty: of two slots, so V's parity goes with them."""
+        wait(base + AT.v_ring.empty, slot ^ 1)
+        load_v(base + AT.v_ring.full, base + AT.v.start, slots, slot, maps.v)
 
     @cuda.jit(device=True, forceinline=True)
     def load_both(base, slots, slot, stage, parity, m_tile, head, rows, needs_v, message):
         """Q and dout to a stage; V between them, in the order in which the consumers need them."""
         maps, lse_2, delta, messages = rows
         barrier = stage * BARRIER
-        tile, floats = stage * Q_BYTES, stage * FLOATS_BYTES
+        floats = stage * FLOATS_BYTES
         wait(base + AT.q_ring.empty + barrier, parity)
         if EXPRESSED:
             messages[stage, of_tile.M_TILE] = m_tile
             messages[stage, of_tile.HEAD] = head
             messages[stage, of_tile.DQ_TILE], messages[stage, of_tile.KIND] = message
-        load_queries(
-            base + AT.q_ring.full + barrier, base + AT.q.start + tile,
+        load_q(
+            base + AT.q_ring.full + barrier, base + AT.q.start + stage * Q_BYTES,
             base + AT.lse.start + floats, slots, slot, m_tile, head, (maps.q, lse_2),
         )  # fmt: skip
         if needs_v:
-            load_v(base, slots, slot, maps)
+            load_next_v(base, slots, slot, maps)
         wait(base + AT.dout_ring.empty + barrier, parity)
-        load_queries(
-            base + AT.dout_ring.full + barrier, base + AT.dout.start + tile,
-            base + AT.delta.start + floats, slots, slot, m_tile, head,
-            (maps.dout, delta),
+        load_dout(
+            base + AT.dout_ring.full + barrier, base + AT.dout.start + stage * DOUT_BYTES,
+            base + AT.delta.start + floats, slots, slot, m_tile, head, (maps.dout, delta),
         )  # fmt: skip
 
     @cuda.jit(device=True, forceinline=True)
@@ -544,6 +565,8 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP, EXPRESSED=False):
         second = False
         while index < num_sequences:
             wait(base + AT.k_ring.empty + slot * BARRIER, k_parity)
+            if K_SLOTS == 1:  # both slots are the same memory
+                wait(base + AT.k_ring.empty + (slot ^ 1) * BARRIER, k_parity ^ slot)
             describe(slots, slot, unit, second, index, batch)
             second = is_first_of_two(slots, slot, index, batch)
             if EXPRESSED:
@@ -555,7 +578,7 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP, EXPRESSED=False):
                 )
                 slots[slot, SEEN] = end
             full = base + AT.k_ring.full + slot * BARRIER
-            load_keys(full, base + AT.k.start + slot * KV_BYTES, slots, slot, maps.k)
+            load_k(full, base + AT.k.start + slot * K_STRIDE, slots, slot, maps.k)
             needs_v = True
             if EXPRESSED:
                 while end > 0:
@@ -595,7 +618,7 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP, EXPRESSED=False):
                         if stage == STAGES:
                             stage, parity = uint32(0), uint32(parity ^ 1)
             if needs_v:  # no query sees these keys
-                load_v(base, slots, slot, maps)
+                load_next_v(base, slots, slot, maps)
             slot = uint32(slot + 1)
             if slot == SLOTS:
                 slot, k_parity = uint32(0), uint32(k_parity ^ 1)
@@ -615,26 +638,32 @@ def make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP, EXPRESSED=False):
 
 @functools.cache
 def make_consumer(
-    HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STEP, EXPRESSIONS=None
+    HEAD_DIM, HEAD_DIM_V, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STEP, EXPRESSIONS=None
 ):
     """consume(base, slots, part, maps, outputs, mask_args, messages, of_queries, args).
 
     256 threads compute tile after tile. messages, of_queries and args are those of
     `flash_attn_bwd_persistent.make_consumer`.
     """
-    BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
-    COLS = 16 * ceil_div(HEAD_DIM, 16)
+    BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM, HEAD_DIM_V).layout
+    COLS, COLS_V = (16 * ceil_div(d, 16) for d in (HEAD_DIM, HEAD_DIM_V))
+    DK_COLS = min(COLS, 128)  # of dK, through the stages of dS; the rest through dV's region
     S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
-    OUT_SHAPE, DQ_SHAPE = (COLS // 8, 4), (8, 4)
-    P_LENGTH, OUT_LENGTH, DQ_LENGTH = BLOCK_M // 4, COLS // 2, 32  # registers
+    DK_SHAPE, DV_SHAPE, DQ_SHAPE = (COLS // 8, 4), (COLS_V // 8, 4), (8, 4)
+    ONE_HEAD_DIM, DQ_LENGTH, DQ_TILE_BYTES = COLS == COLS_V, 32, tile_bytes(HEAD_DIM)
     M_SHIFT, COUNTED = BLOCK_M.bit_length() - 1, ORDER != ADDED
     EXPRESSED = EXPRESSIONS is not None
     dq_functions = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW)
     name_part, put, clear = dq_functions.name_part, dq_functions.put, dq_functions.clear
+    dq_tile_of, THIRD = make_tile_of(HEAD_DIM), has_third(HEAD_DIM)
     options = WINDOW, SOFTCAP, ALIBI, False, EXPRESSIONS
-    tile = make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, *options)
+    tile = make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, *options, HEAD_DIM_V)
     thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
-    store_tile = make_store_tile(COLS, forward.pack_of(DTYPE))
+    multiply_third, add_dq, wait_for_sums = tile.multiply_third, tile.add_dq, tile.wait_for_sums
+    wait_for_dq, wait_for_dk = tile.wait_for_dq, tile.wait_for_dk
+    pack = forward.pack_of(DTYPE)
+    store_dk, store_dv = make_store_tile(DK_COLS, pack), make_store_tile(COLS_V, pack)
+    store_dk_rest = make_store_tile(COLS, pack, DK_COLS)
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
     ranges, m_tile_of, head_of, dq_step = make_order(IN_STEP)
     hide = make_hide(BLOCK_M, SOFTCAP)
@@ -647,17 +676,22 @@ def make_consumer(
         n_tile = int32((slots[slot, K_ROW] - k_start) >> N_SHIFT)
         seqlen_k = int32(slots[slot, K_END] - k_start)
         shift = int32(slots[slot, SEQLEN_Q] - seqlen_k)
-        tile = int32((address - global_address(outputs.dq_sum)) >> TILE_SHIFT)
+        tile = dq_tile_of(address, outputs.dq_sum)
         name_part(part, tile, m_tile, n_tile, shift, seqlen_k, mask_args)
         mbarrier_arrive(base + AT.asked.start)
 
     @fragment_function()
-    def put_part(x, base, slots, slot, part, parity, address, rows, thread, outputs):
+    def put_part(x, base, slots, slot, part, parity, address, rows, keys, stage, thread, outputs):
         """This warp's part of dQ, once it may be written."""
         wait(base + AT.ready.start, parity)
         q_row = slots[slot, Q_ROW]
         dq = outputs.dq[:, q_row : q_row + slots[slot, SEQLEN_Q]]  # the sequence's
         put(x.dq, address, part[FLAGS], dq, rows, thread.lane, outputs.softmax_scale)
+        if THIRD and stage == thread.half:
+            multiply_third(x, keys, thread, stage)
+            rows = Rows(rows.b, rows.head, rows.m, THIRD_COL)
+            address += third_offset(thread)
+            put(x.dq, address, part[FLAGS], dq, rows, thread.lane, outputs.softmax_scale)
         cuda.syncwarp()  # the whole warp's part is written
         if thread.lane == 0:
             mbarrier_arrive(base + AT.written.start)
@@ -698,9 +732,15 @@ def make_consumer(
         lane, scale = thread.lane, outputs.softmax_scale
         row, window = in_window(int32(k_row + thread.warp_row), k_end, STORE_ROWS)
         dv_rows = base + AT.dv.start + thread.warp_row * ROW_BYTES
-        store_tile(x.dv, dv_rows, maps.dv, row, STORE_ROWS, kv_head, window, lane, ONE)
+        wait_for_sums(thread)
+        store_dv(x.dv, dv_rows, maps.dv, row, STORE_ROWS, kv_head, window, lane, ONE)
         named_barrier_sync(DS_FULL, 256)  # dSᵀ is read: safe to overwrite
-        store_tile(x.dk, thread.ds_rows, maps.dk, row, STORE_ROWS, kv_head, window, lane, scale)
+        store_dk(x.dk, thread.ds_rows, maps.dk, row, STORE_ROWS, kv_head, window, lane, scale)
+        if COLS > DK_COLS:
+            if lane == 0:
+                tma_store_wait_read(1)
+            cuda.syncwarp()  # dV is read: safe to overwrite
+            store_dk_rest(x.dk, dv_rows, maps.dk, row, STORE_ROWS, kv_head, window, lane, scale)
 
     @fragment_function()
     def consume(base, slots, part, maps, outputs, mask_args, messages, of_queries, args):
@@ -709,8 +749,8 @@ def make_consumer(
         p = cuda.local.array(P_SHAPE, uint32)
         ds = cuda.local.array(P_SHAPE, uint32)
         dq_acc = cuda.local.array(DQ_SHAPE, float32)
-        dk_acc = cuda.local.array(OUT_SHAPE, float32)
-        dv_acc = cuda.local.array(OUT_SHAPE, float32)
+        dk_acc = cuda.local.array(DK_SHAPE, float32)
+        dv_acc = cuda.local.array(DV_SHAPE, float32)
         x = Registers(s, dp, p, ds, dq_acc, dk_acc, dv_acc)
         dq_sum, scale = outputs.dq_sum, outputs.scale
         thread = thread_of(base, scale, mask_args)
@@ -731,7 +771,8 @@ def make_consumer(
             for j in range(COLS // 8):
                 for r in range(4):
                     dk_acc[j, r] = ZERO
-                    dv_acc[j, r] = ZERO
+                    if ONE_HEAD_DIM or j < COLS_V // 8:
+                        dv_acc[j, r] = ZERO
             if lane == 0:
                 tma_store_wait_read(0)
             cuda.syncwarp()  # dK and dV of the keys before are read: safe to overwrite
@@ -758,24 +799,23 @@ def make_consumer(
                     more = messages[stage, of_tile.KIND] & of_tile.LAST_TILE == 0
                     if lane == 0 and not more:
                         mbarrier_arrive(base + AT.v_ring.empty)  # the next V while this tile ends
-                    wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
+                    wait_for_dq(x)
                     if lane == 0:
                         mbarrier_arrive(base + AT.dout_ring.empty + barrier)
                     hold(dq_acc, DQ_LENGTH)
                     address = global_address(dq_sum) + thread.dq_offset
-                    address += uint64(2 * DQ_BYTES) * uint64(messages[stage, of_tile.DQ_TILE])
+                    address += uint64(DQ_TILE_BYTES) * uint64(messages[stage, of_tile.DQ_TILE])
                     if COUNTED:
                         head = messages[stage, of_tile.HEAD]
                         m = int32(messages[stage, of_tile.M_TILE] * BLOCK_M + thread.dq_row)
                         rows = Rows(0, head, m, thread.dq_col)
-                        put_part(
-                            x, base, slots, slot, part, part_parity, address, rows, thread, outputs
-                        )
+                        of_part = part, part_parity, address, rows, keys, stage
+                        put_part(x, base, slots, slot, *of_part, thread, outputs)
                         part_parity = uint32(part_parity ^ 1)
                     else:
-                        add_part(dq_acc, address)
+                        add_dq(dq_acc, base, thread, address)
                     more = messages[stage, of_tile.KIND] & of_tile.LAST_TILE == 0
-                    wgmma_wait_with(0, dk_acc, OUT_LENGTH, ds, P_LENGTH)
+                    wait_for_dk(x)
                     if lane == 0:
                         mbarrier_arrive(base + AT.q_ring.empty + barrier)
                     stage = uint32(stage + 1)
@@ -813,7 +853,7 @@ def make_consumer(
                         if lane == 0 and inner + 1 == inner_end and outer + 1 == outer_end:
                             # The next V while this tile ends.
                             mbarrier_arrive(base + AT.v_ring.empty)
-                        wgmma_wait_with(1, dv_acc, OUT_LENGTH, p, P_LENGTH)
+                        wait_for_dq(x)
                         if lane == 0:
                             mbarrier_arrive(base + AT.dout_ring.empty + barrier)
                         hold(dq_acc, DQ_LENGTH)
@@ -822,15 +862,16 @@ def make_consumer(
                             head = int32(slots[slot, KV_HEAD] * outputs.group_size + i)
                             m = int32(m_tile * BLOCK_M + thread.dq_row)
                             rows = Rows(0, head, m, thread.dq_col)
-                            put_part(
-                                x, base, slots, slot, part, part_parity, address, rows, thread,
-                                outputs,
-                            )  # fmt: skip
+                            of_part = part, part_parity, address, rows, keys, stage
+                            put_part(x, base, slots, slot, *of_part, thread, outputs)
                             part_parity = uint32(part_parity ^ 1)
                         else:
-                            add_part(dq_acc, address)
-                        address += uint64(2 * DQ_BYTES) * uint64(dq_step(int32(dq_sum.shape[1])))
-                        wgmma_wait_with(0, dk_acc, OUT_LENGTH, ds, P_LENGTH)
+                            add_dq(dq_acc, base, thread, address)
+                            if THIRD and stage == thread.half:
+                                multiply_third(x, keys, thread, stage)
+                                add_dq(dq_acc, base, thread, address + third_offset(thread))
+                        address += uint64(DQ_TILE_BYTES) * uint64(dq_step(int32(dq_sum.shape[1])))
+                        wait_for_dk(x)
                         if lane == 0:
                             mbarrier_arrive(base + AT.q_ring.empty + barrier)
                         stage = uint32(stage + 1)
@@ -860,6 +901,7 @@ def make_consumer(
         if COUNTED and thread.is_first:
             part[TILE] = -1
             mbarrier_arrive(base + AT.asked.start)
+        wait_for_sums(thread)
         if lane == 0:
             tma_store_wait_read(0)  # shared memory lives as long as the thread block
 
@@ -877,6 +919,7 @@ def make_flash_attn_bwd_varlen(
     ALIBI=False,
     IN_STEP=False,
     EXPRESSIONS=None,
+    HEAD_DIM_V=None,
 ):
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
@@ -885,20 +928,22 @@ def make_flash_attn_bwd_varlen(
     in front. Without ALIBI alibi_slopes may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME
     (`run_time_masks`); otherwise left, right, unit and inverse_unit are not read. IN_STEP
     (`key_tiles.make_order`) needs ADDED and a mask under which tiles of keys are long and short
-    (`dq_parts.paired`).
+    (`dq_parts.paired`). HEAD_DIM_V is as for `make_flash_attn_bwd_persistent`.
 
     With EXPRESSIONS the mask and the score are the user's alone, or their mask and SOFTCAP; args is
     the tuple of their arguments. runs is a tuple of tables (`run_tables.make_packed_table`), along
     KEYS and with ORDERED, the only other order, along QUERIES. Otherwise both are empty.
     """
-    plan = make_plan(HEAD_DIM)
+    HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
+    plan = make_plan(HEAD_DIM, HEAD_DIM_V)
     AT, shared_base = plan.layout, plan.shared_base
     EXPRESSED, COUNTED = EXPRESSIONS is not None, ORDER != ADDED
     SLOTS_SHAPE = SLOTS, EXPRESSED_LENGTH if EXPRESSED else SLOT_LENGTH
     MESSAGES_SHAPE = STAGES, of_tile.MESSAGE_LENGTH
-    produce = make_producer(HEAD_DIM, ORDER, CAUSAL, WINDOW, IN_STEP, EXPRESSED)
+    head_dims = HEAD_DIM, HEAD_DIM_V
+    produce = make_producer(*head_dims, ORDER, CAUSAL, WINDOW, IN_STEP, EXPRESSED)
     options = WINDOW, SOFTCAP, ALIBI, IN_STEP, EXPRESSIONS
-    consume = make_consumer(HEAD_DIM, ORDER, CAUSAL, DTYPE, *options)
+    consume = make_consumer(*head_dims, ORDER, CAUSAL, DTYPE, *options)
     of_parts = HEAD_DIM, tile_rows(HEAD_DIM), ORDER, CAUSAL, DTYPE, WINDOW
     count_parts = make_dq_functions(*of_parts, place_of_part if EXPRESSED else None).count_parts
 
@@ -933,13 +978,14 @@ def make_flash_attn_bwd_varlen(
         """A thread block loops over tiles of keys, each with the queries of its heads.
 
         grid      (at most one per SM,); warpgroup 0 loads and counts parts; the others compute
-        shared    k (SLOTS, BLOCK_N, HEAD_DIM); v, dv (BLOCK_N, HEAD_DIM); q, dout (STAGES, BLOCK_M,
-                  HEAD_DIM); ds (STAGES, BLOCK_N, BLOCK_M), keys by queries, and in the end dK; in
-                  panels of 64 columns, swizzled; lse, delta (STAGES, BLOCK_M); barriers: full and
-                  empty for each stage of Q, and of dout, for each slot of K, and for V; asked,
-                  ready and written for parts of dQ; slots (SLOTS, 7), part (4,)
-        private   s, dp (BLOCK_M / 8, 4), p, ds (BLOCK_M / 16, 4), dk_acc, dv_acc (HEAD_DIM / 8, 4),
-                  dq_acc (8, 4)
+        shared    k (SLOTS, BLOCK_N, HEAD_DIM), above 128 one slot; v, dv (BLOCK_N, HEAD_DIM_V); q
+                  (STAGES, BLOCK_M, HEAD_DIM); dout (STAGES, BLOCK_M, HEAD_DIM_V); ds (STAGES,
+                  BLOCK_N, BLOCK_M), keys by queries, and in the end dK; in panels of 64 columns,
+                  swizzled; lse, delta (STAGES, BLOCK_M); barriers: full and empty for each stage of
+                  Q, and of dout, for each slot of K, and for V; asked, ready and written for parts
+                  of dQ; slots (SLOTS, 7), part (4,)
+        private   s, dp (BLOCK_M / 8, 4), p, ds (BLOCK_M / 16, 4), dk_acc (HEAD_DIM / 8, 4), dv_acc
+                  (HEAD_DIM_V / 8, 4), dq_acc (8, 4)
         HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, other than the tiles
                   that see none of them; dQ's sums as often; queue, cu_seqlens in every thread
                   block; counters: the number of claims, and for each tile of queries the number of
@@ -1032,11 +1078,15 @@ def flash_attn_bwd_varlen(
 
     Parameters
     ----------
-    dout, q, out : GPU arrays of shape (num_tokens_q, num_heads, head_dim), float16 or bfloat16
+    q : GPU array of shape (num_tokens_q, num_heads, head_dim), float16 or bfloat16
         Queries of all sequences, end to end. Any strides that are multiples of 16 bytes, with a
-        contiguous last axis; head_dim a multiple of 8, up to 128.
-    k, v : GPU arrays of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
-        Keys and values of all sequences. num_heads is a multiple of num_kv_heads (MHA, GQA, MQA).
+        contiguous last axis; head_dim a multiple of 8, up to 128, or up to 192 where v has at most
+        128.
+    k : GPU array of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
+    v : GPU array of shape (num_tokens_k, num_kv_heads, head_dim_v), dtype of q
+        Keys and values of all sequences. num_heads is a multiple of num_kv_heads (MHA, GQA, MQA);
+        head_dim_v is a multiple of 8, up to head_dim.
+    dout, out : GPU arrays of shape (num_tokens_q, num_heads, head_dim_v), dtype of q
     lse : GPU array of shape (num_heads, num_tokens_q), float32
         out and lse are the results of any forward kernel for packed batches, for q, k, v and the
         same options.
@@ -1084,10 +1134,10 @@ def flash_attn_bwd_varlen(
         cu_seqlens_k,
         name="flash_attn_bwd_varlen",
         supported=HOPPER,
-        max_head_dim=MAX_BWD_HEAD_DIM,
+        **checks.bwd_limits(v),
     )
     num_tokens_q, num_heads, head_dim = q.shape
-    num_tokens_k, num_kv_heads, _ = k.shape
+    num_tokens_k, num_kv_heads, head_dim_v = v.shape
     batch = cu_seqlens_q.shape[0] - 1
     written = mask, mask_args, score, score_args
     options = causal, window_size, softcap, alibi_slopes
@@ -1102,8 +1152,10 @@ def flash_attn_bwd_varlen(
 
     dtype, block_m, num_sms = arrays.dtype_name(q), tile_rows(head_dim), arrays.num_sms(q)
     order = ORDERED
-    if not deterministic:
-        order = ADDED if given else fastest_order(num_tokens_k / batch, mask.causal)
+    if not deterministic and (given or has_third(head_dim)):
+        order = ADDED
+    elif not deterministic:
+        order = fastest_order(num_tokens_k / batch, mask.causal)
     counted = order != ADDED
     m_tiles = num_tokens_q // block_m + batch  # `sequence_of`
     dq, dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (q, k, v))
@@ -1113,8 +1165,8 @@ def flash_attn_bwd_varlen(
     counters = arrays.empty(q, (1 + (num_heads * m_tiles if counted else 0),), np.int32)
 
     unread = np.float32(0)
-    kernel = make_prepare_packed(head_dim, dtype, counted, scores.has_sinks)
-    grid = m_tiles * block_m * padded(head_dim) // (8 * 256), num_heads
+    kernel = make_prepare_packed(head_dim, dtype, counted, scores.has_sinks, head_dim_v)
+    grid = m_tiles * block_m * lanes_of_row(head_dim) // 256, num_heads
     starts, rows = (cu_seqlens_q, cu_seqlens_k), (lse_2, delta)
     sums = (unread, dq) if counted else (dq_sum, unread)
     of_sinks, dsinks = (), ()
@@ -1144,6 +1196,7 @@ def flash_attn_bwd_varlen(
         *constants[1:],
         in_step,
         None if given is None else given.expressions,
+        head_dim_v,
     )
     # A sequence has at most one tile of keys that is not full.
     most_units = (num_tokens_k // BLOCK_N + batch) * num_kv_heads
@@ -1168,10 +1221,11 @@ def flash_attn_bwd_varlen(
         *run_time_masks.arguments_of(mask),
         runs,
         scores.expression_args,
-        shared_bytes=shared_bytes(head_dim),
+        shared_bytes=shared_bytes(head_dim, head_dim_v),
     )
 
     if not counted:
         kernel = make_convert_packed(head_dim, dtype)
-        arrays.launch(kernel, (m_tiles, num_heads), (256,), dq_sum, dq, cu_seqlens_q, scale)
+        threads = block_m * padded(head_dim) // (64 * 64) * 128
+        arrays.launch(kernel, (m_tiles, num_heads), (threads,), dq_sum, dq, cu_seqlens_q, scale)
     return dq, dk, dv, *dsinks

@@ -31,7 +31,7 @@ rounds. With deterministic=True warpgroup 3 waits for the parts of all later key
 own; tiles of keys begin in the same order, the last ones first, so it seldom waits long.
 
 A head_dim is zero-padded to a multiple of 64. V, dV, dout and out may have another one than Q and
-K, a smaller one: then this kernel also takes a head_dim of Q and K from 72 on.
+K, a smaller one; up to 192 and 128 columns flash_attn_bwd_persistent takes them, in larger tiles.
 
 Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Shah et al. 2024, FlashAttention-3,
 arXiv:2407.08608, section 3 and appendix B.

@@ -102,6 +102,26 @@ def make_gradient_functions(BLOCK_M, pack, CAPPED=False):
     return GradientFunctions(mask, exponentiate, differentiate, store_ds)
 
 
+@functools.cache
+def make_differentiate_packed(BLOCK_M, pack, unpack):
+    """differentiate_packed(p, dp, delta_rows, ds, lane): dS = P ∘ (dP − delta), P in 16 bits."""
+
+    @fragment_function()
+    def differentiate_packed(p, dp, delta_rows, ds, lane):
+        delta = cuda.local.array(2, float32)
+        two = cuda.local.array(2, float32)
+        for k in range(BLOCK_M // 16):
+            for j in range(2):
+                load_shared_x2(delta, delta_rows + (lane & 3) * 8 + 64 * k + 32 * j)
+                for h in range(2):
+                    unpack(two, p[k, 2 * j + h])
+                    dp0, dp1 = dp[2 * k + j, 2 * h], dp[2 * k + j, 2 * h + 1]
+                    x, y = two[0] * (dp0 - delta[0]), two[1] * (dp1 - delta[1])
+                    ds[k, 2 * j + h] = pack(x, y)
+
+    return differentiate_packed
+
+
 class ScoreFunctions(NamedTuple):
     """Functions for Sᵀ with softcap, ALiBi and any mask.
 
@@ -263,11 +283,12 @@ def make_store_float32(HEAD_DIM):
 
 
 @functools.cache
-def make_store_tile(COLS, pack):
+def make_store_tile(COLS, pack, FIRST_COL=0):
     """store_tile(acc, rows, x_map, n, seqlen_k, head, b, lane, scale): 16 rows of a warp, by TMA.
 
-    acc times scale goes to rows n to n + 15 of the map's array, through shared memory at `rows`,
-    the warp's part of a tile of BLOCK_N rows. The copy is in flight when the function returns.
+    Columns FIRST_COL to COLS − 1 of acc, times scale, go to rows n to n + 15 of the map's array,
+    through shared memory at `rows`, the warp's part of a tile of BLOCK_N rows. The copy is in
+    flight when the function returns.
     """
     PANEL_BYTES = BLOCK_N * ROW_BYTES
 
@@ -275,20 +296,22 @@ def make_store_tile(COLS, pack):
     def store_tile(acc, rows, x_map, n, seqlen_k, head, b, lane, scale):
         fragment = cuda.local.array(4, uint32)
         lane_row = rows + (lane & 15) * ROW_BYTES
-        for j in range(COLS // 16):
+        for j in range(FIRST_COL // 16, COLS // 16):
             for i in range(2):
                 for h in range(2):
                     x, y = acc[2 * j + i, 2 * h], acc[2 * j + i, 2 * h + 1]
                     fragment[2 * i + h] = pack(x * scale, y * scale)
             chunk = ((2 * j & 7) + (lane >> 4)) ^ (lane & 7)
-            stmatrix_x4(lane_row + j // 4 * PANEL_BYTES + (chunk << 4), fragment)
+            stmatrix_x4(
+                lane_row + (j // 4 - FIRST_COL // 64) * PANEL_BYTES + (chunk << 4), fragment
+            )
         fence_async_proxy()
         cuda.syncwarp()  # all rows are written: safe to copy
         if lane == 0:
             if n < seqlen_k:
-                for panel in range((COLS + 63) // 64):
+                for panel in range((COLS - FIRST_COL + 63) // 64):
                     source = rows + panel * PANEL_BYTES
-                    tma_store_4d(x_map, PANEL_COLS * panel, n, head, b, source)
+                    tma_store_4d(x_map, FIRST_COL + PANEL_COLS * panel, n, head, b, source)
             tma_store_commit()
 
     return store_tile

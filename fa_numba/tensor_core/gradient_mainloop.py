@@ -8,31 +8,36 @@ Paper: FlashAttention-2, arXiv:2307.08691, Algorithm 2.
 """
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from numba import cuda, int32, uint32, uint64
 
 from fa_numba.expressions.functions import NO_EXPRESSIONS
-from fa_numba.ptx import mbarrier
+from fa_numba.ptx import mbarrier, vectors, wgmma
 from fa_numba.ptx.barriers import fence_async_proxy, named_barrier_sync
 from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.statement import opaque
+from fa_numba.ptx.tma import tma_store_commit, tma_store_wait_read
+from fa_numba.ptx.vectors import bulk_add, store_shared_x4
 from fa_numba.ptx.wgmma import (
     descriptor,
     descriptor_bits,
     wgmma_commit,
     wgmma_fence,
     wgmma_wait,
+    wgmma_wait_with,
 )
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.backward import padded, tile_rows, wgmma_products_of
-from fa_numba.tensor_core.dq_parts import DQ_BYTES
+from fa_numba.tensor_core.dq_parts import DQ_BYTES, STEP_BYTES, add_part, has_third
 from fa_numba.tensor_core.dropout_fragments import make_key_rows
-from fa_numba.tensor_core.fragments import fragment_function
+from fa_numba.tensor_core.fragments import fragment_function, make_fragment_functions
 from fa_numba.tensor_core.gradient_expressions import make_expression_functions
 from fa_numba.tensor_core.gradient_fragments import (
     BLOCK_N,
+    make_differentiate_packed,
     make_gradient_functions,
     make_score_functions,
 )
@@ -48,6 +53,9 @@ SLOTS = 2  # of K: the next keys are loaded while these are multiplied
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 240
 DS_FULL = 1  # the named barrier of the 256 consumer threads
 BARRIER = mbarrier.BYTES
+
+
+BULKS = os.environ.get("BWD_BULK", "0") == "1"
 
 
 class Layout(NamedTuple):
@@ -159,17 +167,26 @@ class Registers(NamedTuple):
     dv: Any
 
 
+def slots_of(head_dim):
+    """Tiles of K in shared memory: with more than 128 columns there is room for one."""
+    return SLOTS if head_dim <= 128 else 1
+
+
 @functools.cache
-def make_plan(HEAD_DIM):
-    """The `SharedPlan` of a thread block, with a `Layout`."""
+def make_plan(HEAD_DIM, HEAD_DIM_V=None):
+    """The `SharedPlan` of a thread block, with a `Layout`.
+
+    HEAD_DIM_V, of V and dout, is at most HEAD_DIM, of Q and K, and that by default.
+    """
     BLOCK_M, ROW = tile_rows(HEAD_DIM), 2 * padded(HEAD_DIM)
+    V_ROW = 2 * padded(HEAD_DIM_V or HEAD_DIM)
     plan = SharedPlan()
     plan.layout = Layout(
-        k=plan.tiles(SLOTS, BLOCK_N * ROW),
-        v=plan.tiles(1, BLOCK_N * ROW),
-        dv=plan.tiles(1, BLOCK_N * ROW),
+        k=plan.tiles(slots_of(HEAD_DIM), BLOCK_N * ROW),
+        v=plan.tiles(1, BLOCK_N * V_ROW),
+        dv=plan.tiles(1, BLOCK_N * max(V_ROW, 256 if has_third(HEAD_DIM) else 0)),
         q=plan.tiles(STAGES, BLOCK_M * ROW),
-        dout=plan.tiles(STAGES, BLOCK_M * ROW),
+        dout=plan.tiles(STAGES, BLOCK_M * V_ROW),
         ds=plan.tiles(STAGES, 2 * BLOCK_M * BLOCK_N),
         lse=plan.region(STAGES * 4 * BLOCK_M),
         delta=plan.region(STAGES * 4 * BLOCK_M),
@@ -184,9 +201,9 @@ def make_plan(HEAD_DIM):
     return plan
 
 
-def shared_bytes(head_dim):
+def shared_bytes(head_dim, head_dim_v=None):
     """Dynamic shared memory of a thread block."""
-    return make_plan(head_dim).bytes
+    return make_plan(head_dim, head_dim_v).bytes
 
 
 class TileFunctions(NamedTuple):
@@ -201,12 +218,21 @@ class TileFunctions(NamedTuple):
     multiply(x, base, keys, queries, thread, sizes, scale, slope)
         The products of a tile of `Queries`, with DROPOUT `QueriesToDrop`, with EXPRESSIONS
         `ExpressedQueries`. When it returns, those that sum dV, dQ and dK are in flight, in this
-        order.
+        order; where dQ has a third panel, dV is summed.
+    multiply_third(x, keys, thread, stage)
+        The third panel of dQ (`dq_parts.has_third`), in place of the warpgroup's own.
+    wait_for_dq(x), wait_for_dk(x)
+        Wait for dV and dQ, and for dK.
     """
 
     thread_of: Callable
     keys_of: Callable
     multiply: Callable
+    multiply_third: Callable
+    wait_for_dq: Callable
+    wait_for_dk: Callable
+    add_dq: Callable
+    wait_for_sums: Callable
 
 
 @functools.cache
@@ -232,25 +258,41 @@ def make_hide(BLOCK_M, SOFTCAP):
 
 @functools.cache
 def make_tile_functions(
-    HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT=False, EXPRESSIONS=None
+    HEAD_DIM,
+    CAUSAL,
+    DTYPE,
+    WINDOW,
+    SOFTCAP,
+    ALIBI,
+    DROPOUT=False,
+    EXPRESSIONS=None,
+    HEAD_DIM_V=None,
 ):
     """`TileFunctions` for these constants."""
-    BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM).layout
-    COLS = 16 * ceil_div(HEAD_DIM, 16)  # that are multiplied; those from HEAD_DIM on are 0
+    HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
+    BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM, HEAD_DIM_V).layout
+    # Columns that are multiplied; those from HEAD_DIM on are 0.
+    COLS, COLS_V = (16 * ceil_div(d, 16) for d in (HEAD_DIM, HEAD_DIM_V))
     KV_PANEL, Q_PANEL = BLOCK_N * ROW_BYTES, BLOCK_M * ROW_BYTES  # bytes of 64 columns
-    KV_BYTES, Q_BYTES = AT.v.bytes, AT.q.bytes // STAGES
+    K_STRIDE = AT.k.bytes // SLOTS if slots_of(HEAD_DIM) > 1 else 0  # from a slot to the next
+    Q_BYTES, DOUT_BYTES = AT.q.bytes // STAGES, AT.dout.bytes // STAGES
     DS_BYTES = AT.ds.bytes // STAGES  # dSᵀ: its rows are keys, its columns queries
     FLOATS_BYTES = BLOCK_M * 4  # of lse, and of delta
     HALF_BYTES = 64 * ROW_BYTES  # half of the rows of a panel of keys
     # A warpgroup's half of dQ: half of the columns of K, or half of the rows, dSᵀ's columns.
-    BY_COLS = padded(HEAD_DIM) == 128
+    BY_COLS = padded(HEAD_DIM) >= 128
+    THIRD = has_third(HEAD_DIM)
+    BULK = BULKS and THIRD
     K_HALF, DS_HALF = (KV_PANEL, 0) if BY_COLS else (0, KV_PANEL)
     BY_ROWS = descriptor_bits()  # rows lie along the sum
     Q_BY_COLUMNS = descriptor_bits(Q_PANEL)  # a row for each term of the sum
     KV_BY_COLUMNS = descriptor_bits(KV_PANEL)
-    S_LENGTH = BLOCK_M // 2  # registers
+    S_LENGTH, P_LENGTH = BLOCK_M // 2, BLOCK_M // 4  # registers
+    K_LENGTH, V_LENGTH, DQ_LENGTH = COLS // 2, COLS_V // 2, 32
     by_rows, by_columns, by_registers = wgmma_products_of(DTYPE)
+    by_tiles = wgmma.wgmma_tiles_bf16 if DTYPE == "bfloat16" else wgmma.wgmma_tiles_f16
     pack = forward.pack_of(DTYPE)
+    unpack = vectors.unpack_bf16x2 if DTYPE == "bfloat16" else vectors.unpack_f16x2
     # A causal mask as bits was measured to gain with 128 queries in a tile: docs/notes/backward.md.
     BITS = BLOCK_M == 128 and CAUSAL and WINDOW == (-1, -1)
     scores = make_score_functions(BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, pack, BITS)
@@ -261,6 +303,8 @@ def make_tile_functions(
     P_EARLY = SOFTCAP > 0 or (EXPRESSED and EXPRESSIONS.changes_gradients)
     gradients = make_gradient_functions(BLOCK_M, pack, P_EARLY)
     differentiate, store_ds = gradients.differentiate, gradients.store_ds
+    differentiate_packed = make_differentiate_packed(BLOCK_M, pack, unpack)
+    pack_p = make_fragment_functions(BLOCK_M, 64, pack).pack_p
     key_rows = make_key_rows(BLOCK_M, pack, P_EARLY)
     draw, differentiate_kept = key_rows.draw, key_rows.differentiate
     wait = mbarrier.wait_function()
@@ -287,7 +331,7 @@ def make_tile_functions(
 
     @fragment_function()
     def keys_of(base, slot, first, thread):
-        k = uint32(base + AT.k.start + slot * KV_BYTES)
+        k = uint32(base + AT.k.start + slot * K_STRIDE)
         return Keys(
             slot=slot,
             rows=descriptor(BY_ROWS, k + thread.half * HALF_BYTES),
@@ -305,13 +349,13 @@ def make_tile_functions(
         lse = uint32(lse_rows + stage * FLOATS_BYTES)
         delta = uint32(delta_rows + stage * FLOATS_BYTES)
         q = uint32(base + AT.q.start + stage * Q_BYTES)
-        dout = uint32(base + AT.dout.start + stage * Q_BYTES)
+        dout = uint32(base + AT.dout.start + stage * DOUT_BYTES)
         wgmma_fence()
         by_rows(BLOCK_M, COLS, BLOCK_N, x.s, keys.rows, descriptor(BY_ROWS, q))
         wgmma_commit()  # Sᵀ = K Qᵀ                                                   line 10
         wait(base + AT.v_ring.full, keys.slot)
         wait(base + AT.dout_ring.full + barrier, parity)
-        by_rows(BLOCK_M, COLS, BLOCK_N, x.dp, thread.v_rows, descriptor(BY_ROWS, dout))
+        by_rows(BLOCK_M, COLS_V, BLOCK_N, x.dp, thread.v_rows, descriptor(BY_ROWS, dout))
         wgmma_commit()  # dPᵀ = V doutᵀ                                               line 13
 
         if DROPOUT:
@@ -343,7 +387,7 @@ def make_tile_functions(
             differentiate(x.s, x.dp, delta, x.p, x.ds, lane)  # dS = P ∘ (dP - delta)  line 14
 
         wgmma_fence()
-        by_registers(COLS, BLOCK_M, x.dv, x.p, descriptor(Q_BY_COLUMNS, dout))
+        by_registers(COLS_V, BLOCK_M, x.dv, x.p, descriptor(Q_BY_COLUMNS, dout))
         wgmma_commit()  # dV += Pᵀ dout                                               line 12
         store_ds(x.ds, thread.ds_rows + stage * DS_BYTES, lane)
         fence_async_proxy()
@@ -356,4 +400,111 @@ def make_tile_functions(
         by_registers(COLS, BLOCK_M, x.dk, x.ds, descriptor(Q_BY_COLUMNS, q))
         wgmma_commit()  # dK += dSᵀ Q                                                 line 16
 
-    return TileFunctions(thread_of, keys_of, multiply)
+    @fragment_function()
+    def multiply_in_turn(x, base, keys, queries, thread, sizes, scale, slope):
+        """dK and dV take 160 registers: S and dP never at once, and P in 16 bits."""
+        seqlen_q, mask_args = sizes.seqlen_q, sizes.mask_args
+        stage, parity, m_start = queries.stage, queries.parity, queries.m_start
+        lane, barrier = thread.lane, uint32(stage * BARRIER)
+        lse_rows, delta_rows = uint32(base + AT.lse.start), uint32(base + AT.delta.start)
+        lse = uint32(lse_rows + stage * FLOATS_BYTES)
+        delta = uint32(delta_rows + stage * FLOATS_BYTES)
+        q = uint32(base + AT.q.start + stage * Q_BYTES)
+        dout = uint32(base + AT.dout.start + stage * DOUT_BYTES)
+        wgmma_fence()
+        by_rows(BLOCK_M, COLS, BLOCK_N, x.s, keys.rows, descriptor(BY_ROWS, q))
+        wgmma_commit()  # Sᵀ = K Qᵀ                                                   line 10
+        wgmma_wait(0, x.s, S_LENGTH)
+        cap(x.s, scale, mask_args)
+        mask_tile(x.s, m_start, keys.position, seqlen_q, lane, mask_args)
+        # P                                                                           line 11
+        exponentiate(x.s, x.p, lse, m_start, keys.position, slope, thread.unit, lane)
+        wait(base + AT.v_ring.full, keys.slot)
+        wait(base + AT.dout_ring.full + barrier, parity)
+        if SOFTCAP > 0:  # P first, and then P times the derivative of a score
+            wgmma_fence()
+            by_registers(COLS_V, BLOCK_M, x.dv, x.p, descriptor(Q_BY_COLUMNS, dout))
+            wgmma_commit()  # dV += Pᵀ dout                                           line 12
+            wgmma_wait_with(0, x.dv, V_LENGTH, x.p, P_LENGTH)
+        pack_p(x.s, x.p)
+        wgmma_fence()
+        by_rows(BLOCK_M, COLS_V, BLOCK_N, x.dp, thread.v_rows, descriptor(BY_ROWS, dout))
+        wgmma_commit()  # dPᵀ = V doutᵀ                                               line 13
+        if SOFTCAP > 0:
+            wgmma_wait(0, x.dp, S_LENGTH)
+        else:
+            by_registers(COLS_V, BLOCK_M, x.dv, x.p, descriptor(Q_BY_COLUMNS, dout))
+            wgmma_commit()  # dV += Pᵀ dout                                           line 12
+            wgmma_wait(1, x.dp, S_LENGTH)
+        differentiate_packed(x.p, x.dp, delta, x.ds, lane)  # dS = P ∘ (dP - delta)    line 14
+        store_ds(x.ds, thread.ds_rows + stage * DS_BYTES, lane)
+        if SOFTCAP <= 0:
+            wgmma_wait_with(0, x.dv, V_LENGTH, x.p, P_LENGTH)
+        fence_async_proxy()
+        named_barrier_sync(DS_FULL, 256)  # all of dSᵀ is there
+        wgmma_fence()
+        ds_columns = thread.ds_columns + uint64(stage * (DS_BYTES >> 4))
+        by_columns(64, BLOCK_N, x.dq, ds_columns, keys.columns)
+        wgmma_commit()  # dQ = dS K, a third of it                                    line 15
+        ds_start = uint32(base + AT.ds.start + stage * DS_BYTES)
+        ds_rows = descriptor(BY_ROWS, ds_start + thread.half * HALF_BYTES)
+        by_tiles(COLS, BLOCK_M, x.dk, ds_rows, descriptor(Q_BY_COLUMNS, q))
+        wgmma_commit()  # dK += dSᵀ Q                                                 line 16
+
+    @fragment_function()
+    def add_dq(acc, base, thread, address):
+        """Add this thread's numbers of a panel of dQ to the sums at `address`.
+
+        By TMA, which takes less time of the warps: through the memory of the warp's rows of dV.
+        """
+        if BULK:
+            if thread.lane < 8:
+                tma_store_wait_read(0)
+            cuda.syncwarp()  # the panel before is read: safe to overwrite
+            rows = uint32(base + AT.dv.start + thread.warp_row * ROW_BYTES)
+            for j in range(8):
+                to = rows + (j & 3) * 512 + (j >> 2) * KV_PANEL + thread.lane * 16
+                store_shared_x4(to, acc[j])
+            fence_async_proxy()
+            cuda.syncwarp()  # the warp's numbers are written
+            if thread.lane < 8:
+                j = uint32(thread.lane)
+                source = rows + (j & 3) * 512 + (j >> 2) * KV_PANEL
+                bulk_add(address + uint64(j * (STEP_BYTES - 16)), uint32(source), uint32(512))
+                tma_store_commit()
+        else:
+            add_part(acc, address)
+
+    @fragment_function()
+    def wait_for_sums(thread):
+        if BULK:
+            if thread.lane < 8:
+                tma_store_wait_read(0)
+            cuda.syncwarp()  # the last panel of dQ is read: safe to overwrite
+
+    @fragment_function()
+    def multiply_third(x, keys, thread, stage):
+        wgmma_fence()
+        k_columns = keys.columns + uint64((2 - thread.half) * (KV_PANEL >> 4))
+        ds_columns = thread.ds_columns + uint64(stage * (DS_BYTES >> 4))
+        by_columns(64, BLOCK_N, x.dq, ds_columns, k_columns)
+        wgmma_commit()
+        wgmma_wait(0, x.dq, DQ_LENGTH)
+
+    @fragment_function()
+    def wait_for_dq(x):
+        if THIRD:
+            wgmma_wait(1, x.dq, DQ_LENGTH)
+        else:
+            wgmma_wait_with(1, x.dv, V_LENGTH, x.p, P_LENGTH)
+
+    @fragment_function()
+    def wait_for_dk(x):
+        if THIRD:
+            wgmma_wait(0, x.dk, K_LENGTH)
+        else:
+            wgmma_wait_with(0, x.dk, K_LENGTH, x.ds, P_LENGTH)
+
+    of_tile = multiply_in_turn if THIRD else multiply
+    waits = wait_for_dq, wait_for_dk
+    return TileFunctions(thread_of, keys_of, of_tile, multiply_third, *waits, add_dq, wait_for_sums)
