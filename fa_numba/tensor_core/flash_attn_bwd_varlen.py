@@ -75,13 +75,14 @@ from fa_numba.tensor_core.dq_parts import (
     INDEX,
     N_SHIFT,
     ORDERED,
+    PANEL_SHIFT,
     PART_LENGTH,
     THIRD_COL,
     TILE,
+    TILE_SHIFT,
     Rows,
     has_third,
     make_dq_functions,
-    make_tile_of,
     paired,
     third_offset,
     tile_bytes,
@@ -535,6 +536,7 @@ def make_producer(HEAD_DIM, HEAD_DIM_V, ORDER, CAUSAL, WINDOW, IN_STEP, EXPRESSE
         """Q and dout to a stage; V between them, in the order in which the consumers need them."""
         maps, lse_2, delta, messages = rows
         barrier = stage * BARRIER
+        q_tile, dout_tile = stage * Q_BYTES, stage * DOUT_BYTES
         floats = stage * FLOATS_BYTES
         wait(base + AT.q_ring.empty + barrier, parity)
         if EXPRESSED:
@@ -542,14 +544,14 @@ def make_producer(HEAD_DIM, HEAD_DIM_V, ORDER, CAUSAL, WINDOW, IN_STEP, EXPRESSE
             messages[stage, of_tile.HEAD] = head
             messages[stage, of_tile.DQ_TILE], messages[stage, of_tile.KIND] = message
         load_q(
-            base + AT.q_ring.full + barrier, base + AT.q.start + stage * Q_BYTES,
+            base + AT.q_ring.full + barrier, base + AT.q.start + q_tile,
             base + AT.lse.start + floats, slots, slot, m_tile, head, (maps.q, lse_2),
         )  # fmt: skip
         if needs_v:
             load_next_v(base, slots, slot, maps)
         wait(base + AT.dout_ring.empty + barrier, parity)
         load_dout(
-            base + AT.dout_ring.full + barrier, base + AT.dout.start + stage * DOUT_BYTES,
+            base + AT.dout_ring.full + barrier, base + AT.dout.start + dout_tile,
             base + AT.delta.start + floats, slots, slot, m_tile, head, (maps.dout, delta),
         )  # fmt: skip
 
@@ -655,7 +657,8 @@ def make_consumer(
     EXPRESSED = EXPRESSIONS is not None
     dq_functions = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW)
     name_part, put, clear = dq_functions.name_part, dq_functions.put, dq_functions.clear
-    dq_tile_of, THIRD = make_tile_of(HEAD_DIM), has_third(HEAD_DIM)
+    THIRD = has_third(HEAD_DIM)
+    SUMS_SHIFT = PANEL_SHIFT if THIRD else TILE_SHIFT
     options = WINDOW, SOFTCAP, ALIBI, False, EXPRESSIONS
     tile = make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, *options, HEAD_DIM_V)
     thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
@@ -676,7 +679,9 @@ def make_consumer(
         n_tile = int32((slots[slot, K_ROW] - k_start) >> N_SHIFT)
         seqlen_k = int32(slots[slot, K_END] - k_start)
         shift = int32(slots[slot, SEQLEN_Q] - seqlen_k)
-        tile = dq_tile_of(address, outputs.dq_sum)
+        tile = int32((address - global_address(outputs.dq_sum)) >> SUMS_SHIFT)
+        if THIRD:  # of panels
+            tile = int32(uint32(tile) // uint32(3))
         name_part(part, tile, m_tile, n_tile, shift, seqlen_k, mask_args)
         mbarrier_arrive(base + AT.asked.start)
 
