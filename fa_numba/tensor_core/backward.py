@@ -64,7 +64,7 @@ def wgmma_products_of(DTYPE):
 
 @functools.cache
 def make_add_block(LANES):
-    """add_block(x): in thread 0 the sum over 256 threads, of which every LANES-th has a number."""
+    """add_block(x): in thread 0 the sum over 256 threads; every LANES-th has a number."""
     WARPS = 256 // WARP_SIZE
 
     @cuda.jit(device=True, forceinline=True)

@@ -148,7 +148,7 @@ class Lengths(NamedTuple):
 
 
 class ExpressedLengths(NamedTuple):
-    """`Lengths`, with what expressions need: shift is seqlen_q − seqlen_k."""
+    """`Lengths`, with two numbers for expressions: shift is seqlen_q − seqlen_k."""
 
     seqlen_q: int
     mask_args: MaskArgs
