@@ -735,6 +735,8 @@ def parts_of_benchmarks():
         "fp8_cache": [fp8_cache_table()],
         "cascade": [every_row("cascade")],
         "topk_pages": [every_row("topk_pages")],
+        "topk_decode": [every_row("topk_decode")],
+        "serving_switches": [every_row("serving_switches")],
         "mla": [every_row("mla")],
         "masks": [masks_table()],
         "user_masks": [user_masks_table()],
