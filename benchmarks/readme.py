@@ -735,6 +735,7 @@ def parts_of_benchmarks():
         "fp8_cache": [fp8_cache_table()],
         "cascade": [every_row("cascade")],
         "topk_pages": [every_row("topk_pages")],
+        "topk_decode": [every_row("topk_decode")],
         "mla": [every_row("mla")],
         "masks": [masks_table()],
         "user_masks": [user_masks_table()],
@@ -775,7 +776,10 @@ DOCUMENTS = {
         "engine": [engine_sentence()],
     },
     "docs/benchmarks.md": parts_of_benchmarks,
-    "docs/serving.md": lambda: {"drafts": [serving_tables("drafts")]},
+    "docs/serving.md": lambda: {
+        "drafts": [serving_tables("drafts")],
+        "serving_switches": [every_row("serving_switches")],
+    },
     "docs/microscope.md": lambda: {"engine": [engine_table(), serial_table()]},
 }
 

@@ -23,6 +23,7 @@ from fa_numba.analysis.traffic import walks
 from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
 from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.kernels.paged_attn_decode import paged_attn_decode
+from fa_numba.kv_cache import page_scores, update_page_bounds
 from fa_numba.on_cuda_cores.softmax_registers import make_softmax_packed
 from fa_numba.tiling.linear_attn import FEATURE_MAPS
 
@@ -359,6 +360,32 @@ def test_reshape_and_cache(written, page_size, num_kv_heads, head_dim, scales):
     if scales:
         arguments[2:4], options = in_8_bits(*arguments[2:4], scales)
     check(formula, metered(fa_numba.reshape_and_cache, *arguments, **options))
+
+
+@few
+@given(
+    st.lists(st.integers(0, 20), min_size=1, max_size=3),
+    small,
+    st.integers(1, 3),
+    st.integers(1, 2),
+    small,
+)
+def test_bounds_and_scores_of_pages(lengths, page_size, group_size, num_kv_heads, head_dim):
+    """Sequences of which a part is written, and tokens without a slot between them."""
+    rng = np.random.default_rng(sum(lengths))
+    cache, _, table, lengths = make_paged_cache(rng, lengths, page_size, num_kv_heads, head_dim)
+    slots = [np.full(1, -1)]
+    for pages, length in zip(table, lengths, strict=True):
+        t = np.arange(rng.integers(length + 1), length)
+        slots += [pages[t // page_size] * page_size + t % page_size, np.full(1, -1)]
+    slots = np.concatenate(slots).astype(np.int32)[rng.integers(2) :]
+    bounds = np.zeros((2, len(cache), num_kv_heads, head_dim), np.float32)
+    k, sizes = random(rng, len(slots), num_kv_heads, head_dim), (num_kv_heads, head_dim)
+    formula = traffic.update_page_bounds(slots, page_size, *sizes)
+    check(formula, metered(update_page_bounds, k, *bounds, slots, page_size))
+    q = random(rng, len(lengths), 1, group_size * num_kv_heads, head_dim)
+    formula = traffic.page_scores(lengths, page_size, table.shape[1], q.shape[2], *sizes)
+    check(formula, metered(page_scores, q, *bounds, table, lengths, page_size))
 
 
 @few

@@ -31,9 +31,11 @@ from fa_numba.analysis.traffic.backward import (
 from fa_numba.analysis.traffic.cache import (
     copy_pages,
     merge_states,
+    page_scores,
     paged_kv_lookup,
     reshape_and_cache,
     swap_pages,
+    update_page_bounds,
 )
 from fa_numba.analysis.traffic.counts import Traffic
 from fa_numba.analysis.traffic.decoding import (
@@ -85,6 +87,7 @@ __all__ = [
     "naive_attn",
     "naive_softmax",
     "online_softmax",
+    "page_scores",
     "paged_attn_decode",
     "paged_kv_lookup",
     "reshape_and_cache",
@@ -94,4 +97,5 @@ __all__ = [
     "softmax_topk_warps",
     "standard_attention",
     "swap_pages",
+    "update_page_bounds",
 ]

@@ -59,6 +59,40 @@ def reshape_and_cache(slot_mapping, num_kv_heads, head_dim, *, scales=""):
     return Traffic(loads, stores, in_8_bits=("k_cache", "v_cache") if scales else ())
 
 
+def update_page_bounds(slot_mapping, page_size, num_kv_heads, head_dim):
+    """K of written tokens once; the bounds of their pages, read where a page had tokens before.
+
+    A thread block per token reads slot_mapping, that of a page's first one for all its tokens.
+    """
+    k, begun, pages, numbers = 0, 0, 0, 0
+    for i, slot in enumerate(slot_mapping):
+        numbers += 1 if slot < 0 or i == 0 else 2
+        if slot < 0 or (i > 0 and slot_mapping[i - 1] // page_size == slot // page_size):
+            continue
+        stop = i + 1
+        while stop < len(slot_mapping) and slot_mapping[stop] // page_size == slot // page_size:
+            stop += 1
+        numbers += stop - i - (stop == len(slot_mapping))
+        k, pages, begun = k + stop - i, pages + 1, begun + (slot % page_size > 0)
+    row = num_kv_heads * head_dim
+    loads = {"k": k * row, "k_min": begun * row, "k_max": begun * row}
+    loads["slot_mapping"] = numbers * THREADS
+    return Traffic(loads, {"k_min": pages * row, "k_max": pages * row})
+
+
+def page_scores(seq_lens, page_size, max_pages, num_heads, num_kv_heads, head_dim):
+    """Bounds of each page in use once for each query head of the group; a warp per page and head.
+
+    Every thread reads seq_lens, and of a page in use block_table.
+    """
+    pages = sum(ceil_div(int(length), page_size) for length in seq_lens)
+    warps = len(seq_lens) * max_pages * num_kv_heads
+    loads = dict.fromkeys(("q", "k_min", "k_max"), pages * num_heads * head_dim)
+    loads["block_table"] = pages * num_kv_heads * WARP_SIZE
+    loads["seq_lens"] = warps * WARP_SIZE
+    return Traffic(loads, {"scores": warps})
+
+
 def copy_pages(num_copies, page_size, num_kv_heads, head_dim):
     """Each copied page once; every thread of a thread block reads src and dst.
 
