@@ -29,7 +29,7 @@ class Factor:
     __array_ufunc__ = None  # CuPy then leaves `@` to this class
 
     def __init__(self, array):
-        self.array, self.dtype = array, array.dtype
+        self.array, self.dtype, self.shape = array, array.dtype, array.shape
 
     def __rmatmul__(self, x):
         return product(x, self.array)

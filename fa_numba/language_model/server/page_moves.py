@@ -88,6 +88,13 @@ def swap(caches, others, src, dst):
 
 
 def pairs(caches, layer):
-    """(keys, values), and (scales) or (bounds) of a layer, with four axes, as kernels take them."""
+    """(keys, values), and (scales) or (bounds) of a layer, with four axes, as kernels take them.
+
+    Of latents there is one array: both halves of its rows, with the middle column of an odd number.
+    """
+    if len(caches) == 1:
+        rows = caches[0][layer]
+        half = (rows.shape[-1] + 1) // 2
+        return [(rows[..., :half], rows[..., -half:])]
     k, v, *beside = (x[layer] for x in caches)
     return [(k, v), tuple(x[..., None] for x in beside)] if beside else [(k, v)]
