@@ -12,6 +12,7 @@ from fa_numba import flash_attn_bwd, flash_attn_v2, reference
 from fa_numba.distributed import (
     LAYOUTS,
     RankLostError,
+    in_process,
     numpy_attn,
     numpy_attn_grad,
     ring_attn,
@@ -72,6 +73,11 @@ def ring_grad(
     options |= {"layout": layout, "seqlen": q.shape[1], "attn_grad": attn}
     run = run_ranks(ring_attn_grad, world_size, *shards, order=order, **options)
     return run, [unshard(x, layout) for x in zip(*run.results, strict=True)]
+
+
+@pytest.fixture(params=[True, False], ids=["threads", "one_thread"])
+def threads(request, monkeypatch):
+    monkeypatch.setattr(in_process, "HAS_THREADS", request.param)
 
 
 def check(names, got, want, plain):
@@ -527,6 +533,7 @@ def test_merge_of_states_far_apart_and_empty(rng):
     np.testing.assert_allclose(lse, want[1], rtol=ULP, atol=ULP)
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("op, combine", [("sum", sum), ("max", lambda x: np.max(x, axis=0))])
 def test_verbs(rng, op, combine):
     x = random(rng, 3, 7)
@@ -551,6 +558,31 @@ def test_verbs(rng, op, combine):
     np.testing.assert_array_equal(run.bytes_sent.sum(axis=1), 4 * numbers)
 
 
+@pytest.mark.parametrize("order", [None, 3])
+def test_without_threads_all_is_the_same(rng, monkeypatch, order):
+    """And in the same order; an array that its rank overwrites holds what it would hold."""
+    q, k, v = make_qkv(rng, 1, 23, 23, 4, 4, 8)
+    options = {"layout": "zigzag", "causal": True, "order": order}
+
+    def program(comm, mine):
+        mine += comm.all_reduce(mine)
+        begun.append(comm.rank)
+        mine *= comm.send_recv(mine, (comm.rank + 1) % 4, (comm.rank - 1) % 4)
+
+    found = []
+    for has_threads in (True, False):
+        monkeypatch.setattr(in_process, "HAS_THREADS", has_threads)
+        run, out, lse = ring(4, q, k, v, **options)
+        back, gradients = ring_grad(4, q, q, k, v, out, lse, **options)
+        begun, arrays = [], [x.copy() for x in q[0, :4]]
+        run_ranks(program, 4, arrays, order=order)
+        counts = run.bytes_sent, run.messages, run.pairs, back.bytes_sent
+        found.append([out, lse, *gradients, *counts, *arrays, list(dict.fromkeys(begun))])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other, strict=True)
+
+
+@pytest.mark.usefixtures("threads")
 def test_what_is_sent_may_be_overwritten_afterwards():
     def program(comm):
         x = np.full(4, comm.rank)
@@ -562,6 +594,7 @@ def test_what_is_sent_may_be_overwritten_afterwards():
     assert [x.tolist() for x in run.results] == [[1] * 4, [0] * 4]
 
 
+@pytest.mark.usefixtures("threads")
 def test_exchanges_may_be_awaited_in_any_order():
     def program(comm):
         other = 1 - comm.rank
@@ -621,6 +654,7 @@ def test_a_lost_rank_is_an_error_on_the_others(rng, fault, message, order, fault
     assert fault_at or all(errors)
 
 
+@pytest.mark.usefixtures("threads")
 def test_ranks_that_all_wait_are_an_error():
     def program(comm):
         if comm.rank:
@@ -634,6 +668,7 @@ def test_ranks_that_all_wait_are_an_error():
     assert raised.value.rank is None
 
 
+@pytest.mark.usefixtures("threads")
 def test_an_unexpected_shape_is_an_error():
     def program(comm):
         comm.send_recv(np.zeros(3 + comm.rank, np.float32), 1 - comm.rank, 1 - comm.rank)

@@ -31,7 +31,7 @@ pytestmark = [
     ),
 ]
 LESSONS = "00_first_kernels 02_safe_softmax 06_flash_attention_1 07_flash_attention_2 \
-18_paged_attention".split()
+18_paged_attention 21_many_gpus".split()
 MINUTES = 60_000  # playwright counts milliseconds
 
 

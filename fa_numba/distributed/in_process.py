@@ -10,10 +10,13 @@ random choice at every wait. Then arrays arrive in another order, and no result 
 A rank that raises an error is lost. The other ranks run until they must wait for it; then they
 raise RankLostError, which names the lost rank. All ranks raise it if one rank keeps the baton for
 longer than `timeout` seconds, or if all ranks wait for each other.
+
+A browser has no threads: there a rank runs again from its beginning after each wait (`_OneThread`).
 """
 
 import contextvars
 import itertools
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -29,6 +32,8 @@ from fa_numba.distributed.communicator import (
     RanksDifferError,
 )
 from fa_numba.on_cuda_cores.running_state import copy
+
+HAS_THREADS = sys.platform not in ("emscripten", "wasi")
 
 
 @dataclass
@@ -63,7 +68,7 @@ def run_ranks(program, world_size, *shards, order=None, timeout=300.0, **options
         Seed of the order in which ranks run; None is round robin.
     timeout : float, default=300.0
         Longest time in seconds that a rank runs without waiting for another. None is no limit: use
-        it with a debugger.
+        it with a debugger. In a browser there is none.
     **options
         The same for every rank.
 
@@ -78,10 +83,14 @@ def run_ranks(program, world_size, *shards, order=None, timeout=300.0, **options
     world_size = checks.check_world_size(world_size)
     checks.check_shards(shards, world_size)
     timeout = checks.check_timeout(timeout)
-    world = _World(world_size, order, timeout)
-    comms = [_InProcess(world, rank) for rank in range(world_size)]
+    if HAS_THREADS:
+        world = _World(world_size, order, timeout)
+    else:
+        world = _OneThread(world_size, order, shards)
+    comms = [None] * world_size
 
     def call(rank):
+        comms[rank] = _InProcess(world, rank)
         return program(comms[rank], *(parts[rank] for parts in shards), **options)
 
     results = world.run(call)
@@ -131,11 +140,7 @@ class _World:
             target = contextvars.copy_context().run
             threads.append(threading.Thread(target=target, args=(self._body, call, rank)))
             threads[-1].daemon = True  # a stalled rank must not keep the process alive
-            try:
-                threads[-1].start()
-            except RuntimeError as error:
-                why = "run_ranks runs each rank in a thread, and no thread can be started here"
-                raise RuntimeError(f"{why}, as in a browser") from error
+            threads[-1].start()
         with self.changed:
             self._pass_baton()
             try:
@@ -163,11 +168,7 @@ class _World:
 
     def fetch(self, rank, messages, shapes, like):
         """Wait until these messages are there, and take their arrays."""
-        with self.changed:
-            self.waits_for[rank] = messages
-            self._pass_baton()
-            self._take_baton(rank)
-            arrived = {message[0]: self.mail.pop(message) for message in messages}
+        arrived = self._wait_for(rank, messages)
         for source, x in arrived.items():
             if x.shape != tuple(shapes[source]) or x.dtype != like.dtype:
                 raise ValueError(
@@ -176,21 +177,31 @@ class _World:
                 )
         return arrived
 
+    def _wait_for(self, rank, messages):
+        with self.changed:
+            self.waits_for[rank] = messages
+            self._pass_baton()
+            self._take_baton(rank)
+            return {message[0]: self.mail.pop(message) for message in messages}
+
     def _body(self, call, rank):
         try:
             with self.changed:
                 self._take_baton(rank)
             self.results[rank] = call(rank)
         except BaseException as error:
-            self.errors[rank] = error
-            if self.lost is None and not self.broken:
-                self.lost = rank, f"{type(error).__name__}: {error}"
+            self._note(rank, error)
         finally:
             with self.changed:
                 self.done.add(rank)
                 if self.baton == rank:
                     self._pass_baton()
                 self.changed.notify_all()
+
+    def _note(self, rank, error):
+        self.errors[rank] = error
+        if self.lost is None and not self.broken:
+            self.lost = rank, f"{type(error).__name__}: {error}"
 
     def _take_baton(self, rank):
         self.changed.wait_for(lambda: self.baton == rank or self.broken)
@@ -249,3 +260,70 @@ class _World:
         error = RankLostError(self._why(rank), rank)
         error.errors = list(self.errors)
         raise error from (None if rank is None else self.errors[rank])
+
+
+class _Waits(BaseException):
+    """Ends the run of a rank that must wait."""
+
+
+class _OneThread(_World):
+    """The ranks without threads, in the same order.
+
+    A rank that must wait is ended. When it has the baton again it runs from its beginning, and gets
+    copies of the messages that it had. So a program must do the same each time; what it prints
+    comes each time, and arrays among its shards are as they were.
+    """
+
+    def __init__(self, world_size, order, shards):
+        super().__init__(world_size, order, timeout=None)
+        ranks = range(world_size)
+        arrays = [[parts[r] for parts in shards if isinstance(parts[r], np.ndarray)] for r in ranks]
+        self.before = [[(x, x.copy()) for x in mine if x.flags.writeable] for mine in arrays]
+        self.waited = [0] * world_size  # how often a rank has passed the baton
+        self.waits = [None] * world_size  # counts its waits in this run
+        self.had = {}  # message: its array
+
+    def run(self, call):
+        with self.changed:
+            return self._run(call)
+
+    def _run(self, call):
+        self._pass_baton()
+        while left := [r for r in range(self.world_size) if r not in self.done]:
+            rank = left[0] if self.broken else self.baton
+            self._begin(rank)
+            try:
+                self.results[rank] = contextvars.copy_context().run(call, rank)
+            except _Waits:
+                continue
+            except Exception as error:
+                self._note(rank, error)
+            self.done.add(rank)
+            if not self.broken:
+                self._pass_baton()
+        if self.lost or self.broken:
+            self._raise()
+        return self.results
+
+    def _begin(self, rank):
+        for x, was in self.before[rank]:
+            x[...] = was
+        self.waits[rank] = itertools.count()
+        for other in range(self.world_size):
+            self.sent[rank, other] = itertools.count()
+            self.expected[other, rank] = itertools.count()
+
+    def _wait_for(self, rank, messages):
+        if next(self.waits[rank]) == self.waited[rank]:  # it has not been here before
+            self.waited[rank] += 1
+            self.waits_for[rank] = messages
+            self._pass_baton()
+            if self.baton != rank and not self.broken:
+                raise _Waits
+        if self.broken and self._missing(rank):
+            self._take_baton(rank)  # raises the error
+        self.waits_for.pop(rank, None)
+        self.had |= {
+            message: self.mail.pop(message) for message in messages if message in self.mail
+        }
+        return {message[0]: copy(self.had[message]) for message in messages}

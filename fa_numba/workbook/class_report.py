@@ -83,6 +83,8 @@ def table(students, most):
     from rich.text import Text
 
     found = failures(students)
+    if not found:
+        return "No student fails a check of an exercise that is begun."
     title = f"The checks that most students fail: {min(most, len(found))} of {len(found)}"
     shown = Table(title=title, title_justify="left")
     for column in ("exercise", "check", "fail", "most likely"):

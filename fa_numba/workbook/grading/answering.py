@@ -129,6 +129,15 @@ class AnswerCodec(ReceivingWindows):
         return self.worker.callback(number)
 
 
+def not_written(kernel):
+    """What a stub says that the kernel calls, or None: Numba only knows that it returns nothing."""
+    scope, called = kernel.py_func.__globals__, kernel.py_func.__code__.co_names
+    for name in called:
+        code = getattr(getattr(scope.get(name), "py_func", None), "__code__", None)
+        if code is not None and "NotImplementedError" in code.co_names:
+            return next((c for c in code.co_consts if str(c).endswith(f": {name}")), None)
+
+
 class Worker:
     """The loop."""
 
@@ -280,7 +289,12 @@ class Worker:
         from fa_numba.analysis.gpu_ready import gpu_ready
 
         with self.lifted():
-            return gpu_ready(kernel, args, **options)
+            try:
+                return gpu_ready(kernel, args, **options)
+            except Exception:
+                if said := not_written(kernel):
+                    raise NotImplementedError(said) from None
+                raise
 
     def launch_parameters(self, kernel):
         code = getattr(kernel, "py_func", kernel).__code__
