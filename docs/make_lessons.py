@@ -57,7 +57,9 @@ PARTS = {
 HEAD = """# The lessons
 
 `python docs/make_lessons.py` writes this page, and a test fails where it is out of date. The
-minutes are those of somebody who reads fast and has programmed before.
+minutes are an estimate, for somebody who has programmed before: 200 words a minute, a minute and a
+half for each code cell, 7 to 12 minutes for an exercise, by its kind. A long lesson has two
+sittings.
 """
 
 
@@ -71,7 +73,7 @@ def page():
             lesson = lessons[number]
             said = " · ".join(f"{e.short} {stubs.read(e).kind}" for e in lesson.exercises)
             link = f"[{number} · {lesson.title}](../notebooks/{lesson.path.name})"
-            rows.append((link, idea, lesson.minutes, said))
+            rows.append((link, idea, " + ".join(map(str, lesson.sittings)), said))
             kinds += lesson.kinds()
         table = as_markdown(["lesson", "the idea", "minutes", "exercises"], rows)
         lines.append(f"\n## {part}\n\n{table}")

@@ -1,8 +1,8 @@
 """ex07d · The FlashAttention-2 kernel
 
 A thread block owns one m-tile of queries and walks the K/V tiles; m_i, l_i and acc stay with the
-threads. Loads, dot product, ex07b's add_tile and the final store are given. Fill in the bounds, and
-the loop behind the score: hidden keys, maximum, P and barriers.
+threads. Loads, the dot product, and the functions add_tile (ex07b's) and store are given. Fill in
+the bounds, the loop behind the score (hidden keys, maximum, P, barriers), and the call of store.
 
 shapes    q, out (seqlen_q, HEAD_DIM);  k, v (seqlen_k, HEAD_DIM);  lse (seqlen_q,). All float32,
           of any length >= 1
@@ -113,4 +113,4 @@ def make_kernel(HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL):
     return kernel
 
 
-# Stub 8bfec32a of solutions/ex07d_flash_attn_v2.py: `fa-numba reset ex07d` brings it back.
+# Stub 4cecffbd of solutions/ex07d_flash_attn_v2.py: `fa-numba reset ex07d` brings it back.

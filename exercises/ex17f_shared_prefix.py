@@ -21,8 +21,9 @@ HBM       loads   each key and value of the prefix once for each BLOCK_M rows, r
 
 bytes_moved(prefix, suffixes, num_heads, num_kv_heads, head_dim, num_splits, BLOCK_M)
     two ints, the bytes of a step of all requests: of K and V that your kernel loads for the prefix
-    and ex17c for the suffixes, and of partial results that both store, num_splits in all.
-    prefix and suffixes (one of each request, a list) are numbers of keys. Predict; the meter counts
+    and ex17c for the suffixes, and of partial results that both store; num_splits counts the splits
+    of both. prefix and suffixes (one of each request, a list) are numbers of keys. Predict; the
+    meter counts
 
 About 5 lines for bytes_moved.
 """
@@ -89,4 +90,4 @@ def make_kernel(HEAD_DIM, GROUP_SIZE, BLOCK_M, BLOCK_N):
     return kernel
 
 
-# Stub 811c6cb6 of solutions/ex17f_shared_prefix.py: `fa-numba reset ex17f` brings it back.
+# Stub 3958730f of solutions/ex17f_shared_prefix.py: `fa-numba reset ex17f` brings it back.

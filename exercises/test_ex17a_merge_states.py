@@ -94,7 +94,8 @@ def expect_weights(exercise, a, b):
         top = np.maximum(a, b)
         e_a, e_b = np.exp(a - top), np.exp(b - top)
         far_a, far_b = np.exp(np.float32(a)), np.exp(np.float32(b))  # float32 ends at e^89
-        t_a, t_b = np.exp2(a - top), np.exp2(b - top)
+        finite = np.where(np.isneginf(top), 0, top)
+        t_a, t_b = np.exp2(a - finite), np.exp2(b - finite)
         known = {
             "The weights are not divided by their sum.": [e_a, e_b, want[2]],
             "The weights have changed places.": [want[1], want[0], want[2]],

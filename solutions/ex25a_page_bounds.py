@@ -8,8 +8,8 @@ The thread block (i, kv_head, b) does page i of sequence b. Its 32 lanes own col
 columns tx, tx + 32, ... of the head.
 
 shapes    k_cache (num_pages, page_size, num_kv_heads, head_dim) float32; NaN where no token lives
-          block_table (batch, max_pages) int32: the page of the tokens i page_size ... of a sequence
-          in column i, -1 where there is none; seq_lens (batch,) int32, from 0 on
+          seq_lens (batch,) int32, from 0 on; block_table (batch, max_pages) int32: column i has the
+          page of the tokens from i * page_size on, -1 where the sequence has none
           k_min, k_max (num_pages, num_kv_heads, head_dim) float32. All sizes are >= 1
 launch    kernel[(max_pages, num_kv_heads, batch), 32](k_cache, block_table, seq_lens, k_min,
           k_max)

@@ -1,10 +1,12 @@
 """What the judge and the answering process say to each other, and what a learner is told."""
 
+import importlib.util
 import shutil
 import sys
 import textwrap
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from fa_numba import simt
 from fa_numba.workbook import catalog, grader, stubs
 from fa_numba.workbook.graders.causes import Wrong
+from fa_numba.workbook.graders.kernels import expect_at_most
 from fa_numba.workbook.graders.loops import expect_no_loop
 from fa_numba.workbook.grading import inside, launches, processes, wire
 from fa_numba.workbook.grading.answer import Answer, charged
@@ -517,9 +520,6 @@ def test_one_mistake_is_one_screen(told):
 
 def test_causes_of_errors():
     """One sentence for all cases of a mistake: its lines, in order, and nothing of the case."""
-    from types import SimpleNamespace
-
-    from fa_numba.workbook.graders.causes import Wrong
     from fa_numba.workbook.grading.explain import causes_of
     from fa_numba.workbook.grading.failures import AnswerError
     from numba_cuda_simulator import errors
@@ -534,6 +534,26 @@ def test_causes_of_errors():
     assert causes_of(Wrong("x", causes=["a", ""], where="out[0]")) == (["a"], "out[0]")
     assert causes_of(AnswerError("it ended\nfor ever")) == (["it ended"], "")
     assert causes_of(AnswerError("")) == ([], "") == causes_of(AssertionError("no"))
+
+
+def test_nan_of_two_empty_parts_has_one_cause():
+    """ex17a: powers of 2 without a guard give NaN, too, but are no second explanation."""
+    path = REPOSITORY / "exercises/test_ex17a_merge_states.py"
+    spec = importlib.util.spec_from_file_location("grader_of_ex17a", path)
+    grader_of_ex17a = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(grader_of_ex17a)
+    grader_of_ex17a.weights = lambda exercise, a, b: np.full((3, len(a)), np.nan, np.float32)
+    with pytest.raises(Wrong) as error:
+        grader_of_ex17a.test_two_empty_parts(None)
+    assert error.value.causes == ["Two empty parts: -inf - -inf is NaN. Return zeros before."]
+
+
+@pytest.mark.parametrize("loads, advised", [(4480, True), (2241, False)])
+def test_loads_that_are_a_multiple_come_with_advice(loads, advised):
+    trace = SimpleNamespace(arrays={"q": SimpleNamespace(loads=loads)})
+    with pytest.raises(Wrong, match=f"2240 are enough.*meter shows {loads}") as error:
+        expect_at_most(trace, q_loads=(2240, "each once"))
+    assert ("keep on the chip what you need again" in str(error.value)) == advised
 
 
 @pytest.mark.parametrize("body", ["out[0] = np.zeros(3)[0]", "out[0] = x[0]\nreturn 3"])

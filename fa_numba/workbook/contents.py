@@ -11,18 +11,24 @@ from pathlib import Path
 from fa_numba.workbook import progress, stubs
 from fa_numba.workbook.catalog import Exercise, course, find_one, find_root
 
-MINUTES = re.compile(r"^\*About (\d+) minutes\.\*$", re.MULTILINE)  # below a lesson's title
+# Below a lesson's title; a long lesson has two sittings, and says where the second one begins.
+MINUTES = re.compile(r"^\*About (\d+)(?: \+ (\d+))? minutes\.\*$", re.MULTILINE)
+BREAK = "*A good place for a break.*"
 GRADED = re.compile(r'^grade\("(\w+)"\)', re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """A lesson: its file, title (without the number), minutes and exercises."""
+    """A lesson: its file, title (without the number), minutes of each sitting, exercises."""
 
     path: Path
     title: str
-    minutes: int
+    sittings: tuple[int, ...]
     exercises: tuple[Exercise, ...]
+
+    @property
+    def minutes(self) -> int:
+        return sum(self.sittings)
 
     @property
     def number(self) -> str:
@@ -42,7 +48,8 @@ def lessons(root: Path | None = None) -> list[Lesson]:
         title = cells[0].partition("\n")[0].partition("·")[2].strip()
         said = MINUTES.search(cells[0])
         exercises = (find_one(name, root) for name in GRADED.findall("\n".join(cells)))
-        found.append(Lesson(path, title, int(said[1]) if said else 0, tuple(exercises)))
+        sittings = tuple(int(minutes) for minutes in said.groups() if minutes) if said else (0,)
+        found.append(Lesson(path, title, sittings, tuple(exercises)))
     return found
 
 

@@ -11,7 +11,7 @@ from fa_numba.figures.steps.steps import Step, Steps, box, grid, label
 D, BLOCK_M, BLOCK_N, QUERIES, KEYS = 4, 2, 4, 4, 12
 NAMES = "m_i", "l_i", "alpha", "acc", "n_start", "s_tile", "p_tile", "out", "lse"
 WHOLE = "q", "k", "v", "q_tile", "k_tile", "v_tile"  # of all queries
-SIZE = 340, 390
+SIZE = 340, 412
 
 
 def recorded_lines(attn):
@@ -169,6 +169,7 @@ def draw(state, before, number, fresh):
             parts.append(box(x, y, wide, side, "", "hot", "clear"))
     y = 22 + side * QUERIES + 5 + 20
     parts.append(label(0, y, "thick: query 0. Blue: this tile; pale: done", "grey"))
+    parts.append(label(0, y + 252, "dark: changed now; white: an earlier tile's", "grey"))
     rows = (("s of the tile", "s_tile", "c1"), ("P of the tile", "p_tile", "c1"),
             ("m", "m_i", "c2"), ("ℓ", "l_i", "c2"), ("α", "alpha", "c3"),
             ("acc", "acc", "c2"), ("out", "out", "c0"), ("lse", "lse", "c0"))  # fmt: skip

@@ -65,7 +65,8 @@ def page_pool_steps(frames, num_pages, page_size):
 def draw(frame, before, number, num_pages, page_size):
     """One frame; a page with a new owner has a thick edge."""
     used = len(frame["pages"])
-    parts = [label(2, 14, f"after step {number}: {used} of {num_pages} pages in use")]
+    title = f"step {number}: {used} of {num_pages} in use; thick: new owner"
+    parts = [label(2, 14, title)]
     high = (HIGH - 20) / page_size
     for page in range(num_pages):
         x, y = 2 + page % COLUMNS * (WIDE + 2), 24 + page // COLUMNS * (HIGH + 6)
@@ -80,6 +81,8 @@ def draw(frame, before, number, num_pages, page_size):
     y = 24 + -(-num_pages // COLUMNS) * (HIGH + 6)
     if frame["queue"]:
         parts.append(label(2, y + 17, "in the queue"))
+        if frame["preempted"]:
+            parts.append(label(2, y + 42, "dashed: had to leave", "grey"))
     for place, i in enumerate(frame["queue"]):
         gone = ["dashed"] if i in frame["preempted"] else []
         parts.append(box(90 + 30 * place, y, 26, 24, letter(i), *gone))

@@ -52,8 +52,10 @@ def expect_at_most(trace, **limits):
         name, _, kind = place.rpartition("_")
         got = getattr(trace.arrays[name], kind)
         if got > most:
+            again = most and got % most == 0 and kind == "loads"
+            advice = ": keep on the chip what you need again" if again else ""
             raise Wrong(
-                f"{kind} of {name}: {most} are enough, {why}; the meter shows {got}",
+                f"{kind} of {name}: {most} are enough, {why}; the meter shows {got}{advice}",
                 causes=[f"{name} has more {kind} than needed: {why}."],
                 where=f"{kind} of {name}",
             )
