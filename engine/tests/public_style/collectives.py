@@ -21,27 +21,6 @@ FULL_MASK = 0xFFFFFFFF
 
 
 @launched(
-    3, THREADS, lambda rng: (integers(rng, 170), zeros(3, dtype=np.int64)),
-    answer=lambda x, out: np.array([x[:64].sum(), x[64:128].sum(), x[128:].sum()]),
-)  # fmt: skip
-@cuda.jit
-def block_sums(x, out):
-    cache = cuda.shared.array(THREADS, dtype=int64)
-    t = cuda.threadIdx.x
-    i = cuda.grid(1)
-    cache[t] = x[i] if i < x.size else 0
-    cuda.syncthreads()
-    half = cuda.blockDim.x >> 1
-    while half:
-        if t < half:
-            cache[t] += cache[t + half]
-        cuda.syncthreads()
-        half >>= 1
-    if t == 0:
-        out[cuda.blockIdx.x] = cache[0]
-
-
-@launched(
     1, THREADS, lambda rng: (floats(rng, 500), zeros(1)),
     answer=lambda x, out: x.sum(), tolerance=1e-4,
 )  # fmt: skip
@@ -102,31 +81,6 @@ def squared_norm(x, out):
     """Every thread adds into one number."""
     for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
         cuda.atomic.add(out, 0, float(x[i]) * float(x[i]))
-
-
-@launched(
-    2, THREADS, lambda rng: (floats(rng, 200), floats(rng, 200), zeros(1)),
-    rtol=1e-5, answer=lambda a, b, out: a @ b, tolerance=1e-4,
-)  # fmt: skip
-@cuda.jit
-def dot(a, b, out):
-    cache = cuda.shared.array(THREADS, float32)
-    t = cuda.threadIdx.x
-    products = float32(0)
-    i = cuda.grid(1)
-    while i < a.size:
-        products += a[i] * b[i]
-        i += cuda.gridsize(1)
-    cache[t] = products
-    cuda.syncthreads()
-    s = THREADS // 2
-    while s > 0:
-        if t < s:
-            cache[t] += cache[t + s]
-        cuda.syncthreads()
-        s //= 2
-    if t == 0:
-        cuda.atomic.add(out, 0, cache[0])
 
 
 @launched(
@@ -237,46 +191,7 @@ def last_block_finishes(x, ticket, partial, out):
         out[0] = total
 
 
-@launched(
-    2, THREADS, lambda rng: (integers(rng, 128), zeros(2, 3, dtype=np.int64)),
-    answer=lambda x, out: np.stack(
-        [(x > 0).reshape(2, 64).sum(1), (x > -100).reshape(2, 64).all(1),
-         (x == 99).reshape(2, 64).any(1)], 1),
-)  # fmt: skip
-@cuda.jit
-def predicates_of_a_block(x, out):
-    v = x[cuda.grid(1)]
-    count = cuda.syncthreads_count(int(v > 0))
-    every = cuda.syncthreads_and(int(v > -100))
-    some = cuda.syncthreads_or(int(v == 99))
-    if cuda.threadIdx.x == 0:
-        out[cuda.blockIdx.x, 0] = count
-        out[cuda.blockIdx.x, 1] = 1 if every else 0
-        out[cuda.blockIdx.x, 2] = 1 if some else 0
-
-
 # --- prefix sums ------------------------------------------------------------------------------
-
-
-@launched(
-    1, THREADS, lambda rng: (integers(rng, THREADS), zeros(THREADS, dtype=np.int64)),
-    answer=lambda x, out: np.cumsum(x),
-)  # fmt: skip
-@cuda.jit
-def hillis_steele(x, out):
-    """Inclusive, in place: read, wait, write, wait."""
-    sums = cuda.shared.array(THREADS, int64)
-    t = cuda.threadIdx.x
-    sums[t] = x[t]
-    cuda.syncthreads()
-    offset = 1
-    while offset < THREADS:
-        left = sums[t - offset] if t >= offset else 0
-        cuda.syncthreads()
-        sums[t] += left
-        cuda.syncthreads()
-        offset <<= 1
-    out[t] = sums[t]
 
 
 @launched(
@@ -395,25 +310,6 @@ def histogram_global(x, counts):
         bin_ = int(x[i] * counts.size)
         cuda.atomic.add(counts, min(bin_, counts.size - 1), 1)
         i += step
-
-
-@launched(
-    3, THREADS, lambda rng: (integers(rng, 500, low=0, high=256, dtype=np.uint8),
-                             zeros(BINS, dtype=np.int32)),
-    answer=lambda x, counts: np.bincount(x >> 5, minlength=BINS),
-)  # fmt: skip
-@cuda.jit
-def histogram_shared(x, counts):
-    mine = cuda.shared.array(BINS, int32)
-    t = cuda.threadIdx.x
-    if t < BINS:
-        mine[t] = 0
-    cuda.syncthreads()
-    for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
-        cuda.atomic.add(mine, x[i] >> 5, 1)
-    cuda.syncthreads()
-    if t < BINS:
-        cuda.atomic.add(counts, t, mine[t])
 
 
 @launched(

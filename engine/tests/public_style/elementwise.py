@@ -20,30 +20,6 @@ def fill(value, x):
 
 
 @launched(
-    3,
-    32,
-    lambda rng: (np.float32(3), floats(rng, 90), floats(rng, 90)),
-    answer=lambda a, x, y: a * x + y,
-)
-@cuda.jit
-def saxpy(a, x, y):
-    i = cuda.grid(1)
-    if i < x.shape[0]:
-        y[i] = a * x[i] + y[i]
-
-
-@launched(
-    2, 32, lambda rng: (floats(rng, 1000), zeros(1000)), answer=lambda x, out: np.maximum(x, 0)
-)
-@cuda.jit
-def relu_grid_stride(x, out):
-    start = cuda.grid(1)
-    stride = cuda.gridsize(1)
-    for i in range(start, x.size, stride):
-        out[i] = x[i] if x[i] > 0 else 0
-
-
-@launched(
     (2, 3), (16, 4), lambda rng: (floats(rng, 11, 30), floats(rng, 30), zeros(11, 30)),
     answer=lambda x, bias, out: x + bias,
 )  # fmt: skip
@@ -161,41 +137,6 @@ def rgb_to_grey(rgb, grey):
         g = rgb[row, col, 1]
         b = rgb[row, col, 2]
         grey[row, col] = uint8((77 * r + 150 * g + 29 * b) >> 8)
-
-
-@launched(
-    2, 64, lambda rng: (*rng.random((2, 100)).astype("f4"), zeros(2, 100)), rtol=2e-5,
-    tolerance=1e-4, answer=lambda price, years, out: black_scholes_answer(price, years),
-)  # fmt: skip
-@cuda.jit
-def black_scholes(price, years, out):
-    i = cuda.grid(1)
-    if i >= price.shape[0]:
-        return
-    s = 10 + 90 * price[i]
-    t = float32(0.25) + years[i]
-    strike, rate, sigma = float32(50), float32(0.02), float32(0.3)
-    spread = sigma * math.sqrt(t)
-    d1 = (math.log(s / strike) + (rate + sigma * sigma / float32(2)) * t) / spread
-    d2 = d1 - spread
-    discounted = strike * math.exp(-rate * t)
-    call = s * normal_cdf(d1) - discounted * normal_cdf(d2)
-    out[0, i] = call
-    out[1, i] = call - s + discounted  # put-call parity
-
-
-@cuda.jit(device=True)
-def normal_cdf(x):
-    return float32(0.5) * (float32(1) + math.erf(x / math.sqrt(float32(2))))
-
-
-def black_scholes_answer(price, years):
-    s, t = 10 + 90 * price.astype("f8"), 0.25 + years.astype("f8")
-    d1 = (np.log(s / 50) + (0.02 + 0.045) * t) / (0.3 * np.sqrt(t))
-    cdf = np.vectorize(lambda x: 0.5 * (1 + math.erf(x / math.sqrt(2))))
-    discounted = 50 * np.exp(-0.02 * t)
-    call = s * cdf(d1) - discounted * cdf(d1 - 0.3 * np.sqrt(t))
-    return np.stack([call, call - s + discounted])
 
 
 @launched(
@@ -327,22 +268,6 @@ def half_intrinsics(x, y, out):
         out[i] = cuda.fp16.hfma(x[i], x[i], y[i])
     else:
         out[i] = cuda.fp16.hadd(x[i], y[i])
-
-
-@launched(
-    (2, 2), (16, 8), lambda rng: (zeros(14, 30, dtype=np.int32), 30),
-)  # fmt: skip
-@cuda.jit
-def julia_set(out, limit):
-    x, y = cuda.grid(2)
-    height, width = out.shape
-    if x < width and y < height:
-        z = complex(3.0 * x / width - 1.5, 2.0 * y / height - 1.0)
-        count = 0
-        while z.real * z.real + z.imag * z.imag < 4.0 and count < limit:
-            z = z * z + (-0.8 + 0.156j)
-            count += 1
-        out[y, x] = count
 
 
 @launched(

@@ -56,26 +56,6 @@ def layernorm(x, weight, bias, out):
 
 
 @launched(
-    2, 64, lambda rng: (floats(rng, 3, 40), floats(rng, 40), zeros(3, 40)), rtol=1e-6,
-    answer=lambda x, w, out: x / np.sqrt((x * x).mean(1, keepdims=True) + EPS) * w,
-)  # fmt: skip
-@cuda.jit
-def rmsnorm(x, weight, out):
-    """A warp per row."""
-    row, lane = cuda.grid(1) // 32, cuda.laneid
-    if row >= x.shape[0]:
-        return
-    total = float32(0)
-    for j in range(lane, x.shape[1], 32):
-        total += x[row, j] * x[row, j]
-    for bit in range(5):
-        total += cuda.shfl_xor_sync(FULL_MASK, total, 1 << bit)
-    scale = float32(1) / math.sqrt(total / float32(x.shape[1]) + float32(EPS))
-    for j in range(lane, x.shape[1], 32):
-        out[row, j] = x[row, j] * scale * weight[j]
-
-
-@launched(
     4, THREADS, lambda rng: (floats(rng, 6, 4, 5), zeros(6, 4, 5)), rtol=1e-6, tolerance=1e-4,
     answer=lambda x, out: (x - x.mean((0, 2), keepdims=True))
     / np.sqrt(x.var((0, 2), keepdims=True) + EPS),
@@ -292,39 +272,6 @@ def matmul_int8(a, b, scale_a, scale_b, out):
         for k in range(a.shape[1]):
             acc += int32(a[i, k]) * int32(b[k, j])
         out[i, j] = float32(acc) * (scale_a * scale_b)
-
-
-@launched(
-    (3, 2), 8, lambda rng: (floats(rng, 2, 3, 8), floats(rng, 2, 5, 8), floats(rng, 2, 5, 8),
-                            zeros(2, 3, 8)),
-    rtol=1e-5, tolerance=1e-4, answer=lambda q, k, v, out: attention_answer(q, k, v),
-)  # fmt: skip
-@cuda.jit
-def attention(q, k, v, out):
-    """A block per query and head; a thread per column."""
-    scores = cuda.shared.array(16, float32)
-    m, head, c = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
-    if c < k.shape[1]:
-        s = float32(0)
-        for d in range(q.shape[2]):
-            s += q[head, m, d] * k[head, c, d]
-        scores[c] = s / math.sqrt(float32(q.shape[2]))
-    cuda.syncthreads()
-    largest = scores[0]
-    for n in range(1, k.shape[1]):
-        largest = max(largest, scores[n])
-    acc, total = float32(0), float32(0)
-    for n in range(k.shape[1]):
-        p = math.exp(scores[n] - largest)
-        total += p
-        acc += p * v[head, n, c]
-    out[head, m, c] = acc / total
-
-
-def attention_answer(q, k, v):
-    s = np.einsum("hmd,hnd->hmn", q, k) / np.sqrt(8)
-    p = np.exp(s - s.max(-1, keepdims=True))
-    return np.einsum("hmn,hnd->hmd", p / p.sum(-1, keepdims=True), v)
 
 
 @launched(

@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from numba import cuda, float32, int32
+from numba import cuda, float32
 from public_style.launches import Family
 from simt_kernels import floats, integers, zeros
 
@@ -11,11 +11,8 @@ MATRICES = Family()
 launched = MATRICES.launched
 
 TILE = 8
-PADDED = TILE + 1
 HALO = TILE + 2
 LENGTH = 32
-RADIUS = 2
-WINDOW = LENGTH + 2 * RADIUS
 
 
 # --- products ---------------------------------------------------------------------------------
@@ -33,32 +30,6 @@ def matmul_naive(a, b, c):
         for k in range(a.shape[1]):
             tmp += a[i, k] * b[k, j]
         c[i, j] = tmp
-
-
-@launched(
-    (2, 2), (TILE, TILE), lambda rng: (floats(rng, 12, 19), floats(rng, 19, 10), zeros(12, 10)),
-    answer=lambda a, b, c: a @ b,
-)  # fmt: skip
-@cuda.jit
-def matmul_tiled(a, b, c):
-    a_tile = cuda.shared.array(shape=(TILE, TILE), dtype=float32)
-    b_tile = cuda.shared.array(shape=(TILE, TILE), dtype=float32)
-    x, y = cuda.grid(2)
-    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-    total = float32(0.0)
-    for step in range((a.shape[1] + TILE - 1) // TILE):
-        a_tile[ty, tx] = 0
-        b_tile[ty, tx] = 0
-        if y < a.shape[0] and step * TILE + tx < a.shape[1]:
-            a_tile[ty, tx] = a[y, step * TILE + tx]
-        if x < b.shape[1] and step * TILE + ty < b.shape[0]:
-            b_tile[ty, tx] = b[step * TILE + ty, x]
-        cuda.syncthreads()
-        for k in range(TILE):
-            total += a_tile[ty, k] * b_tile[k, tx]
-        cuda.syncthreads()
-    if y < c.shape[0] and x < c.shape[1]:
-        c[y, x] = total
 
 
 def make_register_matmul(ROWS):
@@ -142,24 +113,6 @@ def outer_product(x, y, out):
     col, row = cuda.grid(2)
     if row < x.size and col < y.size:
         out[row, col] = x[row] * y[col]
-
-
-@launched(
-    (3, 2), (TILE, TILE), lambda rng: (floats(rng, 14, 21), zeros(21, 14)),
-    answer=lambda x, out: x.T,
-)  # fmt: skip
-@cuda.jit
-def transpose_padded(x, out):
-    tile = cuda.shared.array((TILE, PADDED), float32)
-    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-    col, row = cuda.grid(2)
-    if row < x.shape[0] and col < x.shape[1]:
-        tile[ty, tx] = x[row, col]
-    cuda.syncthreads()
-    row = cuda.blockIdx.x * TILE + ty
-    col = cuda.blockIdx.y * TILE + tx
-    if row < out.shape[0] and col < out.shape[1]:
-        out[row, col] = tile[tx, ty]
 
 
 @launched(
@@ -263,27 +216,6 @@ def spd(rng):
 
 
 @launched(
-    2, LENGTH, lambda rng: (floats(rng, 50), floats(rng, 5), zeros(50)),
-    answer=lambda x, w, out: np.convolve(x, w[::-1], mode="same"),
-)  # fmt: skip
-@cuda.jit
-def convolve_1d(x, w, out):
-    cells = cuda.shared.array(WINDOW, float32)
-    t = cuda.threadIdx.x
-    first = cuda.blockIdx.x * LENGTH - RADIUS
-    for k in range(t, WINDOW, LENGTH):
-        source = first + k
-        cells[k] = x[source] if 0 <= source < x.size else 0
-    cuda.syncthreads()
-    i = cuda.grid(1)
-    if i < x.size:
-        total = float32(0)
-        for d in range(2 * RADIUS + 1):
-            total += w[d] * cells[t + d]
-        out[i] = total
-
-
-@launched(
     (2, 2), (TILE, TILE), lambda rng: (floats(rng, 13, 12), zeros(13, 12)),
     answer=lambda x, out: laplace(x),
 )  # fmt: skip
@@ -355,35 +287,6 @@ def diffuse_with_grid_sync(rods, steps):
         right = old[i + 1] if i + 1 < n else old[i]
         new[i] = old[i] + float32(0.25) * (left - 2 * old[i] + right)
         grid.sync()
-
-
-@launched(
-    (2, 2), (8, 8), lambda rng: (rng.integers(0, 2, (11, 13)).astype(np.uint8),
-                                 zeros(11, 13, dtype=np.uint8)),
-    answer=lambda board, out: life(board),
-)  # fmt: skip
-@cuda.jit
-def game_of_life(board, out):
-    x, y = cuda.grid(2)
-    h, w = board.shape
-    if x >= w or y >= h:
-        return
-    count = -int32(board[y, x])
-    for dy in (-1, 0, 1):
-        for dx in (-1, 0, 1):
-            count += board[(y + dy + h) % h, (x + dx + w) % w]
-    if count == 3:
-        out[y, x] = 1
-    elif count == 2:
-        out[y, x] = board[y, x]
-    else:
-        out[y, x] = 0
-
-
-def life(b):
-    turns = [(i, j) for i in (-1, 0, 1) for j in (-1, 0, 1) if i or j]
-    n = sum(np.roll(b.astype(int), turn, (0, 1)) for turn in turns)
-    return ((n == 3) | (b == 1) & (n == 2)).astype(np.uint8)
 
 
 # --- images -----------------------------------------------------------------------------------

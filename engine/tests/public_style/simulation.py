@@ -6,37 +6,13 @@ import numpy as np
 from numba import cuda, float32, int64, uint32, uint64
 from numba.cuda.random import xoroshiro128p_dtype, xoroshiro128p_uniform_float32
 from public_style.launches import Family
-from simt_kernels import floats, integers, zeros
+from simt_kernels import floats, zeros
 
 SIMULATION = Family()
 launched = SIMULATION.launched
 
-BODIES = 32
 PARTICLE = np.dtype([("x", "f4"), ("y", "f4"), ("speed", "f4"), ("hits", "i4")], align=True)
 BODY = np.dtype([("position", "f4", 3), ("mass", "f4"), ("alive", "?")], align=True)
-
-
-@launched(
-    2, 32, lambda rng: (integers(rng, 60, low=1, high=500), zeros(60, dtype=np.int32)),
-    answer=lambda x, steps: np.array([collatz_answer(int(n)) for n in x]),
-)  # fmt: skip
-@cuda.jit
-def collatz(x, steps):
-    i = cuda.grid(1)
-    if i >= x.size:
-        return
-    n, count = x[i], 0
-    while n != 1:
-        n = n // 2 if n % 2 == 0 else 3 * n + 1
-        count += 1
-    steps[i] = count
-
-
-def collatz_answer(n):
-    count = 0
-    while n != 1:
-        n, count = (n // 2 if n % 2 == 0 else 3 * n + 1), count + 1
-    return count
 
 
 @launched(
@@ -64,38 +40,6 @@ def escape_time(re, im, limit):
         if (z.real * z.real + z.imag * z.imag) >= 4:
             return i
     return 255
-
-
-@launched(
-    1, BODIES, lambda rng: (floats(rng, BODIES, 3), np.abs(floats(rng, BODIES)),
-                            zeros(BODIES, 3)),
-    rtol=1e-5, tolerance=1e-3, answer=lambda x, m, a: n_body_answer(x.astype("f8"), m),
-)  # fmt: skip
-@cuda.jit
-def n_body(position, mass, acceleration):
-    places = cuda.shared.array((BODIES, 4), float32)
-    i = cuda.threadIdx.x
-    for d in range(3):
-        places[i, d] = position[i, d]
-    places[i, 3] = mass[i]
-    cuda.syncthreads()
-    ax = ay = az = float32(0)
-    for j in range(BODIES):
-        dx = places[j, 0] - places[i, 0]
-        dy = places[j, 1] - places[i, 1]
-        dz = places[j, 2] - places[i, 2]
-        r2 = dx * dx + dy * dy + dz * dz + float32(0.01)
-        w = places[j, 3] / (r2 * math.sqrt(r2))
-        ax += dx * w
-        ay += dy * w
-        az += dz * w
-    acceleration[i, 0], acceleration[i, 1], acceleration[i, 2] = ax, ay, az
-
-
-def n_body_answer(x, m):
-    d = x[None] - x[:, None]
-    r2 = (d * d).sum(2) + 0.01
-    return (d * (m / r2**1.5)[..., None]).sum(1)
 
 
 @launched(

@@ -12,39 +12,6 @@ N = 32
 INFINITY = 1 << 30
 
 
-@launched(1, N, lambda rng: (integers(rng, N),), answer=np.sort)
-@cuda.jit
-def bitonic_sort(x):
-    cells = cuda.shared.array(N, int64)
-    t = cuda.threadIdx.x
-    cells[t] = x[t]
-    cuda.syncthreads()
-    k = 2
-    while k <= N:
-        j = k >> 1
-        while j:
-            partner = t ^ j
-            if partner > t:
-                if (t & k == 0) == (cells[t] > cells[partner]):
-                    cells[t], cells[partner] = cells[partner], cells[t]
-            cuda.syncthreads()
-            j >>= 1
-        k <<= 1
-    x[t] = cells[t]
-
-
-@launched(1, N, lambda rng: (floats(rng, 2 * N - 3),), answer=np.sort)
-@cuda.jit
-def odd_even_sort(x):
-    t = cuda.threadIdx.x
-    n = x.shape[0]
-    for phase in range(n):
-        i = 2 * t + phase % 2
-        if i + 1 < n and x[i] > x[i + 1]:
-            x[i], x[i + 1] = x[i + 1], x[i]
-        cuda.syncthreads()
-
-
 @launched(2, N, lambda rng: (floats(rng, 50), zeros(50)), answer=lambda x, out: np.sort(x))
 @cuda.jit
 def rank_sort(x, out):
