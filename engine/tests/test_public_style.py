@@ -46,7 +46,10 @@ def classic_case(c):
     """Return a classic kernel's small launch as a case."""
     grid, block, *_ = c.launch(c.small)
     answer = {"answer": ANSWERS[c.name]} if c.name in ANSWERS else {}
-    return Case(c.kernel, grid, block, lambda rng: c.launch(c.small)[2:], rtol=1e-5, **answer)
+    inputs = lambda rng: c.launch(c.small)[2:]  # noqa: E731
+    return Case(
+        c.kernel, grid, block, inputs, rtol=1e-5, label="_classic", oracle=not answer, **answer
+    )
 
 
 CASES = [
@@ -117,12 +120,8 @@ def test_every_barrier_is_needed(case, line):
     file = Path(case.kernel.py_func.__code__.co_filename)
     lines = file.read_text().splitlines()
     lines[line - 1] = lines[line - 1].split("cuda.")[0].split("grid.")[0] + "pass"
-    world = edited_zoo("\n".join(lines))
-    family = (
-        map(classic_case, world.CLASSICS)
-        if file.stem == "classic_kernels"
-        else getattr(world, file.stem.upper())
-    )
+    world = vars(edited_zoo("\n".join(lines)))
+    family = world.get(file.stem.upper()) or map(classic_case, world["CLASSICS"])
     broken = next(other for other in family if other.name == case.name)
     arguments = broken.arguments()
     with pytest.raises(RaceError, match="no barrier lies between|nothing orders blocks"):

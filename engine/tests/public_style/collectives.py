@@ -73,17 +73,6 @@ def shuffle_sum(x, out):
 
 
 @launched(
-    3, THREADS, lambda rng: (floats(rng, 300), zeros(1, dtype=np.float64)), rtol=1e-12,
-    answer=lambda x, out: (x.astype("f8") ** 2).sum(),
-)  # fmt: skip
-@cuda.jit
-def squared_norm(x, out):
-    """Every thread adds into one number."""
-    for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
-        cuda.atomic.add(out, 0, float(x[i]) * float(x[i]))
-
-
-@launched(
     4, THREADS, lambda rng: (floats(rng, 4, 150), zeros(4, dtype=np.int64)),
     answer=lambda x, out: x.argmax(1),
 )  # fmt: skip
@@ -108,41 +97,6 @@ def argmax_rows(x, out):
         step //= 2
     if t == 0:
         out[row] = places[0]
-
-
-@launched(
-    1, THREADS, lambda rng: (floats(rng, 300), zeros(2)), tolerance=1e-4,
-    answer=lambda x, out: np.array([x.mean(), x.var()]),
-)  # fmt: skip
-@cuda.jit
-def welford(x, out):
-    """Mean and variance in one pass, partial results merged pairwise."""
-    counts = cuda.shared.array(THREADS, float32)
-    means = cuda.shared.array(THREADS, float32)
-    squares = cuda.shared.array(THREADS, float32)
-    t = cuda.threadIdx.x
-    count, mean, m2 = float32(0), float32(0), float32(0)
-    for i in range(t, x.size, THREADS):
-        count += float32(1)
-        delta = x[i] - mean
-        mean += delta / count
-        m2 += delta * (x[i] - mean)
-    counts[t], means[t], squares[t] = count, mean, m2
-    cuda.syncthreads()
-    step = THREADS // 2
-    while step > 0:
-        if t < step:
-            na, nb = counts[t], counts[t + step]
-            delta = means[t + step] - means[t]
-            n = na + nb
-            counts[t] = n
-            means[t] += delta * nb / n
-            squares[t] += squares[t + step] + delta * delta * na * nb / n
-        cuda.syncthreads()
-        step //= 2
-    if t == 0:
-        out[0] = means[0]
-        out[1] = squares[0] / counts[0]
 
 
 @launched(
@@ -251,23 +205,6 @@ def scan_of_warps(x, out):
 
 
 @launched(
-    1, 32, lambda rng: (np.array([0, 3, 3, 10, 17, 40]), integers(rng, 40),
-                        zeros(40, dtype=np.int64)),
-    answer=lambda offsets, x, out: np.concatenate(
-        [np.cumsum(x[a:b]) for a, b in zip(offsets, offsets[1:], strict=False)]),
-)  # fmt: skip
-@cuda.jit
-def ragged_prefix_sums(offsets, x, out):
-    """One thread per row; rows of different lengths, one of them empty."""
-    row = cuda.grid(1)
-    if row < offsets.size - 1:
-        total = 0
-        for i in range(offsets[row], offsets[row + 1]):
-            total += x[i]
-            out[i] = total
-
-
-@launched(
     1, THREADS, lambda rng: (np.r_[1, rng.random(THREADS - 1) < 0.2].astype(np.int32),
                              integers(rng, THREADS), zeros(THREADS, dtype=np.int64)),
     answer=lambda heads, x, out: np.concatenate(
@@ -296,20 +233,6 @@ def segmented_scan(heads, x, out):
 
 
 # --- histograms and compaction ----------------------------------------------------------------
-
-
-@launched(
-    2, THREADS, lambda rng: (rng.random(400).astype("f4"), zeros(BINS, dtype=np.int32)),
-    answer=lambda x, counts: np.bincount((x * BINS).astype(int), minlength=BINS),
-)  # fmt: skip
-@cuda.jit
-def histogram_global(x, counts):
-    i = cuda.grid(1)
-    step = cuda.gridsize(1)
-    while i < x.size:
-        bin_ = int(x[i] * counts.size)
-        cuda.atomic.add(counts, min(bin_, counts.size - 1), 1)
-        i += step
 
 
 @launched(

@@ -3,32 +3,12 @@
 import math
 
 import numpy as np
-from numba import cuda, float32, int32, uint8
+from numba import cuda, float32, int32
 from public_style.launches import Family
 from simt_kernels import floats, integers, zeros
 
 ELEMENTWISE = Family()
 launched = ELEMENTWISE.launched
-
-
-@launched(3, 32, lambda rng: (np.float32(2.5), zeros(80)), answer=lambda v, x: np.full(80, v))
-@cuda.jit
-def fill(value, x):
-    i = cuda.threadIdx.x + cuda.blockIdx.x * cuda.blockDim.x
-    if i < x.size:
-        x[i] = value
-
-
-@launched(
-    (2, 3), (16, 4), lambda rng: (floats(rng, 11, 30), floats(rng, 30), zeros(11, 30)),
-    answer=lambda x, bias, out: x + bias,
-)  # fmt: skip
-@cuda.jit
-def add_bias(x, bias, out):
-    row, col = cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y, cuda.grid(2)[0]
-    if row >= x.shape[0] or col >= x.shape[1]:
-        return
-    out[row, col] = x[row, col] + bias[col]
 
 
 @launched(
@@ -76,81 +56,6 @@ def formulas_in_double(x, y, out):
 
 
 @launched(
-    2, 50, lambda rng: (floats(rng, 100), np.float32(-0.5), np.float32(0.5), zeros(100)),
-    answer=lambda x, low, high, out: np.clip(x, low, high),
-)  # fmt: skip
-@cuda.jit
-def clamp_values(x, low, high, out):
-    i = cuda.grid(1)
-    if i < x.size:
-        out[i] = min(max(x[i], low), high)
-
-
-COEFFICIENTS = (0.5, -1.25, 3.0, 0.125)
-
-
-@launched(
-    2, 64, lambda rng: (floats(rng, 128), zeros(128)),
-    answer=lambda x, out: np.polyval(COEFFICIENTS[::-1], x.astype("f8")),
-)  # fmt: skip
-@cuda.jit
-def horner(x, out):
-    i = cuda.grid(1)
-    acc = float32(0)
-    for k in range(len(COEFFICIENTS) - 1, -1, -1):
-        acc = acc * x[i] + float32(COEFFICIENTS[k])
-    out[i] = acc
-
-
-@launched(
-    2, 32, lambda rng: (rng.random(64).astype("f4") * 100, zeros(64, dtype=np.int32), zeros(64)),
-    answer=lambda x, steps, root: np.sqrt(x),
-)  # fmt: skip
-@cuda.jit
-def newton_sqrt(x, steps, root):
-    i = cuda.grid(1)
-    guess = x[i] if x[i] > 1 else float32(1)
-    count = 0
-    while count < 50:
-        better = float32(0.5) * (guess + x[i] / guess)
-        if abs(better - guess) <= float32(1e-6) * guess:
-            break
-        guess = better
-        count += 1
-    root[i] = guess
-    steps[i] = count
-
-
-@launched(
-    2, 64,
-    lambda rng: (
-        rng.integers(0, 256, (8, 12, 3)).astype(np.uint8), zeros(8, 12, dtype=np.uint8)
-    ),
-    answer=lambda rgb, grey: (rgb @ np.array([77, 150, 29]) >> 8).astype(np.uint8),
-)  # fmt: skip
-@cuda.jit
-def rgb_to_grey(rgb, grey):
-    i = cuda.grid(1)
-    if i < grey.size:
-        row, col = divmod(i, grey.shape[1])
-        r = rgb[row, col, 0]
-        g = rgb[row, col, 1]
-        b = rgb[row, col, 2]
-        grey[row, col] = uint8((77 * r + 150 * g + 29 * b) >> 8)
-
-
-@launched(
-    2, 48, lambda rng: (integers(rng, 90, low=0, high=50), floats(rng, 50), zeros(90)),
-    answer=lambda index, table, out: table[index],
-)  # fmt: skip
-@cuda.jit
-def gather(index, table, out):
-    i = cuda.grid(1)
-    if i < index.size:
-        out[i] = table[index[i]]
-
-
-@launched(
     2, 48, lambda rng: (rng.permutation(90).astype(np.int32), floats(rng, 90), zeros(90)),
     answer=lambda index, x, out: x[np.argsort(index)],
 )  # fmt: skip
@@ -159,33 +64,6 @@ def scatter(index, x, out):
     i = cuda.grid(1)
     if i < index.size:
         out[index[i]] = x[i]
-
-
-@launched(
-    1, 64, lambda rng: (rng.random(64).astype("f4") * 9, np.sort(rng.random(12)).astype("f4") * 9,
-                        floats(rng, 12), zeros(64)),
-    answer=lambda x, xs, ys, out: np.interp(x, xs, ys), tolerance=1e-4,
-)  # fmt: skip
-@cuda.jit
-def interpolate(x, xs, ys, out):
-    """Piecewise linear, knots found by bisection, constant outside."""
-    i = cuda.grid(1)
-    v = x[i]
-    low, high = 0, xs.size - 1
-    if v <= xs[low]:
-        out[i] = ys[low]
-        return
-    if v >= xs[high]:
-        out[i] = ys[high]
-        return
-    while high - low > 1:
-        middle = (low + high) // 2
-        if xs[middle] <= v:
-            low = middle
-        else:
-            high = middle
-    t = (v - xs[low]) / (xs[high] - xs[low])
-    out[i] = ys[low] + t * (ys[high] - ys[low])
 
 
 @launched(

@@ -56,56 +56,6 @@ def layernorm(x, weight, bias, out):
 
 
 @launched(
-    4, THREADS, lambda rng: (floats(rng, 6, 4, 5), zeros(6, 4, 5)), rtol=1e-6, tolerance=1e-4,
-    answer=lambda x, out: (x - x.mean((0, 2), keepdims=True))
-    / np.sqrt(x.var((0, 2), keepdims=True) + EPS),
-)  # fmt: skip
-@cuda.jit
-def batchnorm(x, out):
-    """A block per channel, over the batch and the positions."""
-    cache = cuda.shared.array(THREADS, float32)
-    c, t = cuda.blockIdx.x, cuda.threadIdx.x
-    length = x.shape[2]
-    n = x.shape[0] * length
-    sums, squares = float32(0), float32(0)
-    for k in range(t, n, THREADS):
-        value = x[k // length, c, k % length]
-        sums += value
-        squares += value * value
-    mean = block_sum(sums, cache) / float32(n)
-    variance = block_sum(squares, cache) / float32(n) - mean * mean
-    for k in range(t, n, THREADS):
-        b, i = divmod(k, length)
-        out[b, c, i] = (x[b, c, i] - mean) / math.sqrt(variance + float32(EPS))
-
-
-@launched(
-    (2, 3), 16, lambda rng: (floats(rng, 3, 2, 16), zeros(3, 2, 16)), rtol=1e-5, tolerance=1e-4,
-    answer=lambda x, out: rotary_answer(x),
-)  # fmt: skip
-@cuda.jit
-def rotary_embedding(x, out):
-    """Rotates the pairs (i, i + half) of each head by the angle of its position."""
-    i = cuda.threadIdx.x
-    head, pos = cuda.blockIdx.x, cuda.blockIdx.y
-    half = x.shape[2] // 2
-    if i >= half:
-        return
-    angle = pos * math.pow(float32(10000), float32(-2 * i) / float32(x.shape[2]))
-    c, s = math.cos(float32(angle)), math.sin(float32(angle))
-    a, b = x[pos, head, i], x[pos, head, i + half]
-    out[pos, head, i] = a * c - b * s
-    out[pos, head, i + half] = a * s + b * c
-
-
-def rotary_answer(x):
-    angle = np.arange(3)[:, None, None] * 10000.0 ** (-2 * np.arange(8) / 16)
-    a, b = x[..., :8], x[..., 8:]
-    c, s = np.cos(angle), np.sin(angle)
-    return np.concatenate([a * c - b * s, a * s + b * c], -1)
-
-
-@launched(
     (5, 1), 16, lambda rng: (rng.integers(0, 9, 5), floats(rng, 9, 12), zeros(5, 12)),
     answer=lambda tokens, table, out: table[tokens],
 )  # fmt: skip
@@ -211,28 +161,6 @@ def dropout(x, p, seed, out, kept):
         keep = float32(bits) * float32(2.0**-24) >= p
         kept[i] = keep
         out[i] = x[i] / (float32(1) - p) if keep else float32(0)
-
-
-@launched(
-    2, 64, lambda rng: (floats(rng, 100), 3, np.float32(0.01), floats(rng, 100),
-                        np.abs(floats(rng, 100)), floats(rng, 100)),
-    rtol=1e-6, answer=lambda g, t, lr, m, v, w: adam_answer(g, t, lr, m, v, w),
-)  # fmt: skip
-@cuda.jit
-def adam_step(grad, t, lr, m, v, w):
-    i = cuda.grid(1)
-    if i < w.size:
-        g = grad[i]
-        m[i] = float32(0.9) * m[i] + float32(0.1) * g
-        v[i] = float32(0.999) * v[i] + float32(0.001) * g * g
-        m_hat = m[i] / float32(1 - 0.9**t)
-        v_hat = v[i] / float32(1 - 0.999**t)
-        w[i] -= lr * m_hat / (math.sqrt(v_hat) + float32(1e-8))
-
-
-def adam_answer(g, t, lr, m, v, w):
-    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
-    return m, v, w - lr * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
 
 
 @launched(

@@ -12,24 +12,9 @@ launched = MATRICES.launched
 
 TILE = 8
 HALO = TILE + 2
-LENGTH = 32
 
 
 # --- products ---------------------------------------------------------------------------------
-
-
-@launched(
-    (2, 2), (8, 8), lambda rng: (floats(rng, 11, 7), floats(rng, 7, 13), zeros(11, 13)),
-    answer=lambda a, b, c: a @ b,
-)  # fmt: skip
-@cuda.jit
-def matmul_naive(a, b, c):
-    i, j = cuda.grid(2)
-    if i < c.shape[0] and j < c.shape[1]:
-        tmp = 0.0
-        for k in range(a.shape[1]):
-            tmp += a[i, k] * b[k, j]
-        c[i, j] = tmp
 
 
 def make_register_matmul(ROWS):
@@ -105,17 +90,6 @@ def dot_row(row, x):
 
 
 @launched(
-    (2, 2), (8, 8), lambda rng: (floats(rng, 9), floats(rng, 12), zeros(9, 12)),
-    answer=lambda x, y, out: np.outer(x, y),
-)  # fmt: skip
-@cuda.jit
-def outer_product(x, y, out):
-    col, row = cuda.grid(2)
-    if row < x.size and col < y.size:
-        out[row, col] = x[row] * y[col]
-
-
-@launched(
     (2, 2), (TILE, TILE), lambda rng: (floats(rng, 14, 10), zeros(10, 14)),
     answer=lambda x, out: x.T,
 )  # fmt: skip
@@ -125,28 +99,6 @@ def transpose_by_view(x, out):
     turned = out.T
     if i < x.shape[0] and j < x.shape[1]:
         turned[i, j] = x[i, j]
-
-
-@launched(
-    1, 32, lambda rng: (np.array([0, 2, 2, 5, 6, 9]), rng.integers(0, 7, 9), floats(rng, 9),
-                        floats(rng, 7), zeros(5)),
-    answer=lambda starts, cols, values, x, y: csr(starts, cols, values) @ x,
-)  # fmt: skip
-@cuda.jit
-def csr_matvec(starts, cols, values, x, y):
-    row = cuda.grid(1)
-    if row < y.size:
-        total = float32(0)
-        for k in range(starts[row], starts[row + 1]):
-            total += values[k] * x[cols[k]]
-        y[row] = total
-
-
-def csr(starts, cols, values):
-    dense = np.zeros((len(starts) - 1, 7))
-    rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    np.add.at(dense, (rows, cols), values)
-    return dense
 
 
 @launched(
@@ -400,42 +352,3 @@ def dilate(x, out):
         if hit:
             break
     out[i, j] = hit
-
-
-@launched(
-    (1, 1), (6, 6), lambda rng: (floats(rng, 1, 2, 8, 8), floats(rng, 3, 2, 3, 3), zeros(3, 6, 6)),
-    answer=lambda x, w, out: np.einsum(
-        "cijrs,ocrs->oij", np.lib.stride_tricks.sliding_window_view(x[0], (3, 3), (1, 2)), w),
-    tolerance=1e-4,
-)  # fmt: skip
-@cuda.jit
-def conv2d(x, w, out):
-    """Channels in and out, three by three, no padding."""
-    j, i = cuda.threadIdx.x, cuda.threadIdx.y
-    for o in range(w.shape[0]):
-        acc = float32(0)
-        for c in range(w.shape[1]):
-            for r in range(w.shape[2]):
-                for s in range(w.shape[3]):
-                    acc += x[0, c, i + r, j + s] * w[o, c, r, s]
-        out[o, i, j] = acc
-
-
-@launched(
-    1, (4, 4), lambda rng: (floats(rng, 9, 9), zeros(4, 4), zeros(4, 4, dtype=np.int32)),
-    answer=lambda x, out, where: (
-        (windows := x[:8, :8].reshape(4, 2, 4, 2).swapaxes(1, 2).reshape(4, 4, 4)).max(2),
-        windows.argmax(2)),
-)  # fmt: skip
-@cuda.jit
-def max_pool(x, out, where):
-    j, i = cuda.grid(2)
-    best = float32(-math.inf)
-    place = 0
-    for k in range(4):
-        v = x[2 * i + k // 2, 2 * j + k % 2]
-        if v > best:
-            best = v
-            place = k
-    out[i, j] = best
-    where[i, j] = place

@@ -95,26 +95,6 @@ def xoroshiro_answer(states):
 
 
 @launched(
-    1, 32, lambda rng: (12345, zeros(32, 5, dtype=np.int64)),
-    answer=lambda seed, out: lcg_answer(seed),
-)  # fmt: skip
-@cuda.jit
-def linear_congruential(seed, out):
-    state = (seed + cuda.grid(1)) & 0x7FFFFFFF
-    for k in range(out.shape[1]):
-        state = (1103515245 * state + 12345) % 2147483648
-        out[cuda.grid(1), k] = state >> 16
-
-
-def lcg_answer(seed):
-    state, columns = seed + np.arange(32), []
-    for _ in range(5):
-        state = (1103515245 * state + 12345) % 2**31
-        columns.append(state >> 16)
-    return np.stack(columns, 1)
-
-
-@launched(
     2, 32, lambda rng: (np.uint64(7), zeros(64, dtype=np.uint64)),
     answer=lambda seed, out: (seed + np.arange(64, dtype="u8")) * np.uint64(0x9E3779B97F4A7C15)
     >> np.uint64(11),

@@ -12,19 +12,6 @@ N = 32
 INFINITY = 1 << 30
 
 
-@launched(2, N, lambda rng: (floats(rng, 50), zeros(50)), answer=lambda x, out: np.sort(x))
-@cuda.jit
-def rank_sort(x, out):
-    """Each thread counts what comes before its element."""
-    i = cuda.grid(1)
-    if i < x.size:
-        rank = 0
-        for j in range(x.size):
-            if x[j] < x[i] or (x[j] == x[i] and j < i):
-                rank += 1
-        out[rank] = x[i]
-
-
 @cuda.jit(device=True, inline="always")
 def count_below(x, value, inclusive):
     low, high = 0, x.size
@@ -51,17 +38,6 @@ def merge_sorted(a, b, out):
     elif i < a.size + b.size:
         j = i - a.size
         out[j + count_below(a, b[j], True)] = b[j]
-
-
-@launched(
-    1, 48, lambda rng: (np.sort(integers(rng, 40)), integers(rng, 48), zeros(48, dtype=np.int64)),
-    answer=lambda table, keys, out: np.searchsorted(table, keys),
-)  # fmt: skip
-@cuda.jit
-def lower_bound(table, keys, out):
-    i = cuda.grid(1)
-    if i < keys.size:
-        out[i] = count_below(table, keys[i], False)
 
 
 K = 3
@@ -91,47 +67,6 @@ def top_k(x, values, places):
         places[row, k] = where[k]
 
 
-@launched(
-    2, N, lambda rng: (floats(rng, 60), zeros(60)),
-    answer=lambda x, out: np.median(
-        np.lib.stride_tricks.sliding_window_view(np.pad(x, 2, mode="edge"), 5), axis=1),
-)  # fmt: skip
-@cuda.jit
-def running_median(x, out):
-    """Median of five: insertion sort in registers, edges repeated."""
-    window = cuda.local.array(5, float32)
-    i = cuda.grid(1)
-    n = x.size
-    if i >= n:
-        return
-    for d in range(5):
-        value = x[min(max(i + d - 2, 0), n - 1)]
-        k = d
-        while k > 0 and window[k - 1] > value:
-            window[k] = window[k - 1]
-            k -= 1
-        window[k] = value
-    out[i] = window[2]
-
-
-@launched(
-    1, 40, lambda rng: (10, np.ones(100, bool)),
-    answer=lambda limit, flags: np.isin(np.arange(100), PRIMES),
-)  # fmt: skip
-@cuda.jit
-def sieve(limit, is_prime):
-    """Each thread crosses out the multiples of one number."""
-    p = cuda.grid(1)
-    if p < 2:
-        if p < is_prime.size:
-            is_prime[p] = False
-        return
-    if p < limit:
-        for multiple in range(p * p, is_prime.size, p):
-            is_prime[multiple] = False
-
-
-PRIMES = [p for p in range(2, 100) if all(p % d for d in range(2, p))]
 TEXT = np.frombuffer(b"in the end the theory of the thing bothers them", np.uint8)
 
 
