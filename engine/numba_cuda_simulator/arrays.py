@@ -169,6 +169,12 @@ class GlobalArray(LaneArray):
         self.offset = sum((1 - n) * s for n, s in pairs if s < 0)
 
     @functools.cached_property
+    def region(self):
+        """The addresses of its memory, from and to, in bytes."""
+        start = self.flat.ctypes.data
+        return start, start + self.flat.nbytes
+
+    @functools.cached_property
     def alignment(self):
         """Where the lowest element is within a 32-byte sector.
 
@@ -177,7 +183,7 @@ class GlobalArray(LaneArray):
         base = self.array
         while isinstance(base.base, np.ndarray):
             base = base.base
-        return (self.flat.ctypes.data - base.ctypes.data) % 32 if base.size else 0
+        return (self.region[0] - base.ctypes.data) % 32 if base.size else 0
 
     def take_for(self, dtype):
         """Take the elements for integers of the other signedness, as a signature says."""
