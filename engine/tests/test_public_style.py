@@ -52,13 +52,13 @@ def classic_case(c):
     )
 
 
-CASES = [
+STYLES = [
     case
     for name in FAMILIES
     if name != "launches"
     for case in getattr(importlib.import_module(f"public_style.{name}"), name.upper())
 ]
-CASES += map(classic_case, CLASSICS)
+CASES = [*STYLES, *map(classic_case, CLASSICS)]
 CASE = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 
 
