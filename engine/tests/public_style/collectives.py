@@ -13,36 +13,10 @@ launched = COLLECTIVES.launched
 THREADS = 64
 WARPS = THREADS // 32
 TWICE = 2 * THREADS  # Numba takes a name as a shape, not an expression
-BINS = 8
 FULL_MASK = 0xFFFFFFFF
 
 
 # --- reductions -------------------------------------------------------------------------------
-
-
-@launched(
-    1, THREADS, lambda rng: (floats(rng, 500), zeros(1)),
-    answer=lambda x, out: x.sum(), tolerance=1e-4,
-)  # fmt: skip
-@cuda.jit
-def interleaved_sum(x, out):
-    """Neighbours first, with the stride doubling."""
-    cache = cuda.shared.array(THREADS, float32)
-    t = cuda.threadIdx.x
-    total = float32(0)
-    for i in range(t, x.size, THREADS):
-        total += x[i]
-    cache[t] = total
-    cuda.syncthreads()
-    stride = 1
-    while stride < THREADS:
-        k = 2 * stride * t
-        if k + stride < THREADS:
-            cache[k] += cache[k + stride]
-        cuda.syncthreads()
-        stride *= 2
-    if t == 0:
-        out[0] = cache[0]
 
 
 @cuda.jit(device=True)
@@ -233,22 +207,6 @@ def segmented_scan(heads, x, out):
 
 
 # --- histograms and compaction ----------------------------------------------------------------
-
-
-@launched(
-    1, 32, lambda rng: (integers(rng, 200, low=0, high=BINS), zeros(BINS, dtype=np.int64)),
-    answer=lambda x, counts: np.bincount(x, minlength=BINS),
-)  # fmt: skip
-@cuda.jit
-def histogram_private(x, counts):
-    """A histogram in each thread's registers, then one of all."""
-    mine = cuda.local.array(BINS, int64)
-    mine[:] = 0
-    for i in range(cuda.threadIdx.x, x.size, cuda.blockDim.x):
-        mine[x[i]] += 1
-    for b in range(BINS):
-        if mine[b]:
-            cuda.atomic.add(counts, b, mine[b])
 
 
 @launched(

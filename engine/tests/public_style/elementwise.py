@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from numba import cuda, float32, int32
+from numba import cuda, float32
 from public_style.launches import Family
 from simt_kernels import floats, integers, zeros
 
@@ -36,51 +36,6 @@ def formulas(x, out):
         out[1, i] = math.exp(-v * v)
         out[2, i] = math.sqrt(math.fabs(v))
         out[3, i] = math.atan2(v, float32(2))
-
-
-@launched(
-    2, 64, lambda rng: (rng.random(128), rng.random(128), zeros(5, 128, dtype=np.float64)),
-    rtol=1e-12,
-    answer=lambda x, y, out: np.stack(
-        [np.hypot(x, y), np.log1p(x), x**y, np.cbrt(x), np.fmod(7 * x, y + 0.5)]
-    ),
-)  # fmt: skip
-@cuda.jit
-def formulas_in_double(x, y, out):
-    i = cuda.grid(1)
-    out[0, i] = math.hypot(x[i], y[i])
-    out[1, i] = math.log1p(x[i])
-    out[2, i] = x[i] ** y[i]
-    out[3, i] = cuda.cbrt(x[i])
-    out[4, i] = math.fmod(7.0 * x[i], y[i] + 0.5)
-
-
-@launched(
-    2, 48, lambda rng: (rng.permutation(90).astype(np.int32), floats(rng, 90), zeros(90)),
-    answer=lambda index, x, out: x[np.argsort(index)],
-)  # fmt: skip
-@cuda.jit
-def scatter(index, x, out):
-    i = cuda.grid(1)
-    if i < index.size:
-        out[index[i]] = x[i]
-
-
-@launched(
-    2, 64,
-    lambda rng: (floats(rng, 128), np.float32(0.02), zeros(128, dtype=np.int8), zeros(128)),
-    answer=lambda x, scale, q, back: (
-        np.clip(np.rint(x / scale), -128, 127).astype(np.int8),
-        np.clip(np.rint(x / scale), -128, 127) * scale,
-    ),
-)  # fmt: skip
-@cuda.jit
-def quantise(x, scale, q, back):
-    i = cuda.grid(1)
-    level = round(x[i] / scale)
-    level = max(-128, min(127, level))
-    q[i] = level
-    back[i] = q[i] * scale
 
 
 @launched(
@@ -177,13 +132,3 @@ def fourier_transform(x, out):
         angle = -2 * math.pi * k * n / x.size
         total += x[n] * complex(math.cos(angle), math.sin(angle))
     out[k] = total
-
-
-@launched(
-    2, 32, lambda rng: (integers(rng, 64), integers(rng, 64), zeros(64, dtype=np.int32)),
-    answer=lambda a, b, out: np.where(a > b, a, b) + np.int32(7),
-)  # fmt: skip
-@cuda.jit
-def select_larger(a, b, out):
-    i = cuda.grid(1)
-    out[i] = cuda.selp(a[i] > b[i], a[i], b[i]) + int32(7)

@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from numba import cuda, float32, int32, uint64
+from numba import cuda, float32, uint64
 from public_style.launches import Family
 from simt_kernels import floats, zeros
 
@@ -182,24 +182,6 @@ def quantise_rows(x, q, scale):
         q[row, j] = round(x[row, j] / step)
     if lane == 0:
         scale[row] = step
-
-
-@launched(
-    (1, 2), (8, 8), lambda rng: (
-        rng.integers(-127, 128, (12, 16)).astype(np.int8),
-        rng.integers(-127, 128, (16, 8)).astype(np.int8), np.float32(0.01), np.float32(0.02),
-        zeros(12, 8)),
-    answer=lambda a, b, sa, sb, out: a.astype(int) @ b.astype(int) * (sa * sb),
-    tolerance=1e-4,
-)  # fmt: skip
-@cuda.jit
-def matmul_int8(a, b, scale_a, scale_b, out):
-    j, i = cuda.grid(2)
-    if i < out.shape[0]:
-        acc = int32(0)
-        for k in range(a.shape[1]):
-            acc += int32(a[i, k]) * int32(b[k, j])
-        out[i, j] = float32(acc) * (scale_a * scale_b)
 
 
 @launched(

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numba import cuda, float32
 from public_style.launches import Family
-from simt_kernels import floats, integers, zeros
+from simt_kernels import floats, zeros
 
 MATRICES = Family()
 launched = MATRICES.launched
@@ -199,31 +199,6 @@ def laplace(x):
 
 
 @launched(
-    (2, 2, 2), (4, 4, 2), lambda rng: (floats(rng, 4, 6, 7), zeros(4, 6, 7)),
-    answer=lambda x, out: stencil_3d_answer(x),
-)  # fmt: skip
-@cuda.jit
-def stencil_3d(x, out):
-    """Mean of the six neighbours inside; the surface is copied."""
-    k, j, i = cuda.grid(3)
-    if i >= x.shape[0] or j >= x.shape[1] or k >= x.shape[2]:
-        return
-    if 0 < i < x.shape[0] - 1 and 0 < j < x.shape[1] - 1 and 0 < k < x.shape[2] - 1:
-        total = x[i - 1, j, k] + x[i + 1, j, k] + x[i, j - 1, k]
-        total += x[i, j + 1, k] + x[i, j, k - 1] + x[i, j, k + 1]
-        out[i, j, k] = total / float32(6)
-    else:
-        out[i, j, k] = x[i, j, k]
-
-
-def stencil_3d_answer(x):
-    out, c = x.copy(), slice(1, -1)
-    ends = (slice(None, -2), slice(2, None))
-    out[c, c, c] = sum(x[e, c, c] + x[c, e, c] + x[c, c, e] for e in ends) / 6
-    return out
-
-
-@launched(
     2, 32, lambda rng: (zeros(2, 64) + np.eye(1, 64, 20, dtype=np.float32), 6),
 )  # fmt: skip
 @cuda.jit
@@ -269,52 +244,6 @@ def sobel_answer(x):
     windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3))
     gx, gy = (np.einsum("ijrc,rc->ij", windows, w) for w in (SOBEL, SOBEL.T))
     return np.pad(np.hypot(gx, gy), 1)
-
-
-@launched(
-    1, 32, lambda rng: (integers(rng, 9, 20), zeros(9, 20, dtype=np.int64), 0), label="_rows",
-)  # fmt: skip
-@launched(1, 32, lambda rng: (integers(rng, 9, 20), zeros(9, 20, dtype=np.int64), 1))
-@cuda.jit
-def integral_image(x, out, axis):
-    """Running sums along one axis; both in turn make an integral image."""
-    t = cuda.grid(1)
-    total = 0
-    if axis == 0 and t < x.shape[0]:
-        for j in range(x.shape[1]):
-            total += x[t, j]
-            out[t, j] = total
-    elif axis == 1 and t < x.shape[1]:
-        for i in range(x.shape[0]):
-            total += x[i, t]
-            out[i, t] = total
-
-
-@launched(
-    (2, 2), (8, 8), lambda rng: (floats(rng, 12, 12), np.float32(0.5), zeros(12, 12)), rtol=1e-4,
-)  # fmt: skip
-@cuda.jit
-def rotate_image(x, angle, out):
-    """Backward mapping about the centre, bilinear, zero outside."""
-    col, row = cuda.grid(2)
-    h, w = out.shape
-    if row >= h or col >= w:
-        return
-    cy, cx = float32(0.5) * (h - 1), float32(0.5) * (w - 1)
-    c, s = math.cos(angle), math.sin(angle)
-    sy = cy + (row - cy) * c - (col - cx) * s
-    sx = cx + (row - cy) * s + (col - cx) * c
-    y0, x0 = int(math.floor(sy)), int(math.floor(sx))
-    fy, fx = sy - y0, sx - x0
-    value = 0.0
-    for dy in range(2):
-        for dx in range(2):
-            yy, xx = y0 + dy, x0 + dx
-            if 0 <= yy < h and 0 <= xx < w:
-                wy = fy if dy else 1 - fy
-                wx = fx if dx else 1 - fx
-                value += wy * wx * x[yy, xx]
-    out[row, col] = value
 
 
 @launched(

@@ -1,9 +1,7 @@
 """Particles, random numbers, games and fractals: loops that end where each thread likes."""
 
-import math
-
 import numpy as np
-from numba import cuda, float32, int64, uint32, uint64
+from numba import cuda, int64, uint32
 from numba.cuda.random import xoroshiro128p_dtype, xoroshiro128p_uniform_float32
 from public_style.launches import Family
 from simt_kernels import floats, zeros
@@ -95,17 +93,6 @@ def xoroshiro_answer(states):
 
 
 @launched(
-    2, 32, lambda rng: (np.uint64(7), zeros(64, dtype=np.uint64)),
-    answer=lambda seed, out: (seed + np.arange(64, dtype="u8")) * np.uint64(0x9E3779B97F4A7C15)
-    >> np.uint64(11),
-)  # fmt: skip
-@cuda.jit
-def weyl_sequence(seed, out):
-    i = cuda.grid(1)
-    out[i] = ((seed + uint64(i)) * uint64(0x9E3779B97F4A7C15)) >> uint64(11)
-
-
-@launched(
     1, 32, lambda rng: (rng.integers(0, 2**32, 32).astype(np.uint32),
                         zeros(32, dtype=np.uint32)),
     answer=lambda x, out: (x * np.uint32(2654435761)) ^ (x >> np.uint32(15)),
@@ -171,64 +158,3 @@ def bodies(rng):
 def one_record(settings, out):
     i = cuda.grid(1)
     out[i] = settings.x + settings.y * i
-
-
-@launched(
-    2, 32, lambda rng: (10 * rng.random(64).astype("f4"), np.float32(0.01), zeros(64)),
-)  # fmt: skip
-@cuda.jit
-def logistic_until_cycle(x, tolerance, out):
-    """Nested loops with breaks; each thread goes round until it comes near its start."""
-    i = cuda.grid(1)
-    v = x[i] / 10
-    for _ in range(20):
-        start = v
-        for _ in range(10):
-            v = float32(3.5) * v * (1 - v)
-            if v < 0.001:
-                continue
-            if abs(v - start) < tolerance:
-                break
-        else:
-            continue
-        break
-    out[i] = v
-
-
-@launched(
-    1, 64, lambda rng: (np.float64(0.0), np.float64(2.0), 8, zeros(64, dtype=np.float64)),
-    rtol=1e-12,
-    answer=lambda a, b, n, out: np.full(64, (math.exp(2) - 1)) * (out + 1), tolerance=1e-3,
-)  # fmt: skip
-@cuda.jit
-def simpson(a, b, intervals, out):
-    h = (b - a) / intervals
-    total = integrand(a) + integrand(b)
-    for k in range(1, intervals):
-        total += integrand(a + k * h) * (4 if k % 2 else 2)
-    out[cuda.grid(1)] = total * h / 3
-
-
-@cuda.jit
-def integrand(x):
-    return math.exp(x)
-
-
-@launched(
-    1, 32, lambda rng: (rng.random((32, 2)).astype("f4"),
-                        np.array([[0, 0], [1, 0], [0.5, 1]], "f4"), zeros(32, dtype=bool)),
-)  # fmt: skip
-@cuda.jit
-def point_in_polygon(points, polygon, inside):
-    """Counts crossings of a ray; the last corner joins the first."""
-    i = cuda.grid(1)
-    px, py = points[i]
-    crossings = 0
-    j = polygon.shape[0] - 1
-    for k in range(polygon.shape[0]):
-        xk, yk = polygon[k, 0], polygon[k, 1]
-        xj, yj = polygon[j, 0], polygon[j, 1]
-        if (yk > py) != (yj > py) and px < (xj - xk) * (py - yk) / (yj - yk) + xk:
-            crossings += 1
-        j = k
-    inside[i] = crossings % 2 == 1

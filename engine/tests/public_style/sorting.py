@@ -9,35 +9,6 @@ SORTING = Family()
 launched = SORTING.launched
 
 N = 32
-INFINITY = 1 << 30
-
-
-@cuda.jit(device=True, inline="always")
-def count_below(x, value, inclusive):
-    low, high = 0, x.size
-    while low < high:
-        middle = (low + high) >> 1
-        if x[middle] < value or (inclusive and x[middle] == value):
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@launched(
-    2, N, lambda rng: (np.sort(integers(rng, 30)), np.sort(integers(rng, 25)),
-                       zeros(55, dtype=np.int64)),
-    answer=lambda a, b, out: np.sort(np.r_[a, b]),
-)  # fmt: skip
-@cuda.jit
-def merge_sorted(a, b, out):
-    """Every element finds its place by bisection in the other list."""
-    i = cuda.grid(1)
-    if i < a.size:
-        out[i + count_below(b, a[i], False)] = a[i]
-    elif i < a.size + b.size:
-        j = i - a.size
-        out[j + count_below(a, b[j], True)] = b[j]
 
 
 K = 3
@@ -166,26 +137,6 @@ def bfs_level(offsets, targets, level, depth, next_level):
             w = targets[e]
             if level[w] < 0:
                 next_level[w] = depth + 1
-
-
-@launched(
-    1, N, lambda rng: (EDGES_FROM, EDGES_TO, np.array([0] + [INFINITY] * 5),
-                       zeros(1, dtype=np.int32), np.array([0] + [INFINITY] * 5)),
-    answer=lambda offsets, targets, level, changed, seen: np.array([0, 1, 1, 1] + [INFINITY] * 2),
-)  # fmt: skip
-@cuda.jit
-def relax_edges(offsets, targets, level, changed, seen):
-    """One round of Bellman and Ford with atomic minima."""
-    v = cuda.grid(1)
-    if v >= level.size:
-        return
-    if level[v] == INFINITY:
-        return
-    for e in range(offsets[v], offsets[v + 1]):
-        w = targets[e]
-        old = cuda.atomic.min(seen, w, level[v] + 1)
-        if old > level[v] + 1:
-            cuda.atomic.max(changed, 0, 1)
 
 
 @launched(
