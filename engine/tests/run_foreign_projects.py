@@ -56,6 +56,7 @@ REASONS = [
     ("forall.. takes|out of bounds for a tuple|range.. needs", "an error is wanted, and found"),
     ("has 3 dimensions but is indexed with 1", "x[i] = 5 of a row: taken for a forgotten index"),
     ("assert '.const' in", "asks for PTX"),
+    ("string_literal_eq_module_global", "asks for MLIR code"),
 ]
 
 
