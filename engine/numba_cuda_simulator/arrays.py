@@ -4,6 +4,7 @@ Shared memory of a batch of blocks is kept as (elements, blocks): the element th
 threads of many blocks read at once is one contiguous row.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -151,18 +152,38 @@ class GlobalArray(LaneArray):
         self.array = array
         self.captured = False  # a device array that the kernel knows as a global name
         self.parts = {}  # of complex numbers: the arrays of their "real" and "imag" parts
-        # One flat view from the lowest address to the highest, whatever the strides.
-        steps = tuple(slice(None, None, -1 if s < 0 else 1) for s in array.strides)
-        ascending = array[(*steps, ...)]  # an array, also of an array without axes
-        extent = sum((n - 1) * s for n, s in zip(self.dims, map(abs, self.strides), strict=True))
-        self.flat = np.lib.stride_tricks.as_strided(
-            ascending, (extent + 1 if array.size else 0,), (itemsize,)
-        )
-        self.offset = sum(
-            (1 - n) * s for n, s in zip(self.dims, self.strides, strict=True) if s < 0
-        )
+        if array.flags.c_contiguous:
+            self.flat, self.offset = np.asarray(array).reshape(-1), 0
+        else:
+            self.flatten()
         self.writeable = self.flat.flags.writeable
-        self.alignment = alignment(ascending)
+
+    def flatten(self):
+        """Make one flat view from the lowest address to the highest, whatever the strides."""
+        array, pairs = self.array, list(zip(self.dims, self.strides, strict=True))
+        ascending = array[tuple(slice(None, None, -1 if s < 0 else 1) for s in array.strides)]
+        extent = sum((n - 1) * abs(s) for n, s in pairs)
+        self.flat = np.lib.stride_tricks.as_strided(
+            ascending, (extent + 1 if array.size else 0,), (self.itemsize,)
+        )
+        self.offset = sum((1 - n) * s for n, s in pairs if s < 0)
+
+    @functools.cached_property
+    def region(self):
+        """The addresses of its memory, from and to, in bytes."""
+        start = self.flat.ctypes.data
+        return start, start + self.flat.nbytes
+
+    @functools.cached_property
+    def alignment(self):
+        """Where the lowest element is within a 32-byte sector.
+
+        GPU allocations start at one; a slice of an array starts where it starts.
+        """
+        base = self.array
+        while isinstance(base.base, np.ndarray):
+            base = base.base
+        return (self.region[0] - base.ctypes.data) % 32 if base.size else 0
 
     def take_for(self, dtype):
         """Take the elements for integers of the other signedness, as a signature says."""
@@ -339,17 +360,6 @@ class LocalArray(LaneArray):
             values[offset] = value
         else:
             values[offset] = np.where(mask, value, values[offset])
-
-
-def alignment(array):
-    """Return where an array's lowest element is within a 32-byte sector.
-
-    GPU allocations start at one; a slice of an array starts where it starts.
-    """
-    base = array
-    while isinstance(base.base, np.ndarray):
-        base = base.base
-    return (array.ctypes.data - base.ctypes.data) % 32 if base.size else 0
 
 
 def row_major(dims):

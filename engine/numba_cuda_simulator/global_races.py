@@ -35,13 +35,13 @@ class GlobalWatch:
         ]
         stored += [a for a in memory.globals if a.captured]
         arrays = [a for a in memory.globals if a.flat.size]
-        for stretch in join_overlaps([region(a) for a in arrays]):
-            if any(overlap(region(a), stretch) for a in stored):
-                self.add([a for a in arrays if overlap(region(a), stretch)], *stretch)
+        for stretch in join_overlaps([a.region for a in arrays]):
+            if any(overlap(a.region, stretch) for a in stored):
+                self.add([a for a in arrays if overlap(a.region, stretch)], *stretch)
 
     def add(self, arrays, start, end):
         """Watch one stretch of memory, in units that are parts of every element there."""
-        offsets = [region(a)[0] - start for a in arrays]
+        offsets = [a.region[0] - start for a in arrays]
         unit = math.gcd(*(a.itemsize for a in arrays), *offsets)
         shadow = self.regions[start] = Shadow((end - start) // unit)
         for array, offset in zip(arrays, offsets, strict=True):
@@ -260,12 +260,6 @@ def whole_elements(entries, now, clashes, where):
         positions, first = np.unique(clash.positions // parts, return_index=True)
         found.append(clash._replace(positions=positions, earlier=clash.earlier[first]))
     return entries[::parts] // parts, now[::parts], found
-
-
-def region(array):
-    """Return the addresses of an array's memory, from and to, in bytes."""
-    start = array.flat.ctypes.data
-    return start, start + array.flat.nbytes
 
 
 def overlap(a, b):

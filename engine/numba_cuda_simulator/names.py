@@ -51,6 +51,7 @@ OPERATIONS = {
         view""",
     "atomics": "atomic element_from",
 }
+OWNERS = {PREFIX + n: (part, n) for part, names in OPERATIONS.items() for n in names.split()}
 COUNTED = "count count_call count_compare count_fma".split()  # in traced launches, of the meter
 
 INTRINSICS = (
@@ -144,8 +145,6 @@ class Names:
         self.builtins = builtin_names(machine.operators)
         self.operations = {PREFIX + "slice": slice, PREFIX + "allocate": allocate}
         self.operations |= {PREFIX + "machine": machine, PREFIX + "lanes": machine.lanes}
-        for part, names in OPERATIONS.items():
-            self.add_operations(getattr(machine, part), names.split())
 
     def add_operations(self, part, names):
         """Let the rewritten code call methods of a part."""
@@ -162,10 +161,13 @@ class Names:
             code = function.__code__
             lockstep = self.rewrite(code)
             environment = {"__builtins__": self.builtins, **self.operations}
+            for name in OWNERS.keys() & lockstep.names:
+                part, operation = OWNERS[name]
+                environment[name] = getattr(getattr(self.machine, part), operation)
             for name, value in lockstep.constants.items():
                 # A variable that nobody has assigned yet is marked ("undefined", its name).
                 environment[name] = Undefined(value[1]) if isinstance(value, tuple) else value
-            closure = inspect.getclosurevars(function).nonlocals
+            closure = closure_of(function)
             for name in lockstep.names:
                 if name in closure:
                     environment[name] = self.resolve(name, closure[name])
@@ -177,7 +179,7 @@ class Names:
 
     def device_functions(self, function):
         """Return the device functions that a function names, by itself or in a module."""
-        code, closure = function.__code__, inspect.getclosurevars(function).nonlocals
+        code, closure = function.__code__, closure_of(function)
         values = [closure.get(n, function.__globals__.get(n)) for n in code.co_names]
         values += [closure[n] for n in code.co_freevars if n in closure]
         modules = [m for m in values if isinstance(m, types.ModuleType) and m is not cuda]
@@ -388,6 +390,13 @@ def plain(value):
         return like(value, list(map(plain, value)))
     lane = as_lane(value)
     return value if lane is None else lane
+
+
+def closure_of(function):
+    """Return what a function's names mean in the functions around it."""
+    cells = function.__closure__ or ()
+    names = function.__code__.co_freevars
+    return {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
 
 
 def python_function(kernel):

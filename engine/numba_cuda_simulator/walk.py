@@ -25,7 +25,7 @@ import z3
 from .dtypes import numpy_dtype
 from .errors import Site, UnsupportedError
 from .integers import LARGE, Integers, choose, conj, disj, is_condition, is_number, neg, variables
-from .names import DIALECTS, cuda, name_of, python_function
+from .names import DIALECTS, closure_of, cuda, name_of, python_function
 from .race_rules import ATOMIC, LOAD, STORE
 from .syntax import SimpleLoops
 from .transform import PREFIX, parsed
@@ -651,7 +651,7 @@ class Walk:
 
     def resolve(self, name):
         """Return what a name outside of the kernel means."""
-        closure = inspect.getclosurevars(self.function).nonlocals
+        closure = closure_of(self.function)
         for names in (closure, self.function.__globals__, vars(builtins)):
             if name in names:
                 return plain(names[name], name)

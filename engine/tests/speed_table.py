@@ -2,12 +2,14 @@
 
 In engine/: python tests/speed_table.py gears [names]
             python tests/speed_table.py simulator [names]
+            python tests/speed_table.py compiler
 
 The first table has launches as in a lesson: in lockstep, how long that was announced to take after
 a quarter of a second, as it is in a process that has never seen the kernel, as it is where its
 machine code is on disk, and once more in the same process. The second one has smaller launches of
 these kernels, of public code's styles and of threads that work alone, in Numba's own simulator and
-on the engine with all checks. Each is the least of ROUNDS processes.
+on the engine with all checks. Each is the least of ROUNDS processes. The third command prints what
+Numba takes for the first two functions of a process: the first loads its rules.
 """
 
 import json
@@ -21,6 +23,7 @@ import types
 from dataclasses import dataclass
 
 import numpy as np
+from numba import int64, njit
 
 import numba_cuda_simulator as simt
 from numba_cuda_simulator import progress
@@ -31,7 +34,7 @@ simt.enable()  # the simulator lacks names that some kernels import
 import serial_kernels  # noqa: E402
 import simt_kernels  # noqa: E402
 from classic_kernels import CLASSICS  # noqa: E402
-from test_public_style import CASES  # noqa: E402
+from test_public_style import STYLES  # noqa: E402
 
 if os.environ.get(SIMULATOR):
     simt.disable()
@@ -95,7 +98,7 @@ def simulated():
     for c in serial_kernels.CASES:
         made = lambda c=c: c.arguments(np.random.default_rng(0))  # noqa: E731
         rows += [Row(c.label, c.kernel, lambda c=c, made=made: (c.grid, c.block, *made()))]
-    for c in CASES:
+    for c in STYLES:
         launch = lambda c=c: (c.grid, c.block, *c.arguments())  # noqa: E731
         rows.append(Row(f"style: {c.name}", c.kernel, launch, 1, c.shared_bytes))
     return [row for row in rows if threads(row.launch()) <= MOST]
@@ -182,6 +185,11 @@ def simulator(names):
         for which, values in zip(("first", "again"), zip(*found, strict=True), strict=True):
             low, middle = min(values), statistics.median(values)
             print(f"{len(values)} of {least} threads or more, {which}: {low:.2g}, {middle:.3g}")
+
+
+def compiler(names):
+    for add in (lambda x: x + 1, lambda x: x + 2):
+        print(f"{seconds(lambda add=add: njit(add).compile((int64,))):.2g}")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""A hundred kernels in the styles of public code: engine, oracle, NumPy and compiler agree.
+"""A hundred kernels, of courses and in public code's styles: engine, oracle, NumPy and Numba agree.
 
 Each runs with the checks on, which must find nothing.
 """
 
 import importlib
 import inspect
-import linecache
 import math
 import re
 from pathlib import Path
@@ -13,21 +12,53 @@ from pathlib import Path
 import greenlet_oracle
 import numpy as np
 import pytest
+from classic_kernels import CLASSICS
 from compiled import compile_ptx, compiler_available
-from numba import cuda, float32, float64, from_dtype, int32
+from public_style.launches import Case
 from simt_kernels import edited_zoo
 
 import numba_cuda_simulator as simt
 from numba_cuda_simulator.errors import RaceError
 
-N = 32
 FAMILIES = sorted(p.stem for p in Path(__file__).parent.glob("public_style/*.py"))
-CASES = [
+# What NumPy says of the arguments of some classics: what the last of them must hold.
+ANSWERS = {
+    "game_of_life": lambda cells, out: life(cells),
+    "convolution": lambda x, w, out: np.convolve(x, w[::-1], "valid"),
+    "matrix_vector": lambda a, x, out: a @ x,
+    "matrix_product": lambda a, b, out: a @ b,
+    "transpose": lambda x, out: x.T,
+    "tree_sum": lambda x, out: x.reshape(-1, 128).sum(1),
+    "prefix_sum": lambda x, out: np.cumsum(x.reshape(-1, 128), 1).ravel(),
+    "bitonic_sort": lambda x: np.sort(x.reshape(-1, 128)).ravel(),
+    "histogram": lambda x, out: np.bincount(x, minlength=64),
+    "stencil": lambda x, out: np.convolve(x, np.ones(3, int), "same"),
+    "quicksort": lambda x: np.sort(x),
+}
+
+
+def life(cells):
+    around = sum(np.roll(cells, (i, j), (0, 1)) for i in (-1, 0, 1) for j in (-1, 0, 1)) - cells
+    return (around == 3) | (around == 2) & (cells == 1)
+
+
+def classic_case(c):
+    """Return a classic kernel's small launch as a case."""
+    grid, block, *_ = c.launch(c.small)
+    answer = {"answer": ANSWERS[c.name]} if c.name in ANSWERS else {}
+    inputs = lambda rng: c.launch(c.small)[2:]  # noqa: E731
+    return Case(
+        c.kernel, grid, block, inputs, rtol=1e-5, label="_classic", oracle=not answer, **answer
+    )
+
+
+STYLES = [
     case
     for name in FAMILIES
     if name != "launches"
     for case in getattr(importlib.import_module(f"public_style.{name}"), name.upper())
 ]
+CASES = [*STYLES, *map(classic_case, CLASSICS)]
 CASE = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 
 
@@ -89,7 +120,8 @@ def test_every_barrier_is_needed(case, line):
     file = Path(case.kernel.py_func.__code__.co_filename)
     lines = file.read_text().splitlines()
     lines[line - 1] = lines[line - 1].split("cuda.")[0].split("grid.")[0] + "pass"
-    family = getattr(edited_zoo("\n".join(lines)), file.stem.upper())
+    world = vars(edited_zoo("\n".join(lines)))
+    family = world.get(file.stem.upper()) or map(classic_case, world["CLASSICS"])
     broken = next(other for other in family if other.name == case.name)
     arguments = broken.arguments()
     with pytest.raises(RaceError, match="no barrier lies between|nothing orders blocks"):
@@ -100,94 +132,3 @@ def test_there_are_a_hundred():
     kernels = {case.kernel for case in CASES}
     assert len(kernels) >= 100 and len({case.name for case in CASES}) == len(CASES)
     assert all(math.prod(np.atleast_1d(case.block)) <= 1024 for case in CASES)
-
-
-PAIR = np.dtype([("key", "i4"), ("value", "f4")])
-WORLD = dict(cuda=cuda, float32=float32, float64=float64, int32=int32, math=math, np=np)
-WORLD["pair"] = from_dtype(PAIR)
-
-# What one meets in public kernels and the engine does not run: the statements of a kernel whose
-# last line it names, and what it says. True: a GPU would run it. errors.md has more of them.
-REFUSED = {
-    "spin lock": (
-        ("while cuda.atomic.cas(lock, 0, 0, 1) != 0:",),
-        "this while loop never ends: .* waits for another thread",
-        True,
-    ),
-    "slice of each thread's own length": (
-        ("row = x[i : 2 * i]",),
-        "a slice of 'x' whose length differs between threads",
-        True,
-    ),
-    "array chosen by each thread": (
-        ("a = x if i < 3 else out",),
-        "threads choose between the global array 'x' and the global array 'out'",
-        True,
-    ),
-    "local array chosen by each thread": (
-        ("a, b = cuda.local.array(2, float32), cuda.local.array(2, float32)", "a = b if i else a"),
-        "threads choose between the local array 'b' and the local array 'a'",
-        True,
-    ),
-    "records in shared memory": (
-        ("pairs = cuda.shared.array(8, pair)",),
-        "shared and local arrays of .* do not run on the CPU engine",
-        True,
-    ),
-    "dynamic memory, two sizes": (
-        ("a = cuda.shared.array(0, float32)", "b = cuda.shared.array(0, float64)"),
-        "dynamic shared memory is used with two sizes of element",
-        True,
-    ),
-    "view of other type": (("bits = x.view(np.int32)",), r"\.view of an array does not run", True),
-    "lambda": (("f = lambda v: 2 * v",), "a lambda does not run on the CPU engine", True),
-    "inner function": (
-        ("def f(v): return v",),
-        "a function defined inside a kernel does not run on the CPU engine",
-        True,
-    ),
-    "arithmetic on a row": (
-        ("out[0] = x[0:4] * 2",),
-        "a whole array takes no part in arithmetic",
-        False,
-    ),
-    "exchange of floats": (
-        ("cuda.atomic.exch(out, 0, x[i])",),
-        "cuda.atomic.exch does not work on 'out', which is float32",
-        False,
-    ),
-}
-
-
-def refused_kernel(statements):
-    """A kernel that ends with these statements, in a file of its own."""
-    lines = ["@cuda.jit\n", "def itself(x, out, lock):\n", "    i = cuda.grid(1)\n"]
-    lines += [f"    {statement}\n" for statement in statements]
-    if statements[-1].startswith("while"):
-        lines.append("        pass\n")
-    file = f"<refused {hash(statements)}>"
-    linecache.cache[file] = (sum(map(len, lines)), None, lines, file)
-    world = dict(WORLD)
-    exec(compile("".join(lines), file, "exec"), world)
-    return world["itself"]
-
-
-def refused_arguments():
-    return np.ones(N, np.float32), np.zeros(N, np.float32), np.zeros(1, int)
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused_by_name(name):
-    statements, words, runs_on_gpu = REFUSED[name]
-    kernel = refused_kernel(statements)
-    with pytest.raises(simt.errors.UnsupportedError, match=words) as caught:
-        simt.run(kernel, 1, N, *refused_arguments())
-    assert caught.value.lines == (3 + len(statements),)
-    assert runs_on_gpu == compiles(kernel, refused_arguments()) or not compiler_available()
-
-
-def compiles(kernel, arguments):
-    try:
-        return bool(compile_ptx(kernel, arguments))
-    except Exception:
-        return False

@@ -13,57 +13,10 @@ launched = COLLECTIVES.launched
 THREADS = 64
 WARPS = THREADS // 32
 TWICE = 2 * THREADS  # Numba takes a name as a shape, not an expression
-BINS = 8
 FULL_MASK = 0xFFFFFFFF
 
 
 # --- reductions -------------------------------------------------------------------------------
-
-
-@launched(
-    3, THREADS, lambda rng: (integers(rng, 170), zeros(3, dtype=np.int64)),
-    answer=lambda x, out: np.array([x[:64].sum(), x[64:128].sum(), x[128:].sum()]),
-)  # fmt: skip
-@cuda.jit
-def block_sums(x, out):
-    cache = cuda.shared.array(THREADS, dtype=int64)
-    t = cuda.threadIdx.x
-    i = cuda.grid(1)
-    cache[t] = x[i] if i < x.size else 0
-    cuda.syncthreads()
-    half = cuda.blockDim.x >> 1
-    while half:
-        if t < half:
-            cache[t] += cache[t + half]
-        cuda.syncthreads()
-        half >>= 1
-    if t == 0:
-        out[cuda.blockIdx.x] = cache[0]
-
-
-@launched(
-    1, THREADS, lambda rng: (floats(rng, 500), zeros(1)),
-    answer=lambda x, out: x.sum(), tolerance=1e-4,
-)  # fmt: skip
-@cuda.jit
-def interleaved_sum(x, out):
-    """Neighbours first, with the stride doubling."""
-    cache = cuda.shared.array(THREADS, float32)
-    t = cuda.threadIdx.x
-    total = float32(0)
-    for i in range(t, x.size, THREADS):
-        total += x[i]
-    cache[t] = total
-    cuda.syncthreads()
-    stride = 1
-    while stride < THREADS:
-        k = 2 * stride * t
-        if k + stride < THREADS:
-            cache[k] += cache[k + stride]
-        cuda.syncthreads()
-        stride *= 2
-    if t == 0:
-        out[0] = cache[0]
 
 
 @cuda.jit(device=True)
@@ -94,42 +47,6 @@ def shuffle_sum(x, out):
 
 
 @launched(
-    3, THREADS, lambda rng: (floats(rng, 300), zeros(1, dtype=np.float64)), rtol=1e-12,
-    answer=lambda x, out: (x.astype("f8") ** 2).sum(),
-)  # fmt: skip
-@cuda.jit
-def squared_norm(x, out):
-    """Every thread adds into one number."""
-    for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
-        cuda.atomic.add(out, 0, float(x[i]) * float(x[i]))
-
-
-@launched(
-    2, THREADS, lambda rng: (floats(rng, 200), floats(rng, 200), zeros(1)),
-    rtol=1e-5, answer=lambda a, b, out: a @ b, tolerance=1e-4,
-)  # fmt: skip
-@cuda.jit
-def dot(a, b, out):
-    cache = cuda.shared.array(THREADS, float32)
-    t = cuda.threadIdx.x
-    products = float32(0)
-    i = cuda.grid(1)
-    while i < a.size:
-        products += a[i] * b[i]
-        i += cuda.gridsize(1)
-    cache[t] = products
-    cuda.syncthreads()
-    s = THREADS // 2
-    while s > 0:
-        if t < s:
-            cache[t] += cache[t + s]
-        cuda.syncthreads()
-        s //= 2
-    if t == 0:
-        cuda.atomic.add(out, 0, cache[0])
-
-
-@launched(
     4, THREADS, lambda rng: (floats(rng, 4, 150), zeros(4, dtype=np.int64)),
     answer=lambda x, out: x.argmax(1),
 )  # fmt: skip
@@ -154,41 +71,6 @@ def argmax_rows(x, out):
         step //= 2
     if t == 0:
         out[row] = places[0]
-
-
-@launched(
-    1, THREADS, lambda rng: (floats(rng, 300), zeros(2)), tolerance=1e-4,
-    answer=lambda x, out: np.array([x.mean(), x.var()]),
-)  # fmt: skip
-@cuda.jit
-def welford(x, out):
-    """Mean and variance in one pass, partial results merged pairwise."""
-    counts = cuda.shared.array(THREADS, float32)
-    means = cuda.shared.array(THREADS, float32)
-    squares = cuda.shared.array(THREADS, float32)
-    t = cuda.threadIdx.x
-    count, mean, m2 = float32(0), float32(0), float32(0)
-    for i in range(t, x.size, THREADS):
-        count += float32(1)
-        delta = x[i] - mean
-        mean += delta / count
-        m2 += delta * (x[i] - mean)
-    counts[t], means[t], squares[t] = count, mean, m2
-    cuda.syncthreads()
-    step = THREADS // 2
-    while step > 0:
-        if t < step:
-            na, nb = counts[t], counts[t + step]
-            delta = means[t + step] - means[t]
-            n = na + nb
-            counts[t] = n
-            means[t] += delta * nb / n
-            squares[t] += squares[t + step] + delta * delta * na * nb / n
-        cuda.syncthreads()
-        step //= 2
-    if t == 0:
-        out[0] = means[0]
-        out[1] = squares[0] / counts[0]
 
 
 @launched(
@@ -237,46 +119,7 @@ def last_block_finishes(x, ticket, partial, out):
         out[0] = total
 
 
-@launched(
-    2, THREADS, lambda rng: (integers(rng, 128), zeros(2, 3, dtype=np.int64)),
-    answer=lambda x, out: np.stack(
-        [(x > 0).reshape(2, 64).sum(1), (x > -100).reshape(2, 64).all(1),
-         (x == 99).reshape(2, 64).any(1)], 1),
-)  # fmt: skip
-@cuda.jit
-def predicates_of_a_block(x, out):
-    v = x[cuda.grid(1)]
-    count = cuda.syncthreads_count(int(v > 0))
-    every = cuda.syncthreads_and(int(v > -100))
-    some = cuda.syncthreads_or(int(v == 99))
-    if cuda.threadIdx.x == 0:
-        out[cuda.blockIdx.x, 0] = count
-        out[cuda.blockIdx.x, 1] = 1 if every else 0
-        out[cuda.blockIdx.x, 2] = 1 if some else 0
-
-
 # --- prefix sums ------------------------------------------------------------------------------
-
-
-@launched(
-    1, THREADS, lambda rng: (integers(rng, THREADS), zeros(THREADS, dtype=np.int64)),
-    answer=lambda x, out: np.cumsum(x),
-)  # fmt: skip
-@cuda.jit
-def hillis_steele(x, out):
-    """Inclusive, in place: read, wait, write, wait."""
-    sums = cuda.shared.array(THREADS, int64)
-    t = cuda.threadIdx.x
-    sums[t] = x[t]
-    cuda.syncthreads()
-    offset = 1
-    while offset < THREADS:
-        left = sums[t - offset] if t >= offset else 0
-        cuda.syncthreads()
-        sums[t] += left
-        cuda.syncthreads()
-        offset <<= 1
-    out[t] = sums[t]
 
 
 @launched(
@@ -336,23 +179,6 @@ def scan_of_warps(x, out):
 
 
 @launched(
-    1, 32, lambda rng: (np.array([0, 3, 3, 10, 17, 40]), integers(rng, 40),
-                        zeros(40, dtype=np.int64)),
-    answer=lambda offsets, x, out: np.concatenate(
-        [np.cumsum(x[a:b]) for a, b in zip(offsets, offsets[1:], strict=False)]),
-)  # fmt: skip
-@cuda.jit
-def ragged_prefix_sums(offsets, x, out):
-    """One thread per row; rows of different lengths, one of them empty."""
-    row = cuda.grid(1)
-    if row < offsets.size - 1:
-        total = 0
-        for i in range(offsets[row], offsets[row + 1]):
-            total += x[i]
-            out[i] = total
-
-
-@launched(
     1, THREADS, lambda rng: (np.r_[1, rng.random(THREADS - 1) < 0.2].astype(np.int32),
                              integers(rng, THREADS), zeros(THREADS, dtype=np.int64)),
     answer=lambda heads, x, out: np.concatenate(
@@ -381,55 +207,6 @@ def segmented_scan(heads, x, out):
 
 
 # --- histograms and compaction ----------------------------------------------------------------
-
-
-@launched(
-    2, THREADS, lambda rng: (rng.random(400).astype("f4"), zeros(BINS, dtype=np.int32)),
-    answer=lambda x, counts: np.bincount((x * BINS).astype(int), minlength=BINS),
-)  # fmt: skip
-@cuda.jit
-def histogram_global(x, counts):
-    i = cuda.grid(1)
-    step = cuda.gridsize(1)
-    while i < x.size:
-        bin_ = int(x[i] * counts.size)
-        cuda.atomic.add(counts, min(bin_, counts.size - 1), 1)
-        i += step
-
-
-@launched(
-    3, THREADS, lambda rng: (integers(rng, 500, low=0, high=256, dtype=np.uint8),
-                             zeros(BINS, dtype=np.int32)),
-    answer=lambda x, counts: np.bincount(x >> 5, minlength=BINS),
-)  # fmt: skip
-@cuda.jit
-def histogram_shared(x, counts):
-    mine = cuda.shared.array(BINS, int32)
-    t = cuda.threadIdx.x
-    if t < BINS:
-        mine[t] = 0
-    cuda.syncthreads()
-    for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
-        cuda.atomic.add(mine, x[i] >> 5, 1)
-    cuda.syncthreads()
-    if t < BINS:
-        cuda.atomic.add(counts, t, mine[t])
-
-
-@launched(
-    1, 32, lambda rng: (integers(rng, 200, low=0, high=BINS), zeros(BINS, dtype=np.int64)),
-    answer=lambda x, counts: np.bincount(x, minlength=BINS),
-)  # fmt: skip
-@cuda.jit
-def histogram_private(x, counts):
-    """A histogram in each thread's registers, then one of all."""
-    mine = cuda.local.array(BINS, int64)
-    mine[:] = 0
-    for i in range(cuda.threadIdx.x, x.size, cuda.blockDim.x):
-        mine[x[i]] += 1
-    for b in range(BINS):
-        if mine[b]:
-            cuda.atomic.add(counts, b, mine[b])
 
 
 @launched(

@@ -3,56 +3,12 @@
 import math
 
 import numpy as np
-from numba import cuda, float32, int32, uint8
+from numba import cuda, float32
 from public_style.launches import Family
 from simt_kernels import floats, integers, zeros
 
 ELEMENTWISE = Family()
 launched = ELEMENTWISE.launched
-
-
-@launched(3, 32, lambda rng: (np.float32(2.5), zeros(80)), answer=lambda v, x: np.full(80, v))
-@cuda.jit
-def fill(value, x):
-    i = cuda.threadIdx.x + cuda.blockIdx.x * cuda.blockDim.x
-    if i < x.size:
-        x[i] = value
-
-
-@launched(
-    3,
-    32,
-    lambda rng: (np.float32(3), floats(rng, 90), floats(rng, 90)),
-    answer=lambda a, x, y: a * x + y,
-)
-@cuda.jit
-def saxpy(a, x, y):
-    i = cuda.grid(1)
-    if i < x.shape[0]:
-        y[i] = a * x[i] + y[i]
-
-
-@launched(
-    2, 32, lambda rng: (floats(rng, 1000), zeros(1000)), answer=lambda x, out: np.maximum(x, 0)
-)
-@cuda.jit
-def relu_grid_stride(x, out):
-    start = cuda.grid(1)
-    stride = cuda.gridsize(1)
-    for i in range(start, x.size, stride):
-        out[i] = x[i] if x[i] > 0 else 0
-
-
-@launched(
-    (2, 3), (16, 4), lambda rng: (floats(rng, 11, 30), floats(rng, 30), zeros(11, 30)),
-    answer=lambda x, bias, out: x + bias,
-)  # fmt: skip
-@cuda.jit
-def add_bias(x, bias, out):
-    row, col = cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y, cuda.grid(2)[0]
-    if row >= x.shape[0] or col >= x.shape[1]:
-        return
-    out[row, col] = x[row, col] + bias[col]
 
 
 @launched(
@@ -80,188 +36,6 @@ def formulas(x, out):
         out[1, i] = math.exp(-v * v)
         out[2, i] = math.sqrt(math.fabs(v))
         out[3, i] = math.atan2(v, float32(2))
-
-
-@launched(
-    2, 64, lambda rng: (rng.random(128), rng.random(128), zeros(5, 128, dtype=np.float64)),
-    rtol=1e-12,
-    answer=lambda x, y, out: np.stack(
-        [np.hypot(x, y), np.log1p(x), x**y, np.cbrt(x), np.fmod(7 * x, y + 0.5)]
-    ),
-)  # fmt: skip
-@cuda.jit
-def formulas_in_double(x, y, out):
-    i = cuda.grid(1)
-    out[0, i] = math.hypot(x[i], y[i])
-    out[1, i] = math.log1p(x[i])
-    out[2, i] = x[i] ** y[i]
-    out[3, i] = cuda.cbrt(x[i])
-    out[4, i] = math.fmod(7.0 * x[i], y[i] + 0.5)
-
-
-@launched(
-    2, 50, lambda rng: (floats(rng, 100), np.float32(-0.5), np.float32(0.5), zeros(100)),
-    answer=lambda x, low, high, out: np.clip(x, low, high),
-)  # fmt: skip
-@cuda.jit
-def clamp_values(x, low, high, out):
-    i = cuda.grid(1)
-    if i < x.size:
-        out[i] = min(max(x[i], low), high)
-
-
-COEFFICIENTS = (0.5, -1.25, 3.0, 0.125)
-
-
-@launched(
-    2, 64, lambda rng: (floats(rng, 128), zeros(128)),
-    answer=lambda x, out: np.polyval(COEFFICIENTS[::-1], x.astype("f8")),
-)  # fmt: skip
-@cuda.jit
-def horner(x, out):
-    i = cuda.grid(1)
-    acc = float32(0)
-    for k in range(len(COEFFICIENTS) - 1, -1, -1):
-        acc = acc * x[i] + float32(COEFFICIENTS[k])
-    out[i] = acc
-
-
-@launched(
-    2, 32, lambda rng: (rng.random(64).astype("f4") * 100, zeros(64, dtype=np.int32), zeros(64)),
-    answer=lambda x, steps, root: np.sqrt(x),
-)  # fmt: skip
-@cuda.jit
-def newton_sqrt(x, steps, root):
-    i = cuda.grid(1)
-    guess = x[i] if x[i] > 1 else float32(1)
-    count = 0
-    while count < 50:
-        better = float32(0.5) * (guess + x[i] / guess)
-        if abs(better - guess) <= float32(1e-6) * guess:
-            break
-        guess = better
-        count += 1
-    root[i] = guess
-    steps[i] = count
-
-
-@launched(
-    2, 64,
-    lambda rng: (
-        rng.integers(0, 256, (8, 12, 3)).astype(np.uint8), zeros(8, 12, dtype=np.uint8)
-    ),
-    answer=lambda rgb, grey: (rgb @ np.array([77, 150, 29]) >> 8).astype(np.uint8),
-)  # fmt: skip
-@cuda.jit
-def rgb_to_grey(rgb, grey):
-    i = cuda.grid(1)
-    if i < grey.size:
-        row, col = divmod(i, grey.shape[1])
-        r = rgb[row, col, 0]
-        g = rgb[row, col, 1]
-        b = rgb[row, col, 2]
-        grey[row, col] = uint8((77 * r + 150 * g + 29 * b) >> 8)
-
-
-@launched(
-    2, 64, lambda rng: (*rng.random((2, 100)).astype("f4"), zeros(2, 100)), rtol=2e-5,
-    tolerance=1e-4, answer=lambda price, years, out: black_scholes_answer(price, years),
-)  # fmt: skip
-@cuda.jit
-def black_scholes(price, years, out):
-    i = cuda.grid(1)
-    if i >= price.shape[0]:
-        return
-    s = 10 + 90 * price[i]
-    t = float32(0.25) + years[i]
-    strike, rate, sigma = float32(50), float32(0.02), float32(0.3)
-    spread = sigma * math.sqrt(t)
-    d1 = (math.log(s / strike) + (rate + sigma * sigma / float32(2)) * t) / spread
-    d2 = d1 - spread
-    discounted = strike * math.exp(-rate * t)
-    call = s * normal_cdf(d1) - discounted * normal_cdf(d2)
-    out[0, i] = call
-    out[1, i] = call - s + discounted  # put-call parity
-
-
-@cuda.jit(device=True)
-def normal_cdf(x):
-    return float32(0.5) * (float32(1) + math.erf(x / math.sqrt(float32(2))))
-
-
-def black_scholes_answer(price, years):
-    s, t = 10 + 90 * price.astype("f8"), 0.25 + years.astype("f8")
-    d1 = (np.log(s / 50) + (0.02 + 0.045) * t) / (0.3 * np.sqrt(t))
-    cdf = np.vectorize(lambda x: 0.5 * (1 + math.erf(x / math.sqrt(2))))
-    discounted = 50 * np.exp(-0.02 * t)
-    call = s * cdf(d1) - discounted * cdf(d1 - 0.3 * np.sqrt(t))
-    return np.stack([call, call - s + discounted])
-
-
-@launched(
-    2, 48, lambda rng: (integers(rng, 90, low=0, high=50), floats(rng, 50), zeros(90)),
-    answer=lambda index, table, out: table[index],
-)  # fmt: skip
-@cuda.jit
-def gather(index, table, out):
-    i = cuda.grid(1)
-    if i < index.size:
-        out[i] = table[index[i]]
-
-
-@launched(
-    2, 48, lambda rng: (rng.permutation(90).astype(np.int32), floats(rng, 90), zeros(90)),
-    answer=lambda index, x, out: x[np.argsort(index)],
-)  # fmt: skip
-@cuda.jit
-def scatter(index, x, out):
-    i = cuda.grid(1)
-    if i < index.size:
-        out[index[i]] = x[i]
-
-
-@launched(
-    1, 64, lambda rng: (rng.random(64).astype("f4") * 9, np.sort(rng.random(12)).astype("f4") * 9,
-                        floats(rng, 12), zeros(64)),
-    answer=lambda x, xs, ys, out: np.interp(x, xs, ys), tolerance=1e-4,
-)  # fmt: skip
-@cuda.jit
-def interpolate(x, xs, ys, out):
-    """Piecewise linear, knots found by bisection, constant outside."""
-    i = cuda.grid(1)
-    v = x[i]
-    low, high = 0, xs.size - 1
-    if v <= xs[low]:
-        out[i] = ys[low]
-        return
-    if v >= xs[high]:
-        out[i] = ys[high]
-        return
-    while high - low > 1:
-        middle = (low + high) // 2
-        if xs[middle] <= v:
-            low = middle
-        else:
-            high = middle
-    t = (v - xs[low]) / (xs[high] - xs[low])
-    out[i] = ys[low] + t * (ys[high] - ys[low])
-
-
-@launched(
-    2, 64,
-    lambda rng: (floats(rng, 128), np.float32(0.02), zeros(128, dtype=np.int8), zeros(128)),
-    answer=lambda x, scale, q, back: (
-        np.clip(np.rint(x / scale), -128, 127).astype(np.int8),
-        np.clip(np.rint(x / scale), -128, 127) * scale,
-    ),
-)  # fmt: skip
-@cuda.jit
-def quantise(x, scale, q, back):
-    i = cuda.grid(1)
-    level = round(x[i] / scale)
-    level = max(-128, min(127, level))
-    q[i] = level
-    back[i] = q[i] * scale
 
 
 @launched(
@@ -330,22 +104,6 @@ def half_intrinsics(x, y, out):
 
 
 @launched(
-    (2, 2), (16, 8), lambda rng: (zeros(14, 30, dtype=np.int32), 30),
-)  # fmt: skip
-@cuda.jit
-def julia_set(out, limit):
-    x, y = cuda.grid(2)
-    height, width = out.shape
-    if x < width and y < height:
-        z = complex(3.0 * x / width - 1.5, 2.0 * y / height - 1.0)
-        count = 0
-        while z.real * z.real + z.imag * z.imag < 4.0 and count < limit:
-            z = z * z + (-0.8 + 0.156j)
-            count += 1
-        out[y, x] = count
-
-
-@launched(
     1, 32, lambda rng: ((floats(rng, 32) + 1j * floats(rng, 32)).astype("c8"),
                         zeros(32, dtype=np.complex64), zeros(32)),
     rtol=1e-6, answer=lambda z, out, size: (z.conj() * z * 2, abs(z)),
@@ -374,13 +132,3 @@ def fourier_transform(x, out):
         angle = -2 * math.pi * k * n / x.size
         total += x[n] * complex(math.cos(angle), math.sin(angle))
     out[k] = total
-
-
-@launched(
-    2, 32, lambda rng: (integers(rng, 64), integers(rng, 64), zeros(64, dtype=np.int32)),
-    answer=lambda a, b, out: np.where(a > b, a, b) + np.int32(7),
-)  # fmt: skip
-@cuda.jit
-def select_larger(a, b, out):
-    i = cuda.grid(1)
-    out[i] = cuda.selp(a[i] > b[i], a[i], b[i]) + int32(7)

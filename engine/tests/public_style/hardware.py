@@ -1,7 +1,7 @@
 """What only a GPU has: lanes that talk, votes, atomics of every kind, bits, kinds of memory."""
 
 import numpy as np
-from numba import boolean, cuda, float32, float64, int32, int64, uint32, uint64
+from numba import boolean, cuda, float32, float64, int32, uint32, uint64
 from public_style.launches import Family
 from simt_kernels import floats, integers, zeros
 
@@ -169,20 +169,6 @@ def sort_in_a_warp(x, out):
             step //= 2
         size *= 2
     out[lane] = v
-
-
-@launched(
-    1, 64, lambda rng: (integers(rng, 64), zeros(64, dtype=np.int64)),
-    answer=lambda x, out: x.reshape(2, 32)[:, ::-1].ravel(),
-)  # fmt: skip
-@cuda.jit
-def exchange_through_shared(x, out):
-    """syncwarp is enough where only lanes of one warp talk."""
-    cells = cuda.shared.array((2, 32), int64)
-    warp, lane = divmod(cuda.threadIdx.x, cuda.warpsize)
-    cells[warp, lane] = x[cuda.grid(1)]
-    cuda.syncwarp()
-    out[cuda.grid(1)] = cells[warp, 31 - lane]
 
 
 @launched(

@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from numba import cuda, float32, int32, uint64
+from numba import cuda, float32, uint64
 from public_style.launches import Family
 from simt_kernels import floats, zeros
 
@@ -53,76 +53,6 @@ def layernorm(x, weight, bias, out):
     rstd = float32(1) / math.sqrt(block_sum(part, cache) / float32(n) + float32(EPS))
     for j in range(t, n, THREADS):
         out[row, j] = (x[row, j] - mean) * rstd * weight[j] + bias[j]
-
-
-@launched(
-    2, 64, lambda rng: (floats(rng, 3, 40), floats(rng, 40), zeros(3, 40)), rtol=1e-6,
-    answer=lambda x, w, out: x / np.sqrt((x * x).mean(1, keepdims=True) + EPS) * w,
-)  # fmt: skip
-@cuda.jit
-def rmsnorm(x, weight, out):
-    """A warp per row."""
-    row, lane = cuda.grid(1) // 32, cuda.laneid
-    if row >= x.shape[0]:
-        return
-    total = float32(0)
-    for j in range(lane, x.shape[1], 32):
-        total += x[row, j] * x[row, j]
-    for bit in range(5):
-        total += cuda.shfl_xor_sync(FULL_MASK, total, 1 << bit)
-    scale = float32(1) / math.sqrt(total / float32(x.shape[1]) + float32(EPS))
-    for j in range(lane, x.shape[1], 32):
-        out[row, j] = x[row, j] * scale * weight[j]
-
-
-@launched(
-    4, THREADS, lambda rng: (floats(rng, 6, 4, 5), zeros(6, 4, 5)), rtol=1e-6, tolerance=1e-4,
-    answer=lambda x, out: (x - x.mean((0, 2), keepdims=True))
-    / np.sqrt(x.var((0, 2), keepdims=True) + EPS),
-)  # fmt: skip
-@cuda.jit
-def batchnorm(x, out):
-    """A block per channel, over the batch and the positions."""
-    cache = cuda.shared.array(THREADS, float32)
-    c, t = cuda.blockIdx.x, cuda.threadIdx.x
-    length = x.shape[2]
-    n = x.shape[0] * length
-    sums, squares = float32(0), float32(0)
-    for k in range(t, n, THREADS):
-        value = x[k // length, c, k % length]
-        sums += value
-        squares += value * value
-    mean = block_sum(sums, cache) / float32(n)
-    variance = block_sum(squares, cache) / float32(n) - mean * mean
-    for k in range(t, n, THREADS):
-        b, i = divmod(k, length)
-        out[b, c, i] = (x[b, c, i] - mean) / math.sqrt(variance + float32(EPS))
-
-
-@launched(
-    (2, 3), 16, lambda rng: (floats(rng, 3, 2, 16), zeros(3, 2, 16)), rtol=1e-5, tolerance=1e-4,
-    answer=lambda x, out: rotary_answer(x),
-)  # fmt: skip
-@cuda.jit
-def rotary_embedding(x, out):
-    """Rotates the pairs (i, i + half) of each head by the angle of its position."""
-    i = cuda.threadIdx.x
-    head, pos = cuda.blockIdx.x, cuda.blockIdx.y
-    half = x.shape[2] // 2
-    if i >= half:
-        return
-    angle = pos * math.pow(float32(10000), float32(-2 * i) / float32(x.shape[2]))
-    c, s = math.cos(float32(angle)), math.sin(float32(angle))
-    a, b = x[pos, head, i], x[pos, head, i + half]
-    out[pos, head, i] = a * c - b * s
-    out[pos, head, i + half] = a * s + b * c
-
-
-def rotary_answer(x):
-    angle = np.arange(3)[:, None, None] * 10000.0 ** (-2 * np.arange(8) / 16)
-    a, b = x[..., :8], x[..., 8:]
-    c, s = np.cos(angle), np.sin(angle)
-    return np.concatenate([a * c - b * s, a * s + b * c], -1)
 
 
 @launched(
@@ -234,28 +164,6 @@ def dropout(x, p, seed, out, kept):
 
 
 @launched(
-    2, 64, lambda rng: (floats(rng, 100), 3, np.float32(0.01), floats(rng, 100),
-                        np.abs(floats(rng, 100)), floats(rng, 100)),
-    rtol=1e-6, answer=lambda g, t, lr, m, v, w: adam_answer(g, t, lr, m, v, w),
-)  # fmt: skip
-@cuda.jit
-def adam_step(grad, t, lr, m, v, w):
-    i = cuda.grid(1)
-    if i < w.size:
-        g = grad[i]
-        m[i] = float32(0.9) * m[i] + float32(0.1) * g
-        v[i] = float32(0.999) * v[i] + float32(0.001) * g * g
-        m_hat = m[i] / float32(1 - 0.9**t)
-        v_hat = v[i] / float32(1 - 0.999**t)
-        w[i] -= lr * m_hat / (math.sqrt(v_hat) + float32(1e-8))
-
-
-def adam_answer(g, t, lr, m, v, w):
-    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
-    return m, v, w - lr * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
-
-
-@launched(
     2, THREADS, lambda rng: (floats(rng, 2, 40), zeros(2, 40, dtype=np.int8), zeros(2)),
     answer=lambda x, q, scale: (
         np.rint(x / (s := np.abs(x).max(1) / np.float32(127))[:, None]).astype(np.int8), s),
@@ -274,57 +182,6 @@ def quantise_rows(x, q, scale):
         q[row, j] = round(x[row, j] / step)
     if lane == 0:
         scale[row] = step
-
-
-@launched(
-    (1, 2), (8, 8), lambda rng: (
-        rng.integers(-127, 128, (12, 16)).astype(np.int8),
-        rng.integers(-127, 128, (16, 8)).astype(np.int8), np.float32(0.01), np.float32(0.02),
-        zeros(12, 8)),
-    answer=lambda a, b, sa, sb, out: a.astype(int) @ b.astype(int) * (sa * sb),
-    tolerance=1e-4,
-)  # fmt: skip
-@cuda.jit
-def matmul_int8(a, b, scale_a, scale_b, out):
-    j, i = cuda.grid(2)
-    if i < out.shape[0]:
-        acc = int32(0)
-        for k in range(a.shape[1]):
-            acc += int32(a[i, k]) * int32(b[k, j])
-        out[i, j] = float32(acc) * (scale_a * scale_b)
-
-
-@launched(
-    (3, 2), 8, lambda rng: (floats(rng, 2, 3, 8), floats(rng, 2, 5, 8), floats(rng, 2, 5, 8),
-                            zeros(2, 3, 8)),
-    rtol=1e-5, tolerance=1e-4, answer=lambda q, k, v, out: attention_answer(q, k, v),
-)  # fmt: skip
-@cuda.jit
-def attention(q, k, v, out):
-    """A block per query and head; a thread per column."""
-    scores = cuda.shared.array(16, float32)
-    m, head, c = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
-    if c < k.shape[1]:
-        s = float32(0)
-        for d in range(q.shape[2]):
-            s += q[head, m, d] * k[head, c, d]
-        scores[c] = s / math.sqrt(float32(q.shape[2]))
-    cuda.syncthreads()
-    largest = scores[0]
-    for n in range(1, k.shape[1]):
-        largest = max(largest, scores[n])
-    acc, total = float32(0), float32(0)
-    for n in range(k.shape[1]):
-        p = math.exp(scores[n] - largest)
-        total += p
-        acc += p * v[head, n, c]
-    out[head, m, c] = acc / total
-
-
-def attention_answer(q, k, v):
-    s = np.einsum("hmd,hnd->hmn", q, k) / np.sqrt(8)
-    p = np.exp(s - s.max(-1, keepdims=True))
-    return np.einsum("hmn,hnd->hmd", p / p.sum(-1, keepdims=True), v)
 
 
 @launched(

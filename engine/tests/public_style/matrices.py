@@ -3,62 +3,18 @@
 import math
 
 import numpy as np
-from numba import cuda, float32, int32
+from numba import cuda, float32
 from public_style.launches import Family
-from simt_kernels import floats, integers, zeros
+from simt_kernels import floats, zeros
 
 MATRICES = Family()
 launched = MATRICES.launched
 
 TILE = 8
-PADDED = TILE + 1
 HALO = TILE + 2
-LENGTH = 32
-RADIUS = 2
-WINDOW = LENGTH + 2 * RADIUS
 
 
 # --- products ---------------------------------------------------------------------------------
-
-
-@launched(
-    (2, 2), (8, 8), lambda rng: (floats(rng, 11, 7), floats(rng, 7, 13), zeros(11, 13)),
-    answer=lambda a, b, c: a @ b,
-)  # fmt: skip
-@cuda.jit
-def matmul_naive(a, b, c):
-    i, j = cuda.grid(2)
-    if i < c.shape[0] and j < c.shape[1]:
-        tmp = 0.0
-        for k in range(a.shape[1]):
-            tmp += a[i, k] * b[k, j]
-        c[i, j] = tmp
-
-
-@launched(
-    (2, 2), (TILE, TILE), lambda rng: (floats(rng, 12, 19), floats(rng, 19, 10), zeros(12, 10)),
-    answer=lambda a, b, c: a @ b,
-)  # fmt: skip
-@cuda.jit
-def matmul_tiled(a, b, c):
-    a_tile = cuda.shared.array(shape=(TILE, TILE), dtype=float32)
-    b_tile = cuda.shared.array(shape=(TILE, TILE), dtype=float32)
-    x, y = cuda.grid(2)
-    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-    total = float32(0.0)
-    for step in range((a.shape[1] + TILE - 1) // TILE):
-        a_tile[ty, tx] = 0
-        b_tile[ty, tx] = 0
-        if y < a.shape[0] and step * TILE + tx < a.shape[1]:
-            a_tile[ty, tx] = a[y, step * TILE + tx]
-        if x < b.shape[1] and step * TILE + ty < b.shape[0]:
-            b_tile[ty, tx] = b[step * TILE + ty, x]
-        cuda.syncthreads()
-        for k in range(TILE):
-            total += a_tile[ty, k] * b_tile[k, tx]
-        cuda.syncthreads()
-    if y < c.shape[0] and x < c.shape[1]:
-        c[y, x] = total
 
 
 def make_register_matmul(ROWS):
@@ -134,35 +90,6 @@ def dot_row(row, x):
 
 
 @launched(
-    (2, 2), (8, 8), lambda rng: (floats(rng, 9), floats(rng, 12), zeros(9, 12)),
-    answer=lambda x, y, out: np.outer(x, y),
-)  # fmt: skip
-@cuda.jit
-def outer_product(x, y, out):
-    col, row = cuda.grid(2)
-    if row < x.size and col < y.size:
-        out[row, col] = x[row] * y[col]
-
-
-@launched(
-    (3, 2), (TILE, TILE), lambda rng: (floats(rng, 14, 21), zeros(21, 14)),
-    answer=lambda x, out: x.T,
-)  # fmt: skip
-@cuda.jit
-def transpose_padded(x, out):
-    tile = cuda.shared.array((TILE, PADDED), float32)
-    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-    col, row = cuda.grid(2)
-    if row < x.shape[0] and col < x.shape[1]:
-        tile[ty, tx] = x[row, col]
-    cuda.syncthreads()
-    row = cuda.blockIdx.x * TILE + ty
-    col = cuda.blockIdx.y * TILE + tx
-    if row < out.shape[0] and col < out.shape[1]:
-        out[row, col] = tile[tx, ty]
-
-
-@launched(
     (2, 2), (TILE, TILE), lambda rng: (floats(rng, 14, 10), zeros(10, 14)),
     answer=lambda x, out: x.T,
 )  # fmt: skip
@@ -172,28 +99,6 @@ def transpose_by_view(x, out):
     turned = out.T
     if i < x.shape[0] and j < x.shape[1]:
         turned[i, j] = x[i, j]
-
-
-@launched(
-    1, 32, lambda rng: (np.array([0, 2, 2, 5, 6, 9]), rng.integers(0, 7, 9), floats(rng, 9),
-                        floats(rng, 7), zeros(5)),
-    answer=lambda starts, cols, values, x, y: csr(starts, cols, values) @ x,
-)  # fmt: skip
-@cuda.jit
-def csr_matvec(starts, cols, values, x, y):
-    row = cuda.grid(1)
-    if row < y.size:
-        total = float32(0)
-        for k in range(starts[row], starts[row + 1]):
-            total += values[k] * x[cols[k]]
-        y[row] = total
-
-
-def csr(starts, cols, values):
-    dense = np.zeros((len(starts) - 1, 7))
-    rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    np.add.at(dense, (rows, cols), values)
-    return dense
 
 
 @launched(
@@ -263,27 +168,6 @@ def spd(rng):
 
 
 @launched(
-    2, LENGTH, lambda rng: (floats(rng, 50), floats(rng, 5), zeros(50)),
-    answer=lambda x, w, out: np.convolve(x, w[::-1], mode="same"),
-)  # fmt: skip
-@cuda.jit
-def convolve_1d(x, w, out):
-    cells = cuda.shared.array(WINDOW, float32)
-    t = cuda.threadIdx.x
-    first = cuda.blockIdx.x * LENGTH - RADIUS
-    for k in range(t, WINDOW, LENGTH):
-        source = first + k
-        cells[k] = x[source] if 0 <= source < x.size else 0
-    cuda.syncthreads()
-    i = cuda.grid(1)
-    if i < x.size:
-        total = float32(0)
-        for d in range(2 * RADIUS + 1):
-            total += w[d] * cells[t + d]
-        out[i] = total
-
-
-@launched(
     (2, 2), (TILE, TILE), lambda rng: (floats(rng, 13, 12), zeros(13, 12)),
     answer=lambda x, out: laplace(x),
 )  # fmt: skip
@@ -315,31 +199,6 @@ def laplace(x):
 
 
 @launched(
-    (2, 2, 2), (4, 4, 2), lambda rng: (floats(rng, 4, 6, 7), zeros(4, 6, 7)),
-    answer=lambda x, out: stencil_3d_answer(x),
-)  # fmt: skip
-@cuda.jit
-def stencil_3d(x, out):
-    """Mean of the six neighbours inside; the surface is copied."""
-    k, j, i = cuda.grid(3)
-    if i >= x.shape[0] or j >= x.shape[1] or k >= x.shape[2]:
-        return
-    if 0 < i < x.shape[0] - 1 and 0 < j < x.shape[1] - 1 and 0 < k < x.shape[2] - 1:
-        total = x[i - 1, j, k] + x[i + 1, j, k] + x[i, j - 1, k]
-        total += x[i, j + 1, k] + x[i, j, k - 1] + x[i, j, k + 1]
-        out[i, j, k] = total / float32(6)
-    else:
-        out[i, j, k] = x[i, j, k]
-
-
-def stencil_3d_answer(x):
-    out, c = x.copy(), slice(1, -1)
-    ends = (slice(None, -2), slice(2, None))
-    out[c, c, c] = sum(x[e, c, c] + x[c, e, c] + x[c, c, e] for e in ends) / 6
-    return out
-
-
-@launched(
     2, 32, lambda rng: (zeros(2, 64) + np.eye(1, 64, 20, dtype=np.float32), 6),
 )  # fmt: skip
 @cuda.jit
@@ -355,35 +214,6 @@ def diffuse_with_grid_sync(rods, steps):
         right = old[i + 1] if i + 1 < n else old[i]
         new[i] = old[i] + float32(0.25) * (left - 2 * old[i] + right)
         grid.sync()
-
-
-@launched(
-    (2, 2), (8, 8), lambda rng: (rng.integers(0, 2, (11, 13)).astype(np.uint8),
-                                 zeros(11, 13, dtype=np.uint8)),
-    answer=lambda board, out: life(board),
-)  # fmt: skip
-@cuda.jit
-def game_of_life(board, out):
-    x, y = cuda.grid(2)
-    h, w = board.shape
-    if x >= w or y >= h:
-        return
-    count = -int32(board[y, x])
-    for dy in (-1, 0, 1):
-        for dx in (-1, 0, 1):
-            count += board[(y + dy + h) % h, (x + dx + w) % w]
-    if count == 3:
-        out[y, x] = 1
-    elif count == 2:
-        out[y, x] = board[y, x]
-    else:
-        out[y, x] = 0
-
-
-def life(b):
-    turns = [(i, j) for i in (-1, 0, 1) for j in (-1, 0, 1) if i or j]
-    n = sum(np.roll(b.astype(int), turn, (0, 1)) for turn in turns)
-    return ((n == 3) | (b == 1) & (n == 2)).astype(np.uint8)
 
 
 # --- images -----------------------------------------------------------------------------------
@@ -414,52 +244,6 @@ def sobel_answer(x):
     windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3))
     gx, gy = (np.einsum("ijrc,rc->ij", windows, w) for w in (SOBEL, SOBEL.T))
     return np.pad(np.hypot(gx, gy), 1)
-
-
-@launched(
-    1, 32, lambda rng: (integers(rng, 9, 20), zeros(9, 20, dtype=np.int64), 0), label="_rows",
-)  # fmt: skip
-@launched(1, 32, lambda rng: (integers(rng, 9, 20), zeros(9, 20, dtype=np.int64), 1))
-@cuda.jit
-def integral_image(x, out, axis):
-    """Running sums along one axis; both in turn make an integral image."""
-    t = cuda.grid(1)
-    total = 0
-    if axis == 0 and t < x.shape[0]:
-        for j in range(x.shape[1]):
-            total += x[t, j]
-            out[t, j] = total
-    elif axis == 1 and t < x.shape[1]:
-        for i in range(x.shape[0]):
-            total += x[i, t]
-            out[i, t] = total
-
-
-@launched(
-    (2, 2), (8, 8), lambda rng: (floats(rng, 12, 12), np.float32(0.5), zeros(12, 12)), rtol=1e-4,
-)  # fmt: skip
-@cuda.jit
-def rotate_image(x, angle, out):
-    """Backward mapping about the centre, bilinear, zero outside."""
-    col, row = cuda.grid(2)
-    h, w = out.shape
-    if row >= h or col >= w:
-        return
-    cy, cx = float32(0.5) * (h - 1), float32(0.5) * (w - 1)
-    c, s = math.cos(angle), math.sin(angle)
-    sy = cy + (row - cy) * c - (col - cx) * s
-    sx = cx + (row - cy) * s + (col - cx) * c
-    y0, x0 = int(math.floor(sy)), int(math.floor(sx))
-    fy, fx = sy - y0, sx - x0
-    value = 0.0
-    for dy in range(2):
-        for dx in range(2):
-            yy, xx = y0 + dy, x0 + dx
-            if 0 <= yy < h and 0 <= xx < w:
-                wy = fy if dy else 1 - fy
-                wx = fx if dx else 1 - fx
-                value += wy * wx * x[yy, xx]
-    out[row, col] = value
 
 
 @launched(
@@ -497,42 +281,3 @@ def dilate(x, out):
         if hit:
             break
     out[i, j] = hit
-
-
-@launched(
-    (1, 1), (6, 6), lambda rng: (floats(rng, 1, 2, 8, 8), floats(rng, 3, 2, 3, 3), zeros(3, 6, 6)),
-    answer=lambda x, w, out: np.einsum(
-        "cijrs,ocrs->oij", np.lib.stride_tricks.sliding_window_view(x[0], (3, 3), (1, 2)), w),
-    tolerance=1e-4,
-)  # fmt: skip
-@cuda.jit
-def conv2d(x, w, out):
-    """Channels in and out, three by three, no padding."""
-    j, i = cuda.threadIdx.x, cuda.threadIdx.y
-    for o in range(w.shape[0]):
-        acc = float32(0)
-        for c in range(w.shape[1]):
-            for r in range(w.shape[2]):
-                for s in range(w.shape[3]):
-                    acc += x[0, c, i + r, j + s] * w[o, c, r, s]
-        out[o, i, j] = acc
-
-
-@launched(
-    1, (4, 4), lambda rng: (floats(rng, 9, 9), zeros(4, 4), zeros(4, 4, dtype=np.int32)),
-    answer=lambda x, out, where: (
-        (windows := x[:8, :8].reshape(4, 2, 4, 2).swapaxes(1, 2).reshape(4, 4, 4)).max(2),
-        windows.argmax(2)),
-)  # fmt: skip
-@cuda.jit
-def max_pool(x, out, where):
-    j, i = cuda.grid(2)
-    best = float32(-math.inf)
-    place = 0
-    for k in range(4):
-        v = x[2 * i + k // 2, 2 * j + k % 2]
-        if v > best:
-            best = v
-            place = k
-    out[i, j] = best
-    where[i, j] = place

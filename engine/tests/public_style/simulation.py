@@ -1,42 +1,16 @@
 """Particles, random numbers, games and fractals: loops that end where each thread likes."""
 
-import math
-
 import numpy as np
-from numba import cuda, float32, int64, uint32, uint64
+from numba import cuda, int64, uint32
 from numba.cuda.random import xoroshiro128p_dtype, xoroshiro128p_uniform_float32
 from public_style.launches import Family
-from simt_kernels import floats, integers, zeros
+from simt_kernels import floats, zeros
 
 SIMULATION = Family()
 launched = SIMULATION.launched
 
-BODIES = 32
 PARTICLE = np.dtype([("x", "f4"), ("y", "f4"), ("speed", "f4"), ("hits", "i4")], align=True)
 BODY = np.dtype([("position", "f4", 3), ("mass", "f4"), ("alive", "?")], align=True)
-
-
-@launched(
-    2, 32, lambda rng: (integers(rng, 60, low=1, high=500), zeros(60, dtype=np.int32)),
-    answer=lambda x, steps: np.array([collatz_answer(int(n)) for n in x]),
-)  # fmt: skip
-@cuda.jit
-def collatz(x, steps):
-    i = cuda.grid(1)
-    if i >= x.size:
-        return
-    n, count = x[i], 0
-    while n != 1:
-        n = n // 2 if n % 2 == 0 else 3 * n + 1
-        count += 1
-    steps[i] = count
-
-
-def collatz_answer(n):
-    count = 0
-    while n != 1:
-        n, count = (n // 2 if n % 2 == 0 else 3 * n + 1), count + 1
-    return count
 
 
 @launched(
@@ -64,38 +38,6 @@ def escape_time(re, im, limit):
         if (z.real * z.real + z.imag * z.imag) >= 4:
             return i
     return 255
-
-
-@launched(
-    1, BODIES, lambda rng: (floats(rng, BODIES, 3), np.abs(floats(rng, BODIES)),
-                            zeros(BODIES, 3)),
-    rtol=1e-5, tolerance=1e-3, answer=lambda x, m, a: n_body_answer(x.astype("f8"), m),
-)  # fmt: skip
-@cuda.jit
-def n_body(position, mass, acceleration):
-    places = cuda.shared.array((BODIES, 4), float32)
-    i = cuda.threadIdx.x
-    for d in range(3):
-        places[i, d] = position[i, d]
-    places[i, 3] = mass[i]
-    cuda.syncthreads()
-    ax = ay = az = float32(0)
-    for j in range(BODIES):
-        dx = places[j, 0] - places[i, 0]
-        dy = places[j, 1] - places[i, 1]
-        dz = places[j, 2] - places[i, 2]
-        r2 = dx * dx + dy * dy + dz * dz + float32(0.01)
-        w = places[j, 3] / (r2 * math.sqrt(r2))
-        ax += dx * w
-        ay += dy * w
-        az += dz * w
-    acceleration[i, 0], acceleration[i, 1], acceleration[i, 2] = ax, ay, az
-
-
-def n_body_answer(x, m):
-    d = x[None] - x[:, None]
-    r2 = (d * d).sum(2) + 0.01
-    return (d * (m / r2**1.5)[..., None]).sum(1)
 
 
 @launched(
@@ -148,37 +90,6 @@ def xoroshiro_answer(states):
     states["s0"] = rotate(a, 55) ^ (a ^ b) ^ ((a ^ b) << np.uint64(14))
     states["s1"] = rotate(a ^ b, 36)
     return ((a + b) >> np.uint64(11)) / 2.0**53
-
-
-@launched(
-    1, 32, lambda rng: (12345, zeros(32, 5, dtype=np.int64)),
-    answer=lambda seed, out: lcg_answer(seed),
-)  # fmt: skip
-@cuda.jit
-def linear_congruential(seed, out):
-    state = (seed + cuda.grid(1)) & 0x7FFFFFFF
-    for k in range(out.shape[1]):
-        state = (1103515245 * state + 12345) % 2147483648
-        out[cuda.grid(1), k] = state >> 16
-
-
-def lcg_answer(seed):
-    state, columns = seed + np.arange(32), []
-    for _ in range(5):
-        state = (1103515245 * state + 12345) % 2**31
-        columns.append(state >> 16)
-    return np.stack(columns, 1)
-
-
-@launched(
-    2, 32, lambda rng: (np.uint64(7), zeros(64, dtype=np.uint64)),
-    answer=lambda seed, out: (seed + np.arange(64, dtype="u8")) * np.uint64(0x9E3779B97F4A7C15)
-    >> np.uint64(11),
-)  # fmt: skip
-@cuda.jit
-def weyl_sequence(seed, out):
-    i = cuda.grid(1)
-    out[i] = ((seed + uint64(i)) * uint64(0x9E3779B97F4A7C15)) >> uint64(11)
 
 
 @launched(
@@ -247,64 +158,3 @@ def bodies(rng):
 def one_record(settings, out):
     i = cuda.grid(1)
     out[i] = settings.x + settings.y * i
-
-
-@launched(
-    2, 32, lambda rng: (10 * rng.random(64).astype("f4"), np.float32(0.01), zeros(64)),
-)  # fmt: skip
-@cuda.jit
-def logistic_until_cycle(x, tolerance, out):
-    """Nested loops with breaks; each thread goes round until it comes near its start."""
-    i = cuda.grid(1)
-    v = x[i] / 10
-    for _ in range(20):
-        start = v
-        for _ in range(10):
-            v = float32(3.5) * v * (1 - v)
-            if v < 0.001:
-                continue
-            if abs(v - start) < tolerance:
-                break
-        else:
-            continue
-        break
-    out[i] = v
-
-
-@launched(
-    1, 64, lambda rng: (np.float64(0.0), np.float64(2.0), 8, zeros(64, dtype=np.float64)),
-    rtol=1e-12,
-    answer=lambda a, b, n, out: np.full(64, (math.exp(2) - 1)) * (out + 1), tolerance=1e-3,
-)  # fmt: skip
-@cuda.jit
-def simpson(a, b, intervals, out):
-    h = (b - a) / intervals
-    total = integrand(a) + integrand(b)
-    for k in range(1, intervals):
-        total += integrand(a + k * h) * (4 if k % 2 else 2)
-    out[cuda.grid(1)] = total * h / 3
-
-
-@cuda.jit
-def integrand(x):
-    return math.exp(x)
-
-
-@launched(
-    1, 32, lambda rng: (rng.random((32, 2)).astype("f4"),
-                        np.array([[0, 0], [1, 0], [0.5, 1]], "f4"), zeros(32, dtype=bool)),
-)  # fmt: skip
-@cuda.jit
-def point_in_polygon(points, polygon, inside):
-    """Counts crossings of a ray; the last corner joins the first."""
-    i = cuda.grid(1)
-    px, py = points[i]
-    crossings = 0
-    j = polygon.shape[0] - 1
-    for k in range(polygon.shape[0]):
-        xk, yk = polygon[k, 0], polygon[k, 1]
-        xj, yj = polygon[j, 0], polygon[j, 1]
-        if (yk > py) != (yj > py) and px < (xj - xk) * (py - yk) / (yj - yk) + xk:
-            crossings += 1
-        j = k
-    inside[i] = crossings % 2 == 1

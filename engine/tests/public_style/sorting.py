@@ -9,92 +9,6 @@ SORTING = Family()
 launched = SORTING.launched
 
 N = 32
-INFINITY = 1 << 30
-
-
-@launched(1, N, lambda rng: (integers(rng, N),), answer=np.sort)
-@cuda.jit
-def bitonic_sort(x):
-    cells = cuda.shared.array(N, int64)
-    t = cuda.threadIdx.x
-    cells[t] = x[t]
-    cuda.syncthreads()
-    k = 2
-    while k <= N:
-        j = k >> 1
-        while j:
-            partner = t ^ j
-            if partner > t:
-                if (t & k == 0) == (cells[t] > cells[partner]):
-                    cells[t], cells[partner] = cells[partner], cells[t]
-            cuda.syncthreads()
-            j >>= 1
-        k <<= 1
-    x[t] = cells[t]
-
-
-@launched(1, N, lambda rng: (floats(rng, 2 * N - 3),), answer=np.sort)
-@cuda.jit
-def odd_even_sort(x):
-    t = cuda.threadIdx.x
-    n = x.shape[0]
-    for phase in range(n):
-        i = 2 * t + phase % 2
-        if i + 1 < n and x[i] > x[i + 1]:
-            x[i], x[i + 1] = x[i + 1], x[i]
-        cuda.syncthreads()
-
-
-@launched(2, N, lambda rng: (floats(rng, 50), zeros(50)), answer=lambda x, out: np.sort(x))
-@cuda.jit
-def rank_sort(x, out):
-    """Each thread counts what comes before its element."""
-    i = cuda.grid(1)
-    if i < x.size:
-        rank = 0
-        for j in range(x.size):
-            if x[j] < x[i] or (x[j] == x[i] and j < i):
-                rank += 1
-        out[rank] = x[i]
-
-
-@cuda.jit(device=True, inline="always")
-def count_below(x, value, inclusive):
-    low, high = 0, x.size
-    while low < high:
-        middle = (low + high) >> 1
-        if x[middle] < value or (inclusive and x[middle] == value):
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@launched(
-    2, N, lambda rng: (np.sort(integers(rng, 30)), np.sort(integers(rng, 25)),
-                       zeros(55, dtype=np.int64)),
-    answer=lambda a, b, out: np.sort(np.r_[a, b]),
-)  # fmt: skip
-@cuda.jit
-def merge_sorted(a, b, out):
-    """Every element finds its place by bisection in the other list."""
-    i = cuda.grid(1)
-    if i < a.size:
-        out[i + count_below(b, a[i], False)] = a[i]
-    elif i < a.size + b.size:
-        j = i - a.size
-        out[j + count_below(a, b[j], True)] = b[j]
-
-
-@launched(
-    1, 48, lambda rng: (np.sort(integers(rng, 40)), integers(rng, 48), zeros(48, dtype=np.int64)),
-    answer=lambda table, keys, out: np.searchsorted(table, keys),
-)  # fmt: skip
-@cuda.jit
-def lower_bound(table, keys, out):
-    i = cuda.grid(1)
-    if i < keys.size:
-        out[i] = count_below(table, keys[i], False)
 
 
 K = 3
@@ -124,47 +38,6 @@ def top_k(x, values, places):
         places[row, k] = where[k]
 
 
-@launched(
-    2, N, lambda rng: (floats(rng, 60), zeros(60)),
-    answer=lambda x, out: np.median(
-        np.lib.stride_tricks.sliding_window_view(np.pad(x, 2, mode="edge"), 5), axis=1),
-)  # fmt: skip
-@cuda.jit
-def running_median(x, out):
-    """Median of five: insertion sort in registers, edges repeated."""
-    window = cuda.local.array(5, float32)
-    i = cuda.grid(1)
-    n = x.size
-    if i >= n:
-        return
-    for d in range(5):
-        value = x[min(max(i + d - 2, 0), n - 1)]
-        k = d
-        while k > 0 and window[k - 1] > value:
-            window[k] = window[k - 1]
-            k -= 1
-        window[k] = value
-    out[i] = window[2]
-
-
-@launched(
-    1, 40, lambda rng: (10, np.ones(100, bool)),
-    answer=lambda limit, flags: np.isin(np.arange(100), PRIMES),
-)  # fmt: skip
-@cuda.jit
-def sieve(limit, is_prime):
-    """Each thread crosses out the multiples of one number."""
-    p = cuda.grid(1)
-    if p < 2:
-        if p < is_prime.size:
-            is_prime[p] = False
-        return
-    if p < limit:
-        for multiple in range(p * p, is_prime.size, p):
-            is_prime[multiple] = False
-
-
-PRIMES = [p for p in range(2, 100) if all(p % d for d in range(2, p))]
 TEXT = np.frombuffer(b"in the end the theory of the thing bothers them", np.uint8)
 
 
@@ -264,26 +137,6 @@ def bfs_level(offsets, targets, level, depth, next_level):
             w = targets[e]
             if level[w] < 0:
                 next_level[w] = depth + 1
-
-
-@launched(
-    1, N, lambda rng: (EDGES_FROM, EDGES_TO, np.array([0] + [INFINITY] * 5),
-                       zeros(1, dtype=np.int32), np.array([0] + [INFINITY] * 5)),
-    answer=lambda offsets, targets, level, changed, seen: np.array([0, 1, 1, 1] + [INFINITY] * 2),
-)  # fmt: skip
-@cuda.jit
-def relax_edges(offsets, targets, level, changed, seen):
-    """One round of Bellman and Ford with atomic minima."""
-    v = cuda.grid(1)
-    if v >= level.size:
-        return
-    if level[v] == INFINITY:
-        return
-    for e in range(offsets[v], offsets[v + 1]):
-        w = targets[e]
-        old = cuda.atomic.min(seen, w, level[v] + 1)
-        if old > level[v] + 1:
-            cuda.atomic.max(changed, 0, 1)
 
 
 @launched(
