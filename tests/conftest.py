@@ -65,6 +65,13 @@ def pytest_make_collect_report(collector):
     if name.split(".")[0] in OPTIONAL | {"numba_cuda"}:
         report.outcome = "skipped"
         report.longrepr = str(collector.path), 1, f"Skipped: needs {name}"
+    # Of a folder each worker imports another part first. In a fresh checkout pytest rewrites the
+    # asserts of a file before it is imported, and keeps the result: so no file is rewritten twice.
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    if isinstance(collector, pytest.Directory) and report.result:
+        first = len(report.result) * worker // workers
+        report.result = [*report.result[first:], *report.result[:first]]
     return report
 
 
@@ -79,6 +86,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
+    items.sort(key=lambda item: item.path)  # the same order in all workers
     mark_thorough(items)
     if config.getoption("--quick"):
         few = set(map(id, quick(items)))
