@@ -38,13 +38,18 @@ from fa_numba.workbook import grader
 
 simt.options(compiled="never")  # no compiler in the middle of a test; engine/tests ask for it
 
-# Tests of ten seconds and more. They begin first, so that no worker waits at the end for one.
+# Tests of seven seconds and more. They begin first, so that no worker waits at the end for one.
 LONG = re.compile(
     r"test_(wrong_answers|exercises)\.py|test_notebooks\.py::test_runs"
     r"|test_classroom\.py::test_(students|a_hanging)|test_workbook\.py::test_doctor_survives"
     r"|test_(handout|hostile_answers|tour)\.py|test_cpu\.py::test_files$"
-    r"|test_bugs_of_others\.py::test_rows_that_see_no_key"
+    r"|test_bugs_of_others\.py::test_rows_that_see_no_key|test_compile_ahead\.py"
+    r"|test_folder\.py::test_the_wheel|test_without_numba\.py"
+    r"|test_tensor_core_(dropout|varlen)\.py::test_the\w*_in_registers"
 )
+
+# Tests that compile kernels for a GPU, seconds each: to `quick` those of a file are one test.
+COMPILES = re.compile(r"::\w*(_in_registers|budget|_fit$|cost)\w*$")
 
 # Modules of pyproject.toml's extras, by the names under which they are imported.
 OPTIONAL = frozenset(
@@ -65,6 +70,13 @@ def pytest_make_collect_report(collector):
     if name.split(".")[0] in OPTIONAL | {"numba_cuda"}:
         report.outcome = "skipped"
         report.longrepr = str(collector.path), 1, f"Skipped: needs {name}"
+    # Of a folder each worker imports another part first. In a fresh checkout pytest rewrites the
+    # asserts of a file before it is imported, and keeps the result: so no file is rewritten twice.
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    if isinstance(collector, pytest.Directory) and report.result:
+        first = len(report.result) * worker // workers
+        report.result = [*report.result[first:], *report.result[:first]]
     return report
 
 
@@ -79,6 +91,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
+    items.sort(key=lambda item: item.path)  # the same order in all workers
     mark_thorough(items)
     if config.getoption("--quick"):
         few = set(map(id, quick(items)))
@@ -90,18 +103,22 @@ def pytest_collection_modifyitems(config, items):
 def quick(items):
     """Of each test that is not long the first case, of ten and more the last one; a few lessons.
 
-    The lessons are the first ones of the parts of the table of contents.
+    Of what `make test` runs. The lessons are the first ones of the parts of the table of contents.
     """
-    families = {}
+    families, lessons = {}, []
     for item in items:
-        families.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for name, cases in families.items():
+        name = item.nodeid.partition("[")[0]
+        if item.get_closest_marker("thorough"):
+            continue
         if name.endswith("test_notebooks.py::test_runs_top_to_bottom"):
-            contents = Path(__file__).parents[1] / "docs" / "lessons.md"
-            first = re.findall(r"^## .+?\[(\d\d) ·", contents.read_text("utf-8"), re.M | re.S)
-            yield from (case for case in cases if case.callspec.id[:2] in first)
+            lessons.append(item)
         elif not LONG.search(name):
-            yield from cases[:: len(cases) - 1] if len(cases) >= 10 else cases[:1]
+            families.setdefault(COMPILES.sub("::", name), []).append(item)
+    for cases in families.values():
+        yield from cases[:: len(cases) - 1] if len(cases) >= 10 else cases[:1]
+    contents = (Path(__file__).parents[1] / "docs" / "lessons.md").read_text("utf-8")
+    for first in re.findall(r"^## .+?\[(\d\d) ·", contents, re.M | re.S):
+        yield from [x for x in lessons if x.callspec.id[:2] >= first][:1]
 
 
 def pytest_collection_finish():

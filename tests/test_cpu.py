@@ -28,6 +28,7 @@ from cases import (
     random,
     strided,
 )
+from few_cases import pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -321,6 +322,7 @@ def check_decode(q, cache, **options):
 @each_option
 @pytest.mark.parametrize("seqlen_q", [1, 5, 40])
 @pytest.mark.parametrize("page_size", [1, 7, 16, 100])
+@pytest.mark.few(lambda seqlen_q, page_size, mask: pairs(seqlen_q, page_size, mask))
 def test_decode(rng, seqlen_q, page_size, mask):
     q = random(rng, 3, seqlen_q, 6, 20)
     cache = make_paged_cache(rng, [150, 0, 77], page_size, 2, 20)
@@ -330,6 +332,7 @@ def test_decode(rng, seqlen_q, page_size, mask):
 @each_option
 @pytest.mark.parametrize("page_size", [1, 16, 48])
 @pytest.mark.parametrize("head_dim", [32, 80, 128])
+@pytest.mark.few(lambda head_dim, page_size, mask: pairs(head_dim, page_size, mask))
 def test_decode_in_place(rng, head_dim, page_size, mask):
     """Few rows for each key head: K and V are read where they lie."""
     cache = make_paged_cache(rng, [150, 16, 77], page_size, 3, head_dim)

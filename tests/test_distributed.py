@@ -5,6 +5,7 @@ import time
 import numpy as np
 import pytest
 from cases import assert_close, make_qkv, random
+from few_cases import pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,6 +90,7 @@ def check(names, got, want, plain):
 @each_mask
 @each_layout
 @each_world
+@pytest.mark.few(lambda world_size, layout, mask: pairs(world_size, layout, mask))
 def test_ring_is_attention(rng, world_size, layout, mask):
     q, k, v = make_qkv(rng, *SIZES)
     dout = random(rng, *q.shape)
@@ -255,6 +257,9 @@ def test_orders_differ():
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @each_layout
 @each_world
+@pytest.mark.few(
+    lambda world_size, layout, causal, seqlen: pairs(world_size, layout, causal, seqlen)
+)
 def test_bytes_and_pairs_are_those_of_the_formulas(rng, world_size, layout, causal, seqlen):
     q, k, v = (x.astype(np.float16) for x in make_qkv(rng, 2, seqlen, seqlen, 8, 2, 4))
     problem = Problem(seqlen, world_size, 8, 2, 4, layout, causal, itemsize=2, batch=2)

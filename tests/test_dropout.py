@@ -21,6 +21,7 @@ from cases import (
     thorough,
 )
 from dtype_cases import ATTENTION, same
+from few_cases import pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import cuda
@@ -255,6 +256,7 @@ DROPOUT = {"dropout_p": 0.3, "seed": 2**63 + 7}
 @each_option
 @each_shape
 @each_kernel
+@pytest.mark.few(lambda kernel, shape, mask: pairs(kernel, shape, mask))
 def test_forward(rng, kernel, shape, mask):
     q, k, v = make_qkv(rng, *shape)
     options = mask_options(mask, q.shape[2]) | DROPOUT

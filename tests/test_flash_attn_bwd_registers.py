@@ -15,6 +15,7 @@ from cases import (
     strided,
     thorough,
 )
+from few_cases import pairs
 
 from fa_numba import flash_attn_v2, simt
 from fa_numba.on_cuda_cores.flash_attn_bwd_registers import flash_attn_bwd_registers
@@ -35,6 +36,7 @@ def check(rng, shape, **options):
 @each_way
 @each_mask
 @each_shape
+@pytest.mark.few(lambda shape, causal, deterministic: pairs(shape, causal, deterministic))
 def test_shapes(rng, shape, causal, deterministic):
     options = {"tile_size": 16, "deterministic": deterministic}
     with simt.options(device="A100"):  # the largest head_dim needs more shared memory than a T4's

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from cases import assert_close, each_mask, make_qkv, random, strided, thorough
+from few_cases import pairs
 
 from fa_numba import linear_attn, reference, simt
 from fa_numba.analysis import Problem, traffic
@@ -60,6 +61,7 @@ def check_linear(q, k, v, *, form=None, chunk_size=16, **options):
 @each_form
 @each_map
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+@pytest.mark.few(lambda sizes, feature_map, form: pairs(sizes, feature_map, form))
 def test_shapes(rng, sizes, feature_map, form):
     batch, seqlen, *rest = sizes
     q, k, v = make_qkv(rng, batch, seqlen, seqlen, *rest)

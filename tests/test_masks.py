@@ -21,6 +21,7 @@ from cases import (
     random,
     thorough,
 )
+from few_cases import pairs
 from test_flash_attn_v1 import flash_attn_v1
 
 import fa_numba
@@ -74,6 +75,7 @@ def backward(rng, q, k, v, mask, **options):
 @each_option
 @each_shape
 @each_kernel
+@pytest.mark.few(lambda kernel, shape, mask: pairs(kernel, shape, mask))
 def test_forward(rng, kernel, shape, mask):
     forward(kernel, *make_qkv(rng, *shape), mask, block_m=8, block_n=8)
 

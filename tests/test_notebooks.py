@@ -29,7 +29,7 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 GRADING = ("00",)  # lessons whose first `grade` runs here; all are alike
 # They compile longest. By default they run without a compiler, and where there is one in CI's
 # thorough run.
-COMPILE_LONGEST = "12", "13"
+COMPILE_LONGEST = "11", "12", "13"
 MARKED = [thorough(p) if p.name[:2] in COMPILE_LONGEST else p for p in NOTEBOOKS]
 EACH = pytest.mark.parametrize("path", MARKED, ids=lambda p: p.stem)
 

@@ -20,6 +20,7 @@ from cases import (
     split_options,
     strided,
 )
+from few_cases import pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -181,6 +182,7 @@ def test_the_heads_of_a_group_share_one_read_of_the_cache(rng, num_heads):
 @each_option
 @pytest.mark.parametrize("page_size", [1, 7, 16])
 @pytest.mark.parametrize("num_splits", [1, 3, 7])
+@pytest.mark.few(lambda page_size, num_splits, mask: pairs(page_size, num_splits, mask))
 def test_masks(rng, page_size, num_splits, mask):
     arrays = make_case(rng, 3, 4, 2, 6, page_size=page_size)
     check(arrays, **mask_options(mask, 4), num_splits=num_splits, block_m=4, block_n=8)
