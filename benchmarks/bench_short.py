@@ -59,7 +59,7 @@ def packed():
         for causal in (False, True):
 
             def call(x=(q, k, v), causal=causal, starts=starts):
-                return flash_attn_varlen(*x, starts, starts, 512, 512, causal=causal)
+                return flash_attn_varlen(*x, starts, starts, causal=causal)
 
             padded = (x.view(32, 512, *x.shape[1:]) for x in (q, k, v))
             name = f"packed, 32 of 512, {q.shape[1]} heads of {head_dim}" + ", causal" * causal
