@@ -24,7 +24,8 @@ def main():
         [row for seqlen in SIZES for row in measure(seqlen)],
         note=f"{BATCH} sequences, one query each, shuffled pages of {PAGE_SIZE}, "
         f"{HEADS}/{KV_HEADS} heads of {HEAD_DIM}, float16; ms with L2 cold, Python's time not "
-        "counted; all ms: paged_attn_decode; scores, choice: parts of ms; scores do not depend on k",
+        "counted; all ms: paged_attn_decode; scores, choice: parts of ms; scores do not depend on "
+        "k",
     )
 
 
