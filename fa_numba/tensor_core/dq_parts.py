@@ -42,7 +42,7 @@ ARRIVAL_KEYS_OF_GROUP = 4096  # divided by the query heads that take turns (`key
 DQ_BYTES = 64 * 64 * 4  # of a warpgroup: half of a tile of dQ, or a third
 STEP_BYTES = 128 * 16  # 16 bytes for each of its threads: eight columns
 TILE_SHIFT = (2 * DQ_BYTES).bit_length() - 1  # from bytes of dq_sum to tiles
-PANEL_SHIFT = TILE_SHIFT - 1  # and to panels
+PANEL_SHIFT = TILE_SHIFT - 1  # and to panels of 64 columns
 THIRD_COL = 128  # the third panel's first column
 N_SHIFT = BLOCK_N.bit_length() - 1
 
@@ -94,19 +94,6 @@ def has_third(head_dim):
 def tile_bytes(head_dim):
     """Bytes of the sums of a tile of dQ."""
     return (3 if has_third(head_dim) else 2) * DQ_BYTES
-
-
-@functools.cache
-def make_tile_of(HEAD_DIM):
-    """tile_of(address, dq_sum): index of the tile of dQ whose sums are at this address."""
-    THIRD = has_third(HEAD_DIM)
-
-    @cuda.jit(device=True, forceinline=True)
-    def tile_of(address, dq_sum):
-        offset = address - global_address(dq_sum)
-        return int32(uint32(offset >> PANEL_SHIFT) // uint32(3) if THIRD else offset >> TILE_SHIFT)
-
-    return tile_of
 
 
 class Rows(NamedTuple):

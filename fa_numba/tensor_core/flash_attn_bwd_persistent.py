@@ -91,14 +91,15 @@ from fa_numba.tensor_core.dq_parts import (
     INDEX,
     N_SHIFT,
     ORDERED,
+    PANEL_SHIFT,
     PART_LENGTH,
     THIRD_COL,
     TILE,
+    TILE_SHIFT,
     Rows,
     fastest_order,
     has_third,
     make_dq_functions,
-    make_tile_of,
     paired,
     third_offset,
     tile_bytes,
@@ -387,7 +388,8 @@ def make_consumer(
     pack = forward.pack_of(DTYPE)
     dq_functions = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW)
     name_part, put, clear = dq_functions.name_part, dq_functions.put, dq_functions.clear
-    dq_tile_of, THIRD = make_tile_of(HEAD_DIM), has_third(HEAD_DIM)
+    THIRD = has_third(HEAD_DIM)
+    SUMS_SHIFT = PANEL_SHIFT if THIRD else TILE_SHIFT
     options = WINDOW, SOFTCAP, ALIBI, DROPOUT, EXPRESSIONS, HEAD_DIM_V
     tile = make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, *options)
     thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
@@ -558,7 +560,9 @@ def make_consumer(
                         barrier = uint32(stage * BARRIER)
                         wait(base + AT.q_ring.full + barrier, parity)
                         if COUNTED and thread.is_first:
-                            dq_tile = dq_tile_of(address, dq_sum)
+                            dq_tile = int32((address - global_address(dq_sum)) >> SUMS_SHIFT)
+                            if THIRD:  # of panels
+                                dq_tile = int32(uint32(dq_tile) // uint32(3))
                             shift, seqlen_k = sizes.shift, sizes.seqlen_k
                             name_part(
                                 part, dq_tile, m_tile, n_tile, shift, seqlen_k, sizes.mask_args

@@ -63,13 +63,14 @@ from fa_numba.tensor_core.dq_parts import (
     FLAGS,
     N_SHIFT,
     ORDERED,
+    PANEL_SHIFT,
     PART_LENGTH,
     THIRD_COL,
     TILE,
+    TILE_SHIFT,
     Rows,
     has_third,
     make_dq_functions,
-    make_tile_of,
     paired,
     third_offset,
     tile_bytes,
@@ -512,10 +513,11 @@ def make_producer(HEAD_DIM, HEAD_DIM_V, ORDER, CAUSAL, WINDOW, IN_STEP):
                     downwards = goes_downwards(slots, slot)
                     m_tile = m_tile_of(outer, inner, first_tile, end_tile, downwards)
                     barrier = stage * BARRIER
+                    q_tile, dout_tile = stage * Q_BYTES, stage * DOUT_BYTES
                     floats = stage * FLOATS_BYTES
                     wait(base + AT.q_ring.empty + barrier, parity)
                     load_q(
-                        base + AT.q_ring.full + barrier, base + AT.q.start + stage * Q_BYTES,
+                        base + AT.q_ring.full + barrier, base + AT.q.start + q_tile,
                         base + AT.lse.start + floats, slots, slot, m_tile, head, (maps.q, lse_2),
                     )  # fmt: skip
                     if needs_v:  # in the order in which the consumers need them
@@ -523,8 +525,7 @@ def make_producer(HEAD_DIM, HEAD_DIM_V, ORDER, CAUSAL, WINDOW, IN_STEP):
                         needs_v = False
                     wait(base + AT.dout_ring.empty + barrier, parity)
                     load_dout(
-                        base + AT.dout_ring.full + barrier,
-                        base + AT.dout.start + stage * DOUT_BYTES,
+                        base + AT.dout_ring.full + barrier, base + AT.dout.start + dout_tile,
                         base + AT.delta.start + floats, slots, slot, m_tile, head,
                         (maps.dout, delta),
                     )  # fmt: skip
@@ -562,7 +563,8 @@ def make_consumer(HEAD_DIM, HEAD_DIM_V, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, A
     M_SHIFT, COUNTED = BLOCK_M.bit_length() - 1, ORDER != ADDED
     dq_functions = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW)
     name_part, put, clear = dq_functions.name_part, dq_functions.put, dq_functions.clear
-    dq_tile_of, THIRD = make_tile_of(HEAD_DIM), has_third(HEAD_DIM)
+    THIRD = has_third(HEAD_DIM)
+    SUMS_SHIFT = PANEL_SHIFT if THIRD else TILE_SHIFT
     tile = make_tile_functions(
         HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, HEAD_DIM_V=HEAD_DIM_V
     )
@@ -584,7 +586,9 @@ def make_consumer(HEAD_DIM, HEAD_DIM_V, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, A
         n_tile = int32((slots[slot, K_ROW] - k_start) >> N_SHIFT)
         seqlen_k = int32(slots[slot, K_END] - k_start)
         shift = int32(slots[slot, SEQLEN_Q] - seqlen_k)
-        tile = dq_tile_of(address, outputs.dq_sum)
+        tile = int32((address - global_address(outputs.dq_sum)) >> SUMS_SHIFT)
+        if THIRD:  # of panels
+            tile = int32(uint32(tile) // uint32(3))
         name_part(part, tile, m_tile, n_tile, shift, seqlen_k, mask_args)
         mbarrier_arrive(base + AT.asked.start)
 
