@@ -249,8 +249,8 @@ class Model:
         assert start % num_bytes == 0 or num_bytes > 16, "an address that is no multiple of 16"
         return array.bytes[start : start + num_bytes]
 
-    def _floats(self, address, count, align=None):
-        assert address % (align or 4 * count) == 0
+    def _floats(self, address, count):
+        assert address % (4 * count) == 0
         return self.shared[address : address + 4 * count].view(np.float32)
 
     def load_shared_x2(self, x, address):
@@ -324,16 +324,6 @@ class Model:
         def copy():
             tile = self.shared.view(np.uint16)[self._box(source, rows)].view(part.dtype)
             part[:] = tile[: part.shape[0], : part.shape[1]]
-
-        self._me().stores.append(copy)
-
-    def bulk_add(self, destination, source, num_bytes):
-        assert destination % 16 == source % 16 == num_bytes % 16 == 0
-
-        def copy():
-            self._global(destination, num_bytes).view(np.float32)[:] += self._floats(
-                source, num_bytes // 4, 16
-            )
 
         self._me().stores.append(copy)
 

@@ -67,21 +67,6 @@ def atomic_add_x4(typingctx, address, x):
 
 
 @intrinsic
-def bulk_add(typingctx, destination, source, num_bytes):
-    """Add float32 from shared memory to global memory, each atomically, by TMA (sm_90).
-
-    All three are multiples of 16. It belongs to the thread's next group: `tma.tma_store_commit`.
-    """
-    return statement(
-        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [<destination>], [<source>], "
-        "<num_bytes>;",
-        destination=types.uint64,
-        source=types.uint32,
-        num_bytes=types.uint32,
-    )
-
-
-@intrinsic
 def load_shared_x2(typingctx, x, address):
     """Load two neighbouring float32."""
     return statement("ld.shared.v2.f32 <x>, [<address>];", x=written(x, 2), address=types.uint32)

@@ -97,6 +97,7 @@ from fa_numba.tensor_core.dq_parts import (
     TILE,
     TILE_SHIFT,
     Rows,
+    add_part,
     fastest_order,
     has_third,
     make_dq_functions,
@@ -394,7 +395,7 @@ def make_consumer(
     options = WINDOW, SOFTCAP, ALIBI, DROPOUT, EXPRESSIONS, HEAD_DIM_V
     tile = make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, *options)
     thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
-    multiply_third, add_dq, wait_for_sums = tile.multiply_third, tile.add_dq, tile.wait_for_sums
+    multiply_third = tile.multiply_third
     wait_for_dq, wait_for_dk = tile.wait_for_dq, tile.wait_for_dk
     if GRAD_FLOAT32:
         store_dk, store_dv = make_store_float32(HEAD_DIM), make_store_float32(HEAD_DIM_V)
@@ -450,7 +451,6 @@ def make_consumer(
         n, lane = int32(n_tile * BLOCK_N + thread.warp_row), thread.lane
         dv_rows = base + AT.dv.start + thread.warp_row * ROW_BYTES
         dv_scale = outputs.dropout.scale if DROPOUT else ONE
-        wait_for_sums(thread)
         store_dv(x.dv, dv_rows, maps.dv, n, sizes.seqlen_k, kv_head, b, lane, dv_scale)
         named_barrier_sync(DS_FULL, 256)  # dSᵀ is read: safe to overwrite
         scale = outputs.softmax_scale
@@ -530,7 +530,7 @@ def make_consumer(
                         put_part(x, base, *of_part, thread, outputs)
                         part_parity = uint32(part_parity ^ 1)
                     else:
-                        add_dq(dq_acc, base, thread, address)
+                        add_part(dq_acc, address)
                     more = messages[stage, KIND] & LAST_TILE == 0
                     wait_for_dk(x)
                     if lane == 0:
@@ -592,10 +592,10 @@ def make_consumer(
                             put_part(x, base, *of_part, thread, outputs)
                             part_parity = uint32(part_parity ^ 1)
                         else:
-                            add_dq(dq_acc, base, thread, address)
+                            add_part(dq_acc, address)
                             if THIRD and stage == thread.half:
                                 multiply_third(x, keys, thread, stage)
-                                add_dq(dq_acc, base, thread, address + third_offset(thread))
+                                add_part(dq_acc, address + third_offset(thread))
                         address += uint64(DQ_TILE_BYTES) * uint64(dq_step(sizes.num_m_tiles))
                         wait_for_dk(x)
                         if lane == 0:
@@ -622,7 +622,6 @@ def make_consumer(
         if COUNTED and thread.is_first:
             part[TILE] = -1
             mbarrier_arrive(base + AT.asked.start)
-        wait_for_sums(thread)
         if lane == 0:
             tma_store_wait_read(0)  # shared memory lives as long as the thread block
 

@@ -81,6 +81,7 @@ from fa_numba.tensor_core.dq_parts import (
     TILE,
     TILE_SHIFT,
     Rows,
+    add_part,
     has_third,
     make_dq_functions,
     paired,
@@ -662,7 +663,7 @@ def make_consumer(
     options = WINDOW, SOFTCAP, ALIBI, False, EXPRESSIONS
     tile = make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, *options, HEAD_DIM_V)
     thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
-    multiply_third, add_dq, wait_for_sums = tile.multiply_third, tile.add_dq, tile.wait_for_sums
+    multiply_third = tile.multiply_third
     wait_for_dq, wait_for_dk = tile.wait_for_dq, tile.wait_for_dk
     pack = forward.pack_of(DTYPE)
     store_dk, store_dv = make_store_tile(DK_COLS, pack), make_store_tile(COLS_V, pack)
@@ -737,7 +738,6 @@ def make_consumer(
         lane, scale = thread.lane, outputs.softmax_scale
         row, window = in_window(int32(k_row + thread.warp_row), k_end, STORE_ROWS)
         dv_rows = base + AT.dv.start + thread.warp_row * ROW_BYTES
-        wait_for_sums(thread)
         store_dv(x.dv, dv_rows, maps.dv, row, STORE_ROWS, kv_head, window, lane, ONE)
         named_barrier_sync(DS_FULL, 256)  # dSᵀ is read: safe to overwrite
         store_dk(x.dk, thread.ds_rows, maps.dk, row, STORE_ROWS, kv_head, window, lane, scale)
@@ -818,7 +818,7 @@ def make_consumer(
                         put_part(x, base, slots, slot, *of_part, thread, outputs)
                         part_parity = uint32(part_parity ^ 1)
                     else:
-                        add_dq(dq_acc, base, thread, address)
+                        add_part(dq_acc, address)
                     more = messages[stage, of_tile.KIND] & of_tile.LAST_TILE == 0
                     wait_for_dk(x)
                     if lane == 0:
@@ -871,10 +871,10 @@ def make_consumer(
                             put_part(x, base, slots, slot, *of_part, thread, outputs)
                             part_parity = uint32(part_parity ^ 1)
                         else:
-                            add_dq(dq_acc, base, thread, address)
+                            add_part(dq_acc, address)
                             if THIRD and stage == thread.half:
                                 multiply_third(x, keys, thread, stage)
-                                add_dq(dq_acc, base, thread, address + third_offset(thread))
+                                add_part(dq_acc, address + third_offset(thread))
                         address += uint64(DQ_TILE_BYTES) * uint64(dq_step(int32(dq_sum.shape[1])))
                         wait_for_dk(x)
                         if lane == 0:
@@ -906,7 +906,6 @@ def make_consumer(
         if COUNTED and thread.is_first:
             part[TILE] = -1
             mbarrier_arrive(base + AT.asked.start)
-        wait_for_sums(thread)
         if lane == 0:
             tma_store_wait_read(0)  # shared memory lives as long as the thread block
 

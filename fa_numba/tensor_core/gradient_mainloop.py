@@ -8,7 +8,6 @@ Paper: FlashAttention-2, arXiv:2307.08691, Algorithm 2.
 """
 
 import functools
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,8 +18,6 @@ from fa_numba.ptx import mbarrier, vectors, wgmma
 from fa_numba.ptx.barriers import fence_async_proxy, named_barrier_sync
 from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.statement import opaque
-from fa_numba.ptx.tma import tma_store_commit, tma_store_wait_read
-from fa_numba.ptx.vectors import bulk_add, store_shared_x4
 from fa_numba.ptx.wgmma import (
     descriptor,
     descriptor_bits,
@@ -31,7 +28,7 @@ from fa_numba.ptx.wgmma import (
 )
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.backward import padded, tile_rows, wgmma_products_of
-from fa_numba.tensor_core.dq_parts import DQ_BYTES, STEP_BYTES, add_part, has_third
+from fa_numba.tensor_core.dq_parts import DQ_BYTES, has_third
 from fa_numba.tensor_core.dropout_fragments import make_key_rows
 from fa_numba.tensor_core.fragments import fragment_function, make_fragment_functions
 from fa_numba.tensor_core.gradient_expressions import make_expression_functions
@@ -53,9 +50,6 @@ SLOTS = 2  # of K: the next keys are loaded while these are multiplied
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 240
 DS_FULL = 1  # the named barrier of the 256 consumer threads
 BARRIER = mbarrier.BYTES
-
-
-BULKS = os.environ.get("BWD_BULK", "0") == "1"
 
 
 class Layout(NamedTuple):
@@ -184,7 +178,7 @@ def make_plan(HEAD_DIM, HEAD_DIM_V=None):
     plan.layout = Layout(
         k=plan.tiles(slots_of(HEAD_DIM), BLOCK_N * ROW),
         v=plan.tiles(1, BLOCK_N * V_ROW),
-        dv=plan.tiles(1, BLOCK_N * max(V_ROW, 256 if has_third(HEAD_DIM) else 0)),
+        dv=plan.tiles(1, BLOCK_N * V_ROW),
         q=plan.tiles(STAGES, BLOCK_M * ROW),
         dout=plan.tiles(STAGES, BLOCK_M * V_ROW),
         ds=plan.tiles(STAGES, 2 * BLOCK_M * BLOCK_N),
@@ -231,8 +225,6 @@ class TileFunctions(NamedTuple):
     multiply_third: Callable
     wait_for_dq: Callable
     wait_for_dk: Callable
-    add_dq: Callable
-    wait_for_sums: Callable
 
 
 @functools.cache
@@ -282,7 +274,6 @@ def make_tile_functions(
     # A warpgroup's half of dQ: half of the columns of K, or half of the rows, dSᵀ's columns.
     BY_COLS = padded(HEAD_DIM) >= 128
     THIRD = has_third(HEAD_DIM)
-    BULK = BULKS and THIRD
     K_HALF, DS_HALF = (KV_PANEL, 0) if BY_COLS else (0, KV_PANEL)
     BY_ROWS = descriptor_bits()  # rows lie along the sum
     Q_BY_COLUMNS = descriptor_bits(Q_PANEL)  # a row for each term of the sum
@@ -452,37 +443,6 @@ def make_tile_functions(
         wgmma_commit()  # dK += dSᵀ Q                                                 line 16
 
     @fragment_function()
-    def add_dq(acc, base, thread, address):
-        """Add this thread's numbers of a panel of dQ to the sums at `address`.
-
-        By TMA, which takes less time of the warps: through the memory of the warp's rows of dV.
-        """
-        if BULK:
-            if thread.lane < 8:
-                tma_store_wait_read(0)
-            cuda.syncwarp()  # the panel before is read: safe to overwrite
-            rows = uint32(base + AT.dv.start + thread.warp_row * ROW_BYTES)
-            for j in range(8):
-                to = rows + (j & 3) * 512 + (j >> 2) * KV_PANEL + thread.lane * 16
-                store_shared_x4(to, acc[j])
-            fence_async_proxy()
-            cuda.syncwarp()  # the warp's numbers are written
-            if thread.lane < 8:
-                j = uint32(thread.lane)
-                source = rows + (j & 3) * 512 + (j >> 2) * KV_PANEL
-                bulk_add(address + uint64(j * (STEP_BYTES - 16)), uint32(source), uint32(512))
-                tma_store_commit()
-        else:
-            add_part(acc, address)
-
-    @fragment_function()
-    def wait_for_sums(thread):
-        if BULK:
-            if thread.lane < 8:
-                tma_store_wait_read(0)
-            cuda.syncwarp()  # the last panel of dQ is read: safe to overwrite
-
-    @fragment_function()
     def multiply_third(x, keys, thread, stage):
         wgmma_fence()
         k_columns = keys.columns + uint64((2 - thread.half) * (KV_PANEL >> 4))
@@ -506,5 +466,4 @@ def make_tile_functions(
             wgmma_wait_with(0, x.dk, K_LENGTH, x.ds, P_LENGTH)
 
     of_tile = multiply_in_turn if THIRD else multiply
-    waits = wait_for_dq, wait_for_dk
-    return TileFunctions(thread_of, keys_of, of_tile, multiply_third, *waits, add_dq, wait_for_sums)
+    return TileFunctions(thread_of, keys_of, of_tile, multiply_third, wait_for_dq, wait_for_dk)
