@@ -427,11 +427,12 @@ def test_the_kernel_stays_in_registers(head_dim, order, mask, spilled_by_product
     code = compile_kernel(kernel, (*args, NONE, NONE), cc=CC)
     assert spills_between_products(code) <= spilled_by_products
     # The producer and the warp that counts parts have 24 registers.
-    assert code.spill_bytes <= (0 if order == ADDED and not spilled_by_products else 320)
+    most = 320 if head_dim == head_dim_v else 480  # a third panel of dQ
+    assert code.spill_bytes <= (0 if order == ADDED and not spilled_by_products else most)
     assert code.float64_instructions == 0
     assert code.registers <= stated_registers(kernel)
     assert "C75" not in code.report  # products serialised, setmaxnreg ignored
-    assert varlen.shared_bytes(head_dim) + code.shared_bytes <= 227 * 1024
+    assert varlen.shared_bytes(head_dim, head_dim_v) + code.shared_bytes <= 227 * 1024
 
 
 @needs_compiler

@@ -144,7 +144,9 @@ def test_persistent_kernels_stay_in_registers(head_dim, order, mask, spilled_by_
     code = compile_kernel(kernel, (*args, slopes, counters, *MASK_ARGS, NONE, NONE), cc=HOPPER)
     assert spills_between_products(code) <= spilled_by_products
     # The producer and the warp that counts parts have 24 registers.
-    allowed = 0 if order == "added" and not spilled_by_products else 320
+    # The warp that counts parts; of a third panel of dQ, too, it keeps more.
+    most = 320 if head_dim == head_dim_v else 480
+    allowed = 0 if order == "added" and not spilled_by_products else most
     assert code.spill_bytes <= allowed and code.local_bytes <= allowed
     assert code.float64_instructions == 0
     assert code.registers <= stated_registers(kernel)
