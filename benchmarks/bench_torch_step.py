@@ -132,7 +132,7 @@ def autograd_calls(shape=LAYER):
         return lambda: torch.autograd.grad(attend(*inputs, is_causal=True), inputs, dout)
 
     class Nothing(torch.autograd.Function):
-        """What a node of autograd in Python costs: results that lie ready, nothing is launched."""
+        """A node of autograd in Python that returns ready arrays and launches nothing."""
 
         @staticmethod
         def forward(ctx, q, k, v):

@@ -565,7 +565,7 @@ def test_verbs(rng, op, combine):
 
 @pytest.mark.parametrize("order", [None, 3])
 def test_without_threads_all_is_the_same(rng, monkeypatch, order):
-    """And in the same order; an array that its rank overwrites holds what it would hold."""
+    """Results and order are those of threads, also where a rank overwrites an array it sent."""
     q, k, v = make_qkv(rng, 1, 23, 23, 4, 4, 8)
     options = {"layout": "zigzag", "causal": True, "order": order}
 

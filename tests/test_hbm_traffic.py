@@ -371,7 +371,7 @@ def test_reshape_and_cache(written, page_size, num_kv_heads, head_dim, scales):
     small,
 )
 def test_bounds_and_scores_of_pages(lengths, page_size, group_size, num_kv_heads, head_dim):
-    """Sequences of which a part is written, and tokens without a slot between them."""
+    """The end of each sequence is written; tokens without a slot lie between the sequences."""
     rng = np.random.default_rng(sum(lengths))
     cache, _, table, lengths = make_paged_cache(rng, lengths, page_size, num_kv_heads, head_dim)
     slots = [np.full(1, -1)]

@@ -393,7 +393,7 @@ def plain(value):
 
 
 def closure_of(function):
-    """Return what a function's names mean in the functions around it."""
+    """Return the variables of outer functions that a function reads, by name."""
     cells = function.__closure__ or ()
     names = function.__code__.co_freevars
     return {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}

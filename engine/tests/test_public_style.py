@@ -21,7 +21,7 @@ import numba_cuda_simulator as simt
 from numba_cuda_simulator.errors import RaceError
 
 FAMILIES = sorted(p.stem for p in Path(__file__).parent.glob("public_style/*.py"))
-# What NumPy says of the arguments of some classics: what the last of them must hold.
+# NumPy's results for some classics: the last argument must hold them.
 ANSWERS = {
     "game_of_life": lambda cells, out: life(cells),
     "convolution": lambda x, w, out: np.convolve(x, w[::-1], "valid"),

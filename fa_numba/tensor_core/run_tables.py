@@ -27,8 +27,8 @@ THREADS = 128
 WARPS = THREADS // 32
 STEPS = 7  # levels of `ranges_of` in a launch
 MAX_RUNS = 64  # of a thread block; what comes after is one mixed run
-# What the rows of a table of a packed batch are: thread blocks of tiles of queries, forward; tiles
-# of queries, or of keys.
+# A row of a packed batch: a thread block of tiles of queries (forward), a tile of queries,
+# or a tile of keys.
 BLOCKS, QUERIES, KEYS = range(3)
 
 

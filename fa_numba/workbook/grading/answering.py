@@ -130,7 +130,7 @@ class AnswerCodec(ReceivingWindows):
 
 
 def not_written(kernel):
-    """What a stub says that the kernel calls, or None: Numba only knows that it returns nothing."""
+    """The message of a stub that the kernel calls, or None: Numba's own names no stub."""
     scope, called = kernel.py_func.__globals__, kernel.py_func.__code__.co_names
     for name in called:
         code = getattr(getattr(scope.get(name), "py_func", None), "__code__", None)
