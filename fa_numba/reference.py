@@ -702,8 +702,11 @@ def _scale(q, softmax_scale):
 
 
 def _per_query_head(x, q):
-    """Repeat each key head for the query heads that share it."""
-    return np.repeat(x, q.shape[1] // x.shape[1], axis=1)
+    """Each key head, once for each of the query heads that share it."""
+    batch, num_kv_heads, *shape = x.shape
+    if num_kv_heads == 1:  # shared by all: 128 copies of a latent cache would be gigabytes
+        return np.broadcast_to(x, (batch, q.shape[1], *shape))
+    return np.repeat(x, q.shape[1] // num_kv_heads, axis=1)
 
 
 def _sum_over_group(dx, x):
