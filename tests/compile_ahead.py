@@ -1,18 +1,18 @@
 r"""Compile the kernels of the GPU tests for Hopper, on a machine without a GPU.
 
-    PYTHONOPTIMIZE=1 FA_NUMBA_CACHE=ahead python -m pytest -m gpu \
-        --assert=plain -W ignore -p compile_ahead -n 2
+    FA_NUMBA_CACHE=ahead python -m pytest -m gpu --assert=plain -W ignore -p compile_ahead -n 2
 
 The suite spends most of its time on a GPU compiling. With this plugin its tests run on NumPy
 arrays that pass for CuPy's. Every launch compiles its kernel as on a GPU and keeps the machine code
 in $FA_NUMBA_CACHE, and starts nothing. Carry that folder to the machine with the GPU, and set
 FA_NUMBA_CACHE there. It is used by the same source, Python and versions of Numba: `kernel_cache`.
 
-Results are zeros, so a test that fails counts for nothing; PYTHONOPTIMIZE=1 removes its asserts,
-which would end it before its next launch. Kernels that are not of the package are not kept.
+Results are zeros, so a test that fails counts for nothing; its asserts, which would end it before
+its next launch, are left out. Kernels that are not of the package are not kept.
 """
 
 import contextlib
+import importlib.machinery
 import os
 import sys
 import time
@@ -24,6 +24,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+TESTS = Path(__file__).parent
 MAX_BYTES = 1 << 30  # of an array; a test of larger ones is skipped
 
 
@@ -144,6 +145,20 @@ def fake_cupy():
     return cupy
 
 
+class WithoutAsserts(importlib.machinery.SourceFileLoader):
+    """Imports a file as `python -O` does; also the finder of this folder's files."""
+
+    def get_code(self, fullname):
+        return compile(self.get_data(self.path), self.path, "exec", dont_inherit=True, optimize=1)
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.origin and Path(spec.origin).parent == TESTS:
+            spec.loader = cls(name, spec.origin)
+        return spec
+
+
 count = Counter()  # of launches, kernels and seconds
 
 
@@ -156,6 +171,7 @@ def install():
     def current():
         return Gpu()
 
+    sys.meta_path.insert(0, WithoutAsserts)
     sys.modules["cupy"] = fake_cupy()
     cuda.is_available, cuda.gpus, cuda.synchronize = lambda: True, [Gpu()], lambda: None
     cuda.default_stream = cuda.external_stream = Stream
@@ -204,8 +220,8 @@ install()
 
 
 def pytest_configure(config):
-    if __debug__ or not os.environ.get("FA_NUMBA_CACHE"):
-        raise pytest.UsageError("compile_ahead needs PYTHONOPTIMIZE=1 and FA_NUMBA_CACHE=folder")
+    if not os.environ.get("FA_NUMBA_CACHE") or config.option.assertmode != "plain":
+        raise pytest.UsageError("compile_ahead needs --assert=plain and FA_NUMBA_CACHE=folder")
 
 
 @pytest.hookimpl(wrapper=True)
