@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 import re
 import subprocess
 import sys
@@ -255,7 +256,7 @@ def gpu(monkeypatch):
 
 def aligned(*shape, dtype=np.float32):
     """An array of fake CuPy that begins at a multiple of 16 bytes."""
-    size = int(np.prod(shape))
+    size = math.prod(shape)
     memory = np.zeros(size + 16, dtype)
     first = -memory.ctypes.data % 16 // memory.itemsize
     return CupyArray(memory[first : first + size].reshape(shape))
