@@ -491,7 +491,8 @@ def launch(kernel, grid: tuple, block: tuple, *args, shared_bytes: int = 0) -> N
         warnings.simplefilter("ignore", NumbaPerformanceWarning)  # small grids are fine in lessons
         args = [_for_numba(x) for x in args]
         launching.define_conversions()
-        launching.allow_shared_bytes(kernel, args, shared_bytes)
+        if gpu_available():  # else the arrays are the engine's
+            launching.allow_shared_bytes(kernel, args, shared_bytes)
         kernel[grid, block, stream, shared_bytes](*args)
 
 
