@@ -142,6 +142,9 @@ def test_arrays_of_a_mask_and_a_score(gpu):
         "score_args": (CupyArray(np.zeros(300, np.float32)),),
     }
     assert fa_numba.which(q, q, q, **functions).kernel == "flash_attn_persistent"
+    one, lengths = aligned(1, 1, 2, 64, dtype=np.float16), aligned(1, dtype=np.int32)
+    choice = fa_numba.which("flash_decode", one, q, q, lengths, **functions, sinks=aligned(2))
+    assert choice.kernel == "flash_decode_gather"
 
 
 @pytest.mark.parametrize("capability, row_dim, dtype, refused", [
