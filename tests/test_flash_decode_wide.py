@@ -342,6 +342,7 @@ def test_masks_and_scores_on_tensor_cores_stay_in_registers(kernel, name):
     given = expression_cases.given_of(name)
     constants, options = (128, "float16"), {"EXPRESSIONS": given.expressions}
     if kernel == "mma":
+        options["BLOCKS_PER_SM"] = 2
         made = make_flash_decode_mma(*constants, AT_RUN_TIME, False, **options)
     else:
         ring = gather.ring_of(128, False)

@@ -338,10 +338,12 @@ def flash_decode_mma(
     written = {"expressions": (mask, mask_args, score, score_args), "sinks": sinks}
     problem = check_on_tensor_cores("flash_decode_mma", forward.AMPERE, *arguments, **written)
     batch, _, _, head_dim = q.shape
-    # Measured: three are faster with one row; otherwise two are enough, with fewer splits.
-    blocks_per_sm = 3 if head_dim <= 128 and problem.num_rows == 1 else 2
-    options = {"WARPS": WARPS, "BLOCKS_PER_SM": blocks_per_sm}
-    options["EXPRESSIONS"] = problem.scores.expressions
+    expressions = problem.scores.expressions
+    # Measured: three are faster with one row; otherwise two are enough, with fewer splits. With the
+    # user's functions three would spill.
+    one_row = problem.num_rows == 1 and expressions == NO_EXPRESSIONS
+    blocks_per_sm = 3 if head_dim <= 128 and one_row else 2
+    options = {"WARPS": WARPS, "BLOCKS_PER_SM": blocks_per_sm, "EXPRESSIONS": expressions}
     kernel = make_flash_decode_mma(head_dim, arrays.dtype_name(q), *problem.constants, **options)
     num_splits = problem.num_splits or choose_splits(problem, ROWS, KEYS * WARPS, blocks_per_sm)
     grid = (problem.num_tiles(ROWS) * num_splits, batch)
