@@ -399,6 +399,8 @@ def from_numpy(like, x: np.ndarray):
 
 def to_numpy(x) -> np.ndarray:
     """Copy an array to host memory; for a GPU array this waits for the GPU."""
+    if recording := replay.current():
+        recording.complete = False  # what follows may depend on its numbers
     if dtype_name(x) == "bfloat16" and library_of(x) != "numpy":
         return to_numpy(_seen_as(x, "int16")).view("bfloat16")
     match library_of(x):
