@@ -158,6 +158,9 @@ class Symbol:
     def __int__(self):
         self.trace.refuse("must not turn a number into an int; // and % are there")
 
+    def __round__(self, digits=None):
+        self.trace.refuse("must not round a number; // and % are there")
+
     def __float__(self):
         self.trace.refuse(
             "must take functions from math, in a function written in Python: exp, log, sqrt, tanh"
@@ -340,9 +343,8 @@ class Module:
             known = getattr(sys.modules[self._name], name, None)
             if type(known).__name__ == "dtype":
                 return known
-            self._trace.refuse(
-                f"must use of {self._name} only {', '.join(sorted(self._functions))}, got {name}"
-            )
+            there = [x for x in sorted(self._functions) if hasattr(sys.modules[self._name], x)]
+            self._trace.refuse(f"must use of {self._name} only {', '.join(there)}, got {name}")
         return self._functions[name]
 
 
@@ -532,8 +534,14 @@ def _trace(function, name, first, arguments, captured=None):
             if run.refused:  # NumPy raises an error of its own instead
                 raise run.refused from None
             raise
-        if result is None:
-            raise TypeError(f"{name} must return a value, got None")
+        if result is None or type(result) in (str, bytes, tuple, list, dict, set):
+            where = inspect.unwrap(function)
+            of = getattr(where, "__code__", None)
+            place = f" ({of.co_name} in {of.co_filename}, line {of.co_firstlineno})" if of else ""
+            got = "None" if result is None else type(result).__name__
+            raise TypeError(
+                f"{name} must return one value, a number or a condition, got {got}{place}"
+            )
         node = symbol_of(run, result)
         if node in run.asked:  # `a and b` is a where a is false
             node = const(run.asked[node])
