@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from fa_numba import checks
 from fa_numba.checks import HOPPER
+from fa_numba.dispatch.attention import require_wide_heads
 from fa_numba.dispatch.candidates import Candidate, lesson, on_cpu
 from fa_numba.dispatch.job import job
 from fa_numba.dispatch.options import options_of
@@ -41,6 +42,14 @@ def on_hopper(candidate, inputs, options):
     checks.check_varlen_tensor_core(*inputs, name=candidate.name, **limits, v_differs=True)
 
 
+def with_wide_heads(candidate, inputs, options):
+    """Raise unless `flash_attn_wide_varlen` can take these inputs, and no faster kernel can."""
+    require_wide_heads(inputs.q)
+    checks.check_positive_scale(options.get("softmax_scale"), inputs.q.shape[2])
+    limits = {"supported": HOPPER, "max_head_dim": checks.MAX_WIDE_HEAD_DIM}
+    checks.check_varlen_tensor_core(*inputs, name=candidate.name, **limits)
+
+
 def gradients_on_hopper(candidate, inputs, options):
     """Raise unless a backward function on Hopper's tensor cores can take these inputs."""
     checks.check_positive_scale(options.get("softmax_scale"), inputs.q.shape[2])
@@ -56,6 +65,13 @@ FORWARD = (
         why="on tensor cores, as fast as padded batches without padding",
         check=on_hopper,
         head_dims=checks.ANY_HEAD_DIMS,
+    ),
+    Candidate(
+        "flash_attn_wide_varlen",
+        "tensor_core",
+        why=f"it alone runs on tensor cores at a head_dim above {checks.MAX_HEAD_DIM}",
+        check=with_wide_heads,
+        head_dims=checks.WIDE_HEAD_DIM,
     ),
     lesson("flash_attn_varlen", head_dims=checks.ANY_HEAD_DIMS),
 )
