@@ -325,6 +325,10 @@ def test_wide_heads_on_hopper(gpu, head_dim, kernel):
         tokens = (aligned(64, heads, head_dim, dtype=np.float16) for heads in (4, 2, 2))
         packed = *tokens, *2 * (aligned(3, dtype=np.int32),)
         assert fa_numba.which("flash_attn_varlen", *packed).kernel == "flash_attn_wide_varlen"
+        results = packed[0], aligned(4, 64)
+        packed = packed[0], *packed[:3], *results, *packed[3:]
+        choice = fa_numba.which("flash_attn_varlen_grad", *packed, deterministic=True)
+        assert choice.kernel == "flash_attn_bwd_stored_varlen"
     else:
         assert "above 256" in choice.refused["flash_attn_wide"]
     gpu((8, 0))

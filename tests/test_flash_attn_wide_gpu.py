@@ -23,8 +23,9 @@ from test_tensor_core_masks_gpu import (  # noqa: E402
     on_gpu,
 )
 
-from fa_numba import flash_attn, flash_attn_varlen, which  # noqa: E402
+from fa_numba import flash_attn, flash_attn_varlen, flash_attn_varlen_grad, which  # noqa: E402
 from fa_numba.runtime import arrays  # noqa: E402
+from fa_numba.tensor_core.flash_attn_bwd_stored import flash_attn_bwd_stored  # noqa: E402
 from fa_numba.tensor_core.flash_attn_wide import flash_attn_wide  # noqa: E402
 
 # seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, dtype
@@ -110,3 +111,28 @@ def test_packed(rng, case, mask, poisoned):
         again = flash_attn_varlen(*map(on_gpu, (*poisoned_others, *starts)), **options)
         assert (again[0][of_q].view(np.uint16) == out[of_q].view(np.uint16)).all()
         assert (again[1][:, of_q] == lse[:, of_q]).all()
+
+
+@pytest.mark.parametrize("case", [PACKED["small"], PACKED["long"]], ids=["small", "long"])
+def test_gradients_of_packed(rng, case):
+    """As of each sequence alone, to the bit."""
+    (q, k, v, *starts), options = make_packed(rng, case, causal=True)
+    inputs = list(map(on_gpu, (q, k, v, *starts)))
+    out, lse = flash_attn_varlen(*inputs, **options)
+    dout = on_gpu(rng.standard_normal(q.shape).astype(q.dtype))
+    given = dout, *inputs[:3], out, lse, *inputs[3:]
+    assert which("flash_attn_varlen_grad", *given).kernel == "flash_attn_bwd_stored_varlen"
+    got = flash_attn_varlen_grad(*given, **options)
+    for b in range(len(case[0])):
+        of_q, of_k = (slice(x[b], x[b + 1]) for x in starts)
+        places = of_q, of_k, of_k
+        if of_q.start == of_q.stop or of_k.start == of_k.stop:
+            assert not any(x[place].any() for x, place in zip(got, places, strict=True))
+            continue
+        of_sequence = [
+            x[None, place] for x, place in zip((dout, *inputs[:3]), (of_q, *places), strict=True)
+        ]
+        of_sequence += out[None, of_q], lse[None, :, of_q].copy()
+        want = flash_attn_bwd_stored(*of_sequence, **options)
+        for x, y, place in zip(got, want, places, strict=True):
+            assert (x[place].view(np.uint16) == y[0].view(np.uint16)).all()

@@ -57,6 +57,14 @@ def gradients_on_hopper(candidate, inputs, options):
     checks.check_varlen_bwd_tensor_core(*inputs, name=candidate.name, **limits)
 
 
+def wide_gradients_on_hopper(candidate, inputs, options):
+    """Raise unless `flash_attn_bwd_stored_varlen` can take these inputs, and only that one."""
+    require_wide_heads(inputs.q)
+    checks.check_positive_scale(options.get("softmax_scale"), inputs.q.shape[2])
+    limits = {"supported": HOPPER, "max_head_dim": checks.MAX_WIDE_HEAD_DIM}
+    checks.check_varlen_bwd_tensor_core(*inputs, name=candidate.name, **limits)
+
+
 FORWARD = (
     on_cpu("flash_attn_varlen"),
     Candidate(
@@ -83,6 +91,15 @@ BACKWARD = (
         why="on tensor cores, as the gradients of padded batches, without padding",
         check=gradients_on_hopper,
         head_dims=checks.ANY_HEAD_DIMS,
+    ),
+    Candidate(
+        "flash_attn_bwd_stored_varlen",
+        "tensor_core",
+        why="it alone computes gradients of packed batches at a head_dim above "
+        f"{checks.MAX_HEAD_DIM} on a GPU; one sequence after the other",
+        check=wide_gradients_on_hopper,
+        always=("deterministic",),
+        head_dims=checks.WIDE_HEAD_DIM,
     ),
     lesson("flash_attn_varlen_bwd", always=("deterministic",), head_dims=HEAD_DIMS),
 )
