@@ -96,12 +96,23 @@ def test_a_kernel_that_cannot_is_not_taken(gpu):
 
 def test_options_that_no_kernel_has(gpu):
     gpu((9, 0))
-    x, lse = aligned(1, 20, 2, 8, dtype=np.float16), aligned(1, 2, 20)
-    options = {"score": lambda s, b, h, m, n: s + 1, "score_args_grad": True}
+    x, lse = aligned(1, 20, 2, 264, dtype=np.float16), aligned(1, 2, 20)
+    options = {"score": lambda s, b, h, m, n: s + 1}
     with pytest.raises(TypeError, match="flash_attn_grad has no kernel") as raised:
         fa_numba.which(fa_numba.flash_attn_grad, x, x, x, x, x, lse, **options)
     assert "not cpu.flash_attn_grad: takes NumPy arrays alone" in str(raised.value)
-    assert "flash_attn_bwd has no score_args_grad" in str(raised.value)
+    assert "flash_attn_bwd_stored has no score" in str(raised.value)
+
+
+def test_gradients_of_score_args_come_beside_any_kernel(gpu):
+    gpu((9, 0))
+    x, lse = aligned(1, 20, 2, 64, dtype=np.float16), aligned(1, 2, 20)
+    given = fa_numba.flash_attn_grad, x, x, x, x, x, lse
+    options = {"score": lambda s, b, h, m, n, c: s + c[h], "score_args": (aligned(2),)}
+    choice = fa_numba.which(*given, **options, score_args_grad=True)
+    assert choice.kernel == "flash_attn_bwd_persistent"
+    with pytest.raises(ValueError, match="deterministic must be False with score_args_grad"):
+        fa_numba.which(*given, **options, score_args_grad=True, deterministic=True)
 
 
 @pytest.mark.parametrize("seqlen_q, seqlen_k, dtype, kernel", [
@@ -131,6 +142,9 @@ def test_arrays_of_a_mask_and_a_score(gpu):
         "score_args": (CupyArray(np.zeros(300, np.float32)),),
     }
     assert fa_numba.which(q, q, q, **functions).kernel == "flash_attn_persistent"
+    one, lengths = aligned(1, 1, 2, 64, dtype=np.float16), aligned(1, dtype=np.int32)
+    choice = fa_numba.which("flash_decode", one, q, q, lengths, **functions, sinks=aligned(2))
+    assert choice.kernel == "flash_decode_gather"
 
 
 @pytest.mark.parametrize("capability, row_dim, dtype, refused", [

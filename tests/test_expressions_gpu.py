@@ -1,5 +1,7 @@
 """The user's mask, score and sinks in the kernels on tensor cores, on a GPU."""
 
+import importlib
+
 import expression_cases
 import numpy as np
 import pytest
@@ -35,6 +37,46 @@ def test_flash_attn_mma(i, name):
 def test_flash_attn_persistent_varlen(i, name):
     head_dim, dtype = HEAD_DIMS[i % len(HEAD_DIMS)], getattr(torch, DTYPES[i // 4 % 2])
     check_packed(name, (4, 2), head_dim, dtype)
+
+
+@pytest.mark.parametrize(
+    "name, decoder, head_dim, page_size",
+    [
+        ("T5", "gather", 128, 16),
+        ("a tree", "gather", 64, 0),
+        ("sinks and a mask", "gather", 128, 1),
+        ("sinks", "gather", 64, 16),
+        ("a score and a mask", "mma", 128, 0),
+        ("sequences differ", "mma", 64, 16),
+        ("sinks", "mma", 128, 0),
+    ],
+)
+def test_decoding(name, decoder, head_dim, page_size):
+    module = importlib.import_module(f"fa_numba.tensor_core.flash_decode_{decoder}")
+    function, lengths = getattr(module, f"flash_decode_{decoder}"), np.array([41, 500], np.int32)
+    rng = np.random.default_rng(head_dim)
+    q, k, v = (
+        rng.standard_normal((2, n, heads, head_dim), np.float32).astype(np.float16)
+        for n, heads in ((3, 8), (512, 2), (512, 2))
+    )
+    caches, table = (k, v), {}
+    if page_size:
+        pages = rng.permutation(2 * 512 // page_size).astype(np.int32)
+        caches = [np.empty((len(pages), page_size, 2, head_dim), np.float16) for _ in range(2)]
+        for cache, x in zip(caches, (k, v), strict=True):
+            cache[pages] = x.reshape(cache.shape)
+        table["block_table"] = torch.from_numpy(pages.reshape(2, -1)).cuda()
+    ours, definition = expression_cases.options_of(
+        name, 8, 512, lambda x: torch.from_numpy(x).cuda()
+    )
+    arguments = [torch.from_numpy(x).cuda() for x in (q, *caches, lengths)]
+    inputs = [x.astype(np.float64) for x in (q, k, v)]
+    want, want_lse = reference.cached_attention(*inputs, lengths, **definition)
+    for num_splits in (0, 3):
+        out, lse = function(*arguments, **table, **ours, num_splits=num_splits)
+        error = np.abs(out.double().cpu().numpy() - want).max()
+        assert error <= 2.0**-10 * max(1, np.abs(want).max()), error
+        np.testing.assert_allclose(lse.cpu().numpy(), want_lse, rtol=1e-4, atol=2e-3)
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ from fa_numba.checks.expressions import (
     as_options,
     check_axes_of_arguments,
     check_expressions,
+    check_score_args_grad,
     check_sinks,
     check_sums_of_arguments,
 )
@@ -264,6 +265,7 @@ __all__ = [
     "check_settled",
     "check_shared_bytes",
     "check_softcap",
+    "check_score_args_grad",
     "check_sinks",
     "check_sums_of_arguments",
     "check_softmax_scale",

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from fa_numba import checks
 from fa_numba.checks import HOPPER
-from fa_numba.dispatch.attention import require_wide_heads
+from fa_numba.dispatch.attention import require_wide_heads, with_score_args_grad
 from fa_numba.dispatch.candidates import Candidate, lesson, on_cpu
 from fa_numba.dispatch.job import job
 from fa_numba.dispatch.options import options_of
@@ -163,7 +163,7 @@ def flash_attn_varlen(
     return inputs, options_of(inputs.q, *options, *written)
 
 
-@job(*BACKWARD)
+@job(*with_score_args_grad(BACKWARD))
 def flash_attn_varlen_grad(
     dout,
     q,
@@ -201,7 +201,8 @@ def flash_attn_varlen_grad(
     deterministic : bool, default=False
         The same bits in every run.
     score_args_grad : bool, default=False
-        Return the gradients of score_args too.
+        Return the gradients of score_args too. On a GPU they are summed in any order, so
+        deterministic must be False.
 
     Returns
     -------
