@@ -14,6 +14,7 @@ Seconds are those of the processor, since a busy machine gives the clock's to ot
 alternate, and the median of the rounds counts.
 """
 
+import math
 import time
 from statistics import median
 
@@ -123,26 +124,41 @@ def by_drafter(large, made, unseen):
     return rows
 
 
-def by_switch(large, unseen, *, stem=STEM, length=FEW, ways=WAYS, exact=True, clock=None, **sizes):
+def by_switch(
+    large,
+    unseen,
+    *,
+    stem=STEM,
+    length=FEW,
+    first_length=FEW,
+    ways=WAYS,
+    exact=True,
+    clock=time.process_time,
+    seconds=math.inf,
+    **sizes,
+):
     """300 requests at once, each with its answer of `length` tokens, and no page left at the end.
 
-    Each round has other prompts. The text of all ways with the same dtype of pages must be equal,
-    where that is `exact`; else the rows say how many answers are those of the first such way.
+    Each round has other prompts; the first, which compiles, has answers of `first_length`. After a
+    timed round there is another if it would end within `seconds` from now. The text of all ways
+    with the same dtype of pages must be equal, where that is `exact`; else the rows say how many
+    answers are those of the first such way.
     """
-    options = {"max_tokens": length, "temperature": 0, "clock": clock or time.process_time}
+    options, end = {"temperature": 0, "clock": clock}, time.perf_counter() + seconds
     engines = {
         name: engine_with(large, on, **{"num_pages": 2048} | sizes) for name, on in ways.items()
     }
     rates, equal, last = {name: [] for name in engines}, dict.fromkeys(engines, 0), {}
-    for i in range(1 + ROUNDS):  # in the first one kernels are compiled
+    for i in range(1 + ROUNDS):
+        start, tokens = time.perf_counter(), length if i else first_length
         (first,), own = pieces(unseen, 1, stem, 4 + i), pieces(unseen, REQUESTS, 12, 20 + i)
         prompts, texts = [first + piece for piece in own], {}
         for name, engine in engines.items():
             before = counts(engine)
-            answers, seconds = answers_of(engine, prompts, **options)
+            answers, taken = answers_of(engine, prompts, max_tokens=tokens, **options)
             last[name] = counts(engine) - before
-            if [len(x) for x in answers] != [length] * REQUESTS:
-                raise AssertionError(f"{name}: not every answer has {length} tokens")
+            if [len(x) for x in answers] != [tokens] * REQUESTS:
+                raise AssertionError(f"{name}: not every answer has {tokens} tokens")
             if engine.pool.num_free != engine.pool.num_pages:
                 raise AssertionError(f"{name}: pages are left")
             want = texts.setdefault(engine.model.in_8_bits, answers)
@@ -150,7 +166,11 @@ def by_switch(large, unseen, *, stem=STEM, length=FEW, ways=WAYS, exact=True, cl
             if exact and equal[name] < REQUESTS * (1 + i):
                 raise AssertionError(f"{name}: the text differs")
             if i:
-                rates[name].append(REQUESTS * length / seconds)
+                rates[name].append(REQUESTS * length / taken)
+        now = time.perf_counter()
+        print(f"round {i}: {now - start:.1f} s", flush=True)
+        if i and now + (now - start) > end:
+            break
     rows = []
     for name, (steps, shared, read, kept, guesses) in last.items():
         row = {
@@ -163,7 +183,8 @@ def by_switch(large, unseen, *, stem=STEM, length=FEW, ways=WAYS, exact=True, cl
             "kB of a page": round(engines[name].model.page_bytes / 1e3, 1),
         }
         if not exact:
-            row["same text"] = f"{equal[name]} of {REQUESTS * (1 + ROUNDS)}"
+            row["same text"] = f"{equal[name]} of {REQUESTS * (1 + i)}"
+            row["rounds"] = i
         rows.append(row)
     return rows
 
