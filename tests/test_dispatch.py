@@ -336,6 +336,13 @@ def test_wide_heads_on_hopper(gpu, head_dim, kernel):
     if kernel == "wide":
         assert "head_dim" in choice.refused["flash_attn_persistent"]
         assert fa_numba.which(q, k, k, alibi_slopes=aligned(4)).kernel == "flash_attn_v2"
+        tokens = (aligned(64, heads, head_dim, dtype=np.float16) for heads in (4, 2, 2))
+        packed = *tokens, *2 * (aligned(3, dtype=np.int32),)
+        assert fa_numba.which("flash_attn_varlen", *packed).kernel == "flash_attn_wide_varlen"
+        results = packed[0], aligned(4, 64)
+        packed = packed[0], *packed[:3], *results, *packed[3:]
+        choice = fa_numba.which("flash_attn_varlen_grad", *packed, deterministic=True)
+        assert choice.kernel == "flash_attn_bwd_stored_varlen"
     else:
         assert "above 256" in choice.refused["flash_attn_wide"]
     gpu((8, 0))
@@ -352,8 +359,11 @@ def test_kernels_that_take_one_head_dim_up_to_256_are_not_taken(gpu, head_dims, 
     assert re.search(refusal, choice.refused["flash_attn_registers"])
     lengths = CupyArray(np.full(1, 64, np.int32))
     choice = fa_numba.which("flash_decode", q, q, v, lengths)
-    assert choice.kernel == "flash_decode"
-    assert re.search(refusal.replace("k|", "k_cache|"), choice.refused["flash_decode_wide"])
+    if head_dims[0] == head_dims[1]:
+        assert choice.kernel == "flash_decode_wide"
+    else:
+        assert choice.kernel == "flash_decode"
+        assert re.search(refusal.replace("k|", "k_cache|"), choice.refused["flash_decode_wide"])
     arguments = gradient_arguments(q, q, v, out=v)
     if max(head_dims) <= 256:
         assert fa_numba.which("flash_attn_grad", *arguments).kernel == "flash_attn_bwd"

@@ -6,7 +6,9 @@ import expression_cases
 import numpy as np
 import pytest
 
-from fa_numba import reference
+import fa_numba
+from fa_numba import masks, reference
+from fa_numba.runtime import arrays
 
 torch = pytest.importorskip("torch", reason="arrays on the GPU")
 pytestmark = pytest.mark.gpu
@@ -156,3 +158,26 @@ def check_packed(name, heads, head_dim, dtype, **options):
     unit = 2.0**-10 if dtype == torch.float16 else 2.0**-7
     assert error <= unit * max(1, np.abs(want).max()), error
     np.testing.assert_allclose(lse.cpu().numpy(), want_lse, rtol=1e-4, atol=2e-3)
+
+
+def test_block_lists_on_a_gpu_are_not_read_by_the_cpu(monkeypatch):
+    if torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("other kernels classify tiles on the CPU")
+    rng, n = np.random.default_rng(0), 500
+    lists = rng.integers(-1, 8, (1, 2, 8, 3))
+    mask = masks.block_lists(torch.tensor(lists, device="cuda"), n, group_size=2) & masks.causal
+    q, dout = rng.standard_normal((2, 1, n, 4, 128)).astype(np.float16)
+    k, v = rng.standard_normal((2, 1, n, 2, 128)).astype(np.float16)
+    on_gpu = [torch.tensor(x, device="cuda") for x in (dout, q, k, v)]
+    monkeypatch.setattr(arrays, "to_numpy", None)
+    out, lse = fa_numba.flash_attn(*on_gpu[1:], mask=mask)
+    gradients = fa_numba.flash_attn_grad(*on_gpu, out, lse, mask=mask)
+    monkeypatch.undo()
+    mask = masks.block_lists(lists, n, group_size=2) & masks.causal
+    wanted = reference.attention(q, k, v, mask=mask)
+    wanted += reference.attention_bwd(dout, q, k, v, mask=mask)
+    for got, want in zip((out, lse, *gradients), wanted, strict=True):
+        got = got.cpu().numpy().astype(np.float64)
+        seen = np.isfinite(want)  # lse of a row that sees no key is -inf
+        assert (np.isfinite(got) == seen).all()
+        assert np.abs(got - want)[seen].max() < 3e-3 * max(1, np.abs(want[seen]).max())

@@ -100,6 +100,12 @@ def test_heads(rng, num_heads, num_kv_heads, seqlen_q):
     check_decode(q, k, v, [21, 13], causal=True, num_splits=2)
 
 
+@pytest.mark.parametrize("num_heads, head_dim", [(2, 512), (6, 512), (10, 264), (4, 320)])
+def test_above_256_columns(rng, num_heads, head_dim):
+    q, k, v = make_qkv(rng, 2, 1, 21, num_heads, 2, head_dim)
+    check_decode(q, k, v, [21, 13], causal=True, num_splits=2)
+
+
 @each_option
 @pytest.mark.parametrize("seqlen_q", [1, 5])
 def test_masks(rng, seqlen_q, mask):
@@ -253,7 +259,7 @@ def arguments(head_dim, dtype, paged, scales=None):
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 4, 8])
-@pytest.mark.parametrize("head_dim", [1, 8, 17, 59, 64, 96, 128, 200, 256])
+@pytest.mark.parametrize("head_dim", [1, 8, 17, 59, 64, 96, 128, 200, 256, 264, 512])
 def test_the_kernel_has_the_tiles_of_its_tiling(head_dim, num_rows):
     tiling = decode_tiling(num_rows, head_dim)
     options = {"COLS": tiling.cols, "KEYS": tiling.keys, "BLOCKS_PER_SM": tiling.blocks_per_sm}
@@ -266,14 +272,17 @@ def test_the_kernel_has_the_tiles_of_its_tiling(head_dim, num_rows):
 @needs_compiler
 @pytest.mark.parametrize(
     "head_dim, rows, dtype",
-    [thorough(128, 4, "float32"), (256, 8, "bfloat16"), thorough(59, 2, "float32")],
+    [
+        *(thorough(128, 4, "float32"), (256, 8, "bfloat16"), thorough(59, 2, "float32")),
+        *((512, 4, "bfloat16"), thorough(512, 1, "float32"), thorough(264, 2, "float16")),
+    ],
 )
 def test_wide_loads_stay_in_registers(head_dim, rows, dtype):
     pytest.importorskip("ml_dtypes")
     vector_dtype = dtype if head_dim % 8 == 0 else ""
     tiling = decode_tiling(rows, head_dim)
     options = {"COLS": tiling.cols, "KEYS": tiling.keys, "BLOCKS_PER_SM": tiling.blocks_per_sm}
-    kernel = make_flash_decode_wide(head_dim, rows, vector_dtype, 16, True, **options)
+    kernel = make_flash_decode_wide(head_dim, tiling.rows, vector_dtype, 16, True, **options)
     code = compile_kernel(kernel, arguments(head_dim, dtype, True), cc=TARGETS[0])
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert code.shared_bytes <= 48 * 1024

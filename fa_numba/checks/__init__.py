@@ -125,6 +125,7 @@ from fa_numba.checks.requirements import (
     MAX_HEAD_DIM,
     MAX_WIDE_HEAD_DIM,
     ONE_HEAD_DIM,
+    WIDE_HEAD_DIM,
     HeadDims,
 )
 from fa_numba.checks.serving import (
@@ -171,6 +172,7 @@ __all__ = [
     "MAX_TOP_K",
     "MAX_WIDE_HEAD_DIM",
     "ONE_HEAD_DIM",
+    "WIDE_HEAD_DIM",
     "Call",
     "HeadDims",
     "Mask",

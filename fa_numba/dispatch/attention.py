@@ -78,12 +78,15 @@ def on_tensor_cores(
     check_dropout(candidate, options)
 
 
+def require_wide_heads(q):
+    """Raise for a head_dim that a faster kernel takes."""
+    if q.shape[-1] <= checks.MAX_HEAD_DIM:
+        raise RefusedValueError(f"is for a head_dim above {checks.MAX_HEAD_DIM}, got {q.shape[-1]}")
+
+
 def with_wide_heads(candidate, inputs, options):
     """Raise unless `flash_attn_wide` can take these inputs, and no faster kernel can."""
-    if inputs.q.shape[3] <= checks.MAX_HEAD_DIM:
-        raise RefusedValueError(
-            f"is for a head_dim above {checks.MAX_HEAD_DIM}, got {inputs.q.shape[3]}"
-        )
+    require_wide_heads(inputs.q)
     limits = {"supported": HOPPER, "max_head_dim": checks.MAX_WIDE_HEAD_DIM}
     on_tensor_cores(candidate, inputs, options, check=checks.check_tensor_core, **limits)
 
@@ -308,7 +311,7 @@ FORWARD = (
         "tensor_core",
         why=f"it alone runs on tensor cores at a head_dim above {checks.MAX_HEAD_DIM}",
         check=with_wide_heads,
-        head_dims=checks.HeadDims(checks.MAX_WIDE_HEAD_DIM),
+        head_dims=checks.WIDE_HEAD_DIM,
     ),
     Candidate(
         "flash_attn_padded",
