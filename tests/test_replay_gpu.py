@@ -113,7 +113,6 @@ HOPPER = {
 }
 WINDOW = fa_numba.masks.window_and_first(30, 4)
 HOPPER |= {
-    "persistent-mask": forward(flash_attn_persistent, "float16", mask=WINDOW),
     "bwd-persistent-mask": backward(
         flash_attn_bwd_persistent, "float16", deterministic=True, mask=WINDOW
     ),
