@@ -161,6 +161,15 @@ class Registers(NamedTuple):
     dv: Any
 
 
+@cuda.jit(device=True, forceinline=True)
+def next_stage(stage, parity):
+    """Stage and parity of the next tile in the ring of Q, and of dout."""
+    stage = uint32(stage + 1)
+    if stage == STAGES:
+        stage, parity = uint32(0), uint32(parity ^ 1)
+    return stage, parity
+
+
 def slots_of(head_dim):
     """Tiles of K in shared memory: with more than 128 columns there is room for one."""
     return SLOTS if head_dim <= 128 else 1
