@@ -15,7 +15,8 @@ queries. For each tile of queries a warpgroup multiplies five times:
 The first two products read Q and dout by rows, the next two read them by columns, and the last one
 reads dSᵀ and K by columns. wgmma does both: nothing is transposed.
 
-There is one thread block per SM, and it loops over tiles of keys. Three roles, each a function:
+There is one thread block per SM, and it loops over tiles of keys. Three roles, each a function; the
+second is in `dq_parts`, the third in `gradient_consumer`:
 
 `produce`       a thread of warpgroup 0 loads by TMA: the next tile's K, V and Q while the consumers
                 still compute this one
@@ -51,35 +52,25 @@ arXiv:2407.08608, section 3 and appendix B.
 
 import functools
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numba import cuda, int32, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.constants import LOG2_E, ONE
-from fa_numba.expressions.tiles import MIXED
 from fa_numba.kernels.dropout import LARGEST_ON_TENSOR_CORES
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx import mbarrier
-from fa_numba.ptx.barriers import (
-    setmaxnreg_dec,
-    setmaxnreg_inc,
-)
-from fa_numba.ptx.mbarrier import (
-    fence_mbarrier_init,
-    mbarrier_arrive,
-    mbarrier_arrive_expect_tx,
-    mbarrier_init,
-)
+from fa_numba.ptx.barriers import setmaxnreg_dec, setmaxnreg_inc
+from fa_numba.ptx.mbarrier import mbarrier_arrive, mbarrier_arrive_expect_tx
 from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.tma import make_load_tile
 from fa_numba.ptx.vectors import bulk_load
 from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
 from fa_numba.tensor_core import backward, group_parts
-from fa_numba.tensor_core.backward import padded, tile_rows
+from fa_numba.tensor_core.backward import Maps, padded, tile_rows
 from fa_numba.tensor_core.dq_parts import (
     ADDED,
     N_SHIFT,
@@ -90,11 +81,7 @@ from fa_numba.tensor_core.dq_parts import (
     make_dq_functions,
     paired,
 )
-from fa_numba.tensor_core.dropout_fragments import (
-    NO_DROPOUT,
-    Dropout,
-    dropout_arguments,
-)
+from fa_numba.tensor_core.dropout_fragments import NO_DROPOUT, Dropout, dropout_arguments
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.gradient_consumer import Outputs, make_consumer
 from fa_numba.tensor_core.gradient_expressions import (
@@ -102,26 +89,23 @@ from fa_numba.tensor_core.gradient_expressions import (
     DQ_TILE,
     HEAD,
     KIND,
-    LAST_TILE,
     M_TILE,
-    MASKED_TILE,
     MESSAGE_LENGTH,
     find_run,
+    next_of_run,
     place_of_part,
     runs_of_keys,
     step_of_keys,
 )
-from fa_numba.tensor_core.gradient_fragments import (
-    BLOCK_N,
-)
+from fa_numba.tensor_core.gradient_fragments import BLOCK_N
 from fa_numba.tensor_core.gradient_mainloop import (
     BARRIER,
     CONSUMER_REGISTERS,
-    CONSUMER_WARPS,
     PRODUCER_REGISTERS,
     SLOTS,
     STAGES,
     THREADS,
+    init_barriers,
     make_plan,
     next_stage,
     shared_bytes,
@@ -138,20 +122,7 @@ from fa_numba.tensor_core.key_tiles import (
     make_query_tiles,
     make_steps,
 )
-from fa_numba.tensor_core.shared_plan import init_rings
 from fa_numba.tiling.block_sizes import ceil_div
-
-
-class Maps(NamedTuple):
-    """Addresses of tensor maps."""
-
-    q: int
-    k: int
-    v: int
-    dout: int
-    dk: int
-    dv: int
-
 
 # Numba computes in 64 bits with every number in the source. Registers are short here, so variables
 # that live long are cut to 32.
@@ -268,15 +239,9 @@ def make_producer(
                 if EXPRESSED:
                     while end > 0:
                         m_tile, tile_head = next_tile, head
-                        flags = int32(MASKED_TILE if kind == MIXED else 0)
-                        # The next tile first: the message of the last one says that it is.
-                        next_tile = int32(next_tile + 1)
-                        if next_tile == end:
-                            r = int32(r + 1)
-                            found = find_run(runs, b, n_tile, head, r, end_head)
-                            head, r, next_tile, end, kind = found
-                            if end == 0:
-                                flags = int32(flags | LAST_TILE)
+                        run = head, r, next_tile, end, kind
+                        run, flags = next_of_run(runs, b, n_tile, run, end_head)
+                        head, r, next_tile, end, kind = run
                         lse_row = global_address(lse_2[b, tile_head])
                         delta_row = global_address(delta[b, tile_head])
                         rows = lse_row, delta_row, m_tile, tile_head, b
@@ -394,13 +359,7 @@ def make_flash_attn_bwd_persistent(
         )
         maps = Maps(q_map, k_map, v_map, dout_map, dk_map, dv_map)
         if tid == 0:
-            init_rings(base, (AT.q_ring, AT.dout_ring), CONSUMER_WARPS)
-            init_rings(base, (AT.k_ring,), CONSUMER_WARPS)
-            init_rings(base, (AT.v_ring,), CONSUMER_WARPS)
-            mbarrier_init(base + AT.asked.start, 1)
-            mbarrier_init(base + AT.ready.start, 1)
-            mbarrier_init(base + AT.written.start, CONSUMER_WARPS)
-            fence_mbarrier_init()
+            init_barriers(base, AT, True)
         cuda.syncthreads()  # the barriers are made: safe to wait on
 
         if tid >> 7 == 0:

@@ -5,30 +5,26 @@ flash_attn_bwd_varlen      (num_tokens, ...)     each as long as it is          
 
 The tokens of all sequences lie in one row, and cu_seqlens says where each begins: sequence b is
 tokens cu_seqlens[b] to cu_seqlens[b + 1]. Tiles and products are those of
-flash_attn_bwd_persistent (`gradient_mainloop`), and the three ways to sum dQ (`dq_parts`). Three
-things differ.
+flash_attn_bwd_persistent (`gradient_mainloop`), the three ways to sum dQ (`dq_parts`), and the loop
+of the consumers (`gradient_consumer`). Three things differ.
 
 - Copies that end with the sequence. Tiles begin with a sequence, but seldom end with one. TMA
   copies them by maps of windows (`runtime.tensor_maps.windows_of`), which zero-pad past the end of
   a sequence, and do not store there. So a tile never holds a row of another sequence, not even a
   NaN, and the products are those of a padded batch.
-- Rows of float32 that begin with a tile. lse, delta and the sums of dQ have arrays of their own, in
-  which each sequence begins at a multiple of the tile: the tiles are numbered as in
-  `kernels.sequence_of`, which needs no sum over the sequences before.
-- A dynamic tile scheduler. Tiles of keys differ in work, and only the GPU knows the lengths. A
-  kernel before sorts the sequences by their number of queries, the longest first. The producer
-  thread claims one tile of keys after the other in this order from a counter in global memory:
-  short sequences fill the gaps that long ones leave.
+- Rows of float32 that begin with a tile (`packed_backward`): lse, delta and the sums of dQ have
+  arrays of their own, in which each sequence begins at a multiple of the tile.
+- A dynamic tile scheduler (`packed_key_tiles`): the producer thread claims one tile of keys after
+  the other, those of the longest sequences first.
 
 Under a causal mask, with head_dim above 64, the query heads that share a head of K and V take turns
-at each tile of queries, as in flash_attn_bwd_persistent (`make_scheduler`).
+at each tile of queries, as in flash_attn_bwd_persistent.
 
 Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Shah et al. 2024, FlashAttention-3,
 arXiv:2407.08608, section 3 and appendix B.
 """
 
 import functools
-from typing import NamedTuple
 
 import numpy as np
 from numba import cuda, int32, uint32
@@ -36,18 +32,12 @@ from numba import cuda, int32, uint32
 from fa_numba import checks
 from fa_numba.constants import LOG2_E
 from fa_numba.expressions import nodes
-from fa_numba.expressions.tiles import MIXED
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx import mbarrier
 from fa_numba.ptx.barriers import setmaxnreg_dec, setmaxnreg_inc
 from fa_numba.ptx.counters import counter_take
-from fa_numba.ptx.mbarrier import (
-    fence_mbarrier_init,
-    mbarrier_arrive,
-    mbarrier_arrive_expect_tx,
-    mbarrier_init,
-)
+from fa_numba.ptx.mbarrier import mbarrier_arrive, mbarrier_arrive_expect_tx
 from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.tma import in_window, make_load_tile
 from fa_numba.ptx.vectors import bulk_load
@@ -55,10 +45,7 @@ from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
 from fa_numba.tensor_core import gradient_expressions as of_tile
 from fa_numba.tensor_core import packed_backward
-from fa_numba.tensor_core.backward import (
-    padded,
-    tile_rows,
-)
+from fa_numba.tensor_core.backward import Maps, padded, tile_rows
 from fa_numba.tensor_core.dq_parts import (
     ADDED,
     BY_ARRIVAL,
@@ -74,17 +61,18 @@ from fa_numba.tensor_core.gradient_consumer import STORE_ROWS, Outputs, PackedSi
 from fa_numba.tensor_core.gradient_expressions import (
     CAP_IN_SCORE,
     find_run,
+    next_of_run,
     place_of_part,
 )
 from fa_numba.tensor_core.gradient_fragments import BLOCK_N
 from fa_numba.tensor_core.gradient_mainloop import (
     BARRIER,
     CONSUMER_REGISTERS,
-    CONSUMER_WARPS,
     PRODUCER_REGISTERS,
     SLOTS,
     STAGES,
     THREADS,
+    init_barriers,
     make_plan,
     next_stage,
     shared_bytes,
@@ -108,20 +96,8 @@ from fa_numba.tensor_core.packed_key_tiles import (
     position_of,
 )
 from fa_numba.tensor_core.run_tables import KEYS, QUERIES, make_packed_table, ranges_of_packed
-from fa_numba.tensor_core.shared_plan import init_rings
 
 ARRIVAL_AVERAGE = 512  # keys of a sequence; see fastest_order
-
-
-class Maps(NamedTuple):
-    """Addresses of maps of windows."""
-
-    q: int
-    k: int
-    v: int
-    dout: int
-    dk: int
-    dv: int
 
 
 # Numba computes in 64 bits with every number in the source. Registers are short here, so variables
@@ -237,15 +213,9 @@ def make_producer(HEAD_DIM, HEAD_DIM_V, ORDER, CAUSAL, WINDOW, IN_STEP, EXPRESSE
             if EXPRESSED:
                 while end > 0:
                     m_tile, tile_head = next_tile, head
-                    flags = int32(of_tile.MASKED_TILE if kind == MIXED else 0)
-                    # The next tile first: the message of the last one says that it is.
-                    next_tile = int32(next_tile + 1)
-                    if next_tile == end:
-                        head, r, next_tile, end, kind = find_run(
-                            of_keys, int32(0), n_row, head, int32(r + 1), end_head
-                        )
-                        if end == 0:
-                            flags = int32(flags | of_tile.LAST_TILE)
+                    run = head, r, next_tile, end, kind
+                    run, flags = next_of_run(of_keys, int32(0), n_row, run, end_head)
+                    head, r, next_tile, end, kind = run
                     dq_tile = int32(tile_head * lse_2.shape[1] + slots[slot, M_TILE] + m_tile)
                     place = slots, slot, stage, parity, m_tile, tile_head
                     load_both(base, *place, rows, needs_v, (dq_tile, flags))
@@ -384,14 +354,7 @@ def make_flash_attn_bwd_varlen(
         maps = Maps(q_map, k_map, v_map, dout_map, dk_map, dv_map)
         mask_args = MaskArgs(left, right, unit, inverse_unit)
         if tid == 0:
-            init_rings(base, (AT.q_ring, AT.dout_ring), CONSUMER_WARPS)
-            init_rings(base, (AT.k_ring,), CONSUMER_WARPS)
-            init_rings(base, (AT.v_ring,), CONSUMER_WARPS)
-            if COUNTED:
-                mbarrier_init(base + AT.asked.start, 1)
-                mbarrier_init(base + AT.ready.start, 1)
-                mbarrier_init(base + AT.written.start, CONSUMER_WARPS)
-            fence_mbarrier_init()
+            init_barriers(base, AT, COUNTED)
         cuda.syncthreads()  # the barriers are made: safe to wait on
 
         if tid >> 7 == 0:

@@ -5,9 +5,12 @@ for each one tile of queries after the other from the ring of Q and dout. They s
 registers, hand on each part of dQ (`dq_parts`), and store dK and dV by TMA while the next tile of
 keys begins.
 
-A batch has sequences of the same length, or it is PACKED. Then TMA copies by maps of windows, lse,
-delta and dq_sum have tiles in place of sequences, and a sequence's lengths are in `slots`
-(`packed_key_tiles`). `make_places` has all else in which the two differ.
+The sequences of a batch have the same length (`key_tiles`), or it is PACKED (`packed_key_tiles`).
+Then a tile of keys in `slots` has the lengths of its sequence, dq_sum has the tiles of all
+sequences in a row, and TMA copies by maps of windows. There the producer loads V between a tile of
+Q and one of dout, and the consumers release V while the last tile of queries ends.
+
+Paper: FlashAttention-2, arXiv:2307.08691, Algorithm 2.
 """
 
 import functools
@@ -130,9 +133,10 @@ def make_consumer(
 ):
     """consume(base, slots, part, maps, outputs, sizes, messages, of_queries, args): 256 threads.
 
-    They compute tile after tile. With EXPRESSIONS messages name the tiles of queries, args are the
-    user's, and of_queries is the table of the runs of each tile of queries; with ADDED it is not
-    read.
+    They compute tile after tile. `sizes` is a `key_tiles.Sizes`, with PACKED a `PackedSizes`;
+    DROPOUT and GRAD_FLOAT32 are not for a PACKED batch. With EXPRESSIONS messages name the tiles of
+    queries, args are the user's, and of_queries is the table of the runs of each tile of queries;
+    with ADDED it is not read.
     """
     HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM, HEAD_DIM_V).layout
@@ -244,6 +248,14 @@ def make_consumer(
                 _, end, _ = run_of(of_queries, b, int32(head), m_row_of(slots, slot, m_tile), 0)
                 if end == 0:
                     clear(m_tile, m_tile + 1, rows, dq, int32(1), thread.lane)
+
+    @fragment_function()
+    def take_turn(keys, m_start, slots, slot, i, slope, outputs, sizes):
+        """In step, head i of a group: keys and queries as `hide` leaves them, and its slope."""
+        keys, m_start = hide(keys, m_start)
+        if ALIBI:
+            slope = outputs.alibi_slopes[int32(slots[slot, KV_HEAD] * sizes.group_size + i)]
+        return keys, m_start, slope
 
     @fragment_function()
     def ask(base, slots, slot, n_tile, part, m_tile, address, outputs, sizes):
@@ -405,19 +417,15 @@ def make_consumer(
                         m_start = int32(m_tile * BLOCK_M)
                         these = keys
                         if IN_STEP and not PACKED:
-                            these, m_start = hide(keys, m_start)
-                            if ALIBI:
-                                head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
-                                slope = outputs.alibi_slopes[head]
+                            turn = take_turn(keys, m_start, slots, slot, i, slope, outputs, sizes)
+                            these, m_start, slope = turn
                         barrier = uint32(stage * BARRIER)
                         wait(base + AT.q_ring.full + barrier, parity)
                         if COUNTED and thread.is_first:
                             ask(base, slots, slot, n_tile, part, m_tile, address, outputs, sizes)
                         if IN_STEP and PACKED:
-                            these, m_start = hide(keys, m_start)
-                            if ALIBI:
-                                head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
-                                slope = outputs.alibi_slopes[head]
+                            turn = take_turn(keys, m_start, slots, slot, i, slope, outputs, sizes)
+                            these, m_start, slope = turn
                         if DROPOUT:  # the place anew: kept, it would take eight registers
                             head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
                             n = int32(int32(opaque(keys.position)) - sizes.shift)
