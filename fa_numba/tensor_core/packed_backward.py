@@ -202,7 +202,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(dout, out, lse, starts, dq, counted, sinks) -> Prepared:
-    """Compute lse_2 and delta, and the order of the sequences; with `counted` see there."""
+    """Compute lse_2 and delta, and sort the sequences; `counted` is COUNTED, sinks may be None."""
     num_tokens, num_heads, head_dim = dq.shape
     block_m, batch = tile_rows(head_dim), starts[0].shape[0] - 1
     m_tiles = num_tokens // block_m + batch  # `sequence_of`
