@@ -726,6 +726,7 @@ def parts_of_benchmarks():
         ],
         "short": [short_table()],
         "wide": [every_row("wide")],
+        "beside_copy": [every_row("short")],
         "peers": [peers_table()],
         "backward": [
             pictures(("backward", "TFLOP/s against the length of the sequence, backward")),

@@ -461,7 +461,7 @@ def trace(function, name: str, first: str, arguments=(), captured=None) -> Node:
         Naming the argument, what it must be, what it got, and the place in the user's function.
     """
     try:
-        key = name, first, _meaning(function, captured), *map(_meaning_of_argument, arguments)
+        key = name, first, meaning(function, captured), *map(_meaning_of_argument, arguments)
         found = _traced.get(key)
     except TypeError:  # it uses something that cannot be compared
         return _trace(function, name, first.split(), arguments, captured)
@@ -477,7 +477,7 @@ def _meaning_of_argument(x):
     return (tuple(shape), str(x.dtype)) if shape else type(x)
 
 
-def _meaning(x, captured=None):
+def meaning(x, captured=None):
     """All that decides what a function computes; a TypeError where that cannot be compared.
 
     Arrays are added to `captured`, and count by shape, dtype and place in it.
@@ -487,12 +487,12 @@ def _meaning(x, captured=None):
         cells = (cell.cell_contents for cell in x.__closure__ or ())
         try:
             defaults = *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()
-            others = tuple([_meaning(y, captured) for y in (*used, *cells, *defaults)])
+            others = tuple([meaning(y, captured) for y in (*used, *cells, *defaults)])
         except (RecursionError, ValueError):  # calls itself; a cell without contents
             raise TypeError from None
         return x.__code__, *others
     if isinstance(x, functools.partial):
-        return _meaning((x.func, x.args, tuple(x.keywords.items())), captured)
+        return meaning((x.func, x.args, tuple(x.keywords.items())), captured)
     if isinstance(x, (bool, int, float, str, np.generic)) or x is None:
         return type(x), x
     if isinstance(x, (types.ModuleType, types.BuiltinFunctionType, type)):
@@ -503,7 +503,7 @@ def _meaning(x, captured=None):
             captured.append(x)
         return position, tuple(x.shape), str(x.dtype)
     if type(x) in (tuple, list):
-        return type(x), *[_meaning(y, captured) for y in x]
+        return type(x), *[meaning(y, captured) for y in x]
     raise TypeError
 
 

@@ -2,12 +2,14 @@
 
 the ladder     flash_attn_mma, flash_attn_wgmma, flash_attn_ws, flash_attn_persistent; for any
                head_dim flash_attn_padded, above 256 flash_attn_wide, for packed batches
-               flash_attn_persistent_varlen, for few queries flash_attn_split
+               flash_attn_persistent_varlen and flash_attn_wide_varlen, for few queries
+               flash_attn_split
 8 bits         quantize_fp8, flash_attn_fp8
 float32        flash_attn_tf32x3, flash_attn_bwd_tf32x3
 backward       flash_attn_bwd_mma, flash_attn_bwd_persistent; for head_dim above 128
                flash_attn_bwd_wide, above 256 flash_attn_bwd_stored, for any head_dim
-               flash_attn_bwd_padded, for packed batches flash_attn_bwd_varlen
+               flash_attn_bwd_padded, for packed batches flash_attn_bwd_varlen, above 256
+               flash_attn_bwd_stored_varlen
 decoding       flash_decode_mma, flash_decode_gather: few queries, many keys; of latents
                mla_decode_mma
 
