@@ -250,11 +250,13 @@ def make_consumer(
                     clear(m_tile, m_tile + 1, rows, dq, int32(1), thread.lane)
 
     @fragment_function()
-    def take_turn(keys, m_start, slots, slot, i, slope, outputs, sizes):
-        """In step, head i of a group: keys and queries as `hide` leaves them, and its slope."""
-        keys, m_start = hide(keys, m_start)
-        if ALIBI:
-            slope = outputs.alibi_slopes[int32(slots[slot, KV_HEAD] * sizes.group_size + i)]
+    def begin_tile(keys, m_tile, slots, slot, i, slope, outputs, sizes):
+        """Keys and the first query of a tile of head i of a group, and its slope."""
+        m_start = int32(m_tile * BLOCK_M)
+        if IN_STEP:
+            keys, m_start = hide(keys, m_start)
+            if ALIBI:
+                slope = outputs.alibi_slopes[int32(slots[slot, KV_HEAD] * sizes.group_size + i)]
         return keys, m_start, slope
 
     @fragment_function()
@@ -414,18 +416,15 @@ def make_consumer(
                     for inner in range(inner_first, inner_end):
                         i = head_of(outer, inner)
                         m_tile = m_tile_of(outer, inner, first_tile, end_tile, downwards)
-                        m_start = int32(m_tile * BLOCK_M)
-                        these = keys
-                        if IN_STEP and not PACKED:
-                            turn = take_turn(keys, m_start, slots, slot, i, slope, outputs, sizes)
-                            these, m_start, slope = turn
+                        of_tile = keys, m_tile, slots, slot, i, slope, outputs, sizes
+                        if not PACKED:
+                            these, m_start, slope = begin_tile(*of_tile)
                         barrier = uint32(stage * BARRIER)
                         wait(base + AT.q_ring.full + barrier, parity)
                         if COUNTED and thread.is_first:
                             ask(base, slots, slot, n_tile, part, m_tile, address, outputs, sizes)
-                        if IN_STEP and PACKED:
-                            turn = take_turn(keys, m_start, slots, slot, i, slope, outputs, sizes)
-                            these, m_start, slope = turn
+                        if PACKED:  # after `ask`: the order in which each kernel was measured
+                            these, m_start, slope = begin_tile(*of_tile)
                         if DROPOUT:  # the place anew: kept, it would take eight registers
                             head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
                             n = int32(int32(opaque(keys.position)) - sizes.shift)
