@@ -26,6 +26,8 @@ tf32_tiles     tiles of float32, multiplied by 3xTF32
 gradient_fragments   backward: scores and gradients in registers; their stores
 key_tiles      backward: the order of the tiles of keys, and the queries that see them
 gradient_mainloop    backward: the products of a consumer warpgroup for a tile of queries
+gradient_consumer    backward: the consumers' loop over tiles of keys, dense and packed
+packed_key_tiles, packed_backward   backward: what key_tiles and backward are, for packed batches
 gradient_expressions backward: the user's mask and score in a tile; which tiles there are
 dq_parts       three ways to sum the parts of dQ that tiles of keys compute
 padded_rows    zero-padded copies of arrays, for TMA
