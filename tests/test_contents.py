@@ -50,6 +50,15 @@ def test_a_sitting_takes_at_most_90_minutes_as_the_head_of_its_lesson_says():
             )
 
 
+def test_the_head_of_a_lesson_names_the_section_after_its_break():
+    for lesson in contents.lessons():
+        cells = json.loads(lesson.path.read_text("utf-8"))["cells"]
+        texts = ["".join(cell["source"]) for cell in cells]
+        named = contents.MINUTES.search(texts[0])[3]
+        breaks = [text for text in texts if text.startswith(contents.BREAK)]
+        assert [text.splitlines()[2] for text in breaks] == [f"## {named}"] * (named is not None)
+
+
 def test_a_kind_is_one_of_six():
     exercise = contents.lessons()[0].exercises[1]
     assert stubs.read(exercise).kind == "find the bug" and "KIND" not in stubs.read(exercise).stub

@@ -68,6 +68,7 @@ from fa_numba.checks.expressions import (
     as_options,
     check_axes_of_arguments,
     check_expressions,
+    check_score_args_grad,
     check_sinks,
     check_sums_of_arguments,
 )
@@ -124,6 +125,7 @@ from fa_numba.checks.requirements import (
     MAX_HEAD_DIM,
     MAX_WIDE_HEAD_DIM,
     ONE_HEAD_DIM,
+    WIDE_HEAD_DIM,
     HeadDims,
 )
 from fa_numba.checks.serving import (
@@ -170,6 +172,7 @@ __all__ = [
     "MAX_TOP_K",
     "MAX_WIDE_HEAD_DIM",
     "ONE_HEAD_DIM",
+    "WIDE_HEAD_DIM",
     "Call",
     "HeadDims",
     "Mask",
@@ -262,6 +265,7 @@ __all__ = [
     "check_settled",
     "check_shared_bytes",
     "check_softcap",
+    "check_score_args_grad",
     "check_sinks",
     "check_sums_of_arguments",
     "check_softmax_scale",

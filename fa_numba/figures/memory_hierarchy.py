@@ -36,7 +36,7 @@ def memory_hierarchy(name="A100-40GB"):
     Returns
     -------
     Drawing
-        A dark bar is the part that one thread, or one thread block, can have. Numbers that the
+        In full colour is the part that one thread, or one thread block, can have. Numbers that the
         vendor does not print, and nobody has measured for us, are left out.
     """
     gpu = device(name)

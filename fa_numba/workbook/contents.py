@@ -11,8 +11,10 @@ from pathlib import Path
 from fa_numba.workbook import progress, stubs
 from fa_numba.workbook.catalog import Exercise, course, find_one, find_root
 
-# Below a lesson's title; a long lesson has two sittings, and says where the second one begins.
-MINUTES = re.compile(r"^\*About (\d+)(?: \+ (\d+))? minutes\.\*$", re.MULTILINE)
+# Below a lesson's title; a long lesson has two sittings, and names the section of the second one.
+MINUTES = re.compile(
+    r"^\*About (\d+)(?: \+ (\d+))? minutes(?:, with a break before “(.+)”)?\.\*$", re.MULTILINE
+)
 BREAK = "*A good place for a break.*"
 GRADED = re.compile(r'^grade\("(\w+)"\)', re.MULTILINE)
 
@@ -48,7 +50,7 @@ def lessons(root: Path | None = None) -> list[Lesson]:
         title = cells[0].partition("\n")[0].partition("·")[2].strip()
         said = MINUTES.search(cells[0])
         exercises = (find_one(name, root) for name in GRADED.findall("\n".join(cells)))
-        sittings = tuple(int(minutes) for minutes in said.groups() if minutes) if said else (0,)
+        sittings = tuple(int(minutes) for minutes in said.groups()[:2] if minutes) if said else (0,)
         found.append(Lesson(path, title, sittings, tuple(exercises)))
     return found
 
