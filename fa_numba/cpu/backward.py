@@ -40,6 +40,7 @@ from fa_numba.cpu.vectors import (
     ROWS,
     broadcast,
     fetch_add,
+    inner,
     load,
     minimum,
     multiply_add,
@@ -66,7 +67,7 @@ WORKSPACE = END + 16
 LARGEST = np.float32(127)  # of a lse that is not that of the scores
 
 
-@njit
+@inner
 def begin(w, base, q, dout, out, num_queries, kind, head_dim, head_dim_v, lse, lse_start):
     """Load a tile of queries: Q, dO, Qᵀ, dOᵀ, lse and δ; and set dQ to 0.
 
@@ -112,7 +113,7 @@ def begin(w, base, q, dout, out, num_queries, kind, head_dim, head_dim_v, lse, l
             w[panel + LSE + i] = -NEG_INF if x == NEG_INF else x
 
 
-@njit
+@inner
 def probabilities(w, pt, lse, rows, factor):
     """P = e^(factor · S − lse) in the place of S.
 
@@ -126,7 +127,7 @@ def probabilities(w, pt, lse, rows, factor):
         store(w, n + LANES, exp2(minimum(broadcast(LARGEST), x1)))
 
 
-@njit
+@inner
 def score_gradients(w, pt, dst, delta, slope_at, rows, scale):
     """dS = P ∘ (dP − δ) · scale, times softcap's derivative, in the place of dP."""
     c = broadcast(scale)
@@ -139,7 +140,7 @@ def score_gradients(w, pt, dst, delta, slope_at, rows, scale):
             store(w, dst + i, ds)
 
 
-@njit
+@inner
 def add_query_gradients(w, k, dst, dq, rows, head_dim):
     """dQ += dS K, for the queries of a panel."""
     for d in range(0, head_dim, WIDTH):
@@ -151,7 +152,7 @@ def add_query_gradients(w, k, dst, dq, rows, head_dim):
                     store(w, at, load(w, at) + acc[i * COLUMNS + j])
 
 
-@njit
+@inner
 def add_key_gradients(
     w, base, st, other, sums, start, row, first, last, num_keys, head_dim, ahead, left, right, user
 ):  # fmt: skip

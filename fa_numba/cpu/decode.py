@@ -49,6 +49,7 @@ from fa_numba.cpu.vectors import (
     broadcast,
     fetch_add,
     first_lane,
+    inner,
     lane_numbers,
     largest,
     load,
@@ -88,7 +89,7 @@ LN_2 = math.log(2)
 LEAST = np.float32(-3.4028235e38)  # below is −∞ alone
 
 
-@njit
+@inner
 def begin(w, base, first, q, rows, group, kind, head_dim, width, width_v, sinks):
     """Q of a task, and m, l and O of the sinks alone.
 
@@ -129,7 +130,7 @@ def _make_products(read, size, unrolled=True):
     processor expects when it reads ahead.
     """
 
-    @njit(forceinline=True)
+    @inner(forceinline=True)
     def multiply_with(w, q, step, x, address, num_keys, heads, rows, width, sums, sums_row):
         for n in range(num_keys):
             for h in range(heads):
@@ -166,7 +167,7 @@ def _make_products(read, size, unrolled=True):
                     store(w, to, s0 + s1)
                     row, to = row + ROW, to + LANES
 
-    @njit(forceinline=True)
+    @inner(forceinline=True)
     def add_with(w, p, o, step, x, address, num_keys, heads, rows, width):
         for n in range(num_keys):
             for h in range(heads):
@@ -211,7 +212,7 @@ def _make_products(read, size, unrolled=True):
 
     # The compiler unrolls a loop whose length it knows, which takes a third less time.
 
-    @njit
+    @inner
     def multiply(w, q, step, x, address, num_keys, heads, rows, width, sums, sums_row):
         """LANES sums for each key and row: of K ∘ q, over each d of the same remainder by LANES."""
         if unrolled and rows == 1 and width == 64:
@@ -221,7 +222,7 @@ def _make_products(read, size, unrolled=True):
         else:
             multiply_with(w, q, step, x, address, num_keys, heads, rows, width, sums, sums_row)
 
-    @njit
+    @inner
     def add_values(w, p, o, step, x, address, num_keys, heads, rows, width):
         """O += P V."""
         if unrolled and rows == 1 and width == 64:
@@ -234,7 +235,7 @@ def _make_products(read, size, unrolled=True):
     return multiply, add_values
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def prefetch_row(address, num_bytes):
     """Begin to read a row of the next token: with several rows a token takes long to compute."""
     for line in range(0, num_bytes, tiles.CACHE_LINE):
@@ -247,7 +248,7 @@ multiply_bfloat16, add_values_bfloat16 = _make_products(read_bfloat16, 2)
 multiply_e4m3, add_values_e4m3 = _make_products(read_e4m3, 1, unrolled=False)
 
 
-@njit
+@inner
 def multiply_tile(w, q, k, s, num_keys, width):
     """S of one row and a tile of keys at address k; of LANES keys, where fewer are left."""
     for n in range(0, num_keys, LANES):
@@ -257,7 +258,7 @@ def multiply_tile(w, q, k, s, num_keys, width):
         store(w, s + n, sum_each(sums))
 
 
-@njit
+@inner
 def key_at(x, b, head, n, first, table, page_size):
     """Address of key n of a sequence, and how many keys follow it side by side, itself included."""
     address, batch_bytes, row_bytes, head_bytes = x
@@ -268,7 +269,7 @@ def key_at(x, b, head, n, first, table, page_size):
     return address + page * batch_bytes + slot * row_bytes, page_size - slot
 
 
-@njit
+@inner
 def prefetch_page(x, b, head, n, stop, first, table, page_size):
     """If a page begins at key n, begin to read its first tokens: their first lines, and the TLB.
 
@@ -280,7 +281,7 @@ def prefetch_page(x, b, head, n, stop, first, table, page_size):
             prefetch(address + i * x[2])
 
 
-@njit
+@inner
 def scores_in_place(
     w, base, x, b, head, n, num_keys, stop, first, table, page_size, kind, heads, rows, width, step
 ):
@@ -328,7 +329,7 @@ def scores_in_place(
             store(w, base + S + r * BLOCK_N + done, sum_each(of_row))
 
 
-@njit
+@inner
 def add_in_place(
     w, base, x, b, head, n, num_keys, stop, first, table, page_size, kind, heads, rows, width,
     step, p,
@@ -360,7 +361,7 @@ def add_in_place(
         done += part
 
 
-@njit
+@inner
 def modify(w, s, num_keys, scale, softcap, slope, ahead):
     """Scale, softcap and ALiBi of one row; the factor that is left to multiply by, above 0."""
     if not softcap and not slope and scale > ZERO:
@@ -376,7 +377,7 @@ def modify(w, s, num_keys, scale, softcap, slope, ahead):
     return ONE
 
 
-@njit
+@inner
 def mask(w, s, num_keys, start, stop):
     """−∞ for all keys of a row but `start` to `stop` − 1."""
     first, last = broadcast(np.float32(start)), broadcast(np.float32(stop))
@@ -387,7 +388,7 @@ def mask(w, s, num_keys, start, stop):
             store(w, s + n, where_less(number, last, x, broadcast(NEG_INF)))
 
 
-@njit
+@inner
 def softmax(w, s, num_keys, m_i, l_i, alpha, c):
     """P = 2^(c · S − m) in the place of S of one row; its m, l and α."""
     c, top, old = broadcast(c), broadcast(NEG_INF), broadcast(w[m_i])
@@ -406,7 +407,7 @@ def softmax(w, s, num_keys, m_i, l_i, alpha, c):
     w[l_i] = w[l_i] * w[alpha] + total(sums)
 
 
-@njit
+@inner
 def load_scales(w, to, x, b, head, n, num_keys, first, table, page_size):
     """The scales of keys n to n + num_keys − 1 to w[to] and on, then 1 up to a multiple of LANES.
 
@@ -424,21 +425,21 @@ def load_scales(w, to, x, b, head, n, num_keys, first, table, page_size):
         w[to + i] = ONE
 
 
-@njit
+@inner
 def multiply_by(w, s, scales, num_keys):
     """Multiply a row of S or P by the scales of its keys."""
     for i in range(0, num_keys, LANES):
         store(w, s + i, load(w, s + i) * load(w, scales + i))
 
 
-@njit
+@inner
 def rescale(w, o, alpha, width):
     """O = α O of one row."""
     for d in range(o, o + width, LANES):
         store(w, d, load(w, d) * broadcast(alpha))
 
 
-@njit
+@inner
 def accumulate(w, base, first, rows, num_keys, head_dim):
     """O = α O + P V."""
     for r in range(0, rows, ROWS):
@@ -452,7 +453,7 @@ def accumulate(w, base, first, rows, num_keys, head_dim):
                     store(w, at, multiply_add(load(w, at), factor, acc[i * COLUMNS + j]))
 
 
-@njit
+@inner
 def finish(w, base, r, heads, kind, head_dim, width, address, head_bytes, lse, lse_at, lse_step):
     """O / l and lse of a query's rows, to where its results belong.
 

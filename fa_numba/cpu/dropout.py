@@ -10,13 +10,13 @@ Paper: Salmon, Moraes, Dror, Shaw 2011, Parallel Random Numbers: As Easy as 1, 2
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
 from fa_numba import checks
 from fa_numba.constants import ONE
 from fa_numba.cpu.tiles import WIDTH
-from fa_numba.cpu.vectors import LANES, load, store, vector
+from fa_numba.cpu.vectors import LANES, inner, load, store, vector
 
 M0, M2 = 0xD2511F53, 0xCD9E8D57  # factors of words 0 and 2
 W0, W1 = 0x9E3779B9, 0xBB67AE85  # added to the key in each round
@@ -107,7 +107,7 @@ def keep_factors(typingctx, group, query, head, b, seed, threshold, factor):
     return types.UniTuple(vector, KEYS)(*arguments), emit
 
 
-@njit
+@inner
 def drop(w, tile, rows, n, query, head, b, dropout):
     """Multiply a tile, as it is transposed, by 0 or by the factor of a kept entry.
 

@@ -10,13 +10,13 @@ Below 2^-126, where float32 begins to lose digits, the result is 0.
 """
 
 import numpy as np
-from numba import njit
 
 from fa_numba.constants import LOG2_E, NEG_INF, ONE, ZERO
 from fa_numba.cpu.vectors import (
     broadcast,
     exponent,
     exponent_bits,
+    inner,
     mantissa,
     maximum,
     minimum,
@@ -39,7 +39,7 @@ NORMAL, MOST = np.float32(2.0**-126), np.float32(3.4028235e38)
 NAN = np.float32(np.nan)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _fraction(f):
     """2^f − 1, for |f| ≤ ½."""
     p = multiply_add(broadcast(C5), f, broadcast(C4))
@@ -50,14 +50,14 @@ def _fraction(f):
     return p * f
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _split(x):
     """2^n and 2^f − 1, for x from −126 to 127."""
     shifted = x + broadcast(ROUNDER)
     return exponent_bits(shifted), _fraction(x - (shifted - broadcast(ROUNDER)))
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def exp2(x):
     """2^x for x up to 127: 0 below −126, NaN of NaN."""
     power, fraction = _split(x)
@@ -65,7 +65,7 @@ def exp2(x):
     return where_less(x, broadcast(SMALLEST), broadcast(ZERO), y)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def tanh(x):
     """(e^2x − 1) / (e^2x + 1); nothing cancels near 0, because 2^f − 1 comes without its 1."""
     # Beyond 10 it is 1 in float32.
@@ -75,7 +75,7 @@ def tanh(x):
     return above_one / (above_one + broadcast(TWO))
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def exp(x):
     """e^x: ∞ above 88.3, 0 below −87.3, NaN of NaN. The rest of x by ln 2 has two parts."""
     t = maximum(broadcast(LEAST_LOG), minimum(broadcast(MOST_LOG), x))
@@ -89,7 +89,7 @@ def exp(x):
     return where_less(x, broadcast(LEAST_LOG), broadcast(ZERO), y)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def log(x):
     """log x: −∞ below 2^-126, NaN below 0.
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, njit, types
+from numba import carray, types
 from numba.core import cgutils
 from numba.core.ccallback import CFunc
 from numba.extending import intrinsic
@@ -39,7 +39,7 @@ from fa_numba.cpu.vector_code import (
     where_key_seen,
     where_seen,
 )
-from fa_numba.cpu.vectors import LANES, ROWS, broadcast, load, store
+from fa_numba.cpu.vectors import LANES, ROWS, broadcast, inner, load, store
 from fa_numba.expressions import nodes, tiles
 from fa_numba.expressions.indices import check_indices
 from fa_numba.expressions.nodes import const
@@ -258,7 +258,7 @@ _read_int8, _read_int64 = _reader(8), _reader(64)
 # --- what the workers call -------------------------------------------------------------------
 
 
-@njit
+@inner
 def class_of(user, b, head, row, n):
     """The class of a tile: its row of tiles, and the first of its keys."""
     begin = _read_int64(user.classes_of, 3 * b) + head * _read_int64(user.classes_of, 3 * b + 1)
@@ -266,7 +266,7 @@ def class_of(user, b, head, row, n):
     return _read_int8(user.classes, begin + n // BLOCK_N)
 
 
-@njit
+@inner
 def is_hidden(user, b, heads, rows, n):
     """Whether no query of some rows of tiles sees a key of the tile from key n on.
 
@@ -282,7 +282,7 @@ def is_hidden(user, b, heads, rows, n):
     return True
 
 
-@njit
+@inner
 def seen_keys(user, b, head, m, row, num_queries, n, num_keys):
     """Which keys of a tile some query of a panel sees.
 
@@ -311,7 +311,7 @@ def seen_keys(user, b, head, m, row, num_queries, n, num_keys):
     return (both >> 32) // ROWS * ROWS, both & 0xFFFFFFFF, True
 
 
-@njit
+@inner
 def modified(w, st, rows, num_keys, scale, slope_at, user, at):
     """Score and mask of a tile of Sᵀ; the factor that is left to multiply by, above 0.
 
@@ -330,7 +330,7 @@ def modified(w, st, rows, num_keys, scale, slope_at, user, at):
     return ONE if user.has_score or scale <= ZERO else scale
 
 
-@njit
+@inner
 def add_argument_gradients(w, pt, dpt, st, delta, num_keys, scale, user, at, task):
     """Add those of a tile to the sums of a task.
 
@@ -348,7 +348,7 @@ def add_argument_gradients(w, pt, dpt, st, delta, num_keys, scale, user, at, tas
     call(user.differentiate, of_tile + (w, pt, dpt, st, delta, scale, sums))
 
 
-@njit
+@inner
 def modified_row(w, s, num_keys, scale, user, b, head, m, row, n):
     """As `modified`, of one query, with `modify_row`."""
     masked = user.has_mask != 0 and class_of(user, b, head, row, n) != WHOLE

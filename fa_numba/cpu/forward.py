@@ -36,6 +36,7 @@ from fa_numba.cpu.vectors import (
     absolute,
     broadcast,
     fetch_add,
+    inner,
     load,
     maximum,
     multiply_add,
@@ -61,7 +62,7 @@ LEAST = np.float32(-3.4028235e38)  # below is −∞ alone
 TINY = np.float32(1e-30)  # l is at least 1 where a key was seen
 
 
-@njit
+@inner
 def softmax(w, st, m_i, l_i, alpha, rows, factor):
     """P = 2^(factor · S − m) in the place of S; m, l and α of each query. factor > 0."""
     c = broadcast(factor)
@@ -89,7 +90,7 @@ def softmax(w, st, m_i, l_i, alpha, rows, factor):
     store(w, l_i + LANES, multiply_add(load(w, l_i + LANES), alpha1, sum1))
 
 
-@njit
+@inner
 def accumulate(w, v, pt, alpha, ot, rows, head_dim):
     """Oᵀ = α Oᵀ + Vᵀ Pᵀ for a panel: Oᵀ (head_dim, WIDTH), V (rows, ROW), Pᵀ (rows, WIDTH)."""
     for d in range(0, head_dim, ROWS):
@@ -103,7 +104,7 @@ def accumulate(w, v, pt, alpha, ot, rows, head_dim):
                 store(w, at, rescaled)
 
 
-@njit
+@inner
 def attend(
     w, base, panel, n, num_keys, head_dim, head_dim_v, ahead, left, right, mod, index, dropout,
     user, at,
@@ -140,7 +141,7 @@ def attend(
     accumulate(w, base + V + n * ROW, st, base + ALPHA, panel + OT, rows, head_dim_v)
 
 
-@njit
+@inner
 def begin(w, base, address, row_bytes, num_queries, kind, head_dim, head_dim_v, sink):
     """Qᵀ of a task, and m, l and O of the sink alone; −∞ is none.
 
@@ -167,7 +168,7 @@ def begin(w, base, address, row_bytes, num_queries, kind, head_dim, head_dim_v, 
             store(w, panel + L_I + i, broadcast(ZERO if sink == NEG_INF else ONE))
 
 
-@njit
+@inner
 def finish(w, base, address, row_bytes, num_queries, kind, head_dim, lse, lse_start):
     """O / l, and lse = m + log l, to where the results belong.
 

@@ -27,6 +27,7 @@ from fa_numba.cpu.vectors import (
     LANES,
     broadcast,
     fetch_add,
+    inner,
     kind_of,
     lanes_above,
     largest,
@@ -119,7 +120,7 @@ def _run(worker, plan, x, y, *more):
     threads.run(worker, num_tasks, WORKSPACE, *rows, *sizes, *more, arrays=(x, y))
 
 
-@njit
+@inner
 def fill(address, kind, start, count, w, base):
     """Numbers `start` to `start + count` − 1 of a row, as float32; −∞ up to a whole group."""
     stop = base + tiles.round_up(count, GROUP)
@@ -129,12 +130,12 @@ def fill(address, kind, start, count, w, base):
     return stop
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def largest_of_four(x0, x1, x2, x3):
     return largest(maximum(maximum(x0, x1), maximum(x2, x3)))
 
 
-@njit
+@inner
 def largest_of(w, start, stop):
     """Of whole groups; a NaN is left out."""
     m0 = m1 = m2 = m3 = broadcast(NEG_INF)  # four, so that none waits for the one before
@@ -144,7 +145,7 @@ def largest_of(w, start, stop):
     return largest_of_four(m0, m1, m2, m3)
 
 
-@njit
+@inner
 def exponentials(w, start, stop, m_i):
     """e^(x − m) in the place of x; their sum."""
     # −∞ − −∞ is NaN: a chunk of −∞ alone adds nothing.
@@ -157,7 +158,7 @@ def exponentials(w, start, stop, m_i):
     return total(sums)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def rescaled(l_i, m_i, m_new):
     """l e^(m − m_new): the sum so far, of another maximum."""
     if m_i == NEG_INF:
@@ -165,14 +166,14 @@ def rescaled(l_i, m_i, m_new):
     return l_i * np.float32(np.exp(m_i - m_new))
 
 
-@njit
+@inner
 def multiply(w, start, stop, factor):
     """x · factor in the place of x."""
     for i in range(start, stop, LANES):
         store(w, i, load(w, i) * broadcast(factor))
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def float32_row(w, base, x, y, num_cols):
     """A row at an address, to another; what follows its last whole group goes by the workspace."""
     bytes_of_groups, step = num_cols // GROUP * GROUP * 4, LANES * 4
@@ -239,7 +240,7 @@ def softmax_rows(counter, num_tasks, workspace, x, y, kind, num_rows, num_cols, 
                 tiles.unpack(w, base, 0, 1, kind, count, address, 0)
 
 
-@njit
+@inner
 def insert(w, best, columns, k, x, column):
     """Put a candidate at its rank in the sorted list, whose last entry drops out."""
     i = k - 1
@@ -249,7 +250,7 @@ def insert(w, best, columns, k, x, column):
     w[best + i], columns[i] = x, column
 
 
-@njit
+@inner
 def choose(w, base, count, start, best, columns, k):
     """Candidates among numbers `start` to `start + count` − 1 of a row.
 

@@ -7,7 +7,6 @@ and score, which have the options in them, are in `expressions`.
 """
 
 import numpy as np
-from numba import njit
 
 from fa_numba.constants import NEG_INF, ONE, ZERO
 from fa_numba.cpu import expressions, tiles, vectors
@@ -19,6 +18,7 @@ from fa_numba.cpu.vectors import (
     ROWS,
     absolute,
     broadcast,
+    inner,
     load,
     store,
     where_less,
@@ -26,7 +26,7 @@ from fa_numba.cpu.vectors import (
 )
 
 
-@njit
+@inner
 def scores(w, k, qt, st, num_keys, head_dim, ahead, left, right, mod, slope_at, user, at):
     """Sᵀ = K Qᵀ of a tile of keys and a panel of queries, with all that the options ask for.
 
@@ -63,7 +63,7 @@ def scores(w, k, qt, st, num_keys, head_dim, ahead, left, right, mod, slope_at, 
     return scale
 
 
-@njit
+@inner
 def multiply(w, k, qt, st, rows, head_dim):
     """Sᵀ = K Qᵀ, or dPᵀ = V dOᵀ, summed by parts: one sum of 512 terms would lose more digits."""
     for n in range(0, rows, ROWS):
@@ -81,7 +81,7 @@ def multiply(w, k, qt, st, rows, head_dim):
                     store(w, at, load(w, at) + acc[i * COLUMNS + j])
 
 
-@njit
+@inner
 def modify(w, st, rows, ahead, scale, softcap, slope, slope_at):
     """Scale, softcap and ALiBi."""
     cap, per_cap = np.float32(softcap), np.float32(scale / softcap) if softcap else ZERO
@@ -101,7 +101,7 @@ def modify(w, st, rows, ahead, scale, softcap, slope, slope_at):
             store(w, st + n * WIDTH + m, s)
 
 
-@njit
+@inner
 def mask(w, st, num_keys, rows, ahead, left, right):
     """−∞ for keys that a query does not see, and for those past the end.
 

@@ -27,6 +27,7 @@ from fa_numba.cpu.vectors import (
     FLOAT32,
     LANES,
     ROWS,
+    inner,
     load,
     rank_one_update,
     store,
@@ -46,13 +47,13 @@ def round_up(x, multiple):
     return (x + multiple - 1) // multiple * multiple
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def aligned(workspace):
     """Index of the first number that begins a cache line."""
     return (-vectors.address_of(workspace) % CACHE_LINE) // 4
 
 
-@njit
+@inner
 def pack(address, row_bytes, num_rows, rows, kind, head_dim, width, tile, start):
     """Copy rows to a tile, as float32, with zeros to its right and below.
 
@@ -89,7 +90,7 @@ def pack(address, row_bytes, num_rows, rows, kind, head_dim, width, tile, start)
             tile[start + r * ROW + d] = ZERO
 
 
-@njit
+@inner
 def pack_tail(source, kind, whole, head_dim, width, tile, to):
     """Copy the numbers after the last whole vector of a row, then fill with zeros."""
     for d in range(whole, head_dim):
@@ -105,7 +106,7 @@ def pack_tail(source, kind, whole, head_dim, width, tile, to):
         tile[to + d] = ZERO
 
 
-@njit
+@inner
 def pack_keys(x, b, head, n, num_keys, first, table, page_size, kind, head_dim, width, w, start):
     """Keys n to n + num_keys − 1 of a sequence, or their values, to a tile.
 
@@ -142,7 +143,7 @@ def pack_keys(x, b, head, n, num_keys, first, table, page_size, kind, head_dim, 
         done += part
 
 
-@njit
+@inner
 def unpack(tile, start, row, num_rows, kind, head_dim, address, row_bytes):
     """Round rows that are `row` numbers apart to a dtype, and write them to an address."""
     whole = head_dim // LANES * LANES
@@ -165,7 +166,7 @@ def unpack(tile, start, row, num_rows, kind, head_dim, address, row_bytes):
                 vectors.write_one_bfloat16(to + 2 * d, tile[source + d])
 
 
-@njit
+@inner
 def transpose(x, x_start, x_row, rows, columns, y, y_start, y_row):
     """y = xᵀ; rows and columns are multiples of LANES."""
     for i in range(0, rows, LANES):
@@ -174,7 +175,7 @@ def transpose(x, x_start, x_row, rows, columns, y, y_start, y_row):
             vectors.transpose(x, source, x_row, y, to, y_row)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def product(acc, a, a_start, a_row, a_step, b, b_start, b_step, depth):
     """Add ROWS x WIDTH numbers of A B to accumulators, in registers.
 
