@@ -54,8 +54,7 @@ def flash_attn_bwd_stored_varlen(
     Raises
     ------
     TypeError, ValueError
-        Naming the argument, what it must be, and what it got; also for a cu_seqlens that does not
-        begin with 0, that falls, or that ends elsewhere than its tokens.
+        With the name of the argument, its rule and its value.
     RuntimeError
         On a GPU without wgmma.
     """

@@ -261,8 +261,7 @@ def flash_attn_wgmma(q, k, v, *, causal=False, softmax_scale=None, cluster=1):
     RuntimeError
         On a GPU that has no wgmma.
     """
-    if cluster not in (1, 2):
-        raise ValueError(f"cluster must be 1 or 2, got {cluster!r}")
+    cluster = checks.check_cluster(cluster)
     call = checks.forward_call(q, k, v, causal, softmax_scale=softmax_scale, on=REQUIREMENTS)
     if call.seqlen_k == 0:
         return call.results_without_keys()
