@@ -12,6 +12,9 @@ INSTALL := $(if $(filter file,$(origin PYTHON)),$(or $(wildcard $(BIN)/python),$
 .PHONY: learn quick test lint grade tour bench sanitize newest handout site lite pyodide lite-test constraints size lessons dev site-packages clean
 .DEFAULT_GOAL := learn
 
+# An activated foreign environment makes IPython warn, which breaks tests/test_microscope.py.
+unexport VIRTUAL_ENV
+
 learn: lessons
 	@$(BIN)/fa-numba doctor
 	@$(BIN)/fa-numba learn

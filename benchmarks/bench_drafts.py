@@ -1,6 +1,6 @@
 """What do guesses bring? Tokens of a step, guesses that are kept, tokens per second, and the text.
 
-    python -m benchmarks drafts        ten minutes on two idle cores
+    python -m benchmarks drafts        some minutes on two idle cores
 
 Two models learn Python's help topics first: one of four layers, which is served, and one of a
 single layer, which guesses.
@@ -8,7 +8,6 @@ single layer, which guesses.
 equal       1000 prompts at temperature 0: answers with guesses are those without, to the token
 guesses     repetitive text (temperature 0: a small model repeats itself) and free text (0.8), by
             answers at a time. Tokens per step: those that an answer gets in a step
-switches    300 requests at once, whose prompts begin alike: each switch on and off
 
 Seconds are those of the processor, since a busy machine gives the clock's to others too. The ways
 alternate, and the median of the rounds counts.
@@ -33,15 +32,6 @@ STEPS, CONTEXT, ROUNDS = 400, 256, 3
 PROMPT, ANSWER = 32, 64
 BATCHES = 1, 8, 32
 PROMPTS, FEW = 1000, 16  # answers of so many tokens
-REQUESTS, STEM = 300, 96
-WAYS = {
-    "none": {},
-    "prefix cache": {"share": True},
-    "prefix cache, cascade": {"share": True, "cascade": True},
-    "fp8": {"fp8": True},
-    "ngram": {"draft": True},
-    "all": {"share": True, "cascade": True, "fp8": True, "draft": True},
-}
 TEXTS = {"repetitive, temperature 0": 0, "free, temperature 0.8": 0.8}
 
 
@@ -123,72 +113,6 @@ def by_drafter(large, made, unseen):
     return rows
 
 
-def by_switch(large, unseen, *, stem=STEM, length=FEW, ways=WAYS, exact=True, clock=None, **sizes):
-    """300 requests at once, each with its answer of `length` tokens, and no page left at the end.
-
-    Each round has other prompts. The text of all ways with the same dtype of pages must be equal,
-    where that is `exact`; else the rows say how many answers are those of the first such way.
-    """
-    options = {"max_tokens": length, "temperature": 0, "clock": clock or time.process_time}
-    engines = {
-        name: engine_with(large, on, **{"num_pages": 2048} | sizes) for name, on in ways.items()
-    }
-    rates, equal, last = {name: [] for name in engines}, dict.fromkeys(engines, 0), {}
-    for i in range(1 + ROUNDS):  # in the first one kernels are compiled
-        (first,), own = pieces(unseen, 1, stem, 4 + i), pieces(unseen, REQUESTS, 12, 20 + i)
-        prompts, texts = [first + piece for piece in own], {}
-        for name, engine in engines.items():
-            before = counts(engine)
-            answers, seconds = answers_of(engine, prompts, **options)
-            last[name] = counts(engine) - before
-            if [len(x) for x in answers] != [length] * REQUESTS:
-                raise AssertionError(f"{name}: not every answer has {length} tokens")
-            if engine.pool.num_free != engine.pool.num_pages:
-                raise AssertionError(f"{name}: pages are left")
-            want = texts.setdefault(engine.model.in_8_bits, answers)
-            equal[name] += sum(x == y for x, y in zip(answers, want, strict=True))
-            if exact and equal[name] < REQUESTS * (1 + i):
-                raise AssertionError(f"{name}: the text differs")
-            if i:
-                rates[name].append(REQUESTS * length / seconds)
-    rows = []
-    for name, (steps, shared, read, kept, guesses) in last.items():
-        row = {
-            "switches on": name,
-            "tokens/s": round(median(rates[name])),
-            "over none": round(median(rates[name]) / median(rates["none"]), 2),
-            "steps": int(steps),
-            "prompt tokens found": f"{shared / read:.0%}",
-            "guesses kept": f"{kept / guesses:.0%}" if guesses else "",
-            "kB of a page": round(engines[name].model.page_bytes / 1e3, 1),
-        }
-        if not exact:
-            row["same text"] = f"{equal[name]} of {REQUESTS * (1 + ROUNDS)}"
-        rows.append(row)
-    return rows
-
-
-def engine_with(large, on, **sizes):
-    """An engine with these switches on."""
-    engine = Engine(
-        *large,
-        share_prefixes="share" in on,
-        kv_dtype="fp8" if "fp8" in on else "auto",
-        drafter=NGramDrafter() if "draft" in on else None,
-        topk_pages=on.get("topk_pages", 0),
-        **sizes,
-    )
-    if "cascade" not in on:
-        engine.model.cascade_of = lambda plan: None
-    return engine
-
-
-def counts(engine):
-    """Steps, tokens of prompts that were found and all, guesses that were kept and all: so far."""
-    schedule = engine.schedule
-    return np.array([engine.steps, schedule.shared, schedule.read, engine.kept, engine.guesses])
-
-
 def main():
     corpus = text.topics()
     characters = text.Characters.of(corpus)
@@ -199,11 +123,7 @@ def main():
     numba.set_num_threads(1)
     with one_blas_thread():
         equal = check_equal(large, made, unseen)
-        tables = {
-            "Guesses": by_drafter(large, made, unseen),
-            f"{REQUESTS} requests at once": by_switch(large, unseen),
-        }
-    rows = [{"table": title} | row for title, found in tables.items() for row in found]
+        rows = by_drafter(large, made, unseen)
     note = (
         f"models of {large[1].num_weights:,} and {small[1].num_weights:,} weights after {STEPS} "
         f"steps; one thread; prompts of {PROMPT} tokens, answers of {ANSWER}; seconds of the "

@@ -8,9 +8,9 @@ the softmax's weight on the pages that are read; the error is that of out agains
 import numpy as np
 
 from benchmarks.timing import save
-from fa_numba import reference
-from fa_numba.dispatch.topk_decode import top_pages, topk_decode
+from fa_numba import reference, topk_decode
 from fa_numba.kv_cache import page_scores, update_page_bounds
+from fa_numba.kv_cache.top_pages import top_pages
 
 KEYS, PAGE_SIZE, HEADS, KV_HEADS, HEAD_DIM = 8192, 16, 8, 2, 64
 QUERIES, TOPICS = 8, 32  # a topic is a run of neighbouring keys

@@ -4,31 +4,51 @@ FlexAttention is compiled by torch.compile, and its block mask is prepared: that
 mask of ours makes its table of tiles in each call if it has arrays; that is counted. `a call` is
 the time with a new block mask, ours and theirs. Before anything is timed, outputs of the last head
 are compared with float64.
+
+Each cell has a process of its own. All of them compile at the same time and call each function
+once; then they wait, and one after the other is timed.
 """
 
+import contextlib
+import fcntl
+import json
 import math
+import os
+import subprocess
+import sys
+import tempfile
 import time
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from benchmarks.bench_packed import random_lengths
 from benchmarks.bench_tensor_core import ROUNDING, relative_error
+from benchmarks.peers import peers
 from benchmarks.timing import save, time_ms
+from fa_numba import masks
+from fa_numba.expressions import tiles
+from fa_numba.expressions.trace import trace
 from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent
 from fa_numba.tensor_core.flash_attn_bwd_varlen import flash_attn_bwd_varlen
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
 from fa_numba.tensor_core.flash_attn_persistent_varlen import flash_attn_persistent_varlen
+from fa_numba.tensor_core.run_tables import make_table, ranges_of
 
 SEQLEN, WIDTH = 16384, 2048  # one sequence; num_heads · head_dim
 HEAD_DIMS = 128, 64
 SIDE, WINDOW, PREFIX, DOCUMENTS = 128, 512, 1000, 32
+NODES, LONG = 512, 65536  # of the tree; tokens of a long sequence
 REPEATS = 10
+GPT_OSS = (64, 8, 64), (2048, 16384), 128  # heads, K/V heads, head_dim; n; window
 BATCHES = {"32 × 512": np.full(32, 512), "8 of any length": random_lengths(8, SEQLEN)}
 NOTE = (
     f"float16, one sequence of {SEQLEN} tokens, or a packed batch of as many, num_heads · "
     f"head_dim = {WIDTH}; ms of the forward pass and of the gradients; over: time of the other "
     "over ours. own: the option of ours that does the same. call: the time of a forward call with "
-    "a new table of tiles, theirs over ours"
+    "a new table of tiles, theirs over ours. gpt-oss: 64 query heads on 8, with sinks; the others "
+    "there without. A first call is in a new process, after a call without a mask"
 )
 
 
@@ -37,6 +57,9 @@ def problems(num_heads):
     import torch
 
     document = torch.arange(SEQLEN, device="cuda", dtype=torch.int32) * DOCUMENTS // SEQLEN
+    ends = torch.tensor(np.cumsum(random_lengths(8, SEQLEN)), device="cuda")
+    ragged = torch.searchsorted(ends, torch.arange(SEQLEN, device="cuda"), right=True).int()
+    tree = masks.tree(torch.arange(-1, NODES - 1, device="cuda") // 2, SEQLEN - NODES)
     bias = torch.randn(num_heads, 32, device="cuda")
     sinks = torch.randn(num_heads, device="cuda")
 
@@ -46,18 +69,28 @@ def problems(num_heads):
     def first(b, h, m, n):
         return (n <= m) & ((m - n < WINDOW) | (n < 4))
 
+    def of_tree(b, h, m, n):
+        sees, prefix = tree.args
+        node = sees[torch.clamp(m - prefix, min=0), torch.clamp(n - prefix, min=0)]
+        return (n <= m) & ((n < prefix) | node)
+
     def t5(s, b, h, m, n):
         return s + bias[h, torch.clamp((m - n).abs() // 2, max=31)]
 
     return [
         ("causal", {"mask": lambda b, h, m, n: n <= m}, {"causal": True},
+         None, None),
+        ("causal by parts", {"mask": by_parts, "mask_args": (0,)}, {"causal": True},
          lambda b, h, m, n: n <= m, None),
         ("window", {"mask": lambda b, h, m, n: (n <= m) & (m - n < WINDOW)},
-         {"window_size": (WINDOW - 1, 0)}, lambda b, h, m, n: (n <= m) & (m - n < WINDOW), None),
+         {"window_size": (WINDOW - 1, 0)}, None, None),
         ("prefix-LM", {"mask": lambda b, h, m, n: (n <= m) | (n < PREFIX)}, None,
          lambda b, h, m, n: (n <= m) | (n < PREFIX), None),
         ("documents", {"mask": lambda b, h, m, n, d: d[m] == d[n], "mask_args": (document,)}, None,
          lambda b, h, m, n: document[m] == document[n], None),
+        ("documents of any length", {"mask": lambda b, h, m, n, d: d[m] == d[n],
+          "mask_args": (ragged,)}, None, lambda b, h, m, n: ragged[m] == ragged[n], None),
+        ("tree behind a prefix", {"mask": tree}, None, of_tree, None),
         ("window, 4 first keys", {"mask": first}, None, first, None),
         ("neighbours in 2-D", {"mask": near}, None, near, None),
         ("softcap", {"score": lambda s, b, h, m, n: 30 * math.tanh(s / 30)}, {"softcap": 30.0},
@@ -76,130 +109,223 @@ def by_parts(b, h, m, n, w):
     return (n <= m) | (n < w)
 
 
+def cells():
+    """What is measured: functions that return a row's names, and the calls to time by name."""
+    names = len(problems(WIDTH // HEAD_DIMS[0]))
+    found = [partial(of_problem, d, i) for d in HEAD_DIMS for i in range(names)]
+    found += [partial(of_packed, d, name) for d in HEAD_DIMS for name in BATCHES]
+    _, lengths, window = GPT_OSS
+    return found + [partial(of_gpt_oss, n, size) for n in lengths for size in (None, window)]
+
+
 def main():
-    rows = []
-    for head_dim in HEAD_DIMS:
-        for problem in problems(WIDTH // head_dim):
-            rows.append(measure(head_dim, *problem))
+    processes, rows = [apart(i) for i in range(len(cells()))], []
+    for process in processes:
+        process.stdout.readline()  # compiled
+    for process in processes:
+        printed, _ = process.communicate("go\n")
+        if printed:  # else its error has been printed
+            rows.append(json.loads(printed))
             save("user_masks", rows, note=NOTE)
-        for name, lengths in BATCHES.items():
-            rows.append(measure_packed(head_dim, name, lengths))
-            save("user_masks", rows, note=NOTE)
+    rows.append(of_table())
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = [apart("first", FA_NUMBA_CACHE=folder).communicate()[0] for _ in range(2)]
+    numbers = dict(zip(("compiled, s", "from disk, s"), map(float, seconds), strict=True))
+    rows.append({"head_dim": 128, "problem": "first call with a mask", **numbers})
+    save("user_masks", rows, note=NOTE)
 
 
-def measure_packed(head_dim, name, lengths):
+def apart(what, **environment):
+    """Begin `in_a_process` in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.bench_user_masks", str(what)]
+    environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"} | environment
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen(command, env=environment, text=True, **pipes)
+
+
+def in_a_process(what):
+    import torch
+
+    if what == "first":
+        return print(first_call())
+    row, calls = cells()[int(what)]()
+    for name, call in calls.items():
+        if name != "FlexAttention call":  # compiled by another, and many bytes
+            call()
+    torch.cuda.empty_cache()
+    print("compiled", flush=True)
+    input()
+    of_host = [name for name in calls if name.endswith("call")]
+    ms = {name: host_ms(calls[name]) for name in of_host}
+    ms |= {x: time_ms(calls[x], repeats=REPEATS) for x in calls if x not in of_host}
+    row |= {name: round(ms[name], 4) for name in ("forward", "gradients") if name in ms}
+    for name, over in (("forward", "over"), ("gradients", "gradients over")):
+        others = [x for x in ms if x.endswith(f" {name}")]
+        row |= {f"{over} {x.removesuffix(f' {name}')}": round(ms[x] / ms[name], 3) for x in others}
+    if of_host:
+        row["call"] = round(ms["FlexAttention call"] / ms["call"], 1)
+    print(json.dumps(row))
+
+
+def first_call():
+    """Seconds of a first call with a mask, after a call without."""
+    import torch
+
+    q = torch.zeros(1, SEQLEN, 1, 128, device="cuda", dtype=torch.float16)
+    flash_attn_persistent(q, q, q)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    flash_attn_persistent(q, q, q, mask=by_parts, mask_args=(0,))
+    torch.cuda.synchronize()
+    return round(time.perf_counter() - start, 3)
+
+
+def of_table():
+    """Milliseconds for the tiles of documents in a long sequence, by NumPy and by kernels."""
+    import torch
+
+    def same(b, h, m, n, d):
+        return d[m] == d[n]
+
+    document = np.arange(LONG, dtype=np.int32) * DOCUMENTS // LONG
+    node, on_gpu = trace(same, "mask", "b h m n", (document,)), torch.from_numpy(document).cuda()
+    samples = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        tiles.runs(tiles.tile_classes(node, (LONG, LONG), 64, 128, (document,)))
+        samples.append((time.perf_counter() - start) * 1e3)
+
+    def by_kernels():
+        ranges = ranges_of(on_gpu, node, (on_gpu,))
+        make_table(on_gpu, node, (on_gpu,), ranges, (LONG, LONG, 1, 1, 128, 2))
+
+    row = {"head_dim": 128, "problem": f"table of documents, {LONG} tokens"}
+    row["by a CPU, ms"] = round(sorted(samples)[REPEATS // 2], 2)
+    return row | {"by a GPU, ms": round(time_ms(by_kernels, repeats=REPEATS), 4)}
+
+
+def of_problem(head_dim, number):
+    """The problem of this number."""
+    name, options, own, mask_mod, score_mod = problems(WIDTH // head_dim)[number]
+    dout, q, k, v = random_arrays(4, (1, SEQLEN, WIDTH // head_dim, head_dim))
+    calls = {}
+    for of, given in (("", options), ("own ", own)):
+        if given is not None:
+            state = flash_attn_persistent(q, k, v, **given)
+            calls[f"{of}forward"] = partial(flash_attn_persistent, q, k, v, **given)
+            backward = partial(flash_attn_bwd_persistent, dout, q, k, v, *state, **given)
+            calls[f"{of}gradients"] = backward
+        if not of and mask_mod is not None:
+            with one_at_a_time():
+                check(state[0], q, k, v, mask_mod)
+            calls["call"] = calls["forward"]
+    if mask_mod is not None or score_mod is not None:
+        calls |= of_flex(q, k, v, mask_mod, score_mod, dout)
+    return {"head_dim": head_dim, "problem": name}, calls
+
+
+def of_packed(head_dim, name):
     """A packed batch, against our own with causal, and a row of documents in FlexAttention."""
     import torch
 
-    torch.manual_seed(0)
-    tokens, num_heads = int(lengths.sum()), WIDTH // head_dim
-    shape = tokens, num_heads, head_dim
-    dout, q, k, v = (torch.randn(shape, device="cuda", dtype=torch.float16) for _ in range(4))
+    lengths = BATCHES[name]
+    dout, q, k, v = random_arrays(4, (int(lengths.sum()), WIDTH // head_dim, head_dim))
     starts = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32, device="cuda")
-    packed = q, k, v, starts, starts
     document = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths)).cuda()
 
     def causal_within(b, h, m, n):
         return (document[m] == document[n]) & (n <= m)
 
-    def forward(options):
-        return time_ms(flash_attn_persistent_varlen, *packed, **options, repeats=REPEATS)
-
-    def gradients(options):
-        arrays = dout, q, k, v, *flash_attn_persistent_varlen(*packed, **options), starts, starts
-        return time_ms(flash_attn_bwd_varlen, *arrays, **options, repeats=REPEATS)
-
-    ours, own = {"mask": by_parts, "mask_args": (0,)}, {"causal": True}
-    out, _ = flash_attn_persistent_varlen(*packed, **ours)
-    check(out[None], *(x[None] for x in (q, k, v)), causal_within)
-    ms, ms_bwd = forward(ours), gradients(ours)
-    row = {"head_dim": head_dim, "problem": f"packed, causal by parts, {name}"}
-    row |= {"forward": round(ms, 4), "gradients": round(ms_bwd, 4)}
-    row["over own"] = round(forward(own) / ms, 3)
-    row["gradients over own"] = round(gradients(own) / ms_bwd, 3)
-    return row | peer(*(x[None] for x in (dout, q, k, v)), causal_within, None, ms, ms_bwd)
+    calls = {}
+    for of, given in (("", {"mask": by_parts, "mask_args": (0,)}), ("own ", {"causal": True})):
+        packed = q, k, v, starts, starts
+        state = flash_attn_persistent_varlen(*packed, **given)
+        if not of:
+            with one_at_a_time():
+                check(state[0][None], q[None], k[None], v[None], causal_within)
+        arrays = dout, q, k, v, *state, starts, starts
+        calls[f"{of}forward"] = partial(flash_attn_persistent_varlen, *packed, **given)
+        calls[f"{of}gradients"] = partial(flash_attn_bwd_varlen, *arrays, **given)
+    calls |= of_flex(q[None], k[None], v[None], causal_within, None, dout[None])
+    del calls["FlexAttention call"]
+    return {"head_dim": head_dim, "problem": f"packed, causal by parts, {name}"}, calls
 
 
-def measure(head_dim, name, options, own, mask_mod, score_mod):
+def of_gpt_oss(seqlen, window):
+    """With sinks; beside FlexAttention with the window, or cuDNN without one, and without sinks."""
     import torch
 
-    torch.manual_seed(0)
-    shape = 1, SEQLEN, WIDTH // head_dim, head_dim
-    dout, q, k, v = (torch.randn(shape, device="cuda", dtype=torch.float16) for _ in range(4))
-    out, lse = flash_attn_persistent(q, k, v, **options)
-    if mask_mod is not None:
-        check(out, q, k, v, mask_mod)
-    row = {"head_dim": head_dim, "problem": name}
-
-    def forward(options):
-        return time_ms(flash_attn_persistent, q, k, v, **options, repeats=REPEATS)
-
-    def gradients(options):
-        arrays = dout, q, k, v, *flash_attn_persistent(q, k, v, **options)
-        return time_ms(flash_attn_bwd_persistent, *arrays, **options, repeats=REPEATS)
-
-    ms, ms_bwd = forward(options), gradients(options)
-    row |= {"forward": round(ms, 4), "gradients": round(ms_bwd, 4)}
-    if own is not None:
-        row["over own"] = round(forward(own) / ms, 3)
-        row["gradients over own"] = round(gradients(own) / ms_bwd, 3)
-    if mask_mod is not None or score_mod is not None:
-        row |= peer(dout, q, k, v, mask_mod, score_mod, ms, ms_bwd)
-    if mask_mod is not None:
-        row["call"] = round(
-            host_ms(lambda: flex_call(q, k, v, mask_mod))
-            / host_ms(lambda: flash_attn_persistent(q, k, v, **options)),
-            1,
-        )
-    return row
+    (heads, kv_heads, head_dim), *_ = GPT_OSS
+    (q,) = random_arrays(1, (1, seqlen, heads, head_dim))
+    k, v = random_arrays(2, (1, seqlen, kv_heads, head_dim))
+    options = {"causal": True} if window is None else {"window_size": (window - 1, 0)}
+    options["sinks"] = torch.randn(heads, device="cuda")
+    calls = {"forward": partial(flash_attn_persistent, q, k, v, **options)}
+    name = "full" if window is None else f"window of {window}"
+    if window is None:
+        calls["cuDNN forward"] = peers(q, k, v, True)["SDPA cuDNN"]()
+    else:
+        calls |= of_flex(q, k, v, lambda b, h, m, n: (n <= m) & (m - n < window), None)
+        del calls["FlexAttention call"]
+    return {"head_dim": head_dim, "problem": f"gpt-oss, n = {seqlen}, {name}"}, calls
 
 
-def peer(dout, q, k, v, mask_mod, score_mod, ms, ms_bwd):
-    """FlexAttention's time over ours."""
+@contextlib.contextmanager
+def one_at_a_time():
+    """Gigabytes of intermediate results fit the GPU of one process at a time."""
+    import torch
+
+    with (Path(tempfile.gettempdir()) / "bench_user_masks.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+def random_arrays(number, shape):
+    import torch
+
+    torch.manual_seed(number)
+    return [torch.randn(shape, device="cuda", dtype=torch.float16) for _ in range(number)]
+
+
+def of_flex(q, k, v, mask_mod, score_mod, dout=None):
+    """The calls of FlexAttention; none where no configuration of its kernel fits."""
     import torch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    torch._dynamo.config.recompile_limit = 1000
     flex = torch.compile(flex_attention, dynamic=False)
-    block_mask = None
-    if mask_mod is not None:
-        seqlen = q.shape[1]
-        block_mask = create_block_mask(mask_mod, None, None, seqlen, seqlen, device="cuda")
-    inputs = [x.clone().requires_grad_() for x in (q, k, v)]
-    heads_first = [x.transpose(1, 2) for x in inputs]
+    seqlen, grouped, block_mask = q.shape[1], q.shape[2] != k.shape[2], None
 
-    def call():
-        return flex(*heads_first, block_mask=block_mask, score_mod=score_mod)
+    def make_block_mask():
+        return create_block_mask(mask_mod, None, None, seqlen, seqlen, device="cuda")
+
+    if mask_mod is not None:
+        with one_at_a_time():
+            block_mask = make_block_mask()
+    inputs = [x.clone().requires_grad_() for x in (q, k, v)]
+
+    def call(block_mask=block_mask):
+        options = {"block_mask": block_mask, "score_mod": score_mod, "enable_gqa": grouped}
+        return flex(*(x.transpose(1, 2) for x in inputs), **options)
+
+    @torch.no_grad()
+    def forward(make=lambda: block_mask):
+        return call(make())
 
     try:
-        out = call()
-    except RuntimeError as error:  # no configuration of its kernel fits
-        print(f"FlexAttention: {str(error)[:200]}")
+        out = call() if dout is not None else forward()
+    except RuntimeError as error:
+        print(f"FlexAttention: {str(error)[:200]}", file=sys.stderr)
         return {}
-    with torch.no_grad():
-        over = time_ms(call, repeats=REPEATS) / ms
-    gradient = dout.transpose(1, 2)
-
-    def backward():
-        torch.autograd.grad(out, inputs, gradient, retain_graph=True)
-
-    over_bwd = time_ms(backward, repeats=REPEATS) / ms_bwd
-    return {
-        "over FlexAttention": round(over, 2),
-        "gradients over FlexAttention": round(over_bwd, 2),
-    }
-
-
-def flex_call(q, k, v, mask_mod):
-    """A call of FlexAttention with a block mask of its own."""
-    import torch
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-    block_mask = create_block_mask(mask_mod, None, None, SEQLEN, SEQLEN, device="cuda")
-    with torch.no_grad():
-        torch.compile(flex_attention, dynamic=False)(
-            *(x.transpose(1, 2) for x in (q, k, v)), block_mask=block_mask
-        )
+    calls = {"FlexAttention forward": forward}
+    if mask_mod is not None:
+        calls["FlexAttention call"] = partial(forward, make_block_mask)
+    if dout is not None:
+        gradient = dout.transpose(1, 2)
+        backward = partial(torch.autograd.grad, out, inputs, gradient, retain_graph=True)
+        calls["FlexAttention gradients"] = backward
+    return calls
 
 
 def host_ms(call, repeats=5):
@@ -232,4 +358,4 @@ def check(out, q, k, v, mask_mod):
 
 
 if __name__ == "__main__":
-    main()
+    in_a_process(sys.argv[1])

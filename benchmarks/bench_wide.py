@@ -20,6 +20,7 @@ from benchmarks.bench_tensor_core import (
 from benchmarks.timing import save, time_ms
 from fa_numba.tensor_core.flash_attn_bwd_stored import flash_attn_bwd_stored
 from fa_numba.tensor_core.flash_attn_wide import flash_attn_wide
+from fa_numba.tensor_core.flash_attn_wide_varlen import flash_attn_wide_varlen
 
 HEAD_DIMS, SEQLENS = (320, 384, 512), (512, 2048, 8192)
 
@@ -29,7 +30,8 @@ def main():
     save(
         "wide",
         [measure(*case) for case in cases],
-        note=f"TFLOP/s; {TOKENS} tokens in all, num_heads * head_dim = {WIDTH} or just below; "
+        note=f"TFLOP/s, packed: the same sequences in one row; {TOKENS} tokens in all, num_heads * "
+        f"head_dim = {WIDTH} or just below; "
         "4·batch·heads·seqlen²·head_dim, backward 10, halved if causal; error: ‖x − float64‖ / "
         "‖float64‖ for out, and the largest one of dq, dk, dv of one head",
     )
@@ -48,6 +50,11 @@ def measure(dtype, head_dim, seqlen, causal):
     error = relative_error(out, definition(q, k, v, causal))
     assert error <= 2 * ROUNDING[dtype], f"{dtype}, {shape}, {causal=}: {error}"
     ours = time_ms(lambda: flash_attn_wide(q, k, v, causal=causal), repeats=REPEATS)
+    starts = torch.arange(0, TOKENS + 1, seqlen, dtype=torch.int32, device="cuda")
+    of_row = *(x.flatten(0, 1) for x in (q, k, v)), starts, starts
+    same = flash_attn_wide_varlen(*of_row, causal=causal)[0].view_as(out)
+    assert relative_error(same, out.double()) <= ROUNDING[dtype], f"packed, {dtype}, {shape}"
+    packed = time_ms(lambda: flash_attn_wide_varlen(*of_row, causal=causal), repeats=REPEATS)
 
     def backward():
         return flash_attn_bwd_stored(dout, q, k, v, out, lse, causal=causal)
@@ -74,6 +81,7 @@ def measure(dtype, head_dim, seqlen, causal):
         "seqlen": seqlen,
         "causal": causal,
         "flash_attn_wide": round(flops / ours / 1e9, 1),
+        "packed": round(flops / packed / 1e9, 1),
         "SDPA": round(flops / theirs / 1e9, 1),
         "error": float(f"{error:.2g}"),
         "flash_attn_bwd_stored": round(2.5 * flops / ours_bwd / 1e9, 1),

@@ -726,6 +726,7 @@ def parts_of_benchmarks():
         ],
         "short": [short_table()],
         "wide": [every_row("wide")],
+        "beside_copy": [every_row("short")],
         "peers": [peers_table()],
         "backward": [
             pictures(("backward", "TFLOP/s against the length of the sequence, backward")),
@@ -777,7 +778,8 @@ DOCUMENTS = {
     },
     "docs/benchmarks.md": parts_of_benchmarks,
     "docs/serving.md": lambda: {
-        "drafts": [serving_tables("drafts")],
+        "drafts": [every_row("drafts")],
+        "serving_switches_cpu": [every_row("serving_switches_cpu")],
         "serving_switches": [every_row("serving_switches")],
     },
     "docs/microscope.md": lambda: {"engine": [engine_table(), serial_table()]},

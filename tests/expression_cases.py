@@ -66,6 +66,13 @@ def t5(s, b, h, m, n, bias):
     return s + bias[h, min(abs(m - n) // 2, 15)]
 
 
+def biased(s, b, h, m, n, scales, buckets, of_query, of_key, i):
+    """A score that reads arrays by the head, m - n, m and n."""
+    return (
+        s * scales[h] + buckets[h, min(abs(m - n), 9)] + of_query[b, m] * math.tanh(of_key[n] + i)
+    )
+
+
 CASES = {
     "causal": gallery(lambda *_: masks.causal),
     "a window": gallery(lambda *_: masks.window(9)),

@@ -58,6 +58,7 @@ class FakeArray:
 class CupyArray(FakeArray):
     __module__ = "cupy"
     __hash__ = None  # an array is no key
+    ndim = property(lambda self: self.host.ndim)
 
 
 class TorchTensor(FakeArray):

@@ -22,8 +22,8 @@ MODULES = (
     *(f"tensor_core.{x}" for x in ("forward", "fragments", "gradient_fragments", "dq_parts")),
     *(f"tensor_core.{x}" for x in ("backward", "shared_plan", "key_tiles", "dropout_fragments")),
     *(f"tensor_core.{x}" for x in ("expression_tiles", "tile_scheduler", "gradient_expressions")),
-    *(f"tensor_core.{x}" for x in ("gradient_mainloop", "flash_attn_bwd_persistent")),
-    "tensor_core.flash_attn_bwd_wide",
+    *(f"tensor_core.{x}" for x in ("gradient_mainloop", "packed_key_tiles", "gradient_consumer")),
+    *(f"tensor_core.{x}" for x in ("flash_attn_bwd_persistent", "flash_attn_bwd_wide")),
 )
 KIND = np.float16
 LOG2_E = np.float32(np.log2(np.e))

@@ -23,7 +23,8 @@ MODULES = (
     "tensor_core.tile_scheduler",
     *(f"tensor_core.{x}" for x in ("backward", "shared_plan", "key_tiles", "dropout_fragments")),
     *(f"tensor_core.{x}" for x in ("expression_tiles", "gradient_expressions")),
-    *(f"tensor_core.{x}" for x in ("gradient_mainloop", "flash_attn_bwd_varlen")),
+    *(f"tensor_core.{x}" for x in ("gradient_mainloop", "packed_key_tiles", "packed_backward")),
+    *(f"tensor_core.{x}" for x in ("gradient_consumer", "flash_attn_bwd_varlen")),
 )
 KIND = np.float16
 LOG2_E = np.float32(np.log2(np.e))
@@ -48,9 +49,8 @@ def main(
     model = Model(seed=sum(seqlens_q))
     loaded = replace_instructions(model, MODULES)
     modules = {name.split(".")[-1]: x for name, x in zip(MODULES, loaded, strict=True)}
-    varlen, backward, run_time_masks = (
-        modules[name] for name in ("flash_attn_bwd_varlen", "backward", "run_time_masks")
-    )
+    names = "flash_attn_bwd_varlen", "packed_backward", "backward", "run_time_masks"
+    varlen, packed_backward, backward, run_time_masks = (modules[name] for name in names)
     num_heads, num_kv_heads = heads
     cu_q, cu_k = (np.cumsum([0, *x], dtype=np.int32) for x in (seqlens_q, seqlens_k))
     rng = np.random.default_rng(sum(seqlens_q))
@@ -95,7 +95,7 @@ def main(
     sinks, of_sinks = written.pop("sinks", None), ()
     if sinks is not None:
         of_sinks = sinks, np.full((1, *grid[::-1]), np.nan, np.float32)
-    prepare_packed = varlen.make_prepare_packed(
+    prepare_packed = packed_backward.make_prepare_packed(
         head_dim, "float16", counted, sinks is not None, head_dim_v
     )
     sums_or_dq = (unread, dq) if counted else (sums, unread)
@@ -130,7 +130,7 @@ def main(
     args += *run_time_masks.arguments_of(given), runs, arguments
     model.launch(kernel, (blocks,), varlen.THREADS, *args)
     if not counted:
-        convert_packed = varlen.make_convert_packed(head_dim, "float16")
+        convert_packed = packed_backward.make_convert_packed(head_dim, "float16")
         threads = sums.shape[2] // 32
         model.launch(convert_packed, (m_tiles, num_heads), threads, sums, dq, starts[0], scale)
 

@@ -101,6 +101,7 @@ AXES = {
     "ex13c": "q.0 q.1>128 k.0/BLOCK_N BLOCK_N>64",
     "ex13d": "v.0/8 v.1>64 num_tiles>128 found.0>128",
     "ex13e": "x.1 NUM_STAGES>8",
+    "ex13f": "k.0>32 k.1>64",
     "ex14b": "x.0/block_rows x.1/64",
     "ex14c": "q8.0 HEAD_DIM>128 k8.0/BLOCK_N",
     "ex14d": "x.0",

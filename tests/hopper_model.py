@@ -7,6 +7,7 @@ block, warp after warp in random order, up to the next instruction at which they
 sometimes pauses. Asynchronous work is done late: a TMA copy at a random time, and a product of
 wgmma when its result is awaited. So a tile that is overwritten too early, a barrier that is awaited
 in the wrong phase, a wrong descriptor or a wrong swizzle ends in a wrong result, or in `HangError`.
+The thread blocks of a cluster run together; what one writes to another arrives late, too.
 
 Numba's own names are replaced for good: use this in a process of its own.
 """
@@ -14,6 +15,7 @@ Numba's own names are replaced for good: use this in a process of its own.
 import copy
 import functools
 import importlib
+import itertools
 import random
 import sys
 import types
@@ -31,6 +33,7 @@ SHARED_BYTES = 228 * 1024
 ASLEEP, LONGEST_SLEEP, COPIED = 0.04, 60, 0.3
 IDLE_ROUNDS = 50  # without any progress: all threads wait for each other
 BASE_BITS = 40  # an address in global memory: number of its array, and an offset
+RANK_BIT = 24  # an address in shared memory: a block's rank in its cluster, and an offset
 
 
 class HangError(Exception):
@@ -96,27 +99,40 @@ class Model:
 
     # Threads
 
-    def launch(self, kernel, grid, threads, *args):
-        """Run the thread blocks of a grid one after the other."""
-        self.grid = (*grid, 1, 1)[:3]
+    def launch(self, kernel, grid, threads, *args, cluster=1):
+        """Run the thread blocks of a grid one after the other, those of a cluster together."""
+        self.grid, self.cluster = (*grid, 1, 1)[:3], cluster
+        assert self.grid[0] % cluster == 0
         for z, y, x in np.ndindex(*self.grid[::-1]):
-            self.block = x, y, z
-            self._run(lambda: kernel(*args), threads)
+            if x % cluster == 0:
+                blocks = [(x + rank, y, z) for rank in range(cluster)]
+                self._run(lambda: kernel(*args), threads, blocks)
 
-    def _run(self, thread_block, threads):
-        self.shared = np.full(SHARED_BYTES, self.random.randrange(256), np.uint8)
+    def _run(self, thread_block, threads, blocks):
+        size = (len(blocks) - 1 << RANK_BIT) + SHARED_BYTES
+        self.shared = np.full(size, self.random.randrange(256), np.uint8)
         self.static, self.barriers, self.meetings, self.copies = {}, {}, {}, []
-        self.products = {}
+        self.arrivals, self.products = [], {}
         self.scheduler = greenlet.getcurrent()
-        self.threads = [greenlet.greenlet(thread_block) for _ in range(threads)]
-        for tid, thread in enumerate(self.threads):
-            thread.tid, thread.met, thread.started, thread.groups = tid, {}, 0, []
+        self.threads, self.block_threads = [], threads
+        self.running = [threads] * len(blocks)
+        warps, groups = [], -(-threads // 128)
+        for (rank, block), tid in itertools.product(enumerate(blocks), range(threads)):
+            thread = greenlet.greenlet(thread_block)
+            thread.rank, thread.block, thread.tid = rank, block, tid
+            thread.warpgroup = rank * groups + tid // 128
+            thread.met, thread.started, thread.groups = {}, 0, []
             thread.stores, thread.waits_for, thread.static_arrays = [], "", 0
             thread.ready = None
-        warps = [self.threads[i : i + 32] for i in range(0, threads, 32)]
-        asleep = [0] * -(-threads // 128)  # rounds in which a warpgroup does not run
-        idle, self.progress, left = 0, True, threads
-        while left:
+            self.threads.append(thread)
+            warps += [[]] if tid % 32 == 0 else []
+            warps[-1].append(thread)
+        asleep = [0] * (groups * len(blocks))  # rounds in which a warpgroup does not run
+        if len(blocks) > 1:  # one block begins after the others
+            late = groups * self.random.randrange(len(blocks))
+            asleep[late : late + groups] = [LONGEST_SLEEP] * groups
+        idle, self.progress = 0, True
+        while any(self.running):
             # Often one of many warpgroups is asleep: such rounds do not begin the count anew.
             idle = 0 if self.progress else idle + (not any(asleep))
             if idle > IDLE_ROUNDS:
@@ -129,19 +145,22 @@ class Model:
                 )
             self.random.shuffle(warps)
             for warp in warps:
-                if not asleep[warp[0].tid // 128]:
+                if not asleep[warp[0].warpgroup]:
                     for thread in warp:
                         if not thread.dead and (thread.ready is None or thread.ready()):
                             thread.switch()
-                            left -= thread.dead
-                if self.copies and self.random.random() < COPIED:
+                            self.running[thread.rank] -= thread.dead
+                if (self.copies or self.arrivals) and self.random.random() < COPIED:
                     self._copy()
-            if not self.progress and self.copies:
+            if not self.progress and (self.copies or self.arrivals):
                 self._copy()
         assert not self.copies
 
     def _copy(self):
-        self.copies.pop(self.random.randrange(len(self.copies)))()
+        """Make a copy, or an arrival in another block, that is under way."""
+        number = self.random.randrange(len(self.copies) + len(self.arrivals))
+        later = number - len(self.copies)
+        (self.copies.pop(number) if later < 0 else self.arrivals.pop(later))()
         self.progress = True
 
     def _wait(self, what, ready=None):
@@ -158,8 +177,9 @@ class Model:
 
         Returns the values by index.
         """
-        tid = self._me().tid
-        return self._join((name, tid // size), tid % size, size, value, action)
+        thread = self._me()
+        key = name, thread.rank, thread.tid // size
+        return self._join(key, thread.tid % size, size, value, action)
 
     def _join(self, key, index, size, value=None, action=None):
         """The index-th of `size` threads meets the others at `key`; returns all values."""
@@ -191,6 +211,14 @@ class Model:
     def mbarrier_arrive(self, barrier):
         self.mbarrier_arrive_expect_tx(barrier, 0)
 
+    def mbarrier_arrive_at(self, barrier, rank):
+        self.arrivals.append(lambda: self.mbarrier_arrive(self._in_block(barrier, rank)))
+
+    def _in_block(self, address, rank):
+        """The same address of another block, to which something arrives."""
+        assert self.running[rank], "arrives at a thread block that has ended"
+        return address & (1 << RANK_BIT) - 1 | rank << RANK_BIT
+
     def mbarrier_arrive_expect_tx(self, barrier, num_bytes):
         found, self.progress = self.barriers[barrier], True
         found.bytes += num_bytes
@@ -209,7 +237,23 @@ class Model:
         self.barriers[barrier].settle()
 
     def named_barrier_sync(self, barrier, num_threads):
-        self._join((f"barrier {barrier}",), self._me().tid, num_threads)  # whichever threads
+        thread = self._me()
+        self._join(
+            (f"barrier {barrier}", thread.rank), thread.tid, num_threads
+        )  # whichever threads
+
+    def cluster_of(self, num_blocks):
+        assert num_blocks == self.cluster
+
+    def cluster_sync(self):
+        def arrive(_):
+            for arrival in self.arrivals:
+                arrival()
+            self.arrivals.clear()
+
+        thread = self._me()
+        index = thread.rank * self.block_threads + thread.tid
+        self._join(("cluster",), index, len(self.threads), action=arrive)
 
     def _word(self, address):
         return self._global(address, 4).view(np.uint32)
@@ -235,7 +279,7 @@ class Model:
     # Memory
 
     def shared_address(self, array):
-        return 16
+        return self._me().rank << RANK_BIT | 16
 
     def global_address(self, view):
         return view.address if isinstance(view, GlobalArray) else view
@@ -297,16 +341,21 @@ class Model:
             data = array.data[batch]
         return data[row:end, head, col : col + 64], rows
 
-    def tma_load_4d(self, destination, tensor_map, col, row, head, batch, barrier):
+    def tma_load_4d(self, destination, tensor_map, col, row, head, batch, barrier, ranks=None):
         part, rows = self._part(tensor_map, col, row, head, batch)
         tile = np.zeros((rows, 64), part.dtype)
         tile[: part.shape[0], : part.shape[1]] = part
 
-        def copy():
-            self.shared.view(np.uint16)[self._box(destination, rows)] = tile.view(np.uint16)
-            self._deliver(barrier, rows * layouts.ROW_BYTES)
+        def copy(rank):
+            box = self._box(self._in_block(destination, rank), rows)
+            self.shared.view(np.uint16)[box] = tile.view(np.uint16)
+            self._deliver(self._in_block(barrier, rank), rows * layouts.ROW_BYTES)
 
-        self.copies.append(copy)
+        for rank in [self._me().rank] if ranks is None else ranks:
+            self.copies.append(functools.partial(copy, rank))
+
+    def tma_load_4d_multicast(self, num_blocks, *box):
+        self.tma_load_4d(*box, ranks=range(num_blocks))
 
     def bulk_load(self, destination, source, num_bytes, barrier):
         assert destination % 16 == source % 16 == num_bytes % 16 == 0
@@ -424,7 +473,7 @@ class Model:
 
     def _start(self, d, n, a, product, add=False):
         thread, self.progress = self._me(), True
-        queue = self.products.setdefault(thread.tid // 128, [])
+        queue = self.products.setdefault(thread.warpgroup, [])
         if len(queue) == thread.started:
             queue.append({})
         queue[thread.started][thread.tid % 128] = d, n, a, product, add
@@ -432,7 +481,7 @@ class Model:
 
     def _finish(self, count):
         """Compute a warpgroup's first `count` products, as far as that is not done."""
-        for given in self.products[self._me().tid // 128][:count]:
+        for given in self.products[self._me().warpgroup][:count]:
             while len(given) < 128:
                 self._wait("wgmma", lambda given=given: len(given) == 128)
             if given[0] is None:
@@ -447,7 +496,8 @@ class Model:
 
     def _descriptor(self, bits):
         assert bits >> 62 == 1  # swizzled in rows of 128 bytes
-        return [(bits >> shift & 0x3FFF) << 4 for shift in (0, 16, 32)]
+        start, leading, stride = ((bits >> shift & 0x3FFF) << 4 for shift in (0, 16, 32))
+        return self._me().rank << RANK_BIT | start, leading, stride
 
     def _read(self, address):
         swizzled = address ^ (address >> 7 & 7) << 4
@@ -498,10 +548,10 @@ def replace_instructions(model, modules):
     _replace_jit(model)
     _replace_types(model)
     cuda.threadIdx = Indices(lambda axis: model._me().tid if axis == 0 else 0)
-    cuda.blockIdx = Indices(lambda axis: model.block[axis])
+    cuda.blockIdx = Indices(lambda axis: model._me().block[axis])
     cuda.gridDim = Indices(lambda axis: model.grid[axis])
     cuda.atomic = types.SimpleNamespace(add=model._atomic_add)
-    cuda.syncthreads = lambda: model._meet("syncthreads", len(model.threads))
+    cuda.syncthreads = lambda: model._meet("syncthreads", model.block_threads)
     cuda.syncwarp = lambda: model._meet("syncwarp", 32)
     cuda.shfl_sync = lambda mask, x, lane: x  # by one thread alone
     cuda.shfl_xor_sync = lambda mask, x, lanes: _exchange(model, x, lanes)
@@ -560,8 +610,9 @@ def _replace_types(model):
                 return model.shared[model.shared_address(None) :].view(dtypes.get(dtype, np.uint8))
             thread = model._me()
             thread.static_arrays += 1  # all threads declare them in the same order
-            if thread.static_arrays not in model.static:
-                model.static[thread.static_arrays] = np.full(shape, 77, dtypes[dtype])
-            return model.static[thread.static_arrays]
+            key = thread.rank, thread.static_arrays
+            if key not in model.static:
+                model.static[key] = np.full(shape, 77, dtypes[dtype])
+            return model.static[key]
 
     cuda.local, cuda.shared = Local, Shared

@@ -6,6 +6,7 @@ from numba import cuda, float32, int32, types, uint8, uint32, uint64
 
 from fa_numba.ptx import (
     barriers,
+    cluster,
     convert,
     cp_async,
     halves,
@@ -211,6 +212,46 @@ def make_tma(ROWS, BLOCKS):
     return tma_kernel
 
 
+@functools.cache
+def make_multicast(ROWS, BLOCKS):
+    load_tile = tma.make_load_tile(BLOCKS, 2)
+    NUM_BYTES = BLOCKS * ROWS * layouts.ROW_BYTES
+
+    @cuda.jit
+    def multicast_kernel(tensor_map, row, head, b, y):
+        """Two thread blocks, each of which copies one of two tiles to both.
+
+        y: of each block both tiles, and whether the other block has arrived at its barrier.
+        """
+        cluster.cluster_of(2)
+        bytes_of = cuda.shared.array(0, uint8)
+        tile = (shared_address(bytes_of) + 1023) & 0xFFFFFC00
+        full = shared_address(cuda.shared.array(2, uint64))
+        read = full + mbarrier.BYTES
+        rank, i = cuda.blockIdx.x, cuda.threadIdx.x
+        if i == 0:
+            mbarrier.mbarrier_init(full, 1)
+            mbarrier.mbarrier_init(read, 1)
+            mbarrier.fence_mbarrier_init()
+        cluster.cluster_sync()
+        if i == 0:
+            mbarrier.mbarrier_arrive_expect_tx(full, 2 * NUM_BYTES)
+            own = tile + rank * NUM_BYTES
+            load_tile(own, ROWS, tensor_map, row + rank * ROWS, head, b, full)
+        mbarrier.mbarrier_wait_bounded(full, 0)
+        start = tile - shared_address(bytes_of)
+        to = rank * (2 * NUM_BYTES + 1)
+        for j in range(i, 2 * NUM_BYTES, 32):
+            y[to + j] = bytes_of[start + j]
+        if i == 0:
+            cluster.mbarrier_arrive_at(read, rank ^ 1)
+        mbarrier.mbarrier_wait_bounded(read, 0)
+        y[to + 2 * NUM_BYTES] = mbarrier.mbarrier_try_wait(read, 0)
+        cluster.cluster_sync()
+
+    return multicast_kernel
+
+
 @cuda.jit
 def tma_store_kernel(x, tensor_map, row, head, b):
     """x: 16 rows of 128 bytes in their order in shared memory, stored from column 64 on."""
@@ -387,6 +428,10 @@ KERNELS = {
     "mbarrier": (mbarrier_kernel, (u32,), HOPPER, "SYNCS.PHASECHK.TRANS64.TRYWAIT"),
     "bounded wait": (bounded_wait_kernel, (u32,), HOPPER, "SYNCS.PHASECHK.TRANS64.TRYWAIT"),
     "tma": (make_tma(8, 2), (types.uint64, int32, int32, int32, u8), HOPPER, "UTMALDG.4D"),
+    "tma multicast": (
+        make_multicast(8, 2), (types.uint64, int32, int32, int32, u8), HOPPER,
+        "UTMALDG.4D.MULTICAST",
+    ),
     "tma store": (
         tma_store_kernel, (u8, types.uint64, int32, int32, int32), HOPPER, "UTMASTG.4D",
     ),

@@ -187,7 +187,11 @@ rolling = Call(RollingCache, batch=1, window=4, num_kv_heads=1, head_dim=8)
 WRONG_TYPES = [
     (cascade, {"plan": 3}, "plan must be a CascadePlan, from cascade_plan, got int"),
     (few_pages, {"q": [1.0]}, "q must be a NumPy array, .* got list"),
-    (few_pages, {"k_min": bounds["k_min"].astype(HALF)}, "k_min must be float32, got float16"),
+    (
+        few_pages,
+        {"k_min": bounds["k_min"].astype(HALF)},
+        "must be of one dtype, got q: float32, k_min: float16",
+    ),
     (few_pages, {"num_top_pages": 2.0}, "num_top_pages must be an integer, got 2.0"),
     (
         few_pages,
@@ -412,6 +416,7 @@ WRONG_VALUES = [
     (few_pages, {"q": ones(2, 2, 4, 8)}, "q must have one query of each sequence, got 2"),
     (few_pages, {"q": ones(2, 1, 4, 9)}, "q must have the head_dim of k_min, 8, got 9"),
     (few_pages, {"q": ones(1, 1, 4, 8)}, "block_table must have a row for each of the 1 sequences"),
+    (few_pages, {"k_min": numbered(6, 2, 8)[::2]}, "k_min must be contiguous, got strides"),
     (few_pages, {"k_max": ones(1, 2, 8)}, "k_max must have the shape of k_min"),
     (few_pages, {"num_top_pages": 0}, "num_top_pages must be at least 1, got 0"),
     (few_pages, {"softmax_scale": -1.0}, "softmax_scale must be positive"),

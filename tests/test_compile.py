@@ -28,6 +28,7 @@ from fa_numba.kernels.linear_attn_recurrent import make_recurrent, recurrent_thr
 from fa_numba.kernels.softmax_topk import make_softmax_topk
 from fa_numba.on_cuda_cores.flash_attn_bwd_registers import make_flash_attn_bwd_registers
 from fa_numba.on_cuda_cores.flash_attn_registers import make_flash_attn_registers
+from fa_numba.on_cuda_cores.score_args_bwd import score_args_bwd
 from fa_numba.on_cuda_cores.softmax_registers import make_softmax_packed
 from fa_numba.on_cuda_cores.softmax_topk_warps import make_merge_splits, make_softmax_topk_warps
 from fa_numba.runtime import arrays
@@ -232,6 +233,26 @@ def test_a_mask_a_score_and_sinks_stay_within_the_stated_budget(name):
     for kernel, args in {id(kernel): (kernel, args) for kernel, args in seen}.values():
         if name not in BACKWARD or "flash_attn_v" not in kernel.py_func.__name__:
             check_budget(kernel, args, TARGETS[2:])
+
+
+@pytest.mark.parametrize(
+    "packed, dtype, targets",
+    [(False, "float32", EACH_END), thorough(True, "bfloat16", TARGETS)],
+)
+def test_gradients_of_score_args_stay_within_the_stated_budget(packed, dtype, targets):
+    pytest.importorskip("ml_dtypes")
+    q, lse, starts = np.zeros((1, 3, 1, 64), dtype), np.zeros((1, 1, 3), np.float32), ()
+    inputs = q, q, q, q, q, lse
+    if packed:
+        inputs, starts = [x[0] for x in inputs], (np.array([0, 3], np.int32),) * 2
+    options = {
+        "mask": lambda b, h, m, n: n <= m,
+        "score": lambda s, b, h, m, n, bias: s + bias[h, min(abs(m - n), 8)],
+        "score_args": (np.zeros((1, 9), np.float32),),
+    }
+    with simt.options(device="H100"):  # its thread blocks may have the largest tiles
+        kernel, args = launches_of(score_args_bwd, *inputs, *starts, **options)[-1]
+    check_budget(kernel, args, targets)
 
 
 # The type that Numba is worse at for every target; the other one where it matters most.

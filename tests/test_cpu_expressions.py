@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 from cases import make_paged_cache, make_qkv, random
-from expression_cases import CASES, options_of
+from expression_cases import CASES, biased, options_of
+from numba import cuda
 
 import fa_numba
 from fa_numba import cpu, reference
@@ -17,6 +18,7 @@ from fa_numba.expressions.functions import Expressions
 from fa_numba.expressions.given import H, given
 from fa_numba.expressions.nodes import const, make
 from fa_numba.expressions.trace import trace
+from fa_numba.runtime import arrays
 
 each_case = pytest.mark.parametrize("name", CASES)
 OFF = False, (-1, -1), 0.0, None
@@ -122,19 +124,14 @@ def test_with_other_options(rng, options):
         check(q, k, v, ours | options, definition | options)
 
 
-def biased(s, b, h, m, n, scales, buckets, of_query, of_key, i):
-    return (
-        s * scales[h] + buckets[h, min(abs(m - n), 9)] + of_query[b, m] * math.tanh(of_key[n] + i)
-    )
-
-
 @pytest.mark.parametrize("packed", [False, True])
-def test_gradients_of_score_args(rng, packed):
+@pytest.mark.parametrize("on", [np.asarray, cuda.to_device], ids=["job", "kernel"])
+def test_gradients_of_score_args(rng, on, packed):
     """Along a random direction in each array, the loss changes as its gradient says."""
     q, k, v = make_qkv(rng, 2, WIDTH + 5, BLOCK_N + 7, 4, 2, 16)
     dout, length = random(rng, *q.shape), k.shape[1]
-    arrays = (random(rng, 4), random(rng, 4, 10), random(rng, 2, length), random(rng, length))
-    args = *(x.astype(np.float64) for x in arrays), 1
+    shapes = (4,), (4, 10), (2, length), (length,)
+    args = *(random(rng, *shape).astype(np.float64) for shape in shapes), 1
     options = {"score": biased, "causal": True}
     if packed:
         cu_seqlens = [np.arange(3, dtype=np.int32) * x.shape[1] for x in (q, k)]
@@ -148,8 +145,11 @@ def test_gradients_of_score_args(rng, packed):
         options["sinks"] = np.zeros(4, np.float32)
         state = cpu.flash_attn(q, k, v, score_args=args, **options)
         arguments, grad = (dout, q, k, v, *state), fa_numba.flash_attn_grad
-    *others, gradients = grad(*arguments, score_args=args, score_args_grad=True, **options)
+    given = {"score_args": (*map(on, args[:-1]), 1)}
+    given |= {name: on(x) for name, x in options.items() if name == "sinks"}
+    *others, gradients = grad(*map(on, arguments), score_args_grad=True, **options | given)
     assert len(others) == 3 + (not packed) and gradients[-1] is None
+    gradients = [None if x is None else arrays.to_numpy(x) for x in gradients]
 
     def loss(moved):
         score = lambda *at: biased(*at, *moved)  # noqa: E731

@@ -96,12 +96,23 @@ def test_a_kernel_that_cannot_is_not_taken(gpu):
 
 def test_options_that_no_kernel_has(gpu):
     gpu((9, 0))
-    x, lse = aligned(1, 20, 2, 8, dtype=np.float16), aligned(1, 2, 20)
-    options = {"score": lambda s, b, h, m, n: s + 1, "score_args_grad": True}
+    x, lse = aligned(1, 20, 2, 264, dtype=np.float16), aligned(1, 2, 20)
+    options = {"score": lambda s, b, h, m, n: s + 1}
     with pytest.raises(TypeError, match="flash_attn_grad has no kernel") as raised:
         fa_numba.which(fa_numba.flash_attn_grad, x, x, x, x, x, lse, **options)
     assert "not cpu.flash_attn_grad: takes NumPy arrays alone" in str(raised.value)
-    assert "flash_attn_bwd has no score_args_grad" in str(raised.value)
+    assert "flash_attn_bwd_stored has no score" in str(raised.value)
+
+
+def test_gradients_of_score_args_come_beside_any_kernel(gpu):
+    gpu((9, 0))
+    x, lse = aligned(1, 20, 2, 64, dtype=np.float16), aligned(1, 2, 20)
+    given = fa_numba.flash_attn_grad, x, x, x, x, x, lse
+    options = {"score": lambda s, b, h, m, n, c: s + c[h], "score_args": (aligned(2),)}
+    choice = fa_numba.which(*given, **options, score_args_grad=True)
+    assert choice.kernel == "flash_attn_bwd_persistent"
+    with pytest.raises(ValueError, match="deterministic must be False with score_args_grad"):
+        fa_numba.which(*given, **options, score_args_grad=True, deterministic=True)
 
 
 @pytest.mark.parametrize("seqlen_q, seqlen_k, dtype, kernel", [
@@ -131,6 +142,9 @@ def test_arrays_of_a_mask_and_a_score(gpu):
         "score_args": (CupyArray(np.zeros(300, np.float32)),),
     }
     assert fa_numba.which(q, q, q, **functions).kernel == "flash_attn_persistent"
+    one, lengths = aligned(1, 1, 2, 64, dtype=np.float16), aligned(1, dtype=np.int32)
+    choice = fa_numba.which("flash_decode", one, q, q, lengths, **functions, sinks=aligned(2))
+    assert choice.kernel == "flash_decode_gather"
 
 
 @pytest.mark.parametrize("capability, row_dim, dtype, refused", [
@@ -322,6 +336,13 @@ def test_wide_heads_on_hopper(gpu, head_dim, kernel):
     if kernel == "wide":
         assert "head_dim" in choice.refused["flash_attn_persistent"]
         assert fa_numba.which(q, k, k, alibi_slopes=aligned(4)).kernel == "flash_attn_v2"
+        tokens = (aligned(64, heads, head_dim, dtype=np.float16) for heads in (4, 2, 2))
+        packed = *tokens, *2 * (aligned(3, dtype=np.int32),)
+        assert fa_numba.which("flash_attn_varlen", *packed).kernel == "flash_attn_wide_varlen"
+        results = packed[0], aligned(4, 64)
+        packed = packed[0], *packed[:3], *results, *packed[3:]
+        choice = fa_numba.which("flash_attn_varlen_grad", *packed, deterministic=True)
+        assert choice.kernel == "flash_attn_bwd_stored_varlen"
     else:
         assert "above 256" in choice.refused["flash_attn_wide"]
     gpu((8, 0))
@@ -338,8 +359,11 @@ def test_kernels_that_take_one_head_dim_up_to_256_are_not_taken(gpu, head_dims, 
     assert re.search(refusal, choice.refused["flash_attn_registers"])
     lengths = CupyArray(np.full(1, 64, np.int32))
     choice = fa_numba.which("flash_decode", q, q, v, lengths)
-    assert choice.kernel == "flash_decode"
-    assert re.search(refusal.replace("k|", "k_cache|"), choice.refused["flash_decode_wide"])
+    if head_dims[0] == head_dims[1]:
+        assert choice.kernel == "flash_decode_wide"
+    else:
+        assert choice.kernel == "flash_decode"
+        assert re.search(refusal.replace("k|", "k_cache|"), choice.refused["flash_decode_wide"])
     arguments = gradient_arguments(q, q, v, out=v)
     if max(head_dims) <= 256:
         assert fa_numba.which("flash_attn_grad", *arguments).kernel == "flash_attn_bwd"

@@ -4,6 +4,7 @@ from functools import partial
 
 import cases
 import dtype_cases
+import expression_cases
 import ml_dtypes
 import numpy as np
 import pytest
@@ -92,6 +93,43 @@ def test_flash_attn_grad(shape, dtype, mask, deterministic):
     if deterministic:
         for x, y in zip(*results, strict=True):
             assert (x.view(np.uint8) == y.view(np.uint8)).all()
+
+
+@pytest.mark.parametrize(
+    "dtype, head_dims, packed, options",
+    [
+        ("float32", (40, 40), False, {"dropout_p": 0.2, "seed": 5}),
+        ("float16", (64, 64), False, {}),
+        ("bfloat16", (128, 128), True, {}),
+        ("float16", (192, 128), False, {"sinks": np.zeros(4, np.float32)}),
+    ],
+    ids=str,
+)
+def test_gradients_of_score_args(dtype, head_dims, packed, options):
+    """As the job for NumPy arrays computes them; tests of the CPU compare that with differences."""
+    rng, (d, d_v) = np.random.default_rng(0), head_dims
+    shapes = (2, 200, 4, d_v), (2, 200, 4, d), (2, 333, 2, d), (2, 333, 2, d_v)
+    host = [cases.random(rng, *shape).astype(DTYPES[dtype]) for shape in shapes]
+    args = *(cases.random(rng, *shape) for shape in ((4,), (4, 10), (2, 333), (333,))), 1
+    forward, backward, starts = fa_numba.flash_attn, fa_numba.flash_attn_grad, []
+    if packed:
+        host = [x.reshape(-1, *x.shape[2:]) for x in host]
+        starts = [np.arange(3, dtype=np.int32) * n for n in (200, 333)]
+        forward, backward = fa_numba.flash_attn_varlen, fa_numba.flash_attn_varlen_grad
+    options = {"causal": True, "score": expression_cases.biased} | options
+    results = []
+    for convert in (lambda x: x, on_gpu):
+        given = options | {"score_args": (*map(convert, args[:-1]), 1)}
+        given |= {name: convert(x) for name, x in options.items() if name == "sinks"}
+        dout, *qkv = map(convert, host)
+        of_batch = [convert(x) for x in starts]
+        state = forward(*qkv, *of_batch, **given)
+        *_, found = backward(dout, *qkv, *state, *of_batch, score_args_grad=True, **given)
+        assert found[-1] is None
+        results.append([arrays.to_numpy(x) for x in found[:-1]])
+    rounding = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}[dtype]
+    for want, got in zip(*results, strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=rounding * np.abs(want).max())
 
 
 ATTENTION_JOBS = {

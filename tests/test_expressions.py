@@ -299,7 +299,9 @@ REFUSED = {
     "a loop over a symbol": (lambda b, h, m, n: [i for i in range(m)], (), "no loop"),
     "a loop that ends for some m": (endless, (), "does a loop end only for some"),
     "text": (lambda b, h, m, n: "yes", (), "got str"),
-    "nothing": (lambda b, h, m, n: None, (), "must return a value"),
+    "nothing": (
+        lambda b, h, m, n: None, (), "must return one value.* got None .*expressions.py, line"),
+    "rounding": (lambda b, h, m, n: round(m / 2) < n, (), "must not round a number"),
     "no function": (3, (), "must be a function of b, h, m, n, got int"),
     "bits of a float": (lambda b, h, m, n: (m / 2) & 1, (), "bits of a float"),
     "floor of a float": (lambda b, h, m, n: (m / 2) % 2 == 0, (), "integers on both sides of %"),

@@ -1,10 +1,14 @@
 """The user's mask, score and sinks in the kernels on tensor cores, on a GPU."""
 
+import importlib
+
 import expression_cases
 import numpy as np
 import pytest
 
-from fa_numba import reference
+import fa_numba
+from fa_numba import masks, reference
+from fa_numba.runtime import arrays
 
 torch = pytest.importorskip("torch", reason="arrays on the GPU")
 pytestmark = pytest.mark.gpu
@@ -35,6 +39,46 @@ def test_flash_attn_mma(i, name):
 def test_flash_attn_persistent_varlen(i, name):
     head_dim, dtype = HEAD_DIMS[i % len(HEAD_DIMS)], getattr(torch, DTYPES[i // 4 % 2])
     check_packed(name, (4, 2), head_dim, dtype)
+
+
+@pytest.mark.parametrize(
+    "name, decoder, head_dim, page_size",
+    [
+        ("T5", "gather", 128, 16),
+        ("a tree", "gather", 64, 0),
+        ("sinks and a mask", "gather", 128, 1),
+        ("sinks", "gather", 64, 16),
+        ("a score and a mask", "mma", 128, 0),
+        ("sequences differ", "mma", 64, 16),
+        ("sinks", "mma", 128, 0),
+    ],
+)
+def test_decoding(name, decoder, head_dim, page_size):
+    module = importlib.import_module(f"fa_numba.tensor_core.flash_decode_{decoder}")
+    function, lengths = getattr(module, f"flash_decode_{decoder}"), np.array([41, 500], np.int32)
+    rng = np.random.default_rng(head_dim)
+    q, k, v = (
+        rng.standard_normal((2, n, heads, head_dim), np.float32).astype(np.float16)
+        for n, heads in ((3, 8), (512, 2), (512, 2))
+    )
+    caches, table = (k, v), {}
+    if page_size:
+        pages = rng.permutation(2 * 512 // page_size).astype(np.int32)
+        caches = [np.empty((len(pages), page_size, 2, head_dim), np.float16) for _ in range(2)]
+        for cache, x in zip(caches, (k, v), strict=True):
+            cache[pages] = x.reshape(cache.shape)
+        table["block_table"] = torch.from_numpy(pages.reshape(2, -1)).cuda()
+    ours, definition = expression_cases.options_of(
+        name, 8, 512, lambda x: torch.from_numpy(x).cuda()
+    )
+    arguments = [torch.from_numpy(x).cuda() for x in (q, *caches, lengths)]
+    inputs = [x.astype(np.float64) for x in (q, k, v)]
+    want, want_lse = reference.cached_attention(*inputs, lengths, **definition)
+    for num_splits in (0, 3):
+        out, lse = function(*arguments, **table, **ours, num_splits=num_splits)
+        error = np.abs(out.double().cpu().numpy() - want).max()
+        assert error <= 2.0**-10 * max(1, np.abs(want).max()), error
+        np.testing.assert_allclose(lse.cpu().numpy(), want_lse, rtol=1e-4, atol=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -114,3 +158,26 @@ def check_packed(name, heads, head_dim, dtype, **options):
     unit = 2.0**-10 if dtype == torch.float16 else 2.0**-7
     assert error <= unit * max(1, np.abs(want).max()), error
     np.testing.assert_allclose(lse.cpu().numpy(), want_lse, rtol=1e-4, atol=2e-3)
+
+
+def test_block_lists_on_a_gpu_are_not_read_by_the_cpu(monkeypatch):
+    if torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("other kernels classify tiles on the CPU")
+    rng, n = np.random.default_rng(0), 500
+    lists = rng.integers(-1, 8, (1, 2, 8, 3))
+    mask = masks.block_lists(torch.tensor(lists, device="cuda"), n, group_size=2) & masks.causal
+    q, dout = rng.standard_normal((2, 1, n, 4, 128)).astype(np.float16)
+    k, v = rng.standard_normal((2, 1, n, 2, 128)).astype(np.float16)
+    on_gpu = [torch.tensor(x, device="cuda") for x in (dout, q, k, v)]
+    monkeypatch.setattr(arrays, "to_numpy", None)
+    out, lse = fa_numba.flash_attn(*on_gpu[1:], mask=mask)
+    gradients = fa_numba.flash_attn_grad(*on_gpu, out, lse, mask=mask)
+    monkeypatch.undo()
+    mask = masks.block_lists(lists, n, group_size=2) & masks.causal
+    wanted = reference.attention(q, k, v, mask=mask)
+    wanted += reference.attention_bwd(dout, q, k, v, mask=mask)
+    for got, want in zip((out, lse, *gradients), wanted, strict=True):
+        got = got.cpu().numpy().astype(np.float64)
+        seen = np.isfinite(want)  # lse of a row that sees no key is -inf
+        assert (np.isfinite(got) == seen).all()
+        assert np.abs(got - want)[seen].max() < 3e-3 * max(1, np.abs(want[seen]).max())

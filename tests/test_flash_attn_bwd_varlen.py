@@ -27,6 +27,7 @@ from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME, UNREAD
 from fa_numba.ptx.tma import in_window
 from fa_numba.runtime.tensor_maps import windows_of
 from fa_numba.tensor_core import flash_attn_bwd_varlen as varlen
+from fa_numba.tensor_core import packed_backward, packed_key_tiles
 from fa_numba.tensor_core.backward import NOTHING, tile_rows
 from fa_numba.tensor_core.dq_parts import (
     ADDED,
@@ -34,16 +35,18 @@ from fa_numba.tensor_core.dq_parts import (
     INDEX,
     LAST,
     ORDERED,
+    PART_LENGTH,
     make_dq_functions,
 )
 from fa_numba.tensor_core.gradient_fragments import BLOCK_N
+from fa_numba.tensor_core.key_tiles import make_query_tiles
 
 needs_compiler = pytest.mark.skipif(
     not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
 )
 CC = (9, 0, "a")
 # After a row of `slots`: the first and the end tile of queries, the first key's position.
-MORE = range(varlen.SLOT_LENGTH, varlen.SLOT_LENGTH + 3)
+MORE = range(packed_key_tiles.SLOT_LENGTH, packed_key_tiles.SLOT_LENGTH + 3)
 
 # Lengths of queries and of keys.
 LENGTHS = [
@@ -78,14 +81,14 @@ def described_tiles(
     in_step=False,
 ):
     """Descriptions of all tiles of keys, in the order of the claims."""
-    scheduler = varlen.make_scheduler(head_dim, order, *mask, in_step)
+    scheduler = packed_key_tiles.make_scheduler(head_dim, order, *mask, in_step)
     find_sequence, describe, is_first_of_two = scheduler
-    query_tiles = varlen.make_query_tiles(tile_rows(head_dim), BLOCK_N, *mask)
-    position_of, Batch = varlen.position_of, varlen.Batch
-    K_ROW, SEQLEN_Q = varlen.K_ROW, varlen.SEQLEN_Q
+    query_tiles = make_query_tiles(tile_rows(head_dim), BLOCK_N, *mask)
+    position_of, Batch = packed_key_tiles.position_of, packed_key_tiles.Batch
+    K_ROW, SEQLEN_Q = packed_key_tiles.K_ROW, packed_key_tiles.SEQLEN_Q
     FIRST_TILE, END_TILE, POSITION = MORE
     num_units = sum(-(-n // BLOCK_N) for n in np.diff(cu_k)) * num_kv_heads
-    tiles = np.full((2 * num_units, varlen.SLOT_LENGTH + len(MORE)), -9, np.int32)
+    tiles = np.full((2 * num_units, packed_key_tiles.SLOT_LENGTH + len(MORE)), -9, np.int32)
 
     @cuda.jit
     def kernel(cu_q, cu_k, queue, num_kv_heads, group_size, tiles):
@@ -274,7 +277,9 @@ def test_each_tile_is_claimed_once_the_longest_sequences_first(
     queue = np.array(order, np.int32)
     args = cu_q, cu_k, queue, num_kv_heads, group_size, 64, mask, num_blocks
     tiles = described_tiles(*args, in_step=in_step)
-    at = [tuple(row) for row in tiles[:, [varlen.K_ROW, varlen.KV_HEAD]].tolist()]
+    at = [
+        tuple(row) for row in tiles[:, [packed_key_tiles.K_ROW, packed_key_tiles.KV_HEAD]].tolist()
+    ]
     want = {
         (cu_k[b] + n, head)
         for b in range(5)
@@ -285,16 +290,22 @@ def test_each_tile_is_claimed_once_the_longest_sequences_first(
     sequences = [int(np.searchsorted(cu_k, row, "right")) - 1 for row, _ in at]
     assert sequences == sorted(sequences, key=order.index)
     for row, b in zip(tiles.tolist(), sequences, strict=True):
-        assert row[varlen.K_END] == cu_k[b + 1]
-        assert row[varlen.Q_ROW] == cu_q[b] and row[varlen.SEQLEN_Q] == lengths_q[b]
-        assert row[varlen.M_TILE] == cu_q[b] // 128 + b and row[varlen.K_START] == cu_k[b]
+        assert row[packed_key_tiles.K_END] == cu_k[b + 1]
+        assert (
+            row[packed_key_tiles.Q_ROW] == cu_q[b]
+            and row[packed_key_tiles.SEQLEN_Q] == lengths_q[b]
+        )
+        assert (
+            row[packed_key_tiles.M_TILE] == cu_q[b] // 128 + b
+            and row[packed_key_tiles.K_START] == cu_k[b]
+        )
 
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_under_a_causal_mask_the_keys_of_most_work_come_first(mask):
     cu, heads = starts_of([16 * BLOCK_N]), 3
     tiles = described_tiles(cu, cu, queue_of(cu), heads, 1, 64, mask)
-    order = (tiles[:, varlen.K_ROW] // BLOCK_N).tolist()
+    order = (tiles[:, packed_key_tiles.K_ROW] // BLOCK_N).tolist()
     causal, (left, right) = mask
     parts = (0, 8, 12, 16) if left < 0 and (causal or right >= 0) else (0, 16)
     parts = itertools.pairwise(parts)
@@ -306,8 +317,8 @@ def test_in_step_long_and_short_tiles_alternate():
     cu, heads, num_blocks = starts_of([5 * BLOCK_N, 4 * BLOCK_N]), 3, 4
     args = cu, cu, np.array([0, 1], np.int32), heads, 2, 64, MASKS["causal"], num_blocks
     tiles = described_tiles(*args, in_step=True)
-    n_tiles = (tiles[:, varlen.K_ROW] - tiles[:, varlen.K_START]) // BLOCK_N
-    at = [*zip(tiles[:, varlen.KV_HEAD].tolist(), n_tiles.tolist(), strict=True)]
+    n_tiles = (tiles[:, packed_key_tiles.K_ROW] - tiles[:, packed_key_tiles.K_START]) // BLOCK_N
+    at = [*zip(tiles[:, packed_key_tiles.KV_HEAD].tolist(), n_tiles.tolist(), strict=True)]
     assert at[:15] == [(head, n) for head in range(heads) for n in (0, 4, 1, 3, 2)]
     # Two long tiles of a head: two heads for four thread blocks.
     assert at[15:23] == [(head, n) for n in range(4) for head in range(2)]
@@ -334,7 +345,7 @@ def test_each_part_of_dq_has_an_index_and_the_other_tiles_are_cleared(lengths, m
         k_row, k_end, _, seqlen_q, m_tile, head, k_start, first, end, _ = row
         n, seqlen_k, m_tiles = (k_row - k_start) >> N_SHIFT, k_end - k_start, -(-seqlen_q // 64)
         for m in range(first, end):
-            part = np.full(varlen.PART_LENGTH, -9, np.int32)
+            part = np.full(PART_LENGTH, -9, np.int32)
             kernel[1, 1](part, np.array([m, n, seqlen_q - seqlen_k, seqlen_k], np.int32))
             parts[head, m_tile + m].append((int(part[INDEX]), int(part[LAST])))
         cleared = [*range(min(first, m_tiles))] if n == 0 else []
@@ -373,18 +384,18 @@ def stated_registers(kernel):
 def test_kernels_before_and_after_stay_in_registers(head_dim, dtype):
     for kernel, args in (
         (
-            varlen.make_prepare_packed(head_dim, dtype),
+            packed_backward.make_prepare_packed(head_dim, dtype),
             (H3, H3, F2, I1, I1, *3 * (F3,), types.float32, I1, I1, NONE),
         ),
         (
-            varlen.make_prepare_packed(head_dim, dtype, True),
+            packed_backward.make_prepare_packed(head_dim, dtype, True),
             (H3, H3, F2, I1, I1, *2 * (F3,), types.float32, H3, I1, I1, NONE),
         ),
         (
-            varlen.make_prepare_packed(head_dim, dtype, False, True),
+            packed_backward.make_prepare_packed(head_dim, dtype, False, True),
             (H3, H3, F2, I1, I1, *3 * (F3,), types.float32, I1, I1, types.Tuple((F1, F3))),
         ),
-        (varlen.make_convert_packed(head_dim, dtype), (F3, H3, I1, types.float32)),
+        (packed_backward.make_convert_packed(head_dim, dtype), (F3, H3, I1, types.float32)),
     ):
         code = compile_kernel(kernel, args, cc=CC)
         assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0

@@ -29,6 +29,7 @@ from fa_numba.ptx import layouts  # noqa: E402
 from fa_numba.runtime import arrays  # noqa: E402
 from fa_numba.runtime.tensor_maps import tensor_map  # noqa: E402
 from fa_numba.tensor_core import flash_attn_bwd_varlen as varlen  # noqa: E402
+from fa_numba.tensor_core import packed_backward  # noqa: E402
 from fa_numba.tensor_core.dq_parts import ADDED, BY_ARRIVAL, ORDERED  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent  # noqa: E402
 
@@ -210,7 +211,7 @@ def test_a_sequence_of_nan_reaches_no_other_small(rng, causal, order):
 
 
 def test_more_sequences_than_are_sorted(rng):
-    lengths = (1, 70) * (varlen.MAX_SORTED // 2 + 1)
+    lengths = (1, 70) * (packed_backward.MAX_SORTED // 2 + 1)
     args, want, plain, _ = make_packed(rng, (lengths, lengths, 2, 1, 64, "float16"), causal=True)
     assert_right(gradients(args, {"causal": True}), want, plain)
 

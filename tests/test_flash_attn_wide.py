@@ -19,6 +19,9 @@ CASES = [
     thorough((100, 80, (2, 1), 320, True), {}),  # rows that see no key
     ((70, 330, (1, 1), 264, False), {"window_size": (100, 20), "softcap": 15.0}),
     thorough((130, 450, (1, 1), 392, True), {"window_size": (200, -1)}),
+    # Packed: a sequence without keys, one without queries, and rows of two sequences in a warp.
+    (([60, 0, 70, 3], [90, 20, 0, 65], (2, 1), 512, True), {}),
+    thorough(([100, 30], [130, 200], (1, 1), 320, False), {"softcap": 15.0}),
 ]
 
 
@@ -30,19 +33,25 @@ def test_out_and_lse_on_a_model(sizes, options, run_on_model):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "head_dim, causal, dtype, window, softcap",
+    "head_dim, causal, dtype, window, softcap, packed",
     [
-        (512, False, "bfloat16", (-1, -1), 0.0),
-        thorough(512, True, "float16", (-1, -1), 0.0),
-        thorough(512, False, "float16", (AT_RUN_TIME, AT_RUN_TIME), 30.0),
-        thorough(264, True, "bfloat16", (AT_RUN_TIME, -1), 0.0),
+        (512, False, "bfloat16", (-1, -1), 0.0, False),
+        thorough(512, True, "float16", (-1, -1), 0.0, False),
+        thorough(512, False, "float16", (AT_RUN_TIME, AT_RUN_TIME), 30.0, False),
+        thorough(264, True, "bfloat16", (AT_RUN_TIME, -1), 0.0, False),
+        (512, True, "float16", (-1, -1), 0.0, True),
+        thorough(264, False, "float16", (AT_RUN_TIME, -1), 30.0, True),
     ],
 )
-def test_products_stay_in_registers(head_dim, causal, dtype, window, softcap):
-    kernel = flash_attn_wide.make_flash_attn_wide(head_dim, causal, dtype, window, softcap)
+def test_products_stay_in_registers(head_dim, causal, dtype, window, softcap, packed):
+    kernel = flash_attn_wide.make_flash_attn_wide(head_dim, causal, dtype, window, softcap, packed)
     masks = types.int32, types.int32, types.float32, types.float32
     sizes = types.int32, types.int32, types.float32
-    code = compile_kernel(kernel, (*4 * (MAP,), float32_3d, *sizes, *masks), cc=(9, 0, "a"))
+    starts = types.Array(types.int32, 1, "C")
+    out = types.Array(types.float16, 3, "C")
+    more = types.Tuple((starts, starts, out) if packed else ())
+    args = *4 * (MAP,), float32_3d, *sizes, *masks, more
+    code = compile_kernel(kernel, args, cc=(9, 0, "a"))
     assert code.registers <= stated_registers(kernel)
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert "C75" not in code.report  # ptxas serialises products, or ignores setmaxnreg

@@ -4,6 +4,7 @@ import inspect
 import re
 import sys
 
+import expression_cases
 import numpy as np
 import pytest
 from cases import (
@@ -96,6 +97,12 @@ def test_the_number_of_splits_does_not_change_the_answer(rng, num_splits):
 @pytest.mark.parametrize("num_heads, num_kv_heads", [(3, 3), (4, 2), (6, 2), (9, 1)])
 def test_heads(rng, num_heads, num_kv_heads, seqlen_q):
     q, k, v = make_qkv(rng, 2, seqlen_q, 21, num_heads, num_kv_heads, 8)
+    check_decode(q, k, v, [21, 13], causal=True, num_splits=2)
+
+
+@pytest.mark.parametrize("num_heads, head_dim", [(2, 512), (6, 512), (10, 264), (4, 320)])
+def test_above_256_columns(rng, num_heads, head_dim):
+    q, k, v = make_qkv(rng, 2, 1, 21, num_heads, 2, head_dim)
     check_decode(q, k, v, [21, 13], causal=True, num_splits=2)
 
 
@@ -242,17 +249,17 @@ def arguments(head_dim, dtype, paged, scales=None):
     table = np.zeros((1, 1), np.int32) if paged else np.int32(0)
     scalars = np.float32(1), np.float32(0), *pages_of(1), *arguments_of(Mask())
     if scales is None:
-        return x, x, x, table, np.zeros(1, np.int32), out_partial, lse_partial, *scalars
+        return x, x, x, table, np.zeros(1, np.int32), out_partial, lse_partial, *scalars, ()
     kv, scale = x, np.float32(0)
     if scales:
         kv = np.zeros(x.shape, np.uint8)
         scale = np.zeros((1,) if scales == "head" else (1, 4, 1), np.float32)
-    more = *scalars, scale, scale
+    more = *scalars, scale, scale, ()
     return x, kv, kv, table, np.zeros(1, np.int32), out_partial, lse_partial, *more
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 4, 8])
-@pytest.mark.parametrize("head_dim", [1, 8, 17, 59, 64, 96, 128, 200, 256])
+@pytest.mark.parametrize("head_dim", [1, 8, 17, 59, 64, 96, 128, 200, 256, 264, 512])
 def test_the_kernel_has_the_tiles_of_its_tiling(head_dim, num_rows):
     tiling = decode_tiling(num_rows, head_dim)
     options = {"COLS": tiling.cols, "KEYS": tiling.keys, "BLOCKS_PER_SM": tiling.blocks_per_sm}
@@ -265,15 +272,18 @@ def test_the_kernel_has_the_tiles_of_its_tiling(head_dim, num_rows):
 @needs_compiler
 @pytest.mark.parametrize(
     "head_dim, rows, dtype",
-    [thorough(128, 4, "float32"), (256, 8, "bfloat16"), thorough(59, 2, "float32")],
+    [
+        *(thorough(128, 4, "float32"), (256, 8, "bfloat16"), thorough(59, 2, "float32")),
+        *((512, 4, "bfloat16"), thorough(512, 1, "float32"), thorough(264, 2, "float16")),
+    ],
 )
 def test_wide_loads_stay_in_registers(head_dim, rows, dtype):
     pytest.importorskip("ml_dtypes")
     vector_dtype = dtype if head_dim % 8 == 0 else ""
     tiling = decode_tiling(rows, head_dim)
     options = {"COLS": tiling.cols, "KEYS": tiling.keys, "BLOCKS_PER_SM": tiling.blocks_per_sm}
-    kernel = make_flash_decode_wide(head_dim, rows, vector_dtype, 16, True, **options)
-    code = compile_kernel(kernel, (*arguments(head_dim, dtype, True), ()), cc=TARGETS[0])
+    kernel = make_flash_decode_wide(head_dim, tiling.rows, vector_dtype, 16, True, **options)
+    code = compile_kernel(kernel, arguments(head_dim, dtype, True), cc=TARGETS[0])
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert code.shared_bytes <= 48 * 1024
     assert (code.counts["LDG.128"] > 0) == bool(vector_dtype)
@@ -290,7 +300,7 @@ def test_within_the_stated_budget(kernel):
         tiling = decode_tiling(4, 128)
         options = {"COLS": tiling.cols, "KEYS": tiling.keys, "BLOCKS_PER_SM": tiling.blocks_per_sm}
         kernel = make_flash_decode_wide(128, 4, "float32", 0, True, **options)
-        args = *arguments(128, "float32", False), ()
+        args = arguments(128, "float32", False)
     stated = re.search(r"budget +(\d+) registers, (\d+) bytes", kernel.py_func.__doc__)
     registers, shared_bytes = map(int, stated.groups())
     for code in compile_for(kernel, args, TARGETS):
@@ -332,6 +342,23 @@ def test_gather_stays_in_registers_and_fits(head_dim, rows, page_size, scales, r
     assert code.counts["LDGSTS.128"] >= 4
     if scales:  # a lane's part of K and V, two numbers an instruction, and P packed
         assert code.counts["F2FP"] == head_dim // 2 + 2
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["T5", *map(thorough, ("a score and a mask", "documents"))])
+@pytest.mark.parametrize("kernel", ["gather", thorough("mma")])
+def test_masks_and_scores_on_tensor_cores_stay_in_registers(kernel, name):
+    given = expression_cases.given_of(name)
+    constants, options = (128, "float16"), {"EXPRESSIONS": given.expressions}
+    if kernel == "mma":
+        options["BLOCKS_PER_SM"] = 2
+        made = make_flash_decode_mma(*constants, AT_RUN_TIME, False, **options)
+    else:
+        ring = gather.ring_of(128, False)
+        made = gather.make_flash_decode_gather(*constants, 8, AT_RUN_TIME, *ring, False, **options)
+    *args, _ = arguments(128, "float16", True, "" if kernel == "gather" else None)
+    code = compile_kernel(made, (*args, given.arguments), cc=(9, 0, "a"))
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
 
 
 def test_a_page_is_found_without_a_division(rng):

@@ -19,6 +19,7 @@ pytestmark = [
 if not cuda.is_available():
     pytest.skip("needs a CUDA GPU", allow_module_level=True)
 
+import fa_numba  # noqa: E402
 from fa_numba import reference  # noqa: E402
 from fa_numba.on_cuda_cores.flash_decode_wide import flash_decode_wide  # noqa: E402
 from fa_numba.runtime import arrays  # noqa: E402
@@ -89,16 +90,20 @@ def paged(k, v, seq_lens, page_size):
     return *caches, block_table
 
 
-def assert_right(got, inputs, dtype, **mask):
-    """At most twice the error of a plain computation in the dtype; lse within float32's."""
+def wanted(inputs, dtype, **mask):
+    """out and lse, and the error of a plain computation of out in the dtype."""
     q, k, v, seq_lens = inputs
     exact = (x.astype(np.float32) for x in (q, k, v))
-    want, want_lse = reference.cached_attention(*exact, seq_lens, **mask)
+    out, lse = reference.cached_attention(*exact, seq_lens, **mask)
     plain, _ = reference.cached_attention(*inputs, **mask, dtype=DTYPES[dtype])
+    return out, lse, np.abs(plain.astype(np.float64) - out).max(initial=0.0)
+
+
+def assert_right(got, want):
+    """At most twice the error of a plain computation; lse within float32's."""
     out, lse = (arrays.to_numpy(x).astype(np.float64) for x in got)
-    error = np.abs(out - want).max(initial=0.0)
-    assert error <= 2 * np.abs(plain.astype(np.float64) - want).max(initial=0.0) + 1e-6
-    np.testing.assert_allclose(lse, want_lse, rtol=1e-5, atol=1e-5)
+    assert np.abs(out - want[0]).max(initial=0.0) <= 2 * want[2] + 1e-6
+    np.testing.assert_allclose(lse, want[1], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.few(
@@ -113,10 +118,11 @@ def assert_right(got, inputs, dtype, **mask):
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_contiguous(decode, dtype, case, causal):
     inputs = make_case(case, dtype)
+    want = wanted(inputs, dtype, causal=causal)
     on_gpu = [arrays.from_numpy(cupy.empty(0), x) for x in inputs]
     for num_splits in SPLITS if case in LARGE else SPLITS[:3]:
         got, again = (decode(*on_gpu, causal=causal, num_splits=num_splits) for _ in range(2))
-        assert_right(got, inputs, dtype, causal=causal)
+        assert_right(got, want)
         for x, y in zip(got, again, strict=True):
             assert arrays.to_numpy(x).tobytes() == arrays.to_numpy(y).tobytes()
 
@@ -133,6 +139,7 @@ def test_contiguous(decode, dtype, case, causal):
 @pytest.mark.parametrize("page_size", [1, 7, 16, 256])
 def test_paged(decode, dtype, case, page_size):
     q, k, v, seq_lens = inputs = make_case(case, dtype)
+    want = wanted(inputs, dtype, causal=True)
     *caches, block_table = paged(k, v, seq_lens, page_size)
     q, k, v, *caches, block_table, lengths = (
         arrays.from_numpy(cupy.empty(0), x) for x in (q, k, v, *caches, block_table, seq_lens)
@@ -140,10 +147,32 @@ def test_paged(decode, dtype, case, page_size):
     for num_splits in (0, 1, 7):
         options = {"causal": True, "num_splits": num_splits}
         got = decode(q, *caches, lengths, block_table=block_table, **options)
-        assert_right(got, inputs, dtype, causal=True)
+        assert_right(got, want)
         if num_splits > 0:  # the same tiles and splits as where the keys lie in a row
             for x, y in zip(got, decode(q, k, v, lengths, **options), strict=True):
                 assert arrays.to_numpy(x).tobytes() == arrays.to_numpy(y).tobytes()
+
+
+@pytest.mark.parametrize(
+    "case, dtype",
+    [
+        (([8192, 100], 8192, 1, 16, 4, 512), "bfloat16"),
+        (([8192, 100], 8192, 1, 4, 4, 512), "float16"),
+        (([300, 1], 301, 3, 4, 2, 320), "float32"),
+    ],
+    ids=["4_rows", "1_row", "float32"],
+)
+def test_above_256_columns(case, dtype):
+    """By the job, which finds this kernel; contiguous and in pages."""
+    q, k, v, seq_lens = inputs = make_case(case, dtype)
+    want = wanted(inputs, dtype, causal=True)
+    *caches, table = paged(k, v, seq_lens, 16)
+    q, k, v, *caches, table, lengths = (
+        arrays.from_numpy(cupy.empty(0), x) for x in (q, k, v, *caches, table, seq_lens)
+    )
+    assert_right(fa_numba.flash_decode(q, k, v, lengths, causal=True), want)
+    assert_right(fa_numba.paged_attn_decode(q, *caches, table, lengths, causal=True), want)
+    assert fa_numba.which("flash_decode", q, k, v, lengths).kernel == "flash_decode_wide"
 
 
 @pytest.mark.few(
@@ -165,7 +194,7 @@ def test_masks(decode, dtype, case, mask, num_splits):
     if "alibi_slopes" in mask:
         options["alibi_slopes"] = cupy.asarray(mask["alibi_slopes"])
     got = decode(*on_gpu, **options, num_splits=num_splits)
-    assert_right(got, inputs, dtype, **mask)
+    assert_right(got, wanted(inputs, dtype, **mask))
 
 
 @pytest.mark.parametrize("offset", [1, 4])
@@ -178,7 +207,7 @@ def test_rows_that_do_not_lie_at_16_bytes_small(offset):
         room = cupy.empty((*x.shape[:3], x.shape[3] + offset), x.dtype)
         room[..., offset:] = cupy.asarray(x)
         on_gpu.append(room[..., offset:])
-    assert_right(flash_decode_wide(*on_gpu, lengths), inputs, "float16")
+    assert_right(flash_decode_wide(*on_gpu, lengths), wanted(inputs, "float16"))
     with pytest.raises(ValueError, match="must have strides that are multiples of 16 bytes"):
         flash_decode_mma(*on_gpu, lengths)
 

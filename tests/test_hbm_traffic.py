@@ -24,6 +24,7 @@ from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
 from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 from fa_numba.kv_cache import page_scores, update_page_bounds
+from fa_numba.kv_cache.top_pages import top_pages
 from fa_numba.on_cuda_cores.softmax_registers import make_softmax_packed
 from fa_numba.tiling.linear_attn import FEATURE_MAPS
 
@@ -386,6 +387,9 @@ def test_bounds_and_scores_of_pages(lengths, page_size, group_size, num_kv_heads
     q = random(rng, len(lengths), 1, group_size * num_kv_heads, head_dim)
     formula = traffic.page_scores(lengths, page_size, table.shape[1], q.shape[2], *sizes)
     check(formula, metered(page_scores, q, *bounds, table, lengths, page_size))
+    scores, number = random(rng, len(lengths), num_kv_heads, table.shape[1]), group_size + 1
+    formula = traffic.top_pages(lengths, page_size, table.shape[1], num_kv_heads, number)
+    check(formula, metered(top_pages, scores, table, lengths, page_size, number))
 
 
 @few

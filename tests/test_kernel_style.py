@@ -13,7 +13,7 @@ import fa_numba
 PACKAGE = Path(fa_numba.__file__).parent
 ROOMS = ("kernels", "on_cuda_cores", "kv_cache", "tiling")
 FILES = [path for room in ROOMS for path in sorted((PACKAGE / room).glob("*.py"))]
-TENSOR_CORE = ("backward", "decoding", "dq_parts", "gradient_fragments", "flash_*_bwd_*")
+TENSOR_CORE = ("*backward", "decoding", "dq_parts", "gradient_fragments", "flash_*_bwd_*")
 TENSOR_CORE += ("flash_decode_*",)
 FILES += [x for name in TENSOR_CORE for x in sorted((PACKAGE / "tensor_core").glob(f"{name}.py"))]
 LADDER = {  # each file with the neighbours that its table names

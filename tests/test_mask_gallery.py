@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cases import assert_close
+from numba import cuda
 
 import fa_numba
 from fa_numba import masks, reference, simt
@@ -173,6 +174,16 @@ def test_block_lists_forward_and_backward(name, each, rng):
     both = definition(np.float64), definition(np.float32)
     for what, *x in zip(("out", "lse", "dq", "dk", "dv"), got, *both, strict=True):
         assert_close(*x, name=what)
+
+
+def test_lists_on_a_gpu_are_read_by_a_kernel(rng):
+    """There a number that is no block's is left out; nothing waits for the CPU."""
+    lists = rng.integers(-1, 200, (2, 3, 5, 150)).astype(np.int32)
+    (want,) = masks.block_lists(lists, 200, 40, 1).args
+    lists[0, 0, 0, :2] = -7, 200
+    want[0, 0, 0] = np.isin(np.arange(200), lists[0, 0, 0])
+    (got,) = masks.block_lists(cuda.to_device(lists), 200, 40, 1).args
+    np.testing.assert_array_equal(got.copy_to_host(), want)
 
 
 def test_blocks_that_no_list_names_are_never_loaded(rng):

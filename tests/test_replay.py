@@ -11,10 +11,13 @@ import pytest
 from fake_libraries import CupyArray, fake_cupy
 
 import fa_numba
-from fa_numba import checks
+from fa_numba import checks, masks
 from fa_numba.dispatch.job import Job
 from fa_numba.kernels import dropout
 from fa_numba.runtime import arrays, graphs, launching, replay
+from fa_numba.tensor_core import expression_tiles
+
+SIZES = 300, 300, 1, 2, 128, 2  # queries, keys, batch, heads; of a tile
 
 
 class Prepared(launching.PreparedLaunch):
@@ -698,6 +701,55 @@ def test_forward(gpu, name):
         pointers = {a.data.ptr for a in (q, k, v, out, lse, slopes)}
         assert len(launches) == turn and pointers <= set(launches[-1][0])
         assert out.shape == q.shape and lse.shape == (1, 2, 3)
+
+
+def test_a_score(gpu):
+    """Functions of one meaning are one function; a replay reads its own call's arrays."""
+    replays = fa_numba.flash_attn_v2.replays
+
+    def call(factor, *score_args):
+        q, k, v = (cupy_array(1, 3, 2, 4) for _ in range(3))
+        score = lambda s, b, h, m, n, x, y: factor * s + x[h] + y[n]  # noqa: E731
+        fa_numba.flash_attn_v2(q, k, v, score=score, score_args=score_args)
+        return {x.data.ptr for x in (q, k, v, *score_args)}
+
+    for turn in range(1, 4):
+        given = call(2, cupy_array(2), cupy_array(3))
+        (launches,) = gpu.launches.values()
+        assert len(launches) == turn and given <= set(launches[-1][0])
+        assert len(replays) == 1 and all(replays.values())
+    call(3, cupy_array(2), cupy_array(3))
+    assert len(replays) == 2
+    same = cupy_array(3)
+    call(2, same, same)  # two places of one array cannot be told apart
+    assert len(replays) == 2
+
+
+def test_a_mask(gpu):
+    """A table without arrays is kept; one that NumPy makes of an array is made in each call."""
+
+    @arrays.replayed
+    def function(q, *, mask=None):
+        gpu.calls += 1
+        given = checks.check_expressions(q, mask, (), None, (), checks.Mask(), None)
+        table, _ = expression_tiles.tables_of(q, given, expression_tiles._table, *SIZES)
+        results = arrays.empty(q, (3,)), arrays.empty(q, (3,))
+        arrays.launch("first", (4,), (32,), q, table, *results)
+        return results
+
+    def call(mask):
+        q = cupy_array(1, 300, 2, 64)
+        results = function(q, mask=mask)
+        (q_at, table, *others), _ = gpu.launches["first"][-1]
+        assert [q_at, *others] == [x.data.ptr for x in (q, *results)]
+        return gpu.calls, table
+
+    (calls, table), again = call(masks.prefix_lm(30)), call(masks.prefix_lm(30))
+    assert calls == 1 and again == (1, table)
+    calls, other = call(masks.prefix_lm(31))
+    assert calls == 2 and other != table
+    documents = masks.documents(cupy_array(300, dtype=np.int32))
+    assert [call(documents)[0] for _ in range(2)] == [3, 4]
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

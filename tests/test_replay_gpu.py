@@ -111,6 +111,13 @@ HOPPER = {
     "bwd-persistent": backward(flash_attn_bwd_persistent, "float16", deterministic=True),
     "decode-gather": decoding(flash_decode_gather, "float16", num_splits=3),
 }
+WINDOW = fa_numba.masks.window_and_first(30, 4)
+HOPPER |= {
+    "bwd-persistent-mask": backward(
+        flash_attn_bwd_persistent, "float16", deterministic=True, mask=WINDOW
+    ),
+    "varlen-mask": packed(flash_attn_persistent_varlen, "float16", mask=WINDOW),
+}
 CASES = ANY_GPU | (AMPERE if MAJOR >= 8 else {}) | (HOPPER if MAJOR == 9 else {})
 # By module: the tests of a case follow each other, so that one process compiles its kernels.
 each_case = pytest.mark.parametrize(

@@ -4,9 +4,11 @@ import expression_cases
 import numpy as np
 import pytest
 
+from fa_numba import masks
 from fa_numba.checks import Mask, check_expressions
-from fa_numba.expressions.interval_source import NoIntervalError
-from fa_numba.expressions.tiles import runs_both_ways, runs_of_warpgroups, tile_classes
+from fa_numba.expressions.interval_source import MOST_WALKED, NoIntervalError
+from fa_numba.expressions.intervals import MOST_ROWS
+from fa_numba.expressions.tiles import MIXED, runs_both_ways, runs_of_warpgroups, tile_classes
 from fa_numba.expressions.trace import trace
 from fa_numba.tensor_core import run_tables
 
@@ -70,6 +72,27 @@ def test_more_runs_than_there_is_room_for(monkeypatch):
             met[first:end] = flags
         for first, end, flags in all_runs:
             assert np.all((met[first:end] == flags) | (met[first:end] == 0b0101))
+
+
+@pytest.mark.parametrize("block_m, block_n", [(64, 64), (32, 32), (8, 4), (64, 1), (1, 3)])
+def test_block_lists(block_m, block_n, rng):
+    """Tiles in a block, and tiles of some blocks, but not of more numbers than may be walked."""
+    blocks = -(-300 // block_m), -(-300 // block_n)
+    lists = rng.integers(-1, blocks[1], (2, 2, blocks[0], 1 + blocks[1] // 4))
+    lists[:, :, : blocks[0] // 2] = 2
+    given = masks.block_lists(lists, 300, block_m, block_n, group_size=2) & masks.causal
+    q = np.zeros((2, 280, 4, 8), np.float32)
+    given = check_expressions(q, given, (), None, (), Mask(), None)
+    mask, arguments, problem = given.expressions.mask, given.arguments, (280, 300, 2, 4)
+    of_keys = run_tables.make_table_of_keys(q, mask, arguments, (*problem, 32, 32))
+    classes = tile_classes(mask, problem[:2], 32, 32, arguments, 2, 4)
+    ours = run_tables._classes(q, mask, arguments, (), (*problem, 32, 32), 0)
+    if (32 // block_m + 1) * (32 // block_n + 1) <= MOST_WALKED and 32 // block_m < MOST_ROWS:
+        np.testing.assert_array_equal(ours, classes)
+        _, wanted = runs_both_ways(classes, problem[:2], 32, 32)
+        np.testing.assert_array_equal(of_keys[..., : wanted.shape[3], :], wanted)
+    else:
+        assert ((ours == classes) | (ours == MIXED)).all()
 
 
 def problem_of(name, seqlen_q, seqlen_k, batch, num_heads):

@@ -690,8 +690,9 @@ def test_an_engine_that_cannot_begin_again_refuses_requests(monkeypatch):
         ({"max_rows": 5, "max_branches": 4}, None),  # prompts in chunks
         ({"page_size": 4, "num_pages": 9}, None),  # requests are recomputed
         ({"drafter": ModelDrafter(WEIGHTS, CONFIG)}, None),  # chains of guesses
+        ({"topk_pages": 1, "page_size": 2}, [8, 8, 4, 2]),  # 1 + 2 + 2 answers; no prompts
     ],
-    ids=["whole prompts", "chunks", "few pages", "guesses"],
+    ids=["whole prompts", "chunks", "few pages", "guesses", "few pages of each answer"],
 )
 def test_the_work_of_a_graph_equals_that_of_a_step(sizes, captured):
     """All of `DecodeGraphs` except the capture, on NumPy arrays: padding, columns and prompts."""

@@ -162,7 +162,10 @@ def test_with_as_many_top_pages_as_there_are_the_text_is_that_of_all(dtype):
     want = tokens_of(plain.generate(PROMPTS, GREEDY))
     assert tokens_of(all_pages.generate(PROMPTS, GREEDY)) == want
     assert tokens_of(few.generate(PROMPTS, GREEDY)) != want
-    for engine in few, all_pages:
+    without = make_engine(dtype, **options, topk_pages=2, graphs=False)
+    assert tokens_of(without.generate(PROMPTS, GREEDY)) == tokens_of(few.generate(PROMPTS, GREEDY))
+    assert few.model.graphs.graphs and not without.model.graphs
+    for engine in few, all_pages, without:
         assert_empty(engine)
 
 

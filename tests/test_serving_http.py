@@ -497,23 +497,24 @@ def test_a_step_that_fails_ends_its_requests_and_no_more():
 
 
 @pytest.mark.parametrize(
-    "drafter, width",
+    "drafter, width, number",
     [
-        (NGramDrafter, 1),
-        (ModelDrafter, 1),
+        (NGramDrafter, 1, 60),
+        (ModelDrafter, 1, 60),
         # A tree is a mask: half a minute of compilation.
-        pytest.param(NGramDrafter, 2, marks=pytest.mark.thorough),
-        pytest.param(ModelDrafter, 2, marks=pytest.mark.thorough),
+        pytest.param(NGramDrafter, 2, 60, marks=pytest.mark.thorough),
+        pytest.param(ModelDrafter, 2, 60, marks=pytest.mark.thorough),
+        pytest.param(NGramDrafter, 1, 300, marks=pytest.mark.thorough),
     ],
 )
-def test_sixty_requests_at_once_with_all_switches_on(drafter, width):
+def test_requests_at_once_with_all_switches_on(drafter, width, number):
     """Pages of 8 bits, prefixes, a cascade and guesses; each sixth client goes in the middle."""
     sizes = {"page_size": 4, "num_pages": 150, "host_pages": 40}
     small = () if drafter is NGramDrafter else (WEIGHTS, CONFIG)
     engine = make_engine(kv_dtype="fp8", drafter=drafter(*small, width=width), **sizes)
     alone = make_engine(kv_dtype="fp8", share_prefixes=False)
     stem, rng = "the quick brown fox, the quick brown ", np.random.default_rng(0)
-    prompts = [stem + "abcdefgh"[int(i)] * 3 + " a b"[: i % 4] for i in rng.integers(0, 8, 60)]
+    prompts = [stem + "abcdefgh"[int(i)] * 3 + " a b"[: i % 4] for i in rng.integers(0, 8, number)]
     asked = {"max_tokens": 24, "temperature": 0}
     tokens = [CHARACTERS.encode(prompt).tolist() for prompt in sorted(set(prompts))]
     want = alone.generate(tokens, Options(**asked))
@@ -533,9 +534,9 @@ def test_sixty_requests_at_once_with_all_switches_on(drafter, width):
         return text
 
     async def ask_all(address):
-        limits = httpx.Limits(max_connections=60)
+        limits = httpx.Limits(max_connections=number)
         async with httpx.AsyncClient(base_url=address, timeout=300, limits=limits) as client:
-            return await asyncio.gather(*(ask(client, i) for i in range(60)))
+            return await asyncio.gather(*(ask(client, i) for i in range(number)))
 
     with serving(engine) as address:
         texts = asyncio.run(ask_all(address))

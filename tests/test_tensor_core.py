@@ -117,8 +117,9 @@ MASK_ARGS = types.int32, types.int32, types.float32, types.float32, NONE, NONE, 
 
 def compiled(name, head_dim, dtype, causal):
     """Machine code of a kernel, whose registers stay within its docstring's budget."""
-    if name == "wgmma":
-        kernel = flash_attn_wgmma.make_flash_attn_wgmma(head_dim, 64, causal, dtype)
+    if name in ("wgmma", "wgmma in pairs"):
+        cluster = 2 if name == "wgmma in pairs" else 1
+        kernel = flash_attn_wgmma.make_flash_attn_wgmma(head_dim, 64, causal, dtype, cluster)
         args, cc = (MAP, MAP, MAP, half, float32_3d, *SIZES), (9, 0, "a")
     elif name == "ws":
         sizes = flash_attn_ws.tile_sizes(head_dim)
@@ -177,6 +178,7 @@ def moves_before_products(code):
     [
         ("wgmma", 64, "bfloat16", False),
         thorough("wgmma", 128, "float16", True),
+        ("wgmma in pairs", 128, "float16", True),
         thorough("ws", 64, "float16", True),
         ("ws", 128, "bfloat16", False),
         thorough("persistent", 64, "bfloat16", True),

@@ -36,6 +36,7 @@ from fa_numba.tensor_core import (  # noqa: E402
 FUNCTIONS = {
     "mma": flash_attn_mma.flash_attn_mma,
     "wgmma": flash_attn_wgmma.flash_attn_wgmma,
+    "wgmma in pairs": functools.partial(flash_attn_wgmma.flash_attn_wgmma, cluster=2),
     "ws": flash_attn_ws.flash_attn_ws,
     "persistent": flash_attn_persistent.flash_attn_persistent,
 }
@@ -64,10 +65,10 @@ def as_tile(x):
     return tile.view(np.uint8)
 
 
-def run(kernel, threads, *args, shared_bytes=0):
-    """Launch one thread block; NumPy arrays come back changed."""
+def run(kernel, threads, *args, blocks=1, shared_bytes=0):
+    """Launch one thread block, or some; NumPy arrays come back changed."""
     on_gpu = [cupy.asarray(x) if isinstance(x, np.ndarray) else x for x in args]
-    kernel[1, threads, cuda.default_stream(), shared_bytes](*on_gpu)
+    kernel[blocks, threads, cuda.default_stream(), shared_bytes](*on_gpu)
     for x, changed in zip(args, on_gpu, strict=True):
         if isinstance(x, np.ndarray):
             x[...] = changed.get()
@@ -172,6 +173,28 @@ def test_tma_small(rng, dtype, head_dim, row):
     inside = [r for r in range(16) if 0 <= row + r < 40]
     want[inside, :head_dim] = x[1, 2, [row + r for r in inside]]
     np.testing.assert_array_equal(y, as_tile(want))
+
+
+@needs_hopper
+@pytest.mark.parametrize("row", [0, 30])
+def test_multicast_small(rng, row):
+    x = integers(rng, (1, 64, 1, 128), np.float16)
+    on_gpu = cupy.asarray(x)
+    encoded = tensor_maps.encode_tensor_map(on_gpu.data.ptr, x.shape, on_gpu.strides, 16, "float16")
+    tensor_map = cupy.asarray(encoded)
+    y = np.full(2 * (4 * 16 * layouts.ROW_BYTES + 1), 7, np.uint8)
+    run(
+        kernels.make_multicast(16, 2),
+        32,
+        np.uint64(tensor_map.data.ptr),
+        *np.array([row, 0, 0], np.int32),
+        y,
+        blocks=2,
+        shared_bytes=20480,
+    )
+    tiles = [as_tile(x[0, first : first + 16, 0]) for first in (row, row + 16)]
+    for got in y.reshape(2, -1):
+        np.testing.assert_array_equal(got, [*np.concatenate(tiles), 1])
 
 
 @needs_hopper

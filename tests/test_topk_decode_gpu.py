@@ -10,7 +10,9 @@ if not cuda.is_available():
     pytest.skip("needs a CUDA GPU", allow_module_level=True)
 
 from fa_numba import reference, topk_decode  # noqa: E402
+from fa_numba.dispatch.topk_decode import _scores_in_numpy, _top_pages_in_numpy  # noqa: E402
 from fa_numba.kv_cache import page_scores, update_page_bounds  # noqa: E402
+from fa_numba.kv_cache.top_pages import top_pages  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
@@ -26,7 +28,7 @@ def test_bounds_few_pages_and_all(dtype, page_size):
         [table[b, (t := np.arange(n)) // page_size] * page_size + t % page_size
          for b, n in enumerate(lengths)]
     ).astype(np.int32)  # fmt: skip
-    bounds = [cupy.full((len(k), 2, 64), np.nan, np.float32) for _ in range(2)]
+    bounds = [cupy.full((len(k), 2, 64), np.nan, dtype) for _ in range(2)]
     keys = cupy.asarray(k.reshape(-1, 2, 64)[slots])
     update_page_bounds(keys, *bounds, cupy.asarray(slots), page_size)
     caches, tables = map(cupy.asarray, (k, v)), [cupy.asarray(x) for x in (table, lengths)]
@@ -40,7 +42,42 @@ def test_bounds_few_pages_and_all(dtype, page_size):
     assert few.tobytes() == again.tobytes() and np.isfinite(few).all()
     host = [x.get() for x in bounds]
     scores = page_scores(arrays[0], *bounds, *tables, page_size).get()
-    on_host = page_scores(q, *host, table, lengths, page_size)
+    on_host = _scores_in_numpy(q, *host, table, lengths, page_size)
     np.testing.assert_allclose(scores, on_host, rtol=1e-5, atol=1e-4)
     on_host, _ = topk_decode(q, k, v, *host, table, lengths, 3)
     np.testing.assert_allclose(few.astype(np.float64), on_host.astype(np.float64), atol=tolerance)
+
+
+@pytest.mark.parametrize("head_dim, dtype", [(128, "float16"), (96, "float32"), (33, "float16")])
+def test_scores_of_many_pages(head_dim, dtype):
+    """Bounds at addresses that are and that are not multiples of 16 bytes."""
+    rng, lengths = np.random.default_rng(1), np.array([16 * 1000, 3, 16 * 517 + 1], np.int32)
+    q = rng.standard_normal((3, 1, 6, head_dim)).astype(dtype)
+    numbers = rng.standard_normal((2, 3000, 2, head_dim)).astype(dtype)
+    table = rng.permutation(3000).astype(np.int32).reshape(3, 1000)
+    bounds = numbers.min(axis=0), numbers.max(axis=0)
+    want = _scores_in_numpy(q, *bounds, table, lengths, 16)
+    for shift in 0, 1:
+        moved = [cupy.zeros(bounds[0].size + shift, dtype)[shift:] for _ in bounds]
+        moved = [x.reshape(bounds[0].shape) for x in moved]
+        for x, y in zip(moved, bounds, strict=True):
+            x.set(y)
+        got = page_scores(*map(cupy.asarray, (q, *moved, table, lengths)), 16).get()
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("max_pages, number", [(70, 9), (70, 70), (5000, 16), (5000, 4999)])
+@pytest.mark.parametrize("values", ["normal", "few"])
+def test_chosen_pages_are_those_of_a_sort(values, max_pages, number):
+    rng = np.random.default_rng(2)
+    lengths = np.array([0, 1, 3 * max_pages - 7, 3 * max_pages], np.int32)
+    scores = rng.standard_normal((4, 2, max_pages), np.float32)
+    if values == "few":
+        scores = rng.choice(np.float32([0.0, -0.0, 1, np.inf, -1, np.nan]), scores.shape)
+    exists = 3 * np.arange(max_pages) < lengths[:, None, None]
+    scores = np.where(exists, scores, np.float32(-np.inf))
+    table = rng.permutation(4 * max_pages).astype(np.int32).reshape(4, -1)
+    got = top_pages(*map(cupy.asarray, (scores, table, lengths)), 3, number)
+    want = _top_pages_in_numpy(scores, table, lengths, 3, number)
+    for x, y in zip(got, want, strict=True):
+        np.testing.assert_array_equal(x.get(), y, strict=True)

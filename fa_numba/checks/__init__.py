@@ -68,6 +68,7 @@ from fa_numba.checks.expressions import (
     as_options,
     check_axes_of_arguments,
     check_expressions,
+    check_score_args_grad,
     check_sinks,
     check_sums_of_arguments,
 )
@@ -124,6 +125,7 @@ from fa_numba.checks.requirements import (
     MAX_HEAD_DIM,
     MAX_WIDE_HEAD_DIM,
     ONE_HEAD_DIM,
+    WIDE_HEAD_DIM,
     HeadDims,
 )
 from fa_numba.checks.serving import (
@@ -144,6 +146,7 @@ from fa_numba.checks.values import (
     Mask,
     check_causal,
     check_chunk_size,
+    check_cluster,
     check_dropout,
     check_flag,
     check_grad_dtype,
@@ -170,6 +173,7 @@ __all__ = [
     "MAX_TOP_K",
     "MAX_WIDE_HEAD_DIM",
     "ONE_HEAD_DIM",
+    "WIDE_HEAD_DIM",
     "Call",
     "HeadDims",
     "Mask",
@@ -196,6 +200,7 @@ __all__ = [
     "check_causal",
     "check_characters",
     "check_chunk_size",
+    "check_cluster",
     "check_config",
     "check_copy",
     "check_decode",
@@ -262,6 +267,7 @@ __all__ = [
     "check_settled",
     "check_shared_bytes",
     "check_softcap",
+    "check_score_args_grad",
     "check_sinks",
     "check_sums_of_arguments",
     "check_softmax_scale",

@@ -157,11 +157,11 @@ def check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, *, head_dims=ONE_HEAD_DIM)
         require_dtype(name, x, "int32")
         require_axes(name, x, ("batch + 1",))
     require_same_shape("cu_seqlens_k", cu_seqlens_k, "cu_seqlens_q", cu_seqlens_q)
-    _require_starts("cu_seqlens_q", cu_seqlens_q, "q", num_tokens_q)
-    _require_starts("cu_seqlens_k", cu_seqlens_k, "k", k.shape[0])
+    require_starts("cu_seqlens_q", cu_seqlens_q, "q", num_tokens_q)
+    require_starts("cu_seqlens_k", cu_seqlens_k, "k", k.shape[0])
 
 
-def _require_starts(name, starts, x_name, num_tokens):
+def require_starts(name, starts, x_name, num_tokens):
     """Raise unless `starts` cuts the num_tokens tokens of `x_name` into sequences."""
     needed = 2 if num_tokens else 1
     if starts.shape[0] < needed:

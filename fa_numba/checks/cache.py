@@ -366,10 +366,18 @@ def check_write(k, v, k_cache, v_cache, slot_mapping, k_scale=None, v_scale=None
         require_no_repeats("slot_mapping", slots, "slot")
 
 
-def _require_bounds(k_min, k_max):
+def _require_contiguous(name, x):
+    step = x.itemsize
+    for length, stride in zip(reversed(x.shape), reversed(x.strides), strict=True):
+        if length > 1 and stride != step:
+            raise ValueError(f"{name} must be contiguous, got strides {x.strides}")
+        step *= length
+
+
+def _require_bounds(k_min, k_max, **keys):
     require_one_library(k_min=k_min, k_max=k_max)
+    require_one_dtype(**keys, k_min=k_min, k_max=k_max)
     for name, x in (("k_min", k_min), ("k_max", k_max)):
-        require_dtype(name, x, "float32")
         require_axes(name, x, ("num_pages", "num_kv_heads", "head_dim"))
     require_same_shape("k_max", k_max, "k_min", k_min)
 
@@ -381,9 +389,8 @@ def check_page_bounds(k, k_min, k_max, slot_mapping, page_size) -> int:
     """
     k, k_min, k_max, slots = map(facts, (k, k_min, k_max, slot_mapping))
     require_one_library(k=k, k_min=k_min, k_max=k_max, slot_mapping=slots)
-    require_one_dtype(k=k)
     require_axes("k", k, TOKEN_AXES)
-    _require_bounds(k_min, k_max)
+    _require_bounds(k_min, k_max, k=k)
     for name, x in (("k_min", k_min), ("k_max", k_max)):
         require_writable(name, x)
     if k.shape[1:] != k_min.shape[1:]:
@@ -420,10 +427,11 @@ def check_page_scores(q, k_min, k_max, block_table, seq_lens, page_size) -> int:
     """Return page_size as an int; raise unless the table maps the queries' sequences to bounds."""
     q, k_min, k_max, block_table, seq_lens = map(facts, (q, k_min, k_max, block_table, seq_lens))
     require_one_library(q=q, k_min=k_min, block_table=block_table, seq_lens=seq_lens)
-    require_one_dtype(q=q)
     require_axes("q", q, Q_AXES)
     require_grid(*q.shape[::2])
-    _require_bounds(k_min, k_max)
+    _require_bounds(k_min, k_max, q=q)
+    for name, x in (("k_min", k_min), ("k_max", k_max)):
+        _require_contiguous(name, x)
     page_size = integer("page_size", page_size, at_least=1)
     for name, x, axes in (
         ("block_table", block_table, ("batch", "max_pages")),
@@ -458,8 +466,7 @@ def check_topk_decode(q, k_cache, v_cache, k_min, k_max, num_top_pages, softmax_
     require_axes("q", q, Q_AXES)
     _require_caches(k_cache, v_cache)
     for name, x in (("k_cache", k_cache), ("v_cache", v_cache)):
-        if not x.array.flags.c_contiguous:
-            raise ValueError(f"{name} must be contiguous, got strides {x.strides}")
+        _require_contiguous(name, x)
     num_top_pages = integer("num_top_pages", num_top_pages, at_least=1)
     return num_top_pages, check_positive_scale(softmax_scale, q.shape[3])
 

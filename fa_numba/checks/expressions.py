@@ -5,7 +5,7 @@ import numbers
 import numpy as np
 
 from fa_numba.checks.requirements import FLOATS, require_axes, require_one_library
-from fa_numba.checks.values import Mask
+from fa_numba.checks.values import Mask, check_flag
 from fa_numba.expressions import given
 from fa_numba.expressions.as_options import softcap_of, window_of
 from fa_numba.expressions.given import Given
@@ -123,6 +123,17 @@ def check_sums_of_arguments(tasks, size, most):
             f"score_args_grad must be False for arrays of so many numbers: each of {tasks} tasks "
             f"has {size} sums, and at most {most} fit"
         )
+
+
+def check_score_args_grad(q, score_args_grad, deterministic) -> bool:
+    """Return the flag, for GPU arrays: there the gradients have other bits in each run."""
+    score_args_grad = check_flag("score_args_grad", score_args_grad)
+    if score_args_grad and deterministic and facts(q).library != "numpy":
+        raise ValueError(
+            "deterministic must be False with score_args_grad on a GPU, where thread blocks add to "
+            "the gradients of score_args in any order, got True"
+        )
+    return score_args_grad
 
 
 def check_sinks(q, sinks) -> tuple:

@@ -254,6 +254,7 @@ class HeadDims:
 
 
 ONE_HEAD_DIM = HeadDims()
+WIDE_HEAD_DIM = HeadDims(MAX_WIDE_HEAD_DIM)
 ANY_HEAD_DIMS = HeadDims(MAX_WIDE_HEAD_DIM, v_differs=True)
 
 

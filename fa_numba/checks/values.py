@@ -210,6 +210,14 @@ def check_grad_dtype(grad_dtype, deterministic: bool) -> str | None:
     return grad_dtype
 
 
+def check_cluster(cluster) -> int:
+    """Return the number of thread blocks in a cluster as an int: 1 or 2."""
+    cluster = integer("cluster", cluster, at_least=1)
+    if cluster > 2:
+        raise ValueError(f"cluster must be 1 or 2, got {cluster}")
+    return cluster
+
+
 def check_num_splits(num_splits) -> int:
     """Return the number of splits as an int; 0 lets the launcher choose."""
     num_splits = integer("num_splits", num_splits, at_least=0)

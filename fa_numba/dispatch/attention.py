@@ -1,5 +1,6 @@
 """Attention and its gradients: `flash_attn`, `flash_attn_grad`."""
 
+import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -8,11 +9,12 @@ import numpy as np
 from fa_numba import checks
 from fa_numba.checks import AMPERE, HOPPER
 from fa_numba.checks.refused import RefusedGpuError, RefusedValueError
-from fa_numba.dispatch.candidates import Candidate, lesson, on_cpu
+from fa_numba.dispatch.candidates import CPU, Candidate, lesson, on_cpu
 from fa_numba.dispatch.job import job
 from fa_numba.dispatch.options import options_of
 from fa_numba.kernels import dropout
 from fa_numba.kernels.flash_attn_bwd import HEAD_DIMS
+from fa_numba.on_cuda_cores.score_args_bwd import score_args_bwd
 from fa_numba.runtime import arrays
 from fa_numba.tiling import split_tiling
 from fa_numba.tiling.split_tiling import SplitProblem
@@ -76,12 +78,15 @@ def on_tensor_cores(
     check_dropout(candidate, options)
 
 
+def require_wide_heads(q):
+    """Raise for a head_dim that a faster kernel takes."""
+    if q.shape[-1] <= checks.MAX_HEAD_DIM:
+        raise RefusedValueError(f"is for a head_dim above {checks.MAX_HEAD_DIM}, got {q.shape[-1]}")
+
+
 def with_wide_heads(candidate, inputs, options):
     """Raise unless `flash_attn_wide` can take these inputs, and no faster kernel can."""
-    if inputs.q.shape[3] <= checks.MAX_HEAD_DIM:
-        raise RefusedValueError(
-            f"is for a head_dim above {checks.MAX_HEAD_DIM}, got {inputs.q.shape[3]}"
-        )
+    require_wide_heads(inputs.q)
     limits = {"supported": HOPPER, "max_head_dim": checks.MAX_WIDE_HEAD_DIM}
     on_tensor_cores(candidate, inputs, options, check=checks.check_tensor_core, **limits)
 
@@ -192,6 +197,17 @@ def gradient_of_copies(candidate, inputs, options):
         raise RefusedValueError(NOTHING_TO_COPY)
 
 
+def gradients_of_score_args(*arrays, score_args_grad, sinks=None, **options):
+    """The result of the option score_args_grad."""
+    return score_args_bwd(*arrays, **options)
+
+
+def with_score_args_grad(candidates):
+    """These candidates for gradients: on a GPU a kernel of its own has the option."""
+    after = {"score_args_grad": gradients_of_score_args}
+    return [x if x.package == CPU else dataclasses.replace(x, after=after) for x in candidates]
+
+
 def with_lengths(q, k, v):
     """The arguments of a decoder, which takes the number of keys of each sequence after v."""
     return (q, k, v, arrays.constant(q, (q.shape[0],), k.shape[1], np.int32)), {}
@@ -295,7 +311,7 @@ FORWARD = (
         "tensor_core",
         why=f"it alone runs on tensor cores at a head_dim above {checks.MAX_HEAD_DIM}",
         check=with_wide_heads,
-        head_dims=checks.HeadDims(checks.MAX_WIDE_HEAD_DIM),
+        head_dims=checks.WIDE_HEAD_DIM,
     ),
     Candidate(
         "flash_attn_padded",
@@ -414,7 +430,7 @@ def flash_attn(
     return inputs, options_of(inputs.q, *options, *written, dropout_p=dropout_p, seed=seed)
 
 
-@job(*BACKWARD)
+@job(*with_score_args_grad(BACKWARD))
 def flash_attn_grad(
     dout,
     q,
@@ -452,7 +468,8 @@ def flash_attn_grad(
     deterministic : bool, default=False
         The same bits in every run. That takes longer: the fastest kernels add to dq in any order.
     score_args_grad : bool, default=False
-        Return the gradients of score_args too.
+        Return the gradients of score_args too. On a GPU they are summed in any order, so
+        deterministic must be False.
 
     Returns
     -------

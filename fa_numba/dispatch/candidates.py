@@ -4,7 +4,7 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fa_numba.checks import ANY_HEAD_DIMS, ONE_HEAD_DIM, HeadDims
 from fa_numba.checks.refused import RefusedError
@@ -39,6 +39,9 @@ class Candidate:
         they differ from those of the job.
     head_dims : HeadDims or None, default=one up to 256
         Those that the function takes; None if its inputs are not q, keys and values.
+    after : dict of str to callable
+        Options that the function lacks: ``after[name](*arrays, **options)``, called with the job's
+        arrays and options, computes one further result.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Candidate:
     always: tuple = ()
     adapt: Callable | None = None
     head_dims: HeadDims | None = ONE_HEAD_DIM
+    after: dict = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -66,7 +70,7 @@ class Candidate:
 
     @functools.cached_property
     def options(self):
-        return {*inspect.signature(self.function).parameters, *self.always}
+        return {*inspect.signature(self.function).parameters, *self.always, *self.after}
 
     def refusal(self, inputs: tuple, options: dict) -> str | None:
         """Return why the function cannot take these inputs and options, or None."""
@@ -88,11 +92,14 @@ class Candidate:
         return f"{self.title} has no {', '.join(missing)}" if missing else None
 
     def __call__(self, *inputs, **options):
-        options = {name: x for name, x in options.items() if name not in self.always}
+        further = [self.after[name](*inputs, **options) for name in options if name in self.after]
+        left_out = {*self.always, *self.after}
+        options = {name: x for name, x in options.items() if name not in left_out}
         if self.adapt:
             inputs, more = self.adapt(*inputs)
             options |= more
-        return self.function(*inputs, **options)
+        results = self.function(*inputs, **options)
+        return (*results, *further) if further else results
 
 
 def on_cpu(name: str, head_dims: HeadDims | None = ANY_HEAD_DIMS) -> Candidate:

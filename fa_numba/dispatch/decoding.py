@@ -48,11 +48,11 @@ def decoders(**more):
     on_ampere = functools.partial(on_tensor_cores, supported=AMPERE)
     fastest = "the fastest at most problems of `python -m benchmarks decode_fast`"
     tensor_cores = "reads 16-bit caches faster than kernels without tensor cores"
-    any_gpu = "takes any GPU, dtype and strides"
+    any_gpu, wide = "takes any GPU, dtype and strides", {"head_dims": checks.WIDE_HEAD_DIM}
     return (
         Candidate("flash_decode_gather", "tensor_core", why=fastest, check=on_hopper, **more),
         Candidate("flash_decode_mma", "tensor_core", why=tensor_cores, check=on_ampere, **more),
-        Candidate("flash_decode_wide", "on_cuda_cores", why=any_gpu, **more),
+        Candidate("flash_decode_wide", "on_cuda_cores", why=any_gpu, **wide, **more),
     )
 
 

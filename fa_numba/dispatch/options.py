@@ -41,6 +41,8 @@ def options_of(
     checks.check_sinks(q, sinks)
     checks.check_softmax_scale(softmax_scale, q.shape[-1])
     dropout_p, _ = checks.check_dropout(dropout_p, seed)
+    deterministic = checks.check_flag("deterministic", deterministic)
+    score_args_grad = checks.check_score_args_grad(q, score_args_grad, deterministic)
     options = {
         "causal": given.causal or None,
         "window_size": None if given.window_size == (-1, -1) else given.window_size,
@@ -54,7 +56,7 @@ def options_of(
         "sinks": sinks,
         "dropout_p": dropout_p or None,
         "seed": seed if dropout_p else None,
-        "deterministic": checks.check_flag("deterministic", deterministic) or None,
-        "score_args_grad": checks.check_flag("score_args_grad", score_args_grad) or None,
+        "deterministic": deterministic or None,
+        "score_args_grad": score_args_grad or None,
     }
     return {name: value for name, value in options.items() if value is not None}

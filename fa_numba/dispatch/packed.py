@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from fa_numba import checks
 from fa_numba.checks import HOPPER
+from fa_numba.dispatch.attention import require_wide_heads, with_score_args_grad
 from fa_numba.dispatch.candidates import Candidate, lesson, on_cpu
 from fa_numba.dispatch.job import job
 from fa_numba.dispatch.options import options_of
@@ -41,10 +42,26 @@ def on_hopper(candidate, inputs, options):
     checks.check_varlen_tensor_core(*inputs, name=candidate.name, **limits, v_differs=True)
 
 
+def with_wide_heads(candidate, inputs, options):
+    """Raise unless `flash_attn_wide_varlen` can take these inputs, and no faster kernel can."""
+    require_wide_heads(inputs.q)
+    checks.check_positive_scale(options.get("softmax_scale"), inputs.q.shape[2])
+    limits = {"supported": HOPPER, "max_head_dim": checks.MAX_WIDE_HEAD_DIM}
+    checks.check_varlen_tensor_core(*inputs, name=candidate.name, **limits)
+
+
 def gradients_on_hopper(candidate, inputs, options):
     """Raise unless a backward function on Hopper's tensor cores can take these inputs."""
     checks.check_positive_scale(options.get("softmax_scale"), inputs.q.shape[2])
     limits = {"supported": HOPPER, **checks.bwd_limits(inputs.v)}
+    checks.check_varlen_bwd_tensor_core(*inputs, name=candidate.name, **limits)
+
+
+def wide_gradients_on_hopper(candidate, inputs, options):
+    """Raise unless `flash_attn_bwd_stored_varlen` can take these inputs, and only that one."""
+    require_wide_heads(inputs.q)
+    checks.check_positive_scale(options.get("softmax_scale"), inputs.q.shape[2])
+    limits = {"supported": HOPPER, "max_head_dim": checks.MAX_WIDE_HEAD_DIM}
     checks.check_varlen_bwd_tensor_core(*inputs, name=candidate.name, **limits)
 
 
@@ -57,6 +74,13 @@ FORWARD = (
         check=on_hopper,
         head_dims=checks.ANY_HEAD_DIMS,
     ),
+    Candidate(
+        "flash_attn_wide_varlen",
+        "tensor_core",
+        why=f"it alone runs on tensor cores at a head_dim above {checks.MAX_HEAD_DIM}",
+        check=with_wide_heads,
+        head_dims=checks.WIDE_HEAD_DIM,
+    ),
     lesson("flash_attn_varlen", head_dims=checks.ANY_HEAD_DIMS),
 )
 BACKWARD = (
@@ -67,6 +91,15 @@ BACKWARD = (
         why="on tensor cores, as the gradients of padded batches, without padding",
         check=gradients_on_hopper,
         head_dims=checks.ANY_HEAD_DIMS,
+    ),
+    Candidate(
+        "flash_attn_bwd_stored_varlen",
+        "tensor_core",
+        why="it alone computes gradients of packed batches at a head_dim above "
+        f"{checks.MAX_HEAD_DIM} on a GPU; one sequence after the other",
+        check=wide_gradients_on_hopper,
+        always=("deterministic",),
+        head_dims=checks.WIDE_HEAD_DIM,
     ),
     lesson("flash_attn_varlen_bwd", always=("deterministic",), head_dims=HEAD_DIMS),
 )
@@ -130,7 +163,7 @@ def flash_attn_varlen(
     return inputs, options_of(inputs.q, *options, *written)
 
 
-@job(*BACKWARD)
+@job(*with_score_args_grad(BACKWARD))
 def flash_attn_varlen_grad(
     dout,
     q,
@@ -168,7 +201,8 @@ def flash_attn_varlen_grad(
     deterministic : bool, default=False
         The same bits in every run.
     score_args_grad : bool, default=False
-        Return the gradients of score_args too.
+        Return the gradients of score_args too. On a GPU they are summed in any order, so
+        deterministic must be False.
 
     Returns
     -------

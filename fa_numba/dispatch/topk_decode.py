@@ -1,8 +1,9 @@
 """Attention of one query of each sequence to the pages whose scores may be the largest.
 
 Each K/V head has a block table of its own: the last page, which has the newest tokens, and those
-whose bounds are the largest. `paged_attn_decode` attends to them, of a cache that is seen as one
-with pages of one head. With as many pages as a sequence has it is attention to all keys.
+whose bounds are the largest, of equal bounds the later page. `paged_attn_decode` attends to them,
+of a cache that is seen as one with pages of one head. With as many pages as a sequence has it is
+attention to all keys. On a GPU bounds and choice are a launch each, and nothing waits for the CPU.
 
 Paper: Tang et al. 2024, Quest, arXiv:2406.10774.
 """
@@ -13,6 +14,7 @@ from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.dispatch.decoding import paged_attn_decode
 from fa_numba.kv_cache.page_scores import page_scores
+from fa_numba.kv_cache.top_pages import top_pages
 from fa_numba.runtime import arrays
 
 
@@ -37,7 +39,7 @@ def topk_decode(
     q : NumPy or CuPy array of shape (batch, 1, num_heads, head_dim)
     k_cache, v_cache : contiguous arrays of shape (num_pages, page_size, num_kv_heads, head_dim)
         Dtype of q.
-    k_min, k_max : float32 arrays of shape (num_pages, num_kv_heads, head_dim)
+    k_min, k_max : contiguous arrays of shape (num_pages, num_kv_heads, head_dim), dtype of q
         The bounds of the pages: `fa_numba.kv_cache.update_page_bounds`.
     block_table, seq_lens
         As for `paged_attn_decode`.
@@ -58,9 +60,10 @@ def topk_decode(
         q, k_cache, v_cache, k_min, k_max, num_top_pages, softmax_scale
     )
     page_size, num_kv_heads, head_dim = k_cache.shape[1:]
-    of_library = _scores_in_numpy if arrays.module_of(q) is np else page_scores
-    scores = of_library(q, k_min, k_max, block_table, seq_lens, page_size)
-    tables = top_pages(scores, block_table, seq_lens, page_size, num_top_pages)
+    on_cpu = arrays.library_of(q) == "numpy"
+    bound, choose = (_scores_in_numpy, _top_pages_in_numpy) if on_cpu else (page_scores, top_pages)
+    scores = bound(q, k_min, k_max, block_table, seq_lens, page_size)
+    tables = choose(scores, block_table, seq_lens, page_size, num_top_pages)
     rows = q.reshape(-1, 1, q.shape[2] // num_kv_heads, head_dim)
     caches = [_pages_of_one_head(x) for x in (k_cache, v_cache)]
     out, lse = attend(rows, *caches, *tables, softmax_scale=softmax_scale)
@@ -70,6 +73,7 @@ def topk_decode(
 def _scores_in_numpy(q, k_min, k_max, block_table, seq_lens, page_size):
     """As `page_scores`, by products of matrices: the engine would run it, which is for tracing."""
     checks.check_page_scores(q, k_min, k_max, block_table, seq_lens, page_size)
+    k_min, k_max = (x.astype(np.float32) for x in (k_min, k_max))
     exists = page_size * np.arange(block_table.shape[1]) < seq_lens[:, None]
     pages = np.where(exists, block_table, 0)
     queries = q[:, 0].reshape(len(q), k_min.shape[1], -1, q.shape[3]).astype(np.float32)
@@ -78,24 +82,20 @@ def _scores_in_numpy(q, k_min, k_max, block_table, seq_lens, page_size):
     return np.where(exists[:, None], scores.max(axis=3), -np.inf).astype(np.float32)
 
 
-def top_pages(scores, block_table, seq_lens, page_size, num_top_pages):
-    """Return a block table and lengths for each sequence and K/V head, in pages of one head.
-
-    The pages are in the order of the sequence, so that the last one may be part-filled.
-    """
-    xp = arrays.module_of(scores)
+def _top_pages_in_numpy(scores, block_table, seq_lens, page_size, num_top_pages):
+    """As `top_pages`, by a sort."""
     batch, num_kv_heads, max_pages = scores.shape
-    num_pages = (seq_lens + (page_size - 1)) // page_size  # of each sequence
-    places = xp.arange(max_pages, dtype=np.int32)
-    last = places == num_pages[:, None, None] - 1
-    best = xp.argsort(xp.where(last, np.inf, scores), axis=2)[..., ::-1][..., :num_top_pages]
-    best = xp.sort(xp.where(best < num_pages[:, None, None], best, max_pages), axis=2)
-    exists, best = best < max_pages, xp.minimum(best, max(max_pages - 1, 0))
-    table = xp.take_along_axis(block_table[:, None], best, axis=2)
-    heads = xp.arange(num_kv_heads, dtype=np.int32)[:, None]
-    table = xp.where(exists, table * (page_size * num_kv_heads) + heads, -1).astype(np.int32)
-    left = seq_lens - xp.maximum(num_pages - num_top_pages, 0) * page_size
-    lengths = xp.repeat(left.astype(np.int32), num_kv_heads)
+    num_pages = ((seq_lens + (page_size - 1)) // page_size)[:, None, None]  # of each sequence
+    places = np.broadcast_to(np.arange(max_pages), scores.shape)
+    first = np.where(places == num_pages - 1, np.nan, scores)  # a NaN comes last in a sort
+    best = np.lexsort((first, places < num_pages))[..., ::-1][..., :num_top_pages]
+    best = np.sort(np.where(best < num_pages, best, max_pages))
+    exists, best = best < max_pages, np.minimum(best, max(max_pages - 1, 0))
+    table = np.take_along_axis(block_table[:, None], best, axis=2)
+    heads = np.arange(num_kv_heads)[:, None]
+    table = np.where(exists, table * (page_size * num_kv_heads) + heads, -1).astype(np.int32)
+    left = seq_lens - np.maximum(num_pages[:, 0, 0] - num_top_pages, 0) * page_size
+    lengths = np.repeat(left.astype(np.int32), num_kv_heads)
     return table.reshape(batch * num_kv_heads, -1), lengths
 
 

@@ -1,8 +1,9 @@
 """The rules of `intervals` for one tile, as the text of a function that a kernel can call.
 
 It serves where a kernel classifies tiles: on a GPU, whose arrays the CPU would have to wait for. A
-mask with floats, with a divisor or a shift that depends on m or n, or that indexes an array by two
-ranges has no such function: `intervals` classifies its tiles on the CPU.
+mask with floats, or with a divisor or a shift that depends on m or n has no such function:
+`intervals` classifies its tiles on the CPU. Nor has one that indexes an array by two ranges, unless
+the function may walk them: block lists have few numbers of a tile.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 from fa_numba.expressions import nodes
 
+MOST_WALKED = 256  # numbers of an array with several ranges
 SIGNS = {"lt": "<", "le": "<=", "add": "+", "sub": "-"}
 
 
@@ -33,13 +35,16 @@ class NoIntervalError(Exception):
     """A kernel cannot compute the interval of this expression."""
 
 
-def interval_source(mask, name: str) -> tuple:
+def interval_source(mask, name: str, walks=False) -> tuple:
     """The text of ``def name(b, h, m0, m1, n0, n1, args, ranges)``: (may be false, may be true).
 
     Parameters
     ----------
     mask : Node
     name : str
+    walks : bool, default=False
+        Whether it may look at all numbers of an array with several ranges. It knows nothing of more
+        than MOST_WALKED.
 
     Returns
     -------
@@ -56,7 +61,12 @@ def interval_source(mask, name: str) -> tuple:
     for i, x in enumerate(nodes.walk(mask)):
         if x.kind == "float":
             raise NoIntervalError("a float")
-        low, high = _interval(x, [ends[y] for y in nodes.children(x)], needs)
+        args = [ends[y] for y in nodes.children(x)]
+        if x.op == "load" and walks and len(ranged := _ranged(x)) > 1:
+            lines += _walked(x, args, ranged, i)
+            ends[x] = (f"(l{i} == 0)", f"(u{i} != 0)") if x.kind == "bool" else (f"l{i}", f"u{i}")
+            continue
+        low, high = _interval(x, args, needs)
         if x.op in ("const", "var"):
             ends[x] = low, high
             continue
@@ -123,9 +133,36 @@ def _variable(node):
     return (f"integer({text})",) * 2
 
 
+def _ranged(load):
+    """The axes along which an array is indexed by a range."""
+    return [i for i, x in enumerate(load.args[1:]) if nodes.variables(x) & {"m", "n"}]
+
+
+def _walked(node, args, ranged, i):
+    """Lines that set l{i} and u{i} to the least and the greatest number of several ranges."""
+    array, index = f"args[{node.args[0]}]", [low for low, _ in args]
+    least, most = (0, 1) if node.kind == "bool" else (-(2**31), 2**31 - 1)
+    count, loops, indent = [], [], " " * 8
+    for axis in ranged:
+        low, high = args[axis]
+        index[axis] = f"x{i}_{axis}"
+        count.append(f"({high} - {low} + 1)")
+        last = f"min({high}, {array}.shape[{axis}] - 1)"
+        loops.append(f"{indent}for {index[axis]} in range(max({low}, 0), {last} + 1):")
+        indent += " " * 4
+    return [
+        f"    l{i}, u{i} = integer({least}), integer({most})",
+        f"    if {' * '.join(count)} <= {MOST_WALKED}:",
+        f"        l{i}, u{i} = u{i}, l{i}",
+        *loops,
+        f"{indent}x{i} = integer({array}[{', '.join(index)}])",
+        f"{indent}l{i}, u{i} = min(l{i}, x{i}), max(u{i}, x{i})",
+    ]
+
+
 def _load(node, args, ranged):
     position, *indices = node.args
-    fixed = [not nodes.variables(x) & {"m", "n"} for x in indices]
+    fixed = [i not in _ranged(node) for i in range(len(indices))]
     if not all(fixed[:-1]) or (node.kind == "bool" and not fixed[-1]):
         raise NoIntervalError("an index")
     if fixed[-1]:

@@ -158,6 +158,9 @@ class Symbol:
     def __int__(self):
         self.trace.refuse("must not turn a number into an int; // and % are there")
 
+    def __round__(self, digits=None):
+        self.trace.refuse("must not round a number; // and % are there")
+
     def __float__(self):
         self.trace.refuse(
             "must take functions from math, in a function written in Python: exp, log, sqrt, tanh"
@@ -340,9 +343,8 @@ class Module:
             known = getattr(sys.modules[self._name], name, None)
             if type(known).__name__ == "dtype":
                 return known
-            self._trace.refuse(
-                f"must use of {self._name} only {', '.join(sorted(self._functions))}, got {name}"
-            )
+            there = [x for x in sorted(self._functions) if hasattr(sys.modules[self._name], x)]
+            self._trace.refuse(f"must use of {self._name} only {', '.join(there)}, got {name}")
         return self._functions[name]
 
 
@@ -461,7 +463,7 @@ def trace(function, name: str, first: str, arguments=(), captured=None) -> Node:
         Naming the argument, what it must be, what it got, and the place in the user's function.
     """
     try:
-        key = name, first, _meaning(function, captured), *map(_meaning_of_argument, arguments)
+        key = name, first, meaning(function, captured), *map(_meaning_of_argument, arguments)
         found = _traced.get(key)
     except TypeError:  # it uses something that cannot be compared
         return _trace(function, name, first.split(), arguments, captured)
@@ -477,7 +479,7 @@ def _meaning_of_argument(x):
     return (tuple(shape), str(x.dtype)) if shape else type(x)
 
 
-def _meaning(x, captured=None):
+def meaning(x, captured=None):
     """All that decides what a function computes; a TypeError where that cannot be compared.
 
     Arrays are added to `captured`, and count by shape, dtype and place in it.
@@ -487,12 +489,12 @@ def _meaning(x, captured=None):
         cells = (cell.cell_contents for cell in x.__closure__ or ())
         try:
             defaults = *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()
-            others = tuple([_meaning(y, captured) for y in (*used, *cells, *defaults)])
+            others = tuple([meaning(y, captured) for y in (*used, *cells, *defaults)])
         except (RecursionError, ValueError):  # calls itself; a cell without contents
             raise TypeError from None
         return x.__code__, *others
     if isinstance(x, functools.partial):
-        return _meaning((x.func, x.args, tuple(x.keywords.items())), captured)
+        return meaning((x.func, x.args, tuple(x.keywords.items())), captured)
     if isinstance(x, (bool, int, float, str, np.generic)) or x is None:
         return type(x), x
     if isinstance(x, (types.ModuleType, types.BuiltinFunctionType, type)):
@@ -503,7 +505,7 @@ def _meaning(x, captured=None):
             captured.append(x)
         return position, tuple(x.shape), str(x.dtype)
     if type(x) in (tuple, list):
-        return type(x), *[_meaning(y, captured) for y in x]
+        return type(x), *[meaning(y, captured) for y in x]
     raise TypeError
 
 
@@ -532,8 +534,14 @@ def _trace(function, name, first, arguments, captured=None):
             if run.refused:  # NumPy raises an error of its own instead
                 raise run.refused from None
             raise
-        if result is None:
-            raise TypeError(f"{name} must return a value, got None")
+        if result is None or type(result) in (str, bytes, tuple, list, dict, set):
+            where = inspect.unwrap(function)
+            of = getattr(where, "__code__", None)
+            place = f" ({of.co_name} in {of.co_filename}, line {of.co_firstlineno})" if of else ""
+            got = "None" if result is None else type(result).__name__
+            raise TypeError(
+                f"{name} must return one value, a number or a condition, got {got}{place}"
+            )
         node = symbol_of(run, result)
         if node in run.asked:  # `a and b` is a where a is false
             node = const(run.asked[node])

@@ -5,8 +5,8 @@ owners of pages       page_pool (block table, references, copy-on-write), sampli
                       cascade_plan (keys that sequences share)
 requests              scheduler (who runs, who is preempted), waste (memory use on a trace)
 kernels               reshape_and_cache (write new tokens), copy_pages, swap_pages (to host memory),
-                      paged_kv_lookup (pages to dense keys and values), page_scores (bounds of keys
-                      and scores of a page, for attention to few pages)
+                      paged_kv_lookup (pages to dense keys and values); for attention to few pages
+                      page_scores (bounds of a page's keys, and of its scores) and top_pages
 several GPUs          head_shard (which heads a device keeps)
 
 `PagePool` runs on the CPU, in plain Python, and never sees a key. It returns page numbers, and the

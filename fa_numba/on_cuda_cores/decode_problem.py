@@ -222,6 +222,7 @@ def check_problem(
     expressions=(None, (), None, ()),
     sinks=None,
     scales=(None, None),
+    head_dims=checks.ONE_HEAD_DIM,
 ):
     """Return the `Problem` of a call, or raise an error for the first wrong argument.
 
@@ -236,12 +237,14 @@ def check_problem(
     sinks : array of shape (num_heads,), default=None
     scales : (array, array)
         k_scale and v_scale of caches of bytes.
+    head_dims : HeadDims, default=one up to 256
     """
     if block_table is None:
-        checks.check_decode(q, k_cache, v_cache, seq_lens, *scales)
+        checks.check_decode(q, k_cache, v_cache, seq_lens, *scales, head_dims=head_dims)
         block_table, page_size, max_len = NO_TABLE, 0, k_cache.shape[1]
     else:
-        checks.check_paged_decode(q, k_cache, v_cache, block_table, seq_lens, *scales)
+        tables = block_table, seq_lens
+        checks.check_paged_decode(q, k_cache, v_cache, *tables, *scales, head_dims=head_dims)
         page_size, max_len = k_cache.shape[1], k_cache.shape[1] * block_table.shape[1]
     options = causal, window_size, softcap, alibi_slopes
     scores = checks.check_scores(q, *options, expressions, sinks)

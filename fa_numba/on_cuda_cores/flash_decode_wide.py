@@ -40,6 +40,7 @@ import math
 
 from numba import cuda, float32, int32, uint32, uint64
 
+from fa_numba import checks
 from fa_numba.constants import FULL_WARP, LN2, LOG2_E, NEG_INF, WARP_SIZE, ZERO
 from fa_numba.expressions.functions import NO_EXPRESSIONS
 from fa_numba.expressions.tiles import MIXED
@@ -81,6 +82,7 @@ def make_flash_decode_wide(
     Parameters
     ----------
     HEAD_DIM : int
+        At most 32 · COLS.
     ROWS : 1, 2, 4 or 8
         Query rows of a thread block.
     VECTOR_DTYPE : "float32", "float16", "bfloat16" or ""
@@ -436,10 +438,9 @@ def flash_decode_wide(
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
     """
     options = causal, window_size, softcap, alibi_slopes, softmax_scale, num_splits
-    written = mask, mask_args, score, score_args
-    problem = check_problem(
-        q, k_cache, v_cache, seq_lens, block_table, *options, expressions=written, sinks=sinks
-    )
+    more = {"expressions": (mask, mask_args, score, score_args), "sinks": sinks}
+    more["head_dims"] = checks.WIDE_HEAD_DIM
+    problem = check_problem(q, k_cache, v_cache, seq_lens, block_table, *options, **more)
     in_vectors = rows_of_16_bytes(k_cache) and rows_of_16_bytes(v_cache)
     vector_dtype = arrays.dtype_name(q) if in_vectors else ""
     tiling = decode_tiling(problem.num_rows, q.shape[3])

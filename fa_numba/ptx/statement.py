@@ -138,6 +138,30 @@ def statement(text, *, result=None, pure=False, **operands):
     return (types.void if result is None else result)(*arguments), codegen
 
 
+def kernel_properties(properties, *arguments):
+    """Return an intrinsic's signature, and code that gives the kernel which calls it properties.
+
+    No instruction is emitted. The intrinsic must be called in the kernel's own body.
+
+    Parameters
+    ----------
+    properties : dict of str to int
+        By NVVM's names: "Global property annotation" in NVIDIA's NVVM IR specification.
+    *arguments : numba types
+        The intrinsic's parameters, constants.
+    """
+
+    def codegen(context, builder, signature, args):
+        module = builder.module
+        annotations = cgutils.get_or_insert_named_metadata(module, "nvvm.annotations")
+        for name, value in properties.items():
+            pair = ir.MetaDataString(module, name), ir.IntType(32)(value)
+            annotations.add(module.add_metadata((builder.function, *pair)))
+        return context.get_dummy_value()
+
+    return types.void(*arguments), codegen
+
+
 def _place_operands(result, operands):
     """Number the registers of a statement: the results first, then the inputs.
 

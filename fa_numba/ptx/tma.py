@@ -16,7 +16,7 @@ conflicts. So a tile is one box for each panel of 64 columns, here with head_dim
 
 Addresses in shared memory have 32 bits, those of the map and of global memory 64. In the PTX `4d`
 and `tile` are a box of four axes; `shared::cluster` is the destination: shared memory of a cluster
-of thread blocks, here a cluster of one. A load reports its end to an mbarrier
+of thread blocks (`cluster`), mostly a cluster of one. A load reports its end to an mbarrier
 (`mbarrier::complete_tx::bytes`), a store through groups (`bulk_group`), as cp.async does.
 
 PTX ISA: "Data movement and conversion instructions: cp.async.bulk.tensor"; CUDA driver API:
@@ -46,6 +46,32 @@ def tma_load_4d(typingctx, destination, tensor_map, col, row, head, batch, barri
     return statement(
         "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
         "[<destination>], [<tensor_map>, {<col>, <row>, <head>, <batch>}], [<barrier>];",
+        destination=types.uint32,
+        tensor_map=types.uint64,
+        col=coordinate,
+        row=coordinate,
+        head=coordinate,
+        batch=coordinate,
+        barrier=types.uint32,
+    )
+
+
+@intrinsic
+def tma_load_4d_multicast(
+    typingctx, num_blocks, destination, tensor_map, col, row, head, batch, barrier
+):
+    """As `tma_load_4d`, to all `num_blocks` blocks of a cluster, a compile-time constant.
+
+    `destination` and `barrier` are this block's. In each other one the box is written at the same
+    offset, and the barrier at the same offset counts its bytes.
+    """
+    coordinate = types.uint32
+    return statement(
+        f"{{ .reg .b16 blocks; mov.b16 blocks, {(1 << literal(num_blocks)) - 1}; "
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".multicast::cluster "
+        "[<destination>], [<tensor_map>, {<col>, <row>, <head>, <batch>}], [<barrier>], blocks; }",
+        num_blocks=num_blocks,
         destination=types.uint32,
         tensor_map=types.uint64,
         col=coordinate,
@@ -97,12 +123,13 @@ def tma_store_wait_read(typingctx, pending):
 
 
 @functools.cache
-def make_load_tile(NUM_PANELS):
+def make_load_tile(NUM_PANELS, CLUSTER=1):
     """load_tile(tile, num_rows, tensor_map, row, head, b, full): load all columns of a tile.
 
     Starts one copy for each of its NUM_PANELS panels of 64 columns, `num_rows` rows from `row` on,
     to address `tile` and after it. One thread calls this, after it has announced NUM_PANELS ·
-    num_rows · ROW_BYTES bytes to barrier `full`.
+    num_rows · ROW_BYTES bytes to barrier `full`. With CLUSTER > 1 to all blocks of a cluster of so
+    many; then each block announces them.
     """
 
     @cuda.jit(device=True, forceinline=True)
@@ -111,7 +138,13 @@ def make_load_tile(NUM_PANELS):
             start = tile + panel * num_rows * ROW_BYTES
             tma_load_4d(start, tensor_map, PANEL_COLS * panel, row, head, b, full)
 
-    return load_tile
+    @cuda.jit(device=True, forceinline=True)
+    def load_tile_of_all(tile, num_rows, tensor_map, row, head, b, full):
+        for panel in range(NUM_PANELS):
+            start, col = tile + panel * num_rows * ROW_BYTES, PANEL_COLS * panel
+            tma_load_4d_multicast(CLUSTER, start, tensor_map, col, row, head, b, full)
+
+    return load_tile if CLUSTER == 1 else load_tile_of_all
 
 
 @cuda.jit(device=True, forceinline=True)

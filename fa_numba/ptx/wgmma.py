@@ -116,6 +116,12 @@ def descriptor(bits, address):
     return uint64(bits) | uint64(address >> 4)
 
 
+@cuda.jit(device=True, forceinline=True)
+def descriptor_in_cluster(bits, address):
+    """As `descriptor`, in a cluster: without the block's rank, which is above the 18 bits."""
+    return descriptor(bits, address & 0x3FFFF)
+
+
 @intrinsic
 def wgmma_fence(typingctx):
     """Order the warpgroup's accesses to registers and shared memory before the products.

@@ -399,6 +399,8 @@ def from_numpy(like, x: np.ndarray):
 
 def to_numpy(x) -> np.ndarray:
     """Copy an array to host memory; for a GPU array this waits for the GPU."""
+    if recording := replay.current():
+        recording.complete = False  # what follows may depend on its numbers
     if dtype_name(x) == "bfloat16" and library_of(x) != "numpy":
         return to_numpy(_seen_as(x, "int16")).view("bfloat16")
     match library_of(x):
@@ -491,7 +493,8 @@ def launch(kernel, grid: tuple, block: tuple, *args, shared_bytes: int = 0) -> N
         warnings.simplefilter("ignore", NumbaPerformanceWarning)  # small grids are fine in lessons
         args = [_for_numba(x) for x in args]
         launching.define_conversions()
-        launching.allow_shared_bytes(kernel, args, shared_bytes)
+        if gpu_available():  # else the arrays are the engine's
+            launching.allow_shared_bytes(kernel, args, shared_bytes)
         kernel[grid, block, stream, shared_bytes](*args)
 
 

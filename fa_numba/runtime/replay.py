@@ -25,6 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fa_numba.expressions.mask_function import MaskFunction
+from fa_numba.expressions.trace import meaning
 from fa_numba.runtime import graphs, launching, plan_key
 from fa_numba.runtime.plan_key import PLAIN_TYPES
 
@@ -94,6 +96,8 @@ def replayed(function: Callable, library_of_type: Callable) -> Callable:
             if len(set(map(id, given))) < len(given):  # one array as two arguments
                 args, options = distinct(args, options, library.view)
                 given, _ = what_decides(library.layout, args, options)
+                if len(set(map(id, given))) < len(given):  # an argument of a mask or a score
+                    return function(*args, **options)
             with Recording(given, library, has_seed=type(seed) is int) as recording:
                 result = function(*args, **options)
             if len(replays) >= MAX_REPLAYS:
@@ -126,8 +130,29 @@ def what_decides(layout: Callable, args: tuple, options: dict) -> tuple:
         return what_decides(layout, others, plain | options)
     if not options:
         return arrays, key
+    if "mask" in options or "score" in options:
+        options = with_meanings(options)
     others, of_options = plan_key.of_arguments(layout, (*options.values(),))
     return (*arrays, *others) if others else arrays, (*key, *options, of_options)
+
+
+def with_meanings(options):
+    """The options with all that decides a mask and a score in place of the function.
+
+    Its arguments are options of their own. A TypeError where functions cannot be compared.
+    """
+    found = dict(options)
+    for name in ("mask", "score"):
+        function, args = found.get(name), found.get(f"{name}_args", ())
+        if function is None:
+            continue
+        if isinstance(function, MaskFunction) and not args:
+            function, args = function.function, function.args
+        found.pop(f"{name}_args", None)
+        # A tuple is a node of `expressions`.
+        found[name] = (function,) if isinstance(function, tuple) else (meaning(function),)
+        found |= {f"{name}_args[{i}]": x for i, x in enumerate(args)}
+    return found
 
 
 def distinct(args, options, view):

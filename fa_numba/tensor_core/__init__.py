@@ -2,12 +2,14 @@
 
 the ladder     flash_attn_mma, flash_attn_wgmma, flash_attn_ws, flash_attn_persistent; for any
                head_dim flash_attn_padded, above 256 flash_attn_wide, for packed batches
-               flash_attn_persistent_varlen, for few queries flash_attn_split
+               flash_attn_persistent_varlen and flash_attn_wide_varlen, for few queries
+               flash_attn_split
 8 bits         quantize_fp8, flash_attn_fp8
 float32        flash_attn_tf32x3, flash_attn_bwd_tf32x3
 backward       flash_attn_bwd_mma, flash_attn_bwd_persistent; for head_dim above 128
                flash_attn_bwd_wide, above 256 flash_attn_bwd_stored, for any head_dim
-               flash_attn_bwd_padded, for packed batches flash_attn_bwd_varlen
+               flash_attn_bwd_padded, for packed batches flash_attn_bwd_varlen, above 256
+               flash_attn_bwd_stored_varlen
 decoding       flash_decode_mma, flash_decode_gather: few queries, many keys; of latents
                mla_decode_mma
 
@@ -24,6 +26,8 @@ tf32_tiles     tiles of float32, multiplied by 3xTF32
 gradient_fragments   backward: scores and gradients in registers; their stores
 key_tiles      backward: the order of the tiles of keys, and the queries that see them
 gradient_mainloop    backward: the products of a consumer warpgroup for a tile of queries
+gradient_consumer    backward: the consumers' loop over tiles of keys, dense and packed
+packed_key_tiles, packed_backward   backward: what key_tiles and backward are, for packed batches
 gradient_expressions backward: the user's mask and score in a tile; which tiles there are
 dq_parts       three ways to sum the parts of dQ that tiles of keys compute
 padded_rows    zero-padded copies of arrays, for TMA

@@ -45,6 +45,17 @@ def lanes_of_row(head_dim):
     return 8 if head_dim <= 64 else 16 if head_dim <= 128 else 32
 
 
+class Maps(NamedTuple):
+    """Addresses of tensor maps; in a packed batch those of windows."""
+
+    q: int
+    k: int
+    v: int
+    dout: int
+    dk: int
+    dv: int
+
+
 class WgmmaProducts(NamedTuple):
     """The products of a warpgroup: d = A Bᵀ, d = Aᵀ B, and d += A B with A in registers."""
 

@@ -18,9 +18,12 @@ from numba import cuda, int32, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.constants import FULL_WARP, LN2, LOG2_E, NEG_INF, ZERO
+from fa_numba.expressions.functions import NO_EXPRESSIONS
+from fa_numba.expressions.tiles import MIXED
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.decode_problem import check_problem, divide
 from fa_numba.on_cuda_cores.run_time_masks import UNREAD, MaskArgs
+from fa_numba.on_cuda_cores.user_scores import make_user_scores
 from fa_numba.ptx.convert import exp2, unpack_e4m3_pairs, unpack_e4m3x4
 from fa_numba.ptx.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
 from fa_numba.ptx.statement import global_address
@@ -60,9 +63,9 @@ class Unit(NamedTuple):
     m_tile: int
 
 
-def check_on_tensor_cores(name, supported, q, k_cache, v_cache, *rest, scales=(None, None)):
+def check_on_tensor_cores(name, supported, q, k_cache, v_cache, *rest, **more):
     """`check_problem`, for the tensor-core kernel `name` and its GPU."""
-    problem = check_problem(q, k_cache, v_cache, *rest, scales=scales)
+    problem = check_problem(q, k_cache, v_cache, *rest, **more)
     checks.check_decode_tensor_core(q, k_cache, v_cache, name=name, supported=supported)
     checks.check_aligned(q=q, k_cache=k_cache, v_cache=v_cache)
     return problem
@@ -169,12 +172,15 @@ def make_advance(ROWS, WARPS, CAUSAL, WINDOW):
 
 
 @functools.cache
-def make_online_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI, WEIGHTED=False):
-    """online_softmax(s, p, m_i, l_i, n, position, seqlen_k, slope, softmax_scale, lane, mask_args).
+def make_online_softmax(
+    DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI, WEIGHTED=False, EXPRESSIONS=NO_EXPRESSIONS
+):
+    """online_softmax(s, p, m_i, l_i, n, at, seqlen_k, slope, softmax_scale, lane, mask_args, args).
 
     s, the unscaled scores of the 16 keys from n on, becomes P, packed as the operand of the next
-    product. A row of S belongs to a quad of lanes; `position` is its index among the keys. With
-    WEIGHTED, `weights` follows: an array like s, by which P is multiplied, though not its sum.
+    product. A row of S belongs to a quad of lanes; `at` is its (b, head, position): the last is its
+    index among the keys. args are those of EXPRESSIONS, the user's mask and score. With WEIGHTED,
+    `weights` follows: an array like s, by which P is multiplied, though not its sum.
 
     Returns
     -------
@@ -184,13 +190,14 @@ def make_online_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI, WEIGHTED=False):
     first_key, end_key, sees = run_time_masks.make_bounds(CAUSAL, WINDOW)
     score = run_time_masks.make_score(SOFTCAP, ALIBI)
     pack = forward.pack_of(DTYPE)
-    MODIFIED = SOFTCAP > 0 or ALIBI  # a score_mod: a score is not just scale · q·k
+    modified, WRITTEN = make_user_scores(EXPRESSIONS).modified, EXPRESSIONS != NO_EXPRESSIONS
+    MODIFIED = SOFTCAP > 0 or ALIBI or WRITTEN  # a score_mod: a score is not just scale · q·k
 
     @cuda.jit(device=True, forceinline=True)
     def online_softmax(
-        s, p, m_i, l_i, n, position, seqlen_k, slope, softmax_scale, lane, mask_args=UNREAD,
-        weights=0,
-    ):  # fmt: skip
+        s, p, m_i, l_i, n, at, seqlen_k, slope, softmax_scale, lane, mask_args, args, weights=0
+    ):
+        b, head, position = at
         to_base_2 = LOG2_E if MODIFIED else softmax_scale * LOG2_E
         end = end_key(position, seqlen_k, mask_args)
         whole = n >= first_key(position, mask_args) and n + KEYS <= end
@@ -199,6 +206,8 @@ def make_online_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI, WEIGHTED=False):
                 key = n + 8 * t + 2 * (lane & 3) + c
                 if MODIFIED:
                     s[t, c] = score(s[t, c] * softmax_scale, position - key, slope, mask_args)
+                if WRITTEN:
+                    s[t, c] = modified(s[t, c], b, head, position, key, seqlen_k, MIXED, args)
                 s[t, c] *= to_base_2
                 if not whole and not sees(position, key, seqlen_k, mask_args):
                     s[t, c] = NEG_INF

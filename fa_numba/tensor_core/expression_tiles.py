@@ -29,7 +29,7 @@ from fa_numba.expressions.functions import (
 from fa_numba.expressions.interval_source import NoIntervalError
 from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.statement import opaque
-from fa_numba.runtime import arrays
+from fa_numba.runtime import arrays, replay
 from fa_numba.tensor_core.fragments import MASKED, SMALL, fragment_function
 from fa_numba.tensor_core.run_tables import (
     interval_function,
@@ -370,6 +370,10 @@ def tables_of(q, given, make, *sizes):
         if len(_tables) >= MAX_TABLES:
             _tables.clear()
         _tables[key] = made(arguments)
+    if recording := replay.current():
+        for x in _tables[key]:
+            if arrays.library_of(x):  # no number: a replay has the same table
+                recording.note_allocation(x, lambda x=x: x)
     return _tables[key]
 
 

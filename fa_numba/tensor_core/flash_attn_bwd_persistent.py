@@ -15,7 +15,8 @@ queries. For each tile of queries a warpgroup multiplies five times:
 The first two products read Q and dout by rows, the next two read them by columns, and the last one
 reads dSᵀ and K by columns. wgmma does both: nothing is transposed.
 
-There is one thread block per SM, and it loops over tiles of keys. Three roles, each a function:
+There is one thread block per SM, and it loops over tiles of keys. Three roles, each a function; the
+second is in `dq_parts`, the third in `gradient_consumer`:
 
 `produce`       a thread of warpgroup 0 loads by TMA: the next tile's K, V and Q while the consumers
                 still compute this one
@@ -51,105 +52,62 @@ arXiv:2407.08608, section 3 and appendix B.
 
 import functools
 import math
-from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, float32, int32, uint32, uint64
+from numba import cuda, int32, uint32, uint64
 
 from fa_numba import checks
-from fa_numba.constants import LOG2_E, ONE, ZERO
-from fa_numba.expressions.tiles import MIXED
+from fa_numba.constants import LOG2_E, ONE
 from fa_numba.kernels.dropout import LARGEST_ON_TENSOR_CORES
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx import mbarrier
-from fa_numba.ptx.barriers import (
-    named_barrier_sync,
-    setmaxnreg_dec,
-    setmaxnreg_inc,
-)
-from fa_numba.ptx.layouts import ROW_BYTES
-from fa_numba.ptx.mbarrier import (
-    fence_mbarrier_init,
-    mbarrier_arrive,
-    mbarrier_arrive_expect_tx,
-    mbarrier_init,
-)
-from fa_numba.ptx.statement import global_address, opaque
-from fa_numba.ptx.tma import make_load_tile, tma_store_wait_read
+from fa_numba.ptx.barriers import setmaxnreg_dec, setmaxnreg_inc
+from fa_numba.ptx.mbarrier import mbarrier_arrive, mbarrier_arrive_expect_tx
+from fa_numba.ptx.statement import global_address
+from fa_numba.ptx.tma import make_load_tile
 from fa_numba.ptx.vectors import bulk_load
-from fa_numba.ptx.wgmma import (
-    hold,
-)
 from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
-from fa_numba.tensor_core import backward, forward, group_parts
-from fa_numba.tensor_core.backward import padded, tile_rows
+from fa_numba.tensor_core import backward, group_parts
+from fa_numba.tensor_core.backward import Maps, padded, tile_rows
 from fa_numba.tensor_core.dq_parts import (
     ADDED,
-    FLAGS,
-    INDEX,
     N_SHIFT,
     ORDERED,
-    PANEL_SHIFT,
     PART_LENGTH,
-    THIRD_COL,
-    TILE,
-    TILE_SHIFT,
-    Rows,
-    add_part,
     fastest_order,
     has_third,
     make_dq_functions,
     paired,
-    third_offset,
-    tile_bytes,
 )
-from fa_numba.tensor_core.dropout_fragments import (
-    NO_DROPOUT,
-    PATCHES,
-    Dropout,
-    dropout_arguments,
-    make_key_rows,
-)
+from fa_numba.tensor_core.dropout_fragments import NO_DROPOUT, Dropout, dropout_arguments
 from fa_numba.tensor_core.forward import HOPPER
-from fa_numba.tensor_core.fragments import fragment_function
+from fa_numba.tensor_core.gradient_consumer import Outputs, make_consumer
 from fa_numba.tensor_core.gradient_expressions import (
     CAP_IN_SCORE,
     DQ_TILE,
     HEAD,
     KIND,
-    LAST_TILE,
     M_TILE,
-    MASKED_TILE,
     MESSAGE_LENGTH,
-    ExpressedQueries,
     find_run,
+    next_of_run,
     place_of_part,
-    run_of,
     runs_of_keys,
     step_of_keys,
 )
-from fa_numba.tensor_core.gradient_fragments import (
-    BLOCK_N,
-    make_store_float32,
-    make_store_tile,
-)
+from fa_numba.tensor_core.gradient_fragments import BLOCK_N
 from fa_numba.tensor_core.gradient_mainloop import (
     BARRIER,
     CONSUMER_REGISTERS,
-    CONSUMER_WARPS,
-    DS_FULL,
     PRODUCER_REGISTERS,
     SLOTS,
     STAGES,
     THREADS,
-    Queries,
-    QueriesToDrop,
-    Registers,
-    make_hide,
+    init_barriers,
     make_plan,
-    make_tile_functions,
+    next_stage,
     shared_bytes,
     slots_of,
 )
@@ -164,34 +122,7 @@ from fa_numba.tensor_core.key_tiles import (
     make_query_tiles,
     make_steps,
 )
-from fa_numba.tensor_core.shared_plan import init_rings
 from fa_numba.tiling.block_sizes import ceil_div
-
-
-class Maps(NamedTuple):
-    """Addresses of tensor maps."""
-
-    q: int
-    k: int
-    v: int
-    dout: int
-    dk: int
-    dv: int
-
-
-class Outputs(NamedTuple):
-    """Where the consumers add or store dQ, and the factors that they need.
-
-    softmax_scale is the factor of dQ and dK; with dropout times that of the kept entries.
-    """
-
-    dq_sum: Any
-    dq: Any
-    scale: float
-    softmax_scale: float
-    alibi_slopes: Any
-    dropout: Any
-
 
 # Numba computes in 64 bits with every number in the source. Registers are short here, so variables
 # that live long are cut to 32.
@@ -308,24 +239,16 @@ def make_producer(
                 if EXPRESSED:
                     while end > 0:
                         m_tile, tile_head = next_tile, head
-                        flags = int32(MASKED_TILE if kind == MIXED else 0)
-                        # The next tile first: the message of the last one says that it is.
-                        next_tile = int32(next_tile + 1)
-                        if next_tile == end:
-                            r = int32(r + 1)
-                            found = find_run(runs, b, n_tile, head, r, end_head)
-                            head, r, next_tile, end, kind = found
-                            if end == 0:
-                                flags = int32(flags | LAST_TILE)
+                        run = head, r, next_tile, end, kind
+                        run, flags = next_of_run(runs, b, n_tile, run, end_head)
+                        head, r, next_tile, end, kind = run
                         lse_row = global_address(lse_2[b, tile_head])
                         delta_row = global_address(delta[b, tile_head])
                         rows = lse_row, delta_row, m_tile, tile_head, b
                         row = int32(b * num_heads + tile_head)
                         message = messages, int32(row * sizes.num_m_tiles + m_tile), flags
                         load_queries(base, stage, parity, maps, *rows, *message)
-                        stage = uint32(stage + 1)
-                        if stage == STAGES:
-                            stage, parity = uint32(0), uint32(parity ^ 1)
+                        stage, parity = next_stage(stage, parity)
                 else:
                     first_head = int32(kv_head * sizes.group_size)
                     position = int32(n_tile * BLOCK_N) + sizes.shift
@@ -346,286 +269,13 @@ def make_producer(
                                 delta_row = global_address(delta[b, head])
                             rows = lse_row, delta_row
                             load_queries(base, stage, parity, maps, *rows, m_tile, head, b, 0, 0, 0)
-                            stage = uint32(stage + 1)
-                            if stage == STAGES:
-                                stage, parity = uint32(0), uint32(parity ^ 1)
+                            stage, parity = next_stage(stage, parity)
             step = step_after(step, num_blocks, counters)
         wait(base + AT.k_ring.empty + slot * BARRIER, k_parity)
         slots[slot, N_TILE] = -1
         mbarrier_arrive(base + AT.k_ring.full + slot * BARRIER)
 
     return produce
-
-
-@functools.cache
-def make_consumer(
-    HEAD_DIM,
-    ORDER,
-    CAUSAL,
-    DTYPE,
-    WINDOW,
-    SOFTCAP,
-    ALIBI,
-    DROPOUT,
-    GRAD_FLOAT32,
-    IN_STEP,
-    EXPRESSIONS=None,
-    HEAD_DIM_V=None,
-):
-    """consume(base, slots, part, maps, outputs, sizes, messages, of_queries, args): 256 threads.
-
-    They compute tile after tile. With EXPRESSIONS messages name the tiles of queries, args are the
-    user's, and of_queries is the table of the runs of each tile of queries; with ADDED it is not
-    read.
-    """
-    HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
-    BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM, HEAD_DIM_V).layout
-    COLS, COLS_V = (16 * ceil_div(d, 16) for d in (HEAD_DIM, HEAD_DIM_V))
-    DK_COLS = min(COLS, 128)  # of dK, through the stages of dS; the rest through dV's region
-    S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
-    DK_SHAPE, DV_SHAPE, DQ_SHAPE = (COLS // 8, 4), (COLS_V // 8, 4), (8, 4)
-    ONE_HEAD_DIM, DQ_LENGTH, DQ_TILE_BYTES = COLS == COLS_V, 32, tile_bytes(HEAD_DIM)
-    KEPT_LENGTH = BLOCK_M // (16 * PATCHES)
-    COUNTED, EXPRESSED = ORDER != ADDED, EXPRESSIONS is not None
-    pack = forward.pack_of(DTYPE)
-    dq_functions = make_dq_functions(HEAD_DIM, BLOCK_M, ORDER, CAUSAL, DTYPE, WINDOW)
-    name_part, put, clear = dq_functions.name_part, dq_functions.put, dq_functions.clear
-    THIRD = has_third(HEAD_DIM)
-    SUMS_SHIFT = PANEL_SHIFT if THIRD else TILE_SHIFT
-    options = WINDOW, SOFTCAP, ALIBI, DROPOUT, EXPRESSIONS, HEAD_DIM_V
-    tile = make_tile_functions(HEAD_DIM, CAUSAL, DTYPE, *options)
-    thread_of, keys_of, multiply = tile.thread_of, tile.keys_of, tile.multiply
-    multiply_third = tile.multiply_third
-    wait_for_dq, wait_for_dk = tile.wait_for_dq, tile.wait_for_dk
-    if GRAD_FLOAT32:
-        store_dk, store_dv = make_store_float32(HEAD_DIM), make_store_float32(HEAD_DIM_V)
-    else:
-        store_dk, store_dv = make_store_tile(DK_COLS, pack), make_store_tile(COLS_V, pack)
-    store_dk_rest = make_store_tile(COLS, pack, DK_COLS)
-    query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
-    ranges, m_tile_of, head_of, dq_step = make_order(IN_STEP)
-    hide = make_hide(BLOCK_M, SOFTCAP)
-    place_of = make_key_rows(BLOCK_M, pack, SOFTCAP > 0).place_of
-    wait = mbarrier.wait_function()
-
-    @fragment_function()
-    def clear_unseen(n_tile, first_tile, end_tile, kv_head, b, thread, outputs, sizes):
-        """dQ of the tiles of queries before the first and after the last that see a key."""
-        head = int32(kv_head * sizes.group_size)
-        rows = Rows(b, head, thread.dq_row, thread.dq_col)
-        if n_tile == 0:
-            end = min(first_tile, sizes.num_m_tiles)
-            clear(int32(0), end, rows, outputs.dq, sizes.group_size, thread.lane)
-        if n_tile + 1 == sizes.num_n_tiles:
-            begin = max(end_tile, int32(0))
-            clear(begin, sizes.num_m_tiles, rows, outputs.dq, sizes.group_size, thread.lane)
-
-    @fragment_function()
-    def clear_hidden(kv_head, b, thread, outputs, sizes, of_queries):
-        """dQ of the tiles of queries that see no key."""
-        first_head = int32(kv_head * sizes.group_size)
-        for head in range(first_head, int32(first_head + sizes.group_size)):
-            rows = Rows(b, head, thread.dq_row, thread.dq_col)
-            for m_tile in range(sizes.num_m_tiles):
-                _, end, _ = run_of(of_queries, b, head, m_tile, 0)
-                if end == 0:
-                    clear(m_tile, m_tile + 1, rows, outputs.dq, int32(1), thread.lane)
-
-    @fragment_function()
-    def put_part(x, base, part, parity, address, rows, keys, stage, thread, outputs):
-        """This warp's part of dQ, once it may be written."""
-        wait(base + AT.ready.start, parity)
-        put(x.dq, address, part[FLAGS], outputs.dq, rows, thread.lane, outputs.softmax_scale)
-        if THIRD and stage == thread.half:
-            multiply_third(x, keys, thread, stage)
-            rows = Rows(rows.b, rows.head, rows.m, THIRD_COL)
-            address += third_offset(thread)
-            put(x.dq, address, part[FLAGS], outputs.dq, rows, thread.lane, outputs.softmax_scale)
-        cuda.syncwarp()  # the whole warp's part is written
-        if thread.lane == 0:
-            mbarrier_arrive(base + AT.written.start)
-
-    @fragment_function()
-    def store_keys(x, base, slot, n_tile, kv_head, b, thread, maps, outputs, sizes):
-        """dK and dV of the warp's 16 keys, by TMA, through shared memory."""
-        n, lane = int32(n_tile * BLOCK_N + thread.warp_row), thread.lane
-        dv_rows = base + AT.dv.start + thread.warp_row * ROW_BYTES
-        dv_scale = outputs.dropout.scale if DROPOUT else ONE
-        store_dv(x.dv, dv_rows, maps.dv, n, sizes.seqlen_k, kv_head, b, lane, dv_scale)
-        named_barrier_sync(DS_FULL, 256)  # dSᵀ is read: safe to overwrite
-        scale = outputs.softmax_scale
-        store_dk(x.dk, thread.ds_rows, maps.dk, n, sizes.seqlen_k, kv_head, b, lane, scale)
-        if COLS > DK_COLS and not GRAD_FLOAT32:
-            if lane == 0:
-                tma_store_wait_read(1)
-            cuda.syncwarp()  # dV is read: safe to overwrite
-            store_dk_rest(x.dk, dv_rows, maps.dk, n, sizes.seqlen_k, kv_head, b, lane, scale)
-
-    @fragment_function()
-    def consume(base, slots, part, maps, outputs, sizes, messages, of_queries, args):
-        s = cuda.local.array(S_SHAPE, float32)
-        dp = cuda.local.array(S_SHAPE, float32)
-        p = cuda.local.array(P_SHAPE, uint32)
-        ds = cuda.local.array(P_SHAPE, uint32)
-        dq_acc = cuda.local.array(DQ_SHAPE, float32)
-        dk_acc = cuda.local.array(DK_SHAPE, float32)
-        dv_acc = cuda.local.array(DV_SHAPE, float32)
-        kept = cuda.local.array(KEPT_LENGTH, uint32)
-        x = Registers(s, dp, p, ds, dq_acc, dk_acc, dv_acc)
-        dq_sum, scale = outputs.dq_sum, outputs.scale
-        thread = thread_of(base, scale, sizes.mask_args)
-        lane = thread.lane
-
-        stage, parity = uint32(0), uint32(0)
-        slot, k_parity = uint32(0), uint32(0)  # V's parity is `slot`
-        part_parity = uint32(0)
-        while True:
-            wait(base + AT.k_ring.full + slot * BARRIER, k_parity)
-            n_tile = slots[slot, N_TILE]
-            if n_tile < 0:
-                break
-            first = int32(n_tile * BLOCK_N + sizes.shift)  # the first key's index among the queries
-            if EXPRESSED:
-                first = int32(n_tile * BLOCK_N)
-            keys = keys_of(base, slot, first, thread)
-            first_tile, end_tile = query_tiles(first, sizes.seqlen_q, sizes.mask_args)
-            for j in range(COLS // 8):
-                for r in range(4):
-                    dk_acc[j, r] = ZERO
-                    if ONE_HEAD_DIM or j < COLS_V // 8:
-                        dv_acc[j, r] = ZERO
-            if lane == 0:
-                tma_store_wait_read(0)
-            cuda.syncwarp()  # dK and dV of the keys before are read: safe to overwrite
-
-            if EXPRESSED:
-                more = slots[slot, SEEN] != 0
-                while more:
-                    barrier = uint32(stage * BARRIER)
-                    wait(base + AT.q_ring.full + barrier, parity)
-                    if COUNTED and thread.is_first:
-                        part[TILE] = messages[stage, DQ_TILE]
-                        part[INDEX] = n_tile
-                        mbarrier_arrive(base + AT.asked.start)
-                    m_start = int32(messages[stage, M_TILE] * BLOCK_M)
-                    head, b = messages[stage, HEAD], slots[slot, BATCH]
-                    place, dropout = 0, 0
-                    if DROPOUT:
-                        place = place_of(int32(opaque(keys.position)), head, b, lane)
-                        dropout = outputs.dropout
-                    tile = stage, parity, m_start
-                    queries = ExpressedQueries(*tile, kept, place, dropout, messages, b, head, args)
-                    multiply(x, base, keys, queries, thread, sizes, scale, ZERO)
-                    wait_for_dq(x)
-                    if lane == 0:
-                        mbarrier_arrive(base + AT.dout_ring.empty + barrier)
-                    hold(dq_acc, DQ_LENGTH)
-                    # The message again: kept, it would take registers.
-                    address = global_address(dq_sum) + thread.dq_offset
-                    address += uint64(DQ_TILE_BYTES) * uint64(messages[stage, DQ_TILE])
-                    if COUNTED:
-                        m = int32(messages[stage, M_TILE] * BLOCK_M + thread.dq_row)
-                        rows = Rows(slots[slot, BATCH], messages[stage, HEAD], m, thread.dq_col)
-                        of_part = part, part_parity, address, rows, keys, stage
-                        put_part(x, base, *of_part, thread, outputs)
-                        part_parity = uint32(part_parity ^ 1)
-                    else:
-                        add_part(dq_acc, address)
-                    more = messages[stage, KIND] & LAST_TILE == 0
-                    wait_for_dk(x)
-                    if lane == 0:
-                        mbarrier_arrive(base + AT.q_ring.empty + barrier)
-                    stage = uint32(stage + 1)
-                    if stage == STAGES:
-                        stage, parity = uint32(0), uint32(parity ^ 1)
-            else:
-                loops = ranges(first_tile, end_tile, int32(0), sizes.group_size)
-                outer_first, outer_end, inner_first, inner_end = loops
-                downwards = 2 * n_tile < sizes.num_n_tiles
-                for outer in range(outer_first, outer_end):
-                    i = head_of(outer, inner_first)
-                    m_tile = m_tile_of(outer, inner_first, first_tile, end_tile, downwards)
-                    head, b = int32(slots[slot, KV_HEAD] * sizes.group_size + i), slots[slot, BATCH]
-                    slope = outputs.alibi_slopes[head] if ALIBI else ZERO
-                    address = global_address(dq_sum[b, head, m_tile]) + thread.dq_offset
-                    for inner in range(inner_first, inner_end):
-                        i = head_of(outer, inner)
-                        m_tile = m_tile_of(outer, inner, first_tile, end_tile, downwards)
-                        m_start = int32(m_tile * BLOCK_M)
-                        these = keys
-                        if IN_STEP:
-                            these, m_start = hide(keys, m_start)
-                            if ALIBI:
-                                head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
-                                slope = outputs.alibi_slopes[head]
-                        barrier = uint32(stage * BARRIER)
-                        wait(base + AT.q_ring.full + barrier, parity)
-                        if COUNTED and thread.is_first:
-                            dq_tile = int32((address - global_address(dq_sum)) >> SUMS_SHIFT)
-                            if THIRD:  # of panels
-                                dq_tile = int32(uint32(dq_tile) // uint32(3))
-                            shift, seqlen_k = sizes.shift, sizes.seqlen_k
-                            name_part(
-                                part, dq_tile, m_tile, n_tile, shift, seqlen_k, sizes.mask_args
-                            )
-                            mbarrier_arrive(base + AT.asked.start)
-                        if DROPOUT:  # the place anew: kept, it would take eight registers
-                            head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
-                            n = int32(int32(opaque(keys.position)) - sizes.shift)
-                            place = place_of(n, head, slots[slot, BATCH], lane)
-                            queries = QueriesToDrop(
-                                stage, parity, m_start, kept, place, outputs.dropout
-                            )
-                        else:
-                            queries = Queries(stage, parity, m_start)
-                        multiply(x, base, these, queries, thread, sizes, scale, slope)
-                        wait_for_dq(x)
-                        if lane == 0:
-                            mbarrier_arrive(base + AT.dout_ring.empty + barrier)
-                        hold(dq_acc, DQ_LENGTH)
-                        if COUNTED:
-                            # Read again: kept, they would take two registers.
-                            head = int32(slots[slot, KV_HEAD] * sizes.group_size + i)
-                            m = int32(m_start + thread.dq_row)
-                            rows = Rows(slots[slot, BATCH], head, m, thread.dq_col)
-                            of_part = part, part_parity, address, rows, keys, stage
-                            put_part(x, base, *of_part, thread, outputs)
-                            part_parity = uint32(part_parity ^ 1)
-                        else:
-                            add_part(dq_acc, address)
-                            if THIRD and stage == thread.half:
-                                multiply_third(x, keys, thread, stage)
-                                add_part(dq_acc, address + third_offset(thread))
-                        address += uint64(DQ_TILE_BYTES) * uint64(dq_step(sizes.num_m_tiles))
-                        wait_for_dk(x)
-                        if lane == 0:
-                            mbarrier_arrive(base + AT.q_ring.empty + barrier)
-                        stage = uint32(stage + 1)
-                        if stage == STAGES:
-                            stage, parity = uint32(0), uint32(parity ^ 1)
-
-            wait(base + AT.v_ring.full, slot)  # also if no query sees these keys
-            kv_head, b = slots[slot, KV_HEAD], slots[slot, BATCH]
-            if COUNTED:
-                if not EXPRESSED:
-                    clear_unseen(n_tile, first_tile, end_tile, kv_head, b, thread, outputs, sizes)
-                elif n_tile == 0:
-                    clear_hidden(kv_head, b, thread, outputs, sizes, of_queries)
-            cuda.syncwarp()  # `slots` is read: safe to overwrite
-            if lane == 0:
-                mbarrier_arrive(base + AT.v_ring.empty)
-                mbarrier_arrive(base + AT.k_ring.empty + slot * BARRIER)
-            store_keys(x, base, slot, n_tile, kv_head, b, thread, maps, outputs, sizes)
-            slot = uint32(slot + 1)
-            if slot == SLOTS:
-                slot, k_parity = uint32(0), uint32(k_parity ^ 1)
-        if COUNTED and thread.is_first:
-            part[TILE] = -1
-            mbarrier_arrive(base + AT.asked.start)
-        if lane == 0:
-            tma_store_wait_read(0)  # shared memory lives as long as the thread block
-
-    return consume
 
 
 @functools.cache
@@ -709,13 +359,7 @@ def make_flash_attn_bwd_persistent(
         )
         maps = Maps(q_map, k_map, v_map, dout_map, dk_map, dv_map)
         if tid == 0:
-            init_rings(base, (AT.q_ring, AT.dout_ring), CONSUMER_WARPS)
-            init_rings(base, (AT.k_ring,), CONSUMER_WARPS)
-            init_rings(base, (AT.v_ring,), CONSUMER_WARPS)
-            mbarrier_init(base + AT.asked.start, 1)
-            mbarrier_init(base + AT.ready.start, 1)
-            mbarrier_init(base + AT.written.start, CONSUMER_WARPS)
-            fence_mbarrier_init()
+            init_barriers(base, AT, True)
         cuda.syncthreads()  # the barriers are made: safe to wait on
 
         if tid >> 7 == 0:

@@ -89,7 +89,7 @@ from fa_numba.ptx.wgmma import (
 from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
 from fa_numba.tensor_core import backward, forward
-from fa_numba.tensor_core.backward import padded, wgmma_products_of
+from fa_numba.tensor_core.backward import Maps, padded, wgmma_products_of
 from fa_numba.tensor_core.dq_parts import DQ_BYTES, add_part, paired
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import fragment_function, make_fragment_functions
@@ -149,17 +149,6 @@ class Layout(NamedTuple):
     dout_ring: Ring
     p_ring: Ring
     ds_ring: Ring
-
-
-class Maps(NamedTuple):
-    """Addresses of tensor maps."""
-
-    q: int
-    k: int
-    v: int
-    dout: int
-    dk: int
-    dv: int
 
 
 class Thread(NamedTuple):

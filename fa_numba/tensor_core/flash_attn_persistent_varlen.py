@@ -39,12 +39,7 @@ from fa_numba.expressions import nodes
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx import mbarrier
-from fa_numba.ptx.barriers import (
-    fence_async_proxy,
-    named_barrier_sync,
-    setmaxnreg_dec,
-    setmaxnreg_inc,
-)
+from fa_numba.ptx.barriers import named_barrier_sync, setmaxnreg_dec, setmaxnreg_inc
 from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
 from fa_numba.ptx.mbarrier import (
     fence_mbarrier_init,
@@ -52,7 +47,6 @@ from fa_numba.ptx.mbarrier import (
     mbarrier_arrive_expect_tx,
     phase,
 )
-from fa_numba.ptx.statement import shared_address
 from fa_numba.ptx.tma import make_load_tile, tma_store_wait_read
 from fa_numba.ptx.wgmma import descriptor, descriptor_bits
 from fa_numba.runtime import arrays
@@ -83,7 +77,7 @@ from fa_numba.tensor_core.mainloop import (
     tile_bytes,
 )
 from fa_numba.tensor_core.run_tables import BLOCKS, make_packed_table, ranges_of_packed
-from fa_numba.tensor_core.shared_plan import init_rings
+from fa_numba.tensor_core.shared_plan import clear_rows, init_rings
 from fa_numba.tensor_core.tile_scheduler import head_and_tile, sort_sequences
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.persistent_tiling import ROWS, WARP_ROWS, persistent_tiling
@@ -265,22 +259,6 @@ def make_flash_attn_persistent_varlen(
                 unmasked_range, position, seqlen_k, score_mod_args, lane,
             )  # fmt: skip
         return stage, parity
-
-    @cuda.jit(device=True, forceinline=True)
-    def clear_rows(memory, tile, num_panels, num_rows, first_row, tid):
-        """Zero a tile's rows from first_row on, which belong to another sequence.
-
-        Each warpgroup does it for itself: it may zero rows of V again that another one reads.
-        """
-        first = 8 * (tid & 127)
-        start = tile - shared_address(memory) + first
-        panel_bytes = num_rows * ROW_BYTES
-        for offset in range(0, panel_bytes, 8 * 128):  # unrolled: each thread 8 bytes
-            if offset + first >= first_row * ROW_BYTES:
-                for panel in range(num_panels):
-                    memory[uint64((start + panel * panel_bytes + offset) >> 3)] = uint64(0)
-        fence_async_proxy()
-        named_barrier_sync(tid >> 7, 128)  # the rows are 0: safe to multiply
 
     @cuda.jit(device=True, forceinline=True)
     def clear_keys(memory, seqlen_k, end, base, stage, parity, tid):

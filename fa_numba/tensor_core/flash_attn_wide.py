@@ -30,6 +30,11 @@ The arithmetic, for 64 keys with head_dim 512:
 
 A head_dim below 384, or between 384 and 512, is zero-padded to that.
 
+A packed batch (PACKED) has a thread block for each 64 queries of a sequence; a binary search finds
+its sequence. Rows of the next sequence in the last tiles of Q and V are overwritten with 0, as in
+flash_attn_persistent_varlen, and a warp whose rows belong to two sequences stores its own one by
+one.
+
 Papers: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, section 3.
 """
 
@@ -41,6 +46,7 @@ from numba import cuda, float32, int32, uint32, uint64
 from fa_numba import checks
 from fa_numba.checks import HOPPER, TensorCores
 from fa_numba.constants import FULL_WARP
+from fa_numba.kernels.sequence_of import make_sequence_of
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx import mbarrier
@@ -77,11 +83,12 @@ from fa_numba.tensor_core.fragments import (
     make_fragment_functions,
     make_mask_tile,
     make_score_mod,
+    make_store_row,
     make_store_tile,
 )
 from fa_numba.tensor_core.lazy_rescaling import make_softmax_steps
 from fa_numba.tensor_core.mainloop import make_tiles_of
-from fa_numba.tensor_core.shared_plan import SharedPlan, init_rings
+from fa_numba.tensor_core.shared_plan import SharedPlan, clear_rows, init_rings
 from fa_numba.tiling.block_sizes import ceil_div
 
 MAX_HEAD_DIM = 512
@@ -123,11 +130,14 @@ def make_plan(HEAD_DIM):
 
 
 @functools.cache
-def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
+def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, PACKED=False):
     """The kernel for these compile-time constants; `make_plan` lays out its memory.
 
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". WINDOW may be AT_RUN_TIME
     (`run_time_masks`).
+
+    With PACKED the argument `packed` is (cu_seqlens_q, cu_seqlens_k, out), and seqlen_k is not
+    read; otherwise it is empty.
     """
     PIECES = num_pieces(HEAD_DIM)
     TWO = PIECES == 4  # pieces of out in warpgroup 1; warpgroup 2 always has two
@@ -150,13 +160,41 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
     tiles_of = make_tiles_of(BLOCK_N, CAUSAL, WINDOW)
     load_q = make_load_tile(2 * PIECES)
-    stores = [
-        make_store_tile(min(PIECE_COLS, HEAD_DIM - col), pack, col)
-        for col in range(0, HEAD_DIM, PIECE_COLS)
-    ]
-    finish_rows, (store_0, store_1, store_2) = stores[0].finish_rows, [x[1] for x in stores[:3]]
-    store_3 = stores[-1].store_tile
+    sequence_of = make_sequence_of(ROWS)
+    finish_rows = make_store_tile(PIECE_COLS, pack).finish_rows
     wait = mbarrier.wait_function()
+
+    def make_store_piece(PIECE):
+        """Store a warp's 16 rows of a piece of out, from row m_warp of its sequence on."""
+        COL = PIECE * PIECE_COLS
+        cols = min(PIECE_COLS, HEAD_DIM - COL)
+        store_tile, store_row = (
+            make_store_tile(cols, pack, COL).store_tile,
+            make_store_row(cols, pack),
+        )
+
+        @cuda.jit(device=True, forceinline=True, fastmath=True)
+        def store_piece(
+            acc, inverse, base, out_map, packed, m_warp, warp_row, seqlen_q, start, head, b, lane
+        ):
+            rows = uint32(base + Q.start + PIECE * PIECE_BYTES + warp_row * ROW_BYTES)
+            if PACKED:
+                # A vote, so that ptxas knows that a warp takes one branch.
+                if cuda.all_sync(FULL_WARP, m_warp + WARP_ROWS <= seqlen_q):
+                    m, end = int32(start + m_warp), int32(start + seqlen_q)
+                    store_tile(acc, inverse, rows, out_map, m, end, head, b, lane)
+                else:  # the next rows are another sequence's
+                    for h in range(2):
+                        row = m_warp + (lane >> 2) + 8 * h
+                        if row < seqlen_q:
+                            store_row(acc, h, inverse[h], packed[2][start + row, head, COL:], lane)
+            else:
+                store_tile(acc, inverse, rows, out_map, m_warp, seqlen_q, head, b, lane)
+
+        return store_piece
+
+    store_0, store_1, store_2 = map(make_store_piece, range(3))
+    store_3 = make_store_piece(PIECES - 1)
 
     @cuda.jit(device=True, forceinline=True)
     def advance(stage, parity, count):
@@ -194,14 +232,14 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
         return stage, parity
 
     @cuda.jit(device=True, forceinline=True)
-    def produce(base, q_map, k_map, v_map, m_start, first, end, head, kv_head, b):
-        """The role of the thread that loads."""
+    def produce(base, q_map, k_map, v_map, m_start, k_start, first, end, head, kv_head, b):
+        """The role of the thread that loads; m_start and k_start are rows of the maps."""
         mbarrier_arrive_expect_tx(base + Q_FULL.start, Q_BYTES)
         load_q(base + Q.start, ROWS, q_map, m_start, head, b, base + Q_FULL.start)
         stage, parity = int32(0), int32(1)  # a wait with parity 1 on a new mbarrier returns at once
         n_tile = first
         while n_tile <= end:
-            n_start = int32(n_tile * BLOCK_N)
+            n_start = int32(k_start + n_tile * BLOCK_N)
             if n_tile < end:
                 stage, parity = load_pieces(base, k_map, n_start, kv_head, b, stage, parity)
             if n_tile > first:
@@ -231,21 +269,29 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
         return stage, parity
 
     @cuda.jit(device=True, forceinline=True)
-    def start_out(acc, p, base, stage, parity):
-        """A piece of out <- out + P V."""
+    def clear_keys(memory, base, stage, num_keys, tid):
+        """In a piece of V that has arrived, zero the rows after a sequence's last keys."""
+        if PACKED:
+            if num_keys < BLOCK_N:
+                clear_rows(memory, piece_of(base, stage), 2, BLOCK_N, num_keys, tid)
+
+    @cuda.jit(device=True, forceinline=True)
+    def start_out(acc, p, memory, base, stage, parity, num_keys, tid):
+        """A piece of out <- out + P V, of a tile with num_keys keys."""
         v_desc = descriptor(MN_MAJOR_DESC, piece_of(base, stage))
         wait_for(base, stage, parity)
+        clear_keys(memory, base, stage, num_keys, tid)
         wgmma_fence()
         multiply_registers(PIECE_COLS, BLOCK_N, acc, p, v_desc)
         wgmma_commit()
 
     @cuda.jit(device=True, forceinline=True)
-    def start_all_out(acc_0, acc_2, p, base, stage, parity):
+    def start_all_out(acc_0, acc_2, p, memory, base, stage, parity, num_keys, tid):
         """Warpgroup 1's pieces of P V: every second one; returns their stages."""
-        start_out(acc_0, p, base, stage, parity)
+        start_out(acc_0, p, memory, base, stage, parity, num_keys, tid)
         second, parity = advance(stage, parity, 2)
         if TWO:
-            start_out(acc_2, p, base, second, parity)
+            start_out(acc_2, p, memory, base, second, parity, num_keys, tid)
         return stage, second
 
     @cuda.jit(device=True, forceinline=True)
@@ -300,8 +346,9 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
     def compute(
-        tid, base, factors, out_map, lse, m_start, first, end, head, b, seqlen_k, scale, mask_args
-    ):
+        tid, memory, base, factors, out_map, packed, lse, m_start, q_start, first, end, head, b,
+        seqlen_k, scale, mask_args,
+    ):  # fmt: skip
         """The role of warpgroup 1: scores, softmax, and its pieces of out, 0 and 2."""
         s = cuda.local.array(S_SHAPE, float32)
         p = cuda.local.array(P_SHAPE, uint32)
@@ -324,6 +371,10 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
         p_stage, p_parity = int32(0), int32(0)
 
         wait(base + Q_FULL.start, 0)
+        if PACKED:
+            if m_start + ROWS > seqlen_q:  # rows of another sequence must not count in votes
+                q_tile = uint32(base + Q.start)
+                clear_rows(memory, q_tile, 2 * PIECES, ROWS, seqlen_q - m_start, tid)
         stage, parity = start_scores(s, base, stage, parity, lane)
         wgmma_wait(0, s, S_LENGTH)
         release(base, stage, lane)
@@ -339,7 +390,7 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
             stage, parity = start_scores(s, base, stage, parity, lane)
             last = stage
             stage, parity = advance(stage, parity, 1)
-            v_0, v_2 = start_all_out(acc_0, acc_2, p, base, stage, parity)
+            v_0, v_2 = start_all_out(acc_0, acc_2, p, memory, base, stage, parity, BLOCK_N, tid)
             stage, parity = advance(stage, parity, PIECES - 1)  # the last piece of V
             if TWO:
                 wgmma_wait(2, s, S_LENGTH)
@@ -361,7 +412,8 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
                     rescale(acc_2, alpha)
             n_tile = int32(n_tile + 1)
         stage, parity = advance(stage, parity, 1)
-        v_0, v_2 = start_all_out(acc_0, acc_2, p, base, stage, parity)
+        num_keys = int32(seqlen_k - (end - 1) * BLOCK_N)
+        v_0, v_2 = start_all_out(acc_0, acc_2, p, memory, base, stage, parity, num_keys, tid)
         m_warp = int32(m_start + warp_row)
         exponent_scale = exponent_scale_of(scale, mask_args)
         finish_rows(m_i, l_i, inverse, lse, b, head, m_warp, lane, exponent_scale)
@@ -370,11 +422,15 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
         hand_on(factors, base, p_stage, warp_row, lane, inverse[0], inverse[1])
         finish_all_out(acc_0, acc_2, p, base, v_0, v_2, lane)
         named_barrier_sync(OUT_TURN, 128)  # the four warps have read Q: out may overwrite it
-        out_rows = uint32(base + Q.start + warp_row * ROW_BYTES)
-        store_0(acc_0, inverse, out_rows, out_map, m_warp, seqlen_q, head, b, lane)
+        store_0(
+            acc_0, inverse, base, out_map, packed, m_warp, warp_row, seqlen_q, q_start, head, b,
+            lane,
+        )  # fmt: skip
         if TWO:
-            out_rows += 2 * PIECE_BYTES
-            store_2(acc_2, inverse, out_rows, out_map, m_warp, seqlen_q, head, b, lane)
+            store_2(
+                acc_2, inverse, base, out_map, packed, m_warp, warp_row, seqlen_q, q_start, head, b,
+                lane,
+            )  # fmt: skip
         if lane == 0:
             tma_store_wait_read(0)  # shared memory must outlive the copy
 
@@ -384,7 +440,10 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
         of_rows[1] = factors[p_stage, row + 8]
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
-    def assist(tid, base, factors, out_map, lse, m_start, first, end, head, b):
+    def assist(
+        tid, memory, base, factors, out_map, packed, lse, m_start, q_start, first, end, head, b,
+        seqlen_k,
+    ):  # fmt: skip
         """The role of warpgroup 2: P V for the other pieces of out, 1 and the last."""
         acc_1 = cuda.local.array(PIECE_SHAPE, float32)
         acc_3 = cuda.local.array(PIECE_SHAPE, float32)
@@ -409,13 +468,16 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
                 rescale(acc_1, of_rows)
                 rescale(acc_3, of_rows)
             p_desc = descriptor(K_MAJOR_DESC, uint32(base + P.start + p_stage * PANEL_BYTES))
+            num_keys = int32(seqlen_k - n_tile * BLOCK_N)
             v_desc = descriptor(MN_MAJOR_DESC, piece_of(base, second))
             wait_for(base, second, second_parity)
+            clear_keys(memory, base, second, num_keys, tid)
             wgmma_fence()
             multiply_tiles(PIECE_COLS, BLOCK_N, acc_1, p_desc, v_desc)
             wgmma_commit()
             v_desc = descriptor(MN_MAJOR_DESC, piece_of(base, third))
             wait_for(base, third, third_parity)
+            clear_keys(memory, base, third, num_keys, tid)
             wgmma_fence()
             multiply_tiles(PIECE_COLS, BLOCK_N, acc_3, p_desc, v_desc)
             wgmma_commit()
@@ -431,17 +493,21 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
         wait(base + P_RING.full + p_stage * BARRIER, p_parity)
         take_factors(factors, of_rows, p_stage, row)
         m_warp = int32(m_start + warp_row)
-        out_rows = uint32(base + Q.start + PIECE_BYTES + warp_row * ROW_BYTES)
-        store_1(acc_1, of_rows, out_rows, out_map, m_warp, seqlen_q, head, b, lane)
-        out_rows += (PIECES - 2) * PIECE_BYTES
-        store_3(acc_3, of_rows, out_rows, out_map, m_warp, seqlen_q, head, b, lane)
+        store_1(
+            acc_1, of_rows, base, out_map, packed, m_warp, warp_row, seqlen_q, q_start, head, b,
+            lane,
+        )  # fmt: skip
+        store_3(
+            acc_3, of_rows, base, out_map, packed, m_warp, warp_row, seqlen_q, q_start, head, b,
+            lane,
+        )  # fmt: skip
         if lane == 0:
             tma_store_wait_read(0)
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_wide_kernel(
         q_map, k_map, v_map, out_map, lse, seqlen_k, group_size, scale,
-        left, right, unit, inverse_unit,
+        left, right, unit, inverse_unit, packed,
     ):  # fmt: skip
         """A thread block owns ROWS query rows and walks the tiles of K and V.
 
@@ -449,8 +515,8 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
         and 16 of out. scale is softmax_scale · log2 e; left, right, unit, inverse_unit are
         `run_time_masks.MaskArgs`.
 
-        grid      (num_m_tiles, num_heads, batch); 384 threads: a warpgroup that loads and two that
-                  compute
+        grid      (num_m_tiles, num_heads, batch), packed (num_tokens_q // ROWS + batch, num_heads);
+                  384 threads: a warpgroup that loads and two that compute
         shared    Q (64, HEAD_DIM), which out overwrites; P (P_STAGES, 64, 64); pieces of K and V
                   (STAGES, 64, 128); all in swizzled panels of 64 columns. factors (P_STAGES, 64).
                   Barriers of Q, and "full" and "empty" of each stage
@@ -466,9 +532,21 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
         tid = cuda.threadIdx.x
         head, b = int32(cuda.blockIdx.y), int32(cuda.blockIdx.z)
         kv_head = int32(head // group_size)
-        seqlen_q = lse.shape[2]
         # The last rows see the most keys under a causal mask: they begin first.
-        m_start = int32((cuda.gridDim.x - 1 - cuda.blockIdx.x) * ROWS)
+        m_tile, q_start, k_start = cuda.gridDim.x - 1 - cuda.blockIdx.x, int32(0), int32(0)
+        memory = 0
+        if PACKED:
+            memory = cuda.shared.array(0, uint64)  # all dynamic memory, as numbers of 8 bytes
+            sequence, q_start, seqlen_q, m_start = sequence_of(m_tile, packed[0])
+            if m_start >= seqlen_q:
+                return
+            k_start = packed[1][sequence]
+            seqlen_k = packed[1][sequence + 1] - k_start
+            lse = lse[:, :, q_start : q_start + seqlen_q]
+            m_start = int32(m_start)
+        else:
+            m_start = int32(m_tile * ROWS)
+        seqlen_q = lse.shape[2]
         mask_args = MaskArgs(left, right, unit, inverse_unit)
         first, end = tiles_of(m_start, ROWS, seqlen_q, seqlen_k, mask_args)
         if tid == 0:
@@ -483,16 +561,22 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0):
         if tid >> 7 == 0:
             setmaxnreg_dec(PRODUCER_REGISTERS)
             if tid == 0:
-                produce(base, q_map, k_map, v_map, m_start, first, end, head, kv_head, b)
+                q_row = int32(q_start + m_start)
+                produce(
+                    base, q_map, k_map, v_map, q_row, k_start, first, end, head, kv_head, b
+                )  # fmt: skip
         elif tid >> 7 == 1:
             setmaxnreg_inc(CONSUMER_REGISTERS)
             compute(
-                tid, base, factors, out_map, lse, m_start, first, end, head, b, seqlen_k,
-                scale, mask_args,
+                tid, memory, base, factors, out_map, packed, lse, m_start, q_start, first, end,
+                head, b, seqlen_k, scale, mask_args,
             )  # fmt: skip
         else:
             setmaxnreg_inc(CONSUMER_REGISTERS)
-            assist(tid, base, factors, out_map, lse, m_start, first, end, head, b)
+            assist(
+                tid, memory, base, factors, out_map, packed, lse, m_start, q_start, first, end,
+                head, b, seqlen_k,
+            )  # fmt: skip
 
     return flash_attn_wide_kernel
 
@@ -540,7 +624,7 @@ def flash_attn_wide(
     boxes = (q, ROWS), (k, BLOCK_N), (v, BLOCK_N), (call.out, WARP_ROWS)
     maps = [tensor_map(*box) for box in boxes]
     sizes = np.int32(call.seqlen_k), np.int32(call.group_size)
-    arguments = *maps, call.lse, *sizes, call.scale_log2, *run_time_masks.arguments_of(mask)
+    arguments = *maps, call.lse, *sizes, call.scale_log2, *run_time_masks.arguments_of(mask), ()
     size = make_plan(call.head_dim).bytes
     arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=size)
     return call.out, call.lse

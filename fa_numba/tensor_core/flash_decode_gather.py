@@ -41,6 +41,7 @@ import functools
 from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba.constants import NEG_INF, ONE, ZERO
+from fa_numba.expressions.functions import NO_EXPRESSIONS
 from fa_numba.kernels import e4m3
 from fa_numba.on_cuda_cores.decode_problem import Pages, divide, launch, make_page_of
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
@@ -129,6 +130,7 @@ def make_flash_decode_gather(
     SOFTCAP=0.0,
     ALIBI=False,
     SCALES="",
+    EXPRESSIONS=NO_EXPRESSIONS,
 ):
     """The first kernel, attention split by split: 32 · WARPS threads, `shared_bytes` of memory.
 
@@ -137,6 +139,8 @@ def make_flash_decode_gather(
     SCALES is "", or for caches of e4m3 "head" or "token", as in `kernels.e4m3`; then DTYPE is
     "float16" and HEAD_DIM a multiple of 16. block_table is unused for a contiguous cache,
     alibi_slopes without ALIBI, k_scale and v_scale without SCALES: each may then be any scalar.
+    EXPRESSIONS, the user's mask and score, are evaluated for each pair: classes of tiles would need
+    seq_lens on the host.
     """
     BYTES, PER_TOKEN = SCALES != "", SCALES == "token"
     PAGED, page_and_offset = PAGE_SIZE > 0, make_page_of(max(1, PAGE_SIZE))
@@ -161,7 +165,9 @@ def make_flash_decode_gather(
     advance = make_advance(ROWS, WARPS, CAUSAL, WINDOW)
     products = make_products_of_bytes(HEAD_DIM, at) if BYTES else make_products(HEAD_DIM, DTYPE, at)
     load_queries, scores, add_weighted = products
-    online_softmax = make_online_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI, PER_TOKEN)
+    online_softmax = make_online_softmax(
+        DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI, PER_TOKEN, EXPRESSIONS
+    )
     store_rows, store_state, merge = make_merge(HEAD_DIM, ROWS, WARPS, BYTES)
 
     @cuda.jit(device=True, forceinline=True)
@@ -247,6 +253,7 @@ def make_flash_decode_gather(
         inverse_unit,
         k_scale,
         v_scale,
+        args,
     ):
         """A thread block owns ROWS rows of a K/V head in one split, and then those of other units.
 
@@ -362,9 +369,11 @@ def make_flash_decode_gather(
                             key = 8 * t + 2 * (lane & 3) + c
                             s[t, c] *= its_scales[key]
                             weights[t, c] = its_scales[KEYS + key] * float32(WEIGHT)
+                of_row = b, head, position
                 m_i, l_i, alpha = online_softmax(
-                    s, p, m_i, l_i, n, position, seqlen_k, slope, scale, lane, mask_args, weights
-                )
+                    s, p, m_i, l_i, n, of_row, seqlen_k, slope, scale, lane, mask_args, args,
+                    weights,
+                )  # fmt: skip
                 v_tile = stage + K_BYTES + lane_row
                 add_weighted(acc, v, p, alpha, v_tile, swizzled, lane)  # out += P V      line 10
                 cuda.syncwarp()  # the warp has read this stage: safe to overwrite
@@ -401,6 +410,11 @@ def flash_decode_gather(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
     k_scale=None,
     v_scale=None,
     num_splits=0,
@@ -415,7 +429,8 @@ def flash_decode_gather(
         page_size, num_kv_heads, head_dim). Any strides that are multiples of 16 bytes, with a
         contiguous last axis; head_dim a multiple of 8, up to 256. With scales they are uint8, the
         bytes of e4m3, q is float16 and head_dim a multiple of 16.
-    seq_lens, block_table, causal, window_size, softcap, alibi_slopes, softmax_scale
+    seq_lens, block_table, causal, window_size, softcap, alibi_slopes, softmax_scale, mask, \
+    mask_args, score, score_args, sinks
         As for `flash_decode_wide`.
     k_scale, v_scale : float32 arrays, default=None
         As for `flash_decode`.
@@ -434,22 +449,23 @@ def flash_decode_gather(
     RuntimeError
         On a GPU other than Hopper.
     """
-    mask = causal, window_size, softcap, alibi_slopes
-    arguments = q, k_cache, v_cache, seq_lens, block_table, *mask, softmax_scale, num_splits
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale
+    arguments = q, k_cache, v_cache, seq_lens, block_table, *options, num_splits
     scales = k_scale, v_scale
+    written = {"expressions": (mask, mask_args, score, score_args), "sinks": sinks}
     problem = check_on_tensor_cores(
-        "flash_decode_gather", forward.HOPPER, *arguments, scales=scales
+        "flash_decode_gather", forward.HOPPER, *arguments, scales=scales, **written
     )
     head_dim = q.shape[3]
     rows = tile_rows(problem.num_rows)
     form, *scales = e4m3.scales_of(*scales)
     warps, stages = ring_of(head_dim, form != "")
-    page_size, *mask = problem.constants
+    page_size, *options = problem.constants
+    options += form, problem.scores.expressions
     kernel = make_flash_decode_gather(
-        head_dim, arrays.dtype_name(q), rows, page_size, warps, stages, *mask, form
+        head_dim, arrays.dtype_name(q), rows, page_size, warps, stages, *options
     )
     num_splits, grid = splits_and_grid(problem, rows, warps)
     size = shared_bytes(head_dim, warps, stages, form != "")
-    return launch(
-        problem, kernel, grid, 32 * warps, num_splits, shared_bytes=size, more=tuple(scales)
-    )
+    more = *scales, problem.scores.expression_args
+    return launch(problem, kernel, grid, 32 * warps, num_splits, shared_bytes=size, more=more)

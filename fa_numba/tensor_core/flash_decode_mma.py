@@ -30,6 +30,7 @@ import functools
 from numba import cuda, float32, uint32, uint64
 
 from fa_numba.constants import FULL_WARP, NEG_INF, ZERO
+from fa_numba.expressions.functions import NO_EXPRESSIONS
 from fa_numba.on_cuda_cores.decode_problem import (
     Pages,
     choose_splits,
@@ -69,12 +70,15 @@ def make_flash_decode_mma(
     ALIBI=False,
     WARPS=4,
     BLOCKS_PER_SM=3,
+    EXPRESSIONS=NO_EXPRESSIONS,
 ):
     """The first kernel, attention split by split: launch it with 32 · WARPS threads.
 
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". PAGE_SIZE is 0 for a contiguous
     cache; it, WINDOW and SOFTCAP may be AT_RUN_TIME (`run_time_masks`). block_table is unused for a
     contiguous cache, alibi_slopes without ALIBI: each may then be any scalar.
+    EXPRESSIONS, the user's mask and score, are evaluated for each pair: classes of tiles would need
+    seq_lens on the host.
     """
     mma = forward.mma_of(DTYPE)
     PAGED = PAGE_SIZE > 0
@@ -86,7 +90,9 @@ def make_flash_decode_mma(
     V_SHAPE = (V_STEPS, 4, 4)
     STATE_SHAPE, PARTS_SHAPE = (WARPS, ROWS), (WARPS, ROWS, HEAD_DIM)
     keys_of_split = make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW)
-    online_softmax = make_online_softmax(DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI)
+    online_softmax = make_online_softmax(
+        DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI, EXPRESSIONS=EXPRESSIONS
+    )
     page_and_offset = make_page_of(max(1, PAGE_SIZE))
     merging = make_merge(HEAD_DIM, ROWS, WARPS)
     store_state, merge = merging.store_state, merging.merge
@@ -150,6 +156,7 @@ def make_flash_decode_mma(
         right,
         unit,
         inverse_unit,
+        args,
     ):
         """A thread block owns 8 rows of a K/V head; its warps share the keys of one split.
 
@@ -243,9 +250,11 @@ def make_flash_decode_mma(
                         mma(s[t], q_reg[j, i], k_reg[t, j, i])
             load_k(k_reg, k_cache, k_source, next_pages, n_next, last, lane, page_args)
 
+            of_row = b, head, position
             m_i, l_i, alpha = online_softmax(
-                s, p, m_i, l_i, n_start, position, seqlen_k, slope, softmax_scale, lane, mask_args
-            )
+                s, p, m_i, l_i, n_start, of_row, seqlen_k, slope, softmax_scale, lane, mask_args,
+                args,
+            )  # fmt: skip
 
             # out <- alpha out + P V, transposed: a lane has columns of two queries       line 10
             alpha_0 = cuda.shfl_sync(FULL_WARP, alpha, 8 * (lane & 3))
@@ -292,6 +301,11 @@ def flash_decode_mma(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
     num_splits=0,
 ):
     """Flash-Decoding of a contiguous or paged 16-bit KV cache, with mma.sync.
@@ -303,7 +317,8 @@ def flash_decode_mma(
         Of shape (batch, max_len, num_kv_heads, head_dim), or with a block_table (num_pages,
         page_size, num_kv_heads, head_dim). Any strides that are multiples of 16 bytes, with a
         contiguous last axis; head_dim a multiple of 8, up to 256.
-    seq_lens, block_table, causal, window_size, softcap, alibi_slopes, softmax_scale, num_splits
+    seq_lens, block_table, causal, window_size, softcap, alibi_slopes, softmax_scale, mask, \
+    mask_args, score, score_args, sinks, num_splits
         As for `flash_decode_wide`.
 
     Returns
@@ -318,14 +333,19 @@ def flash_decode_mma(
     RuntimeError
         On a GPU before Ampere.
     """
-    mask = causal, window_size, softcap, alibi_slopes
-    arguments = q, k_cache, v_cache, seq_lens, block_table, *mask, softmax_scale, num_splits
-    problem = check_on_tensor_cores("flash_decode_mma", forward.AMPERE, *arguments)
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale
+    arguments = q, k_cache, v_cache, seq_lens, block_table, *options, num_splits
+    written = {"expressions": (mask, mask_args, score, score_args), "sinks": sinks}
+    problem = check_on_tensor_cores("flash_decode_mma", forward.AMPERE, *arguments, **written)
     batch, _, _, head_dim = q.shape
-    # Measured: three are faster with one row; otherwise two are enough, with fewer splits.
-    blocks_per_sm = 3 if head_dim <= 128 and problem.num_rows == 1 else 2
-    options = {"WARPS": WARPS, "BLOCKS_PER_SM": blocks_per_sm}
+    expressions = problem.scores.expressions
+    # Measured: three are faster with one row; otherwise two are enough, with fewer splits. With the
+    # user's functions three would spill.
+    one_row = problem.num_rows == 1 and expressions == NO_EXPRESSIONS
+    blocks_per_sm = 3 if head_dim <= 128 and one_row else 2
+    options = {"WARPS": WARPS, "BLOCKS_PER_SM": blocks_per_sm, "EXPRESSIONS": expressions}
     kernel = make_flash_decode_mma(head_dim, arrays.dtype_name(q), *problem.constants, **options)
     num_splits = problem.num_splits or choose_splits(problem, ROWS, KEYS * WARPS, blocks_per_sm)
     grid = (problem.num_tiles(ROWS) * num_splits, batch)
-    return launch(problem, kernel, grid, 32 * WARPS, num_splits)
+    more = (problem.scores.expression_args,)
+    return launch(problem, kernel, grid, 32 * WARPS, num_splits, more=more)

@@ -1,7 +1,7 @@
 """Backward: the user's mask and score in a tile, and the tiles of queries that see a tile of keys.
 
 As `expression_tiles` forward. Here the rows of a tile are keys and its columns are queries, so that
-the runs are those of a column of tiles. One thread, the producer, walks them (`make_walk`) and
+the runs are those of a column of tiles. One thread, the producer, walks them (`find_run`) and
 tells the consumers of each tile of queries by a few numbers in shared memory.
 
 Arrays are those of `fragments`.
@@ -240,6 +240,21 @@ def find_run(runs, b, n_tile, head, r, end_head):
         head, r = int32(head + 1), int32(0)
         first, end, kind = run_of(runs, b, head, n_tile, r)
     return head, r, first, end, kind
+
+
+@cuda.jit(device=True, forceinline=True)
+def next_of_run(runs, b, n_tile, run, end_head):
+    """What `find_run` returned, one tile of queries further on, and the KIND of this tile.
+
+    The next tile first: the message of the last one says that it is.
+    """
+    head, r, tile, end, kind = run
+    flags, tile = int32(MASKED_TILE if kind == tiles.MIXED else 0), int32(tile + 1)
+    if tile == end:
+        head, r, tile, end, kind = find_run(runs, b, n_tile, head, int32(r + 1), end_head)
+        if end == 0:
+            flags = int32(flags | LAST_TILE)
+    return (head, r, tile, end, kind), flags
 
 
 @cuda.jit(device=True, forceinline=True)

@@ -17,6 +17,7 @@ from fa_numba.expressions.functions import NO_EXPRESSIONS
 from fa_numba.ptx import mbarrier, vectors, wgmma
 from fa_numba.ptx.barriers import fence_async_proxy, named_barrier_sync
 from fa_numba.ptx.layouts import ROW_BYTES
+from fa_numba.ptx.mbarrier import fence_mbarrier_init, mbarrier_init
 from fa_numba.ptx.statement import opaque
 from fa_numba.ptx.wgmma import (
     descriptor,
@@ -38,7 +39,7 @@ from fa_numba.tensor_core.gradient_fragments import (
     make_gradient_functions,
     make_score_functions,
 )
-from fa_numba.tensor_core.shared_plan import Region, Ring, SharedPlan
+from fa_numba.tensor_core.shared_plan import Region, Ring, SharedPlan, init_rings
 from fa_numba.tiling.block_sizes import ceil_div
 
 THREADS = 384  # a warpgroup that loads, and two that compute, each for 64 of the BLOCK_N keys
@@ -159,6 +160,28 @@ class Registers(NamedTuple):
     dq: Any
     dk: Any
     dv: Any
+
+
+@cuda.jit(device=True, forceinline=True)
+def init_barriers(base, at, counts_parts):
+    """One thread makes the barriers of a `Layout`: "empty" awaits each consumer warp."""
+    init_rings(base, (at.q_ring, at.dout_ring), CONSUMER_WARPS)
+    init_rings(base, (at.k_ring,), CONSUMER_WARPS)
+    init_rings(base, (at.v_ring,), CONSUMER_WARPS)
+    if counts_parts:
+        mbarrier_init(base + at.asked.start, 1)
+        mbarrier_init(base + at.ready.start, 1)
+        mbarrier_init(base + at.written.start, CONSUMER_WARPS)
+    fence_mbarrier_init()
+
+
+@cuda.jit(device=True, forceinline=True)
+def next_stage(stage, parity):
+    """Stage and parity of the next tile in the ring of Q, and of dout."""
+    stage = uint32(stage + 1)
+    if stage == STAGES:
+        stage, parity = uint32(0), uint32(parity ^ 1)
+    return stage, parity
 
 
 def slots_of(head_dim):
@@ -331,10 +354,8 @@ def make_tile_functions(
         )
 
     @fragment_function()
-    def multiply(x, base, keys, queries, thread, sizes, scale, slope):
-        seqlen_q, mask_args = sizes.seqlen_q, sizes.mask_args
-        stage, parity, m_start = queries.stage, queries.parity, queries.m_start
-        lane, barrier = thread.lane, uint32(stage * BARRIER)
+    def start_scores(x, base, keys, stage):
+        """Start the first product; addresses of the tile's lse, delta, Q and dout."""
         # Starts cut to 32 bits first: the compiler then leaves other offsets to the loads.
         lse_rows, delta_rows = uint32(base + AT.lse.start), uint32(base + AT.delta.start)
         lse = uint32(lse_rows + stage * FLOATS_BYTES)
@@ -344,6 +365,14 @@ def make_tile_functions(
         wgmma_fence()
         by_rows(BLOCK_M, COLS, BLOCK_N, x.s, keys.rows, descriptor(BY_ROWS, q))
         wgmma_commit()  # Sᵀ = K Qᵀ                                                   line 10
+        return lse, delta, q, dout
+
+    @fragment_function()
+    def multiply(x, base, keys, queries, thread, sizes, scale, slope):
+        seqlen_q, mask_args = sizes.seqlen_q, sizes.mask_args
+        stage, parity, m_start = queries.stage, queries.parity, queries.m_start
+        lane, barrier = thread.lane, uint32(stage * BARRIER)
+        lse, delta, q, dout = start_scores(x, base, keys, stage)
         wait(base + AT.v_ring.full, keys.slot)
         wait(base + AT.dout_ring.full + barrier, parity)
         by_rows(BLOCK_M, COLS_V, BLOCK_N, x.dp, thread.v_rows, descriptor(BY_ROWS, dout))
@@ -397,14 +426,7 @@ def make_tile_functions(
         seqlen_q, mask_args = sizes.seqlen_q, sizes.mask_args
         stage, parity, m_start = queries.stage, queries.parity, queries.m_start
         lane, barrier = thread.lane, uint32(stage * BARRIER)
-        lse_rows, delta_rows = uint32(base + AT.lse.start), uint32(base + AT.delta.start)
-        lse = uint32(lse_rows + stage * FLOATS_BYTES)
-        delta = uint32(delta_rows + stage * FLOATS_BYTES)
-        q = uint32(base + AT.q.start + stage * Q_BYTES)
-        dout = uint32(base + AT.dout.start + stage * DOUT_BYTES)
-        wgmma_fence()
-        by_rows(BLOCK_M, COLS, BLOCK_N, x.s, keys.rows, descriptor(BY_ROWS, q))
-        wgmma_commit()  # Sᵀ = K Qᵀ                                                   line 10
+        lse, delta, q, dout = start_scores(x, base, keys, stage)
         wgmma_wait(0, x.s, S_LENGTH)
         cap(x.s, scale, mask_args)
         mask_tile(x.s, m_start, keys.position, seqlen_q, lane, mask_args)

@@ -54,9 +54,10 @@ def make_extreme(WHICH, function, integer):
 def interval_function(mask, integer):
     """interval(b, h, m0, m1, n0, n1, args, ranges) of `interval_source`, and its needs.
 
-    `integer` is the type that it computes with; ranges is that of `ranges_of`.
+    `integer` is the type that it computes with; ranges is that of `ranges_of`. In int64, for a
+    kernel of its own, it may walk the numbers of a tile.
     """
-    text, needs = interval_source(mask, "interval")
+    text, needs = interval_source(mask, "interval", walks=integer is int64)
     names = {"least": make_extreme(0, min, integer), "most": make_extreme(1, max, integer)}
     return device_function_of(text, "interval", {"integer": integer, **names}), needs
 

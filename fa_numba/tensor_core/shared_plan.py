@@ -25,9 +25,11 @@ up, other than the one that adds their sum to the base.
 import functools
 from typing import NamedTuple
 
-from numba import cuda, uint8
+from numba import cuda, uint8, uint64
 
 from fa_numba.ptx import mbarrier
+from fa_numba.ptx.barriers import fence_async_proxy, named_barrier_sync
+from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.mbarrier import mbarrier_init
 from fa_numba.ptx.statement import shared_address
 from fa_numba.ptx.wgmma import GROUP_BYTES
@@ -171,3 +173,21 @@ def init_rings(base, rings, num_consumers):
             mbarrier_init(base + ring.full + offset, 1)
         for ring in rings:
             mbarrier_init(base + ring.empty + offset, num_consumers)
+
+
+@cuda.jit(device=True, forceinline=True)
+def clear_rows(memory, tile, num_panels, num_rows, first_row, tid):
+    """Zero a tile's rows from first_row on, which belong to another sequence of a packed batch.
+
+    Each warpgroup does it for itself: it may zero rows of V again that another one reads. `memory`
+    is all of dynamic shared memory, as numbers of 8 bytes.
+    """
+    first = 8 * (tid & 127)
+    start = tile - shared_address(memory) + first
+    panel_bytes = num_rows * ROW_BYTES
+    for offset in range(0, panel_bytes, 8 * 128):  # unrolled: each thread 8 bytes
+        if offset + first >= first_row * ROW_BYTES:
+            for panel in range(num_panels):
+                memory[uint64((start + panel * panel_bytes + offset) >> 3)] = uint64(0)
+    fence_async_proxy()
+    named_barrier_sync(tid >> 7, 128)  # the rows are 0: safe to multiply

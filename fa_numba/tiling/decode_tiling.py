@@ -41,8 +41,11 @@ def tile_rows(num_rows):
 
 
 def decode_tiling(num_rows, head_dim):
-    """The tiling for num_rows query rows per K/V head; with many rows a lane holds few columns."""
-    rows = tile_rows(num_rows)
+    """The tiling for num_rows query rows per K/V head; with many rows a lane holds few columns.
+
+    Above 256 columns a lane must hold 16, for which 8 rows would not fit in its registers.
+    """
+    rows = min(tile_rows(num_rows), 4 if head_dim > 256 else MAX_ROWS)
     if rows == 1:
         cols, keys, blocks_per_sm = 16, 2, 3
     elif head_dim > 128 and rows <= 4:

@@ -1,4 +1,4 @@
-"""Threads and warps per row, for `softmax_registers` and `softmax_topk_warps`."""
+"""Threads and warps per row: `softmax_registers`, `softmax_topk_warps`, `page_scores`."""
 
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ LONGEST_PACKED_ROW = 2 * LONGEST_HELD_ROW  # of 16 bits, two numbers in a regist
 WARPS_PER_SM = 16  # enough loads in flight to keep memory busy
 WARPS_PER_BLOCK = 4
 PACKETS_AT_ONCE = 4  # loads that a thread has in flight
+PAGES_OF_BLOCK = 128  # whose rows a thread block reads, in some steps
 NUMBERS_AT_ONCE = 16  # the numbers of those loads; 32 where a packet has 8 numbers
 
 
@@ -30,6 +31,26 @@ class WalkedRow(NamedTuple):
 
     warps: int  # warps of a thread block that share a row, or one split of a row
     num_splits: int  # splits of a row, each with a thread block of its own
+
+
+class PageRows(NamedTuple):
+    """How a warp reads one row of each of several pages."""
+
+    lanes: int  # of a row, a power of two
+    packets: int  # of a lane, in a row
+    pages: int  # that these lanes read at once
+    pages_of_warp: int
+
+
+def rows_of_pages(num_cols, width):
+    """The `PageRows` for a number of columns and the numbers of a packet.
+
+    There is a lane for the result of each page.
+    """
+    lanes = min(WARP_SIZE, 1 << (ceil_div(num_cols, width) - 1).bit_length())
+    packets = ceil_div(num_cols, lanes * width)
+    pages = max(1, min(lanes, PACKETS_AT_ONCE, NUMBERS_AT_ONCE * 2 // (packets * width)))
+    return PageRows(lanes, packets, pages, pages * WARP_SIZE // lanes)
 
 
 def registers_of_row(num_cols, width):

@@ -35,6 +35,7 @@ from fa_numba.analysis.traffic.cache import (
     paged_kv_lookup,
     reshape_and_cache,
     swap_pages,
+    top_pages,
     update_page_bounds,
 )
 from fa_numba.analysis.traffic.counts import Traffic
@@ -97,5 +98,6 @@ __all__ = [
     "softmax_topk_warps",
     "standard_attention",
     "swap_pages",
+    "top_pages",
     "update_page_bounds",
 ]

@@ -3,6 +3,7 @@
 from fa_numba.analysis.traffic.counts import Traffic
 from fa_numba.constants import WARP_SIZE
 from fa_numba.tiling.block_sizes import ceil_div
+from fa_numba.tiling.row_tiling import MAX_THREADS, PAGES_OF_BLOCK, WARPS_PER_BLOCK, rows_of_pages
 
 THREADS = 8 * WARP_SIZE  # of a thread block that moves keys and values
 
@@ -80,17 +81,34 @@ def update_page_bounds(slot_mapping, page_size, num_kv_heads, head_dim):
     return Traffic(loads, {"k_min": pages * row, "k_max": pages * row})
 
 
-def page_scores(seq_lens, page_size, max_pages, num_heads, num_kv_heads, head_dim):
-    """Bounds of each page in use once for each query head of the group; a warp per page and head.
+def page_scores(seq_lens, page_size, max_pages, num_heads, num_kv_heads, head_dim, *, itemsize=4):
+    """Bounds of each page in use, the last page of a block again until a step is full.
 
-    Every thread reads seq_lens, and of a page in use block_table.
+    Some lanes share a row of bounds. They read q once per head for as many pages as they hold.
     """
-    pages = sum(ceil_div(int(length), page_size) for length in seq_lens)
-    warps = len(seq_lens) * max_pages * num_kv_heads
-    loads = dict.fromkeys(("q", "k_min", "k_max"), pages * num_heads * head_dim)
-    loads["block_table"] = pages * num_kv_heads * WARP_SIZE
-    loads["seq_lens"] = warps * WARP_SIZE
-    return Traffic(loads, {"scores": warps})
+    width = 16 // itemsize if head_dim * itemsize % 16 == 0 else 1
+    lanes, _, pages, pages_of_warp = rows_of_pages(head_dim, width)
+    step, read = WARPS_PER_BLOCK * pages_of_warp, 0
+    for length in seq_lens:
+        used = ceil_div(int(length), page_size)
+        for start in range(0, max_pages, PAGES_OF_BLOCK):
+            read += max(0, ceil_div(min(PAGES_OF_BLOCK, used - start), step)) * step
+    blocks = len(seq_lens) * num_kv_heads * ceil_div(max_pages, PAGES_OF_BLOCK)
+    rows = read * num_kv_heads * head_dim
+    loads = {"k_min": rows, "k_max": rows, "q": read // pages * num_heads * head_dim}
+    loads["block_table"] = read * num_kv_heads * lanes
+    loads["seq_lens"] = blocks * WARPS_PER_BLOCK * WARP_SIZE
+    return Traffic(loads, {"scores": len(seq_lens) * max_pages * num_kv_heads})
+
+
+def top_pages(seq_lens, page_size, max_pages, num_kv_heads, num_top_pages):
+    """Scores once where all pages are chosen; else once for each of eight digits, and once more."""
+    pages = [ceil_div(int(length), page_size) for length in seq_lens]
+    loads = {"scores": num_kv_heads * sum(n * (1 if n <= num_top_pages else 9) for n in pages)}
+    loads["block_table"] = num_kv_heads * sum(min(n, num_top_pages) for n in pages)
+    rows = len(seq_lens) * num_kv_heads
+    loads["seq_lens"] = rows * (MAX_THREADS + 1)
+    return Traffic(loads, {"table": rows * min(num_top_pages, max_pages), "lengths": rows})
 
 
 def copy_pages(num_copies, page_size, num_kv_heads, head_dim):

@@ -9,7 +9,8 @@ A token of a prompt is a row like a token that was chosen: one query, which sees
 own position. All keys of a layer are written before any is read. So prompts and answers share a
 step, and its graph. A kernel for many queries would read the keys of a prompt once for a tile of
 its rows; here each row reads them again. `LARGEST_READ` limits that. A chain of guesses has such
-rows too; a tree that branches has a mask, and no graph.
+rows too; a tree that branches has a mask, and no graph. Where answers attend to few pages, a step
+with rows of prompts has none either: these attend to all.
 
 CuPy refuses to call cuBLAS during a capture, so `products` calls it. Where `products` cannot, there
 is no graph.
@@ -50,7 +51,9 @@ class DecodeGraphs:
     def suits(self, plan) -> bool:
         """Whether a step has rows, not too many, no mask, and none that read too many keys."""
         keys = sum((part.stop - part.start) * part.stop for part in plan.parts)
-        few = 0 < plan.sizes().sum() <= self.max_rows
+        rows = plan.sizes().sum()
+        few = 0 < rows <= self.max_rows
+        few &= not self.paged.topk_pages or rows == self.paged.few_rows(plan)
         few &= all(part.draft is None or part.draft.is_chain for part in plan.parts)
         return bool(few and keys * self.token_bytes <= LARGEST_READ)
 
@@ -108,8 +111,10 @@ class DecodeGraphs:
         tokens, positions, slots, lengths, temperatures = xp.ascontiguousarray(inputs[:, :5].T)
         table = xp.ascontiguousarray(inputs[:, 5:])
 
+        to_pages = paged.attend_to_few if paged.topk_pages else paged.attend_to_pages
+
         def attend(layer, q):
-            return paged.attend_to_pages(layer, q[:, None], table, lengths)
+            return to_pages(layer, q[:, None], table, lengths)
 
         x = paged.layers(tokens, positions, slots, attend)
         logits = model.logits(paged.weights, x)

@@ -70,7 +70,7 @@ class PagedModel:
         Of a model with latents one array, of its rows.
     scales : pair of float32 arrays of shape (layers, num_pages, page_size, kv_heads)
         Of e4m3; else empty.
-    bounds : pair of float32 arrays of shape (layers, num_pages, kv_heads, head_dim)
+    bounds : pair of arrays of shape (layers, num_pages, kv_heads, head_dim)
         k_min and k_max of the pages, with topk_pages; else empty.
     graphs : DecodeGraphs or None
     """
@@ -110,7 +110,6 @@ class PagedModel:
         if host_pool is not None:
             self._host = self._caches(np.empty(0, self.like.dtype), host_pool)
         can = self.weights is not weights  # cuBLAS was found
-        can &= not topk_pages  # CuPy sorts the bounds, which no graph has been tried with
         self.graphs = DecodeGraphs(self, max_branches) if graphs and can else None
 
     def _caches(self, like, pool):
@@ -124,9 +123,7 @@ class PagedModel:
         caches = [arrays.empty(like, (*shape, columns), dtype) for _ in range(number)]
         scales = [arrays.empty(like, shape) for _ in range(2)] if self.in_8_bits else []
         of_pages = *shape[:2], heads, columns
-        bounds = [
-            arrays.empty(like, of_pages, np.float32) for _ in range(2 * bool(self.topk_pages))
-        ]
+        bounds = [arrays.empty(like, of_pages, dtype) for _ in range(2 * bool(self.topk_pages))]
         return caches + scales + bounds
 
     @property
@@ -204,9 +201,7 @@ class PagedModel:
         single = np.count_nonzero(sizes == 1)  # they come first
         trees = [p.draft for p in plan.parts if p.draft and p.stop - p.start > 1]  # then these
         first, end = single, single + len(trees)
-        few = self.topk_pages and len(plan.decoding) + sum(
-            part.request.started for part in plan.parts[: single - len(plan.decoding)]
-        )
+        few = self.few_rows(plan)
         if trees and not cascade and end * max(map(len, trees)) <= JOINED_ROWS:
             first = 0
         groups = [
@@ -225,7 +220,7 @@ class PagedModel:
                 batch = q[ends[rows.start] - sizes[rows.start] : ends[rows.stop - 1]]
                 tables = table[rows], lengths[rows]
                 if rows.stop <= few:
-                    outs.append(self._attend_to_few(layer, batch[:, None], *tables))
+                    outs.append(self.attend_to_few(layer, batch[:, None], *tables))
                 elif rows.stop <= first:
                     of_single = (cascade,) if cascade else tables
                     outs.append(self.attend_to_pages(layer, batch[:, None], *of_single))
@@ -241,6 +236,13 @@ class PagedModel:
         logits = model.logits(self.weights, x[last])
         both = choose.most_likely(logits, temperatures.view(np.float32), number)
         return choose.on_host(both)
+
+    def few_rows(self, plan) -> int:
+        """Rows that attend to `topk_pages`: those of answers, which come first."""
+        if not self.topk_pages:
+            return 0
+        single, decoding = np.count_nonzero(plan.sizes() == 1), len(plan.decoding)
+        return decoding + sum(x.request.started for x in plan.parts[: single - decoding])
 
     def sequences_of(self, plan):
         """Lengths of a plan's sequences, and their pages; −1 past the last one."""
@@ -318,7 +320,7 @@ class PagedModel:
         options |= {"block_table": table, "latent_dim": self.config.latent_dim}
         return mla_decode(q, rows[:, :, 0], lengths, **options)
 
-    def _attend_to_few(self, layer, q, *tables):
+    def attend_to_few(self, layer, q, *tables):
         """Attention of one query of each sequence to its `topk_pages`, as rows."""
         arguments = [x[layer] for x in (self.k_caches, self.v_caches, *self.bounds)]
         out, _ = topk_decode(q, *arguments, *tables, self.topk_pages, attend=self.attend)

@@ -1,0 +1,78 @@
+"""Gradients of packed batches with head_dim 264 to 512, one sequence after the other.
+
+flash_attn_bwd_stored divides its queries into parts on the host, which has to know the lengths: so
+cu_seqlens is copied from the GPU, and that copy waits for the GPU.
+"""
+
+from fa_numba import checks
+from fa_numba.checks import HOPPER
+from fa_numba.checks.attention import require_starts
+from fa_numba.runtime import arrays
+from fa_numba.tensor_core.flash_attn_bwd_stored import MAX_HEAD_DIM, flash_attn_bwd_stored
+
+
+def flash_attn_bwd_stored_varlen(
+    dout,
+    q,
+    k,
+    v,
+    out,
+    lse,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    softmax_scale=None,
+):
+    """Attention of packed batches, backward, head_dim 264 to 512: 16 bits on Hopper GPUs.
+
+    The same bits in every run. It waits for the GPU, and launches kernels for each sequence: for
+    few long ones.
+
+    Parameters
+    ----------
+    dout, out : GPU arrays of the shape and dtype of q
+    q : GPU array of shape (num_tokens_q, num_heads, head_dim), float16 or bfloat16
+        Any strides that are multiples of 16 bytes, with a contiguous last axis; head_dim a multiple
+        of 8, 264 to 512.
+    k, v : GPU arrays of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
+    lse : GPU array of shape (num_heads, num_tokens_q), float32
+        out and lse are the results of any forward kernel for q, k, v and the same options.
+    cu_seqlens_q, cu_seqlens_k : arrays of shape (batch + 1,), int32
+    causal, window_size, softcap
+        As for `flash_attn_varlen`.
+    softmax_scale : float, default=1/√head_dim
+        Positive.
+
+    Returns
+    -------
+    dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
+        0 for a row that sees no key and for a key that no row sees.
+
+    Raises
+    ------
+    TypeError, ValueError
+        With the name of the argument, its rule and its value.
+    RuntimeError
+        On a GPU without wgmma.
+    """
+    inputs = dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k
+    limits = {"supported": HOPPER, "max_head_dim": MAX_HEAD_DIM}
+    checks.check_varlen_bwd_tensor_core(*inputs, name="flash_attn_bwd_stored_varlen", **limits)
+    starts_q, starts_k = map(arrays.to_numpy, (cu_seqlens_q, cu_seqlens_k))
+    require_starts("cu_seqlens_q", arrays.facts(starts_q), "q", q.shape[0])
+    require_starts("cu_seqlens_k", arrays.facts(starts_k), "k", k.shape[0])
+    options = {"causal": causal, "window_size": window_size, "softcap": softcap}
+    gradients = [arrays.full(q, x.shape, 0, q.dtype) for x in (q, k, v)]
+    for b in range(len(starts_q) - 1):
+        of_q, of_k = (slice(int(x[b]), int(x[b + 1])) for x in (starts_q, starts_k))
+        if of_q.start == of_q.stop or of_k.start == of_k.stop:
+            continue
+        of_sequence = [x[None, of_q] for x in (dout, q)] + [x[None, of_k] for x in (k, v)]
+        of_sequence += out[None, of_q], lse[None, :, of_q]
+        found = flash_attn_bwd_stored(*of_sequence, **options, softmax_scale=softmax_scale)
+        for gradient, part, tokens in zip(gradients, found, (of_q, of_k, of_k), strict=True):
+            gradient[tokens] = part[0]
+    return tuple(gradients)

@@ -1,0 +1,96 @@
+"""flash_attn_wide over a packed batch: sequences of any lengths, no padding, head_dim 264 to 512.
+
+The kernel is `flash_attn_wide` with PACKED: this file has its launcher alone.
+
+Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, section 3.
+"""
+
+import numpy as np
+
+from fa_numba import checks
+from fa_numba.checks import HOPPER
+from fa_numba.constants import LOG2_E
+from fa_numba.on_cuda_cores import run_time_masks
+from fa_numba.runtime import arrays
+from fa_numba.runtime.tensor_maps import tensor_map
+from fa_numba.tensor_core.flash_attn_wide import (
+    BLOCK_N,
+    MAX_HEAD_DIM,
+    ROWS,
+    THREADS,
+    WARP_ROWS,
+    make_flash_attn_wide,
+    make_plan,
+)
+
+
+@arrays.replayed
+def flash_attn_wide_varlen(
+    q,
+    k,
+    v,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    *,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    softmax_scale=None,
+):
+    """FlashAttention-3, forward, over a packed batch, for head_dim 264 to 512, on Hopper GPUs.
+
+    Parameters
+    ----------
+    q : GPU array of shape (num_tokens_q, num_heads, head_dim), float16 or bfloat16
+        Queries of all sequences, end to end.
+    k, v : GPU arrays of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
+        Keys and values of all sequences. num_heads is a multiple of num_kv_heads (MHA, GQA, MQA).
+        Any strides that are multiples of 16 bytes, with a contiguous last axis; head_dim a multiple
+        of 8, 264 to 512.
+    cu_seqlens_q, cu_seqlens_k : arrays of shape (batch + 1,), int32
+        First tokens of the sequences, and the end of the last, as for `flash_attn_varlen`.
+    causal, window_size, softcap
+        As for `flash_attn_varlen`.
+    softmax_scale : float, default=1/√head_dim
+        Positive.
+
+    Returns
+    -------
+    out : array of the shape, dtype and library of q
+        0 in a row that sees no key.
+    lse : array of shape (num_heads, num_tokens_q), float32
+        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it must be, and what it got.
+    RuntimeError
+        On a GPU that has no wgmma.
+
+    Notes
+    -----
+    The contents of cu_seqlens_q and cu_seqlens_k are not checked: that would mean to wait for the
+    GPU. Wrong contents read memory outside of the batch, or leave rows of out unwritten.
+    """
+    limits = {"supported": HOPPER, "max_head_dim": MAX_HEAD_DIM}
+    sequences = cu_seqlens_q, cu_seqlens_k
+    checks.check_varlen_tensor_core(q, k, v, *sequences, name="flash_attn_wide_varlen", **limits)
+    num_tokens_q, num_heads, head_dim = q.shape
+    mask = checks.check_scores(q, causal, window_size, softcap, None).mask
+    scale = np.float32(checks.check_positive_scale(softmax_scale, head_dim) * LOG2_E)
+    if 0 in (num_tokens_q, k.shape[0]):
+        no_keys = arrays.full(q, q.shape, 0, q.dtype)
+        return no_keys, arrays.full(q, (num_heads, num_tokens_q), -np.inf)
+    out, lse = arrays.empty(q, q.shape, q.dtype), arrays.empty(q, (num_heads, num_tokens_q))
+    options = mask.causal, arrays.dtype_name(q), run_time_masks.constants_of(mask).window_size
+    kernel = make_flash_attn_wide(head_dim, *options, mask.softcap, PACKED=True)
+    grid = num_tokens_q // ROWS + cu_seqlens_q.shape[0] - 1, num_heads
+    boxes = (q, ROWS), (k, BLOCK_N), (v, BLOCK_N), (out, WARP_ROWS)
+    maps = (tensor_map(*box) for box in boxes)
+    sizes = np.int32(0), np.int32(num_heads // k.shape[1])  # each sequence has its own seqlen_k
+    more = scale, *run_time_masks.arguments_of(mask), (*sequences, out)
+    arguments = *maps, arrays.with_axis(lse), *sizes, *more
+    size = make_plan(head_dim).bytes
+    arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=size)
+    return out, lse

@@ -1,0 +1,59 @@
+"""flash_attn_wgmma in clusters of two thread blocks, without a GPU: on a model of the instructions.
+
+Mistakes are planted in the kernel: so the model is known to find them.
+"""
+
+import numpy as np
+import pytest
+from cases import thorough
+
+pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
+pytest.importorskip("greenlet", reason="threads of the model")
+
+from flash_attn_wgmma_on_model import FAULTS
+from tensor_core_kernels import HOPPER
+from test_tensor_core import MAP, SIZES, float32_3d, half, needs_compiler
+
+from fa_numba.analysis.machine_code import compile_ptx
+from fa_numba.tensor_core import flash_attn_wgmma
+
+PROGRAM = "flash_attn_wgmma_on_model.py"
+NAMES = "seqlen_q", "seqlen_k", "heads", "head_dim", "causal", "cluster"
+CASES = [
+    (300, 330, (2, 1), 80, True, 2),
+    thorough((300, 330, (2, 1), 80, True, 1)),
+    thorough((260, 100, (1, 1), 64, True, 2)),  # a pair without a key, a block without a query
+    thorough((200, 500, (1, 1), 128, False, 2)),
+]
+MAKE_TEST = "no arrival", "ends early", "rank in descriptors"  # runs these
+
+
+@pytest.mark.parametrize("sizes", CASES, ids=lambda x: "-".join(map(str, x)))
+def test_out_and_lse_on_a_model(sizes, run_on_model):
+    run_on_model(PROGRAM, dict(zip(NAMES, sizes, strict=True)))
+
+
+@pytest.mark.parametrize("fault", [x if x in MAKE_TEST else thorough(x) for x in FAULTS])
+def test_the_model_finds(fault, run_on_model):
+    case = dict(zip(NAMES, (140, 260, (1, 1), 72, True, 2), strict=True))
+    run_on_model(PROGRAM, case | {"fault": fault})
+
+
+@needs_compiler
+def test_the_kernel_says_that_it_comes_in_clusters():
+    args = MAP, MAP, MAP, half, float32_3d, *SIZES
+    for cluster in 1, 2:
+        kernel = flash_attn_wgmma.make_flash_attn_wgmma(64, 64, False, "float16", cluster)
+        ptx = compile_ptx(kernel, args, cc=HOPPER)
+        assert (".reqnctapercluster 2, 1, 1" in ptx) == (cluster == 2)
+
+
+def test_the_grid_is_whole_clusters():
+    assert [flash_attn_wgmma.num_blocks(n, 2) for n in (1, 128, 129, 256, 257)] == [2, 2, 2, 2, 4]
+    assert [flash_attn_wgmma.num_blocks(n, 1) for n in (1, 128, 129)] == [1, 1, 2]
+
+
+def test_other_clusters_are_refused():
+    x = np.zeros((1, 4, 1, 64), np.float16)
+    with pytest.raises(ValueError, match="cluster must be 1 or 2, got 4"):
+        flash_attn_wgmma.flash_attn_wgmma(x, x, x, cluster=4)
