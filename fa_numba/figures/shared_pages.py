@@ -4,9 +4,9 @@ from itertools import groupby
 
 from matplotlib.patches import Patch, Rectangle
 
-from fa_numba.figures.style import BLUE, GREY, INK, ORANGE, PAPER, Drawing, on_paper
+from fa_numba.figures.style import BLUE, INK, ORANGE, PAPER, Drawing, on_paper
 
-OWN, SHARED = "#dbeafe", "#feebc8"
+OWN, SHARED, EMPTY = "#dbeafe", "#feebc8", "#bcd4f0"
 
 
 @on_paper
@@ -54,7 +54,7 @@ def shared_pages(tables, references, *, page_size):
                 if filled < page_size:
                     empty = 0.88 * (1 - filled / page_size)
                     ax.add_patch(Rectangle((column + 0.94 - empty, first - 0.4), empty, height,
-                                           facecolor=PAPER, edgecolor=GREY, hatch="///",
+                                           facecolor=PAPER, edgecolor=EMPTY, hatch="///",
                                            linewidth=0))  # fmt: skip
                 ax.add_patch(Rectangle(corner, 0.88, height, facecolor="none", edgecolor=edge,
                                        linewidth=1.4))  # fmt: skip
@@ -66,7 +66,7 @@ def shared_pages(tables, references, *, page_size):
     handles = [
         Patch(facecolor=OWN, edgecolor=BLUE, label="in one row"),
         Patch(facecolor=SHARED, edgecolor=ORANGE, label="shared"),
-        Patch(facecolor=PAPER, edgecolor=GREY, hatch="///", label="empty slots"),
+        Patch(facecolor=PAPER, edgecolor=EMPTY, hatch="///", label="empty slots"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     figure.text = "\n".join(lines)
