@@ -39,6 +39,8 @@ NARROW = """<script>
 if (innerWidth < 700) location.replace("../notebooks/index.html" + location.search)
 </script>
 """
+# There its button "Not Trusted" would take two lines of a bar that has one.
+BUTTON = "<style>.jp-NotebookTrustedStatus{white-space:nowrap;font-size:10px;padding:0}</style>"
 UP = "../../../../"  # from the kernel's script, to which addresses of packages are relative
 
 
@@ -148,9 +150,10 @@ def build(pyodide=None, out=OUT):
         (WORK / "lite" / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("JUPYTERLITE_")}
     run("jupyterlite_core", "build", cwd=WORK / "lite", env=environment, stdout=subprocess.DEVNULL)
-    page = out / "lab" / "index.html"
-    text = page.read_text(encoding="utf-8")
-    page.write_text(text.replace("<head>", f"<head>\n{NARROW}", 1), encoding="utf-8")
+    for app, head in (("lab", NARROW), ("notebooks", BUTTON)):
+        page = out / app / "index.html"
+        text = page.read_text(encoding="utf-8")
+        page.write_text(text.replace("<head>", f"<head>\n{head}", 1), encoding="utf-8")
 
 
 def size(folder):

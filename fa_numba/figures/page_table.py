@@ -6,7 +6,6 @@ from fa_numba.figures.style import (
     COLOURS,
     GREY,
     INK,
-    LIGHT,
     PAPER,
     Drawing,
     on_paper,
@@ -50,7 +49,7 @@ def page_table(block_table, seq_lens, page_size, num_pages):
                 weight="normal" if owner is None else "bold")  # fmt: skip
         for offset in range(page_size):
             ax.add_patch(Rectangle((x + slot * offset, y - 0.13), slot, 0.26, facecolor=PAPER,
-                                   edgecolor=LIGHT, linewidth=1))  # fmt: skip
+                                   edgecolor=GREY, linewidth=0.6))  # fmt: skip
 
     first = 0.44 * (rows - batch) / 2
     for b in range(batch):

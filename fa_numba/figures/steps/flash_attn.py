@@ -152,7 +152,7 @@ def short(value):
 
 
 def draw(state, before, number, fresh):
-    """The tiles of scores, and query 0's numbers: full colour if this line changed them.
+    """The tiles of scores, and query 0's numbers: filled if this line changed them.
 
     Those in `fresh` belong to this tile; a shared tile that is not among them holds the last one.
     """
@@ -169,9 +169,7 @@ def draw(state, before, number, fresh):
             parts.append(box(x, y, wide, side, "", "hot", "clear"))
     y = 22 + side * QUERIES + 5 + 20
     parts.append(label(0, y, "thick: query 0. Blue: this tile; pale: done", "grey"))
-    parts.append(
-        label(0, y + 252, "full colour: changed now; no colour: an earlier tile's", "grey")
-    )
+    parts.append(label(0, y + 252, "filled: changed now; empty: an earlier tile's", "grey"))
     rows = (("s of the tile", "s_tile", "c1"), ("P of the tile", "p_tile", "c1"),
             ("m", "m_i", "c2"), ("ℓ", "l_i", "c2"), ("α", "alpha", "c3"),
             ("acc", "acc", "c2"), ("out", "out", "c0"), ("lse", "lse", "c0"))  # fmt: skip
