@@ -316,7 +316,6 @@ def _compile(kernel, args, targets, lineinfo=False):
     }
     with contextlib.ExitStack() as context:
         context.enter_context(_no_garbage_collection())
-        context.enter_context(_lifetimes_at_the_end())
         context.enter_context(_answer_for(targets[0]))
         results = context.enter_context(_compile_anew()) if lineinfo else []
         library, _ = compiler._compile_pyfunc_with_fixup(
@@ -342,25 +341,6 @@ def _no_garbage_collection():
         yield
     finally:
         gc.enable()
-
-
-def _lifetimes_at_the_end():
-    """Numba finds after each pass where each variable lives, and reads that after the last alone.
-
-    It is the last that emits their deletions. The others took a ninth of a compilation.
-    """
-    from numba.cuda.core import postproc
-
-    plain = postproc.PostProcessor.run
-
-    def run(self, emit_dels=False, extend_lifetimes=False):
-        if emit_dels or self.func_ir.is_generator:
-            return plain(self, emit_dels, extend_lifetimes)
-        self.func_ir.blocks = postproc.transforms.canonicalize_cfg(self.func_ir.blocks)
-        self.func_ir.variable_lifetime = postproc.VariableLifetime(self.func_ir.blocks)  # lazy
-        self.func_ir.generator_info = None
-
-    return mock.patch.object(postproc.PostProcessor, "run", run)
 
 
 def _answer_for(cc):
