@@ -71,7 +71,7 @@ def main(seqlen_q, seqlen_k, heads, head_dim, causal, cluster, fault=None):
 
 
 def finds(case):
-    """Whether the model sees what is wrong."""
+    """Whether the model finds the planted fault."""
     try:
         main(**case)
     except (AssertionError, HangError, KeyError):  # KeyError: a barrier that is not there yet

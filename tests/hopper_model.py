@@ -7,7 +7,7 @@ block, warp after warp in random order, up to the next instruction at which they
 sometimes pauses. Asynchronous work is done late: a TMA copy at a random time, and a product of
 wgmma when its result is awaited. So a tile that is overwritten too early, a barrier that is awaited
 in the wrong phase, a wrong descriptor or a wrong swizzle ends in a wrong result, or in `HangError`.
-The thread blocks of a cluster run together; what one writes to another arrives late, too.
+The thread blocks of a cluster run together; writes of one block to another arrive late, too.
 
 Numba's own names are replaced for good: use this in a process of its own.
 """
