@@ -110,7 +110,7 @@ def by_parts(b, h, m, n, w):
 
 
 def cells():
-    """The cells of the table: functions that return a row's names, and the calls to time by name."""
+    """The cells: functions that return a row's names, and the calls to time by name."""
     names = len(problems(WIDTH // HEAD_DIMS[0]))
     found = [partial(of_problem, d, i) for d in HEAD_DIMS for i in range(names)]
     found += [partial(of_packed, d, name) for d in HEAD_DIMS for name in BATCHES]
