@@ -5,7 +5,6 @@ local memory, shuffles, votes, atomics, device functions, odd shapes and odd str
 is free of races, so its answer does not depend on the order of the threads.
 """
 
-import linecache
 import math
 import sys
 import types
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numba import boolean, cuda, float32, int32, int64, uint32
+from sources import run_text
 
 FULL_MASK = 0xFFFFFFFF
 TILE = 16
@@ -64,9 +64,8 @@ def by_name(name):
 def edited_zoo(source):
     """A namespace like this module's, from an edited text of it."""
     name = f"<edited kernels {hash(source)}>"
-    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
     module = sys.modules[name] = types.ModuleType(name)  # dataclasses look it up
-    exec(compile(source, name, "exec"), vars(module))
+    run_text(source, vars(module), name)
     return module
 
 

@@ -4,7 +4,6 @@ The cases are in errors.md, to be read as a catalogue. After a change of wording
 file as a program: it writes what is said now into the catalogue, to be reviewed as a diff.
 """
 
-import linecache
 import os
 import re
 import subprocess
@@ -14,58 +13,71 @@ import traceback
 from pathlib import Path
 
 import pytest
+from sources import run_text
 
 import numba_cuda_simulator as simt
 
 CATALOGUE = Path(__file__).with_name("errors.md")
-CASE = re.compile(r"### ([^\n]+)\n```python\n(.+?)```\n```text\n(.*?)```\n", re.DOTALL)
+CASE = re.compile(r"### ([^\n]+)\n```\n(.+?)\n\n(\w+Error: .*?)```\n", re.DOTALL)
 PRELUDE = re.search(r"```python\n(.+?)```", CATALOGUE.read_text(), re.DOTALL)[1]
-CASES = [case.groups() for case in CASE.finditer(CATALOGUE.read_text())]
+HEAD = "@cuda.jit\ndef kernel(x, out):\n"
+COPY = f"{HEAD}    i = cuda.grid(1)\n    if i < out.size:\n        out[i] = x[i]\n"
+FRAME = re.compile(r"  this notebook, line (\d+)\n    (.+)\n    ( *)(\^+)$", re.MULTILINE)
 ENGINE = os.path.dirname(simt.__file__)
+
+
+def whole(text):
+    """Return the cell that a text of the catalogue stands for."""
+    *_, last = text.splitlines()
+    launch = "" if last[0] != " " else "\nkernel[1, 1](x, out)"
+    if text[0] == " ":
+        text = HEAD + text
+    elif "def " not in text:
+        text = COPY + text
+    return f"{text}{launch}\n"
+
+
+CASES = [(title, whole(text), words) for title, text, words in CASE.findall(CATALOGUE.read_text())]
 
 
 def run_cell(source, world):
     """Run a text as a notebook runs a cell, and return its file name."""
-    file = f"/tmp/ipykernel_1/{abs(hash(source))}.py"
-    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-    world["cell"] = file
-    exec(compile(source, file, "exec"), world)
+    world["cell"] = f"/tmp/ipykernel_1/{abs(hash(source))}.py"
+    run_text(source, world, world["cell"])
 
 
 def error_of(source):
     """Run a cell that fails; return its error, the name of its file, and how long it took."""
     world = {}
     run_cell(PRELUDE, world)
-    simt.enable()
     start = time.perf_counter()
     with pytest.raises(BaseException) as caught:
         run_cell(source, world)
     return caught.value, world["cell"], time.perf_counter() - start
 
 
-def said(error):
-    return f"{type(error).__name__}: {error}\n"
+def said(error, cell):
+    """Return what the learner reads, a line that is shown with carets as `5: tile[t]`."""
 
+    def short(frame):
+        line, text, indent, carets = frame.groups()
+        assert text == cell.splitlines()[int(line) - 1].strip()
+        return f"  {line}: {text[len(indent) :][: len(carets)]}"
 
-@pytest.fixture(autouse=True)
-def leave_numba_as_it_was():
-    enabled = simt.is_enabled()
-    yield
-    if not enabled:
-        simt.disable()
+    return FRAME.sub(short, f"{type(error).__name__}: {error}\n")
 
 
 @pytest.mark.parametrize("title, source, words", CASES, ids=[case[0] for case in CASES])
 def test_error(title, source, words):
     error, cell, seconds = error_of(source)
-    assert said(error) == words
+    assert said(error, source) == words
     assert seconds < 1
 
     last = traceback.extract_tb(error.__traceback__)[-1]
     assert last.filename == cell, "the last frame is the learner's own"
     launch = source.count("\n")
     assert last.lineno in (*getattr(error, "lines", ()), launch) or "kernel" in last.name
-    assert ("^" in words) == bool(getattr(error, "sites", ()))
+    assert bool(re.search(r"^  \d+: ", words, re.M)) == bool(getattr(error, "sites", ()))
     assert error.__suppress_context__ or error.__context__ is None
     for frame, _ in traceback.walk_tb(error.__traceback__):
         inside = os.path.dirname(frame.f_code.co_filename) == ENGINE
@@ -105,10 +117,11 @@ def test_notebook(tmp_path):
 
 def write_catalogue():
     def rewrite(case):
-        title, source, _ = case.groups()
-        words = said(error_of(source)[0])
-        return f"### {title}\n```python\n{source}```\n```text\n{words}```\n"
+        title, text, _ = case.groups()
+        words = said(error_of(whole(text))[0], whole(text))
+        return f"### {title}\n```\n{text}\n\n{words}```\n"
 
+    simt.enable()
     CATALOGUE.write_text(CASE.sub(rewrite, CATALOGUE.read_text()))
 
 

@@ -1,7 +1,6 @@
 """Numba's own syntax, kernel[grid, block](*arrays), runs on the CPU engine where it should."""
 
 import importlib
-import linecache
 import os
 import subprocess
 import sys
@@ -12,19 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numba import cuda, float32, int64
+from sources import run_text
 
 import numba_cuda_simulator as simt
 from numba_cuda_simulator.errors import LaunchError, RaceError
-
-
-@pytest.fixture(autouse=True)
-def engine():
-    """The engine is on, and afterwards as it was."""
-    enabled = simt.is_enabled()
-    simt.enable()
-    yield
-    if not enabled:
-        simt.disable()
 
 
 @cuda.jit
@@ -231,9 +221,7 @@ def test_what_is_no_launch():
 
 def run_cell(source, world, file="/tmp/ipykernel_1/1.py"):
     """Run a text as a notebook runs a cell."""
-    source = textwrap.dedent(source)
-    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-    exec(compile(source, file, "exec"), world)
+    run_text(textwrap.dedent(source), world, file)
 
 
 def test_cell_edited_and_run_again():

@@ -8,7 +8,6 @@ import cmath
 import collections
 import enum
 import importlib
-import linecache
 import operator
 import sys
 import warnings
@@ -16,6 +15,7 @@ import warnings
 import numpy as np
 import pytest
 from numba import cuda, float32, float64, int32, njit, void
+from sources import run_text
 
 import numba_cuda_simulator as simt
 from numba_cuda_simulator.errors import (
@@ -30,25 +30,11 @@ from numba_cuda_simulator.errors import (
 )
 
 
-@pytest.fixture(autouse=True, scope="module")
-def engine():
-    """The engine is on, and afterwards as it was."""
-    enabled = simt.is_enabled()
-    simt.enable()
-    yield
-    if not enabled:
-        simt.disable()
-
-
 def compiled(source, **names):
     """Return the function `f` of a text, whose source can be found."""
-    file = f"<numba rules {hash(source)}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-    world = dict(cuda=cuda, np=np, cmath=cmath, **names)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Python's, of `is 3` and `~True`
-        exec(compile(source, file, "exec"), world)
-    return world["f"]
+        return run_text(source, dict(cuda=cuda, np=np, cmath=cmath, **names))["f"]
 
 
 def both(expression, *columns):

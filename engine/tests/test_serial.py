@@ -1,12 +1,11 @@
 """A launch of one thread, which runs without masks, does what the lockstep machine does."""
 
-import linecache
-
 import numpy as np
 import pytest
 from numba import cuda, float32, int8, int32, uint8
 from random_kernels import random_program
 from simt_kernels import ZOO
+from sources import run_text
 
 import numba_cuda_simulator as simt
 from numba_cuda_simulator import launch
@@ -39,11 +38,8 @@ def assert_same(kernel, arguments, monkeypatch, **options):
 
 
 def kernel_of(source, **world):
-    file = f"<serial kernel {hash(source)}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
     world = {"cuda": cuda, "float32": float32, "int8": int8, "uint8": uint8, **world}
-    exec(compile(source, file, "exec"), world)
-    return world["kernel"]
+    return run_text(source, world)["kernel"]
 
 
 @pytest.mark.parametrize("case", ZOO, ids=[case.name for case in ZOO])

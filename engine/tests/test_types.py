@@ -6,7 +6,6 @@ that says `s * 2.0` runs in float64 on a GPU, and must do so here.
 """
 
 import cmath
-import linecache
 import math
 
 import numpy as np
@@ -29,6 +28,7 @@ from numba import (
 )
 from numba.core.errors import TypingError
 from simt_kernels import ZOO
+from sources import run_text
 
 import numba_cuda_simulator as simt
 from numba_cuda_simulator.memory import Memory
@@ -181,11 +181,7 @@ STATEMENTS = {
 
 def compiled(source):
     """The function or kernel `f` that a source text defines."""
-    file = f"<types {hash(source)}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-    world = dict(WORLD)
-    exec(compile(source, file, "exec"), world)
-    return world["f"]
+    return run_text(source, dict(WORLD))["f"]
 
 
 def declarations():
