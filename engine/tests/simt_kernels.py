@@ -14,6 +14,8 @@ import numpy as np
 from numba import boolean, cuda, float32, int32, int64, uint32
 from sources import run_text
 
+from numba_cuda_simulator.names import python_function
+
 FULL_MASK = 0xFFFFFFFF
 TILE = 16
 PADDED = TILE + 1  # one column more: a column of the tile then falls into 16 banks
@@ -23,8 +25,11 @@ PADDED = TILE + 1  # one column more: a column of the tile then falls into 16 ba
 class Launch:
     """One launch of a kernel: `inputs(rng)` makes its arguments, outputs included.
 
-    `rtol` is 0 where every operation is exactly rounded; kernels that call exp or log may differ
-    by the rounding of one library call, which is not the engine's.
+    `answer(*arguments)` returns what NumPy says of the last argument, or a tuple of the last ones,
+    or None where nothing is said. Floats may differ from it by `tolerance`, relative and absolute:
+    NumPy sums in another order. `rtol` is for the oracle: 0 where every operation is exactly
+    rounded; library functions and atomics on floats may differ by a rounding. `oracle` is False
+    where it takes too long, or cannot follow: NumPy's scalars do not shift a uint64 by an int64.
     """
 
     kernel: object
@@ -34,35 +39,46 @@ class Launch:
     shared_bytes: int = 0
     rtol: float = 0.0
     label: str = ""
+    answer: object = lambda *arguments: None
+    tolerance: float = 1e-5
+    oracle: bool = True
 
     @property
     def name(self):
-        function = getattr(self.kernel, "py_func", None) or self.kernel.fn
-        return function.__name__ + self.label
+        return python_function(self.kernel).__name__ + self.label
 
     def arguments(self, seed=0):
         return self.inputs(np.random.default_rng(seed))
 
-
-ZOO = []
-
-
-def launched(grid, block, inputs, **options):
-    """Put the kernel below into the zoo; may be repeated for a second launch."""
-
-    def add(kernel):
-        ZOO.append(Launch(kernel, grid, block, inputs, **options))
-        return kernel
-
-    return add
+    def check_answer(self, arguments):
+        want = self.answer(*self.arguments())
+        want = () if want is None else want if isinstance(want, tuple) else (want,)
+        for got, expected in zip(arguments[len(arguments) - len(want) :], want, strict=True):
+            if got.dtype.kind in "fc":
+                np.testing.assert_allclose(got, expected, self.tolerance, self.tolerance)
+            else:
+                np.testing.assert_array_equal(got, expected)
 
 
-def by_name(name):
-    return next(launch for launch in ZOO if launch.name == name)
+class Zoo(list):
+    """The launches of one file."""
+
+    def launched(self, grid, block, inputs, **options):
+        """Put the kernel below among them; may be repeated for a second launch."""
+
+        def add(kernel):
+            self.append(Launch(kernel, grid, block, inputs, **options))
+            return kernel
+
+        return add
+
+
+ZOO = Zoo()
+launched = ZOO.launched
 
 
 def edited_zoo(source):
-    """A namespace like this module's, from an edited text of it."""
+    """A namespace like a file's, from an edited text of it."""
     name = f"<edited kernels {hash(source)}>"
     module = sys.modules[name] = types.ModuleType(name)  # dataclasses look it up
     run_text(source, vars(module), name)
@@ -191,59 +207,7 @@ def bit_tricks(u, s, out):
     out[4, i] = lowest
 
 
-@launched((2, 3), (16, 8), lambda rng: (zeros(20, 30, dtype=np.int32), 40))
-@cuda.jit
-def mandelbrot(out, limit):
-    x, y = cuda.grid(2)
-    if x >= out.shape[1] or y >= out.shape[0]:
-        return
-    c_re = -2.0 + 3.0 * x / out.shape[1]
-    c_im = -1.0 + 2.0 * y / out.shape[0]
-    re = im = 0.0
-    count = 0
-    while re * re + im * im < 4.0 and count < limit:
-        re, im = re * re - im * im + c_re, 2.0 * re * im + c_im
-        count += 1
-    out[y, x] = count
-
-
-@launched(
-    (2, 2),
-    (8, 8),
-    lambda rng: ((rng.random((15, 13)) < 0.4).astype(np.int8), zeros(15, 13, dtype=np.int8)),
-)
-@cuda.jit
-def game_of_life(old, new):
-    j, i = cuda.grid(2)
-    rows, cols = old.shape
-    if i < rows and j < cols:
-        neighbours = 0
-        for di in range(-1, 2):
-            for dj in range(-1, 2):
-                if di != 0 or dj != 0:
-                    neighbours += old[(i + di) % rows, (j + dj) % cols]
-        alive = old[i, j] == 1
-        new[i, j] = 1 if neighbours == 3 or (alive and neighbours == 2) else 0
-
-
 # --- control flow -----------------------------------------------------------------------------
-
-
-@launched(2, 48, lambda rng: (zeros(96, dtype=np.int64),))
-@cuda.jit
-def collatz(steps):
-    i = cuda.grid(1)
-    n = i + 1
-    count = 0
-    while True:
-        if n == 1:
-            break
-        count += 1
-        if n % 2 == 0:
-            n //= 2
-            continue
-        n = 3 * n + 1
-    steps[i] = count
 
 
 @launched(3, 32, lambda rng: (integers(rng, 80), zeros(80, 3, dtype=np.int64)))
@@ -513,50 +477,6 @@ def attention_row(q, k, v, out, softmax_scale):
         out[i, c] = acc[c] / l_i
 
 
-@launched(2, (TILE, TILE), lambda rng: (floats(rng, 13, 21), floats(rng, 21, 27), zeros(13, 27)))
-@cuda.jit
-def tiled_matmul(a, b, c):
-    a_tile = cuda.shared.array((TILE, TILE), float32)
-    b_tile = cuda.shared.array((TILE, TILE), float32)
-    tx = cuda.threadIdx.x
-    ty = cuda.threadIdx.y
-    j, i = cuda.grid(2)
-    acc = float32(0)
-    for start in range(0, a.shape[1], TILE):
-        inside = i < a.shape[0] and start + tx < a.shape[1]
-        a_tile[ty, tx] = a[i, start + tx] if inside else 0
-        inside = start + ty < b.shape[0] and j < b.shape[1]
-        b_tile[ty, tx] = b[start + ty, j] if inside else 0
-        cuda.syncthreads()
-        for n in range(TILE):
-            acc += a_tile[ty, n] * b_tile[n, tx]
-        cuda.syncthreads()
-    if i < c.shape[0] and j < c.shape[1]:
-        c[i, j] = acc
-
-
-@launched(4, 48, lambda rng: (integers(rng, 170), zeros(170, dtype=np.int64)))
-@cuda.jit
-def stencil(x, out):
-    """Sum of five neighbours, halo in shared memory; a block of one warp and a half."""
-    cells = cuda.shared.array(48 + 4, int64)
-    t = cuda.threadIdx.x
-    i = cuda.grid(1)
-    n = x.size
-    cells[t + 2] = x[i] if i < n else 0
-    if t < 2:
-        left = cuda.blockIdx.x * 48 - 2 + t
-        right = cuda.blockIdx.x * 48 + 48 + t
-        cells[t] = x[left] if left >= 0 else 0
-        cells[t + 50] = x[right] if right < n else 0
-    cuda.syncthreads()
-    if i < n:
-        total = 0
-        for d in range(5):
-            total += cells[t + d]
-        out[i] = total
-
-
 @launched(2, 32, lambda rng: (floats(rng, 64), zeros(64), 5))
 @cuda.jit
 def heat(x, out, steps):
@@ -711,21 +631,6 @@ def warp_shared_exchange(x, out):
 
 
 # --- atomics ----------------------------------------------------------------------------------
-
-
-@launched(3, 64, lambda rng: (integers(rng, 500, low=0, high=16), zeros(16, dtype=np.int32)))
-@cuda.jit
-def histogram(x, counts):
-    local = cuda.shared.array(16, int32)
-    t = cuda.threadIdx.x
-    if t < 16:
-        local[t] = 0
-    cuda.syncthreads()
-    for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
-        cuda.atomic.add(local, x[i], 1)
-    cuda.syncthreads()
-    if t < 16:
-        cuda.atomic.add(counts, t, local[t])
 
 
 @launched(

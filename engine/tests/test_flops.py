@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 from oracle_flops import counting
-from simt_kernels import zeros
+from simt_kernels import ZOO, zeros
 from sources import run_text
-from test_counters import LAUNCHES
+from test_counters import RACING
 
 import numba_cuda_simulator as simt
 
 # Thousands of numbers that count themselves take long.
-LONG = "attention_row", "flash_attn_tile", "mandelbrot", "tiled_matmul"
+LONG = "attention_row", "flash_attn_tile"
 
 
 def unfused(operations):
@@ -29,7 +29,10 @@ def unfused(operations):
 
 @pytest.mark.parametrize(
     "launch",
-    [pytest.param(x, id=x.name, marks=[pytest.mark.thorough] * (x.name in LONG)) for x in LAUNCHES],
+    [
+        pytest.param(x, id=x.name, marks=[pytest.mark.thorough] * (x.name in LONG))
+        for x in [*ZOO, *RACING]
+    ],
 )
 def test_numbers_that_count_themselves_agree(launch, monkeypatch):
     how = dict(shared_bytes=launch.shared_bytes)

@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 import pytest
+from collection import EVERY
 from compiled import compile_ptx, compiler_available
 from numba import (
     boolean,
@@ -27,7 +28,6 @@ from numba import (
     uint32,
 )
 from numba.core.errors import TypingError
-from simt_kernels import ZOO
 from sources import run_text
 
 import numba_cuda_simulator as simt
@@ -273,7 +273,7 @@ def test_enough_expressions():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("launch", ZOO, ids=[launch.name for launch in ZOO])
-def test_zoo_is_numba_cuda(launch):
+@pytest.mark.parametrize("launch", EVERY, ids=[launch.name for launch in EVERY])
+def test_they_are_numba_cuda(launch):
     """Every kernel that the tests run on the engine compiles for a GPU."""
     compile_ptx(launch.kernel, launch.arguments())

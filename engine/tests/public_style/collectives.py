@@ -4,11 +4,10 @@ import math
 
 import numpy as np
 from numba import boolean, cuda, float32, int32, int64
-from public_style.launches import Family
-from simt_kernels import floats, integers, zeros
+from simt_kernels import Zoo, floats, integers, zeros
 
-COLLECTIVES = Family()
-launched = COLLECTIVES.launched
+ZOO = Zoo()
+launched = ZOO.launched
 
 THREADS = 64
 WARPS = THREADS // 32

@@ -4,11 +4,10 @@ import math
 
 import numpy as np
 from numba import cuda, float32
-from public_style.launches import Family
-from simt_kernels import floats, integers, zeros
+from simt_kernels import Zoo, floats, integers, zeros
 
-ELEMENTWISE = Family()
-launched = ELEMENTWISE.launched
+ZOO = Zoo()
+launched = ZOO.launched
 
 
 @launched(

@@ -2,11 +2,10 @@
 
 import numpy as np
 from numba import boolean, cuda, float32, float64, int32, uint32, uint64
-from public_style.launches import Family
-from simt_kernels import floats, integers, zeros
+from simt_kernels import Zoo, floats, integers, zeros
 
-HARDWARE = Family()
-launched = HARDWARE.launched
+ZOO = Zoo()
+launched = ZOO.launched
 
 FULL_MASK = 0xFFFFFFFF
 N = 32

@@ -5,11 +5,10 @@ import math
 import numba
 import numpy as np
 from numba import cuda, float32, int32, int64, types
-from public_style.launches import Family
-from simt_kernels import floats, integers, zeros
+from simt_kernels import Zoo, floats, integers, zeros
 
-LANGUAGE = Family()
-launched = LANGUAGE.launched
+ZOO = Zoo()
+launched = ZOO.launched
 
 N = 32
 OFFSETS = ((0, 1), (1, 0), (0, -1), (-1, 0))

@@ -4,11 +4,10 @@ import math
 
 import numpy as np
 from numba import cuda, float32, uint64
-from public_style.launches import Family
-from simt_kernels import floats, zeros
+from simt_kernels import Zoo, floats, zeros
 
-LEARNING = Family()
-launched = LEARNING.launched
+ZOO = Zoo()
+launched = ZOO.launched
 
 THREADS = 32
 FULL_MASK = 0xFFFFFFFF

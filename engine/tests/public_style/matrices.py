@@ -4,11 +4,10 @@ import math
 
 import numpy as np
 from numba import cuda, float32
-from public_style.launches import Family
-from simt_kernels import floats, zeros
+from simt_kernels import Zoo, floats, zeros
 
-MATRICES = Family()
-launched = MATRICES.launched
+ZOO = Zoo()
+launched = ZOO.launched
 
 TILE = 8
 HALO = TILE + 2

@@ -3,11 +3,10 @@
 import numpy as np
 from numba import cuda, int64, uint32
 from numba.cuda.random import xoroshiro128p_dtype, xoroshiro128p_uniform_float32
-from public_style.launches import Family
-from simt_kernels import floats, zeros
+from simt_kernels import Zoo, floats, zeros
 
-SIMULATION = Family()
-launched = SIMULATION.launched
+ZOO = Zoo()
+launched = ZOO.launched
 
 PARTICLE = np.dtype([("x", "f4"), ("y", "f4"), ("speed", "f4"), ("hits", "i4")], align=True)
 BODY = np.dtype([("position", "f4", 3), ("mass", "f4"), ("alive", "?")], align=True)

@@ -2,11 +2,10 @@
 
 import numpy as np
 from numba import boolean, cuda, float32, int32, int64
-from public_style.launches import Family
-from simt_kernels import floats, integers, zeros
+from simt_kernels import Zoo, floats, integers, zeros
 
-SORTING = Family()
-launched = SORTING.launched
+ZOO = Zoo()
+launched = ZOO.launched
 
 N = 32
 
