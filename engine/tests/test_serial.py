@@ -58,48 +58,18 @@ def test_random_programs(first, monkeypatch):
 
 
 INTEGERS = "int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool".split()
-EXPRESSIONS = """
-x[0] + x[1]
-x[0] - x[1]
-x[0] * x[1]
-x[0] + 1
-x[0] / x[1]
-x[0] / 2
-x[0] // x[1]
-x[0] % 3
-x[0] // 3
-x[0] & x[1]
-x[0] ^ 5
-x[0] | x[1]
-x[0] << 3
-x[0] >> 1
-x[0] ** 2
--x[0]
-~x[0]
-not x[0]
-abs(x[0])
-min(x[0], x[1])
-max(x[0], 3)
-float32(2.5) * x[0]
-float32(2.5) + x[1]
-x[0] / float32(3)
-x[0] == x[1]
-x[0] < x[1] < x[2]
-x[0] > 2.5
-x[0] or x[1]
-x[0] and x[2]
-x[0] if x[1] > x[2] else x[2]
-x[0] if x[1] > x[2] else 7
-y[x[2]]
-y[x[2] + 1]
-v + v
-v * 1.5
--v
-w
-cuda.popc(v)
-cuda.clz(u)
-u + u
-""".split("\n")[1:-1]
+EXPRESSIONS = (
+    """
+x[0] + x[1] ; x[0] - x[1] ; x[0] * x[1] ; x[0] + 1 ; x[0] / x[1] ; x[0] / 2 ; x[0] // x[1]
+x[0] % 3 ; x[0] // 3 ; x[0] & x[1] ; x[0] ^ 5 ; x[0] | x[1] ; x[0] << 3 ; x[0] >> 1 ; x[0] ** 2
+-x[0] ; ~x[0] ; not x[0] ; abs(x[0]) ; min(x[0], x[1]) ; max(x[0], 3) ; float32(2.5) * x[0]
+float32(2.5) + x[1] ; x[0] / float32(3) ; x[0] == x[1] ; x[0] < x[1] < x[2] ; x[0] > 2.5
+x[0] or x[1] ; x[0] and x[2] ; x[0] if x[1] > x[2] else x[2] ; x[0] if x[1] > x[2] else 7
+y[x[2]] ; y[x[2] + 1] ; v + v ; v * 1.5 ; -v ; w ; cuda.popc(v) ; cuda.clz(u) ; u + u
+""".strip()
+    .replace("\n", " ; ")
+    .split(" ; ")
+)
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
