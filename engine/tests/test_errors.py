@@ -19,6 +19,7 @@ import numba_cuda_simulator as simt
 
 CATALOGUE = Path(__file__).with_name("errors.md")
 CASE = re.compile(r"### ([^\n]+)\n```\n(.+?)\n\n(\w+Error: .*?)```\n", re.DOTALL)
+ROW = re.compile(r"^\| `([^\n]+)` \| (\w+Error: [^\n]+) \|$", re.MULTILINE)
 PRELUDE = re.search(r"```python\n(.+?)```", CATALOGUE.read_text(), re.DOTALL)[1]
 HEAD = "@cuda.jit\ndef kernel(x, out):\n"
 COPY = f"{HEAD}    i = cuda.grid(1)\n    if i < out.size:\n        out[i] = x[i]\n"
@@ -37,7 +38,18 @@ def whole(text):
     return f"{text}{launch}\n"
 
 
+def row(code, words):
+    """Return a row of a table as a case: the text of its cell, and what the learner reads."""
+    said, _, hint = words.partition(" <br> ")
+    site = re.search("«(.+)»", code)
+    lines = [said, *[f"  3: {m[1]}" for m in [site] if m], *[f"  {h}" for h in [hint] if h]]
+    code = code.replace("«", "").replace("»", "")
+    return "    " * bool(site) + code, "\n".join([*lines, ""])
+
+
 CASES = [(title, whole(text), words) for title, text, words in CASE.findall(CATALOGUE.read_text())]
+ROWS = [(code, *row(code, words)) for code, words in ROW.findall(CATALOGUE.read_text())]
+CASES += [(code, whole(text), words) for code, text, words in ROWS]
 
 
 def run_cell(source, world):
@@ -92,7 +104,7 @@ shell = InteractiveShell.instance(colors="nocolor")
 shell.history_manager.enabled = False
 shell.run_cell(PRELUDE, store_history=True)
 shell.run_cell("simt.enable()", store_history=True)
-for title in ("A load before the store has finished", "A missing argument"):
+for title in ("A load before the store has finished", "kernel[1, 64](x)"):
     [source] = [source for name, source, _ in CASES if name == title]
     kernel, launch = source.strip().rsplit("\\n", 1)
     shell.run_cell(kernel, store_history=True)
@@ -116,13 +128,19 @@ def test_notebook(tmp_path):
 
 
 def write_catalogue():
-    def rewrite(case):
+    def again(case):
         title, text, _ = case.groups()
         words = said(error_of(whole(text))[0], whole(text))
         return f"### {title}\n```\n{text}\n\n{words}```\n"
 
+    def row_again(match):
+        text, _ = row(*match.groups())
+        words = said(error_of(whole(text))[0], whole(text))
+        first, *rest = re.sub(r"^  3: .*\n", "", words, flags=re.M).splitlines()
+        return f"| `{match[1]}` | {' <br> '.join([first, *map(str.strip, rest)])} |"
+
     simt.enable()
-    CATALOGUE.write_text(CASE.sub(rewrite, CATALOGUE.read_text()))
+    CATALOGUE.write_text(ROW.sub(row_again, CASE.sub(again, CATALOGUE.read_text())))
 
 
 if __name__ == "__main__":
