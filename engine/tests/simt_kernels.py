@@ -60,13 +60,19 @@ class Launch:
                 np.testing.assert_array_equal(got, expected)
 
 
+def jitted(function):
+    """Return the kernel of a function, a kernel as it is."""
+    return function if python_function(function) else cuda.jit(function)
+
+
 class Zoo(list):
     """The launches of one file."""
 
     def launched(self, grid, block, inputs, **options):
-        """Put the kernel below among them; may be repeated for a second launch."""
+        """Make a kernel of the function below, among them; may be repeated for a second launch."""
 
         def add(kernel):
+            kernel = jitted(kernel)
             self.append(Launch(kernel, grid, block, inputs, **options))
             return kernel
 
@@ -107,7 +113,6 @@ def zeros(*shape, dtype=np.float32):
     lambda rng: (floats(rng, 55, dtype="f8"), floats(rng, 55), zeros(55)),
     label="_block_of_20",
 )
-@cuda.jit
 def vector_add(a, b, out):
     i = cuda.grid(1)
     if i < out.size:
@@ -115,14 +120,12 @@ def vector_add(a, b, out):
 
 
 @launched(3, 48, lambda rng: (np.float32(1.5), floats(rng, 1000), floats(rng, 1000)))
-@cuda.jit
 def axpy_grid_stride(alpha, x, y):
     for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
         y[i] = alpha * x[i] + y[i]
 
 
 @launched((2, 2, 2), (4, 3, 5), lambda rng: (zeros(10, 6, 8, dtype=np.int64),))
-@cuda.jit
 def threads_3d(out):
     x, y, z = cuda.grid(3)
     ti, bi, bd, gd = cuda.threadIdx, cuda.blockIdx, cuda.blockDim, cuda.gridDim
@@ -140,7 +143,6 @@ def threads_3d(out):
         zeros(17, 45, dtype=np.float64)[::2][:8][::-1],
     ),
 )
-@cuda.jit
 def odd_strides(a, b, out):
     j, i = cuda.grid(2)
     if i < out.shape[0] and j < out.shape[1]:
@@ -148,7 +150,6 @@ def odd_strides(a, b, out):
 
 
 @launched(2, 32, lambda rng: (floats(rng, 64, 6), zeros(64, 6)))
-@cuda.jit
 def row_views(x, out):
     i = cuda.grid(1)
     row = x[i]
@@ -169,7 +170,6 @@ def row_views(x, out):
         zeros(128, dtype=np.int8),
     ),
 )
-@cuda.jit
 def narrow_integers(a, b, c, flag, out, wrapped):
     i = cuda.grid(1)
     out[0, i] = a[i] * b[i] * c[i]
@@ -190,7 +190,6 @@ def narrow_integers(a, b, c, flag, out, wrapped):
         zeros(5, 128, dtype=np.int64),
     ),
 )
-@cuda.jit
 def bit_tricks(u, s, out):
     i = cuda.grid(1)
     x = u[i]
@@ -211,7 +210,6 @@ def bit_tricks(u, s, out):
 
 
 @launched(3, 32, lambda rng: (integers(rng, 80), zeros(80, 3, dtype=np.int64)))
-@cuda.jit
 def early_exit(x, out):
     i = cuda.grid(1)
     if i >= x.shape[0]:
@@ -231,7 +229,6 @@ def early_exit(x, out):
 
 
 @launched(2, 32, lambda rng: (integers(rng, 64, low=0), zeros(64, dtype=np.int64)))
-@cuda.jit
 def short_circuit(x, out):
     i = cuda.grid(1)
     n = x.shape[0]
@@ -245,7 +242,6 @@ def short_circuit(x, out):
 
 
 @launched(2, 32, lambda rng: (integers(rng, 64, 10), zeros(64, 4, dtype=np.int64)))
-@cuda.jit
 def loops(x, out):
     i = cuda.grid(1)
     first, last = -1, 0
@@ -287,7 +283,6 @@ def divmod_clamped(x, n):
 
 
 @launched(2, 48, lambda rng: (integers(rng, 96), zeros(96, 2, dtype=np.int64)))
-@cuda.jit
 def device_functions(x, out):
     i = cuda.grid(1)
     q, r = divmod_clamped(x[i], i % 5 + 1)
@@ -326,7 +321,6 @@ for degree, coefficient in ((2, 3), (5, 0.5)):
 
 
 @launched(2, 32, lambda rng: (floats(rng, 64, 8), zeros(64, 8), zeros(64, dtype=np.int32)))
-@cuda.jit
 def insertion_sort(x, out, swaps):
     i = cuda.grid(1)
     values = cuda.local.array(8, float32)
@@ -351,7 +345,6 @@ NUM_THREADS = 128
 
 
 @launched(3, NUM_THREADS, lambda rng: (floats(rng, 3, 300), zeros(3, 300)), rtol=1e-6)
-@cuda.jit
 def tree_softmax(x, out):
     partial = cuda.shared.array(NUM_THREADS, float32)
     row = cuda.blockIdx.x
@@ -395,7 +388,6 @@ HEAD_DIM = 32
     lambda rng: (*(floats(rng, 32, HEAD_DIM) for _ in "qkv"), zeros(32, HEAD_DIM), zeros(32), 0.2),
     rtol=2e-6,
 )
-@cuda.jit
 def flash_attn_tile(q, k, v, out, lse, softmax_scale):
     """FlashAttention-2, lengths a multiple of TILE; two columns of out per thread."""
     q_tile = cuda.shared.array((TILE, HEAD_DIM), float32)
@@ -449,7 +441,6 @@ def flash_attn_tile(q, k, v, out, lse, softmax_scale):
     lambda rng: (*(floats(rng, 23, HEAD_DIM) for _ in "qkv"), zeros(23, HEAD_DIM), 0.2),
     rtol=2e-6,
 )
-@cuda.jit
 def attention_row(q, k, v, out, softmax_scale):
     """One thread per query row, online softmax, nothing shared."""
     i = cuda.grid(1)
@@ -478,7 +469,6 @@ def attention_row(q, k, v, out, softmax_scale):
 
 
 @launched(2, 32, lambda rng: (floats(rng, 64), zeros(64), 5))
-@cuda.jit
 def heat(x, out, steps):
     """Ping-pong between two arrays; the ends are held."""
     ping = cuda.shared.array(32, float32)
@@ -502,7 +492,6 @@ def heat(x, out, steps):
 
 
 @launched(5, 32, lambda rng: (integers(rng, 160), zeros(160, dtype=np.int64)))
-@cuda.jit
 def block_dependent_barriers(x, out):
     """Each block passes a different number of barriers; block 3 leaves at once."""
     ring = cuda.shared.array(32, int64)
@@ -521,7 +510,6 @@ def block_dependent_barriers(x, out):
 
 
 @launched(3, 40, lambda rng: (integers(rng, 100), zeros(100, dtype=np.int64)))
-@cuda.jit
 def barrier_after_exit(x, out):
     """Threads that have returned are not waited for."""
     cells = cuda.shared.array(40, int64)
@@ -541,7 +529,6 @@ def barrier_after_exit(x, out):
     lambda rng: (integers(rng, 128, dtype=np.int32), zeros(128, dtype=np.int32)),
     shared_bytes=512,
 )
-@cuda.jit
 def dynamic_shared(x, out):
     """Two halves of one dynamic array."""
     cells = cuda.shared.array(0, int32)
@@ -574,7 +561,6 @@ def warp_sum(x):
 
 
 @launched(3, 64, lambda rng: (floats(rng, 5, 70), zeros(5, 70)), rtol=1e-6)
-@cuda.jit
 def warp_softmax(x, out):
     """One warp per row; the last warp has no row and leaves."""
     row = cuda.blockIdx.x * (cuda.blockDim.x // 32) + cuda.threadIdx.x // 32
@@ -594,7 +580,6 @@ def warp_softmax(x, out):
 
 
 @launched(2, 64, lambda rng: (integers(rng, 128), zeros(128, dtype=np.int64)))
-@cuda.jit
 def warp_rotate(x, out):
     """Shuffles with a source lane of each thread's own; one warp does not take part."""
     i = cuda.grid(1)
@@ -606,7 +591,6 @@ def warp_rotate(x, out):
 
 
 @launched(4, 48, lambda rng: (integers(rng, 192), zeros(192, 3, dtype=np.int64)))
-@cuda.jit
 def block_votes(x, out):
     i = cuda.grid(1)
     out[i, 0] = cuda.syncthreads_count(1 if x[i] > 50 else 0)
@@ -615,7 +599,6 @@ def block_votes(x, out):
 
 
 @launched(2, 64, lambda rng: (integers(rng, 128), zeros(128, dtype=np.int64)))
-@cuda.jit
 def warp_shared_exchange(x, out):
     """Lanes talk through shared memory with no more than syncwarp."""
     cells = cuda.shared.array(64, int64)
@@ -636,7 +619,6 @@ def warp_shared_exchange(x, out):
 @launched(
     3, 64, lambda rng: (integers(rng, 192), zeros(192, dtype=np.int64), zeros(3, dtype=np.int64))
 )
-@cuda.jit
 def compact(x, out, counts):
     """Keep the positive values of each block: a place from the ballot, a base from an atomic."""
     base = cuda.shared.array(2, int64)
@@ -665,7 +647,6 @@ def compact(x, out, counts):
     48,
     lambda rng: (integers(rng, 144, low=1), np.array([0, 99, -99, -1, 0, 0, 5, 0, 9], np.int64)),
 )
-@cuda.jit
 def every_atomic(x, out):
     v = x[cuda.grid(1)]
     cuda.atomic.add(out, 0, v)
@@ -680,7 +661,6 @@ def every_atomic(x, out):
 
 
 @launched(2, 32, lambda rng: (zeros(3, dtype=np.uint32), zeros(64, dtype=np.int64)))
-@cuda.jit
 def atomic_counters(counters, seen):
     """inc and dec wrap; the old values handed out are all different."""
     cuda.atomic.inc(counters, 0, uint32(9))
@@ -692,7 +672,6 @@ def atomic_counters(counters, seen):
 @launched(
     2, 64, lambda rng: (integers(rng, 128, 3), zeros(2, 3, dtype=np.int64), zeros(1, dtype=bool))
 )
-@cuda.jit
 def atomic_columns(x, sums, done):
     """Atomics on two-dimensional places, shared and global; a boolean flag from every thread."""
     block_sums = cuda.shared.array((1, 3), int64)
@@ -713,7 +692,6 @@ def atomic_columns(x, sums, done):
 
 
 @launched(2, 64, lambda rng: (integers(rng, 64), zeros(128, dtype=np.int64)))
-@cuda.jit
 def loop_else(x, out):
     """for ... else and while ... else, nested; break, continue and return in every place."""
     i, t = cuda.grid(1), cuda.threadIdx.x

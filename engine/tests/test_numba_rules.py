@@ -676,124 +676,60 @@ def test_the_order_of_branches_does_not_matter():
         ran("i = cuda.grid(1)\nif i < n: cuda.syncthreads()\no[i] = 1", 6, n=4, o=np.zeros(6))
 
 
-@cuda.jit
-def halves(tile, out, across):
-    s = cuda.shared.array(32, int32)
-    t = cuda.threadIdx.x
-    s[t] = t
-    tile[t] = t
-    if t < 16:
-        cuda.syncwarp(0x0000FFFF)
-    else:
-        cuda.syncwarp(0xFFFF0000)
-    mine = t // 16 * 16 + 15 - t % 16
-    out[t] = s[mine] + tile[mine]
-    if across == 1:
-        out[t] += s[31 - t]
-    elif across == 2:
-        out[t] += tile[31 - t]
-    elif across == 3:
-        cuda.syncwarp()
-        out[t] += s[31 - t] + tile[31 - t]
+def halves_apart(before, after, blocks=1, **arguments):
+    """Run statements before and after each half of a warp synchronises by itself."""
+    body = f"""s = cuda.shared.array(32, np.int32)
+t, b = cuda.threadIdx.x, cuda.blockIdx.x
+{before}
+if t < 16: cuda.syncwarp(0x0000FFFF)
+else: cuda.syncwarp(0xFFFF0000)
+{after}"""
+    ran(body, 32, blocks, **arguments)
 
 
-@cuda.jit
-def by_way_of_a_third(x, out):
-    t = cuda.threadIdx.x
-    x[t] = t
-    if t < 16:
-        cuda.syncwarp(0x0000FFFF)
-    if t % 16 == 0:
-        cuda.syncwarp(0x00010001)
-    if t >= 16:
-        cuda.syncwarp(0xFFFF0000)
-        out[t] = x[31 - t]
-
-
-@cuda.jit
-def store_beside_the_other_half(x, out, who):
-    t = cuda.threadIdx.x
-    out[t] = x[0]
-    if t < 16:
-        cuda.syncwarp(0x0000FFFF)
-    else:
-        cuda.syncwarp(0xFFFF0000)
-    if t == who:
-        x[0] = 5
-
-
-def test_parts_of_a_warp_that_synchronise_apart():
-    x, out = np.zeros(32), np.zeros(32)
-    halves[1, 32](x, out, 0)
-    halves[1, 32](x, out, 3)
-    by_way_of_a_third[1, 32](x, out)
-    for across in (1, 2):
-        with pytest.raises(RaceError, match="RAW race"):
-            halves[1, 32](x, out, across)
+@pytest.mark.parametrize("array", ["s", "x"])
+def test_parts_of_a_warp_that_synchronise_apart(array):
+    before = f"{array}[t] = t"
+    mine, others = f"o[t] = {array}[t // 16 * 16 + 15 - t % 16]", f"o[t] = {array}[31 - t]"
+    how = {"x": np.zeros(32), "o": np.zeros(32)}
+    halves_apart(before, mine, **how)
+    halves_apart(before, f"cuda.syncwarp(); {others}", **how)
+    # The second half hears of the first by way of threads 0 and 16.
+    third = "if t % 16 == 0: cuda.syncwarp(0x00010001)\nif t >= 16:\n    cuda.syncwarp(0xFFFF0000)"
+    halves_apart(before, f"{third}\n    {others}", **how)
+    with pytest.raises(RaceError, match="RAW race"):
+        halves_apart(before, others, **how)
     for who in (0, 16):
         with pytest.raises(RaceError, match="WAR race"):
-            store_beside_the_other_half[1, 32](x, out, who)
-
-
-@cuda.jit
-def half_warps_of_unlike_blocks(out):
-    s = cuda.shared.array(32, int32)
-    t, b = cuda.threadIdx.x, cuda.blockIdx.x
-    s[(t + b) % 32] = t
-    if t < 16:
-        cuda.syncwarp(0x0000FFFF)
-    else:
-        cuda.syncwarp(0xFFFF0000)
-    out[b, t] = s[(31 - t + b) % 32]
+            halves_apart("o[t] = x[0]", f"if t == {who}: x[0] = 5", **how)
 
 
 def test_they_are_found_where_each_block_is_followed_alone():
     with pytest.raises(RaceError, match="RAW race"):
-        half_warps_of_unlike_blocks[40, 32](np.zeros((40, 32)))
-
-
-@cuda.jit
-def two_views(wide, narrow, how):
-    t = cuda.threadIdx.x
-    narrow[4 * t] = t
-    if how == 1:
-        wide[t // 2] = 1
-    elif how == 2:
-        wide[31 - t] = wide[t]
-    elif how == 3:
-        wide[t] = 1
-        narrow[4 * t + 1] = t
-
-
-@cuda.jit
-def complex_and_real(z, real, out):
-    t = cuda.threadIdx.x
-    z[t] = t
-    out[t] = real[31 - t]
+        halves_apart(
+            "s[(t + b) % 32] = t", "o[b, t] = s[(31 - t + b) % 32]", 40, o=np.zeros((40, 32))
+        )
 
 
 def test_one_buffer_under_two_item_sizes():
     wide = np.zeros(32, np.float32)
-    two_views[1, 32](wide, wide.view(np.int8), 3)
-    for how in (1, 2):
+    how = {"threads": 32, "wide": wide, "narrow": wide.view(np.int8)}
+    first = "t = cuda.threadIdx.x\nnarrow[4 * t] = t\n"
+    ran(f"{first}wide[t] = 1; narrow[4 * t + 1] = t", **how)
+    for racing in "wide[t // 2] = 1", "wide[31 - t] = wide[t]":
         with pytest.raises(RaceError):
-            two_views[1, 32](wide, wide.view(np.int8), how)
+            ran(first + racing, **how)
     z = np.zeros(32, np.complex64)
     with pytest.raises(RaceError, match=r"RAW race on real\[31\]|RAW race on real\[62\]"):
-        complex_and_real[1, 32](z, z.real, np.zeros(32))
-
-
-@cuda.jit
-def read_before_the_stored_part(early, late):
-    t = cuda.threadIdx.x
-    late[t] = early[8 + t]
+        ran("t = cuda.threadIdx.x; z[t] = t; o[t] = real[31 - t]", 32, z=z, real=z.real,
+            o=np.zeros(32))  # fmt: skip
 
 
 def test_an_array_that_begins_before_the_part_that_is_stored_to():
-    buffer = np.zeros(64)
-    read_before_the_stored_part[1, 16](buffer[:32], buffer[32:])
+    body, buffer = "late[cuda.threadIdx.x] = early[8 + cuda.threadIdx.x]", np.zeros(64)
+    ran(body, 16, early=buffer[:32], late=buffer[32:])
     with pytest.raises(RaceError, match="WAR race|RAW race"):
-        read_before_the_stored_part[1, 16](buffer[:32], buffer[12:])
+        ran(body, 16, early=buffer[:32], late=buffer[12:])
 
 
 # --- customary code that CUDA's rules forbid ----------------------------------------------------
@@ -809,57 +745,36 @@ def add_by_swapping(x):
             break
 
 
-@cuda.jit
-def load_beside_an_addition(x, out):
-    out[cuda.grid(1)] = x[0]
-    cuda.atomic.add(x, 0, 1)
-
-
 def test_a_loop_of_compare_and_swap_is_warned_of():
     x = np.zeros(1, np.int32)
     with pytest.warns(KernelWarning, match="race on x.0.*\n.*customary") as caught:
         add_by_swapping[4, 64](x)
     assert x[0] == 256 and caught[0].filename == __file__
     with pytest.raises(RaceError):
-        load_beside_an_addition[1, 64](x, np.zeros(64))
+        ran("o[cuda.grid(1)] = x[0]; cuda.atomic.add(x, 0, 1)", 64, x=x, o=np.zeros(64))
 
 
-@cuda.jit
-def copy_the_first(x):
-    i = cuda.grid(1)
-    x[i] = x[0]
-
-
-@cuda.jit
-def copy_the_next(x):
-    i = cuda.grid(1)
-    x[i] = x[(i + 1) % x.size]
+COPY_THE_FIRST = "x[cuda.grid(1)] = x[0]"
 
 
 def test_a_store_of_what_was_loaded_there_is_warned_of():
-    x = np.arange(32.0)
     with pytest.warns(KernelWarning, match="just loaded there"):
-        copy_the_first[1, 32](x)
-    assert not x.any()
+        assert not any(ran(COPY_THE_FIRST, 32, x=np.arange(32.0)))
     with pytest.raises(RaceError):  # all values are equal, but not by the code
-        copy_the_next[1, 32](x)
-
-
-@cuda.jit
-def copy_in_shared(x, out):
-    tile = cuda.shared.array(32, float32)
-    t = cuda.threadIdx.x
-    tile[t] = x[t]
-    cuda.syncwarp()
-    tile[t] = tile[0]
-    out[t] = tile[t]
+        ran("x[cuda.grid(1)] = x[(cuda.grid(1) + 1) % x.size]", 32, x=np.zeros(32))
 
 
 def test_so_it_is_in_shared_memory():
-    out = np.zeros(32)
+    body = """
+        tile = cuda.shared.array(32, np.float32)
+        t = cuda.threadIdx.x
+        tile[t] = x[t]
+        cuda.syncwarp()
+        tile[t] = tile[0]
+        o[t] = tile[t]
+    """
     with pytest.warns(KernelWarning, match="just loaded there"):
-        copy_in_shared[1, 32](np.arange(3.0, 35.0), out)
-    assert (out == 3).all()
+        assert ran(body, 32, x=np.arange(3.0, 35.0), o=np.zeros(32)) == [3] * 32
 
 
 def test_reductions():
@@ -900,4 +815,4 @@ def test_warnings_can_be_errors():
     with warnings.catch_warnings():
         warnings.simplefilter("error", KernelWarning)
         with pytest.raises(KernelWarning):
-            copy_the_first[1, 32](np.arange(32.0))
+            ran(COPY_THE_FIRST, 32, x=np.arange(32.0))

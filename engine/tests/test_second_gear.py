@@ -109,7 +109,7 @@ def planted(name, old, new, count=1):
     classic = SOURCES[name]
     function = classic.kernel.py_func
     text = inspect.getsource(function)
-    text = text[text.index("@cuda.jit") :]
+    text = "@cuda.jit\n" + text[text.index("def ") :]
     assert old in text
     return run_text(text.replace(old, new, count), dict(function.__globals__))[name], classic
 

@@ -29,7 +29,6 @@ def warp_sum(x):
     2, THREADS, lambda rng: (integers(rng, 128), zeros(2, dtype=np.int64)),
     answer=lambda x, out: x.reshape(2, 64).sum(1),
 )  # fmt: skip
-@cuda.jit
 def shuffle_sum(x, out):
     """Shuffles within warps, shared memory across them."""
     partial = cuda.shared.array(WARPS, int64)
@@ -49,7 +48,6 @@ def shuffle_sum(x, out):
     4, THREADS, lambda rng: (floats(rng, 4, 150), zeros(4, dtype=np.int64)),
     answer=lambda x, out: x.argmax(1),
 )  # fmt: skip
-@cuda.jit
 def argmax_rows(x, out):
     values = cuda.shared.array(THREADS, float32)
     places = cuda.shared.array(THREADS, int32)
@@ -76,7 +74,6 @@ def argmax_rows(x, out):
     3, 32, lambda rng: (integers(rng, 96), zeros(3, dtype=np.int64), zeros(1, dtype=np.int64)),
     answer=lambda x, partial, out: (x.reshape(3, 32).max(1), x.max()),
 )  # fmt: skip
-@cuda.jit
 def maximum_after_grid_sync(x, partial, out):
     """Two passes in one launch, with a barrier of the whole grid between."""
     grid = cuda.cg.this_grid()
@@ -99,7 +96,6 @@ def maximum_after_grid_sync(x, partial, out):
     answer=lambda x, ticket, partial, out: (
         x.reshape(3, 32).sum(1), (x.reshape(3, 32).sum(1) ** 2).sum()),
 )  # fmt: skip
-@cuda.jit
 def last_block_finishes(x, ticket, partial, out):
     """The block that draws the last ticket adds up what all have left."""
     is_last = cuda.shared.array(1, boolean)
@@ -126,7 +122,6 @@ def last_block_finishes(x, ticket, partial, out):
     answer=lambda x, out: np.concatenate(
         [np.r_[0, np.cumsum(half)[:-1]] for half in x.reshape(2, 128)]),
 )  # fmt: skip
-@cuda.jit
 def blelloch(x, out):
     """Exclusive, work-efficient: up and down a tree, two elements per thread."""
     tree = cuda.shared.array(TWICE, int64)
@@ -163,7 +158,6 @@ def blelloch(x, out):
     2, 96, lambda rng: (integers(rng, 192), zeros(192, dtype=np.int64)),
     answer=lambda x, out: np.cumsum(x.reshape(6, 32), axis=1).ravel(),
 )  # fmt: skip
-@cuda.jit
 def scan_of_warps(x, out):
     i = cuda.grid(1)
     lane = cuda.laneid
@@ -183,7 +177,6 @@ def scan_of_warps(x, out):
     answer=lambda heads, x, out: np.concatenate(
         [np.cumsum(part) for part in np.split(x, np.flatnonzero(heads)[1:])]),
 )  # fmt: skip
-@cuda.jit
 def segmented_scan(heads, x, out):
     flags = cuda.shared.array(THREADS, int32)
     sums = cuda.shared.array(THREADS, int64)
@@ -213,7 +206,6 @@ def segmented_scan(heads, x, out):
     answer=lambda x, count, out: (
         np.array([(x > 0).sum()]), np.r_[x[x > 0], np.zeros((x <= 0).sum(), int)]),
 )  # fmt: skip
-@cuda.jit
 def compact_by_ballot(x, count, out):
     """One warp keeps the positive values in order."""
     lane = cuda.laneid
@@ -233,7 +225,6 @@ def compact_by_ballot(x, count, out):
     2, THREADS, lambda rng: (integers(rng, 120), zeros(1, dtype=np.int32),
                              zeros(120, dtype=np.int64)),
 )  # fmt: skip
-@cuda.jit
 def compact_flags(x, count, flags):
     """Counts with an atomic per warp; marks what is kept."""
     i = cuda.grid(1)
@@ -250,7 +241,6 @@ def compact_flags(x, count, flags):
                              zeros(THREADS, dtype=np.int64)),
     answer=lambda x, bit, out: x[np.argsort(x >> bit & 1, kind="stable")],
 )  # fmt: skip
-@cuda.jit
 def radix_pass(x, bit, out):
     """Zeros of one bit to the front, ones behind them, order kept."""
     zeros_before = cuda.shared.array(THREADS, int32)

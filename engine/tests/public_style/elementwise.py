@@ -14,7 +14,6 @@ launched = ZOO.launched
     (2, 2, 2), (4, 4, 2), lambda rng: (floats(rng, 3, 7, 8), zeros(3, 7, 8)),
     answer=lambda x, out: x[:, ::-1, :] * 2,
 )  # fmt: skip
-@cuda.jit
 def flip_volume(volume, out):
     x, y, z = cuda.grid(3)
     depth, height, width = volume.shape
@@ -26,7 +25,6 @@ def flip_volume(volume, out):
     2, 64, lambda rng: (floats(rng, 100), zeros(4, 100)), rtol=1e-6,
     answer=lambda x, out: np.stack([np.sin(x), np.exp(-x * x), np.sqrt(abs(x)), np.arctan2(x, 2)]),
 )  # fmt: skip
-@cuda.jit
 def formulas(x, out):
     i = cuda.grid(1)
     if i < x.size:
@@ -41,7 +39,6 @@ def formulas(x, out):
     2, 32, lambda rng: (rng.random(64) < 0.5, rng.random(64) < 0.5, zeros(3, 64, dtype=bool)),
     answer=lambda a, b, out: np.stack([a & b, a ^ b, ~a | b]),
 )  # fmt: skip
-@cuda.jit
 def logic(a, b, out):
     i = cuda.grid(1)
     out[0, i] = a[i] and b[i]
@@ -53,7 +50,6 @@ def logic(a, b, out):
     1, 64, lambda rng: (integers(rng, 64, high=1000), zeros(3, 64, dtype=np.int64)),
     answer=lambda x, out: np.stack([x // 7, x % 7, np.sign(x)]),
 )  # fmt: skip
-@cuda.jit
 def integer_division(x, out):
     i = cuda.grid(1)
     out[0, i] = x[i] // 7
@@ -69,7 +65,6 @@ def integer_division(x, out):
     ) + (zeros(64, dtype=np.float64),),
     answer=lambda *a: sum(x.astype("f8") * (k + 1) for k, x in enumerate(a[:-1])),
 )  # fmt: skip
-@cuda.jit
 def every_integer(a, b, c, d, e, f, g, h, out):
     i = cuda.grid(1)
     out[i] = a[i] + 2 * b[i] + 3 * c[i] + 4 * d[i] + 5.0 * e[i] + 6 * f[i] + 7 * g[i] + 8.0 * h[i]
@@ -79,7 +74,6 @@ def every_integer(a, b, c, d, e, f, g, h, out):
     2, 32, lambda rng: (floats(rng, 64, dtype="f2"), floats(rng, 64, dtype="f2"), zeros(64)),
     answer=lambda x, y, out: (x * y + x).astype("f4") * np.float32(0.5),
 )  # fmt: skip
-@cuda.jit
 def half_precision(x, y, out):
     i = cuda.grid(1)
     if i < x.size:
@@ -93,7 +87,6 @@ def half_precision(x, y, out):
     answer=lambda x, y, out: np.where(x > y, (x * x.astype("f4") + y).astype("f2"), x + y),
     tolerance=2e-3,
 )  # fmt: skip
-@cuda.jit
 def half_intrinsics(x, y, out):
     i = cuda.grid(1)
     if cuda.fp16.hgt(x[i], y[i]):
@@ -107,7 +100,6 @@ def half_intrinsics(x, y, out):
                         zeros(32, dtype=np.complex64), zeros(32)),
     rtol=1e-6, answer=lambda z, out, size: (z.conj() * z * 2, abs(z)),
 )  # fmt: skip
-@cuda.jit
 def complex_numbers(z, out, size):
     i = cuda.grid(1)
     w = z[i].conjugate() * z[i]
@@ -123,7 +115,6 @@ N = 16
                        zeros(N, dtype=np.complex128)),
     rtol=1e-12, answer=lambda x, out: np.fft.fft(x),
 )  # fmt: skip
-@cuda.jit
 def fourier_transform(x, out):
     k = cuda.threadIdx.x
     total = 0j

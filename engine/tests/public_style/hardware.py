@@ -22,7 +22,6 @@ GRID_TABLE = np.arange(12, dtype=np.float32).reshape(3, 4)
         [int(v).bit_count(), 64 - int(v).bit_length(), (int(v) & -int(v)).bit_length()] for v in x
     ]).T,
 )  # fmt: skip
-@cuda.jit
 def count_bits(x, out):
     i = cuda.grid(1)
     out[0, i] = cuda.popc(x[i])
@@ -34,7 +33,6 @@ def count_bits(x, out):
     1, N, lambda rng: (rng.integers(0, 2**63, N).astype(np.uint64), zeros(N, dtype=np.uint64)),
     answer=lambda x, out: np.array([int(f"{v:064b}"[::-1], 2) for v in x], np.uint64),
 )  # fmt: skip
-@cuda.jit
 def reverse_bits(x, out):
     i = cuda.grid(1)
     out[i] = cuda.brev(x[i])
@@ -45,7 +43,6 @@ def reverse_bits(x, out):
     answer=lambda xy, out: np.stack(
         [xy[0] ^ (xy[0] >> 1), spread_bits(xy[0]) | spread_bits(xy[1]) << 1]),
 )  # fmt: skip
-@cuda.jit
 def gray_and_morton_codes(xy, out):
     i = cuda.grid(1)
     out[0, i] = xy[0, i] ^ (xy[0, i] >> 1)
@@ -65,7 +62,6 @@ def spread_bits(x):
                        zeros(4 * N, dtype=np.uint8)),
     answer=lambda x, words, back: (x.view(np.uint32), x[::-1]),
 )  # fmt: skip
-@cuda.jit
 def pack_bytes(x, words, back):
     i = cuda.grid(1)
     word = uint32(0)
@@ -84,7 +80,6 @@ def pack_bytes(x, words, back):
                         zeros(64, dtype=np.int64)),
     answer=lambda x, mask, rank: match_answer(x),
 )  # fmt: skip
-@cuda.jit
 def match_peers(x, mask, rank):
     """Which lanes hold the same value, and how many of them come before this one?"""
     i = cuda.grid(1)
@@ -105,7 +100,6 @@ def match_answer(x):
                         zeros(64, 2, dtype=np.int64)),
     answer=lambda x, out: np.repeat([[-1, 1], [0, 0]], 32, axis=0),
 )  # fmt: skip
-@cuda.jit
 def match_all(x, out):
     mask, agree = cuda.match_all_sync(FULL_MASK, x[cuda.grid(1)])
     out[cuda.grid(1), 0] = mask
@@ -116,7 +110,6 @@ def match_all(x, out):
     1, 64, lambda rng: (integers(rng, 64, low=0, high=3), zeros(3, dtype=np.int64)),
     answer=lambda x, counts: np.bincount(x, minlength=3),
 )  # fmt: skip
-@cuda.jit
 def aggregated_atomics(x, counts):
     """One atomic for all lanes that hit the same counter: their leader adds for them."""
     i = cuda.grid(1)
@@ -128,7 +121,6 @@ def aggregated_atomics(x, counts):
 @launched(
     2, 48, lambda rng: (integers(rng, 96), zeros(96, 4, dtype=np.int64)),
 )  # fmt: skip
-@cuda.jit
 def votes_of_partial_warps(x, out):
     """Blocks of a warp and a half; who is here is asked, too."""
     i = cuda.grid(1)
@@ -142,7 +134,6 @@ def votes_of_partial_warps(x, out):
 @launched(
     1, N, lambda rng: (floats(rng, N), zeros(N)), answer=lambda x, out: x[::-1] + np.roll(x, -1),
 )  # fmt: skip
-@cuda.jit
 def reverse_and_rotate(x, out):
     lane = cuda.laneid
     v = x[lane]
@@ -153,7 +144,6 @@ def reverse_and_rotate(x, out):
     1, N, lambda rng: (integers(rng, N), zeros(N, dtype=np.int64)),
     answer=lambda x, out: np.sort(x),
 )  # fmt: skip
-@cuda.jit
 def sort_in_a_warp(x, out):
     """Bitonic network in registers: compare with a partner lane, keep one."""
     lane = cuda.laneid
@@ -175,7 +165,6 @@ def sort_in_a_warp(x, out):
     answer=lambda x, out: np.stack(
         [x.reshape(2, 2, 16).sum(2)[:, 0], x.reshape(2, 2, 16).max(2)[:, 1]], 1),
 )  # fmt: skip
-@cuda.jit
 def two_halves(x, out):
     """Each half of a warp does something else, with a member mask of its own."""
     lane, warp = cuda.laneid, cuda.threadIdx.x // 32
@@ -202,7 +191,6 @@ def two_halves(x, out):
         x.sum(), -x.sum(), x.min(), x.max(), np.bitwise_and.reduce(x), np.bitwise_or.reduce(x),
         np.bitwise_xor.reduce(x)]),
 )  # fmt: skip
-@cuda.jit
 def integer_atomics(x, out):
     v = x[cuda.grid(1)]
     cuda.atomic.add(out, 0, v)
@@ -219,7 +207,6 @@ def integer_atomics(x, out):
     rtol=1e-12,
     answer=lambda x, out: np.array([x.sum(), -x.sum(), x.min(), x.max(), x.min(), x.max()]),
 )  # fmt: skip
-@cuda.jit
 def float_atomics(x, out):
     v = x[cuda.grid(1)]
     cuda.atomic.add(out, 0, v)
@@ -234,7 +221,6 @@ def float_atomics(x, out):
     2, N, lambda rng: (zeros(2, dtype=np.uint64), zeros(64, dtype=np.int64)),
     answer=lambda counters, seen: (np.array([64 % 50, 2]), np.ones(64)),
 )  # fmt: skip
-@cuda.jit
 def tickets(counters, seen):
     """inc wraps after its limit; a plain counter hands out every number once."""
     cuda.atomic.inc(counters, 0, uint64(49))
@@ -247,7 +233,6 @@ def tickets(counters, seen):
     2, N, lambda rng: (integers(rng, 64, low=0, high=40), np.full(64, -1), zeros(64, dtype=bool)),
     answer=lambda keys, table, first: None,
 )  # fmt: skip
-@cuda.jit
 def hash_table(keys, table, found):
     """Linear probing with compare-and-swap; equal keys share a slot."""
     key = keys[cuda.grid(1)]
@@ -263,7 +248,6 @@ def hash_table(keys, table, found):
 @launched(
     1, N, lambda rng: (np.array([7], np.int32), zeros(N, dtype=np.int64)),
 )  # fmt: skip
-@cuda.jit
 def one_winner(flag, out):
     old = cuda.atomic.compare_and_swap(flag, 7, 8)
     cuda.atomic.exch(flag, 0, 9)
@@ -274,7 +258,6 @@ def one_winner(flag, out):
     2, 64, lambda rng: (floats(rng, 128), zeros(4, dtype=np.float64)), rtol=1e-12, tolerance=1e-6,
     answer=lambda x, out: np.array([x.astype("f8")[k::4].sum() for k in range(4)]),
 )  # fmt: skip
-@cuda.jit
 def atomics_in_shared(x, out):
     sums = cuda.shared.array(4, float64)
     t = cuda.threadIdx.x
@@ -294,7 +277,6 @@ def atomics_in_shared(x, out):
     1, N, lambda rng: (integers(rng, N, low=0, high=7), zeros(N)),
     answer=lambda n, out: TABLE[n] + GRID_TABLE[n % 3, n % 4],
 )  # fmt: skip
-@cuda.jit
 def constant_memory(n, out):
     factorials = cuda.const.array_like(TABLE)
     table = cuda.const.array_like(GRID_TABLE)
@@ -306,7 +288,6 @@ def constant_memory(n, out):
     1, N, lambda rng: (integers(rng, N, low=0, high=7), zeros(N, dtype=np.int64)),
     answer=lambda n, out: TABLE[n],
 )  # fmt: skip
-@cuda.jit
 def frozen_global(n, out):
     """An array of the module, used directly: Numba copies it into the kernel."""
     i = cuda.grid(1)
@@ -317,7 +298,6 @@ def frozen_global(n, out):
     2, N, lambda rng: (floats(rng, 64), floats(rng, 64), zeros(64)), shared_bytes=8 * N,
     answer=lambda a, b, out: (a.reshape(2, N)[:, ::-1] * np.roll(b.reshape(2, N), -1, 1)).ravel(),
 )  # fmt: skip
-@cuda.jit
 def carve_dynamic_memory(a, b, out):
     """Two arrays cut from one dynamic allocation."""
     n = cuda.blockDim.x
@@ -335,7 +315,6 @@ def carve_dynamic_memory(a, b, out):
     1, N, lambda rng: (floats(rng, N), integers(rng, N, dtype=np.int32), zeros(N)),
     shared_bytes=8 * N, answer=lambda x, k, out: x[::-1] * k[::-1],
 )  # fmt: skip
-@cuda.jit
 def dynamic_memory_of_two_types(x, k, out):
     """Every dynamic array begins at the same byte; the second is cut off further on."""
     t = cuda.threadIdx.x
@@ -351,7 +330,6 @@ def dynamic_memory_of_two_types(x, k, out):
     1, N, lambda rng: (integers(rng, N, low=0, high=9), zeros(N, dtype=np.int64)),
     answer=lambda x, out: np.array([sum((v * k) % 7 for k in range(5)) for v in x]),
 )  # fmt: skip
-@cuda.jit
 def local_memory(x, out):
     """A 2-D array of each thread's own, an index of its own."""
     cells = cuda.local.array((5, 7), boolean)

@@ -19,7 +19,6 @@ OFFSETS = ((0, 1), (1, 0), (0, -1), (-1, 0))
     answer=lambda x, out: np.array(
         [x[2:6].sum(), x[::-1][0], x[::3].sum(), x[-5:][0], x[30:20:-2].sum(), x[50:].size]),
 )  # fmt: skip
-@cuda.jit
 def slices(x, out):
     if cuda.grid(1) == 0:
         out[0] = total(x[2:6])
@@ -43,7 +42,6 @@ def total(x):
     1, 8, lambda rng: (floats(rng, 8, 10), zeros(8, 10)),
     answer=lambda x, out: np.where(np.arange(10) % 2, x[:, ::-1], 7),
 )  # fmt: skip
-@cuda.jit
 def strided_views(x, out):
     """Rows backwards, every other column, a slice filled with one value."""
     i = cuda.grid(1)
@@ -58,7 +56,6 @@ def strided_views(x, out):
     1, 12, lambda rng: (floats(rng, 3, 4, 5)[::-1, :, ::2], zeros(12, dtype=np.float32)),
     answer=lambda x, out: x.sum(2).ravel(),
 )  # fmt: skip
-@cuda.jit
 def views_of_views(x, out):
     i = cuda.grid(1)
     plane = x[i // 4]
@@ -74,7 +71,6 @@ def views_of_views(x, out):
     2, N, lambda rng: (floats(rng, 60)[::-2], zeros(2, 30).T),
     answer=lambda x, out: np.stack([x, -x], 1),
 )  # fmt: skip
-@cuda.jit
 def negative_strides(x, out):
     i = cuda.grid(1)
     if i < x.size:
@@ -87,7 +83,6 @@ def negative_strides(x, out):
                        zeros(50)),
     answer=lambda arrays, weights, out: sum(w * a for w, a in zip(weights, arrays, strict=True)),
 )  # fmt: skip
-@cuda.jit
 def tuple_arguments(arrays, weights, out):
     i = cuda.grid(1)
     a, b = arrays
@@ -99,7 +94,6 @@ def tuple_arguments(arrays, weights, out):
     1, N, lambda rng: (integers(rng, N), zeros(N, dtype=np.int64)),
     answer=lambda x, out: x * 4 + sum(3 * a + b for a, b in OFFSETS),
 )  # fmt: skip
-@cuda.jit
 def constant_tuples(x, out):
     i = cuda.grid(1)
     acc = 0
@@ -113,7 +107,6 @@ def constant_tuples(x, out):
     answer=lambda x, w, out: np.stack(
         [x.sum(1), x @ np.arange(1, 6), x @ w], 1),
 )  # fmt: skip
-@cuda.jit
 def loops_over_arrays(x, w, out):
     row = x[cuda.grid(1)]
     for v in row:
@@ -162,7 +155,6 @@ def sort_three(a, b, c):
 @launched(
     1, N, lambda rng: (floats(rng, N, 3), zeros(N, 3)), answer=lambda x, out: np.sort(x, axis=1)
 )
-@cuda.jit
 def nested_device_functions(x, out):
     i = cuda.grid(1)
     low, middle, high = sort_three(x[i, 0], x[i, 1], x[i, 2])
@@ -176,7 +168,6 @@ def swap_ends(row, first=0):
 
 
 @launched(1, N, lambda rng: (integers(rng, N, 5),), answer=lambda x: x[:, [4, 1, 2, 3, 0]])
-@cuda.jit
 def functions_that_store(x):
     """A device function changes the array that it is given; it returns nothing."""
     swap_ends(x[cuda.grid(1)])
@@ -186,7 +177,6 @@ def functions_that_store(x):
     2, N, lambda rng: (integers(rng, 60, low=-20, high=20), zeros(60, dtype=np.int64)),
     answer=lambda x, out: np.select([x < -10, x < 0, x == 0, x < 10], [-2, -1, 0, 1], 2),
 )  # fmt: skip
-@cuda.jit
 def early_returns(x, out):
     i = cuda.grid(1)
     if i >= x.size:
@@ -212,7 +202,6 @@ def classify(v):
     1, N, lambda rng: (integers(rng, N, 12, low=0, high=30), zeros(N, dtype=np.int64)),
     answer=lambda x, out: np.array([continue_answer(row) for row in x]),
 )  # fmt: skip
-@cuda.jit
 def break_and_continue(x, out):
     i = cuda.grid(1)
     acc = 0
@@ -247,7 +236,6 @@ def continue_answer(row):
     answer=lambda x, key, out: np.array(
         [(np.flatnonzero(row == k).tolist() + [-1])[0] for row, k in zip(x, key, strict=True)]),
 )  # fmt: skip
-@cuda.jit
 def search_rows(x, key, out):
     """for ... else: the else runs where nothing was found."""
     row = cuda.grid(1)
@@ -264,7 +252,6 @@ def search_rows(x, key, out):
     2, N, lambda rng: (integers(rng, 60), 5, -3, zeros(60, dtype=np.int64)),
     answer=lambda x, a, b, out: np.where((x > b) & (x < a), x, np.where(x % 2 == 0, a, b)),
 )  # fmt: skip
-@cuda.jit
 def conditional_expressions(x, a, b, out):
     i = cuda.grid(1)
     if i < x.size:
@@ -276,7 +263,6 @@ def conditional_expressions(x, a, b, out):
     1, N, lambda rng: (floats(rng, N), zeros(3, N)), rtol=1e-6,
     answer=lambda x, out: np.stack([x.astype(int), np.float32(x) ** 2, np.hypot(x, 1)]),
 )  # fmt: skip
-@cuda.jit
 def types_by_many_names(x, out):
     i = cuda.grid(1)
     v: float32 = x[i]
@@ -288,7 +274,6 @@ def types_by_many_names(x, out):
 @launched(
     (2, 1, 2), (3, 2, 4), lambda rng: (zeros(96, 4, dtype=np.int32),),
 )  # fmt: skip
-@cuda.jit
 def all_the_indices(out):
     ti, bi, bd, gd = cuda.threadIdx, cuda.blockIdx, cuda.blockDim, cuda.gridDim
     thread = (ti.z * bd.y + ti.y) * bd.x + ti.x
@@ -306,7 +291,6 @@ def all_the_indices(out):
     1, N, lambda rng: (integers(rng, N, low=0, high=12), zeros(N, dtype=np.int64)),
     answer=lambda x, out: np.array([fibonacci_answer(n) for n in x]),
 )  # fmt: skip
-@cuda.jit
 def fibonacci(n, out):
     i = cuda.grid(1)
     a, b = 0, 1
@@ -327,7 +311,6 @@ def fibonacci_answer(n):
                        zeros(2, N, dtype=np.int64)),
     answer=lambda a, b, out: np.stack([np.gcd(a, b), a**3 % b]),
 )  # fmt: skip
-@cuda.jit
 def euclid_and_powers(a, b, out):
     i = cuda.grid(1)
     x, y = a[i], b[i]
@@ -356,7 +339,6 @@ def pick_row(a, b, c, i):
 
 
 @launched(1, N, lambda rng: (integers(rng, 4, 5), zeros(N, 2, dtype=np.int64)))
-@cuda.jit
 def rows_that_functions_return(x, out):
     i = cuda.grid(1)
     tile = cuda.shared.array((4, 5), int64)
@@ -368,7 +350,6 @@ def rows_that_functions_return(x, out):
 
 
 @launched(2, N, lambda rng: (integers(rng, 64), zeros(64, 6, dtype=np.int64)))
-@cuda.jit
 def local_arrays_by_parts(x, out):
     i = cuda.grid(1)
     if i % 5 == 0:
@@ -389,7 +370,6 @@ def local_arrays_by_parts(x, out):
 
 
 @launched(1, N, lambda rng: (integers(rng, 40), zeros(N, dtype=np.int64)))
-@cuda.jit
 def shrinking_view(x, out):
     i = cuda.grid(1)
     view = x
@@ -401,7 +381,6 @@ def shrinking_view(x, out):
 
 
 @launched(2, N, lambda rng: (integers(rng, 64), zeros(3, 64, dtype=np.int64)))
-@cuda.jit
 def swapped_rows(x, out):
     i = cuda.grid(1)
     a, b = out[0], out[1]
@@ -415,7 +394,6 @@ def swapped_rows(x, out):
 
 
 @launched(2, N, lambda rng: (integers(rng, 64, low=0), zeros(64, dtype=np.int64)))
-@cuda.jit
 def stack_of_work(x, out):
     """Recursion by hand: each thread has a stack of its own height."""
     i = cuda.grid(1)

@@ -37,7 +37,6 @@ def block_sum(value, cache):
     answer=lambda x, w, b, out: (x - x.mean(1, keepdims=True))
     / np.sqrt(x.var(1, keepdims=True) + EPS) * w + b,
 )  # fmt: skip
-@cuda.jit
 def layernorm(x, weight, bias, out):
     cache = cuda.shared.array(THREADS, float32)
     row, t, n = cuda.blockIdx.x, cuda.threadIdx.x, x.shape[1]
@@ -58,7 +57,6 @@ def layernorm(x, weight, bias, out):
     (5, 1), 16, lambda rng: (rng.integers(0, 9, 5), floats(rng, 9, 12), zeros(5, 12)),
     answer=lambda tokens, table, out: table[tokens],
 )  # fmt: skip
-@cuda.jit
 def embedding(tokens, table, out):
     row = table[tokens[cuda.blockIdx.x]]
     c = cuda.threadIdx.x
@@ -70,7 +68,6 @@ def embedding(tokens, table, out):
     5, 16, lambda rng: (rng.integers(0, 4, 5), floats(rng, 5, 12), zeros(4, 12)), rtol=1e-5,
     answer=lambda tokens, dout, dtable: np.stack([dout[tokens == t].sum(0) for t in range(4)]),
 )  # fmt: skip
-@cuda.jit
 def embedding_backward(tokens, dout, dtable):
     c = cuda.threadIdx.x
     if c < dtable.shape[1]:
@@ -82,7 +79,6 @@ def embedding_backward(tokens, dout, dtable):
                              zeros(4, 45)),
     rtol=1e-5, tolerance=1e-4, answer=lambda x, labels, loss, dx: cross_entropy_answer(x, labels),
 )  # fmt: skip
-@cuda.jit
 def cross_entropy(logits, labels, loss, dlogits):
     """Loss and gradient in one kernel; online softmax, merged by shuffles."""
     row, lane = cuda.blockIdx.x, cuda.threadIdx.x
@@ -117,7 +113,6 @@ def cross_entropy_answer(x, labels):
     2, 64, lambda rng: (floats(rng, 100), zeros(3, 100)), rtol=1e-6,
     answer=lambda x, out: activations_answer(x.astype("f8")),
 )  # fmt: skip
-@cuda.jit
 def activations(x, out):
     i = cuda.grid(1)
     if i < x.size:
@@ -152,7 +147,6 @@ def splitmix(x):
     2, 64, lambda rng: (floats(rng, 120), np.float32(0.3), np.uint64(42), zeros(120),
                         zeros(120, dtype=bool)),
 )  # fmt: skip
-@cuda.jit
 def dropout(x, p, seed, out, kept):
     i = cuda.grid(1)
     if i < x.size:
@@ -167,7 +161,6 @@ def dropout(x, p, seed, out, kept):
     answer=lambda x, q, scale: (
         np.rint(x / (s := np.abs(x).max(1) / np.float32(127))[:, None]).astype(np.int8), s),
 )  # fmt: skip
-@cuda.jit
 def quantise_rows(x, q, scale):
     """int8 with one scale per row, from the largest magnitude."""
     row, lane = cuda.blockIdx.x, cuda.threadIdx.x
@@ -188,7 +181,6 @@ def quantise_rows(x, q, scale):
                         zeros(4, 3), zeros(4, dtype=np.int32)),
     rtol=1e-5, tolerance=1e-4, answer=lambda x, c, label, sums, n: k_means_answer(x, c),
 )  # fmt: skip
-@cuda.jit
 def k_means_step(points, centres, label, sums, counts):
     i = cuda.grid(1)
     if i >= points.shape[0]:

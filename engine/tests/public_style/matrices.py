@@ -58,7 +58,6 @@ for rows in (2, 3):
     (1, 1, 3), (8, 8), lambda rng: (floats(rng, 3, 5, 6), floats(rng, 3, 6, 7), zeros(3, 5, 7)),
     answer=lambda a, b, c: a @ b,
 )  # fmt: skip
-@cuda.jit
 def matmul_batched(a, b, c):
     j, i, batch = cuda.grid(3)
     if i >= c.shape[1] or j >= c.shape[2]:
@@ -73,7 +72,6 @@ def matmul_batched(a, b, c):
     2, 32, lambda rng: (floats(rng, 40, 9), floats(rng, 9), zeros(40)),
     answer=lambda a, x, y: a @ x,
 )  # fmt: skip
-@cuda.jit
 def matvec(a, x, y):
     i = cuda.grid(1)
     if i < y.size:
@@ -92,7 +90,6 @@ def dot_row(row, x):
     (2, 2), (TILE, TILE), lambda rng: (floats(rng, 14, 10), zeros(10, 14)),
     answer=lambda x, out: x.T,
 )  # fmt: skip
-@cuda.jit
 def transpose_by_view(x, out):
     i, j = cuda.grid(2)
     turned = out.T
@@ -106,7 +103,6 @@ def transpose_by_view(x, out):
     answer=lambda starts, cols, values, x, y: np.add.reduceat(values * x[cols], starts[:-1]),
     tolerance=1e-4,
 )  # fmt: skip
-@cuda.jit
 def csr_matvec_by_warps(starts, cols, values, x, y):
     """A warp per row: strided sums, then shuffles."""
     row = cuda.grid(1) // 32
@@ -130,7 +126,6 @@ def csr_matvec_by_warps(starts, cols, values, x, y):
     rtol=1e-5, tolerance=1e-4,
     answer=lambda rows, cols, values, x, y: np.bincount(rows, values * x[cols], 6),
 )  # fmt: skip
-@cuda.jit
 def coo_matvec(rows, cols, values, x, y):
     k = cuda.grid(1)
     if k < values.size:
@@ -140,7 +135,6 @@ def coo_matvec(rows, cols, values, x, y):
 @launched(
     1, (8, 8), lambda rng: (spd(rng), zeros(8, 8)), answer=lambda a, low: np.linalg.cholesky(a)
 )
-@cuda.jit
 def cholesky(a, low):
     """One block factors a small matrix, column by column."""
     m = cuda.shared.array((8, 8), float32)
@@ -170,7 +164,6 @@ def spd(rng):
     (2, 2), (TILE, TILE), lambda rng: (floats(rng, 13, 12), zeros(13, 12)),
     answer=lambda x, out: laplace(x),
 )  # fmt: skip
-@cuda.jit
 def laplace_with_halo(x, out):
     cells = cuda.shared.array((HALO, HALO), float32)
     tx, ty = cuda.threadIdx.x + 1, cuda.threadIdx.y + 1
@@ -200,7 +193,6 @@ def laplace(x):
 @launched(
     2, 32, lambda rng: (zeros(2, 64) + np.eye(1, 64, 20, dtype=np.float32), 6),
 )  # fmt: skip
-@cuda.jit
 def diffuse_with_grid_sync(rods, steps):
     """Time steps in one launch; all blocks wait for each other between them."""
     i = cuda.grid(1)
@@ -224,7 +216,6 @@ SOBEL = np.array([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]], np.float32)
     (2, 2), (8, 8), lambda rng: (floats(rng, 10, 12), zeros(10, 12)),
     answer=lambda x, out: sobel_answer(x), rtol=1e-6,
 )  # fmt: skip
-@cuda.jit
 def sobel(x, out):
     weights = cuda.const.array_like(SOBEL)
     j, i = cuda.grid(2)
@@ -251,7 +242,6 @@ def sobel_answer(x):
     answer=lambda x, out: ((x[::2, ::2].astype(int) + x[1::2, ::2] + x[::2, 1::2] + x[1::2, 1::2]
                             + 2) // 4).astype(np.uint8),
 )  # fmt: skip
-@cuda.jit
 def halve_image(x, out):
     col, row = cuda.grid(2)
     if row < out.shape[0] and col < out.shape[1]:
@@ -268,7 +258,6 @@ def halve_image(x, out):
     answer=lambda x, out: np.lib.stride_tricks.sliding_window_view(
         np.pad(x, 1), (3, 3)).any((2, 3)),
 )  # fmt: skip
-@cuda.jit
 def dilate(x, out):
     j, i = cuda.grid(2)
     hit = False

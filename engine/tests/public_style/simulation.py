@@ -16,7 +16,6 @@ BODY = np.dtype([("position", "f4", 3), ("mass", "f4"), ("alive", "?")], align=T
     (3, 2), (8, 8), lambda rng: (np.float64(-2), np.float64(1), np.float64(-1), np.float64(1), 25,
                                  zeros(15, 20, dtype=np.uint8)),
 )  # fmt: skip
-@cuda.jit
 def mandelbrot(min_x, max_x, min_y, max_y, limit, image):
     height, width = image.shape
     start_x, start_y = cuda.grid(2)
@@ -43,7 +42,6 @@ def escape_time(re, im, limit):
     2, 32, lambda rng: (rng.integers(1, 2**32, 64).astype(np.uint32), 20,
                         zeros(1, dtype=np.int64)),
 )  # fmt: skip
-@cuda.jit
 def monte_carlo_pi(seeds, draws, inside):
     """xorshift in 32 bits; hits counted by a warp's vote."""
     state = int64(seeds[cuda.grid(1)])
@@ -67,7 +65,6 @@ def next_uniform(state):
     1, 32, lambda rng: (generator_states(rng), zeros(32, 3)), oracle=False,
     answer=lambda states, out: np.stack([xoroshiro_answer(states) for _ in range(3)], 1),
 )  # fmt: skip
-@cuda.jit
 def numbas_own_generator(states, out):
     """cuda.random is written in Numba itself, over an array of records."""
     i = cuda.grid(1)
@@ -96,7 +93,6 @@ def xoroshiro_answer(states):
                         zeros(32, dtype=np.uint32)),
     answer=lambda x, out: (x * np.uint32(2654435761)) ^ (x >> np.uint32(15)),
 )  # fmt: skip
-@cuda.jit
 def hash_words(x, out):
     """Products of 32-bit words wrap when they are stored to 32 bits."""
     i = cuda.grid(1)
@@ -107,7 +103,6 @@ def hash_words(x, out):
     2, 20, lambda rng: (moving_particles(rng), np.float32(0.5)),
     answer=lambda p, dt: None,
 )  # fmt: skip
-@cuda.jit
 def move_particles(particles, dt):
     """Records, field by field; walls reflect."""
     i = cuda.grid(1)
@@ -129,7 +124,6 @@ def moving_particles(rng):
 
 
 @launched(1, 16, lambda rng: (bodies(rng), zeros(3), bodies(rng)[::-1].copy()), rtol=1e-5)
-@cuda.jit
 def centre_of_mass(bodies, centre, copies):
     """Records with arrays in them, copied whole; only some are alive."""
     i = cuda.threadIdx.x
@@ -153,7 +147,6 @@ def bodies(rng):
     1, 8, lambda rng: (np.array((0.25, 2.0, 3.0, 4), PARTICLE)[()], zeros(8)),
     answer=lambda p, out: np.arange(8) * 2 + np.float32(0.25),
 )  # fmt: skip
-@cuda.jit
 def one_record(settings, out):
     i = cuda.grid(1)
     out[i] = settings.x + settings.y * i

@@ -17,7 +17,6 @@ K = 3
     1, 8, lambda rng: (floats(rng, 8, 20), zeros(8, K), zeros(8, K, dtype=np.int32)),
     answer=lambda x, values, places: (-np.sort(-x)[:, :K], np.argsort(-x)[:, :K]),
 )  # fmt: skip
-@cuda.jit
 def top_k(x, values, places):
     """The K largest of each row, by insertion into registers."""
     row = cuda.grid(1)
@@ -45,7 +44,6 @@ TEXT = np.frombuffer(b"in the end the theory of the thing bothers them", np.uint
                        zeros(len(TEXT), dtype=np.int8), zeros(1, dtype=np.int32)),
     answer=lambda text, word, found, count: np.array([6]),
 )  # fmt: skip
-@cuda.jit
 def find_word(text, word, found, count):
     i = cuda.grid(1)
     if i > text.size - word.size:
@@ -62,7 +60,6 @@ def find_word(text, word, found, count):
     1, N, lambda rng: (TEXT[:20].copy(), TEXT[7:27].copy(), zeros(1, dtype=np.int64)),
     answer=lambda a, b, out: np.array([edit_distance_answer(a, b)]),
 )  # fmt: skip
-@cuda.jit
 def edit_distance(a, b, out):
     """Anti-diagonals of the table in turn, three of them in shared memory."""
     table = cuda.shared.array((3, N), int32)
@@ -98,7 +95,6 @@ def edit_distance_answer(a, b):
     1, (8, 8), lambda rng: (rng.integers(1, 30, (8, 8)),),
     answer=lambda d: floyd_warshall_answer(d),
 )  # fmt: skip
-@cuda.jit
 def floyd_warshall(distance):
     cells = cuda.shared.array((8, 8), int64)
     j, i = cuda.threadIdx.x, cuda.threadIdx.y
@@ -127,7 +123,6 @@ EDGES_TO = np.array([1, 2, 3, 3, 4, 4, 0, 5, 2])
                        zeros(6, dtype=np.int64)),
     answer=lambda offsets, targets, level, depth, next_level: np.array([0, 0, 0, 0, 2, 2]),
 )  # fmt: skip
-@cuda.jit
 def bfs_level(offsets, targets, level, depth, next_level):
     """One step: unvisited neighbours of this level get the next one; all agree on the number."""
     v = cuda.grid(1)
@@ -142,7 +137,6 @@ def bfs_level(offsets, targets, level, depth, next_level):
     1, N, lambda rng: (np.array([1, 2, 3, 4, 5, 6, 7, 7]), zeros(8, dtype=np.int64)),
     answer=lambda parent, root: np.full(8, 7),
 )  # fmt: skip
-@cuda.jit
 def pointer_jumping(parent, root):
     """Everyone follows the pointers of a list to its end, in logarithmically many rounds."""
     hop = cuda.shared.array(8, int64)
@@ -164,7 +158,6 @@ def pointer_jumping(parent, root):
                        zeros(1, dtype=np.int32)),
     answer=lambda x, seen, count: (np.isin(np.arange(12), x), np.array([len(set(x))])),
 )  # fmt: skip
-@cuda.jit
 def count_distinct(x, seen, count):
     flags = cuda.shared.array(12, boolean)
     t = cuda.threadIdx.x
