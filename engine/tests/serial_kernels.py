@@ -150,10 +150,8 @@ def floyd_warshall(d):
                     d[i, j] = through
 
 
-@case(
-    "linked list, 3000 steps",
-    lambda rng: [np.roll(np.arange(3000), 7), np.zeros(3000, np.int64)],
-)
+@case("linked list, 3000 steps", lambda rng: [np.roll(np.arange(3000), 7),
+    np.zeros(3000, np.int64)])  # fmt: skip
 def linked_list(following, order):
     at = 0
     for step in range(len(following)):
@@ -177,18 +175,11 @@ def bisection(x, out):
 # ---------------------------------------------------------------- one of a block's threads
 
 
-@case(
-    "thread 0 adds up a shared tile",
-    lambda rng: [rng.standard_normal(TILE).astype(np.float32), np.zeros(1, np.float32)],
-    block=TILE,
-)
-@case(
-    "thread 0 adds up a shared tile, 64 blocks",
+@case("thread 0 adds up a shared tile", lambda rng: [rng.standard_normal(TILE).astype(np.float32),
+    np.zeros(1, np.float32)], block=TILE)  # fmt: skip
+@case("thread 0 adds up a shared tile, 64 blocks",
     lambda rng: [rng.standard_normal(64 * TILE).astype(np.float32), np.zeros(64, np.float32)],
-    grid=64,
-    block=TILE,
-    simulated=False,
-)
+    grid=64, block=TILE, simulated=False)  # fmt: skip
 def thread_0_sum(x, out):
     tile = cuda.shared.array(TILE, float32)
     t = cuda.threadIdx.x
@@ -201,11 +192,8 @@ def thread_0_sum(x, out):
         out[cuda.blockIdx.x] = total
 
 
-@case(
-    "thread 0 scans a shared tile",
-    lambda rng: [rng.standard_normal(TILE).astype(np.float32)],
-    block=TILE,
-)
+@case("thread 0 scans a shared tile", lambda rng: [rng.standard_normal(TILE).astype(np.float32)],
+    block=TILE)  # fmt: skip
 def thread_0_scan(x):
     tile = cuda.shared.array(TILE, float32)
     t = cuda.threadIdx.x
@@ -218,11 +206,8 @@ def thread_0_scan(x):
     x[t] = tile[t]
 
 
-@case(
-    "thread 0 sorts a shared tile of 48",
-    lambda rng: [rng.permutation(48).astype(np.float32)],
-    block=48,
-)
+@case("thread 0 sorts a shared tile of 48", lambda rng: [rng.permutation(48).astype(np.float32)],
+    block=48)  # fmt: skip
 def thread_0_sort(x):
     tile = cuda.shared.array(48, float32)
     t = cuda.threadIdx.x
@@ -240,11 +225,8 @@ def thread_0_sort(x):
     x[t] = tile[t]
 
 
-@case(
-    "thread 0 adds up global memory",
-    lambda rng: [rng.standard_normal(TILE), np.zeros(TILE), np.zeros(1)],
-    block=TILE,
-)
+@case("thread 0 adds up global memory", lambda rng: [rng.standard_normal(TILE), np.zeros(TILE),
+    np.zeros(1)], block=TILE)  # fmt: skip
 def thread_0_global_sum(x, squares, out):
     t = cuda.threadIdx.x
     squares[t] = x[t] * x[t]
@@ -281,16 +263,10 @@ def quicksort(rows):
             top += 4
 
 
-@case(
-    "histogram in a local array, 32 threads",
-    lambda rng: [rng.integers(0, BINS, (32, 100)), np.zeros((32, BINS), np.int64)],
-    block=32,
-)
-@case(
-    "histogram in a local array, 256 threads",
-    lambda rng: [rng.integers(0, BINS, (256, 100)), np.zeros((256, BINS), np.int64)],
-    block=256,
-)
+@case("histogram in a local array, 32 threads", lambda rng: [rng.integers(0, BINS, (32, 100)),
+    np.zeros((32, BINS), np.int64)], block=32)  # fmt: skip
+@case("histogram in a local array, 256 threads", lambda rng: [rng.integers(0, BINS, (256, 100)),
+    np.zeros((256, BINS), np.int64)], block=256)  # fmt: skip
 def local_histogram(values, counts):
     t = cuda.threadIdx.x
     bins = cuda.local.array(BINS, int32)
@@ -302,11 +278,8 @@ def local_histogram(values, counts):
         counts[t, i] = bins[i]
 
 
-@case(
-    "edit distance, local row",
-    lambda rng: [*rng.integers(0, 4, (2, 32, 24)), np.zeros(32, np.int64)],
-    block=32,
-)
+@case("edit distance, local row", lambda rng: [*rng.integers(0, 4, (2, 32, 24)),
+    np.zeros(32, np.int64)], block=32)  # fmt: skip
 def edit_distance(a, b, out):
     t = cuda.threadIdx.x
     row = cuda.local.array(WIDTH, int32)
@@ -337,11 +310,8 @@ def collatz(steps):
     steps[cuda.grid(1)] = count
 
 
-@case(
-    "binary search",
-    lambda rng: [np.sort(rng.random(512)), rng.random(64), np.zeros(64, np.int64)],
-    block=64,
-)
+@case("binary search", lambda rng: [np.sort(rng.random(512)), rng.random(64),
+    np.zeros(64, np.int64)], block=64)  # fmt: skip
 def binary_search(x, wanted, found):
     t = cuda.grid(1)
     low, high = 0, len(x)
@@ -366,17 +336,9 @@ def newton(x, out):
 # ---------------------------------------------------------------- many threads, one counter
 
 
-@case(
-    "tickets of one counter",
-    lambda rng: [np.zeros(1, np.int64), np.zeros(128, np.int64)],
-    block=128,
-)
-@case(
-    "tickets of one counter, 1M threads",
-    lambda rng: [np.zeros(1, np.int64), np.zeros(2**20, np.int64)],
-    grid=2**12,
-    block=256,
-    simulated=False,
-)
+@case("tickets of one counter", lambda rng: [np.zeros(1, np.int64), np.zeros(128, np.int64)],
+    block=128)  # fmt: skip
+@case("tickets of one counter, 1M threads", lambda rng: [np.zeros(1, np.int64),
+    np.zeros(2**20, np.int64)], grid=2**12, block=256, simulated=False)  # fmt: skip
 def tickets(counter, out):
     out[cuda.grid(1)] = cuda.atomic.add(counter, 0, 1)

@@ -107,12 +107,8 @@ def zeros(*shape, dtype=np.float32):
 
 
 @launched(5, 64, lambda rng: (floats(rng, 300), floats(rng, 300), zeros(300)))
-@launched(
-    3,
-    20,
-    lambda rng: (floats(rng, 55, dtype="f8"), floats(rng, 55), zeros(55)),
-    label="_block_of_20",
-)
+@launched(3, 20, lambda rng: (floats(rng, 55, dtype="f8"), floats(rng, 55), zeros(55)),
+    label="_block_of_20")  # fmt: skip
 def vector_add(a, b, out):
     i = cuda.grid(1)
     if i < out.size:
@@ -158,18 +154,10 @@ def row_views(x, out):
         target[j] = row[row.shape[0] - 1 - j] + x[i][0]
 
 
-@launched(
-    2,
-    64,
-    lambda rng: (
-        integers(rng, 128, low=-127, high=128, dtype=np.int8),
-        integers(rng, 128, low=0, high=256, dtype=np.uint8),
-        integers(rng, 128, low=-30000, high=30000, dtype=np.int16),
-        rng.random(128) < 0.5,
-        zeros(6, 128, dtype=np.int64),
-        zeros(128, dtype=np.int8),
-    ),
-)
+@launched(2, 64, lambda rng: (integers(rng, 128, low=-127, high=128, dtype=np.int8),
+    integers(rng, 128, low=0, high=256, dtype=np.uint8),
+    integers(rng, 128, low=-30000, high=30000, dtype=np.int16), rng.random(128) < 0.5,
+    zeros(6, 128, dtype=np.int64), zeros(128, dtype=np.int8)))  # fmt: skip
 def narrow_integers(a, b, c, flag, out, wrapped):
     i = cuda.grid(1)
     out[0, i] = a[i] * b[i] * c[i]
@@ -181,15 +169,8 @@ def narrow_integers(a, b, c, flag, out, wrapped):
     wrapped[i] = a[i] * 3  # wraps to 8 bits
 
 
-@launched(
-    2,
-    64,
-    lambda rng: (
-        rng.integers(0, 2**32, 128).astype(np.uint32),
-        rng.integers(0, 2**31, 128).astype(np.int32),
-        zeros(5, 128, dtype=np.int64),
-    ),
-)
+@launched(2, 64, lambda rng: (rng.integers(0, 2**32, 128).astype(np.uint32),
+    rng.integers(0, 2**31, 128).astype(np.int32), zeros(5, 128, dtype=np.int64)))  # fmt: skip
 def bit_tricks(u, s, out):
     i = cuda.grid(1)
     x = u[i]
@@ -382,12 +363,8 @@ def tree_softmax(x, out):
 HEAD_DIM = 32
 
 
-@launched(
-    2,
-    (TILE, TILE),
-    lambda rng: (*(floats(rng, 32, HEAD_DIM) for _ in "qkv"), zeros(32, HEAD_DIM), zeros(32), 0.2),
-    rtol=2e-6,
-)
+@launched(2, (TILE, TILE), lambda rng: (*(floats(rng, 32, HEAD_DIM) for _ in "qkv"),
+    zeros(32, HEAD_DIM), zeros(32), 0.2), rtol=2e-6)  # fmt: skip
 def flash_attn_tile(q, k, v, out, lse, softmax_scale):
     """FlashAttention-2, lengths a multiple of TILE; two columns of out per thread."""
     q_tile = cuda.shared.array((TILE, HEAD_DIM), float32)
@@ -435,12 +412,8 @@ def flash_attn_tile(q, k, v, out, lse, softmax_scale):
         lse[row] = m_i + math.log(l_i)
 
 
-@launched(
-    2,
-    20,
-    lambda rng: (*(floats(rng, 23, HEAD_DIM) for _ in "qkv"), zeros(23, HEAD_DIM), 0.2),
-    rtol=2e-6,
-)
+@launched(2, 20, lambda rng: (*(floats(rng, 23, HEAD_DIM) for _ in "qkv"), zeros(23, HEAD_DIM),
+    0.2), rtol=2e-6)  # fmt: skip
 def attention_row(q, k, v, out, softmax_scale):
     """One thread per query row, online softmax, nothing shared."""
     i = cuda.grid(1)
@@ -523,12 +496,8 @@ def barrier_after_exit(x, out):
     out[i] = cells[last - t] * 2
 
 
-@launched(
-    2,
-    64,
-    lambda rng: (integers(rng, 128, dtype=np.int32), zeros(128, dtype=np.int32)),
-    shared_bytes=512,
-)
+@launched(2, 64, lambda rng: (integers(rng, 128, dtype=np.int32), zeros(128, dtype=np.int32)),
+    shared_bytes=512)  # fmt: skip
 def dynamic_shared(x, out):
     """Two halves of one dynamic array."""
     cells = cuda.shared.array(0, int32)
@@ -616,9 +585,8 @@ def warp_shared_exchange(x, out):
 # --- atomics ----------------------------------------------------------------------------------
 
 
-@launched(
-    3, 64, lambda rng: (integers(rng, 192), zeros(192, dtype=np.int64), zeros(3, dtype=np.int64))
-)
+@launched(3, 64, lambda rng: (integers(rng, 192), zeros(192, dtype=np.int64),
+    zeros(3, dtype=np.int64)))  # fmt: skip
 def compact(x, out, counts):
     """Keep the positive values of each block: a place from the ballot, a base from an atomic."""
     base = cuda.shared.array(2, int64)
@@ -642,11 +610,8 @@ def compact(x, out, counts):
         counts[cuda.blockIdx.x] = total[0]
 
 
-@launched(
-    3,
-    48,
-    lambda rng: (integers(rng, 144, low=1), np.array([0, 99, -99, -1, 0, 0, 5, 0, 9], np.int64)),
-)
+@launched(3, 48, lambda rng: (integers(rng, 144, low=1),
+    np.array([0, 99, -99, -1, 0, 0, 5, 0, 9], np.int64)))  # fmt: skip
 def every_atomic(x, out):
     v = x[cuda.grid(1)]
     cuda.atomic.add(out, 0, v)
@@ -669,9 +634,8 @@ def atomic_counters(counters, seen):
     cuda.atomic.add(seen, int64(ticket), 1)
 
 
-@launched(
-    2, 64, lambda rng: (integers(rng, 128, 3), zeros(2, 3, dtype=np.int64), zeros(1, dtype=bool))
-)
+@launched(2, 64, lambda rng: (integers(rng, 128, 3), zeros(2, 3, dtype=np.int64),
+    zeros(1, dtype=bool)))  # fmt: skip
 def atomic_columns(x, sums, done):
     """Atomics on two-dimensional places, shared and global; a boolean flag from every thread."""
     block_sums = cuda.shared.array((1, 3), int64)

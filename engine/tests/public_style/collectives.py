@@ -25,10 +25,8 @@ def warp_sum(x):
     return x
 
 
-@launched(
-    2, THREADS, lambda rng: (integers(rng, 128), zeros(2, dtype=np.int64)),
-    answer=lambda x, out: x.reshape(2, 64).sum(1),
-)  # fmt: skip
+@launched(2, THREADS, lambda rng: (integers(rng, 128), zeros(2, dtype=np.int64)),
+    answer=lambda x, out: x.reshape(2, 64).sum(1))  # fmt: skip
 def shuffle_sum(x, out):
     """Shuffles within warps, shared memory across them."""
     partial = cuda.shared.array(WARPS, int64)
@@ -44,10 +42,8 @@ def shuffle_sum(x, out):
         out[cuda.blockIdx.x] = total
 
 
-@launched(
-    4, THREADS, lambda rng: (floats(rng, 4, 150), zeros(4, dtype=np.int64)),
-    answer=lambda x, out: x.argmax(1),
-)  # fmt: skip
+@launched(4, THREADS, lambda rng: (floats(rng, 4, 150), zeros(4, dtype=np.int64)),
+    answer=lambda x, out: x.argmax(1))  # fmt: skip
 def argmax_rows(x, out):
     values = cuda.shared.array(THREADS, float32)
     places = cuda.shared.array(THREADS, int32)
@@ -70,10 +66,9 @@ def argmax_rows(x, out):
         out[row] = places[0]
 
 
-@launched(
-    3, 32, lambda rng: (integers(rng, 96), zeros(3, dtype=np.int64), zeros(1, dtype=np.int64)),
-    answer=lambda x, partial, out: (x.reshape(3, 32).max(1), x.max()),
-)  # fmt: skip
+@launched(3, 32, lambda rng: (integers(rng, 96), zeros(3, dtype=np.int64),
+    zeros(1, dtype=np.int64)),
+    answer=lambda x, partial, out: (x.reshape(3, 32).max(1), x.max()))  # fmt: skip
 def maximum_after_grid_sync(x, partial, out):
     """Two passes in one launch, with a barrier of the whole grid between."""
     grid = cuda.cg.this_grid()
@@ -90,12 +85,10 @@ def maximum_after_grid_sync(x, partial, out):
         out[0] = best
 
 
-@launched(
-    3, 32, lambda rng: (integers(rng, 96), zeros(2, dtype=np.int32), zeros(3, dtype=np.int64),
-                        zeros(1, dtype=np.int64)),
-    answer=lambda x, ticket, partial, out: (
-        x.reshape(3, 32).sum(1), (x.reshape(3, 32).sum(1) ** 2).sum()),
-)  # fmt: skip
+@launched(3, 32, lambda rng: (integers(rng, 96), zeros(2, dtype=np.int32), zeros(3, dtype=np.int64),
+    zeros(1, dtype=np.int64)),
+    answer=lambda x, ticket, partial, out: (x.reshape(3, 32).sum(1),
+    (x.reshape(3, 32).sum(1) ** 2).sum()))  # fmt: skip
 def last_block_finishes(x, ticket, partial, out):
     """The block that draws the last ticket adds up what all have left."""
     is_last = cuda.shared.array(1, boolean)
@@ -117,11 +110,9 @@ def last_block_finishes(x, ticket, partial, out):
 # --- prefix sums ------------------------------------------------------------------------------
 
 
-@launched(
-    2, THREADS, lambda rng: (integers(rng, 256), zeros(256, dtype=np.int64)),
-    answer=lambda x, out: np.concatenate(
-        [np.r_[0, np.cumsum(half)[:-1]] for half in x.reshape(2, 128)]),
-)  # fmt: skip
+@launched(2, THREADS, lambda rng: (integers(rng, 256), zeros(256, dtype=np.int64)),
+    answer=lambda x, out: np.concatenate([np.r_[0, np.cumsum(half)[:-1]] for half in x.reshape(2,
+    128)]))  # fmt: skip
 def blelloch(x, out):
     """Exclusive, work-efficient: up and down a tree, two elements per thread."""
     tree = cuda.shared.array(TWICE, int64)
@@ -154,10 +145,8 @@ def blelloch(x, out):
     out[first + 2 * t + 1] = tree[2 * t + 1]
 
 
-@launched(
-    2, 96, lambda rng: (integers(rng, 192), zeros(192, dtype=np.int64)),
-    answer=lambda x, out: np.cumsum(x.reshape(6, 32), axis=1).ravel(),
-)  # fmt: skip
+@launched(2, 96, lambda rng: (integers(rng, 192), zeros(192, dtype=np.int64)),
+    answer=lambda x, out: np.cumsum(x.reshape(6, 32), axis=1).ravel())  # fmt: skip
 def scan_of_warps(x, out):
     i = cuda.grid(1)
     lane = cuda.laneid
@@ -171,12 +160,10 @@ def scan_of_warps(x, out):
     out[i] = value
 
 
-@launched(
-    1, THREADS, lambda rng: (np.r_[1, rng.random(THREADS - 1) < 0.2].astype(np.int32),
-                             integers(rng, THREADS), zeros(THREADS, dtype=np.int64)),
-    answer=lambda heads, x, out: np.concatenate(
-        [np.cumsum(part) for part in np.split(x, np.flatnonzero(heads)[1:])]),
-)  # fmt: skip
+@launched(1, THREADS, lambda rng: (np.r_[1, rng.random(THREADS - 1) < 0.2].astype(np.int32),
+    integers(rng, THREADS), zeros(THREADS, dtype=np.int64)),
+    answer=lambda heads, x, out: np.concatenate([np.cumsum(part) for part in np.split(x,
+    np.flatnonzero(heads)[1:])]))  # fmt: skip
 def segmented_scan(heads, x, out):
     flags = cuda.shared.array(THREADS, int32)
     sums = cuda.shared.array(THREADS, int64)
@@ -201,11 +188,10 @@ def segmented_scan(heads, x, out):
 # --- histograms and compaction ----------------------------------------------------------------
 
 
-@launched(
-    1, 32, lambda rng: (integers(rng, 150), zeros(1, dtype=np.int32), zeros(150, dtype=np.int64)),
-    answer=lambda x, count, out: (
-        np.array([(x > 0).sum()]), np.r_[x[x > 0], np.zeros((x <= 0).sum(), int)]),
-)  # fmt: skip
+@launched(1, 32, lambda rng: (integers(rng, 150), zeros(1, dtype=np.int32),
+    zeros(150, dtype=np.int64)),
+    answer=lambda x, count, out: (np.array([(x > 0).sum()]),
+    np.r_[x[x > 0], np.zeros((x <= 0).sum(), int)]))  # fmt: skip
 def compact_by_ballot(x, count, out):
     """One warp keeps the positive values in order."""
     lane = cuda.laneid
@@ -221,10 +207,8 @@ def compact_by_ballot(x, count, out):
         count[0] = kept
 
 
-@launched(
-    2, THREADS, lambda rng: (integers(rng, 120), zeros(1, dtype=np.int32),
-                             zeros(120, dtype=np.int64)),
-)  # fmt: skip
+@launched(2, THREADS, lambda rng: (integers(rng, 120), zeros(1, dtype=np.int32),
+    zeros(120, dtype=np.int64)))  # fmt: skip
 def compact_flags(x, count, flags):
     """Counts with an atomic per warp; marks what is kept."""
     i = cuda.grid(1)
@@ -236,11 +220,9 @@ def compact_flags(x, count, flags):
         flags[i] = 1
 
 
-@launched(
-    1, THREADS, lambda rng: (integers(rng, THREADS, low=0, high=16), 1,
-                             zeros(THREADS, dtype=np.int64)),
-    answer=lambda x, bit, out: x[np.argsort(x >> bit & 1, kind="stable")],
-)  # fmt: skip
+@launched(1, THREADS, lambda rng: (integers(rng, THREADS, low=0, high=16), 1,
+    zeros(THREADS, dtype=np.int64)),
+    answer=lambda x, bit, out: x[np.argsort(x >> bit & 1, kind="stable")])  # fmt: skip
 def radix_pass(x, bit, out):
     """Zeros of one bit to the front, ones behind them, order kept."""
     zeros_before = cuda.shared.array(THREADS, int32)

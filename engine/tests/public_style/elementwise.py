@@ -10,10 +10,8 @@ ZOO = Zoo()
 launched = ZOO.launched
 
 
-@launched(
-    (2, 2, 2), (4, 4, 2), lambda rng: (floats(rng, 3, 7, 8), zeros(3, 7, 8)),
-    answer=lambda x, out: x[:, ::-1, :] * 2,
-)  # fmt: skip
+@launched((2, 2, 2), (4, 4, 2), lambda rng: (floats(rng, 3, 7, 8), zeros(3, 7, 8)),
+    answer=lambda x, out: x[:, ::-1, :] * 2)  # fmt: skip
 def flip_volume(volume, out):
     x, y, z = cuda.grid(3)
     depth, height, width = volume.shape
@@ -21,10 +19,9 @@ def flip_volume(volume, out):
         out[z, y, x] = 2 * volume[z, height - 1 - y, x]
 
 
-@launched(
-    2, 64, lambda rng: (floats(rng, 100), zeros(4, 100)), rtol=1e-6,
-    answer=lambda x, out: np.stack([np.sin(x), np.exp(-x * x), np.sqrt(abs(x)), np.arctan2(x, 2)]),
-)  # fmt: skip
+@launched(2, 64, lambda rng: (floats(rng, 100), zeros(4, 100)), rtol=1e-6,
+    answer=lambda x, out: np.stack([np.sin(x), np.exp(-x * x), np.sqrt(abs(x)), np.arctan2(x,
+    2)]))  # fmt: skip
 def formulas(x, out):
     i = cuda.grid(1)
     if i < x.size:
@@ -35,10 +32,8 @@ def formulas(x, out):
         out[3, i] = math.atan2(v, float32(2))
 
 
-@launched(
-    2, 32, lambda rng: (rng.random(64) < 0.5, rng.random(64) < 0.5, zeros(3, 64, dtype=bool)),
-    answer=lambda a, b, out: np.stack([a & b, a ^ b, ~a | b]),
-)  # fmt: skip
+@launched(2, 32, lambda rng: (rng.random(64) < 0.5, rng.random(64) < 0.5, zeros(3, 64, dtype=bool)),
+    answer=lambda a, b, out: np.stack([a & b, a ^ b, ~a | b]))  # fmt: skip
 def logic(a, b, out):
     i = cuda.grid(1)
     out[0, i] = a[i] and b[i]
@@ -46,10 +41,8 @@ def logic(a, b, out):
     out[2, i] = not a[i] or b[i]
 
 
-@launched(
-    1, 64, lambda rng: (integers(rng, 64, high=1000), zeros(3, 64, dtype=np.int64)),
-    answer=lambda x, out: np.stack([x // 7, x % 7, np.sign(x)]),
-)  # fmt: skip
+@launched(1, 64, lambda rng: (integers(rng, 64, high=1000), zeros(3, 64, dtype=np.int64)),
+    answer=lambda x, out: np.stack([x // 7, x % 7, np.sign(x)]))  # fmt: skip
 def integer_division(x, out):
     i = cuda.grid(1)
     out[0, i] = x[i] // 7
@@ -70,10 +63,8 @@ def every_integer(a, b, c, d, e, f, g, h, out):
     out[i] = a[i] + 2 * b[i] + 3 * c[i] + 4 * d[i] + 5.0 * e[i] + 6 * f[i] + 7 * g[i] + 8.0 * h[i]
 
 
-@launched(
-    2, 32, lambda rng: (floats(rng, 64, dtype="f2"), floats(rng, 64, dtype="f2"), zeros(64)),
-    answer=lambda x, y, out: (x * y + x).astype("f4") * np.float32(0.5),
-)  # fmt: skip
+@launched(2, 32, lambda rng: (floats(rng, 64, dtype="f2"), floats(rng, 64, dtype="f2"), zeros(64)),
+    answer=lambda x, y, out: (x * y + x).astype("f4") * np.float32(0.5))  # fmt: skip
 def half_precision(x, y, out):
     i = cuda.grid(1)
     if i < x.size:
@@ -81,12 +72,10 @@ def half_precision(x, y, out):
         out[i] = float32(h) * float32(0.5)
 
 
-@launched(
-    1, 64, lambda rng: (floats(rng, 64, dtype="f2"), floats(rng, 64, dtype="f2"),
-                        zeros(64, dtype=np.float16)),
+@launched(1, 64, lambda rng: (floats(rng, 64, dtype="f2"), floats(rng, 64, dtype="f2"),
+    zeros(64, dtype=np.float16)),
     answer=lambda x, y, out: np.where(x > y, (x * x.astype("f4") + y).astype("f2"), x + y),
-    tolerance=2e-3,
-)  # fmt: skip
+    tolerance=2e-3)  # fmt: skip
 def half_intrinsics(x, y, out):
     i = cuda.grid(1)
     if cuda.fp16.hgt(x[i], y[i]):
@@ -95,11 +84,9 @@ def half_intrinsics(x, y, out):
         out[i] = cuda.fp16.hadd(x[i], y[i])
 
 
-@launched(
-    1, 32, lambda rng: ((floats(rng, 32) + 1j * floats(rng, 32)).astype("c8"),
-                        zeros(32, dtype=np.complex64), zeros(32)),
-    rtol=1e-6, answer=lambda z, out, size: (z.conj() * z * 2, abs(z)),
-)  # fmt: skip
+@launched(1, 32, lambda rng: ((floats(rng, 32) + 1j * floats(rng, 32)).astype("c8"),
+    zeros(32, dtype=np.complex64), zeros(32)), rtol=1e-6,
+    answer=lambda z, out, size: (z.conj() * z * 2, abs(z)))  # fmt: skip
 def complex_numbers(z, out, size):
     i = cuda.grid(1)
     w = z[i].conjugate() * z[i]
@@ -110,11 +97,9 @@ def complex_numbers(z, out, size):
 N = 16
 
 
-@launched(
-    1, N, lambda rng: ((floats(rng, N) + 1j * floats(rng, N)).astype("c16"),
-                       zeros(N, dtype=np.complex128)),
-    rtol=1e-12, answer=lambda x, out: np.fft.fft(x),
-)  # fmt: skip
+@launched(1, N, lambda rng: ((floats(rng, N) + 1j * floats(rng, N)).astype("c16"),
+    zeros(N, dtype=np.complex128)), rtol=1e-12,
+    answer=lambda x, out: np.fft.fft(x))  # fmt: skip
 def fourier_transform(x, out):
     k = cuda.threadIdx.x
     total = 0j

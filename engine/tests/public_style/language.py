@@ -38,10 +38,8 @@ def total(x):
     return result
 
 
-@launched(
-    1, 8, lambda rng: (floats(rng, 8, 10), zeros(8, 10)),
-    answer=lambda x, out: np.where(np.arange(10) % 2, x[:, ::-1], 7),
-)  # fmt: skip
+@launched(1, 8, lambda rng: (floats(rng, 8, 10), zeros(8, 10)),
+    answer=lambda x, out: np.where(np.arange(10) % 2, x[:, ::-1], 7))  # fmt: skip
 def strided_views(x, out):
     """Rows backwards, every other column, a slice filled with one value."""
     i = cuda.grid(1)
@@ -52,10 +50,8 @@ def strided_views(x, out):
     out[i, ::2] = 7
 
 
-@launched(
-    1, 12, lambda rng: (floats(rng, 3, 4, 5)[::-1, :, ::2], zeros(12, dtype=np.float32)),
-    answer=lambda x, out: x.sum(2).ravel(),
-)  # fmt: skip
+@launched(1, 12, lambda rng: (floats(rng, 3, 4, 5)[::-1, :, ::2], zeros(12, dtype=np.float32)),
+    answer=lambda x, out: x.sum(2).ravel())  # fmt: skip
 def views_of_views(x, out):
     i = cuda.grid(1)
     plane = x[i // 4]
@@ -67,10 +63,8 @@ def views_of_views(x, out):
     out[i] = acc
 
 
-@launched(
-    2, N, lambda rng: (floats(rng, 60)[::-2], zeros(2, 30).T),
-    answer=lambda x, out: np.stack([x, -x], 1),
-)  # fmt: skip
+@launched(2, N, lambda rng: (floats(rng, 60)[::-2], zeros(2, 30).T),
+    answer=lambda x, out: np.stack([x, -x], 1))  # fmt: skip
 def negative_strides(x, out):
     i = cuda.grid(1)
     if i < x.size:
@@ -78,11 +72,10 @@ def negative_strides(x, out):
         out[i, 1] = -x[i]
 
 
-@launched(
-    2, N, lambda rng: ((floats(rng, 50), floats(rng, 50)), (np.float32(2), np.float32(-1)),
-                       zeros(50)),
-    answer=lambda arrays, weights, out: sum(w * a for w, a in zip(weights, arrays, strict=True)),
-)  # fmt: skip
+@launched(2, N, lambda rng: ((floats(rng, 50), floats(rng, 50)), (np.float32(2), np.float32(-1)),
+    zeros(50)),
+    answer=lambda arrays, weights, out: sum(w * a for w, a in zip(weights, arrays,
+    strict=True)))  # fmt: skip
 def tuple_arguments(arrays, weights, out):
     i = cuda.grid(1)
     a, b = arrays
@@ -90,10 +83,8 @@ def tuple_arguments(arrays, weights, out):
         out[i] = weights[0] * a[i] + weights[1] * b[i]
 
 
-@launched(
-    1, N, lambda rng: (integers(rng, N), zeros(N, dtype=np.int64)),
-    answer=lambda x, out: x * 4 + sum(3 * a + b for a, b in OFFSETS),
-)  # fmt: skip
+@launched(1, N, lambda rng: (integers(rng, N), zeros(N, dtype=np.int64)),
+    answer=lambda x, out: x * 4 + sum(3 * a + b for a, b in OFFSETS))  # fmt: skip
 def constant_tuples(x, out):
     i = cuda.grid(1)
     acc = 0
@@ -102,11 +93,8 @@ def constant_tuples(x, out):
     out[i] = acc
 
 
-@launched(
-    1, 8, lambda rng: (integers(rng, 8, 5), integers(rng, 5), zeros(8, 3, dtype=np.int64)),
-    answer=lambda x, w, out: np.stack(
-        [x.sum(1), x @ np.arange(1, 6), x @ w], 1),
-)  # fmt: skip
+@launched(1, 8, lambda rng: (integers(rng, 8, 5), integers(rng, 5), zeros(8, 3, dtype=np.int64)),
+    answer=lambda x, w, out: np.stack([x.sum(1), x @ np.arange(1, 6), x @ w], 1))  # fmt: skip
 def loops_over_arrays(x, w, out):
     row = x[cuda.grid(1)]
     for v in row:
@@ -152,9 +140,8 @@ def sort_three(a, b, c):
     return a, b, c
 
 
-@launched(
-    1, N, lambda rng: (floats(rng, N, 3), zeros(N, 3)), answer=lambda x, out: np.sort(x, axis=1)
-)
+@launched(1, N, lambda rng: (floats(rng, N, 3), zeros(N, 3)),
+    answer=lambda x, out: np.sort(x, axis=1))  # fmt: skip
 def nested_device_functions(x, out):
     i = cuda.grid(1)
     low, middle, high = sort_three(x[i, 0], x[i, 1], x[i, 2])
@@ -173,10 +160,9 @@ def functions_that_store(x):
     swap_ends(x[cuda.grid(1)])
 
 
-@launched(
-    2, N, lambda rng: (integers(rng, 60, low=-20, high=20), zeros(60, dtype=np.int64)),
-    answer=lambda x, out: np.select([x < -10, x < 0, x == 0, x < 10], [-2, -1, 0, 1], 2),
-)  # fmt: skip
+@launched(2, N, lambda rng: (integers(rng, 60, low=-20, high=20), zeros(60, dtype=np.int64)),
+    answer=lambda x, out: np.select([x < -10, x < 0, x == 0, x < 10], [-2, -1, 0, 1],
+    2))  # fmt: skip
 def early_returns(x, out):
     i = cuda.grid(1)
     if i >= x.size:
@@ -198,10 +184,8 @@ def classify(v):
         return 2
 
 
-@launched(
-    1, N, lambda rng: (integers(rng, N, 12, low=0, high=30), zeros(N, dtype=np.int64)),
-    answer=lambda x, out: np.array([continue_answer(row) for row in x]),
-)  # fmt: skip
+@launched(1, N, lambda rng: (integers(rng, N, 12, low=0, high=30), zeros(N, dtype=np.int64)),
+    answer=lambda x, out: np.array([continue_answer(row) for row in x]))  # fmt: skip
 def break_and_continue(x, out):
     i = cuda.grid(1)
     acc = 0
@@ -248,10 +232,9 @@ def search_rows(x, key, out):
             out[row] = -1
 
 
-@launched(
-    2, N, lambda rng: (integers(rng, 60), 5, -3, zeros(60, dtype=np.int64)),
-    answer=lambda x, a, b, out: np.where((x > b) & (x < a), x, np.where(x % 2 == 0, a, b)),
-)  # fmt: skip
+@launched(2, N, lambda rng: (integers(rng, 60), 5, -3, zeros(60, dtype=np.int64)),
+    answer=lambda x, a, b, out: np.where((x > b) & (x < a), x, np.where(x % 2 == 0, a,
+    b)))  # fmt: skip
 def conditional_expressions(x, a, b, out):
     i = cuda.grid(1)
     if i < x.size:
@@ -259,10 +242,9 @@ def conditional_expressions(x, a, b, out):
         out[i] = v if b < v < a else (a if not v % 2 else b)
 
 
-@launched(
-    1, N, lambda rng: (floats(rng, N), zeros(3, N)), rtol=1e-6,
-    answer=lambda x, out: np.stack([x.astype(int), np.float32(x) ** 2, np.hypot(x, 1)]),
-)  # fmt: skip
+@launched(1, N, lambda rng: (floats(rng, N), zeros(3, N)), rtol=1e-6,
+    answer=lambda x, out: np.stack([x.astype(int), np.float32(x) ** 2, np.hypot(x,
+    1)]))  # fmt: skip
 def types_by_many_names(x, out):
     i = cuda.grid(1)
     v: float32 = x[i]
@@ -271,9 +253,7 @@ def types_by_many_names(x, out):
     out[2, i] = math.sqrt(numba.float64(v) ** 2 + types.int64(1))
 
 
-@launched(
-    (2, 1, 2), (3, 2, 4), lambda rng: (zeros(96, 4, dtype=np.int32),),
-)  # fmt: skip
+@launched((2, 1, 2), (3, 2, 4), lambda rng: (zeros(96, 4, dtype=np.int32),))
 def all_the_indices(out):
     ti, bi, bd, gd = cuda.threadIdx, cuda.blockIdx, cuda.blockDim, cuda.gridDim
     thread = (ti.z * bd.y + ti.y) * bd.x + ti.x
@@ -287,10 +267,8 @@ def all_the_indices(out):
     out[i, 3] = sx * sy * sz - int32(out.shape[0])
 
 
-@launched(
-    1, N, lambda rng: (integers(rng, N, low=0, high=12), zeros(N, dtype=np.int64)),
-    answer=lambda x, out: np.array([fibonacci_answer(n) for n in x]),
-)  # fmt: skip
+@launched(1, N, lambda rng: (integers(rng, N, low=0, high=12), zeros(N, dtype=np.int64)),
+    answer=lambda x, out: np.array([fibonacci_answer(n) for n in x]))  # fmt: skip
 def fibonacci(n, out):
     i = cuda.grid(1)
     a, b = 0, 1
@@ -306,11 +284,9 @@ def fibonacci_answer(n):
     return a
 
 
-@launched(
-    1, N, lambda rng: (integers(rng, N, low=1, high=500), integers(rng, N, low=1, high=500),
-                       zeros(2, N, dtype=np.int64)),
-    answer=lambda a, b, out: np.stack([np.gcd(a, b), a**3 % b]),
-)  # fmt: skip
+@launched(1, N, lambda rng: (integers(rng, N, low=1, high=500), integers(rng, N, low=1, high=500),
+    zeros(2, N, dtype=np.int64)),
+    answer=lambda a, b, out: np.stack([np.gcd(a, b), a**3 % b]))  # fmt: skip
 def euclid_and_powers(a, b, out):
     i = cuda.grid(1)
     x, y = a[i], b[i]

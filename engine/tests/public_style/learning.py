@@ -31,12 +31,10 @@ def block_sum(value, cache):
     return total
 
 
-@launched(
-    3, THREADS, lambda rng: (floats(rng, 3, 50), floats(rng, 50), floats(rng, 50), zeros(3, 50)),
-    rtol=1e-6, tolerance=1e-4,
-    answer=lambda x, w, b, out: (x - x.mean(1, keepdims=True))
-    / np.sqrt(x.var(1, keepdims=True) + EPS) * w + b,
-)  # fmt: skip
+@launched(3, THREADS, lambda rng: (floats(rng, 3, 50), floats(rng, 50), floats(rng, 50),
+    zeros(3, 50)), rtol=1e-6, tolerance=1e-4,
+    answer=lambda x, w, b, out: (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1,
+    keepdims=True) + EPS) * w + b)  # fmt: skip
 def layernorm(x, weight, bias, out):
     cache = cuda.shared.array(THREADS, float32)
     row, t, n = cuda.blockIdx.x, cuda.threadIdx.x, x.shape[1]
@@ -53,10 +51,8 @@ def layernorm(x, weight, bias, out):
         out[row, j] = (x[row, j] - mean) * rstd * weight[j] + bias[j]
 
 
-@launched(
-    (5, 1), 16, lambda rng: (rng.integers(0, 9, 5), floats(rng, 9, 12), zeros(5, 12)),
-    answer=lambda tokens, table, out: table[tokens],
-)  # fmt: skip
+@launched((5, 1), 16, lambda rng: (rng.integers(0, 9, 5), floats(rng, 9, 12), zeros(5, 12)),
+    answer=lambda tokens, table, out: table[tokens])  # fmt: skip
 def embedding(tokens, table, out):
     row = table[tokens[cuda.blockIdx.x]]
     c = cuda.threadIdx.x
@@ -64,21 +60,18 @@ def embedding(tokens, table, out):
         out[cuda.blockIdx.x, c] = row[c]
 
 
-@launched(
-    5, 16, lambda rng: (rng.integers(0, 4, 5), floats(rng, 5, 12), zeros(4, 12)), rtol=1e-5,
-    answer=lambda tokens, dout, dtable: np.stack([dout[tokens == t].sum(0) for t in range(4)]),
-)  # fmt: skip
+@launched(5, 16, lambda rng: (rng.integers(0, 4, 5), floats(rng, 5, 12), zeros(4, 12)), rtol=1e-5,
+    answer=lambda tokens, dout,
+    dtable: np.stack([dout[tokens == t].sum(0) for t in range(4)]))  # fmt: skip
 def embedding_backward(tokens, dout, dtable):
     c = cuda.threadIdx.x
     if c < dtable.shape[1]:
         cuda.atomic.add(dtable, (tokens[cuda.blockIdx.x], c), dout[cuda.blockIdx.x, c])
 
 
-@launched(
-    4, THREADS, lambda rng: (3 * floats(rng, 4, 45), rng.integers(0, 45, 4), zeros(4),
-                             zeros(4, 45)),
-    rtol=1e-5, tolerance=1e-4, answer=lambda x, labels, loss, dx: cross_entropy_answer(x, labels),
-)  # fmt: skip
+@launched(4, THREADS, lambda rng: (3 * floats(rng, 4, 45), rng.integers(0, 45, 4), zeros(4),
+    zeros(4, 45)), rtol=1e-5, tolerance=1e-4,
+    answer=lambda x, labels, loss, dx: cross_entropy_answer(x, labels))  # fmt: skip
 def cross_entropy(logits, labels, loss, dlogits):
     """Loss and gradient in one kernel; online softmax, merged by shuffles."""
     row, lane = cuda.blockIdx.x, cuda.threadIdx.x
@@ -109,10 +102,8 @@ def cross_entropy_answer(x, labels):
     return -np.log(p[np.arange(4), labels]), p - np.eye(45)[labels]
 
 
-@launched(
-    2, 64, lambda rng: (floats(rng, 100), zeros(3, 100)), rtol=1e-6,
-    answer=lambda x, out: activations_answer(x.astype("f8")),
-)  # fmt: skip
+@launched(2, 64, lambda rng: (floats(rng, 100), zeros(3, 100)), rtol=1e-6,
+    answer=lambda x, out: activations_answer(x.astype("f8")))  # fmt: skip
 def activations(x, out):
     i = cuda.grid(1)
     if i < x.size:
@@ -143,10 +134,8 @@ def splitmix(x):
     return x ^ (x >> uint64(31))
 
 
-@launched(
-    2, 64, lambda rng: (floats(rng, 120), np.float32(0.3), np.uint64(42), zeros(120),
-                        zeros(120, dtype=bool)),
-)  # fmt: skip
+@launched(2, 64, lambda rng: (floats(rng, 120), np.float32(0.3), np.uint64(42), zeros(120),
+    zeros(120, dtype=bool)))  # fmt: skip
 def dropout(x, p, seed, out, kept):
     i = cuda.grid(1)
     if i < x.size:
@@ -176,11 +165,9 @@ def quantise_rows(x, q, scale):
         scale[row] = step
 
 
-@launched(
-    2, 64, lambda rng: (floats(rng, 60, 3), floats(rng, 4, 3), zeros(60, dtype=np.int64),
-                        zeros(4, 3), zeros(4, dtype=np.int32)),
-    rtol=1e-5, tolerance=1e-4, answer=lambda x, c, label, sums, n: k_means_answer(x, c),
-)  # fmt: skip
+@launched(2, 64, lambda rng: (floats(rng, 60, 3), floats(rng, 4, 3), zeros(60, dtype=np.int64),
+    zeros(4, 3), zeros(4, dtype=np.int32)), rtol=1e-5, tolerance=1e-4,
+    answer=lambda x, c, label, sums, n: k_means_answer(x, c))  # fmt: skip
 def k_means_step(points, centres, label, sums, counts):
     i = cuda.grid(1)
     if i >= points.shape[0]:

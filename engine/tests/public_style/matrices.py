@@ -54,10 +54,9 @@ for rows in (2, 3):
     )(make_register_matmul(rows))  # fmt: skip
 
 
-@launched(
-    (1, 1, 3), (8, 8), lambda rng: (floats(rng, 3, 5, 6), floats(rng, 3, 6, 7), zeros(3, 5, 7)),
-    answer=lambda a, b, c: a @ b,
-)  # fmt: skip
+@launched((1, 1, 3), (8, 8), lambda rng: (floats(rng, 3, 5, 6), floats(rng, 3, 6, 7),
+    zeros(3, 5, 7)),
+    answer=lambda a, b, c: a @ b)  # fmt: skip
 def matmul_batched(a, b, c):
     j, i, batch = cuda.grid(3)
     if i >= c.shape[1] or j >= c.shape[2]:
@@ -68,10 +67,8 @@ def matmul_batched(a, b, c):
     c[batch, i, j] = total
 
 
-@launched(
-    2, 32, lambda rng: (floats(rng, 40, 9), floats(rng, 9), zeros(40)),
-    answer=lambda a, x, y: a @ x,
-)  # fmt: skip
+@launched(2, 32, lambda rng: (floats(rng, 40, 9), floats(rng, 9), zeros(40)),
+    answer=lambda a, x, y: a @ x)  # fmt: skip
 def matvec(a, x, y):
     i = cuda.grid(1)
     if i < y.size:
@@ -86,10 +83,8 @@ def dot_row(row, x):
     return total
 
 
-@launched(
-    (2, 2), (TILE, TILE), lambda rng: (floats(rng, 14, 10), zeros(10, 14)),
-    answer=lambda x, out: x.T,
-)  # fmt: skip
+@launched((2, 2), (TILE, TILE), lambda rng: (floats(rng, 14, 10), zeros(10, 14)),
+    answer=lambda x, out: x.T)  # fmt: skip
 def transpose_by_view(x, out):
     i, j = cuda.grid(2)
     turned = out.T
@@ -97,12 +92,10 @@ def transpose_by_view(x, out):
         turned[i, j] = x[i, j]
 
 
-@launched(
-    2, 64, lambda rng: (np.array([0, 40, 128]), rng.integers(0, 50, 128), floats(rng, 128),
-                        floats(rng, 50), zeros(2)),
+@launched(2, 64, lambda rng: (np.array([0, 40, 128]), rng.integers(0, 50, 128), floats(rng, 128),
+    floats(rng, 50), zeros(2)),
     answer=lambda starts, cols, values, x, y: np.add.reduceat(values * x[cols], starts[:-1]),
-    tolerance=1e-4,
-)  # fmt: skip
+    tolerance=1e-4)  # fmt: skip
 def csr_matvec_by_warps(starts, cols, values, x, y):
     """A warp per row: strided sums, then shuffles."""
     row = cuda.grid(1) // 32
@@ -120,21 +113,17 @@ def csr_matvec_by_warps(starts, cols, values, x, y):
         y[row] = total
 
 
-@launched(
-    2, 32, lambda rng: (rng.integers(0, 6, 50), rng.integers(0, 7, 50), floats(rng, 50),
-                        floats(rng, 7), zeros(6)),
-    rtol=1e-5, tolerance=1e-4,
-    answer=lambda rows, cols, values, x, y: np.bincount(rows, values * x[cols], 6),
-)  # fmt: skip
+@launched(2, 32, lambda rng: (rng.integers(0, 6, 50), rng.integers(0, 7, 50), floats(rng, 50),
+    floats(rng, 7), zeros(6)), rtol=1e-5, tolerance=1e-4,
+    answer=lambda rows, cols, values, x, y: np.bincount(rows, values * x[cols], 6))  # fmt: skip
 def coo_matvec(rows, cols, values, x, y):
     k = cuda.grid(1)
     if k < values.size:
         cuda.atomic.add(y, rows[k], values[k] * x[cols[k]])
 
 
-@launched(
-    1, (8, 8), lambda rng: (spd(rng), zeros(8, 8)), answer=lambda a, low: np.linalg.cholesky(a)
-)
+@launched(1, (8, 8), lambda rng: (spd(rng), zeros(8, 8)),
+    answer=lambda a, low: np.linalg.cholesky(a))  # fmt: skip
 def cholesky(a, low):
     """One block factors a small matrix, column by column."""
     m = cuda.shared.array((8, 8), float32)
@@ -160,10 +149,8 @@ def spd(rng):
 # --- stencils ---------------------------------------------------------------------------------
 
 
-@launched(
-    (2, 2), (TILE, TILE), lambda rng: (floats(rng, 13, 12), zeros(13, 12)),
-    answer=lambda x, out: laplace(x),
-)  # fmt: skip
+@launched((2, 2), (TILE, TILE), lambda rng: (floats(rng, 13, 12), zeros(13, 12)),
+    answer=lambda x, out: laplace(x))  # fmt: skip
 def laplace_with_halo(x, out):
     cells = cuda.shared.array((HALO, HALO), float32)
     tx, ty = cuda.threadIdx.x + 1, cuda.threadIdx.y + 1
@@ -190,9 +177,7 @@ def laplace(x):
     return p[:-2, 1:-1] + p[2:, 1:-1] + p[1:-1, :-2] + p[1:-1, 2:] - 4 * x
 
 
-@launched(
-    2, 32, lambda rng: (zeros(2, 64) + np.eye(1, 64, 20, dtype=np.float32), 6),
-)  # fmt: skip
+@launched(2, 32, lambda rng: (zeros(2, 64) + np.eye(1, 64, 20, dtype=np.float32), 6))
 def diffuse_with_grid_sync(rods, steps):
     """Time steps in one launch; all blocks wait for each other between them."""
     i = cuda.grid(1)
@@ -212,10 +197,8 @@ def diffuse_with_grid_sync(rods, steps):
 SOBEL = np.array([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]], np.float32)
 
 
-@launched(
-    (2, 2), (8, 8), lambda rng: (floats(rng, 10, 12), zeros(10, 12)),
-    answer=lambda x, out: sobel_answer(x), rtol=1e-6,
-)  # fmt: skip
+@launched((2, 2), (8, 8), lambda rng: (floats(rng, 10, 12), zeros(10, 12)),
+    answer=lambda x, out: sobel_answer(x), rtol=1e-6)  # fmt: skip
 def sobel(x, out):
     weights = cuda.const.array_like(SOBEL)
     j, i = cuda.grid(2)
@@ -236,12 +219,10 @@ def sobel_answer(x):
     return np.pad(np.hypot(gx, gy), 1)
 
 
-@launched(
-    (2, 1), (8, 8), lambda rng: (rng.integers(0, 256, (8, 16)).astype(np.uint8),
-                                 zeros(4, 8, dtype=np.uint8)),
-    answer=lambda x, out: ((x[::2, ::2].astype(int) + x[1::2, ::2] + x[::2, 1::2] + x[1::2, 1::2]
-                            + 2) // 4).astype(np.uint8),
-)  # fmt: skip
+@launched((2, 1), (8, 8), lambda rng: (rng.integers(0, 256, (8, 16)).astype(np.uint8),
+    zeros(4, 8, dtype=np.uint8)),
+    answer=lambda x, out: ((x[::2, ::2].astype(int) + x[1::2, ::2] + x[::2, 1::2] + x[1::2,
+    1::2] + 2) // 4).astype(np.uint8))  # fmt: skip
 def halve_image(x, out):
     col, row = cuda.grid(2)
     if row < out.shape[0] and col < out.shape[1]:
@@ -253,11 +234,9 @@ def halve_image(x, out):
         out[row, col] = total // 4
 
 
-@launched(
-    1, (8, 8), lambda rng: ((rng.random((8, 8)) < 0.2), zeros(8, 8, dtype=bool)),
-    answer=lambda x, out: np.lib.stride_tricks.sliding_window_view(
-        np.pad(x, 1), (3, 3)).any((2, 3)),
-)  # fmt: skip
+@launched(1, (8, 8), lambda rng: ((rng.random((8, 8)) < 0.2), zeros(8, 8, dtype=bool)),
+    answer=lambda x, out: np.lib.stride_tricks.sliding_window_view(np.pad(x, 1),
+    (3, 3)).any((2, 3)))  # fmt: skip
 def dilate(x, out):
     j, i = cuda.grid(2)
     hit = False

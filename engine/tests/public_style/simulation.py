@@ -12,10 +12,8 @@ PARTICLE = np.dtype([("x", "f4"), ("y", "f4"), ("speed", "f4"), ("hits", "i4")],
 BODY = np.dtype([("position", "f4", 3), ("mass", "f4"), ("alive", "?")], align=True)
 
 
-@launched(
-    (3, 2), (8, 8), lambda rng: (np.float64(-2), np.float64(1), np.float64(-1), np.float64(1), 25,
-                                 zeros(15, 20, dtype=np.uint8)),
-)  # fmt: skip
+@launched((3, 2), (8, 8), lambda rng: (np.float64(-2), np.float64(1), np.float64(-1), np.float64(1),
+    25, zeros(15, 20, dtype=np.uint8)))  # fmt: skip
 def mandelbrot(min_x, max_x, min_y, max_y, limit, image):
     height, width = image.shape
     start_x, start_y = cuda.grid(2)
@@ -38,10 +36,8 @@ def escape_time(re, im, limit):
     return 255
 
 
-@launched(
-    2, 32, lambda rng: (rng.integers(1, 2**32, 64).astype(np.uint32), 20,
-                        zeros(1, dtype=np.int64)),
-)  # fmt: skip
+@launched(2, 32, lambda rng: (rng.integers(1, 2**32, 64).astype(np.uint32), 20,
+    zeros(1, dtype=np.int64)))  # fmt: skip
 def monte_carlo_pi(seeds, draws, inside):
     """xorshift in 32 bits; hits counted by a warp's vote."""
     state = int64(seeds[cuda.grid(1)])
@@ -61,10 +57,9 @@ def next_uniform(state):
     return state / 4294967296.0, state
 
 
-@launched(
-    1, 32, lambda rng: (generator_states(rng), zeros(32, 3)), oracle=False,
-    answer=lambda states, out: np.stack([xoroshiro_answer(states) for _ in range(3)], 1),
-)  # fmt: skip
+@launched(1, 32, lambda rng: (generator_states(rng), zeros(32, 3)), oracle=False,
+    answer=lambda states, out: np.stack([xoroshiro_answer(states) for _ in range(3)],
+    1))  # fmt: skip
 def numbas_own_generator(states, out):
     """cuda.random is written in Numba itself, over an array of records."""
     i = cuda.grid(1)
@@ -88,21 +83,17 @@ def xoroshiro_answer(states):
     return ((a + b) >> np.uint64(11)) / 2.0**53
 
 
-@launched(
-    1, 32, lambda rng: (rng.integers(0, 2**32, 32).astype(np.uint32),
-                        zeros(32, dtype=np.uint32)),
-    answer=lambda x, out: (x * np.uint32(2654435761)) ^ (x >> np.uint32(15)),
-)  # fmt: skip
+@launched(1, 32, lambda rng: (rng.integers(0, 2**32, 32).astype(np.uint32),
+    zeros(32, dtype=np.uint32)),
+    answer=lambda x, out: (x * np.uint32(2654435761)) ^ (x >> np.uint32(15)))  # fmt: skip
 def hash_words(x, out):
     """Products of 32-bit words wrap when they are stored to 32 bits."""
     i = cuda.grid(1)
     out[i] = uint32(x[i] * uint32(2654435761)) ^ (x[i] >> 15)
 
 
-@launched(
-    2, 20, lambda rng: (moving_particles(rng), np.float32(0.5)),
-    answer=lambda p, dt: None,
-)  # fmt: skip
+@launched(2, 20, lambda rng: (moving_particles(rng), np.float32(0.5)),
+    answer=lambda p, dt: None)  # fmt: skip
 def move_particles(particles, dt):
     """Records, field by field; walls reflect."""
     i = cuda.grid(1)
@@ -143,10 +134,8 @@ def bodies(rng):
     return made
 
 
-@launched(
-    1, 8, lambda rng: (np.array((0.25, 2.0, 3.0, 4), PARTICLE)[()], zeros(8)),
-    answer=lambda p, out: np.arange(8) * 2 + np.float32(0.25),
-)  # fmt: skip
+@launched(1, 8, lambda rng: (np.array((0.25, 2.0, 3.0, 4), PARTICLE)[()], zeros(8)),
+    answer=lambda p, out: np.arange(8) * 2 + np.float32(0.25))  # fmt: skip
 def one_record(settings, out):
     i = cuda.grid(1)
     out[i] = settings.x + settings.y * i

@@ -13,10 +13,8 @@ N = 32
 K = 3
 
 
-@launched(
-    1, 8, lambda rng: (floats(rng, 8, 20), zeros(8, K), zeros(8, K, dtype=np.int32)),
-    answer=lambda x, values, places: (-np.sort(-x)[:, :K], np.argsort(-x)[:, :K]),
-)  # fmt: skip
+@launched(1, 8, lambda rng: (floats(rng, 8, 20), zeros(8, K), zeros(8, K, dtype=np.int32)),
+    answer=lambda x, values, places: (-np.sort(-x)[:, :K], np.argsort(-x)[:, :K]))  # fmt: skip
 def top_k(x, values, places):
     """The K largest of each row, by insertion into registers."""
     row = cuda.grid(1)
@@ -39,11 +37,9 @@ def top_k(x, values, places):
 TEXT = np.frombuffer(b"in the end the theory of the thing bothers them", np.uint8)
 
 
-@launched(
-    2, N, lambda rng: (TEXT.copy(), np.frombuffer(b"the", np.uint8).copy(),
-                       zeros(len(TEXT), dtype=np.int8), zeros(1, dtype=np.int32)),
-    answer=lambda text, word, found, count: np.array([6]),
-)  # fmt: skip
+@launched(2, N, lambda rng: (TEXT.copy(), np.frombuffer(b"the", np.uint8).copy(),
+    zeros(len(TEXT), dtype=np.int8), zeros(1, dtype=np.int32)),
+    answer=lambda text, word, found, count: np.array([6]))  # fmt: skip
 def find_word(text, word, found, count):
     i = cuda.grid(1)
     if i > text.size - word.size:
@@ -56,10 +52,8 @@ def find_word(text, word, found, count):
         cuda.atomic.add(count, 0, 1)
 
 
-@launched(
-    1, N, lambda rng: (TEXT[:20].copy(), TEXT[7:27].copy(), zeros(1, dtype=np.int64)),
-    answer=lambda a, b, out: np.array([edit_distance_answer(a, b)]),
-)  # fmt: skip
+@launched(1, N, lambda rng: (TEXT[:20].copy(), TEXT[7:27].copy(), zeros(1, dtype=np.int64)),
+    answer=lambda a, b, out: np.array([edit_distance_answer(a, b)]))  # fmt: skip
 def edit_distance(a, b, out):
     """Anti-diagonals of the table in turn, three of them in shared memory."""
     table = cuda.shared.array((3, N), int32)
@@ -91,10 +85,8 @@ def edit_distance_answer(a, b):
     return row[-1]
 
 
-@launched(
-    1, (8, 8), lambda rng: (rng.integers(1, 30, (8, 8)),),
-    answer=lambda d: floyd_warshall_answer(d),
-)  # fmt: skip
+@launched(1, (8, 8), lambda rng: (rng.integers(1, 30, (8, 8)),),
+    answer=lambda d: floyd_warshall_answer(d))  # fmt: skip
 def floyd_warshall(distance):
     cells = cuda.shared.array((8, 8), int64)
     j, i = cuda.threadIdx.x, cuda.threadIdx.y
@@ -118,11 +110,10 @@ EDGES_FROM = np.array([0, 3, 5, 6, 8, 8, 9])
 EDGES_TO = np.array([1, 2, 3, 3, 4, 4, 0, 5, 2])
 
 
-@launched(
-    1, N, lambda rng: (EDGES_FROM, EDGES_TO, np.array([0, 1, 1, 1, -1, -1]), 1,
-                       zeros(6, dtype=np.int64)),
-    answer=lambda offsets, targets, level, depth, next_level: np.array([0, 0, 0, 0, 2, 2]),
-)  # fmt: skip
+@launched(1, N, lambda rng: (EDGES_FROM, EDGES_TO, np.array([0, 1, 1, 1, -1, -1]), 1,
+    zeros(6, dtype=np.int64)),
+    answer=lambda offsets, targets, level, depth, next_level: np.array([0, 0, 0, 0, 2,
+    2]))  # fmt: skip
 def bfs_level(offsets, targets, level, depth, next_level):
     """One step: unvisited neighbours of this level get the next one; all agree on the number."""
     v = cuda.grid(1)
@@ -133,10 +124,8 @@ def bfs_level(offsets, targets, level, depth, next_level):
                 next_level[w] = depth + 1
 
 
-@launched(
-    1, N, lambda rng: (np.array([1, 2, 3, 4, 5, 6, 7, 7]), zeros(8, dtype=np.int64)),
-    answer=lambda parent, root: np.full(8, 7),
-)  # fmt: skip
+@launched(1, N, lambda rng: (np.array([1, 2, 3, 4, 5, 6, 7, 7]), zeros(8, dtype=np.int64)),
+    answer=lambda parent, root: np.full(8, 7))  # fmt: skip
 def pointer_jumping(parent, root):
     """Everyone follows the pointers of a list to its end, in logarithmically many rounds."""
     hop = cuda.shared.array(8, int64)
@@ -153,11 +142,9 @@ def pointer_jumping(parent, root):
         root[t] = hop[t]
 
 
-@launched(
-    1, N, lambda rng: (integers(rng, 40, low=0, high=12), zeros(12, dtype=bool),
-                       zeros(1, dtype=np.int32)),
-    answer=lambda x, seen, count: (np.isin(np.arange(12), x), np.array([len(set(x))])),
-)  # fmt: skip
+@launched(1, N, lambda rng: (integers(rng, 40, low=0, high=12), zeros(12, dtype=bool),
+    zeros(1, dtype=np.int32)),
+    answer=lambda x, seen, count: (np.isin(np.arange(12), x), np.array([len(set(x))])))  # fmt: skip
 def count_distinct(x, seen, count):
     flags = cuda.shared.array(12, boolean)
     t = cuda.threadIdx.x
