@@ -8,13 +8,12 @@ import cmath
 import collections
 import enum
 import operator
-import textwrap
 import warnings
 
 import numpy as np
 import pytest
 from numba import cuda, float32, float64, int32, njit, void
-from sources import run_text
+from sources import ran, run_text
 
 import numba_cuda_simulator as simt
 from numba_cuda_simulator.errors import (
@@ -34,13 +33,6 @@ def compiled(source, **names):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Python's, of `is 3` and `~True`
         return run_text(source, dict(cuda=cuda, np=np, cmath=cmath, **names))["f"]
-
-
-def ran(body, threads=1, grid=1, world=(), **arguments):
-    """Run a kernel whose body is a text, of these arguments; return the last one, as a list."""
-    text = f"def f({', '.join(arguments)}):\n{textwrap.indent(textwrap.dedent(body), '    ')}\n"
-    cuda.jit(compiled(text, **dict(world)))[grid, threads](*arguments.values())
-    return [*arguments.values()][-1].tolist()
 
 
 def both(expression, *columns):
