@@ -108,7 +108,7 @@ def numbers(count, rule, build, flags=False):
         new, result = rule(*old)
 
         def generate(context, builder, signature, args):
-            values = [flags_of(builder, args[0])] * flags
+            values = [flags_of(builder, args[0])] if flags else []
             for value, *dtypes in zip(args[flags:], old, new, strict=True):
                 values.append(convert(builder, value, *dtypes))
             return build(builder, new[0], *values)

@@ -123,7 +123,7 @@ class _Machine:
 
     def argument(self, name, value):
         if isinstance(value, tuple):
-            return tuple(self.argument(name, part) for part in value)
+            return tuple(self.argument(f"{name}[{i}]", part) for i, part in enumerate(value))
         if isinstance(value, np.void):
             return _Record(Memory(self, np.asarray(value).reshape(1), name, "global"), 0)
         if not isinstance(value, np.ndarray):

@@ -54,7 +54,7 @@ class Launch:
         want = self.answer(*self.arguments())
         want = () if want is None else want if isinstance(want, tuple) else (want,)
         for got, expected in zip(arguments[len(arguments) - len(want) :], want, strict=True):
-            if got.dtype.kind in "fc":
+            if np.asarray(got).dtype.kind in "fc":
                 np.testing.assert_allclose(got, expected, self.tolerance, self.tolerance)
             else:
                 np.testing.assert_array_equal(got, expected)

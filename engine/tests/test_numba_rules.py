@@ -746,14 +746,14 @@ def test_a_loop_of_compare_and_swap_is_warned_of():
         ran("o[cuda.grid(1)] = x[0]; cuda.atomic.add(x, 0, 1)", 64, x=x, o=np.zeros(64))
 
 
-COPY_THE_FIRST = "x[cuda.grid(1)] = x[0]"
+COPY_THE_FIRST = "i = cuda.grid(1); x[i] = x[0]"
 
 
 def test_a_store_of_what_was_loaded_there_is_warned_of():
     with pytest.warns(KernelWarning, match="just loaded there"):
         assert not any(ran(COPY_THE_FIRST, 32, x=np.arange(32.0)))
     with pytest.raises(RaceError):  # all values are equal, but not by the code
-        ran("x[cuda.grid(1)] = x[(cuda.grid(1) + 1) % x.size]", 32, x=np.zeros(32))
+        ran("i = cuda.grid(1); x[i] = x[(i + 1) % x.size]", 32, x=np.zeros(32))
 
 
 def test_so_it_is_in_shared_memory():
