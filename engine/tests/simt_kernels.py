@@ -130,21 +130,6 @@ def threads_3d(out):
     out[z, y, x] = block * 1000 + rank
 
 
-@launched(
-    (3, 2),
-    (16, 4),
-    lambda rng: (
-        floats(rng, 40, 90)[::5, ::-2],  # 8 x 45, backwards along rows
-        floats(rng, 45, 8).T,
-        zeros(17, 45, dtype=np.float64)[::2][:8][::-1],
-    ),
-)
-def odd_strides(a, b, out):
-    j, i = cuda.grid(2)
-    if i < out.shape[0] and j < out.shape[1]:
-        out[i, j] = a[i, j] - b[i, j]
-
-
 @launched(2, 32, lambda rng: (floats(rng, 64, 6), zeros(64, 6)))
 def row_views(x, out):
     i = cuda.grid(1)
@@ -190,38 +175,6 @@ def bit_tricks(u, s, out):
 # --- control flow -----------------------------------------------------------------------------
 
 
-@launched(3, 32, lambda rng: (integers(rng, 80), zeros(80, 3, dtype=np.int64)))
-def early_exit(x, out):
-    i = cuda.grid(1)
-    if i >= x.shape[0]:
-        return
-    out[i, 0] = 1
-    if x[i] < 0:
-        return
-    total = 0
-    for j in range(i % 7):
-        if x[j] > 50:
-            continue
-        if total > 100:
-            out[i, 2] = j
-            return
-        total += abs(x[j])
-    out[i, 1] = total
-
-
-@launched(2, 32, lambda rng: (integers(rng, 64, low=0), zeros(64, dtype=np.int64)))
-def short_circuit(x, out):
-    i = cuda.grid(1)
-    n = x.shape[0]
-    right = x[i + 1] if i + 1 < n else -1
-    a = 0
-    if i > 0 and x[i - 1] > 50 or i + 1 < n and x[i + 1] < 20:
-        a = 1
-    elif not 10 <= x[i] < 40:
-        a = 2
-    out[i] = a * 1000 + right
-
-
 @launched(2, 32, lambda rng: (integers(rng, 64, 10), zeros(64, 4, dtype=np.int64)))
 def loops(x, out):
     i = cuda.grid(1)
@@ -246,29 +199,6 @@ def loops(x, out):
 
 
 # --- functions --------------------------------------------------------------------------------
-
-
-@cuda.jit(device=True)
-def clamp(x, low, high):
-    if x < low:
-        return low
-    return min(x, high)
-
-
-@cuda.jit(device=True)
-def divmod_clamped(x, n):
-    for candidate in range(1, 6):
-        if candidate * candidate > x:
-            return candidate, clamp(x % n, 1, 3)
-    return x // n, clamp(x, 0, 9)
-
-
-@launched(2, 48, lambda rng: (integers(rng, 96), zeros(96, 2, dtype=np.int64)))
-def device_functions(x, out):
-    i = cuda.grid(1)
-    q, r = divmod_clamped(x[i], i % 5 + 1)
-    out[i, 0] = q
-    out[i, 1] = clamp(r * x[i], -50, 50)
 
 
 def make_polynomial(DEGREE, COEFFICIENT):
@@ -439,29 +369,6 @@ def attention_row(q, k, v, out, softmax_scale):
         m_i = m_new
     for c in range(HEAD_DIM):
         out[i, c] = acc[c] / l_i
-
-
-@launched(2, 32, lambda rng: (floats(rng, 64), zeros(64), 5))
-def heat(x, out, steps):
-    """Ping-pong between two arrays; the ends are held."""
-    ping = cuda.shared.array(32, float32)
-    pong = cuda.shared.array(32, float32)
-    t = cuda.threadIdx.x
-    ping[t] = x[cuda.grid(1)]
-    cuda.syncthreads()
-    for step in range(steps):
-        if step % 2 == 0:
-            if 0 < t < 31:
-                pong[t] = (ping[t - 1] + ping[t] + ping[t + 1]) * float32(0.25)
-            else:
-                pong[t] = ping[t]
-        else:
-            if 0 < t < 31:
-                ping[t] = (pong[t - 1] + pong[t] + pong[t + 1]) * float32(0.25)
-            else:
-                ping[t] = pong[t]
-        cuda.syncthreads()
-    out[cuda.grid(1)] = pong[t] if steps % 2 else ping[t]
 
 
 @launched(5, 32, lambda rng: (integers(rng, 160), zeros(160, dtype=np.int64)))
