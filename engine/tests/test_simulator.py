@@ -18,7 +18,7 @@ import numba_cuda_simulator as simt
 NAMES = """
 vector_add axpy_grid_stride threads_3d row_views loops polynomial_2 insertion_sort
 barrier_after_exit dynamic_shared block_votes every_atomic atomic_columns block_dependent_barriers
-nested_device_functions early_returns views_of_views
+nested_device_functions early_returns
 """.split()
 
 SIMULATE = """
