@@ -339,11 +339,12 @@ def graded(tmp_path_factory):
     harmless = list(HARMLESS.items())
     files = [(name, text) for name, (text, _, _) in HOSTILE.items()]
     names = make_workbook(root, [*harmless[:4], *files, *harmless[4:]])
-    answer = root / "grade.json"
+    answer, scratch = root / "grade.json", Path(f"{root}_temporary")
+    scratch.mkdir()
     begin = time.monotonic()
     run = subprocess.run(
-        command(f"--grade-json={answer}"), cwd=root, env=environment(), capture_output=True,
-        text=True, timeout=600,
+        command(f"--grade-json={answer}"), cwd=root, env=environment() | {"TMPDIR": str(scratch)},
+        capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert answer.exists(), run.stdout[-3000:] + run.stderr[-3000:]
     data = {d["name"]: d["checks"] for d in json.loads(answer.read_text())}
@@ -404,6 +405,7 @@ def test_the_run_itself_ends_as_it_should(graded):
         right = name in HARMLESS
         assert (kept[full]["passed"] == kept[full]["total"]) == right, name
     assert not [*root.glob("exercises/new.py"), *root.glob("made")]
+    assert not list(Path(f"{root}_temporary").iterdir())
     assert all((root / f"exercises/{x}{full}.py").exists() for full in names.values()
                for x in ("", "test_"))  # fmt: skip
     assert "SECRET" not in "".join(c["output"] + c["message"] for cs in checks.values() for c in cs)
