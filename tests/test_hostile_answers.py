@@ -243,6 +243,17 @@ with os.scandir(ROOT) as entries:
     "git_head": (cheat("open(ROOT + '/.git')"), "must be", FIRST),
     "git_elsewhere": (cheat("open(ROOT + '_git/HEAD')"), "must be", FIRST),
     "sqlite3": (cheat("import sqlite3; sqlite3.connect(ROOT + '/made')"), "must be", FIRST),
+    "readline": (cheat("import readline; readline.read_history_file(ROOT + '/notes.txt')"),
+                 "must be", FIRST),
+    "interpreter": (cheat("""
+try: import _interpreters as i
+except ModuleNotFoundError: import _xxsubinterpreters as i
+i.run_string(i.create(), 'open(' + repr(ROOT + '/notes.txt') + ')')
+"""), "must be", FIRST),
+    "fd_chmod": (cheat("os.chmod(os.open(ROOT + '/exercises/ex70a_right.py', 0), 0)"), "must be",
+                 FIRST),
+    "fd_utime": (cheat("os.utime(os.open(ROOT + '/exercises/ex70a_right.py', 0))"), "must be",
+                 FIRST),
     "mkfifo": (cheat("os.mkfifo(ROOT + '/made')"), "must be", FIRST),
     "fork_exec": (cheat("import _posixsubprocess; _posixsubprocess.fork_exec()"), "must be", FIRST),
     "pidfd": (cheat("signal.pidfd_send_signal(os.pidfd_open(os.getppid()), 9)"), "must be", FIRST),
@@ -423,7 +434,8 @@ def test_cheats_are_told_why_not(graded, name):
 
 
 def test_the_hook_refuses_the_same_without_landlock(tmp_path):
-    some = [n for n in HOSTILE if n.startswith(("dir_fd", "git", "hard_link", "pidfd", "fchdir"))]
+    names = r"(dir_)?fd_|git|hard_link|pidfd|fchdir|interpreter|readline"
+    some = [name for name in HOSTILE if re.match(names, name)]
     files = [("right", RIGHT), *((n, HOSTILE[n][0]) for n in some), ("right_again", RIGHT)]
     names = make_workbook(tmp_path / "root", files)
     env = environment() | {"FA_NUMBA_LANDLOCK": "0"}
