@@ -237,7 +237,7 @@ def _noted_scores(names, arguments):
         scores = np.where(np.isnan(scores), -np.inf, scores)  # of slots without a token
         finite = np.isfinite(scores)
         low = bool((finite & (scores < -1e4)).any())
-        zero = (scores.max(axis=-1) == 0) & ((scores < 0) & finite).any(axis=-1)
+        zero = (scores.max(axis=-1, initial=-np.inf) == 0) & ((scores < 0) & finite).any(axis=-1)
     return {"low scores": low, "maximum 0": bool(zero.any())}
 
 
