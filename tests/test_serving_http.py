@@ -431,8 +431,9 @@ def test_bad_requests_harm_no_other(server):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_frees_its_pages(engine, server, stream, monkeypatch):
+def test_a_client_that_goes_frees_its_pages(engine, server, post, stream, monkeypatch):
     """The engine waits in its first step until the server has noticed that the client is gone."""
+    post(**GREEDY)  # compiles, in a process that has not
     begun, gone, run = threading.Event(), threading.Event(), engine.model.run
     cancel = background.Background.cancel
 
@@ -478,6 +479,7 @@ def test_the_state_and_the_page(server, post):
 
 
 def test_a_full_queue_refuses_with_429():
+    text_of("a", max_tokens=2)  # compiles, in a process that has not
     engine, refused = make_engine(max_waiting=2, max_branches=1, max_rows=8), threading.Event()
     run = engine.model.run
 
