@@ -389,8 +389,8 @@ def test_interrupt():
     with simt.options(compiled="always"):
         simt.run(endless, 1, 1, x, 3)
         x[0] = 1
-        threading.Timer(0.3, press).start()
         with pytest.raises(KeyboardInterrupt):
+            threading.Timer(0.3, press).start()
             simt.run(endless, 1, 1, x, 10**12)
     assert x[0] == 1 and time.process_time() - pressed[0] < 0.5
 
