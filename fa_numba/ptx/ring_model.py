@@ -59,7 +59,10 @@ def wait_empty(bars, stage, parity):
 def arrive(bars, stage):
     """This consumer is done with the tile in this stage. All of them together end the phase."""
     thread = SEEN + cuda.threadIdx.x
-    bars[thread + GIVEN * cuda.blockDim.x, stage] = bars[thread, stage]
+    known, given = bars[thread, stage], thread + GIVEN * cuda.blockDim.x
+    if cuda.threadIdx.x < PRODUCERS or bars[given, stage] == known:
+        raise RuntimeError("arrives too often: empty would end before all consumers have read")
+    bars[given, stage] = known
     if cuda.atomic.add(bars, (ARRIVED, stage), 1) == cuda.blockDim.x - PRODUCERS - 1:
         cuda.atomic.exch(bars, (ARRIVED, stage), 0)
         cuda.atomic.add(bars, (EMPTY, stage), 1)

@@ -52,3 +52,7 @@ RIGHT = [
     ("use and stage apart, parity by a bit", [(USE + FULL, "    stages = ring.shape[0]\n    stage = tile % stages\n    wait_full(bars, stage, (tile // stages) & 1)\n"), (EMPTY, EMPTY.replace("(use + 1) % 2", "1 - use % 2"))]),
     ("one return", [(LEFT + RIGHT_READ, "    product = read(ring, bars, stage, (i + 1) % ring.shape[1]) * read(ring, bars, stage, i)\n"), (RETURN, "    return product\n")]),
 ]
+
+EQUIVALENT = [
+    (f"{EMPTY.strip()} -> " + EMPTY.strip().replace("use + 1", "use - 1"), "the same parity"),
+]
