@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from fa_numba.ptx.ring_model import PRODUCERS
 from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.graders.kernels import expect_at_most, launched
 from fa_numba.workbook.graders.meter import expect_chip_memory
 
+PRODUCERS = 32  # threads of the first warp
 CAUSES = {  # words of the engine's error -> the mistake
     "for ever for full": "full: the copy of this use ends the phase use = tile // NUM_STAGES.",
     "for ever for empty": "empty: all consumers arrive, once for each tile; and the parity?",
