@@ -41,7 +41,7 @@ PARTS = {
     "Inference": {
         "16": "keep keys and values, read them once for a group, in chunks, and only a window",
         "17": "split the keys, merge the parts exactly; a prefix of many is read once",
-        "18": "a block table for one long array, the cost of the detour, and pages of e4m3",
+        "18": "a block table for one long array, the cost of the detour, and pages of bytes",
         "19": "who has which page, who shares it, who must leave",
     },
     "Further": {

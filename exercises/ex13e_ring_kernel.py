@@ -1,59 +1,92 @@
-"""ex13e · The ring in a kernel
+"""ex13e · The ring in a kernel: a producer and its consumers
 
-ex13b's ring as code: a thread block reads the tiles x[b, 0], x[b, 1], ... through a ring of
-NUM_STAGES tiles, tile t through stage t % NUM_STAGES. All threads read each tile; thread 0 also
-starts the copies. The functions below are those of mbarrier and TMA, and the CPU engine judges
-them: a wait that would never end raises, and so do a read that has not waited for the copy, and a
-copy into a stage that somebody may still read. (These functions are a model, for the engine alone.)
+ex13b's ring as code. A thread block reads the tiles x[b, 0], x[b, 1], ... through a ring of
+NUM_STAGES tiles, tile t through stage t % NUM_STAGES. Thread 0 of the first warp is the producer
+and copies; the TILE threads of the other warps are the consumers, and each of them reads every
+tile. The functions below are those of mbarrier and TMA, and the CPU engine judges them: a wait that
+would never end raises, and so do a read that has not waited for the copy, and a copy into a stage
+that somebody may still read. (These functions are a model, for the engine alone.)
 
-start_copy(ring, bars, stage, x[b], tile, log[b])
-    thread 0: start to copy a tile into a stage. It ends a phase of full[stage]. log is written
+start_copy(ring, bars, stage, x, tile, log)
+    the producer starts to copy x[tile] into a stage. Once it is complete, that ends a phase of
+    full[stage]. log is written
 wait_full(bars, stage, parity)
     until a phase of full[stage] with this parity has ended
 wait_empty(bars, stage, parity)
     the same of empty[stage]. On a new barrier, parity 1 counts as ended
 arrive(bars, stage)
-    every thread, when it is done with the tile in a stage: that all have arrived ends a phase of
-    empty[stage]
+    a consumer is done with the tile in a stage: that all have arrived ends a phase of empty[stage]
 read(ring, bars, stage, i)
     element i of the tile in a stage
 
-launch   kernel[blocks, TILE](x, out, log); TILE and NUM_STAGES are compile-time constants
+Write what the two do for one tile. ring.shape is (NUM_STAGES, TILE).
+
+produce(ring, bars, x, tile, log)   wait until the tile's stage is free, then start the copy
+consume(ring, bars, tile, i)        wait for the tile, read its elements i and (i + 1) % TILE, and
+                                    give the stage back; return their product
+
+launch   kernel[blocks, 32 + TILE](x, out, log); TILE and NUM_STAGES are compile-time constants
 arrays   x (blocks, tiles, TILE), out (blocks, TILE), log (blocks, tiles), all int32
 out      out[b, i] = sum over tiles t of x[b, t, i] * x[b, t, (i + 1) % TILE]
-ahead    the copies of the first NUM_STAGES tiles, as far as there are so many, are started before
-         anything is read, and that of each later tile as soon as its stage has been read by all.
-         Each tile is copied once
 
-No barrier of the thread block besides that behind init, and no array but those that are given.
-About 13 lines.
+The kernel is given. On a GPU either side has a loop of its own over all tiles. The engine runs all
+threads in step; so one loop has both, and in it the producer is as far ahead as the ring allows.
+Each tile is copied once. No further barrier and no array. About 3 lines and 6 lines.
 """
 
 import functools
 
 from numba import cuda, int32
 
-from fa_numba.ptx.ring_model import arrive, init, read, start_copy, wait_empty, wait_full
+from fa_numba.ptx.ring_model import (
+    PRODUCERS,
+    arrive,
+    init,
+    read,
+    start_copy,
+    wait_empty,
+    wait_full,
+)
+
+
+@cuda.jit(device=True)
+def produce(ring, bars, x, tile, log):
+    """Copy a tile into its stage, as soon as that is free."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex13e: produce")
+
+
+@cuda.jit(device=True)
+def consume(ring, bars, tile, i):
+    """Elements i and i + 1 of a tile, multiplied."""
+    # YOUR CODE HERE
+    raise NotImplementedError("ex13e: consume")
 
 
 @functools.cache
 def make_kernel(TILE, NUM_STAGES):
     """The kernel for one size of tiles and a number of stages, compile-time constants."""
-    ROWS = 4 + 2 * TILE  # of the barriers: what they count, and what each thread has seen
+    ROWS = 4 + 3 * (PRODUCERS + TILE)  # of the barriers: what they count, and for each thread
 
     @cuda.jit
     def kernel(x, out, log):
         """Sums over tiles, which come through a ring."""
         ring = cuda.shared.array((NUM_STAGES, TILE), int32)
         bars = cuda.shared.array((ROWS, NUM_STAGES), int32)
-        tx, b = cuda.threadIdx.x, cuda.blockIdx.x
+        tx, b, num_tiles = cuda.threadIdx.x, cuda.blockIdx.x, x.shape[1]
+        i = tx - PRODUCERS  # number of a consumer
         init(ring, bars)
         cuda.syncthreads()  # barriers are made: safe to use
         total = int32(0)
-        # YOUR CODE HERE
-        raise NotImplementedError("ex13e: kernel")
+        for tile in range(num_tiles + NUM_STAGES):
+            if i >= 0 and tile >= NUM_STAGES:
+                total += consume(ring, bars, tile - NUM_STAGES, i)
+            if tx == 0 and tile < num_tiles:
+                produce(ring, bars, x[b], tile, log[b])
+        if i >= 0:
+            out[b, i] = total
 
     return kernel
 
 
-# Stub 35c9412d of solutions/ex13e_ring_kernel.py: `fa-numba reset ex13e` brings it back.
+# Stub d06d0afa of solutions/ex13e_ring_kernel.py: `fa-numba reset ex13e` brings it back.

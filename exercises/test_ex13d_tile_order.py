@@ -6,6 +6,7 @@ from numba import cuda
 
 from fa_numba import simt
 from fa_numba.analysis.gpu_ready import gpu_ready
+from fa_numba.simt.errors import KernelIndexError
 from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.graders.kernels import expect_at_most, launched
 from fa_numba.workbook.graders.meter import expect_chip_memory
@@ -91,6 +92,8 @@ def test_budget(exercise, num_blocks, num_tiles):
         causes = []
         if all(tiles == sorted(range(b, num_tiles, num_blocks)) for b, tiles in enumerate(found)):
             causes = ["Each round runs the same way: the last thread block always gets the most."]
+        elif all(x == [*range(num_tiles - 1 - b, -1, -num_blocks)] for b, x in enumerate(found)):
+            causes = ["Each round runs the same way: thread block 0 always gets the most."]
         elif max(counts) - min(counts) <= 1 and any(
             tiles == list(range(min(tiles), max(tiles) + 1)) and len(tiles) > 1 for tiles in found
         ):
@@ -111,7 +114,13 @@ def test_budget(exercise, num_blocks, num_tiles):
 def run(exercise, rows, columns, num_blocks, seed=0):
     v = np.random.default_rng(seed).standard_normal((rows, columns), np.float32)
     given = {"v": v, "out": np.full_like(v, np.nan)}
-    got, trace = launched(exercise.kernel, num_blocks, (32, 8), ("out",), **given)
+    try:
+        got, trace = launched(exercise.kernel, num_blocks, (32, 8), ("out",), **given)
+    except KernelIndexError as error:
+        causes = ["A thread block that has no more tiles goes on with tile -1."]
+        if "index -" not in str(error):
+            raise
+        raise Wrong(f"KernelIndexError: {error}", causes=causes) from None
     return v, got["out"], trace
 
 

@@ -109,6 +109,9 @@ def check(exercise, cache, threads=32):
             where = f"token {t} lives in page {page}, offset {offset} (page_size {page_size})"
             cause, found = taken_from(cache, name, value, (page, offset, h, d))
             where += found
+            number = np.arange(mask[0, 0].size).reshape(mask[0, 0].shape)  # in its token
+            if np.isnan(got[mask]).all() and not mask[..., number < threads].any():
+                cause = "A token may have more numbers than the thread block has threads."
         raise Wrong(
             f"{place} {said}, want {want[b, t, h, d]:.6g}: {where}. {len(wrong)} of {want.size} "
             "elements are wrong",

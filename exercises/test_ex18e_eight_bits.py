@@ -1,4 +1,4 @@
-"""Grader of ex18e: paged decode of a cache of e4m3 with a scale for each token and head."""
+"""Grader of ex18e: paged decode of a cache of bytes with a scale for each token and head."""
 
 from dataclasses import replace
 
@@ -27,15 +27,14 @@ def number(byte):
     return -size if byte & 0x80 else size
 
 
-def numbers(exercise, codes):
-    """from_e4m3 of all bytes, a thread for each."""
-    from_e4m3 = exercise.from_e4m3
+def numbers(from_byte, codes):
+    """The numbers of all bytes, a thread for each."""
 
     @cuda.jit
     def kernel(codes, x):
         i = cuda.grid(1)
         if i < x.shape[0]:
-            x[i] = from_e4m3(codes[i])
+            x[i] = from_byte(codes[i])
 
     x = np.zeros(len(codes), np.float32)
     simt.run(kernel, 4, 64, codes, x)
@@ -45,7 +44,7 @@ def numbers(exercise, codes):
 def test_every_byte(exercise):
     """from_e4m3: all 254 numbers exactly, the subnormal ones too"""
     codes = np.array([byte for byte in range(256) if byte & 0x7F != 0x7F], np.uint8)
-    got, want = numbers(exercise, codes), np.array([number(int(byte)) for byte in codes])
+    got, want = numbers(exercise.from_e4m3, codes), np.array([number(int(byte)) for byte in codes])
     bad = np.flatnonzero(~(got == want))
     if not len(bad):
         return
@@ -76,8 +75,34 @@ def test_every_byte(exercise):
 
 def test_nan(exercise):
     """from_e4m3: 0x7f and 0xff are NaN, not 480"""
-    got = numbers(exercise, np.array([0x7F, 0xFF], np.uint8))
+    got = numbers(exercise.from_e4m3, np.array([0x7F, 0xFF], np.uint8))
     assert np.isnan(got).all(), f"0x7f and 0xff must be NaN, got {got.tolist()}"
+
+
+def test_every_int8(exercise):
+    """from_int8: all 256 numbers"""
+    codes = np.arange(256, dtype=np.uint8)
+    got, want = numbers(exercise.from_int8, codes), codes.view(np.int8)
+    bad = np.flatnonzero(~(got == want))
+    if not len(bad):
+        return
+    known = {
+        "Bytes from 128 on are negative.": codes,
+        "0 is the byte 0, not 128.": codes - 128.0,
+        "0xff is -1: the bit 0x80 is no sign.": np.where(codes > 127, 128.0 - codes, codes),
+    }
+    raise Wrong(
+        f"from_int8({bad[0]:#04x}) must be {want[bad[0]]}, got {got[bad[0]]:g}; {len(bad)} of 256 "
+        "numbers are wrong",
+        causes=[said for said, x in known.items() if np.array_equal(got, x)],
+        where=f"byte {bad[0]:#04x}",
+    )
+
+
+def test_int8(exercise):
+    """a cache of int8, by the same kernel"""
+    check(exercise, paged([29], 3, int8=True))
+    check(exercise, paged([13, 0, 1, 22], 4, int8=True))
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 8, 12, 64])

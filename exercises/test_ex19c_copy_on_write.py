@@ -202,7 +202,12 @@ def test_copy_traffic(exercise):
 def test_slots_without_a_token(exercise):
     """copy_pages: slots that hold no token are not loaded"""
     trace = copy(exercise, [(5, 2), (1, 3)], [3, 1], 4, 2, 8)
-    expect_at_most(trace, k_cache_loads=(4 * 16, "for the 4 tokens of two pages"))
+    got = trace.arrays["k_cache"].loads
+    if got > 4 * 16:
+        raise Wrong(
+            f"the 4 tokens of two pages are 64 numbers of k_cache, {got} are loaded",
+            causes=["Slots behind the first filled[i] hold no token, and are copied, too."],
+        )
 
 
 def test_compiles_for_a_gpu(exercise):

@@ -101,6 +101,9 @@ def check(exercise, p, q, drafted, uniform, noise=None):
             else right[i]
             for i, (n, r) in enumerate(zip(want, requests, strict=True))
         ],
+        "The first NUM_THREADS tokens alone take part: a thread has more than one.": [
+            race[:NUM_THREADS].argmax() for race in races
+        ],
         "The first thread alone has looked: call winner.": [
             NUM_THREADS * race[::NUM_THREADS].argmax() for race in races
         ],

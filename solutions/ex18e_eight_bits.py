@@ -1,29 +1,31 @@
-"""ex18e · Eight bits: e4m3 in the load
+"""ex18e · Eight bits in the load: e4m3, and int8
 
-The cache of ex18d in e4m3, a byte for a number, with a scale for each token and K/V head. A key is
-the number of its byte times k_scale[page, offset, kv_head]; a value likewise, with v_scale. The
-numbers become float32 on the way into the tile, so that everything behind the load stays as it is.
+The cache of ex18d in bytes, with a scale for each token and K/V head. A key is the number of its
+byte times k_scale[page, offset, kv_head]; a value likewise, with v_scale. The numbers become
+float32 on the way into the tile, so that everything behind the load stays as it is.
 
 from_e4m3(byte)   the number of a byte, a float32, exactly. Its bits are s eeee mmm:
     eeee > 0     (1 + mmm / 8) 2^(eeee - 7)    up to 448; there are no infinities
     eeee = 0     mmm / 8 * 2^-6                zero, and seven subnormal numbers
     s = 1        minus that
     1111 111     NaN, whatever s is: the only one
+from_int8(byte)   the same for an integer in two's complement: 0 to 127, then -128 to -1
 
-kernel            start from your own: `fa-numba reset ex18e --from ex18d`. Some four lines change
+kernel            start from your own: `fa-numba reset ex18e --from ex18d`. Some four lines change;
+                  from_byte is one of the two functions
 
 shapes    k_cache, v_cache (num_pages, PAGE_SIZE, num_kv_heads, HEAD_DIM) uint8
           k_scale, v_scale (num_pages, PAGE_SIZE, num_kv_heads) float32
           the others as in ex18d
 launch    kernel[(num_splits, num_kv_heads, batch), (BLOCK_N, GROUP_SIZE)](q, k_cache, v_cache,
           k_scale, v_scale, block_table, seq_lens, out_partial, lse_partial, softmax_scale)
-pages     as in ex18d; bytes and scales of slots without a token are NaN
+pages     as in ex18d; scales of slots without a token are NaN
 HBM       loads   each key and value once in all: a quarter of ex18d's bytes. A thread loads the
                   scales of a key at most once per tile
           stores  out_partial and lse_partial once; neither is loaded
 
 In float32 throughout: an integer times a float32 is float64 in Numba. `libdevice.int_as_float(i)`
-is the float32 whose bits are those of the int32 i. About 5 lines for from_e4m3.
+is the float32 whose bits are those of the int32 i. About 5 lines for from_e4m3, 2 for from_int8.
 """
 
 import functools
@@ -36,21 +38,23 @@ from numba.cuda import libdevice
 ### FROM: ex18d
 ### HINT 1: float32 has the same order of bits: a sign, 8 bits of exponent with bias 127, 23 of
 ### HINT 1: mantissa. Where do the three bits of the mantissa belong, and the four of the exponent?
-### HINT 1: In the kernel the scale belongs to the token: you know its page and offset.
+### HINT 1: In the kernel the scale belongs to the token: you know its page and offset. An int8 byte
+### HINT 1: from 128 on stands for a number that is 256 less.
 ### HINT 2: Shift the seven bits below the sign left by 20. The exponent has the wrong bias then:
 ### HINT 2: multiply by 2^120. That is right for the subnormal numbers, too. NaN remains to be
 ### HINT 2: told apart. In the kernel two more loads for a row, and a product in each of the two
 ### HINT 2: lines that fill the tiles.
-### HINT 3: code = int32(byte); x = libdevice.int_as_float((code & 0x7F) << 20) *
-### HINT 3: float32(2.0**120); NaN if code & 0x7F == 0x7F; -x if code & 0x80. k_factor =
-### HINT 3: k_scale[page, offset, kv_head] if inside else float32(0).
+### HINT 3: code = int32(byte); x = libdevice.int_as_float((code & 0x7F) << 20) * float32(2.0**120);
+### HINT 3: NaN if code & 0x7F == 0x7F; -x if code & 0x80. from_int8: float32(code - 256 if code >
+### HINT 3: 127 else code). k_factor = k_scale[page, offset, kv_head] if inside else float32(0).
 ### DEBRIEF: GPUs since Ada convert two bytes by one instruction; older ones do it as you did, with
 ### DEBRIEF: float16 in place of float32: shift by 7, times 2^8. Every e4m3 number is a float16 and
 ### DEBRIEF: a float32, so that reading is exact, and all the error was made when the cache was
 ### DEBRIEF: written. Decoding waits for bytes, of which there are half as many as with float16, and
-### DEBRIEF: a scale of 4 bytes for each 128. A scale for each token and head is known when the
-### DEBRIEF: token is written, once and for all; a scale for each page would have to wait until the
-### DEBRIEF: page is full.
+### DEBRIEF: a scale of 4 bytes for each 128. With int8 a kernel may also multiply bytes by bytes
+### DEBRIEF: and scale each score; yours need not know. A scale for each token and head is known
+### DEBRIEF: when the token is written, once and for all; a scale for each page would have to wait
+### DEBRIEF: until the page is full.
 
 
 @cuda.jit(device=True)
@@ -66,9 +70,19 @@ def from_e4m3(byte):
     ### END SOLUTION
 
 
+@cuda.jit(device=True)
+def from_int8(byte):
+    """The number of a byte in two's complement."""
+    ### BEGIN SOLUTION
+    code = int32(byte)
+    return float32(code - 256 if code > 127 else code)
+    ### END SOLUTION
+
+
 @functools.cache
-def make_kernel(HEAD_DIM, GROUP_SIZE, BLOCK_N, PAGE_SIZE):
-    """The kernel for one head_dim, group, tile and page size, compile-time constants."""
+def make_kernel(HEAD_DIM, GROUP_SIZE, BLOCK_N, PAGE_SIZE, INT8=False):
+    """The kernel for one head_dim, group, tile, page size and format, compile-time constants."""
+    from_byte = from_int8 if INT8 else from_e4m3
     BLOCK_M = GROUP_SIZE  # the rows of a tile are the query heads of a group
     NUM_COLS = math.ceil(HEAD_DIM / BLOCK_N)  # columns of out that a thread owns
 
@@ -112,7 +126,7 @@ def make_kernel(HEAD_DIM, GROUP_SIZE, BLOCK_N, PAGE_SIZE):
         lse_partial,
         softmax_scale,
     ):
-        """Attention of one query per head to the keys of one split, in e4m3.
+        """Attention of one query per head to the keys of one split, in bytes.
 
         grid     (num_splits, num_kv_heads, batch); threads (BLOCK_N, BLOCK_M)
         shared   q_tile (BLOCK_M, HEAD_DIM); k_tile, v_tile (BLOCK_N, HEAD_DIM);
@@ -153,9 +167,9 @@ def make_kernel(HEAD_DIM, GROUP_SIZE, BLOCK_N, PAGE_SIZE):
                 k_factor = k_scale[page, offset, kv_head] if inside else float32(0)
                 v_factor = v_scale[page, offset, kv_head] if inside else float32(0)
                 for d in range(tx, HEAD_DIM, BLOCK_N):
-                    k = from_e4m3(k_cache[page, offset, kv_head, d]) if inside else float32(0)
+                    k = from_byte(k_cache[page, offset, kv_head, d]) if inside else float32(0)
                     k_tile[row, d] = k * k_factor
-                    v = from_e4m3(v_cache[page, offset, kv_head, d]) if inside else float32(0)
+                    v = from_byte(v_cache[page, offset, kv_head, d]) if inside else float32(0)
                     v_tile[row, d] = v * v_factor
             cuda.syncthreads()  # q_tile, k_tile, v_tile are complete: safe to read
 

@@ -1,58 +1,58 @@
-"""ex13e: the ring in a kernel."""
+"""ex13e: the ring in a kernel, a producer and its consumers."""
 
 # fmt: off
-FIRST = "for tile in range(min(NUM_STAGES, num_tiles)):"
-START = "start_copy(ring, bars, tile, x[b], tile, log[b])"
-LOOP = "for tile in range(num_tiles):"
-USE = "use, stage = tile // NUM_STAGES, tile % NUM_STAGES"
-FULL = "            wait_full(bars, stage, use % 2)\n"
-READ = "left, right = read(ring, bars, stage, tx), read(ring, bars, stage, (tx + 1) % TILE)"
-ARRIVE = "            arrive(bars, stage)\n"
-IF = "if tx == 0 and tile + NUM_STAGES < num_tiles:"
-EMPTY = "                wait_empty(bars, stage, use % 2)\n"
-NEXT = "start_copy(ring, bars, stage, x[b], tile + NUM_STAGES, log[b])"
-SUM = "\n            total += left * right\n"
-COPY = "            " + IF + "\n" + EMPTY + "                " + NEXT + "\n"
+USE = "    use, stage = tile // ring.shape[0], tile % ring.shape[0]\n"
+EMPTY = "    wait_empty(bars, stage, (use + 1) % 2)\n"
+COPY = "    start_copy(ring, bars, stage, x, tile, log)\n"
+FULL = "    wait_full(bars, stage, use % 2)\n"
+LEFT = "    left = read(ring, bars, stage, i)\n"
+RIGHT_READ = "    right = read(ring, bars, stage, (i + 1) % ring.shape[1])\n"
+ARRIVE = "    arrive(bars, stage)\n"
+RETURN = "    return left * right\n"
 
 WRONG = [
     ("full: the other parity", FULL, FULL.replace("use % 2", "(use + 1) % 2")),
     ("full: always parity 0", FULL, FULL.replace("use % 2", "0")),
     ("full: parity of the tile", FULL, FULL.replace("use % 2", "tile % 2")),
     ("full: not awaited", FULL, ""),
-    ("full: awaited by thread 0", FULL, "            if tx == 0:\n    " + FULL),
-    ("full: another stage", FULL, FULL.replace("stage,", "(stage + 1) % NUM_STAGES,")),
-    ("empty: the other parity", EMPTY, EMPTY.replace("use % 2", "(use + 1) % 2")),
-    ("empty: always parity 0", EMPTY, EMPTY.replace("use % 2", "0")),
+    ("full: awaited by one consumer", FULL, "    if i == 0:\n    " + FULL),
+    ("full: another stage", FULL, FULL.replace("stage,", "(stage + 1) % ring.shape[0],")),
+    ("full: awaited behind the reads", FULL + LEFT + RIGHT_READ, LEFT + RIGHT_READ + FULL),
+    ("empty: the other parity", EMPTY, EMPTY.replace("(use + 1) % 2", "use % 2")),
+    ("empty: always parity 1", EMPTY, EMPTY.replace("(use + 1) % 2", "1")),
+    ("empty: parity of the tile", EMPTY, EMPTY.replace("(use + 1)", "(tile + 1)")),
     ("empty: not awaited", EMPTY, ""),
-    ("empty: another stage", EMPTY, EMPTY.replace("stage,", "(stage + 1) % NUM_STAGES,")),
+    ("empty: awaited behind the copy", EMPTY + COPY, COPY + EMPTY),
+    ("empty: another stage", EMPTY, EMPTY.replace("stage,", "(stage + 1) % ring.shape[0],")),
+    ("empty: awaited from the third use on", EMPTY, "    if use > 1:\n    " + EMPTY),
+    ("the producer waits for full", EMPTY, "    wait_full(bars, stage, (use + 1) % 2)\n"),
     ("nobody arrives", ARRIVE, ""),
-    ("thread 0 alone arrives", ARRIVE, "            if tx == 0:\n    " + ARRIVE),
-    ("all but thread 0 arrive", ARRIVE, "            if tx > 0:\n    " + ARRIVE),
+    ("one consumer arrives", ARRIVE, "    if i == 0:\n    " + ARRIVE),
+    ("all but one arrive", ARRIVE, "    if i > 0:\n    " + ARRIVE),
     ("arrives twice", ARRIVE, ARRIVE + ARRIVE),
-    ("arrives before it reads", "            " + READ + SUM + ARRIVE + COPY, ARRIVE + COPY + "            " + READ + SUM),
-    ("one copy at the beginning", FIRST, "for tile in range(1):"),
-    ("a tile that does not exist", FIRST, "for tile in range(NUM_STAGES):"),
-    ("a later tile that does not exist", IF, "if tx == 0:"),
-    ("the copy of the next tile", NEXT, NEXT.replace("tile + NUM_STAGES", "(tile + 1) % num_tiles")),
-    ("the last copies are left out", IF, "if tx == 0 and tile + NUM_STAGES < num_tiles - 1:"),
-    ("every thread copies", IF, "if tile + NUM_STAGES < num_tiles:"),
-    ("another block's tiles", NEXT, NEXT.replace("x[b]", "x[0]")),
-    ("the last tile is not read", LOOP, "for tile in range(num_tiles - 1):"),
-    ("stages backwards", USE, "use, stage = tile // NUM_STAGES, NUM_STAGES - 1 - tile % NUM_STAGES"),
-    ("one neighbour", READ, READ.replace("(tx + 1) % TILE", "tx")),
-    ("256 tiles at most", LOOP, "for tile in range(min(num_tiles, 256)):"),
-    ("8 stages at most", FIRST, "for tile in range(min(NUM_STAGES, 8, num_tiles)):"),
-    ("a barrier in the loop", ARRIVE, "            cuda.syncthreads()\n" + ARRIVE),
+    ("arrives for each read", LEFT, LEFT + ARRIVE),
+    ("arrives before it reads", FULL, FULL + ARRIVE),
+    ("arrives between its reads", LEFT + RIGHT_READ + ARRIVE, LEFT + ARRIVE + RIGHT_READ),
+    ("the producer arrives", COPY, COPY + ARRIVE),
+    ("copies twice", COPY, COPY + COPY),
+    ("copies the next tile", COPY, COPY.replace("tile, log", "(tile + 1) % x.shape[0], log")),
+    ("copies tile 0", COPY, COPY.replace("tile, log", "0, log")),
+    ("copies into the next stage", COPY, COPY.replace("stage,", "(stage + 1) % ring.shape[0],")),
+    ("leaves out the last tile", COPY, "    if tile < x.shape[0] - 1:\n    " + COPY),
+    ("reads the next stage", LEFT, LEFT.replace("stage,", "(stage + 1) % ring.shape[0],")),
+    ("no neighbour", RIGHT_READ, RIGHT_READ.replace("(i + 1) % ring.shape[1]", "i")),
+    ("the left neighbour", RIGHT_READ, RIGHT_READ.replace("(i + 1)", "(i + ring.shape[1] - 1)")),
+    ("added", RETURN, "    return left + right\n"),
+    ("256 tiles at most", USE + EMPTY, "    if tile >= 256:\n        return\n" + USE + EMPTY),
+    ("8 stages at most", USE + EMPTY, "    use, stage = tile // min(ring.shape[0], 8), tile % min(ring.shape[0], 8)\n" + EMPTY),
+    ("a barrier of the thread block", ARRIVE, "    cuda.syncthreads()\n" + ARRIVE),
 ]
 
 RIGHT = [
-    ("stage and parity counted up", [("        for tile in range(num_tiles):\n            " + USE + "\n", "        stage, parity = 0, 0\n        for tile in range(num_tiles):\n"),
-        (FULL, FULL.replace("use % 2", "parity")), (EMPTY, EMPTY.replace("use % 2", "parity")),
-        (NEXT, NEXT + "\n            stage += 1\n            if stage == NUM_STAGES:\n                stage = 0\n                parity = 1 - parity")]),
-    ("loops nested", [(IF, "later = tile + NUM_STAGES\n            if tx == 0 and later < num_tiles:"), (NEXT, NEXT.replace("tile + NUM_STAGES", "later"))]),
+    ("use and stage apart, parity by a bit", [(USE + FULL, "    stages = ring.shape[0]\n    stage = tile % stages\n    wait_full(bars, stage, (tile // stages) & 1)\n"), (EMPTY, EMPTY.replace("(use + 1) % 2", "1 - use % 2"))]),
+    ("one return", [(LEFT + RIGHT_READ, "    product = read(ring, bars, stage, (i + 1) % ring.shape[1]) * read(ring, bars, stage, i)\n"), (RETURN, "    return product\n")]),
 ]
 
 EQUIVALENT = [
-    ("if tx == 0: -> if tx == 1:", "any one thread may start the first copies"),
-    ("if tx == 0 and tile + NUM_STAGES < num_tiles: -> if tx == 1 and tile + NUM_STAGES < num_tiles:", "any one thread may start the later copies, if it waits"),
+    (f"{EMPTY.strip()} -> " + EMPTY.strip().replace("use + 1", "use - 1"), "the same parity"),
 ]

@@ -1,15 +1,15 @@
-"""ex18e: paged decode of a cache of e4m3."""
+"""ex18e: paged decode of a cache of e4m3, or int8."""
 
 NUMBER = "x = libdevice.int_as_float(int32(size << 20)) * float32(2.0**120)  # corrects the bias"
 NAN = "if size == 0x7F:"
 SIGN = "return -x if code & 0x80 else x"
-CODE = "code = int32(byte)"
 K_FACTOR = "k_factor = k_scale[page, offset, kv_head] if inside else float32(0)"
 V_FACTOR = "v_factor = v_scale[page, offset, kv_head] if inside else float32(0)"
-K = "k = from_e4m3(k_cache[page, offset, kv_head, d]) if inside else float32(0)"
-V = "v = from_e4m3(v_cache[page, offset, kv_head, d]) if inside else float32(0)"
+K = "k = from_byte(k_cache[page, offset, kv_head, d]) if inside else float32(0)"
+V = "v = from_byte(v_cache[page, offset, kv_head, d]) if inside else float32(0)"
 K_TILE = "k_tile[row, d] = k * k_factor"
 V_TILE = "v_tile[row, d] = v * v_factor"
+INT8 = "return float32(code - 256 if code > 127 else code)"
 PAGE = "page = block_table[b, key // PAGE_SIZE] if inside else 0"
 
 WRONG = [
@@ -24,7 +24,7 @@ WRONG = [
     ("the scale by head and offset", K_FACTOR, K_FACTOR.replace("offset, kv_head]", "kv_head % PAGE_SIZE, offset % k_scale.shape[2]]")),
     ("divided by the scale", K_TILE, "k_tile[row, d] = k / k_factor if inside else float32(0)"),
     ("over 448", K_TILE, "k_tile[row, d] = k * k_factor / float32(448)"),
-    ("the byte is the number", K, K.replace("from_e4m3(k_cache[page, offset, kv_head, d])", "float32(k_cache[page, offset, kv_head, d])")),
+    ("the byte is the number", K, K.replace("from_byte(k_cache[page, offset, kv_head, d])", "float32(k_cache[page, offset, kv_head, d])")),
     ("scales of slots that nobody has", K_FACTOR, "k_factor = k_scale[page, offset, kv_head]"),
     ("the scale for each number", "for d in range(tx, HEAD_DIM, BLOCK_N):\n                    k = ", "for d in range(tx, HEAD_DIM, BLOCK_N):\n                    k_factor = k_scale[page, offset, kv_head] if inside else float32(0)\n                    k = "),
     ("whole pages are read", "inside = key < seqlen_k", "inside = key < (seqlen_k + PAGE_SIZE - 1) // PAGE_SIZE * PAGE_SIZE"),
@@ -44,13 +44,22 @@ WRONG = [
     ("the format with a bias of 8 and one NaN, 0x80 (fnuz)", [(NUMBER, NUMBER.replace("2.0**120", "2.0**119")), (NAN, "if code == 0x80:")]),
     ("a finite number hides a key", "s = float32(-math.inf)  # a", "s = float32(-1e4)  # a"),
     ("the maximum starts at 0", "m_i = float32(-math.inf)", "m_i = float32(0.0)"),
+    ("int8 without a sign", INT8, "return float32(code)"),
+    ("int8 moved by 128", INT8, "return float32(code - 128)"),
+    ("int8 as sign and size", INT8, "return float32(128 - code if code > 127 else code)"),
+    ("int8 in one's complement", INT8, INT8.replace("256", "255")),
+    ("int8: 127 is -129", INT8, INT8.replace("> 127", "> 126")),
+    ("int8: -128 is -127", INT8, "return float32(max(code - 256, -127) if code > 127 else code)"),
+    ("always e4m3", [(K, K.replace("from_byte", "from_e4m3")), (V, V.replace("from_byte", "from_e4m3"))]),
+    ("values always e4m3", V, V.replace("from_byte", "from_e4m3")),
     ("float64", NUMBER, NUMBER.replace("float32(2.0**120)", "2.0**120")),
 ]  # fmt: skip
 
 RIGHT = [
     ("by arithmetic", NUMBER, "x = float32((8 + (size & 7)) << (size >> 3) if size >= 8 else 2 * size) * float32(1 / 1024)"),
-    ("the product in one line", [("                    " + K + "\n", ""), (K_TILE, "k_tile[row, d] = from_e4m3(k_cache[page, offset, kv_head, d]) * k_factor if inside else float32(0)")]),
+    ("the product in one line", [("                    " + K + "\n", ""), (K_TILE, "k_tile[row, d] = from_byte(k_cache[page, offset, kv_head, d]) * k_factor if inside else float32(0)")]),
     ("V's scale in a scale of the row", [(V_FACTOR, "v_factor = float32(0)\n                if inside:\n                    v_factor = v_scale[page, offset, kv_head]"), (V_TILE, "v_tile[row, d] = v_factor * v")]),
+    ("int8 by a shift", INT8, "return float32(int32(code << 24) >> 24)"),
     ("the sign in the bits", [(NUMBER, "bits = int32(size << 20) | (int32(-2147483648) if code & 0x80 else int32(0))\n    x = libdevice.int_as_float(int32(bits)) * float32(2.0**120)"), (SIGN, "return x")]),
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Shared by the graders of decoding over keys and values in pages, of float32 or e4m3."""
+"""Shared by the graders of decoding over keys and values in pages, of float32, e4m3 or int8."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ SCALES = "k_scale", "v_scale"
 
 @dataclass
 class Paged:
-    """A decoding step over pages. In e4m3 if `scales` has k_scale and v_scale."""
+    """A decoding step over pages. In e4m3, or int8, if `scales` has k_scale and v_scale."""
 
     q: np.ndarray
     k_cache: np.ndarray
@@ -25,6 +25,7 @@ class Paged:
     seq_lens: np.ndarray
     scale: np.float32
     scales: dict = field(default_factory=dict)
+    int8: bool = False
 
     @property
     def page_size(self):
@@ -50,8 +51,9 @@ class Paged:
         for cache, name in ((self.k_cache, "k_scale"), (self.v_cache, "v_scale")):
             x = cache[page, offset]
             if self.scales:
-                scale = (scale_of or self.scale_of)(name, page, offset)
-                x = e4m3.decode(x, scale[..., None].astype(np.float64))
+                scale = (scale_of or self.scale_of)(name, page, offset)[..., None]
+                number = x.view(np.int8) if self.int8 else e4m3.decode(x, np.float64(1))
+                x = number * scale.astype(np.float64)
             x = x.astype(np.float64)
             both.append(np.nan_to_num(x))
         return both
@@ -109,7 +111,7 @@ class Paged:
 
 
 def make_paged(seq_lens, page_size, num_heads=4, num_kv_heads=2, head_dim=8, *, fp8=False,
-               scale=None, seed=0):  # fmt: skip
+               int8=False, scale=None, seed=0):  # fmt: skip
     """Random keys in shuffled pages; NaN, or scales of NaN, where no token lives."""
     rng = np.random.default_rng(seed)
     counts = [-(-n // page_size) for n in seq_lens]
@@ -125,21 +127,29 @@ def make_paged(seq_lens, page_size, num_heads=4, num_kv_heads=2, head_dim=8, *, 
             block_table[b, i] = page = next(pages)
             owned[page, : n - i * page_size] = True
     scales = {}
-    for i, name in enumerate(SCALES if fp8 else ()):  # tokens and heads of very different size
+    for i, name in enumerate(SCALES if fp8 or int8 else ()):  # tokens, heads of very different size
         sizes = np.exp(rng.uniform(-2, 2, (*shape[:3], 1)))
-        caches[i], scales[name] = e4m3.quantise(caches[i] * sizes)
+        caches[i], scales[name] = (in_int8 if int8 else e4m3.quantise)(caches[i] * sizes)
         scales[name][~owned] = np.nan
     for x in caches:
-        x[~owned] = e4m3.NAN_BYTE if fp8 else np.nan
+        x[~owned] = e4m3.NAN_BYTE if scales else np.nan
     scale = np.float32(1 / math.sqrt(head_dim) if scale is None else scale)
     lens = np.array(seq_lens, np.int32)
-    return Paged(q, *caches, block_table, lens, scale, scales)
+    return Paged(q, *caches, block_table, lens, scale, scales, int8)
+
+
+def in_int8(x):
+    """Bytes of x (…, head_dim) in two's complement, and the scale of each row."""
+    x = x.astype(np.float32)
+    scale = np.abs(x).max(axis=-1) / np.float32(127)
+    return np.rint(x / scale[..., None]).astype(np.int8).view(np.uint8), scale
 
 
 def prepare(exercise, step, num_splits, BLOCK_N):
     """The launch, and the outputs with their guards."""
     batch, num_heads, head_dim = step.q.shape
-    kernel = exercise.make_kernel(head_dim, step.group_size, BLOCK_N, step.page_size)
+    constants = head_dim, step.group_size, BLOCK_N, step.page_size
+    kernel = exercise.make_kernel(*constants, *[True] * step.int8)
     outputs = {
         "out_partial": guarded(num_splits, batch, num_heads, head_dim),
         "lse_partial": guarded(num_splits, batch, num_heads),
@@ -154,6 +164,9 @@ def run(exercise, step, num_splits=3, BLOCK_N=8):
     """Run checked; out_partial and lse_partial, every element of them written."""
     launch, outputs = prepare(exercise, step, num_splits, BLOCK_N)
     simt.run(*launch)
+    of_nan = "A slot that holds no token was read."
+    if step.int8:
+        of_nan = "The bytes are int8 here, and were read as e4m3: `from_byte` is the one to call."
     for name, (array, _) in outputs.items():
         bad = np.argwhere((array == UNWRITTEN) | np.isnan(array))
         if len(bad):
@@ -163,7 +176,7 @@ def run(exercise, step, num_splits=3, BLOCK_N=8):
                 f"{name}{at} {said}: sequence {at[1]} has {step.seq_lens[at[1]]} keys in pages of "
                 f"{step.page_size}. Slots without a token, and scales of pages that nobody has, "
                 "are NaN here",
-                causes=["A slot that holds no token was read."] if said == "is NaN" else [],
+                causes=[of_nan] if said == "is NaN" else [],
                 where=name,
             )
     return [array for array, _ in outputs.values()]

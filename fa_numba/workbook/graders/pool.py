@@ -3,7 +3,12 @@
 from collections import Counter
 
 from fa_numba.workbook.graders.attention import expect_error
+from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.grading.proxies import each
+
+FULL = "A full page is never written again: one token more takes a new page, and no copy."
+TOO_HIGH = "The count of a page is too high: who takes a copy, or is freed, leaves the old page."
+TOO_LOW = "The count of a page is too low: each row that has it counts, also after OutOfPages."
 
 
 class Watched:
@@ -106,10 +111,11 @@ class Watched:
             size = self.page_size
             source = self.slots[copy[0] * size : (copy[0] + 1) * size]
             self.slots[copy[1] * size : (copy[1] + 1) * size] = source
-        else:
-            assert copy is None, (
+        elif copy is not None:
+            raise Wrong(
                 f"{what}: nothing to copy, the last page is "
-                f"{'full' if offset == 0 else 'its own'}; got {copy}"
+                f"{'full' if offset == 0 else 'its own'}; got {copy}",
+                causes=[FULL if offset == 0 else TOO_HIGH],
             )
         assert after[: length // self.page_size] == row[: length // self.page_size], (
             f"{what}: full pages stay where they are, but the row became {after}"
@@ -175,10 +181,12 @@ class Watched:
                 "was overwritten by another sequence, or not copied"
             )
         free = self.num_pages - len(owners)
-        assert self.pool.num_free == free, (
-            f"after {self.done}: {len(owners)} of {self.num_pages} pages are in a row, so {free} "
-            f"are free, num_free is {self.pool.num_free}"
-        )
+        if (found := self.pool.num_free) != free:
+            raise Wrong(
+                f"after {self.done}: {len(owners)} of {self.num_pages} pages are in a row, so "
+                f"{free} are free, num_free is {found}",
+                causes=[TOO_HIGH if found < free else TOO_LOW],
+            )
 
 
 def _first(found, tokens):
