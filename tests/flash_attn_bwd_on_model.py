@@ -69,10 +69,14 @@ def main(
         )
     if user is not None:
         of_score = written.get("score"), written.get("score_args", ())
-        user, softcap = apart_from_cap(user, given, *of_score)
+        softcap = 0.0
+        if not is_wide:
+            user, softcap = apart_from_cap(user, given, *of_score)
         given, constants = Mask(softcap=softcap), {"EXPRESSIONS": user.expressions}
         runs = gradient_expressions.runs_of_keys(q, k, user, block_m, block_n, both=True)
         tables = runs.of_keys, runs.turns if order == ADDED else runs.of_queries
+        if is_wide:
+            tables = (runs.of_keys, runs.of_queries)[: 1 + (order == ORDERED)]
         more = tables, user.arguments
     out, lse = reference.attention(q, k, v, **options, dtype=KIND)
     (*want,) = reference.attention_bwd(dout, q, k, v, **options)
@@ -111,7 +115,7 @@ def main(
     if is_wide:
         ordered, threads = order == ORDERED, wide.THREADS
         kernel = wide.make_flash_attn_bwd_wide(
-            head_dim, ordered, causal, "float16", *of_mask, in_step, head_dim_v
+            head_dim, ordered, given.causal, "float16", *of_mask, in_step, head_dim_v, **constants
         )
         sizes = sums, seqlen_q, seqlen_k
     else:
@@ -130,7 +134,7 @@ def main(
     sizes = *sizes, num_kv_heads, num_heads // num_kv_heads
     args = *model.maps, lse_2, delta, *sizes, scale * LOG2_E, scale, slopes, counters
     masks = run_time_masks.arguments_of(given)
-    model.launch(kernel, (blocks,), threads, *args, *masks, *(() if is_wide else more))
+    model.launch(kernel, (blocks,), threads, *args, *masks, *more)
     if added:
         convert_dq, threads = backward.make_convert_dq(head_dim, "float16"), sums.shape[3] // 32
         model.launch(convert_dq, (tiles, num_heads, batch), threads, sums, dq, scale)

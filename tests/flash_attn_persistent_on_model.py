@@ -60,18 +60,15 @@ def main(
     constants, more = (None, sinks is not None), ((), (), ())
     tiling = persistent.persistent_tiling(head_dim, seqlen_k, causal, head_dim_v=head_dim_v)
     if written:
-        call = types.SimpleNamespace(
-            q=q, seqlen_q=seqlen_q, seqlen_k=seqlen_k, batch=1, num_heads=num_heads
-        )
         user = check_expressions(
             q, *(written.get(x, () if "_" in x else None) for x in NAMES), given, None
         )
         of_score = written.get("score"), written.get("score_args", ())
         user, softcap = apart_from_cap(user, given, *of_score)
-        call.expressions, call.expression_args, _ = user
+        scores = types.SimpleNamespace(expressions=user.expressions, expression_args=user.arguments)
         tiles = modules["tensor_core.expression_tiles"]
         tiles.make_table, tiles.ranges_of = no_table, ranges_of  # else by kernels of the engine
-        runs, _ = persistent.runs_of(call, tiling.block_n, tiling.consumers)
+        runs, _ = persistent.runs_of(scores, q, k, tiling.block_n, tiling.consumers)
         constants, more = (user.expressions, sinks is not None), ((), runs, user.arguments)
         given = Mask(softcap=softcap)
     if sinks is not None:

@@ -49,6 +49,8 @@ class GlobalArray:
         model.arrays.append(self)
         self.address = len(model.arrays) << BASE_BITS
 
+    strides = property(lambda self: self.data.strides)
+
     def of_same_memory(self, data):
         """An array of a view of `data`."""
         view = copy.copy(self)
@@ -556,6 +558,7 @@ def replace_instructions(model, modules):
     cuda.shfl_sync = lambda mask, x, lane: x  # by one thread alone
     cuda.shfl_xor_sync = lambda mask, x, lanes: _exchange(model, x, lanes)
     cuda.all_sync = lambda mask, x: _exchange(model, x, None)
+    cuda.any_sync = lambda mask, x: any(model._meet("shuffle", 32, x).values())
     cuda.ballot_sync = lambda mask, x: sum(
         1 << lane for lane, y in model._meet("shuffle", 32, x).items() if y
     )

@@ -4,11 +4,11 @@ import json
 import sys
 
 import numpy as np
+from ampere_model import AmpereModel
 from cases import make_latent_case
-from hopper_model import GlobalArray, Model, replace_instructions
+from hopper_model import GlobalArray, replace_instructions
 
 from fa_numba import reference
-from fa_numba.ptx import layouts
 
 MODULES = (
     *(f"ptx.{x}" for x in ("statement", "convert", "cp_async", "ldmatrix", "mma", "vectors")),
@@ -16,77 +16,7 @@ MODULES = (
     *(f"tensor_core.{x}" for x in ("forward", "fragments", "shared_plan", "decoding")),
     "tensor_core.mla_decode_mma",
 )
-EARLY = 0.5  # chance that a copy is made when it is started; the others are made when awaited
 SCALE = 0.3
-
-
-class AmpereModel(Model):
-    """cp.async, ldmatrix and mma.sync."""
-
-    def _mine(self):
-        me = self._me()
-        if not hasattr(me, "copies"):
-            me.copies, me.committed = [], []
-        return me
-
-    def cp_async_16(self, destination, source, num_bytes):
-        assert destination % 16 == source % 16 == 0
-
-        def copy():
-            part = self.shared[destination : destination + 16]
-            part[num_bytes:] = 0
-            if num_bytes:
-                part[:num_bytes] = self._global(source, 16)[:num_bytes]
-
-        if self.random.random() < EARLY:
-            copy()
-        else:
-            self._mine().copies.append(copy)
-
-    def cp_async_commit(self):
-        me = self._mine()
-        me.committed.append(me.copies)
-        me.copies = []
-
-    def cp_async_wait(self, pending):
-        committed = self._mine().committed
-        for group in committed[: -pending or None]:
-            for copy in group:
-                copy()
-        del committed[: -pending or None]
-
-    def load_global_b32(self, address):
-        return int(self._word(address)[0])
-
-    def ldmatrix_x4(self, fragment, address):
-        self._load_matrices(fragment, address, layouts.ldmatrix())
-
-    def ldmatrix_x4_trans(self, fragment, address):
-        self._load_matrices(fragment, address, layouts.ldmatrix(trans=True))
-
-    def _load_matrices(self, fragment, address, elements):
-        def load(given):
-            starts = np.array([start for start, _ in given])
-            assert (starts % 16 == 0).all()
-            rows = self.shared.view(np.uint16)[starts[:, None] // 2 + np.arange(8)]
-            for lane, (_, to) in enumerate(given):
-                halves = rows.reshape(4, 8, 8)[:, elements[0][lane], elements[1][lane]]
-                to.reshape(-1)[:] = np.ascontiguousarray(halves).view(np.uint32)[:, 0]
-
-        self._meet("ldmatrix", 32, (address, fragment), load)
-
-    def mma_m16n8k16_f16(self, d, a, b):
-        def multiply(given):
-            matrices = np.empty((16, 16), np.float32), np.empty((16, 8), np.float32)
-            layout = layouts.mma_a(), layouts.mma_b()
-            for matrix, (row, col), i in zip(matrices, layout, (1, 2), strict=True):
-                registers = np.stack([x[i] for x in given])
-                matrix[row, col] = registers[..., None].view(np.float16)
-            product = (matrices[0] @ matrices[1])[layouts.mma_d()]
-            for lane, (to, _, _) in enumerate(given):
-                to += product[lane]
-
-        self._meet("mma", 32, (d, a.copy(), b.copy()), multiply)
 
 
 def main(lengths, seqlen_q, num_heads, columns, page_size, causal, num_splits, tiling):

@@ -48,6 +48,42 @@ def test_with_other_options(name, sizes, heads, head_dim, options):
     check(bwd, name, sizes, heads, head_dim, torch.float16, **options)
 
 
+# A window, softcap and ALiBi are functions of flash_attn_bwd_mma, too.
+OPTIONS = {"window_size": (60, -1), "softcap": 5.0}
+NAMES = "documents", "T5", "a score and a mask", "not monotone", "prefix", "sinks and a mask"
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("i, name", [*enumerate((*NAMES, "sinks"))])
+def test_flash_attn_bwd_mma(i, name, deterministic):
+    from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma as bwd
+
+    head_dim, dtype = HEAD_DIMS[i % len(HEAD_DIMS)], getattr(torch, DTYPES[i // 4 % 2])
+    more = OPTIONS if name == "sinks" else {}
+    for sizes in SIZES:
+        check(bwd, name, sizes, (4, 2), head_dim, dtype, deterministic=deterministic, **more)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("i, name", [*enumerate(NAMES)])
+def test_flash_attn_bwd_tf32x3(i, name, deterministic):
+    from fa_numba.tensor_core.flash_attn_bwd_tf32x3 import flash_attn_bwd_tf32x3 as bwd
+
+    head_dim = HEAD_DIMS[i % len(HEAD_DIMS)]
+    for sizes in SIZES:
+        check(bwd, name, sizes, (4, 2), head_dim, torch.float32, deterministic=deterministic)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("i, name", [*enumerate(NAMES)])
+def test_flash_attn_bwd_wide(i, name, deterministic):
+    from fa_numba.tensor_core.flash_attn_bwd_wide import flash_attn_bwd_wide as bwd
+
+    head_dim, dtype = (256, 136, 192)[i % 3], getattr(torch, DTYPES[i % 2])
+    for sizes in SIZES:
+        check(bwd, name, sizes, (4, 2), head_dim, dtype, deterministic=deterministic)
+
+
 @pytest.mark.parametrize("i, name", [*enumerate(expression_cases.CASES)])
 def test_flash_attn_bwd_varlen(i, name):
     head_dim, dtype = HEAD_DIMS[i % len(HEAD_DIMS)], getattr(torch, DTYPES[i // 4 % 2])
@@ -85,7 +121,7 @@ def test_deterministic_gradients_have_the_same_bits():
 
 def problem(name, sizes, heads, head_dim, dtype, **options):
     """dout, q, k, v, out, lse on the GPU, the options of a launcher, and those of the reference."""
-    from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
+    from fa_numba import flash_attn
 
     generator = torch.Generator("cuda").manual_seed(sizes[0])
     seqlen_q, seqlen_k = sizes
@@ -102,7 +138,7 @@ def problem(name, sizes, heads, head_dim, dtype, **options):
     ours, definition = expression_cases.options_of(
         name, num_heads, seqlen_k, lambda x: torch.from_numpy(x).cuda()
     )
-    out, lse = flash_attn_persistent(q, k, v, **ours, **options)
+    out, lse = flash_attn(q, k, v, **ours, **options)
     return (dout, q, k, v, out, lse), ours, definition
 
 
@@ -136,7 +172,7 @@ def compare(gradients, want, dtype):
     """With gradients in float64."""
     assert len(gradients) == len(want)
     # An entry of dk or dv sums over all queries of a group: so do its rounding errors.
-    unit = 2.0**-9 if dtype == torch.float16 else 2.0**-6
+    unit = {torch.float32: 2.0**-16, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}[dtype]
     for which, x, y in zip(("dq", "dk", "dv", "dsinks"), gradients, want):  # noqa: B905 no dsinks
         error = np.abs(x.double().cpu().numpy() - y).max()
         assert error <= unit * max(1, np.abs(y).max()), (which, error, np.abs(y).max())

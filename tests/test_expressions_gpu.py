@@ -1,5 +1,6 @@
 """The user's mask, score and sinks in the kernels on tensor cores, on a GPU."""
 
+import functools
 import importlib
 
 import expression_cases
@@ -33,6 +34,43 @@ def test_flash_attn_mma(i, name):
     head_dim, dtype = HEAD_DIMS[(i + 1) % len(HEAD_DIMS)], getattr(torch, DTYPES[i % 2])
     for sizes in ((333, 333), (150, 900)):
         check(flash_attn_mma, name, sizes, (4, 2), head_dim, dtype)
+
+
+@pytest.mark.parametrize(
+    "name, head_dim",
+    [
+        ("documents", 64),
+        ("T5", 128),
+        ("a score and a mask", 72),
+        ("nothing for some rows", 128),
+        ("sinks and a mask", 256),
+        ("sinks", 64),
+    ],
+)
+def test_flash_attn_tf32x3(name, head_dim):
+    from fa_numba.tensor_core.flash_attn_tf32x3 import flash_attn_tf32x3
+
+    for sizes in ((333, 333), (150, 900)):
+        check(flash_attn_tf32x3, name, sizes, (4, 2), head_dim, torch.float32)
+
+
+@pytest.mark.parametrize(
+    "name, head_dim, sizes, num_splits",
+    [
+        ("documents", 128, (100, 3000), 0),
+        ("a score and a mask", 64, (17, 900), 3),  # heads share a tile, and the mask has h
+        ("sinks and a mask", 128, (130, 900), 4),
+        ("nothing for some rows", 64, (333, 700), 2),
+        ("T5", 256, (40, 700), 3),
+        ("prefix", 128, (333, 200), 40),  # more splits than tiles
+        ("sinks", 64, (50, 900), 3),
+    ],
+)
+def test_flash_attn_split(name, head_dim, sizes, num_splits):
+    from fa_numba.tensor_core.flash_attn_split import flash_attn_split
+
+    function = functools.partial(flash_attn_split, num_splits=num_splits)
+    check(function, name, sizes, (8, 2), head_dim, torch.float16)
 
 
 @pytest.mark.parametrize("i, name", [*enumerate(expression_cases.CASES)])
@@ -122,7 +160,7 @@ def check(function, name, sizes, heads, head_dim, dtype, **options):
     inputs = [x.double().cpu().numpy() for x in (q, k, v)]
     want, want_lse = reference.attention(*inputs, **definition, **options)
     error = np.abs(out.double().cpu().numpy() - want).max()
-    unit = 2.0**-10 if dtype == torch.float16 else 2.0**-7
+    unit = {torch.float32: 2.0**-18, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}[dtype]
     assert error <= unit * max(1, np.abs(want).max()), (sizes, error)
     np.testing.assert_allclose(lse.cpu().numpy(), want_lse, rtol=1e-4, atol=2e-3)
 

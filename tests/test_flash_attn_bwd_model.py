@@ -1,4 +1,4 @@
-"""The backward kernels' source on a model of a Hopper GPU: indices, barriers, layouts.
+"""Backward kernels' source on a model of a GPU, and those of mma.sync forward: indices, layouts.
 
 Each case has a process of its own, because the model replaces names of Numba.
 """
@@ -64,6 +64,11 @@ CASES = [
     thorough((1, 140, 180, (4, 2), 136, True, 2), {"alibi_slopes": SLOPES}),
     thorough((1, 70, 130, (1, 1), 256, True, 1), {"head_dim_v": 136, "softcap": 15.0}),
     ((1, 90, 130, (2, 1), 200, False, 1), ALL_MASKS),
+    ((1, 40, 100, (2, 1), 136, False, 1), {"expressions": "a score and a mask"}),
+    thorough(
+        (1, 140, 200, (2, 1), 136, False, 1), {"expressions": "documents", "order": "ordered"}
+    ),
+    thorough((1, 90, 140, (1, 1), 256, False, 1), {"expressions": "sinks and a mask"}),
 ]
 
 
@@ -93,6 +98,33 @@ PACKED_CASES = [
     ),
     thorough(((140, 90), (300, 90), (2, 2), 128, False, 2), {"expressions": "documents"}),
 ]
+
+
+# flash_attn_*: name, sizes, heads, head_dim, functions of the user
+MMA_CASES = [
+    thorough(("mma", (70, 200), (2, 1), 64, "documents")),
+    ("tf32x3", (40, 70), (1, 1), 32, "sinks and a mask"),
+    thorough(("tf32x3", (140, 200), (2, 1), 32, "documents")),
+    thorough(("tf32x3", (70, 100), (1, 1), 160, "a score and a mask")),
+    ("bwd_mma", (40, 100), (1, 1), 64, "a score and a mask"),
+    thorough(("bwd_mma", (40, 100), (1, 1), 64, "a score and a mask", {"deterministic": True})),
+    thorough(("bwd_mma", (140, 200), (2, 1), 64, "documents")),
+    thorough(("bwd_mma", (70, 140), (1, 1), 128, "sinks and a mask", {"deterministic": True})),
+    thorough(("bwd_mma", (70, 140), (1, 1), 72, "sinks", {"window_size": (20, 9), "softcap": 5})),
+    ("bwd_tf32x3", (70, 100), (1, 1), 32, "documents"),
+    thorough(("bwd_tf32x3", (90, 140), (1, 1), 64, "a score and a mask", {"deterministic": True})),
+    ("split", (40, 400), (2, 1), 64, "documents", {"num_splits": 3}),
+    thorough(("split", (17, 300), (8, 2), 64, "a score and a mask", {"num_splits": 2})),
+    thorough(("split", (130, 300), (1, 1), 128, "sinks and a mask", {"num_splits": 2})),
+]
+
+
+@pytest.mark.parametrize("case", MMA_CASES, ids=lambda x: "-".join(map(str, x)))
+def test_functions_of_the_user_in_kernels_of_mma_on_a_model(case, run_on_model):
+    name, sizes, heads, head_dim, expressions, *options = case
+    names = {"name": f"flash_attn_{name}", "sizes": sizes, "heads": heads, "head_dim": head_dim}
+    more = {x: y for given in options for x, y in given.items()}
+    run_on_model("mma_on_model.py", names | {"expressions": expressions} | more)
 
 
 @pytest.mark.parametrize("sizes, options", CASES, ids=lambda x: "-".join(map(str, x)))

@@ -3,10 +3,11 @@
 import re
 from itertools import product
 
+import expression_cases
 import numpy as np
 import pytest
 from cases import thorough
-from numba import cuda, types
+from numba import cuda, typeof, types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
@@ -14,7 +15,9 @@ pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 from test_tensor_core import exponentials_beside_p_v, moves_before_products
 
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
+from fa_numba.checks import Mask, check_expressions
 from fa_numba.dispatch.attention import LEAST_GAIN
+from fa_numba.expressions.tiles import HIDDEN, WHOLE, tile_classes
 from fa_numba.kernels.masks import make_bounds
 from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME, UNREAD
 from fa_numba.ptx.layouts import ROW_BYTES
@@ -37,6 +40,7 @@ MAP, FULL = types.uint64, (-1, -1)
 ARGUMENTS = MAP, MAP, MAP, types.Array(types.float32, 5, "C"), types.Array(types.float32, 4, "C")
 ARGUMENTS += types.int32, types.int32, types.float32
 MASK_ARGS = types.int32, types.int32, types.float32, types.float32
+NONE = types.Tuple(())  # no sinks, runs or arguments of a mask
 MASKS = [(False, FULL), (True, FULL), (True, (300, -1)), (False, (20, 200)), (False, (-1, 5))]
 
 
@@ -62,7 +66,8 @@ def kernel_of(head_dim, consumers, heads, causal, *rest):
 def test_the_kernel_stays_in_registers(head_dim, consumers, heads, causal, window, softcap, alibi):
     tiling, kernel = kernel_of(head_dim, consumers, heads, causal, window, softcap, alibi)
     slopes = types.Array(types.float32, 1, "C") if alibi else types.float32
-    code = compile_kernel(kernel, (*ARGUMENTS, slopes, *MASK_ARGS), cc=(9, 0, "a"))
+    more = slopes, *MASK_ARGS, NONE, NONE, NONE
+    code = compile_kernel(kernel, (*ARGUMENTS, *more), cc=(9, 0, "a"))
     stated = re.search(r"budget +(\d+) registers.*consumers, (\d+)", kernel.py_func.__doc__)
     assert code.registers <= int(stated[1 if consumers == 2 else 2])
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
@@ -71,6 +76,68 @@ def test_the_kernel_stays_in_registers(head_dim, consumers, heads, causal, windo
         assert moves_before_products(code) == 0  # a warp has an address once, not each thread
         # Of the exponentials, one for each score of a thread, most overlap with P V.
         assert exponentials_beside_p_v(code) >= 0.8 * tiling.tiles.block_n / 2
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "name, head_dim, consumers, heads",
+    [
+        thorough("sinks and a mask", 128, 1, 2),
+        thorough("documents", 64, 3, 1),
+        thorough("a score and a mask", 128, 2, 4),
+        thorough("T5", 256, 2, 1),
+    ],
+)
+def test_functions_of_the_user_stay_in_registers(name, head_dim, consumers, heads):
+    expressions, arguments, _ = expression_cases.given_of(name)
+    options = {"EXPRESSIONS": expressions, "SINKS": "sinks" in name}
+    tiling = make_tiling(head_dim, consumers, heads)
+    kernel = split.make_flash_attn_split(head_dim, tiling, False, "float16", **options)
+    sinks = types.Tuple((types.Array(types.float32, 1, "C"),)) if "sinks" in name else NONE
+    more = sinks, expression_cases.runs_type(expressions), typeof(tuple(arguments))
+    arguments = *ARGUMENTS, types.float32, *MASK_ARGS, *more
+    code = compile_kernel(kernel, arguments, cc=(9, 0, "a"))
+    stated = re.search(r"budget +(\d+) registers.*consumers, (\d+)", kernel.py_func.__doc__)
+    assert code.registers <= int(stated[1 if consumers == 2 else 2])
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert "C75" not in code.report
+
+
+@pytest.mark.parametrize("name", ["documents", "a window per head", "nothing for some rows"])
+@pytest.mark.parametrize("consumers, heads", [(2, 1), (1, 4)])
+@pytest.mark.parametrize("num_splits", [1, 3, 50])
+def test_the_splits_divide_the_tiles_that_are_seen(name, consumers, heads, num_splits):
+    """Each tile is in one split, of the class that it has; the splits have as many, or one more."""
+    seqlen_q, seqlen_k, num_heads = 300 if heads == 1 else 16, 1000, 8
+    written, _ = expression_cases.options_of(name, num_heads, seqlen_k)
+    q = np.zeros((1, seqlen_q, num_heads, 128), np.float16)
+    given = check_expressions(q, written["mask"], written["mask_args"], None, (), Mask(), None)
+    tiling, mask = make_tiling(128, consumers, heads), given.expressions.mask
+    block_n, sizes = tiling.tiles.block_n, (seqlen_q, seqlen_k)
+    (table,) = split._runs_of_splits(
+        mask, given.arguments, *sizes, 1, num_heads, tiling, num_splits
+    )
+    rows = ROWS if heads == 1 else tiling.head_rows
+    classes = tile_classes(mask, sizes, rows, block_n, given.arguments, 1, num_heads)
+    for h, row in np.ndindex(*table.shape[1:3]):
+        block, number = divmod(row, num_splits)
+        for w in range(consumers):
+            of_rows = classes[0, h : h + 1, consumers * block + w : consumers * block + w + 1]
+            if heads > 1:
+                of_rows = classes[0, heads * h : heads * h + heads]
+            met = np.zeros((num_splits, classes.shape[3]), int)
+            for i in range(num_splits):
+                for first, end, flags in table[0, h, num_splits * block + i]:
+                    met[i, first:end] = flags >> 2 * w & 3
+            assert (met != HIDDEN).any(axis=1).all()  # a loop begins with one
+            found = met.max(axis=0)
+            seen = (of_rows != HIDDEN).any(axis=(0, 1))
+            whole = (of_rows == WHOLE).all(axis=(0, 1)) & (seen if of_rows.size else False)
+            assert (found[seen] != HIDDEN).all() and ((met != HIDDEN).sum(axis=0)[seen] == 1).all()
+            assert (found[:-1][whole[:-1]] == WHOLE).all()
+            assert not (found == WHOLE)[~whole].any()
+    lengths = (table[..., 1] - table[..., 0]).sum(axis=-1).reshape(table.shape[1], -1, num_splits)
+    assert (lengths.max(axis=-1) - lengths.min(axis=-1) <= 1).all()
 
 
 @needs_compiler

@@ -94,16 +94,47 @@ def test_mma_kernels_stay_in_registers(head_dim, dtype, causal, add_dq):
         # A few addresses are spilled, but none in the products.
         (
             make_flash_attn_bwd_mma(head_dim, causal, dtype, add_dq, not add_dq),
-            (*4 * (x,), rows, rows, dq_sum if add_dq else types.float32, x, x, *scales),
+            (*4 * (x,), rows, rows, dq_sum if add_dq else types.float32, x, x, *scales, NONE, NONE),
             40,
         ),
         (make_convert_dq(head_dim, dtype, False), (dq_sum, x, types.float32), 0),
-        (make_dq_mma(head_dim, causal, dtype), (*4 * (x,), rows, rows, x, *scales), 0),
+        (make_dq_mma(head_dim, causal, dtype), (*4 * (x,), rows, rows, x, *scales, NONE, NONE), 0),
     ):
         code = compile_kernel(kernel, args, cc=(8, 0))
         assert code.spill_bytes <= spilled and code.local_bytes <= spilled
         assert code.float64_instructions == 0
         assert code.registers <= stated_registers(kernel)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "name, head_dim, cc",
+    [
+        ("a score and a mask", 128, (8, 0)),
+        thorough("a score and a mask", 64, (9, 0, "a")),
+        thorough("documents", 128, (8, 0)),
+        thorough("T5", 64, (8, 0)),
+        thorough("window and first keys", 64, (8, 0)),
+    ],
+)
+@pytest.mark.parametrize("add_dq", [True, thorough(False)])
+def test_mma_kernels_with_functions_of_the_user_stay_in_registers(name, head_dim, cc, add_dq):
+    expressions, arguments, _ = expression_cases.given_of(name)
+    x, runs = types.Array(types.float16, 4, "C"), types.Array(types.int32, 5, "C")
+    rows, dq_sum = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
+    inputs, args = (*4 * (x,), rows, rows), typeof(tuple(arguments))
+    scales = 2 * (types.float32,)
+    if add_dq:
+        kernel = make_flash_attn_bwd_mma(
+            head_dim, False, "float16", True, cc >= (9, 0), expressions
+        )
+        code = compile_kernel(kernel, (*inputs, dq_sum, x, x, *scales, runs, args), cc=cc)
+    else:
+        kernel = make_dq_mma(head_dim, False, "float16", expressions)
+        runs = expression_cases.runs_type(expressions)
+        code = compile_kernel(kernel, (*inputs, x, *scales, runs, args), cc=cc)
+    assert code.spill_bytes <= 40 and code.local_bytes <= 40 and code.float64_instructions == 0
+    assert code.registers <= stated_registers(kernel)
 
 
 @needs_compiler
@@ -249,12 +280,37 @@ def test_wide_kernels_stay_in_registers(head_dim, deterministic, dtype, mask, in
     kernel = make_flash_attn_bwd_wide(
         head_dim, deterministic, causal, dtype, *rest, IN_STEP=in_step, HEAD_DIM_V=head_dim_v
     )
-    code = compile_kernel(kernel, (*args, slopes, counters, *MASK_ARGS), cc=HOPPER)
+    code = compile_kernel(kernel, (*args, slopes, counters, *MASK_ARGS, NONE, NONE), cc=HOPPER)
     # Which tile of keys it is, kept for the stores of dK and dV: not in the loop over queries.
     assert code.spill_bytes <= 200 and code.local_bytes <= 40
     assert code.float64_instructions == 0
     assert code.registers <= stated_registers(kernel)
     assert "C75" not in code.report  # products serialised, setmaxnreg ignored
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "name, head_dim, deterministic",
+    [
+        thorough("a score and a mask", 256, False),
+        thorough("documents", 256, True),
+        thorough("T5", 136, False),
+    ],
+)
+def test_wide_kernels_with_functions_of_the_user_stay_in_registers(name, head_dim, deterministic):
+    expressions, arguments, _ = expression_cases.given_of(name)
+    rows, dq_sum = (types.Array(types.float32, ndim, "C") for ndim in (3, 4))
+    runs = types.UniTuple(types.Array(types.int32, 5, "C"), 2 if deterministic else 1)
+    args = (*6 * (types.uint64,), rows, rows, dq_sum, *4 * (types.int32,), *3 * (types.float32,))
+    args += types.Array(types.int32, 1, "C"), *MASK_ARGS, runs, typeof(tuple(arguments))
+    kernel = make_flash_attn_bwd_wide(
+        head_dim, deterministic, False, "float16", EXPRESSIONS=expressions
+    )
+    code = compile_kernel(kernel, args, cc=HOPPER)
+    assert spills_between_products(code) <= 12 and code.float64_instructions == 0
+    assert code.spill_bytes <= 200 and code.local_bytes <= 40
+    assert code.registers <= stated_registers(kernel)
+    assert "C75" not in code.report
 
 
 @pytest.mark.parametrize(

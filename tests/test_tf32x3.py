@@ -1,9 +1,10 @@
 """Float32 on tensor cores where there is no GPU: how a float32 splits, machine code, refusals."""
 
+import expression_cases
 import numpy as np
 import pytest
 from cases import thorough
-from numba import cuda, float32, types, uint32
+from numba import cuda, float32, typeof, types, uint32
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
@@ -18,6 +19,7 @@ from fa_numba.tensor_core import flash_attn_tf32x3 as forward
 
 AMPERE, HOPPER = (8, 0), (9, 0, "a")
 RTX_3090, A100, H200 = 99 * 1024, 163 * 1024, 227 * 1024  # shared memory of a thread block
+NONE = types.Tuple(())  # no sinks, runs or arguments of a mask
 needs_compiler = pytest.mark.skipif(
     not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
 )
@@ -26,7 +28,8 @@ array = {n: types.Array(types.float32, n, "A") for n in (3, 4)}
 
 def compile_forward(head_dim, tiles, causal, cc):
     kernel = forward.make_flash_attn_tf32x3(head_dim, tiles, causal)
-    return compile_kernel(kernel, (*4 * (array[4],), array[3], *2 * (types.float32,)), cc=cc)
+    arguments = *4 * (array[4],), array[3], *2 * (types.float32,), NONE, NONE, NONE
+    return compile_kernel(kernel, arguments, cc=cc)
 
 
 def split(x):
@@ -103,9 +106,48 @@ def test_backward_stays_in_registers():
         (backward.make_flash_attn_bwd_tf32x3(64, False), 3),
         (backward.make_dq_tf32x3(64, True), 1),
     ):
-        args = (*4 * (array[4],), *rows, *results * (array[4],), *scalars)
+        args = (*4 * (array[4],), *rows, *results * (array[4],), *scalars, NONE, NONE)
         code = compile_kernel(kernel, args, cc=HOPPER)
         assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "which, name, head_dim, cc",
+    [
+        thorough("forward", "a score and a mask", 64, AMPERE),
+        thorough("forward", "documents", 128, HOPPER),
+        thorough("forward", "sinks and a mask", 256, HOPPER),
+        ("backward", "a score and a mask", 64, AMPERE),
+        thorough("backward", "documents", 128, HOPPER),
+        thorough("dq", "a score and a mask", 64, HOPPER),
+        thorough("dq", "T5", 128, AMPERE),
+    ],
+)
+def test_functions_of_the_user_stay_in_registers(which, name, head_dim, cc):
+    expressions, arguments, _ = expression_cases.given_of(name)
+    runs, args = expression_cases.runs_type(expressions), typeof(tuple(arguments))
+    scalars, inputs = 2 * (types.float32,), (*4 * (array[4],), *2 * (array[3],))
+    if which == "forward":
+        sinks = types.Tuple((types.Array(types.float32, 1, "C"),)) if "sinks" in name else NONE
+        tiles = forward.tile_sizes(head_dim)
+        kernel = forward.make_flash_attn_tf32x3(
+            head_dim, tiles, False, EXPRESSIONS=expressions, SINKS="sinks" in name
+        )
+        arguments = *4 * (array[4],), array[3], *scalars, sinks, runs, args
+    elif which == "backward":
+        kernel = backward.make_flash_attn_bwd_tf32x3(
+            head_dim, False, RED_X4=cc == HOPPER, EXPRESSIONS=expressions
+        )
+        runs = types.Array(types.int32, 5, "C")
+        arguments = *inputs, *3 * (array[4],), *scalars, runs, args
+    else:
+        kernel = backward.make_dq_tf32x3(head_dim, False, EXPRESSIONS=expressions)
+        arguments = *inputs, array[4], *scalars, runs, args
+    code = compile_kernel(kernel, arguments, cc=cc)
+    # As with a window, or with a softcap.
+    most = 0 if which == "dq" else 16 if which == "forward" else 160 if "score" in name else 72
+    assert code.local_bytes <= most and code.float64_instructions == 0
 
 
 def test_tiles_fit_every_head_dim():

@@ -63,6 +63,7 @@ def check_scores(
     k=None,
     as_options=False,
     cap_apart=False,
+    only_causal=False,
 ) -> Scores:
     """Check the options that mask and modify scores.
 
@@ -81,6 +82,8 @@ def check_scores(
         a kernel to read.
     cap_apart : bool, default=False
         Beside another mask a softcap stays an option: the kernel has one beside the functions.
+    only_causal : bool, default=False
+        Options other than causal become functions: the kernel has no others.
 
     Returns
     -------
@@ -91,6 +94,8 @@ def check_scores(
     same = checked.as_options(given, mask, *expressions[2:]) if as_options else None
     if same is not None:
         mask, given = same, None
+    if only_causal and given is None and mask != Mask(mask.causal):
+        given = checked.as_functions(mask, alibi_slopes)
     if given is not None:
         softcap = 0.0
         if cap_apart:

@@ -47,6 +47,13 @@ def check_expressions(q, mask, mask_args, score, score_args, options, alibi_slop
             _check_argument(f"{name}_args[{i}]", x, facts(q))
     if mask is None and score is None:
         return None
+    return as_functions(options, alibi_slopes, mask, mask_args, score, score_args)
+
+
+def as_functions(
+    options, alibi_slopes, mask=None, mask_args=(), score=None, score_args=()
+) -> Given:
+    """The functions of a call, if any, with its options among them; as for `check_expressions`."""
     slopes = alibi_slopes if options.alibi else None
     options = options.causal, options.window_size, options.softcap, slopes
     return given.given(mask, tuple(mask_args), score, tuple(score_args), options)

@@ -145,19 +145,24 @@ class Intervals:
     def _and(self, node, x, y):
         if node.kind == "bool":
             return x[0] | y[0], x[1] & y[1]
-        low, high = _of_as_many_bits(x, y)
-        small = np.minimum(np.where(x[0] >= 0, x[1], high), np.where(y[0] >= 0, y[1], high))
-        either = (np.asarray(x[0]) >= 0) | (np.asarray(y[0]) >= 0)
-        exact = _exact(np.bitwise_and, x, y)
-        return _chosen(exact, np.where(either, 0, low), np.where(either, small, high))
+        low, high = _of_bits(np.bitwise_and, x, y)
+        for a in (x, y):
+            natural = np.asarray(a[0]) >= 0
+            low, high = (
+                np.where(natural, np.maximum(low, 0), low),
+                np.where(natural, np.minimum(high, a[1]), high),
+            )
+        return low, high
 
     def _or(self, node, x, y):
         if node.kind == "bool":
             return x[0] & y[0], x[1] | y[1]
-        return _chosen(_exact(np.bitwise_or, x, y), *_of_as_many_bits(x, y))
+        low, high = _of_bits(np.bitwise_or, x, y)
+        natural = (np.asarray(x[0]) >= 0) & (np.asarray(y[0]) >= 0)
+        return np.where(natural, np.maximum(low, np.maximum(x[0], y[0])), low), high
 
     def _xor(self, node, x, y):
-        return _chosen(_exact(np.bitwise_xor, x, y), *_of_as_many_bits(x, y))
+        return _of_bits(np.bitwise_xor, x, y)
 
     def _lt(self, node, x, y):
         return np.greater_equal(x[1], y[0]), np.less(x[0], y[1])
@@ -281,23 +286,17 @@ def _most(ends):
     return np.maximum.reduce(np.broadcast_arrays(*ends))
 
 
-def _of_as_many_bits(x, y):
-    """The numbers that need no more bits than those of two intervals, from 0 on if these are."""
-    ends = np.broadcast_arrays(*map(np.int64, (*x, *y)))
-    most = np.maximum.reduce([np.maximum(end, ~end) for end in ends])
-    all_ones = (np.int64(1) << np.frexp(most.astype(np.float64))[1]) - 1
-    return np.where(np.minimum.reduce(ends) >= 0, 0, ~all_ones), all_ones
-
-
-def _exact(of, x, y):
-    """(whether both are single numbers, the value then)."""
-    single = np.equal(x[0], x[1]) & np.equal(y[0], y[1])
-    return single, of(np.int64(x[0]), np.int64(y[0]))
-
-
-def _chosen(exact, low, high):
-    single, value = exact
-    return np.where(single, value, low), np.where(single, value, high)
+def _of_bits(of, x, y):
+    """Bits above the highest one in which the ends of an interval differ are those of both ends."""
+    ends = x0, x1, y0, y1 = np.broadcast_arrays(*map(np.int64, (*x, *y)))
+    differ = (x0 ^ x1) | (y0 ^ y1)
+    of_any_sign = differ < 0
+    differ = np.where(
+        of_any_sign, np.maximum.reduce([np.maximum(end, ~end) for end in ends]), differ
+    )
+    ones = (np.int64(1) << np.frexp(differ.astype(np.float64))[1]) - 1
+    known = of(x0, y0) & ~ones
+    return np.where(of_any_sign, ~ones, known), np.where(of_any_sign, ones, known | ones)
 
 
 def _wider(low, high):

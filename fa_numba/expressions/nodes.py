@@ -79,7 +79,7 @@ def make(op: str, *args: Node) -> Node:
             args = tuple(map(as_float, args))
     if all(x.op == "const" for x in args):
         return const(RULES[op](*(x.args[0] for x in args)))
-    return _simpler(op, args) or Node(op, args, _kind(op, args))
+    return _simpler(op, args) or _cancelled(op, args) or Node(op, args, _kind(op, args))
 
 
 def _kind(op, args):
@@ -121,6 +121,47 @@ def _simpler(op, args):
     if op in ("div", "floordiv") and y == one:
         return x
     return None
+
+
+def _cancelled(op, args):
+    """Sums and comparisons of integers that have a term in common, with the term once; or None.
+
+    For intervals a number that occurs twice is two numbers: m - n + 3 < m is maybe, 3 < n is not.
+    """
+    if op not in ("add", "sub", "lt", "le", "eq", "ne") or any(x.kind != "int" for x in args):
+        return None
+    (x, by_x), (y, by_y) = (_terms(x) for x in args)
+    if not x.keys() & y.keys():
+        return None
+    sign = 1 if op == "add" else -1
+    sums = {term: x.get(term, 0) + sign * y.get(term, 0) for term in x | y}
+    sides = {True: const(by_x + sign * by_y), False: const(0)}  # what is added, what subtracted
+    if op not in ("add", "sub"):
+        sides = {True: const(0), False: const(by_y - by_x)}
+    for term, factor in sums.items():
+        side = factor > 0
+        sides[side] = make("add", sides[side], make("mul", term, const(abs(factor))))
+    return make("sub" if op == "add" else op, sides[True], sides[False])
+
+
+def _terms(node):
+    """An integer as a sum: the factor of each term, and the constant."""
+    if node.op == "const":
+        return {}, node.args[0]
+    if node.op == "neg":
+        return _times(-1, *_terms(node.args[0]))
+    if node.op == "mul" and "const" in (x.op for x in node.args):
+        x, y = sorted(node.args, key=lambda a: a.op == "const")
+        return _times(y.args[0], *_terms(x))
+    if node.op in ("add", "sub"):
+        (x, by_x), (y, by_y) = (_terms(x) for x in node.args)
+        y, by_y = _times(1 if node.op == "add" else -1, y, by_y)
+        return {term: x.get(term, 0) + y.get(term, 0) for term in x | y}, by_x + by_y
+    return {node: 1}, 0
+
+
+def _times(factor, terms, by):
+    return {term: factor * x for term, x in terms.items()}, factor * by
 
 
 type_of = {"int": int, "float": float, "bool": bool}

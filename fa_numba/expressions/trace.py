@@ -9,6 +9,7 @@ of its own, and may repeat something a fixed number of times.
 from __future__ import annotations
 
 import builtins
+import dis
 import functools
 import inspect
 import math
@@ -74,21 +75,58 @@ class Trace:
             self.refuse("must not divide by 0")
         return Symbol(self, make(op, *args))
 
-    def refuse(self, message):
-        self.refused = TypeError(f"{self.name} {message}{self.place()}")
+    def refuse(self, message, place=None):
+        place = self.place() if place is None else place
+        self.refused = TypeError(f"{self.name} {message}{place}")
         raise self.refused
 
     def place(self):
         """Where in the user's function, for an error: the innermost frame that is not of ours."""
-        frame, ours = sys._getframe(1), (__name__.rpartition(".")[0], "torch.")
-        while frame and str(frame.f_globals.get("__name__", "")).startswith(ours):
+        frame = sys._getframe(1)
+        while frame and _is_ours(frame):
             frame = frame.f_back
-        if frame is None:
-            return ""
-        code, line = frame.f_code, frame.f_lineno
-        position = list(code.co_positions())[frame.f_lasti // 2]
-        column = f", column {position[2] + 1}" if position[2] is not None else ""
-        return f" ({code.co_name} in {code.co_filename}, line {line}{column})"
+        return "" if frame is None else _place(frame.f_code, frame.f_lasti)
+
+    def refusal_of(self, error):
+        """For what Python itself refuses to do with our objects, such as ``2 ** m``; else None."""
+        if not any(x in str(error) for x in ("'Symbol'", "'Array'", "read-only")):
+            return None
+        place, at = "", error.__traceback__
+        while at:
+            if not _is_ours(at.tb_frame):
+                place = _place(at.tb_frame.f_code, at.tb_lasti)
+            at = at.tb_next
+        return TypeError(f"{self.name} must only compute with its parameters: {error}{place}")
+
+
+def _is_ours(frame):
+    name = str(frame.f_globals.get("__name__", ""))
+    return name.startswith((__name__.rpartition(".")[0], "torch."))
+
+
+def _place(code, last):
+    """The place of an instruction of a function."""
+    line, _, column, _ = list(code.co_positions())[last // 2]
+    column = f", column {column + 1}" if column is not None else ""
+    return f" ({code.co_name} in {code.co_filename}, line {line}{column})"
+
+
+class Unassignable:
+    """What a function computes with, and does not change."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name, value=None):
+        self.trace.refuse(f"must not assign to an attribute, got .{name}")
+
+    def __setitem__(self, index, value=None):
+        self.trace.refuse("must not assign to an element")
+
+    __delattr__, __delitem__ = __setattr__, __setitem__
+
+    def _keep(self, **attributes):
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
 
 
 def symbol_of(trace, x):
@@ -112,7 +150,7 @@ def _binary(op, swapped=False):
     return method
 
 
-class Symbol:
+class Symbol(Unassignable):
     """A number that is not known yet."""
 
     __slots__ = ("trace", "node")
@@ -120,7 +158,7 @@ class Symbol:
     __hash__ = None
 
     def __init__(self, trace, node):
-        self.trace, self.node = trace, node
+        self._keep(trace=trace, node=node)
 
     def __bool__(self):
         return self.trace.decide(self.node)
@@ -199,7 +237,7 @@ for _name, _op, _swapped in (
     setattr(Symbol, f"__{_name}__", _binary(_op, _swapped))
 
 
-class Array:
+class Array(Unassignable):
     """An array among the user's arguments: it can be indexed, and has a shape.
 
     `before` are the indices that it has already, of one that is captured: x[i][j] is x[i, j].
@@ -208,12 +246,15 @@ class Array:
     __slots__ = ("trace", "position", "shape", "kind", "before")
 
     def __init__(self, trace, position, shape, kind, before=()):
-        self.trace, self.position, self.shape, self.kind = trace, position, shape, kind
-        self.before = before
+        self._keep(trace=trace, position=position, shape=shape, kind=kind, before=before)
+
+    @property
+    def _name(self):
+        return f"{self.trace.name}_args[{self.position}]"
 
     def __getitem__(self, index):
         index = (*self.before, *(index if isinstance(index, tuple) else (index,)))
-        name = f"{self.trace.name}_args[{self.position}]"
+        name = self._name
         if self.trace.captured is not None and len(index) < len(self.shape):
             return Array(self.trace, self.position, self.shape, self.kind, index)
         if len(index) != len(self.shape):
@@ -226,10 +267,24 @@ class Array:
     def __len__(self):
         return self.shape[0]
 
+    def __iter__(self):
+        if len(self) > MAX_QUESTIONS:
+            self.trace.refuse(f"must walk at most {MAX_QUESTIONS} elements, {self._name} has more")
+        return (self[i] for i in range(len(self)))
+
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
         self.trace.refuse(f"must not use an attribute of an array but shape, got .{name}")
+
+
+def _whole_array(self, *others):
+    self.trace.refuse(f"must index {self._name}: it computes with numbers")
+
+
+# Of any object Python knows whether it is true, and equal to another one.
+for _name in ("bool", "eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "mod", "floordiv"):
+    setattr(Array, f"__{_name}__", _whole_array)
 
 
 METHODS = {  # of tensors, which are functions of torch too
@@ -332,11 +387,11 @@ def library(trace):
 KNOWN = frozenset(library(None)[1])
 
 
-class Module:
+class Module(Unassignable):
     """What a user's function sees as math, numpy or torch."""
 
     def __init__(self, trace, name, functions):
-        self._trace, self._name, self._functions = trace, name, functions
+        self._keep(trace=trace, _name=name, _functions=functions)
 
     def __getattr__(self, name):
         if name not in self._functions:
@@ -344,7 +399,7 @@ class Module:
             if type(known).__name__ == "dtype":
                 return known
             there = [x for x in sorted(self._functions) if hasattr(sys.modules[self._name], x)]
-            self._trace.refuse(f"must use of {self._name} only {', '.join(there)}, got {name}")
+            self.trace.refuse(f"must use of {self._name} only {', '.join(there)}, got {name}")
         return self._functions[name]
 
 
@@ -359,6 +414,13 @@ def on_symbols(function, trace, made=None):
         return function
     if function in made:
         return made[function]
+    for name, place in _assigned_outside(function.__code__, function.__code__.co_freevars):
+
+        def refuse(*args, name=name, place=place, **keywords):
+            trace.refuse(f"must not assign to a variable outside of it, got {name}", place)
+
+        made[function] = refuse
+        return refuse
     plain, functions = library(trace)
     # a function looks for builtins where its globals say when it is made
     seen = {**function.__globals__, "__builtins__": vars(builtins) | plain}
@@ -374,6 +436,10 @@ def on_symbols(function, trace, made=None):
             return _captured(trace, value)
         if type(value) in (tuple, list):
             return type(value)(map(changed, value))
+        if isinstance(value, np.ndarray):  # the user's own
+            value = value.view()
+            value.flags.writeable = False
+            return value
         if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in MODULES:
             return Module(trace, value.__name__, functions)
         for name in ("abs", "min", "max"):
@@ -423,6 +489,17 @@ def _captured(trace, array):
     if not array.shape:  # a tensor without axes is an argument with one
         return Symbol(trace, Node("load", (position, const(0)), kind))
     return Array(trace, position, tuple(array.shape), kind)
+
+
+def _assigned_outside(code, outer):
+    """Globals, and variables `outer` of functions around it, to which a function assigns."""
+    for x in dis.get_instructions(code):
+        kind = x.opname.partition("_")[2] if x.opname.startswith(("STORE_", "DELETE_")) else ""
+        if kind == "GLOBAL" or (kind == "DEREF" and x.argval in outer):
+            yield x.argval, _place(code, x.offset)
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _assigned_outside(inner, outer)
 
 
 def _names(code):
@@ -530,9 +607,11 @@ def _trace(function, name, first, arguments, captured=None):
             result = on_symbols(function, run)(*_symbols(run, first, arguments))
         except RecursionError:
             raise ValueError(f"{name} must not call itself without end") from None
-        except Exception:
+        except Exception as error:
             if run.refused:  # NumPy raises an error of its own instead
                 raise run.refused from None
+            if refusal := run.refusal_of(error):
+                raise refusal from None
             raise
         if result is None or type(result) in (str, bytes, tuple, list, dict, set):
             where = inspect.unwrap(function)

@@ -75,6 +75,7 @@ class TileFunctions(NamedTuple):
 
     exponent_scale_of: Any
     modify: Any
+    differentiate: Any
 
 
 class RunFunctions(NamedTuple):
@@ -152,11 +153,13 @@ def make_tile_functions(BLOCK_N, EXPRESSIONS):
             Modifies the scores, whose first column is key n_start; with EDGE, a compile-time
             constant, those that the mask hides become MASKED. `position` is that of this lane's
             first row among the keys.
+        differentiate(dp, s, delta, EDGE, n_start, position, seqlen_k, lane, score_mod_args)
+            Before `modify`: dP becomes (dP − delta) times the derivative of the score by s.
     """
     S8 = BLOCK_N // 8
     EXPRESSIONS = EXPRESSIONS or NO_EXPRESSIONS
     HAS_MASK, HAS_SCORE = EXPRESSIONS.mask is not None, EXPRESSIONS.score is not None
-    sees, score, _, score_of_small, _, angle_of, there = make_element_functions(EXPRESSIONS)
+    sees, score, slope, score_of_small, _, angle_of, there = make_element_functions(EXPRESSIONS)
     HAS_TANH = angle_of is not None
     interval = interval_of_groups(EXPRESSIONS.mask)
 
@@ -277,7 +280,19 @@ def make_tile_functions(BLOCK_N, EXPRESSIONS):
         if EDGE:
             mask_scores(s, n_start, position, seqlen_k, lane, given)
 
-    return TileFunctions(exponent_scale_of, modify)
+    @fragment_function()
+    def differentiate(dp, s, delta, EDGE, n_start, position, seqlen_k, lane, given):
+        first, scale = int32(n_start + 2 * (lane & 3)), given.scale * LN2
+        for h in range(2):
+            m = there(int32(position + 8 * h), seqlen_k, True)
+            for j in range(S8):
+                for c in range(2):
+                    n = there(int32(first + 8 * j + c), seqlen_k, EDGE)
+                    x = s[j, 2 * h + c] * scale
+                    by = slope(x, given.b, given.head, m, n, given.args)
+                    dp[j, 2 * h + c] = (dp[j, 2 * h + c] - delta[h]) * by
+
+    return TileFunctions(exponent_scale_of, modify, differentiate)
 
 
 def interval_of_groups(mask):
@@ -377,8 +392,14 @@ def tables_of(q, given, make, *sizes):
     return _tables[key]
 
 
-def runs_of(call, block_n, parts):
+def runs_of(scores, q, k, block_n, parts):
     """The runs of each tile of `parts` · ROWS queries, and how many tiles of keys each has.
+
+    Parameters
+    ----------
+    scores : checks.Scores
+    q, k : arrays
+    block_n, parts : int
 
     Returns
     -------
@@ -387,22 +408,23 @@ def runs_of(call, block_n, parts):
     counts : tuple of float
         Tiles of keys of each tile of queries, on average over heads and sequences.
     """
-    mask = nodes.TRUE if call.expressions.mask is None else call.expressions.mask
-    require_positive_divisors(mask, call.expression_args)
-    sizes = call.seqlen_q, call.seqlen_k, call.batch, call.num_heads
+    (batch, seqlen_q, num_heads, _), seqlen_k = q.shape, k.shape[1]
+    mask = nodes.TRUE if scores.expressions.mask is None else scores.expressions.mask
+    require_positive_divisors(mask, scores.expression_args)
+    sizes = seqlen_q, seqlen_k, batch, num_heads
     ranges = ()
     if any(x.op == "load" for x in nodes.walk(mask)):
         try:
-            ranges = ranges_of(call.q, mask, call.expression_args)
+            ranges = ranges_of(q, mask, scores.expression_args)
             problem = *sizes, block_n, parts
-            table = make_table(call.q, mask, call.expression_args, ranges, problem)
+            table = make_table(q, mask, scores.expression_args, ranges, problem)
         except NoIntervalError:
             pass
         else:
-            cut = call.seqlen_q, call.seqlen_k, ROWS * parts, block_n, False, (-1, -1)
+            cut = seqlen_q, seqlen_k, ROWS * parts, block_n, False, (-1, -1)
             return (table, *ranges), tuple(tiles_of_keys(*cut))  # as if all tiles were seen
-    given = call.expressions, call.expression_args
-    table, counts = tables_of(call.q, given, _table, *sizes, block_n, parts)
+    given = scores.expressions, scores.expression_args
+    table, counts = tables_of(q, given, _table, *sizes, block_n, parts)
     return (table, *ranges), counts
 
 

@@ -19,11 +19,14 @@ Papers: FlashAttention-2, arXiv:2307.08691, Algorithm 2; Ootomo and Yokota 2022,
 import functools
 from typing import NamedTuple
 
-from numba import cuda, float32, uint32, uint64
+from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
-from fa_numba.constants import LOG2_E, ONE, ZERO
+from fa_numba.constants import LOG2_E, NEG_INF, ONE, ZERO
+from fa_numba.expressions.functions import NO_EXPRESSIONS
+from fa_numba.expressions.tiles import MIXED, WHOLE
 from fa_numba.kernels import flash_attn_bwd, masks
+from fa_numba.on_cuda_cores.user_scores import make_user_scores
 from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.cp_async import cp_async_4, cp_async_commit, cp_async_wait
 from fa_numba.ptx.layouts import ROW_BYTES
@@ -33,10 +36,19 @@ from fa_numba.ptx.tf32 import HALF, mma_m16n8k8_tf32x3, split_tf32
 from fa_numba.ptx.vectors import atomic_add, atomic_add_x4, load_shared_x4, store_shared_b32
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core import backward, tf32_tiles
+from fa_numba.tensor_core.expression_tiles import make_run_functions, runs_of
 from fa_numba.tensor_core.forward import AMPERE
+from fa_numba.tensor_core.gradient_expressions import (
+    MASKED_TILE,
+    find_run,
+    next_of_run,
+    number_of_tiles,
+    runs_of_keys,
+)
 from fa_numba.tensor_core.shared_plan import LEAST_ALIGN, Region, SharedPlan
 from fa_numba.tensor_core.tf32_tiles import num_panels
 from fa_numba.tiling.block_sizes import ceil_div
+from fa_numba.tiling.persistent_tiling import ROWS
 
 WARPS, THREADS, BLOCK_N = 8, 256, 128  # a warp has 16 keys; in the kernel for dQ, 16 queries
 DS_ROW = BLOCK_N + 4  # numbers in a row of dS: more than it needs, so no bank conflicts
@@ -157,13 +169,29 @@ def make_multiply_ds():
 
 @functools.cache
 def make_flash_attn_bwd_tf32x3(
-    HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, ADD_DQ=True, RED_X4=True
+    HEAD_DIM,
+    CAUSAL,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+    ADD_DQ=True,
+    RED_X4=True,
+    EXPRESSIONS=None,
 ):
     """The kernel for dK, dV and, with ADD_DQ, dQ: THREADS threads, `shared_bytes` of memory.
 
     HEAD_DIM is a multiple of 4. Without ALIBI alibi_slopes may be any scalar. With RED_X4 an
     instruction adds four numbers of dQ.
+
+    With EXPRESSIONS the mask and the score are the user's alone, runs is
+    `gradient_expressions.Runs.of_keys` and args the tuple of their arguments. Otherwise both are
+    empty.
     """
+    EXPRESSED = EXPRESSIONS is not None
+    EXPRESSIONS = EXPRESSIONS or NO_EXPRESSIONS
+    SCORE = EXPRESSIONS.score is not None
+    user_scores = make_user_scores(EXPRESSIONS)
+    modify, user_slope = user_scores.modified, user_scores.slope
     plan = make_plan(HEAD_DIM)
     AT, shared_base = plan.layout, plan.shared_base
     first_query, end_query, sees = masks.make_bounds_of_keys(CAUSAL, WINDOW)
@@ -208,7 +236,7 @@ def make_flash_attn_bwd_tf32x3(
 
     @cuda.jit(launch_bounds=(THREADS, 1), fastmath={"contract"})
     def flash_attn_bwd_tf32x3_kernel(
-        dout, q, k, v, lse, delta, dq, dk, dv, softmax_scale, alibi_slopes
+        dout, q, k, v, lse, delta, dq, dk, dv, softmax_scale, alibi_slopes, runs, args
     ):
         """A thread block owns BLOCK_N keys and walks the queries of every head that uses them.
 
@@ -263,6 +291,11 @@ def make_flash_attn_bwd_tf32x3(
         head, m_tile, stage = kv_head * group_size, first_tile, 0
         next_head, next_tile = head, first_tile
         num_tiles = group_size * max(end_tile - first_tile, 0)
+        if EXPRESSED:
+            of_keys, end_head = (runs, int32(b), int32(cuda.blockIdx.x)), int32(head + group_size)
+            num_tiles = number_of_tiles(*of_keys, int32(head), end_head)
+            run, flags = find_run(*of_keys, int32(head), int32(0), end_head), int32(0)
+            next_head, next_tile = run[0], run[2]
         for i_tile in range(num_tiles + 1):
             cp_async_wait(0)
             cuda.syncthreads()  # this stage is complete; everyone is done with the other and dS
@@ -287,21 +320,49 @@ def make_flash_attn_bwd_tf32x3(
                 seen_to = end_query(first_position, seqlen_q)
                 whole = m_start >= seen_from and m_start + BLOCK_M <= seen_to
                 whole = whole and n_start + BLOCK_N <= seqlen_k
+                if EXPRESSED:  # in loops of their own, which the compiler can unroll
+                    tile_class = MIXED if flags & MASKED_TILE else WHOLE
+                    for j in range(M8):
+                        for c in range(2):
+                            column = 8 * j + 2 * (lane & 3) + c
+                            m_at = m_start + column + seqlen_k - seqlen_q  # among the keys
+                            delta_j = floats[DELTA_START + uint64(stage * BLOCK_M + column)]
+                            for h in range(2):
+                                at = int32(b), int32(head), m_at, n + 8 * h, seqlen_k
+                                s[0, j, 2 * h + c] *= softmax_scale
+                                if SCORE:
+                                    dp[0, j, 2 * h + c] -= delta_j
+                                    dp[0, j, 2 * h + c] *= user_slope(s[0, j, 2 * h + c], *at, args)
+                    for j in range(M8):
+                        for c in range(2):
+                            m_at = m_start + 8 * j + 2 * (lane & 3) + c + seqlen_k - seqlen_q
+                            for h in range(2):
+                                at = int32(b), int32(head), m_at, n + 8 * h, seqlen_k
+                                x = modify(s[0, j, 2 * h + c], *at, tile_class, args)
+                                s[0, j, 2 * h + c] = x
                 for j in range(M8):
                     for c in range(2):
                         column = 8 * j + 2 * (lane & 3) + c
                         m = m_start + column
                         row = uint64(stage * BLOCK_M + column)
                         lse_j, delta_j = floats[LSE_START + row], floats[DELTA_START + row]
+                        if EXPRESSED and lse_j == NEG_INF:  # -inf - -inf is NaN
+                            lse_j = ZERO
                         for h in range(2):
                             position = n + 8 * h - seqlen_k + seqlen_q
-                            scaled = s[0, j, 2 * h + c] * softmax_scale
+                            scaled = s[0, j, 2 * h + c]
+                            if not EXPRESSED:
+                                scaled *= softmax_scale
                             modified = score(scaled, position - m, slope)
                             p = exp2((modified - lse_j) * LOG2_E)  # P = exp(S - lse)       line 11
                             if not whole:
                                 seen = sees(position, m, seqlen_q) and n + 8 * h < seqlen_k
                                 p = p if seen else ZERO
-                            ds = score_bwd(p * (dp[0, j, 2 * h + c] - delta_j), scaled)  # line 14
+                            if SCORE:  # delta and slope are in dp
+                                ds = p * dp[0, j, 2 * h + c] if p > ZERO else ZERO
+                            else:
+                                ds = p * (dp[0, j, 2 * h + c] - delta_j)
+                            ds = score_bwd(ds, scaled)  #                               line 14
                             s[0, j, 2 * h + c] = p
                             dp[0, j, 2 * h + c] = ds
                             if ADD_DQ:
@@ -321,9 +382,13 @@ def make_flash_attn_bwd_tf32x3(
                                     dq_part, h, dq, b, m + 8 * h, head, panel, lane, softmax_scale
                                 )
             head, m_tile, stage = next_head, next_tile, next_stage
-            next_tile += 1
-            if next_tile == end_tile:
-                next_head, next_tile = next_head + 1, first_tile
+            if EXPRESSED:
+                run, flags = next_of_run(*of_keys, run, end_head)
+                next_head, next_tile = run[0], run[2]
+            else:
+                next_tile += 1
+                if next_tile == end_tile:
+                    next_head, next_tile = next_head + 1, first_tile
 
         for h in range(2):
             if n + 8 * h < seqlen_k:
@@ -339,11 +404,18 @@ def panels_at_once(head_dim):
 
 
 @functools.cache
-def make_dq_tf32x3(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
+def make_dq_tf32x3(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, EXPRESSIONS=None):
     """The kernel for dQ alone: no two thread blocks add to the same number. THREADS threads.
 
-    `dq_shared_bytes` of shared memory; constants as for `make_flash_attn_bwd_tf32x3`.
+    `dq_shared_bytes` of shared memory; constants as for `make_flash_attn_bwd_tf32x3`. With
+    EXPRESSIONS runs is that of `expression_tiles.runs_of`.
     """
+    EXPRESSED = EXPRESSIONS is not None
+    EXPRESSIONS = EXPRESSIONS or NO_EXPRESSIONS
+    SCORE = EXPRESSIONS.score is not None
+    user_scores = make_user_scores(EXPRESSIONS)
+    modify, user_slope = user_scores.modified, user_scores.slope
+    class_of = make_run_functions(BLOCK_N).class_of
     plan = make_dq_plan(HEAD_DIM)
     Q, DOUT, K, V, HALF_REGION = plan.Q, plan.DOUT, plan.K, plan.V, plan.HALF
     shared_base = plan.shared_base
@@ -361,7 +433,7 @@ def make_dq_tf32x3(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
     store_row = tf32_tiles.make_store_row(HEAD_DIM)
 
     @cuda.jit(launch_bounds=(THREADS, 1), fastmath={"contract"})
-    def dq_tf32x3_kernel(dout, q, k, v, lse, delta, dq, softmax_scale, alibi_slopes):
+    def dq_tf32x3_kernel(dout, q, k, v, lse, delta, dq, softmax_scale, alibi_slopes, runs, args):
         """A thread block owns 128 query rows and walks the tiles of K and V.
 
         grid      (num_m_tiles, num_heads, batch); 256 threads, a warp has 16 rows
@@ -410,41 +482,79 @@ def make_dq_tf32x3(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False):
             inside = m + 8 * h < seqlen_q
             lse_i[h] = lse[b, head, m + 8 * h] if inside else ZERO
             delta_i[h] = delta[b, head, m + 8 * h] if inside else ZERO
+            if EXPRESSED and lse_i[h] == NEG_INF:  # -inf - -inf is NaN
+                lse_i[h] = ZERO
+        if EXPRESSED:
+            of_queries = runs[0], int32(b), int32(m_start // DQ_BLOCK_M)
+            here, end_head = int32(head), int32(head + 1)
+            n_end = number_of_tiles(*of_queries, here, end_head) * DQ_BLOCK_N
+            run, n_here, classes = find_run(*of_queries, here, int32(0), end_head), 0, int32(0)
 
         # One iteration more than tiles: it only copies the first one.
         stage = 0
-        for n_start in range(n_first - DQ_BLOCK_N, n_end, DQ_BLOCK_N):
+        for turn in range(n_first - DQ_BLOCK_N, n_end, DQ_BLOCK_N):
+            n_start, n_next, next_stage = turn, turn + DQ_BLOCK_N, stage ^ 1
+            if EXPRESSED:
+                n_start, n_next = n_here, run[2] * DQ_BLOCK_N
             cp_async_wait(0)
             cuda.syncthreads()  # this stage is complete; everyone is done with the other
-            n_next, next_stage = n_start + DQ_BLOCK_N, stage ^ 1
-            if n_next < n_end:
+            if turn + DQ_BLOCK_N < n_end:
                 copy_tile(k_tile + next_stage * KV_BYTES, DQ_BLOCK_N, k, b, n_next, kv_head)
                 copy_tile(v_tile + next_stage * KV_BYTES, DQ_BLOCK_N, v, b, n_next, kv_head)
                 cp_async_commit()
-            if n_start >= n_first:
+            if turn >= n_first:
                 k_rows, v_rows = k_tile + stage * KV_BYTES, v_tile + stage * KV_BYTES
                 multiply_rows(s, q_tile + warp_rows, k_rows, lane)  # S = Q Kᵀ         line 11
                 multiply_rows(dp, dout_tile + warp_rows, v_rows, lane)  # dP = dout Vᵀ  line 17
                 # Does every row of the tile see every key of it?
                 seen_from = first_key(last_position)
                 seen_to = end_key(first_position, seqlen_k)
-                whole = n_start >= seen_from and n_next <= seen_to
+                whole = n_start >= seen_from and n_start + DQ_BLOCK_N <= seen_to
                 whole = whole and m_start + DQ_BLOCK_M <= seqlen_q
+                if EXPRESSED:  # in loops of their own, which the compiler can unroll
+                    seen_whole = class_of(classes, 16 * warp // ROWS) == WHOLE
+                    tile_class = WHOLE if seen_whole else MIXED
+                    for j in range(N8):
+                        for c in range(2):
+                            n = n_start + 8 * j + 2 * (lane & 3) + c
+                            for h in range(2):
+                                m_at = m + 8 * h + seqlen_k - seqlen_q
+                                at = int32(b), int32(head), m_at, n, seqlen_k
+                                s[0, j, 2 * h + c] *= softmax_scale
+                                if SCORE:
+                                    dp[0, j, 2 * h + c] -= delta_i[h]
+                                    dp[0, j, 2 * h + c] *= user_slope(s[0, j, 2 * h + c], *at, args)
+                    for j in range(N8):
+                        for c in range(2):
+                            n = n_start + 8 * j + 2 * (lane & 3) + c
+                            for h in range(2):
+                                m_at = m + 8 * h + seqlen_k - seqlen_q
+                                at = int32(b), int32(head), m_at, n, seqlen_k
+                                x = modify(s[0, j, 2 * h + c], *at, tile_class, args)
+                                s[0, j, 2 * h + c] = x
                 for j in range(N8):
                     for c in range(2):
                         n = n_start + 8 * j + 2 * (lane & 3) + c
                         for h in range(2):
                             position = m + 8 * h + seqlen_k - seqlen_q
-                            scaled = s[0, j, 2 * h + c] * softmax_scale
+                            scaled = s[0, j, 2 * h + c]
+                            if not EXPRESSED:
+                                scaled *= softmax_scale
                             modified = score(scaled, position - n, slope)
                             p = exp2((modified - lse_i[h]) * LOG2_E)  # P = exp(S - lse)    line 13
                             if not whole:
                                 seen = sees(position, n, seqlen_k) and m + 8 * h < seqlen_q
                                 p = p if seen else ZERO
-                            ds = p * (dp[0, j, 2 * h + c] - delta_i[h])  # dS          line 20
+                            if SCORE:  # delta and slope are in dp
+                                ds = p * dp[0, j, 2 * h + c] if p > ZERO else ZERO
+                            else:
+                                ds = p * (dp[0, j, 2 * h + c] - delta_i[h])  # dS      line 20
                             dp[0, j, 2 * h + c] = score_bwd(ds, scaled)
                 add_product(acc, dp, k_rows, half_at, lane)  # dQ += dS K              line 21
             stage = next_stage
+            if EXPRESSED:
+                n_here, classes = n_next, run[4]
+                run, _ = next_of_run(*of_queries, run, end_head)
 
         for h in range(2):
             if m + 8 * h < seqlen_q:
@@ -467,6 +577,11 @@ def flash_attn_bwd_tf32x3(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
     deterministic=False,
 ):
     """FlashAttention, backward, in float32 on tensor cores, by 3xTF32: GPUs since Ampere.
@@ -476,7 +591,8 @@ def flash_attn_bwd_tf32x3(
     dout, q, k, v, out, lse : GPU arrays, float32
         As for `flash_attn_bwd`; out and lse of any forward pass with the same options. dout, q, k
         and v as `flash_attn_tf32x3` takes them, with a head_dim up to 128.
-    causal, window_size, softcap, alibi_slopes, softmax_scale
+    causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, score_args, \
+    sinks
         As for `flash_attn_tf32x3`.
     deterministic : bool, default=False
         The same bits in every run. By default dk and dv have the same bits, and dq is summed in
@@ -485,6 +601,7 @@ def flash_attn_bwd_tf32x3(
     Returns
     -------
     dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
+    dsinks : array of the shape, dtype and library of sinks
         As `flash_attn_bwd` returns them.
 
     Raises
@@ -495,7 +612,8 @@ def flash_attn_bwd_tf32x3(
     name, inputs = "flash_attn_bwd_tf32x3", (dout, q, k, v, out, lse)
     check = checks.check_bwd_tensor_core_float32
     scale, deterministic = backward.check(name, inputs, softmax_scale, deterministic, AMPERE, check)
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    options = causal, window_size, softcap, alibi_slopes, (mask, mask_args, score, score_args)
+    scores = checks.check_scores(q, *options, sinks, k, as_options=True)
     batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
     size, block = shared_bytes(head_dim), (THREADS,)
@@ -504,15 +622,25 @@ def flash_attn_bwd_tf32x3(
     dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (k, v))
     dq = arrays.empty(q, q.shape, q.dtype) if deterministic else arrays.full(q, q.shape, 0)
 
-    args = dout, q, k, v, lse, delta, dq, dk, dv, scale, slopes
+    expressions = scores.expressions if scores.given is not None and seqlen_q and seqlen_k else None
+    runs = ()
+    if expressions is not None:
+        block_m = tile_rows(head_dim)
+        runs = runs_of_keys(q, k, scores.given, block_m, BLOCK_N, both=False).of_keys
+    scalars = scale, scores.slopes
+    args = dout, q, k, v, lse, delta, dq, dk, dv, *scalars, runs, scores.expression_args
     red_x4 = arrays.compute_capability(q) >= RED_X4
-    kernel = make_flash_attn_bwd_tf32x3(head_dim, *mask, not deterministic, red_x4)
+    kernel = make_flash_attn_bwd_tf32x3(
+        head_dim, *scores.mask, not deterministic, red_x4, expressions
+    )
     grid = ceil_div(seqlen_k, BLOCK_N), num_kv_heads, batch
     arrays.launch(kernel, grid, block, *args, shared_bytes=size)
 
     if deterministic:
-        args = dout, q, k, v, lse, delta, dq, scale, slopes
-        kernel, size = make_dq_tf32x3(head_dim, *mask), dq_shared_bytes(head_dim)
-        grid = ceil_div(seqlen_q, BLOCK_N), num_heads, batch
+        if expressions is not None:
+            runs = runs_of(scores, q, k, tile_rows(head_dim), BLOCK_N // ROWS)[0]
+        args = dout, q, k, v, lse, delta, dq, *scalars, runs, scores.expression_args
+        kernel = make_dq_tf32x3(head_dim, *scores.mask, expressions)
+        grid, size = (ceil_div(seqlen_q, BLOCK_N), num_heads, batch), dq_shared_bytes(head_dim)
         arrays.launch(kernel, grid, block, *args, shared_bytes=size)
-    return dq, dk, dv
+    return dq, dk, dv, *flash_attn_bwd.dsinks_of(sinks, scores, lse, delta)

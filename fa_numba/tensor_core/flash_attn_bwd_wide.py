@@ -30,6 +30,9 @@ dQ is "added" (`dq_parts`): each part atomically to float32 sums, 0 at first, wh
 rounds. With deterministic=True warpgroup 3 waits for the parts of all later keys before it adds its
 own; tiles of keys begin in the same order, the last ones first, so it seldom waits long.
 
+A user's mask and score (`gradient_expressions`): all four walk the runs of tiles of queries that
+see a tile of keys, and a thread block that is done takes the next tile of keys.
+
 A head_dim is zero-padded to a multiple of 64. V, dV, dout and out may have another one than Q and
 K, a smaller one; up to 192 and 128 columns flash_attn_bwd_persistent takes them, in larger tiles.
 
@@ -46,6 +49,7 @@ from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.constants import LOG2_E, ONE, ZERO
+from fa_numba.expressions.functions import NO_EXPRESSIONS
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx import mbarrier
@@ -93,6 +97,15 @@ from fa_numba.tensor_core.backward import Maps, padded, wgmma_products_of
 from fa_numba.tensor_core.dq_parts import DQ_BYTES, add_part, paired
 from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import fragment_function, make_fragment_functions
+from fa_numba.tensor_core.gradient_expressions import (
+    WalkedQueries,
+    find_run,
+    make_expression_functions,
+    next_of_run,
+    number_of_tiles,
+    place_of_part,
+    runs_of_keys,
+)
 from fa_numba.tensor_core.gradient_fragments import make_gradient_functions, make_score_functions
 from fa_numba.tensor_core.key_tiles import (
     BATCH,
@@ -218,15 +231,15 @@ def shared_bytes(head_dim, head_dim_v=None):
 
 
 @functools.cache
-def make_producer(HEAD_DIM, HEAD_DIM_V, CAUSAL, WINDOW, DETERMINISTIC, IN_STEP):
-    """produce(base, slots, maps, lse_2, delta, sizes, counters): load tile after tile, one thread.
+def make_producer(HEAD_DIM, HEAD_DIM_V, CAUSAL, WINDOW, DETERMINISTIC, IN_STEP, EXPRESSED):
+    """produce(base, slots, maps, lse_2, delta, sizes, counters, runs): load tile after tile.
 
-    The first tile of queries comes before K and V: its stage is free before they are.
+    One thread. The first tile of queries comes before K and V: its stage is free before they are.
     """
     AT = make_plan(HEAD_DIM, HEAD_DIM_V).layout
     K_BYTES, V_BYTES = AT.k.bytes, AT.v.bytes
     PAIRED = paired(CAUSAL, WINDOW) and not DETERMINISTIC
-    n_tile_of, step_after = make_steps(PAIRED, DETERMINISTIC, DETERMINISTIC)
+    n_tile_of, step_after = make_steps(PAIRED, DETERMINISTIC, DETERMINISTIC or EXPRESSED)
     order = make_order(IN_STEP)
     ranges, m_tile_of, head_of = order.ranges, order.m_tile_of, order.head_of
     query_tiles = make_query_tiles(BLOCK_M, BLOCK_N, CAUSAL, WINDOW)
@@ -275,7 +288,7 @@ def make_producer(HEAD_DIM, HEAD_DIM_V, CAUSAL, WINDOW, DETERMINISTIC, IN_STEP):
         bulk_load(base + AT.delta.start + floats, source, FLOATS_BYTES, full)
 
     @cuda.jit(device=True, forceinline=True)
-    def produce(base, slots, maps, lse_2, delta, sizes, counters):
+    def produce(base, slots, maps, lse_2, delta, sizes, counters, runs):
         num_n_tiles = sizes.num_n_tiles
         heads, num_blocks = uint32(sizes.num_kv_heads), uint32(cuda.gridDim.x)
         # In pairs a head has an even number of steps; the last one may be empty.
@@ -296,16 +309,25 @@ def make_producer(HEAD_DIM, HEAD_DIM_V, CAUSAL, WINDOW, DETERMINISTIC, IN_STEP):
                 outer, outer_end, inner_first, inner_end = loops
                 downwards = 2 * n_tile < num_n_tiles
                 inner, keys_wanted = inner_first, True
+                if EXPRESSED:  # outer < outer_end while there are more tiles of queries
+                    of_keys, end_head = (runs[0], b, n_tile), int32(head + sizes.group_size)
+                    run = find_run(*of_keys, head, int32(0), end_head)
+                    outer, outer_end, first_m, end_m = int32(0), run[3], int32(0), int32(1)
                 while keys_wanted or (outer < outer_end and first_m < end_m):
                     if outer < outer_end and first_m < end_m:
                         m_tile = m_tile_of(outer, inner, first_m, end_m, downwards)
                         head = head_of(outer, inner)
+                        if EXPRESSED:
+                            head, m_tile = run[0], run[2]
                         load_queries(base, stage, parity, maps, lse_2, delta, m_tile, head, b)
                         stage = uint32(stage + 1)
                         if stage == STAGES:
                             stage, parity = uint32(0), uint32(parity ^ 1)
                         inner = int32(inner + 1)
-                        if inner == inner_end:
+                        if EXPRESSED:
+                            run, _ = next_of_run(*of_keys, run, end_head)
+                            outer_end = run[3]
+                        elif inner == inner_end:
                             outer, inner = int32(outer + 1), inner_first
                     if keys_wanted:
                         load_keys(base, slots, k_parity, maps, n_tile, kv_head, b)
@@ -382,10 +404,15 @@ def make_tile_of(CAUSAL, WINDOW):
 
 
 @functools.cache
-def make_sum_dv(HEAD_DIM, HEAD_DIM_V, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STEP):
-    """sum_dv(base, slots, thread, maps, sizes, scale, alibi_slopes): Sᵀ, P and dV, warpgroup 1."""
+def make_sum_dv(HEAD_DIM, HEAD_DIM_V, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STEP, EXPRESSIONS):
+    """sum_dv(base, slots, thread, maps, sizes, scale, alibi_slopes, runs, args): Sᵀ, P and dV.
+
+    Warpgroup 1.
+    """
+    EXPRESSED = EXPRESSIONS is not None
     AT, COLS = make_plan(HEAD_DIM, HEAD_DIM_V).layout, 16 * ceil_div(HEAD_DIM, 16)
-    K_BYTES, V_BYTES, CAPPED = AT.k.bytes, AT.v.bytes, SOFTCAP > 0
+    K_BYTES, V_BYTES = AT.k.bytes, AT.v.bytes
+    P_EARLY = SOFTCAP > 0 or (EXPRESSED and EXPRESSIONS.changes_gradients)
     LEFT_COLS, RIGHT_COLS = left_and_right(HEAD_DIM_V)
     S_SHAPE, P_SHAPE = (BLOCK_M // 8, 4), (BLOCK_M // 16, 4)
     LEFT_SHAPE, RIGHT_SHAPE = (LEFT_COLS // 8, 4), (max(RIGHT_COLS // 8, 1), 4)
@@ -396,6 +423,8 @@ def make_sum_dv(HEAD_DIM, HEAD_DIM_V, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_
     pack = forward.pack_of(DTYPE)
     scores = make_score_functions(BLOCK_M, CAUSAL, WINDOW, SOFTCAP, ALIBI, pack)
     unit_of, cap, mask_tile, exponentiate = scores
+    expressed = make_expression_functions(BLOCK_M, EXPRESSIONS or NO_EXPRESSIONS, pack, True)
+    judge, exponentiate_expressed = expressed.judge, expressed.exponentiate
     pack_p = make_fragment_functions(BLOCK_M, PANEL_COLS, pack).pack_p
     store_left = make_store_half(0, LEFT_COLS, STORE_BYTES, pack)
     store_right = make_store_half(LEFT_COLS, RIGHT_COLS, STORE_BYTES, pack)
@@ -405,7 +434,7 @@ def make_sum_dv(HEAD_DIM, HEAD_DIM_V, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_
     wait = mbarrier.wait_function()
 
     @fragment_function()
-    def sum_dv(base, slots, thread, maps, sizes, scale, alibi_slopes):
+    def sum_dv(base, slots, thread, maps, sizes, scale, alibi_slopes, runs, args):
         s = cuda.local.array(S_SHAPE, float32)
         p = cuda.local.array(P_SHAPE, uint32)
         left = cuda.local.array(LEFT_SHAPE, float32)
@@ -429,11 +458,19 @@ def make_sum_dv(HEAD_DIM, HEAD_DIM_V, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_
                 i, slope = head_of(outer, inner_first), ZERO
                 if ALIBI:
                     slope = alibi_slopes[tile.kv_head * sizes.group_size + i]
+                if EXPRESSED:
+                    head = int32(tile.kv_head * sizes.group_size + i)
+                    of_keys, end_head = (runs[0], tile.b, tile.n_tile), int32(head + 1)
+                    inner_first, inner_end = int32(0), number_of_tiles(*of_keys, head, end_head)
+                    run = find_run(*of_keys, head, int32(0), end_head)
                 for inner in range(inner_first, inner_end):
                     if ALIBI and IN_STEP:
                         i = head_of(outer, inner)
                         slope = alibi_slopes[tile.kv_head * sizes.group_size + i]
                     m_tile = m_tile_of(outer, inner, tile.first_m, tile.end_m, downwards)
+                    if EXPRESSED:
+                        m_tile = run[2]
+                        run, flags = next_of_run(*of_keys, run, end_head)
                     m_start, barrier = int32(m_tile * BLOCK_M), uint32(stage * BARRIER)
                     q = uint32(base + AT.q.start + stage * K_BYTES)
                     dout = uint32(base + AT.dout.start + stage * V_BYTES)
@@ -448,15 +485,23 @@ def make_sum_dv(HEAD_DIM, HEAD_DIM_V, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_
                         hold(right, RIGHT_LENGTH)
                     if lane == 0 and in_flight != 0:
                         mbarrier_arrive(in_flight)
+                    if EXPRESSED:
+                        queries = WalkedQueries(m_start, flags, tile.b, head, args)
+                        n = int32(tile.position - sizes.shift)
+                        bits = cuda.local.array(2, uint32)
+                        judge(bits, queries, n, sizes, lane)  # while S is computed
                     wgmma_wait(0, s, S_LENGTH)
-                    cap(s, scale, sizes.mask_args)
-                    position = tile.position
-                    if IN_STEP:  # so that masks are not calculated before the loop over heads
-                        position = int32(opaque(position))
-                    mask_tile(s, m_start, position, sizes.seqlen_q, lane, sizes.mask_args)
-                    # P                                                               line 11
-                    unit = unit_of(scale, sizes.mask_args)
-                    exponentiate(s, p, lse, m_start, position, slope, unit, lane)
+                    if EXPRESSED:
+                        exponentiate_expressed(s, p, lse, bits, queries, n, sizes, scale, lane)
+                    else:
+                        cap(s, scale, sizes.mask_args)
+                        position = tile.position
+                        if IN_STEP:  # so that masks are not calculated before the loop over heads
+                            position = int32(opaque(position))
+                        mask_tile(s, m_start, position, sizes.seqlen_q, lane, sizes.mask_args)
+                        # P                                                           line 11
+                        unit = unit_of(scale, sizes.mask_args)
+                        exponentiate(s, p, lse, m_start, position, slope, unit, lane)
                     cuda.syncwarp()  # lse is read
                     if lane == 0:
                         mbarrier_arrive(base + AT.q_ring.empty + barrier)
@@ -468,7 +513,7 @@ def make_sum_dv(HEAD_DIM, HEAD_DIM_V, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_
                     if lane == 0:
                         mbarrier_arrive(base + AT.p_ring.full)
                     p_parity = uint32(p_parity ^ 1)
-                    if not CAPPED:  # with a cap, P is packed before its derivative is multiplied
+                    if not P_EARLY:  # else it is packed before its derivative is multiplied
                         pack_p(s, p)
                     wait(base + AT.dout_ring.full + barrier, parity)
                     wgmma_fence()
@@ -522,8 +567,8 @@ def make_differentiate(pack):
 
 
 @functools.cache
-def make_sum_dk(HEAD_DIM, HEAD_DIM_V, CAUSAL, DTYPE, WINDOW):
-    """sum_dk(base, slots, thread, maps, sizes, softmax_scale): dPᵀ, dS and dK, warpgroup 2."""
+def make_sum_dk(HEAD_DIM, HEAD_DIM_V, CAUSAL, DTYPE, WINDOW, EXPRESSED):
+    """sum_dk(base, slots, thread, maps, sizes, softmax_scale, runs): dPᵀ, dS, dK; warpgroup 2."""
     AT, COLS = make_plan(HEAD_DIM, HEAD_DIM_V).layout, 16 * ceil_div(HEAD_DIM_V, 16)
     K_BYTES, V_BYTES = AT.k.bytes, AT.v.bytes
     LEFT_COLS, RIGHT_COLS = left_and_right(HEAD_DIM)
@@ -543,7 +588,7 @@ def make_sum_dk(HEAD_DIM, HEAD_DIM_V, CAUSAL, DTYPE, WINDOW):
     wait = mbarrier.wait_function()
 
     @fragment_function()
-    def sum_dk(base, slots, thread, maps, sizes, softmax_scale):
+    def sum_dk(base, slots, thread, maps, sizes, softmax_scale, runs):
         dp = cuda.local.array(S_SHAPE, float32)
         ds = cuda.local.array(P_SHAPE, uint32)
         left = cuda.local.array(LEFT_SHAPE, float32)
@@ -562,8 +607,13 @@ def make_sum_dk(HEAD_DIM, HEAD_DIM_V, CAUSAL, DTYPE, WINDOW):
             clear(right)
             in_flight = uint32(0)  # "empty" of the stage of Q that dK is being summed from
 
-            for _ in range(sizes.group_size):  # in the order of the others, which needs no index
-                for _ in range(tile.first_m, tile.end_m):
+            first_m, end_m = tile.first_m, tile.end_m
+            for i in range(sizes.group_size):  # in the order of the others
+                if EXPRESSED:
+                    head = int32(tile.kv_head * sizes.group_size + i)
+                    of_keys = runs[0], tile.b, tile.n_tile
+                    first_m, end_m = int32(0), number_of_tiles(*of_keys, head, int32(head + 1))
+                for _ in range(first_m, end_m):
                     barrier = uint32(stage * BARRIER)
                     q = uint32(base + AT.q.start + stage * K_BYTES)
                     dout = uint32(base + AT.dout.start + stage * V_BYTES)
@@ -629,21 +679,25 @@ def make_sum_dk(HEAD_DIM, HEAD_DIM_V, CAUSAL, DTYPE, WINDOW):
 
 
 @functools.cache
-def make_turns(CAUSAL, WINDOW):
-    """await_turn(counter, m_tile, n_tile, sizes): wait for the parts of later keys.
+def make_turns(CAUSAL, WINDOW, EXPRESSED):
+    """await_turn(counter, m_tile, dq_tile, n_tile, sizes, runs): wait for the parts of later keys.
 
-    One thread waits for those of query tile m_tile that come before key tile n_tile's.
+    One thread waits for those of query tile m_tile that come before key tile n_tile's; dq_tile is
+    the index of m_tile among those of all heads.
     """
     BOUNDED, MAX_TRIES = mbarrier.BOUNDED, mbarrier.MAX_TRIES
     end_key = run_time_masks.make_bounds(CAUSAL, WINDOW).end_key
 
     @cuda.jit(device=True, forceinline=True)
-    def await_turn(counter, m_tile, n_tile, sizes):
+    def await_turn(counter, m_tile, dq_tile, n_tile, sizes, runs):
         # The last query's position among the keys.
         last_query = int32(m_tile * BLOCK_M + BLOCK_M - 1 - sizes.shift)
         end = end_key(last_query, sizes.seqlen_k, sizes.mask_args)
         last_n = int32(((end + BLOCK_N - 1) >> SHIFT) - 1)
         before, tries = int32(last_n - n_tile), int32(0)
+        if EXPRESSED:
+            num_heads = int32(sizes.num_kv_heads * sizes.group_size)
+            _, before = place_of_part((runs[1], num_heads, sizes.num_m_tiles), dq_tile, n_tile)
         while int32(counter_acquire(counter)) < before:
             tries = int32(tries + 1)
             if BOUNDED and tries > MAX_TRIES:
@@ -653,8 +707,8 @@ def make_turns(CAUSAL, WINDOW):
 
 
 @functools.cache
-def make_sum_dq(HEAD_DIM, HEAD_DIM_V, CAUSAL, DTYPE, WINDOW, DETERMINISTIC, IN_STEP):
-    """sum_dq(base, slots, thread, dq_sum, sizes, counters): dQ, warpgroup 3."""
+def make_sum_dq(HEAD_DIM, HEAD_DIM_V, CAUSAL, DTYPE, WINDOW, DETERMINISTIC, IN_STEP, EXPRESSED):
+    """sum_dq(base, slots, thread, dq_sum, sizes, counters, runs): dQ, warpgroup 3."""
     AT = make_plan(HEAD_DIM, HEAD_DIM_V).layout
     DQ_SHAPE, DQ_LENGTH = (PANEL_COLS // 8, 4), PANEL_COLS // 2
     SQUARE_SHIFT = (BLOCK_M * PANEL_COLS).bit_length() - 1  # from numbers of a tile of dQ to panels
@@ -663,11 +717,11 @@ def make_sum_dq(HEAD_DIM, HEAD_DIM_V, CAUSAL, DTYPE, WINDOW, DETERMINISTIC, IN_S
     order = make_order(IN_STEP)
     ranges, m_tile_of, head_of = order.ranges, order.m_tile_of, order.head_of
     tile_of = make_tile_of(CAUSAL, WINDOW)
-    await_turn = make_turns(CAUSAL, WINDOW)
+    await_turn = make_turns(CAUSAL, WINDOW, EXPRESSED)
     wait = mbarrier.wait_function()
 
     @fragment_function()
-    def sum_dq(base, slots, thread, dq_sum, sizes, counters):
+    def sum_dq(base, slots, thread, dq_sum, sizes, counters, runs):
         x = cuda.local.array(DQ_SHAPE, float32)
         tid, lane = cuda.threadIdx.x, thread.lane
         k = uint32(base + AT.k.start)
@@ -682,12 +736,20 @@ def make_sum_dq(HEAD_DIM, HEAD_DIM_V, CAUSAL, DTYPE, WINDOW, DETERMINISTIC, IN_S
             downwards = 2 * tile.n_tile < sizes.num_n_tiles
             for outer in range(outer_first, outer_end):
                 head = int32(tile.kv_head * sizes.group_size + head_of(outer, inner_first))
+                if EXPRESSED:
+                    of_keys, end_head = (runs[0], tile.b, tile.n_tile), int32(head + 1)
+                    inner_first, inner_end = int32(0), number_of_tiles(*of_keys, head, end_head)
+                    run = find_run(*of_keys, head, int32(0), end_head)
                 m_tile = m_tile_of(outer, inner_first, tile.first_m, tile.end_m, downwards)
                 sums = global_address(dq_sum[tile.b, head, m_tile]) + uint64(16 * (tid & 127))
                 for inner in range(inner_first, inner_end):
                     m_tile = m_tile_of(outer, inner, tile.first_m, tile.end_m, downwards)
                     if IN_STEP:
                         head = int32(tile.kv_head * sizes.group_size + head_of(outer, inner))
+                    if EXPRESSED:
+                        m_tile = run[2]
+                        run, _ = next_of_run(*of_keys, run, end_head)
+                    if IN_STEP or EXPRESSED:
                         sums = global_address(dq_sum[tile.b, head, m_tile])
                         sums += uint64(16 * (tid & 127))
                     barrier = uint32(stage * BARRIER)
@@ -698,7 +760,7 @@ def make_sum_dq(HEAD_DIM, HEAD_DIM_V, CAUSAL, DTYPE, WINDOW, DETERMINISTIC, IN_S
                         of_all = int32((tile.b * num_heads + head) * sizes.num_m_tiles + m_tile)
                         counter = global_address(counters) + uint64(4 + 4 * of_all)
                         if tid & 127 == 0:
-                            await_turn(counter, m_tile, tile.n_tile, sizes)
+                            await_turn(counter, m_tile, of_all, tile.n_tile, sizes, runs)
                         named_barrier_sync(DQ_TURN, 128)  # all parts before are written
                     # A number of panels from memory, so that this stays a loop: unrolled, ptxas
                     # moves additions of a panel past the next product, and has no registers left.
@@ -741,25 +803,32 @@ def make_flash_attn_bwd_wide(
     ALIBI=False,
     IN_STEP=False,
     HEAD_DIM_V=None,
+    EXPRESSIONS=None,
 ):
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
     HEAD_DIM, of Q and K, is a multiple of 8, above 64; HEAD_DIM_V, of V and out, is one up to
     HEAD_DIM, and that by default. DTYPE is "float16" or "bfloat16". dq_sum is 0 at first,
     and so are counters, which may be any scalar unless DETERMINISTIC. Without ALIBI alibi_slopes
-    may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME (`run_time_masks`); otherwise the last
-    four arguments are not read. IN_STEP (`key_tiles.make_order`) needs pairs of tiles of keys, so
-    DETERMINISTIC must be False.
+    may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME (`run_time_masks`); otherwise left,
+    right, unit and inverse_unit are not read. IN_STEP (`key_tiles.make_order`) needs pairs of tiles
+    of keys, so DETERMINISTIC must be False.
+
+    With EXPRESSIONS the mask and the score are the user's alone, and args is the tuple of their
+    arguments. runs is a tuple of tables, `gradient_expressions.Runs`: of_keys, and of_queries if
+    DETERMINISTIC. counters is an array always. Otherwise both are empty.
     """
+    EXPRESSED = EXPRESSIONS is not None
     HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
     plan = make_plan(HEAD_DIM, HEAD_DIM_V)
     AT, shared_base = plan.layout, plan.shared_base
     SLOTS_SHAPE = (2, SLOT_LENGTH)
     head_dims = HEAD_DIM, HEAD_DIM_V
-    produce = make_producer(*head_dims, CAUSAL, WINDOW, DETERMINISTIC, IN_STEP)
-    sum_dv = make_sum_dv(*head_dims, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STEP)
-    sum_dk = make_sum_dk(*head_dims, CAUSAL, DTYPE, WINDOW)
-    sum_dq = make_sum_dq(*head_dims, CAUSAL, DTYPE, WINDOW, DETERMINISTIC, IN_STEP)
+    order = DETERMINISTIC, IN_STEP, EXPRESSED
+    produce = make_producer(*head_dims, CAUSAL, WINDOW, *order)
+    sum_dv = make_sum_dv(*head_dims, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, IN_STEP, EXPRESSIONS)
+    sum_dk = make_sum_dk(*head_dims, CAUSAL, DTYPE, WINDOW, EXPRESSED)
+    sum_dq = make_sum_dq(*head_dims, CAUSAL, DTYPE, WINDOW, *order)
 
     @cuda.jit(device=True, forceinline=True)
     def init_barriers(base):
@@ -797,6 +866,8 @@ def make_flash_attn_bwd_wide(
         right,
         unit,
         inverse_unit,
+        runs,
+        args,
     ):
         """A thread block loops over tiles of keys, each with the queries of its heads.
 
@@ -841,16 +912,16 @@ def make_flash_attn_bwd_wide(
         if warpgroup == 0:
             setmaxnreg_dec(PRODUCER_REGISTERS)
             if tid == 0:
-                produce(base, slots, maps, lse_2, delta, sizes, counters)
+                produce(base, slots, maps, lse_2, delta, sizes, counters, runs)
         elif warpgroup == 1:
             setmaxnreg_inc(DV_REGISTERS)
-            sum_dv(base, slots, thread, maps, sizes, scale, alibi_slopes)
+            sum_dv(base, slots, thread, maps, sizes, scale, alibi_slopes, runs, args)
         elif warpgroup == 2:
             setmaxnreg_inc(DK_REGISTERS)
-            sum_dk(base, slots, thread, maps, sizes, softmax_scale)
+            sum_dk(base, slots, thread, maps, sizes, softmax_scale, runs)
         else:
             setmaxnreg_dec(DQ_REGISTERS)
-            sum_dq(base, slots, thread, dq_sum, sizes, counters)
+            sum_dq(base, slots, thread, dq_sum, sizes, counters, runs)
 
     return flash_attn_bwd_wide_kernel
 
@@ -869,6 +940,11 @@ def flash_attn_bwd_wide(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
     deterministic=False,
 ):
     """FlashAttention, backward, head_dim 136 to 256: float16 and bfloat16 on Hopper GPUs.
@@ -885,7 +961,7 @@ def flash_attn_bwd_wide(
     lse : GPU array of shape (batch, num_heads, seqlen_q), float32
         out and lse are the results of any forward kernel for q, k, v and the same options.
     causal : bool, default=False
-    window_size, softcap, alibi_slopes
+    window_size, softcap, alibi_slopes, mask, mask_args, score, score_args, sinks
         As for `flash_attn_v2`.
     softmax_scale : float, default=1/√head_dim
         Positive.
@@ -898,6 +974,8 @@ def flash_attn_bwd_wide(
     dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
         0 for a row that sees no key and for a key that no row sees; dk and dv are summed over the
         query heads that share a key head.
+    dsinks : array of shape (num_heads,), float32
+        With sinks alone.
 
     Raises
     ------
@@ -915,16 +993,25 @@ def flash_attn_bwd_wide(
         checks.MAX_HEAD_DIM,
         v_differs=True,
     )
-    mask, slopes = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    written = mask, mask_args, score, score_args
+    options = causal, window_size, softcap, alibi_slopes, written
+    scores = checks.check_scores(q, *options, sinks, k, as_options=True)
+    options, given = scores.mask, scores.given
     _, seqlen_q, num_heads, head_dim = q.shape
     batch, seqlen_k, num_kv_heads, head_dim_v = v.shape
-    (dq, dk, dv), rows, dq_sum = backward.prepare(*inputs)
+    (dq, dk, dv), rows, dq_sum, *dsinks = backward.prepare(
+        *inputs, sinks=scores.sinks if scores.has_sinks else None
+    )
     if seqlen_k == 0:
-        return arrays.full(q, q.shape, 0, q.dtype), dk, dv
+        return arrays.full(q, q.shape, 0, q.dtype), dk, dv, *dsinks
 
     units = batch * num_kv_heads * ceil_div(seqlen_k, BLOCK_N)
-    counters = np.int32(0)
-    in_pairs = paired(mask.causal, mask.window_size) and not deterministic
+    in_pairs = paired(options.causal, options.window_size) and not deterministic
+    counters, runs, expressions = np.int32(0), (), None
+    if given is not None and seqlen_q:
+        expressions, counters = given.expressions, arrays.full(q, (1,), 0, np.int32)
+        tables = runs_of_keys(q, k, given, BLOCK_M, BLOCK_N, both=deterministic)
+        runs = (tables.of_keys, tables.of_queries) if deterministic else (tables.of_keys,)
     if deterministic:
         counters = arrays.full(q, (1 + math.prod(dq_sum.shape[:3]),), 0, np.int32)
     elif in_pairs:
@@ -933,15 +1020,15 @@ def flash_attn_bwd_wide(
     maps = (tensor_map(*box) for box in boxes)
     sizes = map(np.int32, (seqlen_q, seqlen_k, num_kv_heads, num_heads // num_kv_heads))
     scales = np.float32(scale * LOG2_E), scale
-    args = *maps, *rows, dq_sum, *sizes, *scales, slopes, counters
-    args += run_time_masks.arguments_of(mask)
-    _, *constants = run_time_masks.constants_of(mask)
-    in_step = in_pairs and num_heads > num_kv_heads
+    args = *maps, *rows, dq_sum, *sizes, *scales, scores.slopes, counters
+    args += *run_time_masks.arguments_of(options), runs, scores.expression_args
+    _, *constants = run_time_masks.constants_of(options)
+    constants += in_pairs and num_heads > num_kv_heads, head_dim_v, expressions
     kernel = make_flash_attn_bwd_wide(
-        head_dim, deterministic, mask.causal, arrays.dtype_name(q), *constants, in_step, head_dim_v
+        head_dim, deterministic, options.causal, arrays.dtype_name(q), *constants
     )
     grid = (min(units, arrays.num_sms(q)),)
     size = shared_bytes(head_dim, head_dim_v)
     arrays.launch(kernel, grid, (THREADS,), *args, shared_bytes=size)
     backward.convert(dq_sum, dq, scale)
-    return dq, dk, dv
+    return dq, dk, dv, *dsinks

@@ -147,7 +147,7 @@ def make_flash_attn_mma(
     bounds = run_time_masks.make_bounds(CAUSAL, WINDOW)
     first_key, end_key = bounds.first_key, bounds.end_key
     run_of, class_of = make_run_functions(BLOCK_M)
-    expressed_scale_of, modify = make_tile_functions(BLOCK_N, EXPRESSIONS)
+    expressed_scale_of, modify, _ = make_tile_functions(BLOCK_N, EXPRESSIONS)
 
     @cuda.jit(device=True, forceinline=True)
     def copy_tile(tile, num_rows, source, row_stride, row, seqlen, chunk):
@@ -452,7 +452,7 @@ def flash_attn_mma(
         call.has_sinks,
     )
     rows = 16 * WARPS * m_tiles
-    runs = () if call.given is None else runs_of(call, block_n, rows // ROWS)[0]
+    runs = () if call.given is None else runs_of(call, q, k, block_n, rows // ROWS)[0]
     grid = (ceil_div(call.seqlen_q, rows), call.num_heads, call.batch)
     size = shared_bytes(head_dim, m_tiles, block_n)
     arguments = q, k, v, call.out, call.lse, call.scale_log2, call.slopes

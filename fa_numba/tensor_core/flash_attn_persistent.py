@@ -666,7 +666,7 @@ def flash_attn_persistent(
         num_slices = choose_num_slices(batch_heads, num_sms, call.seqlen_q, call.seqlen_k, *tiles)
         runs = ()
     else:
-        runs, counts = runs_of(call, block_n, consumers)
+        runs, counts = runs_of(call, q, k, block_n, consumers)
         num_slices = num_slices_for(counts, batch_heads, num_sms)
     grid = (min(num_slices * batch_heads, num_sms),)
     maps = [tensor_map(*box) for box in ((q, ROWS), (k, block_n), (v, block_n))]

@@ -17,6 +17,8 @@ A consumer warpgroup computes as in flash_attn_persistent (`mainloop`). The diff
   end of the keys, is the first; without causal, window and ALiBi no other tile needs a mask.
   With ALiBi the keys near the queries, which have the largest scores, come first too.
 - For few queries a thread block has one consumer warpgroup (`tiling.split_tiling`).
+- A user's mask and score (`expression_tiles`): the splits divide the tiles of keys that are seen,
+  and each has its own runs of them, in ascending order.
 - With GQA, a tile of few queries holds the rows of several heads, which read the same keys:
 
       row      0 … 31     32 … 63    64 … 95    96 … 127       17 queries of 4 heads
@@ -35,7 +37,9 @@ from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.checks import HOPPER, TensorCores
-from fa_numba.constants import FULL_WARP
+from fa_numba.constants import FULL_WARP, ONE
+from fa_numba.expressions import nodes, tiles
+from fa_numba.expressions.interval_source import NoIntervalError
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx import mbarrier
@@ -48,6 +52,13 @@ from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.alibi import alibi_flags, ramp_bytes, write_ramp
+from fa_numba.tensor_core.expression_tiles import (
+    ExpressionArgs,
+    add_sink,
+    make_run_functions,
+    make_tile_functions,
+    tables_of,
+)
 from fa_numba.tensor_core.fragments import (
     make_fragment_functions,
     make_score_mod,
@@ -61,8 +72,10 @@ from fa_numba.tensor_core.mainloop import (
     make_plan,
     make_ring,
     make_tiles_of,
+    make_walk,
 )
 from fa_numba.tensor_core.merge_splits import launch_merge
+from fa_numba.tensor_core.run_tables import ranges_of, require_positive_divisors
 from fa_numba.tensor_core.shared_plan import init_rings
 from fa_numba.tensor_core.tile_scheduler import divided
 from fa_numba.tiling.block_sizes import ceil_div
@@ -164,15 +177,27 @@ def make_store_part(HEAD_DIM):
 
 @functools.cache
 def make_flash_attn_split(
-    HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False
+    HEAD_DIM,
+    TILING,
+    CAUSAL,
+    DTYPE,
+    WINDOW=(-1, -1),
+    SOFTCAP=0.0,
+    ALIBI=False,
+    EXPRESSIONS=None,
+    SINKS=False,
 ):
     """The kernel for these compile-time constants; `mainloop.make_plan` lays out its memory.
 
     128 threads for the producer warpgroup and for each consumer warpgroup of TILING
     (`SplitTiling`). HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI the
     argument alibi_slopes is not read, and may be any scalar. WINDOW and SOFTCAP may be AT_RUN_TIME
-    (`run_time_masks`); otherwise the last four arguments are not read.
+    (`run_time_masks`); otherwise left, right, unit and inverse_unit are not read.
+
+    With EXPRESSIONS the mask and the score are the user's alone, runs is that of `runs_of_splits`
+    and args the tuple of their arguments; sinks is that of the sinks, with SINKS. Otherwise empty.
     """
+    EXPRESSED = EXPRESSIONS is not None
     TILES, HEADS, HEAD_ROWS = TILING.tiles, TILING.heads, TILING.head_rows
     CONSUMERS, BLOCK_N = TILES.consumers, TILES.block_n
     THREADS = TILES.num_threads
@@ -198,10 +223,13 @@ def make_flash_attn_split(
     exponent_scale_of = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI).exponent_scale_of
     part_of = make_part_of(BLOCK_N, HEAD_ROWS, HEADS, CAUSAL, WINDOW)
     query_of = make_query_of(HEAD_ROWS)
-    next_stage, load_kv, _ = make_ring(HEAD_DIM, TILES)
+    next_stage, load_kv, skip_tiles = make_ring(HEAD_DIM, TILES)
+    options = DTYPE, WINDOW, SOFTCAP, ALIBI
     loop = make_mainloop(
-        HEAD_DIM, TILES, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_IN_LOOP=MASKED
+        HEAD_DIM, TILES, CAUSAL, *options, MASK_IN_LOOP=MASKED, EXPRESSIONS=EXPRESSIONS
     )
+    run_of, walk = make_run_functions(1).run_of, make_walk(1, BLOCK_N, loop, skip_tiles)
+    softmax_scale_of = make_tile_functions(BLOCK_N, EXPRESSIONS).exponent_scale_of
     score_mod_args_of, unmasked_range_of = loop.score_mod_args_of, loop.unmasked_range_of
     first_iteration, iterate = loop.first_iteration, loop.iterate
     add_last_product, finish_product = loop.add_last_product, loop.finish_product
@@ -223,15 +251,33 @@ def make_flash_attn_split(
             load_tile(rows, ROWS, q_map, m, head, part.b, full)
 
     @cuda.jit(device=True, forceinline=True)
-    def produce(loads_k, base, q_map, k_map, v_map, part):
+    def place_of(part, num_splits):
+        """Where a part's runs are in their table."""
+        row = int32(part.m_start // HEAD_ROWS * num_splits + part.split)
+        return part.b, int32(part.head // HEADS), row
+
+    @cuda.jit(device=True, forceinline=True)
+    def produce(loads_k, base, q_map, k_map, v_map, part, num_splits, runs):
         """The role of a producer thread: one loads Q and K, another one V."""
-        if part.begin < part.end and loads_k:
+        if (EXPRESSED or part.begin < part.end) and loads_k:
             load_queries(q_map, base, part)
         kv_map = k_map if loads_k else v_map
         kv_tile = base + K.start if loads_k else base + V.start
         kv_full = base + K_RING.full if loads_k else base + V_RING.full
         # A wait with parity 1 on a new mbarrier returns at once, so the first loads do not block.
         stage, empty_parity = int32(0), int32(1)
+        if EXPRESSED:
+            place, r = place_of(part, num_splits), int32(0)
+            tile, end, _ = run_of(runs[0], *place, r)
+            while tile < end:
+                n_start, head = int32(tile * BLOCK_N), part.kv_head
+                load_kv(kv_map, n_start, head, part.b, kv_tile, kv_full, stage, empty_parity)
+                stage, empty_parity = next_stage(stage, empty_parity)
+                tile = int32(tile + 1)
+                if tile == end:
+                    r = int32(r + 1)
+                    tile, end, _ = run_of(runs[0], *place, r)
+            return
         tile = int32(part.end - 1)
         while tile >= part.begin:
             n_start = int32(tile * BLOCK_N)
@@ -241,8 +287,9 @@ def make_flash_attn_split(
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
     def consume(
-        tid, base, out_partial, lse_partial, seqlen_k, scale, alibi_slopes, part, mask_args
-    ):
+        tid, base, out_partial, lse_partial, seqlen_k, scale, alibi_slopes, part, mask_args,
+        sinks, runs, expression_args,
+    ):  # fmt: skip
         """The role of a consumer warpgroup: attention of its ROWS rows to the part's keys."""
         s = cuda.local.array(S_SHAPE, float32)
         p = cuda.local.array(P_SHAPE, uint32)
@@ -271,13 +318,28 @@ def make_flash_attn_split(
         q_desc = descriptor(K_MAJOR_DESC, uint32(base + Q.start + wg_index * Q_BYTES))
         # P = exp2((s − m_i) · exponent_scale)
         exponent_scale = exponent_scale_of(scale, mask_args)
+        if EXPRESSED:
+            exponent_scale = softmax_scale_of(scale)
         registers = Registers(s, p, acc, m_i, l_i, alpha, offset)
         k_full, v_full = base + K_RING.full, base + V_RING.full
         rings = KVRings(base + K.start, k_full, base + V.start, v_full)
         unmasked_range = unmasked_range_of(wg_position, seqlen_k, mask_args)
         clear(acc, m_i, l_i)
 
-        if part.begin < part.end:
+        if EXPRESSED:
+            place = place_of(part, lse_partial.shape[0])
+            args = ExpressionArgs(scale, 0, 0, True, part.b, head, expression_args, runs[1:])
+            first_run = run_of(runs[0], *place, int32(0))
+            wait(base + Q_RING.full, 0)
+            stage, parity, remaining, _ = walk(
+                registers, rings, int32(0), int32(0), q_desc, first_run, runs[0], place, wg_index,
+                position, seqlen_k, args, lane,
+            )  # fmt: skip
+            add_last_product(registers, rings, stage, parity)
+            finish_product(acc, p, base + V_RING.empty + stage * BARRIER, lane)
+            stage, parity = next_stage(stage, parity)
+            skip_tiles(remaining, stage, parity, k_full, v_full, lane)
+        elif part.begin < part.end:
             stage, parity = int32(0), int32(0)  # of the tile whose S is computed, P V is not
             wait(base + Q_RING.full, 0)
             n_start = int32((part.end - 1) * BLOCK_N)
@@ -295,13 +357,20 @@ def make_flash_attn_split(
             add_last_product(registers, rings, stage, parity)
             finish_product(acc, p, base + V_RING.empty + stage * BARRIER, lane)
         lse = lse_partial[part.split]
+        if SINKS:
+            alpha[0] = alpha[1] = ONE
+            if part.split == 0:  # once
+                add_sink(m_i, l_i, alpha, sinks[0][head], exponent_scale, lane)
         finish_rows(m_i, l_i, inverse, lse, part.b, head, m_warp, lane, exponent_scale)
+        if SINKS:
+            for h in range(2):
+                inverse[h] *= alpha[h]
         store_part(acc, inverse, out_partial, part, m_warp, head, lane)
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, LEAST_BLOCKS))
     def flash_attn_split_kernel(
         q_map, k_map, v_map, out_partial, lse_partial, seqlen_k, group_size, scale, alibi_slopes,
-        left, right, unit, inverse_unit,
+        left, right, unit, inverse_unit, sinks, runs, args,
     ):  # fmt: skip
         """A thread block owns a tile of queries, and walks a part of the tiles of K and V.
 
@@ -340,11 +409,13 @@ def make_flash_attn_split(
         if tid >> 7 == 0:
             setmaxnreg_dec(PRODUCER_REGISTERS)
             if tid == 0 or tid == 32:  # one thread in each of two warps
-                produce(tid == 0, base, q_map, k_map, v_map, part)
+                num_splits = lse_partial.shape[0]
+                produce(tid == 0, base, q_map, k_map, v_map, part, num_splits, runs)
         else:
             setmaxnreg_inc(CONSUMER_REGISTERS)
             parts = out_partial, lse_partial
-            consume(tid, base, *parts, seqlen_k, scale, alibi_slopes, part, mask_args)
+            more = sinks, runs, args
+            consume(tid, base, *parts, seqlen_k, scale, alibi_slopes, part, mask_args, *more)
 
     return flash_attn_split_kernel
 
@@ -360,6 +431,11 @@ def flash_attn_split(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
     num_splits=0,
     out_dtype=None,
 ):
@@ -371,7 +447,8 @@ def flash_attn_split(
     k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
         num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides that are multiples of
         16 bytes, with a contiguous last axis; head_dim a multiple of 8, up to 256.
-    causal, window_size, softcap, alibi_slopes, softmax_scale
+    causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, score_args, \
+    sinks
         As for `flash_attn_persistent`.
     num_splits : int, default=0
         Parts of the keys. 0: `fa_numba.tiling.split_tiling.choose_split` chooses it.
@@ -395,18 +472,20 @@ def flash_attn_split(
     """
     score_options = causal, window_size, softcap, alibi_slopes
     num_splits = checks.check_num_splits(num_splits)
+    written = {"expressions": (mask, mask_args, score, score_args), "sinks": sinks}
     call = checks.forward_call(
-        q, k, v, *score_options, softmax_scale, on=REQUIREMENTS, out_dtype=out_dtype
+        q, k, v, *score_options, softmax_scale, on=REQUIREMENTS, out_dtype=out_dtype, **written
     )
     if 0 in (call.seqlen_q, call.seqlen_k):
         return call.results_without_keys()
-    mask, head_dim = call.mask, call.head_dim
+    options, head_dim = call.mask, call.head_dim
     sizes = call.batch, call.seqlen_q, call.seqlen_k, call.num_heads, call.num_kv_heads
-    problem = SplitProblem(head_dim, *sizes, mask.causal, mask.window_size, mask.alibi)
+    problem = SplitProblem(head_dim, *sizes, options.causal, options.window_size, options.alibi)
     tiling, num_splits = choose_split(problem, arrays.num_sms(q), num_splits)
-    constants = run_time_masks.constants_of(mask, LEAST_CAP)
-    score_mod = constants.window_size, constants.softcap, mask.alibi
-    kernel = make_flash_attn_split(head_dim, tiling, mask.causal, call.dtype, *score_mod)
+    constants = run_time_masks.constants_of(options, LEAST_CAP)
+    score_mod = constants.window_size, constants.softcap, options.alibi
+    more = None if call.given is None else call.expressions, call.has_sinks
+    kernel = make_flash_attn_split(head_dim, tiling, options.causal, call.dtype, *score_mod, *more)
     if num_splits == 1:
         parts = tuple(map(arrays.with_axis, (call.out, call.lse)))
     else:
@@ -417,10 +496,53 @@ def flash_attn_split(
     boxes = (q, min(ROWS, tiling.head_rows)), (k, block_n, 128), (v, block_n, 128)
     maps = tuple(tensor_map(*box) for box in boxes)
     rest = np.int32(call.seqlen_k), np.int32(call.group_size), call.scale_log2, call.slopes
-    rest += run_time_masks.arguments_of(mask)
-    size = make_plan(head_dim, tiling.tiles, ALIBI=mask.alibi).bytes
+    rest += run_time_masks.arguments_of(options)
+    runs = () if call.given is None else runs_of_splits(call, tiling, num_splits)
+    rest += (call.sinks,) if call.has_sinks else (), runs, call.expression_args
+    size = make_plan(head_dim, tiling.tiles, ALIBI=options.alibi).bytes
     threads = (tiling.tiles.num_threads,)
     arrays.launch(kernel, grid, threads, *maps, *parts, *rest, shared_bytes=size)
     if num_splits > 1:
         launch_merge(*parts, call.out, call.lse)
     return call.out, call.lse
+
+
+def runs_of_splits(call, tiling, num_splits):
+    """The runs of each part, as of `expression_tiles.runs_of`, with the ranges of groups.
+
+    The splits divide the tiles of keys that a tile of queries sees evenly; with more splits than
+    tiles some splits have one in which they see nothing.
+    """
+    mask = nodes.TRUE if call.expressions.mask is None else call.expressions.mask
+    require_positive_divisors(mask, call.expression_args)
+    sizes = call.seqlen_q, call.seqlen_k, call.batch, call.num_heads
+    given = call.expressions, call.expression_args
+    (table,) = tables_of(call.q, given, _runs_of_splits, *sizes, tiling, num_splits)
+    try:
+        return table, *ranges_of(call.q, mask, call.expression_args)
+    except NoIntervalError:
+        return (table,)
+
+
+def _runs_of_splits(mask, arguments, seqlen_q, seqlen_k, batch, num_heads, tiling, num_splits):
+    parts, block_n = tiling.tiles.consumers, tiling.tiles.block_n
+    rows = ROWS if tiling.heads == 1 else tiling.head_rows
+    sizes = seqlen_q, seqlen_k
+    classes = tiles.tile_classes(mask, sizes, rows, block_n, arguments, batch, num_heads)
+    if tiling.heads > 1:  # a tile has the rows of several heads: any of them in any warpgroup
+        of_batch, heads, *of_head = classes.shape
+        of_tile = classes.reshape(of_batch, -1, min(heads, tiling.heads), *of_head)
+        least, most = of_tile.min(axis=2), of_tile.max(axis=2)
+        classes = np.repeat(np.where(least == most, least, tiles.MIXED), parts, axis=2)
+    blocks = ceil_div(classes.shape[2], parts)
+    padding = (0, 0), (0, 0), (0, blocks * parts - classes.shape[2]), (0, 0)
+    classes = np.pad(classes, padding).reshape(*classes.shape[:2], blocks, 1, parts, -1)
+    seen = (classes != tiles.HIDDEN).any(axis=-2, keepdims=True)
+    number = np.cumsum(seen, axis=-1) - 1  # of a tile among those that are seen
+    each, more = np.divmod(number[..., -1:] + 1, num_splits)
+    split = np.arange(num_splits)[:, None, None]
+    begin = split * each + np.minimum(split, more)
+    mine = (number >= begin) & (number < begin + each + (split < more))
+    classes = np.where(mine, classes, tiles.HIDDEN).astype(np.int8)
+    classes = classes.reshape(*classes.shape[:2], -1, classes.shape[-1])
+    return (tiles.runs_of_warpgroups(classes, seqlen_k, block_n, parts),)

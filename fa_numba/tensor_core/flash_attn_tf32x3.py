@@ -21,12 +21,15 @@ import functools
 import math
 from typing import NamedTuple
 
-from numba import cuda, float32, uint32
+from numba import cuda, float32, int32, uint32
 
 from fa_numba import checks
 from fa_numba.checks import AMPERE, TensorCores
 from fa_numba.constants import LOG2_E, NEG_INF, ONE, ZERO
+from fa_numba.expressions.functions import NO_EXPRESSIONS
+from fa_numba.expressions.tiles import MIXED, WHOLE
 from fa_numba.kernels import masks
+from fa_numba.on_cuda_cores.user_scores import make_user_scores
 from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.cp_async import cp_async_commit, cp_async_wait
 from fa_numba.ptx.layouts import ROW_BYTES
@@ -34,10 +37,13 @@ from fa_numba.ptx.tf32 import HALF
 from fa_numba.ptx.vectors import store_shared_b32
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core import tf32_tiles
+from fa_numba.tensor_core.expression_tiles import make_run_functions, runs_of
 from fa_numba.tensor_core.fragments import over_quad_max, over_quad_sum
+from fa_numba.tensor_core.gradient_expressions import find_run, next_of_run, number_of_tiles
 from fa_numba.tensor_core.shared_plan import SharedPlan
 from fa_numba.tensor_core.tf32_tiles import num_panels
 from fa_numba.tiling.block_sizes import ceil_div
+from fa_numba.tiling.persistent_tiling import ROWS
 
 REQUIREMENTS = TensorCores("flash_attn_tf32x3", AMPERE, float32=True)
 WARPS_PER_SM = 8  # with 255 registers for each thread
@@ -121,15 +127,25 @@ def make_flash_attn_tf32x3(
     WINDOW=(-1, -1),
     SOFTCAP=0.0,
     ALIBI=False,
+    EXPRESSIONS=None,
+    SINKS=False,
 ):
     """The kernel for these compile-time constants; `make_plan` lays out its shared memory.
 
     HEAD_DIM is a multiple of 4, TILES a `Tiles`. Without ALIBI alibi_slopes is not read, and may be
     any scalar.
+
+    With EXPRESSIONS the mask and the score are the user's alone, runs is that of `runs_of` and args
+    the tuple of their arguments; sinks is that of the sinks, with SINKS. Otherwise empty.
     """
+    EXPRESSED = EXPRESSIONS is not None
+    WRITTEN_SCORE = EXPRESSED and EXPRESSIONS.score is not None
     first_key, end_key, sees = masks.make_bounds(CAUSAL, WINDOW)
     score = masks.make_score(SOFTCAP, ALIBI)
-    MODIFIED = SOFTCAP > 0 or ALIBI  # a score_mod: scores are not just scale · q·k
+    # A score_mod: scores are not just scale · q·k.
+    MODIFIED = SOFTCAP > 0 or ALIBI or WRITTEN_SCORE
+    class_of = make_run_functions(TILES.block_m).class_of
+    modify = make_user_scores(EXPRESSIONS or NO_EXPRESSIONS).modified
     M_TILES, BLOCK_N = TILES.m_tiles, TILES.block_n
     BLOCK_M, THREADS = TILES.block_m, TILES.threads
     BLOCKS_PER_SM, WARP_ROWS = WARPS_PER_SM // TILES.warps, 16 * M_TILES
@@ -146,7 +162,7 @@ def make_flash_attn_tf32x3(
     store_row = tf32_tiles.make_store_row(HEAD_DIM)
 
     @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM), fastmath={"contract"})
-    def flash_attn_tf32x3_kernel(q, k, v, out, lse, softmax_scale, alibi_slopes):
+    def flash_attn_tf32x3_kernel(q, k, v, out, lse, softmax_scale, alibi_slopes, sinks, runs, args):
         """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
 
         grid      (num_heads, num_m_tiles, batch); THREADS threads, a warp has 16 · M_TILES rows
@@ -155,7 +171,7 @@ def make_flash_attn_tf32x3(
         private   s (M_TILES, BLOCK_N / 8, 4), acc (M_TILES, HEAD_DIM / 8, 4), fragments of Q, K, P
                   and V in two parts; m_i, l_i for 2 · M_TILES rows
         HBM       Q, out, lse once; K and V once per tile of queries, except for tiles that none of
-                  them sees; with ALIBI alibi_slopes in every thread
+                  them sees; with ALIBI alibi_slopes, with EXPRESSIONS runs in every thread
         paper     FlashAttention-2, Algorithm 1
         budget    255 registers, 8 warps per SM: two thread blocks, or one where HEAD_DIM > 128
         """
@@ -187,6 +203,13 @@ def make_flash_attn_tf32x3(
         # Without a score_mod S stays q·k: e^(scale (s - m)) = 2^(scale log2(e) (s - m)).
         unit = ONE if MODIFIED else softmax_scale  # factor of s in the exponent of e
         to_base_2 = unit * LOG2_E
+        first_turn = n_first
+        if EXPRESSED:
+            of_queries = runs[0], int32(b), int32(m_start // BLOCK_M)
+            here, end_head = int32(head), int32(head + 1)
+            n_end, first_turn = number_of_tiles(*of_queries, here, end_head) * BLOCK_N, 0
+            run = find_run(*of_queries, here, int32(0), end_head)
+            n_first = run[2] * BLOCK_N
 
         store_shared_b32(half_at, uint32(HALF))
         copy_tile(q_tile, BLOCK_M, q, b, m_start, head)
@@ -196,11 +219,18 @@ def make_flash_attn_tf32x3(
             for h in range(2):
                 m_i[i, h] = NEG_INF
                 l_i[i, h] = ZERO
+                if SINKS:  # one more key, its value 0, in one lane of the quad that has the row
+                    m_i[i, h] = sinks[0][head] / unit
+                    l_i[i, h] = ONE if lane & 3 == 0 else ZERO
             for j in range(OUT8):
                 for r in range(4):
                     acc[i, j, r] = ZERO
 
-        for n_start in range(n_first, n_end, BLOCK_N):
+        for turn in range(first_turn, n_end, BLOCK_N):
+            n_start = turn
+            if EXPRESSED:
+                n_start, classes = run[2] * BLOCK_N, run[4]
+                run, _ = next_of_run(*of_queries, run, end_head)
             seen = not SKIP or n_start < warp_end  # by some row of this warp
             if WIDE:  # one barrier for two: the copy of V begins after it
                 cp_async_wait(0)
@@ -216,14 +246,29 @@ def make_flash_attn_tf32x3(
 
             cp_async_wait(0)
             cuda.syncthreads()  # v_tile is complete; everyone is done with k_tile: overwrite it
-            n_next = n_start + BLOCK_N
+            n_next = turn + BLOCK_N
             if n_next < n_end:
+                if EXPRESSED:
+                    n_next = run[2] * BLOCK_N
                 copy_tile(k_tile, BLOCK_N, k, b, n_next, kv_head)
             cp_async_commit()
 
             if seen:
                 n_lane = n_start + 2 * (lane & 3)  # this lane's first key
-                if MODIFIED:
+                if EXPRESSED:
+                    seen_whole = class_of(classes, warp_row // ROWS) == WHOLE
+                    at_tile = seqlen_k, WHOLE if seen_whole else MIXED, args
+                    if WRITTEN_SCORE or not seen_whole:
+                        for i in range(M_TILES):
+                            for j in range(S8):
+                                for h in range(2):
+                                    for c in range(2):
+                                        x = s[i, j, 2 * h + c]
+                                        x = x * softmax_scale if WRITTEN_SCORE else x
+                                        at = position + 16 * i + 8 * h, n_lane + 8 * j + c
+                                        x = modify(x, int32(b), int32(head), *at, *at_tile)
+                                        s[i, j, 2 * h + c] = x
+                elif MODIFIED:
                     for i in range(M_TILES):
                         for j in range(S8):
                             for h in range(2):
@@ -234,7 +279,7 @@ def make_flash_attn_tf32x3(
                 # Does every row of the tile see every key of it?
                 seen_from = first_key(last_position)
                 seen_to = end_key(first_position, seqlen_k)
-                if n_start < seen_from or n_next > seen_to:
+                if n_start < seen_from or n_start + BLOCK_N > seen_to:
                     for i in range(M_TILES):
                         for j in range(S8):
                             for h in range(2):
@@ -291,6 +336,11 @@ def flash_attn_tf32x3(
     softcap=0.0,
     alibi_slopes=None,
     softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
 ):
     """FlashAttention-2, forward, in float32 by 3xTF32 on tensor cores of GPUs since Ampere.
 
@@ -300,7 +350,7 @@ def flash_attn_tf32x3(
     k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), float32
         num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides that are multiples of
         16 bytes, with a contiguous last axis; head_dim a multiple of 4, up to 256.
-    causal, window_size, softcap, alibi_slopes
+    causal, window_size, softcap, alibi_slopes, mask, mask_args, score, score_args, sinks
         As for `flash_attn_v2`.
     softmax_scale : float, default=1/√head_dim
         Positive.
@@ -319,11 +369,19 @@ def flash_attn_tf32x3(
     RuntimeError
         On a GPU before Ampere.
     """
-    mask = causal, window_size, softcap, alibi_slopes
-    call = checks.forward_call(q, k, v, *mask, softmax_scale, on=REQUIREMENTS)
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale
+    written = mask, mask_args, score, score_args
+    call = checks.forward_call(q, k, v, *options, on=REQUIREMENTS, expressions=written, sinks=sinks)
+    if call.seqlen_k == 0:
+        return call.results_without_keys()
     tiles = tile_sizes(call.head_dim, arrays.shared_bytes_per_block(q))
-    kernel = make_flash_attn_tf32x3(call.head_dim, tiles, *call.mask)
+    expressions = None if call.given is None else call.expressions
+    kernel = make_flash_attn_tf32x3(call.head_dim, tiles, *call.mask, expressions, call.has_sinks)
+    runs = ()
+    if expressions is not None:
+        runs, _ = runs_of(call, q, k, tiles.block_n, tiles.block_m // ROWS)
+    more = (call.sinks,) if call.has_sinks else (), runs, call.expression_args
     grid = (call.num_heads, ceil_div(call.seqlen_q, tiles.block_m), call.batch)
     size = shared_bytes(call.head_dim, tiles)
-    arrays.launch(kernel, grid, (tiles.threads,), *call.arguments, shared_bytes=size)
+    arrays.launch(kernel, grid, (tiles.threads,), *call.arguments, *more, shared_bytes=size)
     return call.out, call.lse

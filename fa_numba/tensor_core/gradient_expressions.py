@@ -1,8 +1,9 @@
 """Backward: the user's mask and score in a tile, and the tiles of queries that see a tile of keys.
 
 As `expression_tiles` forward. Here the rows of a tile are keys and its columns are queries, so that
-the runs are those of a column of tiles. One thread, the producer, walks them (`find_run`) and
-tells the consumers of each tile of queries by a few numbers in shared memory.
+the runs are those of a column of tiles (`find_run`). On Hopper one thread, the producer, walks them
+and tells the consumers of each tile of queries by a few numbers in shared memory; in a kernel
+without a producer every thread walks them.
 
 Arrays are those of `fragments`.
 """
@@ -67,10 +68,32 @@ class ExpressedQueries(NamedTuple):
     args: Any
 
 
-@cuda.jit(device=True, forceinline=True)
-def is_masked(queries):
-    """Whether the tile is mixed: read when it is needed, kept it would take a register."""
-    return queries.messages[queries.stage, KIND] & MASKED_TILE != 0
+class WalkedQueries(NamedTuple):
+    """`ExpressedQueries` in a kernel whose threads walk the runs themselves.
+
+    Attributes
+    ----------
+    m_start : int32
+        The query of the first column.
+    flags : int32
+        The tile's KIND.
+    b, head : int32
+    args : tuple
+        The arguments of the expressions.
+    """
+
+    m_start: Any
+    flags: Any
+    b: Any
+    head: Any
+    args: Any
+
+
+class SizesOfTile(NamedTuple):
+    """What `ExpressionFunctions` read of `key_tiles.Sizes`."""
+
+    seqlen_k: Any
+    shift: Any
 
 
 class ExpressionFunctions(NamedTuple):
@@ -94,8 +117,11 @@ class ExpressionFunctions(NamedTuple):
 
 
 @functools.cache
-def make_expression_functions(BLOCK_M, EXPRESSIONS, pack):
-    """`ExpressionFunctions` for scores of BLOCK_M columns."""
+def make_expression_functions(BLOCK_M, EXPRESSIONS, pack, WALKED=False):
+    """`ExpressionFunctions` for scores of BLOCK_M columns.
+
+    `queries` is an `ExpressedQueries`, with WALKED a `WalkedQueries`.
+    """
     M8 = BLOCK_M // 8
     BITS_SHAPE = (M8, 2)
     HAS_MASK, HAS_SCORE = EXPRESSIONS.mask is not None, EXPRESSIONS.score is not None
@@ -105,9 +131,19 @@ def make_expression_functions(BLOCK_M, EXPRESSIONS, pack):
     HAS_TANH = angle_of is not None
 
     @cuda.jit(device=True, forceinline=True)
+    def is_masked(queries):
+        if WALKED:
+            return queries.flags & MASKED_TILE != 0
+        # Read when it is needed: kept, it would take a register. So is m_start.
+        return queries.messages[queries.stage, KIND] & MASKED_TILE != 0
+
+    @cuda.jit(device=True, forceinline=True)
     def first_position(queries, sizes, lane):
-        # Of this lane's columns; m_start from the message again: kept, it would take a register.
-        m_start = int32(queries.messages[queries.stage, M_TILE] * BLOCK_M)
+        """Of this lane's columns."""
+        if WALKED:
+            m_start = queries.m_start
+        else:
+            m_start = int32(queries.messages[queries.stage, M_TILE] * BLOCK_M)
         return int32(m_start + 2 * (lane & 3) - sizes.shift)
 
     @fragment_function()
@@ -255,6 +291,17 @@ def next_of_run(runs, b, n_tile, run, end_head):
         if end == 0:
             flags = int32(flags | LAST_TILE)
     return (head, r, tile, end, kind), flags
+
+
+@cuda.jit(device=True, forceinline=True)
+def number_of_tiles(runs, b, n_tile, head, end_head):
+    """How many tiles of queries the runs of some heads have together."""
+    total = int32(0)
+    head, r, first, end, _ = find_run(runs, b, n_tile, head, int32(0), end_head)
+    while end > 0:
+        total = int32(total + end - first)
+        head, r, first, end, _ = find_run(runs, b, n_tile, head, int32(r + 1), end_head)
+    return total
 
 
 @cuda.jit(device=True, forceinline=True)
