@@ -634,10 +634,7 @@ def die():
     "fault, message",
     [
         (die, "rank 2 is lost: ValueError: out of luck"),
-        (
-            lambda: time.sleep(3),
-            "rank 2 is lost: it has not waited for any other rank for 0.7 s",
-        ),
+        (lambda: time.sleep(3), "rank 2 is lost: it has not waited for any other rank for 0.7 s"),
     ],
     ids=["dies", "stalls"],
 )

@@ -149,8 +149,7 @@ def test_tiles_end_with_the_last_block(seqlen_q):
 
 
 @pytest.mark.parametrize(
-    "seqlen_q, seqlen_k, heads, causal",
-    [(200, 300, (2, 1), True), (190, 10, (1, 1), True)],
+    "seqlen_q, seqlen_k, heads, causal", [(200, 300, (2, 1), True), (190, 10, (1, 1), True)]
 )
 def test_out_and_lse_on_a_model(seqlen_q, seqlen_k, heads, causal, run_on_model):
     """The kernel's source on a model of the instructions, in a process of its own."""

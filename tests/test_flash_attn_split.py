@@ -23,12 +23,7 @@ from fa_numba.tensor_core.mainloop import make_mainloop, make_plan
 from fa_numba.tensor_core.merge_splits import make_merge_splits
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.persistent_tiling import ROWS
-from fa_numba.tiling.split_tiling import (
-    SplitProblem,
-    choose_split,
-    gain_of_splitting,
-    make_tiling,
-)
+from fa_numba.tiling.split_tiling import SplitProblem, choose_split, gain_of_splitting, make_tiling
 
 needs_compiler = pytest.mark.skipif(
     not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"

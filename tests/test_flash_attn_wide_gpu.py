@@ -16,12 +16,7 @@ if not cuda.is_available():
 if cuda.get_current_device().compute_capability[0] != 9:
     pytest.skip("needs a Hopper GPU", allow_module_level=True)
 
-from test_tensor_core_masks_gpu import (  # noqa: E402
-    assert_right,
-    make_inputs,
-    make_packed,
-    on_gpu,
-)
+from test_tensor_core_masks_gpu import assert_right, make_inputs, make_packed, on_gpu  # noqa: E402
 
 from fa_numba import flash_attn, flash_attn_varlen, flash_attn_varlen_grad, which  # noqa: E402
 from fa_numba.runtime import arrays  # noqa: E402

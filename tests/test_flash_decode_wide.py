@@ -35,10 +35,7 @@ from fa_numba.checks import Mask
 from fa_numba.checks.expressions import NO_SINKS
 from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.on_cuda_cores.decode_problem import make_combine_wide, pages_of
-from fa_numba.on_cuda_cores.flash_decode_wide import (
-    flash_decode_wide,
-    make_flash_decode_wide,
-)
+from fa_numba.on_cuda_cores.flash_decode_wide import flash_decode_wide, make_flash_decode_wide
 from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME, arguments_of
 from fa_numba.tensor_core import flash_decode_gather as gather
 from fa_numba.tensor_core.flash_decode_gather import flash_decode_gather

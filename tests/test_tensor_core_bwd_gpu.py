@@ -223,10 +223,7 @@ def assert_right(got, want, plain):
 @each_way
 @pytest.mark.parametrize(
     "dtype, case",
-    [
-        *(("float16", case) for case in SMALL + LARGE),
-        ("bfloat16", SMALL[3]),
-    ],
+    [*(("float16", case) for case in SMALL + LARGE), ("bfloat16", SMALL[3])],
     ids=lambda x: x if isinstance(x, str) else named(x),
 )
 def test_backward(backward, case, dtype, deterministic):

@@ -347,10 +347,7 @@ def test_known_calls_small(operators_called, function):
         *inputs, dout = [x.detach() for x in made]
         operators_called.clear()
         compare(
-            function,
-            lambda *x: plain(*x, causal=True),
-            [x.requires_grad_() for x in inputs],
-            dout,
+            function, lambda *x: plain(*x, causal=True), [x.requires_grad_() for x in inputs], dout
         )
         assert turn < 2 or not operators_called, (turn, operators_called)
 
