@@ -23,7 +23,7 @@ Nothing in fa_numba imports this package.
 """
 
 try:
-    import torch  # noqa: F401
+    import torch
 except ImportError as error:
     raise ImportError(
         'fa_numba.torch needs PyTorch: pip install torch, or pip install "fa-numba[torch]"'
