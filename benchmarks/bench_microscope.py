@@ -63,10 +63,7 @@ for op, short in (("load", "ld"), ("store", "st")):
             f"smsp__sass_inst_executed_op_shared_{short}.sum",
             f"smsp__inst_executed_op_shared_{short}.sum",
         ),
-        f"shared {op} wavefronts": (
-            f"smsp__sass_{WAVEFRONTS}{short}.sum",
-            f"{PIPE}{short}.sum",
-        ),
+        f"shared {op} wavefronts": (f"smsp__sass_{WAVEFRONTS}{short}.sum", f"{PIPE}{short}.sum"),
         f"shared {op} conflicts": (f"{CONFLICTS}{short}.sum",),
     }
 # Counters that the engine does not model, or not yet.

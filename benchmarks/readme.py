@@ -772,10 +772,7 @@ def parts_of_benchmarks():
 
 # Each document, and a function that gives the parts of each of its markers.
 DOCUMENTS = {
-    "README.md": lambda: {
-        "gpu": [gpu_table()],
-        "engine": [engine_sentence()],
-    },
+    "README.md": lambda: {"gpu": [gpu_table()], "engine": [engine_sentence()]},
     "docs/benchmarks.md": parts_of_benchmarks,
     "docs/serving.md": lambda: {
         "drafts": [every_row("drafts")],

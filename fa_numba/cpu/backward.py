@@ -25,15 +25,7 @@ from fa_numba.cpu import expressions, tiles
 from fa_numba.cpu.dropout import drop
 from fa_numba.cpu.exponential import exp2
 from fa_numba.cpu.scores import multiply, scores
-from fa_numba.cpu.tiles import (
-    BLOCK_M,
-    BLOCK_N,
-    LONGEST_SUM,
-    MAX_HEAD_DIM,
-    ROW,
-    WIDTH,
-    product,
-)
+from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, LONGEST_SUM, MAX_HEAD_DIM, ROW, WIDTH, product
 from fa_numba.cpu.vectors import (
     COLUMNS,
     LANES,

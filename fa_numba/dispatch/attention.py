@@ -47,14 +47,7 @@ class GradientInputs(NamedTuple):
 
 
 def on_tensor_cores(
-    candidate,
-    inputs,
-    options,
-    *,
-    check,
-    supported,
-    copies=False,
-    max_head_dim=checks.MAX_HEAD_DIM,
+    candidate, inputs, options, *, check, supported, copies=False, max_head_dim=checks.MAX_HEAD_DIM
 ):
     """Raise unless a forward function on tensor cores can take these inputs.
 
@@ -371,10 +364,7 @@ BACKWARD = (
         why=_BY_TF32,
     ),
     Candidate(
-        "flash_attn_bwd_registers",
-        "on_cuda_cores",
-        why=_IN_REGISTERS,
-        check=gradient_in_registers,
+        "flash_attn_bwd_registers", "on_cuda_cores", why=_IN_REGISTERS, check=gradient_in_registers
     ),
     lesson("flash_attn_bwd", always=("deterministic",), head_dims=HEAD_DIMS),
 )

@@ -230,13 +230,7 @@ def make_flash_attn_bwd_registers(
 
 @functools.cache
 def make_dq_registers(
-    HEAD_DIM,
-    TILE,
-    CAUSAL,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    EXPRESSIONS=NO_EXPRESSIONS,
+    HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, EXPRESSIONS=NO_EXPRESSIONS
 ):
     """The kernel for dQ alone, in which no two thread blocks add to the same number.
 

@@ -53,11 +53,7 @@ from fa_numba.ptx.barriers import fence_async_proxy, setmaxnreg_dec, setmaxnreg_
 from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
 from fa_numba.ptx.ldmatrix import stmatrix_x4
-from fa_numba.ptx.mbarrier import (
-    fence_mbarrier_init,
-    mbarrier_arrive,
-    mbarrier_arrive_expect_tx,
-)
+from fa_numba.ptx.mbarrier import fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect_tx
 from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.tma import tma_load_4d, tma_store_4d, tma_store_commit, tma_store_wait_read
 from fa_numba.ptx.vectors import load_global_x4, store_global_x4
@@ -730,17 +726,7 @@ def num_gradient_tiles(part, group_size, num_n, col_tiles):
 
 @arrays.replayed
 def flash_attn_bwd_stored(
-    dout,
-    q,
-    k,
-    v,
-    out,
-    lse,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    softmax_scale=None,
+    dout, q, k, v, out, lse, *, causal=False, window_size=(-1, -1), softcap=0.0, softmax_scale=None
 ):
     """Attention, backward, head_dim 264 to 512: float16 and bfloat16 on Hopper GPUs.
 

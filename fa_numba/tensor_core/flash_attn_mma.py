@@ -433,10 +433,7 @@ def flash_attn_mma(
         return call.results_without_keys()
     options, head_dim = call.mask, call.head_dim
     limit = arrays.shared_bytes_per_block(q)
-    needs = {
-        "modified": options.softcap > 0 or options.alibi,
-        "expressed": call.given is not None,
-    }
+    needs = {"modified": options.softcap > 0 or options.alibi, "expressed": call.given is not None}
     m_tiles, block_n = tile_sizes(head_dim, **needs, shared_memory=limit)
     constants = run_time_masks.constants_of(options)
     kernel = make_flash_attn_mma(

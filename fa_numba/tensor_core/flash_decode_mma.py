@@ -31,13 +31,7 @@ from numba import cuda, float32, uint32, uint64
 
 from fa_numba.constants import FULL_WARP, NEG_INF, ZERO
 from fa_numba.expressions.functions import NO_EXPRESSIONS
-from fa_numba.on_cuda_cores.decode_problem import (
-    Pages,
-    choose_splits,
-    divide,
-    launch,
-    make_page_of,
-)
+from fa_numba.on_cuda_cores.decode_problem import Pages, choose_splits, divide, launch, make_page_of
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.vectors import high_halves, load_global_b128, low_halves

@@ -32,11 +32,7 @@ except ImportError as error:
 import importlib
 
 from fa_numba.checks.names import no_such_name
-from fa_numba.torch.flash import (
-    flash_attn_func,
-    flash_attn_varlen_func,
-    flash_attn_with_kvcache,
-)
+from fa_numba.torch.flash import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
 from fa_numba.torch.sdpa import scaled_dot_product_attention
 from fa_numba.torch.transformers import register_transformers
 

@@ -111,5 +111,5 @@ def kernel(source, target):
 ]  # fmt: skip
 
 EQUIVALENT = [
-    ("distance = x[row, n] - mean -> distance = mean - x[row, n]", "its square is the same"),
+    ("distance = x[row, n] - mean -> distance = mean - x[row, n]", "its square is the same")
 ]

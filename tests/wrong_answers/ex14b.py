@@ -42,6 +42,4 @@ RIGHT = [
     ("the scale stored first", [(REDUCE, REDUCE + "\n    if tx == 0:\n        scales[block] = largest / float32(448.0) if largest > 0 else float32(1.0)"), ("\n" + LAST, "\n")]),
 ]  # fmt: skip
 
-EQUIVALENT = [
-    ("if tx == 0: -> if tx == 1:", "any one thread may store the scale"),
-]
+EQUIVALENT = [("if tx == 0: -> if tx == 1:", "any one thread may store the scale")]

@@ -39,5 +39,5 @@ RIGHT = [
 ]  # fmt: skip
 
 EQUIVALENT = [
-    ("if cuda.threadIdx.x == 0: -> if cuda.threadIdx.x == 1:", "any one thread may store lse"),
+    ("if cuda.threadIdx.x == 0: -> if cuda.threadIdx.x == 1:", "any one thread may store lse")
 ]

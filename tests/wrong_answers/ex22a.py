@@ -51,6 +51,4 @@ RIGHT = [
     ]),
 ]  # fmt: skip
 
-EQUIVALENT = [
-    ("if tx == 0: -> if tx == 1:", "any one thread may store the loss"),
-]
+EQUIVALENT = [("if tx == 0: -> if tx == 1:", "any one thread may store the loss")]

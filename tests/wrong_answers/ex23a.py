@@ -41,6 +41,4 @@ RIGHT = [
     ("a loop over tokens", [(T, "num_new = starts[b + 1] - starts[b]\n    for t in range(num_cached[b] + tx, num_cached[b] + num_new, NUM_THREADS):\n        i = t - num_cached[b]")]),
 ]  # fmt: skip
 
-EQUIVALENT = [
-    ("if tx == 0: -> if tx == 1:", "any one thread may store seq_lens"),
-]
+EQUIVALENT = [("if tx == 0: -> if tx == 1:", "any one thread may store seq_lens")]
