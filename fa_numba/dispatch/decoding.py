@@ -110,11 +110,6 @@ def flash_decode(
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
-
     Notes
     -----
     The contents of seq_lens are checked if it is a NumPy array. An array on a GPU is not checked,
@@ -176,11 +171,6 @@ def paged_attn_decode(
         0 in a row that sees no key.
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
 
     Notes
     -----

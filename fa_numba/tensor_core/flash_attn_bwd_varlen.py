@@ -455,8 +455,6 @@ def flash_attn_bwd_varlen(
 
     Raises
     ------
-    TypeError, ValueError
-        With the argument's name, the rule and its value.
     RuntimeError
         On a GPU without wgmma.
 

@@ -421,8 +421,6 @@ def flash_attn_mma(
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU before Ampere.
     """

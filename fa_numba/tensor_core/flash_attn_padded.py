@@ -47,8 +47,6 @@ def flash_attn_padded(
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU that has no wgmma.
     """

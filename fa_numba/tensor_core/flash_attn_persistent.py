@@ -621,8 +621,6 @@ def flash_attn_persistent(
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU that has no wgmma.
     """

@@ -630,8 +630,6 @@ def flash_attn_persistent_varlen(
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU that has no wgmma.
 

@@ -609,8 +609,6 @@ def flash_attn_wide(
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU that has no wgmma.
     """
