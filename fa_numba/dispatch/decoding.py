@@ -161,9 +161,7 @@ def paged_attn_decode(
     score_args, sinks
         As for `flash_decode`.
     k_scale, v_scale : float32 arrays, default=None
-        For caches of 8-bit floats, the bytes of e4m3 as uint8: a key is its scale times its e4m3
-        numbers. One for each K/V head, shape (num_kv_heads,), or for each token and head, the
-        shape of k_cache without head_dim. `reshape_and_cache` writes such caches.
+        As for `flash_decode`.
 
     Returns
     -------

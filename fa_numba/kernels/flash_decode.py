@@ -300,15 +300,7 @@ def flash_decode(
     causal : bool, default=False
         Bottom-right aligned: query m of sequence b is at position p = m + seq_lens[b] − seqlen_q
         and sees the keys up to p. A single query sees all keys.
-    window_size : (left, right), default=(-1, -1)
-        A query at position p sees keys p − left to p + right, both included; −1 is no limit. Tiles
-        of keys outside the window are not loaded.
-    softcap : float, default=0.0
-        A score becomes softcap · tanh(score / softcap); 0 turns this off.
-    alibi_slopes : array of shape (num_heads,), float32, default=None
-        Then alibi_slopes[h] · abs(n − p) is subtracted from the score of key n in head h.
-    softmax_scale : float, default=1/√head_dim
-    mask, mask_args, score, score_args, sinks
+    window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, score_args, sinks
         As for `flash_attn_v2`: m is the position of a query in its sequence, m + seq_lens[b] −
         seqlen_q.
     k_scale, v_scale : float32 arrays, default=None

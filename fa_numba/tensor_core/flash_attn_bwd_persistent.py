@@ -488,8 +488,7 @@ def flash_attn_bwd_persistent(
     dout, out : GPU arrays of shape (batch, seqlen_q, num_heads, head_dim_v), dtype of q
     lse : GPU array of shape (batch, num_heads, seqlen_q), float32
         out and lse are the results of any forward kernel for q, k, v and the same options.
-    causal : bool, default=False
-    window_size, softcap, alibi_slopes
+    causal, window_size, softcap, alibi_slopes
         As for `flash_attn_v2`.
     softmax_scale : float, default=1/√head_dim
         Positive.

@@ -434,8 +434,7 @@ def flash_attn_bwd_varlen(
         same options.
     cu_seqlens_q, cu_seqlens_k : GPU arrays of shape (batch + 1,), int32
         First tokens of the sequences, and the end of the last, as for `flash_attn_varlen`.
-    causal : bool, default=False
-    window_size, softcap, alibi_slopes
+    causal, window_size, softcap, alibi_slopes
         As for `flash_attn_varlen`.
     softmax_scale : float, default=1/√head_dim
         Positive.

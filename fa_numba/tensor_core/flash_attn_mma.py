@@ -403,9 +403,7 @@ def flash_attn_mma(
     k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
         num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides that are multiples of
         16 bytes, with a contiguous last axis; head_dim a multiple of 8, up to 256.
-    causal : bool, default=False
-        Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
-    window_size, softcap, alibi_slopes
+    causal, window_size, softcap, alibi_slopes
         As for `flash_attn_v2`.
     softmax_scale : float, default=1/√head_dim
         Positive.
