@@ -35,16 +35,9 @@ from fa_numba.tiling.block_sizes import ceil_div
 
 @functools.cache
 def make_flash_attn_v1(
-    HEAD_DIM,
-    BLOCK_M,
-    BLOCK_N,
-    CAUSAL,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    BLOCK_SPARSE=False,
-    DROPOUT_P=0.0,
-):
+    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False,
+    BLOCK_SPARSE=False, DROPOUT_P=0.0,
+):  # fmt: skip
     """The kernel for these compile-time constants: launch it with threads (BLOCK_N, BLOCK_M).
 
     alibi_slopes is unused without ALIBI, block_mask without BLOCK_SPARSE, seed without dropout:

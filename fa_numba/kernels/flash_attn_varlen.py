@@ -31,17 +31,9 @@ from fa_numba.tiling.block_sizes import ceil_div
 
 @functools.cache
 def make_flash_attn_varlen(
-    HEAD_DIM,
-    BLOCK_M,
-    BLOCK_N,
-    CAUSAL,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    EXPRESSIONS=NO_EXPRESSIONS,
-    SINKS=False,
-    HEAD_DIM_V=None,
-):
+    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False,
+    EXPRESSIONS=NO_EXPRESSIONS, SINKS=False, HEAD_DIM_V=None,
+):  # fmt: skip
     """The kernel for these compile-time constants: launch it with threads (BLOCK_N, BLOCK_M).
 
     alibi_slopes is unused without ALIBI, sinks without SINKS: each may then be any scalar. A tile

@@ -32,17 +32,9 @@ from fa_numba.tiling.num_splits import choose_num_splits, most_key_tiles
 
 @functools.cache
 def make_flash_decode(
-    HEAD_DIM,
-    BLOCK_M,
-    BLOCK_N,
-    CAUSAL,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    EXPRESSIONS=NO_EXPRESSIONS,
-    SCALES="",
-    HEAD_DIM_V=None,
-):
+    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False,
+    EXPRESSIONS=NO_EXPRESSIONS, SCALES="", HEAD_DIM_V=None,
+):  # fmt: skip
     """The first kernel, attention split by split: launch it with threads (BLOCK_N, BLOCK_M).
 
     alibi_slopes is unused without ALIBI, k_scale and v_scale without SCALES (`e4m3.make_load`):

@@ -29,15 +29,9 @@ THREADS = 128  # per row of the softmax; a power of two, for the tree
 
 @functools.cache
 def make_scores(
-    HEAD_DIM,
-    BLOCK_M,
-    BLOCK_N,
-    CAUSAL,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
+    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False,
     EXPRESSIONS=NO_EXPRESSIONS,
-):
+):  # fmt: skip
     """The first kernel, S = scale · Q Kᵀ: launch it with threads (BLOCK_N, BLOCK_M).
 
     alibi_slopes is unused without ALIBI: it may then be any scalar.

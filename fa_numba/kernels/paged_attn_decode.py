@@ -28,18 +28,9 @@ from fa_numba.tiling.block_sizes import ceil_div
 
 @functools.cache
 def make_paged_attn_decode(
-    HEAD_DIM,
-    BLOCK_M,
-    BLOCK_N,
-    PAGE_SIZE,
-    CAUSAL,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    EXPRESSIONS=NO_EXPRESSIONS,
-    SCALES="",
-    HEAD_DIM_V=None,
-):
+    HEAD_DIM, BLOCK_M, BLOCK_N, PAGE_SIZE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False,
+    EXPRESSIONS=NO_EXPRESSIONS, SCALES="", HEAD_DIM_V=None,
+):  # fmt: skip
     """The first kernel, attention split by split: launch it with threads (BLOCK_N, BLOCK_M).
 
     PAGE_SIZE is a constant so that the compiler turns n // PAGE_SIZE into a shift or a product.
@@ -58,19 +49,9 @@ def make_paged_attn_decode(
 
     @cuda.jit
     def paged_attn_decode_kernel(
-        q,
-        k_cache,
-        v_cache,
-        block_table,
-        seq_lens,
-        k_scale,
-        v_scale,
-        out_partial,
-        lse_partial,
-        softmax_scale,
-        alibi_slopes,
-        args,
-    ):
+        q, k_cache, v_cache, block_table, seq_lens, k_scale, v_scale, out_partial, lse_partial,
+        softmax_scale, alibi_slopes, args,
+    ):  # fmt: skip
         """A thread block owns BLOCK_M rows of a K/V head and walks the tiles of one split.
 
         A row is a query of a query head; the heads of a group are neighbours.

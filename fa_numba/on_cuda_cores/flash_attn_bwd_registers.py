@@ -36,15 +36,9 @@ ROWS = 4  # rows of every product that a thread owns
 
 @functools.cache
 def make_flash_attn_bwd_registers(
-    HEAD_DIM,
-    TILE,
-    CAUSAL,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    ADD_DQ=True,
+    HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, ADD_DQ=True,
     EXPRESSIONS=NO_EXPRESSIONS,
-):
+):  # fmt: skip
     """The kernel for dK, dV and, with ADD_DQ, dQ; `backward_tiling` has its number of threads.
 
     alibi_slopes is unused without ALIBI, dq without ADD_DQ, classes without a mask in EXPRESSIONS:

@@ -258,17 +258,9 @@ def make_producer(HEAD_DIM, HEAD_DIM_V, ORDER, CAUSAL, WINDOW, IN_STEP, EXPRESSE
 
 @functools.cache
 def make_flash_attn_bwd_varlen(
-    HEAD_DIM,
-    ORDER,
-    CAUSAL,
-    DTYPE,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    IN_STEP=False,
-    EXPRESSIONS=None,
-    HEAD_DIM_V=None,
-):
+    HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, IN_STEP=False,
+    EXPRESSIONS=None, HEAD_DIM_V=None,
+):  # fmt: skip
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
     ORDER is ADDED, BY_ARRIVAL or ORDERED, HEAD_DIM a multiple of 8, DTYPE "float16" or "bfloat16".
@@ -297,32 +289,10 @@ def make_flash_attn_bwd_varlen(
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_bwd_varlen_kernel(
-        q_map,
-        k_map,
-        v_map,
-        dout_map,
-        dk_map,
-        dv_map,
-        lse_2,
-        delta,
-        dq_sum,
-        dq,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        queue,
-        counters,
-        num_kv_heads,
-        group_size,
-        scale,
-        softmax_scale,
-        alibi_slopes,
-        left,
-        right,
-        unit,
-        inverse_unit,
-        runs,
-        args,
-    ):
+        q_map, k_map, v_map, dout_map, dk_map, dv_map, lse_2, delta, dq_sum, dq, cu_seqlens_q,
+        cu_seqlens_k, queue, counters, num_kv_heads, group_size, scale, softmax_scale, alibi_slopes,
+        left, right, unit, inverse_unit, runs, args,
+    ):  # fmt: skip
         """A thread block loops over tiles of keys, each with the queries of its heads.
 
         grid      (at most one per SM,); warpgroup 0 loads and counts parts; the others compute

@@ -107,17 +107,9 @@ def shared_bytes(HEAD_DIM, M_TILES, BLOCK_N):
 
 @functools.cache
 def make_flash_attn_mma(
-    HEAD_DIM,
-    M_TILES,
-    BLOCK_N,
-    CAUSAL,
-    DTYPE,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    EXPRESSIONS=None,
-    SINKS=False,
-):
+    HEAD_DIM, M_TILES, BLOCK_N, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False,
+    EXPRESSIONS=None, SINKS=False,
+):  # fmt: skip
     """The kernel for these compile-time constants: THREADS threads, `make_plan` of shared memory.
 
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI the argument

@@ -159,19 +159,9 @@ class ProducerArgs(NamedTuple):
 
 @functools.cache
 def make_flash_attn_persistent(
-    HEAD_DIM,
-    TILING,
-    CAUSAL,
-    DTYPE,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    DROPOUT=False,
-    OUT_FLOAT32=False,
-    EXPRESSIONS=None,
-    SINKS=False,
-    HEAD_DIM_V=None,
-):
+    HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, DROPOUT=False,
+    OUT_FLOAT32=False, EXPRESSIONS=None, SINKS=False, HEAD_DIM_V=None,
+):  # fmt: skip
     """The kernel for these compile-time constants; `mainloop.make_plan` lays out its memory.
 
     128 threads for the producer warpgroup and for each consumer warpgroup of TILING

@@ -137,17 +137,9 @@ def shared_bytes(HEAD_DIM, TILING, ALIBI=False, HEAD_DIM_V=None):
 
 @functools.cache
 def make_flash_attn_persistent_varlen(
-    HEAD_DIM,
-    TILING,
-    CAUSAL,
-    DTYPE,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    HEAD_DIM_V=None,
-    EXPRESSIONS=None,
-    SINKS=False,
-):
+    HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, HEAD_DIM_V=None,
+    EXPRESSIONS=None, SINKS=False,
+):  # fmt: skip
     """The kernel for these compile-time constants; `mainloop.make_plan` lays out its memory.
 
     128 threads for the producer warpgroup and for each consumer warpgroup of TILING

@@ -273,16 +273,9 @@ def make_hide(BLOCK_M, SOFTCAP):
 
 @functools.cache
 def make_tile_functions(
-    HEAD_DIM,
-    CAUSAL,
-    DTYPE,
-    WINDOW,
-    SOFTCAP,
-    ALIBI,
-    DROPOUT=False,
-    EXPRESSIONS=None,
+    HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT=False, EXPRESSIONS=None,
     HEAD_DIM_V=None,
-):
+):  # fmt: skip
     """`TileFunctions` for these constants."""
     HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM, HEAD_DIM_V).layout
