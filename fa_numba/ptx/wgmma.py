@@ -213,14 +213,9 @@ def wgmma_e4m3(typingctx, n, k, width, d, a, b):
             f"{_instruction('e4m3', n, 32)} <d>, a, b, add, 1, 1;",
         ]
     return statement(
-        "{ " + " ".join(lines) + " }",
-        n=n,
-        k=k,
-        width=width,
-        d=written(d, literal(n) // 2),
-        a=types.uint64,
-        b=types.uint64,
-    )
+        "{ " + " ".join(lines) + " }", n=n, k=k, width=width, d=written(d, literal(n) // 2),
+        a=types.uint64, b=types.uint64,
+    )  # fmt: skip
 
 
 @intrinsic
@@ -237,14 +232,9 @@ def wgmma_e4m3_registers(typingctx, n, k, width, d, a, b):
             f"{_instruction('e4m3', n, 32)} <d>, <a{col // 32}>, b, add, 1, 1;",
         ]
     return statement(
-        "{ " + " ".join(lines) + " }",
-        n=n,
-        k=k,
-        width=width,
-        d=written(d, literal(n) // 2),
-        a=Fragment(a, literal(k) // 8, parts=4),
-        b=types.uint64,
-    )
+        "{ " + " ".join(lines) + " }", n=n, k=k, width=width, d=written(d, literal(n) // 2),
+        a=Fragment(a, literal(k) // 8, parts=4), b=types.uint64,
+    )  # fmt: skip
 
 
 # Flags follow the operands of an instruction: add to d or overwrite it; the signs of A and B; for

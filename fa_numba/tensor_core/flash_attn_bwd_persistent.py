@@ -336,16 +336,12 @@ def make_flash_attn_bwd_persistent(
         tid = cuda.threadIdx.x
         seqlen_q = int32(dq.shape[1])
         sizes = Sizes(
-            batch=int32(dq.shape[0]),
-            num_kv_heads=num_kv_heads,
-            group_size=group_size,
-            seqlen_q=seqlen_q,
-            seqlen_k=seqlen_k,
+            batch=int32(dq.shape[0]), num_kv_heads=num_kv_heads, group_size=group_size,
+            seqlen_q=seqlen_q, seqlen_k=seqlen_k,
             num_m_tiles=int32((seqlen_q + BLOCK_M - 1) >> M_SHIFT),
             num_n_tiles=int32((seqlen_k + BLOCK_N - 1) >> N_SHIFT),
-            shift=int32(seqlen_q - seqlen_k),
-            mask_args=MaskArgs(left, right, unit, inverse_unit),
-        )
+            shift=int32(seqlen_q - seqlen_k), mask_args=MaskArgs(left, right, unit, inverse_unit),
+        )  # fmt: skip
         maps = Maps(q_map, k_map, v_map, dout_map, dk_map, dv_map)
         if tid == 0:
             init_barriers(base, AT, True)
@@ -551,18 +547,9 @@ def flash_attn_bwd_persistent(
     args = *maps, *rows, dq_sum, dq, *sizes, *scales, scores.slopes, counters
     constants = run_time_masks.constants_of(options)
     kernel = make_flash_attn_bwd_persistent(
-        head_dim,
-        order,
-        options.causal,
-        dtype,
-        *constants[1:],
-        dropout_p > 0,
-        in_float32,
-        parts,
-        in_pairs and num_heads > kv_heads,
-        None if given is None else given.expressions,
-        head_dim_v,
-    )
+        head_dim, order, options.causal, dtype, *constants[1:], dropout_p > 0, in_float32, parts,
+        in_pairs and num_heads > kv_heads, None if given is None else given.expressions, head_dim_v,
+    )  # fmt: skip
     args += *run_time_masks.arguments_of(options), *drops
     if given is None:
         args += (), ()

@@ -433,18 +433,9 @@ def flash_attn_bwd_varlen(
     GPU. Wrong contents read memory outside of the batch, or leave rows of the gradients unwritten.
     """
     checks.check_varlen_bwd_tensor_core(
-        dout,
-        q,
-        k,
-        v,
-        out,
-        lse,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        name="flash_attn_bwd_varlen",
-        supported=HOPPER,
-        **checks.bwd_limits(v),
-    )
+        dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, name="flash_attn_bwd_varlen",
+        supported=HOPPER, **checks.bwd_limits(v),
+    )  # fmt: skip
     num_tokens_q, num_heads, head_dim = q.shape
     num_tokens_k, num_kv_heads, head_dim_v = v.shape
     batch = cu_seqlens_q.shape[0] - 1
@@ -482,40 +473,21 @@ def flash_attn_bwd_varlen(
     constants = run_time_masks.constants_of(mask)
     in_step = is_in_step(head_dim, order, mask, num_heads // num_kv_heads)
     kernel = make_flash_attn_bwd_varlen(
-        head_dim,
-        order,
-        mask.causal,
-        dtype,
-        *constants[1:],
-        in_step,
-        None if given is None else given.expressions,
-        head_dim_v,
-    )
+        head_dim, order, mask.causal, dtype, *constants[1:], in_step,
+        None if given is None else given.expressions, head_dim_v,
+    )  # fmt: skip
     # A sequence has at most one tile of keys that is not full.
     most_units = (num_tokens_k // BLOCK_N + batch) * num_kv_heads
     boxes = (q, block_m), (k, BLOCK_N), (v, BLOCK_N), (dout, block_m)
     boxes += (dk, STORE_ROWS), (dv, STORE_ROWS)
     arrays.launch(
-        kernel,
-        (min(most_units, num_sms),),
-        (THREADS,),
-        *(tensor_map(*box, windows=True) for box in boxes),
-        *prepared.rows,
-        prepared.dq_sum,
-        arrays.with_axis(dq) if counted else np.float32(0),
-        *starts,
-        prepared.queue,
-        prepared.counters,
-        np.int32(num_kv_heads),
-        np.int32(num_heads // num_kv_heads),
-        np.float32(scale * LOG2_E),
-        scale,
-        scores.slopes,
-        *run_time_masks.arguments_of(mask),
-        runs,
-        scores.expression_args,
-        shared_bytes=shared_bytes(head_dim, head_dim_v),
-    )
+        kernel, (min(most_units, num_sms),), (THREADS,),
+        *(tensor_map(*box, windows=True) for box in boxes), *prepared.rows, prepared.dq_sum,
+        arrays.with_axis(dq) if counted else np.float32(0), *starts, prepared.queue,
+        prepared.counters, np.int32(num_kv_heads), np.int32(num_heads // num_kv_heads),
+        np.float32(scale * LOG2_E), scale, scores.slopes, *run_time_masks.arguments_of(mask), runs,
+        scores.expression_args, shared_bytes=shared_bytes(head_dim, head_dim_v),
+    )  # fmt: skip
 
     if not counted:
         packed_backward.convert(prepared.dq_sum, dq, cu_seqlens_q, scale)

@@ -425,17 +425,10 @@ def flash_attn_mma(
     m_tiles, block_n = tile_sizes(head_dim, **needs, shared_memory=limit)
     constants = run_time_masks.constants_of(options)
     kernel = make_flash_attn_mma(
-        head_dim,
-        m_tiles,
-        block_n,
-        options.causal,
-        call.dtype,
-        constants.window_size,
-        constants.softcap,
-        options.alibi,
-        None if call.given is None else call.expressions,
+        head_dim, m_tiles, block_n, options.causal, call.dtype, constants.window_size,
+        constants.softcap, options.alibi, None if call.given is None else call.expressions,
         call.has_sinks,
-    )
+    )  # fmt: skip
     rows = 16 * WARPS * m_tiles
     runs = () if call.given is None else runs_of(call, block_n, rows // ROWS)[0]
     grid = (ceil_div(call.seqlen_q, rows), call.num_heads, call.batch)

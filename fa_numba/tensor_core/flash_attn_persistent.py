@@ -632,19 +632,10 @@ def flash_attn_persistent(
     if dropout_p > 0:  # Philox runs beside the exponentials: no wait for P V may lie between
         tiling = tiling._replace(overlap=False)
     kernel = make_flash_attn_persistent(
-        call.head_dim,
-        tiling,
-        options.causal,
-        call.dtype,
-        window_size,
-        options.softcap,
-        options.alibi,
-        dropout_p > 0,
-        out_dtype is not None,
-        None if call.given is None else call.expressions,
-        call.has_sinks,
-        call.head_dim_v,
-    )
+        call.head_dim, tiling, options.causal, call.dtype, window_size, options.softcap,
+        options.alibi, dropout_p > 0, out_dtype is not None,
+        None if call.given is None else call.expressions, call.has_sinks, call.head_dim_v,
+    )  # fmt: skip
     consumers, block_n = tiling.consumers, tiling.block_n
     num_sms, batch_heads = arrays.num_sms(q), call.batch * call.num_heads
     if call.given is None:

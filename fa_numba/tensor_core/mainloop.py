@@ -593,14 +593,9 @@ def make_mainloop(
         wgmma_commit()
 
     return Mainloop(
-        score_mod_args_of,
-        first_iteration,
-        iterate,
-        unmasked_range_of,
-        add_last_product,
-        finish_product,
-        ends_in_half,
-    )
+        score_mod_args_of, first_iteration, iterate, unmasked_range_of, add_last_product,
+        finish_product, ends_in_half,
+    )  # fmt: skip
 
 
 @functools.cache
