@@ -86,6 +86,26 @@ def test_softmax_scale(rng, softmax_scale):
     check_forward(on_full_caches, q, k, v, softmax_scale=softmax_scale)
 
 
+@pytest.mark.parametrize("num_heads", [1, 2, 8])
+def test_the_heads_of_a_group_share_one_read_of_the_cache(rng, num_heads):
+    q, k, v = make_qkv(rng, 1, 1, 64, num_heads, 1, 16)
+    with simt.tracing() as traces:
+        on_full_caches(q, k, v, num_splits=4)
+    for cache in ("k_cache", "v_cache"):
+        assert traces[0].arrays[cache].loads == 64 * 16  # each number once, however many heads
+
+
+def test_causal_rows_load_no_tile_that_none_of_them_sees(rng):
+    q, k, v = make_qkv(rng, 1, 64, 64, 1, 1, 4)
+    options = {"num_splits": 2, "block_m": 8, "block_n": 8}
+    loads = []
+    for causal in (False, True):
+        with simt.tracing() as traces:
+            on_full_caches(q, k, v, causal=causal, **options)
+        loads.append(traces[0].arrays["k_cache"].loads)
+    assert loads[1] * 16 == loads[0] * 9  # 1 + 2 + ... + 8 of 8 · 8 tiles
+
+
 # --- windows, softcap, ALiBi ------------------------------------------------------------------
 
 

@@ -125,6 +125,15 @@ def test_where_the_pages_are_does_not_change_a_bit(rng):
         np.testing.assert_array_equal(x, y, strict=True)
 
 
+@pytest.mark.parametrize("num_heads", [1, 2, 8])
+def test_the_heads_of_a_group_share_one_read_of_the_cache(rng, num_heads):
+    arrays = make_case(rng, 1, num_heads, 1, 16, seq_lens=[64])
+    with simt.tracing() as traces:
+        paged_attn_decode(*arrays, num_splits=4)
+    for cache in ("k_cache", "v_cache"):
+        assert traces[0].arrays[cache].loads == 64 * 16  # each number once, however many heads
+
+
 # --- windows, softcap, ALiBi ------------------------------------------------------------------
 
 
@@ -164,6 +173,17 @@ def test_pages_left_of_a_window_are_not_looked_at(rng, page_size, num_splits):
     loads = {name: counts.loads for name, counts in traces[0].arrays.items()}
     assert loads["k_cache"] == loads["v_cache"] == (61 - 40) * 4
     assert loads["block_table"] == (61 - 40) * 8
+
+
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_each_tile_of_queries_loads_a_window_of_its_own(rng, num_splits):
+    """Tiles of 8 queries of 2 heads, and a window of 8: its own tile of keys and the one before."""
+    arrays = make_case(rng, 64, 2, 1, 4, page_size=7, seq_lens=[64])
+    options = {"window_size": (8, 0), "num_splits": num_splits, "block_m": 16, "block_n": 8}
+    with simt.tracing() as traces:
+        paged_attn_decode(*arrays, **options)
+    for cache in ("k_cache", "v_cache"):
+        assert traces[0].arrays[cache].loads == (1 + 7 * 2) * 8 * 4
 
 
 def test_no_more_splits_than_a_window_has_tiles():
