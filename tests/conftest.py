@@ -85,6 +85,13 @@ def pytest_addoption(parser):
     parser.addoption("--quick", action="store_true", help="a few cases of each test: `make quick`")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """One more than there are cores: in a tenth of its time a worker waits for other processes."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" not in os.environ:
+        return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else None
+
+
 def pytest_configure(config):
     # An -m of the command line takes the place of that in pyproject.toml.
     if config.option.markexpr and "thorough" not in config.option.markexpr:

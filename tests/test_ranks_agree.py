@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from cases import make_qkv
+from cases import make_qkv, thorough
 from test_distributed_mpi import mpiexec, needs_mpi
 from test_distributed_nccl import on_threads
 
@@ -45,7 +45,9 @@ DIFFERENT = {
     "scale": (None, {"softmax_scale": 1.0}, "softmax_scale is 1.0 on rank 1, 0.35"),
     "layout": (None, {"layout": "striped"}, 'layout is "striped" on rank 1, "zigzag" on ranks'),
 }  # fmt: skip
-each_difference = pytest.mark.parametrize("name", DIFFERENT)
+# On each transport a rank waits for some seconds: two differences in `make test`, of arrays and of
+# an option. Between threads all of them are tried there.
+BETWEEN_PROCESSES = [x if x in ("dtype", "causal") else thorough(x) for x in DIFFERENT]
 
 
 def mine(comm, name, q, k, v):
@@ -111,7 +113,7 @@ def test_a_rank_that_differs_is_named(shards, function, name):
     assert str(raised.value).startswith(message(function, said))
 
 
-@each_difference
+@pytest.mark.parametrize("name", BETWEEN_PROCESSES)
 def test_on_processes_with_nccl(shards, name):
     def program(comm, fake, *x):
         return ring(comm, name, *x)
@@ -124,7 +126,7 @@ def test_on_processes_with_nccl(shards, name):
 
 
 @needs_mpi
-@pytest.mark.parametrize("name", ["dtype", "heads", "rows", "causal"])
+@pytest.mark.parametrize("name", ["dtype", thorough("heads"), thorough("rows"), "causal"])
 def test_on_processes_with_mpi(tmp_path, name):
     status, output, seconds = mpiexec(4, tmp_path / "results.npz", f"differ-{name}")
     said = {

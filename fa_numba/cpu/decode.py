@@ -131,7 +131,31 @@ def _make_products(read, size, unrolled=True):
     """
 
     @inner(forceinline=True)
-    def multiply_with(w, q, step, x, address, num_keys, heads, rows, width, sums, sums_row):
+    def dot(w, row, key, width):
+        """LANES sums of k ∘ q of one key and row."""
+        d, s0, s1 = 0, broadcast(ZERO), broadcast(ZERO)
+        while d + 4 * LANES <= width:
+            k, at = key + d * size, row + d
+            s0 = multiply_add(read(k), load(w, at), s0)
+            s1 = multiply_add(read(k + LANES * size), load(w, at + LANES), s1)
+            s0 = multiply_add(read(k + 2 * LANES * size), load(w, at + 2 * LANES), s0)
+            s1 = multiply_add(read(k + 3 * LANES * size), load(w, at + 3 * LANES), s1)
+            d += 4 * LANES
+        while d < width:
+            s0 = multiply_add(read(key + d * size), load(w, row + d), s0)
+            d += LANES
+        return s0 + s1
+
+    @inner(forceinline=True)
+    def multiply_one_row(w, q, step, x, address, num_keys, heads, width, sums, sums_row):
+        for n in range(num_keys):
+            for h in range(heads):
+                key = address + n * x[2] + h * x[3]
+                to = sums + n * sums_row + h * LANES
+                store(w, to, dot(w, q + h * step * ROW, key, width))
+
+    @inner(forceinline=True)
+    def multiply_rows(w, q, step, x, address, num_keys, heads, rows, width, sums, sums_row):
         for n in range(num_keys):
             for h in range(heads):
                 key = address + n * x[2] + h * x[3]
@@ -153,22 +177,37 @@ def _make_products(read, size, unrolled=True):
                     store(w, to + 3 * LANES, s3)
                     row, to, last = row + 4 * ROW, to + 4 * LANES, last + 4
                 for _ in range(last, rows):
-                    d, s0, s1 = 0, broadcast(ZERO), broadcast(ZERO)
-                    while d + 4 * LANES <= width:
-                        k, at = key + d * size, row + d
-                        s0 = multiply_add(read(k), load(w, at), s0)
-                        s1 = multiply_add(read(k + LANES * size), load(w, at + LANES), s1)
-                        s0 = multiply_add(read(k + 2 * LANES * size), load(w, at + 2 * LANES), s0)
-                        s1 = multiply_add(read(k + 3 * LANES * size), load(w, at + 3 * LANES), s1)
-                        d += 4 * LANES
-                    while d < width:
-                        s0 = multiply_add(read(key + d * size), load(w, row + d), s0)
-                        d += LANES
-                    store(w, to, s0 + s1)
+                    store(w, to, dot(w, row, key, width))
                     row, to = row + ROW, to + LANES
 
     @inner(forceinline=True)
-    def add_with(w, p, o, step, x, address, num_keys, heads, rows, width):
+    def add_row(w, row, weight, value, width):
+        """O += p v of one key and row."""
+        d = 0
+        while d + 4 * LANES <= width:
+            v, at = value + d * size, row + d
+            o0 = multiply_add(read(v), weight, load(w, at))
+            o1 = multiply_add(read(v + LANES * size), weight, load(w, at + LANES))
+            o2 = multiply_add(read(v + 2 * LANES * size), weight, load(w, at + 2 * LANES))
+            o3 = multiply_add(read(v + 3 * LANES * size), weight, load(w, at + 3 * LANES))
+            store(w, at, o0)
+            store(w, at + LANES, o1)
+            store(w, at + 2 * LANES, o2)
+            store(w, at + 3 * LANES, o3)
+            d += 4 * LANES
+        while d < width:
+            store(w, row + d, multiply_add(read(value + d * size), weight, load(w, row + d)))
+            d += LANES
+
+    @inner(forceinline=True)
+    def add_one_row(w, p, o, step, x, address, num_keys, heads, width):
+        for n in range(num_keys):
+            for h in range(heads):
+                value = address + n * x[2] + h * x[3]
+                add_row(w, o + h * step * ROW, broadcast(w[p + h * BLOCK_N + n]), value, width)
+
+    @inner(forceinline=True)
+    def add_rows(w, p, o, step, x, address, num_keys, heads, rows, width):
         for n in range(num_keys):
             for h in range(heads):
                 value = address + n * x[2] + h * x[3]
@@ -188,26 +227,7 @@ def _make_products(read, size, unrolled=True):
                         store(w, at + 3 * ROW, multiply_add(v, p3, o3))
                     row, at_p, last = row + 4 * ROW, at_p + 4 * BLOCK_N, last + 4
                 for _ in range(last, rows):
-                    weight, d = broadcast(w[at_p]), 0
-                    while d + 4 * LANES <= width:
-                        v, at = value + d * size, row + d
-                        o0 = multiply_add(read(v), weight, load(w, at))
-                        o1 = multiply_add(read(v + LANES * size), weight, load(w, at + LANES))
-                        o2 = multiply_add(
-                            read(v + 2 * LANES * size), weight, load(w, at + 2 * LANES)
-                        )
-                        o3 = multiply_add(
-                            read(v + 3 * LANES * size), weight, load(w, at + 3 * LANES)
-                        )
-                        store(w, at, o0)
-                        store(w, at + LANES, o1)
-                        store(w, at + 2 * LANES, o2)
-                        store(w, at + 3 * LANES, o3)
-                        d += 4 * LANES
-                    while d < width:
-                        sum_of_keys = multiply_add(read(value + d * size), weight, load(w, row + d))
-                        store(w, row + d, sum_of_keys)
-                        d += LANES
+                    add_row(w, row, broadcast(w[at_p]), value, width)
                     row, at_p = row + ROW, at_p + BLOCK_N
 
     # The compiler unrolls a loop whose length it knows, which takes a third less time.
@@ -216,21 +236,21 @@ def _make_products(read, size, unrolled=True):
     def multiply(w, q, step, x, address, num_keys, heads, rows, width, sums, sums_row):
         """LANES sums for each key and row: of K ∘ q, over each d of the same remainder by LANES."""
         if unrolled and rows == 1 and width == 64:
-            multiply_with(w, q, step, x, address, num_keys, heads, 1, 64, sums, sums_row)
+            multiply_one_row(w, q, step, x, address, num_keys, heads, 64, sums, sums_row)
         elif unrolled and rows == 1 and width == 128:
-            multiply_with(w, q, step, x, address, num_keys, heads, 1, 128, sums, sums_row)
+            multiply_one_row(w, q, step, x, address, num_keys, heads, 128, sums, sums_row)
         else:
-            multiply_with(w, q, step, x, address, num_keys, heads, rows, width, sums, sums_row)
+            multiply_rows(w, q, step, x, address, num_keys, heads, rows, width, sums, sums_row)
 
     @inner
     def add_values(w, p, o, step, x, address, num_keys, heads, rows, width):
         """O += P V."""
         if unrolled and rows == 1 and width == 64:
-            add_with(w, p, o, step, x, address, num_keys, heads, 1, 64)
+            add_one_row(w, p, o, step, x, address, num_keys, heads, 64)
         elif unrolled and rows == 1 and width == 128:
-            add_with(w, p, o, step, x, address, num_keys, heads, 1, 128)
+            add_one_row(w, p, o, step, x, address, num_keys, heads, 128)
         else:
-            add_with(w, p, o, step, x, address, num_keys, heads, rows, width)
+            add_rows(w, p, o, step, x, address, num_keys, heads, rows, width)
 
     return multiply, add_values
 
