@@ -39,6 +39,7 @@ from fa_numba.kernels.online_softmax import online_softmax
 
 TESTS = Path(__file__).parents[1] / "engine" / "tests"
 sys.path.insert(0, str(TESTS))
+import classic_kernels  # noqa: E402
 import greenlet_oracle  # noqa: E402
 import simt_kernels  # noqa: E402
 
@@ -61,13 +62,13 @@ def floats(*shapes):
 
 def launch(name, size):
     """Return kernel, grid, block and arguments of a row of the table."""
-    kernel = getattr(simt_kernels, name)
+    kernel = getattr(simt_kernels, name, None) or getattr(classic_kernels, name)
     if name == "flash_attn_tile":
         q, k, v, out = floats(*[(size, 32)] * 4)
         return kernel, size // 16, (16, 16), (q, k, v, out, np.zeros(size, np.float32), 32**-0.5)
     if name == "attention_row":
         return kernel, -(-size // 128), 128, (*floats(*[(size, 32)] * 4), 32**-0.5)
-    if name == "tiled_matmul":
+    if name == "matrix_product":
         return kernel, (-(-size // 16), -(-size // 16)), (16, 16), floats(*[(size, size)] * 3)
     if name == "vector_add":
         return kernel, -(-size // 256), 256, floats(*[size] * 3)
@@ -80,7 +81,7 @@ def launch(name, size):
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: a kernel of engine/tests/simt_kernels.py, or any call that launches."""
+    """A row of the table: a kernel of engine/tests, or any call that launches."""
 
     label: str
     kernel: str = ""
@@ -114,7 +115,7 @@ def rows():
         Row("tree softmax, 4x512", "tree_softmax", 4, "quick"),
         Row("tree softmax, 64x512", "tree_softmax", 64, "full"),
         Row("warp softmax, 64x512", "warp_softmax", 64, "quick"),
-        Row("tiled matmul, 250 (ragged)", "tiled_matmul", 250),
+        Row("tiled matmul, 250 (ragged)", "matrix_product", 250),
         Row("vector add, 1M", "vector_add", 1_000_000),
         Row("attention, thread per row, N=1024", "attention_row", 1024),
         Row("attention, thread per row, N=1000", "attention_row", 1000),

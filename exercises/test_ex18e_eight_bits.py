@@ -1,5 +1,7 @@
 """Grader of ex18e: paged decode of a cache of e4m3 with a scale for each token and head."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numba import cuda
@@ -106,6 +108,13 @@ def test_tiles_and_splits(exercise, num_splits, BLOCK_N):
 def test_head_dim(exercise, head_dim):
     """head_dim odd, and larger than the thread block is wide"""
     check(exercise, make_paged([11], 4, 2, 1, head_dim))
+
+
+def test_low_scores(exercise):
+    """scores far below 0, where a finite number in place of -inf would be the largest"""
+    step = make_paged([21], 4)
+    step = replace(step, q=np.float32(-1e6) * np.abs(step.q), k_cache=step.k_cache & 0x7F)
+    check(exercise, step, num_splits=1)
 
 
 def test_many(exercise):

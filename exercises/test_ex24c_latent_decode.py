@@ -50,8 +50,8 @@ def test_tile_size(exercise, BLOCK_M, BLOCK_N):
 
 
 def test_ascending(exercise):
-    """a new maximum at every token rescales what was summed before; and none after the first"""
-    for scores in (np.linspace(-10, 9.5, 40), np.linspace(9.5, -10, 40)):
+    """a new maximum at every token rescales what was summed before; none after the first; and 0"""
+    for scores in (np.linspace(-10, 9.5, 40), np.linspace(9.5, -10, 40), np.linspace(-9, 0, 19)):
         run(exercise, with_scores(scores.round(1)))
 
 

@@ -119,8 +119,9 @@ def test_no_key_exceeds_it(exercise):
 
 
 def test_many(exercise):
-    """300 pages, 300 columns, 70 sequences, 70 heads"""
+    """300 pages, 300 columns, 70 sequences, 70 heads, 70 tokens a page"""
     check(exercise, *with_bounds([300], 1, 1, 1, 2))
+    check(exercise, *with_bounds([75], 70, 1, 1, 2))
     check(exercise, *with_bounds([3], 2, 1, 1, 300))
     check(exercise, *with_bounds([1 + b % 3 for b in range(70)], 2, 1, 1, 2))
     check(exercise, *with_bounds([3], 2, 70, 70, 2))

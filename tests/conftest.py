@@ -96,6 +96,12 @@ def pytest_configure(config):
     # An -m of the command line takes the place of that in pyproject.toml.
     if config.option.markexpr and "thorough" not in config.option.markexpr:
         config.option.markexpr = f"({config.option.markexpr}) and not thorough"
+    if importlib.util.find_spec("hypothesis"):
+        from hypothesis import settings
+
+        # Without a deadline a busy machine fails no example; the same ones are drawn each time.
+        settings.register_profile("tests", deadline=None, derandomize=True, database=None)
+        settings.load_profile("tests")
 
 
 def pytest_collection_modifyitems(config, items):

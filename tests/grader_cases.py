@@ -36,7 +36,6 @@ from fa_numba.workbook.grading.answer import Answer
 from fa_numba.workbook.grading.proxies import Kernel, Proxy
 
 VARIABLE = "FA_NUMBA_GRADER_CASES"
-LESSONS = 24  # the first ones, whose graders keep these rules
 LIMIT = 256  # of a shortcut, where AXES names no other: the threads of a usual thread block
 
 # "array.axis" or "argument", "/" its tile: a constant of the factory, "x" or "y" of the thread
@@ -159,13 +158,22 @@ AXES = {
     "ex23d": "lengths.0 num_free page_size>64",
     "ex23e": "p.0 drafted.1>64 p.2/64",
     "ex23f": "parents.0 parents.1>8",
+    "ex24a": "q_nope.0 q_nope.1 q_rope.1 w_uk.1",
+    "ex24b": "q.0/BLOCK_M>32 latent.0/BLOCK_N latent.1 k_rope.1 BLOCK_N>32",
+    "ex24c": "q.0>64 q.1/BLOCK_M>32 q.2 latent_cache.1/BLOCK_N out.2 BLOCK_N>32",
+    "ex25a": "k_cache.1 k_cache.2>64 k_cache.3 block_table.0>64 block_table.1",
+    "ex25b": "q.0>64 q.1>64 q.2 k_min.1>64 block_table.1 page_size>64",
+    "ex25c": "q.0/BLOCK_M k.0/BLOCK_N lists.0>64 lists.1",
 }  # fmt: skip
 
 # The arguments that are scores, or q and k.
 SCORES = {
     **dict.fromkeys(("ex00f", "ex02a", "ex02b", "ex02d", "ex03b", "ex03c", "ex03d", "ex05a"), "x"),
     **dict.fromkeys(("ex03a", "ex06a", "ex06d", "ex07b", "ex07c", "ex07e"), "s"),
-    "ex16d": "q k_cache",
+    **dict.fromkeys(("ex16c", "ex16d", "ex17c", "ex18d"), "q k_cache"),
+    "ex17f": "q k_prefix",
+    "ex24c": "q latent_cache",
+    "ex25c": "q k",
     **dict.fromkeys(
         ("ex04b", "ex04e", "ex06b", "ex06c", "ex07d", "ex08b", "ex08c", "ex09c", "ex10d", "ex13c"),
         "q k",
@@ -196,6 +204,7 @@ EXEMPT = {
     "ex16d": {"warps": "the statement's thread block is one warp"},
     **dict.fromkeys(("ex17d", "ex17e"), {"warps": "the statement gives a row one warp"}),
     "ex18c": {"warps": "the given file sets the thread block to 8", "s.1 ragged": MULTIPLES},
+    **dict.fromkeys(("ex25a", "ex25b"), {"warps": "the statement's thread block is one warp"}),
 }
 
 
@@ -222,10 +231,13 @@ def _noted_scores(names, arguments):
         if len(arrays) == 2:
             q, k = arrays
             scale = arguments.get("softmax_scale", 1 / np.sqrt(q.shape[-1]))
+            if q.shape[:-2] != k.shape[:-2]:  # keys in pages: each query meets all
+                q, k = (x.reshape(-1, x.shape[-1]) for x in arrays)
             scores = float(scale) * (q @ np.swapaxes(k, -1, -2))
+        scores = np.where(np.isnan(scores), -np.inf, scores)  # of slots without a token
         finite = np.isfinite(scores)
         low = bool((finite & (scores < -1e4)).any())
-        zero = (scores.max(axis=-1) == 0) & ((scores < 0) & finite).any(axis=-1)
+        zero = (scores.max(axis=-1, initial=-np.inf) == 0) & ((scores < 0) & finite).any(axis=-1)
     return {"low scores": low, "maximum 0": bool(zero.any())}
 
 
@@ -316,8 +328,6 @@ def pytest_unconfigure(config):
 def gaps(exercise, notes: list[dict]) -> list[str]:
     """The rules that the cases of an exercise's grader leave out."""
     short = exercise.short
-    if int(exercise.lesson) >= LESSONS:
-        return []
     launches = [n for n in notes if "launch" in n]
     statement = ast.get_docstring(ast.parse(exercise.solution.read_text(encoding="utf-8")))
     found = {}

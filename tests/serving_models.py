@@ -58,7 +58,7 @@ def assert_empty(engine):
 
 
 def wait_until(condition, seconds=20):
-    """Wait for another thread; the time is a limit, and no test passes because of it."""
+    """Wait for another thread or process; the time is a limit, and no test passes because of it."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "did not come about"

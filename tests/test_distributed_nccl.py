@@ -5,7 +5,6 @@ import json
 import socket
 import sys
 import threading
-import time
 
 import fake_nccl
 import numpy as np
@@ -40,7 +39,7 @@ def free_address():
 
 
 def on_threads(program, world_size, *shards, timeout=20.0):
-    """Call program(comm, fake, *its shards) on each rank: results, errors, fakes, seconds."""
+    """Call program(comm, fake, *its shards) on each rank: results, errors, fakes."""
     world, address = fake_nccl.World(world_size), free_address()
     fakes = [fake_nccl.Rank(world, rank) for rank in range(world_size)]
     results, errors = [None] * world_size, [None] * world_size
@@ -61,14 +60,13 @@ def on_threads(program, world_size, *shards, timeout=20.0):
         except BaseException as error:
             errors[rank] = error
 
-    start = time.monotonic()
     threads = [threading.Thread(target=body, args=(r,), daemon=True) for r in range(world_size)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
-    return results, errors, fakes, time.monotonic() - start
+    return results, errors, fakes
 
 
 def ring(comm, fake, q, k, v, dout):
@@ -82,7 +80,7 @@ def ring(comm, fake, q, k, v, dout):
 def test_the_bits_of_ranks_in_one_process(rng, world_size):
     q, k, v = make_qkv(rng, 1, 37, 37, 4, 2, 8)
     shards = [shard(x, "zigzag", world_size) for x in (q, k, v, q)]
-    got, errors, fakes, _ = on_threads(ring, world_size, *shards)
+    got, errors, fakes = on_threads(ring, world_size, *shards)
     assert errors == [None] * world_size
     want = run_ranks(lambda comm, *x: ring(comm, None, *x), world_size, *shards)
     for mine, other in zip(got, want.results, strict=True):
@@ -105,7 +103,7 @@ def test_transfers_and_computation_wait_for_each_other():
         assert stream is fake.current and done.recorded is not fake.current
         return int(got[0])
 
-    results, errors, *_ = on_threads(program, 2)
+    results, errors, _ = on_threads(program, 2)
     assert errors == [None] * 2 and results == [1, 0]
 
 
@@ -116,7 +114,7 @@ def test_exchanges_may_be_awaited_in_any_order():
         second = comm.start_send_recv(np.array([comm.rank + 10]), other, other)
         return int(second.wait()[0]), int(first.wait()[0])
 
-    results, errors, *_ = on_threads(program, 2)
+    results, errors, _ = on_threads(program, 2)
     assert errors == [None] * 2 and results == [(11, 1), (10, 0)]
 
 
@@ -126,33 +124,30 @@ def test_a_rank_that_raises_is_named():
             raise ValueError("out of luck")
         comm.all_gather(np.ones(1))
 
-    _, errors, fakes, seconds = on_threads(program, 3)
+    _, errors, fakes = on_threads(program, 3)
     assert isinstance(errors[1], ValueError)
     for rank in (0, 2):
         assert str(errors[rank]) == "rank 1 is lost: ValueError: out of luck"
         assert isinstance(errors[rank], RankLostError) and errors[rank].rank == 1
         assert fakes[rank].aborted
-    assert seconds < 10
 
 
 def test_a_rank_that_stalls_is_named():
-    go_on = threading.Event()
+    others = threading.Semaphore(0)  # those that have found out
 
     def program(comm, fake):
         if comm.rank == 2:
-            go_on.wait(30)
+            assert others.acquire(timeout=30) and others.acquire(timeout=30)
             return
         try:
             comm.all_gather(np.ones(1))
         finally:
-            if comm.rank == 0:
-                threading.Timer(1.0, go_on.set).start()
+            others.release()
 
-    _, errors, fakes, seconds = on_threads(program, 3, timeout=0.7)
+    _, errors, fakes = on_threads(program, 3, timeout=0.7)
     for rank in (0, 1):
         assert str(errors[rank]).startswith("rank 2 is lost: no answer within"), errors
         assert errors[rank].rank == 2 and fakes[rank].aborted
-    assert seconds < 10
 
 
 def test_a_process_that_ends_is_named():
@@ -162,11 +157,10 @@ def test_a_process_that_ends_is_named():
             return
         comm.all_gather(np.ones(1))
 
-    _, errors, fakes, seconds = on_threads(program, 3)
+    _, errors, fakes = on_threads(program, 3)
     for rank in (0, 2):
         assert str(errors[rank]) == "rank 1 is lost: its process has ended"
         assert fakes[rank].aborted
-    assert seconds < 10
 
 
 def test_an_error_of_nccl_is_an_error():
@@ -174,10 +168,8 @@ def test_an_error_of_nccl_is_an_error():
         if comm.rank == 0:
             fake.broken = "NCCL_ERROR_REMOTE_ERROR"
             comm.send_recv(np.ones(1), 1, 1)
-        else:
-            time.sleep(0.2)
 
-    _, errors, fakes, _ = on_threads(program, 2)
+    _, errors, fakes = on_threads(program, 2)
     assert str(errors[0]) == "NCCL reports NCCL_ERROR_REMOTE_ERROR, waiting for rank 1"
     assert fakes[0].aborted and isinstance(errors[1], RankLostError)
 
@@ -186,7 +178,7 @@ def test_ranks_that_all_wait_are_an_error():
     def program(comm, fake):
         comm.start_exchange({}, {1 - comm.rank: (1,)}, np.zeros(1)).wait()
 
-    _, errors, *_ = on_threads(program, 2, timeout=0.5)
+    _, errors, _ = on_threads(program, 2, timeout=0.5)
     assert any(str(error).startswith("no rank can go on") for error in errors), errors
 
 
@@ -232,7 +224,7 @@ STRANGERS = {
 @pytest.mark.parametrize("says", STRANGERS.values(), ids=STRANGERS)
 def test_a_stranger_at_the_board_does_no_harm(capfd, says):
     address = free_address()
-    boards = [Board(rank, 2, address, 1.0, "secret") for rank in range(2)]
+    boards = [Board(rank, 2, address, 20.0, "secret") for rank in range(2)]
     with socket.create_connection(address, timeout=5) as stranger:
         number = stranger.makefile("r").readline().strip()
         with contextlib.suppress(ConnectionError):  # the board may have closed it before
@@ -251,9 +243,9 @@ def test_a_stranger_at_the_board_does_no_harm(capfd, says):
 
 
 def test_a_silent_stranger_does_no_harm(monkeypatch):
-    monkeypatch.setattr("fa_numba.distributed.board.PATIENCE", 0.2)
     address = free_address()
-    board = Board(0, 1, address, 1.0, "secret")
+    board = Board(0, 1, address, 20.0, "secret")
+    monkeypatch.setattr("fa_numba.distributed.board.PATIENCE", 0.2)
     with socket.create_connection(address, timeout=5) as stranger:
         lines = stranger.makefile("rb")
         lines.readline()
@@ -264,15 +256,15 @@ def test_a_silent_stranger_does_no_harm(monkeypatch):
 
 def test_a_rank_with_another_secret_is_told():
     address = free_address()
-    board = Board(0, 2, address, 1.0, "secret")
+    board = Board(0, 2, address, 20.0, "secret")
     with pytest.raises(ValueError, match=r"refuses rank 1: .* FA_NUMBA_BOARD_SECRET must be the"):
-        Board(1, 2, address, 1.0, "another")
+        Board(1, 2, address, 20.0, "another")
     assert board.notices() == {}
     board.close()
     with socket.create_server(("127.0.0.1", 0)) as server:  # another program has the port
         threading.Thread(target=lambda: server.accept()[0].close()).start()
         with pytest.raises(RankLostError, match="rank 0 is lost: its board is gone"):
-            Board(1, 2, server.getsockname(), 1.0, "secret")
+            Board(1, 2, server.getsockname(), 20.0, "secret")
 
 
 def launch(tmp_path, text, world_size, *options):
@@ -316,9 +308,7 @@ def test_a_failed_rank_ends_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "PATIENCE", 0.2)
     program = tmp_path / "program.py"
     program.write_text(RANKS.format(fault="sys.exit(5)") + "else:\n    time.sleep(600)\n")
-    start = time.monotonic()
     assert run.start([sys.executable, str(program), "a"], 2) == 5
-    assert time.monotonic() - start < 20
 
 
 @pytest.mark.parametrize(

@@ -418,7 +418,7 @@ problems = st.tuples(
 probabilities = st.floats(0, 1, exclude_max=True) | st.sampled_from([0.1, 0.5])
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@settings(max_examples=25)
 @given(
     problems,
     st.sampled_from([{}, {"causal": True}, *MASKS.values()]),

@@ -44,6 +44,31 @@ def test_wrong_answers(short, mistake, said, tmp_path, warm_judges):
     assert graded.only_where in report._repr_html_()
 
 
+# A mistake, by name or as [(text, instead), ...], and its cause, which was once not told.
+CAUSES = {
+    "ex00c": ("x down the columns", "x and y are exchanged"),
+    "ex03a": ([("l_i * alpha + ", "l_i + ")], "l_i is not multiplied by alpha"),
+    "ex04c": ("V per column of tiles", "v_reads counts the tiles side by side"),
+    "ex14d": (
+        [("if not BACK:", "if True:"), ("if BACK:", "if False:")],
+        "Back goes in the other order: H first, then the signs.",
+    ),
+    "ex17c": ("a part-filled tile in two splits", "Some keys belong to two splits."),
+}
+
+
+def test_the_first_screen_names_the_cause(tmp_path, warm_judges):
+    exercises = [find_one(short) for short in CAUSES]
+    for exercise in exercises:
+        change, _ = CAUSES[exercise.short]
+        source = dict(wrong_answers.answers(exercise, "WRONG")).get(str(change))
+        if source is None:
+            source = wrong_answers.source_of("", wrong_answers.code_of(exercise), [change])
+        (tmp_path / f"{exercise.name}.py").write_text(source, encoding="utf-8")
+    for graded in grader.grade_all(exercises, impl=str(tmp_path)).graded:
+        assert CAUSES[graded.exercise.short][1] in graded.lead
+
+
 WORDS = "n is odd", "n is more than TILE", "n is 1", "with causal", "x holds -inf"
 
 

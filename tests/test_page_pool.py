@@ -202,9 +202,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, derandomize=True, database=None
-)
+TestMachine.settings = settings(max_examples=100, stateful_step_count=40)
 
 
 @pytest.mark.parametrize(

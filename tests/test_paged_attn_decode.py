@@ -281,7 +281,7 @@ def test_a_pool_serves_sequences_that_share_fork_and_leave(rng, page_size):
     assert shared > 0 and (copied > 0 or page_size == 1)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@settings(max_examples=40)
 @given(
     lengths=st.lists(st.integers(0, 30), max_size=3),
     page_size=st.integers(1, 31),

@@ -118,17 +118,17 @@ def test_on_processes_with_nccl(shards, name):
     def program(comm, fake, *x):
         return ring(comm, name, *x)
 
-    _, errors, fakes, seconds = on_threads(program, 4, *shards)
+    _, errors, fakes = on_threads(program, 4, *shards)
     for error in errors:
         assert type(error) is RanksDifferError
         assert str(error).startswith(message("ring_attn", DIFFERENT[name][2]))
-    assert all(fake.aborted for fake in fakes) and seconds < 10
+    assert all(fake.aborted for fake in fakes)
 
 
 @needs_mpi
 @pytest.mark.parametrize("name", ["dtype", thorough("heads"), thorough("rows"), "causal"])
 def test_on_processes_with_mpi(tmp_path, name):
-    status, output, seconds = mpiexec(4, tmp_path / "results.npz", f"differ-{name}")
+    status, output = mpiexec(4, tmp_path / "results.npz", f"differ-{name}")
     said = {
         "dtype": 'dtype is "float16" on rank 1, "float32" on ranks 0, 2, 3',
         "heads": "num_heads is 2 on rank 1, 4 on ranks 0, 2, 3",
@@ -136,7 +136,7 @@ def test_on_processes_with_mpi(tmp_path, name):
         "causal": "causal is false on rank 1, true on ranks 0, 2, 3",
     }[name]
     assert status != 0 and output.count(message("ring_attn", said)) == 4, output
-    assert "RankLostError" not in output and seconds < 20
+    assert "RankLostError" not in output
 
 
 @needs_mpi
@@ -145,7 +145,7 @@ def test_a_later_call_that_differs(tmp_path, checked):
     """MPI's counts tell that ranks differ; in the checked mode the ranks say in what."""
     environment = {communicator.CHECK_RANKS: "1" if checked else ""}
     path = tmp_path / "results.npz"
-    status, output, _ = mpiexec(4, path, "differ-later", environment=environment)
+    status, output = mpiexec(4, path, "differ-later", environment=environment)
     assert status != 0
     said = 'dtype is "float16" on rank 1, "float32" on ranks 0, 2, 3'
     hint = f"differ in the dtype, the shape or an option: .*{communicator.HOW_TO_COMPARE}"

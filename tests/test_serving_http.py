@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 
 import httpx
@@ -430,17 +431,34 @@ def test_bad_requests_harm_no_other(server):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_frees_its_pages(server, stream, monkeypatch):
-    monkeypatch.setattr(background, "SECONDS_BETWEEN_VIEWS", 0.01)  # answers may take less than 0.2
+def test_a_client_that_goes_frees_its_pages(engine, server, post, stream, monkeypatch):
+    """The engine waits in its first step until the server has noticed that the client is gone."""
+    post(**GREEDY)  # compiles, in a process that has not
+    begun, gone, run = threading.Event(), threading.Event(), engine.model.run
+    cancel = background.Background.cancel
+
+    def held(*given):
+        begun.set()
+        assert gone.wait(20)
+        return run(*given)
+
+    def noticed(*given):
+        cancel(*given)
+        gone.set()
+
+    monkeypatch.setattr(engine.model, "run", held)
+    monkeypatch.setattr(background.Background, "cancel", noticed)
     before = httpx.get(f"{server}/state").json()["cancelled"]
     body = json.dumps({"prompt": "abc", "max_tokens": 120, "n": 16, "stream": stream}).encode()
     host, port = server.removeprefix("http://").split(":")
     for _ in range(3):
+        begun.clear()
+        gone.clear()
         with socket.create_connection((host, int(port))) as connection:
             head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n"
             head += f"content-length: {len(body)}\r\n\r\n"
             connection.sendall(head.encode() + body)
-            wait_until(lambda: httpx.get(f"{server}/state").json()["used_pages"])
+            assert begun.wait(20) and engine.schedule.pool.num_free < 300
 
     def all_gone():
         state = httpx.get(f"{server}/state").json()
@@ -461,15 +479,27 @@ def test_the_state_and_the_page(server, post):
 
 
 def test_a_full_queue_refuses_with_429():
-    engine = make_engine(max_waiting=2, max_branches=1, max_rows=8)
+    text_of("a", max_tokens=2)  # compiles, in a process that has not
+    engine, refused = make_engine(max_waiting=2, max_branches=1, max_rows=8), threading.Event()
+    run = engine.model.run
+
+    def held(*given):
+        assert refused.wait(20)
+        return run(*given)
+
+    async def ask(client):
+        reply = await client.post("/v1/completions", json=GREEDY)
+        if reply.status_code == 429:
+            refused.set()
+        return reply
+
+    async def ask_all(address):
+        async with httpx.AsyncClient(base_url=address, timeout=60) as client:
+            return await asyncio.gather(*(ask(client) for _ in range(30)))
+
+    engine.model.run = held
     with serving(engine) as address:
-
-        async def run():
-            async with httpx.AsyncClient(base_url=address, timeout=60) as client:
-                send = (client.post("/v1/completions", json=GREEDY) for _ in range(30))
-                return await asyncio.gather(*send)
-
-        replies = asyncio.run(run())
+        replies = asyncio.run(ask_all(address))
     codes = {reply.status_code for reply in replies}
     assert codes == {200, 429}
     refused = next(reply for reply in replies if reply.status_code == 429)

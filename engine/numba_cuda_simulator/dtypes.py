@@ -21,25 +21,9 @@ FITS_FLOAT16 = {np.dtype(t) for t in (bool, np.int8, np.uint8)}  # the same besi
 
 BITWISE = {np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.invert}
 SHIFTS = {np.left_shift, np.right_shift}
-ARITHMETIC = {
-    np.add,
-    np.subtract,
-    np.multiply,
-    np.true_divide,
-    np.floor_divide,
-    np.remainder,
-    np.power,
-    np.negative,
-    np.positive,
-}
-COMPARISONS = {
-    np.equal,
-    np.not_equal,
-    np.less,
-    np.less_equal,
-    np.greater,
-    np.greater_equal,
-}
+ARITHMETIC = {np.add, np.subtract, np.multiply, np.true_divide, np.floor_divide}
+ARITHMETIC |= {np.remainder, np.power, np.negative, np.positive}
+COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
 AT_OWN_WIDTH = {np.invert, np.negative}  # Numba widens their result, not their operand
 
 

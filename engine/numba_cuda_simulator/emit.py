@@ -7,7 +7,6 @@ variables is left to Numba. `c` says which thread it is. What has no rule here i
 """
 
 import ast
-import builtins
 import collections
 import math
 import types
@@ -17,16 +16,16 @@ from numba import njit
 
 from .dtypes import numpy_dtype
 from .mathematics import MATH
-from .names import DIALECTS, INTRINSICS, as_lane, name_of, python_function
-from .native import CASTS, FUNCTIONS, OPERATORS, fma
-from .scopes import find_unsure_reads
+from .names import DIALECTS, INTRINSICS, as_lane, name_of, python_function, value_outside
+from .native import CASTS, FUNCTIONS, OPERATORS
+from .scopes import find_unsure_reads, stored
 from .signatures import signatures_of
-from .syntax import SimpleLoops
-from .transform import PREFIX, is_atomic, is_literal, is_part, load_name, parsed
+from .syntax import parameters_of
+from .transform import PREFIX, Writer, assign, is_atomic, is_literal, is_part, load_name, tree_of
 from .waits import waits_for_memory
 from .watched import ATOMICS, CONTEXT, data, flag_if, load, stopped, store
 
-CALLS = {**OPERATORS, "load": load, "store": store, "data": data, "stopped": stopped, "fma": fma}
+CALLS = {**OPERATORS, "load": load, "store": store, "data": data, "stopped": stopped}
 CALLS |= {"flag_if": flag_if, **{f"to_{dtype}": cast for dtype, cast in CASTS.items()}}
 CALLS |= {f"math_{name}": function for name, function in FUNCTIONS.items()}
 OPTIONS = {"nogil": True, "error_model": "numpy", "boundscheck": False, "_nrt": False}
@@ -46,10 +45,7 @@ def value_of(owner, name):
     """Return what a name stands for in a function, or an attribute of a module."""
     if isinstance(owner, types.ModuleType):
         return getattr(owner, name, None)
-    cells = dict(zip(owner.__code__.co_freevars, owner.__closure__ or (), strict=False))
-    if name in cells:
-        return cells[name].cell_contents
-    return owner.__globals__.get(name, getattr(builtins, name, None))
+    return value_outside(owner, name, None)
 
 
 def position(path):
@@ -119,33 +115,27 @@ class Program:
         return namespace[definition.name]
 
 
-class Emitter:
+class Emitter(Writer):
     """Writes the expressions and statements of one function, for one thread."""
 
     def __init__(self, program, function):
         self.program, self.python = program, function
         code = function.__code__
-        self.tree = parsed(code, code.co_filename)
-        SimpleLoops(PREFIX).visit(self.tree)
+        self.tree = tree_of(code, code.co_filename)
         if not isinstance(self.tree, ast.FunctionDef):
             raise Untranslatable("no plain function")
         arguments = self.tree.args
         if arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
             raise Untranslatable("*args")
-        self.parameters = [a.arg for a in arguments.posonlyargs + arguments.args]
+        self.parameters = parameters_of(self.tree)
         if find_unsure_reads(self.tree, self.parameters):
             raise Untranslatable("a variable that may not have been assigned")
-        self.stores = collections.Counter(
-            x.id
-            for x in ast.walk(self.tree)
-            if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)
-        )  # how often each variable is assigned
+        self.stores = collections.Counter(stored(self.tree))  # how often each is assigned
         self.stored = set(self.stores)
         self.locals = self.stored | set(self.parameters)
         self.aliases = {}
         self.find_aliases()
         self.loops = 0  # around the present statement
-        self.temporaries = 0
 
     def find_aliases(self):
         """Find ti = cuda.threadIdx and its like: names of what is no value."""
@@ -194,13 +184,6 @@ class Emitter:
         if isinstance(number, complex) or getattr(number, "dtype", None) in ("F", "D", "e"):
             raise Untranslatable("complex numbers and halves")
         return load_name(self.program.name("number", number))
-
-    def call(self, name, *arguments):
-        return ast.Call(load_name(PREFIX + name), list(arguments), [])
-
-    def temporary(self):
-        self.temporaries += 1
-        return f"{PREFIX}t{self.temporaries}"
 
     # ------------------------------------------------------------------ expressions
 
@@ -484,14 +467,14 @@ class Emitter:
 
     def assign(self, target, value):
         if isinstance(target, ast.Name):
-            return [ast.Assign([ast.Name(target.id, ast.Store())], value)]
+            return [assign(target.id, value)]
         if isinstance(target, ast.Subscript):
             array = self.array(target.value)
             index = self.index(array, target.slice)
             return [ast.Expr(self.call("store", load_name(C), array, index, value))]
         if isinstance(target, ast.Tuple):
             name = self.temporary()
-            result = [ast.Assign([ast.Name(name, ast.Store())], value)]
+            result = [assign(name, value)]
             for i, element in enumerate(target.elts):
                 part = ast.Subscript(load_name(name), ast.Constant(i), ast.Load())
                 result += self.assign(element, part)
@@ -506,7 +489,7 @@ class Emitter:
         if not isinstance(target, ast.Subscript):
             raise Untranslatable(type(target).__name__)
         array, name = self.array(target.value), self.temporary()
-        index = ast.Assign([ast.Name(name, ast.Store())], self.index(array, target.slice))
+        index = assign(name, self.index(array, target.slice))
         old = self.call("load", load_name(C), array, load_name(name))
         new = self.operation(s.op, old, value, s.value)
         return [index, ast.Expr(self.call("store", load_name(C), array, load_name(name), new))]

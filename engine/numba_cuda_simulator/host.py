@@ -254,23 +254,10 @@ def synchronize():
     """Do nothing: every launch has finished when it returns."""
 
 
-STAND_INS = {
-    "to_device": to_device,
-    "device_array": device_array,
-    "device_array_like": device_array_like,
-    "pinned_array": pinned_array,
-    "pinned_array_like": pinned_array_like,
-    "mapped_array": pinned_array,
-    "mapped_array_like": pinned_array_like,
-    "managed_array": pinned_array,
-    "pinned": pinned,
-    "mapped": mapped,
-    "synchronize": synchronize,
-    "stream": Stream,
-    "default_stream": Stream,
-    "legacy_default_stream": Stream,
-    "per_thread_default_stream": Stream,
-    "external_stream": lambda ptr: Stream(),
-    "event": Event,
-    "event_elapsed_time": lambda start, end: start.elapsed_time(end),
-}
+FUNCTIONS = to_device, device_array, device_array_like, pinned_array, pinned_array_like, pinned
+STAND_INS = {f.__name__: f for f in (*FUNCTIONS, mapped, synchronize)}
+STAND_INS |= dict.fromkeys(("mapped_array", "managed_array"), pinned_array)
+STAND_INS |= {"mapped_array_like": pinned_array_like, "external_stream": lambda ptr: Stream()}
+STREAMS = "stream default_stream legacy_default_stream per_thread_default_stream".split()
+STAND_INS |= dict.fromkeys(STREAMS, Stream) | {"event": Event}
+STAND_INS["event_elapsed_time"] = lambda start, end: start.elapsed_time(end)

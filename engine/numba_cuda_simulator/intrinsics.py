@@ -244,6 +244,8 @@ def allocate(allocator, site, *arguments, **keywords):
 
 LOADS = "ldca ldcg ldcs ldlu ldcv".split()  # loads and stores with a hint for the caches
 STORES = "stcg stcs stwb stwt".split()
+OF_WARPS = """syncthreads syncthreads_and syncwarp threadfence any_sync all_sync eq_sync ballot_sync
+    match_any_sync match_all_sync activemask lanemask_lt""".split()
 
 
 def load_vector(memory, array, index, shape, alignment=None):
@@ -289,29 +291,14 @@ def cuda_namespace(lanes, memory, warps):
         "gridsize": lanes.grid_size,
         "laneid": warps.lane_id(),
     }
-    barriers = {
-        "syncthreads": warps.syncthreads,
-        "syncthreads_and": warps.syncthreads_and,
+    of_warps = {name: getattr(warps, name) for name in OF_WARPS}
+    of_warps |= {
         "syncthreads_count": warps.syncthreads_vote("count", lambda votes: votes.sum(0)),
         "syncthreads_or": warps.syncthreads_vote("or", lambda votes: votes.any(0)),
-        "syncwarp": warps.syncwarp,
-        "threadfence": warps.threadfence,
         "threadfence_system": warps.threadfence,
-    }
-    of_warps = {
         "shfl_sync": warps.shuffle(""),
-        "shfl_up_sync": warps.shuffle("up"),
-        "shfl_down_sync": warps.shuffle("down"),
-        "shfl_xor_sync": warps.shuffle("xor"),
-        "any_sync": warps.any_sync,
-        "all_sync": warps.all_sync,
-        "eq_sync": warps.eq_sync,
-        "ballot_sync": warps.ballot_sync,
-        "match_any_sync": warps.match_any_sync,
-        "match_all_sync": warps.match_all_sync,
-        "activemask": warps.activemask,
-        "lanemask_lt": warps.lanemask_lt,
     }
+    of_warps |= {f"shfl_{kind}_sync": warps.shuffle(kind) for kind in ("up", "down", "xor")}
     grid = Namespace("this_grid()", {"sync": warps.grid_sync})
     groups = {"cg": Namespace("cuda.cg", {"this_grid": lambda: grid})}
     vectors = {
@@ -322,7 +309,7 @@ def cuda_namespace(lanes, memory, warps):
     allocators["vector"] = Namespace("cuda.vector", vectors)
     hints = {name: partial(load_element, memory) for name in LOADS}
     hints |= {name: partial(store_element, memory) for name in STORES}
-    parts = CONSTANT_INTRINSICS, allocators, threads, barriers, of_warps, groups, hints
+    parts = CONSTANT_INTRINSICS, allocators, threads, of_warps, groups, hints
     return Namespace("cuda", {name: value for part in parts for name, value in part.items()})
 
 

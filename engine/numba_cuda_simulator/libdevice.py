@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 from .dtypes import typed
+from .mathematics import ARC, of_numpy
 
 F32, F64, I32, I64, U32, U64 = map(
     np.dtype, ("float32", "float64", "int32", "int64", "uint32", "uint64")
@@ -56,16 +57,11 @@ def round_away(x):
 
 ERF = by_element(math.erf)
 REAL = {
-    "fabs": np.abs,
     "nearbyint": np.rint,
-    "rint": np.rint,
     "round": round_away,
-    "cbrt": np.cbrt,
     "rcbrt": lambda x: 1 / np.cbrt(x),
     "rsqrt": lambda x: 1 / np.sqrt(x),
-    "exp2": np.exp2,
     "exp10": lambda x: np.power(x.dtype.type(10), x),
-    "log2": np.log2,
     "logb": lambda x: np.floor(np.log2(np.abs(x))),
     "cospi": lambda x: np.cos(np.pi * x.astype(F64)),
     "sinpi": lambda x: np.sin(np.pi * x.astype(F64)),
@@ -74,24 +70,16 @@ REAL = {
     "lgamma": by_element(math.lgamma),
     "erf": ERF,
     "erfc": by_element(math.erfc),
+    **ARC,
 }
-REAL |= {
-    name: getattr(np, ufunc)
-    for name, ufunc in {
-        **{n: n for n in "ceil cos cosh exp expm1 floor log log10 log1p sin sinh sqrt tan".split()},
-        **{n: n for n in "tanh trunc".split()},
-        **{f"a{n}": f"arc{n}" for n in "cos cosh sin sinh tan tanh".split()},
-    }.items()
-}
+REAL |= of_numpy(
+    """cbrt ceil cos cosh exp exp2 expm1 fabs floor log log10 log1p log2 rint sin sinh sqrt tan tanh
+    trunc"""
+)
 PAIRS = {
+    **of_numpy("copysign fmax fmin fmod hypot nextafter"),
     "atan2": np.arctan2,
-    "copysign": np.copysign,
     "fdim": lambda x, y: np.where(x > y, x - y, np.where(x != x, x, np.where(y != y, y, 0))),
-    "fmax": np.fmax,
-    "fmin": np.fmin,
-    "fmod": np.fmod,
-    "hypot": np.hypot,
-    "nextafter": np.nextafter,
     "pow": np.power,
     "remainder": lambda x, y: x - np.rint(x / y) * y,
 }
@@ -158,31 +146,20 @@ def integers():
     def low24(a, b):
         return (a.astype(I64) << 40 >> 40) * (b.astype(I64) << 40 >> 40)
 
-    return {
-        "abs": of_type(np.abs, I32),
-        "llabs": of_type(np.abs, I64),
-        "min": of_type(np.minimum, I32, I32),
-        "max": of_type(np.maximum, I32, I32),
-        "umin": of_type(np.minimum, U32, U32),
-        "umax": of_type(np.maximum, U32, U32),
-        "llmin": of_type(np.minimum, I64, I64),
-        "llmax": of_type(np.maximum, I64, I64),
-        "ullmin": of_type(np.minimum, U64, U64),
-        "ullmax": of_type(np.maximum, U64, U64),
-        "mulhi": of_type(high(32), I32, I32),
-        "umulhi": of_type(high(32), U32, U32),
-        "mul64hi": of_type(high(64), I64, I64),
-        "umul64hi": of_type(high(64), U64, U64),
-        "mul24": of_type(low24, I32, I32),
-        "hadd": of_type(average(0), I32, I32),
-        "rhadd": of_type(average(1), I32, I32),
-        "uhadd": of_type(average(0), U32, U32),
-        "urhadd": of_type(average(1), U32, U32),
-        "sad": of_type(sad, I32, I32, U32, result=U32),
-        "usad": of_type(sad, U32, U32, U32, result=U32),
-        "popc": of_type(lambda x: np.bitwise_count(x.view(U32)), I32),
-        "popcll": of_type(lambda x: np.bitwise_count(x.view(U64)), I64, result=I32),
-    }
+    found = {"abs": of_type(np.abs, I32), "llabs": of_type(np.abs, I64)}
+    for kind, dtype in {"": I32, "u": U32, "ll": I64, "ull": U64}.items():
+        found[f"{kind}min"] = of_type(np.minimum, dtype, dtype)
+        found[f"{kind}max"] = of_type(np.maximum, dtype, dtype)
+    for kind, d32, d64 in ("", I32, I64), ("u", U32, U64):
+        found[f"{kind}mulhi"] = of_type(high(32), d32, d32)
+        found[f"{kind}mul64hi"] = of_type(high(64), d64, d64)
+        found[f"{kind}hadd"] = of_type(average(0), d32, d32)
+        found[f"{kind}rhadd"] = of_type(average(1), d32, d32)
+        found[f"{kind}sad"] = of_type(sad, d32, d32, U32, result=U32)
+    found["mul24"] = of_type(low24, I32, I32)
+    found["popc"] = of_type(lambda x: np.bitwise_count(x.view(U32)), I32)
+    found["popcll"] = of_type(lambda x: np.bitwise_count(x.view(U64)), I64, result=I32)
+    return found
 
 
 def conversions():

@@ -55,48 +55,18 @@ def ldexp(x, exponent):
     return np.ldexp(x, lane(exponent).astype(np.int32)).astype(x.dtype)
 
 
-UNARY = {
-    "acos": np.arccos,
-    "acosh": np.arccosh,
-    "asin": np.arcsin,
-    "asinh": np.arcsinh,
-    "atan": np.arctan,
-    "atanh": np.arctanh,
-    "ceil": np.ceil,
-    "cos": np.cos,
-    "cosh": np.cosh,
-    "degrees": np.degrees,
-    "exp": np.exp,
-    "exp2": np.exp2,
-    "expm1": np.expm1,
-    "fabs": np.fabs,
-    "floor": np.floor,
-    "frexp": np.frexp,
-    "isfinite": np.isfinite,
-    "isinf": np.isinf,
-    "isnan": np.isnan,
-    "log": np.log,
-    "log10": np.log10,
-    "log1p": np.log1p,
-    "log2": np.log2,
-    "modf": np.modf,
-    "radians": np.radians,
-    "sin": np.sin,
-    "sinh": np.sinh,
-    "sqrt": np.sqrt,
-    "tan": np.tan,
-    "tanh": np.tanh,
-    "trunc": np.trunc,
-}
-BINARY = {
-    "atan2": np.arctan2,
-    "copysign": np.copysign,
-    "fmod": np.fmod,
-    "hypot": np.hypot,
-    "nextafter": np.nextafter,
-    "pow": np.power,
-    "remainder": lambda x, y: x - y * np.rint(x / y),
-}
+def of_numpy(names, prefix="{}", ufunc="{}"):
+    """Return NumPy's ufuncs by other names, as acos for arccos."""
+    return {prefix.format(n): getattr(np, ufunc.format(n)) for n in names.split()}
+
+
+ARC = of_numpy("cos cosh sin sinh tan tanh", "a{}", "arc{}")
+UNARY = ARC | of_numpy(
+    """ceil cos cosh degrees exp exp2 expm1 fabs floor frexp isfinite isinf isnan log log10 log1p
+    log2 modf radians sin sinh sqrt tan tanh trunc"""
+)
+BINARY = {"atan2": np.arctan2, **of_numpy("copysign fmod hypot nextafter"), "pow": np.power}
+BINARY["remainder"] = lambda x, y: x - y * np.rint(x / y)
 MATH = {
     **{name: unary(f) for name, f in UNARY.items()},
     **{name: binary(f) for name, f in BINARY.items()},
@@ -139,7 +109,8 @@ NUMPY_FUNCTIONS = {
 
 
 # The functions of complex numbers that Numba compiles for a GPU.
-CMATH_UNARY = """cos cosh exp isfinite isinf isnan log10 sin sinh sqrt tan tanh""".split()
+CMATH_UNARY = ARC | of_numpy("cos cosh exp isfinite isinf isnan log10 sin sinh sqrt tan tanh")
+CMATH_UNARY["phase"] = np.angle
 
 
 def complex_log(x, base=None):
@@ -158,13 +129,8 @@ def complex_unary(ufunc):
 
 
 CMATH = {
-    **{name: complex_unary(getattr(np, name)) for name in CMATH_UNARY},
-    **{
-        f"a{name}": complex_unary(getattr(np, f"arc{name}"))
-        for name in "cos cosh sin sinh tan tanh".split()
-    },
+    **{name: complex_unary(f) for name, f in CMATH_UNARY.items()},
     "log": complex_log,
-    "phase": complex_unary(np.angle),
     "polar": lambda x: (np.abs(complex_number(x)), np.angle(complex_number(x))),
     "rect": lambda r, phi: to_complex(
         floating(r) * np.cos(floating(phi)), floating(r) * np.sin(floating(phi))
@@ -180,28 +146,19 @@ def half(function):
     return lambda *xs: function(*(x.astype(np.float64) for x in xs)).astype(np.float16)
 
 
-HALF_UNARY = "ceil cos exp exp2 floor log log10 log2 rint sin sqrt trunc".split()
+HALF_UNARY = of_numpy("ceil cos exp exp2 floor log log10 log2 rint sin sqrt trunc", "h{}")
 HALF = {  # cuda.fp16.*
-    **{f"h{name}": half(getattr(np, name)) for name in HALF_UNARY},
-    "habs": np.abs,
-    "hadd": np.add,
-    "hdiv": np.divide,
-    "heq": np.equal,
+    **{name: half(f) for name, f in HALF_UNARY.items()},
+    **of_numpy("abs add", "h{}"),
+    **of_numpy("max min", "h{}", "f{}"),
     "hexp10": half(lambda x: 10**x),
     "hfma": half(lambda a, b, c: a * b + c),
-    "hge": np.greater_equal,
-    "hgt": np.greater,
-    "hle": np.less_equal,
-    "hlt": np.less,
-    "hmax": np.fmax,
-    "hmin": np.fmin,
-    "hmul": np.multiply,
-    "hne": np.not_equal,
-    "hneg": np.negative,
     "hrcp": half(lambda x: 1 / x),
     "hrsqrt": half(lambda x: 1 / np.sqrt(x)),
-    "hsub": np.subtract,
 }
+HALF |= {"hdiv": np.divide, "hmul": np.multiply, "hneg": np.negative, "hsub": np.subtract}
+HALF |= {"heq": np.equal, "hge": np.greater_equal, "hgt": np.greater}
+HALF |= {"hle": np.less_equal, "hlt": np.less, "hne": np.not_equal}
 
 
 def spread_arguments(values):

@@ -399,6 +399,14 @@ def closure_of(function):
     return {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
 
 
+def value_outside(function, name, default):
+    """Return what a name that a function does not assign stands for there."""
+    for known in closure_of(function), function.__globals__, vars(builtins):
+        if name in known:
+            return known[name]
+    return default
+
+
 def python_function(kernel):
     """Return the Python function under @cuda.jit (real or simulated) or @njit, or None."""
     function = getattr(kernel, "py_func", None)

@@ -95,27 +95,55 @@ def numba_type(dtype):
     return types.boolean if dtype == BOOL else from_dtype(dtype)
 
 
-def operator(ufunc, build):
-    """Return an intrinsic of two numbers whose result has the type of the engine's rule."""
+def numbers(count, rule, build, flags=False):
+    """Return an intrinsic of so many numbers.
 
-    @intrinsic
-    def operation(typing, a, b):
-        x, y = dtype_of(a), dtype_of(b)
-        dtype = result_dtype(ufunc, [x, y])
+    rule : takes their NumPy types; returns those that they are converted to, and the result's.
+    build : takes the builder, the first of those types, the numbers, and before them what `flags`
+        asks for: where the flag is. The intrinsic's first parameter is then a thread's context.
+    """
+
+    def typed(*given):
+        old = list(map(dtype_of, given[flags:]))
+        new, result = rule(*old)
+
+        def generate(context, builder, signature, args):
+            values = [flags_of(builder, args[0])] if flags else []
+            for value, *dtypes in zip(args[flags:], old, new, strict=True):
+                values.append(convert(builder, value, *dtypes))
+            return build(builder, new[0], *values)
+
+        return numba_type(result)(*given), generate
+
+    def of_one(typing, a):
+        return typed(a)
+
+    def of_two(typing, a, b):
+        return typed(a, b)
+
+    def of_three(typing, a, b, c):
+        return typed(a, b, c)
+
+    return intrinsic((of_one, of_two, of_three)[count + flags - 1])
+
+
+def operator_rule(ufunc):
+    """Return the rule of a ufunc of two numbers, which is the engine's."""
+
+    def rule(x, y):
+        dtype, shifts = result_dtype(ufunc, [x, y]), ufunc in SHIFTS
         refuse(
             BOOL in (x, y) and dtype.kind == "f", "the engine decides by where a bool comes from"
         )
-        refuse(dtype.kind == "f" and (ufunc in BITWISE or ufunc in SHIFTS), "bits of a float")
-        amount = dtype if ufunc not in SHIFTS else INT64
-        refuse(ufunc in SHIFTS and y.kind not in "iu", "a shift by no integer")
+        refuse(dtype.kind == "f" and (ufunc in BITWISE or shifts), "bits of a float")
+        refuse(shifts and y.kind not in "iu", "a shift by no integer")
+        return (dtype, INT64 if shifts else dtype), dtype
 
-        def generate(context, builder, signature, args):
-            left = convert(builder, args[0], x, dtype)
-            return build(builder, dtype, left, convert(builder, args[1], y, amount))
+    return rule
 
-        return numba_type(dtype)(a, b), generate
 
-    return operation
+def operator(ufunc, build):
+    return numbers(2, operator_rule(ufunc), build)
 
 
 def arithmetic(name):
@@ -141,105 +169,78 @@ def divided(want):
     """Return an intrinsic for // or %, of the thread's context and two numbers."""
     ufunc = np.floor_divide if want == "quotient" else np.remainder
 
-    @intrinsic
-    def operation(typing, c, a, b):
-        x, y = dtype_of(a), dtype_of(b)
-        dtype = result_dtype(ufunc, [x, y])
-        refuse(
-            BOOL in (x, y) and dtype.kind == "f", "the engine decides by where a bool comes from"
-        )
+    def build(builder, dtype, flags, left, right):
+        if dtype.kind == "f":
+            return call_loop(builder, ufunc, dtype, [left, right])
+        zero, one = ir.Constant(left.type, 0), ir.Constant(left.type, 1)
+        nothing = builder.icmp_signed("==", right, zero)
+        raise_flag(builder, flags, nothing)
+        if dtype.kind == "u":
+            right = builder.select(nothing, one, right)
+            return (builder.udiv if want == "quotient" else builder.urem)(left, right)
+        minus = builder.icmp_signed("==", right, ir.Constant(left.type, -1))
+        safe = builder.select(builder.or_(nothing, minus), one, right)
+        rest = builder.srem(left, safe)
+        opposite = builder.icmp_signed("<", builder.xor(rest, safe), zero)
+        moved = builder.and_(opposite, builder.icmp_signed("!=", rest, zero))
+        if want == "rest":
+            return builder.add(rest, builder.select(moved, safe, zero))
+        quotient = builder.sub(builder.sdiv(left, safe), builder.zext(moved, left.type))
+        return builder.select(minus, builder.sub(zero, left), quotient)
 
-        def generate(context, builder, signature, args):
-            left, right = convert(builder, args[1], x, dtype), convert(builder, args[2], y, dtype)
-            if dtype.kind == "f":
-                return call_loop(context, builder, ufunc, dtype, [left, right])
-            zero, one = ir.Constant(left.type, 0), ir.Constant(left.type, 1)
-            nothing = builder.icmp_signed("==", right, zero)
-            raise_flag(builder, flags_of(builder, args[0]), nothing)
-            if dtype.kind == "u":
-                right = builder.select(nothing, one, right)
-                return (builder.udiv if want == "quotient" else builder.urem)(left, right)
-            minus = builder.icmp_signed("==", right, ir.Constant(left.type, -1))
-            safe = builder.select(builder.or_(nothing, minus), one, right)
-            rest = builder.srem(left, safe)
-            opposite = builder.icmp_signed("<", builder.xor(rest, safe), zero)
-            moved = builder.and_(opposite, builder.icmp_signed("!=", rest, zero))
-            if want == "rest":
-                return builder.add(rest, builder.select(moved, safe, zero))
-            quotient = builder.sub(builder.sdiv(left, safe), builder.zext(moved, left.type))
-            return builder.select(minus, builder.sub(zero, left), quotient)
+    return numbers(2, operator_rule(ufunc), build, flags=True)
 
-        return numba_type(dtype)(c, a, b), generate
 
-    return operation
+def compared(builder, dtype, symbol, a, b):
+    if dtype.kind == "f":
+        return (builder.fcmp_unordered if symbol == "!=" else builder.fcmp_ordered)(symbol, a, b)
+    return (builder.icmp_signed if dtype.kind == "i" else builder.icmp_unsigned)(symbol, a, b)
 
 
 def comparison(symbol):
-    @intrinsic
-    def operation(typing, a, b):
-        x, y = dtype_of(a), dtype_of(b)
+    def rule(x, y):
         one, other = (v.dtype for v in as_one_type(np.zeros(1, x), np.zeros(1, y)))
-        dtype = np.result_type(one, other)
+        return (np.result_type(one, other),) * 2, BOOL
 
-        def generate(context, builder, signature, args):
-            left, right = convert(builder, args[0], x, dtype), convert(builder, args[1], y, dtype)
-            if dtype.kind == "f":
-                ordered = builder.fcmp_unordered if symbol == "!=" else builder.fcmp_ordered
-                return ordered(symbol, left, right)
-            compare = builder.icmp_signed if dtype.kind == "i" else builder.icmp_unsigned
-            return compare(symbol, left, right)
-
-        return types.boolean(a, b), generate
-
-    return operation
+    return numbers(2, rule, lambda builder, dtype, a, b: compared(builder, dtype, symbol, a, b))
 
 
 def extreme(symbol):
     """Return max or min of two numbers; of a number and NaN it is the number."""
 
-    @intrinsic
-    def operation(typing, a, b):
-        x, y = dtype_of(a), dtype_of(b)
+    def rule(x, y):
         refuse(BOOL in (x, y), "max of truth values")
         dtype = np.result_type(x, y)
         refuse(dtype.kind == "f" and "f" not in (x.kind, y.kind), "int64 beside uint64")
+        return (dtype, dtype), dtype
 
-        def generate(context, builder, signature, args):
-            left, right = convert(builder, args[0], x, dtype), convert(builder, args[1], y, dtype)
-            if dtype.kind == "f":
-                better = builder.fcmp_ordered(symbol, left, right)
-                better = builder.or_(better, builder.fcmp_unordered("uno", right, right))
-            else:
-                compare = builder.icmp_signed if dtype.kind == "i" else builder.icmp_unsigned
-                better = compare(symbol, left, right)
-            return builder.select(better, left, right)
+    return numbers(2, rule, lambda *parts: better(*parts, symbol=symbol))
 
-        return numba_type(dtype)(a, b), generate
 
-    return operation
+def better(builder, dtype, a, b, symbol):
+    """Build the choice of a number that is greater (">") or less, or no NaN."""
+    first = compared(builder, dtype, symbol, a, b)
+    if dtype.kind == "f":
+        first = builder.or_(first, builder.fcmp_unordered("uno", b, b))
+    return builder.select(first, a, b)
 
 
 def unary_operator(build, widens):
     """Return an intrinsic of one number, computed at its own width and then widened."""
 
-    @intrinsic
-    def operation(typing, a):
-        x = own = dtype_of(a)
+    def rule(x):
+        refuse(x == BOOL and not widens, "abs of a truth value")
+        own = INT64 if x == BOOL and widens == "number" else x
+        dtype = own
         if widens:
-            own = INT64 if x == BOOL and widens != "bits" else x
             dtype = result_dtype(np.invert if widens == "bits" else np.negative, [own])
-            refuse(dtype.kind == "f" and widens == "bits", "bits of a float")
-        else:
-            refuse(x == BOOL, "abs of a truth value")
-            dtype = x
+        refuse(dtype.kind == "f" and widens == "bits", "bits of a float")
+        return (own,), dtype
 
-        def generate(context, builder, signature, args):
-            value = build(builder, own, convert(builder, args[0], x, own))
-            return convert(builder, value, own, dtype)
+    def widened(builder, own, a):
+        return convert(builder, build(builder, own, a), own, rule(own)[1])
 
-        return numba_type(dtype)(a), generate
-
-    return operation
+    return numbers(1, rule, widened)
 
 
 def negative(builder, dtype, a):
@@ -259,71 +260,47 @@ def llvm_function(builder, name, type_):
     return builder.module.declare_intrinsic(name, [type_])
 
 
-@intrinsic
-def truth(typing, a):
-    x = dtype_of(a)
-    return types.boolean(a), lambda context, builder, _, args: convert(builder, args[0], x, BOOL)
+def as_it_is(builder, dtype, a, *others):
+    return a
 
 
-@intrinsic
-def only_truth(typing, a):
+def as_truth(x):
+    return (BOOL,), BOOL
+
+
+def only_truth(x):
     """A truth value; of others `and` and `or` return one of the two, whose type differs."""
-    refuse(dtype_of(a) != BOOL, "and, or of numbers")
-    return types.boolean(a), lambda context, builder, _, args: args[0]
+    refuse(x != BOOL, "and, or of numbers")
+    return (BOOL,), BOOL
 
 
-@intrinsic
-def negation(typing, a):
-    x = dtype_of(a)
-
-    def generate(context, builder, _, args):
-        return builder.not_(convert(builder, args[0], x, BOOL))
-
-    return types.boolean(a), generate
-
-
-@intrinsic
-def whole(typing, a):
+def whole(x):
     """An integer as int64: an index, or a bound of range()."""
-    x = dtype_of(a)
     refuse(x.kind not in "iub", "no integer")
-    return types.int64(a), lambda context, builder, _, args: convert(builder, args[0], x, INT64)
+    return (INT64,), INT64
 
 
-def caster(rule):
-    """Return an intrinsic that converts to the type that `rule` gives for a NumPy type."""
+def widen(x, y):
+    """One side of a conditional expression in the type that both sides have together."""
+    dtype = np.result_type(x, y)
+    refuse(UINT64 in (x, y) and dtype.kind == "f" and x.kind != "f", "int64 and uint64")
+    return (dtype, y), dtype
 
-    @intrinsic
-    def operation(typing, c, a):
-        x = dtype_of(a)
-        dtype = rule(x)
-        refuse(dtype not in KNOWN, f"{dtype}")
 
-        def generate(context, builder, signature, args):
-            flags = flags_of(builder, args[0])
-            return checked_convert(builder, args[1], x, dtype, flags)
+def caster(kind):
+    """Return an intrinsic that converts to the type that `kind` gives for a NumPy type."""
 
-        return numba_type(dtype)(c, a), generate
+    def rule(x):
+        refuse(kind(x) not in KNOWN, f"{kind(x)}")
+        return (x,), kind(x)
 
-    return operation
+    def build(builder, x, flags, a):
+        return checked_convert(builder, a, x, kind(x), flags)
+
+    return numbers(1, rule, build, flags=True)
 
 
 CASTS = {dtype: caster(lambda _, dtype=dtype: dtype) for dtype in KNOWN}
-to_int = caster(lambda x: x if x.kind in "iu" else INT64)
-to_float = caster(lambda x: x if x.kind == "f" else FLOAT64)
-
-
-@intrinsic
-def widen(typing, a, b):
-    """One side of a conditional expression in the type that both sides have together."""
-    x = dtype_of(a)
-    dtype = np.result_type(x, dtype_of(b))
-    refuse(UINT64 in (x, dtype_of(b)) and dtype.kind == "f" and x.kind != "f", "int64 and uint64")
-
-    def generate(context, builder, signature, args):
-        return convert(builder, args[0], x, dtype)
-
-    return numba_type(dtype)(a, b), generate
 
 
 # ------------------------------------------------------------------ NumPy's loops
@@ -348,7 +325,7 @@ def loop_of(ufunc, dtype):
     return found.functions[number], found.data[number] or 0
 
 
-def call_loop(context, builder, ufunc, dtype, values):
+def call_loop(builder, ufunc, dtype, values):
     """Build a call of NumPy's own loop for one element; `machine_code` says where the loop is."""
     loop_of(ufunc, dtype)
     byte = ir.IntType(8).as_pointer()
@@ -386,36 +363,21 @@ EXACT = {name: f"llvm.{name}" for name in "sqrt fabs floor ceil trunc".split()}
 def function(name, ufunc):
     """Return an intrinsic for one of math.*, of one or two numbers."""
 
-    def typed(*operands):
-        dtypes = [d if d.kind == "f" else FLOAT64 for d in map(dtype_of, operands)]
-        dtype = np.result_type(*dtypes)
-        tests = name in ("isnan", "isinf", "isfinite")
+    tests = name in ("isnan", "isinf", "isfinite")
+
+    def rule(*operands):
+        dtype = np.result_type(*(d if d.kind == "f" else FLOAT64 for d in operands))
         refuse(not tests and f"{'f' * ufunc.nin}->f" not in ufunc.types, f"math.{name}")
+        return (dtype,) * ufunc.nin, BOOL if tests else dtype
 
-        def generate(context, builder, signature, args):
-            values = []
-            for value, operand in zip(args, operands, strict=True):
-                values.append(convert(builder, value, dtype_of(operand), dtype))
-            if tests:
-                return test_float(builder, name, values[0])
-            if name in EXACT:
-                return builder.call(llvm_function(builder, EXACT[name], values[0].type), values)
-            return call_loop(context, builder, ufunc, dtype, values)
+    def build(builder, dtype, *values):
+        if tests:
+            return test_float(builder, name, *values)
+        if name in EXACT:
+            return builder.call(llvm_function(builder, EXACT[name], values[0].type), values)
+        return call_loop(builder, ufunc, dtype, values)
 
-        return numba_type(BOOL if tests else dtype)(*operands), generate
-
-    if ufunc.nin == 1:
-
-        @intrinsic
-        def operation(typing, a):
-            return typed(a)
-    else:
-
-        @intrinsic
-        def operation(typing, a, b):
-            return typed(a, b)
-
-    return operation
+    return numbers(ufunc.nin, rule, build)
 
 
 def test_float(builder, name, value):
@@ -427,54 +389,40 @@ def test_float(builder, name, value):
     return builder.fcmp_ordered(symbol, size, infinity)
 
 
-@intrinsic
-def fma(typing, a, b, c):
-    """Round once: a float32 by way of float64, as the engine does."""
-    dtype = np.result_type(*(dtype_of(x) for x in (a, b, c)))
+def of_floats(*operands):
+    dtype = np.result_type(*operands)
     refuse(dtype.kind != "f", "fma of integers")
+    return (dtype,) * 3, dtype
 
-    def generate(context, builder, signature, args):
-        x, y, z = (
-            convert(builder, v, dtype_of(t), FLOAT64) for v, t in zip(args, (a, b, c), strict=True)
-        )
-        return convert(builder, builder.fadd(builder.fmul(x, y), z), FLOAT64, dtype)
 
-    return numba_type(dtype)(a, b, c), generate
+def fma(builder, dtype, *values):
+    """Round once: a float32 by way of float64, as the engine does."""
+    x, y, z = (convert(builder, v, dtype, FLOAT64) for v in values)
+    return convert(builder, builder.fadd(builder.fmul(x, y), z), FLOAT64, dtype)
 
 
 def power_of(count):
     """Return x ** 2 or x ** 3, which are products."""
 
-    @intrinsic
-    def operation(typing, a):
-        x = dtype_of(a)
+    def rule(x):
         refuse(x == BOOL, "the power of a truth value")
         dtype = result_dtype(np.multiply, [x])
+        return (dtype,), dtype
 
-        def generate(context, builder, signature, args):
-            value = product = convert(builder, args[0], x, dtype)
-            for _ in range(count - 1):
-                multiply = builder.fmul if dtype.kind == "f" else builder.mul
-                product = multiply(product, value)
-            return product
+    def build(builder, dtype, value):
+        product, multiply = value, builder.fmul if dtype.kind == "f" else builder.mul
+        for _ in range(count - 1):
+            product = multiply(product, value)
+        return product
 
-        return numba_type(dtype)(a), generate
-
-    return operation
+    return numbers(1, rule, build)
 
 
-@intrinsic
-def power(typing, a, b):
+def power(x, y):
     """a ** b of a float and a float, or an integer that stands in the source."""
-    x, y = dtype_of(a), dtype_of(b)
     refuse("f" not in (x.kind, y.kind), "an integer to a power")
     dtype = x if y.kind in "iu" else np.result_type(x, y)
-
-    def generate(context, builder, signature, args):
-        values = [convert(builder, v, d, dtype) for v, d in zip(args, (x, y), strict=True)]
-        return call_loop(context, builder, np.power, dtype, values)
-
-    return numba_type(dtype)(a, b), generate
+    return (dtype, dtype), dtype
 
 
 FUNCTIONS = {
@@ -495,7 +443,7 @@ OPERATORS = {
     "RShift": operator(np.right_shift, lambda *parts: shift(*parts, left=False)),
     "FloorDiv": divided("quotient"),
     "Mod": divided("rest"),
-    "Pow": power,
+    "Pow": numbers(2, power, lambda b, dtype, *values: call_loop(b, np.power, dtype, values)),
     "square": power_of(2),
     "cube": power_of(3),
     "USub": unary_operator(negative, widens="number"),
@@ -510,12 +458,12 @@ OPERATORS = {
     "max": extreme(">"),
     "min": extreme("<"),
     "abs": unary_operator(magnitude, widens=None),
-    "Not": negation,
-    "truth": truth,
-    "only_truth": only_truth,
-    "whole": whole,
-    "int": to_int,
-    "float": to_float,
-    "widen": widen,
-    "fma": fma,
+    "Not": numbers(1, as_truth, lambda builder, dtype, a: builder.not_(a)),
+    "truth": numbers(1, as_truth, as_it_is),
+    "only_truth": numbers(1, only_truth, as_it_is),
+    "whole": numbers(1, whole, as_it_is),
+    "int": caster(lambda x: x if x.kind in "iu" else INT64),
+    "float": caster(lambda x: x if x.kind == "f" else FLOAT64),
+    "widen": numbers(2, widen, as_it_is),
+    "fma": numbers(3, of_floats, fma),
 }

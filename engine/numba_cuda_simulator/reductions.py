@@ -3,6 +3,8 @@
 Each thread goes through the array by itself, in row-major order, as the loop that Numba compiles.
 """
 
+import functools
+
 import numpy as np
 
 from .arrays import LaneArray
@@ -71,31 +73,17 @@ def extreme(ufunc):
 
 
 def nan_mean(array):
-    count = np.int64(0)
-    for x in elements(array):
-        count = count + (x == x)
-    return folded(np.add, 0, skip_nan=True)(array) / np.float64(count)
+    return folded(np.add, 0, skip_nan=True)(array) / np.float64(counted(lambda x: x == x)(array))
 
 
-def nonzero(array):
-    count = np.int64(0)
-    for x in elements(array):
-        count = count + as_bool(x)
-    return count
+def counted(test):
+    """Return how many elements meet a test."""
+    return lambda array: sum((test(x) for x in elements(array)), np.int64(0))
 
 
-def any_(array):
-    result = np.False_
-    for x in elements(array):
-        result = np.logical_or(result, as_bool(x))
-    return result
-
-
-def all_(array):
-    result = np.True_
-    for x in elements(array):
-        result = np.logical_and(result, as_bool(x))
-    return result
+def of_truths(ufunc, start):
+    """Return any() or all()."""
+    return lambda array: functools.reduce(ufunc, map(as_bool, elements(array)), start)
 
 
 def first_best(better):
@@ -130,8 +118,8 @@ METHODS = {
     "max": extreme(np.maximum),
     "var": variance,
     "std": lambda array: np.sqrt(variance(array)),
-    "any": any_,
-    "all": all_,
+    "any": of_truths(np.logical_or, np.False_),
+    "all": of_truths(np.logical_and, np.True_),
     "argmax": first_best(np.greater),
     "argmin": first_best(np.less),
     "item": item,
@@ -181,7 +169,7 @@ FUNCTIONS |= {
     "nansum": of_array("np.nansum", folded(np.add, 0, skip_nan=True)),
     "nanprod": of_array("np.nanprod", folded(np.multiply, 1, skip_nan=True)),
     "nanmean": of_array("np.nanmean", nan_mean),
-    "count_nonzero": of_array("np.count_nonzero", nonzero),
+    "count_nonzero": of_array("np.count_nonzero", counted(as_bool)),
     "size": of_array("np.size", lambda array: array.size),
     "shape": of_array("np.shape", lambda array: array.shape),
 }

@@ -13,6 +13,12 @@ inner blocks use x and each writes it first, as two loops over one name do, each
 import ast
 
 
+def stored(*nodes):
+    """Return the variables that syntax trees assign, each as often as they do."""
+    found = (x for node in nodes for x in ast.walk(node))
+    return [x.id for x in found if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)]
+
+
 def names(node, context=(ast.Load, ast.Store)):
     """Return the variable names used in a syntax tree."""
     return {x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, context)}

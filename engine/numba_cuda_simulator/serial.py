@@ -23,7 +23,9 @@ from .lanes import Lanes, Undefined
 from .memory import Memory
 from .operators import Operators
 from .progress import LEAVES
-from .transform import PREFIX, Transformer, is_part, load_name
+from .scopes import names, stored
+from .syntax import indices_of, parameters_of
+from .transform import PREFIX, Transformer, assign, is_part, load_name
 from .waits import Patience, waits_for_memory
 
 INT64 = np.int64
@@ -81,19 +83,18 @@ class SerialTransformer(Transformer):
 
     def __init__(self, code, file, direct):
         super().__init__(code, file, counting=False)
-        stored = {x.id for x in ast.walk(self.function) if is_stored(x)}
-        self.direct = {name: axes for name, axes, _ in direct if name not in stored}
+        known = names(self.function, ast.Store)
+        self.direct = {name: axes for name, axes, _ in direct if name not in known}
         self.widths = {name: ANY if dtype != "int32" else INT32 for name, _, dtype in direct}
         self.narrow = {name for name, _, dtype in direct if dtype in NARROW}
         self.signed = {name for name, _, dtype in direct if dtype in ("int8", "int16", "int32")}
         self.uses = Uses(self.function)
-        self.counters = loop_variables(self.function) - set(function_parameters(self.function))
+        self.counters = loop_variables(self.function) - set(parameters_of(self.function))
 
     def block_statements(self, statements, number):
         result = []
         if number == 0:  # no index is in range before its loop has begun
-            nowhere = [ast.Name(PREFIX + "at_" + name, ast.Store()) for name in self.counters]
-            nowhere = [ast.Assign([name], ast.Constant(math.nan)) for name in nowhere]
+            nowhere = [assign(f"{PREFIX}at_{n}", ast.Constant(math.nan)) for n in self.counters]
             result += self.mark(nowhere, statements[0])
         for s in statements:
             rewrite = getattr(self, "s_" + type(s).__name__, None)
@@ -106,7 +107,7 @@ class SerialTransformer(Transformer):
         computed = isinstance(value, (ast.BinOp, ast.Compare, ast.IfExp)) or is_call(value, "load")
         if not computed:  # a variable, perhaps, that nothing has been assigned to
             value = self.call("defined", value)
-        return [ast.Assign([ast.Name(name, ast.Store())], value)]
+        return [assign(name, value)]
 
     def find_unsure_reads(self):
         return ()  # of one thread: `defined` finds them
@@ -182,10 +183,7 @@ class SerialTransformer(Transformer):
             tests.append(ast.Compare(ends[0], [ast.LtE(), ast.LtE()], within))
         usual = self.call("store", load_name(array), index, load_name(new), site)
         put = ast.Assign([self.element(array, place, ast.Store())], load_name(new))
-        return [
-            ast.Assign([ast.Name(new, ast.Store())], value),
-            ast.If(all_of(tests), [put], [ast.Expr(usual)]),
-        ]
+        return [assign(new, value), ast.If(all_of(tests), [put], [ast.Expr(usual)])]
 
     def e_Subscript(self, node):
         if not self.is_direct(node):
@@ -210,7 +208,7 @@ class SerialTransformer(Transformer):
         for index in indices_of(target.slice):
             if self.plain(index) is None:  # to be evaluated once
                 name = self.temporary()
-                result.append(ast.Assign([ast.Name(name, ast.Store())], self.index(index)))
+                result.append(assign(name, self.index(index)))
                 index = load_name(name)
             indices.append(index)
         site = self.site_constant(target, index=target.slice)
@@ -252,7 +250,7 @@ class SerialTransformer(Transformer):
             loop.target = ast.Name(PREFIX + "at_" + name, ast.Store())
             loop.iter.func.id = PREFIX + "count_turns"
             value = self.call("int64", load_name(loop.target.id))
-            loop.body.insert(0, ast.Assign([ast.Name(name, ast.Store())], value))
+            loop.body.insert(0, assign(name, value))
         return [loop]
 
     def s_While(self, s):
@@ -287,7 +285,7 @@ class Uses:
         for node in self.parents:
             if isinstance(node, ast.Name):
                 self.loads.setdefault(node.id, []).append(node)
-        self.parameters = set(function_parameters(function))
+        self.parameters = set(parameters_of(function))
         self.widths = {}  # of variables
 
     def width(self, node):
@@ -347,21 +345,13 @@ class Uses:
         return INT32 if isinstance(self.parents[node].op, SAFE_OPERATORS) else NONE
 
 
-def is_stored(node):
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-
-
 def is_call(node, operation):
     return isinstance(node, ast.Call) and getattr(node.func, "id", "") == PREFIX + operation
 
 
-def function_parameters(function):
-    return [a.arg for a in function.args.posonlyargs + function.args.args]
-
-
 def loop_variables(function):
     """Return the variables that nothing but `for ... in range(...)` sets."""
-    stored = [x.id for x in ast.walk(function) if is_stored(x)]
+    assigned = stored(function)
     set_by_loops = [
         x.target.id
         for x in ast.walk(function)
@@ -371,13 +361,9 @@ def loop_variables(function):
         and getattr(x.iter.func, "id", "") == "range"
         and not x.iter.keywords
     ]
-    if "range" in stored:
+    if "range" in assigned:
         return set()
-    return {name for name in set_by_loops if set_by_loops.count(name) == stored.count(name)}
-
-
-def indices_of(index):
-    return index.elts if isinstance(index, ast.Tuple) else [index]
+    return {name for name in set_by_loops if set_by_loops.count(name) == assigned.count(name)}
 
 
 def all_of(tests):

@@ -20,7 +20,7 @@ from .arrays import poison
 from .dtypes import numpy_dtype
 from .emit import Emitter, Path, Program, Untranslatable
 from .scopes import names, read_before_written
-from .transform import PREFIX, load_name
+from .transform import PREFIX, assign, load_name
 from .watched import CONTEXT, KINDS, STRIDE
 
 VOTES = {  # of a block's threads: the result from how many say yes
@@ -233,7 +233,7 @@ class Kernel(Emitter):
         turn = name if name in self.block_variables else self.temporary()
         bind = []
         if turn != name:
-            bind = [self.region([ast.Assign([ast.Name(name, ast.Store())], load_name(turn))])]
+            bind = [self.region([assign(name, load_name(turn))])]
             self.locals.add(turn)
         loop = ast.For(
             ast.Name(turn, ast.Store()),
@@ -377,7 +377,7 @@ class Kernel(Emitter):
             written = self.test(value)
             if region.kind == INTEGER:
                 written = self.call("whole", self.expression(value))
-            result.append(ast.Assign([ast.Name(mine, ast.Store())], written))
+            result.append(assign(mine, written))
             if region.kind == VOTE:
                 result += lines("{1} += {2}", name, mine)
                 continue

@@ -60,6 +60,16 @@ def refusal_of(node):
     return refusal(*REFUSED.get(kind, (f"this syntax ({kind.__name__})", "")))
 
 
+def parameters_of(function):
+    """Return the names of the parameters of a function's syntax tree."""
+    return [a.arg for a in function.args.posonlyargs + function.args.args]
+
+
+def indices_of(index):
+    """Return the parts of x[i, j], a list also of x[i]."""
+    return index.elts if isinstance(index, ast.Tuple) else [index]
+
+
 class FromEnd(int):
     """A negative index that is a literal, as in x[-1]: it counts from the end, as in Python."""
 

@@ -7,8 +7,17 @@ from html import escape
 from .flops import Flops
 
 
+class Traffic:
+    """Adds up what lines of the source did; `counts` is what is kept of each total."""
+
+    def add(self, action, *total):
+        for what, number in zip(self.counts, total, strict=True):
+            if what:
+                setattr(self, action + what, getattr(self, action + what) + number)
+
+
 @dataclass
-class GlobalTraffic:
+class GlobalTraffic(Traffic):
     """What a launch moved to and from one global array.
 
     loads, stores and atomics count elements, once per thread; requests are those of warps;
@@ -30,19 +39,11 @@ class GlobalTraffic:
     atomic_sectors: int = 0
     storing_threads: int = 0
     storing_blocks: int = 0
-
-    def add(self, action, elements, bytes_, requests, cost, conflicts):
-        for what, number in (
-            (f"{action}s", elements),
-            (f"{action}_bytes", bytes_),
-            (f"{action}_requests", requests),
-            (f"{action}_sectors", cost),
-        ):
-            setattr(self, what, getattr(self, what) + number)
+    counts = "s", "_bytes", "_requests", "_sectors", ""
 
 
 @dataclass
-class SharedTraffic:
+class SharedTraffic(Traffic):
     """What a launch did with one array in shared memory.
 
     wavefronts are the steps in which the banks serve the requests; bank_conflicts counts those
@@ -61,19 +62,11 @@ class SharedTraffic:
     load_conflicts: int = 0
     store_conflicts: int = 0
     atomic_conflicts: int = 0
+    counts = "s", "", "_requests", "_wavefronts", "_conflicts"
 
     @property
     def bank_conflicts(self):
         return self.load_conflicts + self.store_conflicts + self.atomic_conflicts
-
-    def add(self, action, elements, bytes_, requests, cost, conflicts):
-        for what, number in (
-            (f"{action}s", elements),
-            (f"{action}_requests", requests),
-            (f"{action}_wavefronts", cost),
-            (f"{action}_conflicts", conflicts),
-        ):
-            setattr(self, what, getattr(self, what) + number)
 
 
 @dataclass

@@ -35,7 +35,15 @@ import numpy as np
 from .errors import Site, UnsupportedError
 from .progress import LEAVES
 from .scopes import find_homes, find_numbers, find_unsure_reads, names
-from .syntax import REFUSED, FromEnd, SimpleLoops, refusal, refusal_of
+from .syntax import (
+    REFUSED,
+    FromEnd,
+    SimpleLoops,
+    indices_of,
+    parameters_of,
+    refusal,
+    refusal_of,
+)
 from .waits import waits_for_memory
 
 PREFIX = "_simt_"  # of every name that the engine adds to a kernel
@@ -143,7 +151,7 @@ def is_literal(e):
 
 def is_part(index):
     """Tell whether an index stands for a part of an array: x[2:5], x[::-1, 0] or x[..., 0]."""
-    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    parts = indices_of(index)
     return any(isinstance(p, ast.Slice) or getattr(p, "value", None) is ... for p in parts)
 
 
@@ -170,6 +178,17 @@ def assigned(name):
 def thunk(body):
     """Return `lambda: body`: an expression to be evaluated later, under a smaller mask."""
     return ast.Lambda(ast.arguments([], [], None, [], [], None, []), body)
+
+
+def assign(name, value):
+    return ast.Assign([ast.Name(name, ast.Store())], value)
+
+
+def tree_of(code, file):
+    """Return the syntax tree of a function, its loops written as plain ones."""
+    tree = parsed(code, file)
+    SimpleLoops(PREFIX).visit(tree)
+    return tree
 
 
 def parsed(code, file):
@@ -264,18 +283,29 @@ def changed(code, file):
     )
 
 
-class Transformer:
+class Writer:
+    """Writes syntax trees."""
+
+    temporaries = 0
+
+    def call(self, function, *arguments):
+        return ast.Call(load_name(PREFIX + function), list(arguments), [])
+
+    def temporary(self):
+        self.temporaries += 1
+        return f"{PREFIX}t{self.temporaries}"
+
+
+class Transformer(Writer):
     """Rewrites one function; each method e_X or s_X rewrites one kind of syntax node."""
 
     def __init__(self, code, file, counting):
         self.file, self.counting = file, counting
-        self.function = parsed(code, file)
-        SimpleLoops(PREFIX).visit(self.function)
+        self.function = tree_of(code, file)
         self.name = code.co_name
         self.shape_parameters = {}  # those that the shape of an array depends on -> where
         self.calls = {}  # position of a call -> the variables in each argument
         self.constants = {}
-        self.temporaries = 0
         self.target_name = ""  # the variable that the current statement assigns
         self.discarded = None  # the call whose result the current statement throws away
 
@@ -289,12 +319,8 @@ class Transformer:
             self.refuse(function, "*args or **kwargs", instead)
         if arguments.kwonlyargs:
             self.refuse(function, "a keyword-only parameter", instead, numba_runs_it=True)
-        self.parameters = [a.arg for a in arguments.posonlyargs + arguments.args]
-        stored = {
-            x.id
-            for x in ast.walk(function)
-            if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)
-        }
+        self.parameters = parameters_of(function)
+        stored = names(function, ast.Store)
         self.locals = stored | set(self.parameters)
         self.homes, self.block_number = find_homes(function, self.parameters)
         self.home_blocks = {home for (name, _), home in self.homes.items() if name in stored}
@@ -306,10 +332,9 @@ class Transformer:
         declare = []
         for name in sorted(stored - set(self.parameters)):
             undefined = self.constant_name(f"undefined_{name}", ("undefined", name))
-            declare.append(ast.Assign([ast.Name(name, ast.Store())], load_name(undefined)))
+            declare.append(assign(name, load_name(undefined)))
         for name in sorted(self.partial):
-            nobody = ast.Constant(False)
-            declare.append(ast.Assign([ast.Name(assigned(name), ast.Store())], nobody))
+            declare.append(assign(assigned(name), ast.Constant(False)))
         lockstep = ast.FunctionDef(
             function.name,
             ast.arguments([], [ast.arg(p) for p in self.parameters], None, [], [], None, []),
@@ -349,8 +374,7 @@ class Transformer:
     # ------------------------------------------------------------------ helpers
 
     def site(self, node, name="", index=None):
-        indices = index.elts if isinstance(index, ast.Tuple) else [index]
-        variables = tuple(map(is_name, indices))
+        variables = tuple(map(is_name, indices_of(index)))
         end = node.end_col_offset if node.end_lineno == node.lineno else 1 << 30
         return Site(self.file, node.lineno, node.col_offset, end, self.name, name, variables)
 
@@ -358,9 +382,6 @@ class Transformer:
         """Refuse a piece of syntax; `what` it is and what to write instead, if that is special."""
         message, hint = refusal(*what, numba_runs_it=numba_runs_it) if what else refusal_of(node)
         raise UnsupportedError(message, sites=[self.site(node)], hint=hint)
-
-    def call(self, function, *arguments):
-        return ast.Call(load_name(PREFIX + function), list(arguments), [])
 
     def mark(self, nodes, like):
         """Give new nodes the position of the source they stand for."""
@@ -371,10 +392,6 @@ class Transformer:
                 ast.copy_location(node, like)
             self.mark(ast.iter_child_nodes(node), like)
         return nodes
-
-    def temporary(self):
-        self.temporaries += 1
-        return f"{PREFIX}t{self.temporaries}"
 
     def constant_name(self, name, value):
         name = PREFIX + name
@@ -672,8 +689,7 @@ class Transformer:
         result = []
         if number in self.home_blocks:
             mask = ast.Attribute(load_name(PREFIX + "lanes"), "mask", ast.Load())
-            home = ast.Assign([ast.Name(f"{PREFIX}home{number}", ast.Store())], mask)
-            result += self.mark([home], statements[0])
+            result += self.mark([assign(f"{PREFIX}home{number}", mask)], statements[0])
         for i, s in enumerate(statements):
             rewrite = getattr(self, "s_" + type(s).__name__, None)
             if rewrite is None:
@@ -706,11 +722,10 @@ class Transformer:
         number = self.present if number is None else number
         home = load_name(f"{PREFIX}home{self.homes[name, number]}")
         value = self.call("bind", load_name(name), value, home)
-        result = [ast.Assign([ast.Name(name, ast.Store())], value)]
+        result = [assign(name, value)]
         if name in self.partial:
             who = assigned(name)
-            now = self.call("assign", load_name(who))
-            result.append(ast.Assign([ast.Name(who, ast.Store())], now))
+            result.append(assign(who, self.call("assign", load_name(who))))
         return result
 
     def store(self, target, value, node, source=None):
@@ -721,7 +736,7 @@ class Transformer:
             count = ast.Constant(len(target.elts))
             parts = self.temporary()
             unpack = self.call("unpack", value, count, self.site_constant(target))
-            result = [ast.Assign([ast.Name(parts, ast.Store())], unpack)]
+            result = [assign(parts, unpack)]
             for i, element in enumerate(target.elts):
                 part = ast.Subscript(load_name(parts), ast.Constant(i), ast.Load())
                 result += self.store(element, part, node)
@@ -757,7 +772,7 @@ class Transformer:
         if len(s.targets) == 1:
             return self.store(target, value, s, s.value)
         shared = self.temporary()
-        result = [ast.Assign([ast.Name(shared, ast.Store())], value)]
+        result = [assign(shared, value)]
         for target in s.targets:
             result += self.store(target, load_name(shared), s)
         return result
@@ -777,10 +792,7 @@ class Transformer:
             new = self.operation(s, s.op, old, value, target, s.value)
             site = self.site_constant(target)
             call = self.call("store_field", load_name(record), ast.Constant(target.attr), new, site)
-            return [
-                ast.Assign([ast.Name(record, ast.Store())], self.expression(target.value)),
-                ast.Expr(call),
-            ]
+            return [assign(record, self.expression(target.value)), ast.Expr(call)]
         if is_part(target.slice):
             instead = "Loop over its elements."
             self.refuse(target, "changing a slice in place", instead)
@@ -789,8 +801,8 @@ class Transformer:
         old = self.call("load", load_name(array), load_name(index), site)
         new = self.operation(s, s.op, old, value, target, s.value)
         return [
-            ast.Assign([ast.Name(array, ast.Store())], self.expression(target.value)),
-            ast.Assign([ast.Name(index, ast.Store())], self.index(target.slice)),
+            assign(array, self.expression(target.value)),
+            assign(index, self.index(target.slice)),
             ast.Expr(self.call("store", load_name(array), load_name(index), new, site)),
         ]
 
@@ -929,8 +941,7 @@ def root(node):
             continue
         if not isinstance(node, ast.Subscript):
             break
-        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        indices += sum(not isinstance(part, ast.Slice) for part in parts)
+        indices += sum(not isinstance(part, ast.Slice) for part in indices_of(node.slice))
         node = node.value
     return node.id if isinstance(node, ast.Name) else None, indices
 

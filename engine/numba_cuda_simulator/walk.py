@@ -25,10 +25,12 @@ import z3
 from .dtypes import numpy_dtype
 from .errors import Site, UnsupportedError
 from .integers import LARGE, Integers, choose, conj, disj, is_condition, is_number, neg, variables
-from .names import DIALECTS, closure_of, cuda, name_of, python_function
+from .names import DIALECTS, cuda, name_of, python_function, value_outside
 from .race_rules import ATOMIC, LOAD, STORE
-from .syntax import SimpleLoops
-from .transform import PREFIX, parsed
+from .scopes import names as mentioned
+from .scopes import stored
+from .syntax import indices_of, parameters_of
+from .transform import tree_of as new_tree
 
 MOST_TURNS = 64  # of a loop that is unrolled
 MOST_STATEMENTS = 20_000
@@ -39,6 +41,7 @@ COMPUTE = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.FloorDiv: "floor
 COMPUTE |= {ast.Mod: "mod", ast.LShift: "lshift", ast.RShift: "rshift", ast.BitAnd: "and_"}
 COMPUTE |= {ast.BitOr: "or_", ast.BitXor: "xor", ast.Pow: "pow", ast.Div: "truediv"}
 MISSING = object()
+tree_of = functools.lru_cache(maxsize=64)(new_tree)  # its nodes stay the same objects
 RANK = 'Give prove the shapes of the arguments, as in "float32[n, m]".'
 
 
@@ -114,14 +117,8 @@ class Sizes(dict):
         return name not in vars(builtins)
 
 
-def stored(*statements):
-    """Return the names that are assigned, each as often as it is."""
-    nodes = (n for s in statements for n in ast.walk(s))
-    return [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-
-
-def mentioned(node):
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+def first_data(*values):
+    return next((v for v in values if isinstance(v, Data)), None)
 
 
 def is_carried(body, name):
@@ -134,14 +131,6 @@ def is_carried(body, name):
         if name in mentioned(s):
             return True
     return False
-
-
-@functools.lru_cache(maxsize=64)
-def tree_of(code, file):
-    """Return the syntax tree of a function, its loops written as plain ones."""
-    tree = parsed(code, file)
-    SimpleLoops(PREFIX).visit(tree)
-    return tree
 
 
 class Shape:
@@ -236,7 +225,7 @@ class Walk:
         self.integers.facts += map(self.size_of, where)
         self.make_axes(self.sizes(block), grid and self.sizes(grid))
         tree = tree_of(function.__code__, function.__code__.co_filename)
-        names = [a.arg for a in tree.args.posonlyargs + tree.args.args]
+        names = parameters_of(tree)
         arrays = array_names(tree, self.resolve)
         pairs = zip(names, arguments, strict=True)
         self.arguments = {n: self.argument(n, given, n in arrays) for n, given in pairs}
@@ -454,9 +443,7 @@ class Walk:
             return choose(test, a, b)
         if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
             return tuple(self.merge(test, x, y, name) for x, y in zip(a, b, strict=True))
-        return next(
-            (x for x in (a, b) if isinstance(x, Data)), Data(f"'{name}' depends on a branch")
-        )
+        return first_data(a, b) or Data(f"'{name}' depends on a branch")
 
     def s_Return(self, s):
         value = self.value(s.value) if s.value else None
@@ -651,11 +638,8 @@ class Walk:
 
     def resolve(self, name):
         """Return what a name outside of the kernel means."""
-        closure = closure_of(self.function)
-        for names in (closure, self.function.__globals__, vars(builtins)):
-            if name in names:
-                return plain(names[name], name)
-        return MISSING
+        value = value_outside(self.function, name, MISSING)
+        return value if value is MISSING else plain(value, name)
 
     def e_Attribute(self, e):
         value = self.value(e.value)
@@ -732,7 +716,7 @@ class Walk:
         if not isinstance(array, Array):
             self.refuse(e, "only arrays are indexed", RANK)
         index = e.slice if index is None else index
-        parts = index.elts if isinstance(index, ast.Tuple) else [index]
+        parts = indices_of(index)
         whole, places, why = array.whole, list(array.prefix), ""
         for p in parts:
             value = None if isinstance(p, ast.Slice) else self.value(p)
@@ -767,7 +751,7 @@ class Walk:
                 return Data("an error")
         if isinstance(a, tuple) and isinstance(b, tuple):
             return a + b
-        unknown = next((x for x in (a, b) if isinstance(x, Data)), None)
+        unknown = first_data(a, b)
         if is_condition(a) or is_condition(b) or isinstance(b, int) and name == "mod":
             a, b = (self.integer(x) if is_condition(x) or x is a and unknown else x for x in (a, b))
         if not is_number(a) or not is_number(b):
@@ -881,7 +865,7 @@ class Walk:
                 return Data("an error")
         if function is range or inspect.isfunction(function):
             self.refuse(e, "this call is not followed")
-        return next((v for v in values if isinstance(v, Data)), Data("a function's result"))
+        return first_data(*values) or Data("a function's result")
 
     def cast(self, value, dtype):
         """Return a signed integer as it is: it is taken to fit."""
@@ -936,7 +920,7 @@ class Walk:
     def inline(self, e, function, values, named):
         """Run the body of a device function."""
         tree = tree_of(function.__code__, function.__code__.co_filename)
-        names = [a.arg for a in tree.args.posonlyargs + tree.args.args]
+        names = parameters_of(tree)
         given = dict(zip(names, values, strict=False)) | named
         defaults = function.__defaults__ or ()
         for name, value in zip(names[len(names) - len(defaults) :], defaults, strict=True):

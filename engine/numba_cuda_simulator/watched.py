@@ -27,7 +27,7 @@ from numba.extending import intrinsic
 from numba.np import arrayobj
 
 from .dtypes import INT64
-from .native import I64, checked_convert, convert, dtype_of, flags_of, raise_flag, refuse
+from .native import I64, better, checked_convert, convert, dtype_of, flags_of, raise_flag, refuse
 
 STRIDE = 4096
 VARIED = 1024  # added to a store: not the first value that was stored there
@@ -181,13 +181,7 @@ class Access:
         self.done()
         old = self.load_item()
         if name in ("max", "min"):
-            compare = b.icmp_signed if dtype.kind == "i" else b.icmp_unsigned
-            if dtype.kind == "f":
-                compare = b.fcmp_ordered
-            better = compare(">" if name == "max" else "<", value, old)
-            if dtype.kind == "f":  # of a number and NaN the number
-                better = b.or_(better, b.fcmp_unordered("uno", old, old))
-            new = b.select(better, value, old)
+            new = better(b, dtype, value, old, ">" if name == "max" else "<")
         else:
             new = getattr(b, name)(old, value)
         self.store_item(new)

@@ -1,9 +1,9 @@
 """Random kernels whose indices are mostly linear: guards, loops, barriers, races, wrong indices."""
 
-import linecache
 import random
 
 from numba import cuda, int64
+from sources import run_text
 
 THREADS = 4
 SHAPES = "8", "n", "n + 4", "4 * g", "2 * n + m", "4 * g + n", "64"
@@ -128,8 +128,4 @@ def affine_kernel(seed):
 
 def compiled(text, **world):
     """Return a kernel written as a text, and the text."""
-    file = f"<affine {hash(text)}>"
-    linecache.cache[file] = len(text), None, text.splitlines(True), file
-    world["cuda"] = cuda
-    exec(compile(text, file, "exec"), world)
-    return cuda.jit(world["kernel"]), text
+    return cuda.jit(run_text(text, world | {"cuda": cuda})["kernel"]), text

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import cuda, float32, int32, int64
+from simt_kernels import jitted
+
+from numba_cuda_simulator.names import python_function
 
 TILE = 16
 CLASSICS = []
@@ -25,12 +28,12 @@ class Classic:
 
     @property
     def name(self):
-        function = getattr(self.kernel, "py_func", None) or self.kernel.fn  # Numba's simulator: fn
-        return function.__name__
+        return python_function(self.kernel).__name__
 
 
 def classic(small, large, launch, times=1):
     def add(kernel):
+        kernel = jitted(kernel)
         CLASSICS.append(Classic(kernel, launch, small, large, times))
         return kernel
 
@@ -63,7 +66,6 @@ def square(n):
 
 
 @classic(20, 10_000, lambda n: (*over(1536), n, np.arange(1, 1537), zeros(1536, dtype="f8")))
-@cuda.jit
 def pi(n, seeds, out):
     i = cuda.grid(1)
     seed = seeds[i]
@@ -79,7 +81,6 @@ def pi(n, seeds, out):
 
 
 @classic(40, 1024, lambda n: (*square(n), zeros(n, n, dtype=np.uint8), 200))
-@cuda.jit
 def mandelbrot(image, most):
     x, y = cuda.grid(2)
     if y < image.shape[0] and x < image.shape[1]:
@@ -94,7 +95,6 @@ def mandelbrot(image, most):
 
 
 @classic(20, 200, lambda n: (*over(256), integers(1000, 256, n)))
-@cuda.jit
 def quicksort(x):
     i = cuda.grid(1)
     stack = cuda.local.array(400, int64)
@@ -126,7 +126,6 @@ def quicksort(x):
 
 @classic(10, 100, lambda n: (*over(256), integers(4, 256, n), integers(4, 256, n + 1),
                              zeros(256, dtype=np.int64)))  # fmt: skip
-@cuda.jit
 def edit_distance(a, b, out):
     i = cuda.grid(1)
     row = cuda.local.array(128, int64)
@@ -144,7 +143,6 @@ def edit_distance(a, b, out):
 
 
 @classic(200, 50_000, lambda n: (*over(n), zeros(n, dtype=np.int64)))
-@cuda.jit
 def collatz(out):
     i = cuda.grid(1)
     if i >= out.size:
@@ -156,7 +154,6 @@ def collatz(out):
 
 
 @classic(200, 30_000, lambda n: (*over(n), zeros(n, dtype=bool)))
-@cuda.jit
 def primes(out):
     i = cuda.grid(1)
     if i < out.size:
@@ -169,7 +166,6 @@ def primes(out):
 
 
 @classic(50, 2000, lambda n: (*over(256), floats(256, 16), n))
-@cuda.jit
 def insertion_sort(x, turns):
     i = cuda.grid(1)
     for _ in range(turns // 50):
@@ -183,7 +179,6 @@ def insertion_sort(x, turns):
 
 
 @classic(100, 200_000, lambda n: (*over(n), floats(n), zeros(n)))
-@cuda.jit
 def black_scholes(s, out):
     i = cuda.grid(1)
     if i < s.size:
@@ -210,7 +205,6 @@ def nearest(x, y, spheres):
 
 
 @classic(24, 512, lambda n: (*square(n), floats(20, 4), zeros(n, n, dtype=np.int32)))
-@cuda.jit
 def ray_caster(spheres, image):
     j, i = cuda.grid(2)
     if i < image.shape[0] and j < image.shape[1]:
@@ -222,7 +216,6 @@ def ray_caster(spheres, image):
 
 
 @classic(40, 256, lambda n: (*square(n), floats(n, n), zeros(n, n)), times=200)
-@cuda.jit
 def heat(u, out):
     j, i = cuda.grid(2)
     if 0 < i < u.shape[0] - 1 and 0 < j < u.shape[1] - 1:
@@ -231,7 +224,6 @@ def heat(u, out):
 
 
 @classic(40, 512, lambda n: (*square(n), integers(2, n, n), zeros(n, n, dtype=np.int64)))
-@cuda.jit
 def game_of_life(cells, out):
     j, i = cuda.grid(2)
     n, m = cells.shape
@@ -245,7 +237,6 @@ def game_of_life(cells, out):
 
 
 @classic(100, 20_000, lambda n: (*over(n), floats(n + 8), floats(9), zeros(n)))
-@cuda.jit
 def convolution(x, weights, out):
     i = cuda.grid(1)
     if i < out.size:
@@ -256,7 +247,6 @@ def convolution(x, weights, out):
 
 
 @classic(100, 1000, lambda n: (*over(n), floats(n, n), floats(n), zeros(n)))
-@cuda.jit
 def matrix_vector(a, x, out):
     i = cuda.grid(1)
     if i < out.size:
@@ -270,7 +260,6 @@ def matrix_vector(a, x, out):
 
 
 @classic(128, 2048, lambda n: (n // 64, 64, floats(n, 4), zeros(n, 3)))
-@cuda.jit
 def n_body(bodies, out):
     tile = cuda.shared.array((64, 4), float32)
     i, t = cuda.grid(1), cuda.threadIdx.x
@@ -296,7 +285,6 @@ def n_body(bodies, out):
 
 
 @classic(37, 250, lambda n: (*square(n), floats(n, n), floats(n, n), zeros(n, n)))
-@cuda.jit
 def matrix_product(a, b, c):
     a_tile = cuda.shared.array((TILE, TILE), float32)
     b_tile = cuda.shared.array((TILE, TILE), float32)
@@ -317,7 +305,6 @@ def matrix_product(a, b, c):
 
 
 @classic(40, 1024, lambda n: (*square(n), floats(n, n), zeros(n, n)))
-@cuda.jit
 def transpose(x, out):
     tile = cuda.shared.array((TILE, TILE + 1), float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
@@ -330,7 +317,6 @@ def transpose(x, out):
 
 
 @classic(256, 1 << 18, lambda n: (n // 128, 128, floats(n), zeros(n // 128)))
-@cuda.jit
 def tree_sum(x, out):
     partial = cuda.shared.array(128, float32)
     t = cuda.threadIdx.x
@@ -347,7 +333,6 @@ def tree_sum(x, out):
 
 
 @classic(256, 1 << 17, lambda n: (n // 128, 128, integers(9, n), zeros(n, dtype=np.int64)))
-@cuda.jit
 def prefix_sum(x, out):
     """Hillis and Steele's, in each block."""
     sums = cuda.shared.array(128, int64)
@@ -365,7 +350,6 @@ def prefix_sum(x, out):
 
 
 @classic(1, 1, lambda n: (4, 128, integers(1000, 512)))
-@cuda.jit
 def bitonic_sort(x):
     cells = cuda.shared.array(128, int64)
     t, i = cuda.threadIdx.x, cuda.grid(1)
@@ -388,7 +372,6 @@ def bitonic_sort(x):
 
 
 @classic(20, 512, lambda n: (1, 256, integers(1000, 512), n))
-@cuda.jit
 def odd_even_sort(x, turns):
     t = cuda.threadIdx.x
     for turn in range(turns):
@@ -401,7 +384,6 @@ def odd_even_sort(x, turns):
 
 
 @classic(2000, 1 << 20, lambda n: (16, 128, integers(64, n), zeros(64, dtype=np.int32)))
-@cuda.jit
 def histogram(x, counts):
     bins = cuda.shared.array(64, int32)
     t = cuda.threadIdx.x
@@ -416,7 +398,6 @@ def histogram(x, counts):
 
 
 @classic(300, 30_000, lambda n: (-(-n // 64), 64, integers(100, n), zeros(n, dtype=np.int64)))
-@cuda.jit
 def stencil(x, out):
     """Three neighbours, with a halo in shared memory; threads beyond the end leave."""
     cells = cuda.shared.array(66, int64)

@@ -16,6 +16,17 @@ if not simt.has_gpu():
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+@pytest.fixture(autouse=True)
+def engine():
+    """The engine is on, and afterwards as it was: with a GPU it need not be."""
+    enabled = simt.is_enabled()
+    simt.enable()
+    yield
+    if not enabled:
+        simt.disable()
+
+
 OPTIONAL = {"greenlet", "IPython", "ml_dtypes", "z3"}
 
 

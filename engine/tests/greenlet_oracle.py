@@ -123,7 +123,7 @@ class _Machine:
 
     def argument(self, name, value):
         if isinstance(value, tuple):
-            return tuple(self.argument(name, part) for part in value)
+            return tuple(self.argument(f"{name}[{i}]", part) for i, part in enumerate(value))
         if isinstance(value, np.void):
             return _Record(Memory(self, np.asarray(value).reshape(1), name, "global"), 0)
         if not isinstance(value, np.ndarray):
@@ -339,53 +339,16 @@ class _CudaModule:
     def local_array(self, shape, dtype):
         return Memory(self.machine, np.zeros(shape, _dtype(dtype)), "local", "local")
 
-    def syncthreads(self):
-        self.machine.meet("block")
-
-    def syncthreads_count(self, predicate):
-        return np.int64(sum(map(bool, self.machine.meet("block", predicate).values())))
-
-    def syncthreads_and(self, predicate):
-        return np.int64(all(self.machine.meet("block", predicate).values()))
-
-    def syncthreads_or(self, predicate):
-        return np.int64(any(self.machine.meet("block", predicate).values()))
-
-    def syncwarp(self, mask=FULL_MASK):
-        self.machine.meet("warp", mask=mask)
-
     def shuffle(self, mask, value, lane):
         """The value of `lane` of this warp, or the thread's own where there is no such lane."""
         me = self.machine.current
         heard = self.machine.meet("warp", value, mask, orders_memory=False)
         return heard.get(me.rank - me.lane + int(lane), value) if 0 <= lane < 32 else value
 
-    def shfl_sync(self, mask, value, lane):
-        return self.shuffle(mask, value, lane % 32)
-
-    def shfl_xor_sync(self, mask, value, lane_mask):
-        return self.shuffle(mask, value, self.laneid ^ lane_mask)
-
-    def shfl_up_sync(self, mask, value, delta):
-        return self.shuffle(mask, value, self.laneid - delta)
-
-    def shfl_down_sync(self, mask, value, delta):
-        return self.shuffle(mask, value, self.laneid + delta)
-
     def ballot_sync(self, mask, predicate):
         votes = self.machine.meet("warp", predicate, mask, orders_memory=False)
         ballot = sum(1 << rank % 32 for rank, vote in votes.items() if vote)
         return np.uint32(ballot).astype(np.int32)  # Numba: signed, lane 31 is the sign
-
-    def any_sync(self, mask, predicate):
-        return self.ballot_sync(mask, predicate) != 0
-
-    def all_sync(self, mask, predicate):
-        return all(self.machine.meet("warp", predicate, mask, orders_memory=False).values())
-
-    def eq_sync(self, mask, predicate):
-        votes = self.machine.meet("warp", bool(predicate), mask, orders_memory=False)
-        return len(set(votes.values())) == 1
 
     def match_any_sync(self, mask, value):
         heard = self.machine.meet("warp", value, mask, orders_memory=False)
@@ -398,38 +361,45 @@ class _CudaModule:
         everyone = sum(1 << rank % 32 for rank in heard)
         return np.uint32(everyone * agree).astype(np.int32), np.bool_(agree)
 
-    def activemask(self):
-        return np.int64(self.ballot_sync(FULL_MASK, True)) & FULL_MASK
-
-    def lanemask_lt(self):
-        return np.int64((1 << int(self.laneid)) - 1)
-
-    def threadfence(self):
-        pass
-
-    threadfence_block = threadfence_system = threadfence
-
-    def popc(self, x):
-        return np.int64(len(_bits(x).replace("0", "")))
-
-    def clz(self, x):
-        return np.int64(len(_bits(x)) - len(_bits(x).lstrip("0")))
-
-    def ffs(self, x):
-        return np.int64(_bits(x)[::-1].find("1") + 1)
-
-    def brev(self, x):
-        return np.uint64(int(_bits(x)[::-1], 2))
-
-    def cbrt(self, x):
-        return np.cbrt(x)
-
-    def selp(self, condition, a, b):
-        return a if condition else b
-
     def fma(self, a, b, c):
         exact = np.float64(a) * b + np.float64(c)  # of float32: rounded once, below
         return np.result_type(a, b, c).type(exact)
+
+
+def _vote(reduce):
+    return lambda self, x: np.int64(reduce(map(bool, self.machine.meet("block", x).values())))
+
+
+def _agreement(test):
+    """A vote of a warp about what its lanes say."""
+    return lambda self, mask, x: test(self.machine.meet("warp", x, mask, False).values())
+
+
+_METHODS = {
+    "syncthreads": lambda self: self.machine.meet("block"),
+    "syncthreads_count": _vote(sum),
+    "syncthreads_and": _vote(all),
+    "syncthreads_or": _vote(any),
+    "syncwarp": lambda self, mask=FULL_MASK: self.machine.meet("warp", mask=mask),
+    "shfl_sync": lambda self, mask, x, lane: self.shuffle(mask, x, lane % 32),
+    "shfl_xor_sync": lambda self, mask, x, bits: self.shuffle(mask, x, self.laneid ^ bits),
+    "shfl_up_sync": lambda self, mask, x, delta: self.shuffle(mask, x, self.laneid - delta),
+    "shfl_down_sync": lambda self, mask, x, delta: self.shuffle(mask, x, self.laneid + delta),
+    "any_sync": _agreement(any),
+    "all_sync": _agreement(all),
+    "eq_sync": _agreement(lambda values: len(set(map(bool, values))) == 1),
+    "activemask": lambda self: np.int64(self.ballot_sync(FULL_MASK, True)) & FULL_MASK,
+    "lanemask_lt": lambda self: np.int64((1 << int(self.laneid)) - 1),
+    **dict.fromkeys("threadfence threadfence_block threadfence_system".split(), lambda self: None),
+    "popc": lambda self, x: np.int64(len(_bits(x).replace("0", ""))),
+    "clz": lambda self, x: np.int64(len(_bits(x)) - len(_bits(x).lstrip("0"))),
+    "ffs": lambda self, x: np.int64(_bits(x)[::-1].find("1") + 1),
+    "brev": lambda self, x: np.uint64(int(_bits(x)[::-1], 2)),
+    "cbrt": lambda self, x: np.cbrt(x),
+    "selp": lambda self, condition, a, b: a if condition else b,
+}
+for _name, _method in _METHODS.items():
+    setattr(_CudaModule, _name, _method)
 
 
 def typed(value):

@@ -38,7 +38,7 @@ class Tracer:
         self.itemsize[memory.kind, memory.name] = memory.array.itemsize
 
     def barrier(self, threads, scope):
-        self.barriers += scope == "block"
+        self.barriers += len({t.block for t in threads}) * (scope != "warp")
         self.passed.update((t.block, t.rank) for t in threads)
 
     def totals(self, kind):

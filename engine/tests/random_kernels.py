@@ -4,13 +4,13 @@ Every program is free of races and ends: threads exchange values only in the for
 which end with the barriers they need. Without one of those barriers most of them do race.
 """
 
-import linecache
 import math
 import random
 from dataclasses import dataclass
 
 import numpy as np
 from numba import cuda
+from sources import run_text
 
 VARIABLES = "abc"
 NUM_INPUTS = 50
@@ -31,12 +31,7 @@ class Program:
 
     def kernel(self, source=None):
         """Compile the program, or a changed `source` of it, into a kernel."""
-        source = source or self.source
-        file = f"<random kernel {self.seed}, {hash(source)}>"
-        linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-        world = {"cuda": cuda}
-        exec(compile(source, file, "exec"), world)
-        return world["kernel"]
+        return run_text(source or self.source, {"cuda": cuda})["kernel"]
 
     def arguments(self):
         rng = np.random.default_rng(self.seed)

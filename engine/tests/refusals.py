@@ -5,13 +5,13 @@
 Each kernel is what Numba compiles for a GPU. `test_readme.py` runs them all, and compares.
 """
 
-import linecache
 import re
 from pathlib import Path
 
 import numpy as np
 from numba import cuda, float32
 from numba.cuda.extending import overload
+from sources import run_text
 
 import numba_cuda_simulator as simt
 
@@ -72,12 +72,9 @@ WORLD["many"] = many
 def refusal(what):
     """Run a kernel; return the UnsupportedError that it raises, None without one."""
     body, x = REFUSED[what]
-    source, file = f"@cuda.jit\ndef kernel(x):\n    {body}\n", f"<{what}>"
-    linecache.cache[file] = len(source), None, source.splitlines(True), file
-    world = dict(WORLD)
-    exec(compile(source, file, "exec"), world)
+    kernel = run_text(f"@cuda.jit\ndef kernel(x):\n    {body}\n", dict(WORLD))["kernel"]
     try:
-        simt.run(world["kernel"], 1, 2, x.copy())
+        simt.run(kernel, 1, 2, x.copy())
     except simt.errors.UnsupportedError as error:
         return error
     return None

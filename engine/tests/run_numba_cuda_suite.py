@@ -32,36 +32,32 @@ LIMIT = 20  # seconds of processor time for one test
 
 # Modules that test the compiler, the driver or bindings, not what kernels compute.
 LEFT_OUT = {
-    "cudadrv, core, nocuda, nrt": "whole folders: the driver, the compiler, its memory manager",
-    "test_analysis": "passes of the compiler",
-    "test_array_alignment": "alignment in LLVM code",
-    "test_bfloat16_bindings": "generated bindings",
-    "test_byteflow": "the compiler's reading of byte code",
-    "test_cache_hints": "PTX of loads and stores with cache hints",
-    "test_caching": "the compiler's cache on disk",
-    "test_cffi": "linking of C code",
-    "test_compiler": "the compiler's own interface",
-    "test_copy_propagate": "passes of the compiler",
-    "test_cupy_bfloat16_interop": "arrays of CuPy",
-    "test_debuginfo": "debug information in LLVM code",
-    "test_debuginfo_types": "debug information in LLVM code",
-    "test_extending_types": "extensions of the compiler",
-    "test_fp8_bindings": "generated bindings",
-    "test_inspect": "LLVM code, PTX and SASS",
-    "test_ipc": "memory shared between processes",
-    "test_ir": "the compiler's intermediate form",
-    "test_ir_utils": "the compiler's intermediate form",
-    "test_libdevice": "functions of libdevice",
-    "test_lineinfo": "line numbers in PTX",
-    "test_multigpu": "several GPUs",
-    "test_multiprocessing": "a driver in several processes",
-    "test_ffi": "linking of C++ code",
-    "test_cpointer": "C pointers",
-    "test_numba_interop": "the compiler of Numba for CPUs",
-    "test_serialize": "pickled kernels",
-    "test_ssa": "passes of the compiler",
-    "test_tracing": "tracing of the compiler",
+    "analysis copy_propagate ssa": "passes of the compiler",
+    "array_alignment": "alignment in LLVM code",
+    "bfloat16_bindings fp8_bindings": "generated bindings",
+    "byteflow": "the compiler's reading of byte code",
+    "cache_hints": "PTX of loads and stores with cache hints",
+    "caching": "the compiler's cache on disk",
+    "cffi": "linking of C code",
+    "compiler": "the compiler's own interface",
+    "cupy_bfloat16_interop": "arrays of CuPy",
+    "debuginfo debuginfo_types": "debug information in LLVM code",
+    "extending_types": "extensions of the compiler",
+    "inspect": "LLVM code, PTX and SASS",
+    "ipc": "memory shared between processes",
+    "ir ir_utils": "the compiler's intermediate form",
+    "libdevice": "functions of libdevice",
+    "lineinfo": "line numbers in PTX",
+    "multigpu": "several GPUs",
+    "multiprocessing": "a driver in several processes",
+    "ffi": "linking of C++ code",
+    "cpointer": "C pointers",
+    "numba_interop": "the compiler of Numba for CPUs",
+    "serialize": "pickled kernels",
+    "tracing": "tracing of the compiler",
 }
+LEFT_OUT = {f"test_{name}": why for names, why in LEFT_OUT.items() for name in names.split()}
+WHOLE = "whole folders: the driver, the compiler, its memory manager"
 
 STOPPED = signal.SIGXCPU, signal.SIGKILL, signal.SIGALRM
 
@@ -78,76 +74,54 @@ MEANING = {
     SLOW: "stopped",
 }
 
-# Why a test does not pass: the first text that is found in its name or its failure.
-REASONS = [
-    ("cuda_array_interface|cupy", IRRELEVANT, "arrays on a GPU, by the CUDA array interface"),
-    ("gpu_data|memalloc|memory_manager|DriverLibNotFound", IRRELEVANT, "the driver's memory"),
-    ("LaunchConfigSensitive|launch_config|compile_config", IRRELEVANT, "the compiler's hooks"),
-    (
-        "DebugOutput|NumbaDebug|LaunchBounds|is not compiled for a GPU|compile_ptx|inspect_|"
-        "_type_annotation|device_noopt",
-        IRRELEVANT,
-        "asks for compiled code: PTX, SASS, LLVM code, registers",
-    ),
-    (
-        "external_stream|inefficient_launch|warn_on_host",
-        IRRELEVANT,
-        "the driver: streams, occupancy",
-    ),
-    ("in_from_config", IRRELEVANT, "extensions of the compiler: handlers of arguments"),
-    ("invalid_flags|number_of_pos_args|cuda_nopython", DIFFERENT, "an error in other words"),
-    ("take numbers, not a str", REFUSED, "dates, strings and bytes"),
-    ("out of bounds for a tuple", STRICTER, "a thread indexes a tuple out of bounds"),
-    (
-        "calling the plain Python function|Interval|vobj|v1'|A.foo|A.litfoo|identity|void_func",
-        REFUSED,
-        "extensions of the compiler: overloads, intrinsics, new types",
-    ),
-    ("gufunc_copy|np.sin.. does not", REFUSED, "NumPy's ufuncs of whole arrays"),
-    ("whole elements|names.: ..a|TestAlignment", REFUSED, "packed records as constants"),
-    ("cta_barrier", REFUSED, "foreign functions in C++ or PTX"),
-    ("cpointer", REFUSED, "C pointers"),
-    ("no_transfer_for_device_data", IRRELEVANT, "the driver's memory"),
-    ("'ffi'|'times.'|'add2'|'const42'|'consume'", REFUSED, "foreign functions in C++ or PTX"),
-    ("defined inside a kernel|MakeFunction", REFUSED, "functions defined inside a kernel"),
-    ("bit_count", REFUSED, "methods of integers"),
-    (
-        "copy is not available|.view of an array|values.real|values.imag",
-        REFUSED,
-        "methods and parts of whole arrays",
-    ),
-    (
-        "shared and local arrays of|struct_model_type|recarray|NestedArray",
-        REFUSED,
-        "records in shared or local memory, or with nested arrays",
-    ),
-    ("datetime|np.datetime|bytes constant|<U|string", REFUSED, "dates, strings and bytes"),
-    ("float32x2|float64x2|VectorType", REFUSED, "vector types"),
-    ("the module 'mymod'|cpu_dispatcher", REFUSED, "functions of @njit in another module"),
-    (
-        "EnumTest.test_compare",
-        DIFFERENT,
-        "`is` of equal members of two IntEnums: both are integers",
-    ),
-    (
-        "SignatureError|explicit_signatures|forall_negative|as_kernel_disallowed",
-        REFUSED,
-        "refused by Numba too, in other words",
-    ),
-    ("UninitialisedReadError", STRICTER, "reads shared memory that nobody wrote"),
-    ("sessionize", STRICTER, "grid.sync() in a branch that most threads do not take"),
-    ("warp_diverge", STRICTER, "a race between the threads of a warp"),
-    (
-        "not raised|Exception not raised",
-        DIFFERENT,
-        "runs what Numba refuses at compile time, or refuses it at the call",
-    ),
-    ("passes, where numba-cuda", DIFFERENT, "works, where numba-cuda knows of a bug of its own"),
-    ("typing_error|user_exception", DIFFERENT, "an error in other words"),
-    ("constant_capture", DIFFERENT, "globals are read at each launch, not frozen at the first"),
-    ("TestCMath", DIFFERENT, "infinite complex numbers: the sign of a zero, or NaN for 0"),
-    ("issue_9229|3d_grid|laplace", SLOW, "billions of threads, or thousands of steps: too slow"),
-]
+# Outcome of a test, the reason, and a text in its name or its failure: the first that is found.
+REASONS = r"""
+irrelevant ; arrays on a GPU, by the CUDA array interface ; cuda_array_interface|cupy
+irrelevant ; the driver's memory ; gpu_data|memalloc|memory_manager|DriverLibNotFound
+irrelevant ; the compiler's hooks ; LaunchConfigSensitive|launch_config|compile_config
+irrelevant ; asks for compiled code: PTX, SASS, LLVM code, registers ; DebugOutput|NumbaDebug
+irrelevant ; asks for compiled code: PTX, SASS, LLVM code, registers ; LaunchBounds
+irrelevant ; asks for compiled code: PTX, SASS, LLVM code, registers ; is not compiled for a GPU
+irrelevant ; asks for compiled code: PTX, SASS, LLVM code, registers ; compile_ptx|inspect_
+irrelevant ; asks for compiled code: PTX, SASS, LLVM code, registers ; _type_annotation|device_noopt
+irrelevant ; the driver: streams, occupancy ; external_stream|inefficient_launch|warn_on_host
+irrelevant ; extensions of the compiler: handlers of arguments ; in_from_config
+different ; an error in other words ; invalid_flags|number_of_pos_args|cuda_nopython
+refused ; dates, strings and bytes ; take numbers, not a str
+stricter ; a thread indexes a tuple out of bounds ; out of bounds for a tuple
+refused ; extensions of the compiler: overloads, intrinsics, new types ; calling the plain Python
+refused ; extensions of the compiler: overloads, intrinsics, new types ; Interval|vobj|v1'|A.foo
+refused ; extensions of the compiler: overloads, intrinsics, new types ; A.litfoo|identity|void_func
+refused ; NumPy's ufuncs of whole arrays ; gufunc_copy|np.sin.. does not
+refused ; packed records as constants ; whole elements|names.: ..a|TestAlignment
+refused ; foreign functions in C++ or PTX ; cta_barrier
+refused ; C pointers ; cpointer
+irrelevant ; the driver's memory ; no_transfer_for_device_data
+refused ; foreign functions in C++ or PTX ; 'ffi'|'times.'|'add2'|'const42'|'consume'
+refused ; functions defined inside a kernel ; defined inside a kernel|MakeFunction
+refused ; methods of integers ; bit_count
+refused ; methods and parts of whole arrays ; copy is not available|.view of an array|values.real
+refused ; methods and parts of whole arrays ; values.imag
+refused ; records in shared or local memory, or with nested arrays ; shared and local arrays of
+refused ; records in shared or local memory, or with nested arrays ; struct_model_type|recarray
+refused ; records in shared or local memory, or with nested arrays ; NestedArray
+refused ; dates, strings and bytes ; datetime|np.datetime|bytes constant|<U|string
+refused ; vector types ; float32x2|float64x2|VectorType
+refused ; functions of @njit in another module ; the module 'mymod'|cpu_dispatcher
+different ; `is` of equal members of two IntEnums: both are integers ; EnumTest.test_compare
+refused ; refused by Numba too, in other words ; SignatureError|explicit_signatures|forall_negative
+refused ; refused by Numba too, in other words ; as_kernel_disallowed
+stricter ; reads shared memory that nobody wrote ; UninitialisedReadError
+stricter ; grid.sync() in a branch that most threads do not take ; sessionize
+stricter ; a race between the threads of a warp ; warp_diverge
+different ; runs what Numba refuses at compile time, or refuses it at the call ; not raised
+different ; works, where numba-cuda knows of a bug of its own ; passes, where numba-cuda
+different ; an error in other words ; typing_error|user_exception
+different ; globals are read at each launch, not frozen at the first ; constant_capture
+different ; infinite complex numbers: the sign of a zero, or NaN for 0 ; TestCMath
+time limit ; billions of threads, or thousands of steps: too slow ; issue_9229|3d_grid|laplace
+"""
+REASONS = [line.split(" ; ") for line in REASONS.strip().splitlines()]
 
 # What a failed test needs that no engine for kernels has, by the text of its traceback.
 NEEDS = [
@@ -315,7 +289,7 @@ def reason(test, outcome, text):
     """Return the outcome, as the reasons correct it, and why the test does not pass."""
     if outcome in (PASSED, SKIPPED):
         return outcome, ""
-    for pattern, kind, why in REASONS:
+    for kind, why, pattern in REASONS:
         if re.search(pattern, f"{test}\n{text}", re.I):
             return kind, why
     if outcome == IRRELEVANT:
@@ -356,7 +330,8 @@ def page(found):
         which = listed or ", ".join(f"`{name}`" for name in names)
         lines.append(f"| {kind} | {len(groups[kind, why])} | {why} | {which} |")
     lines += ["", "## Modules that were left out", "", "| module | subject |", "|---|---|"]
-    lines += [f"| {name} | {why} |" for name, why in LEFT_OUT.items()]
+    lines += [f"| cudadrv, core, nocuda, nrt | {WHOLE} |"]
+    lines += [f"| {name} | {why} |" for name, why in sorted(LEFT_OUT.items())]
     return "\n".join(lines) + "\n"
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import cuda, float32, int32
+from simt_kernels import jitted
 
 TILE = 256
 BINS = 256
@@ -45,9 +46,10 @@ CASES = []
 
 
 def case(label, arguments, *, grid=1, block=1, **options):
-    """Put the kernel below among the cases; may be repeated."""
+    """Make a kernel of the function below, among the cases; may be repeated."""
 
     def add(kernel):
+        kernel = jitted(kernel)
         CASES.append(Case(label, kernel, grid, block, arguments, **options))
         return kernel
 
@@ -59,7 +61,6 @@ def case(label, arguments, *, grid=1, block=1, **options):
 
 @case("insertion sort, n = 150", lambda rng: [rng.standard_normal(150)])
 @case("insertion sort, int32", lambda rng: [rng.permutation(150).astype(np.int32)])
-@cuda.jit
 def insertion_sort(x):
     for i in range(1, x.shape[0]):
         value = x[i]
@@ -71,7 +72,6 @@ def insertion_sort(x):
 
 
 @case("bubble sort, n = 60", lambda rng: [rng.standard_normal(60).astype(np.float32)])
-@cuda.jit
 def bubble_sort(x):
     n = len(x)
     for i in range(n):
@@ -82,7 +82,6 @@ def bubble_sort(x):
 
 @case("sieve, n = 5000", lambda rng: [np.ones(5000, np.int64)])
 @case("sieve, uint8", lambda rng: [np.ones(5000, np.uint8)])
-@cuda.jit
 def sieve(is_prime):
     n = len(is_prime)
     is_prime[0] = is_prime[1] = 0
@@ -93,7 +92,6 @@ def sieve(is_prime):
 
 
 @case("sum, n = 20000", lambda rng: [rng.standard_normal(20000), np.zeros(1)])
-@cuda.jit
 def serial_sum(x, out):
     total = 0.0
     for i in range(x.shape[0]):
@@ -103,7 +101,6 @@ def serial_sum(x, out):
 
 @case("prefix sum, n = 3000", lambda rng: [rng.standard_normal(3000), np.zeros(3000)])
 @case("prefix sum, int32", lambda rng: [np.arange(3000, dtype=np.int32), np.zeros(3000)])
-@cuda.jit
 def serial_prefix_sum(x, out):
     total = 0.0
     for i in range(len(x)):
@@ -112,14 +109,12 @@ def serial_prefix_sum(x, out):
 
 
 @case("prefix sum in place, n = 3000", lambda rng: [rng.standard_normal(3000)])
-@cuda.jit
 def prefix_sum_in_place(x):
     for i in range(1, len(x)):
         x[i] += x[i - 1]
 
 
 @case("random numbers (LCG), n = 3000", lambda rng: [np.zeros(3000, np.int64)])
-@cuda.jit
 def lcg(out):
     state = 1
     for i in range(len(out)):
@@ -128,7 +123,6 @@ def lcg(out):
 
 
 @case("Fibonacci modulo, n = 3000", lambda rng: [np.zeros(3000, np.int64)])
-@cuda.jit
 def fibonacci(out):
     out[0], out[1] = 0, 1
     for i in range(2, len(out)):
@@ -136,7 +130,6 @@ def fibonacci(out):
 
 
 @case("matrix product, 16 x 16", lambda rng: [*rng.standard_normal((3, 16, 16))])
-@cuda.jit
 def serial_matmul(a, b, c):
     for i in range(a.shape[0]):
         for j in range(b.shape[1]):
@@ -147,7 +140,6 @@ def serial_matmul(a, b, c):
 
 
 @case("shortest paths (Floyd-Warshall), n = 14", lambda rng: [rng.random((14, 14))])
-@cuda.jit
 def floyd_warshall(d):
     n = d.shape[0]
     for k in range(n):
@@ -158,11 +150,8 @@ def floyd_warshall(d):
                     d[i, j] = through
 
 
-@case(
-    "linked list, 3000 steps",
-    lambda rng: [np.roll(np.arange(3000), 7), np.zeros(3000, np.int64)],
-)
-@cuda.jit
+@case("linked list, 3000 steps", lambda rng: [np.roll(np.arange(3000), 7),
+    np.zeros(3000, np.int64)])  # fmt: skip
 def linked_list(following, order):
     at = 0
     for step in range(len(following)):
@@ -171,7 +160,6 @@ def linked_list(following, order):
 
 
 @case("square root by bisection, 60 x 50", lambda rng: [60 * rng.random(60), np.zeros(60)])
-@cuda.jit
 def bisection(x, out):
     for i in range(len(x)):
         low, high = 0.0, 1.0 + x[i]
@@ -187,19 +175,11 @@ def bisection(x, out):
 # ---------------------------------------------------------------- one of a block's threads
 
 
-@case(
-    "thread 0 adds up a shared tile",
-    lambda rng: [rng.standard_normal(TILE).astype(np.float32), np.zeros(1, np.float32)],
-    block=TILE,
-)
-@case(
-    "thread 0 adds up a shared tile, 64 blocks",
+@case("thread 0 adds up a shared tile", lambda rng: [rng.standard_normal(TILE).astype(np.float32),
+    np.zeros(1, np.float32)], block=TILE)  # fmt: skip
+@case("thread 0 adds up a shared tile, 64 blocks",
     lambda rng: [rng.standard_normal(64 * TILE).astype(np.float32), np.zeros(64, np.float32)],
-    grid=64,
-    block=TILE,
-    simulated=False,
-)
-@cuda.jit
+    grid=64, block=TILE, simulated=False)  # fmt: skip
 def thread_0_sum(x, out):
     tile = cuda.shared.array(TILE, float32)
     t = cuda.threadIdx.x
@@ -212,12 +192,8 @@ def thread_0_sum(x, out):
         out[cuda.blockIdx.x] = total
 
 
-@case(
-    "thread 0 scans a shared tile",
-    lambda rng: [rng.standard_normal(TILE).astype(np.float32)],
-    block=TILE,
-)
-@cuda.jit
+@case("thread 0 scans a shared tile", lambda rng: [rng.standard_normal(TILE).astype(np.float32)],
+    block=TILE)  # fmt: skip
 def thread_0_scan(x):
     tile = cuda.shared.array(TILE, float32)
     t = cuda.threadIdx.x
@@ -230,12 +206,8 @@ def thread_0_scan(x):
     x[t] = tile[t]
 
 
-@case(
-    "thread 0 sorts a shared tile of 48",
-    lambda rng: [rng.permutation(48).astype(np.float32)],
-    block=48,
-)
-@cuda.jit
+@case("thread 0 sorts a shared tile of 48", lambda rng: [rng.permutation(48).astype(np.float32)],
+    block=48)  # fmt: skip
 def thread_0_sort(x):
     tile = cuda.shared.array(48, float32)
     t = cuda.threadIdx.x
@@ -253,12 +225,8 @@ def thread_0_sort(x):
     x[t] = tile[t]
 
 
-@case(
-    "thread 0 adds up global memory",
-    lambda rng: [rng.standard_normal(TILE), np.zeros(TILE), np.zeros(1)],
-    block=TILE,
-)
-@cuda.jit
+@case("thread 0 adds up global memory", lambda rng: [rng.standard_normal(TILE), np.zeros(TILE),
+    np.zeros(1)], block=TILE)  # fmt: skip
 def thread_0_global_sum(x, squares, out):
     t = cuda.threadIdx.x
     squares[t] = x[t] * x[t]
@@ -274,7 +242,6 @@ def thread_0_global_sum(x, squares, out):
 
 
 @case("quicksort, local stack", lambda rng: [rng.standard_normal((32, 24))], block=32)
-@cuda.jit
 def quicksort(rows):
     x = rows[cuda.threadIdx.x]
     stack = cuda.local.array(DEPTH, int32)
@@ -296,17 +263,10 @@ def quicksort(rows):
             top += 4
 
 
-@case(
-    "histogram in a local array, 32 threads",
-    lambda rng: [rng.integers(0, BINS, (32, 100)), np.zeros((32, BINS), np.int64)],
-    block=32,
-)
-@case(
-    "histogram in a local array, 256 threads",
-    lambda rng: [rng.integers(0, BINS, (256, 100)), np.zeros((256, BINS), np.int64)],
-    block=256,
-)
-@cuda.jit
+@case("histogram in a local array, 32 threads", lambda rng: [rng.integers(0, BINS, (32, 100)),
+    np.zeros((32, BINS), np.int64)], block=32)  # fmt: skip
+@case("histogram in a local array, 256 threads", lambda rng: [rng.integers(0, BINS, (256, 100)),
+    np.zeros((256, BINS), np.int64)], block=256)  # fmt: skip
 def local_histogram(values, counts):
     t = cuda.threadIdx.x
     bins = cuda.local.array(BINS, int32)
@@ -318,12 +278,8 @@ def local_histogram(values, counts):
         counts[t, i] = bins[i]
 
 
-@case(
-    "edit distance, local row",
-    lambda rng: [*rng.integers(0, 4, (2, 32, 24)), np.zeros(32, np.int64)],
-    block=32,
-)
-@cuda.jit
+@case("edit distance, local row", lambda rng: [*rng.integers(0, 4, (2, 32, 24)),
+    np.zeros(32, np.int64)], block=32)  # fmt: skip
 def edit_distance(a, b, out):
     t = cuda.threadIdx.x
     row = cuda.local.array(WIDTH, int32)
@@ -342,7 +298,6 @@ def edit_distance(a, b, out):
 
 
 @case("Collatz", lambda rng: [np.zeros(64, np.int64)], block=64)
-@cuda.jit
 def collatz(steps):
     n = cuda.grid(1) + 1
     count = 0
@@ -355,12 +310,8 @@ def collatz(steps):
     steps[cuda.grid(1)] = count
 
 
-@case(
-    "binary search",
-    lambda rng: [np.sort(rng.random(512)), rng.random(64), np.zeros(64, np.int64)],
-    block=64,
-)
-@cuda.jit
+@case("binary search", lambda rng: [np.sort(rng.random(512)), rng.random(64),
+    np.zeros(64, np.int64)], block=64)  # fmt: skip
 def binary_search(x, wanted, found):
     t = cuda.grid(1)
     low, high = 0, len(x)
@@ -374,7 +325,6 @@ def binary_search(x, wanted, found):
 
 
 @case("Newton's method", lambda rng: [60 * rng.random(64), np.zeros(64)], block=64)
-@cuda.jit
 def newton(x, out):
     t = cuda.grid(1)
     root = x[t]
@@ -386,18 +336,9 @@ def newton(x, out):
 # ---------------------------------------------------------------- many threads, one counter
 
 
-@case(
-    "tickets of one counter",
-    lambda rng: [np.zeros(1, np.int64), np.zeros(128, np.int64)],
-    block=128,
-)
-@case(
-    "tickets of one counter, 1M threads",
-    lambda rng: [np.zeros(1, np.int64), np.zeros(2**20, np.int64)],
-    grid=2**12,
-    block=256,
-    simulated=False,
-)
-@cuda.jit
+@case("tickets of one counter", lambda rng: [np.zeros(1, np.int64), np.zeros(128, np.int64)],
+    block=128)  # fmt: skip
+@case("tickets of one counter, 1M threads", lambda rng: [np.zeros(1, np.int64),
+    np.zeros(2**20, np.int64)], grid=2**12, block=256, simulated=False)  # fmt: skip
 def tickets(counter, out):
     out[cuda.grid(1)] = cuda.atomic.add(counter, 0, 1)

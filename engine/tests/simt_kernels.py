@@ -5,7 +5,6 @@ local memory, shuffles, votes, atomics, device functions, odd shapes and odd str
 is free of races, so its answer does not depend on the order of the threads.
 """
 
-import linecache
 import math
 import sys
 import types
@@ -13,6 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numba import boolean, cuda, float32, int32, int64, uint32
+from sources import run_text
+
+from numba_cuda_simulator.names import python_function
 
 FULL_MASK = 0xFFFFFFFF
 TILE = 16
@@ -23,8 +25,11 @@ PADDED = TILE + 1  # one column more: a column of the tile then falls into 16 ba
 class Launch:
     """One launch of a kernel: `inputs(rng)` makes its arguments, outputs included.
 
-    `rtol` is 0 where every operation is exactly rounded; kernels that call exp or log may differ
-    by the rounding of one library call, which is not the engine's.
+    `answer(*arguments)` returns what NumPy says of the last argument, or a tuple of the last ones,
+    or None where nothing is said. Floats may differ from it by `tolerance`, relative and absolute:
+    NumPy sums in another order. `rtol` is for the oracle: 0 where every operation is exactly
+    rounded; library functions and atomics on floats may differ by a rounding. `oracle` is False
+    where it takes too long, or cannot follow: NumPy's scalars do not shift a uint64 by an int64.
     """
 
     kernel: object
@@ -34,39 +39,55 @@ class Launch:
     shared_bytes: int = 0
     rtol: float = 0.0
     label: str = ""
+    answer: object = lambda *arguments: None
+    tolerance: float = 1e-5
+    oracle: bool = True
 
     @property
     def name(self):
-        function = getattr(self.kernel, "py_func", None) or self.kernel.fn
-        return function.__name__ + self.label
+        return python_function(self.kernel).__name__ + self.label
 
     def arguments(self, seed=0):
         return self.inputs(np.random.default_rng(seed))
 
-
-ZOO = []
-
-
-def launched(grid, block, inputs, **options):
-    """Put the kernel below into the zoo; may be repeated for a second launch."""
-
-    def add(kernel):
-        ZOO.append(Launch(kernel, grid, block, inputs, **options))
-        return kernel
-
-    return add
+    def check_answer(self, arguments):
+        want = self.answer(*self.arguments())
+        want = () if want is None else want if isinstance(want, tuple) else (want,)
+        for got, expected in zip(arguments[len(arguments) - len(want) :], want, strict=True):
+            if np.asarray(got).dtype.kind in "fc":
+                np.testing.assert_allclose(got, expected, self.tolerance, self.tolerance)
+            else:
+                np.testing.assert_array_equal(got, expected)
 
 
-def by_name(name):
-    return next(launch for launch in ZOO if launch.name == name)
+def jitted(function):
+    """Return the kernel of a function, a kernel as it is."""
+    return function if python_function(function) else cuda.jit(function)
+
+
+class Zoo(list):
+    """The launches of one file."""
+
+    def launched(self, grid, block, inputs, **options):
+        """Make a kernel of the function below, among them; may be repeated for a second launch."""
+
+        def add(kernel):
+            kernel = jitted(kernel)
+            self.append(Launch(kernel, grid, block, inputs, **options))
+            return kernel
+
+        return add
+
+
+ZOO = Zoo()
+launched = ZOO.launched
 
 
 def edited_zoo(source):
-    """A namespace like this module's, from an edited text of it."""
+    """A namespace like a file's, from an edited text of it."""
     name = f"<edited kernels {hash(source)}>"
-    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
     module = sys.modules[name] = types.ModuleType(name)  # dataclasses look it up
-    exec(compile(source, name, "exec"), vars(module))
+    run_text(source, vars(module), name)
     return module
 
 
@@ -86,13 +107,8 @@ def zeros(*shape, dtype=np.float32):
 
 
 @launched(5, 64, lambda rng: (floats(rng, 300), floats(rng, 300), zeros(300)))
-@launched(
-    3,
-    20,
-    lambda rng: (floats(rng, 55, dtype="f8"), floats(rng, 55), zeros(55)),
-    label="_block_of_20",
-)
-@cuda.jit
+@launched(3, 20, lambda rng: (floats(rng, 55, dtype="f8"), floats(rng, 55), zeros(55)),
+    label="_block_of_20")  # fmt: skip
 def vector_add(a, b, out):
     i = cuda.grid(1)
     if i < out.size:
@@ -100,14 +116,12 @@ def vector_add(a, b, out):
 
 
 @launched(3, 48, lambda rng: (np.float32(1.5), floats(rng, 1000), floats(rng, 1000)))
-@cuda.jit
 def axpy_grid_stride(alpha, x, y):
     for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
         y[i] = alpha * x[i] + y[i]
 
 
 @launched((2, 2, 2), (4, 3, 5), lambda rng: (zeros(10, 6, 8, dtype=np.int64),))
-@cuda.jit
 def threads_3d(out):
     x, y, z = cuda.grid(3)
     ti, bi, bd, gd = cuda.threadIdx, cuda.blockIdx, cuda.blockDim, cuda.gridDim
@@ -116,24 +130,7 @@ def threads_3d(out):
     out[z, y, x] = block * 1000 + rank
 
 
-@launched(
-    (3, 2),
-    (16, 4),
-    lambda rng: (
-        floats(rng, 40, 90)[::5, ::-2],  # 8 x 45, backwards along rows
-        floats(rng, 45, 8).T,
-        zeros(17, 45, dtype=np.float64)[::2][:8][::-1],
-    ),
-)
-@cuda.jit
-def odd_strides(a, b, out):
-    j, i = cuda.grid(2)
-    if i < out.shape[0] and j < out.shape[1]:
-        out[i, j] = a[i, j] - b[i, j]
-
-
 @launched(2, 32, lambda rng: (floats(rng, 64, 6), zeros(64, 6)))
-@cuda.jit
 def row_views(x, out):
     i = cuda.grid(1)
     row = x[i]
@@ -142,19 +139,10 @@ def row_views(x, out):
         target[j] = row[row.shape[0] - 1 - j] + x[i][0]
 
 
-@launched(
-    2,
-    64,
-    lambda rng: (
-        integers(rng, 128, low=-127, high=128, dtype=np.int8),
-        integers(rng, 128, low=0, high=256, dtype=np.uint8),
-        integers(rng, 128, low=-30000, high=30000, dtype=np.int16),
-        rng.random(128) < 0.5,
-        zeros(6, 128, dtype=np.int64),
-        zeros(128, dtype=np.int8),
-    ),
-)
-@cuda.jit
+@launched(2, 64, lambda rng: (integers(rng, 128, low=-127, high=128, dtype=np.int8),
+    integers(rng, 128, low=0, high=256, dtype=np.uint8),
+    integers(rng, 128, low=-30000, high=30000, dtype=np.int16), rng.random(128) < 0.5,
+    zeros(6, 128, dtype=np.int64), zeros(128, dtype=np.int8)))  # fmt: skip
 def narrow_integers(a, b, c, flag, out, wrapped):
     i = cuda.grid(1)
     out[0, i] = a[i] * b[i] * c[i]
@@ -166,16 +154,8 @@ def narrow_integers(a, b, c, flag, out, wrapped):
     wrapped[i] = a[i] * 3  # wraps to 8 bits
 
 
-@launched(
-    2,
-    64,
-    lambda rng: (
-        rng.integers(0, 2**32, 128).astype(np.uint32),
-        rng.integers(0, 2**31, 128).astype(np.int32),
-        zeros(5, 128, dtype=np.int64),
-    ),
-)
-@cuda.jit
+@launched(2, 64, lambda rng: (rng.integers(0, 2**32, 128).astype(np.uint32),
+    rng.integers(0, 2**31, 128).astype(np.int32), zeros(5, 128, dtype=np.int64)))  # fmt: skip
 def bit_tricks(u, s, out):
     i = cuda.grid(1)
     x = u[i]
@@ -192,97 +172,10 @@ def bit_tricks(u, s, out):
     out[4, i] = lowest
 
 
-@launched((2, 3), (16, 8), lambda rng: (zeros(20, 30, dtype=np.int32), 40))
-@cuda.jit
-def mandelbrot(out, limit):
-    x, y = cuda.grid(2)
-    if x >= out.shape[1] or y >= out.shape[0]:
-        return
-    c_re = -2.0 + 3.0 * x / out.shape[1]
-    c_im = -1.0 + 2.0 * y / out.shape[0]
-    re = im = 0.0
-    count = 0
-    while re * re + im * im < 4.0 and count < limit:
-        re, im = re * re - im * im + c_re, 2.0 * re * im + c_im
-        count += 1
-    out[y, x] = count
-
-
-@launched(
-    (2, 2),
-    (8, 8),
-    lambda rng: ((rng.random((15, 13)) < 0.4).astype(np.int8), zeros(15, 13, dtype=np.int8)),
-)
-@cuda.jit
-def game_of_life(old, new):
-    j, i = cuda.grid(2)
-    rows, cols = old.shape
-    if i < rows and j < cols:
-        neighbours = 0
-        for di in range(-1, 2):
-            for dj in range(-1, 2):
-                if di != 0 or dj != 0:
-                    neighbours += old[(i + di) % rows, (j + dj) % cols]
-        alive = old[i, j] == 1
-        new[i, j] = 1 if neighbours == 3 or (alive and neighbours == 2) else 0
-
-
 # --- control flow -----------------------------------------------------------------------------
 
 
-@launched(2, 48, lambda rng: (zeros(96, dtype=np.int64),))
-@cuda.jit
-def collatz(steps):
-    i = cuda.grid(1)
-    n = i + 1
-    count = 0
-    while True:
-        if n == 1:
-            break
-        count += 1
-        if n % 2 == 0:
-            n //= 2
-            continue
-        n = 3 * n + 1
-    steps[i] = count
-
-
-@launched(3, 32, lambda rng: (integers(rng, 80), zeros(80, 3, dtype=np.int64)))
-@cuda.jit
-def early_exit(x, out):
-    i = cuda.grid(1)
-    if i >= x.shape[0]:
-        return
-    out[i, 0] = 1
-    if x[i] < 0:
-        return
-    total = 0
-    for j in range(i % 7):
-        if x[j] > 50:
-            continue
-        if total > 100:
-            out[i, 2] = j
-            return
-        total += abs(x[j])
-    out[i, 1] = total
-
-
-@launched(2, 32, lambda rng: (integers(rng, 64, low=0), zeros(64, dtype=np.int64)))
-@cuda.jit
-def short_circuit(x, out):
-    i = cuda.grid(1)
-    n = x.shape[0]
-    right = x[i + 1] if i + 1 < n else -1
-    a = 0
-    if i > 0 and x[i - 1] > 50 or i + 1 < n and x[i + 1] < 20:
-        a = 1
-    elif not 10 <= x[i] < 40:
-        a = 2
-    out[i] = a * 1000 + right
-
-
 @launched(2, 32, lambda rng: (integers(rng, 64, 10), zeros(64, 4, dtype=np.int64)))
-@cuda.jit
 def loops(x, out):
     i = cuda.grid(1)
     first, last = -1, 0
@@ -306,30 +199,6 @@ def loops(x, out):
 
 
 # --- functions --------------------------------------------------------------------------------
-
-
-@cuda.jit(device=True)
-def clamp(x, low, high):
-    if x < low:
-        return low
-    return min(x, high)
-
-
-@cuda.jit(device=True)
-def divmod_clamped(x, n):
-    for candidate in range(1, 6):
-        if candidate * candidate > x:
-            return candidate, clamp(x % n, 1, 3)
-    return x // n, clamp(x, 0, 9)
-
-
-@launched(2, 48, lambda rng: (integers(rng, 96), zeros(96, 2, dtype=np.int64)))
-@cuda.jit
-def device_functions(x, out):
-    i = cuda.grid(1)
-    q, r = divmod_clamped(x[i], i % 5 + 1)
-    out[i, 0] = q
-    out[i, 1] = clamp(r * x[i], -50, 50)
 
 
 def make_polynomial(DEGREE, COEFFICIENT):
@@ -363,7 +232,6 @@ for degree, coefficient in ((2, 3), (5, 0.5)):
 
 
 @launched(2, 32, lambda rng: (floats(rng, 64, 8), zeros(64, 8), zeros(64, dtype=np.int32)))
-@cuda.jit
 def insertion_sort(x, out, swaps):
     i = cuda.grid(1)
     values = cuda.local.array(8, float32)
@@ -388,7 +256,6 @@ NUM_THREADS = 128
 
 
 @launched(3, NUM_THREADS, lambda rng: (floats(rng, 3, 300), zeros(3, 300)), rtol=1e-6)
-@cuda.jit
 def tree_softmax(x, out):
     partial = cuda.shared.array(NUM_THREADS, float32)
     row = cuda.blockIdx.x
@@ -426,13 +293,8 @@ def tree_softmax(x, out):
 HEAD_DIM = 32
 
 
-@launched(
-    2,
-    (TILE, TILE),
-    lambda rng: (*(floats(rng, 32, HEAD_DIM) for _ in "qkv"), zeros(32, HEAD_DIM), zeros(32), 0.2),
-    rtol=2e-6,
-)
-@cuda.jit
+@launched(2, (TILE, TILE), lambda rng: (*(floats(rng, 32, HEAD_DIM) for _ in "qkv"),
+    zeros(32, HEAD_DIM), zeros(32), 0.2), rtol=2e-6)  # fmt: skip
 def flash_attn_tile(q, k, v, out, lse, softmax_scale):
     """FlashAttention-2, lengths a multiple of TILE; two columns of out per thread."""
     q_tile = cuda.shared.array((TILE, HEAD_DIM), float32)
@@ -480,13 +342,8 @@ def flash_attn_tile(q, k, v, out, lse, softmax_scale):
         lse[row] = m_i + math.log(l_i)
 
 
-@launched(
-    2,
-    20,
-    lambda rng: (*(floats(rng, 23, HEAD_DIM) for _ in "qkv"), zeros(23, HEAD_DIM), 0.2),
-    rtol=2e-6,
-)
-@cuda.jit
+@launched(2, 20, lambda rng: (*(floats(rng, 23, HEAD_DIM) for _ in "qkv"), zeros(23, HEAD_DIM),
+    0.2), rtol=2e-6)  # fmt: skip
 def attention_row(q, k, v, out, softmax_scale):
     """One thread per query row, online softmax, nothing shared."""
     i = cuda.grid(1)
@@ -514,76 +371,7 @@ def attention_row(q, k, v, out, softmax_scale):
         out[i, c] = acc[c] / l_i
 
 
-@launched(2, (TILE, TILE), lambda rng: (floats(rng, 13, 21), floats(rng, 21, 27), zeros(13, 27)))
-@cuda.jit
-def tiled_matmul(a, b, c):
-    a_tile = cuda.shared.array((TILE, TILE), float32)
-    b_tile = cuda.shared.array((TILE, TILE), float32)
-    tx = cuda.threadIdx.x
-    ty = cuda.threadIdx.y
-    j, i = cuda.grid(2)
-    acc = float32(0)
-    for start in range(0, a.shape[1], TILE):
-        inside = i < a.shape[0] and start + tx < a.shape[1]
-        a_tile[ty, tx] = a[i, start + tx] if inside else 0
-        inside = start + ty < b.shape[0] and j < b.shape[1]
-        b_tile[ty, tx] = b[start + ty, j] if inside else 0
-        cuda.syncthreads()
-        for n in range(TILE):
-            acc += a_tile[ty, n] * b_tile[n, tx]
-        cuda.syncthreads()
-    if i < c.shape[0] and j < c.shape[1]:
-        c[i, j] = acc
-
-
-@launched(4, 48, lambda rng: (integers(rng, 170), zeros(170, dtype=np.int64)))
-@cuda.jit
-def stencil(x, out):
-    """Sum of five neighbours, halo in shared memory; a block of one warp and a half."""
-    cells = cuda.shared.array(48 + 4, int64)
-    t = cuda.threadIdx.x
-    i = cuda.grid(1)
-    n = x.size
-    cells[t + 2] = x[i] if i < n else 0
-    if t < 2:
-        left = cuda.blockIdx.x * 48 - 2 + t
-        right = cuda.blockIdx.x * 48 + 48 + t
-        cells[t] = x[left] if left >= 0 else 0
-        cells[t + 50] = x[right] if right < n else 0
-    cuda.syncthreads()
-    if i < n:
-        total = 0
-        for d in range(5):
-            total += cells[t + d]
-        out[i] = total
-
-
-@launched(2, 32, lambda rng: (floats(rng, 64), zeros(64), 5))
-@cuda.jit
-def heat(x, out, steps):
-    """Ping-pong between two arrays; the ends are held."""
-    ping = cuda.shared.array(32, float32)
-    pong = cuda.shared.array(32, float32)
-    t = cuda.threadIdx.x
-    ping[t] = x[cuda.grid(1)]
-    cuda.syncthreads()
-    for step in range(steps):
-        if step % 2 == 0:
-            if 0 < t < 31:
-                pong[t] = (ping[t - 1] + ping[t] + ping[t + 1]) * float32(0.25)
-            else:
-                pong[t] = ping[t]
-        else:
-            if 0 < t < 31:
-                ping[t] = (pong[t - 1] + pong[t] + pong[t + 1]) * float32(0.25)
-            else:
-                ping[t] = pong[t]
-        cuda.syncthreads()
-    out[cuda.grid(1)] = pong[t] if steps % 2 else ping[t]
-
-
 @launched(5, 32, lambda rng: (integers(rng, 160), zeros(160, dtype=np.int64)))
-@cuda.jit
 def block_dependent_barriers(x, out):
     """Each block passes a different number of barriers; block 3 leaves at once."""
     ring = cuda.shared.array(32, int64)
@@ -602,7 +390,6 @@ def block_dependent_barriers(x, out):
 
 
 @launched(3, 40, lambda rng: (integers(rng, 100), zeros(100, dtype=np.int64)))
-@cuda.jit
 def barrier_after_exit(x, out):
     """Threads that have returned are not waited for."""
     cells = cuda.shared.array(40, int64)
@@ -616,13 +403,8 @@ def barrier_after_exit(x, out):
     out[i] = cells[last - t] * 2
 
 
-@launched(
-    2,
-    64,
-    lambda rng: (integers(rng, 128, dtype=np.int32), zeros(128, dtype=np.int32)),
-    shared_bytes=512,
-)
-@cuda.jit
+@launched(2, 64, lambda rng: (integers(rng, 128, dtype=np.int32), zeros(128, dtype=np.int32)),
+    shared_bytes=512)  # fmt: skip
 def dynamic_shared(x, out):
     """Two halves of one dynamic array."""
     cells = cuda.shared.array(0, int32)
@@ -655,7 +437,6 @@ def warp_sum(x):
 
 
 @launched(3, 64, lambda rng: (floats(rng, 5, 70), zeros(5, 70)), rtol=1e-6)
-@cuda.jit
 def warp_softmax(x, out):
     """One warp per row; the last warp has no row and leaves."""
     row = cuda.blockIdx.x * (cuda.blockDim.x // 32) + cuda.threadIdx.x // 32
@@ -675,7 +456,6 @@ def warp_softmax(x, out):
 
 
 @launched(2, 64, lambda rng: (integers(rng, 128), zeros(128, dtype=np.int64)))
-@cuda.jit
 def warp_rotate(x, out):
     """Shuffles with a source lane of each thread's own; one warp does not take part."""
     i = cuda.grid(1)
@@ -687,7 +467,6 @@ def warp_rotate(x, out):
 
 
 @launched(4, 48, lambda rng: (integers(rng, 192), zeros(192, 3, dtype=np.int64)))
-@cuda.jit
 def block_votes(x, out):
     i = cuda.grid(1)
     out[i, 0] = cuda.syncthreads_count(1 if x[i] > 50 else 0)
@@ -696,7 +475,6 @@ def block_votes(x, out):
 
 
 @launched(2, 64, lambda rng: (integers(rng, 128), zeros(128, dtype=np.int64)))
-@cuda.jit
 def warp_shared_exchange(x, out):
     """Lanes talk through shared memory with no more than syncwarp."""
     cells = cuda.shared.array(64, int64)
@@ -714,25 +492,8 @@ def warp_shared_exchange(x, out):
 # --- atomics ----------------------------------------------------------------------------------
 
 
-@launched(3, 64, lambda rng: (integers(rng, 500, low=0, high=16), zeros(16, dtype=np.int32)))
-@cuda.jit
-def histogram(x, counts):
-    local = cuda.shared.array(16, int32)
-    t = cuda.threadIdx.x
-    if t < 16:
-        local[t] = 0
-    cuda.syncthreads()
-    for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
-        cuda.atomic.add(local, x[i], 1)
-    cuda.syncthreads()
-    if t < 16:
-        cuda.atomic.add(counts, t, local[t])
-
-
-@launched(
-    3, 64, lambda rng: (integers(rng, 192), zeros(192, dtype=np.int64), zeros(3, dtype=np.int64))
-)
-@cuda.jit
+@launched(3, 64, lambda rng: (integers(rng, 192), zeros(192, dtype=np.int64),
+    zeros(3, dtype=np.int64)))  # fmt: skip
 def compact(x, out, counts):
     """Keep the positive values of each block: a place from the ballot, a base from an atomic."""
     base = cuda.shared.array(2, int64)
@@ -756,12 +517,8 @@ def compact(x, out, counts):
         counts[cuda.blockIdx.x] = total[0]
 
 
-@launched(
-    3,
-    48,
-    lambda rng: (integers(rng, 144, low=1), np.array([0, 99, -99, -1, 0, 0, 5, 0, 9], np.int64)),
-)
-@cuda.jit
+@launched(3, 48, lambda rng: (integers(rng, 144, low=1),
+    np.array([0, 99, -99, -1, 0, 0, 5, 0, 9], np.int64)))  # fmt: skip
 def every_atomic(x, out):
     v = x[cuda.grid(1)]
     cuda.atomic.add(out, 0, v)
@@ -776,7 +533,6 @@ def every_atomic(x, out):
 
 
 @launched(2, 32, lambda rng: (zeros(3, dtype=np.uint32), zeros(64, dtype=np.int64)))
-@cuda.jit
 def atomic_counters(counters, seen):
     """inc and dec wrap; the old values handed out are all different."""
     cuda.atomic.inc(counters, 0, uint32(9))
@@ -785,10 +541,8 @@ def atomic_counters(counters, seen):
     cuda.atomic.add(seen, int64(ticket), 1)
 
 
-@launched(
-    2, 64, lambda rng: (integers(rng, 128, 3), zeros(2, 3, dtype=np.int64), zeros(1, dtype=bool))
-)
-@cuda.jit
+@launched(2, 64, lambda rng: (integers(rng, 128, 3), zeros(2, 3, dtype=np.int64),
+    zeros(1, dtype=bool)))  # fmt: skip
 def atomic_columns(x, sums, done):
     """Atomics on two-dimensional places, shared and global; a boolean flag from every thread."""
     block_sums = cuda.shared.array((1, 3), int64)
@@ -809,7 +563,6 @@ def atomic_columns(x, sums, done):
 
 
 @launched(2, 64, lambda rng: (integers(rng, 64), zeros(128, dtype=np.int64)))
-@cuda.jit
 def loop_else(x, out):
     """for ... else and while ... else, nested; break, continue and return in every place."""
     i, t = cuda.grid(1), cuda.threadIdx.x

@@ -34,7 +34,7 @@ simt.enable()  # the simulator lacks names that some kernels import
 import serial_kernels  # noqa: E402
 import simt_kernels  # noqa: E402
 from classic_kernels import CLASSICS  # noqa: E402
-from test_public_style import STYLES  # noqa: E402
+from collection import STYLES  # noqa: E402
 
 if os.environ.get(SIMULATOR):
     simt.disable()

@@ -4,7 +4,6 @@ The cases are in errors.md, to be read as a catalogue. After a change of wording
 file as a program: it writes what is said now into the catalogue, to be reviewed as a diff.
 """
 
-import linecache
 import os
 import re
 import subprocess
@@ -14,58 +13,83 @@ import traceback
 from pathlib import Path
 
 import pytest
+from sources import run_text
 
 import numba_cuda_simulator as simt
 
 CATALOGUE = Path(__file__).with_name("errors.md")
-CASE = re.compile(r"### ([^\n]+)\n```python\n(.+?)```\n```text\n(.*?)```\n", re.DOTALL)
+CASE = re.compile(r"### ([^\n]+)\n```\n(.+?)\n\n(\w+Error: .*?)```\n", re.DOTALL)
+ROW = re.compile(r"^\| `([^\n]+)` \| (\w+Error: [^\n]+) \|$", re.MULTILINE)
 PRELUDE = re.search(r"```python\n(.+?)```", CATALOGUE.read_text(), re.DOTALL)[1]
-CASES = [case.groups() for case in CASE.finditer(CATALOGUE.read_text())]
+HEAD = "@cuda.jit\ndef kernel(x, out):\n"
+COPY = f"{HEAD}    i = cuda.grid(1)\n    if i < out.size:\n        out[i] = x[i]\n"
+FRAME = re.compile(r"  this notebook, line (\d+)\n    (.+)\n    ( *)(\^+)$", re.MULTILINE)
 ENGINE = os.path.dirname(simt.__file__)
+
+
+def whole(text):
+    """Return the cell that a text of the catalogue stands for."""
+    *_, last = text.splitlines()
+    launch = "" if last[0] != " " else "\nkernel[1, 1](x, out)"
+    if text[0] == " ":
+        text = HEAD + text
+    elif "def " not in text:
+        text = COPY + text
+    return f"{text}{launch}\n"
+
+
+def row(code, words):
+    """Return a row of a table as a case: the text of its cell, and what the learner reads."""
+    said, _, hint = words.partition(" <br> ")
+    site = re.search("«(.+)»", code)
+    lines = [said, *[f"  3: {m[1]}" for m in [site] if m], *[f"  {h}" for h in [hint] if h]]
+    code = code.replace("«", "").replace("»", "")
+    return "    " * bool(site) + code, "\n".join([*lines, ""])
+
+
+CASES = [(title, whole(text), words) for title, text, words in CASE.findall(CATALOGUE.read_text())]
+ROWS = [(code, *row(code, words)) for code, words in ROW.findall(CATALOGUE.read_text())]
+CASES += [(code, whole(text), words) for code, text, words in ROWS]
 
 
 def run_cell(source, world):
     """Run a text as a notebook runs a cell, and return its file name."""
-    file = f"/tmp/ipykernel_1/{abs(hash(source))}.py"
-    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-    world["cell"] = file
-    exec(compile(source, file, "exec"), world)
+    world["cell"] = f"/tmp/ipykernel_1/{abs(hash(source))}.py"
+    run_text(source, world, world["cell"])
 
 
 def error_of(source):
-    """Run a cell that fails; return its error, the name of its file, and how long it took."""
+    """Run a cell that fails; return its error, the name of its file, and its processor time."""
     world = {}
     run_cell(PRELUDE, world)
-    simt.enable()
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(BaseException) as caught:
         run_cell(source, world)
-    return caught.value, world["cell"], time.perf_counter() - start
+    return caught.value, world["cell"], time.process_time() - start
 
 
-def said(error):
-    return f"{type(error).__name__}: {error}\n"
+def said(error, cell):
+    """Return what the learner reads, a line that is shown with carets as `5: tile[t]`."""
 
+    def short(frame):
+        line, text, indent, carets = frame.groups()
+        assert text == cell.splitlines()[int(line) - 1].strip()
+        return f"  {line}: {text[len(indent) :][: len(carets)]}"
 
-@pytest.fixture(autouse=True)
-def leave_numba_as_it_was():
-    enabled = simt.is_enabled()
-    yield
-    if not enabled:
-        simt.disable()
+    return FRAME.sub(short, f"{type(error).__name__}: {error}\n")
 
 
 @pytest.mark.parametrize("title, source, words", CASES, ids=[case[0] for case in CASES])
 def test_error(title, source, words):
     error, cell, seconds = error_of(source)
-    assert said(error) == words
+    assert said(error, source) == words
     assert seconds < 1
 
     last = traceback.extract_tb(error.__traceback__)[-1]
     assert last.filename == cell, "the last frame is the learner's own"
     launch = source.count("\n")
     assert last.lineno in (*getattr(error, "lines", ()), launch) or "kernel" in last.name
-    assert ("^" in words) == bool(getattr(error, "sites", ()))
+    assert bool(re.search(r"^  \d+: ", words, re.M)) == bool(getattr(error, "sites", ()))
     assert error.__suppress_context__ or error.__context__ is None
     for frame, _ in traceback.walk_tb(error.__traceback__):
         inside = os.path.dirname(frame.f_code.co_filename) == ENGINE
@@ -80,7 +104,7 @@ shell = InteractiveShell.instance(colors="nocolor")
 shell.history_manager.enabled = False
 shell.run_cell(PRELUDE, store_history=True)
 shell.run_cell("simt.enable()", store_history=True)
-for title in ("A load before the store has finished", "A missing argument"):
+for title in ("A load before the store has finished", "kernel[1, 64](x)"):
     [source] = [source for name, source, _ in CASES if name == title]
     kernel, launch = source.strip().rsplit("\\n", 1)
     shell.run_cell(kernel, store_history=True)
@@ -104,12 +128,19 @@ def test_notebook(tmp_path):
 
 
 def write_catalogue():
-    def rewrite(case):
-        title, source, _ = case.groups()
-        words = said(error_of(source)[0])
-        return f"### {title}\n```python\n{source}```\n```text\n{words}```\n"
+    def again(case):
+        title, text, _ = case.groups()
+        words = said(error_of(whole(text))[0], whole(text))
+        return f"### {title}\n```\n{text}\n\n{words}```\n"
 
-    CATALOGUE.write_text(CASE.sub(rewrite, CATALOGUE.read_text()))
+    def row_again(match):
+        text, _ = row(*match.groups())
+        words = said(error_of(whole(text))[0], whole(text))
+        first, *rest = re.sub(r"^  3: .*\n", "", words, flags=re.M).splitlines()
+        return f"| `{match[1]}` | {' <br> '.join([first, *map(str.strip, rest)])} |"
+
+    simt.enable()
+    CATALOGUE.write_text(ROW.sub(row_again, CASE.sub(again, CATALOGUE.read_text())))
 
 
 if __name__ == "__main__":

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 from oracle_flops import counting
-from simt_kernels import floats, zeros
-from test_counters import LAUNCHES
+from simt_kernels import ZOO, zeros
+from sources import run_text
+from test_counters import RACING
 
 import numba_cuda_simulator as simt
 
 # Thousands of numbers that count themselves take long.
-LONG = "attention_row", "flash_attn_tile", "mandelbrot", "tiled_matmul"
+LONG = "attention_row", "flash_attn_tile"
 
 
 def unfused(operations):
@@ -28,7 +29,10 @@ def unfused(operations):
 
 @pytest.mark.parametrize(
     "launch",
-    [pytest.param(x, id=x.name, marks=[pytest.mark.thorough] * (x.name in LONG)) for x in LAUNCHES],
+    [
+        pytest.param(x, id=x.name, marks=[pytest.mark.thorough] * (x.name in LONG))
+        for x in [*ZOO, *RACING]
+    ],
 )
 def test_numbers_that_count_themselves_agree(launch, monkeypatch):
     how = dict(shared_bytes=launch.shared_bytes)
@@ -47,52 +51,60 @@ def flops(kernel, grid, block, *args):
     return simt.trace(kernel, grid, block, *args).flops
 
 
-def by_kind(kernel, *args, dtype="float32", threads=32):
-    """What one thread does; every thread does the same, and nothing in another float type."""
-    counted = flops(kernel, 1, threads, *args)
-    assert set(counted.by_dtype) == {dtype}
-    return {kind: n / threads for kind, n in counted.by_kind.items()}
-
-
-@cuda.jit
-def every_operator(x, out):
-    i = cuda.grid(1)
-    a, b = x[i], x[i + 1]
-    out[i] = -((a + b) * (a - b) / a)
-    out[i] += a // b
-    out[i] = out[i] * (a % b)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_operators(dtype):
-    x = np.arange(1, 34, dtype=dtype)
-    want = {"add": 3, "mul": 2, "div": 1, "neg": 1, "floordiv": 1, "mod": 1}
-    counted = flops(every_operator, 1, 32, x, zeros(32, dtype=dtype))
-    assert counted.by_kind == {kind: 32 * n for kind, n in want.items()}
-    assert counted.total == 32 * 8 and counted.by_dtype == {dtype: 32 * 8}
-    lines = every_operator.py_func.__code__.co_firstlineno + np.arange(4, 7)
-    assert counted.by_line == dict(zip(lines, (32 * 4, 32 * 2, 32 * 2), strict=True))
-
-
-@cuda.jit
-def contractions(x, out):
+HEAD = """@cuda.jit
+def kernel(x, k, wide, out):
     i = cuda.grid(1)
     a, b, c = x[i], x[i + 1], x[i + 2]
-    out[i] = a * b + c  # fma
-    out[i] = c - a * b  # fma
-    out[i] += a * b  # fma
-    out[i] = a * b - b * c  # fma, mul
-    out[i] = a * b * c + (a + b)  # fma, mul, add
-    out[i] = cuda.fma(a, b, c)  # fma
-    product = a * b  # mul: a compiler sees what is done with it, one line does not
-    out[i] = product + c  # add
-    out[i] = a**2 + b**3  # fma, mul, mul
+"""
+COUNTS = {  # of float32 a, b, c, k = 1, int32: what a thread does, of which FLOPs
+    "out[i] = -((a + b) * (a - b) / a)": ("add 2 mul 1 div 1 neg 1", 4),
+    "out[i] += a // b": ("floordiv 1 add 1", 2),
+    "out[i] = b * (a % b)": ("mod 1 mul 1", 2),
+    "out[i] = a * b + c": ("fma 1", 2),
+    "out[i] = c - a * b": ("fma 1", 2),
+    "out[i] += a * b": ("fma 1", 2),
+    "out[i] = a * b - b * c": ("fma 1 mul 1", 3),
+    "out[i] = a * b * c + (a + b)": ("fma 1 mul 1 add 1", 4),
+    "out[i] = cuda.fma(a, b, c)": ("fma 1", 2),
+    # A compiler sees what is done with a product; one line does not.
+    "product = a * b; out[i] = product + c": ("mul 1 add 1", 2),
+    "out[i] = a**2 + b**3": ("fma 1 mul 2", 4),
+    "out[i] = math.exp(a)": ("exp 1", 1),
+    "out[i] = math.log(b)": ("log 1", 1),
+    "out[i] = math.sqrt(b)": ("sqrt 1", 1),
+    "out[i] = math.floor(a)": ("floor 1", 0),  # choices are free
+    "out[i] = max(a, b, float32(0))": ("max 2", 0),
+    "out[i] = min(a, b)": ("min 1", 0),
+    "out[i] = abs(a)": ("abs 1", 0),
+    "out[i] = math.fabs(a)": ("abs 1", 0),
+    "out[i] = math.pow(a, b)": ("pow 1", 1),
+    "out[i] = pow(a, b)": ("pow 1", 1),
+    "if math.isnan(a) or a < b <= float32(9): out[i] = 0": ("compare 3", 0),
+    "n = (i * 7 + 3) // 2 % 5 - abs(i); n **= 2; out[i] = x[n % 32]": ("", 0),
+    "if max(i, 5) > 2: out[i] = a": ("", 0),
+    "cuda.atomic.add(out, i, float32(2.0**-3 + 1.0))": ("", 0),
+}
+FLOAT64 = {
+    "out[i] = k[i] / 2": ("div 1", 1),  # int32 / int64
+    "out[i] = math.sqrt(i)": ("sqrt 1", 1),
+    "out[i] = k[i] * float32(2)": ("mul 1", 1),
+    "wide[i] += a * 2.0": ("fma 1", 2),
+}
 
 
-def test_contraction():
-    counted = flops(contractions, 1, 32, np.ones(34, "f4"), zeros(32))
-    assert counted.by_kind == {"fma": 32 * 7, "mul": 32 * 5, "add": 32 * 2}
-    assert counted.total == 32 * (2 * 7 + 5 + 2)
+@pytest.mark.parametrize("statements", [*COUNTS, *FLOAT64])
+def test_what_a_thread_counts(statements):
+    world = {"cuda": cuda, "math": math, "float32": float32}
+    kernel = run_text(f"{HEAD}    {statements}\n", world)["kernel"]
+    x, k = np.arange(1, 35, dtype="f4"), np.ones(32, np.int32)
+    counted = flops(kernel, 1, 32, x, k, zeros(32, dtype="f8"), zeros(32))
+    words, total = {**COUNTS, **FLOAT64}[statements]
+    kinds = dict(zip(words.split()[::2], map(int, words.split()[1::2]), strict=True))
+    assert counted.by_kind == {kind: 32 * n for kind, n in kinds.items()}
+    dtype = "float64" if statements in FLOAT64 else "float32"
+    assert counted.by_dtype == ({dtype: 32 * total} if words else {})
+    assert counted.total == 32 * total
+    assert counted.by_line == ({HEAD.count("\n") + 1: 32 * total} if words else {})
 
 
 @cuda.jit
@@ -109,60 +121,6 @@ def test_types_apart():
     assert counted.of("float32").by_kind == {"mul": 32}
     assert counted.of(np.float64).by_kind == {"add": 32, "fma": 32, "compare": 32}
     assert counted.by_dtype == {"float32": 32, "float64": 96}
-
-
-@cuda.jit
-def functions(x, out):
-    i = cuda.grid(1)
-    a, b = x[i], x[i + 1]
-    out[i] = math.exp(a)
-    out[i] = math.log(b)
-    out[i] = math.sqrt(b)
-    out[i] = math.floor(a)
-    out[i] = max(a, b, float32(0))  # two
-    out[i] = min(a, b)
-    out[i] = abs(a)
-    out[i] = math.fabs(a)
-    out[i] = math.pow(a, b)
-    out[i] = pow(a, b)
-    if math.isnan(a) or a < b <= float32(99):
-        out[i] = float32(0)
-
-
-def test_functions():
-    want = {"exp": 1, "log": 1, "sqrt": 1, "floor": 1, "max": 2, "min": 1, "abs": 2, "pow": 2}
-    args = np.arange(1, 34, dtype="f4"), zeros(32)
-    assert by_kind(functions, *args) == want | {"compare": 3}
-    assert flops(functions, 1, 32, *args).total == 32 * 5  # choices are free
-
-
-@cuda.jit
-def no_floats(x, out):
-    i = cuda.grid(1)
-    n = (i * 7 + 3) // 2 % 5 - abs(i)
-    if n < 3 and max(n, i) > 2:
-        n **= 2
-    out[i] = x[n % 32]
-    cuda.atomic.add(out, i, float32(2.0**-3 + 1.0))
-
-
-def test_integers_literals_and_atomics_are_none():
-    counted = flops(no_floats, 1, 32, zeros(32), zeros(32))
-    assert counted.by_kind == {} and counted.total == 0
-
-
-@cuda.jit
-def integers_become_floats(x, out):
-    i = cuda.grid(1)
-    out[i] = x[i] / 2  # int32 / int64 is a float64 division
-    out[i] = math.sqrt(i)
-    out[i] = x[i] * float32(2)  # int32 * float32 is float64
-
-
-def test_integers_beside_floats():
-    args = np.ones(32, np.int32), zeros(32)
-    want = {"div": 1, "sqrt": 1, "mul": 1}
-    assert by_kind(integers_become_floats, *args, dtype="float64") == want
 
 
 @cuda.jit
@@ -228,10 +186,8 @@ def test_device_functions():
 
 
 def test_intensity_and_what_is_shown():
-    x = floats(np.random.default_rng(0), 34)
-    trace = simt.trace(contractions, 1, 32, x, zeros(32))
-    moved = 4 * 32 * (3 + 8 + 1)  # three loads, eight stores, and one load of out[i]
-    assert trace.intensity == trace.flops.total / moved
+    trace = simt.trace(calls, 1, 32, np.ones(34, "f4"), zeros(32))
+    assert trace.intensity == trace.flops.total / (4 * 32 * (4 + 1))  # four loads, one store
     assert f"floating-point operations: {trace.intensity:.3g} FLOP per byte" in trace.summary()
     assert "FLOPs" in trace._repr_html_()
     assert "floating" not in simt.trace(idle, 1, 32).summary()
@@ -247,7 +203,7 @@ def test_a_run_counts_nothing():
     """What is counted is another rewriting of the kernel, made for traces alone."""
     from numba_cuda_simulator.transform import transform
 
-    code = contractions.py_func.__code__
+    code = calls.py_func.__code__
     plain, counting = (transform(code, code.co_filename, c) for c in (False, True))
-    assert "_simt_count_fma" in counting.code.co_names
+    assert "_simt_count" in counting.code.co_names
     assert not any(name.startswith("_simt_count") for name in plain.code.co_names)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from compiled import compile_ptx, compiler_available
 from numba import cuda, float32, guvectorize, literal_unroll, vectorize
+from sources import run_text
 
 import numba_cuda_simulator as simt
 from numba_cuda_simulator import generated, present
@@ -43,14 +44,8 @@ def value_of(expression, *arrays):
 
 def run(source, **more):
     """Run a text as a file is run, so that the engine finds its source."""
-    import linecache
-
-    source = textwrap.dedent(source)
-    file = f"<{hash(source)}>"
-    linecache.cache[file] = len(source), None, source.splitlines(True), file
     world = {"cuda": cuda, "np": np, "math": math, "settings": settings, "D": DIRECTIONS, **more}
-    exec(compile(source, file, "exec"), world)
-    return world
+    return run_text(textwrap.dedent(source), world)
 
 
 # --- names ------------------------------------------------------------------------------------

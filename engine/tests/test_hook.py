@@ -1,7 +1,6 @@
 """Numba's own syntax, kernel[grid, block](*arrays), runs on the CPU engine where it should."""
 
 import importlib
-import linecache
 import os
 import subprocess
 import sys
@@ -12,19 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numba import cuda, float32, int64
+from sources import run_text
 
 import numba_cuda_simulator as simt
 from numba_cuda_simulator.errors import LaunchError, RaceError
-
-
-@pytest.fixture(autouse=True)
-def engine():
-    """The engine is on, and afterwards as it was."""
-    enabled = simt.is_enabled()
-    simt.enable()
-    yield
-    if not enabled:
-        simt.disable()
 
 
 @cuda.jit
@@ -231,9 +221,7 @@ def test_what_is_no_launch():
 
 def run_cell(source, world, file="/tmp/ipykernel_1/1.py"):
     """Run a text as a notebook runs a cell."""
-    source = textwrap.dedent(source)
-    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-    exec(compile(source, file, "exec"), world)
+    run_text(textwrap.dedent(source), world, file)
 
 
 def test_cell_edited_and_run_again():
@@ -276,27 +264,27 @@ def test_device_function_defined_again():
 
 def test_edited_file(tmp_path, monkeypatch):
     """A module edited and reloaded runs its new source; without a reload it says so."""
+    file, out = tmp_path / "edited_kernel.py", np.zeros(1)
 
-    def write(name, number):
-        (tmp_path / "edited_kernel.py").write_text(
-            "from numba import cuda\n" + "#\n" * number + "@cuda.jit\n"
-            f"def {name}(out):\n    out[0] = {number}\n"
-        )
+    def write(name, number, lines=1):
+        head = "from numba import cuda\n" + "#\n" * lines + "@cuda.jit\n"
+        file.write_text(f"{head}def {name}(out):\n    out[0] = {number}\n")
 
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     write("kernel", 1)
-    module, out = importlib.import_module("edited_kernel"), np.zeros(1)
+    module = importlib.import_module("edited_kernel")
     module.kernel[1, 1](out)
     assert out[0] == 1
-    write("kernel", 22)
-    importlib.reload(module).kernel[1, 1](out)
+    write("kernel", 22, 9)
+    kernel = importlib.reload(module).kernel
+    for edit in ("kernel", 30, 9), ("another", 22, 9), ("kernel", 22, 10):
+        write(*edit)
+        with pytest.raises(simt.errors.UnsupportedError, match="has changed since 'kernel' was"):
+            kernel[1, 1](out)
+    write("kernel", 22, 9)
+    kernel[1, 1](out)
     assert out[0] == 22
-    write("renamed", 22)
-    stale = importlib.reload(module)
-    write("another", 22)
-    with pytest.raises(simt.errors.UnsupportedError, match="has changed since 'renamed'"):
-        stale.renamed[1, 1](out)
 
 
 def test_factories():

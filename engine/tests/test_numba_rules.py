@@ -7,15 +7,13 @@ number can be asked for; else the answer follows from Numba's documentation or f
 import cmath
 import collections
 import enum
-import importlib
-import linecache
 import operator
-import sys
 import warnings
 
 import numpy as np
 import pytest
 from numba import cuda, float32, float64, int32, njit, void
+from sources import ran, run_text
 
 import numba_cuda_simulator as simt
 from numba_cuda_simulator.errors import (
@@ -30,25 +28,11 @@ from numba_cuda_simulator.errors import (
 )
 
 
-@pytest.fixture(autouse=True, scope="module")
-def engine():
-    """The engine is on, and afterwards as it was."""
-    enabled = simt.is_enabled()
-    simt.enable()
-    yield
-    if not enabled:
-        simt.disable()
-
-
 def compiled(source, **names):
     """Return the function `f` of a text, whose source can be found."""
-    file = f"<numba rules {hash(source)}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-    world = dict(cuda=cuda, np=np, cmath=cmath, **names)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Python's, of `is 3` and `~True`
-        exec(compile(source, file, "exec"), world)
-    return world["f"]
+        return run_text(source, dict(cuda=cuda, np=np, cmath=cmath, **names))["f"]
 
 
 def both(expression, *columns):
@@ -178,14 +162,17 @@ def test_first_mistakes(statement, words):
 
 
 def test_several_threads_add_into_one_element():
-    kernel = cuda.jit(
-        compiled(
-            "def f(o):\n    s = cuda.shared.array(1, np.float32)\n    s[0] = 0\n"
-            "    cuda.syncthreads()\n    s[0] += cuda.threadIdx.x\n"
-        )
-    )
     with pytest.raises(RaceError, match="cuda.atomic.add"):
-        kernel[1, 64](np.zeros(1))
+        ran(
+            """
+            s = cuda.shared.array(1, np.float32)
+            s[0] = 0
+            cuda.syncthreads()
+            s[0] += cuda.threadIdx.x
+            """,
+            threads=64,
+            o=np.zeros(1),
+        )
 
 
 def test_a_device_array_is_no_number():
@@ -253,40 +240,24 @@ def test_round_to_digits(dtype, digits):
 # --- stores beyond the range of a type ----------------------------------------------------------
 
 
-@cuda.jit
-def store(x, out):
-    out[cuda.grid(1)] = x[cuda.grid(1)]
-
-
-@cuda.jit
-def store_one(x, out):
-    out[0] = x[0]
-
-
-@cuda.jit
-def store_by_way_of_shared(x, out):
-    tile = cuda.shared.array(1, int32)
-    tile[0] = x[0]
-    out[0] = tile[0]
-
-
 @pytest.mark.parametrize("dtype", "int8 int16 int32 int64 uint8 uint16 uint32 uint64".split())
 @pytest.mark.parametrize("value", [2**40 + 3, -(2**40) - 5, 1e20, -1e20])
 def test_one_thread_stores_what_many_store(dtype, value):
-    x, many, one, all_ = np.array([value, value]), *(np.zeros(2, dtype) for _ in range(3))
+    x = np.array([value, value])
     with np.errstate(all="ignore"):
-        want = x.astype(dtype)
-    store[1, 2](x, many)
-    store_one[1, 1](x, one)
-    store_one[1, 32](x, all_)
-    np.testing.assert_array_equal(many, want)
-    assert one[0] == all_[0] == want[0]
+        want = x.astype(dtype).tolist()
+    assert ran("o[cuda.grid(1)] = x[cuda.grid(1)]", 2, x=x, o=np.zeros(2, dtype)) == want
+    for threads in 1, 32:
+        assert ran("o[0] = x[0]", threads, x=x, o=np.zeros(1, dtype)) == want[:1]
 
 
 def test_shared_memory_wraps_too():
-    out = np.zeros(1, np.int64)
-    store_by_way_of_shared[1, 1](np.array([2**40 + 3]), out)
-    assert out[0] == 3
+    body = """
+        tile = cuda.shared.array(1, np.int32)
+        tile[0] = x[0]
+        o[0] = tile[0]
+    """
+    assert ran(body, x=np.array([2**40 + 3]), o=np.zeros(1, np.int64)) == [3]
 
 
 # --- explicit signatures ------------------------------------------------------------------------
@@ -403,68 +374,41 @@ def test_a_wrong_signature_is_refused_where_it_stands():
 # --- indices ------------------------------------------------------------------------------------
 
 
-@cuda.jit
-def from_the_end(x, out):
-    out[-1] = x[-2, -1]
-    out[0] = x.shape[-1]
-    out[-2] += 1
-    cuda.atomic.add(out, -3, 7)
-
-
-@cuda.jit
-def computed(x, out):
-    out[cuda.threadIdx.x] = x[cuda.threadIdx.x - 1]
-
-
-@cuda.jit
-def filter_about_its_middle(x, out):
-    for k in range(-1, 2):
-        out[0] += x[k]
-
-
-@cuda.jit
-def too_far(x, out):
-    out[-9] = 1
-
-
 def test_a_literal_negative_index_counts_from_the_end():
-    out = np.zeros(5)
-    from_the_end[1, 1](np.arange(6.0).reshape(2, 3), out)
-    assert out.tolist() == [3, 0, 7, 1, 2]
+    body = """
+        o[-1] = x[-2, -1]
+        o[0] = x.shape[-1]
+        o[-2] += 1
+        cuda.atomic.add(o, -3, 7)
+    """
+    assert ran(body, x=np.arange(6.0).reshape(2, 3), o=np.zeros(5)) == [3, 0, 7, 1, 2]
 
 
-@pytest.mark.parametrize("kernel", [computed, filter_about_its_middle, too_far])
-def test_other_negative_indices_are_errors(kernel):
+@pytest.mark.parametrize(
+    "body",
+    [
+        "o[cuda.threadIdx.x] = x[cuda.threadIdx.x - 1]",
+        "for k in range(-1, 2): o[0] += x[k]",
+        "o[-9] = 1",
+    ],
+)
+def test_other_negative_indices_are_errors(body):
     with pytest.raises(KernelIndexError, match="index -[19] is out of bounds"):
-        kernel[1, 4](np.zeros(4), np.zeros(4))
-
-
-@cuda.jit
-def without_axes(x, out):
-    out[0] = x[()]
-    x[()] = 4
+        ran(body, threads=4, x=np.zeros(4), o=np.zeros(4))
 
 
 def test_an_array_without_axes():
-    x, out = np.array(3.0), np.zeros(1)
-    without_axes[1, 1](x, out)
-    assert (x[()], out[0]) == (4, 3)
-
-
-@cuda.jit
-def reshaped(x, out):
-    m = x.reshape((2, -1))
-    out[0] = m[1, 0] + m.strides[0] + x.ravel().size
+    x = np.array(3.0)
+    assert ran("o[0] = x[()]; x[()] = 4", x=x, o=np.zeros(1)) == [3] and x == 4
 
 
 def test_reshape_and_strides():
-    out = np.zeros(1)
-    reshaped[1, 1](np.arange(6.0), out)
-    assert out[0] == 3 + 24 + 6
+    body = "m = x.reshape((2, -1)); o[0] = m[1, 0] + m.strides[0] + x.ravel().size"
+    assert ran(body, x=np.arange(6.0), o=np.zeros(1)) == [3 + 24 + 6]
     with pytest.raises(UnsupportedError, match="cannot be reshaped"):
-        reshaped[1, 1](np.arange(12.0)[::2], out)
+        ran(body, x=np.arange(12.0)[::2], o=np.zeros(1))
     with pytest.raises(KernelError, match="of 5 elements cannot have the shape"):
-        reshaped[1, 1](np.arange(5.0), out)
+        ran(body, x=np.arange(5.0), o=np.zeros(1))
 
 
 # --- functions ----------------------------------------------------------------------------------
@@ -483,19 +427,6 @@ plus, minus = cuda.jit(device=True)(lambda x: x + 1), cuda.jit(device=True)(lamb
 three_more = one_after(one_after(one_after(double)))
 
 
-@cuda.jit
-def call_closures(out):
-    i = cuda.grid(1)
-    out[i] = three_more(i) + 10 * plus(i) + 100 * minus(i)
-
-
-def test_closures_of_one_factory_and_lambdas():
-    out = np.zeros(4, int)
-    call_closures[1, 4](out)
-    i = np.arange(4)
-    np.testing.assert_array_equal(out, 2 * i + 3 + 10 * (i + 1) + 100 * (i - 1))
-
-
 @cuda.jit(device=True)
 def fibonacci(n):
     if n < 2:
@@ -503,76 +434,14 @@ def fibonacci(n):
     return fibonacci(n - 1) + fibonacci(n - 2)
 
 
-@cuda.jit
-def recursive(out):
-    out[cuda.grid(1)] = fibonacci(cuda.grid(1))
-
-
-def test_recursion():
-    out = np.zeros(8, int)
-    recursive[2, 4](out)
-    assert out.tolist() == [0, 1, 1, 2, 3, 5, 8, 13]
-
-
 @cuda.jit(device=True)
 def apply(function, a, b):
     return function(a, b)
 
 
-@cuda.jit
-def operators(x, out):
-    a = x[cuda.grid(1)]
-    out[0] = apply(operator.add, a, 3) + operator.floordiv(7, a) + operator.neg(a)
-    out[1] = operator.getitem(x, 0) if operator.lt(a, 9) else 0
-
-
-def test_functions_of_the_module_operator():
-    out = np.zeros(2)
-    operators[1, 1](np.array([2.0]), out)
-    assert out.tolist() == [2 + 3 + 3 - 2, 2]
-
-
 @cuda.jit(device=True)
 def update(atomic, x, i):
     return atomic(x, i, 2)
-
-
-@cuda.jit
-def ticket(x, out):
-    out[cuda.grid(1)] = update(cuda.atomic.add, x, 0)
-
-
-def test_an_atomic_as_an_argument():
-    x, out = np.zeros(1, np.int32), np.zeros(4)
-    ticket[1, 4](x, out)
-    assert x[0] == 8 and out.tolist() == [0, 2, 4, 6]
-
-
-@cuda.jit
-def swap_in_a_slice(x, out):
-    i = cuda.grid(1)
-    out[i] = cuda.atomic.compare_and_swap(x[i:], 1, 5)
-    cuda.atomic.add(x[4:], 0, 10)
-
-
-def test_atomics_on_slices():
-    x, out = np.array([1, 2, 1, 7, 0], np.int32), np.zeros(4)
-    swap_in_a_slice[1, 4](x, out)
-    assert x.tolist() == [5, 2, 5, 7, 40] and out.tolist() == [1, 2, 1, 7]
-
-
-@cuda.jit
-def count_through(out):
-    for i, k in enumerate(range(2, 10, 3)):
-        out[i] += k
-    for k, value in zip(range(3), out):  # noqa: B905
-        out[k] = 100 * value
-
-
-def test_enumerate_and_zip_of_a_range():
-    out = np.zeros(3)
-    count_through[1, 1](out)
-    assert out.tolist() == [200, 500, 800]
 
 
 @cuda.jit(device=True)
@@ -585,29 +454,58 @@ def first_of_a_tile(n, out):
 SIZE = 8
 
 
-@cuda.jit
-def literal_shape(out):
-    first_of_a_tile(4, out)
+def test_closures_of_one_factory_and_lambdas():
+    body = "i = cuda.grid(1); o[i] = three_more(i) + 10 * plus(i) + 100 * minus(i)"
+    want = [2 * i + 3 + 10 * (i + 1) + 100 * (i - 1) for i in range(4)]
+    assert ran(body, threads=4, world=globals(), o=np.zeros(4, int)) == want
 
 
-@cuda.jit
-def global_shape(out):
-    first_of_a_tile(n=SIZE, out=out)
+def test_recursion():
+    body = "o[cuda.grid(1)] = fibonacci(cuda.grid(1))"
+    want = [0, 1, 1, 2, 3, 5, 8, 13]
+    assert ran(body, 4, 2, globals(), o=np.zeros(8, int)) == want
 
 
-@cuda.jit
-def shape_of_an_argument(n, out):
-    first_of_a_tile(n, out)
+def test_functions_of_the_module_operator():
+    body = """
+        o[0] = apply(operator.add, x[0], 3) + operator.floordiv(7, x[0]) + operator.neg(x[0])
+        o[1] = operator.getitem(x, 0) if operator.lt(x[0], 9) else 0
+    """
+    world = globals() | {"operator": operator}
+    assert ran(body, world=world, x=np.array([2.0]), o=np.zeros(2)) == [2 + 3 + 3 - 2, 2]
+
+
+def test_an_atomic_as_an_argument():
+    body, x = "o[cuda.grid(1)] = update(cuda.atomic.add, x, 0)", np.zeros(1, np.int32)
+    assert ran(body, 4, world=globals(), x=x, o=np.zeros(4)) == [0, 2, 4, 6] and x[0] == 8
+
+
+def test_atomics_on_slices():
+    body = """
+        i = cuda.grid(1)
+        o[i] = cuda.atomic.compare_and_swap(x[i:], 1, 5)
+        cuda.atomic.add(x[4:], 0, 10)
+    """
+    x = np.array([1, 2, 1, 7, 0], np.int32)
+    assert ran(body, threads=4, x=x, o=np.zeros(4)) == [1, 2, 1, 7]
+    assert x.tolist() == [5, 2, 5, 7, 40]
+
+
+def test_enumerate_and_zip_of_a_range():
+    body = """
+        for i, k in enumerate(range(2, 10, 3)):
+            o[i] += k
+        for k, value in zip(range(3), o):
+            o[k] = 100 * value
+    """
+    assert ran(body, o=np.zeros(3)) == [200, 500, 800]
 
 
 def test_the_shape_of_an_array_in_a_device_function():
-    out = np.zeros(1)
-    literal_shape[1, 1](out)
-    assert out[0] == 5
-    global_shape[1, 1](out)
-    assert out[0] == 9
+    assert ran("first_of_a_tile(4, o)", world=globals(), o=np.zeros(1)) == [5]
+    assert ran("first_of_a_tile(n=SIZE, out=o)", world=globals(), o=np.zeros(1)) == [9]
     with pytest.raises(UnsupportedError, match="compile-time constant, but 'n' is an argument"):
-        shape_of_an_argument[1, 1](4, out)
+        ran("first_of_a_tile(n, o)", world=globals(), n=4, o=np.zeros(1))
 
 
 # --- values that are no numbers -----------------------------------------------------------------
@@ -628,49 +526,38 @@ class Step(enum.IntEnum):
     LAST = 4
 
 
-@cuda.jit
-def enums(x, out, colour, planet):
-    i = cuda.grid(1)
-    mine = Colour.RED
-    if x[i] > 1:
-        mine = Colour.BLUE
-    out[i] = 1 if mine is Colour.RED else 2
-    out[i] += 10 * Step.LAST + 100 * mine.value + 1000 * Step.FIRST.value
-    if colour == Colour["BLUE"]:
-        out[i] += 10000
-    if planet != Planet.EARTH:
-        out[i] += planet.value[0]
-
-
-def test_members_of_an_enum():
-    out = np.zeros(2)
-    enums[1, 2](np.array([1, 2]), out, Colour.BLUE, Planet.MARS)
-    assert out.tolist() == [13141.64, 13242.64]
-    enums[1, 2](np.array([1, 2]), out, Colour.RED, Planet.EARTH)
-    assert out.tolist() == [3141, 3242]
-
-
 Point = collections.namedtuple("Point", "x y")
 ORIGIN = Point(1, 2.5)
 
 
-@cuda.jit
-def points(p, out):
-    q = Point(p.x + 1, p.y)
-    if cuda.grid(1) == 1:
-        q = Point(7, 8.0)
-    out[cuda.grid(1)] = 10 * q.x + q.y + 100 * ORIGIN.y
-
-
-@cuda.jit
-def no_such_field(p, out):
-    out[0] = p.z
+def test_members_of_an_enum():
+    body = """
+        i = cuda.grid(1)
+        mine = Colour.RED
+        if x[i] > 1:
+            mine = Colour.BLUE
+        o[i] = 1 if mine is Colour.RED else 2
+        o[i] += 10 * Step.LAST + 100 * mine.value + 1000 * Step.FIRST.value
+        if colour == Colour["BLUE"]:
+            o[i] += 10000
+        if planet != Planet.EARTH:
+            o[i] += planet.value[0]
+    """
+    how = {"threads": 2, "world": globals(), "x": np.array([1, 2])}
+    found = ran(body, **how, colour=Colour.BLUE, planet=Planet.MARS, o=np.zeros(2))
+    assert found == [13141.64, 13242.64]
+    found = ran(body, **how, colour=Colour.RED, planet=Planet.EARTH, o=np.zeros(2))
+    assert found == [3141, 3242]
 
 
 def test_named_tuples():
-    out = np.zeros(2)
-    points[1, 2](Point(1, 2.0), out)
-    assert out.tolist() == [272, 328]
+    body = """
+        q = Point(p.x + 1, p.y)
+        if cuda.grid(1) == 1:
+            q = Point(7, 8.0)
+        o[cuda.grid(1)] = 10 * q.x + q.y + 100 * ORIGIN.y
+    """
+    assert ran(body, 2, world=globals(), p=Point(1, 2.0), o=np.zeros(2)) == [272, 328]
 
 
 @pytest.mark.parametrize(
@@ -685,7 +572,7 @@ def test_named_tuples():
 )
 def test_an_attribute_that_is_not_there(p, hint):
     with pytest.raises(UnsupportedError, match="p.z is not available") as caught:
-        no_such_field[1, 1](p, np.zeros(1))
+        ran("o[0] = p.z", p=p, o=np.zeros(1))
     assert hint in caught.value.hint
 
 
@@ -695,24 +582,16 @@ COMPLEX = """acos acosh asin asinh atan atanh cos cosh exp log log10 sin sinh sq
 
 @pytest.mark.parametrize("name", COMPLEX)
 def test_functions_of_complex_numbers(name):
-    source = f"def f(z, out):\n    out[0] = cmath.{name}(z[0])\n"
-    out = np.zeros(1, complex)
     for z in (0.5 + 0.25j, -2 + 1j, 3 - 0.5j):
-        cuda.jit(compiled(source))[1, 1](np.array([z]), out)
-        np.testing.assert_allclose(out[0], getattr(cmath, name)(z), rtol=1e-13)
-
-
-@cuda.jit
-def polar_and_back(z, out):
-    r, phi = cmath.polar(z[0])
-    out[0] = cmath.rect(r, phi)
-    out[1] = cmath.log(z[0], 2.0)
+        got = ran(f"o[0] = cmath.{name}(z[0])", z=np.array([z]), o=np.zeros(1, complex))
+        np.testing.assert_allclose(got, getattr(cmath, name)(z), rtol=1e-13)
 
 
 def test_polar_coordinates_and_logarithms():
-    z, out = np.array([1 + 2j]), np.zeros(2, complex)
-    polar_and_back[1, 1](z, out)
-    np.testing.assert_allclose(out, [z[0], cmath.log(z[0], 2)])
+    body = "r, phi = cmath.polar(z[0]); o[0] = cmath.rect(r, phi); o[1] = cmath.log(z[0], 2.0)"
+    z = np.array([1 + 2j])
+    got = ran(body, z=z, o=np.zeros(2, complex))
+    np.testing.assert_allclose(got, [z[0], cmath.log(z[0], 2)])
 
 
 # --- launches -----------------------------------------------------------------------------------
@@ -733,16 +612,10 @@ def test_default_arguments():
         with_a_default[1, 1](out)
 
 
-@cuda.jit
-def use_hints(a, b, c):
-    b[0] = a[0]
-    a[0] = 9
-    c[0] += 1
-
-
 def test_hints_of_what_is_copied():
     a, b, c = np.ones(2), np.ones(2), np.ones(2)
-    use_hints[1, 1](cuda.In(a), cuda.Out(b), cuda.InOut(c))
+    kernel = cuda.jit(compiled("def f(a, b, c):\n    b[0] = a[0]; a[0] = 9; c[0] += 1\n"))
+    kernel[1, 1](cuda.In(a), cuda.Out(b), cuda.InOut(c))
     assert a.tolist() == [1, 1] and b[0] == 1 and np.isnan(b[1]) and c.tolist() == [2, 1]
 
 
@@ -757,7 +630,6 @@ def use_a_global_device_array(out):
 
 def test_a_device_array_by_its_global_name():
     global SHARED_BY_NAME
-    simt.enable()
     SHARED_BY_NAME = cuda.to_device(np.arange(3.0))
     out = np.zeros(1)
     use_a_global_device_array[1, 1](out)
@@ -774,10 +646,9 @@ def test_device_arrays_like_others():
 
 
 def test_no_tasks_are_no_launch():
-    out = np.zeros(1)
-    store_one.forall(0)(out, out)
+    third.forall(0)(1.0)
     with pytest.raises(LaunchError, match="got -1"):
-        store_one.forall(-1)
+        third.forall(-1)
 
 
 def test_a_device_function_is_not_launched():
@@ -785,183 +656,72 @@ def test_a_device_function_is_not_launched():
         third[1, 1](1.0)
 
 
-def test_a_file_that_was_edited_after_the_import(tmp_path, monkeypatch):
-    text = "from numba import cuda\n\n@cuda.jit\ndef kernel(out):\n    out[0] = 2\n"
-    file = tmp_path / "edited_after_import.py"  # a name that no other test imports
-    file.write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    kernel, out = importlib.import_module(file.stem).kernel, np.zeros(1)
-    file.write_text(text.replace("= 2", "= 30"))
-    with pytest.raises(UnsupportedError, match="has changed since 'kernel' was imported"):
-        kernel[1, 1](out)
-    file.write_text(text)
-    kernel[1, 1](out)
-    assert out[0] == 2
-
-
 # --- barriers and races -------------------------------------------------------------------------
 
 
-@cuda.jit
-def barrier_then_return(out, n):
-    i = cuda.grid(1)
-    if i < n:
-        cuda.syncthreads()
-        out[i] = 1
-    else:
-        out[i] = 2
-        return
-    out[i] += 4
-
-
-@cuda.jit
-def return_then_barrier(out, n):
-    i = cuda.grid(1)
-    if i >= n:
-        out[i] = 2
-        return
-    else:
-        cuda.syncthreads()
-        out[i] = 1
-    out[i] += 4
-
-
-@cuda.jit
-def barrier_and_more(out, n):
-    i = cuda.grid(1)
-    if i < n:
-        cuda.syncthreads()
-    out[i] = 1
-
-
 def test_the_order_of_branches_does_not_matter():
-    for kernel in (barrier_then_return, return_then_barrier):
-        out = np.zeros(6)
-        kernel[1, 6](out, 4)
-        assert out.tolist() == [5, 5, 5, 5, 2, 2]
+    waits, leaves = "cuda.syncthreads()\n    o[i] = 1", "o[i] = 2\n    return"
+    for test, body, other in ("i < n", waits, leaves), ("i >= n", leaves, waits):
+        text = f"i = cuda.grid(1)\nif {test}:\n    {body}\nelse:\n    {other}\no[i] += 4"
+        assert ran(text, threads=6, n=4, o=np.zeros(6)) == [5, 5, 5, 5, 2, 2]
     with pytest.raises(BarrierDivergenceError):
-        barrier_and_more[1, 6](out, 4)
+        ran("i = cuda.grid(1)\nif i < n: cuda.syncthreads()\no[i] = 1", 6, n=4, o=np.zeros(6))
 
 
-@cuda.jit
-def halves(tile, out, across):
-    s = cuda.shared.array(32, int32)
-    t = cuda.threadIdx.x
-    s[t] = t
-    tile[t] = t
-    if t < 16:
-        cuda.syncwarp(0x0000FFFF)
-    else:
-        cuda.syncwarp(0xFFFF0000)
-    mine = t // 16 * 16 + 15 - t % 16
-    out[t] = s[mine] + tile[mine]
-    if across == 1:
-        out[t] += s[31 - t]
-    elif across == 2:
-        out[t] += tile[31 - t]
-    elif across == 3:
-        cuda.syncwarp()
-        out[t] += s[31 - t] + tile[31 - t]
+def halves_apart(before, after, blocks=1, **arguments):
+    """Run statements before and after each half of a warp synchronises by itself."""
+    body = f"""s = cuda.shared.array(32, np.int32)
+t, b = cuda.threadIdx.x, cuda.blockIdx.x
+{before}
+if t < 16: cuda.syncwarp(0x0000FFFF)
+else: cuda.syncwarp(0xFFFF0000)
+{after}"""
+    ran(body, 32, blocks, **arguments)
 
 
-@cuda.jit
-def by_way_of_a_third(x, out):
-    t = cuda.threadIdx.x
-    x[t] = t
-    if t < 16:
-        cuda.syncwarp(0x0000FFFF)
-    if t % 16 == 0:
-        cuda.syncwarp(0x00010001)
-    if t >= 16:
-        cuda.syncwarp(0xFFFF0000)
-        out[t] = x[31 - t]
-
-
-@cuda.jit
-def store_beside_the_other_half(x, out, who):
-    t = cuda.threadIdx.x
-    out[t] = x[0]
-    if t < 16:
-        cuda.syncwarp(0x0000FFFF)
-    else:
-        cuda.syncwarp(0xFFFF0000)
-    if t == who:
-        x[0] = 5
-
-
-def test_parts_of_a_warp_that_synchronise_apart():
-    x, out = np.zeros(32), np.zeros(32)
-    halves[1, 32](x, out, 0)
-    halves[1, 32](x, out, 3)
-    by_way_of_a_third[1, 32](x, out)
-    for across in (1, 2):
-        with pytest.raises(RaceError, match="RAW race"):
-            halves[1, 32](x, out, across)
+@pytest.mark.parametrize("array", ["s", "x"])
+def test_parts_of_a_warp_that_synchronise_apart(array):
+    before = f"{array}[t] = t"
+    mine, others = f"o[t] = {array}[t // 16 * 16 + 15 - t % 16]", f"o[t] = {array}[31 - t]"
+    how = {"x": np.zeros(32), "o": np.zeros(32)}
+    halves_apart(before, mine, **how)
+    halves_apart(before, f"cuda.syncwarp(); {others}", **how)
+    # The second half hears of the first by way of threads 0 and 16.
+    third = "if t % 16 == 0: cuda.syncwarp(0x00010001)\nif t >= 16:\n    cuda.syncwarp(0xFFFF0000)"
+    halves_apart(before, f"{third}\n    {others}", **how)
+    with pytest.raises(RaceError, match="RAW race"):
+        halves_apart(before, others, **how)
     for who in (0, 16):
         with pytest.raises(RaceError, match="WAR race"):
-            store_beside_the_other_half[1, 32](x, out, who)
-
-
-@cuda.jit
-def half_warps_of_unlike_blocks(out):
-    s = cuda.shared.array(32, int32)
-    t, b = cuda.threadIdx.x, cuda.blockIdx.x
-    s[(t + b) % 32] = t
-    if t < 16:
-        cuda.syncwarp(0x0000FFFF)
-    else:
-        cuda.syncwarp(0xFFFF0000)
-    out[b, t] = s[(31 - t + b) % 32]
+            halves_apart("o[t] = x[0]", f"if t == {who}: x[0] = 5", **how)
 
 
 def test_they_are_found_where_each_block_is_followed_alone():
     with pytest.raises(RaceError, match="RAW race"):
-        half_warps_of_unlike_blocks[40, 32](np.zeros((40, 32)))
-
-
-@cuda.jit
-def two_views(wide, narrow, how):
-    t = cuda.threadIdx.x
-    narrow[4 * t] = t
-    if how == 1:
-        wide[t // 2] = 1
-    elif how == 2:
-        wide[31 - t] = wide[t]
-    elif how == 3:
-        wide[t] = 1
-        narrow[4 * t + 1] = t
-
-
-@cuda.jit
-def complex_and_real(z, real, out):
-    t = cuda.threadIdx.x
-    z[t] = t
-    out[t] = real[31 - t]
+        halves_apart(
+            "s[(t + b) % 32] = t", "o[b, t] = s[(31 - t + b) % 32]", 40, o=np.zeros((40, 32))
+        )
 
 
 def test_one_buffer_under_two_item_sizes():
     wide = np.zeros(32, np.float32)
-    two_views[1, 32](wide, wide.view(np.int8), 3)
-    for how in (1, 2):
+    how = {"threads": 32, "wide": wide, "narrow": wide.view(np.int8)}
+    first = "t = cuda.threadIdx.x\nnarrow[4 * t] = t\n"
+    ran(f"{first}wide[t] = 1; narrow[4 * t + 1] = t", **how)
+    for racing in "wide[t // 2] = 1", "wide[31 - t] = wide[t]":
         with pytest.raises(RaceError):
-            two_views[1, 32](wide, wide.view(np.int8), how)
+            ran(first + racing, **how)
     z = np.zeros(32, np.complex64)
     with pytest.raises(RaceError, match=r"RAW race on real\[31\]|RAW race on real\[62\]"):
-        complex_and_real[1, 32](z, z.real, np.zeros(32))
-
-
-@cuda.jit
-def read_before_the_stored_part(early, late):
-    t = cuda.threadIdx.x
-    late[t] = early[8 + t]
+        ran("t = cuda.threadIdx.x; z[t] = t; o[t] = real[31 - t]", 32, z=z, real=z.real,
+            o=np.zeros(32))  # fmt: skip
 
 
 def test_an_array_that_begins_before_the_part_that_is_stored_to():
-    buffer = np.zeros(64)
-    read_before_the_stored_part[1, 16](buffer[:32], buffer[32:])
+    body, buffer = "late[cuda.threadIdx.x] = early[8 + cuda.threadIdx.x]", np.zeros(64)
+    ran(body, 16, early=buffer[:32], late=buffer[32:])
     with pytest.raises(RaceError, match="WAR race|RAW race"):
-        read_before_the_stored_part[1, 16](buffer[:32], buffer[12:])
+        ran(body, 16, early=buffer[:32], late=buffer[12:])
 
 
 # --- customary code that CUDA's rules forbid ----------------------------------------------------
@@ -977,57 +737,36 @@ def add_by_swapping(x):
             break
 
 
-@cuda.jit
-def load_beside_an_addition(x, out):
-    out[cuda.grid(1)] = x[0]
-    cuda.atomic.add(x, 0, 1)
-
-
 def test_a_loop_of_compare_and_swap_is_warned_of():
     x = np.zeros(1, np.int32)
     with pytest.warns(KernelWarning, match="race on x.0.*\n.*customary") as caught:
         add_by_swapping[4, 64](x)
     assert x[0] == 256 and caught[0].filename == __file__
     with pytest.raises(RaceError):
-        load_beside_an_addition[1, 64](x, np.zeros(64))
+        ran("o[cuda.grid(1)] = x[0]; cuda.atomic.add(x, 0, 1)", 64, x=x, o=np.zeros(64))
 
 
-@cuda.jit
-def copy_the_first(x):
-    i = cuda.grid(1)
-    x[i] = x[0]
-
-
-@cuda.jit
-def copy_the_next(x):
-    i = cuda.grid(1)
-    x[i] = x[(i + 1) % x.size]
+COPY_THE_FIRST = "i = cuda.grid(1); x[i] = x[0]"
 
 
 def test_a_store_of_what_was_loaded_there_is_warned_of():
-    x = np.arange(32.0)
     with pytest.warns(KernelWarning, match="just loaded there"):
-        copy_the_first[1, 32](x)
-    assert not x.any()
+        assert not any(ran(COPY_THE_FIRST, 32, x=np.arange(32.0)))
     with pytest.raises(RaceError):  # all values are equal, but not by the code
-        copy_the_next[1, 32](x)
-
-
-@cuda.jit
-def copy_in_shared(x, out):
-    tile = cuda.shared.array(32, float32)
-    t = cuda.threadIdx.x
-    tile[t] = x[t]
-    cuda.syncwarp()
-    tile[t] = tile[0]
-    out[t] = tile[t]
+        ran("i = cuda.grid(1); x[i] = x[(i + 1) % x.size]", 32, x=np.zeros(32))
 
 
 def test_so_it_is_in_shared_memory():
-    out = np.zeros(32)
+    body = """
+        tile = cuda.shared.array(32, np.float32)
+        t = cuda.threadIdx.x
+        tile[t] = x[t]
+        cuda.syncwarp()
+        tile[t] = tile[0]
+        o[t] = tile[t]
+    """
     with pytest.warns(KernelWarning, match="just loaded there"):
-        copy_in_shared[1, 32](np.arange(3.0, 35.0), out)
-    assert (out == 3).all()
+        assert ran(body, 32, x=np.arange(3.0, 35.0), o=np.zeros(32)) == [3] * 32
 
 
 def test_reductions():
@@ -1068,4 +807,4 @@ def test_warnings_can_be_errors():
     with warnings.catch_warnings():
         warnings.simplefilter("error", KernelWarning)
         with pytest.raises(KernelWarning):
-            copy_the_first[1, 32](np.arange(32.0))
+            ran(COPY_THE_FIRST, 32, x=np.arange(32.0))

@@ -1,9 +1,12 @@
 """Parts of arrays, records and grids that wait: the same elements as NumPy, and still watched."""
 
+import itertools
+
 import greenlet_oracle
 import numpy as np
 import pytest
 from numba import cuda, float32, int64
+from sources import ran
 
 import numba_cuda_simulator as simt
 from numba_cuda_simulator.errors import BarrierDivergenceError, RaceError
@@ -14,56 +17,42 @@ STEPS = (None, 1, 2, 5, -1, -3)
 PARTICLE = np.dtype([("x", "f4"), ("y", "f4"), ("name", "i2"), ("mass", "f8")], align=True)
 
 
-def make_slicer(start, stop, step, memory):
+def make_slicer(start, stop, step, MEMORY):
     """A kernel of one thread that copies cells[start:stop:step], and adds 100 to that part."""
 
-    @cuda.jit(device=True)
-    def copy(cells, out, size):
+    @cuda.jit
+    def slicer(x, out, size):
+        cells = x
+        if MEMORY == "shared":
+            cells = cuda.shared.array(N, int64)
+        elif MEMORY == "local":
+            cells = cuda.local.array(N, int64)
+        for k in range(N):
+            cells[k] = x[k]
         part = cells[start:stop:step]
         size[0] = part.size
         for k in range(len(part)):
             out[k] = part[k]
             part[k] += 100
-
-    @cuda.jit
-    def in_global(x, out, size):
-        copy(x, out, size)
-
-    @cuda.jit
-    def in_shared(x, out, size):
-        cells = cuda.shared.array(N, int64)
-        for k in range(N):
-            cells[k] = x[k]
-        copy(cells, out, size)
         for k in range(N):
             x[k] = cells[k]
 
-    @cuda.jit
-    def in_local(x, out, size):
-        cells = cuda.local.array(N, int64)
-        for k in range(N):
-            cells[k] = x[k]
-        copy(cells, out, size)
-        for k in range(N):
-            x[k] = cells[k]
-
-    return {"global": in_global, "shared": in_shared, "local": in_local}[memory]
+    return slicer
 
 
 @pytest.mark.parametrize("memory", ["global", "shared", "local"])
 @pytest.mark.parametrize("step", STEPS)
 def test_slices_are_numpys(memory, step):
-    for start in BOUNDS:
-        for stop in BOUNDS:
-            kernel, part = make_slicer(start, stop, step, memory), slice(start, stop, step)
-            x, out, size = np.arange(N), np.full(N, -1), np.zeros(1, int)
-            simt.run(kernel, 1, 1, x, out, size)
-            want = np.arange(N)
-            copied = want[part].copy()
-            want[part] += 100
-            assert size[0] == copied.size, part
-            np.testing.assert_array_equal(out[: copied.size], copied, err_msg=str(part))
-            np.testing.assert_array_equal(x, want, err_msg=str(part))
+    for start, stop in itertools.product(BOUNDS, BOUNDS):
+        kernel, part = make_slicer(start, stop, step, memory), slice(start, stop, step)
+        x, out, size = np.arange(N), np.full(N, -1), np.zeros(1, int)
+        simt.run(kernel, 1, 1, x, out, size)
+        want = np.arange(N)
+        copied = want[part].copy()
+        want[part] += 100
+        assert size[0] == copied.size, part
+        np.testing.assert_array_equal(out[: copied.size], copied, err_msg=str(part))
+        np.testing.assert_array_equal(x, want, err_msg=str(part))
 
 
 @cuda.jit
@@ -89,17 +78,15 @@ def test_views_that_differ_between_threads():
     np.testing.assert_allclose(out, windows @ np.arange(1, 9), rtol=1e-5, atol=1e-5)
 
 
-@cuda.jit
-def neighbours_in_a_view(x):
-    view = x[::2]
-    i = cuda.grid(1)
-    if i + 1 < view.size:
-        view[i] = view[i + 1]
-
-
 def test_a_race_through_a_view_is_found():
+    body = """
+        view = x[::2]
+        i = cuda.grid(1)
+        if i + 1 < view.size:
+            view[i] = view[i + 1]
+    """
     with pytest.raises(RaceError, match=r"race on x\[2\]"):
-        simt.run(neighbours_in_a_view, 1, 32, np.zeros(64))
+        ran(body, 32, x=np.zeros(64))
 
 
 @cuda.jit
@@ -177,21 +164,18 @@ def test_the_meter_sees_the_size_of_a_record():
     assert (mass.loads, mass.stores, mass.store_bytes) == (64, 64, 512)
 
 
-@cuda.jit
-def choose_records(particles, out):
-    i = cuda.grid(1)
-    p = particles[i]
-    if i % 2:
-        p = particles[63 - i]
-    out[i] = p.mass
-
-
 def test_a_variable_may_hold_another_record_in_each_thread():
-    particles, out = some_particles(), np.zeros(64)
+    body = """
+        i = cuda.grid(1)
+        p = particles[i]
+        if i % 2:
+            p = particles[63 - i]
+        out[i] = p.mass
+    """
+    particles = some_particles()
     particles["mass"] = np.arange(64)
-    simt.run(choose_records, 2, 32, particles, out)
-    i = np.arange(64)
-    np.testing.assert_array_equal(out, np.where(i % 2, 63 - i, i))
+    found = ran(body, 32, 2, particles=particles, out=np.zeros(64))
+    assert found == [63 - i if i % 2 else i for i in range(64)]
 
 
 # --- grids that wait --------------------------------------------------------------------------
@@ -230,16 +214,10 @@ def test_blocks_that_wait_run_together(monkeypatch):
     np.testing.assert_array_equal(out, np.roll(np.arange(2000), -40))
 
 
-@cuda.jit
-def some_do_not_arrive(x):
-    if cuda.grid(1) < 40:
-        cuda.cg.this_grid().sync()
-    x[cuda.grid(1)] = 1
-
-
 def test_every_thread_must_arrive():
     with pytest.raises(BarrierDivergenceError, match="never arrives|never reached"):
-        simt.run(some_do_not_arrive, 2, 40, np.zeros(80))
+        ran("if cuda.grid(1) < 40: cuda.cg.this_grid().sync()\nx[cuda.grid(1)] = 1", 40, 2,
+            x=np.zeros(80))  # fmt: skip
 
 
 # --- bfloat16 ---------------------------------------------------------------------------------

@@ -1,11 +1,11 @@
 """The README's example says what the README says that it says."""
 
-import linecache
 import re
 from pathlib import Path
 
 import pytest
 import refusals
+from sources import run_text
 
 import numba_cuda_simulator as simt
 
@@ -17,14 +17,8 @@ def test_example():
     source, said = (
         re.search(rf"```{kind}\n(.+?)```", text, re.S)[1] for kind in ("python", "text")
     )
-    linecache.cache["example.py"] = len(source), None, source.splitlines(True), "example.py"
-    enabled = simt.is_enabled()
-    try:
-        with pytest.raises(simt.errors.RaceError) as caught:
-            exec(compile(source, "example.py", "exec"), {})
-    finally:
-        if not enabled:
-            simt.disable()
+    with pytest.raises(simt.errors.RaceError) as caught:
+        run_text(source, {}, "example.py")
     assert f"RaceError: {caught.value}\n" == said
 
 

@@ -1,10 +1,9 @@
 """The second gear computes what the engine computes, and finds what it finds."""
 
 import _thread
-import linecache
+import inspect
 import math
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from classic_kernels import CLASSICS
 from numba import cuda, float32
 from random_kernels import random_program
 from simt_kernels import ZOO
+from sources import run_text
 
 import numba_cuda_simulator as simt
 from numba_cuda_simulator import compiled, machine_code, progress, second_gear
@@ -108,18 +108,10 @@ def planted(name, old, new, count=1):
     """Return a classic kernel with an error in it."""
     classic = SOURCES[name]
     function = classic.kernel.py_func
-    lines, first = linecache.getlines(function.__code__.co_filename), 0
-    first = function.__code__.co_firstlineno - 1
-    text = "".join(lines[first:])
-    text = text[text.index("@cuda.jit") :]
-    text = re.split(r"\n\n\n", text)[0] + "\n"
+    text = inspect.getsource(function)
+    text = "@cuda.jit\n" + text[text.index("def ") :]
     assert old in text
-    text = text.replace(old, new, count)
-    file = f"<planted in {name}: {hash((old, new))}>"
-    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
-    world = dict(function.__globals__)
-    exec(compile(text, file, "exec"), world)
-    return world[name], classic
+    return run_text(text.replace(old, new, count), dict(function.__globals__))[name], classic
 
 
 BARRIER = "        cuda.syncthreads()\n"
@@ -397,8 +389,8 @@ def test_interrupt():
     with simt.options(compiled="always"):
         simt.run(endless, 1, 1, x, 3)
         x[0] = 1
-        threading.Timer(0.3, press).start()
         with pytest.raises(KeyboardInterrupt):
+            threading.Timer(0.3, press).start()
             simt.run(endless, 1, 1, x, 10**12)
     assert x[0] == 1 and time.process_time() - pressed[0] < 0.5
 

@@ -1,12 +1,11 @@
 """A launch of one thread, which runs without masks, does what the lockstep machine does."""
 
-import linecache
-
 import numpy as np
 import pytest
 from numba import cuda, float32, int8, int32, uint8
 from random_kernels import random_program
 from simt_kernels import ZOO
+from sources import run_text
 
 import numba_cuda_simulator as simt
 from numba_cuda_simulator import launch
@@ -39,11 +38,8 @@ def assert_same(kernel, arguments, monkeypatch, **options):
 
 
 def kernel_of(source, **world):
-    file = f"<serial kernel {hash(source)}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
     world = {"cuda": cuda, "float32": float32, "int8": int8, "uint8": uint8, **world}
-    exec(compile(source, file, "exec"), world)
-    return world["kernel"]
+    return run_text(source, world)["kernel"]
 
 
 @pytest.mark.parametrize("case", ZOO, ids=[case.name for case in ZOO])
@@ -62,48 +58,18 @@ def test_random_programs(first, monkeypatch):
 
 
 INTEGERS = "int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool".split()
-EXPRESSIONS = """
-x[0] + x[1]
-x[0] - x[1]
-x[0] * x[1]
-x[0] + 1
-x[0] / x[1]
-x[0] / 2
-x[0] // x[1]
-x[0] % 3
-x[0] // 3
-x[0] & x[1]
-x[0] ^ 5
-x[0] | x[1]
-x[0] << 3
-x[0] >> 1
-x[0] ** 2
--x[0]
-~x[0]
-not x[0]
-abs(x[0])
-min(x[0], x[1])
-max(x[0], 3)
-float32(2.5) * x[0]
-float32(2.5) + x[1]
-x[0] / float32(3)
-x[0] == x[1]
-x[0] < x[1] < x[2]
-x[0] > 2.5
-x[0] or x[1]
-x[0] and x[2]
-x[0] if x[1] > x[2] else x[2]
-x[0] if x[1] > x[2] else 7
-y[x[2]]
-y[x[2] + 1]
-v + v
-v * 1.5
--v
-w
-cuda.popc(v)
-cuda.clz(u)
-u + u
-""".split("\n")[1:-1]
+EXPRESSIONS = (
+    """
+x[0] + x[1] ; x[0] - x[1] ; x[0] * x[1] ; x[0] + 1 ; x[0] / x[1] ; x[0] / 2 ; x[0] // x[1]
+x[0] % 3 ; x[0] // 3 ; x[0] & x[1] ; x[0] ^ 5 ; x[0] | x[1] ; x[0] << 3 ; x[0] >> 1 ; x[0] ** 2
+-x[0] ; ~x[0] ; not x[0] ; abs(x[0]) ; min(x[0], x[1]) ; max(x[0], 3) ; float32(2.5) * x[0]
+float32(2.5) + x[1] ; x[0] / float32(3) ; x[0] == x[1] ; x[0] < x[1] < x[2] ; x[0] > 2.5
+x[0] or x[1] ; x[0] and x[2] ; x[0] if x[1] > x[2] else x[2] ; x[0] if x[1] > x[2] else 7
+y[x[2]] ; y[x[2] + 1] ; v + v ; v * 1.5 ; -v ; w ; cuda.popc(v) ; cuda.clz(u) ; u + u
+""".strip()
+    .replace("\n", " ; ")
+    .split(" ; ")
+)
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)

@@ -6,11 +6,11 @@ that says `s * 2.0` runs in float64 on a GPU, and must do so here.
 """
 
 import cmath
-import linecache
 import math
 
 import numpy as np
 import pytest
+from collection import EVERY
 from compiled import compile_ptx, compiler_available
 from numba import (
     boolean,
@@ -28,7 +28,7 @@ from numba import (
     uint32,
 )
 from numba.core.errors import TypingError
-from simt_kernels import ZOO
+from sources import run_text
 
 import numba_cuda_simulator as simt
 from numba_cuda_simulator.memory import Memory
@@ -181,11 +181,7 @@ STATEMENTS = {
 
 def compiled(source):
     """The function or kernel `f` that a source text defines."""
-    file = f"<types {hash(source)}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-    world = dict(WORLD)
-    exec(compile(source, file, "exec"), world)
-    return world["f"]
+    return run_text(source, dict(WORLD))["f"]
 
 
 def declarations():
@@ -277,7 +273,7 @@ def test_enough_expressions():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("launch", ZOO, ids=[launch.name for launch in ZOO])
-def test_zoo_is_numba_cuda(launch):
+@pytest.mark.parametrize("launch", EVERY, ids=[launch.name for launch in EVERY])
+def test_they_are_numba_cuda(launch):
     """Every kernel that the tests run on the engine compiles for a GPU."""
     compile_ptx(launch.kernel, launch.arguments())

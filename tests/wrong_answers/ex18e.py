@@ -41,6 +41,8 @@ WRONG = [
     ("a bias of 8", NUMBER, NUMBER.replace("2.0**120", "2.0**119")),
     ("e5m2", NUMBER, NUMBER.replace("size << 20", "size << 21").replace("2.0**120", "2.0**112")),
     ("the format with a bias of 8 and one NaN, 0x80 (fnuz)", [(NUMBER, NUMBER.replace("2.0**120", "2.0**119")), (NAN, "if code == 0x80:")]),
+    ("a finite number hides a key", "s = float32(-math.inf)  # a", "s = float32(-1e4)  # a"),
+    ("the maximum starts at 0", "m_i = float32(-math.inf)", "m_i = float32(0.0)"),
     ("float64", NUMBER, NUMBER.replace("float32(2.0**120)", "2.0**120")),
 ]  # fmt: skip
 

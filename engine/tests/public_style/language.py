@@ -4,15 +4,13 @@ import math
 
 import numba
 import numpy as np
-from numba import cuda, float32, int32, int64, types
-from public_style.launches import Family
-from simt_kernels import floats, integers, zeros
+from numba import cuda, float32, int64, types
+from simt_kernels import Zoo, floats, integers, zeros
 
-LANGUAGE = Family()
-launched = LANGUAGE.launched
+ZOO = Zoo()
+launched = ZOO.launched
 
 N = 32
-OFFSETS = ((0, 1), (1, 0), (0, -1), (-1, 0))
 
 
 @launched(
@@ -20,7 +18,6 @@ OFFSETS = ((0, 1), (1, 0), (0, -1), (-1, 0))
     answer=lambda x, out: np.array(
         [x[2:6].sum(), x[::-1][0], x[::3].sum(), x[-5:][0], x[30:20:-2].sum(), x[50:].size]),
 )  # fmt: skip
-@cuda.jit
 def slices(x, out):
     if cuda.grid(1) == 0:
         out[0] = total(x[2:6])
@@ -40,11 +37,8 @@ def total(x):
     return result
 
 
-@launched(
-    1, 8, lambda rng: (floats(rng, 8, 10), zeros(8, 10)),
-    answer=lambda x, out: np.where(np.arange(10) % 2, x[:, ::-1], 7),
-)  # fmt: skip
-@cuda.jit
+@launched(1, 8, lambda rng: (floats(rng, 8, 10), zeros(8, 10)),
+    answer=lambda x, out: np.where(np.arange(10) % 2, x[:, ::-1], 7))  # fmt: skip
 def strided_views(x, out):
     """Rows backwards, every other column, a slice filled with one value."""
     i = cuda.grid(1)
@@ -55,11 +49,8 @@ def strided_views(x, out):
     out[i, ::2] = 7
 
 
-@launched(
-    1, 12, lambda rng: (floats(rng, 3, 4, 5)[::-1, :, ::2], zeros(12, dtype=np.float32)),
-    answer=lambda x, out: x.sum(2).ravel(),
-)  # fmt: skip
-@cuda.jit
+@launched(1, 12, lambda rng: (floats(rng, 3, 4, 5)[::-1, :, ::2], zeros(12, dtype=np.float32)),
+    answer=lambda x, out: x.sum(2).ravel())  # fmt: skip
 def views_of_views(x, out):
     i = cuda.grid(1)
     plane = x[i // 4]
@@ -71,24 +62,10 @@ def views_of_views(x, out):
     out[i] = acc
 
 
-@launched(
-    2, N, lambda rng: (floats(rng, 60)[::-2], zeros(2, 30).T),
-    answer=lambda x, out: np.stack([x, -x], 1),
-)  # fmt: skip
-@cuda.jit
-def negative_strides(x, out):
-    i = cuda.grid(1)
-    if i < x.size:
-        out[i, 0] = x[i]
-        out[i, 1] = -x[i]
-
-
-@launched(
-    2, N, lambda rng: ((floats(rng, 50), floats(rng, 50)), (np.float32(2), np.float32(-1)),
-                       zeros(50)),
-    answer=lambda arrays, weights, out: sum(w * a for w, a in zip(weights, arrays, strict=True)),
-)  # fmt: skip
-@cuda.jit
+@launched(2, N, lambda rng: ((floats(rng, 50), floats(rng, 50)), (np.float32(2), np.float32(-1)),
+    zeros(50)),
+    answer=lambda arrays, weights, out: sum(w * a for w, a in zip(weights, arrays,
+    strict=True)))  # fmt: skip
 def tuple_arguments(arrays, weights, out):
     i = cuda.grid(1)
     a, b = arrays
@@ -96,25 +73,8 @@ def tuple_arguments(arrays, weights, out):
         out[i] = weights[0] * a[i] + weights[1] * b[i]
 
 
-@launched(
-    1, N, lambda rng: (integers(rng, N), zeros(N, dtype=np.int64)),
-    answer=lambda x, out: x * 4 + sum(3 * a + b for a, b in OFFSETS),
-)  # fmt: skip
-@cuda.jit
-def constant_tuples(x, out):
-    i = cuda.grid(1)
-    acc = 0
-    for a, b in OFFSETS:
-        acc += x[i] + 3 * a + b
-    out[i] = acc
-
-
-@launched(
-    1, 8, lambda rng: (integers(rng, 8, 5), integers(rng, 5), zeros(8, 3, dtype=np.int64)),
-    answer=lambda x, w, out: np.stack(
-        [x.sum(1), x @ np.arange(1, 6), x @ w], 1),
-)  # fmt: skip
-@cuda.jit
+@launched(1, 8, lambda rng: (integers(rng, 8, 5), integers(rng, 5), zeros(8, 3, dtype=np.int64)),
+    answer=lambda x, w, out: np.stack([x.sum(1), x @ np.arange(1, 6), x @ w], 1))  # fmt: skip
 def loops_over_arrays(x, w, out):
     row = x[cuda.grid(1)]
     for v in row:
@@ -123,28 +83,6 @@ def loops_over_arrays(x, w, out):
         out[cuda.grid(1), 1] += (k + 1) * v
     for v, weight in zip(row, w):  # noqa: B905
         out[cuda.grid(1), 2] += v * weight
-
-
-def make_affine(scale, shift, ACTIVATE):
-    @cuda.jit(device=True)
-    def activate(v):
-        return max(v, float32(0)) if ACTIVATE else v
-
-    @cuda.jit
-    def affine(x, out):
-        """A closure's numbers and functions are compiled in."""
-        i = cuda.grid(1)
-        if i < x.size:
-            out[i] = activate(float32(scale) * x[i] + float32(shift))
-
-    return affine
-
-
-for activate_, label in ((True, "_relu"), (False, "_plain")):
-    launched(
-        2, N, lambda rng: (floats(rng, 60), zeros(60)), label=label,
-        answer=lambda x, out, a=activate_: np.maximum(3 * x - 1, 0) if a else 3 * x - 1,
-    )(make_affine(3, -1, activate_))  # fmt: skip
 
 
 @cuda.jit(device=True)
@@ -160,10 +98,8 @@ def sort_three(a, b, c):
     return a, b, c
 
 
-@launched(
-    1, N, lambda rng: (floats(rng, N, 3), zeros(N, 3)), answer=lambda x, out: np.sort(x, axis=1)
-)
-@cuda.jit
+@launched(1, N, lambda rng: (floats(rng, N, 3), zeros(N, 3)),
+    answer=lambda x, out: np.sort(x, axis=1))  # fmt: skip
 def nested_device_functions(x, out):
     i = cuda.grid(1)
     low, middle, high = sort_three(x[i, 0], x[i, 1], x[i, 2])
@@ -177,17 +113,14 @@ def swap_ends(row, first=0):
 
 
 @launched(1, N, lambda rng: (integers(rng, N, 5),), answer=lambda x: x[:, [4, 1, 2, 3, 0]])
-@cuda.jit
 def functions_that_store(x):
     """A device function changes the array that it is given; it returns nothing."""
     swap_ends(x[cuda.grid(1)])
 
 
-@launched(
-    2, N, lambda rng: (integers(rng, 60, low=-20, high=20), zeros(60, dtype=np.int64)),
-    answer=lambda x, out: np.select([x < -10, x < 0, x == 0, x < 10], [-2, -1, 0, 1], 2),
-)  # fmt: skip
-@cuda.jit
+@launched(2, N, lambda rng: (integers(rng, 60, low=-20, high=20), zeros(60, dtype=np.int64)),
+    answer=lambda x, out: np.select([x < -10, x < 0, x == 0, x < 10], [-2, -1, 0, 1],
+    2))  # fmt: skip
 def early_returns(x, out):
     i = cuda.grid(1)
     if i >= x.size:
@@ -209,75 +142,9 @@ def classify(v):
         return 2
 
 
-@launched(
-    1, N, lambda rng: (integers(rng, N, 12, low=0, high=30), zeros(N, dtype=np.int64)),
-    answer=lambda x, out: np.array([continue_answer(row) for row in x]),
-)  # fmt: skip
-@cuda.jit
-def break_and_continue(x, out):
-    i = cuda.grid(1)
-    acc = 0
-    for v in range(x.shape[1]):
-        if x[i, v] % 3 == 0:
-            continue
-        if x[i, v] > 25:
-            break
-        j = x[i, v]
-        while True:
-            j -= 4
-            if j < 0:
-                break
-            acc += j
-    out[i] = acc
-
-
-def continue_answer(row):
-    acc = 0
-    for v in row.tolist():
-        if v % 3 == 0:
-            continue
-        if v > 25:
-            break
-        acc += sum(range(v - 4, -1, -4))
-    return acc
-
-
-@launched(
-    1, N, lambda rng: (integers(rng, 8, 20, low=0, high=5), integers(rng, 8, low=0, high=5),
-                       zeros(8, dtype=np.int64)),
-    answer=lambda x, key, out: np.array(
-        [(np.flatnonzero(row == k).tolist() + [-1])[0] for row, k in zip(x, key, strict=True)]),
-)  # fmt: skip
-@cuda.jit
-def search_rows(x, key, out):
-    """for ... else: the else runs where nothing was found."""
-    row = cuda.grid(1)
-    if row < x.shape[0]:
-        for j in range(x.shape[1]):
-            if x[row, j] == key[row]:
-                out[row] = j
-                break
-        else:
-            out[row] = -1
-
-
-@launched(
-    2, N, lambda rng: (integers(rng, 60), 5, -3, zeros(60, dtype=np.int64)),
-    answer=lambda x, a, b, out: np.where((x > b) & (x < a), x, np.where(x % 2 == 0, a, b)),
-)  # fmt: skip
-@cuda.jit
-def conditional_expressions(x, a, b, out):
-    i = cuda.grid(1)
-    if i < x.size:
-        v = x[i]
-        out[i] = v if b < v < a else (a if not v % 2 else b)
-
-
-@launched(
-    1, N, lambda rng: (floats(rng, N), zeros(3, N)), rtol=1e-6,
-    answer=lambda x, out: np.stack([x.astype(int), np.float32(x) ** 2, np.hypot(x, 1)]),
-)  # fmt: skip
-@cuda.jit
+@launched(1, N, lambda rng: (floats(rng, N), zeros(3, N)), rtol=1e-6,
+    answer=lambda x, out: np.stack([x.astype(int), np.float32(x) ** 2, np.hypot(x,
+    1)]))  # fmt: skip
 def types_by_many_names(x, out):
     i = cuda.grid(1)
     v: float32 = x[i]
@@ -286,49 +153,9 @@ def types_by_many_names(x, out):
     out[2, i] = math.sqrt(numba.float64(v) ** 2 + types.int64(1))
 
 
-@launched(
-    (2, 1, 2), (3, 2, 4), lambda rng: (zeros(96, 4, dtype=np.int32),),
-)  # fmt: skip
-@cuda.jit
-def all_the_indices(out):
-    ti, bi, bd, gd = cuda.threadIdx, cuda.blockIdx, cuda.blockDim, cuda.gridDim
-    thread = (ti.z * bd.y + ti.y) * bd.x + ti.x
-    block = (bi.z * gd.y + bi.y) * gd.x + bi.x
-    i = block * bd.x * bd.y * bd.z + thread
-    out[i, 0] = ti.x + 10 * ti.y + 100 * ti.z
-    out[i, 1] = bi.x + 10 * bi.y + 100 * bi.z
-    x, y, z = cuda.grid(3)
-    out[i, 2] = x + 100 * y + 10000 * z
-    sx, sy, sz = cuda.gridsize(3)
-    out[i, 3] = sx * sy * sz - int32(out.shape[0])
-
-
-@launched(
-    1, N, lambda rng: (integers(rng, N, low=0, high=12), zeros(N, dtype=np.int64)),
-    answer=lambda x, out: np.array([fibonacci_answer(n) for n in x]),
-)  # fmt: skip
-@cuda.jit
-def fibonacci(n, out):
-    i = cuda.grid(1)
-    a, b = 0, 1
-    for _ in range(n[i]):
-        a, b = b, a + b
-    out[i] = a
-
-
-def fibonacci_answer(n):
-    a, b = 0, 1
-    for _ in range(n):
-        a, b = b, a + b
-    return a
-
-
-@launched(
-    1, N, lambda rng: (integers(rng, N, low=1, high=500), integers(rng, N, low=1, high=500),
-                       zeros(2, N, dtype=np.int64)),
-    answer=lambda a, b, out: np.stack([np.gcd(a, b), a**3 % b]),
-)  # fmt: skip
-@cuda.jit
+@launched(1, N, lambda rng: (integers(rng, N, low=1, high=500), integers(rng, N, low=1, high=500),
+    zeros(2, N, dtype=np.int64)),
+    answer=lambda a, b, out: np.stack([np.gcd(a, b), a**3 % b]))  # fmt: skip
 def euclid_and_powers(a, b, out):
     i = cuda.grid(1)
     x, y = a[i], b[i]
@@ -357,7 +184,6 @@ def pick_row(a, b, c, i):
 
 
 @launched(1, N, lambda rng: (integers(rng, 4, 5), zeros(N, 2, dtype=np.int64)))
-@cuda.jit
 def rows_that_functions_return(x, out):
     i = cuda.grid(1)
     tile = cuda.shared.array((4, 5), int64)
@@ -369,7 +195,6 @@ def rows_that_functions_return(x, out):
 
 
 @launched(2, N, lambda rng: (integers(rng, 64), zeros(64, 6, dtype=np.int64)))
-@cuda.jit
 def local_arrays_by_parts(x, out):
     i = cuda.grid(1)
     if i % 5 == 0:
@@ -389,34 +214,7 @@ def local_arrays_by_parts(x, out):
         out[i, k] = cells[k]
 
 
-@launched(1, N, lambda rng: (integers(rng, 40), zeros(N, dtype=np.int64)))
-@cuda.jit
-def shrinking_view(x, out):
-    i = cuda.grid(1)
-    view = x
-    acc = 0
-    while view.size > 8:
-        view = view[1:-3] if view.size % 2 == 0 else view[2:]
-        acc += view[i % view.size]
-    out[i] = acc
-
-
-@launched(2, N, lambda rng: (integers(rng, 64), zeros(3, 64, dtype=np.int64)))
-@cuda.jit
-def swapped_rows(x, out):
-    i = cuda.grid(1)
-    a, b = out[0], out[1]
-    a[i] = x[i]
-    a, b = b, a
-    a[i] = b[i] * 2
-    if i % 2:
-        a, b = b, a
-    a[i] += 100
-    out[2, i] = b[i]
-
-
 @launched(2, N, lambda rng: (integers(rng, 64, low=0), zeros(64, dtype=np.int64)))
-@cuda.jit
 def stack_of_work(x, out):
     """Recursion by hand: each thread has a stack of its own height."""
     i = cuda.grid(1)
