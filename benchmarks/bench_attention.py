@@ -56,10 +56,7 @@ def measure(batch, seqlen, num_heads, head_dim, causal):
 
     torch.backends.cuda.matmul.allow_tf32 = False
     q, k, v = (torch.as_tensor(x, device="cuda").transpose(1, 2).contiguous() for x in (q, k, v))
-    peers = {
-        "SDPA math": SDPBackend.MATH,
-        "SDPA memory-efficient": SDPBackend.EFFICIENT_ATTENTION,
-    }
+    peers = {"SDPA math": SDPBackend.MATH, "SDPA memory-efficient": SDPBackend.EFFICIENT_ATTENTION}
     for name, backend in peers.items():
         with sdpa_kernel(backend):
             yield name, time_ms(scaled_dot_product_attention, q, k, v, is_causal=causal, repeats=8)

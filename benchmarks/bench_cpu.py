@@ -117,10 +117,7 @@ def _our_calls(dout, q, k, v, causal):
 def _numpy_calls(dout, q, k, v, causal):
     n = q.shape[1]
     hidden = np.triu(np.full((n, n), -np.inf, np.float32), 1) if causal else None
-    return (
-        lambda: numpy_forward(q, k, v, hidden),
-        lambda: numpy_gradients(dout, q, k, v, hidden),
-    )
+    return (lambda: numpy_forward(q, k, v, hidden), lambda: numpy_gradients(dout, q, k, v, hidden))
 
 
 def _jax_functions():
@@ -184,10 +181,7 @@ def numpy_decode(q, k, v, product_of_scores, product_of_values):
     return product_of_values(s, v).reshape(batch, 1, heads, head_dim)
 
 
-MATMUL = (
-    lambda q, k: q @ k.transpose(0, 2, 3, 1),
-    lambda p, v: p @ v.transpose(0, 2, 1, 3),
-)
+MATMUL = (lambda q, k: q @ k.transpose(0, 2, 3, 1), lambda p, v: p @ v.transpose(0, 2, 1, 3))
 EINSUM = (
     lambda q, k: np.einsum("bhgd,bnhd->bhgn", q, k),
     lambda p, v: np.einsum("bhgn,bnhd->bhgd", p, v),
@@ -213,9 +207,7 @@ def decode_calls(batch, num_keys, heads, num_kv_heads, head_dim):
         "NumPy, matmul": lambda: numpy_decode(q, k, v, *MATMUL),
         "NumPy, einsum": lambda: numpy_decode(q, k, v, *EINSUM),
     }
-    paged_peers = {
-        "NumPy": lambda: numpy_decode(q, gathered(k_pages), gathered(v_pages), *MATMUL),
-    }
+    paged_peers = {"NumPy": lambda: numpy_decode(q, gathered(k_pages), gathered(v_pages), *MATMUL)}
     if importlib.util.find_spec("jax"):
         import jax
 

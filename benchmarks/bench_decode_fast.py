@@ -22,7 +22,6 @@ HEAD_DIM = 128
 # For each dtype: the kernels, and the page sizes that some of them are timed with.
 KERNELS = {
     "float16": (flash_decode_wide, flash_decode_mma, flash_decode_gather),
-    "bfloat16": (flash_decode_gather,),
     "float32": (flash_decode_wide,),
 }
 PAGE_SIZES = (1, 16)

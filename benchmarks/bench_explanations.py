@@ -542,23 +542,10 @@ def busy_sms(seqlen=16384, head_dim=128, heads=16, sms_of_link=16, passes=100):
 
 
 EXPERIMENTS = (
-    page_arithmetic,
-    transpositions,
-    copies,
-    rows_at_sectors,
-    loads_of_softmax,
-    waves_of_4x4,
-    warps_of_unsigned,
-    warps_of_4x4,
-    copies_of_registers,
-    running_maximum,
-    hidden_softcap,
-    blocks_per_sm,
-    fixed_cost,
-    packed_lengths,
-    busy_sms,
-    few_tiles,
-)
+    page_arithmetic, transpositions, copies, rows_at_sectors, loads_of_softmax, waves_of_4x4,
+    warps_of_unsigned, warps_of_4x4, copies_of_registers, running_maximum, hidden_softcap,
+    blocks_per_sm, fixed_cost, packed_lengths, busy_sms, few_tiles,
+)  # fmt: skip
 
 if __name__ == "__main__":
     main()

@@ -63,10 +63,7 @@ for op, short in (("load", "ld"), ("store", "st")):
             f"smsp__sass_inst_executed_op_shared_{short}.sum",
             f"smsp__inst_executed_op_shared_{short}.sum",
         ),
-        f"shared {op} wavefronts": (
-            f"smsp__sass_{WAVEFRONTS}{short}.sum",
-            f"{PIPE}{short}.sum",
-        ),
+        f"shared {op} wavefronts": (f"smsp__sass_{WAVEFRONTS}{short}.sum", f"{PIPE}{short}.sum"),
         f"shared {op} conflicts": (f"{CONFLICTS}{short}.sum",),
     }
 # Counters that the engine does not model, or not yet.
@@ -104,6 +101,7 @@ KEPT = tuple(
     dict.fromkeys((*(n for names in COMPARED.values() for n in names), *CORE, REGISTERS, XU))
 )
 METRICS = tuple(dict.fromkeys((*CORE, *KEPT, *OTHERS)))
+DERIVED = "caches", "flops"  # of a record, from its launches: not in the file
 SCALE = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
@@ -517,11 +515,11 @@ def cache_rows(pairs, codes):
     return rows
 
 
-def flop_rows(pairs):
-    """Floating-point instructions, once per thread, of launches that have any."""
+def flop_rows(launches):
+    """Floating-point instructions, once per thread, of measured launches that have any."""
     rows = []
-    for hardware, launch in pairs:
-        counts = {name: hardware["counters"].get(metric) for name, metric in FLOPS.items()}
+    for launch in launches:
+        counts = {name: launch["counters"].get(metric) for name, metric in FLOPS.items()}
         if any(counts.values()):
             rows.append({"kernel": label(launch), **counts})
     used = {name for row in rows for name in row if name == "kernel" or row[name]}
@@ -540,7 +538,7 @@ def summary(rows):
 
 
 def record_of(measured, modelled, codes=None, **about):
-    """The record: enough to show, and to compare again."""
+    """The record, and what follows from its launches: DERIVED."""
     pairs, codes = pair(measured, modelled), codes or {}
     rows = compare(pairs)
     registers = {label(launch): hardware["counters"].get(REGISTERS) for hardware, launch in pairs}
@@ -553,7 +551,7 @@ def record_of(measured, modelled, codes=None, **about):
         ),
         "rows": by_kernel(rows),
         "caches": cache_rows(pairs, codes),
-        "flops": flop_rows(pairs),
+        "flops": flop_rows(launch | {"counters": x["counters"]} for x, launch in pairs),
         "code": [
             {"kernel": name, "registers on the GPU": registers[name], **code}
             for name, code in codes.items()
@@ -587,6 +585,7 @@ def launches_of(record):
     return [
         {
             "case": launch["case"],
+            "kernel": launch["kernel"],
             "name": launch["kernel"],
             "grid": launch["grid"],
             "block": launch["block"],
@@ -691,7 +690,8 @@ def write_page(record):
 def report(record, folder):
     """Write microscope.json and the page; print the differences."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "microscope.json").write_text(as_json(record) + "\n", "utf-8")
+    kept = {name: x for name, x in record.items() if name not in DERIVED}
+    (folder / "microscope.json").write_text(as_json(kept) + "\n", "utf-8")
     write_page(record)
     print(f"\nmicroscope · {record['machine']}\n{record['note']}")
     for row in record["rows"]:

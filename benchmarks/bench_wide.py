@@ -72,8 +72,7 @@ def measure(dtype, head_dim, seqlen, causal):
         )
     out = scaled_dot_product_attention(*heads_first, is_causal=causal)
     theirs_bwd = time_ms(
-        lambda: torch.autograd.grad(out, inputs, dout.transpose(1, 2), retain_graph=True),
-        repeats=3,
+        lambda: torch.autograd.grad(out, inputs, dout.transpose(1, 2), retain_graph=True), repeats=3
     )
     return {
         "dtype": dtype,

@@ -593,10 +593,4 @@ def lesson_cases():
     yield Case("paged_kv_lookup", lookup, pages)
 
 
-CASES = (
-    *global_cases(),
-    *shared_cases(),
-    *arithmetic_cases(),
-    *compiled_cases(),
-    *lesson_cases(),
-)
+CASES = (*global_cases(), *shared_cases(), *arithmetic_cases(), *compiled_cases(), *lesson_cases())

@@ -94,10 +94,7 @@ def one_pass():
     (x,) = kernels.row_numbers()
     arrays = simt.trace(kernels.rows_in_fours, len(x), kernels.THREADS, x, np.zeros_like(x)).arrays
     x, y = arrays["x"], arrays["y"]
-    return {
-        "load": (x.load_requests, x.load_sectors),
-        "store": (y.store_requests, y.store_sectors),
-    }
+    return {"load": (x.load_requests, x.load_sectors), "store": (y.store_requests, y.store_sectors)}
 
 
 def after_the_guard(counts, trace):
@@ -144,9 +141,7 @@ REASONS = {
     "online_softmax": Reason(
         f"{UNROLLED}; {WIDE}: m_warp, read once for both its uses, and l_warp",
         all_of(
-            in_fours(loads=2),
-            by_sixteen_bytes("m_warp", reused=True),
-            by_sixteen_bytes("l_warp"),
+            in_fours(loads=2), by_sixteen_bytes("m_warp", reused=True), by_sixteen_bytes("l_warp")
         ),
     ),
     "naive_attn: scores": scores(8),

@@ -209,18 +209,18 @@ def fp8_cache_table():
     record = load("fp8_cache")
     if record is None:
         return None
-    rates = [
-        {
-            "sequences × keys": f"{row['batch']} × {row['seqlen']}",
-            "heads": row["heads"],
-            "cache": row["cache"] + (f", pages of {row['page_size']}" if row["page_size"] else ""),
-            **{name: row[name] for name in ("tokens/s", "GB/s", "faster", "error")},
-        }
-        for row in record["rows"]
-        if "ms" in row
-    ]
+    rates = {}
+    for row in (row for row in record["rows"] if "ms" in row):
+        size = f"{row['batch']} × {row['seqlen']}", row["heads"], row["cache"]
+        names = "sequences × keys", "heads", "cache"
+        cells = rates.setdefault(size, dict(zip(names, size, strict=True)))
+        if row["page_size"]:
+            where = f", pages of {row['page_size']}"
+            cells |= {f"{name}{where}": row[name] for name in ("tokens/s", "faster")}
+        else:
+            cells |= {name: row[name] for name in ("tokens/s", "GB/s", "faster", "error")}
     errors = [row for row in record["rows"] if "data" in row]
-    return "\n\n".join([caption(record), table(rates), table(errors)])
+    return "\n\n".join([caption(record), table(list(rates.values())), table(errors)])
 
 
 def every_row(question):
@@ -421,7 +421,7 @@ def many_gpus_tables():
     timed = [row for row in rows if "ms" in row and "method" in row]
     single = {size_of(r): r["ms"] for r in timed if r["method"] == "one GPU"}
     links = {row["gpus"]: row["gb_per_s"] for row in rows if "gb_per_s" in row}  # the last: largest
-    shares, waits = {}, []
+    shares, waits = {}, {}
     for row in timed:
         size, link = size_of(row), links.get(row["gpus"])
         head = dict(zip(("GPUs", "tokens of each", ""), size, strict=True))
@@ -432,23 +432,16 @@ def many_gpus_tables():
         share = predicted(row, size, single, link) if link else None
         cells[row["method"]] += f" ({share:.3f})" if share else ""
         if "ms_waited" in row:
-            waits.append(
-                head
-                | {
-                    "method": row["method"],
-                    "ms": f"{row['ms']:.4g}",
-                    "transfers alone": f"{row['ms_of_transfers']:.3g}",
-                    "waited for them": f"{row['ms_waited']:.3g}",
-                }
-            )
+            times = f"{row['ms_of_transfers']:.3g} / {row['ms_waited']:.3g}"
+            waits.setdefault(size, dict(head))[row["method"]] = times
     link = ", ".join(f"{rate:.0f} GB/s on {gpus} GPUs" for gpus, rate in sorted(links.items()))
     parts = [
         f"{caption(record)} Share of the rate of one GPU that has the whole sequence; in "
         "parentheses the prediction of `fa_numba.distributed.prediction`, from the rate of one GPU "
         f"and that of the link: {link}.\n\n{table(with_all_columns(list(shares.values())))}",
-        "The time of transfers, in ms: by their bytes and the rate of the link alone; and how long "
-        "a GPU computes nothing because it waits for them, or for the rank that sends them:"
-        f"\n\n{table(waits)}",
+        "The time of transfers, in ms: by their bytes and the rate of the link alone / how long a "
+        "GPU computes nothing because it waits for them, or for the rank that sends them:\n\n"
+        f"{table(with_all_columns(list(waits.values())))}",
         checks_on_gpus(rows),
         decoding_on_gpus(rows),
         many_more_gpus(single, links.get(max(links))) if links else None,
@@ -772,10 +765,7 @@ def parts_of_benchmarks():
 
 # Each document, and a function that gives the parts of each of its markers.
 DOCUMENTS = {
-    "README.md": lambda: {
-        "gpu": [gpu_table()],
-        "engine": [engine_sentence()],
-    },
+    "README.md": lambda: {"gpu": [gpu_table()], "engine": [engine_sentence()]},
     "docs/benchmarks.md": parts_of_benchmarks,
     "docs/serving.md": lambda: {
         "drafts": [every_row("drafts")],

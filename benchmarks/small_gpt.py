@@ -44,13 +44,7 @@ class SmallGPT(nn.Module):
     """Token and position embeddings, blocks, and the loss of the next token."""
 
     def __init__(
-        self,
-        attend,
-        num_layers=6,
-        num_heads=6,
-        width=384,
-        max_seqlen=1024,
-        vocabulary=VOCABULARY,
+        self, attend, num_layers=6, num_heads=6, width=384, max_seqlen=1024, vocabulary=VOCABULARY
     ):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)

@@ -38,6 +38,8 @@ def jobs():
         for title, candidate in job.candidates.items() if offered else ():
             has = {x: "yes" if x in candidate.options else "no" for x in offered}
             has |= dict.fromkeys(candidate.always, "always")
+            if has.get("score") == "no" and "score_args_grad" in has:
+                has["score_args_grad"] = "no"  # there are no score_args
             where = "NumPy, on the CPU" if candidate.package == CPU else "on a GPU"
             limit = f" (up to {most} queries)" if (most := candidate.most_queries) else ""
             key = where, *(has.get(x, "–") for x in OPTIONS)

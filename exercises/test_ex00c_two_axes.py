@@ -22,10 +22,7 @@ def subtract(exercise, shape, block):
 
 
 def check(a, b, out, case, block):
-    mistakes = {
-        "It is a - b, not b - a.": b - a,
-        "It is a - b, not a + b.": a + b,
-    }
+    mistakes = {"It is a - b, not b - a.": b - a, "It is a - b, not a + b.": a + b}
     mistakes |= [exchanged(a - b, *block)]
     expect_elements(out, a - b, case=case, mistakes=mistakes)
 

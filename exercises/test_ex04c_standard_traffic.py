@@ -10,16 +10,7 @@ from numba import cuda, float32
 from fa_numba import simt
 from fa_numba.workbook.graders.causes import Wrong
 
-KEYS = (
-    "q_reads",
-    "k_reads",
-    "s_writes",
-    "s_reads",
-    "p_writes",
-    "p_reads",
-    "v_reads",
-    "out_writes",
-)
+KEYS = ("q_reads", "k_reads", "s_writes", "s_reads", "p_writes", "p_reads", "v_reads", "out_writes")
 NUM_THREADS = 32
 
 

@@ -10,14 +10,7 @@ import fa_numba
 from fa_numba import simt
 from fa_numba.workbook.graders.causes import Wrong
 
-KEYS = (
-    "num_blocks",
-    "q_reads",
-    "k_reads",
-    "v_reads",
-    "out_writes",
-    "total",
-)
+KEYS = ("num_blocks", "q_reads", "k_reads", "v_reads", "out_writes", "total")
 
 
 @functools.cache

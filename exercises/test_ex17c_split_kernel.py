@@ -311,8 +311,7 @@ def test_odd_head_dim(exercise, head_dim):
 
 
 @pytest.mark.parametrize(
-    "num_keys, num_splits, BLOCK_N",
-    [(32, 3, 4), (30, 4, 4), (12, 5, 4), (7, 2, 4), (130, 130, 1)],
+    "num_keys, num_splits, BLOCK_N", [(32, 3, 4), (30, 4, 4), (12, 5, 4), (7, 2, 4), (130, 130, 1)]
 )
 def test_shares(exercise, num_keys, num_splits, BLOCK_N):
     """every key belongs to one split, and the shares are even"""

@@ -267,10 +267,7 @@ def test_bytes_of_a_server(exercise):
     """bytes_moved of a server's step, exact for large numbers too"""
     for batch, prefix, own in ((32, 8192, 256), (300, 131_072, 70), (1, 0, 5)):
         rows = -(-batch * 4 // 16)
-        meter = (
-            8 * (rows * prefix + batch * own) * 8 * 128,
-            4 * 20 * batch * 32 * 129,
-        )
+        meter = (8 * (rows * prefix + batch * own) * 8 * 128, 4 * 20 * batch * 32 * 129)
         expect_bytes(exercise, meter, prefix, [own] * batch, 32, 8, 128, 20, 16)
 
 

@@ -170,8 +170,7 @@ def test_no_key_at_all(exercise, world_size):
 
 
 @pytest.mark.parametrize(
-    "rows, head_dim, threads",
-    [(1, 1, 32), (300, 3, 64), (2, 70, 96), (2, 128, 64), (3, 650, 64)],
+    "rows, head_dim, threads", [(1, 1, 32), (300, 3, 64), (2, 70, 96), (2, 128, 64), (3, 650, 64)]
 )
 def test_sizes(exercise, rows, head_dim, threads):
     """any numbers of rows, columns and threads"""

@@ -97,8 +97,7 @@ def test_new_pages(exercise):
         got = exercise.new_pages(lengths, page_size)
         if type(got) is not int or got != want:
             raise Wrong(
-                f"new_pages({lengths}, {page_size}) must be {want}, got {got!r}",
-                causes=[NEW_PAGES],
+                f"new_pages({lengths}, {page_size}) must be {want}, got {got!r}", causes=[NEW_PAGES]
             )
 
 

@@ -24,24 +24,10 @@ from fa_numba.expressions.trace import trace
 from fa_numba.runtime import arrays
 
 __all__ = [
-    "MaskFunction",
-    "Tiles",
-    "block_causal",
-    "block_diffusion",
-    "block_lists",
-    "causal",
-    "dilated",
-    "documents",
-    "neighbours_2d",
-    "neighbours_3d",
-    "prefix_lm",
-    "tiles",
-    "tiles_of_pairs",
-    "tree",
-    "window",
-    "window_and_first",
-    "window_per_head",
-]
+    "MaskFunction", "Tiles", "block_causal", "block_diffusion", "block_lists", "causal", "dilated",
+    "documents", "neighbours_2d", "neighbours_3d", "prefix_lm", "tiles", "tiles_of_pairs", "tree",
+    "window", "window_and_first", "window_per_head",
+]  # fmt: skip
 
 
 THREADS = 128

@@ -34,6 +34,7 @@ from few_cases import mark_thorough
 from warm_judges import WarmJudges
 
 from fa_numba import simt
+from fa_numba.runtime import arrays
 from fa_numba.workbook import grader
 
 simt.options(compiled="never")  # no compiler in the middle of a test; engine/tests ask for it
@@ -155,6 +156,19 @@ def checked():
     """Check the launches of the package's own functions for races and uninitialised reads."""
     with simt.options(package=True):
         yield
+
+
+@pytest.fixture
+def poisoned(monkeypatch):
+    """New arrays hold NaN."""
+    empty = arrays.empty
+
+    def full_of_nan(like, shape, dtype=np.float32):
+        made = empty(like, shape, dtype)
+        made[...] = np.nan
+        return made
+
+    monkeypatch.setattr(arrays, "empty", full_of_nan)
 
 
 @pytest.fixture(scope="session")

@@ -5,14 +5,7 @@ import types
 
 import numpy as np
 import pytest
-from fake_libraries import (
-    CupyArray,
-    FakeDevice,
-    TorchCpuTensor,
-    TorchTensor,
-    fake_cupy,
-    fake_torch,
-)
+from fake_libraries import CupyArray, FakeDevice, TorchCpuTensor, TorchTensor, fake_cupy, fake_torch
 from numba import cuda
 
 import fa_numba

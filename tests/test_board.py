@@ -59,7 +59,7 @@ TWICE = {"bytes": 2 * 384, "instructions": 2 * 3}  # of an answer that loads x t
 @pytest.fixture
 def exercise(tmp_path, monkeypatch, warm_judges):
     """An exercise with a kernel, whose par is that of its solution."""
-    monkeypatch.setattr(par, "_record", lambda: {"ex99a": par.record(TWICE, [ONCE, {}])})
+    monkeypatch.setattr(par, "all_known", lambda: {"ex99a": par.record(TWICE, [ONCE, {}])})
     return make_small_workbook(tmp_path, monkeypatch, SOLUTION, GRADER)
 
 
@@ -120,7 +120,7 @@ def test_a_damaged_record_is_no_record(exercise, kept):
 
 
 def test_the_record_of_par():
-    entries = json.loads(par.FILE.read_text(encoding="utf-8"))
+    entries = par.all_known()
     kernels = {
         e.short for e in catalog.all_exercises(REPOSITORY) if "cuda.jit" in e.solution.read_text()
     }

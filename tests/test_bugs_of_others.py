@@ -234,10 +234,7 @@ def test_nan_behind_the_length_is_not_read(rng, way, seqlen_q):
     for b, length in enumerate(lengths):
         k[b, length:], v[b, length:] = np.nan, np.nan
     pages, table = zip(*(paged(x, 16, spare=1) for x in (k, v)), strict=True)
-    for out, lse in (
-        DECODE[way](q, k, v, lengths),
-        PAGED[way](q, *pages, table[0], lengths),
-    ):
+    for out, lse in (DECODE[way](q, k, v, lengths), PAGED[way](q, *pages, table[0], lengths)):
         np.testing.assert_allclose(out, want[0], atol=1e-5)
         np.testing.assert_allclose(lse, want[1], atol=1e-5)
 

@@ -41,11 +41,7 @@ def checkout(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "earlier, later, missing",
-    [
-        ("ex07d", "ex16c", "k, v"),
-        ("ex16c", "ex17c", "lse, out"),
-    ],
+    "earlier, later, missing", [("ex07d", "ex16c", "k, v"), ("ex16c", "ex17c", "lse, out")]
 )
 def test_the_kernels_of_the_lessons(checkout, earlier, later, missing):
     first, second = checkout(earlier, later)

@@ -119,11 +119,7 @@ def test_a_hanging_file_costs_its_own_points(workbook, hand_in, tmp_path):
 
 
 def test_a_judge_that_fails_is_reported_and_others_go_on(
-    workbook,
-    hand_in,
-    tmp_path,
-    monkeypatch,
-    capsys,
+    workbook, hand_in, tmp_path, monkeypatch, capsys
 ):
     judged = {workbook.name: [Check("doubles", "passed")]}
     monkeypatch.setattr(
@@ -195,12 +191,7 @@ def test_a_bad_points_file_is_named(workbook, hand_in, tmp_path, capsys, text, s
     (["--points", "none.csv"], "cannot be read"),
 ])  # fmt: skip
 def test_bad_options_are_refused_before_anything_is_graded(
-    workbook,
-    hand_in,
-    monkeypatch,
-    capsys,
-    arguments,
-    said,
+    workbook, hand_in, monkeypatch, capsys, arguments, said
 ):
     monkeypatch.setattr(classroom, "_judged", None)
     assert cli.main(["grade", hand_in("a", RIGHT), *arguments]) == 2

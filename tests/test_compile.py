@@ -236,8 +236,7 @@ def test_a_mask_a_score_and_sinks_stay_within_the_stated_budget(name):
 
 
 @pytest.mark.parametrize(
-    "packed, dtype, targets",
-    [(False, "float32", EACH_END), thorough(True, "bfloat16", TARGETS)],
+    "packed, dtype, targets", [(False, "float32", EACH_END), thorough(True, "bfloat16", TARGETS)]
 )
 def test_gradients_of_score_args_stay_within_the_stated_budget(packed, dtype, targets):
     pytest.importorskip("ml_dtypes")

@@ -580,9 +580,7 @@ def test_wrong_contents_after_right_ones(rng):
     lens, table = np.array([8], np.int32), np.array([[0, 1]], np.int32)
     pages = [x.reshape(2, 4, 2, 4) for x in (k, v)]
     for x, y in zip(
-        cpu.flash_decode(q, k, v, lens),
-        cpu.paged_attn_decode(q, *pages, table, lens),
-        strict=True,
+        cpu.flash_decode(q, k, v, lens), cpu.paged_attn_decode(q, *pages, table, lens), strict=True
     ):
         assert_same(x, y)
     with pytest.raises(ValueError, match=r"block_table\[0, 1\] must be"):

@@ -13,10 +13,7 @@ from fa_numba.runtime import installing
 from fa_numba.workbook import cli, doctor
 
 X = np.zeros(32, np.float32)
-HAS = {
-    "compiler": cuda_tools.compiler_available(),
-    "nvdisasm": cuda_tools.disassembler_available(),
-}
+HAS = {"compiler": cuda_tools.compiler_available(), "nvdisasm": cuda_tools.disassembler_available()}
 needs_compiler = pytest.mark.skipif(not HAS["compiler"], reason="needs NVVM and NVRTC")
 needs_nvdisasm = pytest.mark.skipif(not HAS["nvdisasm"], reason="needs ptxas and nvdisasm")
 

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from few_cases import pairs
+from gpu_cases import ON_A_GPU
 from numba import cuda
 
 import fa_numba
@@ -17,11 +18,7 @@ from fa_numba.dispatch.job import Job
 from fa_numba.runtime import arrays
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not cuda.is_available(), reason="needs a CUDA GPU"),
-    pytest.mark.filterwarnings("ignore"),  # Numba warns of small grids; libraries of each other
-]
+pytestmark = ON_A_GPU
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 SHAPES = [  # batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim

@@ -42,10 +42,7 @@ FUNCTIONS = {  # of a call, and its own arguments
     },
     "ALiBi": {"alibi_slopes": SLOPES, "softcap": 2.0},
 }
-ATTENTIONS = {
-    "ring": (ring_attn, ring_attn_grad),
-    "ulysses": (ulysses_attn, ulysses_attn_grad),
-}
+ATTENTIONS = {"ring": (ring_attn, ring_attn_grad), "ulysses": (ulysses_attn, ulysses_attn_grad)}
 each_function = pytest.mark.parametrize("functions", FUNCTIONS.values(), ids=FUNCTIONS)
 each_layout = pytest.mark.parametrize("layout", LAYOUTS)
 

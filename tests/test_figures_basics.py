@@ -60,8 +60,7 @@ def test_a_divergent_warp_runs_both_sides():
 
 
 @pytest.mark.parametrize(
-    "batch, launch, limit",
-    [(1, 1e-6, "memory"), (1, 1e-3, "overhead"), (4096, 1e-6, "arithmetic")],
+    "batch, launch, limit", [(1, 1e-6, "memory"), (1, 1e-3, "overhead"), (4096, 1e-6, "arithmetic")]
 )
 def test_a_layer_has_three_limits(batch, launch, limit):
     times = layer_limits.layer_times("A100-40GB", batch, 4096, launch)

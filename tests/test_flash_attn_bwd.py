@@ -12,7 +12,6 @@ from cases import (
     each_value,
     make_qkv,
     random,
-    strided,
 )
 
 from fa_numba import flash_attn_bwd, flash_attn_v2, reference
@@ -57,26 +56,6 @@ def test_v_of_another_head_dim(rng, head_dims):
 @pytest.mark.parametrize("softmax_scale", [0, -0.7, 2.5])
 def test_softmax_scale(rng, softmax_scale):
     check(rng, *make_qkv(rng, 1, 5, 9, 1, 1, 8), softmax_scale=softmax_scale)
-
-
-def test_strided_views_are_read_in_place_and_left_alone(rng):
-    q, k, v = make_qkv(rng, 2, 9, 11, 2, 1, 8)
-    out, lse = flash_attn_v2(q, k, v, causal=True)
-    dout = random(rng, *q.shape)
-    want = flash_attn_bwd(dout, q, k, v, out, lse, causal=True)
-    views = [strided(x) for x in (dout, q, k, v, out)]
-    for x in (*views, lse):
-        x.flags.writeable = False
-    for x, y in zip(flash_attn_bwd(*views, lse, causal=True), want, strict=True):
-        np.testing.assert_array_equal(x, y)
-
-
-def test_same_bits_in_every_run(rng):
-    q, k, v = make_qkv(rng, 1, 20, 20, 4, 2, 8)
-    out, lse = flash_attn_v2(q, k, v)
-    first, second = (flash_attn_bwd(out, q, k, v, out, lse) for _ in range(2))
-    for x, y in zip(first, second, strict=True):
-        np.testing.assert_array_equal(x, y)
 
 
 def test_rows_without_keys_and_keys_without_rows_have_no_gradient(rng):

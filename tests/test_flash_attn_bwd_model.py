@@ -30,10 +30,7 @@ CASES = [
     thorough((1, 140, 260, (2, 2), 128, True, 1), {"order": "ordered"}),
     # with the user's functions
     ((1, 90, 200, (2, 1), 128, False, 2), {"expressions": "a score and a mask"}),
-    (
-        (1, 140, 200, (2, 1), 64, False, 1),
-        {"expressions": "sinks and a mask", "order": "ordered"},
-    ),
+    ((1, 140, 200, (2, 1), 64, False, 1), {"expressions": "sinks and a mask", "order": "ordered"}),
     thorough(  # a tile of queries sees no key
         (1, 260, 100, (1, 1), 64, False, 1), {"expressions": "causal", "order": "ordered"}
     ),

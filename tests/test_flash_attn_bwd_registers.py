@@ -12,7 +12,6 @@ from cases import (
     make_qkv,
     mask_options,
     random,
-    strided,
     thorough,
 )
 from few_cases import pairs
@@ -65,14 +64,6 @@ def test_masks(rng, mask, deterministic):
 @pytest.mark.parametrize("softmax_scale", [0, -0.7, 2.5])
 def test_softmax_scale(rng, softmax_scale):
     check(rng, (1, 5, 9, 1, 1, 8), softmax_scale=softmax_scale, tile_size=16)
-
-
-def test_strided_views_are_read_in_place_and_left_alone(rng):
-    q, k, v = (strided(x) for x in make_qkv(rng, 2, 9, 11, 2, 1, 8))
-    dout = strided(random(rng, *q.shape))
-    for x in (dout, q, k, v):
-        x.flags.writeable = False
-    check_backward(flash_attn_v2, flash_attn_bwd_registers, dout, q, k, v, tile_size=16)
 
 
 def test_there_are_tiles_for_every_head_dim_and_gpu():

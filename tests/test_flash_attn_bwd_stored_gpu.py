@@ -5,14 +5,11 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from few_cases import pairs
+from gpu_cases import ON_A_GPU
 from numba import cuda
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not cuda.is_available(), reason="needs a CUDA GPU"),
-    pytest.mark.filterwarnings("ignore"),  # Numba warns of small grids; libraries of each other
-]
+pytestmark = ON_A_GPU
 if not cuda.is_available():
     pytest.skip("needs a CUDA GPU", allow_module_level=True)
 if cuda.get_current_device().compute_capability[0] != 9:
@@ -21,7 +18,6 @@ if cuda.get_current_device().compute_capability[0] != 9:
 from test_tensor_core_bwd_gpu import assert_right, make_case, make_masked_case  # noqa: E402
 
 from fa_numba import flash_attn_grad, which  # noqa: E402
-from fa_numba.runtime import arrays  # noqa: E402
 from fa_numba.tensor_core import flash_attn_bwd_stored as stored  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_stored import flash_attn_bwd_stored  # noqa: E402
 
@@ -37,19 +33,6 @@ SHAPES = {
 }
 MASKS = {"none": {}, "window": {"window_size": (200, 30)}, "softcap": {"softcap": 20.0}}
 TILE_BYTES = 128 * 128 * 4  # P and dS of a tile
-
-
-@pytest.fixture
-def poisoned(monkeypatch):
-    """New arrays hold NaN."""
-    empty = arrays.empty
-
-    def full_of_nan(like, shape, dtype=np.float32):
-        made = empty(like, shape, dtype)
-        made[...] = np.nan
-        return made
-
-    monkeypatch.setattr(arrays, "empty", full_of_nan)
 
 
 @pytest.mark.few(lambda shape, mask, dtype, tiles: [*pairs(shape, mask, dtype == "float16"), tiles])

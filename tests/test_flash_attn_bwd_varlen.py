@@ -5,13 +5,13 @@ and the coordinates of the copies are the kernel's own.
 """
 
 import itertools
-import re
 from collections import defaultdict
 
 import expression_cases
 import numpy as np
 import pytest
 from cases import thorough
+from machine_code_cases import needs_compiler, stated_registers
 from numba import cuda, typeof, types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
@@ -20,7 +20,7 @@ pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 from test_tensor_core_bwd import spills_between_products
 
 from fa_numba import reference
-from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
+from fa_numba.analysis.machine_code import compile_kernel
 from fa_numba.kernels import masks
 from fa_numba.kernels.sequence_of import make_sequence_of
 from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME, UNREAD
@@ -41,9 +41,6 @@ from fa_numba.tensor_core.dq_parts import (
 from fa_numba.tensor_core.gradient_fragments import BLOCK_N
 from fa_numba.tensor_core.key_tiles import make_query_tiles
 
-needs_compiler = pytest.mark.skipif(
-    not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
-)
 CC = (9, 0, "a")
 # After a row of `slots`: the first and the end tile of queries, the first key's position.
 MORE = range(packed_key_tiles.SLOT_LENGTH, packed_key_tiles.SLOT_LENGTH + 3)
@@ -373,10 +370,6 @@ H3 = types.Array(types.float16, 3, "C")
 F1, F2, F3 = (types.Array(types.float32, ndim, "C") for ndim in (1, 2, 3))
 I1 = types.Array(types.int32, 1, "C")
 NONE = types.Tuple(())
-
-
-def stated_registers(kernel):
-    return int(re.search(r"budget +(\d+) registers", kernel.py_func.__doc__)[1])
 
 
 @needs_compiler

@@ -1,23 +1,20 @@
 """FP8 without a GPU: slots against wgmma's layouts, machine code of the kernels."""
 
 import itertools
-import re
 
 import numpy as np
 import pytest
 from cases import thorough
+from machine_code_cases import needs_compiler, stated_registers
 from numba import types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
-from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
+from fa_numba.analysis.machine_code import compile_kernel
 from fa_numba.ptx import layouts, wgmma
 from fa_numba.tensor_core import flash_attn_fp8, quantize_fp8
 
-needs_compiler = pytest.mark.skipif(
-    not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
-)
 HOPPER = (9, 0, "a")
 tiles, scales = types.Array(types.uint8, 4, "C"), types.Array(types.float32, 3, "C")
 
@@ -105,7 +102,7 @@ def test_kernel_stays_in_registers(head_dim, dtype, causal, ordered):
     code = compile_kernel(kernel, args, cc=HOPPER)
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert "C75" not in code.report  # ptxas serialises products, or ignores setmaxnreg
-    assert code.registers <= int(re.search(r"budget +(\d+) reg", kernel.py_func.__doc__)[1])
+    assert code.registers <= stated_registers(kernel)
     products = [i.opcode for i in code.instructions if i.opcode.startswith("QGMMA")]
     in_a_tile = head_dim // 32 + flash_attn_fp8.BLOCK_N // 32
     of_half = head_dim // 32 + flash_attn_fp8.BLOCK_N // 2 // 32  # of its first half alone
@@ -149,8 +146,7 @@ def test_tiles_end_with_the_last_block(seqlen_q):
 
 
 @pytest.mark.parametrize(
-    "seqlen_q, seqlen_k, heads, causal",
-    [(200, 300, (2, 1), True), (190, 10, (1, 1), True)],
+    "seqlen_q, seqlen_k, heads, causal", [(200, 300, (2, 1), True), (190, 10, (1, 1), True)]
 )
 def test_out_and_lse_on_a_model(seqlen_q, seqlen_k, heads, causal, run_on_model):
     """The kernel's source on a model of the instructions, in a process of its own."""

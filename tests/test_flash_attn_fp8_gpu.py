@@ -3,14 +3,11 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from gpu_cases import ON_A_GPU
 from numba import cuda
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not cuda.is_available(), reason="needs a CUDA GPU"),
-    pytest.mark.filterwarnings("ignore"),  # Numba warns of small grids; libraries of each other
-]
+pytestmark = ON_A_GPU
 if not cuda.is_available() or cuda.get_current_device().compute_capability[0] != 9:
     pytest.skip("needs a Hopper GPU", allow_module_level=True)
 

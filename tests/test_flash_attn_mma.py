@@ -1,16 +1,15 @@
 """flash_attn_mma without a GPU: machine code for its options, tiles for smaller GPUs."""
 
-import re
-
 import expression_cases
 import pytest
 from cases import thorough
+from machine_code_cases import needs_compiler, stated_registers
 from numba import typeof, types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
-from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
+from fa_numba.analysis.machine_code import compile_kernel
 from fa_numba.tensor_core.flash_attn_mma import (
     RESERVED_BYTES,
     make_flash_attn_mma,
@@ -18,9 +17,6 @@ from fa_numba.tensor_core.flash_attn_mma import (
     tile_sizes,
 )
 
-needs_compiler = pytest.mark.skipif(
-    not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
-)
 A100, RTX = 163 * 1024, 99 * 1024  # shared memory that a thread block may ask for
 MASK_ARGS = types.int32, types.int32, types.float32, types.float32
 NONE = types.Tuple(())  # no sinks, runs or arguments of a mask
@@ -46,7 +42,7 @@ def test_it_stays_in_registers(head_dim, dtype, causal, window, softcap, alibi, 
     args = x, x, x, x, lse, types.float32, slopes, *MASK_ARGS, NONE, NONE, NONE
     code = compile_kernel(kernel, args, cc=cc)
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
-    assert code.registers <= int(re.search(r"budget +(\d+)", kernel.py_func.__doc__)[1])
+    assert code.registers <= stated_registers(kernel)
     # Each of S and P V has one for 16 × 8 × 16 numbers; the loop over the tiles is left.
     assert code.counts["HMMA.16816.F32" if dtype == "float16" else "HMMA.16816.F32.BF16"] == (
         2 * m_tiles * (block_n // 8) * (head_dim // 16)
@@ -82,7 +78,7 @@ def test_functions_of_the_user_stay_in_registers(name, head_dim, cc):
     more = *MASK_ARGS, sinks, runs, typeof(tuple(arguments))
     code = compile_kernel(kernel, (x, x, x, x, lse, types.float32, types.float32, *more), cc=cc)
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
-    assert code.registers <= int(re.search(r"budget +(\d+)", kernel.py_func.__doc__)[1])
+    assert code.registers <= stated_registers(kernel)
 
 
 @pytest.mark.parametrize("head_dim", [8, 64, 96, 128, 192, 256])

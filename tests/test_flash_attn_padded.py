@@ -1,12 +1,11 @@
 """Zero-padded rows, for a head_dim that TMA does not take."""
 
-import re
-
 import ml_dtypes
 import numpy as np
 import pytest
 from cases import thorough
 from fake_libraries import CupyArray
+from machine_code_cases import stated_registers
 from numba import types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
@@ -84,7 +83,7 @@ def test_copies_store_16_bytes_and_stay_in_registers(cols, make_copy):
     x = types.Array(types.int16, 4, "A") if make_copy is make_pad else flat
     kernel = make_for_each_array(make_copy(cols, True))
     code = compile_kernel(kernel, 5 * (x,) + 5 * (flat,), cc=(9, 0, "a"))
-    stated = int(re.search(r"budget +(\d+)", kernel.py_func.__doc__)[1])
+    stated = stated_registers(kernel)
     assert code.registers <= stated
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert code.counts["STG.128"] == 5 and code.counts["LDG.16"] == 40

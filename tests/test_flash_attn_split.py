@@ -7,6 +7,7 @@ import expression_cases
 import numpy as np
 import pytest
 from cases import thorough
+from machine_code_cases import needs_compiler
 from numba import cuda, typeof, types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
@@ -14,7 +15,7 @@ pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
 from test_tensor_core import exponentials_beside_p_v, moves_before_products
 
-from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
+from fa_numba.analysis.machine_code import compile_kernel
 from fa_numba.checks import Mask, check_expressions
 from fa_numba.dispatch.attention import LEAST_GAIN
 from fa_numba.expressions.tiles import HIDDEN, WHOLE, tile_classes
@@ -26,16 +27,8 @@ from fa_numba.tensor_core.mainloop import make_mainloop, make_plan
 from fa_numba.tensor_core.merge_splits import make_merge_splits
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.persistent_tiling import ROWS
-from fa_numba.tiling.split_tiling import (
-    SplitProblem,
-    choose_split,
-    gain_of_splitting,
-    make_tiling,
-)
+from fa_numba.tiling.split_tiling import SplitProblem, choose_split, gain_of_splitting, make_tiling
 
-needs_compiler = pytest.mark.skipif(
-    not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
-)
 MAP, FULL = types.uint64, (-1, -1)
 ARGUMENTS = MAP, MAP, MAP, types.Array(types.float32, 5, "C"), types.Array(types.float32, 4, "C")
 ARGUMENTS += types.int32, types.int32, types.float32

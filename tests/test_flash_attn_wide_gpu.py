@@ -3,28 +3,19 @@
 import numpy as np
 import pytest
 from few_cases import pairs
+from gpu_cases import ON_A_GPU
 from numba import cuda
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not cuda.is_available(), reason="needs a CUDA GPU"),
-    pytest.mark.filterwarnings("ignore"),  # Numba warns of small grids; libraries of each other
-]
+pytestmark = ON_A_GPU
 if not cuda.is_available():
     pytest.skip("needs a CUDA GPU", allow_module_level=True)
 if cuda.get_current_device().compute_capability[0] != 9:
     pytest.skip("needs a Hopper GPU", allow_module_level=True)
 
-from test_tensor_core_masks_gpu import (  # noqa: E402
-    assert_right,
-    make_inputs,
-    make_packed,
-    on_gpu,
-)
+from test_tensor_core_masks_gpu import assert_right, make_inputs, make_packed, on_gpu  # noqa: E402
 
 from fa_numba import flash_attn, flash_attn_varlen, flash_attn_varlen_grad, which  # noqa: E402
-from fa_numba.runtime import arrays  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_stored import flash_attn_bwd_stored  # noqa: E402
 from fa_numba.tensor_core.flash_attn_wide import flash_attn_wide  # noqa: E402
 
@@ -45,19 +36,6 @@ MASKS = {
     "causal window": {"causal": True, "window_size": (150, -1)},
     "softcap": {"causal": True, "softcap": 20.0},
 }
-
-
-@pytest.fixture
-def poisoned(monkeypatch):
-    """New arrays hold NaN."""
-    empty = arrays.empty
-
-    def full_of_nan(like, shape, dtype=np.float32):
-        made = empty(like, shape, dtype)
-        made[...] = np.nan
-        return made
-
-    monkeypatch.setattr(arrays, "empty", full_of_nan)
 
 
 @pytest.mark.few(lambda shape, mask: [*pairs(shape, mask == "causal"), mask])

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 from cases import (
-    MASKS,
-    TILES,
     TWO_HEAD_DIMS,
     WIDE_HEAD_DIMS,
     assert_close,
@@ -13,11 +11,9 @@ from cases import (
     each_option,
     each_shape,
     each_value,
-    large_scores,
     make_qkv,
     mask_options,
     split_options,
-    strided,
 )
 
 from fa_numba import analysis, flash_attn_v2, reference, simt
@@ -76,24 +72,6 @@ def test_the_number_of_splits_does_not_change_the_answer(rng, num_splits, causal
     check_decode(q, k, v, LENGTHS, causal=causal, **options)
 
 
-@each_mask
-@pytest.mark.parametrize("block_m, block_n", TILES)
-def test_tile_size_does_not_change_the_answer(rng, block_m, block_n, causal):
-    q, k, v = make_qkv(rng, len(LENGTHS), 3, 40, 4, 2, 6)
-    tiles = {"block_m": block_m, "block_n": block_n}
-    check_decode(q, k, v, LENGTHS, causal=causal, num_splits=3, **tiles)
-
-
-@pytest.mark.parametrize("seqlen_q", [1, 2, 5, 9])
-@pytest.mark.parametrize(
-    "num_heads, num_kv_heads", [(3, 3), (4, 2), (6, 2), (5, 1)], ids=["mha", "gqa", "gqa3", "mqa"]
-)
-def test_heads(rng, num_heads, num_kv_heads, seqlen_q):
-    q, k, v = make_qkv(rng, 2, seqlen_q, 21, num_heads, num_kv_heads, 8)
-    options = {"num_splits": 2, "block_m": 4, "block_n": 4}  # queries of a group in several tiles
-    check_decode(q, k, v, [21, 13], causal=True, **options)
-
-
 @pytest.mark.parametrize(
     "head_dims", [(1,), (59,), (111,), (256,), *TWO_HEAD_DIMS, *WIDE_HEAD_DIMS], ids=str
 )
@@ -106,44 +84,6 @@ def test_chosen_tiles_and_splits(rng, head_dims):
 def test_softmax_scale(rng, softmax_scale):
     q, k, v = make_qkv(rng, 1, 1, 9, 1, 1, 8)
     check_forward(on_full_caches, q, k, v, softmax_scale=softmax_scale)
-
-
-@pytest.mark.parametrize("num_splits", [1, 4])
-def test_sequences_without_a_token_give_zero(rng, num_splits):
-    q, k, v = make_qkv(rng, 2, 1, 16, 2, 1, 8)
-    out, lse = check_decode(q, k, v, [0, 0], num_splits=num_splits)
-    assert (out == 0).all() and (lse == -np.inf).all()
-
-
-def test_one_split_is_flash_attn_v2_bit_for_bit(rng):
-    q, k, v = make_qkv(rng, 2, 5, 21, 2, 2, 8)
-    options = {"causal": True, "block_m": 4, "block_n": 4}
-    got = on_full_caches(q, k, v, num_splits=1, **options)
-    for x, y in zip(got, flash_attn_v2(q, k, v, **options), strict=True):
-        np.testing.assert_array_equal(x, y, strict=True)
-
-
-def test_the_same_bits_from_run_to_run(rng):
-    arrays = (*make_qkv(rng, 1, 2, 37, 4, 2, 8), np.array([33], np.int32))
-    first, again = (flash_decode(*arrays, num_splits=4) for _ in range(2))
-    for x, y in zip(first, again, strict=True):
-        np.testing.assert_array_equal(x, y, strict=True)
-
-
-def test_strided_views_are_read_in_place_and_left_alone(rng):
-    q, k, v = (strided(x) for x in make_qkv(rng, 2, 3, 19, 2, 1, 8))
-    for x in (q, k, v):
-        x.flags.writeable = False
-    options = {"causal": True, "num_splits": 3, "block_m": 8, "block_n": 4}
-    check_forward(on_full_caches, q, k, v, **options)
-
-
-def test_nan_in_one_sequence_stays_there(rng):
-    q, k, v = make_qkv(rng, 3, 2, 20, 4, 2, 8)
-    k[1, 3, 0], v[1, 3, 1, 2] = np.nan, np.nan
-    out, lse = on_full_caches(q, k, v, num_splits=2, block_m=4, block_n=8)
-    assert np.isnan(out[1, :, :2]).all() and np.isnan(out[1, :, 2:, 2]).all()  # both K/V heads
-    assert np.isnan(out).sum() == 2 * 2 * 8 + 2 * 2 and np.isnan(lse).sum() == 2 * 2
 
 
 @pytest.mark.parametrize("num_heads", [1, 2, 8])
@@ -176,71 +116,6 @@ def test_masks(rng, seqlen_q, num_splits, mask):
     q, k, v = make_qkv(rng, len(LENGTHS), seqlen_q, 40, 4, 2, 6)
     tiles = {"num_splits": num_splits, "block_m": 4, "block_n": 8}
     check_decode(q, k, v, LENGTHS, **mask_options(mask, 4), **tiles)
-
-
-@pytest.mark.parametrize("block_m, block_n", [*TILES, (16, 4)])
-def test_tile_size_does_not_change_the_answer_of_a_mask(rng, block_m, block_n):
-    q, k, v = make_qkv(rng, len(LENGTHS), 3, 40, 4, 2, 6)
-    tiles = {"num_splits": 3, "block_m": block_m, "block_n": block_n}
-    for mask in ("window", "all"):
-        check_decode(q, k, v, LENGTHS, **mask_options(MASKS[mask], 4), **tiles)
-
-
-@pytest.mark.parametrize("window_size", [(0, 0), (0, -1), (38, 0), (39, 0), (2**70, 2**70)])
-def test_windows_from_one_key_to_more_than_there_are(rng, window_size):
-    q, k, v = make_qkv(rng, len(LENGTHS), 1, 40, 4, 2, 8)
-    check_decode(q, k, v, LENGTHS, window_size=window_size, num_splits=2, block_m=4, block_n=8)
-
-
-def test_a_window_of_one_key_gives_its_value(rng):
-    q, k, v = make_qkv(rng, 2, 1, 40, 4, 1, 8)
-    out, _ = check_decode(q, k, v, [40, 13], window_size=(0, 0), num_splits=4, block_n=8)
-    for b, n in ((0, 39), (1, 12)):
-        np.testing.assert_array_equal(out[b, 0], np.broadcast_to(v[b, n, 0], (4, 8)))
-
-
-@each_mask
-def test_more_queries_than_a_window_has_keys_for(rng, causal):
-    """Queries 0 to 5 are before the first key: without a right side they see no key."""
-    q, k, v = make_qkv(rng, 1, 9, 8, 4, 2, 4)
-    options = {"causal": causal, "window_size": (4, 0), "num_splits": 2, "block_m": 4, "block_n": 4}
-    out, lse = check_decode(q, k, v, [3], **options)
-    assert (out[:, :6] == 0).all() and (lse[..., :6] == -np.inf).all()
-    assert np.isfinite(lse[..., 6:]).all()
-
-
-@pytest.mark.parametrize("num_splits", [1, 3])
-@pytest.mark.parametrize("softcap", [1e-3, 1.0, 50.0, 1e4, 1e30])
-def test_softcap_of_large_scores(rng, softcap, num_splits):
-    q, k, v = large_scores(rng)
-    assert np.abs(q[0, :, 0] @ k[0, :, 0].T / 2).max() > 1e4
-    options = {"softcap": softcap, "num_splits": num_splits, "block_m": 8, "block_n": 4}
-    check_decode(q, k, v, [20], causal=True, **options)
-
-
-@pytest.mark.parametrize("num_kv_heads", [1, 2, 4])
-def test_each_head_has_a_slope_of_its_own(rng, num_kv_heads):
-    """Also where heads are rows of one tile; so steep a slope leaves the last key alone."""
-    q, k, v = make_qkv(rng, 2, 1, 24, 4, num_kv_heads, 8)
-    slopes = np.array([1e4, 0, 0.5, -0.25], np.float32)
-    options = {"num_splits": 3, "block_m": 4, "block_n": 8}
-    out, _ = check_decode(q, k, v, [24, 17], alibi_slopes=slopes, **options)
-    np.testing.assert_array_equal(out[:, 0, 0], v[[0, 1], [23, 16], 0])
-
-
-def test_slopes_may_be_a_strided_view_and_are_left_alone(rng):
-    q, k, v = make_qkv(rng, 1, 2, 13, 3, 1, 4)
-    slopes = np.linspace(0, 1, 6, dtype=np.float32)[::-2]
-    slopes.flags.writeable = False
-    check_decode(q, k, v, [13], alibi_slopes=slopes, num_splits=2, block_n=4)
-
-
-def test_nan_among_the_slopes_stays_in_its_head(rng):
-    q, k, v = make_qkv(rng, 1, 2, 9, 2, 1, 4)
-    slopes = np.array([np.nan, 0.5], np.float32)
-    out, lse = on_full_caches(q, k, v, alibi_slopes=slopes, num_splits=2, block_n=4)
-    assert np.isnan(out[:, :, 0]).all() and np.isfinite(out[:, :, 1]).all()
-    assert np.isnan(lse[:, 0]).all() and np.isfinite(lse[:, 1]).all()
 
 
 @each_option

@@ -15,15 +15,7 @@ cupy = pytest.importorskip("cupy", reason="needs CuPy")
 if not cuda.is_available() or cuda.get_current_device().compute_capability[0] != 9:
     pytest.skip("needs a Hopper GPU", allow_module_level=True)
 
-from test_flash_decode_wide_gpu import (  # noqa: E402
-    LARGE,
-    SMALL,
-    SPLITS,
-    assert_right,
-    make_case,
-    named,
-    paged,
-)
+from test_flash_decode_wide_gpu import LARGE, SMALL, SPLITS, assert_right, make_case, named, paged  # noqa: E402
 
 import fa_numba  # noqa: E402
 from fa_numba.kernels import e4m3  # noqa: E402

@@ -22,6 +22,7 @@ from cases import (
     strided,
     thorough,
 )
+from machine_code_cases import needs_compiler
 
 from fa_numba import reference, simt
 from fa_numba.analysis import Problem, traffic
@@ -29,16 +30,12 @@ from fa_numba.analysis.machine_code import (
     TARGETS,
     compile_for,
     compile_kernel,
-    disassembler_available,
 )
 from fa_numba.checks import Mask
 from fa_numba.checks.expressions import NO_SINKS
 from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.on_cuda_cores.decode_problem import make_combine_wide, pages_of
-from fa_numba.on_cuda_cores.flash_decode_wide import (
-    flash_decode_wide,
-    make_flash_decode_wide,
-)
+from fa_numba.on_cuda_cores.flash_decode_wide import flash_decode_wide, make_flash_decode_wide
 from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME, arguments_of
 from fa_numba.tensor_core import flash_decode_gather as gather
 from fa_numba.tensor_core.flash_decode_gather import flash_decode_gather
@@ -49,9 +46,6 @@ from fa_numba.tiling.num_splits import choose_even_splits, choose_num_splits, ch
 pytestmark = pytest.mark.usefixtures("checked")
 
 LENGTHS = [0, 1, 7, 8, 9, 37]
-needs_compiler = pytest.mark.skipif(
-    not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
-)
 
 
 def on_full_caches(q, k, v, **options):

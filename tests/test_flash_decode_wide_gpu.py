@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 from cases import MASKS, make_qkv, mask_options
 from few_cases import pairs
+from gpu_cases import ON_A_GPU
 from numba import cuda
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not cuda.is_available(), reason="needs a CUDA GPU"),
-    pytest.mark.filterwarnings("ignore"),  # Numba warns of small grids; libraries of each other
-]
+pytestmark = ON_A_GPU
 if not cuda.is_available():
     pytest.skip("needs a CUDA GPU", allow_module_level=True)
 

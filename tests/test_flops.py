@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from benchmarks.bench_microscope import flop_rows, launches_of
 from benchmarks.microscope_kernels import CASES
 from benchmarks.timing import RESULTS
 from fa_numba import flash_attn_v2, simt
@@ -78,7 +79,7 @@ EXPANDED += ["flash_attn_bwd, causal: dkdv", "flash_attn_bwd, causal: dq"]
 
 def of_gpu(label, letter="f"):
     """add + mul + 2 fma of the instructions that an H200 executed."""
-    rows = json.loads((RESULTS / "microscope.json").read_text())["flops"]
+    rows = flop_rows(launches_of(json.loads((RESULTS / "microscope.json").read_text())))
     row = next(row for row in rows if row["kernel"] == label)
     return row[f"{letter}add"] + row[f"{letter}mul"] + 2 * row[f"{letter}fma"]
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from cases import check_latent_decode, kernel_function, make_latent_case
 from few_cases import pairs
+from gpu_cases import ON_A_GPU
 from numba import cuda, float32
 
 import fa_numba
@@ -27,11 +28,7 @@ from numba_cuda_simulator.devices import chip
 from numba_cuda_simulator.options import current_options
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not cuda.is_available(), reason="needs a CUDA GPU"),
-    pytest.mark.filterwarnings("ignore"),  # Numba warns of small grids; libraries of each other
-]
+pytestmark = ON_A_GPU
 
 # batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim, causal
 SMALL = [

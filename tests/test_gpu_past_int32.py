@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cases import kernel_function
+from gpu_cases import ON_A_GPU
 from numba import cuda
 
 import fa_numba
@@ -17,11 +18,7 @@ from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not cuda.is_available(), reason="needs a CUDA GPU"),
-    pytest.mark.filterwarnings("ignore"),
-]
+pytestmark = ON_A_GPU
 
 BATCH, SEQLEN, HEADS, HEAD_DIM = 65_535, 65, 4, 128  # the largest batch of a grid
 LAST = slice(BATCH - 2, BATCH)

@@ -355,8 +355,7 @@ def test_a_grader_states_its_own_limits(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "used, clock, seconds",
-    [(3, 3, 3), (3, 60, 6), (0.1, 60, 0.2), (2, 7, 3.5), (1, 1.5, 1)],
+    "used, clock, seconds", [(3, 3, 3), (3, 60, 6), (0.1, 60, 0.2), (2, 7, 3.5), (1, 1.5, 1)]
 )
 def test_the_clock_counts_half_and_at_most_some_times_the_own_time(used, clock, seconds):
     assert charged(used, clock) == seconds

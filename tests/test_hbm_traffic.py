@@ -51,8 +51,7 @@ problems = st.builds(
     small,
 )
 options = st.fixed_dictionaries(
-    {"causal": st.booleans()},
-    optional={"block_m": st.integers(1, 9), "block_n": st.integers(1, 9)},
+    {"causal": st.booleans()}, optional={"block_m": st.integers(1, 9), "block_n": st.integers(1, 9)}
 )
 sides = st.integers(-1, 25)
 masks = st.fixed_dictionaries({}, optional={"window_size": st.tuples(sides, sides)})

@@ -691,8 +691,4 @@ def test_arrays_of_two_libraries_are_refused():
 
 
 def test_public_attention_is_the_default():
-    assert gradients.Kernels() == (
-        fa_numba.flash_attn,
-        fa_numba.flash_attn_grad,
-        fa_numba.softmax,
-    )
+    assert gradients.Kernels() == (fa_numba.flash_attn, fa_numba.flash_attn_grad, fa_numba.softmax)

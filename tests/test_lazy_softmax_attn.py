@@ -1,8 +1,8 @@
-"""lazy_softmax_attn on the CPU engine, every access checked."""
+"""lazy_softmax_attn: what test_forward does not ask, every access checked."""
 
 import numpy as np
 import pytest
-from cases import check_forward, each_mask, each_shape, each_value, make_qkv, strided
+from cases import check_forward, each_mask, make_qkv
 
 from fa_numba import lazy_softmax_attn, simt
 from fa_numba.analysis import Problem, traffic
@@ -13,28 +13,10 @@ CHUNKS = [(1, 1), (4, 5), (5, 18), (13, 6), (100, 100)]  # of 13 queries and 18 
 
 
 @each_mask
-@each_shape
-def test_shapes(rng, shape, causal):
-    check_forward(lazy_softmax_attn, *make_qkv(rng, *shape.sizes), causal=causal)
-
-
-@each_mask
-@each_value
-def test_values(rng, values, causal):
-    check_forward(lazy_softmax_attn, *values(rng), causal=causal)
-
-
-@each_mask
 @pytest.mark.parametrize("query_chunk_size, key_chunk_size", CHUNKS)
 def test_chunks_do_not_change_the_answer(rng, query_chunk_size, key_chunk_size, causal):
     chunks = {"query_chunk_size": query_chunk_size, "key_chunk_size": key_chunk_size}
     check_forward(lazy_softmax_attn, *make_qkv(rng, 1, 13, 18, 4, 2, 6), causal=causal, **chunks)
-
-
-@pytest.mark.parametrize("softmax_scale", [0, -0.7, 2.5])
-def test_softmax_scale(rng, softmax_scale):
-    q, k, v = make_qkv(rng, 1, 5, 9, 1, 1, 8)
-    check_forward(lazy_softmax_attn, q, k, v, softmax_scale=softmax_scale)
 
 
 def test_a_score_of_minus_infinity_weighs_nothing(rng):
@@ -44,13 +26,6 @@ def test_a_score_of_minus_infinity_weighs_nothing(rng):
     check_forward(lazy_softmax_attn, q, k, v, key_chunk_size=4)
     k[...] = -np.inf
     check_forward(lazy_softmax_attn, q, k, v, key_chunk_size=4)
-
-
-def test_strided_views_are_read_in_place_and_left_alone(rng):
-    q, k, v = (strided(x) for x in make_qkv(rng, 2, 9, 11, 2, 1, 8))
-    for x in (q, k, v):
-        x.flags.writeable = False
-    check_forward(lazy_softmax_attn, q, k, v, causal=True, query_chunk_size=4)
 
 
 def test_nan_in_one_head_stays_there(rng):

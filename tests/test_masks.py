@@ -33,12 +33,7 @@ from fa_numba import (
     reference,
     simt,
 )
-from fa_numba.analysis.machine_code import (
-    TARGETS,
-    compile_for,
-    compile_kernel,
-    compiler_available,
-)
+from fa_numba.analysis.machine_code import TARGETS, compile_for, compile_kernel, compiler_available
 from fa_numba.kernels import masks
 from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
 from fa_numba.kernels.flash_decode import flash_decode

@@ -2,15 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import (
-    assert_close,
-    check_latent_decode,
-    each_mask,
-    make_latent_case,
-    random,
-    strided,
-    thorough,
-)
+from cases import assert_close, check_latent_decode, each_mask, make_latent_case, random, thorough
 
 import fa_numba
 from fa_numba import reference, simt
@@ -88,12 +80,6 @@ def test_an_infinite_score_is_no_nan():
     length = np.array([3], np.int32)
     out, _ = fa_numba.mla_decode(q, cache, length, softmax_scale=1, latent_dim=4)
     np.testing.assert_array_equal(out[0, 0, 0], 1)
-
-
-def test_strided_views_are_read_in_place(rng):
-    q, cache, lengths, table = make_latent_case(rng, [20, 5], 2, 3, 16, 4, 7)
-    views = strided(q), strided(cache[:, :, None])[:, :, 0], np.repeat(lengths, 2)[::2], table
-    check_latent_decode(*views, softmax_scale=SCALE, latent_dim=16)
 
 
 def test_pages_change_nothing_not_a_bit(rng):

@@ -5,9 +5,10 @@ import re
 import numpy as np
 import pytest
 from cases import thorough
+from machine_code_cases import needs_compiler
 
 import fa_numba
-from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
+from fa_numba.analysis.machine_code import compile_kernel
 from fa_numba.checks.expressions import NO_SINKS
 from fa_numba.on_cuda_cores.decode_problem import NO_TABLE, make_combine_wide, pages_of
 from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME
@@ -22,9 +23,6 @@ CASES = [
     thorough(((33, 64), 1, 4, (200, 40), 1, True, 1, (16, 5))),
     thorough(((90,), 2, 8, (384, 0), None, True, 1, (32, 3))),
 ]
-needs_compiler = pytest.mark.skipif(
-    not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
-)
 SHARED = {(9, 0, "a"): 227 * 1024, (8, 0): 163 * 1024, (8, 6): 99 * 1024}  # of a thread block
 
 

@@ -180,9 +180,7 @@ def an_answer_can_be_asked_for_again(lesson, cells):
 
 @pytest.mark.parametrize(
     "lesson, exercise, name",
-    [
-        ("06_flash_attention_1", "ex06c_find_the_bug", "make_published_kernel"),
-    ],
+    [("06_flash_attention_1", "ex06c_find_the_bug", "make_published_kernel")],
 )
 def test_kernels_of_exercises_are_quoted_to_the_letter(lesson, exercise, name):
     text = "\n".join(c.source for c in nbformat.read(FOLDER / f"{lesson}.ipynb", 4).cells)

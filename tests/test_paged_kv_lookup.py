@@ -1,8 +1,7 @@
 """paged_kv_lookup on the CPU engine, every access checked."""
 
-import numpy as np
 import pytest
-from cases import check_lookup, make_paged_cache, strided
+from cases import check_lookup, make_paged_cache
 
 from fa_numba import paged_kv_lookup
 
@@ -39,13 +38,3 @@ def test_the_block_table_is_not_read_past_the_last_page(rng):
     k_cache, v_cache, block_table, seq_lens = make_paged_cache(rng, [12, 3], 4, 1, 8)
     block_table[1, 1:] = 2**31 - 1
     check_lookup(paged_kv_lookup, k_cache, v_cache, block_table, seq_lens)
-
-
-def test_strided_views_are_read_in_place_and_left_alone(rng):
-    k_cache, v_cache, block_table, seq_lens = make_paged_cache(rng, [5, 9], 4, 2, 8)
-    wide = np.full((2, 2 * block_table.shape[1]), -7, np.int32)
-    wide[:, ::2] = block_table
-    views = [strided(k_cache), strided(v_cache), wide[:, ::2], np.repeat(seq_lens, 2)[::2]]
-    for x in views:
-        x.flags.writeable = False
-    check_lookup(paged_kv_lookup, *views)

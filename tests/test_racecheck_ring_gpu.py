@@ -1,13 +1,10 @@
 """What benchmarks/racecheck_ring.py says about its three forms, on a GPU: `pytest -m gpu`."""
 
 import pytest
+from gpu_cases import ON_A_GPU
 from numba import cuda
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not cuda.is_available(), reason="needs a CUDA GPU"),
-    pytest.mark.filterwarnings("ignore"),  # Numba warns of small grids
-]
+pytestmark = ON_A_GPU
 if not cuda.is_available() or cuda.get_current_device().compute_capability[0] != 9:
     pytest.skip("needs a Hopper GPU", allow_module_level=True)
 

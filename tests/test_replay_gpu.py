@@ -12,14 +12,11 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from gpu_cases import ON_A_GPU
 from numba import cuda
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not cuda.is_available(), reason="needs a CUDA GPU"),
-    pytest.mark.filterwarnings("ignore"),  # Numba warns of small grids; libraries of each other
-]
+pytestmark = ON_A_GPU
 if not cuda.is_available():
     pytest.skip("needs a CUDA GPU", allow_module_level=True)
 
@@ -28,14 +25,10 @@ from fa_numba.kernels.flash_decode import flash_decode  # noqa: E402
 from fa_numba.on_cuda_cores.flash_decode_wide import flash_decode_wide  # noqa: E402
 from fa_numba.runtime import arrays, graphs, launching, replay, tensor_maps  # noqa: E402
 from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma  # noqa: E402
-from fa_numba.tensor_core.flash_attn_bwd_persistent import (  # noqa: E402
-    flash_attn_bwd_persistent,
-)
+from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent  # noqa: E402
 from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma  # noqa: E402
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent  # noqa: E402
-from fa_numba.tensor_core.flash_attn_persistent_varlen import (  # noqa: E402
-    flash_attn_persistent_varlen,
-)
+from fa_numba.tensor_core.flash_attn_persistent_varlen import flash_attn_persistent_varlen  # noqa: E402
 from fa_numba.tensor_core.flash_attn_split import flash_attn_split  # noqa: E402
 from fa_numba.tensor_core.flash_attn_wgmma import flash_attn_wgmma  # noqa: E402
 from fa_numba.tensor_core.flash_attn_ws import flash_attn_ws  # noqa: E402

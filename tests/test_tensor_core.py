@@ -1,13 +1,13 @@
 """Tensor cores without a GPU: layouts against matrix products, machine code of the kernels."""
 
 import itertools
-import re
 
 import expression_cases
 import ml_dtypes
 import numpy as np
 import pytest
 from cases import thorough
+from machine_code_cases import needs_compiler, stated_registers
 from numba import typeof, types
 from tensor_core_kernels import KERNELS
 
@@ -15,7 +15,7 @@ pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
 from fa_numba.analysis import devices
-from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
+from fa_numba.analysis.machine_code import compile_kernel
 from fa_numba.checks import Mask
 from fa_numba.on_cuda_cores.run_time_masks import arguments_of, constants_of
 from fa_numba.ptx import layouts, wgmma
@@ -30,11 +30,6 @@ from fa_numba.tensor_core.flash_attn_persistent_varlen import MAX_SORTED
 from fa_numba.tensor_core.lazy_rescaling import LEAST_CAP
 from fa_numba.tensor_core.mainloop import make_plan
 from fa_numba.tiling.persistent_tiling import persistent_tiling
-
-needs_compiler = pytest.mark.skipif(
-    not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
-)
-
 
 # Other tests count the instruction in machine code, or this one finds it in a kernel like it.
 ELSEWHERE = {"mma f16", "ldmatrix", "pack f16", "ex2", "wgmma bf16", "wgmma f16 registers"}
@@ -375,10 +370,6 @@ def test_numpy_arrays_are_refused_with_a_way_out(function):
     x = np.zeros((1, 4, 1, 64), np.float16)
     with pytest.raises(TypeError, match=f"{function.__name__} is made of PTX.*flash_attn_v2"):
         function(x, x, x)
-
-
-def stated_registers(kernel):
-    return int(re.search(r"budget +(\d+) registers", kernel.py_func.__doc__)[1])
 
 
 def as_registers(x, where):

@@ -1,11 +1,10 @@
 """The backward pass on tensor cores, without a GPU: machine code and refusals."""
 
-import re
-
 import expression_cases
 import numpy as np
 import pytest
 from cases import thorough
+from machine_code_cases import needs_compiler, stated_registers
 from numba import cuda, float32, typeof, types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
@@ -13,7 +12,7 @@ pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
 from tensor_core_bwd_kernels import KERNELS
 
-from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
+from fa_numba.analysis.machine_code import compile_kernel
 from fa_numba.checks import check_grad_dtype
 from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME
 from fa_numba.tensor_core import gradient_fragments
@@ -38,9 +37,6 @@ from fa_numba.tensor_core.flash_attn_bwd_wide import shared_bytes as wide_shared
 HOPPER = (9, 0, "a")
 MASK_ARGS = types.int32, types.int32, types.float32, types.float32
 NONE = types.Tuple(())
-needs_compiler = pytest.mark.skipif(
-    not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
-)
 
 
 @needs_compiler
@@ -337,10 +333,6 @@ def test_a_thread_block_of_persistent_fits_an_sm():
     largest = max(shared_bytes(64), shared_bytes(128), shared_bytes(192, 128))
     assert largest + static <= 227 * 1024
     assert max(wide_shared_bytes(192), wide_shared_bytes(256)) + 4 * 2 * SLOT_LENGTH <= 227 * 1024
-
-
-def stated_registers(kernel):
-    return int(re.search(r"budget +(\d+) registers", kernel.py_func.__doc__)[1])
 
 
 @pytest.mark.parametrize(

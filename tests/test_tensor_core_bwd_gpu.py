@@ -10,14 +10,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 from few_cases import pairs
+from gpu_cases import ON_A_GPU, as_tile
 from numba import cuda
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not cuda.is_available(), reason="needs a CUDA GPU"),
-    pytest.mark.filterwarnings("ignore"),  # Numba warns of small grids; libraries of each other
-]
+pytestmark = ON_A_GPU
 if not cuda.is_available():
     pytest.skip("needs a CUDA GPU", allow_module_level=True)
 
@@ -95,15 +92,6 @@ def named(case):
     size = "small" if case in SMALL else "large"
     heads, head_dims = f"h{num_heads}_{num_kv_heads}", "_".join(map(str, np.ravel(head_dim)))
     return f"{size}-b{batch}-{seqlen_q}x{seqlen_k}-{heads}-d{head_dims}{'-causal' * causal}"
-
-
-def as_tile(x):
-    """The bytes of a 16-bit matrix as a tile in shared memory has them."""
-    rows, cols = x.shape
-    tile = np.zeros(rows * -(-cols // 64) * layouts.ROW_BYTES // 2, np.uint16)
-    row, col = np.mgrid[:rows, :cols]
-    tile[layouts.tile_offset(row, col, rows) // 2] = x.view(np.uint16)
-    return tile.view(np.uint8)
 
 
 def run(kernel, threads, *args, shared_bytes=0, num_blocks=1):
@@ -223,10 +211,7 @@ def assert_right(got, want, plain):
 @each_way
 @pytest.mark.parametrize(
     "dtype, case",
-    [
-        *(("float16", case) for case in SMALL + LARGE),
-        ("bfloat16", SMALL[3]),
-    ],
+    [*(("float16", case) for case in SMALL + LARGE), ("bfloat16", SMALL[3])],
     ids=lambda x: x if isinstance(x, str) else named(x),
 )
 def test_backward(backward, case, dtype, deterministic):

@@ -1,7 +1,6 @@
 """Dropout on tensor cores: the mask in registers on the CPU engine, machine code, arguments."""
 
 import functools
-import re
 
 import numba
 import numpy as np
@@ -223,10 +222,6 @@ OTHERS = {  # beside the multiplications of Philox, in a kernel without dropout
     "all": ((100, -1), 30.0, True),
     "plain": (),
 }
-
-
-def stated_registers(kernel):
-    return int(re.search(r"budget +(\d+) registers", kernel.py_func.__doc__)[1])
 
 
 def philox_products(code):

@@ -9,14 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 from few_cases import pairs
+from gpu_cases import ON_A_GPU, as_tile
 from numba import cuda
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not cuda.is_available(), reason="needs a CUDA GPU"),
-    pytest.mark.filterwarnings("ignore"),  # Numba warns of small grids; libraries of each other
-]
+pytestmark = ON_A_GPU
 if not cuda.is_available():
     pytest.skip("needs a CUDA GPU", allow_module_level=True)
 
@@ -54,15 +51,6 @@ def as_registers(x, where):
     """The elements of a 16-bit matrix as registers, two in each."""
     bits = x.view(np.uint16)[where[0], where[1]].astype(np.uint32)
     return bits[..., 0] | bits[..., 1] << 16
-
-
-def as_tile(x):
-    """The bytes of a 16-bit matrix as a tile in shared memory has them; missing columns are 0."""
-    rows, cols = x.shape
-    tile = np.zeros(rows * -(-cols // 64) * layouts.ROW_BYTES // 2, np.uint16)
-    row, col = np.mgrid[:rows, :cols]
-    tile[layouts.tile_offset(row, col, rows) // 2] = x.view(np.uint16)
-    return tile.view(np.uint8)
 
 
 def run(kernel, threads, *args, blocks=1, shared_bytes=0):

@@ -1,11 +1,10 @@
 """flash_attn_persistent_varlen without a GPU: its tile scheduler, and its machine code."""
 
-import re
-
 import expression_cases
 import numpy as np
 import pytest
 from cases import thorough
+from machine_code_cases import needs_compiler, stated_registers
 from numba import cuda, typeof, types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
@@ -13,12 +12,9 @@ pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
 from test_tensor_core import exponentials_beside_p_v, moves_before_products
 
-from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
+from fa_numba.analysis.machine_code import compile_kernel
 from fa_numba.tensor_core import flash_attn_persistent_varlen as varlen
 
-needs_compiler = pytest.mark.skipif(
-    not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
-)
 CC = (9, 0, "a")
 MAP, int32_1d = types.uint64, types.Array(types.int32, 1, "C")
 PACKED = (
@@ -52,7 +48,7 @@ def test_the_kernel_stays_in_registers(head_dim, seqlen, causal, window, softcap
     )
     slopes = types.Array(types.float32, 1, "A") if alibi else types.float32
     code = compile_kernel(kernel, (*PACKED, slopes, *MASK_ARGS, NONE, NONE, NONE), cc=CC)
-    stated = int(re.search(r"budget +(\d+) registers", kernel.py_func.__doc__)[1])
+    stated = stated_registers(kernel)
     assert code.registers <= stated
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert "C75" not in code.report  # ptxas serialises products, or ignores setmaxnreg
@@ -85,7 +81,7 @@ def test_functions_of_the_user_stay_in_registers(name, head_dim, softcap):
     )
     more = NONE, expression_cases.runs_type(given.expressions), typeof(given.arguments)
     code = compile_kernel(kernel, (*PACKED, types.float32, *MASK_ARGS, *more), cc=CC)
-    assert code.registers <= int(re.search(r"budget +(\d+) reg", kernel.py_func.__doc__)[1])
+    assert code.registers <= stated_registers(kernel)
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert "C75" not in code.report
 

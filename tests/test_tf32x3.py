@@ -4,13 +4,14 @@ import expression_cases
 import numpy as np
 import pytest
 from cases import thorough
+from machine_code_cases import needs_compiler
 from numba import cuda, float32, typeof, types, uint32
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
 from fa_numba import checks
-from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
+from fa_numba.analysis.machine_code import compile_kernel
 from fa_numba.checks import hardware
 from fa_numba.ptx.tf32 import HALF, mma_m16n8k8_tf32x3, split_tf32
 from fa_numba.runtime import arrays
@@ -20,9 +21,6 @@ from fa_numba.tensor_core import flash_attn_tf32x3 as forward
 AMPERE, HOPPER = (8, 0), (9, 0, "a")
 RTX_3090, A100, H200 = 99 * 1024, 163 * 1024, 227 * 1024  # shared memory of a thread block
 NONE = types.Tuple(())  # no sinks, runs or arguments of a mask
-needs_compiler = pytest.mark.skipif(
-    not disassembler_available(), reason="needs NVVM, NVRTC, ptxas and nvdisasm"
-)
 array = {n: types.Array(types.float32, n, "A") for n in (3, 4)}
 
 

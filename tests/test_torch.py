@@ -12,11 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 
-from torch_attention import (  # noqa: E402
-    compare,
-    plain,
-    tensors,
-)
+from torch_attention import compare, plain, tensors  # noqa: E402
 
 from benchmarks.small_gpt import Training  # noqa: E402
 from fa_numba.runtime import arrays  # noqa: E402
@@ -671,11 +667,7 @@ REFUSED = [
     (flash_attn_func, {"return_attn_probs": 1}, "return_attn_probs must be True or False, got 1"),
     (flash_attn_func, {"q": X[0]}, r"q must have axes \(batch, .*got shape \(5, 2, 8\)"),
     (flash_attn_func, {"q": X.double()}, "q must be float32, float16 or bfloat16, got float64: "),
-    (
-        flash_attn_func,
-        {"k": X.half()},
-        "q, k, v must be of one dtype, got q: float32, k: fl",
-    ),
+    (flash_attn_func, {"k": X.half()}, "q, k, v must be of one dtype, got q: float32, k: fl"),
     (flash_attn_func, {"q": X.to(torch.float8_e4m3fn)}, "q must be float32, .* got float8"),
     (flash_attn_func, {"is_causal": True}, "no argument 'is_causal': it is called causal here. It"),
     (flash_attn_func, {"scale": 1.0}, "no argument 'scale': it is called softmax_scale here$"),

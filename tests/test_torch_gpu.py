@@ -10,14 +10,11 @@ import random
 
 import pytest
 from few_cases import pairs
+from gpu_cases import ON_A_GPU
 from numba import cuda
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not cuda.is_available(), reason="needs a CUDA GPU"),
-    pytest.mark.filterwarnings("ignore"),  # libraries warn of each other
-]
+pytestmark = ON_A_GPU
 if not (cuda.is_available() and torch.cuda.is_available()):
     pytest.skip("needs a CUDA GPU", allow_module_level=True)
 
@@ -347,10 +344,7 @@ def test_known_calls_small(operators_called, function):
         *inputs, dout = [x.detach() for x in made]
         operators_called.clear()
         compare(
-            function,
-            lambda *x: plain(*x, causal=True),
-            [x.requires_grad_() for x in inputs],
-            dout,
+            function, lambda *x: plain(*x, causal=True), [x.requires_grad_() for x in inputs], dout
         )
         assert turn < 2 or not operators_called, (turn, operators_called)
 

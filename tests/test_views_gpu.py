@@ -9,6 +9,7 @@ import dtype_cases
 import ml_dtypes
 import numpy as np
 import pytest
+from gpu_cases import ON_A_GPU
 from numba import cuda
 
 import fa_numba
@@ -16,11 +17,7 @@ from fa_numba import reference
 from fa_numba.runtime import arrays
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not cuda.is_available(), reason="needs a CUDA GPU"),
-    pytest.mark.filterwarnings("ignore"),  # Numba warns of small grids; libraries of each other
-]
+pytestmark = ON_A_GPU
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 BACKWARDS = {

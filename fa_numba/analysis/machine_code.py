@@ -34,23 +34,11 @@ from fa_numba.analysis.cuda_tools import (
 from fa_numba.runtime import launching
 
 __all__ = [
-    "CompilerMissingError",
-    "MachineCode",
-    "TARGETS",
-    "assembler_available",
-    "assemble",
-    "compile_for",
-    "compile_kernel",
-    "compile_ptx",
-    "compile_ptx_for",
-    "compile_with_lines",
-    "compiler_available",
-    "compute_capability",
-    "disassembler_available",
-    "machine_code",
-    "signature_of",
-    "source_line",
-]
+    "CompilerMissingError", "MachineCode", "TARGETS", "assembler_available", "assemble",
+    "compile_for", "compile_kernel", "compile_ptx", "compile_ptx_for", "compile_with_lines",
+    "compiler_available", "compute_capability", "disassembler_available", "machine_code",
+    "signature_of", "source_line",
+]  # fmt: skip
 
 TARGETS = ((7, 5), (8, 0), (9, 0, "a"))  # T4, A100, H100/H200: the supported generations
 

@@ -121,10 +121,7 @@ def check_topk_pages(topk_pages, kv_dtype, drafter) -> None:
     """Raise unless the rows of answers can attend to so many pages; 0 or None: to all."""
     if not integer("topk_pages", topk_pages or 0, at_least=0):
         return
-    reasons = {
-        'kv_dtype is "auto"': kv_dtype == "fp8",
-        "drafter is none": drafter is not None,
-    }
+    reasons = {'kv_dtype is "auto"': kv_dtype == "fp8", "drafter is none": drafter is not None}
     for needed, broken in reasons.items():
         if broken:
             raise ValueError(f"topk_pages must be 0 unless {needed}, got {topk_pages}")

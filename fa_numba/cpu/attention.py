@@ -62,11 +62,6 @@ def flash_attn(
         0 in a row that sees no key.
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     changes = mask, mask_args, score, score_args
     user, *options = _read(q, causal, window_size, softcap, alibi_slopes, changes)
@@ -125,11 +120,6 @@ def flash_attn_grad(
     dscore_args : tuple
         With score_args_grad alone: of each array of floats in score_args its gradient, of shape and
         dtype of the array, and None of the others.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     of_score = score_args, checks.check_flag("score_args_grad", score_args_grad)
     changes = mask, mask_args, score, score_args
@@ -176,11 +166,6 @@ def flash_attn_varlen(
     -------
     out : array of the shape and dtype of q
     lse : array of shape (num_heads, num_tokens_q), float32
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     checks.check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, head_dims=checks.ANY_HEAD_DIMS)
     changes = mask, mask_args, score, score_args
@@ -241,11 +226,6 @@ def flash_attn_varlen_grad(
     dscore_args : tuple
         With score_args_grad alone: of each array of floats in score_args its gradient, of shape and
         dtype of the array, and None of the others.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     given = dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k
     checks.check_varlen_bwd(*given, head_dims=checks.ANY_HEAD_DIMS)
@@ -299,11 +279,6 @@ def flash_decode(
     -------
     out : array of the shape and dtype of q
     lse : array of shape (batch, num_heads, seqlen_q), float32
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     _check_decode(q, k_cache, v_cache, seq_lens, k_scale, v_scale)
     checks.check_decode_contents(seq_lens, k_cache)
@@ -356,11 +331,6 @@ def paged_attn_decode(
     -------
     out : array of the shape and dtype of q
     lse : array of shape (batch, num_heads, seqlen_q), float32
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     _check_paged_decode(q, k_cache, v_cache, block_table, seq_lens, k_scale, v_scale)
     checks.check_paged_decode_contents(block_table, seq_lens, k_cache)

@@ -60,11 +60,6 @@ def softmax(x):
     -------
     y : array of the shape and dtype of x
         NaN in a row that contains a NaN or ∞, and in a row of −∞ only.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     plan = _plan(x)
     y = np.empty(x.shape, x.dtype)
@@ -89,11 +84,6 @@ def softmax_topk(x, k):
     columns : array of shape (num_rows, k), int32
         For equal x the smaller column comes first. A NaN ranks as −∞, so that these are always k
         different columns of x.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     plan = _plan(x)
     num_rows, num_cols = x.shape

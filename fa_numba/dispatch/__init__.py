@@ -38,20 +38,3 @@ from fa_numba.dispatch.packed import flash_attn_varlen, flash_attn_varlen_grad
 from fa_numba.dispatch.softmax import softmax, softmax_topk
 from fa_numba.dispatch.topk_decode import topk_decode
 from fa_numba.dispatch.which import which
-
-__all__ = [
-    "JOBS",
-    "Choice",
-    "cascade_decode",
-    "flash_attn",
-    "flash_attn_grad",
-    "flash_attn_varlen",
-    "flash_attn_varlen_grad",
-    "flash_decode",
-    "mla_decode",
-    "paged_attn_decode",
-    "softmax",
-    "softmax_topk",
-    "topk_decode",
-    "which",
-]

@@ -47,14 +47,7 @@ class GradientInputs(NamedTuple):
 
 
 def on_tensor_cores(
-    candidate,
-    inputs,
-    options,
-    *,
-    check,
-    supported,
-    copies=False,
-    max_head_dim=checks.MAX_HEAD_DIM,
+    candidate, inputs, options, *, check, supported, copies=False, max_head_dim=checks.MAX_HEAD_DIM
 ):
     """Raise unless a forward function on tensor cores can take these inputs.
 
@@ -371,10 +364,7 @@ BACKWARD = (
         why=_BY_TF32,
     ),
     Candidate(
-        "flash_attn_bwd_registers",
-        "on_cuda_cores",
-        why=_IN_REGISTERS,
-        check=gradient_in_registers,
+        "flash_attn_bwd_registers", "on_cuda_cores", why=_IN_REGISTERS, check=gradient_in_registers
     ),
     lesson("flash_attn_bwd", always=("deterministic",), head_dims=HEAD_DIMS),
 )
@@ -417,11 +407,6 @@ def flash_attn(
         0 in a row that sees no key.
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     inputs = Inputs(*map(arrays.facts, (q, k, v)))
     checks.check_qkv(*inputs, head_dims=checks.ANY_HEAD_DIMS)
@@ -480,11 +465,6 @@ def flash_attn_grad(
     dscore_args : tuple
         With score_args_grad alone: of each array of floats in score_args its gradient, of shape and
         dtype of the array, and None of the others.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     inputs = GradientInputs(*map(arrays.facts, (dout, q, k, v, out, lse)))
     checks.check_bwd(*inputs, head_dims=checks.ANY_HEAD_DIMS)

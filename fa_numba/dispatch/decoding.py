@@ -110,11 +110,6 @@ def flash_decode(
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
-
     Notes
     -----
     The contents of seq_lens are checked if it is a NumPy array. An array on a GPU is not checked,
@@ -166,9 +161,7 @@ def paged_attn_decode(
     score_args, sinks
         As for `flash_decode`.
     k_scale, v_scale : float32 arrays, default=None
-        For caches of 8-bit floats, the bytes of e4m3 as uint8: a key is its scale times its e4m3
-        numbers. One for each K/V head, shape (num_kv_heads,), or for each token and head, the
-        shape of k_cache without head_dim. `reshape_and_cache` writes such caches.
+        As for `flash_decode`.
 
     Returns
     -------
@@ -176,11 +169,6 @@ def paged_attn_decode(
         0 in a row that sees no key.
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
 
     Notes
     -----

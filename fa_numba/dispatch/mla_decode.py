@@ -73,11 +73,6 @@ def mla_decode(
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
-
     Notes
     -----
     The contents of block_table and seq_lens are checked as in `paged_attn_decode`.

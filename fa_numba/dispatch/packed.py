@@ -145,11 +145,6 @@ def flash_attn_varlen(
     lse : array of shape (num_heads, num_tokens_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
-
     Notes
     -----
     The contents of cu_seqlens_q and cu_seqlens_k are checked if they are NumPy arrays. Arrays on a
@@ -213,11 +208,6 @@ def flash_attn_varlen_grad(
     dscore_args : tuple
         With score_args_grad alone: of each array of floats in score_args its gradient, of shape and
         dtype of the array, and None of the others.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
 
     Notes
     -----

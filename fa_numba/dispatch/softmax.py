@@ -41,11 +41,6 @@ def softmax(x):
     -------
     array of the shape, dtype and library of x
         NaN in a row that contains a NaN or ∞, and in a row of −∞ only.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     inputs = Inputs(arrays.facts(x))
     checks.check_rows(*inputs)
@@ -69,11 +64,6 @@ def softmax_topk(x, k) -> tuple:
     columns : array of shape (num_rows, k), int32
         For equal x the smaller column comes first. A NaN ranks as −∞, so that these are always k
         different columns of x.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     inputs = Inputs(arrays.facts(x))
     checks.check_rows(*inputs)

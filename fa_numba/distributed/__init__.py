@@ -43,26 +43,11 @@ from fa_numba.distributed.tree import tree_decode
 from fa_numba.distributed.ulysses import ulysses_attn, ulysses_attn_grad
 
 __all__ = [
-    "LAYOUTS",
-    "Communicator",
-    "RankLostError",
-    "RanksDifferError",
-    "Run",
-    "context_parallel_decode",
-    "head_parallel_decode",
-    "local_seq_lens",
-    "local_slots",
-    "numpy_attn",
-    "numpy_attn_grad",
-    "ring_attn",
-    "ring_attn_grad",
-    "run_ranks",
-    "shard",
-    "tree_decode",
-    "ulysses_attn",
-    "ulysses_attn_grad",
-    "unshard",
-]
+    "LAYOUTS", "Communicator", "RankLostError", "RanksDifferError", "Run",
+    "context_parallel_decode", "head_parallel_decode", "local_seq_lens", "local_slots",
+    "numpy_attn", "numpy_attn_grad", "ring_attn", "ring_attn_grad", "run_ranks", "shard",
+    "tree_decode", "ulysses_attn", "ulysses_attn_grad", "unshard",
+]  # fmt: skip
 
 
 def __getattr__(name):

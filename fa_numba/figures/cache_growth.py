@@ -1,14 +1,6 @@
 """The KV cache of one sequence against its length, for several ways of keeping it."""
 
-from fa_numba.figures.style import (
-    COLOURS,
-    GREY,
-    INK,
-    Drawing,
-    label_ends,
-    on_paper,
-    plain,
-)
+from fa_numba.figures.style import COLOURS, GREY, INK, Drawing, label_ends, on_paper, plain
 
 
 @on_paper

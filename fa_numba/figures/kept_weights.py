@@ -2,15 +2,7 @@
 
 import numpy as np
 
-from fa_numba.figures.style import (
-    BLUE,
-    INK,
-    LIGHT,
-    PURPLE,
-    Drawing,
-    on_paper,
-    plain,
-)
+from fa_numba.figures.style import BLUE, INK, LIGHT, PURPLE, Drawing, on_paper, plain
 
 
 @on_paper

@@ -3,16 +3,7 @@
 import numpy as np
 from matplotlib.ticker import LogFormatter
 
-from fa_numba.figures.style import (
-    BLUE,
-    GREY,
-    INK,
-    ORANGE,
-    Drawing,
-    label_ends,
-    on_paper,
-    plain,
-)
+from fa_numba.figures.style import BLUE, GREY, INK, ORANGE, Drawing, label_ends, on_paper, plain
 
 
 class PlainNumbers(LogFormatter):

@@ -2,17 +2,7 @@
 
 from fa_numba.analysis.devices import device
 from fa_numba.analysis.hierarchy import hierarchy
-from fa_numba.figures.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    PURPLE,
-    Drawing,
-    on_paper,
-    plain,
-)
+from fa_numba.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, Drawing, on_paper, plain
 
 COLOURS = BLUE, ORANGE, GREEN, PURPLE, GREY, GREY
 

@@ -1,13 +1,7 @@
 """How full an SM gets: occupancy against the size of the thread block."""
 
 from fa_numba.analysis.occupancy import occupancy
-from fa_numba.figures.style import (
-    COLOURS,
-    INK,
-    Drawing,
-    on_paper,
-    plain,
-)
+from fa_numba.figures.style import COLOURS, INK, Drawing, on_paper, plain
 
 
 @on_paper

@@ -2,15 +2,7 @@
 
 from matplotlib.patches import Rectangle
 
-from fa_numba.figures.style import (
-    COLOURS,
-    GREY,
-    INK,
-    PAPER,
-    Drawing,
-    on_paper,
-    tint,
-)
+from fa_numba.figures.style import COLOURS, GREY, INK, PAPER, Drawing, on_paper, tint
 
 
 @on_paper

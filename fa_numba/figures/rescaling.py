@@ -2,14 +2,7 @@
 
 import numpy as np
 
-from fa_numba.figures.style import (
-    COLOURS,
-    GREY,
-    INK,
-    Drawing,
-    on_paper,
-    plain,
-)
+from fa_numba.figures.style import COLOURS, GREY, INK, Drawing, on_paper, plain
 
 TILE_COLOURS = (*COLOURS, GREY)
 

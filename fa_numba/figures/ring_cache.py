@@ -2,17 +2,7 @@
 
 from matplotlib.patches import Patch, Rectangle
 
-from fa_numba.figures.style import (
-    BLUE,
-    INK,
-    LIGHT,
-    ORANGE,
-    PAPER,
-    PURPLE,
-    Drawing,
-    on_paper,
-    tint,
-)
+from fa_numba.figures.style import BLUE, INK, LIGHT, ORANGE, PAPER, PURPLE, Drawing, on_paper, tint
 
 
 @on_paper

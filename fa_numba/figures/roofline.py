@@ -29,10 +29,7 @@ def roofline(points, name="A100-40GB"):
     highest = max([*points.values(), half.ridge]) * 4
     x = np.geomspace(lowest, highest, 400)
     floor = single.attainable(lowest)
-    for roof, label, colour in (
-        (half, "float16, tensor cores", PURPLE),
-        (single, "float32", BLUE),
-    ):
+    for roof, label, colour in ((half, "float16, tensor cores", PURPLE), (single, "float32", BLUE)):
         ax.plot(x, [roof.attainable(i) for i in x], color=colour, lw=2, label=label)
         ax.axvline(roof.ridge, color=colour, lw=0.8, ls=":")
         ax.text(roof.ridge, floor, f" {roof.ridge:.3g}", color=colour, size=9)

@@ -3,15 +3,7 @@
 import numpy as np
 from matplotlib.patches import Patch, Rectangle
 
-from fa_numba.figures.style import (
-    COLOURS,
-    GREY,
-    INK,
-    LIGHT,
-    Drawing,
-    on_paper,
-    tint,
-)
+from fa_numba.figures.style import COLOURS, GREY, INK, LIGHT, Drawing, on_paper, tint
 
 
 def recorded_walk(accesses, num_m_tiles, num_n_tiles, *, block_m, block_n, head_dim):

@@ -3,16 +3,7 @@
 import numpy as np
 from matplotlib.patches import Rectangle
 
-from fa_numba.figures.style import (
-    COLOURS,
-    GREY,
-    INK,
-    LIGHT,
-    PAPER,
-    Drawing,
-    on_paper,
-    tint,
-)
+from fa_numba.figures.style import COLOURS, GREY, INK, LIGHT, PAPER, Drawing, on_paper, tint
 
 
 @on_paper

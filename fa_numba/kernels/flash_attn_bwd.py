@@ -131,17 +131,9 @@ def dsinks_of(sinks, scores, lse, delta):
 
 @functools.cache
 def make_dkdv(
-    HEAD_DIM,
-    BLOCK_M,
-    BLOCK_N,
-    CAUSAL,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    DROPOUT_P=0.0,
-    EXPRESSIONS=NO_EXPRESSIONS,
-    HEAD_DIM_V=None,
-):
+    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, DROPOUT_P=0.0,
+    EXPRESSIONS=NO_EXPRESSIONS, HEAD_DIM_V=None,
+):  # fmt: skip
     """The second kernel, dK and dV: launch it with threads (BLOCK_M, BLOCK_N).
 
     alibi_slopes is unused without ALIBI, seed without dropout, classes without a mask in
@@ -293,17 +285,9 @@ def make_dkdv(
 
 @functools.cache
 def make_dq(
-    HEAD_DIM,
-    BLOCK_M,
-    BLOCK_N,
-    CAUSAL,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    DROPOUT_P=0.0,
-    EXPRESSIONS=NO_EXPRESSIONS,
-    HEAD_DIM_V=None,
-):
+    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, DROPOUT_P=0.0,
+    EXPRESSIONS=NO_EXPRESSIONS, HEAD_DIM_V=None,
+):  # fmt: skip
     """The third kernel, dQ: launch it with threads (BLOCK_N, BLOCK_M).
 
     alibi_slopes is unused without ALIBI, seed without dropout, classes without a mask in

@@ -35,16 +35,9 @@ from fa_numba.tiling.block_sizes import ceil_div
 
 @functools.cache
 def make_flash_attn_v1(
-    HEAD_DIM,
-    BLOCK_M,
-    BLOCK_N,
-    CAUSAL,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    BLOCK_SPARSE=False,
-    DROPOUT_P=0.0,
-):
+    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False,
+    BLOCK_SPARSE=False, DROPOUT_P=0.0,
+):  # fmt: skip
     """The kernel for these compile-time constants: launch it with threads (BLOCK_N, BLOCK_M).
 
     alibi_slopes is unused without ALIBI, block_mask without BLOCK_SPARSE, seed without dropout:
@@ -196,25 +189,9 @@ def flash_attn_v1(
     ----------
     q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
     k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
-        num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides with a contiguous
-        last axis; head_dim from 1 to 256.
-    causal : bool, default=False
-        Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
-    window_size : (left, right), default=(-1, -1)
-        A query at position p among the keys sees keys p − left to p + right, both included; −1 is
-        no limit. A sliding window of W tokens is (W − 1, 0).
-    softcap : float, default=0.0
-        A score becomes softcap · tanh(score / softcap); 0 turns this off.
-    alibi_slopes : array of shape (num_heads,), float32, default=None
-        Then alibi_slopes[h] · abs(n − p) is subtracted from the score of key n in head h.
-    softmax_scale : float, default=1/√head_dim
-    dropout_p : float, default=0.0
-        Each entry of the softmax is set to 0 with this probability; the others are divided by
-        1 − dropout_p. l and m are those of the softmax without dropout.
-        dropout_p is rounded down to a multiple of 2⁻¹⁵, also in the divisor.
-    seed : int, default=0
-        From 0 to 2⁶⁴ − 1. The seed and the index (batch, head, query, key) of an entry decide
-        whether it is dropped: `fa_numba.reference.dropout_mask`.
+        As for `flash_attn_v2`; head_dim from 1 to 256.
+    causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed
+        As for `flash_attn_v2`. l and m are those of the softmax without dropout.
     block_mask : bool array of shape (⌈seqlen_q / block_m⌉, ⌈seqlen_k / block_n⌉), default=None
         Block-sparse attention: no query of tile i sees a key of tile j where block_mask[i, j] is
         False. One mask for every head; None is all True.

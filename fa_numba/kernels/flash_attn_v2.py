@@ -33,18 +33,9 @@ from fa_numba.tiling.block_sizes import ceil_div
 
 @functools.cache
 def make_flash_attn_v2(
-    HEAD_DIM,
-    BLOCK_M,
-    BLOCK_N,
-    CAUSAL,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    DROPOUT_P=0.0,
-    EXPRESSIONS=NO_EXPRESSIONS,
-    SINKS=False,
-    HEAD_DIM_V=None,
-):
+    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, DROPOUT_P=0.0,
+    EXPRESSIONS=NO_EXPRESSIONS, SINKS=False, HEAD_DIM_V=None,
+):  # fmt: skip
     """The kernel for these compile-time constants: launch it with threads (BLOCK_N, BLOCK_M).
 
     alibi_slopes is unused without ALIBI, seed without dropout, sinks without SINKS, classes without

@@ -31,17 +31,9 @@ from fa_numba.tiling.block_sizes import ceil_div
 
 @functools.cache
 def make_flash_attn_varlen(
-    HEAD_DIM,
-    BLOCK_M,
-    BLOCK_N,
-    CAUSAL,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    EXPRESSIONS=NO_EXPRESSIONS,
-    SINKS=False,
-    HEAD_DIM_V=None,
-):
+    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False,
+    EXPRESSIONS=NO_EXPRESSIONS, SINKS=False, HEAD_DIM_V=None,
+):  # fmt: skip
     """The kernel for these compile-time constants: launch it with threads (BLOCK_N, BLOCK_M).
 
     alibi_slopes is unused without ALIBI, sinks without SINKS: each may then be any scalar. A tile
@@ -205,15 +197,7 @@ def flash_attn_varlen(
         smaller than the one before. A sequence may have no queries, no keys, or neither.
     causal : bool, default=False
         Bottom-right aligned within each sequence: its last query sees all of its keys.
-    window_size : (left, right), default=(-1, -1)
-        A query at position p among the keys of its sequence sees keys p − left to p + right, both
-        included; −1 is no limit. A sliding window of W tokens is (W − 1, 0).
-    softcap : float, default=0.0
-        A score becomes softcap · tanh(score / softcap); 0 turns this off.
-    alibi_slopes : array of shape (num_heads,), float32, default=None
-        Then alibi_slopes[h] · abs(n − p) is subtracted from the score of key n in head h.
-    softmax_scale : float, default=1/√head_dim
-    mask, mask_args, score, score_args, sinks
+    window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, score_args, sinks
         As for `flash_attn_v2`: b is the number of a sequence, m and n count within it.
     block_m, block_n : int, default=chosen
         Tile sizes, those of `flash_attn_v2`.

@@ -29,16 +29,9 @@ from fa_numba.tiling.block_sizes import ceil_div
 
 @functools.cache
 def make_dkdv(
-    HEAD_DIM,
-    BLOCK_M,
-    BLOCK_N,
-    CAUSAL,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    EXPRESSIONS=NO_EXPRESSIONS,
-    HEAD_DIM_V=None,
-):
+    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False,
+    EXPRESSIONS=NO_EXPRESSIONS, HEAD_DIM_V=None,
+):  # fmt: skip
     """The second kernel, dK and dV: launch it with threads (BLOCK_M, BLOCK_N).
 
     alibi_slopes is unused without ALIBI: it may then be any scalar. HEAD_DIM_V, that of v and dout,
@@ -56,20 +49,9 @@ def make_dkdv(
 
     @cuda.jit
     def dkdv_kernel(
-        dout,
-        q,
-        k,
-        v,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        lse,
-        delta,
-        dk,
-        dv,
-        softmax_scale,
-        alibi_slopes,
+        dout, q, k, v, cu_seqlens_q, cu_seqlens_k, lse, delta, dk, dv, softmax_scale, alibi_slopes,
         args,
-    ):
+    ):  # fmt: skip
         """A thread block owns BLOCK_N keys of a sequence, and walks its queries, head by head.
 
         grid      (num_tokens_k // BLOCK_N + batch, num_kv_heads); threads (BLOCK_M, BLOCK_N):
@@ -198,16 +180,9 @@ def make_dkdv(
 
 @functools.cache
 def make_dq(
-    HEAD_DIM,
-    BLOCK_M,
-    BLOCK_N,
-    CAUSAL,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    EXPRESSIONS=NO_EXPRESSIONS,
-    HEAD_DIM_V=None,
-):
+    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False,
+    EXPRESSIONS=NO_EXPRESSIONS, HEAD_DIM_V=None,
+):  # fmt: skip
     """The third kernel, dQ: launch it with threads (BLOCK_N, BLOCK_M).
 
     alibi_slopes is unused without ALIBI: it may then be any scalar. HEAD_DIM_V, that of v and dout,

@@ -32,17 +32,9 @@ from fa_numba.tiling.num_splits import choose_num_splits, most_key_tiles
 
 @functools.cache
 def make_flash_decode(
-    HEAD_DIM,
-    BLOCK_M,
-    BLOCK_N,
-    CAUSAL,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    EXPRESSIONS=NO_EXPRESSIONS,
-    SCALES="",
-    HEAD_DIM_V=None,
-):
+    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False,
+    EXPRESSIONS=NO_EXPRESSIONS, SCALES="", HEAD_DIM_V=None,
+):  # fmt: skip
     """The first kernel, attention split by split: launch it with threads (BLOCK_N, BLOCK_M).
 
     alibi_slopes is unused without ALIBI, k_scale and v_scale without SCALES (`e4m3.make_load`):
@@ -300,15 +292,7 @@ def flash_decode(
     causal : bool, default=False
         Bottom-right aligned: query m of sequence b is at position p = m + seq_lens[b] − seqlen_q
         and sees the keys up to p. A single query sees all keys.
-    window_size : (left, right), default=(-1, -1)
-        A query at position p sees keys p − left to p + right, both included; −1 is no limit. Tiles
-        of keys outside the window are not loaded.
-    softcap : float, default=0.0
-        A score becomes softcap · tanh(score / softcap); 0 turns this off.
-    alibi_slopes : array of shape (num_heads,), float32, default=None
-        Then alibi_slopes[h] · abs(n − p) is subtracted from the score of key n in head h.
-    softmax_scale : float, default=1/√head_dim
-    mask, mask_args, score, score_args, sinks
+    window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, score_args, sinks
         As for `flash_attn_v2`: m is the position of a query in its sequence, m + seq_lens[b] −
         seqlen_q.
     k_scale, v_scale : float32 arrays, default=None

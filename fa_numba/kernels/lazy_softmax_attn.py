@@ -186,12 +186,8 @@ def lazy_softmax_attn(
     ----------
     q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
     k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
-        num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides with a contiguous
-        last axis; head_dim from 1 to 256.
-    causal : bool, default=False
-        Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
-    softmax_scale : float, default=1/√head_dim
-    mask, mask_args, score, score_args, sinks
+        As for `flash_attn_v2`; head_dim from 1 to 256.
+    causal, softmax_scale, mask, mask_args, score, score_args, sinks
         As for `flash_attn_v2`.
     query_chunk_size : int, default=1024
         Number of queries that are processed at a time.

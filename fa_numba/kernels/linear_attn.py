@@ -188,16 +188,7 @@ def make_chunk_outputs(HEAD_DIM, CHUNK, CAUSAL):
 
 @refuses_other_names
 def linear_attn(
-    q,
-    k,
-    v,
-    *,
-    feature_map="elu1",
-    causal=False,
-    weights=None,
-    state=None,
-    form=None,
-    chunk_size=16,
+    q, k, v, *, feature_map="elu1", causal=False, weights=None, state=None, form=None, chunk_size=16
 ):
     """Linear attention: φ(q)·φ(k) replaces the weight e^(q·k/√head_dim) of softmax attention.
 

@@ -160,20 +160,9 @@ def mla_decode(
     q : array of shape (batch, seqlen_q, num_heads, row_dim), float32, float16 or bfloat16
         The last seqlen_q tokens of each sequence, absorbed: [q_nope W_ukᵀ ; q_rope].
     latent_cache : array of shape (batch, max_len, row_dim), dtype of q
-        A row for each token, the new ones included: its latent, then the rotated key that all
-        heads share. With a block table, shape (num_pages, page_size, row_dim). Any strides with a
-        contiguous last axis; row_dim from 1 to 576.
-    seq_lens : array of shape (batch,), int32
-        Number of tokens of each sequence; the cache is not read past them.
-    softmax_scale : float
-        That of the plain form, 1/√(head_dim + rope_dim), which no shape here tells: 192^−½ for
-        DeepSeek's 128 + 64, not 576^−½.
-    block_table : array of shape (batch, max_pages), int32, default=None
-        Page of token t of sequence b: block_table[b, t // page_size], as for `paged_attn_decode`.
-    latent_dim : int, default=512
-        Columns of a row that are its value: the first, from 1 to row_dim.
-    causal : bool, default=False
-        Bottom-right aligned: query m of sequence b sees the keys up to m + seq_lens[b] − seqlen_q.
+        Any strides with a contiguous last axis.
+    seq_lens, softmax_scale, block_table, latent_dim, causal
+        As for `fa_numba.mla_decode`.
     num_splits : int, default=0
         Number of parts that the keys of each sequence are cut into. 0: chosen, as for
         `flash_decode`.

@@ -29,15 +29,9 @@ THREADS = 128  # per row of the softmax; a power of two, for the tree
 
 @functools.cache
 def make_scores(
-    HEAD_DIM,
-    BLOCK_M,
-    BLOCK_N,
-    CAUSAL,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
+    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False,
     EXPRESSIONS=NO_EXPRESSIONS,
-):
+):  # fmt: skip
     """The first kernel, S = scale · Q Kᵀ: launch it with threads (BLOCK_N, BLOCK_M).
 
     alibi_slopes is unused without ALIBI: it may then be any scalar.
@@ -239,19 +233,8 @@ def naive_attn(
     ----------
     q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
     k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
-        num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides with a contiguous
-        last axis; head_dim from 1 to 512. v may have another one than q and k.
-    causal : bool, default=False
-        Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
-    window_size : (left, right), default=(-1, -1)
-        A query at position p among the keys sees keys p − left to p + right, both included; −1 is
-        no limit. A sliding window of W tokens is (W − 1, 0).
-    softcap : float, default=0.0
-        A score becomes softcap · tanh(score / softcap); 0 turns this off.
-    alibi_slopes : array of shape (num_heads,), float32, default=None
-        Then alibi_slopes[h] · abs(n − p) is subtracted from the score of key n in head h.
-    softmax_scale : float, default=1/√head_dim
-    mask, mask_args, score, score_args, sinks
+    causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, score_args, \
+    sinks
         As for `flash_attn_v2`.
     block_m, block_n : int, default=chosen
         Tile sizes, `fa_numba.analysis.kernel_block_sizes`.

@@ -28,18 +28,9 @@ from fa_numba.tiling.block_sizes import ceil_div
 
 @functools.cache
 def make_paged_attn_decode(
-    HEAD_DIM,
-    BLOCK_M,
-    BLOCK_N,
-    PAGE_SIZE,
-    CAUSAL,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    EXPRESSIONS=NO_EXPRESSIONS,
-    SCALES="",
-    HEAD_DIM_V=None,
-):
+    HEAD_DIM, BLOCK_M, BLOCK_N, PAGE_SIZE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False,
+    EXPRESSIONS=NO_EXPRESSIONS, SCALES="", HEAD_DIM_V=None,
+):  # fmt: skip
     """The first kernel, attention split by split: launch it with threads (BLOCK_N, BLOCK_M).
 
     PAGE_SIZE is a constant so that the compiler turns n // PAGE_SIZE into a shift or a product.
@@ -58,19 +49,9 @@ def make_paged_attn_decode(
 
     @cuda.jit
     def paged_attn_decode_kernel(
-        q,
-        k_cache,
-        v_cache,
-        block_table,
-        seq_lens,
-        k_scale,
-        v_scale,
-        out_partial,
-        lse_partial,
-        softmax_scale,
-        alibi_slopes,
-        args,
-    ):
+        q, k_cache, v_cache, block_table, seq_lens, k_scale, v_scale, out_partial, lse_partial,
+        softmax_scale, alibi_slopes, args,
+    ):  # fmt: skip
         """A thread block owns BLOCK_M rows of a K/V head and walks the tiles of one split.
 
         A row is a query of a query head; the heads of a group are neighbours.
@@ -233,24 +214,9 @@ def paged_attn_decode(
         last page of a sequence. Sequences may share pages.
     seq_lens : array of shape (batch,), int32
         Number of tokens of each sequence; slots that no token owns are not read.
-    causal : bool, default=False
-        Bottom-right aligned: query m of sequence b is at position p = m + seq_lens[b] − seqlen_q
-        and sees the keys up to p. A single query sees all keys.
-    window_size : (left, right), default=(-1, -1)
-        A query at position p sees keys p − left to p + right, both included; −1 is no limit. Tiles
-        of keys outside the window are not loaded.
-    softcap : float, default=0.0
-        A score becomes softcap · tanh(score / softcap); 0 turns this off.
-    alibi_slopes : array of shape (num_heads,), float32, default=None
-        Then alibi_slopes[h] · abs(n − p) is subtracted from the score of key n in head h.
-    softmax_scale : float, default=1/√head_dim
-    mask, mask_args, score, score_args, sinks
-        As for `flash_attn_v2`: m is the position of a query in its sequence, m + seq_lens[b] −
-        seqlen_q.
-    k_scale, v_scale : float32 arrays, default=None
-        For caches of 8-bit floats, the bytes of e4m3 as uint8: a key is its scale times its e4m3
-        numbers. One for each K/V head, shape (num_kv_heads,), or for each token and head, the
-        shape of k_cache without head_dim. `reshape_and_cache` writes such caches.
+    causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, score_args, \
+    sinks, k_scale, v_scale
+        As for `flash_decode`.
     num_splits : int, default=0
         Number of parts that the keys of each sequence are cut into. 0:
         `fa_numba.analysis.choose_num_splits` chooses it from the GPU's SMs and the shapes only, as

@@ -26,29 +26,3 @@ from fa_numba.kv_cache.sampling import beams, samples
 from fa_numba.kv_cache.scheduler import Plan, Request, Scheduler
 from fa_numba.kv_cache.swap_pages import swap_pages
 from fa_numba.kv_cache.waste import Usage, random_trace, serve_contiguous, serve_paged
-
-__all__ = [
-    "CascadePlan",
-    "ContiguousCache",
-    "OutOfPagesError",
-    "PagePool",
-    "Plan",
-    "Request",
-    "RollingCache",
-    "Scheduler",
-    "Usage",
-    "Writes",
-    "beams",
-    "cascade_plan",
-    "copy_pages",
-    "head_shard",
-    "merge_pays",
-    "page_scores",
-    "random_trace",
-    "reshape_and_cache",
-    "samples",
-    "serve_contiguous",
-    "serve_paged",
-    "swap_pages",
-    "update_page_bounds",
-]

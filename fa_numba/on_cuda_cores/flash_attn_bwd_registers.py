@@ -36,15 +36,9 @@ ROWS = 4  # rows of every product that a thread owns
 
 @functools.cache
 def make_flash_attn_bwd_registers(
-    HEAD_DIM,
-    TILE,
-    CAUSAL,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    ADD_DQ=True,
+    HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, ADD_DQ=True,
     EXPRESSIONS=NO_EXPRESSIONS,
-):
+):  # fmt: skip
     """The kernel for dK, dV and, with ADD_DQ, dQ; `backward_tiling` has its number of threads.
 
     alibi_slopes is unused without ALIBI, dq without ADD_DQ, classes without a mask in EXPRESSIONS:
@@ -230,13 +224,7 @@ def make_flash_attn_bwd_registers(
 
 @functools.cache
 def make_dq_registers(
-    HEAD_DIM,
-    TILE,
-    CAUSAL,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    EXPRESSIONS=NO_EXPRESSIONS,
+    HEAD_DIM, TILE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, EXPRESSIONS=NO_EXPRESSIONS
 ):
     """The kernel for dQ alone, in which no two thread blocks add to the same number.
 

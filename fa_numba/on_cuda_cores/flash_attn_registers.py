@@ -39,17 +39,9 @@ from fa_numba.tiling.register_tiling import forward_tiling
 
 @functools.cache
 def make_flash_attn_registers(
-    HEAD_DIM,
-    BLOCK_M,
-    BLOCK_N,
-    CAUSAL,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    EXPRESSIONS=NO_EXPRESSIONS,
-    SINKS=False,
-    THREAD_ROWS=None,
-):
+    HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False,
+    EXPRESSIONS=NO_EXPRESSIONS, SINKS=False, THREAD_ROWS=None,
+):  # fmt: skip
     """The kernel for these compile-time constants; `forward_tiling` has its number of threads.
 
     alibi_slopes is unused without ALIBI, sinks without SINKS, classes without a mask in

@@ -64,19 +64,9 @@ THREADS = WARPS * WARP_SIZE
 
 @functools.cache
 def make_flash_decode_wide(
-    HEAD_DIM,
-    ROWS,
-    VECTOR_DTYPE,
-    PAGE_SIZE,
-    CAUSAL,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    COLS=16,
-    KEYS=1,
-    BLOCKS_PER_SM=2,
-    EXPRESSIONS=NO_EXPRESSIONS,
-):
+    HEAD_DIM, ROWS, VECTOR_DTYPE, PAGE_SIZE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False,
+    COLS=16, KEYS=1, BLOCKS_PER_SM=2, EXPRESSIONS=NO_EXPRESSIONS,
+):  # fmt: skip
     """Attention over one split per thread block, of THREADS threads; combine_wide_kernel merges.
 
     Parameters
@@ -188,24 +178,9 @@ def make_flash_decode_wide(
 
     @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM), fastmath={"contract"})
     def flash_decode_wide_kernel(
-        q,
-        k_cache,
-        v_cache,
-        block_table,
-        seq_lens,
-        out_partial,
-        lse_partial,
-        softmax_scale,
-        alibi_slopes,
-        page_size,
-        page_multiplier,
-        page_shift,
-        left,
-        right,
-        unit,
-        inverse_unit,
-        args,
-    ):
+        q, k_cache, v_cache, block_table, seq_lens, out_partial, lse_partial, softmax_scale,
+        alibi_slopes, page_size, page_multiplier, page_shift, left, right, unit, inverse_unit, args,
+    ):  # fmt: skip
         """A thread block computes ROWS query rows of a K/V head; its warps divide a split's keys.
 
         Query row m · group_size + head is query m of that head in the GQA group.

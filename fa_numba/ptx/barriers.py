@@ -18,9 +18,7 @@ def named_barrier_sync(typingctx, barrier, num_threads):
     multiple of 32.
     """
     return statement(
-        "barrier.cta.sync <barrier>, <num_threads>;",
-        barrier=types.uint32,
-        num_threads=types.uint32,
+        "barrier.cta.sync <barrier>, <num_threads>;", barrier=types.uint32, num_threads=types.uint32
     )
 
 

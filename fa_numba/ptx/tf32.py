@@ -76,13 +76,7 @@ def mma_m16n8k8_tf32x3(typingctx, d, a_big, a_small, b0_big, b1_big, b0_small, b
     pairs = f"<a_small>, {big}", f"<a_big>, {small}", f"<a_big>, {big}"
     mma = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
     return statement(
-        " ".join(f"{mma} <d>, {pair}, <d>;" for pair in pairs),
-        pure=True,
-        d=tied(d, 4),
-        a_big=read(a_big, 4),
-        a_small=read(a_small, 4),
-        b0_big=types.uint32,
-        b1_big=types.uint32,
-        b0_small=types.uint32,
-        b1_small=types.uint32,
-    )
+        " ".join(f"{mma} <d>, {pair}, <d>;" for pair in pairs), pure=True, d=tied(d, 4),
+        a_big=read(a_big, 4), a_small=read(a_small, 4), b0_big=types.uint32, b1_big=types.uint32,
+        b0_small=types.uint32, b1_small=types.uint32,
+    )  # fmt: skip

@@ -60,9 +60,7 @@ def store_global_x4_relaxed(typingctx, address, x):
 def atomic_add_x4(typingctx, address, x):
     """Add four neighbouring float32 to memory, each atomically, without waiting (sm_90)."""
     return statement(
-        "red.relaxed.gpu.global.add.v4.f32 [<address>], <x>;",
-        address=types.uint64,
-        x=read(x, 4),
+        "red.relaxed.gpu.global.add.v4.f32 [<address>], <x>;", address=types.uint64, x=read(x, 4)
     )
 
 

@@ -172,13 +172,13 @@ def wgmma_f16(typingctx, n, k, d, a, b):
     n and k are multiples of 8 and of 16; a and b are descriptors of A (64, k) and B (n, k), made
     with ``descriptor_bits()``.
     """
-    return _shared_shared("f16", n, k, d)
+    return _shared("f16", n, k, d, _along(64), _along(n))
 
 
 @intrinsic
 def wgmma_bf16(typingctx, n, k, d, a, b):
     """d = A Bᵀ, bfloat16; see `wgmma_f16`."""
-    return _shared_shared("bf16", n, k, d)
+    return _shared("bf16", n, k, d, _along(64), _along(n))
 
 
 @intrinsic
@@ -213,14 +213,9 @@ def wgmma_e4m3(typingctx, n, k, width, d, a, b):
             f"{_instruction('e4m3', n, 32)} <d>, a, b, add, 1, 1;",
         ]
     return statement(
-        "{ " + " ".join(lines) + " }",
-        n=n,
-        k=k,
-        width=width,
-        d=written(d, literal(n) // 2),
-        a=types.uint64,
-        b=types.uint64,
-    )
+        "{ " + " ".join(lines) + " }", n=n, k=k, width=width, d=written(d, literal(n) // 2),
+        a=types.uint64, b=types.uint64,
+    )  # fmt: skip
 
 
 @intrinsic
@@ -237,14 +232,9 @@ def wgmma_e4m3_registers(typingctx, n, k, width, d, a, b):
             f"{_instruction('e4m3', n, 32)} <d>, <a{col // 32}>, b, add, 1, 1;",
         ]
     return statement(
-        "{ " + " ".join(lines) + " }",
-        n=n,
-        k=k,
-        width=width,
-        d=written(d, literal(n) // 2),
-        a=Fragment(a, literal(k) // 8, parts=4),
-        b=types.uint64,
-    )
+        "{ " + " ".join(lines) + " }", n=n, k=k, width=width, d=written(d, literal(n) // 2),
+        a=Fragment(a, literal(k) // 8, parts=4), b=types.uint64,
+    )  # fmt: skip
 
 
 # Flags follow the operands of an instruction: add to d or overwrite it; the signs of A and B; for
@@ -252,23 +242,30 @@ def wgmma_e4m3_registers(typingctx, n, k, width, d, a, b):
 # such flag.
 
 
-def _shared_shared(kind, n, k, d):
+def _along(rows):
+    """Offset of term i of the sum, in bytes: rows along the sum, in a tile of so many."""
+    return lambda i: column_bytes(i, rows if isinstance(rows, int) else literal(rows))
+
+
+def _down(i):
+    """Offset of term i of the sum, in bytes: a row for each term."""
+    return i * ROW_BYTES
+
+
+def _shared(kind, n, k, d, a_bytes, b_bytes, add=False, **sizes):
+    """A and B in shared memory, `_along` or `_down`; the first overwrites d, or adds to it."""
+    flags = f"{a_bytes is _down:d}, {b_bytes is _down:d}"
     lines = [".reg .pred add; .reg .b64 a, b;"]
-    for col in range(0, literal(k), 16):
+    for i in range(0, literal(k), 16):
         lines += [
-            f"setp.ne.b32 add, {min(col, 1)}, 0;",  # the first overwrites
-            f"add.s64 a, <a>, {column_bytes(col, 64) >> 4};",
-            f"add.s64 b, <b>, {column_bytes(col, literal(n)) >> 4};",
-            f"{_instruction(kind, n)} <d>, a, b, add, 1, 1, 0, 0;",
+            f"setp.ne.b32 add, {min(i, 1) | add}, 0;",
+            f"add.s64 a, <a>, {a_bytes(i) >> 4};",
+            f"add.s64 b, <b>, {b_bytes(i) >> 4};",
+            f"{_instruction(kind, n)} <d>, a, b, add, 1, 1, {flags};",
         ]
-    return statement(
-        "{ " + " ".join(lines) + " }",
-        n=n,
-        k=k,
-        d=written(d, literal(n) // 2),
-        a=types.uint64,
-        b=types.uint64,
-    )
+    d = tied(d, literal(n) // 2) if add else written(d, literal(n) // 2)
+    text = "{ " + " ".join(lines) + " }"
+    return statement(text, n=n, k=k, **sizes, d=d, a=types.uint64, b=types.uint64)
 
 
 def _registers_shared(kind, n, k, d, a):
@@ -295,13 +292,13 @@ def _instruction(kind, n, k=16):
 @intrinsic
 def wgmma_rows_f16(typingctx, n, k, a_rows, d, a, b):
     """d = A Bᵀ, float16, as `wgmma_f16`; A is 64 of the `a_rows` rows of a tile."""
-    return _rows("f16", n, k, a_rows, d)
+    return _shared("f16", n, k, d, _along(a_rows), _along(n), a_rows=a_rows)
 
 
 @intrinsic
 def wgmma_rows_bf16(typingctx, n, k, a_rows, d, a, b):
     """d = A Bᵀ, bfloat16; see `wgmma_rows_f16`."""
-    return _rows("bf16", n, k, a_rows, d)
+    return _shared("bf16", n, k, d, _along(a_rows), _along(n), a_rows=a_rows)
 
 
 @intrinsic
@@ -310,25 +307,25 @@ def wgmma_columns_f16(typingctx, n, k, d, a, b):
 
     a and b are descriptors of A (k, 64) and B (k, n), made with ``descriptor_bits(k * ROW_BYTES)``.
     """
-    return _columns("f16", n, k, d)
+    return _shared("f16", n, k, d, _down, _down)
 
 
 @intrinsic
 def wgmma_columns_bf16(typingctx, n, k, d, a, b):
     """d = Aᵀ B, bfloat16; see `wgmma_columns_f16`."""
-    return _columns("bf16", n, k, d)
+    return _shared("bf16", n, k, d, _down, _down)
 
 
 @intrinsic
 def wgmma_more_f16(typingctx, n, k, d, a, b):
     """d += A Bᵀ, float16, otherwise as `wgmma_f16`."""
-    return _more("f16", n, k, d)
+    return _shared("f16", n, k, d, _along(64), _along(n), add=True)
 
 
 @intrinsic
 def wgmma_more_bf16(typingctx, n, k, d, a, b):
     """d += A Bᵀ, bfloat16; see `wgmma_more_f16`."""
-    return _more("bf16", n, k, d)
+    return _shared("bf16", n, k, d, _along(64), _along(n), add=True)
 
 
 @intrinsic
@@ -337,25 +334,25 @@ def wgmma_tiles_f16(typingctx, n, k, d, a, b):
 
     a is made with ``descriptor_bits()``, b with ``descriptor_bits(k * ROW_BYTES)``.
     """
-    return _tiles("f16", n, k, d)
+    return _shared("f16", n, k, d, _along(64), _down, add=True)
 
 
 @intrinsic
 def wgmma_tiles_bf16(typingctx, n, k, d, a, b):
     """d += A B, bfloat16; see `wgmma_tiles_f16`."""
-    return _tiles("bf16", n, k, d)
+    return _shared("bf16", n, k, d, _along(64), _down, add=True)
 
 
 @intrinsic
 def wgmma_more_columns_f16(typingctx, n, k, d, a, b):
     """d += Aᵀ B, float16, otherwise as `wgmma_columns_f16`."""
-    return _more_columns("f16", n, k, d)
+    return _shared("f16", n, k, d, _down, _down, add=True)
 
 
 @intrinsic
 def wgmma_more_columns_bf16(typingctx, n, k, d, a, b):
     """d += Aᵀ B, bfloat16; see `wgmma_more_columns_f16`."""
-    return _more_columns("bf16", n, k, d)
+    return _shared("bf16", n, k, d, _down, _down, add=True)
 
 
 @intrinsic
@@ -375,59 +372,3 @@ def hold(typingctx, x, length):
     `wgmma_wait` does this for one array; `hold` is for other results of the same wait.
     """
     return statement("", x=tied(x, literal(length)), length=length)
-
-
-def _rows(kind, n, k, a_rows, d):
-    steps = [
-        (column_bytes(col, literal(a_rows)), column_bytes(col, literal(n)))
-        for col in range(0, literal(k), 16)
-    ]
-    text = _products(f"m64n{literal(n)}k16.f32.{kind}.{kind}", steps, "0, 0")
-    d = written(d, literal(n) // 2)
-    return statement(text, n=n, k=k, a_rows=a_rows, d=d, a=types.uint64, b=types.uint64)
-
-
-def _columns(kind, n, k, d):
-    steps = [(row * ROW_BYTES, row * ROW_BYTES) for row in range(0, literal(k), 16)]
-    text = _products(f"m64n{literal(n)}k16.f32.{kind}.{kind}", steps, "1, 1")
-    d = written(d, literal(n) // 2)
-    return statement(text, n=n, k=k, d=d, a=types.uint64, b=types.uint64)
-
-
-def _more_columns(kind, n, k, d):
-    steps = [(row * ROW_BYTES, row * ROW_BYTES) for row in range(0, literal(k), 16)]
-    text = _products(f"m64n{literal(n)}k16.f32.{kind}.{kind}", steps, "1, 1", add=True)
-    d = tied(d, literal(n) // 2)
-    return statement(text, n=n, k=k, d=d, a=types.uint64, b=types.uint64)
-
-
-def _more(kind, n, k, d):
-    steps = [
-        (column_bytes(col, 64), column_bytes(col, literal(n))) for col in range(0, literal(k), 16)
-    ]
-    text = _products(f"m64n{literal(n)}k16.f32.{kind}.{kind}", steps, "0, 0", add=True)
-    d = tied(d, literal(n) // 2)
-    return statement(text, n=n, k=k, d=d, a=types.uint64, b=types.uint64)
-
-
-def _tiles(kind, n, k, d):
-    steps = [(column_bytes(row, 64), row * ROW_BYTES) for row in range(0, literal(k), 16)]
-    text = _products(f"m64n{literal(n)}k16.f32.{kind}.{kind}", steps, "0, 1", add=True)
-    d = tied(d, literal(n) // 2)
-    return statement(text, n=n, k=k, d=d, a=types.uint64, b=types.uint64)
-
-
-def _products(shape, steps, transposed, add=False):
-    """One instruction for each pair of offsets in bytes, of A and of B.
-
-    The first overwrites d, or adds to it.
-    """
-    lines = [".reg .pred add; .reg .b64 a, b;"]
-    for i, (a_bytes, b_bytes) in enumerate(steps):
-        lines += [
-            f"setp.ne.b32 add, {min(i, 1) | add}, 0;",
-            f"add.s64 a, <a>, {a_bytes >> 4};",
-            f"add.s64 b, <b>, {b_bytes >> 4};",
-            f"wgmma.mma_async.sync.aligned.{shape} <d>, a, b, add, 1, 1, {transposed};",
-        ]
-    return "{ " + " ".join(lines) + " }"

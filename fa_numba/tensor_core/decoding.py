@@ -148,14 +148,9 @@ def make_advance(ROWS, WARPS, CAUSAL, WINDOW):
     def begin_unit(ahead, warp, seq_lens, sizes):
         unit = unit_of(ahead[UNIT], sizes)
         n_first, n_end = keys_of_split(
-            unit.split,
-            sizes.num_splits,
-            unit.m_tile,
-            sizes.seqlen_q,
-            seq_lens[unit.b],
-            sizes.group_size,
-            sizes.mask_args,
-        )
+            unit.split, sizes.num_splits, unit.m_tile, sizes.seqlen_q, seq_lens[unit.b],
+            sizes.group_size, sizes.mask_args,
+        )  # fmt: skip
         ahead[BATCH], ahead[KV_HEAD] = unit.b, unit.kv_head
         ahead[N], ahead[N_END] = n_first + KEYS * warp, n_end
 

@@ -61,14 +61,9 @@ def flash_attn_bwd_padded(
         On a GPU without wgmma.
     """
     scale, deterministic = backward.check(
-        "flash_attn_bwd_padded",
-        (dout, q, k, v, out, lse),
-        softmax_scale,
-        deterministic,
-        HOPPER,
-        checks.check_bwd_tensor_core_padded,
-        checks.MAX_HEAD_DIM,
-    )
+        "flash_attn_bwd_padded", (dout, q, k, v, out, lse), softmax_scale, deterministic, HOPPER,
+        checks.check_bwd_tensor_core_padded, checks.MAX_HEAD_DIM,
+    )  # fmt: skip
     head_dim = q.shape[3]
     if head_dim > checks.MAX_BWD_HEAD_DIM:
         checks.check_no_dropout("flash_attn_bwd_padded", head_dim, dropout_p)

@@ -280,20 +280,9 @@ def make_producer(
 
 @functools.cache
 def make_flash_attn_bwd_persistent(
-    HEAD_DIM,
-    ORDER,
-    CAUSAL,
-    DTYPE,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    DROPOUT=False,
-    GRAD_FLOAT32=False,
-    GROUP_PARTS=1,
-    IN_STEP=False,
-    EXPRESSIONS=None,
-    HEAD_DIM_V=None,
-):
+    HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, DROPOUT=False,
+    GRAD_FLOAT32=False, GROUP_PARTS=1, IN_STEP=False, EXPRESSIONS=None, HEAD_DIM_V=None,
+):  # fmt: skip
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
     ORDER is ADDED, BY_ARRIVAL or ORDERED, HEAD_DIM a multiple of 8, DTYPE "float16" or "bfloat16".
@@ -347,16 +336,12 @@ def make_flash_attn_bwd_persistent(
         tid = cuda.threadIdx.x
         seqlen_q = int32(dq.shape[1])
         sizes = Sizes(
-            batch=int32(dq.shape[0]),
-            num_kv_heads=num_kv_heads,
-            group_size=group_size,
-            seqlen_q=seqlen_q,
-            seqlen_k=seqlen_k,
+            batch=int32(dq.shape[0]), num_kv_heads=num_kv_heads, group_size=group_size,
+            seqlen_q=seqlen_q, seqlen_k=seqlen_k,
             num_m_tiles=int32((seqlen_q + BLOCK_M - 1) >> M_SHIFT),
             num_n_tiles=int32((seqlen_k + BLOCK_N - 1) >> N_SHIFT),
-            shift=int32(seqlen_q - seqlen_k),
-            mask_args=MaskArgs(left, right, unit, inverse_unit),
-        )
+            shift=int32(seqlen_q - seqlen_k), mask_args=MaskArgs(left, right, unit, inverse_unit),
+        )  # fmt: skip
         maps = Maps(q_map, k_map, v_map, dout_map, dk_map, dv_map)
         if tid == 0:
             init_barriers(base, AT, True)
@@ -383,30 +368,10 @@ def make_flash_attn_bwd_persistent(
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_bwd_persistent_kernel(
-        q_map,
-        k_map,
-        v_map,
-        dout_map,
-        dk_map,
-        dv_map,
-        lse_2,
-        delta,
-        dq_sum,
-        dq,
-        seqlen_k,
-        num_kv_heads,
-        group_size,
-        scale,
-        softmax_scale,
-        alibi_slopes,
-        counters,
-        left,
-        right,
-        unit,
-        inverse_unit,
-        runs,
-        args,
-    ):
+        q_map, k_map, v_map, dout_map, dk_map, dv_map, lse_2, delta, dq_sum, dq, seqlen_k,
+        num_kv_heads, group_size, scale, softmax_scale, alibi_slopes, counters, left, right, unit,
+        inverse_unit, runs, args,
+    ):  # fmt: skip
         """A thread block loops over tiles of keys, each with the queries of its heads.
 
         grid      (at most one per SM,); warpgroup 0 loads and counts parts; the others compute
@@ -488,8 +453,7 @@ def flash_attn_bwd_persistent(
     dout, out : GPU arrays of shape (batch, seqlen_q, num_heads, head_dim_v), dtype of q
     lse : GPU array of shape (batch, num_heads, seqlen_q), float32
         out and lse are the results of any forward kernel for q, k, v and the same options.
-    causal : bool, default=False
-    window_size, softcap, alibi_slopes
+    causal, window_size, softcap, alibi_slopes
         As for `flash_attn_v2`.
     softmax_scale : float, default=1/√head_dim
         Positive.
@@ -583,18 +547,9 @@ def flash_attn_bwd_persistent(
     args = *maps, *rows, dq_sum, dq, *sizes, *scales, scores.slopes, counters
     constants = run_time_masks.constants_of(options)
     kernel = make_flash_attn_bwd_persistent(
-        head_dim,
-        order,
-        options.causal,
-        dtype,
-        *constants[1:],
-        dropout_p > 0,
-        in_float32,
-        parts,
-        in_pairs and num_heads > kv_heads,
-        None if given is None else given.expressions,
-        head_dim_v,
-    )
+        head_dim, order, options.causal, dtype, *constants[1:], dropout_p > 0, in_float32, parts,
+        in_pairs and num_heads > kv_heads, None if given is None else given.expressions, head_dim_v,
+    )  # fmt: skip
     args += *run_time_masks.arguments_of(options), *drops
     if given is None:
         args += (), ()

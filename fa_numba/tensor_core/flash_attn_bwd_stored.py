@@ -53,11 +53,7 @@ from fa_numba.ptx.barriers import fence_async_proxy, setmaxnreg_dec, setmaxnreg_
 from fa_numba.ptx.convert import exp2
 from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
 from fa_numba.ptx.ldmatrix import stmatrix_x4
-from fa_numba.ptx.mbarrier import (
-    fence_mbarrier_init,
-    mbarrier_arrive,
-    mbarrier_arrive_expect_tx,
-)
+from fa_numba.ptx.mbarrier import fence_mbarrier_init, mbarrier_arrive_expect_tx
 from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.tma import tma_load_4d, tma_store_4d, tma_store_commit, tma_store_wait_read
 from fa_numba.ptx.vectors import load_global_x4, store_global_x4
@@ -79,7 +75,7 @@ from fa_numba.tensor_core.gradient_fragments import make_store_gradient
 from fa_numba.tensor_core.key_tiles import make_query_tiles
 from fa_numba.tensor_core.mainloop import make_tiles_of
 from fa_numba.tensor_core.padded_rows import pad_rows
-from fa_numba.tensor_core.shared_plan import SharedPlan, init_rings
+from fa_numba.tensor_core.shared_plan import SharedPlan, init_rings, make_ring_functions
 from fa_numba.tiling.block_sizes import ceil_div
 
 MAX_HEAD_DIM = checks.MAX_WIDE_HEAD_DIM
@@ -204,32 +200,6 @@ def make_gradients_plan(HEAD_DIM):
 def shared_bytes(head_dim):
     """Dynamic shared memory of a thread block, the larger one."""
     return max(make_scores_plan().bytes, make_gradients_plan(head_dim).bytes)
-
-
-@functools.cache
-def make_ring_functions(RING):
-    """next_stage(stage, parity), wait_for(base, stage, parity), release(base, stage, lane)."""
-    STAGES = RING.length
-    wait = mbarrier.wait_function()
-
-    @cuda.jit(device=True, forceinline=True)
-    def next_stage(stage, parity):
-        stage = uint32(stage + 1)
-        if stage == STAGES:
-            return uint32(0), uint32(parity ^ 1)
-        return stage, parity
-
-    @cuda.jit(device=True, forceinline=True)
-    def wait_for(base, stage, parity):
-        wait(base + RING.full + stage * BARRIER, parity)
-
-    @cuda.jit(device=True, forceinline=True)
-    def release(base, stage, lane):
-        """Say that this warp no longer needs a stage."""
-        if lane == 0:
-            mbarrier_arrive(base + RING.empty + stage * BARRIER)
-
-    return next_stage, wait_for, release
 
 
 @functools.cache
@@ -730,17 +700,7 @@ def num_gradient_tiles(part, group_size, num_n, col_tiles):
 
 @arrays.replayed
 def flash_attn_bwd_stored(
-    dout,
-    q,
-    k,
-    v,
-    out,
-    lse,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    softmax_scale=None,
+    dout, q, k, v, out, lse, *, causal=False, window_size=(-1, -1), softcap=0.0, softmax_scale=None
 ):
     """Attention, backward, head_dim 264 to 512: float16 and bfloat16 on Hopper GPUs.
 

@@ -258,17 +258,9 @@ def make_producer(HEAD_DIM, HEAD_DIM_V, ORDER, CAUSAL, WINDOW, IN_STEP, EXPRESSE
 
 @functools.cache
 def make_flash_attn_bwd_varlen(
-    HEAD_DIM,
-    ORDER,
-    CAUSAL,
-    DTYPE,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    IN_STEP=False,
-    EXPRESSIONS=None,
-    HEAD_DIM_V=None,
-):
+    HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, IN_STEP=False,
+    EXPRESSIONS=None, HEAD_DIM_V=None,
+):  # fmt: skip
     """The kernel for these compile-time constants: THREADS threads, `shared_bytes` of memory.
 
     ORDER is ADDED, BY_ARRIVAL or ORDERED, HEAD_DIM a multiple of 8, DTYPE "float16" or "bfloat16".
@@ -297,32 +289,10 @@ def make_flash_attn_bwd_varlen(
 
     @cuda.jit(fastmath=True, launch_bounds=(THREADS, 1))
     def flash_attn_bwd_varlen_kernel(
-        q_map,
-        k_map,
-        v_map,
-        dout_map,
-        dk_map,
-        dv_map,
-        lse_2,
-        delta,
-        dq_sum,
-        dq,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        queue,
-        counters,
-        num_kv_heads,
-        group_size,
-        scale,
-        softmax_scale,
-        alibi_slopes,
-        left,
-        right,
-        unit,
-        inverse_unit,
-        runs,
-        args,
-    ):
+        q_map, k_map, v_map, dout_map, dk_map, dv_map, lse_2, delta, dq_sum, dq, cu_seqlens_q,
+        cu_seqlens_k, queue, counters, num_kv_heads, group_size, scale, softmax_scale, alibi_slopes,
+        left, right, unit, inverse_unit, runs, args,
+    ):  # fmt: skip
         """A thread block loops over tiles of keys, each with the queries of its heads.
 
         grid      (at most one per SM,); warpgroup 0 loads and counts parts; the others compute
@@ -434,8 +404,7 @@ def flash_attn_bwd_varlen(
         same options.
     cu_seqlens_q, cu_seqlens_k : GPU arrays of shape (batch + 1,), int32
         First tokens of the sequences, and the end of the last, as for `flash_attn_varlen`.
-    causal : bool, default=False
-    window_size, softcap, alibi_slopes
+    causal, window_size, softcap, alibi_slopes
         As for `flash_attn_varlen`.
     softmax_scale : float, default=1/√head_dim
         Positive.
@@ -455,8 +424,6 @@ def flash_attn_bwd_varlen(
 
     Raises
     ------
-    TypeError, ValueError
-        With the argument's name, the rule and its value.
     RuntimeError
         On a GPU without wgmma.
 
@@ -466,18 +433,9 @@ def flash_attn_bwd_varlen(
     GPU. Wrong contents read memory outside of the batch, or leave rows of the gradients unwritten.
     """
     checks.check_varlen_bwd_tensor_core(
-        dout,
-        q,
-        k,
-        v,
-        out,
-        lse,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        name="flash_attn_bwd_varlen",
-        supported=HOPPER,
-        **checks.bwd_limits(v),
-    )
+        dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, name="flash_attn_bwd_varlen",
+        supported=HOPPER, **checks.bwd_limits(v),
+    )  # fmt: skip
     num_tokens_q, num_heads, head_dim = q.shape
     num_tokens_k, num_kv_heads, head_dim_v = v.shape
     batch = cu_seqlens_q.shape[0] - 1
@@ -515,40 +473,21 @@ def flash_attn_bwd_varlen(
     constants = run_time_masks.constants_of(mask)
     in_step = is_in_step(head_dim, order, mask, num_heads // num_kv_heads)
     kernel = make_flash_attn_bwd_varlen(
-        head_dim,
-        order,
-        mask.causal,
-        dtype,
-        *constants[1:],
-        in_step,
-        None if given is None else given.expressions,
-        head_dim_v,
-    )
+        head_dim, order, mask.causal, dtype, *constants[1:], in_step,
+        None if given is None else given.expressions, head_dim_v,
+    )  # fmt: skip
     # A sequence has at most one tile of keys that is not full.
     most_units = (num_tokens_k // BLOCK_N + batch) * num_kv_heads
     boxes = (q, block_m), (k, BLOCK_N), (v, BLOCK_N), (dout, block_m)
     boxes += (dk, STORE_ROWS), (dv, STORE_ROWS)
     arrays.launch(
-        kernel,
-        (min(most_units, num_sms),),
-        (THREADS,),
-        *(tensor_map(*box, windows=True) for box in boxes),
-        *prepared.rows,
-        prepared.dq_sum,
-        arrays.with_axis(dq) if counted else np.float32(0),
-        *starts,
-        prepared.queue,
-        prepared.counters,
-        np.int32(num_kv_heads),
-        np.int32(num_heads // num_kv_heads),
-        np.float32(scale * LOG2_E),
-        scale,
-        scores.slopes,
-        *run_time_masks.arguments_of(mask),
-        runs,
-        scores.expression_args,
-        shared_bytes=shared_bytes(head_dim, head_dim_v),
-    )
+        kernel, (min(most_units, num_sms),), (THREADS,),
+        *(tensor_map(*box, windows=True) for box in boxes), *prepared.rows, prepared.dq_sum,
+        arrays.with_axis(dq) if counted else np.float32(0), *starts, prepared.queue,
+        prepared.counters, np.int32(num_kv_heads), np.int32(num_heads // num_kv_heads),
+        np.float32(scale * LOG2_E), scale, scores.slopes, *run_time_masks.arguments_of(mask), runs,
+        scores.expression_args, shared_bytes=shared_bytes(head_dim, head_dim_v),
+    )  # fmt: skip
 
     if not counted:
         packed_backward.convert(prepared.dq_sum, dq, cu_seqlens_q, scale)

@@ -665,8 +665,6 @@ def flash_attn_fp8(q, k, v, *, causal=False, softmax_scale=None, hadamard=True):
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU that has no wgmma.
     """

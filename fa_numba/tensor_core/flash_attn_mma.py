@@ -107,17 +107,9 @@ def shared_bytes(HEAD_DIM, M_TILES, BLOCK_N):
 
 @functools.cache
 def make_flash_attn_mma(
-    HEAD_DIM,
-    M_TILES,
-    BLOCK_N,
-    CAUSAL,
-    DTYPE,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    EXPRESSIONS=None,
-    SINKS=False,
-):
+    HEAD_DIM, M_TILES, BLOCK_N, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False,
+    EXPRESSIONS=None, SINKS=False,
+):  # fmt: skip
     """The kernel for these compile-time constants: THREADS threads, `make_plan` of shared memory.
 
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". Without ALIBI the argument
@@ -403,9 +395,7 @@ def flash_attn_mma(
     k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
         num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides that are multiples of
         16 bytes, with a contiguous last axis; head_dim a multiple of 8, up to 256.
-    causal : bool, default=False
-        Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
-    window_size, softcap, alibi_slopes
+    causal, window_size, softcap, alibi_slopes
         As for `flash_attn_v2`.
     softmax_scale : float, default=1/√head_dim
         Positive.
@@ -421,8 +411,6 @@ def flash_attn_mma(
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU before Ampere.
     """
@@ -433,24 +421,14 @@ def flash_attn_mma(
         return call.results_without_keys()
     options, head_dim = call.mask, call.head_dim
     limit = arrays.shared_bytes_per_block(q)
-    needs = {
-        "modified": options.softcap > 0 or options.alibi,
-        "expressed": call.given is not None,
-    }
+    needs = {"modified": options.softcap > 0 or options.alibi, "expressed": call.given is not None}
     m_tiles, block_n = tile_sizes(head_dim, **needs, shared_memory=limit)
     constants = run_time_masks.constants_of(options)
     kernel = make_flash_attn_mma(
-        head_dim,
-        m_tiles,
-        block_n,
-        options.causal,
-        call.dtype,
-        constants.window_size,
-        constants.softcap,
-        options.alibi,
-        None if call.given is None else call.expressions,
+        head_dim, m_tiles, block_n, options.causal, call.dtype, constants.window_size,
+        constants.softcap, options.alibi, None if call.given is None else call.expressions,
         call.has_sinks,
-    )
+    )  # fmt: skip
     rows = 16 * WARPS * m_tiles
     runs = () if call.given is None else runs_of(call, q, k, block_n, rows // ROWS)[0]
     grid = (ceil_div(call.seqlen_q, rows), call.num_heads, call.batch)

@@ -47,8 +47,6 @@ def flash_attn_padded(
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU that has no wgmma.
     """
@@ -58,14 +56,8 @@ def flash_attn_padded(
     head_dim = q.shape[3]
     scale = checks.check_positive_scale(softmax_scale, head_dim)
     out, lse = flash_attn_persistent(
-        *pad_rows(q, k, v),
-        causal=causal,
-        window_size=window_size,
-        softcap=softcap,
-        alibi_slopes=alibi_slopes,
-        softmax_scale=scale,
-        dropout_p=dropout_p,
-        seed=seed,
-    )
+        *pad_rows(q, k, v), causal=causal, window_size=window_size, softcap=softcap,
+        alibi_slopes=alibi_slopes, softmax_scale=scale, dropout_p=dropout_p, seed=seed,
+    )  # fmt: skip
     (out,) = first_columns(head_dim, out)
     return out, lse

@@ -159,19 +159,9 @@ class ProducerArgs(NamedTuple):
 
 @functools.cache
 def make_flash_attn_persistent(
-    HEAD_DIM,
-    TILING,
-    CAUSAL,
-    DTYPE,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    DROPOUT=False,
-    OUT_FLOAT32=False,
-    EXPRESSIONS=None,
-    SINKS=False,
-    HEAD_DIM_V=None,
-):
+    HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, DROPOUT=False,
+    OUT_FLOAT32=False, EXPRESSIONS=None, SINKS=False, HEAD_DIM_V=None,
+):  # fmt: skip
     """The kernel for these compile-time constants; `mainloop.make_plan` lays out its memory.
 
     128 threads for the producer warpgroup and for each consumer warpgroup of TILING
@@ -598,9 +588,7 @@ def flash_attn_persistent(
         num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides that are multiples of
         16 bytes, with a contiguous last axis; head_dim a multiple of 8, up to 256; head_dim_v a
         multiple of 8, up to head_dim.
-    causal : bool, default=False
-        Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
-    window_size, softcap, alibi_slopes
+    causal, window_size, softcap, alibi_slopes
         As for `flash_attn_v2`.
     softmax_scale : float, default=1/√head_dim
         Positive.
@@ -621,8 +609,6 @@ def flash_attn_persistent(
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU that has no wgmma.
     """
@@ -646,19 +632,10 @@ def flash_attn_persistent(
     if dropout_p > 0:  # Philox runs beside the exponentials: no wait for P V may lie between
         tiling = tiling._replace(overlap=False)
     kernel = make_flash_attn_persistent(
-        call.head_dim,
-        tiling,
-        options.causal,
-        call.dtype,
-        window_size,
-        options.softcap,
-        options.alibi,
-        dropout_p > 0,
-        out_dtype is not None,
-        None if call.given is None else call.expressions,
-        call.has_sinks,
-        call.head_dim_v,
-    )
+        call.head_dim, tiling, options.causal, call.dtype, window_size, options.softcap,
+        options.alibi, dropout_p > 0, out_dtype is not None,
+        None if call.given is None else call.expressions, call.has_sinks, call.head_dim_v,
+    )  # fmt: skip
     consumers, block_n = tiling.consumers, tiling.block_n
     num_sms, batch_heads = arrays.num_sms(q), call.batch * call.num_heads
     if call.given is None:

@@ -137,17 +137,9 @@ def shared_bytes(HEAD_DIM, TILING, ALIBI=False, HEAD_DIM_V=None):
 
 @functools.cache
 def make_flash_attn_persistent_varlen(
-    HEAD_DIM,
-    TILING,
-    CAUSAL,
-    DTYPE,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    HEAD_DIM_V=None,
-    EXPRESSIONS=None,
-    SINKS=False,
-):
+    HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, HEAD_DIM_V=None,
+    EXPRESSIONS=None, SINKS=False,
+):  # fmt: skip
     """The kernel for these compile-time constants; `mainloop.make_plan` lays out its memory.
 
     128 threads for the producer warpgroup and for each consumer warpgroup of TILING
@@ -630,8 +622,6 @@ def flash_attn_persistent_varlen(
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU that has no wgmma.
 
@@ -641,16 +631,9 @@ def flash_attn_persistent_varlen(
     GPU. Wrong contents read memory outside of the batch, or leave rows of out unwritten.
     """
     checks.check_varlen_tensor_core(
-        q,
-        k,
-        v,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        name="flash_attn_persistent_varlen",
-        supported=HOPPER,
-        max_head_dim=checks.MAX_HEAD_DIM,
-        v_differs=True,
-    )
+        q, k, v, cu_seqlens_q, cu_seqlens_k, name="flash_attn_persistent_varlen", supported=HOPPER,
+        max_head_dim=checks.MAX_HEAD_DIM, v_differs=True,
+    )  # fmt: skip
     num_tokens_q, num_heads, head_dim = q.shape
     num_tokens_k, num_kv_heads, head_dim_v = v.shape
     out_shape = num_tokens_q, num_heads, head_dim_v
@@ -694,20 +677,9 @@ def flash_attn_persistent_varlen(
     boxes = (q, ROWS), (k, block_n), (v, block_n), (out, WARP_ROWS)
     group_size = np.int32(num_heads // num_kv_heads)
     arrays.launch(
-        kernel,
-        grid,
-        (tiling.num_threads,),
-        *(tensor_map(*box) for box in boxes),
-        out,
-        arrays.with_axis(lse),
-        *sequences,
-        group_size,
-        scale,
-        scores.slopes,
-        *run_time_masks.arguments_of(mask),
-        (scores.sinks,) if scores.has_sinks else (),
-        runs,
-        scores.expression_args,
-        shared_bytes=shared_bytes(head_dim, tiling, mask.alibi, head_dim_v),
-    )
+        kernel, grid, (tiling.num_threads,), *(tensor_map(*box) for box in boxes), out,
+        arrays.with_axis(lse), *sequences, group_size, scale, scores.slopes,
+        *run_time_masks.arguments_of(mask), (scores.sinks,) if scores.has_sinks else (), runs,
+        scores.expression_args, shared_bytes=shared_bytes(head_dim, tiling, mask.alibi, head_dim_v),
+    )  # fmt: skip
     return out, lse

@@ -256,8 +256,6 @@ def flash_attn_wgmma(q, k, v, *, causal=False, softmax_scale=None, cluster=1):
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU that has no wgmma.
     """

@@ -88,7 +88,12 @@ from fa_numba.tensor_core.fragments import (
 )
 from fa_numba.tensor_core.lazy_rescaling import make_softmax_steps
 from fa_numba.tensor_core.mainloop import make_tiles_of
-from fa_numba.tensor_core.shared_plan import SharedPlan, clear_rows, init_rings
+from fa_numba.tensor_core.shared_plan import (
+    SharedPlan,
+    clear_rows,
+    init_rings,
+    make_ring_functions,
+)
 from fa_numba.tiling.block_sizes import ceil_div
 
 MAX_HEAD_DIM = 512
@@ -162,6 +167,7 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, 
     load_q = make_load_tile(2 * PIECES)
     sequence_of = make_sequence_of(ROWS)
     finish_rows = make_store_tile(PIECE_COLS, pack).finish_rows
+    _, wait_for, release = make_ring_functions(RING)
     wait = mbarrier.wait_function()
 
     def make_store_piece(PIECE):
@@ -207,16 +213,6 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, 
     @cuda.jit(device=True, forceinline=True)
     def piece_of(base, stage):
         return uint32(base + KV.start + stage * PIECE_BYTES)
-
-    @cuda.jit(device=True, forceinline=True)
-    def wait_for(base, stage, parity):
-        wait(base + RING.full + stage * BARRIER, parity)
-
-    @cuda.jit(device=True, forceinline=True)
-    def release(base, stage, lane):
-        """Say that this warp no longer needs a piece."""
-        if lane == 0:
-            mbarrier_arrive(base + RING.empty + stage * BARRIER)
 
     @cuda.jit(device=True, forceinline=True)
     def load_pieces(base, x_map, n_start, head, b, stage, parity):
@@ -609,8 +605,6 @@ def flash_attn_wide(
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU that has no wgmma.
     """

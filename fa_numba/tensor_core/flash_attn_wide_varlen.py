@@ -63,8 +63,6 @@ def flash_attn_wide_varlen(
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU that has no wgmma.
 

@@ -283,8 +283,6 @@ def flash_attn_ws(q, k, v, *, causal=False, softmax_scale=None):
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU that has no wgmma.
     """

@@ -119,19 +119,9 @@ def at(tile, chunk, j):
 
 @functools.cache
 def make_flash_decode_gather(
-    HEAD_DIM,
-    DTYPE,
-    ROWS,
-    PAGE_SIZE,
-    WARPS,
-    STAGES,
-    CAUSAL,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    SCALES="",
-    EXPRESSIONS=NO_EXPRESSIONS,
-):
+    HEAD_DIM, DTYPE, ROWS, PAGE_SIZE, WARPS, STAGES, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0,
+    ALIBI=False, SCALES="", EXPRESSIONS=NO_EXPRESSIONS,
+):  # fmt: skip
     """The first kernel, attention split by split: 32 · WARPS threads, `shared_bytes` of memory.
 
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16", ROWS 1, 2, 4 or 8. PAGE_SIZE is 0
@@ -235,26 +225,10 @@ def make_flash_decode_gather(
 
     @cuda.jit(launch_bounds=(32 * WARPS, 1), fastmath={"contract"})
     def flash_decode_gather_kernel(
-        q,
-        k_cache,
-        v_cache,
-        block_table,
-        seq_lens,
-        out_partial,
-        lse_partial,
-        softmax_scale,
-        alibi_slopes,
-        page_size,
-        page_multiplier,
-        page_shift,
-        left,
-        right,
-        unit,
-        inverse_unit,
-        k_scale,
-        v_scale,
-        args,
-    ):
+        q, k_cache, v_cache, block_table, seq_lens, out_partial, lse_partial, softmax_scale,
+        alibi_slopes, page_size, page_multiplier, page_shift, left, right, unit, inverse_unit,
+        k_scale, v_scale, args,
+    ):  # fmt: skip
         """A thread block owns ROWS rows of a K/V head in one split, and then those of other units.
 
         A row is a query of a query head; the heads of a group are neighbours.

@@ -31,13 +31,7 @@ from numba import cuda, float32, uint32, uint64
 
 from fa_numba.constants import FULL_WARP, NEG_INF, ZERO
 from fa_numba.expressions.functions import NO_EXPRESSIONS
-from fa_numba.on_cuda_cores.decode_problem import (
-    Pages,
-    choose_splits,
-    divide,
-    launch,
-    make_page_of,
-)
+from fa_numba.on_cuda_cores.decode_problem import Pages, choose_splits, divide, launch, make_page_of
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.vectors import high_halves, load_global_b128, low_halves
@@ -61,17 +55,9 @@ ROWS = 8  # of a tile: queries of one K/V head
 
 @functools.cache
 def make_flash_decode_mma(
-    HEAD_DIM,
-    DTYPE,
-    PAGE_SIZE,
-    CAUSAL,
-    WINDOW=(-1, -1),
-    SOFTCAP=0.0,
-    ALIBI=False,
-    WARPS=4,
-    BLOCKS_PER_SM=3,
-    EXPRESSIONS=NO_EXPRESSIONS,
-):
+    HEAD_DIM, DTYPE, PAGE_SIZE, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, WARPS=4,
+    BLOCKS_PER_SM=3, EXPRESSIONS=NO_EXPRESSIONS,
+):  # fmt: skip
     """The first kernel, attention split by split: launch it with 32 · WARPS threads.
 
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". PAGE_SIZE is 0 for a contiguous
@@ -140,24 +126,9 @@ def make_flash_decode_mma(
 
     @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM), fastmath={"contract"})
     def flash_decode_mma_kernel(
-        q,
-        k_cache,
-        v_cache,
-        block_table,
-        seq_lens,
-        out_partial,
-        lse_partial,
-        softmax_scale,
-        alibi_slopes,
-        page_size,
-        page_multiplier,
-        page_shift,
-        left,
-        right,
-        unit,
-        inverse_unit,
-        args,
-    ):
+        q, k_cache, v_cache, block_table, seq_lens, out_partial, lse_partial, softmax_scale,
+        alibi_slopes, page_size, page_multiplier, page_shift, left, right, unit, inverse_unit, args,
+    ):  # fmt: skip
         """A thread block owns 8 rows of a K/V head; its warps share the keys of one split.
 
         A row is a query of a query head; the heads of a group are neighbours.

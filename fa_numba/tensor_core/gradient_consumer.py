@@ -117,20 +117,9 @@ class Lengths(NamedTuple):
 
 @functools.cache
 def make_consumer(
-    HEAD_DIM,
-    ORDER,
-    CAUSAL,
-    DTYPE,
-    WINDOW,
-    SOFTCAP,
-    ALIBI,
-    DROPOUT,
-    GRAD_FLOAT32,
-    IN_STEP,
-    EXPRESSIONS=None,
-    HEAD_DIM_V=None,
-    PACKED=False,
-):
+    HEAD_DIM, ORDER, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT, GRAD_FLOAT32, IN_STEP,
+    EXPRESSIONS=None, HEAD_DIM_V=None, PACKED=False,
+):  # fmt: skip
     """consume(base, slots, part, maps, outputs, sizes, messages, of_queries, args): 256 threads.
 
     They compute tile after tile. `sizes` is a `key_tiles.Sizes`, with PACKED a `PackedSizes`;

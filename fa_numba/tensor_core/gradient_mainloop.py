@@ -199,22 +199,14 @@ def make_plan(HEAD_DIM, HEAD_DIM_V=None):
     V_ROW = 2 * padded(HEAD_DIM_V or HEAD_DIM)
     plan = SharedPlan()
     plan.layout = Layout(
-        k=plan.tiles(slots_of(HEAD_DIM), BLOCK_N * ROW),
-        v=plan.tiles(1, BLOCK_N * V_ROW),
-        dv=plan.tiles(1, BLOCK_N * V_ROW),
-        q=plan.tiles(STAGES, BLOCK_M * ROW),
-        dout=plan.tiles(STAGES, BLOCK_M * V_ROW),
-        ds=plan.tiles(STAGES, 2 * BLOCK_M * BLOCK_N),
-        lse=plan.region(STAGES * 4 * BLOCK_M),
-        delta=plan.region(STAGES * 4 * BLOCK_M),
-        q_ring=plan.ring(STAGES),
-        dout_ring=plan.ring(STAGES),
-        k_ring=plan.ring(SLOTS),
-        v_ring=plan.ring(1),
-        asked=plan.barriers(1),
-        ready=plan.barriers(1),
+        k=plan.tiles(slots_of(HEAD_DIM), BLOCK_N * ROW), v=plan.tiles(1, BLOCK_N * V_ROW),
+        dv=plan.tiles(1, BLOCK_N * V_ROW), q=plan.tiles(STAGES, BLOCK_M * ROW),
+        dout=plan.tiles(STAGES, BLOCK_M * V_ROW), ds=plan.tiles(STAGES, 2 * BLOCK_M * BLOCK_N),
+        lse=plan.region(STAGES * 4 * BLOCK_M), delta=plan.region(STAGES * 4 * BLOCK_M),
+        q_ring=plan.ring(STAGES), dout_ring=plan.ring(STAGES), k_ring=plan.ring(SLOTS),
+        v_ring=plan.ring(1), asked=plan.barriers(1), ready=plan.barriers(1),
         written=plan.barriers(1),
-    )
+    )  # fmt: skip
     return plan
 
 
@@ -273,16 +265,9 @@ def make_hide(BLOCK_M, SOFTCAP):
 
 @functools.cache
 def make_tile_functions(
-    HEAD_DIM,
-    CAUSAL,
-    DTYPE,
-    WINDOW,
-    SOFTCAP,
-    ALIBI,
-    DROPOUT=False,
-    EXPRESSIONS=None,
+    HEAD_DIM, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, DROPOUT=False, EXPRESSIONS=None,
     HEAD_DIM_V=None,
-):
+):  # fmt: skip
     """`TileFunctions` for these constants."""
     HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
     BLOCK_M, AT = tile_rows(HEAD_DIM), make_plan(HEAD_DIM, HEAD_DIM_V).layout
@@ -330,18 +315,14 @@ def make_tile_functions(
         warp_row = int32(((tid >> 5) - 4) * 16)
         v_tile, ds_tile = uint32(base + AT.v.start), uint32(base + AT.ds.start)
         return Thread(
-            lane=lane,
-            is_first=tid == 128,
-            warp_row=warp_row,
-            half=half,
+            lane=lane, is_first=tid == 128, warp_row=warp_row, half=half,
             v_rows=descriptor(BY_ROWS, v_tile + half * HALF_BYTES),
             ds_columns=descriptor(KV_BY_COLUMNS, ds_tile + half * DS_HALF),
             ds_rows=uint32(ds_tile + warp_row * ROW_BYTES),
             dq_row=int32((0 if BY_COLS else 64 * half) + (warp_row & 63) + (lane >> 2)),
             dq_col=int32(64 * half if BY_COLS else 0),
-            dq_offset=uint64(half * DQ_BYTES + (tid & 127) * 16),
-            unit=unit_of(scale, mask_args),
-        )
+            dq_offset=uint64(half * DQ_BYTES + (tid & 127) * 16), unit=unit_of(scale, mask_args),
+        )  # fmt: skip
 
     @fragment_function()
     def keys_of(base, slot, first, thread):

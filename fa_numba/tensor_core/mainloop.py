@@ -266,19 +266,9 @@ def make_ring(HEAD_DIM, TILING, HEAD_DIM_V=None):
 
 @functools.cache
 def make_mainloop(
-    HEAD_DIM,
-    TILING,
-    CAUSAL,
-    DTYPE,
-    WINDOW,
-    SOFTCAP,
-    ALIBI,
-    MASK_IN_LOOP,
-    DROPOUT=False,
-    HALVES=False,
-    EXPRESSIONS=None,
-    HEAD_DIM_V=None,
-):
+    HEAD_DIM, TILING, CAUSAL, DTYPE, WINDOW, SOFTCAP, ALIBI, MASK_IN_LOOP, DROPOUT=False,
+    HALVES=False, EXPRESSIONS=None, HEAD_DIM_V=None,
+):  # fmt: skip
     """A consumer warpgroup's iterations over tiles of K and V.
 
     HEAD_DIM_V, of V and out, is HEAD_DIM, of Q and K, by default.
@@ -603,14 +593,9 @@ def make_mainloop(
         wgmma_commit()
 
     return Mainloop(
-        score_mod_args_of,
-        first_iteration,
-        iterate,
-        unmasked_range_of,
-        add_last_product,
-        finish_product,
-        ends_in_half,
-    )
+        score_mod_args_of, first_iteration, iterate, unmasked_range_of, add_last_product,
+        finish_product, ends_in_half,
+    )  # fmt: skip
 
 
 @functools.cache

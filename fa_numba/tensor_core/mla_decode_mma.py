@@ -263,17 +263,9 @@ def make_mla_decode_mma(LATENT_DIM, ROW_DIM, DTYPE, CAUSAL, PAGE_SIZE, BLOCK_N, 
 
     @cuda.jit(launch_bounds=(THREADS, 1), fastmath={"contract"})
     def mla_decode_mma_kernel(
-        q,
-        latent_cache,
-        block_table,
-        seq_lens,
-        out_partial,
-        lse_partial,
-        softmax_scale,
-        page_size,
-        page_multiplier,
-        page_shift,
-    ):
+        q, latent_cache, block_table, seq_lens, out_partial, lse_partial, softmax_scale, page_size,
+        page_multiplier, page_shift,
+    ):  # fmt: skip
         """A thread block owns 16 rows in one split, and then those of other units.
 
         A row is a query of a query head; the heads of a query are neighbours.

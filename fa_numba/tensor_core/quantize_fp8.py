@@ -394,14 +394,9 @@ def quantize(q, k, v, q_rows, block_n, *, hadamard=True, multiple=1, least=(LEAS
     made = (q8.tiles, k8.tiles, v8.tiles, q8.scales, k8.scales, v8.scales)
     size = shared_bytes(head_dim, block_n)
     arrays.launch(
-        kernel,
-        grid,
-        (threads_of(block_n),),
-        *maps,
-        *made,
-        *map(np.float32, least),
+        kernel, grid, (threads_of(block_n),), *maps, *made, *map(np.float32, least),
         shared_bytes=size,
-    )
+    )  # fmt: skip
     return q8, k8, v8
 
 

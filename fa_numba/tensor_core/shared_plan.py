@@ -25,12 +25,12 @@ up, other than the one that adds their sum to the base.
 import functools
 from typing import NamedTuple
 
-from numba import cuda, uint8, uint64
+from numba import cuda, uint8, uint32, uint64
 
 from fa_numba.ptx import mbarrier
 from fa_numba.ptx.barriers import fence_async_proxy, named_barrier_sync
 from fa_numba.ptx.layouts import ROW_BYTES
-from fa_numba.ptx.mbarrier import mbarrier_init
+from fa_numba.ptx.mbarrier import mbarrier_arrive, mbarrier_init
 from fa_numba.ptx.statement import shared_address
 from fa_numba.ptx.wgmma import GROUP_BYTES
 
@@ -191,3 +191,29 @@ def clear_rows(memory, tile, num_panels, num_rows, first_row, tid):
                 memory[uint64((start + panel * panel_bytes + offset) >> 3)] = uint64(0)
     fence_async_proxy()
     named_barrier_sync(tid >> 7, 128)  # the rows are 0: safe to multiply
+
+
+@functools.cache
+def make_ring_functions(RING):
+    """next_stage(stage, parity), wait_for(base, stage, parity), release(base, stage, lane)."""
+    STAGES = RING.length
+    wait = mbarrier.wait_function()
+
+    @cuda.jit(device=True, forceinline=True)
+    def next_stage(stage, parity):
+        stage = uint32(stage + 1)
+        if stage == STAGES:
+            return uint32(0), uint32(parity ^ 1)
+        return stage, parity
+
+    @cuda.jit(device=True, forceinline=True)
+    def wait_for(base, stage, parity):
+        wait(base + RING.full + stage * mbarrier.BYTES, parity)
+
+    @cuda.jit(device=True, forceinline=True)
+    def release(base, stage, lane):
+        """Say that this warp no longer needs a stage."""
+        if lane == 0:
+            mbarrier_arrive(base + RING.empty + stage * mbarrier.BYTES)
+
+    return next_stage, wait_for, release

@@ -106,14 +106,9 @@ def make_multiply_rows(HEAD_DIM, M_TILES, A_ROWS, B_ROWS):
                     for half in range(2):
                         b0, b1 = 2 * half, 2 * half + 1
                         mma_m16n8k8_tf32x3(
-                            part,
-                            a_big[i, half],
-                            a_small[i, half],
-                            b_big[b0],
-                            b_big[b1],
-                            b_small[b0],
-                            b_small[b1],
-                        )
+                            part, a_big[i, half], a_small[i, half], b_big[b0], b_big[b1],
+                            b_small[b0], b_small[b1],
+                        )  # fmt: skip
                     for r in range(4):
                         s[i, j, r] += part[r]
 
@@ -180,14 +175,9 @@ def make_add_product(HEAD_DIM, M_TILES, B_ROWS, ROWS_AT_ONCE, PANELS_AT_ONCE, FI
                         for j in range(4):
                             for i in range(M_TILES):
                                 mma_m16n8k8_tf32x3(
-                                    part[i, 4 * panel + j],
-                                    p_big[i],
-                                    p_small[i],
-                                    even_big[j],
-                                    odd_big[j],
-                                    even_small[j],
-                                    odd_small[j],
-                                )
+                                    part[i, 4 * panel + j], p_big[i], p_small[i], even_big[j],
+                                    odd_big[j], even_small[j], odd_small[j],
+                                )  # fmt: skip
                 for i in range(M_TILES):
                     for j in range(PART8):
                         for r in range(4):

@@ -23,7 +23,7 @@ Nothing in fa_numba imports this package.
 """
 
 try:
-    import torch  # noqa: F401
+    import torch
 except ImportError as error:
     raise ImportError(
         'fa_numba.torch needs PyTorch: pip install torch, or pip install "fa-numba[torch]"'
@@ -32,11 +32,7 @@ except ImportError as error:
 import importlib
 
 from fa_numba.checks.names import no_such_name
-from fa_numba.torch.flash import (
-    flash_attn_func,
-    flash_attn_varlen_func,
-    flash_attn_with_kvcache,
-)
+from fa_numba.torch.flash import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
 from fa_numba.torch.sdpa import scaled_dot_product_attention
 from fa_numba.torch.transformers import register_transformers
 

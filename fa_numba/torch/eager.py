@@ -71,17 +71,7 @@ def repeat(function, q, k, v, others, options, window_size=NO_WINDOW):
 
 
 def remember(
-    function,
-    q,
-    k,
-    v,
-    others,
-    options,
-    window_size,
-    arguments,
-    *,
-    drops=False,
-    transposed=False,
+    function, q, k, v, others, options, window_size, arguments, *, drops=False, transposed=False
 ):
     """Keep how to repeat a call that has just run, if that is possible.
 

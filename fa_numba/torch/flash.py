@@ -66,11 +66,6 @@ def flash_attn_func(
     probs : empty tensor
         With return_attn_probs only: the probabilities are not stored. flash-attention returns an
         empty tensor too, unless there is dropout.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     if other_names:
         torch_calls.refuse_other_names(flash_attn_func, other_names)
@@ -152,11 +147,6 @@ def flash_attn_varlen_func(
     -------
     out, lse, probs
         As of `flash_attn_func`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     if other_names:
         torch_calls.refuse_other_names(flash_attn_varlen_func, other_names)
@@ -290,11 +280,6 @@ def flash_attn_with_kvcache(
         0 in a row that sees no key.
     lse : tensor of shape (batch, num_heads, seqlen_q), float32
         With return_softmax_lse only.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     if other_names:
         torch_calls.refuse_other_names(flash_attn_with_kvcache, other_names)

@@ -50,11 +50,6 @@ def scaled_dot_product_attention(
         A view whose memory has the layout (batch, seqlen_q, num_heads, head_dim), as PyTorch's
         FlashAttention returns. Its gradients have the same bits in every run if
         torch.use_deterministic_algorithms is on during the call.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     """
     if other_names:
         torch_calls.refuse_other_names(scaled_dot_product_attention, other_names)

@@ -17,8 +17,9 @@ FILE = Path(__file__).with_suffix(".json")
 
 
 @functools.cache
-def _record() -> dict[str, dict]:
-    return json.loads(FILE.read_text(encoding="utf-8"))
+def all_known() -> dict[str, dict]:
+    """The entry of each exercise, as `record` makes it."""
+    return {row.pop("exercise"): row for row in json.loads(FILE.read_text(encoding="utf-8"))}
 
 
 def known(exercise: Exercise) -> dict[str, tuple[int, int]]:
@@ -26,7 +27,7 @@ def known(exercise: Exercise) -> dict[str, tuple[int, int]]:
 
     Quantities that are 0 in every right answer are left out.
     """
-    entry = _record().get(exercise.short, {"par": {}, "best known": {}})
+    entry = all_known().get(exercise.short, {"par": {}, "best known": {}})
     return {name: (entry["par"][name], entry["best known"][name]) for name in entry["par"]}
 
 

@@ -33,21 +33,12 @@ from fa_numba.workbook.grading.proxies import Module
 from fa_numba.workbook.report import Check, Graded, Report, behaviour_of, says_little
 
 __all__ = [
-    "exercise",
-    "pytest_addoption",
-    "pytest_collection_finish",
-    "pytest_configure",
-    "pytest_deselected",
-    "pytest_ignore_collect",
-    "pytest_report_header",
-    "pytest_report_teststatus",
-    "pytest_runtest_call",
-    "pytest_runtest_logreport",
-    "pytest_runtest_makereport",
-    "pytest_terminal_summary",
-    "pytest_sessionfinish",
+    "exercise", "pytest_addoption", "pytest_collection_finish", "pytest_configure",
+    "pytest_deselected", "pytest_ignore_collect", "pytest_report_header",
+    "pytest_report_teststatus", "pytest_runtest_call", "pytest_runtest_logreport",
+    "pytest_runtest_makereport", "pytest_terminal_summary", "pytest_sessionfinish",
     "pytest_unconfigure",
-]
+]  # fmt: skip
 
 BEFORE = pytest.StashKey[tuple]()  # the functions that the judge's replace
 RESULTS = pytest.StashKey[dict]()

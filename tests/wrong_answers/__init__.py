@@ -5,7 +5,7 @@ Each exercise has a module here, named like it (``ex07a``), with three lists:
 WRONG       (name of the mistake, text in the solution, what stands there instead), or
             (name, [(text, instead), ...]) where a mistake shows in several places. Each text
             occurs once in the solution's code. The grader must fail every one. A mistake that
-            `fa_numba.workbook.mutants` makes by itself needs no entry.
+            `fa_numba.workbook.mutants` makes by itself needs no entry. A row per line.
 RIGHT       the same, or (name, source of a whole file). The grader must pass every one.
 EQUIVALENT  (changed line, reason) of the generated mutants that no check can tell from the
             solution, as ``python -m tests.wrong_answers`` prints them: "old line -> new line".

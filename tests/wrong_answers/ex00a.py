@@ -12,17 +12,11 @@ WRONG = [
     ("factor added", BODY, "    out[i] = factor + x[i]"),
     ("in place", BODY, "    x[i] = factor * x[i]\n    out[i] = x[i]"),
     ("into x", BODY, "    x[i] = factor * x[i]"),
-    ("one thread does all", INDEX + BODY,
-     "    if cuda.threadIdx.x == 0:\n        for i in range(out.shape[0]):\n        " + BODY.lstrip()
-     .replace("out", "    out")),
+    ("one thread does all", INDEX + BODY, "    if cuda.threadIdx.x == 0:\n        for i in range(out.shape[0]):\n        " + BODY.lstrip() .replace("out", "    out")),
     ("every thread does all", INDEX + BODY, "    for i in range(out.shape[0]):\n    " + BODY),
     ("half of the threads", BODY, "    if i % 2 == 0:\n    " + BODY),
-    ("through shared memory", [(IMPORT, "from numba import cuda, float32\n"), (BODY,
-     "    tile = cuda.shared.array(1024, float32)\n    tile[i] = x[i]\n"
-     "    out[i] = factor * tile[i]")]),
-    ("through a local array", [(IMPORT, "from numba import cuda, float32\n"), (BODY,
-     "    own = cuda.local.array(1, float32)\n    own[0] = x[i]\n"
-     "    out[i] = factor * own[0]")]),
+    ("through shared memory", [(IMPORT, "from numba import cuda, float32\n"), (BODY, "    tile = cuda.shared.array(1024, float32)\n    tile[i] = x[i]\n    out[i] = factor * tile[i]")]),
+    ("through a local array", [(IMPORT, "from numba import cuda, float32\n"), (BODY, "    own = cuda.local.array(1, float32)\n    own[0] = x[i]\n    out[i] = factor * own[0]")]),
     ("scattered", INDEX, "    i = cuda.threadIdx.x * 33 % out.shape[0]\n"),
     ("512 elements at most", BODY, "    if i < 512:\n    " + BODY),
 ]  # fmt: skip
@@ -39,8 +33,7 @@ def scale_vector(source, target, weight):
     place = cuda.grid(1)
     target[place] = source[place] * weight
 """),
-    ("in one line", INDEX + BODY,
-     "    out[cuda.threadIdx.x] = x[cuda.threadIdx.x] * factor"),
+    ("in one line", INDEX + BODY, "    out[cuda.threadIdx.x] = x[cuda.threadIdx.x] * factor"),
 ]  # fmt: skip
 
 EQUIVALENT = []

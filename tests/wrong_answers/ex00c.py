@@ -13,10 +13,8 @@ WRONG = [
     ("a square matrix taken for granted", INSIDE, INSIDE.replace("[1]", "[0]")),
     ("last row left out", INSIDE, INSIDE.replace("[0]", "[0] - 1")),
     ("in place", BODY, "        a[row, col] -= b[row, col]\n        out[row, col] = a[row, col]"),
-    ("a row per thread", INSIDE + BODY,
-     "    if row < out.shape[0] and col == 0:\n        for col in range(out.shape[1]):\n    " + BODY),
-    ("out is read", BODY,
-     "        out[row, col] = a[row, col]\n        out[row, col] -= b[row, col]"),
+    ("a row per thread", INSIDE + BODY, "    if row < out.shape[0] and col == 0:\n        for col in range(out.shape[1]):\n    " + BODY),
+    ("out is read", BODY, "        out[row, col] = a[row, col]\n        out[row, col] -= b[row, col]"),
     ("b read twice", BODY, BODY + "\n        if b[row, col] == 0:\n            out[row, col] = a[row, col]"),
     ("64 rows at most", INSIDE, INSIDE.replace("out.shape[0]", "min(64, out.shape[0])")),
     ("256 columns at most", INSIDE, INSIDE.replace("out.shape[1]", "min(256, out.shape[1])")),
@@ -38,8 +36,7 @@ def subtract_matrices(left, right, rest):
         return
     rest[y, x] = left[y, x] - right[y, x]
 """),
-    ("two ifs", INSIDE + BODY,
-     "    if row < a.shape[0]:\n        if col < b.shape[1]:\n    " + BODY),
+    ("two ifs", INSIDE + BODY, "    if row < a.shape[0]:\n        if col < b.shape[1]:\n    " + BODY),
 ]  # fmt: skip
 
 EQUIVALENT = []

@@ -27,8 +27,7 @@ WRONG = [
 ]  # fmt: skip
 
 RIGHT = [
-    ("math.ceil of whole numbers, cuda.grid", [
-        (COUNT, "    return -(-n // threads)"), (COL + ROW, "    col, row = cuda.grid(2)\n")]),
+    ("math.ceil of whole numbers, cuda.grid", [(COUNT, "    return -(-n // threads)"), (COL + ROW, "    col, row = cuda.grid(2)\n")]),
     ("divmod, early return", [
         (COUNT, "    whole, part = divmod(n, threads)\n    return whole + (part > 0)"),
         (INSIDE + BODY, "    rows, cols = a.shape\n    if row >= rows or col >= cols:\n"

@@ -32,9 +32,7 @@ RIGHT = [
      "    warps = [sides[i * 32 : i * 32 + 32] for i in range((len(sides) + 31) // 32)]\n"
      "    for side, length in enumerate(lengths):\n"
      "        total += length * sum(side in warp for warp in warps)\n"),
-    ("a set of pairs", LOOP + WARP + ADD,
-     "    for _, side in {(t // 32, side) for t, side in enumerate(sides)}:\n"
-     "        total += lengths[side]\n"),
+    ("a set of pairs", LOOP + WARP + ADD, "    for _, side in {(t // 32, side) for t, side in enumerate(sides)}:\n        total += lengths[side]\n"),
 ]  # fmt: skip
 
 EQUIVALENT = []

@@ -16,21 +16,14 @@ WRONG = [
     ("the sum", PRODUCT, PRODUCT.replace("max(", "sum((").replace("width)", "width))")),
     ("four directions", COPIES, COPIES.replace("/ 2)", "/ 4)")),
     ("C overlaps with A and B", COPIES, "    copies = max(loaded, stored) / (pcie / 2)\n"),
-    ("all overlaps",
-     PRODUCT, PRODUCT + "    product -= min(product, 2 * (loaded + stored) / pcie)\n"),
+    ("all overlaps", PRODUCT, PRODUCT + "    product -= min(product, 2 * (loaded + stored) / pcie)\n"),
     ("squares", BYTES, "    loaded, stored = 2 * (m * m + n * n), 2 * m * n\n"),
     ("milliseconds", COPIES, COPIES.replace("= (", "= 1e3 * (")),
 ]  # fmt: skip
 
 RIGHT = [
-    ("other words", FLOPS + BYTES + PRODUCT + COPIES,
-     "    moved = 2 * (m * k + k * n + m * n)\n"
-     "    product = max(2 * m * n * k / peak, moved / bandwidth)\n"
-     "    copies = 2 * moved / pcie\n"),
-    ("an if", PRODUCT,
-     "    product = flops / peak\n"
-     "    if (loaded + stored) / bandwidth > product:\n"
-     "        product = (loaded + stored) / bandwidth\n"),
+    ("other words", FLOPS + BYTES + PRODUCT + COPIES, "    moved = 2 * (m * k + k * n + m * n)\n    product = max(2 * m * n * k / peak, moved / bandwidth)\n    copies = 2 * moved / pcie\n"),
+    ("an if", PRODUCT, "    product = flops / peak\n    if (loaded + stored) / bandwidth > product:\n        product = (loaded + stored) / bandwidth\n"),
 ]  # fmt: skip
 
 EQUIVALENT = []

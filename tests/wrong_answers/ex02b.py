@@ -16,24 +16,18 @@ WRONG = [
     ("the neighbour's number", STEP, STEP.replace("tid + stride", "tid + 1")),
     ("the barrier under the if", BARRIER, "    " + BARRIER),
     ("a warp barrier", BARRIER, BARRIER.replace("syncthreads", "syncwarp")),
-    ("no barrier in the last warp", BARRIER,
-     "        if stride > 16:\n            cuda.syncthreads()\n"),
-    ("no barrier after the last level", BARRIER,
-     "        if stride > 1:\n            cuda.syncthreads()\n"),
+    ("no barrier in the last warp", BARRIER, "        if stride > 16:\n            cuda.syncthreads()\n"),
+    ("no barrier after the last level", BARRIER, "        if stride > 1:\n            cuda.syncthreads()\n"),
     ("two barriers", BARRIER, BARRIER + BARRIER),
     ("everybody works", IF, "        if tid + stride < NUM_THREADS:\n"),
     ("one thread too few", IF, "        if tid < stride - 1:\n"),
     ("divided by 4", HALF, "        stride //= 4\n"),
-    ("every second thread", TREE,
-     "    stride = 1\n    while stride < NUM_THREADS:\n        if tid % (2 * stride) == 0:\n"
-     + STEP + BARRIER + "        stride *= 2\n"),
+    ("every second thread", TREE, "    stride = 1\n    while stride < NUM_THREADS:\n        if tid % (2 * stride) == 0:\n" + STEP + BARRIER + "        stride *= 2\n"),
     ("neighbouring threads, distant numbers: conflicts", TREE,
      "    stride = 1\n    while stride < NUM_THREADS:\n        i = 2 * stride * tid\n"
      "        if i < NUM_THREADS:\n            partial[i] = max(partial[i], partial[i + stride])\n"
      + BARRIER + "        stride *= 2\n"),
-    ("thread 0 alone", TREE,
-     "    if tid == 0:\n        for i in range(1, NUM_THREADS):\n"
-     "            partial[0] = max(partial[0], partial[i])\n    cuda.syncthreads()\n"),
+    ("thread 0 alone", TREE, "    if tid == 0:\n        for i in range(1, NUM_THREADS):\n            partial[0] = max(partial[0], partial[i])\n    cuda.syncthreads()\n"),
     ("thread 0 alone, in a register", TREE,
      "    if tid == 0:\n        m_i = partial[0]\n        for i in range(1, NUM_THREADS):\n"
      "            m_i = max(m_i, partial[i])\n        partial[0] = m_i\n    cuda.syncthreads()\n"),
@@ -44,8 +38,7 @@ WRONG = [
     ("the first warp alone", IF, "        if tid < min(stride, 32):\n"),
     ("never below -1e30", STEP, STEP.replace("max(", "max(float32(-1e30), ")),
     ("8 rows at most", FIRST, "    if cuda.blockIdx.x >= 8:\n        return\n" + FIRST),
-    ("0 counts as empty", STEP, "            if partial[tid] == 0 or partial[tid] < partial[tid + stride]:\n"
-     "                partial[tid] = partial[tid + stride]\n"),
+    ("0 counts as empty", STEP, "            if partial[tid] == 0 or partial[tid] < partial[tid + stride]:\n                partial[tid] = partial[tid + stride]\n"),
 ]  # fmt: skip
 
 RIGHT = [

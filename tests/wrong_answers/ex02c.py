@@ -14,39 +14,28 @@ LAST = DEVIATION + "\n" + LOOP + "        y[row, n] = (x[row, n] - mean) / devia
 MEAN = READ.partition("\n")[0] + "\n"
 
 WRONG = [
-    ("the barrier in the loop", FIRST,
-     "        total += x[row, n]\n        partial[tid] = total\n        cuda.syncthreads()\n"),
-    ("the store in the loop", FIRST,
-     "        total += x[row, n]\n        partial[tid] = total\n    cuda.syncthreads()\n"),
-    ("the partial is free before it is read", READ,
-     "    cuda.syncthreads()\n    mean = partial[0] / num_cols\n"),
+    ("the barrier in the loop", FIRST, "        total += x[row, n]\n        partial[tid] = total\n        cuda.syncthreads()\n"),
+    ("the store in the loop", FIRST, "        total += x[row, n]\n        partial[tid] = total\n    cuda.syncthreads()\n"),
+    ("the partial is free before it is read", READ, "    cuda.syncthreads()\n    mean = partial[0] / num_cols\n"),
     ("a warp barrier", READ, MEAN + "    cuda.syncwarp()\n"),
     ("a fence", READ, MEAN + "    cuda.threadfence_block()\n"),
     ("a barrier for one thread", READ, MEAN + "    if tid == 0:\n        cuda.syncthreads()\n"),
     ("two barriers more", READ, READ + "    cuda.syncthreads()\n    cuda.syncthreads()\n"),
-    ("threads without a column leave", HEAD, HEAD + "    if cuda.threadIdx.x >= x.shape[1]:\n"
-     "        return\n"),
-    ("a barrier for whoever has columns", READ,
-     MEAN + "    if tid < x.shape[1]:\n        cuda.syncthreads()\n"),
-    ("another array", HEAD, HEAD + "    other = cuda.shared.array(NUM_THREADS, float32)\n"
-     "    other[cuda.threadIdx.x] = float32(0)\n"),
+    ("threads without a column leave", HEAD, HEAD + "    if cuda.threadIdx.x >= x.shape[1]:\n        return\n"),
+    ("a barrier for whoever has columns", READ, MEAN + "    if tid < x.shape[1]:\n        cuda.syncthreads()\n"),
+    ("another array", HEAD, HEAD + "    other = cuda.shared.array(NUM_THREADS, float32)\n    other[cuda.threadIdx.x] = float32(0)\n"),
     ("no square root", DEVIATION, DEVIATION.replace("math.sqrt(", "(")),
     ("num_cols - 1", DEVIATION, DEVIATION.replace("num_cols", "(num_cols - float32(1))")),
-    ("the variance of the scores", SECOND,
-     SECOND.replace("distance * distance", "x[row, n] * x[row, n]")),
+    ("the variance of the scores", SECOND, SECOND.replace("distance * distance", "x[row, n] * x[row, n]")),
     ("float64", DEVIATION, DEVIATION.replace("EPS", "1e-5")),
-    ("x in place", LAST, LAST.replace("        y[row, n] =", "        x[row, n] = x[row, n] + "
-     "float32(0)\n        y[row, n] =")),
+    ("x in place", LAST, LAST.replace("        y[row, n] =", "        x[row, n] = x[row, n] + float32(0)\n        y[row, n] =")),
     ("1024 columns at most", LOOP + FIRST, LOOP.replace("x.shape[1]", "min(x.shape[1], 1024)") + FIRST),
-    ("8 columns to a thread at most", LOOP + FIRST,
-     LOOP.replace("x.shape[1]", "min(x.shape[1], tid + 1024)") + FIRST),
+    ("8 columns to a thread at most", LOOP + FIRST, LOOP.replace("x.shape[1]", "min(x.shape[1], tid + 1024)") + FIRST),
     ("the first warp alone", LAST, LAST.replace("range(tid, x.shape[1]", "range(tid, min(x.shape[1], 32)")),
 ]  # fmt: skip
 
 RIGHT = [
-    ("the barrier before the store, not after the load", [
-        (READ, MEAN),
-        (SECOND, SECOND.replace("    partial[tid]", "    cuda.syncthreads()\n    partial[tid]"))]),
+    ("the barrier before the store, not after the load", [(READ, MEAN), (SECOND, SECOND.replace("    partial[tid]", "    cuda.syncthreads()\n    partial[tid]"))]),
     ("the barriers in a helper", """
 import math
 
@@ -122,5 +111,5 @@ def kernel(source, target):
 ]  # fmt: skip
 
 EQUIVALENT = [
-    ("distance = x[row, n] - mean -> distance = mean - x[row, n]", "its square is the same"),
+    ("distance = x[row, n] - mean -> distance = mean - x[row, n]", "its square is the same")
 ]

@@ -13,27 +13,19 @@ CHUNK = OWN + "    for n in range(tid * own, min(tid * own + own, x.shape[1])):\
 PARTIAL = "    partial = cuda.shared.array(NUM_THREADS, float32)\n"
 
 WRONG = [
-    *((f"the maximum starts at {low}", START, f"    m_i = float32({low})\n")
-      for low in ("0.0", "-1e4", "-1e9", "-1e30")),
+    *((f"the maximum starts at {low}", START, f"    m_i = float32({low})\n") for low in ("0.0", "-1e4", "-1e9", "-1e30")),
     ("a row below -1e9 counts as masked", MASKED, "    if m_i < float32(-1e9):  # every"),
     ("no guard of 0 / 0", "    if partial[0] > 0:\n", "    if True:\n"),
-    ("the first column is left out of the maximum", MAX_LOOP,
-     COLUMNS.replace("tid,", "max(tid, 1),") + "        m_i"),
-    ("32 strides at most", SUM_LOOP,
-     COLUMNS.replace("x.shape[1],", "min(x.shape[1], 4096),") + "        l_i"),
+    ("the first column is left out of the maximum", MAX_LOOP, COLUMNS.replace("tid,", "max(tid, 1),") + "        m_i"),
+    ("32 strides at most", SUM_LOOP, COLUMNS.replace("x.shape[1],", "min(x.shape[1], 4096),") + "        l_i"),
     ("neighbouring columns to one thread, in the sum", SUM_LOOP, CHUNK + "        l_i"),
     ("neighbouring columns to one thread, in the store", WRITE_LOOP, CHUNK + "        y"),
-    ("one thread finds the maximum", MAX_LOOP,
-     "    for n in range(0 if tid == 0 else x.shape[1], x.shape[1]):\n        m_i"),
-    ("a minimum in the tree", "max(partial[tid], partial[tid + stride])\n        cuda",
-     "min(partial[tid], partial[tid + stride])\n        cuda"),
-    ("the sum takes the tree of the maximum", "    fold_sum(partial, tid)\n",
-     "    fold_max(partial, tid)\n"),
-    ("the maximum takes the tree of the sum", "    fold_max(partial, tid)\n",
-     "    fold_sum(partial, tid)\n"),
+    ("one thread finds the maximum", MAX_LOOP, "    for n in range(0 if tid == 0 else x.shape[1], x.shape[1]):\n        m_i"),
+    ("a minimum in the tree", "max(partial[tid], partial[tid + stride])\n        cuda", "min(partial[tid], partial[tid + stride])\n        cuda"),
+    ("the sum takes the tree of the maximum", "    fold_sum(partial, tid)\n", "    fold_max(partial, tid)\n"),
+    ("the maximum takes the tree of the sum", "    fold_max(partial, tid)\n", "    fold_sum(partial, tid)\n"),
     ("no tree of the sum", "    fold_sum(partial, tid)\n", ""),
-    ("the tree under an if", "    fold_sum(partial, tid)\n",
-     "    if tid < NUM_THREADS // 2:\n        fold_sum(partial, tid)\n"),
+    ("the tree under an if", "    fold_sum(partial, tid)\n", "    if tid < NUM_THREADS // 2:\n        fold_sum(partial, tid)\n"),
     ("a barrier in the loop over columns", [
         ("    cuda.syncthreads()  # every thread's sum is in place\n", ""),
         ("    partial[tid] = l_i\n", "        partial[tid] = l_i\n        cuda.syncthreads()\n")]),
@@ -41,18 +33,11 @@ WRONG = [
      "        cuda.syncthreads()",
      "            partial[tid] += partial[tid + stride]\n        if stride > 16:\n"
      "            cuda.syncthreads()"),
-    ("the barrier under the if", "            partial[tid] += partial[tid + stride]\n"
-     "        cuda.syncthreads()",
-     "            partial[tid] += partial[tid + stride]\n            cuda.syncthreads()"),
+    ("the barrier under the if", "            partial[tid] += partial[tid + stride]\n        cuda.syncthreads()", "            partial[tid] += partial[tid + stride]\n            cuda.syncthreads()"),
     ("the thread's own maximum", "    m_i = partial[0]\n", "    partial[0]\n"),
-    ("the thread's own sum", [
-        ("    if partial[0] > 0:\n", "    if l_i > 0:\n"),
-        ("        scale = float32(1.0) / partial[0]\n", "        scale = float32(1.0) / l_i\n")]),
-    ("an exponent cut off at -30", WRITE,
-     WRITE.replace("x[row, n] - m_i", "max(x[row, n] - m_i, float32(-30.0))")),
-    ("a second array", [
-        (PARTIAL, PARTIAL + "    sums = cuda.shared.array(NUM_THREADS, float32)\n"),
-        ("    partial[tid] = l_i\n", "    sums[tid] = l_i\n    partial[tid] = sums[tid]\n")]),
+    ("the thread's own sum", [("    if partial[0] > 0:\n", "    if l_i > 0:\n"), ("        scale = float32(1.0) / partial[0]\n", "        scale = float32(1.0) / l_i\n")]),
+    ("an exponent cut off at -30", WRITE, WRITE.replace("x[row, n] - m_i", "max(x[row, n] - m_i, float32(-30.0))")),
+    ("a second array", [(PARTIAL, PARTIAL + "    sums = cuda.shared.array(NUM_THREADS, float32)\n"), ("    partial[tid] = l_i\n", "    sums[tid] = l_i\n    partial[tid] = sums[tid]\n")]),
     ("the row in shared memory", [
         (PARTIAL, PARTIAL + "    kept = cuda.shared.array(6000, float32)\n"),
         (MAXIMUM, "        kept[n] = x[row, n]\n        m_i = max(m_i, kept[n])\n"),
@@ -62,25 +47,18 @@ WRONG = [
         (PARTIAL, PARTIAL + "    kept = cuda.local.array(64, float32)\n"),
         (MAXIMUM, "        kept[n // NUM_THREADS] = x[row, n]\n" + MAXIMUM),
         (WRITE, WRITE.replace("x[row, n]", "kept[n // NUM_THREADS]"))]),
-    ("y as a scratch pad", [
-        (SUM, "        y[row, n] = math.exp(x[row, n] - m_i)\n        l_i += y[row, n]\n"),
-        (WRITE, "        y[row, n] *= scale")]),
-    ("x as a scratch pad", [
-        (SUM, "        x[row, n] = math.exp(x[row, n] - m_i)\n        l_i += x[row, n]\n"),
-        (WRITE, "        y[row, n] = x[row, n] * scale")]),
+    ("y as a scratch pad", [(SUM, "        y[row, n] = math.exp(x[row, n] - m_i)\n        l_i += y[row, n]\n"), (WRITE, "        y[row, n] *= scale")]),
+    ("x as a scratch pad", [(SUM, "        x[row, n] = math.exp(x[row, n] - m_i)\n        l_i += x[row, n]\n"), (WRITE, "        y[row, n] = x[row, n] * scale")]),
     ("thread block 0 does all rows", [
         ("    row = cuda.blockIdx.x\n    tid = cuda.threadIdx.x\n",
          "    tid = cuda.threadIdx.x\n    if cuda.blockIdx.x > 0:\n        return\n"
          "    for row in range(x.shape[0]):\n        one_row(x, y, row, tid, partial)\n"
          "        cuda.syncthreads()\n\n\n@cuda.jit(device=True)\n"
          "def one_row(x, y, row, tid, partial):\n")]),
-    ("a column per thread, once", WRITE_LOOP,
-     "    for n in range(tid, min(x.shape[1], NUM_THREADS)):\n        y"),
+    ("a column per thread, once", WRITE_LOOP, "    for n in range(tid, min(x.shape[1], NUM_THREADS)):\n        y"),
     ("float64", "    l_i = float32(0.0)\n", "    l_i = 0.0\n"),
-    ("a maximum of 0 counts as masked", "    if partial[0] > 0:\n",
-     "    if partial[0] > 0 and m_i != 0:\n"),
-    ("the first warp alone", WRITE_LOOP, COLUMNS.replace("tid,", "tid if tid < 32 else x.shape[1],")
-     + "        y"),
+    ("a maximum of 0 counts as masked", "    if partial[0] > 0:\n", "    if partial[0] > 0 and m_i != 0:\n"),
+    ("the first warp alone", WRITE_LOOP, COLUMNS.replace("tid,", "tid if tid < 32 else x.shape[1],") + "        y"),
 ]  # fmt: skip
 
 RIGHT = [

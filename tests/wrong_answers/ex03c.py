@@ -22,50 +22,35 @@ SHARED = (
 )
 
 WRONG = [
-    ("a syncwarp that half of the warp never reaches",
-     "    if lane == 0:\n        m_warp[warp] = m_i",
-     "    if lane < 16:\n        cuda.syncwarp()\n    if lane == 0:\n        m_warp[warp] = m_i"),
-    *((f"the maximum starts at {low}", START, f"    m_i = float32({low})\n")
-      for low in ("0.0", "-1e4", "-1e9", "-1e30")),
-    *((f"merge: below {low} is empty", MERGE_GUARD, f"    if m < float32({low}):  # two")
-      for low in ("-1e4", "-1e9", "-1e30")),
+    ("a syncwarp that half of the warp never reaches", "    if lane == 0:\n        m_warp[warp] = m_i", "    if lane < 16:\n        cuda.syncwarp()\n    if lane == 0:\n        m_warp[warp] = m_i"),
+    *((f"the maximum starts at {low}", START, f"    m_i = float32({low})\n") for low in ("0.0", "-1e4", "-1e9", "-1e30")),
+    *((f"merge: below {low} is empty", MERGE_GUARD, f"    if m < float32({low}):  # two") for low in ("-1e4", "-1e9", "-1e30")),
     ("a row below -1e9 counts as masked", MASKED, "    if m_i < float32(-1e9):  # -inf"),
     ("merge: nothing is rescaled", MERGE, "    return m, l_a + l_b\n"),
-    ("merge: the factors are swapped", MERGE,
-     "    return m, l_b * math.exp(m_a - m) + l_a * math.exp(m_b - m)\n"),
-    ("merge: far parts are dropped", MERGE,
-     "    if m_a - m_b > float32(15):\n        return m_a, l_a\n" + MERGE),
+    ("merge: the factors are swapped", MERGE, "    return m, l_b * math.exp(m_a - m) + l_a * math.exp(m_b - m)\n"),
+    ("merge: far parts are dropped", MERGE, "    if m_a - m_b > float32(15):\n        return m_a, l_a\n" + MERGE),
     ("no guard of a masked row", MASKED, "    if m_i == math.inf:  # -inf"),
     ("no guard of 0 / 0", "    if l_i > 0:\n", "    if True:\n"),
     ("offsets from 8", "    offset = 16\n", "    offset = 8\n"),
-    ("l is not shuffled", "        l_b = cuda.shfl_xor_sync(FULL_MASK, l_i, offset)\n",
-     "        l_b = l_i\n"),
+    ("l is not shuffled", "        l_b = cuda.shfl_xor_sync(FULL_MASK, l_i, offset)\n", "        l_b = l_i\n"),
     ("the mask of half a warp", "FULL_MASK = 0xFFFFFFFF\n", "FULL_MASK = 0xFFFF\n"),
     ("shuffled under an if", "        m_b = cuda.shfl_xor_sync(FULL_MASK, m_i, offset)\n"
      "        l_b = cuda.shfl_xor_sync(FULL_MASK, l_i, offset)\n" + FOLD,
      "        if lane < 2 * offset:\n"
      "            m_b = cuda.shfl_xor_sync(FULL_MASK, m_i, offset)\n"
      "            l_b = cuda.shfl_xor_sync(FULL_MASK, l_i, offset)\n    " + FOLD),
-    ("shuffled down, read by all lanes", [
-        ("        m_b = cuda.shfl_xor_sync(", "        m_b = cuda.shfl_up_sync("),
-        ("        l_b = cuda.shfl_xor_sync(", "        l_b = cuda.shfl_up_sync(")]),
-    ("lane 1 stores", "    if lane == 0:\n        m_warp", "    if lane == 1 and warp == 0:\n"
-     "        m_warp"),
+    ("shuffled down, read by all lanes", [("        m_b = cuda.shfl_xor_sync(", "        m_b = cuda.shfl_up_sync("), ("        l_b = cuda.shfl_xor_sync(", "        l_b = cuda.shfl_up_sync(")]),
+    ("lane 1 stores", "    if lane == 0:\n        m_warp", "    if lane == 1 and warp == 0:\n        m_warp"),
     ("warp 0 counts twice", WARPS, WARPS.replace("1, ", "")),
-    ("each warp for itself", "    m_i, l_i = m_warp[0], l_warp[0]\n" + WARPS,
-     "    for w in range(0):\n"),
+    ("each warp for itself", "    m_i, l_i = m_warp[0], l_warp[0]\n" + WARPS, "    for w in range(0):\n"),
     ("a warp barrier", "    cuda.syncthreads()  # every", "    cuda.syncwarp()  # every"),
     ("neighbouring columns to one thread, reading", READ, CHUNK + "        m_i"),
-    ("neighbouring columns to one thread, writing", WRITE_LOOP,
-     CHUNK.replace("tid", "cuda.threadIdx.x") + "        y"),
-    ("4096 columns at most", READ,
-     COLUMNS.replace("x.shape[1],", "min(x.shape[1], 4096),") + "        m_i"),
+    ("neighbouring columns to one thread, writing", WRITE_LOOP, CHUNK.replace("tid", "cuda.threadIdx.x") + "        y"),
+    ("4096 columns at most", READ, COLUMNS.replace("x.shape[1],", "min(x.shape[1], 4096),") + "        m_i"),
     ("each score counts exp(s)", STEP, STEP.replace("float32(1.0)", "math.exp(x[row, n])")),
     ("not divided", WRITE, WRITE.replace(" * scale", "")),
-    ("an exponent cut off at -30", WRITE,
-     WRITE.replace("x[row, n] - m_i", "max(x[row, n] - m_i, float32(-30.0))")),
-    ("three passes", READ, "    for n in range(tid, x.shape[1], NUM_THREADS):\n"
-     "        m_i = max(m_i, x[row, n])\n    l_i = float32(0.0)\n" + READ),
+    ("an exponent cut off at -30", WRITE, WRITE.replace("x[row, n] - m_i", "max(x[row, n] - m_i, float32(-30.0))")),
+    ("three passes", READ, "    for n in range(tid, x.shape[1], NUM_THREADS):\n        m_i = max(m_i, x[row, n])\n    l_i = float32(0.0)\n" + READ),
     ("a pair per thread in shared memory", [
         (SHARED, SHARED + "    pairs = cuda.shared.array((NUM_THREADS, 2), float32)\n"),
         (STORE, "    pairs[tid, 0], pairs[tid, 1] = m_i, l_i\n    cuda.syncthreads()\n" + STORE)]),
@@ -74,11 +59,8 @@ WRONG = [
         (SHARED, SHARED + "    kept = cuda.local.array(64, float32)\n"),
         (STEP, "        kept[n // NUM_THREADS] = x[row, n]\n" + STEP),
         (WRITE, WRITE.replace("x[row, n]", "kept[n // NUM_THREADS]"))]),
-    ("y as a scratch pad", [
-        (STEP, STEP + "        y[row, n] = x[row, n]\n"),
-        (WRITE, WRITE.replace("x[row, n]", "y[row, n]"))]),
-    ("-inf in x replaced", STEP,
-     "        if x[row, n] == -math.inf:\n            x[row, n] = float32(-3.4e38)\n" + STEP),
+    ("y as a scratch pad", [(STEP, STEP + "        y[row, n] = x[row, n]\n"), (WRITE, WRITE.replace("x[row, n]", "y[row, n]"))]),
+    ("-inf in x replaced", STEP, "        if x[row, n] == -math.inf:\n            x[row, n] = float32(-3.4e38)\n" + STEP),
     ("float64", "    l_i = float32(0.0)\n", "    l_i = 0.0\n"),
     ("a maximum of 0 counts as masked", "    if l_i > 0:\n", "    if l_i > 0 and m_i != 0:\n"),
     ("thread 0 merges the warps, and a second barrier",
@@ -182,7 +164,6 @@ def online_softmax_kernel(x, y):
 ]  # fmt: skip
 
 EQUIVALENT = [
-    ("offset = 16 -> offset = 17",
-     "distances 17, 8, 4, 2, 1 combine to every distance up to 31 as well: each lane meets all"),
+    ("offset = 16 -> offset = 17", "distances 17, 8, 4, 2, 1 combine to every distance up to 31 as well: each lane meets all"),
     ("if lane == 0: -> if lane == 1:", "every lane of a warp holds the same pair: any may store it"),
 ]  # fmt: skip

@@ -15,23 +15,15 @@ WRONG = [
     ("climbs one slot", CLIMB, "        for i in range(last, last - 1, -1):\n"),
     ("climbs down", CLIMB, "        for i in range(1, last + 1):\n"),
     ("the columns stay behind", SWAP_COLS, ""),
-    ("the larger column first", SWAP, "            if x_best[i] > x_best[i - 1] or "
-     "(x_best[i] == x_best[i - 1] and col_best[i] > col_best[i - 1]):\n"),
+    ("the larger column first", SWAP, "            if x_best[i] > x_best[i - 1] or (x_best[i] == x_best[i - 1] and col_best[i] > col_best[i - 1]):\n"),
     ("no rule for ties", SWAP, "            if x_best[i] > x_best[i - 1]:\n"),
-    ("columns compared as float32", SWAP, "            if x_best[i] > x_best[i - 1] or ("
-     "x_best[i] == x_best[i - 1] and float32(col_best[i]) < float32(col_best[i - 1])):\n"),
-    ("the column is cut to 16 bits", "        col_best[last] = col\n",
-     "        col_best[last] = col % 65536\n"),
-    ("a third list", LAST, LAST + "    spare = cuda.local.array(4, float32)\n"
-     "    spare[0] = x_j\n    x_j = spare[0]\n"),
-    ("the row again from a shared array", LAST, LAST
-     + "    spare = cuda.shared.array(32, float32)\n    spare[cuda.threadIdx.x] = x_j\n"
-     "    x_j = spare[cuda.threadIdx.x]\n"),
+    ("columns compared as float32", SWAP, "            if x_best[i] > x_best[i - 1] or (x_best[i] == x_best[i - 1] and float32(col_best[i]) < float32(col_best[i - 1])):\n"),
+    ("the column is cut to 16 bits", "        col_best[last] = col\n", "        col_best[last] = col % 65536\n"),
+    ("a third list", LAST, LAST + "    spare = cuda.local.array(4, float32)\n    spare[0] = x_j\n    x_j = spare[0]\n"),
+    ("the row again from a shared array", LAST, LAST + "    spare = cuda.shared.array(32, float32)\n    spare[cuda.threadIdx.x] = x_j\n    x_j = spare[cuda.threadIdx.x]\n"),
     ("0 counts as empty", ENTER, ENTER.replace("if ", "if x_j != 0 and ")),
-    ("256 columns at most", "        for col in range(x.shape[1]):\n",
-     "        for col in range(min(x.shape[1], 256)):\n"),
-    ("the first warp alone", "        if row >= x.shape[0]:\n",
-     "        if row >= x.shape[0] or cuda.threadIdx.x >= 32:\n"),
+    ("256 columns at most", "        for col in range(x.shape[1]):\n", "        for col in range(min(x.shape[1], 256)):\n"),
+    ("the first warp alone", "        if row >= x.shape[0]:\n", "        if row >= x.shape[0] or cuda.threadIdx.x >= 32:\n"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -8,14 +8,12 @@ LAYER = "    return concat_heads(attention(q, k, v)) @ W_o"
 WRONG = [
     ("a reshape alone", SPLIT, "    return y.reshape(num_heads, len(y), -1)\n"),
     ("no transpose", SPLIT, "    return y.reshape(len(y), num_heads, -1)\n"),
-    ("every num_heads-th column", SPLIT,
-     "    return y.reshape(len(y), -1, num_heads).transpose(2, 0, 1)\n"),
+    ("every num_heads-th column", SPLIT, "    return y.reshape(len(y), -1, num_heads).transpose(2, 0, 1)\n"),
     ("columns before tokens", SPLIT, SPLIT.replace("(1, 0, 2)", "(1, 2, 0)")),
     ("num_heads columns", SPLIT, "    return y.reshape(len(y), -1, num_heads).transpose(1, 0, 2)\n"),
     ("no return of split", SPLIT, "    y.reshape(len(y), num_heads, -1)\n"),
     ("concat by a reshape alone", CONCAT, "    return out.reshape(out.shape[1], -1)\n"),
-    ("the heads of concat side by side, transposed", CONCAT,
-     "    return out.transpose(1, 2, 0).reshape(out.shape[1], -1)\n"),
+    ("the heads of concat side by side, transposed", CONCAT, "    return out.transpose(1, 2, 0).reshape(out.shape[1], -1)\n"),
     ("concat of tokens", CONCAT, "    return out.reshape(-1, out.shape[2])\n"),
     ("W_o first", LAYER, "    return concat_heads(attention(q, k, v @ W_o[: v.shape[2], : v.shape[2]]))"),
     ("W_o transposed", LAYER, LAYER.replace("W_o", "W_o.T")),
@@ -28,11 +26,8 @@ WRONG = [
     p = np.exp(s - s.max(axis=-1, keepdims=True))
     return concat_heads(p / p.sum(axis=-1, keepdims=True) @ v) @ W_o"""),
     ("x in place", HEADS, "    x += 0.5\n" + HEADS),
-    ("256 tokens at most", LAYER, "    out = attention(q[:, :256], k[:, :256], v[:, :256])\n"
-     "    out = np.pad(out, ((0, 0), (0, len(x) - out.shape[1]), (0, 0)))\n"
-     "    return concat_heads(out) @ W_o"),
-    ("8 heads at most", LAYER, LAYER.replace("attention(q, k, v)", "attention(q, k, v) * "
-     "(np.arange(num_heads) < 8)[:, None, None]")),
+    ("256 tokens at most", LAYER, "    out = attention(q[:, :256], k[:, :256], v[:, :256])\n    out = np.pad(out, ((0, 0), (0, len(x) - out.shape[1]), (0, 0)))\n    return concat_heads(out) @ W_o"),
+    ("8 heads at most", LAYER, LAYER.replace("attention(q, k, v)", "attention(q, k, v) * (np.arange(num_heads) < 8)[:, None, None]")),
 ]  # fmt: skip
 
 RIGHT = [

@@ -22,10 +22,7 @@ WRONG = [
     ("its own causal mask", MASK, "    mask = np.tril(np.ones_like(mask))\n" + MASK),
     ("no mask", MASK, "    mask = np.ones_like(mask)\n" + MASK),
     ("the mask in place", MASK, MASK + "    mask[:, 0] = True\n"),
-    ("a score of 0 counts as hidden", [
-        (MASK, "    s = s * mask\n"),
-        (WEIGHTS, "    m = np.where(s == 0, big_neg, s).max(axis=1, keepdims=True)\n"
-                  "    p = np.where(s == 0, 0, np.exp(s - m))\n")]),
+    ("a score of 0 counts as hidden", [(MASK, "    s = s * mask\n"), (WEIGHTS, "    m = np.where(s == 0, big_neg, s).max(axis=1, keepdims=True)\n    p = np.where(s == 0, 0, np.exp(s - m))\n")]),
     ("256 keys at most", MASK, "    mask = mask & (np.arange(len(k)) < 256)\n" + MASK),
 ]  # fmt: skip
 
@@ -49,12 +46,9 @@ def attention(q, k, v, mask):
     l = p.sum(axis=1, keepdims=True)
     return p / np.where(l == 0, 1, l) @ v
 """),
-    ("empty rows at the end", [
-        (WEIGHTS, PLAIN), (DIVIDED, "    out = p / p.sum(axis=1, keepdims=True) @ v\n"
-                                    "    out[~mask.any(axis=1)] = 0\n    return out")]),
+    ("empty rows at the end", [(WEIGHTS, PLAIN), (DIVIDED, "    out = p / p.sum(axis=1, keepdims=True) @ v\n    out[~mask.any(axis=1)] = 0\n    return out")]),
     ("minus infinity, NaN that np.where drops", MASK, MASK.replace("big_neg", "-np.inf")),
-    ("nan_to_num makes 0 of 0 / 0", [(MASK, MASK.replace("big_neg", "-np.inf")), (WEIGHTS, PLAIN),
-     (DIVIDED, "    return np.nan_to_num(p / p.sum(axis=1, keepdims=True)) @ v\n")]),
+    ("nan_to_num makes 0 of 0 / 0", [(MASK, MASK.replace("big_neg", "-np.inf")), (WEIGHTS, PLAIN), (DIVIDED, "    return np.nan_to_num(p / p.sum(axis=1, keepdims=True)) @ v\n")]),
     ("the opposite, inverted", MASK, "    s = np.where(~mask, big_neg, s)\n"),
 ]  # fmt: skip
 

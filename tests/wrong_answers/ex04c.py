@@ -13,8 +13,7 @@ WRONG = [
     ("V per column of tiles", KV, KV + "    v_reads = N * d * num_col_tiles\n"),
     ("S is not read back", MOVED, MOVED.replace("square, square", "square, 0", 1)),
     ("P is not read back", MOVED, MOVED.replace("square, v", "0, v")),
-    ("S is read per tile", MOVED,
-     MOVED.replace("square, square", "square, square * num_col_tiles", 1)),
+    ("S is read per tile", MOVED, MOVED.replace("square, square", "square, square * num_col_tiles", 1)),
     ("S and P are N d", SQUARE, "    square = N * d\n"),
     ("S and P are rows of tiles", SQUARE, "    square = N * num_col_tiles\n"),
     ("V before P", MOVED, MOVED.replace("square, v_reads", "v_reads, square")),
@@ -41,9 +40,7 @@ def standard_traffic(N, d, B_r=None, B_c=None, dtype_bytes=2):
     result["total"] = sum(result.values())
     return result
 """),
-    ("another order of thought", Q, "    of_k, of_out = num_row_tiles * d * N, d * N\n"
-     "    return num_col_tiles * of_out, of_k, *(N**2,) * 4, of_k, of_out\n"
-     "    q_reads = N * d * num_col_tiles  #"),
+    ("another order of thought", Q, "    of_k, of_out = num_row_tiles * d * N, d * N\n    return num_col_tiles * of_out, of_k, *(N**2,) * 4, of_k, of_out\n    q_reads = N * d * num_col_tiles  #"),
 ]  # fmt: skip
 
 EQUIVALENT = []

@@ -24,17 +24,14 @@ WRONG = [
     ("acc is divided with each key", ACC, ACC.replace("\n", " / (l_i * alpha + p)\n")),
     ("merge: averages", MERGE_L, "    return l_i + float32(1.0)\n"),
     ("merge: the first chunk's acc", MERGE_ACC, MERGE_ACC.replace("acc[chunk", "acc[0")),
-    ("merge: l rescaled in place", MERGE_L,
-     "    l[chunk, m_row] *= alpha\n    return l_i + l[chunk, m_row]\n"),
+    ("merge: l rescaled in place", MERGE_L, "    l[chunk, m_row] *= alpha\n    return l_i + l[chunk, m_row]\n"),
     ("merge: not divided", OUT, "        out[m_row, c] = acc_row[c]\n"),
-    ("acc is divided in each chunk", STORE_ACC,
-     "        acc[chunk, m_row, c] = acc_row[c] / l_i if l_i > 0 else float32(0.0)\n"),
+    ("acc is divided in each chunk", STORE_ACC, "        acc[chunk, m_row, c] = acc_row[c] / l_i if l_i > 0 else float32(0.0)\n"),
     ("q is loaded for each key", DOT, "            s += q[m_row, c] * k[n, c]\n"),
     ("float64", RETURN, "    return m_new, l_i * alpha + p * 1.0\n"),
     ("a score of 0 weighs nothing", P, P + "    if s == 0:\n        p = float32(0)\n"),
     ("256 queries at most", "    if m_row >= q.shape[0]:\n", "    if m_row >= min(q.shape[0], 256):\n"),
-    ("the first warp alone", "    if m_row >= out.shape[0]:\n",
-     "    if m_row >= out.shape[0] or cuda.threadIdx.x >= 32:\n"),
+    ("the first warp alone", "    if m_row >= out.shape[0]:\n", "    if m_row >= out.shape[0] or cuda.threadIdx.x >= 32:\n"),
     ("a maximum below -1e4 starts anew", NEW, "    m_new = max(m_i, s) if m_i > float32(-1e4) else s\n"),
 ]  # fmt: skip
 
@@ -51,9 +48,7 @@ RIGHT = [
         acc_row[c] += weight * v[n, c]
     return m_i, l_i + weight
 """),
-    ("the sums first, other names", [
-        (ACC, "        acc_row[c] *= alpha\n        acc_row[c] += v[n, c] * p\n"),
-        (MERGE_L, "    part = l[chunk, m_row] * alpha\n    return part + l_i\n")]),
+    ("the sums first, other names", [(ACC, "        acc_row[c] *= alpha\n        acc_row[c] += v[n, c] * p\n"), (MERGE_L, "    part = l[chunk, m_row] * alpha\n    return part + l_i\n")]),
 ]  # fmt: skip
 
 EQUIVALENT = []

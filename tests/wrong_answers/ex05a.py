@@ -40,35 +40,22 @@ WRONG = [
     ("as it was", BUFFER, ONE),
     ("one buffer and a barrier", *changed((BUFFER, ONE), (READ, READ + BARRIER))),
     ("one buffer and a barrier at the start of a row", BUFFER, BARRIER + ONE),
-    ("one buffer, the barrier before the maximum is read", *changed(
-        (BUFFER, ONE), (READ, READ.replace("        row_max", BARRIER + "        row_max")))),
-    ("one buffer, the barrier for one thread", *changed(
-        (BUFFER, ONE), (READ, READ + "        if tid == 0:\n    " + BARRIER))),
-    ("one buffer, a warp barrier", *changed(
-        (BUFFER, ONE), (READ, READ + "        cuda.syncwarp()\n"))),
-    ("one buffer, a fence", *changed(
-        (BUFFER, ONE), (READ, READ + "        cuda.threadfence_block()\n"))),
-    ("one buffer, a barrier per column", *changed(
-        (BUFFER, ONE), (LAST, LAST + "            cuda.syncthreads()\n"))),
-    ("the buffer changes with the thread block", BUFFER,
-     "        partial = buffers[cuda.blockIdx.x % 2]\n"),
+    ("one buffer, the barrier before the maximum is read", *changed((BUFFER, ONE), (READ, READ.replace("        row_max", BARRIER + "        row_max")))),
+    ("one buffer, the barrier for one thread", *changed((BUFFER, ONE), (READ, READ + "        if tid == 0:\n    " + BARRIER))),
+    ("one buffer, a warp barrier", *changed((BUFFER, ONE), (READ, READ + "        cuda.syncwarp()\n"))),
+    ("one buffer, a fence", *changed((BUFFER, ONE), (READ, READ + "        cuda.threadfence_block()\n"))),
+    ("one buffer, a barrier per column", *changed((BUFFER, ONE), (LAST, LAST + "            cuda.syncthreads()\n"))),
+    ("the buffer changes with the thread block", BUFFER, "        partial = buffers[cuda.blockIdx.x % 2]\n"),
     ("three buffers", [(HEAD, HEAD.replace("(2, ", "(3, ")), (BUFFER, BUFFER.replace("% 2", "% 3"))]),
     ("a barrier more", *changed((READ, READ + BARRIER))),
-    ("the maximum from the other buffer", *changed(
-        (READ, READ.replace("partial[0]", "buffers[1 - row // cuda.gridDim.x % 2, 0]")))),
+    ("the maximum from the other buffer", *changed((READ, READ.replace("partial[0]", "buffers[1 - row // cuda.gridDim.x % 2, 0]")))),
     ("the barrier moved into the if", *changed((STEP, "    " + STEP))),
-    ("one row per thread block", ROWS, HEAD + "    for row in range(cuda.blockIdx.x, "
-     "min(cuda.blockIdx.x + 1, x.shape[0])):\n"),
-    ("all rows by every thread block", ROWS + BUFFER,
-     HEAD + "    for row in range(x.shape[0]):\n        partial = buffers[row % 2]\n"),
-    ("all rows by thread block 0", ROWS,
-     HEAD + "    for row in range(cuda.blockIdx.x * x.shape[0], x.shape[0]):\n"),
-    ("64 rows at most", ROWS, HEAD + "    for row in range(cuda.blockIdx.x, min(x.shape[0], 64), "
-     "cuda.gridDim.x):\n"),
-    *((f"the maximum starts at {low}", BEST, BUFFER + f"        best = float32({low})\n")
-      for low in ("0.0", "-1e4", "-1e9", "-1e30")),
-    ("4096 columns at most", COLUMNS,
-     BEST + "        for col in range(tid, min(x.shape[1], 4096), THREADS):\n"),
+    ("one row per thread block", ROWS, HEAD + "    for row in range(cuda.blockIdx.x, min(cuda.blockIdx.x + 1, x.shape[0])):\n"),
+    ("all rows by every thread block", ROWS + BUFFER, HEAD + "    for row in range(x.shape[0]):\n        partial = buffers[row % 2]\n"),
+    ("all rows by thread block 0", ROWS, HEAD + "    for row in range(cuda.blockIdx.x * x.shape[0], x.shape[0]):\n"),
+    ("64 rows at most", ROWS, HEAD + "    for row in range(cuda.blockIdx.x, min(x.shape[0], 64), cuda.gridDim.x):\n"),
+    *((f"the maximum starts at {low}", BEST, BUFFER + f"        best = float32({low})\n") for low in ("0.0", "-1e4", "-1e9", "-1e30")),
+    ("4096 columns at most", COLUMNS, BEST + "        for col in range(tid, min(x.shape[1], 4096), THREADS):\n"),
     ("each thread its own maximum", *changed((READ, READ.replace("partial[0]", "best")))),
     ("thread 0 alone", KERNEL,
      "        buffers[0, tid] = float32(0)\n        if tid == 0:\n"
@@ -80,13 +67,10 @@ WRONG = [
          "        row_max = float32(-math.inf)\n        for col in range(x.shape[1]):\n"
          "            row_max = max(row_max, x[row, col])\n"))),
     ("y as a scratch pad", MAXIMUM, MAXIMUM + "            y[row, col] = x[row, col]\n"),
-    ("x in place", *changed((LAST, LAST.replace("            y[row, col] = x[row, col] - row_max\n",
-     "            x[row, col] -= row_max\n            y[row, col] = x[row, col]\n")))),
+    ("x in place", *changed((LAST, LAST.replace("            y[row, col] = x[row, col] - row_max\n", "            x[row, col] -= row_max\n            y[row, col] = x[row, col]\n")))),
     ("float64", BEST, BUFFER + "        best = float(-math.inf)\n"),
-    ("0 counts as no maximum", *changed((READ, READ
-     + "        if row_max == 0:\n            row_max = best\n"))),
-    ("256 rows at most", ROWS, HEAD + "    for row in range(cuda.blockIdx.x, min(x.shape[0], 256), "
-     "cuda.gridDim.x):\n"),
+    ("0 counts as no maximum", *changed((READ, READ + "        if row_max == 0:\n            row_max = best\n"))),
+    ("256 rows at most", ROWS, HEAD + "    for row in range(cuda.blockIdx.x, min(x.shape[0], 256), cuda.gridDim.x):\n"),
 ]  # fmt: skip
 
 RIGHT = [

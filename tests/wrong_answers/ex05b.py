@@ -25,19 +25,14 @@ WRONG = [
                           (B_TEST, B_TEST.replace("+ ty", "+ tx")),
                           (B_LOAD, B_LOAD.replace("[ty, tx]", "[tx, ty]").replace("+ ty", "+ tx")),
                           (DOT, DOT.replace("[ty, k]", "[tx, k]").replace("[k, tx]", "[k, ty]"))]),
-    ("b_tile transposed", [(B_LOAD, B_LOAD.replace("[ty, tx]", "[tx, ty]")),
-                           (DOT, DOT.replace("b_tile[k, tx]", "b_tile[tx, k]"))]),
-    ("a_tile transposed", [(A_LOAD, A_LOAD.replace("[ty, tx]", "[tx, ty]")),
-                           (DOT, DOT.replace("a_tile[ty, k]", "a_tile[k, ty]"))]),
+    ("b_tile transposed", [(B_LOAD, B_LOAD.replace("[ty, tx]", "[tx, ty]")), (DOT, DOT.replace("b_tile[k, tx]", "b_tile[tx, k]"))]),
+    ("a_tile transposed", [(A_LOAD, A_LOAD.replace("[ty, tx]", "[tx, ty]")), (DOT, DOT.replace("a_tile[ty, k]", "a_tile[k, ty]"))]),
     ("whole tiles only", LOOP, LOOP.replace("a.shape[1], TILE", "a.shape[1] // TILE * TILE, TILE")),
     ("128 tiles at most", LOOP, LOOP.replace("a.shape[1],", "min(a.shape[1], 128 * TILE),")),
     ("K taken from c", LOOP, LOOP.replace("a.shape[1]", "c.shape[1]")),
-    ("a clamped index, not 0", A_LOAD,
-     "            a_tile[ty, tx] = a[min(row, a.shape[0] - 1), min(k_start + tx, a.shape[1] - 1)]\n"),
-    ("1 outside", [(A_LOAD, A_LOAD.replace("float32(0)", "float32(1)")),
-                   (B_LOAD, B_LOAD.replace("float32(0)", "float32(1)"))]),
-    ("nothing outside", [(A_LOAD, "            if inside:\n                a_tile[ty, tx] = "
-                                  "a[row, k_start + tx]\n")]),
+    ("a clamped index, not 0", A_LOAD, "            a_tile[ty, tx] = a[min(row, a.shape[0] - 1), min(k_start + tx, a.shape[1] - 1)]\n"),
+    ("1 outside", [(A_LOAD, A_LOAD.replace("float32(0)", "float32(1)")), (B_LOAD, B_LOAD.replace("float32(0)", "float32(1)"))]),
+    ("nothing outside", [(A_LOAD, "            if inside:\n                a_tile[ty, tx] = a[row, k_start + tx]\n")]),
     ("no store test", STORE_TEST, "        if True:\n"),
     ("a warp barrier", BEFORE, BEFORE.replace("syncthreads", "syncwarp")),
     ("the sum in c", [(ACC, "        if row < c.shape[0] and col < c.shape[1]:\n"
@@ -46,27 +41,20 @@ WRONG = [
                             "                    c[row, col] += a_tile[ty, k] * b_tile[k, tx]\n"),
                       (STORE, "            pass\n")]),
     ("the sum starts from c", STORE, STORE.replace("= acc", "+= acc")),
-    ("stored in every step", AFTER,
-     AFTER + "            if row < c.shape[0] and col < c.shape[1]:\n    " + STORE),
+    ("stored in every step", AFTER, AFTER + "            if row < c.shape[0] and col < c.shape[1]:\n    " + STORE),
     ("b from HBM", [(B_LOAD, "            b_tile[ty, tx] = float32(0)\n"),
                     (DOT, "                if k_start + k < b.shape[0] and col < b.shape[1]:\n"
                           "                    acc += a_tile[ty, k] * b[k_start + k, col]\n")]),
-    ("no tiles", [(DOT, "                if k_start + k < b.shape[0] and row < c.shape[0] and "
-                        "col < c.shape[1]:\n"
-                        "                    acc += a[row, k_start + k] * b[k_start + k, col]\n")]),
-    ("a third tile", A_TILE, A_TILE + "        c_tile = cuda.shared.array((TILE, TILE), float32)\n"
-     "        c_tile[cuda.threadIdx.y, cuda.threadIdx.x] = float32(0)\n"),
+    ("no tiles", [(DOT, "                if k_start + k < b.shape[0] and row < c.shape[0] and col < c.shape[1]:\n                    acc += a[row, k_start + k] * b[k_start + k, col]\n")]),
+    ("a third tile", A_TILE, A_TILE + "        c_tile = cuda.shared.array((TILE, TILE), float32)\n        c_tile[cuda.threadIdx.y, cuda.threadIdx.x] = float32(0)\n"),
     ("padded tiles", A_TILE, A_TILE.replace("TILE, TILE)", "TILE, TILE + 1)")),
     ("two tiles in flight", B_TILE, B_TILE.replace("TILE, TILE)", "2 * TILE, TILE)")),
     ("products in a local array", [(ACC, ACC + "        kept = cuda.local.array(TILE, float32)\n"),
                                    (DOT, "                kept[k] = a_tile[ty, k] * b_tile[k, tx]\n"
                                          "                acc += kept[k]\n")]),
-    ("a scaled in place", A_LOAD,
-     A_LOAD + "            if row < a.shape[0] and k_start + tx < a.shape[1] and col < TILE:\n"
-     "                a[row, k_start + tx] = float32(0)\n"),
+    ("a scaled in place", A_LOAD, A_LOAD + "            if row < a.shape[0] and k_start + tx < a.shape[1] and col < TILE:\n                a[row, k_start + tx] = float32(0)\n"),
     ("float64", ACC, "        acc = 0.0\n"),
-    ("float16", DOT, "                acc += float32(int(a_tile[ty, k] * 2048) / float32(2048)) * "
-                     "b_tile[k, tx]\n"),
+    ("float16", DOT, "                acc += float32(int(a_tile[ty, k] * 2048) / float32(2048)) * b_tile[k, tx]\n"),
     ("256 rows at most", STORE_TEST, STORE_TEST.replace("c.shape[0]", "min(256, c.shape[0])")),
     ("256 columns at most", STORE_TEST, STORE_TEST.replace("c.shape[1]", "min(256, c.shape[1])")),
     ("the first warp alone", STORE_TEST, STORE_TEST.replace("if ", "if ty * TILE + tx < 32 and ")),

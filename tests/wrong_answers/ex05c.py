@@ -47,15 +47,11 @@ RIGHT = [
         if t == r:
             mine = total
     y[first + t] = mine"""),
-    ("each thread begins elsewhere, no padding", [
-        (TILE, TILE.replace("33", "32")), (ADD, ADD.replace("[t, c]", "[t, (c + t) % 32]"))]),
-    ("a swizzle", [
-        (TILE, TILE.replace("33", "32")), (LOAD, LOAD.replace("[r, t] =", "[r, t ^ r] =")),
-        (ADD, ADD.replace("[t, c]", "[t, c ^ t]"))]),
+    ("each thread begins elsewhere, no padding", [(TILE, TILE.replace("33", "32")), (ADD, ADD.replace("[t, c]", "[t, (c + t) % 32]"))]),
+    ("a swizzle", [(TILE, TILE.replace("33", "32")), (LOAD, LOAD.replace("[r, t] =", "[r, t ^ r] =")), (ADD, ADD.replace("[t, c]", "[t, c ^ t]"))]),
     ("the barrier of a thread block", [(READY, READY.replace("warp", "threads")), (DONE, DONE.replace("warp", "threads"))]),
 ]  # fmt: skip
 
 EQUIVALENT = [
-    (f"{LOOP.strip()} -> {LOOP.strip().replace('[1], 32', '[1] - 1, 32')}",
-     "N is a multiple of 32: the last start is N - 32"),
+    (f"{LOOP.strip()} -> {LOOP.strip().replace('[1], 32', '[1] - 1, 32')}", "N is a multiple of 32: the last start is N - 32"),
 ]  # fmt: skip

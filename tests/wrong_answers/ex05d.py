@@ -21,12 +21,10 @@ WRONG = [
     ("the pair the other way round", BEST, BEST + "[::-1]"),
     ("a list", BEST, "    return list(max(pairs, key=math.prod))"),
     ("no return", BEST, "    max(pairs, key=math.prod)"),
-    ("the formula without rounding", PAIRS,
-     "    B_c = int((d * d + elements / 2) ** 0.5 - d)\n    pairs = [(2 * B_c, B_c)]\n"),
+    ("the formula without rounding", PAIRS, "    B_c = int((d * d + elements / 2) ** 0.5 - d)\n    pairs = [(2 * B_c, B_c)]\n"),
     ("nothing is tested", TEST, "    if elements < 0:\n"),
     ("no number in the message", NEED, "more, "),
-    ("tallest by a loop", SOLVE, "    B_r = 0\n"
-     "    while (B_r + 1) * (d + B_c) + 2 * B_c * d <= elements:\n        B_r += 1\n    return B_r\n"),
+    ("tallest by a loop", SOLVE, "    B_r = 0\n    while (B_r + 1) * (d + B_c) + 2 * B_c * d <= elements:\n        B_r += 1\n    return B_r\n"),
     ("two loops", PAIRS, """    pairs = [
         (B_r, B_c) for B_c in range(1, elements // (2 * d) + 1) for B_r in range(1, elements // d + 1)
         if B_r * d + 2 * B_c * d + B_r * B_c <= elements
@@ -54,6 +52,5 @@ BEYOND = "beyond elements / (2 d) not even one row of Q fits: its product is not
 EQUIVALENT = [
     (f"{FOR} -> {FOR.replace('+ 1)]', '+ 2)]')}", BEYOND),
     (f"{FOR} -> {FOR.replace('(2 * d)', 'd')}", BEYOND),
-    (f"{FOR} -> {FOR.replace('(2 * d)', '(3 * d)')}",
-     "the best B_c lies near elements / (4 d) at most; the same for d up to 12 and 1500 elements"),
+    (f"{FOR} -> {FOR.replace('(2 * d)', '(3 * d)')}", "the best B_c lies near elements / (4 d) at most; the same for d up to 12 and 1500 elements"),
 ]  # fmt: skip

@@ -22,9 +22,7 @@ WRONG = [
     ("one column each", ACCUMULATORS, "    return max(1, d // block_n)\n"),
     ("256 threads taken for granted", FEW, FEW.replace("max_threads", "256")),
     ("48 KiB taken for granted", FITS, FITS.replace("sram_bytes", "48 * 1024")),
-    ("the constraint of ex05d", FITS,
-     "    tiles = block_m * d + 2 * block_n * d + block_m * block_n\n"
-     "    return few and 4 * tiles <= sram_bytes\n"),
+    ("the constraint of ex05d", FITS, "    tiles = block_m * d + 2 * block_n * d + block_m * block_n\n    return few and 4 * tiles <= sram_bytes\n"),
     ("m and n of accumulators swapped", FEW, FEW.replace("(block_n, d)", "(block_m, d)")),
     ("no return", FITS, "    few and shared_bytes(block_m, block_n, d) <= sram_bytes\n"),
     ("512 threads by default", DEFAULTS, DEFAULTS.replace("256", "512")),

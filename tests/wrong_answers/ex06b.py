@@ -26,32 +26,25 @@ OUT = "                        out[m_row, d] = acc / l_new  #"
 STORE = "                        l[m_row], m[m_row] = l_new, m_new  #"
 
 WRONG = [
-    *((f"a missing key is {low}", MISSING, f"                s = float32({low})  # a key")
-      for low in ("0.0", "-1e4", "-1e9", "-1e30")),
+    *((f"a missing key is {low}", MISSING, f"                s = float32({low})  # a key") for low in ("0.0", "-1e4", "-1e9", "-1e30")),
     ("a missing key is loaded as 0 and counts", EXISTS, "                if tx >= 0:\n"),
     ("one key too many", EXISTS, EXISTS.replace("<", "<=")),
     ("the last key is left out", EXISTS, EXISTS.replace("seqlen_k", "seqlen_k - 1")),
     ("whole tiles of keys", KEYS, KEYS.replace("seqlen_k,", "seqlen_k // BLOCK_N * BLOCK_N,")),
-    ("whole tiles of queries", QUERIES,
-     QUERIES.replace("seqlen_q,", "max(seqlen_q // BLOCK_M * BLOCK_M, 1),")),
+    ("whole tiles of queries", QUERIES, QUERIES.replace("seqlen_q,", "max(seqlen_q // BLOCK_M * BLOCK_M, 1),")),
     ("64 tiles of keys at most", KEYS, KEYS.replace("seqlen_k,", "min(seqlen_k, 64 * BLOCK_N),")),
-    ("64 tiles of queries at most", QUERIES,
-     QUERIES.replace("seqlen_q,", "min(seqlen_q, 64 * BLOCK_M),")),
+    ("64 tiles of queries at most", QUERIES, QUERIES.replace("seqlen_q,", "min(seqlen_q, 64 * BLOCK_M),")),
     ("no guard of the query", ROW, "                if True:\n"),
     ("no scale", SCALE, "                    pass  #"),
     ("1/sqrt(head_dim)", SCALE, "                    s *= float32(1 / math.sqrt(HEAD_DIM))  #"),
     ("divided by the scale", SCALE, "                    s /= softmax_scale  #"),
     ("the tile's maximum alone", M_NEW, "                m_new = float32(-math.inf)\n"),
-    *((f"the maximum is never below {low}", M_NEW,
-       f"                m_new = max(m_old[ty], float32({low}))\n") for low in ("-1e4", "-1e30")),
-    ("exp cut off at -20", P, "                p_tile[ty, tx] = math.exp(max(s - m_new, "
-                              "float32(-20.0))) if n_start + tx < seqlen_k else float32(0.0)\n"),
+    *((f"the maximum is never below {low}", M_NEW, f"                m_new = max(m_old[ty], float32({low}))\n") for low in ("-1e4", "-1e30")),
+    ("exp cut off at -20", P, "                p_tile[ty, tx] = math.exp(max(s - m_new, float32(-20.0))) if n_start + tx < seqlen_k else float32(0.0)\n"),
     ("l starts from 0 in each tile", L_NEW, "                l_new = float32(0.0)\n"),
     ("out is not rescaled", UNDO, "                        acc = l_old[ty] * out[m_row, d]  #"),
     ("out of the last tile alone", UNDO, "                        acc = float32(0.0)  #"),
-    ("the first launch only", UNDO, "                        acc = float32(0.0)\n"
-     "                        if n_start > 0:\n"
-     "                            acc = l_alpha * out[m_row, d]  #"),
+    ("the first launch only", UNDO, "                        acc = float32(0.0)\n                        if n_start > 0:\n                            acc = l_alpha * out[m_row, d]  #"),
     ("divided by the old l", OUT, "                        out[m_row, d] = acc / l_alpha  #"),
     ("k for v", ACC, ACC.replace("v_tile", "k_tile")),
     ("p transposed", ACC, ACC.replace("p_tile[ty, c]", "p_tile[c, tx]")),
@@ -59,19 +52,13 @@ WRONG = [
     ("m is not stored", STORE, "                        l[m_row] = l_new  #"),
     ("l and m swapped", STORE, STORE.replace("l_new, m_new", "m_new, l_new")),
     ("m is stored as exp", STORE, STORE.replace("l_new, m_new", "l_new, math.exp(m_new)")),
-    ("every thread stores l", "                    if tx == 0:\n                        l[",
-     "                    if tx >= 0:\n                        l["),
+    ("every thread stores l", "                    if tx == 0:\n                        l[", "                    if tx >= 0:\n                        l["),
     ("every thread loads the state", STATE, STATE.replace("tx == 0", "tx >= 0")),
-    ("an early return", "                m_row = m_start + ty\n",
-     "                m_row = m_start + ty\n                if m_row >= seqlen_q:\n"
-     "                    return\n"),
-    ("a barrier under the guard", WEIGHED,
-     "                if m_row < seqlen_q:\n    " + WEIGHED),
+    ("an early return", "                m_row = m_start + ty\n", "                m_row = m_start + ty\n                if m_row >= seqlen_q:\n                    return\n"),
+    ("a barrier under the guard", WEIGHED, "                if m_row < seqlen_q:\n    " + WEIGHED),
     ("k is loaded by every row of threads", K_ROWS, "            for row in range(BLOCK_N):\n"),
-    ("k and v in every inner turn", [
-        (DOT, "                        s += q_tile[ty, d] * k[n_start + tx, d]\n")]),
-    ("q from HBM", DOT, "                        s += (q[m_row, d] if m_row < seqlen_q else "
-                        "float32(0.0)) * k_tile[tx, d]\n"),
+    ("k and v in every inner turn", [(DOT, "                        s += q_tile[ty, d] * k[n_start + tx, d]\n")]),
+    ("q from HBM", DOT, "                        s += (q[m_row, d] if m_row < seqlen_q else float32(0.0)) * k_tile[tx, d]\n"),
     ("neighbouring columns to one thread", K_COLS,
      "                own = -(-HEAD_DIM // BLOCK_N)\n"
      "                for d in range(tx * own, min(tx * own + own, HEAD_DIM)):\n"
@@ -81,19 +68,11 @@ WRONG = [
      "                    for d in range(tx * own, min(tx * own + own, HEAD_DIM)):\n"
      "                        acc"),
     ("head_dim at most 16", DOT, "                        if d < 16:\n    " + DOT),
-    ("all of q in shared memory", Q_TILE,
-     "        all_of_q = cuda.shared.array((1024, 4), float32)\n"
-     "        all_of_q[cuda.threadIdx.y, 0] = float32(0.0)\n" + Q_TILE),
-    ("a spare tile", P_TILE, P_TILE + "        spare = cuda.shared.array((BLOCK_N, HEAD_DIM), "
-     "float32)\n        spare[0, 0] = float32(0.0)\n"),
-    ("the scores of a row in a local array", L_NEW,
-     "                scores = cuda.local.array(1024, float32)\n"
-     "                scores[tx] = s\n" + L_NEW),
-    ("thread (ty, 0) owns all columns of out", OUT_COLS,
-     "                    for d in range(0 if tx == 0 else HEAD_DIM, HEAD_DIM):\n"
-     "                        acc"),
-    ("q scaled in place", Q_LOAD, "                    if m_row < seqlen_q and n_start == 0:\n"
-     "                        q[m_row, d] *= float32(1.0)\n" + Q_LOAD),
+    ("all of q in shared memory", Q_TILE, "        all_of_q = cuda.shared.array((1024, 4), float32)\n        all_of_q[cuda.threadIdx.y, 0] = float32(0.0)\n" + Q_TILE),
+    ("a spare tile", P_TILE, P_TILE + "        spare = cuda.shared.array((BLOCK_N, HEAD_DIM), float32)\n        spare[0, 0] = float32(0.0)\n"),
+    ("the scores of a row in a local array", L_NEW, "                scores = cuda.local.array(1024, float32)\n                scores[tx] = s\n" + L_NEW),
+    ("thread (ty, 0) owns all columns of out", OUT_COLS, "                    for d in range(0 if tx == 0 else HEAD_DIM, HEAD_DIM):\n                        acc"),
+    ("q scaled in place", Q_LOAD, "                    if m_row < seqlen_q and n_start == 0:\n                        q[m_row, d] *= float32(1.0)\n" + Q_LOAD),
     ("float64", L_NEW, "                l_new = 0.0 + l_alpha\n"),
     ("64 columns at most", DOT, "                        if d < 64:\n    " + DOT),
     ("64 columns of out", OUT, OUT.replace("out[m_row, d] =", "out[m_row, d % 64] =")),

@@ -23,26 +23,21 @@ Q_LOAD = HEAD + "        q_load = cuda.shared.array((BLOCK_M, HEAD_DIM), float32
 WRONG = [
     ("the scale is still missing", SCALE, ""),
     ("missing keys still count", MISSING, MISSING.replace(">= seqlen_k", "< 0")),
-    ("neither is mended", SCALE, "                s_ij *= float32(1.0)\n"
-                                 "                if s_ij > 1e30:\n                    s_ij = s_ij\n"),
+    ("neither is mended", SCALE, "                s_ij *= float32(1.0)\n                if s_ij > 1e30:\n                    s_ij = s_ij\n"),
     ("1 / head_dim", CONSTANT, "    softmax_scale = float32(1 / HEAD_DIM)\n"),
     ("sqrt(head_dim)", CONSTANT, "    softmax_scale = float32(math.sqrt(HEAD_DIM))\n"),
     ("1/8 for every head_dim", CONSTANT, "    softmax_scale = float32(0.125)\n"),
     ("the scale in float64", [(CONSTANT, "    softmax_scale = 1 / math.sqrt(HEAD_DIM)\n")]),
-    ("the scale after the mask", MENDED, MISSING.replace("-math.inf", "-1e9")
-     + "  # a key\n" + SCALE.rstrip()),
-    *((f"a missing key is {low}", MISSING, MISSING.replace("-math.inf", low))
-      for low in ("-1e4", "-1e9", "-1e30", "0.0")),
+    ("the scale after the mask", MENDED, MISSING.replace("-math.inf", "-1e9") + "  # a key\n" + SCALE.rstrip()),
+    *((f"a missing key is {low}", MISSING, MISSING.replace("-math.inf", low)) for low in ("-1e4", "-1e9", "-1e30", "0.0")),
     ("the last key is left out", MISSING, MISSING.replace(">= seqlen_k", ">= seqlen_k - 1")),
-    ("the mask by the query", MISSING, MISSING.replace("n_start + tx >= seqlen_k",
-                                                       "m_start + ty >= seqlen_q")),
+    ("the mask by the query", MISSING, MISSING.replace("n_start + tx >= seqlen_k", "m_start + ty >= seqlen_q")),
     ("the mask by the row of threads", MISSING, MISSING.replace("n_start + tx", "n_start + ty")),
     ("masked by its value", MISSING, MISSING.replace("n_start + tx >= seqlen_k", "s_ij == 0")),
     ("64 tiles at most", MISSING, MISSING.replace(">= seqlen_k", ">= min(seqlen_k, 64 * BLOCK_N)")),
     ("scaled twice", SCALE, SCALE + SCALE),
     ("a larger tile", Q_LOAD, Q_LOAD.replace("BLOCK_M, HEAD_DIM", "2 * BLOCK_M, HEAD_DIM")),
-    ("a spare tile", Q_LOAD, Q_LOAD + "        spare = cuda.shared.array((16, 16), float32)\n"
-                                      "        spare[0, 0] = float32(0.0)\n"),
+    ("a spare tile", Q_LOAD, Q_LOAD + "        spare = cuda.shared.array((16, 16), float32)\n        spare[0, 0] = float32(0.0)\n"),
     ("q scaled in place", MENDED, MISSING.replace("                if", """                if n_start == 0 and m_start + ty < seqlen_q and tx == 0:
                     for d in range(HEAD_DIM):
                         q[m_start + ty, d] *= float32(1.0)
@@ -59,19 +54,12 @@ WRONG = [
 ]  # fmt: skip
 
 RIGHT = [
-    ("a ternary, divided by the root", [
-        (SCALE, ""),
-        (MISSING, "                s_ij = (s_ij / float32(math.sqrt(HEAD_DIM)) "
-                  "if n_start + tx < seqlen_k else float32(-math.inf))")]),
-    ("the mask before the scale", MENDED,
-     MISSING + "  # -inf times a positive number is -inf\n" + SCALE.rstrip()),
-    ("other names for the arguments", [
-        ("    def kernel(q, k, v, out, l, m):\n" + DOC, "    def kernel(Q, K, V, O, L, M):\n" + DOC
-         + "        q, k, v, out, l, m = Q, K, V, O, L, M\n")]),
+    ("a ternary, divided by the root", [(SCALE, ""), (MISSING, "                s_ij = (s_ij / float32(math.sqrt(HEAD_DIM)) if n_start + tx < seqlen_k else float32(-math.inf))")]),
+    ("the mask before the scale", MENDED, MISSING + "  # -inf times a positive number is -inf\n" + SCALE.rstrip()),
+    ("other names for the arguments", [("    def kernel(q, k, v, out, l, m):\n" + DOC, "    def kernel(Q, K, V, O, L, M):\n" + DOC + "        q, k, v, out, l, m = Q, K, V, O, L, M\n")]),
 ]  # fmt: skip
 
 DEAD = "m_load[ty] = m[m_row] if q_mask else float32(-math.inf)"
 EQUIVALENT = [
-    (f"{DEAD} -> {DEAD.replace('(-', '(')}",
-     "the row of a query that does not exist: nothing of it is stored"),
+    (f"{DEAD} -> {DEAD.replace('(-', '(')}", "the row of a query that does not exist: nothing of it is stored"),
 ]  # fmt: skip

@@ -16,14 +16,12 @@ OUT = ACC + "                    out[m, d] = acc / l_row\n"
 WRONG = [
     ("a barrier of the warp alone", BARRIER, "            cuda.syncwarp()\n"),
     ("one tile of scores", NOW, "            now = s_tile[0]\n"),
-    ("a barrier for every other tile", BARRIER,
-     "            if m_start // BLOCK_M % 2 == 0:\n                cuda.syncthreads()\n"),
+    ("a barrier for every other tile", BARRIER, "            if m_start // BLOCK_M % 2 == 0:\n                cuda.syncthreads()\n"),
     ("still two barriers", OUT, OUT + "            cuda.syncthreads()\n"),
     ("the whole of s in shared memory", TILES, TILES.replace("(2,", "(64,")),
     ("scores from HBM", [(SCAN, "                m_row = max(m_row, s[min(m, s.shape[0] - 1), c])\n")]),
     ("no maximum", [(SUM, SUM.replace(" - m_row", "")), (ACC, ACC.replace(" - m_row", ""))]),
-    ("rows that do not exist are stored", SUM + "            if m < s.shape[0]:\n",
-     SUM + "            if True:\n"),
+    ("rows that do not exist are stored", SUM + "            if m < s.shape[0]:\n", SUM + "            if True:\n"),
     ("float64", "            l_row = float32(0.0)\n            for c in range(BLOCK_N):\n"
      "                l_row += math", "            l_row = 0.0\n"
      "            for c in range(BLOCK_N):\n                l_row += math"),

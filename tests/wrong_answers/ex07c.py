@@ -45,8 +45,7 @@ WRONG = [
 RIGHT = [
     ("three barriers", *changed((WARP, BARRIER))),
     ("the barrier before the loads", *changed((LAST, ""), ("            for row in range(ty, 32, BLOCK_M):\n", BARRIER + "            for row in range(ty, 32, BLOCK_M):\n"))),
-    ("s read in the warp before the first barrier", *changed(
-        (FIRST, "            cuda.syncwarp()\n"), (WARP, WARP.replace("syncwarp", "syncthreads")))),
+    ("s read in the warp before the first barrier", *changed((FIRST, "            cuda.syncwarp()\n"), (WARP, WARP.replace("syncwarp", "syncthreads")))),
 ]
 
 EQUIVALENT = [

@@ -55,9 +55,7 @@ RIGHT = [
         (TERM, "total += d_out[m, d] * o[m, d]"), (SHUFFLE, "total += cuda.shfl_down_sync(FULL_WARP, total, distance)"),
         ("delta[m] = total", "result[m] = total"),
     ]),
-    ("a while loop, distances upwards", [
-        (DISTANCES, "distance = 1\n    while distance < 32:"), (SHUFFLE, SHUFFLE + "\n        distance *= 2"),
-    ]),
+    ("a while loop, distances upwards", [(DISTANCES, "distance = 1\n    while distance < 32:"), (SHUFFLE, SHUFFLE + "\n        distance *= 2"),]),
 ]
 
 EQUIVALENT = [

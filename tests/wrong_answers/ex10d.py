@@ -30,19 +30,13 @@ WRONG = [
 ]  # fmt: skip
 
 RIGHT = [
-    ("rows of the sequence in the batch", [
-        (QUERY, "is_query = start + m < cu_seqlens[b + 1]\n"),
-        (MASK, "if is_query and start + n < cu_seqlens[b + 1] and (n <= m or not CAUSAL):"),
-    ]),
+    ("rows of the sequence in the batch", [(QUERY, "is_query = start + m < cu_seqlens[b + 1]\n"), (MASK, "if is_query and start + n < cu_seqlens[b + 1] and (n <= m or not CAUSAL):"),]),
     ("the mask in two conditions", MASK, "if n >= seqlen:\n                    continue\n                if is_query and (n <= m or not CAUSAL):"),
 ]  # fmt: skip
 
 EQUIVALENT = [
     ("acc[d] = float32(0) -> acc[d] = float32(1)", "the first key multiplies it by alpha = 0"),
-    (
-        "m_i, l_i = (NEG_INF, float32(0)) -> m_i, l_i = (NEG_INF, float32(1))",
-        "the first key multiplies it by alpha = 0",
-    ),
+    ("m_i, l_i = (NEG_INF, float32(0)) -> m_i, l_i = (NEG_INF, float32(1))", "the first key multiplies it by alpha = 0",),
     *(
         (
             f"{x}_tile[tx, d] = {x}[row, d] if row < k.shape[0] else float32(0) -> "
@@ -52,4 +46,4 @@ EQUIVALENT = [
         for x in "kv"
     ),
     ("s = float32(0) -> s = float32(1)", "all scores of a row move together"),
-]
+]  # fmt: skip

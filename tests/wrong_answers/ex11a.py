@@ -34,10 +34,7 @@ RIGHT = [
         (SCORE, "score = s[m, n] * EIGHTH - penalty"),
         (SUM, "acc += math.exp2(score * LOG2)"),
     ]),
-    ("the distance counts down in float32", [
-        (KERNEL + ACC, KERNEL + ACC + "\n        distance = float32(m)"),
-        (PENALTY, "penalty = slope[0] * distance\n            distance -= float32(1)"),
-    ]),
+    ("the distance counts down in float32", [(KERNEL + ACC, KERNEL + ACC + "\n        distance = float32(m)"), (PENALTY, "penalty = slope[0] * distance\n            distance -= float32(1)"),]),
     ("exp in place of exp2", SUM, "acc += math.exp(score)"),
 ]  # fmt: skip
 

@@ -36,22 +36,11 @@ WRONG = [
 ]  # fmt: skip
 
 RIGHT = [
-    ("four numbers of b are kept, rows outside", [
-        (A, "column[i] = b_tile[k, tx + i * TX]"),
-        (B, "x = a_tile[ty + j * TX, k]"),
-        (SUM, "acc[j, i] += column[i] * x"),
-    ]),
-    ("both are kept", [
-        (COLUMN, COLUMN + "        line = cuda.local.array(4, float32)\n"),
-        (A, A + "\n                line[i] = b_tile[k, tx + i * TX]"),
-        (B, "x = line[j]"),
-    ]),
+    ("four numbers of b are kept, rows outside", [(A, "column[i] = b_tile[k, tx + i * TX]"), (B, "x = a_tile[ty + j * TX, k]"), (SUM, "acc[j, i] += column[i] * x"),]),
+    ("both are kept", [(COLUMN, COLUMN + "        line = cuda.local.array(4, float32)\n"), (A, A + "\n                line[i] = b_tile[k, tx + i * TX]"), (B, "x = line[j]"),]),
     ("from the last k", K, "for k in range(TX - 1, -1, -1):"),
 ]  # fmt: skip
 
 EQUIVALENT = [
-    (
-        f"{COLUMN.strip()} -> {COLUMN.strip().replace('4,', '5,')}",
-        "8 floats beside acc are allowed",
-    ),
-]
+    (f"{COLUMN.strip()} -> {COLUMN.strip().replace('4,', '5,')}", "8 floats beside acc are allowed",),
+]  # fmt: skip

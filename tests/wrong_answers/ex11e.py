@@ -28,10 +28,7 @@ WRONG = [
 ]  # fmt: skip
 
 RIGHT = [
-    ("integers only", [
-        (WARPS, "warps = -(-threads // 32)"),
-        (BY_REGISTERS, "by_registers = 16384 // (256 * ((registers + 7) // 8)) * 4 // warps"),
-    ]),
+    ("integers only", [(WARPS, "warps = -(-threads // 32)"), (BY_REGISTERS, "by_registers = 16384 // (256 * ((registers + 7) // 8)) * 4 // warps"),]),
     ("thread blocks are counted up", [
         (RETURN, "blocks = 0\n    while blocks < 32 and (blocks + 1) * warps <= min(64, 4 * (16384 // (32 * 8 * math.ceil(registers / 8)))):\n        if (blocks + 1) * (shared_bytes + 1024) > 233472:\n            break\n        blocks += 1\n    return blocks * warps"),
         (BY_WARPS, ""), (BY_REGISTERS, ""), (BY_SHARED, ""),
@@ -40,8 +37,5 @@ RIGHT = [
 
 EQUIVALENT = [
     (f"{BY_SHARED} -> {BY_SHARED.replace('233472', '233473')}", "the divisor is a multiple of 128"),
-    (
-        f"{BY_REGISTERS} -> {BY_REGISTERS.replace('16384', '16385')}",
-        "the divisor is a multiple of 256",
-    ),
-]
+    (f"{BY_REGISTERS} -> {BY_REGISTERS.replace('16384', '16385')}", "the divisor is a multiple of 256",),
+]  # fmt: skip

@@ -23,8 +23,6 @@ WRONG = [
     ("chunks backwards in the tile of 8", MAP, MAP.replace("+ word % 4", "+ 3 - word % 4")),
     ("written elsewhere", WRITE, "tile[32 * row + lane] = x[first + row, lane]"),
     ("read elsewhere", READ, READ.replace("word_of(row, 4 * chunk + lane % 4)", "32 * row + 4 * chunk + lane % 4")),
-    ("the first rows", WRITE, WRITE.replace("first + row", "row")),
-    ("y's first rows", READ, READ.replace("first + row", "row")),
     ("a chunk of the wrong rows", PLACE, "chunk, row = task % 8, 8 * (task // 8) + lane // 4 + (task // 31)"),
     ("rows by columns", PLACE, "chunk, row = task // 4, 8 * (task % 4) + lane % 8"),
     ("every warp writes all", ROWS, "for row in range(32):"),

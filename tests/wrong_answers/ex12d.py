@@ -20,7 +20,6 @@ WRONG = [
     ("float32 itself", BIG, "big = x"),
     ("small is not rounded", RETURN, "return big, x - big"),
     ("small is 0", RETURN, "return big, float32(0.0)"),
-    ("the sign of small", RETURN, "return big, to_tf32(big - x)"),
     ("small of small", RETURN, "return big, to_tf32(x - big) * float32(0.5)"),
     ("small first", RETURN, "return to_tf32(x - big), big"),
     ("half of x", BIG, "big = to_tf32(x * float32(0.5))"),

@@ -19,7 +19,6 @@ WRONG = [
     ("V's scale twice", END, f"out[m, d] = acc[d] * {LAST} / l_i"),
     ("the first scale of V", [(ACC, OLD_ACC), (END, "out[m, d] = acc[d] * v_scales[0] / l_i")]),
     ("no scale of V", ACC, OLD_ACC),
-    ("no scale of K", K, "s[c] = dot * scale"),
     ("the scale of the key, not of the tile", ACC, ACC.replace("[t]", "[c % v_scales.shape[0]]")),
     ("the old sum has the new scale", ACC, "acc[d] = (acc[d] + p8 * v8[n_start + c, d]) * v_scales[t]"),
     ("the scale is in P before it is rounded", ACC, "acc[d] += round_e4m3(float32(P_SCALE) * p * v_scales[t]) / float32(P_SCALE) * v8[n_start + c, d]"),

@@ -35,8 +35,5 @@ RIGHT = [
 ]  # fmt: skip
 
 EQUIVALENT = [
-    (
-        "tile = cuda.shared.array((32, 32), float32) -> tile = cuda.shared.array((33, 32), float32)",
-        "a row that nobody uses, within the budget",
-    ),
-]
+    ("tile = cuda.shared.array((32, 32), float32) -> tile = cuda.shared.array((33, 32), float32)", "a row that nobody uses, within the budget",),
+]  # fmt: skip

@@ -21,11 +21,9 @@ KEYS = "keys = tiles * prefix + sum(suffixes)"
 BYTES = "return 2 * keys * num_kv_heads * row_bytes, num_splits * rows * (row_bytes + 4)"
 
 WRONG = [
-    ("rows of the first tile alone", ROW, "r = ty"),
     ("tiles of GROUP_SIZE rows", ROW, "r = cuda.blockIdx.z * GROUP_SIZE + ty"),
     ("all requests read q of the first", Q, Q.replace("q[b,", "q[0,")),
     ("heads in turn", PLACE, "b, head = r // GROUP_SIZE, r % GROUP_SIZE * cuda.gridDim.y + kv_head"),
-    ("head r of request b", PLACE, PLACE.replace("kv_head * GROUP_SIZE + ", "")),
     ("K/V head 0", K, K.replace("kv_head,", "0,")),
     ("V of head 0", V, V.replace("kv_head,", "0,")),
     ("rows past the end are stored", "if exists:\n            store", "if True:\n            store"),
@@ -62,15 +60,9 @@ WRONG = [
     ("bytes: requests are the rows", M_TILES, "tiles = -(-len(suffixes) // BLOCK_M)"),
     ("bytes: tiles rounded down", M_TILES, "tiles = rows // num_kv_heads // BLOCK_M"),
     ("bytes: tiles not rounded", M_TILES, "tiles = rows / num_kv_heads / BLOCK_M"),
-    ("bytes: rows of all heads", M_TILES, "tiles = -(-rows // BLOCK_M)"),
-    ("bytes: no suffixes", KEYS, "keys = tiles * prefix"),
     ("bytes: padded suffixes", KEYS, "keys = tiles * prefix + len(suffixes) * max(suffixes)"),
     ("bytes: suffixes per tile", KEYS, "keys = tiles * (prefix + sum(suffixes))"),
-    ("bytes: K alone", BYTES, BYTES.replace("2 * keys", "keys")),
     ("bytes: query heads for K/V heads", BYTES, BYTES.replace("num_kv_heads", "num_heads")),
-    ("bytes: elements", COUNT, COUNT.replace("4 * head_dim", "head_dim")),
-    ("bytes: no lse", BYTES, BYTES.replace("(row_bytes + 4)", "row_bytes")),
-    ("bytes: one split", BYTES, BYTES.replace("num_splits * rows", "rows")),
     ("bytes: the merge reads, too", BYTES, BYTES.replace("num_splits * rows", "2 * num_splits * rows")),
     ("bytes: K/V heads have partial results", BYTES, BYTES.replace("* rows *", "* rows // (num_heads // num_kv_heads) *")),
     ("bytes: floats", M_TILES, "import math\n    tiles = math.ceil(rows / num_kv_heads / BLOCK_M) * 1.0"),

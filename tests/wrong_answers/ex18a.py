@@ -13,7 +13,6 @@ V = "v_cache[page, offset, h, d] = v[i, h, d]"
 
 WRONG = [
     ("no test of the page", TEST, ""),
-    ("page 0 is taken for none", TEST, TEST.replace("< 0", "<= 0")),
     ("0 for no page", TEST, TEST.replace("return -1", "return 0")),
     ("the table's columns from 1", PAGE, "page = block_table[b, t // page_size + 1]"),
     ("rounded up", PAGE, "page = block_table[b, (t + page_size - 1) // page_size]"),
@@ -21,14 +20,10 @@ WRONG = [
     ("the table of sequence 0", PAGE, PAGE.replace("[b,", "[0,")),
     ("the page by the offset", PAGE, PAGE.replace("//", "%")),
     ("the offset counted from the end", SLOT, "return page * page_size + page_size - 1 - t % page_size"),
-    ("the page's first slot", SLOT, "return page * page_size"),
-    ("the token's number added", SLOT, "return page * page_size + t"),
     ("32 bits", [("from numba import cuda", "from numba import cuda, int32"), (SLOT, "return int32(page * page_size + t % page_size)")]),
     ("16 slots", SLOT, SLOT.replace("page_size + t", "16 + t")),
     ("padding is written", SEQUENCE, "if i >= 0:"),
     ("tokens without a page are written", OWNED, "if slot >= -1:"),
-    ("sequence 0 is taken for padding", SEQUENCE, "if sequence[i] > 0:"),
-    ("slot 0 is taken for none", OWNED, "if slot > 0:"),
     ("the new token's number for its position", "sequence[i], position[i], page_size", "sequence[i], i, page_size"),
     ("offset in place of page", PLACE, "offset, page = slot // page_size, slot % page_size"),
     ("one head", HEAD, "h, d = 0, j % head_dim"),

@@ -45,10 +45,7 @@ WRONG = [
 ]  # fmt: skip
 
 RIGHT = [
-    ("divmod, and a test around the loads", [
-        (PAGE, "i, offset = divmod(key, PAGE_SIZE)\n                page = block_table[b, i] if inside else 0"),
-        ("                " + OFFSET + "\n", ""),
-    ]),
+    ("divmod, and a test around the loads", [(PAGE, "i, offset = divmod(key, PAGE_SIZE)\n                page = block_table[b, i] if inside else 0"), ("                " + OFFSET + "\n", ""),]),
     ("an even share, rounded up", [
         (FIRST, "share = (num_n_tiles + num_splits - 1) // num_splits\n        n_first = min(split * share, num_n_tiles) * BLOCK_N"),
         (STOP, "n_stop = min((split + 1) * share, num_n_tiles) * BLOCK_N"),

@@ -14,7 +14,6 @@ PAGE = "page = block_table[b, key // PAGE_SIZE] if inside else 0"
 
 WRONG = [
     ("no scales", [(K_TILE, "k_tile[row, d] = k"), (V_TILE, "v_tile[row, d] = v")]),
-    ("no scale of V", V_TILE, "v_tile[row, d] = v"),
     ("one scale for both", V_FACTOR, V_FACTOR.replace("v_scale", "k_scale")),
     ("the scale of head 0", K_FACTOR, K_FACTOR.replace("kv_head", "0")),
     ("the scale of the page's first token", K_FACTOR, K_FACTOR.replace("offset", "0")),

@@ -26,18 +26,11 @@ WRONG = [
 ]  # fmt: skip
 
 RIGHT = [
-    ("two ranges", [
-        (CHUNKS, "chunk = seqlen // (2 * world_size)\n    end = seqlen - rank * chunk"),
-        (JOIN, "return np.r_[rank * chunk : (rank + 1) * chunk, end - chunk : end]"),
-    ]),
+    ("two ranges", [(CHUNKS, "chunk = seqlen // (2 * world_size)\n    end = seqlen - rank * chunk"), (JOIN, "return np.r_[rank * chunk : (rank + 1) * chunk, end - chunk : end]"),]),
     ("counted in Python", PAIRS, "return sum(range(len(tokens), len(tokens))) + int(tokens.sum()) + len(tokens)"),
     ("np.split", [(CHUNKS, "chunks = np.split(np.arange(seqlen), 2 * world_size)")]),
 ]  # fmt: skip
 
 EQUIVALENT = [
-    (
-        "chunks = np.arange(seqlen).reshape(2 * world_size, -1) -> "
-        "chunks = np.arange(seqlen).reshape(2 * world_size, -2)",
-        "any negative number stands for the length that is left",
-    ),
-]
+    ("chunks = np.arange(seqlen).reshape(2 * world_size, -1) -> chunks = np.arange(seqlen).reshape(2 * world_size, -2)", "any negative number stands for the length that is left",),
+]  # fmt: skip

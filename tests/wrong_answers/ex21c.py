@@ -28,15 +28,8 @@ WRONG = [
 ]  # fmt: skip
 
 RIGHT = [
-    ("by cases", [
-        (FIRST, "if step == 0 or layout == 'striped':"),
-        (TABLE, "return c * c if layout == 'contiguous' else c * c // 2"),
-    ]),
-    ("busy in closed form", [
-        (TIME, "later = busiest(layout, 1, c)"),
-        (SEQLEN, "time = busiest(layout, 0, c) + (world_size - 1) * later"),
-        (BUSY, "return c * (world_size * c + 1) / (2 * time)"),
-    ]),
+    ("by cases", [(FIRST, "if step == 0 or layout == 'striped':"), (TABLE, "return c * c if layout == 'contiguous' else c * c // 2"),]),
+    ("busy in closed form", [(TIME, "later = busiest(layout, 1, c)"), (SEQLEN, "time = busiest(layout, 0, c) + (world_size - 1) * later"), (BUSY, "return c * (world_size * c + 1) / (2 * time)"),]),
 ]  # fmt: skip
 
 EQUIVALENT = []

@@ -28,10 +28,7 @@ RIGHT = [
         (FORWARD, "out, lse, saved = forward(comm, q, kv, attend, merge)\n    saved = (saved[0], kv, *saved[2:])"),
         (RETURN, "dq, dkv = backward(comm, dout, saved, attend_grad)\n    return out, dq, dkv"),
     ]),
-    ("a copy kept before", [
-        (FORWARD, "own = kv.copy()\n    out, lse, _ = forward(comm, q, kv, attend, merge)"),
-        (RETURN, RETURN.replace("(q, kv,", "(q, own,")),
-    ]),
+    ("a copy kept before", [(FORWARD, "own = kv.copy()\n    out, lse, _ = forward(comm, q, kv, attend, merge)"), (RETURN, RETURN.replace("(q, kv,", "(q, own,")),]),
 ]  # fmt: skip
 
 EQUIVALENT = []

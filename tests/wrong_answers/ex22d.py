@@ -28,7 +28,6 @@ WRONG = [
     ("256 positions at most", ANGLE, ANGLE.replace("positions[row]", "positions[row] % 256")),
     ("256 rows at most", LEFT, "x[row, head, i] = left * c - right * s if row < 256 else left"),
     ("grad: not turned", [(GRAD_LEFT, "dx[row, head, i] = left"), (GRAD_RIGHT, "dx[row, head, half + i] = right")]),
-    ("grad: turned forward", GRAD_ANGLE, GRAD_ANGLE.replace("-sin", "sin")),
     ("grad: both signs", GRAD_ANGLE, GRAD_ANGLE.replace("= cos", "= -cos")),
     ("grad: cosine's sign", GRAD_ANGLE, GRAD_ANGLE.replace("= cos", "= -cos").replace("-sin", "sin")),
     ("grad: with the bug", GRAD_RIGHT, "dx[row, head, half + i] = right * c + dx[row, head, i] * minus_s"),

@@ -40,9 +40,7 @@ RIGHT = [
         (DW_OUT, "import numpy as np\n    dw_out = np.einsum('ri,rj->ij', out.reshape(x.shape), dmiddle)"),
         (DOUT, "dout = np.einsum('rj,ij->ri', dmiddle, w_out).reshape(out.shape)"),
     ]),
-    ("dx first", [
-        (DW_QKV + "\n    " + DX, DX + "\n    " + DW_QKV),
-    ]),
+    ("dx first", [(DW_QKV + "\n    " + DX, DX + "\n    " + DW_QKV),]),
 ]  # fmt: skip
 
 EQUIVALENT = []

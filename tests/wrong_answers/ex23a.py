@@ -24,9 +24,6 @@ WRONG = [
     ("the table of sequence 0", SLOT, SLOT.replace("[b, t //", "[0, t //")),
     ("page and offset exchanged", SLOT, SLOT.replace("block_table[b, t // page_size] * page_size + t % page_size", "block_table[b, t // page_size] + t % page_size * page_size")),
     ("16 slots a page", SLOT, SLOT.replace("* page_size +", "* 16 +")),
-    ("slots at the sequence's own numbers", SLOT, SLOT.replace("slots[starts[b] + i]", "slots[i]")),
-    ("seq_len without the new", LENGTH, "seq_lens[b] = num_cached[b]"),
-    ("seq_len without the cached", LENGTH, "seq_lens[b] = num_new"),
     ("seq_len by the last index", LENGTH, "seq_lens[b] = num_cached[b] + num_new - 1"),
     ("every thread stores seq_len", END, END.replace("tx == 0", "tx >= 0")),
     ("seq_len of sequences with new tokens alone", END, END.replace("tx == 0", "tx == 0 and num_new > 0")),
@@ -44,6 +41,4 @@ RIGHT = [
     ("a loop over tokens", [(T, "num_new = starts[b + 1] - starts[b]\n    for t in range(num_cached[b] + tx, num_cached[b] + num_new, NUM_THREADS):\n        i = t - num_cached[b]")]),
 ]  # fmt: skip
 
-EQUIVALENT = [
-    ("if tx == 0: -> if tx == 1:", "any one thread may store seq_lens"),
-]
+EQUIVALENT = [("if tx == 0: -> if tx == 1:", "any one thread may store seq_lens")]

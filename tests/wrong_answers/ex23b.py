@@ -27,11 +27,7 @@ WRONG = [
 ]  # fmt: skip
 
 RIGHT = [
-    ("a heap", [
-        (ENDS, "import heapq\n    ends = [0] * batch"),
-        (PLACE, "place = heapq.heappop(ends)"),
-        (ADD, "heapq.heappush(ends, place + n)"),
-    ]),
+    ("a heap", [(ENDS, "import heapq\n    ends = [0] * batch"), (PLACE, "place = heapq.heappop(ends)"), (ADD, "heapq.heappush(ends, place + n)"),]),
     ("a clock", [
         (ENDS, "queue, running, steps = list(answers), [], 0"),
         ("for n in answers:", "while queue or running:"),

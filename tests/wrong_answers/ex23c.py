@@ -24,14 +24,8 @@ WRONG = [
 ]  # fmt: skip
 
 RIGHT = [
-    ("a sum from the start", [
-        (FREE, "needed = sum(n % page_size == 0 for n in running)"),
-        (TAKE, "needed += -(-(n + 1) // page_size)"),
-        (STOP, "if needed > num_free:\n            return entered"),
-    ]),
-    ("page by page", [
-        (TAKE, "free -= sum(t % page_size == 0 for t in range(n + 1))"),
-    ]),
+    ("a sum from the start", [(FREE, "needed = sum(n % page_size == 0 for n in running)"), (TAKE, "needed += -(-(n + 1) // page_size)"), (STOP, "if needed > num_free:\n            return entered"),]),
+    ("page by page", [(TAKE, "free -= sum(t % page_size == 0 for t in range(n + 1))"),]),
 ]  # fmt: skip
 
 EQUIVALENT = []

@@ -35,9 +35,7 @@ RIGHT = [
         (GONE, "gone.append(len(left))"),
         (FREED, "num_free += (n + page_size - 1) // page_size"),
     ]),
-    ("the pages needed by all, in advance", [
-        (NEW, "return len([n for n in lengths if not n % page_size])"),
-    ]),
+    ("the pages needed by all, in advance", [(NEW, "return len([n for n in lengths if not n % page_size])"),]),
 ]  # fmt: skip
 
 EQUIVALENT = []

@@ -15,9 +15,7 @@ WRONG = [
     ("one query for all heads", ABSORB, ABSORB.replace("q_nope, w", "q_nope[:1].repeat(len(q_nope), 0), w")),
     ("the scale of the row", SCALE, "1 / math.sqrt(latent_dim + rope_dim)"),
     ("the scale of the latent", SCALE, "1 / math.sqrt(latent_dim)"),
-    ("the scale of head_dim", SCALE, "1 / math.sqrt(head_dim)"),
     ("DeepSeek's scale for all", SCALE, "192 ** -0.5"),
-    ("the scale upside down", SCALE, "math.sqrt(head_dim + rope_dim)"),
     ("values by the matrix of head 0", EXPAND, "out_latent @ w_uv[0]"),
     ("heads added up", EXPAND, 'np.einsum("hc,hcd->d", out_latent, w_uv) + np.zeros_like(w_uv[:, 0])'),
     ("the first columns of the latent", EXPAND, "out_latent[:, : w_uv.shape[2]]"),
@@ -30,8 +28,7 @@ WRONG = [
 RIGHT = [
     ("matmul, and a row of zeros filled", [(ABSORB, "(np.hstack([(w_uk @ q_nope[:, :, None])[:, :, 0], q_rope]))"),
         (EXPAND, "(out_latent[:, None] @ w_uv)[:, 0]"), (SCALE, "(head_dim + rope_dim) ** -0.5")]),
-    ("head by head", [(ABSORB, "np.stack([np.concatenate([w @ x, r]) for w, x, r in zip(w_uk, q_nope, q_rope)])"),
-        (EXPAND, "np.stack([x @ w for x, w in zip(out_latent, w_uv)])")]),
+    ("head by head", [(ABSORB, "np.stack([np.concatenate([w @ x, r]) for w, x, r in zip(w_uk, q_nope, q_rope)])"), (EXPAND, "np.stack([x @ w for x, w in zip(out_latent, w_uv)])")]),
 ]
 
 EQUIVALENT = []

@@ -15,7 +15,6 @@ STORE = "k_min[page, kv_head, d] = low"
 WRONG = [
     ("empty slots take part", TOKENS, "tokens = page_size if i * page_size < seq_lens[b] else 0"),
     ("the last page is left out", TOKENS, "tokens = page_size if (i + 1) * page_size <= seq_lens[b] else 0"),
-    ("one token too few", LOOP, "for offset in range(1, tokens - 1):"),
     ("the last token alone", LOOP, "for offset in range(max(tokens - 1, 1), tokens):"),
     ("page i, the table is not looked at", PAGE, "page = i"),
     ("the table of sequence 0", PAGE, "page = block_table[0, i]"),

@@ -18,7 +18,6 @@ STORE = "scores[b, kv_head, i] = best"
 WRONG = [
     ("k_max alone", SUM, "s += x * k_max[page, kv_head, d]"),
     ("k_min alone", SUM, "s += x * k_min[page, kv_head, d]"),
-    ("the least of the two", SUM, SUM.replace("max(", "min(")),
     ("absolute numbers", SUM, "s += abs(x) * max(abs(k_min[page, kv_head, d]), abs(k_max[page, kv_head, d]))"),
     ("the middle of the box", SUM, "s += x * (k_min[page, kv_head, d] + k_max[page, kv_head, d]) / float32(2)"),
     ("the maximum after the sum", [(ZERO, "s = float32(0.0)\n            t = float32(0.0)"), (SUM, "s += x * k_min[page, kv_head, d]\n                t += x * k_max[page, kv_head, d]"),
@@ -32,7 +31,6 @@ WRONG = [
     ("page i, the table is not looked at", PAGE, "page = i"),
     ("the table of sequence 0", PAGE, "page = block_table[0, i]"),
     ("the length of sequence 0", IF, IF.replace("[b]", "[0]")),
-    ("a page too many", IF, "if i * page_size <= seq_lens[b]:"),
     ("full pages alone", IF, "if (i + 1) * page_size <= seq_lens[b]:"),
     ("the query of sequence 0", X, "x = q[0, head, d]"),
     ("scaled", KEEP, "best = max(best, s / math.sqrt(float32(q.shape[2])))"),
@@ -40,7 +38,6 @@ WRONG = [
     ("256 columns at most", COLUMNS, "for d in range(tx, min(q.shape[2], 256), 32):"),
     ("no butterfly", STEPS, "for step in range(0):"),
     ("four steps", STEPS, "for step in range(4):"),
-    ("half of the lanes twice", SHUFFLE, SHUFFLE.replace("16 >> step", "16")),
     ("every lane sums the whole row", [(COLUMNS, "for d in range(q.shape[2]):"), (STEPS, "for step in range(0):")]),
     ("every lane stores", LANE, "if tx >= 0:"),
     ("pages that are not there get nothing", LANE, "if tx == 0 and best > -math.inf:"),

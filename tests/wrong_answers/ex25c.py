@@ -21,11 +21,8 @@ WRONG = [
     ("the list of m-tile 0", TILE, "n_tile = lists[0, place]"),
     ("the list ends at -1", IF, "if n_tile < 0:\n                break\n            else:"),
     ("the first element is a count", LOOP, "for place in range(1, lists.shape[1]):"),
-    ("the last element is left out", LOOP, "for place in range(lists.shape[1] - 1):"),
-    ("elements are keys", START, "n_start = n_tile"),
     ("tiles of BLOCK_M keys", START, "n_start = n_tile * BLOCK_M"),
     ("-1 is tile 0", [(IF, "if n_tile >= -1:"), (START, "n_start = max(n_tile, 0) * BLOCK_N")]),
-    ("tile 0 is none", IF, "if n_tile > 0:"),
     ("stops at the first tile behind the diagonal", START, START + "\n                if CAUSAL and n_start > m_tile * BLOCK_M + BLOCK_M - 1 + seqlen_k - seqlen_q:\n                    break"),
     ("tiles on the diagonal are not masked", HIDDEN, "if n_start + tx >= seqlen_k:"),
     ("strict mask", HIDDEN, "if n_start + tx >= last_n + (0 if CAUSAL else 1):"),
@@ -52,8 +49,7 @@ WRONG = [
 ]
 
 RIGHT = [
-    ("continue in place of a branch, from the end of the list", [
-        (LOOP, "for place in range(lists.shape[1] - 1, -1, -1):"), (IF, "if n_tile < 0:\n                continue\n            if True:")]),
+    ("continue in place of a branch, from the end of the list", [(LOOP, "for place in range(lists.shape[1] - 1, -1, -1):"), (IF, "if n_tile < 0:\n                continue\n            if True:")]),
     ("the list read by the clock of a while loop", [(LOOP, "place = -1\n        while place + 1 < lists.shape[1]:\n            place += 1")]),
     ("a tile behind the diagonal is not loaded", IF, "if n_tile >= 0 and (not CAUSAL or n_tile * BLOCK_N <= m_tile * BLOCK_M + BLOCK_M - 1 + seqlen_k - seqlen_q):"),
 ]

@@ -5,7 +5,6 @@ minutes, or the named exercises.
 """
 
 import itertools
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -44,9 +43,9 @@ def main(names=()):
         for exercise, counts in counts_of(some).items():
             others[exercise].append(counts)
     entries = {e.short: par.record(counts, others[e]) for e, counts in pars.items()}
-    kept = json.loads(par.FILE.read_text(encoding="utf-8")) if names else {}
-    entries = {x: entry for x, entry in sorted({**kept, **entries}.items()) if entry["par"]}
-    par.FILE.write_text(as_json(entries) + "\n", encoding="utf-8")
+    entries = sorted(((par.all_known() if names else {}) | entries).items())
+    rows = [{"exercise": short} | entry for short, entry in entries if entry["par"]]
+    par.FILE.write_text(as_json(rows) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -31,12 +31,7 @@ def flash_attn_bwd(problem):
         "delta": rows_walked + rows,
         "alibi_slopes": problem.alibi * threads,
     }
-    stores = {
-        "delta": rows,
-        "dk": keys * head_dim,
-        "dv": keys * head_dim,
-        "dq": rows * head_dim,
-    }
+    stores = {"delta": rows, "dk": keys * head_dim, "dv": keys * head_dim, "dq": rows * head_dim}
     return Traffic(loads, stores)
 
 

@@ -5,11 +5,7 @@ import math
 from dataclasses import replace
 
 from fa_numba.analysis.traffic.counts import Traffic
-from fa_numba.analysis.traffic.walks import (
-    key_rows_walked,
-    query_rows_walked,
-    walks_of_keys,
-)
+from fa_numba.analysis.traffic.walks import key_rows_walked, query_rows_walked, walks_of_keys
 from fa_numba.constants import WARP_SIZE
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.register_tiling import forward_tiling

@@ -80,10 +80,7 @@ def delta_mistakes(dout, out):
         ("This is the sum of lane 0 alone: the 32 lanes must add up, by shuffles.", lane == 0),
         ("Lanes 16 to 31 are missing: the first distance is 16.", lane < 16),
         ("Lane 1, 3, 5, ... are missing: the last distance is 1.", lane % 2 == 0),
-        (
-            "Columns 32 and up are missing: a lane takes lane, lane + 32, ...",
-            column < 32,
-        ),
+        ("Columns 32 and up are missing: a lane takes lane, lane + 32, ...", column < 32),
     ):
         yield sentence, {"delta": product[:, part].sum(axis=1)}
     for name, x in (("dout", dout), ("out", out)):

@@ -1,0 +1,22 @@
+"""What the tests on a GPU share: their marks, and tiles of shared memory."""
+
+import numpy as np
+import pytest
+from numba import cuda
+
+ON_A_GPU = [  # the marks of a file
+    pytest.mark.gpu,
+    pytest.mark.skipif(not cuda.is_available(), reason="needs a CUDA GPU"),
+    pytest.mark.filterwarnings("ignore"),  # Numba warns of small grids; libraries of each other
+]
+
+
+def as_tile(x):
+    """The bytes of a 16-bit matrix as a tile in shared memory has them; missing columns are 0."""
+    from fa_numba.ptx import layouts
+
+    rows, cols = x.shape
+    tile = np.zeros(rows * -(-cols // 64) * layouts.ROW_BYTES // 2, np.uint16)
+    row, col = np.mgrid[:rows, :cols]
+    tile[layouts.tile_offset(row, col, rows) // 2] = x.view(np.uint16)
+    return tile.view(np.uint8)
