@@ -31,7 +31,7 @@ out      out[b, i] = sum over tiles t of x[b, t, i] * x[b, t, (i + 1) % TILE]
 
 The kernel is given. On a GPU either side has a loop of its own over all tiles. The engine runs all
 threads in step; so one loop has both, and in it the producer is as far ahead as the ring allows.
-Each tile is copied once. No further barrier and no array. About 3 lines and 6 lines.
+Each tile is copied once. No further barrier; no array besides the kernel's. About 3 and 6 lines.
 """
 
 import functools

@@ -235,7 +235,8 @@ class _Writer:
             self.put(indent, f"{self.variable()} = ({self.expression()}) % 1000")
         elif choice < 0.42:
             pair = f"({self.expression()}) % 97, ({self.expression()}) % 89"
-            self.put(indent, f"{self.variable()}, {self.variable()} = {pair}")
+            names = r.sample(VARIABLES, 2)  # not one twice: Python 3.11.2 keeps the first value
+            self.put(indent, f"{', '.join(names)} = {pair}")
         elif choice < 0.48:
             self.put(
                 indent, f"{self.variable()} {r.choice(['+=', '-=', '^='])} {self.positive(50)}"
