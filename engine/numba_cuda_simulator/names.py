@@ -400,7 +400,7 @@ def closure_of(function):
 
 
 def value_outside(function, name, default):
-    """Return what a name that a function does not assign stands for there."""
+    """Return the object for which a name stands that the function does not assign."""
     for known in closure_of(function), function.__globals__, vars(builtins):
         if name in known:
             return known[name]

@@ -8,7 +8,7 @@ from .flops import Flops
 
 
 class Traffic:
-    """Adds up what lines of the source did; `counts` is what is kept of each total."""
+    """Adds what a line of the source moved to the totals; `counts` names the fields."""
 
     def add(self, action, *total):
         for what, number in zip(self.counts, total, strict=True):

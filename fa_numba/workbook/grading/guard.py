@@ -213,7 +213,9 @@ def install(root: str, folder: str, answer: str, forbidden: tuple[str, ...], *, 
             if name.startswith(NO_GRADER) or name.rpartition(".")[2].startswith("test_ex"):
                 raise Refused(f"an answer may not import {name}: it is the grader's")
             if name in UNWATCHED:  # an ImportError: pdb does without readline
-                raise ImportError(f"an answer may not import {name}: nobody sees what it opens")
+                raise ImportError(
+                    f"an answer may not import {name}: the guard does not see the files it opens"
+                )
         elif event in STARTS_PROCESS:
             raise Refused("an answer may not start processes")
         elif event in CHANGES_FILES:
