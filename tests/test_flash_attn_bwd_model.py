@@ -110,7 +110,9 @@ MMA_CASES = [
     thorough(("bwd_mma", (70, 140), (1, 1), 72, "sinks", {"window_size": (20, 9), "softcap": 5})),
     ("bwd_tf32x3", (70, 100), (1, 1), 32, "documents"),
     thorough(("bwd_tf32x3", (90, 140), (1, 1), 64, "a score and a mask", {"deterministic": True})),
-    ("split", (40, 400), (2, 1), 64, "documents", {"num_splits": 3}),
+    # more splits than tiles
+    ("split", (40, 200), (2, 1), 64, "prefix", {"num_splits": 4}),
+    thorough(("split", (40, 400), (2, 1), 64, "documents", {"num_splits": 3})),
     thorough(("split", (17, 300), (8, 2), 64, "a score and a mask", {"num_splits": 2})),
     thorough(("split", (130, 300), (1, 1), 128, "sinks and a mask", {"num_splits": 2})),
 ]

@@ -165,8 +165,8 @@ def runs_of_warpgroups(classes, seqlen_k, block_n, parts):
     *others, num_m_tiles, num_n_tiles = classes.shape
     blocks = -(-num_m_tiles // parts)
     classes = classes.copy()
-    if seqlen_k % block_n:
-        classes[..., -1] = np.minimum(classes[..., -1], MIXED)
+    not_full = slice(seqlen_k // block_n, None)
+    classes[..., not_full] = np.minimum(classes[..., not_full], MIXED)
     padding = [(0, 0)] * len(others) + [(0, blocks * parts - num_m_tiles), (0, 0)]
     of_parts = np.pad(classes, padding).reshape(*others, blocks, parts, num_n_tiles)
     seen = of_parts != HIDDEN

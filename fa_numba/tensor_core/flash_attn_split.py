@@ -511,7 +511,7 @@ def runs_of_splits(call, tiling, num_splits):
     """The runs of each part, as of `expression_tiles.runs_of`, with the ranges of groups.
 
     The splits divide the tiles of keys that a tile of queries sees evenly; with more splits than
-    tiles some splits have one in which they see nothing.
+    tiles some have none, and walk the tile behind the last key, in which nothing is seen.
     """
     mask = nodes.TRUE if call.expressions.mask is None else call.expressions.mask
     require_positive_divisors(mask, call.expression_args)
@@ -543,6 +543,9 @@ def _runs_of_splits(mask, arguments, seqlen_q, seqlen_k, batch, num_heads, tilin
     split = np.arange(num_splits)[:, None, None]
     begin = split * each + np.minimum(split, more)
     mine = (number >= begin) & (number < begin + each + (split < more))
-    classes = np.where(mine, classes, tiles.HIDDEN).astype(np.int8)
+    classes = np.where(mine, classes, tiles.HIDDEN)
+    nothing = (classes == tiles.HIDDEN).all(axis=(-2, -1), keepdims=True)
+    behind = np.where(nothing, tiles.MIXED, tiles.HIDDEN).repeat(parts, axis=-2)
+    classes = np.concatenate((classes, behind), axis=-1).astype(np.int8)
     classes = classes.reshape(*classes.shape[:2], -1, classes.shape[-1])
     return (tiles.runs_of_warpgroups(classes, seqlen_k, block_n, parts),)
