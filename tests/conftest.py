@@ -33,6 +33,11 @@ import pytest
 from few_cases import mark_thorough
 from warm_judges import WarmJudges
 
+if "PYTEST_XDIST_WORKER" in os.environ and importlib.util.find_spec("threadpoolctl"):
+    import threadpoolctl
+
+    threadpoolctl.threadpool_limits(1)  # a plugin may have imported NumPy before this file
+
 from fa_numba import simt
 from fa_numba.runtime import arrays
 from fa_numba.workbook import grader

@@ -826,6 +826,15 @@ def test_files(kept, tmp_path):
     assert hits(tmp_path / "file" / "folder") == 0
 
 
+def test_one_of_two_processes_compiles(tmp_path):
+    """The other one waits, and loads what it has compiled."""
+    pytest.importorskip("fcntl", reason="Windows: each process compiles")
+    environment = os.environ | {"FA_NUMBA_CACHE": str(tmp_path)}
+    command, how = [sys.executable, "-c", KEPT], {"stdout": subprocess.PIPE, "env": environment}
+    both = [subprocess.Popen(command, **how) for _ in range(2)]
+    assert sorted(int(each.communicate(timeout=120)[0]) for each in both) == [0, 1]
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root, to chown")
 def test_files_of_another_user_are_not_loaded(kept, tmp_path):
     """Numba's files are pickles: whoever writes them runs code."""

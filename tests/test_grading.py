@@ -321,7 +321,8 @@ def test_steps_run_out_where_there_is_no_process(place, tmp_path, monkeypatch):
     module = Module(answer, path=[], name="ex99a_answer")
     answer.begin_check("one")
     with pytest.raises(
-        AnswerError, match=r"stopped after 50,000 steps: .* It was in line \d: (while|for|pass|x)"
+        AnswerError,
+        match=r"stopped after 50,000 steps: .* It was in line \d: (while|for|try|except|pass|x)",
     ):
         if place == "in a kernel":
             launches.run(module.go, 1, 1, np.zeros(2))

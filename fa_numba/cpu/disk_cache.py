@@ -10,6 +10,8 @@ The name of a function in machine code ends with a number that Numba counts from
 So two processes may give one name to two functions of a factory, one for float16 and one for
 float32; a third that loads the machine code of both would call one of them in place of the other.
 Here each process counts from a random number on.
+
+One process compiles a function, and others that need it wait: ranks, workers of pytest.
 """
 
 import contextlib
@@ -28,9 +30,15 @@ from numba.core.bytecode import FunctionIdentity
 from fa_numba.runtime import kernel_cache
 from numba_cuda_simulator.kept_files import KEPT_DAYS
 
+try:
+    import fcntl
+except ImportError:  # Windows: each process compiles
+    fcntl = None
+
 PACKAGE = Path(__file__).parents[1]  # fa_numba
 # Rooms that no job needs: a change there compiles nothing anew.
 NOT_IN_KEY = ("figures", "microscope", "torch", "workbook")
+LONGEST_WAIT = 120  # seconds: a process that was interrupted in the middle may hold its file
 
 
 def _count_anew():
@@ -95,8 +103,40 @@ class _Files(caching.FunctionCache):
         self._cache_file = _Pickles(
             self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp()
         )
+        self._turn = None  # the file whose lock says that this process compiles
 
     def load_overload(self, signature, target_context):
+        loaded = self._load(signature, target_context)
+        if loaded is None and self._wait_for_turn(signature):
+            loaded = self._load(signature, target_context)
+        if loaded is not None:
+            self._end_turn()
+        return loaded
+
+    def _wait_for_turn(self, signature):
+        """Lock a file of this function and signature; return whether another process had it."""
+        self._end_turn()
+        name = hashlib.sha256(str(signature).encode()).hexdigest()[:16]
+        path, end = f"{self._cache_file._index_path}.{name}.lock", time.monotonic() + LONGEST_WAIT
+        waited = False
+        with contextlib.suppress(OSError, AttributeError):  # then each process compiles
+            os.makedirs(self._cache_path, exist_ok=True)
+            self._turn = open(path, "ab")
+            while time.monotonic() < end:
+                try:
+                    fcntl.flock(self._turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return waited
+                except BlockingIOError:
+                    waited = True
+                    time.sleep(0.05)
+        return waited
+
+    def _end_turn(self):
+        if self._turn is not None:
+            self._turn.close()
+            self._turn = None
+
+    def _load(self, signature, target_context):
         try:
             loaded = super().load_overload(signature, target_context)
             if loaded is not None:
@@ -116,6 +156,7 @@ class _Files(caching.FunctionCache):
             for old in Path(self.cache_path).parent.iterdir():
                 if old.stat().st_mtime < unused_since:
                     shutil.rmtree(old, ignore_errors=True)
+        self._end_turn()
 
 
 @functools.cache
