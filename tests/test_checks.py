@@ -249,6 +249,7 @@ WRONG_TYPES = [
     (attention, {"block_n": True}, "block_n must be an integer, got True"),
     (unsigned, {"k": None}, "k must be .* got NoneType"),
     (tiles_4x4, {"k": None}, "k must be .* got NoneType"),
+    (tiles_4x4, {"batched": 1}, "batched must be True or False, got 1"),
     (simt, {"v": ones(2, 6, 2, 8, dtype=int)}, "v must be float32.*, got int64"),
     (simt, {"block_n": 16.0}, "block_n must be an integer, got 16.0"),
     (backward_simt, {"deterministic": 1}, "deterministic must be True or False, got 1"),

@@ -23,7 +23,7 @@ def most_gained(rungs, head_dim):
 
 
 @pytest.mark.parametrize(
-    "seqlen, head_dim, last", [(SMALL, 64, 7), thorough(128, 64, 8), thorough(128, 128, 8)]
+    "seqlen, head_dim, last", [(SMALL, 64, 8), thorough(128, 64, 9), thorough(128, 128, 9)]
 )
 def test_each_step_is_at_most_threefold(monkeypatch, seqlen, head_dim, last):
     monkeypatch.setattr(ladder, "SEQLEN", seqlen)
@@ -83,8 +83,8 @@ def test_the_list_names_all_rungs_and_the_tensor_cores(capsys):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["9"], "a rung must be a number from 1 to 8, got 9"),
-        (["0"], "a rung must be a number from 1 to 8, got 0"),
+        (["10"], "a rung must be a number from 1 to 9, got 10"),
+        (["0"], "a rung must be a number from 1 to 9, got 0"),
         (["1", "--head-dim", "96"], "--head-dim must be 64 or 128, got 96"),
     ],
 )

@@ -11,7 +11,7 @@ from fa_numba.checks.requirements import (
     MAX_ROW_DIM,
     require_one_library,
 )
-from fa_numba.checks.values import integer
+from fa_numba.checks.values import check_flag, integer
 from fa_numba.runtime import arrays
 from fa_numba.runtime.arrays import facts
 from fa_numba.tiling import register_tiling
@@ -449,14 +449,15 @@ def check_block_sizes(
     return block_m, block_n
 
 
-def check_4x4_tiles(head_dim, columns) -> tuple:
-    """Return the rows of a tile of `flash_attn_v2_4x4`, and a thread's columns of scores."""
+def check_4x4_tiles(head_dim, columns, batched) -> tuple:
+    """Return the rows of a tile of `flash_attn_v2_4x4`, the columns of a thread, and batched."""
     if head_dim > MAX_4X4_HEAD_DIM:
         raise ValueError(
             f"head_dim must be at most {MAX_4X4_HEAD_DIM} for flash_attn_v2_4x4, got {head_dim}: "
             "flash_attn_registers takes larger ones"
         )
-    return register_tiling.block_of_4x4(head_dim), _one_of("columns", columns, (1, 2, 4))
+    columns = _one_of("columns", columns, (1, 2, 4))
+    return register_tiling.block_of_4x4(head_dim), columns, check_flag("batched", batched)
 
 
 def check_forward_tiles(q, head_dim, block_m, block_n, rows) -> tuple:

@@ -3,6 +3,7 @@
 flash_attn_v2_unsigned   a thread computes one score: two loads from shared memory for each FMA
 flash_attn_v2_4x4        a thread computes 4 x 4 scores: one load for two FMAs         <- this file
                          with columns=1 4 x 1 scores: five loads for four FMAs of Q K^T
+                         with batched=True all loads of a row of K and V before its stores
 flash_attn_registers     larger tiles in registers: one load for 4 FMAs
 
 An SM makes 128 FMAs in a cycle and loads 32 numbers from shared memory. So a thread that loads two
@@ -16,6 +17,9 @@ Changed since flash_attn_v2_unsigned:
 - Q and K are transposed in shared memory: the loop over d reads rows of them.
 - The threads of a row of scores are in one warp. They reduce it by shuffles, without a barrier.
 - P overwrites K, and so the tiles have 64 × 64 numbers within 48 KiB.
+
+A thread that stores each number of K before it loads the next waits for HBM or L2 each time. With
+batched=True, the step after 4 × 4, it waits once for its part of a row.
 
 measured   ×3.9 at head_dim 64, ×1.4 at 128, where tiles have 32 rows and an SM holds eight warps
            (H200, n = 8192, full; benchmarks/results/ladder.json)
@@ -43,7 +47,7 @@ SIDE = 4  # rows of scores of a thread, and columns unless fewer are asked for
 
 @functools.cache
 def make_flash_attn_v2_4x4(
-    HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, COLUMNS=SIDE
+    HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, COLUMNS=SIDE, BATCHED=False
 ):
     """The kernel for these compile-time constants: launch it with threads (TX, TX).
 
@@ -84,6 +88,7 @@ def make_flash_attn_v2_4x4(
         m_i = cuda.local.array(SIDE, float32)
         l_i = cuda.local.array(SIDE, float32)  # the sum over this thread's columns only
         a = cuda.local.array(SIDE, float32)  # four numbers of Q, of P
+        kv = cuda.local.array((2, COLS), float32)  # if BATCHED: part of a row of K, and of V
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         m_start = cuda.blockIdx.x * BLOCK_M
@@ -110,6 +115,19 @@ def make_flash_attn_v2_4x4(
         for n_start in range(n_first, n_end, BLOCK_N):
             for r in range(ty, BLOCK_N, TX):
                 n = n_start + r
+                if BATCHED:  # first all loads of a row, then its stores: the loads wait together
+                    for c in range(COLS):
+                        d = tx + c * TX
+                        inside = n < seqlen_k and d < HEAD_DIM
+                        index = u64(b), u64(n), u64(kv_head), u64(d)
+                        kv[0, c] = float32(k[index]) if inside else float32(0.0)
+                        kv[1, c] = float32(v[index]) if inside else float32(0.0)
+                    for c in range(COLS):
+                        d = tx + c * TX
+                        v_tile[u64(r), u64(d)] = kv[1, c]
+                        if d < HEAD_DIM:
+                            kt_tile[u64(d), u64(r)] = kv[0, c]
+                    continue
                 for d in range(tx, WIDTH, TX):
                     inside = n < seqlen_k and d < HEAD_DIM
                     index = u64(b), u64(n), u64(kv_head), u64(d)
@@ -200,6 +218,7 @@ def flash_attn_v2_4x4(
     alibi_slopes=None,
     softmax_scale=None,
     columns=SIDE,
+    batched=False,
 ):
     """FlashAttention-2 with 4 × 4 scores per thread, forward: a step of the ladder.
 
@@ -213,6 +232,8 @@ def flash_attn_v2_4x4(
         As for `flash_attn_v2`.
     columns : 1, 2 or 4, default=4
         Columns of scores of a thread; its rows are four.
+    batched : bool, default=False
+        Whether a thread loads its part of a row of K and V before it stores any of it.
 
     Returns
     -------
@@ -223,8 +244,8 @@ def flash_attn_v2_4x4(
     """
     mask = causal, window_size, softcap, alibi_slopes
     call = checks.forward_call(q, k, v, *mask, softmax_scale)
-    block, columns = checks.check_4x4_tiles(call.head_dim, columns)
-    kernel = make_flash_attn_v2_4x4(call.head_dim, *call.mask, columns)
+    block, columns, batched = checks.check_4x4_tiles(call.head_dim, columns, batched)
+    kernel = make_flash_attn_v2_4x4(call.head_dim, *call.mask, columns, batched)
     grid = (ceil_div(call.seqlen_q, block), call.num_heads, call.batch)
     arrays.launch(kernel, grid, (block // SIDE, block // SIDE), *call.arguments)
     return call.out, call.lse

@@ -73,6 +73,12 @@ RUNGS = (
     ),
     Rung("flash_attn_v2_4x4", "4 × 4 scores: a number of Q serves four FMAs, too"),
     Rung(
+        "flash_attn_v2_4x4",
+        "copies in a batch: a thread waits for HBM once for a row",
+        lambda head_dim: {"batched": True},
+        "flash_attn_v2_4x4(batched=True)",
+    ),
+    Rung(
         "flash_attn_registers",
         "16-byte loads; K not transposed, its rows padded",
         _rows_of_four,
