@@ -3,10 +3,14 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from small_workbook import make_small_workbook
 
-from fa_numba.workbook import catalog, par, progress
+from fa_numba import simt
+from fa_numba.runtime import arrays
+from fa_numba.workbook import board as boards
+from fa_numba.workbook import catalog, own, par, progress
 from fa_numba.workbook.board import board, rows_of, scale
 from fa_numba.workbook.counts import QUANTITIES
 from fa_numba.workbook.grader import grade, show
@@ -98,6 +102,43 @@ def test_the_statement_names_par(exercise):
     assert "To beat: bytes par 768, best known 512; instructions par 6, best known 4." in repr(
         show("ex99a")
     )
+
+
+def test_on_a_gpu_milliseconds_stand_beside_par(exercise, monkeypatch):
+    """The timer and the card are replaced: 3 ms and 2 ms of par, then 1 ms and 2 ms."""
+    answer_with(exercise, "y[i] = x[i] + x[i]")
+
+    def make(module):
+        def double(x):
+            y = np.zeros_like(x)
+            simt.run(module.double, 1, 32, x, y)
+            return y if wrong is None else wrong
+
+        return double
+
+    wrong, times = None, iter([3.0, 2.0, 1.0, 2.0])
+    job = own.Job(make, timed_on=([(32,)], {}))
+    monkeypatch.setitem(own.JOBS, "ex99a", job)
+    monkeypatch.setattr(own, "has_cupy_and_gpu", lambda: True)
+    monkeypatch.setattr(own, "_normal", lambda shapes: [np.ones(*shapes, np.float32)])
+    monkeypatch.setattr(own, "gpu_ms", lambda call: next(times))
+    monkeypatch.setattr(boards.arrays, "backend", lambda: arrays.Backend("Card, sm_90", "a test"))
+    assert board([exercise]).rows[2][1:6] == ("ms, Card, sm_90", "3", "–", "2", "2")
+    last = board([exercise])
+    assert last.rows[2][1:6] == ("ms, Card, sm_90", "1", "3", "2", "1")
+    assert last.rows[2][6].startswith("●") and not last.failures
+    assert progress.times(exercise) == {"Card, sm_90": {"last": 1.0, "best": 1.0}}
+    wrong = np.full(32, np.nan, np.float32)
+    (said,) = board([exercise]).failures
+    assert said.startswith("ex99a is not timed: ValueError: its result for arrays of shapes")
+    monkeypatch.setattr(own, "has_cupy_and_gpu", lambda: False)
+    assert len(board([exercise]).rows) == 2
+
+
+@pytest.mark.parametrize("kept", [3, {"Card": 1.0}, {"Card": {"last": 1, "best": 1.0}}])
+def test_a_damaged_record_of_times_is_none(exercise, kept):
+    (exercise.root / progress.FILE).write_text(json.dumps({exercise.name: {"ms": kept}}))
+    assert progress.times(exercise) == {}
 
 
 @pytest.mark.parametrize(

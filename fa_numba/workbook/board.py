@@ -1,5 +1,6 @@
 """``fa-numba board``: the counts of the learner's kernels, beside par and the best known.
 
+On a GPU kernels that a lesson times have a line of milliseconds, too, for one size (`own.JOBS`).
 The judge counts anew from the files each time. What `progress` keeps is only shown as that of the
 last time, so that one sees what a change has brought; nothing trusts it.
 """
@@ -9,7 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fa_numba.workbook import par, progress, stubs
+from fa_numba.runtime import arrays
+from fa_numba.workbook import own, par, progress, stubs
 from fa_numba.workbook.catalog import Exercise
 from fa_numba.workbook.report import as_text
 from fa_numba.workbook.tables import as_markdown
@@ -30,16 +32,20 @@ class Board:
         The cells of `COLUMNS`, as text.
     waiting : list of str
         Exercises with a kernel that have not passed.
+    failures : list of str
+        Why a kernel that has passed could not be timed.
     """
 
     rows: list[tuple]
     waiting: list[str]
+    failures: list[str]
 
     @property
     def lines(self) -> list[str]:
         """The sentences below the table."""
         legend = f"{YOURS} yours, {PAR} par (our solution), {BEST} best known; less is better."
         said = [legend] if self.rows else ["No kernel of yours has passed yet."]
+        said += self.failures
         if self.waiting:
             some = ", ".join(self.waiting[:8]) + (", ..." if len(self.waiting) > 8 else "")
             said.append(f"Not passed: {len(self.waiting)} exercises with a kernel ({some}).")
@@ -83,8 +89,33 @@ def board(exercises: list[Exercise]) -> Board:
     before = {e: progress.counts(e) for e in mine}
     graded = grader.grade_all(mine).graded if mine else []
     counts = {g.exercise: g.counts for g in graded if g.passed}
-    rows = [row for e in kernels if e in counts for row in rows_of(e, counts[e], before[e])]
-    return Board(rows, [e.short for e in kernels if e not in counts])
+    rows, failures = [], []
+    for e in filter(counts.__contains__, kernels):
+        rows += rows_of(e, counts[e], before[e])
+        try:
+            rows += time_of(e)
+        except Exception as error:  # the learner's, and the other lines are worth having
+            failures.append(f"{e.short} is not timed: {type(error).__name__}: {error}")
+    return Board(rows, [e.short for e in kernels if e not in counts], failures)
+
+
+def time_of(exercise: Exercise) -> list[tuple]:
+    """The row of an exercise's milliseconds on this GPU, which are kept; [] where none are taken.
+
+    The best known is the smallest of par and of all times of the learner on a GPU of this name.
+    """
+    measured = own.times_beside_par(exercise)
+    if measured is None:
+        return []
+    yours, wanted = measured
+    gpu, before = arrays.backend().gpu, progress.times(exercise)
+    last = before.get(gpu, {}).get("last")
+    best = min(yours, before.get(gpu, {}).get("best", yours))
+    kept = before | {gpu: {"last": yours, "best": best}}
+    progress.keep(exercise.root, {exercise.name: {"ms": kept}})
+    best = min(best, wanted)
+    numbers = ("–" if x is None else f"{x:.3g}" for x in (yours, last, wanted, best))
+    return [(exercise.short, f"ms, {gpu}", *numbers, scale(yours, wanted, best))]
 
 
 def rows_of(exercise: Exercise, counts: dict[str, int], before: dict[str, int]) -> list[tuple]:
@@ -98,7 +129,7 @@ def rows_of(exercise: Exercise, counts: dict[str, int], before: dict[str, int]) 
     return rows
 
 
-def scale(yours: int, wanted: int, best: int) -> str:
+def scale(yours: float, wanted: float, best: float) -> str:
     """A line from half of par to twice par, with par in the middle; what is beyond is at an end.
 
     >>> scale(12, 12, 8)

@@ -41,19 +41,21 @@ def mask_times(mask) -> Note:
 
 
 def _of_flex_attention(mask, qkv):
-    """A row of FlexAttention's time, its block mask made before; none without PyTorch."""
+    """A row of FlexAttention's time, its block mask made before; none without PyTorch on a GPU."""
     try:
         import torch
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
     except ImportError:
+        return []
+    if not torch.cuda.is_available():  # PyTorch made for CPUs
         return []
     row = {"kernel": "FlexAttention", "mask": "yours"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch's compiler warns of its own ways
         try:
             block_mask = create_block_mask(mask, None, None, SHAPE[1], SHAPE[1], device="cuda")
-        except RuntimeError as error:  # such as a truth value of a tensor
+            compiled = torch.compile(flex_attention)
+            qkv = [torch.from_dlpack(x).transpose(1, 2) for x in qkv]
+            return [row | {"ms": gpu_ms(lambda: compiled(*qkv, block_mask=block_mask))}]
+        except RuntimeError as error:  # such as a truth value of a tensor, or no Triton
             return [row | {"refused": str(error).partition("\n")[0][:80]}]
-        compiled = torch.compile(flex_attention)
-        qkv = [torch.from_dlpack(x).transpose(1, 2) for x in qkv]
-        return [row | {"ms": gpu_ms(lambda: compiled(*qkv, block_mask=block_mask))}]

@@ -39,6 +39,7 @@ from fa_numba.workbook.recorded import say
 
 STREAMS = 32  # heads that a GPU works on at a time
 FLUSHED_BYTES = 1 << 28  # over any L2
+LARGEST_DIFFERENCE = 1e-4  # of two right kernels in float32, over the largest number
 LONG_MS = 200  # a call that takes longer is timed once
 
 
@@ -52,6 +53,8 @@ class Job:
     # Of a row of a recorded table: the shapes of the arrays to time, and the options; None for a
     # row that this kernel cannot do
     inputs: Callable | None = None
+    # For the board: the shapes of the arrays and the options of the one size that it times
+    timed_on: tuple | None = None
 
 
 class Mine:
@@ -85,14 +88,11 @@ class Mine:
         return [row | {f"{self.name}, ms, this GPU": self._time(row)} for row in rows]
 
     def _time(self, row):
-        import cupy
-
         inputs = self.job.inputs(row)
         if inputs is None:
             return None
         shapes, options = inputs
-        rng = cupy.random.default_rng(0)
-        data = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
+        data = _normal(shapes)
         return gpu_ms(lambda: self.function(*data, **options))
 
 
@@ -131,6 +131,38 @@ def mine(name: str, ours: Callable | None = None) -> Mine:
         our_name = ours.__name__.removeprefix("make_")
     say(f"{exercise.short}: our {our_name}, until yours passes")
     return Mine(exercise, job, function, yours=False, name=our_name)
+
+
+def times_beside_par(exercise: Exercise) -> tuple[float, float] | None:
+    """Milliseconds of the learner's kernel and of our solution, on the GPU that is here.
+
+    None without a GPU, for an exercise that has no size to time, and without our solution.
+
+    Raises
+    ------
+    ValueError
+        The results differ: checks are small, and this size is not.
+    """
+    job = JOBS.get(exercise.short)
+    if not (job and job.timed_on and exercise.solution.is_file() and has_cupy_and_gpu()):
+        return None
+    shapes, options = job.timed_on
+    data = _normal(shapes)
+    calls = [
+        partial(job.make(load(exercise, ours=ours)), *data, **options) for ours in (False, True)
+    ]
+    yours, wanted = (x[0] if isinstance(x, tuple) else x for x in (call() for call in calls))
+    if not abs(yours - wanted).max() <= LARGEST_DIFFERENCE * abs(wanted).max():
+        raise ValueError(f"its result for arrays of shapes {shapes} is not that of our solution")
+    return tuple(gpu_ms(call) for call in calls)
+
+
+def _normal(shapes):
+    """Arrays on the GPU, the same in each call."""
+    import cupy
+
+    rng = cupy.random.default_rng(0)
+    return [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
 
 
 def has_cupy_and_gpu() -> bool:
@@ -446,6 +478,10 @@ def _latent_decode(module):
     return mla_decode
 
 
+HEADS = (4, 2048, 16, 64)  # a batch of heads: batch, seqlen, num_heads, head_dim
+CACHE = (8, 8192, 8, 128)
+
+
 def _decode_inputs(row):
     """As benchmarks/bench_decode.py: one query of each sequence, head_dim 128."""
     num_heads, num_kv_heads = map(int, row["heads"].split("/"))
@@ -468,17 +504,38 @@ JOBS = {
     "ex00d": Job(_first(rescale, "rescale", ("x", "shift", "scale", "out")), rescale),
     "ex00f": Job(_first(below_largest, "below_largest", ("x", "out")), below_largest),
     "ex00h": Job(_first(rotate, "kernel", ("x", "y", "c", "s", "out_x", "out_y")), rotate),
-    "ex02d": Job(_rows("safe_softmax_kernel"), fa_numba.safe_softmax, _rows_inputs),
-    "ex03c": Job(_rows("online_softmax_kernel"), fa_numba.online_softmax, _rows_inputs),
-    "ex05b": Job(_tiled_matmul),
-    "ex06b": Job(_flash_attn_v1, fa_numba.flash_attn_v1, _unmasked_inputs),
-    "ex07d": Job(_flash_attn_v2, fa_numba.flash_attn_v2, _attention_inputs),
-    "ex09c": Job(_window_and_sink, fa_numba.flash_attn_v2),
+    "ex02d": Job(
+        _rows("safe_softmax_kernel"), fa_numba.safe_softmax, _rows_inputs, ([(8192, 8192)], {})
+    ),
+    "ex03c": Job(
+        _rows("online_softmax_kernel"), fa_numba.online_softmax, _rows_inputs, ([(8192, 8192)], {})
+    ),
+    "ex05b": Job(_tiled_matmul, timed_on=([(2048, 2048)] * 2, {"tile": 16})),
+    "ex06b": Job(_flash_attn_v1, fa_numba.flash_attn_v1, _unmasked_inputs, ([HEADS] * 3, {})),
+    "ex07d": Job(
+        _flash_attn_v2, fa_numba.flash_attn_v2, _attention_inputs, ([HEADS] * 3, {"causal": True})
+    ),
+    "ex09c": Job(
+        _window_and_sink,
+        fa_numba.flash_attn_v2,
+        None,
+        ([HEADS] * 3, {"window_size": (255, 0), "sinks": [0.0] * HEADS[2]}),
+    ),
     "ex10d": Job(_flash_attn_varlen, flash_attn_varlen),
-    "ex15e": Job(_transpose, inputs=_transpose_inputs),
-    "ex16c": Job(_decode, flash_decode),
-    "ex17c": Job(_split_decode, flash_decode, _decode_inputs),
-    "ex17f": Job(_prefix_state, prefix_state),
+    "ex15e": Job(_transpose, None, _transpose_inputs, ([(8192, 8192)], {})),
+    "ex16c": Job(_decode, flash_decode, None, ([(8, 1, 32, 128), CACHE, CACHE], {})),
+    "ex17c": Job(
+        _split_decode,
+        flash_decode,
+        _decode_inputs,
+        ([(8, 1, 32, 128), CACHE, CACHE], {"num_splits": 8}),
+    ),
+    "ex17f": Job(
+        _prefix_state,
+        prefix_state,
+        None,
+        ([(32, 1, 32, 128), CACHE[1:], CACHE[1:]], {"block_m": 16, "block_n": 16}),
+    ),
     "ex24c": Job(_latent_decode, fa_numba.mla_decode),
     "ex25c": Job(_block_lists, block_list_attn),
 }

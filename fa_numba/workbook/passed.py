@@ -38,10 +38,11 @@ def given(name: str, attribute: str, root: Path | None = None):
     return getattr(module, attribute)
 
 
-def load(exercise: Exercise):
-    """The learner's file, imported anew."""
-    name = f"your_{exercise.short}"
-    spec = importlib.util.spec_from_file_location(name, exercise.stub)
+def load(exercise: Exercise, *, ours: bool = False):
+    """The learner's file, or our solution, imported anew."""
+    name = f"{'our' if ours else 'your'}_{exercise.short}"
+    file = exercise.solution if ours else exercise.stub
+    spec = importlib.util.spec_from_file_location(name, file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # a dataclass in it looks there
     spec.loader.exec_module(module)

@@ -133,6 +133,19 @@ def counts(exercise: Exercise) -> dict[str, int]:
     return kept
 
 
+def times(exercise: Exercise) -> dict[str, dict[str, float]]:
+    """The last and the best milliseconds on each GPU, by its name; {} if there are none."""
+    kept = load(exercise.root).get(exercise.name, {}).get("ms")
+    if not isinstance(kept, dict):
+        return {}
+    good = {"last", "best"}
+    return {
+        gpu: ms
+        for gpu, ms in kept.items()
+        if isinstance(ms, dict) and ms.keys() == good and all(type(x) is float for x in ms.values())
+    }
+
+
 def is_passed(exercise: Exercise) -> bool:
     last = result(exercise)
     return last is not None and last[0] == last[1] > 0

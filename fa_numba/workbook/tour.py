@@ -20,6 +20,7 @@ from fa_numba import analysis, reference, simt
 from fa_numba.figures.attention_map import attention_map
 from fa_numba.figures.hbm_bytes import hbm_bytes
 from fa_numba.runtime import arrays
+from fa_numba.workbook import own
 
 SEQLEN, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 384, 2, 1, 32
 PAGE_SIZE = 16
@@ -125,7 +126,7 @@ def main():
     console = Console()
     start = time.perf_counter()
     text, source = read_text()
-    on_gpu = arrays.backend().gpu is not None
+    on_gpu = own.has_cupy_and_gpu()
     console.print(f"The first {len(text)} bytes of {source}, embedded.")
     console.print(str(arrays.backend()))
 
