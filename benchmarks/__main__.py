@@ -2,11 +2,14 @@
 
 Results go to benchmarks/results/<question>.json, where the lessons read them, into the pictures of
 docs/plots, and into the tables of README.md and docs/. With `--into h100` they go to
-benchmarks/results/h100/ and replace none of the others: for a second GPU.
+benchmarks/results/h100/ and replace none of the others: for a second GPU. With `--seconds 500` no
+question, and no part of one that has many, begins after so long; a record's note says what is
+missing.
 """
 
 import argparse
 import importlib.util
+import time
 from pathlib import Path
 
 from benchmarks import readme, timing
@@ -19,6 +22,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("questions", nargs="*", help=f"default: all of {', '.join(QUESTIONS)}")
     parser.add_argument("--into", metavar="FOLDER", help="folder of benchmarks/results/")
+    parser.add_argument("--seconds", type=float, help="after which nothing more is begun")
     given = parser.parse_args(arguments)
     if unknown := set(given.questions) - set(QUESTIONS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there is {', '.join(QUESTIONS)}")
@@ -26,7 +30,12 @@ def main(arguments=None):
         if not given.into.isidentifier():
             parser.error(f"--into must be a plain name, such as h100, got {given.into!r}")
         timing.into = given.into
+    if given.seconds:
+        timing.ends = time.monotonic() + given.seconds
     for name in given.questions or QUESTIONS:
+        if time.monotonic() >= timing.ends:
+            print(f"{name}: not asked, the time is over")
+            continue
         importlib.import_module(f"benchmarks.bench_{name}").main()
     if importlib.util.find_spec("matplotlib"):
         importlib.import_module("benchmarks.plots").write()

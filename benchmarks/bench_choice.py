@@ -6,17 +6,18 @@ time is compared with that of the kernel that `flash_attn` or `flash_attn_grad` 
 
 import datetime
 import itertools
+from functools import partial
 from typing import NamedTuple
 
 import cupy
 import numpy as np
 
-from benchmarks.timing import save, time_ms
+from benchmarks.timing import save_each, time_ms
 from fa_numba import dispatch, flash_attn, which
 from fa_numba.dispatch import attention
 from fa_numba.runtime import arrays
 
-PROBLEMS = 48  # of each kind
+PROBLEMS, AT_A_TIME = 48, 8  # of each kind; in a part
 REPEATS = 5
 LARGEST = 1 << 36  # products of a query and a key, in all heads
 JOBS = (("flash_attn", attention.Inputs), ("flash_attn_grad", attention.GradientInputs))
@@ -35,18 +36,24 @@ class Problem(NamedTuple):
 
 def main():
     seed = int(datetime.date.today().strftime("%Y%m%d"))
-    rows = [
-        row
-        for job, kind in JOBS
-        for problem in itertools.islice(random_problems(job, seed), PROBLEMS)
-        if (row := measure(job, kind, problem))
-    ]
-    save(
+    parts = {}
+    for job, kind in JOBS:
+        problems = random_problems(job, seed)
+        for i in range(0, PROBLEMS, AT_A_TIME):
+            parts[f"{job}, problems from {i}"] = partial(rows_of, job, kind, problems)
+    save_each(
         "choice",
-        rows,
+        parts,
         note="ms; ratio: the time of the fastest kernel over that of the kernel that the job "
         f"takes; seed {seed}",
     )
+
+
+def rows_of(job, kind, problems):
+    """The rows of the next problems."""
+    for problem in itertools.islice(problems, AT_A_TIME):
+        if row := measure(job, kind, problem):
+            yield row
 
 
 def random_problems(job, seed):

@@ -6,6 +6,7 @@ L2, which is not needed: each call reads far more than L2 holds.
 """
 
 import contextlib
+from functools import partial
 
 import cupy
 import torch
@@ -13,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.bench_tensor_core import relative_error
-from benchmarks.timing import save, time_ms
+from benchmarks.timing import save_each, time_ms
 from fa_numba.on_cuda_cores.flash_decode_wide import flash_decode_wide
 from fa_numba.tensor_core.flash_decode_gather import flash_decode_gather
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma
@@ -35,16 +36,17 @@ CALLS, REPLAYS = 5, 15  # of a CUDA graph
 
 
 def main():
-    rows = [
-        row
+    parts = {
+        f"{dtype}, {batch} × {seqlen}, {heads[0]}/{heads[1]}": partial(
+            measure, dtype, batch, seqlen, *heads
+        )
         for dtype in KERNELS
         for batch, seqlen in SIZES
         for heads in HEADS
-        for row in measure(dtype, batch, seqlen, *heads)
-    ]
-    save(
+    }
+    save_each(
         "decode_fast",
-        rows,
+        parts,
         note=f"one query of each sequence, head_dim {HEAD_DIM}; GB/s counts K and V once; of copy: "
         "that over the bytes read and written per second by a copy of K to V; of best: over the "
         "quickest library's at that size; of contiguous: pages over our quickest without; "

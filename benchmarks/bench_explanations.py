@@ -7,6 +7,7 @@ is taken.
 """
 
 import traceback
+from functools import partial
 from typing import NamedTuple
 
 import cupy
@@ -24,7 +25,7 @@ from benchmarks.explanation_kernels import (
     make_copy_of_rows,
     make_move,
 )
-from benchmarks.timing import save, time_ms
+from benchmarks.timing import save_each, time_ms
 from fa_numba.kernels import flash_attn_v2 as v2
 from fa_numba.kernels import safe_softmax as safe
 from fa_numba.kernels.online_softmax import make_online_softmax
@@ -58,33 +59,41 @@ class Finding(NamedTuple):
 
 
 def main():
-    rows, failed = [], []
-    for experiment in EXPERIMENTS:
-        lesson, question = experiment.__doc__.split(": ", 1)
-        name = {"experiment": experiment.__name__}
+    failed = []
+
+    def tried(experiment):
         try:
-            times, finding = experiment()
+            return rows_of(experiment)
         except Exception:  # the other experiments are worth having
             traceback.print_exc()
             failed.append(experiment.__name__)
-            continue
-        first = next(iter(times.values()))
-        for variant, ms in times.items():
-            ratio = round(ms / first, 3)
-            rows.append(name | {"variant": variant, "ms": round(ms, 4), "of the first": ratio})
-        stated = {key: round(float(x), 3) for key, x in finding._asdict().items() if key != "of"}
-        about = {"lesson": lesson, "question": question, "ratio": finding.of}
-        rows.append(name | about | stated | {"verdict": finding.verdict})
-        print(rows[-1])
-        cupy.get_default_memory_pool().free_all_blocks()
-    save(
+            return []
+
+    save_each(
         "explanations",
-        rows,
+        {x.__name__: partial(tried, x) for x in EXPERIMENTS},
         note="otherwise, predicted: the ratio if the explanation is wrong, and if it is right; "
         "it holds from two thirds of the way, explains a part from one third",
     )
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
+
+
+def rows_of(experiment):
+    """A row for each variant of an experiment, and one that says what was found."""
+    lesson, question = experiment.__doc__.split(": ", 1)
+    name = {"experiment": experiment.__name__}
+    times, finding = experiment()
+    first = next(iter(times.values()))
+    rows = []
+    for variant, ms in times.items():
+        ratio = round(ms / first, 3)
+        rows.append(name | {"variant": variant, "ms": round(ms, 4), "of the first": ratio})
+    stated = {key: round(float(x), 3) for key, x in finding._asdict().items() if key != "of"}
+    about = {"lesson": lesson, "question": question, "ratio": finding.of}
+    rows.append(name | about | stated | {"verdict": finding.verdict})
+    cupy.get_default_memory_pool().free_all_blocks()
+    return rows
 
 
 def normal(*shape):

@@ -5,11 +5,12 @@ FlashAttention-3 paper's Table 3, on its numbers: N(0, 1) + N(0, 100) · Bernoul
 """
 
 import itertools
+from functools import partial
 
 import numpy as np
 
 from benchmarks.bench_tensor_core import definition, of_head
-from benchmarks.timing import save, time_ms
+from benchmarks.timing import save_each, time_ms
 from fa_numba.constants import LOG2_E
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core.flash_attn_fp8 import attend, flash_attn_fp8, quantize
@@ -25,12 +26,12 @@ def main():
     import torch
 
     torch.manual_seed(0)
-    rows = errors()
-    for head_dim, seqlen, causal in itertools.product(HEAD_DIMS, SEQLENS, CAUSAL):
-        rows += times(head_dim, seqlen, causal)
-    save(
+    parts = {"errors": errors}
+    for size in itertools.product(HEAD_DIMS, SEQLENS, CAUSAL):
+        parts["d = {}, n = {}, causal={}".format(*size)] = partial(times, *size)
+    save_each(
         "fp8",
-        rows,
+        parts,
         note=f"{TOKENS} tokens in all, num_heads * head_dim = {WIDTH}; FLOPs "
         "4·batch·heads·seqlen²·head_dim, halved if causal; RMSE against float64, (batch, seqlen, "
         f"heads, head_dim) = {ERROR_SHAPE}, N(0, 1) + N(0, 100)·Bernoulli(0.001)",

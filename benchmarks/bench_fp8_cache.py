@@ -5,12 +5,14 @@ outputs are compared with float64 of the numbers in the cache first. Errors, in 
 keys and values that were rounded, against those that were not, for each way to choose scales.
 """
 
+from functools import partial
+
 import numpy as np
 import torch
 
 from benchmarks import bench_decode_fast as decode
 from benchmarks.bench_tensor_core import relative_error
-from benchmarks.timing import save
+from benchmarks.timing import save_each
 from fa_numba import reference
 from fa_numba.kernels import e4m3
 from fa_numba.kv_cache import reshape_and_cache
@@ -35,11 +37,8 @@ NOTE = (
 
 
 def main():
-    rows = []
-    for size in SIZES:
-        rows += times(*size)
-        save("fp8_cache", rows, note=NOTE)
-    save("fp8_cache", rows + errors(), note=NOTE)
+    parts = {"{} × {}, {}/{}".format(*size): partial(times, *size) for size in SIZES}
+    save_each("fp8_cache", parts | {"errors": errors}, note=NOTE)
 
 
 def times(batch, seqlen, num_heads, num_kv_heads):

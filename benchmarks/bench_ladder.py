@@ -7,9 +7,10 @@ and P.
 """
 
 import itertools
+from functools import partial
 
 from benchmarks.bench_tensor_core import relative_error
-from benchmarks.timing import save, time_ms
+from benchmarks.timing import save_each, time_ms
 from fa_numba import flash_attn_bwd, flash_attn_bwd_registers, flash_attn_registers
 from fa_numba.tensor_core.flash_attn_bwd_tf32x3 import flash_attn_bwd_tf32x3
 from fa_numba.tensor_core.flash_attn_tf32x3 import flash_attn_tf32x3
@@ -27,33 +28,34 @@ LARGEST_ERROR = 5  # of that of plain float32, for whatever order a step sums in
 
 
 def main():
-    rows = []
-    for head_dim, seqlen, causal in itertools.product(HEAD_DIMS, SEQLENS, CAUSAL):
-        for name, products, call, error, plain in steps(seqlen, head_dim, causal):
-            assert error <= LARGEST_ERROR * plain, f"{name}: {error}, plain float32 {plain}"
-            ms = time_ms(call, repeats=1, warm_ups=0)
-            if ms < SLOW:
-                ms = time_ms(call, repeats=REPEATS)
-            flops = 2 * products * TOKENS * seqlen * WIDTH / (1 + causal)
-            rows.append(
-                {
-                    "step": name,
-                    "head_dim": head_dim,
-                    "seqlen": seqlen,
-                    "causal": causal,
-                    "ms": round(ms, 3),
-                    "TFLOP/s": round(flops / ms / 1e9, 2),
-                    "error": float(f"{error:.2g}"),
-                    "error of plain float32": float(f"{plain:.2g}"),
-                }
-            )
-    save(
+    cases = itertools.product(HEAD_DIMS, SEQLENS, CAUSAL)
+    save_each(
         "ladder",
-        rows,
+        {"d = {}, n = {}, causal={}".format(*x): partial(measure, *x) for x in cases},
         note=f"float32, {TOKENS} tokens in all, num_heads * head_dim = {WIDTH}; "
         "FLOPs 4·batch·heads·seqlen²·head_dim, halved if causal, ×2.5 backward; "
         "error: ‖x − float64‖ / ‖float64‖ of one head, the largest of the gradients'",
     )
+
+
+def measure(head_dim, seqlen, causal):
+    """The rows of one size."""
+    for name, products, call, error, plain in steps(seqlen, head_dim, causal):
+        assert error <= LARGEST_ERROR * plain, f"{name}: {error}, plain float32 {plain}"
+        ms = time_ms(call, repeats=1, warm_ups=0)
+        if ms < SLOW:
+            ms = time_ms(call, repeats=REPEATS)
+        flops = 2 * products * TOKENS * seqlen * WIDTH / (1 + causal)
+        yield {
+            "step": name,
+            "head_dim": head_dim,
+            "seqlen": seqlen,
+            "causal": causal,
+            "ms": round(ms, 3),
+            "TFLOP/s": round(flops / ms / 1e9, 2),
+            "error": float(f"{error:.2g}"),
+            "error of plain float32": float(f"{plain:.2g}"),
+        }
 
 
 def steps(seqlen, head_dim, causal, tokens=TOKENS):

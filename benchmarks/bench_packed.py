@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.bench_ladder import definition
 from benchmarks.bench_tensor_core import ROUNDING, WIDTH, relative_error
-from benchmarks.timing import save, time_ms
+from benchmarks.timing import save_each, time_ms
 from fa_numba import flash_attn_varlen, flash_attn_varlen_grad
 
 HEAD_DIMS, CAUSAL = (64, 128), (False, True)
@@ -34,31 +34,33 @@ BATCHES = {
 
 
 def main():
-    rows = []
-    for (name, lengths), head_dim, causal in itertools.product(BATCHES.items(), HEAD_DIMS, CAUSAL):
-        flops = WIDTH * (lengths.astype(float) ** 2).sum() * (0.5 if causal else 1)
-        for direction, kernel, call, error in functions(lengths, head_dim, causal):
-            ms = time_ms(call, repeats=REPEATS)
-            rate = (4 if direction == "forward" else 10) * flops / ms / 1e9
-            rows.append(
-                {
-                    "pass": direction,
-                    "kernel": kernel,
-                    "batch": name,
-                    "head_dim": head_dim,
-                    "causal": causal,
-                    "ms": round(ms, 4),
-                    "TFLOP/s": round(rate, 1),
-                    "error": float(f"{error:.2g}"),
-                }
-            )
-    save(
+    cases = itertools.product(BATCHES, HEAD_DIMS, CAUSAL)
+    save_each(
         "packed",
-        rows,
+        {"{}, d = {}, causal={}".format(*x): functools.partial(measure, *x) for x in cases},
         note=f"float16, num_heads * head_dim = {WIDTH}; FLOPs forward 4·head_dim and backward "
         "10·head_dim for each pair of a query and a key that it sees, causal half of all; error: "
         "the largest of ‖x − float64‖ / ‖float64‖ for the results of one head",
     )
+
+
+def measure(name, head_dim, causal):
+    """The rows of one batch and head_dim."""
+    lengths = BATCHES[name]
+    flops = WIDTH * (lengths.astype(float) ** 2).sum() * (0.5 if causal else 1)
+    for direction, kernel, call, error in functions(lengths, head_dim, causal):
+        ms = time_ms(call, repeats=REPEATS)
+        rate = (4 if direction == "forward" else 10) * flops / ms / 1e9
+        yield {
+            "pass": direction,
+            "kernel": kernel,
+            "batch": name,
+            "head_dim": head_dim,
+            "causal": causal,
+            "ms": round(ms, 4),
+            "TFLOP/s": round(rate, 1),
+            "error": float(f"{error:.2g}"),
+        }
 
 
 def functions(lengths, head_dim, causal):

@@ -18,11 +18,12 @@ of P V, dP and dV for that of V.
 one run. The published rate is in a column of its own: it was measured on another machine.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 from benchmarks.bench_ladder import definition
 from benchmarks.bench_tensor_core import ROUNDING, relative_error
-from benchmarks.timing import save, time_ms
+from benchmarks.timing import save_each, time_ms
 from fa_numba import flash_attn, flash_attn_grad
 
 DTYPE = "bfloat16"
@@ -109,13 +110,16 @@ LAYOUTS = (
 
 
 def main():
-    rows = []
-    for layout in LAYOUTS:
-        for seqlen, causal in layout.rates:
-            rows += measure(layout, seqlen, causal)
-    save(
+    parts = {
+        f"{layout.name}, n = {seqlen}{', causal' if causal else ''}": partial(
+            measure, layout, seqlen, causal
+        )
+        for layout in LAYOUTS
+        for seqlen, causal in layout.rates
+    }
+    save_each(
         "published",
-        rows,
+        parts,
         note=f"{DTYPE}, head_dim 128 (CS336: 64); TFLOP/s: 2·batch·heads·seqlen²·(d + d_v) forward "
         "and 2·batch·heads·seqlen²·(3 d + 2 d_v) backward, half of them if causal; published: on "
         "the machine that it names; error: ‖x − float64‖ / ‖float64‖ of one head",

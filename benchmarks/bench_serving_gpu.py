@@ -6,6 +6,8 @@ begin and end together.
 """
 
 import importlib.util
+import itertools
+from functools import partial
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from benchmarks.bench_serving import (
     by_load,
     make_model,
 )
-from benchmarks.timing import save
+from benchmarks.timing import save_each
 from fa_numba.runtime import arrays
 
 BATCHES = 1, 4, 16, 64, 256
@@ -30,25 +32,35 @@ def main():
     if not arrays.gpu_available():
         print("serving_gpu: needs a GPU")
         return
-    import cupy
-
-    answers = []
-    for size in SIZES:
-        for dtype in (np.float32, np.float16):
-            model = make_model(size, cupy, dtype)
-            answers += of_model(model, f"{size} model, {np.dtype(dtype).name}")
-    model = make_model("nanoGPT's", cupy, np.float16)
-    tables = {
-        "Answers at a time": answers,
-        "Static and continuous batching": by_batching(model, BRANCHES),
-        "Load": by_load(model, BRANCHES, seconds=3.0),
-    }
-    rows = [{"table": title} | row for title, found in tables.items() for row in found]
+    models = itertools.product(SIZES, ("float32", "float16"))
+    parts = {f"{size} model, {dtype}": partial(answers, size, dtype) for size, dtype in models}
+    parts["batching and load"] = batching_and_load
     note = (
         f"pages of {PAGE_SIZE} tokens; where no batch is given nanoGPT's model in float16, and at "
         f"most {BRANCHES} answers at a time"
     )
-    save("serving_gpu", rows, note=note)
+    save_each("serving_gpu", parts, note=note)
+
+
+def answers(size, dtype):
+    """Rows of answers at a time, of one model."""
+    import cupy
+
+    model = make_model(size, cupy, np.dtype(dtype).type)
+    for row in of_model(model, f"{size} model, {dtype}"):
+        yield {"table": "Answers at a time"} | row
+
+
+def batching_and_load():
+    """Rows of the other tables."""
+    import cupy
+
+    model = make_model("nanoGPT's", cupy, np.float16)
+    tables = {
+        "Static and continuous batching": by_batching(model, BRANCHES),
+        "Load": by_load(model, BRANCHES, seconds=3.0),
+    }
+    return [{"table": title} | row for title, found in tables.items() for row in found]
 
 
 def of_model(model, what):

@@ -1,19 +1,19 @@
 """300 requests at once on a GPU: tokens per second with each switch of the server on and off.
 
-A model that has learned Python's help topics, requests whose prompts begin alike. It has some 80 s:
-rounds end when another one would not fit, and say how long they took. In the first, which is not
-timed, kernels are compiled and graphs are made, by short answers. The sums of a step depend on its
-rows, so that where two tokens are nearly as likely an answer may go on otherwise.
+A model that has learned Python's help topics, requests whose prompts begin alike. Rounds say how
+long they took; with `--seconds` there is no other one where it would not fit. In the first, which
+is not timed, kernels are compiled and graphs are made, by short answers. The sums of a step depend
+on its rows, so that where two tokens are nearly as likely an answer may go on otherwise.
 """
 
-import math
 import time
 from statistics import median
 
 import numpy as np
 
+from benchmarks import timing
 from benchmarks.bench_drafts import answers_of, pieces
-from benchmarks.timing import save
+from benchmarks.timing import save, without
 from fa_numba.language_model import text
 from fa_numba.language_model.model import Config
 from fa_numba.language_model.server import Engine
@@ -32,7 +32,6 @@ WAYS = {
 }
 MODEL = {"layers": 6, "heads": 12, "kv_heads": 12, "head_dim": 64, "context": 1024}
 STEPS, STEM, ANSWER, FIRST_ANSWER, TOP, PAGE_SIZE = 100, 450, 32, 8, 8, 16
-SECONDS = 75  # for everything
 
 
 def main():
@@ -55,16 +54,16 @@ def main():
     pages = -(-(STEM + OWN + ANSWER) // PAGE_SIZE) + 1  # of a request
     sizes = {"page_size": PAGE_SIZE, "num_pages": pages * REQUESTS}
     sizes |= {"max_branches": REQUESTS, "max_rows": 4096}
-    rows = by_switch(
+    ways = WAYS | {f"top {TOP} pages": {"topk_pages": TOP}}
+    found = by_switch(
         (weights, trainer.config),
         parts[1],
         stem=STEM,
         length=ANSWER,
         first_length=FIRST_ANSWER,
-        ways=WAYS | {f"top {TOP} pages": {"topk_pages": TOP}},
+        ways=ways,
         exact=False,
         clock=time.perf_counter,
-        seconds=SECONDS - (time.perf_counter() - start),
         **sizes,
     )
     note = (
@@ -74,7 +73,8 @@ def main():
         f"one of answers of {FIRST_ANSWER}; same text: answers as without the switch, with pages "
         "of the same dtype"
     )
-    save("serving_switches", rows, note=note)
+    for rows in found:
+        save("serving_switches", rows, note=without(list(ways)[len(rows) :], note))
 
 
 def by_switch(
@@ -87,26 +87,44 @@ def by_switch(
     ways=WAYS,
     exact=True,
     clock=time.process_time,
-    seconds=math.inf,
     **sizes,
 ):
     """300 requests at once, each with its answer of `length` tokens, and no page left at the end.
 
-    Each round has other prompts; the first, which compiles, has answers of `first_length`. After a
-    timed round there is another if it would end within `seconds` from now. The text of all ways
-    with the same dtype of pages must be equal, where that is `exact`; else the rows say how many
-    answers are those of the first such way.
+    Yields the rows so far after each way of the first timed round and after each other round.
+    Each round has other prompts; the first, which compiles, has answers of `first_length`. The text
+    of all ways with the same dtype of pages must be equal, where that is `exact`; else the rows say
+    how many answers are those of the first such way.
     """
-    options, end = {"temperature": 0, "clock": clock}, time.perf_counter() + seconds
+    options = {"temperature": 0, "clock": clock}
     engines = {
         name: engine_with(large, on, **{"num_pages": 2048} | sizes) for name, on in ways.items()
     }
     rates, equal, last = {name: [] for name in engines}, dict.fromkeys(engines, 0), {}
+
+    def row(name):
+        steps, shared, read, kept, guesses = last[name]
+        found = {
+            "switches on": name,
+            "tokens/s": round(median(rates[name])),
+            "over none": round(median(rates[name]) / median(rates["none"]), 2),
+            "steps": int(steps),
+            "prompt tokens found": f"{shared / read:.0%}",
+            "guesses kept": f"{kept / guesses:.0%}" if guesses else "",
+            "kB of a page": round(engines[name].model.page_bytes / 1e3, 1),
+        }
+        if not exact:
+            rounds = len(rates[name])
+            found |= {"same text": f"{equal[name]} of {REQUESTS * (1 + rounds)}", "rounds": rounds}
+        return found
+
     for i in range(1 + ROUNDS):
-        start, tokens = time.perf_counter(), length if i else first_length or length
+        start, tokens = time.monotonic(), length if i else first_length or length
         (first,), own = pieces(unseen, 1, stem, 4 + i), pieces(unseen, REQUESTS, OWN, 20 + i)
         prompts, texts = [first + piece for piece in own], {}
         for name, engine in engines.items():
+            if i and time.monotonic() >= timing.ends:
+                return
             before = counts(engine)
             answers, taken = answers_of(engine, prompts, max_tokens=tokens, **options)
             last[name] = counts(engine) - before
@@ -120,26 +138,12 @@ def by_switch(
                 raise AssertionError(f"{name}: the text differs")
             if i:
                 rates[name].append(REQUESTS * length / taken)
-        now = time.perf_counter()
+            if i == 1 or (i and name == list(ways)[-1]):
+                yield [row(name) for name in engines if rates[name]]
+        now = time.monotonic()
         print(f"round {i}: {now - start:.1f} s", flush=True)
-        if i and now + (now - start) > end:
+        if i and now + (now - start) > timing.ends:
             break
-    rows = []
-    for name, (steps, shared, read, kept, guesses) in last.items():
-        row = {
-            "switches on": name,
-            "tokens/s": round(median(rates[name])),
-            "over none": round(median(rates[name]) / median(rates["none"]), 2),
-            "steps": int(steps),
-            "prompt tokens found": f"{shared / read:.0%}",
-            "guesses kept": f"{kept / guesses:.0%}" if guesses else "",
-            "kB of a page": round(engines[name].model.page_bytes / 1e3, 1),
-        }
-        if not exact:
-            row["same text"] = f"{equal[name]} of {REQUESTS * (1 + i)}"
-            row["rounds"] = i
-        rows.append(row)
-    return rows
 
 
 def engine_with(large, on, **sizes):

@@ -23,7 +23,7 @@ def main():
     large = trained(4, 4, parts, len(characters))
     numba.set_num_threads(1)
     with one_blas_thread():
-        rows = by_switch(large, parts[1], stem=STEM, length=ANSWER)
+        *_, rows = by_switch(large, parts[1], stem=STEM, length=ANSWER)
     note = (
         f"a model of {large[1].num_weights:,} weights after {STEPS} steps; one thread; prompts of "
         f"{STEM} tokens that are alike and {OWN} of their own, answers of {ANSWER} tokens at "

@@ -4,10 +4,11 @@ Before anything is timed, all of a kernel's output is compared with float64 at t
 """
 
 import itertools
+from functools import partial
 
 import numpy as np
 
-from benchmarks.timing import save, time_ms
+from benchmarks.timing import save_each, time_ms
 from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma
 from fa_numba.tensor_core.flash_attn_padded import flash_attn_padded
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
@@ -25,20 +26,14 @@ REPEATS, CALLS, REPLAYS = 8, 5, 5  # calls alone; calls in a graph, and how ofte
 
 
 def main():
-    rows = []
-    for head_dim in (64, 128):
-        rows += measure("float16", head_dim, SEQLENS, (*LADDER, flash_attn_persistent))
-    for head_dim in OTHER_HEAD_DIMS:
-        rows += measure("float16", head_dim, SOME_SEQLENS, (flash_attn_persistent,))
-    for head_dim in ODD_HEAD_DIMS:
-        rows += measure("float16", head_dim, SOME_SEQLENS, (flash_attn_padded,))
-    write(rows)
-
-
-def write(rows):
-    save(
+    cases = [
+        *((d, SEQLENS, (*LADDER, flash_attn_persistent)) for d in (64, 128)),
+        *((d, SOME_SEQLENS, (flash_attn_persistent,)) for d in OTHER_HEAD_DIMS),
+        *((d, SOME_SEQLENS, (flash_attn_padded,)) for d in ODD_HEAD_DIMS),
+    ]
+    save_each(
         "tensor_core",
-        rows,
+        {f"d = {case[0]}": partial(measure, "float16", *case) for case in cases},
         note=f"{TOKENS} tokens in all, num_heads * head_dim = {WIDTH} or just below; FLOPs "
         "4·batch·heads·seqlen²·head_dim, halved if causal; graph: a call of "
         f"{CALLS} in a CUDA graph; error: ‖out − float64‖ / ‖float64‖",

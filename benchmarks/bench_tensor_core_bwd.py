@@ -4,6 +4,7 @@ Before anything is timed, the gradients of one head are compared with float64 at
 """
 
 import itertools
+from functools import partial
 
 from benchmarks.bench_ladder import definition
 from benchmarks.bench_tensor_core import (
@@ -15,7 +16,7 @@ from benchmarks.bench_tensor_core import (
     WIDTH,
     relative_error,
 )
-from benchmarks.timing import save, time_ms
+from benchmarks.timing import save_each, time_ms
 from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma
 from fa_numba.tensor_core.flash_attn_bwd_padded import flash_attn_bwd_padded
 from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent
@@ -49,22 +50,24 @@ REPEATS = 7
 
 
 def main():
-    rows = []
-    for dtype, seqlen, head_dim, causal, ours in CASES:
-        batch, num_heads = TOKENS // seqlen, WIDTH // head_dim
-        shape = batch, seqlen, num_heads, head_dim
-        flops = 10 * batch * num_heads * seqlen**2 * head_dim * (0.5 if causal else 1)
-        for name, function, error in functions(dtype, shape, causal, ours):
-            row = {"kernel": name, "dtype": dtype, "head_dim": head_dim, "seqlen": seqlen}
-            rows.append({**row, "causal": causal, **timed(function, flops, error)})
-    rows += options()
-    save(
+    parts = {"{}, n = {}, d = {}, causal={}".format(*x): partial(measure, *x) for x in CASES}
+    save_each(
         "tensor_core_bwd",
-        rows,
+        parts | {"options": options},
         note=f"{TOKENS} tokens in all, num_heads * head_dim = {WIDTH}; FLOPs "
         "10·head_dim for each pair of a query and a key that it sees, causal half of all; error: "
         "the largest of ‖x − float64‖ / ‖float64‖ for dq, dk, dv of one head",
     )
+
+
+def measure(dtype, seqlen, head_dim, causal, ours):
+    """The rows of one size."""
+    batch, num_heads = TOKENS // seqlen, WIDTH // head_dim
+    shape = batch, seqlen, num_heads, head_dim
+    flops = 10 * batch * num_heads * seqlen**2 * head_dim * (0.5 if causal else 1)
+    for name, function, error in functions(dtype, shape, causal, ours):
+        row = {"kernel": name, "dtype": dtype, "head_dim": head_dim, "seqlen": seqlen}
+        yield {**row, "causal": causal, **timed(function, flops, error)}
 
 
 def timed(function, flops, error=None):

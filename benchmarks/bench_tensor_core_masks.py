@@ -4,11 +4,12 @@ Before anything is timed, all of a kernel's output is compared with float64 at t
 """
 
 import itertools
+from functools import partial
 
 import numpy as np
 
 from benchmarks.bench_tensor_core import ROUNDING, relative_error
-from benchmarks.timing import save, time_ms
+from benchmarks.timing import save_each, time_ms
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
 from fa_numba.tensor_core.flash_attn_persistent_varlen import flash_attn_persistent_varlen
 
@@ -33,14 +34,15 @@ REPEATS = 10
 
 
 def main():
-    rows = []
-    for head_dim, seqlen in itertools.product(HEAD_DIMS, SEQLENS):
-        rows += measure(head_dim, seqlen)
+    parts = {
+        f"d = {head_dim}, n = {seqlen}": partial(measure, head_dim, seqlen)
+        for head_dim, seqlen in itertools.product(HEAD_DIMS, SEQLENS)
+    }
     for head_dim, causal in itertools.product(HEAD_DIMS, (False, True)):
-        rows += measure_packed(head_dim, causal)
-    save(
+        parts[f"packed, d = {head_dim}, {causal=}"] = partial(measure_packed, head_dim, causal)
+    save_each(
         "tensor_core_masks",
-        rows,
+        parts,
         note=f"float16, {TOKENS} tokens in all, num_heads * head_dim = {WIDTH}; TFLOP/s counts "
         "4·head_dim for each pair that is seen; error: ‖out − float64‖ / ‖float64‖",
     )

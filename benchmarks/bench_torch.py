@@ -17,7 +17,7 @@ import statistics
 import time
 
 from benchmarks.small_gpt import Training
-from benchmarks.timing import save, time_ms
+from benchmarks.timing import save_each, time_ms
 
 SEQLENS, TOKENS = (256, 512, 1024), 16384  # of a batch
 WARM_UP, ROUNDS_OF_STEPS, STEPS_OF_ROUND = 10, 10, 5
@@ -230,7 +230,8 @@ def main():
         f"{WIDTH}; host: µs until a call returns that records gradients, all functions in turn, of "
         f"(batch, heads, seqlen, head_dim) = {SMALL}"
     )
-    save("torch", training_rows() + call_rows() + host_rows(), note=note)
+    parts = {"training": training_rows, "calls": call_rows, "host": host_rows}
+    save_each("torch", parts, note=note)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from benchmarks.bench_torch import (
     median_and_quartiles,
 )
 from benchmarks.small_gpt import Training
-from benchmarks.timing import save
+from benchmarks.timing import save_each
 
 GPT2_SMALL = {"num_layers": 12, "num_heads": 12, "width": 768, "vocabulary": 50304}
 BATCH, SEQLEN = 8, 1024
@@ -167,7 +167,7 @@ def main():
         "turn; host: until Python has enqueued a step that begins on an idle GPU; call: µs until "
         f"a call returns, (batch, heads, seqlen, head_dim) = {LAYER}, causal"
     )
-    save("torch_step", call_rows() + step_rows(), note=note)
+    save_each("torch_step", {"calls": call_rows, "steps": step_rows}, note=note)
 
 
 if __name__ == "__main__":

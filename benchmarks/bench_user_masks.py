@@ -5,15 +5,18 @@ mask of ours makes its table of tiles in each call if it has arrays; that is cou
 the time with a new block mask, ours and theirs. Before anything is timed, outputs of the last head
 are compared with float64.
 
-Each cell has a process of its own. All of them compile at the same time and call each function
-once; then they wait, and one after the other is timed.
+Each cell has a process of its own. As many as there are cores compile at the same time and call
+each function once; then they wait, and one after the other is timed and saved. The cells
+that have a target come first.
 """
 
 import contextlib
 import fcntl
+import itertools
 import json
 import math
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -23,10 +26,11 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import timing
 from benchmarks.bench_packed import random_lengths
 from benchmarks.bench_tensor_core import ROUNDING, relative_error
 from benchmarks.peers import peers
-from benchmarks.timing import save, time_ms
+from benchmarks.timing import save_each, time_ms
 from fa_numba import masks
 from fa_numba.expressions import tiles
 from fa_numba.expressions.trace import trace
@@ -38,6 +42,11 @@ from fa_numba.tensor_core.run_tables import make_table, ranges_of
 
 SEQLEN, WIDTH = 16384, 2048  # one sequence; num_heads · head_dim
 HEAD_DIMS = 128, 64
+FIRST = (
+    "causal", "prefix-LM", "documents", "window, 4 first keys", "neighbours in 2-D",
+    "tree behind a prefix", "softcap", "T5 bias", "sinks",
+)  # fmt: skip
+OTHERS = "causal by parts", "window", "documents of any length", "softcap, causal by parts"
 SIDE, WINDOW, PREFIX, DOCUMENTS = 128, 512, 1000, 32
 NODES, LONG = 512, 65536  # of the tree; tokens of a long sequence
 REPEATS = 10
@@ -53,7 +62,7 @@ NOTE = (
 
 
 def problems(num_heads):
-    """Name, options, our own options for the same or None, mask_mod and score_mod or None."""
+    """By name: options, our own for the same or None, mask_mod and score_mod or None."""
     import torch
 
     document = torch.arange(SEQLEN, device="cuda", dtype=torch.int32) * DOCUMENTS // SEQLEN
@@ -77,31 +86,30 @@ def problems(num_heads):
     def t5(s, b, h, m, n):
         return s + bias[h, torch.clamp((m - n).abs() // 2, max=31)]
 
-    return [
-        ("causal", {"mask": lambda b, h, m, n: n <= m}, {"causal": True},
-         None, None),
-        ("causal by parts", {"mask": by_parts, "mask_args": (0,)}, {"causal": True},
-         lambda b, h, m, n: n <= m, None),
-        ("window", {"mask": lambda b, h, m, n: (n <= m) & (m - n < WINDOW)},
-         {"window_size": (WINDOW - 1, 0)}, None, None),
-        ("prefix-LM", {"mask": lambda b, h, m, n: (n <= m) | (n < PREFIX)}, None,
-         lambda b, h, m, n: (n <= m) | (n < PREFIX), None),
-        ("documents", {"mask": lambda b, h, m, n, d: d[m] == d[n], "mask_args": (document,)}, None,
-         lambda b, h, m, n: document[m] == document[n], None),
-        ("documents of any length", {"mask": lambda b, h, m, n, d: d[m] == d[n],
-          "mask_args": (ragged,)}, None, lambda b, h, m, n: ragged[m] == ragged[n], None),
-        ("tree behind a prefix", {"mask": tree}, None, of_tree, None),
-        ("window, 4 first keys", {"mask": first}, None, first, None),
-        ("neighbours in 2-D", {"mask": near}, None, near, None),
-        ("softcap", {"score": lambda s, b, h, m, n: 30 * math.tanh(s / 30)}, {"softcap": 30.0},
-         None, None),
-        ("softcap, causal by parts", {"mask": by_parts, "mask_args": (0,),
-          "score": lambda s, b, h, m, n: 30 * math.tanh(s / 30)}, {"causal": True, "softcap": 30.0},
-         None, None),
-        ("T5 bias", {"score": lambda s, b, h, m, n, t: s + t[h, min(abs(m - n) // 2, 31)],
+    softcap = {"score": lambda s, b, h, m, n: 30 * math.tanh(s / 30)}
+    parts = {"mask": by_parts, "mask_args": (0,)}
+    return {
+        "causal": ({"mask": lambda b, h, m, n: n <= m}, {"causal": True}, None, None),
+        "prefix-LM": ({"mask": lambda b, h, m, n: (n <= m) | (n < PREFIX)}, None,
+                      lambda b, h, m, n: (n <= m) | (n < PREFIX), None),
+        "documents": ({"mask": lambda b, h, m, n, d: d[m] == d[n], "mask_args": (document,)}, None,
+                      lambda b, h, m, n: document[m] == document[n], None),
+        "window, 4 first keys": ({"mask": first}, None, first, None),
+        "neighbours in 2-D": ({"mask": near}, None, near, None),
+        "tree behind a prefix": ({"mask": tree}, None, of_tree, None),
+        "softcap": (softcap, {"softcap": 30.0}, None, None),
+        "T5 bias": ({"score": lambda s, b, h, m, n, t: s + t[h, min(abs(m - n) // 2, 31)],
                      "score_args": (bias,)}, None, None, t5),
-        ("sinks", {"causal": True, "sinks": sinks}, {"causal": True}, None, None),
-    ]  # fmt: skip
+        "sinks": ({"causal": True, "sinks": sinks}, {"causal": True}, None, None),
+        "causal by parts": (parts, {"causal": True}, lambda b, h, m, n: n <= m, None),
+        "window": ({"mask": lambda b, h, m, n: (n <= m) & (m - n < WINDOW)},
+                   {"window_size": (WINDOW - 1, 0)}, None, None),
+        "documents of any length": ({"mask": lambda b, h, m, n, d: d[m] == d[n],
+                                     "mask_args": (ragged,)}, None,
+                                    lambda b, h, m, n: ragged[m] == ragged[n], None),
+        "softcap, causal by parts": (parts | softcap, {"causal": True, "softcap": 30.0}, None,
+                                     None),
+    }  # fmt: skip
 
 
 def by_parts(b, h, m, n, w):
@@ -110,29 +118,58 @@ def by_parts(b, h, m, n, w):
 
 
 def cells():
-    """The cells: functions that return a row's names, and the calls to time by name."""
-    names = len(problems(WIDTH // HEAD_DIMS[0]))
-    found = [partial(of_problem, d, i) for d in HEAD_DIMS for i in range(names)]
-    found += [partial(of_packed, d, name) for d in HEAD_DIMS for name in BATCHES]
+    """By name: functions that return a row's names, and the calls to time by name."""
+
+    def of(names):
+        return {f"{x}, d = {d}": partial(of_problem, d, x) for x in names for d in HEAD_DIMS}
+
     _, lengths, window = GPT_OSS
-    return found + [partial(of_gpt_oss, n, size) for n in lengths for size in (None, window)]
+    sizes = itertools.product(lengths, (None, window))
+    gpt_oss = {"gpt-oss, n = {}, window {}".format(*x): partial(of_gpt_oss, *x) for x in sizes}
+    packed = {f"packed, {x}, d = {d}": partial(of_packed, d, x) for x in BATCHES for d in HEAD_DIMS}
+    return of(FIRST) | gpt_oss | of(OTHERS) | packed
 
 
 def main():
-    processes, rows = [apart(i) for i in range(len(cells()))], []
-    for process in processes:
-        process.stdout.readline()  # compiled
-    for process in processes:
-        printed, _ = process.communicate("go\n")
-        if printed:  # else its error has been printed
-            rows.append(json.loads(printed))
-            save("user_masks", rows, note=NOTE)
-    rows.append(of_table())
+    names = list(cells())
+    rows, of_issue = rows_of(names), 2 * len(FIRST) + 4
+    parts = dict.fromkeys(names[:of_issue], partial(next, rows, []))
+    parts |= {f"table for {LONG} tokens": of_table, "first call": of_first_call}
+    parts |= dict.fromkeys(names[of_issue:], partial(next, rows, []))
+    save_each("user_masks", parts, note=NOTE)
+
+
+def rows_of(names):
+    """The row of each cell in a list, which is empty where the cell failed."""
+    cores, processes = len(os.sched_getaffinity(0)), []
+    try:
+        for i in range(0, len(names), cores):
+            processes = [apart(name) for name in names[i : i + cores]]
+            for process in processes:
+                if not select.select([process.stdout], [], [], seconds_left())[0]:
+                    return
+                process.stdout.readline()  # compiled, or the end of one that failed
+            for process in processes:
+                printed, _ = process.communicate("go\n", timeout=seconds_left())
+                yield [json.loads(printed)] if printed else []
+    except subprocess.TimeoutExpired:
+        return
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def seconds_left():
+    """Seconds to the end of the run, or None."""
+    return None if math.isinf(timing.ends) else max(0, timing.ends - time.monotonic())
+
+
+def of_first_call():
+    """Seconds of a first call in two new processes: with no kernel on disk, and with it there."""
     with tempfile.TemporaryDirectory() as folder:
         seconds = [apart("first", FA_NUMBA_CACHE=folder).communicate()[0] for _ in range(2)]
     numbers = dict(zip(("compiled, s", "from disk, s"), map(float, seconds), strict=True))
-    rows.append({"head_dim": 128, "problem": "first call with a mask", **numbers})
-    save("user_masks", rows, note=NOTE)
+    return [{"head_dim": 128, "problem": "first call with a mask", **numbers}]
 
 
 def apart(what, **environment):
@@ -148,7 +185,7 @@ def in_a_process(what):
 
     if what == "first":
         return print(first_call())
-    row, calls = cells()[int(what)]()
+    row, calls = cells()[what]()
     for name, call in calls.items():
         if name != "FlexAttention call":  # compiled by another, and many bytes
             call()
@@ -201,12 +238,12 @@ def of_table():
 
     row = {"head_dim": 128, "problem": f"table of documents, {LONG} tokens"}
     row["by a CPU, ms"] = round(sorted(samples)[REPEATS // 2], 2)
-    return row | {"by a GPU, ms": round(time_ms(by_kernels, repeats=REPEATS), 4)}
+    return [row | {"by a GPU, ms": round(time_ms(by_kernels, repeats=REPEATS), 4)}]
 
 
-def of_problem(head_dim, number):
-    """The problem of this number."""
-    name, options, own, mask_mod, score_mod = problems(WIDTH // head_dim)[number]
+def of_problem(head_dim, name):
+    """The problem of this name."""
+    options, own, mask_mod, score_mod = problems(WIDTH // head_dim)[name]
     dout, q, k, v = random_arrays(4, (1, SEQLEN, WIDTH // head_dim, head_dim))
     calls = {}
     for of, given in (("", options), ("own ", own)):

@@ -5,6 +5,7 @@ it takes the memory-efficient kernel or the plain formula.
 """
 
 import itertools
+from functools import partial
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from benchmarks.bench_tensor_core import (
     definition,
     relative_error,
 )
-from benchmarks.timing import save, time_ms
+from benchmarks.timing import save_each, time_ms
 from fa_numba.tensor_core.flash_attn_bwd_stored import flash_attn_bwd_stored
 from fa_numba.tensor_core.flash_attn_wide import flash_attn_wide
 from fa_numba.tensor_core.flash_attn_wide_varlen import flash_attn_wide_varlen
@@ -26,15 +27,21 @@ HEAD_DIMS, SEQLENS = (320, 384, 512), (512, 2048, 8192)
 
 
 def main():
-    cases = itertools.product(ROUNDING, HEAD_DIMS, SEQLENS, (False, True))
-    save(
+    sizes = itertools.product(ROUNDING, HEAD_DIMS)
+    save_each(
         "wide",
-        [measure(*case) for case in cases],
+        {f"{dtype}, d = {d}": partial(rows_of, dtype, d) for dtype, d in sizes},
         note=f"TFLOP/s, packed: the same sequences in one row; {TOKENS} tokens in all, num_heads * "
         f"head_dim = {WIDTH} or just below; "
         "4·batch·heads·seqlen²·head_dim, backward 10, halved if causal; error: ‖x − float64‖ / "
         "‖float64‖ for out, and the largest one of dq, dk, dv of one head",
     )
+
+
+def rows_of(dtype, head_dim):
+    """The rows of a dtype and head_dim."""
+    for seqlen, causal in itertools.product(SEQLENS, (False, True)):
+        yield measure(dtype, head_dim, seqlen, causal)
 
 
 def measure(dtype, head_dim, seqlen, causal):

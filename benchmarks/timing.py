@@ -2,9 +2,11 @@
 
 import datetime
 import importlib.metadata
+import math
 import os
 import platform
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from fa_numba.workbook.tables import as_json
 
 RESULTS = Path(__file__).parent / "results"
 into = ""  # `save` writes to this folder of RESULTS; `python -m benchmarks --into` sets it
+ends = math.inf  # on time.monotonic(): then a run ends; `python -m benchmarks --seconds` sets it
 # Kernels that the package no longer has: tables and plots leave their rows out.
 GONE = (
     "flash_decode_tma",
@@ -84,7 +87,34 @@ def _version(package):
         return "none"
 
 
-def save(question, rows, *, note="", on=None):
+def save_each(question, parts, *, note="", on=None):
+    """Measure one part after the other, and save after each: no end of a run loses what it had.
+
+    Parameters
+    ----------
+    question, note, on
+        As for `save`. The note names the parts that have no rows.
+    parts : dict of str to callable
+        A part returns its rows, or none where it failed. After `ends` no part begins.
+    """
+    rows, missing = [], list(parts)
+    for name, measure in parts.items():
+        if time.monotonic() >= ends:
+            break
+        if found := list(measure()):
+            rows += found
+            missing.remove(name)
+            save(question, rows, note=without(missing, note), on=on, show=found)
+    if missing:
+        print(without(missing, question))
+
+
+def without(missing, note):
+    """A note that names what was not measured."""
+    return f"{note}. Not measured: {'; '.join(missing)}" if missing else note
+
+
+def save(question, rows, *, note="", on=None, show=None):
     """Write benchmarks/results/<question>.json and print the rows.
 
     Parameters
@@ -96,6 +126,8 @@ def save(question, rows, *, note="", on=None):
         Units and sizes, for the reader of the table.
     on : str, default=machine()
         What was measured.
+    show : list of dict, default=rows
+        The rows to print.
     """
     folder = RESULTS / into
     folder.mkdir(parents=True, exist_ok=True)
@@ -108,5 +140,5 @@ def save(question, rows, *, note="", on=None):
     }
     (folder / f"{question}.json").write_text(as_json(record) + "\n", encoding="utf-8")
     print(f"\n{question} · {record['machine']}\n{note}")
-    for row in rows:
+    for row in rows if show is None else show:
         print("  " + "  ".join(f"{key} {value}" for key, value in row.items()))

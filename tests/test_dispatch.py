@@ -469,6 +469,7 @@ def test_odd_rows_on_hopper_are_copied_for_many_queries(gpu, head_dim):
     x = aligned(2, 64, 4, head_dim, dtype=np.float16)
     choice = fa_numba.which(x, x, x)
     assert choice.kernel == "flash_attn_padded" and "multiple of 16 bytes" in choice.reason
+    assert fa_numba.which(x, x, x, mask=fa_numba.masks.causal).kernel == "flash_attn_padded"
     choice = fa_numba.which(CupyArray(x.host[:, :1]), x, x)
     assert "more than 16 queries, got 1" in choice.refused["flash_attn_padded"]
     x = aligned(2, 64, 4, 64, dtype=np.float16)
@@ -482,6 +483,10 @@ def test_gradients_of_odd_rows_on_hopper_are_copied(gpu, head_dim):
     x = aligned(2, 64, 4, head_dim, dtype=np.float16)
     choice = fa_numba.which("flash_attn_grad", *gradient_arguments(x, x))
     assert choice.kernel == "flash_attn_bwd_padded" and "multiple of 16 bytes" in choice.reason
+    choice = fa_numba.which(
+        "flash_attn_grad", *gradient_arguments(x, x), mask=fa_numba.masks.causal
+    )
+    assert choice.kernel == "flash_attn_bwd_padded"
     x = aligned(2, 64, 4, 64, dtype=np.float16)
     choice = fa_numba.which("flash_attn_grad", *gradient_arguments(x, x))
     assert "it can copy all of these" in choice.refused["flash_attn_bwd_padded"]

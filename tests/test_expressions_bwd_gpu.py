@@ -84,6 +84,16 @@ def test_flash_attn_bwd_wide(i, name, deterministic):
         check(bwd, name, sizes, (4, 2), head_dim, dtype, deterministic=deterministic)
 
 
+@pytest.mark.parametrize(
+    "name, head_dim, deterministic",
+    [("a score and a mask", 59, True), ("sinks and a mask", 131, False)],
+)
+def test_flash_attn_bwd_padded(name, head_dim, deterministic):
+    from fa_numba.tensor_core.flash_attn_bwd_padded import flash_attn_bwd_padded as bwd
+
+    check(bwd, name, (150, 300), (4, 2), head_dim, torch.float16, deterministic=deterministic)
+
+
 @pytest.mark.parametrize("i, name", [*enumerate(expression_cases.CASES)])
 def test_flash_attn_bwd_varlen(i, name):
     head_dim, dtype = HEAD_DIMS[i % len(HEAD_DIMS)], getattr(torch, DTYPES[i // 4 % 2])

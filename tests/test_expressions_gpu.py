@@ -73,6 +73,13 @@ def test_flash_attn_split(name, head_dim, sizes, num_splits):
     check(function, name, sizes, (8, 2), head_dim, torch.float16)
 
 
+@pytest.mark.parametrize("name, head_dim", [("a score and a mask", 59), ("sinks and a mask", 131)])
+def test_flash_attn_padded(name, head_dim):
+    from fa_numba.tensor_core.flash_attn_padded import flash_attn_padded
+
+    check(flash_attn_padded, name, (150, 300), (4, 2), head_dim, torch.float16)
+
+
 @pytest.mark.parametrize("i, name", [*enumerate(expression_cases.CASES)])
 def test_flash_attn_persistent_varlen(i, name):
     head_dim, dtype = HEAD_DIMS[i % len(HEAD_DIMS)], getattr(torch, DTYPES[i // 4 % 2])

@@ -109,6 +109,7 @@ MMA_CASES = [
     thorough(("bwd_mma", (70, 140), (1, 1), 128, "sinks and a mask", {"deterministic": True})),
     thorough(("bwd_mma", (70, 140), (1, 1), 72, "sinks", {"window_size": (20, 9), "softcap": 5})),
     ("bwd_tf32x3", (70, 100), (1, 1), 32, "documents"),
+    thorough(("bwd_tf32x3", (90, 140), (1, 1), 64, "a score and a mask")),
     thorough(("bwd_tf32x3", (90, 140), (1, 1), 64, "a score and a mask", {"deterministic": True})),
     # more splits than tiles
     ("split", (40, 200), (2, 1), 64, "prefix", {"num_splits": 4}),

@@ -1,5 +1,6 @@
 """Zero-padded rows, for a head_dim that TMA does not take."""
 
+import expression_cases
 import ml_dtypes
 import numpy as np
 import pytest
@@ -10,7 +11,11 @@ from numba import types
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 
+from fa_numba import reference
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
+from fa_numba.checks import hardware
+from fa_numba.kernels.flash_attn_bwd import flash_attn_bwd
+from fa_numba.kernels.flash_attn_v2 import flash_attn_v2
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core.flash_attn_bwd_padded import flash_attn_bwd_padded
 from fa_numba.tensor_core.flash_attn_padded import flash_attn_padded
@@ -93,6 +98,35 @@ def test_copies_store_16_bytes_and_stay_in_registers(cols, make_copy):
 def hopper(monkeypatch):
     monkeypatch.setattr(arrays, "gpu_available", lambda: True)
     monkeypatch.setattr(arrays, "compute_capability", lambda x: (9, 0))
+
+
+@pytest.mark.parametrize("head_dim, name", [(59, "sinks and a mask"), (131, "a score and a mask")])
+def test_functions_of_the_user(rng, monkeypatch, head_dim, name):
+    """The engine's kernels take the padded rows in place of those for Hopper."""
+
+    def same_bits_anyway(*inputs, deterministic, **options):
+        return flash_attn_bwd(*inputs, **options)
+
+    monkeypatch.setattr(hardware, "_require_gpu_arrays", lambda *args: None)
+    monkeypatch.setattr(arrays, "compute_capability", lambda x: (9, 0))
+    room = "fa_numba.tensor_core"
+    monkeypatch.setattr(f"{room}.flash_attn_padded.flash_attn_persistent", flash_attn_v2)
+    taken = "flash_attn_bwd_persistent" if head_dim <= 128 else "flash_attn_bwd_wide"
+    monkeypatch.setattr(f"{room}.flash_attn_bwd_padded.{taken}", same_bits_anyway)
+    dout, q, k, v = (
+        rng.standard_normal((1, seqlen, heads, head_dim)).astype(np.float16)
+        for seqlen, heads in ((9, 2), (9, 2), (20, 1), (20, 1))
+    )
+    options, definition = expression_cases.options_of(name, 2, 20)
+    out, lse = flash_attn_padded(q, k, v, **options)
+    want, want_lse = reference.attention(q, k, v, **definition)
+    np.testing.assert_allclose(out, want, atol=4e-3)
+    np.testing.assert_allclose(lse, want_lse, atol=1e-4)
+    got = flash_attn_bwd_padded(dout, q, k, v, out, lse, deterministic=True, **options)
+    want = reference.attention_bwd(dout, q, k, v, **definition)
+    for x, y in zip(got, want, strict=True):
+        assert x.shape == y.shape
+        np.testing.assert_allclose(x, y, atol=8e-3 * max(1, abs(y).max()))
 
 
 def fake(*shape, dtype=np.float16):

@@ -1,10 +1,12 @@
 """Recorded measurements and the tables of the lessons."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
+from benchmarks import timing
 from fa_numba.workbook.recorded import recorded, recorded_rows, say, table
 from fa_numba.workbook.tables import as_json
 
@@ -88,3 +90,22 @@ def test_every_record_is_written_so():
     for path in records:
         text = path.read_text(encoding="utf-8")
         assert text == as_json(json.loads(text)) + "\n", path
+
+
+def test_parts_are_saved_one_after_the_other(monkeypatch, tmp_path):
+    monkeypatch.setattr(timing, "RESULTS", tmp_path)
+    notes = []
+
+    def part():
+        if (path := tmp_path / "speed.json").exists():
+            notes.append(json.loads(path.read_text(encoding="utf-8"))["note"])
+        if len(notes) == 2:
+            monkeypatch.setattr(timing, "ends", time.monotonic())
+        return [{"ms": len(notes)}]
+
+    parts = {"a": part, "fails": list, "b": part, "c": part, "d": part}
+    timing.save_each("speed", parts, note="ms", on="A GPU")
+    record = json.loads((tmp_path / "speed.json").read_text(encoding="utf-8"))
+    assert notes == ["ms. Not measured: fails; b; c; d", "ms. Not measured: fails; c; d"]
+    assert record["note"] == "ms. Not measured: fails; d"
+    assert record["rows"] == [{"ms": 0}, {"ms": 1}, {"ms": 2}]

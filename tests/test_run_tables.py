@@ -74,6 +74,22 @@ def test_more_runs_than_there_is_room_for(monkeypatch):
             assert np.all((met[first:end] == flags) | (met[first:end] == 0b0101))
 
 
+def test_two_tables_of_many_runs_have_the_same_tiles(monkeypatch):
+    """A part of dQ that one table has and the other has not would never come."""
+    monkeypatch.setattr(run_tables, "MAX_RUNS", 2)
+    mask = trace(lambda b, h, m, n: (m // 32 - n // 32) % 3 == 0, "mask", "b h m n", ())
+    q, starts = np.zeros((300, 1, 8), np.float32), 2 * [np.array([0, 300], np.int32)]
+    found = np.zeros((2, 10, 10), bool)
+    for along, tiles in zip((run_tables.QUERIES, run_tables.KEYS), found, strict=True):
+        problem = 300, 300, 1, 32, 32
+        table = run_tables.make_packed_table(q, mask, (), (), starts, problem, along, all_runs=True)
+        for row, runs in zip(tiles, table[0, 0], strict=True):
+            for first, end, _ in runs:
+                row[first:end] = True
+    np.testing.assert_array_equal(found[0], found[1].T)
+    assert found.sum() == 2 * 34
+
+
 @pytest.mark.parametrize("block_m, block_n", [(64, 64), (32, 32), (8, 4), (64, 1), (1, 3)])
 def test_block_lists(block_m, block_n, rng):
     """Tiles in a block, and tiles of some blocks, but not of more numbers than may be walked."""

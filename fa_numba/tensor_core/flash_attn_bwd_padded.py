@@ -36,6 +36,11 @@ def flash_attn_bwd_padded(
     dropout_p=0.0,
     seed=0,
     deterministic=False,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
 ):
     """FlashAttention, backward, on Hopper for any head_dim up to 256, and for views of any strides.
 
@@ -46,14 +51,18 @@ def flash_attn_bwd_padded(
         With a contiguous last axis.
     lse : GPU array of shape (batch, num_heads, seqlen_q), float32
         out and lse are the results of any forward kernel for q, k, v and the same options.
-    causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed, deterministic
-        As for `flash_attn_bwd_persistent`; a head_dim above 128 has no dropout.
+    causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed, deterministic, \
+    mask, mask_args, score, score_args, sinks
+        As for `flash_attn_bwd_persistent`, and for `flash_attn_bwd_wide` at a head_dim above 128,
+        which has no dropout.
 
     Returns
     -------
     dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
         0 for a row that sees no key and for a key that no row sees; dk and dv are summed over the
         query heads that share a key head.
+    dsinks : array of shape (num_heads,), float32
+        With sinks alone.
 
     Raises
     ------
@@ -75,10 +84,15 @@ def flash_attn_bwd_padded(
         "alibi_slopes": alibi_slopes,
         "softmax_scale": scale,
         "deterministic": deterministic,
+        "mask": mask,
+        "mask_args": mask_args,
+        "score": score,
+        "score_args": score_args,
+        "sinks": sinks,
     }
     if head_dim <= checks.MAX_BWD_HEAD_DIM:
         options |= {"dropout_p": dropout_p, "seed": seed}
-        gradients = flash_attn_bwd_persistent(*inputs, lse, **options)
+        dq, dk, dv, *dsinks = flash_attn_bwd_persistent(*inputs, lse, **options)
     else:
-        gradients = flash_attn_bwd_wide(*inputs, lse, **options)
-    return tuple(first_columns(head_dim, *gradients))
+        dq, dk, dv, *dsinks = flash_attn_bwd_wide(*inputs, lse, **options)
+    return *first_columns(head_dim, dq, dk, dv), *dsinks

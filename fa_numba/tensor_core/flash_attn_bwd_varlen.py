@@ -466,7 +466,9 @@ def flash_attn_bwd_varlen(
         problem = num_tokens_q, num_tokens_k, num_heads, block_m, BLOCK_N
         ranges = ranges_of_packed(q, written, given.arguments)
         runs = tuple(
-            make_packed_table(q, written, given.arguments, ranges, starts, problem, along)
+            make_packed_table(
+                q, written, given.arguments, ranges, starts, problem, along, all_runs=counted
+            )
             for along in ((KEYS, QUERIES) if counted else (KEYS,))
         )
 

@@ -29,6 +29,11 @@ def flash_attn_padded(
     softmax_scale=None,
     dropout_p=0.0,
     seed=0,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
+    sinks=None,
 ):
     """Attention on Hopper's tensor cores for any head_dim up to 256, and for views of any strides.
 
@@ -37,7 +42,8 @@ def flash_attn_padded(
     q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
     k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
         With a contiguous last axis.
-    causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed
+    causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed, mask, mask_args, \
+    score, score_args, sinks
         As for `flash_attn_persistent`.
 
     Returns
@@ -57,7 +63,8 @@ def flash_attn_padded(
     scale = checks.check_positive_scale(softmax_scale, head_dim)
     out, lse = flash_attn_persistent(
         *pad_rows(q, k, v), causal=causal, window_size=window_size, softcap=softcap,
-        alibi_slopes=alibi_slopes, softmax_scale=scale, dropout_p=dropout_p, seed=seed,
+        alibi_slopes=alibi_slopes, softmax_scale=scale, dropout_p=dropout_p, seed=seed, mask=mask,
+        mask_args=mask_args, score=score, score_args=score_args, sinks=sinks,
     )  # fmt: skip
     (out,) = first_columns(head_dim, out)
     return out, lse

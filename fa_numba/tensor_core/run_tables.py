@@ -317,7 +317,9 @@ def make_table_of_keys(like, mask, arguments, problem):
     return _runs(like, classes, classes.shape[3], classes.shape[2], make_runs_kernel(1, True))
 
 
-def make_packed_table(like, mask, arguments, ranges, starts, problem, along, parts=1):
+def make_packed_table(
+    like, mask, arguments, ranges, starts, problem, along, parts=1, all_runs=False
+):
     """The runs of the tiles of a packed batch.
 
     Parameters
@@ -332,6 +334,9 @@ def make_packed_table(like, mask, arguments, ranges, starts, problem, along, par
         The rows of the table, as `sequence_of` numbers them. BLOCKS are of `parts` tiles of
         queries, with the runs of `make_table`; the others have those of `tiles.runs_both_ways`.
     parts : int
+    all_runs : bool, default=False
+        Room for any number of runs: the tables along QUERIES and along KEYS of a kernel that reads
+        both must have the same tiles, and after MAX_RUNS a table has tiles that are hidden.
 
     Returns
     -------
@@ -352,7 +357,7 @@ def make_packed_table(like, mask, arguments, ranges, starts, problem, along, par
     cut = np.int32(along != BLOCKS)
     arrays.launch(kernel, grid, (THREADS,), classes, *starts, cut, arguments, ranges)
     runs_kernel = make_runs_kernel(parts, along != BLOCKS)
-    return _runs(like, classes, rows, num_tiles, runs_kernel)
+    return _runs(like, classes, rows, num_tiles, runs_kernel, all_runs)
 
 
 def ranges_of_packed(like, mask, arguments):
@@ -410,8 +415,8 @@ def _classes(like, mask, arguments, ranges, problem, cut):
     return classes
 
 
-def _runs(like, classes, rows, num_tiles, kernel):
-    shape = *classes.shape[:2], rows, min(num_tiles, MAX_RUNS), 3
+def _runs(like, classes, rows, num_tiles, kernel, all_runs=False):
+    shape = *classes.shape[:2], rows, num_tiles if all_runs else min(num_tiles, MAX_RUNS), 3
     runs = arrays.empty(like, shape, np.int32)
     grid = ceil_div(rows, WARPS), classes.shape[0] * classes.shape[1]
     arrays.launch(kernel, grid, (THREADS,), classes, runs)
