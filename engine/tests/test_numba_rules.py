@@ -143,24 +143,6 @@ def test_a_kernel_may_return(result):
     cuda.jit(kernel)[1, 2](np.zeros(1))
 
 
-@pytest.mark.parametrize(
-    "statement, words",
-    [
-        ("o[:] = x * 2", "whole array(.*\\n)*.*Loop over its elements"),
-        ("o[0] = threadIdx.x", "'threadIdx' is not defined(.*\n)*.*Write cuda.threadIdx"),
-        ("o[0] = cuda.threadIdx.x + valu", "'valu' is not defined(.*\n)*.*Define it"),
-        ("o[0] = x[cuda.threadIdx]", "Write cuda.threadIdx.x"),
-        ("o[0] = cuda.blockIdx * 2", "Write cuda.blockIdx.x"),
-    ],
-)
-def test_first_mistakes(statement, words):
-    kernel = cuda.jit(compiled(f"def f(o, x):\n    {statement}\n"))
-    for threads in (1, 2):
-        with pytest.raises(KernelError, match=words) as caught:
-            kernel[1, threads](np.zeros(4), np.zeros(4))
-        assert caught.value.lines == (2,)
-
-
 def test_several_threads_add_into_one_element():
     with pytest.raises(RaceError, match="cuda.atomic.add"):
         ran(
