@@ -209,13 +209,6 @@ def test_device_arrays():
     assert device_x.reshape(8, 8).T[0, 1] == 8 and device_x[8:].shape == (56,)
 
 
-def test_what_is_no_launch():
-    with pytest.raises(LaunchError, match=r"kernel\[grid, block\]"):
-        reverse[1]
-    with pytest.raises(LaunchError, match="no keywords"):
-        reverse[1, 64](X, out=X)
-
-
 # --- notebook cells ---------------------------------------------------------------------------
 
 

@@ -192,6 +192,7 @@ def test_an_outer_name_that_is_assigned():
 def test_truth_values_are_numbers(dtype):
     assert_same("a + True", np.array([1, 0, 1], dtype))
     assert_same("a * (a > 0) - False", np.array([1, 0, 1], dtype))
+    assert ran("o[0] = True", o=np.zeros(1, dtype)) == [1]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

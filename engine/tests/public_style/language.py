@@ -13,30 +13,6 @@ launched = ZOO.launched
 N = 32
 
 
-@launched(
-    1, N, lambda rng: (integers(rng, 40), zeros(6, dtype=np.int64)),
-    answer=lambda x, out: np.array(
-        [x[2:6].sum(), x[::-1][0], x[::3].sum(), x[-5:][0], x[30:20:-2].sum(), x[50:].size]),
-)  # fmt: skip
-def slices(x, out):
-    if cuda.grid(1) == 0:
-        out[0] = total(x[2:6])
-        out[1] = x[::-1][0]
-        out[2] = total(x[::3])
-        last = x[-5:]
-        out[3] = last[0]
-        out[4] = total(x[30:20:-2])
-        out[5] = len(x[50:])
-
-
-@cuda.jit(device=True)
-def total(x):
-    result = 0
-    for k in range(x.size):
-        result += x[k]
-    return result
-
-
 @launched(1, 8, lambda rng: (floats(rng, 8, 10), zeros(8, 10)),
     answer=lambda x, out: np.where(np.arange(10) % 2, x[:, ::-1], 7))  # fmt: skip
 def strided_views(x, out):
@@ -116,30 +92,6 @@ def swap_ends(row, first=0):
 def functions_that_store(x):
     """A device function changes the array that it is given; it returns nothing."""
     swap_ends(x[cuda.grid(1)])
-
-
-@launched(2, N, lambda rng: (integers(rng, 60, low=-20, high=20), zeros(60, dtype=np.int64)),
-    answer=lambda x, out: np.select([x < -10, x < 0, x == 0, x < 10], [-2, -1, 0, 1],
-    2))  # fmt: skip
-def early_returns(x, out):
-    i = cuda.grid(1)
-    if i >= x.size:
-        return
-    out[i] = classify(x[i])
-
-
-@cuda.jit(device=True)
-def classify(v):
-    if v < 0:
-        if v < -10:
-            return -2
-        return -1
-    if v == 0:
-        return 0
-    elif v < 10:
-        return 1
-    else:
-        return 2
 
 
 @launched(1, N, lambda rng: (floats(rng, N), zeros(3, N)), rtol=1e-6,
