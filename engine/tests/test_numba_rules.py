@@ -107,6 +107,10 @@ def test_division_of_integers_goes_through_float64(other):
     assert_same("b / a", a, b)
 
 
+def test_powers():
+    assert_same("a ** 2 + 10 * a ** 3 + 1000 * a ** 5 + 2.0 ** -4", np.array([1.0, 2, 3]))
+
+
 THOROUGH = [pytest.param(name, marks=pytest.mark.thorough) for name in ("int8", "uint32")]
 
 

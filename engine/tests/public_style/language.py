@@ -162,6 +162,7 @@ def local_arrays_by_parts(x, out):
         backwards[2:5] = 3
     half = cells[:3] if x[i] % 4 < 2 else cells[3:]
     half[1] = -x[i]
+    cells[0] += x[i]
     for k in range(6):
         out[i, k] = cells[k]
 
