@@ -244,8 +244,8 @@ def allocate(allocator, site, *arguments, **keywords):
 
 LOADS = "ldca ldcg ldcs ldlu ldcv".split()  # loads and stores with a hint for the caches
 STORES = "stcg stcs stwb stwt".split()
-OF_WARPS = """syncthreads syncthreads_and syncwarp threadfence any_sync all_sync eq_sync ballot_sync
-    match_any_sync match_all_sync activemask lanemask_lt""".split()
+OF_WARPS = """syncthreads syncwarp threadfence any_sync all_sync eq_sync ballot_sync match_any_sync
+    match_all_sync activemask lanemask_lt""".split()
 
 
 def load_vector(memory, array, index, shape, alignment=None):
@@ -295,6 +295,9 @@ def cuda_namespace(lanes, memory, warps):
     of_warps |= {
         "syncthreads_count": warps.syncthreads_vote("count", lambda votes: votes.sum(0)),
         "syncthreads_or": warps.syncthreads_vote("or", lambda votes: votes.any(0)),
+        "syncthreads_and": warps.syncthreads_vote(
+            "and", lambda against: ~against.any(0), np.logical_not
+        ),
         "threadfence_system": warps.threadfence,
         "shfl_sync": warps.shuffle(""),
     }

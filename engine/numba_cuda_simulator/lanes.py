@@ -424,14 +424,9 @@ class Lanes:
         if self.mask is not assigned and assigned is not NOBODY:  # nobody: any use raises
             missing = without(self.mask, assigned)
             if missing is not NOBODY:
-                thread, block, more = self.culprit(missing)
-                where = thread_name(thread, block) + more
-                raise KernelNameError(
-                    f"'{name}' is read before it is assigned, in {where}",
-                    hint="Other threads assigned it. Give it a value on every way that leads here.",
-                    thread=thread,
-                    block=block,
-                )
+                message = f"'{name}' is read before it is assigned,"
+                hint = "Other threads assigned it. Give it a value on every way that leads here."
+                self.fail(missing, KernelNameError, message, hint=hint)
         return value
 
     def under(self, mask, thunk):
@@ -492,6 +487,12 @@ class Lanes:
         count = int(by_block.sum())
         more = f" (and {count - 1} more threads)" if count > 1 else ""
         return self.thread_coordinates(thread), self.block_coordinates(block), more
+
+    def fail(self, bad, error, message, **more_about):
+        """Raise an error that names the first thread where `bad` holds."""
+        thread, block, more = self.culprit(bad)
+        where = f"in {thread_name(thread, block)}{more}"
+        raise error(f"{message} {where}", thread=thread, block=block, **more_about)
 
     def thread_coordinates(self, number):
         bx, by, _ = self.block
