@@ -31,31 +31,37 @@ WARP = 32
 MOST_CALLS = 100  # device functions inside each other
 
 
-class Dim3:
-    """threadIdx, blockIdx, blockDim or gridDim."""
+class NoValue:
+    """What no operator takes: each of them calls `fail`, which says why."""
 
     __array_ufunc__ = None
     __hash__ = None
+
+    def refuse(self, *_):
+        self.fail()
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = refuse
+    __rtruediv__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __neg__ = refuse
+    __pos__ = __invert__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = refuse
+    __getitem__ = __bool__ = __call__ = __iter__ = __len__ = __index__ = refuse
+
+
+class Dim3(NoValue):
+    """threadIdx, blockIdx, blockDim or gridDim."""
 
     def __init__(self, name, x, y, z):
         self.name = name
         self.x, self.y, self.z = x, y, z
 
-    def fail(self, *_):
+    def fail(self):
         raise UnsupportedError(
             f"cuda.{self.name} is no number: it has three parts, .x, .y and .z",
             hint=f"Write cuda.{self.name}.x.",
         )
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = fail
-    __rtruediv__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __neg__ = fail
-    __getitem__ = __bool__ = __call__ = __iter__ = __len__ = __index__ = fail
 
-
-class Undefined:
+class Undefined(NoValue):
     """Stands for a variable that no thread has assigned yet; any use raises."""
-
-    __array_ufunc__ = None
 
     def __init__(self, name):
         self.__dict__["name"] = name
@@ -66,11 +72,7 @@ class Undefined:
             hint="Give it a value on every way that leads here.",
         )
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = fail
-    __rtruediv__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __neg__ = fail
-    __pos__ = __invert__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = fail
-    __getitem__ = __getattr__ = __bool__ = __call__ = __iter__ = __len__ = __index__ = fail
-    __hash__ = None
+    __getattr__ = fail
 
 
 def union(a, b):

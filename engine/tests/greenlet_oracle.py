@@ -115,8 +115,6 @@ class _Machine:
         return thread.heard
 
     def argument(self, name, value):
-        if isinstance(value, tuple):
-            return tuple(self.argument(f"{name}[{i}]", part) for i, part in enumerate(value))
         if not isinstance(value, np.ndarray):
             return typed(value)
         owner = value

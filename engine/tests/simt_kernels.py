@@ -264,38 +264,6 @@ def attention_row(q, k, v, out, softmax_scale):
         out[i, c] = acc[c] / l_i
 
 
-@launched(5, 32, lambda rng: (integers(rng, 160), zeros(160, dtype=np.int64)))
-def block_dependent_barriers(x, out):
-    """Each block passes a different number of barriers; block 3 leaves at once."""
-    ring = cuda.shared.array(32, int64)
-    t = cuda.threadIdx.x
-    b = cuda.blockIdx.x
-    if b == 3:
-        return
-    ring[t] = x[cuda.grid(1)]
-    cuda.syncthreads()
-    for turn in range(b * 2):
-        v = ring[(t + turn + 1) % 32]
-        cuda.syncthreads()
-        ring[t] = v + turn
-        cuda.syncthreads()
-    out[cuda.grid(1)] = ring[t]
-
-
-@launched(3, 40, lambda rng: (integers(rng, 100), zeros(100, dtype=np.int64)))
-def barrier_after_exit(x, out):
-    """Threads that have returned are not waited for."""
-    cells = cuda.shared.array(40, int64)
-    t = cuda.threadIdx.x
-    i = cuda.grid(1)
-    if i >= x.size:
-        return
-    cells[t] = x[i]
-    cuda.syncthreads()
-    last = min(40, x.size - cuda.blockIdx.x * 40) - 1
-    out[i] = cells[last - t] * 2
-
-
 # --- warps ------------------------------------------------------------------------------------
 
 
@@ -353,21 +321,6 @@ def block_votes(x, out):
     out[i, 2] = 7 if cuda.syncthreads_or(1 if x[i] > 97 else 0) else 8
 
 
-@launched(2, 64, lambda rng: (integers(rng, 128), zeros(128, dtype=np.int64)))
-def warp_shared_exchange(x, out):
-    """Lanes talk through shared memory with no more than syncwarp."""
-    cells = cuda.shared.array(64, int64)
-    t = cuda.threadIdx.x
-    base = t - t % 32
-    cells[t] = x[cuda.grid(1)]
-    cuda.syncwarp()
-    v = cells[base + 31 - t % 32]
-    cuda.syncwarp()
-    cells[t] = v * 2
-    cuda.syncwarp()
-    out[cuda.grid(1)] = cells[base + (t + 1) % 32]
-
-
 # --- atomics ----------------------------------------------------------------------------------
 
 
@@ -393,41 +346,3 @@ def atomic_counters(counters, seen):
     cuda.atomic.dec(counters, 1, uint32(6))
     ticket = cuda.atomic.add(counters, 2, uint32(1))
     cuda.atomic.add(seen, int64(ticket), 1)
-
-
-@launched(2, 64, lambda rng: (integers(rng, 64), zeros(128, dtype=np.int64)))
-def loop_else(x, out):
-    """for ... else and while ... else, nested; break, continue and return in every place."""
-    i, t = cuda.grid(1), cuda.threadIdx.x
-    for j in range(t % 4):
-        if x[j] % 8 == t % 8:
-            out[i] = 100 + j
-            break
-        if x[j] % 7 > 4:
-            continue
-        out[i] += 1
-    else:
-        out[i] += 1000
-        for j in (1, 2, 3):
-            if j == x[t] % 5:
-                break
-        else:
-            out[i] += 10000
-    for j in range(3):
-        k = t
-        while k > 0:
-            k -= 3
-            if k == 7 + j:
-                break
-            if k == 12:
-                return
-        else:
-            if t % 5 == 0:
-                break
-            out[i] += 5
-            continue
-        out[i] += 7
-    else:
-        out[i] += 100000
-    for a, b in ((1, 2), (3, 4)):
-        out[i] += a * b

@@ -238,15 +238,6 @@ def test_one_thread_stores_what_many_store(dtype, value):
         assert ran("o[0] = x[0]", threads, x=x, o=np.zeros(1, dtype)) == want[:1]
 
 
-def test_shared_memory_wraps_too():
-    body = """
-        tile = cuda.shared.array(1, np.int32)
-        tile[0] = x[0]
-        o[0] = tile[0]
-    """
-    assert ran(body, x=np.array([2**40 + 3]), o=np.zeros(1, np.int64)) == [3]
-
-
 # --- explicit signatures ------------------------------------------------------------------------
 
 

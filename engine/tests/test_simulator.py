@@ -16,8 +16,8 @@ from collection import EVERY
 import numba_cuda_simulator as simt
 
 NAMES = """
-vector_add threads_3d loop_else barrier_after_exit block_votes every_atomic
-block_dependent_barriers nested_device_functions dynamic_memory_of_two_types local_arrays_by_parts
+vector_add threads_3d block_votes every_atomic nested_device_functions dynamic_memory_of_two_types
+local_arrays_by_parts stencil_classic prefix_sum_classic euclid_and_powers
 """.split()
 
 SIMULATE = """

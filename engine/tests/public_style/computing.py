@@ -18,19 +18,6 @@ BODY = np.dtype([("position", "f4", 3), ("mass", "f4"), ("alive", "?")], align=T
 # --- elementwise ---------------------------------------------------------------------------------
 
 
-@launched(
-    2, 32,
-    lambda rng: tuple(
-        rng.integers(0, 100, 64).astype(t)
-        for t in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")
-    ) + (zeros(64, dtype=np.float64),),
-    answer=lambda *a: sum(x.astype("f8") * (k + 1) for k, x in enumerate(a[:-1])),
-)  # fmt: skip
-def every_integer(a, b, c, d, e, f, g, h, out):
-    i = cuda.grid(1)
-    out[i] = a[i] + 2 * b[i] + 3 * c[i] + 4 * d[i] + 5.0 * e[i] + 6 * f[i] + 7 * g[i] + 8.0 * h[i]
-
-
 @launched(1, 64, lambda rng: (floats(rng, 64, dtype="f2"), floats(rng, 64, dtype="f2"),
     zeros(64, dtype=np.float16)),
     answer=lambda x, y, out: np.where(x > y, (x * x.astype("f4") + y).astype("f2"), x + y),

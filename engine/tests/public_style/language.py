@@ -25,30 +25,6 @@ def strided_views(x, out):
     out[i, ::2] = 7
 
 
-@launched(1, 12, lambda rng: (floats(rng, 3, 4, 5)[::-1, :, ::2], zeros(12, dtype=np.float32)),
-    answer=lambda x, out: x.sum(2).ravel())  # fmt: skip
-def views_of_views(x, out):
-    i = cuda.grid(1)
-    plane = x[i // 4]
-    row = plane[i % 4]
-    first = x[..., 0]
-    acc = first[i // 4, i % 4]
-    for k in range(1, len(row)):
-        acc += row[k]
-    out[i] = acc
-
-
-@launched(2, N, lambda rng: ((floats(rng, 50), floats(rng, 50)), (np.float32(2), np.float32(-1)),
-    zeros(50)),
-    answer=lambda arrays, weights, out: sum(w * a for w, a in zip(weights, arrays,
-    strict=True)))  # fmt: skip
-def tuple_arguments(arrays, weights, out):
-    i = cuda.grid(1)
-    a, b = arrays
-    if i < out.shape[0]:
-        out[i] = weights[0] * a[i] + weights[1] * b[i]
-
-
 @launched(1, 8, lambda rng: (integers(rng, 8, 5), integers(rng, 5), zeros(8, 3, dtype=np.int64)),
     answer=lambda x, w, out: np.stack([x.sum(1), x @ np.arange(1, 6), x @ w], 1))  # fmt: skip
 def loops_over_arrays(x, w, out):
@@ -121,29 +97,6 @@ def euclid_and_powers(a, b, out):
         base = base * base % b[i]
         exponent >>= 1
     out[1, i] = result % b[i]
-
-
-# --- one name for several places --------------------------------------------------------------
-
-
-@cuda.jit(device=True)
-def pick_row(a, b, c, i):
-    if i % 3 == 0:
-        return a
-    if i % 3 == 1:
-        return b
-    return c
-
-
-@launched(1, N, lambda rng: (integers(rng, 4, 5), zeros(N, 2, dtype=np.int64)))
-def rows_that_functions_return(x, out):
-    i = cuda.grid(1)
-    tile = cuda.shared.array((4, 5), int64)
-    if i < 20:
-        tile[i // 5, i % 5] = -x[i // 5, i % 5]
-    cuda.syncthreads()
-    out[i, 0] = pick_row(x[0], x[i % 4], x[2], i)[i % 5]
-    out[i, 1] = pick_row(tile[i % 4], tile[3], tile[0], i)[4 - i % 5]
 
 
 @launched(2, N, lambda rng: (integers(rng, 64), zeros(64, 6, dtype=np.int64)))
