@@ -143,9 +143,7 @@ class Emitter(Writer):
             if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name):
                 name = s.targets[0].id
                 found = self.static(s.value)
-                once = (
-                    self.stores[name] == 1 and name not in self.parameters and len(s.targets) == 1
-                )
+                once = len(s.targets) == self.stores[name] == 1 and name not in self.parameters
                 if once and (isinstance(found, Path) or is_other(found)):
                     self.aliases[name] = found
 

@@ -411,10 +411,7 @@ class Lanes:
         if hasattr(new, "blend_with"):
             return new.blend_with(old, self.mask)
         if not (is_value(new) and is_value(old)):
-            raise UnsupportedError(
-                f"threads choose between {type_name(old)} and {type_name(new)} for one variable",
-                hint="A variable holds one kind of thing; use two variables.",
-            )
+            refuse_mixture(old, new)
         return select(self.mask, new, old)
 
     def assign(self, assigned):
@@ -520,6 +517,12 @@ def refuse_result(name, sites=()):
     )
 
 
+def refuse_mixture(old, new, hint="A variable holds one kind of thing; use two variables."):
+    raise UnsupportedError(
+        f"threads choose between {type_name(old)} and {type_name(new)} for one variable", hint=hint
+    )
+
+
 def is_value(value):
     return isinstance(value, (np.ndarray, np.generic, bool, int, float))
 
@@ -553,10 +556,7 @@ class Member:
     def blend_with(self, old, mask):
         """Let a variable hold another member of the same Enum."""
         if not is_member(old) or old.enum is not self.enum:
-            raise UnsupportedError(
-                f"threads choose between {type_name(old)} and {type_name(self)} for one variable",
-                hint="A variable holds one kind of thing; use two variables.",
-            )
+            refuse_mixture(old, self)
         return Member(self.enum, select(mask, self.number, old.number), self.values)
 
 
