@@ -2,6 +2,7 @@
 
 import builtins
 import difflib
+import functools
 import operator
 from collections import namedtuple
 from functools import partial
@@ -154,8 +155,12 @@ class Vector:
 
     def __init__(self, name, dtype, count):
         self.name, self.dtype, self.count = name, np.dtype(dtype), count
-        parts = namedtuple(name, tuple("xyzw"[:count]))
-        self.kind = type(name, (parts,), {"is_vector": True})
+
+    @functools.cached_property
+    def kind(self):
+        """The class of the vectors; made late, since there are many types and few are used."""
+        parts = namedtuple(self.name, tuple("xyzw"[: self.count]))
+        return type(self.name, (parts,), {"is_vector": True})
 
     def __call__(self, *parts):
         flat = []
