@@ -11,7 +11,7 @@ import numpy as np
 
 from .dtypes import INT64, TypedInts, as_intp, common_shape, is_floating, select, stretch
 from .errors import KernelError, LaunchError, UnsupportedError
-from .lanes import ALL, type_name
+from .lanes import ALL, refuse_mixture
 
 
 class LaneArray:
@@ -95,10 +95,7 @@ class LaneArray:
                 return self
             mine, others = (v.offset + (0 if v.lanes is None else v.lanes) for v in (self, old))
             return self.view(0, select(mask, mine, others), self.dims, self.strides)
-        raise UnsupportedError(
-            f"threads choose between {type_name(old)} and {type_name(self)} for one variable",
-            hint="Choose the index, or branch around the accesses.",
-        )
+        refuse_mixture(old, self, "Choose the index, or branch around the accesses.")
 
     def place_is(self, other):
         """Tell whether two views show the same elements."""

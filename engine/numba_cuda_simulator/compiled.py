@@ -82,23 +82,14 @@ def check_types(typemap, blocks, harmless):
             elif isinstance(value, ir.Expr) and value.op == "cast":
                 sources = [value.value]
             to = typemap.get(s.target.name)
-            for source in sources:
-                old = typemap.get(source.name)
-                if (
-                    old is not None
-                    and to is not None
-                    and not harmless(unliteral(old), unliteral(to))
-                ):
+            for old in (typemap.get(source.name) for source in sources):
+                if None not in (old, to) and not harmless(unliteral(old), unliteral(to)):
                     raise Untranslatable(f"{s.target.name} is {old} and {to}")
 
 
 def unliteral(type_):
-    if isinstance(type_, types.BaseTuple):
-        return (
-            types.BaseTuple.from_types(tuple(map(types.unliteral, type_)))
-            if not isinstance(type_, types.BaseNamedTuple)
-            else type_
-        )
+    if isinstance(type_, types.BaseTuple) and not isinstance(type_, types.BaseNamedTuple):
+        return types.BaseTuple.from_types(tuple(map(types.unliteral, type_)))
     return types.unliteral(type_)
 
 

@@ -143,9 +143,7 @@ class Emitter(Writer):
             if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name):
                 name = s.targets[0].id
                 found = self.static(s.value)
-                once = (
-                    self.stores[name] == 1 and name not in self.parameters and len(s.targets) == 1
-                )
+                once = len(s.targets) == self.stores[name] == 1 and name not in self.parameters
                 if once and (isinstance(found, Path) or is_other(found)):
                     self.aliases[name] = found
 
@@ -352,7 +350,7 @@ class Emitter(Writer):
         if python is not None:
             if signatures_of(function):
                 raise Untranslatable("a device function with a signature")
-            arguments = [load_name(C), *map(self.argument, node.args)]
+            arguments = [load_name(C), *map(self.expression, node.args)]
             return ast.Call(load_name(self.program.device_function(python)), arguments, [])
         arguments = list(map(self.expression, node.args))
         if function in (max, min) and len(arguments) > 1:
@@ -374,10 +372,6 @@ class Emitter(Writer):
         if found not in CALLS:
             raise Untranslatable(f"{ast.unparse(node.func)}()")
         return self.call(found, *arguments)
-
-    def argument(self, node):
-        """Write what a device function is given, which may be an array."""
-        return self.expression(node)
 
     @staticmethod
     def mathematics(function):
@@ -571,6 +565,3 @@ def is_small_literal(node):
 def is_other(value):
     """Tell whether a Python object is neither a number nor nothing."""
     return value is not None and not isinstance(value, str) and as_lane(value) is None
-
-
-assert len(CONTEXT) == 16

@@ -2,6 +2,7 @@
 
 import builtins
 import difflib
+import functools
 import operator
 from collections import namedtuple
 from functools import partial
@@ -154,8 +155,12 @@ class Vector:
 
     def __init__(self, name, dtype, count):
         self.name, self.dtype, self.count = name, np.dtype(dtype), count
-        parts = namedtuple(name, tuple("xyzw"[:count]))
-        self.kind = type(name, (parts,), {"is_vector": True})
+
+    @functools.cached_property
+    def kind(self):
+        """The class of the vectors; made late, since there are many types and few are used."""
+        parts = namedtuple(self.name, tuple("xyzw"[: self.count]))
+        return type(self.name, (parts,), {"is_vector": True})
 
     def __call__(self, *parts):
         flat = []
@@ -244,8 +249,8 @@ def allocate(allocator, site, *arguments, **keywords):
 
 LOADS = "ldca ldcg ldcs ldlu ldcv".split()  # loads and stores with a hint for the caches
 STORES = "stcg stcs stwb stwt".split()
-OF_WARPS = """syncthreads syncthreads_and syncwarp threadfence any_sync all_sync eq_sync ballot_sync
-    match_any_sync match_all_sync activemask lanemask_lt""".split()
+OF_WARPS = """syncthreads syncwarp threadfence any_sync all_sync eq_sync ballot_sync match_any_sync
+    match_all_sync activemask lanemask_lt""".split()
 
 
 def load_vector(memory, array, index, shape, alignment=None):
@@ -295,6 +300,9 @@ def cuda_namespace(lanes, memory, warps):
     of_warps |= {
         "syncthreads_count": warps.syncthreads_vote("count", lambda votes: votes.sum(0)),
         "syncthreads_or": warps.syncthreads_vote("or", lambda votes: votes.any(0)),
+        "syncthreads_and": warps.syncthreads_vote(
+            "and", lambda against: ~against.any(0), np.logical_not
+        ),
         "threadfence_system": warps.threadfence,
         "shfl_sync": warps.shuffle(""),
     }

@@ -31,31 +31,37 @@ WARP = 32
 MOST_CALLS = 100  # device functions inside each other
 
 
-class Dim3:
-    """threadIdx, blockIdx, blockDim or gridDim."""
+class NoValue:
+    """What no operator takes: each of them calls `fail`, which says why."""
 
     __array_ufunc__ = None
     __hash__ = None
+
+    def refuse(self, *_):
+        self.fail()
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = refuse
+    __rtruediv__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __neg__ = refuse
+    __pos__ = __invert__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = refuse
+    __getitem__ = __bool__ = __call__ = __iter__ = __len__ = __index__ = refuse
+
+
+class Dim3(NoValue):
+    """threadIdx, blockIdx, blockDim or gridDim."""
 
     def __init__(self, name, x, y, z):
         self.name = name
         self.x, self.y, self.z = x, y, z
 
-    def fail(self, *_):
+    def fail(self):
         raise UnsupportedError(
             f"cuda.{self.name} is no number: it has three parts, .x, .y and .z",
             hint=f"Write cuda.{self.name}.x.",
         )
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = fail
-    __rtruediv__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __neg__ = fail
-    __getitem__ = __bool__ = __call__ = __iter__ = __len__ = __index__ = fail
 
-
-class Undefined:
+class Undefined(NoValue):
     """Stands for a variable that no thread has assigned yet; any use raises."""
-
-    __array_ufunc__ = None
 
     def __init__(self, name):
         self.__dict__["name"] = name
@@ -66,11 +72,7 @@ class Undefined:
             hint="Give it a value on every way that leads here.",
         )
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = fail
-    __rtruediv__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __neg__ = fail
-    __pos__ = __invert__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = fail
-    __getitem__ = __getattr__ = __bool__ = __call__ = __iter__ = __len__ = __index__ = fail
-    __hash__ = None
+    __getattr__ = fail
 
 
 def union(a, b):
@@ -409,10 +411,7 @@ class Lanes:
         if hasattr(new, "blend_with"):
             return new.blend_with(old, self.mask)
         if not (is_value(new) and is_value(old)):
-            raise UnsupportedError(
-                f"threads choose between {type_name(old)} and {type_name(new)} for one variable",
-                hint="A variable holds one kind of thing; use two variables.",
-            )
+            refuse_mixture(old, new)
         return select(self.mask, new, old)
 
     def assign(self, assigned):
@@ -424,14 +423,9 @@ class Lanes:
         if self.mask is not assigned and assigned is not NOBODY:  # nobody: any use raises
             missing = without(self.mask, assigned)
             if missing is not NOBODY:
-                thread, block, more = self.culprit(missing)
-                where = thread_name(thread, block) + more
-                raise KernelNameError(
-                    f"'{name}' is read before it is assigned, in {where}",
-                    hint="Other threads assigned it. Give it a value on every way that leads here.",
-                    thread=thread,
-                    block=block,
-                )
+                message = f"'{name}' is read before it is assigned,"
+                hint = "Other threads assigned it. Give it a value on every way that leads here."
+                self.fail(missing, KernelNameError, message, hint=hint)
         return value
 
     def under(self, mask, thunk):
@@ -493,6 +487,12 @@ class Lanes:
         more = f" (and {count - 1} more threads)" if count > 1 else ""
         return self.thread_coordinates(thread), self.block_coordinates(block), more
 
+    def fail(self, bad, error, message, **more_about):
+        """Raise an error that names the first thread where `bad` holds."""
+        thread, block, more = self.culprit(bad)
+        where = f"in {thread_name(thread, block)}{more}"
+        raise error(f"{message} {where}", thread=thread, block=block, **more_about)
+
     def thread_coordinates(self, number):
         bx, by, _ = self.block
         number = int(number)
@@ -514,6 +514,12 @@ def refuse_result(name, sites=()):
         f"the kernel '{name}' returns a value; Numba says: CUDA kernel must have void return type",
         sites=sites,
         hint="Store it in an array, as out[i] = ...; only a device function returns a value.",
+    )
+
+
+def refuse_mixture(old, new, hint="A variable holds one kind of thing; use two variables."):
+    raise UnsupportedError(
+        f"threads choose between {type_name(old)} and {type_name(new)} for one variable", hint=hint
     )
 
 
@@ -550,10 +556,7 @@ class Member:
     def blend_with(self, old, mask):
         """Let a variable hold another member of the same Enum."""
         if not is_member(old) or old.enum is not self.enum:
-            raise UnsupportedError(
-                f"threads choose between {type_name(old)} and {type_name(self)} for one variable",
-                hint="A variable holds one kind of thing; use two variables.",
-            )
+            refuse_mixture(old, self)
         return Member(self.enum, select(mask, self.number, old.number), self.values)
 
 

@@ -105,11 +105,10 @@ def table():
         for name in "llrint", "llround":
             whole = np.rint if name == "llrint" else round_away
             found[name + suffix] = of_type(whole, dtype, result=I64)
-        kind = "f" if suffix else "d"
+        letter = suffix or "d"
         for name in "isinf", "isnan", "isfinite", "signbit":
-            own = {"isfinitef": "finitef"}.get(name + kind, name + kind)
+            own = {"isfinitef": "finitef"}.get(name + letter, name + letter)
             found[own] = of_type(getattr(np, name), dtype, result=I32)
-        letter = "f" if suffix else "d"
         operations = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
         for way in "rn", "rz", "ru", "rd":
             for name, ufunc in operations.items():

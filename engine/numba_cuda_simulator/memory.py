@@ -13,7 +13,7 @@ import numpy as np
 from .arrays import GlobalArray, LaneArray, LocalArray, SharedArray, pick, poison
 from .devices import STATIC_SHARED_BYTES, chip
 from .dtypes import TypedInts, as_index, is_floating, numpy_dtype, typed
-from .errors import KernelError, KernelIndexError, LaunchError, UnsupportedError, thread_name
+from .errors import KernelError, KernelIndexError, LaunchError, UnsupportedError
 from .intrinsics import EnumClass
 from .lanes import ALL, Dim3, lane_dtype, type_name
 from .options import TOO_MUCH_SHARED
@@ -167,19 +167,13 @@ class Memory:
         )
 
     def stray(self, index, hit, array, axis):
-        thread, block, more = self.lanes.culprit(hit)
-        full, hit = self.lanes.full(index), self.lanes.full(True if hit is ALL else hit)
-        where = np.unravel_index(hit.T.argmax(), hit.T.shape)
+        full, found = self.lanes.full(index), self.lanes.full(True if hit is ALL else hit)
+        where = np.unravel_index(found.T.argmax(), found.T.shape)
         value, (size, _), number = int(full.T[where]), axis, array.axes.index(axis)
-        wraps = -size <= value < 0
-        raise KernelIndexError(
-            f"index {value} is out of bounds for axis {number} of '{array.name}', whose size is "
-            f"{size}, in {thread_name(thread, block)}{more}",
-            array=array.name,
-            thread=thread,
-            block=block,
-            hint=STRAY[wraps],
-        )
+        message = f"index {value} is out of bounds for axis {number} of '{array.name}',"
+        message += f" whose size is {size},"
+        hint = STRAY[-size <= value < 0]
+        self.lanes.fail(hit, KernelIndexError, message, array=array.name, hint=hint)
 
     def view(self, array, index):
         """x[i] of a 2-D x, x[i, 2:5]: a sub-array, whose shape is the same for all threads."""
@@ -279,13 +273,7 @@ class Memory:
         bad = (index < -count) | (index >= count)
         hit = bad if lanes.mask is ALL else bad & lanes.mask
         if np.any(hit):
-            thread, block, more = lanes.culprit(hit)
-            raise KernelIndexError(
-                f"an index is out of bounds for a tuple of {count}, in "
-                f"{thread_name(thread, block)}{more}",
-                thread=thread,
-                block=block,
-            )
+            lanes.fail(hit, KernelIndexError, f"an index is out of bounds for a tuple of {count},")
         place = np.where(bad, 0, index) % count
         taken = np.unique(pick(place, lanes.shape, lanes.mask))
         result = parts[int(taken[0])]

@@ -243,11 +243,9 @@ class Names:
             try:
                 return Cast(value)
             except TypeError:
+                hint = "It is C++ or PTX, which a GPU runs. Write it in Python."
                 foreign = type(value).__name__ == "ExternFunction"
-                hint = (
-                    "It is C++ or PTX, which a GPU runs. Write it in Python." if foreign else None
-                )
-                return Refused(f"'{name}'", hint)
+                return Refused(f"'{name}'", hint if foreign else None)
         return self.resolve_callable(name, value)
 
     def resolve_module(self, module):

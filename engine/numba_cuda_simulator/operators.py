@@ -151,12 +151,7 @@ class Operators:
             return divisor
         bad = zero if self.lanes.mask is ALL else zero & self.lanes.mask
         if np.any(bad):
-            thread, block, more = self.lanes.culprit(bad)
-            raise KernelZeroDivisionError(
-                f"integer division by zero in {thread_name(thread, block)}{more}",
-                thread=thread,
-                block=block,
-            )
+            self.lanes.fail(bad, KernelZeroDivisionError, "integer division by zero")
         return select(zero, divisor.dtype.type(1), divisor)
 
     def power(self, a, b):

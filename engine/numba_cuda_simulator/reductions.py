@@ -21,6 +21,13 @@ def elements(array):
         yield memory.load(array, tuple(map(np.int64, index)), site)
 
 
+def some_elements(array):
+    """Return the elements, of which there must be one, as plain values."""
+    if not array.size:
+        raise KernelError(f"'{array.name}' is empty: it has no greatest or least element")
+    return [np.asarray(x).view(np.ndarray)[()] for x in elements(array)]
+
+
 def wide_dtype(dtype):
     """Return the type of a sum: integers are added up as 64 bits, floats as what they are."""
     if dtype.kind in "iub":
@@ -61,13 +68,7 @@ def variance(array):
 def extreme(ufunc):
     def find(array):
         """Return the least or the greatest element."""
-        result = None
-        for x in elements(array):
-            x = np.asarray(x).view(np.ndarray)
-            result = x if result is None else ufunc(result, x)
-        if result is None:
-            raise KernelError(f"'{array.name}' is empty: it has no greatest or least element")
-        return typed(result[()])
+        return typed(functools.reduce(ufunc, some_elements(array))[()])
 
     return find
 
@@ -89,16 +90,11 @@ def of_truths(ufunc, start):
 def first_best(better):
     def search(array):
         """Return the index of the first best element, or of the first NaN."""
-        best, place = None, np.int64(0)
-        for i, x in enumerate(elements(array)):
-            x = np.asarray(x).view(np.ndarray)[()]
-            if best is None:
-                best = x
-                continue
+        best, *others = some_elements(array)
+        place = np.int64(0)
+        for i, x in enumerate(others, 1):
             wins = (better(x, best) | (x != x)) & (best == best)
             best, place = np.where(wins, x, best)[()], np.where(wins, np.int64(i), place)[()]
-        if best is None:
-            raise KernelError(f"'{array.name}' is empty: it has no greatest or least element")
         return place
 
     return search

@@ -29,6 +29,7 @@ import inspect
 import linecache
 import operator
 import os
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -83,21 +84,19 @@ def transform(code, file, counting=False):
     return Transformer(code, file, counting).run()
 
 
+@dataclass(eq=False)
 class LockstepCode:
     """The rewritten code object of a function and what running it needs."""
 
-    def __init__(
-        self, code, constants, parameters, names, stored, handed_on, shapes, calls, result
-    ):
-        self.code = code
-        self.constants = constants  # globals to add: literals and sites
-        self.parameters = parameters
-        self.names = names  # global names that the function may look up
-        self.stored = stored  # variable names whose elements are stored to
-        self.handed_on = handed_on  # variable names -> fewest indices; see element_uses
-        self.shapes = shapes  # parameters that the shape of an array depends on -> (Site, kind)
-        self.result = result  # Site of a `return` with a value, else None; see find_result
-        self.calls = calls  # position of a call -> the names in each argument, by number or name
+    code: object
+    constants: dict  # globals to add: literals and sites
+    parameters: list
+    names: set  # global names that the function may look up
+    stored: set  # variable names whose elements are stored to
+    handed_on: dict  # variable names -> fewest indices; see element_uses
+    shapes: dict  # parameters that the shape of an array depends on -> (Site, kind)
+    calls: dict  # position of a call -> the names in each argument, by number or name
+    result: object  # Site of a `return` with a value, else None; see find_result
 
     def may_store(self, name, ndim):
         """Tell whether elements of an array may be stored to."""
@@ -288,8 +287,8 @@ class Writer:
 
     temporaries = 0
 
-    def call(self, function, *arguments):
-        return ast.Call(load_name(PREFIX + function), list(arguments), [])
+    def call(self, function, *arguments, keywords=()):
+        return ast.Call(load_name(PREFIX + function), list(arguments), list(keywords))
 
     def temporary(self):
         self.temporaries += 1
@@ -637,28 +636,19 @@ class Transformer(Writer):
         if allocates or (isinstance(function, ast.Attribute) and called in ("array", "array_like")):
             if called != "array_like":
                 self.check_shape(node)
-            site = self.site_constant(node, self.target_name)
-            return ast.Call(
-                load_name(PREFIX + "allocate"),
-                [self.expression(function), site, *arguments],
-                keywords,
-            )
+            arguments = [self.site_constant(node, self.target_name), *arguments]
+            return self.call("allocate", self.expression(function), *arguments, keywords=keywords)
         if atomic:
             index = node.args[1] if len(node.args) > 1 else None
-            site = self.site_constant(node, index=index)
             keep = ast.Constant(node is not self.discarded)
-            return ast.Call(
-                load_name(PREFIX + "atomic"),
-                [self.expression(function), site, keep, *arguments],
-                keywords,
-            )
+            arguments = [self.site_constant(node, index=index), keep, *arguments]
+            return self.call("atomic", self.expression(function), *arguments, keywords=keywords)
         given = [*enumerate(node.args), *((k.arg, k.value) for k in node.keywords)]
         self.calls[position(node)] = {key: names(value) for key, value in given}
         called = self.expression(function)
         if self.counting:
-            counted = self.call("count_call", ast.Constant(node.lineno), called, *arguments)
-            counted.keywords = keywords
-            return counted
+            arguments = [ast.Constant(node.lineno), called, *arguments]
+            return self.call("count_call", *arguments, keywords=keywords)
         return ast.Call(called, arguments, keywords)
 
     def argument(self, node):

@@ -428,12 +428,8 @@ class Walk:
         return exits
 
     def merged(self, test, one, other):
-        return {
-            name: self.merge(
-                test, one.get(name, other.get(name)), other.get(name, one.get(name)), name
-            )
-            for name in {**one, **other}
-        }
+        one, other = other | one, one | other  # a name of one branch alone: its value there
+        return {name: self.merge(test, one[name], other[name], name) for name in one}
 
     def merge(self, test, a, b, name):
         """Return a where the condition holds, else b."""
@@ -543,11 +539,8 @@ class Walk:
         names, found = stored(*body), {}
         skips = any(isinstance(n, ast.Continue) for s in body for n in ast.walk(s))
         for s in body:
-            if (
-                not isinstance(s, ast.AugAssign)
-                or not isinstance(s.op, (ast.Add, ast.Sub))
-                or skips
-            ):
+            adds = isinstance(s, ast.AugAssign) and isinstance(s.op, (ast.Add, ast.Sub))
+            if skips or not adds:
                 continue
             calls = (n for n in ast.walk(s.value) if isinstance(n, (ast.Subscript, ast.Call)))
             quiet = all(getattr(getattr(n, "func", n), "attr", "") == "gridsize" for n in calls)

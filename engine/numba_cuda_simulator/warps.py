@@ -162,23 +162,18 @@ class Warps:
             value = value & mask
         return self.lanes.full(value)
 
-    def syncthreads_vote(self, kind, reduce):
+    def syncthreads_vote(self, kind, reduce, asked=lambda value: value):
+        """Return one of syncthreads_*; reduce: of what is asked of the threads that arrive."""
+
         def vote(value):
             self.check_barrier(f"cuda.syncthreads_{kind}()")
-            result = reduce(self.predicate(value)).astype(np.int64).reshape(1, 1, 1, -1)
+            votes = self.predicate(asked(value))
+            result = reduce(votes).astype(np.int64).reshape(1, 1, 1, -1)
             if self.watch is not None:
                 self.watch.barrier()
             return result
 
         return vote
-
-    def syncthreads_and(self, value):
-        """1 if the value is true in every thread that arrives."""
-        self.check_barrier("cuda.syncthreads_and()")
-        false = self.predicate(np.logical_not(value))
-        if self.watch is not None:
-            self.watch.barrier()
-        return (~false.any(0)).astype(np.int64).reshape(1, 1, 1, -1)
 
     # ------------------------------------------------------------------ warp intrinsics
 

@@ -24,7 +24,6 @@ from numba import types
 from numba.core import cgutils
 from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
-from numba.np import arrayobj
 
 from .dtypes import INT64
 from .native import I64, better, checked_convert, convert, dtype_of, flags_of, raise_flag, refuse
@@ -97,9 +96,13 @@ class Access:
         self.a = None if words == 2 else b.ashr(b.load(self.a_cell), I64(OPERATION_BITS))
 
     def load_item(self):
+        from numba.np import arrayobj  # late: it takes long, and kept machine code needs none of it
+
         return arrayobj.load_item(self.context, self.builder, self.type, self.pointer)
 
     def store_item(self, value):
+        from numba.np import arrayobj
+
         arrayobj.store_item(self.context, self.builder, self.type, value, self.pointer)
 
     # ------------------------------------------------------------------ the rules

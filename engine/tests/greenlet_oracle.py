@@ -46,10 +46,8 @@ def launch(kernel, grid, block, *args, shared_bytes=0, order=None, observer=None
     args = [machine.argument(name, value) for name, value in zip(names, args, strict=True)]
     function = machine.function(kernel)
     with np.errstate(all="ignore"):
-        blocks = machine.places(machine.grid)
-        waits = "this_grid" in _python_function(kernel).__code__.co_names
-        for group in [blocks] if waits else [[block] for block in blocks]:
-            machine.run_blocks(function, args, group)
+        for block in machine.places(machine.grid):
+            machine.run_block(function, args, block)
 
 
 class _Machine:
@@ -67,11 +65,9 @@ class _Machine:
         axes = (range(n) for n in reversed(extent))
         return [(x, y, z) for z, y, x in itertools.product(*axes)]
 
-    def run_blocks(self, function, args, blocks):
-        """Run blocks together: one, unless the kernel synchronises the grid."""
+    def run_block(self, function, args, block):
         self.main, self.shared = getcurrent(), {}
-        ranks = list(enumerate(self.places(self.block)))
-        alive = [_Thread(block, rank, index) for block in blocks for rank, index in ranks]
+        alive = [_Thread(block, *place) for place in enumerate(self.places(self.block))]
         ready = alive
         for thread in alive:
             thread.greenlet = greenlet(function)
@@ -106,13 +102,10 @@ class _Machine:
 
     @staticmethod
     def groups(alive):
-        """The threads that a barrier may concern: those of the grid, of each block and warp."""
-        yield "grid", alive
-        for _, block in itertools.groupby(alive, key=lambda t: t.block):
-            block = list(block)
-            yield "block", block
-            for _, warp in itertools.groupby(block, key=lambda t: t.rank // 32):
-                yield "warp", list(warp)
+        """The threads that a barrier may concern: those of the block and of each warp."""
+        yield "block", alive
+        for _, warp in itertools.groupby(alive, key=lambda t: t.rank // 32):
+            yield "warp", list(warp)
 
     def meet(self, scope, says=None, mask=FULL_MASK, orders_memory=True):
         """Wait for the others of the warp or block; returns {thread rank: what it said}."""
@@ -122,10 +115,6 @@ class _Machine:
         return thread.heard
 
     def argument(self, name, value):
-        if isinstance(value, tuple):
-            return tuple(self.argument(f"{name}[{i}]", part) for i, part in enumerate(value))
-        if isinstance(value, np.void):
-            return _Record(Memory(self, np.asarray(value).reshape(1), name, "global"), 0)
         if not isinstance(value, np.ndarray):
             return typed(value)
         owner = value
@@ -149,7 +138,7 @@ class _Machine:
 
     def name(self, value):
         if isinstance(value, types.ModuleType):
-            modules = {"math": _MATH, "cmath": np, "numpy": _NUMPY, "numba.cuda": self.cuda}
+            modules = {"math": _MATH, "numpy": _NUMPY, "numba.cuda": self.cuda}
             return modules.get(value.__name__, value)
         if isinstance(value, np.ndarray):
             return Memory(self, value, "", "const")
@@ -299,11 +288,8 @@ class _CudaModule:
             inc=lambda a, i, v: a.atomic(i, lambda old: 0 if old >= v else old + 1),
             dec=lambda a, i, v: a.atomic(i, lambda old: v if old == 0 or old > v else old - 1),
             cas=lambda a, i, if_, v: a.atomic(i, lambda old: v if old == if_ else old),
-            compare_and_swap=lambda a, if_, v: self.atomic.cas(a, 0, if_, v),
         )
-        self.atomic.nanmax, self.atomic.nanmin = self.atomic.max, self.atomic.min
         self.const = SimpleNamespace(array_like=lambda array: array)
-        self.cg = SimpleNamespace(this_grid=lambda: SimpleNamespace(sync=lambda: m.meet("grid")))
         self.fp16 = _HALF
 
     threadIdx = property(lambda self: self.machine.current.index)
@@ -387,16 +373,12 @@ _METHODS = {
     "shfl_down_sync": lambda self, mask, x, delta: self.shuffle(mask, x, self.laneid + delta),
     "any_sync": _agreement(any),
     "all_sync": _agreement(all),
-    "eq_sync": _agreement(lambda values: len(set(map(bool, values))) == 1),
     "activemask": lambda self: np.int64(self.ballot_sync(FULL_MASK, True)) & FULL_MASK,
     "lanemask_lt": lambda self: np.int64((1 << int(self.laneid)) - 1),
-    **dict.fromkeys("threadfence threadfence_block threadfence_system".split(), lambda self: None),
     "popc": lambda self, x: np.int64(len(_bits(x).replace("0", ""))),
     "clz": lambda self, x: np.int64(len(_bits(x)) - len(_bits(x).lstrip("0"))),
     "ffs": lambda self, x: np.int64(_bits(x)[::-1].find("1") + 1),
     "brev": lambda self, x: np.uint64(int(_bits(x)[::-1], 2)),
-    "cbrt": lambda self, x: np.cbrt(x),
-    "selp": lambda self, condition, a, b: a if condition else b,
 }
 for _name, _method in _METHODS.items():
     setattr(_CudaModule, _name, _method)
@@ -489,18 +471,12 @@ def _math_function(function):
     return lambda *xs: function(*map(_float, xs))  # Numba: integers become float64
 
 
-def _scalar(function):
-    """A function of Python floats, rounded to the type of its argument."""
-    return lambda x: x.dtype.type(function(float(x)))
-
-
-def _half(function):
-    return lambda *xs: np.float16(function(*map(np.float64, xs)))
+def _fma_of_halves(a, b, c):
+    return np.float16(np.float64(a) * b + c)
 
 
 _BUILTINS = {
     "complex": _complex,
-    "divmod": lambda x, y: (x // y, x % y),
     "float": _float,
     "int": np.int64,
     "len": lambda x: np.int64(len(x) if isinstance(x, tuple) else x.shape[0]),
@@ -509,22 +485,9 @@ _BUILTINS = {
     "round": lambda x: np.int64(np.rint(x)),
 }
 _NUMPY = SimpleNamespace(**{name: _Cast(name) for name in np.sctypeDict if type(name) is str})
-_HALF = SimpleNamespace(
-    hadd=np.add, hmul=np.multiply, hexp=_half(np.exp), hfma=_half(lambda a, b, c: a * b + c),
-    hmax=np.fmax, hgt=np.greater,
-)  # fmt: skip
-_NUMPY_NAMES = {"fabs": "abs", "pow": "power", "acos": "arccos", "asin": "arcsin"}
-_NUMPY_NAMES |= {"atan": "arctan", "atan2": "arctan2"}
-_NUMPY_NAMES |= {
-    name: name
-    for name in """ceil copysign cos cosh exp exp2 expm1 floor fmod hypot isfinite isinf isnan log
-    log10 log1p log2 sin sinh sqrt tan tanh trunc degrees radians""".split()
-}
+_HALF = SimpleNamespace(hadd=np.add, hfma=_fma_of_halves, hgt=np.greater)
 _MATH = SimpleNamespace(
     inf=np.float64(math.inf),
     pi=np.float64(math.pi),
-    erf=_scalar(math.erf),
-    erfc=_scalar(math.erfc),
-    lgamma=_scalar(math.lgamma),
-    **{name: _math_function(getattr(np, numpy)) for name, numpy in _NUMPY_NAMES.items()},
+    **{name: _math_function(getattr(np, name)) for name in "cos exp log sin sqrt".split()},
 )

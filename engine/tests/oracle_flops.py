@@ -17,7 +17,6 @@ OPERATORS = {
     "add": "add", "sub": "add", "mul": "mul", "truediv": "div", "floordiv": "floordiv",
     "mod": "mod", "pow": "pow", "neg": "neg", "abs": "abs",
 } | {name: "compare" for name in ("lt", "le", "gt", "ge", "eq", "ne")}  # fmt: skip
-FUNCTIONS = {"fabs": "abs", "isnan": "compare", "isinf": "compare"}
 
 
 @contextlib.contextmanager
@@ -79,7 +78,7 @@ def counting():
     def constant_or_function(name, member):
         if not callable(member):
             return noting(member)
-        return lambda *values: note(FUNCTIONS.get(name, name), member, *values)
+        return lambda *values: note(name, member, *values)
 
     def quietly(function):
         """What atomics add is not counted: it is done where the memory is."""

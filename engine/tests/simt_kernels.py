@@ -11,7 +11,7 @@ import types
 from dataclasses import dataclass, field
 
 import numpy as np
-from numba import boolean, cuda, float32, int32, int64, uint32
+from numba import cuda, float32, int64, uint32
 from sources import run_text
 
 from numba_cuda_simulator.names import python_function
@@ -115,12 +115,6 @@ def vector_add(a, b, out):
         out[i] = a[i] + b[i]
 
 
-@launched(3, 48, lambda rng: (np.float32(1.5), floats(rng, 1000), floats(rng, 1000)))
-def axpy_grid_stride(alpha, x, y):
-    for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
-        y[i] = alpha * x[i] + y[i]
-
-
 @launched((2, 2, 2), (4, 3, 5), lambda rng: (zeros(10, 6, 8, dtype=np.int64),))
 def threads_3d(out):
     x, y, z = cuda.grid(3)
@@ -128,30 +122,6 @@ def threads_3d(out):
     rank = (ti.z * bd.y + ti.y) * bd.x + ti.x
     block = (bi.z * gd.y + bi.y) * gd.x + bi.x
     out[z, y, x] = block * 1000 + rank
-
-
-@launched(2, 32, lambda rng: (floats(rng, 64, 6), zeros(64, 6)))
-def row_views(x, out):
-    i = cuda.grid(1)
-    row = x[i]
-    target = out[i]
-    for j in range(len(row)):
-        target[j] = row[row.shape[0] - 1 - j] + x[i][0]
-
-
-@launched(2, 64, lambda rng: (integers(rng, 128, low=-127, high=128, dtype=np.int8),
-    integers(rng, 128, low=0, high=256, dtype=np.uint8),
-    integers(rng, 128, low=-30000, high=30000, dtype=np.int16), rng.random(128) < 0.5,
-    zeros(6, 128, dtype=np.int64), zeros(128, dtype=np.int8)))  # fmt: skip
-def narrow_integers(a, b, c, flag, out, wrapped):
-    i = cuda.grid(1)
-    out[0, i] = a[i] * b[i] * c[i]
-    out[1, i] = c[i] // (a[i] + 200) if flag[i] else c[i] % -7
-    out[2, i] = max(a[i], c[i]) - min(b[i], 100)
-    out[3, i] = abs(a[i]) + int32(b[i]) * 3000000000
-    out[4, i] = int32(c[i] * 100000)  # wraps to 32 bits
-    out[5, i] = not flag[i] or a[i] > 0
-    wrapped[i] = a[i] * 3  # wraps to 8 bits
 
 
 @launched(2, 64, lambda rng: (rng.integers(0, 2**32, 128).astype(np.uint32),
@@ -170,83 +140,6 @@ def bit_tricks(u, s, out):
     out[3, i] = h
     lowest = s[i] & -s[i]
     out[4, i] = lowest
-
-
-# --- control flow -----------------------------------------------------------------------------
-
-
-@launched(2, 32, lambda rng: (integers(rng, 64, 10), zeros(64, 4, dtype=np.int64)))
-def loops(x, out):
-    i = cuda.grid(1)
-    first, last = -1, 0
-    for j in range(9, -1, -3):  # backwards
-        last = j
-        for k in range(j, 10, 2):
-            if x[i, k] > 60:
-                first = k
-                break
-            out[i, 0] += 1
-        if first > 6:
-            break
-    a, b = first, last
-    a, b = b, a
-    for _ in range(5, 5):  # never
-        a = 1000
-    for width in (2, 3, 5):
-        out[i, 1] += x[i, width] * width
-    out[i, 2] = a
-    out[i, 3] = b
-
-
-# --- functions --------------------------------------------------------------------------------
-
-
-def make_polynomial(DEGREE, COEFFICIENT):
-    NUM_TERMS = DEGREE + 1  # Numba takes a name as a shape, not an expression
-
-    @cuda.jit(device=True)
-    def term(x, k):
-        power = float32(1)
-        for _ in range(k):
-            power *= x
-        return COEFFICIENT * power
-
-    @cuda.jit
-    def polynomial(x, out):
-        i = cuda.grid(1)
-        terms = cuda.local.array(NUM_TERMS, float32)
-        for k in range(NUM_TERMS):
-            terms[k] = term(x[i], k)
-        total = float32(0)
-        for k in range(NUM_TERMS):
-            total += terms[k]
-        out[i] = total
-
-    return polynomial
-
-
-for degree, coefficient in ((2, 3), (5, 0.5)):
-    launched(2, 32, lambda rng: (floats(rng, 64), zeros(64)), label=f"_{degree}")(
-        make_polynomial(degree, coefficient)
-    )
-
-
-@launched(2, 32, lambda rng: (floats(rng, 64, 8), zeros(64, 8), zeros(64, dtype=np.int32)))
-def insertion_sort(x, out, swaps):
-    i = cuda.grid(1)
-    values = cuda.local.array(8, float32)
-    count = 0
-    for j in range(8):
-        v = x[i, j]
-        k = j
-        while k > 0 and values[k - 1] > v:  # an index of its own for each thread
-            values[k] = values[k - 1]
-            k -= 1
-            count += 1
-        values[k] = v
-    for j in range(8):
-        out[i, j] = values[j]
-    swaps[i] = count
 
 
 # --- shared memory and barriers ---------------------------------------------------------------
@@ -371,52 +264,6 @@ def attention_row(q, k, v, out, softmax_scale):
         out[i, c] = acc[c] / l_i
 
 
-@launched(5, 32, lambda rng: (integers(rng, 160), zeros(160, dtype=np.int64)))
-def block_dependent_barriers(x, out):
-    """Each block passes a different number of barriers; block 3 leaves at once."""
-    ring = cuda.shared.array(32, int64)
-    t = cuda.threadIdx.x
-    b = cuda.blockIdx.x
-    if b == 3:
-        return
-    ring[t] = x[cuda.grid(1)]
-    cuda.syncthreads()
-    for turn in range(b * 2):
-        v = ring[(t + turn + 1) % 32]
-        cuda.syncthreads()
-        ring[t] = v + turn
-        cuda.syncthreads()
-    out[cuda.grid(1)] = ring[t]
-
-
-@launched(3, 40, lambda rng: (integers(rng, 100), zeros(100, dtype=np.int64)))
-def barrier_after_exit(x, out):
-    """Threads that have returned are not waited for."""
-    cells = cuda.shared.array(40, int64)
-    t = cuda.threadIdx.x
-    i = cuda.grid(1)
-    if i >= x.size:
-        return
-    cells[t] = x[i]
-    cuda.syncthreads()
-    last = min(40, x.size - cuda.blockIdx.x * 40) - 1
-    out[i] = cells[last - t] * 2
-
-
-@launched(2, 64, lambda rng: (integers(rng, 128, dtype=np.int32), zeros(128, dtype=np.int32)),
-    shared_bytes=512)  # fmt: skip
-def dynamic_shared(x, out):
-    """Two halves of one dynamic array."""
-    cells = cuda.shared.array(0, int32)
-    n = cuda.blockDim.x
-    t = cuda.threadIdx.x
-    i = cuda.grid(1)
-    cells[t] = x[i]
-    cells[n + t] = t
-    cuda.syncthreads()
-    out[i] = cells[n - 1 - t] * 100 + cells[n + (t + 1) % n]
-
-
 # --- warps ------------------------------------------------------------------------------------
 
 
@@ -474,47 +321,7 @@ def block_votes(x, out):
     out[i, 2] = 7 if cuda.syncthreads_or(1 if x[i] > 97 else 0) else 8
 
 
-@launched(2, 64, lambda rng: (integers(rng, 128), zeros(128, dtype=np.int64)))
-def warp_shared_exchange(x, out):
-    """Lanes talk through shared memory with no more than syncwarp."""
-    cells = cuda.shared.array(64, int64)
-    t = cuda.threadIdx.x
-    base = t - t % 32
-    cells[t] = x[cuda.grid(1)]
-    cuda.syncwarp()
-    v = cells[base + 31 - t % 32]
-    cuda.syncwarp()
-    cells[t] = v * 2
-    cuda.syncwarp()
-    out[cuda.grid(1)] = cells[base + (t + 1) % 32]
-
-
 # --- atomics ----------------------------------------------------------------------------------
-
-
-@launched(3, 64, lambda rng: (integers(rng, 192), zeros(192, dtype=np.int64),
-    zeros(3, dtype=np.int64)))  # fmt: skip
-def compact(x, out, counts):
-    """Keep the positive values of each block: a place from the ballot, a base from an atomic."""
-    base = cuda.shared.array(2, int64)
-    total = cuda.shared.array(1, int64)
-    t = cuda.threadIdx.x
-    lane = t % 32
-    warp = t // 32
-    value = x[cuda.grid(1)]
-    if t == 0:
-        total[0] = 0
-    cuda.syncthreads()
-    ballot = cuda.ballot_sync(FULL_MASK, value > 0)
-    for turn in range(2):  # in turn, so that the order is fixed
-        if warp == turn and lane == 0:
-            base[warp] = cuda.atomic.add(total, 0, cuda.popc(ballot))
-        cuda.syncthreads()
-    if value > 0:
-        place = base[warp] + cuda.popc(ballot & ((1 << lane) - 1))
-        out[cuda.blockIdx.x * 64 + place] = value
-    if t == 0:
-        counts[cuda.blockIdx.x] = total[0]
 
 
 @launched(3, 48, lambda rng: (integers(rng, 144, low=1),
@@ -539,62 +346,3 @@ def atomic_counters(counters, seen):
     cuda.atomic.dec(counters, 1, uint32(6))
     ticket = cuda.atomic.add(counters, 2, uint32(1))
     cuda.atomic.add(seen, int64(ticket), 1)
-
-
-@launched(2, 64, lambda rng: (integers(rng, 128, 3), zeros(2, 3, dtype=np.int64),
-    zeros(1, dtype=bool)))  # fmt: skip
-def atomic_columns(x, sums, done):
-    """Atomics on two-dimensional places, shared and global; a boolean flag from every thread."""
-    block_sums = cuda.shared.array((1, 3), int64)
-    flag = cuda.shared.array(1, boolean)
-    t = cuda.threadIdx.x
-    if t < 3:
-        block_sums[0, t] = 0
-    if t == 63:
-        flag[0] = True
-    cuda.syncthreads()
-    for c in range(3):
-        cuda.atomic.add(block_sums, (0, c), x[cuda.grid(1), c])
-    cuda.syncthreads()
-    if t < 3:
-        cuda.atomic.add(sums, (cuda.blockIdx.x, t), block_sums[0, t])
-    if t == 5 and cuda.blockIdx.x == 1:
-        done[0] = flag[0]
-
-
-@launched(2, 64, lambda rng: (integers(rng, 64), zeros(128, dtype=np.int64)))
-def loop_else(x, out):
-    """for ... else and while ... else, nested; break, continue and return in every place."""
-    i, t = cuda.grid(1), cuda.threadIdx.x
-    for j in range(t % 4):
-        if x[j] % 8 == t % 8:
-            out[i] = 100 + j
-            break
-        if x[j] % 7 > 4:
-            continue
-        out[i] += 1
-    else:
-        out[i] += 1000
-        for j in (1, 2, 3):
-            if j == x[t] % 5:
-                break
-        else:
-            out[i] += 10000
-    for j in range(3):
-        k = t
-        while k > 0:
-            k -= 3
-            if k == 7 + j:
-                break
-            if k == 12:
-                return
-        else:
-            if t % 5 == 0:
-                break
-            out[i] += 5
-            continue
-        out[i] += 7
-    else:
-        out[i] += 100000
-    for a, b in ((1, 2), (3, 4)):
-        out[i] += a * b

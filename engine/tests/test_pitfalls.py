@@ -32,27 +32,6 @@ def test_two_tiles_on_one_line():
 
 
 @cuda.jit
-def loaded_before_the_store(out):
-    cell = cuda.shared.array(1, float32)
-    if cuda.threadIdx.x == 0:
-        cell[0] = cuda.blockIdx.x
-    cuda.syncthreads()
-    before = cell[0]
-    cuda.syncthreads()
-    if cuda.threadIdx.x == 0:
-        cell[0] = 100
-    cuda.syncthreads()
-    out[cuda.grid(1)] = before
-
-
-def test_a_value_is_no_view():
-    """What was loaded stays when the memory changes."""
-    out = np.zeros(4 * 32, np.float32)
-    simt.run(loaded_before_the_store, 4, 32, out)
-    np.testing.assert_array_equal(out, np.repeat(np.arange(4), 32))
-
-
-@cuda.jit
 def dynamic_of_two_types(out):
     floats, ints = cuda.shared.array(0, float32), cuda.shared.array(0, int32)
     t = cuda.threadIdx.x

@@ -23,10 +23,8 @@ from numba_cuda_simulator import compiled, machine_code, progress, second_gear
 THOROUGH = pytest.mark.thorough
 QUICK = {"quicksort", "ray_caster", "stencil", "histogram"}
 # Of the zoo: what has no rule in the second gear.
-NOT_HERE = set(
-    """atomic_counters bit_tricks block_votes compact dynamic_shared every_atomic row_views
-    threads_3d warp_rotate warp_shared_exchange warp_softmax""".split()
-)
+NOT_HERE = """atomic_counters bit_tricks block_votes every_atomic threads_3d warp_rotate
+    warp_softmax""".split()
 
 
 @pytest.fixture(autouse=True)
@@ -41,20 +39,20 @@ def ran_compiled(kernel):
     return [bool(k.compiled) and k.done for k in second_gear.known(kernel.py_func)] == [True]
 
 
-def run(kernel, grid, block, arguments, how, shared_bytes=0):
+def run(kernel, grid, block, arguments, how):
     """Return the arguments after a launch, and the error that it raises."""
     with simt.options(compiled=how):
         try:
-            simt.run(kernel, grid, block, *arguments, shared_bytes=shared_bytes)
+            simt.run(kernel, grid, block, *arguments)
         except simt.errors.KernelError as error:
             return arguments, error
     return arguments, None
 
 
-def expect_same(kernel, grid, block, arguments, shared_bytes=0):
+def expect_same(kernel, grid, block, arguments):
     """Run a kernel on the engine and compiled; expect the same bits or the same error."""
-    want, engine = run(kernel, grid, block, arguments(), "never", shared_bytes)
-    got, gear = run(kernel, grid, block, arguments(), "always", shared_bytes)
+    want, engine = run(kernel, grid, block, arguments(), "never")
+    got, gear = run(kernel, grid, block, arguments(), "always")
     assert (type(gear), str(gear)) == (type(engine), str(engine))
     for a, b in zip(got, want, strict=True):
         equal_nan = isinstance(a, np.ndarray) and a.dtype.kind == "f"
@@ -75,8 +73,7 @@ def test_classics(classic):
 @THOROUGH
 @pytest.mark.parametrize("launch", ZOO, ids=[launch.name for launch in ZOO])
 def test_zoo(launch):
-    where = launch.kernel, launch.grid, launch.block
-    assert not expect_same(*where, launch.arguments, launch.shared_bytes)
+    assert not expect_same(launch.kernel, launch.grid, launch.block, launch.arguments)
     found = [k.compiled is not False for k in second_gear.known(launch.kernel.py_func)]
     assert all(found) == (launch.name not in NOT_HERE)
 

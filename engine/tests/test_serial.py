@@ -18,20 +18,20 @@ from numba_cuda_simulator.errors import (
 from numba_cuda_simulator.serial import SerialTransformer
 
 
-def outcome(kernel, args, **options):
+def outcome(kernel, args):
     """Return the arguments after a launch of one thread, and what it raised."""
     try:
-        simt.run(kernel, 1, 1, *args, **options)
+        simt.run(kernel, 1, 1, *args)
     except KernelError as error:
         return args, (type(error), str(error), error.lines)
     return args, None
 
 
-def assert_same(kernel, arguments, monkeypatch, **options):
-    serial, error = outcome(kernel, arguments(), **options)
+def assert_same(kernel, arguments, monkeypatch):
+    serial, error = outcome(kernel, arguments())
     with monkeypatch.context() as patch:
         patch.setattr(launch, "machine_for", lambda *_: launch.Machine)
-        lockstep, expected = outcome(kernel, arguments(), **options)
+        lockstep, expected = outcome(kernel, arguments())
     assert error == expected
     for a, b in zip(serial, lockstep, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -44,8 +44,7 @@ def kernel_of(source, **world):
 
 @pytest.mark.parametrize("case", ZOO, ids=[case.name for case in ZOO])
 def test_zoo(case, monkeypatch):
-    options = {"shared_bytes": case.shared_bytes}
-    assert_same(case.kernel, case.arguments, monkeypatch, **options)
+    assert_same(case.kernel, case.arguments, monkeypatch)
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,8 @@ from collection import EVERY
 import numba_cuda_simulator as simt
 
 NAMES = """
-vector_add axpy_grid_stride threads_3d row_views loops polynomial_2 insertion_sort
-barrier_after_exit dynamic_shared block_votes every_atomic atomic_columns block_dependent_barriers
-nested_device_functions early_returns
+vector_add threads_3d block_votes every_atomic nested_device_functions dynamic_memory_of_two_types
+local_arrays_by_parts stencil_classic prefix_sum_classic euclid_and_powers
 """.split()
 
 SIMULATE = """

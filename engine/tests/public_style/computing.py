@@ -3,42 +3,19 @@
 import math
 
 import numpy as np
-from numba import cuda, float32, uint64
+from numba import cuda, float32
 from numba.cuda.random import xoroshiro128p_dtype, xoroshiro128p_uniform_float32
-from simt_kernels import Zoo, floats, integers, zeros
+from simt_kernels import Zoo, floats, zeros
 
 ZOO = Zoo()
 launched = ZOO.launched
 
 THREADS = 32
 FULL_MASK = 0xFFFFFFFF
-PARTICLE = np.dtype([("x", "f4"), ("y", "f4"), ("speed", "f4"), ("hits", "i4")], align=True)
 BODY = np.dtype([("position", "f4", 3), ("mass", "f4"), ("alive", "?")], align=True)
 
 
 # --- elementwise ---------------------------------------------------------------------------------
-
-
-@launched(1, 64, lambda rng: (integers(rng, 64, high=1000), zeros(3, 64, dtype=np.int64)),
-    answer=lambda x, out: np.stack([x // 7, x % 7, np.sign(x)]))  # fmt: skip
-def integer_division(x, out):
-    i = cuda.grid(1)
-    out[0, i] = x[i] // 7
-    out[1, i] = x[i] % 7
-    out[2, i] = int(x[i] > 0) - int(x[i] < 0)
-
-
-@launched(
-    2, 32,
-    lambda rng: tuple(
-        rng.integers(0, 100, 64).astype(t)
-        for t in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")
-    ) + (zeros(64, dtype=np.float64),),
-    answer=lambda *a: sum(x.astype("f8") * (k + 1) for k, x in enumerate(a[:-1])),
-)  # fmt: skip
-def every_integer(a, b, c, d, e, f, g, h, out):
-    i = cuda.grid(1)
-    out[i] = a[i] + 2 * b[i] + 3 * c[i] + 4 * d[i] + 5.0 * e[i] + 6 * f[i] + 7 * g[i] + 8.0 * h[i]
 
 
 @launched(1, 64, lambda rng: (floats(rng, 64, dtype="f2"), floats(rng, 64, dtype="f2"),
@@ -93,21 +70,6 @@ def transpose_by_view(x, out):
         turned[i, j] = x[i, j]
 
 
-@launched(2, 32, lambda rng: (zeros(2, 64) + np.eye(1, 64, 20, dtype=np.float32), 6))
-def diffuse_with_grid_sync(rods, steps):
-    """Time steps in one launch; all blocks wait for each other between them."""
-    i = cuda.grid(1)
-    grid = cuda.cg.this_grid()
-    n = rods.shape[1]
-    for step in range(steps):
-        old = rods[step % 2]
-        new = rods[(step + 1) % 2]
-        left = old[i - 1] if i > 0 else old[i]
-        right = old[i + 1] if i + 1 < n else old[i]
-        new[i] = old[i] + float32(0.25) * (left - 2 * old[i] + right)
-        grid.sync()
-
-
 @launched((2, 1), (8, 8), lambda rng: (rng.integers(0, 256, (8, 16)).astype(np.uint8),
     zeros(4, 8, dtype=np.uint8)),
     answer=lambda x, out: ((x[::2, ::2].astype(int) + x[1::2, ::2] + x[::2, 1::2] + x[1::2,
@@ -121,29 +83,6 @@ def halve_image(x, out):
             for c in range(2):
                 total += window[r, c]
         out[row, col] = total // 4
-
-
-# --- learning ------------------------------------------------------------------------------------
-
-
-@cuda.jit(device=True)
-def splitmix(x):
-    """A counter-based generator: the counter's bits, well mixed."""
-    x = x + uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> uint64(27))) * uint64(0x94D049BB133111EB)
-    return x ^ (x >> uint64(31))
-
-
-@launched(2, 64, lambda rng: (floats(rng, 120), np.float32(0.3), np.uint64(42), zeros(120),
-    zeros(120, dtype=bool)))  # fmt: skip
-def dropout(x, p, seed, out, kept):
-    i = cuda.grid(1)
-    if i < x.size:
-        bits = splitmix(seed + uint64(i)) >> uint64(40)
-        keep = float32(bits) * float32(2.0**-24) >= p
-        kept[i] = keep
-        out[i] = x[i] / (float32(1) - p) if keep else float32(0)
 
 
 @launched(
@@ -166,7 +105,7 @@ def quantise_rows(x, q, scale):
         scale[row] = step
 
 
-# --- simulation ----------------------------------------------------------------------------------
+# --- random numbers and records ------------------------------------------------------------------
 
 
 @launched(1, 32, lambda rng: (generator_states(rng), zeros(32, 3)), oracle=False,
@@ -195,28 +134,6 @@ def xoroshiro_answer(states):
     return ((a + b) >> np.uint64(11)) / 2.0**53
 
 
-@launched(2, 20, lambda rng: (moving_particles(rng), np.float32(0.5)),
-    answer=lambda p, dt: None)  # fmt: skip
-def move_particles(particles, dt):
-    """Records, field by field; walls reflect."""
-    i = cuda.grid(1)
-    if i < particles.shape[0]:
-        p = particles[i]
-        x = p.x + p.speed * dt
-        if x < 0 or x > 1:
-            p.speed = -p.speed
-            particles[i].hits += 1
-            x = -x if x < 0 else 2 - x
-        particles[i]["x"] = x
-        p.y = p["y"] + dt
-
-
-def moving_particles(rng):
-    particles = np.zeros(35, PARTICLE)
-    particles["x"], particles["speed"] = rng.random(35), floats(rng, 35)
-    return particles
-
-
 @launched(1, 16, lambda rng: (bodies(rng), zeros(3), bodies(rng)[::-1].copy()), rtol=1e-5)
 def centre_of_mass(bodies, centre, copies):
     """Records with arrays in them, copied whole; only some are alive."""
@@ -235,10 +152,3 @@ def bodies(rng):
     made["position"], made["mass"] = floats(rng, 16, 3), np.abs(floats(rng, 16))
     made["alive"] = np.arange(16) % 3 > 0
     return made
-
-
-@launched(1, 8, lambda rng: (np.array((0.25, 2.0, 3.0, 4), PARTICLE)[()], zeros(8)),
-    answer=lambda p, out: np.arange(8) * 2 + np.float32(0.25))  # fmt: skip
-def one_record(settings, out):
-    i = cuda.grid(1)
-    out[i] = settings.x + settings.y * i

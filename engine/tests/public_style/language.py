@@ -13,30 +13,6 @@ launched = ZOO.launched
 N = 32
 
 
-@launched(
-    1, N, lambda rng: (integers(rng, 40), zeros(6, dtype=np.int64)),
-    answer=lambda x, out: np.array(
-        [x[2:6].sum(), x[::-1][0], x[::3].sum(), x[-5:][0], x[30:20:-2].sum(), x[50:].size]),
-)  # fmt: skip
-def slices(x, out):
-    if cuda.grid(1) == 0:
-        out[0] = total(x[2:6])
-        out[1] = x[::-1][0]
-        out[2] = total(x[::3])
-        last = x[-5:]
-        out[3] = last[0]
-        out[4] = total(x[30:20:-2])
-        out[5] = len(x[50:])
-
-
-@cuda.jit(device=True)
-def total(x):
-    result = 0
-    for k in range(x.size):
-        result += x[k]
-    return result
-
-
 @launched(1, 8, lambda rng: (floats(rng, 8, 10), zeros(8, 10)),
     answer=lambda x, out: np.where(np.arange(10) % 2, x[:, ::-1], 7))  # fmt: skip
 def strided_views(x, out):
@@ -47,30 +23,6 @@ def strided_views(x, out):
     for j in range(odd.shape[0]):
         odd[j] = backwards[2 * j + 1]
     out[i, ::2] = 7
-
-
-@launched(1, 12, lambda rng: (floats(rng, 3, 4, 5)[::-1, :, ::2], zeros(12, dtype=np.float32)),
-    answer=lambda x, out: x.sum(2).ravel())  # fmt: skip
-def views_of_views(x, out):
-    i = cuda.grid(1)
-    plane = x[i // 4]
-    row = plane[i % 4]
-    first = x[..., 0]
-    acc = first[i // 4, i % 4]
-    for k in range(1, len(row)):
-        acc += row[k]
-    out[i] = acc
-
-
-@launched(2, N, lambda rng: ((floats(rng, 50), floats(rng, 50)), (np.float32(2), np.float32(-1)),
-    zeros(50)),
-    answer=lambda arrays, weights, out: sum(w * a for w, a in zip(weights, arrays,
-    strict=True)))  # fmt: skip
-def tuple_arguments(arrays, weights, out):
-    i = cuda.grid(1)
-    a, b = arrays
-    if i < out.shape[0]:
-        out[i] = weights[0] * a[i] + weights[1] * b[i]
 
 
 @launched(1, 8, lambda rng: (integers(rng, 8, 5), integers(rng, 5), zeros(8, 3, dtype=np.int64)),
@@ -118,30 +70,6 @@ def functions_that_store(x):
     swap_ends(x[cuda.grid(1)])
 
 
-@launched(2, N, lambda rng: (integers(rng, 60, low=-20, high=20), zeros(60, dtype=np.int64)),
-    answer=lambda x, out: np.select([x < -10, x < 0, x == 0, x < 10], [-2, -1, 0, 1],
-    2))  # fmt: skip
-def early_returns(x, out):
-    i = cuda.grid(1)
-    if i >= x.size:
-        return
-    out[i] = classify(x[i])
-
-
-@cuda.jit(device=True)
-def classify(v):
-    if v < 0:
-        if v < -10:
-            return -2
-        return -1
-    if v == 0:
-        return 0
-    elif v < 10:
-        return 1
-    else:
-        return 2
-
-
 @launched(1, N, lambda rng: (floats(rng, N), zeros(3, N)), rtol=1e-6,
     answer=lambda x, out: np.stack([x.astype(int), np.float32(x) ** 2, np.hypot(x,
     1)]))  # fmt: skip
@@ -171,29 +99,6 @@ def euclid_and_powers(a, b, out):
     out[1, i] = result % b[i]
 
 
-# --- one name for several places --------------------------------------------------------------
-
-
-@cuda.jit(device=True)
-def pick_row(a, b, c, i):
-    if i % 3 == 0:
-        return a
-    if i % 3 == 1:
-        return b
-    return c
-
-
-@launched(1, N, lambda rng: (integers(rng, 4, 5), zeros(N, 2, dtype=np.int64)))
-def rows_that_functions_return(x, out):
-    i = cuda.grid(1)
-    tile = cuda.shared.array((4, 5), int64)
-    if i < 20:
-        tile[i // 5, i % 5] = -x[i // 5, i % 5]
-    cuda.syncthreads()
-    out[i, 0] = pick_row(x[0], x[i % 4], x[2], i)[i % 5]
-    out[i, 1] = pick_row(tile[i % 4], tile[3], tile[0], i)[4 - i % 5]
-
-
 @launched(2, N, lambda rng: (integers(rng, 64), zeros(64, 6, dtype=np.int64)))
 def local_arrays_by_parts(x, out):
     i = cuda.grid(1)
@@ -210,6 +115,7 @@ def local_arrays_by_parts(x, out):
         backwards[2:5] = 3
     half = cells[:3] if x[i] % 4 < 2 else cells[3:]
     half[1] = -x[i]
+    cells[0] += x[i]
     for k in range(6):
         out[i, k] = cells[k]
 
