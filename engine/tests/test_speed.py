@@ -17,7 +17,7 @@ from serial_kernels import CASES, tickets
 import numba_cuda_simulator as simt
 
 CHECKS_COST = 4  # times a plain run; at most 3 when measured quietly
-FIRST_LAUNCH = 4  # times what Python takes to read the file of the kernel, of 700 lines; 3.3
+FIRST_LAUNCH = 6  # times what Python takes to read the file of the kernel, of 350 lines; 5.3
 TRACE = 4  # times a checked run; 1.3
 PATIENCE = 30  # measurements, at most
 
