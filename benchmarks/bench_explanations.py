@@ -80,7 +80,7 @@ def main():
 
 
 def rows_of(experiment):
-    """A row for each variant of an experiment, and one that says what was found."""
+    """Return a row for each variant of an experiment, and one for its finding."""
     lesson, question = experiment.__doc__.split(": ", 1)
     name = {"experiment": experiment.__name__}
     times, finding = experiment()

@@ -88,7 +88,7 @@ def _version(package):
 
 
 def save_each(question, parts, *, note="", on=None):
-    """Measure one part after the other, and save after each: no end of a run loses what it had.
+    """Measure one part after the other and save after each: a run that ends early keeps its rows.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def save_each(question, parts, *, note="", on=None):
 
 
 def without(missing, note):
-    """A note that names what was not measured."""
+    """Return a note that names the parts that were not measured."""
     return f"{note}. Not measured: {'; '.join(missing)}" if missing else note
 
 

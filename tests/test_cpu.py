@@ -827,7 +827,7 @@ def test_files(kept, tmp_path):
 
 
 def test_one_of_two_processes_compiles(tmp_path):
-    """The other one waits, and loads what it has compiled."""
+    """The other process waits, and loads the compiled function."""
     pytest.importorskip("fcntl", reason="Windows: each process compiles")
     environment = os.environ | {"FA_NUMBA_CACHE": str(tmp_path)}
     command, how = [sys.executable, "-c", KEPT], {"stdout": subprocess.PIPE, "env": environment}

@@ -22,7 +22,7 @@ def elements(array):
 
 
 def some_elements(array):
-    """Return the elements, of which there must be one, as plain values."""
+    """Return the elements of an array that is not empty, as plain values."""
     if not array.size:
         raise KernelError(f"'{array.name}' is empty: it has no greatest or least element")
     return [np.asarray(x).view(np.ndarray)[()] for x in elements(array)]

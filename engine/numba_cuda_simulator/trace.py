@@ -8,7 +8,7 @@ from .flops import Flops
 
 
 class Traffic:
-    """Adds what a line of the source moved to the totals; `counts` names the fields."""
+    """Totals of an array; `add` adds to the fields that `counts` names."""
 
     def add(self, action, *total):
         for what, number in zip(self.counts, total, strict=True):

@@ -163,7 +163,7 @@ class Warps:
         return self.lanes.full(value)
 
     def syncthreads_vote(self, kind, reduce, asked=lambda value: value):
-        """Return one of syncthreads_*; reduce: of what is asked of the threads that arrive."""
+        """Return syncthreads_`kind`: it reduces asked(value) of the threads that arrive."""
 
         def vote(value):
             self.check_barrier(f"cuda.syncthreads_{kind}()")

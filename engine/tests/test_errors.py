@@ -39,7 +39,7 @@ def whole(text):
 
 
 def row(code, words):
-    """Return a row of a table as a case: the text of its cell, and what the learner reads."""
+    """Return a row of a table as a case: the text of its cell, and the message."""
     said, _, hint = words.partition(" <br> ")
     site = re.search("«(.+)»", code)
     lines = [said, *[f"  3: {m[1]}" for m in [site] if m], *[f"  {h}" for h in [hint] if h]]
@@ -69,7 +69,7 @@ def error_of(source):
 
 
 def said(error, cell):
-    """Return what the learner reads, a line that is shown with carets as `5: tile[t]`."""
+    """Return the message, a line that is shown with carets as `5: tile[t]`."""
 
     def short(frame):
         line, text, indent, carets = frame.groups()

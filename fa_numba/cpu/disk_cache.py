@@ -116,10 +116,12 @@ class _Files(caching.FunctionCache):
     def _wait_for_turn(self, signature):
         """Lock a file of this function and signature; return whether another process had it."""
         self._end_turn()
+        if fcntl is None:
+            return False
         name = hashlib.sha256(str(signature).encode()).hexdigest()[:16]
         path, end = f"{self._cache_file._index_path}.{name}.lock", time.monotonic() + LONGEST_WAIT
         waited = False
-        with contextlib.suppress(OSError, AttributeError):  # then each process compiles
+        with contextlib.suppress(OSError):  # no file can be written: each process compiles
             os.makedirs(self._cache_path, exist_ok=True)
             self._turn = open(path, "ab")
             while time.monotonic() < end:
