@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from colours import contrast, in_the_dark
-from legible import rendered
+from legible import check, rendered
 from matplotlib import style
 from matplotlib.colors import to_rgb
 from numba import cuda, float32
@@ -26,11 +26,12 @@ from fa_numba.figures.addresses import addresses
 from fa_numba.figures.banks import banks
 from fa_numba.figures.hbm_bytes import hbm_bytes
 from fa_numba.figures.race import race_diagram
+from fa_numba.figures.sectors import sectors
 from fa_numba.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PAPER, PURPLE, RED
 from fa_numba.figures.tile_frames import recorded_walk
 
 LESSONS = Path(__file__).parents[1] / "notebooks"
-NO_DRAWINGS = {"steps", "style", "themes"}
+ELSEWHERE = {"sectors", "steps", "style", "themes"}
 
 
 @cuda.jit
@@ -62,7 +63,7 @@ def test_colours_stand_out_on_their_ground(theme):
 def test_a_lesson_shows_every_drawing():
     """A file has one, which `test_notebooks` sees there."""
     lessons = "".join(path.read_text(encoding="utf-8") for path in LESSONS.glob("*.ipynb"))
-    for name in {m.name for m in pkgutil.iter_modules(figures.__path__)} - NO_DRAWINGS:
+    for name in {m.name for m in pkgutil.iter_modules(figures.__path__)} - ELSEWHERE:
         module = importlib.import_module(f"fa_numba.figures.{name}")
         (drawing,) = (
             x.__name__
@@ -131,6 +132,26 @@ def test_addresses_in_words():
         "c: 32 lanes, 17 sectors: 256 of 544 bytes used",
         "d: 32 lanes, 1 sector: 8 of 32 bytes used",
     ]
+
+
+def test_sectors_in_words():
+    trace = simt.trace(copy_three_ways, 1, 32, *np.zeros((2, 80, 80), np.float32))
+    drawing = sectors(trace)  # in the microscope's report, not in a lesson
+    check(drawing)
+    assert drawing.describe().splitlines() == [
+        "x, loads: 512 bytes asked for, 1,472 moved, 35% used",
+        "y, stores: 512 bytes asked for, 512 moved, 100% used",
+    ]
+
+    @cuda.jit
+    def broadcast(x, y):
+        y[cuda.threadIdx.x] = x[0]
+
+    trace = simt.trace(broadcast, 1, 32, *np.zeros((2, 32), np.float32))
+    assert (
+        "x, loads: 128 bytes asked for, 32 moved, each byte for 4 threads"
+        in sectors(trace).describe()
+    )
 
 
 @pytest.mark.parametrize("words", [[5] * 32, [7 * 1000 * n for n in range(32)], [3] + [-1] * 31])
