@@ -99,7 +99,6 @@ from fa_numba.tensor_core.shared_plan import (
 from fa_numba.tiling.block_sizes import ceil_div
 
 MAX_HEAD_DIM = 512
-REQUIREMENTS = TensorCores("flash_attn_wide", HOPPER, max_head_dim=MAX_HEAD_DIM)
 ROWS = 64  # queries of a thread block
 WARP_ROWS = 16
 BLOCK_N = 64  # keys of a tile
@@ -648,9 +647,9 @@ def flash_attn_wide(
         On a GPU that has no wgmma.
     """
     options = causal, window_size, softcap, None, softmax_scale
-    call = checks.forward_call(q, k, v, *options, on=REQUIREMENTS)
-    if call.head_dim > tiling.pieces * PIECE_COLS:
-        raise ValueError(f"tiling must have 4 pieces for head_dim={call.head_dim}, got {tiling}")
+    limit = tiling.pieces * PIECE_COLS
+    requirements = TensorCores("flash_attn_wide", HOPPER, max_head_dim=limit)
+    call = checks.forward_call(q, k, v, *options, on=requirements)
     if 0 in (call.seqlen_q, call.seqlen_k):
         return call.results_without_keys()
     mask, window_size = call.mask, run_time_masks.constants_of(call.mask).window_size
