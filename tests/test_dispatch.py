@@ -336,7 +336,6 @@ def test_wide_heads_on_hopper(gpu, head_dim, kernel):
     assert choice.kernel == f"flash_attn_{kernel}"
     if kernel == "wide":
         assert "head_dim" in choice.refused["flash_attn_persistent"]
-        assert fa_numba.which(q, k, k, alibi_slopes=aligned(4)).kernel == "flash_attn_v2"
         tokens = (aligned(64, heads, head_dim, dtype=np.float16) for heads in (4, 2, 2))
         packed = *tokens, *2 * (aligned(3, dtype=np.int32),)
         assert fa_numba.which("flash_attn_varlen", *packed).kernel == "flash_attn_wide_varlen"
@@ -344,6 +343,18 @@ def test_wide_heads_on_hopper(gpu, head_dim, kernel):
         packed = packed[0], *packed[:3], *results, *packed[3:]
         choice = fa_numba.which("flash_attn_varlen_grad", *packed, deterministic=True)
         assert choice.kernel == "flash_attn_bwd_stored_varlen"
+        gradients = gradient_arguments(q, k)
+        options = {"alibi_slopes": aligned(4), "sinks": aligned(4), "dropout_p": 0.5}
+        options |= {"mask": lambda b, h, m, n: n % 3 < 2, "score": lambda s, b, h, m, n: s + m}
+        for name, value in options.items():  # a slower kernel takes it, or an error names it
+            choice = fa_numba.which(q, k, k, **{name: value})
+            assert choice.kernel == "flash_attn_v2"
+            assert f"has no {name}" in choice.refused["flash_attn_wide"]
+            with pytest.raises(TypeError, match=f"flash_attn_bwd_stored has no {name}"):
+                fa_numba.which("flash_attn_grad", *gradients, **{name: value})
+            if name != "dropout_p":
+                with pytest.raises(TypeError, match=f"bwd_stored_varlen has no {name}"):
+                    fa_numba.which("flash_attn_varlen_grad", *packed, **{name: value})
     else:
         assert "above 256" in choice.refused["flash_attn_wide"]
     gpu((8, 0))
