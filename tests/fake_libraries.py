@@ -44,12 +44,18 @@ class FakeArray:
     def get(self):
         return self.host.copy()
 
+    def __getitem__(self, index):
+        return type(self)(self.host[index], self.device.index, self.device.log)
+
+    def __setitem__(self, index, value):
+        self.host[index] = value.host
+
     def view(self, dtype=None):
         host = self.host.view() if dtype is None else self.host.view(dtype)
         return type(self)(host, self.device.index, self.device.log)
 
     def reshape(self, *shape):
-        return type(self)(self.host.reshape(shape), self.device.index, self.device.log)
+        return type(self)(self.host.reshape(*shape), self.device.index, self.device.log)
 
     def astype(self, dtype):
         return type(self)(self.host.astype(dtype), self.device.index, self.device.log)

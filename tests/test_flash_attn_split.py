@@ -96,11 +96,16 @@ def test_functions_of_the_user_stay_in_registers(name, head_dim, consumers, head
     assert "C75" not in code.report
 
 
-@pytest.mark.parametrize("name", ["documents", "a window per head", "nothing for some rows"])
+@pytest.mark.parametrize(
+    "name", ["documents", "a window per head", "nothing for some rows", "prefix"]
+)
 @pytest.mark.parametrize("consumers, heads", [(2, 1), (1, 4)])
 @pytest.mark.parametrize("num_splits", [1, 3, 50])
 def test_the_splits_divide_the_tiles_that_are_seen(name, consumers, heads, num_splits):
-    """Each tile is in one split, of the class that it has; the splits have as many, or one more."""
+    """Each tile is in one split, of the class that it has; the splits have as many, or one more.
+
+    A split without tiles has the one behind the last key.
+    """
     seqlen_q, seqlen_k, num_heads = 300 if heads == 1 else 16, 1000, 8
     written, _ = expression_cases.options_of(name, num_heads, seqlen_k)
     q = np.zeros((1, seqlen_q, num_heads, 128), np.float16)
@@ -112,6 +117,8 @@ def test_the_splits_divide_the_tiles_that_are_seen(name, consumers, heads, num_s
     )
     rows = ROWS if heads == 1 else tiling.head_rows
     classes = tile_classes(mask, sizes, rows, block_n, given.arguments, 1, num_heads)
+    last = classes.shape[3] - 1
+    classes = np.pad(classes, ((0, 0), (0, 0), (0, 0), (0, 1)), constant_values=HIDDEN)
     for h, row in np.ndindex(*table.shape[1:3]):
         block, number = divmod(row, num_splits)
         for w in range(consumers):
@@ -123,11 +130,12 @@ def test_the_splits_divide_the_tiles_that_are_seen(name, consumers, heads, num_s
                 for first, end, flags in table[0, h, num_splits * block + i]:
                     met[i, first:end] = flags >> 2 * w & 3
             assert (met != HIDDEN).any(axis=1).all()  # a loop begins with one
+            assert ((met[:, -1] == HIDDEN) | (met[:, :-1] == HIDDEN).all(axis=1)).all()
             found = met.max(axis=0)
             seen = (of_rows != HIDDEN).any(axis=(0, 1))
             whole = (of_rows == WHOLE).all(axis=(0, 1)) & (seen if of_rows.size else False)
             assert (found[seen] != HIDDEN).all() and ((met != HIDDEN).sum(axis=0)[seen] == 1).all()
-            assert (found[:-1][whole[:-1]] == WHOLE).all()
+            assert (found[:last][whole[:last]] == WHOLE).all()
             assert not (found == WHOLE)[~whole].any()
     lengths = (table[..., 1] - table[..., 0]).sum(axis=-1).reshape(table.shape[1], -1, num_splits)
     assert (lengths.max(axis=-1) - lengths.min(axis=-1) <= 1).all()

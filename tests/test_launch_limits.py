@@ -8,6 +8,7 @@ has.
 
 import functools
 import importlib
+import inspect
 import itertools
 
 import numpy as np
@@ -29,6 +30,8 @@ DTYPES = ("float32", "float16")
 LEAST = (7, 5), (8, 9), (9, 0)  # least shared memory; least of Ampere; all kernels there are
 GROUPS = (1, 2, 3, 5, 8, 16)  # query heads of a K/V head
 PAGE_SIZES = (1, 3, 16, 256)
+# With options: rows that TMA cannot copy, the largest of each kernel, a shorter row of v.
+OPTION_DIMS = ((59,), (64,), (128,), (256,), (512,), (192, 128))
 
 
 class NoMaps:
@@ -90,7 +93,24 @@ def fits(launch, card):
 static_bytes = functools.cache(static_shared_bytes)
 
 
-def problems(name, head_dim, dtype, head_dim_v=None):
+def forms(num_heads):
+    """Options of attention that change a kernel, one and many at a time."""
+    x = aligned(num_heads)
+    options = {"window_size": (200, 200), "softcap": 30.0}
+    mask = {"mask": lambda b, h, m, n, c: (m + n) % c != 0, "mask_args": (3,)}
+    scores = {"score": lambda s, b, h, m, n, x: s + x[h], "score_args": (x,), "sinks": x}
+    yield options
+    yield options | {"causal": True, "alibi_slopes": x}
+    yield {"dropout_p": 0.1, "seed": 1}
+    yield {"dropout_p": 0.1, "seed": 1, "alibi_slopes": x}
+    yield mask
+    yield mask | scores
+    yield mask | scores | options | {"alibi_slopes": x}
+    yield mask | scores | {"score_args_grad": True}
+    yield {"deterministic": True}
+
+
+def problems(name, head_dim, dtype, head_dim_v=None, few=False):
     """Arrays of one job: groups of every size, page sizes, few and many queries."""
     dims = head_dim, head_dim_v or head_dim
 
@@ -110,20 +130,23 @@ def problems(name, head_dim, dtype, head_dim_v=None):
             q, cache = random(1, 1, num_heads, row_dim), random(1, 300, row_dim)
             yield q, cache, ints(1), sizes
         return
-    for group in GROUPS if "decode" in name else (1, 8):
-        for seqlen_q in (1, 2, 5) if "decode" in name else (1, 40, 300):
+    decode = "decode" in name
+    for group in (8,) if few else GROUPS if decode else (1, 8):
+        for seqlen_q in ((2,) if few else (1, 2, 5)) if decode else (1, 40, 300):
             q = random(1, seqlen_q, group, head_dim)
             k, v = (random(1, 300, 1, dim) for dim in dims)
             out, lse = random(*q.shape[:3], dims[1]), random(1, group, seqlen_q, dtype="float32")
             starts, packed_lse = ints(2), random(group, seqlen_q, dtype="float32")
+            starts.host[1], starts_k = seqlen_q, ints(2)
+            starts_k.host[1] = 300
             if name == "flash_attn":
                 yield q, k, v
             elif name == "flash_attn_grad":
                 yield out, q, k, v, out, lse
             elif name == "flash_attn_varlen":
-                yield *map(packed, (q, k, v)), starts, starts
+                yield *map(packed, (q, k, v)), starts, starts_k
             elif name == "flash_attn_varlen_grad":
-                yield *map(packed, (out, q, k, v, out)), packed_lse, starts, starts
+                yield *map(packed, (out, q, k, v, out)), packed_lse, starts, starts_k
             elif name == "flash_decode":
                 yield q, k, v, ints(1)
             else:
@@ -161,8 +184,6 @@ def test_every_candidate_of_a_job_fits(launches, capability, name):
         all_dims = all_dims[:1]
     elif name != "mla_decode":
         all_dims += TWO_HEAD_DIMS
-    if name == "flash_attn_varlen_grad":  # above 256 it is flash_attn_grad of each sequence
-        all_dims = [dims for dims in all_dims if max(dims) <= 256]
     for dtype in DTYPES:
         for head_dim, *head_dim_v in all_dims:
             for given in problems(name, head_dim, dtype, *head_dim_v):
@@ -173,6 +194,34 @@ def test_every_candidate_of_a_job_fits(launches, capability, name):
                         fits(launch, card)
                     seen.clear()
     assert ran, "no candidate ran"
+
+
+WITH_OPTIONS = [name for name in JOBS if name.startswith("flash") or name == "paged_attn_decode"]
+SCALES = "k_scale", "v_scale"
+
+
+@pytest.mark.parametrize("name", WITH_OPTIONS)
+@pytest.mark.parametrize("capability", [x if x in LEAST else thorough(x) for x in CARDS], ids=str)
+def test_every_form_with_options_fits(launches, capability, name):
+    seen, card, job = launches(capability), CARDS[capability], JOBS[name]
+    known, ran, wanted = inspect.signature(job.function).parameters, set(), set()
+    for dtype, dims in itertools.product(DTYPES, OPTION_DIMS):
+        for given in problems(name, dims[0], dtype, *dims[1:], few=True):
+            num_heads = given["grad" in name].shape[-2]
+            calls = [(*given, x) for x in forms(num_heads) if x.keys() <= known.keys()]
+            if "k_scale" in known:  # caches of e4m3
+                caches = (aligned(*x.shape, dtype=np.uint8) for x in given[1:3])
+                calls.append((given[0], *caches, *given[3:], dict.fromkeys(SCALES, aligned(1))))
+            for *arguments, options in calls:
+                able = (x for x in job.candidates.values() if options.keys() <= x.options)
+                wanted |= {(x.title, *options) for x in able if x.package != "cpu"}
+                for title in run(job, (*arguments, options)):
+                    ran.add((title, *options))
+                    for launch, _ in seen:
+                        fits(launch, card)
+                    seen.clear()
+    assert ran and ran <= wanted
+    assert capability != (9, 0) or ran == wanted, wanted - ran
 
 
 @pytest.mark.parametrize("module", ["flash_attn_wgmma", "flash_attn_ws", "flash_attn_mma"])

@@ -1,6 +1,7 @@
 """README.md and docs/: their Python runs, their numbers are measured, their links lead on."""
 
 import html
+import itertools
 import re
 import subprocess
 from pathlib import Path
@@ -46,6 +47,53 @@ def test_what_stands_between_markers_is_of_the_results(name):
     """After a change of either: `python -m benchmarks.plots` and `python -m benchmarks.readme`."""
     text = (ROOT / name).read_text()
     assert readme.rendered(name, text) == text
+
+
+def test_ranges_in_the_text_are_those_of_the_tables_below():
+    """Decimals, or rates; milliseconds in the text are mostly differences of those in a table."""
+    of_text = r"(?<![\d.])(\d+\.\d+) to (\d+\.\d+)(?!\d| [mµ]s)|(\d+) to (\d+) TFLOP/s"
+    number, wrong = 0, []
+    for name in readme.DOCUMENTS:
+        for section in re.split("^#+ .*", (ROOT / name).read_text(), flags=re.M):
+            text = re.sub(r"<!-- (\w+):begin -->.*?<!-- \1:end -->", "", section, flags=re.DOTALL)
+            given = [[x for x in two if x] for two in re.findall(of_text, " ".join(text.split()))]
+            if text == section or not given:
+                continue
+            tables = re.findall(r"(?:^\|.*\n)+", section, re.M)
+            known = [two for table in tables for two in ranges_of(table)]
+            wrong += [(name, *x) for x in given if not any(rounds_to(two, x) for two in known)]
+            number += len(given)
+    assert number >= 8 and not wrong, wrong
+
+
+def rounds_to(numbers, text):
+    decimals = [len(x.partition(".")[2]) for x in text]
+    return [f"{x:.{n}f}" for x, n in zip(numbers, decimals, strict=True)] == text
+
+
+def ranges_of(table):
+    """The least and largest numbers of each column of a table, and of two columns' ratios.
+
+    Of all rows, and of those that are alike in one or two columns.
+    """
+    rows = [line.strip("|").split("|") for line in table.splitlines()]
+    columns, groups = range(len(rows[0])), {}
+    for alike in itertools.chain([()], *(itertools.combinations(columns, n) for n in (1, 2))):
+        for row in rows[2:]:
+            key = alike, *(row[i] for i in alike)
+            cells = [re.match(r" *([\d.]+) ", x.replace(",", "")) for x in row]
+            groups.setdefault(key, []).append([float(x[1]) if x else None for x in cells])
+    for group in filter(lambda x: len(x) > 1, groups.values()):
+        for a, b in [*((i, None) for i in columns), *itertools.permutations(columns, 2)]:
+            pairs = [(row[a], 1 if b is None else row[b]) for row in group]
+            if ratios := [x / y for x, y in pairs if x is not None and y]:
+                yield min(ratios), max(ratios)
+
+
+def test_ranges_of_a_table():
+    table = "| n | a | b |\n|---|---|---|\n| x | 3 | 2 |\n| x | 4 | 1 |\n| y | 50 | 1 |\n"
+    found = set(ranges_of(table))
+    assert {(3, 50), (3, 4), (1.5, 50), (1.5, 4)} <= found and (2, 50) not in found
 
 
 def test_the_readme_is_short():

@@ -502,6 +502,20 @@ def test_a_beam_search_for_more_answers_than_there_are_is_refused():
     assert len(answers) == 5
 
 
+def test_a_vocabulary_of_one_token():
+    """Each way of choosing asks for more candidates than there are."""
+    config = model.Config(1, layers=1, heads=2, kv_heads=1, head_dim=8, context=16)
+    weights = model.init_weights(config)
+    assert [*generate(weights, config, [0], 20, top_k=32)] == [0] * 20
+    ways = {"n": 2}, {"beams": 2}, {"temperature": 0, "logprobs": 5}, {"top_k": 9, "top_p": 0.1}
+    for way, drafter in itertools.product(ways, (None, NGramDrafter())):
+        engine = Engine(weights, config, drafter=drafter)
+        (answers,) = engine.generate([[0, 0, 0]], Options(max_tokens=5, **way))
+        assert [answer.tokens for answer in answers] == [[0] * 5] * way.get("n", 1)
+    with pytest.raises(ValueError, match="n must be at most 1, the different .* 5 tokens, got 2"):
+        engine.submit([0], Options(max_tokens=5, beams=2, n=2))
+
+
 def test_draws_follow_the_probabilities():
     rng, rows = np.random.default_rng(0), 20_000
     probabilities = np.tile(np.array([0.4, 0.3, 0.2, 0.05], np.float32), (rows, 1))

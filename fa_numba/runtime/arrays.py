@@ -555,10 +555,8 @@ class Library:
     layout : callable
         ``layout(x)`` holds all that a call may depend on: first shape, strides, dtype, index of
         the device. It raises an error for an object that is no array of this library.
-    address : callable
-        ``address(x)``
-    addresses : callable
-        ``addresses(arrays)`` is a list.
+    address_of : callable
+        ``address_of()(x)``; `map` takes it for many arrays, without a function of Python.
     view : callable
         ``view(x)`` is another object for the same memory and layout.
     current_device_and_stream : callable
@@ -579,8 +577,7 @@ class Library:
     """
 
     layout: Callable
-    address: Callable
-    addresses: Callable
+    address_of: Callable
     view: Callable
     current_device_and_stream: Callable
     empty: Callable
@@ -667,8 +664,7 @@ def _prototype(like, dtype):
 _LIBRARIES = {
     "cupy": Library(
         layout=operator.attrgetter("shape", "strides", "dtype", "data.device_id"),
-        address=operator.attrgetter("data.ptr"),
-        addresses=lambda made: [x.data.ptr for x in made],
+        address_of=lambda: operator.attrgetter("data.ptr"),
         view=operator.methodcaller("view"),
         current_device_and_stream=_device_and_stream_of_cupy,
         empty=_empty_of_cupy,
@@ -681,8 +677,7 @@ _LIBRARIES = {
     ),
     "torch": Library(
         layout=_layout_of_torch,
-        address=operator.methodcaller("data_ptr"),
-        addresses=lambda made: [x.data_ptr() for x in made],
+        address_of=lambda: sys.modules["torch"].Tensor.data_ptr,
         view=operator.methodcaller("detach"),
         current_device_and_stream=_device_and_stream_of_torch,
         empty=_empty_of_torch,
@@ -713,7 +708,7 @@ def _devices_and_stream(x):
 def _description_and_address(x):
     """(Shape, strides in the library's units, dtype) of an array, and its address."""
     if library := _library(type(x)):
-        return library.layout(x)[:3], library.address(x)
+        return library.layout(x)[:3], library.address_of()(x)
     return (x.shape, x.strides, x.dtype), x.device_ctypes_pointer.value or 0
 
 

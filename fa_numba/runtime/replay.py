@@ -453,7 +453,7 @@ def _repeat(steps, allocates, num_arguments):
     library, needed, has_seed, remainders, block_of, offsets, *rest = steps
     computations, launches, results = rest
     results_of = operator.itemgetter(*[place for place, _ in results])
-    addresses_of, block_address = library.addresses, library.scratch_address
+    address_of, block_address = library.address_of(), library.scratch_address
     current_device_and_stream = library.current_device_and_stream()
     is_capturing, relaunch, computed = library.is_capturing, launches.relaunch, launches.computed
 
@@ -478,7 +478,7 @@ def _repeat(steps, allocates, num_arguments):
             raise RefusedError
         capturing = stream != 0 and is_capturing(stream)  # the default stream never is
         arrays = *given, *[allocate() for allocate in allocates]
-        key = seed, *addresses_of(arrays)
+        key = seed, *map(address_of, arrays)
         if block_of:
             block = block_of()  # freed when this function returns; the stream orders its uses
             begin = block_address(block)
