@@ -32,7 +32,6 @@ from fa_numba.cpu.vector_code import (
     ExpressionsType,
     add_gradients,
     any_seen,
-    has_score,
     score,
     score_of_keys,
     slope,
@@ -100,7 +99,7 @@ def seen(expressions, table, b, head, m, num_queries, n, num_keys):
         key = 0
         while key < first and not any_seen(expressions, table, b, head, i, n + key, last):
             key += 1
-        first, key = key, num_keys
+        first, key = key, num_keys if key < num_keys else end
         while key > end and not any_seen(expressions, table, b, head, i, n + key - 1, last):
             key -= 1
         end = key
@@ -111,7 +110,10 @@ def modify(
     expressions, table, b, head, m, num_queries, n, num_keys, pointer, st, rows, slope_at, masked,
     scale,
 ):  # fmt: skip
-    """Score and mask of a tile of Sᵀ, in the float32 array at `pointer`.
+    """Scale, score and mask of a tile of Sᵀ, in the float32 array at `pointer`.
+
+    The product with the scale has a second reason: what is loaded, selected and stored again
+    becomes a masked store, which takes some 12 cycles on AMD's processors.
 
     Parameters
     ----------
@@ -125,27 +127,24 @@ def modify(
         Whether each score needs the mask.
     """
     w, last = carray(pointer, (1,)), m + num_queries - 1
-    if has_score(expressions) or scale <= ZERO:
-        for i in range(0, WIDTH, LANES):
-            for key in range(num_keys):
-                to = key * WIDTH + i
-                s = load(w, st + to) * broadcast(scale)
-                new = score(expressions, table, b, head, m + i, n + key, last, s)
-                store(w, st + to, new)
-                if slope_at >= 0:
-                    ds = slope(expressions, table, b, head, m + i, n + key, last, s)
-                    store(w, slope_at + to, ds)
-    if masked or num_queries < WIDTH:
-        for i in range(0, WIDTH, LANES):
-            for key in range(num_keys):
-                to = key * WIDTH + i
-                x, hidden = load(w, st + to), broadcast(NEG_INF)
-                x = where_seen(expressions, table, b, head, m + i, n + key, last, x, hidden)
-                store(w, st + to, x)
-                if slope_at >= 0:  # of a hidden pair it may be NaN, which times 0 is NaN
-                    x, hidden = load(w, slope_at + to), broadcast(ZERO)
-                    x = where_seen(expressions, table, b, head, m + i, n + key, last, x, hidden)
-                    store(w, slope_at + to, x)
+    all_seen = not masked and num_queries == WIDTH
+    for i in range(0, WIDTH, LANES):
+        for key in range(num_keys):
+            to = key * WIDTH + i
+            s = load(w, st + to) * broadcast(scale)
+            x = score(expressions, table, b, head, m + i, n + key, last, s)
+            if not all_seen:
+                x = where_seen(
+                    expressions, table, b, head, m + i, n + key, last, x, broadcast(NEG_INF)
+                )
+            store(w, st + to, x)
+            if slope_at >= 0:
+                x = slope(expressions, table, b, head, m + i, n + key, last, s)
+                if not all_seen:  # of a hidden pair it may be NaN, which times 0 is NaN
+                    x = where_seen(
+                        expressions, table, b, head, m + i, n + key, last, x, broadcast(ZERO)
+                    )
+                store(w, slope_at + to, x)
     for to in range(num_keys * WIDTH, rows * WIDTH, LANES):
         store(w, st + to, broadcast(NEG_INF))
         if slope_at >= 0:
@@ -159,15 +158,12 @@ def modify_row(
 ):  # fmt: skip
     """As `modify`, of one query, whose keys lie along vectors from number s on."""
     w, last = carray(pointer, (1,)), n + num_keys - 1
-    if has_score(expressions) or scale <= ZERO:
-        for key in range(0, num_keys, LANES):
-            x = load(w, s + key) * broadcast(scale)
-            store(w, s + key, score_of_keys(expressions, table, b, head, m, n + key, last, x))
     for key in range(0, num_keys, LANES):
+        x, hidden = load(w, s + key) * broadcast(scale), broadcast(NEG_INF)
+        x = score_of_keys(expressions, table, b, head, m, n + key, last, x)
         if masked or key + LANES > num_keys:
-            x, hidden = load(w, s + key), broadcast(NEG_INF)
             x = where_key_seen(expressions, table, b, head, m, n + key, last, x, hidden)
-            store(w, s + key, x)
+        store(w, s + key, x)
     return 0
 
 
@@ -327,7 +323,8 @@ def modified(w, st, rows, num_keys, scale, slope_at, user, at):
     if user.has_score or masked or num_queries < WIDTH or num_keys < rows or scale <= ZERO:
         of_tile = user.table, b, head, m, num_queries, n, num_keys
         call(user.modify, of_tile + (w, st, rows, slope_at, masked, scale))
-    return ONE if user.has_score or scale <= ZERO else scale
+        return ONE
+    return scale
 
 
 @inner
@@ -355,7 +352,8 @@ def modified_row(w, s, num_keys, scale, user, b, head, m, row, n):
     if user.has_score or masked or num_keys % LANES or scale <= ZERO:
         of_tile = user.table, b, head, m, 1, n, num_keys
         call(user.modify, of_tile + (w, s, 0, -1, masked, scale))
-    return ONE if user.has_score or scale <= ZERO else scale
+        return ONE
+    return scale
 
 
 # --- before the workers begin ----------------------------------------------------------------
