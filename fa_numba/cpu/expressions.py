@@ -92,17 +92,22 @@ NO_USER = User(*[0] * len(User._fields))
 # --- functions that are compiled for expressions ---------------------------------------------
 
 
+@inner(forceinline=True)
+def _panel_sees(expressions, table, b, head, m, key, last):
+    """Whether some query of a panel sees a key. What depends on the key alone is computed once."""
+    for i in range(0, WIDTH, LANES):
+        if any_seen(expressions, table, b, head, m + i, key, last):
+            return True
+    return False
+
+
 def seen(expressions, table, b, head, m, num_queries, n, num_keys):
     """2³² · the first key of a tile that some query of a panel sees + the one after the last."""
-    first, end, last = num_keys, 0, m + num_queries - 1
-    for i in range(m, m + num_queries, LANES):
-        key = 0
-        while key < first and not any_seen(expressions, table, b, head, i, n + key, last):
-            key += 1
-        first, key = key, num_keys if key < num_keys else end
-        while key > end and not any_seen(expressions, table, b, head, i, n + key - 1, last):
-            key -= 1
-        end = key
+    first, end, last = 0, num_keys, m + num_queries - 1
+    while first < end and not _panel_sees(expressions, table, b, head, m, n + first, last):
+        first += 1
+    while first < end and not _panel_sees(expressions, table, b, head, m, n + end - 1, last):
+        end -= 1
     return first << 32 | end
 
 
@@ -128,8 +133,8 @@ def modify(
     """
     w, last = carray(pointer, (1,)), m + num_queries - 1
     all_seen = not masked and num_queries == WIDTH
-    for i in range(0, WIDTH, LANES):
-        for key in range(num_keys):
+    for key in range(num_keys):
+        for i in range(0, WIDTH, LANES):
             to = key * WIDTH + i
             s = load(w, st + to) * broadcast(scale)
             x = score(expressions, table, b, head, m + i, n + key, last, s)
