@@ -196,14 +196,14 @@ def differentiate(
     return 0
 
 
-_OF_A_TILE = (types.CPointer(types.int64), *(types.int64,) * 6)
-_OF_SCORES = (types.CPointer(types.float32), *(types.int64,) * 4, types.float32)
+OF_A_TILE = (types.CPointer(types.int64), *(types.int64,) * 6)
+OF_SCORES = (types.CPointer(types.float32), *(types.int64,) * 4, types.float32)
 
 
 @functools.cache
 def address(function, expressions) -> int:
     """The address of one of the four functions, compiled for these expressions."""
-    arguments = _OF_A_TILE if function is seen else _OF_A_TILE + _OF_SCORES
+    arguments = OF_A_TILE if function is seen else OF_A_TILE + OF_SCORES
     if function is differentiate:
         arguments += (types.CPointer(types.float64),)
     arguments = ExpressionsType(expressions), *arguments
