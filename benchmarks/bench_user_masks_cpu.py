@@ -1,16 +1,18 @@
 """What does a mask of the user's cost in the jobs compiled for a CPU, for each pair that is seen?
 
-    python -m benchmarks user_masks_cpu        a minute on two cores
+    python -m benchmarks user_masks_cpu        two minutes on two cores
 
-Each mask of the gallery beside the option `causal`, in float32. The time is the processor's, of all
-threads: another program on the machine changes it little. It is the least of ROUNDS, in which all
-masks take turns. Forward, and gradients: causal's time for each pair that it sees, over the mask's.
+Each mask of the gallery beside the option `causal`, in float32. Forward, and gradients: causal's
+time for each pair that it sees, over the mask's. The time is the processor's, of all threads:
+another program on the machine changes it less than the wall's. Before each call with a mask is one
+with `causal`; their ratio is the median of ROUNDS, in which all masks take turns.
 
 bound: what is left of causal's speed if the mask itself cost nothing. A panel of 16 queries (32
 with AVX-512) computes, of each tile of 64 keys, those from the first to the last that one of its
 queries sees: bound is pairs that are seen over pairs that are computed, beside the same of causal.
 """
 
+import os
 import time
 from functools import partial
 
@@ -69,34 +71,44 @@ def count(mask):
     return int(seen), int(computed)
 
 
+def calls_with(dout, q, k, v, **options):
+    """Forward, and gradients."""
+    state = flash_attn(q, k, v, **options)
+    backward = partial(flash_attn_grad, dout, q, k, v, *state, **options)
+    backward()  # compiles
+    return partial(flash_attn, q, k, v, **options), backward
+
+
+def seconds(call):
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
 def main():
     rng, shape = np.random.default_rng(0), (1, SEQLEN, NUM_HEADS, HEAD_DIM)
     dout, q, k, v = (rng.standard_normal(shape, dtype=np.float32) for _ in range(4))
-    counts, calls, seconds = {}, {}, {}
-    for name, mask in {"causal": masks.causal, **gallery()}.items():
-        options = {"causal": True} if mask is masks.causal else {"mask": mask}
-        state = flash_attn(q, k, v, **options)
-        calls[name, "forward"] = partial(flash_attn, q, k, v, **options)
-        calls[name, "gradients"] = partial(flash_attn_grad, dout, q, k, v, *state, **options)
-        counts[name] = count(mask)
-    for _ in range(ROUNDS):
-        for what, call in calls.items():
-            start = time.process_time()
-            call()
-            seconds[what] = min(seconds.get(what, np.inf), time.process_time() - start)
-    rows = []
-    for name, (seen, computed) in counts.items():
-        seen_by_causal, computed_by_causal = counts["causal"]
-        more = seen / seen_by_causal
+    causal, *others = (
+        calls_with(dout, q, k, v, **options)
+        for options in ({"causal": True}, *({"mask": mask} for mask in gallery().values()))
+    )
+    ratios = np.array([
+        [[seconds(x) / seconds(y) for x, y in zip(causal, calls, strict=True)] for calls in others]
+        for _ in range(ROUNDS)
+    ])  # fmt: skip
+    by_causal, rows = count(masks.causal), []
+    for (name, mask), ratio in zip(gallery().items(), np.median(ratios, axis=0), strict=True):
+        seen, computed = count(mask)
         row = {"mask": name, "pairs seen": f"{seen / (NUM_HEADS * SEQLEN**2):.1%}"}
-        row["bound"] = round(more * computed_by_causal / computed, 2)
-        for what in ("forward", "gradients"):
-            row[what] = round(more * seconds["causal", what] / seconds[name, what], 2)
+        ratios = by_causal[1] / computed, *ratio  # causal's over the mask's
+        for what, x in zip(("bound", "forward", "gradients"), ratios, strict=True):
+            row[what] = round(float(x) * seen / by_causal[0], 2)
         rows.append(row)
     note = (
         f"float32, one sequence of {SEQLEN} tokens, {NUM_HEADS} heads, head_dim {HEAD_DIM}: "
         "causal's processor time for each pair that is seen, over the mask's; bound: of pairs seen "
-        "over pairs computed, the same"
+        "over pairs computed, the same "
+        f"(load average of the machine {os.getloadavg()[1]:.1f})"
     )
     save("user_masks_cpu", rows, note=note, on=cpu())
 

@@ -46,7 +46,7 @@ from fa_numba.expressions.tiles import HIDDEN, WHOLE
 from fa_numba.tiling.block_sizes import ceil_div
 
 MOST_TILES = 2**20  # classified at once, where sequences differ: some 50 MB of intermediate results
-SMALL = 2**16  # bytes of arrays: classes are kept for their contents
+SMALL = 2**18  # bytes of arrays: classes are kept for their contents, which are compared in 0.1 ms
 MOST_SUMS = 2**24  # 128 MB
 NO_CLASSES = np.zeros(0, np.int8), np.zeros((0, 3), np.int64)
 
