@@ -129,7 +129,9 @@ def test_mma_kernels_with_functions_of_the_user_stay_in_registers(name, head_dim
         kernel = make_dq_mma(head_dim, False, "float16", expressions)
         runs = expression_cases.runs_type(expressions)
         code = compile_kernel(kernel, (*inputs, x, *scales, runs, args), cc=cc)
-    assert code.spill_bytes <= 40 and code.local_bytes <= 40 and code.float64_instructions == 0
+    spilled = 84 if cc >= (9, 0) else 40  # of addresses and indices
+    assert code.spill_bytes <= spilled and code.local_bytes <= 40
+    assert code.float64_instructions == 0
     assert code.registers <= stated_registers(kernel)
 
 
