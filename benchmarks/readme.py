@@ -774,6 +774,7 @@ DOCUMENTS = {
     "docs/benchmarks.md": parts_of_benchmarks,
     "docs/serving.md": lambda: {
         "drafts": [every_row("drafts")],
+        "same_text": [every_row("same_text")],
         "serving_switches_cpu": [every_row("serving_switches_cpu")],
         "serving_switches": [every_row("serving_switches")],
     },
