@@ -755,6 +755,7 @@ def parts_of_benchmarks():
         "mla": [every_row("mla")],
         "masks": [masks_table()],
         "user_masks": [user_masks_table()],
+        "user_masks_cpu": [every_row("user_masks_cpu")],
         "published": [published_table()],
         "few_queries": [few_queries_table()],
         "packed": [packed_table("forward"), packed_table("backward")],

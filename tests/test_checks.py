@@ -971,7 +971,7 @@ def test_an_unknown_argument_is_named(name):
         ("flash_attn", "is_causal", "it is called causal here. Causal aligns the last query"),
         ("flash_attn_v2", "scale", "it is called softmax_scale here$"),
         ("flash_attn", "sm_scale", "it is called softmax_scale here$"),
-        ("flash_attn_v1", "attn_mask", "use causal, window_size, softcap and alibi_slopes"),
+        ("flash_attn_v1", "attn_mask", "flash_attn, flash_attn_v2, .* take a mask and a score$"),
         ("flash_attn_v2", "attn_mask", "it is called mask here. It is a function of b, h, m, n"),
         ("naive_attn", "score_mod", "it is called score here. It is a function of s, b, h, m, n"),
         ("flash_attn", "deterministic", "it is for gradients"),

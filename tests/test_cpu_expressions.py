@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from cases import make_paged_cache, make_qkv, random
 from expression_cases import CASES, biased, options_of
-from numba import cuda
+from numba import cuda, types
+from numba.core.ccallback import CFunc
 
 import fa_numba
 from fa_numba import cpu, reference
 from fa_numba.cpu import expressions
 from fa_numba.cpu.tiles import BLOCK_N, WIDTH
+from fa_numba.cpu.vectors import LANES
 from fa_numba.expressions import nodes
 from fa_numba.expressions.functions import Expressions
 from fa_numba.expressions.given import H, given
@@ -89,6 +91,22 @@ def test_packed(rng, monkeypatch, name):
         close((out, lse), reference.varlen_attention(*host, **definition))
         want = reference.varlen_attention_bwd(dout, *host, **definition)
         close((dq, dk, dv, *dsinks), want, 1e-4)
+
+
+@pytest.mark.skipif(LANES != 8, reason="AVX's instructions")
+def test_instructions_that_would_make_a_mask_slow():
+    """Verdicts packed into single bits, and masked stores: a mixed tile took four times as long."""
+    mask = trace(lambda b, h, m, n: (n <= m) | (n < 7) & (n >= b), "mask", "b h m n")
+    kind = expressions.ExpressionsType(Expressions(mask, None))
+    for function, more, slow in (
+        (expressions.seen, (), "vpack"),
+        (expressions.modify, expressions.OF_SCORES, "vmaskmov"),
+    ):
+        signature = (kind, *expressions.OF_A_TILE, *more), types.int64
+        compiled = CFunc(function, signature, {}, {})
+        compiled.compile()
+        code = compiled._library.get_asm_str()
+        assert "vpcmpgtd" in code and slow not in code
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -671,6 +671,8 @@ REFUSED = [
     (flash_attn_func, {"q": X.to(torch.float8_e4m3fn)}, "q must be float32, .* got float8"),
     (flash_attn_func, {"is_causal": True}, "no argument 'is_causal': it is called causal here. It"),
     (flash_attn_func, {"scale": 1.0}, "no argument 'scale': it is called softmax_scale here$"),
+    (flash_attn_func, {"mask_mod": X}, "no argument 'mask_mod': flex_attention has it$"),
+    (flash_attn_func, {"sinks": X}, "no argument 'sinks': it is called s_aux here$"),
     (flash_attn_func, {"qv": X}, "no argument 'qv': it has alibi_slopes, causal, .* window_size$"),
     (flash_attn_varlen_func, {"dropout_p": 0.5}, "dropout_p must be 0, got 0.5: packed"),
     (flash_attn_varlen_func, {"block_table": TABLE}, "block_table must be None.*_with_kvcache"),

@@ -7,7 +7,7 @@ import inspect
 NOT_NEEDED = "it follows from the shapes of the arrays"
 FUNCTION = "it is a function of b, h, m, n: whether the query at position m sees key n"
 SCORE = "it is a function of s, b, h, m, n, and m is the query's position among the keys"
-MASKS = "use causal, window_size, softcap and alibi_slopes"
+MASKS = "flash_attn, flash_attn_v2, flash_attn_varlen and flash_decode take a mask and a score"
 PACKED = "flash_attn_varlen takes sequences of any lengths"
 PAGES = "paged_attn_decode takes caches in pages"
 CACHES = "flash_decode and paged_attn_decode take caches"
@@ -146,7 +146,8 @@ OTHER_NAMES = {
 
 # The same for fa_numba.torch, whose arguments have the names of PyTorch's and flash-attention's.
 FLASH = "flash_attn_func has it"
-NO_MASK = "flash_attn_func has causal, window_size, softcap and alibi_slopes"
+NO_MASK = "flash_attn_func has causal, window_size, softcap, alibi_slopes; flex_attention any mask"
+FLEX = "flex_attention has it"
 OTHER_NAMES_IN_TORCH = {
     "is_causal": ("causal", "it aligns the last query with the last key"),
     "causal": ("is_causal", "it aligns the first query with the first key"),
@@ -164,6 +165,12 @@ OTHER_NAMES_IN_TORCH = {
     "attn_mask": ("", NO_MASK),
     "attn_bias": ("", NO_MASK),
     "attention_mask": ("", NO_MASK),
+    "mask_mod": ("", FLEX),
+    "block_mask": ("", FLEX),
+    "score_mod": ("", FLEX),
+    "sinks": ("s_aux", ""),
+    "learnable_sink": ("s_aux", ""),
+    "s_aux": ("", "flash_attn_func and flash_attn_varlen_func have it"),
     "window_size": ("", FLASH),
     "softcap": ("", FLASH),
     "alibi_slopes": ("", FLASH),

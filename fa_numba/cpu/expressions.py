@@ -32,7 +32,6 @@ from fa_numba.cpu.vector_code import (
     ExpressionsType,
     add_gradients,
     any_seen,
-    has_score,
     score,
     score_of_keys,
     slope,
@@ -47,7 +46,7 @@ from fa_numba.expressions.tiles import HIDDEN, WHOLE
 from fa_numba.tiling.block_sizes import ceil_div
 
 MOST_TILES = 2**20  # classified at once, where sequences differ: some 50 MB of intermediate results
-SMALL = 2**16  # bytes of arrays: classes are kept for their contents
+SMALL = 2**18  # bytes of arrays: classes are kept for their contents, which are compared in 0.1 ms
 MOST_SUMS = 2**24  # 128 MB
 NO_CLASSES = np.zeros(0, np.int8), np.zeros((0, 3), np.int64)
 
@@ -93,17 +92,22 @@ NO_USER = User(*[0] * len(User._fields))
 # --- functions that are compiled for expressions ---------------------------------------------
 
 
+@inner(forceinline=True)
+def _panel_sees(expressions, table, b, head, m, key, last):
+    """Whether some query of a panel sees a key. What depends on the key alone is computed once."""
+    for i in range(0, WIDTH, LANES):
+        if any_seen(expressions, table, b, head, m + i, key, last):
+            return True
+    return False
+
+
 def seen(expressions, table, b, head, m, num_queries, n, num_keys):
     """2³² · the first key of a tile that some query of a panel sees + the one after the last."""
-    first, end, last = num_keys, 0, m + num_queries - 1
-    for i in range(m, m + num_queries, LANES):
-        key = 0
-        while key < first and not any_seen(expressions, table, b, head, i, n + key, last):
-            key += 1
-        first, key = key, num_keys
-        while key > end and not any_seen(expressions, table, b, head, i, n + key - 1, last):
-            key -= 1
-        end = key
+    first, end, last = 0, num_keys, m + num_queries - 1
+    while first < end and not _panel_sees(expressions, table, b, head, m, n + first, last):
+        first += 1
+    while first < end and not _panel_sees(expressions, table, b, head, m, n + end - 1, last):
+        end -= 1
     return first << 32 | end
 
 
@@ -111,7 +115,10 @@ def modify(
     expressions, table, b, head, m, num_queries, n, num_keys, pointer, st, rows, slope_at, masked,
     scale,
 ):  # fmt: skip
-    """Score and mask of a tile of Sᵀ, in the float32 array at `pointer`.
+    """Scale, score and mask of a tile of Sᵀ, in the float32 array at `pointer`.
+
+    The product with the scale has a second reason: what is loaded, selected and stored again
+    becomes a masked store, which takes some 12 cycles on AMD's processors.
 
     Parameters
     ----------
@@ -125,27 +132,24 @@ def modify(
         Whether each score needs the mask.
     """
     w, last = carray(pointer, (1,)), m + num_queries - 1
-    if has_score(expressions) or scale <= ZERO:
+    all_seen = not masked and num_queries == WIDTH
+    for key in range(num_keys):
         for i in range(0, WIDTH, LANES):
-            for key in range(num_keys):
-                to = key * WIDTH + i
-                s = load(w, st + to) * broadcast(scale)
-                new = score(expressions, table, b, head, m + i, n + key, last, s)
-                store(w, st + to, new)
-                if slope_at >= 0:
-                    ds = slope(expressions, table, b, head, m + i, n + key, last, s)
-                    store(w, slope_at + to, ds)
-    if masked or num_queries < WIDTH:
-        for i in range(0, WIDTH, LANES):
-            for key in range(num_keys):
-                to = key * WIDTH + i
-                x, hidden = load(w, st + to), broadcast(NEG_INF)
-                x = where_seen(expressions, table, b, head, m + i, n + key, last, x, hidden)
-                store(w, st + to, x)
-                if slope_at >= 0:  # of a hidden pair it may be NaN, which times 0 is NaN
-                    x, hidden = load(w, slope_at + to), broadcast(ZERO)
-                    x = where_seen(expressions, table, b, head, m + i, n + key, last, x, hidden)
-                    store(w, slope_at + to, x)
+            to = key * WIDTH + i
+            s = load(w, st + to) * broadcast(scale)
+            x = score(expressions, table, b, head, m + i, n + key, last, s)
+            if not all_seen:
+                x = where_seen(
+                    expressions, table, b, head, m + i, n + key, last, x, broadcast(NEG_INF)
+                )
+            store(w, st + to, x)
+            if slope_at >= 0:
+                x = slope(expressions, table, b, head, m + i, n + key, last, s)
+                if not all_seen:  # of a hidden pair it may be NaN, which times 0 is NaN
+                    x = where_seen(
+                        expressions, table, b, head, m + i, n + key, last, x, broadcast(ZERO)
+                    )
+                store(w, slope_at + to, x)
     for to in range(num_keys * WIDTH, rows * WIDTH, LANES):
         store(w, st + to, broadcast(NEG_INF))
         if slope_at >= 0:
@@ -159,15 +163,12 @@ def modify_row(
 ):  # fmt: skip
     """As `modify`, of one query, whose keys lie along vectors from number s on."""
     w, last = carray(pointer, (1,)), n + num_keys - 1
-    if has_score(expressions) or scale <= ZERO:
-        for key in range(0, num_keys, LANES):
-            x = load(w, s + key) * broadcast(scale)
-            store(w, s + key, score_of_keys(expressions, table, b, head, m, n + key, last, x))
     for key in range(0, num_keys, LANES):
+        x, hidden = load(w, s + key) * broadcast(scale), broadcast(NEG_INF)
+        x = score_of_keys(expressions, table, b, head, m, n + key, last, x)
         if masked or key + LANES > num_keys:
-            x, hidden = load(w, s + key), broadcast(NEG_INF)
             x = where_key_seen(expressions, table, b, head, m, n + key, last, x, hidden)
-            store(w, s + key, x)
+        store(w, s + key, x)
     return 0
 
 
@@ -195,14 +196,14 @@ def differentiate(
     return 0
 
 
-_OF_A_TILE = (types.CPointer(types.int64), *(types.int64,) * 6)
-_OF_SCORES = (types.CPointer(types.float32), *(types.int64,) * 4, types.float32)
+OF_A_TILE = (types.CPointer(types.int64), *(types.int64,) * 6)
+OF_SCORES = (types.CPointer(types.float32), *(types.int64,) * 4, types.float32)
 
 
 @functools.cache
 def address(function, expressions) -> int:
     """The address of one of the four functions, compiled for these expressions."""
-    arguments = _OF_A_TILE if function is seen else _OF_A_TILE + _OF_SCORES
+    arguments = OF_A_TILE if function is seen else OF_A_TILE + OF_SCORES
     if function is differentiate:
         arguments += (types.CPointer(types.float64),)
     arguments = ExpressionsType(expressions), *arguments
@@ -327,7 +328,8 @@ def modified(w, st, rows, num_keys, scale, slope_at, user, at):
     if user.has_score or masked or num_queries < WIDTH or num_keys < rows or scale <= ZERO:
         of_tile = user.table, b, head, m, num_queries, n, num_keys
         call(user.modify, of_tile + (w, st, rows, slope_at, masked, scale))
-    return ONE if user.has_score or scale <= ZERO else scale
+        return ONE
+    return scale
 
 
 @inner
@@ -355,7 +357,8 @@ def modified_row(w, s, num_keys, scale, user, b, head, m, row, n):
     if user.has_score or masked or num_keys % LANES or scale <= ZERO:
         of_tile = user.table, b, head, m, 1, n, num_keys
         call(user.modify, of_tile + (w, s, 0, -1, masked, scale))
-    return ONE if user.has_score or scale <= ZERO else scale
+        return ONE
+    return scale
 
 
 # --- before the workers begin ----------------------------------------------------------------

@@ -17,7 +17,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
 from fa_numba.cpu import exponential
-from fa_numba.cpu.vectors import _BITS, LANES, _call, _splat, vector
+from fa_numba.cpu.vectors import _BITS, _LLVM, LANES, _call, _splat, vector
 from fa_numba.expressions import nodes
 from fa_numba.expressions.derivative import ZERO, derivative
 from fa_numba.expressions.functions import S
@@ -278,17 +278,23 @@ def _alike(builder, args):
     """All scalars, or all vectors."""
     if not any(map(_many, args)):
         return args
-    return [x if _many(x) else _splat(builder, x) for x in args]
+    return [x if _many(x) else _in_all_lanes(builder, x) for x in args]
+
+
+def _in_all_lanes(builder, x):
+    """A scalar as a vector.
+
+    Of a truth value that the compiler knows to be one scalar, it makes single bits, and packs all
+    other truth values to match: four times as many instructions. The fence hides it.
+    """
+    if x.type != _I1 or isinstance(x, ir.Constant):
+        return _splat(builder, x)
+    bits = builder.bitcast(_splat(builder, builder.sext(x, _I32)), _LLVM)
+    fenced = builder.bitcast(_call(builder, "arithmetic.fence", bits), _BITS)
+    return builder.icmp_signed("<", fenced, _zero(fenced))
 
 
 # --- what a worker calls ---------------------------------------------------------------------
-
-
-@intrinsic
-def has_score(typingctx, expressions):
-    """Whether there is a score: a constant."""
-    answer = expressions.expressions.score is not None
-    return types.boolean(expressions), lambda *_: ir.Constant(_I1, int(answer))
 
 
 def _code(context, builder, signature, args, lanes_along, s=None):
@@ -312,7 +318,7 @@ def _verdicts(context, builder, signature, args, lanes_along):
 def _and_mask(code, exists, signature):
     mask = signature.args[0].expressions.mask
     sees = code.of(TRUE if mask is None else nodes.as_bool(mask))
-    return code.builder.and_(exists, sees if _many(sees) else _splat(code.builder, sees))
+    return code.builder.and_(exists, sees if _many(sees) else _in_all_lanes(code.builder, sees))
 
 
 def _make(lanes_along):
