@@ -2,7 +2,8 @@
 
 12 calls in a row, run by Python or in a graph of torch.compile, of ours and of PyTorch's attention
 for the CPU, whose tensors are so small that the host's time is nearly all. After the first call
-every list of addresses has its CUDA graph: on a GPU addresses come back. It prints a table and records nothing: bench_torch_step measures on a GPU.
+every list of addresses has its CUDA graph: on a GPU addresses come back. It prints a table and
+records nothing: bench_torch_step measures on a GPU.
 """
 
 import statistics
