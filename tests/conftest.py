@@ -44,14 +44,24 @@ from fa_numba.workbook import grader
 
 simt.options(compiled="never")  # no compiler in the middle of a test; engine/tests ask for it
 
-# Tests of seven seconds and more. They begin first, so that no worker waits at the end for one.
+# Tests of four seconds and more, without those by which `quick` knows a kernel, and the engine's.
+# They begin first, so that no worker waits at the end for one; `quick` leaves them out.
 LONG = re.compile(
     r"test_(wrong_answers|exercises)\.py|test_notebooks\.py::test_runs"
     r"|test_classroom\.py::test_(students|a_hanging)|test_workbook\.py::test_doctor_survives"
     r"|test_(handout|hostile_answers|tour)\.py|test_cpu\.py::test_files$"
     r"|test_bugs_of_others\.py::test_rows_that_see_no_key|test_compile_ahead\.py"
     r"|test_folder\.py::test_the_wheel|test_without_numba\.py"
-    r"|test_tensor_core_(dropout|varlen)\.py::test_the\w*_in_registers"
+    r"|test_(tensor_core_(dropout|varlen)|flash_attn_(bwd_stored|mma|split|wide)|mla_decode_mma)"
+    r"\.py::\w*_in_registers"
+    r"|test_launch_limits\.py::test_what_is_declared|test_machine_code\.py::test_line_numbers"
+    r"|test_hbm_traffic\.py::test_flash_attn_(bwd_registers|varlen)$"
+    r"|test_drafts\.py::test_(two_tokens|guesses_that_are_drawn|two_thousand)"
+    r"|test_serving\.py::test_ten_thousand|test_ranks_agree\.py::test_on_processes_with_mpi"
+    r"|test_dropout\.py::test_no_dropout_costs|test_factors\.py::test_the_first_screen"
+    r"|test_plots\.py::test_pictures|test_readme\.py::test_the_picture"
+    r"|test_(bench_microscope|language_model_command)\.py|test_install\.py::test_an_environment"
+    r"|test_environment\.py::test_(pytest_benchmark|what_the_tests)"
 )
 
 # Tests that compile kernels for a GPU, seconds each: to `quick` those of a file are one test.
@@ -122,7 +132,7 @@ def pytest_collection_modifyitems(config, items):
 def quick(items):
     """Of each test that is not long the first case, of ten and more the last one; a few lessons.
 
-    Of what `make test` runs. The lessons are the first ones of the parts of the table of contents.
+    Of what `make test` runs. The lessons are the last ones of the parts of the table of contents.
     """
     families, lessons = {}, []
     for item in items:
@@ -136,8 +146,9 @@ def quick(items):
     for cases in families.values():
         yield from cases[:: len(cases) - 1] if len(cases) >= 10 else cases[:1]
     contents = (Path(__file__).parents[1] / "docs" / "lessons.md").read_text("utf-8")
-    for first in re.findall(r"^## .+?\[(\d\d) ·", contents, re.M | re.S):
-        yield from [x for x in lessons if x.callspec.id[:2] >= first][:1]
+    for part in contents.split("\n## ")[1:]:
+        last = max(re.findall(r"\[(\d\d) ·", part), default="")
+        yield from [x for x in lessons if x.callspec.id[:2] <= last][-1:]
 
 
 def pytest_collection_finish():

@@ -1,82 +1,56 @@
-"""Every drawing of the gallery: complete, legible on any page, nothing cut off or overprinted."""
+"""What drawings share, and what some of them say.
+
+`test_notebooks` asks whether those of the lessons are legible.
+"""
 
 import importlib.util
 import inspect
 import io
 import pkgutil
-import warnings
+import re
 from collections import Counter
 from html import escape
+from pathlib import Path
 
 import numpy as np
 import pytest
 from colours import contrast, in_the_dark
+from legible import check, rendered
 from matplotlib import style
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
-from matplotlib.text import Text
-from numba import cuda
+from numba import cuda, float32
 
+import fa_numba
 from fa_numba import figures, simt
-from fa_numba.analysis import cuda_tools
-from fa_numba.analysis.cuda_tools import disassembler_available
-from fa_numba.figures import __main__ as figures_command
-from fa_numba.figures import gallery, sheet
 from fa_numba.figures.addresses import addresses
 from fa_numba.figures.banks import banks
+from fa_numba.figures.hbm_bytes import hbm_bytes
 from fa_numba.figures.race import race_diagram
 from fa_numba.figures.sectors import sectors
-from fa_numba.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PAPER, PURPLE, RED, Drawing
+from fa_numba.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PAPER, PURPLE, RED
+from fa_numba.figures.tile_frames import recorded_walk
 
-DPI = 150
-NO_DRAWINGS = {"__main__", "gallery", "sheet", "steps", "style", "themes"}
-
-
-def drawn(name):
-    """An example, made in a style that is as unlike ours as can be."""
-    with style.context("dark_background"):
-        try:
-            return getattr(gallery, name)()
-        except gallery.NotDrawnError as error:
-            assert not disassembler_available()
-            pytest.skip(str(error))
+LESSONS = Path(__file__).parents[1] / "notebooks"
+ELSEWHERE = {"sectors", "steps", "style", "themes"}
 
 
-@pytest.fixture
-def no_compiler(monkeypatch):
-    def missing(*args, **options):
-        raise cuda_tools.CompilerMissingError("machine code needs ptxas\nand more")
+@cuda.jit
+def copy_three_ways(x, y):
+    """Rows, columns, and one element for all: the same loads, other addresses."""
+    tx = cuda.threadIdx.x
+    y[0, tx] = x[3, tx]
+    y[1, tx] = x[tx, 3]
+    y[2, tx] = x[3, 2 * tx + 3]
+    y[3, tx] = x[3, 3]
 
-    monkeypatch.setattr(gallery.analysis, "machine_code", missing)
 
-
-def rendered(drawing):
-    """The drawing's pixels, and each text on it with its box in pixels and its ground.
-
-    The ground has the colours, (n, 3), that were where the text's letters are now.
-    """
-    texts, original = [], Text.draw
-
-    def draw(self, renderer):
-        if not (self.get_visible() and self.get_text().strip()):
-            return original(self, renderer)
-        box = self.get_window_extent(renderer)
-        image = np.asarray(renderer.buffer_rgba())
-        rows = slice(max(0, int(len(image) - box.y1)), int(len(image) - box.y0) + 1)
-        part = image[rows, max(0, int(box.x0)) : int(box.x1) + 1, :3]
-        before = part.copy()
-        original(self, renderer)
-        ground = before[(part != before).any(-1)] / 255
-        if patch := self.get_bbox_patch():
-            ground = np.array([to_rgb(patch.get_facecolor())])
-        texts.append((self, box, ground))
-
-    drawing.set_dpi(DPI)
-    canvas = FigureCanvasAgg(drawing)
-    with style.context("dark_background"), pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Text, "draw", draw)
-        canvas.draw()  # it computes the layout first
-    return np.asarray(canvas.buffer_rgba()), texts
+@cuda.jit
+def transpose(x, y):
+    tile = cuda.shared.array((32, 33), float32)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    tile[ty, tx] = x[ty, tx]
+    cuda.syncthreads()
+    y[ty, tx] = tile[tx, ty]
 
 
 @pytest.mark.parametrize("theme", [np.asarray, in_the_dark])
@@ -86,120 +60,61 @@ def test_colours_stand_out_on_their_ground(theme):
         assert contrast(theme(to_rgb(colour)), theme(to_rgb(PAPER))) >= 4.5, colour
 
 
-def names():
-    return [example.__name__ for example in gallery.EXAMPLES]
-
-
-def test_every_file_of_drawings_has_an_example():
-    files = {m.name for m in pkgutil.iter_modules(figures.__path__)} - NO_DRAWINGS
-    made = [importlib.import_module(f"fa_numba.figures.{name}") for name in files]
-    functions = {
-        name
-        for module in made
-        for name, x in vars(module).items()
-        if inspect.isfunction(x) and x.__module__ == module.__name__ and inspect.unwrap(x) is not x
-    }
-    assert len(functions) == len(files), "one file per drawing"
-    used = {name for name in functions if hasattr(gallery, name)}
-    assert used == functions
-    assert len(gallery.EXAMPLES) == len(functions)
-
-
-@pytest.mark.parametrize("name", names())
-def test_is_legible_and_has_a_text_form(name, monkeypatch):
-    drawing = drawn(name)
-    assert isinstance(drawing, Drawing)
-    monkeypatch.setattr(drawing, "png", bytes)  # `rendered` makes the pixels
-    text = drawing.describe()
-    assert len(text) > 30 and repr(drawing) == text
-    alternative = drawing.alternative()
-    assert drawing._repr_html_().startswith(f'<img alt="{escape(alternative)}" ')
-    assert drawing.subject[-1] in ".:" and alternative.startswith(drawing.subject + "\n")
-    assert set(alternative.splitlines()[1:]) <= set(text.splitlines())
-    assert all(line == line.rstrip() for line in text.splitlines())
-    pixels, texts = rendered(drawing)
-    height, width = pixels.shape[:2]
-    assert (pixels[..., 3] == 255).all(), "the ground is opaque"
-    corners = pixels[[0, 0, -1, -1], [0, -1, 0, -1], :3]
-    assert np.abs(corners / 255 - to_rgb(PAPER)).max() < 0.2, "and light"
-    assert texts
-    for text, box, ground in texts:
-        said = text.get_text()
-        inside = -1 <= box.x0 and box.x1 <= width + 1 and -1 <= box.y0 and box.y1 <= height + 1
-        assert inside, f"{said!r} is cut off: {box}"
-        for theme in (np.asarray, in_the_dark):
-            found = contrast(theme(to_rgb(text.get_color())), theme(ground))
-            found = np.quantile(found, 0.1)  # a line may cross a letter
-            assert found >= 4.5, f"{said!r} is too pale: {found:.3g}"
-    # Boxes have room above and below the letters, which may overlap. All pairs at once.
-    upright = [
-        (text.get_text(), box.extents) for text, box, _ in texts if text.get_rotation() % 90 == 0
-    ]
-    x0, y0, x1, y1 = np.array([extents for _, extents in upright]).reshape(-1, 4).T
-    wide = np.minimum.outer(x1, x1) - np.maximum.outer(x0, x0)
-    high = np.minimum.outer(y1, y1) - np.maximum.outer(y0, y0)
-    overlap = (wide > 1) & (high > 0.25 * np.minimum.outer(y1 - y0, y1 - y0))
-    for one, two in np.argwhere(np.triu(overlap, 1)):
-        pytest.fail(f"{upright[one][0]!r} lies on {upright[two][0]!r}")
-
-
-def test_what_needs_a_compiler_is_left_out_and_named(no_compiler, tmp_path, monkeypatch, capsys):
-    few = [gallery.occupancy_against_block_size, gallery.a_race]
-    monkeypatch.setattr(gallery, "EXAMPLES", few)
-    folder = figures_command.main(tmp_path / "figures")
-    assert {p.name for p in folder.iterdir()} == {"a_race.png", "a_race.txt", "sheet.png"}
-    said = capsys.readouterr().out
-    assert "left out: occupancy_against_block_size, because machine code needs ptxas\n" in said
-    with pytest.raises(gallery.NotDrawnError, match="needs ptxas"):
-        dict(gallery.draw())
-
-
-def test_a_real_error_is_no_reason_to_leave_out(monkeypatch):
-    def broken():
-        raise RuntimeError("a mistake of ours")
-
-    monkeypatch.setattr(gallery, "EXAMPLES", [broken])
-    with pytest.raises(RuntimeError, match="of ours"):
-        dict(gallery.draw({}))
+def test_a_lesson_shows_every_drawing():
+    """A file has one, which `test_notebooks` sees there."""
+    lessons = "".join(path.read_text(encoding="utf-8") for path in LESSONS.glob("*.ipynb"))
+    for name in {m.name for m in pkgutil.iter_modules(figures.__path__)} - ELSEWHERE:
+        module = importlib.import_module(f"fa_numba.figures.{name}")
+        (drawing,) = (
+            x.__name__
+            for x in vars(module).values()
+            if inspect.isfunction(x)
+            and x.__module__ == module.__name__
+            and inspect.unwrap(x) is not x
+        )
+        assert re.search(rf"\b{drawing}[(,]", lessons), name
 
 
 def test_the_user_s_style_changes_nothing():
-    def image():
-        return gallery.bytes_by_formula_and_meter().png()
+    def drawing():
+        return hbm_bytes({"q": 40, "k": 80}, {"q": 40, "k": 81}, title="bytes")
 
-    plain, file = image(), io.BytesIO()
-    gallery.bytes_by_formula_and_meter().savefig(file, format="png", dpi=110)
+    plain, file = drawing().png(), io.BytesIO()
+    drawing().savefig(file, format="png", dpi=110)
     assert file.getvalue() == plain, "drawn once, as Matplotlib draws it twice"
     with style.context(["dark_background", "ggplot"]):
-        assert image() == plain
+        assert drawing().png() == plain
+    alternative = escape(drawing().alternative())
+    assert drawing()._repr_html_().startswith(f'<img alt="{alternative}" ')
+
+
+def walks(seqlen_q, seqlen_k, **options):
+    """The walks of FlashAttention-1 and FlashAttention-2, as recorded from our kernels."""
+    q, k = np.ones((1, seqlen_q, 1, 4), np.float32), np.ones((1, seqlen_k, 1, 4), np.float32)
+    tiles = {"block_m": 4, "block_n": 4}
+    for function in fa_numba.flash_attn_v1, fa_numba.flash_attn_v2:
+        with simt.tracing() as traces:
+            function(q, k, k, **tiles, **options)
+        (trace,) = traces
+        again = trace.launched  # the same launch, this time with a record of every access
+        accesses = simt.record(again.kernel, trace.grid, trace.block, *again.arguments)
+        yield recorded_walk(accesses, -(-seqlen_q // 4), -(-seqlen_k // 4), **tiles, head_dim=4)
 
 
 def test_the_walks_are_those_of_the_papers():
-    walks = gallery.walks(16, 20, 4, 4)
+    (turn, owner), (turn_2, owner_2) = walks(16, 20)
     m, n = np.indices((4, 5))
-    turn, owner = walks["FlashAttention-1"]
     assert np.array_equal(turn, 4 * n + m) and (owner == 0).all()
-    turn, owner = walks["FlashAttention-2"]
-    assert np.array_equal(turn, n) and np.array_equal(owner, m)
-    turn, _ = gallery.walks(14, 22, 4, 4, causal=True)["FlashAttention-2"]
+    assert np.array_equal(turn_2, n) and np.array_equal(owner_2, m)
+    _, (turn, _) = walks(14, 22, causal=True)
     last_key = 4 * m[:, :1] + 3 + 22 - 14
     assert np.array_equal(turn >= 0, 4 * np.arange(6) <= last_key)
 
 
-def test_m_l_acc_are_those_of_softmax():
-    scores, m, l, acc = gallery.row_after_each_tile()
-    for t in range(len(m)):
-        seen = scores[: t + 1].ravel()
-        np.testing.assert_allclose(m[t], seen.max(), rtol=1e-6)
-        np.testing.assert_allclose(l[t], np.exp(seen - seen.max()).sum(), rtol=1e-5)
-    assert acc.shape == (6, 8)
-
-
 def test_record_keeps_what_the_trace_counts():
-    kernel = gallery.make_transpose(33, True)
     x = np.zeros((32, 32), np.float32)
-    trace = simt.trace(kernel, 1, (32, 32), x, x.copy())
-    accesses = simt.record(kernel, 1, (32, 32), x, x.copy())
+    trace = simt.trace(transpose, 1, (32, 32), x, x.copy())
+    accesses = simt.record(transpose, 1, (32, 32), x, x.copy())
     counted = sorted((line.line, line.array, line.action, line.elements) for line in trace.lines)
     kept = sorted((a.line, a.array, a.action, int(a.active.sum())) for a in accesses)
     assert kept == counted
@@ -208,7 +123,7 @@ def test_record_keeps_what_the_trace_counts():
 
 def test_addresses_in_words():
     x = np.zeros((32, 32), np.float64)
-    trace = simt.trace(gallery.copy_three_ways, 1, 32, np.zeros((80, 80)), x)
+    trace = simt.trace(copy_three_ways, 1, 32, np.zeros((80, 80)), x)
     row, column, shifted, same = (line for line in trace.lines if line.action == "load")
     text = addresses({"a": row, "b": column, "c": shifted, "d": same}).describe()
     assert text.splitlines() == [
@@ -220,8 +135,10 @@ def test_addresses_in_words():
 
 
 def test_sectors_in_words():
-    trace = simt.trace(gallery.copy_three_ways, 1, 32, *np.zeros((2, 80, 80), np.float32))
-    assert sectors(trace).describe().splitlines() == [
+    trace = simt.trace(copy_three_ways, 1, 32, *np.zeros((2, 80, 80), np.float32))
+    drawing = sectors(trace)  # in the microscope's report, not in a lesson
+    check(drawing)
+    assert drawing.describe().splitlines() == [
         "x, loads: 512 bytes asked for, 1,472 moved, 35% used",
         "y, stores: 512 bytes asked for, 512 moved, 100% used",
     ]
@@ -272,13 +189,3 @@ def far_apart(x):
     _, texts = rendered(picture)
     written = " ".join(text.get_text() for text, *_ in texts)
     assert "tile[tx] = x[tx]" in written and "tile[63 - tx]" in written and "⋮" in written
-
-
-def test_the_sheet_holds_every_drawing():
-    few = {"one": gallery.a_race(), "another_one": gallery.a_page_table()}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        page = sheet.sheet(few, columns=2, width=400)
-    assert page.shape[1] == 2 * 400 + 3 * sheet.MARGIN and page.dtype == np.uint8
-    left, right = page[:, : page.shape[1] // 2], page[:, page.shape[1] // 2 :]
-    assert left.min() < 100 and right.min() < 100

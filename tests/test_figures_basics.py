@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from numba import cuda
 
 from fa_numba.analysis.devices import DEVICES
 from fa_numba.figures import (
     divergence,
-    gallery,
     layer_limits,
     memory_hierarchy,
     roofline,
@@ -49,12 +49,32 @@ def test_number_lines_say_how_many_numbers_and_which_steps():
     ]
 
 
+@cuda.jit
+def branch_by_thread(x, out):
+    """Every other thread takes the other side."""
+    t = cuda.threadIdx.x
+    if t % 2 == 0:
+        out[t] = x[t] + 1
+    else:
+        out[t] = x[t] - 1
+
+
+@cuda.jit
+def branch_by_warp(x, out):
+    """Every other warp takes the other side."""
+    t = cuda.threadIdx.x
+    if t // 32 == 0:
+        out[t] = x[t] + 1
+    else:
+        out[t] = x[t] - 1
+
+
 def test_a_divergent_warp_runs_both_sides():
     x = np.zeros(40, np.float32)
-    both = divergence.issued_lines(gallery.branch_by_thread, 40, x, x.copy())
+    both = divergence.issued_lines(branch_by_thread, 40, x, x.copy())
     assert [[int(lanes.sum()) for _, lanes in warp] for warp in both] == [[16, 16], [4, 4]]
     assert (both[0][0][1] == (np.arange(32) % 2 == 0)).all()
-    one = divergence.issued_lines(gallery.branch_by_warp, 40, x, x.copy())
+    one = divergence.issued_lines(branch_by_warp, 40, x, x.copy())
     assert [[int(lanes.sum()) for _, lanes in warp] for warp in one] == [[32], [8]]
     assert one[0][0][0] < one[1][0][0], "each warp has a line of its own"
 
