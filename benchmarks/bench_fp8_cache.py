@@ -3,8 +3,12 @@
 Times: flash_decode_gather with caches of float16 and of e4m3, contiguous and paged, in one run;
 outputs are compared with float64 of the numbers in the cache first. Errors, in NumPy: attention to
 keys and values that were rounded, against those that were not, for each way to choose scales.
+
+    python -m benchmarks.bench_fp8_cache --rings    prints times with other rings, and records none
 """
 
+import itertools
+import sys
 from functools import partial
 
 import numpy as np
@@ -16,11 +20,14 @@ from benchmarks.timing import save_each
 from fa_numba import reference
 from fa_numba.kernels import e4m3
 from fa_numba.kv_cache import reshape_and_cache
+from fa_numba.tensor_core import flash_decode_gather as gather
 from fa_numba.tensor_core.flash_decode_gather import flash_decode_gather
 
 # Sequences, tokens of each, heads of the query, of K and V.
 SIZES = ((64, 8192, 32, 8), (16, 8192, 32, 8), (16, 8192, 32, 32), (1, 65_536, 32, 8))
 PAGE_SIZE = 16
+# Warps and stages of `--rings`, which fit beside up to four rows; splits of the keys, 0: chosen.
+RINGS, SPLITS = ((8, 5), (8, 6), (12, 3), (12, 4)), (0, 16)
 KEYS, QUERIES, NUM_HEADS, HEAD_DIM = 4096, 16, 4, decode.HEAD_DIM  # of the errors
 # Four channels of K are larger by these factors: √20 is 20 times the variance.
 CHANNELS = {"4 channels of K × √20": 20**0.5, "4 channels of K × 20": 20}
@@ -41,7 +48,16 @@ def main():
     save_each("fp8_cache", parts | {"errors": errors}, note=NOTE)
 
 
-def times(batch, seqlen, num_heads, num_kv_heads):
+def time_rings():
+    for ring, num_splits in itertools.product(RINGS, SPLITS):
+        gather.RINGS_OF_BYTES[1] = ring
+        flash_decode_gather.replays.clear()
+        for row in times(*SIZES[0], num_splits):
+            names = "cache", "page_size", "ms", "GB/s", "faster"
+            print(ring, num_splits, *(row[name] for name in names), flush=True)
+
+
+def times(batch, seqlen, num_heads, num_kv_heads, num_splits=0):
     """Rows for one size: each dtype and kind of scales, contiguous and in pages."""
     torch.manual_seed(0)
     q = torch.randn(batch, 1, num_heads, HEAD_DIM, device="cuda").half()
@@ -58,8 +74,10 @@ def times(batch, seqlen, num_heads, num_kv_heads):
             if page_size:
                 (*arrays, table), options = in_pages(caches, scales, page_size)
 
-            def call(arrays=arrays, table=table, options=options):
-                return flash_decode_gather(q, *arrays, lengths, block_table=table, **options)[0]
+            options = {"block_table": table, "num_splits": num_splits, **options}
+
+            def call(arrays=arrays, options=options):
+                return flash_decode_gather(q, *arrays, lengths, **options)[0]
 
             error = relative_error(call(), want)
             assert error <= MOST, f"{form}, {batch} × {seqlen}, {page_size=}: {error}"
@@ -168,4 +186,4 @@ ROUNDED = {
 
 
 if __name__ == "__main__":
-    main()
+    time_rings() if "--rings" in sys.argv else main()

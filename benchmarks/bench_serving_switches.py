@@ -27,8 +27,8 @@ WAYS = {
     "prefix cache": {"share": True},
     "prefix cache, cascade": {"share": True, "cascade": True},
     "fp8": {"fp8": True},
-    "ngram": {"draft": True},
-    "all": {"share": True, "cascade": True, "fp8": True, "draft": True},
+    "ngram": {"draft": NGramDrafter},
+    "all": {"share": True, "cascade": True, "fp8": True, "draft": NGramDrafter},
 }
 MODEL = {"layers": 6, "heads": 12, "kv_heads": 12, "head_dim": 64, "context": 1024}
 STEPS, STEM, ANSWER, FIRST_ANSWER, TOP, PAGE_SIZE = 100, 450, 32, 8, 8, 16
@@ -147,12 +147,12 @@ def by_switch(
 
 
 def engine_with(large, on, **sizes):
-    """An engine with these switches on."""
+    """An engine with these switches on; `draft` makes a drafter."""
     engine = Engine(
         *large,
         share_prefixes="share" in on,
         kv_dtype="fp8" if "fp8" in on else "auto",
-        drafter=NGramDrafter() if "draft" in on else None,
+        drafter=on["draft"]() if "draft" in on else None,
         topk_pages=on.get("topk_pages", 0),
         **sizes,
     )

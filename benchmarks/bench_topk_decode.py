@@ -12,7 +12,7 @@ from fa_numba import paged_attn_decode, topk_decode
 from fa_numba.kv_cache import page_scores
 from fa_numba.kv_cache.top_pages import top_pages
 
-BATCH, SIZES, PAGE_SIZE = 8, (32_768, 131_072), 16
+BATCH, SIZES, PAGE_SIZE = 8, (2048, 8192, 32_768, 131_072), 16
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 NUM_TOP_PAGES = 16, 64, 256, 1024
 REPEATS = 9
@@ -49,6 +49,8 @@ def measure(seqlen):
     both, copied = cupy.stack(bounds), cupy.empty((2, *bounds[0].shape), bounds[0].dtype)
     copy_ms = timed(cupy.copyto, copied, both) / 2
     for top in NUM_TOP_PAGES:
+        if top * PAGE_SIZE >= seqlen:
+            continue
         ms = timed(topk_decode, q, *caches, *bounds, *tables, top)
         yield {
             "seqlen": seqlen,

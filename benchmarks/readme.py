@@ -10,6 +10,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.timing import GONE, RESULTS
 from fa_numba.distributed import LAYOUTS, prediction
 from fa_numba.workbook.ladder import LIBRARY
@@ -228,6 +230,21 @@ def every_row(question):
     """The rows as they were recorded."""
     record = load(question)
     return record and f"{caption(record)}\n\n{table(record['rows'])}"
+
+
+def topk_pays():
+    """From which number of keys few pages take less time than all, by lines through the lengths."""
+    record, found = load("topk_decode"), []
+    if record is None:
+        return None
+    for top in sorted({row["pages"] for row in record["rows"]}):
+        rows = [row for row in record["rows"] if row["pages"] == top]
+        lengths = [row["seqlen"] for row in rows]
+        times = ([row[name] for row in rows] for name in ("ms", "all ms"))
+        few, all_pages = (np.polyfit(lengths, ms, 1) for ms in times)
+        slope, constant = all_pages - few
+        found.append(f"{round(-constant / slope, -2):,.0f} keys for {top} pages")
+    return f"By lines through these lengths few pages take less time from {', '.join(found)}."
 
 
 def masks_table():
@@ -734,7 +751,7 @@ def parts_of_benchmarks():
         "fp8_cache": [fp8_cache_table()],
         "cascade": [every_row("cascade")],
         "topk_pages": [every_row("topk_pages")],
-        "topk_decode": [every_row("topk_decode")],
+        "topk_decode": [every_row("topk_decode"), topk_pays()],
         "mla": [every_row("mla")],
         "masks": [masks_table()],
         "user_masks": [user_masks_table()],
@@ -775,6 +792,7 @@ DOCUMENTS = {
     "docs/benchmarks.md": parts_of_benchmarks,
     "docs/serving.md": lambda: {
         "drafts": [every_row("drafts")],
+        "same_text": [every_row("same_text")],
         "serving_switches_cpu": [every_row("serving_switches_cpu")],
         "serving_switches": [every_row("serving_switches")],
     },

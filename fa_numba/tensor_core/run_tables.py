@@ -370,22 +370,31 @@ def make_table(like, mask, arguments, ranges, problem):
     return _runs(like, classes, blocks, classes.shape[3], make_runs_kernel(parts))
 
 
-def make_table_of_keys(like, mask, arguments, problem):
-    """The second table of `tiles.runs_both_ways`; `make_table` says how.
+def make_tables_both_ways(like, mask, arguments, problem, both=True):
+    """The tables of `tiles.runs_both_ways`; `make_table` says how.
 
     Parameters
     ----------
     like, mask, arguments
         As of `make_table`.
     problem : (seqlen_q, seqlen_k, batch, num_heads, block_m, block_n)
+    both : bool, default=True
+        Without, of_queries is None. With both there is room for any number of runs, so that the
+        tables have the same tiles (see `make_packed_table`).
 
     Returns
     -------
-    int32 array of shape (batch or 1, num_heads or 1, n tiles, most runs, 3)
+    of_queries : int32 array of shape (batch or 1, num_heads or 1, m tiles, most runs, 3)
+        A row that sees nothing has its first tile: no tile of keys asks for it.
+    of_keys : int32 array of shape (batch or 1, num_heads or 1, n tiles, most runs, 3)
     """
     ranges = ranges_of(like, mask, arguments)
     classes = _classes(like, mask, arguments, ranges, problem, 1)
-    return _runs(like, classes, classes.shape[3], classes.shape[2], make_runs_kernel(1, True))
+    m_tiles, n_tiles = classes.shape[2:]
+    of_keys = _runs(like, classes, n_tiles, m_tiles, make_runs_kernel(1, True), both)
+    if not both:
+        return None, of_keys
+    return _runs(like, classes, m_tiles, n_tiles, make_runs_kernel(1), True), of_keys
 
 
 def make_packed_table(
