@@ -1,6 +1,7 @@
 """Which Python a kernel may be written in, and what to write instead of the rest."""
 
 import ast
+import collections
 
 # What Numba does not compile for a GPU either: name, what to write instead.
 REFUSED = {
@@ -81,6 +82,29 @@ def is_consteval(node):
     return getattr(node.func, "attr", getattr(node.func, "id", "")) == "consteval"
 
 
+def compile_time(node, local):
+    """Return the statements and the name of the value of consteval(...); None: threads run it.
+
+    Python runs it where it names no variable of the kernel, as numba-cuda-mlir does.
+    """
+    if len(node.args) == 2:  # of a `with consteval():`
+        return [x.value for x in node.args]
+    own = {x.id for x in ast.walk(node) if is_stored(x)}  # of a comprehension
+    if len(node.args) != 1 or (set(loads(node.args[0])) - own) & local:
+        return None
+    return f"value = {ast.unparse(node.args[0])}", "value"
+
+
+def loads(node):
+    """Count how often each name is read."""
+    names = (x for x in ast.walk(node) if isinstance(x, ast.Name))
+    return collections.Counter(x.id for x in names if isinstance(x.ctx, ast.Load))
+
+
+def is_stored(node):
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+
+
 def contexts(block):
     return [item.context_expr for item in block.items]
 
@@ -106,14 +130,33 @@ class SimpleLoops(ast.NodeTransformer):
         self.count = 0
         self.flags = []  # of the loops around, from the outside in; None: no else
 
+    def visit_FunctionDef(self, function):
+        self.loads = loads(function)
+        return self.generic_visit(function)
+
     def visit_With(self, block):
-        """Run what numba-cuda-mlir runs at compile time, with consteval(): ..., in each thread."""
-        block.body = self.statements(block.body)
-        return block.body if all(map(is_consteval, contexts(block))) else block
+        """Write `with consteval(): ...` as one assignment for each name that is used after it."""
+        if not all(map(is_consteval, contexts(block))):
+            return block
+        text = "\n".join(map(ast.unparse, block.body))
+        used = self.loads - loads(block)
+        names = sorted({x.id for x in ast.walk(block) if is_stored(x)} & set(used))
+        call = block.items[0].context_expr
+        calls = [ast.Call(call.func, [ast.Constant(text), ast.Constant(n)], []) for n in names]
+        targets = [ast.copy_location(ast.Name(n, ast.Store()), block) for n in names]
+        pairs = zip(targets, (ast.copy_location(c, call) for c in calls), strict=True)
+        return [self.assign(*pair) for pair in pairs] or ast.copy_location(ast.Pass(), block)
 
     def visit_For(self, loop):
         if isinstance(loop, ast.For) and is_consteval(loop.iter) and loop.iter.args:
-            loop.iter = loop.iter.args[0]
+            numbers, wrap = loop.iter.args[0], loop.iter.func
+            if getattr(getattr(numbers, "func", None), "id", "") == "range":
+                simple = ast.Constant, ast.Name
+                numbers.args = [
+                    x if isinstance(x, simple) else ast.copy_location(ast.Call(wrap, [x], []), x)
+                    for x in numbers.args
+                ]
+                loop.iter = numbers
         flag = self.name() if loop.orelse else None
         self.flags.append(flag)
         loop.body = self.statements(loop.body)

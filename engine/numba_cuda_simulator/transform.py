@@ -40,7 +40,9 @@ from .syntax import (
     REFUSED,
     FromEnd,
     SimpleLoops,
+    compile_time,
     indices_of,
+    is_consteval,
     parameters_of,
     refusal,
     refusal_of,
@@ -619,6 +621,8 @@ class Transformer(Writer):
 
     def e_Call(self, node):
         function = node.func
+        if is_consteval(node) and (known := compile_time(node, self.locals)):
+            return load_name("\n".join((PREFIX, *reversed(known))))  # see Names.compile_time
         atomic = isinstance(function, ast.Attribute) and is_atomic(function)
         if None in {k.arg for k in node.keywords}:
             self.refuse(node, "**keywords in a call", "Name the arguments.")
@@ -917,7 +921,8 @@ def element_uses(function):
     return stored, handed_on
 
 
-VIEWS = "T", "real", "imag", "reshape", "ravel"  # attributes that show the same memory
+# Attributes that show the same memory, or store to it.
+VIEWS = "T", "real", "imag", "reshape", "ravel", "transpose", "fill"
 
 
 def root(node):
