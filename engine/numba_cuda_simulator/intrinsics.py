@@ -320,14 +320,10 @@ def cuda_namespace(lanes, memory, warps):
         "local": Namespace("cuda.local", {"array": Allocator(memory.local_array)}),
     }
     threads = {
-        "threadIdx": lanes.thread_idx,
-        "blockIdx": lanes.block_idx,
-        "blockDim": lanes.block_dim,
-        "gridDim": lanes.grid_dim,
-        "grid": lanes.grid_position,
-        "gridsize": lanes.grid_size,
+        "threadIdx": lanes.thread_idx, "blockIdx": lanes.block_idx, "blockDim": lanes.block_dim,
+        "gridDim": lanes.grid_dim, "grid": lanes.grid_position, "gridsize": lanes.grid_size,
         "laneid": warps.lane_id(),
-    }
+    }  # fmt: skip
     of_warps = {name: getattr(warps, name) for name in OF_WARPS}
     of_warps |= {
         "syncthreads_count": warps.syncthreads_vote("count", lambda votes: votes.sum(0)),
@@ -356,17 +352,11 @@ def cuda_namespace(lanes, memory, warps):
 def operator_namespace(operators, memory):
     """Return the module `operator` as the kernels of a launch see it."""
     special = {
-        "floordiv": operators.floordiv,
-        "mod": operators.mod,
-        "pow": operators.power,
-        "lshift": operators.shift_left,
-        "rshift": operators.shift_right,
-        "not_": operators.not_,
-        "is_": operators.same,
-        "is_not": lambda a, b: operators.not_(operators.same(a, b)),
-        "truth": to_bool,
-        "getitem": lambda array, index: memory.load(array, index, present_site()),
-    }
+        "floordiv": operators.floordiv, "mod": operators.mod, "pow": operators.power,
+        "lshift": operators.shift_left, "rshift": operators.shift_right, "not_": operators.not_,
+        "is_": operators.same, "is_not": lambda a, b: operators.not_(operators.same(a, b)),
+        "truth": to_bool, "getitem": lambda array, index: memory.load(array, index, present_site()),
+    }  # fmt: skip
     sums = {"add": "add", "sub": "subtract", "mul": "multiply", "neg": "negative"}
     special |= {name: partial(operators.arithmetic, ufunc) for name, ufunc in sums.items()}
     inplace = ("add", "sub", "mul", "floordiv", "mod", "pow", "lshift", "rshift")

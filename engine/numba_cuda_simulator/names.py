@@ -135,13 +135,10 @@ class Names:
         types_ = {**CASTS, "boolean": Cast(bool)}
         numba = {**types_, "types": Namespace("numba.types", types_), "cuda": self.cuda}
         self.modules = {
-            "cmath": Namespace("cmath", CMATH),
-            "math": Namespace("math", MATH),
-            "numpy": NUMPY,
-            "numba": Namespace("numba", numba),
-            "numba.cuda": self.cuda,
+            "cmath": Namespace("cmath", CMATH), "math": Namespace("math", MATH), "numpy": NUMPY,
+            "numba": Namespace("numba", numba), "numba.cuda": self.cuda,
             "numba.cuda.cg": self.cuda.cg,
-        }
+        }  # fmt: skip
         self.builtins = builtin_names(machine.operators)
         self.operations = {PREFIX + "slice": slice, PREFIX + "allocate": allocate}
         self.operations |= {PREFIX + "machine": machine, PREFIX + "lanes": machine.lanes}

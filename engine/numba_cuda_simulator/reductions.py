@@ -107,19 +107,11 @@ def item(array):
 
 
 METHODS = {
-    "sum": total,
-    "prod": product,
-    "mean": mean,
-    "min": extreme(np.minimum),
-    "max": extreme(np.maximum),
-    "var": variance,
-    "std": lambda array: np.sqrt(variance(array)),
-    "any": of_truths(np.logical_or, np.False_),
-    "all": of_truths(np.logical_and, np.True_),
-    "argmax": first_best(np.greater),
-    "argmin": first_best(np.less),
-    "item": item,
-}
+    "sum": total, "prod": product, "mean": mean, "min": extreme(np.minimum),
+    "max": extreme(np.maximum), "var": variance, "std": lambda array: np.sqrt(variance(array)),
+    "any": of_truths(np.logical_or, np.False_), "all": of_truths(np.logical_and, np.True_),
+    "argmax": first_best(np.greater), "argmin": first_best(np.less), "item": item,
+}  # fmt: skip
 
 
 def of_array(name, function):
@@ -180,5 +172,5 @@ FUNCTIONS |= {
 
 def sum_of(values):
     """sum(values), of a tuple or an array."""
-    of_tuple = isinstance(values, tuple)
-    return sum(values, np.int64(0)) if of_tuple else of_array("sum", total)(values)
+    tuple_ = isinstance(values, tuple)
+    return sum(values, np.int64(0)) if tuple_ else of_array("sum", total)(values)

@@ -40,9 +40,7 @@ from .syntax import (
     REFUSED,
     FromEnd,
     SimpleLoops,
-    compile_time,
     indices_of,
-    is_consteval,
     parameters_of,
     refusal,
     refusal_of,
@@ -53,27 +51,18 @@ PREFIX = "_simt_"  # of every name that the engine adds to a kernel
 
 # Operators whose Numba meaning needs more than NumPy's own operator.
 SPECIAL_OPERATORS = {
-    ast.FloorDiv: "floordiv",
-    ast.Mod: "mod",
-    ast.Pow: "power",
-    ast.LShift: "shift_left",
+    ast.FloorDiv: "floordiv", ast.Mod: "mod", ast.Pow: "power", ast.LShift: "shift_left",
     ast.RShift: "shift_right",
-}
+}  # fmt: skip
 FUTURE = functools.reduce(
     operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 )
 TRUTH_SENSITIVE = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply"}
 # What operators count as where floating-point operations are counted.
 KINDS = {
-    ast.Add: "add",
-    ast.Sub: "add",
-    ast.Mult: "mul",
-    ast.Div: "div",
-    ast.FloorDiv: "floordiv",
-    ast.Mod: "mod",
-    ast.Pow: "pow",
-    ast.USub: "neg",
-}
+    ast.Add: "add", ast.Sub: "add", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floordiv",
+    ast.Mod: "mod", ast.Pow: "pow", ast.USub: "neg",
+}  # fmt: skip
 
 
 @functools.lru_cache(maxsize=512)
@@ -350,16 +339,9 @@ class Transformer(Writer):
         written, read = element_uses(function)
         code = named(namespace[function.name].__code__, self.name)
         return LockstepCode(
-            code,
-            self.constants,
-            self.parameters,
-            global_names(code),
-            written,
-            read,
-            self.shape_parameters,
-            self.calls,
-            self.find_result(),
-        )
+            code, self.constants, self.parameters, global_names(code), written, read,
+            self.shape_parameters, self.calls, self.find_result(),
+        )  # fmt: skip
 
     def find_unsure_reads(self):
         return find_unsure_reads(self.function, self.parameters)
@@ -570,13 +552,10 @@ class Transformer(Writer):
     def e_IfExp(self, node):
         body, otherwise = node.body, node.orelse
         return self.call(
-            "choose",
-            self.expression(node.test),
-            thunk(self.expression(body)),
-            thunk(self.expression(otherwise)),
-            self.literal_dtype(body, otherwise),
+            "choose", self.expression(node.test), thunk(self.expression(body)),
+            thunk(self.expression(otherwise)), self.literal_dtype(body, otherwise),
             *(load_name(side.id) for side in (body, otherwise) if is_name(side)),
-        )
+        )  # fmt: skip
 
     def literal_dtype(self, *sources):
         """Return the type that literal branches force on a conditional expression.
@@ -621,8 +600,6 @@ class Transformer(Writer):
 
     def e_Call(self, node):
         function = node.func
-        if is_consteval(node) and (known := compile_time(node, self.locals)):
-            return load_name("\n".join((PREFIX, *reversed(known))))  # see Names.compile_time
         atomic = isinstance(function, ast.Attribute) and is_atomic(function)
         if None in {k.arg for k in node.keywords}:
             self.refuse(node, "**keywords in a call", "Name the arguments.")
