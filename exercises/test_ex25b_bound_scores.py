@@ -42,6 +42,8 @@ def check(exercise, step, bounds):
          by_definition(step, bounds, of_group=np.sum)),
         ("The largest head of the group counts, not its first.",
          by_definition(step, bounds, of_group=lambda x: x[0])),
+        ("The largest head of the group counts, not its last.",
+         by_definition(step, bounds, of_group=lambda x: x[-1])),
         ("The bound is not scaled.", want / np.sqrt(step.q.shape[2])),
         ("The sum of the 32 lanes is counted 32 times.", 32 * want),
         ("The table is not looked at.", by_definition(step, bounds, page_of=lambda b, i: i)),

@@ -21,7 +21,10 @@ KIND = np.float16
 LOG2_E = np.float32(np.log2(np.e))
 
 
-def main(seqlen_q, seqlen_k, heads, head_dim, causal, window_size=(-1, -1), softcap=0.0):
+def main(
+    seqlen_q, seqlen_k, heads, head_dim, causal, window_size=(-1, -1), softcap=0.0,
+    tiling=(4, True),
+):  # fmt: skip
     """Compare out and lse with the definition; heads are (num_heads, num_kv_heads).
 
     seqlen_q and seqlen_k are numbers, or lists of those of a packed batch.
@@ -54,7 +57,8 @@ def main(seqlen_q, seqlen_k, heads, head_dim, causal, window_size=(-1, -1), soft
         model.maps[name] = entry
     mask = Mask(causal, tuple(window_size), softcap, False)
     window = run_time_masks.constants_of(mask).window_size
-    kernel = wide.make_flash_attn_wide(head_dim, causal, "float16", window, softcap, packed)
+    constants = head_dim, causal, "float16", window, softcap, packed
+    kernel = wide.make_flash_attn_wide(*constants, wide.Tiling(*tiling))
     grid = seqlen_q // 64 + len(starts[0]) - 1 if packed else -(-seqlen_q // 64), num_heads
     sizes = seqlen_k, num_heads // num_kv_heads, LOG2_E / np.float32(head_dim**0.5)
     args = *"qkvo", lse, *sizes, *run_time_masks.arguments_of(mask)

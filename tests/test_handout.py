@@ -295,7 +295,7 @@ def test_without_solutions_and_bundle_the_message_says_what_is_missing(tmp_path)
     (tmp_path / "exercises").mkdir()
     (tmp_path / "exercises/test_ex00a_thread_index.py").touch()
     with pytest.raises(FileNotFoundError, match=r"neither solutions/ nor exercises/\.work"):
-        catalog._root_of([tmp_path])
+        catalog._root_of([tmp_path, catalog.PACKAGE.parent])
 
 
 def test_open_exercises_are_found():

@@ -141,8 +141,13 @@ def poison(results):
 
 @pytest.fixture(autouse=True)
 def soon_a_graph(monkeypatch):
-    """The first replay makes launches, and from the second on a CUDA graph is launched."""
+    """The first replay makes launches, and from the second on a CUDA graph is launched.
+
+    Recordings of other tests that ran in this process would be counted.
+    """
     monkeypatch.setattr(graphs, "REPEATS_BEFORE_GRAPH", 0)
+    for function in (*(x for x, _, _ in CASES.values()), flash_attn_persistent_varlen):
+        function.replays.clear()
     yield
     for function, _, _ in CASES.values():
         function.replays.clear()

@@ -26,6 +26,22 @@ def test_table(name, parts):
         assert not table[..., most:, :].any()
 
 
+@pytest.mark.parametrize("num_blocks", [5, 300])
+def test_queue(num_blocks, rng):
+    """Every thread block once, those with the most tiles first; of equal ones the last."""
+    runs = np.zeros((2, 3, num_blocks, 4, 3), np.int32)
+    runs[..., :2, 0], runs[..., :2, 1] = (
+        (0, 20),
+        rng.integers(1, 9, (2, 3, num_blocks, 2)) + (0, 20),
+    )
+    runs[:, :, 1::2, 1] = 0  # these have one run
+    order, counter = run_tables.queue_of(runs, runs)
+    work = (runs[..., 1] - runs[..., 0]).sum(axis=-1)
+    wanted = num_blocks - 1 - np.argsort(-work[..., ::-1], axis=-1, kind="stable")
+    np.testing.assert_array_equal(order, wanted)
+    assert counter == 0
+
+
 @pytest.mark.parametrize("name", MASKS)
 def test_table_of_keys(name):
     for sizes in ((300, 300), (70, 517)):
@@ -140,14 +156,16 @@ def test_a_mask_that_has_no_intervals_on_a_gpu(mask):
         run_tables.make_classes_kernel(trace(mask, "mask", "b h m n"))
 
 
-@pytest.mark.parametrize("length", [1, 3, 128, 300])
+@pytest.mark.parametrize("length", [1, 3, 128, 300, 40000])
 def test_ranges(length):
     """The least and greatest number of every range whose length is a power of two."""
-    x = np.random.default_rng(length).integers(-50, 50, (2, length))
+    x = np.random.default_rng(length).integers(-(10**6), 10**6, (2, length))
     mask = trace(lambda b, h, m, n, t: t[b, n] < m, "mask", "b h m n", (x,))
     (table,) = run_tables.ranges_of(x, mask, (x,))
+    low, high = x, x
     for level in range(len(table)):
-        windows = np.lib.stride_tricks.sliding_window_view(x, 1 << level, axis=1)
-        found = table[level, :, : windows.shape[1]]
-        np.testing.assert_array_equal(found[..., 0], windows.min(axis=-1))
-        np.testing.assert_array_equal(found[..., 1], windows.max(axis=-1))
+        np.testing.assert_array_equal(table[level, :, : low.shape[1], 0], low)
+        np.testing.assert_array_equal(table[level, :, : low.shape[1], 1], high)
+        step = 1 << level
+        low = np.minimum(low[:, :-step], low[:, step:])
+        high = np.maximum(high[:, :-step], high[:, step:])

@@ -21,7 +21,8 @@ Changed since flash_attn_v2_unsigned:
 A thread that stores each number of K before it loads the next waits for HBM or L2 each time. With
 batched=True, the step after 4 × 4, it waits once for its part of a row.
 
-measured   ×3.9 at head_dim 64, ×1.4 at 128, where tiles have 32 rows and an SM holds eight warps
+measured   ×3.9 at head_dim 64, ×1.4 at 128, where tiles have 32 rows and an SM holds eight warps;
+           with batched=True another ×1.05 at 64, ×2.4 at 128
            (H200, n = 8192, full; benchmarks/results/ladder.json)
 
 Paper: Dao 2023, FlashAttention-2, arXiv:2307.08691, Algorithm 1. Register tiling: Volkov 2010,

@@ -28,7 +28,8 @@ The arithmetic, for 64 keys with head_dim 512:
     L2              128 KiB: twice as much for each FLOP as flash_attn_persistent, which has 128
                     rows of queries. That is no limit here: docs/notes/forward.md
 
-A head_dim below 384, or between 384 and 512, is zero-padded to that.
+A smaller head_dim is zero-padded to 512. Three pieces (`Tiling`) would multiply less for at most
+384, but took longer: docs/notes/forward.md.
 
 A packed batch (PACKED) has a thread block for each 64 queries of a sequence; a binary search finds
 its sequence. Rows of the next sequence in the last tiles of Q and V are overwritten with 0, as in
@@ -39,6 +40,7 @@ Papers: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, section 3.
 """
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
@@ -97,7 +99,6 @@ from fa_numba.tensor_core.shared_plan import (
 from fa_numba.tiling.block_sizes import ceil_div
 
 MAX_HEAD_DIM = 512
-REQUIREMENTS = TensorCores("flash_attn_wide", HOPPER, max_head_dim=MAX_HEAD_DIM)
 ROWS = 64  # queries of a thread block
 WARP_ROWS = 16
 BLOCK_N = 64  # keys of a tile
@@ -114,17 +115,30 @@ OUT_TURN = 1  # the named barrier of warpgroup 1
 SHARED_BYTES = 232448  # that a thread block of a Hopper GPU can have
 
 
-def num_pieces(head_dim):
-    """Pieces of Q, K, V and out: 3 or 4."""
-    return ceil_div(head_dim, PIECE_COLS)
+class Tiling(NamedTuple):
+    """How the two warpgroups share a tile; docs/notes/forward.md counts its cycles.
+
+    Attributes
+    ----------
+    pieces : int
+        Of Q, K, V and out, each of 128 columns: 4, or 3 for a head_dim of at most 384.
+    late : bool
+        Warpgroup 2 gets P only when Q Kᵀ of the next tile is done. Then its products run beside
+        the softmax and not beside Q Kᵀ.
+    """
+
+    pieces: int
+    late: bool
+
+
+TILING = Tiling(pieces=4, late=True)
 
 
 @functools.cache
-def make_plan(HEAD_DIM):
+def make_plan(TILING=TILING):
     """The `SharedPlan` of a thread block; the ring has the shared memory that is left."""
-    pieces = num_pieces(HEAD_DIM)
     plan = SharedPlan()
-    plan.Q = plan.tiles(1, pieces * PIECE_BYTES)  # out overwrites it
+    plan.Q = plan.tiles(1, TILING.pieces * PIECE_BYTES)  # out overwrites it
     plan.P = plan.tiles(P_STAGES, PANEL_BYTES)
     plan.Q_FULL, plan.P_RING = plan.barriers(1), plan.ring(P_STAGES)
     factors = P_STAGES * ROWS * 4  # in static shared memory
@@ -135,7 +149,9 @@ def make_plan(HEAD_DIM):
 
 
 @functools.cache
-def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, PACKED=False):
+def make_flash_attn_wide(
+    HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, PACKED=False, TILING=TILING
+):
     """The kernel for these compile-time constants; `make_plan` lays out its memory.
 
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". WINDOW may be AT_RUN_TIME
@@ -144,9 +160,9 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, 
     With PACKED the argument `packed` is (cu_seqlens_q, cu_seqlens_k, out), and seqlen_k is not
     read; otherwise it is empty.
     """
-    PIECES = num_pieces(HEAD_DIM)
+    PIECES, LATE = TILING
     TWO = PIECES == 4  # pieces of out in warpgroup 1; warpgroup 2 always has two
-    plan = make_plan(HEAD_DIM)
+    plan = make_plan(TILING)
     Q, P, Q_FULL, P_RING = plan.Q, plan.P, plan.Q_FULL, plan.P_RING
     RING, KV, shared_base = plan.RING, plan.PIECES, plan.shared_base
     STAGES, Q_BYTES = RING.length, PIECES * PIECE_BYTES
@@ -170,9 +186,17 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, 
     _, wait_for, release = make_ring_functions(RING)
     wait = mbarrier.wait_function()
 
+    @cuda.jit(device=True, forceinline=True)
+    def no_store(
+        acc, inverse, base, out_map, packed, m_warp, warp_row, seqlen_q, start, head, b, lane
+    ):
+        pass
+
     def make_store_piece(PIECE):
         """Store a warp's 16 rows of a piece of out, from row m_warp of its sequence on."""
         COL = PIECE * PIECE_COLS
+        if COL >= HEAD_DIM:  # padding
+            return no_store
         cols = min(PIECE_COLS, HEAD_DIM - COL)
         store_tile, store_row = (
             make_store_tile(cols, pack, COL).store_tile,
@@ -299,15 +323,19 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, 
             release(base, second, lane)
 
     @cuda.jit(device=True, forceinline=True)
+    def announce(base, p_stage, lane):
+        """Signal warpgroup 2 that this warp's factors and P are there."""
+        if lane == 0:
+            mbarrier_arrive(base + P_RING.full + p_stage * BARRIER)
+
+    @cuda.jit(device=True, forceinline=True)
     def hand_on(factors, base, p_stage, warp_row, lane, upper, lower):
-        """Write this warp's factors for warpgroup 2, then signal that they and P are there."""
+        """Write this warp's factors for warpgroup 2; `announce` follows."""
         if lane & 3 == 0:
             factors[p_stage, warp_row + (lane >> 2)] = upper
             factors[p_stage, warp_row + (lane >> 2) + 8] = lower
         fence_async_proxy()
         cuda.syncwarp()  # all lanes have written
-        if lane == 0:
-            mbarrier_arrive(base + P_RING.full + p_stage * BARRIER)
 
     @fragment_function()
     def softmax(
@@ -332,6 +360,8 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, 
         upper = alpha[0] if risen else float32(1)
         lower = alpha[1] if risen else float32(1)
         hand_on(factors, base, p_stage, warp_row, lane, upper, lower)
+        if not LATE:
+            announce(base, p_stage, lane)
         return risen
 
     @cuda.jit(device=True, forceinline=True)
@@ -381,6 +411,7 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, 
         )  # fmt: skip
         n_tile = int32(first + 1)
         while n_tile < end:
+            p_before = p_stage
             p_stage, p_parity = next_p(p_stage, p_parity)
             stage, parity = advance(stage, parity, 1)
             stage, parity = start_scores(s, base, stage, parity, lane)
@@ -393,6 +424,8 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, 
             else:
                 wgmma_wait(1, s, S_LENGTH)
             release(base, last, lane)
+            if LATE:
+                announce(base, p_before, lane)
             n_start = int32(n_tile * BLOCK_N)
             risen = softmax(
                 s, new_p, registers, factors, base, p_stage, p_parity, n_start, position, seqlen_k,
@@ -407,6 +440,8 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, 
                 if TWO:
                     rescale(acc_2, alpha)
             n_tile = int32(n_tile + 1)
+        if LATE:
+            announce(base, p_stage, lane)
         stage, parity = advance(stage, parity, 1)
         num_keys = int32(seqlen_k - (end - 1) * BLOCK_N)
         v_0, v_2 = start_all_out(acc_0, acc_2, p, memory, base, stage, parity, num_keys, tid)
@@ -416,6 +451,7 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, 
         p_stage, p_parity = next_p(p_stage, p_parity)
         wait(base + P_RING.empty + p_stage * BARRIER, p_parity ^ 1)
         hand_on(factors, base, p_stage, warp_row, lane, inverse[0], inverse[1])
+        announce(base, p_stage, lane)
         finish_all_out(acc_0, acc_2, p, base, v_0, v_2, lane)
         named_barrier_sync(OUT_TURN, 128)  # the four warps have read Q: out may overwrite it
         store_0(
@@ -513,7 +549,7 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, 
 
         grid      (num_m_tiles, num_heads, batch), packed (num_tokens_q // ROWS + batch, num_heads);
                   384 threads: a warpgroup that loads and two that compute
-        shared    Q (64, HEAD_DIM), which out overwrites; P (P_STAGES, 64, 64); pieces of K and V
+        shared    Q (64, 512), which out overwrites; P (P_STAGES, 64, 64); pieces of K and V
                   (STAGES, 64, 128); all in swizzled panels of 64 columns. factors (P_STAGES, 64).
                   Barriers of Q, and "full" and "empty" of each stage
         private   s (8, 4), p and new_p (4, 4); two pieces of out, (16, 4) each; m_i, l_i, alpha,
@@ -579,7 +615,7 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, 
 
 @arrays.replayed
 def flash_attn_wide(
-    q, k, v, *, causal=False, window_size=(-1, -1), softcap=0.0, softmax_scale=None
+    q, k, v, *, causal=False, window_size=(-1, -1), softcap=0.0, softmax_scale=None, tiling=TILING
 ):
     """FlashAttention-3, forward, for head_dim 264 to 512: float16 and bfloat16 on Hopper GPUs.
 
@@ -595,6 +631,8 @@ def flash_attn_wide(
         As for `flash_attn_v2`.
     softmax_scale : float, default=1/√head_dim
         Positive.
+    tiling : Tiling, default=TILING
+        For measurements. With three pieces head_dim is at most 384.
 
     Returns
     -------
@@ -609,16 +647,19 @@ def flash_attn_wide(
         On a GPU that has no wgmma.
     """
     options = causal, window_size, softcap, None, softmax_scale
-    call = checks.forward_call(q, k, v, *options, on=REQUIREMENTS)
+    limit = tiling.pieces * PIECE_COLS
+    requirements = TensorCores("flash_attn_wide", HOPPER, max_head_dim=limit)
+    call = checks.forward_call(q, k, v, *options, on=requirements)
     if 0 in (call.seqlen_q, call.seqlen_k):
         return call.results_without_keys()
     mask, window_size = call.mask, run_time_masks.constants_of(call.mask).window_size
-    kernel = make_flash_attn_wide(call.head_dim, mask.causal, call.dtype, window_size, mask.softcap)
+    constants = call.head_dim, mask.causal, call.dtype, window_size, mask.softcap
+    kernel = make_flash_attn_wide(*constants, TILING=tiling)
     grid = (ceil_div(call.seqlen_q, ROWS), call.num_heads, call.batch)
     boxes = (q, ROWS), (k, BLOCK_N), (v, BLOCK_N), (call.out, WARP_ROWS)
     maps = [tensor_map(*box) for box in boxes]
     sizes = np.int32(call.seqlen_k), np.int32(call.group_size)
     arguments = *maps, call.lse, *sizes, call.scale_log2, *run_time_masks.arguments_of(mask), ()
-    size = make_plan(call.head_dim).bytes
+    size = make_plan(tiling).bytes
     arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=size)
     return call.out, call.lse

@@ -89,6 +89,6 @@ def flash_attn_wide_varlen(
     sizes = np.int32(0), np.int32(num_heads // k.shape[1])  # each sequence has its own seqlen_k
     more = scale, *run_time_masks.arguments_of(mask), (*sequences, out)
     arguments = *maps, arrays.with_axis(lse), *sizes, *more
-    size = make_plan(head_dim).bytes
+    size = make_plan().bytes
     arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=size)
     return out, lse

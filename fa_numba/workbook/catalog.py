@@ -114,12 +114,11 @@ def _root_of(folders: list[Path]) -> Path:
         whole = (folder / "solutions").is_dir() and (folder / "exercises").is_dir()
         if whole or (folder / BUNDLE).is_file() or (folder / MARKER).is_file():
             return folder
-    for folder in folders:
-        if list((folder / "exercises").glob("test_ex*.py")):
+        if list((folder / "exercises").glob("test_ex*.py")):  # never another folder's exercises
             raise FileNotFoundError(
                 f"{folder} has exercises/, but neither solutions/ nor {BUNDLE}, from which stubs "
-                "and hints come. Bring solutions/ back (git checkout solutions), or make the copy "
-                "for a class with `make handout`"
+                "and hints come. Bring solutions/ back (git checkout solutions), make a folder of "
+                "your own (fa-numba init my-workbook), or the copy for a class (make handout)"
             )
     raise FileNotFoundError(
         "no workbook here: `fa-numba init my-workbook` makes one, a folder. Run this inside it"
