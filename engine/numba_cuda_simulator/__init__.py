@@ -100,16 +100,6 @@ from .proof import prove  # noqa: E402
 from .recording import record  # noqa: E402
 
 __all__ = [
-    "disable",
-    "enable",
-    "errors",
-    "follow",
-    "has_gpu",
-    "is_enabled",
-    "options",
-    "prove",
-    "record",
-    "run",
-    "trace",
-    "tracing",
-]
+    "disable", "enable", "errors", "follow", "has_gpu", "is_enabled", "options", "prove", "record",
+    "run", "trace", "tracing",
+]  # fmt: skip

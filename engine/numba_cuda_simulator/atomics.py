@@ -20,16 +20,9 @@ def decrement(old, limit):
 
 
 UFUNCS = {
-    "add": np.add,
-    "sub": np.subtract,
-    "max": np.fmax,
-    "min": np.fmin,
-    "nanmax": np.fmax,
-    "nanmin": np.fmin,
-    "and_": np.bitwise_and,
-    "or_": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
+    "add": np.add, "sub": np.subtract, "max": np.fmax, "min": np.fmin, "nanmax": np.fmax,
+    "nanmin": np.fmin, "and_": np.bitwise_and, "or_": np.bitwise_or, "xor": np.bitwise_xor,
+}  # fmt: skip
 OTHERS = {"exch": lambda old, new: new, "inc": increment, "dec": decrement}
 # Element types that each atomic works on.
 COUNTERS = "uint32", "uint64"

@@ -11,8 +11,9 @@ import threading
 import time
 
 import numpy as np
-from numba import njit, typeof, types
+from numba import config, njit, typeof, types
 from numba.core import compiler, ir, typed_passes
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.compiler_machinery import AnalysisPass, register_pass
 from numba.core.errors import NumbaError
 
@@ -160,7 +161,12 @@ class Compiled:
         spilled = [types.Array(numba_type(dtypes[n]), 1, "C") for n in kernel.spilled]
         arguments = (*self.types[: len(self.types) - len(spilled)], *spilled)
         compiled = njit(**OPTIONS)(self.python)
-        compiled.compile(arguments)
+        with global_compiler_lock:
+            level, config.OPT = config.OPT, 1  # no slower code than with 3, and sooner
+            try:
+                compiled.compile(arguments)
+            finally:
+                config.OPT = level
         for function in (compiled, *kernel.program.device_functions()):
             for result in function.overloads.values():
                 notes = result.type_annotation

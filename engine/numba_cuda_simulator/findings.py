@@ -116,13 +116,9 @@ class Race:
     def error(self, locked=False):
         sites = self.sites[:1] if self.sites[0] is self.sites[1] else self.sites
         return RaceError(
-            str(self),
-            sites=sites,
-            array=self.array,
-            thread=self.threads[1],
-            block=self.block,
+            str(self), sites=sites, array=self.array, thread=self.threads[1], block=self.block,
             hint=self.hint(locked),
-        )
+        )  # fmt: skip
 
 
 @dataclass
@@ -148,13 +144,9 @@ class Uninitialised:
 
     def error(self):
         return UninitialisedReadError(
-            str(self),
-            sites=(self.site,),
-            array=self.array,
-            thread=self.thread,
-            block=self.block,
+            str(self), sites=(self.site,), array=self.array, thread=self.thread, block=self.block,
             hint="On a GPU it holds whatever was there before.",
-        )
+        )  # fmt: skip
 
 
 class Findings:
@@ -194,15 +186,11 @@ class Findings:
                 return
             places = [self.places[p] for _, _, p in (earlier, now)]
             race = Race(
-                array.name,
-                array.kind,
-                kind,
-                array.element(offset),
-                tuple(site for site, _ in places),
-                tuple(action for _, action in places),
+                array.name, array.kind, kind, array.element(offset),
+                tuple(site for site, _ in places), tuple(action for _, action in places),
                 tuple(self.lanes.thread_coordinates(t) for t, _, _ in (earlier, now)),
                 tuple(self.lanes.grid_coordinates(b) for _, b, _ in (earlier, now)),
-            )
+            )  # fmt: skip
             swaps = tuple(site in self.swaps for site in race.sites)
             why = why or custom(race.actions, swaps, unchanged)
             if why:
@@ -220,12 +208,9 @@ class Findings:
         if finding is None:
             thread, block, place = now
             finding = self.uninitialised[key] = Uninitialised(
-                array.name,
-                array.element(offset),
-                self.places[place][0],
-                self.lanes.thread_coordinates(thread),
-                self.lanes.grid_coordinates(block),
-            )
+                array.name, array.element(offset), self.places[place][0],
+                self.lanes.thread_coordinates(thread), self.lanes.grid_coordinates(block),
+            )  # fmt: skip
             if not self.collect:
                 raise finding.error()
         finding.count += count

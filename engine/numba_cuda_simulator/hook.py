@@ -72,15 +72,15 @@ class Launcher:
                 )
             )
         self.kernel = kernel
-        self.grid, self.block = configuration[:2]
-        self.shared_bytes = configuration[3] if len(configuration) == 4 else 0
+        self.griddim, self.blockdim = configuration[:2]
+        self.stream, self.sharedmem = (*configuration[2:], 0, 0)[:2]
 
     def __call__(self, *args, **keywords):
         __tracebackhide__ = True
         if keywords:
             name = next(iter(keywords))
             raise explain(LaunchError(f"a kernel's arguments have no keywords; got {name}=..."))
-        error = launch(self.kernel, self.grid, self.block, args, self.shared_bytes)
+        error = launch(self.kernel, self.griddim, self.blockdim, args, self.sharedmem)
         if error is not None:
             raise error
         if compiles_nothing(self.kernel) and not self.kernel.specialized:

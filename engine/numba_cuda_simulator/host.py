@@ -80,12 +80,25 @@ class DeviceArray:
         """Return the contents as a NumPy array, or copy them into one."""
         if ary is None:
             return self._simt_host.copy()
-        ary[...] = self._simt_host
+        check_alike(self, ary)
+        ary[...] = self._simt_host.reshape(ary.shape)
         return ary
 
     def copy_to_device(self, ary, stream=0):
         """Copy an array into this one."""
-        self._simt_host[...] = getattr(ary, "_simt_host", ary)
+        order = "C" if self.is_c_contiguous() else "F"
+        ary = np.array(getattr(ary, "_simt_host", ary), order=order, copy=None)
+        check_alike(self, ary)
+        self._simt_host[...] = ary.reshape(self.shape)
+
+    def split(self, section, stream=0):
+        """Yield views of `section` elements each; the last one may be shorter."""
+        for start in range(0, self.size, section):
+            yield self[start : start + section]
+
+    def squeeze(self, axis=None, stream=0):
+        """Return a view without the axes of one element."""
+        return DeviceArray(self._simt_host.squeeze(axis))
 
     def reshape(self, *shape, order="C"):
         """Return a view of another shape."""
@@ -116,6 +129,14 @@ class DeviceArray:
     def __setitem__(self, index, value):
         self._simt_host[index] = getattr(value, "_simt_host", value)
 
+    def getitem(self, item, stream=0):
+        """Return self[item]."""
+        return self[item]
+
+    def setitem(self, key, value, stream=0):
+        """Store self[key] = value."""
+        self[key] = value
+
     def __len__(self):
         return len(self._simt_host)
 
@@ -134,6 +155,15 @@ class DeviceArray:
 
     def __repr__(self):
         return f"<simt device array {self.shape} {self.dtype}>"
+
+
+def check_alike(device, host):
+    """Refuse a copy between arrays of other bytes; axes of one element do not matter."""
+    a, b = device.squeeze(), host.squeeze()
+    for name, error in ("dtype", TypeError), ("shape", ValueError), ("strides", ValueError):
+        if getattr(a, name) != getattr(b, name) and (name != "strides" or a.size):
+            pair = f"{getattr(device, name)} and {getattr(host, name)}"
+            raise error(f"arrays of the {name} {pair} cannot be copied: a GPU copies bytes")
 
 
 def host_value(value):
@@ -162,6 +192,14 @@ class Stream:
     def auto_synchronize(self):
         yield self
 
+    def add_callback(self, callback, arg=None):
+        """Call `callback(stream, 0, arg)` at once: all work before it is done."""
+        callback(self, 0, arg)
+
+    async def async_done(self):
+        """Return the stream once all work before is done, which it is."""
+        return self
+
     def __bool__(self):
         return True
 
@@ -189,6 +227,8 @@ class Event:
 
     def elapsed_time(self, end):
         """Return the milliseconds from this event to another."""
+        if None in (self.time, end.time):
+            raise RuntimeError("elapsed_time: record() both events before")
         return 1e3 * (end.time - self.time)
 
 

@@ -17,7 +17,7 @@ from .libdevice import LIBDEVICE
 from .mathematics import BUILTINS, HALF, MATH, NUMPY_FUNCTIONS, to_bool
 from .other_names import meant
 from .records import present_site
-from .reductions import FUNCTIONS, SUM
+from .reductions import FUNCTIONS, sum_of
 
 NUMBERS = ("float16", "float32", "float64", "complex64", "complex128") + tuple(
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
@@ -150,6 +150,24 @@ def fma(a, b, c):
     return a * b + c
 
 
+def by_parts(operation):
+    """Return an operator of vectors: part by part, a number for each part."""
+
+    def apply(*operands):
+        (vector, *_) = (x for x in operands if isinstance(x, tuple))
+        rows = [x if isinstance(x, tuple) else [x] * len(vector) for x in operands]
+        return vector._make(operation(*parts) for parts in zip(*rows, strict=True))
+
+    return apply
+
+
+OF_VECTORS = {"__array_ufunc__": None}  # so that 2.0 * vector asks the vector
+for _f in operator.add, operator.sub, operator.mul, operator.truediv:
+    OF_VECTORS[f"__{_f.__name__}__"] = by_parts(_f)
+    OF_VECTORS[f"__r{_f.__name__}__"] = by_parts(lambda b, a, f=_f: f(a, b))
+OF_VECTORS |= {f"__{name}__": by_parts(getattr(operator, name)) for name in ("neg", "pos")}
+
+
 class Vector:
     """float32x4(1, 2, 3, 4), float3(v2, z): a vector type, called to make a vector of its parts."""
 
@@ -160,12 +178,12 @@ class Vector:
     def kind(self):
         """The class of the vectors; made late, since there are many types and few are used."""
         parts = namedtuple(self.name, tuple("xyzw"[: self.count]))
-        return type(self.name, (parts,), {"is_vector": True})
+        return type(self.name, (parts,), OF_VECTORS)
 
     def __call__(self, *parts):
         flat = []
         for part in parts:
-            flat += part if isinstance(part, tuple) else [part]
+            flat.extend(part if isinstance(part, tuple) else [part])
         if len(flat) != self.count:
             raise UnsupportedError(f"{self.name}() takes {self.count} parts, got {len(flat)}")
         return self.kind._make(cast(part, self.dtype) for part in flat)
@@ -186,11 +204,24 @@ def vector_types():
     return found
 
 
+def limits(of, names):
+    """Return np.finfo or np.iinfo of a type."""
+
+    def call(type_):
+        found = of(type_.dtype)
+        values = {name: np.asarray(getattr(found, name))[()] for name in names.split()}
+        return Namespace(f"numpy.{of.__name__}()", values)
+
+    return call
+
+
 CASTS = {name: Cast(name) for name in NUMBERS}
 ATOMICS = Namespace(
     "cuda.atomic", {name: Atomic(name) for name in (*UFUNCS, *OTHERS, "cas", "compare_and_swap")}
 )
 NUMPY = Namespace("numpy", {**CASTS, **NUMPY_FUNCTIONS, **FUNCTIONS, "bool_": Cast(bool)})
+NUMPY.finfo = limits(np.finfo, "eps max min tiny resolution bits")
+NUMPY.iinfo = limits(np.iinfo, "max min bits")
 VECTORS = vector_types()
 
 # What does not depend on the launch.
@@ -198,7 +229,8 @@ CONSTANT_INTRINSICS = {
     **CASTS,
     **VECTORS,
     "boolean": Cast(bool),
-    "consteval": lambda value: value,  # of numba-cuda-mlir: all is known here
+    "types": Namespace("cuda.types", {**CASTS, "boolean": Cast(bool)}),
+    "consteval": lambda value: value,  # of what threads know; see syntax.compile_time
     "libdevice": Namespace("cuda.libdevice", LIBDEVICE),
     "warpsize": np.int64(32),
     "atomic": ATOMICS,
@@ -236,7 +268,7 @@ CONSTANT_BUILTINS = {
     "range": Refused("range() other than as a for loop's range"),
     "enumerate": Refused("enumerate()", INDEX_INSTEAD),
     "zip": Refused("zip()", INDEX_INSTEAD),
-    "sum": SUM,
+    "sum": sum_of,
 }
 
 
@@ -288,14 +320,10 @@ def cuda_namespace(lanes, memory, warps):
         "local": Namespace("cuda.local", {"array": Allocator(memory.local_array)}),
     }
     threads = {
-        "threadIdx": lanes.thread_idx,
-        "blockIdx": lanes.block_idx,
-        "blockDim": lanes.block_dim,
-        "gridDim": lanes.grid_dim,
-        "grid": lanes.grid_position,
-        "gridsize": lanes.grid_size,
+        "threadIdx": lanes.thread_idx, "blockIdx": lanes.block_idx, "blockDim": lanes.block_dim,
+        "gridDim": lanes.grid_dim, "grid": lanes.grid_position, "gridsize": lanes.grid_size,
         "laneid": warps.lane_id(),
-    }
+    }  # fmt: skip
     of_warps = {name: getattr(warps, name) for name in OF_WARPS}
     of_warps |= {
         "syncthreads_count": warps.syncthreads_vote("count", lambda votes: votes.sum(0)),
@@ -324,17 +352,11 @@ def cuda_namespace(lanes, memory, warps):
 def operator_namespace(operators, memory):
     """Return the module `operator` as the kernels of a launch see it."""
     special = {
-        "floordiv": operators.floordiv,
-        "mod": operators.mod,
-        "pow": operators.power,
-        "lshift": operators.shift_left,
-        "rshift": operators.shift_right,
-        "not_": operators.not_,
-        "is_": operators.same,
-        "is_not": lambda a, b: operators.not_(operators.same(a, b)),
-        "truth": to_bool,
-        "getitem": lambda array, index: memory.load(array, index, present_site()),
-    }
+        "floordiv": operators.floordiv, "mod": operators.mod, "pow": operators.power,
+        "lshift": operators.shift_left, "rshift": operators.shift_right, "not_": operators.not_,
+        "is_": operators.same, "is_not": lambda a, b: operators.not_(operators.same(a, b)),
+        "truth": to_bool, "getitem": lambda array, index: memory.load(array, index, present_site()),
+    }  # fmt: skip
     sums = {"add": "add", "sub": "subtract", "mul": "multiply", "neg": "negative"}
     special |= {name: partial(operators.arithmetic, ufunc) for name, ufunc in sums.items()}
     inplace = ("add", "sub", "mul", "floordiv", "mod", "pow", "lshift", "rshift")

@@ -57,32 +57,23 @@ def round_away(x):
 
 ERF = by_element(math.erf)
 REAL = {
-    "nearbyint": np.rint,
-    "round": round_away,
-    "rcbrt": lambda x: 1 / np.cbrt(x),
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    "exp10": lambda x: np.power(x.dtype.type(10), x),
+    "nearbyint": np.rint, "round": round_away, "rcbrt": lambda x: 1 / np.cbrt(x),
+    "rsqrt": lambda x: 1 / np.sqrt(x), "exp10": lambda x: np.power(x.dtype.type(10), x),
     "logb": lambda x: np.floor(np.log2(np.abs(x))),
     "cospi": lambda x: np.cos(np.pi * x.astype(F64)),
     "sinpi": lambda x: np.sin(np.pi * x.astype(F64)),
-    "normcdf": lambda x: 0.5 * (1 - ERF(-x / np.sqrt(2))),
-    "tgamma": by_element(math.gamma),
-    "lgamma": by_element(math.lgamma),
-    "erf": ERF,
-    "erfc": by_element(math.erfc),
-    **ARC,
-}
+    "normcdf": lambda x: 0.5 * (1 - ERF(-x / np.sqrt(2))), "tgamma": by_element(math.gamma),
+    "lgamma": by_element(math.lgamma), "erf": ERF, "erfc": by_element(math.erfc), **ARC,
+}  # fmt: skip
 REAL |= of_numpy(
     """cbrt ceil cos cosh exp exp2 expm1 fabs floor log log10 log1p log2 rint sin sinh sqrt tan tanh
     trunc"""
 )
 PAIRS = {
-    **of_numpy("copysign fmax fmin fmod hypot nextafter"),
-    "atan2": np.arctan2,
+    **of_numpy("copysign fmax fmin fmod hypot nextafter"), "atan2": np.arctan2,
     "fdim": lambda x, y: np.where(x > y, x - y, np.where(x != x, x, np.where(y != y, y, 0))),
-    "pow": np.power,
-    "remainder": lambda x, y: x - np.rint(x / y) * y,
-}
+    "pow": np.power, "remainder": lambda x, y: x - np.rint(x / y) * y,
+}  # fmt: skip
 
 
 def table():

@@ -85,11 +85,9 @@ NUMPY_OPERATORS = """bitwise_and bitwise_not bitwise_or bitwise_xor conjugate di
     greater greater_equal invert left_shift less less_equal logical_and logical_not logical_or
     logical_xor maximum minimum not_equal right_shift true_divide""".split()
 NUMPY_UFUNCS = {
-    **{name: unary(getattr(np, name)) for name in NUMPY_UNARY},
-    "arctan2": binary(np.arctan2),
-    "hypot": binary(np.hypot),
-    **{name: getattr(np, name) for name in NUMPY_OPERATORS},
-}
+    **{name: unary(getattr(np, name)) for name in NUMPY_UNARY}, "arctan2": binary(np.arctan2),
+    "hypot": binary(np.hypot), **{name: getattr(np, name) for name in NUMPY_OPERATORS},
+}  # fmt: skip
 
 
 def of_numbers_or_arrays(name, function):
@@ -233,13 +231,6 @@ def length(x):
 
 
 BUILTINS = {
-    "abs": lambda x: np.abs(lane(x)),
-    "bool": to_bool,
-    "complex": to_complex,
-    "float": to_float,
-    "int": to_int,
-    "len": length,
-    "max": maximum,
-    "min": minimum,
-    "round": round_,
-}
+    "abs": lambda x: np.abs(lane(x)), "bool": to_bool, "complex": to_complex, "float": to_float,
+    "int": to_int, "len": length, "max": maximum, "min": minimum, "round": round_,
+}  # fmt: skip

@@ -135,13 +135,10 @@ class Names:
         types_ = {**CASTS, "boolean": Cast(bool)}
         numba = {**types_, "types": Namespace("numba.types", types_), "cuda": self.cuda}
         self.modules = {
-            "cmath": Namespace("cmath", CMATH),
-            "math": Namespace("math", MATH),
-            "numpy": NUMPY,
-            "numba": Namespace("numba", numba),
-            "numba.cuda": self.cuda,
+            "cmath": Namespace("cmath", CMATH), "math": Namespace("math", MATH), "numpy": NUMPY,
+            "numba": Namespace("numba", numba), "numba.cuda": self.cuda,
             "numba.cuda.cg": self.cuda.cg,
-        }
+        }  # fmt: skip
         self.builtins = builtin_names(machine.operators)
         self.operations = {PREFIX + "slice": slice, PREFIX + "allocate": allocate}
         self.operations |= {PREFIX + "machine": machine, PREFIX + "lanes": machine.lanes}
@@ -169,13 +166,25 @@ class Names:
                 environment[name] = Undefined(value[1]) if isinstance(value, tuple) else value
             closure = closure_of(function)
             for name in lockstep.names:
-                if name in closure:
+                if name.startswith(PREFIX + "\n"):
+                    environment[name] = self.compile_time(name, function)
+                elif name in closure:
                     environment[name] = self.resolve(name, closure[name])
                 elif name in function.__globals__ and not name.startswith(PREFIX):
                     environment[name] = self.resolve(name, function.__globals__[name])
             runnable = types.FunctionType(lockstep.code, environment)
             found = self.environments[function] = runnable, lockstep
         return found
+
+    def compile_time(self, name, function):
+        """Return the value of consteval(...), of which numba-cuda-mlir's compiler runs Python."""
+        _, result, text = name.split("\n", 2)
+        world = {**function.__globals__, **closure_of(function)}
+        exec(text, world)
+        value = world[result]
+        if not isinstance(value, (str, np.ndarray)) and hasattr(value, "__iter__"):
+            value = tuple(value)
+        return self.resolve(f"consteval of {text}", value)
 
     def device_functions(self, function):
         """Return the device functions that a function names, by itself or in a module."""
@@ -258,7 +267,9 @@ class Names:
             return self.cuda
         if name.startswith("numba"):
             last = name.rpartition(".")[2]
-            if last == "types" or name == "numba_cuda_mlir":
+            if last == "types":
+                return ForeignModule(self, module)
+            if name == "numba_cuda_mlir":
                 return self.modules["numba"]
             if last == "experimental":
                 return self.cuda

@@ -1,10 +1,15 @@
 """Operators and builtins whose meaning differs from NumPy's, or depends on who runs."""
 
+import operator
+
 import numpy as np
 
 from .dtypes import as_bool, as_one_type, cast, select
 from .errors import KernelZeroDivisionError, UnsupportedError, thread_name
 from .lanes import ALL, NOBODY, is_member, is_truth, is_value, lane_dtype, like, type_name
+
+OF_TUPLES = {"add": operator.add, "subtract": operator.sub, "multiply": operator.mul}
+OF_TUPLES |= {"negative": operator.neg, "positive": operator.pos}
 
 
 class Operators:
@@ -107,12 +112,8 @@ class Operators:
 
     def arithmetic(self, name, *operands):
         """+, - or * of what may be truth values, which count as int64 in Numba."""
-        vector = next((x for x in operands if hasattr(x, "is_vector")), None)
-        if vector is not None:  # numba-cuda-mlir's: part by part
-            rows = [x if isinstance(x, tuple) else [x] * len(vector) for x in operands]
-            return like(
-                vector, [self.arithmetic(name, *parts) for parts in zip(*rows, strict=True)]
-            )
+        if any(isinstance(x, tuple) for x in operands):  # numba-cuda-mlir's vectors, for one
+            return OF_TUPLES[name](*operands)
         operands = [self.number(x) for x in operands]
         return getattr(np, name)(*operands)
 

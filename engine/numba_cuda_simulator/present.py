@@ -183,22 +183,12 @@ def as_cuda_array(obj, sync=True):
 
 # Without a GPU each of these would ask for a driver.
 PRESENT = {
-    "gpus": GPUS,
-    "list_devices": lambda: GPUS,
-    "get_current_device": lambda: DEVICE,
-    "select_device": select_device,
-    "current_context": current_context,
-    "close": lambda: None,
-    "detect": detect,
-    "require_context": require_context,
-    "defer_cleanup": nothing,
-    "profiling": nothing,
-    "profile_start": lambda: None,
-    "profile_stop": lambda: None,
-    "is_cuda_array": is_cuda_array,
-    "as_cuda_array": as_cuda_array,
-    "is_float16_supported": lambda: True,
-    "is_bfloat16_supported": lambda: True,
-}
+    "gpus": GPUS, "list_devices": lambda: GPUS, "get_current_device": lambda: DEVICE,
+    "select_device": select_device, "current_context": current_context, "close": lambda: None,
+    "detect": detect, "require_context": require_context, "defer_cleanup": nothing,
+    "profiling": nothing, "profile_start": lambda: None, "profile_stop": lambda: None,
+    "is_cuda_array": is_cuda_array, "as_cuda_array": as_cuda_array,
+    "is_float16_supported": lambda: True, "is_bfloat16_supported": lambda: True,
+}  # fmt: skip
 # These only where a program is to take the engine for a GPU.
 PRETENDED = {"is_available": lambda: True, "is_supported_version": lambda: True}

@@ -107,19 +107,11 @@ def item(array):
 
 
 METHODS = {
-    "sum": total,
-    "prod": product,
-    "mean": mean,
-    "min": extreme(np.minimum),
-    "max": extreme(np.maximum),
-    "var": variance,
-    "std": lambda array: np.sqrt(variance(array)),
-    "any": of_truths(np.logical_or, np.False_),
-    "all": of_truths(np.logical_and, np.True_),
-    "argmax": first_best(np.greater),
-    "argmin": first_best(np.less),
-    "item": item,
-}
+    "sum": total, "prod": product, "mean": mean, "min": extreme(np.minimum),
+    "max": extreme(np.maximum), "var": variance, "std": lambda array: np.sqrt(variance(array)),
+    "any": of_truths(np.logical_or, np.False_), "all": of_truths(np.logical_and, np.True_),
+    "argmax": first_best(np.greater), "argmin": first_best(np.less), "item": item,
+}  # fmt: skip
 
 
 def of_array(name, function):
@@ -155,7 +147,14 @@ def at(memory, x, index, site):
     return memory.load(x, tuple(index), site)
 
 
-LaneArray.each = each
+def fill(array, value):
+    """x.fill(value), of each thread."""
+    memory = kernel_frame().f_globals["_simt_machine"].memory
+    memory.fill(array, ..., value, present_site())
+
+
+LaneArray.each, LaneArray.fill = each, fill
+LaneArray.transpose = lambda array: array.T
 for _name, _function in METHODS.items():
     setattr(LaneArray, _name, _function)
 FUNCTIONS = {name: of_array(f"np.{name}", f) for name, f in METHODS.items() if name != "item"}
@@ -169,4 +168,9 @@ FUNCTIONS |= {
     "size": of_array("np.size", lambda array: array.size),
     "shape": of_array("np.shape", lambda array: array.shape),
 }
-SUM = of_array("sum", total)
+
+
+def sum_of(values):
+    """sum(values), of a tuple or an array."""
+    tuple_ = isinstance(values, tuple)
+    return sum(values, np.int64(0)) if tuple_ else of_array("sum", total)(values)

@@ -38,11 +38,24 @@ def parsed_signatures(given, device):
     """Return the Signatures that cuda.jit is given: a string, types, or a list of these."""
     found = []
     for signature in given if isinstance(given, list) else [given]:
-        args, result = normalize_signature(signature)
+        args, result = normalize_signature(numbas(signature))
         if result not in (None, types.void) and not device:
             raise TypeError("CUDA kernel must have void return type.")
         found.append(Signature(args, result))
     return tuple(found)
+
+
+def numbas(given):
+    """Return a type or signature of numba-cuda-mlir, or several, as Numba's; others as they are."""
+    if isinstance(given, tuple):
+        return tuple(map(numbas, given))
+    if not type(given).__module__.startswith("numba_cuda_mlir"):
+        return given
+    if hasattr(given, "return_type"):
+        return numbas(given.return_type)(*map(numbas, given.args))
+    if hasattr(given, "ndim"):
+        return types.Array(numbas(given.dtype), given.ndim, given.layout)
+    return getattr(types, str(given), given)
 
 
 def signatures_of(kernel):

@@ -236,11 +236,9 @@ class Kernel(Emitter):
             bind = [self.region([assign(name, load_name(turn))])]
             self.locals.add(turn)
         loop = ast.For(
-            ast.Name(turn, ast.Store()),
-            ast.Call(load_name("range"), args, []),
-            bind + self.split_body(s),
-            [],
-        )
+            ast.Name(turn, ast.Store()), ast.Call(load_name("range"), args, []),
+            bind + self.split_body(s), [],
+        )  # fmt: skip
         return [ask, loop]
 
     def split_body(self, s):

@@ -1,6 +1,7 @@
 """Which Python a kernel may be written in, and what to write instead of the rest."""
 
 import ast
+import collections
 
 # What Numba does not compile for a GPU either: name, what to write instead.
 REFUSED = {
@@ -76,13 +77,25 @@ class FromEnd(int):
 
 def is_consteval(node):
     """Recognise consteval(...) of numba-cuda-mlir."""
-    if not isinstance(node, ast.Call):
-        return False
-    return getattr(node.func, "attr", getattr(node.func, "id", "")) == "consteval"
+    return called(node) == "consteval"
 
 
-def contexts(block):
-    return [item.context_expr for item in block.items]
+def called(node):
+    """Return the last name of what is called; an empty string for no call."""
+    function = getattr(node, "func", None)
+    return getattr(function, "attr", getattr(function, "id", ""))
+
+
+def loads(node):
+    """Count how often each name is read."""
+    names = (x for x in ast.walk(node) if isinstance(x, ast.Name))
+    return collections.Counter(x.id for x in names if isinstance(x.ctx, ast.Load))
+
+
+def stored(node):
+    """Return the names that are assigned."""
+    names = (x for x in ast.walk(node) if isinstance(x, ast.Name))
+    return {x.id for x in names if isinstance(x.ctx, ast.Store)}
 
 
 class SimpleLoops(ast.NodeTransformer):
@@ -105,15 +118,55 @@ class SimpleLoops(ast.NodeTransformer):
         self.prefix = prefix
         self.count = 0
         self.flags = []  # of the loops around, from the outside in; None: no else
+        self.before = []  # statements of consteval, which Python runs
+
+    def visit_FunctionDef(self, function):
+        self.loads = loads(function)
+        self.local = stored(function) | set(parameters_of(function))
+        return self.generic_visit(function)
+
+    def visit_Call(self, call):
+        """Take consteval(...) out for Python to run, unless it names what only threads know."""
+        if is_consteval(call) and len(call.args) == 1:
+            own = stored(call)  # variables of comprehensions
+            known = set().union(*map(stored, map(ast.parse, self.before)))
+            if not (set(loads(call.args[0])) - own) & (self.local - known):
+                return self.compile_time(f"value = {ast.unparse(call.args[0])}", "value", call)
+        return self.generic_visit(call)
+
+    def compile_time(self, text, name, like):
+        """Return the name of a value that `Names.compile_time` computes."""
+        name = "\n".join((self.prefix, name, *self.before, text))
+        return ast.copy_location(ast.Name(name, ast.Load()), like)
+
+    def visit_Assign(self, s):
+        value, target = s.value, s.targets[0]
+        s.value = self.visit(value)
+        if is_consteval(value) and isinstance(s.value, ast.Name) and isinstance(target, ast.Name):
+            self.before.append(f"{target.id} = {ast.unparse(value.args[0])}")
+        return s
 
     def visit_With(self, block):
-        """Run what numba-cuda-mlir runs at compile time, with consteval(): ..., in each thread."""
-        block.body = self.statements(block.body)
-        return block.body if all(map(is_consteval, contexts(block))) else block
+        """Write `with consteval(): ...` as one assignment for each name that is used after it."""
+        if not all(is_consteval(item.context_expr) for item in block.items):
+            return block
+        text = "\n".join(map(ast.unparse, block.body))
+        result = []
+        for name in sorted(stored(block) & set(self.loads - loads(block))):
+            target = ast.copy_location(ast.Name(name, ast.Store()), block)
+            result.append(self.assign(target, self.compile_time(text, name, block)))
+        self.before.append(text)
+        return result or ast.copy_location(ast.Pass(), block)
 
     def visit_For(self, loop):
-        if isinstance(loop, ast.For) and is_consteval(loop.iter) and loop.iter.args:
-            loop.iter = loop.iter.args[0]
+        part = "iter" if isinstance(loop, ast.For) else "test"
+        value = getattr(loop, part)
+        if is_consteval(value) and value.args and called(value.args[0]) == "range":
+            simple, call, value = (ast.Constant, ast.Name), value.func, value.args[0]
+            for n, x in enumerate(value.args):  # a range stays one
+                if not isinstance(x, simple):
+                    value.args[n] = ast.copy_location(ast.Call(call, [x], []), x)
+        setattr(loop, part, self.visit(value))
         flag = self.name() if loop.orelse else None
         self.flags.append(flag)
         loop.body = self.statements(loop.body)

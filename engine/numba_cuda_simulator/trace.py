@@ -150,16 +150,11 @@ class Trace:
         lanes, memory = watch.lanes, watch.memory
         counters, findings = watch.counters, watch.findings
         trace = cls(
-            function.__name__,
-            lanes.grid,
-            lanes.block,
-            barriers=counters.barriers,
-            shuffles=counters.shuffles,
-            launched=launched,
+            function.__name__, lanes.grid, lanes.block, barriers=counters.barriers,
+            shuffles=counters.shuffles, launched=launched,
             shared_bytes=memory.shared_bytes + memory.dynamic_bytes,
-            local_bytes=sum(memory.local_sizes.values()),
-            flops=Flops(watch.flops.totals),
-        )
+            local_bytes=sum(memory.local_sizes.values()), flops=Flops(watch.flops.totals),
+        )  # fmt: skip
         for array in memory.globals:
             trace.arrays.setdefault(array.name, GlobalTraffic())
         for array in memory.allocations.values():

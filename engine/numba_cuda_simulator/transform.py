@@ -51,27 +51,18 @@ PREFIX = "_simt_"  # of every name that the engine adds to a kernel
 
 # Operators whose Numba meaning needs more than NumPy's own operator.
 SPECIAL_OPERATORS = {
-    ast.FloorDiv: "floordiv",
-    ast.Mod: "mod",
-    ast.Pow: "power",
-    ast.LShift: "shift_left",
+    ast.FloorDiv: "floordiv", ast.Mod: "mod", ast.Pow: "power", ast.LShift: "shift_left",
     ast.RShift: "shift_right",
-}
+}  # fmt: skip
 FUTURE = functools.reduce(
     operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 )
 TRUTH_SENSITIVE = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply"}
 # What operators count as where floating-point operations are counted.
 KINDS = {
-    ast.Add: "add",
-    ast.Sub: "add",
-    ast.Mult: "mul",
-    ast.Div: "div",
-    ast.FloorDiv: "floordiv",
-    ast.Mod: "mod",
-    ast.Pow: "pow",
-    ast.USub: "neg",
-}
+    ast.Add: "add", ast.Sub: "add", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floordiv",
+    ast.Mod: "mod", ast.Pow: "pow", ast.USub: "neg",
+}  # fmt: skip
 
 
 @functools.lru_cache(maxsize=512)
@@ -348,16 +339,9 @@ class Transformer(Writer):
         written, read = element_uses(function)
         code = named(namespace[function.name].__code__, self.name)
         return LockstepCode(
-            code,
-            self.constants,
-            self.parameters,
-            global_names(code),
-            written,
-            read,
-            self.shape_parameters,
-            self.calls,
-            self.find_result(),
-        )
+            code, self.constants, self.parameters, global_names(code), written, read,
+            self.shape_parameters, self.calls, self.find_result(),
+        )  # fmt: skip
 
     def find_unsure_reads(self):
         return find_unsure_reads(self.function, self.parameters)
@@ -568,13 +552,10 @@ class Transformer(Writer):
     def e_IfExp(self, node):
         body, otherwise = node.body, node.orelse
         return self.call(
-            "choose",
-            self.expression(node.test),
-            thunk(self.expression(body)),
-            thunk(self.expression(otherwise)),
-            self.literal_dtype(body, otherwise),
+            "choose", self.expression(node.test), thunk(self.expression(body)),
+            thunk(self.expression(otherwise)), self.literal_dtype(body, otherwise),
             *(load_name(side.id) for side in (body, otherwise) if is_name(side)),
-        )
+        )  # fmt: skip
 
     def literal_dtype(self, *sources):
         """Return the type that literal branches force on a conditional expression.
@@ -917,7 +898,8 @@ def element_uses(function):
     return stored, handed_on
 
 
-VIEWS = "T", "real", "imag", "reshape", "ravel"  # attributes that show the same memory
+# Attributes that show the same memory, or store to it.
+VIEWS = "T", "real", "imag", "reshape", "ravel", "transpose", "fill"
 
 
 def root(node):

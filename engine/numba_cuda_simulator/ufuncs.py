@@ -29,15 +29,16 @@ class DeviceFunction:
 
 def kernel_of(function, statement, parameters):
     """Return the kernel that runs a statement, which calls `core`, in each thread below `count`."""
+    name = function.__name__ if function.__name__.isidentifier() else "ufunc"  # of a lambda
     source = (
-        f"def {function.__name__}({', '.join(parameters)}, count):\n"
+        f"def {name}({', '.join(parameters)}, count):\n"
         f"    i = grid(1)\n    if i < count:\n        {statement}\n"
     )
     file = f"<the kernel of {function.__module__}.{function.__qualname__}>"
     linecache.cache[file] = len(source), None, source.splitlines(True), file
     world = {"core": DeviceFunction(function), "grid": PLACEHOLDERS["grid"]}
     exec(compile(source, file, "exec"), world)
-    return world[function.__name__]
+    return world[name]
 
 
 def run(kernel, arguments, count):

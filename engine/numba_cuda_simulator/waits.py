@@ -87,12 +87,9 @@ class Patience:
         who = thread_name(thread, block)
         waits = "waits for another thread" if self.waits else "goes round without any change"
         error = UnsupportedError(
-            f"this while loop never ends: {who}{more} {waits}",
-            sites=[self.site],
-            thread=thread,
-            block=block,
-            hint=self.hint(),
-        )
+            f"this while loop never ends: {who}{more} {waits}", sites=[self.site], thread=thread,
+            block=block, hint=self.hint(),
+        )  # fmt: skip
         error.waits = self.waits
         raise error
 

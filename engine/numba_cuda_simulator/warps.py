@@ -148,11 +148,9 @@ class Warps:
             )
             return
         raise BarrierDivergenceError(
-            f"this_grid().sync() is never reached by {who}",
-            thread=thread,
-            block=block,
+            f"this_grid().sync() is never reached by {who}", thread=thread, block=block,
             hint="Every thread of the grid must arrive, or the GPU hangs.",
-        )
+        )  # fmt: skip
 
     def predicate(self, value):
         """Return a truth value of the active threads, (threads, blocks)."""
@@ -204,11 +202,9 @@ class Warps:
                 notice(present_site(), message, why)
                 return
             raise BarrierDivergenceError(
-                message,
-                thread=waits,
-                block=where,
+                message, thread=waits, block=where,
                 hint="On a GPU the result is undefined. Name only the lanes that get here.",
-            )
+            )  # fmt: skip
 
     def shuffle(self, kind):
         """Return shfl_sync, shfl_up_sync, shfl_down_sync or shfl_xor_sync."""

@@ -11,19 +11,16 @@ STYLES = [*computing.ZOO, *hardware.ZOO, *language.ZOO]
 ANSWERS = {
     "game_of_life": lambda cells, out: life(cells),
     "convolution": lambda x, w, out: np.convolve(x, w[::-1], "valid"),
-    "matrix_vector": lambda a, x, out: a @ x,
-    "matrix_product": lambda a, b, out: a @ b,
-    "transpose": lambda x, out: x.T,
-    "tree_sum": lambda x, out: x.reshape(-1, 128).sum(1),
+    "matrix_vector": lambda a, x, out: a @ x, "matrix_product": lambda a, b, out: a @ b,
+    "transpose": lambda x, out: x.T, "tree_sum": lambda x, out: x.reshape(-1, 128).sum(1),
     "prefix_sum": lambda x, out: np.cumsum(x.reshape(-1, 128), 1).ravel(),
     "bitonic_sort": lambda x: np.sort(x.reshape(-1, 128)).ravel(),
     "histogram": lambda x, out: np.bincount(x, minlength=64),
     "stencil": lambda x, out: np.convolve(x, np.ones(3, int), "same"),
-    "quicksort": lambda x: np.sort(x),
-    "insertion_sort": lambda x, turns: (np.sort(x), turns),
+    "quicksort": lambda x: np.sort(x), "insertion_sort": lambda x, turns: (np.sort(x), turns),
     "n_body": lambda bodies, out: pulls(bodies),
     "edit_distance": lambda a, b, out: np.array(list(map(edits, a, b))),
-}
+}  # fmt: skip
 
 
 def life(cells):

@@ -362,24 +362,21 @@ def _agreement(test):
 
 
 _METHODS = {
-    "syncthreads": lambda self: self.machine.meet("block"),
-    "syncthreads_count": _vote(sum),
-    "syncthreads_and": _vote(all),
-    "syncthreads_or": _vote(any),
+    "syncthreads": lambda self: self.machine.meet("block"), "syncthreads_count": _vote(sum),
+    "syncthreads_and": _vote(all), "syncthreads_or": _vote(any),
     "syncwarp": lambda self, mask=FULL_MASK: self.machine.meet("warp", mask=mask),
     "shfl_sync": lambda self, mask, x, lane: self.shuffle(mask, x, lane % 32),
     "shfl_xor_sync": lambda self, mask, x, bits: self.shuffle(mask, x, self.laneid ^ bits),
     "shfl_up_sync": lambda self, mask, x, delta: self.shuffle(mask, x, self.laneid - delta),
     "shfl_down_sync": lambda self, mask, x, delta: self.shuffle(mask, x, self.laneid + delta),
-    "any_sync": _agreement(any),
-    "all_sync": _agreement(all),
+    "any_sync": _agreement(any), "all_sync": _agreement(all),
     "activemask": lambda self: np.int64(self.ballot_sync(FULL_MASK, True)) & FULL_MASK,
     "lanemask_lt": lambda self: np.int64((1 << int(self.laneid)) - 1),
     "popc": lambda self, x: np.int64(len(_bits(x).replace("0", ""))),
     "clz": lambda self, x: np.int64(len(_bits(x)) - len(_bits(x).lstrip("0"))),
     "ffs": lambda self, x: np.int64(_bits(x)[::-1].find("1") + 1),
     "brev": lambda self, x: np.uint64(int(_bits(x)[::-1], 2)),
-}
+}  # fmt: skip
 for _name, _method in _METHODS.items():
     setattr(_CudaModule, _name, _method)
 
@@ -476,14 +473,10 @@ def _fma_of_halves(a, b, c):
 
 
 _BUILTINS = {
-    "complex": _complex,
-    "float": _float,
-    "int": np.int64,
-    "len": lambda x: np.int64(len(x) if isinstance(x, tuple) else x.shape[0]),
-    "max": _maximum,
-    "min": _minimum,
-    "round": lambda x: np.int64(np.rint(x)),
-}
+    "complex": _complex, "float": _float, "int": np.int64,
+    "len": lambda x: np.int64(len(x) if isinstance(x, tuple) else x.shape[0]), "max": _maximum,
+    "min": _minimum, "round": lambda x: np.int64(np.rint(x)),
+}  # fmt: skip
 _NUMPY = SimpleNamespace(**{name: _Cast(name) for name in np.sctypeDict if type(name) is str})
 _HALF = SimpleNamespace(hadd=np.add, hfma=_fma_of_halves, hgt=np.greater)
 _MATH = SimpleNamespace(

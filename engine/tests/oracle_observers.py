@@ -86,10 +86,8 @@ def wavefronts(lanes, itemsize, op="load"):
 
 
 RIVALS = {
-    "load": ("store", "atomic"),
-    "store": ("load", "store", "atomic"),
-    "atomic": ("load", "store"),
-}
+    "load": ("store", "atomic"), "store": ("load", "store", "atomic"), "atomic": ("load", "store"),
+}  # fmt: skip
 
 
 class RaceFinder:

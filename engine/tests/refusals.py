@@ -33,13 +33,11 @@ WORLD = {"cuda": cuda, "np": np, "float32": float32, "PAIR": PAIR, "undecorated"
 WORLD["add_c"] = cuda.declare_device("add_c", "float64(float64)")
 NUMBERS, DATES = np.arange(8.0), np.zeros(8, "datetime64[s]")
 PAIRS, NAMES = np.zeros(8, PAIR), np.array(["a", "b"])
+LOCAL, SHARED = " = cuda.local.array(2, np.float64)", " = cuda.shared.array(8, np.complex64)"
 # What it is -> the statements of a kernel of x, and x.
 REFUSED = {
     "a function or lambda defined in it": ("def f(a):\n        return a\n    x[0] = f(1)", NUMBERS),
-    "an extension of the compiler: `@overload`, `@intrinsic`": (
-        "x[0] = undecorated(1)",
-        NUMBERS,
-    ),
+    "an extension of the compiler: `@overload`, `@intrinsic`": ("x[0] = undecorated(1)", NUMBERS),
     "a function of C++ or PTX (`cuda.declare_device`)": ("x[0] = add_c(1)", NUMBERS),
     "records in shared or local memory": ("s = cuda.shared.array(8, PAIR)", NUMBERS),
     "a part of an array of records": ("y = x[2:]", PAIRS),
@@ -47,14 +45,11 @@ REFUSED = {
     "strings and bytes": ("x[0] = x[1]", NAMES),
     "`x.view(dtype)` of an array": ("y = x.view(np.int64)", NUMBERS),
     "a slice whose length differs between threads": ("y = x[cuda.grid(1) :]", NUMBERS),
-    "an array chosen by each thread": (
-        "a = cuda.local.array(2, np.float64)\n    y = x if cuda.grid(1) else a",
-        NUMBERS,
-    ),
-    "`.real` of a complex array in shared memory": (
-        "s = cuda.shared.array(8, np.complex64)\n    y = s.real",
-        NUMBERS,
-    ),
+    "an array chosen by each thread": (f"a{LOCAL}\n    y = x if cuda.grid(1) else a", NUMBERS),
+    "`.real` of a complex array in shared memory": (f"s{SHARED}\n    y = s.real", NUMBERS),
+    "`x.flat`": ("x[0] = x.flat[1]", NUMBERS),
+    "`isinstance`, `hasattr`": ("x[0] = isinstance(x[0], float)", NUMBERS),
+    "`np.ndindex`": ("for i in np.ndindex(2, 2):\n        x[0] = 1", NUMBERS),
     "`n.bit_count()`": ("x[0] = cuda.grid(1).bit_count()", NUMBERS),
     "`match`": ("match cuda.grid(1):\n        case 0:\n            x[0] = 1", NUMBERS),
     "`*args` of a device function's own": ("x[0] = many(1, 2)", NUMBERS),

@@ -37,25 +37,17 @@ LEFT_OUT = {
     "bfloat16_bindings fp8_bindings": "generated bindings",
     "byteflow": "the compiler's reading of byte code",
     "cache_hints": "PTX of loads and stores with cache hints",
-    "caching": "the compiler's cache on disk",
-    "cffi": "linking of C code",
-    "compiler": "the compiler's own interface",
-    "cupy_bfloat16_interop": "arrays of CuPy",
+    "caching": "the compiler's cache on disk", "cffi": "linking of C code",
+    "compiler": "the compiler's own interface", "cupy_bfloat16_interop": "arrays of CuPy",
     "debuginfo debuginfo_types": "debug information in LLVM code",
-    "extending_types": "extensions of the compiler",
-    "inspect": "LLVM code, PTX and SASS",
-    "ipc": "memory shared between processes",
-    "ir ir_utils": "the compiler's intermediate form",
-    "libdevice": "functions of libdevice",
-    "lineinfo": "line numbers in PTX",
-    "multigpu": "several GPUs",
-    "multiprocessing": "a driver in several processes",
-    "ffi": "linking of C++ code",
-    "cpointer": "C pointers",
-    "numba_interop": "the compiler of Numba for CPUs",
-    "serialize": "pickled kernels",
+    "extending_types": "extensions of the compiler", "inspect": "LLVM code, PTX and SASS",
+    "ipc": "memory shared between processes", "ir ir_utils": "the compiler's intermediate form",
+    "libdevice": "functions of libdevice", "lineinfo": "line numbers in PTX",
+    "multigpu": "several GPUs", "multiprocessing": "a driver in several processes",
+    "ffi": "linking of C++ code", "cpointer": "C pointers",
+    "numba_interop": "the compiler of Numba for CPUs", "serialize": "pickled kernels",
     "tracing": "tracing of the compiler",
-}
+}  # fmt: skip
 LEFT_OUT = {f"test_{name}": why for names, why in LEFT_OUT.items() for name in names.split()}
 WHOLE = "whole folders: the driver, the compiler, its memory manager"
 
@@ -64,15 +56,13 @@ STOPPED = signal.SIGXCPU, signal.SIGKILL, signal.SIGALRM
 PASSED, SKIPPED, REFUSED, IRRELEVANT = "passed", "skipped", "refused", "irrelevant"
 STRICTER, DIFFERENT, CRASH, SLOW = "stricter", "different", "crash", "time limit"
 MEANING = {
-    PASSED: "the same result",
-    SKIPPED: "by its own decorator",
+    PASSED: "the same result", SKIPPED: "by its own decorator",
     IRRELEVANT: "asks for compiled code, a driver or another package",
     REFUSED: "the engine says that it does not run this, and why",
     STRICTER: "the engine finds an error in the test's kernel",
     DIFFERENT: "another result, or no error where one is expected",
-    CRASH: "an error of the engine itself",
-    SLOW: "stopped",
-}
+    CRASH: "an error of the engine itself", SLOW: "stopped",
+}  # fmt: skip
 
 # Outcome of a test, the reason, and a text in its name or its failure: the first that is found.
 REASONS = r"""

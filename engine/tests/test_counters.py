@@ -19,11 +19,8 @@ from numba_cuda_simulator import counters as engine
 
 GLOBAL = [f"{op}{what}" for op in ("load", "store") for what in ("s", "_bytes", "_requests")]
 GLOBAL += ["load_sectors", "store_sectors"]
-SHARED = [
-    f"{op}{what}"
-    for op in ("load", "store")
-    for what in ("s", "_requests", "_wavefronts", "_conflicts")
-]
+SHARED = ("s", "_requests", "_wavefronts", "_conflicts")
+SHARED = [f"{op}{what}" for op in ("load", "store") for what in SHARED]
 
 
 @cuda.jit
@@ -181,12 +178,10 @@ def test_results_and_traffic_are_the_oracles(launch, monkeypatch):
         want = want or args
         assert_same(launch, args, want, f"{lanes} lanes, checked={checked}")
 
-    expected = {
-        kind: {
-            name: {x: counted[x] for x in names} for name, counted in tracer.totals(kind).items()
-        }
-        for kind, names in COUNTED.items()
-    }
+    expected = {kind: {} for kind in COUNTED}
+    for kind, names in COUNTED.items():
+        for name, counted in tracer.totals(kind).items():
+            expected[kind][name] = {x: counted[x] for x in names}
     for lanes in (512, 32768) if of_zoo or racing else (512,):
         monkeypatch.setattr("numba_cuda_simulator.launch.LANES_PER_BATCH", lanes)
         args = launch.arguments()
@@ -216,17 +211,9 @@ def test_prices_of_random_requests():
     rng, lane = np.random.default_rng(0), np.arange(32)
     for itemsize, op, _ in itertools.product((1, 2, 4, 8, 16), ("load", "store"), range(100)):
         step = rng.integers(1, 40)
-        element = rng.choice(
-            [
-                rng.integers(0, 200, 32),
-                rng.integers(0, 3, 32),
-                rng.integers(0, 200, 32)[lane // 2],
-                rng.integers(0, 200, 32)[lane & 29],
-                lane % 16 * step,
-                lane // 2 * step,
-                lane * step,
-            ]
-        )
+        some = [rng.integers(0, most, 32) for most in (200, 3, 200, 200)]
+        pairs = [some[2][lane // 2], some[3][lane & 29], lane % 16 * step, lane // 2 * step]
+        element = rng.choice([*some[:2], *pairs, lane * step])
         active = rng.random(32) < rng.choice([0.1, 0.5, 0.9, 1.1])
         active[rng.integers(32)] = True
         at = element * itemsize + itemsize * rng.integers(9)

@@ -27,13 +27,10 @@ def unfused(operations):
     return +totals
 
 
-@pytest.mark.parametrize(
-    "launch",
-    [
-        pytest.param(x, id=x.name, marks=[pytest.mark.thorough] * (x.name in LONG))
-        for x in [*ZOO, *RACING]
-    ],
-)
+@pytest.mark.parametrize("launch", [
+    pytest.param(x, id=x.name, marks=[pytest.mark.thorough] * (x.name in LONG))
+    for x in [*ZOO, *RACING]
+])  # fmt: skip
 def test_numbers_that_count_themselves_agree(launch, monkeypatch):
     how = dict(shared_bytes=launch.shared_bytes)
     with counting() as totals:

@@ -1,5 +1,6 @@
 """What kernels and programs that nobody here wrote use: dialects, ufuncs, a GPU to be found."""
 
+import asyncio
 import builtins
 import importlib.util
 import math
@@ -52,39 +53,31 @@ def run(source, **more):
 
 
 EXPRESSIONS = [
-    ("settings.SCALE", 3),
-    ("settings.TYPE(1) / 3", np.float32(1) / 3),
-    ("settings.doubled(x[2])", 4),
-    ("settings.TABLE[1]", 2),
-    ("D[x.size % 3][0] * 10 + D[1][1]", 0),
-    ("x.sum()", 28),
-    ("sum(x)", 28),
-    ("np.prod(x[1:4])", 6),
-    ("x.mean()", 3.5),
-    ("x.var()", 5.25),
-    ("x.std()", 5.25**0.5),
-    ("x.argmax()", 7),
-    ("np.argmin(x)", 0),
-    ("x.any() + 2 * x.all()", 1),
-    ("x[2:3].item()", 2),
-    ("x.nbytes + np.size(x) + np.shape(x)[0]", 48),
+    ("settings.SCALE", 3), ("settings.TYPE(1) / 3", np.float32(1) / 3),
+    ("settings.doubled(x[2])", 4), ("settings.TABLE[1]", 2), ("D[x.size % 3][0] * 10 + D[1][1]", 0),
+    ("x.sum()", 28), ("sum(x)", 28), ("np.prod(x[1:4])", 6), ("x.mean()", 3.5), ("x.var()", 5.25),
+    ("x.std()", 5.25**0.5), ("x.argmax()", 7), ("np.argmin(x)", 0), ("x.any() + 2 * x.all()", 1),
+    ("x[2:3].item()", 2), ("x.nbytes + np.size(x) + np.shape(x)[0]", 48),
     ("np.arctan2(x[1], x[2])", np.arctan2(np.float32(1), np.float32(2))),
     ("cuda.float32x4(1, 2, 3, 4).w + cuda.int2(5, 6).y", 10),
     ("cuda.float4(cuda.float2(1, 2), 3, 4).y", 2),
     ("cuda.libdevice.sqrtf(x[4]) + cuda.libdevice.fmax(1.0, 5.0)", 7),
     ("cuda.libdevice.float2int_rz(x[3] + 0.75) + cuda.libdevice.umulhi(2**31, 4)", 5),
     ("cuda.libdevice.float_as_int(x[1])", 0x3F800000),
-    ("cuda.libdevice.round(2.5) + cuda.libdevice.rint(2.5)", 5),
-    ("cuda.ldcg(x, 3)", 3),
+    ("cuda.libdevice.round(2.5) + cuda.libdevice.rint(2.5)", 5), ("cuda.ldcg(x, 3)", 3),
     ("np.hypot(x[3], x[4]) + np.bitwise_and(6, 3) + np.logical_and(x[0], x[1])", 7),
     ("np.divide(3, 2) + np.left_shift(1, 3) + np.invert(5) + np.degrees(x[0])", 3.5),
     ("np.fmax(x[0], x[1]) + np.equal(1, 1) + np.not_equal(x[1], 1)", 2),
-]
+    ("((1, 2) + (3,))[2] + sum((1, x[2]))", 6),
+    ("x.reshape(2, -1).transpose()[1, 1] + y.reshape(4, 2)[1, 0] + cuda.types.int8(2.5)", 9),
+    ("np.finfo(np.float32).max + np.iinfo(np.uint64).max", np.finfo(np.float32).max + 2.0**64),
+]  # fmt: skip
 
 OF_MLIR = [  # what numba-cuda-mlir alone compiles
     ("np.complex64(x[1], x[2]).imag", 2),
     ("x.min() + x.max() + np.nanmax(x) + np.nanmin(x[3:]) + np.nansum(x)", 45),
     ("np.count_nonzero(x) + np.nanmean(x)", 10.5),
+    ("(2 * cuda.float32x2(1, x[3]) - cuda.int2(1, 1) / 2.0).y", 5.5),
 ]
 
 
@@ -162,6 +155,30 @@ def test_all_threads_store_one_value():
         simt.run(run(others)["k"], 2, 32, np.zeros(1))
 
 
+SETTINGS = {"sizes": [2, 3], "name": "b"}
+
+
+@cuda.jit
+def known_before(x, out):
+    tile = cuda.local.array(cuda.consteval(SETTINGS["sizes"][1] + 1), np.float32)
+    with cuda.consteval():
+        chosen = dict(SETTINGS)
+        factor = math.comb(5, chosen["sizes"][0])
+    for k in cuda.consteval(range(len(SETTINGS["sizes"]))):
+        out[k] = factor + cuda.consteval(sum([n * n for n in SETTINGS["sizes"]]))
+    for k, n in cuda.consteval(enumerate(SETTINGS["sizes"])):
+        out[2 + k] = n * tile.size if cuda.consteval(SETTINGS["name"] == "b") else 0
+    base = cuda.consteval(factor + 1)
+    out[4] = cuda.consteval(x.ndim) + cuda.consteval(chosen["sizes"][1] * base)
+
+
+def test_consteval():
+    """Python runs what numba-cuda-mlir's compiler runs: dicts, lists, comprehensions."""
+    with simt.options(compiled="always"):  # which leaves them to the engine
+        simt.run(known_before, 1, 1, X, out := np.zeros(5))
+    np.testing.assert_array_equal(out, [23, 23, 8, 12, 34])
+
+
 def test_negative_indices():
     kernel = run("@cuda.jit\ndef k(x, o):\n    i = cuda.grid(1)\n    o[i] = x[i - 2]\n")["k"]
     with simt.options(wrap=True):
@@ -195,6 +212,8 @@ def test_vectorize(decorate):
         hypotenuse(X, X.astype(np.int64))
     with pytest.raises(TypeError, match="takes 2 inputs"):
         hypotenuse(X)
+    doubled = decorate(["float32(float32)"], target="cuda")(lambda a: 2 * a)
+    np.testing.assert_array_equal(doubled(X), 2 * X)
 
 
 def test_reduce_of_a_ufunc():
@@ -245,8 +264,62 @@ def test_the_gpu_that_a_program_finds():
         assert b"H100" in cuda.select_device(0).name
     with pytest.raises(present.NoSuchDevice, match="one GPU"):
         cuda.select_device(1)
+    with pytest.raises(present.NoSuchDevice, match="one GPU"):
+        cuda.current_context(1)
+    context = cuda.require_context(cuda.current_context)()
+    with context, context.defer_cleanup(), cuda.defer_cleanup(), cuda.profiling():
+        for nothing in context.push, context.pop, context.reset, cuda.synchronize, cuda.close:
+            assert nothing() is None
     assert not cuda.is_available(), "only where the program is to take the engine for a GPU"
     assert cuda.is_cuda_array(cuda.to_device(X)) and not cuda.is_cuda_array(X)
+
+
+@cuda.jit
+def add_one(x):
+    x[cuda.grid(1)] += 1
+
+
+def test_streams_events_and_copies():
+    """All work is done when a call returns; what a GPU refuses is refused."""
+    stream, heard = cuda.stream(), []
+    stream.add_callback(lambda *said: heard.append(said), "a")
+
+    async def wait():
+        return await stream.async_done()
+
+    assert heard == [(stream, 0, "a")] and asyncio.run(wait()) is stream
+    x, out = X.copy(), np.zeros_like(X)
+    start, end = cuda.event(), cuda.event(timing=False)
+    with (
+        cuda.pinned(x, out),
+        stream.auto_synchronize(),
+        pytest.raises(RuntimeError, match="record"),
+    ):
+        device = cuda.to_device(x, stream)
+        start.record(stream)
+        add_one[1, 8, stream](device)
+        device.copy_to_host(out, stream)
+        cuda.event_elapsed_time(start, end)
+    end.record()
+    end.wait(stream)
+    end.synchronize()
+    assert start.query() and start.elapsed_time(end) >= 0
+    np.testing.assert_array_equal(out, X + 1)
+    with cuda.mapped(x) as one, cuda.mapped(x, out) as two:
+        for array in one, *two, (other := cuda.mapped_array_like(x)):
+            add_one[1, 8](array)
+    np.testing.assert_array_equal([x, out, other], [X + 2, X + 2, np.ones(8)])
+    parts = [part.copy_to_host().tolist() for part in device.split(3)]
+    device.setitem(0, 5, stream)
+    assert parts == [[1, 2, 3], [4, 5, 6], [7, 8]] and device.getitem(0) == 5
+    columns = np.zeros((8, 2), np.float32)
+    for host, error in (np.zeros(8), TypeError), (x[:7], ValueError), (columns[:, 0], ValueError):
+        with pytest.raises(error, match="a GPU copies bytes"):
+            device.copy_to_host(host)
+    device.reshape(8, 1).squeeze().copy_to_device(columns[:, 0])
+    with pytest.raises(TypeError, match="float32 and float64"):
+        device.copy_to_device(np.zeros(8))
+    assert not device.copy_to_host().any()
 
 
 PROGRAM = """
@@ -286,17 +359,14 @@ def command(*arguments):
 
 
 SIGNATURE = {"decorator": '@cuda.jit("void(float32[:], float32[:])")'}
+OF_TYPES = {"decorator": "@cuda.jit((float32[:], float32[:]))"}
 
 
-@pytest.mark.parametrize(
-    "how, programs",
-    [
-        (["-m", "numba_cuda_simulator", "run"], [(NUMBA, {})]),
-        ([], [(OWN, {"float32": "cuda.float32"}), (OWN, {"float32": "np.float32"} | SIGNATURE)]),
-        (["-m", "numba_cuda_simulator", "run"], [(MLIR, {}), (ONE_BY_ONE, SIGNATURE)]),
-    ],
-    ids=["numba", "own", "mlir"],
-)
+@pytest.mark.parametrize("how, programs", [
+    (["-m", "numba_cuda_simulator", "run"], [(NUMBA, {})]),
+    ([], [(OWN, {"float32": "cuda.float32"}), (OWN, {"float32": "np.float32"} | SIGNATURE)]),
+    (["-m", "numba_cuda_simulator", "run"], [(MLIR, OF_TYPES), (ONE_BY_ONE, SIGNATURE)]),
+], ids=["numba", "own", "mlir"])  # fmt: skip
 def test_dialects(tmp_path, how, programs):
     """The programs of a dialect are one file, one after the other."""
     if programs[0][0] == MLIR and not importlib.util.find_spec("numba_cuda_mlir"):
@@ -488,7 +558,7 @@ def digits(a, b, c):
 
 
 @cuda.jit
-def sequences(x, y, out):
+def sequences(x, y, filled, out):
     for j, (a, b) in enumerate(zip(x, y)):  # noqa: B905
         out[j] = digits(*(a, b), j)
     for (j, a), b in zip(enumerate(x, 3), y):  # noqa: B905
@@ -499,6 +569,7 @@ def sequences(x, y, out):
     np.maximum(x, y[2], y)
     cuda.atomic.max(out, 7, 1.0)
     cuda.atomic.nanmax(out, 8, 1.0)
+    filled.fill(7)
 
 
 @pytest.mark.parametrize("compiled", ["never", "always"])
@@ -506,10 +577,11 @@ def test_loops_and_whole_arrays(compiled):
     x, y, out = np.arange(3.0), np.arange(3.0) + 1, np.zeros(9)
     out[7:] = np.nan
     with simt.options(compiled=compiled):
-        simt.run(sequences, 1, 1, x, y, out)
+        simt.run(sequences, 1, 1, x, y, filled := np.zeros(2), out)
     np.testing.assert_array_equal(out, [10, 121, 232, 0, 2, 6, 3.5, np.nan, 1])
     np.testing.assert_array_equal(x, np.sin(np.arange(3.0)))
     np.testing.assert_array_equal(y, [3, 3, 3])
+    np.testing.assert_array_equal(filled, [7, 7])
 
 
 @pytest.mark.skipif(simt.has_gpu(), reason="a GPU compiles")
@@ -517,8 +589,12 @@ def test_a_kernel_that_is_not_compiled():
     kernel = run("@cuda.jit\ndef kernel(x):\n    x[cuda.grid(1)] = 1\n")["kernel"]
     kernel.configure(1, 8)(X.copy())
     kernel[1, 8](X.copy())
+    configured = kernel[2, 8, 0, 16]
+    assert (configured.griddim, configured.blockdim, configured.sharedmem) == (2, 8, 16)
+    assert kernel.py_func.__name__ == kernel.__name__ and not kernel.specialized
     (types_,) = kernel.signatures
     assert kernel.overloads[types_].max_cooperative_grid_blocks(1024) > 1
     assert kernel.specialize(X).get_max_threads_per_block() == 1024
-    with pytest.raises(simt.errors.FieldError, match="'kernel' has no inspect_asm: it runs on the"):
-        kernel.inspect_asm()
+    for name in "inspect_asm", "get_regs_per_thread":
+        with pytest.raises(simt.errors.FieldError, match="'kernel' has no .*: it runs on the CPU"):
+            getattr(kernel, name)()

@@ -155,16 +155,13 @@ def test_gpu_is_left_to_numba():
 # --- launches ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "grid, block, shape",
-    [
-        (6, 4, (1, 1, 24)),
-        ((6,), (4,), (1, 1, 24)),
-        ((3, 2), (4, 5), (1, 10, 12)),
-        ((3, 2, 2), (4, 1, 2), (4, 2, 12)),
-        (np.int64(2), [2, 3, 4], (4, 3, 4)),
-    ],
-)
+@pytest.mark.parametrize("grid, block, shape", [
+    (6, 4, (1, 1, 24)),
+    ((6,), (4,), (1, 1, 24)),
+    ((3, 2), (4, 5), (1, 10, 12)),
+    ((3, 2, 2), (4, 1, 2), (4, 2, 12)),
+    (np.int64(2), [2, 3, 4], (4, 3, 4)),
+])  # fmt: skip
 def test_grids(grid, block, shape):
     out = np.full(shape, -1)
     place[grid, block](out)

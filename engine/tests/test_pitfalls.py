@@ -112,21 +112,18 @@ def test_try_lock():
     assert out[0] == 63 * 64 / 2
 
 
-@pytest.mark.parametrize(
-    "loop, waits",
-    [
-        ("while cuda.atomic.cas(lock, 0, 0, 1) != 0: pass", True),
-        ("while got != 0: got = cuda.atomic.cas(lock, 0, 0, 1)", True),
-        ("while flag[0] == 0: cuda.nanosleep(100)", True),
-        ("while turn[0] != t: spins += 1", True),
-        ("while True:\n  if cuda.atomic.cas(lock, 0, 0, 1) == 0: break", True),
-        ("while True:\n  v = flag[0]\n  if v == 1: break", True),
-        ("while j < seq_lens[b]:\n  acc += k[j]\n  j += 1", False),  # long, and it ends
-        ("while j < n:\n  if stop[0] > 0: break\n  j += 1", False),
-        ("while keys[low] < v: low += 1", False),
-        ("while old < v:\n  seen = old\n  old = cuda.atomic.cas(x, 0, seen, v)", False),
-    ],
-)
+@pytest.mark.parametrize("loop, waits", [
+    ("while cuda.atomic.cas(lock, 0, 0, 1) != 0: pass", True),
+    ("while got != 0: got = cuda.atomic.cas(lock, 0, 0, 1)", True),
+    ("while flag[0] == 0: cuda.nanosleep(100)", True),
+    ("while turn[0] != t: spins += 1", True),
+    ("while True:\n  if cuda.atomic.cas(lock, 0, 0, 1) == 0: break", True),
+    ("while True:\n  v = flag[0]\n  if v == 1: break", True),
+    ("while j < seq_lens[b]:\n  acc += k[j]\n  j += 1", False),  # long, and it ends
+    ("while j < n:\n  if stop[0] > 0: break\n  j += 1", False),
+    ("while keys[low] < v: low += 1", False),
+    ("while old < v:\n  seen = old\n  old = cuda.atomic.cas(x, 0, seen, v)", False),
+])  # fmt: skip
 def test_which_loops_wait(loop, waits):
     assert waits_for_memory(ast.parse(loop).body[0]) == waits
 

@@ -193,7 +193,10 @@ def make_neighbours(WAITS):
     return neighbours
 
 
-def test_a_grid_barrier_orders_blocks():
+@pytest.mark.parametrize("lanes", [64, 32768])
+def test_a_grid_barrier_orders_blocks(lanes, monkeypatch):
+    """However many lanes run at once: blocks that wait run together."""
+    monkeypatch.setattr("numba_cuda_simulator.launch.LANES_PER_BATCH", lanes)
     x, out = np.zeros(2000), np.zeros(2000)
     simt.run(make_neighbours(True), 50, 40, x, out)
     np.testing.assert_array_equal(out, np.roll(np.arange(2000), -40))
@@ -205,13 +208,6 @@ def test_a_missing_grid_barrier_breaks_the_answer():
     x, out = np.zeros(80), np.zeros(80)
     trace = simt.trace(make_neighbours(False), 2, 40, x, out)
     assert trace.races and (out == 0).any()
-
-
-def test_blocks_that_wait_run_together(monkeypatch):
-    monkeypatch.setattr("numba_cuda_simulator.launch.LANES_PER_BATCH", 64)
-    x, out = np.zeros(2000), np.zeros(2000)
-    simt.run(make_neighbours(True), 50, 40, x, out)
-    np.testing.assert_array_equal(out, np.roll(np.arange(2000), -40))
 
 
 def test_every_thread_must_arrive():

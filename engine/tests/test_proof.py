@@ -252,15 +252,12 @@ def test_facts():
         simt.prove(shifted, None, 32, *args, where=("m > n", "n > m"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((None, 32, "float32[n]"), "takes 2 arguments, got 1"),
-        ((None, 0), "sizes from 1 on, got 0"),
-        ((None, "a b"), "block must be"),
-        ((None, 32, "float32[n", "float32[n]"), "argument 'x' must be"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ((None, 32, "float32[n]"), "takes 2 arguments, got 1"),
+    ((None, 0), "sizes from 1 on, got 0"),
+    ((None, "a b"), "block must be"),
+    ((None, 32, "float32[n", "float32[n]"), "argument 'x' must be"),
+])  # fmt: skip
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         simt.prove(shifted, *arguments)

@@ -59,12 +59,10 @@ def matmul(size):
 
 
 CALLS = {
-    "tile kernel, N=64": lambda: tile_kernel(64),
-    "tile kernel, N=256": lambda: tile_kernel(256),
+    "tile kernel, N=64": lambda: tile_kernel(64), "tile kernel, N=256": lambda: tile_kernel(256),
     "tree softmax": lambda: softmax("tree_softmax", 64, simt_kernels.NUM_THREADS),
-    "warp softmax": lambda: softmax("warp_softmax", 16, 128),
-    "ragged matmul": lambda: matmul(100),
-}
+    "warp softmax": lambda: softmax("warp_softmax", 16, 128), "ragged matmul": lambda: matmul(100),
+}  # fmt: skip
 
 
 def expect_ratio(most, call, reference):
