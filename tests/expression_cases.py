@@ -136,11 +136,8 @@ def given_of(name):
     return check_expressions(q, *(written.get(*x) for x in names), Mask(), None)
 
 
-def runs_type(expressions, taken=False):
-    """The type of `expression_tiles.runs_of`, for kernels that are compiled only.
-
-    With `taken` also that of `run_tables.queue_of`.
-    """
+def runs_type(expressions):
+    """The type of `expression_tiles.runs_of`, for kernels that are compiled only."""
     try:
         _, needs = interval_function(
             nodes.TRUE if expressions.mask is None else expressions.mask, int32
@@ -149,8 +146,7 @@ def runs_type(expressions, taken=False):
         num_ranges = 0
     else:
         num_ranges = len(needs.ranged)
-    ndims = (5, *taken * (3, 1), *num_ranges * (4,))
-    return types.Tuple([types.Array(types.int32, ndim, "C") for ndim in ndims])
+    return types.Tuple([types.Array(types.int32, ndim, "C") for ndim in (5, *num_ranges * (4,))])
 
 
 def packed_runs(mask, arguments, starts, num_heads, blocks, parts=None):

@@ -131,7 +131,7 @@ class Tiling(NamedTuple):
     late: bool
 
 
-TILING = Tiling(pieces=4, late=True)
+TILING = Tiling(pieces=4, late=False)
 
 
 @functools.cache
