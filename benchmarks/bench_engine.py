@@ -27,8 +27,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.readme import table
 from benchmarks.timing import cpu, save
 from fa_numba import simt
@@ -37,46 +35,20 @@ from fa_numba.kernels.flash_attn_v1 import flash_attn_v1
 from fa_numba.kernels.flash_attn_v2 import flash_attn_v2
 from fa_numba.kernels.online_softmax import online_softmax
 
-TESTS = Path(__file__).parents[1] / "engine" / "tests"
-sys.path.insert(0, str(TESTS))
-import classic_kernels  # noqa: E402
-import greenlet_oracle  # noqa: E402
-import simt_kernels  # noqa: E402
+from benchmarks.engine_kernels import floats, launch, simt_kernels  # isort: skip
+import greenlet_oracle  # isort: skip  beside the kernels of the engine's tests
 
+# Numba's simulator cannot import fa_numba: it does not know all options of cuda.jit.
 SIMULATE = """
 import sys, time
-from benchmarks import bench_engine
-bench_engine.simt.disable()  # our own engine
+from benchmarks import engine_kernels
+engine_kernels.numba_cuda_simulator.disable()  # our own engine
 name, size = sys.argv[1], int(sys.argv[2])
-kernel, grid, block, args = bench_engine.launch(name, size)
+kernel, grid, block, args = engine_kernels.launch(name, size)
 start = time.process_time()
 kernel[grid, block](*args)
 print(time.process_time() - start)
 """
-
-
-def floats(*shapes):
-    rng = np.random.default_rng(0)
-    return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
-
-
-def launch(name, size):
-    """Return kernel, grid, block and arguments of a row of the table."""
-    kernel = getattr(simt_kernels, name, None) or getattr(classic_kernels, name)
-    if name == "flash_attn_tile":
-        q, k, v, out = floats(*[(size, 32)] * 4)
-        return kernel, size // 16, (16, 16), (q, k, v, out, np.zeros(size, np.float32), 32**-0.5)
-    if name == "attention_row":
-        return kernel, -(-size // 128), 128, (*floats(*[(size, 32)] * 4), 32**-0.5)
-    if name == "matrix_product":
-        return kernel, (-(-size // 16), -(-size // 16)), (16, 16), floats(*[(size, size)] * 3)
-    if name == "vector_add":
-        return kernel, -(-size // 256), 256, floats(*[size] * 3)
-    if name == "tree_softmax":
-        return kernel, size, simt_kernels.NUM_THREADS, floats((size, 512), (size, 512))
-    if name == "warp_softmax":
-        return kernel, -(-size // 4), 128, floats((size, 512), (size, 512))
-    raise ValueError(name)
 
 
 @dataclass(frozen=True)
