@@ -181,7 +181,7 @@ def simulator_ms(name, size):
 def first_launch_ms(name, edits=5):
     """From a source never seen to the end of one block's checked launch."""
     kernel, _, block, args = launch(name, simt_kernels.TILE)
-    source = Path(simt_kernels.__file__).read_text()
+    source = Path(kernel.py_func.__code__.co_filename).read_text()
     samples = []
     for _ in range(edits):
         edited = simt_kernels.edited_zoo(f"{source}\n# edit {next(EDITS)}\n")
