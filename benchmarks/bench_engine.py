@@ -41,10 +41,11 @@ import greenlet_oracle  # isort: skip  beside the kernels of the engine's tests
 # Numba's simulator cannot import fa_numba: it does not know all options of cuda.jit.
 SIMULATE = """
 import sys, time
-from benchmarks import engine_kernels
-engine_kernels.numba_cuda_simulator.disable()  # our own engine
+import numba_cuda_simulator
+from benchmarks.engine_kernels import launch
+numba_cuda_simulator.disable()  # our own engine
 name, size = sys.argv[1], int(sys.argv[2])
-kernel, grid, block, args = engine_kernels.launch(name, size)
+kernel, grid, block, args = launch(name, size)
 start = time.process_time()
 kernel[grid, block](*args)
 print(time.process_time() - start)

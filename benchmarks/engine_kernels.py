@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 
-import numba_cuda_simulator  # noqa: F401 bench_engine's process in the simulator disables it
-
 sys.path.insert(0, str(Path(__file__).parents[1] / "engine" / "tests"))
 import classic_kernels
 import simt_kernels

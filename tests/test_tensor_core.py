@@ -318,7 +318,7 @@ def test_functions_of_the_user_stay_in_registers(name, head_dim, softcap):
     more = *MASK_ARGS[:4], NONE, runs, typeof(given.arguments)
     code = compile_kernel(kernel, (*PERSISTENT, types.float32, *more), cc=(9, 0, "a"))
     assert code.registers <= stated_registers(kernel)
-    # A division beside softcap's polynomials: 35 of 7,425 instructions move what is spilled.
+    # A division beside softcap's polynomials: 35 of 7,425 instructions access spilled registers.
     spilled = 132 if (name, head_dim) == ("dilated", 64) else 0
     assert code.spill_bytes <= spilled and code.local_bytes <= spilled
     assert code.float64_instructions == 0

@@ -216,6 +216,7 @@ def limits(of, names):
 
 
 CASTS = {name: Cast(name) for name in NUMBERS}
+TYPES = CASTS | {"boolean": Cast(bool)}
 ATOMICS = Namespace(
     "cuda.atomic", {name: Atomic(name) for name in (*UFUNCS, *OTHERS, "cas", "compare_and_swap")}
 )
@@ -226,10 +227,9 @@ VECTORS = vector_types()
 
 # What does not depend on the launch.
 CONSTANT_INTRINSICS = {
-    **CASTS,
+    **TYPES,
     **VECTORS,
-    "boolean": Cast(bool),
-    "types": Namespace("cuda.types", {**CASTS, "boolean": Cast(bool)}),
+    "types": Namespace("cuda.types", TYPES),
     "consteval": lambda value: value,  # of what threads know; see syntax.compile_time
     "libdevice": Namespace("cuda.libdevice", LIBDEVICE),
     "warpsize": np.int64(32),

@@ -20,8 +20,8 @@ from .dtypes import typed
 from .errors import FieldError, KernelError, LaunchError, UnsupportedError
 from .host import DeviceArray, from_interface
 from .intrinsics import (
-    CASTS,
     NUMPY,
+    TYPES,
     VECTORS,
     Cast,
     EnumClass,
@@ -132,8 +132,7 @@ class Names:
         self.lanes, self.memory = machine.lanes, machine.memory
         self.environments = {}  # function -> its lockstep form, bound to this launch
         self.cuda = cuda_namespace(machine.lanes, machine.memory, machine.warps)
-        types_ = {**CASTS, "boolean": Cast(bool)}
-        numba = {**types_, "types": Namespace("numba.types", types_), "cuda": self.cuda}
+        numba = {**TYPES, "types": Namespace("numba.types", TYPES), "cuda": self.cuda}
         self.modules = {
             "cmath": Namespace("cmath", CMATH), "math": Namespace("math", MATH), "numpy": NUMPY,
             "numba": Namespace("numba", numba), "numba.cuda": self.cuda,
@@ -177,7 +176,7 @@ class Names:
         return found
 
     def compile_time(self, name, function):
-        """Return the value of consteval(...), of which numba-cuda-mlir's compiler runs Python."""
+        """Return the value of consteval(...): Python that numba-cuda-mlir runs when it compiles."""
         _, result, text = name.split("\n", 2)
         world = {**function.__globals__, **closure_of(function)}
         exec(text, world)

@@ -81,7 +81,7 @@ def is_consteval(node):
 
 
 def called(node):
-    """Return the last name of what is called; an empty string for no call."""
+    """Return the called function's name, without its module; an empty string for no call."""
     function = getattr(node, "func", None)
     return getattr(function, "attr", getattr(function, "id", ""))
 

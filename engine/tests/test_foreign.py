@@ -280,7 +280,7 @@ def add_one(x):
 
 
 def test_streams_events_and_copies():
-    """All work is done when a call returns; what a GPU refuses is refused."""
+    """All work is done when a call returns. Calls that a GPU refuses raise."""
     stream, heard = cuda.stream(), []
     stream.add_callback(lambda *said: heard.append(said), "a")
 

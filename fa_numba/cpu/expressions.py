@@ -117,8 +117,8 @@ def modify(
 ):  # fmt: skip
     """Scale, score and mask of a tile of Sᵀ, in the float32 array at `pointer`.
 
-    The product with the scale has a second reason: what is loaded, selected and stored again
-    becomes a masked store, which takes some 12 cycles on AMD's processors.
+    The multiplication also prevents masked stores, which take some 12 cycles on AMD's processors:
+    LLVM makes one of a number that is loaded, selected and stored again.
 
     Parameters
     ----------

@@ -294,7 +294,7 @@ def _in_all_lanes(builder, x):
     return builder.icmp_signed("<", fenced, _zero(fenced))
 
 
-# --- what a worker calls ---------------------------------------------------------------------
+# --- functions that a worker calls -----------------------------------------------------------
 
 
 def _code(context, builder, signature, args, lanes_along, s=None):
