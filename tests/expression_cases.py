@@ -136,8 +136,11 @@ def given_of(name):
     return check_expressions(q, *(written.get(*x) for x in names), Mask(), None)
 
 
-def runs_type(expressions):
-    """The type of `expression_tiles.runs_of`, for kernels that are compiled only."""
+def runs_type(expressions, taken=False):
+    """The type of `expression_tiles.runs_of`, for kernels that are compiled only.
+
+    With `taken` also that of `run_tables.queue_of`.
+    """
     try:
         _, needs = interval_function(
             nodes.TRUE if expressions.mask is None else expressions.mask, int32
@@ -146,7 +149,8 @@ def runs_type(expressions):
         num_ranges = 0
     else:
         num_ranges = len(needs.ranged)
-    return types.Tuple([types.Array(types.int32, ndim, "C") for ndim in (5, *num_ranges * (4,))])
+    ndims = (5, *taken * (3, 1), *num_ranges * (4,))
+    return types.Tuple([types.Array(types.int32, ndim, "C") for ndim in ndims])
 
 
 def packed_runs(mask, arguments, starts, num_heads, blocks, parts=None):

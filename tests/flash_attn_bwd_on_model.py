@@ -5,6 +5,7 @@ head_dim up to 128: flash_attn_bwd_persistent; above, or with another one of V: 
 
 import expression_cases
 import numpy as np
+from flash_attn_persistent_on_model import no_table
 from gradients_on_model import compare, options_of, run
 from hopper_model import GlobalArray, Model, replace_instructions
 
@@ -73,6 +74,7 @@ def main(
         if not is_wide:
             user, softcap = apart_from_cap(user, given, *of_score)
         given, constants = Mask(softcap=softcap), {"EXPRESSIONS": user.expressions}
+        gradient_expressions.make_tables_both_ways = no_table
         runs = gradient_expressions.runs_of_keys(q, k, user, block_m, block_n, both=True)
         tables = runs.of_keys, runs.turns if order == ADDED else runs.of_queries
         if is_wide:

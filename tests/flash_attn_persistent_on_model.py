@@ -69,6 +69,9 @@ def main(
         tiles = modules["tensor_core.expression_tiles"]
         tiles.make_table, tiles.ranges_of = no_table, ranges_of  # else by kernels of the engine
         runs, _ = persistent.runs_of(scores, q, k, tiling.block_n, tiling.consumers)
+        if tiling.slots > 1 and tiles.has_unknown_work(user.expressions):
+            order = np.arange(runs[0].shape[2])[::-1] + np.zeros(runs[0].shape[:3], int)
+            runs = runs[0], order, np.zeros(1, np.int32), *runs[1:]
         constants, more = (user.expressions, sinks is not None), ((), runs, user.arguments)
         given = Mask(softcap=softcap)
     if sinks is not None:

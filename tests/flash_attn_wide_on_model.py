@@ -23,7 +23,7 @@ LOG2_E = np.float32(np.log2(np.e))
 
 def main(
     seqlen_q, seqlen_k, heads, head_dim, causal, window_size=(-1, -1), softcap=0.0,
-    tiling=(4, False),
+    tiling=(4, True),
 ):  # fmt: skip
     """Compare out and lse with the definition; heads are (num_heads, num_kv_heads).
 

@@ -65,7 +65,7 @@ def pretend(model, modules, addressed):
     """NumPy's arrays are those of a GPU, which is the model; kernels take addresses of floats."""
     tiles = modules["tensor_core.expression_tiles"]
     tiles.make_table, tiles.ranges_of = no_table, ranges_of  # else by kernels of the engine
-    modules["tensor_core.gradient_expressions"].make_table_of_keys = no_table
+    modules["tensor_core.gradient_expressions"].make_tables_both_ways = no_table
     flash_attn_bwd.delta_of = lambda dout, out: np.einsum("bmhd,bmhd->bhm", dout, out)
     hardware._require_gpu_arrays = lambda *args: None
     arrays.compute_capability = lambda x: (9, 0)

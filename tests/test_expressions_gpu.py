@@ -217,11 +217,13 @@ def test_block_lists_on_a_gpu_are_not_read_by_the_cpu(monkeypatch):
     monkeypatch.setattr(arrays, "to_numpy", None)
     out, lse = fa_numba.flash_attn(*on_gpu[1:], mask=mask)
     gradients = fa_numba.flash_attn_grad(*on_gpu, out, lse, mask=mask)
+    ordered = fa_numba.flash_attn_grad(*on_gpu, out, lse, mask=mask, deterministic=True)
     monkeypatch.undo()
     mask = masks.block_lists(lists, n, group_size=2) & masks.causal
     wanted = reference.attention(q, k, v, mask=mask)
-    wanted += reference.attention_bwd(dout, q, k, v, mask=mask)
-    for got, want in zip((out, lse, *gradients), wanted, strict=True):
+    wanted_gradients = reference.attention_bwd(dout, q, k, v, mask=mask)
+    wanted = *wanted, *wanted_gradients, *wanted_gradients
+    for got, want in zip((out, lse, *gradients, *ordered), wanted, strict=True):
         got = got.cpu().numpy().astype(np.float64)
         seen = np.isfinite(want)  # lse of a row that sees no key is -inf
         assert (np.isfinite(got) == seen).all()

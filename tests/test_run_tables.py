@@ -26,17 +26,34 @@ def test_table(name, parts):
         assert not table[..., most:, :].any()
 
 
+@pytest.mark.parametrize("num_blocks", [5, 300])
+def test_queue(num_blocks, rng):
+    """Every thread block once, those with the most tiles first; of equal ones the last."""
+    runs = np.zeros((2, 3, num_blocks, 4, 3), np.int32)
+    runs[..., :2, 0], runs[..., :2, 1] = (
+        (0, 20),
+        rng.integers(1, 9, (2, 3, num_blocks, 2)) + (0, 20),
+    )
+    runs[:, :, 1::2, 1] = 0  # these have one run
+    order, counter = run_tables.queue_of(runs, runs)
+    work = (runs[..., 1] - runs[..., 0]).sum(axis=-1)
+    wanted = num_blocks - 1 - np.argsort(-work[..., ::-1], axis=-1, kind="stable")
+    np.testing.assert_array_equal(order, wanted)
+    assert counter == 0
+
+
 @pytest.mark.parametrize("name", MASKS)
-def test_table_of_keys(name):
+def test_tables_both_ways(name, monkeypatch):
+    monkeypatch.setattr(run_tables, "MAX_RUNS", 1)
     for sizes in ((300, 300), (70, 517)):
         q, given = problem_of(name, *sizes, 2, 4)
         mask, arguments = given.expressions.mask, given.arguments
-        table = run_tables.make_table_of_keys(q, mask, arguments, (*sizes, 2, 4, 64, 32))
+        found = run_tables.make_tables_both_ways(q, mask, arguments, (*sizes, 2, 4, 64, 32))
         classes = tile_classes(mask, sizes, 64, 32, arguments, 2, 4)
-        _, wanted = runs_both_ways(classes, sizes, 64, 32)
-        most = wanted.shape[3]
-        np.testing.assert_array_equal(table[..., :most, :], wanted)
-        assert not table[..., most:, :].any()
+        for table, wanted in zip(found, runs_both_ways(classes, sizes, 64, 32), strict=True):
+            sees, most = wanted[..., 0, 1] > 0, wanted.shape[3]
+            np.testing.assert_array_equal(table[..., :most, :][sees], wanted[sees])
+            assert not table[..., most:, :].any()
 
 
 @pytest.mark.parametrize("name", MASKS)
@@ -100,7 +117,8 @@ def test_block_lists(block_m, block_n, rng):
     q = np.zeros((2, 280, 4, 8), np.float32)
     given = check_expressions(q, given, (), None, (), Mask(), None)
     mask, arguments, problem = given.expressions.mask, given.arguments, (280, 300, 2, 4)
-    of_keys = run_tables.make_table_of_keys(q, mask, arguments, (*problem, 32, 32))
+    sizes = *problem, 32, 32
+    _, of_keys = run_tables.make_tables_both_ways(q, mask, arguments, sizes, both=False)
     classes = tile_classes(mask, problem[:2], 32, 32, arguments, 2, 4)
     ours = run_tables._classes(q, mask, arguments, (), (*problem, 32, 32), 0)
     if (32 // block_m + 1) * (32 // block_n + 1) <= MOST_WALKED and 32 // block_m < MOST_ROWS:
@@ -140,14 +158,16 @@ def test_a_mask_that_has_no_intervals_on_a_gpu(mask):
         run_tables.make_classes_kernel(trace(mask, "mask", "b h m n"))
 
 
-@pytest.mark.parametrize("length", [1, 3, 128, 300])
+@pytest.mark.parametrize("length", [1, 3, 128, 300, 40000])
 def test_ranges(length):
     """The least and greatest number of every range whose length is a power of two."""
-    x = np.random.default_rng(length).integers(-50, 50, (2, length))
+    x = np.random.default_rng(length).integers(-(10**6), 10**6, (2, length))
     mask = trace(lambda b, h, m, n, t: t[b, n] < m, "mask", "b h m n", (x,))
     (table,) = run_tables.ranges_of(x, mask, (x,))
+    low, high = x, x
     for level in range(len(table)):
-        windows = np.lib.stride_tricks.sliding_window_view(x, 1 << level, axis=1)
-        found = table[level, :, : windows.shape[1]]
-        np.testing.assert_array_equal(found[..., 0], windows.min(axis=-1))
-        np.testing.assert_array_equal(found[..., 1], windows.max(axis=-1))
+        np.testing.assert_array_equal(table[level, :, : low.shape[1], 0], low)
+        np.testing.assert_array_equal(table[level, :, : low.shape[1], 1], high)
+        step = 1 << level
+        low = np.minimum(low[:, :-step], low[:, step:])
+        high = np.maximum(high[:, :-step], high[:, step:])

@@ -460,6 +460,9 @@ def _repeat(steps, allocates, num_arguments):
     def compute_words(key, capturing):
         """The addresses and numbers of a call, and the owners of these numbers."""
         seed, *words = key
+        if offsets:
+            begin = words.pop()
+            words += [begin + offset for offset in offsets]
         for index, remainder in remainders:
             if words[index] % 16 != remainder:
                 raise RefusedError
@@ -477,12 +480,12 @@ def _repeat(steps, allocates, num_arguments):
         if device != needed or (has_seed and seed not in SEEDS):
             raise RefusedError
         capturing = stream != 0 and is_capturing(stream)  # the default stream never is
-        arrays = *given, *[allocate() for allocate in allocates]
-        key = seed, *map(address_of, arrays)
+        arrays = *given, *map(operator.call, allocates)
         if block_of:
             block = block_of()  # freed when this function returns; the stream orders its uses
-            begin = block_address(block)
-            key += tuple([begin + offset for offset in offsets])
+            key = seed, *map(address_of, arrays), block_address(block)
+        else:
+            key = seed, *map(address_of, arrays)
         if capturing or not relaunch(key, stream):
             words, owners = (not capturing and computed(key)) or compute_words(key, capturing)
             if not launches.enqueue(key, words, owners, stream, capturing):

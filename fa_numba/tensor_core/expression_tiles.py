@@ -392,6 +392,12 @@ def tables_of(q, given, make, *sizes):
     return _tables[key]
 
 
+def has_unknown_work(expressions):
+    """Whether the mask has arrays: then the CPU does not know which tiles it hides."""
+    mask = None if expressions is None else expressions.mask
+    return mask is not None and any(x.op == "load" for x in nodes.walk(mask))
+
+
 def runs_of(scores, q, k, block_n, parts):
     """The runs of each tile of `parts` · ROWS queries, and how many tiles of keys each has.
 
@@ -413,7 +419,7 @@ def runs_of(scores, q, k, block_n, parts):
     require_positive_divisors(mask, scores.expression_args)
     sizes = seqlen_q, seqlen_k, batch, num_heads
     ranges = ()
-    if any(x.op == "load" for x in nodes.walk(mask)):
+    if has_unknown_work(scores.expressions):
         try:
             ranges = ranges_of(q, mask, scores.expression_args)
             problem = *sizes, block_n, parts

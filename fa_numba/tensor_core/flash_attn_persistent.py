@@ -16,7 +16,9 @@ takes much of the time. This kernel differs:
   waits for that store.
 - A static tile scheduler divides each head into work slices (groups of query tiles) and assigns
   them to the thread blocks in alternating order, 0 … n−1, n−1 … 0. So every thread block has about
-  the same work under a causal mask (`tiling.persistent_tiling`, `tile_scheduler`).
+  the same work under a causal mask (`tiling.persistent_tiling`, `tile_scheduler`). A user's mask
+  with arrays leaves unknown how long a query tile takes: with two slots for Q a thread block takes
+  its next one from a queue.
 
 `mainloop` holds the iterations over key tiles; flash_attn_persistent_varlen shares it. The softmax
 rescales lazily (`lazy_rescaling`). A key tile that no query of the thread block attends to is not
@@ -77,6 +79,7 @@ from fa_numba.tensor_core.dropout_fragments import (
 from fa_numba.tensor_core.expression_tiles import (
     ExpressionArgs,
     add_sink,
+    has_unknown_work,
     make_run_functions,
     make_tile_functions,
     runs_of,
@@ -98,13 +101,17 @@ from fa_numba.tensor_core.mainloop import (
     make_walk,
     tile_bytes,
 )
+from fa_numba.tensor_core.run_tables import queue_of
 from fa_numba.tensor_core.shared_plan import init_rings
 from fa_numba.tensor_core.tile_scheduler import (
     BATCH,
     HEAD,
     M_START,
     MORE,
+    SECTION_BYTES,
     WORK_LENGTH,
+    divided,
+    make_for_each_taken,
     make_for_each_tile,
 )
 from fa_numba.tiling.block_sizes import ceil_div
@@ -189,6 +196,9 @@ def make_flash_attn_persistent(
     K_MAJOR_DESC = descriptor_bits()  # Q: head_dim, the reduction dimension, is contiguous
     S_SHAPE, P_SHAPE, OUT_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (OUT_COLS // 8, 4)
     EXPRESSED = EXPRESSIONS is not None
+    # A thread block takes the next query tile when it is ready. With one slot it must know before.
+    TAKEN = SLOTS > 1 and has_unknown_work(EXPRESSIONS)
+    RANGES = 3 if TAKEN else 1  # where they begin in runs
     FIRST_RUN = WORK_LENGTH  # with expressions, where the first run of a query tile is in its work
     WORK_SHAPE = SLOTS, WORK_LENGTH + (4 if EXPRESSED else 0)
     plan = make_plan(HEAD_DIM, TILING, ALIBI, HEAD_DIM_V=HEAD_DIM_V)
@@ -307,6 +317,25 @@ def make_flash_attn_persistent(
         return num_q_tiles_done, stage, empty_parity
 
     load_each = make_for_each_tile(BLOCK_M, load)
+    take_each = make_for_each_taken(BLOCK_M, load)
+
+    @cuda.jit(device=True, forceinline=True)
+    def follow(state, group_size, args):
+        """K's and V's threads load for the query tiles that Q's thread has taken."""
+        num_q_tiles_done, slot = int32(0), int32(0)
+        wait(args.base + Q_RING.full, int32(0))
+        while args.work[slot, MORE] != 0:
+            m_start, head, b = (
+                args.work[slot, M_START],
+                args.work[slot, HEAD],
+                args.work[slot, BATCH],
+            )
+            kv_head, _ = divided(head, group_size)
+            # The consumers need these tiles, so they cannot have released the slot.
+            state = load(state, m_start, head, b, kv_head, args)
+            num_q_tiles_done = int32(num_q_tiles_done + 1)
+            slot = int32(num_q_tiles_done % SLOTS)
+            wait(args.base + Q_RING.full + slot * BARRIER, phase(num_q_tiles_done, SLOTS))
 
     @cuda.jit(device=True, forceinline=True)
     def produce(
@@ -324,7 +353,14 @@ def make_flash_attn_persistent(
         )  # fmt: skip
         # A wait with parity 1 on a new mbarrier returns at once, so the first loads do not block.
         state = int32(0), int32(0), int32(1)
-        num_q_tiles_done, _, _ = load_each(state, shape, group_size, num_slices, args)
+        if TAKEN:
+            if tid == 0:
+                state = take_each(state, shape, num_slices, runs[1], runs[2], args)
+            else:
+                follow(state, group_size, args)
+        else:
+            state = load_each(state, shape, group_size, num_slices, args)
+        num_q_tiles_done, _, _ = state
         if tid == 0:  # tell the consumers that there are no more query tiles
             slot = num_q_tiles_done % SLOTS
             wait(base + Q_RING.empty + slot * BARRIER, phase(num_q_tiles_done, SLOTS) ^ 1)
@@ -382,7 +418,7 @@ def make_flash_attn_persistent(
                 first_run = (
                     work[slot, FIRST_RUN], work[slot, FIRST_RUN + 1], work[slot, FIRST_RUN + 2]
                 )  # fmt: skip
-                of_tile = b, head, expression_args, runs[1:]
+                of_tile = b, head, expression_args, runs[RANGES:]
                 if DROPOUT:
                     args = ExpressionArgs(scale, place, dropout, True, *of_tile)
                 else:
@@ -518,8 +554,9 @@ def make_flash_attn_persistent(
         """A thread block loops over query tiles, and for each over the tiles of K and V.
 
         The maps are addresses (`tensor_maps`), with boxes of ROWS rows of q, BLOCK_N of k and v,
-        and 16 of out. A head has num_slices work slices (`persistent_tiling`). scale is
-        softmax_scale · log2 e; left, right, unit, inverse_unit are `run_time_masks.MaskArgs`.
+        and 16 of out. A head has num_slices work slices (`persistent_tiling`); with a queue they
+        are the heads of a section (`tile_scheduler`). scale is softmax_scale · log2 e; left,
+        right, unit, inverse_unit are `run_time_masks.MaskArgs`.
 
         grid      (at most one per SM,); warpgroup 0 is the producer, the others are consumers
         shared    Q (SLOTS, CONSUMERS, 64, HEAD_DIM); OUT (CONSUMERS, 64, HEAD_DIM_V), in Q's memory
@@ -631,10 +668,11 @@ def flash_attn_persistent(
     )
     if dropout_p > 0:  # Philox runs beside the exponentials: no wait for P V may lie between
         tiling = tiling._replace(overlap=False)
+    expressions = None if call.given is None else call.expressions
     kernel = make_flash_attn_persistent(
         call.head_dim, tiling, options.causal, call.dtype, window_size, options.softcap,
         options.alibi, dropout_p > 0, out_dtype is not None,
-        None if call.given is None else call.expressions, call.has_sinks, call.head_dim_v,
+        expressions, call.has_sinks, call.head_dim_v,
     )  # fmt: skip
     consumers, block_n = tiling.consumers, tiling.block_n
     num_sms, batch_heads = arrays.num_sms(q), call.batch * call.num_heads
@@ -645,7 +683,14 @@ def flash_attn_persistent(
     else:
         runs, counts = runs_of(call, q, k, block_n, consumers)
         num_slices = num_slices_for(counts, batch_heads, num_sms)
-    grid = (min(num_slices * batch_heads, num_sms),)
+    num_units = num_slices * batch_heads
+    if tiling.slots > 1 and has_unknown_work(expressions):
+        runs = runs[0], *queue_of(q, runs[0]), *runs[1:]
+        of_head = 2 * (call.head_dim + call.head_dim_v) * call.seqlen_k  # bytes of K and V
+        section = call.group_size * max(SECTION_BYTES // of_head, 1)
+        num_slices = min(section, batch_heads)
+        num_units = len(counts) * batch_heads
+    grid = (min(num_units, num_sms),)
     maps = [tensor_map(*box) for box in ((q, ROWS), (k, block_n), (v, block_n))]
     maps.append(tensor_map(call.out, WARP_ROWS) if out_dtype is None else call.out)
     sizes = np.int32(call.seqlen_k), np.int32(call.group_size), np.int32(num_slices)

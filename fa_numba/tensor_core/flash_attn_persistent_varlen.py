@@ -78,14 +78,13 @@ from fa_numba.tensor_core.mainloop import (
 )
 from fa_numba.tensor_core.run_tables import BLOCKS, make_packed_table, ranges_of_packed
 from fa_numba.tensor_core.shared_plan import clear_rows, init_rings
-from fa_numba.tensor_core.tile_scheduler import head_and_tile, sort_sequences
+from fa_numba.tensor_core.tile_scheduler import SECTION_BYTES, head_and_tile, sort_sequences
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.persistent_tiling import ROWS, WARP_ROWS, persistent_tiling
 
 # Sequences of a batch that are sorted; a longer batch keeps its order. For 512 there would be no
 # shared memory left at head_dim 128 with ALiBi.
 MAX_SORTED = 500
-SECTION_BYTES = 24 << 20  # of K and V that are read at a time: two fifths of an H200's L2
 # Registers per thread set by setmaxnreg: {consumer warpgroups: (producer, consumer)}, as in
 # flash_attn_persistent. With two consumers the producer gets more, for it also schedules.
 REGISTERS = {2: (56, 224), 3: (32, 160)}

@@ -131,7 +131,7 @@ class Tiling(NamedTuple):
     late: bool
 
 
-TILING = Tiling(pieces=4, late=False)
+TILING = Tiling(pieces=4, late=True)
 
 
 @functools.cache

@@ -31,7 +31,7 @@ from fa_numba.tensor_core.expression_tiles import (
 )
 from fa_numba.tensor_core.fragments import SMALL, fragment_function
 from fa_numba.tensor_core.gradient_fragments import bits_before
-from fa_numba.tensor_core.run_tables import make_table_of_keys
+from fa_numba.tensor_core.run_tables import make_tables_both_ways
 from fa_numba.tensor_core.tile_scheduler import divided
 
 # Elements by which the producer names a tile of queries to the consumers.
@@ -369,10 +369,10 @@ def runs_of_keys(q, k, given, block_m, block_n, both) -> Runs:
     batch, seqlen_q, num_heads, _ = q.shape
     problem = seqlen_q, k.shape[1], batch, num_heads, block_m, block_n
     mask = nodes.TRUE if given.expressions.mask is None else given.expressions.mask
-    if not both and any(x.op == "load" for x in nodes.walk(mask)):
+    if any(x.op == "load" for x in nodes.walk(mask)):
         try:
-            of_keys = make_table_of_keys(q, mask, given.arguments, problem)
-            return Runs(of_keys, None, arrays.constant(q, (1,), 0, np.int32))
+            of_queries, of_keys = make_tables_both_ways(q, mask, given.arguments, problem, both)
+            return Runs(of_keys, of_queries, arrays.constant(q, (1,), 0, np.int32))
         except NoIntervalError:
             pass
     return Runs(*tables_of(q, given, _tables, *problem))

@@ -25,7 +25,7 @@ from fa_numba.tiling.persistent_tiling import ROWS
 
 THREADS = 128
 WARPS = THREADS // 32
-STEPS = 7  # levels of `ranges_of` in a launch
+STEPS = 7  # levels of `ranges_of` in a launch: THREADS is 2^STEPS
 MAX_RUNS = 64  # of a thread block; what comes after is one mixed run
 # A row of a packed batch: a thread block of tiles of queries (forward), a tile of queries,
 # or a tile of keys.
@@ -66,29 +66,39 @@ def interval_function(mask, integer):
 def ranges_kernel(x, table, first):
     """The least and greatest of 2^level numbers from each index on, for STEPS levels after first.
 
-    A thread walks the numbers of the longest: their partial results are those of the other levels.
-    A launch for each level would take longer.
+    A thread block has THREADS indices, 2^first apart, and as many after them, which the ranges of
+    the highest level reach: 2^STEPS is THREADS. From level to level a range doubles, in shared
+    memory. An index beyond the last one is the last one.
 
-    grid      (ceil(length / THREADS), rows)
-    HBM       writes STEPS rows of the table; at level 0 reads x, else the first of them
+    grid      (2^first · ceil(length / 2^first / THREADS), rows)
+    HBM       writes STEPS rows of the table; at level 0 reads x, else the first of them, twice
+    shared    2 · 2 · THREADS numbers of 32 bits
     """
-    i, row = cuda.grid(1), cuda.blockIdx.y
+    low = cuda.shared.array(2 * THREADS, int32)
+    high = cuda.shared.array(2 * THREADS, int32)
+    tid, row, stride = cuda.threadIdx.x, cuda.blockIdx.y, 1 << first
     last = x.shape[1] - 1
-    if i <= last:
+    i = cuda.blockIdx.x % stride + stride * (cuda.blockIdx.x // stride * THREADS + tid)
+    for half in range(2):
+        j, place = min(i + half * THREADS * stride, last), tid + half * THREADS
         if first == 0:
-            table[0, row, i, 0] = table[0, row, i, 1] = int32(x[row, i])
-        low, high = table[first, row, i, 0], table[first, row, i, 1]
-        step = 1
-        for level in range(first + 1, min(first + STEPS + 1, table.shape[0])):
-            while step < 1 << (level - first):
-                other = min(i + (step << first), last)
-                if first == 0:
-                    low, high = min(low, int32(x[row, other])), max(high, int32(x[row, other]))
-                else:
-                    low = min(low, table[first, row, other, 0])
-                    high = max(high, table[first, row, other, 1])
-                step += 1
-            table[level, row, i, 0], table[level, row, i, 1] = low, high
+            low[place] = high[place] = int32(x[row, j])
+        else:
+            low[place], high[place] = table[first, row, j, 0], table[first, row, j, 1]
+    cuda.syncthreads()
+    if first == 0 and i <= last:
+        table[0, row, i, 0] = table[0, row, i, 1] = low[tid]
+    for step in range(min(STEPS, table.shape[0] - 1 - first)):
+        a, b = tid + (1 << step), min(tid + THREADS + (1 << step), 2 * THREADS - 1)
+        low_a, high_a = min(low[tid], low[a]), max(high[tid], high[a])
+        low_b, high_b = min(low[tid + THREADS], low[b]), max(high[tid + THREADS], high[b])
+        cuda.syncthreads()  # all have read
+        low[tid], high[tid] = low_a, high_a
+        low[tid + THREADS], high[tid + THREADS] = low_b, high_b
+        cuda.syncthreads()
+        if i <= last:
+            table[first + step + 1, row, i, 0] = low_a
+            table[first + step + 1, row, i, 1] = high_a
 
 
 @cuda.jit(device=True)
@@ -271,6 +281,67 @@ def make_runs_kernel(PARTS, OF_KEYS=False):
     return runs_kernel
 
 
+@cuda.jit
+def queue_kernel(runs, order, counter):
+    """The thread blocks of a table of runs, those with the most tiles of keys first; counter is 0.
+
+    grid      (ceil(thread blocks / THREADS), batch · heads): a thread finds the rank of one
+    HBM       reads runs once for each THREADS thread blocks, writes order once
+    """
+    tid, block, num_blocks = cuda.threadIdx.x, cuda.grid(1), runs.shape[2]
+    b, h = cuda.blockIdx.y // runs.shape[1], cuda.blockIdx.y % runs.shape[1]
+    work = cuda.shared.array(THREADS, int32)
+    mine, rank = tiles_in(runs, b, h, block), 0
+    for start in range(0, num_blocks, THREADS):
+        work[tid] = tiles_in(runs, b, h, start + tid)
+        cuda.syncthreads()
+        for i in range(min(THREADS, num_blocks - start)):
+            more = work[i] - mine
+            if more > 0 or (more == 0 and start + i > block):  # of equal ones the last comes first
+                rank += 1
+        cuda.syncthreads()
+    if block < num_blocks:
+        order[b, h, rank] = block
+    if block == 0 and cuda.blockIdx.y == 0:
+        counter[0] = 0
+
+
+@cuda.jit(device=True)
+def tiles_in(runs, b, h, block):
+    """The tiles of keys that a thread block loads."""
+    tiles, r = 0, 0
+    if block < runs.shape[2]:
+        while r < runs.shape[3] and runs[b, h, block, r, 1] > 0:
+            tiles += runs[b, h, block, r, 1] - runs[b, h, block, r, 0]
+            r += 1
+    return tiles
+
+
+def queue_of(like, runs):
+    """The queue from which the thread blocks of a launch take tiles of queries.
+
+    Parameters
+    ----------
+    like : array
+    runs : array
+        That of `make_table`.
+
+    Returns
+    -------
+    order : int32 array of shape (batch or 1, num_heads or 1, thread blocks)
+        Those with the most tiles of keys first.
+    counter : int32 array of shape (1,)
+        How many are taken: 0.
+    """
+    order, counter = (
+        arrays.empty(like, runs.shape[:3], np.int32),
+        arrays.empty(like, (1,), np.int32),
+    )
+    grid = ceil_div(runs.shape[2], THREADS), runs.shape[0] * runs.shape[1]
+    arrays.launch(queue_kernel, grid, (THREADS,), runs, order, counter)
+    return order, counter
+
+
 def make_table(like, mask, arguments, ranges, problem):
     """The runs of `tiles.runs_of_warpgroups`, in the library of `like` and on its GPU.
 
@@ -299,22 +370,31 @@ def make_table(like, mask, arguments, ranges, problem):
     return _runs(like, classes, blocks, classes.shape[3], make_runs_kernel(parts))
 
 
-def make_table_of_keys(like, mask, arguments, problem):
-    """The second table of `tiles.runs_both_ways`; `make_table` says how.
+def make_tables_both_ways(like, mask, arguments, problem, both=True):
+    """The tables of `tiles.runs_both_ways`; `make_table` says how.
 
     Parameters
     ----------
     like, mask, arguments
         As of `make_table`.
     problem : (seqlen_q, seqlen_k, batch, num_heads, block_m, block_n)
+    both : bool, default=True
+        Without, of_queries is None. With both there is room for any number of runs, so that the
+        tables have the same tiles (see `make_packed_table`).
 
     Returns
     -------
-    int32 array of shape (batch or 1, num_heads or 1, n tiles, most runs, 3)
+    of_queries : int32 array of shape (batch or 1, num_heads or 1, m tiles, most runs, 3)
+        A row that sees nothing has its first tile: no tile of keys asks for it.
+    of_keys : int32 array of shape (batch or 1, num_heads or 1, n tiles, most runs, 3)
     """
     ranges = ranges_of(like, mask, arguments)
     classes = _classes(like, mask, arguments, ranges, problem, 1)
-    return _runs(like, classes, classes.shape[3], classes.shape[2], make_runs_kernel(1, True))
+    m_tiles, n_tiles = classes.shape[2:]
+    of_keys = _runs(like, classes, n_tiles, m_tiles, make_runs_kernel(1, True), both)
+    if not both:
+        return None, of_keys
+    return _runs(like, classes, m_tiles, n_tiles, make_runs_kernel(1), True), of_keys
 
 
 def make_packed_table(
@@ -429,6 +509,6 @@ def _ranges(like, x):
     levels = max(length, 1).bit_length()
     table = arrays.empty(like, (levels, rows, length, 2), np.int32)
     for first in range(0, max(levels - 1, 1), STEPS):
-        grid = ceil_div(length, THREADS), rows
+        grid = ceil_div(length, THREADS << first) << first, rows
         arrays.launch(ranges_kernel, grid, (THREADS,), x, table, np.int32(first))
     return table

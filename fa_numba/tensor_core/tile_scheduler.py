@@ -3,7 +3,8 @@
 `tiling.persistent_tiling` divides each head into work slices (groups of query tiles), which are
 assigned in snake order (0 … n−1, n−1 … 0); here a thread block computes its own. Each producer
 thread does so for itself. Q's thread then describes the query tile in each slot of Q to the
-consumers, in `work` in shared memory.
+consumers, in `work` in shared memory. With a queue it alone takes query tiles, and the threads of K
+and V read `work`, too.
 """
 
 from numba import cuda, int32, uint32
@@ -11,6 +12,7 @@ from numba import cuda, int32, uint32
 # A slot of `work` describes a query tile: its first row, head, batch; 1, or 0 if there are no more.
 M_START, HEAD, BATCH, MORE = range(4)
 WORK_LENGTH = 4
+SECTION_BYTES = 24 << 20  # of K and V that are read at a time: two fifths of an H200's L2
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -89,3 +91,29 @@ def make_for_each_tile(BLOCK_M, visit):
         return state
 
     return for_each_tile
+
+
+def make_for_each_taken(BLOCK_M, visit):
+    """`make_for_each_tile` for a mask whose work the CPU does not know: a queue of query tiles.
+
+    for_each_taken(state, lse_shape, section, order, counter, args): order and counter are those of
+    `run_tables.queue_of`. A thread block takes the next query tile when it is ready for one, of
+    `section` heads at a time, whose K and V stay in L2. It visits without a kv_head.
+    """
+
+    @cuda.jit(device=True, forceinline=True)
+    def for_each_taken(state, lse_shape, section, order, counter, args):
+        batch, num_heads, seqlen_q = lse_shape
+        num_m_tiles = int32((int32(seqlen_q) + BLOCK_M - 1) // BLOCK_M)
+        num_units = int32(num_m_tiles * num_heads * batch)
+        unit = cuda.atomic.add(counter, 0, int32(1))
+        while unit < num_units:
+            index, from_end = head_and_tile(unit, num_m_tiles, num_heads * batch, section)
+            unit = cuda.atomic.add(counter, 0, int32(1))  # arrives while the slot is waited for
+            b, head = divided(index, num_heads)
+            of_b, of_head = min(b, int32(order.shape[0] - 1)), min(head, int32(order.shape[1] - 1))
+            m_tile = order[of_b, of_head, num_m_tiles - 1 - from_end]
+            state = visit(state, int32(m_tile * BLOCK_M), head, b, int32(0), args)
+        return state
+
+    return for_each_taken

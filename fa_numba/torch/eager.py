@@ -106,8 +106,9 @@ def remember(
 
 def _choice(function, options, window_size):
     """All but tensors; and autocast's dtype, because `fits` knows only whether autocast is on."""
-    state = torch.are_deterministic_algorithms_enabled(), torch.get_autocast_dtype(layouts.GPU)
-    choice = function, state, *plan_key.of_options(options)
+    dtype = torch.get_autocast_dtype(layouts.GPU) if torch._C._is_any_autocast_enabled() else None
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    choice = function, deterministic, dtype, *plan_key.of_options(options)
     if window_size is not NO_WINDOW:
         choice += plan_key.of_options(window_size)
     return choice
@@ -121,14 +122,11 @@ class Backward:
     ----------
     fits : callable
         As that of `Plan`, for all these tensors.
-    copies_dout : bool
-        The last axis of dout has gaps: the replay takes a copy.
     replay : callable
         ``replay((dout, q, k, v, out, lse, *others), seed)`` returns the gradients.
     """
 
     fits: Callable
-    copies_dout: bool
     replay: Callable
 
 
@@ -144,6 +142,8 @@ class Plan:
     ----------
     forward : callable
         A replay: ``forward((q, k, v, *others), seed)`` returns out and lse.
+    with_gradients : callable
+        ``with_gradients(q, k, v, *others)``, and the seed where there is dropout, returns out.
     backward : dict of tuple to Backward
         By the layouts of dout and of all saved tensors, which hooks may have copied.
     fits : callable
@@ -155,7 +155,7 @@ class Plan:
 
     def __init__(self, arguments, drops, transposed):
         self.arguments, self.drops, self.transposed = arguments, drops, transposed
-        self.forward, self.backward = None, {}
+        self.forward, self.with_gradients, self.backward = None, None, {}
         self.fits, self.recent = layouts.never, ()
 
     def find_forward(self, q, k, v, others):
@@ -163,6 +163,7 @@ class Plan:
         function, arguments = self.arguments(*self._ours(q, k, v), others, 0)
         if found := operators.replay_of(function, *arguments):
             self.forward = self._replay_with_axes(found, 1)
+            self.with_gradients = _node(self, len(others))
         return found is not None
 
     def __call__(self, q, k, v, others):
@@ -172,7 +173,9 @@ class Plan:
             if self.drops and torch.cuda.is_current_stream_capturing():
                 raise RefusedError
             if (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled():
-                return _with_gradients(self, seed, q, k, v, *others)
+                if self.drops:
+                    return self.with_gradients(q, k, v, *others, seed)
+                return self.with_gradients(q, k, v, *others)
             return self.forward((q, k, v, *others), seed)[0]
         except RefusedError:
             function, arguments = self.arguments(*self._ours(q, k, v), others, seed)
@@ -181,20 +184,19 @@ class Plan:
 
     def gradients(self, given, seed):
         """Return dq, dk, dv for ``given = dout, q, k, v, out, lse, *others``."""
-        known = key = None
-        if not (torch.compiler.is_dynamo_compiling() or torch.is_grad_enabled()):
+        key = None
+        if not (torch.is_grad_enabled() or torch.compiler.is_dynamo_compiling()):
+            known = None
             if forward_ad._current_level < 0:
                 known = layouts.that_fits(self.recent, *given)
             if known is None:
                 known, key = self._find_backward(given)
+            if known:
+                try:
+                    return known.replay(given, seed)
+                except RefusedError:
+                    key = None
         dout, q, k, v, out, lse, *others = given
-        if known:
-            if known.copies_dout:
-                given = self._contiguous(dout), *given[1:]
-            try:
-                return known.replay(given, seed)
-            except RefusedError:
-                pass
         copies_dout = key is not None and dout.stride(-1) != 1  # a sum's gradient, for instance
         if copies_dout:
             dout = self._contiguous(dout)
@@ -202,9 +204,11 @@ class Plan:
         gradients = operators.GRADIENTS[function]
         arguments = *self._ours(dout, out), lse, *arguments
         results = gradients(*arguments)
-        if key and not known and (found := operators.replay_of(gradients, *arguments)):
+        if key and (found := operators.replay_of(gradients, *arguments)):
             replay = self._replay_with_axes(found, 3)
-            self.backward[key] = Backward(layouts.check_of(*given), copies_dout, replay)
+            if copies_dout:
+                replay = self._copies_dout(replay)
+            self.backward[key] = Backward(layouts.check_of(*given), replay)
         return self._ours(*results)
 
     def _find_backward(self, given):
@@ -218,6 +222,14 @@ class Plan:
         if known := self.backward.get(key):
             self.recent = layouts.with_recent(known, self.recent, *given)
         return known, key
+
+    def _copies_dout(self, replay):
+        """The replay, which takes a copy of dout, because its last axis has gaps."""
+
+        def call(given, seed):
+            return replay((self._contiguous(given[0]), *given[1:]), seed)
+
+        return call
 
     def _contiguous(self, x):
         """A copy of a tensor, contiguous with the axes of the operator."""
@@ -250,22 +262,32 @@ class Plan:
         return with_results(replay, allocate)
 
 
-class Attention(torch.autograd.Function):
-    """A node of autograd for one call of a `Plan`."""
+def _node(plan, num_others):
+    """Return `Plan.with_gradients`.
 
-    @staticmethod
-    def forward(ctx, plan, seed, *tensors):
-        out, lse = plan.forward(tensors, seed)
-        q, k, v, *others = tensors
-        ctx.save_for_backward(q, k, v, out, lse, *others)
-        ctx.plan, ctx.seed, ctx.nones = plan, seed, [None] * len(others)
-        return out
+    A class for each plan: PyTorch takes microseconds for each argument and each attribute that a
+    node of autograd has besides its tensors.
+    """
+    forward, gradients, drops = plan.forward, plan.gradients, plan.drops
+    nones = (None,) * (num_others + drops)
 
-    @staticmethod
-    def backward(ctx, dout):
-        dq, dk, dv = ctx.plan.gradients((dout, *ctx.saved_tensors), ctx.seed)
-        return None, None, dq, dk, dv, *ctx.nones
+    class Attention(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *tensors):
+            seed = None
+            if drops:
+                *tensors, seed = tensors
+                ctx.seed = seed
+            out, lse = forward(tensors, seed)
+            ctx.save_for_backward(*tensors[:3], out, lse, *tensors[3:])
+            return out
 
+        @staticmethod
+        def backward(ctx, dout):
+            found = gradients((dout, *ctx.saved_tensors), ctx.seed if drops else None)
+            return *found, *nones
 
-# Function.apply without its care for torch.func, which `layouts.intercepted` excludes: 2 µs less.
-_with_gradients = super(torch.autograd.Function, Attention).apply
+    # The engine calls `apply` of the node's own class, which looks for `backward` each time: 5 µs.
+    Attention._backward_cls.apply = Attention.backward
+    # Function.apply without its care for torch.func, which `layouts.intercepted` excludes: 2 µs.
+    return super(torch.autograd.Function, Attention).apply
