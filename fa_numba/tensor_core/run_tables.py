@@ -25,6 +25,7 @@ from fa_numba.tiling.persistent_tiling import ROWS
 
 THREADS = 128
 WARPS = THREADS // 32
+PLACES = 2 * THREADS  # in shared memory, of `ranges_of`
 STEPS = 7  # levels of `ranges_of` in a launch: THREADS is 2^STEPS
 MAX_RUNS = 64  # of a thread block; what comes after is one mixed run
 # A row of a packed batch: a thread block of tiles of queries (forward), a tile of queries,
@@ -72,10 +73,10 @@ def ranges_kernel(x, table, first):
 
     grid      (2^first · ceil(length / 2^first / THREADS), rows)
     HBM       writes STEPS rows of the table; at level 0 reads x, else the first of them, twice
-    shared    2 · 2 · THREADS numbers of 32 bits
+    shared    2 · PLACES numbers of 32 bits
     """
-    low = cuda.shared.array(2 * THREADS, int32)
-    high = cuda.shared.array(2 * THREADS, int32)
+    low = cuda.shared.array(PLACES, int32)
+    high = cuda.shared.array(PLACES, int32)
     tid, row, stride = cuda.threadIdx.x, cuda.blockIdx.y, 1 << first
     last = x.shape[1] - 1
     i = cuda.blockIdx.x % stride + stride * (cuda.blockIdx.x // stride * THREADS + tid)
@@ -89,7 +90,7 @@ def ranges_kernel(x, table, first):
     if first == 0 and i <= last:
         table[0, row, i, 0] = table[0, row, i, 1] = low[tid]
     for step in range(min(STEPS, table.shape[0] - 1 - first)):
-        a, b = tid + (1 << step), min(tid + THREADS + (1 << step), 2 * THREADS - 1)
+        a, b = tid + (1 << step), min(tid + THREADS + (1 << step), PLACES - 1)
         low_a, high_a = min(low[tid], low[a]), max(high[tid], high[a])
         low_b, high_b = min(low[tid + THREADS], low[b]), max(high[tid + THREADS], high[b])
         cuda.syncthreads()  # all have read
