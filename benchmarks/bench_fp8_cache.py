@@ -7,7 +7,6 @@ keys and values that were rounded, against those that were not, for each way to 
     python -m benchmarks.bench_fp8_cache --rings    prints times with other rings, and records none
 """
 
-import itertools
 import sys
 from functools import partial
 
@@ -26,8 +25,11 @@ from fa_numba.tensor_core.flash_decode_gather import flash_decode_gather
 # Sequences, tokens of each, heads of the query, of K and V.
 SIZES = ((64, 8192, 32, 8), (16, 8192, 32, 8), (16, 8192, 32, 32), (1, 65_536, 32, 8))
 PAGE_SIZE = 16
-# Warps and stages of `--rings`, which fit beside up to four rows; splits of the keys, 0: chosen.
-RINGS, SPLITS = ((8, 5), (8, 6), (12, 3), (12, 4)), (0, 16)
+# Of `--rings`: LEAN, warps and stages, splits of the keys (0: chosen).
+RINGS = (
+    (False, (8, 5), 0), (True, (8, 5), 0), (True, (8, 6), 0), (True, (12, 4), 0),
+    (True, (8, 5), 16), (False, (8, 6), 0), (False, (12, 4), 0),
+)  # fmt: skip
 KEYS, QUERIES, NUM_HEADS, HEAD_DIM = 4096, 16, 4, decode.HEAD_DIM  # of the errors
 # Four channels of K are larger by these factors: √20 is 20 times the variance.
 CHANNELS = {"4 channels of K × √20": 20**0.5, "4 channels of K × 20": 20}
@@ -49,12 +51,12 @@ def main():
 
 
 def time_rings():
-    for ring, num_splits in itertools.product(RINGS, SPLITS):
-        gather.RINGS_OF_BYTES[1] = ring
+    for lean, ring, num_splits in RINGS:
+        gather.LEAN_BYTES, gather.RINGS_OF_BYTES[1] = lean, ring
         flash_decode_gather.replays.clear()
         for row in times(*SIZES[0], num_splits):
             names = "cache", "page_size", "ms", "GB/s", "faster"
-            print(ring, num_splits, *(row[name] for name in names), flush=True)
+            print(f"{lean=}", ring, num_splits, *(row[name] for name in names), flush=True)
 
 
 def times(batch, seqlen, num_heads, num_kv_heads, num_splits=0):

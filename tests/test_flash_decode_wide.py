@@ -321,10 +321,12 @@ def test_mma_stays_in_registers(head_dim, page_size):
     thorough(128, 1, 1, "", 168), (128, 8, 16, "", 168), thorough(256, 8, AT_RUN_TIME, "", 255),
     thorough(80, 2, 0, "token", 128), (128, 4, AT_RUN_TIME, "head", 168),
     thorough(128, 8, AT_RUN_TIME, "token", 168), thorough(256, 8, AT_RUN_TIME, "token", 255),
+    thorough(128, 4, 0, "lean head", 144), thorough(128, 8, AT_RUN_TIME, "lean token", 168),
 ])  # fmt: skip
 def test_gather_stays_in_registers_and_fits(head_dim, rows, page_size, scales, registers):
     ring = gather.ring_of(head_dim, scales != "")
-    options = {"SCALES": scales}
+    *lean, scales = scales.rsplit(" ", 1)
+    options = {"SCALES": scales, "LEAN": bool(lean)}
     kernel = gather.make_flash_decode_gather(
         head_dim, "float16", rows, page_size, *ring, False, **options
     )
