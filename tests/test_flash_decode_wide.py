@@ -340,6 +340,18 @@ def test_gather_stays_in_registers_and_fits(head_dim, rows, page_size, scales, r
         assert code.counts["F2FP"] == head_dim // 2 + 2
 
 
+@pytest.mark.parametrize("case", [
+    ((70, 33), 4, 2, 64, 5, "token", (2, 3), 1),
+    thorough(((100, 0, 37), 4, 1, 128, None, "head", (2, 3), 2)),
+    thorough(((50, 7), 2, 1, 72, 16, "", (2, 2), 2)),
+], ids=str)  # fmt: skip
+def test_gather_on_a_model(case, run_on_model):
+    pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
+    pytest.importorskip("greenlet", reason="threads of the model")
+    sizes = "lengths num_heads num_kv_heads head_dim page_size scales ring num_splits".split()
+    run_on_model("flash_decode_gather_on_model.py", dict(zip(sizes, case, strict=True)))
+
+
 @needs_compiler
 @pytest.mark.parametrize("name", ["T5", *map(thorough, ("a score and a mask", "documents"))])
 @pytest.mark.parametrize("kernel", ["gather", thorough("mma")])
