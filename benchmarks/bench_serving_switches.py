@@ -1,12 +1,12 @@
 """300 requests at once on a GPU: tokens per second with each switch of the server on and off.
 
 A model that has learned Python's help topics, requests whose prompts begin alike. Each way has an
-engine in a process of its own. In the first round, which is not timed, all of them compile their
+engine in a process of its own. In the first rounds, which are not timed, all of them compile their
 kernels and make their graphs at the same time: a kernel's form depends on the number of rows of
-a chunk and of splits, so this round is as long as the others. These follow, one way after the
-other; they say how long they took, and with `--seconds` there is no other one where it would not
-fit. The sums of a step depend on its rows, so that where two tokens are nearly as likely an answer
-may go on otherwise.
+a chunk and of splits, so these rounds are as long as the others, and two, since guesses differ.
+Then one way comes after the other. Rounds say how long they took, and with `--seconds` there is no
+other one where it would not fit. The sums of a step depend on its rows, so that where two tokens
+are nearly as likely an answer may go on otherwise.
 """
 
 import contextlib
@@ -29,6 +29,7 @@ from fa_numba.language_model.train import Recipe, Trainer
 from fa_numba.runtime import arrays
 
 REQUESTS, ROUNDS, OWN = 300, 3, 12  # tokens of a prompt that are its own
+WARM_UPS = 2
 WAYS = {
     "none": {},
     "prefix cache": {"share": True},
@@ -76,8 +77,9 @@ def main():
     note = (
         f"{MODEL['layers']} layers, {MODEL['heads']} heads of {MODEL['head_dim']}, float16, after "
         f"{STEPS} steps; prompts of {STEM} tokens that are alike and {OWN} of their own, "
-        f"answers of {ANSWER} tokens at temperature 0; medians of alternating rounds, after one "
-        "that compiles; same text: answers as without the switch, with pages of the same dtype"
+        f"answers of {ANSWER} tokens at temperature 0; medians of alternating rounds, after "
+        f"{WARM_UPS} that are not timed; same text: answers as without the switch, with pages of "
+        "the same dtype"
     )
     with contextlib.ExitStack() as stack:
         processes = {}
@@ -94,7 +96,8 @@ def main():
             arguments = name, *prompts_and_length, time.perf_counter
             return processes[name].submit(reply_of, *arguments).result
 
-        for rows in by_switch(begin, parts[1], ways, stem=STEM, length=ANSWER, exact=False):
+        sizes = {"stem": STEM, "length": ANSWER, "warm_ups": WARM_UPS}
+        for rows in by_switch(begin, parts[1], ways, **sizes, exact=False):
             save("serving_switches", rows, note=without(list(ways)[len(rows) :], note))
 
 
@@ -120,14 +123,14 @@ def reply_of(name, prompts, length, clock):
     return Reply(answers, seconds, counts(engine) - before, model.in_8_bits, model.page_bytes)
 
 
-def by_switch(begin, unseen, ways, *, stem, length, exact=True):
+def by_switch(begin, unseen, ways, *, stem, length, warm_ups=1, exact=True):
     """300 requests at once, each with its answer of `length` tokens, and no page left at the end.
 
     ``begin(way, prompts, length)`` returns a function that waits for the `Reply`. Yields the rows
     so far after each way of the first timed round and after each other round. Each round has other
-    prompts; in the first, which compiles, all ways begin at once. The text of all ways with the
-    same dtype of pages must be equal, where that is `exact`; else the rows say how many answers are
-    those of the first such way.
+    prompts; in the warm-ups all ways begin at once. The text of all ways with the same dtype of
+    pages must be equal, where that is `exact`; else the rows say how many answers are those of the
+    first such way.
     """
     rates, equal, last = {name: [] for name in ways}, dict.fromkeys(ways, 0), {}
 
@@ -144,16 +147,17 @@ def by_switch(begin, unseen, ways, *, stem, length, exact=True):
         }
         if not exact:
             rounds = len(rates[name])
-            found |= {"same text": f"{equal[name]} of {REQUESTS * (1 + rounds)}", "rounds": rounds}
+            number = REQUESTS * (warm_ups + rounds)
+            found |= {"same text": f"{equal[name]} of {number}", "rounds": rounds}
         return found
 
-    for i in range(1 + ROUNDS):
-        start = time.monotonic()
+    for i in range(warm_ups + ROUNDS):
+        start, timed = time.monotonic(), i >= warm_ups
         (first,), own = pieces(unseen, 1, stem, 4 + i), pieces(unseen, REQUESTS, OWN, 20 + i)
         prompts, texts = [first + piece for piece in own], {}
-        waits = {} if i else {name: begin(name, prompts, length) for name in ways}
+        waits = {} if timed else {name: begin(name, prompts, length) for name in ways}
         for name in ways:
-            if i and time.monotonic() >= timing.ends:
+            if timed and time.monotonic() >= timing.ends:
                 return
             wait = waits.get(name) or begin(name, prompts, length)
             last[name] = reply = wait()
@@ -161,13 +165,13 @@ def by_switch(begin, unseen, ways, *, stem, length, exact=True):
             equal[name] += sum(x == y for x, y in zip(reply.answers, want, strict=True))
             if exact and equal[name] < REQUESTS * (1 + i):
                 raise AssertionError(f"{name}: the text differs")
-            if i:
+            if timed:
                 rates[name].append(REQUESTS * length / reply.seconds)
-            if i == 1 or (i and name == list(ways)[-1]):
+            if i == warm_ups or (timed and name == list(ways)[-1]):
                 yield [row(name) for name in ways if rates[name]]
         now = time.monotonic()
         print(f"round {i}: {now - start:.1f} s", flush=True)
-        if i and now + (now - start) > timing.ends:
+        if timed and now + (now - start) > timing.ends:
             break
 
 
