@@ -346,6 +346,7 @@ REFUSED = {
     "floor of a float": (lambda b, h, m, n: (m / 2) % 2 == 0, (), "integers on both sides of %"),
     "an integer of more bits": (lambda b, h, m, n: n * 2**31 < m, (), "of 32 bits, got 21474"),
     "and of two": (lambda b, h, m, n: m - n < np.where(h, 3, 2**40), (), "of 32 bits, got 1099511"),
+    "an exponent": (lambda b, h, m, n: 2**m > n, (), r"no unknown exponent; exp\(x \* log\(base"),
     "a key of a set": (lambda b, h, m, n: h in {0, 2}, (), r"no key of a set or a dict; `h in \(0"),
     "division by 0": (lambda b, h, m, n: m // 0, (), "divide by 0"),
     "an index too many": (lambda b, h, m, n, x: x[m, n], (DOCUMENTS,), "with 1 numbers, got 2"),

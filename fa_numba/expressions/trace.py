@@ -97,7 +97,7 @@ class Trace:
         return "" if frame is None else _place(frame.f_code, frame.f_lasti)
 
     def refusal_of(self, error):
-        """For what Python itself refuses to do with our objects, such as ``2 ** m``; else None."""
+        """For what Python itself refuses to do with our objects, such as ``m @ n``; else None."""
         if not any(x in str(error) for x in ("'Symbol'", "'Array'", "read-only")):
             return None
         reason, place, at = str(error), "", error.__traceback__
@@ -179,6 +179,9 @@ class Symbol(Unassignable):
 
     def __pos__(self):
         return self
+
+    def __rpow__(self, base):
+        self.trace.refuse("must have no unknown exponent; exp(x * log(base)) and 1 << x are there")
 
     def __divmod__(self, other):
         return self // other, self % other
