@@ -126,8 +126,9 @@ class Compiled:
     """
 
     def __init__(self, function, stored, names, values):
-        self.kernel = kernel = Kernel(function, stored)
-        self.arrays = [n for n, v in zip(names, values, strict=True) if isinstance(v, np.ndarray)]
+        given = zip(names, values, strict=True)
+        self.arrays = {name: v.ndim for name, v in given if isinstance(v, np.ndarray)}
+        self.kernel = kernel = Kernel(function, stored, self.arrays)
         bytes_ = sum(a.bytes for a in kernel.arrays.values() if a.kind == "shared")
         if bytes_ > STATIC_SHARED_BYTES:
             raise Untranslatable("too much shared memory")
