@@ -7,6 +7,7 @@ put back to what they were, and the engine runs the launch and says what is wron
 """
 
 import functools
+import gc
 import threading
 import time
 
@@ -141,10 +142,15 @@ class Compiled:
     def compile(self):
         """Compile the kernel unless it is; tell whether it can be."""
         if self.code is None:
+            collects = gc.isenabled()
+            gc.disable()  # a sixth of the time: Numba makes a million objects, and keeps most
             try:
                 self.code = self.machine_code()
             except (Untranslatable, NumbaError):
                 self.code = machine_code.MachineCode("", {}, [], b"")
+            finally:
+                if collects:
+                    gc.enable()
             machine_code.save(self.key, self.code)
         return bool(self.code.entry)
 

@@ -184,7 +184,7 @@ def simulator(names):
         show(row.name, threads(row.launch()), simulator, *ours)
     for least in (1, THREADS):
         found = [ratio for count, *ratio in ratios if count >= least]
-        for which, values in zip(SIMULATED[2:], zip(*found, strict=True), strict=True):
+        for which, values in zip(SIMULATED[2:], zip(*found, strict=True), strict=False):
             low, middle = min(values), statistics.median(values)
             print(f"{len(values)} of {least} threads or more, {which}: {low:.2g}, {middle:.3g}")
 
