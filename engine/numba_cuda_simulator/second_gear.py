@@ -40,12 +40,7 @@ class GiveUp(Exception):
 
 
 class Kernel:
-    """What is known of a kernel with arguments of some types.
-
-    function : Python function
-    kinds : tuple
-        What is compiled anew if it is another: types and layouts.
-    """
+    """What is known of a kernel with arguments of some kinds, as `type_key` names them."""
 
     def __init__(self, function, kinds):
         self.seconds, self.launches, self.threads = 0.0, 0, 0  # on the engine, until now
