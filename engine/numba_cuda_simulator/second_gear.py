@@ -2,8 +2,8 @@
 
 Lockstep is quick where many threads do the same, and slow where few are active. So a launch begins
 on the engine. Once one is expected to take WORTH seconds, about what compiling takes, or a kernel
-has spent them in its launches, Numba compiles the kernel for the CPU. If it has spent SLOW seconds,
-a file says so, and later processes compile it at once, or load what one of them has compiled. What
+has spent them in its launches, Numba compiles the kernel for the CPU. A file says so, or that few
+threads have spent SLOW seconds; later processes compile it at once, or load what is compiled. What
 it computes counts only if it found nothing to say: otherwise the arguments are put back and the
 engine runs the launch.
 """
@@ -22,7 +22,7 @@ from .kept_files import KeptFiles
 from .progress import Progress
 
 WORTH = 1.0  # seconds of processor time on the engine, of a launch or until now
-SLOW = 0.2  # the same in all launches of an earlier process
+SLOW, ALONE = 0.2, 3e-4  # the same in a process, of which a thread takes so many: there are few
 FULL = 2e-7  # seconds of a thread; where it takes less, all are busy and lockstep is as quick
 FILES = KeptFiles("SIMT_CACHE", "numba_cuda_simulator", ".slow")
 SHORT = 0.1  # seconds of a launch that is not worth a copy of its arguments
@@ -48,21 +48,21 @@ class Kernel:
         self.compiled = None  # `Compiled`; False: it cannot be, or it does not pay
         code, folder = function.__code__, FILES.folder()
         constants = [c for c in code.co_consts if not isinstance(c, types.CodeType)]
-        meaning = repr((code.co_code, code.co_names, code.co_varnames, constants, kinds))
-        digest = hashlib.sha256(meaning.encode()).hexdigest()
-        name = f"{code.co_name}-{digest[:32]}{FILES.suffix}"
+        meaning = repr((code.co_code, code.co_names, code.co_varnames, constants, kinds)).encode()
+        name = f"{code.co_name}-{hashlib.sha256(meaning).hexdigest()[:32]}{FILES.suffix}"
         self.file = folder and folder / name
         found = folder and FILES.read(self.file)
         # Seconds of a thread on the engine, in an earlier process; 0: compiled it is no quicker.
-        self.before = float(found) if found else None
+        self.before = self.noted = float(found) if found else None
 
     def per_thread(self):
         return self.seconds / self.threads if self.threads else self.before
 
     def note(self, seconds):
-        """Tell later processes how many seconds of a thread they can save."""
-        if self.file:
+        """Tell later processes, once, how many seconds of a thread they can save."""
+        if self.file and (self.noted is None or not seconds):
             FILES.write(self.file, repr(seconds).encode())
+            self.noted = seconds
 
     def give_up(self):
         """Stay on the engine."""
@@ -146,8 +146,9 @@ class Gear:
         kernel.seconds += seconds
         kernel.launches += 1
         kernel.threads += self.threads
-        if kernel.before is None and kernel.seconds > SLOW and kernel.per_thread() >= FULL:
-            kernel.note(kernel.per_thread())
+        each = kernel.per_thread()
+        if each >= FULL and kernel.seconds >= (SLOW if each >= ALONE else WORTH):
+            kernel.note(each)
 
     def shifted(self, seconds):
         """Note a launch that would have been long."""
