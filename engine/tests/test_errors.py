@@ -40,7 +40,7 @@ def whole(text):
 
 def row(code, words):
     """Return a row of a table as a case: the text of its cell, and the message."""
-    said, _, hint = words.partition(" <br> ")
+    said, _, hint = words.replace(r"]\(", "](").partition(" <br> ")  # no link
     site = re.search("«(.+)»", code)
     lines = [said, *[f"  3: {m[1]}" for m in [site] if m], *[f"  {h}" for h in [hint] if h]]
     code = code.replace("«", "").replace("»", "")
@@ -137,7 +137,8 @@ def write_catalogue():
         text, _ = row(*match.groups())
         words = said(error_of(whole(text))[0], whole(text))
         first, *rest = re.sub(r"^  3: .*\n", "", words, flags=re.M).splitlines()
-        return f"| `{match[1]}` | {' <br> '.join([first, *map(str.strip, rest)])} |"
+        said_in_a_row = " <br> ".join([first, *map(str.strip, rest)]).replace("](", r"]\(")
+        return f"| `{match[1]}` | {said_in_a_row} |"
 
     simt.enable()
     CATALOGUE.write_text(ROW.sub(row_again, CASE.sub(again, CATALOGUE.read_text())))
