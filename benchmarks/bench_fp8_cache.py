@@ -26,8 +26,10 @@ from fa_numba.tensor_core.flash_decode_gather import flash_decode_gather
 # Sequences, tokens of each, heads of the query, of K and V.
 SIZES = ((64, 8192, 32, 8), (16, 8192, 32, 8), (16, 8192, 32, 32), (1, 65_536, 32, 8))
 PAGE_SIZE = 16
-# Warps and stages of `--rings`, which fit beside up to four rows; splits of the keys, 0: chosen.
-RINGS, SPLITS = ((8, 5), (8, 6), (12, 3), (12, 4)), (0, 16)
+# Of `--rings`: LEAN, warps and stages. ROOM: keys that a contiguous cache has room for besides, so
+# that sequences do not begin at multiples of 8 MiB.
+RINGS = (False, (8, 5)), (True, (8, 5)), (True, (12, 3)), (False, (12, 3)), (True, (12, 4))
+ROOM = 0, 48
 KEYS, QUERIES, NUM_HEADS, HEAD_DIM = 4096, 16, 4, decode.HEAD_DIM  # of the errors
 # Four channels of K are larger by these factors: √20 is 20 times the variance.
 CHANNELS = {"4 channels of K × √20": 20**0.5, "4 channels of K × 20": 20}
@@ -49,15 +51,16 @@ def main():
 
 
 def time_rings():
-    for ring, num_splits in itertools.product(RINGS, SPLITS):
-        gather.RINGS_OF_BYTES[1] = ring
+    for size, (lean, ring), room in itertools.product(SIZES, RINGS, ROOM):
+        gather.LEAN_BYTES, gather.RINGS_OF_BYTES[1] = lean, ring
         flash_decode_gather.replays.clear()
-        for row in times(*SIZES[0], num_splits):
+        for row in times(*size, room):
             names = "cache", "page_size", "ms", "GB/s", "faster"
-            print(ring, num_splits, *(row[name] for name in names), flush=True)
+            if not (room and row["page_size"]):
+                print(size, f"{lean=} {ring=} {room=}", *(row[x] for x in names), flush=True)
 
 
-def times(batch, seqlen, num_heads, num_kv_heads, num_splits=0):
+def times(batch, seqlen, num_heads, num_kv_heads, room=0):
     """Rows for one size: each dtype and kind of scales, contiguous and in pages."""
     torch.manual_seed(0)
     q = torch.randn(batch, 1, num_heads, HEAD_DIM, device="cuda").half()
@@ -70,11 +73,13 @@ def times(batch, seqlen, num_heads, num_kv_heads, num_splits=0):
         moved = sum(x.nbytes for x in (*caches, *scales.values()))
         want = decode.definition(q, *numbers(caches, scales, q.dtype))
         for page_size in (None, PAGE_SIZE):
-            arrays, options, table = (*caches,), scales, None
+            arrays, options, table = [with_room(x, room) for x in caches], scales, None
             if page_size:
                 (*arrays, table), options = in_pages(caches, scales, page_size)
+            elif form == "token":
+                options = {name: with_room(x, room) for name, x in scales.items()}
 
-            options = {"block_table": table, "num_splits": num_splits, **options}
+            options = {"block_table": table, **options}
 
             def call(arrays=arrays, options=options):
                 return flash_decode_gather(q, *arrays, lengths, **options)[0]
@@ -99,6 +104,15 @@ def times(batch, seqlen, num_heads, num_kv_heads, num_splits=0):
             )
         del caches, scales, want, arrays, options, table, call
     return rows
+
+
+def with_room(x, room):
+    """x, or a copy of it in a longer cache."""
+    if not room:
+        return x
+    longer = torch.empty(len(x), x.shape[1] + room, *x.shape[2:], device="cuda", dtype=x.dtype)
+    longer[:, : x.shape[1]] = x
+    return longer[:, : x.shape[1]]
 
 
 def cached(k, v, form):

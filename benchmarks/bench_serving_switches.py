@@ -1,13 +1,20 @@
 """300 requests at once on a GPU: tokens per second with each switch of the server on and off.
 
-A model that has learned Python's help topics, requests whose prompts begin alike. Rounds say how
-long they took; with `--seconds` there is no other one where it would not fit. In the first, which
-is not timed, kernels are compiled and graphs are made, by short answers. The sums of a step depend
-on its rows, so that where two tokens are nearly as likely an answer may go on otherwise.
+A model that has learned Python's help topics, requests whose prompts begin alike. Each way has an
+engine in a process of its own. In the first rounds, which are not timed, all of them compile their
+kernels and make their graphs at the same time: a kernel's form depends on the number of rows of
+a chunk and of splits, so these rounds are as long as the others, and two, since guesses differ.
+Then one way comes after the other. Rounds say how long they took, and with `--seconds` there is no
+other one where it would not fit. The sums of a step depend on its rows, so that where two tokens
+are nearly as likely an answer may go on otherwise.
 """
 
+import contextlib
+import multiprocessing
 import time
+from concurrent.futures import ProcessPoolExecutor
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +29,7 @@ from fa_numba.language_model.train import Recipe, Trainer
 from fa_numba.runtime import arrays
 
 REQUESTS, ROUNDS, OWN = 300, 3, 12  # tokens of a prompt that are its own
+WARM_UPS = 2
 WAYS = {
     "none": {},
     "prefix cache": {"share": True},
@@ -31,7 +39,18 @@ WAYS = {
     "all": {"share": True, "cascade": True, "fp8": True, "draft": NGramDrafter},
 }
 MODEL = {"layers": 6, "heads": 12, "kv_heads": 12, "head_dim": 64, "context": 1024}
-STEPS, STEM, ANSWER, FIRST_ANSWER, TOP, PAGE_SIZE = 100, 450, 32, 8, 8, 16
+STEPS, STEM, ANSWER, TOP, PAGE_SIZE = 100, 450, 32, 8, 16
+engines = {}  # of this process, by way
+
+
+class Reply(NamedTuple):
+    """The answers to a round of prompts, and what they took."""
+
+    answers: list
+    seconds: float
+    counts: np.ndarray  # steps, tokens of prompts found and all, guesses kept and all
+    in_8_bits: bool
+    page_bytes: int
 
 
 def main():
@@ -50,60 +69,73 @@ def main():
         trainer.step()
     cupy.cuda.Device().synchronize()
     print(f"{STEPS} steps of training: {time.perf_counter() - start:.1f} s", flush=True)
-    weights = {name: x.astype(np.float16) for name, x in trainer.weights.items()}
+    weights = {name: x.astype(np.float16).get() for name, x in trainer.weights.items()}
     pages = -(-(STEM + OWN + ANSWER) // PAGE_SIZE) + 1  # of a request
     sizes = {"page_size": PAGE_SIZE, "num_pages": pages * REQUESTS}
     sizes |= {"max_branches": REQUESTS, "max_rows": 4096}
     ways = WAYS | {f"top {TOP} pages": {"topk_pages": TOP}}
-    found = by_switch(
-        (weights, trainer.config),
-        parts[1],
-        stem=STEM,
-        length=ANSWER,
-        first_length=FIRST_ANSWER,
-        ways=ways,
-        exact=False,
-        clock=time.perf_counter,
-        **sizes,
-    )
     note = (
         f"{MODEL['layers']} layers, {MODEL['heads']} heads of {MODEL['head_dim']}, float16, after "
         f"{STEPS} steps; prompts of {STEM} tokens that are alike and {OWN} of their own, "
         f"answers of {ANSWER} tokens at temperature 0; medians of alternating rounds, after "
-        f"one of answers of {FIRST_ANSWER}; same text: answers as without the switch, with pages "
-        "of the same dtype"
+        f"{WARM_UPS} that are not timed; same text: answers as without the switch, with pages of "
+        "the same dtype"
     )
-    for rows in found:
-        save("serving_switches", rows, note=without(list(ways)[len(rows) :], note))
+    with contextlib.ExitStack() as stack:
+        processes = {}
+        for name, on in ways.items():
+            process = ProcessPoolExecutor(
+                1,
+                multiprocessing.get_context("spawn"),
+                initializer=start_on_gpu,
+                initargs=(name, weights, trainer.config, on, sizes),
+            )
+            processes[name] = stack.enter_context(process)
+
+        def begin(name, *prompts_and_length):
+            arguments = name, *prompts_and_length, time.perf_counter
+            return processes[name].submit(reply_of, *arguments).result
+
+        sizes = {"stem": STEM, "length": ANSWER, "warm_ups": WARM_UPS}
+        for rows in by_switch(begin, parts[1], ways, **sizes, exact=False):
+            save("serving_switches", rows, note=without(list(ways)[len(rows) :], note))
 
 
-def by_switch(
-    large,
-    unseen,
-    *,
-    stem,
-    length,
-    first_length=None,
-    ways=WAYS,
-    exact=True,
-    clock=time.process_time,
-    **sizes,
-):
+def start_on_gpu(name, weights, config, on, sizes):
+    """Make the engine of a way in this process."""
+    import cupy
+
+    on_gpu = {name: cupy.asarray(x) for name, x in weights.items()}
+    engines[name] = engine_with((on_gpu, config), on, **sizes)
+
+
+def reply_of(name, prompts, length, clock):
+    """The `Reply` of this process's engine of a way: greedy answers of `length` tokens."""
+    engine = engines[name]
+    before = counts(engine)
+    options = {"max_tokens": length, "temperature": 0, "clock": clock}
+    answers, seconds = answers_of(engine, prompts, **options)
+    if [len(x) for x in answers] != [length] * len(prompts):
+        raise AssertionError(f"{name}: not every answer has {length} tokens")
+    if engine.pool.num_free != engine.pool.num_pages:
+        raise AssertionError(f"{name}: pages are left")
+    model = engine.model
+    return Reply(answers, seconds, counts(engine) - before, model.in_8_bits, model.page_bytes)
+
+
+def by_switch(begin, unseen, ways, *, stem, length, warm_ups=1, exact=True):
     """300 requests at once, each with its answer of `length` tokens, and no page left at the end.
 
-    Yields the rows so far after each way of the first timed round and after each other round.
-    Each round has other prompts; the first, which compiles, has answers of `first_length`. The text
-    of all ways with the same dtype of pages must be equal, where that is `exact`; else the rows say
-    how many answers are those of the first such way.
+    ``begin(way, prompts, length)`` returns a function that waits for the `Reply`. Yields the rows
+    so far after each way of the first timed round and after each other round. Each round has other
+    prompts; in the warm-ups all ways begin at once. The text of all ways with the same dtype of
+    pages must be equal, where that is `exact`; else the rows say how many answers are those of the
+    first such way.
     """
-    options = {"temperature": 0, "clock": clock}
-    engines = {
-        name: engine_with(large, on, **{"num_pages": 2048} | sizes) for name, on in ways.items()
-    }
-    rates, equal, last = {name: [] for name in engines}, dict.fromkeys(engines, 0), {}
+    rates, equal, last = {name: [] for name in ways}, dict.fromkeys(ways, 0), {}
 
     def row(name):
-        steps, shared, read, kept, guesses = last[name]
+        steps, shared, read, kept, guesses = last[name].counts
         found = {
             "switches on": name,
             "tokens/s": round(median(rates[name])),
@@ -111,38 +143,35 @@ def by_switch(
             "steps": int(steps),
             "prompt tokens found": f"{shared / read:.0%}",
             "guesses kept": f"{kept / guesses:.0%}" if guesses else "",
-            "kB of a page": round(engines[name].model.page_bytes / 1e3, 1),
+            "kB of a page": round(last[name].page_bytes / 1e3, 1),
         }
         if not exact:
             rounds = len(rates[name])
-            found |= {"same text": f"{equal[name]} of {REQUESTS * (1 + rounds)}", "rounds": rounds}
+            number = REQUESTS * (warm_ups + rounds)
+            found |= {"same text": f"{equal[name]} of {number}", "rounds": rounds}
         return found
 
-    for i in range(1 + ROUNDS):
-        start, tokens = time.monotonic(), length if i else first_length or length
+    for i in range(warm_ups + ROUNDS):
+        start, timed = time.monotonic(), i >= warm_ups
         (first,), own = pieces(unseen, 1, stem, 4 + i), pieces(unseen, REQUESTS, OWN, 20 + i)
         prompts, texts = [first + piece for piece in own], {}
-        for name, engine in engines.items():
-            if i and time.monotonic() >= timing.ends:
+        waits = {} if timed else {name: begin(name, prompts, length) for name in ways}
+        for name in ways:
+            if timed and time.monotonic() >= timing.ends:
                 return
-            before = counts(engine)
-            answers, taken = answers_of(engine, prompts, max_tokens=tokens, **options)
-            last[name] = counts(engine) - before
-            if [len(x) for x in answers] != [tokens] * REQUESTS:
-                raise AssertionError(f"{name}: not every answer has {tokens} tokens")
-            if engine.pool.num_free != engine.pool.num_pages:
-                raise AssertionError(f"{name}: pages are left")
-            want = texts.setdefault(engine.model.in_8_bits, answers)
-            equal[name] += sum(x == y for x, y in zip(answers, want, strict=True))
+            wait = waits.get(name) or begin(name, prompts, length)
+            last[name] = reply = wait()
+            want = texts.setdefault(reply.in_8_bits, reply.answers)
+            equal[name] += sum(x == y for x, y in zip(reply.answers, want, strict=True))
             if exact and equal[name] < REQUESTS * (1 + i):
                 raise AssertionError(f"{name}: the text differs")
-            if i:
-                rates[name].append(REQUESTS * length / taken)
-            if i == 1 or (i and name == list(ways)[-1]):
-                yield [row(name) for name in engines if rates[name]]
+            if timed:
+                rates[name].append(REQUESTS * length / reply.seconds)
+            if i == warm_ups or (timed and name == list(ways)[-1]):
+                yield [row(name) for name in ways if rates[name]]
         now = time.monotonic()
         print(f"round {i}: {now - start:.1f} s", flush=True)
-        if i and now + (now - start) > timing.ends:
+        if timed and now + (now - start) > timing.ends:
             break
 
 

@@ -4,11 +4,21 @@ Seconds are those of the processor, since a busy machine gives the clock's to ot
 """
 
 import os
+import time
+from functools import partial
 
 import numba
 
 from benchmarks.bench_drafts import STEPS, trained
-from benchmarks.bench_serving_switches import OWN, ROUNDS, by_switch
+from benchmarks.bench_serving_switches import (
+    OWN,
+    ROUNDS,
+    WAYS,
+    by_switch,
+    engine_with,
+    engines,
+    reply_of,
+)
 from benchmarks.timing import cpu, save
 from fa_numba.language_model import text
 from fa_numba.language_model.blas_threads import one_blas_thread
@@ -22,8 +32,13 @@ def main():
     parts = text.split(characters.encode(corpus))
     large = trained(4, 4, parts, len(characters))
     numba.set_num_threads(1)
+    engines.update({name: engine_with(large, on, num_pages=2048) for name, on in WAYS.items()})
+
+    def begin(*arguments):
+        return partial(reply_of, *arguments, time.process_time)
+
     with one_blas_thread():
-        *_, rows = by_switch(large, parts[1], stem=STEM, length=ANSWER)
+        *_, rows = by_switch(begin, parts[1], WAYS, stem=STEM, length=ANSWER)
     note = (
         f"a model of {large[1].num_weights:,} weights after {STEPS} steps; one thread; prompts of "
         f"{STEM} tokens that are alike and {OWN} of their own, answers of {ANSWER} tokens at "

@@ -46,8 +46,12 @@ FIRST = (
     "causal", "prefix-LM", "documents", "window, 4 first keys", "neighbours in 2-D",
     "tree behind a prefix", "softcap", "T5 bias", "sinks",
 )  # fmt: skip
-OTHERS = "causal by parts", "window", "documents of any length", "softcap, causal by parts"
+OTHERS = (
+    "lists of blocks of 128", "lists of blocks of 64", "causal by parts", "window",
+    "documents of any length", "softcap, causal by parts",
+)  # fmt: skip
 SIDE, WINDOW, PREFIX, DOCUMENTS = 128, 512, 1000, 32
+LISTED = 1024  # keys that a list names, for each 64 queries and head
 NODES, LONG = 512, 65536  # of the tree; tokens of a long sequence
 REPEATS = 10
 GPT_OSS = (64, 8, 64), (2048, 16384), 128  # heads, K/V heads, head_dim; n; window
@@ -57,12 +61,16 @@ NOTE = (
     f"head_dim = {WIDTH}; ms of the forward pass and of the gradients; over: time of the other "
     "over ours. own: the option of ours that does the same. call: the time of a forward call with "
     "a new table of tiles, theirs over ours. gpt-oss: 64 query heads on 8, with sinks; the others "
-    "there without. A first call is in a new process, after a call without a mask"
+    "there without. A first call is in a new process, after a call without a mask. Lists: each "
+    f"names {LISTED} keys for 64 queries and a head; each call makes a table of tiles of them"
 )
 
 
 def problems(num_heads):
-    """By name: options, our own for the same or None, mask_mod and score_mod or None."""
+    """By name: options, our own for the same or None, mask_mod and score_mod or None.
+
+    Lists are written by a kernel, so they are a function that returns these.
+    """
     import torch
 
     document = torch.arange(SEQLEN, device="cuda", dtype=torch.int32) * DOCUMENTS // SEQLEN
@@ -71,6 +79,14 @@ def problems(num_heads):
     tree = masks.tree(torch.arange(-1, NODES - 1, device="cuda") // 2, SEQLEN - NODES)
     bias = torch.randn(num_heads, 32, device="cuda")
     sinks = torch.randn(num_heads, device="cuda")
+
+    def lists_of(width):
+        """Options, and FlexAttention's mask, for lists of blocks of so many keys."""
+        blocks = torch.rand(num_heads, SEQLEN // 64, SEQLEN // width, device="cuda")
+        lists = blocks.topk(LISTED // width).indices
+        chosen = torch.zeros_like(blocks, dtype=torch.bool).scatter(-1, lists, True)
+        mask = masks.block_lists(lists[None].int(), SEQLEN, block_n=width)
+        return {"mask": mask}, None, lambda b, h, m, n: chosen[h, m // 64, n // width], None
 
     def near(b, h, m, n):
         return (abs(m // SIDE - n // SIDE) <= 3) & (abs(m % SIDE - n % SIDE) <= 3)
@@ -101,6 +117,8 @@ def problems(num_heads):
         "T5 bias": ({"score": lambda s, b, h, m, n, t: s + t[h, min(abs(m - n) // 2, 31)],
                      "score_args": (bias,)}, None, None, t5),
         "sinks": ({"causal": True, "sinks": sinks}, {"causal": True}, None, None),
+        "lists of blocks of 128": partial(lists_of, 128),
+        "lists of blocks of 64": partial(lists_of, 64),
         "causal by parts": (parts, {"causal": True}, lambda b, h, m, n: n <= m, None),
         "window": ({"mask": lambda b, h, m, n: (n <= m) & (m - n < WINDOW)},
                    {"window_size": (WINDOW - 1, 0)}, None, None),
@@ -243,7 +261,8 @@ def of_table():
 
 def of_problem(head_dim, name):
     """The problem of this name."""
-    options, own, mask_mod, score_mod = problems(WIDTH // head_dim)[name]
+    found = problems(WIDTH // head_dim)[name]
+    options, own, mask_mod, score_mod = found() if callable(found) else found
     dout, q, k, v = random_arrays(4, (1, SEQLEN, WIDTH // head_dim, head_dim))
     calls = {}
     for of, given in (("", options), ("own ", own)):
@@ -383,12 +402,13 @@ def check(out, q, k, v, mask_mod):
     """Compare out of the last head with float64, 2048 queries at a time."""
     import torch
 
+    head = torch.tensor(q.shape[2] - 1, device="cuda")
     q, k, v = (x[0, :, -1].double() for x in (q, k, v))
     n, wanted = torch.arange(len(q), device="cuda"), []
     for start in range(0, len(q), 2048):
         m = n[start : start + 2048, None]
         s = q[start : start + 2048] @ k.T / q.shape[1] ** 0.5
-        s = s.masked_fill(~mask_mod(0, q.new_tensor(0).long(), m, n), -torch.inf)
+        s = s.masked_fill(~mask_mod(0, head, m, n), -torch.inf)
         wanted.append(s.softmax(-1) @ v)
     error = relative_error(out[0, :, -1], torch.cat(wanted))
     assert error <= 4 * ROUNDING["float16"], error

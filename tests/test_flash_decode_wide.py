@@ -321,10 +321,12 @@ def test_mma_stays_in_registers(head_dim, page_size):
     thorough(128, 1, 1, "", 168), (128, 8, 16, "", 168), thorough(256, 8, AT_RUN_TIME, "", 255),
     thorough(80, 2, 0, "token", 128), (128, 4, AT_RUN_TIME, "head", 168),
     thorough(128, 8, AT_RUN_TIME, "token", 168), thorough(256, 8, AT_RUN_TIME, "token", 255),
+    thorough(128, 4, 0, "lean head", 144), thorough(128, 8, AT_RUN_TIME, "lean token", 168),
 ])  # fmt: skip
 def test_gather_stays_in_registers_and_fits(head_dim, rows, page_size, scales, registers):
     ring = gather.ring_of(head_dim, scales != "")
-    options = {"SCALES": scales}
+    *lean, scales = scales.rsplit(" ", 1)
+    options = {"SCALES": scales, "LEAN": bool(lean)}
     kernel = gather.make_flash_decode_gather(
         head_dim, "float16", rows, page_size, *ring, False, **options
     )
@@ -336,6 +338,18 @@ def test_gather_stays_in_registers_and_fits(head_dim, rows, page_size, scales, r
     assert code.counts["LDGSTS.128"] >= 4
     if scales:  # a lane's part of K and V, two numbers an instruction, and P packed
         assert code.counts["F2FP"] == head_dim // 2 + 2
+
+
+@pytest.mark.parametrize("case", [
+    ((70, 33), 4, 2, 64, 5, "token", (2, 3), 1),
+    thorough(((100, 0, 37), 4, 1, 128, None, "head", (2, 3), 2)),
+    thorough(((50, 7), 2, 1, 72, 16, "", (2, 2), 2)),
+], ids=str)  # fmt: skip
+def test_gather_on_a_model(case, run_on_model):
+    pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
+    pytest.importorskip("greenlet", reason="threads of the model")
+    sizes = "lengths num_heads num_kv_heads head_dim page_size scales ring num_splits".split()
+    run_on_model("flash_decode_gather_on_model.py", dict(zip(sizes, case, strict=True)))
 
 
 @needs_compiler

@@ -319,6 +319,7 @@ def test_identifiers_do_not_come_again_after_a_restart():
         ({"host": "localhost:99", "origin": "http://localhost:99"}, 200),
         ({"host": "localhost:99", "origin": "http://evil.example"}, 403),
         ({"host": "localhost:99", "origin": "null"}, 403),
+        ({"host": "localhost:99", "origin": "http://["}, 403),  # no address
     ],
 )
 def test_pages_of_others_are_refused(server, headers, status):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from numba import cuda, int32, uint32, uint64
 
 from fa_numba import checks
-from fa_numba.constants import FULL_WARP, LN2, LOG2_E, NEG_INF, ZERO
+from fa_numba.constants import FULL_WARP, LN2, LOG2_E, NEG_INF, ONE, ZERO
 from fa_numba.expressions.functions import NO_EXPRESSIONS
 from fa_numba.expressions.tiles import MIXED
 from fa_numba.on_cuda_cores import run_time_masks
@@ -290,7 +290,7 @@ def make_products(HEAD_DIM, DTYPE, at):
 
 
 @functools.cache
-def make_products_of_bytes(HEAD_DIM, at):
+def make_products_of_bytes(HEAD_DIM, at, LEAN=False):
     """`Products` for keys of e4m3 and float16 queries; HEAD_DIM is a multiple of 16.
 
     ``at(tile, chunk, j)`` is as for `make_products`, of the 32 columns from 32 j on: to ldmatrix
@@ -298,6 +298,9 @@ def make_products_of_bytes(HEAD_DIM, at):
     that are eight apart; Q has the same ones, since a dot product has no order. Transposed, it has
     columns 2 r and 2 r + 1 of two keys, which become rows r and r + 8 of mma's A: out's columns are
     in that order.
+
+    With LEAN out is rescaled only when a maximum has grown: else by 1. And the zeros beside Q are a
+    number that the compiler does not know: it copies known ones for each product.
     """
     mma = forward.mma_of("float16")
     STEPS = HEAD_DIM // 16
@@ -308,9 +311,10 @@ def make_products_of_bytes(HEAD_DIM, at):
         source = uint64(0)
         if is_query:
             source = global_address(q[b, m, head]) + uint64(8 * (lane & 3))
+        zero = uint32(uint64(q.shape[2]) >> uint64(32)) if LEAN else uint32(0)
         for j in range(STEPS):
             for i in range(4):
-                q_reg[j, i] = uint32(0)  # rows 8 to 15, registers 1 and 3, are always 0
+                q_reg[j, i] = zero  # rows 8 to 15, registers 1 and 3, are always 0
             for i in range(2):
                 if is_query:
                     q_reg[j, 2 * i] = load_global_b32(source + uint64(32 * j + 4 * i))
@@ -333,8 +337,13 @@ def make_products_of_bytes(HEAD_DIM, at):
     def add_weighted(acc, v, p, alpha, tile, chunk, lane):
         v_16 = cuda.local.array((2, 2), uint32)
         v_a = cuda.local.array(4, uint32)
-        alpha_0 = cuda.shfl_sync(FULL_WARP, alpha, 8 * (lane & 3))
-        alpha_1 = cuda.shfl_sync(FULL_WARP, alpha, 8 * (lane & 3) + 4)
+        if not LEAN or cuda.any_sync(FULL_WARP, alpha != ONE):
+            alpha_0 = cuda.shfl_sync(FULL_WARP, alpha, 8 * (lane & 3))
+            alpha_1 = cuda.shfl_sync(FULL_WARP, alpha, 8 * (lane & 3) + 4)
+            if LEAN:
+                for j in range(STEPS):
+                    for i in range(4):
+                        acc[j, i] *= alpha_0 if i % 2 == 0 else alpha_1
         for j in range(LOADS):
             ldmatrix_x4_trans(v, at(tile, chunk, j))
             for i in range(2):
@@ -343,10 +352,11 @@ def make_products_of_bytes(HEAD_DIM, at):
                         unpack_e4m3_pairs(v_16[t], v[2 * t + i])
                         v_a[2 * t], v_a[2 * t + 1] = v_16[t, 0], v_16[t, 1]
                     out = acc[2 * j + i]
-                    out[0] *= alpha_0
-                    out[1] *= alpha_1
-                    out[2] *= alpha_0
-                    out[3] *= alpha_1
+                    if not LEAN:
+                        out[0] *= alpha_0
+                        out[1] *= alpha_1
+                        out[2] *= alpha_0
+                        out[3] *= alpha_1
                     mma(out, v_a, p)
 
     return Products(load_queries, scores, add_weighted)

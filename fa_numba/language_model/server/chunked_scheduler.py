@@ -364,9 +364,11 @@ class ChunkedScheduler:
                     if self.pool.length(branch.seq) < end:
                         break  # the branches after it share its pages once they are full
                     continue
+                if left <= 0:  # before tokens are hashed: many requests may wait here
+                    return parts, progress
                 shared = self.pool.shared_tokens(branch.tokens[:end])
                 stop = min(end, shared + left)
-                if left <= 0 or self.pool.pages_needed(branch.tokens[:stop]) > self.pool.num_free:
+                if self.pool.pages_needed(branch.tokens[:stop]) > self.pool.num_free:
                     break
                 branch.seq, writes = self.pool.allocate(branch.tokens[:stop])
                 progress = True
