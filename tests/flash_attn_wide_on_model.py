@@ -23,7 +23,6 @@ LOG2_E = np.float32(np.log2(np.e))
 
 def main(
     seqlen_q, seqlen_k, heads, head_dim, causal, window_size=(-1, -1), softcap=0.0,
-    tiling=(4, True),
 ):  # fmt: skip
     """Compare out and lse with the definition; heads are (num_heads, num_kv_heads).
 
@@ -58,7 +57,7 @@ def main(
     mask = Mask(causal, tuple(window_size), softcap, False)
     window = run_time_masks.constants_of(mask).window_size
     constants = head_dim, causal, "float16", window, softcap, packed
-    kernel = wide.make_flash_attn_wide(*constants, wide.Tiling(*tiling))
+    kernel = wide.make_flash_attn_wide(*constants)
     grid = seqlen_q // 64 + len(starts[0]) - 1 if packed else -(-seqlen_q // 64), num_heads
     sizes = seqlen_k, num_heads // num_kv_heads, LOG2_E / np.float32(head_dim**0.5)
     args = *"qkvo", lse, *sizes, *run_time_masks.arguments_of(mask)
