@@ -148,7 +148,8 @@ def test_a_kernel_without_a_size_is_timed_in_its_largest_traced_launch(exercise,
     Path("timed.py").write_text(
         "import sys\nfrom fa_numba.workbook import gpu_times\n"
         "def ms(call):\n    call()\n    return float(call.args[-1].size)\n"
-        "gpu_times.own.gpu_ms = ms\ngpu_times.main(sys.argv[1:])\n"
+        "gpu_times.own.gpu_ms, gpu_times.can_be_timed = ms, lambda exercise: True\n"
+        "gpu_times.main(sys.argv[1:])\n"
     )
     monkeypatch.setattr(gpu_times, "__name__", "timed")
     paths = [".", str(REPOSITORY), str(REPOSITORY / "engine")]
