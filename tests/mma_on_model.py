@@ -71,7 +71,7 @@ def pretend(model, modules, addressed):
     arrays.compute_capability = lambda x: (9, 0)
     arrays.shared_bytes_per_block, arrays.num_sms = lambda x: 227 * 1024, lambda x: 132
     split = modules["tensor_core.flash_attn_split"]
-    split.launch_merge, split.ranges_of = merge, ranges_of
+    split.launch_merge, split.ranges_of, split.make_split_table = merge, ranges_of, no_table
 
     def tensor_map(x, rows, *_):
         model.maps[name := len(model.maps)] = GlobalArray(model, x), rows
