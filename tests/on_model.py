@@ -38,7 +38,7 @@ MODULES = (
 # In these the addresses of arrays are those of NumPy.
 NOT_ADDRESSED = ("flash_attn_split",)
 # Options that the definition has not.
-OF_FUNCTION = "deterministic", "num_splits", "cluster", "tiling"
+OF_FUNCTION = "deterministic", "num_splits", "cluster"
 
 
 def main(
@@ -93,8 +93,6 @@ def main(
     if "window_size" in options:
         definition["window_size"] = tuple(options["window_size"])
     ours = options | definition
-    if "tiling" in options:
-        ours["tiling"] = modules[-1].Tiling(*options["tiling"])
     if expressions is not None:
         of_user = expression_cases.options_of(expressions, num_heads, max(np.ravel(sizes[1])))
         ours, definition = ours | of_user[0], definition | of_user[1]

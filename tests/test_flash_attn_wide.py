@@ -9,7 +9,6 @@ from fa_numba.analysis import devices
 from fa_numba.analysis.machine_code import compile_kernel
 from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME
 from fa_numba.tensor_core import flash_attn_wide
-from fa_numba.tensor_core.flash_attn_wide import TILING, Tiling
 
 pytest.importorskip("greenlet", reason="threads of the model")
 
@@ -19,7 +18,7 @@ CASES = [
     ((130, 200, (2, 1), 512, True), {}),
     thorough((100, 80, (2, 1), 320, True), {}),  # rows that see no key
     ((70, 330, (1, 1), 264, False), {"window_size": (100, 20), "softcap": 15.0}),
-    thorough((70, 330, (1, 1), 320, False), {"window_size": (100, 20), "tiling": (3, True)}),
+    thorough((70, 330, (1, 1), 384, False), {"window_size": (100, 20)}),
     thorough((130, 450, (1, 1), 392, True), {"window_size": (200, -1)}),
     # Packed: a sequence without keys, one without queries, and rows of two sequences in a warp.
     (([60, 0, 70, 3], [90, 20, 0, 65], (2, 1), 512, True), {}),
@@ -37,19 +36,19 @@ def test_out_and_lse_on_a_model(sizes, options, run_on_model):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "head_dim, causal, dtype, window, softcap, packed, tiling",
+    "head_dim, causal, dtype, window, softcap, packed",
     [
-        (512, False, "bfloat16", (-1, -1), 0.0, False, TILING),
-        thorough(512, True, "float16", (-1, -1), 0.0, False, TILING),
-        thorough(512, False, "float16", (AT_RUN_TIME, AT_RUN_TIME), 30.0, False, TILING),
-        thorough(264, True, "bfloat16", (AT_RUN_TIME, -1), 0.0, False, TILING),
-        (512, True, "float16", (-1, -1), 0.0, True, TILING),
-        thorough(264, False, "float16", (AT_RUN_TIME, -1), 30.0, True, TILING),
-        thorough(384, False, "bfloat16", (-1, -1), 0.0, False, Tiling(3, True)),
+        (512, False, "bfloat16", (-1, -1), 0.0, False),
+        thorough(512, True, "float16", (-1, -1), 0.0, False),
+        thorough(512, False, "float16", (AT_RUN_TIME, AT_RUN_TIME), 30.0, False),
+        thorough(264, True, "bfloat16", (AT_RUN_TIME, -1), 0.0, False),
+        (512, True, "float16", (-1, -1), 0.0, True),
+        thorough(264, False, "float16", (AT_RUN_TIME, -1), 30.0, True),
+        thorough(384, False, "bfloat16", (-1, -1), 0.0, False),
     ],
 )
-def test_products_stay_in_registers(head_dim, causal, dtype, window, softcap, packed, tiling):
-    constants = head_dim, causal, dtype, window, softcap, packed, tiling
+def test_products_stay_in_registers(head_dim, causal, dtype, window, softcap, packed):
+    constants = head_dim, causal, dtype, window, softcap, packed
     kernel = flash_attn_wide.make_flash_attn_wide(*constants)
     masks = types.int32, types.int32, types.float32, types.float32
     sizes = types.int32, types.int32, types.float32
@@ -61,5 +60,5 @@ def test_products_stay_in_registers(head_dim, causal, dtype, window, softcap, pa
     assert code.registers <= stated_registers(kernel)
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert "C75" not in code.report  # ptxas serialises products, or ignores setmaxnreg
-    size = flash_attn_wide.make_plan(tiling).bytes
+    size = flash_attn_wide.make_plan().bytes
     assert size + code.shared_bytes <= devices.device("H100").shared_bytes_per_block

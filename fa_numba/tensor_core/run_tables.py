@@ -27,6 +27,7 @@ THREADS = 128
 WARPS = THREADS // 32
 PLACES = 2 * THREADS  # in shared memory, of `ranges_of`
 STEPS = 7  # levels of `ranges_of` in a launch: THREADS is 2^STEPS
+TILE, WIDEST = 2 * THREADS - 1, 1 << 30  # numbers in a range: at most so many rows or columns
 MAX_RUNS = 64  # of a thread block; what comes after is one mixed run
 # A row of a packed batch: a thread block of tiles of queries (forward), a tile of queries,
 # or a tile of keys.
@@ -424,6 +425,7 @@ def make_packed_table(
     int32 array of shape (1, num_heads or 1, rows, most runs, 3)
     """
     num_tokens_q, num_tokens_k, num_heads, block_m, block_n = problem
+    assert max(block_m, block_n) <= TILE
     kernel = make_packed_classes_kernel(mask, block_m, block_n, along, parts)
     require_positive_divisors(mask, arguments)
     of_queries, of_keys = (num_tokens_q, block_m * parts), (num_tokens_k, block_n)
@@ -468,7 +470,8 @@ def ranges_of(like, mask, arguments):
     Returns
     -------
     tuple of array of shape (levels, rows, length, 2)
-        The least and the greatest number of each range of a row whose length is a power of two.
+        The least and the greatest number of each range of a row whose length is a power of two;
+        of an array that is indexed by m or n alone, up to the largest power in a tile.
 
     Raises
     ------
@@ -476,11 +479,14 @@ def ranges_of(like, mask, arguments):
         Only the CPU can classify the tiles of this mask.
     """
     _, needs = interval_function(mask, int64)
-    return tuple(_ranges(like, arguments[i]) for i in needs.ranged)
+    loads = [x.args for x in nodes.walk(mask) if x.op == "load"]
+    wide = {i for i, *index in loads if not all(x.op in ("const", "var") for x in index)}
+    return tuple(_ranges(like, arguments[i], i in wide) for i in needs.ranged)
 
 
 def _classes(like, mask, arguments, ranges, problem, cut):
     seqlen_q, seqlen_k, batch, num_heads, block_m, block_n = problem
+    assert max(block_m, block_n) <= TILE
     kernel, needs = make_classes_kernel(mask)
     if not all(arguments[i] > 0 for i in needs.positive):
         raise NoIntervalError("a divisor that is not positive")
@@ -504,10 +510,10 @@ def _runs(like, classes, rows, num_tiles, kernel, all_runs=False):
     return runs
 
 
-def _ranges(like, x):
+def _ranges(like, x, wide):
     x = arrays.with_axis(x) if len(x.shape) == 1 else x
     rows, length = x.shape
-    levels = max(length, 1).bit_length()
+    levels = min(max(length, 1), WIDEST if wide else TILE).bit_length()
     table = arrays.empty(like, (levels, rows, length, 2), np.int32)
     for first in range(0, max(levels - 1, 1), STEPS):
         grid = ceil_div(length, THREADS << first) << first, rows
