@@ -88,11 +88,12 @@ def seconds(call):
 def main():
     rng, shape = np.random.default_rng(0), (1, SEQLEN, NUM_HEADS, HEAD_DIM)
     dout, q, k, v = (rng.standard_normal(shape, dtype=np.float32) for _ in range(4))
-    shown = gallery()
-    causal, *others = (
-        calls_with(dout, q, k, v, **options)
-        for options in ({"causal": True}, *({"mask": mask} for mask in shown.values()))
-    )
+    shown, by_option = gallery(), {"causal": True}
+    arrays, short = (dout, q, k, v), [x.reshape(-1, WINDOW, *shape[2:]) for x in (dout, q, k, v)]
+    given = [(arrays, by_option), *((arrays, {"mask": mask}) for mask in shown.values())]
+    given.append((short, by_option))
+    causal, *others = (calls_with(*x, **options) for x, options in given)
+    shown["the same documents as a batch, with `causal`"] = shown["causal documents"]
     ratios = np.array([
         [[seconds(x) / seconds(y) for x, y in zip(causal, calls, strict=True)] for calls in others]
         for _ in range(ROUNDS)

@@ -169,7 +169,8 @@ def pretend(model, modules, addressed, order, blocks, cluster):
     arrays.shared_bytes_per_block, arrays.num_sms = lambda x: 227 * 1024, lambda x: blocks
     replaced = {
         "tensor_map": tensor_map, "launch_merge": merge, "make_packed_table": packed_table,
-        "make_table": no_table, "make_tables_both_ways": no_table,  # else by kernels of the engine
+        # Else by kernels of the engine:
+        "make_table": no_table, "make_tables_both_ways": no_table, "make_split_table": no_table,
         "ranges_of": ranges_of, "ranges_of_packed": ranges_of_packed, "queue_of": queue_of,
         "fastest_order": lambda *args: order,
         "pad_rows": lambda *args, multiple: args,  # a copy by TMA ends in zeros

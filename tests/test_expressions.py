@@ -52,6 +52,8 @@ GALLERY = {
     "a window for each head": (lambda b, h, m, n, w: n <= m and m - n < w[h], WINDOWS),
     "all but oneself": (lambda b, h, m, n: not (m == n or m < 0),),
     "a tree": (lambda b, h, m, n, tree: tree[m, n], TREE),
+    "no limit": (lambda b, h, m, n: n <= m and m - n < 2**40 and n > -(2**31) - 1 and m != 2**31,),
+    "a row of a picture": (lambda b, h, m, n: divmod(m, 8)[0] == divmod(n, 8)[0],),
     "first sequence alone": (lambda b, h, m, n: (n <= m) | (b == 0),),
 }  # fmt: skip
 
@@ -324,7 +326,7 @@ REFUSED = {
     "a whole array": (lambda b, h, m, n, x: x == 3, (DOCUMENTS,), r"must index mask_args\[0\]"),
     "an array as a condition": (
         lambda b, h, m, n, x: not x, (DOCUMENTS,), r"must index mask_args\[0\]"),
-    "a power of 2": (lambda b, h, m, n: 2**n < m, (), r"only compute .* 'Symbol' .*, line"),
+    "a matrix product": (lambda b, h, m, n: m @ n < m, (), r"only compute .* 'Symbol' .*, line"),
     "all elements": (
         lambda b, h, m, n, x: n in x, (np.zeros(99, int),), r"at most 64 .*\[0\] has more"),
     "an array that is no argument": (
@@ -342,6 +344,10 @@ REFUSED = {
     "no function": (3, (), "must be a function of b, h, m, n, got int"),
     "bits of a float": (lambda b, h, m, n: (m / 2) & 1, (), "bits of a float"),
     "floor of a float": (lambda b, h, m, n: (m / 2) % 2 == 0, (), "integers on both sides of %"),
+    "an integer of more bits": (lambda b, h, m, n: n * 2**31 < m, (), "of 32 bits, got 21474"),
+    "and of two": (lambda b, h, m, n: m - n < np.where(h, 3, 2**40), (), "of 32 bits, got 1099511"),
+    "a power of 2": (lambda b, h, m, n: 2**m > n, (), r"no unknown exponent; exp\(x \* log\(base"),
+    "a key of a set": (lambda b, h, m, n: h in {0, 2}, (), r"no key of a set or a dict; `h in \(0"),
     "division by 0": (lambda b, h, m, n: m // 0, (), "divide by 0"),
     "an index too many": (lambda b, h, m, n, x: x[m, n], (DOCUMENTS,), "with 1 numbers, got 2"),
     "an index that is no integer": (lambda b, h, m, n, x: x[m / 2], (DOCUMENTS,), "with integers"),

@@ -1,16 +1,23 @@
 """The table of runs that a GPU makes, on the CPU engine: as that of `expressions.tiles`."""
 
+import inspect
+import re
+
 import expression_cases
 import numpy as np
 import pytest
+from machine_code_cases import needs_compiler
+from test_compile import launches_of
 
 from fa_numba import masks
+from fa_numba.analysis.machine_code import compile_kernel
 from fa_numba.checks import Mask, check_expressions
 from fa_numba.expressions.interval_source import MOST_WALKED, NoIntervalError
 from fa_numba.expressions.intervals import MOST_ROWS
 from fa_numba.expressions.tiles import MIXED, runs_both_ways, runs_of_warpgroups, tile_classes
 from fa_numba.expressions.trace import trace
 from fa_numba.tensor_core import run_tables
+from fa_numba.tiling.split_tiling import make_tiling
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 MASKS = [name for name, x in expression_cases.CASES.items() if x.mask and name != "a tree"]
@@ -127,6 +134,31 @@ def test_block_lists(block_m, block_n, rng):
         np.testing.assert_array_equal(of_keys[..., : wanted.shape[3], :], wanted)
     else:
         assert ((ours == classes) | (ours == MIXED)).all()
+
+
+@needs_compiler
+def test_every_kernel_compiles():
+    """The engine also runs what Numba cannot compile."""
+    q, given = problem_of("documents", 300, 300, 1, 4)
+    sizes, starts = (300, 300, 1, 4), [np.array([0, 300], np.int32)] * 2
+    given = q, given.expressions.mask, given.arguments
+
+    def make():
+        ranges = run_tables.ranges_of(*given)
+        table = run_tables.make_table(*given, ranges, (*sizes, 64, 3))
+        run_tables.queue_of(q, table)
+        run_tables.make_split_table(*given, ranges, sizes, make_tiling(64, 3), 2)
+        run_tables.make_tables_both_ways(*given, (*sizes, 64, 64), both=False)
+        packed = 300, 300, 4, 64, 64
+        run_tables.make_packed_table(*given, ranges, starts, packed, run_tables.KEYS)
+
+    seen = launches_of(make)
+    seen.append((masks.chosen_blocks_kernel, (np.zeros((5, 2), int), np.zeros((5, 5), bool))))
+    for kernel, args in {kernel: (kernel, args) for kernel, args in seen}.values():
+        code = compile_kernel(kernel, args, cc=(9, 0, "a"))
+        assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    kernels = set(re.findall(r"def ((?!make_)\w+_kernel)\(", inspect.getsource(run_tables)))
+    assert kernels <= {kernel.py_func.__name__ for kernel, _ in seen}
 
 
 def problem_of(name, seqlen_q, seqlen_k, batch, num_heads):

@@ -332,6 +332,19 @@ def test_caches_of_float8_e4m3fn(form, page_size, dtype):
     assert torch.equal(again, got)
 
 
+def test_sinks_of_a_cache():
+    shapes = (2, 3, 4, 8), (2, 12, 2, 8), (2, 12, 2, 8), (4,)
+    q, k, v, sinks = tensors(*shapes, requires_grad=False)
+    options = {"causal": True, "s_aux": sinks.half()}
+    want = flash_attn_func(q, k, v, return_attn_probs=True, **options)[:2]
+    got = flash_attn_with_kvcache(q, k, v, return_softmax_lse=True, **options)
+    torch.testing.assert_close(got, want)
+    options["block_table"] = torch.arange(6, dtype=torch.int32).view(2, 3)
+    e4m3 = [x.view(6, 4, 2, 8).to(torch.float8_e4m3fn) for x in (k, v)]
+    want = flash_attn_with_kvcache(q, *[x.float() for x in e4m3], **options)
+    torch.testing.assert_close(flash_attn_with_kvcache(q, *e4m3, **SCALES, **options), want)
+
+
 def test_lengths_of_a_cache_as_a_number_and_by_default():
     q, k, v = tensors((2, 1, 2, 8), (2, 6, 2, 8), (2, 6, 2, 8), requires_grad=False)
     for lengths, given in (([6, 6], None), ([4, 4], 4)):
@@ -672,6 +685,17 @@ REFUSED = [
     (flash_attn_func, {"is_causal": True}, "no argument 'is_causal': it is called causal here. It"),
     (flash_attn_func, {"scale": 1.0}, "no argument 'scale': it is called softmax_scale here$"),
     (flash_attn_func, {"mask_mod": X}, "no argument 'mask_mod': flex_attention has it$"),
+    (
+        flash_attn_func,
+        {"s_aux": X},
+        r"s_aux must have shape \(num_heads,\) = \(2,\), got \(2, 5, 2, 8",
+    ),
+    (flash_attn_with_kvcache, {"s_aux": STARTS}, "s_aux must be float32, .*got int32"),
+    (
+        flash_attn_with_kvcache,
+        {"s_aux": torch.ones(2, requires_grad=True)},
+        "s_aux must not require",
+    ),
     (flash_attn_func, {"sinks": X}, "no argument 'sinks': it is called s_aux here$"),
     (flash_attn_func, {"qv": X}, "no argument 'qv': it has alibi_slopes, causal, .* window_size$"),
     (flash_attn_varlen_func, {"dropout_p": 0.5}, "dropout_p must be 0, got 0.5: packed"),

@@ -170,7 +170,7 @@ OTHER_NAMES_IN_TORCH = {
     "score_mod": ("", FLEX),
     "sinks": ("s_aux", ""),
     "learnable_sink": ("s_aux", ""),
-    "s_aux": ("", "flash_attn_func and flash_attn_varlen_func have it"),
+    "s_aux": ("", FLASH),
     "window_size": ("", FLASH),
     "softcap": ("", FLASH),
     "alibi_slopes": ("", FLASH),

@@ -23,7 +23,7 @@ from fa_numba.checks.values import check_flag, check_window_size, integer
 
 DEVICES = ("cpu", "cuda")
 NUM_AXES = {"q": 4, "k_cache": 4, "v_cache": 4, "k": 4, "v": 4}
-NUM_AXES |= {"cache_seqlens": 1, "block_table": 2}
+NUM_AXES |= {"cache_seqlens": 1, "block_table": 2, "s_aux": 1}
 INDICES = ("cache_seqlens", "block_table")
 MASKS = "a boolean mask of keys, of shape (batch, 1, 1, seqlen_k), or that and causal"
 OTHER_MASKS = (
@@ -269,6 +269,17 @@ def check_slopes(alibi_slopes, q):
     return alibi_slopes
 
 
+def check_sinks(s_aux, q):
+    """Raise unless s_aux is a number for each head of q."""
+    check_tensors(q=q, s_aux=s_aux)
+    check_floats(s_aux=s_aux)
+    num_heads = q.shape[-2]
+    if tuple(s_aux.shape) != (num_heads,):
+        raise ValueError(
+            f"s_aux must have shape (num_heads,) = ({num_heads},), got {tuple(s_aux.shape)}"
+        )
+
+
 def check_flash_dropout(dropout_p, return_attn_probs):
     """Raise for dropout in flash_attn_func that means nothing or would have to be returned."""
     _check_dropout(dropout_p)
@@ -348,7 +359,7 @@ def _as_bytes(x):
     return x.view(torch.uint8) if is_e4m3 else x
 
 
-def check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table, **scales):
+def check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table, s_aux, **scales):
     """Raise unless new tokens fit the caches, and nothing requires a gradient.
 
     k and v are written to the caches after it, so it makes all checks of the decoding too.
@@ -362,7 +373,10 @@ def check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table, **scale
         named["block_table"] = block_table
     check_tensors(**named, **scales)
     check_floats(q=q)
-    for name, x in named.items():
+    sinks = {} if s_aux is None else {"s_aux": s_aux}
+    if sinks:
+        check_sinks(s_aux, q)
+    for name, x in (named | sinks).items():
         if x.requires_grad and torch.is_grad_enabled():
             raise ValueError(
                 f"{name} must not require a gradient, because flash_attn_with_kvcache computes "

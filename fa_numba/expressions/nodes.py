@@ -35,6 +35,11 @@ def const(value) -> Node:
     return Node("const", (float(value),), "float")
 
 
+def is_large(x: Node) -> bool:
+    """Whether it is an integer that 32 bits do not hold."""
+    return x.op == "const" and x.kind == "int" and not -(2**31) <= x.args[0] < 2**31
+
+
 TRUE, FALSE = const(True), const(False)
 COMPARISONS = ("lt", "le", "eq", "ne")
 # The value of an operator for numbers of Python, which are those of the GPU as far as they fit.
@@ -138,6 +143,8 @@ def _cancelled(op, args):
     sides = {True: const(by_x + sign * by_y), False: const(0)}  # what is added, what subtracted
     if op not in ("add", "sub"):
         sides = {True: const(0), False: const(by_y - by_x)}
+    if any(map(is_large, sides.values())):
+        return None
     for term, factor in sums.items():
         side = factor > 0
         sides[side] = make("add", sides[side], make("mul", term, const(abs(factor))))

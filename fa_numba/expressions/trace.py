@@ -61,6 +61,11 @@ class Trace:
     def made(self, op, *args):
         """A symbol for an operator; truth values may have `and`, `or`, `^`, floats have no bits."""
         kinds = {x.kind for x in args}
+        if "float" not in kinds and any(x.op != "const" for x in args):
+            if op not in nodes.COMPARISONS:
+                self.require_32_bits(*args)
+            elif any(map(nodes.is_large, args)):  # greater, or less, than all of 32 bits
+                args = [x if nodes.is_large(x) else const(0) for x in args]
         if op in ("and", "or", "xor", "lshift", "rshift"):
             if "float" in kinds:
                 self.refuse(f"must not have the bits of a float: {op}")
@@ -75,6 +80,10 @@ class Trace:
             self.refuse("must not divide by 0")
         return Symbol(self, make(op, *args))
 
+    def require_32_bits(self, *args):
+        for x in filter(nodes.is_large, args):
+            self.refuse(f"must compute with integers of 32 bits, got {x.args[0]}")
+
     def refuse(self, message, place=None):
         place = self.place() if place is None else place
         self.refused = TypeError(f"{self.name} {message}{place}")
@@ -88,15 +97,17 @@ class Trace:
         return "" if frame is None else _place(frame.f_code, frame.f_lasti)
 
     def refusal_of(self, error):
-        """For what Python itself refuses to do with our objects, such as ``2 ** m``; else None."""
+        """For what Python itself refuses to do with our objects, such as ``m @ n``; else None."""
         if not any(x in str(error) for x in ("'Symbol'", "'Array'", "read-only")):
             return None
-        place, at = "", error.__traceback__
+        reason, place, at = str(error), "", error.__traceback__
+        if "unhashable" in reason:
+            reason = "a number is no key of a set or a dict; `h in (0, 2)` is there"
         while at:
             if not _is_ours(at.tb_frame):
                 place = _place(at.tb_frame.f_code, at.tb_lasti)
             at = at.tb_next
-        return TypeError(f"{self.name} must only compute with its parameters: {error}{place}")
+        return TypeError(f"{self.name} must only compute with its parameters: {reason}{place}")
 
 
 def _is_ours(frame):
@@ -168,6 +179,12 @@ class Symbol(Unassignable):
 
     def __pos__(self):
         return self
+
+    def __rpow__(self, base):
+        self.trace.refuse("must have no unknown exponent; exp(x * log(base)) and 1 << x are there")
+
+    def __divmod__(self, other):
+        return self // other, self % other
 
     def __abs__(self):
         return self.trace.made("abs", self.node)
@@ -308,13 +325,14 @@ def library(trace):
         def function(*args):
             first, *others = (symbol_of(trace, x) for x in args)
             for x in others:
-                first = make(op, first, x)
+                first = trace.made(op, first, x).node
             return Symbol(trace, first)
 
         return function
 
     def where(condition, x, y):
         condition, x, y = (symbol_of(trace, a) for a in (condition, x, y))
+        trace.require_32_bits(x, y)
         return Symbol(trace, nodes.where(nodes.as_bool(condition), x, y))
 
     def logical(op):
@@ -325,8 +343,9 @@ def library(trace):
 
     def clamp(x, min=None, max=None):
         x = symbol_of(trace, x)
-        x = x if min is None else make("max", x, symbol_of(trace, min))
-        return Symbol(trace, x if max is None else make("min", x, symbol_of(trace, max)))
+        for op, end in (("max", min), ("min", max)):
+            x = x if end is None else trace.made(op, x, symbol_of(trace, end)).node
+        return Symbol(trace, x)
 
     def to(x, kind=None, *, dtype=None, **_):
         x, kind = symbol_of(trace, x), _kind_of(kind if dtype is None else dtype)

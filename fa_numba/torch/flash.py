@@ -193,7 +193,7 @@ def _with_sinks(
     """
     from fa_numba.torch import flex  # imports torch._dynamo, which takes seconds
 
-    torch_calls.check_tensors(q=q, s_aux=sinks)
+    torch_calls.check_sinks(sinks, q)
     options = operators.options_of(slopes, causal, window_size, softcap, scale) | dropout
     return flex.attend(q, k, v, starts, sinks=sinks, deterministic=deterministic, **options)
 
@@ -240,6 +240,7 @@ def flash_attn_with_kvcache(
     return_softmax_lse=False,
     k_scale=None,
     v_scale=None,
+    s_aux=None,
     **other_names,
 ):
     """Attention to a cache of keys and values, in place of flash-attention's; no gradients.
@@ -273,6 +274,8 @@ def flash_attn_with_kvcache(
         its scale times its numbers. Of shape (num_kv_heads,), or for each token and head of the
         shape of k_cache without head_dim. k and v are then None: `fa_numba.reshape_and_cache`
         writes such caches.
+    s_aux : tensor of shape (num_heads,), default=None
+        Sinks, as for `flash_attn_func`, without a gradient.
 
     Returns
     -------
@@ -290,7 +293,8 @@ def flash_attn_with_kvcache(
     )
     q, k, v = autocast(q, k, v)
     k_cache, v_cache, scales = torch_calls.caches_of_bytes(k_cache, v_cache, k, k_scale, v_scale)
-    torch_calls.check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table, **scales)
+    given = q, k_cache, v_cache, k, v, cache_seqlens, block_table, s_aux
+    torch_calls.check_kvcache(*given, **scales)
     alibi_slopes = torch_calls.check_slopes(alibi_slopes, q)
     seq_lens = _lengths(q, k_cache, block_table, cache_seqlens)
     if k is not None:
@@ -298,8 +302,9 @@ def flash_attn_with_kvcache(
         seq_lens = seq_lens + k.shape[1]
     tensors = q, k_cache, v_cache, block_table, seq_lens, alibi_slopes
     numbers = causal, window_size, softcap, softmax_scale
-    decode = operators.flash_decode_of_bytes if scales else operators.flash_decode
-    out, lse = decode(*tensors, *numbers, **scales)
+    more = scales if s_aux is None else scales | {"sinks": s_aux}
+    decode = operators.flash_decode_with if more else operators.flash_decode
+    out, lse = decode(*tensors, *numbers, **more)
     return (out, lse) if return_softmax_lse else out
 
 

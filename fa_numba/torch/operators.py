@@ -221,13 +221,13 @@ flash_decode = _define("flash_decode", CACHED, 2, _flash_decode, _fake_results)
 
 @torch.compiler.disable
 @torch.no_grad()
-def flash_decode_of_bytes(*arguments, k_scale, v_scale):
-    """`flash_decode` of caches of e4m3 as uint8: no operator, so that a compiled graph ends here.
+def flash_decode_with(*arguments, **tensors_by_name):
+    """`flash_decode` with sinks, or scales of a cache of e4m3 as uint8, by the job's names.
 
-    The operator's arguments, and float32 tensors of the scales.
+    It is no operator, so that a compiled graph ends here.
     """
     job, tensors, options = _flash_decode(*arguments)
-    return jobs.run(job, *tensors, **options, k_scale=k_scale, v_scale=v_scale)
+    return jobs.run(job, *tensors, **options, **tensors_by_name)
 
 
 GRADIENTS = {flash_attn: flash_attn_grad, flash_attn_varlen: flash_attn_varlen_grad}
