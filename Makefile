@@ -41,19 +41,9 @@ tour: lessons
 bench: dev
 	$(BIN)/python -m benchmarks
 
-# On a GPU: the small cases under each tool of compute-sanitizer. initcheck does not see stores by TMA,
-# and reports their arrays as never written; so kernels that store by TMA run under the other three.
-# racecheck does not know that a lane arrives at an mbarrier for its warp, or after a named barrier for
-# all threads; so FP8 and the backward passes for Hopper run under the others (docs/notes/sanitizer.md).
+# On a GPU: the small cases, and some masks, under each tool of compute-sanitizer.
 sanitize: dev
-	for tool in "memcheck --report-api-errors no" racecheck "synccheck --num-cuda-barriers 65536" initcheck; do \
-	  case $$tool in initcheck) files="tests/test_gpu.py tests/test_flash_decode_wide_gpu.py" ;; \
-	    *) files=$$(ls tests/test_*_gpu.py tests/test_gpu.py) ;; esac; \
-	  case $$tool in racecheck) cases="(small or tf32x3) and not fp8 and not simt and not tensor_core_bwd" ;; \
-	    *) cases="small or fp8 or tf32x3" ;; esac; \
-	  compute-sanitizer --tool $$tool --error-exitcode 1 \
-	    $(BIN)/python -m pytest -q -n 4 --dist worksteal -m gpu -k "$$cases" $$files || exit 1; \
-	done
+	sh tests/sanitize.sh $(BIN)/python 3600 "small or fp8 or tf32x3 or documents or (score and mask)"
 
 # For a class: the workbook without solutions. docs/instructors.md says the rest.
 handout: lessons

@@ -103,6 +103,7 @@ def test_options_that_no_kernel_has(gpu):
         fa_numba.which(fa_numba.flash_attn_grad, x, x, x, x, x, lse, **options)
     assert "not cpu.flash_attn_grad: takes NumPy arrays alone" in str(raised.value)
     assert "flash_attn_bwd_stored has no score" in str(raised.value)
+    assert str(raised.value).endswith("and computes on the CPU")
 
 
 def test_gradients_of_score_args_come_beside_any_kernel(gpu):
@@ -419,8 +420,9 @@ def test_gradients_above_256_on_hopper(gpu, head_dim):
         ((8, 0), {}, "compute capability 9.x"),
     ):
         gpu(compute_capability)
-        with pytest.raises(TypeError, match=said):
+        with pytest.raises(TypeError, match=said) as raised:
             fa_numba.which("flash_attn_grad", *arguments, **options)
+        assert "runs on it" not in str(raised.value)  # no other kernel takes this head_dim
 
 
 @pytest.mark.parametrize(

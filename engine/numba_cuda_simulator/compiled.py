@@ -7,6 +7,7 @@ put back to what they were, and the engine runs the launch and says what is wron
 """
 
 import functools
+import gc
 import threading
 import time
 
@@ -126,8 +127,9 @@ class Compiled:
     """
 
     def __init__(self, function, stored, names, values):
-        self.kernel = kernel = Kernel(function, stored)
-        self.arrays = [n for n, v in zip(names, values, strict=True) if isinstance(v, np.ndarray)]
+        given = zip(names, values, strict=True)
+        self.arrays = {name: v.ndim for name, v in given if isinstance(v, np.ndarray)}
+        self.kernel = kernel = Kernel(function, stored, self.arrays)
         bytes_ = sum(a.bytes for a in kernel.arrays.values() if a.kind == "shared")
         if bytes_ > STATIC_SHARED_BYTES:
             raise Untranslatable("too much shared memory")
@@ -140,10 +142,15 @@ class Compiled:
     def compile(self):
         """Compile the kernel unless it is; tell whether it can be."""
         if self.code is None:
+            collects = gc.isenabled()
+            gc.disable()  # a sixth of the time: Numba makes a million objects, and keeps most
             try:
                 self.code = self.machine_code()
             except (Untranslatable, NumbaError):
                 self.code = machine_code.MachineCode("", {}, [], b"")
+            finally:
+                if collects:
+                    gc.enable()
             machine_code.save(self.key, self.code)
         return bool(self.code.entry)
 

@@ -18,9 +18,9 @@ from .dtypes import numpy_dtype
 from .mathematics import MATH
 from .names import DIALECTS, INTRINSICS, as_lane, name_of, python_function, value_outside
 from .native import CASTS, FUNCTIONS, OPERATORS
-from .scopes import find_unsure_reads, stored
+from .scopes import find_unsure_reads, names, stored
 from .signatures import signatures_of
-from .syntax import parameters_of
+from .syntax import indices_of, parameters_of
 from .transform import PREFIX, Writer, assign, is_atomic, is_literal, is_part, load_name, tree_of
 from .waits import waits_for_memory
 from .watched import ATOMICS, CONTEXT, data, flag_if, load, stopped, store
@@ -115,15 +115,83 @@ class Program:
         return namespace[definition.name]
 
 
+class Inside(ast.Expr):
+    """A comparison that must be true; otherwise the engine must look."""
+
+
+class Rows(ast.NodeTransformer):
+    """Writes x = a[i]; x[j] += 1 as row = i; Inside(0 <= row < a.shape[0]); a[row, j] += 1.
+
+    axes : how many the parameters that are arrays have.
+    """
+
+    def __init__(self, tree, axes):
+        self.axes, self.rows = axes, {}  # variable -> array and indices
+        self.stores = collections.Counter(stored(tree))
+
+    def visit_FunctionDef(self, function):
+        self.generic_visit(function)
+        if names(function) & set(self.rows):
+            raise Untranslatable("a row that is not indexed")
+        return function
+
+    def visit_Assign(self, s):
+        self.generic_visit(s)
+        target, value = s.targets[0], s.value
+        owner = value.value if isinstance(value, ast.Subscript) else None
+        if not (isinstance(target, ast.Name) and isinstance(owner, ast.Name)):
+            return s
+        indices = indices_of(value.slice)
+        if len(indices) >= self.axes.get(owner.id, 0) or is_part(value.slice):
+            return s
+        if self.stores[target.id] + len(s.targets) > 2 or target.id in self.axes:
+            raise Untranslatable("a row that is not always the same")
+        found = [f"{PREFIX}row{n}_{target.id}" for n in range(len(indices))]
+        self.rows[target.id] = owner, list(map(load_name, found))
+        inside = []
+        for axis, name in enumerate(found):
+            ends = [load_name(name), self.size(owner, axis)]
+            inside.append(Inside(ast.Compare(ast.Constant(0), [ast.LtE(), ast.Lt()], ends)))
+        return [*map(assign, found, indices), *inside]
+
+    def size(self, owner, axis):
+        shape = ast.Attribute(owner, "shape", ast.Load())
+        return ast.Subscript(shape, ast.Constant(axis), ast.Load())
+
+    def visit_Subscript(self, node):
+        if isinstance(node.value, ast.Name) and node.value.id in self.rows:
+            owner, first = self.rows[node.value.id]
+            parts = [*first, *indices_of(self.visit(node.slice))]
+            return ast.Subscript(owner, ast.Tuple(parts, ast.Load()), node.ctx)
+        node = self.generic_visit(node)
+        number = getattr(node.slice, "value", None)
+        if isinstance(node.value, ast.Tuple) and type(number) is int:
+            return node.value.elts[number]
+        return node
+
+    def visit_Attribute(self, node):
+        if node.attr == "shape" and getattr(node.value, "id", None) in self.rows:
+            owner, first = self.rows[node.value.id]
+            sizes = [self.size(owner, n) for n in range(len(first), self.axes[owner.id])]
+            return ast.Tuple(sizes, ast.Load())
+        return self.generic_visit(node)
+
+    def visit_Call(self, node):
+        if getattr(node.func, "id", "") == "len" and getattr(node.args[0], "id", "") in self.rows:
+            return self.visit_Attribute(ast.Attribute(node.args[0], "shape")).elts[0]
+        return self.generic_visit(node)
+
+
 class Emitter(Writer):
     """Writes the expressions and statements of one function, for one thread."""
 
-    def __init__(self, program, function):
+    def __init__(self, program, function, axes):
         self.program, self.python = program, function
         code = function.__code__
         self.tree = tree_of(code, code.co_filename)
         if not isinstance(self.tree, ast.FunctionDef):
             raise Untranslatable("no plain function")
+        Rows(self.tree, axes).visit(self.tree)
         arguments = self.tree.args
         if arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
             raise Untranslatable("*args")
@@ -423,6 +491,10 @@ class Emitter(Writer):
                 return [ast.Expr(self.atomic(node))]
         return [ast.Expr(self.expression(node))]
 
+    def s_Inside(self, s):
+        bad = ast.UnaryOp(ast.Not(), self.expression(s.value))
+        return [ast.Expr(self.call("flag_if", load_name(C), bad))]
+
     def atomic(self, node):
         self.program.atomics = True
         path, name = self.static(node.func), node.func.attr
@@ -541,7 +613,7 @@ class DeviceFunction(Emitter):
     """A device function: a function of the thread and its arguments."""
 
     def __init__(self, program, function):
-        super().__init__(program, function)
+        super().__init__(program, function, {})
         if function.__defaults__:
             raise Untranslatable("default arguments")
         parameters = [ast.arg(C), *map(ast.arg, self.parameters)]

@@ -79,8 +79,10 @@ class Machine:
         runnable, lockstep = self.names.lockstep_function(function)
         if lockstep.result:
             refuse_result(function.__name__, [lockstep.result])
-        for parameter in lockstep.shapes:
-            refuse_shape(lockstep, parameter, parameter)
+        for parameter, value in zip(lockstep.parameters, arguments, strict=False):
+            *_, is_length = lockstep.shapes.get(parameter, [True])
+            if parameter in lockstep.shapes and not (is_length and isinstance(value, tuple)):
+                refuse_shape(lockstep, parameter, parameter)
         copies = self.copies = Copies()
         values = self.lane_arguments(function, lockstep, arguments)
         try:

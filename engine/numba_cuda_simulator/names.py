@@ -34,7 +34,7 @@ from .intrinsics import (
 )
 from .lanes import Member, Undefined, like
 from .mathematics import CMATH, MATH, NUMPY_FUNCTIONS
-from .other_names import TRITON
+from .other_names import OF_MLIR, TRITON
 from .records import Copies, kernel_frame, records_argument
 from .reductions import FUNCTIONS
 from .signatures import convert_call, converted, signatures_of
@@ -178,6 +178,8 @@ class Names:
     def compile_time(self, name, function):
         """Return the value of consteval(...): Python that numba-cuda-mlir runs when it compiles."""
         _, result, text = name.split("\n", 2)
+        if (options := "current_target_options") in text:
+            Refused(f"{options}()", OF_MLIR[options])()
         world = {**function.__globals__, **closure_of(function)}
         exec(text, world)
         value = world[result]
@@ -234,6 +236,10 @@ class Names:
         dialect, _, part = (getattr(value, "__module__", None) or "").rpartition(".")
         if "cuda" in dialect and part in ("libdevice", "shared", "local", "const"):
             return getattr(getattr(self.cuda, part), value.__name__)  # imported one by one
+        if "numba_cuda_mlir" in f"{dialect} {type(value).__module__}":
+            known = {part, getattr(value, "__name__", ""), type(value).__name__} & set(OF_MLIR)
+            if known:
+                return Refused(f"'{name}'", OF_MLIR[known.pop()])
         if dialect.startswith("numba_cuda_mlir") and part in ("experimental", "vector"):
             owner = self.cuda.vector if part == "vector" else self.cuda
             return getattr(owner, value.__name__)
@@ -270,6 +276,8 @@ class Names:
                 return ForeignModule(self, module)
             if name == "numba_cuda_mlir":
                 return self.modules["numba"]
+            if last in OF_MLIR:
+                return Refused(f"the module '{name}'", OF_MLIR[last])
             if last == "experimental":
                 return self.cuda
             parts = "vector", "shared", "local", "const", "libdevice", "fp16", "cg"
@@ -360,7 +368,7 @@ def itself(values):
 
 
 def refuse_shape(lockstep, parameter, origin):
-    site, kind = lockstep.shapes[parameter]
+    site, kind, _ = lockstep.shapes[parameter]
     raise UnsupportedError(
         f"{kind}: the shape must be a compile-time constant, but '{origin}' is an argument of "
         "the kernel",

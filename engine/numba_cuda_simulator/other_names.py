@@ -29,6 +29,16 @@ TRITON = (
     "cuda.blockIdx.x for tl.program_id(0), x[i] for tl.load, a loop over the products for tl.dot."
 )
 
+# What numba-cuda-mlir has and only a GPU runs: types, functions, modules.
+OF_MLIR = {
+    "StructTypeWrapper": "A GPU would run it. Keep the fields in variables, or in records.",
+    "UnionTypeWrapper": "A GPU would run it. cuda.libdevice.float_as_int(x) returns x's bits.",
+    "inline_ptx": "It is PTX, which a GPU runs. Write it in Python.",
+    "current_target_options": "It tells what a GPU's compiler was told. Give it as a constant.",
+    "intrin": "It has single instructions of some GPUs.",
+    "tcgen05_descriptors": "It describes tiles to the tensor cores of some GPUs.",
+}
+
 
 def meant(name):
     """What a name stands for elsewhere, as Numba writes it; None for a name of nobody's."""

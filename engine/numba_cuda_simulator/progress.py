@@ -14,8 +14,8 @@ import time
 
 LONG = 60  # seconds that a launch may take without a word
 FIRST_LOOK = 1  # seconds after which its length is estimated
-EARLY_LOOK = 0.25  # the same, where the launch may go on in the second gear
-GUESS = 8  # a launch of unknown length is taken to need 8 times the time that it has taken
+EARLY_LOOK = 0.1  # the same, where the launch may go on in the second gear
+GUESS = 5  # a launch of unknown length is taken to need 5 times the time that it has taken
 STEP = 0.05  # seconds that a piece of a loop should take
 REDRAW = 0.5  # seconds between two drawings of the bar
 WIDTH = 30  # of the bar, in characters

@@ -1,26 +1,30 @@
 """When a launch is compiled instead: see `compiled`.
 
-Lockstep is quick where many threads do the same, and slow where few are active. So every launch
-begins on the engine. Once one is expected to take more than LIMIT seconds, or a kernel has spent
-HOT seconds in its launches, Numba compiles the kernel for the CPU; if its machine code is on disk,
-from an earlier process, a quarter of that is enough. What it computes counts only if it found
-nothing to say: otherwise the arguments are put back and the engine runs the launch.
+Lockstep is quick where many threads do the same, and slow where few are active. So a launch begins
+on the engine. Once one is expected to take WORTH seconds, about what compiling takes, or a kernel
+has spent them in its launches, Numba compiles the kernel for the CPU. A file says so, or that few
+threads have spent SLOW seconds; later processes compile it at once, or load what is compiled. What
+it computes counts only if it found nothing to say: otherwise the arguments are put back and the
+engine runs the launch.
 """
 
+import hashlib
 import math
 import time
+import types
 import weakref
 
 import numpy as np
 
 from . import without_numba
 from .arrays import GlobalArray
+from .kept_files import KeptFiles
 from .progress import Progress
 
-LIMIT = 2.0  # seconds of processor time that a launch may be expected to take on the engine
-HOT = 1.0  # the same in a kernel's launches until now
+WORTH = 1.0  # seconds of processor time on the engine, of a launch or until now
+SLOW, ALONE = 0.2, 3e-4  # the same in a process, of which a thread takes so many: there are few
 FULL = 2e-7  # seconds of a thread; where it takes less, all are busy and lockstep is as quick
-KEPT = 0.25  # times these two, where the kernel's machine code is on disk
+FILES = KeptFiles("SIMT_CACHE", "numba_cuda_simulator", ".slow")
 SHORT = 0.1  # seconds of a launch that is not worth a copy of its arguments
 PATIENCE = 10.0  # seconds that a compiled launch may take, where nothing is known of it
 
@@ -36,15 +40,34 @@ class GiveUp(Exception):
 
 
 class Kernel:
-    """What is known of a kernel with arguments of some types."""
+    """What is known of a kernel with arguments of some kinds, as `type_key` names them."""
 
-    def __init__(self):
+    def __init__(self, function, kinds):
         self.seconds, self.launches, self.threads = 0.0, 0, 0  # on the engine, until now
         self.done = False  # has the last compiled launch said all?
         self.compiled = None  # `Compiled`; False: it cannot be, or it does not pay
+        code, folder = function.__code__, FILES.folder()
+        constants = [c for c in code.co_consts if not isinstance(c, types.CodeType)]
+        meaning = repr((code.co_code, code.co_names, code.co_varnames, constants, kinds)).encode()
+        name = f"{code.co_name}-{hashlib.sha256(meaning).hexdigest()[:32]}{FILES.suffix}"
+        self.file = folder and folder / name
+        found = folder and FILES.read(self.file)
+        # Seconds of a thread on the engine, in an earlier process; 0: compiled it is no quicker.
+        self.before = self.noted = float(found) if found else None
 
     def per_thread(self):
-        return self.seconds / self.threads if self.threads else None
+        return self.seconds / self.threads if self.threads else self.before
+
+    def note(self, seconds):
+        """Tell later processes, once, how many seconds of a thread they can save."""
+        if self.file and (self.noted is None or not seconds):
+            FILES.write(self.file, repr(seconds).encode())
+            self.noted = seconds
+
+    def give_up(self):
+        """Stay on the engine."""
+        self.compiled = False
+        self.note(0.0)
 
 
 class Gear:
@@ -65,21 +88,20 @@ class Gear:
         self.function, self.lockstep, self.values, self.forced = function, lockstep, values, forced
         self.grid, self.block = machine.lanes.grid, machine.lanes.block
         self.threads = int(np.prod(self.grid)) * machine.lanes.num_threads
-        kinds = _kernels.setdefault(function, {})
-        self.kernel = kinds.setdefault(tuple(map(type_key, values)), Kernel())
+        known, kinds = _kernels.setdefault(function, {}), tuple(map(type_key, values))
+        self.kernel = known.get(kinds) or known.setdefault(kinds, Kernel(function, kinds))
         if self.kernel.compiled and not self.kernel.compiled.is_current():
-            self.kernel.compiled = None  # a global constant has changed
+            # A global constant has changed: it may change before each launch.
+            self.kernel.compiled = self.kernel.before = None
+            self.kernel.seconds, self.kernel.threads = 0.0, 0
         self.whole = None  # the seconds that the engine would take, as far as it is known
         self.copies = None
 
     def starts(self):
         """Tell whether the launch begins compiled."""
-        each = self.kernel.per_thread() or FULL
-        return self.forced or each >= FULL and self.is_enough(self.kernel.seconds, HOT)
-
-    def is_enough(self, seconds, limit):
-        """Tell whether a kernel that takes some time on the engine is to be compiled."""
-        return seconds > limit or (seconds > KEPT * limit and self.is_kept())
+        kernel = self.kernel
+        each = kernel.per_thread() or FULL
+        return self.forced or kernel.before or (each >= FULL and kernel.seconds > WORTH)
 
     def prepare(self):
         """Remember the arguments, before the engine changes them."""
@@ -103,28 +125,20 @@ class Gear:
 
     def consider(self, whole, known=True):
         """End the launch on the engine if it is expected to be long and can be compiled."""
-        if self.copies is not None and self.is_enough(whole, LIMIT) and self.compile():
+        if self.copies is not None and whole > WORTH and self.compile():
             self.whole = whole if known else math.inf
             raise Shift
 
-    def rewrite(self):
-        """Return what there is to be compiled, or what is: `Compiled`; False if it cannot be."""
+    def compile(self):
+        """Compile the kernel unless it is; tell whether it can be."""
         kernel = self.kernel
         if kernel.compiled is None:
             from .compiled import rewritten
 
-            kernel.compiled = rewritten(self.function, self.lockstep, self.values) or False
-        return kernel.compiled
-
-    def compile(self):
-        """Compile the kernel unless it is; tell whether it can be."""
-        if self.rewrite() and not self.kernel.compiled.compile():
-            self.kernel.compiled = False
-        return bool(self.kernel.compiled)
-
-    def is_kept(self):
-        """Tell whether the kernel's machine code is on disk, or here."""
-        return self.rewrite() and self.kernel.compiled.code is not None
+            kernel.compiled = rewritten(self.function, self.lockstep, self.values)
+        if kernel.compiled is None or (kernel.compiled and not kernel.compiled.compile()):
+            kernel.give_up()
+        return bool(kernel.compiled)
 
     def ran(self, seconds):
         """Note a launch on the engine."""
@@ -132,10 +146,13 @@ class Gear:
         kernel.seconds += seconds
         kernel.launches += 1
         kernel.threads += self.threads
+        each = kernel.per_thread()
+        if each >= FULL and kernel.seconds >= (SLOW if each >= ALONE else WORTH):
+            kernel.note(each)
 
     def shifted(self, seconds):
         """Note a launch that would have been long."""
-        self.ran(max(seconds, HOT, self.whole if math.isfinite(self.whole) else 0.0))
+        self.ran(max(seconds, WORTH, self.whole if math.isfinite(self.whole) else 0.0))
 
     def run(self):
         """Run the launch compiled; tell whether that is all there is to do."""
@@ -149,7 +166,8 @@ class Gear:
         try:
             done = kernel.compiled.run(self.grid, self.block, self.values, self.progress())
         except GiveUp:
-            done, kernel.compiled = False, False
+            done = False
+            kernel.give_up()
         except BaseException:
             self.restore()
             raise
@@ -162,14 +180,14 @@ class Gear:
         expected = kernel.per_thread()
         if not self.forced and self.whole is None and expected is not None:
             if time.process_time() - start > expected * self.threads:
-                kernel.compiled = False
+                kernel.give_up()
         return True
 
     def progress(self):
         """Return what watches the compiled launch: it shows how far it is, and gives it up."""
         progress = Progress(self.function.__name__, int(np.prod(self.grid)), self.threads)
         known = self.whole
-        if known is None and self.kernel.threads:
+        if known is None and self.kernel.per_thread() is not None:
             known = self.kernel.per_thread() * self.threads
         longest = max(PATIENCE, 3 * known if known else 0.0)
 

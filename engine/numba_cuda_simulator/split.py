@@ -79,8 +79,8 @@ class Kernel(Emitter):
         Variables that live in arrays, one element per thread.
     """
 
-    def __init__(self, function, stored_parameters):
-        super().__init__(Program(), function)
+    def __init__(self, function, stored_parameters, axes):
+        super().__init__(Program(), function, axes)
         self.stored_parameters = stored_parameters
         if self.stored & set(self.parameters):
             raise Untranslatable("a parameter that is assigned")

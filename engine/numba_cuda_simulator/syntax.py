@@ -141,10 +141,26 @@ class SimpleLoops(ast.NodeTransformer):
 
     def visit_Assign(self, s):
         value, target = s.value, s.targets[0]
+        if called(value) == "local_array_from":
+            return self.local_array(s, target, *value.args, *value.keywords)
         s.value = self.visit(value)
         if is_consteval(value) and isinstance(s.value, ast.Name) and isinstance(target, ast.Name):
             self.before.append(f"{target.id} = {ast.unparse(value.args[0])}")
         return s
+
+    def local_array(self, s, target, generator, *others):
+        """Write x = local_array_from((a + 1 for a in b), dtype) of numba-cuda-mlir as a loop."""
+        if not isinstance(generator, ast.GeneratorExp) or len(generator.generators) > 1:
+            return s
+        (loop,), turn, name = generator.generators, self.name(), ast.unparse(target)
+        values, others = ast.unparse(loop.iter), ", ".join(map(ast.unparse, others))
+        text = f"{name} = cuda.local.array(len({values}), {others})\n"
+        text += f"for {turn} in range(len({values})):\n    {ast.unparse(loop.target)} = "
+        text += f"{values}[{turn}]\n    {name}[{turn}] = {ast.unparse(generator.elt)}"
+        result = ast.parse(text).body
+        for node in (x for part in result for x in ast.walk(part)):
+            ast.copy_location(node, s)
+        return self.statements(result)
 
     def visit_With(self, block):
         """Write `with consteval(): ...` as one assignment for each name that is used after it."""

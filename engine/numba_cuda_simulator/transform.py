@@ -85,7 +85,8 @@ class LockstepCode:
     names: set  # global names that the function may look up
     stored: set  # variable names whose elements are stored to
     handed_on: dict  # variable names -> fewest indices; see element_uses
-    shapes: dict  # parameters that the shape of an array depends on -> (Site, kind)
+    # Parameters that the shape of an array depends on -> (Site, kind, does it on its len alone?)
+    shapes: dict
     calls: dict  # position of a call -> the names in each argument, by number or name
     result: object  # Site of a `return` with a value, else None; see find_result
 
@@ -641,9 +642,17 @@ class Transformer(Writer):
         """cuda.shared.array and cuda.local.array need a shape known at compile time."""
         shape = next((k.value for k in node.keywords if k.arg == "shape"), None)
         shape = node.args[0] if node.args else shape
-        for x in ast.walk(shape) if shape is not None else ():
+        nodes = list(ast.walk(shape)) if shape is not None else []
+        sized = {
+            x.args[0]
+            for x in nodes
+            if getattr(x, "args", ()) and getattr(x.func, "id", "") == "len"
+        }
+        for x in nodes:
             if isinstance(x, ast.Name) and x.id in self.parameters:
-                self.shape_parameters[x.id] = self.site(x), ast.unparse(node.func)
+                found = self.site(x), ast.unparse(node.func), x in sized
+                if x.id not in self.shape_parameters or x not in sized:
+                    self.shape_parameters[x.id] = found
 
     # ------------------------------------------------------------------ statements
 

@@ -6,6 +6,7 @@ Each kernel is what Numba compiles for a GPU. `test_readme.py` runs them all, an
 """
 
 import re
+import types
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,12 @@ REFUSED = {
     "`n.bit_count()`": ("x[0] = cuda.grid(1).bit_count()", NUMBERS),
     "`match`": ("match cuda.grid(1):\n        case 0:\n            x[0] = 1", NUMBERS),
     "`*args` of a device function's own": ("x[0] = many(1, 2)", NUMBERS),
+    "numba-cuda-mlir's `struct`": ("s = Pair()", NUMBERS),
+    "its `union`": ("u = Bits()", NUMBERS),
+    "its `inline_ptx`": ("inline_ptx('nanosleep.u32 1;')", NUMBERS),
+    "its `intrin`": ("x[0] = intrin.elect_sync()", NUMBERS),
+    "its `tcgen05_descriptors`": ("x[0] = tcgen05_descriptors.build()", NUMBERS),
+    "its `current_target_options`": ("x[0] = cuda.consteval(current_target_options())", NUMBERS),
 }
 
 
@@ -62,6 +69,15 @@ def many(*args):
 
 
 WORLD["many"] = many
+# Stand-ins for what numba-cuda-mlir has: the engine knows them by their names.
+EXPERIMENTAL = "numba_cuda_mlir.cuda.experimental"
+for name, kind in {"Pair": "StructTypeWrapper", "Bits": "UnionTypeWrapper"}.items():
+    WORLD[name] = type(kind, (), {"__module__": EXPERIMENTAL})()
+for name in "intrin", "tcgen05_descriptors":
+    WORLD[name] = types.ModuleType(f"{EXPERIMENTAL}.{name}")
+WORLD["inline_ptx"] = types.FunctionType(
+    undecorated.__code__, {"__name__": EXPERIMENTAL}, "inline_ptx"
+)
 
 
 def refusal(what):

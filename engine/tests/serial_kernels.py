@@ -4,7 +4,6 @@ That is how first kernels are written, and it is where an engine that runs all t
 has least to gain: one thread is a batch of one. `bench_engine` times them beside Numba's simulator.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -71,15 +70,6 @@ def insertion_sort(x):
         x[j + 1] = value
 
 
-@case("bubble sort, n = 60", lambda rng: [rng.standard_normal(60).astype(np.float32)])
-def bubble_sort(x):
-    n = len(x)
-    for i in range(n):
-        for j in range(n - 1 - i):
-            if x[j] > x[j + 1]:
-                x[j], x[j + 1] = x[j + 1], x[j]
-
-
 @case("sieve, n = 5000", lambda rng: [np.ones(5000, np.int64)])
 @case("sieve, uint8", lambda rng: [np.ones(5000, np.uint8)])
 def sieve(is_prime):
@@ -108,35 +98,12 @@ def serial_prefix_sum(x, out):
         out[i] = total
 
 
-@case("prefix sum in place, n = 3000", lambda rng: [rng.standard_normal(3000)])
-def prefix_sum_in_place(x):
-    for i in range(1, len(x)):
-        x[i] += x[i - 1]
-
-
 @case("random numbers (LCG), n = 3000", lambda rng: [np.zeros(3000, np.int64)])
 def lcg(out):
     state = 1
     for i in range(len(out)):
         state = (1103515245 * state + 12345) % 2147483648
         out[i] = state
-
-
-@case("Fibonacci modulo, n = 3000", lambda rng: [np.zeros(3000, np.int64)])
-def fibonacci(out):
-    out[0], out[1] = 0, 1
-    for i in range(2, len(out)):
-        out[i] = (out[i - 1] + out[i - 2]) % 1000007
-
-
-@case("matrix product, 16 x 16", lambda rng: [*rng.standard_normal((3, 16, 16))])
-def serial_matmul(a, b, c):
-    for i in range(a.shape[0]):
-        for j in range(b.shape[1]):
-            total = 0.0
-            for k in range(a.shape[1]):
-                total += a[i, k] * b[k, j]
-            c[i, j] = total
 
 
 @case("shortest paths (Floyd-Warshall), n = 14", lambda rng: [rng.random((14, 14))])
@@ -148,15 +115,6 @@ def floyd_warshall(d):
                 through = d[i, k] + d[k, j]
                 if through < d[i, j]:
                     d[i, j] = through
-
-
-@case("linked list, 3000 steps", lambda rng: [np.roll(np.arange(3000), 7),
-    np.zeros(3000, np.int64)])  # fmt: skip
-def linked_list(following, order):
-    at = 0
-    for step in range(len(following)):
-        order[step] = at
-        at = following[at]
 
 
 @case("square root by bisection, 60 x 50", lambda rng: [60 * rng.random(60), np.zeros(60)])
@@ -225,19 +183,6 @@ def thread_0_sort(x):
     x[t] = tile[t]
 
 
-@case("thread 0 adds up global memory", lambda rng: [rng.standard_normal(TILE), np.zeros(TILE),
-    np.zeros(1)], block=TILE)  # fmt: skip
-def thread_0_global_sum(x, squares, out):
-    t = cuda.threadIdx.x
-    squares[t] = x[t] * x[t]
-    cuda.syncthreads()
-    if t == 0:
-        total = 0.0
-        for i in range(TILE):
-            total += squares[i]
-        out[0] = total
-
-
 # ---------------------------------------------------------------- every thread on its own
 
 
@@ -297,19 +242,6 @@ def edit_distance(a, b, out):
     out[t] = row[n]
 
 
-@case("Collatz", lambda rng: [np.zeros(64, np.int64)], block=64)
-def collatz(steps):
-    n = cuda.grid(1) + 1
-    count = 0
-    while n != 1:
-        if n % 2 == 0:
-            n //= 2
-        else:
-            n = 3 * n + 1
-        count += 1
-    steps[cuda.grid(1)] = count
-
-
 @case("binary search", lambda rng: [np.sort(rng.random(512)), rng.random(64),
     np.zeros(64, np.int64)], block=64)  # fmt: skip
 def binary_search(x, wanted, found):
@@ -322,15 +254,6 @@ def binary_search(x, wanted, found):
         else:
             high = middle
     found[t] = low
-
-
-@case("Newton's method", lambda rng: [60 * rng.random(64), np.zeros(64)], block=64)
-def newton(x, out):
-    t = cuda.grid(1)
-    root = x[t]
-    while math.fabs(root * root - x[t]) > 1e-9:
-        root = 0.5 * (root + x[t] / root)
-    out[t] = root
 
 
 # ---------------------------------------------------------------- many threads, one counter

@@ -2,14 +2,13 @@
 
 In engine/: python tests/speed_table.py gears [names]
             python tests/speed_table.py simulator [names]
-            python tests/speed_table.py compiler
 
 The first table has launches as in a lesson: in lockstep, how long that was announced to take after
-a quarter of a second, as it is in a process that has never seen the kernel, as it is where its
-machine code is on disk, and once more in the same process. The second one has smaller launches of
-these kernels, of public code's styles and of threads that work alone, in Numba's own simulator and
-on the engine with all checks. Each is the least of ROUNDS processes. The third command prints what
-Numba takes for the first two functions of a process: the first loads its rules.
+a tenth of a second, then in three processes after each other that begin with nothing on disk, and
+once more in the third. The second one has smaller launches of these kernels, of public code's
+styles and of threads that work alone, in Numba's own simulator and on the engine with all checks:
+the first of five launches, the least of them, and of five in a second process. Each is the least of
+ROUNDS rounds.
 """
 
 import json
@@ -23,7 +22,6 @@ import types
 from dataclasses import dataclass
 
 import numpy as np
-from numba import int64, njit
 
 import numba_cuda_simulator as simt
 from numba_cuda_simulator import progress
@@ -42,7 +40,8 @@ if os.environ.get(SIMULATOR):
 ROUNDS = 2
 THREADS = 1000  # that a kernel of many threads has at least
 MOST = 10_000  # each is a thread of the operating system, in the simulator
-COLUMNS = "lockstep", "announced", "first ever", "from disk", "again"
+GEARS = "lockstep", "announced", "first process", "second", "third", "again"
+SIMULATED = "threads", "simulator", "engine, first", "again", "second process"
 
 
 def seconds(call):
@@ -145,15 +144,16 @@ def show(*cells):
 
 
 def gears(names):
-    show("kernel", *COLUMNS)
-    show("---", *["---:"] * len(COLUMNS))
+    show("kernel", *GEARS)
+    show("---", *["---:"] * len(GEARS))
     for name in names or [row.name for row in lessons()]:
         rounds, said = [], ""
         for _ in range(ROUNDS):
             with tempfile.TemporaryDirectory() as folder:
                 lockstep, *announced = measured(lessons, "never", 1, [name])[name]
-                times = measured(lessons, "auto", 1, [name], SIMT_CACHE=folder)[name]
-                times += measured(lessons, "auto", 2, [name], SIMT_CACHE=folder)[name]
+                times = []
+                for count in 1, 1, 2:
+                    times += measured(lessons, "auto", count, [name], SIMT_CACHE=folder)[name]
             if announced and all(lockstep < x[0] for x in rounds):
                 (said,) = announced
             rounds.append((lockstep, *times))
@@ -165,31 +165,28 @@ def simulator(names):
     rounds = []
     for _ in range(ROUNDS):
         theirs = measured(simulated, "auto", 1, names, **{SIMULATOR: "1"})
-        rounds.append((theirs, measured(simulated, "auto", 5, names)))
-    show("kernel", "threads", "simulator", "engine, first", "engine, again", "simulator / again")
-    show("---", *["---:"] * 5)
+        with tempfile.TemporaryDirectory() as folder:
+            ours = [measured(simulated, "auto", 5, names, SIMT_CACHE=folder) for _ in range(2)]
+        rounds.append((theirs, *ours))
+    show("kernel", *SIMULATED)
+    show("---", *["---:"] * len(SIMULATED))
     ratios = []
     for row in simulated():
         if row.name not in rounds[0][0]:
             continue
-        if any(isinstance(theirs[row.name], str) for theirs, _ in rounds):
+        if any(isinstance(theirs[row.name], str) for theirs, *_ in rounds):
             show(row.name, threads(row.launch()), "not run", "", "", "")
             continue
-        simulator = min(theirs[row.name][0] for theirs, _ in rounds)
-        first = min(ours[row.name][0] for _, ours in rounds)
-        again = min(min(ours[row.name]) for _, ours in rounds)
-        ratios.append((threads(row.launch()), simulator / first, simulator / again))
-        show(row.name, threads(row.launch()), simulator, first, again, simulator / again)
+        found = [[x[row.name] for x in parts] for parts in rounds]
+        found = [(theirs[0], ours[0], min(ours), min(later)) for theirs, ours, later in found]
+        simulator, *ours = map(min, zip(*found, strict=True))
+        ratios.append((threads(row.launch()), *(simulator / x for x in ours)))
+        show(row.name, threads(row.launch()), simulator, *ours)
     for least in (1, THREADS):
         found = [ratio for count, *ratio in ratios if count >= least]
-        for which, values in zip(("first", "again"), zip(*found, strict=True), strict=True):
+        for which, values in zip(SIMULATED[2:], zip(*found, strict=True), strict=False):
             low, middle = min(values), statistics.median(values)
             print(f"{len(values)} of {least} threads or more, {which}: {low:.2g}, {middle:.3g}")
-
-
-def compiler(names):
-    for add in (lambda x: x + 1, lambda x: x + 2):
-        print(f"{seconds(lambda add=add: njit(add).compile((int64,))):.2g}")
 
 
 if __name__ == "__main__":

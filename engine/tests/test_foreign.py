@@ -159,7 +159,7 @@ SETTINGS = {"sizes": [2, 3], "name": "b"}
 
 
 @cuda.jit
-def known_before(x, out):
+def known_before(x, pairs, out):
     tile = cuda.local.array(cuda.consteval(SETTINGS["sizes"][1] + 1), np.float32)
     with cuda.consteval():
         chosen = dict(SETTINGS)
@@ -169,14 +169,15 @@ def known_before(x, out):
     for k, n in cuda.consteval(enumerate(SETTINGS["sizes"])):
         out[2 + k] = n * tile.size if cuda.consteval(SETTINGS["name"] == "b") else 0
     base = cuda.consteval(factor + 1)
-    out[4] = cuda.consteval(x.ndim) + cuda.consteval(chosen["sizes"][1] * base)
+    sums = cuda.local_array_from((a + 2 * b for a, b in pairs), dtype=np.float32)
+    out[4] = cuda.consteval(x.ndim) + cuda.consteval(chosen["sizes"][1] * base) + sums[1]
 
 
 def test_consteval():
     """Python runs what numba-cuda-mlir's compiler runs: dicts, lists, comprehensions."""
     with simt.options(compiled="always"):  # which leaves them to the engine
-        simt.run(known_before, 1, 1, X, out := np.zeros(5))
-    np.testing.assert_array_equal(out, [23, 23, 8, 12, 34])
+        simt.run(known_before, 1, 1, X, ((1, 2), (3, 4)), out := np.zeros(5))
+    np.testing.assert_array_equal(out, [23, 23, 8, 12, 45])
 
 
 def test_negative_indices():

@@ -18,7 +18,7 @@ from simt_kernels import ZOO
 from sources import run_text
 
 import numba_cuda_simulator as simt
-from numba_cuda_simulator import compiled, machine_code, progress, second_gear
+from numba_cuda_simulator import compiled, machine_code, second_gear
 
 THOROUGH = pytest.mark.thorough
 QUICK = {"quicksort", "ray_caster", "stencil", "histogram"}
@@ -68,6 +68,30 @@ def test_classics(classic):
     grid, block, *_ = classic.launch(classic.small)
     assert not expect_same(classic.kernel, grid, block, lambda: classic.launch(classic.small)[2:])
     assert ran_compiled(classic.kernel)
+
+
+@cuda.jit
+def by_rows(a, out):
+    tile = cuda.shared.array(8, float32)
+    t = cuda.threadIdx.x
+    mine = out[t]
+    if t < 8:
+        plane = a[t]
+        row = plane[1]
+        n, m = plane.shape
+        tile[t] = row[2] + len(row) + plane[0, 1] + n * m + row.shape[0]
+        mine[0] = row[0]
+        mine[1] += plane.shape[1]
+    cuda.syncthreads()
+    mine[2] += tile[7 - t]
+
+
+@pytest.mark.parametrize("rows", [8, 7])
+def test_rows(rows):
+    """A part of an array is the array, with the first indices; they are checked where it is."""
+    a = np.arange(96, dtype=np.float32).reshape(8, 3, 4)
+    error = expect_same(by_rows, 1, 8, lambda: (a[:rows], np.ones((8, 3), np.float32)))
+    assert ran_compiled(by_rows) == (rows == 8) and (error is None) == (rows == 8)
 
 
 @THOROUGH
@@ -154,7 +178,7 @@ def test_planted_faults(fault):
 
 def test_a_long_launch_is_compiled(monkeypatch):
     """It begins on the engine, and ends compiled; the next one begins compiled."""
-    monkeypatch.setattr(second_gear, "LIMIT", 0.0)
+    monkeypatch.setattr(second_gear, "WORTH", 0.0)
     monkeypatch.setattr("numba_cuda_simulator.progress.EARLY_LOOK", 0.0)
     kernel, classic = planted("quicksort", "pivot", "middle", count=9)
     args = classic.launch(classic.large)
@@ -170,7 +194,7 @@ def test_a_long_launch_is_compiled(monkeypatch):
 
 def test_a_slow_one_is_given_up(monkeypatch):
     """What takes too long compiled is put back, and runs in lockstep."""
-    monkeypatch.setattr(second_gear, "HOT", -1.0)
+    monkeypatch.setattr(second_gear, "WORTH", -1.0)
 
     def give_up(self, *arguments):
         x[0] = 99
@@ -262,38 +286,42 @@ def test_machine_code_is_kept(folder, monkeypatch):
         add_mirrored(2.0, np.float64)
         second_gear.forget()
         test_two_types_stay_in_lockstep()
-        assert len(list(folder.iterdir())) == 4
+        assert len(list(folder.glob("*" + machine_code.SUFFIX))) == 4
         monkeypatch.setattr(compiled.Compiled, "machine_code", None)
     monkeypatch.setattr(machine_code, "source_digest", lambda: "another engine")
     with pytest.raises(TypeError, match="not callable"):
         add_mirrored(2.0)
 
 
-def test_kept_code_is_used_early(folder, monkeypatch):
-    """What is on disk costs little: a launch that is too short to be compiled goes on there."""
-    monkeypatch.setattr(second_gear, "LIMIT", 1e9)
-    monkeypatch.setattr(second_gear, "KEPT", 0.0)
-    monkeypatch.setattr(progress, "EARLY_LOOK", 0.0)
+def test_a_slow_kernel_is_compiled_by_the_next_process(folder, monkeypatch):
+    """It begins compiled there; not so if that turns out to be slower, or a constant changes."""
+    monkeypatch.setattr(second_gear, "SLOW", 0.0)
+    step = 1
 
     @cuda.jit
     def count(x):
         i = cuda.grid(1)
         n = x[i]
-        while n < 9:
-            n += 1
+        while n < 9000:
+            n += step
         x[i] = n
 
     def ran():
         x = np.zeros(4)
         simt.run(count, 1, 4, x)
-        assert x.tolist() == [9] * 4
+        assert x.tolist() == [9000] * 4
         return ran_compiled(count)
 
-    assert not ran()
-    with simt.options(compiled="always"):
-        assert ran()
+    assert not ran() and not ran()
     second_gear.forget()
     assert ran()
+    step = 3
+    assert not ran()
+    second_gear.forget()
+    assert ran()
+    second_gear.known(count.py_func)[0].give_up()
+    second_gear.forget()
+    assert not ran()
 
 
 KEPT = """

@@ -30,6 +30,11 @@ MAX_BWD_HEAD_DIM_OVER_V = 192  # of q and k, where v has at most MAX_BWD_HEAD_DI
 AMPERE = (8, 0)  # mma.sync of 16-bit floats, cp.async
 HOPPER = (9, 0, "a")  # wgmma, TMA
 FP8_HEAD_DIMS = (64, 128)
+# Of gradients above MAX_HEAD_DIM, where these kernels refuse: the jobs, which run on the CPU.
+JOBS_ABOVE = {
+    "flash_attn_bwd": "flash_attn_grad",
+    "flash_attn_varlen_bwd": "flash_attn_varlen_grad",
+}
 
 
 # Tensor cores, forward
@@ -508,6 +513,8 @@ def check_backward_tiles(q, head_dim, tile_size) -> int:
 
 
 def _require_gpu_arrays(names, x, name, instead):
+    if x.shape[-1] > MAX_HEAD_DIM:
+        instead = JOBS_ABOVE.get(instead, instead)
     if x.library == "numpy" or not arrays.gpu_available():
         raise RefusedTypeError(
             f"{names} must be GPU arrays, got {arrays.LIBRARIES[x.library]}s: {name} is made of "
@@ -571,9 +578,11 @@ def _require_capability(supported, q, name, instead):
     have = arrays.compute_capability(q)
     if have < supported[:2] or (len(supported) > 2 and have[0] != supported[0]):
         needed = f"{supported[0]}.x" if len(supported) > 2 else f"{supported[0]}.0 or later"
+        hint = f"{instead} runs on it"
+        if q.shape[-1] > MAX_HEAD_DIM and instead in JOBS_ABOVE:
+            hint = f"{JOBS_ABOVE[instead]} takes NumPy arrays of this head_dim, on the CPU"
         raise RefusedGpuError(
-            f"{name} needs a GPU of compute capability {needed}, got {have[0]}.{have[1]}; "
-            f"{instead} runs on it"
+            f"{name} needs a GPU of compute capability {needed}, got {have[0]}.{have[1]}; {hint}"
         )
 
 

@@ -168,11 +168,16 @@ def check_job(name, jobs, function=None):
     return found
 
 
-def require_candidate(job, refused):
-    """Raise the error of a job whose candidates are all refused, with the reason for each."""
+def require_candidate(job, refused, on_cpu):
+    """Raise the error of a job whose candidates are all refused, with the reason for each.
+
+    `on_cpu`: for NumPy arrays the job has all these options.
+    """
+    hint = f"\n{job} takes NumPy arrays with these options, and computes on the CPU"
     raise TypeError(
         f"{job} has no kernel for these arrays and options:\n  "
         + "\n  ".join(f"not {name}: {reason}" for name, reason in refused.items())
+        + hint * on_cpu
     )
 
 

@@ -73,7 +73,10 @@ class Job:
         able = self._able(inputs, options)
         title = next(able, None)
         if title is None:
-            checks.require_candidate(self.function.__name__, self._refusals(inputs, options))
+            name = self.function.__name__
+            cpu = self.candidates.get(f"{CPU}.{name}")
+            on_cpu = cpu is not None and options.keys() <= cpu.options
+            checks.require_candidate(name, self._refusals(inputs, options), on_cpu)
         if self.candidates[title].package == CPU or _on_gpu(inputs):
             return title, self.candidates[title].why
         lessons = (x for x in (title, *able) if self.candidates[x].package == "kernels")

@@ -28,8 +28,8 @@ The arithmetic, for 64 keys with head_dim 512:
     L2              128 KiB: twice as much for each FLOP as flash_attn_persistent, which has 128
                     rows of queries. That is no limit here: docs/notes/forward.md
 
-A smaller head_dim is zero-padded to 512. Three pieces (`Tiling`) would multiply less for at most
-384, but took longer: docs/notes/forward.md.
+With a smaller head_dim the last pieces have one panel of 64 columns, and of the last one as few
+columns are multiplied as wgmma can. Three pieces took longer: docs/notes/forward.md.
 
 A packed batch (PACKED) has a thread block for each 64 queries of a sequence; a binary search finds
 its sequence. Rows of the next sequence in the last tiles of Q and V are overwritten with 0, as in
