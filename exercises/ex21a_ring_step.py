@@ -18,7 +18,7 @@ state    (out, lse) over the keys of the steps before: before step 0, out = 0 an
          sum of e^score. A query that sees no key of this step keeps its state
 mask     causal, by the positions in the whole sequence: query i of rank r is token r c + i, key j
          of owner o is token o c + j
-HBM      a key is loaded once by each query that sees it, and by no other; out is loaded once
+HBM      a key is loaded once by each query that sees it, by no other; out and lse once
 
 1 line and about 22. In float32 throughout.
 """
@@ -50,4 +50,4 @@ def make_kernel(HEAD_DIM):
     return kernel
 
 
-# Stub 7832dfd6 of solutions/ex21a_ring_step.py: `fa-numba reset ex21a` brings it back.
+# Stub 8264be73 of solutions/ex21a_ring_step.py: `fa-numba reset ex21a` brings it back.

@@ -26,6 +26,10 @@ def check_bits(got, **want):
                 == want | {"leading": want["stride"], "stride": want["leading"]},
                 "Addresses and offsets are divided by 16.": number
                 == 16 * want[name] & (1 << count) - 1,
+                "The code of 128 bytes is 1, that of 32 is 3.": name == "swizzle"
+                and number == 4 - want[name],
+                "The stride goes from 8 rows to the next 8.": name == "stride"
+                and 8 * number == want[name],
             }
             raise Wrong(
                 f"{name}: bits {first}–{first + count - 1} must hold {want[name]:#x}, got "
@@ -79,7 +83,7 @@ def test_of_k(exercise):
 
 @pytest.mark.parametrize("BLOCK_N", [16, 64, 96, 128, 264])
 def test_of_v(exercise, BLOCK_N):
-    """a tile of V: as many bytes from block to block as BLOCK_N rows have"""
+    """a tile of V: as many bytes from panel to panel as BLOCK_N rows have"""
     check_bits(
         exercise.of_v(0x8400, BLOCK_N), address=0x840, leading=8 * BLOCK_N, stride=64, swizzle=1
     )
@@ -87,7 +91,7 @@ def test_of_v(exercise, BLOCK_N):
 
 @pytest.mark.parametrize("num_rows", [64, 96, 264])
 def test_k_step(exercise, num_rows):
-    """k_step: where the next 16 columns of K begin, also in the next block"""
+    """k_step: where the next 16 columns of K begin, also in the next panel"""
     start = exercise.of_k(0x1400)
     for d in range(0, 512, 16):
         want = layouts.tile_offset(0, d, num_rows, swizzled=False)
@@ -115,7 +119,16 @@ def test_v_step(exercise):
         got = exercise.v_step(start, n)
         want = layouts.tile_offset(n, 0, 128, swizzled=False)
         moved = (bits(got, 0, 14) - 0x840) * 16
-        assert moved == want, f"rows {n} to {n + 15} begin {want} bytes on, got {moved}"
+        if moved != want:
+            known = {
+                "The address in a descriptor is divided by 16, so a step is, too.": 16 * want,
+                "The next row of V is 128 bytes on.": n * 2,
+            }
+            raise Wrong(
+                f"rows {n} to {n + 15} begin {want} bytes on, got {moved}",
+                causes=[cause for cause, number in known.items() if number == moved],
+                where=f"rows {n} to {n + 15}",
+            )
         assert got >> 14 == start >> 14, f"v_step({n}) must change the address alone, got {got:#x}"
 
 

@@ -38,7 +38,7 @@ def run(exercise, num_tiles, num_stages, *, consumers=1, times=None):
     checked_steps(consumer, "consumer", ("wait", "read", "arrive"), num_stages)
     options = {} if times is None else {"times": times}
     ring = run_ring(producer, [consumer] * consumers, num_stages, **options)
-    case = f"{num_tiles} tiles, stages: {num_stages}, consumers: {consumers}"
+    case = f"tiles: {num_tiles}, stages: {num_stages}, consumers: {consumers}"
     if ring.problem:
         causes = [cause for words, cause in CAUSES.items() if words in ring.problem]
         raise Wrong(f"{case}: {ring.problem}", causes=causes[:1], where=case)
@@ -129,7 +129,7 @@ def test_no_needless_wait(exercise, consumers):
             got = run(exercise, num_tiles, num_stages, consumers=consumers, times=times).end
             want = soonest(num_tiles, num_stages, consumers, times)
             assert got == want, (
-                f"{num_tiles} tiles, stages: {num_stages}, consumers: {consumers}: everyone does "
+                f"tiles: {num_tiles}, stages: {num_stages}, consumers: {consumers}: everyone does "
                 f"each thing as soon as it may, and all is done at {want:g}; here at {got}, so "
                 "somebody waits for what need not have ended"
             )

@@ -22,7 +22,7 @@ def run(make, tiles, TILE=4, clusters=1, seed=0):
     k, v = rng.integers(-9, 10, (2, tiles, TILE), dtype=np.int32)
     q = rng.integers(1, 10, (clusters, 2, TILE), dtype=np.int32)
     given = {"q": q, "k": k, "v": v, "out": np.full(q.shape, -999, np.int32)}
-    case = f"{tiles} tiles of {TILE}, clusters: {clusters}"
+    case = f"tiles: {tiles} of {TILE} numbers, clusters: {clusters}"
     try:
         got, trace = launched(make(TILE), clusters, (TILE, 2), ("out",), **given)
     except Exception as error:

@@ -4,6 +4,7 @@ import pytest
 
 from fa_numba.kv_cache import PagePool, random_trace, serve_contiguous
 from fa_numba.kv_cache.waste import reservations
+from fa_numba.workbook.graders.causes import Wrong
 
 MAX_LEN = 256
 TRACE = random_trace(60, mean_prompt=20, mean_answer=40, max_len=MAX_LEN)
@@ -25,11 +26,31 @@ def kinds_by_the_simulator(trace, reserve, num_slots):
 
 
 def expect(got, want, what):
-    for name, x, y in zip(("tokens", "later", "never"), got, want, strict=True):
-        assert x == y, (
-            f"{what}: (tokens, later, never) must be {tuple(want)}, got {tuple(got)}: "
-            + (f"`{name}` is the first that is wrong")
-        )
+    got, want = tuple(got), tuple(want)
+    if got == want:
+        return
+    (n, later, never), (my_n, my_later, my_never) = want, got
+    causes = {
+        "The first step has prompt + 1 tokens, and the last one has final.": my_never == never
+        and my_n < n
+        and my_n + my_later == n + later,
+        "`later` and `never` are exchanged.": got == (n, never, later),
+        "A slot that will have a token is counted as one that never will.": my_n == n
+        and my_later == later
+        and my_never == later + never,
+        "A request cannot use later what it does not hold.": my_n == n and my_later > later,
+        "The slots of all steps are added up: no mean, and no share.": 0 < my_n < n
+        and my_later * n == later * my_n
+        and my_never * n == never * my_n,
+    }
+    names = zip(("tokens", "later", "never"), got, want, strict=True)
+    first = next(name for name, x, y in names if x != y)
+    raise Wrong(
+        f"{what}: (tokens, later, never) must be {want}, got {got}: `{first}` is the first that is "
+        "wrong",
+        causes=[cause for cause, is_so in causes.items() if is_so],
+        where=first,
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,7 +61,16 @@ def expect(got, want, what):
 def test_paged(exercise, n, page_size, want):
     """paged counts whole pages"""
     got = exercise.paged(n, page_size)
-    assert got == want, f"{n} tokens in pages of {page_size} hold {want} slots, got {got}"
+    if got != want:
+        known = {
+            "A part-filled page is held as a whole: round up.": n // page_size * page_size,
+            "Where the last page is full there is no further one.": want + page_size,
+            "Slots are wanted, not pages.": want // page_size,
+        }
+        raise Wrong(
+            f"tokens: {n}, in pages of {page_size}, hold {want} slots, got {got}",
+            causes=[cause for cause, number in known.items() if number == got],
+        )
 
 
 def test_one_request_by_hand(exercise):

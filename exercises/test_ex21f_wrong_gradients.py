@@ -18,7 +18,8 @@ def run(program, head, **options):
                        **options)  # fmt: skip
     for rank, result in enumerate(ran.results):
         right = isinstance(result, tuple | list) and len(result) == 3
-        assert right, f"rank {rank} must return (out, dq, dkv), got {result!r:.40}"
+        got = f"{len(result)} of them" if isinstance(result, tuple | list) else repr(result)[:40]
+        assert right, f"rank {rank} must return three arrays, (out, dq, dkv), got {got}"
     out, dq, dkv = zip(*ran.results, strict=True)
     return dict(zip(NAMES, (out, dq, [x[0] for x in dkv], [x[1] for x in dkv]), strict=True)), ran
 

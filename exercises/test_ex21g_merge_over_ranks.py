@@ -42,10 +42,18 @@ def run(exercise, out, lse, threads=64):
         packed = np.full((rows, out.shape[2] + 1), np.nan, np.float32)
         given = {"out": one_out, "lse": one_lse, "m": m, "packed": packed}
         got, before = launched(exercise.weigh, rows, threads, ("packed",), **given)
-        if np.isnan(got["packed"]).any():
+        nans = np.argwhere(np.isnan(got["packed"]))
+        if len(nans):
+            row, column = nans[0].tolist()
+            none = np.isneginf(m[row])
+            causes = {
+                "-inf - -inf is NaN: where m is -inf, no rank has a key.": none,
+                "packed has head_dim + 1 columns, and all are to be written.": not none,
+            }
             raise Wrong(
-                f"packed has a NaN, where the rank has lse {one_lse[:4]} and m is {m[:4]}",
-                causes=["-inf - -inf is NaN: where m is -inf, no rank has a key."],
+                f"packed[{row}, {column}] is NaN, where the rank has lse {one_lse[row]:g} and m is "
+                f"{m[row]:g}",
+                causes=[cause for cause, is_so in causes.items() if is_so],
                 where="packed",
             )
         parts.append(got["packed"])

@@ -17,6 +17,7 @@ import functools
 import importlib
 import itertools
 import random
+import struct
 import sys
 import types
 
@@ -407,7 +408,10 @@ class Model:
         return bits.max(keepdims=True).view(np.float32)[0]
 
     def pack_f16x2(self, low, high):
-        return int(np.array([low, high], np.float16).view(np.uint32)[0])
+        try:
+            return int.from_bytes(struct.pack("<ee", low, high), "little")
+        except OverflowError:  # these are infinite in float16
+            return int(np.array([low, high], np.float16).view(np.uint32)[0])
 
     def unpack_f16x2(self, x, two):
         x[:2] = np.array([two], np.uint32).view(np.float16)
@@ -600,11 +604,14 @@ def _replace_types(model):
     numba.float32 = np.float32
     dtypes[np.float32] = np.dtype(np.float32)
 
+    @functools.cache
+    def unwritten(shape, dtype):
+        return np.full(shape, np.nan if dtype.kind == "f" else 77, dtype)
+
     class Local:
         @staticmethod
         def array(shape, dtype):
-            dtype = dtypes[dtype]
-            return np.full(shape, np.nan if dtype.kind == "f" else 77, dtype)
+            return unwritten(shape, dtypes[dtype]).copy()
 
     class Shared:
         @staticmethod

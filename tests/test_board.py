@@ -1,6 +1,9 @@
 """Par, best known and the board: counted by the judge from the file, whatever the record says."""
 
 import json
+import os
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +13,7 @@ from small_workbook import make_small_workbook
 from fa_numba import simt
 from fa_numba.runtime import arrays
 from fa_numba.workbook import board as boards
-from fa_numba.workbook import catalog, own, par, progress
+from fa_numba.workbook import catalog, gpu_times, own, par, progress
 from fa_numba.workbook.board import board, rows_of, scale
 from fa_numba.workbook.counts import QUANTITIES
 from fa_numba.workbook.grader import grade, show
@@ -133,6 +136,36 @@ def test_on_a_gpu_milliseconds_stand_beside_par(exercise, monkeypatch):
     assert said.startswith("ex99a is not timed: ValueError: its result for arrays of shapes")
     monkeypatch.setattr(own, "has_cupy_and_gpu", lambda: False)
     assert len(board([exercise]).rows) == 2
+
+
+def test_a_kernel_without_a_size_is_timed_in_its_largest_traced_launch(exercise, monkeypatch):
+    """On a GPU whose arrays are NumPy's: by what the board runs, in one process."""
+    answer_with(exercise, "y[i] = x[i] + x[i]")
+    monkeypatch.setattr(gpu_times, "can_be_timed", lambda exercise: True)
+    monkeypatch.setattr(own, "has_cupy_and_gpu", lambda: True)
+    monkeypatch.setattr(boards.arrays, "backend", lambda: arrays.Backend("Card, sm_90", "a test"))
+    Path("cupy.py").write_text("import numpy\nasarray, asnumpy = numpy.array, numpy.asarray\n")
+    Path("timed.py").write_text(
+        "import sys\nfrom fa_numba.workbook import gpu_times\n"
+        "def ms(call):\n    call()\n    return float(call.args[-1].size)\n"
+        "gpu_times.own.gpu_ms, gpu_times.can_be_timed = ms, lambda exercise: True\n"
+        "gpu_times.main(sys.argv[1:])\n"
+    )
+    monkeypatch.setattr(gpu_times, "__name__", "timed")
+    paths = [".", str(REPOSITORY), str(REPOSITORY / "engine")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    shown = board([exercise])
+    assert shown.rows[2][1:6] == ("ms, Card, sm_90", "32", "–", "32", "32"), shown.failures
+
+
+def test_a_launch_with_other_arrays_on_the_gpu_is_not_timed(monkeypatch):
+    fake = types.SimpleNamespace(asarray=np.array, asnumpy=lambda x: x)
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    monkeypatch.setattr(gpu_times.arrays, "launch", lambda *args, shared_bytes: None)
+    before, after = np.ones(3, np.float32), np.array([1, 1, 1.02], np.float32)
+    with pytest.raises(ValueError, match="its arrays on this GPU"):
+        gpu_times.Launch(None, (1,), (1,), [before, 3], [after, 3], 0).on_gpu()
+    assert gpu_times.same(after, after) and not gpu_times.same(np.arange(3), np.ones(3, int))
 
 
 @pytest.mark.parametrize("kept", [3, {"Card": 1.0}, {"Card": {"last": 1, "best": 1.0}}])

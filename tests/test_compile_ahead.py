@@ -25,7 +25,7 @@ def test_a_launch_finds_what_was_compiled_ahead(tmp_path, monkeypatch):
         "pytest",
         FILE,
         *OPTIONS.split(),
-        "test_softmax and naive_softmax",
+        "test_softmax and naive_softmax and 33x100",
     ]
     done = subprocess.run(command, cwd=FILE.parents[1], capture_output=True, text=True)
     assert done.returncode == 0 and "kernels compiled: 1\n" in done.stdout, done.stdout

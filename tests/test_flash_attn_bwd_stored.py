@@ -14,7 +14,7 @@ from fa_numba.tensor_core.flash_attn_bwd_stored import parts_of
 
 pytest.importorskip("greenlet", reason="threads of the model")
 
-SIZES = "batch", "seqlen_q", "seqlen_k", "heads", "head_dim", "causal"
+# batch, seqlen_q, seqlen_k, heads, head_dim, causal
 CASES = [
     ((1, 130, 70, (1, 1), 264, True), {"tiles": 1}),  # a head in two parts; rows without keys
     thorough((2, 60, 150, (2, 1), 512, False), {"tiles": 2}),
@@ -26,8 +26,9 @@ CASES = [
 
 @pytest.mark.parametrize("sizes, options", CASES, ids=lambda x: "-".join(map(str, x)))
 def test_gradients_on_a_model(sizes, options, run_on_model):
-    case = dict(zip(SIZES, sizes, strict=True)) | options
-    run_on_model("flash_attn_bwd_stored_on_model.py", case)
+    batch, *of_rows, heads, head_dim, causal = sizes
+    case = {"name": "bwd_stored", "sizes": of_rows, "heads": heads, "head_dim": head_dim}
+    run_on_model("on_model.py", case | {"batch": batch, "causal": causal} | options)
 
 
 @pytest.mark.parametrize("num_heads, group_size", [(6, 1), (6, 2), (12, 6), (5, 5)])

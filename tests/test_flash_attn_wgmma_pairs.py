@@ -10,15 +10,26 @@ from cases import thorough
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("greenlet", reason="threads of the model")
 
-from flash_attn_wgmma_on_model import FAULTS
 from tensor_core_kernels import HOPPER
 from test_tensor_core import MAP, SIZES, float32_3d, half, needs_compiler
 
 from fa_numba.analysis.machine_code import compile_ptx
 from fa_numba.tensor_core import flash_attn_wgmma
 
-PROGRAM = "flash_attn_wgmma_on_model.py"
-NAMES = "seqlen_q", "seqlen_k", "heads", "head_dim", "causal", "cluster"
+# Mistakes to plant in the kernel: its text, and what takes the place.
+FAULTS = {
+    "no arrival": ("if PAIR and tid == 0:", "if False:"),
+    "arrives at its own": (", rank ^ 1)", ", rank)"),
+    "no wait for the other": ("if PAIR:  # and the other", "if False:  # and the other"),
+    "wrong parity": ("phase(n_tile + 1, STAGES) ^ 1", "phase(n_tile + 1, STAGES)"),
+    "ends early": ("cluster_sync()  # the other block does", "pass  # the other block does"),
+    "begins early": ("cluster_sync()  # both", "cuda.syncthreads()  # both"),
+    "announces its own bytes": ("(full, 2 * KV_BYTES)", "(full, 2 // CLUSTER * KV_BYTES)"),
+    "copies to itself": ("make_load_tile(NUM_PANELS, CLUSTER)", "make_load_tile(NUM_PANELS)"),
+    "each its own tiles": ("(rank + 1) * BLOCK_M", "BLOCK_M"),
+    "rank in descriptors": ("wgmma.descriptor_in_cluster if PAIR else ", ""),
+}
+# seqlen_q, seqlen_k, heads, head_dim, causal, cluster
 CASES = [
     (300, 330, (2, 1), 80, True, 2),
     thorough((300, 330, (2, 1), 80, True, 1)),
@@ -30,13 +41,18 @@ MAKE_TEST = "no arrival", "ends early", "rank in descriptors"  # runs these
 
 @pytest.mark.parametrize("sizes", CASES, ids=lambda x: "-".join(map(str, x)))
 def test_out_and_lse_on_a_model(sizes, run_on_model):
-    run_on_model(PROGRAM, dict(zip(NAMES, sizes, strict=True)))
+    run_on_model("on_model.py", case_of(*sizes))
+
+
+def case_of(seqlen_q, seqlen_k, heads, head_dim, causal, cluster):
+    case = {"name": "wgmma", "sizes": (seqlen_q, seqlen_k), "heads": heads, "head_dim": head_dim}
+    return case | {"causal": causal, "cluster": cluster}
 
 
 @pytest.mark.parametrize("fault", [x if x in MAKE_TEST else thorough(x) for x in FAULTS])
 def test_the_model_finds(fault, run_on_model):
-    case = dict(zip(NAMES, (140, 260, (1, 1), 72, True, 2), strict=True))
-    run_on_model(PROGRAM, case | {"fault": fault})
+    case = case_of(140, 260, (1, 1), 72, True, 2)
+    run_on_model("on_model.py", case | {"fault": FAULTS[fault]})
 
 
 @needs_compiler

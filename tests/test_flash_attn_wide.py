@@ -12,7 +12,7 @@ from fa_numba.tensor_core import flash_attn_wide
 
 pytest.importorskip("greenlet", reason="threads of the model")
 
-SIZES = "seqlen_q", "seqlen_k", "heads", "head_dim", "causal"
+# seqlen_q, seqlen_k, heads, head_dim, causal
 CASES = [
     ((60, 200, (1, 1), 512, False), {}),
     ((130, 200, (2, 1), 512, True), {}),
@@ -28,8 +28,10 @@ CASES = [
 
 @pytest.mark.parametrize("sizes, options", CASES, ids=lambda x: "-".join(map(str, x)))
 def test_out_and_lse_on_a_model(sizes, options, run_on_model):
-    case = dict(zip(SIZES, sizes, strict=True)) | options
-    run_on_model("flash_attn_wide_on_model.py", case)
+    *of_rows, heads, head_dim, causal = sizes
+    name = "wide_varlen" if isinstance(of_rows[0], list) else "wide"
+    case = {"name": name, "sizes": of_rows, "heads": heads, "head_dim": head_dim}
+    run_on_model("on_model.py", case | {"causal": causal} | options)
 
 
 @needs_compiler

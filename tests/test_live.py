@@ -20,6 +20,7 @@ def measured(monkeypatch):
         return MEASURED
 
     monkeypatch.setattr(module, "_measure", measure)
+    monkeypatch.setattr(module.own, "has_cupy_and_gpu", lambda: True)
     return calls
 
 
@@ -40,6 +41,12 @@ def test_each_kernel_runs_where_its_instructions_are(monkeypatch, measured, here
     assert [name for name, _ in measured] == list(NAMES[:able])
     assert said.count("| 1.5 |") == able and said.count("needs") == len(NAMES) - able
     assert (f"This GPU has {here[0]}.{here[1]}" in said) == (able < len(NAMES))
+
+
+def test_without_cupy_nothing_is_timed(monkeypatch, measured):
+    monkeypatch.setattr(module, "_capability", lambda: (9, 0))
+    monkeypatch.setattr(module.own, "has_cupy_and_gpu", lambda: False)
+    assert "no CuPy" in live(*NAMES).markdown and not measured
 
 
 def test_the_dtype_is_the_kernels(monkeypatch, measured):

@@ -1,22 +1,26 @@
 """Tensor cores without a GPU: layouts against matrix products, machine code of the kernels."""
 
 import itertools
+import re
+import subprocess
 import sys
 
 import expression_cases
 import ml_dtypes
 import numpy as np
 import pytest
+import tensor_core_bwd_kernels
+import tensor_core_kernels
 from cases import thorough
 from machine_code_cases import needs_compiler, stated_registers
 from numba import typeof, types
-from tensor_core_kernels import KERNELS
+from tensor_core_kernels import AMPERE, HOPPER
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
-from fa_numba.analysis import devices
-from fa_numba.analysis.machine_code import compile_kernel
+from fa_numba.analysis import cuda_tools, devices
+from fa_numba.analysis.machine_code import assemble, compile_kernel, compile_ptx
 from fa_numba.checks import Mask
 from fa_numba.on_cuda_cores.run_time_masks import arguments_of, constants_of
 from fa_numba.ptx import layouts, wgmma
@@ -33,18 +37,29 @@ from fa_numba.tensor_core.lazy_rescaling import LEAST_CAP
 from fa_numba.tensor_core.mainloop import make_plan
 from fa_numba.tiling.persistent_tiling import persistent_tiling
 
-# Other tests count the instruction in machine code, or this one finds it in a kernel like it.
-ELSEWHERE = {"mma f16", "ldmatrix", "pack f16", "ex2", "wgmma bf16", "wgmma f16 registers"}
-ELSEWHERE |= {"wgmma e4m3", "wgmma e4m3 registers"}
+# Of a file of PTX that has many kernels: its first lines, and variables of functions they share.
+ONCE = (".version", ".target", ".address_size", ".common")
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", [thorough(x) if x in ELSEWHERE else x for x in KERNELS])
-def test_each_instruction_becomes_itself(name):
-    kernel, args, cc, instruction = KERNELS[name]
-    code = compile_kernel(kernel, args, cc=cc)
-    assert any(i.opcode.startswith(instruction) for i in code.instructions)
+@pytest.mark.parametrize("cc", [AMPERE, HOPPER], ids=["sm_80", "sm_90a"])
+def test_each_instruction_becomes_itself(cc, tmp_path):
+    """All kernels in one file: nvdisasm needs half a second for the first instruction."""
+    tables = tensor_core_kernels.KERNELS, tensor_core_bwd_kernels.KERNELS
+    cases = [case for table in tables for case in table.values() if case[2] == cc]
+    ptxes = [compile_ptx(kernel, args, cc=cc) for kernel, args, *_ in cases]
+    lines = "\n".join(ptxes).splitlines()
+    lines = [x for i, x in enumerate(lines) if not x.startswith(ONCE) or x not in lines[:i]]
+    code, file = assemble(cases[0][0], "\n".join(lines), cc), tmp_path / "kernels.cubin"
     assert code.spill_bytes == code.local_bytes == 0
+    file.write_bytes(code.cubin)
+    command = [cuda_tools.nvdisasm().path, "--print-code", file]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    listed = dict(part.split(",", 1) for part in listed.split("\t.section\t.text.")[1:])
+    for (_, _, _, *opcodes), ptx in zip(cases, ptxes, strict=True):
+        (entry,) = re.findall(r"\.entry (\w+)", ptx)
+        for opcode in opcodes:
+            assert re.search(rf"\s{re.escape(opcode)}", listed[entry]), f"{opcode} in {entry}"
 
 
 def test_each_element_of_a_fragment_is_held_once():

@@ -99,7 +99,7 @@ class Launched:
     dynamic_bytes: int
 
 
-@dataclass
+@dataclass(repr=False)
 class Trace:
     """What one launch did.
 
@@ -238,7 +238,7 @@ class Trace:
         parts += [f"\n{p}" for p in self.problems()]
         return "\n".join(parts)
 
-    def __str__(self):
+    def __repr__(self):
         return self.summary()
 
     def _repr_html_(self):

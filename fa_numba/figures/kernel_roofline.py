@@ -26,11 +26,10 @@ def kernel_roofline(work, device="H100"):
     names = sorted(points, key=points.get)
     width = max(map(len, names)) + 2
     lines = [f"{roof.device.name}: float32 ridge {roof.ridge:.3g} FLOP per byte"]
-    lines += [
-        f"{n}. {name:<{width}}{points[name]:>7.3g} FLOP per byte: at most "
-        f"{roof.attainable(points[name]) / 1e12:.3g} TFLOP/s, bound by {roof.bound(points[name])}"
-        for n, name in enumerate(names, 1)
-    ]
+    for n, name in enumerate(names, 1):
+        bound = "memory" if roof.bound(points[name]) == "memory" else "arithmetic"
+        most = f"at most {roof.attainable(points[name]) / 1e12:.3g} TFLOP/s, bound by {bound}"
+        lines.append(f"{n}. {name:<{width}}{points[name]:>7.3g} FLOP per byte: {most}")
     figure = Drawing(9, 4.1, text="\n".join(lines))
     ax = plain(figure.subplots())
     low, high = min(*points.values(), 0.2) / 2, max(*points.values(), roof.ridge) * 6

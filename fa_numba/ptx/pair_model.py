@@ -113,4 +113,6 @@ def read(tiles, bars, stage, which, i):
         raise RuntimeError("reads a stage after it has arrived: it may be copied over")
     if known == 0 or known < cuda.atomic.add(bars, (rank, FULL, stage), 0):
         raise RuntimeError("reads a stage without having waited for its copy")
+    if i < 0 or i >= tiles.shape[3]:
+        raise RuntimeError("reads a number of a tile that has not so many")
     return int32(cuda.atomic.add(tiles, (rank, stage, which, i), 0))

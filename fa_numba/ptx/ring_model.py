@@ -95,4 +95,6 @@ def read(ring, bars, stage, i):
         raise RuntimeError("reads a stage without having waited for its copy")
     if bars[thread + GIVEN * cuda.blockDim.x, stage] == known:
         raise RuntimeError("reads a stage after its arrival: another tile may be there")
+    if i < 0 or i >= ring.shape[1]:
+        raise RuntimeError("reads an element of a tile that has not so many")
     return cuda.atomic.add(ring, (stage, i), 0)

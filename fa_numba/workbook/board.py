@@ -1,6 +1,7 @@
 """``fa-numba board``: the counts of the learner's kernels, beside par and the best known.
 
-On a GPU kernels that a lesson times have a line of milliseconds, too, for one size (`own.JOBS`).
+On a GPU each kernel has a line of milliseconds, too: for a lesson's size where `own.JOBS` has one,
+else for the largest launch that its grader traces (`gpu_times`).
 The judge counts anew from the files each time. What `progress` keeps is only shown as that of the
 last time, so that one sees what a change has brought; nothing trusts it.
 """
@@ -11,7 +12,7 @@ import math
 from dataclasses import dataclass
 
 from fa_numba.runtime import arrays
-from fa_numba.workbook import own, par, progress, stubs
+from fa_numba.workbook import gpu_times, own, par, progress, stubs
 from fa_numba.workbook.catalog import Exercise
 from fa_numba.workbook.report import as_text
 from fa_numba.workbook.tables import as_markdown
@@ -89,25 +90,28 @@ def board(exercises: list[Exercise]) -> Board:
     before = {e: progress.counts(e) for e in mine}
     graded = grader.grade_all(mine).graded if mine else []
     counts = {g.exercise: g.counts for g in graded if g.passed}
+    passed = [e for e in kernels if e in counts]
+    small = [e for e in passed if not own.has_size(e)]
+    measured = gpu_times.measure(small[0].stub.parent, small) if small else {}
     rows, failures = [], []
-    for e in filter(counts.__contains__, kernels):
+    for e in passed:
         rows += rows_of(e, counts[e], before[e])
         try:
-            rows += time_of(e)
+            times = own.times_beside_par(e) if own.has_size(e) else measured.get(e.short)
+            if isinstance(times, str):
+                failures.append(f"{e.short} is not timed: {times}")
+            elif times is not None:
+                rows.append(time_of(e, *times))
         except Exception as error:  # the learner's, and the other lines are worth having
             failures.append(f"{e.short} is not timed: {type(error).__name__}: {error}")
     return Board(rows, [e.short for e in kernels if e not in counts], failures)
 
 
-def time_of(exercise: Exercise) -> list[tuple]:
-    """The row of an exercise's milliseconds on this GPU, which are kept; [] where none are taken.
+def time_of(exercise: Exercise, yours: float, wanted: float) -> tuple:
+    """The row of an exercise's milliseconds on this GPU, which are kept.
 
     The best known is the smallest of par and of all times of the learner on a GPU of this name.
     """
-    measured = own.times_beside_par(exercise)
-    if measured is None:
-        return []
-    yours, wanted = measured
     gpu, before = arrays.backend().gpu, progress.times(exercise)
     last = before.get(gpu, {}).get("last")
     best = min(yours, before.get(gpu, {}).get("best", yours))
@@ -115,7 +119,7 @@ def time_of(exercise: Exercise) -> list[tuple]:
     progress.keep(exercise.root, {exercise.name: {"ms": kept}})
     best = min(best, wanted)
     numbers = ("–" if x is None else f"{x:.3g}" for x in (yours, last, wanted, best))
-    return [(exercise.short, f"ms, {gpu}", *numbers, scale(yours, wanted, best))]
+    return exercise.short, f"ms, {gpu}", *numbers, scale(yours, wanted, best)
 
 
 def rows_of(exercise: Exercise, counts: dict[str, int], before: dict[str, int]) -> list[tuple]:

@@ -10,11 +10,10 @@ from numba import cuda
 
 from fa_numba import tensor_core
 from fa_numba.analysis import fp8
+from fa_numba.workbook import own
 from fa_numba.workbook.note import Note
 from fa_numba.workbook.recorded import table
 from numba_cuda_simulator.errors import CompilerMissingError
-
-RUNS = 10
 
 
 def live(*names: str, shape: tuple = (2, 4096, 16, 128)) -> Note:
@@ -31,7 +30,7 @@ def live(*names: str, shape: tuple = (2, 4096, 16, 128)) -> Note:
     -------
     Note
         A table of the kernels that this GPU can run, and a sentence on the others. Without a GPU it
-        says what each needs; without Numba, that.
+        says what each needs; without Numba or CuPy, that.
     """
     for name in names:
         if not Path(tensor_core.__path__[0], f"{name}.py").is_file():
@@ -41,6 +40,8 @@ def live(*names: str, shape: tuple = (2, 4096, 16, 128)) -> Note:
     except CompilerMissingError as error:  # no Numba
         return Note(f"*No NVIDIA GPU here, and {error}.*")
     here = _capability()
+    if here is not None and not own.has_cupy_and_gpu():
+        return Note("*There is a GPU here, and no CuPy, with which kernels are timed.*")
     rows, needs = [], []
     for name, module in modules.items():
         supported = module.REQUIREMENTS.supported
@@ -54,7 +55,9 @@ def live(*names: str, shape: tuple = (2, 4096, 16, 128)) -> Note:
             needs.append(f"{name} needs compute capability {number}{later}")
     gpu = "No NVIDIA GPU here" if here is None else f"This GPU has {here[0]}.{here[1]}"
     words = f"*{gpu}.* {'; '.join(needs)}." if needs else ""
-    return Note("\n\n".join(x for x in (table(rows).markdown if rows else "", words) if x))
+    title = f"This GPU; (batch, seqlen, num_heads, head_dim) = {shape}, all that a call launches"
+    shown = table(rows, title=title).markdown if rows else ""
+    return Note("\n\n".join(filter(None, (shown, words))))
 
 
 def _capability():
@@ -71,19 +74,15 @@ def _can(here, supported):
 
 def _measure(attention, shape, dtype):
     """Largest error of one head, and the median speed."""
+    import cupy
+
     batch, seqlen, num_heads, head_dim = shape
     rng = np.random.default_rng(0)
     host = [rng.standard_normal(shape, dtype=np.float32).astype(dtype) for _ in range(3)]
-    q, k, v = map(cuda.to_device, host)
-    out = attention(q, k, v)[0].copy_to_host()
+    q, k, v = map(cupy.asarray, host)
+    out = cupy.asnumpy(attention(q, k, v)[0][0, :, 0])
     truth = fp8.attention(*(x[0, :, 0] for x in host))  # one head of them
-    start, end, ms = cuda.event(), cuda.event(), []
-    for _ in range(RUNS):
-        start.record()
-        attention(q, k, v)
-        end.record()
-        end.synchronize()
-        ms.append(cuda.event_elapsed_time(start, end))
     flops = 4 * batch * num_heads * seqlen**2 * head_dim
-    error = float(np.abs(out[0, :, 0] - truth).max())
-    return {"largest error": f"{error:.1e}", "TFLOP/s": flops / float(np.median(ms)) / 1e9}
+    error = float(np.abs(out - truth).max())
+    ms = own.gpu_ms(lambda: attention(q, k, v))
+    return {"largest error": f"{error:.1e}", "TFLOP/s": flops / ms / 1e9}

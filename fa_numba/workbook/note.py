@@ -28,8 +28,18 @@ class Note:
 
     def __rich__(self):
         from rich.console import Group
-        from rich.markdown import Markdown
+        from rich.markdown import Markdown, TableDataElement
+
+        class Cell(TableDataElement):
+            """A word that is wider than its column is broken: rich would cut it off."""
+
+            def __init__(self, justify):
+                super().__init__(justify)
+                self.content.overflow = "fold"
+
+        class Whole(Markdown):
+            elements = Markdown.elements | {"td_open": Cell, "th_open": Cell}
 
         # a statement is as wide as a page: rich would indent it, and wrap it without its columns
         parts = STATEMENT.split(self.markdown)
-        return Group(*(Statement(x) if i % 2 else Markdown(x) for i, x in enumerate(parts)))
+        return Group(*(Statement(x) if i % 2 else Whole(x) for i, x in enumerate(parts)))

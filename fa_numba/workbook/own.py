@@ -133,6 +133,11 @@ def mine(name: str, ours: Callable | None = None) -> Mine:
     return Mine(exercise, job, function, yours=False, name=our_name)
 
 
+def has_size(exercise: Exercise) -> bool:
+    """Whether a lesson's size is known for the kernel of this exercise."""
+    return exercise.short in JOBS and JOBS[exercise.short].timed_on is not None
+
+
 def times_beside_par(exercise: Exercise) -> tuple[float, float] | None:
     """Milliseconds of the learner's kernel and of our solution, on the GPU that is here.
 
@@ -143,9 +148,9 @@ def times_beside_par(exercise: Exercise) -> tuple[float, float] | None:
     ValueError
         The results differ: checks are small, and this size is not.
     """
-    job = JOBS.get(exercise.short)
-    if not (job and job.timed_on and exercise.solution.is_file() and has_cupy_and_gpu()):
+    if not (has_size(exercise) and exercise.solution.is_file() and has_cupy_and_gpu()):
         return None
+    job = JOBS[exercise.short]
     shapes, options = job.timed_on
     data = _normal(shapes)
     calls = [

@@ -56,6 +56,9 @@ class Watched:
                 f"{before}, after {self.state()}. Count what is needed before you take anything"
             )
             return None
+        except IndexError as error:
+            said = "A list is empty: the row of a sequence without pages, or the free pages."
+            raise Wrong(f"{self.done}: {error}", causes=[said], where=what) from None
         assert needed <= free, f"{self.done}: want OutOfPages, got {result!r}"
         return result
 

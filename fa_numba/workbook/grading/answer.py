@@ -378,7 +378,8 @@ class Answer:
         if self.endless:
             why = f"stopped after {_seconds(self.spent)}, because another check did not end."
         elif charged(used, clock) < self.limit:  # of the check alone: calls before it have ended
-            why = f"slow: stopped after {_seconds(self.spent)}, the limit is {_seconds(self.limit)}"
+            spent = _seconds(charged(self.spent, self.meter.clock))
+            why = f"slow: stopped after {spent}, the limit is {_seconds(self.limit)}."
         else:
             busy = (
                 f" on a busy machine, {_seconds(used)} of them its own" if used < self.limit else ""

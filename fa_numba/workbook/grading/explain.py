@@ -70,6 +70,8 @@ def causes_of(error: BaseException) -> tuple[list[str], str]:
     if isinstance(error, AnswerError | BadFile):
         return [clipped(line, 200) for line in str(error).strip().splitlines()[:1]], ""
     lines = getattr(error, "answer_lines", ())
+    if isinstance(error, TypeError) and "NoneType" in str(error):
+        return ["Something is None there: is a `return` missing?"], ""
     if lines and not isinstance(error, AssertionError | pytest.fail.Exception):
         return [f"{name} in line {lines[-1][0]}."], ""
     return [], ""
