@@ -44,7 +44,7 @@ engines = {}  # of this process, by way
 
 
 class Reply(NamedTuple):
-    """The answers to a round of prompts, and what they took."""
+    """The answers to a round of prompts, with their time and what the engine counted."""
 
     answers: list
     seconds: float

@@ -139,7 +139,7 @@ def test_on_a_gpu_milliseconds_stand_beside_par(exercise, monkeypatch):
 
 
 def test_a_kernel_without_a_size_is_timed_in_its_largest_traced_launch(exercise, monkeypatch):
-    """On a GPU whose arrays are NumPy's: by what the board runs, in one process."""
+    """Times as the board takes them, in one process, with NumPy in the place of a GPU."""
     answer_with(exercise, "y[i] = x[i] + x[i]")
     monkeypatch.setattr(gpu_times, "can_be_timed", lambda exercise: True)
     monkeypatch.setattr(own, "has_cupy_and_gpu", lambda: True)

@@ -29,12 +29,12 @@ TRITON = (
     "cuda.blockIdx.x for tl.program_id(0), x[i] for tl.load, a loop over the products for tl.dot."
 )
 
-# What numba-cuda-mlir has and only a GPU runs: types, functions, modules.
+# Types, functions and modules of numba-cuda-mlir that only a GPU runs.
 OF_MLIR = {
     "StructTypeWrapper": "A GPU would run it. Keep the fields in variables, or in records.",
     "UnionTypeWrapper": "A GPU would run it. cuda.libdevice.float_as_int(x) returns x's bits.",
     "inline_ptx": "It is PTX, which a GPU runs. Write it in Python.",
-    "current_target_options": "It tells what a GPU's compiler was told. Give it as a constant.",
+    "current_target_options": "It returns the options of a GPU's compiler. Give it as a constant.",
     "intrin": "It has single instructions of some GPUs.",
     "tcgen05_descriptors": "It describes tiles to the tensor cores of some GPUs.",
 }

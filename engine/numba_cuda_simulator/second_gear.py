@@ -22,7 +22,7 @@ from .kept_files import KeptFiles
 from .progress import Progress
 
 WORTH = 1.0  # seconds of processor time on the engine, of a launch or until now
-SLOW, ALONE = 0.2, 3e-4  # the same in a process, of which a thread takes so many: there are few
+SLOW, ALONE = 0.2, 3e-4  # seconds of a kernel in a process, and of each of its few threads
 FULL = 2e-7  # seconds of a thread; where it takes less, all are busy and lockstep is as quick
 FILES = KeptFiles("SIMT_CACHE", "numba_cuda_simulator", ".slow")
 SHORT = 0.1  # seconds of a launch that is not worth a copy of its arguments
@@ -40,7 +40,7 @@ class GiveUp(Exception):
 
 
 class Kernel:
-    """What is known of a kernel with arguments of some kinds, as `type_key` names them."""
+    """A kernel with arguments of some kinds (`type_key`): its times, and its compiled form."""
 
     def __init__(self, function, kinds):
         self.seconds, self.launches, self.threads = 0.0, 0, 0  # on the engine, until now

@@ -25,6 +25,7 @@ from fa_numba.runtime import arrays
 from fa_numba.tensor_core.expression_tiles import (
     END,
     FIRST,
+    has_unknown_work,
     make_element_functions,
     make_run_functions,
     tables_of,
@@ -369,7 +370,7 @@ def runs_of_keys(q, k, given, block_m, block_n, both) -> Runs:
     batch, seqlen_q, num_heads, _ = q.shape
     problem = seqlen_q, k.shape[1], batch, num_heads, block_m, block_n
     mask = nodes.TRUE if given.expressions.mask is None else given.expressions.mask
-    if any(x.op == "load" for x in nodes.walk(mask)):
+    if has_unknown_work(given.expressions):
         try:
             of_queries, of_keys = make_tables_both_ways(q, mask, given.arguments, problem, both)
             return Runs(of_keys, of_queries, arrays.constant(q, (1,), 0, np.int32))

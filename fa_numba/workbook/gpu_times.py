@@ -34,7 +34,7 @@ IN_PROCESS = {"FA_NUMBA_GRADE_IN_PROCESS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
 
 @dataclass
 class Launch:
-    """A launch that a grader has traced: its arguments before, and what the engine made of them."""
+    """A launch that a grader has traced, with its arguments before and after it on the engine."""
 
     kernel: object
     grid: tuple
