@@ -296,7 +296,7 @@ def _compile(kernel, args, targets, lineinfo=False):
     cuda_tools.ptx_version()  # raises where there is no compiler
     from numba.cuda import compiler
 
-    launching.define_conversions()
+    launching.prepare_compiler()
     options = {
         name: kernel.targetoptions[name]
         for name in ("fastmath", "launch_bounds")

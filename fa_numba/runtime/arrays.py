@@ -492,7 +492,7 @@ def launch(kernel, grid: tuple, block: tuple, *args, shared_bytes: int = 0) -> N
             recording.complete = False
         warnings.simplefilter("ignore", NumbaPerformanceWarning)  # small grids are fine in lessons
         args = [_for_numba(x) for x in args]
-        launching.define_conversions()
+        launching.prepare_compiler()
         if gpu_available():  # else the arrays are the engine's
             launching.allow_shared_bytes(kernel, args, shared_bytes)
         kernel[grid, block, stream, shared_bytes](*args)
