@@ -27,7 +27,7 @@ from pathlib import Path
 from numba.core import caching
 from numba.core.bytecode import FunctionIdentity
 
-from fa_numba.runtime import kernel_cache, quick_typing  # noqa: F401   it compiles sooner
+from fa_numba.runtime import kernel_cache, quick_compiler  # noqa: F401   it compiles sooner
 from numba_cuda_simulator.kept_files import KEPT_DAYS
 
 try:

@@ -8,7 +8,7 @@ graphs         launches that a replay repeats, as a CUDA graph
 kernel_cache   compiled kernels on disk
 tensor_maps    descriptors of arrays for TMA, made once for each address
 bfloat16       conversions of bfloat16 that replace numba-cuda's
-quick_typing   answers of Numba's type inference, remembered: it compiles sooner
+quick_compiler what Numba's compilers compute again and again, remembered
 numpy_names    a NumPy name that NumPy has dropped and numba-cuda needs
 
 The caches of a call
@@ -52,8 +52,9 @@ launching      CUDADispatcher: .targetoptions, .extensions, .compile, .typeof_py
 kernel_cache   .py_func and .targetoptions of kernels; ._defn of an intrinsic; .mangling_args of
                a type
 bfloat16       numba.cuda.bf16, whose conversions it overrides by lower_cast
-quick_typing   BaseFunction: .get_call_type, ._impl_keys, .typing_key; TargetConfig: .values,
-               .options, ._values, of Numba and of numba-cuda
+quick_compiler BaseFunction: .get_call_type, ._impl_keys, .typing_key; TargetConfig: .values,
+               .options, ._values; PostProcessor: .run, ._insert_var_dels; VariableLifetime;
+               contexts: .refresh, ._registries, .typing_context
 numpy_names    numpy.row_stack, which numba-cuda overloads
 arrays         as_cuda_array, external_stream and gpus, which are public
 docs/architecture.md lists the files outside of this room.

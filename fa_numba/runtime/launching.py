@@ -354,12 +354,12 @@ def _compile(dispatcher, signature):
 
 
 def prepare_compiler():
-    """Give Numba the bfloat16 conversions, and a quicker inference of types, before it compiles.
+    """Give Numba the bfloat16 conversions, and quicken its compiler, before it compiles.
 
     Importing them takes a tenth of a second. A process that finds its kernels on disk saves it.
     """
     importlib.import_module("fa_numba.runtime.bfloat16")
-    importlib.import_module("fa_numba.runtime.quick_typing")
+    importlib.import_module("fa_numba.runtime.quick_compiler")
 
 
 def allow_shared_bytes(dispatcher, args, shared_bytes):
