@@ -44,6 +44,10 @@ from fa_numba.workbook import grader
 
 simt.options(compiled="never")  # no compiler in the middle of a test; engine/tests ask for it
 
+# Collecting tests and compiling a kernel make so many objects that Python looks for garbage among
+# them some 200 times, which took an eighth of the time: it does so less often.
+gc.set_threshold(100_000, 20, 100)
+
 # Tests of four seconds and more, without those by which `quick` knows a kernel, and the engine's.
 # They begin first, so that no worker waits at the end for one; `quick` leaves them out.
 LONG = re.compile(
@@ -152,14 +156,9 @@ def quick(items):
 
 
 def pytest_collection_finish():
-    """Modules and test cases stay: Python's garbage collector need not look through them again.
-
-    Compiling a kernel makes enough objects for it to do so often, some 200 times. It does so less
-    often here: looking through them took an eighth of the time.
-    """
+    """Modules and test cases stay: Python's garbage collector need not look through them again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 20, 100)
 
 
 @pytest.fixture

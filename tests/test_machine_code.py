@@ -1,12 +1,16 @@
 """analysis.machine_code: registers, spills, shared bytes and float64 creep, without a GPU."""
 
+import importlib
 import inspect
 import math
+import operator
 import re
 
 import numpy as np
 import pytest
 from numba import cuda, float32, int64, types, void
+from numba.cuda.compiler import CUDAFlags
+from numba.cuda.extending import overload
 
 from fa_numba import analysis
 from fa_numba.analysis.compile_errors import NotForGpuError
@@ -232,3 +236,30 @@ def test_line_numbers_do_not_change_the_code():
     assert with_lines.counts == without.counts
     known = sum(i.line is not None for i in with_lines.instructions if not i.helper)
     assert known >= 0.99 * sum(not i.helper for i in with_lines.instructions)
+
+
+@needs_nvdisasm
+def test_what_the_compiler_remembers_is_what_it_would_compute():
+    compile_ptx(reverse, (X, X))
+    quick = importlib.import_module("fa_numba.runtime.quick_compiler")  # compiling imports it
+    remembered = [*quick.call_types.items()][:200]
+    assert any(function.typing_key is operator.mul for (function, *_), _ in remembered)
+    for (function, context, args), signature in remembered:
+        assert quick.get_call_type(function, context, args, {}) == signature
+    flags = CUDAFlags()
+    flags.fastmath = True
+    assert flags.values() == {name: getattr(flags, name) for name in flags.options}
+
+
+@needs_nvdisasm
+def test_what_is_registered_after_a_compilation_is_found():
+    def halved(x):
+        return x / 2
+
+    @cuda.jit
+    def kernel(x, y):
+        y[0] = halved(x[0])
+
+    compile_ptx(reverse, (X, X))
+    overload(halved)(lambda x: lambda x: x * float32(0.5))
+    assert "0f3F000000" in compile_ptx(kernel, (X, X))  # 0.5
