@@ -4,14 +4,14 @@ Importing this module shortens the part of Numba before libNVVM, which is most o
 
 - For each ``+`` in a kernel Numba tries up to 40 implementations to find the type of the result.
 - It compares its options one by one, by properties, some 10,000 times for a kernel.
-- After each of nine passes over a function it looks for variables that live at the start of each
-  block, which only generators ask.
 - Before each function it looks through 40 registries for implementations that are new.
+- For a GPU, after each of nine passes over a function it looks for variables that live at the start
+  of each block, which generators ask alone.
 """
 
 import functools
 
-from numba.core import targetconfig
+from numba.core import cpu, targetconfig, typing
 from numba.core.types.functions import BaseFunction
 
 get_call_type, call_types = BaseFunction.get_call_type, {}
@@ -43,16 +43,38 @@ def defaults(kind):
     return {name: option.default for name, option in kind.options.items()}
 
 
-BaseFunction.get_call_type, targetconfig.TargetConfig.values = remembered_call_type, values
+def quicken_refresh(kind, otherwise):
+    """Let contexts look for new implementations where a registry has more than the last time."""
+    refresh = kind.refresh
+
+    def refresh_what_grew(context):
+        loaders = context._registries.items()
+        number = sum(len(getattr(x, name)) for x, y in loaders for name in y.registry_items)
+        if number != getattr(context, "_registered", None):
+            refresh(context)
+            context._registered = number
+        else:
+            otherwise(context)
+
+    kind.refresh = refresh_what_grew
+
+
+def quicken(targetconfig, target_context, typing_context):
+    targetconfig.TargetConfig.values = values
+    quicken_refresh(target_context, lambda context: context.typing_context.refresh())
+    quicken_refresh(typing_context, lambda context: None)
+
+
+BaseFunction.get_call_type = remembered_call_type
+quicken(targetconfig, cpu.CPUContext, typing.Context)
 
 try:
+    from numba.cuda import target
     from numba.cuda.core import postproc, targetconfig, transforms
-    from numba.cuda.target import CUDATargetContext, CUDATypingContext
 except ImportError:  # no numba-cuda, or its simulator: nothing is compiled for a GPU
     pass
 else:
     post_process = postproc.PostProcessor.run
-    refresh, refresh_types = CUDATargetContext.refresh, CUDATypingContext.refresh
 
     def post_process_blocks(self, emit_dels=False, extend_lifetimes=False):
         """Leave it to `VariableLifetime` to compute what somebody asks."""
@@ -65,24 +87,5 @@ else:
         if emit_dels:
             self._insert_var_dels(extend_lifetimes=extend_lifetimes)
 
-    def has_grown(context):
-        """Whether the registries of a context have more than when it was last refreshed."""
-        loaders = context._registries.items()
-        number = sum(len(getattr(x, name)) for x, y in loaders for name in y.registry_items)
-        known, context._registered = getattr(context, "_registered", None), number
-        return number != known
-
-    def refresh_what_grew(context):
-        if has_grown(context):
-            refresh(context)
-        else:
-            context.typing_context.refresh()
-
-    def refresh_types_that_grew(context):
-        if has_grown(context):
-            refresh_types(context)
-
-    targetconfig.TargetConfig.values = values
     postproc.PostProcessor.run = post_process_blocks
-    CUDATargetContext.refresh = refresh_what_grew
-    CUDATypingContext.refresh = refresh_types_that_grew
+    quicken(targetconfig, target.CUDATargetContext, target.CUDATypingContext)
