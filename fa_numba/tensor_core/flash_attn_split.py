@@ -19,6 +19,9 @@ A consumer warpgroup computes as in flash_attn_persistent (`mainloop`). The diff
 - For few queries a thread block has one consumer warpgroup (`tiling.split_tiling`).
 - A user's mask and score (`expression_tiles`): the splits divide the tiles of keys that are seen,
   and each has its own runs of them, in ascending order.
+- With a block table K and V are pages, and a tile of keys is several boxes: TMA copies the rows of
+  a page to where they are in the tile. The swizzle repeats after 8 rows, so that a box may begin
+  there.
 - With GQA, a tile of few queries holds the rows of several heads, which read the same keys:
 
       row      0 … 31     32 … 63    64 … 95    96 … 127       17 queries of 4 heads
@@ -30,6 +33,7 @@ Flash-Decoding for long-context inference (a blog post of Stanford CRFM).
 """
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,6 +77,7 @@ from fa_numba.tensor_core.mainloop import (
     make_ring,
     make_tiles_of,
     make_walk,
+    tile_bytes,
 )
 from fa_numba.tensor_core.merge_splits import launch_merge
 from fa_numba.tensor_core.run_tables import ranges_of, require_positive_divisors
@@ -154,6 +159,46 @@ def make_query_of(HEAD_ROWS):
 
 
 @functools.cache
+def make_load_pages(HEAD_DIM, TILES, PAGE_SIZE):
+    """load_pages(kv_map, n_start, head, pages, kv_tile, kv_full, stage, empty_parity).
+
+    As load_kv of `mainloop.make_ring`, for K or V in pages: key n is in page pages[n // PAGE_SIZE].
+    A box is `page_rows` rows; keys past the last page are 0.
+    """
+    BLOCK_N, ROWS_OF_BOX = TILES.block_n, page_rows(PAGE_SIZE, TILES)
+    BOXES = BLOCK_N // ROWS_OF_BOX
+    NUM_BYTES, EMPTY = tile_bytes(HEAD_DIM, BLOCK_N), TILES.stages * mbarrier.BYTES
+    load_tile = make_load_tile(ceil_div(HEAD_DIM, PANEL_COLS))
+    wait = mbarrier.wait_function()
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_pages(kv_map, n_start, head, pages, kv_tile, kv_full, stage, empty_parity):
+        full = kv_full + stage * mbarrier.BYTES
+        rows = kv_tile + stage * NUM_BYTES
+        page_of = cuda.local.array(BOXES, int32)
+        row_of = cuda.local.array(BOXES, int32)
+        for i in range(BOXES):  # before the wait, during which they arrive
+            index, row_of[i] = divided(n_start + i * ROWS_OF_BOX, PAGE_SIZE)
+            page_of[i] = 0
+            if index < pages.shape[0]:
+                page_of[i] = pages[index]
+            else:
+                row_of[i] = PAGE_SIZE  # outside of a page: TMA writes zeros
+        wait(full + EMPTY, empty_parity)
+        mbarrier_arrive_expect_tx(full, NUM_BYTES)
+        for i in range(BOXES):
+            box = rows + i * ROWS_OF_BOX * ROW_BYTES
+            load_tile(box, BLOCK_N, kv_map, row_of[i], head, page_of[i], full)
+
+    return load_pages
+
+
+def page_rows(page_size, tiles):
+    """Rows of a box of K or V in pages: as many as divide a page and a tile of keys."""
+    return math.gcd(page_size, tiles.block_n)
+
+
+@functools.cache
 def make_store_part(HEAD_DIM):
     """store_part(acc, inverse, out_partial, part, m, head, lane): store a warp's 16 rows.
 
@@ -186,6 +231,7 @@ def make_flash_attn_split(
     ALIBI=False,
     EXPRESSIONS=None,
     SINKS=False,
+    PAGE_SIZE=0,
 ):
     """The kernel for these compile-time constants; `mainloop.make_plan` lays out its memory.
 
@@ -196,8 +242,12 @@ def make_flash_attn_split(
 
     With EXPRESSIONS the mask and the score are the user's alone, runs is that of `runs_of_splits`
     and args the tuple of their arguments; sinks is that of the sinks, with SINKS. Otherwise empty.
+
+    With a PAGE_SIZE, which is a multiple of 8, K and V are pages; without EXPRESSIONS. Then runs is
+    (block_table, first): a row of pages for each batch entry, and the place of the first split in
+    out_partial and lse_partial, which may have more parts than these splits.
     """
-    EXPRESSED = EXPRESSIONS is not None
+    EXPRESSED, PAGED = EXPRESSIONS is not None, PAGE_SIZE > 0
     TILES, HEADS, HEAD_ROWS = TILING.tiles, TILING.heads, TILING.head_rows
     CONSUMERS, BLOCK_N = TILES.consumers, TILES.block_n
     THREADS = TILES.num_threads
@@ -224,6 +274,7 @@ def make_flash_attn_split(
     part_of = make_part_of(BLOCK_N, HEAD_ROWS, HEADS, CAUSAL, WINDOW)
     query_of = make_query_of(HEAD_ROWS)
     next_stage, load_kv, skip_tiles = make_ring(HEAD_DIM, TILES)
+    load_pages = make_load_pages(HEAD_DIM, TILES, PAGE_SIZE) if PAGED else None
     options = DTYPE, WINDOW, SOFTCAP, ALIBI
     loop = make_mainloop(
         HEAD_DIM, TILES, CAUSAL, *options, MASK_IN_LOOP=MASKED, EXPRESSIONS=EXPRESSIONS
@@ -281,7 +332,11 @@ def make_flash_attn_split(
         tile = int32(part.end - 1)
         while tile >= part.begin:
             n_start = int32(tile * BLOCK_N)
-            load_kv(kv_map, n_start, part.kv_head, part.b, kv_tile, kv_full, stage, empty_parity)
+            place = kv_tile, kv_full, stage, empty_parity
+            if PAGED:
+                load_pages(kv_map, n_start, part.kv_head, runs[0][part.b], *place)
+            else:
+                load_kv(kv_map, n_start, part.kv_head, part.b, *place)
             stage, empty_parity = next_stage(stage, empty_parity)
             tile = int32(tile - 1)
 
@@ -375,7 +430,7 @@ def make_flash_attn_split(
         """A thread block owns a tile of queries, and walks a part of the tiles of K and V.
 
         The maps are addresses (`tensor_maps`), with boxes of min(64, head_rows) rows of q and
-        BLOCK_N of k and v. scale is softmax_scale · log2 e; left, right, unit, inverse_unit are
+        BLOCK_N of k and v, or `page_rows`. scale is softmax_scale · log2 e; left, right, unit, inverse_unit are
         `run_time_masks.MaskArgs`.
 
         grid      (tiles of queries · num_splits · batch,); warpgroup 0 is the producer, the others
@@ -405,7 +460,15 @@ def make_flash_attn_split(
         cuda.syncthreads()  # the barriers are initialized: safe to wait on
 
         index = int32(cuda.blockIdx.x)
-        part = part_of(index, lse_partial.shape, seqlen_k, group_size, mask_args)
+        shape = lse_partial.shape
+        if PAGED:
+            shape = (shape[0] - runs[1], shape[1], shape[2], shape[3])
+        part = part_of(index, shape, seqlen_k, group_size, mask_args)
+        if PAGED:
+            split = int32(part.split + runs[1])
+            part = Part(
+                part.b, split, part.head, part.kv_head, part.m_start, part.begin, part.end
+            )
         if tid >> 7 == 0:
             setmaxnreg_dec(PRODUCER_REGISTERS)
             if tid == 0 or tid == 32:  # one thread in each of two warps
