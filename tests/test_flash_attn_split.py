@@ -34,6 +34,7 @@ ARGUMENTS = MAP, MAP, MAP, types.Array(types.float32, 5, "C"), types.Array(types
 ARGUMENTS += types.int32, types.int32, types.float32
 MASK_ARGS = types.int32, types.int32, types.float32, types.float32
 NONE = types.Tuple(())  # no sinks, runs or arguments of a mask
+PAGES = types.Tuple((types.Array(types.int32, 2, "C"), types.int32))
 MASKS = [(False, FULL), (True, FULL), (True, (300, -1)), (False, (20, 200)), (False, (-1, 5))]
 
 
@@ -44,22 +45,29 @@ def kernel_of(head_dim, consumers, heads, causal, *rest):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "head_dim, consumers, heads, causal, window, softcap, alibi",
+    "head_dim, consumers, heads, causal, window, softcap, alibi, page_size",
     [
-        thorough(64, 1, 1, False, FULL, 0.0, False),
-        thorough(64, 3, 1, True, FULL, 0.0, False),
-        (128, 1, 2, True, FULL, 0.0, False),
-        thorough(128, 2, 4, False, FULL, 0.0, False),
-        thorough(128, 2, 1, False, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True),
-        thorough(64, 2, 1, True, FULL, 0.0, True),
-        thorough(256, 2, 1, True, (AT_RUN_TIME, -1), float(AT_RUN_TIME), True),
-        thorough(256, 2, 1, False, FULL, 0.0, False),
+        (128, 1, 4, False, FULL, 0.0, False, 16),
+        thorough(128, 2, 4, False, FULL, 0.0, False, 16),
+        thorough(64, 3, 1, False, FULL, 0.0, False, 8),
+        thorough(256, 2, 1, False, FULL, float(AT_RUN_TIME), False, 24),
+        thorough(64, 1, 1, False, FULL, 0.0, False, 0),
+        thorough(64, 3, 1, True, FULL, 0.0, False, 0),
+        (128, 1, 2, True, FULL, 0.0, False, 0),
+        thorough(128, 2, 4, False, FULL, 0.0, False, 0),
+        thorough(128, 2, 1, False, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True, 0),
+        thorough(64, 2, 1, True, FULL, 0.0, True, 0),
+        thorough(256, 2, 1, True, (AT_RUN_TIME, -1), float(AT_RUN_TIME), True, 0),
+        thorough(256, 2, 1, False, FULL, 0.0, False, 0),
     ],
 )
-def test_the_kernel_stays_in_registers(head_dim, consumers, heads, causal, window, softcap, alibi):
-    tiling, kernel = kernel_of(head_dim, consumers, heads, causal, window, softcap, alibi)
+def test_the_kernel_stays_in_registers(
+    head_dim, consumers, heads, causal, window, softcap, alibi, page_size
+):
+    options = window, softcap, alibi, None, False, page_size
+    tiling, kernel = kernel_of(head_dim, consumers, heads, causal, *options)
     slopes = types.Array(types.float32, 1, "C") if alibi else types.float32
-    more = slopes, *MASK_ARGS, NONE, NONE, NONE
+    more = slopes, *MASK_ARGS, NONE, PAGES if page_size else NONE, NONE
     code = compile_kernel(kernel, (*ARGUMENTS, *more), cc=(9, 0, "a"))
     stated = re.search(r"budget +(\d+) registers.*consumers, (\d+)", kernel.py_func.__doc__)
     assert code.registers <= int(stated[1 if consumers == 2 else 2])
@@ -218,6 +226,20 @@ def test_each_tile_of_keys_is_in_one_split(num_splits, heads, seqlen_q, seqlen_k
         if end_key(last, seqlen_k) > first_key(position):  # some row sees a key
             assert ordered[0][0] * block_n <= first_key(position)
             assert ordered[-1][1] * block_n >= end_key(last, seqlen_k)
+
+
+@pytest.mark.parametrize(
+    "sizes, heads, head_dim, options",
+    [
+        # two heads to a tile, in the second split a tile that ends with 7 pages
+        ((17, 144), (4, 2), 64, {"page_size": 16, "num_splits": 2, "batch": 2}),
+        thorough((70, 512), (2, 1), 64, {"page_size": 256, "num_splits": 3, "causal": True}),
+        thorough((33, 240), (1, 1), 72, {"page_size": 24, "num_splits": 1}),
+    ],
+)
+def test_pages_on_a_model(sizes, heads, head_dim, options, run_on_model):
+    case = {"name": "split", "sizes": sizes, "heads": heads, "head_dim": head_dim}
+    run_on_model("on_model.py", case | options)
 
 
 def rows_of(tiling, part, rows):

@@ -166,7 +166,6 @@ def make_load_pages(HEAD_DIM, TILES, PAGE_SIZE):
     A box is `page_rows` rows; keys past the last page are 0.
     """
     BLOCK_N, ROWS_OF_BOX = TILES.block_n, page_rows(PAGE_SIZE, TILES)
-    BOXES = BLOCK_N // ROWS_OF_BOX
     NUM_BYTES, EMPTY = tile_bytes(HEAD_DIM, BLOCK_N), TILES.stages * mbarrier.BYTES
     load_tile = make_load_tile(ceil_div(HEAD_DIM, PANEL_COLS))
     wait = mbarrier.wait_function()
@@ -174,21 +173,19 @@ def make_load_pages(HEAD_DIM, TILES, PAGE_SIZE):
     @cuda.jit(device=True, forceinline=True)
     def load_pages(kv_map, n_start, head, pages, kv_tile, kv_full, stage, empty_parity):
         full = kv_full + stage * mbarrier.BYTES
-        rows = kv_tile + stage * NUM_BYTES
-        page_of = cuda.local.array(BOXES, int32)
-        row_of = cuda.local.array(BOXES, int32)
-        for i in range(BOXES):  # before the wait, during which they arrive
-            index, row_of[i] = divided(n_start + i * ROWS_OF_BOX, PAGE_SIZE)
-            page_of[i] = 0
-            if index < pages.shape[0]:
-                page_of[i] = pages[index]
-            else:
-                row_of[i] = PAGE_SIZE  # outside of a page: TMA writes zeros
+        box = kv_tile + stage * NUM_BYTES
         wait(full + EMPTY, empty_parity)
         mbarrier_arrive_expect_tx(full, NUM_BYTES)
-        for i in range(BOXES):
-            box = rows + i * ROWS_OF_BOX * ROW_BYTES
-            load_tile(box, BLOCK_N, kv_map, row_of[i], head, page_of[i], full)
+        n = n_start
+        while n < n_start + BLOCK_N:  # one page at a time: the producer has few registers
+            index, row = divided(n, PAGE_SIZE)
+            page = int32(0)
+            if index < int32(pages.shape[0]):
+                page = pages[uint64(index)]
+            else:
+                row = int32(PAGE_SIZE)  # outside of a page: TMA writes zeros
+            load_tile(box, BLOCK_N, kv_map, row, head, page, full)
+            n, box = int32(n + ROWS_OF_BOX), box + ROWS_OF_BOX * ROW_BYTES
 
     return load_pages
 
@@ -430,8 +427,8 @@ def make_flash_attn_split(
         """A thread block owns a tile of queries, and walks a part of the tiles of K and V.
 
         The maps are addresses (`tensor_maps`), with boxes of min(64, head_rows) rows of q and
-        BLOCK_N of k and v, or `page_rows`. scale is softmax_scale · log2 e; left, right, unit, inverse_unit are
-        `run_time_masks.MaskArgs`.
+        BLOCK_N of k and v; of pages `page_rows`. scale is softmax_scale · log2 e; left, right,
+        unit, inverse_unit are `run_time_masks.MaskArgs`.
 
         grid      (tiles of queries · num_splits · batch,); warpgroup 0 is the producer, the others
                   are consumers
@@ -466,9 +463,7 @@ def make_flash_attn_split(
         part = part_of(index, shape, seqlen_k, group_size, mask_args)
         if PAGED:
             split = int32(part.split + runs[1])
-            part = Part(
-                part.b, split, part.head, part.kv_head, part.m_start, part.begin, part.end
-            )
+            part = Part(part.b, split, part.head, part.kv_head, part.m_start, part.begin, part.end)
         if tid >> 7 == 0:
             setmaxnreg_dec(PRODUCER_REGISTERS)
             if tid == 0 or tid == 32:  # one thread in each of two warps
@@ -501,6 +496,7 @@ def flash_attn_split(
     sinks=None,
     num_splits=0,
     out_dtype=None,
+    block_table=None,
 ):
     """FlashAttention-3, forward, with the keys split among thread blocks: for few queries.
 
@@ -518,6 +514,10 @@ def flash_attn_split(
     out_dtype : "float32", default=None
         Dtype of out; None is that of q. A partial result, to be merged with others, loses nothing
         in float32.
+    block_table : array of shape (batch, max_pages), int32, default=None
+        Then k and v are pages, (num_pages, page_size, num_kv_heads, head_dim), with a page_size
+        that is a multiple of 8, and key n of entry b is in page block_table[b, n // page_size]. All
+        pages in it are whole: seqlen_k is max_pages * page_size. Not with a mask or a score.
 
     Returns
     -------
@@ -536,38 +536,69 @@ def flash_attn_split(
     score_options = causal, window_size, softcap, alibi_slopes
     num_splits = checks.check_num_splits(num_splits)
     written = {"expressions": (mask, mask_args, score, score_args), "sinks": sinks}
+    keys = k, v
+    if block_table is not None:
+        keys = checks.keys_of_pages(k, v, block_table, mask, score)
     call = checks.forward_call(
-        q, k, v, *score_options, softmax_scale, on=REQUIREMENTS, out_dtype=out_dtype, **written
+        q, *keys, *score_options, softmax_scale, on=REQUIREMENTS, out_dtype=out_dtype, **written
     )
     if 0 in (call.seqlen_q, call.seqlen_k):
         return call.results_without_keys()
-    options, head_dim = call.mask, call.head_dim
-    sizes = call.batch, call.seqlen_q, call.seqlen_k, call.num_heads, call.num_kv_heads
-    problem = SplitProblem(head_dim, *sizes, options.causal, options.window_size, options.alibi)
-    tiling, num_splits = choose_split(problem, arrays.num_sms(q), num_splits)
-    constants = run_time_masks.constants_of(options, LEAST_CAP)
-    score_mod = constants.window_size, constants.softcap, options.alibi
-    more = None if call.given is None else call.expressions, call.has_sinks
-    kernel = make_flash_attn_split(head_dim, tiling, options.causal, call.dtype, *score_mod, *more)
+    tiling, num_splits = tiling_of(call, num_splits)
     if num_splits == 1:
         parts = tuple(map(arrays.with_axis, (call.out, call.lse)))
     else:
         parts = tuple(arrays.empty(q, (num_splits, *x.shape)) for x in (call.out, call.lse))
+    launch_parts(call, tiling, num_splits, k, v, parts, block_table)
+    if num_splits > 1:
+        launch_merge(*parts, call.out, call.lse)
+    return call.out, call.lse
+
+
+def tiling_of(call, num_splits=0):
+    """The `SplitTiling` of a call, and its number of splits, which it chooses if it is 0."""
+    sizes = call.batch, call.seqlen_q, call.seqlen_k, call.num_heads, call.num_kv_heads
+    mask = call.mask.causal, call.mask.window_size, call.mask.alibi
+    return choose_split(
+        SplitProblem(call.head_dim, *sizes, *mask), arrays.num_sms(call.q), num_splits
+    )
+
+
+def launch_parts(call, tiling, num_splits, k, v, parts, block_table=None):
+    """Launch the first kernel: attention to each part of the keys.
+
+    Parameters
+    ----------
+    call : Call
+        Its out and lse are not read, nor the contents of its k and v.
+    tiling, num_splits
+        As of `tiling_of`.
+    k, v, block_table
+        As for `flash_attn_split`.
+    parts : (out_partial, lse_partial)
+        With a block table they may have other parts before those of these splits.
+    """
+    options, head_dim, tiles = call.mask, call.head_dim, tiling.tiles
+    constants = run_time_masks.constants_of(options, LEAST_CAP)
+    score_mod = constants.window_size, constants.softcap, options.alibi
+    more = None if call.given is None else call.expressions, call.has_sinks
+    page_size = 0 if block_table is None else k.shape[1]
+    constants = head_dim, tiling, options.causal, call.dtype, *score_mod, *more, page_size
+    kernel = make_flash_attn_split(*constants)
     grid = (tiling.num_tiles(call.seqlen_q, call.num_heads) * num_splits * call.batch,)
+    box_rows = page_rows(page_size, tiles) if page_size else tiles.block_n
     # L2 fetches 128 bytes for a copy: with 256, reads of HBM are slower (docs/notes/decoding.md).
-    block_n = tiling.tiles.block_n
-    boxes = (q, min(ROWS, tiling.head_rows)), (k, block_n, 128), (v, block_n, 128)
+    boxes = (call.q, min(ROWS, tiling.head_rows)), (k, box_rows, 128), (v, box_rows, 128)
     maps = tuple(tensor_map(*box) for box in boxes)
     rest = np.int32(call.seqlen_k), np.int32(call.group_size), call.scale_log2, call.slopes
     rest += run_time_masks.arguments_of(options)
     runs = () if call.given is None else runs_of_splits(call, tiling, num_splits)
+    if page_size:
+        runs = block_table, np.int32(len(parts[0]) - num_splits)
     rest += (call.sinks,) if call.has_sinks else (), runs, call.expression_args
-    size = make_plan(head_dim, tiling.tiles, ALIBI=options.alibi).bytes
-    threads = (tiling.tiles.num_threads,)
+    size = make_plan(head_dim, tiles, ALIBI=options.alibi).bytes
+    threads = (tiles.num_threads,)
     arrays.launch(kernel, grid, threads, *maps, *parts, *rest, shared_bytes=size)
-    if num_splits > 1:
-        launch_merge(*parts, call.out, call.lse)
-    return call.out, call.lse
 
 
 def runs_of_splits(call, tiling, num_splits):

@@ -440,17 +440,30 @@ def flash_decode_gather(
     problem = check_on_tensor_cores(
         "flash_decode_gather", forward.HOPPER, *arguments, scales=scales, **written
     )
-    head_dim = q.shape[3]
+    kernel, more = first_kernel(problem, *scales)
+    return launch(problem, *kernel, **more)
+
+
+def first_kernel(problem, k_scale=None, v_scale=None):
+    """The first kernel for a problem, as `decode_problem.launch` takes it.
+
+    Returns
+    -------
+    (kernel, grid, threads, num_splits)
+    more : dict
+        Further arguments by name.
+    """
+    head_dim = problem.q.shape[3]
     rows = tile_rows(problem.num_rows)
-    form, *scales = e4m3.scales_of(*scales)
+    form, *scales = e4m3.scales_of(k_scale, v_scale)
     warps, stages = ring_of(head_dim, form != "")
     page_size, *options = problem.constants
     options += form, problem.scores.expressions
     kernel = make_flash_decode_gather(
-        head_dim, arrays.dtype_name(q), rows, page_size, warps, stages, *options,
+        head_dim, arrays.dtype_name(problem.q), rows, page_size, warps, stages, *options,
         LEAN=LEAN_BYTES and form != "",
     )  # fmt: skip
     num_splits, grid = splits_and_grid(problem, rows, warps)
     size = shared_bytes(head_dim, warps, stages, form != "")
-    more = *scales, problem.scores.expression_args
-    return launch(problem, kernel, grid, 32 * warps, num_splits, shared_bytes=size, more=more)
+    more = {"shared_bytes": size, "more": (*scales, problem.scores.expression_args)}
+    return (kernel, grid, 32 * warps, num_splits), more
