@@ -238,6 +238,7 @@ def test_each_tile_of_keys_is_in_one_split(num_splits, heads, seqlen_q, seqlen_k
     ],
 )
 def test_pages_on_a_model(sizes, heads, head_dim, options, run_on_model):
+    pytest.importorskip("greenlet", reason="threads of the model")
     case = {"name": "split", "sizes": sizes, "heads": heads, "head_dim": head_dim}
     run_on_model("on_model.py", case | options)
 
@@ -367,3 +368,8 @@ def test_bad_arguments_are_refused():
         split.flash_attn_split(x, x, x, num_splits=-1)
     with pytest.raises(ValueError, match="out_dtype must be None or \"float32\", got 'float16'"):
         split.flash_attn_split(x, x, x, out_dtype="float16")
+    table = np.zeros((1, 3), np.int32)
+    with pytest.raises(ValueError, match="page_size that is a multiple of 8, got 4"):
+        split.flash_attn_split(x, x, x, block_table=table)
+    with pytest.raises(ValueError, match="mask must be None with a block_table, got <function"):
+        split.flash_attn_split(x, x, x, block_table=table, mask=lambda *of: True)
