@@ -77,8 +77,8 @@ from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.decode_tiling import tile_rows
 
 RINGS = {1: (8, 6), 2: (8, 3), 3: (4, 4), 4: (4, 3)}  # by panels of 64 columns: warps, stages
-RINGS_OF_BYTES = {1: (8, 5), 2: (4, 4)}  # by panels of 128 columns
-LEAN_BYTES = False  # whether e4m3 is read by the LEAN kernel, which no whole GPU suite has met
+RINGS_OF_BYTES = {1: (12, 3), 2: (4, 4)}  # by panels of 128 columns
+LEAN_BYTES = True  # whether e4m3 is read by the LEAN kernel
 PANEL_BYTES = KEYS * ROW_BYTES  # 64 columns of 16 keys
 CHUNK_BYTES = 16  # of a lane's copy
 ADDRESS_BYTES = 8
