@@ -9,7 +9,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, float32, int32, uint32
+from numba import cuda, float32, int32
 
 from fa_numba.expressions.derivative import S, derivative
 from fa_numba.expressions.nodes import TRUE, Node
@@ -67,7 +67,6 @@ TANH = tuple(map(np.float32, (0.99999375, -0.33262579, 0.12127787)))
 FAR = 2e30  # in place of infinity, which fastmath excludes; tensor_core.fragments.MASKED is −FAR
 NAMES = {
     "int32": int32,
-    "uint32": uint32,
     "float32": float32,
     "math": math,
     "tanh": tanh,

@@ -27,7 +27,7 @@ def source_of(node, name: str, variables: str) -> str:
     Returns
     -------
     str
-        It uses the names int32, uint32, float32, math and min, max, abs.
+        It uses the names int32, float32, math and min, max, abs.
     """
     uses = {}
     for x in nodes.walk(node):
@@ -57,11 +57,6 @@ def _text(x, texts):
         return nodes.described(x)
     args = [texts[y] for y in nodes.children(x)]
     if x.op == "load":
-        known = not any(y.op == "load" for z in nodes.children(x) for y in nodes.walk(z))
-        if (
-            known
-        ):  # from 0 on (`expressions.indices`): no test for an index that counts from the end
-            args = [f"uint32({y})" for y in args]
         text = f"args[{x.args[0]}][{', '.join(args)}]"
         return f"{x.kind}32({text})" if x.kind != "bool" else text
     if x.op == "where":

@@ -233,8 +233,9 @@ def make_tile_functions(BLOCK_N, EXPRESSIONS):
             given.b, given.head, min(m0, last), m1, min(n0, last), n1, given.args, given.ranges
         )
         if LOADS:  # one pair tells nothing new, but brings what the others read into L1
-            n = int32(n0 + 7) if lane >= 16 else n0
-            may |= is_seen(n, min(m0, last), seqlen_k, given)
+            # In a packed batch a position, and the last key, may be before the first one.
+            n, m = int32(n0 + 7) if lane >= 16 else n0, max(min(m0, last), int32(0))
+            may |= last >= 0 and is_seen(n, m, seqlen_k, given)
         hidden = uint32(cuda.ballot_sync(FULL_WARP, n0 > last or not may))
         whole = uint32(cuda.ballot_sync(FULL_WARP, n0 + 7 <= last and not may_not))
         mixed = uint32(~(hidden | whole) & uint32((1 << S8) - 1))

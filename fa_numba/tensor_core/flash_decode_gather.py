@@ -93,8 +93,10 @@ def panels_of(HEAD_DIM, BYTES):
     return ceil_div(HEAD_DIM, ROW_BYTES if BYTES else PANEL_COLS)
 
 
-def ring_of(HEAD_DIM, BYTES):
+def ring_of(HEAD_DIM, BYTES, ROWS=1):
     """Warps of a thread block, and stages of the ring of each."""
+    if BYTES and HEAD_DIM <= ROW_BYTES and ROWS == 8:
+        return 8, 5  # the states of 12 warps are larger than 48 KiB
     return (RINGS_OF_BYTES if BYTES else RINGS)[panels_of(HEAD_DIM, BYTES)]
 
 
@@ -443,7 +445,7 @@ def flash_decode_gather(
     head_dim = q.shape[3]
     rows = tile_rows(problem.num_rows)
     form, *scales = e4m3.scales_of(*scales)
-    warps, stages = ring_of(head_dim, form != "")
+    warps, stages = ring_of(head_dim, form != "", rows)
     page_size, *options = problem.constants
     options += form, problem.scores.expressions
     kernel = make_flash_decode_gather(
