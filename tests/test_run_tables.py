@@ -17,6 +17,7 @@ from fa_numba.expressions.intervals import MOST_ROWS
 from fa_numba.expressions.tiles import MIXED, runs_both_ways, runs_of_warpgroups, tile_classes
 from fa_numba.expressions.trace import trace
 from fa_numba.tensor_core import run_tables
+from fa_numba.tiling.split_tiling import make_tiling
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 MASKS = [name for name, x in expression_cases.CASES.items() if x.mask and name != "a tree"]
@@ -146,6 +147,7 @@ def test_every_kernel_compiles():
         ranges = run_tables.ranges_of(*given)
         table = run_tables.make_table(*given, ranges, (*sizes, 64, 3))
         run_tables.queue_of(q, table)
+        run_tables.make_split_table(*given, ranges, sizes, make_tiling(64, 3), 2)
         run_tables.make_tables_both_ways(*given, (*sizes, 64, 64), both=False)
         packed = 300, 300, 4, 64, 64
         run_tables.make_packed_table(*given, ranges, starts, packed, run_tables.KEYS)
