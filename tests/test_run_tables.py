@@ -58,9 +58,18 @@ def test_tables_both_ways(name, monkeypatch):
         found = run_tables.make_tables_both_ways(q, mask, arguments, (*sizes, 2, 4, 64, 32))
         classes = tile_classes(mask, sizes, 64, 32, arguments, 2, 4)
         for table, wanted in zip(found, runs_both_ways(classes, sizes, 64, 32), strict=True):
-            sees, most = wanted[..., 0, 1] > 0, wanted.shape[3]
-            np.testing.assert_array_equal(table[..., :most, :][sees], wanted[sees])
+            most = wanted.shape[3]
+            np.testing.assert_array_equal(table[..., :most, :], wanted)
             assert not table[..., most:, :].any()
+
+
+def test_a_tile_that_sees_nothing_has_no_run():
+    """The ordered gradients set dQ to 0 there."""
+    mask = trace(lambda b, h, m, n: (m >= 100) & (n >= 40), "mask", "b h m n", ())
+    q = np.zeros((1, 200, 1, 8), np.float32)
+    tables = run_tables.make_tables_both_ways(q, mask, (), (200, 200, 1, 1, 32, 32))
+    for table, hidden in zip(tables, (3, 1), strict=True):
+        assert not table[:, :, :hidden].any() and (table[:, :, hidden:, 0, 1] > 0).all()
 
 
 @pytest.mark.parametrize("name", MASKS)

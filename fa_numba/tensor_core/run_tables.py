@@ -199,13 +199,15 @@ def make_packed_classes_kernel(mask, BLOCK_M, BLOCK_N, ALONG, PARTS=1):
 
 
 @functools.cache
-def make_runs_kernel(PARTS, OF_KEYS=False):
+def make_runs_kernel(PARTS, ALONG=BLOCKS):
     """The kernel of `tiles.runs_of_warpgroups` for PARTS warpgroups.
 
-    OF_KEYS, with one part: that of the second table of `tiles.runs_both_ways`.
+    ALONG QUERIES or KEYS, with one part: that of `tiles.runs_both_ways`, where a tile that sees
+    none has no run.
     """
 
     ALL_MIXED = sum(MIXED << (2 * w) for w in range(PARTS))
+    OF_KEYS = ALONG == KEYS
 
     @cuda.jit(device=True)
     def flags_of(classes, b, h, block, tile, begin, end, last):
@@ -214,6 +216,8 @@ def make_runs_kernel(PARTS, OF_KEYS=False):
             return 0
         if OF_KEYS:
             return int32(classes[b, h, tile, block])
+        if ALONG == QUERIES:
+            return int32(classes[b, h, block, tile])
         flags, loaded = 0, tile == last
         for w in range(PARTS):
             m_tile, kind = block * PARTS + w, HIDDEN
@@ -227,7 +231,7 @@ def make_runs_kernel(PARTS, OF_KEYS=False):
 
     @cuda.jit
     def runs_kernel(classes, runs):
-        """The runs of a thread block, or of a tile of keys: a warp walks its row of tiles twice.
+        """The runs of a thread block or tile: a warp walks its row of tiles twice.
 
         grid      (ceil(thread blocks / WARPS), batch · heads): a warp has a row, a lane a tile
         HBM       reads classes, writes runs once
@@ -480,16 +484,15 @@ def make_tables_both_ways(like, mask, arguments, problem, both=True):
     Returns
     -------
     of_queries : int32 array of shape (batch or 1, num_heads or 1, m tiles, most runs, 3)
-        A row that sees nothing has its first tile: no tile of keys asks for it.
     of_keys : int32 array of shape (batch or 1, num_heads or 1, n tiles, most runs, 3)
     """
     ranges = ranges_of(like, mask, arguments)
     classes = _classes(like, mask, arguments, ranges, problem, 1)
     m_tiles, n_tiles = classes.shape[2:]
-    of_keys = _runs(like, classes, n_tiles, m_tiles, make_runs_kernel(1, True), both)
+    of_keys = _runs(like, classes, n_tiles, m_tiles, make_runs_kernel(1, KEYS), both)
     if not both:
         return None, of_keys
-    return _runs(like, classes, m_tiles, n_tiles, make_runs_kernel(1), True), of_keys
+    return _runs(like, classes, m_tiles, n_tiles, make_runs_kernel(1, QUERIES), True), of_keys
 
 
 def make_packed_table(
@@ -532,7 +535,8 @@ def make_packed_table(
     grid = rows * parts, ceil_div(num_tiles, THREADS), heads
     cut = np.int32(along != BLOCKS)
     arrays.launch(kernel, grid, (THREADS,), classes, *starts, cut, arguments, ranges)
-    runs_kernel = make_runs_kernel(parts, along != BLOCKS)
+    # Along QUERIES the classes lie as those along KEYS.
+    runs_kernel = make_runs_kernel(parts, BLOCKS if along == BLOCKS else KEYS)
     return _runs(like, classes, rows, num_tiles, runs_kernel, all_runs)
 
 
