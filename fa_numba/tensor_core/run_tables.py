@@ -9,7 +9,7 @@ split, or backward those of each tile of keys.
 import functools
 
 import numpy as np
-from numba import cuda, int8, int32, int64, uint32
+from numba import boolean, cuda, int8, int32, int64, uint32
 
 from fa_numba.checks.refused import RefusedValueError
 from fa_numba.checks.requirements import MAX_GRID
@@ -28,6 +28,7 @@ WARPS = THREADS // 32
 PLACES = 2 * THREADS  # in shared memory, of `ranges_of`
 STEPS = 7  # levels of `ranges_of` in a launch: THREADS is 2^STEPS
 TILE, WIDEST = 2 * THREADS - 1, 1 << 30  # numbers in a range: at most so many rows or columns
+AT_ONCE = 4  # loads of a thread before it waits for the first one
 MAX_RUNS = 64  # of a thread block; what comes after is one mixed run
 # A row of a packed batch: a thread block of tiles of queries (forward), a tile of queries,
 # or a tile of keys.
@@ -207,7 +208,7 @@ def make_runs_kernel(PARTS, ALONG=BLOCKS):
     """
 
     ALL_MIXED = sum(MIXED << (2 * w) for w in range(PARTS))
-    OF_KEYS = ALONG == KEYS
+    OF_KEYS, KINDS = ALONG == KEYS, (AT_ONCE, PARTS)
 
     @cuda.jit(device=True)
     def flags_of(classes, b, h, block, tile, begin, end, last):
@@ -246,18 +247,23 @@ def make_runs_kernel(PARTS, ALONG=BLOCKS):
         last = 0  # tile that the thread block loads; the first where it sees none
         for w in range(PARTS):
             begin[w], end[w] = num_tiles, 0
-        for start in range(0, num_tiles, 32):
-            for w in range(PARTS):
-                m_tile, seen = block * PARTS + w, False
-                if OF_KEYS and start + lane < num_tiles:
-                    seen = classes[b, h, start + lane, block] != HIDDEN
-                elif not OF_KEYS and m_tile < classes.shape[2] and start + lane < num_tiles:
-                    seen = classes[b, h, m_tile, start + lane] != HIDDEN
-                of_warp = uint32(cuda.ballot_sync(FULL_WARP, seen))
-                if of_warp != 0:
-                    begin[w] = min(begin[w], start + cuda.ffs(of_warp) - 1)
-                    end[w] = start + 32 - cuda.clz(of_warp)
-                    last = max(last, end[w] - 1)
+        seen = cuda.local.array(KINDS, boolean)
+        for start in range(0, num_tiles, 32 * AT_ONCE):
+            for i in range(AT_ONCE):  # the loads do not wait for each other
+                for w in range(PARTS):
+                    m_tile, tile, kind = block * PARTS + w, start + 32 * i + lane, HIDDEN
+                    if OF_KEYS and tile < num_tiles:
+                        kind = int32(classes[b, h, tile, block])
+                    elif not OF_KEYS and m_tile < classes.shape[2] and tile < num_tiles:
+                        kind = int32(classes[b, h, m_tile, tile])
+                    seen[i, w] = kind != HIDDEN
+            for i in range(AT_ONCE):
+                for w in range(PARTS):
+                    of_warp = uint32(cuda.ballot_sync(FULL_WARP, seen[i, w]))
+                    if of_warp != 0:
+                        begin[w] = min(begin[w], start + 32 * i + cuda.ffs(of_warp) - 1)
+                        end[w] = start + 32 * i + 32 - cuda.clz(of_warp)
+                        last = max(last, end[w] - 1)
         for w in range(PARTS):
             if end[w] == 0:  # a warpgroup that sees none: its loop begins with this one
                 begin[w], end[w] = last, last + 1
@@ -363,7 +369,7 @@ def queue_kernel(runs, order, counter):
     work = cuda.shared.array(THREADS, int32)
     mine, rank = tiles_in(runs, b, h, block), 0
     for start in range(0, num_blocks, THREADS):
-        work[tid] = tiles_in(runs, b, h, start + tid)
+        work[tid] = mine if start + tid == block else tiles_in(runs, b, h, start + tid)
         cuda.syncthreads()
         for i in range(min(THREADS, num_blocks - start)):
             more = work[i] - mine
@@ -378,12 +384,14 @@ def queue_kernel(runs, order, counter):
 
 @cuda.jit(device=True)
 def tiles_in(runs, b, h, block):
-    """The tiles of keys that a thread block loads."""
-    tiles, r = 0, 0
-    if block < runs.shape[2]:
-        while r < runs.shape[3] and runs[b, h, block, r, 1] > 0:
-            tiles += runs[b, h, block, r, 1] - runs[b, h, block, r, 0]
-            r += 1
+    """The tiles of keys that a thread block loads; runs behind its last one are 0."""
+    tiles, r, end = 0, 0, 1
+    while block < runs.shape[2] and r < runs.shape[3] and end > 0:
+        for i in range(r, r + AT_ONCE):  # the loads do not wait for each other
+            if i < runs.shape[3]:
+                end = runs[b, h, block, i, 1]
+                tiles += end - runs[b, h, block, i, 0]
+        r += AT_ONCE
     return tiles
 
 
