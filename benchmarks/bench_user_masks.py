@@ -2,8 +2,8 @@
 
 FlexAttention is compiled by torch.compile, and its block mask is prepared: that is not counted. A
 mask of ours makes its table of tiles in each call if it has arrays; that is counted, but for
-`tables kept`. `a call` is the time with a new block mask, ours and theirs. Before anything is timed, outputs of the last head
-are compared with float64.
+`tables kept`. `a call` is the time with a new block mask, ours and theirs. Before anything is
+timed, outputs of the last head are compared with float64.
 
 Each cell has a process of its own. As many as there are cores compile at the same time and call
 each function once; then they wait, and one after the other is timed and saved. The cells
@@ -63,8 +63,8 @@ NOTE = (
     f"head_dim = {WIDTH}; ms of the forward pass and of the gradients; over: time of the other "
     "over ours. own: the option of ours that does the same. tables kept: over FlexAttention "
     "forward, with a table of tiles of ours that was made before, as theirs was. call: the time of "
-    "a forward call with a new table of tiles, theirs over ours. gpt-oss: 64 query heads on 8, with sinks; the others "
-    "there without. A first call is in a new process, after a call without a mask. Lists: each "
+    "a forward call with a new table of tiles, theirs over ours. gpt-oss: 64 query heads on 8, with "
+    "sinks; the others there without. A first call is in a new process, after a call without a mask. Lists: each "
     f"names {LISTED} keys for 64 queries and a head; each call makes a table of tiles of them"
 )
 
