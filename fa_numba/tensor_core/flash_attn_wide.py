@@ -31,6 +31,9 @@ The arithmetic, for 64 keys with head_dim 512:
 With a smaller head_dim the last pieces have one panel of 64 columns, and of the last one as few
 columns are multiplied as wgmma can. Three pieces took longer: docs/notes/forward.md.
 
+TMA loads rows of 128 bytes, which L2 has in lines of 128. Rows of K and V that begin elsewhere, as
+those of head_dim 264 do, are copied first (`rows_for_tma`).
+
 A packed batch (PACKED) has a thread block for each 64 queries of a sequence; a binary search finds
 its sequence. Rows of the next sequence in the last tiles of Q and V are overwritten with 0, as in
 flash_attn_persistent_varlen, and a warp whose rows belong to two sequences stores its own one by
@@ -89,6 +92,7 @@ from fa_numba.tensor_core.fragments import (
 )
 from fa_numba.tensor_core.lazy_rescaling import make_softmax_steps
 from fa_numba.tensor_core.mainloop import make_tiles_of
+from fa_numba.tensor_core.padded_rows import pad_rows
 from fa_numba.tensor_core.shared_plan import (
     SharedPlan,
     clear_rows,
@@ -112,6 +116,7 @@ PANEL_BYTES = BLOCK_N * ROW_BYTES  # 64 columns of 64 queries or keys
 PIECE_BYTES = 2 * PANEL_BYTES
 P_STAGES = 2
 OUT_TURN = 1  # the named barrier of warpgroup 1
+TILES_OF_COPY = 4  # tiles of queries that read K and V, for a copy of them to pay
 SHARED_BYTES = 232448  # that a thread block of a Hopper GPU can have
 
 
@@ -629,6 +634,18 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, 
     return flash_attn_wide_kernel
 
 
+def rows_for_tma(k, v, query_tiles):
+    """K and V for their maps; copied to rows of a multiple of 128 bytes where that pays.
+
+    Parameters
+    ----------
+    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim)
+    query_tiles : int
+        How many read a head of K and V: each saves about what a copy takes.
+    """
+    return pad_rows(k, v, multiple=PANEL_COLS) if query_tiles >= TILES_OF_COPY else (k, v)
+
+
 @arrays.replayed
 def flash_attn_wide(
     q, k, v, *, causal=False, window_size=(-1, -1), softcap=0.0, softmax_scale=None
@@ -669,6 +686,7 @@ def flash_attn_wide(
     constants = call.head_dim, mask.causal, call.dtype, window_size, mask.softcap
     kernel = make_flash_attn_wide(*constants)
     grid = (ceil_div(call.seqlen_q, ROWS), call.num_heads, call.batch)
+    k, v = rows_for_tma(k, v, grid[0] * call.group_size)
     boxes = (q, ROWS), (k, BLOCK_N), (v, BLOCK_N), (call.out, WARP_ROWS)
     maps = [tensor_map(*box) for box in boxes]
     sizes = np.int32(call.seqlen_k), np.int32(call.group_size)
