@@ -98,7 +98,7 @@ class Roofline:
         return max(flops / self.peak, num_bytes / self.bandwidth)
 
     def bound(self, intensity):
-        """Whether memory or arithmetic limits a kernel of this intensity: "memory" or "arithmetic"."""
+        """Whether "memory" or "arithmetic" limits a kernel of this intensity."""
         return "memory" if intensity < self.ridge else "arithmetic"
 
     def place(self, trace):
