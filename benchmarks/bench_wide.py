@@ -2,17 +2,13 @@
 
 Beside PyTorch's `scaled_dot_product_attention`: FlashAttention-2 and cuDNN refuse these sizes, so
 it takes the memory-efficient kernel or the plain formula.
-
-`python -m benchmarks.bench_wide --tilings` prints rates of `flash_attn_wide`'s tilings instead.
 """
 
 import itertools
-import sys
 from functools import partial
 
 import numpy as np
 
-from benchmarks.bench_l2 import array, rates
 from benchmarks.bench_ladder import definition as gradients_of
 from benchmarks.bench_tensor_core import (
     REPEATS,
@@ -24,10 +20,10 @@ from benchmarks.bench_tensor_core import (
 )
 from benchmarks.timing import save_each, time_ms
 from fa_numba.tensor_core.flash_attn_bwd_stored import flash_attn_bwd_stored
-from fa_numba.tensor_core.flash_attn_wide import PIECE_COLS, Tiling, flash_attn_wide
+from fa_numba.tensor_core.flash_attn_wide import flash_attn_wide
 from fa_numba.tensor_core.flash_attn_wide_varlen import flash_attn_wide_varlen
 
-HEAD_DIMS, SEQLENS = (320, 384, 512), (512, 2048, 8192)
+HEAD_DIMS, SEQLENS = (264, 320, 384, 512), (512, 2048, 8192)
 
 
 def main():
@@ -100,26 +96,5 @@ def measure(dtype, head_dim, seqlen, causal):
     }
 
 
-def tilings(seqlen=8192, turns=3):
-    """Print medians for each tiling and head_dim: `rates`, so with the clock."""
-    choices = [Tiling(*x) for x in itertools.product((4, 3), (False, True))]
-    for head_dim in HEAD_DIMS:
-        heads = WIDTH // head_dim
-        q, k, v = (array(seqlen, heads, head_dim) for _ in range(3))
-        exact, flops = definition(q, k, v, False), 4 * heads * seqlen**2 * head_dim
-        calls = {
-            x: lambda x=x: flash_attn_wide(q, k, v, tiling=x)  # noqa: B023
-            for x in choices
-            if head_dim <= x.pieces * PIECE_COLS
-        }
-        for tiling, call in calls.items():
-            error = relative_error(call()[0], exact)
-            assert error <= 2 * ROUNDING["bfloat16"], f"{head_dim=}, {tiling}: {error}"
-        samples = [{x: rates(call, flops, 0.25) for x, call in calls.items()} for _ in range(turns)]
-        for x in calls:
-            row = {key: np.median([some[x][key] for some in samples]) for key in samples[0][x]}
-            print(head_dim, x, row)
-
-
 if __name__ == "__main__":
-    tilings() if sys.argv[1:] == ["--tilings"] else main()
+    main()
