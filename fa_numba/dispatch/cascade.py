@@ -131,7 +131,7 @@ def _attend_to(segment, queries, caches, attend, options):
     group = queries.shape[2] // caches[0].shape[2]
     tables = segment.block_table, segment.seq_lens
     many = queries.shape[1] * group > TILE_ROWS and attend is paged_attn_decode
-    if not many or isinstance(queries, np.ndarray) or "k_scale" in options:
+    if not many or arrays.library_of(queries) == "numpy" or "k_scale" in options:
         return attend(queries, *caches, *tables, **options)
     pages = segment.pages[0]
     start, stop = int(pages[0]), int(pages[-1]) + 1
@@ -169,7 +169,7 @@ def _attend_as_rows(queries, k, v, options):
 
 def _merged(q, outs, lses, on_engine):
     """⊕ of the states of each row: by a kernel, or in NumPy."""
-    if isinstance(q, np.ndarray) and not on_engine:
+    if arrays.library_of(q) == "numpy" and not on_engine:
         top = lses.max(axis=0)
         weights = np.exp(lses - np.where(np.isneginf(top), np.float32(0), top))
         total = weights.sum(axis=0)
@@ -179,7 +179,7 @@ def _merged(q, outs, lses, on_engine):
         return np.einsum("sbhm,sbmhd->bmhd", weights, outs).astype(q.dtype), lse
     out = arrays.empty(q, q.shape, q.dtype)
     lse = arrays.empty(q, lses.shape[1:])
-    if not isinstance(q, np.ndarray):
+    if arrays.library_of(q) != "numpy":
         launch_combine_wide(outs, lses, out, lse)
         return out, lse
     batch, seqlen_q, num_heads, head_dim = q.shape
