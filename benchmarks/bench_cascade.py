@@ -106,12 +106,12 @@ def parts():
         def of_neighbours(call, tiling, splits, k, v, parts, table):
             """As if there were no pages: those of the prefix are the first ones."""
             keys = (x[: table.size].reshape(1, -1, KV_HEADS, HEAD_DIM) for x in (k, v))
-            launch_parts(call, tiling, splits, *keys, [x[-splits:] for x in parts])
+            launch_parts(call, tiling, splits, *keys, parts)
 
         say("a call")
         with mock.patch.object(split, "launch_parts", of_neighbours):
             say("without pages", plans["one after the other"])
-        for kernel in "flash_decode_gather", "flash_attn_split", "combine_wide", "merge_splits":
+        for kernel in "flash_decode_gather", "flash_attn_split":
             without = functools.partial(launched, left_out=f"{kernel}_kernel")
             with mock.patch.object(arrays, "launch", without):
                 say(f"without {kernel}")

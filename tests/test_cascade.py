@@ -63,7 +63,7 @@ def test_heads_of_a_group_may_be_rows(rng, monkeypatch):
     np.testing.assert_allclose(lse, want_lse, rtol=1e-12)
 
 
-def test_three_launches_on_a_model(run_on_model):
+def test_two_launches_on_a_model(run_on_model):
     pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
     pytest.importorskip("greenlet", reason="threads of the model")
     case = {"shared": 9, "lengths": [150, 300, 170], "seqlen_q": 2}

@@ -35,7 +35,7 @@ ARGUMENTS = MAP, MAP, MAP, types.Array(types.float32, 5, "C"), types.Array(types
 ARGUMENTS += types.int32, types.int32, types.float32
 MASK_ARGS = types.int32, types.int32, types.float32, types.float32
 NONE = types.Tuple(())  # no sinks, runs or arguments of a mask
-PAGES = types.Tuple((types.Array(types.int32, 2, "C"), types.int32))
+PAGES = types.Tuple((types.Array(types.int32, 2, "C"),))
 MASKS = [(False, FULL), (True, FULL), (True, (300, -1)), (False, (20, 200)), (False, (-1, 5))]
 
 

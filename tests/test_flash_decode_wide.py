@@ -340,6 +340,21 @@ def test_gather_stays_in_registers_and_fits(head_dim, rows, page_size, scales, r
         assert code.counts["F2FP"] == head_dim // 2 + 2
 
 
+@needs_compiler
+@pytest.mark.parametrize("head_dim, rows, registers", [
+    (128, 4, 184), thorough(128, 8, 168), thorough(256, 8, 255), thorough(72, 2, 168),
+])  # fmt: skip
+def test_gather_with_parts_of_other_keys_stays_in_registers(head_dim, rows, registers):
+    ring = gather.ring_of(head_dim, False, rows)
+    constants = head_dim, "float16", rows, AT_RUN_TIME, *ring, False
+    kernel = gather.make_flash_decode_gather(*constants, MORE_PARTS=True)
+    *args, _ = arguments(head_dim, "float16", True, "")
+    parts = types.Tuple([types.Array(types.float32, n, "C") for n in (5, 4)])
+    code = compile_kernel(kernel, (*args, parts), cc=(9, 0, "a"))
+    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
+    assert code.registers <= registers
+
+
 @pytest.mark.parametrize("case", [
     ((70, 33), 4, 2, 64, 5, "token", (2, 3), 1),
     thorough(((100, 0, 37), 4, 1, 128, None, "head", (2, 3), 2)),

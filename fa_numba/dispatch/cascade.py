@@ -4,8 +4,8 @@ Rows of all sequences below a segment attend to it in one call, each sequence to
 another, and the states are merged: ⊕ along the path of each sequence. Bytes of K and V are then
 those of the segments and suffixes, and not those of all sequences one by one.
 
-On a Hopper GPU, where all sequences share one segment, that is three launches: attention to the
-suffixes, to the segment, and the merge of the parts of both.
+On a Hopper GPU, where all sequences share one segment, that is two launches: attention to the
+segment, then to the suffixes, which begins with its state.
 
 Source: Ye et al. 2024, Cascade inference (a blog post of FlashInfer).
 """

@@ -262,9 +262,7 @@ def choose_splits(problem, rows, block_n, blocks_per_sm):
     return choose_quickest_splits(blocks, problem.num_n_tiles(block_n), num_sms, blocks_per_sm)
 
 
-def launch(
-    problem, kernel, grid, threads, num_splits, caches=None, shared_bytes=0, more=(), parts=None
-):
+def launch(problem, kernel, grid, threads, num_splits, caches=None, shared_bytes=0, more=()):
     """Launch both kernels and return out and lse.
 
     With one split the first kernel writes out and lse, and the second is not launched, except to
@@ -283,20 +281,17 @@ def launch(
         Passed to the first kernel as k_cache and v_cache.
     more : tuple
         Its arguments after `MaskArgs`.
-    parts : (out_partial, lse_partial), default=new ones
-        If given, the caller merges them with others: there is no second kernel, no out and lse.
     """
-    q, scores = problem.q, problem.scores
-    out = lse = None
-    merged = parts is None and (num_splits > 1 or scores.has_sinks)
-    if parts is None:
-        batch, seqlen_q, num_heads, _ = q.shape
-        out = arrays.empty(q, q.shape, q.dtype)
-        lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-        parts = [
-            arrays.empty(q, (num_splits, *x.shape)) if merged else arrays.with_axis(x)
-            for x in (out, lse)
-        ]
+    q = problem.q
+    batch, seqlen_q, num_heads, _ = q.shape
+    out = arrays.empty(q, q.shape, q.dtype)
+    lse = arrays.empty(q, (batch, num_heads, seqlen_q))
+    scores = problem.scores
+    merged = num_splits > 1 or scores.has_sinks
+    if not merged:
+        parts = tuple(map(arrays.with_axis, (out, lse)))
+    else:
+        parts = tuple(arrays.empty(q, (num_splits, *x.shape)) for x in (out, lse))
     sources = caches or (problem.k_cache, problem.v_cache)
     args = (q, *sources, problem.block_table, problem.seq_lens, *parts, problem.softmax_scale)
     args += scores.slopes, *pages_of(problem.page_size)

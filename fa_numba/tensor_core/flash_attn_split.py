@@ -246,8 +246,7 @@ def make_flash_attn_split(
     and args the tuple of their arguments; sinks is that of the sinks, with SINKS. Otherwise empty.
 
     With a PAGE_SIZE, which is a multiple of 8, K and V are pages; without EXPRESSIONS. Then runs is
-    (block_table, first): a row of pages for each batch entry, and the place of the first split in
-    out_partial and lse_partial, which may have more parts than these splits.
+    (block_table,).
     """
     EXPRESSED, PAGED = EXPRESSIONS is not None, PAGE_SIZE > 0
     TILES, HEADS, HEAD_ROWS = TILING.tiles, TILING.heads, TILING.head_rows
@@ -462,13 +461,7 @@ def make_flash_attn_split(
         cuda.syncthreads()  # the barriers are initialized: safe to wait on
 
         index = int32(cuda.blockIdx.x)
-        shape = lse_partial.shape
-        if PAGED:
-            shape = (shape[0] - runs[1], shape[1], shape[2], shape[3])
-        part = part_of(index, shape, seqlen_k, group_size, mask_args)
-        if PAGED:
-            split = int32(part.split + runs[1])
-            part = Part(part.b, split, part.head, part.kv_head, part.m_start, part.begin, part.end)
+        part = part_of(index, lse_partial.shape, seqlen_k, group_size, mask_args)
         if tid >> 7 == 0:
             setmaxnreg_dec(PRODUCER_REGISTERS)
             if tid == 0 or tid == 32:  # one thread in each of two warps
@@ -581,7 +574,6 @@ def launch_parts(call, tiling, num_splits, k, v, parts, block_table=None):
     k, v, block_table
         As for `flash_attn_split`.
     parts : (out_partial, lse_partial)
-        With a block table they may have other parts before those of these splits.
     """
     options, head_dim, tiles = call.mask, call.head_dim, tiling.tiles
     constants = run_time_masks.constants_of(options, LEAST_CAP)
@@ -599,7 +591,7 @@ def launch_parts(call, tiling, num_splits, k, v, parts, block_table=None):
     rest += run_time_masks.arguments_of(options)
     runs = () if call.given is None else runs_of_splits(call, tiling, num_splits)
     if page_size:
-        runs = block_table, np.int32(len(parts[0]) - num_splits)
+        runs = (block_table,)
     rest += (call.sinks,) if call.has_sinks else (), runs, call.expression_args
     size = make_plan(head_dim, tiles, ALIBI=options.alibi).bytes
     threads = (tiles.num_threads,)

@@ -62,6 +62,7 @@ from fa_numba.tensor_core.decoding import (
     Sizes,
     States,
     check_on_tensor_cores,
+    make_add_parts,
     make_advance,
     make_keys_of_split,
     make_merge,
@@ -123,7 +124,7 @@ def at(tile, chunk, j):
 @functools.cache
 def make_flash_decode_gather(
     HEAD_DIM, DTYPE, ROWS, PAGE_SIZE, WARPS, STAGES, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0,
-    ALIBI=False, SCALES="", EXPRESSIONS=NO_EXPRESSIONS, LEAN=False,
+    ALIBI=False, SCALES="", EXPRESSIONS=NO_EXPRESSIONS, LEAN=False, MORE_PARTS=False,
 ):  # fmt: skip
     """The first kernel, attention split by split: 32 · WARPS threads, `shared_bytes` of memory.
 
@@ -135,7 +136,8 @@ def make_flash_decode_gather(
     EXPRESSIONS, the user's mask and score, are evaluated for each pair: classes of tiles would need
     seq_lens on the host. LEAN, for e4m3, has the same results by fewer instructions: a lane reads
     all its addresses before its first copy, so that it waits once, and `make_products_of_bytes`
-    is given it.
+    is given it. With MORE_PARTS args are parts of attention to other keys, which the first split
+    begins with (`make_add_parts`): they are read while its first keys are on their way.
     """
     BYTES, PER_TOKEN = SCALES != "", SCALES == "token"
     PAGED, page_and_offset = PAGE_SIZE > 0, make_page_of(max(1, PAGE_SIZE))
@@ -166,6 +168,7 @@ def make_flash_decode_gather(
         DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI, PER_TOKEN, EXPRESSIONS
     )
     store_rows, store_state, merge = make_merge(HEAD_DIM, ROWS, WARPS, BYTES)
+    add_parts = make_add_parts(HEAD_DIM, ROWS, WARPS)
 
     @cuda.jit(device=True, forceinline=True)
     def key_of(place, lane):
@@ -337,6 +340,10 @@ def make_flash_decode_gather(
                     acc[j, i] = ZERO
             m_i = NEG_INF
             l_i = ZERO  # of this lane's keys alone
+            if MORE_PARTS:
+                if split == 0:
+                    rows = b, m_tile * ROWS, kv_head, group_size, seqlen_q
+                    m_i, l_i = add_parts(acc, m_i, l_i, args, warp, lane, *rows)
             scale, out_scale = softmax_scale, ONE
             if SCALES == "head":
                 scale, out_scale = softmax_scale * k_scale[kv_head], v_scale[kv_head]
@@ -446,8 +453,10 @@ def flash_decode_gather(
     return launch(problem, *kernel, **more)
 
 
-def first_kernel(problem, k_scale=None, v_scale=None):
+def first_kernel(problem, k_scale=None, v_scale=None, parts=()):
     """The first kernel for a problem, as `decode_problem.launch` takes it.
+
+    `parts` are (out_partial, lse_partial) of other keys, or none; not with the user's functions.
 
     Returns
     -------
@@ -463,9 +472,9 @@ def first_kernel(problem, k_scale=None, v_scale=None):
     options += form, problem.scores.expressions
     kernel = make_flash_decode_gather(
         head_dim, arrays.dtype_name(problem.q), rows, page_size, warps, stages, *options,
-        LEAN=LEAN_BYTES and form != "",
+        LEAN=LEAN_BYTES and form != "", MORE_PARTS=bool(parts),
     )  # fmt: skip
     num_splits, grid = splits_and_grid(problem, rows, warps)
     size = shared_bytes(head_dim, warps, stages, form != "")
-    more = {"shared_bytes": size, "more": (*scales, problem.scores.expression_args)}
+    more = {"shared_bytes": size, "more": (*scales, parts or problem.scores.expression_args)}
     return (kernel, grid, 32 * warps, num_splits), more

@@ -1,12 +1,11 @@
-"""Decoding of sequences that share keys, which are read once: three launches on Hopper GPUs.
+"""Decoding of sequences that share keys, which are read once: two launches on Hopper GPUs.
 
-flash_decode_gather   attention of each sequence to the keys of its own
 flash_attn_split      attention of all rows to the keys that they share, divided among the SMs
-merge_splits          the merge of the parts of both (⊕, `merge_states`), which has no order
+flash_decode_gather   attention of each sequence to the keys of its own, which begins with the
+                      parts of the first kernel (⊕, `merge_states`) and not with nothing
 
-The parts are in one array. Each kernel writes its own in its own order of rows: the first one by
-sequences, for the second all rows are queries of one sequence. So lse is kept by heads, with the
-rows of all sequences after each other, and the first and third kernel see it by its strides.
+For the first kernel the queries of all sequences are those of one sequence. The second one reads
+the parts while its first keys are on their way.
 """
 
 import dataclasses
@@ -19,7 +18,6 @@ from fa_numba.runtime import arrays
 from fa_numba.tensor_core import flash_attn_split as split
 from fa_numba.tensor_core import flash_decode_gather as gather
 from fa_numba.tensor_core.decoding import check_on_tensor_cores
-from fa_numba.tensor_core.merge_splits import launch_merge
 
 
 @arrays.replayed
@@ -62,20 +60,9 @@ def attend_together(
     scores = dataclasses.replace(problem.scores, mask=problem.scores.mask._replace(causal=False))
     given = {**vars(scores), **keys, "softmax_scale": softmax_scale}
     call = checks.Call(q=queries, out=None, lse=None, **given)
-    tiling, of_segment = split.tiling_of(call)
-    (*kernel, of_suffix), more = gather.first_kernel(problem)
-    parts = of_suffix + of_segment
-    outs = arrays.empty(q, (parts, *q.shape))
-    lses = arrays.empty(q, (parts, num_heads, batch, seqlen_q))
-    by_sequence = arrays.as_view(lses.transpose(0, 2, 1, 3), lses)
-    suffixes = [arrays.as_view(x[:of_suffix], x) for x in (outs, by_sequence)]
-    launch(problem, *kernel, of_suffix, parts=suffixes, **more)
-    together = [
-        arrays.as_view(outs.reshape(parts, *queries.shape), outs),
-        arrays.as_view(lses.reshape(parts, 1, num_heads, batch * seqlen_q), lses),
-    ]
-    split.launch_parts(call, tiling, of_segment, k_cache, v_cache, together, segment_table)
-    out = arrays.empty(q, q.shape, q.dtype)
-    lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-    launch_merge(outs, by_sequence, out, lse)
-    return out, lse
+    tiling, num_splits = split.tiling_of(call)
+    shapes = queries.shape, (1, num_heads, batch * seqlen_q)
+    parts = tuple(arrays.empty(q, (num_splits, *shape)) for shape in shapes)
+    split.launch_parts(call, tiling, num_splits, k_cache, v_cache, parts, segment_table)
+    kernel, more = gather.first_kernel(problem, parts=parts)
+    return launch(problem, *kernel, **more)
