@@ -349,8 +349,7 @@ def test_gather_with_parts_of_other_keys_stays_in_registers(head_dim, rows, regi
     constants = head_dim, "float16", rows, AT_RUN_TIME, *ring, False
     kernel = gather.make_flash_decode_gather(*constants, MORE_PARTS=True)
     *args, _ = arguments(head_dim, "float16", True, "")
-    parts = types.Tuple([types.Array(types.float32, n, "C") for n in (5, 4)])
-    code = compile_kernel(kernel, (*args, parts), cc=(9, 0, "a"))
+    code = compile_kernel(kernel, (*args, tuple(args[5:7])), cc=(9, 0, "a"))
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     assert code.registers <= registers
 
