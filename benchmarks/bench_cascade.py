@@ -4,10 +4,9 @@ Requests share a prefix, and each has a suffix of its own. In one run: plain pag
 cascade, with the prefix's pages one after the other and shuffled. Calls are in CUDA graphs; outputs
 are compared with each other first.
 
-    python -m benchmarks.bench_cascade parts        what each launch takes, and other splits
+    python -m benchmarks.bench_cascade parts        what each launch takes; other splits
 """
 
-import functools
 import sys
 from unittest import mock
 
@@ -80,46 +79,46 @@ def measure(prefix):
     return rows
 
 
-def parts():
-    """Print the time of a call without one of its kernels, and with other tiles and splits."""
+def parts(prefix):
+    """Print times of plain decoding, of a call, without a kernel, and with other tiles."""
     from fa_numba.tensor_core import flash_attn_split as split
     from fa_numba.tensor_core import shared_segment
 
     launch, launch_parts = arrays.launch, split.launch_parts
+    q, k, v, lengths, tables = problem_of(prefix)
+    plans = {x: cascade_plan(y, lengths, PAGE_SIZE).on_device_of(q) for x, y in tables.items()}
+    table = cupy.asarray(tables["shuffled"]), cupy.asarray(lengths)
     # A replay would launch what was recorded.
-    attend = mock.patch.object(
-        shared_segment, "attend_together", shared_segment.attend_together.__wrapped__
-    )
-    for prefix in PREFIXES:
-        q, k, v, lengths, tables = problem_of(prefix)
-        plans = {x: cascade_plan(y, lengths, PAGE_SIZE).on_device_of(q) for x, y in tables.items()}
+    attend = shared_segment.attend_together.__wrapped__
 
-        def say(what, plan=plans["shuffled"], prefix=prefix, given=(q, k, v)):
-            with attend:
-                ms, _ = time_graph(lambda: cascade_decode(*given, plan)[0])
-            print(f"{prefix}, {what}: {ms:.4f} ms", flush=True)
+    def say(what, order="shuffled"):
+        with mock.patch.object(shared_segment, "attend_together", attend):
+            ms, _ = time_graph(lambda: cascade_decode(q, k, v, plans[order])[0])
+        print(f"{prefix}, {what}: {ms:.4f} ms", flush=True)
 
-        def launched(kernel, *given, left_out, **more):
+    def of_neighbours(call, tiling, splits, k, v, parts, table):
+        """As if there were no pages: those of the prefix are the first ones."""
+        keys = (x[: table.size].reshape(1, -1, KV_HEADS, HEAD_DIM) for x in (k, v))
+        launch_parts(call, tiling, splits, *keys, parts)
+
+    plain_ms, _ = time_graph(lambda: paged_attn_decode(q, k, v, *table)[0])
+    print(f"{prefix}, plain decoding: {plain_ms:.4f} ms", flush=True)
+    say("a call")
+    with mock.patch.object(split, "launch_parts", of_neighbours):
+        say("without pages", "one after the other")
+    for left_out in "flash_decode_gather_kernel", "flash_attn_split_kernel":
+
+        def launched(kernel, *given, left_out=left_out, **more):
             if kernel.__name__ != left_out:
                 launch(kernel, *given, **more)
 
-        def of_neighbours(call, tiling, splits, k, v, parts, table):
-            """As if there were no pages: those of the prefix are the first ones."""
-            keys = (x[: table.size].reshape(1, -1, KV_HEADS, HEAD_DIM) for x in (k, v))
-            launch_parts(call, tiling, splits, *keys, parts)
-
-        say("a call")
-        with mock.patch.object(split, "launch_parts", of_neighbours):
-            say("without pages", plans["one after the other"])
-        for kernel in "flash_decode_gather", "flash_attn_split":
-            without = functools.partial(launched, left_out=f"{kernel}_kernel")
-            with mock.patch.object(arrays, "launch", without):
-                say(f"without {kernel}")
-        for consumers, heads in ((1, 2), (2, 4)):
-            for splits in (4, 8, 12, 16, 24, 32):
-                given = make_tiling(HEAD_DIM, consumers, heads), splits
-                with mock.patch.object(split, "tiling_of", return_value=given):
-                    say(f"{64 * consumers} rows, {splits} splits")
+        with mock.patch.object(arrays, "launch", launched):
+            say(f"without {left_out}")
+    for consumers, heads in ((1, 2), (2, 4)):
+        for splits in (4, 8, 12, 16, 24, 32):
+            chosen = make_tiling(HEAD_DIM, consumers, heads), splits
+            with mock.patch.object(split, "tiling_of", return_value=chosen):
+                say(f"{64 * consumers} rows, {splits} splits")
 
 
 def time_graph(function):
@@ -143,4 +142,8 @@ def time_graph(function):
 
 
 if __name__ == "__main__":
-    parts() if "parts" in sys.argv else main()
+    if "parts" not in sys.argv:
+        main()
+    else:
+        for prefix in (256, 512, *PREFIXES):
+            parts(prefix)
