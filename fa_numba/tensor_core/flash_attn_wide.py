@@ -31,8 +31,8 @@ The arithmetic, for 64 keys with head_dim 512:
 With a smaller head_dim the last pieces have one panel of 64 columns, and of the last one as few
 columns are multiplied as wgmma can. Three pieces took longer: docs/notes/forward.md.
 
-TMA loads rows of 128 bytes, which L2 has in sectors of 32. Rows of K and V that begin within one, as
-those of head_dim 264 do, are copied first (`rows_for_tma`).
+TMA loads rows of 128 bytes, which L2 has in sectors of 32. Rows of K and V that begin within one,
+as those of head_dim 264 do, are copied first (`rows_for_tma`).
 
 A packed batch (PACKED) has a thread block for each 64 queries of a sequence; a binary search finds
 its sequence. Rows of the next sequence in the last tiles of Q and V are overwritten with 0, as in
