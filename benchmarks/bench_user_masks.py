@@ -65,8 +65,8 @@ NOTE = (
     "forward, with a table of tiles of ours that was made before, as theirs was. call: the time "
     "of a forward call with a new table of tiles, theirs over ours. gpt-oss: 64 query heads on 8, "
     "with sinks; the others there without. A first call is in a new process, after a call without "
-    f"a mask. Lists: each names {LISTED} keys for 64 queries and a head; each call makes a table of "
-    "tiles of them"
+    f"a mask. Lists: each names {LISTED} keys for 64 queries and a head; each call makes a table "
+    "of tiles of them"
 )
 
 
