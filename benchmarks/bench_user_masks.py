@@ -62,10 +62,11 @@ NOTE = (
     f"float16, one sequence of {SEQLEN} tokens, or a packed batch of as many, num_heads · "
     f"head_dim = {WIDTH}; ms of the forward pass and of the gradients; over: time of the other "
     "over ours. own: the option of ours that does the same. tables kept: over FlexAttention "
-    "forward, with a table of tiles of ours that was made before, as theirs was. call: the time of "
-    "a forward call with a new table of tiles, theirs over ours. gpt-oss: 64 query heads on 8, with "
-    "sinks; the others there without. A first call is in a new process, after a call without a mask. Lists: each "
-    f"names {LISTED} keys for 64 queries and a head; each call makes a table of tiles of them"
+    "forward, with a table of tiles of ours that was made before, as theirs was. call: the time "
+    "of a forward call with a new table of tiles, theirs over ours. gpt-oss: 64 query heads on 8, "
+    "with sinks; the others there without. A first call is in a new process, after a call without "
+    f"a mask. Lists: each names {LISTED} keys for 64 queries and a head; each call makes a table "
+    "of tiles of them"
 )
 
 

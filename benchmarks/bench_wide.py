@@ -5,7 +5,9 @@ it takes the memory-efficient kernel or the plain formula.
 """
 
 import itertools
+import math
 from functools import partial
+from unittest import mock
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from benchmarks.bench_tensor_core import (
     relative_error,
 )
 from benchmarks.timing import save_each, time_ms
+from fa_numba.tensor_core import flash_attn_wide as wide
 from fa_numba.tensor_core.flash_attn_bwd_stored import flash_attn_bwd_stored
 from fa_numba.tensor_core.flash_attn_wide import flash_attn_wide
 from fa_numba.tensor_core.flash_attn_wide_varlen import flash_attn_wide_varlen
@@ -32,7 +35,7 @@ def main():
         "wide",
         {f"{dtype}, d = {d}": partial(rows_of, dtype, d) for dtype, d in sizes},
         note=f"TFLOP/s, packed: the same sequences in one row; {TOKENS} tokens in all, num_heads * "
-        f"head_dim = {WIDTH} or just below; "
+        f"head_dim = {WIDTH} or just below; not copied: flash_attn_wide with rows as they are; "
         "4·batch·heads·seqlen²·head_dim, backward 10, halved if causal; error: ‖x − float64‖ / "
         "‖float64‖ for out, and the largest one of dq, dk, dv of one head",
     )
@@ -57,6 +60,12 @@ def measure(dtype, head_dim, seqlen, causal):
     error = relative_error(out, definition(q, k, v, causal))
     assert error <= 2 * ROUNDING[dtype], f"{dtype}, {shape}, {causal=}: {error}"
     ours = time_ms(lambda: flash_attn_wide(q, k, v, causal=causal), repeats=REPEATS)
+    not_copied = {}
+    if head_dim % wide.SECTOR_COLS:
+        with mock.patch.object(wide, "TILES_OF_COPY", math.inf):
+            call = partial(flash_attn_wide.__wrapped__, q, k, v, causal=causal)
+            ms = time_ms(call, repeats=REPEATS)
+        not_copied["not copied"] = round(flops / ms / 1e9, 1)
     starts = torch.arange(0, TOKENS + 1, seqlen, dtype=torch.int32, device="cuda")
     of_row = *(x.flatten(0, 1) for x in (q, k, v)), starts, starts
     same = flash_attn_wide_varlen(*of_row, causal=causal)[0].view_as(out)
@@ -87,6 +96,7 @@ def measure(dtype, head_dim, seqlen, causal):
         "seqlen": seqlen,
         "causal": causal,
         "flash_attn_wide": round(flops / ours / 1e9, 1),
+        **not_copied,
         "packed": round(flops / packed / 1e9, 1),
         "SDPA": round(flops / theirs / 1e9, 1),
         "error": float(f"{error:.2g}"),

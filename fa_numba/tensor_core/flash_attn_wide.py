@@ -31,8 +31,8 @@ The arithmetic, for 64 keys with head_dim 512:
 With a smaller head_dim the last pieces have one panel of 64 columns, and of the last one as few
 columns are multiplied as wgmma can. Three pieces took longer: docs/notes/forward.md.
 
-TMA loads rows of 128 bytes, which L2 has in lines of 128. Rows of K and V that begin elsewhere, as
-those of head_dim 264 do, are copied first (`rows_for_tma`).
+TMA loads rows of 128 bytes, which L2 has in sectors of 32. Rows of K and V that begin within one,
+as those of head_dim 264 do, are copied first (`rows_for_tma`).
 
 A packed batch (PACKED) has a thread block for each 64 queries of a sequence; a binary search finds
 its sequence. Rows of the next sequence in the last tiles of Q and V are overwritten with 0, as in
@@ -116,7 +116,8 @@ PANEL_BYTES = BLOCK_N * ROW_BYTES  # 64 columns of 64 queries or keys
 PIECE_BYTES = 2 * PANEL_BYTES
 P_STAGES = 2
 OUT_TURN = 1  # the named barrier of warpgroup 1
-TILES_OF_COPY = 4  # tiles of queries that read K and V, for a copy of them to pay
+SECTOR_COLS = 16
+TILES_OF_COPY = 16  # tiles of queries that read K and V, for a copy of them to pay
 SHARED_BYTES = 232448  # that a thread block of a Hopper GPU can have
 
 
@@ -635,15 +636,15 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, 
 
 
 def rows_for_tma(k, v, query_tiles):
-    """K and V for their maps; copied to rows of a multiple of 128 bytes where that pays.
+    """K and V for their maps; copied to rows of a multiple of 32 bytes where that pays.
 
     Parameters
     ----------
     k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim)
     query_tiles : int
-        How many read a head of K and V: each saves about what a copy takes.
+        How many read a head of K and V.
     """
-    return pad_rows(k, v, multiple=PANEL_COLS) if query_tiles >= TILES_OF_COPY else (k, v)
+    return pad_rows(k, v, multiple=SECTOR_COLS) if query_tiles >= TILES_OF_COPY else (k, v)
 
 
 @arrays.replayed
