@@ -137,7 +137,7 @@ def make_flash_decode_gather(
     seq_lens on the host. LEAN, for e4m3, has the same results by fewer instructions: a lane reads
     all its addresses before its first copy, so that it waits once, and `make_products_of_bytes`
     is given it. With MORE_PARTS args are parts of attention to other keys, which the first split
-    begins with (`make_add_parts`): they are read while its first keys are on their way.
+    begins with (`make_add_parts`): they are read while its first keys are copied.
     """
     BYTES, PER_TOKEN = SCALES != "", SCALES == "token"
     PAGED, page_and_offset = PAGE_SIZE > 0, make_page_of(max(1, PAGE_SIZE))

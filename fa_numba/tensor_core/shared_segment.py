@@ -5,7 +5,7 @@ flash_decode_gather   attention of each sequence to the keys of its own, which b
                       parts of the first kernel (⊕, `merge_states`) and not with nothing
 
 For the first kernel the queries of all sequences are those of one sequence. The second one reads
-the parts while its first keys are on their way.
+the parts while its first keys are copied.
 """
 
 import dataclasses
