@@ -3,7 +3,8 @@
 Beside PyTorch's `scaled_dot_product_attention`: FlashAttention-2 and cuDNN refuse these sizes, so
 it takes the memory-efficient kernel or the plain formula.
 
-`python -m benchmarks.bench_wide --tilings` prints rates of `flash_attn_wide`'s tilings instead.
+`python -m benchmarks.bench_wide --tilings` prints rates of `flash_attn_wide`'s tilings instead,
+`--decoding` both decoders beside a copy, `--rings` those of `flash_decode_columns`' rings.
 """
 
 import itertools
@@ -121,5 +122,51 @@ def tilings(seqlen=8192, turns=3):
             print(head_dim, x, row)
 
 
+def decoding(head_dims=(320, 512), groups=(1, 2, 4, 8, 16), page_sizes=(None, 16, 64), rings=()):
+    """Print both decoders' milliseconds and share of a copy's rate: `LEAST_ROWS` follows from them.
+
+    One query of each of 16 sequences of 8192 keys with 4 heads; compared with float64 before. With
+    rings, tuples of keys of a tile and stages, flash_decode_columns alone is timed, with each.
+    """
+    import torch
+
+    from benchmarks import bench_decode_fast as fast
+    from fa_numba.on_cuda_cores.flash_decode_wide import flash_decode_wide
+    from fa_numba.tensor_core import flash_decode_columns as columns
+
+    forms = {"wide": flash_decode_wide, "columns": columns.flash_decode_columns}
+    if rings:
+        forms = {f"{ring[0]} keys, {ring[1]} stages": ring for ring in rings}
+    for head_dim in head_dims:
+        torch.manual_seed(0)
+        shape = 16, 8192, 4, head_dim
+        k, v = (torch.empty(shape, device="cuda", dtype=torch.float16).normal_() for _ in "kv")
+        lengths = torch.full((16,), 8192, dtype=torch.int32, device="cuda")
+        copied = 2 * k.nbytes / fast.time_copy(k)
+        caches = {x: fast.paged(k, v, x) if x else ((k, v), None) for x in page_sizes}
+        for group, (page_size, (given, table)) in itertools.product(groups, caches.items()):
+            q = torch.randn(16, 1, 4 * group, head_dim, device="cuda").half()
+            want, row = fast.definition(q, k, v), {}
+            for name, form in forms.items():
+                if rings:
+                    columns.choose_tiling = lambda *_, ring=form: columns.Tiling(*ring)
+                    form = columns.flash_decode_columns
+                    form.replays.clear()
+                call = partial(form, q, *given, lengths, block_table=table)
+                error = relative_error(call()[0], want)
+                assert error <= 4 * ROUNDING["float16"], f"{name}, {head_dim=}, {group=}: {error}"
+                ms = fast.on_torch_stream(call)
+                row[name] = f"{ms:.4f} ms, {2 * k.nbytes / ms / copied:.3f}"
+            print(f"d = {head_dim}, {group} rows, pages of {page_size}: {row}", flush=True)
+
+
 if __name__ == "__main__":
-    tilings() if sys.argv[1:] == ["--tilings"] else main()
+    match sys.argv[1:]:
+        case ["--tilings"]:
+            tilings()
+        case ["--decoding"]:
+            decoding()
+        case ["--rings"]:
+            decoding(groups=(4, 16), page_sizes=(None, 16), rings=((32, 3), (16, 4), (16, 6)))
+        case _:
+            main()
