@@ -188,18 +188,16 @@ def test_above_256_columns(case, dtype, kernel):
                 assert all((x.view(np.uint8) == y.view(np.uint8)).all() for y in others)
 
 
-@pytest.mark.few(lambda mask, num_splits: [mask, *pairs(num_splits, len(mask))])
-@pytest.mark.parametrize("num_splits", [0, 2])
-@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-def test_masks_above_256_columns_small(mask, num_splits):
+@pytest.mark.parametrize("name", ["left_window", "softcap_alibi", "all"])
+def test_masks_above_256_columns_small(name):
     case = [200, 3, 90], 200, 3, 4, 1, 328
     inputs = make_case(case, "float16")
-    mask = mask_options(mask, case[3])
+    mask = mask_options(MASKS[name], case[3])
     options = dict(mask)
     if "alibi_slopes" in mask:
         options["alibi_slopes"] = cupy.asarray(mask["alibi_slopes"])
     on_gpu = [arrays.from_numpy(cupy.empty(0), x) for x in inputs]
-    got = flash_decode_columns(*on_gpu, **options, num_splits=num_splits)
+    got = flash_decode_columns(*on_gpu, **options, num_splits=2)
     assert_right(got, wanted(inputs, "float16", **mask))
 
 

@@ -6,7 +6,7 @@ mla_decode_mma        16 rows, a row of the cache is key and value; 8 warps divi
 flash_decode_columns  the same with K and V: one barrier for each tile of keys  <- this file
 
 A thread block has 16 rows of a K/V head. `mla_decode_mma` says how its 8 warps divide S and out,
-and why nothing is merged at the end. What differs:
+and why nothing is merged at the end. These are the differences:
 
 - a stage of the ring has K of a tile, and V of the tile before it: between two barriers the warps
   compute S of the next tile and P V of this one, so both are read at once and free at once. A stage
