@@ -42,7 +42,7 @@ MASK = True, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True
     ((9, 0, "a"), 512, "bfloat16", AT_RUN_TIME, MASK),
     thorough((9, 0, "a"), 512, "float16", 0, (False,)),
     thorough((9, 0, "a"), 320, "float16", 1, (True,)),
-    ((8, 0), 512, "float16", AT_RUN_TIME, (True,)),
+    thorough((8, 0), 512, "float16", AT_RUN_TIME, (True,)),
     thorough((8, 6), 512, "bfloat16", 0, MASK),
     thorough((8, 6), 264, "float16", AT_RUN_TIME, (False,)),
 ])  # fmt: skip

@@ -238,42 +238,44 @@ def make_flash_decode_columns(
                 for r in range(4):
                     acc[j, r] = ZERO
 
+            # Around the loop, too: in its passes no product then waits for loads of Q, nor, as
+            # there are few counters of loads, for that of the next page.
             if n_first < n_end:
                 multiply_keys(s_part, k, q_reg, ring + this + k_row, part)
                 store_scores(scores + buffer, s_part, tid)
-            for n_start in range(n_first, n_end, BLOCK_N):
-                cp_async_wait(PENDING)
-                # S of this tile and copies of the next stage are there; the one before is read.
-                cuda.syncthreads()
-                page, v_row = load_stage(
-                    ring + this, ahead, page, v_row, caches, table, tid, seq_lens, sizes
-                )
-                this = this + STAGE_BYTES if this < RING.bytes - STAGE_BYTES else 0
-                more = n_start + BLOCK_N < n_end
-                if more:  # S = Q Kᵀ of the next tile                                     line 8
-                    multiply_keys(s_part, k, q_reg, ring + this + k_row, part)
-                load_scores(s, x, scores + buffer, ONE, lane)
-                for i in range(KEYS_16):
-                    for h in range(2):
-                        for t in range(2):
-                            for c in range(2):
-                                s_16[t, c] = s[2 * i + t, 2 * h + c]
-                        m, head = rows[h]
-                        of_row = at.b, head, m + seqlen_k - seqlen_q
-                        m_i[h], l_i[h], alpha = online_softmax(  #                        line 9
-                            s_16, p_16, m_i[h], l_i[h], n_start + 16 * i, of_row, seqlen_k,
-                            slopes[h], softmax_scale, lane, mask_args, args,
-                        )  # fmt: skip
-                        for t in range(2):
-                            p[2 * t + h] = p_16[t]
-                        for j in range(ACC_8):
-                            for c in range(2):
-                                acc[j, 2 * h + c] *= alpha
-                    # out <- alpha out + P V                                              line 10
-                    add_values(acc, v, p, i, ring + this + V_START, warp, lane)
-                buffer ^= SCORE_BYTES
-                if more:
-                    store_scores(scores + buffer, s_part, tid)
+                for n_start in range(n_first, n_end, BLOCK_N):
+                    cp_async_wait(PENDING)
+                    # S of this tile and copies of the next stage are there; the one before is read.
+                    cuda.syncthreads()
+                    page, v_row = load_stage(
+                        ring + this, ahead, page, v_row, caches, table, tid, seq_lens, sizes
+                    )
+                    this = this + STAGE_BYTES if this < RING.bytes - STAGE_BYTES else 0
+                    more = n_start + BLOCK_N < n_end
+                    if more:  # S = Q Kᵀ of the next tile                                 line 8
+                        multiply_keys(s_part, k, q_reg, ring + this + k_row, part)
+                    load_scores(s, x, scores + buffer, ONE, lane)
+                    for i in range(KEYS_16):
+                        for h in range(2):
+                            for t in range(2):
+                                for c in range(2):
+                                    s_16[t, c] = s[2 * i + t, 2 * h + c]
+                            m, head = rows[h]
+                            of_row = at.b, head, m + seqlen_k - seqlen_q
+                            m_i[h], l_i[h], alpha = online_softmax(  #                    line 9
+                                s_16, p_16, m_i[h], l_i[h], n_start + 16 * i, of_row, seqlen_k,
+                                slopes[h], softmax_scale, lane, mask_args, args,
+                            )  # fmt: skip
+                            for t in range(2):
+                                p[2 * t + h] = p_16[t]
+                            for j in range(ACC_8):
+                                for c in range(2):
+                                    acc[j, 2 * h + c] *= alpha
+                        # out <- alpha out + P V                                          line 10
+                        add_values(acc, v, p, i, ring + this + V_START, warp, lane)
+                    buffer ^= SCORE_BYTES
+                    if more:
+                        store_scores(scores + buffer, s_part, tid)
 
             store_rows(out_partial, lse_partial, acc, m_i, l_i, at, rows, warp, lane)
 
