@@ -82,7 +82,3 @@ def time_graph(function):
             times.append(cupy.cuda.get_elapsed_time(start, end) / CALLS)
         del kept
     return sorted(times[1:])[REPLAYS // 2], result.astype(np.float32)
-
-
-if __name__ == "__main__":
-    main()

@@ -180,7 +180,3 @@ def on_torch_stream(function):
     """`time_ms` where the libraries enqueue."""
     with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
         return time_ms(function, repeats=REPEATS)
-
-
-if __name__ == "__main__":
-    main()
