@@ -11,7 +11,8 @@ from cases import (
     TILES,
     TWO_HEAD_DIMS,
     WIDE_HEAD_DIMS,
-    assert_close,
+    assert_defined,
+    assert_equal,
     each_mask,
     each_option,
     make_paged_cache,
@@ -44,13 +45,9 @@ def check(arrays, **options):
     """Compare paged_attn_decode with the definition; its inputs must not change."""
     before = [x.copy() for x in arrays]
     out, lse = paged_attn_decode(*arrays, **options)
-    for x, y in zip(arrays, before, strict=True):
-        np.testing.assert_array_equal(x, y, strict=True)
+    assert_equal(arrays, before)
     options, _ = split_options(options)
-    want = reference.paged_attention(*arrays, **options)
-    plain = reference.paged_attention(*arrays, **options, dtype=np.float32)
-    assert_close(out, want[0], plain[0], name="out")
-    assert_close(lse, want[1], plain[1], name="lse")
+    assert_defined((out, lse), reference.paged_attention, *arrays, **options)
     return out, lse
 
 
@@ -69,8 +66,7 @@ def test_pages_change_nothing_not_a_bit(rng, page_size, causal):
     options = {"causal": causal, "num_splits": 3, "block_m": 8, "block_n": 4}
     paged = paged_attn_decode(q, *cache, **options)
     dense = flash_decode(q, *paged_kv_lookup(*cache), cache[-1], **options)
-    for x, y in zip(paged, dense, strict=True):
-        np.testing.assert_array_equal(x, y, strict=True)
+    assert_equal(paged, dense)
 
 
 @pytest.mark.parametrize(
@@ -121,8 +117,7 @@ def test_where_the_pages_are_does_not_change_a_bit(rng):
         x[shuffle] = y
     block_table = np.where(block_table >= 0, shuffle[block_table], -1).astype(np.int32)
     again = paged_attn_decode(q, *moved, block_table, seq_lens, num_splits=2)
-    for x, y in zip(first, again, strict=True):
-        np.testing.assert_array_equal(x, y, strict=True)
+    assert_equal(first, again)
 
 
 @pytest.mark.parametrize("num_heads", [1, 2, 8])
@@ -153,8 +148,7 @@ def test_pages_change_not_a_bit_of_a_mask(rng, page_size, mask):
     options = {**mask_options(mask, 4), "num_splits": 3, "block_m": 8, "block_n": 4}
     paged = paged_attn_decode(q, *cache, **options)
     dense = flash_decode(q, *paged_kv_lookup(*cache), cache[-1], **options)
-    for x, y in zip(paged, dense, strict=True):
-        np.testing.assert_array_equal(x, y, strict=True)
+    assert_equal(paged, dense)
 
 
 @pytest.mark.parametrize("page_size", [1, 7, 16])
@@ -221,14 +215,10 @@ def test_a_prompt_in_parts_equals_the_whole_prompt(rng, size, num_splits):
         lses.append(lse)
     out, lse = np.concatenate(outs, axis=1), np.concatenate(lses, axis=2)
     seq_lens = np.array([40], np.int32)
-    want = reference.paged_attention(q, *cache, seq_lens, causal=True)
-    plain = reference.paged_attention(q, *cache, seq_lens, causal=True, dtype=np.float32)
-    assert_close(out, want[0], plain[0], name="out")
-    assert_close(lse, want[1], plain[1], name="lse")
+    assert_defined((out, lse), reference.paged_attention, q, *cache, seq_lens, causal=True)
     if num_splits == 1:  # the same tiles of keys in the same order
         k, v = paged_kv_lookup(*cache, seq_lens)
-        for x, y in zip((out, lse), flash_attn_v2(q, k, v, **options), strict=True):
-            np.testing.assert_array_equal(x, y, strict=True)
+        assert_equal((out, lse), flash_attn_v2(q, k, v, **options))
 
 
 def keys_of(tokens, num_kv_heads, head_dim):
@@ -274,10 +264,7 @@ def test_a_pool_serves_sequences_that_share_fork_and_leave(rng, page_size):
         out, lse = paged_attn_decode(q, k_cache, v_cache, *tables, causal=True, num_splits=2)
         for b, seq in enumerate(seqs):
             one = (q[b : b + 1], *keys_of(pool.tokens(seq), *sizes)[:, None])
-            want = reference.attention(*one, causal=True)
-            plain = reference.attention(*one, causal=True, dtype=np.float32)
-            assert_close(out[b : b + 1], want[0], plain[0], name="out")
-            assert_close(lse[b : b + 1], want[1], plain[1], name="lse")
+            assert_defined((out[b : b + 1], lse[b : b + 1]), reference.attention, *one, causal=True)
     assert shared > 0 and (copied > 0 or page_size == 1)
 
 
