@@ -23,6 +23,7 @@ from fa_numba.kernels.masks import make_bounds
 from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME, UNREAD
 from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.tensor_core import flash_attn_split as split
+from fa_numba.tensor_core import run_tables
 from fa_numba.tensor_core.mainloop import make_mainloop, make_plan
 from fa_numba.tensor_core.merge_splits import make_merge_splits
 from fa_numba.tiling.block_sizes import ceil_div
@@ -106,7 +107,7 @@ def test_functions_of_the_user_stay_in_registers(name, head_dim, consumers, head
 def test_the_splits_divide_the_tiles_that_are_seen(name, consumers, heads, num_splits):
     """Each tile is in one split, of the class that it has; the splits have as many, or one more.
 
-    A split without tiles has the one behind the last key.
+    A split without tiles has the one behind the last key. A GPU makes the same table as the CPU.
     """
     seqlen_q, seqlen_k, num_heads = 300 if heads == 1 else 16, 1000, 8
     written, _ = expression_cases.options_of(name, num_heads, seqlen_k)
@@ -117,6 +118,11 @@ def test_the_splits_divide_the_tiles_that_are_seen(name, consumers, heads, num_s
     (table,) = split._runs_of_splits(
         mask, given.arguments, *sizes, 1, num_heads, tiling, num_splits
     )
+    ranges = run_tables.ranges_of(q, mask, given.arguments)
+    problem = (*sizes, 1, num_heads), tiling, num_splits
+    of_gpu = run_tables.make_split_table(q, mask, given.arguments, ranges, *problem)
+    np.testing.assert_array_equal(of_gpu[..., : table.shape[3], :], table)
+    assert not of_gpu[..., table.shape[3] :, :].any()
     rows = ROWS if heads == 1 else tiling.head_rows
     classes = tile_classes(mask, sizes, rows, block_n, given.arguments, 1, num_heads)
     last = classes.shape[3] - 1

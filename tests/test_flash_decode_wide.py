@@ -318,7 +318,7 @@ def test_mma_stays_in_registers(head_dim, page_size):
     thorough(128, 4, 0, "lean head", 144), thorough(128, 8, AT_RUN_TIME, "lean token", 168),
 ])  # fmt: skip
 def test_gather_stays_in_registers_and_fits(head_dim, rows, page_size, scales, registers):
-    ring = gather.ring_of(head_dim, scales != "")
+    ring = gather.ring_of(head_dim, scales != "", rows)
     *lean, scales = scales.rsplit(" ", 1)
     options = {"SCALES": scales, "LEAN": bool(lean)}
     kernel = gather.make_flash_decode_gather(

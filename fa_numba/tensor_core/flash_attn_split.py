@@ -55,6 +55,7 @@ from fa_numba.tensor_core.alibi import alibi_flags, ramp_bytes, write_ramp
 from fa_numba.tensor_core.expression_tiles import (
     ExpressionArgs,
     add_sink,
+    has_unknown_work,
     make_run_functions,
     make_tile_functions,
     tables_of,
@@ -75,7 +76,11 @@ from fa_numba.tensor_core.mainloop import (
     make_walk,
 )
 from fa_numba.tensor_core.merge_splits import launch_merge
-from fa_numba.tensor_core.run_tables import ranges_of, require_positive_divisors
+from fa_numba.tensor_core.run_tables import (
+    make_split_table,
+    ranges_of,
+    require_positive_divisors,
+)
 from fa_numba.tensor_core.shared_plan import init_rings
 from fa_numba.tensor_core.tile_scheduler import divided
 from fa_numba.tiling.block_sizes import ceil_div
@@ -515,13 +520,17 @@ def runs_of_splits(call, tiling, num_splits):
     """
     mask = nodes.TRUE if call.expressions.mask is None else call.expressions.mask
     require_positive_divisors(mask, call.expression_args)
-    sizes = call.seqlen_q, call.seqlen_k, call.batch, call.num_heads
+    sizes, ranges = (call.seqlen_q, call.seqlen_k, call.batch, call.num_heads), ()
+    if has_unknown_work(call.expressions):
+        try:
+            ranges = ranges_of(call.q, mask, call.expression_args)
+            given = mask, call.expression_args, ranges
+            return make_split_table(call.q, *given, sizes, tiling, num_splits), *ranges
+        except NoIntervalError:
+            pass
     given = call.expressions, call.expression_args
     (table,) = tables_of(call.q, given, _runs_of_splits, *sizes, tiling, num_splits)
-    try:
-        return table, *ranges_of(call.q, mask, call.expression_args)
-    except NoIntervalError:
-        return (table,)
+    return table, *ranges
 
 
 def _runs_of_splits(mask, arguments, seqlen_q, seqlen_k, batch, num_heads, tiling, num_splits):

@@ -77,8 +77,8 @@ from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.decode_tiling import tile_rows
 
 RINGS = {1: (8, 6), 2: (8, 3), 3: (4, 4), 4: (4, 3)}  # by panels of 64 columns: warps, stages
-RINGS_OF_BYTES = {1: (8, 5), 2: (4, 4)}  # by panels of 128 columns
-LEAN_BYTES = False  # whether e4m3 is read by the LEAN kernel, which no whole GPU suite has met
+RINGS_OF_BYTES = {1: (12, 3), 2: (4, 4)}  # by panels of 128 columns
+LEAN_BYTES = True  # whether e4m3 is read by the LEAN kernel
 PANEL_BYTES = KEYS * ROW_BYTES  # 64 columns of 16 keys
 CHUNK_BYTES = 16  # of a lane's copy
 ADDRESS_BYTES = 8
@@ -93,8 +93,10 @@ def panels_of(HEAD_DIM, BYTES):
     return ceil_div(HEAD_DIM, ROW_BYTES if BYTES else PANEL_COLS)
 
 
-def ring_of(HEAD_DIM, BYTES):
+def ring_of(HEAD_DIM, BYTES, ROWS=1):
     """Warps of a thread block, and stages of the ring of each."""
+    if BYTES and HEAD_DIM <= ROW_BYTES and ROWS == 8:
+        return 8, 5  # the states of 12 warps are larger than 48 KiB
     return (RINGS_OF_BYTES if BYTES else RINGS)[panels_of(HEAD_DIM, BYTES)]
 
 
@@ -443,7 +445,7 @@ def flash_decode_gather(
     head_dim = q.shape[3]
     rows = tile_rows(problem.num_rows)
     form, *scales = e4m3.scales_of(*scales)
-    warps, stages = ring_of(head_dim, form != "")
+    warps, stages = ring_of(head_dim, form != "", rows)
     page_size, *options = problem.constants
     options += form, problem.scores.expressions
     kernel = make_flash_decode_gather(
