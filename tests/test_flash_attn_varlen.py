@@ -8,7 +8,6 @@ from cases import (
     WIDE_HEAD_DIMS,
     assert_defined,
     assert_equal,
-    each_mask,
     each_option,
     make_qkv,
     mask_options,
@@ -67,12 +66,6 @@ def one_by_one(q, k, v, cu_q, cu_k, **options):
         rows, keys = (slice(cu[b], cu[b + 1]) for cu in (cu_q, cu_k))
         out, lse = flash_attn_v2(q[None, rows], k[None, keys], v[None, keys], **options)
         yield rows, out[0], lse[0]
-
-
-@each_mask
-@each_lengths
-def test_lengths(rng, lengths, causal):
-    check(*make_packed(rng, lengths), causal=causal, **EIGHTS)
 
 
 @each_option

@@ -7,7 +7,6 @@ from cases import (
     TWO_HEAD_DIMS,
     assert_defined,
     assert_equal,
-    each_mask,
     each_option,
     make_qkv,
     mask_options,
@@ -37,12 +36,6 @@ def check(rng, *packed, **options):
     mask, _ = split_options(options)
     assert_defined(got, reference.varlen_attention_bwd, dout, *packed, **mask)
     assert_equal((dout, *packed), before)
-
-
-@each_mask
-@each_lengths
-def test_lengths(rng, lengths, causal):
-    check(rng, *make_packed(rng, lengths), causal=causal, **EIGHTS)
 
 
 @each_option

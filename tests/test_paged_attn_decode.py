@@ -20,7 +20,6 @@ from cases import (
     random,
     split_options,
 )
-from few_cases import pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,14 +48,6 @@ def check(arrays, **options):
     options, _ = split_options(options)
     assert_defined((out, lse), reference.paged_attention, *arrays, **options)
     return out, lse
-
-
-@each_mask
-@each_page_size
-@pytest.mark.parametrize("num_splits", [0, 1, 3])
-def test_page_sizes(rng, page_size, num_splits, causal):
-    arrays = make_case(rng, 3, 4, 2, 6, page_size=page_size)
-    check(arrays, causal=causal, num_splits=num_splits, block_m=4, block_n=8)
 
 
 @each_mask
@@ -130,15 +121,6 @@ def test_the_heads_of_a_group_share_one_read_of_the_cache(rng, num_heads):
 
 
 # --- windows, softcap, ALiBi ------------------------------------------------------------------
-
-
-@each_option
-@pytest.mark.parametrize("page_size", [1, 7, 16])
-@pytest.mark.parametrize("num_splits", [1, 3, 7])
-@pytest.mark.few(lambda page_size, num_splits, mask: pairs(page_size, num_splits, mask))
-def test_masks(rng, page_size, num_splits, mask):
-    arrays = make_case(rng, 3, 4, 2, 6, page_size=page_size)
-    check(arrays, **mask_options(mask, 4), num_splits=num_splits, block_m=4, block_n=8)
 
 
 @each_option
