@@ -234,7 +234,9 @@ def test_the_next_kernel_runs_where_the_first_cannot_be_launched(gpu, monkeypatc
         assert job.choose(inputs, options).kernel == "flash_decode_gather"
         with pytest.warns(UserWarning, match="flash_decode_gather cannot run"):
             job.call(inputs, options)
-    for name in ("flash_decode_mma", "flash_decode_wide", "paged_attn_decode"):
+    for name in (
+        "flash_decode_mma", "flash_decode_columns", "flash_decode_wide", "paged_attn_decode"
+    ):  # fmt: skip
         function(name, refused)
     with pytest.warns(UserWarning), pytest.raises(launching.LaunchRefusedError):
         job.call(inputs, options)
@@ -373,7 +375,8 @@ def test_kernels_that_take_one_head_dim_up_to_256_are_not_taken(gpu, head_dims, 
     lengths = CupyArray(np.full(1, 64, np.int32))
     choice = fa_numba.which("flash_decode", q, q, v, lengths)
     if head_dims[0] == head_dims[1]:
-        assert choice.kernel == "flash_decode_wide"
+        in_16_bits = dtype == np.float16
+        assert choice.kernel == f"flash_decode_{'columns' if in_16_bits else 'wide'}"
     else:
         assert choice.kernel == "flash_decode"
         assert re.search(refusal.replace("k|", "k_cache|"), choice.refused["flash_decode_wide"])

@@ -63,10 +63,13 @@ class Unit(NamedTuple):
     m_tile: int
 
 
-def check_on_tensor_cores(name, supported, q, k_cache, v_cache, *rest, **more):
+def check_on_tensor_cores(
+    name, supported, q, k_cache, v_cache, *rest, head_dims=checks.ONE_HEAD_DIM, **more
+):
     """`check_problem`, for the tensor-core kernel `name` and its GPU."""
-    problem = check_problem(q, k_cache, v_cache, *rest, **more)
-    checks.check_decode_tensor_core(q, k_cache, v_cache, name=name, supported=supported)
+    problem = check_problem(q, k_cache, v_cache, *rest, head_dims=head_dims, **more)
+    limits = {"supported": supported, "max_head_dim": head_dims.most}
+    checks.check_decode_tensor_core(q, k_cache, v_cache, name=name, **limits)
     checks.check_aligned(q=q, k_cache=k_cache, v_cache=v_cache)
     return problem
 
