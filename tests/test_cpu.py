@@ -306,12 +306,9 @@ def check_decode(q, cache, **options):
     k, v = reference.paged_kv_lookup(*cache)
     for b, seq_len in enumerate(seq_lens):
         k[b, seq_len:] = v[b, seq_len:] = np.nan
-    want = reference.cached_attention(q, k, v, seq_lens, **options)
-    plain = reference.cached_attention(q, k, v, seq_lens, **options, dtype=q.dtype.type)
     paged = cpu.paged_attn_decode(q, *cache, **options)
     for got in (paged, cpu.flash_decode(q, k, v, seq_lens, **options)):
-        for x, x_ref, x_plain in zip(got, want, plain, strict=True):
-            assert_close(x, x_ref, x_plain)
+        assert_defined(got, reference.cached_attention, q, k, v, seq_lens, **options)
 
 
 @each_option
