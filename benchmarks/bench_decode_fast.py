@@ -191,9 +191,8 @@ def on_torch_stream(function):
 def wide(groups=(1, 2, 4, 8, 16), page_sizes=(None, 16, 64), rings=()):
     """Print milliseconds and share of a copy's rate for heads of 320 and 512 columns.
 
-    One query of each of 16 sequences of 8192 keys with 4 heads, compared with float64 before:
-    `LEAST_ROWS` of `fa_numba.dispatch.decoding` follows. With rings, tuples of keys of a tile and
-    stages, flash_decode_columns alone is timed, with each.
+    One query of each of 16 sequences of 8192 keys with 4 heads, compared with float64 before. With
+    rings, tuples of keys of a tile and stages, flash_decode_columns alone is timed, with each.
     """
     choose, lengths = columns.choose_tiling, torch.full((16,), 8192, dtype=torch.int32).cuda()
     for head_dim in (320, 512):

@@ -155,7 +155,7 @@ def test_paged(decode, dtype, case, page_size):
         (([8192, 100], 8192, 1, 16, 4, 512), "bfloat16", "columns"),
         (([3000, 0, 33], 3001, 1, 16, 1, 320), "float16", "columns"),
         (([130, 5], 130, 3, 8, 1, 264), "float16", "columns"),
-        (([8192, 100], 8192, 1, 4, 4, 512), "float16", "wide"),
+        (([8192, 100], 8192, 1, 4, 4, 512), "float16", "columns"),
         (([300, 1], 301, 3, 4, 2, 320), "float32", "wide"),
     ],
     ids=["4_rows", "16_rows", "24_rows", "1_row", "float32"],

@@ -5,15 +5,10 @@ from typing import NamedTuple
 
 from fa_numba import checks
 from fa_numba.checks import AMPERE, HOPPER
-from fa_numba.checks.refused import RefusedValueError
 from fa_numba.dispatch.candidates import Candidate, lesson, on_cpu
 from fa_numba.dispatch.job import job
 from fa_numba.dispatch.options import options_of
 from fa_numba.runtime import arrays
-
-# Rows of queries of a K/V head from which flash_decode_columns is faster than flash_decode_wide,
-# which reads keys of one row at the rate of a copy.
-LEAST_ROWS = 2
 
 
 class Inputs(NamedTuple):
@@ -42,18 +37,6 @@ def on_tensor_cores(candidate, inputs, options, **limits):
     checks.check_aligned(**named)
 
 
-def of_several_rows(candidate, inputs, options):
-    """Raise unless flash_decode_columns can take these inputs, with several rows for a key."""
-    limits = {"supported": AMPERE, "max_head_dim": checks.MAX_WIDE_HEAD_DIM}
-    on_tensor_cores(candidate, inputs, options, **limits)
-    rows = inputs.q.shape[1] * inputs.q.shape[2] // inputs.k_cache.shape[2]
-    if rows < LEAST_ROWS:
-        raise RefusedValueError(
-            f"multiplies 16 rows of queries by a key of their K/V head, and pays off from "
-            f"{LEAST_ROWS} on, got {rows}"
-        )
-
-
 def table_by_name(q, k_cache, v_cache, block_table, seq_lens):
     """The arguments of a decoder that takes the block table as an option."""
     return (q, k_cache, v_cache, seq_lens), {"block_table": block_table}
@@ -65,13 +48,14 @@ def decoders(**more):
     on_ampere = functools.partial(on_tensor_cores, supported=AMPERE)
     fastest = "the fastest at most problems of `python -m benchmarks decode_fast`"
     tensor_cores = "reads 16-bit caches faster than kernels without tensor cores"
-    columns = "it alone runs on tensor cores at a head_dim above 256, for several rows of a head"
+    columns = "it alone runs on tensor cores at a head_dim above 256"
     any_gpu, wide = "takes any GPU, dtype and strides", {"head_dims": checks.WIDE_HEAD_DIM}
-    for_rows = {"check": of_several_rows, **wide}
+    up_to_512 = functools.partial(on_ampere, max_head_dim=checks.MAX_WIDE_HEAD_DIM)
+    of_columns = {"check": up_to_512, **wide}
     return (
         Candidate("flash_decode_gather", "tensor_core", why=fastest, check=on_hopper, **more),
         Candidate("flash_decode_mma", "tensor_core", why=tensor_cores, check=on_ampere, **more),
-        Candidate("flash_decode_columns", "tensor_core", why=columns, **for_rows, **more),
+        Candidate("flash_decode_columns", "tensor_core", why=columns, **of_columns, **more),
         Candidate("flash_decode_wide", "on_cuda_cores", why=any_gpu, **wide, **more),
     )
 
