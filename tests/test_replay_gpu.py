@@ -12,13 +12,11 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from gpu_cases import ON_A_GPU
+from gpu_cases import ON_A_GPU, cupy_on_a_gpu
 from numba import cuda
 
-cupy = pytest.importorskip("cupy", reason="needs CuPy")
+cupy = cupy_on_a_gpu()
 pytestmark = ON_A_GPU
-if not cuda.is_available():
-    pytest.skip("needs a CUDA GPU", allow_module_level=True)
 
 import fa_numba  # noqa: E402
 from fa_numba.kernels.flash_decode import flash_decode  # noqa: E402
