@@ -60,7 +60,3 @@ def measure(batch, seqlen, num_heads, head_dim, causal):
     for name, backend in peers.items():
         with sdpa_kernel(backend):
             yield name, time_ms(scaled_dot_product_attention, q, k, v, is_causal=causal, repeats=8)
-
-
-if __name__ == "__main__":
-    main()

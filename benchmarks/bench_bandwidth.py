@@ -54,7 +54,3 @@ def main():
         moved = (3 if name == "vector_add" else 2) * x.nbytes
         rows.append({"kernel": name, "ms": round(ms, 4), "GB/s asked for": round(moved / ms / 1e6)})
     save("bandwidth", rows, note=f"float32, {SIDE} x {SIDE} elements; GB/s of the bytes asked for")
-
-
-if __name__ == "__main__":
-    main()

@@ -113,7 +113,3 @@ def measure(job, kind, problem):
     row["ratio"] = round(min(ms.values()) / ms[taken], 3)
     print(row, flush=True)
     return row
-
-
-if __name__ == "__main__":
-    main()

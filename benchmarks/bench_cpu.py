@@ -353,7 +353,3 @@ def main():
         f"{os.getloadavg()[1]:.1f})"
     )
     save("cpu", found, note=note, on=cpu())
-
-
-if __name__ == "__main__":
-    main()

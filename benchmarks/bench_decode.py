@@ -60,7 +60,3 @@ def measure(batch, seqlen, num_heads, num_kv_heads):
     grouped = {"enable_gqa": True} if num_heads != num_kv_heads else {}
     ms = time_ms(scaled_dot_product_attention, q, k, v, **grouped, repeats=8)
     yield "SDPA, PyTorch's choice", None, None, ms
-
-
-if __name__ == "__main__":
-    main()

@@ -3,9 +3,14 @@
 Before anything is timed, all of a kernel's output is compared with float64 at that size. A call in
 a CUDA graph of `CALLS` calls is timed too. That time holds neither the launches nor the clearing of
 L2, which is not needed: each call reads far more than L2 holds.
+
+`python -m benchmarks.bench_decode_fast --wide` prints both decoders of heads above 256 columns
+instead, and `--rings` other rings of `flash_decode_columns`.
 """
 
 import contextlib
+import itertools
+import sys
 from functools import partial
 
 import cupy
@@ -16,6 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from benchmarks.bench_tensor_core import relative_error
 from benchmarks.timing import save_each, time_ms
 from fa_numba.on_cuda_cores.flash_decode_wide import flash_decode_wide
+from fa_numba.tensor_core import flash_decode_columns as columns
 from fa_numba.tensor_core.flash_decode_gather import flash_decode_gather
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma
 
@@ -182,5 +188,42 @@ def on_torch_stream(function):
         return time_ms(function, repeats=REPEATS)
 
 
+def wide(groups=(1, 2, 4, 8, 16), page_sizes=(None, 16, 64), rings=()):
+    """Print milliseconds and share of a copy's rate for heads of 320 and 512 columns.
+
+    One query of each of 16 sequences of 8192 keys with 4 heads, compared with float64 before. With
+    rings, tuples of keys of a tile and stages, flash_decode_columns alone is timed, with each.
+    """
+    choose, lengths = columns.choose_tiling, torch.full((16,), 8192, dtype=torch.int32).cuda()
+    for head_dim in (320, 512):
+        torch.manual_seed(0)
+        shape = 16, 8192, 4, head_dim
+        k, v = (torch.empty(shape, device="cuda", dtype=torch.float16).normal_() for _ in "kv")
+        copy_ms = time_copy(k)
+        caches = {x: paged(k, v, x) if x else ((k, v), None) for x in page_sizes}
+        for group, page_size in itertools.product(groups, page_sizes):
+            q = torch.randn(16, 1, 4 * group, head_dim, device="cuda").half()
+            want, row = definition(q, k, v), {}
+            given, table = caches[page_size]
+            for form in rings or (flash_decode_wide, columns.flash_decode_columns):
+                function = columns.flash_decode_columns if rings else form
+                if rings:
+                    columns.choose_tiling = lambda *_, ring=form: columns.Tiling(*ring)
+                    function.replays.clear()
+                call = partial(function, q, *given, lengths, block_table=table)
+                error = relative_error(call()[0], want)
+                assert error <= 4 * ROUNDING["float16"], f"{form}, {head_dim=}, {group=}: {error}"
+                ms = on_torch_stream(call)
+                row[form if rings else form.__name__] = round(ms, 4), round(copy_ms / ms, 3)
+            print(f"d = {head_dim}, {group} rows, pages of {page_size}: {row}", flush=True)
+    columns.choose_tiling = choose
+
+
 if __name__ == "__main__":
-    main()
+    match sys.argv[1:]:
+        case ["--wide"]:
+            wide()
+        case ["--rings"]:
+            wide((4, 16), (None, 16), rings=((32, 3), (16, 4), (16, 6)))
+        case _:
+            main()

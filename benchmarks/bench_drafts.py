@@ -114,7 +114,3 @@ def main():
         f"processor, medians of {ROUNDS} alternating rounds on a machine with other work"
     )
     save("drafts", rows, note=note, on=cpu())
-
-
-if __name__ == "__main__":
-    main()

@@ -125,7 +125,3 @@ def definition(dout, q, k, v, causal, kept):
     threshold = int(DROPOUT["dropout_p"] * 2**15)
     out = (s.softmax(-1) * kept * (2**15 / (2**15 - threshold))) @ v
     return out.detach(), *torch.autograd.grad(out, (q, k, v), dout)
-
-
-if __name__ == "__main__":
-    main()

@@ -73,7 +73,3 @@ def measure(batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim):
             row[name] = None  # it cannot run this problem
     best = min(filter(None, (row[name] for name in PEERS)), default=math.nan)
     return row | {"ratio": round(best / ms, 3)}
-
-
-if __name__ == "__main__":
-    main()

@@ -141,7 +141,3 @@ def in_e4m3(q, k, v, *, hadamard, blocks):
 def rmse(x, y):
     """Root of the mean squared difference."""
     return float((x.double() - y).square().mean().sqrt())
-
-
-if __name__ == "__main__":
-    main()

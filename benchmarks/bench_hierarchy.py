@@ -120,7 +120,3 @@ def main():
     finally:
         note = f"clocks of {clock / 1e9:.2f} GHz; a step has a load and one integer instruction"
         save("hierarchy", rows, note=note)
-
-
-if __name__ == "__main__":
-    main()

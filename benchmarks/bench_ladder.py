@@ -119,7 +119,3 @@ def definition(dout, q, k, v, causal):
     out = p @ v
     ds = p * (dout @ v.T - (dout * out).sum(-1, keepdim=True)) * scale
     return out, ds @ k, ds.T @ q, p.T @ dout
-
-
-if __name__ == "__main__":
-    main()

@@ -228,7 +228,3 @@ def first_call(folder):
         check=True,
     )
     return [float(word) for word in told.stdout.split()]
-
-
-if __name__ == "__main__":
-    main()

@@ -48,7 +48,3 @@ def main():
 def row(what, seqlen, kernel, function, *args, **options):
     ms = round(time_ms(function, *args, **options), 4)
     return {"what": what, "seqlen": seqlen, "kernel": kernel, "ms": ms}
-
-
-if __name__ == "__main__":
-    main()

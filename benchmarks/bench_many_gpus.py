@@ -69,7 +69,3 @@ def num_gpus():
         return cupy.cuda.runtime.getDeviceCount()
     except Exception:
         return 0
-
-
-if __name__ == "__main__":
-    main()

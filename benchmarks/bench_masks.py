@@ -62,7 +62,3 @@ def row(kernel, mask, pairs, ms):
         "ms": round(ms, 3),
         "TFLOP/s": round(flops / ms / 1e9, 2),
     }
-
-
-if __name__ == "__main__":
-    main()

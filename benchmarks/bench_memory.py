@@ -76,7 +76,3 @@ def measure(function, seqlen, *args):
         "extra bytes": extra,
         "extra bytes per head and token": round(extra / (HEADS * seqlen), 2),
     }
-
-
-if __name__ == "__main__":
-    main()

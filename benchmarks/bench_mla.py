@@ -91,7 +91,3 @@ def in_pages(cache, page_size):
     moved = torch.empty_like(pages)
     moved[order] = pages
     return moved, order.reshape(batch, seqlen // page_size).to(torch.int32)
-
-
-if __name__ == "__main__":
-    main()

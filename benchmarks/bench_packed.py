@@ -128,7 +128,3 @@ def cudnn(dout, q, k, v, causal):
         functools.partial(forward, alone),
         lambda: torch.autograd.grad(out, inputs, dout, retain_graph=True),
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -90,7 +90,3 @@ def main():
 def row(what, page_size, ms, moved):
     gb_per_s = round(moved / ms / 1e6)
     return {"what": what, "page_size": page_size, "ms": round(ms, 4), "GB/s": gb_per_s}
-
-
-if __name__ == "__main__":
-    main()

@@ -67,7 +67,3 @@ def measure(head_dim, seqlen, causal):
         row |= {"ms": round(ms, 4), "TFLOP/s": round(flops / ms / 1e9, 1)}
         rows.append(row | {"error": float(f"{error:.2g}")})
     return rows
-
-
-if __name__ == "__main__":
-    main()

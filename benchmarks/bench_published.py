@@ -217,7 +217,3 @@ def errors_of(layout, dout, q, k, v, out, gradients, causal):
         got = dk[-1, :, -1], dv[-1, :, -1]
         errors += [relative_error(x, y) for x, y in zip(got, sums, strict=True)]
     return errors
-
-
-if __name__ == "__main__":
-    main()

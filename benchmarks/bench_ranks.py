@@ -65,7 +65,3 @@ def measure(layout, world_size, dout, q, k, v, want):
         "most_pairs": int(pairs.max()),
         "efficiency": float(pairs.mean() / forward.pairs.max(axis=0).sum()),
     }
-
-
-if __name__ == "__main__":
-    main()

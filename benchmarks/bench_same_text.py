@@ -96,7 +96,3 @@ def main():
         "what was found, kept and preempted is that of fp8"
     )
     save("same_text", rows, note=note, on=cpu())
-
-
-if __name__ == "__main__":
-    main()

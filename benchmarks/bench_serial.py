@@ -100,7 +100,3 @@ def main():
         f"machine {os.getloadavg()[1]:.1f}); the kernels are in `engine/tests/serial_kernels.py`"
     )
     save("serial", table_rows, note=note, on=cpu())
-
-
-if __name__ == "__main__":
-    main()

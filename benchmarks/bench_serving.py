@@ -252,7 +252,3 @@ def main():
         f"{BRANCHES} answers at a time where no batch is given"
     )
     save("serving", rows, note=note, on=cpu())
-
-
-if __name__ == "__main__":
-    main()

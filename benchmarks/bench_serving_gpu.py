@@ -82,7 +82,3 @@ def of_model(model, what):
                 }
             )
     return rows
-
-
-if __name__ == "__main__":
-    main()

@@ -194,7 +194,3 @@ def counts(engine):
     """Steps, tokens of prompts that were found and all, guesses that were kept and all: so far."""
     schedule = engine.schedule
     return np.array([engine.steps, schedule.shared, schedule.read, engine.kept, engine.guesses])
-
-
-if __name__ == "__main__":
-    main()

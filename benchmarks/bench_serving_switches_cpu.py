@@ -47,7 +47,3 @@ def main():
         "switch, with pages of the same dtype"
     )
     save("serving_switches_cpu", rows, note=note, on=cpu())
-
-
-if __name__ == "__main__":
-    main()

@@ -110,7 +110,3 @@ def measure(name, ours, peer, num_bytes):
         "of copy": round(ms["copy"] / ms["ours"], 3),
         "of SDPA": round(ms["SDPA"] / ms["ours"], 3),
     }
-
-
-if __name__ == "__main__":
-    main()

@@ -45,7 +45,3 @@ def main():
                 rows.append(row)
             del x, y, truth
     save("softmax", rows, note="GB/s counts one read and one write of the matrix")
-
-
-if __name__ == "__main__":
-    main()

@@ -135,7 +135,3 @@ def of_head(q, k, v, causal):
 def relative_error(out, want):
     """NaN where anything is."""
     return float((out.double() - want).norm() / want.norm())
-
-
-if __name__ == "__main__":
-    main()

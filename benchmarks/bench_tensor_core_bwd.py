@@ -137,7 +137,3 @@ def options():
         row |= {"head_dim": head_dim, "seqlen": seqlen, "causal": True}
         rows.append({**row, **timed(call, flops)})
     return rows
-
-
-if __name__ == "__main__":
-    main()

@@ -159,7 +159,3 @@ def definition(q, k, v, *, causal=False, window_size=(-1, -1), softcap=0.0, alib
         p = torch.softmax(s.masked_fill_(unseen, -torch.inf), dim=-1)
         out[b, :, head] = p @ v[b, :, kv_head].double()
     return out
-
-
-if __name__ == "__main__":
-    main()

@@ -91,7 +91,3 @@ def row(name, ms, *, flops=None, moved=None):
         "TFLOP/s": flops and round(flops / ms / 1e9, 2),
         "GB/s": moved and round(moved / ms / 1e6),
     }
-
-
-if __name__ == "__main__":
-    main()

@@ -45,7 +45,3 @@ def main():
                     | {"ms": round(ms, 4), "GB/s": round(read / ms / 1e6)}
                 )
     save("topk", rows, note=f"k = {K}; GB/s counts one read of the matrix")
-
-
-if __name__ == "__main__":
-    main()

@@ -64,7 +64,3 @@ def measure(seqlen):
             "faster": round(all_ms / ms, 2),
             "bytes": round(1 / (1 / PAGE_SIZE + top * PAGE_SIZE / seqlen), 2),
         }
-
-
-if __name__ == "__main__":
-    main()

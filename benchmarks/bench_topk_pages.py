@@ -72,7 +72,3 @@ def measure(data):
             "recall": round(float(recall.sum(axis=3).mean()), 4),
             "error": float(f"{np.linalg.norm(out - exact) / np.linalg.norm(exact):.2g}"),
         }
-
-
-if __name__ == "__main__":
-    main()

@@ -232,7 +232,3 @@ def main():
     )
     parts = {"training": training_rows, "calls": call_rows, "host": host_rows}
     save_each("torch", parts, note=note)
-
-
-if __name__ == "__main__":
-    main()

@@ -168,7 +168,3 @@ def main():
         f"a call returns, (batch, heads, seqlen, head_dim) = {LAYER}, causal"
     )
     save_each("torch_step", {"calls": call_rows, "steps": step_rows}, note=note)
-
-
-if __name__ == "__main__":
-    main()

@@ -113,7 +113,3 @@ def main():
         f"(load average of the machine {os.getloadavg()[1]:.1f})"
     )
     save("user_masks_cpu", rows, note=note, on=cpu())
-
-
-if __name__ == "__main__":
-    main()

@@ -2,17 +2,15 @@
 
 Beside PyTorch's `scaled_dot_product_attention`: FlashAttention-2 and cuDNN refuse these sizes, so
 it takes the memory-efficient kernel or the plain formula.
-
-`python -m benchmarks.bench_wide --tilings` prints rates of `flash_attn_wide`'s tilings instead.
 """
 
 import itertools
-import sys
+import math
 from functools import partial
+from unittest import mock
 
 import numpy as np
 
-from benchmarks.bench_l2 import array, rates
 from benchmarks.bench_ladder import definition as gradients_of
 from benchmarks.bench_tensor_core import (
     REPEATS,
@@ -23,11 +21,12 @@ from benchmarks.bench_tensor_core import (
     relative_error,
 )
 from benchmarks.timing import save_each, time_ms
+from fa_numba.tensor_core import flash_attn_wide as wide
 from fa_numba.tensor_core.flash_attn_bwd_stored import flash_attn_bwd_stored
-from fa_numba.tensor_core.flash_attn_wide import PIECE_COLS, Tiling, flash_attn_wide
+from fa_numba.tensor_core.flash_attn_wide import flash_attn_wide
 from fa_numba.tensor_core.flash_attn_wide_varlen import flash_attn_wide_varlen
 
-HEAD_DIMS, SEQLENS = (320, 384, 512), (512, 2048, 8192)
+HEAD_DIMS, SEQLENS = (264, 320, 384, 512), (512, 2048, 8192)
 
 
 def main():
@@ -36,7 +35,7 @@ def main():
         "wide",
         {f"{dtype}, d = {d}": partial(rows_of, dtype, d) for dtype, d in sizes},
         note=f"TFLOP/s, packed: the same sequences in one row; {TOKENS} tokens in all, num_heads * "
-        f"head_dim = {WIDTH} or just below; "
+        f"head_dim = {WIDTH} or just below; not copied: flash_attn_wide with rows as they are; "
         "4·batch·heads·seqlen²·head_dim, backward 10, halved if causal; error: ‖x − float64‖ / "
         "‖float64‖ for out, and the largest one of dq, dk, dv of one head",
     )
@@ -61,6 +60,12 @@ def measure(dtype, head_dim, seqlen, causal):
     error = relative_error(out, definition(q, k, v, causal))
     assert error <= 2 * ROUNDING[dtype], f"{dtype}, {shape}, {causal=}: {error}"
     ours = time_ms(lambda: flash_attn_wide(q, k, v, causal=causal), repeats=REPEATS)
+    not_copied = {}
+    if head_dim % wide.SECTOR_COLS:
+        with mock.patch.object(wide, "TILES_OF_COPY", math.inf):
+            call = partial(flash_attn_wide.__wrapped__, q, k, v, causal=causal)
+            ms = time_ms(call, repeats=REPEATS)
+        not_copied["not copied"] = round(flops / ms / 1e9, 1)
     starts = torch.arange(0, TOKENS + 1, seqlen, dtype=torch.int32, device="cuda")
     of_row = *(x.flatten(0, 1) for x in (q, k, v)), starts, starts
     same = flash_attn_wide_varlen(*of_row, causal=causal)[0].view_as(out)
@@ -91,6 +96,7 @@ def measure(dtype, head_dim, seqlen, causal):
         "seqlen": seqlen,
         "causal": causal,
         "flash_attn_wide": round(flops / ours / 1e9, 1),
+        **not_copied,
         "packed": round(flops / packed / 1e9, 1),
         "SDPA": round(flops / theirs / 1e9, 1),
         "error": float(f"{error:.2g}"),
@@ -100,26 +106,5 @@ def measure(dtype, head_dim, seqlen, causal):
     }
 
 
-def tilings(seqlen=8192, turns=3):
-    """Print medians for each tiling and head_dim: `rates`, so with the clock."""
-    choices = [Tiling(*x) for x in itertools.product((4, 3), (False, True))]
-    for head_dim in HEAD_DIMS:
-        heads = WIDTH // head_dim
-        q, k, v = (array(seqlen, heads, head_dim) for _ in range(3))
-        exact, flops = definition(q, k, v, False), 4 * heads * seqlen**2 * head_dim
-        calls = {
-            x: lambda x=x: flash_attn_wide(q, k, v, tiling=x)  # noqa: B023
-            for x in choices
-            if head_dim <= x.pieces * PIECE_COLS
-        }
-        for tiling, call in calls.items():
-            error = relative_error(call()[0], exact)
-            assert error <= 2 * ROUNDING["bfloat16"], f"{head_dim=}, {tiling}: {error}"
-        samples = [{x: rates(call, flops, 0.25) for x, call in calls.items()} for _ in range(turns)]
-        for x in calls:
-            row = {key: np.median([some[x][key] for some in samples]) for key in samples[0][x]}
-            print(head_dim, x, row)
-
-
 if __name__ == "__main__":
-    tilings() if sys.argv[1:] == ["--tilings"] else main()
+    main()

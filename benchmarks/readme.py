@@ -1,5 +1,6 @@
 """Write the tables of README.md and docs/, between their markers, from benchmarks/results/."""
 
+import functools
 import json
 import os
 import re
@@ -54,6 +55,24 @@ def load(question, folder=""):
     """The record of a question, or None: in a folder of results those of another GPU."""
     path = RESULTS / folder / f"{question}.json"
     return json.loads(path.read_text()) if path.exists() else None
+
+
+def of_record(question):
+    """For a function of a record that makes rows, or a text: it becomes one of a folder of results.
+
+    Rows become a table with the record's caption. Without a record the result is None.
+    """
+
+    def decorate(function):
+        @functools.wraps(function)
+        def read(folder=""):
+            record = load(question, folder)
+            made = record and function(record)
+            return f"{caption(record)}\n\n{table(made)}" if isinstance(made, list) else made
+
+        return read
+
+    return decorate
 
 
 def caption(record):
@@ -206,11 +225,9 @@ def fp8_table():
     return rates and "\n\n".join([rates, table(errors)] if errors else [rates])
 
 
-def fp8_cache_table():
+@of_record("fp8_cache")
+def fp8_cache_table(record):
     """Tokens per second of a cache of e4m3 beside float16; then errors."""
-    record = load("fp8_cache")
-    if record is None:
-        return None
     rates = {}
     for row in (row for row in record["rows"] if "ms" in row):
         size = f"{row['batch']} × {row['seqlen']}", row["heads"], row["cache"]
@@ -232,11 +249,10 @@ def every_row(question):
     return record and f"{caption(record)}\n\n{table(record['rows'])}"
 
 
-def topk_pays():
+@of_record("topk_decode")
+def topk_pays(record):
     """From which number of keys few pages take less time than all, by lines through the lengths."""
-    record, found = load("topk_decode"), []
-    if record is None:
-        return None
+    found = []
     for top in sorted({row["pages"] for row in record["rows"]}):
         rows = [row for row in record["rows"] if row["pages"] == top]
         lengths = [row["seqlen"] for row in rows]
@@ -260,21 +276,16 @@ def masks_table():
     )
 
 
-def user_masks_table():
+@of_record("user_masks")
+def user_masks_table(record):
     """A problem of `bench_user_masks` with a row for each head_dim."""
-    record = load("user_masks")
-    if record is None:
-        return None
-    rows = [{"problem": row["problem"], **row} for row in record["rows"]]
-    return f"{caption(record)}\n\n{table(with_all_columns(rows))}"
+    return with_all_columns([{"problem": row["problem"], **row} for row in record["rows"]])
 
 
-def few_queries_table(folder=""):
+@of_record("few_queries")
+def few_queries_table(record):
     """Our time and that of PyTorch's attention: a row for each problem."""
-    record = load("few_queries", folder)
-    if record is None:
-        return None
-    rows = [
+    return [
         {
             "queries × keys": f"{row['batch']} × {row['seqlen_q']} × {row['seqlen_k']}",
             "heads": row["heads"],
@@ -285,7 +296,6 @@ def few_queries_table(folder=""):
         }
         for row in record["rows"]
     ]
-    return f"{caption(record)}\n\n{table(rows)}"
 
 
 def packed_table(direction):
@@ -300,12 +310,10 @@ def packed_table(direction):
     )
 
 
-def published_table(folder=""):
+@of_record("published")
+def published_table(record):
     """Our rate, those of PyTorch's in the same run, and the published one: a row for each size."""
-    record = load("published", folder)
-    if record is None:
-        return None
-    rows = [
+    return [
         {
             "layout": row["layout"],
             "pass": row["pass"],
@@ -314,14 +322,11 @@ def published_table(folder=""):
         }
         for row in record["rows"]
     ]
-    return f"{caption(record)}\n\n{table(rows)}"
 
 
-def choice_table(folder=""):
+@of_record("choice")
+def choice_table(record):
     """How near the kernel that a job takes is to the fastest: a row for each job."""
-    record = load("choice", folder)
-    if record is None:
-        return None
     rows = []
     for job in dict.fromkeys(row["job"] for row in record["rows"]):
         ratios = sorted(row["ratio"] for row in record["rows"] if row["job"] == job)
@@ -335,22 +340,19 @@ def choice_table(folder=""):
                 "least": ratios[0],
             }
         )
-    return f"{caption(record)}\n\n{table(rows)}"
+    return rows
 
 
-def dropout_table():
+@of_record("dropout")
+def dropout_table(record):
     """Rates over FlashAttention-2 and over the kernel without dropout: a row for each problem."""
 
     def problem(row):
         mask = "causal" if row["causal"] else "full"
         return f"{row['pass']}: d = {row['head_dim']}, n = {row['seqlen']}, {mask}"
 
-    record = load("dropout")
-    if record is None:
-        return None
     names = "TFLOP/s", "over FlashAttention-2", "over no dropout"
-    rows = [{"problem": problem(row)} | {x: row[x] for x in names} for row in record["rows"]]
-    return f"{caption(record)}\n\n{table(rows)}"
+    return [{"problem": problem(row)} | {x: row[x] for x in names} for row in record["rows"]]
 
 
 def with_quartiles(row, name):
@@ -413,7 +415,8 @@ def torch_tables():
     return training and "\n\n".join([training, *calls])
 
 
-def ranks_table():
+@of_record("ranks")
+def ranks_table(record):
     """Errors, bytes and pairs of rings on ranks in one process."""
 
     def row_of(row):
@@ -426,8 +429,7 @@ def ranks_table():
             "limit of the layout": f"{row['efficiency']:.2f}",
         }
 
-    record = load("ranks")
-    return record and f"{caption(record)}\n\n{table([row_of(row) for row in record['rows']])}"
+    return [row_of(row) for row in record["rows"]]
 
 
 def many_gpus_tables():
@@ -574,11 +576,9 @@ def memory_table():
     )
 
 
-def launch_table():
+@of_record("launch")
+def launch_table(record):
     """Calls that enqueue; then first calls, whose columns differ."""
-    record = load("launch")
-    if record is None:
-        return None
     rows = [row for row in record["rows"] if row["call"].startswith(CALLS)]
     first = [row for row in rows if "first call, s" in row]
     parts = [[row for row in rows if row not in first], first]
@@ -589,17 +589,6 @@ def with_all_columns(rows):
     """The same rows; the first has an empty cell for each column that only others have."""
     columns = dict.fromkeys(column for row in rows for column in row)
     return [columns | dict.fromkeys(columns, "") | row for row in rows]
-
-
-def engine_table():
-    record = load("engine")
-    return record and f"{caption(record)}\n\n{table(record['rows'])}"
-
-
-def serial_table():
-    """The cost of single threads that work alone."""
-    record = load("serial")
-    return record and f"{caption(record)}\n\n{table(record['rows'])}"
 
 
 def language_model_table(question):
@@ -693,11 +682,9 @@ def failing_check():
     return f"$ fa-numba check {WRONG[:5]}\n{said}"
 
 
-def engine_sentence():
+@of_record("engine")
+def engine_sentence(record):
     """The speed of the CPU engine beside Numba's simulator, for the README."""
-    record = load("engine")
-    if record is None:
-        return None
     row = record["rows"][0]
     return (
         f"One launch of “{row['kernel']}” takes {row['plain']} ms on the engine and "
@@ -796,7 +783,7 @@ DOCUMENTS = {
         "serving_switches_cpu": [every_row("serving_switches_cpu")],
         "serving_switches": [every_row("serving_switches")],
     },
-    "docs/microscope.md": lambda: {"engine": [engine_table(), serial_table()]},
+    "docs/microscope.md": lambda: {"engine": [every_row("engine"), every_row("serial")]},
 }
 
 

@@ -11,6 +11,16 @@ ON_A_GPU = [  # the marks of a file
 ]
 
 
+def cupy_on_a_gpu(*, hopper=False):
+    """CuPy. Skips the file that calls this where it is missing, or the GPU."""
+    cupy = pytest.importorskip("cupy", reason="needs CuPy")
+    if not cuda.is_available():
+        pytest.skip("needs a CUDA GPU", allow_module_level=True)
+    if hopper and cuda.get_current_device().compute_capability[0] != 9:
+        pytest.skip("needs a Hopper GPU", allow_module_level=True)
+    return cupy
+
+
 def as_tile(x):
     """The bytes of a 16-bit matrix as a tile in shared memory has them; missing columns are 0."""
     from fa_numba.ptx import layouts

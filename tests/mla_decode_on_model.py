@@ -14,6 +14,7 @@ MODULES = (
     *(f"ptx.{x}" for x in ("statement", "convert", "cp_async", "ldmatrix", "mma", "vectors")),
     *("kernels.masks", "on_cuda_cores.run_time_masks", "on_cuda_cores.decode_problem"),
     *(f"tensor_core.{x}" for x in ("forward", "fragments", "shared_plan", "decoding")),
+    "tensor_core.divided_columns",
     "tensor_core.mla_decode_mma",
 )
 SCALE = 0.3

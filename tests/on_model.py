@@ -43,7 +43,7 @@ OF_FUNCTION = "deterministic", "num_splits", "cluster"
 
 def main(
     name, sizes, heads, head_dim, expressions=None, head_dim_v=None, order="added", batch=1,
-    blocks=2, tiles=None, fault=None, **options,
+    blocks=2, tiles=None, fault=None, page_size=None, **options,
 ):  # fmt: skip
     """Compare a function's results with the definition in float64.
 
@@ -64,6 +64,8 @@ def main(
         Of queries, for which the workspace of flash_attn_bwd_stored has room.
     fault : (str, str), optional
         Text of the function's file, and what takes its place.
+    page_size : int, optional
+        Keys and values are in pages of so many, in any order.
     options
         Of the function and of the definition, or of the function alone.
     """
@@ -107,6 +109,8 @@ def main(
     want, plain = (
         outputs(*of_definition, *starts, **definition, dtype=x) for x in (np.float64, kind)
     )
+    if page_size:
+        given, ours["block_table"] = in_pages(rng, *given, page_size)
     results = getattr(modules[-1], name)(*given, *starts, **ours)
     if "bwd" not in name:
         (*results, lse), (*want, want_lse), plain = results, want, plain[:1]
@@ -123,6 +127,15 @@ def main(
                 at = np.s_[..., col : col + 128]
                 error, allowed = (np.linalg.norm(y[at] - exact[at]) for y in (x, rounded))
                 assert error <= 1.25 * allowed, f"columns from {col}: {error} > {allowed}"
+
+
+def in_pages(rng, q, k, v, page_size):
+    """Keys and values in pages in any order, behind one that must not be read; the block table."""
+    table = 1 + rng.permutation(k.size // k[0, :page_size].size).astype(np.int32)
+    pages = [np.full((1 + len(table), page_size, *x.shape[2:]), np.nan, x.dtype) for x in (k, v)]
+    for cache, x in zip(pages, (k, v), strict=True):
+        cache[table] = x.reshape(-1, *cache.shape[1:])
+    return (q, *pages), table.reshape(len(k), -1)
 
 
 def plant(module, text, other):

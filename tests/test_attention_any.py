@@ -5,7 +5,7 @@ import pytest
 from cases import (
     MASKS,
     TILES,
-    assert_close,
+    assert_defined,
     check_backward,
     check_forward,
     make_qkv,
@@ -79,10 +79,7 @@ def test_flash_decode(problem, mask, tiles, num_splits, data):
     with simt.options(package=True):
         got = flash_decode(q, k, v, seq_lens, num_splits=num_splits, **options)
     what = {name: x for name, x in options.items() if not name.startswith("block")}
-    want = reference.cached_attention(q, k, v, seq_lens, **what)
-    plain = reference.cached_attention(q, k, v, seq_lens, **what, dtype=np.float32)
-    for x, x_ref, x_f32 in zip(got, want, plain, strict=True):
-        assert_close(x, x_ref, x_f32)
+    assert_defined(got, reference.cached_attention, q, k, v, seq_lens, **what)
 
 
 lengths = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 25)), max_size=4)
@@ -103,14 +100,8 @@ def test_varlen(lengths, problem, mask, tiles):
     with simt.options(package=True):
         out, lse = flash_attn_varlen(*host, **what, **tiles)
         grads = flash_attn_varlen_bwd(dout, *host[:3], out, lse, *cu_seqlens, **what, **tiles)
-    want = reference.varlen_attention(*host, **what)
-    plain = reference.varlen_attention(*host, **what, dtype=np.float32)
-    for x, x_ref, x_f32 in zip((out, lse), want, plain, strict=True):
-        assert_close(x, x_ref, x_f32)
-    want = reference.varlen_attention_bwd(dout, *host, **what)
-    plain = reference.varlen_attention_bwd(dout, *host, **what, dtype=np.float32)
-    for x, x_ref, x_f32 in zip(grads, want, plain, strict=True):
-        assert_close(x, x_ref, x_f32, factor=3)
+    assert_defined((out, lse), reference.varlen_attention, *host, **what)
+    assert_defined(grads, reference.varlen_attention_bwd, dout, *host, **what)
 
 
 def decode(q, k, v, **tiles):

@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 from cases import make_paged_cache
-from numba import cuda
+from gpu_cases import cupy_on_a_gpu
 
-cupy = pytest.importorskip("cupy", reason="needs CuPy")
-if not cuda.is_available():
-    pytest.skip("needs a CUDA GPU", allow_module_level=True)
+cupy = cupy_on_a_gpu()
 
 from fa_numba import cascade_decode, reference  # noqa: E402
 from fa_numba.kv_cache import cascade_plan  # noqa: E402
+from fa_numba.tensor_core import shared_segment  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
@@ -45,3 +44,21 @@ def test_against_float64(in_order, dtype, seqlen_q, more):
     np.testing.assert_allclose(got[1].get(), want_lse, atol=1e-4, rtol=1e-4)
     for x, y in zip(got, again, strict=True):
         assert x.get().tobytes() == y.get().tobytes()
+
+
+@pytest.mark.parametrize("own", [(70, 1, 33, 128), (2000, 1500)], ids=["short", "long"])
+@pytest.mark.parametrize("softcap", [0.0, 5.0])
+def test_two_launches(own, softcap):
+    """More parts of the shared keys than warps; with long suffixes these are split, too."""
+    rng, page_size, shared = np.random.default_rng(0), 16, 200
+    k, v, table, lengths = make_paged_cache(rng, [3200 + n for n in own], page_size, 2, 128)
+    table[:, :shared] = table[0, :shared]
+    rows = cupy.asarray(rng.standard_normal((len(own), 1, 12, 128)).astype(np.float16))
+    q, k, v = rows[:, :, :8], k.astype(np.float16), v.astype(np.float16)  # q as from one product
+    plan = cascade_plan(table, lengths, page_size).on_device_of(q)
+    got = cascade_decode(q, *map(cupy.asarray, (k, v)), plan, softcap=softcap)
+    exact = (np.nan_to_num(x).astype(np.float64) for x in (k, v))
+    want, want_lse = reference.paged_attention(q.get(), *exact, table, lengths, softcap=softcap)
+    np.testing.assert_allclose(got[0].get().astype(np.float64), want, atol=1e-3)
+    np.testing.assert_allclose(got[1].get(), want_lse, atol=1e-4, rtol=1e-4)
+    assert shared_segment.attend_together.replays

@@ -12,6 +12,7 @@ import pytest
 from cases import (
     MASKS,
     assert_close,
+    assert_defined,
     assert_same,
     check_backward,
     check_forward,
@@ -295,14 +296,8 @@ def test_packed(lengths, problem, mask):
     host = (q, k, v, *cu_seqlens)
     out, lse = cpu.flash_attn_varlen(*host, **options)
     grads = cpu.flash_attn_varlen_grad(dout, *host[:3], out, lse, *cu_seqlens, **options)
-    want = reference.varlen_attention(*host, **options)
-    plain = reference.varlen_attention(*host, **options, dtype=np.float32)
-    for x, x_ref, x_f32 in zip((out, lse), want, plain, strict=True):
-        assert_close(x, x_ref, x_f32)
-    want = reference.varlen_attention_bwd(dout, *host, **options)
-    plain = reference.varlen_attention_bwd(dout, *host, **options, dtype=np.float32)
-    for x, x_ref, x_f32 in zip(grads, want, plain, strict=True):
-        assert_close(x, x_ref, x_f32, factor=3)
+    assert_defined((out, lse), reference.varlen_attention, *host, **options)
+    assert_defined(grads, reference.varlen_attention_bwd, dout, *host, **options)
 
 
 def check_decode(q, cache, **options):
@@ -311,12 +306,9 @@ def check_decode(q, cache, **options):
     k, v = reference.paged_kv_lookup(*cache)
     for b, seq_len in enumerate(seq_lens):
         k[b, seq_len:] = v[b, seq_len:] = np.nan
-    want = reference.cached_attention(q, k, v, seq_lens, **options)
-    plain = reference.cached_attention(q, k, v, seq_lens, **options, dtype=q.dtype.type)
     paged = cpu.paged_attn_decode(q, *cache, **options)
     for got in (paged, cpu.flash_decode(q, k, v, seq_lens, **options)):
-        for x, x_ref, x_plain in zip(got, want, plain, strict=True):
-            assert_close(x, x_ref, x_plain)
+        assert_defined(got, reference.cached_attention, q, k, v, seq_lens, **options)
 
 
 @each_option

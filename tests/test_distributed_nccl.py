@@ -9,7 +9,7 @@ import threading
 import fake_nccl
 import numpy as np
 import pytest
-from cases import make_qkv
+from cases import assert_equal, make_qkv
 
 from fa_numba.checks.distributed import SECRET
 from fa_numba.distributed import (
@@ -84,8 +84,7 @@ def test_the_bits_of_ranks_in_one_process(rng, world_size):
     assert errors == [None] * world_size
     want = run_ranks(lambda comm, *x: ring(comm, None, *x), world_size, *shards)
     for mine, other in zip(got, want.results, strict=True):
-        for x, y in zip(mine, other, strict=True):
-            np.testing.assert_array_equal(x, y, strict=True)
+        assert_equal(mine, other)
     assert all(fake.destroyed and not fake.aborted for fake in fakes)
 
 

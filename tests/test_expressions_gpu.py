@@ -208,6 +208,8 @@ def check_packed(name, heads, head_dim, dtype, **options):
 def test_block_lists_on_a_gpu_are_not_read_by_the_cpu(monkeypatch):
     if torch.cuda.get_device_capability()[0] != 9:
         pytest.skip("other kernels classify tiles on the CPU")
+    from fa_numba.tensor_core.flash_attn_split import flash_attn_split
+
     rng, n = np.random.default_rng(0), 500
     lists = rng.integers(-1, 8, (1, 2, 8, 3))
     mask = masks.block_lists(torch.tensor(lists, device="cuda"), n, group_size=2) & masks.causal
@@ -216,14 +218,16 @@ def test_block_lists_on_a_gpu_are_not_read_by_the_cpu(monkeypatch):
     on_gpu = [torch.tensor(x, device="cuda") for x in (dout, q, k, v)]
     monkeypatch.setattr(arrays, "to_numpy", None)
     out, lse = fa_numba.flash_attn(*on_gpu[1:], mask=mask)
+    of_splits = flash_attn_split(*on_gpu[1:], mask=mask, num_splits=3)
     gradients = fa_numba.flash_attn_grad(*on_gpu, out, lse, mask=mask)
     ordered = fa_numba.flash_attn_grad(*on_gpu, out, lse, mask=mask, deterministic=True)
     monkeypatch.undo()
     mask = masks.block_lists(lists, n, group_size=2) & masks.causal
     wanted = reference.attention(q, k, v, mask=mask)
     wanted_gradients = reference.attention_bwd(dout, q, k, v, mask=mask)
-    wanted = *wanted, *wanted_gradients, *wanted_gradients
-    for got, want in zip((out, lse, *gradients, *ordered), wanted, strict=True):
+    wanted = *wanted, *wanted, *wanted_gradients, *wanted_gradients
+    results = out, lse, *of_splits, *gradients, *ordered
+    for got, want in zip(results, wanted, strict=True):
         got = got.cpu().numpy().astype(np.float64)
         seen = np.isfinite(want)  # lse of a row that sees no key is -inf
         assert (np.isfinite(got) == seen).all()

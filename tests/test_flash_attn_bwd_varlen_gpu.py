@@ -9,15 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 from few_cases import pairs
-from gpu_cases import ON_A_GPU
+from gpu_cases import ON_A_GPU, cupy_on_a_gpu
 from numba import cuda
 
-cupy = pytest.importorskip("cupy", reason="needs CuPy")
+cupy = cupy_on_a_gpu(hopper=True)
 pytestmark = ON_A_GPU
-if not cuda.is_available():
-    pytest.skip("needs a CUDA GPU", allow_module_level=True)
-if cuda.get_current_device().compute_capability[0] != 9:
-    pytest.skip("needs a Hopper GPU", allow_module_level=True)
 
 from tensor_core_bwd_kernels import copy_windows  # noqa: E402
 

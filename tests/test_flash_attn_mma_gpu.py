@@ -2,13 +2,10 @@
 
 import numpy as np
 import pytest
-from gpu_cases import ON_A_GPU
-from numba import cuda
+from gpu_cases import ON_A_GPU, cupy_on_a_gpu
 
-cupy = pytest.importorskip("cupy", reason="needs CuPy")
+cupy = cupy_on_a_gpu()
 pytestmark = ON_A_GPU
-if not cuda.is_available():
-    pytest.skip("needs a CUDA GPU", allow_module_level=True)
 
 from fa_numba import reference  # noqa: E402
 from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma  # noqa: E402

@@ -23,6 +23,7 @@ from fa_numba.kernels.masks import make_bounds
 from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME, UNREAD
 from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.tensor_core import flash_attn_split as split
+from fa_numba.tensor_core import run_tables
 from fa_numba.tensor_core.mainloop import make_mainloop, make_plan
 from fa_numba.tensor_core.merge_splits import make_merge_splits
 from fa_numba.tiling.block_sizes import ceil_div
@@ -34,6 +35,7 @@ ARGUMENTS = MAP, MAP, MAP, types.Array(types.float32, 5, "C"), types.Array(types
 ARGUMENTS += types.int32, types.int32, types.float32
 MASK_ARGS = types.int32, types.int32, types.float32, types.float32
 NONE = types.Tuple(())  # no sinks, runs or arguments of a mask
+PAGES = types.Tuple((types.Array(types.int32, 2, "C"),))
 MASKS = [(False, FULL), (True, FULL), (True, (300, -1)), (False, (20, 200)), (False, (-1, 5))]
 
 
@@ -44,22 +46,29 @@ def kernel_of(head_dim, consumers, heads, causal, *rest):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "head_dim, consumers, heads, causal, window, softcap, alibi",
+    "head_dim, consumers, heads, causal, window, softcap, alibi, page_size",
     [
-        thorough(64, 1, 1, False, FULL, 0.0, False),
-        thorough(64, 3, 1, True, FULL, 0.0, False),
-        (128, 1, 2, True, FULL, 0.0, False),
-        thorough(128, 2, 4, False, FULL, 0.0, False),
-        thorough(128, 2, 1, False, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True),
-        thorough(64, 2, 1, True, FULL, 0.0, True),
-        thorough(256, 2, 1, True, (AT_RUN_TIME, -1), float(AT_RUN_TIME), True),
-        thorough(256, 2, 1, False, FULL, 0.0, False),
+        (128, 1, 4, False, FULL, 0.0, False, 16),
+        thorough(128, 2, 4, False, FULL, 0.0, False, 16),
+        thorough(64, 3, 1, False, FULL, 0.0, False, 8),
+        thorough(256, 2, 1, False, FULL, float(AT_RUN_TIME), False, 24),
+        thorough(64, 1, 1, False, FULL, 0.0, False, 0),
+        thorough(64, 3, 1, True, FULL, 0.0, False, 0),
+        (128, 1, 2, True, FULL, 0.0, False, 0),
+        thorough(128, 2, 4, False, FULL, 0.0, False, 0),
+        thorough(128, 2, 1, False, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True, 0),
+        thorough(64, 2, 1, True, FULL, 0.0, True, 0),
+        thorough(256, 2, 1, True, (AT_RUN_TIME, -1), float(AT_RUN_TIME), True, 0),
+        thorough(256, 2, 1, False, FULL, 0.0, False, 0),
     ],
 )
-def test_the_kernel_stays_in_registers(head_dim, consumers, heads, causal, window, softcap, alibi):
-    tiling, kernel = kernel_of(head_dim, consumers, heads, causal, window, softcap, alibi)
+def test_the_kernel_stays_in_registers(
+    head_dim, consumers, heads, causal, window, softcap, alibi, page_size
+):
+    options = window, softcap, alibi, None, False, page_size
+    tiling, kernel = kernel_of(head_dim, consumers, heads, causal, *options)
     slopes = types.Array(types.float32, 1, "C") if alibi else types.float32
-    more = slopes, *MASK_ARGS, NONE, NONE, NONE
+    more = slopes, *MASK_ARGS, NONE, PAGES if page_size else NONE, NONE
     code = compile_kernel(kernel, (*ARGUMENTS, *more), cc=(9, 0, "a"))
     stated = re.search(r"budget +(\d+) registers.*consumers, (\d+)", kernel.py_func.__doc__)
     assert code.registers <= int(stated[1 if consumers == 2 else 2])
@@ -106,7 +115,7 @@ def test_functions_of_the_user_stay_in_registers(name, head_dim, consumers, head
 def test_the_splits_divide_the_tiles_that_are_seen(name, consumers, heads, num_splits):
     """Each tile is in one split, of the class that it has; the splits have as many, or one more.
 
-    A split without tiles has the one behind the last key.
+    A split without tiles has the one behind the last key. A GPU makes the same table as the CPU.
     """
     seqlen_q, seqlen_k, num_heads = 300 if heads == 1 else 16, 1000, 8
     written, _ = expression_cases.options_of(name, num_heads, seqlen_k)
@@ -117,6 +126,11 @@ def test_the_splits_divide_the_tiles_that_are_seen(name, consumers, heads, num_s
     (table,) = split._runs_of_splits(
         mask, given.arguments, *sizes, 1, num_heads, tiling, num_splits
     )
+    ranges = run_tables.ranges_of(q, mask, given.arguments)
+    problem = (*sizes, 1, num_heads), tiling, num_splits
+    of_gpu = run_tables.make_split_table(q, mask, given.arguments, ranges, *problem)
+    np.testing.assert_array_equal(of_gpu[..., : table.shape[3], :], table)
+    assert not of_gpu[..., table.shape[3] :, :].any()
     rows = ROWS if heads == 1 else tiling.head_rows
     classes = tile_classes(mask, sizes, rows, block_n, given.arguments, 1, num_heads)
     last = classes.shape[3] - 1
@@ -218,6 +232,21 @@ def test_each_tile_of_keys_is_in_one_split(num_splits, heads, seqlen_q, seqlen_k
         if end_key(last, seqlen_k) > first_key(position):  # some row sees a key
             assert ordered[0][0] * block_n <= first_key(position)
             assert ordered[-1][1] * block_n >= end_key(last, seqlen_k)
+
+
+@pytest.mark.parametrize(
+    "sizes, heads, head_dim, options",
+    [
+        # two heads to a tile, in the second split a tile that ends with 7 pages
+        ((17, 144), (4, 2), 64, {"page_size": 16, "num_splits": 2, "batch": 2}),
+        thorough((70, 512), (2, 1), 64, {"page_size": 256, "num_splits": 3, "causal": True}),
+        thorough((33, 240), (1, 1), 72, {"page_size": 24, "num_splits": 1}),
+    ],
+)
+def test_pages_on_a_model(sizes, heads, head_dim, options, run_on_model):
+    pytest.importorskip("greenlet", reason="threads of the model")
+    case = {"name": "split", "sizes": sizes, "heads": heads, "head_dim": head_dim}
+    run_on_model("on_model.py", case | options)
 
 
 def rows_of(tiling, part, rows):
@@ -345,3 +374,8 @@ def test_bad_arguments_are_refused():
         split.flash_attn_split(x, x, x, num_splits=-1)
     with pytest.raises(ValueError, match="out_dtype must be None or \"float32\", got 'float16'"):
         split.flash_attn_split(x, x, x, out_dtype="float16")
+    table = np.zeros((1, 3), np.int32)
+    with pytest.raises(ValueError, match="page_size that is a multiple of 8, got 4"):
+        split.flash_attn_split(x, x, x, block_table=table)
+    with pytest.raises(ValueError, match="mask must be None with a block_table, got <function"):
+        split.flash_attn_split(x, x, x, block_table=table, mask=lambda *of: True)

@@ -3,15 +3,10 @@
 import numpy as np
 import pytest
 from few_cases import pairs
-from gpu_cases import ON_A_GPU
-from numba import cuda
+from gpu_cases import ON_A_GPU, cupy_on_a_gpu
 
-cupy = pytest.importorskip("cupy", reason="needs CuPy")
+cupy = cupy_on_a_gpu(hopper=True)
 pytestmark = ON_A_GPU
-if not cuda.is_available():
-    pytest.skip("needs a CUDA GPU", allow_module_level=True)
-if cuda.get_current_device().compute_capability[0] != 9:
-    pytest.skip("needs a Hopper GPU", allow_module_level=True)
 
 from test_tensor_core_masks_gpu import (  # noqa: E402
     MASKS,
@@ -113,6 +108,24 @@ def test_parts_of_the_keys_merge(rng):
     plain = plain_attention(*qkv).astype(np.float64)
     assert abs(out - want).max() <= 2 * abs(plain - want).max()
     np.testing.assert_allclose(lse, lse_want, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("page_size, pages", [(16, 45), (24, 11), (256, 3)])
+@pytest.mark.parametrize("seqlen_q, head_dim", [(17, 128), (130, 64)])
+def test_pages(rng, page_size, pages, seqlen_q, head_dim):
+    """The same bits as from keys one after the other; no page is read that is not in the table."""
+    qkv, _ = make_inputs(rng, (seqlen_q, page_size * pages, 4, 2, head_dim, "float16"))
+    q, k, v = map(on_gpu, qkv)
+    order = rng.permutation(2 * len(k) * pages)[: len(k) * pages].astype(np.int32)
+    shape = 2 * order.size, page_size, *k.shape[2:]
+    caches = [cupy.full(shape, np.nan, np.float16) for _ in "kv"]
+    for cache, x in zip(caches, (k, v), strict=True):
+        cache[cupy.asarray(order)] = x.reshape(-1, *shape[1:])
+    table = cupy.asarray(order.reshape(len(k), pages))
+    got = flash_attn_split(q, *caches, block_table=table, num_splits=2)
+    want = flash_attn_split(q, k, v, num_splits=2)
+    for x, y in zip(got, want, strict=True):
+        assert (x == y).all()
 
 
 def test_strided_arrays_and_nan_past_the_end(rng):

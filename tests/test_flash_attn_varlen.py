@@ -6,8 +6,8 @@ from cases import (
     MASKS,
     TWO_HEAD_DIMS,
     WIDE_HEAD_DIMS,
-    assert_close,
-    each_mask,
+    assert_defined,
+    assert_equal,
     each_option,
     make_qkv,
     mask_options,
@@ -55,12 +55,8 @@ def check(q, k, v, *cu, **options):
     before = [x.copy() for x in packed]
     mask, tiles = split_options(options)
     out, lse = flash_attn_varlen(*packed, **mask, **tiles)
-    want = reference.varlen_attention(*packed, **mask)
-    plain = reference.varlen_attention(*packed, **mask, dtype=np.float32)
-    assert_close(out, want[0], plain[0], name="out")
-    assert_close(lse, want[1], plain[1], name="lse")
-    for x, y in zip(packed, before, strict=True):
-        np.testing.assert_array_equal(x, y, strict=True)
+    assert_defined((out, lse), reference.varlen_attention, *packed, **mask)
+    assert_equal(packed, before)
     return out, lse
 
 
@@ -70,12 +66,6 @@ def one_by_one(q, k, v, cu_q, cu_k, **options):
         rows, keys = (slice(cu[b], cu[b + 1]) for cu in (cu_q, cu_k))
         out, lse = flash_attn_v2(q[None, rows], k[None, keys], v[None, keys], **options)
         yield rows, out[0], lse[0]
-
-
-@each_mask
-@each_lengths
-def test_lengths(rng, lengths, causal):
-    check(*make_packed(rng, lengths), causal=causal, **EIGHTS)
 
 
 @each_option

@@ -5,8 +5,8 @@ import pytest
 from cases import (
     MASKS,
     TWO_HEAD_DIMS,
-    assert_close,
-    each_mask,
+    assert_defined,
+    assert_equal,
     each_option,
     make_qkv,
     mask_options,
@@ -34,18 +34,8 @@ def check(rng, *packed, **options):
     before = [x.copy() for x in (dout, *packed)]
     got = gradients(dout, *packed, **options)
     mask, _ = split_options(options)
-    want = reference.varlen_attention_bwd(dout, *packed, **mask)
-    plain = reference.varlen_attention_bwd(dout, *packed, **mask, dtype=np.float32)
-    for name, *x in zip(("dq", "dk", "dv"), got, want, plain, strict=True):
-        assert_close(*x, factor=3, name=name)
-    for x, y in zip((dout, *packed), before, strict=True):
-        np.testing.assert_array_equal(x, y, strict=True)
-
-
-@each_mask
-@each_lengths
-def test_lengths(rng, lengths, causal):
-    check(rng, *make_packed(rng, lengths), causal=causal, **EIGHTS)
+    assert_defined(got, reference.varlen_attention_bwd, dout, *packed, **mask)
+    assert_equal((dout, *packed), before)
 
 
 @each_option

@@ -3,15 +3,10 @@
 import numpy as np
 import pytest
 from few_cases import pairs
-from gpu_cases import ON_A_GPU
-from numba import cuda
+from gpu_cases import ON_A_GPU, cupy_on_a_gpu
 
-cupy = pytest.importorskip("cupy", reason="needs CuPy")
+cupy = cupy_on_a_gpu(hopper=True)
 pytestmark = ON_A_GPU
-if not cuda.is_available():
-    pytest.skip("needs a CUDA GPU", allow_module_level=True)
-if cuda.get_current_device().compute_capability[0] != 9:
-    pytest.skip("needs a Hopper GPU", allow_module_level=True)
 
 from test_tensor_core_masks_gpu import assert_right, make_inputs, make_packed, on_gpu  # noqa: E402
 
@@ -26,7 +21,7 @@ SHAPES = {
     "small-head_dim_264": (65, 200, 2, 2, 264, "float16"),
     "head_dim_320": (333, 500, 4, 2, 320, "bfloat16"),
     "head_dim_384": (64, 1500, 2, 1, 384, "float16"),
-    "head_dim_392": (500, 300, 2, 1, 392, "float16"),
+    "copied": (500, 300, 2, 1, 392, "float16"),  # rows for TMA
     "long": (1100, 2000, 8, 4, 512, "float16"),
 }
 MASKS = {
@@ -65,6 +60,7 @@ PACKED = {
     "small": ([60, 0, 70, 3], [90, 20, 0, 65], 2, 1, 512, "float16"),
     "long": ([700, 1, 1300, 129], [700, 1, 1500, 200], 4, 2, 512, "bfloat16"),
     "head_dim_320": ([333, 64], [500, 128], 2, 2, 320, "float16"),
+    "copied": ([700, 1, 333], [700, 1, 500], 4, 2, 264, "float16"),  # rows for TMA
 }
 
 

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 from cases import MASKS, from_8_bits, in_8_bits, mask_options
 from few_cases import pairs
-from numba import cuda
+from gpu_cases import cupy_on_a_gpu
 
-cupy = pytest.importorskip("cupy", reason="needs CuPy")
-if not cuda.is_available() or cuda.get_current_device().compute_capability[0] != 9:
-    pytest.skip("needs a Hopper GPU", allow_module_level=True)
+cupy = cupy_on_a_gpu(hopper=True)
 
 from test_flash_decode_wide_gpu import (  # noqa: E402
     LARGE,

@@ -1,4 +1,4 @@
-"""flash_decode_wide and flash_decode_mma on a real GPU: `pytest -m gpu`.
+"""flash_decode_wide, flash_decode_mma, flash_decode_columns on a real GPU: `pytest -m gpu`.
 
 `-k small` keeps the cases that are small enough for compute-sanitizer (`make sanitize`).
 """
@@ -8,18 +8,17 @@ import numpy as np
 import pytest
 from cases import MASKS, make_qkv, mask_options
 from few_cases import pairs
-from gpu_cases import ON_A_GPU
-from numba import cuda
+from gpu_cases import ON_A_GPU, cupy_on_a_gpu
 
-cupy = pytest.importorskip("cupy", reason="needs CuPy")
+cupy = cupy_on_a_gpu()
 pytestmark = ON_A_GPU
-if not cuda.is_available():
-    pytest.skip("needs a CUDA GPU", allow_module_level=True)
 
 import fa_numba  # noqa: E402
 from fa_numba import reference  # noqa: E402
 from fa_numba.on_cuda_cores.flash_decode_wide import flash_decode_wide  # noqa: E402
 from fa_numba.runtime import arrays  # noqa: E402
+from fa_numba.tensor_core import flash_decode_columns as columns  # noqa: E402
+from fa_numba.tensor_core.flash_decode_columns import flash_decode_columns  # noqa: E402
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma  # noqa: E402
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
@@ -151,16 +150,18 @@ def test_paged(decode, dtype, case, page_size):
 
 
 @pytest.mark.parametrize(
-    "case, dtype",
+    "case, dtype, kernel",
     [
-        (([8192, 100], 8192, 1, 16, 4, 512), "bfloat16"),
-        (([8192, 100], 8192, 1, 4, 4, 512), "float16"),
-        (([300, 1], 301, 3, 4, 2, 320), "float32"),
+        (([8192, 100], 8192, 1, 16, 4, 512), "bfloat16", "columns"),
+        (([3000, 0, 33], 3001, 1, 16, 1, 320), "float16", "columns"),
+        (([130, 5], 130, 3, 8, 1, 264), "float16", "columns"),
+        (([8192, 100], 8192, 1, 4, 4, 512), "float16", "columns"),
+        (([300, 1], 301, 3, 4, 2, 320), "float32", "wide"),
     ],
-    ids=["4_rows", "1_row", "float32"],
+    ids=["4_rows", "16_rows", "24_rows", "1_row", "float32"],
 )
-def test_above_256_columns(case, dtype):
-    """By the job, which finds this kernel; contiguous and in pages."""
+def test_above_256_columns(case, dtype, kernel):
+    """By the job, which finds the kernel; contiguous and in pages."""
     q, k, v, seq_lens = inputs = make_case(case, dtype)
     want = wanted(inputs, dtype, causal=True)
     *caches, table = paged(k, v, seq_lens, 16)
@@ -169,7 +170,42 @@ def test_above_256_columns(case, dtype):
     )
     assert_right(fa_numba.flash_decode(q, k, v, lengths, causal=True), want)
     assert_right(fa_numba.paged_attn_decode(q, *caches, table, lengths, causal=True), want)
-    assert fa_numba.which("flash_decode", q, k, v, lengths).kernel == "flash_decode_wide"
+    assert fa_numba.which("flash_decode", q, k, v, lengths).kernel == f"flash_decode_{kernel}"
+    if kernel == "columns":
+        for page_size, num_splits in ((1, 1), (7, 3)):
+            *caches, table = map(cupy.asarray, paged(*inputs[1:], page_size))
+            options = {"causal": True, "num_splits": num_splits}
+            got, again = (
+                flash_decode_columns(q, *caches, lengths, block_table=table, **options)
+                for _ in range(2)
+            )
+            assert_right(got, want)
+            plain = flash_decode_columns(q, k, v, lengths, **options)
+            for x, *others in zip(got, again, plain, strict=True):
+                assert all((x.view(np.uint8) == y.view(np.uint8)).all() for y in others)
+
+
+@pytest.mark.parametrize("name", ["left_window", "softcap_alibi", "all"])
+def test_masks_above_256_columns_small(name):
+    case = [200, 3, 90], 200, 3, 4, 1, 328
+    inputs = make_case(case, "float16")
+    mask = mask_options(MASKS[name], case[3])
+    options = dict(mask)
+    if "alibi_slopes" in mask:
+        options["alibi_slopes"] = cupy.asarray(mask["alibi_slopes"])
+    on_gpu = [arrays.from_numpy(cupy.empty(0), x) for x in inputs]
+    got = flash_decode_columns(*on_gpu, **options, num_splits=2)
+    assert_right(got, wanted(inputs, "float16", **mask))
+
+
+@pytest.mark.parametrize("tiling", [(16, 2), (16, 4), (32, 2)], ids=str)
+def test_other_tilings_above_256_columns_small(tiling, monkeypatch):
+    """The rings of smaller shared memory."""
+    monkeypatch.setattr(columns, "choose_tiling", lambda *_: columns.Tiling(*tiling))
+    inputs = make_case(([200, 3, 90], 200, 3, 4, 1, 512), "bfloat16")
+    on_gpu = [arrays.from_numpy(cupy.empty(0), x) for x in inputs]
+    got = flash_decode_columns.__wrapped__(*on_gpu, num_splits=2)
+    assert_right(got, wanted(inputs, "bfloat16"))
 
 
 @pytest.mark.few(

@@ -105,14 +105,14 @@ def test_prefill_of_gpt3_is_not_compute_bound_for_ever():
     intensity = {n: prefill(n, **GPT3).intensity for n in (128, 1024, 4096, 8192, 2**20)}
     assert {n: A100.bound(i) for n, i in intensity.items()} == {
         128: "memory",  # the weights dominate
-        1024: "compute",
-        4096: "compute",
+        1024: "arithmetic",
+        4096: "arithmetic",
         8192: "memory",  # S and P dominate
         2**20: "memory",
     }
     assert intensity[2**20] == pytest.approx(64, rel=0.02)
     for n in (256, 1024, 8192, 2**20):
-        assert A100.bound(prefill(n, **GPT3, fused=True).intensity) == "compute"
+        assert A100.bound(prefill(n, **GPT3, fused=True).intensity) == "arithmetic"
 
 
 @given(st.integers(1, 10**6))

@@ -2,7 +2,15 @@
 
 import numpy as np
 import pytest
-from cases import assert_close, check_latent_decode, each_mask, make_latent_case, random, thorough
+from cases import (
+    assert_close,
+    assert_equal,
+    check_latent_decode,
+    each_mask,
+    make_latent_case,
+    random,
+    thorough,
+)
 
 import fa_numba
 from fa_numba import reference, simt
@@ -87,8 +95,7 @@ def test_pages_change_nothing_not_a_bit(rng):
     options = {"softmax_scale": SCALE, "latent_dim": 16, "num_splits": 2}
     paged = fa_numba.mla_decode(q, cache, lengths, block_table=table, **options)
     rows, _ = reference.paged_kv_lookup(*[cache[:, :, None]] * 2, table, lengths)
-    for x, y in zip(paged, fa_numba.mla_decode(q, rows[:, :, 0], lengths, **options), strict=True):
-        np.testing.assert_array_equal(x, y, strict=True)
+    assert_equal(paged, fa_numba.mla_decode(q, rows[:, :, 0], lengths, **options))
 
 
 @pytest.mark.parametrize("num_heads", [1, 16, thorough(32)])

@@ -41,7 +41,7 @@ PROMISES = {
     "left alone": (
         r"\b(and|is|are) not (be )?(written|changed)|\bnever written\b|\bleaves x alone"
         r"|\bNo argument is changed|\bnot write to|\barguments stay as they are|\bNot changed\b",
-        r"unchanged|before|untouched|copy\(\)",
+        r"unchanged|before|untouched|copy\(\)|expect_clean",
     ),
     "loads and stores": (
         r"\b(loaded|read|stored|written) (at most |only )?(once|twice|three times)|\bnot loaded\b"

@@ -12,13 +12,11 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from gpu_cases import ON_A_GPU
+from gpu_cases import ON_A_GPU, cupy_on_a_gpu
 from numba import cuda
 
-cupy = pytest.importorskip("cupy", reason="needs CuPy")
+cupy = cupy_on_a_gpu()
 pytestmark = ON_A_GPU
-if not cuda.is_available():
-    pytest.skip("needs a CUDA GPU", allow_module_level=True)
 
 import fa_numba  # noqa: E402
 from fa_numba.kernels.flash_decode import flash_decode  # noqa: E402
@@ -32,6 +30,7 @@ from fa_numba.tensor_core.flash_attn_persistent_varlen import flash_attn_persist
 from fa_numba.tensor_core.flash_attn_split import flash_attn_split  # noqa: E402
 from fa_numba.tensor_core.flash_attn_wgmma import flash_attn_wgmma  # noqa: E402
 from fa_numba.tensor_core.flash_attn_ws import flash_attn_ws  # noqa: E402
+from fa_numba.tensor_core.flash_decode_columns import flash_decode_columns  # noqa: E402
 from fa_numba.tensor_core.flash_decode_gather import flash_decode_gather  # noqa: E402
 from fa_numba.tensor_core.flash_decode_mma import flash_decode_mma  # noqa: E402
 
@@ -93,6 +92,7 @@ AMPERE = {
     "mma": forward(flash_attn_mma, "float16"),
     "bwd-mma": backward(flash_attn_bwd_mma, "float16", deterministic=True),
     "decode-mma": decoding(flash_decode_mma, "float16", num_splits=3),
+    "decode-columns": decoding(flash_decode_columns, "float16", num_splits=3),
 }
 HOPPER = {
     "wgmma": forward(flash_attn_wgmma, "float16", causal=True),

@@ -26,7 +26,7 @@ def test_by_hand():
     assert A100.attainable(1000) == pytest.approx(312e12)
     assert A100.seconds(312e12, 1) == pytest.approx(1)
     assert A100.seconds(1, 1555e9) == pytest.approx(1)
-    assert (A100.bound(200), A100.bound(201)) == ("memory", "compute")
+    assert (A100.bound(200), A100.bound(201)) == ("memory", "arithmetic")
 
 
 def test_matrix_product_of_4096():
@@ -34,7 +34,7 @@ def test_matrix_product_of_4096():
     n = 4096
     flops, num_bytes = 2 * n**3, 3 * n**2 * 2
     assert flops / num_bytes == pytest.approx(n / 3)
-    assert A100.bound(flops / num_bytes) == "compute"
+    assert A100.bound(flops / num_bytes) == "arithmetic"
     assert A100.seconds(flops, num_bytes) == pytest.approx(0.4405e-3, rel=1e-3)
 
 

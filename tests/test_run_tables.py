@@ -17,6 +17,7 @@ from fa_numba.expressions.intervals import MOST_ROWS
 from fa_numba.expressions.tiles import MIXED, runs_both_ways, runs_of_warpgroups, tile_classes
 from fa_numba.expressions.trace import trace
 from fa_numba.tensor_core import run_tables
+from fa_numba.tiling.split_tiling import make_tiling
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 MASKS = [name for name, x in expression_cases.CASES.items() if x.mask and name != "a tree"]
@@ -57,9 +58,18 @@ def test_tables_both_ways(name, monkeypatch):
         found = run_tables.make_tables_both_ways(q, mask, arguments, (*sizes, 2, 4, 64, 32))
         classes = tile_classes(mask, sizes, 64, 32, arguments, 2, 4)
         for table, wanted in zip(found, runs_both_ways(classes, sizes, 64, 32), strict=True):
-            sees, most = wanted[..., 0, 1] > 0, wanted.shape[3]
-            np.testing.assert_array_equal(table[..., :most, :][sees], wanted[sees])
+            most = wanted.shape[3]
+            np.testing.assert_array_equal(table[..., :most, :], wanted)
             assert not table[..., most:, :].any()
+
+
+def test_a_tile_that_sees_nothing_has_no_run():
+    """The ordered gradients set dQ to 0 there."""
+    mask = trace(lambda b, h, m, n: (m >= 100) & (n >= 40), "mask", "b h m n", ())
+    q = np.zeros((1, 200, 1, 8), np.float32)
+    tables = run_tables.make_tables_both_ways(q, mask, (), (200, 200, 1, 1, 32, 32))
+    for table, hidden in zip(tables, (3, 1), strict=True):
+        assert not table[:, :, :hidden].any() and (table[:, :, hidden:, 0, 1] > 0).all()
 
 
 @pytest.mark.parametrize("name", MASKS)
@@ -146,6 +156,7 @@ def test_every_kernel_compiles():
         ranges = run_tables.ranges_of(*given)
         table = run_tables.make_table(*given, ranges, (*sizes, 64, 3))
         run_tables.queue_of(q, table)
+        run_tables.make_split_table(*given, ranges, sizes, make_tiling(64, 3), 2)
         run_tables.make_tables_both_ways(*given, (*sizes, 64, 64), both=False)
         packed = 300, 300, 4, 64, 64
         run_tables.make_packed_table(*given, ranges, starts, packed, run_tables.KEYS)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from cases import (
     MASKS,
+    assert_equal,
     each_mask,
     each_shape,
     kernel_function,
@@ -76,8 +77,7 @@ def with_gaps(x):
 @each_function
 def test_from_run_to_run(rng, name):
     args, options = make_calls(rng)[name]
-    for x, y in zip(results(name, args, options), results(name, args, options), strict=True):
-        np.testing.assert_array_equal(x, y, strict=True)
+    assert_equal(results(name, args, options), results(name, args, options))
 
 
 @each_function
@@ -86,15 +86,13 @@ def test_strides_do_not_change_a_bit_and_inputs_are_left_alone(rng, name):
     views = [with_gaps(x) for x in args]
     for view in views:
         view.flags.writeable = False
-    for x, y in zip(results(name, args, options), results(name, views, options), strict=True):
-        np.testing.assert_array_equal(x, y, strict=True)
+    assert_equal(results(name, args, options), results(name, views, options))
 
 
 def check_unsigned(q, k, v, **options):
     want = fa_numba.flash_attn_v2(q, k, v, **options)
     got = fa_numba.flash_attn_v2_unsigned(q, k, v, **options)
-    for x, y in zip(got, want, strict=True):
-        np.testing.assert_array_equal(x, y, strict=True)
+    assert_equal(got, want)
 
 
 @each_mask

@@ -10,13 +10,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 from few_cases import pairs
-from gpu_cases import ON_A_GPU, as_tile
+from gpu_cases import ON_A_GPU, as_tile, cupy_on_a_gpu
 from numba import cuda
 
-cupy = pytest.importorskip("cupy", reason="needs CuPy")
+cupy = cupy_on_a_gpu()
 pytestmark = ON_A_GPU
-if not cuda.is_available():
-    pytest.skip("needs a CUDA GPU", allow_module_level=True)
 
 import tensor_core_bwd_kernels as kernels  # noqa: E402
 

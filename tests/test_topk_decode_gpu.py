@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 from cases import make_paged_cache
-from numba import cuda
+from gpu_cases import cupy_on_a_gpu
 
-cupy = pytest.importorskip("cupy", reason="needs CuPy")
-if not cuda.is_available():
-    pytest.skip("needs a CUDA GPU", allow_module_level=True)
+cupy = cupy_on_a_gpu()
 
 from fa_numba import reference, topk_decode  # noqa: E402
 from fa_numba.dispatch.topk_decode import _scores_in_numpy, _top_pages_in_numpy  # noqa: E402

@@ -29,7 +29,7 @@ class Point:
     seconds : float
         The least time.
     bound : str
-        "memory" or "compute".
+        "memory" or "arithmetic".
     """
 
     kernel: str
@@ -98,8 +98,8 @@ class Roofline:
         return max(flops / self.peak, num_bytes / self.bandwidth)
 
     def bound(self, intensity):
-        """Whether memory or arithmetic limits a kernel of this intensity: "memory" or "compute"."""
-        return "memory" if intensity < self.ridge else "compute"
+        """Whether "memory" or "arithmetic" limits a kernel of this intensity."""
+        return "memory" if intensity < self.ridge else "arithmetic"
 
     def place(self, trace):
         """The `Point` of a launch, from the FLOPs and bytes that `simt.trace` counted.

@@ -62,6 +62,7 @@ from fa_numba.checks.cache import (
     check_topk_decode,
     check_window,
     check_write,
+    keys_of_pages,
 )
 from fa_numba.checks.call import Call, Scores, check_scores, forward_call
 from fa_numba.checks.expressions import (

@@ -1,10 +1,12 @@
 """Checks of key-value caches: contiguous ones, pages, page pools, tokens and requests."""
 
+import dataclasses
 import operator
 from collections.abc import Mapping, Set
 
 import numpy as np
 
+from fa_numba.checks.refused import RefusedValueError
 from fa_numba.checks.requirements import (
     MAX_GRID,
     MAX_HEAD_DIM,
@@ -36,6 +38,7 @@ CACHE_AXES = ("num_pages", "page_size", "num_kv_heads", "head_dim")
 LATENT_AXES = ("batch", "max_len", "row_dim")
 PAGED_LATENT_AXES = ("num_pages", "page_size", "row_dim")
 TOKEN_AXES = ("num_tokens", "num_kv_heads", "head_dim")
+SWIZZLED_ROWS = 8  # after which the swizzle repeats: TMA copies as many, or a multiple
 
 
 # Contiguous and rolling caches
@@ -216,6 +219,30 @@ def check_paged_decode_layouts(
             f"block_table must have a row for each of the {batch} sequences of q, "
             f"got {block_table.shape[0]}"
         )
+
+
+def keys_of_pages(k, v, block_table, mask=None, score=None) -> tuple:
+    """Facts of pages of keys and values as if these were contiguous; raise unless TMA reads them.
+
+    Each row of the block table has whole pages alone. There is no kernel with the user's functions.
+    """
+    if mask is not None or score is not None:
+        name, function = ("score", score) if mask is None else ("mask", mask)
+        raise RefusedValueError(f"{name} must be None with a block_table, got {function!r:.40}")
+    k, v, block_table = map(facts, (k, v, block_table))
+    require_one_library(k=k, v=v, block_table=block_table)
+    _require_caches(k, v, ("k", "v"))
+    require_same_shape("v", v, "k", k)
+    require_dtype("block_table", block_table, "int32")
+    require_axes("block_table", block_table, ("batch", "max_pages"))
+    batch, max_pages = block_table.shape
+    page_size = k.shape[1]
+    if page_size % SWIZZLED_ROWS:
+        raise RefusedValueError(
+            f"k must have a page_size that is a multiple of {SWIZZLED_ROWS}, got {page_size}"
+        )
+    shape = batch, max_pages * page_size, *k.shape[2:]
+    return dataclasses.replace(k, shape=shape), dataclasses.replace(v, shape=shape)
 
 
 def check_paged_decode_contents(block_table, seq_lens, k_cache):

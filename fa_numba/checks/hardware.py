@@ -197,7 +197,7 @@ def check_varlen_tensor_core(
     check_aligned(**named)
 
 
-def check_decode_tensor_core(q, k_cache, v_cache, *, name, supported):
+def check_decode_tensor_core(q, k_cache, v_cache, *, name, supported, max_head_dim=MAX_HEAD_DIM):
     """Raise unless the decoding kernel `name` can run on these arrays and their GPU.
 
     `check_decode` or `check_paged_decode` has let them pass before.
@@ -210,9 +210,9 @@ def check_decode_tensor_core(q, k_cache, v_cache, *, name, supported):
             raise RefusedTypeError(
                 f"q must be float16 for {name} and caches of e4m3, got {q.dtype}"
             )
-        _require_rows(named, name, supported, MAX_HEAD_DIM, "flash_decode", 16)
+        _require_rows(named, name, supported, max_head_dim, "flash_decode", 16)
         return
-    _require_16_bit_rows(named, name, supported, MAX_HEAD_DIM, "flash_decode")
+    _require_16_bit_rows(named, name, supported, max_head_dim, "flash_decode")
 
 
 def check_latent_tensor_core(q, latent_cache, *, name):

@@ -4,18 +4,25 @@ Rows of all sequences below a segment attend to it in one call, each sequence to
 another, and the states are merged: ⊕ along the path of each sequence. Bytes of K and V are then
 those of the segments and suffixes, and not those of all sequences one by one.
 
+On a Hopper GPU, where all sequences share one segment, that is two launches: attention to the
+segment, then to the suffixes, which begins with its state.
+
 Source: Ye et al. 2024, Cascade inference (a blog post of FlashInfer).
 """
+
+import contextlib
+import importlib
 
 import numpy as np
 
 from fa_numba import checks
+from fa_numba.checks import HOPPER
 from fa_numba.checks.argument_names import refuses_other_names
+from fa_numba.checks.refused import RefusedError
 from fa_numba.constants import WARP_SIZE
 from fa_numba.dispatch.attention import flash_attn
 from fa_numba.dispatch.decoding import paged_attn_decode
 from fa_numba.kernels.flash_decode import make_combine
-from fa_numba.kernels.merge_states import merge_states
 from fa_numba.kv_cache.paged_kv_lookup import paged_kv_lookup
 from fa_numba.on_cuda_cores.decode_problem import launch_combine_wide
 from fa_numba.runtime import arrays
@@ -62,16 +69,15 @@ def cascade_decode(
     if k_scale is not None or v_scale is not None:
         options |= {"k_scale": k_scale, "v_scale": v_scale}
     caches, tables = (k_cache, v_cache), (plan.block_table, plan.seq_lens)
-    first = attend(q, *caches, *tables, causal=causal, **options)
     if not plan.segments:
-        return first
+        return attend(q, *caches, *tables, causal=causal, **options)
+    if _by_tma(q, attend, options) and _is_one_for_all(plan, q):
+        with contextlib.suppress(RefusedError):
+            together = _on_tensor_cores("shared_segment").attend_together
+            of_segment = plan.segments[0].block_table
+            return together(q, *caches, *tables, of_segment, causal=causal, **options)
+    first = attend(q, *caches, *tables, causal=causal, **options)
     xp, (batch, seqlen_q, num_heads, head_dim) = arrays.module_of(q), q.shape
-    if _is_one_for_all(plan, q):  # four launches fewer than below
-        segment = plan.segments[0]
-        queries = q.reshape(1, -1, num_heads, head_dim)
-        out, lse = _attend_to(segment, queries, caches, attend, options)
-        lse = lse.reshape(num_heads, batch, seqlen_q).transpose(1, 0, 2)
-        return merge_states(*first, out.reshape(q.shape), lse)
     states = 2 + plan.segments[-1].depth
     outs = xp.zeros((states, *q.shape), np.float32)
     lses = xp.full((states, batch, num_heads, seqlen_q), -np.inf, np.float32)
@@ -86,11 +92,22 @@ def cascade_decode(
     return _merged(q, outs, lses, on_engine=attend is not paged_attn_decode)
 
 
+def _by_tma(q, attend, options):
+    """Whether TMA may read a segment page by page: on Hopper GPUs, where pages have q's dtype."""
+    if arrays.library_of(q) == "numpy" or attend is not paged_attn_decode or "k_scale" in options:
+        return False
+    return arrays.compute_capability(q)[0] == HOPPER[0]
+
+
+def _on_tensor_cores(name):
+    """A module that is imported on a GPU for it alone: some versions of Numba lack PTX."""
+    return importlib.import_module(f"fa_numba.tensor_core.{name}")
+
+
 def _is_one_for_all(plan, q):
-    """Whether all sequences, in their order, share one segment, on a GPU."""
+    """Whether all sequences, in their order, share one segment."""
     rows = plan.segments[0].rows
-    alone = len(plan.segments) == 1 and len(rows) == len(q) and isinstance(_index(rows), slice)
-    return alone and not isinstance(q, np.ndarray) and q.shape[3] <= checks.MAX_HEAD_DIM
+    return len(plan.segments) == 1 and len(rows) == len(q) and isinstance(_index(rows), slice)
 
 
 def _index(rows):
@@ -103,12 +120,18 @@ def _attend_to(segment, queries, caches, attend, options):
     """The state of all queries and a segment.
 
     On a GPU many rows are work for the kernels of whole sequences, which read a key once for 64 or
-    128 of them. They take pages that lie one after the other as they are; others are copied.
+    128 of them. Those that do not read pages by TMA take pages that lie one after the other as they
+    are; others are copied.
     """
+    if _by_tma(queries, attend, options):
+        with contextlib.suppress(RefusedError):
+            attend_to_parts = _on_tensor_cores("flash_attn_split").flash_attn_split
+            pages = {"block_table": segment.block_table, "out_dtype": "float32"}
+            return attend_to_parts(queries, *caches, **pages, **options)
     group = queries.shape[2] // caches[0].shape[2]
     tables = segment.block_table, segment.seq_lens
     many = queries.shape[1] * group > TILE_ROWS and attend is paged_attn_decode
-    if not many or isinstance(queries, np.ndarray) or "k_scale" in options:
+    if not many or arrays.library_of(queries) == "numpy" or "k_scale" in options:
         return attend(queries, *caches, *tables, **options)
     pages = segment.pages[0]
     start, stop = int(pages[0]), int(pages[-1]) + 1
@@ -146,7 +169,7 @@ def _attend_as_rows(queries, k, v, options):
 
 def _merged(q, outs, lses, on_engine):
     """⊕ of the states of each row: by a kernel, or in NumPy."""
-    if isinstance(q, np.ndarray) and not on_engine:
+    if arrays.library_of(q) == "numpy" and not on_engine:
         top = lses.max(axis=0)
         weights = np.exp(lses - np.where(np.isneginf(top), np.float32(0), top))
         total = weights.sum(axis=0)
@@ -156,7 +179,7 @@ def _merged(q, outs, lses, on_engine):
         return np.einsum("sbhm,sbmhd->bmhd", weights, outs).astype(q.dtype), lse
     out = arrays.empty(q, q.shape, q.dtype)
     lse = arrays.empty(q, lses.shape[1:])
-    if not isinstance(q, np.ndarray):
+    if arrays.library_of(q) != "numpy":
         launch_combine_wide(outs, lses, out, lse)
         return out, lse
     batch, seqlen_q, num_heads, head_dim = q.shape

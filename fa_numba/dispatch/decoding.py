@@ -30,10 +30,10 @@ class PagedInputs(NamedTuple):
     seq_lens: object
 
 
-def on_tensor_cores(candidate, inputs, options, *, supported):
+def on_tensor_cores(candidate, inputs, options, **limits):
     """Raise unless a decoder on tensor cores can take these inputs."""
     named = {"q": inputs.q, "k_cache": inputs.k_cache, "v_cache": inputs.v_cache}
-    checks.check_decode_tensor_core(**named, name=candidate.name, supported=supported)
+    checks.check_decode_tensor_core(**named, name=candidate.name, **limits)
     checks.check_aligned(**named)
 
 
@@ -48,10 +48,14 @@ def decoders(**more):
     on_ampere = functools.partial(on_tensor_cores, supported=AMPERE)
     fastest = "the fastest at most problems of `python -m benchmarks decode_fast`"
     tensor_cores = "reads 16-bit caches faster than kernels without tensor cores"
+    columns = "it alone runs on tensor cores at a head_dim above 256"
     any_gpu, wide = "takes any GPU, dtype and strides", {"head_dims": checks.WIDE_HEAD_DIM}
+    up_to_512 = functools.partial(on_ampere, max_head_dim=checks.MAX_WIDE_HEAD_DIM)
+    of_columns = {"check": up_to_512, **wide}
     return (
         Candidate("flash_decode_gather", "tensor_core", why=fastest, check=on_hopper, **more),
         Candidate("flash_decode_mma", "tensor_core", why=tensor_cores, check=on_ampere, **more),
+        Candidate("flash_decode_columns", "tensor_core", why=columns, **of_columns, **more),
         Candidate("flash_decode_wide", "on_cuda_cores", why=any_gpu, **wide, **more),
     )
 

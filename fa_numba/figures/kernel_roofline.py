@@ -27,8 +27,8 @@ def kernel_roofline(work, device="H100"):
     width = max(map(len, names)) + 2
     lines = [f"{roof.device.name}: float32 ridge {roof.ridge:.3g} FLOP per byte"]
     for n, name in enumerate(names, 1):
-        bound = "memory" if roof.bound(points[name]) == "memory" else "arithmetic"
-        most = f"at most {roof.attainable(points[name]) / 1e12:.3g} TFLOP/s, bound by {bound}"
+        most = f"at most {roof.attainable(points[name]) / 1e12:.3g} TFLOP/s"
+        most += f", bound by {roof.bound(points[name])}"
         lines.append(f"{n}. {name:<{width}}{points[name]:>7.3g} FLOP per byte: {most}")
     figure = Drawing(9, 4.1, text="\n".join(lines))
     ax = plain(figure.subplots())

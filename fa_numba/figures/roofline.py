@@ -49,7 +49,7 @@ def _words(points, single, half):
     lines = [f"{single.device.name}: {ridges} FLOP per byte"]
     width = max(map(len, points)) + 2
     for label, intensity in points.items():
-        bound = "memory" if single.bound(intensity) == "memory" else "arithmetic"
-        most = f"at most {single.attainable(intensity) / 1e12:.3g} TFLOP/s, bound by {bound}"
+        most = f"at most {single.attainable(intensity) / 1e12:.3g} TFLOP/s"
+        most += f", bound by {single.bound(intensity)}"
         lines.append(f"{label:<{width}}{intensity:>8.3g} FLOP per byte: {most}")
     return "\n".join(lines)

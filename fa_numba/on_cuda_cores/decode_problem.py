@@ -1,4 +1,4 @@
-"""Host code and second kernel of flash_decode_wide, flash_decode_mma and flash_decode_gather.
+"""Host code and second kernel of flash_decode_wide and the decoders on tensor cores.
 
 `check_problem` checks the arguments of a call and makes a `Problem` of them, from which a decoder
 chooses its kernel. `launch` runs that kernel on every split of the keys; then `combine_wide_kernel`

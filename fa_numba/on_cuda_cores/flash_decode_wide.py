@@ -5,6 +5,7 @@ flash_decode_wide                 16-byte loads, a few lanes per key; 16 or 32 b
                                   and the CPU engine                               <- this file
 flash_decode_mma                  tensor cores; 16-bit caches, from sm_80 on
 flash_decode_gather               cp.async to shared memory, tensor cores; 16-bit caches, sm_90a
+flash_decode_columns              tensor cores above 256 columns; 16-bit caches, from sm_80 on
 
 flash_decode reads contiguous caches, paged_attn_decode paged ones. The others read both, with pages
 of any size; flash_decode_gather needs no more instructions for pages of one key than for larger.

@@ -413,20 +413,21 @@ def to_numpy(x) -> np.ndarray:
     return x.copy()
 
 
-def with_axis(x):
-    """Return a view of x with an axis of length 1 before the others."""
-    view = x.reshape(1, *x.shape)
+def as_view(view, x):
+    """Return `view`, which begins where x does; a recording then knows it."""
     if recording := replay.current():
         recording.note_view(view, x)
     return view
+
+
+def with_axis(x):
+    """Return a view of x with an axis of length 1 before the others."""
+    return as_view(x.reshape(1, *x.shape), x)
 
 
 def as_int16(x, *, flat=False):
     """Return a view of a 16-bit array's bits; with `flat`, of a contiguous array on one axis."""
-    view = _seen_as(x.reshape(-1) if flat else x, "int16")
-    if recording := replay.current():
-        recording.note_view(view, x)
-    return view
+    return as_view(_seen_as(x.reshape(-1) if flat else x, "int16"), x)
 
 
 def astype(x, dtype):

@@ -10,8 +10,8 @@ backward       flash_attn_bwd_mma, flash_attn_bwd_persistent; for head_dim above
                flash_attn_bwd_wide, above 256 flash_attn_bwd_stored, for any head_dim
                flash_attn_bwd_padded, for packed batches flash_attn_bwd_varlen, above 256
                flash_attn_bwd_stored_varlen
-decoding       flash_decode_mma, flash_decode_gather: few queries, many keys; of latents
-               mla_decode_mma
+decoding       flash_decode_mma, flash_decode_gather: few queries, many keys; for head_dim above
+               256 flash_decode_columns; of latents mla_decode_mma
 
 Files without flash_ in front hold parts that kernels share:
 
@@ -31,6 +31,7 @@ packed_key_tiles, packed_backward   backward: what key_tiles and backward are, f
 gradient_expressions backward: the user's mask and score in a tile; which tiles there are
 dq_parts       three ways to sum the parts of dQ that tiles of keys compute
 padded_rows    zero-padded copies of arrays, for TMA
+divided_columns   decoding: the warps of a thread block divide the columns of out
 forward, backward, decoding   what the forward, backward and decoding kernels share
 
 Run a new kernel with FA_NUMBA_BOUNDED_WAITS=1 first, so that a mistake cannot hang the GPU.

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from numba import cuda, int32, uint32, uint64
+from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
 from fa_numba.constants import FULL_WARP, LN2, LOG2_E, NEG_INF, ONE, ZERO
@@ -63,10 +63,13 @@ class Unit(NamedTuple):
     m_tile: int
 
 
-def check_on_tensor_cores(name, supported, q, k_cache, v_cache, *rest, **more):
+def check_on_tensor_cores(
+    name, supported, q, k_cache, v_cache, *rest, head_dims=checks.ONE_HEAD_DIM, **more
+):
     """`check_problem`, for the tensor-core kernel `name` and its GPU."""
-    problem = check_problem(q, k_cache, v_cache, *rest, **more)
-    checks.check_decode_tensor_core(q, k_cache, v_cache, name=name, supported=supported)
+    problem = check_problem(q, k_cache, v_cache, *rest, head_dims=head_dims, **more)
+    limits = {"supported": supported, "max_head_dim": head_dims.most}
+    checks.check_decode_tensor_core(q, k_cache, v_cache, name=name, **limits)
     checks.check_aligned(q=q, k_cache=k_cache, v_cache=v_cache)
     return problem
 
@@ -360,6 +363,66 @@ def make_products_of_bytes(HEAD_DIM, at, LEAN=False):
                     mma(out, v_a, p)
 
     return Products(load_queries, scores, add_weighted)
+
+
+@functools.cache
+def make_add_parts(HEAD_DIM, ROWS, WARPS):
+    """add_parts(acc, m_i, l_i, parts, warp, lane, b, first_row, kv_head, group_size, seqlen_q).
+
+    Merge (⊕) parts of attention to other keys into a warp's state: every WARPS-th of (out_partial,
+    lse_partial), (num_parts, 1, batch · seqlen_q, num_heads, HEAD_DIM) and (num_parts, 1,
+    num_heads, batch · seqlen_q), float32. Rows are those of b and kv_head from first_row on, acc is
+    that of `Products.add_weighted`. Returns m_i and l_i.
+    """
+    STEPS = ceil_div(HEAD_DIM, 16)
+    VALUES_SHAPE = (2, 2 * STEPS)
+
+    @cuda.jit(device=True, forceinline=True)
+    def place_of(r, b, first_row, kv_head, group_size, seqlen_q):
+        """Whether a row is a query; its place in the parts, or that of the first row."""
+        m, head = divide(first_row + r, group_size)
+        is_query = r < ROWS and m < seqlen_q
+        if not is_query:
+            m, head = divide(first_row, group_size)
+        return is_query, int32(b * seqlen_q + m), int32(kv_head * group_size + head)
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_parts(
+        acc, m_i, l_i, parts, warp, lane, b, first_row, kv_head, group_size, seqlen_q
+    ):  # fmt: skip
+        values = cuda.local.array(VALUES_SHAPE, float32)
+        outs, lses = parts
+        rest = b, first_row, kv_head, group_size, seqlen_q
+        is_query, m, head = place_of(lane >> 2, *rest)
+        _, m_0, head_0 = place_of(2 * (lane & 3), *rest)
+        _, m_1, head_1 = place_of(2 * (lane & 3) + 1, *rest)
+        for part in range(warp, lses.shape[0], WARPS):
+            x_0 = outs[part, 0, m_0, head_0, lane >> 2 :]
+            x_1 = outs[part, 0, m_1, head_1, lane >> 2 :]
+            for i in range(2 * STEPS):  # all loads before the first use
+                if 8 * i < HEAD_DIM:
+                    values[0, i], values[1, i] = x_0[uint64(8 * i)], x_1[uint64(8 * i)]
+            m_part = lses[part, 0, head, m] * LOG2_E
+            if not is_query:
+                m_part = NEG_INF
+            m_new = max(m_i, m_part)
+            shift = ZERO if m_new == NEG_INF else m_new
+            alpha, beta = exp2(m_i - shift), exp2(m_part - shift)
+            l_i *= alpha
+            if lane & 3 == 0:  # l_i is summed over the lanes of a row
+                l_i += beta
+            m_i = m_new
+            for c in range(2):
+                of_acc = cuda.shfl_sync(FULL_WARP, alpha, 8 * (lane & 3) + 4 * c)
+                of_part = cuda.shfl_sync(FULL_WARP, beta, 8 * (lane & 3) + 4 * c)
+                for j in range(STEPS):
+                    for t in range(2):
+                        if 16 * j + 8 * t < HEAD_DIM:
+                            x = acc[j, 2 * t + c] * of_acc
+                            acc[j, 2 * t + c] = x + of_part * values[c, 2 * j + t]
+        return m_i, l_i
+
+    return add_parts
 
 
 class States(NamedTuple):

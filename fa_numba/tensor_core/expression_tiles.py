@@ -40,6 +40,7 @@ from fa_numba.tensor_core.run_tables import (
 from fa_numba.tiling.persistent_tiling import ROWS, tiles_of_keys
 
 FIRST, END, CLASSES = range(3)  # of a run
+AT_ONCE = 4  # mixed groups of 8 columns that a lane looks at without a branch between
 
 
 class ExpressionArgs(NamedTuple):
@@ -74,6 +75,8 @@ class TileFunctions(NamedTuple):
     """Device functions of `make_tile_functions`."""
 
     exponent_scale_of: Any
+    verdicts: Any
+    modify_seen: Any
     modify: Any
     differentiate: Any
 
@@ -149,10 +152,15 @@ def make_tile_functions(BLOCK_N, EXPRESSIONS):
     TileFunctions
         exponent_scale_of(scale)
             Returns the scale of the softmax after `modify`: P = exp2((s − m_i) · exponent_scale).
+        verdicts(n_start, position, seqlen_k, lane, score_mod_args)
+            Returns a word for each of this lane's rows, with a bit for each of its scores: whether
+            the mask lets it be seen. The first column is key n_start; `position` is that of this
+            lane's first row among the keys. It needs no scores: it may run while they are computed.
+        modify_seen(s, EDGE, seen, n_start, position, seqlen_k, lane, score_mod_args)
+            Modifies the scores; with EDGE, a compile-time constant, those whose bit in `seen`, the
+            two words, is 0 become MASKED.
         modify(s, EDGE, n_start, position, seqlen_k, lane, score_mod_args)
-            Modifies the scores, whose first column is key n_start; with EDGE, a compile-time
-            constant, those that the mask hides become MASKED. `position` is that of this lane's
-            first row among the keys.
+            Both.
         differentiate(dp, s, delta, EDGE, n_start, position, seqlen_k, lane, score_mod_args)
             Before `modify`: dP becomes (dP − delta) times the derivative of the score by s.
     """
@@ -160,7 +168,7 @@ def make_tile_functions(BLOCK_N, EXPRESSIONS):
     EXPRESSIONS = EXPRESSIONS or NO_EXPRESSIONS
     HAS_MASK, HAS_SCORE = EXPRESSIONS.mask is not None, EXPRESSIONS.score is not None
     sees, score, slope, score_of_small, _, angle_of, there = make_element_functions(EXPRESSIONS)
-    HAS_TANH = angle_of is not None
+    HAS_TANH, LOADS = angle_of is not None, has_unknown_work(EXPRESSIONS)
     interval = interval_of_groups(EXPRESSIONS.mask)
 
     @fragment_function()
@@ -215,7 +223,7 @@ def make_tile_functions(BLOCK_N, EXPRESSIONS):
                     s[j, 2 * h + c] = MASKED
 
     @fragment_function()
-    def mask_by_groups(s, n_start, position, seqlen_k, lane, given):
+    def verdicts_by_groups(n_start, position, seqlen_k, lane, given):
         """Each lane classifies 8 columns of the warp's 16 rows; only mixed ones are looked at."""
         last = int32(seqlen_k - 1)
         m0 = position - (lane >> 2)
@@ -224,9 +232,13 @@ def make_tile_functions(BLOCK_N, EXPRESSIONS):
         may_not, may = interval(
             given.b, given.head, min(m0, last), m1, min(n0, last), n1, given.args, given.ranges
         )
+        if LOADS:  # one pair tells nothing new, but brings what the others read into L1
+            # In a packed batch a position, and the last key, may be before the first one.
+            n, m = int32(n0 + 7) if lane >= 16 else n0, max(min(m0, last), int32(0))
+            may |= last >= 0 and is_seen(n, m, seqlen_k, given)
         hidden = uint32(cuda.ballot_sync(FULL_WARP, n0 > last or not may))
         whole = uint32(cuda.ballot_sync(FULL_WARP, n0 + 7 <= last and not may_not))
-        mixed = ~(hidden | whole) & uint32((1 << S8) - 1)
+        mixed = uint32(~(hidden | whole) & uint32((1 << S8) - 1))
         upper = uint32(0)
         for j in range(S8):
             upper |= (whole & uint32(1 << j)) << j
@@ -234,51 +246,64 @@ def make_tile_functions(BLOCK_N, EXPRESSIONS):
         lower = upper
         first = int32(n_start + 2 * (lane & 3))
         m_upper, m_lower = min(position, last), min(int32(position + 8), last)
+        groups = cuda.local.array(AT_ONCE, int32)
         while mixed != 0:
-            j = int32(cuda.ffs(mixed) - 1)
-            mixed &= mixed - uint32(1)
-            for c in range(2):
-                n, bit = int32(first + 8 * j + c), uint32(1) << uint32(2 * j + c)
-                upper |= bit if is_seen(n, m_upper, seqlen_k, given) else uint32(0)
-                lower |= bit if is_seen(n, m_lower, seqlen_k, given) else uint32(0)
-        hide(s, 0, upper)
-        hide(s, 1, lower)
-
-    @fragment_function()
-    def mask_by_bits(s, n_start, position, seqlen_k, lane, given):
-        """First all verdicts of a row: among the scores they would need too many registers."""
-        first = int32(n_start + 2 * (lane & 3))
-        for h in range(2):
-            m = min(int32(position + 8 * h), int32(seqlen_k - 1))
-            bits = uint32(0)
-            for j in range(S8):
+            left = mixed
+            for i in range(AT_ONCE):  # the last one again where there are fewer: no branch
+                groups[i] = cuda.ffs(left) - 1
+                rest = uint32(left & uint32(left - uint32(1)))
+                left = uint32(rest | left * (uint32(rest - uint32(1)) >> uint32(31)))
+                mixed = uint32(mixed & uint32(mixed - uint32(1)))
+            for i in range(AT_ONCE):  # what they load is on its way together
                 for c in range(2):
-                    seen = is_seen(int32(first + 8 * j + c), m, seqlen_k, given)
-                    bits |= uint32(1 << (2 * j + c)) if seen else uint32(0)
-            hide(s, h, bits)
+                    n, bit = first + 8 * groups[i] + c, uint32(1) << uint32(2 * groups[i] + c)
+                    upper |= bit if is_seen(int32(n), m_upper, seqlen_k, given) else uint32(0)
+                    lower |= bit if is_seen(int32(n), m_lower, seqlen_k, given) else uint32(0)
+        return upper, lower
 
     @fragment_function()
-    def mask_keys(s, n_start, position, seqlen_k, lane, given):
-        """Without a mask: the keys behind the last one."""
+    def verdicts_one_by_one(n_start, position, seqlen_k, lane, given):
+        first = int32(n_start + 2 * (lane & 3))
+        last, upper, lower = int32(seqlen_k - 1), uint32(0), uint32(0)
+        m_upper, m_lower = min(position, last), min(int32(position + 8), last)
         for j in range(S8):
             for c in range(2):
-                if int32(n_start + 2 * (lane & 3) + 8 * j + c) >= seqlen_k:
-                    s[j, c] = s[j, 2 + c] = MASKED
-
-    if not HAS_MASK:
-        mask_scores = mask_keys
-    else:
-        mask_scores = mask_by_bits if interval is None else mask_by_groups
+                n, bit = int32(first + 8 * j + c), uint32(1 << (2 * j + c))
+                upper |= bit if is_seen(n, m_upper, seqlen_k, given) else uint32(0)
+                lower |= bit if is_seen(n, m_lower, seqlen_k, given) else uint32(0)
+        return upper, lower
 
     @fragment_function()
-    def modify(s, EDGE, n_start, position, seqlen_k, lane, given):
+    def no_verdicts(n_start, position, seqlen_k, lane, given):
+        return uint32(0), uint32(0)
+
+    if not HAS_MASK:
+        verdicts = no_verdicts
+    else:
+        verdicts = verdicts_one_by_one if interval is None else verdicts_by_groups
+
+    @fragment_function()
+    def modify_seen(s, EDGE, seen, n_start, position, seqlen_k, lane, given):
         first = int32(n_start + 2 * (lane & 3))  # this lane's first column
         if HAS_TANH and are_small(s, EDGE, first, position, seqlen_k, given):
             modify_small_scores(s, EDGE, first, position, seqlen_k, given)
         elif HAS_SCORE:
             modify_scores(s, EDGE, first, position, seqlen_k, given)
+        if EDGE and HAS_MASK:
+            for h in range(2):
+                hide(s, h, seen[h])
+        elif EDGE:  # the keys behind the last one
+            for j in range(S8):
+                for c in range(2):
+                    if int32(first + 8 * j + c) >= seqlen_k:
+                        s[j, c] = s[j, 2 + c] = MASKED
+
+    @fragment_function()
+    def modify(s, EDGE, n_start, position, seqlen_k, lane, given):
+        seen = uint32(0), uint32(0)
         if EDGE:
-            mask_scores(s, n_start, position, seqlen_k, lane, given)
+            seen = verdicts(n_start, position, seqlen_k, lane, given)
+        modify_seen(s, EDGE, seen, n_start, position, seqlen_k, lane, given)
 
     @fragment_function()
     def differentiate(dp, s, delta, EDGE, n_start, position, seqlen_k, lane, given):
@@ -292,7 +317,7 @@ def make_tile_functions(BLOCK_N, EXPRESSIONS):
                     by = slope(x, given.b, given.head, m, n, given.args)
                     dp[j, 2 * h + c] = (dp[j, 2 * h + c] - delta[h]) * by
 
-    return TileFunctions(exponent_scale_of, modify, differentiate)
+    return TileFunctions(exponent_scale_of, verdicts, modify_seen, modify, differentiate)
 
 
 def interval_of_groups(mask):

@@ -139,7 +139,8 @@ def make_flash_attn_mma(
     bounds = run_time_masks.make_bounds(CAUSAL, WINDOW)
     first_key, end_key = bounds.first_key, bounds.end_key
     run_of, class_of = make_run_functions(BLOCK_M)
-    expressed_scale_of, modify, _ = make_tile_functions(BLOCK_N, EXPRESSIONS)
+    expressed = make_tile_functions(BLOCK_N, EXPRESSIONS)
+    expressed_scale_of, modify = expressed.exponent_scale_of, expressed.modify
 
     @cuda.jit(device=True, forceinline=True)
     def copy_tile(tile, num_rows, source, row_stride, row, seqlen, chunk):

@@ -19,6 +19,9 @@ A consumer warpgroup computes as in flash_attn_persistent (`mainloop`). The diff
 - For few queries a thread block has one consumer warpgroup (`tiling.split_tiling`).
 - A user's mask and score (`expression_tiles`): the splits divide the tiles of keys that are seen,
   and each has its own runs of them, in ascending order.
+- With a block table K and V are pages, and a tile of keys is several boxes: TMA copies the rows of
+  a page to where they are in the tile. The swizzle repeats after 8 rows, so that a box may begin
+  there.
 - With GQA, a tile of few queries holds the rows of several heads, which read the same keys:
 
       row      0 … 31     32 … 63    64 … 95    96 … 127       17 queries of 4 heads
@@ -30,6 +33,7 @@ Flash-Decoding for long-context inference (a blog post of Stanford CRFM).
 """
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,6 +59,7 @@ from fa_numba.tensor_core.alibi import alibi_flags, ramp_bytes, write_ramp
 from fa_numba.tensor_core.expression_tiles import (
     ExpressionArgs,
     add_sink,
+    has_unknown_work,
     make_run_functions,
     make_tile_functions,
     tables_of,
@@ -73,9 +78,14 @@ from fa_numba.tensor_core.mainloop import (
     make_ring,
     make_tiles_of,
     make_walk,
+    tile_bytes,
 )
 from fa_numba.tensor_core.merge_splits import launch_merge
-from fa_numba.tensor_core.run_tables import ranges_of, require_positive_divisors
+from fa_numba.tensor_core.run_tables import (
+    make_split_table,
+    ranges_of,
+    require_positive_divisors,
+)
 from fa_numba.tensor_core.shared_plan import init_rings
 from fa_numba.tensor_core.tile_scheduler import divided
 from fa_numba.tiling.block_sizes import ceil_div
@@ -154,6 +164,43 @@ def make_query_of(HEAD_ROWS):
 
 
 @functools.cache
+def make_load_pages(HEAD_DIM, TILES, PAGE_SIZE):
+    """load_pages(kv_map, n_start, head, pages, kv_tile, kv_full, stage, empty_parity).
+
+    As load_kv of `mainloop.make_ring`, for K or V in pages: key n is in page pages[n // PAGE_SIZE].
+    A box is `page_rows` rows; keys past the last page are 0.
+    """
+    BLOCK_N, ROWS_OF_BOX = TILES.block_n, page_rows(PAGE_SIZE, TILES)
+    NUM_BYTES, EMPTY = tile_bytes(HEAD_DIM, BLOCK_N), TILES.stages * mbarrier.BYTES
+    load_tile = make_load_tile(ceil_div(HEAD_DIM, PANEL_COLS))
+    wait = mbarrier.wait_function()
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_pages(kv_map, n_start, head, pages, kv_tile, kv_full, stage, empty_parity):
+        full = kv_full + stage * mbarrier.BYTES
+        box = kv_tile + stage * NUM_BYTES
+        wait(full + EMPTY, empty_parity)
+        mbarrier_arrive_expect_tx(full, NUM_BYTES)
+        n = n_start
+        while n < n_start + BLOCK_N:  # one page at a time: the producer has few registers
+            index, row = divided(n, PAGE_SIZE)
+            page = int32(0)
+            if index < int32(pages.shape[0]):
+                page = pages[uint64(index)]
+            else:
+                row = int32(PAGE_SIZE)  # outside of a page: TMA writes zeros
+            load_tile(box, BLOCK_N, kv_map, row, head, page, full)
+            n, box = int32(n + ROWS_OF_BOX), box + ROWS_OF_BOX * ROW_BYTES
+
+    return load_pages
+
+
+def page_rows(page_size, tiles):
+    """Rows of a box of K or V in pages: as many as divide a page and a tile of keys."""
+    return math.gcd(page_size, tiles.block_n)
+
+
+@functools.cache
 def make_store_part(HEAD_DIM):
     """store_part(acc, inverse, out_partial, part, m, head, lane): store a warp's 16 rows.
 
@@ -186,6 +233,7 @@ def make_flash_attn_split(
     ALIBI=False,
     EXPRESSIONS=None,
     SINKS=False,
+    PAGE_SIZE=0,
 ):
     """The kernel for these compile-time constants; `mainloop.make_plan` lays out its memory.
 
@@ -196,8 +244,11 @@ def make_flash_attn_split(
 
     With EXPRESSIONS the mask and the score are the user's alone, runs is that of `runs_of_splits`
     and args the tuple of their arguments; sinks is that of the sinks, with SINKS. Otherwise empty.
+
+    With a PAGE_SIZE, which is a multiple of 8, K and V are pages; without EXPRESSIONS. Then runs is
+    (block_table,).
     """
-    EXPRESSED = EXPRESSIONS is not None
+    EXPRESSED, PAGED = EXPRESSIONS is not None, PAGE_SIZE > 0
     TILES, HEADS, HEAD_ROWS = TILING.tiles, TILING.heads, TILING.head_rows
     CONSUMERS, BLOCK_N = TILES.consumers, TILES.block_n
     THREADS = TILES.num_threads
@@ -224,6 +275,7 @@ def make_flash_attn_split(
     part_of = make_part_of(BLOCK_N, HEAD_ROWS, HEADS, CAUSAL, WINDOW)
     query_of = make_query_of(HEAD_ROWS)
     next_stage, load_kv, skip_tiles = make_ring(HEAD_DIM, TILES)
+    load_pages = make_load_pages(HEAD_DIM, TILES, PAGE_SIZE) if PAGED else None
     options = DTYPE, WINDOW, SOFTCAP, ALIBI
     loop = make_mainloop(
         HEAD_DIM, TILES, CAUSAL, *options, MASK_IN_LOOP=MASKED, EXPRESSIONS=EXPRESSIONS
@@ -281,7 +333,11 @@ def make_flash_attn_split(
         tile = int32(part.end - 1)
         while tile >= part.begin:
             n_start = int32(tile * BLOCK_N)
-            load_kv(kv_map, n_start, part.kv_head, part.b, kv_tile, kv_full, stage, empty_parity)
+            place = kv_tile, kv_full, stage, empty_parity
+            if PAGED:
+                load_pages(kv_map, n_start, part.kv_head, runs[0][part.b], *place)
+            else:
+                load_kv(kv_map, n_start, part.kv_head, part.b, *place)
             stage, empty_parity = next_stage(stage, empty_parity)
             tile = int32(tile - 1)
 
@@ -375,8 +431,8 @@ def make_flash_attn_split(
         """A thread block owns a tile of queries, and walks a part of the tiles of K and V.
 
         The maps are addresses (`tensor_maps`), with boxes of min(64, head_rows) rows of q and
-        BLOCK_N of k and v. scale is softmax_scale · log2 e; left, right, unit, inverse_unit are
-        `run_time_masks.MaskArgs`.
+        BLOCK_N of k and v; of pages `page_rows`. scale is softmax_scale · log2 e; left, right,
+        unit, inverse_unit are `run_time_masks.MaskArgs`.
 
         grid      (tiles of queries · num_splits · batch,); warpgroup 0 is the producer, the others
                   are consumers
@@ -438,6 +494,7 @@ def flash_attn_split(
     sinks=None,
     num_splits=0,
     out_dtype=None,
+    block_table=None,
 ):
     """FlashAttention-3, forward, with the keys split among thread blocks: for few queries.
 
@@ -455,6 +512,10 @@ def flash_attn_split(
     out_dtype : "float32", default=None
         Dtype of out; None is that of q. A partial result, to be merged with others, loses nothing
         in float32.
+    block_table : array of shape (batch, max_pages), int32, default=None
+        Then k and v are pages, (num_pages, page_size, num_kv_heads, head_dim), with a page_size
+        that is a multiple of 8, and key n of entry b is in page block_table[b, n // page_size]. All
+        pages in it are whole: seqlen_k is max_pages * page_size. Not with a mask or a score.
 
     Returns
     -------
@@ -473,38 +534,68 @@ def flash_attn_split(
     score_options = causal, window_size, softcap, alibi_slopes
     num_splits = checks.check_num_splits(num_splits)
     written = {"expressions": (mask, mask_args, score, score_args), "sinks": sinks}
+    keys = k, v
+    if block_table is not None:
+        keys = checks.keys_of_pages(k, v, block_table, mask, score)
     call = checks.forward_call(
-        q, k, v, *score_options, softmax_scale, on=REQUIREMENTS, out_dtype=out_dtype, **written
+        q, *keys, *score_options, softmax_scale, on=REQUIREMENTS, out_dtype=out_dtype, **written
     )
     if 0 in (call.seqlen_q, call.seqlen_k):
         return call.results_without_keys()
-    options, head_dim = call.mask, call.head_dim
-    sizes = call.batch, call.seqlen_q, call.seqlen_k, call.num_heads, call.num_kv_heads
-    problem = SplitProblem(head_dim, *sizes, options.causal, options.window_size, options.alibi)
-    tiling, num_splits = choose_split(problem, arrays.num_sms(q), num_splits)
-    constants = run_time_masks.constants_of(options, LEAST_CAP)
-    score_mod = constants.window_size, constants.softcap, options.alibi
-    more = None if call.given is None else call.expressions, call.has_sinks
-    kernel = make_flash_attn_split(head_dim, tiling, options.causal, call.dtype, *score_mod, *more)
+    tiling, num_splits = tiling_of(call, num_splits)
     if num_splits == 1:
         parts = tuple(map(arrays.with_axis, (call.out, call.lse)))
     else:
         parts = tuple(arrays.empty(q, (num_splits, *x.shape)) for x in (call.out, call.lse))
+    launch_parts(call, tiling, num_splits, k, v, parts, block_table)
+    if num_splits > 1:
+        launch_merge(*parts, call.out, call.lse)
+    return call.out, call.lse
+
+
+def tiling_of(call, num_splits=0):
+    """The `SplitTiling` of a call, and its number of splits, which it chooses if it is 0."""
+    sizes = call.batch, call.seqlen_q, call.seqlen_k, call.num_heads, call.num_kv_heads
+    mask = call.mask.causal, call.mask.window_size, call.mask.alibi
+    return choose_split(
+        SplitProblem(call.head_dim, *sizes, *mask), arrays.num_sms(call.q), num_splits
+    )
+
+
+def launch_parts(call, tiling, num_splits, k, v, parts, block_table=None):
+    """Launch the first kernel: attention to each part of the keys.
+
+    Parameters
+    ----------
+    call : Call
+        Its out and lse are not read, nor the contents of its k and v.
+    tiling, num_splits
+        As of `tiling_of`.
+    k, v, block_table
+        As for `flash_attn_split`.
+    parts : (out_partial, lse_partial)
+    """
+    options, head_dim, tiles = call.mask, call.head_dim, tiling.tiles
+    constants = run_time_masks.constants_of(options, LEAST_CAP)
+    score_mod = constants.window_size, constants.softcap, options.alibi
+    more = None if call.given is None else call.expressions, call.has_sinks
+    page_size = 0 if block_table is None else k.shape[1]
+    constants = head_dim, tiling, options.causal, call.dtype, *score_mod, *more, page_size
+    kernel = make_flash_attn_split(*constants)
     grid = (tiling.num_tiles(call.seqlen_q, call.num_heads) * num_splits * call.batch,)
+    box_rows = page_rows(page_size, tiles) if page_size else tiles.block_n
     # L2 fetches 128 bytes for a copy: with 256, reads of HBM are slower (docs/notes/decoding.md).
-    block_n = tiling.tiles.block_n
-    boxes = (q, min(ROWS, tiling.head_rows)), (k, block_n, 128), (v, block_n, 128)
+    boxes = (call.q, min(ROWS, tiling.head_rows)), (k, box_rows, 128), (v, box_rows, 128)
     maps = tuple(tensor_map(*box) for box in boxes)
     rest = np.int32(call.seqlen_k), np.int32(call.group_size), call.scale_log2, call.slopes
     rest += run_time_masks.arguments_of(options)
     runs = () if call.given is None else runs_of_splits(call, tiling, num_splits)
+    if page_size:
+        runs = (block_table,)
     rest += (call.sinks,) if call.has_sinks else (), runs, call.expression_args
-    size = make_plan(head_dim, tiling.tiles, ALIBI=options.alibi).bytes
-    threads = (tiling.tiles.num_threads,)
+    size = make_plan(head_dim, tiles, ALIBI=options.alibi).bytes
+    threads = (tiles.num_threads,)
     arrays.launch(kernel, grid, threads, *maps, *parts, *rest, shared_bytes=size)
-    if num_splits > 1:
-        launch_merge(*parts, call.out, call.lse)
-    return call.out, call.lse
 
 
 def runs_of_splits(call, tiling, num_splits):
@@ -515,13 +606,17 @@ def runs_of_splits(call, tiling, num_splits):
     """
     mask = nodes.TRUE if call.expressions.mask is None else call.expressions.mask
     require_positive_divisors(mask, call.expression_args)
-    sizes = call.seqlen_q, call.seqlen_k, call.batch, call.num_heads
+    sizes, ranges = (call.seqlen_q, call.seqlen_k, call.batch, call.num_heads), ()
+    if has_unknown_work(call.expressions):
+        try:
+            ranges = ranges_of(call.q, mask, call.expression_args)
+            given = mask, call.expression_args, ranges
+            return make_split_table(call.q, *given, sizes, tiling, num_splits), *ranges
+        except NoIntervalError:
+            pass
     given = call.expressions, call.expression_args
     (table,) = tables_of(call.q, given, _runs_of_splits, *sizes, tiling, num_splits)
-    try:
-        return table, *ranges_of(call.q, mask, call.expression_args)
-    except NoIntervalError:
-        return (table,)
+    return table, *ranges
 
 
 def _runs_of_splits(mask, arguments, seqlen_q, seqlen_k, batch, num_heads, tiling, num_splits):

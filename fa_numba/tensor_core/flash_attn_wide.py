@@ -28,8 +28,11 @@ The arithmetic, for 64 keys with head_dim 512:
     L2              128 KiB: twice as much for each FLOP as flash_attn_persistent, which has 128
                     rows of queries. That is no limit here: docs/notes/forward.md
 
-A smaller head_dim is zero-padded to 512. Three pieces (`Tiling`) would multiply less for at most
-384, but took longer: docs/notes/forward.md.
+With a smaller head_dim the last pieces have one panel of 64 columns, and of the last one as few
+columns are multiplied as wgmma can. Three pieces took longer: docs/notes/forward.md.
+
+TMA loads rows of 128 bytes, which L2 has in sectors of 32. Rows of K and V that begin within one,
+as those of head_dim 264 do, are copied first (`rows_for_tma`).
 
 A packed batch (PACKED) has a thread block for each 64 queries of a sequence; a binary search finds
 its sequence. Rows of the next sequence in the last tiles of Q and V are overwritten with 0, as in
@@ -40,7 +43,6 @@ Papers: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, section 3.
 """
 
 import functools
-from typing import NamedTuple
 
 import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
@@ -66,7 +68,7 @@ from fa_numba.ptx.mbarrier import (
     mbarrier_arrive_expect_tx,
     mbarrier_init,
 )
-from fa_numba.ptx.tma import make_load_tile, tma_load_4d, tma_store_wait_read
+from fa_numba.ptx.tma import tma_load_4d, tma_store_wait_read
 from fa_numba.ptx.wgmma import (
     descriptor,
     descriptor_bits,
@@ -90,6 +92,7 @@ from fa_numba.tensor_core.fragments import (
 )
 from fa_numba.tensor_core.lazy_rescaling import make_softmax_steps
 from fa_numba.tensor_core.mainloop import make_tiles_of
+from fa_numba.tensor_core.padded_rows import pad_rows
 from fa_numba.tensor_core.shared_plan import (
     SharedPlan,
     clear_rows,
@@ -102,7 +105,8 @@ MAX_HEAD_DIM = 512
 ROWS = 64  # queries of a thread block
 WARP_ROWS = 16
 BLOCK_N = 64  # keys of a tile
-PIECE_COLS = 128  # of K and V
+PIECES = 4  # of Q, K, V and out: two for each warpgroup
+PIECE_COLS = 128  # at most
 WARPS = 4  # of a warpgroup
 THREADS = 384
 # 128 · (24 + 2 · 240) = 64512 of an SM's 65536.
@@ -112,33 +116,22 @@ PANEL_BYTES = BLOCK_N * ROW_BYTES  # 64 columns of 64 queries or keys
 PIECE_BYTES = 2 * PANEL_BYTES
 P_STAGES = 2
 OUT_TURN = 1  # the named barrier of warpgroup 1
+SECTOR_COLS = 16
+TILES_OF_COPY = 16  # tiles of queries that read K and V, for a copy of them to pay
 SHARED_BYTES = 232448  # that a thread block of a Hopper GPU can have
 
 
-class Tiling(NamedTuple):
-    """How the two warpgroups share a tile; docs/notes/forward.md counts its cycles.
-
-    Attributes
-    ----------
-    pieces : int
-        Of Q, K, V and out, each of 128 columns: 4, or 3 for a head_dim of at most 384.
-    late : bool
-        Warpgroup 2 gets P only when Q Kᵀ of the next tile is done. Then its products run beside
-        the softmax and not beside Q Kᵀ.
-    """
-
-    pieces: int
-    late: bool
-
-
-TILING = Tiling(pieces=4, late=True)
+def panels_of_pieces(HEAD_DIM):
+    """Panels of each piece of a row, 1 or 2: the first ones have two."""
+    num_panels = ceil_div(HEAD_DIM, PANEL_COLS)
+    return tuple(1 + (i < num_panels - PIECES) for i in range(PIECES))
 
 
 @functools.cache
-def make_plan(TILING=TILING):
+def make_plan():
     """The `SharedPlan` of a thread block; the ring has the shared memory that is left."""
     plan = SharedPlan()
-    plan.Q = plan.tiles(1, TILING.pieces * PIECE_BYTES)  # out overwrites it
+    plan.Q = plan.tiles(1, PIECES * PIECE_BYTES)  # out overwrites it
     plan.P = plan.tiles(P_STAGES, PANEL_BYTES)
     plan.Q_FULL, plan.P_RING = plan.barriers(1), plan.ring(P_STAGES)
     factors = P_STAGES * ROWS * 4  # in static shared memory
@@ -149,9 +142,7 @@ def make_plan(TILING=TILING):
 
 
 @functools.cache
-def make_flash_attn_wide(
-    HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, PACKED=False, TILING=TILING
-):
+def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, PACKED=False):
     """The kernel for these compile-time constants; `make_plan` lays out its memory.
 
     HEAD_DIM is a multiple of 8, DTYPE "float16" or "bfloat16". WINDOW may be AT_RUN_TIME
@@ -160,44 +151,44 @@ def make_flash_attn_wide(
     With PACKED the argument `packed` is (cu_seqlens_q, cu_seqlens_k, out), and seqlen_k is not
     read; otherwise it is empty.
     """
-    PIECES, LATE = TILING
-    TWO = PIECES == 4  # pieces of out in warpgroup 1; warpgroup 2 always has two
-    plan = make_plan(TILING)
+    PANELS = panels_of_pieces(HEAD_DIM)
+    FIRST_COLS = tuple(PANEL_COLS * sum(PANELS[:i]) for i in range(PIECES))
+    # That are multiplied: of the last piece as few as wgmma can, in steps of 16.
+    ALL_COLS = 16 * ceil_div(HEAD_DIM, 16)
+    COLS = tuple(min(PANEL_COLS * x, ALL_COLS - y) for x, y in zip(PANELS, FIRST_COLS, strict=True))
+    COLS_0, COLS_1, COLS_2, COLS_3 = COLS
+    plan = make_plan()
     Q, P, Q_FULL, P_RING = plan.Q, plan.P, plan.Q_FULL, plan.P_RING
     RING, KV, shared_base = plan.RING, plan.PIECES, plan.shared_base
-    STAGES, Q_BYTES = RING.length, PIECES * PIECE_BYTES
+    STAGES, Q_BYTES = RING.length, sum(PANELS) * PANEL_BYTES
     # Q, K and P: rows along the sum. V: a row for each term, a key.
     K_MAJOR_DESC, MN_MAJOR_DESC = descriptor_bits(), descriptor_bits(PANEL_BYTES)
-    S_LENGTH, P_LENGTH, PIECE_LENGTH = BLOCK_N // 2, BLOCK_N // 4, PIECE_COLS // 2  # registers
-    S_SHAPE, P_SHAPE, PIECE_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4), (PIECE_COLS // 8, 4)
+    S_LENGTH, P_LENGTH = BLOCK_N // 2, BLOCK_N // 4  # registers
+    LENGTH_0, LENGTH_1, LENGTH_2, LENGTH_3 = (x // 2 for x in COLS)
+    S_SHAPE, P_SHAPE = (BLOCK_N // 8, 4), (BLOCK_N // 16, 4)
+    SHAPE_0, SHAPE_1, SHAPE_2, SHAPE_3 = ((x // 8, 4) for x in COLS)
     P_STEPS = BLOCK_N // 16
+    STEP = PIECE_BYTES >> 4  # in a descriptor
     pack = forward.pack_of(DTYPE)
     multiply, multiply_registers = forward.wgmma_of(DTYPE)
     multiply_more, multiply_tiles, _ = forward.wgmma_sums_of(DTYPE)
-    fragments = make_fragment_functions(BLOCK_N, PIECE_COLS, pack)
-    clear, rescale, pack_p = fragments.clear, fragments.rescale, fragments.pack_p
+    of_0, of_1, of_2, of_3 = (make_fragment_functions(BLOCK_N, x, pack) for x in COLS)
+    clear_0, clear_1, clear_2, clear_3 = of_0.clear, of_1.clear, of_2.clear, of_3.clear
+    rescale_0, rescale_1, rescale_2, rescale_3 = (x.rescale for x in (of_0, of_1, of_2, of_3))
+    pack_p = of_0.pack_p
     raise_maximum, exponentiate = make_softmax_steps(BLOCK_N, SOFTCAP)
     exponent_scale_of = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, False).exponent_scale_of
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
     tiles_of = make_tiles_of(BLOCK_N, CAUSAL, WINDOW)
-    load_q = make_load_tile(2 * PIECES)
     sequence_of = make_sequence_of(ROWS)
     finish_rows = make_store_tile(PIECE_COLS, pack).finish_rows
     _, wait_for, release = make_ring_functions(RING)
     wait = mbarrier.wait_function()
 
-    @cuda.jit(device=True, forceinline=True)
-    def no_store(
-        acc, inverse, base, out_map, packed, m_warp, warp_row, seqlen_q, start, head, b, lane
-    ):
-        pass
-
     def make_store_piece(PIECE):
         """Store a warp's 16 rows of a piece of out, from row m_warp of its sequence on."""
-        COL = PIECE * PIECE_COLS
-        if COL >= HEAD_DIM:  # padding
-            return no_store
-        cols = min(PIECE_COLS, HEAD_DIM - COL)
+        COL = FIRST_COLS[PIECE]
+        cols = min(COLS[PIECE], HEAD_DIM - COL)
         store_tile, store_row = (
             make_store_tile(cols, pack, COL).store_tile,
             make_store_row(cols, pack),
@@ -223,8 +214,7 @@ def make_flash_attn_wide(
 
         return store_piece
 
-    store_0, store_1, store_2 = map(make_store_piece, range(3))
-    store_3 = make_store_piece(PIECES - 1)
+    store_0, store_1, store_2, store_3 = map(make_store_piece, range(PIECES))
 
     @cuda.jit(device=True, forceinline=True)
     def advance(stage, parity, count):
@@ -238,24 +228,49 @@ def make_flash_attn_wide(
     def piece_of(base, stage):
         return uint32(base + KV.start + stage * PIECE_BYTES)
 
+    def make_load_piece(PIECE):
+        """Functions that load a piece: of Q, and of K or V into the ring; the latter go on."""
+        COUNT, COL = PANELS[PIECE], FIRST_COLS[PIECE]
+        Q_PIECE = Q.start + PIECE * PIECE_BYTES
+
+        @cuda.jit(device=True, forceinline=True)
+        def load_piece(to, x_map, row, head, b, full):
+            for panel in range(COUNT):
+                source = x_map, COL + panel * PANEL_COLS, row, head, b
+                tma_load_4d(to + panel * PANEL_BYTES, *source, full)
+
+        @cuda.jit(device=True, forceinline=True)
+        def load_of_q(base, q_map, row, head, b):
+            load_piece(base + Q_PIECE, q_map, row, head, b, base + Q_FULL.start)
+
+        @cuda.jit(device=True, forceinline=True)
+        def load_next(base, x_map, row, head, b, stage, parity):
+            full = base + RING.full + stage * BARRIER
+            wait(base + RING.empty + stage * BARRIER, parity)
+            mbarrier_arrive_expect_tx(full, COUNT * PANEL_BYTES)
+            load_piece(piece_of(base, stage), x_map, row, head, b, full)
+            return advance(stage, parity, 1)
+
+        return load_of_q, load_next
+
+    (q_0, next_0), (q_1, next_1), (q_2, next_2), (q_3, next_3) = map(make_load_piece, range(PIECES))
+
     @cuda.jit(device=True, forceinline=True)
     def load_pieces(base, x_map, n_start, head, b, stage, parity):
         """Load all pieces of a tile; returns the next stage."""
-        for col in range(0, PIECES * PIECE_COLS, PIECE_COLS):
-            full, piece = base + RING.full + stage * BARRIER, piece_of(base, stage)
-            wait(base + RING.empty + stage * BARRIER, parity)
-            mbarrier_arrive_expect_tx(full, PIECE_BYTES)
-            for panel in range(2):
-                to, first_col = piece + panel * PANEL_BYTES, col + panel * PANEL_COLS
-                tma_load_4d(to, x_map, first_col, n_start, head, b, full)
-            stage, parity = advance(stage, parity, 1)
-        return stage, parity
+        stage, parity = next_0(base, x_map, n_start, head, b, stage, parity)
+        stage, parity = next_1(base, x_map, n_start, head, b, stage, parity)
+        stage, parity = next_2(base, x_map, n_start, head, b, stage, parity)
+        return next_3(base, x_map, n_start, head, b, stage, parity)
 
     @cuda.jit(device=True, forceinline=True)
     def produce(base, q_map, k_map, v_map, m_start, k_start, first, end, head, kv_head, b):
         """The role of the thread that loads; m_start and k_start are rows of the maps."""
         mbarrier_arrive_expect_tx(base + Q_FULL.start, Q_BYTES)
-        load_q(base + Q.start, ROWS, q_map, m_start, head, b, base + Q_FULL.start)
+        q_0(base, q_map, m_start, head, b)
+        q_1(base, q_map, m_start, head, b)
+        q_2(base, q_map, m_start, head, b)
+        q_3(base, q_map, m_start, head, b)
         stage, parity = int32(0), int32(1)  # a wait with parity 1 on a new mbarrier returns at once
         n_tile = first
         while n_tile <= end:
@@ -267,25 +282,37 @@ def make_flash_attn_wide(
                 stage, parity = load_pieces(base, v_map, before, kv_head, b, stage, parity)
             n_tile = int32(n_tile + 1)
 
+    def make_add_scores(COLS):
+        """S += Q Kᵀ of the next piece, of COLS columns; releases the piece before."""
+
+        @cuda.jit(device=True, forceinline=True)
+        def add_scores(s, base, stage, parity, q_desc, lane):
+            before = stage
+            stage, parity = advance(stage, parity, 1)
+            k_desc = descriptor(K_MAJOR_DESC, piece_of(base, stage))
+            wait_for(base, stage, parity)
+            wgmma_fence()
+            multiply_more(BLOCK_N, COLS, s, q_desc, k_desc)
+            wgmma_commit()
+            wgmma_wait_group(1)
+            release(base, before, lane)
+            return stage, parity
+
+        return add_scores
+
+    add_1, add_2, add_3 = map(make_add_scores, COLS[1:])
+
     @cuda.jit(device=True, forceinline=True)
     def start_scores(s, base, stage, parity, lane):
         """S = Q Kᵀ, piece after piece; returns the last one's stage, whose product is in flight."""
         q_desc = descriptor(K_MAJOR_DESC, uint32(base + Q.start))
         wait_for(base, stage, parity)
         wgmma_fence()
-        multiply(BLOCK_N, PIECE_COLS, s, q_desc, descriptor(K_MAJOR_DESC, piece_of(base, stage)))
+        multiply(BLOCK_N, COLS_0, s, q_desc, descriptor(K_MAJOR_DESC, piece_of(base, stage)))
         wgmma_commit()
-        for _ in range(1, PIECES):
-            before = stage
-            stage, parity = advance(stage, parity, 1)
-            q_desc = uint64(q_desc + uint64(PIECE_BYTES >> 4))
-            k_desc = descriptor(K_MAJOR_DESC, piece_of(base, stage))
-            wait_for(base, stage, parity)
-            wgmma_fence()
-            multiply_more(BLOCK_N, PIECE_COLS, s, q_desc, k_desc)
-            wgmma_commit()
-            wgmma_wait_group(1)
-            release(base, before, lane)
+        stage, parity = add_1(s, base, stage, parity, uint64(q_desc + uint64(STEP)), lane)
+        stage, parity = add_2(s, base, stage, parity, uint64(q_desc + uint64(2 * STEP)), lane)
+        stage, parity = add_3(s, base, stage, parity, uint64(q_desc + uint64(3 * STEP)), lane)
         return stage, parity
 
     @cuda.jit(device=True, forceinline=True)
@@ -295,32 +322,36 @@ def make_flash_attn_wide(
             if num_keys < BLOCK_N:
                 clear_rows(memory, piece_of(base, stage), 2, BLOCK_N, num_keys, tid)
 
-    @cuda.jit(device=True, forceinline=True)
-    def start_out(acc, p, memory, base, stage, parity, num_keys, tid):
+    def make_start_out(COLS):
         """A piece of out <- out + P V, of a tile with num_keys keys."""
-        v_desc = descriptor(MN_MAJOR_DESC, piece_of(base, stage))
-        wait_for(base, stage, parity)
-        clear_keys(memory, base, stage, num_keys, tid)
-        wgmma_fence()
-        multiply_registers(PIECE_COLS, BLOCK_N, acc, p, v_desc)
-        wgmma_commit()
+
+        @cuda.jit(device=True, forceinline=True)
+        def start_out(acc, p, memory, base, stage, parity, num_keys, tid):
+            v_desc = descriptor(MN_MAJOR_DESC, piece_of(base, stage))
+            wait_for(base, stage, parity)
+            clear_keys(memory, base, stage, num_keys, tid)
+            wgmma_fence()
+            multiply_registers(COLS, BLOCK_N, acc, p, v_desc)
+            wgmma_commit()
+
+        return start_out
+
+    start_0, start_2 = make_start_out(COLS_0), make_start_out(COLS_2)
 
     @cuda.jit(device=True, forceinline=True)
     def start_all_out(acc_0, acc_2, p, memory, base, stage, parity, num_keys, tid):
         """Warpgroup 1's pieces of P V: every second one; returns their stages."""
-        start_out(acc_0, p, memory, base, stage, parity, num_keys, tid)
+        start_0(acc_0, p, memory, base, stage, parity, num_keys, tid)
         second, parity = advance(stage, parity, 2)
-        if TWO:
-            start_out(acc_2, p, memory, base, second, parity, num_keys, tid)
+        start_2(acc_2, p, memory, base, second, parity, num_keys, tid)
         return stage, second
 
     @cuda.jit(device=True, forceinline=True)
     def finish_all_out(acc_0, acc_2, p, base, first, second, lane):
-        wgmma_wait_with(0, acc_0, PIECE_LENGTH, p, P_LENGTH)
+        wgmma_wait_with(0, acc_0, LENGTH_0, p, P_LENGTH)
         release(base, first, lane)
-        if TWO:
-            hold(acc_2, PIECE_LENGTH)
-            release(base, second, lane)
+        hold(acc_2, LENGTH_2)
+        release(base, second, lane)
 
     @cuda.jit(device=True, forceinline=True)
     def announce(base, p_stage, lane):
@@ -360,8 +391,6 @@ def make_flash_attn_wide(
         upper = alpha[0] if risen else float32(1)
         lower = alpha[1] if risen else float32(1)
         hand_on(factors, base, p_stage, warp_row, lane, upper, lower)
-        if not LATE:
-            announce(base, p_stage, lane)
         return risen
 
     @cuda.jit(device=True, forceinline=True)
@@ -379,8 +408,8 @@ def make_flash_attn_wide(
         s = cuda.local.array(S_SHAPE, float32)
         p = cuda.local.array(P_SHAPE, uint32)
         new_p = cuda.local.array(P_SHAPE, uint32)
-        acc_0 = cuda.local.array(PIECE_SHAPE, float32)
-        acc_2 = cuda.local.array(PIECE_SHAPE, float32)
+        acc_0 = cuda.local.array(SHAPE_0, float32)
+        acc_2 = cuda.local.array(SHAPE_2, float32)
         m_i = cuda.local.array(2, float32)
         l_i = cuda.local.array(2, float32)
         alpha = cuda.local.array(2, float32)
@@ -390,9 +419,8 @@ def make_flash_attn_wide(
         lane, warp_row = tid & 31, int32((tid >> 5 & 3) * WARP_ROWS)
         position = int32(m_start + warp_row + (lane >> 2) + seqlen_k - seqlen_q)
         registers = m_i, l_i, alpha, offset
-        clear(acc_0, m_i, l_i)
-        if TWO:
-            clear(acc_2, m_i, l_i)
+        clear_0(acc_0, m_i, l_i)
+        clear_2(acc_2, m_i, l_i)
         stage, parity = int32(0), int32(0)
         p_stage, p_parity = int32(0), int32(0)
 
@@ -419,13 +447,10 @@ def make_flash_attn_wide(
             stage, parity = advance(stage, parity, 1)
             v_0, v_2 = start_all_out(acc_0, acc_2, p, memory, base, stage, parity, BLOCK_N, tid)
             stage, parity = advance(stage, parity, PIECES - 1)  # the last piece of V
-            if TWO:
-                wgmma_wait(2, s, S_LENGTH)
-            else:
-                wgmma_wait(1, s, S_LENGTH)
+            wgmma_wait(2, s, S_LENGTH)
             release(base, last, lane)
-            if LATE:
-                announce(base, p_before, lane)
+            # Only now: its products shall run beside the softmax, not beside Q Kᵀ.
+            announce(base, p_before, lane)
             n_start = int32(n_tile * BLOCK_N)
             risen = softmax(
                 s, new_p, registers, factors, base, p_stage, p_parity, n_start, position, seqlen_k,
@@ -436,12 +461,10 @@ def make_flash_attn_wide(
                 for r in range(4):
                     p[k, r] = new_p[k, r]
             if risen:
-                rescale(acc_0, alpha)
-                if TWO:
-                    rescale(acc_2, alpha)
+                rescale_0(acc_0, alpha)
+                rescale_2(acc_2, alpha)
             n_tile = int32(n_tile + 1)
-        if LATE:
-            announce(base, p_stage, lane)
+        announce(base, p_stage, lane)
         stage, parity = advance(stage, parity, 1)
         num_keys = int32(seqlen_k - (end - 1) * BLOCK_N)
         v_0, v_2 = start_all_out(acc_0, acc_2, p, memory, base, stage, parity, num_keys, tid)
@@ -458,11 +481,10 @@ def make_flash_attn_wide(
             acc_0, inverse, base, out_map, packed, m_warp, warp_row, seqlen_q, q_start, head, b,
             lane,
         )  # fmt: skip
-        if TWO:
-            store_2(
-                acc_2, inverse, base, out_map, packed, m_warp, warp_row, seqlen_q, q_start, head, b,
-                lane,
-            )  # fmt: skip
+        store_2(
+            acc_2, inverse, base, out_map, packed, m_warp, warp_row, seqlen_q, q_start, head, b,
+            lane,
+        )  # fmt: skip
         if lane == 0:
             tma_store_wait_read(0)  # shared memory must outlive the copy
 
@@ -477,15 +499,15 @@ def make_flash_attn_wide(
         seqlen_k,
     ):  # fmt: skip
         """The role of warpgroup 2: P V for the other pieces of out, 1 and the last."""
-        acc_1 = cuda.local.array(PIECE_SHAPE, float32)
-        acc_3 = cuda.local.array(PIECE_SHAPE, float32)
+        acc_1 = cuda.local.array(SHAPE_1, float32)
+        acc_3 = cuda.local.array(SHAPE_3, float32)
         of_rows = cuda.local.array(2, float32)
         unread = cuda.local.array(2, float32)
         seqlen_q = lse.shape[2]
         lane, warp_row = tid & 31, int32((tid >> 5 & 3) * WARP_ROWS)
         row = int32(warp_row + (lane >> 2))
-        clear(acc_1, of_rows, unread)
-        clear(acc_3, of_rows, unread)
+        clear_1(acc_1, of_rows, unread)
+        clear_3(acc_3, of_rows, unread)
         stage, parity = advance(int32(0), int32(0), PIECES)  # after K of the first tile
         p_stage, p_parity = int32(0), int32(0)
         n_tile = first
@@ -497,25 +519,25 @@ def make_flash_attn_wide(
             wait(base + P_RING.full + p_stage * BARRIER, p_parity)
             take_factors(factors, of_rows, p_stage, row)
             if not cuda.all_sync(FULL_WARP, of_rows[0] == float32(1) and of_rows[1] == float32(1)):
-                rescale(acc_1, of_rows)
-                rescale(acc_3, of_rows)
+                rescale_1(acc_1, of_rows)
+                rescale_3(acc_3, of_rows)
             p_desc = descriptor(K_MAJOR_DESC, uint32(base + P.start + p_stage * PANEL_BYTES))
             num_keys = int32(seqlen_k - n_tile * BLOCK_N)
             v_desc = descriptor(MN_MAJOR_DESC, piece_of(base, second))
             wait_for(base, second, second_parity)
             clear_keys(memory, base, second, num_keys, tid)
             wgmma_fence()
-            multiply_tiles(PIECE_COLS, BLOCK_N, acc_1, p_desc, v_desc)
+            multiply_tiles(COLS_1, BLOCK_N, acc_1, p_desc, v_desc)
             wgmma_commit()
             v_desc = descriptor(MN_MAJOR_DESC, piece_of(base, third))
             wait_for(base, third, third_parity)
             clear_keys(memory, base, third, num_keys, tid)
             wgmma_fence()
-            multiply_tiles(PIECE_COLS, BLOCK_N, acc_3, p_desc, v_desc)
+            multiply_tiles(COLS_3, BLOCK_N, acc_3, p_desc, v_desc)
             wgmma_commit()
-            wgmma_wait(1, acc_1, PIECE_LENGTH)
+            wgmma_wait(1, acc_1, LENGTH_1)
             release(base, second, lane)
-            wgmma_wait(0, acc_3, PIECE_LENGTH)
+            wgmma_wait(0, acc_3, LENGTH_3)
             release(base, third, lane)
             if lane == 0:
                 mbarrier_arrive(base + P_RING.empty + p_stage * BARRIER)
@@ -613,9 +635,21 @@ def make_flash_attn_wide(
     return flash_attn_wide_kernel
 
 
+def rows_for_tma(k, v, query_tiles):
+    """K and V for their maps; copied to rows of a multiple of 32 bytes where that pays.
+
+    Parameters
+    ----------
+    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim)
+    query_tiles : int
+        How many read a head of K and V.
+    """
+    return pad_rows(k, v, multiple=SECTOR_COLS) if query_tiles >= TILES_OF_COPY else (k, v)
+
+
 @arrays.replayed
 def flash_attn_wide(
-    q, k, v, *, causal=False, window_size=(-1, -1), softcap=0.0, softmax_scale=None, tiling=TILING
+    q, k, v, *, causal=False, window_size=(-1, -1), softcap=0.0, softmax_scale=None
 ):
     """FlashAttention-3, forward, for head_dim 264 to 512: float16 and bfloat16 on Hopper GPUs.
 
@@ -631,8 +665,6 @@ def flash_attn_wide(
         As for `flash_attn_v2`.
     softmax_scale : float, default=1/√head_dim
         Positive.
-    tiling : Tiling, default=TILING
-        For measurements. With three pieces head_dim is at most 384.
 
     Returns
     -------
@@ -647,19 +679,19 @@ def flash_attn_wide(
         On a GPU that has no wgmma.
     """
     options = causal, window_size, softcap, None, softmax_scale
-    limit = tiling.pieces * PIECE_COLS
-    requirements = TensorCores("flash_attn_wide", HOPPER, max_head_dim=limit)
+    requirements = TensorCores("flash_attn_wide", HOPPER, max_head_dim=MAX_HEAD_DIM)
     call = checks.forward_call(q, k, v, *options, on=requirements)
     if 0 in (call.seqlen_q, call.seqlen_k):
         return call.results_without_keys()
     mask, window_size = call.mask, run_time_masks.constants_of(call.mask).window_size
     constants = call.head_dim, mask.causal, call.dtype, window_size, mask.softcap
-    kernel = make_flash_attn_wide(*constants, TILING=tiling)
+    kernel = make_flash_attn_wide(*constants)
     grid = (ceil_div(call.seqlen_q, ROWS), call.num_heads, call.batch)
+    k, v = rows_for_tma(k, v, grid[0] * call.group_size)
     boxes = (q, ROWS), (k, BLOCK_N), (v, BLOCK_N), (call.out, WARP_ROWS)
     maps = [tensor_map(*box) for box in boxes]
     sizes = np.int32(call.seqlen_k), np.int32(call.group_size)
     arguments = *maps, call.lse, *sizes, call.scale_log2, *run_time_masks.arguments_of(mask), ()
-    size = make_plan(tiling).bytes
+    size = make_plan().bytes
     arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=size)
     return call.out, call.lse

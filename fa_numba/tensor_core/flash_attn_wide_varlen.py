@@ -21,6 +21,7 @@ from fa_numba.tensor_core.flash_attn_wide import (
     WARP_ROWS,
     make_flash_attn_wide,
     make_plan,
+    rows_for_tma,
 )
 
 
@@ -84,9 +85,11 @@ def flash_attn_wide_varlen(
     options = mask.causal, arrays.dtype_name(q), run_time_masks.constants_of(mask).window_size
     kernel = make_flash_attn_wide(head_dim, *options, mask.softcap, PACKED=True)
     grid = num_tokens_q // ROWS + cu_seqlens_q.shape[0] - 1, num_heads
+    group_size = num_heads // k.shape[1]
+    k, v = rows_for_tma(*map(arrays.with_axis, (k, v)), grid[0] * group_size)
     boxes = (q, ROWS), (k, BLOCK_N), (v, BLOCK_N), (out, WARP_ROWS)
     maps = (tensor_map(*box) for box in boxes)
-    sizes = np.int32(0), np.int32(num_heads // k.shape[1])  # each sequence has its own seqlen_k
+    sizes = np.int32(0), np.int32(group_size)  # each sequence has its own seqlen_k
     more = scale, *run_time_masks.arguments_of(mask), (*sequences, out)
     arguments = *maps, arrays.with_axis(lse), *sizes, *more
     size = make_plan().bytes

@@ -62,6 +62,7 @@ from fa_numba.tensor_core.decoding import (
     Sizes,
     States,
     check_on_tensor_cores,
+    make_add_parts,
     make_advance,
     make_keys_of_split,
     make_merge,
@@ -77,8 +78,8 @@ from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.decode_tiling import tile_rows
 
 RINGS = {1: (8, 6), 2: (8, 3), 3: (4, 4), 4: (4, 3)}  # by panels of 64 columns: warps, stages
-RINGS_OF_BYTES = {1: (8, 5), 2: (4, 4)}  # by panels of 128 columns
-LEAN_BYTES = False  # whether e4m3 is read by the LEAN kernel, which no whole GPU suite has met
+RINGS_OF_BYTES = {1: (12, 3), 2: (4, 4)}  # by panels of 128 columns
+LEAN_BYTES = True  # whether e4m3 is read by the LEAN kernel
 PANEL_BYTES = KEYS * ROW_BYTES  # 64 columns of 16 keys
 CHUNK_BYTES = 16  # of a lane's copy
 ADDRESS_BYTES = 8
@@ -93,8 +94,10 @@ def panels_of(HEAD_DIM, BYTES):
     return ceil_div(HEAD_DIM, ROW_BYTES if BYTES else PANEL_COLS)
 
 
-def ring_of(HEAD_DIM, BYTES):
+def ring_of(HEAD_DIM, BYTES, ROWS=1):
     """Warps of a thread block, and stages of the ring of each."""
+    if BYTES and HEAD_DIM <= ROW_BYTES and ROWS == 8:
+        return 8, 5  # the states of 12 warps are larger than 48 KiB
     return (RINGS_OF_BYTES if BYTES else RINGS)[panels_of(HEAD_DIM, BYTES)]
 
 
@@ -121,7 +124,7 @@ def at(tile, chunk, j):
 @functools.cache
 def make_flash_decode_gather(
     HEAD_DIM, DTYPE, ROWS, PAGE_SIZE, WARPS, STAGES, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0,
-    ALIBI=False, SCALES="", EXPRESSIONS=NO_EXPRESSIONS, LEAN=False,
+    ALIBI=False, SCALES="", EXPRESSIONS=NO_EXPRESSIONS, LEAN=False, MORE_PARTS=False,
 ):  # fmt: skip
     """The first kernel, attention split by split: 32 · WARPS threads, `shared_bytes` of memory.
 
@@ -133,7 +136,8 @@ def make_flash_decode_gather(
     EXPRESSIONS, the user's mask and score, are evaluated for each pair: classes of tiles would need
     seq_lens on the host. LEAN, for e4m3, has the same results by fewer instructions: a lane reads
     all its addresses before its first copy, so that it waits once, and `make_products_of_bytes`
-    is given it.
+    is given it. With MORE_PARTS args are parts of attention to other keys, which the first split
+    begins with (`make_add_parts`): they are read while its first keys are copied.
     """
     BYTES, PER_TOKEN = SCALES != "", SCALES == "token"
     PAGED, page_and_offset = PAGE_SIZE > 0, make_page_of(max(1, PAGE_SIZE))
@@ -164,6 +168,7 @@ def make_flash_decode_gather(
         DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI, PER_TOKEN, EXPRESSIONS
     )
     store_rows, store_state, merge = make_merge(HEAD_DIM, ROWS, WARPS, BYTES)
+    add_parts = make_add_parts(HEAD_DIM, ROWS, WARPS)
 
     @cuda.jit(device=True, forceinline=True)
     def key_of(place, lane):
@@ -335,6 +340,10 @@ def make_flash_decode_gather(
                     acc[j, i] = ZERO
             m_i = NEG_INF
             l_i = ZERO  # of this lane's keys alone
+            if MORE_PARTS:
+                if split == 0:
+                    rows = b, m_tile * ROWS, kv_head, group_size, seqlen_q
+                    m_i, l_i = add_parts(acc, m_i, l_i, args, warp, lane, *rows)
             scale, out_scale = softmax_scale, ONE
             if SCALES == "head":
                 scale, out_scale = softmax_scale * k_scale[kv_head], v_scale[kv_head]
@@ -440,17 +449,32 @@ def flash_decode_gather(
     problem = check_on_tensor_cores(
         "flash_decode_gather", forward.HOPPER, *arguments, scales=scales, **written
     )
-    head_dim = q.shape[3]
+    kernel, more = first_kernel(problem, *scales)
+    return launch(problem, *kernel, **more)
+
+
+def first_kernel(problem, k_scale=None, v_scale=None, parts=()):
+    """The first kernel for a problem, as `decode_problem.launch` takes it.
+
+    `parts` are (out_partial, lse_partial) of other keys, or none; not with the user's functions.
+
+    Returns
+    -------
+    (kernel, grid, threads, num_splits)
+    more : dict
+        Further arguments by name.
+    """
+    head_dim = problem.q.shape[3]
     rows = tile_rows(problem.num_rows)
-    form, *scales = e4m3.scales_of(*scales)
-    warps, stages = ring_of(head_dim, form != "")
+    form, *scales = e4m3.scales_of(k_scale, v_scale)
+    warps, stages = ring_of(head_dim, form != "", rows)
     page_size, *options = problem.constants
     options += form, problem.scores.expressions
     kernel = make_flash_decode_gather(
-        head_dim, arrays.dtype_name(q), rows, page_size, warps, stages, *options,
-        LEAN=LEAN_BYTES and form != "",
+        head_dim, arrays.dtype_name(problem.q), rows, page_size, warps, stages, *options,
+        LEAN=LEAN_BYTES and form != "", MORE_PARTS=bool(parts),
     )  # fmt: skip
     num_splits, grid = splits_and_grid(problem, rows, warps)
     size = shared_bytes(head_dim, warps, stages, form != "")
-    more = *scales, problem.scores.expression_args
-    return launch(problem, kernel, grid, 32 * warps, num_splits, shared_bytes=size, more=more)
+    more = {"shared_bytes": size, "more": (*scales, parts or problem.scores.expression_args)}
+    return (kernel, grid, 32 * warps, num_splits), more

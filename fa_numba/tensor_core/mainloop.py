@@ -328,7 +328,8 @@ def make_mainloop(
     mask_tile = make_mask_tile(BLOCK_N, CAUSAL, WINDOW)
     EXPRESSED = EXPRESSIONS is not None
     expressed = make_tile_functions(BLOCK_N, EXPRESSIONS)
-    softmax_scale_of, modify_by_expressions = expressed.exponent_scale_of, expressed.modify
+    softmax_scale_of, verdicts_of = expressed.exponent_scale_of, expressed.verdicts
+    modify_by_expressions = expressed.modify_seen
     modify_scores = make_score_mod(BLOCK_N, CAUSAL, WINDOW, SOFTCAP, ALIBI).modify_scores
     bounds = run_time_masks.make_bounds(CAUSAL, WINDOW)
     first_key, end_key = bounds.first_key, bounds.end_key
@@ -455,6 +456,9 @@ def make_mainloop(
         words = cuda.local.array(3, uint32)
         if DROPOUT:
             draw_keys(words, n_start, score_mod_args.place, score_mod_args.dropout, lane)
+        seen = uint32(0), uint32(0)
+        if EXPRESSED and score_mod_args.masked:
+            seen = verdicts_of(n_start, position, seqlen_k, lane, score_mod_args)
         wgmma_wait(0, s, S_LENGTH)
         if lane == 0:
             mbarrier_arrive(rings.k_full + EMPTY + stage * BARRIER)
@@ -462,10 +466,11 @@ def make_mainloop(
             slope = score_mod_args.slope
             modify_scores(s, offset, n_start, position, slope, scale, lane, mask_args)
         if EXPRESSED:
+            tile = seen, n_start, position, seqlen_k, lane, score_mod_args
             if score_mod_args.masked:
-                modify_by_expressions(s, True, n_start, position, seqlen_k, lane, score_mod_args)
+                modify_by_expressions(s, True, *tile)
             else:
-                modify_by_expressions(s, False, n_start, position, seqlen_k, lane, score_mod_args)
+                modify_by_expressions(s, False, *tile)
         else:
             mask_tile(s, n_start, position, seqlen_k, lane, mask_args)
         _, small = raise_maximum(s, offset, m_i, l_i, alpha, scale, mask_args)
@@ -517,6 +522,9 @@ def make_mainloop(
             if DROPOUT:
                 draw_keys(words, n_start, score_mod_args.place, score_mod_args.dropout, lane)
 
+            seen = uint32(0), uint32(0)
+            if EXPRESSED and EDGE:  # beside the products
+                seen = verdicts_of(n_start, position, seqlen_k, lane, score_mod_args)
             wgmma_wait(1, s, S_LENGTH)
             if lane == 0:
                 mbarrier_arrive(k_full + EMPTY + new_stage * BARRIER)
@@ -524,7 +532,8 @@ def make_mainloop(
                 slope = score_mod_args.slope
                 modify_scores(s, offset, n_start, position, slope, scale, lane, mask_args)
             if EXPRESSED:
-                modify_by_expressions(s, EDGE, n_start, position, seqlen_k, lane, score_mod_args)
+                tile = n_start, position, seqlen_k, lane, score_mod_args
+                modify_by_expressions(s, EDGE, seen, *tile)
             elif EDGE:
                 mask_tile(s, n_start, position, seqlen_k, lane, mask_args)
             risen, small = raise_maximum(s, offset, m_i, l_i, alpha, scale, mask_args)

@@ -24,12 +24,11 @@ Papers: DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, section 2.1; on splits,
 """
 
 import functools
-from typing import NamedTuple
 
 from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
-from fa_numba.constants import LOG2_E, ONE, ZERO
+from fa_numba.constants import LOG2_E, ONE
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.decode_problem import (
     NO_TABLE,
@@ -40,11 +39,9 @@ from fa_numba.on_cuda_cores.decode_problem import (
     pages_of,
 )
 from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME, UNREAD
-from fa_numba.ptx.cp_async import cp_async_16, cp_async_commit, cp_async_wait
-from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
-from fa_numba.ptx.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
+from fa_numba.ptx.cp_async import cp_async_commit, cp_async_wait
+from fa_numba.ptx.layouts import ROW_BYTES
 from fa_numba.ptx.statement import global_address
-from fa_numba.ptx.vectors import load_global_b32, load_shared_x4, store_shared_x4
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.decoding import (
@@ -60,35 +57,31 @@ from fa_numba.tensor_core.decoding import (
     unit_of,
     warp_of,
 )
-from fa_numba.tensor_core.fragments import log_sum_exp, make_fragment_functions, over_quad_sum
+from fa_numba.tensor_core.divided_columns import (
+    ROWS,
+    SCORE_BYTES,
+    THREADS,
+    Tiling,
+    make_columns,
+    tile_bytes,
+)
+from fa_numba.tensor_core.fragments import make_fragment_functions
 from fa_numba.tensor_core.shared_plan import SharedPlan
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.num_splits import choose_even_splits
 
-WARPS, ROWS = 8, 16
-THREADS = 32 * WARPS
-CHUNK_BYTES = 16  # of a lane's copy, and of its part of 8 keys' scores
-SCORE_BYTES = THREADS * CHUNK_BYTES  # parts of S of a tile
 # Bytes of the ring at most: four tiles of 32 keys of 576 numbers were faster than five or six.
 RING_BYTES = 4 * 32 * 576 * 2
 MAX_STAGES = 8
 WINDOW = (-1, -1)
 
 
-class Tiling(NamedTuple):
-    """Keys of a tile, 16 or 32, and tiles of the ring, at least 3."""
-
-    block_n: int
-    stages: int
-
-
 def choose_tiling(row_dim, limit):
-    """The `Tiling` for rows of `row_dim` numbers and `limit` bytes of shared memory."""
+    """The `Tiling` for rows of `row_dim` numbers and `limit` bytes of memory: 3 stages or more."""
     best = None
     for block_n in (32, 16):
-        tile_bytes = make_plan(row_dim, block_n, 1).RING.bytes
         room = min(RING_BYTES, limit - make_plan(row_dim, block_n, 0).bytes)
-        stages = room // tile_bytes
+        stages = room // tile_bytes(row_dim, block_n)
         best = Tiling(block_n, min(MAX_STAGES, stages))
         if stages > 3:
             break
@@ -99,7 +92,7 @@ def choose_tiling(row_dim, limit):
 def make_plan(ROW_DIM, BLOCK_N, STAGES):
     """The `SharedPlan` of a thread block."""
     plan = SharedPlan(align=ROW_BYTES)
-    plan.RING = plan.tiles(STAGES, ceil_div(ROW_DIM, PANEL_COLS) * BLOCK_N * ROW_BYTES)
+    plan.RING = plan.tiles(STAGES, tile_bytes(ROW_DIM, BLOCK_N))
     plan.SCORES = plan.tiles(2, SCORE_BYTES)
     return plan
 
@@ -112,35 +105,24 @@ def make_mla_decode_mma(LATENT_DIM, ROW_DIM, DTYPE, CAUSAL, PAGE_SIZE, BLOCK_N, 
     PAGE_SIZE is 0 for a contiguous cache, 1, or AT_RUN_TIME. block_table is unused for a contiguous
     cache: it may then be any scalar.
     """
-    mma, pack = forward.mma_of(DTYPE), forward.pack_of(DTYPE)
+    pack = forward.pack_of(DTYPE)
     PAGED, page_and_offset = PAGE_SIZE > 0, make_page_of(max(1, PAGE_SIZE))
     plan = make_plan(ROW_DIM, BLOCK_N, STAGES)
     RING, SCORES, shared_base = plan.RING, plan.SCORES, plan.shared_base
-    PANEL_BYTES = BLOCK_N * ROW_BYTES  # 64 columns of a tile
     STAGE_BYTES = RING.bytes // STAGES
     PENDING = STAGES - 3  # tiles in flight, beside those of S and of P V
     PENDING_FIRST = STAGES - 2  # the first time there is no P V
 
-    KEYS_8, KEYS_16 = BLOCK_N // 8, BLOCK_N // 16
-    PARTS = WARPS // KEYS_8  # of the columns of Q: 2 or 4
-    PAIRS = ceil_div(ROW_DIM, 32)  # of products: an ldmatrix
-    STEPS = ceil_div(PAIRS, PARTS)  # of a warp: pairs part, part + PARTS, ...
-    EVEN = PAIRS % PARTS == 0
-    PART_BYTES = PARTS // 2 * PANEL_BYTES  # from a pair of a warp to its next
-    COLS_16 = ceil_div(LATENT_DIM, 16)
-    GROUPS = ceil_div(COLS_16, WARPS)  # 16 columns of out each
-    WHOLE = COLS_16 == GROUPS * WARPS
-    LANES = 32 // (BLOCK_N // WARPS)  # that copy a row
-    PIECES = ceil_div(4 * PAIRS, LANES)  # of a lane: chunks of 16 bytes of its row
-    ROW_CHUNKS = ROW_DIM // 8
-    Q_SHAPE, OUT_SHAPE, S_SHAPE = (STEPS, 2, 4), (2 * GROUPS, 4), (KEYS_8, 4)
+    KEYS_16 = BLOCK_N // 16
     P_SHAPE = (KEYS_16, 4)
-
+    columns = make_columns(LATENT_DIM, ROW_DIM, DTYPE, BLOCK_N)
+    LANES, Q_SHAPE, OUT_SHAPE, S_SHAPE, copy_row, load_queries, k_row_of, *more = columns
+    multiply_keys, store_scores, load_scores, add_values, store_rows = more
     advance = make_advance(ROWS, BLOCK_N // KEYS, CAUSAL, WINDOW)
     keys_of_split = make_keys_of_split(ROWS, BLOCK_N, CAUSAL, WINDOW)
     end_key = run_time_masks.make_bounds(CAUSAL, WINDOW).end_key
     clear, mask, online_softmax, rescale, pack_p = make_fragment_functions(
-        BLOCK_N, 16 * GROUPS, pack
+        BLOCK_N, 8 * OUT_SHAPE[0], pack
     )
 
     @cuda.jit(device=True, forceinline=True)
@@ -167,99 +149,11 @@ def make_mla_decode_mma(LATENT_DIM, ROW_DIM, DTYPE, CAUSAL, PAGE_SIZE, BLOCK_N, 
             n = key_of(ahead, row)
             if PAGED:
                 _, n = page_and_offset(n, table[1])
-            first = tid % LANES
-            source = global_address(latent_cache[uint64(page), uint64(n)])
-            source += uint64(CHUNK_BYTES * first)
-            tile = stage + (first >> 3) * PANEL_BYTES + row * ROW_BYTES
-            tile += ((first ^ row) & 7) * CHUNK_BYTES
-            for i in range(PIECES):
-                chunk = first + LANES * i
-                if LANES * (i + 1) <= ROW_CHUNKS or chunk < 4 * PAIRS:
-                    there = LANES * (i + 1) <= ROW_CHUNKS or chunk < ROW_CHUNKS
-                    num_bytes = CHUNK_BYTES if there else 0  # zeros past the end of a row
-                    to = tile + (LANES // 8) * i * PANEL_BYTES
-                    cp_async_16(to, source + uint64(CHUNK_BYTES * LANES * i), num_bytes)
+            copy_row(stage, global_address(latent_cache[uint64(page), uint64(n)]), row, tid % LANES)
             advance(ahead, 0, seq_lens, sizes)
             page = page_of(ahead, row, table, sizes)
         cp_async_commit()  # an empty group at the end, too: tiles are counted
         return page
-
-    @cuda.jit(device=True, forceinline=True)
-    def load_queries(q_reg, q, b, rows, part, lane):
-        """Q of rows lane // 4 and lane // 4 + 8, in the columns of the warp's pairs."""
-        for j in range(STEPS):
-            for i in range(2):
-                for r in range(4):
-                    q_reg[j, i, r] = uint32(0)
-        for h in range(2):
-            m, head = rows[h]
-            if m < q.shape[1]:
-                source = global_address(q[b, m, head]) + uint64(4 * (lane & 3))
-                for j in range(STEPS):
-                    for i in range(2):
-                        for half in range(2):
-                            col = 32 * (PARTS * j + part) + 16 * i + 8 * half
-                            if ROW_DIM % (32 * PARTS) == 0 or col < ROW_DIM:
-                                x = load_global_b32(source + uint64(2 * col))
-                                q_reg[j, i, 2 * half + h] = x
-
-    @cuda.jit(device=True, forceinline=True)
-    def multiply_keys(s_part, k, q_reg, tile, part):
-        """A warp's part of S, of 8 keys: two sums, whose products need not wait for each other."""
-        for i in range(2):
-            for r in range(4):
-                s_part[i, r] = ZERO
-        for j in range(STEPS):
-            if EVEN or j + 1 < STEPS or PARTS * j + part < PAIRS:
-                ldmatrix_x4(k, tile + j * PART_BYTES)
-                for i in range(2):
-                    mma(s_part[i], q_reg[j, i], k[i])
-
-    @cuda.jit(device=True, forceinline=True)
-    def store_scores(scores, s_part, tid):
-        for r in range(4):
-            s_part[0, r] += s_part[1, r]
-        store_shared_x4(scores + CHUNK_BYTES * tid, s_part[0])
-
-    @cuda.jit(device=True, forceinline=True)
-    def load_scores(s, x, scores, scale, lane):
-        """All of S: warp w has written keys 8 (w % KEYS_8) on, of part w // KEYS_8."""
-        for j in range(KEYS_8):
-            for part in range(PARTS):
-                load_shared_x4(x, scores + CHUNK_BYTES * (32 * (KEYS_8 * part + j) + lane))
-                for r in range(4):
-                    s[j, r] = x[r] if part == 0 else s[j, r] + x[r]
-            for r in range(4):
-                s[j, r] *= scale
-
-    @cuda.jit(device=True, forceinline=True)
-    def add_values(acc, v, p, tile, warp, lane):
-        """out += P V, for the warp's columns of V."""
-        for i in range(KEYS_16):
-            for j in range(GROUPS):
-                group = GROUPS * warp + j
-                if WHOLE or group < COLS_16:
-                    row = tile + (group >> 2) * PANEL_BYTES + 16 * i * ROW_BYTES
-                    chunk = (2 * (group & 3) + (lane >> 4)) ^ (lane & 7)
-                    ldmatrix_x4_trans(v, row + (lane & 15) * ROW_BYTES + chunk * CHUNK_BYTES)
-                    for half in range(2):
-                        mma(acc[2 * j + half], p[i], v[half])
-
-    @cuda.jit(device=True, forceinline=True)
-    def store_rows(out_partial, lse_partial, acc, m_i, l_i, unit, rows, warp, lane):
-        for h in range(2):
-            m, head = rows[h]
-            l = over_quad_sum(l_i[h])
-            inverse = ONE / l if l > ZERO else ZERO
-            if m < lse_partial.shape[3]:
-                for j in range(2 * GROUPS):
-                    for c in range(2):
-                        d = 8 * (2 * GROUPS * warp + j) + 2 * (lane & 3) + c
-                        if (WHOLE and LATENT_DIM % 16 == 0) or d < LATENT_DIM:
-                            x = acc[j, 2 * h + c] * inverse  # out <- out / l_i           line 12
-                            out_partial[unit.split, unit.b, m, head, uint64(d)] = x
-                if warp == 0 and lane & 3 == 0:  # lse <- m_i + log l_i                   line 13
-                    lse_partial[unit.split, unit.b, head, m] = log_sum_exp(m_i[h], l, ONE)
 
     @cuda.jit(launch_bounds=(THREADS, 1), fastmath={"contract"})
     def mla_decode_mma_kernel(
@@ -307,11 +201,7 @@ def make_mla_decode_mma(LATENT_DIM, ROW_DIM, DTYPE, CAUSAL, PAGE_SIZE, BLOCK_N, 
         num_units = num_m_tiles * num_splits * batch
         sizes = Sizes(seqlen_q, num_heads, num_m_tiles, 1, num_splits, num_units, UNREAD)
 
-        # This lane's row of a tile of K for ldmatrix: key, and chunk of 8 columns in a panel.
-        part, key = warp // KEYS_8, 8 * (warp % KEYS_8) + (lane & 7)
-        chunk = (4 * (part & 1) + (lane >> 3)) ^ (lane & 7)
-        k_row = (part >> 1) * PANEL_BYTES + key * ROW_BYTES + chunk * CHUNK_BYTES
-
+        part, k_row = k_row_of(warp, lane)
         row = tid // LANES  # of a tile, that this lane copies
         ahead[UNIT] = int32(cuda.blockIdx.x) - int32(cuda.gridDim.x)
         ahead[N], ahead[N_END] = 0, 0
@@ -360,7 +250,8 @@ def make_mla_decode_mma(LATENT_DIM, ROW_DIM, DTYPE, CAUSAL, PAGE_SIZE, BLOCK_N, 
                     online_softmax(s, m_i, l_i, alpha, ONE)  #                            line 9
                     rescale(acc, alpha)
                     pack_p(s, p)
-                    add_values(acc, v, p, ring + this, warp, lane)  # out += P V          line 10
+                    for i in range(KEYS_16):  # out += P V                                line 10
+                        add_values(acc, v, p[i], i, ring + this, warp, lane)
                     buffer ^= SCORE_BYTES
                     if more:
                         store_scores(scores + buffer, s_part, tid)

@@ -2,14 +2,14 @@
 
 The CPU would have to wait for the arrays' numbers, and for the lengths of a packed batch. Kernels,
 and the same classes as of `expressions.tiles`: the least and the greatest number of each range of
-an array whose length is a power of two; the class of each tile; the runs of each thread block, or
-backward those of each tile of keys.
+an array whose length is a power of two; the class of each tile; the runs of each thread block or
+split, or backward those of each tile of keys.
 """
 
 import functools
 
 import numpy as np
-from numba import cuda, int8, int32, int64, uint32
+from numba import boolean, cuda, int8, int32, int64, uint32
 
 from fa_numba.checks.refused import RefusedValueError
 from fa_numba.checks.requirements import MAX_GRID
@@ -27,6 +27,8 @@ THREADS = 128
 WARPS = THREADS // 32
 PLACES = 2 * THREADS  # in shared memory, of `ranges_of`
 STEPS = 7  # levels of `ranges_of` in a launch: THREADS is 2^STEPS
+TILE, WIDEST = 2 * THREADS - 1, 1 << 30  # numbers in a range: at most so many rows or columns
+AT_ONCE = 4  # loads of a thread before it waits for the first one
 MAX_RUNS = 64  # of a thread block; what comes after is one mixed run
 # A row of a packed batch: a thread block of tiles of queries (forward), a tile of queries,
 # or a tile of keys.
@@ -198,13 +200,15 @@ def make_packed_classes_kernel(mask, BLOCK_M, BLOCK_N, ALONG, PARTS=1):
 
 
 @functools.cache
-def make_runs_kernel(PARTS, OF_KEYS=False):
+def make_runs_kernel(PARTS, ALONG=BLOCKS):
     """The kernel of `tiles.runs_of_warpgroups` for PARTS warpgroups.
 
-    OF_KEYS, with one part: that of the second table of `tiles.runs_both_ways`.
+    ALONG QUERIES or KEYS, with one part: that of `tiles.runs_both_ways`, where a tile that sees
+    none has no run.
     """
 
     ALL_MIXED = sum(MIXED << (2 * w) for w in range(PARTS))
+    OF_KEYS, KINDS = ALONG == KEYS, (AT_ONCE, PARTS)
 
     @cuda.jit(device=True)
     def flags_of(classes, b, h, block, tile, begin, end, last):
@@ -213,6 +217,8 @@ def make_runs_kernel(PARTS, OF_KEYS=False):
             return 0
         if OF_KEYS:
             return int32(classes[b, h, tile, block])
+        if ALONG == QUERIES:
+            return int32(classes[b, h, block, tile])
         flags, loaded = 0, tile == last
         for w in range(PARTS):
             m_tile, kind = block * PARTS + w, HIDDEN
@@ -226,7 +232,7 @@ def make_runs_kernel(PARTS, OF_KEYS=False):
 
     @cuda.jit
     def runs_kernel(classes, runs):
-        """The runs of a thread block, or of a tile of keys: a warp walks its row of tiles twice.
+        """The runs of a thread block or tile: a warp walks its row of tiles twice.
 
         grid      (ceil(thread blocks / WARPS), batch · heads): a warp has a row, a lane a tile
         HBM       reads classes, writes runs once
@@ -241,18 +247,23 @@ def make_runs_kernel(PARTS, OF_KEYS=False):
         last = 0  # tile that the thread block loads; the first where it sees none
         for w in range(PARTS):
             begin[w], end[w] = num_tiles, 0
-        for start in range(0, num_tiles, 32):
-            for w in range(PARTS):
-                m_tile, seen = block * PARTS + w, False
-                if OF_KEYS and start + lane < num_tiles:
-                    seen = classes[b, h, start + lane, block] != HIDDEN
-                elif not OF_KEYS and m_tile < classes.shape[2] and start + lane < num_tiles:
-                    seen = classes[b, h, m_tile, start + lane] != HIDDEN
-                of_warp = uint32(cuda.ballot_sync(FULL_WARP, seen))
-                if of_warp != 0:
-                    begin[w] = min(begin[w], start + cuda.ffs(of_warp) - 1)
-                    end[w] = start + 32 - cuda.clz(of_warp)
-                    last = max(last, end[w] - 1)
+        seen = cuda.local.array(KINDS, boolean)
+        for start in range(0, num_tiles, 32 * AT_ONCE):
+            for i in range(AT_ONCE):  # the loads do not wait for each other
+                for w in range(PARTS):
+                    m_tile, tile, kind = block * PARTS + w, start + 32 * i + lane, HIDDEN
+                    if OF_KEYS and tile < num_tiles:
+                        kind = int32(classes[b, h, tile, block])
+                    elif not OF_KEYS and m_tile < classes.shape[2] and tile < num_tiles:
+                        kind = int32(classes[b, h, m_tile, tile])
+                    seen[i, w] = kind != HIDDEN
+            for i in range(AT_ONCE):
+                for w in range(PARTS):
+                    of_warp = uint32(cuda.ballot_sync(FULL_WARP, seen[i, w]))
+                    if of_warp != 0:
+                        begin[w] = min(begin[w], start + 32 * i + cuda.ffs(of_warp) - 1)
+                        end[w] = start + 32 * i + 32 - cuda.clz(of_warp)
+                        last = max(last, end[w] - 1)
         for w in range(PARTS):
             if end[w] == 0:  # a warpgroup that sees none: its loop begins with this one
                 begin[w], end[w] = last, last + 1
@@ -282,6 +293,70 @@ def make_runs_kernel(PARTS, OF_KEYS=False):
     return runs_kernel
 
 
+@functools.cache
+def make_split_classes_kernel(PARTS, TOGETHER):
+    """The kernel that divides the tiles of keys of a thread block among splits.
+
+    A thread block has PARTS tiles of queries, one for each warpgroup; TOGETHER it has one, with the
+    rows of several heads, any of them in any warpgroup.
+    """
+
+    @cuda.jit(device=True)
+    def class_in(classes, b, h, heads, block, w, tile):
+        m_tile = block if TOGETHER else block * PARTS + w
+        if tile >= classes.shape[3] or m_tile >= classes.shape[2]:
+            return int8(HIDDEN)
+        kind = classes[b, h * heads, m_tile, tile]
+        for i in range(1, heads):
+            if classes[b, h * heads + i, m_tile, tile] != kind:
+                kind = int8(MIXED)
+        return kind
+
+    @cuda.jit
+    def split_classes_kernel(classes, of_splits, num_splits):
+        """The classes of each split: those of its own tiles, HIDDEN in all others.
+
+        As `flash_attn_split._runs_of_splits`: the splits have the tiles that are seen in their
+        order, each as many or one more. One without any has the tile behind the last one, mixed.
+
+        grid      (ceil(rows / WARPS), batch · heads): a warp has a row, a lane a tile
+        HBM       reads classes twice for each split, writes of_splits once
+        """
+        lane = cuda.threadIdx.x % 32
+        row = cuda.blockIdx.x * WARPS + cuda.threadIdx.x // 32
+        b, h = cuda.blockIdx.y // of_splits.shape[1], cuda.blockIdx.y % of_splits.shape[1]
+        heads = classes.shape[1] // of_splits.shape[1]
+        block, split = row // num_splits, row % num_splits
+        behind, total, number = classes.shape[3], 0, 0
+        if (row + 1) * PARTS > of_splits.shape[2]:
+            return
+        for start in range(0, behind, 32):
+            seen = False
+            for w in range(PARTS):
+                seen = seen or class_in(classes, b, h, heads, block, w, start + lane) != HIDDEN
+            total += cuda.popc(uint32(cuda.ballot_sync(FULL_WARP, seen)))
+        each, more = total // num_splits, total % num_splits
+        begin = split * each + min(split, more)
+        end = begin + each + (1 if split < more else 0)
+        for start in range(0, behind + 1, 32):
+            tile, seen = start + lane, False
+            for w in range(PARTS):
+                seen = seen or class_in(classes, b, h, heads, block, w, tile) != HIDDEN
+            of_warp = uint32(cuda.ballot_sync(FULL_WARP, seen))
+            mine = begin <= number + cuda.popc(of_warp & uint32((1 << lane) - 1)) < end
+            number += cuda.popc(of_warp)
+            if tile <= behind:
+                for w in range(PARTS):
+                    kind = class_in(classes, b, h, heads, block, w, tile)
+                    if tile == behind and begin == end:
+                        kind = int8(MIXED)
+                    elif not mine:
+                        kind = int8(HIDDEN)
+                    of_splits[b, h, row * PARTS + w, tile] = kind
+
+    return split_classes_kernel
+
+
 @cuda.jit
 def queue_kernel(runs, order, counter):
     """The thread blocks of a table of runs, those with the most tiles of keys first; counter is 0.
@@ -294,7 +369,7 @@ def queue_kernel(runs, order, counter):
     work = cuda.shared.array(THREADS, int32)
     mine, rank = tiles_in(runs, b, h, block), 0
     for start in range(0, num_blocks, THREADS):
-        work[tid] = tiles_in(runs, b, h, start + tid)
+        work[tid] = mine if start + tid == block else tiles_in(runs, b, h, start + tid)
         cuda.syncthreads()
         for i in range(min(THREADS, num_blocks - start)):
             more = work[i] - mine
@@ -309,12 +384,14 @@ def queue_kernel(runs, order, counter):
 
 @cuda.jit(device=True)
 def tiles_in(runs, b, h, block):
-    """The tiles of keys that a thread block loads."""
-    tiles, r = 0, 0
-    if block < runs.shape[2]:
-        while r < runs.shape[3] and runs[b, h, block, r, 1] > 0:
-            tiles += runs[b, h, block, r, 1] - runs[b, h, block, r, 0]
-            r += 1
+    """The tiles of keys that a thread block loads; runs behind its last one are 0."""
+    tiles, r, end = 0, 0, 1
+    while block < runs.shape[2] and r < runs.shape[3] and end > 0:
+        for i in range(r, r + AT_ONCE):  # the loads do not wait for each other
+            if i < runs.shape[3]:
+                end = runs[b, h, block, i, 1]
+                tiles += end - runs[b, h, block, i, 0]
+        r += AT_ONCE
     return tiles
 
 
@@ -371,6 +448,35 @@ def make_table(like, mask, arguments, ranges, problem):
     return _runs(like, classes, blocks, classes.shape[3], make_runs_kernel(parts))
 
 
+def make_split_table(like, mask, arguments, ranges, sizes, tiling, num_splits):
+    """The runs of each part of `flash_attn_split`; `make_table` says how.
+
+    Parameters
+    ----------
+    like, mask, arguments, ranges
+        As of `make_table`.
+    sizes : (seqlen_q, seqlen_k, batch, num_heads)
+    tiling : SplitTiling
+    num_splits : int
+
+    Returns
+    -------
+    int32 array of shape (batch or 1, tiles of heads or 1, thread blocks, most runs, 3)
+        The splits of a tile of queries lie side by side.
+    """
+    parts, block_n, together = tiling.tiles.consumers, tiling.tiles.block_n, tiling.heads > 1
+    block_m = tiling.head_rows if together else ROWS
+    classes = _classes(like, mask, arguments, ranges, (*sizes, block_m, block_n), 0)
+    batch, heads, m_tiles, n_tiles = classes.shape
+    rows = ceil_div(m_tiles, 1 if together else parts) * num_splits
+    shape = batch, ceil_div(heads, tiling.heads), rows * parts, n_tiles + 1
+    of_splits = arrays.empty(like, shape, np.int8)
+    kernel = make_split_classes_kernel(parts, together)
+    grid = ceil_div(rows, WARPS), batch * shape[1]
+    arrays.launch(kernel, grid, (THREADS,), classes, of_splits, np.int32(num_splits))
+    return _runs(like, of_splits, rows, n_tiles + 1, make_runs_kernel(parts))
+
+
 def make_tables_both_ways(like, mask, arguments, problem, both=True):
     """The tables of `tiles.runs_both_ways`; `make_table` says how.
 
@@ -386,16 +492,15 @@ def make_tables_both_ways(like, mask, arguments, problem, both=True):
     Returns
     -------
     of_queries : int32 array of shape (batch or 1, num_heads or 1, m tiles, most runs, 3)
-        A row that sees nothing has its first tile: no tile of keys asks for it.
     of_keys : int32 array of shape (batch or 1, num_heads or 1, n tiles, most runs, 3)
     """
     ranges = ranges_of(like, mask, arguments)
     classes = _classes(like, mask, arguments, ranges, problem, 1)
     m_tiles, n_tiles = classes.shape[2:]
-    of_keys = _runs(like, classes, n_tiles, m_tiles, make_runs_kernel(1, True), both)
+    of_keys = _runs(like, classes, n_tiles, m_tiles, make_runs_kernel(1, KEYS), both)
     if not both:
         return None, of_keys
-    return _runs(like, classes, m_tiles, n_tiles, make_runs_kernel(1), True), of_keys
+    return _runs(like, classes, m_tiles, n_tiles, make_runs_kernel(1, QUERIES), True), of_keys
 
 
 def make_packed_table(
@@ -424,6 +529,7 @@ def make_packed_table(
     int32 array of shape (1, num_heads or 1, rows, most runs, 3)
     """
     num_tokens_q, num_tokens_k, num_heads, block_m, block_n = problem
+    assert max(block_m, block_n) <= TILE
     kernel = make_packed_classes_kernel(mask, block_m, block_n, along, parts)
     require_positive_divisors(mask, arguments)
     of_queries, of_keys = (num_tokens_q, block_m * parts), (num_tokens_k, block_n)
@@ -437,7 +543,8 @@ def make_packed_table(
     grid = rows * parts, ceil_div(num_tiles, THREADS), heads
     cut = np.int32(along != BLOCKS)
     arrays.launch(kernel, grid, (THREADS,), classes, *starts, cut, arguments, ranges)
-    runs_kernel = make_runs_kernel(parts, along != BLOCKS)
+    # Along QUERIES the classes lie as those along KEYS.
+    runs_kernel = make_runs_kernel(parts, BLOCKS if along == BLOCKS else KEYS)
     return _runs(like, classes, rows, num_tiles, runs_kernel, all_runs)
 
 
@@ -468,7 +575,8 @@ def ranges_of(like, mask, arguments):
     Returns
     -------
     tuple of array of shape (levels, rows, length, 2)
-        The least and the greatest number of each range of a row whose length is a power of two.
+        The least and the greatest number of each range of a row whose length is a power of two;
+        of an array that is indexed by m or n alone, up to the largest power in a tile.
 
     Raises
     ------
@@ -476,11 +584,14 @@ def ranges_of(like, mask, arguments):
         Only the CPU can classify the tiles of this mask.
     """
     _, needs = interval_function(mask, int64)
-    return tuple(_ranges(like, arguments[i]) for i in needs.ranged)
+    loads = [x.args for x in nodes.walk(mask) if x.op == "load"]
+    wide = {i for i, *index in loads if not all(x.op in ("const", "var") for x in index)}
+    return tuple(_ranges(like, arguments[i], i in wide) for i in needs.ranged)
 
 
 def _classes(like, mask, arguments, ranges, problem, cut):
     seqlen_q, seqlen_k, batch, num_heads, block_m, block_n = problem
+    assert max(block_m, block_n) <= TILE
     kernel, needs = make_classes_kernel(mask)
     if not all(arguments[i] > 0 for i in needs.positive):
         raise NoIntervalError("a divisor that is not positive")
@@ -504,10 +615,10 @@ def _runs(like, classes, rows, num_tiles, kernel, all_runs=False):
     return runs
 
 
-def _ranges(like, x):
+def _ranges(like, x, wide):
     x = arrays.with_axis(x) if len(x.shape) == 1 else x
     rows, length = x.shape
-    levels = max(length, 1).bit_length()
+    levels = min(max(length, 1), WIDEST if wide else TILE).bit_length()
     table = arrays.empty(like, (levels, rows, length, 2), np.int32)
     for first in range(0, max(levels - 1, 1), STEPS):
         grid = ceil_div(length, THREADS << first) << first, rows

@@ -63,6 +63,20 @@ def source_of(what: str, text: str, change: list) -> str:
     return text
 
 
+def body_changes(name: str):
+    """For a body whose lines stand elsewhere in the solution, too: BODY, and `changed`.
+
+    ``changed((old, new), ...)`` is the end of an entry that changes the whole body.
+    """
+    text = (FOLDER.parents[1] / f"solutions/{name}.py").read_text(encoding="utf-8")
+    body = text.split("### BEGIN SOLUTION\n")[1].split("### END SOLUTION")[0].rstrip(" ")
+
+    def changed(*pairs):
+        return body, source_of(name, body, [list(pairs)])
+
+    return body, changed
+
+
 def equivalents(exercise: Exercise) -> dict[str, str]:
     """Changed line -> reason, of the generated mutants that make no difference."""
     return dict(getattr(module_of(exercise), "EQUIVALENT", []))

@@ -1,20 +1,9 @@
 """ex07c: a budget of barriers."""
 
-from pathlib import Path
+from tests.wrong_answers import body_changes
 
 # fmt: off
-TEXT = (Path(__file__).parents[2] / "solutions/ex07c_fewer_barriers.py").read_text(encoding="utf-8")
-BODY = TEXT.split("### BEGIN SOLUTION\n")[1].split("        ### END SOLUTION")[0]
-
-
-def changed(*pairs):
-    """The whole body changed: its lines stand in cautious_kernel, too."""
-    text = BODY
-    for old, new in pairs:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    return BODY, text
-
+BODY, changed = body_changes("ex07c_fewer_barriers")
 
 FIRST = "            cuda.syncthreads()  # v_tile is complete, and with it s_tile\n"
 WARP = "            cuda.syncwarp()  # the row of p_tile is complete, and nobody else reads it\n"

@@ -1,20 +1,9 @@
 """ex07e: a published update of acc with two bugs."""
 
-from pathlib import Path
+from tests.wrong_answers import body_changes
 
 # fmt: off
-TEXT = (Path(__file__).parents[2] / "solutions/ex07e_published_update.py").read_text(encoding="utf-8")
-BODY = TEXT.split("### BEGIN SOLUTION\n")[1].split("        ### END SOLUTION")[0]
-
-
-def changed(*pairs):
-    """The whole body changed: most of its lines stand in published_kernel, too."""
-    text = BODY
-    for old, new in pairs:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    return BODY, text
-
+BODY, changed = body_changes("ex07e_published_update")
 
 ALPHA = "                    acc[d] *= alpha\n"
 INVERSE = "                    if t > 0:\n                        acc[d] /= alpha\n"

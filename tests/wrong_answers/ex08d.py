@@ -1,20 +1,9 @@
 """ex08d: gradients of attention with dropout."""
 
+from tests.wrong_answers import body_changes
+
 # fmt: off
-from pathlib import Path
-
-TEXT = (Path(__file__).parents[2] / "solutions/ex08d_dropout_gradients.py").read_text(encoding="utf-8")
-BODY = TEXT.split("### BEGIN SOLUTION\n")[1].split("    ### END SOLUTION")[0]
-
-
-def changed(*pairs):
-    """The whole body changed: most of its lines stand in published_bwd, too."""
-    text = BODY
-    for old, new in pairs:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    return BODY, text
-
+BODY, changed = body_changes("ex08d_dropout_gradients")
 
 DS, DP = "ds = p * (dp - delta)", "dp = (dout @ v.T) * z"
 DELTA = "delta = np.sum(dout * (pz @ v), axis=1, keepdims=True)"

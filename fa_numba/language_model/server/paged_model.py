@@ -29,9 +29,10 @@ from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 
 # Read by plain decoding while a segment is launched and merged: 40 µs on an H200, where keys that
-# are shared come from L2 at 6.8 TB/s (docs/benchmarks.md: cascade). And while Python launches a
-# step instead of its graph: 3 ms, an estimate.
-LAUNCHES_BYTES, GRAPH_BYTES = 2**28, 2**33
+# are shared come from L2 at 6.8 TB/s; 10 µs, an estimate, where it is one launch more
+# (docs/benchmarks.md: cascade). And while Python launches a step instead of its graph: 3 ms, an
+# estimate.
+LAUNCHES_BYTES, ONE_LAUNCH_BYTES, GRAPH_BYTES = 2**28, 2**26, 2**33
 # A call for the rows of answers without guesses costs more than so many rows of padding: then these
 # rows join the trees, which they are as long as.
 JOINED_ROWS = 64
@@ -181,13 +182,20 @@ class PagedModel:
         lengths, table = (x[:single] for x in self.sequences_of(plan))
         if len(np.unique(table[:, 0])) == single:
             return None
-        config, itemsize, overhead = self.config, self.k_caches.dtype.itemsize, 0
+        config, itemsize, overheads = self.config, self.k_caches.dtype.itemsize, (0, 0)
+        page_size = self.pool.page_size
         if on_gpu:
-            graph = self.graphs and self.graphs.suits(plan)
-            overhead = GRAPH_BYTES // config.layers if graph else LAUNCHES_BYTES
+            by_tma = itemsize == 2 and page_size % 8 == 0  # a segment of all sequences
+            overheads = LAUNCHES_BYTES, ONE_LAUNCH_BYTES if by_tma else LAUNCHES_BYTES
+            if self.graphs and self.graphs.suits(plan):
+                overheads = [GRAPH_BYTES // config.layers] * 2
         sizes = config.heads, *config.cached[1:], itemsize
-        pays = merge_pays(*sizes, overhead=overhead)
-        found = cascade_plan(table, lengths, self.pool.page_size, pays=pays)
+        of_some, of_all = (merge_pays(*sizes, overhead=overhead) for overhead in overheads)
+
+        def pays(sequences, keys):
+            return (of_all if sequences == single else of_some)(sequences, keys)
+
+        found = cascade_plan(table, lengths, page_size, pays=pays)
         return found.on_device_of(self.like) if found.segments else None
 
     def _run(self, plan, temperatures, number, cascade=None):

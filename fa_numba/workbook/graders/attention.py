@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fa_numba import reference
+from fa_numba import reference, simt
 from fa_numba.workbook.graders.causes import Wrong
 
 UNWRITTEN = np.float32(-777.0)  # the value of outputs before the launch
@@ -235,10 +235,31 @@ def expect_guard(name, larger):
 def expect_unchanged(before, after):
     """Fail where an input was changed; two dicts of arrays."""
     for name, array in before.items():
-        changed = np.argwhere(array != after[name])
+        same = (array == after[name]) | ((array != array) & (after[name] != after[name]))  # NaN
+        changed = np.argwhere(~same)
         assert not len(changed), (
             f"{name} is an input, but {name}{[int(i) for i in changed[0]]} was changed"
         )
+
+
+def expect_clean(launch, outputs, inputs):
+    """Run, and fail where an input is changed, or something is written beside an output.
+
+    Parameters
+    ----------
+    launch : tuple
+        As for `simt.run`: kernel, grid, thread block and arguments.
+    outputs : dict
+        The `guarded` arrays by name.
+    inputs : str
+        Names of the first arguments.
+    """
+    arrays = dict(zip(inputs.split(), launch[3:], strict=False))
+    before = {name: x.copy() for name, x in arrays.items()}
+    simt.run(*launch)
+    expect_unchanged(before, arrays)
+    for name, (_, larger) in outputs.items():
+        expect_guard(name, larger)
 
 
 def expect_close(name, got, want, plain, *, tile, rows="query", factor=2, mistakes=()):

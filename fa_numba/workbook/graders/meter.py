@@ -90,3 +90,15 @@ def _traffic_cause(trace, kind, got, elements):
     if kind == "stores":
         return "Is an element stored more than once, or by more than one thread?"
     return "Is a tile loaded again that is on the chip already, or a tile that is not needed?"
+
+
+def expect_products(trace, needed, what, how, *, factor=1.3):
+    """Fail where more products are computed than `factor` times those that `what` takes.
+
+    `how` says in words how to do with so few.
+    """
+    done = trace.flops.by_kind
+    got = done.get("fma", 0) + done.get("mul", 0)
+    assert got <= factor * needed, (
+        f"{what} {needed} multiplications, the meter shows {got}: thread {how}"
+    )
