@@ -29,10 +29,10 @@ from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 
 # Read by plain decoding while a segment is launched and merged: 40 µs on an H200, where keys that
-# are shared come from L2 at 6.8 TB/s; 10 µs, an estimate, where it is one launch more
-# (docs/benchmarks.md: cascade). And while Python launches a step instead of its graph: 3 ms, an
-# estimate.
-LAUNCHES_BYTES, ONE_LAUNCH_BYTES, GRAPH_BYTES = 2**28, 2**26, 2**33
+# are shared come from L2 at 6.8 TB/s; 15 µs where it is one launch more: 32 requests on 512 keys
+# take 5 µs longer than without, on 1024 keys 8 µs less (`python -m benchmarks.bench_cascade parts`).
+# And while Python launches a step instead of its graph: 3 ms, an estimate.
+LAUNCHES_BYTES, ONE_LAUNCH_BYTES, GRAPH_BYTES = 2**28, 3 * 2**25, 2**33
 # A call for the rows of answers without guesses costs more than so many rows of padding: then these
 # rows join the trees, which they are as long as.
 JOINED_ROWS = 64
@@ -185,7 +185,9 @@ class PagedModel:
         config, itemsize, overheads = self.config, self.k_caches.dtype.itemsize, (0, 0)
         page_size = self.pool.page_size
         if on_gpu:
-            by_tma = itemsize == 2 and page_size % 8 == 0  # a segment of all sequences
+            # A segment of all sequences, on Hopper
+            by_tma = arrays.compute_capability(self.k_caches)[0] == 9
+            by_tma = by_tma and itemsize == 2 and page_size % 8 == 0
             overheads = LAUNCHES_BYTES, ONE_LAUNCH_BYTES if by_tma else LAUNCHES_BYTES
             if self.graphs and self.graphs.suits(plan):
                 overheads = [GRAPH_BYTES // config.layers] * 2
