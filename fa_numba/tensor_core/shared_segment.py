@@ -51,8 +51,9 @@ def attend_together(
         softcap, None, softmax_scale, 0,
     )  # fmt: skip
     batch, seqlen_q, num_heads, head_dim = q.shape
-    if seqlen_q > 1 and q.strides[0] != seqlen_q * q.strides[1]:
-        raise RefusedValueError(f"q must have rows one after the other, got strides {q.strides}")
+    strides = arrays.facts(q).strides
+    if seqlen_q > 1 and strides[0] != seqlen_q * strides[1]:
+        raise RefusedValueError(f"q must have rows one after the other, got strides {strides}")
     queries = arrays.as_view(q.reshape(1, batch * seqlen_q, num_heads, head_dim), q)
     keys = dict(zip("kv", checks.keys_of_pages(k_cache, v_cache, segment_table), strict=True))
     split.REQUIREMENTS.check(queries, **keys)
