@@ -29,9 +29,9 @@ from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 
 # Read by plain decoding while a segment is launched and merged: 40 µs on an H200, where keys that
-# are shared come from L2 at 6.8 TB/s; 15 µs where it is one launch more: 32 requests on 512 keys
-# take 5 µs longer than without, on 1024 keys 8 µs less (`python -m benchmarks.bench_cascade parts`).
-# And while Python launches a step instead of its graph: 3 ms, an estimate.
+# are shared come from L2 at 6.8 TB/s. Where it is one launch more 15 µs: 32 requests on 512 keys
+# take 5 µs longer than without, on 1024 keys 8 µs less (`python -m benchmarks.bench_cascade
+# parts`). And while Python launches a step instead of its graph: 3 ms, an estimate.
 LAUNCHES_BYTES, ONE_LAUNCH_BYTES, GRAPH_BYTES = 2**28, 3 * 2**25, 2**33
 # A call for the rows of answers without guesses costs more than so many rows of padding: then these
 # rows join the trees, which they are as long as.
