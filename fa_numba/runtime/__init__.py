@@ -8,7 +8,7 @@ graphs         launches that a replay repeats, as a CUDA graph
 kernel_cache   compiled kernels on disk
 tensor_maps    descriptors of arrays for TMA, made once for each address
 bfloat16       conversions of bfloat16 that replace numba-cuda's
-quick_compiler what Numba's compilers compute again and again, remembered
+quick_compiler remembers answers that Numba's compilers compute again and again
 numpy_names    a NumPy name that NumPy has dropped and numba-cuda needs
 
 The caches of a call

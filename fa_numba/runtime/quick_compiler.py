@@ -20,7 +20,7 @@ get_call_type, call_types = BaseFunction.get_call_type, {}
 def remembered_call_type(function, context, args, kws):
     """The signature of a call of a function that Numba implements by rules of types alone.
 
-    An overload or an intrinsic is asked each time: Numba then also notes what it has compiled.
+    Overloads and intrinsics are resolved each time: Numba then also records what it has compiled.
     """
     key = function, context, tuple(args)
     signature = None if kws else call_types.get(key)

@@ -232,7 +232,7 @@ def make_tile_functions(BLOCK_N, EXPRESSIONS):
         may_not, may = interval(
             given.b, given.head, min(m0, last), m1, min(n0, last), n1, given.args, given.ranges
         )
-        if LOADS:  # one pair tells nothing new, but brings what the others read into L1
+        if LOADS:  # decides nothing, but other lanes will find its numbers in L1
             # In a packed batch a position, and the last key, may be before the first one.
             n, m = int32(n0 + 7) if lane >= 16 else n0, max(min(m0, last), int32(0))
             may |= last >= 0 and is_seen(n, m, seqlen_k, given)
@@ -254,7 +254,7 @@ def make_tile_functions(BLOCK_N, EXPRESSIONS):
                 rest = uint32(left & uint32(left - uint32(1)))
                 left = uint32(rest | left * (uint32(rest - uint32(1)) >> uint32(31)))
                 mixed = uint32(mixed & uint32(mixed - uint32(1)))
-            for i in range(AT_ONCE):  # what they load is on its way together
+            for i in range(AT_ONCE):  # their loads do not wait for each other
                 for c in range(2):
                     n, bit = first + 8 * groups[i] + c, uint32(1) << uint32(2 * groups[i] + c)
                     upper |= bit if is_seen(int32(n), m_upper, seqlen_k, given) else uint32(0)

@@ -15,6 +15,7 @@ import contextlib
 import numpy as np
 
 from fa_numba import checks
+from fa_numba.checks.cache import SWIZZLED_ROWS
 from fa_numba.dispatch import decoding
 from fa_numba.dispatch.cascade import cascade_decode
 from fa_numba.dispatch.mla_decode import mla_decode
@@ -185,9 +186,9 @@ class PagedModel:
         config, itemsize, overheads = self.config, self.k_caches.dtype.itemsize, (0, 0)
         page_size = self.pool.page_size
         if on_gpu:
-            # A segment of all sequences, on Hopper
-            by_tma = arrays.compute_capability(self.k_caches)[0] == 9
-            by_tma = by_tma and itemsize == 2 and page_size % 8 == 0
+            # A segment of all sequences, where TMA reads its pages.
+            by_tma = arrays.compute_capability(self.k_caches)[0] == checks.HOPPER[0]
+            by_tma = by_tma and itemsize == 2 and page_size % SWIZZLED_ROWS == 0
             overheads = LAUNCHES_BYTES, ONE_LAUNCH_BYTES if by_tma else LAUNCHES_BYTES
             if self.graphs and self.graphs.suits(plan):
                 overheads = [GRAPH_BYTES // config.layers] * 2
