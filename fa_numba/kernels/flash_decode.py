@@ -296,9 +296,7 @@ def flash_decode(
         As for `flash_attn_v2`: m is the position of a query in its sequence, m + seq_lens[b] −
         seqlen_q.
     k_scale, v_scale : float32 arrays, default=None
-        For caches of 8-bit floats, the bytes of e4m3 as uint8: a key is its scale times its e4m3
-        numbers. One for each K/V head, shape (num_kv_heads,), or for each token and head, the
-        shape of k_cache without head_dim. `reshape_and_cache` writes such caches.
+        As for `fa_numba.flash_decode`.
     num_splits : int, default=0
         Number of parts that the keys of each sequence are cut into. 0:
         `fa_numba.analysis.choose_num_splits` chooses it from the GPU's SMs and the shapes only,
@@ -316,8 +314,7 @@ def flash_decode(
 
     Notes
     -----
-    The contents of seq_lens are checked if it is a NumPy array. An array on a GPU is not checked,
-    because that would wait for the GPU: a length out of range reads memory outside the cache.
+    The contents of seq_lens are checked as in `fa_numba.flash_decode`.
     """
     given = q, k_cache, v_cache, seq_lens, k_scale, v_scale
     checks.check_decode(*given, head_dims=checks.ANY_HEAD_DIMS)

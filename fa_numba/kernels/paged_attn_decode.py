@@ -226,16 +226,12 @@ def paged_attn_decode(
 
     Returns
     -------
-    out : array of the shape, dtype and library of q, with the head_dim of v_cache
-        0 in a row that sees no key.
-    lse : array of shape (batch, num_heads, seqlen_q), float32
-        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+    out, lse : arrays
+        As of `flash_decode`.
 
     Notes
     -----
-    The contents of block_table and seq_lens are checked if they are NumPy arrays. Arrays on a GPU
-    are not checked, because that would wait for the GPU: a page or a length out of range reads
-    memory outside the cache.
+    The contents of block_table and seq_lens are checked as in `fa_numba.paged_attn_decode`.
     """
     given = q, k_cache, v_cache, block_table, seq_lens, k_scale, v_scale
     checks.check_paged_decode(*given, head_dims=checks.ANY_HEAD_DIMS)

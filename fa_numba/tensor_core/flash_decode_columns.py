@@ -306,23 +306,16 @@ def flash_decode_columns(
 
     Parameters
     ----------
-    q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
-    k_cache, v_cache : GPU arrays, dtype of q
-        Of shape (batch, max_len, num_kv_heads, head_dim), or with a block_table (num_pages,
-        page_size, num_kv_heads, head_dim). Any strides that are multiples of 16 bytes, with a
-        contiguous last axis; head_dim a multiple of 8, up to 512.
+    q, k_cache, v_cache, num_splits
+        As for `flash_decode_gather`, without scales; head_dim up to 512.
     seq_lens, block_table, causal, window_size, softcap, alibi_slopes, softmax_scale, mask, \
     mask_args, score, score_args, sinks
         As for `flash_decode_wide`.
-    num_splits : int, default=0
-        0: `fa_numba.tiling.num_splits.choose_even_splits` chooses it.
 
     Returns
     -------
-    out : array of the shape, dtype and library of q
-        0 in a row that sees no key.
-    lse : array of shape (batch, num_heads, seqlen_q), float32
-        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+    out, lse : arrays
+        As of `flash_decode`.
 
     Raises
     ------
