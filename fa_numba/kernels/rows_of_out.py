@@ -1,6 +1,6 @@
 """Rows of out by a thread block of (BLOCK_N, BLOCK_M) threads: the end of a tile, and of the walk.
 
-Exercises from ex07d on are given these two functions. Thread (ty, tx) owns the columns tx,
+Exercises after ex07d are given these two functions of it. Thread (ty, tx) owns the columns tx,
 tx + BLOCK_N, ... of row ty, and keeps them in acc, not yet divided by l_i.
 """
 

@@ -55,7 +55,7 @@ def carried(later: Exercise, earlier: Exercise) -> tuple[str, list[str]]:
         if node is None:
             raise CannotStart(f"{earlier.stub.name} has no function {'.'.join(source.path)}")
         stub = _filled(stub, later.short, to.name, _body(text, node), _from(earlier, node))
-        there = {path[-1] for _, path in _functions(ast.parse(stub))} | taken
+        there = {path[-1] for _, path in _functions(ast.parse(stub))} | taken | _stored(stub)
         beside[to.name] = [
             other
             for path, other in theirs.items()
@@ -89,6 +89,12 @@ def _blanks(stub, *, within=False) -> list[Blank]:
             is_kernel = any(m.startswith("cuda.jit") and "device" not in m for m in marks)
             found.append(Blank(path, is_kernel))
     return found
+
+
+def _stored(text):
+    """The names that statements anywhere in a text assign to."""
+    nodes = ast.walk(ast.parse(text))
+    return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 def _is_blank(node):
