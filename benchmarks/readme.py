@@ -320,16 +320,15 @@ def packed_table(direction):
 @of_record("published")
 def published_table(record):
     """Our rate, those of PyTorch's in the same run, and the published one: a row for each size."""
-    rows = {}
-    for row in record["rows"]:
-        size = row["layout"], f"{row['seqlen']}{', causal' if row['causal'] else ''}"
-        rows.setdefault(size, {})[row["pass"]] = row
     return [
-        {"layout": layout, "n": n, "passes": " / ".join(passes)}
-        | {name: " / ".join(str(row.get(name) or "–") for row in passes.values())
-           for name in PUBLISHED}
-        for (layout, n), passes in rows.items()
-    ]  # fmt: skip
+        {
+            "layout": row["layout"],
+            "pass": row["pass"],
+            "n": f"{row['seqlen']}{', causal' if row['causal'] else ''}",
+            **{name: row.get(name) or "" for name in PUBLISHED},
+        }
+        for row in record["rows"]
+    ]
 
 
 @of_record("choice")
