@@ -475,8 +475,8 @@ X, ROWS = np.zeros((1, 3, 1, 64), np.float32), np.zeros((1, 1, 3), np.float32)
 ARGUMENTS = {
     "make_flash_attn_v1": (*4 * [X], *2 * [ROWS], np.float32(1), np.float32(0), np.bool_(1)),
     "make_flash_attn_v2": (*4 * [X], ROWS, np.float32(1), np.float32(0)),
-    "make_dkdv": (*4 * [X], *2 * [ROWS], *2 * [X], np.float32(1), np.float32(0)),
-    "make_dq": (*4 * [X], *2 * [ROWS], X, np.float32(1), np.float32(0)),
+    "make_dkdv": (*4 * [X], (), (), *2 * [ROWS], *2 * [X], np.float32(1), np.float32(0)),
+    "make_dq": (*4 * [X], (), (), *2 * [ROWS], X, np.float32(1), np.float32(0)),
 }
 SEED, NO_MASK = np.uint64(0), (np.int8(0), ())  # classes, args
 MORE = {"make_flash_attn_v1": (SEED,), "make_flash_attn_v2": (SEED, np.float32(0), *NO_MASK)}

@@ -227,9 +227,9 @@ def test_a_kernel_without_source():
 def test_line_numbers_do_not_change_the_code():
     # The largest of the kernels; also one whose variables libNVVM will not have described.
     kernel = make_dkdv(64, 16, 16, True)
-    heads, rows = types.Array(float32, 4, "C"), types.Array(float32, 3, "C")
-    args = (heads, heads, heads, heads, rows, rows, heads, heads, float32, float32, types.uint64)
-    args += types.int8, types.Tuple(())  # classes and arguments of a mask
+    heads, rows, none = types.Array(float32, 4, "C"), types.Array(float32, 3, "C"), types.Tuple(())
+    args = (heads, heads, heads, heads, none, none, rows, rows, heads, heads, float32, float32)
+    args += types.uint64, types.int8, none  # seed, classes and arguments of a mask
     with_lines = analysis.machine_code(kernel, args, device="A100-80GB")
     without = compile_kernel(kernel, args, cc=(8, 0))
     assert with_lines.registers == without.registers
