@@ -218,16 +218,17 @@ def make_dkdv(
         pdo = cuda.local.array(NUM_COLS, float32)  # Pᵀ dout of one tile
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-        kv_head = cuda.blockIdx.y
         if PACKED:
-            b, k_first, seqlen_k, n_start = sequence_of(cuda.blockIdx.x, cu_seqlens_k)
+            tile, kv_head = cuda.blockIdx.x, cuda.blockIdx.y
+            b, k_first, seqlen_k, n_start = sequence_of(tile, cu_seqlens_k)
             if n_start >= seqlen_k:  # an unused tile: the whole thread block returns
                 return
             q_first = cu_seqlens_q[b]
             seqlen_q = cu_seqlens_q[b + 1] - q_first
             group_size = q.shape[1] // k.shape[1]
         else:
-            n_start, b = cuda.blockIdx.x * BLOCK_N, cuda.blockIdx.z
+            n_start = cuda.blockIdx.x * BLOCK_N
+            kv_head, b = cuda.blockIdx.y, cuda.blockIdx.z
             q_first, k_first = b, b
             seqlen_q, seqlen_k = q.shape[1], k.shape[1]
             group_size = q.shape[2] // k.shape[2]
@@ -382,16 +383,17 @@ def make_dq(
         dsk = cuda.local.array(NUM_COLS, float32)  # dS K of one tile
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-        head = cuda.blockIdx.y
         if PACKED:
-            b, q_first, seqlen_q, m_start = sequence_of(cuda.blockIdx.x, cu_seqlens_q)
+            tile, head = cuda.blockIdx.x, cuda.blockIdx.y
+            b, q_first, seqlen_q, m_start = sequence_of(tile, cu_seqlens_q)
             if m_start >= seqlen_q:  # an unused tile: the whole thread block returns
                 return
             k_first = cu_seqlens_k[b]
             seqlen_k = cu_seqlens_k[b + 1] - k_first
             kv_head = head // (q.shape[1] // k.shape[1])
         else:
-            m_start, b = cuda.blockIdx.x * BLOCK_M, cuda.blockIdx.z
+            m_start = cuda.blockIdx.x * BLOCK_M
+            head, b = cuda.blockIdx.y, cuda.blockIdx.z
             q_first, k_first = b, b
             seqlen_q, seqlen_k = q.shape[1], k.shape[1]
             kv_head = head // (q.shape[2] // k.shape[2])
