@@ -180,9 +180,6 @@ class PagedModel:
         single = np.count_nonzero(plan.sizes() == 1)
         if single < 2:
             return None
-        lengths, table = (x[:single] for x in self.sequences_of(plan))
-        if len(np.unique(table[:, 0])) == single:
-            return None
         config, itemsize, overheads = self.config, self.k_caches.dtype.itemsize, (0, 0)
         page_size = self.pool.page_size
         if on_gpu:
@@ -194,6 +191,9 @@ class PagedModel:
                 overheads = [GRAPH_BYTES // config.layers] * 2
         sizes = config.heads, *config.cached[1:], itemsize
         of_some, of_all = (merge_pays(*sizes, overhead=overhead) for overhead in overheads)
+        lengths, table = (x[:single] for x in self.sequences_of(plan))
+        if not of_all(single, lengths.max()) or len(np.unique(table[:, 0])) == single:
+            return None
 
         def pays(sequences, keys):
             return (of_all if sequences == single else of_some)(sequences, keys)
