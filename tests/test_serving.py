@@ -242,7 +242,7 @@ def test_latents_in_pages_give_the_text_of_one_sequence(options):
 
 
 def test_any_attention_can_serve(greedy):
-    """A lesson's kernel on the CPU engine, as a learner's own; prompts of 5 and 2 tokens together."""
+    """A lesson's kernel on the CPU engine, as a learner's own; two prompts in one call."""
     shapes, options = [], Options(max_tokens=2, temperature=0)
 
     def attend(q, *args, **options):
