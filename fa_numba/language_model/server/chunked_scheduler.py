@@ -254,6 +254,8 @@ class ChunkedScheduler:
                 ready += [(request, branch) for branch in request.branches]
         left = min(MAX_GUESSES, (self.max_rows - len(ready)) // 2)
         most, asks = min(self.drafter.tokens, left // max(1, len(ready))), []
+        if most <= 0:
+            return {}
         for request, branch in ready:
             length, end = len(branch.tokens), len(request.prompt) + request.options.drawn
             nodes = min(most, self.max_length - length)  # block tables end there
