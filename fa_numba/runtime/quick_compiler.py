@@ -78,16 +78,16 @@ def quicken_sizes(kind):
 
 
 def quicken_loc(base):
-    """Let an implementation's code say whether it has a parameter ``loc``."""
+    """Let an implementation's code say that it has no parameter ``loc``, as most have none."""
     has_loc = base._has_loc
 
-    def code_has_loc(function):
-        if type(function) is not types.FunctionType or function.__dict__:
-            return has_loc(function)  # as functions that wrap others
-        code = function.__code__
-        return "loc" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    def may_have_loc(function):
+        if type(function) is types.FunctionType and not function.__dict__:  # it wraps no other
+            if "loc" not in function.__code__.co_varnames:
+                return False
+        return has_loc(function)
 
-    base._has_loc = code_has_loc
+    base._has_loc = may_have_loc
 
 
 def quicken(base, targetconfig, target_context, typing_context):
