@@ -1,5 +1,6 @@
 """analysis.machine_code: registers, spills, shared bytes and float64 creep, without a GPU."""
 
+import functools
 import importlib
 import inspect
 import math
@@ -8,8 +9,11 @@ import re
 
 import numpy as np
 import pytest
+from llvmlite import ir
 from numba import cuda, float32, int64, types, void
 from numba.cuda.compiler import CUDAFlags
+from numba.cuda.core import base
+from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import overload
 
 from fa_numba import analysis
@@ -249,6 +253,12 @@ def test_what_the_compiler_remembers_is_what_it_would_compute():
     flags = CUDAFlags()
     flags.fastmath = True
     assert flags.values() == {name: getattr(flags, name) for name in flags.options}
+    wraps = functools.wraps(lambda loc: loc)(lambda *args: args)
+    for function in (lambda loc: loc, lambda *loc: loc, lambda a: a, wraps, print):
+        assert base._has_loc(function) == ("loc" in inspect.signature(function).parameters)
+    target = cuda_target.target_context
+    for size, known in ((8, ir.IntType(64)), (12, ir.ArrayType(ir.FloatType(), 3))):
+        assert [target.get_abi_sizeof(known) for _ in "ab"] == [size, size]
 
 
 @needs_nvdisasm

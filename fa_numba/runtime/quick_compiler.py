@@ -5,13 +5,17 @@ Importing this module shortens the part of Numba before libNVVM, which is most o
 - For each ``+`` in a kernel Numba tries up to 40 implementations to find the type of the result.
 - It compares its options one by one, by properties, some 10,000 times for a kernel.
 - Before each function it looks through 40 registries for implementations that are new.
+- It asks LLVM for the size of a type at each variable, in a module of its own.
+- It makes the signature of each implementation that it finds, to look for a parameter ``loc``.
 - For a GPU, after each of nine passes over a function it looks for variables that live at the start
-  of each block, which generators ask alone.
+  of each block, which generators ask alone; and it writes down where all variables end before it
+  looks for closures and lists, which hardly a kernel has.
 """
 
 import functools
+import types
 
-from numba.core import cpu, targetconfig, typing
+from numba.core import base, cpu, targetconfig, typing
 from numba.core.types.functions import BaseFunction
 
 get_call_type, call_types = BaseFunction.get_call_type, {}
@@ -59,18 +63,47 @@ def quicken_refresh(kind, otherwise):
     kind.refresh = refresh_what_grew
 
 
-def quicken(targetconfig, target_context, typing_context):
+def quicken_sizes(kind):
+    """Let contexts remember the sizes of LLVM's types, by their text."""
+    get_abi_sizeof = kind.get_abi_sizeof
+
+    def remembered_sizeof(context, llvm_type):
+        sizes = context.__dict__.setdefault("_sizes", {})
+        size = sizes.get(key := str(llvm_type))
+        if size is None:
+            size = sizes[key] = get_abi_sizeof(context, llvm_type)
+        return size
+
+    kind.get_abi_sizeof = remembered_sizeof
+
+
+def quicken_loc(base):
+    """Let an implementation's code say that it has no parameter ``loc``, as most have none."""
+    has_loc = base._has_loc
+
+    def may_have_loc(function):
+        if type(function) is types.FunctionType and not function.__dict__:  # it wraps no other
+            if "loc" not in function.__code__.co_varnames:
+                return False
+        return has_loc(function)
+
+    base._has_loc = may_have_loc
+
+
+def quicken(base, targetconfig, target_context, typing_context):
+    quicken_loc(base)
+    quicken_sizes(target_context)
     targetconfig.TargetConfig.values = values
     quicken_refresh(target_context, lambda context: context.typing_context.refresh())
     quicken_refresh(typing_context, lambda context: None)
 
 
 BaseFunction.get_call_type = remembered_call_type
-quicken(targetconfig, cpu.CPUContext, typing.Context)
+quicken(base, targetconfig, cpu.CPUContext, typing.Context)
 
 try:
     from numba.cuda import target
-    from numba.cuda.core import postproc, targetconfig, transforms
+    from numba.cuda.core import base, inline_closurecall, ir, postproc, targetconfig, transforms
 except ImportError:  # no numba-cuda, or its simulator: nothing is compiled for a GPU
     pass
 else:
@@ -87,5 +120,20 @@ else:
         if emit_dels:
             self._insert_var_dels(extend_lifetimes=extend_lifetimes)
 
+    inline_closures = inline_closurecall.InlineClosureCallPass.run
+
+    def is_inlined(value):
+        """Whether a closure, a list, or functools.reduce, for which the pass looks."""
+        if isinstance(value, ir.expr_types):
+            lists = "make_function", "build_list"
+            return value.op in lists or (value.op == "getattr" and value.attr == "reduce")
+        return getattr(value, "value", None) is functools.reduce
+
+    def inline_closures_if_any(self):
+        for block in self.func_ir.blocks.values():
+            if any(is_inlined(x.value) for x in block.body if isinstance(x, ir.assign_types)):
+                return inline_closures(self)
+
     postproc.PostProcessor.run = post_process_blocks
-    quicken(targetconfig, target.CUDATargetContext, target.CUDATypingContext)
+    inline_closurecall.InlineClosureCallPass.run = inline_closures_if_any
+    quicken(base, targetconfig, target.CUDATargetContext, target.CUDATypingContext)
