@@ -342,6 +342,7 @@ REFUSED = {
         lambda b, h, m, n: None, (), "must return one value.* got None .*expressions.py, line"),
     "rounding": (lambda b, h, m, n: round(m / 2) < n, (), "must not round a number"),
     "no function": (3, (), "must be a function of b, h, m, n, got int"),
+    "a class": (int, (), "must be a function of b, h, m, n, got type"),
     "bits of a float": (lambda b, h, m, n: (m / 2) & 1, (), "bits of a float"),
     "floor of a float": (lambda b, h, m, n: (m / 2) % 2 == 0, (), "integers on both sides of %"),
     "an integer of more bits": (lambda b, h, m, n: n * 2**31 < m, (), "of 32 bits, got 21474"),

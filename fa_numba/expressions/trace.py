@@ -606,7 +606,7 @@ def meaning(x, captured=None):
 
 
 def _trace(function, name, first, arguments, captured=None):
-    if not callable(function):
+    if not callable(function) or isinstance(function, type):  # a class, such as int, has no code
         raise TypeError(
             f"{name} must be a function of {', '.join(first)}, got {type(function).__name__}"
         )
