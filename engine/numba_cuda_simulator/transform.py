@@ -230,7 +230,7 @@ def indentation(line):
 
 def defines(function, code):
     """Tell whether a definition alone has this code; if not, it may still have it in its file."""
-    if not isinstance(function, ast.FunctionDef):
+    if not isinstance(function, ast.FunctionDef) or function.name != code.co_name:
         return False
     decorators, function.decorator_list = function.decorator_list, []
     if code.co_firstlineno != (decorators or [function])[0].lineno:
