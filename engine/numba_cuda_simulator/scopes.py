@@ -23,14 +23,9 @@ def stored(*nodes):
 
 def names(node, context=(ast.Load, ast.Store)):
     """Return the variable names used in a syntax tree."""
-    found = getattr(node, "_simt_names", None)  # each statement is asked for several times
-    if found is None:
-        found = node._simt_names = {ast.Load: set(), ast.Store: set(), ast.Del: set()}
-        for x in walk(node):
-            if isinstance(x, ast.Name):
-                found[type(x.ctx)].add(x.id)
-    kinds = context if isinstance(context, tuple) else (context,)
-    return set().union(*(found[kind] for kind in kinds))
+    if not hasattr(node, "_simt_names"):  # each statement is asked for several times
+        node._simt_names = [x for x in walk(node) if isinstance(x, ast.Name)]
+    return {x.id for x in node._simt_names if isinstance(x.ctx, context)}
 
 
 def find_homes(function, parameters):

@@ -59,6 +59,7 @@ SPECIAL_OPERATORS = {
 FUTURE = functools.reduce(
     operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 )
+STARRED = "*args or **kwargs", "List the parameters one by one."
 TRUTH_SENSITIVE = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply"}
 # What operators count as where floating-point operations are counted.
 KINDS = {
@@ -91,6 +92,7 @@ class LockstepCode:
     shapes: dict
     calls: dict  # position of a call -> the names in each argument, by number or name
     result: object  # Site of a `return` with a value, else None; see find_result
+    starred: object  # Site of a function with *args, else None
 
     def may_store(self, name, ndim):
         """Tell whether elements of an array may be stored to."""
@@ -196,11 +198,10 @@ def parsed(code, file):
         )
     if code.co_name == "<lambda>":
         return parsed_lambda(code, file, source)
+    check_unchanged(code, file, source)
     function = definition(source, first)
-    if not defines(function, code):
-        check_unchanged(code, file, source)
-        if getattr(function, "name", None) != code.co_name:
-            raise changed(code, file)
+    if getattr(function, "name", None) != code.co_name:
+        raise changed(code, file)
     function.decorator_list = []  # ran at definition time
     return function
 
@@ -226,20 +227,6 @@ def definition(source, first):
 
 def indentation(line):
     return len(line) - len(line.lstrip())
-
-
-def defines(function, code):
-    """Tell whether a definition alone has this code; if not, it may still have it in its file."""
-    if not isinstance(function, ast.FunctionDef) or function.name != code.co_name:
-        return False
-    decorators, function.decorator_list = function.decorator_list, []
-    if code.co_firstlineno != (decorators or [function])[0].lineno:
-        return False
-    module = ast.parse(f"def around({', '.join(code.co_freevars)}): pass")
-    module.body[0].body = [function]
-    whole = compile(module, "", "exec", code.co_flags & FUTURE, dont_inherit=True)
-    around = next(filter(inspect.iscode, whole.co_consts))
-    return any(same_code(code, x) for x in filter(inspect.iscode, around.co_consts))
 
 
 def check_unchanged(code, file, source):
@@ -340,11 +327,11 @@ class Transformer(Writer):
         if not isinstance(function, ast.FunctionDef):
             self.refuse(function, "async def", "Write def.")
         arguments = function.args
-        instead = "List the parameters one by one."
-        if arguments.vararg or arguments.kwarg:
-            self.refuse(function, "*args or **kwargs", instead)
+        if arguments.kwarg:
+            self.refuse(function, *STARRED)
         if arguments.kwonlyargs:
-            self.refuse(function, "a keyword-only parameter", instead, numba_runs_it=True)
+            what = "a keyword-only parameter", STARRED[1]
+            self.refuse(function, *what, numba_runs_it=True)
         self.parameters = parameters_of(function)
         stored = names(function, ast.Store)
         self.locals = stored | set(self.parameters)
@@ -376,6 +363,7 @@ class Transformer(Writer):
         return LockstepCode(
             code, self.constants, self.parameters, global_names(lockstep), written, read,
             self.shape_parameters, self.calls, self.find_result(),
+            self.site(function) if arguments.vararg else None,
         )  # fmt: skip
 
     def find_unsure_reads(self):
@@ -458,9 +446,12 @@ class Transformer(Writer):
             return self.call("enum_value", self.expression(node.value))
         if node.attr == "strides":
             return self.call("byte_strides", self.expression(node.value))
-        if node.attr in ("flat", "view"):  # of the engine's own arrays
+        if node.attr == "view":
             instead = "Index the array."
-            self.refuse(node, f".{node.attr} of an array", instead, numba_runs_it=True)
+            self.refuse(node, ".view of an array", instead, numba_runs_it=True)
+        if node.attr == "flat":
+            ravel = ast.Attribute(self.expression(node.value), "ravel", ast.Load())
+            return ast.Call(ravel, [], [])
         return ast.Attribute(self.expression(node.value), node.attr, ast.Load())
 
     def e_Tuple(self, node):
@@ -637,6 +628,8 @@ class Transformer(Writer):
 
     def e_Call(self, node):
         function = node.func
+        if getattr(function, "attr", "") == "bit_count" and not node.args:
+            return self.call("bit_count", self.expression(function.value))
         atomic = isinstance(function, ast.Attribute) and is_atomic(function)
         if None in {k.arg for k in node.keywords}:
             self.refuse(node, "**keywords in a call", "Name the arguments.")
@@ -944,7 +937,7 @@ def element_uses(function):
 
 
 # Attributes that show the same memory, or store to it.
-VIEWS = "T", "real", "imag", "reshape", "ravel", "transpose", "fill"
+VIEWS = "T", "real", "imag", "reshape", "ravel", "transpose", "fill", "flat"
 
 
 def root(node):
