@@ -80,6 +80,19 @@ def test_pages_of_e4m3(rng, form):
     check(got, q, exact, tables)
 
 
+def test_one_segment_of_all_as_on_a_gpu(rng, monkeypatch):
+    """Where TMA reads no pages, as of e4m3: two states of each row, and no arrays of states."""
+    tables = served([PREFIX + [i] * (1 + 3 * i) for i in range(3)], 4)
+    caches, scales = in_8_bits(*(random(rng, 64, 4, 2, 8) for _ in "kv"), "token")
+    q, plan = random(rng, 3, 2, 4, 8), cascade_plan(*tables, 4, seqlen_q=2)
+    assert [len(s.rows) for s in plan.segments] == [3]
+    monkeypatch.setattr(cascade, "_is_one_for_all", lambda plan, q: True)
+    monkeypatch.delattr(cascade, "_merged")
+    got = cascade_decode(q, *caches, plan, causal=True, **scales, attend=to_read)
+    exact = [from_8_bits(x, scale) for x, scale in zip(caches, scales.values(), strict=True)]
+    check(got, q, exact, tables, causal=True)
+
+
 @pytest.mark.parametrize("page_size", [1, 3, 4])
 def test_each_key_is_in_one_segment_or_suffix_and_shared_ones_in_one_alone(rng, page_size):
     table, lengths = served(tree(rng), page_size)

@@ -4,8 +4,9 @@ Rows of all sequences below a segment attend to it in one call, each sequence to
 another, and the states are merged: ⊕ along the path of each sequence. Bytes of K and V are then
 those of the segments and suffixes, and not those of all sequences one by one.
 
-On a Hopper GPU, where all sequences share one segment, that is two launches: attention to the
-segment, then to the suffixes, which begins with its state.
+On a GPU, where all sequences share one segment, `merge_states` merges the two states of each. Where
+TMA reads the pages, those are two launches: attention to the segment, then to the suffixes, which
+begins with its state.
 
 Source: Ye et al. 2024, Cascade inference (a blog post of FlashInfer).
 """
@@ -23,6 +24,7 @@ from fa_numba.constants import WARP_SIZE
 from fa_numba.dispatch.attention import flash_attn
 from fa_numba.dispatch.decoding import paged_attn_decode
 from fa_numba.kernels.flash_decode import make_combine
+from fa_numba.kernels.merge_states import merge_states
 from fa_numba.kv_cache.paged_kv_lookup import paged_kv_lookup
 from fa_numba.on_cuda_cores.decode_problem import launch_combine_wide
 from fa_numba.runtime import arrays
@@ -71,13 +73,20 @@ def cascade_decode(
     caches, tables = (k_cache, v_cache), (plan.block_table, plan.seq_lens)
     if not plan.segments:
         return attend(q, *caches, *tables, causal=causal, **options)
-    if _by_tma(q, attend, options) and _is_one_for_all(plan, q):
+    is_one_for_all = _is_one_for_all(plan, q)
+    if is_one_for_all and _by_tma(q, attend, options):
         with contextlib.suppress(RefusedError):
             together = _on_tensor_cores("shared_segment").attend_together
             of_segment = plan.segments[0].block_table
             return together(q, *caches, *tables, of_segment, causal=causal, **options)
     first = attend(q, *caches, *tables, causal=causal, **options)
     xp, (batch, seqlen_q, num_heads, head_dim) = arrays.module_of(q), q.shape
+    if is_one_for_all:  # six launches fewer than below
+        queries = q.reshape(1, -1, num_heads, head_dim)
+        out, lse = _attend_to(plan.segments[0], queries, caches, attend, options)
+        out = out.reshape(q.shape).astype(q.dtype, copy=False)
+        lse = lse.reshape(num_heads, batch, seqlen_q).transpose(1, 0, 2)
+        return merge_states(*first, out, lse)
     states = 2 + plan.segments[-1].depth
     outs = xp.zeros((states, *q.shape), np.float32)
     lses = xp.full((states, batch, num_heads, seqlen_q), -np.inf, np.float32)
@@ -105,9 +114,10 @@ def _on_tensor_cores(name):
 
 
 def _is_one_for_all(plan, q):
-    """Whether all sequences, in their order, share one segment."""
+    """Whether all sequences, in their order, share one segment, on a GPU."""
     rows = plan.segments[0].rows
-    return len(plan.segments) == 1 and len(rows) == len(q) and isinstance(_index(rows), slice)
+    alone = len(plan.segments) == 1 and len(rows) == len(q) and isinstance(_index(rows), slice)
+    return alone and arrays.library_of(q) != "numpy"
 
 
 def _index(rows):
