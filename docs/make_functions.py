@@ -73,7 +73,8 @@ dtypes and lesson.
 - Compiled kernels are kept in `~/.cache/fa_numba`; `FA_NUMBA_CACHE` names another folder, or
   nothing for none. They are code that runs as you: nobody else may write to that folder, and a
   folder or a file of another user, root excepted, is refused. The very first call of a job on a CPU
-  compiles it, which takes some seconds.
+  compiles it, which takes some seconds. To compile sooner, a few methods of Numba's are replaced
+  where their text is known; `FA_NUMBA_QUICK_COMPILER=0` leaves them as they are.
 - On a GPU, some options compile another kernel for each value:
   [the list](notes/launching.md#what-compiles-anew). On a CPU none does.
 - A call can be captured in a CUDA graph, by `stream.begin_capture()` of CuPy or

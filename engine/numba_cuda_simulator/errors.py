@@ -299,8 +299,6 @@ def unexpected(error, site):
         message, hint = f"{expression.partition('(')[0]}() does not take these arguments", None
     elif isinstance(error, AttributeError):
         message, hint = f"{expression} is not available inside a kernel", attributes(error.obj)
-        if error.name == "bit_count":
-            hint = "Write cuda.popc(...)."
     else:
         message, hint = f"this does not work in a kernel: {error}", None
         operand = "unsupported operand" in message and "Array'" in message
