@@ -67,11 +67,11 @@ def times(batch, seqlen, num_heads, num_kv_heads, room=0):
     shape = (batch, seqlen, num_kv_heads, HEAD_DIM)
     k, v = (torch.empty(shape, device="cuda", dtype=q.dtype).normal_() for _ in range(2))
     lengths = torch.full((batch,), seqlen, dtype=torch.int32, device="cuda")
-    rows, float16_ms = [], {}
+    rows, float16_ms, unchecked = [], {}, []
     for form in ("float16", "head", "token"):
         caches, scales = cached(k, v, form)
         moved = sum(x.nbytes for x in (*caches, *scales.values()))
-        want = decode.definition(q, *numbers(caches, scales, q.dtype))
+        outs = {}
         for page_size in (None, PAGE_SIZE):
             arrays, options, table = [with_room(x, room) for x in caches], scales, None
             if page_size:
@@ -84,9 +84,7 @@ def times(batch, seqlen, num_heads, num_kv_heads, room=0):
             def call(arrays=arrays, options=options):
                 return flash_decode_gather(q, *arrays, lengths, **options)[0]
 
-            error = relative_error(call(), want)
-            assert error <= MOST, f"{form}, {batch} × {seqlen}, {page_size=}: {error}"
-            ms = decode.time_graph(call)
+            ms, outs[page_size] = decode.time_graph(call), call()
             float16_ms.setdefault(page_size, ms)
             rows.append(
                 {
@@ -99,10 +97,17 @@ def times(batch, seqlen, num_heads, num_kv_heads, room=0):
                     "tokens/s": round(1000 * batch / ms),
                     "GB/s": round(moved / ms / 1e6),
                     "faster": round(float16_ms[page_size] / ms, 2),
-                    "error": float(f"{error:.2g}"),
                 }
             )
-        del caches, scales, want, arrays, options, table, call
+        unchecked.append((rows[-2:], outs, caches, scales))
+        del arrays, options, table, call
+    # Only now: after the float64 of the definition e4m3 is 10 % slower for a while.
+    for of_form, outs, caches, scales in unchecked:
+        want = decode.definition(q, *numbers(caches, scales, q.dtype))
+        for row in of_form:
+            error = relative_error(outs[row["page_size"]], want)
+            assert error <= MOST, f"{row}: {error}"
+            row["error"] = float(f"{error:.2g}")
     return rows
 
 

@@ -242,11 +242,17 @@ def test_latents_in_pages_give_the_text_of_one_sequence(options):
 
 
 def test_any_attention_can_serve(greedy):
-    """A lesson's kernel on the CPU engine, as a learner's own."""
-    options = Options(max_tokens=2, temperature=0)
-    engine = make_engine(attend=lesson_kernel.paged_attn_decode, page_size=8)
-    replies = engine.generate([PROMPTS[1]], options)
-    assert tokens_of(replies) == [[greedy[1][:2]]]
+    """A lesson's kernel on the CPU engine, as a learner's own; two prompts in one call."""
+    shapes, options = [], Options(max_tokens=2, temperature=0)
+
+    def attend(q, *args, **options):
+        shapes.append(q.shape[:2])
+        return lesson_kernel.paged_attn_decode(q, *args, **options)
+
+    engine = make_engine(attend=attend, page_size=8)
+    replies = engine.generate([PROMPTS[1], PROMPTS[7]], options)
+    assert tokens_of(replies) == [[greedy[1][:2]], [greedy[7][:2]]]
+    assert set(shapes) == {(2, 5), (2, 1)}
 
 
 OPTIONS = [

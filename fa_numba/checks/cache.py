@@ -715,10 +715,15 @@ def check_tokens(tokens) -> list:
         raise TypeError(
             f"tokens must be a sequence of integers, got {tokens!r:.60}, which has no order"
         )
-    try:
-        checked = [_token(token) for token in tokens]
-    except TypeError:
-        raise TypeError(f"tokens must be a sequence of integers, got {tokens!r:.60}") from None
+    if isinstance(tokens, np.ndarray) and tokens.dtype.kind in "iu" and tokens.ndim == 1:
+        tokens = tokens.tolist()
+    if type(tokens) is list and set(map(type, tokens)) <= {int}:  # a server checks many in a step
+        checked = tokens.copy()
+    else:
+        try:
+            checked = [_token(token) for token in tokens]
+        except TypeError:
+            raise TypeError(f"tokens must be a sequence of integers, got {tokens!r:.60}") from None
     if checked and not -(2**63) <= min(checked) <= max(checked) < 2**63:  # as they are hashed
         raise ValueError(f"tokens must be integers that an int64 can hold, got {tokens!r:.60}")
     return checked

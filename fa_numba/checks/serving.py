@@ -63,9 +63,9 @@ def check_prompt(prompt, max_tokens, vocabulary, context) -> list:
         raise type(error)(f"prompt: {error}") from None
     if not prompt:
         raise ValueError("prompt must have at least one token, got none")
-    for i, token in enumerate(prompt):
-        if not 0 <= token < vocabulary:
-            raise ValueError(f"prompt[{i}] must be from 0 to {vocabulary - 1}, got {token}")
+    if not 0 <= min(prompt) <= max(prompt) < vocabulary:
+        i, token = next((i, x) for i, x in enumerate(prompt) if not 0 <= x < vocabulary)
+        raise ValueError(f"prompt[{i}] must be from 0 to {vocabulary - 1}, got {token}")
     if len(prompt) + max_tokens > context:
         raise ValueError(
             f"prompt and max_tokens must be at most {context} tokens together, the model's "

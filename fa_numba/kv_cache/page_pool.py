@@ -366,9 +366,9 @@ class PagePool:
         if not self.share_prefixes:
             return []
         hashes, size = [], self.page_size
-        for i in range(start, len(tokens) // size):
-            page = np.array(tokens[i * size : (i + 1) * size], np.int64).tobytes()
-            before = hashlib.sha256(before + page).digest()
+        first, end = start * size, len(tokens) // size * size
+        for page in np.array(tokens[first:end], np.int64).reshape(-1, size):
+            before = hashlib.sha256(before + page.tobytes()).digest()
             hashes.append(before)
         return hashes
 

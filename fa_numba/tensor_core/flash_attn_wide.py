@@ -32,7 +32,7 @@ With a smaller head_dim the last pieces have one panel of 64 columns, and of the
 columns are multiplied as wgmma can. Three pieces took longer: docs/notes/forward.md.
 
 TMA loads rows of 128 bytes, which L2 has in sectors of 32. Rows of K and V that begin within one,
-as those of head_dim 264 do, are copied first (`rows_for_tma`).
+as those of head_dim 264 do, are first copied to rows that begin at 128 bytes (`rows_for_tma`).
 
 A packed batch (PACKED) has a thread block for each 64 queries of a sequence; a binary search finds
 its sequence. Rows of the next sequence in the last tiles of Q and V are overwritten with 0, as in
@@ -636,7 +636,9 @@ def make_flash_attn_wide(HEAD_DIM, CAUSAL, DTYPE, WINDOW=(-1, -1), SOFTCAP=0.0, 
 
 
 def rows_for_tma(k, v, query_tiles):
-    """K and V for their maps; copied to rows of a multiple of 32 bytes where that pays.
+    """K and V for their maps; copied to rows that begin at lines of 128 bytes where that pays.
+
+    Rows that begin at sectors of 32 bytes are read at full speed where they lie.
 
     Parameters
     ----------
@@ -644,7 +646,8 @@ def rows_for_tma(k, v, query_tiles):
     query_tiles : int
         How many read a head of K and V.
     """
-    return pad_rows(k, v, multiple=SECTOR_COLS) if query_tiles >= TILES_OF_COPY else (k, v)
+    copied = k.shape[-1] % SECTOR_COLS and query_tiles >= TILES_OF_COPY
+    return pad_rows(k, v, multiple=PANEL_COLS) if copied else (k, v)
 
 
 @arrays.replayed

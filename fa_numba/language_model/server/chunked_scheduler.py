@@ -217,11 +217,7 @@ class ChunkedScheduler:
         if not (some or progress or swap_in or preempted) and len(self.running) > 1:
             # Each waits for pages that another one has.
             swap_out += self._preempt(preempted)
-        parts.sort(  # stable
-            key=lambda part: (
-                part.stop - part.start > 1, part.draft is None, not part.request.started
-            )
-        )  # fmt: skip
+        parts.sort(key=_order)  # stable
         self.recomputed += sum(
             p.stop - p.start - p.chosen for p in parts if p.request.started and p.draft is None
         )
@@ -258,6 +254,8 @@ class ChunkedScheduler:
                 ready += [(request, branch) for branch in request.branches]
         left = min(MAX_GUESSES, (self.max_rows - len(ready)) // 2)
         most, asks = min(self.drafter.tokens, left // max(1, len(ready))), []
+        if most <= 0:
+            return {}
         for request, branch in ready:
             length, end = len(branch.tokens), len(request.prompt) + request.options.drawn
             nodes = min(most, self.max_length - length)  # block tables end there
@@ -368,9 +366,10 @@ class ChunkedScheduler:
                     return parts, progress
                 shared = self.pool.shared_tokens(branch.tokens[:end])
                 stop = min(end, shared + left)
-                if self.pool.pages_needed(branch.tokens[:stop]) > self.pool.num_free:
+                try:
+                    branch.seq, writes = self.pool.allocate(branch.tokens[:stop])
+                except OutOfPagesError:
                     break
-                branch.seq, writes = self.pool.allocate(branch.tokens[:stop])
                 progress = True
                 if not request.started:
                     request.shared = shared
@@ -410,6 +409,12 @@ class ChunkedScheduler:
             self.pool.free(branch.seq)
             branch.seq = None
         return moves
+
+
+def _order(part):
+    """Single rows first, those of answers before others; then guesses; then chunks, by length."""
+    rows = part.stop - part.start
+    return rows > 1, part.draft is None, rows if rows > 1 else not part.request.started
 
 
 def _end_of_reading(request, branch):

@@ -16,6 +16,7 @@ from fa_numba.language_model.server.draft_tree import DraftTree
 LONGEST, SHORTEST = 8, 3  # tokens that are looked up
 FIRST = 4  # guesses of the first tree of a sequence
 LONGEST_WAIT = 32  # steps
+LOOKED_AT = 64  # places after the same SHORTEST tokens, the last ones
 
 
 class NGramDrafter:
@@ -64,7 +65,7 @@ class _Places:
     """Where a sequence has gone on after each few tokens, and how good that was as a guess."""
 
     def __init__(self, width):
-        self.width, self.known, self.after = width, SHORTEST, {}
+        self.width, self.known, self.after = width, SHORTEST, {}  # after SHORTEST tokens
         self.last = None  # length of the sequence, and children, of the last tree
         self.trust, self.misses, self.wait = FIRST, 0, 0
 
@@ -90,13 +91,18 @@ class _Places:
 
     def find(self, tokens):
         """The last places after tokens that are the last ones too, the latest first."""
-        for end in range(self.known, len(tokens)):
-            for n in range(SHORTEST, min(LONGEST, end) + 1):
-                places = self.after.setdefault(tuple(tokens[end - n : end]), [])
-                places.insert(0, end)
-                del places[self.width :]
+        begin = self.known - SHORTEST
+        shifted = [tokens[begin + j : -1] for j in range(SHORTEST)]
+        for place, before in enumerate(zip(*shifted, strict=False), self.known):
+            self.after.setdefault(before, []).append(place)
         self.known = max(self.known, len(tokens))
-        for n in range(min(LONGEST, len(tokens)), SHORTEST - 1, -1):
-            if found := self.after.get(tuple(tokens[-n:])):
-                return found
-        return []
+        found, longest = [], SHORTEST
+        for place in self.after.get(tuple(tokens[-SHORTEST:]), [])[: -LOOKED_AT - 1 : -1]:
+            n = SHORTEST
+            while n < min(LONGEST, place) and tokens[place - n - 1] == tokens[-n - 1]:
+                n += 1
+            if n > longest:
+                found, longest = [], n
+            if n == longest:
+                found.append(place)
+        return found[: self.width]

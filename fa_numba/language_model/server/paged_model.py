@@ -2,9 +2,9 @@
 
 All rows of a step go through the model together, so that each weight is read once for all of them.
 Only attention tells the sequences apart: one call for the branches with a single row, one for all
-trees of guesses, and one for each chunk of a prompt. All read the keys and values of earlier tokens
-from the pages, where the step's own were written first. Pages that several branches share are read
-once for all of them, where that pays (`kv_cache.cascade_plan`).
+trees of guesses, and one for chunks of prompts that are nearly as long. All read the keys and
+values of earlier tokens from the pages, where the step's own were written first. Pages that several
+branches share are read once for all of them, where that pays (`kv_cache.cascade_plan`).
 
 The numbers that a step needs (tokens, positions, slots, block tables, lengths) are copied to a GPU
 as one array.
@@ -37,6 +37,8 @@ LAUNCHES_BYTES, ONE_LAUNCH_BYTES, GRAPH_BYTES = 2**28, 3 * 2**25, 2**33
 # A call for the rows of answers without guesses costs more than so many rows of padding: then these
 # rows join the trees, which they are as long as.
 JOINED_ROWS = 64
+# And so many for each of the chunks of prompts that join a shorter one.
+PADDED_ROWS = 32
 TABLE_COLUMNS = 8  # block tables have a multiple of it: fewer different shapes, and so replays
 
 
@@ -180,9 +182,6 @@ class PagedModel:
         single = np.count_nonzero(plan.sizes() == 1)
         if single < 2:
             return None
-        lengths, table = (x[:single] for x in self.sequences_of(plan))
-        if len(np.unique(table[:, 0])) == single:
-            return None
         config, itemsize, overheads = self.config, self.k_caches.dtype.itemsize, (0, 0)
         page_size = self.pool.page_size
         if on_gpu:
@@ -194,6 +193,9 @@ class PagedModel:
                 overheads = [GRAPH_BYTES // config.layers] * 2
         sizes = config.heads, *config.cached[1:], itemsize
         of_some, of_all = (merge_pays(*sizes, overhead=overhead) for overhead in overheads)
+        lengths, table = (x[:single] for x in self.sequences_of(plan))
+        if not of_all(single, lengths.max()) or len(np.unique(table[:, 0])) == single:
+            return None
 
         def pays(sequences, keys):
             return (of_all if sequences == single else of_some)(sequences, keys)
@@ -215,15 +217,11 @@ class PagedModel:
         few = self.few_rows(plan)
         if trees and not cascade and end * max(map(len, trees)) <= JOINED_ROWS:
             first = 0
-        groups = [
-            (0, few),
-            (few, first),
-            (first, end),
-            *((i, i + 1) for i in range(end, len(sizes))),
-        ]
+        groups = [(0, few), (few, first), (first, end), *joined(sizes, end)]
         groups = [slice(*group) for group in groups if group[0] < group[1]]
+        padding = {group.start: self._padding(sizes[group]) for group in groups}
         starts = numbers[3][first:end] - sizes[first:end]
-        padding, mask = self._of_trees([NO_GUESS] * (single - first) + trees, starts)
+        mask = self._mask_of([NO_GUESS] * (single - first) + trees, starts)
 
         def attend(layer, q):
             outs = []
@@ -235,10 +233,10 @@ class PagedModel:
                 elif rows.stop <= first:
                     of_single = (cascade,) if cascade else tables
                     outs.append(self.attend_to_pages(layer, batch[:, None], *of_single))
-                elif rows.stop <= end:
-                    outs.append(self._attend_to_trees(layer, batch, padding, tables, mask))
                 else:
-                    outs.append(self.attend_to_pages(layer, batch[None], *tables))
+                    options = mask if rows.stop <= end else {}
+                    of_rows = batch, padding[rows.start], tables
+                    outs.append(self._attend_to_parts(layer, *of_rows, options))
             return outs[0] if len(outs) == 1 else self.xp.concatenate(outs)
 
         x = self.layers(tokens, positions, slots, attend)
@@ -281,35 +279,36 @@ class PagedModel:
             x = model.after_attention(weights, config, layer, x, out)
         return x
 
-    def _of_trees(self, trees, starts):
-        """Rows that make trees as long as the longest, and the options for their mask.
+    def _padding(self, sizes):
+        """Rows that make parts as long as the longest: all of them, and where the parts' own are.
 
-        The rows are before those of a tree, at positions that exist or do not: whatever they see,
-        they are not read. A chain needs no mask: each node sees all before it.
+        They are before those of a part, at positions that exist or do not: whatever they see, they
+        are not read. None where the parts have one length.
         """
-        if not trees:
-            return None, {}
-        sizes = np.array([len(tree) for tree in trees])
-        longest, padding = sizes.max(), None
-        if (sizes < longest).any():
-            first = np.arange(1, len(sizes) + 1) * longest - sizes
-            where = np.concatenate([np.arange(n) + at for at, n in zip(first, sizes, strict=True)])
-            padding = len(sizes) * longest, arrays.from_numpy(self.like, where)
+        longest = sizes.max()
+        if (sizes == longest).all():
+            return None
+        first = np.arange(1, len(sizes) + 1) * longest - sizes
+        where = np.concatenate([np.arange(n) + at for at, n in zip(first, sizes, strict=True)])
+        return len(sizes) * longest, arrays.from_numpy(self.like, where)
+
+    def _mask_of(self, trees, starts):
+        """The options for the mask of trees. A chain needs none: each node sees all before it."""
         if all(tree.is_chain for tree in trees):
-            return padding, {}
+            return {}
         args = draft_tree.mask_args_of(trees, starts)
         args = tuple(arrays.from_numpy(self.like, x) for x in args)
-        return padding, {"causal": False, "mask": draft_tree.sees, "mask_args": args}
+        return {"causal": False, "mask": draft_tree.sees, "mask_args": args}
 
-    def _attend_to_trees(self, layer, q, padding, tables, mask):
+    def _attend_to_parts(self, layer, q, padding, tables, options):
+        """Attention of parts with several rows each, as rows."""
         if padding is None:
-            return self.attend_to_pages(
-                layer, q.reshape(len(tables[1]), -1, *q.shape[1:]), *tables, **mask
-            )
+            parts = q.reshape(len(tables[1]), -1, *q.shape[1:])
+            return self.attend_to_pages(layer, parts, *tables, **options)
         rows, where = padding
         padded = self.xp.zeros((rows, *q.shape[1:]), q.dtype)
         padded[where] = q
-        return self._attend_to_trees(layer, padded, None, tables, mask)[where]
+        return self._attend_to_parts(layer, padded, None, tables, options)[where]
 
     def attend_to_pages(self, layer, q, *tables, **options):
         """Attention of queries (batch, seqlen_q, heads, head_dim) to the pages, as rows.
@@ -345,6 +344,15 @@ class PagedModel:
             views.append(together[start : start + x.size].reshape(x.shape))
             start += x.size
         return views
+
+
+def joined(sizes, begin):
+    """The chunks of prompts from `begin` on, short ones first, as (start, stop) of each call."""
+    while begin < len(sizes):
+        longest = sizes[begin] + PADDED_ROWS
+        stop = begin + int(np.searchsorted(sizes[begin:], longest, side="right"))
+        yield begin, stop
+        begin = stop
 
 
 def flat(numbers):
