@@ -53,8 +53,8 @@ dtypes and lesson.
 - Strides are any, but neighbours along the last axis must be neighbours in memory.
 - The array decides where a function runs: CuPy arrays and PyTorch's CUDA tensors on their GPU and
   stream. NumPy arrays run compiled for the CPU in a job, `fa_numba.cpu`, on as many threads as
-  `numba.set_num_threads` allows; in a function that names its kernel they run on the CPU engine.
-  Tensors in CPU memory, and gradients by autograd, have
+  `numba.set_num_threads` allows; in `mla_decode`, and in a function that names its kernel, they
+  run on the CPU engine. Tensors in CPU memory, and gradients by autograd, have
   [functions of their own](torch.md).
 - `which(fa_numba.flash_decode, q, k_cache, v_cache, seq_lens)` says which kernel a job takes for
   these arrays, and why. `which(q, k, v)` is short for `flash_attn`.
@@ -73,7 +73,8 @@ dtypes and lesson.
 - Compiled kernels are kept in `~/.cache/fa_numba`; `FA_NUMBA_CACHE` names another folder, or
   nothing for none. They are code that runs as you: nobody else may write to that folder, and a
   folder or a file of another user, root excepted, is refused. The very first call of a job on a CPU
-  compiles it, which takes some seconds.
+  compiles it, which takes some seconds. To compile sooner, a few methods of Numba's are replaced
+  where their text is known; `FA_NUMBA_QUICK_COMPILER=0` leaves them as they are.
 - On a GPU, some options compile another kernel for each value:
   [the list](notes/launching.md#what-compiles-anew). On a CPU none does.
 - A call can be captured in a CUDA graph, by `stream.begin_capture()` of CuPy or

@@ -1,5 +1,6 @@
 """analysis.machine_code: registers, spills, shared bytes and float64 creep, without a GPU."""
 
+import functools
 import importlib
 import inspect
 import math
@@ -8,8 +9,11 @@ import re
 
 import numpy as np
 import pytest
+from llvmlite import ir
 from numba import cuda, float32, int64, types, void
 from numba.cuda.compiler import CUDAFlags
+from numba.cuda.core import base
+from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import overload
 
 from fa_numba import analysis
@@ -239,6 +243,28 @@ def test_line_numbers_do_not_change_the_code():
 
 
 @needs_nvdisasm
+def test_methods_of_numba_that_are_replaced(monkeypatch):
+    """All are known in the installed versions, and the code is the same without the new ones."""
+
+    def compiled():
+        ptx = compile_ptx(reverse, (X, X)), compile_ptx(spilling, (X, X, 3))
+        return [re.sub(r"B\dv\d+|smem_\d+", "", text) for text in ptx]  # numbers of compilations
+
+    with_all = compiled()  # imports it
+    quick = importlib.import_module("fa_numba.runtime.quick_compiler")
+    assert quick.replaced.keys() == quick.KNOWN.keys()
+    monkeypatch.setattr(quick, "MOST_CALL_TYPES", 1)
+    monkeypatch.setattr(quick, "call_types", {})
+    assert compiled() == with_all and len(quick.call_types) == 1
+    for owner, name, old in quick.replaced.values():
+        monkeypatch.setattr(owner, name, old)
+    assert compiled() == with_all
+    monkeypatch.setitem(quick.KNOWN, "numba.core.targetconfig.TargetConfig.values", "another")
+    quick.quicken_cpu()
+    assert quick.targetconfig.TargetConfig.values is not quick.values
+
+
+@needs_nvdisasm
 def test_what_the_compiler_remembers_is_what_it_would_compute():
     compile_ptx(reverse, (X, X))
     quick = importlib.import_module("fa_numba.runtime.quick_compiler")  # compiling imports it
@@ -249,6 +275,12 @@ def test_what_the_compiler_remembers_is_what_it_would_compute():
     flags = CUDAFlags()
     flags.fastmath = True
     assert flags.values() == {name: getattr(flags, name) for name in flags.options}
+    wraps = functools.wraps(lambda loc: loc)(lambda *args: args)
+    for function in (lambda loc: loc, lambda *loc: loc, lambda a: a, wraps, print):
+        assert base._has_loc(function) == ("loc" in inspect.signature(function).parameters)
+    target = cuda_target.target_context
+    for size, known in ((8, ir.IntType(64)), (12, ir.ArrayType(ir.FloatType(), 3))):
+        assert [target.get_abi_sizeof(known) for _ in "ab"] == [size, size]
 
 
 @needs_nvdisasm

@@ -20,7 +20,7 @@ from .names import DIALECTS, INTRINSICS, as_lane, name_of, python_function, valu
 from .native import CASTS, FUNCTIONS, OPERATORS
 from .scopes import find_unsure_reads, names, stored
 from .signatures import signatures_of
-from .syntax import indices_of, parameters_of
+from .syntax import indices_of, parameters_of, walk
 from .transform import PREFIX, Writer, assign, is_atomic, is_literal, is_part, load_name, tree_of
 from .waits import waits_for_memory
 from .watched import ATOMICS, CONTEXT, data, flag_if, load, stopped, store
@@ -341,7 +341,7 @@ class Emitter(Writer):
             if type(op).__name__ not in OPERATORS:
                 raise Untranslatable(type(op).__name__)
             tests.append(self.call(type(op).__name__, *map(self.expression, sides)))
-        for x in (x for middle in operands[1:-1] for x in ast.walk(middle)):
+        for x in (x for middle in operands[1:-1] for x in walk(middle)):
             if isinstance(x, ast.Call) and python_function(self.static(x.func)):
                 raise Untranslatable("a call in the middle of a < b < c, which is written twice")
         return tests

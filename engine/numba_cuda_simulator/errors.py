@@ -299,14 +299,15 @@ def unexpected(error, site):
         message, hint = f"{expression.partition('(')[0]}() does not take these arguments", None
     elif isinstance(error, AttributeError):
         message, hint = f"{expression} is not available inside a kernel", attributes(error.obj)
-        if error.name == "bit_count":
-            hint = "Write cuda.popc(...)."
     else:
         message, hint = f"this does not work in a kernel: {error}", None
         operand = "unsupported operand" in message and "Array'" in message
         if operand or "does not support ufuncs" in message:
             message = f"a whole array takes no part in arithmetic in a kernel: {expression}"
             hint = "Loop over its elements, or let each thread compute one: o[i] = x[i] * 2."
+        elif "ufunc 'bitwise" in message or "_shift' not supported" in message:
+            message = f"an operation on bits takes integers: {expression}"
+            hint = "No float, nor uint64 beside a signed integer, which make one: convert either."
         elif "Array'" in message:
             hint = "Index the array down to one element."
     new = UnsupportedError(message, sites=[site], hint=hint)

@@ -78,7 +78,7 @@ class State:
             return shadow.store(elements, now, self.order)
         found = []
         initialised = written.take(as_intp(elements))
-        if not initialised.all():
+        if np.count_nonzero(initialised) < len(initialised):
             new = (~initialised).nonzero()[0]
             found = [Clash("UNINIT", new, np.zeros_like(new))]
         if action == ATOMIC:

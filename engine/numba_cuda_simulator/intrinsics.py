@@ -11,7 +11,7 @@ import numpy as np
 
 from .arrays import LaneArray
 from .atomics import OTHERS, UFUNCS, Atomic
-from .dtypes import cast, numpy_dtype, typed
+from .dtypes import BOOL, cast, numpy_dtype, typed
 from .errors import UnsupportedError
 from .libdevice import LIBDEVICE
 from .mathematics import BUILTINS, HALF, MATH, NUMPY_FUNCTIONS, to_bool
@@ -107,6 +107,13 @@ def unsigned(x):
 def popc(x):
     count = np.bitwise_count(unsigned(x)[0])
     return typed(count.astype(np.asarray(x).dtype)[()])
+
+
+def bit_count(x):
+    """n.bit_count()"""
+    if getattr(x, "dtype", BOOL).kind not in "iu":
+        raise UnsupportedError("bit_count() is a method of integers")
+    return popc(x)
 
 
 def clz(x):

@@ -20,8 +20,9 @@ from .records import Copies, records_argument
 from .second_gear import Shift, gear_for
 from .serial import SerialLanes, SerialMemory, SerialOperators, direct_arguments, rewrite
 from .signatures import convert_arguments, signatures_of
+from .syntax import refusal
 from .trace import Launched, Trace
-from .transform import PREFIX, transform
+from .transform import PREFIX, STARRED, transform
 from .turns import Turns, may_wait
 from .warps import Warps
 from .watch import Watch
@@ -77,6 +78,9 @@ class Machine:
     def run(self, function, arguments, signatures=()):
         """Run a kernel's Python function over the whole grid."""
         runnable, lockstep = self.names.lockstep_function(function)
+        if lockstep.starred:
+            message, hint = refusal(*STARRED)
+            raise UnsupportedError(message, sites=[lockstep.starred], hint=hint)
         if lockstep.result:
             refuse_result(function.__name__, [lockstep.result])
         for parameter, value in zip(lockstep.parameters, arguments, strict=False):

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from .dtypes import FLOAT64, TypedInts, cast, is_floating
+from .dtypes import FLOAT64, TypedInts, as_index, cast, is_floating
 from .errors import UnsupportedError
 from .lanes import type_name
 
@@ -100,7 +100,20 @@ def of_numbers_or_arrays(name, function):
     return apply
 
 
+def ndindex(*shape):
+    """np.ndindex(2, 3) or np.ndindex((2, 3)): the indices of all elements, in a loop."""
+    dims = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+    dims = [as_index(n) if isinstance(n, np.ndarray) else n for n in dims]
+    if any(isinstance(n, np.ndarray) for n in dims):
+        raise UnsupportedError(
+            "np.ndindex of a shape that differs between threads",
+            hint="Loop over range(...), once for each axis.",
+        )
+    return (tuple(map(np.int64, index)) for index in np.ndindex(*map(int, dims)))
+
+
 NUMPY_FUNCTIONS = {
+    "ndindex": ndindex,
     **{name: of_numbers_or_arrays(name, f) for name, f in NUMPY_UFUNCS.items()},
     **{c: np.float64(getattr(np, c)) for c in ("e", "inf", "nan", "pi")},
 }

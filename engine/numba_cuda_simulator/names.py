@@ -28,6 +28,7 @@ from .intrinsics import (
     Namespace,
     Refused,
     allocate,
+    bit_count,
     builtin_names,
     cuda_namespace,
     operator_namespace,
@@ -38,7 +39,6 @@ from .other_names import OF_MLIR, TRITON
 from .records import Copies, kernel_frame, records_argument
 from .reductions import FUNCTIONS
 from .signatures import convert_call, converted, signatures_of
-from .syntax import refusal
 from .transform import PREFIX
 
 # The operations that rewritten code calls, `load` as `_simt_load`, by the part that has them.
@@ -139,7 +139,7 @@ class Names:
             "numba.cuda.cg": self.cuda.cg,
         }  # fmt: skip
         self.builtins = builtin_names(machine.operators)
-        self.operations = {PREFIX + "slice": slice, PREFIX + "allocate": allocate}
+        self.operations = {PREFIX + f.__name__: f for f in (slice, allocate, bit_count)}
         self.operations |= {PREFIX + "machine": machine, PREFIX + "lanes": machine.lanes}
 
     def add_operations(self, part, names):
@@ -318,10 +318,8 @@ class Names:
 
         def call(*arguments, **keywords):
             given = dict(zip(names.args, arguments, strict=False))
-            surplus = len(arguments) > len(names.args) or set(keywords) & set(given)
-            if names.varargs:
-                what, hint = refusal("*args of a device function", "List its parameters.", True)
-                raise UnsupportedError(what, hint=hint)
+            others = arguments[len(names.args) :]
+            surplus = (others and not names.varargs) or set(keywords) & set(given)
             given.update(keywords)
             for name, value in defaults.items():
                 given.setdefault(name, self.resolve(name, value))
@@ -335,6 +333,7 @@ class Names:
             if lockstep.shapes:
                 self.check_shapes(lockstep, names.args)
             values, result = [given[n] for n in names.args], None
+            values += [others] * bool(names.varargs)
             if signatures:
                 values, result = convert_call(signatures, function.__name__, names.args, values)
             value = self.lanes.call_function(runnable, lockstep, values)

@@ -12,16 +12,20 @@ inner blocks use x and each writes it first, as two loops over one name do, each
 
 import ast
 
+from .syntax import walk
+
 
 def stored(*nodes):
     """Return the variables that syntax trees assign, each as often as they do."""
-    found = (x for node in nodes for x in ast.walk(node))
+    found = (x for node in nodes for x in walk(node))
     return [x.id for x in found if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)]
 
 
 def names(node, context=(ast.Load, ast.Store)):
     """Return the variable names used in a syntax tree."""
-    return {x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, context)}
+    if not hasattr(node, "_simt_names"):  # each statement is asked for several times
+        node._simt_names = [x for x in walk(node) if isinstance(x, ast.Name)]
+    return {x.id for x in node._simt_names if isinstance(x.ctx, context)}
 
 
 def find_homes(function, parameters):
@@ -117,7 +121,7 @@ def find_unsure_reads(function, parameters):
         doubtful = names(node, kinds) & stored - written
         unsure.update(
             x
-            for x in ast.walk(node)
+            for x in walk(node)
             if isinstance(x, ast.Name) and isinstance(x.ctx, kinds) and x.id in doubtful
         )
 
@@ -163,7 +167,7 @@ def find_numbers(function, parameters):
     take a slower path; this keeps all others on NumPy's own operators.
     """
     bindings = {}  # variable -> list of value expressions; None = unknown
-    for s in ast.walk(function):
+    for s in walk(function):
         if isinstance(s, ast.Assign):
             for target in s.targets:
                 pair(target, s.value, bindings)

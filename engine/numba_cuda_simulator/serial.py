@@ -24,7 +24,7 @@ from .memory import Memory
 from .operators import Operators
 from .progress import LEAVES
 from .scopes import names, stored
-from .syntax import indices_of, parameters_of
+from .syntax import indices_of, parameters_of, walk
 from .transform import PREFIX, Transformer, assign, is_part, load_name
 from .waits import Patience, waits_for_memory
 
@@ -279,7 +279,7 @@ class Uses:
 
     def __init__(self, function):
         self.parents = {
-            child: node for node in ast.walk(function) for child in ast.iter_child_nodes(node)
+            child: node for node in walk(function) for child in ast.iter_child_nodes(node)
         }
         self.loads = {}  # variable -> where it is read
         for node in self.parents:
@@ -354,7 +354,7 @@ def loop_variables(function):
     assigned = stored(function)
     set_by_loops = [
         x.target.id
-        for x in ast.walk(function)
+        for x in walk(function)
         if isinstance(x, ast.For)
         and isinstance(x.target, ast.Name)
         and isinstance(x.iter, ast.Call)

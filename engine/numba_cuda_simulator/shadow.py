@@ -110,7 +110,7 @@ class Order:
 
     def stamp(self, threads, place):
         """Return present accesses, packed."""
-        return threads + 1 + (place << THREAD_BITS | self.now << THREAD_BITS + PLACE_BITS)
+        return threads + (1 + (place << THREAD_BITS | self.now << THREAD_BITS + PLACE_BITS))
 
     def warp(self, threads):
         return threads // self.num_threads * WARP + threads % self.num_threads // WARP

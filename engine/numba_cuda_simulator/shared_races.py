@@ -269,8 +269,9 @@ class SharedWatch:
             self.end_launch()
         mask, threads = part.mask, part.threads
         if isinstance(offset, np.ndarray):
-            elements = stretch(offset, (*self.lanes.shape[:3], 1)).reshape(-1)
-            elements = elements if mask is ALL else elements[threads]
+            elements = np.empty((*self.lanes.shape[:3], 1), np.int64)
+            elements[...] = offset
+            elements = elements.reshape(-1) if mask is ALL else elements.reshape(-1)[threads]
         else:
             elements = np.full(len(threads), offset, np.int64)
         place = self.findings.place(site, action)

@@ -20,6 +20,7 @@ from .arrays import poison
 from .dtypes import numpy_dtype
 from .emit import Emitter, Path, Program, Untranslatable
 from .scopes import names, read_before_written
+from .syntax import walk
 from .transform import PREFIX, assign, load_name
 from .watched import CONTEXT, KINDS, STRIDE
 
@@ -87,14 +88,14 @@ class Kernel(Emitter):
         self.arrays, self.regions, self.split_loops = {}, [], 0
         self.find_arrays()
         self.block_variables = self.find_block_variables()
-        self.may_leave = any(isinstance(n, ast.Return) for n in ast.walk(self.tree))
+        self.may_leave = any(isinstance(n, ast.Return) for n in walk(self.tree))
         self.typing = False  # writing the function that is asked for types
         self.code = self.block(self.tree.body)
         self.find_spilled()
 
     def find_arrays(self):
         """Find the statements x = cuda.shared.array(...), and of local ones."""
-        for s in ast.walk(self.tree):
+        for s in walk(self.tree):
             for node in ast.iter_child_nodes(s):
                 if not isinstance(node, ast.Call):
                     continue
@@ -143,7 +144,7 @@ class Kernel(Emitter):
     def find_block_variables(self):
         """Return the variables that only loops with a barrier inside set: one for all threads."""
         setters = {}
-        for node in ast.walk(self.tree):
+        for node in walk(self.tree):
             if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
                 setters.setdefault(node.target.id, []).append(self.has_barrier(node))
         return {n for n, found in setters.items() if all(found) and self.stores[n] == len(found)}
@@ -156,7 +157,7 @@ class Kernel(Emitter):
         return isinstance(path, Path) and (path == "syncthreads" or path in VOTES)
 
     def has_barrier(self, s):
-        return any(self.is_barrier(x) for x in ast.walk(s))
+        return any(self.is_barrier(x) for x in walk(s))
 
     def is_of_block(self, s):
         """Tell whether all threads of a block do a statement together."""
@@ -277,10 +278,10 @@ class Kernel(Emitter):
             once = all(self.stores[name] == 1 for name in targets)
             plain = all(
                 isinstance(n, (*PURE_NODES, ast.operator, ast.unaryop, ast.expr_context))
-                for n in ast.walk(s.value)
+                for n in walk(s.value)
             )
             used = names(s.value, ast.Load) & self.stored - set(self.aliases)
-            calls = [n for n in ast.walk(s.value) if isinstance(n, ast.Call)]
+            calls = [n for n in walk(s.value) if isinstance(n, ast.Call)]
             calls_grid = all(self.static(n.func) in ("grid", "gridsize") for n in calls)
             if targets and once and plain and calls_grid and used <= set(again):
                 if not (targets | used) & (set(self.arrays) | self.block_variables):
@@ -315,7 +316,7 @@ class Kernel(Emitter):
 
     def leave(self, s):
         """After a loop: a thread that has returned there goes no further."""
-        if self.typing or not any(isinstance(x, ast.Return) for x in ast.walk(s)):
+        if self.typing or not any(isinstance(x, ast.Return) for x in walk(s)):
             return []
         word = "break" if self.loops else "continue"
         return lines("if not {0}alive[{0}t]: {1}", word)

@@ -40,10 +40,12 @@ from .syntax import (
     REFUSED,
     FromEnd,
     SimpleLoops,
+    children,
     indices_of,
     parameters_of,
     refusal,
     refusal_of,
+    walk,
 )
 from .waits import waits_for_memory
 
@@ -57,6 +59,7 @@ SPECIAL_OPERATORS = {
 FUTURE = functools.reduce(
     operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 )
+STARRED = "*args or **kwargs", "List the parameters one by one."
 TRUTH_SENSITIVE = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply"}
 # What operators count as where floating-point operations are counted.
 KINDS = {
@@ -89,6 +92,7 @@ class LockstepCode:
     shapes: dict
     calls: dict  # position of a call -> the names in each argument, by number or name
     result: object  # Site of a `return` with a value, else None; see find_result
+    starred: object  # Site of a function with *args, else None
 
     def may_store(self, name, ndim):
         """Tell whether elements of an array may be stored to."""
@@ -103,13 +107,12 @@ def named(code, name):
 
 def contains(nodes, kinds, barrier=()):
     """Tell whether a node of these kinds occurs, not looking inside `barrier` nodes."""
-    for node in nodes:
+    left = list(nodes)
+    for node in left:
         if isinstance(node, kinds):
             return True
-        if isinstance(node, barrier):
-            continue
-        if contains(ast.iter_child_nodes(node), kinds, barrier):
-            return True
+        if not isinstance(node, barrier):
+            left += children(node)
     return False
 
 
@@ -196,15 +199,34 @@ def parsed(code, file):
     if code.co_name == "<lambda>":
         return parsed_lambda(code, file, source)
     check_unchanged(code, file, source)
-    lines = inspect.getblock(source[first - 1 :])
-    # An enclosing `if` lets an indented definition parse with its columns unchanged.
-    indented = lines[0][:1].isspace()
-    tree = ast.parse("if True:\n" * indented + "".join(lines))
-    function = tree.body[0].body[0] if indented else tree.body[0]
+    function = definition(source, first)
     if getattr(function, "name", None) != code.co_name:
         raise changed(code, file)
     function.decorator_list = []  # ran at definition time
-    return ast.increment_lineno(function, first - 2 if indented else first - 1)
+    return function
+
+
+def definition(source, first):
+    """Return the syntax tree of the function that begins on a line; None if there is none.
+
+    It may end before any line that is indented no further. The first such end is right with which
+    Python can read it: no string, bracket or list of decorators is open.
+    """
+    indent = indentation(source[first - 1])
+    # An enclosing `if` lets an indented definition parse with its columns unchanged.
+    head = "\n" * (first - 2) + "if True:\n" if indent else "\n" * (first - 1)
+    for end in range(first, len(source) + 1):
+        if end == len(source) or (source[end].strip() and indentation(source[end]) <= indent):
+            try:
+                found = ast.parse(head + "".join(source[first - 1 : end])).body
+            except SyntaxError:
+                continue
+            return (found[0].body if indent else found or [None])[0]
+    return None
+
+
+def indentation(line):
+    return len(line) - len(line.lstrip())
 
 
 def check_unchanged(code, file, source):
@@ -254,7 +276,7 @@ def has_assert(code):
 def parsed_lambda(code, file, source):
     """Return a lambda as a function that returns its expression."""
     inside = {p for p in code.co_positions() if None not in p}
-    for node in ast.walk(ast.parse("".join(source))):
+    for node in walk(ast.parse("".join(source))):
         if isinstance(node, ast.Lambda) and position(node.body) in inside:
             result = ast.copy_location(ast.Return(node.body), node.body)
             function = ast.FunctionDef(f"{PREFIX}lambda", node.args, [result], [])
@@ -305,11 +327,11 @@ class Transformer(Writer):
         if not isinstance(function, ast.FunctionDef):
             self.refuse(function, "async def", "Write def.")
         arguments = function.args
-        instead = "List the parameters one by one."
-        if arguments.vararg or arguments.kwarg:
-            self.refuse(function, "*args or **kwargs", instead)
+        if arguments.kwarg:
+            self.refuse(function, *STARRED)
         if arguments.kwonlyargs:
-            self.refuse(function, "a keyword-only parameter", instead, numba_runs_it=True)
+            what = "a keyword-only parameter", STARRED[1]
+            self.refuse(function, *what, numba_runs_it=True)
         self.parameters = parameters_of(function)
         stored = names(function, ast.Store)
         self.locals = stored | set(self.parameters)
@@ -333,15 +355,15 @@ class Transformer(Writer):
             [],
         )
         lockstep.type_params = []
-        module = ast.Module([ast.copy_location(lockstep, function)], [])
-        ast.fix_missing_locations(module)
+        module = ast.Module(self.mark([lockstep], function), [])
         namespace = {}
         exec(compile(module, self.file, "exec"), namespace)
         written, read = element_uses(function)
         code = named(namespace[function.name].__code__, self.name)
         return LockstepCode(
-            code, self.constants, self.parameters, global_names(code), written, read,
+            code, self.constants, self.parameters, global_names(lockstep), written, read,
             self.shape_parameters, self.calls, self.find_result(),
+            self.site(function) if arguments.vararg else None,
         )  # fmt: skip
 
     def find_unsure_reads(self):
@@ -349,7 +371,7 @@ class Transformer(Writer):
 
     def find_result(self):
         """Return the Site of a `return` with a value; of a call, only running it tells."""
-        for node in ast.walk(self.function):
+        for node in walk(self.function):
             if isinstance(node, ast.Return) and not isinstance(node.value, (ast.Call, type(None))):
                 if getattr(node.value, "value", node) is not None:
                     return self.site(node)
@@ -369,12 +391,14 @@ class Transformer(Writer):
 
     def mark(self, nodes, like):
         """Give new nodes the position of the source they stand for."""
-        for node in nodes:
+        left = list(nodes) if hasattr(like, "lineno") else []  # else it is new, too
+        for node in left:
             if "lineno" in node._attributes:
                 if hasattr(node, "lineno"):
                     continue  # marked before, with all below it
-                ast.copy_location(node, like)
-            self.mark(ast.iter_child_nodes(node), like)
+                node.lineno, node.end_lineno = like.lineno, like.end_lineno
+                node.col_offset, node.end_col_offset = like.col_offset, like.end_col_offset
+            left += children(node)
         return nodes
 
     def constant_name(self, name, value):
@@ -422,9 +446,12 @@ class Transformer(Writer):
             return self.call("enum_value", self.expression(node.value))
         if node.attr == "strides":
             return self.call("byte_strides", self.expression(node.value))
-        if node.attr in ("flat", "view"):  # of the engine's own arrays
+        if node.attr == "view":
             instead = "Index the array."
-            self.refuse(node, f".{node.attr} of an array", instead, numba_runs_it=True)
+            self.refuse(node, ".view of an array", instead, numba_runs_it=True)
+        if node.attr == "flat":
+            ravel = ast.Attribute(self.expression(node.value), "ravel", ast.Load())
+            return ast.Call(ravel, [], [])
         return ast.Attribute(self.expression(node.value), node.attr, ast.Load())
 
     def e_Tuple(self, node):
@@ -601,6 +628,8 @@ class Transformer(Writer):
 
     def e_Call(self, node):
         function = node.func
+        if getattr(function, "attr", "") == "bit_count" and not node.args:
+            return self.call("bit_count", self.expression(function.value))
         atomic = isinstance(function, ast.Attribute) and is_atomic(function)
         if None in {k.arg for k in node.keywords}:
             self.refuse(node, "**keywords in a call", "Name the arguments.")
@@ -642,7 +671,7 @@ class Transformer(Writer):
         """cuda.shared.array and cuda.local.array need a shape known at compile time."""
         shape = next((k.value for k in node.keywords if k.arg == "shape"), None)
         shape = node.args[0] if node.args else shape
-        nodes = list(ast.walk(shape)) if shape is not None else []
+        nodes = walk(shape) if shape is not None else []
         sized = {
             x.args[0]
             for x in nodes
@@ -897,18 +926,18 @@ def element_uses(function):
     """
     stored, handed_on = set(), {}
     givers = (ast.Call, ast.keyword, ast.Assign, ast.AnnAssign, ast.For, ast.Tuple, ast.IfExp)
-    for node in ast.walk(function):
+    for node in walk(function):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
             stored.add(root(node)[0])
         elif isinstance(node, givers):
-            for part in ast.iter_child_nodes(node):
+            for part in children(node):
                 name, indices = root(part)
                 handed_on[name] = min(indices, handed_on.get(name, indices))
     return stored, handed_on
 
 
 # Attributes that show the same memory, or store to it.
-VIEWS = "T", "real", "imag", "reshape", "ravel", "transpose", "fill"
+VIEWS = "T", "real", "imag", "reshape", "ravel", "transpose", "fill", "flat"
 
 
 def root(node):
@@ -927,12 +956,7 @@ def root(node):
     return node.id if isinstance(node, ast.Name) else None, indices
 
 
-def global_names(code):
-    """Return the global names that a code object and its lambdas look up."""
-    # not co_names: it holds attribute names too, and a global `x` is no part of `threadIdx.x`;
-    # not co_freevars: the rewritten function stands at module level, so they are its own locals
-    found = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
-    for constant in code.co_consts:
-        if inspect.iscode(constant):
-            found |= global_names(constant)
-    return found
+def global_names(function):
+    """Return the names that a rewritten function and its lambdas look up: they assign none."""
+    parameters = set(parameters_of(function))
+    return names(function, ast.Load) - names(function, ast.Store) - parameters

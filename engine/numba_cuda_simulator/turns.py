@@ -8,13 +8,15 @@ may take.
 """
 
 import functools
+import linecache
 import math
 import weakref
-from ast import While, walk
+from ast import While
 
 import numpy as np
 
 from .errors import UnsupportedError
+from .syntax import walk
 from .transform import parsed
 from .waits import waits_for_memory
 
@@ -24,6 +26,10 @@ _found = weakref.WeakKeyDictionary()  # code -> the order in which its launches 
 
 @functools.lru_cache(maxsize=512)
 def has_waiting_loop(code, file):
+    last = max(line for *_, line in code.co_lines() if line)
+    lines = linecache.getlines(file)[code.co_firstlineno - 1 : last]
+    if not any("while" in line for line in lines):
+        return False  # at once, for most kernels
     try:
         return any(isinstance(s, While) and waits_for_memory(s) for s in walk(parsed(code, file)))
     except UnsupportedError:

@@ -13,6 +13,7 @@ import time
 import numpy as np
 
 from .errors import UnsupportedError, thread_name
+from .syntax import walk
 
 SHORT = 0.02  # seconds, where another order of the threads is left to try (see turns.py)
 IMPATIENT_AFTER = 0.2  # seconds in which no thread has left the loop
@@ -25,10 +26,10 @@ def waits_for_memory(loop):
     variable that the loop computes itself, as `j` in `while j < seq_lens[b]`.
     """
     assigned = {}
-    for s in ast.walk(loop):
+    for s in walk(loop):
         if isinstance(s, ast.Assign):
             for target in s.targets:
-                for x in ast.walk(target):
+                for x in walk(target):
                     if isinstance(x, ast.Name):
                         assigned.setdefault(x.id, []).append(s.value)
         elif isinstance(s, (ast.AugAssign, ast.For)) and isinstance(s.target, ast.Name):
@@ -37,7 +38,7 @@ def waits_for_memory(loop):
     def from_memory(e, depth=2):
         if e is None or depth < 0:
             return False
-        nodes = list(ast.walk(e))
+        nodes = walk(e)
         own = {x.id for x in nodes if isinstance(x, ast.Name) and x.id in assigned}
         reads = own or any(
             isinstance(x, ast.Subscript)
@@ -47,9 +48,9 @@ def waits_for_memory(loop):
         return reads and all(from_memory(v, depth - 1) for name in own for v in assigned[name])
 
     tests = [] if isinstance(loop.test, ast.Constant) else [loop.test]
-    for s in ast.walk(loop):
+    for s in walk(loop):
         leaves = (ast.Break, ast.Return)
-        if isinstance(s, ast.If) and any(isinstance(x, leaves) for x in ast.walk(s)):
+        if isinstance(s, ast.If) and any(isinstance(x, leaves) for x in walk(s)):
             tests.append(s.test)
     return bool(tests) and all(map(from_memory, tests))
 

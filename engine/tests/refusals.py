@@ -48,12 +48,7 @@ REFUSED = {
     "a slice whose length differs between threads": ("y = x[cuda.grid(1) :]", NUMBERS),
     "an array chosen by each thread": (f"a{LOCAL}\n    y = x if cuda.grid(1) else a", NUMBERS),
     "`.real` of a complex array in shared memory": (f"s{SHARED}\n    y = s.real", NUMBERS),
-    "`x.flat`": ("x[0] = x.flat[1]", NUMBERS),
     "`isinstance`, `hasattr`": ("x[0] = isinstance(x[0], float)", NUMBERS),
-    "`np.ndindex`": ("for i in np.ndindex(2, 2):\n        x[0] = 1", NUMBERS),
-    "`n.bit_count()`": ("x[0] = cuda.grid(1).bit_count()", NUMBERS),
-    "`match`": ("match cuda.grid(1):\n        case 0:\n            x[0] = 1", NUMBERS),
-    "`*args` of a device function's own": ("x[0] = many(1, 2)", NUMBERS),
     "numba-cuda-mlir's `struct`": ("s = Pair()", NUMBERS),
     "its `union`": ("u = Bits()", NUMBERS),
     "its `inline_ptx`": ("inline_ptx('nanosleep.u32 1;')", NUMBERS),
@@ -63,12 +58,6 @@ REFUSED = {
 }
 
 
-@cuda.jit(device=True)
-def many(*args):
-    return args[0]
-
-
-WORLD["many"] = many
 # Stand-ins for what numba-cuda-mlir has: the engine knows them by their names.
 EXPERIMENTAL = "numba_cuda_mlir.cuda.experimental"
 for name, kind in {"Pair": "StructTypeWrapper", "Bits": "UnionTypeWrapper"}.items():

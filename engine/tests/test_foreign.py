@@ -30,7 +30,12 @@ def doubled(x):
     return 2 * x
 
 
-settings.doubled = doubled
+@cuda.jit(device=True)
+def second(x, *others):
+    return others[x]
+
+
+settings.doubled, settings.second = doubled, second
 
 
 def value_of(expression, *arrays):
@@ -55,6 +60,7 @@ def run(source, **more):
 EXPRESSIONS = [
     ("settings.SCALE", 3), ("settings.TYPE(1) / 3", np.float32(1) / 3),
     ("settings.doubled(x[2])", 4), ("settings.TABLE[1]", 2), ("D[x.size % 3][0] * 10 + D[1][1]", 0),
+    ("settings.second(1, 2, x[5]) + x.size.bit_count() + x.flat[2]", 8),
     ("x.sum()", 28), ("sum(x)", 28), ("np.prod(x[1:4])", 6), ("x.mean()", 3.5), ("x.var()", 5.25),
     ("x.std()", 5.25**0.5), ("x.argmax()", 7), ("np.argmin(x)", 0), ("x.any() + 2 * x.all()", 1),
     ("x[2:3].item()", 2), ("x.nbytes + np.size(x) + np.shape(x)[0]", 48),
@@ -566,11 +572,20 @@ def sequences(x, y, filled, out):
         out[j] = a * b
     for n in literal_unroll((1, 2.5)):
         out[6] += n
+    for j, k in np.ndindex(2, 2):
+        match j + k:
+            case 0 | 1 as n if n:
+                out[6] += n
+            case n if n > 1:
+                out[6] += 10 * n
+            case _:
+                out[6] += 100
     np.sin(x, x)
     np.maximum(x, y[2], y)
     cuda.atomic.max(out, 7, 1.0)
     cuda.atomic.nanmax(out, 8, 1.0)
     filled.fill(7)
+    filled.flat[1] += 1
 
 
 @pytest.mark.parametrize("compiled", ["never", "always"])
@@ -579,10 +594,10 @@ def test_loops_and_whole_arrays(compiled):
     out[7:] = np.nan
     with simt.options(compiled=compiled):
         simt.run(sequences, 1, 1, x, y, filled := np.zeros(2), out)
-    np.testing.assert_array_equal(out, [10, 121, 232, 0, 2, 6, 3.5, np.nan, 1])
+    np.testing.assert_array_equal(out, [10, 121, 232, 0, 2, 6, 125.5, np.nan, 1])
     np.testing.assert_array_equal(x, np.sin(np.arange(3.0)))
     np.testing.assert_array_equal(y, [3, 3, 3])
-    np.testing.assert_array_equal(filled, [7, 7])
+    np.testing.assert_array_equal(filled, [7, 8])
 
 
 @pytest.mark.skipif(simt.has_gpu(), reason="a GPU compiles")

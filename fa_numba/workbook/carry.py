@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 import symtable
 import textwrap
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from fa_numba.workbook.catalog import Exercise
 
 BLANK = "# YOUR CODE HERE"
 WIDTH = 100
+ALL_DEFINED = "All its names are defined here."
+# The comment above a body that had itself come from an earlier exercise.
+CARRIED = re.compile(rf"\A# From your ex(?:.*\n#)+? (?:Not defined here: .*|{ALL_DEFINED})\n")
 
 
 class CannotStart(ValueError):
@@ -141,7 +145,8 @@ def _body(text, node):
     start = first.end_lineno + 1 if ast.get_docstring(node) is not None else first.lineno
     while start > node.lineno + 1 and lines[start - 2].lstrip().startswith("#"):
         start -= 1  # comments above the first statement
-    return textwrap.dedent("\n".join(lines[start - 1 : node.end_lineno])).strip("\n") or "pass"
+    body = textwrap.dedent("\n".join(lines[start - 1 : node.end_lineno])).strip("\n")
+    return CARRIED.sub("", body) or "pass"
 
 
 def _from(earlier, node):
@@ -182,7 +187,7 @@ def _unknown(stub, names):
 
     look(module)
     missing = ", ".join(sorted(unknown - known))
-    return f"# Not defined here: {missing}." if missing else "# All its names are defined here."
+    return f"# Not defined here: {missing}." if missing else f"# {ALL_DEFINED}"
 
 
 def _with_additions(stub, text, given):
