@@ -188,7 +188,7 @@ def ladder():
         y += 0 if ours else 0.6
         ax.barh(y, value, height=0.7, color=COLOUR_OF[question], alpha=1 if ours else 0.35)
         number = f"{value:.3g}" if value < 1000 else f"{value:.0f}"
-        ax.text(value * 1.06, y, number + (f"   {what}" if what else ""), va="center",
+        ax.text(value * 1.06, y, number + (f": {what}" if what else ""), va="center",
                 size=9, color=INK)  # fmt: skip
         ax.text(0.0095 * 10, y, f"{name}  ", ha="right", va="center", size=9, color=INK)
     ax.set(xscale="log", xlim=(0.095, 20_000), yticks=[])

@@ -249,6 +249,13 @@ def every_row(question):
     return record and f"{caption(record)}\n\n{table(record['rows'])}"
 
 
+@of_record("wide")
+def wide_table(record):
+    """The rows in float16: those in bfloat16 are in the record."""
+    rows = (row for row in record["rows"] if row["dtype"] == "float16")
+    return [{name: x for name, x in row.items() if name != "dtype"} for row in rows]
+
+
 @of_record("topk_decode")
 def topk_pays(record):
     """From which number of keys few pages take less time than all, by lines through the lengths."""
@@ -346,13 +353,14 @@ def choice_table(record):
 @of_record("dropout")
 def dropout_table(record):
     """Rates over FlashAttention-2 and over the kernel without dropout: a row for each problem."""
-
-    def problem(row):
+    rows = {}
+    for row in record["rows"]:
         mask = "causal" if row["causal"] else "full"
-        return f"{row['pass']}: d = {row['head_dim']}, n = {row['seqlen']}, {mask}"
-
-    names = "TFLOP/s", "over FlashAttention-2", "over no dropout"
-    return [{"problem": problem(row)} | {x: row[x] for x in names} for row in record["rows"]]
+        problem = f"d = {row['head_dim']}, n = {row['seqlen']}, {mask}"
+        names = "TFLOP/s", "over FlashAttention-2", "over no dropout"
+        cells = rows.setdefault(problem, {"problem": problem})
+        cells |= {f"{row['pass']}: {name}": row[name] for name in names}
+    return list(rows.values())
 
 
 def with_quartiles(row, name):
@@ -727,7 +735,7 @@ def parts_of_benchmarks():
             tensor_core_table(),
         ],
         "short": [short_table()],
-        "wide": [every_row("wide")],
+        "wide": [wide_table()],
         "beside_copy": [every_row("short")],
         "peers": [peers_table()],
         "backward": [

@@ -53,8 +53,8 @@ dtypes and lesson.
 - Strides are any, but neighbours along the last axis must be neighbours in memory.
 - The array decides where a function runs: CuPy arrays and PyTorch's CUDA tensors on their GPU and
   stream. NumPy arrays run compiled for the CPU in a job, `fa_numba.cpu`, on as many threads as
-  `numba.set_num_threads` allows; in a function that names its kernel they run on the CPU engine.
-  Tensors in CPU memory, and gradients by autograd, have
+  `numba.set_num_threads` allows; in `mla_decode`, and in a function that names its kernel, they
+  run on the CPU engine. Tensors in CPU memory, and gradients by autograd, have
   [functions of their own](torch.md).
 - `which(fa_numba.flash_decode, q, k_cache, v_cache, seq_lens)` says which kernel a job takes for
   these arrays, and why. `which(q, k, v)` is short for `flash_attn`.

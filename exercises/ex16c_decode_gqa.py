@@ -15,7 +15,8 @@ mask      none: the new token sees all seq_lens[b] keys. What the cache holds pa
 empty     seq_lens[b] = 0: out is 0 and lse is -inf
 shared    tiles of q, k, v, s, p, as in ex07d; acc, m_i and l_i are private
 given     add_tile and store: ex07d's update of l_i and acc, and its end. out[b] is a view of the
-          sequence's part of out, and a device function takes it as an array of two dimensions
+          sequence's part of out, and a device function takes it as an array of two dimensions.
+          Both are in fa_numba/kernels/rows_of_out.py
 HBM       q loaded once; k_cache and v_cache, each: sum of seq_lens * num_kv_heads * HEAD_DIM; out
           and lse stored once, not loaded. Neighbouring threads load neighbouring columns
 scores    any that float32 holds, -1e30 too: what stands for "no key" is -inf
@@ -27,39 +28,15 @@ import math
 
 from numba import cuda, float32
 
+from fa_numba.kernels.rows_of_out import make_row_functions
+
 
 @functools.cache
 def make_kernel(HEAD_DIM, GROUP_SIZE, BLOCK_N):
     """The kernel for one head_dim, group size and tile size, compile-time constants."""
     BLOCK_M = GROUP_SIZE  # the rows of a tile are the query heads of a group
     NUM_COLS = math.ceil(HEAD_DIM / BLOCK_N)  # columns of out that a thread owns
-
-    @cuda.jit(device=True)
-    def add_tile(acc, l_i, alpha, p_tile, v_tile):
-        """Rescale acc and l_i by alpha, add a tile; return the new l_i."""
-        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-        l_i *= alpha
-        for c in range(BLOCK_N):
-            l_i += p_tile[ty, c]
-        for i in range(NUM_COLS):
-            d = tx + i * BLOCK_N
-            if d < HEAD_DIM:
-                acc[i] *= alpha
-                for c in range(BLOCK_N):
-                    acc[i] += p_tile[ty, c] * v_tile[c, d]
-        return l_i
-
-    @cuda.jit(device=True)
-    def store(m, acc, m_i, l_i, out, lse):
-        """Divide acc by l_i, store this thread's columns of row m of out, and lse."""
-        tx = cuda.threadIdx.x
-        if m < out.shape[0]:
-            for i in range(NUM_COLS):
-                d = tx + i * BLOCK_N
-                if d < HEAD_DIM:
-                    out[m, d] = acc[i] / l_i if l_i > 0 else float32(0.0)
-            if tx == 0:
-                lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf)
+    add_tile, store = make_row_functions(HEAD_DIM, BLOCK_N)
 
     @cuda.jit
     def kernel(q, k_cache, v_cache, seq_lens, out, lse, softmax_scale):
@@ -77,4 +54,4 @@ def make_kernel(HEAD_DIM, GROUP_SIZE, BLOCK_N):
     return kernel
 
 
-# Stub d03b2e57 of solutions/ex16c_decode_gqa.py: `fa-numba reset ex16c` brings it back.
+# Stub 9e9f2b2b of solutions/ex16c_decode_gqa.py: `fa-numba reset ex16c` brings it back.

@@ -24,39 +24,15 @@ import math
 
 from numba import cuda, float32
 
+from fa_numba.kernels.rows_of_out import make_row_functions
+
 
 @functools.cache
 def make_kernel(HEAD_DIM, GROUP_SIZE, BLOCK_N, PAGE_SIZE):
     """The kernel for one head_dim, group, tile and page size, compile-time constants."""
     BLOCK_M = GROUP_SIZE  # the rows of a tile are the query heads of a group
     NUM_COLS = math.ceil(HEAD_DIM / BLOCK_N)  # columns of out that a thread owns
-
-    @cuda.jit(device=True)
-    def add_tile(acc, l_i, alpha, p_tile, v_tile):
-        """Rescale acc and l_i by alpha, add a tile; return the new l_i."""
-        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-        l_i *= alpha
-        for c in range(BLOCK_N):
-            l_i += p_tile[ty, c]
-        for i in range(NUM_COLS):
-            d = tx + i * BLOCK_N
-            if d < HEAD_DIM:
-                acc[i] *= alpha
-                for c in range(BLOCK_N):
-                    acc[i] += p_tile[ty, c] * v_tile[c, d]
-        return l_i
-
-    @cuda.jit(device=True)
-    def store(m, acc, m_i, l_i, out, lse):
-        """Divide acc by l_i, store this thread's columns of row m of out, and lse."""
-        tx = cuda.threadIdx.x
-        if m < out.shape[0]:
-            for i in range(NUM_COLS):
-                d = tx + i * BLOCK_N
-                if d < HEAD_DIM:
-                    out[m, d] = acc[i] / l_i if l_i > 0 else float32(0.0)
-            if tx == 0:
-                lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf)
+    add_tile, store = make_row_functions(HEAD_DIM, BLOCK_N)
 
     @cuda.jit
     def kernel(q, k_cache, v_cache, block_table, seq_lens, out_partial, lse_partial, softmax_scale):
@@ -75,4 +51,4 @@ def make_kernel(HEAD_DIM, GROUP_SIZE, BLOCK_N, PAGE_SIZE):
     return kernel
 
 
-# Stub 6a9bf6a1 of solutions/ex18d_paged_decode.py: `fa-numba reset ex18d` brings it back.
+# Stub 7c783a74 of solutions/ex18d_paged_decode.py: `fa-numba reset ex18d` brings it back.

@@ -11,12 +11,13 @@ from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
 from fa_numba.workbook.graders.tiles import expect_float32
 
 
-def by_definition(step, bounds, of_column=np.maximum, of_group=np.max, page_of=None):
+def by_definition(step, bounds, of_column=np.maximum, of_group=np.max, page_of=None, q=None):
     """(batch, num_kv_heads, max_pages), float64."""
     (batch, num_heads, _), kv_heads = step.q.shape, step.k_cache.shape[2]
     max_pages = step.block_table.shape[1]
     scores = np.full((batch, kv_heads, max_pages), -np.inf)
-    q = step.q.reshape(batch, kv_heads, num_heads // kv_heads, -1).astype(np.float64)
+    q = (step.q if q is None else q).astype(np.float64)
+    q = q.reshape(batch, kv_heads, num_heads // kv_heads, -1)
     for b, g, i in np.ndindex(*scores.shape):
         if i * step.page_size < step.seq_lens[b]:
             page = step.block_table[b, i] if page_of is None else page_of(b, i)
@@ -34,20 +35,22 @@ def check(exercise, step, bounds):
         exercise.kernel, want.shape[::-1], 32, ("scores",), **given,
         scores=np.full(want.shape, UNWRITTEN), page_size=np.int32(step.page_size),
     )  # fmt: skip
-    group = step.group_size
+    heads = np.arange(step.q.shape[1]).reshape(step.group_size, -1).T.ravel()
+    known = {
+        "A key is bounded from below here.": {"of_column": np.minimum},
+        "k_min bounds products with a negative q_d.": {"of_column": lambda low, high: high},
+        "Heads of a group are not added: the largest counts.": {"of_group": np.sum},
+        "The largest head of the group counts, not its first.": {"of_group": lambda u: u[0]},
+        "The largest head of the group counts, not its last.": {"of_group": lambda u: u[-1]},
+        "A group has neighbouring heads: h is in that of h // group_size.": {"q": step.q[:, heads]},
+        "The table is not looked at.": {"page_of": lambda b, i: i},
+    }
     mistakes = [
-        ("A key is bounded from below here.", by_definition(step, bounds, np.minimum)),
-        ("k_min bounds products with a negative q_d.", by_definition(step, bounds, lambda x, y: y)),
-        ("Heads of a group are not added: the largest counts.",
-         by_definition(step, bounds, of_group=np.sum)),
-        ("The largest head of the group counts, not its first.",
-         by_definition(step, bounds, of_group=lambda x: x[0])),
-        ("The largest head of the group counts, not its last.",
-         by_definition(step, bounds, of_group=lambda x: x[-1])),
+        *((said, by_definition(step, bounds, **how)) for said, how in known.items()),
         ("The bound is not scaled.", want / np.sqrt(step.q.shape[2])),
         ("The sum of the 32 lanes is counted 32 times.", 32 * want),
-        ("The table is not looked at.", by_definition(step, bounds, page_of=lambda b, i: i)),
-    ][: None if group > 1 else 2]  # fmt: skip
+        ("The largest of no numbers is -inf, not 0.", np.maximum(want, 0)),
+    ]
     size = np.abs(step.q).sum(axis=2).max(initial=0) * np.nanmax(np.abs(bounds), initial=0)
     expect("scores", got["scores"], want, AXES["scores"], mistakes, 1e-6 * (1 + size))
     return trace

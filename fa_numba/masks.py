@@ -60,6 +60,7 @@ def window_and_first(width, first):
 
 def window_per_head(widths):
     """Head h has a window of widths[h] keys; `widths` is an array of integers."""
+    _check_integers(widths=widths)
     return MaskFunction(lambda b, h, m, n, widths: (n <= m) & (m - n < widths[h]), widths)
 
 
@@ -80,6 +81,7 @@ def documents(document):
 
     Where numbers ascend, all tiles without a common document are hidden.
     """
+    _check_integers(document=document)
     return MaskFunction(lambda b, h, m, n, document: document[m] == document[n], document)
 
 
@@ -238,6 +240,14 @@ def tree(parents, prefix=0):
         sees,
         prefix,
     )
+
+
+def _check_integers(**named):
+    for name, x in named.items():
+        of = arrays.facts(x)
+        if of.library is None or len(of.shape) != 1 or "int" not in of.dtype:
+            got = type(x).__name__ if of.library is None else f"{of.dtype} of shape {of.shape}"
+            raise TypeError(f"{name} must be an array of integers along one axis, got {got}")
 
 
 def _check_count(least, **named):

@@ -422,7 +422,7 @@ def attention_bwd(
         )
     out, lse = state
     dout, q, k, v, out = (_heads_first(x, _computed_in(dtype)) for x in (dout, q, k, v, out))
-    s, slope = _scores(q, k, options)
+    s, slope = _scores(q, k, options, with_slope=True)
     p = _rounded(np.exp(s - _finite(lse)[..., None]), dtype)
     z = _dropout_factors(dropout_p, seed, s)
     dp = dout @ _per_query_head(v, q).mT * z
@@ -625,11 +625,11 @@ SCORE_OPTIONS = (
 )  # fmt: skip
 
 
-def _scores(q, k, options):
+def _scores(q, k, options, with_slope=False):
     """Return S, and the derivative of each score by q·k · softmax_scale: 1 without softcap, score.
 
     Both have shape (batch, num_heads, seqlen_q, seqlen_k). S is −inf where a query does not see a
-    key.
+    key. The derivative of `score` takes two more calls for each pair: it counts with `with_slope`.
     """
     defaults = {"window_size": (-1, -1), "softcap": 0.0}
     causal, window_size, softcap, alibi_slopes, softmax_scale, mask, score = (
@@ -647,7 +647,7 @@ def _scores(q, k, options):
     if alibi_slopes is not None:
         s -= np.asarray(alibi_slopes, s.dtype)[:, None, None] * abs(ahead).astype(s.dtype)
     if score is not None:
-        s, of_score = _modified(s, score)
+        s, of_score = _modified(s, score, with_slope)
         slope = slope * of_score
     left, right = window_size
     hidden = (bool(causal) & (ahead > 0)) | ((left >= 0) & (-ahead > left))
@@ -674,12 +674,14 @@ def _of_sequence(b, options):
     return options
 
 
-def _modified(s, score):
+def _modified(s, score, with_slope):
     """All scores as a function changes them, pair by pair, and its derivative by differences."""
     # As float64, not Python's float: that plus a float32 of the user's would be a float32.
     of_pairs = np.vectorize(lambda s, *pair: score(np.float64(s), *pair), [float])
     step = 1e-5
     s, *pairs = s.astype(np.float64), *_pairs(s)
+    if not with_slope:
+        return of_pairs(s, *pairs), 1.0
     slope = (of_pairs(s + step, *pairs) - of_pairs(s - step, *pairs)) / (2 * step)
     return of_pairs(s, *pairs), slope
 

@@ -5,6 +5,8 @@ from hopper_model import Model
 
 from fa_numba.ptx import layouts
 
+MMA_A, MMA_B, MMA_D = layouts.mma_a(), layouts.mma_b(), layouts.mma_d()
+ROWS, COLUMNS = layouts.ldmatrix(), layouts.ldmatrix(trans=True)
 EARLY = 0.5  # chance that a copy is made when it is started; the others are made when awaited
 
 
@@ -50,19 +52,20 @@ class AmpereModel(Model):
         return int(self._word(address)[0])
 
     def ldmatrix_x4(self, fragment, address):
-        self._load_matrices(fragment, address, layouts.ldmatrix())
+        self._load_matrices(fragment, address, ROWS)
 
     def ldmatrix_x4_trans(self, fragment, address):
-        self._load_matrices(fragment, address, layouts.ldmatrix(trans=True))
+        self._load_matrices(fragment, address, COLUMNS)
 
     def _load_matrices(self, fragment, address, elements):
         def load(given):
             starts = np.array([start for start, _ in given])
             assert (starts % 16 == 0).all()
             rows = self.shared.view(np.uint16)[starts[:, None] // 2 + np.arange(8)]
+            halves = rows.reshape(4, 8, 8)[:, *elements]  # [matrix, lane, half]
+            words = np.ascontiguousarray(halves).view(np.uint32)[..., 0].T
             for lane, (_, to) in enumerate(given):
-                halves = rows.reshape(4, 8, 8)[:, elements[0][lane], elements[1][lane]]
-                to.reshape(-1)[:] = np.ascontiguousarray(halves).view(np.uint32)[:, 0]
+                to.reshape(-1)[:] = words[lane]
 
         self._meet("ldmatrix", 32, (address, fragment), load)
 
@@ -85,27 +88,25 @@ class AmpereModel(Model):
             k, g = np.arange(32) % 4, np.arange(32) // 4
             a = np.empty((2, 16, 8), np.float32)  # the big parts, the small ones
             b = np.empty((2, 8, 8), np.float32)
-            registers = np.stack([x[1] for x in given]).view(np.float32)
+            registers = np.array([x[1] for x in given]).view(np.float32)
             for i in range(4):
                 a[:, g + 8 * (i % 2), k + 4 * (i // 2)] = registers[:, :, i].T
             registers = np.array([x[2] for x in given], np.uint32).view(np.float32)
             for part, half in np.ndindex(2, 2):
                 b[part, k + 4 * half, g] = registers[:, 2 * part + half]
-            product = a[1] @ b[0] + a[0] @ b[1] + a[0] @ b[0]
+            product = (a[1] @ b[0] + a[0] @ b[1] + a[0] @ b[0])[MMA_D]
             for lane, (to, _, _) in enumerate(given):
-                row, col = g[lane], 2 * k[lane]
-                to += product[[row, row, row + 8, row + 8], [col, col + 1, col, col + 1]]
+                to += product[lane]
 
-        self._meet("mma", 32, (d, np.stack([a_big, a_small]), b), multiply)
+        self._meet("mma", 32, (d, (a_big.copy(), a_small.copy()), b), multiply)
 
     def mma_m16n8k16_f16(self, d, a, b):
         def multiply(given):
             matrices = np.empty((16, 16), np.float32), np.empty((16, 8), np.float32)
-            layout = layouts.mma_a(), layouts.mma_b()
-            for matrix, (row, col), i in zip(matrices, layout, (1, 2), strict=True):
+            for matrix, (row, col), i in zip(matrices, (MMA_A, MMA_B), (1, 2), strict=True):
                 registers = np.stack([x[i] for x in given])
                 matrix[row, col] = registers[..., None].view(np.float16)
-            product = (matrices[0] @ matrices[1])[layouts.mma_d()]
+            product = (matrices[0] @ matrices[1])[MMA_D]
             for lane, (to, _, _) in enumerate(given):
                 to += product[lane]
 

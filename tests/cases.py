@@ -265,6 +265,11 @@ def check_softmax(softmax, x):
     assert_close(y, reference.softmax(x), reference.softmax(x, dtype=x.dtype.type), name="y")
 
 
+def plain_attention(q, k, v, **options):
+    """The definition in q's dtype: in a test of a backward kernel faster than a forward kernel."""
+    return reference.attention(q, k, v, **options, dtype=q.dtype.type)
+
+
 def check_backward(forward, backward, dout, q, k, v, **options):
     """Hold `backward`, fed with what `forward` returns, to the definition."""
     options, tiles = split_options(options)

@@ -320,10 +320,11 @@ class Model:
 
     def stmatrix_x4(self, address, fragment):
         def store(given):
-            for matrix, row in np.ndindex(4, 8):
-                start, _ = given[8 * matrix + row]
-                words = [given[4 * row + i][1][matrix] for i in range(4)]
-                self.shared[start : start + 16].view(np.uint32)[:] = words
+            starts = np.array([start for start, _ in given])
+            assert (starts % 16 == 0).all()
+            words = np.array([x for _, x in given]).reshape(8, 4, 4)  # [row, word, matrix]
+            places = starts[:, None] // 4 + np.arange(4)
+            self.shared.view(np.uint32)[places] = words.transpose(2, 0, 1).reshape(32, 4)
 
         self._meet("stmatrix", 32, (address, fragment.copy()), store)
 

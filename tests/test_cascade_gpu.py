@@ -8,6 +8,7 @@ from gpu_cases import cupy_on_a_gpu
 cupy = cupy_on_a_gpu()
 
 from fa_numba import cascade_decode, reference  # noqa: E402
+from fa_numba.dispatch import cascade  # noqa: E402
 from fa_numba.kv_cache import cascade_plan  # noqa: E402
 from fa_numba.tensor_core import shared_segment  # noqa: E402
 
@@ -15,11 +16,12 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.mark.parametrize("in_order", [True, False], ids=["neighbours", "shuffled"])
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("dtype, many", [("float16", 128), ("float32", 128), ("float32", 1)])
 @pytest.mark.parametrize("seqlen_q", [1, 3])
 @pytest.mark.parametrize("more", [0, 5])
-def test_against_float64(in_order, dtype, seqlen_q, more):
-    """Eight sequences share 20 pages, four of them perhaps 5 more."""
+def test_against_float64(in_order, dtype, many, seqlen_q, more, monkeypatch):
+    """Eight sequences share 20 pages, four of them perhaps 5 more; as if `many` rows were many."""
+    monkeypatch.setattr(cascade, "MANY_ROWS", many)
     rng = np.random.default_rng(0)
     lengths, page_size = [430, 417, 450, 433, 330, 329, 323, 400], 16
     k, v, table, lengths = make_paged_cache(rng, lengths, page_size, 2, 64)

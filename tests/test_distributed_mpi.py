@@ -25,15 +25,13 @@ def needs_mpi(test):
     return pytest.mark.mpi(pytest.mark.skipif(missing, reason=why_not)(test))
 
 
-def mpiexec(world_size, *args, environment=None):
+def mpiexec(world_size, *args):
     """Run the program under mpiexec: exit status and what it wrote."""
     program = [sys.executable, str(ROOT / "tests" / "mpi_program.py"), *map(str, args)]
     common = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/engine", "OMP_NUM_THREADS": "1"}
-    environment = os.environ | common | (environment or {})
-    run = subprocess.run(
-        [MPIEXEC, "-n", str(world_size), *program],
-        capture_output=True, text=True, timeout=120, env=environment,
-    )  # fmt: skip
+    command = [MPIEXEC, "-n", str(world_size), *program]
+    how = {"capture_output": True, "text": True, "timeout": 120, "env": os.environ | common}
+    run = subprocess.run(command, **how)
     return run.returncode, run.stdout + run.stderr
 
 
@@ -61,9 +59,9 @@ def test_processes_give_the_bits_of_threads(tmp_path, world_size):
     "fault, why", [("raise", "ValueError: out of luck"), ("stall", "no answer within 1 s")]
 )
 def test_a_lost_rank_is_an_error_on_the_others(tmp_path, fault, why):
-    status, output = mpiexec(4, tmp_path / "results.npz", fault)
+    status, output = mpiexec(3, tmp_path / "results.npz", fault)
     assert status != 0
-    assert output.count(f"RankLostError: rank 1 is lost: {why}") == 3, output
+    assert output.count(f"RankLostError: rank 1 is lost: {why}") == 2, output
     assert not (tmp_path / "results.npz").exists()
 
 
@@ -74,7 +72,7 @@ def shared_files():
 @needs_mpi
 def test_a_killed_process_ends_the_program(tmp_path):
     before = shared_files()
-    status, output = mpiexec(4, tmp_path / "results.npz", "kill")
+    status, output = mpiexec(3, tmp_path / "results.npz", "kill")
     assert status != 0, output
     assert not (tmp_path / "results.npz").exists()
     left = shared_files() - before

@@ -21,8 +21,8 @@ import fa_numba
 from fa_numba import copy_pages, reference, reshape_and_cache, simt, swap_pages, which
 from fa_numba.analysis.machine_code import TARGETS, compile_for, compiler_available
 from fa_numba.kernels import e4m3
-from fa_numba.kernels.flash_decode import flash_decode
-from fa_numba.kernels.paged_attn_decode import make_paged_attn_decode, paged_attn_decode
+from fa_numba.kernels.flash_decode import flash_decode, make_flash_decode
+from fa_numba.kernels.paged_attn_decode import paged_attn_decode
 from fa_numba.kv_cache.reshape_and_cache import make_write_bytes
 
 pytestmark = pytest.mark.usefixtures("checked")
@@ -268,7 +268,7 @@ def test_the_kernels_that_write_and_read_stay_within_their_budgets(form, dtype):
     reads = x[None], cache, cache, slots[None], slots, *scales, out, lse, *scalars
     for kernel, args in (
         (make_write_bytes(form), (x, x, cache, cache, slots, *scales)),
-        (make_paged_attn_decode(64, 4, 64, 16, False, SCALES=form), reads),
+        (make_flash_decode(64, 4, 64, False, SCALES=form, PAGE_SIZE=16), reads),
     ):
         stated = re.search(r"budget +(\d+) registers, (\d+) bytes", kernel.py_func.__doc__)
         registers, shared_bytes = map(int, stated.groups())

@@ -175,11 +175,13 @@ def test_pytest_benchmark_does_not_end_the_run(tmp_path):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: standin\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[pytest11]\nbenchmark = standin\n")
     env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (tmp_path, ROOT, ROOT / "engine")))}
+    (tmp_path / "test_one.py").write_text("def test_one():\n    pass\n")  # imports nothing
     for options, status in (([], 0), (["-p", "benchmark"], 1)):
-        command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "tests/test_waves.py"]
+        command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-c", "pyproject.toml"]
         run = subprocess.run(
-            [*command, *options], cwd=ROOT, env=env, capture_output=True, text=True
-        )
+            [*command, *options, tmp_path / "test_one.py"],
+            cwd=ROOT, env=env, capture_output=True, text=True,
+        )  # fmt: skip
         assert bool(run.returncode) == bool(status), run.stdout + run.stderr
 
 

@@ -326,7 +326,7 @@ REFUSED = {
     "a whole array": (lambda b, h, m, n, x: x == 3, (DOCUMENTS,), r"must index mask_args\[0\]"),
     "an array as a condition": (
         lambda b, h, m, n, x: not x, (DOCUMENTS,), r"must index mask_args\[0\]"),
-    "a matrix product": (lambda b, h, m, n: m @ n < m, (), r"only compute .* 'Symbol' .*, line"),
+    "a matrix product": (lambda b, h, m, n: m @ n < m, (), r"only compute .* a number .*, line"),
     "all elements": (
         lambda b, h, m, n, x: n in x, (np.zeros(99, int),), r"at most 64 .*\[0\] has more"),
     "an array that is no argument": (
@@ -342,6 +342,10 @@ REFUSED = {
         lambda b, h, m, n: None, (), "must return one value.* got None .*expressions.py, line"),
     "rounding": (lambda b, h, m, n: round(m / 2) < n, (), "must not round a number"),
     "no function": (3, (), "must be a function of b, h, m, n, got int"),
+    "a class": (int, (), "must be a function of b, h, m, n, got type"),
+    "a call": (lambda b, h, m, n: n(m), (), r"its parameters: a number is not callable \("),
+    "a length": (lambda b, h, m, n: len(m), (), r"its parameters: a number has no len\(\) \("),
+    "an array outside": (lambda b, h, m, n: DOCUMENTS, (), "one value.* got ndarray .*sions.py"),
     "bits of a float": (lambda b, h, m, n: (m / 2) & 1, (), "bits of a float"),
     "floor of a float": (lambda b, h, m, n: (m / 2) % 2 == 0, (), "integers on both sides of %"),
     "an integer of more bits": (lambda b, h, m, n: n * 2**31 < m, (), "of 32 bits, got 21474"),

@@ -152,7 +152,7 @@ def test_the_splits_share_the_tiles_of_a_window(rng):
     q, k, v = make_qkv(rng, 1, 1, 256, 1, 1, 4)
     out_partial, lse_partial = np.empty((4, *q.shape), np.float32), np.empty((4, 1, 1, 1), "f4")
     scales = (np.float32(0),) * 2
-    args = (q, k, v, np.array([256], np.int32), *scales, out_partial, lse_partial)
+    args = (q, k, v, (), np.array([256], np.int32), *scales, out_partial, lse_partial)
     kernel = make_flash_decode(4, 1, 8, False, (63, 0))
     simt.run(kernel, (4, 1, 1), (8, 1), *args, np.float32(0.5), np.float32(0), ())
     for split in range(4):

@@ -106,27 +106,17 @@ def test_chunk_size_does_not_change_the_answer(rng, chunk_size, causal):
 
 
 @each_map
-def test_recurrent_and_chunked_forms_agree(rng, feature_map):
-    q, k, v = make_qkv(rng, 2, 50, 50, 4, 2, 8)
-    options = options_of(rng, feature_map, q, k) | {"causal": True}
-    one, other = (linear_attn(q, k, v, form=form, **options) for form in ("recurrent", "chunked"))
-    for x, y in zip(one, other, strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
-
-
-@each_map
 def test_decoding_from_a_state_of_constant_size(rng, feature_map):
     q, k, v = make_qkv(rng, 2, 30, 30, 4, 2, 8)
     options = options_of(rng, feature_map, q, k) | {"causal": True}
     whole, last = linear_attn(q, k, v, **options)
-    prompt = [x[:, :21] for x in (q, k, v)]
+    prompt = [x[:, :25] for x in (q, k, v)]
     out, state = linear_attn(*prompt, **options)
     pieces, shape = [out], state.shape
-    for n in range(21, 30):
+    for n in range(25, 30):
         token = [x[:, n : n + 1] for x in (q, k, v)]
         before = state.copy()
-        check_linear(*token, **options, state=state)
-        out, new_state = linear_attn(*token, **options, state=state)
+        out, new_state = check_linear(*token, **options, state=state)
         np.testing.assert_array_equal(state, before)  # the old state is left alone
         assert new_state.shape == shape == (2, 2, feature_dim(feature_map, 8, NUM_FEATURES), 9)
         pieces.append(out)

@@ -1,5 +1,6 @@
 """analysis.machine_code: registers, spills, shared bytes and float64 creep, without a GPU."""
 
+import functools
 import importlib
 import inspect
 import math
@@ -8,8 +9,11 @@ import re
 
 import numpy as np
 import pytest
+from llvmlite import ir
 from numba import cuda, float32, int64, types, void
 from numba.cuda.compiler import CUDAFlags
+from numba.cuda.core import base
+from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import overload
 
 from fa_numba import analysis
@@ -227,9 +231,9 @@ def test_a_kernel_without_source():
 def test_line_numbers_do_not_change_the_code():
     # The largest of the kernels; also one whose variables libNVVM will not have described.
     kernel = make_dkdv(64, 16, 16, True)
-    heads, rows = types.Array(float32, 4, "C"), types.Array(float32, 3, "C")
-    args = (heads, heads, heads, heads, rows, rows, heads, heads, float32, float32, types.uint64)
-    args += types.int8, types.Tuple(())  # classes and arguments of a mask
+    heads, rows, none = types.Array(float32, 4, "C"), types.Array(float32, 3, "C"), types.Tuple(())
+    args = (heads, heads, heads, heads, none, none, rows, rows, heads, heads, float32, float32)
+    args += types.uint64, types.int8, none  # seed, classes and arguments of a mask
     with_lines = analysis.machine_code(kernel, args, device="A100-80GB")
     without = compile_kernel(kernel, args, cc=(8, 0))
     assert with_lines.registers == without.registers
@@ -244,7 +248,7 @@ def test_methods_of_numba_that_are_replaced(monkeypatch):
 
     def compiled():
         ptx = compile_ptx(reverse, (X, X)), compile_ptx(spilling, (X, X, 3))
-        return [re.sub(r"(B2v|smem_)\d+", "", text) for text in ptx]  # numbers of compilations
+        return [re.sub(r"B\dv\d+|smem_\d+", "", text) for text in ptx]  # numbers of compilations
 
     with_all = compiled()  # imports it
     quick = importlib.import_module("fa_numba.runtime.quick_compiler")
@@ -271,6 +275,12 @@ def test_what_the_compiler_remembers_is_what_it_would_compute():
     flags = CUDAFlags()
     flags.fastmath = True
     assert flags.values() == {name: getattr(flags, name) for name in flags.options}
+    wraps = functools.wraps(lambda loc: loc)(lambda *args: args)
+    for function in (lambda loc: loc, lambda *loc: loc, lambda a: a, wraps, print):
+        assert base._has_loc(function) == ("loc" in inspect.signature(function).parameters)
+    target = cuda_target.target_context
+    for size, known in ((8, ir.IntType(64)), (12, ir.ArrayType(ir.FloatType(), 3))):
+        assert [target.get_abi_sizeof(known) for _ in "ab"] == [size, size]
 
 
 @needs_nvdisasm

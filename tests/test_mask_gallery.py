@@ -274,10 +274,8 @@ ERRORS = {
         lambda: fa_numba.flash_attn_v2(X, X, X, mask=masks.documents(np.zeros(3, np.int32))),
         r"mask_args\[0\] must have more than 3 elements",
     ),
-    "library": (
-        lambda: fa_numba.flash_attn_v2(X, X, X, mask=masks.documents([0, 0, 0, 0])),
-        r"mask_args\[0\] must be .* got list",
-    ),
+    "list": (lambda: masks.documents([0, 0]), "document must be an array of integers.* got list"),
+    "rows": (lambda: masks.window_per_head(X[0, :, 0]), r"widths must be.* float32 of shape \(4,"),
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from cases import (
     large_scores,
     make_qkv,
     mask_options,
+    plain_attention,
     random,
     thorough,
 )
@@ -61,10 +62,10 @@ def forward(kernel, q, k, v, mask, **options):
     check_forward(kernel, q, k, v, **mask_options(mask, q.shape[2]), **options)
 
 
-def backward(rng, q, k, v, mask, **options):
+def backward(rng, q, k, v, mask, by=plain_attention, **options):
     dout = random(rng, *q.shape)
     mask = mask_options(mask, q.shape[2])
-    check_backward(flash_attn_v2, flash_attn_bwd, dout, q, k, v, **mask, **options)
+    check_backward(by, flash_attn_bwd, dout, q, k, v, **mask, **options)
 
 
 @each_option
@@ -97,7 +98,8 @@ def test_softcap_of_large_scores(rng, softcap):
     assert np.abs(scores).max() > 1e4
     for kernel in FORWARD:
         forward(kernel, q, k, v, {"softcap": softcap, "causal": True}, block_m=8, block_n=8)
-    backward(rng, q, k, v, {"softcap": softcap, "causal": True}, block_m=8, block_n=8)
+    options = {"by": flash_attn_v2, "block_m": 8, "block_n": 8}  # an lse of 1e4 has its rounding
+    backward(rng, q, k, v, {"softcap": softcap, "causal": True}, **options)
 
 
 def test_softcap_bounds_the_scores_and_its_slope_is_there(rng):

@@ -1,7 +1,7 @@
 """PagePool: by example, and against a model without pages."""
 
-import copy
 import functools
+import pickle
 import random
 from collections import Counter
 
@@ -18,14 +18,14 @@ from fa_numba.kv_cache import OutOfPagesError, beams, samples
 class Cache:
     """A list of slots that applies the writes of a pool, as copy_pages and reshape_and_cache do.
 
-    A slot holds its token and all tokens before it, because these decide the token's keys.
+    A slot holds the number of its token and all tokens before it: these decide the token's keys.
     """
 
     def __init__(self, pool):
         self.pool, self.slots = pool, [None] * (pool.num_pages * pool.page_size)
 
     def carry_out(self, writes, prefixes):
-        """`prefixes`: for each new token, the tokens of its sequence up to it."""
+        """`prefixes`: for each new token, as from `prefixes_of`."""
         size = self.pool.page_size
         src, dst, slot_mapping = (x.tolist() for x in writes)
         assert len(set(dst)) == len(dst) == len(src) and not set(dst) & set(src)
@@ -47,13 +47,12 @@ class Cache:
         ]
 
 
-def prefixes_of(tokens, start=0):
-    return [tuple(tokens[: t + 1]) for t in range(start, len(tokens))]
-
-
-def state(pool):
-    """The whole state of a pool, including the order of its free pages."""
-    return copy.deepcopy(vars(pool))
+def prefixes_of(tokens, start=0, numbers={}):  # noqa: B006  all calls have one
+    """A number for each token from `start` on, which it has with the tokens before it alone."""
+    prefixes = [0]
+    for token in tokens:
+        prefixes.append(numbers.setdefault((prefixes[-1], token), len(numbers) + 1))
+    return prefixes[1 + start :]
 
 
 class Against:
@@ -71,12 +70,13 @@ class Against:
 
     def attempt(self, call, fewest, most):
         """Call; it may run out if it needs `most` new pages, and must if it needs `fewest`."""
-        before, free = state(self.pool), self.pool.num_free
+        free = self.pool.num_free
+        before = pickle.dumps(vars(self.pool))  # also the order of free pages
         try:
             result = call()
         except OutOfPagesError:
             assert most > free, "ran out, and had enough pages"
-            assert state(self.pool) == before, "ran out, and changed something"
+            assert vars(self.pool) == pickle.loads(before), "ran out, and changed something"
             return None
         assert fewest <= free, "did not run out, and had too few pages"
         return result
@@ -367,7 +367,7 @@ def test_a_token_in_a_page_of_its_own_is_as_any_other(share_prefixes):
         slots = one.append({seq: [token] for seq in seqs}).slot_mapping
         assert (slots % 3 == token - 6).all()
         other.append_in_page((seq, token) for seq in seqs)
-        assert state(one) == state(other)
+        assert vars(one) == vars(other)
 
 
 def test_running_out_says_how_many_pages_are_missing():

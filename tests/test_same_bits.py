@@ -1,5 +1,7 @@
 """The same bits, of every function that returns arrays: from run to run, and for any strides."""
 
+import functools
+
 import numpy as np
 import pytest
 from cases import (
@@ -22,22 +24,29 @@ pytestmark = pytest.mark.usefixtures("checked")
 ATTENTION = ("naive_attn", "lazy_softmax_attn", "flash_attn_v1", "flash_attn_v2")
 LADDER = ("flash_attn_v2_unsigned", "flash_attn_v2_4x4", "flash_attn_registers")
 SOFTMAX = ("naive_softmax", "safe_softmax", "online_softmax")
+NAMES = (*ATTENTION, *LADDER, *SOFTMAX, *"""
+softmax_registers softmax_topk softmax_topk_warps flash_attn_bwd flash_attn_bwd_registers
+flash_attn_varlen flash_attn_varlen_bwd linear_attn flash_decode mla_decode merge_states
+paged_kv_lookup paged_attn_decode""".split())  # fmt: skip
+each_function = pytest.mark.parametrize("name", NAMES)
 STARTS = [np.array(starts, np.int32) for starts in ([0, 4, 4, 11], [0, 6, 9, 13])]
 
 
-def make_calls(rng, head_dim=7):
+@functools.cache
+def calls():
     """The arguments of each function, and its options."""
+    rng, head_dim = np.random.default_rng(0), 7
     q, k, v = make_qkv(rng, 2, 11, 13, 4, 2, head_dim)
     dout, lengths = random(rng, *q.shape), np.array([13, 6], np.int32)
     causal = {"causal": True}
-    calls = {name: ((q, k, v), causal) for name in (*ATTENTION, *LADDER)}
-    calls |= {name: ((random(rng, 5, 140),), {}) for name in SOFTMAX}
+    made = {name: ((q, k, v), causal) for name in (*ATTENTION, *LADDER)}
+    made |= {name: ((random(rng, 5, 140),), {}) for name in SOFTMAX}
     odd = random(rng, 5, 141)  # not of whole packets: those are summed in another order
     out, lse = fa_numba.flash_attn_v2(q, k, v, causal=True)
     packed = [x[0] for x in (q, k, v)]
     some = flash_attn_varlen(*packed, *STARTS, causal=True)
     paged = make_paged_cache(rng, [9, 4], 3, 2, head_dim)
-    return calls | {
+    made |= {
         "softmax_registers": ((odd,), {}),
         "softmax_topk": ((random(rng, 5, 140),), {"k": 6}),
         "softmax_topk_warps": ((odd,), {"k": 6}),
@@ -55,9 +64,8 @@ def make_calls(rng, head_dim=7):
         "paged_kv_lookup": (paged, {}),
         "paged_attn_decode": ((q[:, :2], *paged), causal | {"num_splits": 2}),
     }
-
-
-each_function = pytest.mark.parametrize("name", make_calls(np.random.default_rng(0)))
+    assert made.keys() == set(NAMES)
+    return made
 
 
 def results(name, args, options):
@@ -75,14 +83,14 @@ def with_gaps(x):
 
 
 @each_function
-def test_from_run_to_run(rng, name):
-    args, options = make_calls(rng)[name]
+def test_from_run_to_run(name):
+    args, options = calls()[name]
     assert_equal(results(name, args, options), results(name, args, options))
 
 
 @each_function
-def test_strides_do_not_change_a_bit_and_inputs_are_left_alone(rng, name):
-    args, options = make_calls(rng)[name]
+def test_strides_do_not_change_a_bit_and_inputs_are_left_alone(name):
+    args, options = calls()[name]
     views = [with_gaps(x) for x in args]
     for view in views:
         view.flags.writeable = False

@@ -200,6 +200,8 @@ def lesson(path, *, run):
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = with_links(cell.source, f"notebooks/{path.name}")
+        if "outputs" in cell:  # a busy machine's launch says how long it will take, on stderr
+            cell.outputs = [x for x in cell.outputs if x.get("name") != "stderr"]
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
             for kind in {"text/html", "text/markdown"} & data.keys():

@@ -305,6 +305,9 @@ def unexpected(error, site):
         if operand or "does not support ufuncs" in message:
             message = f"a whole array takes no part in arithmetic in a kernel: {expression}"
             hint = "Loop over its elements, or let each thread compute one: o[i] = x[i] * 2."
+        elif "ufunc 'bitwise" in message or "_shift' not supported" in message:
+            message = f"an operation on bits takes integers: {expression}"
+            hint = "No float, nor uint64 beside a signed integer, which make one: convert either."
         elif "Array'" in message:
             hint = "Index the array down to one element."
     new = UnsupportedError(message, sites=[site], hint=hint)

@@ -18,6 +18,7 @@ NO_ROTARY = "rotate q and k before the call"
 NO_SINKS = "the softmax is over the keys alone: there is no sink"
 TWO_CACHES = "it is two arrays here, k_cache and v_cache"
 OWN_SCALES = "flash_attn_fp8 rounds to 8 bits by itself, with scales of its own"
+FOR_CACHES = "flash_decode and paged_attn_decode have it, for caches of 8 bits"
 SCALES_OF_CACHES = "a key is its scale times its bytes; q has no scale"
 NO_PAGES_LIST = "block_table has a row of page numbers for each sequence, and seq_lens its length"
 # Names of arguments in PyTorch, flash-attention, FlashInfer, vLLM, JAX and transformers, and ours
@@ -67,8 +68,8 @@ OTHER_NAMES = {
     "sink": ("sinks", ""),
     "learnable_sink": ("sinks", ""),
     "q_scale": ("", OWN_SCALES),
-    "k_scale": ("", OWN_SCALES),
-    "v_scale": ("", OWN_SCALES),
+    "k_scale": ("", f"{FOR_CACHES}; {OWN_SCALES}"),
+    "v_scale": ("", f"{FOR_CACHES}; {OWN_SCALES}"),
     "q_descale": ("", OWN_SCALES),
     "k_descale": ("k_scale", SCALES_OF_CACHES),
     "v_descale": ("v_scale", SCALES_OF_CACHES),

@@ -21,6 +21,7 @@ from fa_numba.checks.requirements import (
     require_dtype,
     require_grid,
     require_group_of_bytes,
+    require_head_dim,
     require_last_axis_contiguous,
     require_lengths,
     require_no_repeats,
@@ -494,6 +495,7 @@ def check_topk_decode(q, k_cache, v_cache, k_min, k_max, num_top_pages, softmax_
     _require_caches(k_cache, v_cache)
     for name, x in (("k_cache", k_cache), ("v_cache", v_cache)):
         _require_contiguous(name, x)
+    require_head_dim("q", q.shape[3])
     num_top_pages = integer("num_top_pages", num_top_pages, at_least=1)
     return num_top_pages, check_positive_scale(softmax_scale, q.shape[3])
 

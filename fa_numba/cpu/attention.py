@@ -50,18 +50,14 @@ def flash_attn(
 
     Parameters
     ----------
-    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
-    k, v : arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
-    causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed, mask, mask_args, \
-    score, score_args, sinks
+    q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed, mask, \
+    mask_args, score, score_args, sinks
         As for `flash_attn_v2`; the same entries are dropped.
 
     Returns
     -------
-    out : array of the shape and dtype of q, with the head_dim of v
-        0 in a row that sees no key.
-    lse : array of shape (batch, num_heads, seqlen_q), float32
-        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+    out, lse : arrays
+        As of `flash_attn_v2`.
     """
     changes = mask, mask_args, score, score_args
     user, *options = _read(q, causal, window_size, softcap, alibi_slopes, changes)
@@ -99,27 +95,16 @@ def flash_attn_grad(
 
     Parameters
     ----------
-    dout : array of the shape and dtype of q
-        Gradient of the loss by `out`.
-    q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed, mask, \
-    mask_args, score, score_args, sinks
-        As they were given to `flash_attn`.
-    out, lse : arrays
-        What it returned, or any other forward kernel here for the same arguments.
+    dout, q, k, v, out, lse, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, \
+    seed, mask, mask_args, score, score_args, sinks, score_args_grad
+        As for `fa_numba.flash_attn_grad`.
     deterministic : bool, default=False
         Nothing changes: with as many threads the bits are the same in every run.
-    score_args_grad : bool, default=False
-        Return the gradients of score_args too.
 
     Returns
     -------
-    dq, dk, dv : arrays of the shapes and dtype of q, k, v
-        0 for a row that sees no key and for a key that no row sees.
-    dsinks : array of the shape and dtype of sinks
-        With sinks alone.
-    dscore_args : tuple
-        With score_args_grad alone: of each array of floats in score_args its gradient, of shape and
-        dtype of the array, and None of the others.
+    dq, dk, dv, dsinks, dscore_args
+        As of `fa_numba.flash_attn_grad`.
     """
     of_score = score_args, checks.check_flag("score_args_grad", score_args_grad)
     changes = mask, mask_args, score, score_args
@@ -154,18 +139,14 @@ def flash_attn_varlen(
 
     Parameters
     ----------
-    q : array of shape (num_tokens_q, num_heads, head_dim), float32, float16 or bfloat16
-    k, v : arrays of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
-    cu_seqlens_q, cu_seqlens_k : int32 arrays of shape (batch + 1,)
-        Sequence b is tokens cu_seqlens[b] to cu_seqlens[b + 1] − 1.
-    causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, \
-    score_args, sinks
-        As for `flash_attn`, within each sequence.
+    q, k, v, cu_seqlens_q, cu_seqlens_k, causal, window_size, softcap, alibi_slopes, \
+    softmax_scale, mask, mask_args, score, score_args, sinks
+        As for `fa_numba.flash_attn_varlen`.
 
     Returns
     -------
-    out : array of the shape and dtype of q
-    lse : array of shape (num_heads, num_tokens_q), float32
+    out, lse : arrays
+        As of `fa_numba.flash_attn_varlen`.
     """
     checks.check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, head_dims=checks.ANY_HEAD_DIMS)
     changes = mask, mask_args, score, score_args
@@ -206,26 +187,16 @@ def flash_attn_varlen_grad(
 
     Parameters
     ----------
-    dout : array of the shape and dtype of q
-        Gradient of the loss by `out`.
-    q, k, v, cu_seqlens_q, cu_seqlens_k, causal, window_size, softcap, alibi_slopes, \
-    softmax_scale, mask, mask_args, score, score_args, sinks
-        As they were given to `flash_attn_varlen`.
-    out, lse : arrays
-        What it returned.
+    dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, causal, window_size, softcap, \
+    alibi_slopes, softmax_scale, mask, mask_args, score, score_args, sinks, score_args_grad
+        As for `fa_numba.flash_attn_varlen_grad`.
     deterministic : bool, default=False
-        Nothing changes: with as many threads the bits are the same in every run.
-    score_args_grad : bool, default=False
-        Return the gradients of score_args too.
+        As for `flash_attn_grad`.
 
     Returns
     -------
-    dq, dk, dv : arrays of the shapes and dtype of q, k, v
-    dsinks : array of the shape and dtype of sinks
-        With sinks alone.
-    dscore_args : tuple
-        With score_args_grad alone: of each array of floats in score_args its gradient, of shape and
-        dtype of the array, and None of the others.
+    dq, dk, dv, dsinks, dscore_args
+        As of `fa_numba.flash_attn_grad`.
     """
     given = dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k
     checks.check_varlen_bwd(*given, head_dims=checks.ANY_HEAD_DIMS)
@@ -265,20 +236,13 @@ def flash_decode(
 
     Parameters
     ----------
-    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
-    k_cache, v_cache : arrays of shape (batch, max_len, num_kv_heads, head_dim), dtype of q
-    seq_lens : int32 array of shape (batch,)
-        Keys of each sequence, the new ones included.
-    causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, \
-    score_args, sinks
-        As for `flash_attn`.
-    k_scale, v_scale : float32 arrays, default=None
-        With caches of bytes, as for `fa_numba.flash_decode`.
+    q, k_cache, v_cache, seq_lens, causal, window_size, softcap, alibi_slopes, softmax_scale, \
+    mask, mask_args, score, score_args, sinks, k_scale, v_scale
+        As for `fa_numba.flash_decode`.
 
     Returns
     -------
-    out : array of the shape and dtype of q
-    lse : array of shape (batch, num_heads, seqlen_q), float32
+    out, lse : arrays
     """
     _check_decode(q, k_cache, v_cache, seq_lens, k_scale, v_scale)
     checks.check_decode_contents(seq_lens, k_cache)
@@ -315,22 +279,13 @@ def paged_attn_decode(
 
     Parameters
     ----------
-    q : array of shape (batch, seqlen_q, num_heads, head_dim), float32, float16 or bfloat16
-    k_cache, v_cache : arrays of shape (num_pages, page_size, num_kv_heads, head_dim), dtype of q
-    block_table : int32 array of shape (batch, max_pages)
-        Page of token t of sequence b: block_table[b, t // page_size]; −1 where there is none.
-    seq_lens : int32 array of shape (batch,)
-        Keys of each sequence, the new ones included.
-    causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, \
-    score_args, sinks
-        As for `flash_attn`.
-    k_scale, v_scale : float32 arrays, default=None
-        With caches of bytes, as for `fa_numba.flash_decode`.
+    q, k_cache, v_cache, block_table, seq_lens, causal, window_size, softcap, alibi_slopes, \
+    softmax_scale, mask, mask_args, score, score_args, sinks, k_scale, v_scale
+        As for `fa_numba.paged_attn_decode`.
 
     Returns
     -------
-    out : array of the shape and dtype of q
-    lse : array of shape (batch, num_heads, seqlen_q), float32
+    out, lse : arrays
     """
     _check_paged_decode(q, k_cache, v_cache, block_table, seq_lens, k_scale, v_scale)
     checks.check_paged_decode_contents(block_table, seq_lens, k_cache)

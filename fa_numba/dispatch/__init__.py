@@ -5,6 +5,7 @@ packed       flash_attn_varlen, flash_attn_varlen_grad
 decoding     flash_decode, paged_attn_decode
 mla_decode   mla_decode: latents
 cascade      cascade_decode: paged_attn_decode where sequences share keys
+topk_decode  topk_decode: paged_attn_decode to the pages that may matter most
 softmax      softmax, softmax_topk
 which        which kernel a job runs for some arguments, and why
 

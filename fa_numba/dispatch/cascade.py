@@ -28,8 +28,10 @@ from fa_numba.kernels.merge_states import merge_states
 from fa_numba.kv_cache.paged_kv_lookup import paged_kv_lookup
 from fa_numba.on_cuda_cores.decode_problem import launch_combine_wide
 from fa_numba.runtime import arrays
+from fa_numba.tiling.block_sizes import ceil_div
 
 TILE_ROWS = 8  # rows for which the decoders read a key once
+MANY_ROWS = 128  # and the kernels of whole sequences
 
 
 @refuses_other_names
@@ -102,10 +104,10 @@ def cascade_decode(
 
 
 def _by_tma(q, attend, options):
-    """Whether TMA may read a segment page by page: on Hopper GPUs, where pages have q's dtype."""
+    """Whether TMA may read a segment page by page: on Hopper GPUs, 16 bits."""
     if arrays.library_of(q) == "numpy" or attend is not paged_attn_decode or "k_scale" in options:
         return False
-    return arrays.compute_capability(q)[0] == HOPPER[0]
+    return q.dtype.itemsize == 2 and arrays.compute_capability(q)[0] == HOPPER[0]
 
 
 def _on_tensor_cores(name):
@@ -131,17 +133,22 @@ def _attend_to(segment, queries, caches, attend, options):
 
     On a GPU many rows are work for the kernels of whole sequences, which read a key once for 64 or
     128 of them. Those that do not read pages by TMA take pages that lie one after the other as they
-    are; others are copied.
+    are; others are copied. Only Hopper's divide the keys of 16 bits: the others need rows for a
+    quarter of the SMs at least, or else the decoders are faster, though each of their tiles of
+    TILE_ROWS reads the keys.
     """
-    if _by_tma(queries, attend, options):
+    by_tma = _by_tma(queries, attend, options)
+    if by_tma:
         with contextlib.suppress(RefusedError):
             attend_to_parts = _on_tensor_cores("flash_attn_split").flash_attn_split
             pages = {"block_table": segment.block_table, "out_dtype": "float32"}
             return attend_to_parts(queries, *caches, **pages, **options)
-    group = queries.shape[2] // caches[0].shape[2]
-    tables = segment.block_table, segment.seq_lens
-    many = queries.shape[1] * group > TILE_ROWS and attend is paged_attn_decode
+    heads, tables = caches[0].shape[2], (segment.block_table, segment.seq_lens)
+    rows = queries.shape[1] * (queries.shape[2] // heads)  # of each K/V head
+    many = rows > TILE_ROWS and attend is paged_attn_decode
     if not many or arrays.library_of(queries) == "numpy" or "k_scale" in options:
+        return attend(queries, *caches, *tables, **options)
+    if not by_tma and 4 * heads * ceil_div(rows, MANY_ROWS) < arrays.num_sms(queries):
         return attend(queries, *caches, *tables, **options)
     pages = segment.pages[0]
     start, stop = int(pages[0]), int(pages[-1]) + 1

@@ -196,18 +196,12 @@ def flash_attn_varlen_grad(
     deterministic : bool, default=False
         The same bits in every run.
     score_args_grad : bool, default=False
-        Return the gradients of score_args too. On a GPU they are summed in any order, so
-        deterministic must be False.
+        As for `flash_attn_grad`.
 
     Returns
     -------
-    dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
-        0 for a row that sees no key and for a key that no row sees.
-    dsinks : array of the shape, dtype and library of sinks
-        With sinks alone.
-    dscore_args : tuple
-        With score_args_grad alone: of each array of floats in score_args its gradient, of shape and
-        dtype of the array, and None of the others.
+    dq, dk, dv, dsinks, dscore_args
+        As of `flash_attn_grad`.
 
     Notes
     -----

@@ -125,16 +125,9 @@ def ulysses_attn_grad(
 
     Parameters
     ----------
-    comm : Communicator
-    dout : array of the shape and dtype of q
-        Gradient of the loss with respect to this rank's out.
-    q, k, v, layout, seqlen, cu_seqlens, causal, window_size, softcap, alibi_slopes, \
-    softmax_scale, mask, mask_args, score, score_args
-        As they were given to `ulysses_attn`.
-    out, lse : arrays
-        Results of `ulysses_attn`, or of `ring_attn`, on this rank.
-    attn_grad : callable, default=the fastest for the arrays
-        Its backward pass on one device: see `fa_numba.distributed.local_attn`.
+    comm, dout, q, k, v, out, lse, layout, seqlen, cu_seqlens, causal, window_size, softcap, \
+    alibi_slopes, softmax_scale, mask, mask_args, score, score_args, attn_grad
+        As for `ring_attn_grad`, which takes the results of `ulysses_attn`, too.
 
     Returns
     -------

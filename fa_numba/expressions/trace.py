@@ -13,6 +13,7 @@ import dis
 import functools
 import inspect
 import math
+import re
 import sys
 import types
 
@@ -25,6 +26,7 @@ MAX_QUESTIONS = 64  # for a truth value in one run
 MAX_PATHS = 512  # of "and", "or" and conditions in one function
 ENDLESS = "does a loop end only for some m or n?"
 MODULES = ("math", "numpy", "torch")  # whose functions are known, by name
+OURS = re.compile(r"(?:object of type )?'(?:Symbol|Array)'(?: object)?")  # in a message of Python's
 KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float"}  # of a dtype
 
 
@@ -103,6 +105,7 @@ class Trace:
         reason, place, at = str(error), "", error.__traceback__
         if "unhashable" in reason:
             reason = "a number is no key of a set or a dict; `h in (0, 2)` is there"
+        reason = OURS.sub(lambda x: "a number" if "Symbol" in x[0] else "an array", reason)
         while at:
             if not _is_ours(at.tb_frame):
                 place = _place(at.tb_frame.f_code, at.tb_lasti)
@@ -606,7 +609,7 @@ def meaning(x, captured=None):
 
 
 def _trace(function, name, first, arguments, captured=None):
-    if not callable(function):
+    if not callable(function) or isinstance(function, type):  # a class, such as int, has no code
         raise TypeError(
             f"{name} must be a function of {', '.join(first)}, got {type(function).__name__}"
         )
@@ -632,7 +635,7 @@ def _trace(function, name, first, arguments, captured=None):
             if refusal := run.refusal_of(error):
                 raise refusal from None
             raise
-        if result is None or type(result) in (str, bytes, tuple, list, dict, set):
+        if not isinstance(result, (Symbol, bool, int, float, np.generic)):
             where = inspect.unwrap(function)
             of = getattr(where, "__code__", None)
             place = f" ({of.co_name} in {of.co_filename}, line {of.co_firstlineno})" if of else ""

@@ -42,6 +42,7 @@ from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.constants import FULL_WARP, NEG_INF, WARP_SIZE
 from fa_numba.expressions.functions import NO_EXPRESSIONS, device_functions
 from fa_numba.kernels import dropout, masks
+from fa_numba.kernels.sequence_of import make_sequence_of
 from fa_numba.runtime import arrays
 from fa_numba.tiling.block_sizes import ceil_div
 
@@ -130,15 +131,44 @@ def dsinks_of(sinks, scores, lse, delta):
 
 
 @functools.cache
+def make_access(PACKED):
+    """(load, load_row, store): numbers of q, k, v and gradients, and of lse and delta.
+
+    `first` is the sequence; PACKED, its first token: all tokens are along one axis.
+    """
+
+    @cuda.jit(device=True, forceinline=True)
+    def load(x, first, m, head, d):
+        if PACKED:
+            return float32(x[first + m, head, d])
+        return float32(x[first, m, head, d])
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_row(x, first, head, m):
+        if PACKED:
+            return x[head, first + m]
+        return x[first, head, m]
+
+    @cuda.jit(device=True, forceinline=True)
+    def store(x, first, m, head, d, value):
+        if PACKED:
+            x[first + m, head, d] = value
+        else:
+            x[first, m, head, d] = value
+
+    return load, load_row, store
+
+
+@functools.cache
 def make_dkdv(
     HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, DROPOUT_P=0.0,
-    EXPRESSIONS=NO_EXPRESSIONS, HEAD_DIM_V=None,
+    EXPRESSIONS=NO_EXPRESSIONS, HEAD_DIM_V=None, PACKED=False,
 ):  # fmt: skip
     """The second kernel, dK and dV: launch it with threads (BLOCK_M, BLOCK_N).
 
     alibi_slopes is unused without ALIBI, seed without dropout, classes without a mask in
     EXPRESSIONS: each may then be any scalar. HEAD_DIM_V, that of v and dout, is HEAD_DIM by
-    default.
+    default. PACKED is for `flash_attn_varlen_bwd`; otherwise cu_seqlens are empty tuples.
     """
     HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
     ONE_HEAD_DIM, WIDEST = HEAD_DIM == HEAD_DIM_V, max(HEAD_DIM, HEAD_DIM_V)
@@ -146,28 +176,31 @@ def make_dkdv(
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
     user_sees, user_score, user_slope = device_functions(EXPRESSIONS)
     SCORE = EXPRESSIONS.score is not None
-    tile_is_hidden = masks.make_tile_is_hidden(EXPRESSIONS.mask is not None)
+    tile_is_hidden = masks.make_tile_is_hidden(EXPRESSIONS.mask is not None and not PACKED)
     DROPOUT, KEEP_SCALE = DROPOUT_P > 0, dropout.keep_scale(DROPOUT_P)
     keeps = dropout.make_keeps(DROPOUT_P)
     ODD, ODD_V = HEAD_DIM | 1, HEAD_DIM_V | 1  # the threads of a warp read different banks
     NUM_COLS = ceil_div(WIDEST, BLOCK_M)  # columns of dk and of dv that a thread owns
+    sequence_of, (load, load_row, store) = make_sequence_of(BLOCK_N), make_access(PACKED)
 
     @cuda.jit
     def dkdv_kernel(
-        dout, q, k, v, lse, delta, dk, dv, softmax_scale, alibi_slopes, seed, classes, args
+        dout, q, k, v, cu_seqlens_q, cu_seqlens_k, lse, delta, dk, dv, softmax_scale, alibi_slopes,
+        seed, classes, args,
     ):  # fmt: skip
         """A thread block owns BLOCK_N keys and walks the queries of every head that uses them.
 
-        grid      (num_n_tiles, num_kv_heads, batch); threads (BLOCK_M, BLOCK_N): thread (ty, tx)
-                  computes key ty, query tx of each tile, and columns tx, tx + BLOCK_M, ... of
-                  rows ty of dk and dv
+        grid      (num_n_tiles, num_kv_heads, batch), PACKED (num_tokens_k // BLOCK_N + batch,
+                  num_kv_heads); threads (BLOCK_M, BLOCK_N): thread (ty, tx) computes key ty,
+                  query tx of each tile, and columns tx, tx + BLOCK_M, ... of rows ty of dk and dv
         shared    k_tile (BLOCK_N, HEAD_DIM), v_tile (BLOCK_N, HEAD_DIM_V);
                   q_tile (BLOCK_M, HEAD_DIM), dout_tile (BLOCK_M, HEAD_DIM_V);
                   p_tile, ds_tile (BLOCK_N, BLOCK_M), keys by queries; lse_rows, delta_rows
                   (BLOCK_M,)
         private   dk_acc, dv_acc, dsq, pdo (NUM_COLS,)
         HBM       K, V, dK, dV once; Q, dout, lse, delta once per tile of keys, except the tiles
-                  that see none of them; with ALIBI alibi_slopes in every thread, for each head
+                  that see none of them; with ALIBI alibi_slopes in every thread, for each head;
+                  PACKED cu_seqlens_k in every thread about log2(batch) times, cu_seqlens_q twice
         paper     FlashAttention, Algorithm 4, lines 6-18, 23, 25, without dQ
         budget    128 registers, 18688 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
         """
@@ -185,11 +218,21 @@ def make_dkdv(
         pdo = cuda.local.array(NUM_COLS, float32)  # Pᵀ dout of one tile
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-        n_start = cuda.blockIdx.x * BLOCK_N
-        kv_head, b = cuda.blockIdx.y, cuda.blockIdx.z
-        seqlen_q, seqlen_k = q.shape[1], k.shape[1]
-        group_size = q.shape[2] // k.shape[2]
-        n = n_start + ty  # this thread's key
+        if PACKED:
+            tile, kv_head = cuda.blockIdx.x, cuda.blockIdx.y
+            b, k_first, seqlen_k, n_start = sequence_of(tile, cu_seqlens_k)
+            if n_start >= seqlen_k:  # an unused tile: the whole thread block returns
+                return
+            q_first = cu_seqlens_q[b]
+            seqlen_q = cu_seqlens_q[b + 1] - q_first
+            group_size = q.shape[1] // k.shape[1]
+        else:
+            n_start = cuda.blockIdx.x * BLOCK_N
+            kv_head, b = cuda.blockIdx.y, cuda.blockIdx.z
+            q_first, k_first = b, b
+            seqlen_q, seqlen_k = q.shape[1], k.shape[1]
+            group_size = q.shape[2] // k.shape[2]
+        n = n_start + ty  # this thread's key; PACKED, indices count within the sequence
         position = n - seqlen_k + seqlen_q  # among the queries: the last key is at the last query
         # Tiles of queries that see no key of this tile are not loaded.
         m_first = first_query(n_start - seqlen_k + seqlen_q) // BLOCK_M * BLOCK_M
@@ -197,9 +240,9 @@ def make_dkdv(
 
         for d in range(tx, WIDEST, BLOCK_M):
             if ONE_HEAD_DIM or d < HEAD_DIM:
-                k_tile[ty, d] = float32(k[b, n, kv_head, d]) if n < seqlen_k else float32(0.0)
+                k_tile[ty, d] = load(k, k_first, n, kv_head, d) if n < seqlen_k else float32(0.0)
             if ONE_HEAD_DIM or d < HEAD_DIM_V:
-                v_tile[ty, d] = float32(v[b, n, kv_head, d]) if n < seqlen_k else float32(0.0)
+                v_tile[ty, d] = load(v, k_first, n, kv_head, d) if n < seqlen_k else float32(0.0)
         for c in range(NUM_COLS):
             dk_acc[c] = float32(0.0)
             dv_acc[c] = float32(0.0)
@@ -214,15 +257,17 @@ def make_dkdv(
                     inside = m < seqlen_q
                     for d in range(tx, WIDEST, BLOCK_M):
                         if ONE_HEAD_DIM or d < HEAD_DIM:
-                            q_tile[r, d] = float32(q[b, m, head, d]) if inside else float32(0.0)
+                            q_tile[r, d] = load(q, q_first, m, head, d) if inside else float32(0.0)
                         if ONE_HEAD_DIM or d < HEAD_DIM_V:
-                            x = float32(dout[b, m, head, d]) if inside else float32(0.0)
+                            x = load(dout, q_first, m, head, d) if inside else float32(0.0)
                             dout_tile[r, d] = x
                 m = m_start + tx
                 m_position = m + seqlen_k - seqlen_q  # among the keys
                 if ty == 0:
-                    lse_rows[tx] = lse[b, head, m] if m < seqlen_q else float32(0.0)
-                    delta_rows[tx] = delta[b, head, m] if m < seqlen_q else float32(0.0)
+                    lse_rows[tx] = load_row(lse, q_first, head, m) if m < seqlen_q else float32(0.0)
+                    delta_rows[tx] = (
+                        load_row(delta, q_first, head, m) if m < seqlen_q else float32(0.0)
+                    )
                 cuda.syncthreads()  # the tiles are complete: safe to read
 
                 s = float32(0.0)  # Sᵀ = scale · K Qᵀ                                   line 11
@@ -276,9 +321,9 @@ def make_dkdv(
                 d = tx + c * BLOCK_M
                 if d < WIDEST:
                     if ONE_HEAD_DIM or d < HEAD_DIM:
-                        dk[b, n, kv_head, d] = dk_acc[c] * softmax_scale
+                        store(dk, k_first, n, kv_head, d, dk_acc[c] * softmax_scale)
                     if ONE_HEAD_DIM or d < HEAD_DIM_V:
-                        dv[b, n, kv_head, d] = dv_acc[c]
+                        store(dv, k_first, n, kv_head, d, dv_acc[c])
 
     return dkdv_kernel
 
@@ -286,13 +331,13 @@ def make_dkdv(
 @functools.cache
 def make_dq(
     HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, DROPOUT_P=0.0,
-    EXPRESSIONS=NO_EXPRESSIONS, HEAD_DIM_V=None,
+    EXPRESSIONS=NO_EXPRESSIONS, HEAD_DIM_V=None, PACKED=False,
 ):  # fmt: skip
     """The third kernel, dQ: launch it with threads (BLOCK_N, BLOCK_M).
 
     alibi_slopes is unused without ALIBI, seed without dropout, classes without a mask in
     EXPRESSIONS: each may then be any scalar. HEAD_DIM_V, that of v and dout, is HEAD_DIM by
-    default.
+    default. PACKED is for `flash_attn_varlen_bwd`; otherwise cu_seqlens are empty tuples.
     """
     HEAD_DIM_V = HEAD_DIM_V or HEAD_DIM
     ONE_HEAD_DIM, WIDEST = HEAD_DIM == HEAD_DIM_V, max(HEAD_DIM, HEAD_DIM_V)
@@ -300,26 +345,30 @@ def make_dq(
     score, score_bwd = masks.make_score(SOFTCAP, ALIBI), masks.make_score_bwd(SOFTCAP)
     user_sees, user_score, user_slope = device_functions(EXPRESSIONS)
     SCORE = EXPRESSIONS.score is not None
-    tile_is_hidden = masks.make_tile_is_hidden(EXPRESSIONS.mask is not None)
+    tile_is_hidden = masks.make_tile_is_hidden(EXPRESSIONS.mask is not None and not PACKED)
     DROPOUT, KEEP_SCALE = DROPOUT_P > 0, dropout.keep_scale(DROPOUT_P)
     keeps = dropout.make_keeps(DROPOUT_P)
     ODD, ODD_V = HEAD_DIM | 1, HEAD_DIM_V | 1  # the threads of a warp read different banks
     NUM_COLS = ceil_div(HEAD_DIM, BLOCK_N)  # columns of dq that a thread owns
+    sequence_of, (load, load_row, store) = make_sequence_of(BLOCK_M), make_access(PACKED)
 
     @cuda.jit
     def dq_kernel(
-        dout, q, k, v, lse, delta, dq, softmax_scale, alibi_slopes, seed, classes, args
+        dout, q, k, v, cu_seqlens_q, cu_seqlens_k, lse, delta, dq, softmax_scale, alibi_slopes,
+        seed, classes, args,
     ):  # fmt: skip
         """A thread block owns BLOCK_M query rows and walks the tiles of K and V.
 
-        grid      (num_m_tiles, num_heads, batch); threads (BLOCK_N, BLOCK_M): thread (ty, tx)
-                  computes query ty, key tx of each tile, and columns tx, tx + BLOCK_N, ... of dq
+        grid      (num_m_tiles, num_heads, batch), PACKED (num_tokens_q // BLOCK_M + batch,
+                  num_heads); threads (BLOCK_N, BLOCK_M): thread (ty, tx) computes query ty, key tx
+                  of each tile, and columns tx, tx + BLOCK_N, ... of dq
         shared    q_tile (BLOCK_M, HEAD_DIM), dout_tile (BLOCK_M, HEAD_DIM_V);
                   k_tile (BLOCK_N, HEAD_DIM), v_tile (BLOCK_N, HEAD_DIM_V);
                   ds_tile (BLOCK_M, BLOCK_N); lse_rows, delta_rows (BLOCK_M,)
         private   acc, dsk (NUM_COLS,)
         HBM       Q, dout, lse, delta, dQ once; K and V once per tile of queries, except the
-                  tiles that none of them sees; with ALIBI alibi_slopes in every thread
+                  tiles that none of them sees; with ALIBI alibi_slopes in every thread; PACKED
+                  cu_seqlens_q in every thread about log2(batch) times, cu_seqlens_k twice
         paper     FlashAttention, Algorithm 4, lines 11-21, dQ alone
         budget    128 registers, 17792 bytes shared (HEAD_DIM=64, BLOCK_M=16, BLOCK_N=16)
         """
@@ -334,11 +383,21 @@ def make_dq(
         dsk = cuda.local.array(NUM_COLS, float32)  # dS K of one tile
 
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-        m_start = cuda.blockIdx.x * BLOCK_M
-        head, b = cuda.blockIdx.y, cuda.blockIdx.z
-        seqlen_q, seqlen_k = q.shape[1], k.shape[1]
-        kv_head = head // (q.shape[2] // k.shape[2])
-        m = m_start + ty  # this thread's query
+        if PACKED:
+            tile, head = cuda.blockIdx.x, cuda.blockIdx.y
+            b, q_first, seqlen_q, m_start = sequence_of(tile, cu_seqlens_q)
+            if m_start >= seqlen_q:  # an unused tile: the whole thread block returns
+                return
+            k_first = cu_seqlens_k[b]
+            seqlen_k = cu_seqlens_k[b + 1] - k_first
+            kv_head = head // (q.shape[1] // k.shape[1])
+        else:
+            m_start = cuda.blockIdx.x * BLOCK_M
+            head, b = cuda.blockIdx.y, cuda.blockIdx.z
+            q_first, k_first = b, b
+            seqlen_q, seqlen_k = q.shape[1], k.shape[1]
+            kv_head = head // (q.shape[2] // k.shape[2])
+        m = m_start + ty  # this thread's query; PACKED, indices count within the sequence
         position = m + seqlen_k - seqlen_q  # among the keys: the last query is at the last key
         n_first = first_key(m_start + seqlen_k - seqlen_q) // BLOCK_N * BLOCK_N
         n_end = end_key(m_start + BLOCK_M - 1 + seqlen_k - seqlen_q, seqlen_k)
@@ -346,12 +405,12 @@ def make_dq(
 
         for d in range(tx, WIDEST, BLOCK_N):
             if ONE_HEAD_DIM or d < HEAD_DIM:
-                q_tile[ty, d] = float32(q[b, m, head, d]) if m < seqlen_q else float32(0.0)
+                q_tile[ty, d] = load(q, q_first, m, head, d) if m < seqlen_q else float32(0.0)
             if ONE_HEAD_DIM or d < HEAD_DIM_V:
-                dout_tile[ty, d] = float32(dout[b, m, head, d]) if m < seqlen_q else float32(0.0)
+                dout_tile[ty, d] = load(dout, q_first, m, head, d) if m < seqlen_q else float32(0.0)
         if tx == 0:
-            lse_rows[ty] = lse[b, head, m] if m < seqlen_q else float32(0.0)
-            delta_rows[ty] = delta[b, head, m] if m < seqlen_q else float32(0.0)
+            lse_rows[ty] = load_row(lse, q_first, head, m) if m < seqlen_q else float32(0.0)
+            delta_rows[ty] = load_row(delta, q_first, head, m) if m < seqlen_q else float32(0.0)
         for c in range(NUM_COLS):
             acc[c] = float32(0.0)
 
@@ -363,9 +422,9 @@ def make_dq(
                 inside = n < seqlen_k
                 for d in range(tx, WIDEST, BLOCK_N):
                     if ONE_HEAD_DIM or d < HEAD_DIM:
-                        k_tile[r, d] = float32(k[b, n, kv_head, d]) if inside else float32(0.0)
+                        k_tile[r, d] = load(k, k_first, n, kv_head, d) if inside else float32(0.0)
                     if ONE_HEAD_DIM or d < HEAD_DIM_V:
-                        v_tile[r, d] = float32(v[b, n, kv_head, d]) if inside else float32(0.0)
+                        v_tile[r, d] = load(v, k_first, n, kv_head, d) if inside else float32(0.0)
             cuda.syncthreads()  # the tiles are complete: safe to read
 
             s = float32(0.0)  # S = scale · Q Kᵀ                                        line 11
@@ -409,7 +468,7 @@ def make_dq(
             for c in range(NUM_COLS):
                 d = tx + c * BLOCK_N
                 if d < HEAD_DIM:
-                    dq[b, m, head, d] = acc[c] * softmax_scale
+                    store(dq, q_first, m, head, d, acc[c] * softmax_scale)
 
     return dq_kernel
 
@@ -482,7 +541,7 @@ def flash_attn_bwd(
 
     kernel = make_dkdv(head_dim, block_m, block_n, *constants)
     grid = (ceil_div(seqlen_k, block_n), num_kv_heads, batch)
-    arguments = (dout, q, k, v, lse, delta)
+    arguments = (dout, q, k, v, (), (), lse, delta)
     arrays.launch(kernel, grid, (block_m, block_n), *arguments, dk, dv, *options)
 
     kernel = make_dq(head_dim, block_m, block_n, *constants)

@@ -211,9 +211,7 @@ def flash_attn_varlen(
 
     Notes
     -----
-    The contents of cu_seqlens_q and cu_seqlens_k are checked if they are NumPy arrays. Arrays on a
-    GPU are not checked, because that would wait for the GPU: wrong numbers read memory outside the
-    batch, or leave rows of out unwritten.
+    The contents of cu_seqlens_q and cu_seqlens_k are checked as in `fa_numba.flash_attn_varlen`.
     """
     packed = q, k, v, cu_seqlens_q, cu_seqlens_k
     checks.check_varlen(*packed, head_dims=checks.ANY_HEAD_DIMS)

@@ -33,10 +33,12 @@ from fa_numba.tiling.num_splits import choose_num_splits, most_key_tiles
 @functools.cache
 def make_flash_decode(
     HEAD_DIM, BLOCK_M, BLOCK_N, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False,
-    EXPRESSIONS=NO_EXPRESSIONS, SCALES="", HEAD_DIM_V=None,
+    EXPRESSIONS=NO_EXPRESSIONS, SCALES="", HEAD_DIM_V=None, PAGE_SIZE=0,
 ):  # fmt: skip
     """The first kernel, attention split by split: launch it with threads (BLOCK_N, BLOCK_M).
 
+    PAGE_SIZE is for `paged_attn_decode`, and a constant so that the compiler turns n // PAGE_SIZE
+    into a shift or a product; 0 is a contiguous cache, whose block_table is an empty tuple.
     alibi_slopes is unused without ALIBI, k_scale and v_scale without SCALES (`e4m3.make_load`):
     each may then be any scalar. HEAD_DIM_V, that of v and out, is HEAD_DIM by default.
     """
@@ -52,8 +54,8 @@ def make_flash_decode(
 
     @cuda.jit
     def flash_decode_kernel(
-        q, k_cache, v_cache, seq_lens, k_scale, v_scale, out_partial, lse_partial, softmax_scale,
-        alibi_slopes, args,
+        q, k_cache, v_cache, block_table, seq_lens, k_scale, v_scale, out_partial, lse_partial,
+        softmax_scale, alibi_slopes, args,
     ):  # fmt: skip
         """A thread block owns BLOCK_M rows of a K/V head and walks the tiles of one split.
 
@@ -67,8 +69,10 @@ def make_flash_decode(
         private   acc, pv (NUM_COLS,), m_i, l_i: the same m_i and l_i in every thread of a row
         HBM       K and V once per tile of rows, except the tiles that none of them sees; Q,
                   out_partial, lse_partial once per split; seq_lens, with ALIBI alibi_slopes, in
-                  every thread; with SCALES k_scale, v_scale once per number of K, V
-        paper     FlashAttention-2, Algorithm 1, over a part of the keys
+                  every thread; of pages, block_table once per key in BLOCK_N threads; with SCALES
+                  k_scale, v_scale once per number of K, V
+        paper     FlashAttention-2, Algorithm 1, over a part of the keys;
+                  PagedAttention, section 4.1
         budget    128 registers, 36096 bytes shared (HEAD_DIM=64, BLOCK_M=4, BLOCK_N=64)
         """
         q_tile = cuda.shared.array((BLOCK_M, HEAD_DIM), float32)
@@ -111,14 +115,20 @@ def make_flash_decode(
         for n_start in range(n_first, n_end, BLOCK_N):
             for r in range(ty, BLOCK_N, BLOCK_M):
                 n = n_start + r
-                used = n < seqlen_k
+                used, zero = n < seqlen_k, float32(0.0)
+                page, at = b, n  # of a contiguous cache, its sequence and its token
+                if PAGE_SIZE > 0:
+                    page = block_table[b, n // PAGE_SIZE] if used else 0  # no page past the end
+                    at = n % PAGE_SIZE
                 for d in range(tx, WIDEST, BLOCK_N):
                     if ONE_HEAD_DIM or d < HEAD_DIM:
-                        x = load(k_cache, k_scale, b, n, kv_head, d) if used else float32(0.0)
-                        k_tile[r, d] = x
+                        k_tile[r, d] = (
+                            load(k_cache, k_scale, page, at, kv_head, d) if used else zero
+                        )
                     if ONE_HEAD_DIM or d < HEAD_DIM_V:
-                        x = load(v_cache, v_scale, b, n, kv_head, d) if used else float32(0.0)
-                        v_tile[r, d] = x
+                        v_tile[r, d] = (
+                            load(v_cache, v_scale, page, at, kv_head, d) if used else zero
+                        )
             cuda.syncthreads()  # q_tile, k_tile, v_tile are complete: safe to read
 
             s = float32(0.0)  # S = scale · Q Kᵀ                                          line 8
@@ -253,6 +263,37 @@ def launch_splits(kernel, q, caches, block_m, block_n, num_splits, softmax_scale
     return out, lse
 
 
+def attend(cached, page_size, max_len, options, softmax_scale, num_splits, block_m, block_n):
+    """`flash_decode`, or with a page_size `paged_attn_decode`, once the arrays are checked.
+
+    Parameters
+    ----------
+    cached : (q, k_cache, v_cache, block_table, seq_lens, k_scale, v_scale)
+    page_size : int
+        0 for a contiguous cache.
+    max_len : int
+        Keys of a sequence, at most.
+    options : (causal, window_size, softcap, alibi_slopes, expressions, sinks)
+    softmax_scale, num_splits, block_m, block_n
+        As for `flash_decode`.
+    """
+    q, k_cache, v_cache, *tables, k_scale, v_scale = cached
+    num_kv_heads, head_dim, head_dim_v = *k_cache.shape[2:], v_cache.shape[3]
+    scores = checks.check_scores(q, *options)
+    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
+    num_splits = checks.check_num_splits(num_splits)
+    sizes, num_rows = (head_dim, block_m, block_n), q.shape[1] * (q.shape[2] // num_kv_heads)
+    more = {"head_dim_v": head_dim_v, "num_rows": num_rows}
+    tiles = checks.check_block_sizes("flash_decode", *sizes, **more)
+    if num_splits == 0:
+        num_splits = choose_splits(q, num_kv_heads, max_len, scores.mask.window_size, *tiles)
+    form, *scales = e4m3.scales_of(k_scale, v_scale)
+    constants = *scores.mask, scores.expressions, form, head_dim_v, page_size
+    kernel = make_flash_decode(head_dim, *tiles, *constants)
+    caches = k_cache, v_cache, *tables, *scales
+    return launch_splits(kernel, q, caches, *tiles, num_splits, softmax_scale, scores)
+
+
 @arrays.replayed
 @refuses_other_names
 def flash_decode(
@@ -296,9 +337,7 @@ def flash_decode(
         As for `flash_attn_v2`: m is the position of a query in its sequence, m + seq_lens[b] −
         seqlen_q.
     k_scale, v_scale : float32 arrays, default=None
-        For caches of 8-bit floats, the bytes of e4m3 as uint8: a key is its scale times its e4m3
-        numbers. One for each K/V head, shape (num_kv_heads,), or for each token and head, the
-        shape of k_cache without head_dim. `reshape_and_cache` writes such caches.
+        As for `fa_numba.flash_decode`.
     num_splits : int, default=0
         Number of parts that the keys of each sequence are cut into. 0:
         `fa_numba.analysis.choose_num_splits` chooses it from the GPU's SMs and the shapes only,
@@ -316,26 +355,17 @@ def flash_decode(
 
     Notes
     -----
-    The contents of seq_lens are checked if it is a NumPy array. An array on a GPU is not checked,
-    because that would wait for the GPU: a length out of range reads memory outside the cache.
+    The contents of seq_lens are checked as in `fa_numba.flash_decode`.
     """
     given = q, k_cache, v_cache, seq_lens, k_scale, v_scale
     checks.check_decode(*given, head_dims=checks.ANY_HEAD_DIMS)
-    max_len, num_kv_heads, head_dim = k_cache.shape[1:]
-    written = mask, mask_args, score, score_args
-    scores = checks.check_scores(q, causal, window_size, softcap, alibi_slopes, written, sinks)
-    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
-    num_splits = checks.check_num_splits(num_splits)
-    num_rows = q.shape[1] * (q.shape[2] // num_kv_heads)
-    sizes, head_dim_v = (head_dim, block_m, block_n), v_cache.shape[3]
-    block_m, block_n = checks.check_block_sizes(
-        "flash_decode", *sizes, head_dim_v=head_dim_v, num_rows=num_rows
+    options = (
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        (mask, mask_args, score, score_args),
+        sinks,
     )
-    tiles = block_m, block_n
-    if num_splits == 0:
-        num_splits = choose_splits(q, num_kv_heads, max_len, scores.mask.window_size, *tiles)
-    form, *scales = e4m3.scales_of(k_scale, v_scale)
-    constants = *scores.mask, scores.expressions, form, head_dim_v
-    kernel = make_flash_decode(head_dim, *tiles, *constants)
-    caches = k_cache, v_cache, seq_lens, *scales
-    return launch_splits(kernel, q, caches, *tiles, num_splits, softmax_scale, scores)
+    cached = q, k_cache, v_cache, (), seq_lens, k_scale, v_scale
+    return attend(cached, 0, k_cache.shape[1], options, softmax_scale, num_splits, block_m, block_n)

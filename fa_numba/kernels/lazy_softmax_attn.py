@@ -197,10 +197,8 @@ def lazy_softmax_attn(
 
     Returns
     -------
-    out : array of the shape, dtype and library of q
-        0 in a row that sees no key.
-    lse : array of shape (batch, num_heads, seqlen_q), float32
-        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+    out, lse : arrays
+        As of `flash_attn_v2`.
     """
     options = {"softmax_scale": softmax_scale, "sinks": sinks}
     written = mask, mask_args, score, score_args

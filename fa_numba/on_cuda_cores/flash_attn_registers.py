@@ -238,10 +238,8 @@ def flash_attn_registers(
 
     Returns
     -------
-    out : array of the shape, dtype and library of q
-        0 in a row that sees no key.
-    lse : array of shape (batch, num_heads, seqlen_q), float32
-        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+    out, lse : arrays
+        As of `flash_attn_v2`.
     """
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
     written = mask, mask_args, score, score_args

@@ -54,7 +54,8 @@ kernel_cache   .py_func and .targetoptions of kernels; ._defn of an intrinsic; .
 bfloat16       numba.cuda.bf16, whose conversions it overrides by lower_cast
 quick_compiler BaseFunction: .get_call_type, ._impl_keys, .typing_key; TargetConfig: .values,
                .options, ._values; PostProcessor: .run, ._insert_var_dels; VariableLifetime;
-               contexts: .refresh, ._registries, .typing_context
+               InlineClosureCallPass: .run, .func_ir; base._has_loc
+               contexts: .refresh, ._registries, .typing_context, .get_abi_sizeof
 numpy_names    numpy.row_stack, which numba-cuda overloads
 arrays         as_cuda_array, external_stream and gpus, which are public
 docs/architecture.md lists the files outside of this room.

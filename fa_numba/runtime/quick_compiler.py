@@ -5,39 +5,48 @@ Importing this module shortens the part of Numba before libNVVM, which is most o
 - For each ``+`` in a kernel Numba tries up to 40 implementations to find the type of the result.
 - It compares its options one by one, by properties, some 10,000 times for a kernel.
 - Before each function it looks through 40 registries for implementations that are new.
+- It asks LLVM for the size of a type at each variable, in a module of its own.
+- It makes the signature of each implementation that it finds, to look for a parameter ``loc``.
 - For a GPU, after each of nine passes over a function it looks for variables that live at the start
-  of each block, which generators ask alone.
+  of each block, which generators ask alone; and it writes down where all variables end before it
+  looks for closures and lists, which hardly a kernel has.
 
 A function of Numba is replaced if its text, and that of what the new one relies on, is the one for
-which that was written: in numba 0.61 to 0.68 and numba-cuda 0.30. Another one stays as it is. The
-environment variable FA_NUMBA_QUICK_COMPILER=0 leaves all as they are.
+which that was written: in numba 0.68 and numba-cuda 0.30, and most from numba 0.61 on. Another one
+stays as it is. The environment variable FA_NUMBA_QUICK_COMPILER=0 leaves all as they are.
 """
 
 import functools
 import hashlib
 import inspect
 import os
+import types
 
-from numba.core import cpu, targetconfig, typing
+from numba.core import base, cpu, targetconfig, typing
 from numba.core.types.functions import BaseFunction
 
 MOST_CALL_TYPES = 20_000  # remembered
 KNOWN = {  # what may be replaced: the digest of its text
     "numba.core.types.functions.BaseFunction.get_call_type": "202109a80ec4d468",
+    "numba.core.base._has_loc": "a36125186f3db5bb",
+    "numba.core.base.BaseContext.get_abi_sizeof": "d62321a8ccf39a59",
     "numba.core.targetconfig.TargetConfig.values": "12a29dc810f6a91b",
     "numba.core.base.BaseContext.refresh": "c392290fdbd440d4",
     "numba.core.typing.context.BaseContext.refresh": "e448c6004bfdc030",
+    "numba.cuda.core.base._has_loc": "35e2d21ceed768cd",
+    "numba.cuda.core.base.BaseContext.get_abi_sizeof": "d62321a8ccf39a59",
+    "numba.cuda.core.inline_closurecall.InlineClosureCallPass.run": "395dcb869c51c730",
     "numba.cuda.core.targetconfig.TargetConfig.values": "824f3c925f1cf992",
     "numba.cuda.core.base.BaseContext.refresh": "7a952860def95a09",
     "numba.cuda.typing.context.BaseContext.refresh": "5663223c5bf08c7f",
     "numba.cuda.core.postproc.PostProcessor.run": "b56ef981eaa220fa",
 }
-replaced = {}  # name in KNOWN -> (class, name of the method, what it was)
+replaced = {}  # name in KNOWN -> (class or module, name of the function, what it was)
 get_call_type, call_types = BaseFunction.get_call_type, {}
 
 
 def replace(owner, name, new, *relies_on):
-    """Replace a method of a class if its text is known, and that of what the new one relies on."""
+    """Replace a function of a class or module if its text, and that of `relies_on`, is known."""
     old = getattr(owner, name)
     full_name = f"{old.__module__}.{old.__qualname__}"
     try:
@@ -93,7 +102,36 @@ def quicken_refresh(kind, otherwise):
     replace(kind, "refresh", refresh_what_grew, kind.install_registry)
 
 
-def quicken(targetconfig, target_context, typing_context):
+def quicken_sizes(kind):
+    """Let contexts remember the sizes of LLVM's types, by their text."""
+    get_abi_sizeof = kind.get_abi_sizeof
+
+    def remembered_sizeof(context, llvm_type):
+        sizes = context.__dict__.setdefault("_sizes", {})
+        size = sizes.get(key := str(llvm_type))
+        if size is None:
+            size = sizes[key] = get_abi_sizeof(context, llvm_type)
+        return size
+
+    replace(kind, "get_abi_sizeof", remembered_sizeof)
+
+
+def quicken_loc(base):
+    """Let an implementation's code say that it has no parameter ``loc``, as most have none."""
+    has_loc = base._has_loc
+
+    def may_have_loc(function):
+        if type(function) is types.FunctionType and not function.__dict__:  # it wraps no other
+            if "loc" not in function.__code__.co_varnames:
+                return False
+        return has_loc(function)
+
+    replace(base, "_has_loc", may_have_loc)
+
+
+def quicken(base, targetconfig, target_context, typing_context):
+    quicken_loc(base)
+    quicken_sizes(target_context)
     replace(targetconfig.TargetConfig, "values", values)
     quicken_refresh(target_context, lambda context: context.typing_context.refresh())
     quicken_refresh(typing_context, lambda context: None)
@@ -101,13 +139,13 @@ def quicken(targetconfig, target_context, typing_context):
 
 def quicken_cpu():
     replace(BaseFunction, "get_call_type", remembered_call_type, BaseFunction.__init__)
-    quicken(targetconfig, cpu.CPUContext, typing.Context)
+    quicken(base, targetconfig, cpu.CPUContext, typing.Context)
 
 
 def quicken_gpu():
     try:
         from numba.cuda import target
-        from numba.cuda.core import postproc, targetconfig, transforms
+        from numba.cuda.core import base, inline_closurecall, ir, postproc, targetconfig, transforms
     except ImportError:  # no numba-cuda, or its simulator: nothing is compiled for a GPU
         return
     post_process = postproc.PostProcessor.run
@@ -123,8 +161,23 @@ def quicken_gpu():
         if emit_dels:
             self._insert_var_dels(extend_lifetimes=extend_lifetimes)
 
+    inline_closures = inline_closurecall.InlineClosureCallPass.run
+
+    def is_inlined(value):
+        """Whether a closure, a list, or functools.reduce, for which the pass looks."""
+        if isinstance(value, ir.expr_types):
+            lists = "make_function", "build_list"
+            return value.op in lists or (value.op == "getattr" and value.attr == "reduce")
+        return getattr(value, "value", None) is functools.reduce
+
+    def inline_closures_if_any(self):
+        for block in self.func_ir.blocks.values():
+            if any(is_inlined(x.value) for x in block.body if isinstance(x, ir.assign_types)):
+                return inline_closures(self)
+
     replace(postproc.PostProcessor, "run", post_process_blocks, postproc.VariableLifetime)
-    quicken(targetconfig, target.CUDATargetContext, target.CUDATypingContext)
+    replace(inline_closurecall.InlineClosureCallPass, "run", inline_closures_if_any)
+    quicken(base, targetconfig, target.CUDATargetContext, target.CUDATypingContext)
 
 
 if os.environ.get("FA_NUMBA_QUICK_COMPILER") != "0":

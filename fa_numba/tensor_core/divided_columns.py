@@ -9,15 +9,17 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from numba import cuda, uint32, uint64
+from numba import cuda, int32, uint32, uint64
 
 from fa_numba.constants import ONE, ZERO
+from fa_numba.on_cuda_cores.decode_problem import make_page_of
 from fa_numba.ptx.cp_async import cp_async_16
 from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
 from fa_numba.ptx.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
 from fa_numba.ptx.statement import global_address
 from fa_numba.ptx.vectors import load_global_b32, load_shared_x4, store_shared_x4
 from fa_numba.tensor_core import forward
+from fa_numba.tensor_core.decoding import BATCH, N_END, UNIT, N
 from fa_numba.tensor_core.fragments import log_sum_exp, over_quad_sum
 from fa_numba.tiling.block_sizes import ceil_div
 
@@ -79,6 +81,38 @@ class Columns(NamedTuple):
     load_scores: Callable
     add_values: Callable
     store_rows: Callable
+
+
+@functools.cache
+def make_places(PAGE_SIZE):
+    """(page_of, place_of): where a row of the tile at `ahead` (`decoding`) lies in the cache.
+
+    page_of(ahead, row, table, sizes) is the page of its key, or of a contiguous cache, whose
+    PAGE_SIZE is 0, the sequence; place_of(ahead, row, table) the place in it. The key of a row past
+    the end is the last one.
+    """
+    PAGED, page_and_offset = PAGE_SIZE > 0, make_page_of(max(1, PAGE_SIZE))
+
+    @cuda.jit(device=True, forceinline=True)
+    def key_of(ahead, row):
+        return min(ahead[N] + row, ahead[N_END] - 1)
+
+    @cuda.jit(device=True, forceinline=True)
+    def page_of(ahead, row, table, sizes):
+        if PAGED and ahead[UNIT] < sizes.num_units:
+            block_table, page_args = table
+            page, _ = page_and_offset(key_of(ahead, row), page_args)
+            return int32(block_table[uint64(ahead[BATCH]), uint64(page)])
+        return ahead[BATCH]
+
+    @cuda.jit(device=True, forceinline=True)
+    def place_of(ahead, row, table):
+        n = key_of(ahead, row)
+        if PAGED:
+            _, n = page_and_offset(n, table[1])
+        return n
+
+    return page_of, place_of
 
 
 @functools.cache

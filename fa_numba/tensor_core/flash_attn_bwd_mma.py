@@ -730,9 +730,8 @@ def flash_attn_bwd_mma(
 
     Returns
     -------
-    dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
-    dsinks : array of shape (num_heads,), float32
-        As `flash_attn_bwd_persistent` returns them.
+    dq, dk, dv, dsinks : arrays
+        As of `flash_attn_bwd_persistent`.
 
     Raises
     ------

@@ -46,11 +46,9 @@ def flash_attn_bwd_padded(
 
     Parameters
     ----------
-    dout, q, out : GPU arrays of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
-    k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
-        With a contiguous last axis.
-    lse : GPU array of shape (batch, num_heads, seqlen_q), float32
-        out and lse are the results of any forward kernel for q, k, v and the same options.
+    dout, q, k, v, out, lse : GPU arrays
+        As for `flash_attn_bwd_persistent`, of any strides with a contiguous last axis, and all of
+        one head_dim.
     causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed, deterministic, \
     mask, mask_args, score, score_args, sinks
         As for `flash_attn_bwd_persistent`, and for `flash_attn_bwd_wide` at a head_dim above 128,
@@ -58,11 +56,8 @@ def flash_attn_bwd_padded(
 
     Returns
     -------
-    dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
-        0 for a row that sees no key and for a key that no row sees; dk and dv are summed over the
-        query heads that share a key head.
-    dsinks : array of shape (num_heads,), float32
-        With sinks alone.
+    dq, dk, dv, dsinks : arrays
+        As of `flash_attn_bwd_persistent`.
 
     Raises
     ------

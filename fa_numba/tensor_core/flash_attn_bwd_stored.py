@@ -709,24 +709,15 @@ def flash_attn_bwd_stored(
 
     Parameters
     ----------
-    q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
-        Any strides that are multiples of 16 bytes, with a contiguous last axis; head_dim a multiple
-        of 8, 264 to 512.
-    k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
-    dout, out : GPU arrays of the shape and dtype of q
-    lse : GPU array of shape (batch, num_heads, seqlen_q), float32
-        out and lse are the results of any forward kernel for q, k, v and the same options.
-    causal : bool, default=False
-    window_size, softcap
+    dout, q, k, v, out, lse, softmax_scale
+        As for `flash_attn_bwd_persistent`, all of one head_dim: a multiple of 8, 264 to 512.
+    causal, window_size, softcap
         As for `flash_attn_v2`.
-    softmax_scale : float, default=1/√head_dim
-        Positive.
 
     Returns
     -------
-    dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
-        0 for a row that sees no key and for a key that no row sees; dk and dv are summed over the
-        query heads that share a key head.
+    dq, dk, dv : arrays
+        As of `flash_attn_bwd_persistent`.
 
     Raises
     ------

@@ -33,28 +33,18 @@ def flash_attn_bwd_stored_varlen(
 
     Parameters
     ----------
-    dout, out : GPU arrays of the shape and dtype of q
-    q : GPU array of shape (num_tokens_q, num_heads, head_dim), float16 or bfloat16
-        Any strides that are multiples of 16 bytes, with a contiguous last axis; head_dim a multiple
-        of 8, 264 to 512.
-    k, v : GPU arrays of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
-    lse : GPU array of shape (num_heads, num_tokens_q), float32
-        out and lse are the results of any forward kernel for q, k, v and the same options.
-    cu_seqlens_q, cu_seqlens_k : arrays of shape (batch + 1,), int32
+    dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, softmax_scale
+        As for `flash_attn_bwd_varlen`, all of one head_dim: a multiple of 8, 264 to 512.
     causal, window_size, softcap
         As for `flash_attn_varlen`.
-    softmax_scale : float, default=1/√head_dim
-        Positive.
 
     Returns
     -------
-    dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
-        0 for a row that sees no key and for a key that no row sees.
+    dq, dk, dv : arrays
+        As of `flash_attn_bwd_varlen`.
 
     Raises
     ------
-    TypeError, ValueError
-        With the name of the argument, its rule and its value.
     RuntimeError
         On a GPU without wgmma.
     """

@@ -595,14 +595,12 @@ def flash_attn_bwd_tf32x3(
     sinks
         As for `flash_attn_tf32x3`.
     deterministic : bool, default=False
-        The same bits in every run. By default dk and dv have the same bits, and dq is summed in
-        any order.
+        As for `flash_attn_bwd_persistent`.
 
     Returns
     -------
-    dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
-    dsinks : array of the shape, dtype and library of sinks
-        As `flash_attn_bwd` returns them.
+    dq, dk, dv, dsinks : arrays
+        As of `flash_attn_bwd`.
 
     Raises
     ------

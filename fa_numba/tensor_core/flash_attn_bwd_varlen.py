@@ -390,37 +390,23 @@ def flash_attn_bwd_varlen(
 
     Parameters
     ----------
-    q : GPU array of shape (num_tokens_q, num_heads, head_dim), float16 or bfloat16
-        Queries of all sequences, end to end. Any strides that are multiples of 16 bytes, with a
-        contiguous last axis; head_dim a multiple of 8, up to 128, or up to 192 where v has at most
+    q, k, v, softmax_scale
+        As for `flash_attn_persistent_varlen`; head_dim up to 128, or up to 192 where v has at most
         128.
-    k : GPU array of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
-    v : GPU array of shape (num_tokens_k, num_kv_heads, head_dim_v), dtype of q
-        Keys and values of all sequences. num_heads is a multiple of num_kv_heads (MHA, GQA, MQA);
-        head_dim_v is a multiple of 8, up to head_dim.
     dout, out : GPU arrays of shape (num_tokens_q, num_heads, head_dim_v), dtype of q
     lse : GPU array of shape (num_heads, num_tokens_q), float32
         out and lse are the results of any forward kernel for packed batches, for q, k, v and the
         same options.
-    cu_seqlens_q, cu_seqlens_k : GPU arrays of shape (batch + 1,), int32
-        First tokens of the sequences, and the end of the last, as for `flash_attn_varlen`.
-    causal, window_size, softcap, alibi_slopes
-        As for `flash_attn_varlen`.
-    softmax_scale : float, default=1/√head_dim
-        Positive.
-    mask, mask_args, score, score_args, sinks
+    cu_seqlens_q, cu_seqlens_k, causal, window_size, softcap, alibi_slopes, mask, mask_args, \
+    score, score_args, sinks
         As for `flash_attn_varlen`.
     deterministic : bool, default=False
-        The same bits in every run. By default dk and dv have the same bits, and dq is summed in
-        any order.
+        As for `flash_attn_bwd_persistent`.
 
     Returns
     -------
-    dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
-        0 for a row that sees no key and for a key that no row sees; dk and dv are summed over the
-        query heads that share a key head.
-    dsinks : array of shape (num_heads,), float32
-        With sinks alone.
+    dq, dk, dv, dsinks : arrays
+        As of `flash_attn_bwd_persistent`.
 
     Raises
     ------
@@ -429,8 +415,8 @@ def flash_attn_bwd_varlen(
 
     Notes
     -----
-    The contents of cu_seqlens_q and cu_seqlens_k are not checked: that would mean to wait for the
-    GPU. Wrong contents read memory outside of the batch, or leave rows of the gradients unwritten.
+    The contents of cu_seqlens_q and cu_seqlens_k are not checked, as in
+    `flash_attn_persistent_varlen`.
     """
     checks.check_varlen_bwd_tensor_core(
         dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, name="flash_attn_bwd_varlen",

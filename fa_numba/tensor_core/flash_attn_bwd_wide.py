@@ -951,31 +951,16 @@ def flash_attn_bwd_wide(
 
     Parameters
     ----------
-    q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
-        Any strides that are multiples of 16 bytes, with a contiguous last axis; head_dim a multiple
-        of 8, 136 to 256, or from 72 on if v has another one.
-    k : GPU array of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
-    v : GPU array of shape (batch, seqlen_k, num_kv_heads, head_dim_v), dtype of q
-        head_dim_v is a multiple of 8, up to head_dim.
-    dout, out : GPU arrays of shape (batch, seqlen_q, num_heads, head_dim_v), dtype of q
-    lse : GPU array of shape (batch, num_heads, seqlen_q), float32
-        out and lse are the results of any forward kernel for q, k, v and the same options.
-    causal : bool, default=False
-    window_size, softcap, alibi_slopes, mask, mask_args, score, score_args, sinks
+    dout, q, k, v, out, lse, softmax_scale, deterministic
+        As for `flash_attn_bwd_persistent`; head_dim is a multiple of 8, 136 to 256, or from 72 on
+        if v has another one.
+    causal, window_size, softcap, alibi_slopes, mask, mask_args, score, score_args, sinks
         As for `flash_attn_v2`.
-    softmax_scale : float, default=1/√head_dim
-        Positive.
-    deterministic : bool, default=False
-        The same bits in every run. By default dk and dv have the same bits, and dq is summed in
-        any order.
 
     Returns
     -------
-    dq, dk, dv : arrays of the shapes, dtype and library of q, k, v
-        0 for a row that sees no key and for a key that no row sees; dk and dv are summed over the
-        query heads that share a key head.
-    dsinks : array of shape (num_heads,), float32
-        With sinks alone.
+    dq, dk, dv, dsinks : arrays
+        As of `flash_attn_bwd_persistent`.
 
     Raises
     ------

@@ -500,18 +500,11 @@ def flash_attn_split(
 
     Parameters
     ----------
-    q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
-    k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
-        num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides that are multiples of
-        16 bytes, with a contiguous last axis; head_dim a multiple of 8, up to 256.
-    causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, score_args, \
-    sinks
-        As for `flash_attn_persistent`.
+    q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, \
+    score_args, sinks, out_dtype
+        As for `flash_attn_persistent`, all of one head_dim.
     num_splits : int, default=0
         Parts of the keys. 0: `fa_numba.tiling.split_tiling.choose_split` chooses it.
-    out_dtype : "float32", default=None
-        Dtype of out; None is that of q. A partial result, to be merged with others, loses nothing
-        in float32.
     block_table : array of shape (batch, max_pages), int32, default=None
         Then k and v are pages, (num_pages, page_size, num_kv_heads, head_dim), with a page_size
         that is a multiple of 8, and key n of entry b is in page block_table[b, n // page_size]. All
@@ -519,15 +512,11 @@ def flash_attn_split(
 
     Returns
     -------
-    out : array of the shape and library of q
-        0 in a row that sees no key.
-    lse : array of shape (batch, num_heads, seqlen_q), float32
-        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+    out, lse : arrays
+        As of `flash_attn_persistent`.
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU that has no wgmma.
     """

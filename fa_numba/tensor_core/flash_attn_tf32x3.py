@@ -346,26 +346,19 @@ def flash_attn_tf32x3(
 
     Parameters
     ----------
-    q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float32
-    k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), float32
-        num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides that are multiples of
-        16 bytes, with a contiguous last axis; head_dim a multiple of 4, up to 256.
+    q, k, v, softmax_scale
+        As for `flash_attn_persistent`, but float32, and all of one head_dim: a multiple of 4, up to
+        256.
     causal, window_size, softcap, alibi_slopes, mask, mask_args, score, score_args, sinks
         As for `flash_attn_v2`.
-    softmax_scale : float, default=1/√head_dim
-        Positive.
 
     Returns
     -------
-    out : array of the shape, dtype and library of q
-        0 in a row that sees no key.
-    lse : array of shape (batch, num_heads, seqlen_q), float32
-        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+    out, lse : arrays
+        As of `flash_attn_v2`.
 
     Raises
     ------
-    TypeError, ValueError
-        Naming the argument, what it must be, and what it got.
     RuntimeError
         On a GPU before Ampere.
     """

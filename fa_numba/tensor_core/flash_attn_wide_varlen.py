@@ -42,25 +42,15 @@ def flash_attn_wide_varlen(
 
     Parameters
     ----------
-    q : GPU array of shape (num_tokens_q, num_heads, head_dim), float16 or bfloat16
-        Queries of all sequences, end to end.
-    k, v : GPU arrays of shape (num_tokens_k, num_kv_heads, head_dim), dtype of q
-        Keys and values of all sequences. num_heads is a multiple of num_kv_heads (MHA, GQA, MQA).
-        Any strides that are multiples of 16 bytes, with a contiguous last axis; head_dim a multiple
-        of 8, 264 to 512.
-    cu_seqlens_q, cu_seqlens_k : arrays of shape (batch + 1,), int32
-        First tokens of the sequences, and the end of the last, as for `flash_attn_varlen`.
+    q, k, v, cu_seqlens_q, cu_seqlens_k, softmax_scale
+        As for `flash_attn_persistent_varlen`, all of one head_dim: a multiple of 8, 264 to 512.
     causal, window_size, softcap
         As for `flash_attn_varlen`.
-    softmax_scale : float, default=1/√head_dim
-        Positive.
 
     Returns
     -------
-    out : array of the shape, dtype and library of q
-        0 in a row that sees no key.
-    lse : array of shape (num_heads, num_tokens_q), float32
-        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+    out, lse : arrays
+        As of `flash_attn_varlen`.
 
     Raises
     ------
@@ -69,8 +59,8 @@ def flash_attn_wide_varlen(
 
     Notes
     -----
-    The contents of cu_seqlens_q and cu_seqlens_k are not checked: that would mean to wait for the
-    GPU. Wrong contents read memory outside of the batch, or leave rows of out unwritten.
+    The contents of cu_seqlens_q and cu_seqlens_k are not checked, as in
+    `flash_attn_persistent_varlen`.
     """
     limits = {"supported": HOPPER, "max_head_dim": MAX_HEAD_DIM}
     sequences = cu_seqlens_q, cu_seqlens_k

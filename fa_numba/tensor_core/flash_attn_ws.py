@@ -265,21 +265,13 @@ def flash_attn_ws(q, k, v, *, causal=False, softmax_scale=None):
 
     Parameters
     ----------
-    q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
-    k, v : GPU arrays of shape (batch, seqlen_k, num_kv_heads, head_dim), dtype of q
-        num_heads is a multiple of num_kv_heads (MHA, GQA, MQA). Any strides that are multiples of
-        16 bytes, with a contiguous last axis; head_dim a multiple of 8, up to 256.
-    causal : bool, default=False
-        Bottom-right aligned: seqlen_q=2, seqlen_k=5 keeps  1 1 1 1 0 / 1 1 1 1 1.
-    softmax_scale : float, default=1/√head_dim
-        Positive.
+    q, k, v, causal, softmax_scale
+        As for `flash_attn_persistent`, all of one head_dim.
 
     Returns
     -------
-    out : array of the shape, dtype and library of q
-        0 in a row that sees no key.
-    lse : array of shape (batch, num_heads, seqlen_q), float32
-        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+    out, lse : arrays
+        As of `flash_attn_v2`.
 
     Raises
     ------

@@ -24,7 +24,7 @@ from numba import cuda, float32, int32, uint32, uint64
 from fa_numba import checks
 from fa_numba.constants import NEG_INF, ONE, ZERO
 from fa_numba.expressions.functions import NO_EXPRESSIONS
-from fa_numba.on_cuda_cores.decode_problem import Pages, divide, launch, make_page_of
+from fa_numba.on_cuda_cores.decode_problem import Pages, divide, launch
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx.cp_async import cp_async_commit, cp_async_wait
 from fa_numba.ptx.layouts import ROW_BYTES
@@ -33,7 +33,6 @@ from fa_numba.runtime import arrays
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.decoding import (
     AHEAD_LENGTH,
-    BATCH,
     KEYS,
     KV_HEAD,
     N_END,
@@ -54,6 +53,7 @@ from fa_numba.tensor_core.divided_columns import (
     THREADS,
     Tiling,
     make_columns,
+    make_places,
     tile_bytes,
 )
 from fa_numba.tensor_core.shared_plan import SharedPlan
@@ -94,7 +94,7 @@ def make_flash_decode_columns(
     each may then be any scalar. EXPRESSIONS, the user's mask and score, are evaluated for each
     pair, by every warp.
     """
-    PAGED, page_and_offset = PAGE_SIZE > 0, make_page_of(max(1, PAGE_SIZE))
+    page_of, place_of = make_places(PAGE_SIZE)
     plan = make_plan(HEAD_DIM, BLOCK_N, STAGES)
     RING, SCORES, shared_base = plan.RING, plan.SCORES, plan.shared_base
     STAGE_BYTES, V_START = RING.bytes // STAGES, RING.bytes // STAGES // 2
@@ -110,20 +110,6 @@ def make_flash_decode_columns(
     online_softmax = make_online_softmax(
         DTYPE, CAUSAL, WINDOW, SOFTCAP, ALIBI, EXPRESSIONS=EXPRESSIONS
     )
-
-    @cuda.jit(device=True, forceinline=True)
-    def key_of(ahead, row):
-        """Key `row` of the tile at `ahead`; past the end it is the last one."""
-        return min(ahead[N] + row, ahead[N_END] - 1)
-
-    @cuda.jit(device=True, forceinline=True)
-    def page_of(ahead, row, table, sizes):
-        """Page of that key; of a contiguous cache its sequence."""
-        if PAGED and ahead[UNIT] < sizes.num_units:
-            block_table, page_args = table
-            page, _ = page_and_offset(key_of(ahead, row), page_args)
-            return int32(block_table[uint64(ahead[BATCH]), uint64(page)])
-        return ahead[BATCH]
 
     @cuda.jit(device=True, forceinline=True)
     def row_of(cache, page, n, kv_head):
@@ -142,9 +128,7 @@ def make_flash_decode_columns(
         v_row = uint64(0)
         if ahead[UNIT] < sizes.num_units:
             k_cache, v_cache = caches
-            n = key_of(ahead, row)
-            if PAGED:
-                _, n = page_and_offset(n, table[1])
+            n = place_of(ahead, row, table)
             copy_row(stage, row_of(k_cache, page, n, ahead[KV_HEAD]), row, first)
             v_row = row_of(v_cache, page, n, ahead[KV_HEAD])
             advance(ahead, 0, seq_lens, sizes)
@@ -306,23 +290,16 @@ def flash_decode_columns(
 
     Parameters
     ----------
-    q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
-    k_cache, v_cache : GPU arrays, dtype of q
-        Of shape (batch, max_len, num_kv_heads, head_dim), or with a block_table (num_pages,
-        page_size, num_kv_heads, head_dim). Any strides that are multiples of 16 bytes, with a
-        contiguous last axis; head_dim a multiple of 8, up to 512.
+    q, k_cache, v_cache, num_splits
+        As for `flash_decode_gather`, without scales; head_dim up to 512.
     seq_lens, block_table, causal, window_size, softcap, alibi_slopes, softmax_scale, mask, \
     mask_args, score, score_args, sinks
         As for `flash_decode_wide`.
-    num_splits : int, default=0
-        0: `fa_numba.tiling.num_splits.choose_even_splits` chooses it.
 
     Returns
     -------
-    out : array of the shape, dtype and library of q
-        0 in a row that sees no key.
-    lse : array of shape (batch, num_heads, seqlen_q), float32
-        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+    out, lse : arrays
+        As of `flash_decode`.
 
     Raises
     ------

@@ -283,21 +283,16 @@ def flash_decode_mma(
 
     Parameters
     ----------
-    q : GPU array of shape (batch, seqlen_q, num_heads, head_dim), float16 or bfloat16
-    k_cache, v_cache : GPU arrays, dtype of q
-        Of shape (batch, max_len, num_kv_heads, head_dim), or with a block_table (num_pages,
-        page_size, num_kv_heads, head_dim). Any strides that are multiples of 16 bytes, with a
-        contiguous last axis; head_dim a multiple of 8, up to 256.
+    q, k_cache, v_cache
+        As for `flash_decode_gather`, without scales.
     seq_lens, block_table, causal, window_size, softcap, alibi_slopes, softmax_scale, mask, \
     mask_args, score, score_args, sinks, num_splits
         As for `flash_decode_wide`.
 
     Returns
     -------
-    out : array of the shape, dtype and library of q
-        0 in a row that sees no key.
-    lse : array of shape (batch, num_heads, seqlen_q), float32
-        Natural log of the row's sum of e^score; −inf in a row that sees no key.
+    out, lse : arrays
+        As of `flash_decode`.
 
     Raises
     ------

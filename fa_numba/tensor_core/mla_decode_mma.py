@@ -35,7 +35,6 @@ from fa_numba.on_cuda_cores.decode_problem import (
     Pages,
     divide,
     launch_combine_wide,
-    make_page_of,
     pages_of,
 )
 from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME, UNREAD
@@ -46,7 +45,6 @@ from fa_numba.runtime import arrays
 from fa_numba.tensor_core import forward
 from fa_numba.tensor_core.decoding import (
     AHEAD_LENGTH,
-    BATCH,
     KEYS,
     N_END,
     UNIT,
@@ -63,6 +61,7 @@ from fa_numba.tensor_core.divided_columns import (
     THREADS,
     Tiling,
     make_columns,
+    make_places,
     tile_bytes,
 )
 from fa_numba.tensor_core.fragments import make_fragment_functions
@@ -106,7 +105,7 @@ def make_mla_decode_mma(LATENT_DIM, ROW_DIM, DTYPE, CAUSAL, PAGE_SIZE, BLOCK_N, 
     cache: it may then be any scalar.
     """
     pack = forward.pack_of(DTYPE)
-    PAGED, page_and_offset = PAGE_SIZE > 0, make_page_of(max(1, PAGE_SIZE))
+    page_of, place_of = make_places(PAGE_SIZE)
     plan = make_plan(ROW_DIM, BLOCK_N, STAGES)
     RING, SCORES, shared_base = plan.RING, plan.SCORES, plan.shared_base
     STAGE_BYTES = RING.bytes // STAGES
@@ -126,29 +125,13 @@ def make_mla_decode_mma(LATENT_DIM, ROW_DIM, DTYPE, CAUSAL, PAGE_SIZE, BLOCK_N, 
     )
 
     @cuda.jit(device=True, forceinline=True)
-    def key_of(ahead, row):
-        """Key `row` of the tile at `ahead`; past the end it is the last one."""
-        return min(ahead[N] + row, ahead[N_END] - 1)
-
-    @cuda.jit(device=True, forceinline=True)
-    def page_of(ahead, row, table, sizes):
-        """Page of that key; of a contiguous cache its sequence."""
-        if PAGED and ahead[UNIT] < sizes.num_units:
-            block_table, page_args = table
-            page, _ = page_and_offset(key_of(ahead, row), page_args)
-            return int32(block_table[uint64(ahead[BATCH]), uint64(page)])
-        return ahead[BATCH]
-
-    @cuda.jit(device=True, forceinline=True)
     def load_tile(stage, ahead, page, row, latent_cache, table, tid, seq_lens, sizes):
         """Copy the tile at `ahead`, whose keys' pages are known; return the page in the next one.
 
         A lane copies every LANES-th chunk of row `row`.
         """
         if ahead[UNIT] < sizes.num_units:
-            n = key_of(ahead, row)
-            if PAGED:
-                _, n = page_and_offset(n, table[1])
+            n = place_of(ahead, row, table)
             copy_row(stage, global_address(latent_cache[uint64(page), uint64(n)]), row, tid % LANES)
             advance(ahead, 0, seq_lens, sizes)
             page = page_of(ahead, row, table, sizes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 import symtable
 import textwrap
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from fa_numba.workbook.catalog import Exercise
 
 BLANK = "# YOUR CODE HERE"
 WIDTH = 100
+ALL_DEFINED = "All its names are defined here."
+# The comment above a body that had itself come from an earlier exercise.
+CARRIED = re.compile(rf"\A# From your ex(?:.*\n#)+? (?:Not defined here: .*|{ALL_DEFINED})\n")
 
 
 class CannotStart(ValueError):
@@ -55,7 +59,7 @@ def carried(later: Exercise, earlier: Exercise) -> tuple[str, list[str]]:
         if node is None:
             raise CannotStart(f"{earlier.stub.name} has no function {'.'.join(source.path)}")
         stub = _filled(stub, later.short, to.name, _body(text, node), _from(earlier, node))
-        there = {path[-1] for _, path in _functions(ast.parse(stub))} | taken
+        there = {path[-1] for _, path in _functions(ast.parse(stub))} | taken | _stored(stub)
         beside[to.name] = [
             other
             for path, other in theirs.items()
@@ -89,6 +93,12 @@ def _blanks(stub, *, within=False) -> list[Blank]:
             is_kernel = any(m.startswith("cuda.jit") and "device" not in m for m in marks)
             found.append(Blank(path, is_kernel))
     return found
+
+
+def _stored(text):
+    """The names that statements anywhere in a text assign to."""
+    nodes = ast.walk(ast.parse(text))
+    return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 def _is_blank(node):
@@ -135,7 +145,8 @@ def _body(text, node):
     start = first.end_lineno + 1 if ast.get_docstring(node) is not None else first.lineno
     while start > node.lineno + 1 and lines[start - 2].lstrip().startswith("#"):
         start -= 1  # comments above the first statement
-    return textwrap.dedent("\n".join(lines[start - 1 : node.end_lineno])).strip("\n") or "pass"
+    body = textwrap.dedent("\n".join(lines[start - 1 : node.end_lineno])).strip("\n")
+    return CARRIED.sub("", body) or "pass"
 
 
 def _from(earlier, node):
@@ -176,7 +187,7 @@ def _unknown(stub, names):
 
     look(module)
     missing = ", ".join(sorted(unknown - known))
-    return f"# Not defined here: {missing}." if missing else "# All its names are defined here."
+    return f"# Not defined here: {missing}." if missing else f"# {ALL_DEFINED}"
 
 
 def _with_additions(stub, text, given):

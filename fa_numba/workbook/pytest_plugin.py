@@ -95,9 +95,16 @@ def pytest_configure(config):
 
 def pytest_ignore_collect(collection_path, config):
     """Leave out the graders beside those that are asked for: pytest looks at all of a folder."""
-    asked = {Path(argument.partition("::")[0]).name for argument in config.args}
-    return (collection_path.name not in asked and collection_path.suffix == ".py"
-            and all(name.endswith(".py") for name in asked)) or None  # fmt: skip
+    if (asked := _names_asked_for(tuple(config.args))) is None or collection_path.suffix != ".py":
+        return None
+    return collection_path.name not in asked or None
+
+
+@functools.cache  # pytest asks for each file of the folder, once for each argument
+def _names_asked_for(arguments):
+    """Names of the files that pytest is to collect; None where folders are among them."""
+    names = {Path(argument.partition("::")[0]).name for argument in arguments}
+    return names if all(name.endswith(".py") for name in names) else None
 
 
 def pytest_unconfigure(config):

@@ -159,7 +159,8 @@ class Graded:
         failed, first, cause = self.failed, self.first_failure, self.likely_cause
         if not failed:
             return ""
-        line = f"{len(failed)} of {len(self.checks)} checks fail{'s' * (len(failed) == 1)}"
+        run = len(self.checks) - self.count("skipped")
+        line = f"{len(failed)} of {run} checks fail{'s' * (len(failed) == 1)}"
         if not cause:
             own = first.causes[0].rstrip(".") if len(first.causes) == 1 else ""
             return f"{line}; first: {first.name}{own and f': {own}'}"

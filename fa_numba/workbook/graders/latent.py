@@ -7,6 +7,7 @@ import numpy as np
 from fa_numba import reference
 from fa_numba.workbook.graders.attention import UNWRITTEN, expect_close
 from fa_numba.workbook.graders.kernels import launched
+from fa_numba.workbook.graders.mistakes import beyond_mistakes, rescaling_mistakes
 
 
 @dataclass
@@ -31,11 +32,19 @@ class Latent:
         out, lse = reference.cached_attention(q, k, v, self.seq_lens, **options)
         return {"out": out[:, 0], "lse": lse[..., 0]}
 
-    def mistakes(self):
-        """(sentence, answers) of usual mistakes."""
-        yield "The value is the first LATENT_DIM columns, not the last.", {"last": True}
-        yield "The rotated key takes part in the score.", {"rope": False}
-        yield "softmax_scale is missing.", {"scale": 1}
+    def mistakes(self, BLOCK_N):
+        """For each sequence (sentence, its out and lse) of usual mistakes."""
+        said = {
+            "The value is the first LATENT_DIM columns, not the last.": {"last": True},
+            "The rotated key takes part in the score.": {"rope": False},
+            "softmax_scale is missing.": {"scale": 1},
+        }
+        of_all = [(sentence, self.answer(**how)) for sentence, how in said.items()]
+        for b, n in enumerate(self.seq_lens):
+            k = self.latent_cache[b, :n].astype(np.float64)
+            s, v = float(self.scale) * self.q[b] @ k.T, k[:, : self.latent_dim]
+            found = [(sentence, {x: y[b] for x, y in wrong.items()}) for sentence, wrong in of_all]
+            yield [*found, *rescaling_mistakes(s, v, 1), *beyond_mistakes(s, v, BLOCK_N)]
 
 
 def make_latent(seq_lens, num_heads=4, latent_dim=40, rope_dim=9, *, scale=0.25, seed=0):
@@ -71,12 +80,10 @@ def run(exercise, step, BLOCK_M=4, BLOCK_N=8):
         softmax_scale=step.scale,
     )  # fmt: skip
     want, plain = step.answer(), step.answer(np.float32)
-    wrong = [(said, step.answer(**how)) for said, how in step.mistakes()]
-    for name in ("lse", "out"):
-        rows = (batch * num_heads, -1) if name == "out" else (-1,)
-        mistakes = [(said, {name: answers[name].reshape(rows)}) for said, answers in wrong]
-        expect_close(
-            name, *(x[name].reshape(rows) for x in (got, want, plain)), tile=num_heads,
-            rows="row", mistakes=mistakes,
-        )  # fmt: skip
+    for b, mistakes in enumerate(step.mistakes(BLOCK_N)):
+        for name in ("lse", "out"):
+            expect_close(
+                f"{name}[{b}]", *(x[name][b] for x in (got, want, plain)), tile=BLOCK_M,
+                rows="head", mistakes=[(said, {f"{name}[{b}]": x[name]}) for said, x in mistakes],
+            )  # fmt: skip
     return trace

@@ -21,19 +21,7 @@ def forward_mistakes(head, BLOCK_M, BLOCK_N):
     base_2 = right["m"] + right["log_l"] / math.log(2)
     yield "This is log2: lse takes the natural logarithm.", {"lse": base_2}
 
-    alpha = "alpha = exp(m_old - m_new)"
-    for sentence, options in (
-        (f"The output summed so far is not multiplied by {alpha}.", {"rescale_acc": False}),
-        (f"The sum l so far is not multiplied by {alpha}.", {"rescale_l": False}),
-        (f"Neither the output nor l, summed so far, is multiplied by {alpha}.",
-         {"rescale_acc": False, "rescale_l": False}),
-        ("The maximum is that of the last tile alone: m_new = max(m_old, rowmax(s)).",
-         {"carry_m": False}),
-        ("out was divided in the tile before: multiply it by l again before adding to it.",
-         {"divide_always": True}),
-    ):  # fmt: skip
-        yield sentence, _walk(s, v, BLOCK_N, **options)
-
+    yield from rescaling_mistakes(s, v, BLOCK_N)
     for sentence, scores in [*_other_scales(head), *_other_masks(head, BLOCK_M, BLOCK_N)]:
         yield sentence, _walk(scores, v, BLOCK_N)
     if not head.causal:
@@ -45,6 +33,32 @@ def forward_mistakes(head, BLOCK_M, BLOCK_N):
         if missing:
             one = "Key seqlen_k, which does not exist, takes part: n < seqlen_k, not n <= seqlen_k."
             yield one, _walk(*_padded(s, v, 1), BLOCK_N)
+
+
+def rescaling_mistakes(s, v, tile):
+    """Mistakes of an online softmax over the columns of scores `s`, `tile` of them at a time."""
+    alpha = "alpha = exp(m_old - m_new)"
+    for sentence, options in (
+        (f"The output summed so far is not multiplied by {alpha}.", {"rescale_acc": False}),
+        (f"The sum l so far is not multiplied by {alpha}.", {"rescale_l": False}),
+        (f"Neither the output nor l, summed so far, is multiplied by {alpha}.",
+         {"rescale_acc": False, "rescale_l": False}),
+        ("The maximum is that of the last tile alone: m_new = max(m_old, rowmax(s)).",
+         {"carry_m": False}),
+        ("out was divided in the tile before: multiply it by l again before adding to it.",
+         {"divide_always": True}),
+    ):  # fmt: skip
+        yield sentence, _walk(s, v, tile, **options)
+
+
+def beyond_mistakes(s, v, tile):
+    """Keys of the last tile that are none take part: as zeros, or as those of the tile before."""
+    length, missing = s.shape[1], -s.shape[1] % tile
+    beyond = "Keys behind the last one, in its tile, take part."
+    yield beyond, _walk(*_padded(s, v, missing), 1)
+    if missing and length > tile:
+        n = np.r_[:length, length - tile : length + missing - tile]
+        yield beyond, _walk(s[:, n], v[n], 1)
 
 
 def backward_mistakes(head, BLOCK_M, BLOCK_N):
