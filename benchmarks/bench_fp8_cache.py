@@ -101,7 +101,7 @@ def times(batch, seqlen, num_heads, num_kv_heads, room=0):
             )
         unchecked.append((rows[-2:], outs, caches, scales))
         del arrays, options, table, call
-    # Only now: after the float64 of the definition e4m3 is 10 % slower for a while.
+    # Only now: the first timing after float64 is slow, 0.280 ms for 0.247 of e4m3.
     for of_form, outs, caches, scales in unchecked:
         want = decode.definition(q, *numbers(caches, scales, q.dtype))
         for row in of_form:

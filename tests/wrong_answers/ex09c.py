@@ -9,7 +9,6 @@ IF = "if n > last_n or n < first_n:"
 S = "s = float32(-math.inf)"
 LOOP = "for n_start in range(n_first, n_stop, BLOCK_N):"
 STORE = "        store(m, acc, m_i, l_i, out, lse)\n\n    return"
-LSE = "lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf)"
 NO_SINK = [(M_I, "m_i = float32(-math.inf)"), (L_I, "l_i = float32(0.0)")]
 AT_END = "        m_safe = max(m_i, sink)\n        l_i = l_i * math.exp(m_i - m_safe) + math.exp(sink - m_safe)\n"
 
@@ -20,7 +19,7 @@ WRONG = [
     ("exp(sink) without a maximum", [NO_SINK[0], (L_I, "l_i = math.exp(sink)")]),
     ("the sink in every tile", "            l_i = add_tile(", "            l_i += math.exp(sink - m_safe)\n            l_i = add_tile("),
     ("the sink at the end, out not rescaled", [*NO_SINK, (STORE, AT_END + "        m_i = m_safe\n" + STORE)]),
-    ("the sink in lse alone", [*NO_SINK, (LSE, "lse[m] = m_i + math.log(l_i + math.exp(float32(0.5) - m_i)) if l_i > 0 else float32(0.5)")]),
+    ("the sink in lse alone", [*NO_SINK, (STORE, STORE.replace("\n\n", "\n        if tx == 0 and m < q.shape[0]:\n            lse[m] = m_i + math.log(l_i + math.exp(sink - m_i)) if l_i > 0 else sink\n\n"))]),
     ("the sink's value is 1", "            acc[i] = float32(0.0)", "            acc[i] = float32(1.0)"),
     ("the sink is subtracted from the scores", [*NO_SINK, ("s *= softmax_scale", "s = s * softmax_scale - sink")]),
     ("top-left", "p = m + seqlen_k - seqlen_q", "p = m"),
@@ -38,13 +37,12 @@ WRONG = [
     ("-1e30 for a hidden key", S, "s = float32(-1e30)"),
     ("p is set to 0, the maximum sees hidden keys", [(IF, "hidden = n > last_n or n < first_n\n            if n >= seqlen_k:"), ("math.exp(s - m_safe)  # P", "float32(0.0) if hidden else math.exp(s - m_safe)  # P")]),
     ("the maximum of this tile alone", "m_new = m_i\n", "m_new = float32(-math.inf)\n"),
-    ("acc not rescaled", "acc[i] *= alpha\n", "acc[i] *= float32(1.0)\n"),
-    ("l not rescaled", "        l_i *= alpha\n", ""),
+    ("nothing rescaled", "add_tile(acc, l_i, alpha", "add_tile(acc, l_i, float32(1.0)"),
+    ("l rescaled twice", "add_tile(acc, l_i, alpha", "add_tile(acc, l_i * alpha, alpha"),
     ("no scale", "s *= softmax_scale", "s *= float32(1.0)"),
-    ("lse without the maximum", "m_i + math.log(l_i)", "math.log(l_i)"),
+    ("lse without the maximum", "store(m, acc, m_i,", "store(m, acc, float32(0.0),"),
     ("64 m-tiles at most", "m_start = cuda.blockIdx.x * BLOCK_M", "m_start = cuda.blockIdx.x % 64 * BLOCK_M"),
     ("256 tiles at most", LOOP, "for n_start in range(n_first, min(n_stop, n_first + 256 * BLOCK_N), BLOCK_N):"),
-    ("64 columns at most", "out[m, d] = acc[i] / l_i", "out[m, d % 64] = acc[i] / l_i"),
     ("float64", L_I, "l_i = 1.0"),
 ]
 

@@ -4,8 +4,6 @@
 M_I = "m_i = float32(-math.inf)"
 S = "s = float32(-math.inf)  # a key that does not exist: exp gives 0"
 LOOP = "for n_start in range(0, seqlen_k, BLOCK_N):"
-OUT = "out[m, d] = acc[i] / l_i if l_i > 0 else float32(0.0)"
-LSE = "lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf)"
 STORE = "store(head, acc, m_i, l_i, out[b], lse[b])"
 LOAD_Q = "q_tile[ty, d] = q[b, head, d]"
 INSIDE = "inside = n_start + row < seqlen_k"
@@ -30,18 +28,12 @@ WRONG = [
     ("K/V head 0", "k_tile[row, d] = k_cache[b, n_start + row, kv_head, d]", "k_tile[row, d] = k_cache[b, n_start + row, 0, d]"),
     ("sequence 0's values", "v_tile[row, d] = v_cache[b, n_start", "v_tile[row, d] = v_cache[0, n_start"),
     ("no scale", "s *= softmax_scale", "s *= float32(1.0)"),
-    ("acc not rescaled", "acc[i] *= alpha\n", "acc[i] *= float32(1.0)\n"),
-    ("l not rescaled", "        l_i *= alpha\n", ""),
-    ("an empty sequence is NaN", OUT, "out[m, d] = acc[i] / l_i"),
-    ("an empty sequence is not written", OUT, "if l_i > 0:\n                        out[m, d] = acc[i] / l_i"),
-    ("lse of an empty sequence is 0", LSE, LSE.replace("-math.inf", "0.0")),
-    ("log2", LSE, LSE.replace("log(", "log2(")),
-    ("every thread stores lse", "if tx == 0:", "if tx >= 0:"),
+    ("nothing rescaled", "add_tile(acc, l_i, alpha", "add_tile(acc, l_i, float32(1.0)"),
+    ("l rescaled twice", "add_tile(acc, l_i, alpha", "add_tile(acc, l_i * alpha, alpha"),
     ("each head loads the keys", ROWS, "for row in range(BLOCK_N):"),
     ("columns to neighbouring rows of threads", "                for d in range(tx, HEAD_DIM, BLOCK_N):\n                    inside", "                for d in range(tx * ((HEAD_DIM + BLOCK_N - 1) // BLOCK_N), min(HEAD_DIM, (tx + 1) * ((HEAD_DIM + BLOCK_N - 1) // BLOCK_N))):\n                    inside"),
     ("a thread loads a whole key", [(ROWS, "for row in range(tx if ty == 0 else BLOCK_N, BLOCK_N, BLOCK_N):"), ("                for d in range(tx, HEAD_DIM, BLOCK_N):\n                    inside", "                for d in range(HEAD_DIM):\n                    inside")]),
     ("q is loaded in every tile", LAST, LAST + "            for d in range(tx, HEAD_DIM, BLOCK_N):\n                q_tile[ty, d] = q[b, head, d]\n"),
-    ("out is summed in HBM", OUT, "out[m, d] = float32(0.0)\n                    out[m, d] += acc[i] / l_i if l_i > 0 else float32(0.0)"),
     ("exponents held above -80", "math.exp(s - m_safe)", "(math.exp(max(s - m_safe, float32(-80.0))) if s > -math.inf else float32(0.0))"),
     ("128 tiles at most", LOOP, "for n_start in range(0, min(seqlen_k, 128 * BLOCK_N), BLOCK_N):"),
     ("256 tiles at most", LOOP, "for n_start in range(0, min(seqlen_k, 256 * BLOCK_N), BLOCK_N):"),
@@ -52,9 +44,7 @@ WRONG = [
     ("every thread computes all scores of its row", LAST, LAST + "            for c in range(BLOCK_N):\n                for d in range(HEAD_DIM):\n                    s += q_tile[ty, d] * k_tile[tx, d]\n"),
     ("seq_lens is changed", STORE, "if tx == 0:\n            seq_lens[b] = seqlen_k + 1\n        " + STORE),
     ("float64", "l_i = float32(0.0)", "l_i = 0.0"),
-    ("64 columns of out", OUT, OUT.replace("if l_i > 0", "if l_i > 0 and d < 64")),
     ("128 columns in a score", "for d in range(HEAD_DIM):\n                s +=", "for d in range(min(HEAD_DIM, 128)):\n                s +="),
-    ("32 keys of a tile", "for c in range(BLOCK_N):\n            l_i +=", "for c in range(min(BLOCK_N, 32)):\n            l_i +="),
     ("a barrier of each warp behind s_tile", "cuda.syncthreads()  # s_tile", "cuda.syncwarp()  # s_tile"),
     ("a barrier of each warp behind p_tile", "cuda.syncthreads()  # p_tile", "cuda.syncwarp()  # p_tile"),
     ("a barrier of each warp behind v_tile", "cuda.syncthreads()  # every", "cuda.syncwarp()  # every"),

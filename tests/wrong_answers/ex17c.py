@@ -7,8 +7,6 @@ TILES = "num_n_tiles = (seqlen_k + BLOCK_N - 1) // BLOCK_N"
 FIRST = "n_first = split * num_n_tiles // num_splits * BLOCK_N"
 STOP = "n_stop = (split + 1) * num_n_tiles // num_splits * BLOCK_N"
 LOOP = "for n_start in range(n_first, n_stop, BLOCK_N):"
-OUT = "out[m, d] = acc[i] / l_i if l_i > 0 else float32(0.0)"
-LSE = "lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf)"
 STORE = "store(head, acc, m_i, l_i, out_partial[split, b], lse_partial[split, b])"
 LOAD_K = "k_tile[row, d] = k_cache[b, n_start + row, kv_head, d] if inside else float32(0)"
 INSIDE = "inside = n_start + row < seqlen_k"
@@ -39,14 +37,9 @@ WRONG = [
     ("heads in turn", "head = kv_head * GROUP_SIZE + ty", "head = ty * cuda.gridDim.y + kv_head"),
     ("K/V head 0", LOAD_K, LOAD_K.replace("kv_head", "0")),
     ("no scale", "s *= softmax_scale", "s *= float32(1.0)"),
-    ("acc not rescaled", "acc[i] *= alpha\n", "acc[i] *= float32(1.0)\n"),
-    ("l not rescaled", "        l_i *= alpha\n", ""),
-    ("not divided", OUT, "out[m, d] = acc[i]"),
-    ("an idle split is NaN", OUT, "out[m, d] = acc[i] / l_i"),
-    ("an idle split is not written", OUT, "if l_i > 0:\n                        out[m, d] = acc[i] / l_i"),
-    ("lse of an idle split is 0", LSE, LSE.replace("-math.inf", "0.0")),
-    ("log2", LSE, LSE.replace("log(", "log2(")),
-    ("every thread stores lse", "if tx == 0:", "if tx >= 0:"),
+    ("nothing rescaled", "add_tile(acc, l_i, alpha", "add_tile(acc, l_i, float32(1.0)"),
+    ("l rescaled twice", "add_tile(acc, l_i, alpha", "add_tile(acc, l_i * alpha, alpha"),
+    ("not divided", "acc, m_i, l_i, out_partial", "acc, m_i, float32(1.0), out_partial"),
     ("each head loads the keys", ROWS, "for row in range(BLOCK_N):"),
     ("q is loaded in every tile", LAST, LAST + "            for d in range(tx, HEAD_DIM, BLOCK_N):\n                q_tile[ty, d] = q[b, head, d]\n"),
     ("lse is read back", STORE, STORE + "\n        if tx == 0:\n            lse_partial[split, b, head] = lse_partial[split, b, head]"),
@@ -60,9 +53,7 @@ WRONG = [
     ("float64", "l_i = float32(0.0)", "l_i = 0.0"),
     ("0 for the first maximum", M_I, "m_i = float32(0.0)"),
     ("256 splits at most", [(FIRST, "num_splits = min(256, num_splits)\n        " + FIRST), (LOOP, "for n_start in range(n_first if split < 256 else 0, n_stop if split < 256 else 0, BLOCK_N):")]),
-    ("64 columns of out", OUT, OUT.replace("if l_i > 0", "if l_i > 0 and d < 64")),
     ("128 columns in a score", "for d in range(HEAD_DIM):\n                s +=", "for d in range(min(HEAD_DIM, 128)):\n                s +="),
-    ("32 keys of a tile", "for c in range(BLOCK_N):\n            l_i +=", "for c in range(min(BLOCK_N, 32)):\n            l_i +="),
     ("a barrier of each warp behind s_tile", "cuda.syncthreads()  # s_tile", "cuda.syncwarp()  # s_tile"),
     ("a barrier of each warp behind p_tile", "cuda.syncthreads()  # p_tile", "cuda.syncwarp()  # p_tile"),
     ("a barrier of each warp behind v_tile", "cuda.syncthreads()  # every", "cuda.syncwarp()  # every"),

@@ -11,8 +11,6 @@ STORE = "store(head, acc, m_i, l_i, out_partial[split, b], lse_partial[split, b]
 TILES = "num_n_tiles = (seqlen_k + BLOCK_N - 1) // BLOCK_N"
 FIRST = "n_first = split * num_n_tiles // num_splits * BLOCK_N"
 STOP = "n_stop = (split + 1) * num_n_tiles // num_splits * BLOCK_N"
-OUT = "out[m, d] = acc[i] / l_i if l_i > 0 else float32(0.0)"
-LSE = "lse[m] = m_i + math.log(l_i) if l_i > 0 else float32(-math.inf)"
 M_I = "m_i = float32(-math.inf)"
 LAST = "            cuda.syncthreads()  # every thread is done with v_tile: safe to overwrite\n"
 COUNT = "rows, row_bytes = len(suffixes) * num_heads, 4 * head_dim"
@@ -41,15 +39,11 @@ WRONG = [
     ("256 requests at most", PLACE, PLACE + "\n        b = b % 256"),
     ("64 K/V heads at most", PLACE, PLACE + "\n        kv_head = kv_head % 64"),
     ("128 columns in a score", "for d in range(HEAD_DIM):\n                s +=", "for d in range(min(HEAD_DIM, 128)):\n                s +="),
-    ("32 keys of a tile", "for c in range(BLOCK_N):\n            l_i +=", "for c in range(min(BLOCK_N, 32)):\n            l_i +="),
     ("causal within the prefix", "if n >= seqlen_k:", "if n >= seqlen_k or n > r + seqlen_k - 2:"),
     ("no scale", "s *= softmax_scale", "s *= float32(1.0)"),
     ("-1e30 for the first maximum", M_I, "m_i = float32(-1e30)"),
     ("0 for the first maximum", M_I, "m_i = float32(0.0)"),
-    ("not divided", OUT, "out[m, d] = acc[i]"),
-    ("an idle split is NaN", OUT, "out[m, d] = acc[i] / l_i"),
-    ("lse of an idle split is 0", LSE, LSE.replace("-math.inf", "0.0")),
-    ("log2", LSE, LSE.replace("log(", "log2(")),
+    ("not divided", "acc, m_i, l_i, out_partial", "acc, m_i, float32(1.0), out_partial"),
     ("a barrier of each warp behind s_tile", "cuda.syncthreads()  # s_tile", "cuda.syncwarp()  # s_tile"),
     ("a barrier of each warp behind v_tile", "cuda.syncthreads()  # every", "cuda.syncwarp()  # every"),
     ("q is loaded in every tile", LAST, LAST + "            for d in range(tx, HEAD_DIM, BLOCK_N):\n                q_tile[ty, d] = q[b, head, d] if exists else float32(0)\n"),

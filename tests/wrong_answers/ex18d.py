@@ -37,7 +37,7 @@ WRONG = [
     ("256 pages at most", PAGE, PAGE.replace("key // PAGE_SIZE", "key // PAGE_SIZE % 256")),
     ("pages of 256 slots at most", OFFSET, "offset = key % PAGE_SIZE % 256"),
     ("128 columns of a key", "for d in range(HEAD_DIM):\n                s +=", "for d in range(min(HEAD_DIM, 128)):\n                s +="),
-    ("acc not rescaled", "acc[i] *= alpha\n", "acc[i] *= float32(1.0)\n"),
+    ("nothing rescaled", "add_tile(acc, l_i, alpha", "add_tile(acc, l_i, float32(1.0)"),
     ("-1e9 for a key that does not exist", "s = float32(-math.inf)  # a key that does not exist: exp gives 0", "s = float32(-1e9)"),
     ("float64", "l_i = float32(0.0)", "l_i = 0.0"),
     ("the table is changed", STORE, STORE + "\n        if tx == 0 and ty == 0:\n            block_table[b, 0] = 0"),
