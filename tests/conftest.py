@@ -2,6 +2,7 @@
 
 import gc
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -49,7 +50,7 @@ simt.options(compiled="never")  # no compiler in the middle of a test; engine/te
 gc.set_threshold(100_000, 20, 100)
 
 # Tests of four seconds and more, without those by which `quick` knows a kernel, and the engine's.
-# They begin first, so that no worker waits at the end for one; `quick` leaves them out.
+# Each worker begins with some, so that none is left for the end; `quick` leaves them out.
 LONG = re.compile(
     r"test_(wrong_answers|exercises)\.py|test_notebooks\.py::test_runs"
     r"|test_classroom\.py::test_(students|a_hanging)|test_workbook\.py::test_doctor_survives"
@@ -130,7 +131,19 @@ def pytest_collection_modifyitems(config, items):
         few = set(map(id, quick(items)))
         config.hook.pytest_deselected(items=[item for item in items if id(item) not in few])
         items[:] = [item for item in items if id(item) in few]
-    items.sort(key=lambda item: not LONG.search(item.nodeid))
+    items[:] = long_ones_first(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)))
+
+
+def long_ones_first(items, workers):
+    """The order in which xdist's worksteal, a run of items for each worker, spreads LONG files."""
+    long = [item for item in items if LONG.search(item.nodeid)]
+    files = sorted({item.path for item in long})
+    short = iter([item for item in items if not LONG.search(item.nodeid)])
+    for worker in range(workers):
+        own = [item for item in long if files.index(item.path) % workers == worker]
+        yield from own
+        yield from itertools.islice(short, max(0, len(items) // workers - len(own)))
+    yield from short
 
 
 def quick(items):
