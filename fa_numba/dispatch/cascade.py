@@ -133,8 +133,8 @@ def _attend_to(segment, queries, caches, attend, options):
 
     On a GPU many rows are work for the kernels of whole sequences, which read a key once for 64 or
     128 of them. Those that do not read pages by TMA take pages that lie one after the other as they
-    are; others are copied. Only Hopper's divide the keys of 16 bits: the others need rows for a
-    quarter of the SMs at least, or else the decoders are faster, though each of their tiles of
+    are; others are copied. Only Hopper's divide the keys of 16 bits: the others need rows for an
+    eighth of the SMs at least, or else the decoders are faster, though each of their tiles of
     TILE_ROWS reads the keys.
     """
     by_tma = _by_tma(queries, attend, options)
@@ -148,7 +148,7 @@ def _attend_to(segment, queries, caches, attend, options):
     many = rows > TILE_ROWS and attend is paged_attn_decode
     if not many or arrays.library_of(queries) == "numpy" or "k_scale" in options:
         return attend(queries, *caches, *tables, **options)
-    if not by_tma and 4 * heads * ceil_div(rows, MANY_ROWS) < arrays.num_sms(queries):
+    if not by_tma and 8 * heads * ceil_div(rows, MANY_ROWS) < arrays.num_sms(queries):
         return attend(queries, *caches, *tables, **options)
     pages = segment.pages[0]
     start, stop = int(pages[0]), int(pages[-1]) + 1
