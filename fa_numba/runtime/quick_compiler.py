@@ -11,9 +11,9 @@ Importing this module shortens the part of Numba before libNVVM, which is most o
   of each block, which generators ask alone; and it writes down where all variables end before it
   looks for closures and lists, which hardly a kernel has.
 
-A function of Numba is replaced if its text, and that of what the new one relies on, is the one for
-which that was written: in numba 0.68 and numba-cuda 0.30, and most from numba 0.61 on. Another one
-stays as it is. The environment variable FA_NUMBA_QUICK_COMPILER=0 leaves all as they are.
+A function of Numba is replaced only where the digest of its source is known, and of the source that
+the new function relies on. numba 0.68 with numba-cuda 0.30 has all of these sources; most are the
+same since numba 0.61. The environment variable FA_NUMBA_QUICK_COMPILER=0 replaces none.
 """
 
 import functools
@@ -26,7 +26,7 @@ from numba.core import base, cpu, targetconfig, typing
 from numba.core.types.functions import BaseFunction
 
 MOST_CALL_TYPES = 20_000  # remembered
-KNOWN = {  # what may be replaced: the digest of its text
+KNOWN = {  # name of a function of Numba -> digest of its source
     "numba.core.types.functions.BaseFunction.get_call_type": "202109a80ec4d468",
     "numba.core.base._has_loc": "a36125186f3db5bb",
     "numba.core.base.BaseContext.get_abi_sizeof": "d62321a8ccf39a59",
@@ -41,12 +41,12 @@ KNOWN = {  # what may be replaced: the digest of its text
     "numba.cuda.typing.context.BaseContext.refresh": "5663223c5bf08c7f",
     "numba.cuda.core.postproc.PostProcessor.run": "b56ef981eaa220fa",
 }
-replaced = {}  # name in KNOWN -> (class or module, name of the function, what it was)
+replaced = {}  # name in KNOWN -> (class or module, attribute, the function of Numba)
 get_call_type, call_types = BaseFunction.get_call_type, {}
 
 
 def replace(owner, name, new, *relies_on):
-    """Replace a function of a class or module if its text, and that of `relies_on`, is known."""
+    """Replace a function if its source, with that of `relies_on`, has the known digest."""
     old = getattr(owner, name)
     full_name = f"{old.__module__}.{old.__qualname__}"
     try:
@@ -61,7 +61,7 @@ def replace(owner, name, new, *relies_on):
 def remembered_call_type(function, context, args, kws):
     """The signature of a call of a function that Numba implements by rules of types alone.
 
-    Overloads and intrinsics are resolved each time: Numba then also records what it has compiled.
+    Overloads and intrinsics are not remembered: resolving one also records what it compiled.
     """
     key = function, context, tuple(args)
     signature = None if kws else call_types.get(key)

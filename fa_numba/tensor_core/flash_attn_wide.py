@@ -92,7 +92,7 @@ from fa_numba.tensor_core.fragments import (
 )
 from fa_numba.tensor_core.lazy_rescaling import make_softmax_steps
 from fa_numba.tensor_core.mainloop import make_tiles_of
-from fa_numba.tensor_core.padded_rows import pad_rows
+from fa_numba.tensor_core.padded_rows import pad_rows, rows_begin_at
 from fa_numba.tensor_core.shared_plan import (
     SharedPlan,
     clear_rows,
@@ -646,8 +646,9 @@ def rows_for_tma(k, v, query_tiles):
     query_tiles : int
         How many read a head of K and V.
     """
-    copied = k.shape[-1] % SECTOR_COLS and query_tiles >= TILES_OF_COPY
-    return pad_rows(k, v, multiple=PANEL_COLS) if copied else (k, v)
+    if query_tiles < TILES_OF_COPY or all(rows_begin_at(x, SECTOR_COLS) for x in (k, v)):
+        return k, v
+    return pad_rows(k, v, multiple=PANEL_COLS)
 
 
 @arrays.replayed

@@ -207,7 +207,7 @@ def pad_rows(*inputs, multiple=CHUNK):
     batch, _, _, cols = inputs[0].shape
     shapes = [(*x.shape[:3], padded_cols(cols, multiple)) for x in inputs]
     padded = [
-        x if _suits(x, multiple) else arrays.empty(x, shape, x.dtype)
+        x if rows_begin_at(x, multiple) else arrays.empty(x, shape, x.dtype)
         for x, shape in zip(inputs, shapes, strict=True)
     ]
     pairs = [(x, y) for x, y in zip(inputs, padded, strict=True) if x is not y]
@@ -247,7 +247,8 @@ def first_columns(cols, *inputs):
     return results
 
 
-def _suits(x, multiple):
+def rows_begin_at(x, multiple):
+    """Whether TMA takes an array, and its rows begin at multiples of so many 16-bit numbers."""
     x = arrays.facts(x)
     strides = [n for n, size in zip(x.strides[:-1], x.shape, strict=False) if size > 1]
     return checks.rows_suit_tensor_maps(x) and not any(n % (2 * multiple) for n in strides)

@@ -37,7 +37,7 @@ LAUNCHES_BYTES, ONE_LAUNCH_BYTES, GRAPH_BYTES = 2**28, 3 * 2**25, 2**33
 # A call for the rows of answers without guesses costs more than so many rows of padding: then these
 # rows join the trees, which they are as long as.
 JOINED_ROWS = 64
-# And so many for each of the chunks of prompts that join a shorter one.
+# A chunk of a prompt may be so many rows longer than one that shares its call (an estimate).
 PADDED_ROWS = 32
 TABLE_COLUMNS = 8  # block tables have a multiple of it: fewer different shapes, and so replays
 
@@ -193,8 +193,10 @@ class PagedModel:
                 overheads = [GRAPH_BYTES // config.layers] * 2
         sizes = config.heads, *config.cached[1:], itemsize
         of_some, of_all = (merge_pays(*sizes, overhead=overhead) for overhead in overheads)
+        if not of_all(single, self.lengths_of(plan)[:single].max()):
+            return None
         lengths, table = (x[:single] for x in self.sequences_of(plan))
-        if not of_all(single, lengths.max()) or len(np.unique(table[:, 0])) == single:
+        if len(np.unique(table[:, 0])) == single:
             return None
 
         def pays(sequences, keys):
@@ -253,11 +255,16 @@ class PagedModel:
         single, decoding = np.count_nonzero(plan.sizes() == 1), len(plan.decoding)
         return decoding + sum(x.request.started for x in plan.parts[: single - decoding])
 
+    def lengths_of(self, plan):
+        """Lengths of a plan's sequences."""
+        lengths = np.append(plan.decoding.rows["length"], [part.stop for part in plan.parts])
+        return lengths.astype(np.int32)
+
     def sequences_of(self, plan):
         """Lengths of a plan's sequences, and their pages; −1 past the last one."""
         rows = plan.decoding.rows
         others = self.pool.block_table([part.branch.seq for part in plan.parts])
-        lengths = np.append(rows["length"], [part.stop for part in plan.parts]).astype(np.int32)
+        lengths = self.lengths_of(plan)
         pages = ceil_div(int(lengths.max()), self.pool.page_size)
         columns = ceil_div(pages, TABLE_COLUMNS) * TABLE_COLUMNS
         table = np.full((len(lengths), columns), -1, np.int32)
