@@ -18,9 +18,11 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
-# Of a function that compiled code alone calls, never Python: Numba makes no wrappers of it,
-# which took an eighth of a job's compilation.
-inner = functools.partial(njit, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+from fa_numba.cpu import inner_functions
+
+inner = functools.partial(
+    njit, no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=inner_functions.Compiler
+)
 
 _FEATURES = {name for name, has in binding.get_host_cpu_features().items() if has}
 _X86 = binding.get_process_triple().startswith(("x86_64", "i686"))
