@@ -6,10 +6,22 @@ jobs have some 90 such functions, and nothing is left of them but what is inline
 """
 
 from numba import _dynfunc
+from numba.core import typed_passes, untyped_passes
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import LoweringPass, register_pass
-from numba.core.typed_passes import NativeLowering
+
+# They look for closures, lists, literally(), literal_unroll(), `with`, and expressions of arrays.
+WITHOUT_EFFECT = (
+    typed_passes.InlineOverloads,
+    typed_passes.NopythonRewrites,
+    untyped_passes.FindLiterallyCalls,
+    untyped_passes.InlineClosureLikes,
+    untyped_passes.InlineInlinables,
+    untyped_passes.LiteralUnroll,
+    untyped_passes.MakeFunctionToJitFunction,
+    untyped_passes.WithLifting,
+)
 
 
 class Library(JITCodeLibrary):
@@ -50,6 +62,7 @@ class Compiler(CompilerBase):
         state.library = Library(state.targetctx.codegen(), state.func_id.func_qualname)
         state.flags.no_compile = True
         passes = DefaultPassBuilder.define_nopython_pipeline(state)
-        passes.add_pass_after(Enter, NativeLowering)
+        passes.add_pass_after(Enter, typed_passes.NativeLowering)
+        passes.passes = [x for x in passes.passes if x[0] not in WITHOUT_EFFECT]
         passes.finalize()
         return [passes]

@@ -20,13 +20,10 @@ from numba.extending import intrinsic, lower_builtin, models, register_model, ty
 
 from fa_numba.cpu import inner_functions
 
+OPTIONS = {"error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False}  # no counted references
+worker = functools.partial(njit, nogil=True, **OPTIONS)  # for `threads.run`
 inner = functools.partial(
-    njit,
-    no_cpython_wrapper=True,
-    no_cfunc_wrapper=True,
-    pipeline_class=inner_functions.Compiler,
-    error_model="numpy",
-    _nrt=False,
+    njit, no_cpython_wrapper=True, pipeline_class=inner_functions.Compiler, **OPTIONS
 )
 
 _FEATURES = {name for name, has in binding.get_host_cpu_features().items() if has}
