@@ -28,7 +28,7 @@ class Library(JITCodeLibrary):
     """LLVM's code of a function and of those that it calls, as Numba wrote it."""
 
     def _optimize_functions(self, module):
-        module.data_layout = self._codegen._data_layout
+        pass
 
     def _optimize_final_module(self):
         pass
