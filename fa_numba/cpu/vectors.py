@@ -18,13 +18,11 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
 
-from fa_numba.cpu import inner_functions
+from fa_numba.cpu import inlined
 
 OPTIONS = {"error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False}  # no counted references
 worker = functools.partial(njit, nogil=True, **OPTIONS)  # for `threads.run`
-inner = functools.partial(
-    njit, no_cpython_wrapper=True, pipeline_class=inner_functions.Compiler, **OPTIONS
-)
+inner = functools.partial(njit, no_cpython_wrapper=True, pipeline_class=inlined.Compiler, **OPTIONS)
 
 _FEATURES = {name for name, has in binding.get_host_cpu_features().items() if has}
 _X86 = binding.get_process_triple().startswith(("x86_64", "i686"))

@@ -42,7 +42,7 @@ class Library(JITCodeLibrary):
 class Enter(LoweringPass):
     """Let callers find the function, by an object that Python could not call."""
 
-    _name = "enter_inner_function"
+    _name = "enter_inlined"
 
     def __init__(self):
         super().__init__()
