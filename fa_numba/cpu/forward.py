@@ -245,7 +245,7 @@ def forward(
         task = fetch_add(counter, 1)
         if task >= num_tasks:
             return
-        b, end = 0, len(sequences)  # NumPy's searchsorted takes 0.5 s to compile
+        b, end = 0, len(sequences)  # searchsorted takes longer to compile
         while end - b > 1:
             middle = (b + end) // 2
             b, end = (middle, end) if tasks_before[middle] * num_heads <= task else (b, middle)
