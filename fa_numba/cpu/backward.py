@@ -80,13 +80,13 @@ def begin(w, base, q, dout, out, num_queries, kind, head_dim, head_dim_v, lse, l
     width, width_v = tiles.round_up(head_dim, WIDTH), tiles.round_up(head_dim_v, WIDTH)
     for m in range(0, num_queries, WIDTH):
         panel, rows = base + m // WIDTH * PANEL, min(num_queries - m, WIDTH)
-        at = m * ROW
+        at, whole = m * ROW, tiles.round_up(rows, WIDTH)  # of an int of Python, pack compiles anew
         for x, to, transposed in (
             (out, base + DQ + at, panel + QT),  # for δ alone
             (dout, base + DO + at, panel + DOT),
         ):
             source = x[0] + m * x[1]
-            tiles.pack(source, x[1], rows, WIDTH, kind, head_dim_v, width_v, w, to)
+            tiles.pack(source, x[1], rows, whole, kind, head_dim_v, width_v, w, to)
             tiles.transpose(w, to, ROW, WIDTH, width_v, w, transposed, WIDTH)
         for i in range(0, WIDTH, LANES):
             delta = broadcast(ZERO)
@@ -97,7 +97,7 @@ def begin(w, base, q, dout, out, num_queries, kind, head_dim, head_dim_v, lse, l
                 delta = delta + part
             store(w, panel + DELTA + i, delta)
         to = base + Q + at
-        tiles.pack(q[0] + m * q[1], q[1], rows, WIDTH, kind, head_dim, width, w, to)
+        tiles.pack(q[0] + m * q[1], q[1], rows, whole, kind, head_dim, width, w, to)
         tiles.transpose(w, to, ROW, WIDTH, width, w, panel + QT, WIDTH)
         for r in range(base + DQ + at, base + DQ + at + WIDTH * ROW, ROW):
             for d in range(0, width, LANES):
@@ -158,7 +158,7 @@ def add_key_gradients(
     w, base : float32 array, int
         A thread's workspace, and where it begins.
     st, other : int
-        PT and DO, or DST and Q.
+        Where Pᵀ and dO begin, or dSᵀ and Q.
     sums, start, row : flat float32 array, int, int
         dV or dK: where the tile's first key is, and the numbers from one key to the next.
     first, last : int
@@ -182,8 +182,8 @@ def add_key_gradients(
                     at = base + panel * PANEL + SEEN
                     if n < w[at] or n >= w[at + 1]:
                         continue
-                a = base + panel * PANEL + st + n * WIDTH
-                b = base + other + panel * WIDTH * ROW + d
+                a = st + panel * PANEL + n * WIDTH
+                b = other + panel * WIDTH * ROW + d
                 acc = product(acc, w, a, WIDTH, 1, w, b, ROW, WIDTH)
             for i in range(ROWS):
                 for j in range(COLUMNS):
@@ -314,16 +314,16 @@ def backward(
                     to = base + DQ + i * WIDTH * ROW
                     add_query_gradients(w, base + K + keys, dst, to, rows, head_dim)
                 add_key_gradients(
-                    w, base, PT, DO, dv_sums, dv_at + n * width_v, width_v, first, last, num_keys,
-                    head_dim_v, ahead, left, right, user,
+                    w, base, base + PT, base + DO, dv_sums, dv_at + n * width_v, width_v, first,
+                    last, num_keys, head_dim_v, ahead, left, right, user,
                 )  # fmt: skip
                 add_key_gradients(
-                    w, base, DST, Q, dk_sums, dk_at + n * width, width, first, last, num_keys,
-                    head_dim, ahead, left, right, user,
+                    w, base, base + DST, base + Q, dk_sums, dk_at + n * width, width, first,
+                    last, num_keys, head_dim, ahead, left, right, user,
                 )  # fmt: skip
                 n += num_keys
             address = dq[0] + b * dq[1] + row * dq[2] + head * dq[3]
-            tiles.unpack(w, base + DQ, ROW, num_queries, kind, head_dim, address, dq[2])
+            tiles.unpack(w, base + DQ, np.int64(ROW), num_queries, kind, head_dim, address, dq[2])
         if num_parts == 1:
             for x, sums, at, dim, row_width in (
                 (dk, dk_sums, dk_at, head_dim, width),

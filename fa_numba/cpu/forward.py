@@ -159,7 +159,8 @@ def begin(w, base, address, row_bytes, num_queries, kind, head_dim, head_dim_v, 
     for m in range(0, num_queries, WIDTH):
         panel = base + m // WIDTH * PANEL
         source, rows = address + m * row_bytes, min(num_queries - m, WIDTH)
-        tiles.pack(source, row_bytes, rows, WIDTH, kind, head_dim, width, w, base + K)
+        whole = tiles.round_up(rows, WIDTH)  # WIDTH; of an int of Python, pack compiles anew
+        tiles.pack(source, row_bytes, rows, whole, kind, head_dim, width, w, base + K)
         tiles.transpose(w, base + K, ROW, WIDTH, width, w, panel + QT, WIDTH)
         for i in range(0, tiles.round_up(head_dim_v, ROWS) * WIDTH, LANES):
             store(w, panel + OT + i, broadcast(ZERO))
