@@ -15,7 +15,6 @@ from fa_numba.runtime import arrays
 from fa_numba.tensor_core import backward
 from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent
 from fa_numba.tensor_core.flash_attn_bwd_wide import flash_attn_bwd_wide
-from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.padded_rows import first_columns, pad_rows
 
 
@@ -64,10 +63,9 @@ def flash_attn_bwd_padded(
     RuntimeError
         On a GPU without wgmma.
     """
-    scale, deterministic = backward.check(
-        "flash_attn_bwd_padded", (dout, q, k, v, out, lse), softmax_scale, deterministic, HOPPER,
-        checks.check_bwd_tensor_core_padded, checks.MAX_HEAD_DIM,
-    )  # fmt: skip
+    inputs = dout, q, k, v, out, lse
+    options = softmax_scale, deterministic
+    scale, deterministic = backward.check("flash_attn_bwd_padded", inputs, *options)
     head_dim = q.shape[3]
     if head_dim > checks.MAX_BWD_HEAD_DIM:
         checks.check_no_dropout("flash_attn_bwd_padded", head_dim, dropout_p)
