@@ -731,11 +731,6 @@ def flash_attn_bwd_mma(
     -------
     dq, dk, dv, dsinks : arrays
         As of `flash_attn_bwd_persistent`.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU before Ampere, or with too little shared memory for the tiles.
     """
     name, inputs = "flash_attn_bwd_mma", (dout, q, k, v, out, lse)
     scale, deterministic = backward.check(name, inputs, softmax_scale, deterministic)

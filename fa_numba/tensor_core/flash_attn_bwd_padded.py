@@ -57,11 +57,6 @@ def flash_attn_bwd_padded(
     -------
     dq, dk, dv, dsinks : arrays
         As of `flash_attn_bwd_persistent`.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU without wgmma.
     """
     inputs = dout, q, k, v, out, lse
     options = softmax_scale, deterministic

@@ -475,11 +475,6 @@ def flash_attn_bwd_persistent(
         query heads that share a key head.
     dsinks : array of shape (num_heads,), float32
         With sinks alone.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU without wgmma.
     """
     inputs = dout, q, k, v, out, lse
     name = "flash_attn_bwd_persistent"

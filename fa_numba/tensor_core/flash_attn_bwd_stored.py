@@ -716,11 +716,6 @@ def flash_attn_bwd_stored(
     -------
     dq, dk, dv : arrays
         As of `flash_attn_bwd_persistent`.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU without wgmma.
     """
     inputs = dout, q, k, v, out, lse
     softmax_scale, _ = backward.check("flash_attn_bwd_stored", inputs, softmax_scale, False)

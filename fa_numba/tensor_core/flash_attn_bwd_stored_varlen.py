@@ -41,11 +41,6 @@ def flash_attn_bwd_stored_varlen(
     -------
     dq, dk, dv : arrays
         As of `flash_attn_bwd_varlen`.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU without wgmma.
     """
     inputs = dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k
     checks.KERNELS["flash_attn_bwd_stored_varlen"].check_packed_gradients(*inputs)

@@ -600,11 +600,6 @@ def flash_attn_bwd_tf32x3(
     -------
     dq, dk, dv, dsinks : arrays
         As of `flash_attn_bwd`.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU before Ampere, or with too little shared memory for the tiles.
     """
     name, inputs = "flash_attn_bwd_tf32x3", (dout, q, k, v, out, lse)
     scale, deterministic = backward.check(name, inputs, softmax_scale, deterministic)

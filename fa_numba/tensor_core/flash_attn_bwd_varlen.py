@@ -407,11 +407,6 @@ def flash_attn_bwd_varlen(
     dq, dk, dv, dsinks : arrays
         As of `flash_attn_bwd_persistent`.
 
-    Raises
-    ------
-    RuntimeError
-        On a GPU without wgmma.
-
     Notes
     -----
     The contents of cu_seqlens_q and cu_seqlens_k are not checked, as in

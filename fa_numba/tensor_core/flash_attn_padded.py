@@ -49,11 +49,6 @@ def flash_attn_padded(
     -------
     out, lse
         As of `flash_attn_persistent`.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU that has no wgmma.
     """
     checks.KERNELS["flash_attn_padded"].check(q, k, v)
     head_dim = q.shape[3]

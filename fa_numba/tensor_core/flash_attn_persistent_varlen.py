@@ -591,7 +591,9 @@ def flash_attn_persistent_varlen(
     score_args=(),
     sinks=None,
 ):
-    """FlashAttention-3, forward, over a packed batch: each sequence attends to itself alone.
+    """FlashAttention-3, forward, over a packed batch: 16 bits on Hopper GPUs.
+
+    Each sequence attends to itself alone.
 
     Parameters
     ----------
@@ -617,11 +619,6 @@ def flash_attn_persistent_varlen(
         0 in a row that sees no key.
     lse : array of shape (num_heads, num_tokens_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key, or its sink.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU that has no wgmma.
 
     Notes
     -----

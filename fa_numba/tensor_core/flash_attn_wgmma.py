@@ -244,11 +244,6 @@ def flash_attn_wgmma(q, k, v, *, causal=False, softmax_scale=None, cluster=1):
     -------
     out, lse : arrays
         As of `flash_attn_v2`.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU that has no wgmma.
     """
     cluster = checks.check_cluster(cluster)
     call = checks.forward_call(q, k, v, causal, softmax_scale=softmax_scale, on=REQUIREMENTS)

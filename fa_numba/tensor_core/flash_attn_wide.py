@@ -666,11 +666,6 @@ def flash_attn_wide(
     -------
     out, lse : arrays
         As of `flash_attn_v2`.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU that has no wgmma.
     """
     options = causal, window_size, softcap, None, softmax_scale
     call = checks.forward_call(q, k, v, *options, on=checks.KERNELS["flash_attn_wide"])

@@ -50,11 +50,6 @@ def flash_attn_wide_varlen(
     out, lse : arrays
         As of `flash_attn_varlen`.
 
-    Raises
-    ------
-    RuntimeError
-        On a GPU that has no wgmma.
-
     Notes
     -----
     The contents of cu_seqlens_q and cu_seqlens_k are not checked, as in

@@ -271,11 +271,6 @@ def flash_attn_ws(q, k, v, *, causal=False, softmax_scale=None):
     -------
     out, lse : arrays
         As of `flash_attn_v2`.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU that has no wgmma.
     """
     call = checks.forward_call(q, k, v, causal, softmax_scale=softmax_scale, on=REQUIREMENTS)
     if call.seqlen_k == 0:
