@@ -389,7 +389,7 @@ def torch_step_tables():
 
 
 def torch_tables():
-    """Training of a small model; then calls, forward and backward; then their host time."""
+    """Training of a small model; then calls, forward and backward."""
 
     def step(row):
         return f"{with_quartiles(row, 'ms')}, ± {row['largest difference from SDPA']}"
@@ -408,14 +408,7 @@ def torch_tables():
             mask = "causal" if row["causal"] else "full"
             column = f"d = {row['head_dim']}, n = {row['seqlen']}, {mask}, ms"
             rows.setdefault(kernel(row), {"kernel": kernel(row)})[column] = row["ms"]
-    host = {}
-    for row in record["rows"]:
-        if row["what"] == "host":
-            cells = host.setdefault(kernel(row), {"kernel": kernel(row)})
-            for how in ("in a row, µs", "after synchronizing, µs"):
-                cells[f"{row['pass']}, {how}"] = with_quartiles(row, how)
-    calls = [table(with_all_columns(list(x.values()))) for x in (rows, host) if x]
-    return training and "\n\n".join([training, *calls])
+    return training and "\n\n".join([training, table(with_all_columns(list(rows.values())))])
 
 
 @of_record("ranks")
