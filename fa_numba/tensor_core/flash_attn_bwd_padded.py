@@ -64,23 +64,13 @@ def flash_attn_bwd_padded(
     head_dim = q.shape[3]
     if head_dim > checks.MAX_BWD_HEAD_DIM:
         checks.check_no_dropout("flash_attn_bwd_padded", head_dim, dropout_p)
-    inputs = pad_rows(dout, q, k, v, out)
-    options = {
-        "causal": causal,
-        "window_size": window_size,
-        "softcap": softcap,
-        "alibi_slopes": alibi_slopes,
-        "softmax_scale": scale,
-        "deterministic": deterministic,
-        "mask": mask,
-        "mask_args": mask_args,
-        "score": score,
-        "score_args": score_args,
-        "sinks": sinks,
-    }
-    if head_dim <= checks.MAX_BWD_HEAD_DIM:
-        options |= {"dropout_p": dropout_p, "seed": seed}
-        dq, dk, dv, *dsinks = flash_attn_bwd_persistent(*inputs, lse, **options)
-    else:
-        dq, dk, dv, *dsinks = flash_attn_bwd_wide(*inputs, lse, **options)
+    attend_grad, dropout = flash_attn_bwd_persistent, {"dropout_p": dropout_p, "seed": seed}
+    if head_dim > checks.MAX_BWD_HEAD_DIM:
+        attend_grad, dropout = flash_attn_bwd_wide, {}
+    dq, dk, dv, *dsinks = attend_grad(
+        *pad_rows(dout, q, k, v, out), lse, causal=causal, window_size=window_size,
+        softcap=softcap, alibi_slopes=alibi_slopes, softmax_scale=scale,
+        deterministic=deterministic, mask=mask, mask_args=mask_args, score=score,
+        score_args=score_args, sinks=sinks, **dropout,
+    )  # fmt: skip
     return *first_columns(head_dim, dq, dk, dv), *dsinks
