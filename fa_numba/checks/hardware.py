@@ -202,7 +202,7 @@ KERNELS = {
 def check_fp8(q):
     """Raise unless a Hadamard matrix of FP8 has the size of q's rows.
 
-    `check_tensor_core` has let q pass before.
+    `KERNELS["flash_attn_fp8"].check` has let q pass before.
     """
     if q.shape[3] not in FP8_HEAD_DIMS:
         raise RefusedValueError(
