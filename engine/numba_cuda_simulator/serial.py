@@ -22,7 +22,6 @@ from .host import host_value
 from .lanes import Lanes, Undefined
 from .memory import Memory
 from .operators import Operators
-from .progress import LEAVES
 from .scopes import names, stored
 from .syntax import indices_of, parameters_of, walk
 from .transform import PREFIX, Transformer, assign, is_part, load_name
@@ -387,19 +386,24 @@ class SerialLanes(Lanes):
         if len(numbers) == 3 and numbers[2] == 0:
             return super().range_turns(exits, *bounds)  # raises
         numbers = range(*numbers)
-        return self.progress.uncounted(numbers) if exits == LEAVES else self.progress.turns(numbers)
+        return self.watched_turns(numbers, exits)
 
     def same_turns(self, values):
         return values
 
     def while_turns(self, site, waits):
         """Turn by turn, see that a while loop can end."""
-        patience = Patience(self, site, waits)
-        while True:
-            for _ in range(1 if waits else TURNS):
-                yield
-            patience.check()
-            self.progress.turn()
+        patience, turns = Patience(self, site, waits), 1
+        self.whiles.append(patience)
+        try:
+            while True:
+                for _ in range(turns):
+                    yield
+                turns = 1 if waits else min(2 * turns, TURNS)
+                patience.check()
+                self.progress.turn(self.whiles)
+        finally:
+            self.whiles.remove(patience)
 
     def defined(self, value):
         """Return the value that a variable is bound to."""

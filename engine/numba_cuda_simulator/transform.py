@@ -327,11 +327,9 @@ class Transformer(Writer):
         if not isinstance(function, ast.FunctionDef):
             self.refuse(function, "async def", "Write def.")
         arguments = function.args
-        if arguments.kwarg:
-            self.refuse(function, *STARRED)
-        if arguments.kwonlyargs:
-            what = "a keyword-only parameter", STARRED[1]
-            self.refuse(function, *what, numba_runs_it=True)
+        if arguments.kwarg or arguments.kwonlyargs:  # Numba fails at these in a device function
+            what = STARRED[0] if arguments.kwarg else "a keyword-only parameter"
+            self.refuse(function, what, STARRED[1])
         self.parameters = parameters_of(function)
         stored = names(function, ast.Store)
         self.locals = stored | set(self.parameters)

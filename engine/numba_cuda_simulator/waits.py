@@ -16,7 +16,8 @@ from .errors import UnsupportedError, thread_name
 from .syntax import walk
 
 SHORT = 0.02  # seconds, where another order of the threads is left to try (see turns.py)
-IMPATIENT_AFTER = 0.2  # seconds in which no thread has left the loop
+IMPATIENT_AFTER = 0.2  # seconds in which no thread has left a loop that waits
+FIRST_LOOK = 0.05  # seconds to the first look at another loop; to the next one twice as many
 
 
 def waits_for_memory(loop):
@@ -61,26 +62,34 @@ class Patience:
     The machine is deterministic: when memory and every variable hold what they held some
     turns ago, the loop goes round for ever. A loop that waits for memory which does not
     change is hopeless too, even if it counts its turns.
+
+    Attributes
+    ----------
+    changes : bool
+        Whether something had changed at a look.
     """
 
     def __init__(self, lanes, site, waits):
-        self.lanes, self.site, self.waits = lanes, site, waits
+        self.lanes, self.site, self.waits, self.changes = lanes, site, waits, False
         self.mask = self.memory = self.variables = None
-        self.since = time.monotonic()
+        self.since, self.interval = time.monotonic(), FIRST_LOOK
 
     def check(self):
-        now = time.monotonic()
-        if not same(self.lanes.mask, self.mask):
-            self.mask, self.since, self.memory = self.lanes.mask, now, None
+        now, moved = time.monotonic(), not same(self.lanes.mask, self.mask)
+        if self.waits:
+            self.interval = IMPATIENT_AFTER if self.lanes.turns.is_last() else SHORT
+            if moved:
+                self.mask, self.since, self.memory = self.lanes.mask, now, None
+        if now - self.since < self.interval:
             return
-        patience = IMPATIENT_AFTER if self.lanes.turns.is_last() else SHORT
-        if now - self.since < patience:
-            return
-        memory, variables = self.lanes.memory_state(), kernel_variables()
-        if self.memory is not None and same(memory, self.memory):
-            if self.waits or same(variables, self.variables):
+        memory, variables, known = self.lanes.memory_state(), kernel_variables(), self.memory
+        if known is not None:
+            rests = not moved and same(memory, known)
+            if rests and (self.waits or same(variables, self.variables)):
                 self.give_up()
-        self.memory, self.variables, self.since = memory, variables, now
+            self.changes = True
+        self.mask, self.memory, self.variables = self.lanes.mask, memory, variables
+        self.since, self.interval = now, 2 * self.interval
 
     def give_up(self):
         lanes = self.lanes

@@ -180,6 +180,31 @@ def test_a_long_launch_is_compiled(monkeypatch):
     assert known.launches == 1
 
 
+@cuda.jit
+def search(x, wanted, out):
+    i = cuda.grid(1)
+    low, high = 0, x.size
+    while low < high:
+        for _ in range(2):
+            middle = (low + high) // 2
+        if x[middle] < wanted[i]:
+            low = middle  # + 1
+        else:
+            high = middle
+    out[i] = low
+
+
+@pytest.mark.parametrize("threads", [1, 64])
+def test_a_loop_that_never_ends_stays_in_lockstep(threads, monkeypatch):
+    """Only there it is seen; some threads leave it."""
+    monkeypatch.setattr(second_gear, "WORTH", -1.0)
+    monkeypatch.setattr("numba_cuda_simulator.progress.EARLY_LOOK", 0.0)
+    x, wanted = np.arange(50.0), np.full(64, 30)
+    wanted[1::2] = 0
+    with pytest.raises(simt.errors.UnsupportedError, match="never ends"):
+        simt.run(search, 1, threads, x, wanted, np.zeros(64, int))
+
+
 def test_a_slow_one_is_given_up(monkeypatch):
     """What takes too long compiled is put back, and runs in lockstep."""
     monkeypatch.setattr(second_gear, "WORTH", -1.0)
