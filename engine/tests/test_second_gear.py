@@ -439,8 +439,3 @@ def test_traces_stay_on_the_engine(monkeypatch):
     grid, block, *args = classic.launch(classic.small)
     with simt.options(compiled="always"):
         assert simt.trace(classic.kernel, grid, block, *args).arrays["u"].loads
-
-
-def test_the_option_has_three_values():
-    with pytest.raises(ValueError, match="auto, always, never, got 'sometimes'"):
-        simt.options(compiled="sometimes")
