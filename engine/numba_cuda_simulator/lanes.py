@@ -350,16 +350,17 @@ class Lanes:
             value = value + step
         self.loop_end()
 
-    def while_begin(self, site, waits):
-        patience = self.loop_begin().patience = Patience(self, site, waits)
+    def while_begin(self, site, decided_by):
+        patience = self.loop_begin().patience = Patience(self, site, decided_by)
         self.whiles.append(patience)
 
     def while_test(self, test):
         loop = self.loops[-1]
         self.mask, _ = self.split(test)
-        loop.turns += 1
-        if loop.patience.waits or loop.turns & 63 == 0 or loop.turns & (loop.turns - 1) == 0:
-            loop.patience.check()
+        turns = loop.turns = loop.turns + 1
+        if turns > 1 and self.mask is not NOBODY:
+            if loop.patience.waits or turns & 63 == 0 or turns & (turns - 1) == 0:
+                loop.patience.check()
         self.progress.turn(self.whiles)
         return self.mask is not NOBODY
 

@@ -25,7 +25,7 @@ from .operators import Operators
 from .scopes import names, stored
 from .syntax import indices_of, parameters_of, walk
 from .transform import PREFIX, Transformer, assign, is_part, load_name
-from .waits import Patience, waits_for_memory
+from .waits import Patience, decided_by
 
 INT64 = np.int64
 TURNS = 64  # of a while loop, between two looks at whether it can end
@@ -253,8 +253,8 @@ class SerialTransformer(Transformer):
         return [loop]
 
     def s_While(self, s):
-        waits = ast.Constant(waits_for_memory(s))
-        turns = self.call("while_turns", self.site_constant(s.test), waits)
+        decides = ast.Constant(decided_by(s))
+        turns = self.call("while_turns", self.site_constant(s.test), decides)
         leave = ast.If(ast.UnaryOp(ast.Not(), self.expression(s.test)), [ast.Break()], [])
         body = self.mark([leave], s.test) + self.block(s.body)
         return [ast.For(ast.Name(self.temporary(), ast.Store()), turns, body, [])]
@@ -391,15 +391,15 @@ class SerialLanes(Lanes):
     def same_turns(self, values):
         return values
 
-    def while_turns(self, site, waits):
+    def while_turns(self, site, decided_by):
         """Turn by turn, see that a while loop can end."""
-        patience, turns = Patience(self, site, waits), 1
+        patience, turns = Patience(self, site, decided_by), 1
         self.whiles.append(patience)
         try:
             while True:
                 for _ in range(turns):
                     yield
-                turns = 1 if waits else min(2 * turns, TURNS)
+                turns = 1 if patience.waits else min(2 * turns, TURNS)
                 patience.check()
                 self.progress.turn(self.whiles)
         finally:

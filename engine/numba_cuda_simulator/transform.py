@@ -47,7 +47,7 @@ from .syntax import (
     refusal_of,
     walk,
 )
-from .waits import waits_for_memory
+from .waits import decided_by
 
 PREFIX = "_simt_"  # of every name that the engine adds to a kernel
 
@@ -865,10 +865,10 @@ class Transformer(Writer):
 
     def s_While(self, s):
         test = self.call("while_test", self.expression(s.test))
-        waits = ast.Constant(waits_for_memory(s))
+        decides = ast.Constant(decided_by(s))
         body = self.block(s.body) + [ast.Expr(self.call("next_turn"))]
         return [
-            ast.Expr(self.call("while_begin", self.site_constant(s.test), waits)),
+            ast.Expr(self.call("while_begin", self.site_constant(s.test), decides)),
             ast.While(ast.BoolOp(ast.And(), [self.call("alive"), test]), body, []),
             ast.Expr(self.call("loop_end")),
         ]
