@@ -128,8 +128,7 @@ def test_try_lock():
     ("while old < v:\n  seen = old\n  old = cuda.atomic.cas(x, 0, seen, v)", False),
 ])  # fmt: skip
 def test_which_loops_wait(loop, waits):
-    how = {True: MEMORY, False: None, None: NOTHING}[waits]
-    assert decided_by(ast.parse(loop).body[0]) == how
+    assert decided_by(ast.parse(loop).body[0]) == {True: MEMORY, False: None, None: NOTHING}[waits]
 
 
 @cuda.jit(device=True)
