@@ -17,8 +17,8 @@ a request has branches, which run, are preempted and come back together. A preem
 swapped out if there is a host pool with room, else recomputed: its branches become prompts, one
 after another, so that a later one finds the pages that they have in common.
 
-No request waits for ever: the oldest one that runs is never preempted for another one, and `submit`
-refuses one whose branches would not fit into an empty pool.
+No request waits for ever: the oldest one that runs is never preempted for another one, and
+`Engine.submit` refuses one whose branches would not fit into an empty pool.
 """
 
 from dataclasses import dataclass
@@ -157,14 +157,6 @@ class ChunkedScheduler:
         self.running, self.queue = [], FairQueue()
         self.decoding = Decoding(pool, ceil_div(max_length, pool.page_size))
         self.preemptions = self.recomputed = self.swapped = self.shared = self.read = 0
-
-    def submit(self, request):
-        """Add a request to the queue; raise ValueError if it could never run."""
-        options = request.options
-        checks.check_fits(
-            len(request.prompt), options.drawn, options.width, self.pool, self.max_branches
-        )
-        self.queue.push(request)
 
     def remove(self, request):
         """Take a request out, wherever it is, and free its pages."""
@@ -325,7 +317,7 @@ class ChunkedScheduler:
                 break
             self.queue.remove(request)
             self.running.append(request)
-            if not request.started:
+            if not request.preempted:
                 self.queue.charge(request, len(request.prompt))
             for branch in request.branches:
                 if branch.seq_on_host is not None:
@@ -371,7 +363,7 @@ class ChunkedScheduler:
                 except OutOfPagesError:
                     break
                 progress = True
-                if not request.started:
+                if request.shared is None:
                     request.shared = shared
                     self.shared += shared
                     self.read += end

@@ -51,7 +51,8 @@ class Request:
     arrived: float = field(default_factory=time.perf_counter)  # times by ``time.perf_counter``
     first_token: float | None = None
     ended: float | None = None
-    shared: int = 0  # tokens of the prompt that were found in pages
+    # Tokens of the prompt that were found in pages; None until its first ones are read
+    shared: int | None = None
     preempted: int = 0
     number: int = field(default_factory=lambda: next(_numbers))
 
