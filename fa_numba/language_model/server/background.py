@@ -1,6 +1,6 @@
 """An engine in a thread of its own, and a view of its state for other threads.
 
-Only that thread touches the engine. Other threads leave it messages, which it reads before each
+Only that thread changes the engine. Other threads leave it messages, which it reads before each
 step, so that none of them waits for a lock while a step runs.
 """
 

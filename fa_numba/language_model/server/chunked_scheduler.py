@@ -10,7 +10,7 @@ prompt is read in chunks, and no answer waits for the whole of it.
     3   first chunks of those that have no pages yet
 
 With a drafter, answers have rows for guesses besides: a row for each node of their trees. Guesses
-take no page that a token needs, and at most half of the rows that are left for prompts.
+take no page that a token of an answer needs, and at most half of the rows left for prompts.
 
 `kv_cache.Scheduler`, lesson 19's, is the same idea with whole prompts and one answer for each. Here
 a request has branches, which run, are preempted and come back together. A preempted request is
@@ -28,6 +28,7 @@ import numpy as np
 
 from fa_numba import checks
 from fa_numba.kv_cache.page_pool import OutOfPagesError, PagePool
+from fa_numba.kv_cache.scheduler import copy_sequence
 from fa_numba.language_model.server.decoding import Decoding
 from fa_numba.language_model.server.draft_tree import NO_GUESS, Ask, DraftTree
 from fa_numba.language_model.server.fair_queue import FairQueue
@@ -321,9 +322,7 @@ class ChunkedScheduler:
                 self.queue.charge(request, len(request.prompt))
             for branch in request.branches:
                 if branch.seq_on_host is not None:
-                    branch.seq, pages = _copy_sequence(
-                        self.host_pool, branch.seq_on_host, self.pool
-                    )
+                    branch.seq, pages = copy_sequence(self.host_pool, branch.seq_on_host, self.pool)
                     self.host_pool.free(branch.seq_on_host)
                     branch.seq_on_host = None
                     moves += pages
@@ -392,9 +391,7 @@ class ChunkedScheduler:
             needed = sum(self.host_pool.pages_needed(self.pool.tokens(b.seq)) for b in branches)
             if needed <= self.host_pool.num_free:
                 for branch in branches:
-                    branch.seq_on_host, pages = _copy_sequence(
-                        self.pool, branch.seq, self.host_pool
-                    )
+                    branch.seq_on_host, pages = copy_sequence(self.pool, branch.seq, self.host_pool)
                     moves += pages
         self.swapped += len(moves)
         for branch in branches:
@@ -420,14 +417,6 @@ def _end_of_reading(request, branch):
 def _part(request, branch, start, stop):
     chosen = len(request.branches) == 1 and stop == len(branch.tokens)
     return Part(request, branch, start, stop, chosen=chosen)
-
-
-def _copy_sequence(source, seq, target):
-    """Allocate a copy of `seq` in `target`; return it, and (src, dst) of its unshared pages."""
-    copy, writes = target.allocate(source.tokens(seq))
-    first_slots = writes.slot_mapping[:: target.page_size]  # of each page; −1: already there
-    pages = zip(source.pages(seq), target.pages(copy), first_slots, strict=True)
-    return copy, [(src, dst) for src, dst, slot in pages if slot >= 0]
 
 
 def _pairs(moves):
