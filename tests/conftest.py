@@ -219,6 +219,8 @@ def warm_judges(warm_processes, monkeypatch):
 @pytest.fixture
 def run_on_model(warm_processes):
     """Run a program of this folder, which uses `hopper_model`, with a case in JSON."""
+    pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
+    pytest.importorskip("greenlet", reason="threads of the model")
 
     def run(program, case):
         command = [sys.executable, Path(__file__).with_name(program), json.dumps(case)]

@@ -91,7 +91,6 @@ def test_tiles_that_do_not_fit_are_refused(rng, head_dim, options, message):
 @each_way
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_16_bit_floats(rng, dtype, deterministic):
-    pytest.importorskip("ml_dtypes")
     q, k, v = (x.astype(dtype) for x in make_qkv(rng, 1, 20, 30, 1, 1, 8))
     dout = random(rng, *q.shape).astype(dtype)
     options = {"tile_size": 16, "deterministic": deterministic}

@@ -12,8 +12,6 @@ from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME
 from fa_numba.tensor_core import flash_attn_bwd_stored as stored
 from fa_numba.tensor_core.flash_attn_bwd_stored import parts_of
 
-pytest.importorskip("greenlet", reason="threads of the model")
-
 # batch, seqlen_q, seqlen_k, heads, head_dim, causal
 CASES = [
     ((1, 130, 70, (1, 1), 264, True), {"tiles": 1}),  # a head in two parts; rows without keys

@@ -10,8 +10,6 @@ from fa_numba.analysis.machine_code import compile_kernel
 from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME
 from fa_numba.tensor_core import flash_attn_wide
 
-pytest.importorskip("greenlet", reason="threads of the model")
-
 # seqlen_q, seqlen_k, heads, head_dim, causal
 CASES = [
     ((60, 200, (1, 1), 512, False), {}),

@@ -29,9 +29,8 @@ SHARED = {(9, 0, "a"): 227 * 1024, (8, 0): 163 * 1024, (8, 6): 99 * 1024}  # of 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_out_and_lse_on_a_model(case, run_on_model):
-    pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
-    pytest.importorskip("greenlet", reason="threads of the model")
-    run_on_model("flash_decode_columns_on_model.py", dict(zip(SIZES, case, strict=True)))
+    case = dict(zip(SIZES, case, strict=True)) | {"decoder": "columns"}
+    run_on_model("decoding_on_model.py", case)
 
 
 MASK = True, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True
@@ -47,7 +46,6 @@ MASK = True, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True
     thorough((8, 6), 264, "float16", AT_RUN_TIME, (False,)),
 ])  # fmt: skip
 def test_it_stays_in_registers_and_fits(cc, head_dim, dtype, page_size, mask):
-    pytest.importorskip("ml_dtypes")
     code, tiling = compiled(cc, head_dim, dtype, page_size, mask)
     assert code.shared_bytes == 0
     assert columns.make_plan(head_dim, *tiling).bytes <= SHARED[cc]

@@ -130,7 +130,6 @@ def test_strided_views_are_read_in_place(rng):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_16_bits_are_read_as_they_are(rng, dtype):
-    pytest.importorskip("ml_dtypes")
     q, k, v = (x.astype(dtype) for x in make_qkv(rng, 2, 1, 50, 4, 2, 32))
     seq_lens = np.array([50, 21], np.int32)
     out, lse = flash_decode_wide(q, k, v, seq_lens, num_splits=2)
@@ -266,7 +265,6 @@ def test_the_kernel_has_the_tiles_of_its_tiling(head_dim, num_rows):
     ],
 )
 def test_wide_loads_stay_in_registers(head_dim, rows, dtype):
-    pytest.importorskip("ml_dtypes")
     vector_dtype = dtype if head_dim % 8 == 0 else ""
     tiling = decode_tiling(rows, head_dim)
     options = {"COLS": tiling.cols, "KEYS": tiling.keys, "BLOCKS_PER_SM": tiling.blocks_per_sm}
@@ -349,15 +347,14 @@ def test_gather_with_parts_of_other_keys_stays_in_registers(head_dim, rows, regi
 
 
 @pytest.mark.parametrize("case", [
-    ((70, 33), 4, 2, 64, 5, "token", (2, 3), 1),
-    thorough(((100, 0, 37), 4, 1, 128, None, "head", (2, 3), 2)),
-    thorough(((50, 7), 2, 1, 72, 16, "", (2, 2), 2)),
+    ((70, 33), (4, 2), 64, 5, "token", (2, 3), 1),
+    thorough(((100, 0, 37), (4, 1), 128, None, "head", (2, 3), 2)),
+    thorough(((50, 7), (2, 1), 72, 16, "", (2, 2), 2)),
 ], ids=str)  # fmt: skip
 def test_gather_on_a_model(case, run_on_model):
-    pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
-    pytest.importorskip("greenlet", reason="threads of the model")
-    sizes = "lengths num_heads num_kv_heads head_dim page_size scales ring num_splits".split()
-    run_on_model("flash_decode_gather_on_model.py", dict(zip(sizes, case, strict=True)))
+    sizes = "lengths heads head_dim page_size scales ring num_splits".split()
+    case = dict(zip(sizes, case, strict=True)) | {"decoder": "gather"}
+    run_on_model("decoding_on_model.py", case)
 
 
 @needs_compiler

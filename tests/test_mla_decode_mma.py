@@ -28,9 +28,8 @@ SHARED = {(9, 0, "a"): 227 * 1024, (8, 0): 163 * 1024, (8, 6): 99 * 1024}  # of 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_out_and_lse_on_a_model(case, run_on_model):
-    pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
-    pytest.importorskip("greenlet", reason="threads of the model")
-    run_on_model("mla_decode_on_model.py", dict(zip(SIZES, case, strict=True)))
+    case = dict(zip(SIZES, case, strict=True)) | {"decoder": "latent"}
+    run_on_model("decoding_on_model.py", case)
 
 
 @needs_compiler
@@ -42,7 +41,6 @@ def test_out_and_lse_on_a_model(case, run_on_model):
     thorough((9, 0, "a"), 48, 72, "float16", AT_RUN_TIME, True),
 ])  # fmt: skip
 def test_it_stays_in_registers_and_fits(cc, latent_dim, row_dim, dtype, page_size, causal):
-    pytest.importorskip("ml_dtypes")
     tiling = mma.choose_tiling(row_dim, SHARED[cc])
     kernel = mma.make_mla_decode_mma(latent_dim, row_dim, dtype, causal, page_size, *tiling)
     q, cache = np.zeros((1, 1, 16, row_dim), dtype), np.zeros((1, 64, row_dim), dtype)

@@ -96,7 +96,6 @@ def test_functions_of_the_user_stay_in_registers(name, head_dim, softcap):
     ],
 )
 def test_out_and_lse_on_a_model(sizes, expressions, run_on_model):
-    pytest.importorskip("greenlet", reason="threads of the model")
     *of_sequences, heads, head_dim, blocks = sizes
     case = {"name": "persistent_varlen", "sizes": of_sequences, "heads": heads, "blocks": blocks}
     run_on_model("on_model.py", case | {"head_dim": head_dim, "expressions": expressions})
