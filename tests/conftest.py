@@ -124,6 +124,7 @@ def pytest_configure(config):
         settings.load_profile("tests")
 
 
+@pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: item.path)  # the same order in all workers
     mark_thorough(items)
@@ -131,6 +132,7 @@ def pytest_collection_modifyitems(config, items):
         few = set(map(id, quick(items)))
         config.hook.pytest_deselected(items=[item for item in items if id(item) not in few])
         items[:] = [item for item in items if id(item) in few]
+    yield  # pytest leaves out what is not asked for, so that the number of items is known
     items[:] = long_ones_first(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)))
 
 
@@ -139,10 +141,12 @@ def long_ones_first(items, workers):
     long = [item for item in items if LONG.search(item.nodeid)]
     files = sorted({item.path for item in long})
     short = iter([item for item in items if not LONG.search(item.nodeid)])
+    left = len(items)
     for worker in range(workers):
+        left -= (run := left // (workers - worker))
         own = [item for item in long if files.index(item.path) % workers == worker]
         yield from own
-        yield from itertools.islice(short, max(0, len(items) // workers - len(own)))
+        yield from itertools.islice(short, max(0, run - len(own)))
     yield from short
 
 

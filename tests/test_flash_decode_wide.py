@@ -22,7 +22,7 @@ from cases import (
     strided,
     thorough,
 )
-from machine_code_cases import needs_compiler
+from machine_code_cases import in_registers, needs_compiler
 
 from fa_numba import reference, simt
 from fa_numba.analysis import Problem, traffic
@@ -300,9 +300,8 @@ def test_within_the_stated_budget(kernel):
 )
 def test_mma_stays_in_registers(head_dim, page_size):
     kernel = make_flash_decode_mma(head_dim, "float16", page_size, True)
-    code = compile_kernel(kernel, arguments(head_dim, "float16", page_size > 0), cc=(9, 0, "a"))
-    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
-    assert code.registers <= 168 and code.shared_bytes <= 16640
+    code = in_registers(kernel, arguments(head_dim, "float16", page_size > 0), registers=168)
+    assert code.shared_bytes <= 16640
     assert code.counts["LDG.128"] >= 24 * head_dim // 128
     assert not any(label.startswith(("LDS.U16", "LDG.16")) for label in code.counts)
 
@@ -323,9 +322,7 @@ def test_gather_stays_in_registers_and_fits(head_dim, rows, page_size, scales, r
         head_dim, "float16", rows, page_size, *ring, False, **options
     )
     args = arguments(head_dim, "float16", page_size > 0, scales)
-    code = compile_kernel(kernel, args, cc=(9, 0, "a"))
-    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
-    assert code.registers <= registers
+    code = in_registers(kernel, args, registers=registers)
     assert code.shared_bytes + gather.shared_bytes(head_dim, *ring, scales != "") <= 227 * 1024
     assert code.counts["LDGSTS.128"] >= 4
     if scales:  # a lane's part of K and V, two numbers an instruction, and P packed
@@ -341,9 +338,7 @@ def test_gather_with_parts_of_other_keys_stays_in_registers(head_dim, rows, regi
     constants = head_dim, "float16", rows, AT_RUN_TIME, *ring, False
     kernel = gather.make_flash_decode_gather(*constants, MORE_PARTS=True)
     *args, _ = arguments(head_dim, "float16", True, "")
-    code = compile_kernel(kernel, (*args, tuple(args[5:7])), cc=(9, 0, "a"))
-    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
-    assert code.registers <= registers
+    in_registers(kernel, (*args, tuple(args[5:7])), registers=registers)
 
 
 @pytest.mark.parametrize("case", [
