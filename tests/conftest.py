@@ -192,12 +192,12 @@ def checked():
 
 @pytest.fixture
 def poisoned(monkeypatch):
-    """New arrays hold NaN."""
+    """New arrays hold NaN, in e4m3 too, so that a number that is not written shows."""
     empty = arrays.empty
 
     def full_of_nan(like, shape, dtype=np.float32):
         made = empty(like, shape, dtype)
-        made[...] = np.nan
+        made.reshape(-1).view(np.uint8)[...] = 0xFF
         return made
 
     monkeypatch.setattr(arrays, "empty", full_of_nan)
