@@ -56,7 +56,7 @@ LONG = re.compile(
     r"|test_classroom\.py::test_(students|a_hanging)|test_workbook\.py::test_doctor_survives"
     r"|test_(handout|hostile_answers|tour)\.py|test_cpu\.py::test_files$"
     r"|test_bugs_of_others\.py::test_rows_that_see_no_key|test_compile_ahead\.py"
-    r"|test_folder\.py::test_the_wheel|test_without_numba\.py"
+    r"|test_folder\.py::test_(the_wheel|an_answer_does)|test_without_numba\.py"
     r"|test_(tensor_core_(dropout|varlen)|flash_attn_(bwd_stored|mma|split|wide)|mla_decode_mma)"
     r"\.py::\w*_in_registers"
     r"|test_launch_limits\.py::test_what_is_declared|test_machine_code\.py::test_line_numbers"
