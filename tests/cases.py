@@ -251,8 +251,13 @@ def assert_equal(got, want):
 
 
 def floor_of(options):
-    """The `floor` of `assert_close`: dropout multiplies what it keeps, and its error."""
-    return 1e-6 / (1 - options.get("dropout_p", 0))
+    """The `floor` of `assert_close`.
+
+    Dropout multiplies what it keeps, and its error. A large scale multiplies the error of the
+    scores, and gradients by itself.
+    """
+    largest = max(1, abs(options.get("softmax_scale") or 0))
+    return 1e-6 * largest**2 / (1 - options.get("dropout_p", 0))
 
 
 ROW_SHAPES = [(1, 1), (3, 7), (2, 127), (2, 128), (2, 129), (5, 300), (0, 4), (4, 0)]

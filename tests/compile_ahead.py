@@ -112,7 +112,7 @@ class Cupy(types.ModuleType):
 class Driver:
     """The CUDA driver's functions succeed and do nothing; its other names are the real ones."""
 
-    NO_RESULT = ("cuLaunchKernel", "cuKernelSetAttribute")
+    NO_RESULT = ("cuLaunchKernel", "cuLaunchKernelEx", "cuKernelSetAttribute")
 
     def __init__(self, real):
         self.real = real

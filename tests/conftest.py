@@ -76,7 +76,7 @@ COMPILES = re.compile(r"::\w*(_in_registers|budget|_fit$|cost)\w*$")
 OPTIONAL = frozenset(
     "IPython autograd cupy greenlet httpx hypothesis ipykernel ipywidgets jupytext matplotlib"
     " ml_dtypes mpi4py nbclient nbformat packaging rich starlette threadpoolctl torch uvicorn yaml"
-    "".split()
+    " z3".split()
 )
 
 
@@ -98,6 +98,16 @@ def pytest_make_collect_report(collector):
     if isinstance(collector, pytest.Directory) and report.result:
         first = len(report.result) * worker // workers
         report.result = [*report.result[first:], *report.result[:first]]
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Skip a test that imports an optional module as it runs, where that is missing."""
+    report, error = (yield), call.excinfo and call.excinfo.value
+    if isinstance(error, ImportError) and (error.name or "").split(".")[0] in OPTIONAL:
+        report.outcome = "skipped"
+        report.longrepr = str(item.path), item.location[1] + 1, f"Skipped: needs {error.name}"
     return report
 
 

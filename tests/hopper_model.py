@@ -245,6 +245,14 @@ class Model:
             (f"barrier {barrier}", thread.rank), thread.tid, num_threads
         )  # whichever threads
 
+    def let_next_kernel_begin(self):
+        pass
+
+    def wait_for_kernel_before(self):
+        """Now what the kernel before has written is visible: `late`, of arrays that hold NaN."""
+        for x, written in self.late:
+            x[...] = written
+
     def cluster_of(self, num_blocks):
         assert num_blocks == self.cluster
 

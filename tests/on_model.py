@@ -23,7 +23,17 @@ MODULES = (
     *(f"ptx.{x}" for x in ("statement", "convert", "cp_async", "counters", "mbarrier", "barriers")),
     *(
         f"ptx.{x}"
-        for x in ("halves", "ldmatrix", "mma", "tf32", "tma", "vectors", "cluster", "wgmma")
+        for x in (
+            "halves",
+            "ldmatrix",
+            "mma",
+            "tf32",
+            "tma",
+            "vectors",
+            "cluster",
+            "wgmma",
+            "dependent_launch",
+        )
     ),
     "expressions.functions",
     *("kernels.masks", "kernels.sequence_of"),

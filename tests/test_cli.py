@@ -16,6 +16,10 @@ from fa_numba.runtime import installing
 from fa_numba.workbook import catalog, cli, doctor, grader, learn, lessons, progress, tour
 from fa_numba.workbook.statement import wrapped
 
+needs_jupyterlab = pytest.mark.skipif(
+    importlib.util.find_spec("jupyterlab") is None, reason="needs jupyterlab"
+)
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -213,6 +217,7 @@ def test_a_closed_pipe_is_no_traceback(tmp_path):
     assert done.returncode == 141 and not done.stderr
 
 
+@needs_jupyterlab
 def test_learn_starts_jupyterlab_on_lesson_00(tmp_path, monkeypatch, capsys):
     started = []
     (tmp_path / "notebooks").mkdir()
@@ -232,6 +237,7 @@ def test_learn_starts_jupyterlab_on_lesson_00(tmp_path, monkeypatch, capsys):
     assert "--allow-root" not in learn.command(tmp_path, as_root=False)
 
 
+@needs_jupyterlab
 @pytest.mark.parametrize("name, opened", [("04", "04_standard_attention"), ("ex17b", "17_flash_")])
 def test_learn_opens_the_lesson_that_is_named(tmp_path, monkeypatch, capsys, name, opened):
     started = []
@@ -244,6 +250,7 @@ def test_learn_opens_the_lesson_that_is_named(tmp_path, monkeypatch, capsys, nam
     assert f"Lesson {opened[:2]} opens" in capsys.readouterr().out
 
 
+@needs_jupyterlab
 def test_learn_refuses_a_lesson_that_is_not_there(capsys):
     assert cli.main(["learn", "ex77"]) == 2
     assert "the lessons with exercises are 00 to 25" in capsys.readouterr().err

@@ -29,6 +29,9 @@ def mpiexec(world_size, *args):
     """Run the program under mpiexec: exit status and what it wrote."""
     program = [sys.executable, str(ROOT / "tests" / "mpi_program.py"), *map(str, args)]
     common = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/engine", "OMP_NUM_THREADS": "1"}
+    # Open MPI refuses root, and more ranks than cores, unless told.
+    common |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    common |= {"OMPI_MCA_rmaps_base_oversubscribe": "1"}
     command = [MPIEXEC, "-n", str(world_size), *program]
     how = {"capture_output": True, "text": True, "timeout": 120, "env": os.environ | common}
     run = subprocess.run(command, **how)

@@ -341,6 +341,11 @@ REFUSED = {
     "nothing": (
         lambda b, h, m, n: None, (), "must return one value.* got None .*expressions.py, line"),
     "rounding": (lambda b, h, m, n: round(m / 2) < n, (), "must not round a number"),
+    "the same object": (changes("if n is m: return n"), (), r"by == and !=, got `is` \(mask in"),
+    "a number by its object": (changes("if m is not n + 1: return n"), (), "got `is`"),
+    "a formatted number": (changes("y = f'{m}' == '3'"), (), "must not make a text of a number"),
+    "a type": (changes("y = isinstance(m, int)"), (), "type or identity of a number: isinstance"),
+    "an unknown exponent": (lambda b, h, m, n: m**n < 9, (), "must have no unknown exponent"),
     "no function": (3, (), "must be a function of b, h, m, n, got int"),
     "a class": (int, (), "must be a function of b, h, m, n, got type"),
     "a call": (lambda b, h, m, n: n(m), (), r"its parameters: a number is not callable \("),

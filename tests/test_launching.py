@@ -39,6 +39,9 @@ class FakeGpu:
         self.CUresult = launching.driver.CUresult
         self.CUfunction_attribute = launching.driver.CUfunction_attribute
         self.CUdevice_attribute = launching.driver.CUdevice_attribute
+        self.CUlaunchAttribute = launching.driver.CUlaunchAttribute
+        self.CUlaunchAttributeID = launching.driver.CUlaunchAttributeID
+        self.CUlaunchConfig = launching.driver.CUlaunchConfig
         self.CUkernel = self.CUdevice = self.CUstream = self.CUfunction = int
         self.shared_limit = SUCCESS
         self.context, self.primary = 0, 5
@@ -54,6 +57,16 @@ class FakeGpu:
         *sizes, stream, where, extra = sizes_stream_where_extra
         assert extra == 0
         self.launches.append((function, tuple(sizes), stream, where))
+        return (self.error,)
+
+    def cuLaunchKernelEx(self, config, function, where, extra):
+        (attribute,) = config.attrs
+        assert attribute.id.name.endswith("PROGRAMMATIC_STREAM_SERIALIZATION")
+        assert attribute.value.programmaticStreamSerializationAllowed == 1
+        grid = config.gridDimX, config.gridDimY, config.gridDimZ
+        block = config.blockDimX, config.blockDimY, config.blockDimZ
+        sizes = *grid, *block, config.sharedMemBytes
+        self.launches.append((function, sizes, int(config.hStream), where))
         return (self.error,)
 
     def cuKernelGetFunction(self, kernel):
@@ -129,6 +142,26 @@ def test_arrays_and_scalars_become_the_parameters_of_a_kernel(gpu):
     assert len(launching._prepared) == 1
     launch([x, ((6,), (4,), F4), np.float32], [1, 2, 3.0])
     assert len(launching._prepared) == 2
+
+
+def test_a_kernel_that_begins_early_is_launched_the_same(gpu, monkeypatch):
+    given = [((2,), (4,), F4), np.float32], [1 << 40, 0.5], 512
+    launch(*given)
+    launching._prepared.clear()
+    monkeypatch.setattr(scale, "begins_early", True, raising=False)
+    monkeypatch.delattr(gpu.__class__, "cuLaunchKernel")
+    assert launch(*given).begins_early
+    before, after = gpu.launches
+    assert before[:3] == after[:3] and parameters(after[3], "7qf") == [
+        0,
+        0,
+        2,
+        4,
+        1 << 40,
+        2,
+        4,
+        0.5,
+    ]
 
 
 def test_scalars_have_the_size_of_their_type(gpu):

@@ -320,7 +320,7 @@ def test_registers_occupancy_and_lint_come_from_the_compiler(folder, with_compil
 
 def test_a_kernel_that_does_not_compile_is_reported_all_the_same(folder, monkeypatch):
     def refuse(*args, **options):
-        raise TypingError("cannot unify\nthis and that")
+        raise TypingError("\x1b[1mcannot unify\nthis and that\x1b[0m")  # as colorama has it
 
     monkeypatch.setattr(fa_numba.analysis, "lint", refuse)
     one = report("mine.py:ready")

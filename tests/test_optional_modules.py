@@ -1,4 +1,4 @@
-"""A test file that needs a missing package of an extra is skipped, and one with a typo is not."""
+"""What needs a missing package of an extra, a test file or a test, is skipped; a typo is not."""
 
 import sys
 
@@ -23,4 +23,8 @@ def test_a_missing_module(request, tmp_path, monkeypatch, source, outcome, said)
     path.write_text(source)
     module = pytest.Module.from_parent(request.session, path=path)
     report = request.config.hook.pytest_make_collect_report(collector=module)
+    assert report.outcome == outcome and said in str(report.longrepr)
+    # The same import in a test
+    call = pytest.CallInfo.from_call(lambda: exec(source, {}), "call")
+    report = request.config.hook.pytest_runtest_makereport(item=request.node, call=call)
     assert report.outcome == outcome and said in str(report.longrepr)

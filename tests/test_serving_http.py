@@ -25,6 +25,9 @@ from serving_models import (
     wait_until,
 )
 
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
 from fa_numba.language_model import model
 from fa_numba.language_model.server import Options, background, serve
 from fa_numba.language_model.server.model_drafter import ModelDrafter

@@ -10,7 +10,7 @@ from numba import cuda, float32, int32, types, uint32
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 
-from fa_numba import reference
+from fa_numba import reference, simt
 from fa_numba.analysis.machine_code import compile_kernel, compiler_available
 from fa_numba.constants import FULL_WARP
 from fa_numba.kernels import dropout
@@ -134,7 +134,7 @@ def test_p_whose_rows_are_queries(instructions, block_n, seed, head, b, m, n):
 
     for p in (0.0001, 0.3, 0.5, dropout.LARGEST_ON_TENSOR_CORES):
         kept = np.zeros((16, block_n), np.uint16)
-        kernel[1, 32](kept, packed_arguments(p, seed))
+        simt.run(kernel, 1, 32, kept, packed_arguments(p, seed))
         want = mask_at(seed, p, head, b, m, n, 16, block_n)
         np.testing.assert_array_equal(kept, np.where(want, 0x3C00, 0))
 

@@ -21,7 +21,7 @@ class NotForGpuError(AssertionError):
 
 def explain_compile_error(error: BaseException, kernel) -> NotForGpuError:
     """The error of Numba about a kernel, in plain words."""
-    text = str(error)
+    text = without_colours(error)
     name = getattr(getattr(kernel, "py_func", kernel), "__name__", "the kernel")
     for pattern, words in REASONS:
         if found := re.search(pattern, f"{type(error).__name__}: {text}", re.DOTALL):
@@ -33,6 +33,11 @@ def explain_compile_error(error: BaseException, kernel) -> NotForGpuError:
     if called := re.search(r"= *(\w+)\(", source):
         reason = reason.replace("a device function returned", f"{called[1]} returned")
     return NotForGpuError(reason + (f"\n  line {line}: {source}" if line else ""))
+
+
+def without_colours(error: BaseException) -> str:
+    """The text of an error; where colorama is installed, Numba's has a terminal's codes in it."""
+    return re.sub(r"\x1b\[[\d;]*m", "", str(error))
 
 
 # Patterns of Numba's messages, and the advice to a learner. {0} is a group of the pattern.

@@ -27,6 +27,7 @@ MAX_PATHS = 512  # of "and", "or" and conditions in one function
 ENDLESS = "does a loop end only for some m or n?"
 MODULES = ("math", "numpy", "torch")  # whose functions are known, by name
 OURS = re.compile(r"(?:object of type )?'(?:Symbol|Array)'(?: object)?")  # in a message of Python's
+OF_OBJECTS = "id", "isinstance", "type"  # builtins
 KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float"}  # of a dtype
 
 
@@ -138,6 +139,11 @@ class Unassignable:
 
     __delattr__, __delitem__ = __setattr__, __setitem__
 
+    def __repr__(self):
+        if not _is_ours(sys._getframe(1)):  # the user's `print`, `str`, or formatted string
+            self.trace.refuse("must not make a text of a number")
+        return f"<{type(self).__name__}>"
+
     def _keep(self, **attributes):
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
@@ -200,6 +206,8 @@ class Symbol(Unassignable):
         return self.trace.made("sub", const(-1), self.node)
 
     def __pow__(self, power):
+        if isinstance(power, Symbol):
+            return self.__rpow__(power)
         if power not in (1, 2, 3, 4):
             self.trace.refuse(f"must have powers of 1 to 4, got {power!r}")
         product = self
@@ -436,16 +444,17 @@ def on_symbols(function, trace, made=None):
         return function
     if function in made:
         return made[function]
-    for name, place in _assigned_outside(function.__code__, function.__code__.co_freevars):
+    for message, place in _unseen(function.__code__, function.__code__.co_freevars):
 
-        def refuse(*args, name=name, place=place, **keywords):
-            trace.refuse(f"must not assign to a variable outside of it, got {name}", place)
+        def refuse(*args, message=message, place=place, **keywords):
+            trace.refuse(message, place)
 
         made[function] = refuse
         return refuse
     plain, functions = library(trace)
+    objects = {name: _of_objects(trace, getattr(builtins, name)) for name in OF_OBJECTS}
     # a function looks for builtins where its globals say when it is made
-    seen = {**function.__globals__, "__builtins__": vars(builtins) | plain}
+    seen = {**function.__globals__, "__builtins__": vars(builtins) | plain | objects}
     copy = types.FunctionType(
         function.__code__, seen, function.__name__, function.__defaults__, None
         if function.__closure__ is None
@@ -513,15 +522,36 @@ def _captured(trace, array):
     return Array(trace, position, tuple(array.shape), kind)
 
 
-def _assigned_outside(code, outer):
-    """Globals, and variables `outer` of functions around it, to which a function assigns."""
+def _of_objects(trace, function):
+    """A builtin that would say something about our symbols, and not about numbers."""
+
+    def of_others(*args):
+        if isinstance(args[0] if args else None, Unassignable):
+            trace.refuse(f"must not ask for the type or identity of a number: {function.__name__}")
+        return function(*args)
+
+    return of_others
+
+
+def _unseen(code, outer):
+    """What a function does that symbols do not see, and where: a message for each.
+
+    It assigns to globals, or to variables `outer` of functions around it; it compares two numbers
+    by `is`. On the right of `is` may stand what surely is none of them: None, or a global.
+    """
+    no_number = False
     for x in dis.get_instructions(code):
         kind = x.opname.partition("_")[2] if x.opname.startswith(("STORE_", "DELETE_")) else ""
         if kind == "GLOBAL" or (kind == "DEREF" and x.argval in outer):
-            yield x.argval, _place(code, x.offset)
+            message = f"must not assign to a variable outside of it, got {x.argval}"
+            yield message, _place(code, x.offset)
+        if x.opname == "IS_OP" and not no_number:
+            yield "must compare numbers by == and !=, got `is`", _place(code, x.offset)
+        found = x.opname.startswith(("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_ATTR"))
+        no_number = found or (x.opname == "LOAD_CONST" and not isinstance(x.argval, (int, float)))
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            yield from _assigned_outside(inner, outer)
+            yield from _unseen(inner, outer)
 
 
 def _names(code):

@@ -15,6 +15,7 @@ from pathlib import Path
 from numba.core.errors import NumbaError
 
 from fa_numba import analysis
+from fa_numba.analysis.compile_errors import without_colours
 from fa_numba.analysis.devices import Device
 from fa_numba.analysis.machine_code import CompilerMissingError, signature_of
 from numba_cuda_simulator.launch import host_value
@@ -98,7 +99,7 @@ class LaunchReport:
         except CompilerMissingError as error:
             return None, str(error)
         except (NumbaError, TypeError) as error:
-            return None, f"it does not compile for a GPU: {str(error).strip()}"
+            return None, f"it does not compile for a GPU: {without_colours(error).strip()}"
         except RuntimeError as error:  # of ptxas: too old for this NVVM, or the kernel too large
             return None, f"a compiler on this machine failed: {str(error).strip()}"
 

@@ -7,6 +7,7 @@ tf32                 float32 as two TF32 numbers, and their products by mma (sm_
 cp_async             asynchronous copies from global to shared memory, 4 or 16 bytes each (sm_80)
 tma                  copies of whole tiles by the tensor memory accelerator (sm_90)
 cluster              thread blocks that share what TMA loads (sm_90)
+dependent_launch     a kernel begins while the one before it ends (sm_90)
 mbarrier             barriers in shared memory that count arrivals and bytes (sm_90)
 barriers             named barriers (bar), the fence before TMA and wgmma, setmaxnreg
 counters             tickets and flags in global memory (atom, red.release, ld.acquire)

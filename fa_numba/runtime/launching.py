@@ -102,11 +102,14 @@ class PreparedLaunch:
         Address of `pointers`, an argument of cuLaunchKernel.
     context : int
         Handle of the context that `function` belongs to; 0 if that is not known.
+    begins_early : bool
+        Whether it may begin while the kernel before it ends (`ptx.dependent_launch`).
     """
 
     context = 0
 
-    def __init__(self, function, grid, block, shared_bytes, arguments):
+    def __init__(self, function, grid, block, shared_bytes, arguments, begins_early=False):
+        self.begins_early = begins_early
         self.function = function
         self.grid, self.block, self.shared_bytes = _pad_to_3(grid), _pad_to_3(block), shared_bytes
         self.launch_config = (*self.grid, *self.block, shared_bytes)
@@ -176,9 +179,13 @@ class PreparedLaunch:
     def enqueue(self, stream: int) -> bool:
         """Enqueue with the parameters as they are; return False without a CUDA context."""
         stream = cu_stream(stream)
-        (error,) = driver.cuLaunchKernel(
-            self.function, *self.launch_config, stream, self.pointers_at, 0
-        )
+        if self.begins_early:
+            config = early_config(*self.launch_config, stream)
+            (error,) = driver.cuLaunchKernelEx(config, self.function, self.pointers_at, 0)
+        else:
+            (error,) = driver.cuLaunchKernel(
+                self.function, *self.launch_config, stream, self.pointers_at, 0
+            )
         if not error:
             return True
         if error == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:  # in a new thread
@@ -262,7 +269,8 @@ def _prepare(key, dispatcher, grid, block, shared_bytes, device, arguments):
             _set_shared_limit(int(cukernel), shared_bytes, device, math.prod(block))
             # Launching the CUkernel costs 0.5 µs more: the driver looks up the CUfunction.
             function = value_of(driver.cuKernelGetFunction(cukernel))
-            prepared = PreparedLaunch(function, grid, block, shared_bytes, arguments)
+            early = getattr(dispatcher, "begins_early", False)
+            prepared = PreparedLaunch(function, grid, block, shared_bytes, arguments, early)
             prepared.context = current_context()
         # AttributeError, TypeError: a version of numba-cuda or cuda.bindings lacks a name used
         # here, or its functions take other arguments. NotImplementedError: Numba or ctypes lacks
@@ -514,6 +522,19 @@ def _own_stream(device):
 def cu_stream(handle: int):
     """The driver's object of a stream."""
     return driver.CUstream(handle)
+
+
+@functools.lru_cache(MAX_PREPARED)
+def early_config(*sizes_and_stream):
+    """The driver's description of a launch that may begin while the kernel before it ends."""
+    attribute, config = driver.CUlaunchAttribute(), driver.CUlaunchConfig()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    config.gridDimX, config.gridDimY, config.gridDimZ, *rest = sizes_and_stream
+    config.blockDimX, config.blockDimY, config.blockDimZ, *rest = rest
+    config.sharedMemBytes, config.hStream = rest
+    config.attrs, config.numAttrs = [attribute], 1
+    return config
 
 
 # Contexts

@@ -48,6 +48,7 @@ from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx import mbarrier
 from fa_numba.ptx.barriers import setmaxnreg_dec, setmaxnreg_inc
+from fa_numba.ptx.dependent_launch import let_next_kernel_begin
 from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
 from fa_numba.ptx.mbarrier import fence_mbarrier_init, mbarrier_arrive_expect_tx
 from fa_numba.ptx.tma import make_load_tile
@@ -459,6 +460,8 @@ def make_flash_attn_split(
         if ALIBI_BY_WGMMA:
             write_ramp(uint32(base + RAMP.start), RAMP_BYTES, int32(tid), THREADS)
         cuda.syncthreads()  # the barriers are initialized: safe to wait on
+        if PAGED:  # of a cascade, whose second kernel begins while this one ends
+            let_next_kernel_begin()
 
         index = int32(cuda.blockIdx.x)
         part = part_of(index, lse_partial.shape, seqlen_k, group_size, mask_args)

@@ -46,6 +46,7 @@ from fa_numba.kernels import e4m3
 from fa_numba.on_cuda_cores.decode_problem import Pages, divide, launch, make_page_of
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx.cp_async import cp_async_4, cp_async_16, cp_async_commit, cp_async_wait
+from fa_numba.ptx.dependent_launch import wait_for_kernel_before
 from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
 from fa_numba.ptx.statement import global_address, shared_address
 from fa_numba.ptx.vectors import load_shared_b64, store_shared_b64
@@ -137,7 +138,8 @@ def make_flash_decode_gather(
     seq_lens on the host. LEAN, for e4m3, has the same results by fewer instructions: a lane reads
     all its addresses before its first copy, so that it waits once, and `make_products_of_bytes`
     is given it. With MORE_PARTS args are parts of attention to other keys, which the first split
-    begins with (`make_add_parts`): they are read while its first keys are copied.
+    begins with (`make_add_parts`). Its first keys are copied while the kernel before it, which
+    writes the parts, ends (`ptx.dependent_launch`).
     """
     BYTES, PER_TOKEN = SCALES != "", SCALES == "token"
     PAGED, page_and_offset = PAGE_SIZE > 0, make_page_of(max(1, PAGE_SIZE))
@@ -320,6 +322,8 @@ def make_flash_decode_gather(
                 sizes,
             )  # fmt: skip
             cuda.syncwarp()  # the addresses are read: safe to overwrite
+        if MORE_PARTS:
+            wait_for_kernel_before()  # which writes the parts, and nothing that was read till here
 
         stage_index = 0
         for index in range(cuda.blockIdx.x, num_units, cuda.gridDim.x):
@@ -387,6 +391,7 @@ def make_flash_decode_gather(
             merge(states, out_partial, lse_partial, unit, group_size, seqlen_q, tid)
             cuda.syncthreads()  # merged: safe to overwrite
 
+    flash_decode_gather_kernel.begins_early = MORE_PARTS
     return flash_decode_gather_kernel
 
 
