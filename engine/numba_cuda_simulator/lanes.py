@@ -358,9 +358,9 @@ class Lanes:
         loop = self.loops[-1]
         self.mask, _ = self.split(test)
         turns = loop.turns = loop.turns + 1
-        if turns > 1 and self.mask is not NOBODY:
-            if loop.patience.waits or turns & 63 == 0 or turns & (turns - 1) == 0:
-                loop.patience.check()
+        seldom = turns & 63 and turns & (turns - 1) and not loop.patience.waits
+        if turns > 1 and self.mask is not NOBODY and not seldom:
+            loop.patience.check()
         self.progress.turn(self.whiles)
         return self.mask is not NOBODY
 
@@ -465,18 +465,12 @@ class Lanes:
 
     def grid_position(self, ndim):
         """cuda.grid(ndim)."""
-        position = tuple(
-            getattr(self.block_idx, a) * getattr(self.block_dim, a) + getattr(self.thread_idx, a)
-            for a in "xyz"[: int(ndim)]
-        )
-        return position[0] if ndim == 1 else position
+        i, b, n = self.thread_idx, self.block_idx, self.block_dim
+        return of_axes(ndim, lambda a: getattr(b, a) * getattr(n, a) + getattr(i, a))
 
     def grid_size(self, ndim):
         """cuda.gridsize(ndim)."""
-        size = tuple(
-            getattr(self.block_dim, a) * getattr(self.grid_dim, a) for a in "xyz"[: int(ndim)]
-        )
-        return size[0] if ndim == 1 else size
+        return of_axes(ndim, lambda a: getattr(self.block_dim, a) * getattr(self.grid_dim, a))
 
     def culprit(self, bad):
         """Return thread, block and ' (and n more)' of the first thread where bad holds."""
@@ -509,6 +503,14 @@ class Lanes:
         gx, gy, _ = self.grid
         number = int(number)
         return number % gx, number // gx % gy, number // (gx * gy)
+
+
+def of_axes(ndim, value):
+    """Return a number for one axis, a tuple for more."""
+    if ndim not in (1, 2, 3):
+        raise KernelError(f"cuda.grid and cuda.gridsize take 1, 2 or 3, got {ndim}")
+    found = tuple(map(value, "xyz"[: int(ndim)]))
+    return found[0] if ndim == 1 else found
 
 
 def refuse_result(name, sites=()):

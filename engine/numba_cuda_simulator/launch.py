@@ -12,7 +12,7 @@ from .errors import LaunchError, UnsupportedError, explain
 from .host import host_value
 from .lanes import Frame, Lanes, like, refuse_result
 from .memory import Memory
-from .names import COUNTED, Names, as_lane, check_kernel, member, refuse_shape
+from .names import COUNTED, Names, as_lane, check_kernel, member
 from .operators import Operators
 from .options import TOO_MUCH_SHARED, current_options
 from .progress import Progress
@@ -22,7 +22,7 @@ from .serial import SerialLanes, SerialMemory, SerialOperators, direct_arguments
 from .signatures import convert_arguments, signatures_of
 from .syntax import refusal
 from .trace import Launched, Trace
-from .transform import PREFIX, STARRED, transform
+from .transform import PREFIX, STARRED, refuse_shape, transform
 from .turns import Turns, may_wait
 from .warps import Warps
 from .watch import Watch
@@ -84,9 +84,9 @@ class Machine:
         if lockstep.result:
             refuse_result(function.__name__, [lockstep.result])
         for parameter, value in zip(lockstep.parameters, arguments, strict=False):
-            *_, is_length = lockstep.shapes.get(parameter, [True])
-            if parameter in lockstep.shapes and not (is_length and isinstance(value, tuple)):
-                refuse_shape(lockstep, parameter, parameter)
+            site, kind, is_length = lockstep.shapes.get(parameter, (None, None, True))
+            if site and not (is_length and isinstance(value, tuple)):
+                refuse_shape(site, kind, f"'{parameter}' is an argument of the kernel")
         copies = self.copies = Copies()
         values = self.lane_arguments(function, lockstep, arguments)
         try:

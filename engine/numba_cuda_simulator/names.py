@@ -17,7 +17,7 @@ import numpy as np
 from numba import cuda
 
 from .dtypes import typed
-from .errors import FieldError, KernelError, LaunchError, UnsupportedError
+from .errors import FieldError, KernelError, LaunchError
 from .host import DeviceArray, from_interface
 from .intrinsics import (
     NUMPY,
@@ -39,7 +39,7 @@ from .other_names import OF_MLIR, TRITON
 from .records import Copies, kernel_frame, records_argument
 from .reductions import FUNCTIONS
 from .signatures import convert_call, converted, signatures_of
-from .transform import PREFIX
+from .transform import PREFIX, refuse_shape
 
 # The operations that rewritten code calls, `load` as `_simt_load`, by the part that has them.
 OPERATIONS = {
@@ -353,7 +353,8 @@ class Names:
         for parameter in lockstep.shapes:
             names = call.get(parameter, call.get(parameters.index(parameter), set()))
             for origin in sorted(names & set(kernel.parameters)):
-                refuse_shape(lockstep, parameter, origin)
+                site, kind, _ = lockstep.shapes[parameter]
+                refuse_shape(site, kind, f"'{origin}' is an argument of the kernel")
 
     def position_of_call(self):
         """Return where the call stands that the kernel is making."""
@@ -364,16 +365,6 @@ class Names:
 def itself(values):
     """literal_unroll(values): loops over a tuple are unrolled anyway."""
     return values
-
-
-def refuse_shape(lockstep, parameter, origin):
-    site, kind, _ = lockstep.shapes[parameter]
-    raise UnsupportedError(
-        f"{kind}: the shape must be a compile-time constant, but '{origin}' is an argument of "
-        "the kernel",
-        sites=[site],
-        hint="Make it a global, or build the kernel in a factory function.",
-    )
 
 
 def as_lane(value):

@@ -114,10 +114,8 @@ class Progress:
             self.turn(whiles)
 
     def turn(self, whiles):
-        """Note a turn of a while loop, whose length nobody knows: it is guessed.
-
-        whiles : the `Patience` of each that is running. Only here it is seen that one never ends.
-        """
+        """Note a turn of a loop whose length nobody knows: it is guessed; whiles: see `Lanes`."""
+        # That a loop never ends is seen in lockstep alone.
         if self.gear is not None and all(patience.changes for patience in whiles):
             spent = time.process_time() - self.spent
             if spent > EARLY_LOOK:

@@ -29,13 +29,14 @@ import inspect
 import linecache
 import operator
 import os
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
 from .errors import Site, UnsupportedError
 from .progress import LEAVES
-from .scopes import find_homes, find_numbers, find_unsure_reads, names
+from .scopes import find_homes, find_numbers, find_unsure_reads, names, stored
 from .syntax import (
     REFUSED,
     FromEnd,
@@ -669,17 +670,20 @@ class Transformer(Writer):
         """cuda.shared.array and cuda.local.array need a shape known at compile time."""
         shape = next((k.value for k in node.keywords if k.arg == "shape"), None)
         shape = node.args[0] if node.args else shape
-        nodes = walk(shape) if shape is not None else []
-        sized = {
-            x.args[0]
-            for x in nodes
-            if getattr(x, "args", ()) and getattr(x.func, "id", "") == "len"
-        }
-        for x in nodes:
+        kind, known = ast.unparse(node.func), assigned_once(self.function)
+        nodes = [(x, x) for x in walk(shape)] if shape is not None else []
+        sized = set()
+        for x, shown in nodes:  # and what the variables are made of
+            named = getattr(getattr(x, "value", None), "attr", "")
+            if isinstance(x, ast.Attribute) and named in ("blockDim", "gridDim"):
+                refuse_shape(self.site(shown), kind, f"{ast.unparse(x)} is known at the launch")
+            if getattr(x, "args", ()) and getattr(x.func, "id", "") == "len":
+                sized.add(x.args[0])
             if isinstance(x, ast.Name) and x.id in self.parameters:
-                found = self.site(x), ast.unparse(node.func), x in sized
                 if x.id not in self.shape_parameters or x not in sized:
-                    self.shape_parameters[x.id] = found
+                    self.shape_parameters[x.id] = self.site(shown), kind, x in sized
+            elif isinstance(x, ast.Name) and x.id in known:
+                nodes += [(y, shown) for y in walk(known.pop(x.id))]
 
     # ------------------------------------------------------------------ statements
 
@@ -890,6 +894,26 @@ class Transformer(Writer):
     def s_Assert(self, s):
         message = s.msg if s.msg else ast.Constant("")
         return [ast.Expr(self.call("assert_", self.expression(s.test), thunk(message)))]
+
+
+def refuse_shape(site, kind, why):
+    raise UnsupportedError(
+        f"{kind}: the shape must be a compile-time constant, but {why}",
+        sites=[site],
+        hint="Make it a global, or build the kernel in a factory function.",
+    )
+
+
+def assigned_once(function):
+    """Return what the variables hold that are assigned once."""
+    counts, found = Counter(stored(function)), {}
+    for s in (s for s in walk(function) if isinstance(s, ast.Assign)):
+        pairs = [(s.targets[0], s.value)]
+        if isinstance(s.targets[0], ast.Tuple) and isinstance(s.value, ast.Tuple):
+            pairs = zip(s.targets[0].elts, s.value.elts, strict=False)
+        for target, value in pairs:
+            found |= {name: value for name in names(target, ast.Store) if counts[name] == 1}
+    return found
 
 
 def is_atomic(function):

@@ -82,12 +82,8 @@ class Patience:
 
     The machine is deterministic: when memory and every variable hold what they held some
     turns ago, the loop goes round for ever. A loop that waits for memory which does not
-    change is hopeless too, even if it counts its turns.
-
-    Attributes
-    ----------
-    changes : bool
-        Whether something had changed at a look.
+    change is hopeless too, even if it counts its turns. `changes` tells whether a look has found
+    another state than the look before.
     """
 
     def __init__(self, lanes, site, decided_by):

@@ -5,7 +5,6 @@ prints how many of them were wrong.
 """
 
 import sys
-import traceback
 from unittest import mock
 
 import greenlet_oracle
@@ -20,7 +19,6 @@ from numba_cuda_simulator import launch
 
 CHUNK = 10  # programs per test: few enough names, and a failure says which seed
 NUM_SEEDS = 120
-THOROUGH = pytest.mark.thorough
 
 
 def run_oracle(program, kernel, **options):
@@ -89,7 +87,9 @@ CHECKS = check_answer, check_without_a_barrier, check_compiled
 @pytest.mark.parametrize(
     "check, first",
     [
-        pytest.param(check, x, marks=THOROUGH if i % 4 or check is check_compiled else [])
+        pytest.param(
+            check, x, marks=pytest.mark.thorough if i % 4 or check is check_compiled else []
+        )
         for check in CHECKS
         for i, x in enumerate(range(0, NUM_SEEDS, CHUNK))
     ],
@@ -106,10 +106,9 @@ def main(count, first=0):
         for seed in range(first, first + count):
             try:
                 check(random_program(seed))
-            except Exception:
-                traceback.print_exc()
-                wrong.append(seed)
-        print(f"{check.__name__}: {count} programs, {len(wrong)} wrong {wrong or ''}", flush=True)
+            except Exception as error:
+                wrong.append(error)  # its text has the seed
+        print(f"{check.__name__}: {count} programs, {len(wrong)} wrong", *wrong, flush=True)
 
 
 if __name__ == "__main__":
