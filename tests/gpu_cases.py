@@ -30,3 +30,19 @@ def as_tile(x):
     row, col = np.mgrid[:rows, :cols]
     tile[layouts.tile_offset(row, col, rows) // 2] = x.view(np.uint16)
     return tile.view(np.uint8)
+
+
+def integers(rng, shape, dtype):
+    """Small ones: their products and sums are exact."""
+    return rng.integers(-4, 5, shape).astype(dtype)
+
+
+def run(kernel, threads, *args, blocks=1, shared_bytes=0):
+    """Launch one thread block, or some; NumPy arrays come back changed."""
+    import cupy
+
+    on_gpu = [cupy.asarray(x) if isinstance(x, np.ndarray) else x for x in args]
+    kernel[blocks, threads, cuda.default_stream(), shared_bytes](*on_gpu)
+    for x, changed in zip(args, on_gpu, strict=True):
+        if isinstance(x, np.ndarray):
+            x[...] = changed.get()

@@ -2,13 +2,11 @@
 
 import json
 import sys
-import types
 
 import numpy as np
 import on_model
-from flash_decode_gather_on_model import DecodeModel
-from hopper_model import GlobalArray, replace_instructions
-from numba import cuda
+from decoding_on_model import DecodeModel
+from hopper_model import GlobalArray
 
 from fa_numba import reference
 from fa_numba.kv_cache import cascade_plan
@@ -24,10 +22,8 @@ def main(shared, lengths, seqlen_q, heads, head_dim, page_size):
     The decoder has two splits; the first kernel ten, most of them without keys.
     """
     model = DecodeModel(seed=sum(lengths))
-    modules = replace_instructions(model, MODULES)
-    on_model.pretend(model, modules, False, "added", 2, 1)
-    model.dynamic, cuda.shared.array = cuda.shared.array, model.static_array
-    cuda.shfl_sync = model.shuffle
+    modules = model.replace_instructions(MODULES)
+    on_model.pretend(model, vars(modules).values(), False, "added", 2, 1)
 
     def launch(kernel, grid, block, *args, shared_bytes=0):
         model.launch(kernel, grid, block[0], *map(addressed, args))
@@ -44,11 +40,9 @@ def main(shared, lengths, seqlen_q, heads, head_dim, page_size):
         return GlobalArray(model, x) if of_addresses else x
 
     arrays.launch = launch
-    decoding, gather, split, shared_segment = modules[-4:]
-    decoding.math = types.SimpleNamespace(log2=lambda x: np.log2(np.float32(x)))  # of 0, too
-    gather.splits_and_grid = lambda *args: (2, (3,))
-    tiling_of = split.tiling_of
-    split.tiling_of = lambda call: (tiling_of(call)[0], 10)
+    modules.flash_decode_gather.splits_and_grid = lambda *args: (2, (3,))
+    tiling_of = modules.flash_attn_split.tiling_of
+    modules.flash_attn_split.tiling_of = lambda call: (tiling_of(call)[0], 10)
     rng, (num_heads, num_kv_heads) = np.random.default_rng(0), heads
     most = -(-max(lengths) // page_size)
     order = rng.permutation(len(lengths) * most).astype(np.int32)
@@ -62,7 +56,7 @@ def main(shared, lengths, seqlen_q, heads, head_dim, page_size):
     assert segment.pages.size == shared
     tables = plan.block_table, plan.seq_lens, segment.block_table
     options = {"causal": True, "softcap": 0.0, "softmax_scale": None}
-    out, lse = shared_segment.attend_together(q, k, v, *tables, **options)
+    out, lse = modules.shared_segment.attend_together(q, k, v, *tables, **options)
     exact = (x.astype(float) for x in (q, k, v))
     want, want_lse = reference.paged_attention(
         *exact, table, np.array(lengths, np.int32), causal=True

@@ -64,8 +64,6 @@ def test_heads_of_a_group_may_be_rows(rng, monkeypatch):
 
 
 def test_two_launches_on_a_model(run_on_model):
-    pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
-    pytest.importorskip("greenlet", reason="threads of the model")
     case = {"shared": 9, "lengths": [150, 220, 170], "seqlen_q": 2}
     sizes = {"heads": [4, 2], "head_dim": 64, "page_size": 16}
     run_on_model("shared_segment_on_model.py", case | sizes)

@@ -239,7 +239,6 @@ def test_a_mask_a_score_and_sinks_stay_within_the_stated_budget(name):
     "packed, dtype, targets", [(False, "float32", EACH_END), thorough(True, "bfloat16", TARGETS)]
 )
 def test_gradients_of_score_args_stay_within_the_stated_budget(packed, dtype, targets):
-    pytest.importorskip("ml_dtypes")
     q, lse, starts = np.zeros((1, 3, 1, 64), dtype), np.zeros((1, 1, 3), np.float32), ()
     inputs = q, q, q, q, q, lse
     if packed:
@@ -265,7 +264,6 @@ def test_gradients_of_score_args_stay_within_the_stated_budget(packed, dtype, ta
     + [thorough(name, "bfloat16", TARGETS[:1]) for name in ATTENTION if name not in MAIN],
 )
 def test_16_bits_stay_within_the_same_budget(name, dtype, targets):
-    pytest.importorskip("ml_dtypes")
     for kernel, args in launches(name, dtype=dtype):
         for code in check_budget(kernel, args, targets):
             assert "call" not in code.ptx  # as Numba computes in 16 bits
@@ -274,7 +272,6 @@ def test_16_bits_stay_within_the_same_budget(name, dtype, targets):
 @pytest.mark.parametrize("dtype, paged", [("bfloat16", True), thorough("float32", False)])
 def test_latent_decoding_stays_within_the_stated_budget(dtype, paged):
     """DeepSeek's rows of 576 numbers and 16 heads; then the ⊕ of partial rows of 512."""
-    pytest.importorskip("ml_dtypes")
     q, cache = np.zeros((1, 1, 16, 576), dtype), np.zeros((1, 64, 576), dtype)
     options = {"block_table": np.zeros((1, 1), np.int32)} if paged else {}
     options |= {"softmax_scale": 0.1, "causal": True}
@@ -317,7 +314,6 @@ def test_any_k_of_a_warp_stays_in_registers(k):
     "num_cols, dtype", [(1000, "float32"), thorough(32_768, "bfloat16"), (40_000, "float16")]
 )
 def test_a_packet_is_one_load_and_one_store(num_cols, dtype):
-    pytest.importorskip("ml_dtypes")
     x = np.zeros((1, num_cols), dtype)
     for kernel, args in launches_of(fa_numba.softmax_registers, x):
         code = compile_kernel(kernel, args, cc=(9, 0, "a"))
@@ -331,7 +327,6 @@ def test_a_packet_is_one_load_and_one_store(num_cols, dtype):
     [thorough(65_536, False, True), (65_535, True, True), (50_257, True, False)],
 )
 def test_packed_rows_stay_in_registers(num_cols, cut, aligned, dtype):
-    pytest.importorskip("ml_dtypes")
     x, packets = np.zeros((2, num_cols), dtype), -(-num_cols // 8192)
     code = compile_kernel(make_softmax_packed(packets, dtype, cut, aligned), (x, x), cc=(9, 0, "a"))
     check(code)
@@ -352,7 +347,6 @@ def test_packed_rows_stay_in_registers(num_cols, cut, aligned, dtype):
     ],
 )
 def test_rows_that_begin_at_any_address_are_moved_in_packets(function, num_rows, num_cols, dtype):
-    pytest.importorskip("ml_dtypes")
     x = np.zeros((num_rows, num_cols), dtype)
     topk = [5] if function is fa_numba.softmax_topk_warps else []
     kernel, args = launches_of(lambda x: function(x, *topk), x)[0]

@@ -188,8 +188,6 @@ def nearly_same_bits(x, y):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_sixteen_bits(rng, dtype):
-    if dtype == "bfloat16":
-        pytest.importorskip("ml_dtypes")
     q, k, v = (x.astype(dtype) for x in make_qkv(rng, 1, 40, 40, 4, 2, 8))
     dout = random(rng, *q.shape).astype(dtype)
     options = {"layout": "zigzag", "causal": True, "attn": like_a_kernel(numpy_attn)}

@@ -120,7 +120,6 @@ def test_functions_of_the_user(rng, method, dtype):
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 @pytest.mark.parametrize("method", ["zigzag", "striped", "ulysses"])
 def test_the_error_of_16_bits_is_that_of_one_device(rng, method, world_size):
-    pytest.importorskip("ml_dtypes")
     q, k, v = (x.astype("bfloat16") for x in make_qkv(rng, 1, 701, 701, 16, 4, 128))
     dout = random(rng, *q.shape).astype("bfloat16")
     want = whole_and_grads(q, k, v, dout, causal=True)
@@ -137,7 +136,6 @@ def test_the_error_of_16_bits_is_that_of_one_device(rng, method, world_size):
 @pytest.mark.parametrize("causal", [False, True])
 def test_partial_results_of_hopper_kernels_are_float32(rng, causal):
     needs_hopper()
-    pytest.importorskip("ml_dtypes")
     q, k, v = (x.astype("bfloat16") for x in make_qkv(rng, 1, 1100, 1300, 16, 4, 128))
     dout = random(rng, *q.shape).astype("bfloat16")
     args = [on_gpu(x) for x in (q, k, v)]
@@ -169,7 +167,6 @@ def test_merge_on_the_gpu(rng):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_tree_decode(rng, dtype):
-    pytest.importorskip("ml_dtypes")
     q, k, v = (x.astype(dtype) for x in make_qkv(rng, 2, 1, 1001, 8, 2, 128))
     shards = [shard(on_gpu(x), "contiguous", 4) for x in (k, v)]
     done = run_ranks(tree_decode, 4, [on_gpu(q)] * 4, *shards, seqlen=1001)

@@ -1,5 +1,6 @@
 """few_cases picks few cases that meet all that is to be met."""
 
+import os
 from itertools import product
 from types import SimpleNamespace
 
@@ -38,6 +39,16 @@ def test_the_cases_that_are_left_out_are_thorough():
     assert marks == {"test_x.py::test[2-0]": "thorough", "test_x.py::test[3-1]": "thorough"}
 
 
+@pytest.fixture
+def conftest(pytestconfig):
+    (found,) = (
+        plugin
+        for plugin in pytestconfig.pluginmanager.get_plugins()
+        if hasattr(plugin, "mark_thorough") and hasattr(plugin, "pytest_configure")
+    )
+    return found
+
+
 @pytest.mark.parametrize(
     "given, used",
     [
@@ -47,12 +58,17 @@ def test_the_cases_that_are_left_out_are_thorough():
         ("", ""),
     ],
 )
-def test_thorough_cases_run_where_they_are_named(pytestconfig, given, used):
-    (conftest,) = (
-        plugin
-        for plugin in pytestconfig.pluginmanager.get_plugins()
-        if hasattr(plugin, "mark_thorough") and hasattr(plugin, "pytest_configure")
-    )
+def test_thorough_cases_run_where_they_are_named(conftest, given, used):
     config = SimpleNamespace(option=SimpleNamespace(markexpr=given))
     conftest.pytest_configure(config)
     assert config.option.markexpr == used
+
+
+def test_each_worker_begins_with_long_tests(conftest, request):
+    """In this run, as xdist's worksteal divides it; so each file's fixtures are made once."""
+    items, begin = request.session.items, 0
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    files = {item.path for item in items if conftest.LONG.search(item.nodeid)}
+    for worker in range(min(workers, len(files))):
+        assert conftest.LONG.search(items[begin].nodeid)
+        begin += (len(items) - begin) // (workers - worker)

@@ -6,7 +6,6 @@ Each case has a process of its own, because the model replaces names of Numba.
 import pytest
 from cases import thorough
 
-pytest.importorskip("greenlet", reason="needs greenlet")
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 
 SLOPES = (0.5, 0.25, 0.125, 1)

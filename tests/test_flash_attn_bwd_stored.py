@@ -3,16 +3,14 @@
 import numpy as np
 import pytest
 from cases import thorough
+from machine_code_cases import in_registers, needs_compiler
 from numba import types
-from test_tensor_core import MAP, float32_3d, needs_compiler, stated_registers
+from test_tensor_core import MAP, float32_3d
 
 from fa_numba.analysis import devices
-from fa_numba.analysis.machine_code import compile_kernel
 from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME
 from fa_numba.tensor_core import flash_attn_bwd_stored as stored
 from fa_numba.tensor_core.flash_attn_bwd_stored import parts_of
-
-pytest.importorskip("greenlet", reason="threads of the model")
 
 # batch, seqlen_q, seqlen_k, heads, head_dim, causal
 CASES = [
@@ -76,8 +74,5 @@ def test_products_stay_in_registers(head_dim, causal, dtype, window, softcap):
 
 
 def check(kernel, args, size):
-    code = compile_kernel(kernel, args, cc=(9, 0, "a"))
-    assert code.registers <= stated_registers(kernel)
-    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
-    assert "C75" not in code.report  # ptxas serialises products, or ignores setmaxnreg
+    code = in_registers(kernel, args)
     assert size + code.shared_bytes <= devices.device("H100").shared_bytes_per_block

@@ -13,13 +13,12 @@ from gpu_cases import ON_A_GPU, cupy_on_a_gpu
 from numba import cuda
 
 cupy = cupy_on_a_gpu(hopper=True)
-pytestmark = ON_A_GPU
+pytestmark = [*ON_A_GPU, pytest.mark.usefixtures("poisoned")]
 
 from tensor_core_bwd_kernels import copy_windows  # noqa: E402
 
 from fa_numba import reference  # noqa: E402
 from fa_numba.ptx import layouts  # noqa: E402
-from fa_numba.runtime import arrays  # noqa: E402
 from fa_numba.runtime.tensor_maps import tensor_map  # noqa: E402
 from fa_numba.tensor_core import flash_attn_bwd_varlen as varlen  # noqa: E402
 from fa_numba.tensor_core import packed_backward  # noqa: E402
@@ -83,22 +82,12 @@ def make_packed(rng, case, *, alibi=False, **mask):
     return args, want, plain, mask
 
 
-def poisoned(like, shape, dtype=np.float32, make=arrays.empty):
-    """As `arrays.empty`, full of NaN."""
-    made = make(like, shape, dtype)
-    made.view(np.uint8).fill(0xFF)
-    return made
-
-
 def gradients(args, options, order=ADDED):
     """dq, dk and dv, computed into memory full of NaN, the parts of dQ summed in this order."""
     args = [cupy.asarray(x) for x in args]
     options = {n: cupy.asarray(x) if n == "alibi_slopes" else x for n, x in options.items()}
     options["deterministic"] = order == ORDERED
-    with (
-        patch.object(arrays, "empty", poisoned),
-        patch.object(varlen, "fastest_order", lambda *_: order),
-    ):
+    with patch.object(varlen, "fastest_order", lambda *_: order):
         return flash_attn_bwd_varlen.__wrapped__(*args, **options)
 
 

@@ -165,7 +165,6 @@ def test_an_index_that_is_not_there():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_sinks_have_any_dtype_and_their_gradient_has_it(rng, dtype):
-    pytest.importorskip("ml_dtypes")
     q, k, v = (x.astype(dtype) for x in arrays_of(rng, 13, 45, 45))
     sinks = rng.standard_normal(4).astype(dtype)
     out, lse = fa_numba.flash_attn_v2(q, k, v, sinks=sinks)

@@ -153,7 +153,6 @@ def test_tiles_end_with_the_last_block(seqlen_q):
 )
 def test_out_and_lse_on_a_model(seqlen_q, seqlen_k, heads, causal, run_on_model):
     """The kernel's source on a model of the instructions, in a process of its own."""
-    pytest.importorskip("greenlet", reason="threads of the model")
     sizes = {"seqlen_q": seqlen_q, "seqlen_k": seqlen_k, "heads": heads, "head_dim": 64}
     run_on_model("flash_attn_fp8_on_model.py", sizes | {"causal": causal, "slices": 2})
 

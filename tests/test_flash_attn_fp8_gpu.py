@@ -3,8 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from gpu_cases import ON_A_GPU, cupy_on_a_gpu
-from numba import cuda
+from gpu_cases import ON_A_GPU, cupy_on_a_gpu, run
 
 cupy = cupy_on_a_gpu(hopper=True)
 pytestmark = ON_A_GPU
@@ -13,20 +12,11 @@ import tensor_core_kernels as kernels  # noqa: E402
 
 from fa_numba import reference  # noqa: E402
 from fa_numba.ptx import layouts, wgmma  # noqa: E402
-from fa_numba.runtime import arrays  # noqa: E402
 from fa_numba.tensor_core import quantize_fp8  # noqa: E402
 from fa_numba.tensor_core.flash_attn_fp8 import flash_attn_fp8  # noqa: E402
 
 E4M3 = ml_dtypes.float8_e4m3fn
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-
-
-def run(kernel, threads, *args, shared_bytes=0):
-    """Launch one thread block; NumPy arrays come back changed."""
-    on_gpu = [cupy.asarray(x) for x in args]
-    kernel[1, threads, cuda.default_stream(), shared_bytes](*on_gpu)
-    for x, changed in zip(args, on_gpu, strict=True):
-        x[...] = changed.get()
 
 
 def as_tile(x, width):
@@ -194,19 +184,6 @@ def plain(q, k, v, causal, block_n=128):
     lse[l > 0] += np.log(l[l > 0])
     p /= np.where(l > 0, l, 1)[..., None]
     return np.einsum("bhmn,bnhd->bmhd", p, v), lse
-
-
-@pytest.fixture
-def poisoned(monkeypatch):
-    """Every new array holds NaN, in e4m3 too."""
-    empty = arrays.empty
-
-    def full_of_nan(*args):
-        made = empty(*args)
-        made.view(np.uint8)[...] = 0xFF
-        return made
-
-    monkeypatch.setattr(arrays, "empty", full_of_nan)
 
 
 @pytest.mark.parametrize("dtype, case", [("float16", case) for case in CASES] + BFLOAT16, ids=str)

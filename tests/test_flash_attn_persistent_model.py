@@ -8,7 +8,6 @@ import pytest
 from cases import thorough
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
-pytest.importorskip("greenlet", reason="threads of the model")
 
 # seqlen_q, seqlen_k, heads, head_dim, causal
 CASES = [

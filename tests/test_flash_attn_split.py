@@ -244,7 +244,6 @@ def test_each_tile_of_keys_is_in_one_split(num_splits, heads, seqlen_q, seqlen_k
     ],
 )
 def test_pages_on_a_model(sizes, heads, head_dim, options, run_on_model):
-    pytest.importorskip("greenlet", reason="threads of the model")
     case = {"name": "split", "sizes": sizes, "heads": heads, "head_dim": head_dim}
     run_on_model("on_model.py", case | options)
 

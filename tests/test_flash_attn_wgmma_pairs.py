@@ -8,7 +8,6 @@ import pytest
 from cases import thorough
 
 pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
-pytest.importorskip("greenlet", reason="threads of the model")
 
 from tensor_core_kernels import HOPPER
 from test_tensor_core import MAP, SIZES, float32_3d, half, needs_compiler

@@ -1,17 +1,14 @@
 """flash_decode_columns without a GPU: on a model of the instructions, and its machine code."""
 
-import re
-
 import expression_cases
 import numpy as np
 import pytest
 from cases import thorough
-from machine_code_cases import needs_compiler
+from machine_code_cases import in_registers, needs_compiler
 from test_dispatch import aligned, gpu  # noqa: F401
 from test_flash_decode_wide import arguments
 
 import fa_numba
-from fa_numba.analysis.machine_code import compile_kernel
 from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME
 from fa_numba.tensor_core import flash_decode_columns as columns
 
@@ -29,9 +26,8 @@ SHARED = {(9, 0, "a"): 227 * 1024, (8, 0): 163 * 1024, (8, 6): 99 * 1024}  # of 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_out_and_lse_on_a_model(case, run_on_model):
-    pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
-    pytest.importorskip("greenlet", reason="threads of the model")
-    run_on_model("flash_decode_columns_on_model.py", dict(zip(SIZES, case, strict=True)))
+    case = dict(zip(SIZES, case, strict=True)) | {"decoder": "columns"}
+    run_on_model("decoding_on_model.py", case)
 
 
 MASK = True, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True
@@ -47,7 +43,6 @@ MASK = True, (AT_RUN_TIME, AT_RUN_TIME), float(AT_RUN_TIME), True
     thorough((8, 6), 264, "float16", AT_RUN_TIME, (False,)),
 ])  # fmt: skip
 def test_it_stays_in_registers_and_fits(cc, head_dim, dtype, page_size, mask):
-    pytest.importorskip("ml_dtypes")
     code, tiling = compiled(cc, head_dim, dtype, page_size, mask)
     assert code.shared_bytes == 0
     assert columns.make_plan(head_dim, *tiling).bytes <= SHARED[cc]
@@ -71,10 +66,7 @@ def compiled(cc, head_dim, dtype, page_size, mask, options=None, expression_args
     args = [*arguments(head_dim, dtype, page_size > 0)]
     args[8] = np.zeros(1, np.float32) if len(mask) == len(MASK) else args[8]  # alibi_slopes
     args[-1] = expression_args
-    code = compile_kernel(kernel, args, cc=cc)
-    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
-    (registers,) = re.search(r"budget +(\d+) registers", kernel.py_func.__doc__).groups()
-    assert code.registers <= int(registers)
+    code = in_registers(kernel, args, cc=cc)
     assert "call" not in code.ptx
     return code, tiling
 

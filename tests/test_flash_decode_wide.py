@@ -22,7 +22,7 @@ from cases import (
     strided,
     thorough,
 )
-from machine_code_cases import needs_compiler
+from machine_code_cases import in_registers, needs_compiler
 
 from fa_numba import reference, simt
 from fa_numba.analysis import Problem, traffic
@@ -130,7 +130,6 @@ def test_strided_views_are_read_in_place(rng):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_16_bits_are_read_as_they_are(rng, dtype):
-    pytest.importorskip("ml_dtypes")
     q, k, v = (x.astype(dtype) for x in make_qkv(rng, 2, 1, 50, 4, 2, 32))
     seq_lens = np.array([50, 21], np.int32)
     out, lse = flash_decode_wide(q, k, v, seq_lens, num_splits=2)
@@ -266,7 +265,6 @@ def test_the_kernel_has_the_tiles_of_its_tiling(head_dim, num_rows):
     ],
 )
 def test_wide_loads_stay_in_registers(head_dim, rows, dtype):
-    pytest.importorskip("ml_dtypes")
     vector_dtype = dtype if head_dim % 8 == 0 else ""
     tiling = decode_tiling(rows, head_dim)
     options = {"COLS": tiling.cols, "KEYS": tiling.keys, "BLOCKS_PER_SM": tiling.blocks_per_sm}
@@ -302,9 +300,8 @@ def test_within_the_stated_budget(kernel):
 )
 def test_mma_stays_in_registers(head_dim, page_size):
     kernel = make_flash_decode_mma(head_dim, "float16", page_size, True)
-    code = compile_kernel(kernel, arguments(head_dim, "float16", page_size > 0), cc=(9, 0, "a"))
-    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
-    assert code.registers <= 168 and code.shared_bytes <= 16640
+    code = in_registers(kernel, arguments(head_dim, "float16", page_size > 0), registers=168)
+    assert code.shared_bytes <= 16640
     assert code.counts["LDG.128"] >= 24 * head_dim // 128
     assert not any(label.startswith(("LDS.U16", "LDG.16")) for label in code.counts)
 
@@ -325,9 +322,7 @@ def test_gather_stays_in_registers_and_fits(head_dim, rows, page_size, scales, r
         head_dim, "float16", rows, page_size, *ring, False, **options
     )
     args = arguments(head_dim, "float16", page_size > 0, scales)
-    code = compile_kernel(kernel, args, cc=(9, 0, "a"))
-    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
-    assert code.registers <= registers
+    code = in_registers(kernel, args, registers=registers)
     assert code.shared_bytes + gather.shared_bytes(head_dim, *ring, scales != "") <= 227 * 1024
     assert code.counts["LDGSTS.128"] >= 4
     if scales:  # a lane's part of K and V, two numbers an instruction, and P packed
@@ -343,21 +338,18 @@ def test_gather_with_parts_of_other_keys_stays_in_registers(head_dim, rows, regi
     constants = head_dim, "float16", rows, AT_RUN_TIME, *ring, False
     kernel = gather.make_flash_decode_gather(*constants, MORE_PARTS=True)
     *args, _ = arguments(head_dim, "float16", True, "")
-    code = compile_kernel(kernel, (*args, tuple(args[5:7])), cc=(9, 0, "a"))
-    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
-    assert code.registers <= registers
+    in_registers(kernel, (*args, tuple(args[5:7])), registers=registers)
 
 
 @pytest.mark.parametrize("case", [
-    ((70, 33), 4, 2, 64, 5, "token", (2, 3), 1),
-    thorough(((100, 0, 37), 4, 1, 128, None, "head", (2, 3), 2)),
-    thorough(((50, 7), 2, 1, 72, 16, "", (2, 2), 2)),
+    ((70, 33), (4, 2), 64, 5, "token", (2, 3), 1),
+    thorough(((100, 0, 37), (4, 1), 128, None, "head", (2, 3), 2)),
+    thorough(((50, 7), (2, 1), 72, 16, "", (2, 2), 2)),
 ], ids=str)  # fmt: skip
 def test_gather_on_a_model(case, run_on_model):
-    pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
-    pytest.importorskip("greenlet", reason="threads of the model")
-    sizes = "lengths num_heads num_kv_heads head_dim page_size scales ring num_splits".split()
-    run_on_model("flash_decode_gather_on_model.py", dict(zip(sizes, case, strict=True)))
+    sizes = "lengths heads head_dim page_size scales ring num_splits".split()
+    case = dict(zip(sizes, case, strict=True)) | {"decoder": "gather"}
+    run_on_model("decoding_on_model.py", case)
 
 
 @needs_compiler

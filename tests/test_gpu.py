@@ -680,7 +680,6 @@ DTYPE_MASK = {"causal": True, "softcap": 20.0, "alibi": True}
 )
 @pytest.mark.parametrize("name", [*dtype_cases.ATTENTION, *dtype_cases.OTHERS])
 def test_16_bits(name, size, dtype, library):
-    pytest.importorskip("ml_dtypes")
     if size == "large" and name == "linear_attn_taylor2":
         pytest.skip("a state of megabytes for every token")
     options = [DTYPE_MASK] if name in dtype_cases.ATTENTION else []
@@ -692,7 +691,6 @@ def test_16_bits(name, size, dtype, library):
 @pytest.mark.parametrize("library", ["cupy", "torch", "numba"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_results_of_16_bits_are_of_the_library_and_dtype_small(dtype, library):
-    pytest.importorskip("ml_dtypes")
     q, k, v, _ = make_case((2, 17, 33, 2, 2, 64, False))
     q, k, v = (to_library(library, x.astype(dtype)) for x in (q, k, v))
     for name in ("flash_attn_v1", "flash_attn_v2"):

@@ -42,7 +42,6 @@ def test_sizes(rng, latent_dim, rope_dim, num_heads):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("page_size", [thorough(None), 64])
 def test_16_bits(rng, dtype, page_size):
-    pytest.importorskip("ml_dtypes")
     q, cache, *tables = make_latent_case(rng, [70, 9], 2, 3, 40, 9, page_size)
     arrays = q.astype(dtype), cache.astype(dtype), *tables
     out, _ = check_latent_decode(*arrays, softmax_scale=SCALE, latent_dim=40, causal=True)

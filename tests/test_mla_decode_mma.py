@@ -1,11 +1,9 @@
 """mla_decode_mma without a GPU: on a model of the instructions, and its machine code."""
 
-import re
-
 import numpy as np
 import pytest
 from cases import thorough
-from machine_code_cases import needs_compiler
+from machine_code_cases import in_registers, needs_compiler
 
 import fa_numba
 from fa_numba.analysis.machine_code import compile_kernel
@@ -28,9 +26,8 @@ SHARED = {(9, 0, "a"): 227 * 1024, (8, 0): 163 * 1024, (8, 6): 99 * 1024}  # of 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_out_and_lse_on_a_model(case, run_on_model):
-    pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
-    pytest.importorskip("greenlet", reason="threads of the model")
-    run_on_model("mla_decode_on_model.py", dict(zip(SIZES, case, strict=True)))
+    case = dict(zip(SIZES, case, strict=True)) | {"decoder": "latent"}
+    run_on_model("decoding_on_model.py", case)
 
 
 @needs_compiler
@@ -42,17 +39,14 @@ def test_out_and_lse_on_a_model(case, run_on_model):
     thorough((9, 0, "a"), 48, 72, "float16", AT_RUN_TIME, True),
 ])  # fmt: skip
 def test_it_stays_in_registers_and_fits(cc, latent_dim, row_dim, dtype, page_size, causal):
-    pytest.importorskip("ml_dtypes")
     tiling = mma.choose_tiling(row_dim, SHARED[cc])
     kernel = mma.make_mla_decode_mma(latent_dim, row_dim, dtype, causal, page_size, *tiling)
     q, cache = np.zeros((1, 1, 16, row_dim), dtype), np.zeros((1, 64, row_dim), dtype)
     out, lse = np.zeros((1, 1, 1, 16, latent_dim), "f4"), np.zeros((1, 1, 16, 1), "f4")
     table = np.zeros((1, 1), np.int32) if page_size else NO_TABLE
     parts = np.zeros(1, np.int32), out, lse, np.float32(1), *pages_of(2)
-    code = compile_kernel(kernel, (q, cache, table, *parts), cc=cc)
-    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
-    (registers,) = re.search(r"budget +(\d+) registers", kernel.py_func.__doc__).groups()
-    assert code.registers <= int(registers) and code.shared_bytes == 0
+    code = in_registers(kernel, (q, cache, table, *parts), cc=cc)
+    assert code.shared_bytes == 0
     assert mma.make_plan(row_dim, *tiling).bytes <= SHARED[cc]
     assert code.counts["LDGSTS.128"] >= 2 * (row_dim * tiling.block_n // 2048)
     assert "call" not in code.ptx

@@ -55,7 +55,6 @@ def test_an_empty_part_is_not_read(rng):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_rounding_is_that_of_numpy(rng, dtype):
-    pytest.importorskip("ml_dtypes")
     x = random(rng, 3, 100, 2)[:, ::2]
     got = running_state.convert(x, np.dtype(dtype))
     np.testing.assert_array_equal(got, x.astype(dtype), strict=True)

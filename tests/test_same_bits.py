@@ -112,8 +112,6 @@ def test_unsigned_indices_are_those_of_flash_attn_v2(rng, shape, causal):
 @pytest.mark.parametrize("mask", [*MASKS.values(), {"dropout_p": 0.4}], ids=[*MASKS, "dropout"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_unsigned_indices_under_a_mask(rng, mask, dtype):
-    if dtype == "bfloat16":
-        pytest.importorskip("ml_dtypes")
     arrays = (x.astype(dtype) for x in make_qkv(rng, 2, 21, 37, 4, 2, 9))
     check_unsigned(*arrays, **mask_options(mask, 4), block_m=4, block_n=8)
 

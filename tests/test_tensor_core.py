@@ -12,7 +12,7 @@ import pytest
 import tensor_core_bwd_kernels
 import tensor_core_kernels
 from cases import thorough
-from machine_code_cases import needs_compiler, stated_registers
+from machine_code_cases import in_registers, needs_compiler, stated_registers
 from numba import typeof, types
 from tensor_core_kernels import AMPERE, HOPPER
 
@@ -219,10 +219,7 @@ def test_kernels_stay_in_registers_and_products_overlap(name, head_dim, dtype, c
 def test_short_tiles_stay_in_registers(seqlen, causal):
     tiling = persistent_tiling(64, seqlen, causal, seqlen_q=seqlen)
     kernel = flash_attn_persistent.make_flash_attn_persistent(64, tiling, causal, "float16")
-    code = compile_kernel(kernel, (*PERSISTENT, types.float32, *MASK_ARGS), cc=(9, 0, "a"))
-    assert code.registers <= stated_registers(kernel)
-    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
-    assert "C75" not in code.report
+    code = in_registers(kernel, (*PERSISTENT, types.float32, *MASK_ARGS))
     size = make_plan(64, tiling).bytes
     assert size + code.shared_bytes <= devices.device("H100").shared_bytes_per_block
 
@@ -237,10 +234,7 @@ def test_out_in_float32_stays_in_registers():
     maps, (_, *others) = PERSISTENT[:3], PERSISTENT[3:]
     out = types.Array(types.float32, 4, "C")
     arguments = *maps, out, *others, types.float32, *MASK_ARGS
-    code = compile_kernel(kernel, arguments, cc=(9, 0, "a"))
-    assert code.registers <= stated_registers(kernel)
-    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
-    assert "C75" not in code.report
+    code = in_registers(kernel, arguments)
     assert exponentials_beside_p_v(code) >= tiling.block_n // 2
     assert moves_before_products(code) == 0
 
@@ -261,10 +255,7 @@ def test_another_head_dim_of_v_stays_in_registers(head_dim, head_dim_v, causal):
     kernel = flash_attn_persistent.make_flash_attn_persistent(
         head_dim, tiling, causal, "bfloat16", HEAD_DIM_V=head_dim_v
     )
-    code = compile_kernel(kernel, (*PERSISTENT, types.float32, *MASK_ARGS), cc=(9, 0, "a"))
-    assert code.registers <= stated_registers(kernel)
-    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
-    assert "C75" not in code.report
+    code = in_registers(kernel, (*PERSISTENT, types.float32, *MASK_ARGS))
     assert exponentials_beside_p_v(code) >= tiling.block_n // 2
     assert moves_before_products(code) == 0
 
@@ -298,10 +289,7 @@ def test_masks_stay_in_registers(head_dim, causal, window, softcap, alibi):
         head_dim, tiling, causal, "float16", window, softcap, alibi
     )
     slopes = types.Array(types.float32, 1, "A") if alibi else types.float32
-    code = compile_kernel(kernel, (*PERSISTENT, slopes, *MASK_ARGS), cc=(9, 0, "a"))
-    assert code.registers <= stated_registers(kernel)
-    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
-    assert "C75" not in code.report
+    code = in_registers(kernel, (*PERSISTENT, slopes, *MASK_ARGS))
     size = make_plan(head_dim, tiling, ALIBI=alibi).bytes
     assert size + code.shared_bytes <= devices.device("H100").shared_bytes_per_block
     if not softcap:
@@ -359,10 +347,7 @@ def test_numbers_at_run_time_stay_in_registers(head_dim, mask):
         head_dim, tiling, mask.causal, "float16", *constants[1:]
     )
     slopes = types.Array(types.float32, 1, "A") if mask.alibi else types.float32
-    code = compile_kernel(kernel, (*PERSISTENT, slopes, *MASK_ARGS), cc=(9, 0, "a"))
-    assert code.registers <= stated_registers(kernel)
-    assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
-    assert "C75" not in code.report
+    code = in_registers(kernel, (*PERSISTENT, slopes, *MASK_ARGS))
     if not mask.softcap:
         assert exponentials_beside_p_v(code) >= tiling.block_n // 2
         assert moves_before_products(code) == 0

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from few_cases import pairs
-from gpu_cases import ON_A_GPU, as_tile, cupy_on_a_gpu
+from gpu_cases import ON_A_GPU, as_tile, cupy_on_a_gpu, integers, run
 from numba import cuda
 
 cupy = cupy_on_a_gpu()
@@ -45,13 +45,18 @@ GROUPS = [
     (1, 500, 500, 16, 2, (192, 128), True),
 ]
 
-each_function = pytest.mark.parametrize(
-    "backward",
-    [
-        pytest.param(flash_attn_bwd_persistent, marks=needs_hopper, id="persistent"),
-        pytest.param(persistent_by_arrival, marks=needs_hopper, id="persistent_by_arrival"),
-        pytest.param(flash_attn_bwd_mma, id="mma"),
-    ],
+FUNCTIONS = flash_attn_bwd_persistent, persistent_by_arrival, flash_attn_bwd_mma
+
+
+def case_of(backward, *more):
+    marks = () if backward is flash_attn_bwd_mma else needs_hopper
+    return pytest.param(backward, *more, marks=marks, id=backward.__name__)
+
+
+each_function = pytest.mark.parametrize("backward", map(case_of, FUNCTIONS))
+each_head_dim = pytest.mark.parametrize(
+    "backward, head_dim",
+    [*(case_of(function, 64) for function in FUNCTIONS), case_of(flash_attn_bwd_wide, 192)],
 )
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
 each_way = pytest.mark.parametrize("deterministic", [False, True], ids=["atomic", "deterministic"])
@@ -90,19 +95,6 @@ def named(case):
     size = "small" if case in SMALL else "large"
     heads, head_dims = f"h{num_heads}_{num_kv_heads}", "_".join(map(str, np.ravel(head_dim)))
     return f"{size}-b{batch}-{seqlen_q}x{seqlen_k}-{heads}-d{head_dims}{'-causal' * causal}"
-
-
-def run(kernel, threads, *args, shared_bytes=0, num_blocks=1):
-    """Launch; NumPy arrays come back changed."""
-    on_gpu = [cupy.asarray(x) for x in args]
-    kernel[num_blocks, threads, cuda.default_stream(), shared_bytes](*on_gpu)
-    for x, changed in zip(args, on_gpu, strict=True):
-        x[...] = changed.get()
-
-
-def integers(rng, shape, dtype):
-    """Small ones: their products and sums are exact."""
-    return rng.integers(-4, 5, shape).astype(dtype)
 
 
 @needs_hopper
@@ -144,7 +136,7 @@ def test_vectors(rng, dtype):
 
 def test_counters_small():
     counters, ticket_of, seen = (np.zeros(n, np.uint32) for n in (2, 1000, 1000))
-    run(kernels.counters_kernel, 1, counters, ticket_of, seen, num_blocks=1000)
+    run(kernels.counters_kernel, 1, counters, ticket_of, seen, blocks=1000)
     assert sorted(seen) == list(range(1000)) and (seen == ticket_of).all()
     assert (counters == 1000).all()
 
@@ -198,6 +190,19 @@ def assert_right(got, want, plain):
         assert error.max(initial=0) <= allowed, f"{name}: {error.max()} > {allowed} at {where}"
 
 
+def check_twice(backward, case, dtype, deterministic):
+    """The second time has the same bits, but for dQ where the order of its sums is not fixed."""
+    args, want, plain = make_case(case, dtype)
+    options = {"causal": case[-1], "deterministic": deterministic}
+    for x in args[1:4]:  # NaN in the memory that the gradients are likely to get
+        cupy.full(x.nbytes, 0xFF, np.uint8)
+    got = backward(*args, **options)
+    assert_right(got, want, plain)
+    again = backward(*args, **options)
+    for x, y in list(zip(got, again, strict=True))[0 if deterministic else 1 :]:
+        assert (x.view(np.uint8) == y.view(np.uint8)).all()
+
+
 @pytest.mark.few(
     lambda backward, case, dtype, deterministic: [
         *pairs(backward, case),
@@ -213,13 +218,7 @@ def assert_right(got, want, plain):
     ids=lambda x: x if isinstance(x, str) else named(x),
 )
 def test_backward(backward, case, dtype, deterministic):
-    args, want, plain = make_case(case, dtype)
-    options = {"causal": case[-1], "deterministic": deterministic}
-    got = backward(*args, **options)
-    assert_right(got, want, plain)
-    again = backward(*args, **options)
-    for x, y in list(zip(got, again, strict=True))[0 if deterministic else 1 :]:
-        assert (x.view(np.uint8) == y.view(np.uint8)).all()
+    check_twice(backward, case, dtype, deterministic)
 
 
 ALL_MASKS = {"window_size": (90, 70), "softcap": 15.0, "alibi_slopes": True}
@@ -246,16 +245,20 @@ def slopes_of(num_heads):
     return np.float32(2) ** -np.arange(1, num_heads + 1, dtype=np.float32)
 
 
+def check_mask(backward, mask, dtype, case, **options):
+    args, want, plain = make_masked_case(case, dtype, tuple(mask.items()))
+    options |= {"causal": case[-1], **mask}
+    if "alibi_slopes" in mask:
+        options["alibi_slopes"] = cupy.asarray(slopes_of(case[3]))
+    assert_right(backward(*args, **options), want, plain)
+
+
 @needs_hopper
 @pytest.mark.few(lambda backward, mask, case: [case, *pairs(backward, case[-2], tuple(mask))])
 @pytest.mark.parametrize("backward", [flash_attn_bwd_persistent, persistent_by_arrival])
 @pytest.mark.parametrize("mask, dtype, case", MASKED, ids=name_of_mask)
 def test_masks_of_persistent_small(mask, dtype, case, backward):
-    args, want, plain = make_masked_case(case, dtype, tuple(mask.items()))
-    options = {"causal": case[-1], **mask}
-    if "alibi_slopes" in mask:
-        options["alibi_slopes"] = cupy.asarray(slopes_of(case[3]))
-    assert_right(backward(*args, **options), want, plain)
+    check_mask(backward, mask, dtype, case)
 
 
 @needs_hopper
@@ -284,15 +287,7 @@ def test_groups_in_parts(case, parts, dtype):
     ids=lambda x: x if isinstance(x, str) else named(x).replace("large", "small"),
 )
 def test_another_head_dim_of_v(case, dtype, deterministic):
-    args, want, plain = make_case(case, dtype)
-    options = {"causal": case[-1], "deterministic": deterministic}
-    for x in args[1:4]:  # NaN in the memory that the gradients are likely to get
-        cupy.full(x.nbytes, 0xFF, np.uint8)
-    got = flash_attn_bwd_persistent(*args, **options)
-    assert_right(got, want, plain)
-    again = flash_attn_bwd_persistent(*args, **options)
-    for x, y in list(zip(got, again, strict=True))[0 if deterministic else 1 :]:
-        assert (x.view(np.uint8) == y.view(np.uint8)).all()
+    check_twice(flash_attn_bwd_persistent, case, dtype, deterministic)
 
 
 WIDE = [
@@ -329,15 +324,7 @@ WIDE_LARGE = [
     ids=lambda x: x if isinstance(x, str) else named(x).replace("large", "small" * (x in WIDE)),
 )
 def test_wide(case, dtype, deterministic):
-    args, want, plain = make_case(case, dtype)
-    options = {"causal": case[-1], "deterministic": deterministic}
-    for x in args[1:4]:  # NaN in the memory that the gradients are likely to get
-        cupy.full(x.nbytes, 0xFF, np.uint8)
-    got = flash_attn_bwd_wide(*args, **options)
-    assert_right(got, want, plain)
-    again = flash_attn_bwd_wide(*args, **options)
-    for x, y in list(zip(got, again, strict=True))[0 if deterministic else 1 :]:
-        assert (x.view(np.uint8) == y.view(np.uint8)).all()
+    check_twice(flash_attn_bwd_wide, case, dtype, deterministic)
 
 
 @needs_hopper
@@ -353,11 +340,7 @@ def test_wide(case, dtype, deterministic):
     ids=name_of_mask,
 )
 def test_masks_of_wide_small(mask, dtype, case, deterministic):
-    args, want, plain = make_masked_case(case, dtype, tuple(mask.items()))
-    options = {"causal": case[-1], "deterministic": deterministic, **mask}
-    if "alibi_slopes" in mask:
-        options["alibi_slopes"] = cupy.asarray(slopes_of(case[3]))
-    assert_right(flash_attn_bwd_wide(*args, **options), want, plain)
+    check_mask(flash_attn_bwd_wide, mask, dtype, case, deterministic=deterministic)
 
 
 @needs_hopper
@@ -366,30 +349,6 @@ def test_bad_head_dim_of_wide_small(head_dim):
     x, lse = cupy.ones((1, 8, 2, head_dim), np.float16), cupy.ones((1, 2, 8), np.float32)
     with pytest.raises(ValueError, match="head_dim"):
         flash_attn_bwd_wide(x, x, x, x, x, lse)
-
-
-@needs_hopper
-@each_way
-def test_strided_arrays_of_wide_small(deterministic):
-    rng = np.random.default_rng(0)
-    x = cupy.asarray(rng.standard_normal((2, 5, 4, 150, 192)).astype(np.float16))
-    strided = [x[:, i].transpose(0, 2, 1, 3) for i in range(5)]  # heads before seqlen
-    lse = cupy.asarray(rng.standard_normal((2, 4, 150)).astype(np.float32) + 9)
-    packed = [cupy.ascontiguousarray(x) for x in strided]
-    got = flash_attn_bwd_wide(*strided, lse, deterministic=True)
-    want = flash_attn_bwd_wide(*packed, lse, deterministic=deterministic)
-    for x, y in list(zip(got, want, strict=True))[0 if deterministic else 1 :]:
-        assert (x == y).all()
-
-
-@needs_hopper
-@each_way
-@pytest.mark.parametrize("seqlen_q, seqlen_k", [(0, 20), (20, 0)])
-def test_nothing_to_see_of_wide_small(seqlen_q, seqlen_k, deterministic):
-    q, k = (cupy.ones((1, n, 2, 256), np.float16) for n in (seqlen_q, seqlen_k))
-    lse = cupy.full((1, 2, seqlen_q), -np.inf, np.float32)
-    for x in flash_attn_bwd_wide(q, q, k, k, q, lse, deterministic=deterministic):
-        assert not x.any()
 
 
 @needs_hopper
@@ -472,11 +431,11 @@ def test_same_bits_in_every_run_of_persistent(head_dim, heads):
             assert (x.view(np.uint16) == y.view(np.uint16)).all()
 
 
-@each_function
 @each_way
-def test_strided_arrays_small(backward, deterministic):
+@each_head_dim
+def test_strided_arrays_small(backward, head_dim, deterministic):
     rng = np.random.default_rng(0)
-    x = cupy.asarray(rng.standard_normal((2, 5, 4, 150, 64)).astype(np.float16))
+    x = cupy.asarray(rng.standard_normal((2, 5, 4, 150, head_dim)).astype(np.float16))
     strided = [x[:, i].transpose(0, 2, 1, 3) for i in range(5)]  # heads before seqlen
     lse = cupy.asarray(rng.standard_normal((2, 4, 150)).astype(np.float32) + 9)
     packed = [cupy.ascontiguousarray(x) for x in strided]
@@ -486,11 +445,11 @@ def test_strided_arrays_small(backward, deterministic):
         assert (x == y).all()
 
 
-@each_function
 @each_way
 @pytest.mark.parametrize("seqlen_q, seqlen_k", [(0, 20), (20, 0)])
-def test_nothing_to_see_small(backward, seqlen_q, seqlen_k, deterministic):
-    q, k = (cupy.ones((1, n, 2, 64), np.float16) for n in (seqlen_q, seqlen_k))
+@each_head_dim
+def test_nothing_to_see_small(backward, head_dim, seqlen_q, seqlen_k, deterministic):
+    q, k = (cupy.ones((1, n, 2, head_dim), np.float16) for n in (seqlen_q, seqlen_k))
     lse = cupy.full((1, 2, seqlen_q), -np.inf, np.float32)
     for x in backward(q, q, k, k, q, lse, deterministic=deterministic):
         assert not x.any()

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from few_cases import pairs
-from gpu_cases import ON_A_GPU, as_tile, cupy_on_a_gpu
+from gpu_cases import ON_A_GPU, as_tile, cupy_on_a_gpu, integers, run
 from numba import cuda
 
 cupy = cupy_on_a_gpu()
@@ -40,24 +40,10 @@ HOPPER = cuda.get_current_device().compute_capability[0] == 9
 needs_hopper = pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
 
 
-def integers(rng, shape, dtype):
-    """Small ones: their products and sums are exact."""
-    return rng.integers(-4, 5, shape).astype(dtype)
-
-
 def as_registers(x, where):
     """The elements of a 16-bit matrix as registers, two in each."""
     bits = x.view(np.uint16)[where[0], where[1]].astype(np.uint32)
     return bits[..., 0] | bits[..., 1] << 16
-
-
-def run(kernel, threads, *args, blocks=1, shared_bytes=0):
-    """Launch one thread block, or some; NumPy arrays come back changed."""
-    on_gpu = [cupy.asarray(x) if isinstance(x, np.ndarray) else x for x in args]
-    kernel[blocks, threads, cuda.default_stream(), shared_bytes](*on_gpu)
-    for x, changed in zip(args, on_gpu, strict=True):
-        if isinstance(x, np.ndarray):
-            x[...] = changed.get()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

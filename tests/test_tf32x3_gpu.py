@@ -89,14 +89,6 @@ def assert_right(names, got, want, plain, times):
         assert error <= times * np.abs(z.astype(np.float64) - y).max(initial=0) + 1e-6, name
 
 
-@pytest.fixture
-def poisoned(monkeypatch):
-    """Fill allocated arrays with NaN, so that a number that is not written shows."""
-    monkeypatch.setattr(
-        arrays, "empty", lambda like, shape, dtype=np.float32: arrays.full(like, shape, np.nan)
-    )
-
-
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("case", CASES + WIDE, ids=named)
 def test_forward(case):

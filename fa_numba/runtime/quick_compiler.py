@@ -9,7 +9,9 @@ Importing this module shortens the part of Numba before libNVVM, which is most o
 - It makes the signature of each implementation that it finds, to look for a parameter ``loc``.
 - For a GPU, after each of nine passes over a function it looks for variables that live at the start
   of each block, which generators ask alone; and it writes down where all variables end before it
-  looks for closures and lists, which hardly a kernel has.
+  looks for closures and lists, which hardly a kernel has. It asks each part of an instruction in
+  turn what it is, to list the variables; and for each variable of a function it looks through a
+  block for its assignments.
 
 A function of Numba is replaced only where the digest of its source is known, and of the source that
 the new function relies on. numba 0.68 with numba-cuda 0.30 has all of these sources; most are the
@@ -21,6 +23,7 @@ import hashlib
 import inspect
 import os
 import types
+from collections import Counter
 
 from numba.core import base, cpu, targetconfig, typing
 from numba.core.types.functions import BaseFunction
@@ -36,6 +39,9 @@ KNOWN = {  # name of a function of Numba -> digest of its source
     "numba.cuda.core.base._has_loc": "35e2d21ceed768cd",
     "numba.cuda.core.base.BaseContext.get_abi_sizeof": "d62321a8ccf39a59",
     "numba.cuda.core.inline_closurecall.InlineClosureCallPass.run": "395dcb869c51c730",
+    "numba.cuda.core.ir.Inst._rec_list_vars": "043539bffabcfcb1",
+    "numba.cuda.core.ir_utils.compat_list_vars_stmt": "a8793dc08d4b9417",
+    "numba.cuda.lowering.Lower._find_singly_assigned_variable": "c3b499f765172885",
     "numba.cuda.core.targetconfig.TargetConfig.values": "824f3c925f1cf992",
     "numba.cuda.core.base.BaseContext.refresh": "7a952860def95a09",
     "numba.cuda.typing.context.BaseContext.refresh": "5663223c5bf08c7f",
@@ -90,12 +96,19 @@ def quicken_refresh(kind, otherwise):
     """Let contexts look for new implementations where a registry has more than the last time."""
     refresh = kind.refresh
 
+    def lists_of(context):
+        """The lists of implementations of all registries: they only grow."""
+        number, lists = context.__dict__.get("_lists", (0, ()))
+        if number != len(context._registries):
+            loaders = context._registries.items()
+            lists = [getattr(x, name) for x, y in loaders for name in y.registry_items]
+            context._lists = len(context._registries), lists
+        return lists
+
     def refresh_what_grew(context):
-        loaders = context._registries.items()
-        number = sum(len(getattr(x, name)) for x, y in loaders for name in y.registry_items)
-        if number != getattr(context, "_registered", None):
+        if sum(map(len, lists_of(context))) != getattr(context, "_registered", None):
             refresh(context)
-            context._registered = number
+            context._registered = sum(map(len, lists_of(context)))
         else:
             otherwise(context)
 
@@ -145,7 +158,17 @@ def quicken_cpu():
 def quicken_gpu():
     try:
         from numba.cuda import target
-        from numba.cuda.core import base, inline_closurecall, ir, postproc, targetconfig, transforms
+        from numba.cuda.core import (
+            analysis,
+            base,
+            inline_closurecall,
+            ir,
+            ir_utils,
+            postproc,
+            targetconfig,
+            transforms,
+        )
+        from numba.cuda.lowering import Lower
     except ImportError:  # no numba-cuda, or its simulator: nothing is compiled for a GPU
         return
     post_process = postproc.PostProcessor.run
@@ -175,6 +198,54 @@ def quicken_gpu():
             if any(is_inlined(x.value) for x in block.body if isinstance(x, ir.assign_types)):
                 return inline_closures(self)
 
+    plain = str, int, float, bool, ir.Loc, types.NoneType, types.BuiltinFunctionType
+    list_variables, list_compatible = ir.Inst._rec_list_vars, ir_utils.compat_list_vars_stmt
+
+    def variables_in(instruction, value):
+        """The variables in a value, by its type: that of numba-cuda, or another one."""
+        kind = type(value)
+        if kind is ir.Var:
+            return [value]
+        if kind in plain:
+            return []
+        if kind is dict or kind is tuple or kind is list:
+            parts, found = value.values() if kind is dict else value, []
+            for part in parts:
+                kind = type(part)
+                if kind is ir.Var:
+                    found.append(part)
+                elif kind not in plain:
+                    found += variables_in(instruction, part)
+            return found
+        return list_variables(instruction, value)
+
+    def variables_of(statement):
+        if type(statement) is ir.Assign and type(statement.value) in (ir.Var, ir.Expr):
+            return statement.list_vars()
+        return list_compatible(statement)
+
+    find_assigned_once = Lower._find_singly_assigned_variable
+
+    def count_assignments(self):
+        """Note the variables of one assignment which no block has from another one."""
+        if self.func_ir.func_id.is_generator:
+            return find_assigned_once(self)
+        blocks = self.func_ir.blocks
+        use_defs = analysis.compute_use_defs(blocks)
+        others = analysis.must_use_alloca(blocks).union(*use_defs.usemap.values())
+        defined = set().union(*use_defs.defmap.values()) - others
+        assigned = Counter(
+            x.target.name
+            for block in blocks.values()
+            for x in block.body
+            if isinstance(x, ir.assign_types)
+        )
+        self._singly_assigned_vars = {name for name in defined if assigned[name] == 1}
+        self._blk_local_varmap = {}
+
+    replace(ir.Inst, "_rec_list_vars", variables_in)
+    replace(ir_utils, "compat_list_vars_stmt", variables_of, ir_utils.visit_vars_stmt)
+    replace(Lower, "_find_singly_assigned_variable", count_assignments)
     replace(postproc.PostProcessor, "run", post_process_blocks, postproc.VariableLifetime)
     replace(inline_closurecall.InlineClosureCallPass, "run", inline_closures_if_any)
     quicken(base, targetconfig, target.CUDATargetContext, target.CUDATypingContext)
