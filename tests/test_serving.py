@@ -361,12 +361,18 @@ def test_answers_go_on_while_a_long_prompt_is_read():
     assert len(short.branches[0].tokens) == len(PROMPTS[1]) + 1 + 8, "70 tokens, 9 in a step"
 
 
-def test_prompts_that_wait_for_rows_are_not_hashed_in_each_step(monkeypatch):
+def test_prompts_that_wait_for_rows_or_branches_are_not_hashed_in_each_step(monkeypatch):
     engine = make_engine(max_rows=20, max_branches=16)
-    looked, of_pool = [], engine.pool.shared_tokens
-    monkeypatch.setattr(engine.pool, "shared_tokens", lambda x: looked.append(x) or of_pool(x))
-    engine.generate([PROMPTS[3]] * 8 + [PROMPTS[6]] * 8, GREEDY)
-    assert len(looked) == 16 and engine.steps > 16
+    hashed, of_pool = [], engine.pool._hashes
+
+    def hashes(tokens, *page):
+        hashed.append(not page)  # else of a page that an answer has filled
+        return of_pool(tokens, *page)
+
+    monkeypatch.setattr(engine.pool, "_hashes", hashes)
+    engine.generate([PROMPTS[3]] * 12 + [PROMPTS[6]] * 12, GREEDY)
+    # To let it in, to find its shared pages, to take pages
+    assert sum(hashed) == 3 * 24 and engine.steps > 48
 
 
 def test_requests_join_and_leave_between_steps():

@@ -312,9 +312,11 @@ class ChunkedScheduler:
         reserved = np.count_nonzero(lengths % self.pool.page_size == 0)  # pages are full
         reserved += sum(map(self._pages_to_come, others))
         while (request := self.queue.first()) is not None:
-            needed = sum(self.pool.pages_needed(self._to_cache(b)) for b in request.branches)
             branches += request.width
-            if needed + reserved > self.pool.num_free or branches > self.max_branches:
+            if branches > self.max_branches:  # before tokens are hashed: the first may wait long
+                break
+            needed = sum(self.pool.pages_needed(self._to_cache(b)) for b in request.branches)
+            if needed + reserved > self.pool.num_free:
                 break
             self.queue.remove(request)
             self.running.append(request)
