@@ -22,6 +22,7 @@ from fa_numba.tiling.split_tiling import make_tiling
 REQUESTS, PREFIXES, SUFFIX, PAGE_SIZE = 32, (1024, 8192, 32_768), 256, 16
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 CALLS, REPLAYS = 5, 15  # of a CUDA graph
+EARLY_CONFIG = launching.early_config.__wrapped__  # of a launch that begins early
 
 
 def main():
@@ -125,7 +126,7 @@ def parts(prefix):
 
 def in_order(*sizes_and_stream):
     """A description of a launch that begins when the kernel before it has ended."""
-    config = launching.early_config.__wrapped__(*sizes_and_stream)
+    config = EARLY_CONFIG(*sizes_and_stream)
     config.numAttrs = 0
     return config
 

@@ -3,6 +3,7 @@
 import cupy
 import numpy as np
 
+from benchmarks.peers import sdpa
 from benchmarks.timing import save, time_ms
 from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.kernels.paged_attn_decode import paged_attn_decode
@@ -35,7 +36,6 @@ def main():
 def measure(batch, seqlen, num_heads, num_kv_heads):
     """Yield (name, num_splits, page_size, milliseconds): ours, then PyTorch's."""
     import torch
-    from torch.nn.functional import scaled_dot_product_attention
 
     rng = cupy.random.default_rng(0)
     q = rng.standard_normal((batch, 1, num_heads, HEAD_DIM), dtype=np.float32)
@@ -56,7 +56,5 @@ def measure(batch, seqlen, num_heads, num_kv_heads):
         ms = time_ms(paged_attn_decode, *arguments, repeats=8)
         yield "paged_attn_decode", 0, page_size, ms
         del k_cache, v_cache, arguments
-    q, k, v = (torch.as_tensor(x, device="cuda").transpose(1, 2) for x in (q, k, v))
-    grouped = {"enable_gqa": True} if num_heads != num_kv_heads else {}
-    ms = time_ms(scaled_dot_product_attention, q, k, v, **grouped, repeats=8)
-    yield "SDPA, PyTorch's choice", None, None, ms
+    call, _ = sdpa("", *(torch.as_tensor(x, device="cuda") for x in (q, k, v)))
+    yield "SDPA, PyTorch's choice", None, None, time_ms(call, repeats=8)

@@ -8,17 +8,15 @@ L2, which is not needed: each call reads far more than L2 holds.
 instead, and `--rings` other rings of `flash_decode_columns`.
 """
 
-import contextlib
 import itertools
 import sys
 from functools import partial
 
 import cupy
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.bench_tensor_core import relative_error
+from benchmarks.peers import sdpa
 from benchmarks.timing import save_each, time_ms
 from fa_numba.on_cuda_cores.flash_decode_wide import flash_decode_wide
 from fa_numba.tensor_core import flash_decode_columns as columns
@@ -35,7 +33,7 @@ PAGE_SIZES = (1, 16)
 PAGED = {"float16": (flash_decode_mma, flash_decode_gather)}
 SIZES = ((1, 65_536), (16, 8192), (64, 2048))  # sequences, tokens of each
 HEADS = ((32, 32), (32, 8))  # of the query, of K and V
-BACKENDS = {"SDPA cuDNN": SDPBackend.CUDNN_ATTENTION, "SDPA FA2": SDPBackend.FLASH_ATTENTION}
+LIBRARIES = {"SDPA cuDNN": "CUDNN_ATTENTION", "SDPA FA2": "FLASH_ATTENTION"}
 ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-22}
 REPEATS = 10
 CALLS, REPLAYS = 5, 15  # of a CUDA graph
@@ -72,7 +70,7 @@ def measure(dtype, batch, seqlen, num_heads, num_kv_heads):
     sizes = {"dtype": dtype, "batch": batch, "seqlen": seqlen}
     sizes |= {"heads": f"{num_heads}/{num_kv_heads}"}
     rows = []
-    for name, page_size, function in functions(q, k, v, num_heads != num_kv_heads):
+    for name, page_size, function in functions(q, k, v):
         error = relative_error(function(), want)
         if not name.startswith("SDPA"):  # of a library it is written down, whatever it is
             assert error <= 4 * ROUNDING[dtype], f"{name}, {sizes}, {page_size=}: {error}"
@@ -105,7 +103,7 @@ def compare(rows):
             row["of contiguous"] = round(min(x["ms"] for x in ours) / row["ms"], 3)
 
 
-def functions(q, k, v, grouped):
+def functions(q, k, v):
     """Yield (name, page size, call without arguments that returns out)."""
     batch, seqlen = k.shape[:2]
     seq_lens = torch.full((batch,), seqlen, dtype=torch.int32, device="cuda")
@@ -121,16 +119,9 @@ def functions(q, k, v, grouped):
         for decode in PAGED[dtype]:
             yield decode.__name__, page_size, call(decode, caches, table)
         del caches, table
-    heads_first = [x.transpose(1, 2) for x in (q, k, v)]
-    backends = {"SDPA, PyTorch's choice": None} if q.dtype == torch.float32 else BACKENDS
-    for name, backend in backends.items():
-
-        def library(backend=backend):
-            with sdpa_kernel(backend) if backend else contextlib.nullcontext():
-                out = scaled_dot_product_attention(*heads_first, enable_gqa=grouped)
-            return out.transpose(1, 2)
-
-        yield name, None, library
+    libraries = {"SDPA, PyTorch's choice": ""} if q.dtype == torch.float32 else LIBRARIES
+    for name, library in libraries.items():
+        yield name, None, sdpa(library, q, k, v)[0]
 
 
 def paged(k, v, page_size):

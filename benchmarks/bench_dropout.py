@@ -9,6 +9,7 @@ import itertools
 import numpy as np
 
 from benchmarks.bench_tensor_core import ROUNDING, relative_error
+from benchmarks.peers import sdpa
 from benchmarks.timing import save, time_ms
 from fa_numba import reference
 from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent
@@ -42,7 +43,8 @@ def measure(head_dim, seqlen, causal):
     shape = (batch, seqlen, num_heads, head_dim)
     dout, q, k, v = (torch.randn(shape, device="cuda", dtype=torch.float16) for _ in range(4))
     kept = mask_of_last_head(batch, num_heads, seqlen)
-    peer_forward, peer_backward = peer(dout, q, k, v, causal)
+    dropped = {"dropout_p": DROPOUT["dropout_p"]}
+    peer_forward, gradients = sdpa("FLASH_ATTENTION", q, k, v, causal, **dropped)
     rows, calls = [], {"forward": {}, "gradients": {}}
     for name, options in (("dropout", DROPOUT), ("no dropout", {})):
         options = options | {"causal": causal}
@@ -53,7 +55,7 @@ def measure(head_dim, seqlen, causal):
             *arrays, **options
         )
     calls["forward"]["FlashAttention-2"] = peer_forward
-    calls["gradients"]["FlashAttention-2"] = peer_backward
+    calls["gradients"]["FlashAttention-2"] = gradients(dout)
     want = definition(*(x[-1, :, -1].double() for x in (dout, q, k, v)), causal, kept)
     for part, products in (("forward", 2), ("gradients", 5)):
         got = calls[part]["dropout"]()
@@ -71,29 +73,6 @@ def measure(head_dim, seqlen, causal):
         del row["over dropout"]
         rows.append(row)
     return rows
-
-
-def peer(dout, q, k, v, causal):
-    """The forward pass and the gradients of FlashAttention-2, as functions without arguments."""
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention
-
-    inputs = [x.clone().requires_grad_() for x in (q, k, v)]
-    heads_first = [x.transpose(1, 2) for x in inputs]
-
-    def call():
-        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            return scaled_dot_product_attention(
-                *heads_first, is_causal=causal, dropout_p=DROPOUT["dropout_p"]
-            )
-
-    def forward():
-        with torch.no_grad():
-            call()
-
-    out, gradient = call(), dout.transpose(1, 2)
-    return forward, lambda: torch.autograd.grad(out, inputs, gradient, retain_graph=True)
 
 
 def mask_of_last_head(batch, num_heads, seqlen):

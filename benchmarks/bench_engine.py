@@ -12,6 +12,7 @@ plain         our engine as the package's own launches run: indices and barriers
 + ...         and one kind of check: uninitialised shared reads, races, or the counters of a trace
 checked       a learner's own launch: all checks
 trace         all checks, collected, and the counters
+compiled      checked, in the second gear, where it can be; all columns before are of lockstep
 first launch  from a source never seen before to the end of one block's checked launch
 """
 
@@ -106,13 +107,14 @@ EDITS = itertools.count()
 NO_SIMULATOR = {"warp_softmax"}  # it has no shuffles
 
 CHECKS = {"races": False, "uninitialised": False, "divergence": False}
-ENGINE = {  # column -> checks, counters
+ENGINE = {  # column -> options, counters; in lockstep but for the last one
     "plain": (CHECKS | {"divergence": True}, False),
     "+ uninitialised": (CHECKS | {"uninitialised": True}, False),
     "+ races": (CHECKS | {"races": True}, False),
     "checked": (dict.fromkeys(CHECKS, True), False),
     "+ counters": (CHECKS, True),
     "trace": (dict.fromkeys(CHECKS, True), True),
+    "compiled": (dict.fromkeys(CHECKS, True) | {"compiled": "always"}, False),
 }
 
 
@@ -163,8 +165,8 @@ def engine_ms(call, repeats):
     start = time.process_time()
     while repeats > 0 or time.process_time() - start < SECONDS:
         repeats -= 1
-        for column, (checks, counters) in ENGINE.items():
-            with simt.options(package=True, **checks):
+        for column, (chosen, counters) in ENGINE.items():
+            with simt.options(**{"package": True, "compiled": "never"} | chosen):
                 with simt.tracing() if counters else nullcontext():
                     best[column] = min(best[column], milliseconds(call))
     return best

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 
 from benchmarks.bench_tensor_core import definition, of_head
+from benchmarks.peers import sdpa
 from benchmarks.timing import save_each, time_ms
 from fa_numba.constants import LOG2_E
 from fa_numba.runtime import arrays
@@ -63,8 +64,6 @@ def times(head_dim, seqlen, causal):
 def functions(q, k, v, causal):
     """Yield (name, call without arguments), each compared with float64 first."""
     import cupy
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention
 
     want = of_head(*(x[-1, :, -1].double() for x in (q, k, v)), causal)
     for name, function, most in (
@@ -83,10 +82,7 @@ def functions(q, k, v, causal):
     yield "quantisation", lambda: quantize(q, k, v)
     source, copy = cupy.empty((2, 9 * TOKENS * WIDTH // 2), np.uint8)
     yield "copy of as many bytes", lambda: cupy.copyto(copy, source)
-    heads_first = [x.transpose(1, 2) for x in (q, k, v)]
-    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        call = lambda: scaled_dot_product_attention(*heads_first, is_causal=causal)  # noqa: E731
-        yield "SDPA cuDNN", call
+    yield "SDPA cuDNN", sdpa("CUDNN_ATTENTION", q, k, v, causal)[0]
 
 
 def errors():

@@ -24,6 +24,7 @@ import numpy as np
 from numba import cuda
 
 from benchmarks.bench_microscope import NoCountersError, find_ncu, run
+from benchmarks.peers import sdpa
 from benchmarks.timing import save, time_ms
 from fa_numba import flash_attn, flash_attn_grad
 from fa_numba.ptx.layouts import PANEL_COLS, ROW_BYTES
@@ -202,10 +203,6 @@ def clocks(seqlen):
 
 def calls(seqlen, with_cudnn=False):
     """(name, FLOPs of batch · heads · seqlen² · head_dim, call without arguments)."""
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention
-
     num_heads, num_kv_heads, head_dim = PUBLISHED
     dout, q, k, v = (
         array(seqlen, heads, head_dim) for heads in (num_heads, num_heads, *2 * (num_kv_heads,))
@@ -215,18 +212,9 @@ def calls(seqlen, with_cudnn=False):
     yield "backward", 10, lambda: flash_attn_grad(dout, q, k, v, out, lse)
     if not with_cudnn:
         return
-    inputs = [x.requires_grad_() for x in (q, k, v)]
-    heads_first = [x.transpose(1, 2) for x in inputs]
-    attention = lambda: scaled_dot_product_attention(*heads_first, enable_gqa=True)  # noqa: E731
-    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        with torch.no_grad():
-            yield "cuDNN forward", 4, attention
-        result, of_result = attention(), dout.transpose(1, 2)
-    yield (
-        "cuDNN backward",
-        10,
-        lambda: torch.autograd.grad(result, inputs, of_result, retain_graph=True),
-    )
+    attention, gradients = sdpa("CUDNN_ATTENTION", q, k, v)
+    yield "cuDNN forward", 4, attention
+    yield "cuDNN backward", 10, gradients(dout)
 
 
 def array(seqlen, heads, head_dim):

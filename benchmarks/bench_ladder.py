@@ -10,6 +10,7 @@ import itertools
 from functools import partial
 
 from benchmarks.bench_tensor_core import relative_error
+from benchmarks.peers import sdpa
 from benchmarks.timing import save_each, time_ms
 from fa_numba import flash_attn_bwd, flash_attn_bwd_registers, flash_attn_registers
 from fa_numba.tensor_core.flash_attn_bwd_tf32x3 import flash_attn_bwd_tf32x3
@@ -61,13 +62,11 @@ def measure(head_dim, seqlen, causal):
 def steps(seqlen, head_dim, causal, tokens=TOKENS):
     """Yield (name, products, call, error, that of plain float32) of each step."""
     import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention
 
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(0)
     shape = (tokens // seqlen, seqlen, WIDTH // head_dim, head_dim)
-    dout, q, k, v = inputs = [torch.randn(shape, device="cuda") for _ in range(4)]
+    _, q, k, v = inputs = [torch.randn(shape, device="cuda") for _ in range(4)]
     want, plain = (
         definition(*(x[0, :, 0].to(dtype) for x in inputs), causal)
         for dtype in (torch.float64, torch.float32)
@@ -86,11 +85,10 @@ def steps(seqlen, head_dim, causal, tokens=TOKENS):
         call = lambda f=function: f(q, k, v, causal=causal)  # noqa: E731
         error = error_of(call()[:1], want[:1])
         yield name, 2, call, error, plain_error
-    heads_first = [x.transpose(1, 2).contiguous().requires_grad_() for x in (q, k, v)]
-    call = lambda: scaled_dot_product_attention(*heads_first, is_causal=causal)  # noqa: E731
-    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION), torch.no_grad():
-        error = error_of([call().transpose(1, 2)], want[:1])
-        yield LIBRARY, 2, call, error, plain_error
+    # In memory, too, PyTorch's arrays have heads before tokens.
+    theirs = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs]
+    call, gradients = sdpa("EFFICIENT_ATTENTION", *theirs[1:], causal)
+    yield LIBRARY, 2, call, error_of([call()], want[:1]), plain_error
     if head_dim == WIDE:
         return
 
@@ -99,12 +97,8 @@ def steps(seqlen, head_dim, causal, tokens=TOKENS):
     for function in BACKWARD:
         call = lambda f=function: f(*inputs, out, lse, causal=causal)  # noqa: E731
         yield function.__name__, 5, call, error_of(call(), want[1:]), plain_error
-    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
-        out = scaled_dot_product_attention(*heads_first, is_causal=causal)
-    dout = dout.transpose(1, 2).contiguous()
-    call = lambda: torch.autograd.grad(out, heads_first, dout, retain_graph=True)  # noqa: E731
-    error = error_of([x.transpose(1, 2) for x in call()], want[1:])
-    yield f"{LIBRARY}, backward", 5, call, error, plain_error
+    call = gradients(theirs[0])
+    yield f"{LIBRARY}, backward", 5, call, error_of(call(), want[1:]), plain_error
 
 
 def definition(dout, q, k, v, causal):

@@ -80,27 +80,12 @@ FLOPS = {
     for name in ("fadd", "fmul", "ffma", "dadd", "dmul", "dfma", "hadd", "hmul", "hfma")
 }
 XU = "smsp__inst_executed_pipe_xu.sum"  # exp2, reciprocal, square root, conversions
-ALL_KINDS = ("fp16", "fp32", "fp64", "integer", "conversion")
-OTHERS = (
-    *(f"{THREAD_INSTRUCTIONS}{kind}_pred_on.sum" for kind in ALL_KINDS),
-    XU,
-    "smsp__inst_executed_op_global_ld.sum",
-    "smsp__inst_executed_op_global_st.sum",
-    "launch__registers_per_thread",
-    "launch__shared_mem_per_block_static",
-    "launch__occupancy_limit_blocks",
-    "launch__occupancy_limit_registers",
-    "launch__occupancy_limit_shared_mem",
-    "launch__occupancy_limit_warps",
-    "sm__maximum_warps_per_active_cycle_pct",
-)
 CORE = (*(names[-1] for names in COMPARED.values()), *CACHES.values(), *FLOPS.values())
 REGISTERS = "launch__registers_per_thread"
-# The counters that the record keeps and that ncu is asked for.
-KEPT = tuple(
+# The counters that ncu is asked for and that the record keeps.
+METRICS = tuple(
     dict.fromkeys((*(n for names in COMPARED.values() for n in names), *CORE, REGISTERS, XU))
 )
-METRICS = tuple(dict.fromkeys((*CORE, *KEPT, *OTHERS)))
 DERIVED = "caches", "flops"  # of a record, from its launches: not in the file
 SCALE = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
@@ -186,7 +171,6 @@ def choose_metrics(ncu, log):
     listed = available_metrics(ncu)
     metrics = [m for m in METRICS if not listed or m in CORE or certain(m, listed)]
     doubtful = [m for m in METRICS if m not in metrics]
-    doubtful += [f"{m}.sum" for m in sorted(listed) if re.search("inst_executed.*barrier", m)]
     for wanted in ([*metrics, *doubtful], metrics, CORE):
         while True:
             _, output = profile(ncu, wanted, log, cases=["copy"])
@@ -557,14 +541,14 @@ def record_of(measured, modelled, codes=None, **about):
             for name, code in codes.items()
             if name in registers
         ],
-        "metrics": KEPT,
+        "metrics": METRICS,
         "launches": [
             {
                 "case": launch["case"],
                 "kernel": launch["kernel"],
                 "grid": launch["grid"],
                 "block": launch["block"],
-                "counters": [hardware["counters"].get(name) for name in KEPT],
+                "counters": [hardware["counters"].get(name) for name in METRICS],
             }
             for hardware, launch in pairs
         ],

@@ -11,6 +11,7 @@ import numpy as np
 
 from benchmarks.bench_ladder import definition
 from benchmarks.bench_tensor_core import ROUNDING, WIDTH, relative_error
+from benchmarks.peers import sdpa
 from benchmarks.timing import save_each, time_ms
 from fa_numba import flash_attn_varlen, flash_attn_varlen_grad
 
@@ -103,28 +104,8 @@ def functions(lengths, head_dim, causal):
     yield "backward", "FlashAttention-2, packed", backward, errors[1]
     if len(set(lengths)) == 1:
         padded = [x.view(len(lengths), -1, *shape[1:]) for x in (dout, q, k, v)]
-        forward, backward = cudnn(*padded, causal)
-        errors = errors_of(forward().transpose(1, 2), *backward())
+        forward, gradients = sdpa("CUDNN_ATTENTION", *padded[1:], causal)
+        backward = gradients(padded[0])
+        errors = errors_of(forward(), *backward())
         yield "forward", "cuDNN, padded", forward, errors[0]
         yield "backward", "cuDNN, padded", backward, errors[1]
-
-
-def cudnn(dout, q, k, v, causal):
-    """The two passes of SDPA on cuDNN, as calls without arguments."""
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention
-
-    inputs = [x.requires_grad_() for x in (q, k, v)]
-
-    def forward(heads_first):
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            return scaled_dot_product_attention(*heads_first, is_causal=causal)
-
-    out = forward([x.transpose(1, 2) for x in inputs])
-    alone = [x.detach().transpose(1, 2) for x in inputs]
-    dout = dout.transpose(1, 2)
-    return (
-        functools.partial(forward, alone),
-        lambda: torch.autograd.grad(out, inputs, dout, retain_graph=True),
-    )

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from benchmarks.bench_ladder import definition
 from benchmarks.bench_tensor_core import ROUNDING, relative_error
+from benchmarks.peers import sdpa
 from benchmarks.timing import save_each, time_ms
 from fa_numba import flash_attn, flash_attn_grad
 
@@ -159,8 +160,6 @@ def functions(layout, seqlen, causal):
     """Yield (name, whether it is a backward, call without arguments, relative error of ours)."""
     import torch
     from torch.backends import cuda
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention
 
     torch.manual_seed(0)
     of_q, of_k = (layout.num_heads, layout.head_dim), (layout.num_kv_heads, layout.head_dim)
@@ -178,25 +177,16 @@ def functions(layout, seqlen, causal):
     yield "fa-numba", False, forward, errors[0]
     backward = lambda: flash_attn_grad(dout, q, k, v, out, lse, causal=causal)  # noqa: E731
     yield "fa-numba", True, backward, max(errors[1:])
-    inputs = [x.requires_grad_() for x in (q, k, v)]
-    heads_first = [x.transpose(1, 2) for x in inputs]
-    for name, backend, can_use in (
-        ("cuDNN", SDPBackend.CUDNN_ATTENTION, cuda.can_use_cudnn_attention),
-        ("FlashAttention-2", SDPBackend.FLASH_ATTENTION, cuda.can_use_flash_attention),
+    heads_first = [x.transpose(1, 2) for x in (q, k, v)]
+    for name, library, can_use in (
+        ("cuDNN", "CUDNN_ATTENTION", cuda.can_use_cudnn_attention),
+        ("FlashAttention-2", "FLASH_ATTENTION", cuda.can_use_flash_attention),
     ):
         if not can_use(cuda.SDPAParams(*heads_first, None, 0.0, causal, True)):
             continue  # a head_dim of V that is not that of Q and K
-        with sdpa_kernel(backend):
-            call = lambda x=heads_first: scaled_dot_product_attention(  # noqa: E731
-                *x, is_causal=causal, enable_gqa=True
-            )
-            with torch.no_grad():
-                yield name, False, call, None
-            result = call()
-        call = lambda result=result: torch.autograd.grad(  # noqa: E731
-            result, inputs, dout.transpose(1, 2), retain_graph=True
-        )
-        yield name, True, call, None
+        call, gradients = sdpa(library, q, k, v, causal)
+        yield name, False, call, None
+        yield name, True, gradients(dout), None
 
 
 def errors_of(layout, dout, q, k, v, out, gradients, causal):

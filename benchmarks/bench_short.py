@@ -7,10 +7,9 @@ its own choice above. Ten rounds, and the median of each.
 
 import numpy as np
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.bench_decode_fast import on_torch_stream, paged
+from benchmarks.peers import sdpa
 from benchmarks.timing import save
 from fa_numba import flash_attn, flash_attn_varlen, flash_decode, paged_attn_decode
 
@@ -33,19 +32,9 @@ def array(*shape):
     return torch.randn(shape, device="cuda").to(DTYPE)
 
 
-def sdpa(q, k, v, causal=False):
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    libraries = [SDPBackend.CUDNN_ATTENTION]
-    if q.shape[3] > 256:
-        libraries = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-
-    def call():
-        with sdpa_kernel(libraries):
-            grouped = q.shape[1] != k.shape[1]
-            out = scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
-        return out.transpose(1, 2)
-
-    return call
+def theirs(q, k, v, causal=False):
+    """PyTorch's call: cuDNN's kernel, or its own choice of the others for wide heads."""
+    return sdpa("CUDNN_ATTENTION" if q.shape[3] <= 256 else "", q, k, v, causal)[0]
 
 
 def short():
@@ -53,7 +42,7 @@ def short():
     for head_dim in (64, 128):
         q, k, v = (array(128, 128, 32, head_dim) for _ in range(3))
         name = f"128 sequences of 128, 32 heads of {head_dim}"
-        yield name, lambda x=(q, k, v): flash_attn(*x), sdpa(q, k, v), 4 * q.nbytes
+        yield name, lambda x=(q, k, v): flash_attn(*x), theirs(q, k, v), 4 * q.nbytes
 
 
 def packed():
@@ -68,7 +57,7 @@ def packed():
 
             padded = (x.view(32, 512, *x.shape[1:]) for x in (q, k, v))
             name = f"packed, 32 of 512, {q.shape[1]} heads of {head_dim}" + ", causal" * causal
-            yield name, call, sdpa(*padded, causal), 4 * q.nbytes
+            yield name, call, theirs(*padded, causal), 4 * q.nbytes
 
 
 def decoding():
@@ -85,7 +74,7 @@ def decoding():
         lengths = torch.full((batch,), seqlen, dtype=torch.int32, device="cuda")
         caches, table = paged(k, v, 16)
         name = f"decoding, {batch} × {seqlen}, {heads}/{kv_heads} heads of {head_dim}"
-        peer, num_bytes = sdpa(q, k, v), 2 * k.nbytes
+        peer, num_bytes = theirs(q, k, v), 2 * k.nbytes
         yield name, lambda x=(q, k, v, lengths): flash_decode(*x), peer, num_bytes
         given = q, *caches, table, lengths
         yield f"{name}, pages of 16", lambda x=given: paged_attn_decode(*x), peer, num_bytes

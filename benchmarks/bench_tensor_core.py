@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from benchmarks.peers import sdpa
 from benchmarks.timing import save_each, time_ms
 from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma
 from fa_numba.tensor_core.flash_attn_padded import flash_attn_padded
@@ -22,6 +23,7 @@ OTHER_HEAD_DIMS, SOME_SEQLENS = (96, 256), (512, 4096, 8192)
 ODD_HEAD_DIMS = (59, 111)
 SHORT = 1024  # up to here a call in a CUDA graph is timed, too
 ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+PEERS = {"SDPA FlashAttention-2": "FLASH_ATTENTION", "SDPA cuDNN": "CUDNN_ATTENTION"}
 REPEATS, CALLS, REPLAYS = 8, 5, 5  # calls alone; calls in a graph, and how often it is replayed
 
 
@@ -85,8 +87,6 @@ def time_graph(function):
 def functions(dtype, shape, causal, kernels):
     """Yield (name, call without arguments, relative error) of ours, then of PyTorch's."""
     import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention
 
     torch.manual_seed(0)
     q, k, v = (torch.randn(shape, device="cuda").to(getattr(torch, dtype)) for _ in range(3))
@@ -96,20 +96,14 @@ def functions(dtype, shape, causal, kernels):
         error = relative_error(attention(q, k, v, causal=causal)[0], want)
         assert error <= 2 * ROUNDING[dtype], f"{name}, {dtype}, {shape}, {causal=}: {error}"
         yield name, lambda attention=attention: attention(q, k, v, causal=causal), error
-    heads_first = [x.transpose(1, 2) for x in (q, k, v)]
-    peers = {
-        "SDPA FlashAttention-2": SDPBackend.FLASH_ATTENTION,
-        "SDPA cuDNN": SDPBackend.CUDNN_ATTENTION,
-    }
-    for name, backend in peers.items():
-        with sdpa_kernel(backend):
-            call = lambda: scaled_dot_product_attention(*heads_first, is_causal=causal)  # noqa: E731
-            try:
-                error = relative_error(call().transpose(1, 2), want)
-            except RuntimeError as refusal:  # cuDNN takes no head_dim that is no multiple of 8
-                print(f"{name} does not run for {shape}: {str(refusal)[:100]}")
-                continue
-            yield name, call, error
+    for name, library in PEERS.items():
+        call, _ = sdpa(library, q, k, v, causal)
+        try:
+            error = relative_error(call(), want)
+        except RuntimeError as refusal:  # cuDNN takes no head_dim that is no multiple of 8
+            print(f"{name} does not run for {shape}: {str(refusal)[:100]}")
+            continue
+        yield name, call, error
 
 
 def definition(q, k, v, causal):

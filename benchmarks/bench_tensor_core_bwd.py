@@ -9,6 +9,7 @@ from functools import partial
 from benchmarks.bench_ladder import definition
 from benchmarks.bench_tensor_core import (
     ODD_HEAD_DIMS,
+    PEERS,
     ROUNDING,
     SEQLENS,
     SOME_SEQLENS,
@@ -16,6 +17,7 @@ from benchmarks.bench_tensor_core import (
     WIDTH,
     relative_error,
 )
+from benchmarks.peers import sdpa
 from benchmarks.timing import save_each, time_ms
 from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma
 from fa_numba.tensor_core.flash_attn_bwd_padded import flash_attn_bwd_padded
@@ -79,8 +81,6 @@ def timed(function, flops, error=None):
 def functions(dtype, shape, causal, ours):
     """Yield (name, call without arguments, relative error) of ours, then of PyTorch's."""
     import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention
 
     torch.manual_seed(0)
     dout, q, k, v = (torch.randn(shape, device="cuda").to(getattr(torch, dtype)) for _ in range(4))
@@ -95,17 +95,10 @@ def functions(dtype, shape, causal, ours):
         error = error_of(call())
         assert error <= 4 * ROUNDING[dtype], f"{backward.__name__}, {dtype}, {shape}: {error}"
         yield backward.__name__, call, error
-    inputs = [x.requires_grad_() for x in (q, k, v)]
-    heads_first = [x.transpose(1, 2) for x in inputs]
-    peers = {"SDPA FlashAttention-2": SDPBackend.FLASH_ATTENTION}
-    if shape[3] % 8 == 0:  # PyTorch pads other rows for FlashAttention-2, not for cuDNN
-        peers["SDPA cuDNN"] = SDPBackend.CUDNN_ATTENTION
-    for name, backend in peers.items():
-        with sdpa_kernel(backend):
-            out = scaled_dot_product_attention(*heads_first, is_causal=causal)
-        call = lambda out=out: torch.autograd.grad(  # noqa: E731
-            out, inputs, dout.transpose(1, 2), retain_graph=True
-        )
+    for name, library in PEERS.items():
+        if name == "SDPA cuDNN" and shape[3] % 8:
+            continue  # PyTorch pads other rows for FlashAttention-2, not for cuDNN
+        call = sdpa(library, q, k, v, causal)[1](dout)
         yield name, call, error_of(call())
 
 

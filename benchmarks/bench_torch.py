@@ -1,8 +1,8 @@
 """Does a small model train faster with fa_numba.torch, and to the same loss? What does a call cost?
 
 training   a step of a model of nanoGPT's shape under autocast, with our attention and PyTorch's
-call       one call of flash_attn_func, forward and backward, beside PyTorch's attention
-host       microseconds until such a call returns, of a problem that the GPU solves sooner
+call       one call of flash_attn_func, forward and backward, beside PyTorch's attention; the host's
+           time of a call is asked by bench_torch_step
 
 A step is timed as a user has it: Python, optimizer and all. The losses of the two compared with
 those of PyTorch's two fused implementations say whether they differ by more than rounding.
@@ -14,7 +14,6 @@ the rows have the median of all rounds and the quartiles.
 
 import itertools
 import statistics
-import time
 
 from benchmarks.small_gpt import Training
 from benchmarks.timing import save_each, time_ms
@@ -22,8 +21,6 @@ from benchmarks.timing import save_each, time_ms
 SEQLENS, TOKENS = (256, 512, 1024), 16384  # of a batch
 WARM_UP, ROUNDS_OF_STEPS, STEPS_OF_ROUND = 10, 10, 5
 HEAD_DIMS, SEQLENS_OF_CALLS, WIDTH = (64, 128), (2048, 8192), 2048
-SMALL = 1, 2, 64, 64  # batch, heads, seqlen, head_dim
-ROUNDS, CALLS_IN_A_ROW, CALLS_ALONE = 25, 50, 20
 
 
 def attends():
@@ -164,71 +161,12 @@ def call_rows():
     return rows
 
 
-def host_us(call, num_calls):
-    """Microseconds until a call returns, of some calls in a row after the GPU has finished."""
-    import torch
-
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(num_calls):
-        call()
-    return (time.perf_counter() - start) * 1e6 / num_calls
-
-
-def host_rows(num_rounds=ROUNDS):
-    import torch
-    from torch.nn.functional import scaled_dot_product_attention as sdpa
-
-    from fa_numba.torch import flash_attn_func, scaled_dot_product_attention
-
-    batch, heads, seqlen, head_dim = SMALL
-    q, k, v = torch.randn((3, *SMALL), device="cuda").bfloat16().unbind()
-    inputs = [x.detach().requires_grad_() for x in (q, k, v)]
-    ours = [x.detach().transpose(1, 2).contiguous().requires_grad_() for x in inputs]
-    functions = {
-        "scaled_dot_product_attention of fa_numba.torch": (
-            lambda *x: scaled_dot_product_attention(*x, is_causal=True),
-            inputs,
-        ),
-        "flash_attn_func": (lambda *x: flash_attn_func(*x, causal=True), ours),
-        "SDPA": (lambda *x: sdpa(*x, is_causal=True), inputs),
-    }
-    calls = {}
-    for name, (function, given) in functions.items():
-        dout = torch.ones_like(function(*given))
-
-        def forward(function=function, given=given):
-            return function(*given)
-
-        def both(function=function, given=given, dout=dout):
-            torch.autograd.grad(function(*given), given, dout)
-
-        calls[name, "forward"], calls[name, "forward and backward"] = forward, both
-    for call in calls.values():
-        host_us(call, 20)
-    in_a_row = in_rounds(calls, num_rounds, lambda call: [host_us(call, CALLS_IN_A_ROW)])
-    alone = in_rounds(
-        calls, num_rounds, lambda call: [host_us(call, 1) for _ in range(CALLS_ALONE)]
-    )
-    return [
-        {
-            "what": "host",
-            "kernel": name,
-            "pass": passes,
-            **median_and_quartiles("in a row, µs", in_a_row[name, passes], 1),
-            **median_and_quartiles("after synchronizing, µs", alone[name, passes], 1),
-        }
-        for name, passes in calls
-    ]
-
-
 def main():
     note = (
         f"bfloat16; training: 6 layers, 6 heads, 384 wide, {TOKENS} tokens in a batch, ms of a "
         f"step with its optimizer, {ROUNDS_OF_STEPS * STEPS_OF_ROUND} steps after {WARM_UP}, all "
         f"models in turn; call: forward and backward, {TOKENS} tokens, num_heads · head_dim = "
-        f"{WIDTH}; host: µs until a call returns that records gradients, all functions in turn, of "
-        f"(batch, heads, seqlen, head_dim) = {SMALL}"
+        f"{WIDTH}"
     )
-    parts = {"training": training_rows, "calls": call_rows, "host": host_rows}
+    parts = {"training": training_rows, "calls": call_rows}
     save_each("torch", parts, note=note)

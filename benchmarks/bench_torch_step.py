@@ -14,10 +14,8 @@ import itertools
 import time
 
 from benchmarks.bench_torch import (
-    ROUNDS,
     STEPS_OF_ROUND,
     attends,
-    host_us,
     in_rounds,
     median_and_quartiles,
 )
@@ -28,7 +26,7 @@ GPT2_SMALL = {"num_layers": 12, "num_heads": 12, "width": 768, "vocabulary": 503
 BATCH, SEQLEN = 8, 1024
 LAYER = BATCH, 12, SEQLEN, 64  # batch, heads, seqlen, head_dim
 NAMES = "fa_numba.torch", "SDPA", "SDPA cuDNN", "SDPA FlashAttention-2"
-WARM_UP, ROUNDS_OF_STEPS, CALLS = 12, 12, 20
+WARM_UP, ROUNDS_OF_STEPS, ROUNDS, CALLS = 12, 12, 25, 20
 
 
 def contenders(device="cuda", **sizes):
@@ -147,6 +145,17 @@ def autograd_calls(shape=LAYER):
     functions = {name: attends()[name] for name in NAMES}
     functions["a node that does nothing"] = lambda q, k, v, is_causal: Nothing.apply(q, k, v)
     return {(name, "autograd"): both(attend) for name, attend in functions.items()}
+
+
+def host_us(call, num_calls):
+    """Microseconds until a call returns, of some calls in a row after the GPU has finished."""
+    import torch
+
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(num_calls):
+        call()
+    return (time.perf_counter() - start) * 1e6 / num_calls
 
 
 def call_rows(num_rounds=ROUNDS):

@@ -20,6 +20,7 @@ from benchmarks.bench_tensor_core import (
     definition,
     relative_error,
 )
+from benchmarks.peers import sdpa
 from benchmarks.timing import save_each, time_ms
 from fa_numba.tensor_core import flash_attn_wide as wide
 from fa_numba.tensor_core.flash_attn_bwd_stored import flash_attn_bwd_stored
@@ -50,7 +51,6 @@ def rows_of(dtype, head_dim):
 def measure(dtype, head_dim, seqlen, causal):
     """A row for one size."""
     import torch
-    from torch.nn.functional import scaled_dot_product_attention
 
     torch.manual_seed(0)
     shape = TOKENS // seqlen, seqlen, WIDTH // head_dim, head_dim
@@ -80,16 +80,8 @@ def measure(dtype, head_dim, seqlen, causal):
     bwd_error = max(map(relative_error, of_head, want))
     assert bwd_error <= 4 * ROUNDING[dtype], f"{dtype}, {shape}, {causal=}: {bwd_error}"
     ours_bwd = time_ms(backward, repeats=REPEATS)
-    inputs = [x.requires_grad_() for x in (q, k, v)]
-    heads_first = [x.transpose(1, 2) for x in inputs]
-    with torch.no_grad():
-        theirs = time_ms(
-            lambda: scaled_dot_product_attention(*heads_first, is_causal=causal), repeats=3
-        )
-    out = scaled_dot_product_attention(*heads_first, is_causal=causal)
-    theirs_bwd = time_ms(
-        lambda: torch.autograd.grad(out, inputs, dout.transpose(1, 2), retain_graph=True), repeats=3
-    )
+    call, gradients = sdpa("", q, k, v, causal)
+    theirs, theirs_bwd = (time_ms(x, repeats=3) for x in (call, gradients(dout)))
     return {
         "dtype": dtype,
         "head_dim": head_dim,

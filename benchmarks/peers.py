@@ -1,6 +1,7 @@
 """The attention of other libraries and compilers, as functions of PyTorch tensors."""
 
 import functools
+from contextlib import nullcontext
 
 PRODUCT = "product 8192³"  # of square matrices: the most that the tensor cores give
 
@@ -14,19 +15,47 @@ def peers(q, k, v, causal):
     return {name: functools.partial(make, q, k, v, causal) for name, make in PEERS.items()}
 
 
-def _sdpa(q, k, v, causal, *, backend):
+def sdpa(library, q, k, v, causal=False, **options):
+    """PyTorch's attention by one of its libraries: the forward pass, and the gradients.
+
+    Parameters
+    ----------
+    library : str
+        A name of `SDPBackend`, such as "CUDNN_ATTENTION"; "" is PyTorch's own choice.
+    q, k, v : tensors of shape (batch, seqlen, heads, head_dim)
+    causal : bool, default=False
+    **options
+        Of scaled_dot_product_attention.
+
+    Returns
+    -------
+    forward : callable
+        Without arguments: returns out, with the axes of q.
+    gradients : callable
+        Takes dout, and returns a function without arguments, which returns dq, dk, dv.
+    """
+    import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    grouped = q.shape[1] != k.shape[1]
+    inputs = [x.detach().requires_grad_() for x in (q, k, v)]
+    heads_first = [x.transpose(1, 2) for x in inputs]
+    options |= {"is_causal": causal, "enable_gqa": q.shape[2] != k.shape[2]}
 
-    def call():
-        with sdpa_kernel(getattr(SDPBackend, backend)):
-            out = scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
-        return out.transpose(1, 2)
+    def attend():
+        chosen = sdpa_kernel(getattr(SDPBackend, library)) if library else nullcontext()
+        with chosen:
+            return scaled_dot_product_attention(*heads_first, **options).transpose(1, 2)
 
-    return call
+    def gradients(dout):
+        out = attend()
+        return lambda: torch.autograd.grad(out, inputs, dout, retain_graph=True)
+
+    return torch.no_grad()(attend), gradients
+
+
+def _sdpa(q, k, v, causal, *, library):
+    return sdpa(library, q, k, v, causal)[0]
 
 
 def _flex(q, k, v, causal):
@@ -52,9 +81,9 @@ def _triton(q, k, v, causal):
 
 
 PEERS = {
-    "SDPA memory-efficient": functools.partial(_sdpa, backend="EFFICIENT_ATTENTION"),
-    "SDPA FlashAttention-2": functools.partial(_sdpa, backend="FLASH_ATTENTION"),
-    "SDPA cuDNN": functools.partial(_sdpa, backend="CUDNN_ATTENTION"),
+    "SDPA memory-efficient": functools.partial(_sdpa, library="EFFICIENT_ATTENTION"),
+    "SDPA FlashAttention-2": functools.partial(_sdpa, library="FLASH_ATTENTION"),
+    "SDPA cuDNN": functools.partial(_sdpa, library="CUDNN_ATTENTION"),
     "FlexAttention": _flex,
     "Triton": _triton,
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.timing import GONE, RESULTS
+from benchmarks.timing import RESULTS
 from fa_numba.distributed import LAYOUTS, prediction
 from fa_numba.workbook.ladder import LIBRARY
 from fa_numba.workbook.tables import as_markdown
@@ -108,8 +108,6 @@ def section(question, row_of, column_of, value, keep=lambda row: True, note=""):
     value_of = value if callable(value) else lambda row: row[value]
     rows = {}
     for row in filter(keep, record["rows"]):
-        if row_of(row).split(",")[0] in GONE:
-            continue
         cells = rows.setdefault(row_of(row), {"kernel": row_of(row)})
         cells[column_of(row)] = value_of(row)
     text = caption(record) + (f" {note}" if note else "")
@@ -391,13 +389,10 @@ def torch_step_tables():
 
 
 def torch_tables():
-    """Training of a small model; then calls, forward and backward; then their host time."""
+    """Training of a small model; then calls, forward and backward."""
 
     def step(row):
-        loss = row["largest difference from SDPA"]
-        if "ms, quartiles" in row:
-            return f"{with_quartiles(row, 'ms')}, ± {loss}"
-        return f"{row['ms']} (± {loss})"
+        return f"{with_quartiles(row, 'ms')}, ± {row['largest difference from SDPA']}"
 
     training = section(
         "torch",
@@ -413,14 +408,7 @@ def torch_tables():
             mask = "causal" if row["causal"] else "full"
             column = f"d = {row['head_dim']}, n = {row['seqlen']}, {mask}, ms"
             rows.setdefault(kernel(row), {"kernel": kernel(row)})[column] = row["ms"]
-    host = {}
-    for row in record["rows"]:
-        if row["what"] == "host":
-            cells = host.setdefault(kernel(row), {"kernel": kernel(row)})
-            for how in ("in a row, µs", "after synchronizing, µs"):
-                cells[f"{row['pass']}, {how}"] = with_quartiles(row, how)
-    calls = [table(with_all_columns(list(x.values()))) for x in (rows, host) if x]
-    return training and "\n\n".join([training, *calls])
+    return training and "\n\n".join([training, table(with_all_columns(list(rows.values())))])
 
 
 @of_record("ranks")

@@ -16,13 +16,6 @@ from fa_numba.workbook.tables import as_json
 RESULTS = Path(__file__).parent / "results"
 into = ""  # `save` writes to this folder of RESULTS; `python -m benchmarks --into` sets it
 ends = math.inf  # on time.monotonic(): then a run ends; `python -m benchmarks --seconds` sets it
-# Kernels that the package no longer has: tables and plots leave their rows out.
-GONE = (
-    "flash_decode_tma",
-    "flash_attn_bwd_wgmma",
-    "flash_attn_simt_chunks",  # float32 by cp.async: what ran until then as flash_attn_registers
-    "flash_attn_bwd_simt_chunks",
-)
 
 
 def time_ms(function, *args, repeats=20, warm_ups=2, **options):

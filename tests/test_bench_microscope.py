@@ -181,7 +181,7 @@ def test_says_so_where_there_are_no_counters(monkeypatch, tmp_path, capsys):
 
 
 def test_metrics_that_a_gpu_has_not_are_dropped_and_named(monkeypatch, tmp_path):
-    refused = "launch__occupancy_limit_warps"
+    refused = "launch__registers_per_thread"
     asked = []
 
     def run(command):

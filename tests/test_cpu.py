@@ -781,10 +781,13 @@ def test_after_a_fork(rng):
 
 
 KEPT = """
-from fa_numba.cpu import disk_cache, tiles
-disk_cache.keep(tiles.round_up)
-assert tiles.round_up(5, 4) == 8
-print(sum(tiles.round_up.stats.cache_hits.values()))
+from fa_numba.cpu import disk_cache, tiles, vectors
+@vectors.worker
+def rounded_up(x, multiple):
+    return tiles.round_up(x, multiple)
+disk_cache.keep(rounded_up)
+assert rounded_up(5, 4) == 8
+print(sum(rounded_up.stats.cache_hits.values()))
 """
 
 

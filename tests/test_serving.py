@@ -1,6 +1,7 @@
 """The engine: an answer depends on its request alone, whoever else is served, and how."""
 
 import itertools
+import sys
 import threading
 import weakref
 from types import SimpleNamespace
@@ -331,6 +332,21 @@ def test_identical_prompts_at_once_cost_one_prefill(options):
     assert view["hit_rate"] == round(5 / 6, 3)
 
 
+def test_a_prompt_that_is_read_again_counts_once():
+    """Its request is preempted before the first token; its client pays for it once."""
+    engine = make_engine(page_size=4, num_pages=27, max_rows=8, max_branches=4)
+    first = engine.submit(PROMPTS[3][:10], Options(max_tokens=60, client="a"))
+    while len(first.branches[0].tokens) < 31:
+        engine.step()
+    second = engine.submit(PROMPTS[6], Options(max_tokens=1, client="b"))
+    while engine.busy:
+        engine.step()
+    assert second.preempted and second.shared == 0
+    view = view_of(engine)
+    assert (view["prompt_tokens"], view["shared_tokens"]) == (80, 0)
+    assert engine.schedule.queue.served["b"] == 31 + 70 + 1, "it began as a did"
+
+
 def test_answers_go_on_while_a_long_prompt_is_read():
     engine = make_engine(max_rows=10, max_branches=4)
     short = engine.submit(PROMPTS[1], Options(max_tokens=40))
@@ -658,6 +674,41 @@ def test_a_failed_pass_for_scores_ends_its_request(monkeypatch):
     assert_empty(engine)
 
 
+def test_an_error_anywhere_in_a_step_ends_all_requests():
+    """At each 131st call within the server and its pages, which leaves them half changed."""
+    engine, reasons, left = make_engine(page_size=4, num_pages=24, host_pages=5), {}, 0
+    options = GREEDY, Options(max_tokens=4, n=3), Options(max_tokens=3, beams=3, n=2)
+
+    def hear(request, index, text, reason):
+        reasons[request, index] = reason
+
+    def fail(frame, event, arg):
+        nonlocal left
+        code = frame.f_code
+        if event == "call" and ("server" in code.co_filename or "kv_cache" in code.co_filename):
+            left -= code.co_name != "_tell"  # nobody can be told that telling failed
+            if left == 0:
+                raise MemoryError
+
+    for n in itertools.count(1):
+        reasons.clear()
+        for prompt, option in zip(PROMPTS[:3], options, strict=True):
+            engine.submit(prompt, option, hear)
+        left = 131 * n
+        try:
+            sys.setprofile(fail)
+            while engine.busy:
+                engine.step()
+            break
+        except MemoryError:
+            engine.fail()
+        finally:
+            sys.setprofile(None)
+        assert len(reasons) == 6 and None not in reasons.values() and not engine.busy
+        assert_empty(engine)
+    assert n > 9
+
+
 def test_a_failed_step_ends_all_requests_and_leaves_empty_pages():
     engine = make_engine()
     told = []
@@ -698,15 +749,24 @@ def test_after_a_failed_step_there_are_never_two_caches(monkeypatch):
 
 
 def test_an_engine_that_cannot_begin_again_refuses_requests(monkeypatch):
-    engine = make_engine()
-    monkeypatch.setattr(engine, "step", lambda: 1 / 0)
-    monkeypatch.setattr(engine, "_begin", lambda: 1 / 0)
+    engine, heard = make_engine(), []
     background = Background(engine)
+
+    def submit():
+        background.submit(PROMPTS[0], GREEDY, lambda *said: heard.append(said[3]))
+
+    def fail():
+        submit()  # at the last moment
+        return 1 / 0
+
+    monkeypatch.setattr(engine, "step", lambda: 1 / 0)
+    monkeypatch.setattr(engine, "_begin", fail)
     with monkeypatch.context() as quiet:
         quiet.setattr(threading, "excepthook", lambda error: None)
         background.start()
-        background.submit(PROMPTS[0], GREEDY, None)
+        submit()
         background._thread.join(60)
+    assert heard == ["error", "cancelled"]
     with pytest.raises(Overloaded, match="the server is stopping"):
         background.submit(PROMPTS[0], GREEDY, None)
 

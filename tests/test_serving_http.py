@@ -158,6 +158,7 @@ BAD = {
     "stop": ({"stop": 3}, "stop", "strings"),
     "empty stop": ({"stop": [""]}, "stop", "none empty"),
     "stop strings": ({"stop": ["a", 3]}, "stop", "a string, or a list of strings"),
+    "stop false": ({"stop": False}, "stop", "a string, or a list of strings"),
     "stream": ({"stream": "yes"}, "stream", "true or false"),
     "stream 1": ({"stream": 1}, "stream", "true or false"),
     "usage": ({"stream_options": {"include_usage": "x"}}, "include_usage", "true or false"),
@@ -168,6 +169,8 @@ BAD = {
     "logprobs": ({"logprobs": 33}, "logprobs", "at most 32"),
     "logprobs true": ({"logprobs": True}, "logprobs", "integer"),
     "best_of": ({"best_of": 1, "n": 2}, "best_of", "at least n = 2"),
+    "best_of true": ({"best_of": True}, "best_of", "integer"),
+    "too many to choose from": ({"best_of": 10**30}, "best_of", "best_of and beams must be at"),
     "best of a stream": ({"best_of": 2, "stream": True}, "best_of", "in a stream"),
     "echo": ({"echo": 1}, "echo", "true or false"),
     "penalty": ({"presence_penalty": 1}, "presence_penalty", "not supported"),
@@ -178,8 +181,9 @@ BAD = {
     "huge token": ({"prompt": [10**40]}, "prompt", "int64"),
     "float token": ({"prompt": [1.5]}, "prompt", "one list of tokens"),
     "huge number": ('{"prompt": "a", "max_tokens": 1' + "0" * 5000 + "}", None, "JSON"),
+    "longest number": (f'{{"prompt": "a", "max_tokens": {"9" * 4300}}}', "prompt", "context"),
     "deep": ('{"prompt": ' + "[" * 10**5, None, "JSON"),
-    "stream_options": ({"stream_options": 1}, "stream_options", "object"),
+    "stream_options": ({"stream_options": 0}, "stream_options", "object"),
 }
 
 
@@ -202,6 +206,7 @@ def test_other_refusals(post, server):
     get = httpx.get(f"{server}/v1/completions")
     assert get.status_code == 405 and "GET" in get.json()["error"]["message"]
     assert httpx.get(f"{server}/nothing").json()["error"]["message"] == "there is no /nothing"
+    assert len(httpx.get(f"{server}/{'a' * 9999}").json()["error"]["message"]) <= 404
     assert httpx.get(f"{server}/v1/models").json()["data"][0]["id"] == "tiny"
 
 
@@ -287,20 +292,25 @@ def test_a_chat_is_the_completion_of_its_template(server, stream):
 
 
 @pytest.mark.parametrize(
-    "messages, words",
+    "name, value, words",
     [
-        ([], "at least one"),
-        ("hello", "a list"),
-        ([{"role": "robot", "content": "a"}], r"messages[0] must have a role"),
-        ([{"role": "user"}], "content of text"),
-        ([{"role": "user", "content": "€"}], "'€'"),
-        ([{"role": "user", "content": [{"type": "image_url"}]}], "content of text"),
+        ("messages", [], "at least one"),
+        ("messages", "hello", "a list"),
+        ("messages", [{"role": "robot", "content": "a"}], r"messages[0] must have a role"),
+        ("messages", [{"role": "user"}], "content of text"),
+        ("messages", [{"role": "user", "content": "€"}], "'€'"),
+        ("messages", [{"role": "user", "content": [{"type": "image_url"}]}], "content of text"),
+        ("messages", [{"role": "user", "content": [{"type": "text"}]}], "content of text"),
+        ("messages", CHAT * 9, "messages and max_tokens must be at most 128 tokens"),
+        ("max_completion_tokens", "5", "max_completion_tokens must be an integer"),
+        ("top_logprobs", 33, "top_logprobs must be at most 32"),
     ],
 )
-def test_bad_chats_name_their_messages(server, messages, words):
-    reply = httpx.post(f"{server}/v1/chat/completions", json={"messages": messages})
+def test_bad_chats_name_their_fields(server, name, value, words):
+    body = {"messages": CHAT, "logprobs": True, name: value}
+    reply = httpx.post(f"{server}/v1/chat/completions", json=body)
     error = reply.json()["error"]
-    assert reply.status_code == 400 and error["param"] == "messages" and words in error["message"]
+    assert reply.status_code == 400 and error["param"] == name and words in error["message"]
 
 
 def test_identifiers_do_not_come_again_after_a_restart():
@@ -326,7 +336,9 @@ def test_identifiers_do_not_come_again_after_a_restart():
     ],
 )
 def test_pages_of_others_are_refused(server, headers, status):
-    assert httpx.get(f"{server}/state", headers=headers).status_code == status
+    reply = httpx.get(f"{server}/state", headers=headers)
+    assert reply.status_code == status
+    assert status == 200 or "must be" in reply.json()["error"]["message"]
     body = json.dumps(GREEDY)
     reply = httpx.post(f"{server}/v1/completions", content=body, headers=headers, timeout=60)
     assert reply.status_code == status
@@ -582,21 +594,28 @@ def test_requests_at_once_with_all_switches_on(drafter, width, number):
     assert_empty(engine)
 
 
+HALF_A_REQUEST = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{"
+
+
 def test_the_command_serves_until_it_is_interrupted():
     command = [sys.executable, "-m", "fa_numba.workbook.cli", "serve", "--untrained", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as server:
         try:
             address = next(m for line in server.stdout if (m := re.search(r"http://\S+", line)))
             body = {"prompt": "The ", "max_tokens": 5, "model": "untrained"}
             reply = httpx.post(f"{address[0]}/v1/completions", json=body, timeout=60)
             assert len(reply.json()["choices"][0]["text"]) == 5
             more = body | {"max_tokens": 240, "n": 30, "stream": True}
-            with httpx.stream("POST", f"{address[0]}/v1/completions", json=more) as reply:
+            half = socket.create_connection(("127.0.0.1", address[0].rpartition(":")[2]))
+            with half, httpx.stream("POST", f"{address[0]}/v1/completions", json=more) as reply:
+                half.sendall(HALF_A_REQUEST)
                 lines = reply.iter_lines()
                 next(lines)
                 server.send_signal(signal.SIGINT)
                 assert "the server is stopping" in "".join(lines)
-            assert server.wait(timeout=30) == 130
+                assert server.wait(timeout=30) == 130
+            assert server.stderr.read() == "fa-numba: stopped\n", "the half is no error"
         finally:
             server.kill()
 

@@ -203,9 +203,9 @@ def pretend(monkeypatch, cc):
 def test_bad_input(monkeypatch, q, k, cc, error, message):
     pretend(monkeypatch, cc)
     with pytest.raises(error, match=message):
-        checks.check_tensor_core_float32(q, k, k, name="f", supported=AMPERE)
+        checks.TensorCores("f", AMPERE, float32=True).check(q, k, k)
 
 
 def test_good_input(monkeypatch):
     pretend(monkeypatch, (12, 0))
-    checks.check_tensor_core_float32(X, X, X, name="f", supported=AMPERE)
+    checks.TensorCores("f", AMPERE, float32=True).check(X, X, X)

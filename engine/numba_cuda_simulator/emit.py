@@ -22,7 +22,7 @@ from .scopes import find_unsure_reads, names, stored
 from .signatures import signatures_of
 from .syntax import indices_of, parameters_of, walk
 from .transform import PREFIX, Writer, assign, is_atomic, is_literal, is_part, load_name, tree_of
-from .waits import waits_for_memory
+from .waits import decided_by
 from .watched import ATOMICS, CONTEXT, data, flag_if, load, stopped, store
 
 CALLS = {**OPERATORS, "load": load, "store": store, "data": data, "stopped": stopped}
@@ -584,8 +584,8 @@ class Emitter(Writer):
         return [ast.For(ast.Name(s.target.id, ast.Store()), turns, body, []), *self.leave(s)]
 
     def s_While(self, s):
-        if waits_for_memory(s):
-            raise Untranslatable("a loop that waits for memory")
+        if decided_by(s):
+            raise Untranslatable("a loop that waits for memory, or for ever")
         return [ast.While(self.test(s.test), self.loop_body(s, True), []), *self.leave(s)]
 
     def loop_body(self, s, long):

@@ -201,7 +201,7 @@ class Lanes:
         self.exited = NOBODY
         self.branches = []
         self.loops = []
-        self.whiles = 0  # while loops that are running
+        self.whiles = []  # the `Patience` of each while loop that is running
         self.frames = [frame]
 
     # ------------------------------------------------------------------ if
@@ -265,7 +265,8 @@ class Lanes:
     def loop_end(self):
         """Threads that left by break come back; those that returned do not."""
         loop = self.loops.pop()
-        self.whiles -= loop.patience is not None
+        if loop.patience is not None:
+            self.whiles.pop()
         returned = self.frames[-1].returned
         self.mask = loop.mask if returned is loop.returned else without(loop.mask, returned)
 
@@ -309,7 +310,7 @@ class Lanes:
         One inside a while loop says nothing of the launch, nor does one that may be left early.
         """
         if self.whiles or exits == LEAVES:
-            return self.progress.uncounted(numbers)
+            return self.progress.uncounted(numbers, self.whiles)
         return self.progress.turns(numbers)
 
     def range_numbers(self, *bounds):
@@ -349,17 +350,18 @@ class Lanes:
             value = value + step
         self.loop_end()
 
-    def while_begin(self, site, waits):
-        self.loop_begin().patience = Patience(self, site, waits)
-        self.whiles += 1
+    def while_begin(self, site, decided_by):
+        patience = self.loop_begin().patience = Patience(self, site, decided_by)
+        self.whiles.append(patience)
 
     def while_test(self, test):
         loop = self.loops[-1]
         self.mask, _ = self.split(test)
-        loop.turns += 1
-        if loop.patience.waits or loop.turns & 63 == 0:
-            loop.patience.check()
-        self.progress.turn()
+        turns = loop.turns = loop.turns + 1
+        if turns > 1 and self.mask is not NOBODY:
+            if loop.patience.waits or turns & 63 == 0 or turns & (turns - 1) == 0:
+                loop.patience.check()
+        self.progress.turn(self.whiles)
         return self.mask is not NOBODY
 
     # ------------------------------------------------------------------ functions

@@ -104,18 +104,21 @@ class Progress:
             left = duration(whole * (1 - done))
             self.say(f"\r[{bar}] {100 * done:.0f} %, about {left} left   ")
 
-    def uncounted(self, numbers):
+    def uncounted(self, numbers, whiles):
         """Return the numbers of a range in which the launch may spend any part of its time."""
-        return numbers if self.gear is None else self.noted(numbers)
+        return numbers if self.gear is None else self.noted(numbers, whiles)
 
-    def noted(self, numbers):
+    def noted(self, numbers, whiles):
         for number in numbers:
             yield number
-            self.turn()
+            self.turn(whiles)
 
-    def turn(self):
-        """Note a turn of a while loop, whose length nobody knows: it is guessed."""
-        if self.gear is not None:
+    def turn(self, whiles):
+        """Note a turn of a while loop, whose length nobody knows: it is guessed.
+
+        whiles : the `Patience` of each that is running. Only here it is seen that one never ends.
+        """
+        if self.gear is not None and all(patience.changes for patience in whiles):
             spent = time.process_time() - self.spent
             if spent > EARLY_LOOK:
                 self.shift(GUESS * spent, known=False)

@@ -22,11 +22,10 @@ from .host import host_value
 from .lanes import Lanes, Undefined
 from .memory import Memory
 from .operators import Operators
-from .progress import LEAVES
 from .scopes import names, stored
 from .syntax import indices_of, parameters_of, walk
 from .transform import PREFIX, Transformer, assign, is_part, load_name
-from .waits import Patience, waits_for_memory
+from .waits import Patience, decided_by
 
 INT64 = np.int64
 TURNS = 64  # of a while loop, between two looks at whether it can end
@@ -254,8 +253,8 @@ class SerialTransformer(Transformer):
         return [loop]
 
     def s_While(self, s):
-        waits = ast.Constant(waits_for_memory(s))
-        turns = self.call("while_turns", self.site_constant(s.test), waits)
+        decides = ast.Constant(decided_by(s))
+        turns = self.call("while_turns", self.site_constant(s.test), decides)
         leave = ast.If(ast.UnaryOp(ast.Not(), self.expression(s.test)), [ast.Break()], [])
         body = self.mark([leave], s.test) + self.block(s.body)
         return [ast.For(ast.Name(self.temporary(), ast.Store()), turns, body, [])]
@@ -387,19 +386,24 @@ class SerialLanes(Lanes):
         if len(numbers) == 3 and numbers[2] == 0:
             return super().range_turns(exits, *bounds)  # raises
         numbers = range(*numbers)
-        return self.progress.uncounted(numbers) if exits == LEAVES else self.progress.turns(numbers)
+        return self.watched_turns(numbers, exits)
 
     def same_turns(self, values):
         return values
 
-    def while_turns(self, site, waits):
+    def while_turns(self, site, decided_by):
         """Turn by turn, see that a while loop can end."""
-        patience = Patience(self, site, waits)
-        while True:
-            for _ in range(1 if waits else TURNS):
-                yield
-            patience.check()
-            self.progress.turn()
+        patience, turns = Patience(self, site, decided_by), 1
+        self.whiles.append(patience)
+        try:
+            while True:
+                for _ in range(turns):
+                    yield
+                turns = 1 if patience.waits else min(2 * turns, TURNS)
+                patience.check()
+                self.progress.turn(self.whiles)
+        finally:
+            self.whiles.remove(patience)
 
     def defined(self, value):
         """Return the value that a variable is bound to."""

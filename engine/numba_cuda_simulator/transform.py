@@ -47,7 +47,7 @@ from .syntax import (
     refusal_of,
     walk,
 )
-from .waits import waits_for_memory
+from .waits import decided_by
 
 PREFIX = "_simt_"  # of every name that the engine adds to a kernel
 
@@ -327,11 +327,9 @@ class Transformer(Writer):
         if not isinstance(function, ast.FunctionDef):
             self.refuse(function, "async def", "Write def.")
         arguments = function.args
-        if arguments.kwarg:
-            self.refuse(function, *STARRED)
-        if arguments.kwonlyargs:
-            what = "a keyword-only parameter", STARRED[1]
-            self.refuse(function, *what, numba_runs_it=True)
+        if arguments.kwarg or arguments.kwonlyargs:  # Numba fails at these in a device function
+            what = STARRED[0] if arguments.kwarg else "a keyword-only parameter"
+            self.refuse(function, what, STARRED[1])
         self.parameters = parameters_of(function)
         stored = names(function, ast.Store)
         self.locals = stored | set(self.parameters)
@@ -867,10 +865,10 @@ class Transformer(Writer):
 
     def s_While(self, s):
         test = self.call("while_test", self.expression(s.test))
-        waits = ast.Constant(waits_for_memory(s))
+        decides = ast.Constant(decided_by(s))
         body = self.block(s.body) + [ast.Expr(self.call("next_turn"))]
         return [
-            ast.Expr(self.call("while_begin", self.site_constant(s.test), waits)),
+            ast.Expr(self.call("while_begin", self.site_constant(s.test), decides)),
             ast.While(ast.BoolOp(ast.And(), [self.call("alive"), test]), body, []),
             ast.Expr(self.call("loop_end")),
         ]

@@ -7,16 +7,22 @@ threads (see turns.py); it is refused if no order ends.
 """
 
 import ast
+import re
 import sys
 import time
 
 import numpy as np
 
 from .errors import UnsupportedError, thread_name
+from .scopes import names, stored
 from .syntax import walk
 
+MEMORY, NOTHING = "memory", "nothing"
+FIXED = re.compile(r"\w+\.(shape(\[\d\])?|size|ndim)|len\(\w+\)|cuda\.\w+\.[xyz]")  # in a test
+LOADS = re.compile(r"\w\(|\.[a-z]|\[|:=")
 SHORT = 0.02  # seconds, where another order of the threads is left to try (see turns.py)
-IMPATIENT_AFTER = 0.2  # seconds in which no thread has left the loop
+IMPATIENT_AFTER = 0.2  # seconds in which no thread has left a loop that waits
+FIRST_LOOK = 0.05  # seconds to the first look at another loop; to the next one twice as many
 
 
 def waits_for_memory(loop):
@@ -55,38 +61,69 @@ def waits_for_memory(loop):
     return bool(tests) and all(map(from_memory, tests))
 
 
+def never_ends(loop):
+    """Tell from a while loop's syntax that who enters it stays: nothing in it changes the test."""
+    leaves = ast.Break, ast.Return, ast.Assert, ast.Raise
+    for x in (x for s in loop.body for x in walk(s)):
+        of_a_record = isinstance(x, ast.Attribute) and isinstance(x.ctx, ast.Store)
+        if isinstance(x, leaves) or of_a_record:
+            return False
+    loads = LOADS.search(FIXED.sub("0", ast.unparse(loop.test)))
+    return not loads and not names(loop.test) & set(stored(*loop.body))
+
+
+def decided_by(loop):
+    """Return what decides when a while loop ends: MEMORY alone, NOTHING, or None where unknown."""
+    return NOTHING if never_ends(loop) else MEMORY if waits_for_memory(loop) else None
+
+
 class Patience:
     """Watches one running while loop, and loses patience when it cannot end.
 
     The machine is deterministic: when memory and every variable hold what they held some
     turns ago, the loop goes round for ever. A loop that waits for memory which does not
     change is hopeless too, even if it counts its turns.
+
+    Attributes
+    ----------
+    changes : bool
+        Whether something had changed at a look.
     """
 
-    def __init__(self, lanes, site, waits):
-        self.lanes, self.site, self.waits = lanes, site, waits
+    def __init__(self, lanes, site, decided_by):
+        self.lanes, self.site, self.changes = lanes, site, False
+        self.waits, self.endless = decided_by == MEMORY, decided_by == NOTHING
         self.mask = self.memory = self.variables = None
-        self.since = time.monotonic()
+        self.since, self.interval = time.monotonic(), FIRST_LOOK
 
     def check(self):
-        now = time.monotonic()
-        if not same(self.lanes.mask, self.mask):
-            self.mask, self.since, self.memory = self.lanes.mask, now, None
+        if self.endless:
+            self.give_up()
+        now, moved = time.monotonic(), not same(self.lanes.mask, self.mask)
+        if self.waits:
+            self.interval = IMPATIENT_AFTER if self.lanes.turns.is_last() else SHORT
+            if moved:
+                self.mask, self.since, self.memory = self.lanes.mask, now, None
+        if now - self.since < self.interval:
             return
-        patience = IMPATIENT_AFTER if self.lanes.turns.is_last() else SHORT
-        if now - self.since < patience:
-            return
-        memory, variables = self.lanes.memory_state(), kernel_variables()
-        if self.memory is not None and same(memory, self.memory):
-            if self.waits or same(variables, self.variables):
+        memory, variables, known = self.lanes.memory_state(), kernel_variables(), self.memory
+        if known is not None:
+            rests = not moved and same(memory, known)
+            if rests and (self.waits or same(variables, self.variables)):
                 self.give_up()
-        self.memory, self.variables, self.since = memory, variables, now
+            self.changes = True
+        self.mask, self.memory, self.variables = self.lanes.mask, memory, variables
+        self.since, self.interval = now, 2 * self.interval
 
     def give_up(self):
         lanes = self.lanes
         thread, block, more = lanes.culprit(lanes.mask)
         who = thread_name(thread, block)
-        waits = "waits for another thread" if self.waits else "goes round without any change"
+        waits = (
+            "waits for another thread"
+            if self.waits
+            else "goes round without any change of the test"
+        )
         error = UnsupportedError(
             f"this while loop never ends: {who}{more} {waits}", sites=[self.site], thread=thread,
             block=block, hint=self.hint(),

@@ -15,6 +15,7 @@ tests in its distribution: give the `tests` folder of its repository by --mlir.
 import argparse
 import ast
 import collections
+import datetime
 import re
 import subprocess
 import sys
@@ -120,7 +121,8 @@ def page(folder):
     """Return the text of the page, of all reports in the folder, and {project: its row}."""
     rows = {}
     lines = ["# Other projects on the CPU engine", ""]
-    lines += ["`python engine/tests/run_foreign_projects.py`, which fetches them.", ""]
+    day = f"{datetime.date.today()}"
+    lines += [f"`python engine/tests/run_foreign_projects.py`, which fetches them; {day}.", ""]
     lines += ["| project | tests | " + " | ".join(KINDS) + " |", "|---|" + "---:|" * 6]
     why = collections.Counter()
     what = {name: f"{name} {version}: {what}" for name, (version, what, *_) in PROJECTS.items()}

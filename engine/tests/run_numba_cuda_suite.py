@@ -294,7 +294,7 @@ def page(found):
     lines = [
         "# The tests of numba-cuda on the CPU engine",
         "",
-        f"numba-cuda {version('numba-cuda')}, "
+        f"numba-cuda {version('numba-cuda')}, {time.strftime('%Y-%m-%d')}, "
         "`python engine/tests/run_numba_cuda_suite.py --write`. "
         "Its own tests, those that ask what a kernel computes; each in a process of its own, with "
         f"{LIMIT} seconds of processor time.",

@@ -1,12 +1,13 @@
 """Kernels in which single threads work through arrays one element after the other.
 
 That is how first kernels are written, and it is where an engine that runs all threads at once
-has least to gain: one thread is a batch of one. `bench_engine` times them beside Numba's simulator.
+has least to gain: one thread is a batch of one. `bench_serial` times them beside Numba's simulator.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import classic_kernels
 import numpy as np
 from numba import cuda, float32, int32
 from simt_kernels import jitted
@@ -14,7 +15,6 @@ from simt_kernels import jitted
 TILE = 256
 BINS = 256
 DEPTH = 64  # of a stack
-WIDTH = 48  # of a row of the edit distance
 
 
 @dataclass(frozen=True)
@@ -223,23 +223,8 @@ def local_histogram(values, counts):
         counts[t, i] = bins[i]
 
 
-@case("edit distance, local row", lambda rng: [*rng.integers(0, 4, (2, 32, 24)),
-    np.zeros(32, np.int64)], block=32)  # fmt: skip
-def edit_distance(a, b, out):
-    t = cuda.threadIdx.x
-    row = cuda.local.array(WIDTH, int32)
-    m, n = a.shape[1], b.shape[1]
-    for j in range(n + 1):
-        row[j] = j
-    for i in range(1, m + 1):
-        diagonal = row[0]
-        row[0] = i
-        for j in range(1, n + 1):
-            above = row[j]
-            differs = 1 if a[t, i - 1] != b[t, j - 1] else 0
-            row[j] = min(min(row[j] + 1, row[j - 1] + 1), diagonal + differs)
-            diagonal = above
-    out[t] = row[n]
+case("edit distance, local row", lambda rng: [*rng.integers(0, 4, (2, 32, 24)),
+    np.zeros(32, np.int64)], block=32)(classic_kernels.edit_distance)  # fmt: skip
 
 
 @case("binary search", lambda rng: [np.sort(rng.random(512)), rng.random(64),

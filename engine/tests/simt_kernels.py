@@ -186,8 +186,13 @@ def tree_softmax(x, out):
 HEAD_DIM = 32
 
 
-@launched(2, (TILE, TILE), lambda rng: (*(floats(rng, 32, HEAD_DIM) for _ in "qkv"),
-    zeros(32, HEAD_DIM), zeros(32), 0.2), rtol=2e-6)  # fmt: skip
+def flash_attn_launch(size, rng):
+    """Return grid, thread block and arguments for some rows."""
+    qkv = (floats(rng, size, HEAD_DIM) for _ in "qkv")
+    return size // TILE, (TILE, TILE), *qkv, zeros(size, HEAD_DIM), zeros(size), 0.2
+
+
+@launched(2, (TILE, TILE), lambda rng: flash_attn_launch(32, rng)[2:], rtol=2e-6)
 def flash_attn_tile(q, k, v, out, lse, softmax_scale):
     """FlashAttention-2, lengths a multiple of TILE; two columns of out per thread."""
     q_tile = cuda.shared.array((TILE, HEAD_DIM), float32)

@@ -44,7 +44,9 @@ def row(code, words):
     site = re.search("«(.+)»", code)
     lines = [said, *[f"  3: {m[1]}" for m in [site] if m], *[f"  {h}" for h in [hint] if h]]
     code = code.replace("«", "").replace("»", "")
-    return "    " * bool(site) + code, "\n".join([*lines, ""])
+    head, launched, launch = code.partition("; kernel[")
+    text = "    " * bool(site or launched) + head + launched.replace("; ", "\n") + launch
+    return text, "\n".join([*lines, ""])
 
 
 CASES = [(title, whole(text), words) for title, text, words in CASE.findall(CATALOGUE.read_text())]

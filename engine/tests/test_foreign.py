@@ -312,6 +312,9 @@ def test_streams_events_and_copies():
     end.synchronize()
     assert start.query() and start.elapsed_time(end) >= 0
     np.testing.assert_array_equal(out, X + 1)
+    assert (x == X).all(), "to_device copies"
+    assert np.isnan(cuda.device_array(4, np.float32).copy_to_host()).all()  # which must show
+    assert device.reshape(2, 4).T[0, 1] == 5 and device[2:].shape == (6,)
     with cuda.mapped(x) as one, cuda.mapped(x, out) as two:
         for array in one, *two, (other := cuda.mapped_array_like(x)):
             add_one[1, 8](array)

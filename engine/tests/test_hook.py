@@ -192,20 +192,6 @@ def test_launched_from_threads():
         np.testing.assert_array_equal(out, X[::-1] + n)
 
 
-def test_device_arrays():
-    device_x = cuda.to_device(X)
-    device_out = cuda.device_array(64, np.float32)
-    assert np.isnan(device_out.copy_to_host()).all(), "uninitialised memory must show"
-    reverse[1, 64, 0, 64 * 4](device_x, device_out)
-    cuda.synchronize()
-    host = np.zeros_like(X)
-    device_out.copy_to_host(host)
-    np.testing.assert_array_equal(host, X[::-1])
-    device_x[0] = 5
-    assert X[0] == 0, "to_device copies"
-    assert device_x.reshape(8, 8).T[0, 1] == 8 and device_x[8:].shape == (56,)
-
-
 # --- notebook cells ---------------------------------------------------------------------------
 
 
@@ -329,6 +315,8 @@ def test_options_as_a_setter():
 def test_options_that_do_not_exist():
     with pytest.raises(TypeError, match="unknown option 'race'; there are races, "):
         simt.options(race=False)
+    with pytest.raises(ValueError, match="auto, always, never, got 'sometimes'"):
+        simt.options(compiled="sometimes")
     with pytest.raises(LaunchError, match="unknown device 'GTX'; the engine knows T4"):
         simt.options(device="GTX")
 

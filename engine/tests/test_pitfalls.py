@@ -9,7 +9,7 @@ from numba import cuda, float32, int32, int64
 
 import numba_cuda_simulator as simt
 from numba_cuda_simulator.errors import KernelIndexError, UnsupportedError
-from numba_cuda_simulator.waits import waits_for_memory
+from numba_cuda_simulator.waits import MEMORY, NOTHING, decided_by
 
 
 @cuda.jit
@@ -122,10 +122,13 @@ def test_try_lock():
     ("while j < seq_lens[b]:\n  acc += k[j]\n  j += 1", False),  # long, and it ends
     ("while j < n:\n  if stop[0] > 0: break\n  j += 1", False),
     ("while keys[low] < v: low += 1", False),
+    ("while j < x.shape[0]:\n  acc += x[j]", None), ("while True:\n  x[j] += 1", None),
+    ("while p.x < 3 or f(j):\n  x[j] += 1", False),
+    ("while p.size < 3:\n  p.size += 1", False), ("while j < 9:\n  if x[j]: break", False),
     ("while old < v:\n  seen = old\n  old = cuda.atomic.cas(x, 0, seen, v)", False),
 ])  # fmt: skip
 def test_which_loops_wait(loop, waits):
-    assert waits_for_memory(ast.parse(loop).body[0]) == waits
+    assert decided_by(ast.parse(loop).body[0]) == {True: MEMORY, False: None, None: NOTHING}[waits]
 
 
 @cuda.jit(device=True)

@@ -9,7 +9,7 @@ from numba import cuda, float32, int64
 from sources import ran
 
 import numba_cuda_simulator as simt
-from numba_cuda_simulator.errors import BarrierDivergenceError, RaceError
+from numba_cuda_simulator.errors import RaceError
 
 N = 12
 BOUNDS = (None, 0, 3, 7, N, 40, -1, -5, -40)
@@ -208,12 +208,6 @@ def test_a_missing_grid_barrier_breaks_the_answer():
     x, out = np.zeros(80), np.zeros(80)
     trace = simt.trace(make_neighbours(False), 2, 40, x, out)
     assert trace.races and (out == 0).any()
-
-
-def test_every_thread_must_arrive():
-    with pytest.raises(BarrierDivergenceError, match="never arrives|never reached"):
-        ran("if cuda.grid(1) < 40: cuda.cg.this_grid().sync()\nx[cuda.grid(1)] = 1", 40, 2,
-            x=np.zeros(80))  # fmt: skip
 
 
 # --- bfloat16 ---------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import simt_kernels
 from classic_kernels import matrix_product
 from numba import cuda, int32
 from serial_kernels import CASES, tickets
+from simt_kernels import flash_attn_launch, floats
 
 import numba_cuda_simulator as simt
 
@@ -28,11 +29,6 @@ def lockstep():
         yield
 
 
-def floats(*shapes):
-    rng = np.random.default_rng(0)
-    return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
-
-
 def seconds(call):
     """Processor time of a call."""
     start = time.process_time()
@@ -41,19 +37,17 @@ def seconds(call):
 
 
 def tile_kernel(size):
-    q, k, v, out = floats(*[(size, simt_kernels.HEAD_DIM)] * 4)
-    args = q, k, v, out, np.zeros(size, np.float32), 0.2
-    tile = simt_kernels.TILE
-    return lambda: simt.run(simt_kernels.flash_attn_tile, size // tile, (tile, tile), *args)
+    launch = flash_attn_launch(size, np.random.default_rng(0))
+    return lambda: simt.run(simt_kernels.flash_attn_tile, *launch)
 
 
 def softmax(name, grid, threads):
-    x, out = floats((64, 512), (64, 512))
+    x, out = floats(np.random.default_rng(0), 2, 64, 512)
     return lambda: simt.run(getattr(simt_kernels, name), grid, threads, x, out)
 
 
 def matmul(size):
-    a, b, c = floats(*[(size, size)] * 3)
+    a, b, c = floats(np.random.default_rng(0), 3, size, size)
     grid = -(-size // 16), -(-size // 16)
     return lambda: simt.run(matrix_product, grid, (16, 16), a, b, c)
 
@@ -147,9 +141,7 @@ def test_first_launch():
     """From a source never seen to the end of one block's checked launch."""
     with open(simt_kernels.__file__) as file:
         source = file.read()
-    tile = simt_kernels.TILE
-    q, k, v, out = floats(*[(tile, simt_kernels.HEAD_DIM)] * 4)
-    args = q, k, v, out, np.zeros(tile, np.float32), 0.2
+    one_block = flash_attn_launch(simt_kernels.TILE, np.random.default_rng(0))
     edits = (
         simt_kernels.edited_zoo(f"{source}\n# speed test, edit {edit}\n").flash_attn_tile
         for edit in itertools.count()
@@ -157,7 +149,7 @@ def test_first_launch():
     kernels = []
 
     def launch():
-        simt.run(kernels.pop(), 1, (tile, tile), *args)
+        simt.run(kernels.pop(), *one_block)
 
     expect_ratio(FIRST_LAUNCH, launch, lambda: kernels.append(next(edits)))
 

@@ -6,6 +6,7 @@ import operator
 import numpy as np
 
 from fa_numba import checks
+from fa_numba.checks.values import integer
 from fa_numba.runtime import arrays
 
 LAYOUTS = ("contiguous", "striped", "zigzag")
@@ -20,7 +21,7 @@ def check_layout(layout):
 
 def check_world_size(world_size):
     """The number of ranks as an int."""
-    return _integer("world_size", world_size, 1)
+    return integer("world_size", world_size, at_least=1)
 
 
 def check_timeout(timeout):
@@ -77,7 +78,7 @@ def check_axis(x, axis, name="x"):
     """The length of an axis of an array."""
     if arrays.library_of(x) is None:
         raise TypeError(f"{name} must be an array, got {type(x).__name__}")
-    axis = _integer("axis", axis, -len(x.shape))
+    axis = integer("axis", axis, at_least=-len(x.shape))
     if axis >= len(x.shape):
         raise ValueError(f"axis must be less than {len(x.shape)}, the axes of {name}, got {axis}")
     return x.shape[axis]
@@ -113,7 +114,7 @@ def check_seqlen(seqlen, length, world_size, cu_seqlens=None):
         return length * world_size
     if cu_seqlens is not None:
         raise ValueError(f"seqlen must be None where cu_seqlens is given, got {seqlen!r}")
-    return _integer("seqlen", seqlen, 0)
+    return integer("seqlen", seqlen, at_least=0)
 
 
 def check_ring(q, k, v, packed):
@@ -212,11 +213,3 @@ def check_positive(name, value):
     if not value > 0:
         raise ValueError(f"{name} must be positive, got {value}")
     return float(value)
-
-
-def _integer(name, value, at_least):
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    if value < at_least:
-        raise ValueError(f"{name} must be at least {at_least}, got {value}")
-    return int(value)

@@ -9,6 +9,7 @@ from fa_numba.checks.requirements import (
     ANY_HEAD_DIMS,
     MAX_HEAD_DIM,
     MAX_ROW_DIM,
+    MAX_WIDE_HEAD_DIM,
     require_one_library,
 )
 from fa_numba.checks.values import check_flag, integer
@@ -29,7 +30,7 @@ MAX_BWD_HEAD_DIM_OVER_V = 192  # of q and k, where v has at most MAX_BWD_HEAD_DI
 # one, and "a" means this major version alone.
 AMPERE = (8, 0)  # mma.sync of 16-bit floats, cp.async
 HOPPER = (9, 0, "a")  # wgmma, TMA
-FP8_HEAD_DIMS = (64, 128)
+FP8_HEAD_DIMS = (64, 128)  # more does not fit into registers
 # Of gradients above MAX_HEAD_DIM, where these kernels refuse: the jobs, which run on the CPU.
 JOBS_ABOVE = {
     "flash_attn_bwd": "flash_attn_grad",
@@ -37,164 +38,177 @@ JOBS_ABOVE = {
 }
 
 
-# Tensor cores, forward
+# Tensor cores
 
 
 @dataclass(frozen=True)
 class TensorCores:
-    """The requirements of a forward kernel on tensor cores, for `forward_call`.
+    """What a function on tensor cores requires of its arrays and of their GPU.
+
+    `KERNELS` has one for each function: its launcher asks it, and the job that may choose it.
 
     Attributes
     ----------
     name : str
         Name of the function, for messages.
     supported : AMPERE or HOPPER
-        Compute capabilities that have the kernel's instructions.
+        Compute capabilities that have its instructions.
     float32 : bool, default=False
-        The kernel takes float32; by default float16 and bfloat16.
+        It takes float32; by default float16 and bfloat16.
     max_head_dim : int, default=256
+    max_over_v : int, default=max_head_dim
+        The same where v has at most MAX_BWD_HEAD_DIM columns.
+    above : int, default=0
+        head_dim is larger than this, or than half of this where v has another one.
+    up_to_that : str, default=""
+        Name of a function for a head_dim up to `above`.
     v_differs : bool, default=False
         v may have a smaller head_dim than q and k.
+    copies : bool, default=False
+        It copies the arrays first, so any head_dim, strides and addresses will do.
+    by_cp_async : bool, default=False
+        On Hopper, too, it copies without tensor maps, which have no negative strides.
     cap_apart : bool, default=False
-        The kernel has a softcap beside the user's mask.
+        It has a softcap beside the user's mask.
     """
 
     name: str
     supported: tuple
     float32: bool = False
     max_head_dim: int = MAX_HEAD_DIM
+    max_over_v: int = 0
+    above: int = 0
+    up_to_that: str = ""
     v_differs: bool = False
+    copies: bool = False
+    by_cp_async: bool = False
     cap_apart: bool = False
 
     def check(self, q, k, v):
-        """Raise unless the kernel can run on these arrays and on their GPU."""
-        check = check_tensor_core_float32 if self.float32 else check_tensor_core
-        limits = {"supported": self.supported, "max_head_dim": self.max_head_dim}
-        check(q, k, v, name=self.name, **limits, v_differs=self.v_differs)
-        check_aligned(q=q, k=k, v=v)
+        """Raise unless the function can run forward on these arrays and on their GPU."""
+        self._check("flash_attn_registers" if self.float32 else "flash_attn_v2", q, k, v)
+
+    def check_packed(self, q, k, v, cu_seqlens_q, cu_seqlens_k):
+        """The same for a packed batch."""
+        self._check("flash_attn_varlen", q, k, v, cu_seqlens_q, cu_seqlens_k)
+
+    def check_gradients(self, dout, q, k, v, out, lse):
+        """Raise unless the function can run backward on these arrays and on their GPU."""
+        inputs = dout, q, k, v, out, lse = tuple(map(facts, (dout, q, k, v, out, lse)))
+        self._check("flash_attn_bwd_registers" if self.float32 else "flash_attn_bwd", q, k, v)
+        attention.check_bwd(*inputs, head_dims=ANY_HEAD_DIMS)
+        self._check_gradient_rows(dout, out)
+
+    def check_packed_gradients(self, dout, q, k, v, out, lse, *starts):
+        """The same for a packed batch; starts are cu_seqlens_q and cu_seqlens_k."""
+        inputs = dout, q, k, v, out, lse = tuple(map(facts, (dout, q, k, v, out, lse)))
+        self._check("flash_attn_varlen_bwd", q, k, v, *starts)
+        attention.check_varlen_bwd(*inputs, *starts, head_dims=ANY_HEAD_DIMS)
+        self._check_gradient_rows(dout, out)
+
+    def _check(self, instead, q, k, v, *starts):
+        """`instead` names a function that computes the same on any GPU."""
+        named = {"q": facts(q), "k": facts(k), "v": facts(v)}
+        named_starts = dict(zip(("cu_seqlens_q", "cu_seqlens_k"), map(facts, starts), strict=False))
+        q, _, v = named.values()
+        require_one_library(**named, **named_starts)
+        _require_gpu_arrays("q, k, v", q, self.name, instead)
+        check_arrays = attention.check_varlen if starts else attention.check_qkv
+        check_arrays(*named.values(), *named_starts.values(), head_dims=ANY_HEAD_DIMS)
+        (_require_float32 if self.float32 else _require_16_bits)(named, self.name)
+        if self.copies:
+            self._check_head_dim_of_copies(q, v)
+            _require_capability(self.supported, q, self.name, instead)
+            return
+        self._check_least(q, v)
+        is_short = self.max_over_v and v.shape[-1] <= MAX_BWD_HEAD_DIM
+        most = self.max_over_v if is_short else self.max_head_dim
+        elements = 4 if self.float32 else 8
+        _require_rows(named, self.name, self.supported, most, instead, elements, self.v_differs)
+        if self.supported == HOPPER and not self.by_cp_async:
+            _require_no_negative_strides(self.name, **named)
+        check_aligned(**named)
+
+    def _check_head_dim_of_copies(self, q, v):
+        if q.shape[-1] > self.max_head_dim:
+            raise RefusedValueError(
+                f"q must have a head_dim up to {self.max_head_dim} for {self.name}, got "
+                f"{q.shape[-1]}"
+            )
+        _require_one_head_dim(q, v, self.name)
+
+    def _check_least(self, q, v):
+        head_dim = q.shape[-1]
+        differs = self.v_differs and v.shape[-1] != head_dim
+        above = self.above // 2 if differs else self.above
+        if head_dim <= above:
+            hint = "" if differs else f": {self.up_to_that} takes it"
+            raise RefusedValueError(
+                f"q must have a head_dim above {above} for {self.name}, got {head_dim}{hint}"
+            )
+
+    def _check_gradient_rows(self, dout, out):
+        """Raise unless rows of dout can be copied, and those of out loaded 16 bytes at a time.
+
+        Kernels in float32 read out one number at a time.
+        """
+        if self.copies:
+            return
+        named = {"dout": dout} if self.float32 else {"dout": dout, "out": out}
+        check_strides(self.name, **named)
+        if self.supported == HOPPER:
+            _require_no_negative_strides(self.name, dout=dout)
+        check_aligned(**named)
 
 
-def check_tensor_core(
-    q,
-    k,
-    v,
-    *,
-    name,
-    supported,
-    max_head_dim,
-    instead="flash_attn_v2",
-    tensor_maps=None,
-    v_differs=False,
-):
-    """Raise unless the 16-bit tensor-core kernel `name` can run on these arrays and their GPU.
-
-    Parameters
-    ----------
-    q, k, v : arrays
-    name : str
-        Name of the function, for messages.
-    supported : AMPERE or HOPPER
-    max_head_dim : int
-    instead : str
-        Name of a function that computes the same on any GPU, for messages.
-    tensor_maps : bool, default=whether `supported` is HOPPER
-        The kernel copies q, k and v by tensor maps, which have no negative strides.
-    v_differs : bool, default=False
-        v may have a smaller head_dim than q and k.
-    """
-    q, k, v = facts(q), facts(k), facts(v)
-    require_one_library(q=q, k=k, v=v)
-    _require_gpu_arrays("q, k, v", q, name, instead)
-    attention.check_qkv(q, k, v, head_dims=ANY_HEAD_DIMS)
-    named = {"q": q, "k": k, "v": v}
-    _require_16_bit_rows(named, name, supported, max_head_dim, instead, v_differs)
-    if supported == HOPPER if tensor_maps is None else tensor_maps:
-        _require_no_negative_strides(name, **named)
-
-
-def check_tensor_core_padded(q, k, v, *, name, supported, max_head_dim, instead="flash_attn_v2"):
-    """Raise unless the function `name` can copy these 16-bit arrays and run on their GPU.
-
-    It copies them to rows that a tensor map can describe, so any head_dim and strides will do.
-    """
-    q, k, v = facts(q), facts(k), facts(v)
-    require_one_library(q=q, k=k, v=v)
-    _require_gpu_arrays("q, k, v", q, name, instead)
-    attention.check_qkv(q, k, v, head_dims=ANY_HEAD_DIMS)
-    _require_16_bits({"q": q, "k": k, "v": v}, name)
-    if q.shape[3] > max_head_dim:
-        raise RefusedValueError(
-            f"q must have a head_dim up to {max_head_dim} for {name}, got {q.shape[3]}"
-        )
-    _require_one_head_dim(q, v, name)
-    _require_capability(supported, q, name, instead)
-
-
-def check_tensor_core_float32(
-    q,
-    k,
-    v,
-    *,
-    name,
-    supported,
-    max_head_dim=MAX_HEAD_DIM,
-    instead="flash_attn_registers",
-    v_differs=False,
-):
-    """Raise unless the float32 tensor-core kernel `name` can run on these arrays and their GPU.
-
-    Its head_dim is a multiple of 4, so that a row is a multiple of 16 bytes.
-    """
-    q, k, v = facts(q), facts(k), facts(v)
-    require_one_library(q=q, k=k, v=v)
-    _require_gpu_arrays("q, k, v", q, name, instead)
-    attention.check_qkv(q, k, v, head_dims=ANY_HEAD_DIMS)
-    named = {"q": q, "k": k, "v": v}
-    _require_float32(named, name)
-    _require_rows(named, name, supported, max_head_dim, instead, 4, v_differs)
+OVER_V = {"max_head_dim": MAX_BWD_HEAD_DIM, "max_over_v": MAX_BWD_HEAD_DIM_OVER_V}
+KERNELS = {
+    x.name: x
+    for x in (
+        TensorCores("flash_attn_mma", AMPERE),
+        TensorCores("flash_attn_tf32x3", AMPERE, float32=True),
+        TensorCores("flash_attn_wgmma", HOPPER),
+        TensorCores("flash_attn_ws", HOPPER),
+        TensorCores("flash_attn_persistent", HOPPER, v_differs=True, cap_apart=True),
+        TensorCores("flash_attn_split", HOPPER),
+        TensorCores("flash_attn_padded", HOPPER, copies=True),
+        TensorCores("flash_attn_wide", HOPPER, max_head_dim=MAX_WIDE_HEAD_DIM),
+        TensorCores("flash_attn_fp8", HOPPER, max_head_dim=max(FP8_HEAD_DIMS)),
+        TensorCores("flash_attn_persistent_varlen", HOPPER, v_differs=True),
+        TensorCores("flash_attn_wide_varlen", HOPPER, max_head_dim=MAX_WIDE_HEAD_DIM),
+        # As flash_attn takes them: with few queries, and keys in no cache.
+        TensorCores("flash_decode_mma", AMPERE),
+        TensorCores("flash_decode_gather", HOPPER, by_cp_async=True),
+        TensorCores("flash_attn_bwd_mma", AMPERE, max_head_dim=MAX_BWD_HEAD_DIM),
+        TensorCores(
+            "flash_attn_bwd_tf32x3", AMPERE, float32=True, max_head_dim=MAX_BWD_HEAD_DIM
+        ),
+        TensorCores("flash_attn_bwd_persistent", HOPPER, v_differs=True, **OVER_V),
+        TensorCores(
+            "flash_attn_bwd_wide", HOPPER, v_differs=True, above=MAX_BWD_HEAD_DIM,
+            up_to_that="flash_attn_bwd_persistent",
+        ),
+        TensorCores(
+            "flash_attn_bwd_stored", HOPPER, max_head_dim=MAX_WIDE_HEAD_DIM, above=MAX_HEAD_DIM,
+            up_to_that="flash_attn_grad",
+        ),
+        TensorCores("flash_attn_bwd_padded", HOPPER, copies=True),
+        TensorCores("flash_attn_bwd_varlen", HOPPER, v_differs=True, **OVER_V),
+        TensorCores("flash_attn_bwd_stored_varlen", HOPPER, max_head_dim=MAX_WIDE_HEAD_DIM),
+    )
+}  # fmt: skip
 
 
 def check_fp8(q):
     """Raise unless a Hadamard matrix of FP8 has the size of q's rows.
 
-    `check_tensor_core` has let q pass before.
+    `KERNELS["flash_attn_fp8"].check` has let q pass before.
     """
     if q.shape[3] not in FP8_HEAD_DIMS:
         raise RefusedValueError(
             f"q must have a head_dim of {' or '.join(map(str, FP8_HEAD_DIMS))} for flash_attn_fp8, "
             f"got {q.shape[3]}"
         )
-
-
-def check_varlen_tensor_core(
-    q,
-    k,
-    v,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    *,
-    name,
-    supported,
-    max_head_dim,
-    instead="flash_attn_varlen",
-    v_differs=False,
-):
-    """Raise unless the kernel `name` can run on these packed sequences and their GPU.
-
-    Parameters
-    ----------
-    q, k, v, cu_seqlens_q, cu_seqlens_k : arrays
-    name, supported, max_head_dim, instead, v_differs
-        As for `check_tensor_core`.
-    """
-    q, k, v, cu_seqlens_q, cu_seqlens_k = map(facts, (q, k, v, cu_seqlens_q, cu_seqlens_k))
-    require_one_library(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
-    _require_gpu_arrays("q, k, v", q, name, instead)
-    attention.check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, head_dims=ANY_HEAD_DIMS)
-    named = {"q": q, "k": k, "v": v}
-    _require_16_bit_rows(named, name, supported, max_head_dim, instead, v_differs)
-    _require_no_negative_strides(name, **named)
-    check_aligned(**named)
 
 
 def check_decode_tensor_core(q, k_cache, v_cache, *, name, supported, max_head_dim=MAX_HEAD_DIM):
@@ -212,7 +226,8 @@ def check_decode_tensor_core(q, k_cache, v_cache, *, name, supported, max_head_d
             )
         _require_rows(named, name, supported, max_head_dim, "flash_decode", 16)
         return
-    _require_16_bit_rows(named, name, supported, max_head_dim, "flash_decode")
+    _require_16_bits(named, name)
+    _require_rows(named, name, supported, max_head_dim, "flash_decode", 8)
 
 
 def check_latent_tensor_core(q, latent_cache, *, name):
@@ -227,19 +242,6 @@ def check_latent_tensor_core(q, latent_cache, *, name):
     check_aligned(**named)
 
 
-# Tensor cores, backward
-
-
-def bwd_limits(v):
-    """The largest head_dim of q and k, and that v may have a smaller one, for 128 keys in a tile.
-
-    Those are options of the checks below, for flash_attn_bwd_persistent and flash_attn_bwd_varlen.
-    """
-    is_short = all(d <= MAX_BWD_HEAD_DIM for d in facts(v).shape[-1:])
-    largest = MAX_BWD_HEAD_DIM_OVER_V if is_short else MAX_BWD_HEAD_DIM
-    return {"max_head_dim": largest, "v_differs": True}
-
-
 def check_bwd_over_v(name, head_dim, dropout_p, mask, score):
     """Raise unless dropout and the user's functions are off where head_dim is above V's limit."""
     if head_dim > MAX_BWD_HEAD_DIM:
@@ -250,128 +252,6 @@ def check_bwd_over_v(name, head_dim, dropout_p, mask, score):
                     f"{option} must be None for a head_dim above {MAX_BWD_HEAD_DIM} for {name}, "
                     f"got {x!r:.40} for head_dim {head_dim}"
                 )
-
-
-def check_bwd_tensor_core(
-    dout, q, k, v, out, lse, *, name, supported, max_head_dim, v_differs=False
-):
-    """Raise unless the 16-bit kernel `name` can run backward on these arrays and their GPU.
-
-    Parameters
-    ----------
-    dout, q, k, v, out, lse : arrays
-    name : str
-        Name of the function, for messages.
-    supported : AMPERE or HOPPER
-    max_head_dim : int
-    v_differs : bool, default=False
-        v, out and dout may have a smaller head_dim than q and k.
-    """
-    dout, q, k, v, out, lse = map(facts, (dout, q, k, v, out, lse))
-    limits = {"supported": supported, "max_head_dim": max_head_dim, "v_differs": v_differs}
-    check_tensor_core(q, k, v, name=name, **limits, instead="flash_attn_bwd")
-    attention.check_bwd(dout, q, k, v, out, lse, head_dims=ANY_HEAD_DIMS)
-    check_gradient_strides(name, supported, dout, out)
-    check_aligned(dout=dout, q=q, k=k, v=v, out=out)
-
-
-def check_tensor_core_wide(q, k, v, *, name, supported, max_head_dim, instead, v_differs=False):
-    """As `check_tensor_core`, for a kernel whose rows are longer than those of all others."""
-    head_dim = facts(q).shape[-1]
-    differs = v_differs and facts(v).shape[-1] != head_dim
-    least = MAX_BWD_HEAD_DIM // 2 if differs else MAX_BWD_HEAD_DIM
-    if head_dim <= least:
-        hint = "" if differs else ": flash_attn_bwd_persistent takes it"
-        raise RefusedValueError(
-            f"q must have a head_dim above {least} for {name}, got {head_dim}{hint}"
-        )
-    limits = {"supported": supported, "max_head_dim": max_head_dim, "v_differs": v_differs}
-    check_tensor_core(q, k, v, name=name, **limits, instead=instead)
-
-
-def check_bwd_tensor_core_wide(
-    dout, q, k, v, out, lse, *, name, supported, max_head_dim, v_differs=False
-):
-    """As `check_bwd_tensor_core`, for a kernel whose rows are longer than those of all others."""
-    limits = {"name": name, "supported": supported, "max_head_dim": max_head_dim}
-    limits["v_differs"] = v_differs
-    check_bwd_tensor_core(dout, q, k, v, out, lse, **limits)
-    check_tensor_core_wide(q, k, v, **limits, instead="flash_attn_bwd")
-
-
-def check_tensor_core_stored(q, k, v, *, name, supported, max_head_dim, instead):
-    """As `check_tensor_core`, for a kernel whose rows are longer than flash_attn_bwd_wide's."""
-    if (head_dim := facts(q).shape[-1]) <= MAX_HEAD_DIM:
-        raise RefusedValueError(
-            f"q must have a head_dim above {MAX_HEAD_DIM} for {name}, got {head_dim}: "
-            "flash_attn_grad takes it"
-        )
-    limits = {"supported": supported, "max_head_dim": max_head_dim}
-    check_tensor_core(q, k, v, name=name, **limits, instead=instead)
-
-
-def check_bwd_tensor_core_stored(dout, q, k, v, out, lse, *, name, supported, max_head_dim):
-    """As `check_bwd_tensor_core`, for a kernel whose rows are longer than flash_attn_bwd_wide's."""
-    limits = {"name": name, "supported": supported, "max_head_dim": max_head_dim}
-    check_bwd_tensor_core(dout, q, k, v, out, lse, **limits)
-    check_tensor_core_stored(q, k, v, **limits, instead="flash_attn_bwd")
-
-
-def check_varlen_bwd_tensor_core(
-    dout,
-    q,
-    k,
-    v,
-    out,
-    lse,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    *,
-    name,
-    supported,
-    max_head_dim,
-    v_differs=False,
-):
-    """As `check_bwd_tensor_core`, for a packed batch."""
-    dout, q, k, v, out, lse = map(facts, (dout, q, k, v, out, lse))
-    starts = cu_seqlens_q, cu_seqlens_k
-    limits = {"supported": supported, "max_head_dim": max_head_dim, "v_differs": v_differs}
-    check_varlen_tensor_core(q, k, v, *starts, name=name, **limits, instead="flash_attn_varlen_bwd")
-    attention.check_varlen_bwd(dout, q, k, v, out, lse, *starts, head_dims=ANY_HEAD_DIMS)
-    check_gradient_strides(name, supported, dout, out)
-    check_aligned(dout=dout, out=out)
-
-
-def check_bwd_tensor_core_padded(dout, q, k, v, out, lse, *, name, supported, max_head_dim):
-    """As `check_bwd_tensor_core`, for a function that copies arrays of any head_dim and strides."""
-    dout, q, k, v, out, lse = map(facts, (dout, q, k, v, out, lse))
-    limits = {"supported": supported, "max_head_dim": max_head_dim}
-    check_tensor_core_padded(q, k, v, name=name, **limits, instead="flash_attn_bwd")
-    attention.check_bwd(dout, q, k, v, out, lse)
-
-
-def check_bwd_tensor_core_float32(dout, q, k, v, out, lse, *, name, supported, max_head_dim):
-    """As `check_bwd_tensor_core`, for a kernel in float32.
-
-    Nothing is required of the rows of `out`, which are read one number at a time.
-    """
-    dout, q, k, v, out, lse = map(facts, (dout, q, k, v, out, lse))
-    limits = {"supported": supported, "max_head_dim": max_head_dim}
-    check_tensor_core_float32(q, k, v, name=name, **limits, instead="flash_attn_bwd_registers")
-    attention.check_bwd(dout, q, k, v, out, lse)
-    check_strides(name, dout=dout)
-    check_aligned(dout=dout, q=q, k=k, v=v)
-
-
-def check_gradient_strides(name, supported, dout, out):
-    """Raise unless the 16-bit backward kernel `name` can copy rows of dout and load those of out.
-
-    Kernels for Hopper copy dout by a tensor map; all load `out` 16 bytes at a time.
-    """
-    dout, out = facts(dout), facts(out)
-    check_strides(name, dout=dout, out=out)
-    if supported == HOPPER:
-        _require_no_negative_strides(name, dout=dout)
 
 
 # Memory
@@ -533,12 +413,6 @@ def _require_16_bits(named, name):
     if named["q"].dtype == "float32":
         names = ", ".join(named)
         raise RefusedTypeError(f"{names} must be float16 or bfloat16 for {name}, got float32")
-
-
-def _require_16_bit_rows(named, name, supported, max_head_dim, instead, v_differs=False):
-    """Raise unless dtype, rows and GPU of q, k, v fit the kernel."""
-    _require_16_bits(named, name)
-    _require_rows(named, name, supported, max_head_dim, instead, 8, v_differs)
 
 
 def _require_rows(

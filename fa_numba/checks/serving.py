@@ -69,7 +69,7 @@ def check_prompt(prompt, max_tokens, vocabulary, context) -> list:
     if len(prompt) + max_tokens > context:
         raise ValueError(
             f"prompt and max_tokens must be at most {context} tokens together, the model's "
-            f"context, got {len(prompt)} + {max_tokens} = {len(prompt) + max_tokens}"
+            f"context, got {len(prompt)} + {max_tokens}"
         )
     return prompt
 

@@ -12,6 +12,7 @@ vector_code.py   an expression as instructions on vectors
 tiles.py         rows of any dtype and stride to tiles in cache, and the product of two tiles
 exponential.py   2^x, tanh, e^x and log
 vectors.py       a vector register as a type of Numba
+inlined.py       functions that are compiled as parts of their callers alone
 threads.py       threads that take tasks until none is left
 rows.py          softmax, softmax_topk
 disk_cache.py    compiled functions on disk

@@ -18,7 +18,6 @@ then lie in a thread's workspace. Those of parts are added afterwards. Memory: O
 """
 
 import numpy as np
-from numba import njit
 
 from fa_numba.constants import LOG2_E, NEG_INF, ZERO
 from fa_numba.cpu import expressions, tiles
@@ -38,6 +37,7 @@ from fa_numba.cpu.vectors import (
     multiply_add,
     multiply_subtract,
     store,
+    worker,
     zeros,
 )
 
@@ -191,7 +191,7 @@ def add_key_gradients(
                     store(sums, at, load(sums, at) + acc[i * COLUMNS + j])
 
 
-@njit(nogil=True)
+@worker
 def backward(
     counter, num_tasks, workspace, dout, q, k, v, out, dq, kind, sequences, keys_before, num_parts,
     group, num_kv_heads, head_dim, head_dim_v, lse, lse_of, left, right, scale, softcap, slopes,
@@ -333,7 +333,7 @@ def backward(
                 tiles.unpack(sums, at, row_width, seqlen_k, kind, dim, address, x[2])
 
 
-@njit(nogil=True)
+@worker
 def add_parts(
     counter, num_tasks, workspace, sums, x, kind, sequences, keys_before, num_parts, num_kv_heads,
     head_dim,

@@ -30,7 +30,6 @@ normalised O and its lse, and `merge` adds them.
 import math
 
 import numpy as np
-from numba import njit
 
 from fa_numba.constants import LOG2_E, NEG_INF, ONE, ZERO
 from fa_numba.cpu import expressions, tiles
@@ -68,6 +67,7 @@ from fa_numba.cpu.vectors import (
     sum_each,
     total,
     where_less,
+    worker,
     zeros,
 )
 
@@ -85,6 +85,7 @@ K_SCALES, V_SCALES = (ALPHA + MAX_ROWS + i * BLOCK_N for i in range(2))  # of a 
 WORKSPACE = V_SCALES + BLOCK_N + 16  # 16 for the tiles to begin with a cache line
 
 NO_END = 2**40  # keys
+W64, W128 = np.int64(64), np.int64(128)  # for each int of Python, Numba compiles a callee anew
 LN_2 = math.log(2)
 LEAST = np.float32(-3.4028235e38)  # below is −∞ alone
 
@@ -235,20 +236,20 @@ def _make_products(read, size, unrolled=True):
     @inner
     def multiply(w, q, step, x, address, num_keys, heads, rows, width, sums, sums_row):
         """LANES sums for each key and row: of K ∘ q, over each d of the same remainder by LANES."""
-        if unrolled and rows == 1 and width == 64:
-            multiply_one_row(w, q, step, x, address, num_keys, heads, 64, sums, sums_row)
-        elif unrolled and rows == 1 and width == 128:
-            multiply_one_row(w, q, step, x, address, num_keys, heads, 128, sums, sums_row)
+        if unrolled and rows == 1 and width == W64:
+            multiply_one_row(w, q, step, x, address, num_keys, heads, W64, sums, sums_row)
+        elif unrolled and rows == 1 and width == W128:
+            multiply_one_row(w, q, step, x, address, num_keys, heads, W128, sums, sums_row)
         else:
             multiply_rows(w, q, step, x, address, num_keys, heads, rows, width, sums, sums_row)
 
     @inner
     def add_values(w, p, o, step, x, address, num_keys, heads, rows, width):
         """O += P V."""
-        if unrolled and rows == 1 and width == 64:
-            add_one_row(w, p, o, step, x, address, num_keys, heads, 64)
-        elif unrolled and rows == 1 and width == 128:
-            add_one_row(w, p, o, step, x, address, num_keys, heads, 128)
+        if unrolled and rows == 1 and width == W64:
+            add_one_row(w, p, o, step, x, address, num_keys, heads, W64)
+        elif unrolled and rows == 1 and width == W128:
+            add_one_row(w, p, o, step, x, address, num_keys, heads, W128)
         else:
             add_rows(w, p, o, step, x, address, num_keys, heads, rows, width)
 
@@ -501,7 +502,7 @@ def finish(w, base, r, heads, kind, head_dim, width, address, head_bytes, lse, l
     tiles.unpack(w, base + O + r * ROW, ROW, heads, kind, head_dim, address, head_bytes)
 
 
-@njit(nogil=True)
+@worker
 def decode(
     counter, num_tasks, workspace, q, k, v, kind, kv_kind, k_scale, v_scale, max_queries,
     num_chunks, num_splits, heads_per_task, num_blocks, sequences, table, page_size, num_kv_heads,
@@ -636,7 +637,7 @@ def decode(
                 )  # fmt: skip
 
 
-@njit(nogil=True, error_model="numpy")
+@worker
 def merge(
     counter, num_tasks, workspace, outs, lses, num_splits, tokens, num_heads, head_dim, kind, out,
     out_of, lse, lse_of,

@@ -21,7 +21,6 @@ once per tile: one compilation serves all of them and all dtypes.
 import math
 
 import numpy as np
-from numba import njit
 
 from fa_numba.constants import LOG2_E, NEG_INF, ONE, ZERO
 from fa_numba.cpu import expressions, tiles
@@ -43,6 +42,7 @@ from fa_numba.cpu.vectors import (
     multiply_subtract,
     store,
     where_less,
+    worker,
     zeros,
 )
 
@@ -200,7 +200,7 @@ def finish(w, base, address, row_bytes, num_queries, kind, head_dim, lse, lse_st
             lse[lse_start + m + i] = m_i * LN_2 + math.log(l_i) if l_i != 0 else -np.inf
 
 
-@njit(nogil=True)
+@worker
 def forward(
     counter, num_tasks, workspace, q, k, v, out, kind, block_m, sequences, tasks_before, table,
     page_size, num_heads, group, head_dim, head_dim_v, lse, lse_of, left, right, scale, softcap,
@@ -245,7 +245,10 @@ def forward(
         task = fetch_add(counter, 1)
         if task >= num_tasks:
             return
-        b = np.searchsorted(tasks_before, task // num_heads, side="right") - 1
+        b, end = 0, len(sequences)  # searchsorted takes longer to compile
+        while end - b > 1:
+            middle = (b + end) // 2
+            b, end = (middle, end) if tasks_before[middle] * num_heads <= task else (b, middle)
         in_sequence = task - tasks_before[b] * num_heads
         num_tiles = tasks_before[b + 1] - tasks_before[b]
         head = in_sequence // num_tiles

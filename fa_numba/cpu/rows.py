@@ -14,7 +14,6 @@ Paper: Milakov & Gimelshein 2018, arXiv:1805.02867, Algorithms 3 and 4.
 """
 
 import numpy as np
-from numba import njit
 
 from fa_numba import checks
 from fa_numba.checks.argument_names import refuses_other_names
@@ -37,6 +36,7 @@ from fa_numba.cpu.vectors import (
     read_float32,
     store,
     total,
+    worker,
     write_float32,
 )
 from fa_numba.tiling.block_sizes import ceil_div
@@ -163,7 +163,7 @@ def multiply(w, start, stop, factor):
         store(w, i, load(w, i) * broadcast(factor))
 
 
-@inner(error_model="numpy")
+@inner
 def float32_row(w, base, x, y, num_cols):
     """A row at an address, to another; what follows its last whole group goes by the workspace."""
     bytes_of_groups, step = num_cols // GROUP * GROUP * 4, LANES * 4
@@ -187,7 +187,7 @@ def float32_row(w, base, x, y, num_cols):
     tiles.unpack(w, base, 0, 1, FLOAT32, tail[2], tail[1], 0)
 
 
-@njit(nogil=True, error_model="numpy")
+@worker
 def softmax_rows(counter, num_tasks, workspace, x, y, kind, num_rows, num_cols, per_task):
     """Take tasks until none is left.
 
@@ -266,7 +266,7 @@ def choose(w, base, count, start, best, columns, k):
                     insert(w, best, columns, k, x, start + column)
 
 
-@njit(nogil=True, error_model="numpy")
+@worker
 def topk_rows(
     counter, num_tasks, workspace, x, values, kind, num_rows, num_cols, per_task, columns
 ):

@@ -16,7 +16,6 @@ that the rows do not fall into the same few sets of the cache.
 """
 
 import numpy as np
-from numba import njit
 
 from fa_numba.constants import ZERO
 from fa_numba.cpu import vectors
@@ -42,7 +41,7 @@ WIDTH = COLUMNS * LANES  # numbers in a row of accumulators
 CACHE_LINE = 64  # bytes
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def round_up(x, multiple):
     return (x + multiple - 1) // multiple * multiple
 

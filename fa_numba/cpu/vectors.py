@@ -16,11 +16,13 @@ import numpy as np
 from llvmlite import binding, ir
 from numba import njit, types
 from numba.core import cgutils
-from numba.extending import intrinsic, models, overload, register_model
+from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
 
-# Of a function that compiled code alone calls, never Python: Numba makes no wrappers of it,
-# which took an eighth of a job's compilation.
-inner = functools.partial(njit, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+from fa_numba.cpu import inlined
+
+OPTIONS = {"error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False}  # no counted references
+worker = functools.partial(njit, nogil=True, **OPTIONS)  # for `threads.run`
+inner = functools.partial(njit, no_cpython_wrapper=True, pipeline_class=inlined.Compiler, **OPTIONS)
 
 _FEATURES = {name for name, has in binding.get_host_cpu_features().items() if has}
 _X86 = binding.get_process_triple().startswith(("x86_64", "i686"))
@@ -295,26 +297,23 @@ def _of_two(build):
     return operation
 
 
-_add = _of_two(lambda builder, x, y: builder.fadd(x, y))
-_subtract = _of_two(lambda builder, x, y: builder.fsub(x, y))
-_multiply = _of_two(lambda builder, x, y: builder.fmul(x, y))
-_divide = _of_two(lambda builder, x, y: builder.fdiv(x, y))
+def _operator(operation, build):
+    @type_callable(operation)
+    def of_types(context):
+        return lambda x, y: vector if x == y == vector else None
+
+    @lower_builtin(operation, vector, vector)
+    def emit(context, builder, signature, args):
+        return build(builder, *args)
+
+
+_operator(operator.add, lambda builder, x, y: builder.fadd(x, y))
+_operator(operator.sub, lambda builder, x, y: builder.fsub(x, y))
+_operator(operator.mul, lambda builder, x, y: builder.fmul(x, y))
+_operator(operator.truediv, lambda builder, x, y: builder.fdiv(x, y))
 # x where x > y, else y: one instruction. y where x is NaN, and NaN where y is.
 maximum = _of_two(lambda builder, x, y: builder.select(builder.fcmp_ordered(">", x, y), x, y))
 minimum = _of_two(lambda builder, x, y: builder.select(builder.fcmp_ordered("<", x, y), x, y))
-
-
-def _operator(operation, intrinsic_operation):
-    @overload(operation, inline="always")
-    def of_vectors(x, y):
-        if isinstance(x, Vector) and isinstance(y, Vector):
-            return lambda x, y: intrinsic_operation(x, y)
-
-
-_operator(operator.add, _add)
-_operator(operator.sub, _subtract)
-_operator(operator.mul, _multiply)
-_operator(operator.truediv, _divide)
 
 
 @intrinsic

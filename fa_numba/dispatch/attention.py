@@ -1,13 +1,11 @@
 """Attention and its gradients: `flash_attn`, `flash_attn_grad`."""
 
 import dataclasses
-import functools
 from typing import NamedTuple
 
 import numpy as np
 
 from fa_numba import checks
-from fa_numba.checks import AMPERE, HOPPER
 from fa_numba.checks.refused import RefusedGpuError, RefusedValueError
 from fa_numba.dispatch.candidates import CPU, Candidate, lesson, on_cpu
 from fa_numba.dispatch.job import job
@@ -46,28 +44,11 @@ class GradientInputs(NamedTuple):
     lse: object
 
 
-def on_tensor_cores(
-    candidate, inputs, options, *, check, supported, copies=False, max_head_dim=checks.MAX_HEAD_DIM
-):
-    """Raise unless a forward function on tensor cores can take these inputs.
-
-    Parameters
-    ----------
-    candidate : Candidate
-    inputs : Inputs
-    options : dict
-    check : callable
-        One of fa_numba.checks, for q, k and v.
-    supported : AMPERE or HOPPER
-    copies : bool, default=False
-        The function copies its arrays first, so they may begin at any address.
-    max_head_dim : int, default=256
-    """
+def on_tensor_cores(candidate, inputs, options):
+    """Raise unless a forward function on tensor cores can take these inputs."""
     if candidate.most_queries is None:  # decoders take any scale
         checks.check_positive_scale(options.get("softmax_scale"), inputs.q.shape[3])
-    check(*inputs, name=candidate.name, supported=supported, max_head_dim=max_head_dim)
-    if not copies:
-        checks.check_aligned(**inputs._asdict())
+    checks.KERNELS[candidate.name].check(*inputs)
     check_dropout(candidate, options)
 
 
@@ -80,14 +61,12 @@ def require_wide_heads(q):
 def with_wide_heads(candidate, inputs, options):
     """Raise unless `flash_attn_wide` can take these inputs, and no faster kernel can."""
     require_wide_heads(inputs.q)
-    limits = {"supported": HOPPER, "max_head_dim": checks.MAX_WIDE_HEAD_DIM}
-    on_tensor_cores(candidate, inputs, options, check=checks.check_tensor_core, **limits)
+    on_tensor_cores(candidate, inputs, options)
 
 
 def of_copies(candidate, inputs, options):
     """Raise unless `flash_attn_padded` can take these inputs, and only that one fast."""
-    check = checks.check_tensor_core_padded
-    on_tensor_cores(candidate, inputs, options, check=check, supported=HOPPER, copies=True)
+    on_tensor_cores(candidate, inputs, options)
     if checks.rows_suit_tensor_maps(*inputs):
         raise RefusedValueError(NOTHING_TO_COPY)
     if inputs.q.shape[1] <= FEW_QUERIES:
@@ -109,7 +88,7 @@ def with_idle_sms(candidate, inputs, options):
 
     With at most FEW_ROWS queries for a head of K and V, its query heads counted, decoders are.
     """
-    on_tensor_cores(candidate, inputs, options, check=checks.check_tensor_core, supported=HOPPER)
+    on_tensor_cores(candidate, inputs, options)
     q, k, _ = inputs
     batch, seqlen_q, num_heads, head_dim = q.shape
     sizes = head_dim, batch, seqlen_q, k.shape[1], num_heads, k.shape[2]
@@ -133,59 +112,35 @@ def gradient_in_registers(candidate, inputs, options):
     checks.check_backward_tiles(inputs.q, inputs.q.shape[3], None)
 
 
-def gradient_on_tensor_cores(
-    candidate, inputs, options, *, check, supported, instead, max_head_dim
-):
-    """Raise unless a backward function on tensor cores can take these inputs.
-
-    Parameters
-    ----------
-    candidate : Candidate
-    inputs : GradientInputs
-    options : dict
-    check : callable
-        One of fa_numba.checks, for q, k and v.
-    supported : AMPERE or HOPPER
-    instead : str
-        Name of a function that computes the same on any GPU, for messages.
-    max_head_dim : int
-    """
-    dout, q, k, v, out, _ = inputs
-    head_dim = q.shape[3]
-    checks.check_positive_scale(options.get("softmax_scale"), head_dim)
-    limits = {"supported": supported, "max_head_dim": max_head_dim}
-    check(q, k, v, name=candidate.name, **limits, instead=instead)
-    checks.check_gradient_strides(candidate.name, supported, dout, out)
-    checks.check_aligned(dout=dout, q=q, k=k, v=v, out=out)
-    head_dims = (head_dim,) if head_dim == v.shape[3] else (head_dim, v.shape[3])
-    checks.check_shared_bytes(candidate.name, q, candidate.module.shared_bytes(*head_dims))
+def gradient_on_tensor_cores(candidate, inputs, options):
+    """Raise unless a backward function on tensor cores can take these inputs."""
+    checks.check_positive_scale(options.get("softmax_scale"), inputs.q.shape[3])
+    checks.KERNELS[candidate.name].check_gradients(*inputs)
     check_dropout(candidate, options)
 
 
-def over_v(q, k, v, **limits):
-    """`checks.check_tensor_core`, with the limits for 128 keys in a tile."""
-    checks.check_tensor_core(q, k, v, **limits | checks.bwd_limits(v))
+def gradient_in_shared_memory(candidate, inputs, options):
+    """The same for a kernel whose tiles may need more shared memory than the GPU has."""
+    gradient_on_tensor_cores(candidate, inputs, options)
+    head_dim, head_dim_v = inputs.q.shape[3], inputs.v.shape[3]
+    head_dims = (head_dim,) if head_dim == head_dim_v else (head_dim, head_dim_v)
+    checks.check_shared_bytes(candidate.name, inputs.q, candidate.module.shared_bytes(*head_dims))
 
 
 def gradient_in_tiles(candidate, inputs, options):
     """Raise unless `flash_attn_bwd_persistent` can take these inputs."""
-    limits = {"supported": HOPPER, "instead": "flash_attn_bwd"}
-    limits["max_head_dim"] = checks.MAX_BWD_HEAD_DIM
-    gradient_on_tensor_cores(candidate, inputs, options, check=over_v, **limits)
+    gradient_in_shared_memory(candidate, inputs, options)
     given = options.get("dropout_p", 0), options.get("mask"), options.get("score")
     checks.check_bwd_over_v(candidate.name, inputs.q.shape[3], *given)
 
 
 def gradient_of_copies(candidate, inputs, options):
     """Raise unless `flash_attn_bwd_padded` can take these inputs, and only that one fast."""
+    gradient_on_tensor_cores(candidate, inputs, options)
+    if inputs.q.shape[3] > checks.MAX_BWD_HEAD_DIM:
+        dropout_p = options.get("dropout_p", 0)
+        checks.check_no_dropout(candidate.name, inputs.q.shape[3], dropout_p)
     dout, q, k, v, out, _ = inputs
-    checks.check_positive_scale(options.get("softmax_scale"), q.shape[3])
-    limits = {"supported": HOPPER, "max_head_dim": checks.MAX_HEAD_DIM}
-    name, instead = candidate.name, "flash_attn_bwd"
-    checks.check_tensor_core_padded(q, k, v, name=name, **limits, instead=instead)
-    check_dropout(candidate, options)
-    if q.shape[3] > checks.MAX_BWD_HEAD_DIM:
-        checks.check_no_dropout(name, q.shape[3], options.get("dropout_p", 0))
     if checks.rows_suit_tensor_maps(dout, q, k, v, out):
         raise RefusedValueError(NOTHING_TO_COPY)
 
@@ -206,32 +161,29 @@ def with_lengths(q, k, v):
     return (q, k, v, arrays.constant(q, (q.shape[0],), k.shape[1], np.int32)), {}
 
 
-def forward(name, check, supported, **more):
+def forward(name, **more):
     """A candidate for `flash_attn` on tensor cores."""
-    limits = {"check": check, "supported": supported}
-    return Candidate(
-        name, "tensor_core", check=functools.partial(on_tensor_cores, **limits), **more
-    )
+    return Candidate(name, "tensor_core", **{"check": on_tensor_cores} | more)
 
 
-def backward(name, check, supported, instead, max_head_dim=checks.MAX_BWD_HEAD_DIM, **more):
+def backward(name, **more):
     """A candidate for `flash_attn_grad` on tensor cores."""
-    limits = {"check": check, "supported": supported, "instead": instead}
-    limits["max_head_dim"] = max_head_dim
-    return Candidate(
-        name, "tensor_core", check=functools.partial(gradient_on_tensor_cores, **limits), **more
-    )
+    return Candidate(name, "tensor_core", **{"check": gradient_in_shared_memory} | more)
 
 
-def pays_in_three_products(*inputs, **limits):
-    """Raise unless three TF32 products are faster on this GPU than one of float32."""
-    checks.check_tensor_core_float32(*inputs, **limits)
-    here = arrays.compute_capability(inputs[0])
-    if not tf32_pays_off(here):
-        raise RefusedGpuError(
-            "makes three TF32 products of one in float32, and on a GPU of compute capability "
-            f"{here[0]}.{here[1]} TF32 is not known to be three times as fast as float32"
-        )
+def in_three_products(check):
+    """A check of a kernel that makes three TF32 products of one: only where that is faster."""
+
+    def check_all(candidate, inputs, options):
+        check(candidate, inputs, options)
+        here = arrays.compute_capability(inputs.q)
+        if not tf32_pays_off(here):
+            raise RefusedGpuError(
+                "makes three TF32 products of one in float32, and on a GPU of compute capability "
+                f"{here[0]}.{here[1]} TF32 is not known to be three times as fast as float32"
+            )
+
+    return check_all
 
 
 def tf32_pays_off(compute_capability) -> bool:
@@ -254,9 +206,6 @@ def with_many_keys(candidate, inputs, options):
         )
 
 
-_16_BITS = checks.check_tensor_core
-_16_BITS_V_DIFFERS = functools.partial(checks.check_tensor_core, v_differs=True)
-_16_BITS_BY_CP_ASYNC = functools.partial(checks.check_tensor_core, tensor_maps=False)
 _DECODES = {"most_queries": FEW_QUERIES, "adapt": with_lengths}
 _BY_TMA = "16 bits on Hopper's tensor cores: most multiplications per second"
 _BY_MMA = "16 bits on tensor cores by mma"
@@ -265,23 +214,18 @@ _IN_REGISTERS = "takes any GPU and dtype, with its tiles in registers"
 # The fastest first: `python -m benchmarks choice` compares the order with the time of each of them.
 FORWARD = (
     on_cpu("flash_attn"),
-    Candidate(
+    forward(
         "flash_attn_split",
-        "tensor_core",
         why="few tiles of queries would leave SMs idle: it divides the keys, or has small tiles",
         check=with_idle_sms,
     ),
     forward(
         "flash_decode_gather",
-        _16_BITS_BY_CP_ASYNC,
-        HOPPER,
         why="few queries: reading K and V takes the time, and it divides the keys among all SMs",
         **_DECODES,
     ),
     forward(
         "flash_decode_mma",
-        _16_BITS,
-        AMPERE,
         why="few queries: it divides the keys among all SMs, on tensor cores",
         **_DECODES,
     ),
@@ -292,47 +236,34 @@ FORWARD = (
         check=with_many_keys,
         **_DECODES,
     ),
+    forward("flash_attn_persistent", why=_BY_TMA, head_dims=checks.ANY_HEAD_DIMS),
     forward(
-        "flash_attn_persistent",
-        _16_BITS_V_DIFFERS,
-        HOPPER,
-        why=_BY_TMA,
-        head_dims=checks.ANY_HEAD_DIMS,
-    ),
-    Candidate(
         "flash_attn_wide",
-        "tensor_core",
         why=f"it alone runs on tensor cores at a head_dim above {checks.MAX_HEAD_DIM}",
         check=with_wide_heads,
         head_dims=checks.WIDE_HEAD_DIM,
     ),
-    Candidate(
+    forward(
         "flash_attn_padded",
-        "tensor_core",
         why="it alone runs on Hopper's tensor cores for rows that begin or end at no multiple of "
         "16 bytes",
         check=of_copies,
     ),
-    forward("flash_attn_mma", _16_BITS, AMPERE, why=_BY_MMA),
-    forward("flash_attn_tf32x3", pays_in_three_products, AMPERE, why=_BY_TF32),
+    forward("flash_attn_mma", why=_BY_MMA),
+    forward("flash_attn_tf32x3", why=_BY_TF32, check=in_three_products(on_tensor_cores)),
     Candidate("flash_attn_registers", "on_cuda_cores", why=_IN_REGISTERS),
     lesson("flash_attn_v2", head_dims=checks.ANY_HEAD_DIMS),
 )
 BACKWARD = (
     on_cpu("flash_attn_grad"),
-    Candidate(
+    backward(
         "flash_attn_bwd_persistent",
-        "tensor_core",
         why=_BY_TMA,
         check=gradient_in_tiles,
         head_dims=checks.ANY_HEAD_DIMS,
     ),
     backward(
         "flash_attn_bwd_wide",
-        functools.partial(checks.check_tensor_core_wide, v_differs=True),
-        HOPPER,
-        "flash_attn_bwd",
-        checks.MAX_HEAD_DIM,
         why="it alone has gradients on tensor cores in 16 bits at a head_dim above "
         f"{checks.MAX_BWD_HEAD_DIM}, but for one up to {checks.MAX_BWD_HEAD_DIM_OVER_V} where v "
         "has a shorter one",
@@ -340,28 +271,21 @@ BACKWARD = (
     ),
     backward(
         "flash_attn_bwd_stored",
-        checks.check_tensor_core_stored,
-        HOPPER,
-        "flash_attn_bwd",
-        checks.MAX_WIDE_HEAD_DIM,
         why=f"it alone has gradients at a head_dim above {checks.MAX_HEAD_DIM}",
         always=("deterministic",),
         head_dims=checks.HeadDims(checks.MAX_WIDE_HEAD_DIM),
     ),
-    Candidate(
+    backward(
         "flash_attn_bwd_padded",
-        "tensor_core",
         check=gradient_of_copies,
         why="it alone has gradients on Hopper's tensor cores for rows that begin or end at no "
         "multiple of 16 bytes",
     ),
-    backward("flash_attn_bwd_mma", _16_BITS, AMPERE, "flash_attn_bwd", why=_BY_MMA),
+    backward("flash_attn_bwd_mma", why=_BY_MMA),
     backward(
         "flash_attn_bwd_tf32x3",
-        pays_in_three_products,
-        AMPERE,
-        "flash_attn_bwd_registers",
         why=_BY_TF32,
+        check=in_three_products(gradient_in_shared_memory),
     ),
     Candidate(
         "flash_attn_bwd_registers", "on_cuda_cores", why=_IN_REGISTERS, check=gradient_in_registers

@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 from fa_numba import checks
-from fa_numba.checks import HOPPER
 from fa_numba.dispatch.attention import require_wide_heads, with_score_args_grad
 from fa_numba.dispatch.candidates import Candidate, lesson, on_cpu
 from fa_numba.dispatch.job import job
@@ -38,31 +37,23 @@ class GradientInputs(NamedTuple):
 def on_hopper(candidate, inputs, options):
     """Raise unless a forward function on Hopper's tensor cores can take these inputs."""
     checks.check_positive_scale(options.get("softmax_scale"), inputs.q.shape[2])
-    limits = {"supported": HOPPER, "max_head_dim": checks.MAX_HEAD_DIM}
-    checks.check_varlen_tensor_core(*inputs, name=candidate.name, **limits, v_differs=True)
-
-
-def with_wide_heads(candidate, inputs, options):
-    """Raise unless `flash_attn_wide_varlen` can take these inputs, and no faster kernel can."""
-    require_wide_heads(inputs.q)
-    checks.check_positive_scale(options.get("softmax_scale"), inputs.q.shape[2])
-    limits = {"supported": HOPPER, "max_head_dim": checks.MAX_WIDE_HEAD_DIM}
-    checks.check_varlen_tensor_core(*inputs, name=candidate.name, **limits)
+    checks.KERNELS[candidate.name].check_packed(*inputs)
 
 
 def gradients_on_hopper(candidate, inputs, options):
     """Raise unless a backward function on Hopper's tensor cores can take these inputs."""
     checks.check_positive_scale(options.get("softmax_scale"), inputs.q.shape[2])
-    limits = {"supported": HOPPER, **checks.bwd_limits(inputs.v)}
-    checks.check_varlen_bwd_tensor_core(*inputs, name=candidate.name, **limits)
+    checks.KERNELS[candidate.name].check_packed_gradients(*inputs)
 
 
-def wide_gradients_on_hopper(candidate, inputs, options):
-    """Raise unless `flash_attn_bwd_stored_varlen` can take these inputs, and only that one."""
-    require_wide_heads(inputs.q)
-    checks.check_positive_scale(options.get("softmax_scale"), inputs.q.shape[2])
-    limits = {"supported": HOPPER, "max_head_dim": checks.MAX_WIDE_HEAD_DIM}
-    checks.check_varlen_bwd_tensor_core(*inputs, name=candidate.name, **limits)
+def with_wide_heads(check):
+    """A check of a function that has no faster one for its head_dim."""
+
+    def check_all(candidate, inputs, options):
+        require_wide_heads(inputs.q)
+        check(candidate, inputs, options)
+
+    return check_all
 
 
 FORWARD = (
@@ -78,7 +69,7 @@ FORWARD = (
         "flash_attn_wide_varlen",
         "tensor_core",
         why=f"it alone runs on tensor cores at a head_dim above {checks.MAX_HEAD_DIM}",
-        check=with_wide_heads,
+        check=with_wide_heads(on_hopper),
         head_dims=checks.WIDE_HEAD_DIM,
     ),
     lesson("flash_attn_varlen", head_dims=checks.ANY_HEAD_DIMS),
@@ -97,7 +88,7 @@ BACKWARD = (
         "tensor_core",
         why="it alone computes gradients of packed batches at a head_dim above "
         f"{checks.MAX_HEAD_DIM} on a GPU; one sequence after the other",
-        check=wide_gradients_on_hopper,
+        check=with_wide_heads(gradients_on_hopper),
         always=("deterministic",),
         head_dims=checks.WIDE_HEAD_DIM,
     ),

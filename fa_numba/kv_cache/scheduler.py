@@ -181,7 +181,7 @@ class Scheduler:
         moves = []
         try:
             if self.host_pool is not None:
-                request.seq_on_host, moves = _copy_sequence(self.pool, request.seq, self.host_pool)
+                request.seq_on_host, moves = copy_sequence(self.pool, request.seq, self.host_pool)
         except OutOfPagesError:
             pass  # the host is full: recompute
         self.pool.free(request.seq)
@@ -196,13 +196,13 @@ class Scheduler:
         if request.seq_on_host is None:
             request.seq, writes = self.pool.allocate(request.tokens)
             return [], writes
-        request.seq, moves = _copy_sequence(self.host_pool, request.seq_on_host, self.pool)
+        request.seq, moves = copy_sequence(self.host_pool, request.seq_on_host, self.pool)
         self.host_pool.free(request.seq_on_host)
         request.seq_on_host = None
         return moves, self.pool.append({request.seq: self._new_tokens(request)})
 
 
-def _copy_sequence(source, seq, target):
+def copy_sequence(source, seq, target):
     """Allocate a copy of `seq` in `target`; returns it, and (src, dst) of its unshared pages."""
     copy, writes = target.allocate(source.tokens(seq))
     first_slots = writes.slot_mapping[:: target.page_size]  # of each page; −1: already there

@@ -13,6 +13,9 @@ backward       flash_attn_bwd_mma, flash_attn_bwd_persistent; for head_dim above
 decoding       flash_decode_mma, flash_decode_gather: few queries, many keys; for head_dim above
                256 flash_decode_columns; of latents mla_decode_mma
 
+Each raises RuntimeError on a GPU without its instructions, those of Ampere or of Hopper, or with
+too little shared memory for its tiles; `fa_numba.checks.KERNELS` says what it requires.
+
 Files without flash_ in front hold parts that kernels share:
 
 shared_plan    the layout of shared memory

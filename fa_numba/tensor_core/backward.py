@@ -12,7 +12,6 @@ import numpy as np
 from numba import cuda, float32, int64, uint32, uint64
 
 from fa_numba import checks
-from fa_numba.checks import MAX_BWD_HEAD_DIM
 from fa_numba.constants import FULL_WARP, LOG2_E, ONE, WARP_SIZE
 from fa_numba.ptx import vectors, wgmma
 from fa_numba.ptx.convert import exp2
@@ -274,16 +273,7 @@ def tile_and_head(num_tiles, num_kv_heads):
     return int64(uint32(cuda.blockIdx.x) // at_once), int64(of_all % heads), int64(of_all // heads)
 
 
-def check(
-    name,
-    inputs,
-    softmax_scale,
-    deterministic,
-    supported,
-    check_arrays=checks.check_bwd_tensor_core,
-    max_head_dim=MAX_BWD_HEAD_DIM,
-    **options,
-):
+def check(name, inputs, softmax_scale, deterministic):
     """Check dout, q, k, v, out, lse and the options of a call of the kernel `name`.
 
     Returns
@@ -291,10 +281,8 @@ def check(
     softmax_scale : float32
     deterministic : bool
     """
-    limits = {"supported": supported, "max_head_dim": max_head_dim}
-    check_arrays(*inputs, name=name, **limits, **options)
-    _, q, *_ = inputs
-    softmax_scale = checks.check_positive_scale(softmax_scale, q.shape[3])
+    checks.KERNELS[name].check_gradients(*inputs)
+    softmax_scale = checks.check_positive_scale(softmax_scale, inputs[1].shape[3])
     return softmax_scale, checks.check_flag("deterministic", deterministic)
 
 

@@ -66,7 +66,6 @@ from fa_numba.tensor_core.expression_tiles import (
     make_tile_functions,
     runs_of,
 )
-from fa_numba.tensor_core.forward import AMPERE
 from fa_numba.tensor_core.fragments import make_fragment_functions
 from fa_numba.tensor_core.gradient_expressions import (
     SizesOfTile,
@@ -732,14 +731,9 @@ def flash_attn_bwd_mma(
     -------
     dq, dk, dv, dsinks : arrays
         As of `flash_attn_bwd_persistent`.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU before Ampere, or with too little shared memory for the tiles.
     """
     name, inputs = "flash_attn_bwd_mma", (dout, q, k, v, out, lse)
-    scale, deterministic = backward.check(name, inputs, softmax_scale, deterministic, AMPERE)
+    scale, deterministic = backward.check(name, inputs, softmax_scale, deterministic)
     options = causal, window_size, softcap, alibi_slopes, (mask, mask_args, score, score_args)
     scores = checks.check_scores(q, *options, sinks, k, as_options=True, only_causal=True)
     given, causal = scores.given, scores.mask.causal

@@ -15,7 +15,6 @@ from fa_numba.runtime import arrays
 from fa_numba.tensor_core import backward
 from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent
 from fa_numba.tensor_core.flash_attn_bwd_wide import flash_attn_bwd_wide
-from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.padded_rows import first_columns, pad_rows
 
 
@@ -58,36 +57,20 @@ def flash_attn_bwd_padded(
     -------
     dq, dk, dv, dsinks : arrays
         As of `flash_attn_bwd_persistent`.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU without wgmma.
     """
-    scale, deterministic = backward.check(
-        "flash_attn_bwd_padded", (dout, q, k, v, out, lse), softmax_scale, deterministic, HOPPER,
-        checks.check_bwd_tensor_core_padded, checks.MAX_HEAD_DIM,
-    )  # fmt: skip
+    inputs = dout, q, k, v, out, lse
+    options = softmax_scale, deterministic
+    scale, deterministic = backward.check("flash_attn_bwd_padded", inputs, *options)
     head_dim = q.shape[3]
     if head_dim > checks.MAX_BWD_HEAD_DIM:
         checks.check_no_dropout("flash_attn_bwd_padded", head_dim, dropout_p)
-    inputs = pad_rows(dout, q, k, v, out)
-    options = {
-        "causal": causal,
-        "window_size": window_size,
-        "softcap": softcap,
-        "alibi_slopes": alibi_slopes,
-        "softmax_scale": scale,
-        "deterministic": deterministic,
-        "mask": mask,
-        "mask_args": mask_args,
-        "score": score,
-        "score_args": score_args,
-        "sinks": sinks,
-    }
-    if head_dim <= checks.MAX_BWD_HEAD_DIM:
-        options |= {"dropout_p": dropout_p, "seed": seed}
-        dq, dk, dv, *dsinks = flash_attn_bwd_persistent(*inputs, lse, **options)
-    else:
-        dq, dk, dv, *dsinks = flash_attn_bwd_wide(*inputs, lse, **options)
+    attend_grad, dropout = flash_attn_bwd_persistent, {"dropout_p": dropout_p, "seed": seed}
+    if head_dim > checks.MAX_BWD_HEAD_DIM:
+        attend_grad, dropout = flash_attn_bwd_wide, {}
+    dq, dk, dv, *dsinks = attend_grad(
+        *pad_rows(dout, q, k, v, out), lse, causal=causal, window_size=window_size,
+        softcap=softcap, alibi_slopes=alibi_slopes, softmax_scale=scale,
+        deterministic=deterministic, mask=mask, mask_args=mask_args, score=score,
+        score_args=score_args, sinks=sinks, **dropout,
+    )  # fmt: skip
     return *first_columns(head_dim, dq, dk, dv), *dsinks

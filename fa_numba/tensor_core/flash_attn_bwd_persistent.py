@@ -82,7 +82,6 @@ from fa_numba.tensor_core.dq_parts import (
     paired,
 )
 from fa_numba.tensor_core.dropout_fragments import NO_DROPOUT, Dropout, dropout_arguments
-from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.gradient_consumer import Outputs, make_consumer
 from fa_numba.tensor_core.gradient_expressions import (
     CAP_IN_SCORE,
@@ -476,21 +475,10 @@ def flash_attn_bwd_persistent(
         query heads that share a key head.
     dsinks : array of shape (num_heads,), float32
         With sinks alone.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU without wgmma.
     """
     inputs = dout, q, k, v, out, lse
-    scale, deterministic = backward.check(
-        "flash_attn_bwd_persistent",
-        inputs,
-        softmax_scale,
-        deterministic,
-        HOPPER,
-        **checks.bwd_limits(v),
-    )
+    name = "flash_attn_bwd_persistent"
+    scale, deterministic = backward.check(name, inputs, softmax_scale, deterministic)
     in_float32 = checks.check_grad_dtype(grad_dtype, deterministic) is not None
     written = mask, mask_args, score, score_args
     mask_options = causal, window_size, softcap, alibi_slopes
@@ -499,7 +487,7 @@ def flash_attn_bwd_persistent(
     )
     options, given = scores.mask, scores.given
     dropout_p, seed = checks.check_dropout(dropout_p, seed, largest=LARGEST_ON_TENSOR_CORES)
-    checks.check_bwd_over_v("flash_attn_bwd_persistent", q.shape[3], dropout_p, mask, score)
+    checks.check_bwd_over_v(name, q.shape[3], dropout_p, mask, score)
     gradient_scale, delta_scale, drops = scale, ONE, ()
     if dropout_p > 0:
         *_, keep_scale = drops = dropout_arguments(dropout_p, seed)

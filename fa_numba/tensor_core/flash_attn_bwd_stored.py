@@ -44,7 +44,6 @@ import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
-from fa_numba.checks import HOPPER
 from fa_numba.constants import LOG2_E, ONE, ZERO
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
@@ -78,7 +77,6 @@ from fa_numba.tensor_core.padded_rows import pad_rows
 from fa_numba.tensor_core.shared_plan import SharedPlan, init_rings, make_ring_functions
 from fa_numba.tiling.block_sizes import ceil_div
 
-MAX_HEAD_DIM = checks.MAX_WIDE_HEAD_DIM
 WORKSPACE_BYTES = 1 << 29  # of P and dS together
 ROWS = 128  # queries or keys of a tile: two squares
 SQUARE = 64  # P and dS are stored in squares of 64 queries and 64 keys, one after the other
@@ -718,16 +716,9 @@ def flash_attn_bwd_stored(
     -------
     dq, dk, dv : arrays
         As of `flash_attn_bwd_persistent`.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU without wgmma.
     """
     inputs = dout, q, k, v, out, lse
-    check_arrays = checks.check_bwd_tensor_core_stored
-    options = softmax_scale, False, HOPPER, check_arrays, MAX_HEAD_DIM
-    softmax_scale, _ = backward.check("flash_attn_bwd_stored", inputs, *options)
+    softmax_scale, _ = backward.check("flash_attn_bwd_stored", inputs, softmax_scale, False)
     mask, _ = checks.check_mask(q, causal, window_size, softcap, None)
     batch, seqlen_q, num_heads, head_dim = q.shape
     _, seqlen_k, num_kv_heads, _ = k.shape

@@ -5,10 +5,9 @@ cu_seqlens is copied from the GPU, and that copy waits for the GPU.
 """
 
 from fa_numba import checks
-from fa_numba.checks import HOPPER
 from fa_numba.checks.attention import require_starts
 from fa_numba.runtime import arrays
-from fa_numba.tensor_core.flash_attn_bwd_stored import MAX_HEAD_DIM, flash_attn_bwd_stored
+from fa_numba.tensor_core.flash_attn_bwd_stored import flash_attn_bwd_stored
 
 
 def flash_attn_bwd_stored_varlen(
@@ -42,15 +41,9 @@ def flash_attn_bwd_stored_varlen(
     -------
     dq, dk, dv : arrays
         As of `flash_attn_bwd_varlen`.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU without wgmma.
     """
     inputs = dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k
-    limits = {"supported": HOPPER, "max_head_dim": MAX_HEAD_DIM}
-    checks.check_varlen_bwd_tensor_core(*inputs, name="flash_attn_bwd_stored_varlen", **limits)
+    checks.KERNELS["flash_attn_bwd_stored_varlen"].check_packed_gradients(*inputs)
     starts_q, starts_k = map(arrays.to_numpy, (cu_seqlens_q, cu_seqlens_k))
     require_starts("cu_seqlens_q", arrays.facts(starts_q), "q", q.shape[0])
     require_starts("cu_seqlens_k", arrays.facts(starts_k), "k", k.shape[0])

@@ -37,7 +37,6 @@ from fa_numba.ptx.vectors import atomic_add, atomic_add_x4, load_shared_x4, stor
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core import backward, tf32_tiles
 from fa_numba.tensor_core.expression_tiles import make_run_functions, runs_of
-from fa_numba.tensor_core.forward import AMPERE
 from fa_numba.tensor_core.gradient_expressions import (
     MASKED_TILE,
     find_run,
@@ -601,15 +600,9 @@ def flash_attn_bwd_tf32x3(
     -------
     dq, dk, dv, dsinks : arrays
         As of `flash_attn_bwd`.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU before Ampere, or with too little shared memory for the tiles.
     """
     name, inputs = "flash_attn_bwd_tf32x3", (dout, q, k, v, out, lse)
-    check = checks.check_bwd_tensor_core_float32
-    scale, deterministic = backward.check(name, inputs, softmax_scale, deterministic, AMPERE, check)
+    scale, deterministic = backward.check(name, inputs, softmax_scale, deterministic)
     options = causal, window_size, softcap, alibi_slopes, (mask, mask_args, score, score_args)
     scores = checks.check_scores(q, *options, sinks, k, as_options=True)
     batch, seqlen_q, num_heads, head_dim = q.shape

@@ -56,7 +56,6 @@ from fa_numba.tensor_core.dq_parts import (
     paired,
 )
 from fa_numba.tensor_core.dropout_fragments import NO_DROPOUT
-from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.gradient_consumer import STORE_ROWS, Outputs, PackedSizes, make_consumer
 from fa_numba.tensor_core.gradient_expressions import (
     CAP_IN_SCORE,
@@ -408,20 +407,13 @@ def flash_attn_bwd_varlen(
     dq, dk, dv, dsinks : arrays
         As of `flash_attn_bwd_persistent`.
 
-    Raises
-    ------
-    RuntimeError
-        On a GPU without wgmma.
-
     Notes
     -----
     The contents of cu_seqlens_q and cu_seqlens_k are not checked, as in
     `flash_attn_persistent_varlen`.
     """
-    checks.check_varlen_bwd_tensor_core(
-        dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, name="flash_attn_bwd_varlen",
-        supported=HOPPER, **checks.bwd_limits(v),
-    )  # fmt: skip
+    requirements = checks.KERNELS["flash_attn_bwd_varlen"]
+    requirements.check_packed_gradients(dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k)
     num_tokens_q, num_heads, head_dim = q.shape
     num_tokens_k, num_kv_heads, head_dim_v = v.shape
     batch = cu_seqlens_q.shape[0] - 1

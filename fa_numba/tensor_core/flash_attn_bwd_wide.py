@@ -95,7 +95,6 @@ from fa_numba.runtime.tensor_maps import tensor_map
 from fa_numba.tensor_core import backward, forward
 from fa_numba.tensor_core.backward import Maps, padded, wgmma_products_of
 from fa_numba.tensor_core.dq_parts import DQ_BYTES, add_part, paired
-from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import fragment_function, make_fragment_functions
 from fa_numba.tensor_core.gradient_expressions import (
     WalkedQueries,
@@ -961,23 +960,10 @@ def flash_attn_bwd_wide(
     -------
     dq, dk, dv, dsinks : arrays
         As of `flash_attn_bwd_persistent`.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU without wgmma.
     """
     inputs = dout, q, k, v, out, lse
-    scale, deterministic = backward.check(
-        "flash_attn_bwd_wide",
-        inputs,
-        softmax_scale,
-        deterministic,
-        HOPPER,
-        checks.check_bwd_tensor_core_wide,
-        checks.MAX_HEAD_DIM,
-        v_differs=True,
-    )
+    options = softmax_scale, deterministic
+    scale, deterministic = backward.check("flash_attn_bwd_wide", inputs, *options)
     written = mask, mask_args, score, score_args
     options = causal, window_size, softcap, alibi_slopes, written
     scores = checks.check_scores(q, *options, sinks, k, as_options=True)

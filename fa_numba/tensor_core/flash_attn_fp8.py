@@ -45,7 +45,6 @@ import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
-from fa_numba.checks import HOPPER, TensorCores
 from fa_numba.constants import FULL_WARP
 from fa_numba.kernels import masks
 from fa_numba.ptx import mbarrier
@@ -100,8 +99,7 @@ from fa_numba.tensor_core.tile_scheduler import (
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.persistent_tiling import choose_num_slices
 
-MAX_HEAD_DIM = 128  # more does not fit into registers
-REQUIREMENTS = TensorCores("flash_attn_fp8", HOPPER, max_head_dim=MAX_HEAD_DIM)
+REQUIREMENTS = checks.KERNELS["flash_attn_fp8"]
 NO_WINDOW = (-1, -1)
 Q_ROWS = 64  # of a consumer: one tile of Q, with one scale
 RINGS = 2, 2  # stages of K, and of V; slots of Q: the next queries arrive before these are done
@@ -656,11 +654,6 @@ def flash_attn_fp8(q, k, v, *, causal=False, softmax_scale=None, hadamard=True):
     -------
     out, lse : arrays
         As of `flash_attn_v2`.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU that has no wgmma.
     """
     hadamard = checks.check_flag("hadamard", hadamard)
     call = checks.forward_call(q, k, v, causal, softmax_scale=softmax_scale, on=REQUIREMENTS)

@@ -26,7 +26,6 @@ import functools
 from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
-from fa_numba.checks import AMPERE, TensorCores
 from fa_numba.expressions.tiles import WHOLE
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
@@ -56,7 +55,7 @@ from fa_numba.tensor_core.shared_plan import SharedPlan
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.persistent_tiling import ROWS
 
-REQUIREMENTS = TensorCores("flash_attn_mma", AMPERE)
+REQUIREMENTS = checks.KERNELS["flash_attn_mma"]
 WARPS = 4
 THREADS = 32 * WARPS
 ROWS_AT_ONCE = THREADS // 8  # eight threads copy a row of a panel; a multiple of 8: one swizzle
@@ -401,11 +400,6 @@ def flash_attn_mma(
     -------
     out, lse : arrays
         As of `flash_attn_v2`.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU before Ampere.
     """
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
     written = mask, mask_args, score, score_args

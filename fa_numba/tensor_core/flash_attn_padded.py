@@ -12,7 +12,6 @@ Views whose strides are no multiples of 16 bytes are copied in the same way.
 from fa_numba import checks
 from fa_numba.runtime import arrays
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
-from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.padded_rows import first_columns, pad_rows
 
 
@@ -50,15 +49,8 @@ def flash_attn_padded(
     -------
     out, lse
         As of `flash_attn_persistent`.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU that has no wgmma.
     """
-    checks.check_tensor_core_padded(
-        q, k, v, name="flash_attn_padded", supported=HOPPER, max_head_dim=checks.MAX_HEAD_DIM
-    )
+    checks.KERNELS["flash_attn_padded"].check(q, k, v)
     head_dim = q.shape[3]
     scale = checks.check_positive_scale(softmax_scale, head_dim)
     out, lse = flash_attn_persistent(

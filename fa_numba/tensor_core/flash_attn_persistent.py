@@ -50,7 +50,6 @@ import numpy as np
 from numba import cuda, float32, int32, uint32
 
 from fa_numba import checks
-from fa_numba.checks import HOPPER, TensorCores
 from fa_numba.constants import FULL_WARP
 from fa_numba.kernels.dropout import LARGEST_ON_TENSOR_CORES
 from fa_numba.on_cuda_cores import run_time_masks
@@ -123,7 +122,7 @@ from fa_numba.tiling.persistent_tiling import (
     persistent_tiling,
 )
 
-REQUIREMENTS = TensorCores("flash_attn_persistent", HOPPER, v_differs=True, cap_apart=True)
+REQUIREMENTS = checks.KERNELS["flash_attn_persistent"]
 # Registers per thread set by setmaxnreg: {consumer warpgroups: (producer, consumer)}. The sum over
 # all threads must not exceed 65536: 128 · (40 + 2 · 232) = 64512, 128 · (32 + 3 · 160) = 65536.
 REGISTERS = {2: (40, 232), 3: (32, 160)}
@@ -643,11 +642,6 @@ def flash_attn_persistent(
         0 in a row that sees no key.
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU that has no wgmma.
     """
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
     written = mask, mask_args, score, score_args

@@ -59,7 +59,6 @@ from fa_numba.tensor_core.expression_tiles import (
     make_run_functions,
     make_tile_functions,
 )
-from fa_numba.tensor_core.forward import HOPPER
 from fa_numba.tensor_core.fragments import (
     make_fragment_functions,
     make_score_mod,
@@ -592,7 +591,9 @@ def flash_attn_persistent_varlen(
     score_args=(),
     sinks=None,
 ):
-    """FlashAttention-3, forward, over a packed batch: each sequence attends to itself alone.
+    """FlashAttention-3, forward, over a packed batch: 16 bits on Hopper GPUs.
+
+    Each sequence attends to itself alone.
 
     Parameters
     ----------
@@ -619,20 +620,13 @@ def flash_attn_persistent_varlen(
     lse : array of shape (num_heads, num_tokens_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key, or its sink.
 
-    Raises
-    ------
-    RuntimeError
-        On a GPU that has no wgmma.
-
     Notes
     -----
     The contents of cu_seqlens_q and cu_seqlens_k are not checked: that would mean to wait for the
     GPU. Wrong contents read memory outside of the batch, or leave rows of out unwritten.
     """
-    checks.check_varlen_tensor_core(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, name="flash_attn_persistent_varlen", supported=HOPPER,
-        max_head_dim=checks.MAX_HEAD_DIM, v_differs=True,
-    )  # fmt: skip
+    requirements = checks.KERNELS["flash_attn_persistent_varlen"]
+    requirements.check_packed(q, k, v, cu_seqlens_q, cu_seqlens_k)
     num_tokens_q, num_heads, head_dim = q.shape
     num_tokens_k, num_kv_heads, head_dim_v = v.shape
     out_shape = num_tokens_q, num_heads, head_dim_v

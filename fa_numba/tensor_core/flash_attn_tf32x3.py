@@ -24,7 +24,6 @@ from typing import NamedTuple
 from numba import cuda, float32, int32, uint32
 
 from fa_numba import checks
-from fa_numba.checks import AMPERE, TensorCores
 from fa_numba.constants import LOG2_E, NEG_INF, ONE, ZERO
 from fa_numba.expressions.functions import NO_EXPRESSIONS
 from fa_numba.expressions.tiles import MIXED, WHOLE
@@ -45,7 +44,7 @@ from fa_numba.tensor_core.tf32_tiles import num_panels
 from fa_numba.tiling.block_sizes import ceil_div
 from fa_numba.tiling.persistent_tiling import ROWS
 
-REQUIREMENTS = TensorCores("flash_attn_tf32x3", AMPERE, float32=True)
+REQUIREMENTS = checks.KERNELS["flash_attn_tf32x3"]
 WARPS_PER_SM = 8  # with 255 registers for each thread
 HOPPER_BYTES = 227 * 1024  # of shared memory, for a thread block
 
@@ -356,11 +355,6 @@ def flash_attn_tf32x3(
     -------
     out, lse : arrays
         As of `flash_attn_v2`.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU before Ampere.
     """
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
     written = mask, mask_args, score, score_args

@@ -33,7 +33,6 @@ import numpy as np
 from numba import cuda, float32, uint32
 
 from fa_numba import checks
-from fa_numba.checks import HOPPER, TensorCores
 from fa_numba.kernels import masks
 from fa_numba.ptx import mbarrier, wgmma
 from fa_numba.ptx.cluster import cluster_of, cluster_sync, mbarrier_arrive_at
@@ -54,7 +53,7 @@ from fa_numba.tensor_core.fragments import make_fragment_functions, make_store_r
 from fa_numba.tensor_core.shared_plan import SharedPlan
 from fa_numba.tiling.block_sizes import ceil_div
 
-REQUIREMENTS = TensorCores("flash_attn_wgmma", HOPPER)
+REQUIREMENTS = checks.KERNELS["flash_attn_wgmma"]
 BLOCK_M = 128  # 64 query rows for each warpgroup
 THREADS = 256  # two warpgroups
 STAGES = 2  # of K and of V: one is multiplied, the other receives the next tile
@@ -245,11 +244,6 @@ def flash_attn_wgmma(q, k, v, *, causal=False, softmax_scale=None, cluster=1):
     -------
     out, lse : arrays
         As of `flash_attn_v2`.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU that has no wgmma.
     """
     cluster = checks.check_cluster(cluster)
     call = checks.forward_call(q, k, v, causal, softmax_scale=softmax_scale, on=REQUIREMENTS)

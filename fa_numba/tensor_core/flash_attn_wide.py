@@ -48,7 +48,6 @@ import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
 
 from fa_numba import checks
-from fa_numba.checks import HOPPER, TensorCores
 from fa_numba.constants import FULL_WARP
 from fa_numba.kernels.sequence_of import make_sequence_of
 from fa_numba.on_cuda_cores import run_time_masks
@@ -101,7 +100,6 @@ from fa_numba.tensor_core.shared_plan import (
 )
 from fa_numba.tiling.block_sizes import ceil_div
 
-MAX_HEAD_DIM = 512
 ROWS = 64  # queries of a thread block
 WARP_ROWS = 16
 BLOCK_N = 64  # keys of a tile
@@ -668,15 +666,9 @@ def flash_attn_wide(
     -------
     out, lse : arrays
         As of `flash_attn_v2`.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU that has no wgmma.
     """
     options = causal, window_size, softcap, None, softmax_scale
-    requirements = TensorCores("flash_attn_wide", HOPPER, max_head_dim=MAX_HEAD_DIM)
-    call = checks.forward_call(q, k, v, *options, on=requirements)
+    call = checks.forward_call(q, k, v, *options, on=checks.KERNELS["flash_attn_wide"])
     if 0 in (call.seqlen_q, call.seqlen_k):
         return call.results_without_keys()
     mask, window_size = call.mask, run_time_masks.constants_of(call.mask).window_size

@@ -8,14 +8,12 @@ Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, section 3.
 import numpy as np
 
 from fa_numba import checks
-from fa_numba.checks import HOPPER
 from fa_numba.constants import LOG2_E
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
 from fa_numba.tensor_core.flash_attn_wide import (
     BLOCK_N,
-    MAX_HEAD_DIM,
     ROWS,
     THREADS,
     WARP_ROWS,
@@ -52,19 +50,13 @@ def flash_attn_wide_varlen(
     out, lse : arrays
         As of `flash_attn_varlen`.
 
-    Raises
-    ------
-    RuntimeError
-        On a GPU that has no wgmma.
-
     Notes
     -----
     The contents of cu_seqlens_q and cu_seqlens_k are not checked, as in
     `flash_attn_persistent_varlen`.
     """
-    limits = {"supported": HOPPER, "max_head_dim": MAX_HEAD_DIM}
     sequences = cu_seqlens_q, cu_seqlens_k
-    checks.check_varlen_tensor_core(q, k, v, *sequences, name="flash_attn_wide_varlen", **limits)
+    checks.KERNELS["flash_attn_wide_varlen"].check_packed(q, k, v, *sequences)
     num_tokens_q, num_heads, head_dim = q.shape
     mask = checks.check_scores(q, causal, window_size, softcap, None).mask
     scale = np.float32(checks.check_positive_scale(softmax_scale, head_dim) * LOG2_E)

@@ -27,7 +27,6 @@ import numpy as np
 from numba import cuda, float32, uint32
 
 from fa_numba import checks
-from fa_numba.checks import HOPPER, TensorCores
 from fa_numba.kernels import masks
 from fa_numba.ptx import mbarrier
 from fa_numba.ptx.barriers import setmaxnreg_dec, setmaxnreg_inc
@@ -54,7 +53,7 @@ from fa_numba.tensor_core.fragments import make_fragment_functions, make_store_r
 from fa_numba.tensor_core.shared_plan import SharedPlan, init_rings
 from fa_numba.tiling.block_sizes import ceil_div
 
-REQUIREMENTS = TensorCores("flash_attn_ws", HOPPER)
+REQUIREMENTS = checks.KERNELS["flash_attn_ws"]
 STAGES = 2  # of K, and of V
 # For 2 and 3 consumers: registers of a producer's and of a consumer's thread, multiples of 8. An SM
 # has 65536; the warpgroups take 128 · (24 + 2 · 240) or 128 · (32 + 3 · 160) of them.
@@ -272,11 +271,6 @@ def flash_attn_ws(q, k, v, *, causal=False, softmax_scale=None):
     -------
     out, lse : arrays
         As of `flash_attn_v2`.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU that has no wgmma.
     """
     call = checks.forward_call(q, k, v, causal, softmax_scale=softmax_scale, on=REQUIREMENTS)
     if call.seqlen_k == 0:

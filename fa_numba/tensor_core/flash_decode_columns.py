@@ -286,7 +286,7 @@ def flash_decode_columns(
     sinks=None,
     num_splits=0,
 ):
-    """Flash-Decoding of a contiguous or paged 16-bit KV cache, with 16 rows of q in a tile.
+    """Flash-Decoding of a contiguous or paged 16-bit KV cache, on GPUs since Ampere.
 
     Parameters
     ----------
@@ -300,11 +300,6 @@ def flash_decode_columns(
     -------
     out, lse : arrays
         As of `flash_decode`.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU before Ampere.
     """
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
     arguments = q, k_cache, v_cache, seq_lens, block_table, *options, num_splits

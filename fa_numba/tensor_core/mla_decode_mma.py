@@ -258,7 +258,7 @@ def mla_decode_mma(
     causal=False,
     num_splits=0,
 ):
-    """Latent attention (MLA) of a few queries to a 16-bit cache of latents, with mma.sync.
+    """Latent attention (MLA) of a few queries to a 16-bit cache, on GPUs since Ampere.
 
     Parameters
     ----------
@@ -278,11 +278,6 @@ def mla_decode_mma(
         0 in a row that sees no key.
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
-
-    Raises
-    ------
-    RuntimeError
-        On a GPU before Ampere.
     """
     latent_dim = checks.check_latent_decode(q, latent_cache, seq_lens, block_table, latent_dim)
     checks.check_latent_tensor_core(q, latent_cache, name="mla_decode_mma")

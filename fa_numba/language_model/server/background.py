@@ -1,6 +1,6 @@
 """An engine in a thread of its own, and a view of its state for other threads.
 
-Only that thread touches the engine. Other threads leave it messages, which it reads before each
+Only that thread changes the engine. Other threads leave it messages, which it reads before each
 step, so that none of them waits for a lock while a step runs.
 """
 
@@ -56,9 +56,8 @@ class Background:
         """As `Engine.submit`; the listener is called in the engine's thread."""
         if self._stopping:
             raise Overloaded("the server is stopping")
-        if len(self._inbox) + len(self.engine.schedule.queue) >= self.engine.max_waiting:
-            raise Overloaded(f"{self.engine.max_waiting} requests wait already: try again later")
-        request = self.engine.make_request(prompt, options, listener)
+        others = len(self._inbox)
+        request = self.engine.make_request(prompt, options, listener, others=others)
         self._send(self.engine.add, request)
         return request
 
@@ -72,19 +71,24 @@ class Background:
 
     def _run(self):
         try:
-            self._answer_requests()
-        finally:
-            self._stopping = True  # also after an error, so that later requests are refused
+            self._answer_requests(self.engine)
+        finally:  # also after an error, so that later requests are refused, and none waits for ever
+            self._stopping = True
+            self._read_inbox()
+            for request in list(self.engine.requests):
+                self.engine.cancel(request)
 
-    def _answer_requests(self):
-        engine = self.engine
+    def _read_inbox(self):
+        while self._inbox:
+            function, request = self._inbox.popleft()
+            function(request)
+
+    def _answer_requests(self, engine):
         while not self._stopping:
             self._wake.clear()
             failed = False
             try:
-                while self._inbox:
-                    function, request = self._inbox.popleft()
-                    function(request)
+                self._read_inbox()
                 if engine.busy:
                     engine.step()
             except Exception:
@@ -97,11 +101,6 @@ class Background:
                 self.view, self._viewed_at = view_of(engine), now
             if not engine.busy and not self._inbox:
                 self._wake.wait(SECONDS_BETWEEN_VIEWS)
-        while self._inbox:
-            function, request = self._inbox.popleft()
-            function(request)
-        for request in [*engine.schedule.running, *engine.schedule.queue]:
-            engine.cancel(request)
 
 
 def view_of(engine) -> dict:

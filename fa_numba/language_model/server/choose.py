@@ -1,7 +1,7 @@
 """The next tokens: greedy, top-k, nucleus, beams.
 
 `softmax_topk` finds the most likely tokens of all rows in one launch, and only they are copied to
-the host: once in each step, which is also the only time that the engine waits for a GPU.
+the host, once in each step: there the engine waits for a GPU.
 """
 
 import numpy as np

@@ -10,15 +10,15 @@ prompt is read in chunks, and no answer waits for the whole of it.
     3   first chunks of those that have no pages yet
 
 With a drafter, answers have rows for guesses besides: a row for each node of their trees. Guesses
-take no page that a token needs, and at most half of the rows that are left for prompts.
+take no page that a token of an answer needs, and at most half of the rows left for prompts.
 
 `kv_cache.Scheduler`, lesson 19's, is the same idea with whole prompts and one answer for each. Here
 a request has branches, which run, are preempted and come back together. A preempted request is
 swapped out if there is a host pool with room, else recomputed: its branches become prompts, one
 after another, so that a later one finds the pages that they have in common.
 
-No request waits for ever: the oldest one that runs is never preempted for another one, and `submit`
-refuses one whose branches would not fit into an empty pool.
+No request waits for ever: the oldest one that runs is never preempted for another one, and
+`Engine.submit` refuses one whose branches would not fit into an empty pool.
 """
 
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ import numpy as np
 
 from fa_numba import checks
 from fa_numba.kv_cache.page_pool import OutOfPagesError, PagePool
+from fa_numba.kv_cache.scheduler import copy_sequence
 from fa_numba.language_model.server.decoding import Decoding
 from fa_numba.language_model.server.draft_tree import NO_GUESS, Ask, DraftTree
 from fa_numba.language_model.server.fair_queue import FairQueue
@@ -157,14 +158,6 @@ class ChunkedScheduler:
         self.running, self.queue = [], FairQueue()
         self.decoding = Decoding(pool, ceil_div(max_length, pool.page_size))
         self.preemptions = self.recomputed = self.swapped = self.shared = self.read = 0
-
-    def submit(self, request):
-        """Add a request to the queue; raise ValueError if it could never run."""
-        options = request.options
-        checks.check_fits(
-            len(request.prompt), options.drawn, options.width, self.pool, self.max_branches
-        )
-        self.queue.push(request)
 
     def remove(self, request):
         """Take a request out, wherever it is, and free its pages."""
@@ -325,13 +318,11 @@ class ChunkedScheduler:
                 break
             self.queue.remove(request)
             self.running.append(request)
-            if not request.started:
+            if not request.preempted:
                 self.queue.charge(request, len(request.prompt))
             for branch in request.branches:
                 if branch.seq_on_host is not None:
-                    branch.seq, pages = _copy_sequence(
-                        self.host_pool, branch.seq_on_host, self.pool
-                    )
+                    branch.seq, pages = copy_sequence(self.host_pool, branch.seq_on_host, self.pool)
                     self.host_pool.free(branch.seq_on_host)
                     branch.seq_on_host = None
                     moves += pages
@@ -371,7 +362,7 @@ class ChunkedScheduler:
                 except OutOfPagesError:
                     break
                 progress = True
-                if not request.started:
+                if request.shared is None:
                     request.shared = shared
                     self.shared += shared
                     self.read += end
@@ -400,9 +391,7 @@ class ChunkedScheduler:
             needed = sum(self.host_pool.pages_needed(self.pool.tokens(b.seq)) for b in branches)
             if needed <= self.host_pool.num_free:
                 for branch in branches:
-                    branch.seq_on_host, pages = _copy_sequence(
-                        self.pool, branch.seq, self.host_pool
-                    )
+                    branch.seq_on_host, pages = copy_sequence(self.pool, branch.seq, self.host_pool)
                     moves += pages
         self.swapped += len(moves)
         for branch in branches:
@@ -428,14 +417,6 @@ def _end_of_reading(request, branch):
 def _part(request, branch, start, stop):
     chosen = len(request.branches) == 1 and stop == len(branch.tokens)
     return Part(request, branch, start, stop, chosen=chosen)
-
-
-def _copy_sequence(source, seq, target):
-    """Allocate a copy of `seq` in `target`; return it, and (src, dst) of its unshared pages."""
-    copy, writes = target.allocate(source.tokens(seq))
-    first_slots = writes.slot_mapping[:: target.page_size]  # of each page; −1: already there
-    pages = zip(source.pages(seq), target.pages(copy), first_slots, strict=True)
-    return copy, [(src, dst) for src, dst, slot in pages if slot >= 0]
 
 
 def _pairs(moves):

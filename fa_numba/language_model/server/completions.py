@@ -17,7 +17,7 @@ from fa_numba.language_model.server.text_stream import INCOMPLETE, TextStream
 
 MAX_BODY = 2**20  # bytes of a request
 MAX_USER = 256  # characters
-MAX_MESSAGE = 400  # characters of a refusal, which may quote the request
+MAX_MESSAGE = 400  # characters of an error, which may quote the request
 MAX_PROMPTS = 256  # of a request
 BOTH = (
     "model max_tokens temperature top_k top_p n beams stop seed user stream stream_options logprobs"
@@ -47,7 +47,7 @@ class BadRequest(ValueError):
     """
 
     def __init__(self, message, param=None, status=400):
-        super().__init__(message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + " ...")
+        super().__init__(message)
         self.param, self.status = param, status
 
 
@@ -62,12 +62,15 @@ class Call(NamedTuple):
     usage: bool
     chat: bool
     logprobs: bool  # the answer has log-probabilities; `best_of` needs them too
+    names: dict  # of the fields that the request has under another name than `Options`
 
 
-def bad_argument(error) -> BadRequest:
-    """The refusal for an error of `checks`, whose message begins with the argument's name."""
-    name = re.match(r"\w*", str(error))[0]
-    return BadRequest(str(error), name if name in FIELDS or name == "messages" else None)
+def bad_argument(error, names) -> BadRequest:
+    """The refusal for an error of `checks`, whose message begins with names of arguments."""
+    about, must, said = str(error).partition(" must ")
+    about = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), about)
+    name = re.match(r"\w*", about)[0]
+    return BadRequest(about + must + said, name if name in FIELDS + CHAT_FIELDS else None)
 
 
 def parse(body: bytes, tokenizer, model: str, client: str, *, chat=False, known=False) -> Call:
@@ -104,25 +107,28 @@ def parse(body: bytes, tokenizer, model: str, client: str, *, chat=False, known=
     if text not in fields:
         raise BadRequest(f"{text} is missing", text)
     stream = _flag(fields, "stream")
-    stream_options = fields.get("stream_options") or {}
+    stream_options = fields.get("stream_options")
+    stream_options = {} if stream_options is None else stream_options
     if not isinstance(stream_options, dict) or stream_options.keys() - {"include_usage"}:
         raise BadRequest("stream_options must be an object with include_usage", "stream_options")
     usage = _flag(stream_options, "include_usage")
-    echo = _flag(fields, "echo")
+    echo, names = _flag(fields, "echo"), {}
     try:
         if chat:
-            _chat_fields(fields)
+            names = _chat_fields(fields)
             prompts = [tokenizer.encode(chat_prompt(fields["messages"]), "messages").tolist()]
         else:
             prompts = _prompts(fields["prompt"], tokenizer)
         options = _options(fields, client, known)
         keep, options = _best_of(fields.get("best_of"), options)
     except (TypeError, ValueError) as error:
-        raise bad_argument(error) from None
+        raise bad_argument(error, names) from None
     if stream and keep < options.n:
         raise BadRequest("best_of must be n in a stream: the best is known at the end", "best_of")
     wanted = fields.get("logprobs") is not None
-    return Call(prompts, options, keep, echo, stream, usage, chat, wanted)
+    if keep < options.n:
+        names = {"n": "best_of"}
+    return Call(prompts, options, keep, echo, stream, usage, chat, wanted, names)
 
 
 def chat_prompt(messages) -> str:
@@ -138,9 +144,12 @@ def chat_prompt(messages) -> str:
         role = message.get("role") if isinstance(message, dict) else None
         text = message.get("content") if isinstance(message, dict) else None
         if isinstance(text, list) and all(
-            isinstance(part, dict) and part.get("type") == "text" for part in text
+            isinstance(part, dict)
+            and part.get("type") == "text"
+            and isinstance(part.get("text"), str)
+            for part in text
         ):
-            text = "".join(str(part.get("text", "")) for part in text)
+            text = "".join(part["text"] for part in text)
         if role not in ROLES or not isinstance(text, str):
             raise TypeError(
                 f"messages[{i}] must have a role, one of {', '.join(ROLES)}, and a content of "
@@ -151,24 +160,34 @@ def chat_prompt(messages) -> str:
 
 
 def _chat_fields(fields):
-    """Change the fields that a chat has under another name to those of a completion."""
+    """Change the fields that a chat has under another name to those of a completion.
+
+    Returns
+    -------
+    dict
+        Their names in a chat.
+    """
+    names = {"prompt": "messages", "logprobs": "top_logprobs"}
     if fields.get("max_completion_tokens") is not None:
         fields["max_tokens"] = fields["max_completion_tokens"]
+        names["max_tokens"] = "max_completion_tokens"
     wanted, number = _flag(fields, "logprobs"), fields.get("top_logprobs")
     if number is not None and not wanted:
-        raise ValueError("logprobs must be true with top_logprobs")
-    fields["logprobs"] = (number or 0) if wanted else None
+        raise ValueError("top_logprobs must come with logprobs, which is true")
+    fields["logprobs"] = (0 if number is None else number) if wanted else None
+    return names
 
 
 def _best_of(number, options):
     """How many answers to keep, and the options that make those to choose from."""
-    if number is None or number == options.n:
-        return options.n, options
-    if type(number) is not int or number < options.n or options.beams:
+    number = options.n if number is None else number
+    if type(number) is not int or number < options.n or (options.beams and number > options.n):
         raise ValueError(
             f"best_of must be an integer, at least n = {options.n}, and without beams, got "
             f"{number!r:.60}"
         )
+    if number == options.n:
+        return number, options
     return options.n, replace(options, n=number, logprobs=options.logprobs or 0)
 
 
@@ -215,9 +234,9 @@ def _options(fields, client, known):
     if type(given.get("seed")) is int:
         given["seed"] %= 2**64  # OpenAI's may be negative
     given.setdefault("seed", secrets.randbelow(2**31))  # another answer each time
-    stop = fields.get("stop") or ()
-    stop = [stop] if isinstance(stop, str) else stop
-    if stop and not (isinstance(stop, list) and all(isinstance(s, str) for s in stop)):
+    stop = fields.get("stop")
+    stop = [] if stop is None else [stop] if isinstance(stop, str) else stop
+    if not (isinstance(stop, list) and all(isinstance(s, str) for s in stop)):
         raise TypeError(f"stop must be a string, or a list of strings, got {stop!r:.60}")
     user = fields.get("user")
     if user is not None and not (isinstance(user, str) and len(user) <= MAX_USER):
@@ -227,6 +246,7 @@ def _options(fields, client, known):
 
 def error_body(message, param=None, kind="invalid_request_error") -> dict:
     """An error, as OpenAI's clients read it."""
+    message = message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + " ..."
     return {"error": {"message": message, "type": kind, "param": param, "code": None}}
 
 

@@ -1,8 +1,8 @@
 """The branches that draw a token in every step, and the numbers of their rows as arrays.
 
 A row changes little from one step to the next: the token is new, the length grows by one, and so
-does the slot, unless the page is full. NumPy does that for all rows at once. Python runs only
-through branches that join or leave, and through those that need a page.
+does the slot, unless the page is full. NumPy does that for all rows at once. Python adds each token
+to the lists of its sequence, and runs through branches that join or leave or need a page.
 
 Beam searches are not here: each step replaces their branches.
 """

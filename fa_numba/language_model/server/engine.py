@@ -60,6 +60,8 @@ class Engine:
     Attributes
     ----------
     schedule : ChunkedScheduler
+    requests : dict
+        Its keys are the requests that run or wait.
     steps, tokens_made : int
     trees, guesses, kept : int
         Trees of guesses that were verified, their guesses, and those that became tokens.
@@ -115,6 +117,7 @@ class Engine:
 
         self._begin = begin
         begin()
+        self.requests = {}
         self.steps = self.tokens_made = self.ended = self.cancelled = 0
         self.trees = self.guesses = self.kept = 0
         self._recent = deque()  # (time, tokens) of the last steps
@@ -127,7 +130,7 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether a request runs or waits."""
-        return bool(self.schedule.running or len(self.schedule.queue))
+        return bool(self.requests)
 
     def submit(self, prompt, options=None, listener=None) -> Request:
         """Add a request.
@@ -152,8 +155,11 @@ class Engine:
         self.add(request)
         return request
 
-    def make_request(self, prompt, options=None, listener=None) -> Request:
-        """A request, checked; changes nothing, and may be called from any thread."""
+    def make_request(self, prompt, options=None, listener=None, *, others=0) -> Request:
+        """A request, checked; changes nothing, and may be called from any thread.
+
+        `others` wait too, but not in the queue.
+        """
         options = options or Options()
         limits = self.config.vocabulary, self.config.context
         prompt = checks.check_prompt(prompt, options.max_tokens, *limits)
@@ -162,13 +168,14 @@ class Engine:
         checks.check_fits(
             len(prompt), options.drawn, options.width, schedule.pool, schedule.max_branches
         )
-        if len(schedule.queue) >= self.max_waiting:
+        if len(schedule.queue) + others >= self.max_waiting:
             raise Overloaded(f"{self.max_waiting} requests wait already: try again later")
         return Request(prompt, options, listener)
 
     def add(self, request):
         """Put a request of `make_request` into the queue."""
-        self.schedule.submit(request)
+        self.schedule.queue.push(request)
+        self.requests[request] = None
 
     def cancel(self, request, reason="cancelled"):
         """End a request now, and free its pages; an ended one is left alone."""
@@ -182,10 +189,19 @@ class Engine:
         self._end(request)
 
     def fail(self):
-        """End all requests with the reason "error", and begin with empty pages."""
-        requests = [*self.schedule.running, *self.schedule.queue]
-        for request in requests:
-            self.cancel(request, "error")
+        """End all requests with the reason "error", and begin with empty pages.
+
+        A step may fail anywhere, even where it ends an answer: pages and lists are half changed,
+        and are not used again. Nothing is decoded, which may be the error.
+        """
+        for request in list(self.requests):
+            self.cancelled += 1
+            branches, request.branches = {b.index: b for b in request.branches}, []
+            for i in set(range(request.options.n)) - {answer.index for answer in request.answers}:
+                branch = branches.get(i) or Branch(i, list(request.prompt))
+                branch.stream = None
+                self._answer(request, branch, "error")
+            self._end(request)
         # Its caches are freed before there are others; its graphs refer to it.
         self.model.graphs = None
         self.model = None
@@ -415,6 +431,7 @@ class Engine:
         # A new list: another thread may read the old one, which is empty while it is sorted.
         request.answers = sorted(request.answers, key=lambda answer: answer.index)
         self.ended += 1
+        del self.requests[request]
 
     def _tell(self, request, index, text, reason):
         if request.listener and (text or reason):

@@ -2,14 +2,13 @@
 
 A server on a loopback address is reached by every page that the user's browser shows. Such a page
 may send it requests, and even read the answers once its own name means 127.0.0.1 (DNS rebinding).
-So an unknown name in `Host` is refused, by Starlette, and a page of another `Origin`, here.
+So an unknown name in `Host` is refused, and a page of another `Origin`.
 """
 
+import re
 import secrets
 
 from starlette.datastructures import Headers
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import JSONResponse
 
 from fa_numba.language_model.server import completions
@@ -17,29 +16,20 @@ from fa_numba.language_model.server import completions
 LOOPBACK = "localhost", "127.0.0.1", "[::1]"
 
 
-def middleware(hosts, keys) -> list:
-    """The middleware of an application.
+class Guard:
+    """ASGI middleware: refuse other names, origins and keys; write whose key it is.
 
     Parameters
     ----------
+    app
     hosts : sequence of str
         Names that `Host` may have; ("*",): any.
     keys : sequence of str
         One of which a request must bring; none: no request needs one.
-
-    Returns
-    -------
-    list of starlette.middleware.Middleware
     """
-    names = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
-    return [names, Middleware(Guard, keys=keys)]
 
-
-class Guard:
-    """ASGI middleware: refuse other origins and unknown keys; write whose key it is."""
-
-    def __init__(self, app, keys):
-        self.app, self.keys = app, [key.encode() for key in keys]
+    def __init__(self, app, hosts, keys):
+        self.app, self.hosts, self.keys = app, hosts, [key.encode() for key in keys]
 
     async def __call__(self, scope, receive, send):
         refusal = self._refusal(scope) if scope["type"] == "http" else None
@@ -47,8 +37,11 @@ class Guard:
 
     def _refusal(self, scope):
         headers = Headers(scope=scope)
-        origin = headers.get("origin")
-        if origin is not None and origin.partition("://")[2] != headers.get("host"):
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if "*" not in self.hosts and re.sub(r":\d*$", "", host).lower() not in self.hosts:
+            said = f"Host must be one of {', '.join(self.hosts)}, got {host!r:.60}"
+            return JSONResponse(completions.error_body(said), status_code=400)
+        if origin is not None and origin.partition("://")[2] != host:
             said = f"Origin must be this server, got {origin!r:.60}: other pages may not use it"
             return JSONResponse(completions.error_body(said), status_code=403)
         if not self.keys or scope["path"] == "/":  # the page has no secret, and asks with its key

@@ -12,6 +12,7 @@ import time
 from importlib import resources
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -41,7 +42,7 @@ def make_app(engine, tokenizer, *, model="fa-numba", hosts=guard.LOOPBACK, keys=
     model : str, default="fa-numba"
         The name that requests may give.
     hosts, keys
-        As for `guard.middleware`. With keys the server is fair to keys, else to addresses and to
+        As for `guard.Guard`. With keys the server is fair to keys, else to addresses and to
         the users that requests name.
 
     Returns
@@ -124,7 +125,7 @@ def make_app(engine, tokenizer, *, model="fa-numba", hosts=guard.LOOPBACK, keys=
     }
     app = Starlette(
         routes=routes,
-        middleware=guard.middleware(hosts, keys),
+        middleware=[Middleware(guard.Guard, hosts=hosts, keys=keys)],
         exception_handlers=handlers,
         lifespan=lifespan,
     )
@@ -159,7 +160,7 @@ class Reply:
                 self.requests.append(background.submit(prompt, call.options, listen))
         except (TypeError, ValueError) as error:
             self.close()
-            raise completions.bad_argument(error) from None
+            raise completions.bad_argument(error, call.names) from None
         except Overloaded:
             self.close()
             raise

@@ -27,8 +27,8 @@ class Branch:
 
     index: int  # which answer it becomes
     tokens: list  # the prompt and the answer so far; the last one may not be in the cache yet
-    seq: int | None = None  # its sequence in the pool, or in the host's pool
-    seq_on_host: int | None = None
+    seq: int | None = None  # its sequence in the pool
+    seq_on_host: int | None = None  # or that in the host's pool
     score: float = 0.0  # of a beam: the log of its probability
     stream: object = None  # the text of its answer
     uniform: list = ()  # a random number from 0 to 1 for each token of its answer
@@ -51,7 +51,8 @@ class Request:
     arrived: float = field(default_factory=time.perf_counter)  # times by ``time.perf_counter``
     first_token: float | None = None
     ended: float | None = None
-    shared: int = 0  # tokens of the prompt that were found in pages
+    # Tokens of the prompt that were found in pages; None until its first ones are read
+    shared: int | None = None
     preempted: int = 0
     number: int = field(default_factory=lambda: next(_numbers))
 

@@ -3,6 +3,7 @@
 import argparse
 import errno
 import ipaddress
+import logging
 import os
 import re
 import socket
@@ -163,6 +164,8 @@ def main(options) -> int:
 
     def cancel_and_exit(signal, frame):
         app.state.background.stop_soon()
+        # A body or a reader that is cut off after SECONDS_TO_END is no error.
+        logging.getLogger("uvicorn.error").disabled = True
         handle_exit(signal, frame)
 
     server.handle_exit = cancel_and_exit
