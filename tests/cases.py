@@ -305,6 +305,33 @@ def check_by_differences(dout, q, k, v, **options):
         np.testing.assert_allclose(dx, numeric, rtol=1e-7, atol=1e-9)
 
 
+# Of sequences in a cache, with tiles of 8: none, one key, tile ± 1, many tiles.
+LENGTHS = [0, 1, 7, 8, 9, 37]
+
+
+def on_full_caches(decode):
+    """Attention to all of k and v, so that decoding meets the cases of the other kernels."""
+
+    def attention(q, k, v, **options):
+        return decode(q, k, v, np.full(len(q), k.shape[1], np.int32), **options)
+
+    return attention
+
+
+def check_decode(decode, q, k_cache, v_cache, seq_lens, **options):
+    """Compare with the definition; slots past the end become NaN, and inputs must not change."""
+    seq_lens = np.array(seq_lens, np.int32)
+    for b, seq_len in enumerate(seq_lens):
+        k_cache[b, seq_len:] = v_cache[b, seq_len:] = np.nan
+    arrays = (q, k_cache, v_cache, seq_lens)
+    before = [x.copy() for x in arrays]
+    out, lse = decode(*arrays, **options)
+    options, _ = split_options(options)
+    assert_defined((out, lse), reference.cached_attention, *arrays, **options)
+    assert_equal(arrays, before)
+    return out, lse
+
+
 def make_paged_cache(rng, seq_lens, page_size, num_kv_heads, head_dim, head_dim_v=None):
     """Caches whose pages are shuffled, with NaN in every slot that no sequence owns.
 

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 from cases import (
+    LENGTHS,
     TWO_HEAD_DIMS,
     WIDE_HEAD_DIMS,
-    assert_defined,
     assert_equal,
+    check_decode,
     check_forward,
     each_mask,
     each_option,
@@ -14,7 +15,7 @@ from cases import (
     each_value,
     make_qkv,
     mask_options,
-    split_options,
+    on_full_caches,
 )
 
 from fa_numba import analysis, flash_attn_v2, reference, simt
@@ -23,34 +24,13 @@ from fa_numba.tiling.num_splits import most_key_tiles
 
 pytestmark = pytest.mark.usefixtures("checked")
 
-LENGTHS = [0, 1, 7, 8, 9, 37]  # with tiles of 8: none, one key, tile ± 1, many tiles
-
-
-def on_full_caches(q, k, v, **options):
-    """Attention to all of k and v, so that decoding meets the cases of the other kernels."""
-    return flash_decode(q, k, v, np.full(len(q), k.shape[1], np.int32), **options)
-
-
-def check_decode(q, k_cache, v_cache, seq_lens, **options):
-    """Compare flash_decode with the definition; slots past the end of a sequence become NaN."""
-    seq_lens = np.array(seq_lens, np.int32)
-    for b, seq_len in enumerate(seq_lens):
-        k_cache[b, seq_len:] = v_cache[b, seq_len:] = np.nan
-    arrays = (q, k_cache, v_cache, seq_lens)
-    before = [x.copy() for x in arrays]
-    out, lse = flash_decode(*arrays, **options)
-    options, _ = split_options(options)
-    assert_defined((out, lse), reference.cached_attention, *arrays, **options)
-    assert_equal(arrays, before)
-    return out, lse
-
 
 @each_mask
 @each_shape
 def test_shapes(rng, shape, causal):
     q, k, v = make_qkv(rng, *shape.sizes)
     options = {"causal": causal, "num_splits": 3, "block_m": 8, "block_n": 8}
-    check_forward(on_full_caches, q, k, v, **options)
+    check_forward(on_full_caches(flash_decode), q, k, v, **options)
 
 
 @each_mask
@@ -58,7 +38,7 @@ def test_shapes(rng, shape, causal):
 @pytest.mark.parametrize("num_splits", [1, 2, 5])
 def test_values(rng, values, num_splits, causal):
     options = {"causal": causal, "num_splits": num_splits, "block_m": 8, "block_n": 4}
-    check_forward(on_full_caches, *values(rng), **options)
+    check_forward(on_full_caches(flash_decode), *values(rng), **options)
 
 
 @each_mask
@@ -66,7 +46,7 @@ def test_values(rng, values, num_splits, causal):
 def test_the_number_of_splits_does_not_change_the_answer(rng, num_splits, causal):
     q, k, v = make_qkv(rng, len(LENGTHS), 3, 40, 4, 2, 8)
     options = {"num_splits": num_splits, "block_m": 8, "block_n": 8}
-    check_decode(q, k, v, LENGTHS, causal=causal, **options)
+    check_decode(flash_decode, q, k, v, LENGTHS, causal=causal, **options)
 
 
 @pytest.mark.parametrize(
@@ -74,20 +54,20 @@ def test_the_number_of_splits_does_not_change_the_answer(rng, num_splits, causal
 )
 def test_chosen_tiles_and_splits(rng, head_dims):
     q, k, v = make_qkv(rng, 3, 1, 70, 4, 2, *head_dims)
-    check_decode(q, k, v, [70, 1, 33])
+    check_decode(flash_decode, q, k, v, [70, 1, 33])
 
 
 @pytest.mark.parametrize("softmax_scale", [0, -0.7, 2.5])
 def test_softmax_scale(rng, softmax_scale):
     q, k, v = make_qkv(rng, 1, 1, 9, 1, 1, 8)
-    check_forward(on_full_caches, q, k, v, softmax_scale=softmax_scale)
+    check_forward(on_full_caches(flash_decode), q, k, v, softmax_scale=softmax_scale)
 
 
 @pytest.mark.parametrize("num_heads", [1, 2, 8])
 def test_the_heads_of_a_group_share_one_read_of_the_cache(rng, num_heads):
     q, k, v = make_qkv(rng, 1, 1, 64, num_heads, 1, 16)
     with simt.tracing() as traces:
-        on_full_caches(q, k, v, num_splits=4)
+        on_full_caches(flash_decode)(q, k, v, num_splits=4)
     for cache in ("k_cache", "v_cache"):
         assert traces[0].arrays[cache].loads == 64 * 16  # each number once, however many heads
 
@@ -98,7 +78,7 @@ def test_causal_rows_load_no_tile_that_none_of_them_sees(rng):
     loads = []
     for causal in (False, True):
         with simt.tracing() as traces:
-            on_full_caches(q, k, v, causal=causal, **options)
+            on_full_caches(flash_decode)(q, k, v, causal=causal, **options)
         loads.append(traces[0].arrays["k_cache"].loads)
     assert loads[1] * 16 == loads[0] * 9  # 1 + 2 + ... + 8 of 8 · 8 tiles
 
@@ -112,14 +92,14 @@ def test_causal_rows_load_no_tile_that_none_of_them_sees(rng):
 def test_masks(rng, seqlen_q, num_splits, mask):
     q, k, v = make_qkv(rng, len(LENGTHS), seqlen_q, 40, 4, 2, 6)
     tiles = {"num_splits": num_splits, "block_m": 4, "block_n": 8}
-    check_decode(q, k, v, LENGTHS, **mask_options(mask, 4), **tiles)
+    check_decode(flash_decode, q, k, v, LENGTHS, **mask_options(mask, 4), **tiles)
 
 
 @each_option
 def test_one_split_of_a_mask_is_flash_attn_v2_bit_for_bit(rng, mask):
     q, k, v = make_qkv(rng, 2, 5, 21, 2, 2, 8)
     options = {**mask_options(mask, 2), "block_m": 4, "block_n": 4}
-    got = on_full_caches(q, k, v, num_splits=1, **options)
+    got = on_full_caches(flash_decode)(q, k, v, num_splits=1, **options)
     assert_equal(got, flash_attn_v2(q, k, v, **options))
 
 
@@ -142,7 +122,7 @@ def test_each_tile_of_queries_loads_a_window_of_its_own(rng, num_splits):
     q, k, v = make_qkv(rng, 1, 64, 64, 2, 1, 4)
     options = {"window_size": (8, 0), "num_splits": num_splits, "block_m": 16, "block_n": 8}
     with simt.tracing() as traces:
-        on_full_caches(q, k, v, **options)
+        on_full_caches(flash_decode)(q, k, v, **options)
     for cache in ("k_cache", "v_cache"):
         assert traces[0].arrays[cache].loads == (1 + 7 * 2) * 8 * 4
 

@@ -8,7 +8,9 @@ import expression_cases
 import numpy as np
 import pytest
 from cases import (
+    LENGTHS,
     assert_defined,
+    check_decode,
     check_forward,
     each_mask,
     each_option,
@@ -17,8 +19,8 @@ from cases import (
     make_paged_cache,
     make_qkv,
     mask_options,
+    on_full_caches,
     random,
-    split_options,
     strided,
     thorough,
 )
@@ -45,69 +47,54 @@ from fa_numba.tiling.num_splits import choose_even_splits, choose_num_splits, ch
 
 pytestmark = pytest.mark.usefixtures("checked")
 
-LENGTHS = [0, 1, 7, 8, 9, 37]
-
-
-def on_full_caches(q, k, v, **options):
-    """Attention to all of k and v, so that decoding meets the cases of the other kernels."""
-    return flash_decode_wide(q, k, v, np.full(len(q), k.shape[1], np.int32), **options)
-
-
-def check_decode(q, k_cache, v_cache, seq_lens, **options):
-    """Compare flash_decode_wide with the definition; slots past the end become NaN."""
-    seq_lens = np.array(seq_lens, np.int32)
-    for b, seq_len in enumerate(seq_lens):
-        k_cache[b, seq_len:] = v_cache[b, seq_len:] = np.nan
-    out, lse = flash_decode_wide(q, k_cache, v_cache, seq_lens, **options)
-    options, _ = split_options(options)
-    arrays = (q, k_cache, v_cache, seq_lens)
-    assert_defined((out, lse), reference.cached_attention, *arrays, **options)
-    return out, lse
-
 
 @each_mask
 @each_shape
 def test_shapes(rng, shape, causal):
-    check_forward(on_full_caches, *make_qkv(rng, *shape.sizes), causal=causal, num_splits=3)
+    check_forward(
+        on_full_caches(flash_decode_wide), *make_qkv(rng, *shape.sizes), causal=causal, num_splits=3
+    )
 
 
 @each_mask
 @each_value
 @pytest.mark.parametrize("num_splits", [1, 5])
 def test_values(rng, values, num_splits, causal):
-    check_forward(on_full_caches, *values(rng), causal=causal, num_splits=num_splits)
+    check_forward(
+        on_full_caches(flash_decode_wide), *values(rng), causal=causal, num_splits=num_splits
+    )
 
 
 @pytest.mark.parametrize("num_splits", [0, 1, 2, 3, 64])
 def test_the_number_of_splits_does_not_change_the_answer(rng, num_splits):
     q, k, v = make_qkv(rng, 3, 3, 140, 4, 2, 64)
-    check_decode(q, k, v, [140, 0, 70], causal=True, num_splits=num_splits)
+    check_decode(flash_decode_wide, q, k, v, [140, 0, 70], causal=True, num_splits=num_splits)
 
 
 @pytest.mark.parametrize("seqlen_q", [1, 2, 5])
 @pytest.mark.parametrize("num_heads, num_kv_heads", [(3, 3), (4, 2), (6, 2), (9, 1)])
 def test_heads(rng, num_heads, num_kv_heads, seqlen_q):
     q, k, v = make_qkv(rng, 2, seqlen_q, 21, num_heads, num_kv_heads, 8)
-    check_decode(q, k, v, [21, 13], causal=True, num_splits=2)
+    check_decode(flash_decode_wide, q, k, v, [21, 13], causal=True, num_splits=2)
 
 
 @pytest.mark.parametrize("num_heads, head_dim", [(2, 512), (6, 512), (10, 264), (4, 320)])
 def test_above_256_columns(rng, num_heads, head_dim):
     q, k, v = make_qkv(rng, 2, 1, 21, num_heads, 2, head_dim)
-    check_decode(q, k, v, [21, 13], causal=True, num_splits=2)
+    check_decode(flash_decode_wide, q, k, v, [21, 13], causal=True, num_splits=2)
 
 
 @each_option
 @pytest.mark.parametrize("seqlen_q", [1, 5])
 def test_masks(rng, seqlen_q, mask):
     q, k, v = make_qkv(rng, len(LENGTHS), seqlen_q, 40, 4, 2, 6)
-    check_decode(q, k, v, LENGTHS, **mask_options(mask, 4), num_splits=2)
+    check_decode(flash_decode_wide, q, k, v, LENGTHS, **mask_options(mask, 4), num_splits=2)
 
 
 @pytest.mark.parametrize("softmax_scale", [0, -0.7, 2.5])
 def test_softmax_scale(rng, softmax_scale):
     q, k, v = make_qkv(rng, 1, 1, 9, 1, 1, 8)
-    check_forward(on_full_caches, q, k, v, softmax_scale=softmax_scale)
+    check_forward(on_full_caches(flash_decode_wide), q, k, v, softmax_scale=softmax_scale)
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 16, 41])
@@ -125,7 +112,7 @@ def test_pages(rng, page_size, num_splits):
 
 def test_strided_views_are_read_in_place(rng):
     q, k, v = (strided(x) for x in make_qkv(rng, 2, 3, 19, 2, 1, 8))
-    check_forward(on_full_caches, q, k, v, causal=True, num_splits=3)
+    check_forward(on_full_caches(flash_decode_wide), q, k, v, causal=True, num_splits=3)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -7,6 +7,7 @@ each: a wrong page or a wrong slot cannot give a right answer.
 import numpy as np
 import pytest
 from cases import (
+    LENGTHS,
     MASKS,
     TILES,
     TWO_HEAD_DIMS,
@@ -30,7 +31,6 @@ from fa_numba.kv_cache import PagePool, copy_pages, reshape_and_cache
 
 pytestmark = pytest.mark.usefixtures("checked")
 
-LENGTHS = [0, 1, 7, 8, 9, 37]  # with tiles of 8: none, one key, tile ± 1, many tiles
 PAGE_SIZES = [1, 2, 3, 8, 16, 41]  # smaller than a tile, across its border, larger than all
 each_page_size = pytest.mark.parametrize("page_size", PAGE_SIZES)
 
