@@ -207,7 +207,7 @@ def poisoned(monkeypatch):
 
     def full_of_nan(like, shape, dtype=np.float32):
         made = empty(like, shape, dtype)
-        made.reshape(-1).view(np.uint8)[...] = 0xFF
+        made[...] = 0xFF if made.dtype.itemsize == 1 else np.nan
         return made
 
     monkeypatch.setattr(arrays, "empty", full_of_nan)

@@ -53,7 +53,7 @@ def case_of(backward, *more):
     return pytest.param(backward, *more, marks=marks, id=backward.__name__)
 
 
-each_function = pytest.mark.parametrize("backward", map(case_of, FUNCTIONS))
+each_function = pytest.mark.parametrize("backward", [*map(case_of, FUNCTIONS)])
 each_head_dim = pytest.mark.parametrize(
     "backward, head_dim",
     [*(case_of(function, 64) for function in FUNCTIONS), case_of(flash_attn_bwd_wide, 192)],
