@@ -11,7 +11,7 @@ from fa_numba.workbook import grader, guesses
 from fa_numba.workbook.guesses import EXACT, FAR, HALF, NEAR, Request, answer, guess
 
 ROOT = Path(__file__).parents[1]
-LOADS = {"guess": "07 loads", "formula": 300, "meter": 300}
+LOADS = {"guess": "07 · loads", "formula": 300, "meter": 300}
 
 
 @pytest.fixture
@@ -27,47 +27,47 @@ def reader(tmp_path, monkeypatch):
 
 
 def test_a_guess_is_kept_and_answered(reader, capsys):
-    guess("07 loads", 290)
-    assert capsys.readouterr().out.startswith("07 loads: your guess is 290")
-    guess("07 loads")
+    guess("07 · loads", 290)
+    assert capsys.readouterr().out.startswith("07 · loads: your guess is 290")
+    guess("07 · loads")
     assert "your guess is 290" in capsys.readouterr().out, "dots ask, and change nothing"
     shown = answer({**LOADS, "GPU": None}, then=grader.Note("more")).markdown
     assert "| loads | 290 | 300 | 300 | – | within 10 % |" in shown and shown.endswith("more")
 
 
 def test_without_a_guess_it_asks_once(reader, capsys):
-    guess("07 loads", ...)
+    guess("07 · loads", ...)
     assert "no guess yet" in capsys.readouterr().out
     asked = answer(LOADS, then=grader.Note("below"))
-    assert isinstance(asked, Request) and "07 loads" in asked.markdown
+    assert isinstance(asked, Request) and "07 · loads" in asked.markdown
     assert "300" not in asked.markdown and "below" not in asked.markdown
     shown = answer(LOADS)
     assert not isinstance(shown, Request) and "| loads | – | 300 | 300 |" in shown.markdown
-    guess("07 loads", 300)
+    guess("07 · loads", 300)
     assert "does not count" in capsys.readouterr().out
     assert guesses.summary() == "0 guesses answered: 1 not made"
 
 
 def test_it_asks_for_what_is_missing_of_several(reader):
-    guess("07 loads", 300)
-    asked = answer(LOADS, {"guess": "07 stores", "meter": 7})
-    assert "07 stores" in asked.markdown and "07 loads" not in asked.markdown
-    shown = answer(LOADS, {"guess": "07 stores", "meter": 7}).markdown
+    guess("07 · loads", 300)
+    asked = answer(LOADS, {"guess": "07 · stores", "meter": 7})
+    assert "07 · stores" in asked.markdown and "07 · loads" not in asked.markdown
+    shown = answer(LOADS, {"guess": "07 · stores", "meter": 7}).markdown
     assert "| loads | 300 | 300 | 300 | exact |" in shown and "| stores | – | – | 7 |" in shown
 
 
 def test_where_nobody_reads_the_numbers_come_at_once(reader, monkeypatch):
     monkeypatch.setattr(guesses, "can_ask", lambda: False)
-    guess("07 loads", ...)
+    guess("07 · loads", ...)
     assert "| 300 | 300 |" in answer(LOADS).markdown
     assert not (reader / ".progress.json").exists(), "a run by a program asks and keeps nothing"
 
 
 def test_the_first_guess_can_be_changed_until_the_answer(reader):
-    guess("07 loads", 1)
-    guess("07 loads", 300)
+    guess("07 · loads", 1)
+    guess("07 · loads", 300)
     assert "exact" in answer(LOADS).markdown
-    guess("07 loads", 2)
+    guess("07 · loads", 2)
     assert "| 300 | 300 | 300 | exact" in answer(LOADS).markdown
 
 
@@ -96,15 +96,15 @@ def test_grades(value, truth, grade):
 
 @pytest.mark.parametrize("row", [{"GPU": None}, {"formula": 4, "GPU": None}])
 def test_a_number_that_is_not_recorded_judges_nobody(reader, row):
-    guess("07 times", 4)
-    shown = answer({"guess": "07 times", **row}).markdown
+    guess("07 · times", 4)
+    shown = answer({"guess": "07 · times", **row}).markdown
     assert "exact" not in shown and guesses.summary() == ""
 
 
 @pytest.mark.parametrize("value", [None, [1], True, float("nan"), float("inf")])
 def test_what_is_no_guess(reader, value):
     with pytest.raises((TypeError, ValueError), match="value must be"):
-        guess("07 loads", value)
+        guess("07 · loads", value)
 
 
 def calls(path, name):

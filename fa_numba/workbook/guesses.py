@@ -1,7 +1,7 @@
 """Predictions: written down before the meter speaks, answered after it.
 
-    guess("06 elements loaded", 139_264)                                   # one cell
-    answer({"guess": "06 elements loaded", "formula": 139264, "meter": loads})   # a later one
+    guess("06 · elements loaded", 139_264)                                   # one cell
+    answer({"guess": "06 · elements loaded", "formula": 139264, "meter": loads})   # a later one
 
 A name begins with the number of its lesson. Guesses are kept in the file of the learner's progress.
 """
@@ -33,7 +33,7 @@ def guess(name: str, value=...) -> None:
     Parameters
     ----------
     name : str
-        The prediction, with its lesson's number: ``"06 elements loaded"``.
+        The prediction, with its lesson's number: ``"06 · elements loaded"``.
     value : number or str
         Without it nothing is stored.
     """
@@ -92,7 +92,7 @@ def answer(*rows: dict, then: Note | None = None) -> Note:
     shown = []
     for row in rows:
         entry, truth = entries.get(row["guess"], {}), _truth(row)
-        line = {"": row["guess"].partition(" ")[2], "your guess": entry.get("guess")}
+        line = {"": row["guess"].partition(" · ")[2], "your guess": entry.get("guess")}
         line |= {source: row.get(source) for source in columns}
         if "guess" in entry and truth is not None:
             line["so you were"] = entry["grade"] = grade_of(entry["guess"], truth)
