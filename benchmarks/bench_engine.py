@@ -107,7 +107,7 @@ EDITS = itertools.count()
 NO_SIMULATOR = {"warp_softmax"}  # it has no shuffles
 
 CHECKS = {"races": False, "uninitialised": False, "divergence": False}
-ENGINE = {  # column -> options, counters; in lockstep but for the last one
+ENGINE = {  # column -> options, counters; all but the last run in lockstep
     "plain": (CHECKS | {"divergence": True}, False),
     "+ uninitialised": (CHECKS | {"uninitialised": True}, False),
     "+ races": (CHECKS | {"races": True}, False),

@@ -673,7 +673,7 @@ class Transformer(Writer):
         kind, known = ast.unparse(node.func), assigned_once(self.function)
         nodes = [(x, x) for x in walk(shape)] if shape is not None else []
         sized = set()
-        for x, shown in nodes:  # and what the variables are made of
+        for x, shown in nodes:  # grows by the values of variables
             named = getattr(getattr(x, "value", None), "attr", "")
             if isinstance(x, ast.Attribute) and named in ("blockDim", "gridDim"):
                 refuse_shape(self.site(shown), kind, f"{ast.unparse(x)} is known at the launch")
@@ -905,7 +905,7 @@ def refuse_shape(site, kind, why):
 
 
 def assigned_once(function):
-    """Return what the variables hold that are assigned once."""
+    """Return the value of each variable that has one assignment."""
     counts, found = Counter(stored(function)), {}
     for s in (s for s in walk(function) if isinstance(s, ast.Assign)):
         pairs = [(s.targets[0], s.value)]

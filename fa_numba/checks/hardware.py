@@ -43,7 +43,7 @@ JOBS_ABOVE = {
 
 @dataclass(frozen=True)
 class TensorCores:
-    """What a function on tensor cores requires of its arrays and of their GPU.
+    """The requirements of a function on tensor cores: its arrays and their GPU.
 
     `KERNELS` has one for each function: its launcher asks it, and the job that may choose it.
 

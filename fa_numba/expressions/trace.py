@@ -534,7 +534,7 @@ def _of_objects(trace, function):
 
 
 def _unseen(code, outer):
-    """What a function does that symbols do not see, and where: a message for each.
+    """Find what symbols do not see of a function: a message and a place for each.
 
     It assigns to globals, or to variables `outer` of functions around it; it compares two numbers
     by `is`. On the right of `is` may stand what surely is none of them: None, or a global.

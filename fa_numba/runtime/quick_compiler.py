@@ -67,7 +67,7 @@ def replace(owner, name, new, *relies_on):
 def remembered_call_type(function, context, args, kws):
     """The signature of a call of a function that Numba implements by rules of types alone.
 
-    Overloads and intrinsics are not remembered: resolving one also records what it compiled.
+    Overloads and intrinsics are resolved each time: that also records what was compiled.
     """
     key = function, context, tuple(args)
     signature = None if kws else call_types.get(key)
