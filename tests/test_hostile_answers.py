@@ -161,7 +161,7 @@ HOSTILE = {
     "stack": (in_double("sys.setrecursionlimit(10**9)\nreturn eval('-' * 90000 + '1')"),
               "MemoryError|RecursionError|segmentation|too complex|nested", FIRST),
     "memory": (in_double("x = bytearray(1 << 40)"), "MemoryError: more memory", FIRST),
-    "list_growth": (in_double("y = [0]\nwhile True: y = 64 * y"), "MemoryError", FIRST),
+    "list_growth": (in_double("y = [0]\nwhile True: y = 100_000 * y"), "MemoryError", FIRST),
     "small_growth": (in_double("y = []\nwhile True: y.append(bytes(1 << 20))"),
                      "MemoryError: more memory than an answer may take\n  line", FIRST),
     "digits": (in_double("return 1 << 40_000_000"), "a whole number of 40,000,001 bits", FIRST),
