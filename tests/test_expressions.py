@@ -440,6 +440,7 @@ ALLOWED = {
     "a type of a type": (lambda b, h, m, n: n <= m if type(int) is type else n < 2),
     "the class of an object": (lambda b, h, m, n: n <= m if type(SAME) is dict else n < 2),
     "a list of numbers": (lambda b, h, m, n: max([n - m, -1]) <= 0),
+    "the divisor of divmod": (lambda b, h, m, n: divmod(n, m + 1)[0] <= 0 < divmod(9, n + 1)[0]),
     "an iterator": (lambda b, h, m, n: min(m - n + x for x in range(3)) >= 0),
     "a scalar of NumPy": (lambda b, h, m, n: n - m <= np.int64(0)),
     "its bool": (lambda b, h, m, n: np.True_ & (n <= m)),

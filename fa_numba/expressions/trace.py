@@ -181,6 +181,9 @@ class Symbol(Unassignable):
     def __divmod__(self, other):
         return self // other, self % other
 
+    def __rdivmod__(self, other):
+        return other // self, other % self
+
     def __abs__(self):
         return self.trace.made("abs", self.node)
 
