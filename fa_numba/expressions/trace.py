@@ -625,8 +625,9 @@ def _trace(function, name, first, arguments, captured=None):
             )
         run = Trace(name, answers, captured, len(arguments))
         try:
+            copy, given = on_symbols(function, run), tuple(_symbols(run, first, arguments))
             with Watched(run):
-                result = on_symbols(function, run)(*_symbols(run, first, arguments))
+                result = copy(*given)
         except RecursionError:
             raise ValueError(f"{name} must not call itself without end") from None
         except Exception as error:
