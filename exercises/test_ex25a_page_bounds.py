@@ -1,5 +1,7 @@
 """Grader of ex25a: the least and largest number of each column of a page's keys."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -20,14 +22,19 @@ def check(exercise, step):
     got, trace = launched(exercise.kernel, grid, 32, tuple(want), **given, **results)
     for name, x in want.items():
         other = "k_max" if name == "k_min" else "k_min"
-        first = step.k_cache[:, 0]
+        first, size = step.k_cache[:, 0], step.k_cache.shape[1]
+        less = bounds_of(replace(step, seq_lens=step.seq_lens - 1))
+        full = bounds_of(replace(step, seq_lens=step.seq_lens // size * size))
         mistakes = [
             (f"This is {other}.", want[other]),
             ("A slot that holds no token takes part.", np.where(x == UNWRITTEN, x, np.nan)),
             ("Only the first token of the page takes part.", np.where(x == UNWRITTEN, x, first)),
-        ]
-        if name == "k_min":
-            mistakes.append(("0 is no key of the page.", np.where(x < 0, x, 0)))
+            ("The last token of a sequence takes part.", less[name == "k_max"]),
+            ("A last page that is not full counts as well.", full[name == "k_max"]),
+            ("0 is no key of the page: begin with its first.", np.where(
+                x == UNWRITTEN, x, np.minimum(x, 0) if name == "k_min" else np.maximum(x, 0)
+            )),
+        ]  # fmt: skip
         expect(name, got[name], x, AXES["bounds"], mistakes)
     return trace
 
