@@ -163,6 +163,12 @@ def expect_slots(got, want, ts, end, num_sinks, window, row=""):
         "The ring has `window` slots, without those of the sinks.": np.where(
             kept, np.where(ts < num_sinks, ts, ts % (num_sinks + window)), -1
         ),
+        "Sinks are the tokens before num_sinks: t < num_sinks.": np.where(
+            ts <= num_sinks, ts, want
+        ),
+        "The sinks have slots of their own: of the others, `window` are kept.": np.where(
+            (ts < num_sinks) | (ts < end - window - num_sinks), want, in_ring
+        ),
         "One token too few is kept: `window` of them are.": np.where(ts == end - window, -1, want),
         "One token too many is kept: `window` of them are.": np.where(
             ts == end - window - 1, in_ring, want

@@ -52,6 +52,7 @@ def rescaling_mistakes(s, v, tile):
          {"rescale_acc": False, "rescale_l": False}),
         ("The maximum is that of the last tile alone: m_new = max(m_old, rowmax(s)).",
          {"carry_m": False}),
+        ("The new maximum is not kept: m_i stays -inf.", {"keep_m": False}),
         ("out was divided in the tile before: multiply it by l again before adding to it.",
          {"divide_always": True}),
     ):  # fmt: skip
@@ -127,6 +128,7 @@ def _walk(
     rescale_acc=True,
     rescale_l=True,
     carry_m=True,
+    keep_m=True,
     divide_always=False,
     p_turned=False,
 ):
@@ -139,7 +141,7 @@ def _walk(
             m_new = np.maximum(m, m_new) if carry_m else m_new
             base = np.where(np.isneginf(m_new), 0, m_new)
             p = np.exp(s[:, n : n + tile] - base[:, None])
-            alpha, m = np.exp(m - base), m_new
+            alpha, m = np.exp(m - base), m_new if keep_m else m
             l = (alpha * l if rescale_l else l) + p.sum(axis=1)
             p = turned(np.pad(p, [(0, 0), (0, tile - p.shape[1])]), tile) if p_turned else p
             pv = p[:, : len(v) - n] @ v[n : n + tile]
