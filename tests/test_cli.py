@@ -74,6 +74,7 @@ def test_grade_is_check(command, monkeypatch, capsys):
 
 @pytest.mark.parametrize("name, said", [
     ("ex99", "no exercise called 'ex99': the lessons with exercises are 00 to 25"),
+    ("99", "no lesson 99: the lessons with exercises are 00 to 25"),
     ("ex06z", "no exercise called 'ex06z': lesson 06 has ex06a, ex06b, ex06c"),
     ("flash_atn", "did you mean ex06b_flash_attn_v1"),
     ("zzzz", "see `fa-numba status` for the list"),
