@@ -537,7 +537,7 @@ def test_causes_of_errors():
     cause = (
         "threads of different thread blocks store different values into one element of c in line 7"
     )
-    assert causes_of(race) == ([f"{cause} itself."], "")
+    assert causes_of(race) == ([f"{cause}."], "")
     for kind, message, words in (
         ("KernelIndexError", "index 9 is out of bounds for axis 0 of 'x', whose size is 8, in "
          "thread (1, 0, 0) of block (0, 0, 0)", "an index of x is out of bounds"),

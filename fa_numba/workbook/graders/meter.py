@@ -23,7 +23,9 @@ def race_cause(text, sites):
     places = f"lines {lines[0]} and {lines[-1]}" if len(lines) > 1 else f"line {lines[0]} itself"
     who = "threads of different thread blocks" if "nothing orders blocks" in text else "threads"
     if two_stores := re.search(r"race on ([\w.]+)\[.* both store different values", text):
-        return f"{who} store different values into one element of {two_stores[1]} in {places}."
+        return (
+            f"{who} store different values into one element of {two_stores[1]} in line {lines[0]}."
+        )
     barrier = ", and no barrier lies between" if "no barrier lies between" in text else ""
     return f"{who} race in {places}{barrier}."
 
