@@ -27,7 +27,7 @@ def forward_mistakes(head, BLOCK_M, BLOCK_N):
     own = "Each thread has the maximum of its own score alone: m_new is the largest of its row."
     yield own, _own_maximum(s, v, BLOCK_N)
     if BLOCK_M == BLOCK_N:
-        answers = _walk(s, v, BLOCK_N, p_turned=True)
+        answers = _walk(s, v, BLOCK_N, "rows_of_p")
         yield "P is read transposed: its row ty, p_tile[ty, c], is multiplied by V.", answers
     for sentence, scores in [*_other_scales(head), *_other_masks(head, BLOCK_M, BLOCK_N)]:
         yield sentence, _walk(scores, v, BLOCK_N)
@@ -45,18 +45,18 @@ def forward_mistakes(head, BLOCK_M, BLOCK_N):
 def rescaling_mistakes(s, v, tile):
     """Mistakes of an online softmax over the columns of scores `s`, `tile` of them at a time."""
     alpha = "alpha = exp(m_old - m_new)"
-    for sentence, options in (
-        (f"The output summed so far is not multiplied by {alpha}.", {"rescale_acc": False}),
-        (f"The sum l so far is not multiplied by {alpha}.", {"rescale_l": False}),
+    for sentence, rules in (
+        (f"The output summed so far is not multiplied by {alpha}.", ("rescale_acc",)),
+        (f"The sum l so far is not multiplied by {alpha}.", ("rescale_l",)),
         (f"Neither the output nor l, summed so far, is multiplied by {alpha}.",
-         {"rescale_acc": False, "rescale_l": False}),
+         ("rescale_acc", "rescale_l")),
         ("The maximum is that of the last tile alone: m_new = max(m_old, rowmax(s)).",
-         {"carry_m": False}),
-        ("The new maximum is not kept: m_i stays -inf.", {"keep_m": False}),
+         ("carry_m",)),
+        ("The new maximum is not kept: m_i stays -inf.", ("keep_m",)),
         ("out was divided in the tile before: multiply it by l again before adding to it.",
-         {"divide_always": True}),
+         ("divide_once",)),
     ):  # fmt: skip
-        yield sentence, _walk(s, v, tile, **options)
+        yield sentence, _walk(s, v, tile, *rules)
 
 
 def beyond_mistakes(s, v, tile):
@@ -120,35 +120,25 @@ def delta_mistakes(dout, out):
         yield f"This is rowsum({name} * {name}): multiply dout by out.", {"delta": squares}
 
 
-def _walk(
-    s,
-    v,
-    tile,
-    *,
-    rescale_acc=True,
-    rescale_l=True,
-    carry_m=True,
-    keep_m=True,
-    divide_always=False,
-    p_turned=False,
-):
+def _walk(s, v, tile, *broken):
     """The running state after the last tile, with some of its rules broken."""
     m, l = np.full(len(s), -np.inf), np.zeros(len(s))
     acc = np.zeros((len(s), v.shape[1]))
     with np.errstate(all="ignore"):  # a mistake may well overflow
         for n in range(0, s.shape[1], tile):
             m_new = s[:, n : n + tile].max(axis=1)
-            m_new = np.maximum(m, m_new) if carry_m else m_new
+            m_new = m_new if "carry_m" in broken else np.maximum(m, m_new)
             base = np.where(np.isneginf(m_new), 0, m_new)
             p = np.exp(s[:, n : n + tile] - base[:, None])
-            alpha, m = np.exp(m - base), m_new if keep_m else m
-            l = (alpha * l if rescale_l else l) + p.sum(axis=1)
-            p = turned(np.pad(p, [(0, 0), (0, tile - p.shape[1])]), tile) if p_turned else p
+            alpha, m = np.exp(m - base), m if "keep_m" in broken else m_new
+            l = (l if "rescale_l" in broken else alpha * l) + p.sum(axis=1)
+            if "rows_of_p" in broken:
+                p = turned(np.pad(p, [(0, 0), (0, tile - p.shape[1])]), tile)
             pv = p[:, : len(v) - n] @ v[n : n + tile]
-            acc = (alpha[:, None] * acc if rescale_acc else acc) + pv
-            if divide_always:
+            acc = (acc if "rescale_acc" in broken else alpha[:, None] * acc) + pv
+            if "divide_once" in broken:
                 acc /= np.where(l > 0, l, 1)[:, None]
-        out = acc if divide_always else acc / np.where(l > 0, l, 1)[:, None]
+        out = acc if "divide_once" in broken else acc / np.where(l > 0, l, 1)[:, None]
         log_l = np.log(l)
         return {"out": out, "acc": acc, "l": l, "m": m, "log_l": log_l, "lse": m + log_l}
 
