@@ -57,6 +57,8 @@ def chunk_mistakes(head, chunk, size):
             yield sentence, right | {"acc": p @ v, "l": p.sum(axis=1)}
         divided = right["acc"] / right["l"][:, None]
         yield "acc is divided by l: the one division is merge_chunks'.", right | {"acc": divided}
+        last = {"m": right["m"] - np.inf, "l": 0 * right["l"] + 1, "acc": 0 * right["acc"] + v[-1]}
+        yield "The new maximum is not kept: add_key returns m_new.", last
         yield "These are all keys, not those of the chunk.", chunk_of(*whole)
         if size < len(head.k):
             first = chunk_of(whole[0][:, :size], whole[1][:size])

@@ -41,6 +41,8 @@ def check(exercise, x, what):
         ("Only the first 32 columns are added.", x[:, :32].astype(np.float64).sum(axis=1)),
         ("Only the last 32 columns are added: the sum begins anew with each tile.",
          x[:, -32:].astype(np.float64).sum(axis=1)),
+        ("The first 32 columns are added in each turn: go on by 32 columns.",
+         x[:, :32].astype(np.float64).sum(axis=1) * (x.shape[1] // 32)),
         ("The rows of every thread block are those of the first.", np.resize(want[:32], len(x))),
     )  # fmt: skip
     raise Wrong(

@@ -51,25 +51,42 @@ def expected(lengths, block):
 def check(exercise, lengths, block):
     got, trace = ask(exercise, lengths, block)
     want, first = expected(lengths, block)
+    starts = np.cumsum([0, *lengths])
     wrong = [tile for tile, (a, b) in enumerate(zip(got.tolist(), want, strict=True)) if a != b]
     if wrong:
         tile = wrong[0]
         after = [
             next((b for b, x in enumerate(first) if x > t), len(first)) for t in range(len(want))
         ]
+        up = [-(-int(starts[b]) // block) + b for b in range(len(lengths))]
         without = [max(b for b, x in enumerate(first) if x - b <= t) for t in range(len(want))]
         causes = {
             "That is the first sequence behind the tile: the one before it has the tile.": after,
             "The + b of the numbering is missing.": without,
+            "cu_seqlens[b] // BLOCK is rounded down, not up.": [
+                max(b for b, x in enumerate(up) if x <= t) for t in range(len(want))
+            ],
+            "A sequence begins after the tiles before it, not after the rows: cu_seqlens[b] is not "
+            "compared with tile * BLOCK.": [
+                max(b for b, x in enumerate(starts[:-1]) if x <= t * block)
+                for t in range(len(want))
+            ],
             "Every tile is said to be of sequence 0: the search never moves b.": [0] * len(want),
             "A tile that is the first of its sequence belongs to it: <=, not <.": [
                 max([b for b, x in enumerate(first) if x < t], default=0) for t in range(len(want))
             ],
         }
+        causes = [cause for cause, numbers in causes.items() if numbers == got.tolist()]
+        if not causes and (got > want).any():
+            causes = ["Sequences behind the tile's are returned: b stays one that may still be it."]
+        elif not causes:
+            causes = [
+                "Sequences before the tile's are returned: b_end is the first that cannot be it."
+            ]
         raise Wrong(
             f"lengths {lengths}, tiles of {block}, first numbers {first}: tile {tile} belongs to "
             f"sequence {want[tile]}, got {got[tile]}",
-            causes=[cause for cause, numbers in causes.items() if numbers == got.tolist()],
+            causes=causes,
             where=f"tile {tile}",
         )
     return trace

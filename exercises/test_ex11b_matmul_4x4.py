@@ -13,7 +13,7 @@ from fa_numba.workbook.graders.meter import (
     expect_stores_by,
     expect_traffic,
 )
-from fa_numba.workbook.graders.tiles import expect_product, matrices, shared_loads
+from fa_numba.workbook.graders.tiles import expect_product, matrices, product_mistakes, shared_loads
 
 # M, K, N, TX: one line per danger
 SHAPES = {
@@ -36,6 +36,14 @@ def multiply(exercise, a, b, TX, c=None, run=simt.run):
     c = np.full((a.shape[0], b.shape[1]), np.nan, np.float32) if c is None else c
     grid = math.ceil(c.shape[1] / (4 * TX)), math.ceil(c.shape[0] / (4 * TX))
     return c, run(exercise.make_matmul_4x4(TX), grid, (TX, TX), a, b, c)
+
+
+def mistakes(a, b, TX):
+    """(sentence, product) of mistakes that leave every sum in its place."""
+    yield from list(product_mistakes(a, b, TX))[:4]  # which values of k count
+    last = -(-a.shape[1] // TX) * TX - 1  # beyond a's columns there is 0
+    k = slice(last, last + 1)
+    yield "Only the last k counts: products are added to acc, with +=.", a[:, k] @ b[k]
 
 
 def causes_of(c, M, N, TX):
@@ -66,7 +74,7 @@ def causes_of(c, M, N, TX):
 
 def check(exercise, a, b, TX, what, c=None):
     c, _ = multiply(exercise, a, b, TX, c)
-    expect_product(c, a, b, what, causes=causes_of(c, *c.shape, TX))
+    expect_product(c, a, b, what, causes=causes_of(c, *c.shape, TX), mistakes=mistakes(a, b, TX))
 
 
 @pytest.mark.parametrize("case", SHAPES)

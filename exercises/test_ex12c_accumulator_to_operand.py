@@ -64,10 +64,14 @@ def test_every_register(exercise, numbers):
         "Registers 1 and 2 are exchanged: a1 is row g + 8.": [0, 1, 4, 5, 2, 3, 6, 7],
         "The halves of a register are exchanged.": [1, 0, 3, 2, 5, 4, 7, 6],
     }
+    left = np.stack([p[row, np.minimum(8 * k + col, 271)] for k in numbers])
+    causes = [c for c, order in known.items() if (got == want[:, :, order]).all()]
+    if (got == left).all():
+        causes.append("A has 16 columns, a product 8: the k-th A begins with product 2 k.")
     raise Wrong(
         f"A number {numbers[n]}, lane {lane}, a{i // 2} half {i % 2} must be P[{row[lane, i]}, "
         f"{16 * numbers[n] + col[lane, i]}] = {want[n, lane, i]:g}, got {got[n, lane, i]:g}",
-        causes=[c for c, order in known.items() if (got == want[:, :, order]).all()],
+        causes=causes,
         where=f"a{i // 2} half {i % 2}",
     )
 
@@ -86,10 +90,17 @@ def check(exercise, s, v):
     wrong = ~(np.abs(got - want) <= 4e-6 * max(1, np.abs(want).max()))
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
-        rounded = s.astype(np.float16).astype(np.float64)
+        rounded, half = s.astype(np.float16).astype(np.float64), len(v) // 32 * 16
         causes = {
             "The last 16 keys alone: d is set to 0 once.": rounded[:, -16:] @ v[-16:],
             "The first 16 keys alone: loop over k.": rounded[:, :16] @ v[:16],
+            "d is not 0 at first: it still holds the last fragment of s.": want
+            + np.tile(s[:, -8:], v.shape[1] // 8),
+            "Only half of the A are multiplied: there are BLOCK_N // 16.": rounded[:, :half]
+            @ v[:half],
+            "The k-th A meets the rows of v from 16 k on, not from 8 k on.": sum(
+                rounded[:, k : k + 16] @ v[k // 2 : k // 2 + 16] for k in range(0, len(v), 16)
+            ),
             "Every A meets the first 16 rows of v.": rounded.reshape(len(s), -1, 16).sum(axis=1)
             @ v[:16],
         }

@@ -43,16 +43,20 @@ def check(exercise, x, block_rows):
         mistakes = {
             "A block of zeros has the scale 1.": 0.0,
             "All rows of the block count.": np.abs(block[0]).max() / 448,
-            "All columns count.": np.abs(block[:, 0]).max() / 448,
+            "Only the columns of thread 0 count: take what largest_of returns.": np.abs(
+                block[:, ::NUM_THREADS]
+            ).max()
+            / 448,
             "The largest negative number counts as well: take absolute values.": block.max() / 448,
             "A scale divides: the largest becomes 448, not 1.": largest,
             "That is the inverse of the scale.": 448 / largest if largest else 0,
-            "480 is not an e4m3 number: the largest is 448.": largest / 480,
             "Every thread has the largest of its own numbers: call largest_of.": np.abs(
                 block.ravel()[::NUM_THREADS]
             ).max()
             / 448,
         }
+        for number in (480, 256, 240, 127):
+            mistakes[f"{number} is not the largest e4m3 number: that is 448."] = largest / number
         near = [c for c, s in mistakes.items() if np.isclose(scales[n], s, rtol=1e-5, atol=0)]
         if not largest and np.isnan(scales[n]):
             near = ["A block of zeros has the scale 1."]
@@ -68,11 +72,12 @@ def check(exercise, x, block_rows):
     if len(bad):
         row, column = map(int, bad[0])
         first = fp8.round_e4m3((x / of_row[0]).astype(np.float64))
-        times = fp8.round_e4m3((x * of_row).astype(np.float64))
+        times = fp8.round_e4m3(np.clip(x * of_row, -448, 448).astype(np.float64))
         causes = {
             "The scale multiplies where it must divide.": times,
             "Every row is divided by the first block's scale.": first,
             "x is not rounded to e4m3.": x / of_row,
+            "x8 is x / scale, rounded: it is not multiplied by the scale again.": rounded * of_row,
         }
         raise Wrong(
             f"{len(x)} rows, blocks of {block_rows}: x8[{row}, {column}] must be "

@@ -8,7 +8,8 @@ from numba import cuda
 
 from fa_numba import simt
 from fa_numba.analysis.gpu_ready import gpu_ready
-from fa_numba.workbook.graders.causes import Wrong
+from fa_numba.workbook.graders.causes import Wrong, diagnosis
+from numba_cuda_simulator.errors import RaceError
 
 EMPTY = np.float32(-777.0)  # what a slot holds in which nothing has been written
 
@@ -69,7 +70,17 @@ def append(exercise, ring, num_new, *, seqlen_new=None, threads=32, run=simt.run
     first = ring.give(num_new)
     args = (k_new, v_new, first, np.array(num_new, np.int32), ring.num_sinks)
     grid = (seqlen_new, len(num_new))
-    return run(exercise.kernel, grid, threads, *args, ring.k_cache, ring.v_cache)
+    try:
+        return run(exercise.kernel, grid, threads, *args, ring.k_cache, ring.v_cache)
+    except RaceError:
+        with diagnosis():  # two tokens in one slot: which of them is there by mistake?
+            for b, n in enumerate(num_new):
+                ts, row = range(first[b], first[b] + n), ring.tokens[b]
+                want = np.array([row.index(t) if t in row else -1 for t in ts])
+                sizes = int(ring.lengths[b]), ring.num_sinks, ring.window
+                got = slots_of(exercise, ts, *sizes)
+                expect_slots(got, want, ts, *sizes, f": the row is {row}")
+        raise
 
 
 def by_name(trace):
@@ -151,6 +162,12 @@ def expect_slots(got, want, ts, end, num_sinks, window, row=""):
         ),
         "The ring has `window` slots, without those of the sinks.": np.where(
             kept, np.where(ts < num_sinks, ts, ts % (num_sinks + window)), -1
+        ),
+        "Sinks are the tokens before num_sinks: t < num_sinks.": np.where(
+            ts <= num_sinks, ts, want
+        ),
+        "The sinks have slots of their own: of the others, `window` are kept.": np.where(
+            (ts < num_sinks) | (ts < end - window - num_sinks), want, in_ring
         ),
         "One token too few is kept: `window` of them are.": np.where(ts == end - window, -1, want),
         "One token too many is kept: `window` of them are.": np.where(

@@ -102,6 +102,20 @@ def step(counts, page_size, new, heads=2, head_dim=4, seed=0):
     return k, v, sequence, position, block_table, k_cache, v_cache
 
 
+def _instead(given, name, place):
+    """The cache if new token i of sequence b, token t of it, is written as (b, t) of `place`."""
+    k, v, sequence, position, block_table, k_cache, v_cache = given
+    new, cache = (k, k_cache.copy()) if name == "k_cache" else (v, v_cache.copy())
+    page_size = cache.shape[1]
+    for i, own in enumerate(zip(sequence.tolist(), position.tolist(), strict=True)):
+        b, t = place(i, *own)
+        if own[0] >= 0 and t // page_size < block_table.shape[1]:
+            page = block_table[b, t // page_size]
+            if page >= 0:
+                cache[page, t % page_size] = new[i]
+    return cache
+
+
 def check(exercise, given, threads=64):
     k, v, sequence, position, block_table, k_cache, v_cache = given
     arguments = dict(zip(NAMES, given, strict=True))
@@ -121,7 +135,16 @@ def check(exercise, given, threads=64):
             continue
         at = tuple(int(x) for x in wrong[0])
         before = {"k_cache": k_cache, "v_cache": v_cache}[name]
-        causes = [UNOWNED] if np.array_equal(got[name], last[name]) else []
+        known = {
+            UNOWNED: last[name],
+            "The slot is that of token i of the sequence, not of token position[i].": _instead(
+                given, name, lambda i, b, t: (b, i)
+            ),
+            "The new tokens of a sequence are taken for its tokens 0, 1, ...": _instead(
+                given, name, lambda i, b, t: (b, int((sequence[:i] == b).sum()))
+            ),
+        }
+        causes = [said for said, cache in known.items() if np.array_equal(got[name], cache)]
         if np.array_equal(got[name], before):
             causes = [f"{name} is as it was."]
         kept = (

@@ -51,16 +51,20 @@ def expect_bytes(exercise, x):
         "Of two that are equally near, the even byte: not always the smaller.": np.where(
             tie, near, want & 0x7F
         ),
-        "Beyond 448 it is 448, not NaN.": np.where(size > 448, 0x7F, want & 0x7F),
-        "Below 2^-6 there are numbers, too: multiples of 2^-9.": np.where(small, 0, want & 0x7F),
+        "The bias is 7: the exponent's four bits hold exponent + 7.": (want & 0x7F) + 8,
     }
     known = {said: np.where(code == 0, 0, code | sign) for said, code in known.items()}
     known["The sign is the bit 0x80."] = want & 0x7F
+    causes = [said for said, code in known.items() if np.array_equal(code, got)]
+    if (size[bad] > 448).all():
+        causes.append("Beyond 448 it is 448, and no larger number or NaN: saturate.")
+    if small[bad].all():
+        causes.append("Below 2^-6 the numbers are multiples of 2^-9, with exponent bits 0.")
     at = bad[0]
     raise Wrong(
         f"to_e4m3({x[at]:.9g}) must be {want[at]:#04x}, which is {e4m3.decode(want[at], 1.0):g}; "
         f"got {got[at]:#x}. {len(bad)} of {len(x)} are wrong",
-        causes=[said for said, code in known.items() if np.array_equal(code, got)],
+        causes=causes,
         where=f"x = {x[at]:.9g}",
     )
 

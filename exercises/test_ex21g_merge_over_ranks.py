@@ -107,6 +107,8 @@ def hint(name, value, got, want, out, lse, rank):
             ],
             "lse": [
                 ("That is the largest lse: add the log of the summed weights.", m),
+                ("The weights are e^(lse - m): subtract m.", m + np.log(np.exp(lse).sum(axis=0))),
+                ("The log of the summed weights is missing.", m + w.sum(axis=0)[:, 0]),
                 ("Add the largest lse, which was subtracted.", np.log(w.sum(axis=0)[:, 0])),
                 ("A natural logarithm, not log2.", m + np.log2(w.sum(axis=0)[:, 0])),
                 ("That is this rank's own state.", lse[rank]),

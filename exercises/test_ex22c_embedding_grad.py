@@ -34,7 +34,7 @@ def uses(tokens, dx0, dlogits, last, dtype=np.float64):
 
 
 def check(exercise, given, of):
-    tokens, dx0, _, _ = given
+    tokens, dx0, dlogits, last = given
     lookup, by_logits = uses(*given)
     once = by_logits.copy()
     once[tokens] += dx0
@@ -44,7 +44,12 @@ def check(exercise, given, of):
         ("The gradient by the logits is missing: the embedding is used twice.", lookup),
         ("The gradient by the lookup is missing: the embedding is used twice.", by_logits),
         ("Rows of the same token add up; that is their mean.", mean),
-    ]
+        ("Rows of all tokens are added: of dx0 only those of the thread block's symbol count.",
+         by_logits + dx0.astype(np.float64).sum(axis=0)),
+        ("The last row takes no part.", sum(uses(*(x[:-1] for x in given)))),
+        ("dlogits[row, symbol] is wanted, of the thread block's symbol and not of the row's token.",
+         lookup + (dlogits[np.arange(len(tokens)), tokens, None] * last).sum(axis=0)),
+    ]  # fmt: skip
     plain = sum(uses(*given, np.float32))
     got, _ = run(exercise, *given)
     expect("dembedding", got, lookup + by_logits, plain, of=of, mistakes=mistakes)

@@ -53,6 +53,7 @@ def causes_of_words(parents, got):
     known = {
         "Each node must see itself, too.": [w & ~(1 << t) for t, w in enumerate(words)],
         "Each node must see node 0, too.": [w & ~1 if t else w for t, w in enumerate(words)],
+        "Bit 0 is missing: every node sees node 0, which sees itself.": [w & ~1 for w in words],
         "Those are the parent and the node alone: go on up to node 0.": [
             1 << t | (1 << max(parents[t], 0)) for t in range(n)
         ],
@@ -71,14 +72,18 @@ def causes_of_path(tree, got):
     parents, tokens, following = tree
     n, words, want = len(parents), words_of(parents), walk(*tree)
     right = [t for t in range(n) if t == 0 or tokens[t] == following[parents[t]]]
-    before = [t for t in range(n) if t == 0 or tokens[t] == following[t - 1]]
-    whole = [t for t in range(n) if all(u in before for u in range(t + 1) if words[t] >> u & 1)]
+    wrong = "A guess is compared with what follows its parent, not "
+    others = {}
+    for other, of in (
+        ("the node before it.", lambda t: t - 1),
+        ("what follows itself.", lambda t: t),
+    ):
+        same = [t for t in range(n) if t == 0 or tokens[t] == following[of(t)]]
+        whole = [t for t in range(n) if all(u in same for u in range(t + 1) if words[t] >> u & 1)]
+        others[wrong + other] = [words[whole[-1]], bits(whole)]
     known = {
         "A right guess after a wrong one is not on the path.": [bits(right), words[right[-1]]],
-        "A guess is compared with what follows its parent, not the node before it.": [
-            words[whole[-1]],
-            bits(whole),
-        ],
+        **others,
         "The path goes on as long as there is a right guess.": [bits(want[:2])],
         "Bit 0 is set, too.": [bits(want[1:])],
         "That is the last node alone: the path is all nodes up to it.": [1 << want[-1]],

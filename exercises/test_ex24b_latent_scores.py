@@ -10,6 +10,16 @@ from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
 from fa_numba.workbook.graders.tiles import expect_float32
 
 
+def stored(parts, distances, BLOCK_N, down=False):
+    """The scores that the lanes store, from the part of each, by shuffles of these distances."""
+    for step in distances:
+        others = [min(i + step, 31) if i + step < 32 else i for i in range(32)]
+        others = others if down else [i ^ step for i in range(32)]
+        parts = [x + parts[i] for x, i in zip(parts, others, strict=True)]
+    token = np.arange(parts[0].shape[1])
+    return np.stack(parts)[token % BLOCK_N % 32, :, token].T
+
+
 def check(exercise, num_heads, seqlen, latent_dim, rope_dim, BLOCK_M=4, BLOCK_N=8, scale=0.25):
     """Run checked, compare with float64; the trace."""
     rng = np.random.default_rng(0)
@@ -36,6 +46,16 @@ def check(exercise, num_heads, seqlen, latent_dim, rope_dim, BLOCK_M=4, BLOCK_N=
         ("softmax_scale is missing.", {"s": scores() / (scale or 1)}),
         ("The sum of the 32 lanes is counted 32 times.", {"s": 32 * scores()}),
     ]
+    row, lane = np.concatenate([latent, k_rope], axis=1), np.arange(latent_dim + rope_dim) % 32
+    of_lane = [scale * q[:, lane == i] @ row[:, lane == i].T.astype(np.float64) for i in range(32)]
+    for sentence, distances in (
+        ("Half of the lanes are missing: the first distance is 16.", (8, 4, 2, 1)),
+        ("Half of the lanes are missing: the last distance is 1.", (16, 8, 4, 2)),
+        ("This is the sum of one lane: the 32 lanes must add up, by shuffles.", ()),
+    ):
+        mistakes.append((sentence, {"s": stored(of_lane, distances, BLOCK_N)}))
+    down = stored(of_lane, (16, 8, 4, 2, 1), BLOCK_N, down=True)
+    mistakes.append(("Only lane 0 has the whole sum: shfl_xor_sync gives it to all.", {"s": down}))
     want, plain = scores(), scores(dtype=np.float32)
     expect_close("s", got["s"], want, plain, tile=BLOCK_M, rows="head", mistakes=mistakes)
     return trace

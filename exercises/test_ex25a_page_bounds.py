@@ -1,10 +1,13 @@
 """Grader of ex25a: the least and largest number of each column of a page's keys."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.attention import UNWRITTEN
+from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.graders.few import AXES, bounds_of, expect
 from fa_numba.workbook.graders.kernels import launched
 from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
@@ -20,14 +23,22 @@ def check(exercise, step):
     got, trace = launched(exercise.kernel, grid, 32, tuple(want), **given, **results)
     for name, x in want.items():
         other = "k_max" if name == "k_min" else "k_min"
-        first = step.k_cache[:, 0]
+        first, size = step.k_cache[:, 0], step.k_cache.shape[1]
+        less = bounds_of(replace(step, seq_lens=step.seq_lens - 1))
+        in_order = np.broadcast_to(np.arange(step.block_table.shape[1]), step.block_table.shape)
+        of_i = bounds_of(replace(step, block_table=in_order))
+        full = bounds_of(replace(step, seq_lens=step.seq_lens // size * size))
         mistakes = [
             (f"This is {other}.", want[other]),
             ("A slot that holds no token takes part.", np.where(x == UNWRITTEN, x, np.nan)),
             ("Only the first token of the page takes part.", np.where(x == UNWRITTEN, x, first)),
-        ]
-        if name == "k_min":
-            mistakes.append(("0 is no key of the page.", np.where(x < 0, x, 0)))
+            ("The last token of a sequence takes no part.", less[name == "k_max"]),
+            ("A last page that is not full is left out.", full[name == "k_max"]),
+            ("That is page i of the pool, not page block_table[b, i].", of_i[name == "k_max"]),
+            ("0 is no key of the page: begin with its first.", np.where(
+                x == UNWRITTEN, x, np.minimum(x, 0) if name == "k_min" else np.maximum(x, 0)
+            )),
+        ]  # fmt: skip
         expect(name, got[name], x, AXES["bounds"], mistakes)
     return trace
 
@@ -82,6 +93,13 @@ def test_many(exercise):
 def test_traffic(exercise):
     """each key is loaded once, no empty slot; each bound is stored once, and not loaded"""
     trace = check(exercise, make_paged([37, 0, 16], 16, 4, 2, 40))
+    if trace.arrays["k_cache"].loads == 4 * 16 * 2 * 40:
+        causes = [
+            "The empty slots of the last page are loaded: end with the sequence's last token."
+        ]
+        raise Wrong(
+            "k_cache: all slots of each page are loaded, not its tokens alone", causes=causes
+        )
     bounds = (4 * 2 * 40, "pages that have tokens * num_kv_heads * head_dim")
     expect_traffic(trace, {
         ("k_cache", "loads"): (53 * 2 * 40, "sum(seq_lens) * num_kv_heads * head_dim"),

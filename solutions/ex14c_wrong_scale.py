@@ -43,9 +43,9 @@ P_SCALE = 256.0  # brings P, at most 1, to the top of e4m3's range
 @cuda.jit(device=True)
 def round_e4m3(x):
     """The nearest e4m3 number; beyond the largest, the largest."""
+    x = min(max(x, float32(-448.0)), float32(448.0))
     _, exponent = math.frexp(x)  # |x| = f 2^exponent, 1/2 <= f < 1
     step = math.ldexp(float32(1.0), max(exponent - 1, -6) - 3)
-    x = min(max(x, float32(-448.0)), float32(448.0))
     to_even = float32(12582912.0)  # 1.5 2^23: what is added to it is rounded to an integer
     return (x / step + to_even - to_even) * step
 

@@ -1,12 +1,14 @@
 """The graders tell a usual mistake by what it comes out as, and blame nobody who is right."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from fa_numba.workbook.graders.attention import expect_close, random_head
 from fa_numba.workbook.graders.mistakes import backward_mistakes, delta_mistakes, forward_mistakes
 
-TILES = 4, 8
+TILES, SQUARE = (4, 8), (8, 8)  # only a square tile can be read transposed
 
 
 def heads():
@@ -24,11 +26,11 @@ def answers(head):
 
 
 def cases():
-    for head in heads():
+    for head, tiles in itertools.product(heads(), (TILES, SQUARE)):
         for name, want in answers(head).items():
             plain = answers(head.plain)[name]
-            for mistakes in (lambda h=head: forward_mistakes(h, *TILES),
-                             lambda h=head: backward_mistakes(h, *TILES)):  # fmt: skip
+            for mistakes in (lambda h=head, t=tiles: forward_mistakes(h, *t),
+                             lambda h=head, t=tiles: backward_mistakes(h, *t)):  # fmt: skip
                 yield name, want, plain, mistakes
 
 
@@ -44,8 +46,8 @@ def test_every_mistake_is_told_apart_from_the_right_answer():
             told = [s for s, answer in mistakes() if s in str(failure.value) and name in answer]
             assert told, f"{name}: {sentence} came out as: {failure.value}"
             seen.add(sentence)
-    every = {s for head in heads() for s, _ in forward_mistakes(head, *TILES)}
-    every |= {s for head in heads() for s, _ in backward_mistakes(head, *TILES)}
+    every = {s for head in heads() for s, _ in forward_mistakes(head, *SQUARE)}
+    every |= {s for head in heads() for s, _ in backward_mistakes(head, *SQUARE)}
     assert seen == every, "a mistake that changes nothing teaches nothing"
 
 

@@ -1,6 +1,7 @@
 """The `fa-numba` command: what it lists, and what it says where something is missing."""
 
 import builtins
+import errno
 import importlib.util
 import json
 import os
@@ -74,6 +75,7 @@ def test_grade_is_check(command, monkeypatch, capsys):
 
 @pytest.mark.parametrize("name, said", [
     ("ex99", "no exercise called 'ex99': the lessons with exercises are 00 to 25"),
+    ("99", "no lesson 99: the lessons with exercises are 00 to 25"),
     ("ex06z", "no exercise called 'ex06z': lesson 06 has ex06a, ex06b, ex06c"),
     ("flash_atn", "did you mean ex06b_flash_attn_v1"),
     ("zzzz", "see `fa-numba status` for the list"),
@@ -81,6 +83,19 @@ def test_grade_is_check(command, monkeypatch, capsys):
 def test_an_unknown_exercise(name, said, capsys):
     assert cli.main(["show", name]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number, said", [
+    (errno.EACCES, "f: Permission denied. Work in a folder in which you may write"),
+    (errno.ENOSPC, "f: No space left on device."),
+])  # fmt: skip
+def test_a_file_that_cannot_be_written(number, said, monkeypatch, capsys):
+    def reset(*args, **options):
+        raise OSError(number, os.strerror(number), "f")
+
+    monkeypatch.setattr(grader, "reset", reset)
+    assert cli.main(["reset", "ex02d", "--yes"]) == 2
+    assert capsys.readouterr().err == f"fa-numba: {said}\n"
 
 
 def test_a_zero_may_be_left_out():

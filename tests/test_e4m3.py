@@ -1,6 +1,8 @@
 """Caches of e4m3: the numbers, and what writes and reads them; kernels on the CPU engine."""
 
 import re
+import runpy
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -61,6 +63,24 @@ def test_every_byte_is_read_exactly():
         np.testing.assert_array_equal(np.signbit(got[:255]), np.signbit(NUMBERS[:255]))
     half = e4m3.decode(BYTES, np.float16(1))
     np.testing.assert_array_equal(half.astype(np.float32), NUMBERS)  # float16 has them all
+
+
+@pytest.mark.parametrize("name", ["ex14b_block_scales", "ex14c_wrong_scale"])
+def test_the_rounding_of_lesson_14_saturates(name, rng):
+    path = Path(__file__).parents[1] / f"solutions/{name}.py"
+    round_e4m3 = runpy.run_path(str(path))["round_e4m3"]
+
+    @cuda.jit
+    def kernel(x, y):
+        i = cuda.grid(1)
+        y[i] = round_e4m3(x[i])
+
+    x = rng.standard_normal(1024) * 10.0 ** rng.uniform(-4, 38, 1024)
+    x = x.astype(np.float32)
+    y = np.empty_like(x)
+    simt.run(kernel, 8, 128, x, y)
+    want = np.clip(x, -448, 448).astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    np.testing.assert_array_equal(y, want)
 
 
 def test_a_number_is_rounded_to_the_nearest_byte(rng):

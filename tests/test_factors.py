@@ -124,7 +124,7 @@ def test_what_cannot_be_launched_has_no_traits():
     "places, said",
     [
         (np.s_[:, 1:], "Wrong only in head 1 and later."),
-        (np.s_[2, :2], "Wrong only in sequence 2, head 0 to 1."),
+        (np.s_[2, :2], "Wrong only in sequence 2, heads 0 to 1."),
         (np.s_[:, ::2], ""),  # here and there
         (np.s_[:], ""),
     ],

@@ -531,6 +531,29 @@ def test_causes_of_errors():
         assert causes_of(race) == ([cause], "")
     race.message, race.sites = "a race", [SimpleNamespace(line=7)] * 2
     assert causes_of(race) == (["threads race in line 7 itself."], "")
+    race.message = (
+        "WAW race on c[0]: threads 1 and 2 both store different values, nothing orders blocks"
+    )
+    cause = (
+        "threads of different thread blocks store different values into one element of c in line 7"
+    )
+    assert causes_of(race) == ([f"{cause}."], "")
+    for kind, message, words in (
+        ("KernelIndexError", "index 9 is out of bounds for axis 0 of 'x', whose size is 8, in "
+         "thread (1, 0, 0) of block (0, 0, 0)", "an index of x is out of bounds"),
+        ("UninitialisedReadError", "uninitialised read of part[64]: thread (0, 0, 0) loads it",
+         "nothing has been stored yet where part is read"),
+        ("BarrierDivergenceError", "cuda.syncthreads() is reached by 1 of the 2 running threads",
+         "not all threads reach cuda.syncthreads()"),
+        ("BarrierDivergenceError", "cuda.shfl_sync(): thread (0, 0, 0) is here", "not all threads "
+         "reach cuda.shfl_sync()"),
+        ("UnsupportedError", "this while loop never ends: thread (0, 0, 0) of block (0, 0, 0)",
+         "this while loop never ends"),
+        ("KernelZeroDivisionError", "division by zero in thread (3, 0, 0)", "division by zero"),
+    ):  # fmt: skip
+        error = getattr(errors, kind)(message)
+        error.sites = [SimpleNamespace(line=7)]
+        assert causes_of(error) == ([f"{words} in line 7."], "")
     assert causes_of(Wrong("x", causes=["a", ""], where="out[0]")) == (["a"], "out[0]")
     assert causes_of(AnswerError("it ended\nfor ever")) == (["it ended"], "")
     assert causes_of(AnswerError("")) == ([], "") == causes_of(AssertionError("no"))
@@ -565,7 +588,7 @@ def test_the_compiler_speaks_plainly(told, body):
 def test_float64_is_named_where_it_comes_from(told):
     checks, _ = told(kernel="l = 0.0\nfor i in range(4):\n    l += x[i]\nout[3] = l + out[0]")
     message = checks["compiles for a GPU"].message
-    assert "line 25:  l = 0.0" in message and "line 27" not in message
+    assert "line 25:  l = 0.0\n        write float32(0.0)" in message and "line 27" not in message
 
 
 def test_a_shape_that_is_no_constant_is_named_first(told):

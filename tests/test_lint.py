@@ -130,6 +130,15 @@ class Float64Function:
         y[0] = x[0] * norm
 
 
+class Float64Power:
+    kind, args = "float64", (X, X, 3)
+    mend = {"** n": "** float32(n)"}
+
+    @cuda.jit
+    def faulty(x, y, n):
+        y[0] = x[0] ** n  # fault
+
+
 class Float64InDeviceFunction:
     kind, args = "float64", (X, X)
     mend = {"tenth": "tenth_mended"}

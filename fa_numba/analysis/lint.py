@@ -416,10 +416,12 @@ def _float64(case):
     reached = {}  # source -> lines that compute in float64 because of it
     flow = _Flow({(f.python, f.arg_types): f for f in case.functions}, reached)
     flow.follow(case.functions[-1], None)
+    explained = set()
     for where in {source.where for source in reached}:
         sources = [s for s in reached if s.where == where]
         lines = {line for s in sources for line in reached[s]}
-        counts = {line: case.count(line, r"[^/]*\.f64\b") for line in lines}
+        explained |= lines
+        counts = {line: case.count(line, _FLOAT64) for line in lines}
         total = sum(counts.values())
         if not total:
             continue  # folded into a constant, or narrowed by the compiler
@@ -434,6 +436,30 @@ def _float64(case):
             "1/32 to 1/64 on T4, L4 and GeForce",
             "; ".join(sorted({s.mend for s in sources})),
         )
+    for function in case.functions:
+        for s in function.statements:
+            where = function.where(s)
+            if where not in explained and _is_power_of_an_integer(function, s):
+                explained.add(where)
+                if total := case.count(where, _FLOAT64):
+                    yield case.finding(
+                        "float64",
+                        where,
+                        f"a power whose exponent is an integer makes {total} float64 instructions "
+                        "of PTX: Numba computes it in float64, of float32 as well",
+                        "make the exponent a float32, or multiply: x ** float32(n)",
+                    )
+
+
+_FLOAT64 = r"[^/]*\.f64\b"  # instructions of PTX
+
+
+def _is_power_of_an_integer(function, s):
+    value = getattr(s, "value", None)
+    if not isinstance(value, numba_ir.Expr) or value.op not in ("binop", "inplace_binop"):
+        return False
+    exponent = function.types[value.rhs.name]
+    return _operator(value) is operator.pow and isinstance(exponent, types.Integer)
 
 
 def _is_float64(kind):

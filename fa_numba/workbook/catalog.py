@@ -147,7 +147,8 @@ def find(name: str, root: Path | None = None) -> list[Exercise]:
     if (lesson := re.match(r"ex(\d+)", wanted)) and lessons:
         if lesson[1] not in lessons:
             there = f"the lessons with exercises are {lessons[0]} to {lessons[-1]}"
-            raise UnknownExercise(f"no exercise called {name!r}: {there}")
+            what = f"lesson {name}" if name.isdigit() else f"exercise called {name!r}"
+            raise UnknownExercise(f"no {what}: {there}")
         there = ", ".join(e.short for e in exercises if e.lesson == lesson[1])
         raise UnknownExercise(f"no exercise called {name!r}: lesson {lesson[1]} has {there}")
     choices = {key: e.name for e in exercises for key in (e.short, e.name, e.name[6:])}

@@ -277,6 +277,12 @@ def main(argv: list[str] | None = None) -> int:
     except expected as error:
         print(f"fa-numba: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        if error.filename is None:
+            raise
+        advice = " Work in a folder in which you may write" * isinstance(error, PermissionError)
+        print(f"fa-numba: {error.filename}: {error.strerror}.{advice}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("fa-numba: stopped", file=sys.stderr)
         return 130

@@ -33,6 +33,7 @@ WRONG = [
     ("x is loaded twice", LOAD, "            tile[r, t] = x[first + r, start + t]\n            tile[r, t] = x[first + r, start + t]\n"),
     ("256 columns at most", LOOP, LOOP.replace("x.shape[1]", "min(x.shape[1], 256)")),
     ("10 thread blocks at most", LOOP, "    if first >= 320:\n        return\n" + LOOP),
+    ("the first tile in each turn", "x[first + r, start + t]", "x[first + r, t]"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -70,6 +70,7 @@ WRONG = [
     ("rows that do not exist are stored", "        if m < out.shape[0]:\n", "        if m <= out.shape[0]:\n"),
     ("out is not cleared for rows without a key", OUT, "out[m, d] = acc[i] / l_i if l_i > 0 else out[m, d]"),
     ("64 columns at most", OUT, OUT.replace("out[m, d]", "out[m, d % 64]")),
+    ("each thread's own maximum", "m_new = max(m_new, s_tile[ty, c])", "m_new = max(m_new, s)"),
 ]
 
 RIGHT = [

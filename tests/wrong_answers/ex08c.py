@@ -53,6 +53,8 @@ WRONG = [
     ("float64", "dp = float32(0.0)", "dp = 0.0"),
     ("a score of 0 is hidden", P, P.replace("if sees", "if sees and s != 0")),
     ("64 columns at most", STORE, STORE.replace("dq[m, d]", "dq[m, d % 64]")),
+    ("rows of dout and v exchanged", "do_tile[ty, d] * v_tile[tx, d]", "do_tile[tx, d] * v_tile[ty, d]"),
+    ("delta behind the product", "return p, p * (dp - delta)", "return p, p * dp - delta"),
 ]
 
 RIGHT = [

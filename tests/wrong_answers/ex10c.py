@@ -24,6 +24,8 @@ WRONG = [
     ("one more than the batch", "cu_seqlens.shape[0] - 1", "cu_seqlens.shape[0]"),
     ("tiles of 64 at most", IF, IF.replace("BLOCK", "min(BLOCK, 64)")),
     ("256 tokens at most", IF, IF.replace("cu_seqlens[middle]", "min(cu_seqlens[middle], 256)")),
+    ("b one too far", "b = middle\n            else", "b = middle + 1\n            else"),
+    ("b_end one too near", "b_end = middle", "b_end = middle - 1"),
 ]  # fmt: skip
 
 RIGHT = [

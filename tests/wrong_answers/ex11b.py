@@ -33,6 +33,7 @@ WRONG = [
     ("256 values of k at most", "for k_start in range(0, a.shape[1], TX):", "for k_start in range(0, min(a.shape[1], 256), TX):"),
     ("256 rows at most", TEST, "if row < min(c.shape[0], 256) and col < c.shape[1]:"),
     ("256 columns at most", TEST, "if row < c.shape[0] and col < min(c.shape[1], 256):"),
+    ("the last k alone", "acc[i, j] += column[i] * x", "acc[i, j] = column[i] * x"),
 ]  # fmt: skip
 
 RIGHT = [

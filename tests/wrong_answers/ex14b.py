@@ -32,6 +32,8 @@ WRONG = [
     ("x is loaded again", STORE, "if x[row, column] > 0:\n            x8[row, column] = round_e4m3(x[row, column] / scale)\n        else:\n            x8[row, column] = -round_e4m3(-x[row, column] / scale)"),
     ("float64", SCALE, "scale = largest / E4M3_MAX * 1.1 / 1.1 if largest > 0 else 1.0"),
     ("x is divided in place", STORE, "x[row, column] /= scale\n        x8[row, column] = round_e4m3(x[row, column])"),
+    ("multiplied by the scale", "round_e4m3(x[row, column] / scale)", "round_e4m3(x[row, column] * scale)"),
+    ("240", "largest / float32(E4M3_MAX)", "largest / float32(240.0)"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -41,6 +41,7 @@ WRONG = [
     ("HEAD_DIM 64 at most", UPDATE, "u_tile[f, tx] += kv if tx <= 64 else float32(0.0)"),
     ("chunks of 64 at most", OWN, OWN.replace("range(ty + 1)", "range(min(ty + 1, 64))")),
     ("the first warp alone", UPDATE, "u_tile[f, tx] += kv if ty * COLS + tx < 32 else float32(0.0)"),
+    ("the chunk in place of the state", "u_tile[f, tx] += kv", "u_tile[f, tx] = kv"),
 ]
 
 RIGHT = [

@@ -35,6 +35,8 @@ WRONG = [
     ("float64", W, "w = math.exp((lse[row] - m[row]) * 1.5 / 1.5)"),
     ("lse is changed", WEIGH, "packed[row, d] = w * out[row, d]\n        out[row, d] = packed[row, d]"),
     ("columns in pieces", COLS + OUT, "    part = (head_dim + cuda.blockDim.x - 1) // cuda.blockDim.x\n    for i in range(part):\n        d = (cuda.threadIdx.x * 7) % cuda.blockDim.x + i * cuda.blockDim.x\n        if d < head_dim:\n            " + OUT),
+    ("the maximum is not subtracted", "math.exp(lse[row] - m[row])", "math.exp(lse[row])"),
+    ("the sum in place of its log", "m[row] + math.log(l)", "m[row] + l"),
 ]
 
 RIGHT = [

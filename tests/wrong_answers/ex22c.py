@@ -31,6 +31,7 @@ WRONG = [
     ("float64", ACC, "acc = 0.0"),
     ("float64 lookup", PRODUCT, "acc += dlogits[row, symbol] * last[row, d] * 1.0"),
     ("tokens are changed", STORE, STORE + "\n        tokens[0] = symbol"),
+    ("the logits of each row's token", "dlogits[row, symbol]", "dlogits[row, tokens[row]]"),
 ]  # fmt: skip
 
 RIGHT = [

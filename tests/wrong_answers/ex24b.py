@@ -33,6 +33,7 @@ WRONG = [
     ("float64", "s = float32(0.0)", "s = 0.0"),
     ("a barrier of its own", ROWS, "cuda.syncthreads()\n        " + ROWS),
     ("rows of 256 columns at most", COLUMN, COLUMN.replace("d < ROW_DIM", "d < min(ROW_DIM, 256)")),
+    ("shfl_down", "cuda.shfl_xor_sync", "cuda.shfl_down_sync"),
 ]
 
 RIGHT = [

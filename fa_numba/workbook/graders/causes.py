@@ -54,5 +54,6 @@ def only_in(wrong, axes):
         elif last == length - 1:
             parts.append(f"{name} {first} and later")
         else:
-            parts.append(f"{name} {first} to {last}")
+            names = f"{name[:-1]}ies" if name.endswith("ry") else f"{name}s"  # queries, rows
+            parts.append(f"{names} {first} to {last}")
     return f"Wrong only in {', '.join(parts)}." if parts else ""

@@ -4,6 +4,8 @@ A trace names a kernel's arrays as the statement does, whatever the learner call
 renames them (`grading.launches`).
 """
 
+import re
+
 from fa_numba.workbook.graders.causes import Wrong
 
 
@@ -19,8 +21,13 @@ def race_cause(text, sites):
     """The cause of a race in a sentence without threads and indices, which differ by the case."""
     lines = sorted({str(site.line) for site in sites}, key=lambda line: (len(line), line))
     places = f"lines {lines[0]} and {lines[-1]}" if len(lines) > 1 else f"line {lines[0]} itself"
+    who = "threads of different thread blocks" if "nothing orders blocks" in text else "threads"
+    if two_stores := re.search(r"race on ([\w.]+)\[.* both store different values", text):
+        return (
+            f"{who} store different values into one element of {two_stores[1]} in line {lines[0]}."
+        )
     barrier = ", and no barrier lies between" if "no barrier lies between" in text else ""
-    return f"threads race in {places}{barrier}."
+    return f"{who} race in {places}{barrier}."
 
 
 def expect_chip_memory(trace, *, shared=0, local=0, allowed):

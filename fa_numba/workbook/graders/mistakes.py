@@ -9,6 +9,8 @@ import math
 
 import numpy as np
 
+from fa_numba.workbook.graders.tiles import turned
+
 
 def forward_mistakes(head, BLOCK_M, BLOCK_N):
     """Mistakes of a forward pass over a `Head`, by tiles of BLOCK_M queries and BLOCK_N keys."""
@@ -22,6 +24,11 @@ def forward_mistakes(head, BLOCK_M, BLOCK_N):
     yield "This is log2: lse takes the natural logarithm.", {"lse": base_2}
 
     yield from rescaling_mistakes(s, v, BLOCK_N)
+    own = "Each thread has the maximum of its own score alone: m_new is the largest of its row."
+    yield own, _own_maximum(s, v, BLOCK_N)
+    if BLOCK_M == BLOCK_N:
+        answers = _walk(s, v, BLOCK_N, "rows_of_p")
+        yield "P is read transposed: its row ty, p_tile[ty, c], is multiplied by V.", answers
     for sentence, scores in [*_other_scales(head), *_other_masks(head, BLOCK_M, BLOCK_N)]:
         yield sentence, _walk(scores, v, BLOCK_N)
     if not head.causal:
@@ -38,17 +45,18 @@ def forward_mistakes(head, BLOCK_M, BLOCK_N):
 def rescaling_mistakes(s, v, tile):
     """Mistakes of an online softmax over the columns of scores `s`, `tile` of them at a time."""
     alpha = "alpha = exp(m_old - m_new)"
-    for sentence, options in (
-        (f"The output summed so far is not multiplied by {alpha}.", {"rescale_acc": False}),
-        (f"The sum l so far is not multiplied by {alpha}.", {"rescale_l": False}),
+    for sentence, rules in (
+        (f"The output summed so far is not multiplied by {alpha}.", ("rescale_acc",)),
+        (f"The sum l so far is not multiplied by {alpha}.", ("rescale_l",)),
         (f"Neither the output nor l, summed so far, is multiplied by {alpha}.",
-         {"rescale_acc": False, "rescale_l": False}),
+         ("rescale_acc", "rescale_l")),
         ("The maximum is that of the last tile alone: m_new = max(m_old, rowmax(s)).",
-         {"carry_m": False}),
+         ("carry_m",)),
+        ("The new maximum is not kept: m_i stays -inf.", ("keep_m",)),
         ("out was divided in the tile before: multiply it by l again before adding to it.",
-         {"divide_always": True}),
+         ("divide_once",)),
     ):  # fmt: skip
-        yield sentence, _walk(s, v, tile, **options)
+        yield sentence, _walk(s, v, tile, *rules)
 
 
 def beyond_mistakes(s, v, tile):
@@ -73,16 +81,26 @@ def backward_mistakes(head, BLOCK_M, BLOCK_N):
         gradients = _gradients(head, s, **options)
         for name in ("dq", "dk"):  # dv knows nothing of dS
             yield sentence.format(name=name), {name: gradients[name]}
+    yield (
+        "delta is subtracted after the product: dS = P * (dP - delta).",
+        _gradients(head, s, bracket=False),
+    )
     for sentence, scores in [*_other_scales(head), *_other_masks(head, BLOCK_M, BLOCK_N)]:
         yield sentence, _gradients(head, scores)
     factors = _gradients(head, s, swapped=True)
     yield "dS is multiplied by v: dQ = softmax_scale * dS k.", {"dq": factors["dq"]}
     yield "dS^T is multiplied by dout: dK = softmax_scale * dS^T q.", {"dk": factors["dk"]}
     yield "P^T is multiplied by q: dV = P^T dout.", {"dv": factors["dv"]}
-    if len(head.q) == len(head.k):
-        transposed = _gradients(head, s, transposed=True)
-        yield "P is not transposed: dV = P^T dout, a sum down a column.", {"dv": transposed["dv"]}
-        yield "dS is not transposed: dK = dS^T q, a sum down a column.", {"dk": transposed["dk"]}
+    if BLOCK_M == BLOCK_N:
+        answers = _gradients(head, s, p_turned=BLOCK_M)
+        yield "P is not transposed: dV = P^T dout, a sum down a column.", {"dv": answers["dv"]}
+        yield "dS is not transposed: dK = dS^T q, a sum down a column.", {"dk": answers["dk"]}
+        yield (
+            "dS is transposed: dQ = softmax_scale * dS k, a sum along a row.",
+            {"dq": answers["dq"]},
+        )
+        answers = _gradients(head, s, dp_turned=BLOCK_M)
+        yield "dP is transposed: row ty of dout meets row tx of v.", answers
 
 
 def delta_mistakes(dout, out):
@@ -102,36 +120,59 @@ def delta_mistakes(dout, out):
         yield f"This is rowsum({name} * {name}): multiply dout by out.", {"delta": squares}
 
 
-def _walk(s, v, tile, *, rescale_acc=True, rescale_l=True, carry_m=True, divide_always=False):
+def _walk(s, v, tile, *broken):
     """The running state after the last tile, with some of its rules broken."""
     m, l = np.full(len(s), -np.inf), np.zeros(len(s))
     acc = np.zeros((len(s), v.shape[1]))
     with np.errstate(all="ignore"):  # a mistake may well overflow
         for n in range(0, s.shape[1], tile):
             m_new = s[:, n : n + tile].max(axis=1)
-            m_new = np.maximum(m, m_new) if carry_m else m_new
+            m_new = m_new if "carry_m" in broken else np.maximum(m, m_new)
             base = np.where(np.isneginf(m_new), 0, m_new)
             p = np.exp(s[:, n : n + tile] - base[:, None])
-            alpha, m = np.exp(m - base), m_new
-            l = (alpha * l if rescale_l else l) + p.sum(axis=1)
-            acc = (alpha[:, None] * acc if rescale_acc else acc) + p @ v[n : n + tile]
-            if divide_always:
+            alpha, m = np.exp(m - base), m if "keep_m" in broken else m_new
+            l = (l if "rescale_l" in broken else alpha * l) + p.sum(axis=1)
+            if "rows_of_p" in broken:
+                p = turned(np.pad(p, [(0, 0), (0, tile - p.shape[1])]), tile)
+            pv = p[:, : len(v) - n] @ v[n : n + tile]
+            acc = (acc if "rescale_acc" in broken else alpha[:, None] * acc) + pv
+            if "divide_once" in broken:
                 acc /= np.where(l > 0, l, 1)[:, None]
-        out = acc if divide_always else acc / np.where(l > 0, l, 1)[:, None]
+        out = acc if "divide_once" in broken else acc / np.where(l > 0, l, 1)[:, None]
         log_l = np.log(l)
         return {"out": out, "acc": acc, "l": l, "m": m, "log_l": log_l, "lse": m + log_l}
 
 
-def _gradients(head, s, *, factor=None, delta=1, transposed=False, swapped=False):
+def _own_maximum(s, v, tile):
+    """out and lse where each thread keeps the maximum of its own column of the tiles."""
+    s, v = _padded(s, v, -s.shape[1] % tile, score=-np.inf)
+    m, l = np.full((len(s), tile), -np.inf), np.zeros((len(s), tile))
+    acc, owner = np.zeros((len(s), v.shape[1])), np.arange(v.shape[1]) % tile
+    with np.errstate(all="ignore"):
+        for n in range(0, s.shape[1], tile):
+            m_new = np.maximum(m, s[:, n : n + tile])
+            base = np.where(np.isneginf(m_new), 0, m_new)
+            p, alpha, m = np.exp(s[:, n : n + tile] - base), np.exp(m - base), m_new
+            l = alpha * l + p.sum(axis=1, keepdims=True)
+            acc = alpha[:, owner] * acc + p @ v[n : n + tile]
+        out = acc / np.where(l > 0, l, 1)[:, owner]
+        return {"out": out, "lse": m[:, 0] + np.log(l[:, 0])}
+
+
+def _gradients(
+    head, s, *, factor=None, delta=1, p_turned=0, dp_turned=0, swapped=False, bracket=True
+):
     """dq, dk, dv from scores `s` and the right lse, with `delta` times the right delta."""
     q, k, v, dout = (x.astype(np.float64) for x in (head.q, head.k, head.v, head.dout))
     lse = head.forward["lse"][:, None]
     with np.errstate(all="ignore"):
         p = np.where(np.isneginf(lse), 0, np.exp(s - lse))
-        ds = p * (dout @ v.T - delta * head.backward["delta"][:, None])
+        dp, delta = dout @ v.T, delta * head.backward["delta"][:, None]
+        dp = turned(dp, dp_turned) if dp_turned else dp
+        ds = p * (dp - delta) if bracket else np.where(np.isneginf(s), 0, p * dp - delta)
         ds *= float(head.scale) if factor is None else factor
-        if transposed:
-            p, ds = p.T, ds.T
+        if p_turned:
+            p, ds = turned(p, p_turned), turned(ds, p_turned)
         if swapped:
             q, k, dout = dout, v, q
         return {"dq": ds @ k, "dk": ds.T @ q, "dv": p.T @ dout}
@@ -181,6 +222,7 @@ def _other_masks(head, BLOCK_M, BLOCK_N):
     yield zero, np.where(n <= last, s, np.where(visited, 0, -np.inf))
 
 
-def _padded(s, v, missing):
-    """Scores and values with `missing` more keys, of score 0 and value 0."""
-    return np.pad(s, [(0, 0), (0, missing)]), np.pad(v, [(0, missing), (0, 0)])
+def _padded(s, v, missing, score=0.0):
+    """Scores and values with `missing` more keys, of this score and value 0."""
+    scores = np.pad(s, [(0, 0), (0, missing)], constant_values=score)
+    return scores, np.pad(v, [(0, missing), (0, 0)])

@@ -56,6 +56,8 @@ def _likely_cause(x, y, want):
     """One sentence on the pattern of this row."""
     if (y == FILLER).any():
         missing = np.flatnonzero(y == FILLER)
+        if len(missing) == 1:
+            return f"Column {missing[0]} of the row is not covered by any thread."
         return f"Columns {missing[0]} to {missing[-1]} of the row are not covered by any thread."
     if np.isneginf(x).all():
         return "The row is -inf only: -inf - -inf is NaN and so is 0 / 0; both need a guard."

@@ -59,20 +59,20 @@ def product_mistakes(a, b, TILE):
         yield sentence, (a * counted) @ b
     yield (
         "a_tile is read transposed: thread (ty, tx) takes its row ty.",
-        _flipped(a, TILE) @ (np.pad(b, [(0, -K % TILE), (0, 0)])),
+        turned(np.pad(a, [(0, 0), (0, -K % TILE)]), TILE) @ np.pad(b, [(0, -K % TILE), (0, 0)]),
     )
     yield (
         "b_tile is read transposed: thread (ty, tx) takes its column tx.",
-        (np.pad(a, [(0, 0), (0, -K % TILE)]) @ _flipped(b.T, TILE).T),
+        np.pad(a, [(0, 0), (0, -K % TILE)]) @ turned(np.pad(b, [(0, -K % TILE), (0, 0)]).T, TILE).T,
     )
 
 
-def _flipped(x, TILE):
-    """Rows of x as they are if each TILE x TILE tile, filled up with 0, is transposed."""
+def turned(x, TILE):
+    """x with each TILE x TILE tile transposed; 0 stands beyond its ends."""
     rows, cols = x.shape
     x = np.pad(x, [(0, -rows % TILE), (0, -cols % TILE)])
     tiles = x.reshape(len(x) // TILE, TILE, -1, TILE)
-    return tiles.transpose(0, 3, 2, 1).reshape(x.shape)[:rows]
+    return tiles.transpose(0, 3, 2, 1).reshape(x.shape)[:rows, :cols]
 
 
 def shared_loads(trace, *, most, products, rule):

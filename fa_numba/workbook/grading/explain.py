@@ -56,7 +56,7 @@ def explain(error: BaseException, path: Path, *, never_written: bool = False) ->
 def causes_of(error: BaseException) -> tuple[list[str], str]:
     """Likely causes of a failure, each in a sentence that says nothing of the case, and the place.
 
-    The causes are those of the grader; otherwise the class of the error and the learner's line.
+    The causes are those of the grader; otherwise what the error is, and the learner's line.
     """
     if hasattr(error, "causes"):
         return error.causes, error.where
@@ -66,7 +66,7 @@ def causes_of(error: BaseException) -> tuple[list[str], str]:
     if sites := getattr(error, "sites", ()):
         if name == "RaceError":
             return [race_cause(str(error.message), sites)], ""
-        return [f"{name} in line {sites[0].line}."], ""
+        return [f"{_in_short(str(error.message))} in line {sites[0].line}."], ""
     if isinstance(error, AnswerError | BadFile):
         return [clipped(line, 200) for line in str(error).strip().splitlines()[:1]], ""
     lines = getattr(error, "answer_lines", ())
@@ -75,6 +75,22 @@ def causes_of(error: BaseException) -> tuple[list[str], str]:
     if lines and not isinstance(error, AssertionError | pytest.fail.Exception):
         return [f"{name} in line {lines[-1][0]}."], ""
     return [], ""
+
+
+IN_SHORT = (  # of the engine's messages
+    (r"index .* is out of bounds for axis \d+ of '([\w.]+)'", r"an index of \1 is out of bounds"),
+    (r"uninitialised read of ([\w.]+)\[.*", r"nothing has been stored yet where \1 is read"),
+    (r"([\w.]+\(\))(?: is reached by |: thread ).*", r"not all threads reach \1"),
+)
+
+
+def _in_short(message):
+    """What an error of the engine says, without threads and numbers, which differ by the case."""
+    message = message.split("\n")[0]
+    for pattern, words in IN_SHORT:
+        if found := re.match(pattern, message):
+            return found.expand(words)
+    return re.split(r": |[:,]? (?:in )?thread \(", message)[0].rstrip(".,")
 
 
 def _class_name(text):
