@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import numpy as np
 from benchmarks.timing import RESULTS, write_whole
 from fa_numba.distributed import LAYOUTS, prediction
 from fa_numba.workbook.ladder import LIBRARY
-from fa_numba.workbook.tables import as_markdown
+from fa_numba.workbook.tables import as_markdown, between_marks
 
 ROOT = Path(__file__).parents[1]
 HEAD_DIMS = (64, 96, 128, 256)  # of the tables of the tensor-core kernels
@@ -785,17 +784,10 @@ DOCUMENTS = {
 
 def rendered(name, text):
     """The text of a document, with the parts between its markers written anew."""
-    for marker, parts in DOCUMENTS[name]().items():
-        body = "\n\n".join(part for part in parts if part)
-        command = f"`python -m benchmarks {marker}`"
-        body = body or f"Not recorded yet: {command} on a GPU makes the table."
-        pattern = rf"(<!-- {marker}:begin -->\n).*?(<!-- {marker}:end -->)"
-        text, found = re.subn(
-            pattern, lambda m, body=body: f"{m[1]}{body}\n{m[2]}", text, flags=re.DOTALL
-        )
-        if found != 1:
-            raise ValueError(f"{name} must have the marker {marker} once, got {found}")
-    return text
+    missing = "Not recorded yet: `python -m benchmarks {}` on a GPU makes the table."
+    parts = DOCUMENTS[name]().items()
+    bodies = {marker: "\n\n".join(filter(None, part)) for marker, part in parts}
+    return between_marks(text, {x: body or missing.format(x) for x, body in bodies.items()})
 
 
 def write():
