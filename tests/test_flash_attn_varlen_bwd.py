@@ -48,6 +48,7 @@ def test_masks(rng, mask):
     "mask", [{}, {"causal": True}, MASKS["all"]], ids=["full", "causal", "all"]
 )
 @each_lengths
+@pytest.mark.few(lambda lengths, mask: [lengths, mask])
 def test_each_sequence_is_flash_attn_bwd_bit_for_bit(rng, lengths, mask):
     q, k, v, *cu = make_packed(rng, lengths, num_heads=4, num_kv_heads=2)
     options = mask_options(mask, 4)

@@ -24,6 +24,7 @@ from cases import (
     strided,
     thorough,
 )
+from few_cases import pairs
 from machine_code_cases import in_registers, needs_compiler
 
 from fa_numba import reference, simt
@@ -50,6 +51,7 @@ pytestmark = pytest.mark.usefixtures("checked")
 
 @each_mask
 @each_shape
+@pytest.mark.few(lambda shape, causal: [shape, (causal, shape.seqlen_q > shape.seqlen_k)])
 def test_shapes(rng, shape, causal):
     check_forward(
         on_full_caches(flash_decode_wide), *make_qkv(rng, *shape.sizes), causal=causal, num_splits=3
@@ -59,6 +61,7 @@ def test_shapes(rng, shape, causal):
 @each_mask
 @each_value
 @pytest.mark.parametrize("num_splits", [1, 5])
+@pytest.mark.few(lambda values, num_splits, causal: pairs(values, num_splits, causal))
 def test_values(rng, values, num_splits, causal):
     check_forward(
         on_full_caches(flash_decode_wide), *values(rng), causal=causal, num_splits=num_splits
@@ -86,6 +89,7 @@ def test_above_256_columns(rng, num_heads, head_dim):
 
 @each_option
 @pytest.mark.parametrize("seqlen_q", [1, 5])
+@pytest.mark.few(lambda seqlen_q, mask: [seqlen_q, mask])
 def test_masks(rng, seqlen_q, mask):
     q, k, v = make_qkv(rng, len(LENGTHS), seqlen_q, 40, 4, 2, 6)
     check_decode(flash_decode_wide, q, k, v, LENGTHS, **mask_options(mask, 4), num_splits=2)
@@ -130,6 +134,9 @@ def test_16_bits_are_read_as_they_are(rng, dtype):
 @pytest.mark.parametrize("num_heads, num_kv_heads", [(4, 4), (4, 1)])
 @pytest.mark.parametrize("num_splits", [1, 3])
 @pytest.mark.parametrize("page_size", [0, 5])
+@pytest.mark.few(
+    lambda num_kv_heads, num_splits, page_size: pairs(num_kv_heads, num_splits, page_size)
+)
 def test_hbm_traffic(rng, num_heads, num_kv_heads, num_splits, page_size):
     """The cache is read once, and one more tile of K: a warp loads one iteration ahead."""
     lengths, sizes = [300, 0, 41], (2, num_heads, num_kv_heads, 24)

@@ -14,6 +14,7 @@ from cases import (
     make_qkv,
     mask_options,
     random,
+    thorough,
 )
 
 import fa_numba
@@ -111,12 +112,13 @@ def test_unsigned_indices_are_those_of_flash_attn_v2(rng, shape, causal):
 
 @pytest.mark.parametrize("mask", [*MASKS.values(), {"dropout_p": 0.4}], ids=[*MASKS, "dropout"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.few(lambda mask, dtype: [mask, dtype])
 def test_unsigned_indices_under_a_mask(rng, mask, dtype):
     arrays = (x.astype(dtype) for x in make_qkv(rng, 2, 21, 37, 4, 2, 9))
     check_unsigned(*arrays, **mask_options(mask, 4), block_m=4, block_n=8)
 
 
-@pytest.mark.parametrize("head_dim", [1, 59, 111, 256])
+@pytest.mark.parametrize("head_dim", [1, thorough(59), thorough(111), 256])
 def test_packed_sequences_of_any_head_dim_are_those_of_flash_attn_v2(rng, head_dim):
     q, k, v = make_qkv(rng, 1, 11, 13, 4, 2, head_dim)
     dout = random(rng, *q.shape)
