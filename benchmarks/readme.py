@@ -286,20 +286,44 @@ def user_masks_table(record):
     return with_all_columns([{"problem": row["problem"], **row} for row in record["rows"]])
 
 
+def beside(rows, across):
+    """Rows that are equal but for `across` and numbers become one: `across` names its columns.
+
+    `across` is the name of a cell; the cells before it say which row it is.
+    """
+    found = {}
+    for row in rows:
+        names = list(row)
+        keys = names[: names.index(across)]
+        cells = found.setdefault(tuple(row[x] for x in keys), {x: row[x] for x in keys})
+        cells |= {f"{row[across]}: {x}": row[x] for x in names[len(keys) + 1 :]}
+    return with_all_columns(list(found.values()))
+
+
 @of_record("few_queries")
 def few_queries_table(record):
-    """Our time and that of PyTorch's attention: a row for each problem."""
-    return [
+    """Our time and that of PyTorch's attention: a row for each problem, its head_dims beside."""
+    rows = (
         {
             "queries × keys": f"{row['batch']} × {row['seqlen_q']} × {row['seqlen_k']}",
             "heads": row["heads"],
-            "d": row["head_dim"],
+            "d": f"d = {row['head_dim']}",
             "kernel": row["kernel"],
             "ms": row["ms"],
-            "the best of PyTorch's over ours": row["ratio"],
+            "PyTorch's best over ours": row["ratio"],
         }
         for row in record["rows"]
-    ]
+    )
+    return beside(rows, "d")
+
+
+@of_record("mla")
+def mla_table(record):
+    """A row for each problem: without pages, and with pages beside."""
+    names = "batch", "seqlen", "heads", "pages", "ms", "TB/s", "of copy", "TFLOP/s", "graph of copy"
+    pages = {None: "no pages", 64: "pages of 64"}
+    rows = (row | {"pages": pages[row["page_size"]]} for row in record["rows"])
+    return beside(({name: row[name] for name in names} for row in rows), "pages")
 
 
 def packed_table(direction):
@@ -317,15 +341,16 @@ def packed_table(direction):
 @of_record("published")
 def published_table(record):
     """Our rate, those of PyTorch's in the same run, and the published one: a row for each size."""
-    return [
+    rows = (
         {
             "layout": row["layout"],
-            "pass": row["pass"],
             "n": f"{row['seqlen']}{', causal' if row['causal'] else ''}",
+            "pass": row["pass"],
             **{name: row.get(name) or "" for name in PUBLISHED},
         }
         for row in record["rows"]
-    ]
+    )
+    return beside(rows, "pass")
 
 
 @of_record("choice")
@@ -350,14 +375,13 @@ def choice_table(record):
 @of_record("dropout")
 def dropout_table(record):
     """Rates over FlashAttention-2 and over the kernel without dropout: a row for each problem."""
-    rows = {}
+    names = "pass", "TFLOP/s", "over FlashAttention-2", "over no dropout"
+    rows = []
     for row in record["rows"]:
         mask = "causal" if row["causal"] else "full"
         problem = f"d = {row['head_dim']}, n = {row['seqlen']}, {mask}"
-        names = "TFLOP/s", "over FlashAttention-2", "over no dropout"
-        cells = rows.setdefault(problem, {"problem": problem})
-        cells |= {f"{row['pass']}: {name}": row[name] for name in names}
-    return list(rows.values())
+        rows.append({"problem": problem} | {name: row[name] for name in names})
+    return beside(rows, "pass")
 
 
 def with_quartiles(row, name):
@@ -734,7 +758,7 @@ def parts_of_benchmarks():
         "cascade": [every_row("cascade")],
         "topk_pages": [every_row("topk_pages")],
         "topk_decode": [every_row("topk_decode"), topk_pays()],
-        "mla": [every_row("mla")],
+        "mla": [mla_table()],
         "masks": [masks_table()],
         "user_masks": [user_masks_table()],
         "user_masks_cpu": [every_row("user_masks_cpu")],
