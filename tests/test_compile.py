@@ -179,7 +179,9 @@ def check_budget(kernel, args, targets=TARGETS):
 # With a causal mask a kernel has all that it has without one.
 @pytest.mark.parametrize(
     "name, causal, targets",
-    [(name, True, EACH_END) for name in ATTENTION if name not in SLOWEST]
+    [(name, True, EACH_END) for name in MAIN]
+    + [(name, True, TARGETS[2:]) for name in ATTENTION if name not in (*MAIN, *SLOWEST)]
+    + [thorough(name, True, TARGETS[:1]) for name in ATTENTION if name not in (*MAIN, *SLOWEST)]
     + [thorough(name, False, TARGETS) for name in LESSONS]
     + [thorough(name, False, EACH_END) for name in OTHERS]  # in bfloat16: see below
     + [thorough(name, name not in OTHERS, TARGETS[1:2]) for name in (*OTHERS, *ATTENTION)]

@@ -297,7 +297,7 @@ WRITTEN_OUT_DECODE = WRITTEN_OUT | {
     [
         (flash_attn_v2, WRITTEN_OUT_V2),
         thorough(flash_decode, WRITTEN_OUT_DECODE),
-        (paged_attn_decode, WRITTEN_OUT_DECODE),
+        thorough(paged_attn_decode, WRITTEN_OUT_DECODE),
     ],
 )
 def test_options_that_are_off_cost_nothing(tmp_path, function, written_out, causal):
