@@ -326,15 +326,14 @@ def mla_table(record):
     return beside(({name: row[name] for name in names} for row in rows), "pages")
 
 
-def packed_table(direction):
-    """One row per kernel and batch, a column for each head_dim and mask: TFLOP/s."""
+def packed_table():
+    """One row per kernel and batch, a column for each pass, head_dim and mask: TFLOP/s."""
     return section(
         "packed",
-        lambda row: f"{kernel(row)}, {row['batch']}",
-        size,
+        lambda row: f"{kernel(row).removesuffix('_grad')}, {row['batch']}",
+        lambda row: f"{row['pass']}, {size(row)}",
         "TFLOP/s",
-        lambda row: row["pass"] == direction,
-        f"The {direction} pass.",
+        note="Backward flash_attn_varlen_grad.",
     )
 
 
@@ -463,7 +462,7 @@ def many_gpus_tables():
     shares, waits = {}, {}
     for row in timed:
         size, link = size_of(row), links.get(row["gpus"])
-        head = dict(zip(("GPUs", "tokens of each", ""), size, strict=True))
+        head = dict(zip(("GPUs", "tokens of each", "pass"), size, strict=True))
         cells = shares.setdefault(size, head | {"one GPU, ms": f"{single[size]:.4g}"})
         if "share_of_single" not in row:
             continue
@@ -477,10 +476,10 @@ def many_gpus_tables():
     parts = [
         f"{caption(record)} Share of the rate of one GPU that has the whole sequence; in "
         "parentheses the prediction of `fa_numba.distributed.prediction`, from the rate of one GPU "
-        f"and that of the link: {link}.\n\n{table(with_all_columns(list(shares.values())))}",
+        f"and that of the link: {link}.\n\n{table(beside(shares.values(), 'pass'))}",
         "The time of transfers, in ms: by their bytes and the rate of the link alone / how long a "
         "GPU computes nothing because it waits for them, or for the rank that sends them:\n\n"
-        f"{table(with_all_columns(list(waits.values())))}",
+        f"{table(beside(waits.values(), 'pass'))}",
         checks_on_gpus(rows),
         decoding_on_gpus(rows),
         many_more_gpus(single, links.get(max(links))) if links else None,
@@ -764,7 +763,7 @@ def parts_of_benchmarks():
         "user_masks_cpu": [every_row("user_masks_cpu")],
         "published": [published_table()],
         "few_queries": [few_queries_table()],
-        "packed": [packed_table("forward"), packed_table("backward")],
+        "packed": [packed_table()],
         "choice": [choice_table()],
         "h100": [table(H100) for table in (published_table, few_queries_table, choice_table)],
         "decoding": [
