@@ -303,7 +303,8 @@ def test_mma_stays_in_registers(head_dim, page_size):
 @needs_compiler
 @pytest.mark.parametrize("head_dim, rows, page_size, scales, registers", [
     thorough(72, 2, 16, "", 148 if sys.version_info >= (3, 14) else 144),  # of other bytecode
-    thorough(128, 1, 1, "", 168), (128, 8, 16, "", 168), thorough(256, 8, AT_RUN_TIME, "", 255),
+    thorough(128, 1, 1, "", 168), thorough(128, 8, 16, "", 168),
+    thorough(256, 8, AT_RUN_TIME, "", 255),
     thorough(80, 2, 0, "token", 128), (128, 4, AT_RUN_TIME, "head", 168),
     thorough(128, 8, AT_RUN_TIME, "token", 168), thorough(256, 8, AT_RUN_TIME, "token", 255),
     thorough(128, 4, 0, "lean head", 144), thorough(128, 8, AT_RUN_TIME, "lean token", 168),
