@@ -351,8 +351,11 @@ MASKED = {f"{name}_kernel" for name in KERNELS.split()}
 @pytest.mark.parametrize(
     "function, mask, targets",
     # test_compile has every kernel with a causal mask; here is one of each kind.
-    [(f, "all", TARGETS[1:2]) for f in (flash_attn_v2, flash_attn_bwd, paged_attn_decode)]
-    + [thorough(f, "all", TARGETS[1:2]) for f in (naive_attn, fa_numba.flash_attn_v1)]
+    [(f, "all", TARGETS[1:2]) for f in (flash_attn_v2, flash_attn_bwd)]
+    + [
+        thorough(f, "all", TARGETS[1:2])
+        for f in (naive_attn, fa_numba.flash_attn_v1, paged_attn_decode)
+    ]
     + [thorough(flash_attn_v2, "window", TARGETS[:1])]
     + [thorough(flash_attn_bwd, "softcap_alibi", TARGETS[2:])]
     + [thorough(f, "all", TARGETS) for f in (flash_decode, flash_attn_varlen_bwd)]
