@@ -86,7 +86,7 @@ def usual_machine():
     ]
 
 
-def section(question, row_of, column_of, value, keep=lambda row: True, note=""):
+def section(question, row_of, column_of, value, keep=lambda row: True, note="", title="kernel"):
     """Caption and table of what a script recorded, or None where it has not run.
 
     Parameters
@@ -98,8 +98,8 @@ def section(question, row_of, column_of, value, keep=lambda row: True, note=""):
         The cell: a field of the record, or a function of it.
     keep : callable
         False for a record that the table leaves out.
-    note : str
-        Text after the caption.
+    note, title : str
+        Text after the caption, and the first column's title.
     """
     record = load(question)
     if record is None:
@@ -107,7 +107,7 @@ def section(question, row_of, column_of, value, keep=lambda row: True, note=""):
     value_of = value if callable(value) else lambda row: row[value]
     rows = {}
     for row in filter(keep, record["rows"]):
-        cells = rows.setdefault(row_of(row), {"kernel": row_of(row)})
+        cells = rows.setdefault(row_of(row), {title: row_of(row)})
         cells[column_of(row)] = value_of(row)
     text = caption(record) + (f" {note}" if note else "")
     return f"{text}\n\n{table(with_all_columns(list(rows.values())))}" if rows else None
@@ -240,10 +240,11 @@ def fp8_cache_table(record):
     return "\n\n".join([caption(record), *tables])
 
 
-def every_row(question):
-    """The rows as they were recorded."""
+def every_row(question, across=""):
+    """The rows as they were recorded, or side by side: as `beside`."""
     record = load(question)
-    return record and f"{caption(record)}\n\n{table(record['rows'])}"
+    rows = record and (beside(record["rows"], across) if across else record["rows"])
+    return record and f"{caption(record)}\n\n{table(rows)}"
 
 
 @of_record("wide")
@@ -712,13 +713,14 @@ def engine_sentence(record):
 
 
 def cpu_table(*jobs):
-    """One row per job and size: our speed, and how many times that of the best other column."""
+    """One row per size: our speed, and how many times that of the best other function."""
     return section(
         "cpu",
-        lambda row: f"{row['job']}, {row['problem'].replace(' x ', '×')}",
-        lambda row: f"{row['variant']}, {row['unit']}",
+        lambda row: row["problem"].replace(" x ", "×"),
+        lambda row: f"{row['job']}, {row['variant']}, {row['unit']}",
         lambda row: f"{row['fa_numba']} ({row['over the best other']}×)",
         lambda row: row["job"] in jobs,
+        title="size",
     )
 
 
@@ -754,7 +756,7 @@ def parts_of_benchmarks():
         ],
         "fp8": [fp8_table()],
         "fp8_cache": [fp8_cache_table()],
-        "cascade": [every_row("cascade")],
+        "cascade": [every_row("cascade", "pages of the prefix")],
         "topk_pages": [every_row("topk_pages")],
         "topk_decode": [every_row("topk_decode"), topk_pays()],
         "mla": [mla_table()],
