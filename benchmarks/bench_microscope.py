@@ -35,7 +35,7 @@ from benchmarks.timing import RESULTS, machine, write_whole
 from fa_numba import simt
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
 from fa_numba.runtime import arrays
-from fa_numba.workbook.tables import as_json
+from fa_numba.workbook.tables import as_json, between_marks
 from numba_cuda_simulator import counters as meter
 
 ROOT = Path(__file__).parents[1]
@@ -664,11 +664,7 @@ def cache_summary(rows):
 def write_page(record):
     if not PAGE.exists():
         return
-    text = PAGE.read_text("utf-8")
-    for name, body in page_tables(record).items():
-        pattern = rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)"
-        text = re.sub(pattern, lambda m, body=body: f"{m[1]}{body}\n{m[2]}", text, flags=re.DOTALL)
-    write_whole(PAGE, text)
+    write_whole(PAGE, between_marks(PAGE.read_text("utf-8"), page_tables(record)))
 
 
 def report(record, folder):

@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import numpy as np
 from benchmarks.timing import RESULTS, write_whole
 from fa_numba.distributed import LAYOUTS, prediction
 from fa_numba.workbook.ladder import LIBRARY
-from fa_numba.workbook.tables import as_markdown
+from fa_numba.workbook.tables import as_markdown, between_marks
 
 ROOT = Path(__file__).parents[1]
 HEAD_DIMS = (64, 96, 128, 256)  # of the tables of the tensor-core kernels
@@ -87,7 +86,7 @@ def usual_machine():
     ]
 
 
-def section(question, row_of, column_of, value, keep=lambda row: True, note=""):
+def section(question, row_of, column_of, value, keep=lambda row: True, note="", title="kernel"):
     """Caption and table of what a script recorded, or None where it has not run.
 
     Parameters
@@ -99,8 +98,8 @@ def section(question, row_of, column_of, value, keep=lambda row: True, note=""):
         The cell: a field of the record, or a function of it.
     keep : callable
         False for a record that the table leaves out.
-    note : str
-        Text after the caption.
+    note, title : str
+        Text after the caption, and the first column's title.
     """
     record = load(question)
     if record is None:
@@ -108,7 +107,7 @@ def section(question, row_of, column_of, value, keep=lambda row: True, note=""):
     value_of = value if callable(value) else lambda row: row[value]
     rows = {}
     for row in filter(keep, record["rows"]):
-        cells = rows.setdefault(row_of(row), {"kernel": row_of(row)})
+        cells = rows.setdefault(row_of(row), {title: row_of(row)})
         cells[column_of(row)] = value_of(row)
     text = caption(record) + (f" {note}" if note else "")
     return f"{text}\n\n{table(with_all_columns(list(rows.values())))}" if rows else None
@@ -241,10 +240,11 @@ def fp8_cache_table(record):
     return "\n\n".join([caption(record), *tables])
 
 
-def every_row(question):
-    """The rows as they were recorded."""
+def every_row(question, across=""):
+    """The rows as they were recorded, or side by side: as `beside`."""
     record = load(question)
-    return record and f"{caption(record)}\n\n{table(record['rows'])}"
+    rows = record and (beside(record["rows"], across) if across else record["rows"])
+    return record and f"{caption(record)}\n\n{table(rows)}"
 
 
 @of_record("wide")
@@ -287,46 +287,70 @@ def user_masks_table(record):
     return with_all_columns([{"problem": row["problem"], **row} for row in record["rows"]])
 
 
+def beside(rows, across):
+    """Rows that are equal but for `across` and numbers become one: `across` names its columns.
+
+    `across` is the name of a cell; the cells before it say which row it is.
+    """
+    found = {}
+    for row in rows:
+        names = list(row)
+        keys = names[: names.index(across)]
+        cells = found.setdefault(tuple(row[x] for x in keys), {x: row[x] for x in keys})
+        cells |= {f"{row[across]}: {x}": row[x] for x in names[len(keys) + 1 :]}
+    return with_all_columns(list(found.values()))
+
+
 @of_record("few_queries")
 def few_queries_table(record):
-    """Our time and that of PyTorch's attention: a row for each problem."""
-    return [
+    """Our time and that of PyTorch's attention: a row for each problem, its head_dims beside."""
+    rows = (
         {
             "queries × keys": f"{row['batch']} × {row['seqlen_q']} × {row['seqlen_k']}",
             "heads": row["heads"],
-            "d": row["head_dim"],
+            "d": f"d = {row['head_dim']}",
             "kernel": row["kernel"],
             "ms": row["ms"],
-            "the best of PyTorch's over ours": row["ratio"],
+            "PyTorch's best over ours": row["ratio"],
         }
         for row in record["rows"]
-    ]
+    )
+    return beside(rows, "d")
 
 
-def packed_table(direction):
-    """One row per kernel and batch, a column for each head_dim and mask: TFLOP/s."""
+@of_record("mla")
+def mla_table(record):
+    """A row for each problem: without pages, and with pages beside."""
+    names = "batch", "seqlen", "heads", "pages", "ms", "TB/s", "of copy", "TFLOP/s", "graph of copy"
+    pages = {None: "no pages", 64: "pages of 64"}
+    rows = (row | {"pages": pages[row["page_size"]]} for row in record["rows"])
+    return beside(({name: row[name] for name in names} for row in rows), "pages")
+
+
+def packed_table():
+    """One row per kernel and batch, a column for each pass, head_dim and mask: TFLOP/s."""
     return section(
         "packed",
-        lambda row: f"{kernel(row)}, {row['batch']}",
-        size,
+        lambda row: f"{kernel(row).removesuffix('_grad')}, {row['batch']}",
+        lambda row: f"{row['pass']}, {size(row)}",
         "TFLOP/s",
-        lambda row: row["pass"] == direction,
-        f"The {direction} pass.",
+        note="Backward flash_attn_varlen_grad.",
     )
 
 
 @of_record("published")
 def published_table(record):
     """Our rate, those of PyTorch's in the same run, and the published one: a row for each size."""
-    return [
+    rows = (
         {
             "layout": row["layout"],
-            "pass": row["pass"],
             "n": f"{row['seqlen']}{', causal' if row['causal'] else ''}",
+            "pass": row["pass"],
             **{name: row.get(name) or "" for name in PUBLISHED},
         }
         for row in record["rows"]
-    ]
+    )
+    return beside(rows, "pass")
 
 
 @of_record("choice")
@@ -351,14 +375,13 @@ def choice_table(record):
 @of_record("dropout")
 def dropout_table(record):
     """Rates over FlashAttention-2 and over the kernel without dropout: a row for each problem."""
-    rows = {}
+    names = "pass", "TFLOP/s", "over FlashAttention-2", "over no dropout"
+    rows = []
     for row in record["rows"]:
         mask = "causal" if row["causal"] else "full"
         problem = f"d = {row['head_dim']}, n = {row['seqlen']}, {mask}"
-        names = "TFLOP/s", "over FlashAttention-2", "over no dropout"
-        cells = rows.setdefault(problem, {"problem": problem})
-        cells |= {f"{row['pass']}: {name}": row[name] for name in names}
-    return list(rows.values())
+        rows.append({"problem": problem} | {name: row[name] for name in names})
+    return beside(rows, "pass")
 
 
 def with_quartiles(row, name):
@@ -440,7 +463,7 @@ def many_gpus_tables():
     shares, waits = {}, {}
     for row in timed:
         size, link = size_of(row), links.get(row["gpus"])
-        head = dict(zip(("GPUs", "tokens of each", ""), size, strict=True))
+        head = dict(zip(("GPUs", "tokens of each", "pass"), size, strict=True))
         cells = shares.setdefault(size, head | {"one GPU, ms": f"{single[size]:.4g}"})
         if "share_of_single" not in row:
             continue
@@ -454,10 +477,10 @@ def many_gpus_tables():
     parts = [
         f"{caption(record)} Share of the rate of one GPU that has the whole sequence; in "
         "parentheses the prediction of `fa_numba.distributed.prediction`, from the rate of one GPU "
-        f"and that of the link: {link}.\n\n{table(with_all_columns(list(shares.values())))}",
+        f"and that of the link: {link}.\n\n{table(beside(shares.values(), 'pass'))}",
         "The time of transfers, in ms: by their bytes and the rate of the link alone / how long a "
         "GPU computes nothing because it waits for them, or for the rank that sends them:\n\n"
-        f"{table(with_all_columns(list(waits.values())))}",
+        f"{table(beside(waits.values(), 'pass'))}",
         checks_on_gpus(rows),
         decoding_on_gpus(rows),
         many_more_gpus(single, links.get(max(links))) if links else None,
@@ -690,13 +713,14 @@ def engine_sentence(record):
 
 
 def cpu_table(*jobs):
-    """One row per job and size: our speed, and how many times that of the best other column."""
+    """One row per size: our speed, and how many times that of the best other function."""
     return section(
         "cpu",
-        lambda row: f"{row['job']}, {row['problem'].replace(' x ', '×')}",
-        lambda row: f"{row['variant']}, {row['unit']}",
+        lambda row: row["problem"].replace(" x ", "×"),
+        lambda row: f"{row['job']}, {row['variant']}, {row['unit']}",
         lambda row: f"{row['fa_numba']} ({row['over the best other']}×)",
         lambda row: row["job"] in jobs,
+        title="size",
     )
 
 
@@ -732,16 +756,16 @@ def parts_of_benchmarks():
         ],
         "fp8": [fp8_table()],
         "fp8_cache": [fp8_cache_table()],
-        "cascade": [every_row("cascade")],
+        "cascade": [every_row("cascade", "pages of the prefix")],
         "topk_pages": [every_row("topk_pages")],
         "topk_decode": [every_row("topk_decode"), topk_pays()],
-        "mla": [every_row("mla")],
+        "mla": [mla_table()],
         "masks": [masks_table()],
         "user_masks": [user_masks_table()],
         "user_masks_cpu": [every_row("user_masks_cpu")],
         "published": [published_table()],
         "few_queries": [few_queries_table()],
-        "packed": [packed_table("forward"), packed_table("backward")],
+        "packed": [packed_table()],
         "choice": [choice_table()],
         "h100": [table(H100) for table in (published_table, few_queries_table, choice_table)],
         "decoding": [
@@ -785,17 +809,10 @@ DOCUMENTS = {
 
 def rendered(name, text):
     """The text of a document, with the parts between its markers written anew."""
-    for marker, parts in DOCUMENTS[name]().items():
-        body = "\n\n".join(part for part in parts if part)
-        command = f"`python -m benchmarks {marker}`"
-        body = body or f"Not recorded yet: {command} on a GPU makes the table."
-        pattern = rf"(<!-- {marker}:begin -->\n).*?(<!-- {marker}:end -->)"
-        text, found = re.subn(
-            pattern, lambda m, body=body: f"{m[1]}{body}\n{m[2]}", text, flags=re.DOTALL
-        )
-        if found != 1:
-            raise ValueError(f"{name} must have the marker {marker} once, got {found}")
-    return text
+    missing = "Not recorded yet: `python -m benchmarks {}` on a GPU makes the table."
+    parts = DOCUMENTS[name]().items()
+    bodies = {marker: "\n\n".join(filter(None, part)) for marker, part in parts}
+    return between_marks(text, {x: body or missing.format(x) for x, body in bodies.items()})
 
 
 def write():

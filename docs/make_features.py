@@ -1,6 +1,6 @@
 """Write the tables of docs/features.md: which function takes which option, by the signatures.
 
-python docs/make_features.py [--check]
+python docs/make_features.py
 """
 
 import importlib
@@ -12,7 +12,7 @@ from pathlib import Path
 import fa_numba
 from fa_numba.dispatch import JOBS
 from fa_numba.dispatch.candidates import CPU
-from fa_numba.workbook.tables import as_markdown
+from fa_numba.workbook.tables import as_markdown, between_marks
 
 sys.path.insert(0, str(Path(__file__).parent))
 make_functions = importlib.import_module("make_functions")
@@ -72,16 +72,8 @@ def page():
         "kernels": as_markdown(["function", *columns, "more"], rows)
         + f"\n\nFunctions without these options: {', '.join(others)}.",
     }
-    text = PAGE.read_text(encoding="utf-8")
-    for name, part in parts.items():
-        begin, end = f"<!-- {name}:begin -->\n", f"\n<!-- {name}:end -->"
-        start = text.index(begin) + len(begin)
-        text = text[:start] + part + text[text.index(end) :]
-    return text
+    return between_marks(PAGE.read_text(encoding="utf-8"), parts)
 
 
 if __name__ == "__main__":
-    text = page()
-    if "--check" in sys.argv[1:]:
-        sys.exit(PAGE.read_text(encoding="utf-8") != text and f"{PAGE} is out of date")
-    PAGE.write_text(text, encoding="utf-8", newline="\n")
+    PAGE.write_text(page(), encoding="utf-8", newline="\n")

@@ -1,14 +1,13 @@
-"""Write docs/lessons.md: the lessons with their minutes, ideas and exercises.
+"""Write the tables of docs/lessons.md: the lessons with their minutes, ideas and exercises.
 
-python docs/make_lessons.py [--check]
+python docs/make_lessons.py
 """
 
-import sys
 from collections import Counter
 from pathlib import Path
 
 from fa_numba.workbook import contents, stubs
-from fa_numba.workbook.tables import as_markdown
+from fa_numba.workbook.tables import as_markdown, between_marks
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "lessons.md"
@@ -54,18 +53,10 @@ PARTS = {
     },
 }
 
-HEAD = """# The lessons
-
-`python docs/make_lessons.py` writes this page, and a test fails where it is out of date. The
-minutes are an estimate, for somebody who has programmed before: 200 words a minute, a minute and a
-half for each code cell, 7 to 12 minutes for an exercise, by its kind. A long lesson has two
-sittings.
-"""
-
 
 def page():
-    """The text of docs/lessons.md."""
-    lines, kinds = [HEAD], Counter()
+    """The text of docs/lessons.md with new tables."""
+    parts, kinds = [], Counter()
     lessons = {lesson.number: lesson for lesson in contents.lessons(ROOT)}
     for part, ideas in PARTS.items():
         rows = []
@@ -76,19 +67,13 @@ def page():
             rows.append((link, idea, " + ".join(map(str, lesson.sittings)), said))
             kinds += lesson.kinds()
         table = as_markdown(["lesson", "the idea", "minutes", "exercises"], rows)
-        lines.append(f"\n## {part}\n\n{table}")
+        parts.append(f"## {part}\n\n{table}")
     hours = f"{sum(lesson.minutes for lesson in lessons.values()) / 60:.0f} hours"
     counted = f"{kinds.total()} exercises: {contents.counted(kinds)}"
-    lines.append(f"\n{len(lessons)} lessons, {hours}, {counted}.")
-    return "\n".join(lines) + "\n"
-
-
-def main():
-    text = page()
-    if "--check" in sys.argv:
-        sys.exit(text != PAGE.read_text(encoding="utf-8"))
-    PAGE.write_text(text, encoding="utf-8")
+    parts.append(f"{len(lessons)} lessons, {hours}, {counted}.")
+    text = PAGE.read_text(encoding="utf-8")
+    return between_marks(text, {"lessons": "\n\n".join(parts)})
 
 
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(page(), encoding="utf-8")

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from fa_numba.workbook import handout, own
 from fa_numba.workbook.catalog import all_exercises
-from fa_numba.workbook.tables import as_markdown
+from fa_numba.workbook.tables import as_markdown, between_marks
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "instructors.md"
-BEGIN, END = "<!-- list: python docs/make_open_book.py -->\n", "<!-- end of list -->"
 
 
 def page():
@@ -32,15 +31,9 @@ def page():
         "",
         "For these the package or a lesson has a kernel that does the same, in other words or in "
         f"the same ones: {kernels}.",
-        "",
     ])  # fmt: skip
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    return before + BEGIN + "\n" + text + "\n" + END + rest.partition(END)[2]
-
-
-def main():
-    PAGE.write_text(page(), encoding="utf-8")
+    return between_marks(PAGE.read_text(encoding="utf-8"), {"open_book": text})
 
 
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(page(), encoding="utf-8")

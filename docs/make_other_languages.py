@@ -8,6 +8,8 @@ import json
 import re
 from pathlib import Path
 
+from fa_numba.workbook.tables import between_marks
+
 HERE = Path(__file__).parent
 KERNELS = HERE / "other_languages"
 PAGE = HERE / "other_languages.md"
@@ -52,7 +54,6 @@ OF_NUMBA = {  # the beginning of each step's line
     "free": "cuda.syncthreads()  # every thread is done with v_tile",
     "out": "out[m, d] = ",
 }
-MARKS = re.compile(r"(<!-- (\w+): begin -->\n).*?(<!-- \2: end -->)", re.DOTALL)
 
 
 def lines_of(file):
@@ -95,13 +96,12 @@ def counts():
         row, (package, *_) = compiled[key], key.split()
         numbers = " | ".join(str(row[kind] or "") for kind in kinds)
         rows.append(f"| {name} | {package} {row['version']} | {numbers} |")
-    return "\n".join(rows) + "\n"
+    return "\n".join(rows)
 
 
 def written(text):
     """The page with its tables."""
-    tables = {"steps": steps, "counts": counts}
-    return MARKS.sub(lambda mark: mark[1] + tables[mark[2]]() + mark[3], text)
+    return between_marks(text, {"steps": steps(), "counts": counts()})
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def test_shapes(rng, shape, causal):
 @each_way
 @each_mask
 @each_shape
-@pytest.mark.few(lambda shape, causal, deterministic: pairs(shape, causal, deterministic))
+@pytest.mark.few(lambda shape, causal, deterministic: [shape, *pairs(causal, deterministic)])
 def test_shapes_of_register_tiles(rng, shape, causal, deterministic):
     options = {"tile_size": 16, "deterministic": deterministic, "causal": causal}
     with simt.options(device="A100"):  # the largest head_dim needs more shared memory than a T4's

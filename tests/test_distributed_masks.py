@@ -79,6 +79,7 @@ def check_attention(rng, attention, world_size, layout, options, attns=(None, No
 
 @each_function
 @each_layout
+@pytest.mark.few(lambda layout, functions: [layout, functions])
 def test_it_is_attention_of_one_device(rng, layout, functions):
     attns = numpy_attn, numpy_attn_grad
     for attention in ATTENTIONS.values():

@@ -10,6 +10,7 @@ from pathlib import Path
 import mpi_program
 import numpy as np
 import pytest
+from cases import thorough
 from serving_models import wait_until
 
 from fa_numba.distributed import ring_attn, run_ranks
@@ -39,7 +40,7 @@ def mpiexec(world_size, *args):
 
 
 @needs_mpi
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("world_size", [thorough(2), 4])
 def test_processes_give_the_bits_of_threads(tmp_path, world_size):
     path = tmp_path / "results.npz"
     status, output = mpiexec(world_size, path)

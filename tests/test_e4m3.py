@@ -16,6 +16,7 @@ from cases import (
     make_paged_cache,
     mask_options,
     random,
+    thorough,
 )
 from numba import cuda, float32
 
@@ -277,7 +278,7 @@ def test_scales_are_for_bytes_alone():
 
 @pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
 @pytest.mark.parametrize(
-    "form, dtype", [("head", "float16"), ("token", "bfloat16"), ("token", "float32")]
+    "form, dtype", [("head", "float16"), ("token", "bfloat16"), thorough("token", "float32")]
 )
 def test_the_kernels_that_write_and_read_stay_within_their_budgets(form, dtype):
     x, slots = np.zeros((1, 1, 64), dtype), np.zeros(1, np.int32)

@@ -30,8 +30,8 @@ WITH_BARRIERS = [e for e in EXERCISES if BARRIER.search(e.solution.read_text(enc
 COMPILED = [e for e in EXERCISES if "gpu_ready" in e.grader.read_text(encoding="utf-8")]
 # What starts a process does so for a part of the exercises: that costs more than most of them.
 FOURTH = pytest.mark.parametrize("fourth", range(4))
-# `make test` takes one eighth, CI's thorough run the others.
-AN_EIGHTH = pytest.mark.parametrize("eighth", [0, *map(thorough, range(1, 8))])
+# `make test` takes one part of 16, CI's thorough run the others.
+A_PART = pytest.mark.parametrize("part", [0, *map(thorough, range(1, 16))])
 AT_LEAST_TEN = (
     *("ex06[ab]", "ex07[ab]", "ex08", "ex11[bc]", "ex12", "ex16c", "ex17[cd]", "ex18", "ex20[ab]"),
     *("ex21[cdg]", "ex23[abcdef]", "ex24[bc]", "ex25"),
@@ -88,12 +88,12 @@ print(json.dumps(checks))
 """
 
 
-@AN_EIGHTH
-def test_every_stub_fails_because_nothing_is_written_yet(eighth, tmp_path):
+@A_PART
+def test_every_stub_fails_because_nothing_is_written_yet(part, tmp_path):
     """In what `make learn` installs: in FA_NUMBA_LEARN_PYTHON, or with everything else hidden."""
     written = tmp_path / "stubs"
     written.mkdir()
-    exercises = EXERCISES[eighth::8]
+    exercises = EXERCISES[part::16]
     for exercise in exercises:
         body = stubs.read(exercise).stub
         # Without its last line a stub no longer counts as untouched, and each check speaks for
@@ -190,9 +190,9 @@ def test_collecting_the_graders_is_quick(collection):
     assert collection[1] < 6 * (time.process_time() - before)
 
 
-@AN_EIGHTH
-def test_any_deleted_barrier_is_caught_and_both_lines_named(eighth, tmp_path, warm_processes):
-    exercises, answer = WITH_BARRIERS[eighth::8], tmp_path / "mutants.json"
+@A_PART
+def test_any_deleted_barrier_is_caught_and_both_lines_named(part, tmp_path, warm_processes):
+    exercises, answer = WITH_BARRIERS[part::16], tmp_path / "mutants.json"
     command = [sys.executable, "-m", "fa_numba.workbook.mutants", "--barriers"]
     command += [*(e.short for e in exercises), f"--json={answer}"]
     run = warm_processes.run(command, cwd=REPOSITORY, capture_output=True, text=True)

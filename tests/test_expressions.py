@@ -231,7 +231,7 @@ def test_no_array_is_kept():
     tile_classes(mask, (N, N), TILE, TILE, (documents,))
     kept = weakref.ref(documents)
     del documents
-    gc.collect()
+    gc.collect(1)
     assert kept() is None
 
 

@@ -28,7 +28,7 @@ CASES = [
     thorough((1, 260, 300, (2, 1), 64, True, 1), {"order": "by arrival"}),
     thorough((1, 140, 260, (2, 2), 128, True, 1), {"deterministic": True}),
     # with the user's functions
-    ((1, 90, 200, (2, 1), 128, False, 2), {"expressions": "a score and a mask"}),
+    thorough((1, 90, 200, (2, 1), 128, False, 2), {"expressions": "a score and a mask"}),
     (
         (1, 140, 200, (2, 1), 64, False, 1),
         {"expressions": "sinks and a mask", "deterministic": True},

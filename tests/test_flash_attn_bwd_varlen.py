@@ -11,6 +11,7 @@ import expression_cases
 import numpy as np
 import pytest
 from cases import thorough
+from few_cases import pairs
 from machine_code_cases import in_registers, needs_compiler, stated_registers
 from numba import cuda, typeof, types
 
@@ -232,6 +233,7 @@ def make_case(rng, lengths, head_dim, mask):
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+@pytest.mark.few(lambda lengths, mask: [lengths, mask])
 def test_tiles_and_copies_give_the_gradients(rng, lengths, mask):
     args, want = make_case(rng, lengths, 8, mask)
     for got, x in zip(modelled_gradients(*args, mask), want, strict=True):
@@ -265,6 +267,9 @@ def test_a_sequence_of_nan_reaches_no_other(rng):
 @pytest.mark.parametrize("num_kv_heads, group_size", [(1, 1), (3, 2)])
 @pytest.mark.parametrize("num_blocks", [1, 5, 200])
 @pytest.mark.parametrize("in_step", [False, True])
+@pytest.mark.few(
+    lambda mask, num_kv_heads, num_blocks, in_step: pairs(mask, num_kv_heads, num_blocks, in_step)
+)
 def test_each_tile_is_claimed_once_the_longest_sequences_first(
     num_kv_heads, group_size, num_blocks, in_step, mask
 ):
@@ -325,6 +330,7 @@ def test_in_step_long_and_short_tiles_alternate():
 @pytest.mark.parametrize("order", [BY_ARRIVAL, ORDERED])
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+@pytest.mark.few(lambda lengths, mask, order: [(lengths, order), mask])
 def test_each_part_of_dq_has_an_index_and_the_other_tiles_are_cleared(lengths, mask, order):
     (cu_q, cu_k), heads, head_dim = map(starts_of, lengths), 2, 72
     tiles = described_tiles(cu_q, cu_k, queue_of(cu_q), heads, 1, head_dim, mask, order=order)

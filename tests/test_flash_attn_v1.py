@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from cases import assert_close, assert_equal, each_mask, each_shape, make_qkv
+from few_cases import pairs
 
 import fa_numba
 from fa_numba import reference, simt
@@ -42,6 +43,7 @@ def test_block_mask(rng, shape, causal):
 @each_mask
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("block_m, block_n", [(8, 8), (4, 8), (8, 4), (1, 5)])
+@pytest.mark.few(lambda block_m, block_n, share, causal: pairs((block_m, block_n), share, causal))
 def test_block_masks_of_any_share(rng, block_m, block_n, share, causal):
     q, k, v = make_qkv(rng, 1, 29, 34, 2, 1, 6)
     block_mask = rng.random((-(-29 // block_m), -(-34 // block_n))) < share

@@ -12,6 +12,7 @@ from cases import (
     mask_options,
     random,
     split_options,
+    thorough,
 )
 from test_flash_attn_varlen import EIGHTS, each_lengths, make_packed, starts
 
@@ -48,6 +49,7 @@ def test_masks(rng, mask):
     "mask", [{}, {"causal": True}, MASKS["all"]], ids=["full", "causal", "all"]
 )
 @each_lengths
+@pytest.mark.few(lambda lengths, mask: [lengths, mask])
 def test_each_sequence_is_flash_attn_bwd_bit_for_bit(rng, lengths, mask):
     q, k, v, *cu = make_packed(rng, lengths, num_heads=4, num_kv_heads=2)
     options = mask_options(mask, 4)
@@ -62,7 +64,9 @@ def test_each_sequence_is_flash_attn_bwd_bit_for_bit(rng, lengths, mask):
             np.testing.assert_array_equal(x[part], x_one[0], strict=True)
 
 
-@pytest.mark.parametrize("head_dims", [(1,), (59,), (111,), (256,), *TWO_HEAD_DIMS], ids=str)
+@pytest.mark.parametrize(
+    "head_dims", [(1,), (256,), *TWO_HEAD_DIMS, thorough((59,)), thorough((111,))], ids=str
+)
 def test_chosen_tiles(rng, head_dims):
     check(rng, *make_packed(rng, ([17, 1, 5], [18, 0, 9]), 1, 1, *head_dims), causal=True)
 

@@ -17,6 +17,7 @@ from cases import (
     mask_options,
     on_full_caches,
 )
+from few_cases import pairs
 
 from fa_numba import analysis, flash_attn_v2, reference, simt
 from fa_numba.kernels.flash_decode import flash_decode, make_flash_decode
@@ -36,6 +37,7 @@ def test_shapes(rng, shape, causal):
 @each_mask
 @each_value
 @pytest.mark.parametrize("num_splits", [1, 2, 5])
+@pytest.mark.few(lambda values, num_splits, causal: pairs(values, num_splits, causal))
 def test_values(rng, values, num_splits, causal):
     options = {"causal": causal, "num_splits": num_splits, "block_m": 8, "block_n": 4}
     check_forward(on_full_caches(flash_decode), *values(rng), **options)
@@ -89,6 +91,7 @@ def test_causal_rows_load_no_tile_that_none_of_them_sees(rng):
 @each_option
 @pytest.mark.parametrize("seqlen_q", [1, 5])
 @pytest.mark.parametrize("num_splits", [1, 3, 7])
+@pytest.mark.few(lambda seqlen_q, num_splits, mask: [*pairs(seqlen_q, num_splits), mask])
 def test_masks(rng, seqlen_q, num_splits, mask):
     q, k, v = make_qkv(rng, len(LENGTHS), seqlen_q, 40, 4, 2, 6)
     tiles = {"num_splits": num_splits, "block_m": 4, "block_n": 8}

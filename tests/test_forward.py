@@ -18,6 +18,7 @@ from cases import (
     make_qkv,
     mask_options,
 )
+from few_cases import pairs
 from test_flash_attn_v1 import flash_attn_v1
 
 from fa_numba import flash_attn_v2, flash_attn_v2_4x4, lazy_softmax_attn, naive_attn
@@ -47,6 +48,7 @@ def small_tiles(kernel, head_dim=8):
     [(f, s) for f in KERNELS for s in SHAPES if f is not flash_attn_v2_4x4 or s.head_dim <= 128],
     ids=lambda x: getattr(x, "danger", None) or x.__name__,
 )
+@pytest.mark.few(lambda kernel, shape, causal: pairs(kernel, shape, causal))
 def test_shapes(rng, kernel, shape, causal):
     tiles = small_tiles(kernel, shape.head_dim)
     check_forward(kernel, *make_qkv(rng, *shape.sizes), causal=causal, **tiles)
@@ -55,6 +57,7 @@ def test_shapes(rng, kernel, shape, causal):
 @each_mask
 @each_value
 @each(*KERNELS)
+@pytest.mark.few(lambda kernel, values, causal: pairs(kernel, values, causal))
 def test_values(rng, kernel, values, causal):
     check_forward(kernel, *values(rng), causal=causal, **small_tiles(kernel))
 
@@ -69,6 +72,7 @@ def test_softmax_scale(rng, kernel, softmax_scale):
 @each_mask
 @pytest.mark.parametrize("block_m, block_n", TILES)
 @each(*TILED)
+@pytest.mark.few(lambda kernel, block_m, block_n, causal: pairs(kernel, (block_m, block_n), causal))
 def test_tile_size_does_not_change_the_answer(rng, kernel, block_m, block_n, causal):
     q, k, v = make_qkv(rng, 1, 13, 18, 2, 1, 6)
     check_forward(kernel, q, k, v, causal=causal, block_m=block_m, block_n=block_n)

@@ -11,7 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 import dtype_cases
 import numpy as np
 import pytest
-from cases import check_latent_decode, kernel_function, make_latent_case
+from cases import (
+    check_cache_write,
+    check_copies,
+    check_latent_decode,
+    check_lookup,
+    kernel_function,
+    make_latent_case,
+    make_paged_cache,
+    pages,
+)
 from few_cases import pairs
 from gpu_cases import ON_A_GPU
 from numba import cuda, float32
@@ -573,21 +582,11 @@ def test_linear_attn_decodes_from_its_state_small():
 
 @pytest.mark.parametrize("page_size", [1, 7, 16])
 def test_paged_kv_lookup_small(page_size):
-    rng = np.random.default_rng(0)
-    seq_lens = [0, 1, 50, 33]
-    k, v = (random(rng, len(seq_lens), max(seq_lens), 2, 59) for _ in range(2))
-    arrays = paged(rng, k, v, seq_lens, page_size)
-    want = reference.paged_kv_lookup(*arrays)
-    got = fa_numba.paged_kv_lookup(*(cupy.asarray(x) for x in arrays))
-    for x, x_ref in zip(got, want, strict=True):
-        np.testing.assert_array_equal(x.get(), x_ref)
+    host = make_paged_cache(np.random.default_rng(0), [0, 1, 50, 33], page_size, 2, 59)
+    check_lookup(fa_numba.paged_kv_lookup, *map(cupy.asarray, host))
 
 
 CACHE_SIZES = [(1, 1, 1), (7, 2, 59), (16, 9, 111), (16, 8, 128)]  # page_size, heads, head_dim
-
-
-def page_numbers(*numbers):
-    return np.array(numbers, np.int32)
 
 
 @pytest.mark.parametrize("sizes", CACHE_SIZES, ids=lambda s: "x".join(map(str, s)))
@@ -597,24 +596,16 @@ def test_reshape_and_cache_small(sizes):
     k_cache, v_cache = (random(rng, 12, *sizes) for _ in range(2))
     slot_mapping = rng.permutation(12 * sizes[0])[:9].astype(np.int32)
     slot_mapping[[2, 5]] = -1
-    host = (k, v, k_cache, v_cache, slot_mapping)
-    want = reference.reshape_and_cache(*host)
-    on_gpu = [cupy.asarray(x) for x in host]
-    fa_numba.reshape_and_cache(*on_gpu)
-    for x, x_ref in zip(on_gpu, (k, v, *want, slot_mapping), strict=True):
-        np.testing.assert_array_equal(x.get(), x_ref)
+    on_gpu = map(cupy.asarray, (k, v, k_cache, v_cache, slot_mapping))
+    check_cache_write(fa_numba.reshape_and_cache, *on_gpu)
 
 
 @pytest.mark.parametrize("sizes", CACHE_SIZES, ids=lambda s: "x".join(map(str, s)))
 def test_copy_pages_small(sizes):
     rng = np.random.default_rng(0)
     caches = [random(rng, 9, *sizes) for _ in range(2)]
-    numbers = page_numbers(8, 0, 0, 4), page_numbers(2, 7, 1, 5)
-    want = reference.swap_pages(*caches, *caches, *numbers)
-    on_gpu = [cupy.asarray(x) for x in caches]
-    fa_numba.copy_pages(*on_gpu, *(cupy.asarray(x) for x in numbers))
-    for x, x_ref in zip(on_gpu, want, strict=True):
-        np.testing.assert_array_equal(x.get(), x_ref)
+    host = *caches, pages(8, 0, 0, 4), pages(2, 7, 1, 5)
+    check_copies(fa_numba.copy_pages, *map(cupy.asarray, host))
 
 
 def to_library(library, x):
@@ -632,12 +623,12 @@ def test_swap_pages_out_and_in_small(sizes, library):
     caches = [random(rng, 9, *sizes) for _ in range(2)]
     host = [random(rng, 5, *sizes) for _ in range(2)]
     on_gpu = [to_library(library, x) for x in caches]
-    out = page_numbers(8, 0, 3), page_numbers(1, 4, 0)
+    out = pages(8, 0, 3), pages(1, 4, 0)
     want = reference.swap_pages(*caches, *host, *out)
     fa_numba.swap_pages(*on_gpu, *host, *out)
     for x, x_ref in zip(host, want, strict=True):
         np.testing.assert_array_equal(x, x_ref)
-    back = page_numbers(4, 2, 1), page_numbers(5, 6, 0)
+    back = pages(4, 2, 1), pages(5, 6, 0)
     want = reference.swap_pages(*host, *caches, *back)
     fa_numba.swap_pages(*host, *on_gpu, *back)
     for x, x_ref in zip(on_gpu, want, strict=True):
@@ -647,7 +638,7 @@ def test_swap_pages_out_and_in_small(sizes, library):
 def test_swap_pages_within_a_gpu_small():
     rng = np.random.default_rng(0)
     source, target = ([random(rng, n, 4, 2, 59) for _ in range(2)] for n in (9, 5))
-    numbers = page_numbers(8, 0, 3), page_numbers(1, 4, 0)
+    numbers = pages(8, 0, 3), pages(1, 4, 0)
     want = reference.swap_pages(*source, *target, *numbers)
     on_gpu = [cupy.asarray(x) for x in target]
     fa_numba.swap_pages(*(cupy.asarray(x) for x in source), *on_gpu, *numbers)

@@ -352,15 +352,13 @@ def graded(tmp_path_factory):
     names = make_workbook(root, [*harmless[:4], *files, *harmless[4:]])
     answer, scratch = root / "grade.json", Path(f"{root}_temporary")
     scratch.mkdir()
-    begin = time.monotonic()
     run = subprocess.run(
         command(f"--grade-json={answer}"), cwd=root, env=environment() | {"TMPDIR": str(scratch)},
         capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert answer.exists(), run.stdout[-3000:] + run.stderr[-3000:]
     data = {d["name"]: d["checks"] for d in json.loads(answer.read_text())}
-    seconds = time.monotonic() - begin
-    return {name: data[full] for name, full in names.items()}, run, root, names, seconds
+    return {name: data[full] for name, full in names.items()}, run, root, names
 
 
 def by_function(checks):
@@ -371,17 +369,27 @@ def by_function(checks):
     return (failed or ["passed"])[0], half["outcome"], scale["outcome"]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_file(graded, name):
-    _, says, outcomes = HOSTILE[name]
-    checks = graded[0][name]
-    assert by_function(checks) == outcomes, checks
-    failed = [c for c in checks if c["outcome"] == "failed"]
-    message = failed[0]["message"]
-    assert re.search(says, message, re.DOTALL), message
-    assert all(len(c["message"]) < 6000 and len(c["output"]) < 30_000 for c in checks)
-    seconds = sum(c["seconds"] for c in checks)
-    assert seconds < 30, f"it took {seconds} s"
+# One test reads all verdicts: another worker would grade all files anew for some of them.
+def test_hostile_files(graded):
+    verdicts = graded[0]
+    for name, (_, says, outcomes) in HOSTILE.items():
+        checks = verdicts[name]
+        assert by_function(checks) == outcomes, (name, checks)
+        failed = [c for c in checks if c["outcome"] == "failed"]
+        message = failed[0]["message"]
+        assert re.search(says, message, re.DOTALL), (name, message)
+        assert all(len(c["message"]) < 6000 and len(c["output"]) < 30_000 for c in checks), name
+        seconds = sum(c["seconds"] for c in checks)
+        assert seconds < 30, f"{name} took {seconds} s"
+    for name in HARMLESS:
+        assert by_function(verdicts[name]) == (PASS, PASS, PASS), (name, verdicts[name])
+    cheats = [name for name in HOSTILE if "CAUGHT" in str(HOSTILE[name][0])]
+    for name in cheats:
+        output = verdicts[name][0]["output"]
+        why = "by the kernel" if name.startswith("c_") else "an answer may not|No module named"
+        assert re.search("CAUGHT" if name == "look_around" else f"CAUGHT .*({why})", output), output
+    assert "FOUND []" in verdicts["look_around"][0]["output"] and len(cheats) > 40
+    the_run_itself_ends_as_it_should(*graded)
 
 
 def test_nobody_waits_long_for_a_file_without_an_end(tmp_path):
@@ -401,13 +409,7 @@ def test_nobody_waits_long_for_a_file_without_an_end(tmp_path):
     assert sum(c["seconds"] for c in checks) < 6
 
 
-@pytest.mark.parametrize("name", HARMLESS)
-def test_other_verdicts_stand(graded, name):
-    assert by_function(graded[0][name]) == (PASS, PASS, PASS), graded[0][name]
-
-
-def test_the_run_itself_ends_as_it_should(graded):
-    checks, run, root, names, _ = graded
+def the_run_itself_ends_as_it_should(checks, run, root, names):
     assert run.returncode == 1
     assert "INTERNALERROR" not in run.stdout and "Traceback" not in run.stdout + run.stderr
     assert f"{len(HARMLESS)} of {len(names)} exercises passed" in run.stdout
@@ -420,17 +422,6 @@ def test_the_run_itself_ends_as_it_should(graded):
     assert all((root / f"exercises/{x}{full}.py").exists() for full in names.values()
                for x in ("", "test_"))  # fmt: skip
     assert "SECRET" not in "".join(c["output"] + c["message"] for cs in checks.values() for c in cs)
-
-
-@pytest.mark.parametrize("name", [n for n, (t, *_) in HOSTILE.items() if t and b"CAUGHT" in
-                                  (t if isinstance(t, bytes) else t.encode())])  # fmt: skip
-def test_cheats_are_told_why_not(graded, name):
-    output = graded[0][name][0]["output"]
-    if name == "look_around":
-        assert "FOUND []" in output and "CAUGHT" in output
-    else:
-        why = "by the kernel" if name.startswith("c_") else "an answer may not|No module named"
-        assert re.search(rf"CAUGHT .*({why})", output), output
 
 
 def test_the_hook_refuses_the_same_without_landlock(tmp_path):

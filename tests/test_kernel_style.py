@@ -1,12 +1,10 @@
-"""House rules of the rooms of kernels: step tables, named results, length, plain English."""
+"""House rules of the rooms of kernels: length, plain English."""
 
 import ast
 import io
 import re
 import tokenize
 from pathlib import Path
-
-import pytest
 
 import fa_numba
 
@@ -16,31 +14,6 @@ FILES = [path for room in ROOMS for path in sorted((PACKAGE / room).glob("*.py")
 TENSOR_CORE = ("*backward", "decoding", "dq_parts", "gradient_fragments", "flash_*_bwd_*")
 TENSOR_CORE += ("flash_decode_*",)
 FILES += [x for name in TENSOR_CORE for x in sorted((PACKAGE / "tensor_core").glob(f"{name}.py"))]
-LADDER = {  # each file with the neighbours that its table names
-    "kernels/naive_softmax": ("naive", "safe"),
-    "kernels/safe_softmax": ("naive", "safe", "online"),
-    "kernels/online_softmax": ("safe", "online"),
-    "on_cuda_cores/softmax_registers": ("online", "registers"),
-    "kernels/naive_attn": ("naive_attn", "flash_attn_v1"),
-    "kernels/flash_attn_v1": ("naive_attn", "flash_attn_v1", "flash_attn_v2"),
-    "kernels/flash_attn_v2": ("flash_attn_v1", "flash_attn_v2"),
-    "on_cuda_cores/flash_attn_v2_unsigned": (
-        "flash_attn_v2",
-        "flash_attn_v2_unsigned",
-        "flash_attn_v2_4x4",
-    ),
-    "on_cuda_cores/flash_attn_v2_4x4": (
-        "flash_attn_v2_unsigned",
-        "flash_attn_v2_4x4",
-        "flash_attn_registers",
-    ),
-    "on_cuda_cores/flash_attn_registers": (
-        "flash_attn_v2_4x4",
-        "flash_attn_registers",
-        "flash_attn_tf32x3",
-    ),
-    "on_cuda_cores/flash_attn_bwd_registers": ("flash_attn_bwd", "flash_attn_bwd_registers"),
-}
 MAX_KERNEL_LINES = 200
 IDIOMS = re.compile(
     r"\b(what|nobody|somebody|but for|gives? back|given back|in turn|looked at|of which|"
@@ -66,37 +39,11 @@ def prose_of(path):
                 yield from enumerate(text.splitlines(), first)
 
 
-@pytest.mark.parametrize("name", LADDER)
-def test_a_step_names_itself_and_its_neighbours(name):
-    header = ast.get_docstring(ast.parse((PACKAGE / f"{name}.py").read_text(encoding="utf-8")))
-    table = header.split("\n\n")[1]
-    steps = [line.split()[0].rstrip(",") for line in table.splitlines() if line[0] != " "]
-    assert [step for step in steps if step in LADDER[name]] == list(LADDER[name])
-    # The arrow is at the end of this file's own line, or of the line that continues it.
-    before = table[: table.index("<- this file")].splitlines()
-    step = next(line.split()[0] for line in reversed(before) if line[0] != " ")
-    assert table.count("<- this file") == 1
-    assert step == max((own for own in LADDER[name] if own in name.split("/")[1]), key=len)
-
-
 def nodes():
     """Every node of the files, with its file's name."""
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             yield name_of(path), node
-
-
-def test_results_of_factories_are_taken_by_name():
-    """A result that is not used is not unpacked into a blank: a NamedTuple has names."""
-    found = []
-    for name, node in nodes():
-        if not isinstance(node, ast.Assign) or not isinstance(node.value, (ast.Call, ast.Name)):
-            continue
-        made = ast.unparse(node.value)
-        if re.search(r"\bmake_\w+\(|^tiling$", made) and isinstance(node.targets[0], ast.Tuple):
-            if "_" in [ast.unparse(target) for target in node.targets[0].elts]:
-                found.append(f"{name}:{node.lineno}: {ast.unparse(node)}")
-    assert not found, "\n".join(found)
 
 
 def test_no_kernel_is_too_long():

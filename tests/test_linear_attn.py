@@ -69,7 +69,7 @@ def test_shapes(rng, sizes, feature_map, form):
 
 
 @each_form
-@pytest.mark.parametrize("head_dim", [31, 59, 111, 256])
+@pytest.mark.parametrize("head_dim", [31, thorough(59), thorough(111), 256])
 def test_any_head_dim(rng, head_dim, form):
     check_linear(*make_qkv(rng, 1, 9, 9, 1, 1, head_dim), **form)
 

@@ -15,7 +15,6 @@ THREADS = {"Numba CUDA", "CUDA C++", "Mojo", "CuTe DSL"}  # languages that have 
 def test_the_page_is_that_of_the_kernels():
     text = page.PAGE.read_text(encoding="utf-8")
     assert page.written(text) == text, "run python docs/make_other_languages.py"
-    assert len(page.MARKS.findall(text)) == 2
 
 
 @pytest.mark.parametrize("name", page.LANGUAGES)

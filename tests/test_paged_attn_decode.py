@@ -125,6 +125,7 @@ def test_the_heads_of_a_group_share_one_read_of_the_cache(rng, num_heads):
 
 @each_option
 @pytest.mark.parametrize("page_size", [1, 7, 16])
+@pytest.mark.few(lambda page_size, mask: [page_size, mask])
 def test_pages_change_not_a_bit_of_a_mask(rng, page_size, mask):
     q, *cache = make_case(rng, 3, 4, 2, 8, page_size=page_size)
     options = {**mask_options(mask, 4), "num_splits": 3, "block_m": 8, "block_n": 4}
@@ -184,6 +185,7 @@ def test_zero_splits_are_chosen_by_the_room_in_the_block_table():
 
 @pytest.mark.parametrize("num_splits", [1, 3])
 @pytest.mark.parametrize("size", [1, 2, 7, 16, 40])
+@pytest.mark.few(lambda size, num_splits: [size, num_splits])
 def test_a_prompt_in_parts_equals_the_whole_prompt(rng, size, num_splits):
     q, *cache, _ = make_case(rng, 40, 4, 2, 8, seq_lens=[40])
     options = {"causal": True, "block_m": 8, "block_n": 8}

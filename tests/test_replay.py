@@ -303,7 +303,7 @@ def test_frequent_replays_launch_a_graph_for_each_stream(gpu, monkeypatch):
     function(x, y)
     assert gpu.by_graph == before  # in a capture there is no other graph
     function.replays.clear()
-    gc.collect()
+    gc.collect(1)
     assert gpu.graphs == 0
 
 
@@ -361,7 +361,7 @@ def test_addresses_that_do_not_come_back_share_a_graph(gpu, monkeypatch):
 
 def test_the_number_of_all_graphs_is_limited(gpu, monkeypatch):
     """Beyond it a graph is set to other addresses, the oldest first, and calls stay right."""
-    gc.collect()
+    gc.collect(1)
     monkeypatch.setattr(graphs, "REPEATS_BEFORE_GRAPH", 0)
     monkeypatch.setattr(graphs, "MAX_GRAPHS", graphs._num_graphs + 3)
 
@@ -377,7 +377,7 @@ def test_the_number_of_all_graphs_is_limited(gpu, monkeypatch):
         assert gpu.graphs <= 3
     assert gpu.graphs == 3
     function.replays.clear()
-    gc.collect()
+    gc.collect(1)
     assert gpu.graphs == 0 and graphs._num_graphs == graphs.MAX_GRAPHS - 3
 
 
@@ -614,7 +614,7 @@ def test_a_graph_keeps_the_owners_of_its_numbers_and_computes_them_once(gpu, mon
     monkeypatch.setattr(graphs, "REPEATS_BEFORE_GRAPH", 0)
     monkeypatch.setattr(graphs, "GRAPHS_OF_STREAM", 1)
     monkeypatch.setattr(graphs, "CALLS_BEFORE_OWN_GRAPH", calls)
-    gc.collect()
+    gc.collect(1)
     gc.freeze()  # the seven collections below look through this test's own objects alone
     made, computed = [], []
 
@@ -643,10 +643,10 @@ def test_a_graph_keeps_the_owners_of_its_numbers_and_computes_them_once(gpu, mon
     for argument, owners, computations in own if calls == 1 else spare:
         function(argument)
         assert gpu.launches["kernel"][-1][0] == [argument.data.ptr, argument.data.ptr + 1]
-        gc.collect()
+        gc.collect(1)
         assert alive() == owners and len(computed) == computations
     function.replays.clear()
-    gc.collect()
+    gc.collect(1)
     assert alive() == 0
 
 

@@ -111,6 +111,7 @@ def test_values_are_those_of_the_whole_softmax(rng, num_cols):
     "num_rows, num_cols, warps, num_splits",
     [(2200, 3, 1, 1), (1, 2049, 4, 1), (3, 2052, 4, 1), (2, 9000, 4, 2), (1, 40_001, 4, 10)],
 )
+@pytest.mark.few(lambda num_cols, num_splits, k: [(num_cols, num_splits), k])
 def test_rows_of_several_warps_and_thread_blocks(rng, num_rows, num_cols, warps, num_splits, k):
     assert warps_of_row(num_rows, num_cols, 40) == (warps, num_splits)
     x = random(rng, num_rows, num_cols).round(1)  # many are equal

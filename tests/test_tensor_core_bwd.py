@@ -135,7 +135,7 @@ def test_mma_kernels_with_functions_of_the_user_stay_in_registers(name, head_dim
         thorough(128, "ordered", (True, (100, -1), 30.0, True), 16, False),
         thorough(128, "by arrival", (False,), 4, False),
         (128, "added", (True,), 0, False),
-        ((192, 128), "added", (True,), 0, False),
+        thorough((192, 128), "added", (True,), 0, False),
         thorough((192, 128), "added", (True,), 30, True),
         thorough((192, 128), "added", (True, (100, -1), 30.0, True), 30, False),
         thorough((192, 128), "ordered", (True,), 30, False),

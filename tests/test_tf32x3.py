@@ -76,7 +76,7 @@ def test_a_product_is_three():
 
 
 @needs_compiler
-@pytest.mark.parametrize("head_dim, causal, cc", [(64, True, AMPERE), (128, False, HOPPER)])
+@pytest.mark.parametrize("head_dim, causal, cc", [thorough(64, True, AMPERE), (128, False, HOPPER)])
 def test_forward_stays_in_registers(head_dim, causal, cc):
     code = compile_forward(head_dim, forward.tile_sizes(head_dim), causal, cc)
     assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
@@ -86,7 +86,7 @@ def test_forward_stays_in_registers(head_dim, causal, cc):
 @pytest.mark.parametrize(
     "head_dim, causal, cc, shared_memory",
     [
-        (160, True, AMPERE, RTX_3090),
+        thorough(160, True, AMPERE, RTX_3090),
         thorough(224, False, HOPPER, H200),
         thorough(256, True, AMPERE, A100),
         (256, True, HOPPER, H200),

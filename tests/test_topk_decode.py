@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from cases import assert_defined, assert_equal, make_paged_cache, random
+from cases import assert_defined, assert_equal, make_paged_cache, random, thorough
 
 import fa_numba
 from fa_numba import reference, simt, topk_decode
@@ -173,7 +173,12 @@ def kernels(dtype):
 
 @pytest.mark.parametrize(
     "name, dtype",
-    [("bounds", "bfloat16"), ("scores", "float16"), ("scores", "float32"), ("choice", "float32")],
+    [
+        ("bounds", "bfloat16"),
+        ("scores", "float16"),
+        thorough("scores", "float32"),
+        ("choice", "float32"),
+    ],
 )
 @pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
 def test_the_kernels_stay_within_their_budgets(name, dtype):
@@ -181,7 +186,7 @@ def test_the_kernels_stay_within_their_budgets(name, dtype):
     kernel, args = kernels(dtype)[name]
     stated = re.search(r"budget +(\d+) registers, (\d+) bytes", kernel.py_func.__doc__)
     registers, shared_bytes = map(int, stated.groups())
-    for code in compile_for(kernel, args, TARGETS):
+    for code in compile_for(kernel, args, TARGETS[::2]):
         assert code.registers <= registers and code.shared_bytes <= shared_bytes
         assert code.spill_bytes == code.local_bytes == code.float64_instructions == 0
     opcodes = [] if name == "bounds" else [i.opcode for i in code.instructions]

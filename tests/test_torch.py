@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -54,43 +55,37 @@ def test_sinks(packed):
 # PyTorch's function
 
 
-@pytest.mark.parametrize("seqlen_q, seqlen_k", [(9, 9), (9, 17), (17, 9), (1, 5), (5, 1)])
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_sdpa_is_that_of_pytorch(seqlen_q, seqlen_k, is_causal):
-    """Aligned top left, unlike the other functions."""
-    shapes = (2, 4, seqlen_q, 8), (2, 4, seqlen_k, 8), (2, 4, seqlen_k, 8)
-    (dout,) = tensors(shapes[0], requires_grad=False, seed=1)
-
-    def call(function):
-        return lambda q, k, v: function(q, k, v, is_causal=is_causal)
-
-    ours, theirs = call(scaled_dot_product_attention), call(F.scaled_dot_product_attention)
-    compare(ours, theirs, tensors(*shapes), dout)
-
-
-@pytest.mark.parametrize("head_dims", [(8, 5), (192, 128), (40, 320)], ids=str)
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_sdpa_where_value_has_another_head_dim(head_dims, is_causal):
-    head_dim, head_dim_v = head_dims
-    inputs = tensors((2, 4, 9, head_dim), (2, 2, 9, head_dim), (2, 2, 9, head_dim_v))
-    (dout,) = tensors((2, 4, 9, head_dim_v), requires_grad=False, seed=1)
-
-    def call(function):
-        return lambda q, k, v: function(q, k, v, enable_gqa=True, is_causal=is_causal)
-
-    ours, theirs = call(scaled_dot_product_attention), call(F.scaled_dot_product_attention)
-    compare(ours, theirs, inputs, dout)
+# lengths of the queries and keys, heads of k, head_dims of k and v, dtype, options
+SDPA = [
+    *(
+        ((m, n), 4, (8, 8), "float32", {"is_causal": causal})  # aligned top left, unlike others
+        for m, n in ((9, 9), (9, 17), (17, 9), (1, 5), (5, 1))
+        for causal in (False, True)
+    ),
+    *(
+        ((9, 9), 2, head_dims, "float32", {"enable_gqa": True, "is_causal": causal})
+        for head_dims in ((8, 5), (192, 128), (40, 320))
+        for causal in (False, True)
+    ),
+    *(
+        ((9, 9), 2, (8, 8), dtype, {"scale": 0.2, "enable_gqa": True, "is_causal": True})
+        for dtype in ("float32", "float16", "bfloat16")
+    ),
+]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_sdpa_dtypes_scale_and_groups(dtype):
-    inputs = tensors((2, 4, 9, 8), (2, 2, 9, 8), (2, 2, 9, 8), dtype=dtype)
-    (dout,) = tensors((2, 4, 9, 8), dtype=dtype, requires_grad=False, seed=1)
-
-    def call(function):
-        return lambda q, k, v: function(q, k, v, scale=0.2, enable_gqa=True, is_causal=True)
-
-    ours, theirs = call(scaled_dot_product_attention), call(F.scaled_dot_product_attention)
+@pytest.mark.parametrize("seqlens, kv_heads, head_dims, dtype, options", SDPA, ids=str)
+def test_sdpa_is_that_of_pytorch(seqlens, kv_heads, head_dims, dtype, options):
+    (seqlen_q, seqlen_k), (head_dim, head_dim_v) = seqlens, head_dims
+    dtype, keys = getattr(torch, dtype), (2, kv_heads, seqlen_k)
+    inputs = tensors(
+        (2, 4, seqlen_q, head_dim), (*keys, head_dim), (*keys, head_dim_v), dtype=dtype
+    )
+    (dout,) = tensors((2, 4, seqlen_q, head_dim_v), dtype=dtype, requires_grad=False, seed=1)
+    ours, theirs = (
+        partial(function, **options)
+        for function in (scaled_dot_product_attention, F.scaled_dot_product_attention)
+    )
     compare(ours, theirs, inputs, dout)
 
 

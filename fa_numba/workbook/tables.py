@@ -1,6 +1,7 @@
 """Rows as text: a record as JSON and a table as Markdown, each row in a line of its own."""
 
 import json
+import re
 
 
 def as_json(value, indent=""):
@@ -33,3 +34,13 @@ def as_markdown(columns, rows, right=()):
 def as_row(cells):
     """One row of a table in Markdown."""
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def between_marks(text, parts):
+    """A page with each part written anew between `<!-- name:begin -->` and `<!-- name:end -->`."""
+    for name, part in parts.items():
+        marks = rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)"
+        text, found = re.subn(marks, lambda m, part=part: f"{m[1]}{part}\n{m[2]}", text, flags=re.S)
+        if found != 1:
+            raise ValueError(f"the page must have the marks of {name} once, got {found}")
+    return text
