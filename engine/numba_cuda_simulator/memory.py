@@ -242,8 +242,11 @@ class Memory:
             return self.view(array, index)
         offset = self.locate(array, index, site)
         value = array.load(self.lanes, offset)
-        if self.watch is not None and array.kind != "local":
-            value = self.watch.load(array, offset, value, site)
+        if self.watch is not None:
+            if array.kind != "local":
+                value = self.watch.load(array, offset, value, site)
+            elif array.values.partial:
+                self.watch.load_local(array, offset, site)
         return typed(value) if array.needs_type else value
 
     def load_other(self, container, index):
@@ -429,9 +432,9 @@ class Memory:
     def local_array(self, site, shape, dtype, alignment=None):
         """cuda.local.array."""
         dtype = element_dtype(dtype)
-        array = LocalArray(
-            site.name or "local array", dtype, constant_shape(shape), self.lanes.mask
-        )
+        checked = self.watch is not None and self.options.uninitialised
+        name, dims = site.name or "local array", constant_shape(shape)
+        array = LocalArray(name, dtype, dims, self.lanes.mask, checked)
         self.local_sizes[site] = math.prod(array.dims) * array.itemsize
         return array
 

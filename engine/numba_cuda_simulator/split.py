@@ -16,7 +16,6 @@ import math
 
 import numpy as np
 
-from .arrays import poison
 from .dtypes import numpy_dtype
 from .emit import Emitter, Path, Program, Untranslatable
 from .scopes import names, read_before_written
@@ -63,9 +62,6 @@ class Array:
 
     def __init__(self, kind, name, shape, dtype):
         self.kind, self.name, self.shape, self.dtype = kind, name, shape, dtype
-        value = np.zeros((), dtype)
-        poison(value)
-        self.poison = value[()]
         self.size, self.bytes = math.prod(shape), math.prod(shape) * dtype.itemsize
 
 
@@ -298,9 +294,7 @@ class Kernel(Emitter):
             array = self.arrays[target.id]
             if array.kind == "shared":
                 return []
-            start = load_name(self.program.name("poison", array.poison))
-            place = ast.Attribute(load_name(target.id), "data", ast.Load())
-            return [ast.Assign([ast.Subscript(place, ast.Slice(), ast.Store())], start)]
+            return lines("{1}.shadow[:] = False", target.id)
         return super().s_Assign(s)
 
     def s_Expr(self, s):
@@ -355,7 +349,8 @@ class Kernel(Emitter):
         for array in self.arrays.values():
             if array.kind == "local" and array.name in used:
                 row = f"{PREFIX}t" if len(self.regions) > 1 else "0"
-                result += lines("{1} = {0}Plain({0}local_{1}[{2}])", array.name, row)
+                parts = "{0}local_{1}[{2}], {0}shadow_{1}[{2}]"
+                result += lines("{1} = {0}Local(" + parts + ")", array.name, row)
         return result
 
     def written_again(self, needed):
@@ -390,13 +385,9 @@ class Kernel(Emitter):
         general = [*CONTEXT[10:], *"threads tx ty tz alive flags progress".split()]
         result = [PREFIX + name for name in general]
         result += [f"{PREFIX}given_{name}" for name in self.parameters]
-        result += [f"{PREFIX}shadow_{name}" for name in self.shadowed()]
+        result += [f"{PREFIX}shadow_{name}" for name in [*self.stored_parameters, *self.arrays]]
         result += [f"{PREFIX}local_{name}" for name in self.arrays]
         return result + [f"{PREFIX}of_{name}" for name in self.spilled]
-
-    def shadowed(self):
-        shared = [a.name for a in self.arrays.values() if a.kind == "shared"]
-        return [*self.stored_parameters, *shared]
 
     def bundles(self, array_parameters):
         """Write the names of arrays, each with its shadow, and of numbers."""

@@ -36,13 +36,15 @@ NEVER = 1 << 58  # in global memory; in shared memory it is what an earlier bloc
 OPERATIONS = {"add": 0, "sub": 0, "max": 1, "min": 2, "and_": 3, "or_": 4, "xor": 5}
 OPERATION_BITS = 3  # of an atomic's number: two of different operations do not commute
 
-# Arrays as the compiled code sees them; a shadow is (elements, 2 or, with atomics, 3).
-Plain = namedtuple("Plain", "data")  # nobody stores there, or nobody else: a local array
+# Arrays as the compiled code sees them; a shadow is (elements, 2 or, with atomics, 3). That of a
+# local array says of each element whether the thread has stored it.
+Plain = namedtuple("Plain", "data")  # nobody stores there
+Local = namedtuple("Local", "data shadow")
 Global = namedtuple("Global", "data shadow")
 GlobalAtomic = namedtuple("GlobalAtomic", "data shadow")
 Shared = namedtuple("Shared", "data shadow")
 SharedAtomic = namedtuple("SharedAtomic", "data shadow")
-KINDS = Plain, Global, GlobalAtomic, Shared, SharedAtomic
+KINDS = Plain, Local, Global, GlobalAtomic, Shared, SharedAtomic
 # What a thread is, the first parameter of what is compiled.
 CONTEXT = "flags first base now tx ty tz bx by bz bdx bdy bdz gdx gdy gdz".split()
 
@@ -67,7 +69,12 @@ class Access:
         dtypes = map(dtype_of, [index] if parts is None else parts)
         self.locate([convert(builder, v, d, INT64) for v, d in zip(values, dtypes, strict=True)])
         if self.kind is not Plain:
-            self.shadow_cells(array.types[1], builder.extract_value(args[1], 1))
+            shadow = builder.extract_value(args[1], 1)
+            data = context.make_array(array.types[1])(context, builder, shadow).data
+            if self.kind is Local:
+                self.w_cell = builder.gep(data, [self.number])
+            else:
+                self.shadow_cells(data)
 
     def locate(self, indices):
         b = self.builder
@@ -85,9 +92,8 @@ class Access:
         for i, n in zip(indices, shape, strict=True):
             self.number = b.add(b.mul(self.number, n), i)
 
-    def shadow_cells(self, type_, value):
+    def shadow_cells(self, data):
         b = self.builder
-        data = self.context.make_array(type_)(self.context, b, value).data
         words = 3 if self.kind in (GlobalAtomic, SharedAtomic) else 2
         start = b.mul(self.number, I64(words))
         cells = [b.gep(data, [b.add(start, I64(i))]) for i in range(words)]
@@ -146,7 +152,10 @@ class Access:
         raise_flag(self.builder, self.flags, self.bad)
 
     def load(self):
-        if self.kind is not Plain:
+        if self.kind is Local:
+            stored = self.builder.load(self.w_cell)
+            self.any(self.builder.icmp_unsigned("==", stored, ir.Constant(stored.type, 0)))
+        elif self.kind is not Plain:
             self.any(self.unordered(self.w), self.unordered(self.a))
             if not self.is_global:
                 self.any(self.before_block(self.w))  # nobody wrote it
@@ -156,7 +165,9 @@ class Access:
 
     def store(self, value):
         b = self.builder
-        if self.kind is not Plain:
+        if self.kind is Local:
+            b.store(ir.Constant(self.w_cell.type.pointee, 1), self.w_cell)
+        elif self.kind is not Plain:
             old, new = as_bits(b, self.load_item()), as_bits(b, value)
             differs = b.icmp_signed("!=", old, new)
             here = self.in_interval(self.w)
