@@ -206,11 +206,10 @@ class Compiled:
         atomics = kernel.program.atomics
         result += [new_shadow(given[n].size, atomics, False) for n in kernel.stored_parameters]
         local, rows = kernel.arrays.values(), threads if len(kernel.regions) > 1 else 1
-        shapes = [a.shape if a.kind == "shared" else (rows, *a.shape) for a in local]
-        for a, shape in zip(local, shapes, strict=True):
-            of_block = a.kind == "shared"
-            result.append(new_shadow(a.size, atomics, True) if of_block else np.zeros(shape, bool))
-        result += [np.zeros(shape, a.dtype) for a, shape in zip(local, shapes, strict=True)]
+        result += [new_shadow(a.size, atomics, True) for a in local if a.kind == "shared"]
+        for a in local:
+            shape = a.shape if a.kind == "shared" else (rows, *a.shape)
+            result.append(np.zeros(shape, a.dtype))
         return result + [np.zeros(threads, dtypes.get(n, np.int64)) for n in kernel.spilled]
 
     def run(self, grid, block, values, watch=lambda share, seconds: None):

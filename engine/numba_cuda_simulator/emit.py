@@ -73,7 +73,7 @@ class Program:
     def __init__(self):
         self.world = {PREFIX + name: value for name, value in CALLS.items()}
         self.world |= {PREFIX + "atomic_" + name: value for name, value in ATOMICS.items()}
-        self.world |= {"range": range, "len": len}
+        self.world |= {"range": range, "len": len, PREFIX + "uint8": np.uint8}
         self.functions, self.atomics, self.reads, self.meaning = {}, False, {}, []
 
     def read(self, owner, name):

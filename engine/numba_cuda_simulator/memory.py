@@ -386,7 +386,7 @@ class Memory:
         dtype = element_dtype(dtype)
         array = self.allocations.get(site)
         if array is None:
-            dims = constant_shape(shape)
+            dims = constant_shape(shape, can_be_dynamic=True)
             if dims == (0,):
                 array = self.dynamic_array(site, dtype)
             else:
@@ -465,13 +465,13 @@ def layout(value):
     return list(map(layout, value)) if isinstance(value, tuple) else str(lane_dtype(value))
 
 
-def constant_shape(shape):
+def constant_shape(shape, can_be_dynamic=False):
     dims = shape if isinstance(shape, tuple) else (shape,)
     for n in dims:
-        if isinstance(n, np.ndarray) or not isinstance(n, (int, np.integer)):
+        if isinstance(n, (np.ndarray, bool)) or not isinstance(n, (int, np.integer)):
             raise UnsupportedError(
                 f"the shape of an array must be a compile-time constant, got {type_name(n)}"
             )
-        if n < 0:
-            raise KernelError(f"the shape of an array has a negative size, {int(n)}")
+        if n < 0 or (n == 0 and not (can_be_dynamic and len(dims) == 1)):
+            raise KernelError(f"the shape of an array has the size {int(n)}")
     return tuple(map(int, dims))

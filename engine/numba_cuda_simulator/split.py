@@ -21,7 +21,7 @@ from .emit import Emitter, Path, Program, Untranslatable
 from .scopes import names, read_before_written
 from .syntax import walk
 from .transform import PREFIX, assign, load_name
-from .watched import CONTEXT, KINDS, STRIDE
+from .watched import CONTEXT, KINDS, STRIDE, UNWRITTEN
 
 VOTES = {  # of a block's threads: the result from how many say yes
     "syncthreads_count": "{1} = {2}",
@@ -294,7 +294,7 @@ class Kernel(Emitter):
             array = self.arrays[target.id]
             if array.kind == "shared":
                 return []
-            return lines("{1}.shadow[:] = False", target.id)
+            return lines("{1}.data.view({0}uint8)[:] = {2}", target.id, UNWRITTEN)
         return super().s_Assign(s)
 
     def s_Expr(self, s):
@@ -349,8 +349,7 @@ class Kernel(Emitter):
         for array in self.arrays.values():
             if array.kind == "local" and array.name in used:
                 row = f"{PREFIX}t" if len(self.regions) > 1 else "0"
-                parts = "{0}local_{1}[{2}], {0}shadow_{1}[{2}]"
-                result += lines("{1} = {0}Local(" + parts + ")", array.name, row)
+                result += lines("{1} = {0}Local({0}local_{1}[{2}])", array.name, row)
         return result
 
     def written_again(self, needed):
@@ -385,9 +384,13 @@ class Kernel(Emitter):
         general = [*CONTEXT[10:], *"threads tx ty tz alive flags progress".split()]
         result = [PREFIX + name for name in general]
         result += [f"{PREFIX}given_{name}" for name in self.parameters]
-        result += [f"{PREFIX}shadow_{name}" for name in [*self.stored_parameters, *self.arrays]]
+        result += [f"{PREFIX}shadow_{name}" for name in self.shadowed()]
         result += [f"{PREFIX}local_{name}" for name in self.arrays]
         return result + [f"{PREFIX}of_{name}" for name in self.spilled]
+
+    def shadowed(self):
+        shared = [a.name for a in self.arrays.values() if a.kind == "shared"]
+        return [*self.stored_parameters, *shared]
 
     def bundles(self, array_parameters):
         """Write the names of arrays, each with its shadow, and of numbers."""

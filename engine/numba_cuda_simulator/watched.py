@@ -36,10 +36,11 @@ NEVER = 1 << 58  # in global memory; in shared memory it is what an earlier bloc
 OPERATIONS = {"add": 0, "sub": 0, "max": 1, "min": 2, "and_": 3, "or_": 4, "xor": 5}
 OPERATION_BITS = 3  # of an atomic's number: two of different operations do not commute
 
-# Arrays as the compiled code sees them; a shadow is (elements, 2 or, with atomics, 3). That of a
-# local array says of each element whether the thread has stored it.
+UNWRITTEN = 0xAA  # each byte of a local array at first: an element of it was hardly ever stored
+
+# Arrays as the compiled code sees them; a shadow is (elements, 2 or, with atomics, 3).
 Plain = namedtuple("Plain", "data")  # nobody stores there
-Local = namedtuple("Local", "data shadow")
+Local = namedtuple("Local", "data")
 Global = namedtuple("Global", "data shadow")
 GlobalAtomic = namedtuple("GlobalAtomic", "data shadow")
 Shared = namedtuple("Shared", "data shadow")
@@ -68,13 +69,8 @@ class Access:
         values = [args[2]] if parts is None else cgutils.unpack_tuple(builder, args[2], len(parts))
         dtypes = map(dtype_of, [index] if parts is None else parts)
         self.locate([convert(builder, v, d, INT64) for v, d in zip(values, dtypes, strict=True)])
-        if self.kind is not Plain:
-            shadow = builder.extract_value(args[1], 1)
-            data = context.make_array(array.types[1])(context, builder, shadow).data
-            if self.kind is Local:
-                self.w_cell = builder.gep(data, [self.number])
-            else:
-                self.shadow_cells(data)
+        if self.kind not in (Plain, Local):
+            self.shadow_cells(array.types[1], builder.extract_value(args[1], 1))
 
     def locate(self, indices):
         b = self.builder
@@ -92,8 +88,9 @@ class Access:
         for i, n in zip(indices, shape, strict=True):
             self.number = b.add(b.mul(self.number, n), i)
 
-    def shadow_cells(self, data):
+    def shadow_cells(self, type_, value):
         b = self.builder
+        data = self.context.make_array(type_)(self.context, b, value).data
         words = 3 if self.kind in (GlobalAtomic, SharedAtomic) else 2
         start = b.mul(self.number, I64(words))
         cells = [b.gep(data, [b.add(start, I64(i))]) for i in range(words)]
@@ -153,8 +150,9 @@ class Access:
 
     def load(self):
         if self.kind is Local:
-            stored = self.builder.load(self.w_cell)
-            self.any(self.builder.icmp_unsigned("==", stored, ir.Constant(stored.type, 0)))
+            bits = as_bits(self.builder, self.builder.load(self.pointer))
+            unwritten = int.from_bytes([UNWRITTEN] * (bits.type.width // 8))
+            self.any(self.builder.icmp_unsigned("==", bits, ir.Constant(bits.type, unwritten)))
         elif self.kind is not Plain:
             self.any(self.unordered(self.w), self.unordered(self.a))
             if not self.is_global:
@@ -165,9 +163,7 @@ class Access:
 
     def store(self, value):
         b = self.builder
-        if self.kind is Local:
-            b.store(ir.Constant(self.w_cell.type.pointee, 1), self.w_cell)
-        elif self.kind is not Plain:
+        if self.kind not in (Plain, Local):
             old, new = as_bits(b, self.load_item()), as_bits(b, value)
             differs = b.icmp_signed("!=", old, new)
             here = self.in_interval(self.w)

@@ -83,7 +83,8 @@ def sources(folder, name, version, python):
     if not found.exists():
         subprocess.run([python, *words, folder, package], check=True)
         with tarfile.open(next(folder.glob(f"{name}-{version}.tar.gz"))) as archive:
-            archive.extractall(folder, filter="data")
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)
+            archive.extractall(folder)
     return found
 
 
