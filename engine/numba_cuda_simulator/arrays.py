@@ -4,6 +4,7 @@ Shared memory of a batch of blocks is kept as (elements, blocks): the element th
 threads of many blocks read at once is one contiguous row.
 """
 
+import copy
 import functools
 import math
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from .dtypes import INT64, TypedInts, as_intp, common_shape, is_floating, select, stretch
 from .errors import KernelError, LaunchError, UnsupportedError
-from .lanes import ALL, NOBODY, refuse_mixture, union, without
+from .lanes import ALL, refuse_mixture, without
 
 
 class LaneArray:
@@ -290,15 +291,10 @@ class Cells(list):
 
     Where all threads index alike, an element costs no more than a variable. Once threads index
     differently, the elements are rows of a matrix (elements, lanes), so that one take or put serves
-    all threads. `partial` has the elements that some threads have not stored, and the mask of those
-    that have; of a matrix `stored` says it.
+    all threads.
     """
 
-    matrix = lane = stored = None
-
-    def __init__(self, values, partial):
-        super().__init__(values)
-        self.partial = partial
+    matrix = lane = None
 
     def stack(self, shape, dtype):
         """Become a matrix; return it flat, its width, and the number of each lane."""
@@ -307,43 +303,31 @@ class Cells(list):
             for row, value in zip(self.matrix, self, strict=True):
                 row[...] = value
             self[:] = self.matrix
-            if self.partial:
-                self.stored = np.ones(self.matrix.shape, bool)
-                for element, mask in self.partial.items():
-                    self.stored[element] = mask
             self.lane = np.arange(math.prod(shape), dtype=np.int64).reshape(shape)
         return self.matrix.reshape(-1), self.lane.size, self.lane
-
-    def who(self, element):
-        """Return the mask of the threads that have stored an element."""
-        if self.stored is not None:
-            return self.stored[element]
-        return self.partial.get(element, ALL)
-
-    def note(self, element, mask, home):
-        """Note who stores an element; home: all threads of the array."""
-        before = self.partial.get(element, ALL)
-        if before is not ALL and before is not mask:
-            after = self.partial[element] = union(before, mask)
-            if without(home, after) is NOBODY:
-                del self.partial[element]
 
 
 class LocalArray(LaneArray):
     """A thread's own array (registers or local memory): a list of lane values.
 
-    As with variables, a store under the mask that the array was made under overwrites.
+    As with variables, a store under the mask that the array was made under overwrites. `stored`
+    says who has stored each element: another such array, in which a thread that is not here has.
     """
 
     kind = "local"
     writeable = True
+    stored, left = None, 0  # left: of `stored`, how many elements some thread has not stored
 
-    def __init__(self, name, dtype, dims, home, checked):
+    def __init__(self, name, dtype, dims, home, checked=False):
         super().__init__(name, dtype, dims, row_major(dims))
-        start, size = np.zeros((), self.dtype), math.prod(dims)
+        start = np.zeros((), self.dtype)
         poison(start)
-        partial = dict.fromkeys(range(size), NOBODY) if checked else {}
-        self.values, self.home = Cells([start[()]] * size, partial), home
+        self.values = Cells([start[()]] * math.prod(dims))
+        self.home = home
+        if checked:
+            who, size = copy.copy(self), len(self.values)
+            who.values = Cells([np.False_ if home is ALL else ~home] * size)
+            who.dtype, who.left, self.stored = np.dtype(bool), size, who
 
     def shares(self, other):
         return other.values is self.values
@@ -352,15 +336,12 @@ class LocalArray(LaneArray):
         same = isinstance(old, LocalArray) and old.axes == self.axes and old.dtype == self.dtype
         again = same and old.name == self.name and self.place_is(old)  # made anew by the same line
         if again and not self.shares(old):
-            mine, its, partial = self.values, old.values, {}
-            if mine.partial or its.partial:
-                for i in range(len(mine)):
-                    both = without(mask, without(mask, mine.who(i))), without(its.who(i), mask)
-                    if (stored := union(*both)) is not ALL:
-                        partial[i] = stored
-            pairs = zip(its, mine, strict=True)
-            values = (new if new is o else select(mask, new, o) for o, new in pairs)
-            self.values, self.home = Cells(values, partial), ALL
+            pairs = zip(old.values, self.values, strict=True)
+            self.values = Cells(new if new is o else select(mask, new, o) for o, new in pairs)
+            self.home = ALL
+            if self.stored is not None:
+                self.stored.left += old.stored.left
+                self.stored.blend_with(old.stored, mask)
             return self
         return super().blend_with(old, mask)
 
@@ -379,31 +360,29 @@ class LocalArray(LaneArray):
         mask, values = lanes.mask, self.values
         if isinstance(offset, np.ndarray):
             flat, width, lane = values.stack(lanes.shape, self.dtype)
-            offset = offset * width + lane
-            scatter(flat, offset, value, mask)
-            if values.partial:
-                scatter(values.stored.reshape(-1), offset, np.True_, mask)
+            scatter(flat, offset * width + lane, value, mask)
         elif values.matrix is not None:
-            where = True if mask is ALL else mask
-            np.copyto(values[offset], value, where=where)
-            if values.partial:
-                np.copyto(values.stored[offset], True, where=where)
+            np.copyto(values[offset], value, where=True if mask is ALL else mask)
         elif mask is ALL or mask is self.home:
             values[offset] = value
-            values.partial.pop(offset, None)
         else:
             values[offset] = np.where(mask, value, values[offset])
-            values.note(offset, mask, self.home)
+        if not self.all_stored(offset):
+            who = self.stored
+            who.store(lanes, offset, np.True_)
+            if who.values.matrix is None and np.all(who.values[offset]):
+                who.values[offset], who.left = np.True_, who.left - 1
+
+    def all_stored(self, offset):
+        """Tell whether all threads are known to have stored an element."""
+        who = self.stored
+        if who is None or not who.left:
+            return True
+        return not isinstance(offset, np.ndarray) and who.values[offset] is np.True_
 
     def missing(self, lanes, offset):
         """Return the mask of the active threads that load what they have not stored."""
-        values = self.values
-        if isinstance(offset, np.ndarray):
-            _, width, lane = values.stack(lanes.shape, self.dtype)
-            stored = values.stored.reshape(-1)
-            return without(lanes.mask, stored.take(as_intp(offset * width + lane), mode="wrap"))
-        stored = values.who(offset)
-        return NOBODY if stored is lanes.mask else without(lanes.mask, stored)
+        return without(lanes.mask, self.stored.load(lanes, offset))
 
 
 def row_major(dims):

@@ -443,7 +443,7 @@ class SerialMemory(Memory):
             if place is not None:
                 if array.kind == "global":
                     return array.flat[place]
-                if place not in array.values.partial:
+                if array.stored is None or array.stored.values[place]:
                     return array.values[place]
         return Memory.load(self, array, index, site)
 
@@ -454,8 +454,8 @@ class SerialMemory(Memory):
                 same = value.dtype is array.dtype
                 value = value if same else value.astype(array.dtype)
                 (array.values if array.kind == "local" else array.flat)[place] = value
-                if array.kind == "local":
-                    array.values.partial.pop(place, None)
+                if array.kind == "local" and array.stored is not None:
+                    array.stored.values[place] = np.True_
                 return
         Memory.store(self, array, index, value, site)
 

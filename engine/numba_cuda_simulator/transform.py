@@ -694,7 +694,7 @@ class Transformer(Writer):
                 value = known.pop(x.id)
                 nodes += [(y, shown) for y in walk(value)]
                 computed = computed or computed_part(value)
-        if computed is not None:
+        if computed is not None and self.shape_names.keys().isdisjoint(self.parameters):
             refuse_shape(self.site(computed), kind, f"{ast.unparse(computed)} is computed")
 
     # ------------------------------------------------------------------ statements

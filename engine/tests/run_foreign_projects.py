@@ -90,7 +90,7 @@ def sources(folder, name, version, python):
 
 def run(python, cwd, files, report):
     """Run tests under --simt, and write their report."""
-    words = "-m pytest -q -p pytest_simt --simt -p no:cacheprovider -W ignore".split()
+    words = "-m pytest -q -p no:simt -p pytest_simt --simt -p no:cacheprovider -W ignore".split()
     subprocess.run([python, *words, f"--junitxml={report}", *files], cwd=cwd)
 
 
