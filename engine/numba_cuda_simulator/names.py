@@ -175,7 +175,7 @@ class Names:
                 value, (site, kind, _) = value_outside(function, name, 0), lockstep.shapes[name]
                 sizes = value if type(value) is tuple else (value,)
                 if any(type(n) is not int for n in sizes):
-                    refuse_shape(site, kind, f"'{name}' is a {type(value).__name__}, no int")
+                    refuse_shape(site, kind, f"'{name}' is {type(value).__name__}, not int")
             runnable = types.FunctionType(lockstep.code, environment)
             found = self.environments[function] = runnable, lockstep
         return found

@@ -20,7 +20,7 @@ from .dtypes import numpy_dtype
 from .emit import Emitter, Path, Program, Untranslatable
 from .scopes import names, read_before_written
 from .syntax import walk
-from .transform import PREFIX, assign, load_name
+from .transform import PREFIX, assign, is_literal, load_name
 from .watched import CONTEXT, KINDS, STRIDE, UNWRITTEN
 
 VOTES = {  # of a block's threads: the result from how many say yes
@@ -120,17 +120,10 @@ class Kernel(Emitter):
         """Return what an array's shape is, known before the launch."""
         if isinstance(node, ast.Tuple):
             return tuple(map(self.number_or_tuple, node.elts))
-        if isinstance(node, ast.BinOp):
-            left, right = self.number_or_tuple(node.left), self.number_or_tuple(node.right)
-            function = {
-                ast.Add: int.__add__,
-                ast.Sub: int.__sub__,
-                ast.Mult: int.__mul__,
-                ast.FloorDiv: int.__floordiv__,
-            }.get(type(node.op))
-            if function and type(left) is type(right) is int and right:
-                return function(left, right)
-        value = node.value if isinstance(node, ast.Constant) else self.static(node)
+        if is_literal(node):
+            value = eval(compile(ast.unparse(node), "", "eval"))
+        else:
+            value = self.static(node)
         if isinstance(value, tuple) and all(isinstance(n, int) for n in value):
             return value
         if isinstance(value, (bool, Path)) or not isinstance(value, (int, np.integer)):

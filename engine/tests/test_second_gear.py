@@ -135,6 +135,7 @@ FAULTS = {
     "an index beyond the end": ("convolution", "x[i + k]", "x[i + k + 1]"),
     "a negative index": ("game_of_life", "(i + di) % n", "i + di"),
     "a division by zero": ("primes", "d = 2", "d = 0"),
+    "an own element that nobody stored": ("edit_distance", "shape[1] + 1", "shape[1]"),
     "a barrier that some threads miss": (
         "tree_sum",
         BARRIER,
