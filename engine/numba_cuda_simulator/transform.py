@@ -672,18 +672,17 @@ class Transformer(Writer):
         shape = node.args[0] if node.args else shape
         kind, known = ast.unparse(node.func), assigned_once(self.function)
         nodes = [(x, x) for x in walk(shape)] if shape is not None else []
-        sized, known_here, computed = set(), set(), computed_part(shape)
+        sized, other, computed = set(), set(), computed_part(shape)
         for x, shown in nodes:  # grows by the values of variables
             named = getattr(getattr(x, "value", None), "attr", "")
             if isinstance(x, ast.Attribute) and named in ("blockDim", "gridDim"):
                 refuse_shape(self.site(shown), kind, f"{ast.unparse(x)} is known at the launch")
             if getattr(x, "args", ()) and getattr(x.func, "id", "") == "len":
                 sized.add(x.args[0])
-            if getattr(x, "attr", "") == "ndim":
-                known_here.add(x.value)
-            if isinstance(x, (ast.Call, ast.IfExp)):
-                known_here.update(walk(x.test if isinstance(x, ast.IfExp) else x.func))
-            if x in known_here or not isinstance(x, ast.Name):
+            is_ndim = isinstance(x, ast.Attribute) and x.attr == "ndim"
+            no_size = getattr(x, "func", None) or getattr(x, "test", is_ndim and x.value)
+            other.update(walk(no_size) if no_size else ())
+            if x in other or not isinstance(x, ast.Name):
                 continue
             if x.id not in self.locals:
                 self.shape_names[x.id] = self.site(shown), kind, False

@@ -41,12 +41,12 @@ def whole(text):
 def row(code, words):
     """Return a row of a table as a case: the text of its cell, and the message."""
     said, _, hint = words.replace(r"]\(", "](").partition(" <br> ")  # no link
-    site = re.search("«(.+)»", code)
-    number = 3 + code.partition("«")[0].count("⏎")
-    lines = [said, *[f"  {number}: {m[1]}" for m in [site] if m], *[f"  {h}" for h in [hint] if h]]
+    sites = list(re.finditer("«(.+?)»", code))
+    lines = [f"  {3 + code[: m.start()].count('⏎')}: {m[1]}" for m in sites]
+    lines = [said, *lines, *[f"  {h}" for h in [hint] if h]]
     code = code.replace("«", "").replace("»", "").replace(" ⏎ ", "\n    ")
     head, launched, launch = code.partition("; kernel[")
-    text = "    " * bool(site or launched) + head + launched.replace("; ", "\n") + launch
+    text = "    " * bool(sites or launched) + head + launched.replace("; ", "\n") + launch
     return text, "\n".join([*lines, ""])
 
 

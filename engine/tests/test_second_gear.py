@@ -136,16 +136,8 @@ FAULTS = {
     "a negative index": ("game_of_life", "(i + di) % n", "i + di"),
     "a division by zero": ("primes", "d = 2", "d = 0"),
     "an own element that nobody stored": ("edit_distance", "shape[1] + 1", "shape[1]"),
-    "a barrier that some threads miss": (
-        "tree_sum",
-        BARRIER,
-        BARRIER.replace("c", "if t < 9: c", 1),
-    ),
-    "atomics beside a store": (
-        "histogram",
-        "cuda.atomic.add(counts, t, bins[t])",
-        "counts[t] += bins[t]",
-    ),
+    "a barrier that some miss": ("tree_sum", BARRIER, BARRIER.replace("c", "if t < 9: c", 1)),
+    "atomic or store": ("histogram", "cuda.atomic.add(counts, t, bins[t])", "counts[t] += bins[t]"),
 }
 QUICK_FAULTS = {"no barrier after the loads", "a neighbour's result"}
 
