@@ -41,9 +41,9 @@ def whole(text):
 def row(code, words):
     """Return a row of a table as a case: the text of its cell, and the message."""
     said, _, hint = words.replace(r"]\(", "](").partition(" <br> ")  # no link
-    sites = list(re.finditer("«(.+?)»", code))
-    lines = [f"  {3 + code[: m.start()].count('⏎')}: {m[1]}" for m in sites]
-    lines = [said, *lines, *[f"  {h}" for h in [hint] if h]]
+    found = re.finditer("«(.+?)»", code)
+    sites = [f"  {3 + code[: m.start()].count('⏎')}: {m[1]}" for m in found]
+    lines = [said, *sites, *[f"  {h}" for h in [hint] if h]]
     code = code.replace("«", "").replace("»", "").replace(" ⏎ ", "\n    ")
     head, launched, launch = code.partition("; kernel[")
     text = "    " * bool(sites or launched) + head + launched.replace("; ", "\n") + launch

@@ -198,10 +198,8 @@ def test_endless_loop():
         simt.run(kernel, 1, 1, np.zeros(1))
 
 
-@pytest.mark.parametrize("filled", [8, 4])
+@pytest.mark.parametrize("filled", [8, 4], ids=["whole", "too few elements"])
 def test_local_array_and_device_function(filled, monkeypatch):
-    """The function reads what the kernel stores; 4 elements are too few."""
-
     @cuda.jit(device=True)
     def fold(stack, n):
         total = 0
