@@ -367,18 +367,17 @@ class LocalArray(LaneArray):
             values[offset] = value
         else:
             values[offset] = np.where(mask, value, values[offset])
-        if not self.all_stored(offset):
-            who = self.stored
-            who.store(lanes, offset, np.True_)
-            if who.values.matrix is None and np.all(who.values[offset]):
+        who = self.stored
+        if who is not None and who.left and not self.all_stored(offset):
+            whole = mask is ALL or mask is self.home
+            if not whole or isinstance(offset, np.ndarray) or who.values.matrix is not None:
+                who.store(lanes, offset, np.True_)
+            if who.values.matrix is None and (whole or np.all(who.values[offset])):
                 who.values[offset], who.left = np.True_, who.left - 1
 
     def all_stored(self, offset):
         """Tell whether all threads are known to have stored an element."""
-        who = self.stored
-        if who is None or not who.left:
-            return True
-        return not isinstance(offset, np.ndarray) and who.values[offset] is np.True_
+        return not isinstance(offset, np.ndarray) and self.stored.values[offset] is np.True_
 
     def missing(self, lanes, offset):
         """Return the mask of the active threads that load what they have not stored."""

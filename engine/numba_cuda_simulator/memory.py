@@ -245,7 +245,7 @@ class Memory:
         if self.watch is not None:
             if array.kind != "local":
                 value = self.watch.load(array, offset, value, site)
-            elif not array.all_stored(offset):
+            elif array.stored is not None and array.stored.left and not array.all_stored(offset):
                 self.watch.load_local(array, offset, site)
         return typed(value) if array.needs_type else value
 
