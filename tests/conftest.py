@@ -74,7 +74,7 @@ COMPILES = re.compile(r"::\w*(_in_registers|budget|_fit$|cost)\w*$")
 
 # Modules of pyproject.toml's extras, by the names under which they are imported.
 OPTIONAL = frozenset(
-    "IPython autograd cupy greenlet httpx hypothesis ipykernel ipywidgets jupytext matplotlib"
+    "IPython autograd cupy greenlet hatchling httpx hypothesis ipykernel ipywidgets jupytext matplotlib"
     " ml_dtypes mpi4py nbclient nbformat packaging rich starlette threadpoolctl torch uvicorn yaml"
     " z3".split()
 )
