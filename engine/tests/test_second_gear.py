@@ -245,6 +245,12 @@ def test_two_types_stay_in_lockstep():
     assert [k.compiled for k in second_gear.known(kernel.py_func)] == [False]
 
 
+def test_numpy_functions_that_numba_lacks():
+    text = "@cuda.jit\ndef kernel(x):\n    x[0] = np.sqrt(x[0]) + np.sin(x[0])"
+    kernel = run_text(text, {"cuda": cuda, "np": np})["kernel"]
+    assert expect_same(kernel, 1, 2, lambda: [np.ones(1)]).hint == "Use math.sqrt."
+
+
 # --- machine code on disk ---------------------------------------------------------------------
 
 
