@@ -31,7 +31,7 @@ from numba import cuda
 from benchmarks.microscope_kernels import CASES
 from benchmarks.microscope_reasons import REASONS
 from benchmarks.readme import table
-from benchmarks.timing import RESULTS, machine
+from benchmarks.timing import RESULTS, machine, write_whole
 from fa_numba import simt
 from fa_numba.analysis.machine_code import compile_kernel, disassembler_available
 from fa_numba.runtime import arrays
@@ -668,14 +668,14 @@ def write_page(record):
     for name, body in page_tables(record).items():
         pattern = rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)"
         text = re.sub(pattern, lambda m, body=body: f"{m[1]}{body}\n{m[2]}", text, flags=re.DOTALL)
-    PAGE.write_text(text, "utf-8")
+    write_whole(PAGE, text)
 
 
 def report(record, folder):
     """Write microscope.json and the page; print the differences."""
     folder.mkdir(parents=True, exist_ok=True)
     kept = {name: x for name, x in record.items() if name not in DERIVED}
-    (folder / "microscope.json").write_text(as_json(kept) + "\n", "utf-8")
+    write_whole(folder / "microscope.json", as_json(kept) + "\n")
     write_page(record)
     print(f"\nmicroscope · {record['machine']}\n{record['note']}")
     for row in record["rows"]:

@@ -22,16 +22,12 @@ from benchmarks.bench_serving import (
     make_model,
 )
 from benchmarks.timing import save_each
-from fa_numba.runtime import arrays
 
 BATCHES = 1, 4, 16, 64, 256
 BRANCHES = 64  # answers at a time, where no batch is given
 
 
 def main():
-    if not arrays.gpu_available():
-        print("serving_gpu: needs a GPU")
-        return
     models = itertools.product(SIZES, ("float32", "float16"))
     parts = {f"{size} model, {dtype}": partial(answers, size, dtype) for size, dtype in models}
     parts["batching and load"] = batching_and_load

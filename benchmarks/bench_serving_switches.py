@@ -26,7 +26,6 @@ from fa_numba.language_model.model import Config
 from fa_numba.language_model.server import Engine
 from fa_numba.language_model.server.ngram_drafter import NGramDrafter
 from fa_numba.language_model.train import Recipe, Trainer
-from fa_numba.runtime import arrays
 
 REQUESTS, ROUNDS, OWN = 300, 3, 12  # tokens of a prompt that are its own
 WARM_UPS = 2
@@ -54,9 +53,6 @@ class Reply(NamedTuple):
 
 
 def main():
-    if not arrays.gpu_available():
-        print("serving_switches: needs a GPU; serving_switches_cpu does not")
-        return
     import cupy
 
     start = time.perf_counter()

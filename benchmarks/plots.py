@@ -4,6 +4,7 @@ Run it as `python -m benchmarks.plots`; `python -m benchmarks` does so after it 
 measured rows are drawn.
 """
 
+import io
 import json
 import re
 from pathlib import Path
@@ -28,6 +29,7 @@ from fa_numba.figures.style import (
     plain,
 )
 from fa_numba.figures.themes import SVG_STYLE
+from fa_numba.language_model.checkpoint import replacing
 from fa_numba.workbook.ladder import LIBRARY, RUNGS
 
 PLOTS = Path(__file__).parents[1] / "docs" / "plots"
@@ -378,11 +380,14 @@ def write(folder=PLOTS, suffix="svg"):
             picture = draw()
             if picture is not None:
                 options = {"metadata": {"Date": None}} if suffix == "svg" else {"dpi": 110}
-                picture.savefig(file := folder / f"{name}.{suffix}", **options)
-                if suffix == "svg":
-                    text = _one_line_for_each_part(file.read_text(encoding="utf-8"))
-                    text = text.replace("</style>", f"{SVG_STYLE}</style>", 1)
-                    file.write_text(text, encoding="utf-8", newline="\n")
+                drawn = io.BytesIO()
+                picture.savefig(drawn, format=suffix, **options)
+                with replacing(folder / f"{name}.{suffix}") as file:
+                    if suffix == "svg":
+                        text = _one_line_for_each_part(drawn.getvalue().decode())
+                        text = text.replace("</style>", f"{SVG_STYLE}</style>", 1)
+                        drawn = io.BytesIO(text.encode())
+                    file.write(drawn.getvalue())
 
 
 def _one_line_for_each_part(svg):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.timing import RESULTS
+from benchmarks.timing import RESULTS, write_whole
 from fa_numba.distributed import LAYOUTS, prediction
 from fa_numba.workbook.ladder import LIBRARY
 from fa_numba.workbook.tables import as_markdown
@@ -801,7 +801,7 @@ def rendered(name, text):
 def write():
     for name in DOCUMENTS:
         path = ROOT / name
-        path.write_text(rendered(name, path.read_text()))
+        write_whole(path, rendered(name, path.read_text()))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fa_numba.language_model.checkpoint import replacing
 from fa_numba.workbook.tables import as_json
 
 RESULTS = Path(__file__).parent / "results"
@@ -80,6 +81,12 @@ def _version(package):
         return "none"
 
 
+def write_whole(path, text):
+    """Write a file as a whole: an interrupted run leaves the one from before."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
 def save_each(question, parts, *, note="", on=None):
     """Measure one part after the other and save after each: a run that ends early keeps its rows.
 
@@ -131,7 +138,7 @@ def save(question, rows, *, note="", on=None, show=None):
         "note": note,
         "rows": rows,
     }
-    (folder / f"{question}.json").write_text(as_json(record) + "\n", encoding="utf-8")
+    write_whole(folder / f"{question}.json", as_json(record) + "\n")
     print(f"\n{question} · {record['machine']}\n{note}")
     for row in rows if show is None else show:
         print("  " + "  ".join(f"{key} {value}" for key, value in row.items()))

@@ -2,6 +2,7 @@
 
 import numba_cuda_simulator  # noqa: F401  # isort: skip: gives names of Numba where there is none
 from fa_numba.runtime import numpy_names  # noqa: F401  # isort: skip: before anything compiles
+from fa_numba.runtime import simulator_options  # noqa: F401  # isort: skip: before any kernel
 from fa_numba import masks as masks
 from fa_numba import simt
 from fa_numba.checks.names import no_such_name

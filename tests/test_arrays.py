@@ -1,6 +1,9 @@
 """arrays: the array decides where a kernel runs. Tests that need a GPU are in test_gpu."""
 
+import os
+import subprocess
 import sys
+import textwrap
 import types
 
 import numpy as np
@@ -291,6 +294,25 @@ def test_backend_says_where_and_why(monkeypatch):
 
     monkeypatch.setattr(arrays.config, "ENABLE_CUDASIM", 1)
     assert "NUMBA_ENABLE_CUDASIM" in str(fa_numba.backend())
+
+
+def test_with_numbas_own_simulator():
+    """It hides any GPU, and knows few options of cuda.jit; kernels run on the CPU engine."""
+    program = """
+        import numpy as np
+        import fa_numba
+        from fa_numba import reference
+        assert "NUMBA_ENABLE_CUDASIM" in fa_numba.backend().reason
+        q = np.random.default_rng(0).standard_normal((1, 9, 2, 8), np.float32)
+        options = {"causal": True, "dropout_p": 0.25}
+        out, _ = fa_numba.flash_attn_v2(q, q, q, **options)
+        want, _ = reference.attention(q, q, q, **options)
+        np.testing.assert_allclose(out, want, rtol=0, atol=1e-5)
+    """
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)]
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("shape, step", [((1, 2, 1, 5), 1), ((2, 1, 4), 1), ((1, 2, 1, 8), 2)])

@@ -1,9 +1,13 @@
 """Masks and scores of the user's: read, bounded by intervals, differentiated, written out."""
 
+import contextlib
 import gc
 import itertools
 import math
+import numbers
+import operator
 import random
+import sys
 import weakref
 
 import numpy as np
@@ -309,7 +313,72 @@ def outer():
     return mask
 
 
+class Helpers:
+    """Of a user's: its methods are called as they are written."""
+
+    @staticmethod
+    def same(m, n):
+        return m is n or n < 2
+
+    def of_type(self, m, n):
+        return n <= m if type(m) is int else n < 2
+
+    def of_class(self, m, n):
+        return n <= m if isinstance(m, int) else n < 2
+
+    def __call__(self, b, h, m, n):
+        return self.same(m, n)
+
+
+def matched(b, h, m, n):
+    match m:
+        case int():
+            return n <= m
+    return n < 2
+
+
+def attempt(what, otherwise="n < 2"):
+    """A mask that goes on after what is refused."""
+    return changes(f"try: {what}\n    except Exception: return {otherwise}", lists=[[1, 2]])
+
+
+def suppressed(b, h, m, n):
+    with contextlib.suppress(TypeError):
+        return int(m) > n
+    return n < 2
+
+
+numbers_in_turn = itertools.count()
+
 REFUSED = {
+    "is, in a method": (lambda b, h, m, n: Helpers.same(m, n), (), r"got `is` \(same in .*, line"),
+    "is, in an object": (Helpers(), (), r"got `is` \(same in .*, line"),
+    "is of operator": (lambda b, h, m, n: operator.is_(m, n), (), r"got `is` \(<lambda> in"),
+    "a type, in a method": (
+        lambda b, h, m, n: Helpers().of_type(m, n), (), r"of a number: type \(of_type in .*, line"),
+    "a class, in a method": (
+        lambda b, h, m, n: Helpers().of_class(m, n), (), r"isinstance \(of_class in .*, line"),
+    "an abstract class": (
+        lambda b, h, m, n: isinstance(m, numbers.Real), (), r"isinstance \(<lambda> in .*sions.py"),
+    "a pattern of a class": (matched, (), r"isinstance \(matched in .*, line"),
+    "an int, in try": (attempt("return int(m) < n"), (), "must not turn a number into an int"),
+    "a key, in try": (attempt("return {0: 5}[h] > n"), (), "no key of a set"),
+    "an index, in try": (attempt("return lists[0][h] > n"), (), "must index arrays"),
+    "a text, in try": (attempt("return f'{m:>3}' == '  3'"), (), "must not make a text"),
+    "an int, suppressed": (suppressed, (), "must not turn a number into an int"),
+    "a random number": (lambda b, h, m, n: random.random() < 0.5, (), "got a random number"),
+    "another number in turn": (
+        lambda b, h, m, n: m - n < next(numbers_in_turn), (),
+        r"the same in each call, .*iterator\? \(<lambda> in .*sions.py, line"),
+    "an assertion": (
+        changes("assert m >= 0, 'no'"), (), r"AssertionError\('no'\) for \(m < 0\) \(mask"),
+    "the other remainder": (lambda b, h, m, n: math.remainder(m, 3) < n, (), "got remainder"),
+    "a key function": (
+        lambda b, h, m, n: min((m, n), key=abs) < 3, (), r"parameters: min\(\) got .* 'key' \("),
+    "an attribute of a function": (
+        lambda b, h, m, n: np.logical_and.reduce([n <= m]), (), r"no attribute 'reduce' \("),
+    "two numbers": (lambda b, h, m, n: math.log(m + 2, 2) < n, (), "give log one number.*got 2"),
+    "a power modulo": (lambda b, h, m, n: pow(m, 2, 7) < n, (), "powers of 1 to 4, got 2 modulo 7"),
     "a new attribute": (changes("m.w = 3"), (), r"to an attribute, got .w \(mask in .*, line 2"),
     "an attribute of ours": (changes("m.node = n"), (), "attribute, got .node"),
     "an attribute of an array": (changes("x[0].shape = 3"), (DOCUMENTS,), "attribute, got .shape"),
@@ -364,6 +433,56 @@ REFUSED = {
     "an array of words": (
         lambda b, h, m, n, x: m, (np.array(["w"]),), r"mask_args\[0\] .* got ndarray of <U1"),
 }  # fmt: skip
+
+
+ALLOWED = {
+    "a type of its own": (lambda b, h, m, n: n <= m if isinstance(int, type) else n < 2),
+    "a type of a type": (lambda b, h, m, n: n <= m if type(int) is type else n < 2),
+    "the class of an object": (lambda b, h, m, n: n <= m if type(SAME) is dict else n < 2),
+    "a list of numbers": (lambda b, h, m, n: max([n - m, -1]) <= 0),
+    "the divisor of divmod": (lambda b, h, m, n: divmod(n, m + 1)[0] <= 0 < divmod(9, n + 1)[0]),
+    "an iterator": (lambda b, h, m, n: min(m - n + x for x in range(3)) >= 0),
+    "a scalar of NumPy": (lambda b, h, m, n: n - m <= np.int64(0)),
+    "its bool": (lambda b, h, m, n: np.True_ & (n <= m)),
+    "a float's power": (lambda b, h, m, n: (n - m) ** 2.0 * np.sqrt(1) <= 0.5 or n < m),
+}
+
+
+@pytest.mark.parametrize("what", ALLOWED)
+def test_what_is_a_mask(what):
+    mask = trace(ALLOWED[what], "mask", "b h m n")
+    given = {"int32": int, "float32": float}
+    exec(source_of(mask, "mask", "b h m n"), given)
+    for m, n in itertools.product(range(5), repeat=2):
+        assert bool(given["mask"](0, 0, m, n, ())) == (n <= m) == bool(ALLOWED[what](0, 0, m, n))
+
+
+def test_a_zero_has_a_sign():
+    """Equal numbers, which are kept as keys, and other functions."""
+    found = []
+    for zero in (-0.0, 0.0):
+        score = trace(lambda s, b, h, m, n, z=zero: math.copysign(s, z), "score", "s b h m n")
+        given = {"float32": float, "math": math}
+        exec(source_of(score, "score", "s b h m n"), given)
+        found.append(given["score"](2.0, 0, 0, 0, 0, ()))
+    assert found == [-2.0, 2.0]
+
+
+def test_a_profiler_goes_on():
+    """A function is watched by the hook that a profiler has, and gives it back."""
+    seen = []
+
+    def look(*what):
+        seen.append(what)
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        trace(lambda b, h, m, n: n <= m + 77, "mask", "b h m n")
+        after = sys.getprofile()
+    finally:
+        sys.setprofile(before)
+    assert after is look and seen
 
 
 @pytest.mark.parametrize("what", REFUSED)

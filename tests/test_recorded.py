@@ -1,11 +1,13 @@
 """Recorded measurements and the tables of the lessons."""
 
 import json
+import os
 import time
 from pathlib import Path
 
 import pytest
 
+import benchmarks.__main__ as benchmarks
 from benchmarks import timing
 from fa_numba.workbook.recorded import recorded, recorded_rows, say, table
 from fa_numba.workbook.tables import as_json
@@ -90,6 +92,35 @@ def test_every_record_is_written_so():
     for path in records:
         text = path.read_text(encoding="utf-8")
         assert text == as_json(json.loads(text)) + "\n", path
+
+
+def test_questions_on_a_cpu_are_those_with_a_record_of_one():
+    """`python -m benchmarks` says of all others that they need a GPU, where there is none."""
+    records = timing.RESULTS.glob("*.json")
+    machines = {path.stem: json.loads(path.read_text("utf-8"))["machine"] for path in records}
+    on_a_gpu = {name for name, machine in machines.items() if "NVIDIA" in machine}
+    assert {*benchmarks.ON_A_CPU} == {*benchmarks.QUESTIONS} - on_a_gpu
+
+
+def test_without_a_gpu_a_question_is_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(benchmarks.arrays, "gpu_available", lambda: False)
+    monkeypatch.setattr(benchmarks.readme, "write", lambda: pytest.fail("nothing was asked"))
+    benchmarks.main(["softmax", "serving_gpu"])
+    assert capsys.readouterr().out == "softmax: needs a GPU\nserving_gpu: needs a GPU\n"
+
+
+def test_an_interrupted_run_leaves_no_half_of_a_record(monkeypatch, tmp_path):
+    def interrupt(*names):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(timing, "RESULTS", tmp_path)
+    timing.save("speed", [{"ms": 1}], on="A CPU")
+    before = (tmp_path / "speed.json").read_text(encoding="utf-8")
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        timing.save("speed", [{"ms": 2}], on="A CPU")
+    assert [x.name for x in tmp_path.iterdir()] == ["speed.json"]
+    assert (tmp_path / "speed.json").read_text(encoding="utf-8") == before
 
 
 def test_parts_are_saved_one_after_the_other(monkeypatch, tmp_path):

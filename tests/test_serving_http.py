@@ -174,6 +174,14 @@ BAD = {
     "best of a stream": ({"best_of": 2, "stream": True}, "best_of", "in a stream"),
     "echo": ({"echo": 1}, "echo", "true or false"),
     "penalty": ({"presence_penalty": 1}, "presence_penalty", "not supported"),
+    "penalty false": ({"frequency_penalty": False}, "frequency_penalty", "must be 0 or null"),
+    "penalty text": ({"frequency_penalty": "0"}, "frequency_penalty", "must be 0 or null"),
+    "bias false": ({"logit_bias": False}, "logit_bias", "must be {} or null"),
+    "temperature false": ({"temperature": False}, "temperature", "number"),
+    "infinite": ('{"prompt": "a", "temperature": 1e999}', "temperature", "from 0 to 2"),
+    "minus infinity": ('{"prompt": "a", "top_p": -Infinity}', "top_p", "from 0 to 1"),
+    "seed false": ({"seed": False}, "seed", "integer"),
+    "token true": ({"prompt": [True]}, "prompt", "one list of tokens"),
     "unknown": ({"mx_tokens": 5}, "mx_tokens", "no field"),
     "seed": ({"seed": 1.5}, "seed", "integer"),
     "user": ({"user": 7}, "user", "string"),
@@ -524,6 +532,29 @@ def test_a_full_queue_refuses_with_429():
     assert_empty(engine)
 
 
+def test_more_prompts_than_can_wait_are_no_reason_to_ask_again():
+    with serving(make_engine(max_waiting=2)) as address:
+        for number, status in ((2, 200), (3, 400)):
+            body = {"prompt": ["a"] * number, "max_tokens": 1}
+            reply = httpx.post(f"{address}/v1/completions", json=body, timeout=60)
+            assert reply.status_code == status
+    error = reply.json()["error"]
+    assert error["param"] == "prompt"
+    assert "at most 2 prompts, which --queue of the server allows, got 3" in error["message"]
+
+
+def test_a_server_that_stops_says_so_with_503(monkeypatch):
+    begun, start = [], background.Background.start
+    monkeypatch.setattr(
+        background.Background, "start", lambda self: begun.append(self) or start(self)
+    )
+    with serving(make_engine()) as address:
+        begun[0].stop_soon()
+        reply = httpx.post(f"{address}/v1/completions", json=GREEDY)
+    assert reply.status_code == 503 and reply.headers["retry-after"] == "1"
+    assert reply.json()["error"]["type"] == "server_error"
+
+
 def test_a_step_that_fails_ends_its_requests_and_no_more():
     engine = make_engine()
     run = engine.model.run
@@ -536,6 +567,7 @@ def test_a_step_that_fails_ends_its_requests_and_no_more():
     with serving(engine) as address:
         reply = httpx.post(f"{address}/v1/completions", json=GREEDY)
         assert reply.status_code == 500 and reply.json()["error"]["type"] == "server_error"
+        assert "retry-after" not in reply.headers
         reply = httpx.post(f"{address}/v1/completions", json=GREEDY)
         want = text_of("Hello there", max_tokens=20, temperature=0)
         assert reply.json()["choices"][0]["text"] == want
@@ -628,6 +660,10 @@ def test_the_command_serves_until_it_is_interrupted():
         (["--gpu", "--kv-dtype", "fp8"], "--kv-dtype fp8 needs --float16 with --gpu"),
         (["--untrained", "--pages", "0"], "--pages must be at least 1, got 0"),
         (["--untrained", "--host-pages", "-1"], "--host-pages must be at least 0, got -1"),
+        (
+            ["--untrained", "--host-pages", "1000000000"],
+            "--host-pages * --page-size must be at most 2**31",
+        ),
         (["--untrained", "--rows", "5"], "--rows must be more than --batch = 64"),
         (["--untrained", "--blas-threads", "0"], "--blas-threads must be at least 1, got 0"),
         (["--untrained", "--draft-tokens", "64"], "--draft-tokens must be at most 63, got 64"),
@@ -658,6 +694,9 @@ def test_the_small_model_of_the_command_has_learned_the_same_text(monkeypatch, t
     assert isinstance(drafter, ModelDrafter) and (drafter.tokens, drafter.width) == (6, 1)
     with pytest.raises(serve.BadRequest, match="--draft-model must have learned the text of"):
         serve._drafter(options, Characters.of("other letters"))
+    options.batch = 0
+    with pytest.raises(ValueError, match="max_branches must be at least 1, got 0"):
+        serve._drafter(options, CHARACTERS)
 
 
 @pytest.mark.parametrize("option", [["--topk-pages", "4"], ["--kv-dtype", "fp8"]])

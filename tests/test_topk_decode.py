@@ -126,6 +126,8 @@ def test_all_pages_are_all_keys(rng, page_size, heads, kv_heads, attend):
     got = topk_decode(q, *caches, *bounds, *tables, 37, softmax_scale=0.7, **attend)
     exact = [np.nan_to_num(x) for x in caches]
     assert_defined(got, reference.paged_attention, q, *exact, *tables, softmax_scale=0.7)
+    more = topk_decode(q, *caches, *bounds, *tables, 10**40, softmax_scale=0.7, **attend)
+    assert_equal(more, got)
 
 
 @pytest.mark.parametrize("num_top_pages", [1, 2, 5])

@@ -270,7 +270,11 @@ def relu(s, b, h, q, kv):
     return torch.nn.functional.relu(s)
 
 
-@pytest.mark.parametrize("function", [unknown, attribute, endless, relu])
+def of_integers(s, b, h, q, kv):
+    return s.to(torch.int) * 1.0
+
+
+@pytest.mark.parametrize("function", [unknown, attribute, endless, relu, of_integers])
 def test_what_cannot_be_read_is_refused_with_the_line(function):
     q, k, v = tensors(*[(1, 1, 8, 8)] * 3)
     line = function.__code__.co_firstlineno + 1

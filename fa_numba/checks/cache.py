@@ -639,11 +639,11 @@ def _require_slots_fit(product, num_slots):
 # Page pools, sequences and tokens
 
 
-def check_pool(num_pages, page_size) -> tuple:
-    """Return the sizes of a page pool as ints."""
-    num_pages = integer("num_pages", num_pages, at_least=1)
-    page_size = integer("page_size", page_size, at_least=1)
-    _require_slots_fit("num_pages * page_size", num_pages * page_size)
+def check_pool(num_pages, page_size, names=("num_pages", "page_size")) -> tuple:
+    """Return the sizes of a page pool as ints; `names` are those of the caller's arguments."""
+    num_pages = integer(names[0], num_pages, at_least=1)
+    page_size = integer(names[1], page_size, at_least=1)
+    _require_slots_fit(" * ".join(names), num_pages * page_size)
     return num_pages, page_size
 
 

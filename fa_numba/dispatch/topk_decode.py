@@ -63,6 +63,7 @@ def topk_decode(
     on_cpu = arrays.library_of(q) == "numpy"
     bound, choose = (_scores_in_numpy, _top_pages_in_numpy) if on_cpu else (page_scores, top_pages)
     scores = bound(q, k_min, k_max, block_table, seq_lens, page_size)
+    num_top_pages = min(num_top_pages, scores.shape[2] + 1)  # an int32 holds it
     tables = choose(scores, block_table, seq_lens, page_size, num_top_pages)
     rows = q.reshape(-1, 1, q.shape[2] // num_kv_heads, head_dim)
     caches = [_pages_of_one_head(x) for x in (k_cache, v_cache)]

@@ -32,6 +32,8 @@ def const(value) -> Node:
         return Node("const", (value,), "bool")
     if isinstance(value, int):
         return Node("const", (value,), "int")
+    if not value and math.copysign(1, value) < 0:  # -0.0 is equal to 0.0, and another number
+        return Node("neg", (const(0.0),), "float")
     return Node("const", (float(value),), "float")
 
 

@@ -9,7 +9,6 @@ of its own, and may repeat something a fixed number of times.
 from __future__ import annotations
 
 import builtins
-import dis
 import functools
 import inspect
 import math
@@ -21,13 +20,20 @@ import numpy as np
 
 from fa_numba.expressions import nodes
 from fa_numba.expressions.nodes import Node, const, make
+from fa_numba.expressions.unseen import (
+    Unassignable,
+    Watched,
+    assigned_outside,
+    builtins_of,
+    is_ours,
+    place_of,
+)
 
 MAX_QUESTIONS = 64  # for a truth value in one run
 MAX_PATHS = 512  # of "and", "or" and conditions in one function
 ENDLESS = "does a loop end only for some m or n?"
 MODULES = ("math", "numpy", "torch")  # whose functions are known, by name
 OURS = re.compile(r"(?:object of type )?'(?:Symbol|Array)'(?: object)?")  # in a message of Python's
-OF_OBJECTS = "id", "isinstance", "type"  # builtins
 KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float"}  # of a dtype
 
 
@@ -95,58 +101,39 @@ class Trace:
     def place(self):
         """Where in the user's function, for an error: the innermost frame that is not of ours."""
         frame = sys._getframe(1)
-        while frame and _is_ours(frame):
+        while frame and is_ours(frame):
             frame = frame.f_back
-        return "" if frame is None else _place(frame.f_code, frame.f_lasti)
+        return "" if frame is None else place_of(frame.f_code, frame.f_lasti)
 
     def refusal_of(self, error):
         """For what Python itself refuses to do with our objects, such as ``m @ n``; else None."""
-        if not any(x in str(error) for x in ("'Symbol'", "'Array'", "read-only")):
+        reason, place = str(error), _place_of_error(error)
+        of_ours = getattr(getattr(error, "obj", None), "__module__", None) == __name__
+        called = reason.partition("() ")[0] in KNOWN and isinstance(error, TypeError)
+        if not (of_ours or called or re.search("'Symbol'|'Array'|read-only", reason)):
             return None
-        reason, place, at = str(error), "", error.__traceback__
-        if "unhashable" in reason:
-            reason = "a number is no key of a set or a dict; `h in (0, 2)` is there"
         reason = OURS.sub(lambda x: "a number" if "Symbol" in x[0] else "an array", reason)
-        while at:
-            if not _is_ours(at.tb_frame):
-                place = _place(at.tb_frame.f_code, at.tb_lasti)
-            at = at.tb_next
         return TypeError(f"{self.name} must only compute with its parameters: {reason}{place}")
 
-
-def _is_ours(frame):
-    name = str(frame.f_globals.get("__name__", ""))
-    return name.startswith((__name__.rpartition(".")[0], "torch."))
-
-
-def _place(code, last):
-    """The place of an instruction of a function."""
-    line, _, column, _ = list(code.co_positions())[last // 2]
-    column = f", column {column + 1}" if column is not None else ""
-    return f" ({code.co_name} in {code.co_filename}, line {line}{column})"
+    def no_value(self, error):
+        """For what the user's function raises in one of the ways through its conditions."""
+        conditions = ", ".join(
+            nodes.described(x if answer else make("not", x)) for x, answer in self.asked.items()
+        )
+        return ValueError(
+            f"{self.name} must have a value whatever its conditions are, got {error!r:.90} for "
+            f"{conditions:.90}{_place_of_error(error)}"
+        )
 
 
-class Unassignable:
-    """What a function computes with, and does not change."""
-
-    __slots__ = ()
-
-    def __setattr__(self, name, value=None):
-        self.trace.refuse(f"must not assign to an attribute, got .{name}")
-
-    def __setitem__(self, index, value=None):
-        self.trace.refuse("must not assign to an element")
-
-    __delattr__, __delitem__ = __setattr__, __setitem__
-
-    def __repr__(self):
-        if not _is_ours(sys._getframe(1)):  # the user's `print`, `str`, or formatted string
-            self.trace.refuse("must not make a text of a number")
-        return f"<{type(self).__name__}>"
-
-    def _keep(self, **attributes):
-        for name, value in attributes.items():
-            object.__setattr__(self, name, value)
+def _place_of_error(error):
+    """The innermost place of the user's where it was raised."""
+    place, at = "", error.__traceback__
+    while at:
+        if not is_ours(at.tb_frame):
+            place = place_of(at.tb_frame.f_code, at.tb_lasti)
+        at = at.tb_next
+    return place
 
 
 def symbol_of(trace, x):
@@ -175,7 +162,6 @@ class Symbol(Unassignable):
 
     __slots__ = ("trace", "node")
     __array_ufunc__ = None  # NumPy leaves an operator of ours to us
-    __hash__ = None
 
     def __init__(self, trace, node):
         self._keep(trace=trace, node=node)
@@ -195,6 +181,9 @@ class Symbol(Unassignable):
     def __divmod__(self, other):
         return self // other, self % other
 
+    def __rdivmod__(self, other):
+        return other // self, other % self
+
     def __abs__(self):
         return self.trace.made("abs", self.node)
 
@@ -205,14 +194,15 @@ class Symbol(Unassignable):
             self.trace.refuse("must not have the bits of a float: ~")
         return self.trace.made("sub", const(-1), self.node)
 
-    def __pow__(self, power):
+    def __pow__(self, power, modulus=None):
         if isinstance(power, Symbol):
             return self.__rpow__(power)
-        if power not in (1, 2, 3, 4):
-            self.trace.refuse(f"must have powers of 1 to 4, got {power!r}")
-        product = self
-        for _ in range(power - 1):
-            product = product * self
+        if modulus is not None or power not in (1, 2, 3, 4):
+            got = power if modulus is None else f"{power!r} modulo {modulus!r}"
+            self.trace.refuse(f"must have powers of 1 to 4, got {got}")
+        product = base = self * type(power)(1)  # a float to the power 2.0 is one
+        for _ in range(int(power) - 1):
+            product = product * base
         return product
 
     def __index__(self):
@@ -326,15 +316,16 @@ def library(trace):
     """The functions that stand for those of Python, math, NumPy and PyTorch, and for methods."""
 
     def known(op):
-        def function(*args):
-            args = [symbol_of(trace, x) for x in args]
-            return trace.made(op, *args)
+        def function(x, *more):
+            if len(more) != (op == "copysign"):
+                trace.refuse(f"must give {op} one number, copysign two, got {1 + len(more)}")
+            return trace.made(op, *(symbol_of(trace, y) for y in (x, *more)))
 
         return function
 
     def least_or_most(op):
         def function(*args):
-            first, *others = (symbol_of(trace, x) for x in args)
+            first, *others = (symbol_of(trace, x) for x in (args[0] if len(args) == 1 else args))
             for x in others:
                 first = trace.made(op, first, x).node
             return Symbol(trace, first)
@@ -360,6 +351,8 @@ def library(trace):
 
     def to(x, kind=None, *, dtype=None, **_):
         x, kind = symbol_of(trace, x), _kind_of(kind if dtype is None else dtype)
+        if kind is None:
+            trace.refuse("must turn a number into a number, got another dtype")
         if kind == "float":
             return Symbol(trace, nodes.as_float(x))
         if kind == "int" and x.kind == "float":
@@ -411,6 +404,9 @@ def library(trace):
         "new_ones": full(1.0),
         "new_zeros": full(0.0),
     }
+    for name, function in (more | plain).items():
+        if callable(function):
+            function.__qualname__ = name  # Python names it where it is called with other arguments
     return plain, plain | more
 
 
@@ -424,10 +420,11 @@ class Module(Unassignable):
         self._keep(trace=trace, _name=name, _functions=functions)
 
     def __getattr__(self, name):
-        if name not in self._functions:
-            known = getattr(sys.modules[self._name], name, None)
-            if type(known).__name__ == "dtype":
-                return known
+        known = getattr(sys.modules[self._name], name, None)
+        of_numpy = known if isinstance(known, type) else type(known)
+        if type(known).__name__ == "dtype" or issubclass(of_numpy, np.generic):
+            return known  # `torch.float` is a dtype, and `float` a method of its tensors
+        if name not in self._functions or known is math.remainder:
             there = [x for x in sorted(self._functions) if hasattr(sys.modules[self._name], x)]
             self.trace.refuse(f"must use of {self._name} only {', '.join(there)}, got {name}")
         return self._functions[name]
@@ -444,7 +441,7 @@ def on_symbols(function, trace, made=None):
         return function
     if function in made:
         return made[function]
-    for message, place in _unseen(function.__code__, function.__code__.co_freevars):
+    for message, place in assigned_outside(function.__code__, function.__code__.co_freevars):
 
         def refuse(*args, message=message, place=place, **keywords):
             trace.refuse(message, place)
@@ -452,9 +449,8 @@ def on_symbols(function, trace, made=None):
         made[function] = refuse
         return refuse
     plain, functions = library(trace)
-    objects = {name: _of_objects(trace, getattr(builtins, name)) for name in OF_OBJECTS}
     # a function looks for builtins where its globals say when it is made
-    seen = {**function.__globals__, "__builtins__": vars(builtins) | plain | objects}
+    seen = {**function.__globals__, "__builtins__": vars(builtins) | plain | builtins_of(trace)}
     copy = types.FunctionType(
         function.__code__, seen, function.__name__, function.__defaults__, None
         if function.__closure__ is None
@@ -494,8 +490,11 @@ def on_symbols(function, trace, made=None):
 
 
 def _is_of_math(value):
-    """Whether a known module has this function: `from torch import where`."""
-    name = getattr(value, "__name__", None)
+    """Whether a known module has this function: `from torch import where`.
+
+    `math.remainder` rounds to the nearest number and is not `%`, as those of others are.
+    """
+    name = None if value is math.remainder else getattr(value, "__name__", None)
     if not isinstance(value, (types.BuiltinFunctionType, np.ufunc)) or name not in KNOWN:
         return False
     return any(getattr(sys.modules.get(x), name, None) is value for x in MODULES)
@@ -520,38 +519,6 @@ def _captured(trace, array):
     if not array.shape:  # a tensor without axes is an argument with one
         return Symbol(trace, Node("load", (position, const(0)), kind))
     return Array(trace, position, tuple(array.shape), kind)
-
-
-def _of_objects(trace, function):
-    """A builtin that would say something about our symbols, and not about numbers."""
-
-    def of_others(*args):
-        if isinstance(args[0] if args else None, Unassignable):
-            trace.refuse(f"must not ask for the type or identity of a number: {function.__name__}")
-        return function(*args)
-
-    return of_others
-
-
-def _unseen(code, outer):
-    """Find what symbols do not see of a function: a message and a place for each.
-
-    It assigns to globals, or to variables `outer` of functions around it; it compares two numbers
-    by `is`. On the right of `is` may stand what surely is none of them: None, or a global.
-    """
-    no_number = False
-    for x in dis.get_instructions(code):
-        kind = x.opname.partition("_")[2] if x.opname.startswith(("STORE_", "DELETE_")) else ""
-        if kind == "GLOBAL" or (kind == "DEREF" and x.argval in outer):
-            message = f"must not assign to a variable outside of it, got {x.argval}"
-            yield message, _place(code, x.offset)
-        if x.opname == "IS_OP" and not no_number:
-            yield "must compare numbers by == and !=, got `is`", _place(code, x.offset)
-        found = x.opname.startswith(("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_ATTR"))
-        no_number = found or (x.opname == "LOAD_CONST" and not isinstance(x.argval, (int, float)))
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            yield from _unseen(inner, outer)
 
 
 def _names(code):
@@ -625,7 +592,7 @@ def meaning(x, captured=None):
     if isinstance(x, functools.partial):
         return meaning((x.func, x.args, tuple(x.keywords.items())), captured)
     if isinstance(x, (bool, int, float, str, np.generic)) or x is None:
-        return type(x), x
+        return type(x), x or repr(x)  # 0.0 and -0.0 are equal, and not the same
     if isinstance(x, (types.ModuleType, types.BuiltinFunctionType, type)):
         return x
     if captured is not None and _is_array(x):
@@ -644,6 +611,8 @@ def _trace(function, name, first, arguments, captured=None):
             f"{name} must be a function of {', '.join(first)}, got {type(function).__name__}"
         )
     _check_parameters(function, name, first, arguments)
+    of = getattr(inspect.unwrap(function), "__code__", None)
+    place = f" ({of.co_name} in {of.co_filename}, line {of.co_firstlineno})" if of else ""
     count = 0
 
     def build(answers):
@@ -656,7 +625,9 @@ def _trace(function, name, first, arguments, captured=None):
             )
         run = Trace(name, answers, captured, len(arguments))
         try:
-            result = on_symbols(function, run)(*_symbols(run, first, arguments))
+            copy, given = on_symbols(function, run), tuple(_symbols(run, first, arguments))
+            with Watched(run):
+                result = copy(*given)
         except RecursionError:
             raise ValueError(f"{name} must not call itself without end") from None
         except Exception as error:
@@ -664,11 +635,12 @@ def _trace(function, name, first, arguments, captured=None):
                 raise run.refused from None
             if refusal := run.refusal_of(error):
                 raise refusal from None
+            if run.asked:
+                raise run.no_value(error) from error
             raise
+        if run.refused:  # and the function went on: `except`, `suppress`
+            raise run.refused
         if not isinstance(result, (Symbol, bool, int, float, np.generic)):
-            where = inspect.unwrap(function)
-            of = getattr(where, "__code__", None)
-            place = f" ({of.co_name} in {of.co_filename}, line {of.co_firstlineno})" if of else ""
             got = "None" if result is None else type(result).__name__
             raise TypeError(
                 f"{name} must return one value, a number or a condition, got {got}{place}"
@@ -682,7 +654,14 @@ def _trace(function, name, first, arguments, captured=None):
             node = nodes.where(asked[i][0], node, build((*before, False)))
         return node
 
-    return build(())
+    node, count = build(()), 0
+    again = build(())
+    if node != again and repr(node) != repr(again):  # NaN is not equal to itself
+        raise ValueError(
+            f"{name} must compute the same in each call, got another expression the second time: "
+            f"does it count, draw numbers, or read an iterator?{place}"
+        )
+    return node
 
 
 def _symbols(run, first, arguments):

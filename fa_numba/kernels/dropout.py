@@ -26,7 +26,7 @@ Paper: Salmon, Moraes, Dror, Shaw 2011, Parallel Random Numbers: As Easy as 1, 2
 import functools
 
 import numpy as np
-from numba import config, cuda, uint32
+from numba import cuda, uint32
 
 from fa_numba.runtime import replay
 
@@ -38,12 +38,10 @@ W0, W1 = (
 ROUNDS = 7
 HALF = np.uint64(32)  # half the bits of a product
 BITS = 15  # that decide on an entry
-# Numba's own simulator, with which this file can be imported, knows no forceinline.
-ALWAYS_INLINE = {} if config.ENABLE_CUDASIM else {"forceinline": True}
 LARGEST_ON_TENSOR_CORES = 31 / 32  # dropout_p: there bits are compared as float16, up to infinity
 
 
-@cuda.jit(device=True, **ALWAYS_INLINE)
+@cuda.jit(device=True, forceinline=True)
 def philox_round(c0, c1, c2, c3, k0, k1):
     """The counter's four words after one round with the key k0, k1; all are uint32."""
     product_0 = M0 * c0  # uint64 holds all 64 bits
@@ -54,7 +52,7 @@ def philox_round(c0, c1, c2, c3, k0, k1):
     return c0, uint32(product_2), c2, uint32(product_0)
 
 
-@cuda.jit(device=True, **ALWAYS_INLINE)
+@cuda.jit(device=True, forceinline=True)
 def philox(c0, c1, c2, c3, k0, k1):
     """Four random words of the counter c0, c1, c2, c3 and the key k0, k1; all are uint32."""
     for _ in range(ROUNDS):

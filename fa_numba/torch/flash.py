@@ -303,8 +303,12 @@ def flash_attn_with_kvcache(
     tensors = q, k_cache, v_cache, block_table, seq_lens, alibi_slopes
     numbers = causal, window_size, softcap, softmax_scale
     more = scales if s_aux is None else scales | {"sinks": s_aux}
-    decode = operators.flash_decode_with if more else operators.flash_decode
-    out, lse = decode(*tensors, *numbers, **more)
+    if more:
+        from fa_numba.torch import flex  # imports torch._dynamo, which takes seconds
+
+        out, lse = flex.decode(*tensors, *numbers, **more)
+    else:
+        out, lse = operators.flash_decode(*tensors, *numbers)
     return (out, lse) if return_softmax_lse else out
 
 

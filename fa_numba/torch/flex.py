@@ -17,7 +17,7 @@ from fa_numba.expressions import nodes
 from fa_numba.expressions.nodes import Node, const, make
 from fa_numba.expressions.tiles import HIDDEN, tile_classes
 from fa_numba.expressions.trace import trace
-from fa_numba.torch import jobs
+from fa_numba.torch import jobs, operators
 from fa_numba.torch.autocast import autocast
 
 VARIABLES = {"mask_mod": "b h m n", "score_mod": "s b h m n"}
@@ -311,6 +311,13 @@ class _Attention(torch.autograd.Function):
         return None, dq, dk, dv, dsinks, *(of_more or [None] * len(more))
 
 
+@torch.no_grad()
+def decode(*arguments, **tensors_by_name):
+    """The operator `flash_decode` with sinks, or scales of a cache of e4m3 as uint8, by name."""
+    job, tensors, options = operators._flash_decode(*arguments)
+    return jobs.run(job, *tensors, **options, **tensors_by_name)
+
+
 def _with(sinks, places, numbers, more):
     """The options sinks and score_args, from the tensors and numbers apart."""
     options = {} if sinks is None else {"sinks": sinks}
@@ -322,3 +329,4 @@ def _with(sinks, places, numbers, more):
 
 flex_attention = torch.compiler.disable(flex_attention)
 attend = torch.compiler.disable(attend)
+decode = torch.compiler.disable(decode)

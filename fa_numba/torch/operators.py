@@ -219,17 +219,6 @@ flash_attn_varlen_grad = _define(
 flash_decode = _define("flash_decode", CACHED, 2, _flash_decode, _fake_results)
 
 
-@torch.compiler.disable
-@torch.no_grad()
-def flash_decode_with(*arguments, **tensors_by_name):
-    """`flash_decode` with sinks, or scales of a cache of e4m3 as uint8, by the job's names.
-
-    It is no operator, so that a compiled graph ends here.
-    """
-    job, tensors, options = _flash_decode(*arguments)
-    return jobs.run(job, *tensors, **options, **tensors_by_name)
-
-
 GRADIENTS = {flash_attn: flash_attn_grad, flash_attn_varlen: flash_attn_varlen_grad}
 
 

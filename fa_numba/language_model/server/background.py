@@ -9,12 +9,16 @@ import threading
 import time
 from collections import Counter, deque
 
-from fa_numba.language_model.server.engine import Engine, Overloaded
+from fa_numba.language_model.server.engine import Engine
 from fa_numba.language_model.server.request import Request
 
 SECONDS_BETWEEN_VIEWS = 0.2
 SHOWN = 50  # requests of each list of a view
 log = logging.getLogger("fa_numba.serve")
+
+
+class Stopping(RuntimeError):
+    """The engine takes no more requests."""
 
 
 class Background:
@@ -55,7 +59,7 @@ class Background:
     def submit(self, prompt, options, listener) -> Request:
         """As `Engine.submit`; the listener is called in the engine's thread."""
         if self._stopping:
-            raise Overloaded("the server is stopping")
+            raise Stopping("the server is stopping")
         others = len(self._inbox)
         request = self.engine.make_request(prompt, options, listener, others=others)
         self._send(self.engine.add, request)

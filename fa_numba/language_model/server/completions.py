@@ -73,7 +73,9 @@ def bad_argument(error, names) -> BadRequest:
     return BadRequest(about + must + said, name if name in FIELDS + CHAT_FIELDS else None)
 
 
-def parse(body: bytes, tokenizer, model: str, client: str, *, chat=False, known=False) -> Call:
+def parse(
+    body: bytes, tokenizer, model: str, client: str, *, chat=False, known=False, queue=MAX_PROMPTS
+) -> Call:
     """The parts of a request.
 
     Parameters
@@ -88,16 +90,20 @@ def parse(body: bytes, tokenizer, model: str, client: str, *, chat=False, known=
     chat : bool, default=False
     known : bool, default=False
         `client` is sure, by its key: what the request says does not count.
+    queue : int, default=MAX_PROMPTS
+        Requests that can wait. More prompts would be refused however often they were sent.
 
     Raises
     ------
     BadRequest
     """
     fields, there_are = _object(body), CHAT_FIELDS if chat else FIELDS
-    for name in fields:
+    for name, value in fields.items():
         if name in HARMLESS:
-            if fields[name] not in HARMLESS[name]:
-                raise BadRequest(f"{name} is not supported here", name)
+            if value not in HARMLESS[name] or type(value) is bool:  # False is equal to 0
+                must = json.dumps(HARMLESS[name][1])
+                said = f"{name} is not supported here: it must be {must} or null, got {value!r:.60}"
+                raise BadRequest(said, name)
         elif name not in there_are:
             said = f"there is no field {name!r:.60}; there are {', '.join(there_are)}"
             raise BadRequest(said, name[:60])
@@ -118,7 +124,7 @@ def parse(body: bytes, tokenizer, model: str, client: str, *, chat=False, known=
             names = _chat_fields(fields)
             prompts = [tokenizer.encode(chat_prompt(fields["messages"]), "messages").tolist()]
         else:
-            prompts = _prompts(fields["prompt"], tokenizer)
+            prompts = _prompts(fields["prompt"], tokenizer, queue)
         options = _options(fields, client, known)
         keep, options = _best_of(fields.get("best_of"), options)
     except (TypeError, ValueError) as error:
@@ -210,11 +216,13 @@ def _flag(fields, name):
     return bool(fields.get(name))
 
 
-def _prompts(prompt, tokenizer):
+def _prompts(prompt, tokenizer, queue):
     one = not isinstance(prompt, list) or all(type(token) is int for token in prompt)
     prompts = [prompt] if one else prompt
-    if len(prompts) > MAX_PROMPTS:
-        raise ValueError(f"prompt must be at most {MAX_PROMPTS} prompts, got {len(prompts)}")
+    most = min(queue, MAX_PROMPTS)
+    if len(prompts) > most:
+        which = ", which --queue of the server allows" if queue < MAX_PROMPTS else ""
+        raise ValueError(f"prompt must be at most {most} prompts{which}, got {len(prompts)}")
     return [_prompt(x, tokenizer) for x in prompts]
 
 

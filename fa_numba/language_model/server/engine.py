@@ -94,7 +94,8 @@ class Engine:
         **model_options,
     ):
         self.max_waiting = checks.check_number_of("max_waiting", max_waiting)
-        checks.check_number_of("host_pages", host_pages, at_least=0)
+        if checks.check_number_of("host_pages", host_pages, at_least=0):
+            checks.check_pool(host_pages, page_size, ("host_pages", "page_size"))
         of_pages = [model_options.get(name) for name in ("topk_pages", "kv_dtype")]
         checks.check_topk_pages(*of_pages, drafter)
         of_draft = getattr(drafter, "config", config)  # n-grams need none

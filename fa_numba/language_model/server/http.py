@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 
 from fa_numba.language_model.server import completions, guard
-from fa_numba.language_model.server.background import Background
+from fa_numba.language_model.server.background import Background, Stopping
 from fa_numba.language_model.server.completions import BadRequest, choice
 from fa_numba.language_model.server.engine import Overloaded
 
@@ -62,7 +62,8 @@ def make_app(engine, tokenizer, *, model="fa-numba", hosts=guard.LOOPBACK, keys=
         key = request.scope.get("key")
         client = key or (request.client.host if request.client else "")
         body = await _body(request)
-        call = completions.parse(body, tokenizer, model, client, chat=chat, known=key is not None)
+        limits = {"known": key is not None, "queue": engine.max_waiting}
+        call = completions.parse(body, tokenizer, model, client, chat=chat, **limits)
         reply = Reply(background, call)
         kind = f"chat.completion{'.chunk' * call.stream}" if chat else "text_completion"
         # A random name: numbers would come again after a restart.
@@ -80,8 +81,7 @@ def make_app(engine, tokenizer, *, model="fa-numba", hosts=guard.LOOPBACK, keys=
         if not reply.complete:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         if reply.failure:
-            message, status = FAILURES[reply.failure]
-            return _error(message, status=status, kind="server_error")
+            return _failure(*FAILURES[reply.failure])
         choices = completions.choices_of(call, reply.requests, tokenizer.decode)
         counts = completions.usage_of(reply.requests)
         return JSONResponse(completions.completion(*names, choices, counts))
@@ -116,7 +116,8 @@ def make_app(engine, tokenizer, *, model="fa-numba", hosts=guard.LOOPBACK, keys=
     ]
     handlers = {
         BadRequest: lambda request, error: _error(str(error), error.param, error.status),
-        Overloaded: _overloaded,
+        Overloaded: lambda request, error: _failure(str(error), 429, "rate_limit_error"),
+        Stopping: lambda request, error: _failure(str(error), 503),
         ClientDisconnect: lambda request, error: Response(status_code=CLIENT_CLOSED_REQUEST),
         404: lambda request, error: _error(f"there is no {request.url.path}", status=404),
         405: lambda request, error: _error(
@@ -161,7 +162,7 @@ class Reply:
         except (TypeError, ValueError) as error:
             self.close()
             raise completions.bad_argument(error, call.names) from None
-        except Overloaded:
+        except (Overloaded, Stopping):
             self.close()
             raise
 
@@ -261,6 +262,7 @@ def _error(message, param=None, status=400, kind="invalid_request_error", **opti
     return JSONResponse(body, status_code=status, **options)
 
 
-def _overloaded(request, error):
-    headers = {"retry-after": str(SECONDS_TO_RETRY)}
-    return _error(str(error), status=429, kind="rate_limit_error", headers=headers)
+def _failure(message, status, kind="server_error"):
+    """An error of the server's; a full one, or one that is stopping, may be asked again."""
+    headers = {} if status == 500 else {"retry-after": str(SECONDS_TO_RETRY)}
+    return _error(message, status=status, kind=kind, headers=headers)

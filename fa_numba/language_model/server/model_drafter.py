@@ -50,6 +50,7 @@ class ModelDrafter:
 
     def __init__(self, weights, config, *, tokens=4, width=1, max_branches=64):
         self.tokens, self.width = checks.check_draft_sizes(tokens, width)
+        checks.check_pool(max_branches, config.context, ("max_branches", "config.context"))
         pool = PagePool(max_branches, config.context, share_prefixes=False)
         self.config, self.model = config, PagedModel(weights, config, pool, graphs=False)
         self._held = weakref.WeakKeyDictionary()  # by branch; the one that asked last is last
