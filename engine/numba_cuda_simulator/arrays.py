@@ -4,6 +4,7 @@ Shared memory of a batch of blocks is kept as (elements, blocks): the element th
 threads of many blocks read at once is one contiguous row.
 """
 
+import copy
 import functools
 import math
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from .dtypes import INT64, TypedInts, as_intp, common_shape, is_floating, select, stretch
 from .errors import KernelError, LaunchError, UnsupportedError
-from .lanes import ALL, refuse_mixture
+from .lanes import ALL, refuse_mixture, without
 
 
 class LaneArray:
@@ -309,18 +310,24 @@ class Cells(list):
 class LocalArray(LaneArray):
     """A thread's own array (registers or local memory): a list of lane values.
 
-    As with variables, a store under the mask that the array was made under overwrites.
+    As with variables, a store under the mask that the array was made under overwrites. `stored`
+    says who has stored each element: another such array, in which a thread that is not here has.
     """
 
     kind = "local"
     writeable = True
+    stored, left = None, 0  # left: of `stored`, how many elements some thread has not stored
 
-    def __init__(self, name, dtype, dims, home):
+    def __init__(self, name, dtype, dims, home, checked=False):
         super().__init__(name, dtype, dims, row_major(dims))
         start = np.zeros((), self.dtype)
         poison(start)
         self.values = Cells([start[()]] * math.prod(dims))
         self.home = home
+        if checked:
+            who, size = copy.copy(self), len(self.values)
+            who.values = Cells([np.False_ if home is ALL else ~home] * size)
+            who.dtype, who.left, self.stored = np.dtype(bool), size, who
 
     def shares(self, other):
         return other.values is self.values
@@ -332,6 +339,9 @@ class LocalArray(LaneArray):
             pairs = zip(old.values, self.values, strict=True)
             self.values = Cells(new if new is o else select(mask, new, o) for o, new in pairs)
             self.home = ALL
+            if self.stored is not None:
+                self.stored.left += old.stored.left
+                self.stored.blend_with(old.stored, mask)
             return self
         return super().blend_with(old, mask)
 
@@ -357,6 +367,21 @@ class LocalArray(LaneArray):
             values[offset] = value
         else:
             values[offset] = np.where(mask, value, values[offset])
+        who = self.stored
+        if who is not None and who.left and not self.all_stored(offset):
+            whole = mask is ALL or mask is self.home
+            if not whole or isinstance(offset, np.ndarray) or who.values.matrix is not None:
+                who.store(lanes, offset, np.True_)
+            if who.values.matrix is None and (whole or np.all(who.values[offset])):
+                who.values[offset], who.left = np.True_, who.left - 1
+
+    def all_stored(self, offset):
+        """Tell whether all threads are known to have stored an element."""
+        return not isinstance(offset, np.ndarray) and self.stored.values[offset] is np.True_
+
+    def missing(self, lanes, offset):
+        """Return the mask of the active threads that load what they have not stored."""
+        return without(lanes.mask, self.stored.load(lanes, offset))
 
 
 def row_major(dims):

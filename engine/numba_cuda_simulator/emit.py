@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from .dtypes import numpy_dtype
-from .mathematics import MATH
+from .mathematics import MATH, NUMPY_FUNCTIONS
 from .names import DIALECTS, INTRINSICS, as_lane, name_of, python_function, value_outside
 from .native import CASTS, FUNCTIONS, OPERATORS
 from .scopes import find_unsure_reads, names, stored
@@ -73,7 +73,7 @@ class Program:
     def __init__(self):
         self.world = {PREFIX + name: value for name, value in CALLS.items()}
         self.world |= {PREFIX + "atomic_" + name: value for name, value in ATOMICS.items()}
-        self.world |= {"range": range, "len": len}
+        self.world |= {"range": range, "len": len, PREFIX + "uint8": np.uint8}
         self.functions, self.atomics, self.reads, self.meaning = {}, False, {}, []
 
     def read(self, owner, name):
@@ -446,7 +446,8 @@ class Emitter(Writer):
         name = getattr(function, "__name__", "")
         if getattr(function, "__module__", "") == "math" and name in MATH:
             return f"math_{name}"
-        if isinstance(function, np.ufunc) and name not in ("maximum", "minimum"):
+        known = NUMPY_FUNCTIONS.keys() - {"maximum", "minimum"}
+        if isinstance(function, np.ufunc) and name in known:  # Numba has few of them
             return "math_" + name.replace("arc", "a")
         return None
 

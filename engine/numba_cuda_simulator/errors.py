@@ -150,7 +150,7 @@ class RaceError(KernelError):
 
 
 class UninitialisedReadError(KernelError):
-    """A shared element is read that no thread has written."""
+    """An element of shared or local memory is read that no thread has written."""
 
 
 class BarrierDivergenceError(KernelError):

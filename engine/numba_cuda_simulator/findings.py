@@ -123,9 +123,10 @@ class Race:
 
 @dataclass
 class Uninitialised:
-    """A shared element is read that no thread of the block has stored."""
+    """A shared element is read that no thread of the block has stored, or a thread's own."""
 
     array: str
+    memory: str  # shared or local
     element: str
     site: Site
     thread: tuple
@@ -137,9 +138,10 @@ class Uninitialised:
         return self.site.line
 
     def __str__(self):
+        who = "it" if self.memory == "local" else "no thread of the block"
         return (
             f"uninitialised read of {self.element}: thread {self.thread} of block {self.block} "
-            f"loads it at {self.site}, and no thread of the block has stored it"
+            f"loads it at {self.site}, and {who} has {'not ' * (who == 'it')}stored it"
         )
 
     def error(self):
@@ -208,7 +210,7 @@ class Findings:
         if finding is None:
             thread, block, place = now
             finding = self.uninitialised[key] = Uninitialised(
-                array.name, array.element(offset), self.places[place][0],
+                array.name, array.kind, array.element(offset), self.places[place][0],
                 self.lanes.thread_coordinates(thread), self.lanes.grid_coordinates(block),
             )  # fmt: skip
             if not self.collect:

@@ -128,9 +128,8 @@ class Frame:
 
     def __init__(self, code):
         self.code = code
-        self.returned = NOBODY
+        self.returned = self.valued = NOBODY  # the second: with a value
         self.value = None
-        self.has_value = False
 
 
 @dataclass(slots=True)
@@ -371,8 +370,9 @@ class Lanes:
         if value is not None:
             if len(self.frames) == 1:
                 refuse_result(frame.code.code.co_name)
-            frame.value = self.blend(frame.value, value) if frame.has_value else value
-            frame.has_value = True
+            if frame.valued is not NOBODY:
+                value = self.blend(frame.value, value)
+            frame.value, frame.valued = value, union(frame.valued, self.mask)
         frame.returned = union(frame.returned, self.mask)
         if len(self.frames) == 1:
             self.exited = frame.returned
@@ -391,6 +391,12 @@ class Lanes:
         function(*arguments)
         frame = self.frames.pop()
         self.mask, self.loops, self.branches = mask, loops, branches
+        if frame.valued is not NOBODY and frame.valued is not mask:
+            missing = without(mask, frame.valued)
+            if missing is not NOBODY:
+                message = f"'{code.code.co_name}' returns a value, but none"
+                hint = "End every way through it with a return, and a value."
+                self.fail(missing, UnsupportedError, message, hint=hint)
         return frame.value
 
     # ------------------------------------------------------------------ values

@@ -242,8 +242,11 @@ class Memory:
             return self.view(array, index)
         offset = self.locate(array, index, site)
         value = array.load(self.lanes, offset)
-        if self.watch is not None and array.kind != "local":
-            value = self.watch.load(array, offset, value, site)
+        if self.watch is not None:
+            if array.kind != "local":
+                value = self.watch.load(array, offset, value, site)
+            elif array.stored is not None and array.stored.left and not array.all_stored(offset):
+                self.watch.load_local(array, offset, site)
         return typed(value) if array.needs_type else value
 
     def load_other(self, container, index):
@@ -383,7 +386,7 @@ class Memory:
         dtype = element_dtype(dtype)
         array = self.allocations.get(site)
         if array is None:
-            dims = constant_shape(shape)
+            dims = constant_shape(shape, can_be_dynamic=True)
             if dims == (0,):
                 array = self.dynamic_array(site, dtype)
             else:
@@ -429,9 +432,9 @@ class Memory:
     def local_array(self, site, shape, dtype, alignment=None):
         """cuda.local.array."""
         dtype = element_dtype(dtype)
-        array = LocalArray(
-            site.name or "local array", dtype, constant_shape(shape), self.lanes.mask
-        )
+        checked = self.watch is not None and self.options.uninitialised
+        name, dims = site.name or "local array", constant_shape(shape)
+        array = LocalArray(name, dtype, dims, self.lanes.mask, checked)
         self.local_sizes[site] = math.prod(array.dims) * array.itemsize
         return array
 
@@ -462,13 +465,13 @@ def layout(value):
     return list(map(layout, value)) if isinstance(value, tuple) else str(lane_dtype(value))
 
 
-def constant_shape(shape):
+def constant_shape(shape, can_be_dynamic=False):
     dims = shape if isinstance(shape, tuple) else (shape,)
     for n in dims:
-        if isinstance(n, np.ndarray) or not isinstance(n, (int, np.integer)):
+        if isinstance(n, (np.ndarray, bool)) or not isinstance(n, (int, np.integer)):
             raise UnsupportedError(
                 f"the shape of an array must be a compile-time constant, got {type_name(n)}"
             )
-        if n < 0:
-            raise KernelError(f"the shape of an array has a negative size, {int(n)}")
+        if n < 0 or (n == 0 and not (can_be_dynamic and len(dims) == 1)):
+            raise KernelError(f"the shape of an array has the size {int(n)}")
     return tuple(map(int, dims))

@@ -171,6 +171,11 @@ class Names:
                     environment[name] = self.resolve(name, closure[name])
                 elif name in function.__globals__ and not name.startswith(PREFIX):
                     environment[name] = self.resolve(name, function.__globals__[name])
+            for name in lockstep.shapes.keys() - set(lockstep.parameters):
+                value, (site, kind, _) = value_outside(function, name, 0), lockstep.shapes[name]
+                sizes = value if type(value) is tuple else (value,)
+                if any(type(n) is not int for n in sizes):
+                    refuse_shape(site, kind, f"'{name}' is {type(value).__name__}, not int")
             runnable = types.FunctionType(lockstep.code, environment)
             found = self.environments[function] = runnable, lockstep
         return found
@@ -350,7 +355,7 @@ class Names:
             return  # called by a device function, which may have been given a literal
         kernel = self.lanes.frames[0].code
         call = kernel.calls.get(self.position_of_call(), {})
-        for parameter in lockstep.shapes:
+        for parameter in lockstep.shapes.keys() & set(parameters):
             names = call.get(parameter, call.get(parameters.index(parameter), set()))
             for origin in sorted(names & set(kernel.parameters)):
                 site, kind, _ = lockstep.shapes[parameter]

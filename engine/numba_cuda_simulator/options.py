@@ -38,7 +38,7 @@ class options:
     races : bool
         Look for races in shared and global memory.
     uninitialised : bool
-        Look for reads of shared memory that no thread has written.
+        Look for reads of shared memory, and of local arrays, that no thread has written.
     divergence : bool
         Refuse barriers and warp intrinsics that some threads never reach.
     device : str

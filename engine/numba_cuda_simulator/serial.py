@@ -441,7 +441,10 @@ class SerialMemory(Memory):
         if isinstance(array, (GlobalArray, LocalArray)) and not array.needs_type:
             place = element_place(array, index)
             if place is not None:
-                return (array.values if array.kind == "local" else array.flat)[place]
+                if array.kind == "global":
+                    return array.flat[place]
+                if array.stored is None or array.stored.values[place]:
+                    return array.values[place]
         return Memory.load(self, array, index, site)
 
     def store(self, array, index, value, site):
@@ -451,6 +454,8 @@ class SerialMemory(Memory):
                 same = value.dtype is array.dtype
                 value = value if same else value.astype(array.dtype)
                 (array.values if array.kind == "local" else array.flat)[place] = value
+                if array.kind == "local" and array.stored is not None:
+                    array.stored.values[place] = np.True_
                 return
         Memory.store(self, array, index, value, site)
 

@@ -16,13 +16,12 @@ import math
 
 import numpy as np
 
-from .arrays import poison
 from .dtypes import numpy_dtype
 from .emit import Emitter, Path, Program, Untranslatable
 from .scopes import names, read_before_written
 from .syntax import walk
-from .transform import PREFIX, assign, load_name
-from .watched import CONTEXT, KINDS, STRIDE
+from .transform import PREFIX, assign, is_literal, load_name
+from .watched import CONTEXT, KINDS, STRIDE, UNWRITTEN
 
 VOTES = {  # of a block's threads: the result from how many say yes
     "syncthreads_count": "{1} = {2}",
@@ -63,9 +62,6 @@ class Array:
 
     def __init__(self, kind, name, shape, dtype):
         self.kind, self.name, self.shape, self.dtype = kind, name, shape, dtype
-        value = np.zeros((), dtype)
-        poison(value)
-        self.poison = value[()]
         self.size, self.bytes = math.prod(shape), math.prod(shape) * dtype.itemsize
 
 
@@ -124,17 +120,10 @@ class Kernel(Emitter):
         """Return what an array's shape is, known before the launch."""
         if isinstance(node, ast.Tuple):
             return tuple(map(self.number_or_tuple, node.elts))
-        if isinstance(node, ast.BinOp):
-            left, right = self.number_or_tuple(node.left), self.number_or_tuple(node.right)
-            function = {
-                ast.Add: int.__add__,
-                ast.Sub: int.__sub__,
-                ast.Mult: int.__mul__,
-                ast.FloorDiv: int.__floordiv__,
-            }.get(type(node.op))
-            if function and type(left) is type(right) is int and right:
-                return function(left, right)
-        value = node.value if isinstance(node, ast.Constant) else self.static(node)
+        if is_literal(node):
+            value = eval(compile(ast.unparse(node), "", "eval"))
+        else:
+            value = self.static(node)
         if isinstance(value, tuple) and all(isinstance(n, int) for n in value):
             return value
         if isinstance(value, (bool, Path)) or not isinstance(value, (int, np.integer)):
@@ -298,9 +287,7 @@ class Kernel(Emitter):
             array = self.arrays[target.id]
             if array.kind == "shared":
                 return []
-            start = load_name(self.program.name("poison", array.poison))
-            place = ast.Attribute(load_name(target.id), "data", ast.Load())
-            return [ast.Assign([ast.Subscript(place, ast.Slice(), ast.Store())], start)]
+            return lines("{1}.data.view({0}uint8)[:] = {2}", target.id, UNWRITTEN)
         return super().s_Assign(s)
 
     def s_Expr(self, s):
@@ -355,7 +342,7 @@ class Kernel(Emitter):
         for array in self.arrays.values():
             if array.kind == "local" and array.name in used:
                 row = f"{PREFIX}t" if len(self.regions) > 1 else "0"
-                result += lines("{1} = {0}Plain({0}local_{1}[{2}])", array.name, row)
+                result += lines("{1} = {0}Local({0}local_{1}[{2}])", array.name, row)
         return result
 
     def written_again(self, needed):

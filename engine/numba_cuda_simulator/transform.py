@@ -36,7 +36,7 @@ import numpy as np
 
 from .errors import Site, UnsupportedError
 from .progress import LEAVES
-from .scopes import find_homes, find_numbers, find_unsure_reads, names, stored
+from .scopes import NUMBER_CALLS, find_homes, find_numbers, find_unsure_reads, names, stored
 from .syntax import (
     REFUSED,
     FromEnd,
@@ -89,7 +89,7 @@ class LockstepCode:
     names: set  # global names that the function may look up
     stored: set  # variable names whose elements are stored to
     handed_on: dict  # variable names -> fewest indices; see element_uses
-    # Parameters that the shape of an array depends on -> (Site, kind, does it on its len alone?)
+    # Parameters and globals that an array's shape depends on -> (Site, kind, on its len alone?)
     shapes: dict
     calls: dict  # position of a call -> the names in each argument, by number or name
     result: object  # Site of a `return` with a value, else None; see find_result
@@ -317,7 +317,7 @@ class Transformer(Writer):
         self.file, self.counting = file, counting
         self.function = tree_of(code, file)
         self.name = code.co_name
-        self.shape_parameters = {}  # those that the shape of an array depends on -> where
+        self.shape_names = {}  # what the shape of an array depends on -> where
         self.calls = {}  # position of a call -> the variables in each argument
         self.constants = {}
         self.target_name = ""  # the variable that the current statement assigns
@@ -361,7 +361,7 @@ class Transformer(Writer):
         code = named(namespace[function.name].__code__, self.name)
         return LockstepCode(
             code, self.constants, self.parameters, global_names(lockstep), written, read,
-            self.shape_parameters, self.calls, self.find_result(),
+            self.shape_names, self.calls, self.find_result(),
             self.site(function) if arguments.vararg else None,
         )  # fmt: skip
 
@@ -672,18 +672,29 @@ class Transformer(Writer):
         shape = node.args[0] if node.args else shape
         kind, known = ast.unparse(node.func), assigned_once(self.function)
         nodes = [(x, x) for x in walk(shape)] if shape is not None else []
-        sized = set()
+        sized, other, computed = set(), set(), computed_part(shape)
         for x, shown in nodes:  # grows by the values of variables
             named = getattr(getattr(x, "value", None), "attr", "")
             if isinstance(x, ast.Attribute) and named in ("blockDim", "gridDim"):
                 refuse_shape(self.site(shown), kind, f"{ast.unparse(x)} is known at the launch")
             if getattr(x, "args", ()) and getattr(x.func, "id", "") == "len":
                 sized.add(x.args[0])
-            if isinstance(x, ast.Name) and x.id in self.parameters:
-                if x.id not in self.shape_parameters or x not in sized:
-                    self.shape_parameters[x.id] = self.site(shown), kind, x in sized
-            elif isinstance(x, ast.Name) and x.id in known:
-                nodes += [(y, shown) for y in walk(known.pop(x.id))]
+            is_ndim = isinstance(x, ast.Attribute) and x.attr == "ndim"
+            no_size = getattr(x, "func", None) or getattr(x, "test", is_ndim and x.value)
+            other.update(walk(no_size) if no_size else ())
+            if x in other or not isinstance(x, ast.Name):
+                continue
+            if x.id not in self.locals:
+                self.shape_names[x.id] = self.site(shown), kind, False
+            elif x.id in self.parameters:
+                if x.id not in self.shape_names or x not in sized:
+                    self.shape_names[x.id] = self.site(shown), kind, x in sized
+            elif x.id in known:
+                value = known.pop(x.id)
+                nodes += [(y, shown) for y in walk(value)]
+                computed = computed or computed_part(value)
+        if computed is not None and self.shape_names.keys().isdisjoint(self.parameters):
+            refuse_shape(self.site(computed), kind, f"{ast.unparse(computed)} is computed")
 
     # ------------------------------------------------------------------ statements
 
@@ -902,6 +913,23 @@ def refuse_shape(site, kind, why):
         sites=[site],
         hint="Make it a global, or build the kernel in a factory function.",
     )
+
+
+def computed_part(node):
+    """Return the part of a shape that Numba computes at run time, None if there is none.
+
+    It knows literals, what Python makes of these alone, global numbers and tuples, their elements.
+    """
+    if isinstance(node, ast.Subscript):
+        return computed_part(node.value)
+    if isinstance(node, ast.Tuple):
+        return next(filter(None, map(computed_part, node.elts)), None)
+    if isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Compare)):
+        return None if is_literal(node) else node
+    name = getattr(getattr(node, "func", None), "id", "")
+    if isinstance(node, ast.Attribute) and node.attr != "ndim" or name in NUMBER_CALLS - {"len"}:
+        return node
+    return None
 
 
 def assigned_once(function):

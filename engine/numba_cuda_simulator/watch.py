@@ -12,7 +12,7 @@ from .counters import Counters, Requests
 from .findings import Findings
 from .flops import FlopMeter
 from .global_races import GlobalWatch
-from .lanes import ALL
+from .lanes import ALL, NOBODY
 from .race_rules import ATOMIC, LOAD, STORE
 from .shared_races import SharedWatch
 
@@ -70,6 +70,16 @@ class Watch:
         if self.globals is not None:
             return self.globals.load(array, offset, value, site)
         return value
+
+    def load_local(self, array, offset, site):
+        """Look whether threads load what they have not stored."""
+        missing = array.missing(self.lanes, offset)
+        if missing is not NOBODY:
+            bad = self.lanes.full(True if missing is ALL else missing).T
+            block, thread = divmod(int(bad.argmax()), self.lanes.num_threads)
+            element = int(self.lanes.full(offset)[thread, block])
+            now = thread, self.lanes.first_block + block, self.findings.place(site, LOAD)
+            self.findings.unwritten(array, element, now, int(bad.sum()))
 
     def store(self, array, offset, value, site):
         """Note a store and make it."""

@@ -36,13 +36,16 @@ NEVER = 1 << 58  # in global memory; in shared memory it is what an earlier bloc
 OPERATIONS = {"add": 0, "sub": 0, "max": 1, "min": 2, "and_": 3, "or_": 4, "xor": 5}
 OPERATION_BITS = 3  # of an atomic's number: two of different operations do not commute
 
+UNWRITTEN = 0xAA  # each byte of a local array at first: an element of it was hardly ever stored
+
 # Arrays as the compiled code sees them; a shadow is (elements, 2 or, with atomics, 3).
-Plain = namedtuple("Plain", "data")  # nobody stores there, or nobody else: a local array
+Plain = namedtuple("Plain", "data")  # nobody stores there
+Local = namedtuple("Local", "data")
 Global = namedtuple("Global", "data shadow")
 GlobalAtomic = namedtuple("GlobalAtomic", "data shadow")
 Shared = namedtuple("Shared", "data shadow")
 SharedAtomic = namedtuple("SharedAtomic", "data shadow")
-KINDS = Plain, Global, GlobalAtomic, Shared, SharedAtomic
+KINDS = Plain, Local, Global, GlobalAtomic, Shared, SharedAtomic
 # What a thread is, the first parameter of what is compiled.
 CONTEXT = "flags first base now tx ty tz bx by bz bdx bdy bdz gdx gdy gdz".split()
 
@@ -66,7 +69,7 @@ class Access:
         values = [args[2]] if parts is None else cgutils.unpack_tuple(builder, args[2], len(parts))
         dtypes = map(dtype_of, [index] if parts is None else parts)
         self.locate([convert(builder, v, d, INT64) for v, d in zip(values, dtypes, strict=True)])
-        if self.kind is not Plain:
+        if self.kind not in (Plain, Local):
             self.shadow_cells(array.types[1], builder.extract_value(args[1], 1))
 
     def locate(self, indices):
@@ -146,7 +149,11 @@ class Access:
         raise_flag(self.builder, self.flags, self.bad)
 
     def load(self):
-        if self.kind is not Plain:
+        if self.kind is Local:
+            bits = as_bits(self.builder, self.builder.load(self.pointer))
+            unwritten = int.from_bytes([UNWRITTEN] * (bits.type.width // 8))
+            self.any(self.builder.icmp_unsigned("==", bits, ir.Constant(bits.type, unwritten)))
+        elif self.kind is not Plain:
             self.any(self.unordered(self.w), self.unordered(self.a))
             if not self.is_global:
                 self.any(self.before_block(self.w))  # nobody wrote it
@@ -156,7 +163,7 @@ class Access:
 
     def store(self, value):
         b = self.builder
-        if self.kind is not Plain:
+        if self.kind not in (Plain, Local):
             old, new = as_bits(b, self.load_item()), as_bits(b, value)
             differs = b.icmp_signed("!=", old, new)
             here = self.in_interval(self.w)

@@ -12,7 +12,7 @@ from simt_kernels import jitted
 
 from numba_cuda_simulator.names import python_function
 
-TILE = 16
+TILE, PADDED = 16, 17
 CLASSICS = []
 
 
@@ -306,7 +306,7 @@ def matrix_product(a, b, c):
 
 @classic(40, 1024, lambda n: (*square(n), floats(n, n), zeros(n, n)))
 def transpose(x, out):
-    tile = cuda.shared.array((TILE, TILE + 1), float32)
+    tile = cuda.shared.array((TILE, PADDED), float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     column, row = cuda.blockIdx.x * TILE, cuda.blockIdx.y * TILE
     if row + ty < x.shape[0] and column + tx < x.shape[1]:

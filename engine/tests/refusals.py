@@ -31,6 +31,7 @@ def undecorated_overload(x):
 
 
 WORLD = {"cuda": cuda, "np": np, "float32": float32, "PAIR": PAIR, "undecorated": undecorated}
+run_text("@cuda.jit(device=True)\ndef some(a):\n    if cuda.grid(1): return a", WORLD)
 WORLD["add_c"] = cuda.declare_device("add_c", "float64(float64)")
 NUMBERS, DATES = np.arange(8.0), np.zeros(8, "datetime64[s]")
 PAIRS, NAMES = np.zeros(8, PAIR), np.array(["a", "b"])
@@ -38,6 +39,7 @@ LOCAL, SHARED = " = cuda.local.array(2, np.float64)", " = cuda.shared.array(8, n
 # What it is -> the statements of a kernel of x, and x.
 REFUSED = {
     "a function or lambda defined in it": ("def f(a):\n        return a\n    x[0] = f(1)", NUMBERS),
+    "a device function with a value for some threads alone": ("x[0] = some(x[0])", NUMBERS),
     "an extension of the compiler: `@overload`, `@intrinsic`": ("x[0] = undecorated(1)", NUMBERS),
     "a function of C++ or PTX (`cuda.declare_device`)": ("x[0] = add_c(1)", NUMBERS),
     "records in shared or local memory": ("s = cuda.shared.array(8, PAIR)", NUMBERS),

@@ -41,11 +41,12 @@ def whole(text):
 def row(code, words):
     """Return a row of a table as a case: the text of its cell, and the message."""
     said, _, hint = words.replace(r"]\(", "](").partition(" <br> ")  # no link
-    site = re.search("«(.+)»", code)
-    lines = [said, *[f"  3: {m[1]}" for m in [site] if m], *[f"  {h}" for h in [hint] if h]]
-    code = code.replace("«", "").replace("»", "")
+    found = re.finditer("«(.+?)»", code)
+    sites = [f"  {3 + code[: m.start()].count('⏎')}: {m[1]}" for m in found]
+    lines = [said, *sites, *[f"  {h}" for h in [hint] if h]]
+    code = code.replace("«", "").replace("»", "").replace(" ⏎ ", "\n    ")
     head, launched, launch = code.partition("; kernel[")
-    text = "    " * bool(site or launched) + head + launched.replace("; ", "\n") + launch
+    text = "    " * bool(sites or launched) + head + launched.replace("; ", "\n") + launch
     return text, "\n".join([*lines, ""])
 
 
@@ -138,7 +139,7 @@ def write_catalogue():
     def row_again(match):
         text, _ = row(*match.groups())
         words = said(error_of(whole(text))[0], whole(text))
-        first, *rest = re.sub(r"^  3: .*\n", "", words, flags=re.M).splitlines()
+        first, *rest = re.sub(r"^  \d+: .*\n", "", words, flags=re.M).splitlines()
         said_in_a_row = " <br> ".join([first, *map(str.strip, rest)]).replace("](", r"]\(")
         return f"| `{match[1]}` | {said_in_a_row} |"
 

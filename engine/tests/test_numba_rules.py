@@ -371,6 +371,12 @@ def fibonacci(n):
 
 
 @cuda.jit(device=True)
+def one_of_odd(n):
+    if n % 2:
+        return 1
+
+
+@cuda.jit(device=True)
 def apply(function, a, b):
     return function(a, b)
 
@@ -400,6 +406,11 @@ def test_recursion():
     body = "o[cuda.grid(1)] = fibonacci(cuda.grid(1))"
     want = [0, 1, 1, 2, 3, 5, 8, 13]
     assert ran(body, 4, 2, globals(), o=np.zeros(8, int)) == want
+
+
+def test_a_way_without_a_value():
+    with pytest.raises(errors.UnsupportedError, match=r"but none in thread \(0, 0, 0\)"):
+        ran("o[cuda.grid(1)] = one_of_odd(cuda.grid(1))", 4, world=globals(), o=np.zeros(4))
 
 
 def test_functions_of_the_module_operator():

@@ -271,6 +271,19 @@ if b != 2:
     cells[t] = x[t]
 if t == 0:
     out[b] = cells[t]  #1""",
+    "never written by the thread itself": """
+own = cuda.local.array(2, int64)
+if t % 2:
+    own[0] = 1
+own[1] = t
+out[t] = own[1] + own[0]  #1""",
+    "at another index in each thread": """
+own = cuda.local.array((2, N), int64)
+for i in range(t):
+    own[1, i] = i
+v = own[1, t - 1] if t else 0
+own[0, t] = x[t]
+out[t] = own[0, N - 1]  #1""",
     "an atomic on garbage": """
 cuda.atomic.add(total, 0, x[t])  #1
 cuda.syncthreads()

@@ -135,16 +135,9 @@ FAULTS = {
     "an index beyond the end": ("convolution", "x[i + k]", "x[i + k + 1]"),
     "a negative index": ("game_of_life", "(i + di) % n", "i + di"),
     "a division by zero": ("primes", "d = 2", "d = 0"),
-    "a barrier that some threads miss": (
-        "tree_sum",
-        BARRIER,
-        BARRIER.replace("c", "if t < 9: c", 1),
-    ),
-    "atomics beside a store": (
-        "histogram",
-        "cuda.atomic.add(counts, t, bins[t])",
-        "counts[t] += bins[t]",
-    ),
+    "an own element that nobody stored": ("edit_distance", "shape[1] + 1", "shape[1]"),
+    "a barrier that some miss": ("tree_sum", BARRIER, BARRIER.replace("c", "if t < 9: c", 1)),
+    "atomic or store": ("histogram", "cuda.atomic.add(counts, t, bins[t])", "counts[t] += bins[t]"),
 }
 QUICK_FAULTS = {"no barrier after the loads", "a neighbour's result"}
 
@@ -250,6 +243,12 @@ def test_two_types_stay_in_lockstep():
     x = np.full(1, 1.1, np.float32)
     expect_same(kernel, 1, 1, lambda: (x, True, np.zeros(1)))
     assert [k.compiled for k in second_gear.known(kernel.py_func)] == [False]
+
+
+def test_numpy_functions_that_numba_lacks():
+    text = "@cuda.jit\ndef kernel(x):\n    x[0] = np.sqrt(x[0]) + np.sin(x[0])"
+    kernel = run_text(text, {"cuda": cuda, "np": np})["kernel"]
+    assert expect_same(kernel, 1, 2, lambda: [np.ones(1)]).hint == "Use math.sqrt."
 
 
 # --- machine code on disk ---------------------------------------------------------------------

@@ -198,7 +198,8 @@ def test_endless_loop():
         simt.run(kernel, 1, 1, np.zeros(1))
 
 
-def test_local_array_and_device_function(monkeypatch):
+@pytest.mark.parametrize("filled", [8, 4], ids=["whole", "too few elements"])
+def test_local_array_and_device_function(filled, monkeypatch):
     @cuda.jit(device=True)
     def fold(stack, n):
         total = 0
@@ -211,7 +212,7 @@ def test_local_array_and_device_function(monkeypatch):
     @cuda.jit
     def kernel(x, out):
         stack = cuda.local.array(8, int32)
-        for i in range(8):
+        for i in range(filled):
             stack[i] = x[i]
         out[0] = fold(stack, 8)
         out[1] = fold(stack, 3)

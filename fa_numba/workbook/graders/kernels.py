@@ -27,8 +27,9 @@ def launched(kernel, grid, block, written, **arguments):
     trace = simt.trace(kernel, grid, block, *given.values())
     expect_no_races(trace)
     if trace.uninitialised:
-        first = str(trace.uninitialised[0])
-        raise Wrong(first, causes=["Shared memory is read before it is written."])
+        first = trace.uninitialised[0]
+        cause = f"{first.memory.capitalize()} memory is read before it is written."
+        raise Wrong(str(first), causes=[cause])
     for name, x in given.items():
         same = name in written or np.array_equal(x, arguments[name], equal_nan=_has_nan(x))
         assert same, f"{name} is an input: it must not be changed"
