@@ -92,7 +92,7 @@ def test_what_is_compiled_says_what_is_missing(told):
     assert "Numba is not installed. Ans" in told["backend"]
     assert told["backend"].endswith("an algorithm, such as flash_attn_v2, does not.")
     assert "the engine, lessons and graders work" in told["numba"]
-    assert told["live"].startswith("*No NVIDIA GPU here, and inline PTX needs Numba, ")
+    assert told["live"].startswith("*Nothing runs on a GPU here: inline PTX needs Numba, ")
     assert told["lines"] == [1, 4, 1, 16]
 
 
