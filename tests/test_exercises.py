@@ -26,7 +26,7 @@ from fa_numba.workbook.pytest_plugin import NOT_COMPILED
 REPOSITORY = Path(__file__).parents[1]
 EXERCISES = all_exercises(REPOSITORY)
 EACH = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.short)
-MAY_BE_SKIPPED = set() if compiler_available() else {NOT_COMPILED}
+MAY_BE_SKIPPED = set() if compiler_available() else {NOT_COMPILED, "needs numba-cuda"}
 GIVEN = re.compile(r"\b(is as it was given|are as they were)\b")
 BARRIER = re.compile(r"cuda\.sync(threads|warp)\(")
 WITH_BARRIERS = [e for e in EXERCISES if BARRIER.search(e.solution.read_text(encoding="utf-8"))]
