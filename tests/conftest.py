@@ -42,6 +42,7 @@ if "PYTEST_XDIST_WORKER" in os.environ and importlib.util.find_spec("threadpoolc
 from fa_numba import simt
 from fa_numba.runtime import arrays
 from fa_numba.workbook import grader
+from numba_cuda_simulator.without_numba.missing import NameMissingError
 
 simt.options(compiled="never")  # no compiler in the middle of a test; engine/tests ask for it
 
@@ -80,17 +81,24 @@ OPTIONAL = frozenset(
 )
 
 
+def missing_module(error):
+    """The optional module without which an ImportError was raised, or ""."""
+    if not isinstance(error, ImportError):
+        return ""
+    name = error.name or ""
+    if isinstance(error, NameMissingError) or name.startswith("numba.cuda"):
+        # macOS, Python 3.15: Numba's own numba.cuda lacks names of numba-cuda
+        name = "" if importlib.util.find_spec("numba_cuda") else "numba_cuda"
+    return name if name.split(".")[0] in OPTIONAL | {"numba_cuda"} else ""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector):
     """Skip a test file that imports an optional module, itself or by a helper, that is missing."""
     report = yield
-    missing = report.call.excinfo and report.call.excinfo.value.__cause__
-    name = missing.name or "" if isinstance(missing, ImportError) else ""
-    if name == "numba.cuda" and importlib.util.find_spec("numba_cuda") is None:
-        name = "numba_cuda"  # macOS, Python 3.15: numba's own numba.cuda lacks a name of it
-    if name.split(".")[0] in OPTIONAL | {"numba_cuda"}:
+    if missing := missing_module(report.call.excinfo and report.call.excinfo.value.__cause__):
         report.outcome = "skipped"
-        report.longrepr = str(collector.path), 1, f"Skipped: needs {name}"
+        report.longrepr = str(collector.path), 1, f"Skipped: needs {missing}"
     # Of a folder each worker imports another part first. In a fresh checkout pytest rewrites the
     # asserts of a file before it is imported, and keeps the result: so no file is rewritten twice.
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
@@ -104,10 +112,10 @@ def pytest_make_collect_report(collector):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     """Skip a test that imports an optional module as it runs, where that is missing."""
-    report, error = (yield), call.excinfo and call.excinfo.value
-    if isinstance(error, ImportError) and (error.name or "").split(".")[0] in OPTIONAL:
+    report = yield
+    if missing := missing_module(call.excinfo and call.excinfo.value):
         report.outcome = "skipped"
-        report.longrepr = str(item.path), item.location[1] + 1, f"Skipped: needs {error.name}"
+        report.longrepr = str(item.path), item.location[1] + 1, f"Skipped: needs {missing}"
     return report
 
 
@@ -233,7 +241,7 @@ def warm_judges(warm_processes, monkeypatch):
 @pytest.fixture
 def run_on_model(warm_processes):
     """Run a program of this folder, which uses `hopper_model`, with a case in JSON."""
-    pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
+    pytest.importorskip("numba_cuda", reason="needs numba-cuda")
     pytest.importorskip("greenlet", reason="threads of the model")
 
     def run(program, case):

@@ -770,6 +770,7 @@ def test_at_exit():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_after_a_fork(rng):
     arrays = make_qkv(rng, 4, 100, 100, 4, 4, 16)
     want, _ = cpu.flash_attn(*arrays)

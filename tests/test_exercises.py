@@ -17,13 +17,16 @@ import learner
 import pytest
 from cases import thorough
 
+from fa_numba.analysis.machine_code import compiler_available
 from fa_numba.workbook import par, stubs
 from fa_numba.workbook.catalog import all_exercises
 from fa_numba.workbook.grader import grade_all
+from fa_numba.workbook.pytest_plugin import NOT_COMPILED
 
 REPOSITORY = Path(__file__).parents[1]
 EXERCISES = all_exercises(REPOSITORY)
 EACH = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.short)
+MAY_BE_SKIPPED = set() if compiler_available() else {NOT_COMPILED, "needs numba-cuda"}
 GIVEN = re.compile(r"\b(is as it was given|are as they were)\b")
 BARRIER = re.compile(r"cuda\.sync(threads|warp)\(")
 WITH_BARRIERS = [e for e in EXERCISES if BARRIER.search(e.solution.read_text(encoding="utf-8"))]
@@ -112,7 +115,8 @@ def test_every_stub_fails_because_nothing_is_written_yet(part, tmp_path):
         wrong = {
             c["name"]: c["message"] or c["outcome"] for c in checks if c["outcome"] != "not started"
         }
-        wrong = {name: m for name, m in wrong.items() if not (m == "passed" and "compile" in name)}
+        compiles = "passed", NOT_COMPILED
+        wrong = {name: m for name, m in wrong.items() if not (m in compiles and "compile" in name)}
         # What is given, with its bug, is there already.
         wrong = {name: m for name, m in wrong.items() if not (m == "passed" and GIVEN.search(name))}
         assert not wrong, f"{name}: {wrong}"
@@ -128,7 +132,8 @@ def test_solutions_pass(fourth, monkeypatch, warm_judges, tmp_path):
     report = grade_all(exercises, impl="solutions").graded
     assert len(report) == len(exercises)
     for graded in report:
-        assert graded.passed and graded.count("skipped") == 0, repr(graded)
+        skipped = {c.message for c in graded.checks if c.outcome == "skipped"}
+        assert graded.passed and skipped <= MAY_BE_SKIPPED, repr(graded)
         slow = {c.name: c.seconds for c in graded.checks if c.seconds > 5}
         assert not slow, f"checks over 5 s: {slow}"
         names = {c.name for c in graded.checks}

@@ -6,8 +6,6 @@ Each case has a process of its own, because the model replaces names of Numba.
 import pytest
 from cases import thorough
 
-pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
-
 SLOPES = (0.5, 0.25, 0.125, 1)
 ALL_MASKS = {"window_size": (30, 20), "softcap": 15.0, "alibi_slopes": SLOPES[:2]}
 # batch, seqlen_q, seqlen_k, heads, head_dim, causal, blocks

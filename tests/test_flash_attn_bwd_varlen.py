@@ -15,7 +15,6 @@ from few_cases import pairs
 from machine_code_cases import in_registers, needs_compiler, stated_registers
 from numba import cuda, typeof, types
 
-pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
 from test_tensor_core_bwd import spills_between_products

@@ -9,7 +9,6 @@ from cases import thorough
 from machine_code_cases import needs_compiler, stated_registers
 from numba import types
 
-pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
 from fa_numba.analysis.machine_code import compile_kernel

@@ -9,8 +9,6 @@ from fake_libraries import CupyArray
 from machine_code_cases import in_registers
 from numba import types
 
-pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
-
 from fa_numba import reference
 from fa_numba.analysis.machine_code import disassembler_available
 from fa_numba.checks import hardware

@@ -7,8 +7,6 @@ softcap; a head_dim of V that is not that of Q and K.
 import pytest
 from cases import thorough
 
-pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
-
 # seqlen_q, seqlen_k, heads, head_dim, causal
 CASES = [
     thorough((200, 330, (1, 1), 64, True), {}),

@@ -6,9 +6,6 @@ Mistakes are planted in the kernel: so the model is known to find them.
 import numpy as np
 import pytest
 from cases import thorough
-
-pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
-
 from tensor_core_kernels import HOPPER
 from test_tensor_core import MAP, SIZES, float32_3d, half, needs_compiler
 

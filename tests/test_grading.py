@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from fa_numba import simt
+from fa_numba.analysis.machine_code import compiler_available
 from fa_numba.workbook import catalog, grader, stubs
 from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.graders.kernels import expect_at_most
@@ -24,6 +25,7 @@ from fa_numba.workbook.grading.limits import Limits, limits_of
 from fa_numba.workbook.grading.proxies import Module, each
 
 REPOSITORY = Path(__file__).parents[1]
+needs_compiler = pytest.mark.skipif(not compiler_available(), reason="needs NVVM and NVRTC")
 
 ANSWER = """
 import math
@@ -504,6 +506,7 @@ def test_what_was_never_written(told):
     assert "never written" not in checks["copies"].message
 
 
+@needs_compiler
 def test_one_mistake_is_one_screen(told):
     checks, report = told(second="print('seen', x)\nreturn 3", kernel="out[0] = 0.1 * x[0]")
     text = repr(report)
@@ -579,12 +582,14 @@ def test_loads_that_are_a_multiple_come_with_advice(loads, advised):
     assert ("keep on the chip what you need again" in str(error.value)) == advised
 
 
+@needs_compiler
 @pytest.mark.parametrize("body", ["out[0] = np.zeros(3)[0]", "out[0] = x[0]\nreturn 3"])
 def test_the_compiler_speaks_plainly(told, body):
     checks, _ = told(kernel=body)
     assert len(checks["compiles for a GPU"].message.splitlines()) <= 3
 
 
+@needs_compiler
 def test_float64_is_named_where_it_comes_from(told):
     checks, _ = told(kernel="l = 0.0\nfor i in range(4):\n    l += x[i]\nout[3] = l + out[0]")
     message = checks["compiles for a GPU"].message
@@ -599,6 +604,7 @@ def test_a_shape_that_is_no_constant_is_named_first(told):
     assert "line 26" in message and "out of bounds" not in message
 
 
+@needs_compiler
 @pytest.mark.parametrize("shape", ["(4, LANES + 1)", "size"])
 def test_a_shape_that_is_computed_says_what_to_write(told, shape):
     body = f"size = 2 * LANES\ntile = cuda.shared.array({shape}, 'float32')\nout[3] = 1"

@@ -1,5 +1,7 @@
 """The live cells of lessons on tensor cores: what runs here, and what each kernel needs."""
 
+import sys
+
 import pytest
 from numba import cuda
 
@@ -13,6 +15,7 @@ MEASURED = {"largest error": "1e-4", "TFLOP/s": 1.5}
 @pytest.fixture
 def measured(monkeypatch):
     """The kernels that are measured, with their dtypes; none is run."""
+    pytest.importorskip("numba_cuda", reason="needs numba-cuda")
     calls = []
 
     def measure(attention, shape, dtype):
@@ -53,6 +56,18 @@ def test_the_dtype_is_the_kernels(monkeypatch, measured):
     monkeypatch.setattr(module, "_capability", lambda: (9, 0))
     live("flash_attn_tf32x3", "flash_attn_fp8")
     assert measured == [("flash_attn_tf32x3", "float32"), ("flash_attn_fp8", "float16")]
+
+
+def test_without_numba_cuda_it_says_so(monkeypatch):
+    """Numba's own numba.cuda, of macOS and Python 3.15, lacks modules of numba-cuda."""
+    rooms = "fa_numba.ptx.", "fa_numba.tensor_core."
+    for name in [name for name in sys.modules if name.startswith(rooms)]:
+        monkeypatch.delitem(sys.modules, name)
+    if "numba.cuda.core" in sys.modules:
+        monkeypatch.delattr(sys.modules["numba.cuda.core"], "errors", raising=False)
+    monkeypatch.setitem(sys.modules, "numba.cuda.core.errors", None)
+    said = "*Nothing runs on a GPU here: inline PTX needs numba-cuda, which is not installed.*"
+    assert live(*NAMES).markdown == said
 
 
 def test_a_name_that_is_no_kernel_is_refused():

@@ -19,7 +19,6 @@ from fa_numba.expressions.trace import trace
 from fa_numba.tensor_core import run_tables
 from fa_numba.tiling.split_tiling import make_tiling
 
-pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 MASKS = [name for name, x in expression_cases.CASES.items() if x.mask and name != "a tree"]
 
 

@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
-
 from fa_numba.tensor_core.shared_plan import SharedPlan
 
 

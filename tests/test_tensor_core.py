@@ -16,7 +16,6 @@ from machine_code_cases import in_registers, needs_compiler, stated_registers
 from numba import typeof, types
 from tensor_core_kernels import AMPERE, HOPPER
 
-pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
 from fa_numba.analysis import cuda_tools, devices

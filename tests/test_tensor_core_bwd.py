@@ -7,7 +7,6 @@ from cases import thorough
 from machine_code_cases import in_registers, needs_compiler, stated_registers
 from numba import cuda, float32, typeof, types
 
-pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
 

@@ -8,8 +8,6 @@ import pytest
 from cases import thorough
 from numba import cuda, float32, int32, types, uint32
 
-pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
-
 from fa_numba import reference, simt
 from fa_numba.analysis.machine_code import compile_kernel, compiler_available
 from fa_numba.constants import FULL_WARP

@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 
-pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
-
 from fa_numba.ptx import layouts
 from fa_numba.tensor_core import alibi, fragments, lazy_rescaling
 

@@ -7,7 +7,6 @@ from cases import thorough
 from machine_code_cases import in_registers, needs_compiler
 from numba import cuda, typeof, types
 
-pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
 from test_tensor_core import exponentials_beside_p_v, moves_before_products

@@ -9,7 +9,6 @@ from cases import thorough
 from machine_code_cases import needs_compiler
 from numba import cuda, float32, typeof, types, uint32
 
-pytest.importorskip("numba.cuda.extending", reason="needs numba-cuda")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
 
 from fa_numba import checks

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,15 +70,33 @@ print(json.dumps({
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
+def run(tmp_path_factory):
     site = tmp_path_factory.mktemp("site")
     (site / "sitecustomize.py").write_text(BLOCKER)
     path = os.pathsep.join(map(str, (site, REPOSITORY, REPOSITORY / "engine")))
-    env = os.environ | {"PYTHONPATH": path}
-    command = [sys.executable, "-c", PROGRAM, *SOME.values()]
-    done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True)
+    how = {"cwd": REPOSITORY, "env": os.environ | {"PYTHONPATH": path}}
+    return lambda *arguments: subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, **how
+    )
+
+
+@pytest.fixture(scope="module")
+def told(run):
+    done = run("-c", PROGRAM, *SOME.values())
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_launch_as_a_user_writes_it(run, tmp_path):
+    """The example of the engine's README, with and without the barrier that it lacks."""
+    page = (REPOSITORY / "engine/README.md").read_text(encoding="utf-8")
+    lines = re.search(r"```python\n(.+?)```", page, re.S)[1]
+    (file := tmp_path / "example.py").write_text("import numba_cuda_simulator\n" + lines)
+    assert "RaceError: RAW race on tile[63]" in run(file).stderr
+    file.write_text(
+        file.read_text().replace("    out[t] =", "    cuda.syncthreads()\n    out[t] =")
+    )
+    assert not run(file).stderr
 
 
 def test_the_package_imports_but_for_what_is_compiled(told):
@@ -92,7 +111,7 @@ def test_what_is_compiled_says_what_is_missing(told):
     assert "Numba is not installed. Ans" in told["backend"]
     assert told["backend"].endswith("an algorithm, such as flash_attn_v2, does not.")
     assert "the engine, lessons and graders work" in told["numba"]
-    assert told["live"].startswith("*No NVIDIA GPU here, and inline PTX needs Numba, ")
+    assert told["live"].startswith("*Nothing runs on a GPU here: inline PTX needs Numba, ")
     assert told["lines"] == [1, 4, 1, 16]
 
 

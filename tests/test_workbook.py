@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -538,3 +539,24 @@ def test_doctor_survives_a_half_broken_cuda(monkeypatch, capsys):
     assert cli.main(["doctor"]) == 0
     assert "wrong ELF class" in capsys.readouterr().out
     assert arrays.backend().gpu is None
+
+
+WITHOUT_UNIX = """
+import os, signal, sys
+unix = "fork forkpty geteuid getpgid killpg register_at_fork sched_getaffinity setsid sysconf"
+for module, names in (os, unix), (signal, "SIGKILL SIGUSR1 SIGXFSZ"):
+    for name in names.split():
+        vars(module).pop(name, None)
+sys.modules |= dict.fromkeys(("fcntl", "grp", "pwd", "resource", "termios"))
+from fa_numba.workbook import cli
+print("status", cli.main(sys.argv[1:]))
+"""
+
+
+def test_what_windows_lacks(workbook):
+    """Names of Unix that are missing, and an encoding without a check mark."""
+    solve(workbook)
+    environment = os.environ | {"FA_NUMBA_GRADE_IN_PROCESS": "1", "PYTHONIOENCODING": "cp1252"}
+    command = [sys.executable, "-c", WITHOUT_UNIX, "check", "ex99a"]
+    done = subprocess.run(command, env=environment, capture_output=True, encoding="cp1252")
+    assert "? ex99a" in done.stdout and "status 0" in done.stdout, done.stderr

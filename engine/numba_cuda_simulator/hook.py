@@ -13,6 +13,7 @@ from collections import ChainMap
 
 from numba import cuda
 
+from . import without_numba
 from .errors import LaunchError, explain
 from .generated import keeping_source
 from .host import STAND_INS
@@ -177,7 +178,7 @@ def replace_kernels(module, kernel):
     replace(kernel, "configure", configure)
     if module is not cuda and not has_gpu():
         replace(kernel, "specialize", lambda kernel, *arguments: kernel)
-    elif not has_gpu() and not is_simulator():
+    elif not has_gpu() and not is_simulator() and not without_numba.is_installed():
         replace(kernel, "specialize", specialize)
         replace(kernel, "compile", compile_for)
         dispatcher = sys.modules[kernel.__module__]

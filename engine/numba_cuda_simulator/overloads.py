@@ -13,6 +13,7 @@ from enum import Enum
 
 import numpy as np
 from numba import types
+from numba.core.errors import NumbaError
 from numba.core.sigutils import normalize_signature
 
 from .devices import chip
@@ -59,7 +60,7 @@ def note_launch(kernel, arguments):
     seen.add(kinds)
     try:
         enter(kernel, types_of(kernel, arguments))
-    except ValueError:  # what Numba has no type for
+    except (ValueError, NumbaError):  # what Numba has no type for
         return
 
 

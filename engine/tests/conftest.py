@@ -6,6 +6,8 @@ import signal
 import pytest
 
 import numba_cuda_simulator as simt
+from numba_cuda_simulator import without_numba
+from numba_cuda_simulator.without_numba.missing import NameMissingError
 
 os.environ["SIMT_CACHE"] = ""  # what a test compiles is not kept
 
@@ -35,7 +37,14 @@ def pytest_make_collect_report(collector):
     """Skip a test file that imports an optional module, itself or by a helper, that is missing."""
     report = yield
     missing = report.call.excinfo and report.call.excinfo.value.__cause__
-    if isinstance(missing, ModuleNotFoundError) and missing.name in OPTIONAL:
+    if not isinstance(missing, ImportError):
+        return report
+    name = missing.name or ""
+    if without_numba.is_installed() and (
+        isinstance(missing, NameMissingError) or name.startswith("numba.")
+    ):
+        name = "numba"
+    if name in OPTIONAL | {"numba"}:
         report.outcome = "skipped"
-        report.longrepr = str(collector.path), 1, f"Skipped: needs {missing.name}"
+        report.longrepr = str(collector.path), 1, f"Skipped: needs {name}"
     return report

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from numba import cuda, float32
-from numba.cuda.extending import overload
+from numba.extending import overload
 from sources import run_text
 
 import numba_cuda_simulator as simt

@@ -20,7 +20,8 @@ import numba_cuda_simulator as simt
 CATALOGUE = Path(__file__).with_name("errors.md")
 CASE = re.compile(r"### ([^\n]+)\n```\n(.+?)\n\n(\w+Error: .*?)```\n", re.DOTALL)
 ROW = re.compile(r"^\| `([^\n]+)` \| (\w+Error: [^\n]+) \|$", re.MULTILINE)
-PRELUDE = re.search(r"```python\n(.+?)```", CATALOGUE.read_text(), re.DOTALL)[1]
+WRITTEN = CATALOGUE.read_text(encoding="utf-8")
+PRELUDE = re.search(r"```python\n(.+?)```", WRITTEN, re.DOTALL)[1]
 HEAD = "@cuda.jit\ndef kernel(x, out):\n"
 COPY = f"{HEAD}    i = cuda.grid(1)\n    if i < out.size:\n        out[i] = x[i]\n"
 FRAME = re.compile(r"  this notebook, line (\d+)\n    (.+)\n    ( *)(\^+)$", re.MULTILINE)
@@ -50,8 +51,8 @@ def row(code, words):
     return text, "\n".join([*lines, ""])
 
 
-CASES = [(title, whole(text), words) for title, text, words in CASE.findall(CATALOGUE.read_text())]
-ROWS = [(code, *row(code, words)) for code, words in ROW.findall(CATALOGUE.read_text())]
+CASES = [(title, whole(text), words) for title, text, words in CASE.findall(WRITTEN)]
+ROWS = [(code, *row(code, words)) for code, words in ROW.findall(WRITTEN)]
 CASES += [(code, whole(text), words) for code, text, words in ROWS]
 
 
@@ -144,7 +145,8 @@ def write_catalogue():
         return f"| `{match[1]}` | {said_in_a_row} |"
 
     simt.enable()
-    CATALOGUE.write_text(ROW.sub(row_again, CASE.sub(again, CATALOGUE.read_text())))
+    text = ROW.sub(row_again, CASE.sub(again, WRITTEN))
+    CATALOGUE.write_text(text, encoding="utf-8", newline="\n")
 
 
 if __name__ == "__main__":

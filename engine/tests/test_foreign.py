@@ -202,7 +202,13 @@ def test_negative_indices():
 # --- ufuncs -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("decorate", [vectorize, cuda.vectorize], ids=["numba", "numba-cuda"])
+@pytest.mark.parametrize("decorate", [
+    pytest.param(vectorize, id="numba"),
+    pytest.param(
+        getattr(cuda, "vectorize", None), id="numba-cuda",
+        marks=pytest.mark.skipif(not hasattr(cuda, "vectorize"), reason="needs numba-cuda"),
+    ),
+])  # fmt: skip
 def test_vectorize(decorate):
     @decorate(["float32(float32, float32)", "float64(float64, float64)"], target="cuda")
     def hypotenuse(a, b):

@@ -14,7 +14,10 @@ from numba import cuda, float32, int64
 from sources import run_text
 
 import numba_cuda_simulator as simt
+from numba_cuda_simulator import without_numba
 from numba_cuda_simulator.errors import LaunchError, RaceError
+
+needs_numba = pytest.mark.skipif(without_numba.is_installed(), reason="needs Numba")
 
 
 @cuda.jit
@@ -111,6 +114,7 @@ double[1, 128](x)
 """
 
 
+@needs_numba
 @pytest.mark.parametrize("simulator", [False, True], ids=["no simulator", "simulator"])
 @pytest.mark.parametrize("package", ["numba-cuda", "numba"])
 def test_installation(package, simulator, tmp_path):
@@ -132,6 +136,7 @@ def test_installation(package, simulator, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@needs_numba
 def test_gpu_is_left_to_numba():
     """Where there is a GPU, nothing of Numba changes until it is asked for."""
     program = """

@@ -207,7 +207,8 @@ def barrier_lines(launch):
 
 def without(launch, line):
     """The launch, from its file with one line gone (replaced: others keep their numbers)."""
-    lines = Path(launch.kernel.py_func.__code__.co_filename).read_text().splitlines()
+    file = Path(launch.kernel.py_func.__code__.co_filename)
+    lines = file.read_text(encoding="utf-8").splitlines()
     lines[line - 1] = re.sub(r"\S.*", "pass", lines[line - 1])
     made = vars(edited_zoo("\n".join(lines)))
     family = made["ZOO"] if "ZOO" in made else map(small, made["CLASSICS"])

@@ -139,7 +139,7 @@ def test_one_counter_for_many_threads():
 
 def test_first_launch():
     """From a source never seen to the end of one block's checked launch."""
-    with open(simt_kernels.__file__) as file:
+    with open(simt_kernels.__file__, encoding="utf-8") as file:
         source = file.read()
     one_block = flash_attn_launch(simt_kernels.TILE, np.random.default_rng(0))
     edits = (

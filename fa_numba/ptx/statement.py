@@ -25,8 +25,14 @@ from dataclasses import dataclass
 
 from numba.cuda.extending import intrinsic  # isort: skip: without Numba it says so
 from llvmlite import ir
-from numba.cuda import cgutils, types
-from numba.cuda.core import errors
+
+from numba_cuda_simulator.without_numba.missing import NameMissingError
+
+try:
+    from numba.cuda import cgutils, types
+    from numba.cuda.core import errors
+except ImportError as error:  # Numba's own numba.cuda, on macOS and Python 3.15
+    raise NameMissingError("inline PTX needs numba-cuda, which is not installed") from error
 
 SHARED = 3  # LLVM's number of the address space of shared memory
 GLOBAL = 1

@@ -249,6 +249,8 @@ def main(argv: list[str] | None = None) -> int:
     expected = (BadRequest, KernelError, Missing, UnknownExercise, FileNotFoundError)
     expected += (language_model.BadRequest, Damaged)
     expected += (classroom.Refused, folder.Refused, grader.NoSuchHint)
+    if hasattr(sys.stdout, "reconfigure"):  # not every encoding of Windows has a check mark
+        sys.stdout.reconfigure(errors="replace")
     parser = _parser()
     options, rest = parser.parse_known_args(argv)
     if options.command is None:

@@ -37,8 +37,8 @@ def live(*names: str, shape: tuple = (2, 4096, 16, 128)) -> Note:
             raise ValueError(f"names must be kernels of fa_numba.tensor_core, got {name!r}")
     try:
         modules = {name: importlib.import_module(f"fa_numba.tensor_core.{name}") for name in names}
-    except CompilerMissingError as error:  # no Numba
-        return Note(f"*No NVIDIA GPU here, and {error}.*")
+    except CompilerMissingError as error:  # no Numba, or no numba-cuda
+        return Note(f"*Nothing runs on a GPU here: {error}.*")
     here = _capability()
     if here is not None and not own.has_cupy_and_gpu():
         return Note("*There is a GPU here, and no CuPy, with which kernels are timed.*")

@@ -81,12 +81,13 @@ def histories(root: str) -> list[str]:
         with contextlib.suppress(OSError):
             if git.is_file():  # of a worktree: "gitdir: PATH"
                 found.append(git)
-                git = folder / git.read_text().partition(":")[2].strip()
+                git = folder / os.fsdecode(git.read_bytes()).partition(":")[2].strip()
             if git.is_dir():
                 common = git / "commondir"
-                whole = git / common.read_text().strip() if common.exists() else git
+                whole = git / os.fsdecode(common.read_bytes()).strip() if common.exists() else git
                 borrowed = whole / "objects/info/alternates"
-                others = borrowed.read_text().splitlines() if borrowed.exists() else []
+                there = borrowed.exists()
+                others = os.fsdecode(borrowed.read_bytes()).splitlines() if there else []
                 found += [git, whole, *(whole / "objects" / other for other in others)]
     return [os.path.realpath(path) for path in found]
 

@@ -1,4 +1,4 @@
-"""An answer in the judge's own process, where a process cannot be started: in a browser.
+"""An answer in the judge's own process: in a browser, which starts none, and on Windows.
 
 The same judge sends the same requests to the same worker, in memory instead of over a socket.
 Nothing guards the judge from the answer here, and nobody can stop the process when it hangs. So
@@ -37,7 +37,7 @@ LOOK_EVERY = 256  # steps between two looks at the clock
 
 def is_wanted() -> bool:
     """Whether answers run in the judge's process."""
-    if sys.platform in ("emscripten", "wasi"):
+    if sys.platform in ("emscripten", "wasi", "win32"):  # win32: Popen without pass_fds
         return True
     return os.environ.get("FA_NUMBA_GRADE_IN_PROCESS") == "1"
 

@@ -9,10 +9,11 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent(sign: int = signal.SIGKILL) -> None:
-    """Have the kernel send this signal when the parent ends. Linux only; elsewhere a no-op."""
+def die_with_parent(sign: int | None = None) -> None:
+    """Have the kernel send this signal, SIGKILL by default, when the parent ends. Linux only."""
     if sys.platform != "linux":
         return
+    sign = signal.SIGKILL if sign is None else sign  # Windows has none
     import ctypes  # not there in WebAssembly
 
     parent = os.getppid()
