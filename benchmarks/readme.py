@@ -340,7 +340,10 @@ def packed_table():
 
 @of_record("published")
 def published_table(record):
-    """Our rate, those of PyTorch's in the same run, and the published one: a row for each size."""
+    """Our rate, those of PyTorch's in the same run, and the published one: a row for each size.
+
+    What is published of both passes together is a sentence, `published_of_both`.
+    """
     rows = (
         {
             "layout": row["layout"],
@@ -349,8 +352,19 @@ def published_table(record):
             **{name: row.get(name) or "" for name in PUBLISHED},
         }
         for row in record["rows"]
+        if row["pass"] != "both"
     )
     return beside(rows, "pass")
+
+
+@of_record("published")
+def published_of_both(record):
+    return " ".join(
+        f"{row['layout']}, {row['seqlen']}{', causal' if row['causal'] else ''}, both passes: "
+        f"{', '.join(f'{name} {row[name]}' for name in PUBLISHED)}."
+        for row in record["rows"]
+        if row["pass"] == "both"
+    )
 
 
 @of_record("choice")
@@ -763,7 +777,7 @@ def parts_of_benchmarks():
         "masks": [masks_table()],
         "user_masks": [user_masks_table()],
         "user_masks_cpu": [every_row("user_masks_cpu")],
-        "published": [published_table()],
+        "published": [published_table(), published_of_both()],
         "few_queries": [few_queries_table()],
         "packed": [packed_table()],
         "choice": [choice_table()],
