@@ -36,7 +36,7 @@ from fa_numba.language_model.server import (
 )
 from fa_numba.language_model.server import background as background_module
 from fa_numba.language_model.server import engine as engine_module
-from fa_numba.language_model.server.background import Background, view_of
+from fa_numba.language_model.server.background import Background, Stopping, view_of
 from fa_numba.language_model.server.decode_graphs import DecodeGraphs
 from fa_numba.language_model.server.model_drafter import ModelDrafter
 from fa_numba.language_model.server.ngram_drafter import NGramDrafter
@@ -773,7 +773,7 @@ def test_an_engine_that_cannot_begin_again_refuses_requests(monkeypatch):
         submit()
         background._thread.join(60)
     assert heard == ["error", "cancelled"]
-    with pytest.raises(Overloaded, match="the server is stopping"):
+    with pytest.raises(Stopping, match="the server is stopping"):
         background.submit(PROMPTS[0], GREEDY, None)
 
 

@@ -94,8 +94,6 @@ def mistakes(head, chunk=None):
     if len(head.v) == last + chunk:  # each token of it has replaced the one before
         one = LinearHead(*(x[-1:] for x in head.arrays.values()), 0 * head.before, head.dtype)
         yield replaced, {"state": one.answers["state"]}
-    else:  # what pads the chunk is 0
-        yield replaced, {"state": 0 * head.answers["state"]}
     for sentence, sees in (
         ("A token sees later ones of its own chunk.", lambda m, n: n // chunk <= m // chunk),
         ("The tokens of a token's own chunk are missing.", lambda m, n: n // chunk < m // chunk),
