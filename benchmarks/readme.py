@@ -288,7 +288,7 @@ def user_masks_table(record):
 
 
 def beside(rows, across):
-    """Rows that are equal but for `across` and numbers become one: `across` names its columns.
+    """Merge rows that differ in `across` and in numbers alone; `across` names the columns.
 
     `across` is the name of a cell; the cells before it say which row it is.
     """
@@ -338,16 +338,20 @@ def packed_table():
     )
 
 
+def length(row):
+    return f"{row['seqlen']}{', causal' if row['causal'] else ''}"
+
+
 @of_record("published")
 def published_table(record):
     """Our rate, those of PyTorch's in the same run, and the published one: a row for each size.
 
-    What is published of both passes together is a sentence, `published_of_both`.
+    `published_of_both` has the published times of both passes together.
     """
     rows = (
         {
             "layout": row["layout"],
-            "n": f"{row['seqlen']}{', causal' if row['causal'] else ''}",
+            "n": length(row),
             "pass": row["pass"],
             **{name: row.get(name) or "" for name in PUBLISHED},
         }
@@ -359,8 +363,9 @@ def published_table(record):
 
 @of_record("published")
 def published_of_both(record):
+    """The published time of both passes together, beside ours, in a sentence."""
     return " ".join(
-        f"{row['layout']}, {row['seqlen']}{', causal' if row['causal'] else ''}, both passes: "
+        f"{row['layout']}, {length(row)}, both passes: "
         f"{', '.join(f'{name} {row[name]}' for name in PUBLISHED)}."
         for row in record["rows"]
         if row["pass"] == "both"

@@ -380,7 +380,7 @@ class LocalArray(LaneArray):
         return not isinstance(offset, np.ndarray) and self.stored.values[offset] is np.True_
 
     def missing(self, lanes, offset):
-        """Return the mask of the active threads that load what they have not stored."""
+        """Return the mask of the active threads that load an element before they store it."""
         return without(lanes.mask, self.stored.load(lanes, offset))
 
 

@@ -317,7 +317,7 @@ class Transformer(Writer):
         self.file, self.counting = file, counting
         self.function = tree_of(code, file)
         self.name = code.co_name
-        self.shape_names = {}  # what the shape of an array depends on -> where
+        self.shape_names = {}  # a name that the shape of an array depends on -> its place
         self.calls = {}  # position of a call -> the variables in each argument
         self.constants = {}
         self.target_name = ""  # the variable that the current statement assigns

@@ -72,7 +72,7 @@ class Watch:
         return value
 
     def load_local(self, array, offset, site):
-        """Look whether threads load what they have not stored."""
+        """Record a finding where threads load an element before they store it."""
         missing = array.missing(self.lanes, offset)
         if missing is not NOBODY:
             bad = self.lanes.full(True if missing is ALL else missing).T

@@ -116,7 +116,7 @@ class Trace:
         return TypeError(f"{self.name} must only compute with its parameters: {reason}{place}")
 
     def no_value(self, error):
-        """For what the user's function raises in one of the ways through its conditions."""
+        """The error where the user's function raises one for some answers to its conditions."""
         conditions = ", ".join(
             nodes.described(x if answer else make("not", x)) for x, answer in self.asked.items()
         )
