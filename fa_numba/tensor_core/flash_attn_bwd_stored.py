@@ -43,7 +43,6 @@ from typing import NamedTuple
 import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
 
-from fa_numba import checks
 from fa_numba.constants import LOG2_E, ONE, ZERO
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
@@ -718,8 +717,9 @@ def flash_attn_bwd_stored(
         As of `flash_attn_bwd_persistent`.
     """
     inputs = dout, q, k, v, out, lse
-    softmax_scale, _ = backward.check("flash_attn_bwd_stored", inputs, softmax_scale, False)
-    mask, _ = checks.check_mask(q, causal, window_size, softcap, None)
+    options = causal, window_size, softcap, None, softmax_scale
+    scores, _ = backward.check("flash_attn_bwd_stored", inputs, False, *options)
+    mask, softmax_scale = scores.mask, scores.softmax_scale
     batch, seqlen_q, num_heads, head_dim = q.shape
     _, seqlen_k, num_kv_heads, _ = k.shape
     (dq, dk, dv), rows, _ = backward.prepare(*inputs, add_dq=False)

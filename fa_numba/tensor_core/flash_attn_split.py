@@ -480,25 +480,8 @@ def make_flash_attn_split(
 
 
 @arrays.replayed
-def flash_attn_split(
-    q,
-    k,
-    v,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-    num_splits=0,
-    out_dtype=None,
-    block_table=None,
-):
+@checks.takes(checks.SCORES)
+def flash_attn_split(q, k, v, *, num_splits=0, out_dtype=None, block_table=None, **options):
     """FlashAttention-3, forward, with the keys split among thread blocks: for few queries.
 
     Parameters
@@ -523,15 +506,11 @@ def flash_attn_split(
     RuntimeError
         On a GPU that has no wgmma.
     """
-    score_options = causal, window_size, softcap, alibi_slopes
     num_splits = checks.check_num_splits(num_splits)
-    written = {"expressions": (mask, mask_args, score, score_args), "sinks": sinks}
     keys = k, v
     if block_table is not None:
-        keys = checks.keys_of_pages(k, v, block_table, mask, score)
-    call = checks.forward_call(
-        q, *keys, *score_options, softmax_scale, on=REQUIREMENTS, out_dtype=out_dtype, **written
-    )
+        keys = checks.keys_of_pages(k, v, block_table, options.get("mask"), options.get("score"))
+    call = checks.forward_call(q, *keys, on=REQUIREMENTS, out_dtype=out_dtype, **options)
     if 0 in (call.seqlen_q, call.seqlen_k):
         return call.results_without_keys()
     tiling, num_splits = tiling_of(call, num_splits)

@@ -8,7 +8,6 @@ Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, section 3.
 import numpy as np
 
 from fa_numba import checks
-from fa_numba.constants import LOG2_E
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
@@ -58,8 +57,9 @@ def flash_attn_wide_varlen(
     sequences = cu_seqlens_q, cu_seqlens_k
     checks.KERNELS["flash_attn_wide_varlen"].check_packed(q, k, v, *sequences)
     num_tokens_q, num_heads, head_dim = q.shape
-    mask = checks.check_scores(q, causal, window_size, softcap, None).mask
-    scale = np.float32(checks.check_positive_scale(softmax_scale, head_dim) * LOG2_E)
+    options = causal, window_size, softcap, None, softmax_scale
+    scores = checks.check_scores(q, *options, positive_scale=True)
+    mask, scale = scores.mask, scores.scale_log2
     if 0 in (num_tokens_q, k.shape[0]):
         no_keys = arrays.full(q, q.shape, 0, q.dtype)
         return no_keys, arrays.full(q, (num_heads, num_tokens_q), -np.inf)
