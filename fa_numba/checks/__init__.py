@@ -108,7 +108,7 @@ from fa_numba.checks.model import (
     check_symbols,
     check_text_length,
 )
-from fa_numba.checks.options import DECODING, DROPOUT, FUNCTIONS, PLAIN, SCORES, takes
+from fa_numba.checks.options import DECODING, DROPOUT, FUNCTIONS, NO_SLOPES, PLAIN, SCORES, takes
 from fa_numba.checks.requirements import (
     ANY_HEAD_DIMS,
     MAX_HEAD_DIM,

@@ -11,6 +11,7 @@ PLAIN = {
     "alibi_slopes": None,
     "softmax_scale": None,
 }
+NO_SLOPES = {name: default for name, default in PLAIN.items() if name != "alibi_slopes"}
 FUNCTIONS = {"mask": None, "mask_args": (), "score": None, "score_args": ()}
 SCORES = PLAIN | FUNCTIONS | {"sinks": None}  # those of `check_scores`
 DECODING = {"block_table": None} | SCORES | {"num_splits": 0}

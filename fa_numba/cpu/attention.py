@@ -178,7 +178,13 @@ def _read(
     q, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, softmax_scale=None,
     mask=None, mask_args=(), score=None, score_args=(),
 ):  # fmt: skip
-    """A user's mask and score as `Given`, or None; the options that are not in them; the slopes."""
+    """A user's mask and score as `Given`, or None; the options that are not in them; the slopes.
+
+    Parameters
+    ----------
+    q, causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, score_args
+        As for `flash_attn`.
+    """
     options = causal, window_size, softcap, alibi_slopes
     if mask is None and score is None and type(mask_args) is type(score_args) is tuple:
         if not mask_args + score_args:

@@ -278,10 +278,7 @@ def launch(problem, kernel, grid, threads, num_splits, caches=None, shared_bytes
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
     scores = problem.scores
     merged = num_splits > 1 or scores.has_sinks
-    if not merged:
-        parts = tuple(map(arrays.with_axis, (out, lse)))
-    else:
-        parts = tuple(arrays.empty(q, (num_splits, *x.shape)) for x in (out, lse))
+    parts = parts_for(out, lse, num_splits, merged)
     sources = caches or (problem.k_cache, problem.v_cache)
     args = (q, *sources, problem.block_table, problem.seq_lens, *parts, scores.softmax_scale)
     args += scores.slopes, *pages_of(problem.page_size)
@@ -290,6 +287,13 @@ def launch(problem, kernel, grid, threads, num_splits, caches=None, shared_bytes
     if merged:
         launch_combine_wide(*parts, out, lse, scores.sinks, scores.has_sinks)
     return out, lse
+
+
+def parts_for(out, lse, num_splits, merged):
+    """out_partial and lse_partial of the first kernel: out and lse themselves, unless merged."""
+    if not merged:
+        return tuple(map(arrays.with_axis, (out, lse)))
+    return tuple(arrays.empty(out, (num_splits, *x.shape)) for x in (out, lse))
 
 
 def launch_combine_wide(out_partial, lse_partial, out, lse, sinks=NO_SINKS, has_sinks=False):

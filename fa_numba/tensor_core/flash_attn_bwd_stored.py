@@ -43,6 +43,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
 
+from fa_numba import checks
 from fa_numba.constants import LOG2_E, ONE, ZERO
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
@@ -696,9 +697,8 @@ def num_gradient_tiles(part, group_size, num_n, col_tiles):
 
 
 @arrays.replayed
-def flash_attn_bwd_stored(
-    dout, q, k, v, out, lse, *, causal=False, window_size=(-1, -1), softcap=0.0, softmax_scale=None
-):
+@checks.takes(checks.NO_SLOPES)
+def flash_attn_bwd_stored(dout, q, k, v, out, lse, **options):
     """Attention, backward, head_dim 264 to 512: float16 and bfloat16 on Hopper GPUs.
 
     The same bits in every run. It stores P and dS of some queries at a time, in at most
@@ -717,8 +717,7 @@ def flash_attn_bwd_stored(
         As of `flash_attn_bwd_persistent`.
     """
     inputs = dout, q, k, v, out, lse
-    options = causal, window_size, softcap, None, softmax_scale
-    scores, _ = backward.check("flash_attn_bwd_stored", inputs, False, *options)
+    scores, _ = backward.check("flash_attn_bwd_stored", inputs, False, **options)
     mask, softmax_scale = scores.mask, scores.softmax_scale
     batch, seqlen_q, num_heads, head_dim = q.shape
     _, seqlen_k, num_kv_heads, _ = k.shape

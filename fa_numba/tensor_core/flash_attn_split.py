@@ -45,6 +45,7 @@ from fa_numba.constants import FULL_WARP, ONE
 from fa_numba.expressions import nodes, tiles
 from fa_numba.expressions.interval_source import NoIntervalError
 from fa_numba.on_cuda_cores import run_time_masks
+from fa_numba.on_cuda_cores.decode_problem import parts_for
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx import mbarrier
 from fa_numba.ptx.barriers import setmaxnreg_dec, setmaxnreg_inc
@@ -514,10 +515,7 @@ def flash_attn_split(q, k, v, *, num_splits=0, out_dtype=None, block_table=None,
     if 0 in (call.seqlen_q, call.seqlen_k):
         return call.results_without_keys()
     tiling, num_splits = tiling_of(call, num_splits)
-    if num_splits == 1:
-        parts = tuple(map(arrays.with_axis, (call.out, call.lse)))
-    else:
-        parts = tuple(arrays.empty(q, (num_splits, *x.shape)) for x in (call.out, call.lse))
+    parts = parts_for(call.out, call.lse, num_splits, num_splits > 1)
     launch_parts(call, tiling, num_splits, k, v, parts, block_table)
     if num_splits > 1:
         launch_merge(*parts, call.out, call.lse)

@@ -23,18 +23,8 @@ from fa_numba.tensor_core.flash_attn_wide import (
 
 
 @arrays.replayed
-def flash_attn_wide_varlen(
-    q,
-    k,
-    v,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    softmax_scale=None,
-):
+@checks.takes(checks.NO_SLOPES)
+def flash_attn_wide_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, **options):
     """FlashAttention-3, forward, over a packed batch, for head_dim 264 to 512, on Hopper GPUs.
 
     Parameters
@@ -57,8 +47,7 @@ def flash_attn_wide_varlen(
     sequences = cu_seqlens_q, cu_seqlens_k
     checks.KERNELS["flash_attn_wide_varlen"].check_packed(q, k, v, *sequences)
     num_tokens_q, num_heads, head_dim = q.shape
-    options = causal, window_size, softcap, None, softmax_scale
-    scores = checks.check_scores(q, *options, positive_scale=True)
+    scores = checks.check_scores(q, positive_scale=True, **options)
     mask, scale = scores.mask, scores.scale_log2
     if 0 in (num_tokens_q, k.shape[0]):
         no_keys = arrays.full(q, q.shape, 0, q.dtype)

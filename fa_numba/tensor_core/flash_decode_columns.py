@@ -284,9 +284,8 @@ def flash_decode_columns(q, k_cache, v_cache, seq_lens, **options):
     out, lse : arrays
         As of `flash_decode`.
     """
-    kernel, options["head_dims"] = "flash_decode_columns", checks.WIDE_HEAD_DIM
-    caches = k_cache, v_cache, seq_lens
-    problem = check_on_tensor_cores(kernel, forward.AMPERE, q, *caches, **options)
+    given, options["head_dims"] = (q, k_cache, v_cache, seq_lens), checks.WIDE_HEAD_DIM
+    problem = check_on_tensor_cores("flash_decode_columns", forward.AMPERE, *given, **options)
     head_dim, (page_size, *constants) = q.shape[3], problem.constants
     tiling = choose_tiling(head_dim, arrays.shared_bytes_per_block(q))
     constants += (problem.scores.expressions,)
