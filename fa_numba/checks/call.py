@@ -119,25 +119,25 @@ def check_scores(
     -------
     Scores
     """
-    expressions = mask, mask_args, score, score_args
-    mask, slopes = values.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    given = check_expressions(q, *expressions, mask, alibi_slopes)
-    same = checked.as_options(given, mask, *expressions[2:]) if as_options else None
-    if same is not None:
-        mask, given = same, None
-    if only_causal and given is None and mask != Mask(mask.causal):
-        given = checked.as_functions(mask, alibi_slopes)
+    options, slopes = values.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    given = check_expressions(q, mask, mask_args, score, score_args, options, alibi_slopes)
+    if as_options and given is not None:
+        same = checked.as_options(given, options, score, score_args)
+        if same is not None:
+            options, given = same, None
+    if only_causal and given is None and options != Mask(options.causal):
+        given = checked.as_functions(options, alibi_slopes)
     if given is not None:
         softcap = 0.0
         if cap_apart:
-            given, softcap = checked.apart_from_cap(given, mask, *expressions[2:])
-        mask, slopes = Mask(softcap=softcap), values.NO_SLOPES
+            given, softcap = checked.apart_from_cap(given, options, score, score_args)
+        options, slopes = Mask(softcap=softcap), values.NO_SLOPES
         if k is not None:
             batch, seqlen_q, num_heads, _ = q.shape
             check_indices(given, batch, num_heads, seqlen_q, k.shape[1])
     check_scale = values.check_positive_scale if positive_scale else values.check_softmax_scale
     sinks = check_sinks(q, sinks)
-    return Scores(mask, slopes, given, check_scale(softmax_scale, q.shape[-1]), *sinks)
+    return Scores(options, slopes, given, check_scale(softmax_scale, q.shape[-1]), *sinks)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
