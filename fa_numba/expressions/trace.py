@@ -21,10 +21,10 @@ import numpy as np
 from fa_numba.expressions import nodes
 from fa_numba.expressions.nodes import Node, const, make
 from fa_numba.expressions.unseen import (
+    OF_OBJECTS,
     Unassignable,
-    Watched,
     assigned_outside,
-    builtins_of,
+    call_watched,
     is_ours,
     place_of,
 )
@@ -449,8 +449,9 @@ def on_symbols(function, trace, made=None):
         made[function] = refuse
         return refuse
     plain, functions = library(trace)
+    plain |= OF_OBJECTS
     # a function looks for builtins where its globals say when it is made
-    seen = {**function.__globals__, "__builtins__": vars(builtins) | plain | builtins_of(trace)}
+    seen = {**function.__globals__, "__builtins__": vars(builtins) | plain}
     copy = types.FunctionType(
         function.__code__, seen, function.__name__, function.__defaults__, None
         if function.__closure__ is None
@@ -469,9 +470,9 @@ def on_symbols(function, trace, made=None):
             return value
         if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in MODULES:
             return Module(trace, value.__name__, functions)
-        for name in ("abs", "min", "max"):
+        for name, ours in plain.items():
             if value is getattr(builtins, name):
-                return plain[name]
+                return ours
         if _is_of_math(value):
             return functions[value.__name__]
         return on_symbols(value, trace, made)
@@ -506,16 +507,20 @@ def _is_array(value):
     )  # fmt: skip
 
 
+def _position_in(captured, array):
+    """The array's place in a list, which it is added to if it is not there."""
+    position = next((i for i, x in enumerate(captured) if x is array), len(captured))
+    if position == len(captured):
+        captured.append(array)
+    return position
+
+
 def _captured(trace, array):
     """What a function sees in place of an array that it has found."""
-    found = trace.captured
-    position = next((i for i, x in enumerate(found) if x is array), len(found))
-    if position == len(found):
-        found.append(array)
+    position = trace.num_given + _position_in(trace.captured, array)
     kind = _kind_of(array.dtype)
     if kind is None:
         trace.refuse(f"must capture tensors of numbers, got one of {array.dtype}")
-    position += trace.num_given
     if not array.shape:  # a tensor without axes is an argument with one
         return Symbol(trace, Node("load", (position, const(0)), kind))
     return Array(trace, position, tuple(array.shape), kind)
@@ -596,10 +601,7 @@ def meaning(x, captured=None):
     if isinstance(x, (types.ModuleType, types.BuiltinFunctionType, type)):
         return x
     if captured is not None and _is_array(x):
-        position = next((i for i, y in enumerate(captured) if y is x), len(captured))
-        if position == len(captured):
-            captured.append(x)
-        return position, tuple(x.shape), str(x.dtype)
+        return _position_in(captured, x), tuple(x.shape), str(x.dtype)
     if type(x) in (tuple, list):
         return type(x), *[meaning(y, captured) for y in x]
     raise TypeError
@@ -626,8 +628,7 @@ def _trace(function, name, first, arguments, captured=None):
         run = Trace(name, answers, captured, len(arguments))
         try:
             copy, given = on_symbols(function, run), tuple(_symbols(run, first, arguments))
-            with Watched(run):
-                result = copy(*given)
+            result = call_watched(copy, given, run)
         except RecursionError:
             raise ValueError(f"{name} must not call itself without end") from None
         except Exception as error:
