@@ -38,7 +38,7 @@ from fa_numba.cpu.vector_code import (
     where_key_seen,
     where_seen,
 )
-from fa_numba.cpu.vectors import LANES, ROWS, broadcast, inner, load, store
+from fa_numba.cpu.vectors import LANES, ROWS, broadcast, inner, instruction, load, store
 from fa_numba.expressions import nodes, tiles
 from fa_numba.expressions.indices import check_indices
 from fa_numba.expressions.nodes import const
@@ -239,16 +239,13 @@ def call(typingctx, address, args):
 
 
 def _reader(bits):
-    """An intrinsic that reads one of the integers at an address."""
+    """A function that reads one of the integers at an address."""
 
-    @intrinsic
-    def read(typingctx, address, at):
-        def emit(context, builder, signature, args):
-            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
-            value = builder.load(builder.gep(pointer, [args[1]]))
-            return value if bits == 64 else builder.sext(value, ir.IntType(64))
-
-        return types.int64(types.int64, types.int64), emit
+    @instruction(types.int64, types.int64, types.int64)
+    def read(builder, address, at):
+        pointer = builder.inttoptr(address, ir.IntType(bits).as_pointer())
+        value = builder.load(builder.gep(pointer, [at]))
+        return value if bits == 64 else builder.sext(value, ir.IntType(64))
 
     return read
 
