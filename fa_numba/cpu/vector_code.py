@@ -13,11 +13,23 @@ import hashlib
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
 from fa_numba.cpu import exponential
-from fa_numba.cpu.vectors import _BITS, _LLVM, LANES, _call, _splat, vector
+from fa_numba.cpu.vectors import (
+    _BITS,
+    _FLOAT,
+    _I32,
+    _I64,
+    _LLVM,
+    LANES,
+    _all,
+    _call,
+    _like,
+    _many,
+    _splat,
+    vector,
+)
 from fa_numba.expressions import nodes
 from fa_numba.expressions.derivative import ZERO, derivative
 from fa_numba.expressions.functions import S
@@ -25,10 +37,20 @@ from fa_numba.expressions.nodes import TRUE
 
 SLOT = 8  # numbers of an argument in the table
 MOST_AXES = SLOT - 2  # of an array
-_I1, _I32, _I64, _FLOAT, _DOUBLE = (
-    ir.IntType(1), ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.DoubleType()
-)  # fmt: skip
-_VERDICTS = ir.VectorType(_I1, LANES)
+_I1, _DOUBLE = ir.IntType(1), ir.DoubleType()
+# Methods of llvmlite's builder: for integers and truth values, and for floats.
+BUILDER = {
+    "not": ("not_", None),
+    "and": ("and_", None),
+    "or": ("or_", None),
+    "xor": ("xor", None),
+    "add": ("add", "fadd"),
+    "sub": ("sub", "fsub"),
+    "mul": ("mul", "fmul"),
+    "neg": ("neg", "fneg"),
+    "div": (None, "fdiv"),
+    "where": ("select", "select"),
+}
 
 
 class ExpressionsType(types.Type):
@@ -82,6 +104,14 @@ class _Code:
             return self.builder.fmul(*_alike(self.builder, args))
         args = _alike(self.builder, args)
         float_in = nodes.children(node)[-1].kind == "float"
+        if node.op in BUILDER:
+            return getattr(self.builder, BUILDER[node.op][float_in])(*args)
+        if node.op in nodes.COMPARISONS:
+            return self._compared(nodes.SIGNS[node.op], float_in, *args)
+        if node.op in ("copysign", "sqrt"):
+            return _call(self.builder, node.op, *args)
+        if node.op in ("exp", "log", "tanh"):
+            return self._by(getattr(exponential, node.op), *args)
         return getattr(self, f"_{node.op}")(node, float_in, *args)
 
     def _variable(self, node):
@@ -123,33 +153,13 @@ class _Code:
         for axis, i in enumerate(indices):
             size = builder.trunc(self.word(argument, 1 + axis), _I32)
             last, i = _alike(builder, (builder.sub(size, _I32(1)), i))
-            i = self._least(builder.icmp_signed("<", i, last), i, last)
-            i = self._least(builder.icmp_signed(">", i, _zero(i)), i, _zero(i))
+            i = builder.select(builder.icmp_signed("<", i, last), i, last)
+            i = builder.select(builder.icmp_signed(">", i, _zero(i)), i, _zero(i))
             if flat is not None:
                 flat, size, i = _alike(builder, (flat, size, i))
                 i = builder.add(builder.mul(flat, size), i)
             flat = i
         return flat
-
-    def _least(self, condition, x, y):
-        return self.builder.select(condition, x, y)
-
-    def _where(self, node, float_in, condition, x, y):
-        return self.builder.select(condition, x, y)
-
-    # truth values and bits
-
-    def _not(self, node, float_in, x):
-        return self.builder.not_(x)
-
-    def _and(self, node, float_in, x, y):
-        return self.builder.and_(x, y)
-
-    def _or(self, node, float_in, x, y):
-        return self.builder.or_(x, y)
-
-    def _xor(self, node, float_in, x, y):
-        return self.builder.xor(x, y)
 
     def _lshift(self, node, float_in, x, y):
         return self.builder.shl(x, self.builder.and_(y, _all(y, 31)))
@@ -163,32 +173,6 @@ class _Code:
         of = self.builder.fcmp_unordered if sign == "!=" else self.builder.fcmp_ordered
         return of(sign, x, y)
 
-    def _lt(self, node, float_in, x, y):
-        return self._compared("<", float_in, x, y)
-
-    def _le(self, node, float_in, x, y):
-        return self._compared("<=", float_in, x, y)
-
-    def _eq(self, node, float_in, x, y):
-        return self._compared("==", float_in, x, y)
-
-    def _ne(self, node, float_in, x, y):
-        return self._compared("!=", float_in, x, y)
-
-    # numbers
-
-    def _add(self, node, float_in, x, y):
-        return (self.builder.fadd if float_in else self.builder.add)(x, y)
-
-    def _sub(self, node, float_in, x, y):
-        return (self.builder.fsub if float_in else self.builder.sub)(x, y)
-
-    def _mul(self, node, float_in, x, y):
-        return (self.builder.fmul if float_in else self.builder.mul)(x, y)
-
-    def _neg(self, node, float_in, x):
-        return self.builder.fneg(x) if float_in else self.builder.neg(x)
-
     def _abs(self, node, float_in, x):
         if float_in:
             return _call(self.builder, "fabs", x)
@@ -200,9 +184,6 @@ class _Code:
 
     def _max(self, node, float_in, x, y):
         return self.builder.select(self._compared(">", float_in, y, x), y, x)
-
-    def _div(self, node, float_in, x, y):
-        return self.builder.fdiv(x, y)
 
     def _floordiv(self, node, float_in, x, y):
         """A shift, or multiplications, for a constant; else by float64, which is exact.
@@ -222,10 +203,7 @@ class _Code:
         wide, by = (builder.sitofp(a, _like(a, _DOUBLE)) for a in (x, y))
         half = builder.select(builder.icmp_signed("<", y, _zero(y)), _all(by, -0.5), _all(by, 0.5))
         quotient = builder.fmul(builder.fadd(wide, half), builder.fdiv(_all(by, 1.0), by))
-        suffix = f"v{LANES}f64" if _many(quotient) else "f64"
-        kind = ir.FunctionType(quotient.type, [quotient.type])
-        floor = cgutils.get_or_insert_function(builder.module, kind, f"llvm.floor.{suffix}")
-        return builder.fptosi(builder.call(floor, [quotient]), x.type)
+        return builder.fptosi(_call(builder, "floor", quotient), x.type)
 
     def _mod(self, node, float_in, x, y):
         divisor = nodes.children(node)[1]
@@ -239,40 +217,12 @@ class _Code:
     def _float(self, node, float_in, x):
         return self.builder.sitofp(x, _like(x, _FLOAT))
 
-    def _copysign(self, node, float_in, x, y):
-        return _call(self.builder, "copysign", x, y)
-
-    def _sqrt(self, node, float_in, x):
-        return _call(self.builder, "sqrt", x)
-
-    def _exp(self, node, float_in, x):
-        return self._by(exponential.exp, x)
-
-    def _log(self, node, float_in, x):
-        return self._by(exponential.log, x)
-
-    def _tanh(self, node, float_in, x):
-        return self._by(exponential.tanh, x)
-
     def _by(self, function, x):
         """A function of vectors that is written in Python."""
         many = _many(x)
         x = x if many else _splat(self.builder, x)
         y = self.context.compile_internal(self.builder, function.py_func, vector(vector), [x])
         return y if many else self.builder.extract_element(y, _I32(0))
-
-
-def _many(x):
-    return isinstance(x.type, ir.VectorType)
-
-
-def _like(x, scalar):
-    """A scalar type, or that of LANES of it where x is a vector."""
-    return ir.VectorType(scalar, LANES) if _many(x) else scalar
-
-
-def _all(x, value):
-    return ir.Constant(x.type, [value] * LANES if _many(x) else value)
 
 
 def _zero(x):

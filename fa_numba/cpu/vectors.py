@@ -56,21 +56,35 @@ class _VectorModel(models.PrimitiveModel):
         super().__init__(manager, numba_type, _LLVM)
 
 
+def _many(x):
+    return isinstance(x.type, ir.VectorType)
+
+
+def _like(x, scalar):
+    """A scalar type, or that of LANES of it where x is a vector."""
+    return ir.VectorType(scalar, LANES) if _many(x) else scalar
+
+
 def _constant(llvm_type, value):
-    return ir.Constant(llvm_type, [value] * LANES)
+    """A number, or LANES times the same one."""
+    many = isinstance(llvm_type, ir.VectorType)
+    return ir.Constant(llvm_type, [value] * LANES if many else value)
+
+
+def _all(x, value):
+    return _constant(x.type, value)
 
 
 def _splat(builder, scalar):
     vector_type = ir.VectorType(scalar.type, LANES)
     one = builder.insert_element(ir.Constant(vector_type, ir.Undefined), scalar, _I32(0))
-    zeros = ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES)
-    return builder.shuffle_vector(one, ir.Constant(vector_type, ir.Undefined), zeros)
+    return builder.shuffle_vector(one, ir.Constant(vector_type, ir.Undefined), _constant(_BITS, 0))
 
 
 def _call(builder, name, *operands):
-    """An LLVM intrinsic, on operands of one type."""
+    """An LLVM intrinsic, on operands of one type: floats, or vectors of them."""
     kind = operands[0].type
-    suffix = f"v{LANES}f32" if isinstance(kind, ir.VectorType) else "f32"
+    suffix = f"v{LANES}{kind.element.intrinsic_name}" if _many(operands[0]) else kind.intrinsic_name
     function_type = ir.FunctionType(kind, [kind] * len(operands))
     function = cgutils.get_or_insert_function(
         builder.module, function_type, f"llvm.{name}.{suffix}"
@@ -139,53 +153,34 @@ def store(builder, array, index, value):
 
 def _widen(builder, bits, kind):
     """float32 of 16 bits, one or a vector of them, that are a float16 or a bfloat16."""
-    many = isinstance(bits.type, ir.VectorType)
-
-    def shaped(scalar):
-        return ir.VectorType(scalar, LANES) if many else scalar
-
     if kind == "float16":
-        return builder.fpext(builder.bitcast(bits, shaped(_HALF)), shaped(_FLOAT))
-    shift = _constant(_BITS, 16) if many else _I32(16)
-    wide = builder.shl(builder.zext(bits, shaped(_I32)), shift)
-    return builder.bitcast(wide, shaped(_FLOAT))
+        return builder.fpext(builder.bitcast(bits, _like(bits, _HALF)), _like(bits, _FLOAT))
+    wide = builder.zext(bits, _like(bits, _I32))
+    return builder.bitcast(builder.shl(wide, _all(wide, 16)), _like(bits, _FLOAT))
 
 
 def _narrow(builder, x, kind):
     """The 16 bits of the nearest float16 or bfloat16, of two the even one; one or a vector."""
-    many = isinstance(x.type, ir.VectorType)
-
-    def shaped(scalar):
-        return ir.VectorType(scalar, LANES) if many else scalar
-
-    def constant(value):
-        return _constant(_BITS, value) if many else _I32(value)
-
     if kind == "float16":
-        return builder.bitcast(builder.fptrunc(x, shaped(_HALF)), shaped(_I16))
-    bits = builder.bitcast(x, shaped(_I32))
-    is_odd = builder.and_(builder.lshr(bits, constant(16)), constant(1))
-    rounded = builder.add(bits, builder.add(is_odd, constant(0x7FFF)))
+        return builder.bitcast(builder.fptrunc(x, _like(x, _HALF)), _like(x, _I16))
+    bits = builder.bitcast(x, _like(x, _I32))
+    is_odd = builder.and_(builder.lshr(bits, _all(bits, 16)), _all(bits, 1))
+    rounded = builder.add(bits, builder.add(is_odd, _all(bits, 0x7FFF)))
     is_nan = builder.fcmp_unordered("uno", x, x)  # it could round to infinity
-    rounded = builder.select(is_nan, constant(0x7FC00000), rounded)
-    return builder.trunc(builder.lshr(rounded, constant(16)), shaped(_I16))
+    rounded = builder.select(is_nan, _all(bits, 0x7FC00000), rounded)
+    return builder.trunc(builder.lshr(rounded, _all(bits, 16)), _like(x, _I16))
 
 
 def _e4m3(builder, bytes):
     """float32 of bytes of e4m3: their bits as those of a float16, whose bias is 8 more."""
-    many = isinstance(bytes.type, ir.VectorType)
-    shaped = (lambda scalar: ir.VectorType(scalar, LANES)) if many else (lambda scalar: scalar)
-
-    def constant(kind, value):
-        return ir.Constant(shaped(kind), [value] * LANES if many else value)
-
-    bits = builder.zext(bytes, shaped(_I16))
-    sign = builder.shl(builder.and_(bits, constant(_I16, 0x80)), constant(_I16, 8))
-    rest = builder.and_(bits, constant(_I16, 0x7F))
-    is_nan = builder.icmp_unsigned("==", rest, constant(_I16, 0x7F))
-    half = builder.or_(sign, builder.shl(rest, constant(_I16, 7)))
-    half = builder.select(is_nan, constant(_I16, 0x7E00), half)
-    return builder.fmul(_widen(builder, half, "float16"), constant(_FLOAT, 256.0))
+    bits = builder.zext(bytes, _like(bytes, _I16))
+    sign = builder.shl(builder.and_(bits, _all(bits, 0x80)), _all(bits, 8))
+    rest = builder.and_(bits, _all(bits, 0x7F))
+    is_nan = builder.icmp_unsigned("==", rest, _all(bits, 0x7F))
+    half = builder.or_(sign, builder.shl(rest, _all(bits, 7)))
+    half = builder.select(is_nan, _all(bits, 0x7E00), half)
+    x = _widen(builder, half, "float16")
+    return builder.fmul(x, _all(x, 256.0))
 
 
 def _read(builder, address, kind, many=True):
