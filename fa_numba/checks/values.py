@@ -7,7 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from fa_numba.checks.refused import RefusedValueError
-from fa_numba.checks.requirements import require_axes, require_dtype, require_one_library
+from fa_numba.checks.requirements import (
+    require_axes,
+    require_dtype,
+    require_one_for_each,
+    require_one_library,
+)
 from fa_numba.runtime import replay
 from fa_numba.runtime.arrays import facts
 
@@ -86,12 +91,7 @@ def check_mask(q, causal, window_size, softcap, alibi_slopes) -> tuple:
     require_one_library(q=q, alibi_slopes=slopes)
     require_dtype("alibi_slopes", slopes, "float32")
     require_axes("alibi_slopes", slopes, ("num_heads",))
-    num_heads = q.shape[-2]
-    if slopes.shape[0] != num_heads:
-        raise ValueError(
-            f"alibi_slopes must have one slope for each of the {num_heads} heads of q, "
-            f"got {slopes.shape[0]}"
-        )
+    require_one_for_each("alibi_slopes", slopes, "one slope", q.shape[-2], "heads of q")
     return mask, slopes.array
 
 
