@@ -55,9 +55,7 @@ def check_cache_shape(batch, max_len, num_kv_heads, head_dim, like) -> tuple:
     batch = integer("batch", batch, at_least=0)
     max_len = integer("max_len", max_len, at_least=1)
     num_kv_heads = integer("num_kv_heads", num_kv_heads, at_least=1)
-    head_dim = integer("head_dim", head_dim, at_least=1)
-    if head_dim > MAX_HEAD_DIM:
-        raise ValueError(f"head_dim must be at most {MAX_HEAD_DIM}, got {head_dim}")
+    head_dim = integer("head_dim", head_dim, at_least=1, at_most=MAX_HEAD_DIM)
     _require_slots_fit("batch * max_len", batch * max_len)
     return batch, max_len, num_kv_heads, head_dim
 

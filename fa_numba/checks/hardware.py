@@ -12,7 +12,7 @@ from fa_numba.checks.requirements import (
     MAX_WIDE_HEAD_DIM,
     require_one_library,
 )
-from fa_numba.checks.values import check_flag, integer
+from fa_numba.checks.values import check_flag, integer, one_of
 from fa_numba.runtime import arrays
 from fa_numba.runtime.arrays import facts
 from fa_numba.tiling import register_tiling
@@ -341,7 +341,7 @@ def check_4x4_tiles(head_dim, columns, batched) -> tuple:
             f"head_dim must be at most {MAX_4X4_HEAD_DIM} for flash_attn_v2_4x4, got {head_dim}: "
             "flash_attn_registers takes larger ones"
         )
-    columns = _one_of("columns", columns, (1, 2, 4))
+    columns = one_of("columns", columns, (1, 2, 4))
     return register_tiling.block_of_4x4(head_dim), columns, check_flag("batched", batched)
 
 
@@ -349,13 +349,13 @@ def check_forward_tiles(q, head_dim, block_m, block_n, rows) -> tuple:
     """Return block_m, block_n and rows of `flash_attn_registers`; choose for None."""
     limit = arrays.shared_bytes_per_block(q)
     most = register_tiling.forward_rows(head_dim)
-    rows = most if rows is None else _one_of("rows", rows, (4, 8))
+    rows = most if rows is None else one_of("rows", rows, (4, 8))
     if rows > most:
         raise ValueError(f"rows must be 4 at {head_dim=}, got {rows}")
     best_m, best_n = register_tiling.forward_block_sizes(head_dim, limit, rows)
     sizes = register_tiling.SIZES
-    block_m = best_m if block_m is None else _one_of("block_m", block_m, sizes)
-    block_n = best_n if block_n is None else _one_of("block_n", block_n, sizes)
+    block_m = best_m if block_m is None else one_of("block_m", block_m, sizes)
+    block_n = best_n if block_n is None else one_of("block_n", block_n, sizes)
     if not register_tiling.forward_fits(head_dim, block_m, block_n, limit, rows):
         raise ValueError(
             f"block_m and block_n must fit the registers and the {limit} bytes of shared memory "
@@ -364,21 +364,13 @@ def check_forward_tiles(q, head_dim, block_m, block_n, rows) -> tuple:
     return block_m, block_n, rows
 
 
-def _one_of(name, value, allowed):
-    value = integer(name, value, at_least=1)
-    if value not in allowed:
-        *others, last = map(str, allowed)
-        raise ValueError(f"{name} must be {', '.join(others)} or {last}, got {value}")
-    return value
-
-
 def check_backward_tiles(q, head_dim, tile_size) -> int:
     """Return the tile size of `flash_attn_bwd_registers`; choose for None."""
     limit = arrays.shared_bytes_per_block(q)
     best = register_tiling.backward_tile_size(head_dim, limit)
     sizes = register_tiling.BACKWARD_SIZES
     chosen = best or sizes[0]
-    tile_size = chosen if tile_size is None else _one_of("tile_size", tile_size, sizes)
+    tile_size = chosen if tile_size is None else one_of("tile_size", tile_size, sizes)
     needed = register_tiling.backward_tiling(head_dim, tile_size).shared_bytes
     if needed > limit:
         raise RefusedValueError(

@@ -284,13 +284,13 @@ def require_head_dim(name, head_dim, most=MAX_HEAD_DIM):
         raise RefusedValueError(f"{name} must have head_dim from 1 to {most}, got {head_dim}")
 
 
-def require_divisible_heads(num_heads, num_kv_heads, kv_names, hint=""):
+def require_divisible_heads(num_heads, num_kv_heads, kv_names, hint="", q_name="q"):
     """Raise unless every head of K and V serves the same number of query heads."""
     if num_heads == 0:
-        raise ValueError("q must have at least one head, got num_heads=0")
+        raise ValueError(f"{q_name} must have at least one head, got num_heads=0")
     if num_kv_heads == 0 or num_heads % num_kv_heads:
         raise ValueError(
-            f"the heads of {kv_names} must divide the heads of q (MHA, GQA, MQA), "
+            f"the heads of {kv_names} must divide the heads of {q_name} (MHA, GQA, MQA), "
             f"got {num_kv_heads=} for {num_heads=}{hint}"
         )
 

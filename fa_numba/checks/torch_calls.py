@@ -13,11 +13,13 @@ import torch
 
 from fa_numba.checks import argument_names
 from fa_numba.checks.requirements import (
-    MAX_GRID,
     MAX_WIDE_HEAD_DIM,
+    require_divisible_heads,
     require_dtype,
+    require_grid,
     require_head_dim,
     require_one_dtype,
+    require_one_for_each,
 )
 from fa_numba.checks.values import check_flag, check_window_size, integer
 
@@ -198,11 +200,7 @@ def check_sdpa(query, key, value, enable_gqa):
             f"key and value must have the heads of query, {num_heads}, unless enable_gqa=True, "
             f"got {num_kv_heads}"
         )
-    if num_kv_heads == 0 or num_heads % num_kv_heads:
-        raise ValueError(
-            f"the heads of key and value must divide the heads of query, {num_heads}, "
-            f"got {num_kv_heads}"
-        )
+    require_divisible_heads(num_heads, num_kv_heads, "key and value", q_name="query")
 
 
 def _check_head_dims(**named):
@@ -398,27 +396,15 @@ def check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table, s_aux, 
         )
     _check_head_dims(q=q, v_cache=v_cache)
     batch, _, num_heads, _ = q.shape
-    for name, size in (("batch", batch), ("num_heads", num_heads)):
-        if size > MAX_GRID:
-            raise ValueError(f"{name} must be at most {MAX_GRID}, got {size}")
-    if num_heads == 0:
-        raise ValueError("q must have at least one head, got num_heads=0")
+    require_grid(batch, num_heads)
     for name in INDICES:
-        if name in named and named[name].shape[0] != batch:
-            raise ValueError(
-                f"{name} must have one row for each of the {batch} sequences of q, "
-                f"got {named[name].shape[0]}"
-            )
+        if name in named:
+            require_one_for_each(name, named[name], "one row", batch, "sequences of q")
     if block_table is None and k_cache.shape[0] != batch:
         raise ValueError(
             f"k_cache and v_cache must have the batch of q, {batch}, got {k_cache.shape[0]}"
         )
-    num_kv_heads = k_cache.shape[2]
-    if num_kv_heads == 0 or num_heads % num_kv_heads:
-        raise ValueError(
-            f"the heads of k_cache and v_cache must divide the heads of q, {num_heads}, "
-            f"got {num_kv_heads}"
-        )
+    require_divisible_heads(num_heads, k_cache.shape[2], "k_cache and v_cache")
     if k is not None:
         if k_cache is v_cache:
             raise ValueError("v_cache must be another tensor than k_cache, got one for both")
