@@ -13,7 +13,7 @@ import hashlib
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, models, register_model
+from numba.extending import models, register_model
 
 from fa_numba.cpu import exponential
 from fa_numba.cpu.vectors import (
@@ -22,12 +22,14 @@ from fa_numba.cpu.vectors import (
     _I32,
     _I64,
     _LLVM,
+    GIVEN,
     LANES,
     _all,
     _call,
     _like,
     _many,
     _splat,
+    instruction,
     vector,
 )
 from fa_numba.expressions import nodes
@@ -79,17 +81,30 @@ class _Code:
         Pointer to the table of arguments.
     variables : dict of str to ir.Value
         b, h, m and n as int32, s as float; scalars or vectors.
+    exists : ir.Value
+        Of each lane a truth value.
     """
 
-    def __init__(self, context, builder, table, variables):
+    def __init__(self, context, builder, table, variables, exists):
         self.context, self.builder, self.table = context, builder, table
-        self.variables, self.found = variables, {}
+        self.variables, self.exists, self.found = variables, exists, {}
 
     def of(self, node):
         for x in nodes.walk(node):
             if x not in self.found:
                 self.found[x] = self._one(x, [self.found[y] for y in nodes.children(x)])
         return self.found[node]
+
+    def in_lanes(self, node):
+        y = self.of(node)
+        return y if _many(y) else _splat(self.builder, y)
+
+    def sees(self, mask):
+        """Which lanes exist and are seen."""
+        sees = self.of(TRUE if mask is None else nodes.as_bool(mask))
+        return self.builder.and_(
+            self.exists, sees if _many(sees) else _in_all_lanes(self.builder, sees)
+        )
 
     def _one(self, node, args):
         if node.op == "const":
@@ -252,115 +267,81 @@ def _in_all_lanes(builder, x):
 # --- functions that a worker calls -----------------------------------------------------------
 
 
-def _code(context, builder, signature, args, lanes_along, s=None):
-    """Emits code for the lanes; and which of them exist."""
-    _, table, b, h, m, n, last = args[:7]
-    b, h, m, n, last = (builder.trunc(x, _I32) for x in (b, h, m, n, last))
-    first = m if lanes_along == "m" else n
-    numbers = ir.Constant(_BITS, list(range(LANES)))
-    index = builder.add(_splat(builder, first), numbers)
-    last = _splat(builder, last)
-    exists = builder.icmp_signed("<=", index, last)
-    index = builder.select(exists, index, last)
-    variables = {"b": b, "h": h, "m": m, "n": n, "s": s, lanes_along: index}
-    return _Code(context, builder, table, variables), exists
+def _of_pairs(lanes_along, result, *kinds):
+    """Decorate ``emit(code, expressions, *operands)``: a function of LANES pairs for a worker.
 
+    It takes expressions, table, b, h, m, n, last, and operands of these kinds. Lanes are queries
+    (m), or keys (n). m, a position, and n are those of lane 0; `last` is the last index along the
+    lanes that exists. Lanes beyond it are not seen.
+    """
 
-def _verdicts(context, builder, signature, args, lanes_along):
-    return _and_mask(*_code(context, builder, signature, args, lanes_along), signature)
+    def decorate(emit):
+        def of_pairs(context, builder, signature, _, table, b, h, m, n, last, *operands):
+            b, h, m, n, last = (builder.trunc(x, _I32) for x in (b, h, m, n, last))
+            first, last = (_splat(builder, x) for x in (m if lanes_along == "m" else n, last))
+            index = builder.add(first, ir.Constant(_BITS, list(range(LANES))))
+            exists = builder.icmp_signed("<=", index, last)
+            index = builder.select(exists, index, last)
+            variables = {"b": b, "h": h, "m": m, "n": n, lanes_along: index}
+            code = _Code(context, builder, table, variables, exists)
+            return emit(code, signature.args[0].expressions, *operands)
 
+        pair = GIVEN, GIVEN, *(types.int64,) * 5
+        return instruction(result, *pair, *kinds, whole=True)(of_pairs)
 
-def _and_mask(code, exists, signature):
-    mask = signature.args[0].expressions.mask
-    sees = code.of(TRUE if mask is None else nodes.as_bool(mask))
-    return code.builder.and_(exists, sees if _many(sees) else _in_all_lanes(code.builder, sees))
+    return decorate
 
 
 def _make(lanes_along):
-    """The intrinsics for lanes that are queries (m), or keys (n).
-
-    Each takes expressions, table, b, h, m, n, last: m, a position, and n are those of lane 0;
-    `last` is the last index along the lanes that exists. Lanes beyond it are not seen.
-    """
-    index = types.int64
-
-    def arguments(expressions, table):
-        return (expressions, table, index, index, index, index, index)
-
-    @intrinsic
-    def any_seen(typingctx, expressions, table, b, h, m, n, last):
+    @_of_pairs(lanes_along, types.boolean)
+    def any_seen(code, expressions):
         """Whether some lane is seen."""
+        bits = code.builder.bitcast(code.sees(expressions.mask), ir.IntType(LANES))
+        return code.builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
 
-        def emit(context, builder, signature, args):
-            sees = _verdicts(context, builder, signature, args, lanes_along)
-            bits = builder.bitcast(sees, ir.IntType(LANES))
-            return builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
-
-        return types.boolean(*arguments(expressions, table)), emit
-
-    @intrinsic
-    def where_seen(typingctx, expressions, table, b, h, m, n, last, x, other):
+    @_of_pairs(lanes_along, vector, vector, vector)
+    def where_seen(code, expressions, x, other):
         """x in the lanes that are seen, else `other`."""
+        return code.builder.select(code.sees(expressions.mask), x, other)
 
-        def emit(context, builder, signature, args):
-            sees = _verdicts(context, builder, signature, args, lanes_along)
-            return builder.select(sees, *args[7:])
+    @_of_pairs(lanes_along, vector, vector)
+    def score(code, expressions, s):
+        code.variables["s"] = s
+        return code.in_lanes(nodes.as_float(expressions.score or S))
 
-        return vector(*arguments(expressions, table), vector, vector), emit
+    @_of_pairs(lanes_along, vector, vector)
+    def slope(code, expressions, s):
+        code.variables["s"] = s
+        return code.in_lanes(derivative(expressions.score or S))
 
-    def of_s(expression_of):
-        @intrinsic
-        def function(typingctx, expressions, table, b, h, m, n, last, s):
-            def emit(context, builder, signature, args):
-                code, _ = _code(context, builder, signature, args, lanes_along, args[7])
-                y = code.of(expression_of(signature.args[0].expressions.score or S))
-                return y if _many(y) else _splat(builder, y)
-
-            return vector(*arguments(expressions, table), vector), emit
-
-        return function
-
-    return any_seen, where_seen, of_s(nodes.as_float), of_s(derivative)
+    return any_seen, where_seen, score, slope
 
 
-@intrinsic
-def add_gradients(typingctx, expressions, table, b, h, m, n, last, s, ds, sums):
+@_of_pairs("m", types.void, vector, vector, GIVEN)
+def add_gradients(code, expressions, s, ds, sums):
     """Add those of all floats in arrays that the score reads: ds · d score / d a[i] to a's sums.
 
     Parameters
     ----------
-    expressions, table, b, h, m, n, last
-        As for `where_seen`.
     s, ds : vector
         softmax_scale · q·k, and the gradient of the score.
     sums : pointer to float64
     """
-
-    def emit(context, builder, signature, args):
-        *_, s, ds, sums = args
-        code, exists = _code(context, builder, signature, args, "m", s)
-        sees = _and_mask(code, exists, signature)
-        score = signature.args[0].expressions.score
-        for x in nodes.walk(score):
-            by = derivative(score, x)
-            if x.op != "load" or x.kind != "float" or by == ZERO:
-                continue
-            factor = code.of(by)
-            factor = factor if _many(factor) else _splat(builder, factor)
-            terms = builder.select(sees, builder.fmul(ds, factor), _zero(ds))
-            terms = builder.fpext(terms, _like(terms, _DOUBLE))
-            flat = code.flat_index(x, [code.of(i) for i in nodes.children(x)])
-            begin = code.word(x.args[0], SLOT - 1)
-            for lane in range(LANES):
-                i = builder.extract_element(flat, _I32(lane)) if _many(flat) else flat
-                at = builder.gep(sums, [builder.add(begin, builder.sext(i, _I64))])
-                term = builder.extract_element(terms, _I32(lane))
-                builder.store(builder.fadd(builder.load(at), term), at)
-        return context.get_dummy_value()
-
-    index = types.int64
-    given = (expressions, table, index, index, index, index, index, vector, vector, sums)
-    return types.void(*given), emit
+    builder, sees = code.builder, code.sees(expressions.mask)
+    code.variables["s"] = s
+    for x in nodes.walk(expressions.score):
+        by = derivative(expressions.score, x)
+        if x.op != "load" or x.kind != "float" or by == ZERO:
+            continue
+        terms = builder.select(sees, builder.fmul(ds, code.in_lanes(by)), _zero(ds))
+        terms = builder.fpext(terms, _like(terms, _DOUBLE))
+        flat = code.flat_index(x, [code.of(i) for i in nodes.children(x)])
+        begin = code.word(x.args[0], SLOT - 1)
+        for lane in range(LANES):
+            i = builder.extract_element(flat, _I32(lane)) if _many(flat) else flat
+            at = builder.gep(sums, [builder.add(begin, builder.sext(i, _I64))])
+            term = builder.extract_element(terms, _I32(lane))
+            builder.store(builder.fadd(builder.load(at), term), at)
 
 
 any_seen, where_seen, score, slope = _make("m")

@@ -44,7 +44,7 @@ class Vector(types.Type):
         super().__init__(name=f"float32x{LANES}")
 
 
-ARRAY = object()  # in place of an operand's type, for `instruction`
+GIVEN = object()  # in place of an operand's type, for `instruction`
 vector = Vector()
 accumulators = types.UniTuple(vector, ROWS * COLUMNS)
 lane_sums = types.UniTuple(vector, LANES)
@@ -100,21 +100,23 @@ def _store(builder, x, pointer, align=4):
     builder.store(x, builder.bitcast(pointer, x.type.as_pointer()), align=align)
 
 
-def instruction(result, *kinds):
+def instruction(result, *kinds, whole=False):
     """Decorate ``emit(builder, *operands)``: it becomes a function for compiled code.
 
     Parameters
     ----------
     result : type of Numba
         ``emit`` returns a value of it, of a tuple its elements, of `void` nothing.
-    *kinds : types of Numba, or ARRAY
-        Those of the operands. ARRAY is a flat array of any type, and its operand the address of its
-        first element.
+    *kinds : types of Numba, or GIVEN
+        Those of the operands. GIVEN is any type; of an array ``emit`` gets the address of the first
+        element.
+    whole : bool, default=False
+        ``emit`` gets Numba's context and signature too, before and after the builder.
     """
 
     def decorate(emit):
         def typed(typingctx, *given):
-            kept = [one if kind is ARRAY else kind for kind, one in zip(kinds, given, strict=True)]
+            kept = [one if kind is GIVEN else kind for kind, one in zip(kinds, given, strict=True)]
             return result(*kept), generate
 
         def generate(context, builder, signature, args):
@@ -124,13 +126,16 @@ def instruction(result, *kinds):
                 else x
                 for kind, x in zip(signature.args, args, strict=True)
             ]
-            made = emit(builder, *operands)
+            before = (context, builder, signature) if whole else (builder,)
+            made = emit(*before, *operands)
             if isinstance(result, types.UniTuple):
                 return context.make_tuple(builder, result, made)
             return context.get_dummy_value() if result == types.void else made
 
         functools.update_wrapper(typed, emit)
-        typed.__signature__ = inspect.signature(emit)  # Numba takes the first for its context
+        names = "typingctx", *(f"x{i}" for i in range(len(kinds)))  # Numba counts them
+        parameters = [inspect.Parameter(x, inspect.Parameter.POSITIONAL_ONLY) for x in names]
+        typed.__signature__ = inspect.Signature(parameters)
         return intrinsic(typed)
 
     return decorate
@@ -139,13 +144,13 @@ def instruction(result, *kinds):
 # --- memory ----------------------------------------------------------------------------------
 
 
-@instruction(vector, ARRAY, types.intp)
+@instruction(vector, GIVEN, types.intp)
 def load(builder, array, index):
     """Elements index to index + LANES − 1 of a flat float32 array."""
     return _load(builder, builder.gep(array, [index]))
 
 
-@instruction(types.void, ARRAY, types.intp, vector)
+@instruction(types.void, GIVEN, types.intp, vector)
 def store(builder, array, index, value):
     """Write a vector to elements index to index + LANES − 1."""
     _store(builder, value, builder.gep(array, [index]))
@@ -241,13 +246,13 @@ def prefetch(builder, address):
     builder.call(function, [builder.inttoptr(address, byte), read, keep, data])
 
 
-@instruction(types.int64, ARRAY)
+@instruction(types.int64, GIVEN)
 def address_of(builder, array):
     """Address of the first element."""
     return builder.ptrtoint(array, _I64)
 
 
-@instruction(types.int64, ARRAY, types.int64)
+@instruction(types.int64, GIVEN, types.int64)
 def fetch_add(builder, counter, amount):
     """Add to the only element of an int64 array, as one step for all threads; what it was."""
     return builder.atomic_rmw("add", counter, amount, "monotonic")
@@ -349,7 +354,7 @@ def zeros(builder):
     return [_constant(_LLVM, 0.0)] * (ROWS * COLUMNS)
 
 
-@instruction(accumulators, accumulators, ARRAY, *(types.int64,) * 2, ARRAY, types.int64)
+@instruction(accumulators, accumulators, GIVEN, *(types.int64,) * 2, GIVEN, types.int64)
 def rank_one_update(builder, acc, a, a_index, a_row, b, b_index):
     """Add a column of A times a row of B to the accumulators.
 
@@ -385,7 +390,7 @@ def _shuffled(builder, vectors):
     ]
 
 
-@instruction(types.void, ARRAY, *(types.int64,) * 2, ARRAY, *(types.int64,) * 2)
+@instruction(types.void, GIVEN, *(types.int64,) * 2, GIVEN, *(types.int64,) * 2)
 def transpose(builder, x, x_index, x_row, y, y_index, y_row):
     """Write LANES x LANES numbers of x to y, rows as columns, in log₂ LANES rounds of shuffling.
 
@@ -446,7 +451,7 @@ def no_sums(builder):
     return [_constant(_LLVM, 0.0)] * LANES
 
 
-@instruction(lane_sums, ARRAY, types.int64, types.int64)
+@instruction(lane_sums, GIVEN, types.int64, types.int64)
 def load_sums(builder, array, index, step):
     """LANES vectors: elements of a flat float32 array from `index`, `index` + `step`, … on."""
     return _load_rows(builder, builder.gep(array, [index]), step)
