@@ -248,11 +248,9 @@ for _name, _op in {
 }.items():  # fmt: skip
     setattr(Symbol, f"__{_name}__", _binary(_op))
     setattr(Symbol, f"__r{_name}__", _binary(_op, swapped=True))
-for _name, _op, _swapped in (
-    ("lt", "lt", False), ("le", "le", False), ("gt", "lt", True), ("ge", "le", True),
-    ("eq", "eq", False), ("ne", "ne", False),
-):  # fmt: skip
-    setattr(Symbol, f"__{_name}__", _binary(_op, _swapped))
+for _op in nodes.COMPARISONS:
+    setattr(Symbol, f"__{_op}__", _binary(_op))
+Symbol.__gt__, Symbol.__ge__ = _binary("lt", swapped=True), _binary("le", swapped=True)
 
 
 class Array(Unassignable):
@@ -365,10 +363,8 @@ def library(trace):
         def function(x, shape=(), *, dtype=None, **_):
             if tuple(shape):
                 trace.refuse(f"must make tensors without axes alone, got shape {tuple(shape)}")
-            value_here = value if dtype is None else {"bool": bool, "int": int, "float": float}[
-                _kind_of(dtype)
-            ](value)  # fmt: skip
-            return Symbol(trace, const(value_here))
+            kind = "float" if dtype is None else _kind_of(dtype)
+            return Symbol(trace, const(nodes.type_of[kind](value)))
 
         return function
 
@@ -686,12 +682,8 @@ def _symbols(run, first, arguments):
 
 def _kind_of(dtype):
     """The kind of a dtype of NumPy, CuPy or PyTorch."""
-    words = str(dtype).removeprefix("torch.")
-    return next(
-        (kind for begin, kind in (("bool", "bool"), ("int", "int"), ("uint", "int"),
-                                  ("float", "float"), ("bfloat", "float"))
-         if words.startswith(begin)), None,
-    )  # fmt: skip
+    found = re.match("(bool)|u?(int)|b?(float)", str(dtype).removeprefix("torch."))
+    return found and found[found.lastindex]
 
 
 def _refuse_argument(name, i, x):
