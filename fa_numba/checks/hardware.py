@@ -115,7 +115,7 @@ class TensorCores:
         _require_gpu_arrays("q, k, v", q, self.name, instead)
         check_arrays = attention.check_varlen if starts else attention.check_qkv
         check_arrays(*named.values(), *named_starts.values(), head_dims=ANY_HEAD_DIMS)
-        (_require_float32 if self.float32 else _require_16_bits)(named, self.name)
+        _require_floats(named, self.name, self.float32)
         if self.copies:
             self._check_head_dim_of_copies(q, v)
             _require_capability(self.supported, q, self.name, instead)
@@ -226,7 +226,7 @@ def check_decode_tensor_core(q, k_cache, v_cache, *, name, supported, max_head_d
             )
         _require_rows(named, name, supported, max_head_dim, "flash_decode", 16)
         return
-    _require_16_bits(named, name)
+    _require_floats(named, name)
     _require_rows(named, name, supported, max_head_dim, "flash_decode", 8)
 
 
@@ -237,7 +237,7 @@ def check_latent_tensor_core(q, latent_cache, *, name):
     """
     named = {"q": facts(q), "latent_cache": facts(latent_cache)}
     _require_gpu_arrays("q, latent_cache", named["q"], name, "mla_decode")
-    _require_16_bits(named, name)
+    _require_floats(named, name)
     _require_rows(named, name, AMPERE, MAX_ROW_DIM, "mla_decode", 8, axis="row_dim")
     check_aligned(**named)
 
@@ -395,16 +395,12 @@ def _require_gpu_arrays(names, x, name, instead):
         )
 
 
-def _require_float32(named, kernel):
-    q = named["q"]
-    if q.dtype != "float32":  # that of the others, as `check_qkv` has made sure
-        raise RefusedTypeError(f"{', '.join(named)} must be float32 for {kernel}, got {q.dtype}")
-
-
-def _require_16_bits(named, name):
-    if named["q"].dtype == "float32":
-        names = ", ".join(named)
-        raise RefusedTypeError(f"{names} must be float16 or bfloat16 for {name}, got float32")
+def _require_floats(named, name, float32=False):
+    """Raise unless arrays, whose dtype is that of q, have 16-bit floats; or float32."""
+    dtype = named["q"].dtype
+    if (dtype == "float32") != float32:
+        wanted = "float32" if float32 else "float16 or bfloat16"
+        raise RefusedTypeError(f"{', '.join(named)} must be {wanted} for {name}, got {dtype}")
 
 
 def _require_rows(

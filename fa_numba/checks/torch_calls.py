@@ -6,7 +6,6 @@ only file of the room that imports PyTorch; `fa_numba.checks` does not import it
 
 import importlib.util
 import inspect
-import numbers
 from typing import NamedTuple
 
 import torch
@@ -21,7 +20,7 @@ from fa_numba.checks.requirements import (
     require_one_dtype,
     require_one_for_each,
 )
-from fa_numba.checks.values import check_flag, check_window_size, integer
+from fa_numba.checks.values import check_flag, check_window_size, integer, require_number
 
 DEVICES = ("cpu", "cuda")
 NUM_AXES = {"q": 4, "k_cache": 4, "v_cache": 4, "k": 4, "v": 4}
@@ -105,21 +104,16 @@ def check_flags(**named):
         check_flag(name, flag)
 
 
-def _check_number(name, value):
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-
-
 def _check_scale(name, scale):
     if scale is None:
         return
-    _check_number(name, scale)
+    require_number(name, scale)
     if not abs(scale) <= LARGEST_FLOAT32:
         raise ValueError(f"{name} must be finite in float32, got {scale}")
 
 
 def _check_dropout(dropout_p):
-    _check_number("dropout_p", dropout_p)
+    require_number("dropout_p", dropout_p)
     if not 0 <= dropout_p < 1:
         raise ValueError(f"dropout_p must be at least 0 and less than 1, got {dropout_p}")
 
@@ -238,7 +232,7 @@ def refuse_mask(attn_mask):
 def check_flash_options(softmax_scale, softcap, window_size):
     """Raise for options of flash-attention's functions that mean nothing."""
     check_window_size(window_size)
-    _check_number("softcap", softcap)
+    require_number("softcap", softcap)
     if not (softcap == 0 or SMALLEST_FLOAT32 <= softcap <= LARGEST_FLOAT32):
         raise ValueError(f"softcap must be 0, or positive and finite in float32, got {softcap}")
     _check_scale("softmax_scale", softmax_scale)
@@ -290,7 +284,7 @@ def check_flash_dropout(dropout_p, return_attn_probs):
 
 def refuse_packed_dropout(dropout_p):
     """Raise for dropout in flash_attn_varlen_func."""
-    _check_number("dropout_p", dropout_p)
+    require_number("dropout_p", dropout_p)
     if dropout_p != 0:
         raise ValueError(
             f"dropout_p must be 0, got {dropout_p}: packed sequences have no dropout; "

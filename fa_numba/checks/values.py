@@ -62,7 +62,7 @@ def check_window_size(window_size) -> tuple:
 
 def check_softcap(softcap) -> float:
     """Return the cap as a float that float32 can hold; 0.0 is no cap."""
-    _require_real("softcap", softcap, "a number")
+    require_number("softcap", softcap)
     if softcap == 0:
         return 0.0
     cap = _in_float32(softcap)
@@ -100,7 +100,7 @@ def check_dropout(dropout_p, seed, largest=None) -> tuple:
 
     `largest` is the largest dropout_p of a kernel that does not take all below 1.
     """
-    _require_real("dropout_p", dropout_p, "a number")
+    require_number("dropout_p", dropout_p)
     if not (0 <= dropout_p < 1 and float(dropout_p) < 1):
         raise ValueError(f"dropout_p must be at least 0 and less than 1, got {dropout_p!s:.40}")
     if largest is not None and dropout_p > largest:
@@ -120,7 +120,7 @@ def check_softmax_scale(softmax_scale, head_dim) -> np.float32:
     """Return the scale as float32; for None, 1/√head_dim, if there is a head_dim."""
     if softmax_scale is None and head_dim is not None:
         return np.float32(1 / math.sqrt(head_dim))
-    _require_real("softmax_scale", softmax_scale, "a number" + " or None" * (head_dim is not None))
+    require_number("softmax_scale", softmax_scale, "a number" + " or None" * (head_dim is not None))
     scale = _in_float32(softmax_scale)
     if not np.isfinite(scale):
         raise ValueError(f"softmax_scale must be finite in float32, got {softmax_scale!s:.40}")
@@ -263,7 +263,8 @@ def check_number_between(name, value, *, above=-math.inf, at_least=-math.inf, at
         raise ValueError(f"{name} must be {bounds}, got {value}")
 
 
-def _require_real(name, value, wanted):
+def require_number(name, value, wanted="a number"):
+    """Raise unless a value is a real number."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be {wanted}, got {type(value).__name__}")
 
