@@ -70,9 +70,9 @@ def test_dtype_names_are_the_same_in_every_library():
 def test_last_axis_contiguous(library):
     x = np.zeros((4, 6), np.float32)
     for view in (x, x[::2], x[:, 1:3], x[::-1], x[:, 3:4], x[:0].T, x[:, ::-1][:, :1]):
-        assert arrays.last_axis_contiguous(library(view))
+        assert arrays.facts(library(view)).last_axis_contiguous
     for view in (x.T, x[:, ::2], x[:, ::-1], np.broadcast_to(x[0, 0], (2, 2))):
-        assert not arrays.last_axis_contiguous(library(view))
+        assert not arrays.facts(library(view)).last_axis_contiguous
 
 
 def test_a_call_reads_an_array_once(log):

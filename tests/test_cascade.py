@@ -158,7 +158,7 @@ def test_traffic_is_that_of_the_segments_and_suffixes(rng, page_size):
 @pytest.mark.parametrize(
     "change, error, message",
     [
-        ({"block_table": [[1]]}, TypeError, "block_table must be a NumPy array, because shared"),
+        ({"block_table": [[1]]}, TypeError, "block_table must be a NumPy array: shared"),
         ({"seq_lens": np.ones(2, "i4")}, ValueError, "one length for each of the 1 rows .* got 2"),
         (
             {"seq_lens": np.full(1, 9, "i4")},

@@ -641,7 +641,7 @@ BAD = {
     "learning_rate must be above 0, got -1": lambda: Recipe(learning_rate=-1),
     "learning_rate must be a number, got 'x'": lambda: Recipe(learning_rate="x"),
     "clip must be above 0, got nan": lambda: Recipe(clip=float("nan")),
-    "beta2 must be at least 0 and at most 0.9999, got 1": lambda: Recipe(beta2=1),
+    "beta2 must be from 0 to 0.9999, got 1": lambda: Recipe(beta2=1),
     "float16 must be True or False, got 1": lambda: Recipe(float16=1),
     "float16 must be False for NumPy": lambda: trainer(float16=True),
     "train must have at least 17 tokens, got 3": lambda: Trainer(

@@ -5,133 +5,98 @@ import functools
 import inspect
 
 NOT_NEEDED = "it follows from the shapes of the arrays"
-FUNCTION = "it is a function of b, h, m, n: whether the query at position m sees key n"
-SCORE = "it is a function of s, b, h, m, n, and m is the query's position among the keys"
-MASKS = "flash_attn, flash_attn_v2, flash_attn_varlen and flash_decode take a mask and a score"
-PACKED = "flash_attn_varlen takes sequences of any lengths"
-PAGES = "paged_attn_decode takes caches in pages"
-CACHES = "flash_decode and paged_attn_decode take caches"
-LAYOUT = "the axes are (batch, seqlen, num_heads, head_dim); PyTorch's x.transpose(1, 2) has them"
-NEW_ARRAYS = "the results are new arrays, of the dtype of the first argument"
-LARGEST_FIRST = "the largest come first"
-NO_ROTARY = "rotate q and k before the call"
-NO_SINKS = "the softmax is over the keys alone: there is no sink"
-TWO_CACHES = "it is two arrays here, k_cache and v_cache"
 OWN_SCALES = "flash_attn_fp8 rounds to 8 bits by itself, with scales of its own"
-FOR_CACHES = "flash_decode and paged_attn_decode have it, for caches of 8 bits"
-SCALES_OF_CACHES = "a key is its scale times its bytes; q has no scale"
-NO_PAGES_LIST = "block_table has a row of page numbers for each sequence, and seq_lens its length"
+
 # Names of arguments in PyTorch, flash-attention, FlashInfer, vLLM, JAX and transformers, and ours
-# that some functions lack. For each: our names (a function has at most one of them), and a
-# sentence of explanation.
-OTHER_NAMES = {
+# that some functions lack. For some with one meaning: our names (a function has at most one of
+# them), and a sentence of explanation.
+NAMES = {
     "is_causal": (
         "causal",
         "causal aligns the last query with the last key, PyTorch's is_causal the first query with "
         "the first key: they agree if seqlen_q is seqlen_k",
     ),
-    "scale": ("softmax_scale", ""),
-    "sm_scale": ("softmax_scale", ""),
-    "scaling": ("softmax_scale", ""),
-    "attn_mask": ("mask", FUNCTION),
-    "mask": ("", MASKS),
-    "attention_mask": ("mask", FUNCTION),
-    "attn_bias": ("", "alibi_slopes is the only bias"),
-    "bias": ("", "alibi_slopes is the only bias"),
-    "key_padding_mask": ("", PACKED),
-    "query_seq_lengths": ("", PACKED),
-    "key_value_seq_lengths": ("", PACKED),
-    "segment_ids": ("", PACKED),
-    "block_mask": ("mask", FUNCTION),
-    "custom_mask": ("mask", FUNCTION),
-    "mask_mod": ("mask", FUNCTION),
-    "score_mod": ("score", SCORE),
-    "score": ("", MASKS),
-    "is_training": ("", "dropout_p=0 is what evaluation needs"),
-    "training": ("", "dropout_p=0 is what evaluation needs"),
+    "scale sm_scale scaling": ("softmax_scale", ""),
+    "attn_mask attention_mask block_mask custom_mask mask_mod": (
+        "mask",
+        "it is a function of b, h, m, n: whether the query at position m sees key n",
+    ),
+    "score_mod": (
+        "score",
+        "it is a function of s, b, h, m, n, and m is the query's position among the keys",
+    ),
+    "mask score": (
+        "",
+        "flash_attn, flash_attn_v2, flash_attn_varlen and flash_decode take a mask and a score",
+    ),
+    "attn_bias bias": ("", "alibi_slopes is the only bias"),
+    (
+        "key_padding_mask query_seq_lengths key_value_seq_lengths segment_ids cu_seqlens_q "
+        "cu_seqlens_k"
+    ): ("", "flash_attn_varlen takes sequences of any lengths"),
+    "is_training training": ("", "dropout_p=0 is what evaluation needs"),
     "dropout": ("dropout_p", "it is a number, and seed says what is dropped"),
     "p_dropout": ("dropout_p", ""),
-    "dropout_p": ("", "flash_attn, flash_attn_grad, flash_attn_v1 and flash_attn_v2 have dropout"),
-    "seed": ("", "flash_attn, flash_attn_grad, flash_attn_v1 and flash_attn_v2 have dropout"),
-    "num_heads": ("", NOT_NEEDED),
-    "num_kv_heads": ("", NOT_NEEDED),
-    "head_dim": ("", NOT_NEEDED),
+    "dropout_p seed": (
+        "",
+        "flash_attn, flash_attn_grad, flash_attn_v1 and flash_attn_v2 have dropout",
+    ),
+    "num_heads num_kv_heads head_dim page_size block_size": ("", NOT_NEEDED),
     "enable_gqa": ("", f"{NOT_NEEDED}: heads of k and v may be fewer than those of q"),
-    "window_left": ("window_size", "(left, right), both inclusive, -1 for no limit"),
+    "window_left local_window_size": (
+        "window_size",
+        "(left, right), both inclusive, -1 for no limit",
+    ),
     "sliding_window": (
         "window_size",
         "(left, right), both inclusive: a sliding window of W tokens is (W - 1, 0)",
     ),
-    "local_window_size": ("window_size", "(left, right), both inclusive, -1 for no limit"),
-    "sinks": ("", NO_SINKS),
-    "s_aux": ("sinks", ""),
-    "sink": ("sinks", ""),
-    "learnable_sink": ("sinks", ""),
-    "q_scale": ("", OWN_SCALES),
-    "k_scale": ("", f"{FOR_CACHES}; {OWN_SCALES}"),
-    "v_scale": ("", f"{FOR_CACHES}; {OWN_SCALES}"),
-    "q_descale": ("", OWN_SCALES),
-    "k_descale": ("k_scale", SCALES_OF_CACHES),
-    "v_descale": ("v_scale", SCALES_OF_CACHES),
-    "logits_soft_cap": ("softcap", ""),
-    "logit_softcap": ("softcap", ""),
-    "soft_cap": ("softcap", ""),
+    "sinks": ("", "the softmax is over the keys alone: there is no sink"),
+    "s_aux sink learnable_sink": ("sinks", ""),
+    "q_scale q_descale": ("", OWN_SCALES),
+    "k_scale v_scale": (
+        "",
+        "flash_decode and paged_attn_decode have it, for caches of 8 bits; " + OWN_SCALES,
+    ),
+    "k_descale": ("k_scale", "a key is its scale times its bytes; q has no scale"),
+    "v_descale": ("v_scale", "a key is its scale times its bytes; q has no scale"),
+    "logits_soft_cap logit_softcap soft_cap": ("softcap", ""),
     "deterministic": ("", "it is for gradients; every other function gives the same bits anyway"),
-    "cu_seqlens_q": ("", PACKED),
-    "cu_seqlens_k": ("", PACKED),
-    "cu_seqlens": ("", "it is two arguments here, cu_seqlens_q and cu_seqlens_k"),
-    "cu_seq_lens": ("", "it is two arguments here, cu_seqlens_q and cu_seqlens_k"),
-    "cu_seq_lens_q": ("cu_seqlens_q", "int32"),
-    "cu_seq_lens_k": ("cu_seqlens_k", "int32"),
-    "qo_indptr": ("cu_seqlens_q", "int32"),
-    "kv_indptr": ("cu_seqlens_k", "int32"),
-    "max_seqlen_q": ("", "it follows from cu_seqlens_q"),
-    "max_seqlen_k": ("", "it follows from cu_seqlens_k"),
-    "max_length_q": ("", "it follows from cu_seqlens_q"),
-    "max_length_k": ("", "it follows from cu_seqlens_k"),
+    "cu_seqlens cu_seq_lens": ("", "it is two arguments here, cu_seqlens_q and cu_seqlens_k"),
+    "cu_seq_lens_q qo_indptr": ("cu_seqlens_q", "int32"),
+    "cu_seq_lens_k kv_indptr": ("cu_seqlens_k", "int32"),
+    "max_seqlen_q max_length_q": ("", "it follows from cu_seqlens_q"),
+    "max_seqlen_k max_length_k": ("", "it follows from cu_seqlens_k"),
     "max_seqlen": ("", "it follows from cu_seqlens_q and cu_seqlens_k"),
     "lse": ("", "it is for gradients; a forward function returns it"),
     "softmax_lse": ("lse", ""),
-    "return_lse": ("", "lse is always returned"),
+    "return_lse return_softmax_lse": ("", "lse is always returned"),
     "return_attn_probs": ("", "the probabilities are never stored; lse is returned"),
-    "return_softmax_lse": ("", "lse is always returned"),
-    "seq_lens": ("", CACHES),
-    "cache_seqlens": ("seq_lens", "it counts the new tokens too"),
-    "seqused_k": ("seq_lens", "it counts the new tokens too"),
-    "context_lens": ("seq_lens", "it counts the new tokens too"),
-    "kv_cache": ("", TWO_CACHES),
-    "paged_kv_cache": ("", TWO_CACHES),
-    "page_size": ("", NOT_NEEDED),
-    "block_size": ("", NOT_NEEDED),
+    "seq_lens k_cache v_cache": ("", "flash_decode and paged_attn_decode take caches"),
+    "cache_seqlens seqused_k context_lens": ("seq_lens", "it counts the new tokens too"),
+    "kv_cache paged_kv_cache": ("", "it is two arrays here, k_cache and v_cache"),
     "cache_batch_idx": ("", "pass k_cache[cache_batch_idx], or pages"),
     "cache_leftpad": ("", "each sequence begins at token 0 of its cache"),
-    "rotary_cos": ("", NO_ROTARY),
-    "rotary_sin": ("", NO_ROTARY),
-    "rotary_interleaved": ("", NO_ROTARY),
-    "block_table": ("", PAGES),
-    "page_table": ("block_table", ""),
-    "block_tables": ("block_table", ""),
-    "paged_kv_indices": ("", NO_PAGES_LIST),
-    "paged_kv_indptr": ("", NO_PAGES_LIST),
-    "kv_layout": ("", LAYOUT),
-    "tensor_layout": ("", LAYOUT),
-    "layout": ("", LAYOUT),
-    "k_cache": ("", CACHES),
-    "v_cache": ("", CACHES),
-    "key_cache": ("k_cache", ""),
-    "value_cache": ("v_cache", ""),
+    "rotary_cos rotary_sin rotary_interleaved": ("", "rotate q and k before the call"),
+    "block_table": ("", "paged_attn_decode takes caches in pages"),
+    "page_table block_tables": ("block_table", ""),
+    "paged_kv_indices paged_kv_indptr": (
+        "",
+        "block_table has a row of page numbers for each sequence, and seq_lens its length",
+    ),
+    "kv_layout tensor_layout layout": (
+        "",
+        "the axes are (batch, seqlen, num_heads, head_dim); PyTorch's x.transpose(1, 2) has them",
+    ),
+    "key_cache k": ("k_cache", ""),
+    "value_cache v": ("v_cache", ""),
     "query": ("q", ""),
     "key": ("k k_cache", ""),
     "value": ("v v_cache", ""),
-    "k": ("k_cache", ""),
-    "v": ("v_cache", ""),
     "input": ("x", ""),
-    "out": ("", NEW_ARRAYS),
-    "dtype": ("", NEW_ARRAYS),
-    "largest": ("", LARGEST_FIRST),
-    "sorted": ("", LARGEST_FIRST),
-    "dim": ("", "softmax is over the last axis of a matrix, its rows"),
-    "axis": ("", "softmax is over the last axis of a matrix, its rows"),
+    "out dtype": ("", "the results are new arrays, of the dtype of the first argument"),
+    "largest sorted": ("", "the largest come first"),
+    "dim axis": ("", "softmax is over the last axis of a matrix, its rows"),
     "backward": (
         "",
         'which("flash_attn_grad", dout, q, k, v, out, lse) names the kernel for gradients',
@@ -140,16 +105,12 @@ OTHER_NAMES = {
         "",
         "the kernel chooses it; the lesson kernels of decoding have it as an option",
     ),
-    "block_m": ("", "the kernel chooses its tiles; flash_attn_v2 has it as an option"),
-    "block_n": ("", "the kernel chooses its tiles; flash_attn_v2 has it as an option"),
+    "block_m block_n": ("", "the kernel chooses its tiles; flash_attn_v2 has it as an option"),
 }
 
 
 # The same for fa_numba.torch, whose arguments have the names of PyTorch's and flash-attention's.
-FLASH = "flash_attn_func has it"
-NO_MASK = "flash_attn_func has causal, window_size, softcap, alibi_slopes; flex_attention any mask"
-FLEX = "flex_attention has it"
-OTHER_NAMES_IN_TORCH = {
+NAMES_IN_TORCH = {
     "is_causal": ("causal", "it aligns the last query with the last key"),
     "causal": ("is_causal", "it aligns the first query with the first key"),
     "scale": ("softmax_scale", ""),
@@ -162,28 +123,25 @@ OTHER_NAMES_IN_TORCH = {
     "k": ("key", ""),
     "v": ("value", ""),
     "dropout": ("dropout_p", ""),
-    "mask": ("", NO_MASK),
-    "attn_mask": ("", NO_MASK),
-    "attn_bias": ("", NO_MASK),
-    "attention_mask": ("", NO_MASK),
-    "mask_mod": ("", FLEX),
-    "block_mask": ("", FLEX),
-    "score_mod": ("", FLEX),
-    "sinks": ("s_aux", ""),
-    "learnable_sink": ("s_aux", ""),
-    "s_aux": ("", FLASH),
-    "window_size": ("", FLASH),
-    "softcap": ("", FLASH),
-    "alibi_slopes": ("", FLASH),
+    "mask attn_mask attn_bias attention_mask": (
+        "",
+        "flash_attn_func has causal, window_size, softcap, alibi_slopes; flex_attention any mask",
+    ),
+    "mask_mod block_mask score_mod": ("", "flex_attention has it"),
+    "sinks learnable_sink": ("s_aux", ""),
+    "s_aux window_size softcap alibi_slopes": ("", "flash_attn_func has it"),
     "deterministic": ("", "torch.use_deterministic_algorithms(True) asks for it"),
     "enable_gqa": ("", NOT_NEEDED),
     "return_lse": ("return_softmax_lse return_attn_probs", ""),
     "return_softmax_lse": ("return_attn_probs", ""),
     "return_attn_probs": ("return_softmax_lse", ""),
     "page_table": ("block_table", ""),
-    "seq_lens": ("cache_seqlens", "it does not count the tokens of k"),
-    "seqused_k": ("cache_seqlens", "it does not count the tokens of k"),
+    "seq_lens seqused_k": ("cache_seqlens", "it does not count the tokens of k"),
 }
+OTHER_NAMES, OTHER_NAMES_IN_TORCH = (
+    {name: meant for names, meant in table.items() for name in names.split()}
+    for table in (NAMES, NAMES_IN_TORCH)
+)
 
 
 def refuses_other_names(function):

@@ -14,11 +14,14 @@ from fa_numba.checks.requirements import (
     require_grid,
     require_group_of_bytes,
     require_head_dim,
+    require_int32,
     require_last_axis_contiguous,
     require_lengths,
     require_lse_shape,
     require_one_dtype,
+    require_one_for_each,
     require_one_library,
+    require_rows,
     require_same_shape,
     warn_of_heads_before_tokens,
 )
@@ -39,8 +42,7 @@ def check_rows(x):
     x = facts(x)
     require_one_library(x=x)
     require_one_dtype(x=x)
-    require_axes("x", x, ("num_rows", "num_cols"))
-    require_last_axis_contiguous("x", x)
+    require_rows(("num_rows", "num_cols"), x=x)
 
 
 # Forward
@@ -61,9 +63,8 @@ def check_qkv(
         require_cache_dtypes(q, k, v, *scales)
     else:
         require_one_dtype(**{"q": q, k_name: k, v_name: v})
-    for name, x in (("q", q), (k_name, k), (v_name, v)):
-        require_axes(name, x, Q_AXES if name == "q" else axes)
-        require_last_axis_contiguous(name, x)
+    require_rows(Q_AXES, q=q)
+    require_rows(axes, **{k_name: k, v_name: v})
     batch, _, num_heads, _ = q.shape
     require_grid(batch, num_heads)
     both = f"{k_name} and {v_name}" if k.shape[:3] == v.shape[:3] else k_name
@@ -95,9 +96,7 @@ def check_states(out_a, lse_a, out_b, lse_b):
     out_a, lse_a, out_b, lse_b = facts(out_a), facts(lse_a), facts(out_b), facts(lse_b)
     require_one_library(out_a=out_a, lse_a=lse_a, out_b=out_b, lse_b=lse_b)
     require_one_dtype(out_a=out_a, out_b=out_b)
-    for name, x in (("out_a", out_a), ("out_b", out_b)):
-        require_axes(name, x, Q_AXES)
-        require_last_axis_contiguous(name, x)
+    require_rows(Q_AXES, out_a=out_a, out_b=out_b)
     require_same_shape("out_b", out_b, "out_a", out_a)
     batch, seqlen_q, num_heads, head_dim = out_a.shape
     require_head_dim("out_a", head_dim)
@@ -146,16 +145,13 @@ def check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, *, head_dims=ONE_HEAD_DIM)
     q, k, v, cu_seqlens_q, cu_seqlens_k = map(facts, (q, k, v, cu_seqlens_q, cu_seqlens_k))
     require_one_library(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     require_one_dtype(q=q, k=k, v=v)
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        require_axes(name, x, PACKED_Q_AXES if name == "q" else PACKED_K_AXES)
-        require_last_axis_contiguous(name, x)
+    require_rows(PACKED_Q_AXES, q=q)
+    require_rows(PACKED_K_AXES, k=k, v=v)
     num_tokens_q, num_heads, _ = q.shape
     require_grid(0, num_heads)
     head_dims.check(q=q, k=k, v=v)
     require_divisible_heads(num_heads, k.shape[1], "k and v")
-    for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
-        require_dtype(name, x, "int32")
-        require_axes(name, x, ("batch + 1",))
+    require_int32(("batch + 1",), cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     require_same_shape("cu_seqlens_k", cu_seqlens_k, "cu_seqlens_q", cu_seqlens_q)
     require_starts("cu_seqlens_q", cu_seqlens_q, "q", num_tokens_q)
     require_starts("cu_seqlens_k", cu_seqlens_k, "k", k.shape[0])
@@ -225,20 +221,13 @@ def check_decode_layouts(
 ):
     """Make those checks of `check_decode` that read no length."""
     q, k_cache, v_cache, seq_lens = map(facts, (q, k_cache, v_cache, seq_lens))
-    scales = k_scale, v_scale
-    names = "k_cache", "v_cache"
+    names, scales = ("k_cache", "v_cache"), (k_scale, v_scale)
     like = {"names": names, "axes": DECODE_AXES, "scales": scales}
     check_qkv(q, k_cache, v_cache, **like, head_dims=head_dims)
     require_one_library(q=q, seq_lens=seq_lens)
-    require_dtype("seq_lens", seq_lens, "int32")
-    require_axes("seq_lens", seq_lens, ("batch",))
+    require_int32(("batch",), seq_lens=seq_lens)
     require_group_of_bytes(q, k_cache)
-    batch = k_cache.shape[0]
-    if seq_lens.shape[0] != batch:
-        raise ValueError(
-            f"seq_lens must have one length for each of the {batch} sequences of q, "
-            f"got {seq_lens.shape[0]}"
-        )
+    require_one_for_each("seq_lens", seq_lens, "one length", k_cache.shape[0], "sequences of q")
 
 
 def check_decode_contents(seq_lens, k_cache):

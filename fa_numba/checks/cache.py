@@ -18,15 +18,16 @@ from fa_numba.checks.requirements import (
     require_bytes,
     require_cache_dtypes,
     require_divisible_heads,
-    require_dtype,
     require_grid,
     require_group_of_bytes,
     require_head_dim,
-    require_last_axis_contiguous,
+    require_int32,
     require_lengths,
     require_no_repeats,
     require_one_dtype,
+    require_one_for_each,
     require_one_library,
+    require_rows,
     require_same_shape,
     require_writable,
 )
@@ -39,6 +40,7 @@ CACHE_AXES = ("num_pages", "page_size", "num_kv_heads", "head_dim")
 LATENT_AXES = ("batch", "max_len", "row_dim")
 PAGED_LATENT_AXES = ("num_pages", "page_size", "row_dim")
 TOKEN_AXES = ("num_tokens", "num_kv_heads", "head_dim")
+TABLE_AXES = ("batch", "max_pages")
 SWIZZLED_ROWS = 8  # after which the swizzle repeats: TMA copies as many, or a multiple
 
 
@@ -53,9 +55,7 @@ def check_cache_shape(batch, max_len, num_kv_heads, head_dim, like) -> tuple:
     batch = integer("batch", batch, at_least=0)
     max_len = integer("max_len", max_len, at_least=1)
     num_kv_heads = integer("num_kv_heads", num_kv_heads, at_least=1)
-    head_dim = integer("head_dim", head_dim, at_least=1)
-    if head_dim > MAX_HEAD_DIM:
-        raise ValueError(f"head_dim must be at most {MAX_HEAD_DIM}, got {head_dim}")
+    head_dim = integer("head_dim", head_dim, at_least=1, at_most=MAX_HEAD_DIM)
     _require_slots_fit("batch * max_len", batch * max_len)
     return batch, max_len, num_kv_heads, head_dim
 
@@ -73,9 +73,7 @@ def check_append(k, v, k_cache, num_new) -> np.ndarray:
     k, v, k_cache = facts(k), facts(v), facts(k_cache)
     require_one_library(k=k, v=v, k_cache=k_cache)
     require_one_dtype(k=k, v=v, k_cache=k_cache)
-    for name, x in (("k", k), ("v", v)):
-        require_axes(name, x, NEW_AXES)
-        require_last_axis_contiguous(name, x)
+    require_rows(NEW_AXES, k=k, v=v)
     require_same_shape("v", v, "k", k)
     batch, _, *token = k_cache.shape
     seqlen_new = k.shape[1]
@@ -205,8 +203,7 @@ def check_paged_decode_layouts(
     require_one_library(
         q=q, k_cache=k_cache, v_cache=v_cache, block_table=block_table, seq_lens=seq_lens
     )
-    require_axes("q", q, Q_AXES)
-    require_last_axis_contiguous("q", q)
+    require_rows(Q_AXES, q=q)
     _require_tables(k_cache, v_cache, block_table, seq_lens, bytes=True, head_dims=head_dims)
     require_cache_dtypes(q, k_cache, v_cache, k_scale, v_scale)
     batch, _, num_heads, _ = q.shape
@@ -215,11 +212,7 @@ def check_paged_decode_layouts(
     require_divisible_heads(num_heads, k_cache.shape[2], "k_cache and v_cache", hint)
     require_group_of_bytes(q, k_cache)
     head_dims.check(q=q, k_cache=k_cache, v_cache=v_cache)
-    if block_table.shape[0] != batch:
-        raise ValueError(
-            f"block_table must have a row for each of the {batch} sequences of q, "
-            f"got {block_table.shape[0]}"
-        )
+    require_one_for_each("block_table", block_table, "a row", batch, "sequences of q")
 
 
 def keys_of_pages(k, v, block_table, mask=None, score=None) -> tuple:
@@ -234,8 +227,7 @@ def keys_of_pages(k, v, block_table, mask=None, score=None) -> tuple:
     require_one_library(k=k, v=v, block_table=block_table)
     _require_caches(k, v, ("k", "v"))
     require_same_shape("v", v, "k", k)
-    require_dtype("block_table", block_table, "int32")
-    require_axes("block_table", block_table, ("batch", "max_pages"))
+    require_int32(TABLE_AXES, block_table=block_table)
     batch, max_pages = block_table.shape
     page_size = k.shape[1]
     if page_size % SWIZZLED_ROWS:
@@ -260,11 +252,9 @@ def check_latent_decode(q, latent_cache, seq_lens, block_table, latent_dim) -> i
     q, cache, lengths = facts(q), facts(latent_cache), facts(seq_lens)
     require_one_library(q=q, latent_cache=cache, seq_lens=lengths)
     require_one_dtype(q=q, latent_cache=cache)
-    require_axes("q", q, ("batch", "seqlen_q", "num_heads", "row_dim"))
+    require_rows(("batch", "seqlen_q", "num_heads", "row_dim"), q=q)
     paged = block_table is not None
-    require_axes("latent_cache", cache, PAGED_LATENT_AXES if paged else LATENT_AXES)
-    for name, x in (("q", q), ("latent_cache", cache)):
-        require_last_axis_contiguous(name, x)
+    require_rows(PAGED_LATENT_AXES if paged else LATENT_AXES, latent_cache=cache)
     batch, _, num_heads, row_dim = q.shape
     require_grid(batch, num_heads)
     if num_heads == 0:
@@ -278,23 +268,18 @@ def check_latent_decode(q, latent_cache, seq_lens, block_table, latent_dim) -> i
     latent_dim = integer("latent_dim", latent_dim, at_least=1)
     if latent_dim > row_dim:
         raise ValueError(f"latent_dim must be at most row_dim = {row_dim}, got {latent_dim}")
-    tables = {"seq_lens": (lengths, ("batch",))}
+    require_int32(("batch",), seq_lens=lengths)
+    rows = {"seq_lens": lengths}
     if paged:
         if cache.shape[1] == 0:
             raise ValueError("latent_cache must have a page_size of at least 1, got 0")
-        block_table = facts(block_table)
+        rows["block_table"] = block_table = facts(block_table)
         require_one_library(q=q, block_table=block_table)
-        tables["block_table"] = block_table, ("batch", "max_pages")
+        require_int32(TABLE_AXES, block_table=block_table)
     else:
-        tables["latent_cache"] = cache, LATENT_AXES
-    for name, (x, axes) in tables.items():
-        if x is not cache:
-            require_dtype(name, x, "int32")
-        require_axes(name, x, axes)
-        if x.shape[0] != batch:
-            raise ValueError(
-                f"{name} must have a row for each of the {batch} sequences of q, got {x.shape[0]}"
-            )
+        rows["latent_cache"] = cache
+    for name, x in rows.items():
+        require_one_for_each(name, x, "a row", batch, "sequences of q")
     if q.library == "numpy":
         if paged:
             check_paged_decode_contents(block_table.array, lengths.array, cache)
@@ -306,24 +291,10 @@ def check_latent_decode(q, latent_cache, seq_lens, block_table, latent_dim) -> i
 def check_cascade_tables(block_table, seq_lens, page_size, seqlen_q) -> tuple:
     """Return a block table and lengths as NumPy arrays; raise unless they are, and fit."""
     table, lengths = facts(block_table), facts(seq_lens)
-    for name, x, axes in (
-        ("block_table", table, ("batch", "max_pages")),
-        ("seq_lens", lengths, ("batch",)),
-    ):
-        if x.library != "numpy":
-            raise TypeError(
-                f"{name} must be a NumPy array, because shared pages are found on the host, got "
-                f"{type(x.array).__name__}"
-            )
-        require_dtype(name, x, "int32")
-        require_axes(name, x, axes)
+    _require_on_host("shared pages are found on the host", block_table=table, seq_lens=lengths)
+    _require_table_and_lengths(table, lengths)
     page_size = integer("page_size", page_size, at_least=1)
     integer("seqlen_q", seqlen_q, at_least=0)
-    if lengths.shape[0] != table.shape[0]:
-        raise ValueError(
-            f"seq_lens must have one length for each of the {table.shape[0]} rows of block_table, "
-            f"got {lengths.shape[0]}"
-        )
     require_lengths(lengths.array, "max_pages * page_size", table.shape[1] * page_size)
     return table.array, lengths.array
 
@@ -364,22 +335,14 @@ def check_write(k, v, k_cache, v_cache, slot_mapping, k_scale=None, v_scale=None
         if len(k_scale.shape) == 3:  # written, too
             for name, x in (("k_scale", k_scale), ("v_scale", v_scale)):
                 require_writable(name, facts(x))
-    for name, x in (("k", k), ("v", v)):
-        require_axes(name, x, TOKEN_AXES)
-        require_last_axis_contiguous(name, x)
+    require_rows(TOKEN_AXES, k=k, v=v)
     require_same_shape("v", v, "k", k)
     if k.shape[1:] != k_cache.shape[2:]:
         raise ValueError(
             "k and v must have the num_kv_heads and head_dim of the caches, "
             f"{k_cache.shape[2:]}, got {k.shape[1:]}"
         )
-    require_dtype("slot_mapping", slots, "int32")
-    require_axes("slot_mapping", slots, ("num_tokens",))
-    if slots.shape[0] != k.shape[0]:
-        raise ValueError(
-            f"slot_mapping must have a slot for each of the {k.shape[0]} tokens of k, "
-            f"got {slots.shape[0]}"
-        )
+    _require_slots(slots, k)
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         require_writable(name, cache)
     if k_cache.array is v_cache.array:
@@ -426,12 +389,7 @@ def check_page_bounds(k, k_min, k_max, slot_mapping, page_size) -> int:
             "k must have the num_kv_heads and head_dim of k_min and k_max, "
             f"{k_min.shape[1:]}, got {k.shape[1:]}"
         )
-    require_dtype("slot_mapping", slots, "int32")
-    if slots.shape != k.shape[:1]:
-        raise ValueError(
-            f"slot_mapping must have a slot for each of the {k.shape[0]} tokens of k, "
-            f"got shape {slots.shape}"
-        )
+    _require_slots(slots, k)
     page_size = integer("page_size", page_size, at_least=1)
     if slots.library == "numpy":
         end = k_min.shape[0] * page_size
@@ -461,15 +419,8 @@ def check_page_scores(q, k_min, k_max, block_table, seq_lens, page_size) -> int:
     for name, x in (("k_min", k_min), ("k_max", k_max)):
         _require_contiguous(name, x)
     page_size = integer("page_size", page_size, at_least=1)
-    for name, x, axes in (
-        ("block_table", block_table, ("batch", "max_pages")),
-        ("seq_lens", seq_lens, ("batch",)),
-    ):
-        require_dtype(name, x, "int32")
-        require_axes(name, x, axes)
-        if x.shape[0] != q.shape[0]:
-            raise ValueError(f"{name} must have a row for each of the {q.shape[0]} sequences of q, "
-                             f"got {x.shape[0]}")  # fmt: skip
+    _require_table_and_lengths(block_table, seq_lens)
+    require_one_for_each("block_table", block_table, "a row", q.shape[0], "sequences of q")
     if q.shape[1] != 1:
         raise ValueError(f"q must have one query of each sequence, got {q.shape[1]}")
     if q.shape[3] != k_min.shape[2]:
@@ -535,12 +486,7 @@ def check_swap(k_src, v_src, k_dst, v_dst, src, dst):
         require_one_library(k_src=k_src, k_dst=k_dst)
     for name, cache in (("k_dst", k_dst), ("v_dst", v_dst)):
         require_writable(name, cache)
-    for name, x in (("src", src), ("dst", dst)):
-        if x.library != "numpy":
-            raise TypeError(
-                f"{name} must be a NumPy array: the page numbers are needed on the host, "
-                f"got {type(x.array).__name__}"
-            )
+    _require_on_host("the page numbers are needed on the host", src=src, dst=dst)
     _require_page_numbers(src, dst)
     _require_pages_of("k_src", k_src, src=src.array)
     _require_pages_of("k_dst", k_dst, dst=dst.array)
@@ -554,18 +500,26 @@ def _require_tables(k_cache, v_cache, block_table, seq_lens, bytes=False, head_d
         k_cache=k_cache, v_cache=v_cache, block_table=block_table, seq_lens=seq_lens
     )
     _require_caches(k_cache, v_cache, bytes=bytes, head_dims=head_dims)
-    for name, x, axes in (
-        ("block_table", block_table, ("batch", "max_pages")),
-        ("seq_lens", seq_lens, ("batch",)),
-    ):
-        require_dtype(name, x, "int32")
-        require_axes(name, x, axes)
+    _require_table_and_lengths(block_table, seq_lens)
+
+
+def _require_table_and_lengths(block_table, seq_lens):
+    """Raise unless these are int32, with a row and a length for each sequence."""
+    require_int32(TABLE_AXES, block_table=block_table)
+    require_int32(("batch",), seq_lens=seq_lens)
     batch = block_table.shape[0]
-    if seq_lens.shape[0] != batch:
-        raise ValueError(
-            f"seq_lens must have one length for each of the {batch} rows of block_table, "
-            f"got {seq_lens.shape[0]}"
-        )
+    require_one_for_each("seq_lens", seq_lens, "one length", batch, "rows of block_table")
+
+
+def _require_slots(slots, k):
+    require_int32(("num_tokens",), slot_mapping=slots)
+    require_one_for_each("slot_mapping", slots, "a slot", k.shape[0], "tokens of k")
+
+
+def _require_on_host(why, **named):
+    for name, x in named.items():
+        if x.library != "numpy":
+            raise TypeError(f"{name} must be a NumPy array: {why}, got {type(x.array).__name__}")
 
 
 def _require_caches(
@@ -576,9 +530,7 @@ def _require_caches(
     dtypes = {k_cache.dtype, v_cache.dtype}
     if not (bytes and dtypes == {"uint8"}):
         require_one_dtype(mixed_with="uint8" if bytes else None, **caches)
-    for name, cache in caches.items():
-        require_axes(name, cache, CACHE_AXES)
-        require_last_axis_contiguous(name, cache)
+    require_rows(CACHE_AXES, **caches)
     head_dims.check_values(**caches)
     k_name, _ = names
     _, page_size, num_kv_heads, _ = k_cache.shape
@@ -601,9 +553,7 @@ def _require_used_pages(block_table, lengths, num_pages, page_size):
 
 def _require_page_numbers(src, dst):
     """Raise unless src and dst are arrays of equally many integers; in dst none comes twice."""
-    for name, x in (("src", src), ("dst", dst)):
-        require_dtype(name, x, "int32")
-        require_axes(name, x, ("num_copies",))
+    require_int32(("num_copies",), src=src, dst=dst)
     require_same_shape("dst", dst, "src", src)
     if dst.library == "numpy":
         require_no_repeats("dst", dst.array, "page")

@@ -28,11 +28,7 @@ def check_timeout(timeout):
     """The limit in seconds as a float, or None."""
     if timeout is None:
         return None
-    if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real):
-        raise TypeError(f"timeout must be a number of seconds or None, got {timeout!r}")
-    if not timeout > 0:
-        raise ValueError(f"timeout must be positive, got {timeout}")
-    return float(timeout)
+    return check_positive("timeout", timeout, "a number of seconds or None")
 
 
 def check_rank_environment(environment):
@@ -206,10 +202,10 @@ def check_communicator(comm):
         )
 
 
-def check_positive(name, value):
+def check_positive(name, value, wanted="a number"):
     """A positive number as a float."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be a number, got {value!r}")
+        raise TypeError(f"{name} must be {wanted}, got {value!r}")
     if not value > 0:
         raise ValueError(f"{name} must be positive, got {value}")
     return float(value)

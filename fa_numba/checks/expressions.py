@@ -4,7 +4,12 @@ import numbers
 
 import numpy as np
 
-from fa_numba.checks.requirements import FLOATS, require_axes, require_one_library
+from fa_numba.checks.requirements import (
+    FLOATS,
+    require_axes,
+    require_one_for_each,
+    require_one_library,
+)
 from fa_numba.checks.values import Mask, check_flag
 from fa_numba.expressions import given
 from fa_numba.expressions.as_options import softcap_of, window_of
@@ -152,10 +157,5 @@ def check_sinks(q, sinks) -> tuple:
     if found.dtype not in FLOATS:
         raise TypeError(f"sinks must be float32, float16 or bfloat16, got {found.dtype}")
     require_axes("sinks", found, ("num_heads",))
-    num_heads = q.shape[-2]
-    if found.shape[0] != num_heads:
-        raise ValueError(
-            f"sinks must have one number for each of the {num_heads} heads of q, got "
-            f"{found.shape[0]}"
-        )
+    require_one_for_each("sinks", found, "one number", q.shape[-2], "heads of q")
     return arrays.astype(sinks, np.dtype(np.float32)), True

@@ -12,7 +12,7 @@ from fa_numba.checks.requirements import (
     MAX_WIDE_HEAD_DIM,
     require_one_library,
 )
-from fa_numba.checks.values import check_flag, integer
+from fa_numba.checks.values import check_flag, integer, one_of
 from fa_numba.runtime import arrays
 from fa_numba.runtime.arrays import facts
 from fa_numba.tiling import register_tiling
@@ -115,7 +115,7 @@ class TensorCores:
         _require_gpu_arrays("q, k, v", q, self.name, instead)
         check_arrays = attention.check_varlen if starts else attention.check_qkv
         check_arrays(*named.values(), *named_starts.values(), head_dims=ANY_HEAD_DIMS)
-        (_require_float32 if self.float32 else _require_16_bits)(named, self.name)
+        _require_floats(named, self.name, self.float32)
         if self.copies:
             self._check_head_dim_of_copies(q, v)
             _require_capability(self.supported, q, self.name, instead)
@@ -226,7 +226,7 @@ def check_decode_tensor_core(q, k_cache, v_cache, *, name, supported, max_head_d
             )
         _require_rows(named, name, supported, max_head_dim, "flash_decode", 16)
         return
-    _require_16_bits(named, name)
+    _require_floats(named, name)
     _require_rows(named, name, supported, max_head_dim, "flash_decode", 8)
 
 
@@ -237,7 +237,7 @@ def check_latent_tensor_core(q, latent_cache, *, name):
     """
     named = {"q": facts(q), "latent_cache": facts(latent_cache)}
     _require_gpu_arrays("q, latent_cache", named["q"], name, "mla_decode")
-    _require_16_bits(named, name)
+    _require_floats(named, name)
     _require_rows(named, name, AMPERE, MAX_ROW_DIM, "mla_decode", 8, axis="row_dim")
     check_aligned(**named)
 
@@ -341,7 +341,7 @@ def check_4x4_tiles(head_dim, columns, batched) -> tuple:
             f"head_dim must be at most {MAX_4X4_HEAD_DIM} for flash_attn_v2_4x4, got {head_dim}: "
             "flash_attn_registers takes larger ones"
         )
-    columns = _one_of("columns", columns, (1, 2, 4))
+    columns = one_of("columns", columns, (1, 2, 4))
     return register_tiling.block_of_4x4(head_dim), columns, check_flag("batched", batched)
 
 
@@ -349,13 +349,13 @@ def check_forward_tiles(q, head_dim, block_m, block_n, rows) -> tuple:
     """Return block_m, block_n and rows of `flash_attn_registers`; choose for None."""
     limit = arrays.shared_bytes_per_block(q)
     most = register_tiling.forward_rows(head_dim)
-    rows = most if rows is None else _one_of("rows", rows, (4, 8))
+    rows = most if rows is None else one_of("rows", rows, (4, 8))
     if rows > most:
         raise ValueError(f"rows must be 4 at {head_dim=}, got {rows}")
     best_m, best_n = register_tiling.forward_block_sizes(head_dim, limit, rows)
     sizes = register_tiling.SIZES
-    block_m = best_m if block_m is None else _one_of("block_m", block_m, sizes)
-    block_n = best_n if block_n is None else _one_of("block_n", block_n, sizes)
+    block_m = best_m if block_m is None else one_of("block_m", block_m, sizes)
+    block_n = best_n if block_n is None else one_of("block_n", block_n, sizes)
     if not register_tiling.forward_fits(head_dim, block_m, block_n, limit, rows):
         raise ValueError(
             f"block_m and block_n must fit the registers and the {limit} bytes of shared memory "
@@ -364,21 +364,13 @@ def check_forward_tiles(q, head_dim, block_m, block_n, rows) -> tuple:
     return block_m, block_n, rows
 
 
-def _one_of(name, value, allowed):
-    value = integer(name, value, at_least=1)
-    if value not in allowed:
-        *others, last = map(str, allowed)
-        raise ValueError(f"{name} must be {', '.join(others)} or {last}, got {value}")
-    return value
-
-
 def check_backward_tiles(q, head_dim, tile_size) -> int:
     """Return the tile size of `flash_attn_bwd_registers`; choose for None."""
     limit = arrays.shared_bytes_per_block(q)
     best = register_tiling.backward_tile_size(head_dim, limit)
     sizes = register_tiling.BACKWARD_SIZES
     chosen = best or sizes[0]
-    tile_size = chosen if tile_size is None else _one_of("tile_size", tile_size, sizes)
+    tile_size = chosen if tile_size is None else one_of("tile_size", tile_size, sizes)
     needed = register_tiling.backward_tiling(head_dim, tile_size).shared_bytes
     if needed > limit:
         raise RefusedValueError(
@@ -403,16 +395,12 @@ def _require_gpu_arrays(names, x, name, instead):
         )
 
 
-def _require_float32(named, kernel):
-    q = named["q"]
-    if q.dtype != "float32":  # that of the others, as `check_qkv` has made sure
-        raise RefusedTypeError(f"{', '.join(named)} must be float32 for {kernel}, got {q.dtype}")
-
-
-def _require_16_bits(named, name):
-    if named["q"].dtype == "float32":
-        names = ", ".join(named)
-        raise RefusedTypeError(f"{names} must be float16 or bfloat16 for {name}, got float32")
+def _require_floats(named, name, float32=False):
+    """Raise unless arrays, whose dtype is that of q, have 16-bit floats; or float32."""
+    dtype = named["q"].dtype
+    if (dtype == "float32") != float32:
+        wanted = "float32" if float32 else "float16 or bfloat16"
+        raise RefusedTypeError(f"{', '.join(named)} must be {wanted} for {name}, got {dtype}")
 
 
 def _require_rows(

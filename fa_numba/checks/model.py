@@ -1,14 +1,12 @@
 """Checks of a language model: its sizes, the tokens it takes, the options of its training."""
 
 import itertools
-import math
-import numbers
 from pathlib import Path
 
 import numpy as np
 
 from fa_numba.checks.requirements import MAX_HEAD_DIM, require_axes, require_one_library
-from fa_numba.checks.values import MAX_TOP_K, check_flag, integer
+from fa_numba.checks.values import MAX_TOP_K, check_flag, check_number_between, integer
 from fa_numba.runtime.arrays import facts
 
 MAX_VOCABULARY = 2**20  # tokens are int32; larger vocabularies than any model's
@@ -19,13 +17,11 @@ def check_config(
     vocabulary, layers, heads, kv_heads, head_dim, context, rotary_base, latent_dim
 ) -> None:
     """Raise unless these sizes make a model."""
-    sizes = {"vocabulary": vocabulary, "layers": layers, "heads": heads, "kv_heads": kv_heads}
-    for name, size in (sizes | {"head_dim": head_dim, "context": context}).items():
+    integer("vocabulary", vocabulary, at_least=1, at_most=MAX_VOCABULARY)
+    integer("context", context, at_least=1, at_most=MAX_CONTEXT)
+    sizes = {"layers": layers, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+    for name, size in sizes.items():
         integer(name, size, at_least=1)
-    if vocabulary > MAX_VOCABULARY:
-        raise ValueError(f"vocabulary must be at most {MAX_VOCABULARY}, got {vocabulary}")
-    if context > MAX_CONTEXT:
-        raise ValueError(f"context must be at most {MAX_CONTEXT}, got {context}")
     if heads % kv_heads:
         raise ValueError(f"kv_heads must divide the {heads} heads, got {kv_heads}")
     if head_dim % 2 or head_dim > MAX_HEAD_DIM:
@@ -51,17 +47,6 @@ def check_no_latents(config, where) -> None:
     """Raise for a model with latent attention where only keys and values can be."""
     if config.latent_dim:
         raise ValueError(f"latent_dim must be 0 {where}, got {config.latent_dim}")
-
-
-def check_number_between(name, value, *, above=-math.inf, at_least=-math.inf, at_most=math.inf):
-    """Raise unless a value is a finite number in this range."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    if not (math.isfinite(value) and above < value and at_least <= value <= at_most):
-        bounds = [f"above {above}"] if above > -math.inf else []
-        bounds += [f"at least {at_least}"] if at_least > -math.inf else []
-        bounds += [f"at most {at_most}"] if at_most < math.inf else []
-        raise ValueError(f"{name} must be {' and '.join(bounds) or 'finite'}, got {value}")
 
 
 def check_model_tokens(config, weights, tokens, targets=None) -> None:
@@ -190,8 +175,7 @@ def check_generation(config, prompt, length, temperature, top_k, seed) -> int:
             )
     check_number_between("temperature", temperature, at_least=0)
     integer("seed", seed, at_least=0)
-    if integer("top_k", top_k, at_least=1) > MAX_TOP_K:
-        raise ValueError(f"top_k must be at most {MAX_TOP_K}, which a thread keeps, got {top_k}")
+    integer("top_k", top_k, at_least=1, at_most=MAX_TOP_K, why=", which a thread keeps")
     return integer("length", length, at_least=0)
 
 

@@ -196,6 +196,26 @@ def require_axes(name, x, axes):
         raise ValueError(f"{name} must have axes ({', '.join(axes)}), got shape {x.shape}")
 
 
+def require_rows(axes, **named):
+    """Raise unless arrays have these axes, and no gaps between neighbours along the last one."""
+    for name, x in named.items():
+        require_axes(name, x, axes)
+        require_last_axis_contiguous(name, x)
+
+
+def require_int32(axes, **named):
+    """Raise unless arrays are int32 and have these axes."""
+    for name, x in named.items():
+        require_dtype(name, x, "int32")
+        require_axes(name, x, axes)
+
+
+def require_one_for_each(name, x, what, count, of):
+    """Raise unless an array is as long as there are sequences, heads or tokens."""
+    if x.shape[0] != count:
+        raise ValueError(f"{name} must have {what} for each of the {count} {of}, got {x.shape[0]}")
+
+
 def require_same_shape(name, x, like_name, like):
     """Raise unless x has the shape of `like`."""
     if x.shape != like.shape:
@@ -264,13 +284,13 @@ def require_head_dim(name, head_dim, most=MAX_HEAD_DIM):
         raise RefusedValueError(f"{name} must have head_dim from 1 to {most}, got {head_dim}")
 
 
-def require_divisible_heads(num_heads, num_kv_heads, kv_names, hint=""):
+def require_divisible_heads(num_heads, num_kv_heads, kv_names, hint="", q_name="q"):
     """Raise unless every head of K and V serves the same number of query heads."""
     if num_heads == 0:
-        raise ValueError("q must have at least one head, got num_heads=0")
+        raise ValueError(f"{q_name} must have at least one head, got num_heads=0")
     if num_kv_heads == 0 or num_heads % num_kv_heads:
         raise ValueError(
-            f"the heads of {kv_names} must divide the heads of q (MHA, GQA, MQA), "
+            f"the heads of {kv_names} must divide the heads of {q_name} (MHA, GQA, MQA), "
             f"got {num_kv_heads=} for {num_heads=}{hint}"
         )
 

@@ -1,9 +1,7 @@
 """Checks of a server's sizes and of the requests to it."""
 
-import numbers
-
 from fa_numba.checks.cache import check_tokens
-from fa_numba.checks.values import MAX_TOP_K, integer
+from fa_numba.checks.values import MAX_TOP_K, check_number_between, integer
 from fa_numba.tiling.block_sizes import ceil_div
 
 MAX_STOPS = 4
@@ -22,30 +20,20 @@ def check_answer_options(
         As for `language_model.server.Options`.
     """
     integer("max_tokens", max_tokens, at_least=0)
-    _between("temperature", temperature, 0, 2)
-    if integer("top_k", top_k, at_least=1) > MAX_TOP_K:
-        raise ValueError(f"top_k must be at most {MAX_TOP_K}, got {top_k}")
-    _between("top_p", top_p, 0, 1)
+    check_number_between("temperature", temperature, at_least=0, at_most=2)
+    integer("top_k", top_k, at_least=1, at_most=MAX_TOP_K)
+    check_number_between("top_p", top_p, at_least=0, at_most=1)
     integer("n", n, at_least=1)
-    if integer("beams", beams, at_least=0) > MAX_TOP_K:
-        raise ValueError(f"beams must be at most {MAX_TOP_K}, got {beams}")
+    integer("beams", beams, at_least=0, at_most=MAX_TOP_K)
     if beams and n > beams:
         raise ValueError(f"n must be at most beams = {beams}, got {n}")
     _require_stop(stop)
     if beams and stop:
         raise ValueError(f"stop must be empty in a beam search, got {stop!r:.60}")
     integer("seed", seed, at_least=0)
-    if logprobs is not None and integer("logprobs", logprobs, at_least=0) > MAX_TOP_K:
-        raise ValueError(f"logprobs must be at most {MAX_TOP_K}, got {logprobs}")
+    integer("logprobs", 0 if logprobs is None else logprobs, at_least=0, at_most=MAX_TOP_K)
     if not isinstance(client, str):
         raise TypeError(f"client must be a string, got {client!r:.60}")
-
-
-def _between(name, value, low, high):
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be a number, got {value!r:.60}")
-    if not low <= value <= high:  # also refuses NaN
-        raise ValueError(f"{name} must be from {low} to {high}, got {value}")
 
 
 def _require_stop(stop):
@@ -145,9 +133,7 @@ def check_draft(tokens, parents) -> tuple:
 
 def check_draft_sizes(tokens, width) -> tuple:
     """Return the guesses of a tree, and the children of a node, as ints."""
-    tokens = integer("tokens", tokens, at_least=1)
-    if tokens >= MOST_NODES:
-        raise ValueError(f"tokens must be at most {MOST_NODES - 1}, got {tokens}")
+    tokens = integer("tokens", tokens, at_least=1, at_most=MOST_NODES - 1)
     return tokens, integer("width", width, at_least=1)
 
 

@@ -6,20 +6,21 @@ only file of the room that imports PyTorch; `fa_numba.checks` does not import it
 
 import importlib.util
 import inspect
-import numbers
 from typing import NamedTuple
 
 import torch
 
 from fa_numba.checks import argument_names
 from fa_numba.checks.requirements import (
-    MAX_GRID,
     MAX_WIDE_HEAD_DIM,
+    require_divisible_heads,
     require_dtype,
+    require_grid,
     require_head_dim,
     require_one_dtype,
+    require_one_for_each,
 )
-from fa_numba.checks.values import check_flag, check_window_size, integer
+from fa_numba.checks.values import check_flag, check_window_size, integer, require_number
 
 DEVICES = ("cpu", "cuda")
 NUM_AXES = {"q": 4, "k_cache": 4, "v_cache": 4, "k": 4, "v": 4}
@@ -103,21 +104,16 @@ def check_flags(**named):
         check_flag(name, flag)
 
 
-def _check_number(name, value):
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-
-
 def _check_scale(name, scale):
     if scale is None:
         return
-    _check_number(name, scale)
+    require_number(name, scale)
     if not abs(scale) <= LARGEST_FLOAT32:
         raise ValueError(f"{name} must be finite in float32, got {scale}")
 
 
 def _check_dropout(dropout_p):
-    _check_number("dropout_p", dropout_p)
+    require_number("dropout_p", dropout_p)
     if not 0 <= dropout_p < 1:
         raise ValueError(f"dropout_p must be at least 0 and less than 1, got {dropout_p}")
 
@@ -198,11 +194,7 @@ def check_sdpa(query, key, value, enable_gqa):
             f"key and value must have the heads of query, {num_heads}, unless enable_gqa=True, "
             f"got {num_kv_heads}"
         )
-    if num_kv_heads == 0 or num_heads % num_kv_heads:
-        raise ValueError(
-            f"the heads of key and value must divide the heads of query, {num_heads}, "
-            f"got {num_kv_heads}"
-        )
+    require_divisible_heads(num_heads, num_kv_heads, "key and value", q_name="query")
 
 
 def _check_head_dims(**named):
@@ -240,7 +232,7 @@ def refuse_mask(attn_mask):
 def check_flash_options(softmax_scale, softcap, window_size):
     """Raise for options of flash-attention's functions that mean nothing."""
     check_window_size(window_size)
-    _check_number("softcap", softcap)
+    require_number("softcap", softcap)
     if not (softcap == 0 or SMALLEST_FLOAT32 <= softcap <= LARGEST_FLOAT32):
         raise ValueError(f"softcap must be 0, or positive and finite in float32, got {softcap}")
     _check_scale("softmax_scale", softmax_scale)
@@ -292,7 +284,7 @@ def check_flash_dropout(dropout_p, return_attn_probs):
 
 def refuse_packed_dropout(dropout_p):
     """Raise for dropout in flash_attn_varlen_func."""
-    _check_number("dropout_p", dropout_p)
+    require_number("dropout_p", dropout_p)
     if dropout_p != 0:
         raise ValueError(
             f"dropout_p must be 0, got {dropout_p}: packed sequences have no dropout; "
@@ -398,27 +390,15 @@ def check_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, block_table, s_aux, 
         )
     _check_head_dims(q=q, v_cache=v_cache)
     batch, _, num_heads, _ = q.shape
-    for name, size in (("batch", batch), ("num_heads", num_heads)):
-        if size > MAX_GRID:
-            raise ValueError(f"{name} must be at most {MAX_GRID}, got {size}")
-    if num_heads == 0:
-        raise ValueError("q must have at least one head, got num_heads=0")
+    require_grid(batch, num_heads)
     for name in INDICES:
-        if name in named and named[name].shape[0] != batch:
-            raise ValueError(
-                f"{name} must have one row for each of the {batch} sequences of q, "
-                f"got {named[name].shape[0]}"
-            )
+        if name in named:
+            require_one_for_each(name, named[name], "one row", batch, "sequences of q")
     if block_table is None and k_cache.shape[0] != batch:
         raise ValueError(
             f"k_cache and v_cache must have the batch of q, {batch}, got {k_cache.shape[0]}"
         )
-    num_kv_heads = k_cache.shape[2]
-    if num_kv_heads == 0 or num_heads % num_kv_heads:
-        raise ValueError(
-            f"the heads of k_cache and v_cache must divide the heads of q, {num_heads}, "
-            f"got {num_kv_heads}"
-        )
+    require_divisible_heads(num_heads, k_cache.shape[2], "k_cache and v_cache")
     if k is not None:
         if k_cache is v_cache:
             raise ValueError("v_cache must be another tensor than k_cache, got one for both")

@@ -7,7 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from fa_numba.checks.refused import RefusedValueError
-from fa_numba.checks.requirements import require_axes, require_dtype, require_one_library
+from fa_numba.checks.requirements import (
+    require_axes,
+    require_dtype,
+    require_one_for_each,
+    require_one_library,
+)
 from fa_numba.runtime import replay
 from fa_numba.runtime.arrays import facts
 
@@ -57,7 +62,7 @@ def check_window_size(window_size) -> tuple:
 
 def check_softcap(softcap) -> float:
     """Return the cap as a float that float32 can hold; 0.0 is no cap."""
-    _require_real("softcap", softcap, "a number")
+    require_number("softcap", softcap)
     if softcap == 0:
         return 0.0
     cap = _in_float32(softcap)
@@ -86,12 +91,7 @@ def check_mask(q, causal, window_size, softcap, alibi_slopes) -> tuple:
     require_one_library(q=q, alibi_slopes=slopes)
     require_dtype("alibi_slopes", slopes, "float32")
     require_axes("alibi_slopes", slopes, ("num_heads",))
-    num_heads = q.shape[-2]
-    if slopes.shape[0] != num_heads:
-        raise ValueError(
-            f"alibi_slopes must have one slope for each of the {num_heads} heads of q, "
-            f"got {slopes.shape[0]}"
-        )
+    require_one_for_each("alibi_slopes", slopes, "one slope", q.shape[-2], "heads of q")
     return mask, slopes.array
 
 
@@ -100,7 +100,7 @@ def check_dropout(dropout_p, seed, largest=None) -> tuple:
 
     `largest` is the largest dropout_p of a kernel that does not take all below 1.
     """
-    _require_real("dropout_p", dropout_p, "a number")
+    require_number("dropout_p", dropout_p)
     if not (0 <= dropout_p < 1 and float(dropout_p) < 1):
         raise ValueError(f"dropout_p must be at least 0 and less than 1, got {dropout_p!s:.40}")
     if largest is not None and dropout_p > largest:
@@ -120,7 +120,7 @@ def check_softmax_scale(softmax_scale, head_dim) -> np.float32:
     """Return the scale as float32; for None, 1/√head_dim, if there is a head_dim."""
     if softmax_scale is None and head_dim is not None:
         return np.float32(1 / math.sqrt(head_dim))
-    _require_real("softmax_scale", softmax_scale, "a number" + " or None" * (head_dim is not None))
+    require_number("softmax_scale", softmax_scale, "a number" + " or None" * (head_dim is not None))
     scale = _in_float32(softmax_scale)
     if not np.isfinite(scale):
         raise ValueError(f"softmax_scale must be finite in float32, got {softmax_scale!s:.40}")
@@ -149,9 +149,7 @@ def check_top_k(k, num_cols) -> int:
     k = integer("k", k, at_least=1)
     if k > num_cols:
         raise ValueError(f"k must be at most {num_cols = }, got {k}")
-    if k > MAX_TOP_K:
-        raise ValueError(f"k must be at most {MAX_TOP_K}, which a thread keeps, got {k}")
-    return k
+    return integer("k", k, at_most=MAX_TOP_K, why=", which a thread keeps")
 
 
 def check_job(name, jobs, function=None):
@@ -188,12 +186,8 @@ def check_chunk_size(name, chunk_size, length) -> int:
 
 def check_linear_chunk_size(chunk_size) -> int:
     """Return the number of tokens in a chunk of linear attention, as an int."""
-    chunk_size = integer("chunk_size", chunk_size, at_least=1)
-    if chunk_size > MAX_CHUNK_SIZE:
-        raise ValueError(
-            f"chunk_size must be at most {MAX_CHUNK_SIZE}, the rows of a tile, got {chunk_size}"
-        )
-    return chunk_size
+    why = ", the rows of a tile"
+    return integer("chunk_size", chunk_size, at_least=1, at_most=MAX_CHUNK_SIZE, why=why)
 
 
 def check_out_dtype(out_dtype) -> str | None:
@@ -217,18 +211,12 @@ def check_grad_dtype(grad_dtype, deterministic: bool) -> str | None:
 
 def check_cluster(cluster) -> int:
     """Return the number of thread blocks in a cluster as an int: 1 or 2."""
-    cluster = integer("cluster", cluster, at_least=1)
-    if cluster > 2:
-        raise ValueError(f"cluster must be 1 or 2, got {cluster}")
-    return cluster
+    return one_of("cluster", cluster, (1, 2))
 
 
 def check_num_splits(num_splits) -> int:
     """Return the number of splits as an int; 0 lets the launcher choose."""
-    num_splits = integer("num_splits", num_splits, at_least=0)
-    if num_splits > MAX_SPLITS:
-        raise ValueError(f"num_splits must be at most {MAX_SPLITS}, got {num_splits}")
-    return num_splits
+    return integer("num_splits", num_splits, at_least=0, at_most=MAX_SPLITS)
 
 
 def check_number(number) -> int:
@@ -239,18 +227,44 @@ def check_number(number) -> int:
 # Numbers
 
 
-def integer(name, value, *, at_least=-math.inf) -> int:
-    """Return a number as an int; refuse floats, bools and anything below `at_least`."""
-    if type(value) is int and value >= at_least:
+def integer(name, value, *, at_least=-math.inf, at_most=math.inf, why="") -> int:
+    """Return a number as an int; refuse floats, bools and anything out of range."""
+    if type(value) is int and at_least <= value <= at_most:
         return value
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < at_least:
         raise ValueError(f"{name} must be at least {at_least}, got {value}")
+    if value > at_most:
+        raise ValueError(f"{name} must be at most {at_most}{why}, got {value}")
     return int(value)
 
 
-def _require_real(name, value, wanted):
+def one_of(name, value, allowed) -> int:
+    """Return one of some positive numbers as an int; refuse all others."""
+    value = integer(name, value, at_least=1)
+    if value not in allowed:
+        *others, last = map(str, allowed)
+        raise ValueError(f"{name} must be {', '.join(others)} or {last}, got {value}")
+    return value
+
+
+def check_number_between(name, value, *, above=-math.inf, at_least=-math.inf, at_most=math.inf):
+    """Raise unless a value is a finite number in this range."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a number, got {value!r:.60}")
+    if not (above < value < math.inf and at_least <= value <= at_most):  # NaN is not, either
+        if at_most < math.inf:
+            bounds = f"from {at_least} to {at_most}"
+        elif above > -math.inf:
+            bounds = f"above {above}"
+        else:
+            bounds = f"at least {at_least}" if at_least > -math.inf else "finite"
+        raise ValueError(f"{name} must be {bounds}, got {value}")
+
+
+def require_number(name, value, wanted="a number"):
+    """Raise unless a value is a real number."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be {wanted}, got {type(value).__name__}")
 

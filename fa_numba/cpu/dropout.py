@@ -11,12 +11,24 @@ Paper: Salmon, Moraes, Dror, Shaw 2011, Parallel Random Numbers: As Easy as 1, 2
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from fa_numba import checks
 from fa_numba.constants import ONE
 from fa_numba.cpu.tiles import WIDTH
-from fa_numba.cpu.vectors import LANES, inner, load, store, vector
+from fa_numba.cpu.vectors import (
+    _BITS,
+    _I32,
+    _I64,
+    _LLVM,
+    LANES,
+    _constant,
+    _splat,
+    inner,
+    instruction,
+    load,
+    store,
+    vector,
+)
 
 M0, M2 = 0xD2511F53, 0xCD9E8D57  # factors of words 0 and 2
 W0, W1 = 0x9E3779B9, 0xBB67AE85  # added to the key in each round
@@ -24,8 +36,7 @@ ROUNDS = 7
 NO_DROPOUT = False, 0, np.uint64(0), ONE
 BITS = 15  # that decide on an entry
 KEYS = 4  # of one counter
-_I32, _I64 = ir.IntType(32), ir.IntType(64)
-_WORDS, _PRODUCTS = ir.VectorType(_I32, LANES), ir.VectorType(_I64, LANES)
+_PRODUCTS = ir.VectorType(_I64, LANES)
 
 
 def options(dropout_p, seed):
@@ -35,76 +46,56 @@ def options(dropout_p, seed):
     return dropout_p > 0, threshold, seed, np.float32(2**BITS / (2**BITS - threshold))
 
 
-def _all(builder, scalar, vector_type=_WORDS):
-    """The same integer in every lane."""
-    undefined = ir.Constant(vector_type, ir.Undefined)
-    one = builder.insert_element(undefined, scalar, _I32(0))
-    return builder.shuffle_vector(one, undefined, ir.Constant(_WORDS, [0] * LANES))
-
-
 def _philox(builder, counter, key):
     """Four vectors of words, of a counter of four vectors and a key of two numbers."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
-    half = ir.Constant(_PRODUCTS, [32] * LANES)
 
     def multiply(words, factor):
-        constant = ir.Constant(_PRODUCTS, [factor] * LANES)
-        product = builder.mul(builder.zext(words, _PRODUCTS), constant)
-        return builder.trunc(builder.lshr(product, half), _WORDS), builder.trunc(product, _WORDS)
+        product = builder.mul(builder.zext(words, _PRODUCTS), _constant(_PRODUCTS, factor))
+        high = builder.lshr(product, _constant(_PRODUCTS, 32))
+        return builder.trunc(high, _BITS), builder.trunc(product, _BITS)
 
     for _ in range(ROUNDS):
         high_0, low_0 = multiply(c0, M0)
         high_2, low_2 = multiply(c2, M2)
-        c0 = builder.xor(builder.xor(high_2, c1), _all(builder, k0))
-        c2 = builder.xor(builder.xor(high_0, c3), _all(builder, k1))
+        c0 = builder.xor(builder.xor(high_2, c1), _splat(builder, k0))
+        c2 = builder.xor(builder.xor(high_0, c3), _splat(builder, k1))
         c1, c3 = low_2, low_0
         k0, k1 = builder.add(k0, _I32(W0)), builder.add(k1, _I32(W1))
     return c0, c1, c2, c3
 
 
-@intrinsic
-def keep_factors(typingctx, group, query, head, b, seed, threshold, factor):
+@instruction(
+    types.UniTuple(vector, KEYS), *(types.int64,) * 4, types.uint64, types.int64, types.float32
+)
+def keep_factors(builder, group, query, head, b, seed, threshold, factor):
     """For each of the keys of a group, a vector over queries: `factor` where kept, else 0.
 
     The keys of group 4 N + ν are 16 N + 2 ν, the next one, and these two plus 8.
     """
 
-    def emit(context, builder, signature, args):
-        *numbers, seed, threshold, factor = args
-        group, query, head, b = (builder.trunc(x, _I32) for x in numbers)
-        lanes = ir.Constant(_WORDS, list(range(LANES)))
-        queries = builder.add(_all(builder, query), lanes)
-        eight, sixteen = _all(builder, _I32(8)), _all(builder, _I32(16))
-        patches = builder.add(  # 8 (query // 16) + query % 8
-            builder.lshr(builder.and_(queries, _all(builder, _I32(-16))), _all(builder, _I32(1))),
-            builder.and_(queries, _all(builder, _I32(7))),
-        )
-        counter = _all(builder, group), patches, _all(builder, head), _all(builder, b)
-        key = builder.trunc(seed, _I32), builder.trunc(builder.lshr(seed, _I64(32)), _I32)
-        threshold = _all(builder, builder.trunc(threshold, _I32))
-        floats = ir.VectorType(ir.FloatType(), LANES)
-        kept, dropped = _all(builder, factor, floats), ir.Constant(floats, [0.0] * LANES)
-        w0, w1, w2, w3 = _philox(builder, counter, key)
-        is_first = builder.icmp_unsigned("==", builder.and_(queries, eight), _all(builder, _I32(0)))
-        halves = [  # of the word of keys n, n + 1, then of that of n + 8, n + 9
-            half
-            for first, second in ((w0, w1), (w2, w3))
-            for word in (builder.select(is_first, first, second),)
-            for half in (word, builder.lshr(word, sixteen))
-        ]
-        low = _all(builder, _I32(2**BITS - 1))
-        factors = [
-            builder.select(
-                builder.icmp_unsigned(">=", builder.and_(half, low), threshold), kept, dropped
-            )
-            for half in halves
-        ]
-        return context.make_tuple(builder, signature.return_type, factors)
+    def in_all_lanes(x):
+        return _splat(builder, builder.trunc(x, _I32))
 
-    index = types.int64
-    arguments = (index, index, index, index, types.uint64, index, types.float32)
-    return types.UniTuple(vector, KEYS)(*arguments), emit
+    def bits(x, mask):
+        return builder.and_(x, _constant(_BITS, mask))
+
+    queries = builder.add(in_all_lanes(query), ir.Constant(_BITS, list(range(LANES))))
+    patches = builder.add(  # 8 (query // 16) + query % 8
+        builder.lshr(bits(queries, -16), _constant(_BITS, 1)), bits(queries, 7)
+    )
+    counter = in_all_lanes(group), patches, in_all_lanes(head), in_all_lanes(b)
+    key = builder.trunc(seed, _I32), builder.trunc(builder.lshr(seed, _I64(32)), _I32)
+    w0, w1, w2, w3 = _philox(builder, counter, key)
+    is_first = builder.icmp_unsigned("==", bits(queries, 8), _constant(_BITS, 0))
+    factors = []
+    for first, second in ((w0, w1), (w2, w3)):  # of keys n, n + 1, then of n + 8, n + 9
+        word = builder.select(is_first, first, second)
+        for half in (word, builder.lshr(word, _constant(_BITS, 16))):
+            kept = builder.icmp_unsigned(">=", bits(half, 2**BITS - 1), in_all_lanes(threshold))
+            factors.append(builder.select(kept, _splat(builder, factor), _constant(_LLVM, 0.0)))
+    return factors
 
 
 @inner

@@ -20,7 +20,6 @@ from llvmlite import ir
 from numba import carray, types
 from numba.core import cgutils
 from numba.core.ccallback import CFunc
-from numba.extending import intrinsic
 
 from fa_numba import checks
 from fa_numba.constants import NEG_INF, ONE, ZERO
@@ -38,7 +37,7 @@ from fa_numba.cpu.vector_code import (
     where_key_seen,
     where_seen,
 )
-from fa_numba.cpu.vectors import LANES, ROWS, broadcast, inner, load, store
+from fa_numba.cpu.vectors import GIVEN, LANES, ROWS, broadcast, inner, instruction, load, store
 from fa_numba.expressions import nodes, tiles
 from fa_numba.expressions.indices import check_indices
 from fa_numba.expressions.nodes import const
@@ -217,38 +216,30 @@ def address(function, expressions) -> int:
 _compiled = []  # their machine code
 
 
-@intrinsic
-def call(typingctx, address, args):
+@instruction(types.int64, types.int64, GIVEN, whole=True)
+def call(context, builder, signature, to, packed):
     """The int64 that a function at an address returns; of an array it gets the address."""
-
-    def emit(context, builder, signature, values):
-        to, packed = values
-        nothing = ir.Constant(ir.IntType(8).as_pointer(), None)  # the expressions
-        given = [nothing]
-        for kind, x in zip(args.types, cgutils.unpack_tuple(builder, packed), strict=True):
-            if isinstance(kind, types.Array):
-                x = cgutils.create_struct_proxy(kind)(context, builder, x).data
-            elif kind != types.float32:
-                x = context.cast(builder, x, kind, types.int64)
-            given.append(x)
-        number = ir.IntType(64)
-        function = ir.FunctionType(number, [x.type for x in given])
-        return builder.call(builder.inttoptr(to, function.as_pointer()), given)
-
-    return types.int64(types.int64, args), emit
+    nothing = ir.Constant(ir.IntType(8).as_pointer(), None)  # the expressions
+    given, kinds = [nothing], signature.args[1].types
+    for kind, x in zip(kinds, cgutils.unpack_tuple(builder, packed), strict=True):
+        if isinstance(kind, types.Array):
+            x = cgutils.create_struct_proxy(kind)(context, builder, x).data
+        elif kind != types.float32:
+            x = context.cast(builder, x, kind, types.int64)
+        given.append(x)
+    number = ir.IntType(64)
+    function = ir.FunctionType(number, [x.type for x in given])
+    return builder.call(builder.inttoptr(to, function.as_pointer()), given)
 
 
 def _reader(bits):
-    """An intrinsic that reads one of the integers at an address."""
+    """A function that reads one of the integers at an address."""
 
-    @intrinsic
-    def read(typingctx, address, at):
-        def emit(context, builder, signature, args):
-            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
-            value = builder.load(builder.gep(pointer, [args[1]]))
-            return value if bits == 64 else builder.sext(value, ir.IntType(64))
-
-        return types.int64(types.int64, types.int64), emit
+    @instruction(types.int64, types.int64, types.int64)
+    def read(builder, address, at):
+        pointer = builder.inttoptr(address, ir.IntType(bits).as_pointer())
+        value = builder.load(builder.gep(pointer, [at]))
+        return value if bits == 64 else builder.sext(value, ir.IntType(64))
 
     return read
 

@@ -13,11 +13,25 @@ import hashlib
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic, models, register_model
+from numba.extending import models, register_model
 
 from fa_numba.cpu import exponential
-from fa_numba.cpu.vectors import _BITS, _LLVM, LANES, _call, _splat, vector
+from fa_numba.cpu.vectors import (
+    _BITS,
+    _FLOAT,
+    _I32,
+    _I64,
+    _LLVM,
+    GIVEN,
+    LANES,
+    _all,
+    _call,
+    _like,
+    _many,
+    _splat,
+    instruction,
+    vector,
+)
 from fa_numba.expressions import nodes
 from fa_numba.expressions.derivative import ZERO, derivative
 from fa_numba.expressions.functions import S
@@ -25,10 +39,20 @@ from fa_numba.expressions.nodes import TRUE
 
 SLOT = 8  # numbers of an argument in the table
 MOST_AXES = SLOT - 2  # of an array
-_I1, _I32, _I64, _FLOAT, _DOUBLE = (
-    ir.IntType(1), ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.DoubleType()
-)  # fmt: skip
-_VERDICTS = ir.VectorType(_I1, LANES)
+_I1, _DOUBLE = ir.IntType(1), ir.DoubleType()
+# Methods of llvmlite's builder: for integers and truth values, and for floats.
+BUILDER = {
+    "not": ("not_", None),
+    "and": ("and_", None),
+    "or": ("or_", None),
+    "xor": ("xor", None),
+    "add": ("add", "fadd"),
+    "sub": ("sub", "fsub"),
+    "mul": ("mul", "fmul"),
+    "neg": ("neg", "fneg"),
+    "div": (None, "fdiv"),
+    "where": ("select", "select"),
+}
 
 
 class ExpressionsType(types.Type):
@@ -57,17 +81,30 @@ class _Code:
         Pointer to the table of arguments.
     variables : dict of str to ir.Value
         b, h, m and n as int32, s as float; scalars or vectors.
+    exists : ir.Value
+        Of each lane a truth value.
     """
 
-    def __init__(self, context, builder, table, variables):
+    def __init__(self, context, builder, table, variables, exists):
         self.context, self.builder, self.table = context, builder, table
-        self.variables, self.found = variables, {}
+        self.variables, self.exists, self.found = variables, exists, {}
 
     def of(self, node):
         for x in nodes.walk(node):
             if x not in self.found:
                 self.found[x] = self._one(x, [self.found[y] for y in nodes.children(x)])
         return self.found[node]
+
+    def in_lanes(self, node):
+        y = self.of(node)
+        return y if _many(y) else _splat(self.builder, y)
+
+    def sees(self, mask):
+        """Which lanes exist and are seen."""
+        sees = self.of(TRUE if mask is None else nodes.as_bool(mask))
+        return self.builder.and_(
+            self.exists, sees if _many(sees) else _in_all_lanes(self.builder, sees)
+        )
 
     def _one(self, node, args):
         if node.op == "const":
@@ -82,6 +119,14 @@ class _Code:
             return self.builder.fmul(*_alike(self.builder, args))
         args = _alike(self.builder, args)
         float_in = nodes.children(node)[-1].kind == "float"
+        if node.op in BUILDER:
+            return getattr(self.builder, BUILDER[node.op][float_in])(*args)
+        if node.op in nodes.COMPARISONS:
+            return self._compared(nodes.SIGNS[node.op], float_in, *args)
+        if node.op in ("copysign", "sqrt"):
+            return _call(self.builder, node.op, *args)
+        if node.op in ("exp", "log", "tanh"):
+            return self._by(getattr(exponential, node.op), *args)
         return getattr(self, f"_{node.op}")(node, float_in, *args)
 
     def _variable(self, node):
@@ -123,33 +168,13 @@ class _Code:
         for axis, i in enumerate(indices):
             size = builder.trunc(self.word(argument, 1 + axis), _I32)
             last, i = _alike(builder, (builder.sub(size, _I32(1)), i))
-            i = self._least(builder.icmp_signed("<", i, last), i, last)
-            i = self._least(builder.icmp_signed(">", i, _zero(i)), i, _zero(i))
+            i = builder.select(builder.icmp_signed("<", i, last), i, last)
+            i = builder.select(builder.icmp_signed(">", i, _zero(i)), i, _zero(i))
             if flat is not None:
                 flat, size, i = _alike(builder, (flat, size, i))
                 i = builder.add(builder.mul(flat, size), i)
             flat = i
         return flat
-
-    def _least(self, condition, x, y):
-        return self.builder.select(condition, x, y)
-
-    def _where(self, node, float_in, condition, x, y):
-        return self.builder.select(condition, x, y)
-
-    # truth values and bits
-
-    def _not(self, node, float_in, x):
-        return self.builder.not_(x)
-
-    def _and(self, node, float_in, x, y):
-        return self.builder.and_(x, y)
-
-    def _or(self, node, float_in, x, y):
-        return self.builder.or_(x, y)
-
-    def _xor(self, node, float_in, x, y):
-        return self.builder.xor(x, y)
 
     def _lshift(self, node, float_in, x, y):
         return self.builder.shl(x, self.builder.and_(y, _all(y, 31)))
@@ -163,32 +188,6 @@ class _Code:
         of = self.builder.fcmp_unordered if sign == "!=" else self.builder.fcmp_ordered
         return of(sign, x, y)
 
-    def _lt(self, node, float_in, x, y):
-        return self._compared("<", float_in, x, y)
-
-    def _le(self, node, float_in, x, y):
-        return self._compared("<=", float_in, x, y)
-
-    def _eq(self, node, float_in, x, y):
-        return self._compared("==", float_in, x, y)
-
-    def _ne(self, node, float_in, x, y):
-        return self._compared("!=", float_in, x, y)
-
-    # numbers
-
-    def _add(self, node, float_in, x, y):
-        return (self.builder.fadd if float_in else self.builder.add)(x, y)
-
-    def _sub(self, node, float_in, x, y):
-        return (self.builder.fsub if float_in else self.builder.sub)(x, y)
-
-    def _mul(self, node, float_in, x, y):
-        return (self.builder.fmul if float_in else self.builder.mul)(x, y)
-
-    def _neg(self, node, float_in, x):
-        return self.builder.fneg(x) if float_in else self.builder.neg(x)
-
     def _abs(self, node, float_in, x):
         if float_in:
             return _call(self.builder, "fabs", x)
@@ -200,9 +199,6 @@ class _Code:
 
     def _max(self, node, float_in, x, y):
         return self.builder.select(self._compared(">", float_in, y, x), y, x)
-
-    def _div(self, node, float_in, x, y):
-        return self.builder.fdiv(x, y)
 
     def _floordiv(self, node, float_in, x, y):
         """A shift, or multiplications, for a constant; else by float64, which is exact.
@@ -222,10 +218,7 @@ class _Code:
         wide, by = (builder.sitofp(a, _like(a, _DOUBLE)) for a in (x, y))
         half = builder.select(builder.icmp_signed("<", y, _zero(y)), _all(by, -0.5), _all(by, 0.5))
         quotient = builder.fmul(builder.fadd(wide, half), builder.fdiv(_all(by, 1.0), by))
-        suffix = f"v{LANES}f64" if _many(quotient) else "f64"
-        kind = ir.FunctionType(quotient.type, [quotient.type])
-        floor = cgutils.get_or_insert_function(builder.module, kind, f"llvm.floor.{suffix}")
-        return builder.fptosi(builder.call(floor, [quotient]), x.type)
+        return builder.fptosi(_call(builder, "floor", quotient), x.type)
 
     def _mod(self, node, float_in, x, y):
         divisor = nodes.children(node)[1]
@@ -239,40 +232,12 @@ class _Code:
     def _float(self, node, float_in, x):
         return self.builder.sitofp(x, _like(x, _FLOAT))
 
-    def _copysign(self, node, float_in, x, y):
-        return _call(self.builder, "copysign", x, y)
-
-    def _sqrt(self, node, float_in, x):
-        return _call(self.builder, "sqrt", x)
-
-    def _exp(self, node, float_in, x):
-        return self._by(exponential.exp, x)
-
-    def _log(self, node, float_in, x):
-        return self._by(exponential.log, x)
-
-    def _tanh(self, node, float_in, x):
-        return self._by(exponential.tanh, x)
-
     def _by(self, function, x):
         """A function of vectors that is written in Python."""
         many = _many(x)
         x = x if many else _splat(self.builder, x)
         y = self.context.compile_internal(self.builder, function.py_func, vector(vector), [x])
         return y if many else self.builder.extract_element(y, _I32(0))
-
-
-def _many(x):
-    return isinstance(x.type, ir.VectorType)
-
-
-def _like(x, scalar):
-    """A scalar type, or that of LANES of it where x is a vector."""
-    return ir.VectorType(scalar, LANES) if _many(x) else scalar
-
-
-def _all(x, value):
-    return ir.Constant(x.type, [value] * LANES if _many(x) else value)
 
 
 def _zero(x):
@@ -302,115 +267,81 @@ def _in_all_lanes(builder, x):
 # --- functions that a worker calls -----------------------------------------------------------
 
 
-def _code(context, builder, signature, args, lanes_along, s=None):
-    """Emits code for the lanes; and which of them exist."""
-    _, table, b, h, m, n, last = args[:7]
-    b, h, m, n, last = (builder.trunc(x, _I32) for x in (b, h, m, n, last))
-    first = m if lanes_along == "m" else n
-    numbers = ir.Constant(_BITS, list(range(LANES)))
-    index = builder.add(_splat(builder, first), numbers)
-    last = _splat(builder, last)
-    exists = builder.icmp_signed("<=", index, last)
-    index = builder.select(exists, index, last)
-    variables = {"b": b, "h": h, "m": m, "n": n, "s": s, lanes_along: index}
-    return _Code(context, builder, table, variables), exists
+def _of_pairs(lanes_along, result, *kinds):
+    """Decorate ``emit(code, expressions, *operands)``: a function of LANES pairs for a worker.
 
+    It takes expressions, table, b, h, m, n, last, and operands of these kinds. Lanes are queries
+    (m), or keys (n). m, a position, and n are those of lane 0; `last` is the last index along the
+    lanes that exists. Lanes beyond it are not seen.
+    """
 
-def _verdicts(context, builder, signature, args, lanes_along):
-    return _and_mask(*_code(context, builder, signature, args, lanes_along), signature)
+    def decorate(emit):
+        def of_pairs(context, builder, signature, _, table, b, h, m, n, last, *operands):
+            b, h, m, n, last = (builder.trunc(x, _I32) for x in (b, h, m, n, last))
+            first, last = (_splat(builder, x) for x in (m if lanes_along == "m" else n, last))
+            index = builder.add(first, ir.Constant(_BITS, list(range(LANES))))
+            exists = builder.icmp_signed("<=", index, last)
+            index = builder.select(exists, index, last)
+            variables = {"b": b, "h": h, "m": m, "n": n, lanes_along: index}
+            code = _Code(context, builder, table, variables, exists)
+            return emit(code, signature.args[0].expressions, *operands)
 
+        pair = GIVEN, GIVEN, *(types.int64,) * 5
+        return instruction(result, *pair, *kinds, whole=True)(of_pairs)
 
-def _and_mask(code, exists, signature):
-    mask = signature.args[0].expressions.mask
-    sees = code.of(TRUE if mask is None else nodes.as_bool(mask))
-    return code.builder.and_(exists, sees if _many(sees) else _in_all_lanes(code.builder, sees))
+    return decorate
 
 
 def _make(lanes_along):
-    """The intrinsics for lanes that are queries (m), or keys (n).
-
-    Each takes expressions, table, b, h, m, n, last: m, a position, and n are those of lane 0;
-    `last` is the last index along the lanes that exists. Lanes beyond it are not seen.
-    """
-    index = types.int64
-
-    def arguments(expressions, table):
-        return (expressions, table, index, index, index, index, index)
-
-    @intrinsic
-    def any_seen(typingctx, expressions, table, b, h, m, n, last):
+    @_of_pairs(lanes_along, types.boolean)
+    def any_seen(code, expressions):
         """Whether some lane is seen."""
+        bits = code.builder.bitcast(code.sees(expressions.mask), ir.IntType(LANES))
+        return code.builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
 
-        def emit(context, builder, signature, args):
-            sees = _verdicts(context, builder, signature, args, lanes_along)
-            bits = builder.bitcast(sees, ir.IntType(LANES))
-            return builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
-
-        return types.boolean(*arguments(expressions, table)), emit
-
-    @intrinsic
-    def where_seen(typingctx, expressions, table, b, h, m, n, last, x, other):
+    @_of_pairs(lanes_along, vector, vector, vector)
+    def where_seen(code, expressions, x, other):
         """x in the lanes that are seen, else `other`."""
+        return code.builder.select(code.sees(expressions.mask), x, other)
 
-        def emit(context, builder, signature, args):
-            sees = _verdicts(context, builder, signature, args, lanes_along)
-            return builder.select(sees, *args[7:])
+    @_of_pairs(lanes_along, vector, vector)
+    def score(code, expressions, s):
+        code.variables["s"] = s
+        return code.in_lanes(nodes.as_float(expressions.score or S))
 
-        return vector(*arguments(expressions, table), vector, vector), emit
+    @_of_pairs(lanes_along, vector, vector)
+    def slope(code, expressions, s):
+        code.variables["s"] = s
+        return code.in_lanes(derivative(expressions.score or S))
 
-    def of_s(expression_of):
-        @intrinsic
-        def function(typingctx, expressions, table, b, h, m, n, last, s):
-            def emit(context, builder, signature, args):
-                code, _ = _code(context, builder, signature, args, lanes_along, args[7])
-                y = code.of(expression_of(signature.args[0].expressions.score or S))
-                return y if _many(y) else _splat(builder, y)
-
-            return vector(*arguments(expressions, table), vector), emit
-
-        return function
-
-    return any_seen, where_seen, of_s(nodes.as_float), of_s(derivative)
+    return any_seen, where_seen, score, slope
 
 
-@intrinsic
-def add_gradients(typingctx, expressions, table, b, h, m, n, last, s, ds, sums):
+@_of_pairs("m", types.void, vector, vector, GIVEN)
+def add_gradients(code, expressions, s, ds, sums):
     """Add those of all floats in arrays that the score reads: ds · d score / d a[i] to a's sums.
 
     Parameters
     ----------
-    expressions, table, b, h, m, n, last
-        As for `where_seen`.
     s, ds : vector
         softmax_scale · q·k, and the gradient of the score.
     sums : pointer to float64
     """
-
-    def emit(context, builder, signature, args):
-        *_, s, ds, sums = args
-        code, exists = _code(context, builder, signature, args, "m", s)
-        sees = _and_mask(code, exists, signature)
-        score = signature.args[0].expressions.score
-        for x in nodes.walk(score):
-            by = derivative(score, x)
-            if x.op != "load" or x.kind != "float" or by == ZERO:
-                continue
-            factor = code.of(by)
-            factor = factor if _many(factor) else _splat(builder, factor)
-            terms = builder.select(sees, builder.fmul(ds, factor), _zero(ds))
-            terms = builder.fpext(terms, _like(terms, _DOUBLE))
-            flat = code.flat_index(x, [code.of(i) for i in nodes.children(x)])
-            begin = code.word(x.args[0], SLOT - 1)
-            for lane in range(LANES):
-                i = builder.extract_element(flat, _I32(lane)) if _many(flat) else flat
-                at = builder.gep(sums, [builder.add(begin, builder.sext(i, _I64))])
-                term = builder.extract_element(terms, _I32(lane))
-                builder.store(builder.fadd(builder.load(at), term), at)
-        return context.get_dummy_value()
-
-    index = types.int64
-    given = (expressions, table, index, index, index, index, index, vector, vector, sums)
-    return types.void(*given), emit
+    builder, sees = code.builder, code.sees(expressions.mask)
+    code.variables["s"] = s
+    for x in nodes.walk(expressions.score):
+        by = derivative(expressions.score, x)
+        if x.op != "load" or x.kind != "float" or by == ZERO:
+            continue
+        terms = builder.select(sees, builder.fmul(ds, code.in_lanes(by)), _zero(ds))
+        terms = builder.fpext(terms, _like(terms, _DOUBLE))
+        flat = code.flat_index(x, [code.of(i) for i in nodes.children(x)])
+        begin = code.word(x.args[0], SLOT - 1)
+        for lane in range(LANES):
+            i = builder.extract_element(flat, _I32(lane)) if _many(flat) else flat
+            at = builder.gep(sums, [builder.add(begin, builder.sext(i, _I64))])
+            term = builder.extract_element(terms, _I32(lane))
+            builder.store(builder.fadd(builder.load(at), term), at)
 
 
 any_seen, where_seen, score, slope = _make("m")

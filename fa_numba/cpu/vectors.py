@@ -10,6 +10,7 @@ of A feed two multiply-adds, so 8 x 2 takes 10 loads for 16 of them, and the loa
 """
 
 import functools
+import inspect
 import operator
 
 import numpy as np
@@ -43,6 +44,7 @@ class Vector(types.Type):
         super().__init__(name=f"float32x{LANES}")
 
 
+GIVEN = object()  # in place of an operand's type, for `instruction`
 vector = Vector()
 accumulators = types.UniTuple(vector, ROWS * COLUMNS)
 lane_sums = types.UniTuple(vector, LANES)
@@ -54,21 +56,35 @@ class _VectorModel(models.PrimitiveModel):
         super().__init__(manager, numba_type, _LLVM)
 
 
+def _many(x):
+    return isinstance(x.type, ir.VectorType)
+
+
+def _like(x, scalar):
+    """A scalar type, or that of LANES of it where x is a vector."""
+    return ir.VectorType(scalar, LANES) if _many(x) else scalar
+
+
 def _constant(llvm_type, value):
-    return ir.Constant(llvm_type, [value] * LANES)
+    """A number, or LANES times the same one."""
+    many = isinstance(llvm_type, ir.VectorType)
+    return ir.Constant(llvm_type, [value] * LANES if many else value)
+
+
+def _all(x, value):
+    return _constant(x.type, value)
 
 
 def _splat(builder, scalar):
     vector_type = ir.VectorType(scalar.type, LANES)
     one = builder.insert_element(ir.Constant(vector_type, ir.Undefined), scalar, _I32(0))
-    zeros = ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES)
-    return builder.shuffle_vector(one, ir.Constant(vector_type, ir.Undefined), zeros)
+    return builder.shuffle_vector(one, ir.Constant(vector_type, ir.Undefined), _constant(_BITS, 0))
 
 
 def _call(builder, name, *operands):
-    """An LLVM intrinsic, on operands of one type."""
+    """An LLVM intrinsic, on operands of one type: floats, or vectors of them."""
     kind = operands[0].type
-    suffix = f"v{LANES}f32" if isinstance(kind, ir.VectorType) else "f32"
+    suffix = f"v{LANES}{kind.element.intrinsic_name}" if _many(operands[0]) else kind.intrinsic_name
     function_type = ir.FunctionType(kind, [kind] * len(operands))
     function = cgutils.get_or_insert_function(
         builder.module, function_type, f"llvm.{name}.{suffix}"
@@ -76,96 +92,100 @@ def _call(builder, name, *operands):
     return builder.call(function, operands)
 
 
-def _element(context, builder, array_type, array, index):
-    """Address of element `index` of a flat array."""
-    data = cgutils.create_struct_proxy(array_type)(context, builder, array).data
-    return builder.gep(data, [index])
-
-
 def _load(builder, pointer, llvm_type=_LLVM, align=4):
     return builder.load(builder.bitcast(pointer, llvm_type.as_pointer()), align=align)
 
 
-def _index(typ):
-    return isinstance(typ, types.Integer)
+def _store(builder, x, pointer, align=4):
+    builder.store(x, builder.bitcast(pointer, x.type.as_pointer()), align=align)
+
+
+def instruction(result, *kinds, whole=False):
+    """Decorate ``emit(builder, *operands)``: it becomes a function for compiled code.
+
+    Parameters
+    ----------
+    result : type of Numba
+        ``emit`` returns a value of it, of a tuple its elements, of `void` nothing.
+    *kinds : types of Numba, or GIVEN
+        Those of the operands. GIVEN is any type; of an array ``emit`` gets the address of the first
+        element.
+    whole : bool, default=False
+        ``emit`` gets Numba's context and signature too, before and after the builder.
+    """
+
+    def decorate(emit):
+        def typed(typingctx, *given):
+            kept = [one if kind is GIVEN else kind for kind, one in zip(kinds, given, strict=True)]
+            return result(*kept), generate
+
+        def generate(context, builder, signature, args):
+            operands = [
+                cgutils.create_struct_proxy(kind)(context, builder, x).data
+                if isinstance(kind, types.Array)
+                else x
+                for kind, x in zip(signature.args, args, strict=True)
+            ]
+            before = (context, builder, signature) if whole else (builder,)
+            made = emit(*before, *operands)
+            if isinstance(result, types.UniTuple):
+                return context.make_tuple(builder, result, made)
+            return context.get_dummy_value() if result == types.void else made
+
+        functools.update_wrapper(typed, emit)
+        names = "typingctx", *(f"x{i}" for i in range(len(kinds)))  # Numba counts them
+        parameters = [inspect.Parameter(x, inspect.Parameter.POSITIONAL_ONLY) for x in names]
+        typed.__signature__ = inspect.Signature(parameters)
+        return intrinsic(typed)
+
+    return decorate
 
 
 # --- memory ----------------------------------------------------------------------------------
 
 
-@intrinsic
-def load(typingctx, array, index):
+@instruction(vector, GIVEN, types.intp)
+def load(builder, array, index):
     """Elements index to index + LANES − 1 of a flat float32 array."""
-
-    def emit(context, builder, signature, args):
-        index = context.cast(builder, args[1], signature.args[1], types.intp)
-        return _load(builder, _element(context, builder, signature.args[0], args[0], index))
-
-    return vector(array, index), emit
+    return _load(builder, builder.gep(array, [index]))
 
 
-@intrinsic
-def store(typingctx, array, index, value):
+@instruction(types.void, GIVEN, types.intp, vector)
+def store(builder, array, index, value):
     """Write a vector to elements index to index + LANES − 1."""
-
-    def emit(context, builder, signature, args):
-        index = context.cast(builder, args[1], signature.args[1], types.intp)
-        pointer = _element(context, builder, signature.args[0], args[0], index)
-        builder.store(args[2], builder.bitcast(pointer, _LLVM.as_pointer()), align=4)
-        return context.get_dummy_value()
-
-    return types.void(array, index, value), emit
+    _store(builder, value, builder.gep(array, [index]))
 
 
 def _widen(builder, bits, kind):
     """float32 of 16 bits, one or a vector of them, that are a float16 or a bfloat16."""
-    many = isinstance(bits.type, ir.VectorType)
-
-    def shaped(scalar):
-        return ir.VectorType(scalar, LANES) if many else scalar
-
     if kind == "float16":
-        return builder.fpext(builder.bitcast(bits, shaped(_HALF)), shaped(_FLOAT))
-    shift = _constant(_BITS, 16) if many else _I32(16)
-    wide = builder.shl(builder.zext(bits, shaped(_I32)), shift)
-    return builder.bitcast(wide, shaped(_FLOAT))
+        return builder.fpext(builder.bitcast(bits, _like(bits, _HALF)), _like(bits, _FLOAT))
+    wide = builder.zext(bits, _like(bits, _I32))
+    return builder.bitcast(builder.shl(wide, _all(wide, 16)), _like(bits, _FLOAT))
 
 
 def _narrow(builder, x, kind):
     """The 16 bits of the nearest float16 or bfloat16, of two the even one; one or a vector."""
-    many = isinstance(x.type, ir.VectorType)
-
-    def shaped(scalar):
-        return ir.VectorType(scalar, LANES) if many else scalar
-
-    def constant(value):
-        return _constant(_BITS, value) if many else _I32(value)
-
     if kind == "float16":
-        return builder.bitcast(builder.fptrunc(x, shaped(_HALF)), shaped(_I16))
-    bits = builder.bitcast(x, shaped(_I32))
-    is_odd = builder.and_(builder.lshr(bits, constant(16)), constant(1))
-    rounded = builder.add(bits, builder.add(is_odd, constant(0x7FFF)))
+        return builder.bitcast(builder.fptrunc(x, _like(x, _HALF)), _like(x, _I16))
+    bits = builder.bitcast(x, _like(x, _I32))
+    is_odd = builder.and_(builder.lshr(bits, _all(bits, 16)), _all(bits, 1))
+    rounded = builder.add(bits, builder.add(is_odd, _all(bits, 0x7FFF)))
     is_nan = builder.fcmp_unordered("uno", x, x)  # it could round to infinity
-    rounded = builder.select(is_nan, constant(0x7FC00000), rounded)
-    return builder.trunc(builder.lshr(rounded, constant(16)), shaped(_I16))
+    rounded = builder.select(is_nan, _all(bits, 0x7FC00000), rounded)
+    return builder.trunc(builder.lshr(rounded, _all(bits, 16)), _like(x, _I16))
 
 
 def _e4m3(builder, bytes):
     """float32 of bytes of e4m3: their bits as those of a float16, whose bias is 8 more."""
-    many = isinstance(bytes.type, ir.VectorType)
-    shaped = (lambda scalar: ir.VectorType(scalar, LANES)) if many else (lambda scalar: scalar)
-
-    def constant(kind, value):
-        return ir.Constant(shaped(kind), [value] * LANES if many else value)
-
-    bits = builder.zext(bytes, shaped(_I16))
-    sign = builder.shl(builder.and_(bits, constant(_I16, 0x80)), constant(_I16, 8))
-    rest = builder.and_(bits, constant(_I16, 0x7F))
-    is_nan = builder.icmp_unsigned("==", rest, constant(_I16, 0x7F))
-    half = builder.or_(sign, builder.shl(rest, constant(_I16, 7)))
-    half = builder.select(is_nan, constant(_I16, 0x7E00), half)
-    return builder.fmul(_widen(builder, half, "float16"), constant(_FLOAT, 256.0))
+    bits = builder.zext(bytes, _like(bytes, _I16))
+    sign = builder.shl(builder.and_(bits, _all(bits, 0x80)), _all(bits, 8))
+    rest = builder.and_(bits, _all(bits, 0x7F))
+    is_nan = builder.icmp_unsigned("==", rest, _all(bits, 0x7F))
+    half = builder.or_(sign, builder.shl(rest, _all(bits, 7)))
+    half = builder.select(is_nan, _all(bits, 0x7E00), half)
+    x = _widen(builder, half, "float16")
+    return builder.fmul(x, _all(x, 256.0))
 
 
 def _read(builder, address, kind, many=True):
@@ -182,31 +202,23 @@ def _read(builder, address, kind, many=True):
 
 
 def _reader(kind, many):
-    """An intrinsic that reads one number or LANES of them from an address."""
+    """A function that reads one number or LANES of them from an address."""
 
-    @intrinsic
-    def read(typingctx, address):
-        def emit(context, builder, signature, args):
-            return _read(builder, args[0], kind, many)
-
-        return (vector if many else types.float32)(types.int64), emit
+    @instruction(vector if many else types.float32, types.int64)
+    def read(builder, address):
+        return _read(builder, address, kind, many)
 
     return read
 
 
 def _writer(kind, many):
-    """An intrinsic that rounds one float32 or LANES of them and writes them to an address."""
+    """A function that rounds one float32 or LANES of them and writes them to an address."""
 
-    @intrinsic
-    def write(typingctx, address, value):
-        def emit(context, builder, signature, args):
-            address, value = args
-            value = value if kind == "float32" else _narrow(builder, value, kind)
-            pointer = builder.inttoptr(address, value.type.as_pointer())
-            builder.store(value, pointer, align=4 if kind == "float32" else 2)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, vector if many else types.float32), emit
+    @instruction(types.void, types.int64, vector if many else types.float32)
+    def write(builder, address, value):
+        value = value if kind == "float32" else _narrow(builder, value, kind)
+        pointer = builder.inttoptr(address, value.type.as_pointer())
+        builder.store(value, pointer, align=4 if kind == "float32" else 2)
 
     return write
 
@@ -224,77 +236,41 @@ write_one_float32, write_one_float16, write_one_bfloat16 = (
 )
 
 
-@intrinsic
-def prefetch(typingctx, address):
+@instruction(types.void, types.int64)
+def prefetch(builder, address):
     """Begin to read a cache line into L1; no error where no memory is."""
-
-    def emit(context, builder, signature, args):
-        byte = ir.IntType(8).as_pointer()
-        function_type = ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
-        function = cgutils.get_or_insert_function(
-            builder.module, function_type, "llvm.prefetch.p0i8"
-        )
-        read, keep, data = _I32(0), _I32(3), _I32(1)
-        builder.call(function, [builder.inttoptr(args[0], byte), read, keep, data])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), emit
+    byte = _I8.as_pointer()
+    function_type = ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
+    function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0i8")
+    read, keep, data = _I32(0), _I32(3), _I32(1)
+    builder.call(function, [builder.inttoptr(address, byte), read, keep, data])
 
 
-@intrinsic
-def address_of(typingctx, array):
+@instruction(types.int64, GIVEN)
+def address_of(builder, array):
     """Address of the first element."""
-
-    def emit(context, builder, signature, args):
-        data = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0]).data
-        return builder.ptrtoint(data, _I64)
-
-    return types.int64(array), emit
+    return builder.ptrtoint(array, _I64)
 
 
-@intrinsic
-def fetch_add(typingctx, counter, amount):
+@instruction(types.int64, GIVEN, types.int64)
+def fetch_add(builder, counter, amount):
     """Add to the only element of an int64 array, as one step for all threads; what it was."""
-
-    def emit(context, builder, signature, args):
-        data = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0]).data
-        return builder.atomic_rmw("add", data, args[1], "monotonic")
-
-    return types.int64(counter, types.int64), emit
+    return builder.atomic_rmw("add", counter, amount, "monotonic")
 
 
 # --- arithmetic ------------------------------------------------------------------------------
 
 
-@intrinsic
-def broadcast(typingctx, x):
+@instruction(vector, types.float32)
+def broadcast(builder, x):
     """The same number in every lane."""
-
-    def emit(context, builder, signature, args):
-        return _splat(builder, args[0])
-
-    return vector(types.float32), emit
+    return _splat(builder, x)
 
 
-@intrinsic
-def lane_numbers(typingctx):
+@instruction(vector)
+def lane_numbers(builder):
     """0, 1, 2, … LANES − 1."""
-
-    def emit(context, builder, signature, args):
-        return ir.Constant(_LLVM, [float(lane) for lane in range(LANES)])
-
-    return vector(), emit
-
-
-def _of_two(build):
-    @intrinsic
-    def operation(typingctx, x, y):
-        def emit(context, builder, signature, args):
-            return build(builder, *args)
-
-        return vector(vector, vector), emit
-
-    return operation
+    return ir.Constant(_LLVM, [float(lane) for lane in range(LANES)])
 
 
 def _operator(operation, build):
@@ -311,179 +287,137 @@ _operator(operator.add, lambda builder, x, y: builder.fadd(x, y))
 _operator(operator.sub, lambda builder, x, y: builder.fsub(x, y))
 _operator(operator.mul, lambda builder, x, y: builder.fmul(x, y))
 _operator(operator.truediv, lambda builder, x, y: builder.fdiv(x, y))
-# x where x > y, else y: one instruction. y where x is NaN, and NaN where y is.
-maximum = _of_two(lambda builder, x, y: builder.select(builder.fcmp_ordered(">", x, y), x, y))
-minimum = _of_two(lambda builder, x, y: builder.select(builder.fcmp_ordered("<", x, y), x, y))
 
 
-@intrinsic
-def multiply_add(typingctx, x, y, z):
+@instruction(vector, vector, vector)
+def maximum(builder, x, y):
+    """x where x > y, else y: one instruction. y where x is NaN, and NaN where y is."""
+    return builder.select(builder.fcmp_ordered(">", x, y), x, y)
+
+
+@instruction(vector, vector, vector)
+def minimum(builder, x, y):
+    """x where x < y, else y: as `maximum`."""
+    return builder.select(builder.fcmp_ordered("<", x, y), x, y)
+
+
+@instruction(vector, vector, vector, vector)
+def multiply_add(builder, x, y, z):
     """x y + z, rounded once."""
-
-    def emit(context, builder, signature, args):
-        return _call(builder, "fma", *args)
-
-    return vector(vector, vector, vector), emit
+    return _call(builder, "fma", x, y, z)
 
 
-@intrinsic
-def multiply_subtract(typingctx, x, y, z):
+@instruction(vector, vector, vector, vector)
+def multiply_subtract(builder, x, y, z):
     """x y − z, rounded once."""
-
-    def emit(context, builder, signature, args):
-        x, y, z = args
-        return _call(builder, "fma", x, y, builder.fneg(z))
-
-    return vector(vector, vector, vector), emit
+    return _call(builder, "fma", x, y, builder.fneg(z))
 
 
-@intrinsic
-def absolute(typingctx, x):
+@instruction(vector, vector)
+def absolute(builder, x):
     """|x|."""
-
-    def emit(context, builder, signature, args):
-        return _call(builder, "fabs", args[0])
-
-    return vector(vector), emit
+    return _call(builder, "fabs", x)
 
 
-@intrinsic
-def where_less(typingctx, x, y, yes, no):
+@instruction(vector, vector, vector, vector, vector)
+def where_less(builder, x, y, yes, no):
     """`yes` in the lanes where x < y, else `no`; a NaN is not less."""
-
-    def emit(context, builder, signature, args):
-        x, y, yes, no = args
-        return builder.select(builder.fcmp_ordered("<", x, y), yes, no)
-
-    return vector(vector, vector, vector, vector), emit
+    return builder.select(builder.fcmp_ordered("<", x, y), yes, no)
 
 
-@intrinsic
-def exponent_bits(typingctx, x):
+@instruction(vector, vector)
+def exponent_bits(builder, x):
     """A float32 whose exponent and sign are the lowest nine bits of x, and its mantissa 0."""
-
-    def emit(context, builder, signature, args):
-        bits = builder.bitcast(args[0], _BITS)
-        return builder.bitcast(builder.shl(bits, _constant(_BITS, 23)), _LLVM)
-
-    return vector(vector), emit
+    return builder.bitcast(builder.shl(builder.bitcast(x, _BITS), _constant(_BITS, 23)), _LLVM)
 
 
-@intrinsic
-def exponent(typingctx, x):
+@instruction(vector, vector)
+def exponent(builder, x):
     """The exponent of each float32, as a float32."""
-
-    def emit(context, builder, signature, args):
-        bits = builder.lshr(builder.bitcast(args[0], _BITS), _constant(_BITS, 23))
-        return builder.sitofp(builder.sub(bits, _constant(_BITS, 127)), _LLVM)
-
-    return vector(vector), emit
+    bits = builder.lshr(builder.bitcast(x, _BITS), _constant(_BITS, 23))
+    return builder.sitofp(builder.sub(bits, _constant(_BITS, 127)), _LLVM)
 
 
-@intrinsic
-def mantissa(typingctx, x):
+@instruction(vector, vector)
+def mantissa(builder, x):
     """The float32 from 1 to 2 that has the digits of x."""
-
-    def emit(context, builder, signature, args):
-        bits = builder.and_(builder.bitcast(args[0], _BITS), _constant(_BITS, 0x7FFFFF))
-        return builder.bitcast(builder.or_(bits, _constant(_BITS, 0x3F800000)), _LLVM)
-
-    return vector(vector), emit
+    bits = builder.and_(builder.bitcast(x, _BITS), _constant(_BITS, 0x7FFFFF))
+    return builder.bitcast(builder.or_(bits, _constant(_BITS, 0x3F800000)), _LLVM)
 
 
 # --- tiles of registers ----------------------------------------------------------------------
 
 
-@intrinsic
-def zeros(typingctx):
+@instruction(accumulators)
+def zeros(builder):
     """Accumulators: ROWS rows of COLUMNS vectors of 0."""
-
-    def emit(context, builder, signature, args):
-        return context.make_tuple(
-            builder, signature.return_type, [_constant(_LLVM, 0.0)] * (ROWS * COLUMNS)
-        )
-
-    return accumulators(), emit
+    return [_constant(_LLVM, 0.0)] * (ROWS * COLUMNS)
 
 
-@intrinsic
-def rank_one_update(typingctx, acc, a, a_index, a_row, b, b_index):
+@instruction(accumulators, accumulators, GIVEN, *(types.int64,) * 2, GIVEN, types.int64)
+def rank_one_update(builder, acc, a, a_index, a_row, b, b_index):
     """Add a column of A times a row of B to the accumulators.
 
     The column is a[a_index + i · a_row] for i < ROWS, the row begins at b[b_index]: ROWS + COLUMNS
     loads and ROWS · COLUMNS multiply-adds.
     """
-
-    def emit(context, builder, signature, args):
-        acc, a, a_index, a_row, b, b_index = args
-        a_type, b_type = signature.args[1], signature.args[4]
-        a_pointer = _element(context, builder, a_type, a, a_index)
-        b_pointer = _element(context, builder, b_type, b, b_index)
-        row = [_load(builder, builder.gep(b_pointer, [_I64(j * LANES)])) for j in range(COLUMNS)]
-        sums = []
-        for i in range(ROWS):
-            pointer = builder.gep(a_pointer, [builder.mul(a_row, _I64(i))])
-            x = _splat(builder, builder.load(pointer))
-            for j in range(COLUMNS):
-                total = builder.extract_value(acc, i * COLUMNS + j)
-                sums.append(_call(builder, "fma", x, row[j], total))
-        return context.make_tuple(builder, signature.return_type, sums)
-
-    index = types.int64
-    return accumulators(accumulators, a, index, index, b, index), emit
+    a, b = builder.gep(a, [a_index]), builder.gep(b, [b_index])
+    row = [_load(builder, builder.gep(b, [_I64(j * LANES)])) for j in range(COLUMNS)]
+    sums = []
+    for i in range(ROWS):
+        x = _splat(builder, builder.load(builder.gep(a, [builder.mul(a_row, _I64(i))])))
+        for j in range(COLUMNS):
+            total = builder.extract_value(acc, i * COLUMNS + j)
+            sums.append(_call(builder, "fma", x, row[j], total))
+    return sums
 
 
-@intrinsic
-def transpose(typingctx, x, x_index, x_row, y, y_index, y_row):
-    """Write LANES x LANES numbers of x to y, rows as columns.
+def _load_rows(builder, pointer, row):
+    """LANES vectors, `row` numbers apart."""
+    places = (builder.gep(pointer, [builder.mul(row, _I64(i))]) for i in range(LANES))
+    return [_load(builder, place) for place in places]
 
-    Row i begins at x[x_index + i · x_row]. In each of log₂ LANES rounds, rows i and i + LANES / 2
-    are shuffled like two halves of a pack of cards, to rows 2i and 2i + 1.
+
+def _shuffled(builder, vectors):
+    """Vectors i and i + half, for each i, as two halves of a pack of cards: vectors 2i, 2i + 1."""
+    pack = [i // 2 + (i % 2) * LANES for i in range(2 * LANES)]
+    parts = [ir.Constant(_BITS, part) for part in (pack[:LANES], pack[LANES:])]
+    half = len(vectors) // 2
+    return [
+        builder.shuffle_vector(x, y, part)
+        for x, y in zip(vectors[:half], vectors[half:], strict=True)
+        for part in parts
+    ]
+
+
+@instruction(types.void, GIVEN, *(types.int64,) * 2, GIVEN, *(types.int64,) * 2)
+def transpose(builder, x, x_index, x_row, y, y_index, y_row):
+    """Write LANES x LANES numbers of x to y, rows as columns, in log₂ LANES rounds of shuffling.
+
+    Row i begins at x[x_index + i · x_row].
     """
-
-    def emit(context, builder, signature, args):
-        x, x_index, x_row, y, y_index, y_row = args
-        x_pointer = _element(context, builder, signature.args[0], x, x_index)
-        y_pointer = _element(context, builder, signature.args[3], y, y_index)
-        rows = [
-            _load(builder, builder.gep(x_pointer, [builder.mul(x_row, _I64(i))]))
-            for i in range(LANES)
-        ]
-        half = LANES // 2
-        pack = [i // 2 + (i % 2) * LANES for i in range(2 * LANES)]
-        low, high = (ir.Constant(_BITS, part) for part in (pack[:LANES], pack[LANES:]))
-        for _ in range(LANES.bit_length() - 1):
-            rows = [
-                builder.shuffle_vector(rows[i], rows[i + half], part)
-                for i in range(half)
-                for part in (low, high)
-            ]
-        for i, row in enumerate(rows):
-            pointer = builder.gep(y_pointer, [builder.mul(y_row, _I64(i))])
-            builder.store(row, builder.bitcast(pointer, _LLVM.as_pointer()), align=4)
-        return context.get_dummy_value()
-
-    index = types.int64
-    return types.void(x, index, index, y, index, index), emit
+    x, y = builder.gep(x, [x_index]), builder.gep(y, [y_index])
+    rows = _load_rows(builder, x, x_row)
+    for _ in range(LANES.bit_length() - 1):
+        rows = _shuffled(builder, rows)
+    for i, row in enumerate(rows):
+        _store(builder, row, builder.gep(y, [builder.mul(y_row, _I64(i))]))
 
 
 # --- across lanes ----------------------------------------------------------------------------
 
 
 def _folded(combine):
-    """An intrinsic that combines the lanes of a vector, half with half, until one is left."""
+    """A function that combines the lanes of a vector, half with half, until one is left."""
 
-    @intrinsic
-    def fold(typingctx, x):
-        def emit(context, builder, signature, args):
-            x, half = args[0], LANES // 2
-            while half:
-                lanes = [(lane + half) % LANES for lane in range(LANES)]
-                x = combine(builder, builder.shuffle_vector(x, x, ir.Constant(_BITS, lanes)), x)
-                half //= 2
-            return builder.extract_element(x, _I32(0))
-
-        return types.float32(vector), emit
+    @instruction(types.float32, vector)
+    def fold(builder, x):
+        half = LANES // 2
+        while half:
+            lanes = [(lane + half) % LANES for lane in range(LANES)]
+            x = combine(builder, builder.shuffle_vector(x, x, ir.Constant(_BITS, lanes)), x)
+            half //= 2
+        return builder.extract_element(x, _I32(0))
 
     return fold
 
@@ -492,98 +426,59 @@ total = _folded(lambda builder, x, y: builder.fadd(x, y))
 largest = _folded(lambda builder, x, y: builder.select(builder.fcmp_ordered(">", x, y), x, y))
 
 
-@intrinsic
-def lanes_above(typingctx, x, y):
+@instruction(types.int64, vector, vector)
+def lanes_above(builder, x, y):
     """An integer whose bit i is 1 where lane i of x is greater than that of y."""
-
-    def emit(context, builder, signature, args):
-        bits = builder.bitcast(builder.fcmp_ordered(">", *args), ir.IntType(LANES))
-        return builder.zext(bits, _I64)
-
-    return types.int64(vector, vector), emit
+    bits = builder.bitcast(builder.fcmp_ordered(">", x, y), ir.IntType(LANES))
+    return builder.zext(bits, _I64)
 
 
-@intrinsic
-def lowest_bit(typingctx, bits):
+@instruction(types.int64, types.int64)
+def lowest_bit(builder, bits):
     """The number of the lowest bit that is 1, of an integer other than 0."""
-
-    def emit(context, builder, signature, args):
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(types.int64), emit
+    return builder.cttz(bits, ir.Constant(ir.IntType(1), 1))
 
 
-@intrinsic
-def first_lane(typingctx, x):
+@instruction(types.float32, vector)
+def first_lane(builder, x):
     """The number in lane 0."""
-
-    def emit(context, builder, signature, args):
-        return builder.extract_element(args[0], _I32(0))
-
-    return types.float32(vector), emit
+    return builder.extract_element(x, _I32(0))
 
 
-@intrinsic
-def no_sums(typingctx):
+@instruction(lane_sums)
+def no_sums(builder):
     """LANES vectors of 0, for `add_products`."""
-
-    def emit(context, builder, signature, args):
-        return context.make_tuple(builder, signature.return_type, [_constant(_LLVM, 0.0)] * LANES)
-
-    return lane_sums(), emit
+    return [_constant(_LLVM, 0.0)] * LANES
 
 
-@intrinsic
-def load_sums(typingctx, array, index, step):
+@instruction(lane_sums, GIVEN, types.int64, types.int64)
+def load_sums(builder, array, index, step):
     """LANES vectors: elements of a flat float32 array from `index`, `index` + `step`, … on."""
-
-    def emit(context, builder, signature, args):
-        array, index, step = args
-        pointer = _element(context, builder, signature.args[0], array, index)
-        offsets = (builder.mul(step, _I64(i)) for i in range(LANES))
-        rows = [_load(builder, builder.gep(pointer, [offset])) for offset in offsets]
-        return context.make_tuple(builder, signature.return_type, rows)
-
-    return lane_sums(array, types.int64, types.int64), emit
+    return _load_rows(builder, builder.gep(array, [index]), step)
 
 
-@intrinsic
-def add_products(typingctx, sums, address, row_bytes, x):
+@instruction(lane_sums, lane_sums, types.int64, types.int64, vector)
+def add_products(builder, sums, address, row_bytes, x):
     """Add the products of x and each of LANES rows of float32, at an address."""
-
-    def emit(context, builder, signature, args):
-        sums, address, row_bytes, x = args
-        added = []
-        for i in range(LANES):
-            row = _read(builder, builder.add(address, builder.mul(row_bytes, _I64(i))), "float32")
-            added.append(_call(builder, "fma", row, x, builder.extract_value(sums, i)))
-        return context.make_tuple(builder, signature.return_type, added)
-
-    return lane_sums(lane_sums, types.int64, types.int64, vector), emit
+    added = []
+    for i in range(LANES):
+        row = _read(builder, builder.add(address, builder.mul(row_bytes, _I64(i))), "float32")
+        added.append(_call(builder, "fma", row, x, builder.extract_value(sums, i)))
+    return added
 
 
-@intrinsic
-def sum_each(typingctx, sums):
+@instruction(vector, lane_sums)
+def sum_each(builder, sums):
     """A vector whose lane i is the sum of vector i.
 
-    In each of log₂ LANES rounds, vectors i and i + half are shuffled like two halves of a pack of
-    cards into two vectors, and these are added: half as many vectors, of sums of twice as many.
+    In each of log₂ LANES rounds, two vectors are shuffled, and the two results are added: half as
+    many vectors, of sums of twice as many.
     """
-
-    def emit(context, builder, signature, args):
-        vectors = [builder.extract_value(args[0], i) for i in range(LANES)]
-        pack = [i // 2 + (i % 2) * LANES for i in range(2 * LANES)]
-        low, high = (ir.Constant(_BITS, part) for part in (pack[:LANES], pack[LANES:]))
-        while len(vectors) > 1:
-            half = len(vectors) // 2
-            pairs = list(zip(vectors[:half], vectors[half:], strict=True))
-            vectors = [
-                builder.fadd(*(builder.shuffle_vector(*pair, part) for part in (low, high)))
-                for pair in pairs
-            ]
-        return vectors[0]
-
-    return vector(lane_sums), emit
+    vectors = [builder.extract_value(sums, i) for i in range(LANES)]
+    while len(vectors) > 1:
+        shuffled = iter(_shuffled(builder, vectors))
+        vectors = [builder.fadd(x, y) for x, y in zip(shuffled, shuffled, strict=True)]
+    return vectors[0]
 
 
 FLOAT32, FLOAT16, BFLOAT16, E4M3 = range(4)  # the kind of number at an address

@@ -22,17 +22,13 @@ def derivative(score: Node, by: Node = S) -> Node:
 
 
 def _of(node, d):
-    if node.kind != "float" or node.op in ("const", "var", "load") or not _any(d):
+    if node.kind != "float" or node.op in ("const", "var", "load") or set(d) <= {ZERO}:
         return ZERO
     x, *others = node.args
     if node.op == "where":
         return nodes.where(x, d[1], d[2])
     rule = _RULES[node.op]
     return rule(node, d, x, *others)
-
-
-def _any(derivatives):
-    return any(x != ZERO for x in derivatives)
 
 
 def _product(x, y):

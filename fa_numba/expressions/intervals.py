@@ -15,7 +15,7 @@ import numpy as np
 
 from fa_numba.expressions import nodes
 from fa_numba.expressions.nodes import described
-from fa_numba.expressions.ranges import Tables
+from fa_numba.expressions.ranges import Ranges
 
 INT32 = np.iinfo(np.int32)
 WIDER = 2.0**-18  # relative; float32's functions are right to a few units of 2**-24
@@ -40,7 +40,7 @@ class Intervals:
 
     def __init__(self, variables, arrays=(), name="mask", first=0):
         self.variables, self.arrays, self.name, self.first = variables, arrays, name, first
-        self.tables = Tables(arrays)
+        self._ranges = {}  # of arrays along the axes that were asked for
 
     def of(self, node):
         """The interval of an expression."""
@@ -92,7 +92,7 @@ class Intervals:
         elif len(ranged) == 1:
             (axis,) = ranged
             rows = [low for i, (low, _) in enumerate(args) if i != axis]
-            low, high = self.tables.of(position, axis).over(rows, *map(np.asarray, args[axis]))
+            low, high = self._along(position, axis).over(rows, *map(np.asarray, args[axis]))
         else:
             low, high = self._of_rows(position, ranged, args)
         if node.kind == "bool":
@@ -101,13 +101,19 @@ class Intervals:
             return np.asarray(low, np.int64), np.asarray(high, np.int64)
         return np.asarray(low, np.float64), np.asarray(high, np.float64)
 
+    def _along(self, position, axis):
+        if (position, axis) not in self._ranges:
+            x = np.moveaxis(self.arrays[position], axis, -1)
+            self._ranges[position, axis] = Ranges(x)
+        return self._ranges[position, axis]
+
     def _of_rows(self, position, ranged, args):
         """Of an array with several ranges: row by row where they are few, else the whole array."""
         x, (*others, last) = self.arrays[position], ranged
         spans = [int(np.max(args[axis][1] - args[axis][0])) + 1 for axis in others]
         if np.prod(spans) > MOST_ROWS:
             return x.min(), x.max()
-        found, table = [], self.tables.of(position, last)
+        found, table = [], self._along(position, last)
         for steps in np.ndindex(*spans):
             row = dict(enumerate(args))
             for axis, step in zip(others, steps, strict=True):

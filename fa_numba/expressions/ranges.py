@@ -23,7 +23,7 @@ class Ranges:
 
     def over(self, rows, first, last):
         """Least and greatest of x[(*rows, first)] to x[(*rows, last)], both included."""
-        rows, first, last = _broadcast(rows, first, last)
+        *rows, first, last = np.broadcast_arrays(*rows, first, last)
         level = np.frexp((last - first + 1).astype(np.float64))[1] - 1  # floor of log2
         least = np.empty(first.shape, self.least[0].dtype)
         most = np.empty_like(least)
@@ -34,21 +34,3 @@ class Ranges:
             for out, levels, of in ((least, self.least, np.minimum), (most, self.most, np.maximum)):
                 out[here] = of(levels[j][(*at, begin)], levels[j][(*at, end)])
         return least, most
-
-
-def _broadcast(rows, first, last):
-    *rows, first, last = np.broadcast_arrays(*rows, first, last)
-    return rows, first, last
-
-
-class Tables:
-    """`Ranges` of the arrays of a call, along the axes that are asked for."""
-
-    def __init__(self, arrays):
-        self.arrays, self._ranges = arrays, {}
-
-    def of(self, position, axis):
-        key = position, axis
-        if key not in self._ranges:
-            self._ranges[key] = Ranges(np.moveaxis(self.arrays[position], axis, -1))
-        return self._ranges[key]

@@ -21,10 +21,10 @@ import numpy as np
 from fa_numba.expressions import nodes
 from fa_numba.expressions.nodes import Node, const, make
 from fa_numba.expressions.unseen import (
+    OF_OBJECTS,
     Unassignable,
-    Watched,
     assigned_outside,
-    builtins_of,
+    call_watched,
     is_ours,
     place_of,
 )
@@ -248,11 +248,9 @@ for _name, _op in {
 }.items():  # fmt: skip
     setattr(Symbol, f"__{_name}__", _binary(_op))
     setattr(Symbol, f"__r{_name}__", _binary(_op, swapped=True))
-for _name, _op, _swapped in (
-    ("lt", "lt", False), ("le", "le", False), ("gt", "lt", True), ("ge", "le", True),
-    ("eq", "eq", False), ("ne", "ne", False),
-):  # fmt: skip
-    setattr(Symbol, f"__{_name}__", _binary(_op, _swapped))
+for _op in nodes.COMPARISONS:
+    setattr(Symbol, f"__{_op}__", _binary(_op))
+Symbol.__gt__, Symbol.__ge__ = _binary("lt", swapped=True), _binary("le", swapped=True)
 
 
 class Array(Unassignable):
@@ -365,10 +363,8 @@ def library(trace):
         def function(x, shape=(), *, dtype=None, **_):
             if tuple(shape):
                 trace.refuse(f"must make tensors without axes alone, got shape {tuple(shape)}")
-            value_here = value if dtype is None else {"bool": bool, "int": int, "float": float}[
-                _kind_of(dtype)
-            ](value)  # fmt: skip
-            return Symbol(trace, const(value_here))
+            kind = "float" if dtype is None else _kind_of(dtype)
+            return Symbol(trace, const(nodes.type_of[kind](value)))
 
         return function
 
@@ -449,8 +445,9 @@ def on_symbols(function, trace, made=None):
         made[function] = refuse
         return refuse
     plain, functions = library(trace)
+    plain |= OF_OBJECTS
     # a function looks for builtins where its globals say when it is made
-    seen = {**function.__globals__, "__builtins__": vars(builtins) | plain | builtins_of(trace)}
+    seen = {**function.__globals__, "__builtins__": vars(builtins) | plain}
     copy = types.FunctionType(
         function.__code__, seen, function.__name__, function.__defaults__, None
         if function.__closure__ is None
@@ -469,9 +466,9 @@ def on_symbols(function, trace, made=None):
             return value
         if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in MODULES:
             return Module(trace, value.__name__, functions)
-        for name in ("abs", "min", "max"):
+        for name, ours in plain.items():
             if value is getattr(builtins, name):
-                return plain[name]
+                return ours
         if _is_of_math(value):
             return functions[value.__name__]
         return on_symbols(value, trace, made)
@@ -506,16 +503,20 @@ def _is_array(value):
     )  # fmt: skip
 
 
+def _position_in(captured, array):
+    """The array's place in a list, which it is added to if it is not there."""
+    position = next((i for i, x in enumerate(captured) if x is array), len(captured))
+    if position == len(captured):
+        captured.append(array)
+    return position
+
+
 def _captured(trace, array):
     """What a function sees in place of an array that it has found."""
-    found = trace.captured
-    position = next((i for i, x in enumerate(found) if x is array), len(found))
-    if position == len(found):
-        found.append(array)
+    position = trace.num_given + _position_in(trace.captured, array)
     kind = _kind_of(array.dtype)
     if kind is None:
         trace.refuse(f"must capture tensors of numbers, got one of {array.dtype}")
-    position += trace.num_given
     if not array.shape:  # a tensor without axes is an argument with one
         return Symbol(trace, Node("load", (position, const(0)), kind))
     return Array(trace, position, tuple(array.shape), kind)
@@ -596,10 +597,7 @@ def meaning(x, captured=None):
     if isinstance(x, (types.ModuleType, types.BuiltinFunctionType, type)):
         return x
     if captured is not None and _is_array(x):
-        position = next((i for i, y in enumerate(captured) if y is x), len(captured))
-        if position == len(captured):
-            captured.append(x)
-        return position, tuple(x.shape), str(x.dtype)
+        return _position_in(captured, x), tuple(x.shape), str(x.dtype)
     if type(x) in (tuple, list):
         return type(x), *[meaning(y, captured) for y in x]
     raise TypeError
@@ -626,8 +624,7 @@ def _trace(function, name, first, arguments, captured=None):
         run = Trace(name, answers, captured, len(arguments))
         try:
             copy, given = on_symbols(function, run), tuple(_symbols(run, first, arguments))
-            with Watched(run):
-                result = copy(*given)
+            result = call_watched(copy, given, run)
         except RecursionError:
             raise ValueError(f"{name} must not call itself without end") from None
         except Exception as error:
@@ -685,12 +682,8 @@ def _symbols(run, first, arguments):
 
 def _kind_of(dtype):
     """The kind of a dtype of NumPy, CuPy or PyTorch."""
-    words = str(dtype).removeprefix("torch.")
-    return next(
-        (kind for begin, kind in (("bool", "bool"), ("int", "int"), ("uint", "int"),
-                                  ("float", "float"), ("bfloat", "float"))
-         if words.startswith(begin)), None,
-    )  # fmt: skip
+    found = re.match("(bool)|u?(int)|b?(float)", str(dtype).removeprefix("torch."))
+    return found and found[found.lastindex]
 
 
 def _refuse_argument(name, i, x):

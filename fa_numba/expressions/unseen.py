@@ -14,10 +14,10 @@ import random
 import sys
 import types
 
-OF_OBJECTS = "id", "type"  # builtins
 OURS = (__name__.rpartition(".")[0], "torch.")
 SAME = "must compare numbers by == and !=, got `is`"
 TEXT = "must not make a text of a number"
+OBJECTS = "must not ask for the type or identity of a number: "
 
 
 def is_ours(frame) -> bool:
@@ -53,7 +53,7 @@ class Unassignable:
             frame = frame.f_back
         if not is_ours(frame):
             place = place_of(frame.f_code, frame.f_lasti)
-            self.trace.refuse(_of_objects("isinstance"), place)
+            self.trace.refuse(OBJECTS + "isinstance", place)
         return type(self)
 
     def __hash__(self):
@@ -80,79 +80,69 @@ def _is_unknown(x):
     return issubclass(type(x), Unassignable) or (type(x) is tuple and any(map(_is_unknown, x)))
 
 
-def _of_objects(name):
-    return f"must not ask for the type or identity of a number: {name}"
+def _refuse_symbol(name, args):
+    if len(args) == 1 and issubclass(type(args[0]), Unassignable):
+        args[0].trace.refuse(OBJECTS + name)
 
 
-def builtins_of(trace) -> dict:
-    """What stands for the builtins that would say something about our symbols."""
+class TypeOfObjects(type):
+    """A class that is `type` for all but symbols: a helper may ask `isinstance(x, type)`."""
 
-    def refused(name, args):
-        if len(args) == 1 and _is_unknown(args[0]):
-            trace.refuse(_of_objects(name))
+    def __call__(cls, *args, **keywords):
+        _refuse_symbol("type", args)
+        made = type(*args, **keywords)
+        return cls if made is type else made
 
-    class Meta(type):
-        """A class of its own: a helper may ask `isinstance(x, type)`, or `type(x) is type`."""
+    def __instancecheck__(cls, x):
+        return isinstance(x, type)
 
-        def __call__(cls, *args, **keywords):
-            refused("type", args)
-            made = type(*args, **keywords)
-            return cls if made is type else made
-
-        def __instancecheck__(cls, x):
-            return isinstance(x, type)
-
-        def __subclasscheck__(cls, x):
-            return issubclass(x, type)
-
-    def identity(*args):
-        refused("id", args)
-        return id(*args)
-
-    return {"id": identity, "type": Meta("type", (type,), {})}
+    def __subclasscheck__(cls, x):
+        return issubclass(x, type)
 
 
-class Watched:
-    """While a user's function runs: refuse what compares symbols as objects, wherever it is called.
+def identity(*args):
+    _refuse_symbol("id", args)
+    return id(*args)
+
+
+# Builtins that would say something about our symbols, and what stands for them.
+OF_OBJECTS = {"id": identity, "type": TypeOfObjects("type", (type,), {})}
+
+
+def call_watched(function, arguments, trace):
+    """Call a user's function; refuse what compares symbols as objects, wherever it is called.
 
     Methods and functions of modules are called as they are. So each frame that knows a symbol is
     looked at, by the profiler's hook of this thread.
-
-    Parameters
-    ----------
-    trace : Trace
     """
-
-    def __init__(self, trace):
-        self.trace = trace
-
-    def __enter__(self):
-        self.before = sys.getprofile()
-        sys.setprofile(self.look)
-
-    def __exit__(self, *error):
+    before = sys.getprofile()
+    sys.setprofile(functools.partial(_look, trace))
+    try:
+        return function(*arguments)
+    finally:
         sys.setprofile(None)
-        if self.before is not None:  # that of cProfile is no function, until Python 3.11
-            getattr(self.before, "enable", functools.partial(sys.setprofile, self.before))()
+        if before is not None:  # that of cProfile is no function, until Python 3.11
+            getattr(before, "enable", functools.partial(sys.setprofile, before))()
 
-    def look(self, frame, event, called):
-        if event not in ("call", "c_call") or is_ours(frame):
-            return
-        if event == "c_call":
-            if called in (operator.is_, operator.is_not):
-                self.trace.refuse(SAME)
-            if issubclass(type(getattr(called, "__self__", None)), random.Random):
-                self.trace.refuse("must compute the same in each call, got a random number")
-            return
-        copied = frame.f_builtins is not vars(builtins)  # by `on_symbols`
-        known = frame.f_locals
-        if copied or any(map(_is_unknown, known.values())):
-            for name, argument, at in _about_objects(frame.f_code):
-                if not name:
-                    self.trace.refuse(SAME, place_of(frame.f_code, at))
-                theirs = frame.f_globals.get(name)
-                if not copied and theirs is None and _is_unknown(known.get(argument)):
-                    self.trace.refuse(_of_objects(name), place_of(frame.f_code, at))
+
+def _look(trace, frame, event, called):
+    if event not in ("call", "c_call") or is_ours(frame):
+        return
+    if event == "c_call":
+        if called in (operator.is_, operator.is_not):
+            trace.refuse(SAME)
+        if issubclass(type(getattr(called, "__self__", None)), random.Random):
+            trace.refuse("must compute the same in each call, got a random number")
+        return
+    copied = frame.f_builtins is not vars(builtins)  # by `on_symbols`
+    known = frame.f_locals
+    if copied or any(map(_is_unknown, known.values())):
+        for name, argument, at in _about_objects(frame.f_code):
+            if not name:
+                trace.refuse(SAME, place_of(frame.f_code, at))
+            theirs = frame.f_globals.get(name)
+            if not copied and theirs is None and _is_unknown(known.get(argument)):
+                trace.refuse(OBJECTS + name, place_of(frame.f_code, at))
 
 
 @functools.lru_cache(1024)

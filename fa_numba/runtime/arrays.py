@@ -237,11 +237,6 @@ def knows_bfloat16() -> bool:
         return False
 
 
-def last_axis_contiguous(x) -> bool:
-    """Return whether neighbours along the last axis are neighbours in memory."""
-    return facts(x).last_axis_contiguous
-
-
 def device_of(x) -> int | None:
     """Index of the GPU an array is on; None in host memory, and for Numba, which uses one GPU."""
     match library_of(x):

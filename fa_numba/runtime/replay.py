@@ -312,15 +312,15 @@ class Recording:
         return self.complete and self.follows_seed and _make_replay(self, indices)
 
 
-class Places(NamedTuple):
+def _places(recording, results):
     """Where a replay has the addresses of a call's arrays.
 
     Arguments come first, then the arrays that are allocated one by one, then the scratch arrays:
     those that are no results, and whose contents do not matter. Two or more of these are parts of
     one block, because an allocation takes longer than all other work for an array.
 
-    Attributes
-    ----------
+    Returns
+    -------
     words : dict of int to int
         Index of an array, and of its address.
     allocates : list of callable
@@ -329,15 +329,6 @@ class Places(NamedTuple):
     block_bytes : int
         0: there is no block.
     """
-
-    words: dict
-    allocates: list
-    offsets: list
-    block_bytes: int
-
-
-def _places(recording, results):
-    """The `Places` of a recording whose results are the arrays of these indices."""
     first, allocations = recording.num_arguments, recording.allocations
     indices = range(first, first + len(allocations))
     scratch = [
@@ -349,7 +340,7 @@ def _places(recording, results):
     words = {i: word for word, i in enumerate((*range(first), *single, *scratch))}
     sizes = [-(-allocations[i - first].num_bytes // ALIGNMENT) * ALIGNMENT for i in scratch]
     *offsets, block_bytes = itertools.accumulate(sizes, initial=0)
-    return Places(words, [allocations[i - first].allocate for i in single], offsets, block_bytes)
+    return words, [allocations[i - first].allocate for i in single], offsets, block_bytes
 
 
 class Steps(NamedTuple):
@@ -394,12 +385,12 @@ def _make_replay(recording, results):
     results : list of int
         Indices of the arrays that the call returned.
     """
-    library, places = recording.library, _places(recording, results)
-    word_of, num_arrays, first = places.words, len(recording.arrays), recording.num_arguments
+    library, num_arrays, first = recording.library, len(recording.arrays), recording.num_arguments
+    word_of, allocates, offsets, block_bytes = _places(recording, results)
     *_, device = library.layout(recording.arrays[0])[:4]
     block_of = None
-    if places.offsets:
-        block_of = library.scratch(recording.arrays[0], places.block_bytes)
+    if offsets:
+        block_of = library.scratch(recording.arrays[0], block_bytes)
     computations = [
         (None if step.source is None else word_of[step.source], step.compute, step.owner)
         for step in recording.computations
@@ -423,12 +414,12 @@ def _make_replay(recording, results):
         has_seed=recording.has_seed,
         remainders=tuple(recording.remainders.items()),
         block_of=block_of,
-        offsets=places.offsets,
+        offsets=offsets,
         computations=computations,
         launches=launches,
         results=[(word_of[i], allocations[i]) for i in results],
     )
-    return _repeat(steps, places.allocates, first)
+    return _repeat(steps, allocates, first)
 
 
 def with_results(replay, change):

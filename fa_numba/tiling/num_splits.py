@@ -78,9 +78,7 @@ def choose_even_splits(work, num_n_tiles, num_sms):
         rounds = ceil_div(work * splits, num_sms)
         return rounds * (ceil_div(num_n_tiles, splits) + NEXT_PART) + COMBINE_PARTS * (splits > 1)
 
-    most = max(1, min(num_n_tiles, ceil_div(4 * num_sms, max(1, work))))
-    times = [time_of(splits) for splits in range(1, most + 1)]
-    return 1 + next(i for i, time in enumerate(times) if time <= 1.02 * min(times))
+    return _fewest_near_best(time_of, num_n_tiles, num_sms, work)
 
 
 def choose_quickest_splits(thread_blocks, num_n_tiles, num_sms, blocks_per_sm):
@@ -116,6 +114,14 @@ def choose_quickest_splits(thread_blocks, num_n_tiles, num_sms, blocks_per_sm):
             blocks_of_sm = blocks / num_sms + LAST
         return blocks_of_sm * (ceil_div(num_n_tiles, splits) + START_UP) + COMBINE * (splits > 1)
 
-    most = max(1, min(num_n_tiles, ceil_div(4 * resident, max(1, thread_blocks))))
+    return _fewest_near_best(time_of, num_n_tiles, resident, thread_blocks)
+
+
+def _fewest_near_best(time_of, num_n_tiles, at_once, without):
+    """The smallest number within 2 % of the best; at most four parts for each that runs at once.
+
+    `without` is the number of parts without splitting.
+    """
+    most = max(1, min(num_n_tiles, ceil_div(4 * at_once, max(1, without))))
     times = [time_of(splits) for splits in range(1, most + 1)]
     return 1 + next(i for i, time in enumerate(times) if time <= 1.02 * min(times))
