@@ -29,7 +29,7 @@ from fa_numba.figures.style import (
     plain,
 )
 from fa_numba.figures.themes import SVG_STYLE
-from fa_numba.language_model.checkpoint import replacing
+from fa_numba.runtime.replacing import replacing
 from fa_numba.workbook.ladder import LIBRARY, RUNGS
 
 PLOTS = Path(__file__).parents[1] / "docs" / "plots"

@@ -26,6 +26,7 @@ from fa_numba.language_model import checkpoint, generate, kernel_choice, text
 from fa_numba.language_model.model import Config
 from fa_numba.language_model.train import Recipe, Trainer
 from fa_numba.runtime import arrays, installing
+from fa_numba.runtime.replacing import replacing
 
 MODEL = "model.npz"
 SAMPLE = 160  # characters
@@ -366,7 +367,7 @@ class _Run:
             )
             picture = self.out.with_suffix(".png")
             try:
-                with checkpoint.replacing(picture) as file:
+                with replacing(picture) as file:
                     figure.savefig(file, format="png", dpi=110)
             except OSError as error:  # the model is written, which matters more
                 print(f"{picture} cannot be written: {error.strerror}", flush=True)

@@ -110,7 +110,7 @@ def rows() -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
-def main() -> int:
+def main(options=None) -> int:
     """Print the table and where kernels run."""
     try:
         from rich.console import Console
