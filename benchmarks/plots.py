@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from benchmarks.peers import PRODUCT
 from benchmarks.timing import RESULTS
 from fa_numba.analysis import devices
+from fa_numba.figures.parts import label_ends
 from fa_numba.figures.style import (
     BLUE,
     GREEN,
@@ -24,7 +25,6 @@ from fa_numba.figures.style import (
     PAPER,
     PURPLE,
     RED,
-    label_ends,
     on_paper,
     plain,
 )

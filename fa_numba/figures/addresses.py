@@ -1,9 +1,10 @@
 """Who reads which address: the lanes of a warp against the sectors that their request moves."""
 
 import numpy as np
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Rectangle
 
-from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, Drawing, on_paper, tint
+from fa_numba.figures.parts import counted, legend_below
+from fa_numba.figures.style import BLUE, GREY, LIGHT, ORANGE, PAPER, Drawing, on_paper, tint
 
 SECTOR = 32  # bytes
 MOST_TICKS = 6
@@ -30,25 +31,19 @@ def addresses(requests):
         sectors = np.unique(byte // SECTOR)
         used = len(np.unique(byte))
         words = (
-            f"{_count(len(lanes), 'lane')}, {_count(len(sectors), 'sector')}: "
+            f"{counted(len(lanes), 'lane')}, {counted(len(sectors), 'sector')}: "
             f"{used} of {SECTOR * len(sectors)} bytes used"
         )
         lines.append(f"{title}: {words}")
         _draw(ax, lanes, first[lanes], line.itemsize, sectors)
-        ax.set_title(f"{title}\n{words}", fontsize=9.5, color=INK)
+        ax.set_title(f"{title}\n{words}", fontsize=9.5)
     for ax in panels[len(requests) :]:
         ax.axis("off")
-    figure.legend(
-        handles=[Patch(facecolor=BLUE, label="bytes that the lane asks for"),
-                 Patch(facecolor=tint(ORANGE, 0.45), label="sectors moved for it")],
-        loc="outside lower center", ncols=2, frameon=False, fontsize=9,
-    )  # fmt: skip
+    moved = tint(ORANGE, 0.45)
+    kinds = {"bytes that the lane asks for": BLUE, "sectors moved for it": moved}
+    legend_below(figure, kinds)
     figure.text = "\n".join(lines)
     return figure
-
-
-def _count(number, thing):
-    return f"{number} {thing}{'s' if number != 1 else ''}"
 
 
 def _draw(ax, lanes, first, itemsize, sectors):
@@ -69,7 +64,6 @@ def _draw(ax, lanes, first, itemsize, sectors):
     ax.set_xticks(ticks, [f"{sectors[t] * SECTOR:,}" for t in ticks])
     ax.set_yticks([0, 8, 16, 24, 31])
     ax.set(xlim=(0, len(sectors)), ylim=(31.5, -0.5))
-    ax.set_xlabel("byte" + (", with gaps" if len(apart) else ""), fontsize=9, color=INK)
-    ax.set_ylabel("lane of the warp", fontsize=9, color=INK)
-    ax.tick_params(colors=INK, labelsize=8, length=2)
+    ax.set(xlabel="byte" + (", with gaps" if len(apart) else ""), ylabel="lane of the warp")
+    ax.tick_params(labelsize=8, length=2)
     ax.spines[:].set_color(GREY)

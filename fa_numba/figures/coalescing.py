@@ -2,9 +2,9 @@
 
 import numpy as np
 from matplotlib.colors import to_rgb
-from matplotlib.patches import Patch
 
-from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, Drawing, on_paper, tint
+from fa_numba.figures.parts import legend_below
+from fa_numba.figures.style import BLUE, GREY, LIGHT, ORANGE, PAPER, Drawing, on_paper, tint
 
 SECTOR = 8  # floats in 32 bytes
 
@@ -32,15 +32,9 @@ def coalescing(requests):
         )
         lines.append(f"{title}: {words}")
         _draw(ax, asked, np.repeat(fetched, SECTOR, axis=1))
-        ax.set_title(f"{title}\n{words}", fontsize=9.5, color=INK)
-    figure.legend(
-        handles=[
-            Patch(facecolor=BLUE, label="asked for by the warp"),
-            Patch(facecolor=tint(ORANGE, 0.45), label="fetched with it"),
-            Patch(facecolor=PAPER, edgecolor=GREY, label="left in HBM"),
-        ],
-        loc="outside lower center", ncols=3, frameon=False, fontsize=9,
-    )  # fmt: skip
+        ax.set_title(f"{title}\n{words}", fontsize=9.5)
+    kinds = {"asked for by the warp": BLUE, "fetched with it": tint(ORANGE, 0.45)}
+    legend_below(figure, kinds | {"left in HBM": {"facecolor": PAPER, "edgecolor": GREY}})
     figure.text = "\n".join(lines)
     return figure
 
@@ -55,7 +49,7 @@ def _draw(ax, asked, fetched):
     ax.vlines(np.arange(0, cols + 1, SECTOR) - 0.5, -0.5, rows - 0.5, color=GREY, linewidth=0.8)
     ax.set_xticks(np.arange(0, cols, SECTOR))
     ax.set_yticks([0, rows - 1])
-    ax.tick_params(colors=INK, labelsize=8, length=0)
-    ax.set_xlabel("column", fontsize=9, color=INK)
-    ax.set_ylabel("row", fontsize=9, color=INK, labelpad=-6)
+    ax.tick_params(labelsize=8, length=0)
+    ax.set_xlabel("column")
+    ax.set_ylabel("row", labelpad=-6)
     ax.spines[:].set_color(GREY)

@@ -6,10 +6,9 @@ import numpy as np
 from matplotlib.patches import Patch, Rectangle
 
 from fa_numba import simt
-from fa_numba.figures.style import BLUE, GREEN, INK, LIGHT, ORANGE, PURPLE, Drawing, on_paper
+from fa_numba.figures.style import COLOURS, LIGHT, Drawing, on_paper
 
 WARP = 32
-COLOURS = BLUE, ORANGE, GREEN, PURPLE
 
 
 def issued_lines(kernel, threads, *args):
@@ -89,7 +88,7 @@ def _draw(ax, title, kernel, warps, steps):
             for lane, active in enumerate(lanes):
                 face = colours[line] if active else LIGHT
                 ax.add_patch(Rectangle((left + lane, step), 0.9, 0.85, facecolor=face))
-        ax.text(left, -0.25, f"warp {number}", fontsize=9, color=INK)
+        ax.text(left, -0.25, f"warp {number}")
     file = getattr(kernel, "py_func", kernel).__code__.co_filename
     ax.legend(
         handles=[
@@ -101,11 +100,9 @@ def _draw(ax, title, kernel, warps, steps):
         ],
         loc="center left",
         bbox_to_anchor=(1.0, 0.5),
-        frameon=False,
         prop={"family": "monospace", "size": 8.5},
     )
-    ax.set(xlim=(-0.2, len(warps) * (WARP + 2)), ylim=(steps, -0.9))
-    ax.set(xticks=[], yticks=[])
-    ax.set_ylabel("time →", rotation=-90, fontsize=9, color=INK, labelpad=10)
-    ax.set_title(title, loc="left", fontsize=10, color=INK)
+    ax.set(xlim=(-0.2, len(warps) * (WARP + 2)), ylim=(steps, -0.9), xticks=[], yticks=[])
+    ax.set_ylabel("time →", rotation=-90, labelpad=10)
+    ax.set_title(title, loc="left")
     ax.spines[:].set_visible(False)

@@ -2,7 +2,8 @@
 
 from matplotlib.patches import Rectangle
 
-from fa_numba.figures.style import COLOURS, GREY, INK, PAPER, Drawing, on_paper
+from fa_numba.figures.parts import CENTRED
+from fa_numba.figures.style import COLOURS, GREY, PAPER, Drawing, on_paper
 
 WIDE, HIGH = 0.74, 0.5  # size of a box
 GAP = 1.15  # from the row of query heads down to that of K/V heads
@@ -39,11 +40,10 @@ def head_sharing(read):
                 ax.plot([h, middle], [HIGH / 2, GAP - HIGH / 2], color=GREY, linewidth=1)
                 _box(ax, h, 0, colour, f"{h}")
             lines.append(f"{name}: K/V head {kv_head} is read by query heads {_numbers(group)}")
-        ax.set(xlim=(-0.6, most - 0.4), ylim=(GAP + 0.4, -0.4))
-        ax.set_title(name, fontsize=10, color=INK)
+        ax.set(xlim=(-0.6, most - 0.4), ylim=(GAP + 0.4, -0.4), title=name)
         ax.axis("off")
-    panels[0].text(-0.75, 0, "query heads", ha="right", va="center", fontsize=9.5, color=INK)
-    panels[0].text(-0.75, GAP, "K/V heads", ha="right", va="center", fontsize=9.5, color=INK)
+    panels[0].text(-0.75, 0, "query heads", ha="right", va="center", fontsize=9.5)
+    panels[0].text(-0.75, GAP, "K/V heads", ha="right", va="center", fontsize=9.5)
     figure.text = "\n".join(lines)
     return figure
 
@@ -51,7 +51,7 @@ def head_sharing(read):
 def _box(ax, x, y, colour, text):
     corner = x - WIDE / 2, y - HIGH / 2
     ax.add_patch(Rectangle(corner, WIDE, HIGH, facecolor=colour, edgecolor=PAPER))
-    ax.text(x, y, text, ha="center", va="center", fontsize=9, color=PAPER)
+    ax.text(x, y, text, **CENTRED, color=PAPER)
 
 
 def _numbers(group):

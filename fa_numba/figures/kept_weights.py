@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fa_numba.figures.style import BLUE, INK, LIGHT, PURPLE, Drawing, on_paper, plain
+from fa_numba.figures.style import BLUE, LIGHT, PURPLE, Drawing, on_paper, plain
 
 
 @on_paper
@@ -30,9 +30,9 @@ def kept_weights(weights, num_sinks):
         for token in tokens[~held]:
             ax.axvspan(token - 0.5, token + 0.5, color=LIGHT, linewidth=0)
         title = f"{name}: {sinks:.0%} to the first {num_sinks}, {others:.0%} to the others"
-        ax.set_title(title, loc="left", fontsize=9.5, color=INK)
+        ax.set_title(title, loc="left", fontsize=9.5)
         ax.set_xlim(-0.5, len(row) - 0.5)
-        ax.set_ylabel("weight", fontsize=9, color=INK)
-    axes[-1].set_xlabel("token (grey: not in the cache)", fontsize=9, color=INK)
+        ax.set_ylabel("weight")
+    axes[-1].set_xlabel("token (grey: not in the cache)")
     figure.text = "\n".join(lines)
     return figure

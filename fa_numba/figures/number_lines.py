@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fa_numba.figures.style import COLOURS, GREY, INK, Drawing, on_paper
+from fa_numba.figures.style import COLOURS, GREY, Drawing, on_paper
 
 
 @on_paper
@@ -30,9 +30,9 @@ def number_lines(formats, *, upto):
             f"{steps.max():g}"
         )
     ax.set(ylim=(len(formats) - 0.4, -0.6), yticks=range(len(formats)))
-    ax.set_yticklabels(formats, fontsize=9, color=INK)
+    ax.set_yticklabels(formats)
     ax.set_xlim(-0.01 * upto, 1.01 * upto)
-    ax.tick_params(length=0, labelsize=9, colors=INK)
+    ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     figure.text = "\n".join(lines)
     return figure

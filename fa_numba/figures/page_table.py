@@ -2,6 +2,7 @@
 
 from matplotlib.patches import Rectangle
 
+from fa_numba.figures.parts import CENTRED
 from fa_numba.figures.style import COLOURS, GREY, INK, PAPER, Drawing, on_paper, tint
 
 
@@ -49,12 +50,12 @@ def page_table(block_table, seq_lens, page_size, num_pages):
         pages = [int(page) for page in block_table[b]]
         lines.append(f"sequence {b}, {seq_lens[b]} tokens: pages {pages}")
         ax.text(-0.15, y, f"sequence {b}\n{seq_lens[b]} tokens", ha="right", va="center",
-                fontsize=9, color=colour)  # fmt: skip
+                color=colour)  # fmt: skip
         for column, page in enumerate(pages):
             x = 0.62 * column
             ax.add_patch(Rectangle((x, y - 0.19), 0.62, 0.38, edgecolor=GREY, linewidth=1,
                                    facecolor=tint(colour, 0.3 * (page >= 0))))  # fmt: skip
-            ax.text(x + 0.31, y, str(page).replace("-", "−"), ha="center", va="center",
+            ax.text(x + 0.31, y, str(page).replace("-", "−"), **CENTRED,
                     fontsize=10, color=INK if page >= 0 else GREY)  # fmt: skip
             if page < 0:
                 continue
@@ -64,13 +65,12 @@ def page_table(block_table, seq_lens, page_size, num_pages):
                 ax.add_patch(Rectangle((page_x + slot * offset, page_y - 0.13), slot, 0.26,
                                        facecolor=tint(colour, 0.3), edgecolor=colour))  # fmt: skip
                 ax.text(page_x + slot * (offset + 0.5), page_y, str(column * page_size + offset),
-                        ha="center", va="center", fontsize=7, color=INK)  # fmt: skip
+                        **CENTRED, fontsize=7)  # fmt: skip
 
     right = pool_x + columns * (page_width + 0.75)
-    ax.text(table_width / 2, first - 0.38, "block_table", ha="center", fontsize=10, color=INK)
+    ax.text(table_width / 2, first - 0.38, "block_table", ha="center", fontsize=10)
     ax.text((pool_x + right - 0.75) / 2, -0.38,
-            f"pool: {num_pages} pages of {page_size} slots", ha="center", fontsize=10,
-            color=INK)  # fmt: skip
+            f"pool: {num_pages} pages of {page_size} slots", ha="center", fontsize=10)  # fmt: skip
     ax.set(xlim=(-1.1, right - 0.5), ylim=(0.44 * rows - 0.1, min(-0.6, first - 0.6)))
     ax.set_aspect("equal")
     ax.axis("off")

@@ -2,7 +2,7 @@
 
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
-from fa_numba.figures.style import COLOURS, INK, Drawing, on_paper, plain
+from fa_numba.figures.style import COLOURS, Drawing, on_paper, plain
 
 
 @on_paper
@@ -27,12 +27,11 @@ def recall_by_pages(rows):
         ax.set_xscale("log", base=2)
         ax.set_xticks(shares[::2])
         ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.2g}"))
-        ax.set_xlabel("share of pages that is read", fontsize=9, color=INK)
-    panels[0].set_title("recall: share of the weight", fontsize=10, color=INK)
+        ax.set_xlabel("share of pages that is read")
+    panels[0].set_title("recall: share of the weight")
     panels[0].yaxis.set_major_formatter(PercentFormatter(1))
-    panels[1].set_title("error of out, relative", fontsize=10, color=INK)
-    panels[1].set_yscale("log")
-    panels[0].legend(frameon=False, fontsize=9, labelcolor=INK)
+    panels[1].set(title="error of out, relative", yscale="log")
+    panels[0].legend()
     for kind, some in zip(kinds, of_kinds, strict=True):
         lines += [
             f"{kind}: {row['share of pages']:.2%} of the pages have {row['recall']:.1%} of the "

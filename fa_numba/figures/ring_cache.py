@@ -2,6 +2,7 @@
 
 from matplotlib.patches import Patch, Rectangle
 
+from fa_numba.figures.parts import CENTRED
 from fa_numba.figures.style import BLUE, INK, LIGHT, ORANGE, PAPER, PURPLE, Drawing, on_paper, tint
 
 
@@ -34,25 +35,23 @@ def ring_cache(tokens, pointers, num_sinks):
                 ax.add_patch(Rectangle((slot + 0.06, step + 0.06), 0.88, 0.88, facecolor="none",
                                        edgecolor=ORANGE, linewidth=2, zorder=3))  # fmt: skip
             if token >= 0:
-                ax.text(slot + 0.5, step + 0.5, str(token), ha="center", va="center",
-                        fontsize=9, color=PAPER if share > 0.5 else INK)  # fmt: skip
+                ink = PAPER if share > 0.5 else INK
+                ax.text(slot + 0.5, step + 0.5, str(token), **CENTRED, color=ink)
             word = "·" if token < 0 else str(token)
             words.append(f"[{word}]" if next_one else f" {word} ")
         row = "".join(f"{word:>5}" for word in words).rstrip()
         lines.append(f"after token {newest:>2}: {row}")
-        ax.text(-0.2, step + 0.5, f"after token {newest}", ha="right", va="center", fontsize=9,
-                color=INK)  # fmt: skip
+        ax.text(-0.2, step + 0.5, f"after token {newest}", ha="right", va="center")
     for slot in range(num_slots):
         name = f"sink {slot}" if slot < num_sinks else str(slot)
-        ax.text(slot + 0.5, -0.15, name, ha="center", va="bottom", fontsize=8, color=INK)
+        ax.text(slot + 0.5, -0.15, name, ha="center", va="bottom", fontsize=8)
     handles = [Patch(facecolor=tint(PURPLE, 0.25), label="kept: a sink")] if num_sinks else []
     handles += [
         Patch(facecolor=tint(BLUE, 0.25), label="in the ring"),
         Patch(facecolor=tint(BLUE, 0.85), label="the newest"),
         Patch(facecolor="none", edgecolor=ORANGE, linewidth=2, label="the next goes here"),
     ]
-    ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=9,
-              frameon=False)  # fmt: skip
+    ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1))
     ax.set(xlim=(-2.4, num_slots + 0.05), ylim=(steps + 0.05, -0.85))
     ax.axis("off")
     figure.text = "\n".join([*lines, "[ ] is where the next token goes"])

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from fa_numba.figures.style import COLOURS, GREY, INK, Drawing, label_ends, on_paper, plain
+from fa_numba.figures.parts import label_ends
+from fa_numba.figures.style import COLOURS, GREY, Drawing, on_paper, plain
 
 FEWEST = 20  # scores in a bin
 
@@ -40,10 +41,8 @@ def score_errors(scores, quantised, *, bins=32):
             f"smallest, {error[-1]:.3f} for the largest"
         )
     rare.bar(middle, count[shown] / size.size, 0.8 * (edges[1] - edges[0]), color=GREY)
-    rare.set_yscale("log")
-    rare.set_ylabel("share", fontsize=9, color=INK)
-    rare.set_xlabel("size of the score", fontsize=9, color=INK)
-    ax.set_ylabel("RMSE of scores", fontsize=9, color=INK)
+    rare.set(yscale="log", ylabel="share", xlabel="size of the score")
+    ax.set_ylabel("RMSE of scores")
     ax.set_ylim(bottom=0)
     for panel in (ax, rare):
         plain(panel, grid="y")

@@ -2,9 +2,10 @@
 
 from itertools import groupby
 
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Rectangle
 
-from fa_numba.figures.style import BLUE, INK, ORANGE, PAPER, Drawing, on_paper
+from fa_numba.figures.parts import CENTRED, legend_below
+from fa_numba.figures.style import BLUE, ORANGE, PAPER, Drawing, on_paper
 
 OWN, SHARED, EMPTY = "#dbeafe", "#feebc8", "#bcd4f0"
 
@@ -35,7 +36,7 @@ def shared_pages(tables, references, *, page_size):
         lines.append(f"{moment}: {len(taken)} pages, {apart} without sharing")
         for y, (name, (pages, length)) in enumerate(table.items()):
             lines.append(f"  {name}, {length} tokens: {pages}")
-            ax.text(-0.15, y, name, ha="right", va="center", fontsize=9, color=INK)
+            ax.text(-0.15, y, name, ha="right", va="center")
         lengths = [length for _, length in table.values()]
         for column in range(longest[moment]):
             rows = [
@@ -58,16 +59,16 @@ def shared_pages(tables, references, *, page_size):
                                            linewidth=0))  # fmt: skip
                 ax.add_patch(Rectangle(corner, 0.88, height, facecolor="none", edgecolor=edge,
                                        linewidth=1.4))  # fmt: skip
-                ax.text(column + 0.5, (first + last) / 2, str(page), ha="center", va="center",
-                        fontsize=10, color=INK, zorder=5)  # fmt: skip
+                ax.text(column + 0.5, (first + last) / 2, str(page), **CENTRED,
+                        fontsize=10, zorder=5)  # fmt: skip
         ax.set(xlim=(-1.2, longest[moment] + 0.1), ylim=(tallest - 0.4, -0.6))
-        ax.set_title(f"{moment}\n{len(taken)} pages, not {apart}", fontsize=10, color=INK)
+        ax.set_title(f"{moment}\n{len(taken)} pages, not {apart}")
         ax.axis("off")
-    handles = [
-        Patch(facecolor=OWN, edgecolor=BLUE, label="in one row"),
-        Patch(facecolor=SHARED, edgecolor=ORANGE, label="shared"),
-        Patch(facecolor=PAPER, edgecolor=EMPTY, hatch="///", label="empty slots"),
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    kinds = {
+        "in one row": {"facecolor": OWN, "edgecolor": BLUE},
+        "shared": {"facecolor": SHARED, "edgecolor": ORANGE},
+        "empty slots": {"facecolor": PAPER, "edgecolor": EMPTY, "hatch": "///"},
+    }
+    legend_below(figure, kinds)
     figure.text = "\n".join(lines)
     return figure

@@ -1,10 +1,11 @@
 """Thread blocks on the SMs of a GPU: who runs where and when, with splits and without."""
 
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from fa_numba.analysis.waves import schedule
-from fa_numba.figures.style import COLOURS, GREY, INK, LIGHT, PAPER, Drawing, on_paper
+from fa_numba.figures.parts import NOTHING, legend_below
+from fa_numba.figures.style import COLOURS, LIGHT, PAPER, Drawing, on_paper
 
 
 @on_paper
@@ -34,21 +35,19 @@ def split_schedule(grids, num_slots):
         for (owner, duration), (slot, start) in zip(grid, begun, strict=True):
             ax.add_patch(Rectangle((start, slot - 0.4), duration, 0.8, facecolor=colour[owner],
                                    edgecolor=PAPER, linewidth=0.8))  # fmt: skip
-        ax.set_title(lines[-1], loc="left", fontsize=10, color=INK)
+        ax.set_title(lines[-1], loc="left")
         ax.set(
             ylim=(num_slots - 0.4, -0.6),
             yticks=[0, num_slots - 1],
             yticklabels=["0", num_slots - 1],
         )
-        ax.set_ylabel("SM", fontsize=9, color=INK, rotation=0, labelpad=8, va="center")
+        ax.set_ylabel("SM", rotation=0, labelpad=8, va="center")
         ax.spines[:].set_visible(False)
-        ax.tick_params(length=0, labelsize=8.5, colors=INK)
+        ax.tick_params(length=0, labelsize=8.5)
     panels[-1].autoscale_view(scaley=False)
     panels[-1].set_xlim(left=0)
     panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
-    panels[-1].set_xlabel("time, in tiles of keys", fontsize=9, color=INK)
-    handles = [Patch(facecolor=colour[owner], label=owner) for owner in owners]
-    handles.append(Patch(facecolor=LIGHT, edgecolor=GREY, linewidth=0.5, label="idle"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=9)
+    panels[-1].set_xlabel("time, in tiles of keys")
+    legend_below(figure, colour | {"idle": NOTHING})
     figure.text = "\n".join(lines)
     return figure

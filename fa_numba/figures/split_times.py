@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fa_numba.figures.style import COLOURS, INK, Drawing, on_paper, plain
+from fa_numba.figures.style import COLOURS, Drawing, on_paper, plain
 
 
 @on_paper
@@ -43,9 +43,8 @@ def split_times(times, chosen=None, *, title=""):
     lowest = min(min(curve) for curve in times.values())
     ticks = [2**i for i in range(40) if lowest / 2 < 2**i < highest * 2]
     ax.set_yticks(ticks, [f"{n:,}" for n in ticks])
-    ax.set_xlabel("num_splits", fontsize=9, color=INK)
-    ax.set_ylabel("time, in tiles", fontsize=9, color=INK)
-    ax.set_title(title, loc="left", fontsize=10.5, color=INK)
-    figure.legend(loc="outside lower center", fontsize=9, frameon=False)
+    ax.set(xlabel="num_splits", ylabel="time, in tiles")
+    ax.set_title(title, loc="left", fontsize=10.5)
+    figure.legend(loc="outside lower center")
     figure.text = "\n".join([*([title] if title else []), *lines])
     return figure

@@ -1,9 +1,10 @@
 """FlashAttention in frames: each tile of scores at its time, and the tiles on the chip."""
 
 import numpy as np
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Rectangle
 
-from fa_numba.figures.style import COLOURS, GREY, INK, LIGHT, Drawing, on_paper, tint
+from fa_numba.figures.parts import counted, legend_below
+from fa_numba.figures.style import COLOURS, GREY, LIGHT, Drawing, on_paper, tint
 
 
 def recorded_walk(accesses, num_m_tiles, num_n_tiles, *, block_m, block_n, head_dim):
@@ -58,10 +59,9 @@ def tile_frames(walks, iterations):
     panels = figure.subplots(len(walks), len(iterations), squeeze=False)
     lines = []
     for row, (title, (iteration, owner)) in zip(panels, walks.items(), strict=True):
-        blocks = len(np.unique(owner[owner >= 0]))
-        of_blocks = "1 thread block" if blocks == 1 else f"{blocks} thread blocks"
-        lines.append(f"{title}: {1 + iteration.max()} iterations of {of_blocks}")
-        row[0].set_ylabel(f"{title}\n← Q tiles", fontsize=9, color=INK)
+        blocks = counted(len(np.unique(owner[owner >= 0])), "thread block")
+        lines.append(f"{title}: {1 + iteration.max()} iterations of {blocks}")
+        row[0].set_ylabel(f"{title}\n← Q tiles")
         for ax, now in zip(row, iterations, strict=True):
             done = int(((iteration >= 0) & (iteration < now)).sum())
             current = [f"({m}, {n})" for m, n in np.argwhere(iteration == now)]
@@ -69,15 +69,11 @@ def tile_frames(walks, iterations):
             lines.append(f"  iteration {now}: {done} tiles done, {doing}")
             draw_frame(ax, iteration, owner, now)
             state = f"iteration {now}" if current else f"iteration {now}: finished"
-            ax.set_title(state, fontsize=9, color=INK)
-        row[0].set_xlabel("K, V tiles →", fontsize=9, color=INK)
-    figure.legend(
-        handles=[Patch(facecolor=GREY, label="now; its Q and K, V tiles are on the chip"),
-                 Patch(facecolor=tint(GREY, 0.3), label="done"),
-                 Patch(facecolor="none", edgecolor=GREY, label="to come")],
-        loc="outside lower center", ncols=3, frameon=False, fontsize=9,
-        title="a colour for each thread block", title_fontsize=9,
-    )  # fmt: skip
+            ax.set_title(state, fontsize=9)
+        row[0].set_xlabel("K, V tiles →")
+    kinds = {"now; its Q and K, V tiles are on the chip": GREY, "done": tint(GREY, 0.3)}
+    kinds["to come"] = {"facecolor": "none", "edgecolor": GREY}
+    legend_below(figure, kinds, title="a colour for each thread block")
     figure.text = "\n".join(lines)
     return figure
 

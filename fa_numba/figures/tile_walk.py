@@ -3,7 +3,8 @@
 import numpy as np
 from matplotlib.patches import Rectangle
 
-from fa_numba.figures.style import COLOURS, GREY, INK, LIGHT, PAPER, Drawing, on_paper, tint
+from fa_numba.figures.parts import CENTRED
+from fa_numba.figures.style import COLOURS, GREY, LIGHT, PAPER, Drawing, on_paper, tint
 
 
 @on_paper
@@ -24,9 +25,9 @@ def tile_walk(walks):
     panels = figure.subplots(1, len(walks), squeeze=False)[0]
     for ax, (title, (iteration, owner)) in zip(panels, walks.items(), strict=True):
         _draw(ax, np.asarray(iteration), np.asarray(owner))
-        ax.set_title(title, fontsize=10.5, color=INK)
-        ax.set_xlabel("K, V tiles →", fontsize=9, color=INK)
-    panels[0].set_ylabel("← Q tiles", fontsize=9, color=INK)
+        ax.set_title(title, fontsize=10.5)
+        ax.set_xlabel("K, V tiles →")
+    panels[0].set_ylabel("← Q tiles")
     return figure
 
 
@@ -43,7 +44,7 @@ def _draw(ax, iteration, owner):
         ax.plot(path[:, 1], path[:, 0], color=colour, linewidth=1.2, alpha=0.55, zorder=2)
     for (m_tile, n_tile), t in np.ndenumerate(iteration):
         if t >= 0:
-            ax.text(n_tile, m_tile, str(t), ha="center", va="center", fontsize=10, color=INK,
+            ax.text(n_tile, m_tile, str(t), **CENTRED, fontsize=10,
                     zorder=3, bbox={"boxstyle": "circle,pad=0.18", "facecolor": PAPER,
                                     "edgecolor": "none"})  # fmt: skip
     ax.set(

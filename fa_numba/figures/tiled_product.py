@@ -3,21 +3,8 @@
 import numpy as np
 from matplotlib.patches import Rectangle
 
-from fa_numba.figures.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    LIGHT,
-    ORANGE,
-    PAPER,
-    PURPLE,
-    Drawing,
-    on_paper,
-    tint,
-)
-
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
+from fa_numba.figures.parts import CENTRED
+from fa_numba.figures.style import COLOURS, GREY, LIGHT, PAPER, Drawing, on_paper, tint
 
 
 @on_paper
@@ -39,8 +26,8 @@ def tiled_product(iteration_a, iteration_b, mine):
     _draw(ax, "a", iteration_a, 0, K + gap)
     _draw(ax, "b", iteration_b, K + gap, 0)
     _draw(ax, "c", np.where(mine, 0, -1), K + gap, K + gap, colour=GREY)
-    ax.text(K / 2, K / 2, "the number is the iteration,\nthe same for both tiles", ha="center",
-            va="center", fontsize=10, color=GREY)  # fmt: skip
+    words = "the number is the iteration,\nthe same for both tiles"
+    ax.text(K / 2, K / 2, words, **CENTRED, fontsize=10, color=GREY)
     ax.set(xlim=(-3, K + gap + N + 0.5), ylim=(K + gap + M + 0.5, -3), aspect="equal")
     ax.axis("off")
     iterations = int(max(iteration_a.max(), iteration_b.max())) + 1
@@ -60,7 +47,7 @@ def _draw(ax, name, iteration, x, y, colour=None):
         ax.plot([x + n, x + n], [y, y + rows], color=LIGHT, linewidth=0.4)
     for m in range(1, rows):
         ax.plot([x, x + cols], [y + m, y + m], color=LIGHT, linewidth=0.4)
-    ax.text(x + cols / 2, y - 1.2, f"{name}, {rows} × {cols}", ha="center", fontsize=9.5, color=INK)
+    ax.text(x + cols / 2, y - 1.2, f"{name}, {rows} × {cols}", ha="center", fontsize=9.5)
     for t in range(int(iteration.max()) + 1):
         where = np.argwhere(iteration == t)
         shade = colour or COLOURS[t % len(COLOURS)]
@@ -69,5 +56,5 @@ def _draw(ax, name, iteration, x, y, colour=None):
             ax.add_patch(Rectangle((x + n, y + m), 1, 1, facecolor=face, edgecolor=PAPER,
                                    linewidth=0.3))  # fmt: skip
         m, n = where.mean(axis=0) + 0.5
-        ax.text(x + n, y + m, "its tile" if colour else str(t), ha="center", va="center",
-                fontsize=10, color=INK, weight="bold")  # fmt: skip
+        ax.text(x + n, y + m, "its tile" if colour else str(t), **CENTRED,
+                fontsize=10, weight="bold")  # fmt: skip

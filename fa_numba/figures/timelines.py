@@ -1,9 +1,10 @@
 """Operations of several units along time: rows of bars, one panel for each schedule."""
 
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from fa_numba.figures.style import COLOURS, GREY, INK, LIGHT, PAPER, Drawing, on_paper
+from fa_numba.figures.parts import CENTRED, NOTHING, legend_below
+from fa_numba.figures.style import COLOURS, LIGHT, PAPER, Drawing, on_paper
 
 
 @on_paper
@@ -34,20 +35,17 @@ def timelines(panels, *, unit="time"):
             y = units.index(name)
             ax.add_patch(Rectangle((start, y - 0.42), end - start, 0.84, facecolor=colour[kind],
                                    edgecolor=PAPER, linewidth=0.8))  # fmt: skip
-            ax.text((start + end) / 2, y, words, ha="center", va="center", fontsize=7.5,
-                    color=PAPER)  # fmt: skip
+            ax.text((start + end) / 2, y, words, **CENTRED, fontsize=7.5, color=PAPER)
         for y in range(len(units)):
             ax.add_patch(Rectangle((0, y - 0.42), finish, 0.84, facecolor=LIGHT, zorder=0))
         ax.set(ylim=(len(units) - 0.5, -0.5), yticks=range(len(units)))
         ax.set_yticklabels([f"{p}  {busy[p]:.0%}" for p in units])
-        ax.set_title(f"{title}: done at {finish:g}", loc="left", fontsize=10, color=INK)
+        ax.set_title(f"{title}: done at {finish:g}", loc="left")
         ax.spines[:].set_visible(False)
-        ax.tick_params(length=0, labelsize=8.5, colors=INK)
+        ax.tick_params(length=0, labelsize=8.5)
     axes[-1].set_xlim(0, max(bar[4] for bars in panels.values() for bar in bars))
     axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes[-1].set_xlabel(unit, fontsize=9, color=INK)
-    handles = [Patch(facecolor=colour[kind], label=kind) for kind in kinds]
-    handles.append(Patch(facecolor=LIGHT, edgecolor=GREY, linewidth=0.5, label="idle"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=9)
+    axes[-1].set_xlabel(unit)
+    legend_below(figure, colour | {"idle": NOTHING})
     figure.text = "\n".join(lines)
     return figure

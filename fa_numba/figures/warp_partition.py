@@ -3,7 +3,8 @@
 import numpy as np
 from matplotlib.patches import Rectangle
 
-from fa_numba.figures.style import COLOURS, GREY, INK, Drawing, on_paper
+from fa_numba.figures.parts import CENTRED
+from fa_numba.figures.style import COLOURS, GREY, Drawing, on_paper
 
 
 @on_paper
@@ -22,7 +23,7 @@ def warp_partition(owners):
     panels = figure.subplots(len(owners), squeeze=False)[:, 0]  # below each other: a page is narrow
     for ax, (title, owner) in zip(panels, owners.items(), strict=True):
         _draw(ax, owner)
-        ax.set_title(title, fontsize=10.5, color=INK)
+        ax.set_title(title, fontsize=10.5)
     return figure
 
 
@@ -51,17 +52,16 @@ def _draw(ax, owner):
             ax.add_patch(Rectangle((place, m), width - gap, 0.92, linewidth=0,
                                    color=COLOURS[warp % len(COLOURS)]))  # fmt: skip
             if i:
-                ax.text(place - gap / 2, m + 0.46, "+", ha="center", va="center", fontsize=8,
-                        color=INK)  # fmt: skip
+                ax.text(place - gap / 2, m + 0.46, "+", **CENTRED, fontsize=8)
     parts = max(map(len, _warps_of_rows(owner)))
     says = f"{parts} parts of each row,\nadded through shared memory" if parts > 1 else (
         "each row in one warp:\nnothing to add"
     )  # fmt: skip
-    ax.text(keys / 2, -0.35, "S and P: queries ↓, keys →", ha="center", fontsize=9, color=INK)
-    ax.text(keys + 5.5, -0.35, "out", ha="center", fontsize=9, color=INK)
-    ax.text(keys + 5.5, rows + 0.25, says, ha="center", va="top", fontsize=9, color=INK)
+    ax.text(keys / 2, -0.35, "S and P: queries ↓, keys →", ha="center")
+    ax.text(keys + 5.5, -0.35, "out", ha="center")
+    ax.text(keys + 5.5, rows + 0.25, says, ha="center", va="top")
     for warp in np.unique(owner):
-        ax.text(0.1 + 3.6 * warp, rows + 0.35, f"■ warp {warp}", va="top", fontsize=9,
+        ax.text(0.1 + 3.6 * warp, rows + 0.35, f"■ warp {warp}", va="top",
                 color=COLOURS[warp % len(COLOURS)])  # fmt: skip
     ax.annotate("", (keys + 2.2, rows / 2), (keys + 0.2, rows / 2),
                 arrowprops={"arrowstyle": "->", "color": GREY})  # fmt: skip

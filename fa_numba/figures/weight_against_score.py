@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fa_numba.figures.style import BLUE, GREY, INK, Drawing, on_paper, plain
+from fa_numba.figures.style import BLUE, GREY, Drawing, on_paper, plain
 
 
 @on_paper
@@ -30,9 +30,9 @@ def weight_against_score(scores, weights, *, floor=1e-5):
         ax.plot(scores[order], np.maximum(row[order], floor), color=GREY, linewidth=0.7)
         ax.plot(scores, np.maximum(row, floor), "o", color=BLUE, markersize=3.5)
         ax.set_yscale("log")
-        ax.set_title(f"{name}\n{in_order:.0%} of pairs in order", fontsize=9, color=INK)
+        ax.set_title(f"{name}\n{in_order:.0%} of pairs in order", fontsize=9)
         ax.tick_params(labelsize=8)
-    panels[0].set_ylabel("weight", fontsize=9)
-    panels[len(panels) // 2].set_xlabel("score q·k/√d", fontsize=9)
+    panels[0].set_ylabel("weight")
+    panels[len(panels) // 2].set_xlabel("score q·k/√d")
     figure.text = "\n".join(lines)
     return figure
