@@ -2,9 +2,8 @@
 
 import numpy as np
 from matplotlib.colors import to_rgb
-from matplotlib.patches import Rectangle
 
-from fa_numba.figures.parts import CENTRED, counted
+from fa_numba.figures.parts import CENTRED, box, counted
 from fa_numba.figures.style import BLUE, GREEN, LIGHT, PAPER, RED, Drawing, on_paper
 
 BANKS = 32
@@ -22,7 +21,6 @@ def banks(requests):
         the tile, a negative number for a thread that reads none; and the words in a row of the
         tile, None if it has no rows.
     """
-    lines = []
     rows = {title: _rows(words) for title, (words, _) in requests.items()}
     height = max(map(len, rows.values()))
     figure = Drawing(4.6 * len(requests), 0.125 * height + 1.3)
@@ -33,11 +31,10 @@ def banks(requests):
         wavefronts = int(np.bincount(distinct % BANKS).max())
         num_banks = len(np.unique(distinct % BANKS))
         said = f"{counted(num_banks, 'bank')}, {counted(wavefronts, 'wavefront')}"
-        lines.append(f"{title}: {said}")
+        figure.say(f"{title}: {said}")
         _draw(ax, words, row_length, rows[title], height, RED if wavefronts > 1 else GREEN)
         ax.set_title(f"{title}\n{said}")
     panels[0].set_ylabel("word // 32")
-    figure.text = "\n".join(lines)
     return figure
 
 
@@ -57,7 +54,7 @@ def _draw(ax, words, row_length, rows, height, colour):
     for word in sorted({word for word in words if word >= 0}):
         row, bank = rows.index(word // BANKS), word % BANKS
         threads = [thread for thread, its in enumerate(words) if its == word]
-        ax.add_patch(Rectangle((bank - 0.5, row - 0.5), 1, 1, facecolor=colour))
+        box(ax, bank - 0.5, row - 0.5, 1, 1, colour)
         ax.text(bank, row + 0.05, str(threads[0]), fontsize=5, color=PAPER, **CENTRED)
     ax.set_xticks([0, 8, 16, 24, 31])
     ticks = sorted({0, len(rows) - 1})

@@ -19,7 +19,6 @@ def coalescing(requests):
         By title: for each float of a matrix the thread of the warp that asked for it, as a kernel
         wrote it down, −1 where none did. The rows are a multiple of 8 floats long.
     """
-    lines = []
     shape = np.shape(next(iter(requests.values())))
     figure = Drawing(0.115 * shape[1] * len(requests) + 0.7 * len(requests), 0.115 * shape[0] + 1.5)
     panels = figure.subplots(1, len(requests), squeeze=False)[0]
@@ -30,12 +29,11 @@ def coalescing(requests):
             f"{asked.sum()} floats, {fetched.sum()} sectors: "
             f"{4 * asked.sum()} of {32 * fetched.sum()} bytes used"
         )
-        lines.append(f"{title}: {words}")
+        figure.say(f"{title}: {words}")
         _draw(ax, asked, np.repeat(fetched, SECTOR, axis=1))
         ax.set_title(f"{title}\n{words}", fontsize=9.5)
     kinds = {"asked for by the warp": BLUE, "fetched with it": tint(ORANGE, 0.45)}
     legend_below(figure, kinds | {"left in HBM": {"facecolor": PAPER, "edgecolor": GREY}})
-    figure.text = "\n".join(lines)
     return figure
 
 

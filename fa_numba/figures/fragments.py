@@ -1,9 +1,8 @@
 """Which lane of a warp holds which element of a small matrix, and in which register."""
 
 import numpy as np
-from matplotlib.patches import Rectangle
 
-from fa_numba.figures.parts import CENTRED, legend_below
+from fa_numba.figures.parts import CENTRED, box, legend_below
 from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, Drawing, on_paper
 
 
@@ -24,7 +23,6 @@ def fragments(matrices, lanes):
     height = max(rows for rows, _ in sizes.values())
     figure = Drawing(0.27 * sum(widths) + 0.45 * len(widths) + 0.3, 0.25 * height + 0.9)
     panels = figure.subplots(1, len(matrices), width_ratios=widths, squeeze=False)[0]
-    lines = []
     for ax, (title, (row, col)) in zip(panels, matrices.items(), strict=True):
         letter = title[0].lower()
         for place in np.ndindex(row.shape):
@@ -32,8 +30,7 @@ def fragments(matrices, lanes):
             x, y = col[place], row[place]
             colour = {lanes[0]: BLUE, lanes[1]: ORANGE}.get(lane)
             ground = colour or (LIGHT if lane // 4 % 2 else PAPER)
-            ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=ground, edgecolor=GREY,
-                                   linewidth=0.4))  # fmt: skip
+            box(ax, x - 0.5, y - 0.5, 1, 1, ground, edgecolor=GREY, linewidth=0.4)
             words = f"{letter}{register}" if colour else str(lane)
             size, weight, ink = (7.5, "bold", PAPER) if colour else (6.5, "normal", INK)
             ax.text(x, y, words, **CENTRED, fontsize=size, weight=weight, color=ink)
@@ -42,7 +39,7 @@ def fragments(matrices, lanes):
                 f"{letter}{place[0]} [{row[lane][place]}, {col[lane][place]}]"
                 for place in np.ndindex(row.shape[1:])
             )
-            lines.append(f"{title}, lane {lane}: {held}")
+            figure.say(f"{title}, lane {lane}: {held}")
         rows, cols = sizes[title]
         ax.set(xlim=(-0.6, cols - 0.4), ylim=(height - 0.4, -0.6), aspect="equal")
         ax.set_xticks([0, cols // 2, cols - 1])
@@ -52,5 +49,4 @@ def fragments(matrices, lanes):
         ax.set_title(title)
     kinds = {f"lane {lanes[0]}, by register": BLUE, f"lane {lanes[1]}": ORANGE}
     legend_below(figure, kinds | {"the others, by lane": {"facecolor": PAPER, "edgecolor": GREY}})
-    figure.text = "\n".join(lines)
     return figure

@@ -16,13 +16,12 @@ def kept_weights(weights, num_sinks):
     num_sinks : int
         The first tokens, in a colour of their own.
     """
-    lines = []
     figure = Drawing(8, 1.25 * len(weights) + 0.5)
     axes = np.atleast_1d(figure.subplots(len(weights), 1, sharex=True, sharey=True))
     for ax, (name, row) in zip(axes, weights.items(), strict=True):
         tokens, held = np.arange(len(row)), ~np.isnan(row)
         sinks, others = np.nansum(row[:num_sinks]), np.nansum(row[num_sinks:])
-        lines.append(f"{name}: {held.sum()} tokens, the first {num_sinks} have {sinks:.0%} of the "
+        figure.say(f"{name}: {held.sum()} tokens, the first {num_sinks} have {sinks:.0%} of the "
                      f"weight, the others {others:.0%}")  # fmt: skip
         plain(ax)
         colours = np.where(tokens < num_sinks, PURPLE, BLUE)
@@ -34,5 +33,4 @@ def kept_weights(weights, num_sinks):
         ax.set_xlim(-0.5, len(row) - 0.5)
         ax.set_ylabel("weight")
     axes[-1].set_xlabel("token (grey: not in the cache)")
-    figure.text = "\n".join(lines)
     return figure

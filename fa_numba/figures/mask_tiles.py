@@ -5,8 +5,9 @@ import math
 
 import numpy as np
 from matplotlib.colors import ListedColormap
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 
+from fa_numba.figures.parts import box
 from fa_numba.figures.style import BLUE, GREY, LIGHT, ORANGE, PAPER, Drawing, on_paper
 
 NAMES = "hidden", "mixed", "whole"  # of the classes 0, 1, 2
@@ -123,8 +124,7 @@ def _draw(ax, tiles, classes, pairs):
         style = {"facecolor": "none", **FRAMES[name]}
         if pairs is None:
             style = {"facecolor": FILLS[name], "linewidth": 0}
-        ax.add_patch(Rectangle((x + inset, y + inset), width - 2 * inset, height - 2 * inset,
-                               **style))  # fmt: skip
+        box(ax, x + inset, y + inset, width - 2 * inset, height - 2 * inset, **style)
     ax.set(xlim=(-margin, wide + margin), ylim=(high + margin, -margin), aspect="equal")
     ax.spines[:].set_visible(False)
     ax.set_facecolor(LIGHT if pairs is not None else PAPER)

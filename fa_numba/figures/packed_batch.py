@@ -1,9 +1,7 @@
 """A batch of sequences of several lengths: padded, packed, and the pairs of attention."""
 
-from matplotlib.patches import Rectangle
-
-from fa_numba.figures.parts import CENTRED, NOTHING, legend_below
-from fa_numba.figures.style import COLOURS, LIGHT, PAPER, Drawing, on_paper
+from fa_numba.figures.parts import CENTRED, NOTHING, box, legend_below
+from fa_numba.figures.style import LIGHT, PAPER, Drawing, colour_of, on_paper
 
 
 @on_paper
@@ -22,15 +20,15 @@ def packed_batch(lengths, block, *, causal=False):
     lengths = [int(n) for n in lengths]
     batch, longest, tokens = len(lengths), max(lengths), sum(lengths)
     starts = [sum(lengths[:b]) for b in range(batch + 1)]
-    colour = [COLOURS[b % len(COLOURS)] for b in range(batch)]
+    colour = [colour_of(b) for b in range(batch)]
     figure = Drawing(9, 4.6)
     grid = figure.add_gridspec(2, 2, width_ratios=(2.0, 1), height_ratios=(3, 1.5))
     padded, packed = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[1, 0])
     pairs = figure.add_subplot(grid[:, 1])
 
     for b, n in enumerate(lengths):
-        padded.add_patch(_box(0, b, longest, 0.8, LIGHT))
-        padded.add_patch(_box(0, b, n, 0.8, colour[b]))
+        box(padded, 0, b, longest, 0.8, LIGHT)
+        box(padded, 0, b, n, 0.8, colour[b])
     share = 1 - tokens / (batch * longest)
     padded.set(xlim=(0, longest), ylim=(batch - 0.1, -0.2))
     padded.set_yticks([b + 0.4 for b in range(batch)], [f"{n}" for n in lengths])
@@ -38,7 +36,7 @@ def packed_batch(lengths, block, *, causal=False):
 
     numbers = tile_numbers(starts, block)
     for b, n in enumerate(lengths):
-        packed.add_patch(_box(starts[b], 0, n, 1, colour[b]))
+        box(packed, starts[b], 0, n, 1, colour[b])
     for number, (b, row) in numbers.items():
         at = starts[b] + row
         width = min(block, starts[b + 1] - at)
@@ -93,7 +91,3 @@ def _in_two_lines(starts):
         low = not low and start - before < near
         words.append(f"\n{start}" if low else f"{start}")
     return words
-
-
-def _box(x, y, width, height, colour):
-    return Rectangle((x, y), width, height, facecolor=colour, edgecolor="none")

@@ -1,6 +1,6 @@
 """Parts that several drawings have: legends, names at the ends of curves, pairs of bars."""
 
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 
 from fa_numba.figures.style import BLUE, COLOURS, GREY, LIGHT, ORANGE
 
@@ -11,6 +11,11 @@ CENTRED = {"ha": "center", "va": "center"}  # of a text: its middle is at the po
 def counted(number, thing):
     """``"1 lane"``, ``"2 lanes"``."""
     return f"{number} {thing}{'s' if number != 1 else ''}"
+
+
+def box(ax, x, y, wide, high, facecolor="none", **options):
+    """A rectangle from a corner on, with options of `Rectangle`."""
+    ax.add_patch(Rectangle((x, y), wide, high, facecolor=facecolor, **options))
 
 
 def legend_below(figure, kinds, **options):

@@ -16,7 +16,7 @@ def recall_by_pages(rows):
     """
     figure = Drawing(8.4, 3.0)
     panels = figure.subplots(1, 2)
-    kinds, lines = list(dict.fromkeys(row["keys"] for row in rows)), []
+    kinds = list(dict.fromkeys(row["keys"] for row in rows))
     of_kinds = [[row for row in rows if row["keys"] == kind] for kind in kinds]
     for ax, name in zip(panels, ("recall", "error"), strict=True):
         for kind, some, colour in zip(kinds, of_kinds, COLOURS, strict=False):
@@ -33,10 +33,9 @@ def recall_by_pages(rows):
     panels[1].set(title="error of out, relative", yscale="log")
     panels[0].legend()
     for kind, some in zip(kinds, of_kinds, strict=True):
-        lines += [
-            f"{kind}: {row['share of pages']:.2%} of the pages have {row['recall']:.1%} of the "
-            f"weight, error {row['error']:.2g}"
-            for row in some
-        ]
-    figure.text = "\n".join(lines)
+        for row in some:
+            figure.say(
+                f"{kind}: {row['share of pages']:.2%} of the pages have {row['recall']:.1%} of the "
+                f"weight, error {row['error']:.2g}"
+            )
     return figure

@@ -20,7 +20,6 @@ def step_bytes(programs):
     figure = Drawing(8.6, 0.52 * len(programs) + 1.3)
     ax = plain(figure.subplots(), grid="x")
     most = max(max(np.sum(counted), np.sum(formula)) for counted, formula in programs.values())
-    lines = []
     for y, (name, (counted, formula)) in enumerate(programs.items()):
         start = 0
         for step, size in enumerate(counted):
@@ -33,7 +32,7 @@ def step_bytes(programs):
         ax.plot([total, total], [y - 0.42, y + 0.42], color=RED, linewidth=2)
         ax.text(max(start, total) + 0.012 * most, y, f"{int(start):,} bytes", va="center")
         steps = " ".join(f"{int(size):,}" for size in counted)
-        lines.append(f"{name}: {int(start):,} bytes by count, {total:,} by formula; steps: {steps}")
+        figure.say(f"{name}: {int(start):,} bytes by count, {total:,} by formula; steps: {steps}")
     ax.set_yticks(range(len(programs)), list(programs))
     ax.set(ylim=(len(programs) - 0.4, -0.6), xlim=(0, 1.2 * most))
     ax.set_xlabel("bytes that one rank sends")
@@ -43,5 +42,4 @@ def step_bytes(programs):
         Line2D([], [], color=RED, linewidth=2, label="the sum by formula"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=3)
-    figure.text = "\n".join(lines)
     return figure

@@ -61,6 +61,10 @@ class Drawing(Figure):
         super().__init__(figsize=(width, height), facecolor=PAPER, layout="constrained")
         self.text = text
 
+    def say(self, line):
+        """Add a line to the text."""
+        self.text = f"{self.text}\n{line}" if self.text else line
+
     def describe(self):
         """The content of the drawing, in words."""
         return self.text
@@ -94,6 +98,11 @@ class Drawing(Figure):
 
     def __repr__(self):
         return self.text or super().__repr__()
+
+
+def colour_of(number):
+    """The colour of a thread block, sequence, ... by its number; after the last the first again."""
+    return COLOURS[number % len(COLOURS)]
 
 
 def tint(colour, share):

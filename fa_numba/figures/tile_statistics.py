@@ -47,6 +47,5 @@ def tile_statistics(m, l, acc):
                           interpolation="nearest")  # fmt: skip
     bottom.set(ylabel="column of acc", xlabel="after tile")
     bottom.set_xticks(tiles)
-    bottom.tick_params()
     figure.colorbar(image, ax=bottom, label="acc", fraction=0.04, pad=0.02)
     return figure

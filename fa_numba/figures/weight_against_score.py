@@ -21,10 +21,9 @@ def weight_against_score(scores, weights, *, floor=1e-5):
     higher = scores[:, None] > scores + 1e-9  # of each pair of keys, the first
     figure = Drawing(8.6, 2.9)
     panels = np.atleast_1d(figure.subplots(1, len(weights), sharex=True, sharey=True))
-    lines = []
     for ax, (name, row) in zip(panels, weights.items(), strict=True):
         in_order = (row[:, None] > row)[higher].mean()
-        lines.append(f"{name}: of two keys the higher score has the larger weight {in_order:.0%} "
+        figure.say(f"{name}: of two keys the higher score has the larger weight {in_order:.0%} "
                      f"of the time; weights from {row.min():.2g} to {row.max():.2g}")  # fmt: skip
         plain(ax, grid="y")
         ax.plot(scores[order], np.maximum(row[order], floor), color=GREY, linewidth=0.7)
@@ -34,5 +33,4 @@ def weight_against_score(scores, weights, *, floor=1e-5):
         ax.tick_params(labelsize=8)
     panels[0].set_ylabel("weight")
     panels[len(panels) // 2].set_xlabel("score q·k/√d")
-    figure.text = "\n".join(lines)
     return figure
