@@ -397,7 +397,7 @@ def test_lesson_kernels_have_the_same_losses():
 
 
 def test_a_learners_kernels_have_the_same_gradients(rng):
-    kernels = kernel_choice.from_exercises("solutions")
+    kernels = kernel_choice.by_name("solutions")
     config = dataclasses.replace(SMALL, layers=1, context=5)
     weights, tokens = large_weights(config), random_tokens(rng, config, batch=1, more=1)
     _, want = gradients.loss_and_grads(weights, config, tokens[:, :-1], tokens[:, 1:])

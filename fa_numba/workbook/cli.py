@@ -229,13 +229,13 @@ def main(argv: list[str] | None = None) -> int:
     from fa_numba.language_model import command as language_model
     from fa_numba.language_model.text import Damaged
     from fa_numba.microscope.command import BadRequest
-    from fa_numba.workbook import classroom, folder, grader
-    from fa_numba.workbook.catalog import UnknownExercise
+    from fa_numba.workbook import grader
+    from fa_numba.workbook.catalog import Refused, UnknownExercise
     from numba_cuda_simulator.errors import KernelError
 
     expected = (BadRequest, KernelError, Missing, UnknownExercise, FileNotFoundError)
     expected += (language_model.BadRequest, Damaged)
-    expected += (classroom.Refused, folder.Refused, grader.NoSuchHint)
+    expected += (Refused, grader.NoSuchHint)
     if hasattr(sys.stdout, "reconfigure"):  # not every encoding of Windows has a check mark
         sys.stdout.reconfigure(errors="replace")
     parser = _parser()
