@@ -253,20 +253,15 @@ class Requests:
         found = np.flatnonzero(counts)
         return sum(self.price(array, pattern, int(s), action) * counts[s] for s in found)
 
-    def price_each(self, array, lanes, action, active=None):
+    def price_each(self, array, lanes, action, active=None, start=None):
         """Return the same of any requests; lanes and active: (requests, 32)."""
         function, _ = COST[array.kind]
         active = np.ones(lanes.shape, bool) if active is None else active
-        byte = lanes * array.itemsize + array.alignment
+        byte = lanes * array.itemsize + (array.alignment if start is None else start)
         return function(byte, active, array.itemsize, action).sum(1, dtype=np.int64)
 
     def price(self, array, pattern, start, action):
         key = array.kind, array.itemsize, action, start, pattern.tobytes()
-        cost = self.prices.get(key)
-        if cost is None:
-            function, _ = COST[array.kind]
-            byte = pattern[None] * array.itemsize + start
-            active = np.ones(byte.shape, bool)
-            cost = function(byte, active, array.itemsize, action).sum(1, dtype=np.int64)
-            self.prices[key] = cost
-        return cost
+        if key not in self.prices:
+            self.prices[key] = self.price_each(array, pattern[None], action, start=start)
+        return self.prices[key]

@@ -18,9 +18,9 @@ from .dtypes import numpy_dtype
 from .mathematics import MATH, NUMPY_FUNCTIONS
 from .names import DIALECTS, INTRINSICS, as_lane, name_of, python_function, value_outside
 from .native import CASTS, FUNCTIONS, OPERATORS
-from .scopes import find_unsure_reads, names, stored
+from .scopes import find_unsure_reads, names
 from .signatures import signatures_of
-from .syntax import indices_of, parameters_of, walk
+from .syntax import indices_of, parameters_of, stored, walk
 from .transform import PREFIX, Writer, assign, is_atomic, is_literal, is_part, load_name, tree_of
 from .waits import decided_by
 from .watched import ATOMICS, CONTEXT, data, flag_if, load, stopped, store
@@ -386,10 +386,12 @@ class Emitter(Writer):
         if isinstance(value, ast.Constant) and type(value.value) is int and value.value < 0:
             if not isinstance(node, ast.UnaryOp):
                 raise Untranslatable("a negative constant as an index")
-            shape = ast.Attribute(self.call("data", array), "shape", ast.Load())
-            length = ast.Subscript(shape, ast.Constant(axis), ast.Load())
-            return self.call("Add", length, value)
+            return self.call("Add", self.size(array, axis), value)
         return value
+
+    def size(self, array, axis):
+        shape = ast.Attribute(self.call("data", array), "shape", ast.Load())
+        return ast.Subscript(shape, ast.Constant(axis), ast.Load())
 
     def array(self, node):
         if not isinstance(node, ast.Name) or node.id not in self.locals:
@@ -412,8 +414,7 @@ class Emitter(Writer):
         if isinstance(function, Path):
             return self.cuda_call(function, node)
         if function is len:
-            shape = ast.Attribute(self.call("data", self.array(node.args[0])), "shape", ast.Load())
-            return ast.Subscript(shape, ast.Constant(0), ast.Load())
+            return self.size(self.array(node.args[0]), 0)
         python = python_function(function)
         if python is not None:
             if signatures_of(function):

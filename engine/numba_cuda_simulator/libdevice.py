@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from .dtypes import typed
-from .mathematics import ARC, of_numpy
+from .mathematics import ARC, elementwise, of_numpy
 
 F32, F64, I32, I64, U32, U64 = map(
     np.dtype, ("float32", "float64", "int32", "int64", "uint32", "uint64")
@@ -38,16 +38,8 @@ def of_type(function, *dtypes, result=None):
 
 
 def by_element(function):
-    """Return a function of one float64 for arrays; NaN where it has no value."""
-
-    def one(x):
-        try:
-            return function(x)
-        except (ValueError, OverflowError):
-            return math.nan
-
-    vectorised = np.vectorize(one, otypes=[np.float64])
-    return lambda x: vectorised(x.astype(np.float64))
+    """Return a function of one float for arrays; NaN where it has no value."""
+    return elementwise(function, at_pole=lambda x: math.nan)
 
 
 def round_away(x):

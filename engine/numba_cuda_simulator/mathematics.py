@@ -4,6 +4,7 @@ Functions of a float keep its type; integers are computed in float64. Unlike CPy
 Numba's math.floor, ceil and trunc return floats.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -181,31 +182,15 @@ def lane(value):
     return value if isinstance(value, (np.ndarray, np.generic)) else np.asarray(value)[()]
 
 
-def maximum(*values):
-    values = spread_arguments(values)
-    result = lane(values[0])
-    for value in values[1:]:
-        result = np.fmax(result, lane(value))  # of a number and NaN, CUDA takes the number
-    return result
-
-
-def minimum(*values):
-    values = spread_arguments(values)
-    result = lane(values[0])
-    for value in values[1:]:
-        result = np.fmin(result, lane(value))
-    return result
+def extreme(ufunc):
+    """Return max() or min(): of a number and NaN, CUDA takes the number."""
+    return lambda *values: functools.reduce(ufunc, map(lane, spread_arguments(values)))
 
 
 def to_int(x):
     """int(x) keeps an integer's type."""
     x = lane(x)
     return x if x.dtype.kind in "iu" else cast(x, np.dtype(np.int64))
-
-
-def to_float(x):
-    """float(x) keeps a float's type: float(float32) is a float32 in Numba."""
-    return floating(x)
 
 
 def to_bool(x):
@@ -244,6 +229,7 @@ def length(x):
 
 
 BUILTINS = {
-    "abs": lambda x: np.abs(lane(x)), "bool": to_bool, "complex": to_complex, "float": to_float,
-    "int": to_int, "len": length, "max": maximum, "min": minimum, "round": round_,
+    "abs": lambda x: np.abs(lane(x)), "bool": to_bool, "complex": to_complex, "int": to_int,
+    "float": floating,  # of a float32 it is one in Numba
+    "len": length, "max": extreme(np.fmax), "min": extreme(np.fmin), "round": round_,
 }  # fmt: skip

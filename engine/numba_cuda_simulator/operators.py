@@ -129,20 +129,21 @@ class Operators:
         value = self.number(value)
         return value.astype(np.float32) if value.dtype == np.float16 else value
 
+    def divisible(self, a, b):
+        """Return two numbers, of integers the second without a zero."""
+        a, b = self.wide(a), self.wide(b)
+        return a, self.nonzero(b) if a.dtype.kind in "iu" and b.dtype.kind in "iu" else b
+
     def floordiv(self, a, b):
         if isinstance(a, tuple):
             raise TypeError("a tuple cannot be divided")
-        a, b = self.wide(a), self.wide(b)
-        if b.dtype.kind in "iu" and a.dtype.kind in "iu":
-            b = self.nonzero(b)
+        a, b = self.divisible(a, b)
         return a // b
 
     def mod(self, a, b):
         if isinstance(a, str):
             raise UnsupportedError("strings cannot be formatted in a kernel")
-        a, b = self.wide(a), self.wide(b)
-        if b.dtype.kind in "iu" and a.dtype.kind in "iu":
-            b = self.nonzero(b)
+        a, b = self.divisible(a, b)
         return a % b
 
     def nonzero(self, divisor):

@@ -15,12 +15,6 @@ import ast
 from .syntax import walk
 
 
-def stored(*nodes):
-    """Return the variables that syntax trees assign, each as often as they do."""
-    found = (x for node in nodes for x in walk(node))
-    return [x.id for x in found if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)]
-
-
 def names(node, context=(ast.Load, ast.Store)):
     """Return the variable names used in a syntax tree."""
     if not hasattr(node, "_simt_names"):  # each statement is asked for several times

@@ -22,8 +22,8 @@ from .host import host_value
 from .lanes import Lanes, Undefined
 from .memory import Memory
 from .operators import Operators
-from .scopes import names, stored
-from .syntax import indices_of, parameters_of, walk
+from .scopes import names
+from .syntax import children, indices_of, parameters_of, stored, walk
 from .transform import PREFIX, Transformer, assign, is_part, load_name
 from .waits import Patience, decided_by
 
@@ -277,9 +277,7 @@ class Uses:
     """
 
     def __init__(self, function):
-        self.parents = {
-            child: node for node in walk(function) for child in ast.iter_child_nodes(node)
-        }
+        self.parents = {child: node for node in walk(function) for child in children(node)}
         self.loads = {}  # variable -> where it is read
         for node in self.parents:
             if isinstance(node, ast.Name):

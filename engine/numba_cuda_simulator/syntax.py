@@ -67,6 +67,8 @@ LEAVES = {ast.Name, ast.Constant, ast.Load, ast.Store}
 
 def walk(node):
     """Return the nodes of a syntax tree, as ast.walk gives them, in a third of the time."""
+    if hasattr(node, "_simt_nodes"):  # a function that does not change any more
+        return node._simt_nodes
     nodes = [node]
     for node in nodes:
         nodes += children(node)
@@ -119,10 +121,20 @@ def loads(node):
     return collections.Counter(x.id for x in names if isinstance(x.ctx, ast.Load))
 
 
-def stored(node):
-    """Return the names that are assigned."""
-    names = (x for x in walk(node) if isinstance(x, ast.Name))
-    return {x.id for x in names if isinstance(x.ctx, ast.Store)}
+def stored(*nodes):
+    """Return the variables that syntax trees assign, each as often as they do."""
+    found = (x for node in nodes for x in walk(node))
+    return [x.id for x in found if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)]
+
+
+def is_special(node):
+    """Tell whether `SimpleLoops` may write a node otherwise."""
+    kind = type(node)
+    if kind is ast.Call:
+        return called(node) in ("consteval", "local_array_from")
+    if kind is ast.For and not isinstance(node.target, ast.Name):
+        return True
+    return bool(node.orelse) if kind in (ast.For, ast.While) else kind in (ast.Match, ast.With)
 
 
 class SimpleLoops(ast.NodeTransformer):
@@ -149,14 +161,14 @@ class SimpleLoops(ast.NodeTransformer):
 
     def visit_FunctionDef(self, function):
         self.loads = loads(function)
-        self.local = stored(function) | set(parameters_of(function))
+        self.local = {*stored(function), *parameters_of(function)}
         return self.generic_visit(function)
 
     def visit_Call(self, call):
         """Take consteval(...) out for Python to run, unless it names what only threads know."""
         if is_consteval(call) and len(call.args) == 1:
-            own = stored(call)  # variables of comprehensions
-            known = set().union(*map(stored, map(ast.parse, self.before)))
+            own = set(stored(call))  # variables of comprehensions
+            known = set(stored(*map(ast.parse, self.before)))
             if not (set(loads(call.args[0])) - own) & (self.local - known):
                 return self.compile_time(f"value = {ast.unparse(call.args[0])}", "value", call)
         return self.generic_visit(call)
@@ -195,7 +207,7 @@ class SimpleLoops(ast.NodeTransformer):
             return block
         text = "\n".join(map(ast.unparse, block.body))
         result = []
-        for name in sorted(stored(block) & set(self.loads - loads(block))):
+        for name in sorted({*stored(block)} & {*(self.loads - loads(block))}):
             target = ast.copy_location(ast.Name(name, ast.Store()), block)
             result.append(self.assign(target, self.compile_time(text, name, block)))
         self.before.append(text)

@@ -7,8 +7,16 @@ from html import escape
 from .flops import Flops
 
 
+@dataclass
 class Traffic:
     """Totals of an array; `add` adds to the fields that `counts` names."""
+
+    loads: int = 0
+    stores: int = 0
+    atomics: int = 0
+    load_requests: int = 0
+    store_requests: int = 0
+    atomic_requests: int = 0
 
     def add(self, action, *total):
         for what, number in zip(self.counts, total, strict=True):
@@ -25,15 +33,9 @@ class GlobalTraffic(Traffic):
     storing_blocks are how many threads, and thread blocks, store into the array at all.
     """
 
-    loads: int = 0
-    stores: int = 0
-    atomics: int = 0
     load_bytes: int = 0
     store_bytes: int = 0
     atomic_bytes: int = 0
-    load_requests: int = 0
-    store_requests: int = 0
-    atomic_requests: int = 0
     load_sectors: int = 0
     store_sectors: int = 0
     atomic_sectors: int = 0
@@ -50,12 +52,6 @@ class SharedTraffic(Traffic):
     beyond what each request needs: one, or one for each half of a warp with 8-byte elements.
     """
 
-    loads: int = 0
-    stores: int = 0
-    atomics: int = 0
-    load_requests: int = 0
-    store_requests: int = 0
-    atomic_requests: int = 0
     load_wavefronts: int = 0
     store_wavefronts: int = 0
     atomic_wavefronts: int = 0

@@ -36,16 +36,18 @@ import numpy as np
 
 from .errors import Site, UnsupportedError
 from .progress import LEAVES
-from .scopes import NUMBER_CALLS, find_homes, find_numbers, find_unsure_reads, names, stored
+from .scopes import NUMBER_CALLS, find_homes, find_numbers, find_unsure_reads, names
 from .syntax import (
     REFUSED,
     FromEnd,
     SimpleLoops,
     children,
     indices_of,
+    is_special,
     parameters_of,
     refusal,
     refusal_of,
+    stored,
     walk,
 )
 from .waits import decided_by
@@ -119,8 +121,8 @@ def contains(nodes, kinds, barrier=()):
 
 def may_exit(statements):
     """Tell whether a thread can leave these statements before their end."""
-    return contains(statements, ast.Return) or contains(
-        statements, (ast.Break, ast.Continue), (ast.For, ast.While)
+    return contains(statements, ast.Return, ast.expr) or contains(
+        statements, (ast.Break, ast.Continue), (ast.For, ast.While, ast.expr)
     )
 
 
@@ -182,7 +184,8 @@ def assign(name, value):
 def tree_of(code, file):
     """Return the syntax tree of a function, its loops written as plain ones."""
     tree = parsed(code, file)
-    SimpleLoops(PREFIX).visit(tree)
+    if any(map(is_special, walk(tree))):
+        SimpleLoops(PREFIX).visit(tree)
     return tree
 
 
@@ -316,6 +319,7 @@ class Transformer(Writer):
     def __init__(self, code, file, counting):
         self.file, self.counting = file, counting
         self.function = tree_of(code, file)
+        self.function._simt_nodes = walk(self.function)
         self.name = code.co_name
         self.shape_names = {}  # a name that the shape of an array depends on -> its place
         self.calls = {}  # position of a call -> the variables in each argument
@@ -360,10 +364,16 @@ class Transformer(Writer):
         written, read = element_uses(function)
         code = named(namespace[function.name].__code__, self.name)
         return LockstepCode(
-            code, self.constants, self.parameters, global_names(lockstep), written, read,
+            code, self.constants, self.parameters, self.global_names(code), written, read,
             self.shape_names, self.calls, self.find_result(),
             self.site(function) if arguments.vararg else None,
         )  # fmt: skip
+
+    def global_names(self, code):
+        """Return the names that rewritten code looks up: the function's and the engine's."""
+        inner = [self.global_names(c) for c in code.co_consts if inspect.iscode(c)]
+        used = names(self.function, ast.Load) - self.locals
+        return {n for n in code.co_names if n in used or n.startswith(PREFIX)}.union(*inner)
 
     def find_unsure_reads(self):
         return find_unsure_reads(self.function, self.parameters)
@@ -670,7 +680,7 @@ class Transformer(Writer):
         """cuda.shared.array and cuda.local.array need a shape known at compile time."""
         shape = next((k.value for k in node.keywords if k.arg == "shape"), None)
         shape = node.args[0] if node.args else shape
-        kind, known = ast.unparse(node.func), assigned_once(self.function)
+        kind, known = ast.unparse(node.func), dict(assigned_once(self.function))
         nodes = [(x, x) for x in walk(shape)] if shape is not None else []
         sized, other, computed = set(), set(), computed_part(shape)
         for x, shown in nodes:  # grows by the values of variables
@@ -842,7 +852,8 @@ class Transformer(Writer):
 
     def s_For(self, s):
         called = s.iter.func.id if isinstance(s.iter, ast.Call) and is_name(s.iter.func) else ""
-        leaves = contains(s.body, ast.Return) or contains(s.body, ast.Break, (ast.For, ast.While))
+        loops = ast.For, ast.While, ast.expr
+        leaves = contains(s.body, ast.Return, ast.expr) or contains(s.body, ast.Break, loops)
         exits = ast.Constant(LEAVES if leaves else int(may_exit(s.body)))
         if called == "range" and "range" not in self.locals and not s.iter.keywords:
             turns = self.call("range_turns", exits, *map(self.expression, s.iter.args))
@@ -932,6 +943,7 @@ def computed_part(node):
     return None
 
 
+@functools.lru_cache(maxsize=1)
 def assigned_once(function):
     """Return the value of each variable that has one assignment."""
     counts, found = Counter(stored(function)), {}
@@ -1004,9 +1016,3 @@ def root(node):
         indices += sum(not isinstance(part, ast.Slice) for part in indices_of(node.slice))
         node = node.value
     return node.id if isinstance(node, ast.Name) else None, indices
-
-
-def global_names(function):
-    """Return the names that a rewritten function and its lambdas look up: they assign none."""
-    parameters = set(parameters_of(function))
-    return names(function, ast.Load) - names(function, ast.Store) - parameters

@@ -14,8 +14,8 @@ import time
 import numpy as np
 
 from .errors import UnsupportedError, thread_name
-from .scopes import names, stored
-from .syntax import walk
+from .scopes import names
+from .syntax import stored, walk
 
 MEMORY, NOTHING = "memory", "nothing"
 FIXED = re.compile(r"\w+\.(shape(\[\d\])?|size|ndim)|len\(\w+\)|cuda\.\w+\.[xyz]")  # in a test
@@ -53,12 +53,16 @@ def waits_for_memory(loop):
         )
         return reads and all(from_memory(v, depth - 1) for name in own for v in assigned[name])
 
-    tests = [] if isinstance(loop.test, ast.Constant) else [loop.test]
-    for s in walk(loop):
+    def tests():
+        if not isinstance(loop.test, ast.Constant):
+            yield loop.test
         leaves = (ast.Break, ast.Return)
-        if isinstance(s, ast.If) and any(isinstance(x, leaves) for x in walk(s)):
-            tests.append(s.test)
-    return bool(tests) and all(map(from_memory, tests))
+        for s in walk(loop):
+            if isinstance(s, ast.If) and any(isinstance(x, leaves) for x in walk(s)):
+                yield s.test
+
+    found = map(from_memory, tests())
+    return next(found, False) and all(found)
 
 
 def never_ends(loop):
@@ -68,8 +72,9 @@ def never_ends(loop):
         of_a_record = isinstance(x, ast.Attribute) and isinstance(x.ctx, ast.Store)
         if isinstance(x, leaves) or of_a_record:
             return False
-    loads = LOADS.search(FIXED.sub("0", ast.unparse(loop.test)))
-    return not loads and not names(loop.test) & set(stored(*loop.body))
+    if names(loop.test) & set(stored(*loop.body)):
+        return False
+    return not LOADS.search(FIXED.sub("0", ast.unparse(loop.test)))
 
 
 def decided_by(loop):

@@ -28,8 +28,7 @@ from .integers import LARGE, Integers, choose, conj, disj, is_condition, is_numb
 from .names import DIALECTS, cuda, name_of, python_function, value_outside
 from .race_rules import ATOMIC, LOAD, STORE
 from .scopes import names as mentioned
-from .scopes import stored
-from .syntax import indices_of, parameters_of
+from .syntax import indices_of, parameters_of, stored
 from .transform import tree_of as new_tree
 
 MOST_TURNS = 64  # of a loop that is unrolled

@@ -8,7 +8,7 @@ import pytest
 from numba import cuda, float32, int32, int64
 
 import numba_cuda_simulator as simt
-from numba_cuda_simulator.errors import KernelIndexError, UnsupportedError
+from numba_cuda_simulator.errors import UnsupportedError
 from numba_cuda_simulator.waits import MEMORY, NOTHING, decided_by
 
 
@@ -40,37 +40,10 @@ def dynamic_of_two_types(out):
     out[t] = ints[t]
 
 
-@cuda.jit
-def dynamic_of_two_sizes(out):
-    floats, longs = cuda.shared.array(0, float32), cuda.shared.array(0, int64)
-    floats[0] = 1.0
-    out[0] = longs[0]
-
-
 def test_dynamic_arrays_share_memory():
     out = np.zeros(32, np.int32)
     simt.run(dynamic_of_two_types, 1, 32, out, shared_bytes=128)
     np.testing.assert_array_equal(out, np.arange(32, dtype=np.float32).view(np.int32))
-    with pytest.raises(UnsupportedError, match="two sizes of element"):
-        simt.run(dynamic_of_two_sizes, 1, 32, out, shared_bytes=128)
-
-
-def test_caret_of_a_nested_kernel():
-    """A kernel in a factory is indented; the caret stands under its index all the same."""
-
-    def make():
-        @cuda.jit
-        def kernel(x):
-            if cuda.threadIdx.x == 3:
-                x[0] = 1.0 + x[64]
-
-        return kernel
-
-    with pytest.raises(KernelIndexError) as error:
-        simt.run(make(), 1, 32, np.zeros(64))
-    _, place, line, caret, *_ = str(error.value).splitlines()
-    assert place.startswith("  test_pitfalls.py, line ")
-    assert line[caret.index("^") : caret.rindex("^") + 1] == "x[64]"
 
 
 # --- loops that wait for other threads --------------------------------------------------------

@@ -306,11 +306,9 @@ def test_uninitialised_reads(name):
 
 
 @pytest.mark.parametrize("body", [
-    "if t < 10: cuda.syncthreads()",
     "if t < 10: cuda.syncthreads()\nelse: cuda.syncthreads()",
     "for _ in range(t % 3): cuda.syncthreads()",
     "if b == 1 and t > 0: cuda.syncthreads()",
-    "if t % 32 < 10: out[t] = cuda.shfl_sync(0xFFFFFFFF, x[t], 0)",
     "if t % 2 == 0: out[t] = cuda.ballot_sync(0xFFFFFFFF, True)",
 ])  # fmt: skip
 def test_divergent_barriers(body):
