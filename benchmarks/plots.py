@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from benchmarks.peers import PRODUCT
 from benchmarks.timing import RESULTS
 from fa_numba.analysis import devices
+from fa_numba.figures.parts import label_ends
 from fa_numba.figures.style import (
     BLUE,
     GREEN,
@@ -24,12 +25,11 @@ from fa_numba.figures.style import (
     PAPER,
     PURPLE,
     RED,
-    label_ends,
     on_paper,
     plain,
 )
 from fa_numba.figures.themes import SVG_STYLE
-from fa_numba.language_model.checkpoint import replacing
+from fa_numba.runtime.replacing import replacing
 from fa_numba.workbook.ladder import LIBRARY, RUNGS
 
 PLOTS = Path(__file__).parents[1] / "docs" / "plots"

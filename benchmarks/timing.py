@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fa_numba.language_model.checkpoint import replacing
+from fa_numba.runtime.replacing import replacing
 from fa_numba.workbook.tables import as_json
 
 RESULTS = Path(__file__).parent / "results"

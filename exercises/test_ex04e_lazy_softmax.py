@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from numba import cuda, float32
 
 from fa_numba import simt
 from fa_numba.analysis.gpu_ready import gpu_ready
@@ -17,6 +18,7 @@ from fa_numba.workbook.graders.attention import (
     ordered_scores,
     random_head,
 )
+from fa_numba.workbook.graders.causes import Wrong, diagnosis
 from fa_numba.workbook.graders.meter import expect_chip_memory, expect_stores_by, expect_traffic
 from fa_numba.workbook.graders.mistakes import forward_mistakes
 
@@ -40,45 +42,58 @@ def chunks_of(head, size):
     return {name: np.stack([part[name] for part in parts]) for name in ("acc", "l", "m")}
 
 
-def chunk_mistakes(head, chunk, size):
-    """What the usual mistakes leave of a chunk."""
-    keys = slice(chunk * size, chunk * size + size)
-    v = head.v.astype(np.float64)
-    whole, (s, v), scale = (head.scores, v), (head.scores[:, keys], v[keys]), float(head.scale)
-    right, missing = chunk_of(s, v), size - len(v)
-    with np.errstate(all="ignore"):  # a mistake may well overflow
-        for sentence, p in (
-            (
-                "What was summed so far is not multiplied by alpha = exp(m_old - m_new).",
-                np.exp(s - np.maximum.accumulate(s, axis=1)),
-            ),
-            ("This is the sum of exp(score): m is not subtracted.", np.exp(s)),
-        ):
-            yield sentence, right | {"acc": p @ v, "l": p.sum(axis=1)}
-        divided = right["acc"] / right["l"][:, None]
-        yield "acc is divided by l: the one division is merge_chunks'.", right | {"acc": divided}
-        last = {"m": right["m"] - np.inf, "l": 0 * right["l"] + 1, "acc": 0 * right["acc"] + v[-1]}
-        yield "The new maximum is not kept: add_key returns m_new.", last
-        yield "These are all keys, not those of the chunk.", chunk_of(*whole)
-        if size < len(head.k):
-            first = chunk_of(whole[0][:, :size], whole[1][:size])
-            yield "These are the keys of chunk 0: a chunk begins at chunk * key_chunk_size.", first
-        if len(v) > 1:
-            yield "The last key of the chunk is left out.", chunk_of(s[:, :-1], v[:-1])
-        if missing:
-            beyond = "Keys beyond seqlen_k take part with score 0: a short chunk ends at seqlen_k."
-            padded = np.pad(s, [(0, 0), (0, missing)]), np.pad(v, [(0, missing), (0, 0)])
-            yield beyond, chunk_of(*padded)
-        for sentence, factor in (
-            ("The scores are not multiplied by softmax_scale.", 1),
-            ("The scores are multiplied by 1/sqrt(d), not by softmax_scale.", HEAD_DIM**-0.5),
-        ):
-            if scale:
-                yield sentence, chunk_of(s / scale * factor, v)
-        zero = np.maximum(right["m"], 0)
-        from_zero = {"m": zero, "l": np.exp(s - zero[:, None]).sum(axis=1)}
-        from_zero["acc"] = np.exp(s - zero[:, None]) @ v
-        yield "The maximum starts at 0: scores may be negative, and it starts at -inf.", from_zero
+def add_key_causes(exercise):
+    """What is wrong with add_key, by what it makes of a state: one score higher, one lower."""
+    add_key, m, l, acc, v0 = exercise.add_key, -1.25, 3.0, 5.0, 7.0
+
+    @cuda.jit
+    def kernel(s, v, got):
+        i = cuda.threadIdx.x
+        acc_row = cuda.local.array(HEAD_DIM, float32)
+        for c in range(HEAD_DIM):
+            acc_row[c] = float32(acc)
+        got[i, 0], got[i, 1] = add_key(float32(m), float32(l), acc_row, s[i], v, 0)
+        got[i, 2] = acc_row[0]
+
+    s, got = np.float32([-0.5, -2]), np.zeros((2, 3), np.float32)
+    with diagnosis():
+        simt.run(kernel, 1, 2, s, np.full((1, HEAD_DIM), v0, np.float32), got)
+    m_new = np.maximum(m, s)
+    alpha, p = np.exp(m - m_new), np.exp(s - m_new)
+    weight = "The new key weighs p = exp(s - m_new)."
+    rescaled = "What was summed so far is not multiplied by alpha = exp(m_old - m_new)."
+    total = alpha * l + p
+    maxima = (
+        ("The new maximum is not kept: add_key returns m_new.", m),
+        ("The new maximum is the larger of m_i and s, not s alone.", s),
+        ("The maximum starts at -inf, not at 0: scores may be negative.", np.maximum(s, 0)),
+        ("add_key returns the new m_i first, then the new l_i.", total),
+    )
+    sums = (
+        ("alpha is upside down: it is exp(m_old - m_new), at most 1.", 1 / alpha, p),
+        (rescaled, 1, p),
+        ("What was summed so far is lost: the new key is added to it.", 0, p),
+        ("alpha belongs to what was summed so far, not to the new key.", 1, alpha * p),
+        ("alpha belongs to what was summed so far, not to the new key.", alpha, alpha * p),
+        *((weight, old, new) for old in (1, alpha) for new in (1, alpha, np.exp(s - m))),
+        ("alpha is exp(m_old - m_new): it is not of the new score.", p, p),
+        (f"m is not subtracted. {weight}", alpha, np.exp(s)),
+        (f"m is not subtracted. {weight}", 1, np.exp(s)),
+        ("acc is divided by l: the one division is merge_chunks'.", alpha / total, p / total),
+        ("This is 2 ** x: alpha and p are exp(x).", 2 ** (m - m_new), 2 ** (s - m_new)),
+    )
+
+    def told(got, answers):
+        return [said for said, answer in answers if np.allclose(got, answer, rtol=1e-5)]
+
+    if not np.allclose(got[:, 0], m_new):
+        return told(got[:, 0], maxima)
+    causes = []
+    for column, old, new in ((1, l, 1), (2, acc, v0)):
+        if not np.allclose(got[:, column], old * alpha + new * p, rtol=1e-5):
+            answers = ((said, old * a + new * b) for said, a, b in sums)
+            causes += told(got[:, column], answers)
+    return list(dict.fromkeys(causes))
 
 
 def merge_mistakes(head, size):
@@ -118,11 +133,6 @@ def merge(exercise, acc, l, m, how=simt.run):
     return out, how(exercise.merge_chunks, grid, THREADS, *arrays, out[0])
 
 
-def told(label, name, mistakes):
-    """The mistakes of one array under its label; they are worked out only where one is made."""
-    return ((why, {label: answers[name]}) for why, answers in mistakes)
-
-
 def check(exercise, head, size):
     """Both kernels, one after the other, and what lies between them."""
     state, _ = summarize(exercise, head, size)
@@ -131,8 +141,11 @@ def check(exercise, head, size):
         for chunk in range(len(got)):
             label = f"chunk {chunk} of {len(got)}: {name}"
             answers = want[name][chunk], plain[name][chunk]
-            mistakes = told(label, name, chunk_mistakes(head, chunk, size))
-            expect_close(label, got[chunk], *answers, tile=len(head.q), mistakes=mistakes)
+            try:
+                expect_close(label, got[chunk], *answers, tile=len(head.q))
+            except Wrong as wrong:
+                wrong.causes[:0] = add_key_causes(exercise)
+                raise
     (out, _), _ = merge(exercise, *(array for array, _ in state.values()))
     answers = head.forward["out"], head.plain.forward["out"]
     mistakes = merge_mistakes(head, size)

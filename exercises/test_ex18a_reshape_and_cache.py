@@ -48,12 +48,22 @@ def expect_slots(exercise, block_table, b, t, page_size):
     if (got == want).all():
         return
     i = int(np.argmax(got != want))
-    other = page * page_size + t // page_size
+    other, offset = page * page_size + t // page_size, t % page_size
+    column = np.minimum(offset, block_table.shape[1] - 1)
     causes = {
         UNOWNED: page * page_size + t % page_size,
         "The offset is t % page_size.": np.where(page < 0, -1, other),
         "Page i of a sequence is named by the table, whose rows hold pages in no order.": t,
         "The slot is more than an int32 holds.": want.astype(np.int32),
+        "Each sequence has a row of the table of its own: block_table[b].": np.where(
+            (own := block_table[0, t // page_size].astype(np.int64)) < 0,
+            -1,
+            own * page_size + offset,
+        ),
+        "The page is in column t // page_size of the table, not t % page_size.": np.where(
+            (own := block_table[b, column].astype(np.int64)) < 0, -1, own * page_size + offset
+        ),
+        "The slots of a page begin at page * page_size.": np.where(page < 0, -1, page + offset),
     }
     raise Wrong(
         f"page_size {page_size}: token {t[i]} of sequence {b[i]} must be in slot {want[i]}, got "
@@ -102,17 +112,20 @@ def step(counts, page_size, new, heads=2, head_dim=4, seed=0):
     return k, v, sequence, position, block_table, k_cache, v_cache
 
 
-def _instead(given, name, place):
-    """The cache if new token i of sequence b, token t of it, is written as (b, t) of `place`."""
+def _instead(given, name, place=lambda i, b, t: (b, t), *, new=None, first_slot=0, moved=...):
+    """The cache if new token i of sequence b, token t of it, is written as (b, t) of `place`.
+
+    Of `new`, by default the given tokens, only the numbers `moved`, from `first_slot` on.
+    """
     k, v, sequence, position, block_table, k_cache, v_cache = given
-    new, cache = (k, k_cache.copy()) if name == "k_cache" else (v, v_cache.copy())
-    page_size = cache.shape[1]
-    for i, own in enumerate(zip(sequence.tolist(), position.tolist(), strict=True)):
-        b, t = place(i, *own)
-        if own[0] >= 0 and t // page_size < block_table.shape[1]:
+    own, cache = (k, k_cache.copy()) if name == "k_cache" else (v, v_cache.copy())
+    new, page_size = own if new is None else new, cache.shape[1]
+    for i, at in enumerate(zip(sequence.tolist(), position.tolist(), strict=True)):
+        b, t = place(i, *at)
+        if at[0] >= 0 and b is not None and t // page_size < block_table.shape[1]:
             page = block_table[b, t // page_size]
-            if page >= 0:
-                cache[page, t % page_size] = new[i]
+            if page >= 0 and page * page_size + t % page_size >= first_slot:
+                cache[page, t % page_size].flat[moved] = new[i].flat[moved]
     return cache
 
 
@@ -143,16 +156,43 @@ def check(exercise, given, threads=64):
             "The new tokens of a sequence are taken for its tokens 0, 1, ...": _instead(
                 given, name, lambda i, b, t: (b, int((sequence[:i] == b).sum()))
             ),
+            "Sequence 0 is one: padding is -1.": _instead(
+                given, name, lambda i, b, t: (b or None, t)
+            ),
+            "Slot 0 is a slot like any other: only -1 is none.": _instead(
+                given, name, first_slot=1
+            ),
+            "Values go to v_cache, and keys to k_cache.": _instead(
+                given, name, new=v if name == "k_cache" else k
+            ),
+            "Each thread block has a new token of its own.": _instead(
+                given, name, new=np.broadcast_to((k if name == "k_cache" else v)[:1], k.shape)
+            ),
+            "Only head 0 is written: a token has num_kv_heads * head_dim numbers.": _instead(
+                given, name, moved=slice(k.shape[2])
+            ),
+            "A thread moves one number alone: its next is blockDim.x further.": _instead(
+                given, name, moved=slice(threads)
+            ),
+            "The step of a thread is blockDim.x, not 32.": _instead(
+                given, name, moved=np.flatnonzero(np.arange(k[0].size) % 32 < threads)
+            ),
         }
         causes = [said for said, cache in known.items() if np.array_equal(got[name], cache)]
         if np.array_equal(got[name], before):
-            causes = [f"{name} is as it was."]
+            causes.append(f"{name} is as it was.")
         kept = (
             "is a slot that no new token has, and was changed"
             if cache[at] == before[at]
             else (f"must be {cache[at]:.5g}, got {got[name][at]:.5g}")
         )
-        raise Wrong(f"{name}{list(at)} (page, offset, head, d) {kept}", causes=causes, where=name)
+        raise Wrong(
+            f"{name}{list(at)} (page, offset, head, d) {kept}",
+            causes=causes,
+            where=name,
+            wrong=got[name] != cache,
+            axes=("page", "slot", "head", "column"),
+        )
     return trace
 
 

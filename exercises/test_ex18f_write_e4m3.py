@@ -42,23 +42,27 @@ def expect_bytes(exercise, x):
     tie = size == (NUMBERS[near] + NUMBERS[up]) / 2
     sign = np.where(x < 0, 0x80, 0)
     small = size < NUMBERS[8]
+    exact, even = want & 0x7F, "Of two that are equally near, the even byte: not always the "
     known = {
-        "Rounded to the nearest, not cut off: add half a step before the shift.": near,
+        f"{even}larger.": np.where(tie, up, exact),
+        f"{even}smaller.": np.where(tie, near, exact),
+        "Rounded to the nearest, not cut off: add half a step first.": near,
         "Rounded to the nearest, not up.": np.where(size == NUMBERS[near], near, up),
-        "Of two that are equally near, the even byte: not always the larger.": np.where(
-            tie, up, want & 0x7F
-        ),
-        "Of two that are equally near, the even byte: not always the smaller.": np.where(
-            tie, near, want & 0x7F
-        ),
-        "The bias is 7: the exponent's four bits hold exponent + 7.": (want & 0x7F) + 8,
+        "The bit 0x80 is for numbers below 0 alone.": exact | 0x80,
     }
-    known = {said: np.where(code == 0, 0, code | sign) for said, code in known.items()}
-    known["The sign is the bit 0x80."] = want & 0x7F
-    causes = [said for said, code in known.items() if np.array_equal(code, got)]
+    known = {said: np.where(code & 0x7F == 0, 0, code | sign) for said, code in known.items()}
+    known["The sign is the bit 0x80."] = exact
+    # A mistake with large numbers, or with small ones, leaves the others right.
+    part = (small & small[bad].any()) | (~small & (~small)[bad].any())
+    causes = [said for said, code in known.items() if np.array_equal(code[part], got[part])]
+    shift = (got - want)[~small & (x > 0) & (got > 0)]  # 0 may have been -0
+    if shift.any() and shift[0] % 8 == 0 and (shift == shift[0]).all():
+        causes.append("The exponent's four bits hold exponent + 7: the bias is 7, of float32 127.")
+    if (x[bad] < 0).all():
+        causes.append("Below 0 the byte is that of |x|, with the bit 0x80.")
     if (size[bad] > 448).all():
         causes.append("Beyond 448 it is 448, and no larger number or NaN: saturate.")
-    if small[bad].all():
+    if not causes and small[bad].all():
         causes.append("Below 2^-6 the numbers are multiples of 2^-9, with exponent bits 0.")
     at = bad[0]
     raise Wrong(
@@ -116,13 +120,26 @@ def test_scale(exercise):
     want = np.where(amax > 0, amax / np.float32(448), np.float32(1))
     for a, got, wanted in zip(amax, scale, want, strict=True):
         if not abs(got - wanted) <= 2e-7 * wanted:
-            inverse = "It is divided by, not multiplied: amax / 448."
-            none = "All are 0: x / 0 is NaN. Any scale but 0 would do; by the statement it is 1."
             raise Wrong(
                 f"scale_of({a:g}) must be {wanted:.7g}, got {got:.7g}",
-                causes=[none] if a == 0 else [inverse] * bool(np.isclose(got * wanted, 1)),
+                causes=scale_causes(amax, scale),
                 where=f"amax = {a:g}",
             )
+
+
+def scale_causes(amax, scale):
+    """What is wrong with these scales."""
+    amax, scale = amax.astype(np.float64).ravel(), scale.astype(np.float64).ravel()
+    a, got = amax[amax > 0], scale[amax > 0]
+    with np.errstate(all="ignore"):
+        if np.allclose(got, a / 448):
+            return ["All are 0: x / 0 is NaN. Any scale but 0 would do; by the statement it is 1."]
+        if np.allclose(got * a, 448, 1e-5):
+            return ["It is divided by, not multiplied: amax / 448."]
+        largest = a / got
+        if np.allclose(largest, largest[0], 1e-5):
+            return [f"amax is divided by 448, the largest e4m3 number, not by {largest[0]:.6g}."]
+    return []
 
 
 def written(exercise, x, slots, page_size=4):
@@ -140,7 +157,9 @@ def expect_written(exercise, x, slots):
     codes, scales = e4m3.quantise(x)
     at = np.array(slots)
     own8, own = (a.reshape(-1, *a.shape[2:]) for a in (x8, scale))
-    assert np.allclose(own[at], scales, 1e-6, 0), "the scale of each token and head is amax / 448"
+    if not np.allclose(own[at], scales, 1e-6, 0):
+        causes = scale_causes(np.abs(x).max(axis=-1), own[at])
+        raise Wrong("the scale of each token and head must be amax / 448", causes=causes)
     back, want = e4m3.decode(own8[at], own[at][..., None]), e4m3.decode(codes, scales[..., None])
     step = np.maximum(np.abs(x) / 8, scales[..., None] * 2.0**-9)
     assert (np.abs(back - want) <= step).all(), (

@@ -6,6 +6,7 @@ import pytest
 from fa_numba import simt
 from fa_numba.analysis.gpu_ready import gpu_ready
 from fa_numba.workbook.graders.attention import UNWRITTEN, expect_close
+from fa_numba.workbook.graders.causes import Wrong
 from fa_numba.workbook.graders.linear import check_linear_head, random_linear_head
 from fa_numba.workbook.graders.meter import expect_chip_memory, expect_traffic
 
@@ -20,7 +21,13 @@ def launch(exercise, phi_q, phi_k, v, state, out, chunk=CHUNK):
 
 def check(exercise, head, chunk=CHUNK, factor=2):
     def run(*args):
-        simt.run(*launch(exercise, *args, chunk=chunk))
+        try:
+            simt.run(*launch(exercise, *args, chunk=chunk))
+        except Exception as error:
+            if "uninitialised read of s_tile" not in str(error):
+                raise
+            cause = "s_tile[ty, n] is a score for n <= ty alone: a token sees no later ones."
+            raise Wrong(str(error), causes=[cause]) from None
 
     check_linear_head(run, head, chunk=chunk, factor=factor)
 

@@ -95,22 +95,36 @@ def hint(name, value, got, want, out, lse, rank):
     m = lse.max(axis=0)
     with np.errstate(all="ignore"):
         w, w_2 = np.exp(lse - m)[:, :, None], np.exp2(lse - m)[:, :, None]
+        total, l, inverse = (w * out).sum(axis=0), w.sum(axis=0), np.exp(m - lse)[:, :, None]
+        column = "Column head_dim of packed is the weight, and of total l, their sum."
         known = {
             "out": [
                 ("That is this rank's own state.", out[rank]),
                 ("Weigh each out by e^(lse - m).", out.sum(axis=0)),
                 ("Weigh each out by e^(lse - m).", out.mean(axis=0)),
-                ("Weigh each out by e^(lse - m).", out.sum(axis=0) / w.sum(axis=0)),
-                ("Divide by the sum of the weights.", (w * out).sum(axis=0)),
-                ("Divide by the weights of all ranks.", (w * out).sum(axis=0) / w[rank]),
+                ("Weigh each out by e^(lse - m).", out.sum(axis=0) / l),
+                (
+                    "The weights are e^(lse - m), not e^(m - lse).",
+                    (inverse * out).sum(axis=0) / inverse.sum(axis=0),
+                ),
+                ("Divide by the sum of the weights.", total),
+                ("Divide by the sum of the weights.", total * l),
+                ("Divide by the weights of all ranks.", total / w[rank]),
+                (column, total / len(out)),
+                *(
+                    (column, np.where((x := total[:, i : i + 1]) > 0, total / x, 0))
+                    for i in (0, out.shape[2] - 1)
+                ),
+                (column, np.where((x := lse.sum(axis=0)[:, None]) > 0, total / x, 0)),
                 ("The weights are powers of e.", (w_2 * out).sum(axis=0) / w_2.sum(axis=0)),
             ],
             "lse": [
                 ("That is the largest lse: add the log of the summed weights.", m),
                 ("The weights are e^(lse - m): subtract m.", m + np.log(np.exp(lse).sum(axis=0))),
-                ("The log of the summed weights is missing.", m + w.sum(axis=0)[:, 0]),
-                ("Add the largest lse, which was subtracted.", np.log(w.sum(axis=0)[:, 0])),
-                ("A natural logarithm, not log2.", m + np.log2(w.sum(axis=0)[:, 0])),
+                ("The log of the summed weights is missing.", m + l[:, 0]),
+                ("Add the largest lse, which was subtracted.", np.log(l[:, 0])),
+                ("Add the log, not subtract it: lse = m + log(l).", m - np.log(l[:, 0])),
+                ("A natural logarithm, not log2.", m + np.log2(l[:, 0])),
                 ("That is this rank's own state.", lse[rank]),
             ],
         }[name]

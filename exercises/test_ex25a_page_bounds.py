@@ -28,7 +28,16 @@ def check(exercise, step):
         in_order = np.broadcast_to(np.arange(step.block_table.shape[1]), step.block_table.shape)
         of_i = bounds_of(replace(step, block_table=in_order))
         full = bounds_of(replace(step, seq_lens=step.seq_lens // size * size))
+        own = np.full_like(x, UNWRITTEN)  # page i of a sequence at i
+        ends = step.k_cache.copy()  # without the last token of each page that has two
+        for pages, n in zip(step.block_table, step.seq_lens, strict=True):
+            for i in range(-(-n // size)):
+                own[i] = x[pages[i]]
+                ends[pages[i], min(size, n - i * size) - 1] = ends[pages[i], 0]
         mistakes = [
+            ("Bounds are stored at block_table[b, i], as the keys are, not at i.", own),
+            ("The last token of a page takes no part.", bounds_of(replace(step, k_cache=ends))[
+                name == "k_max"]),
             (f"This is {other}.", want[other]),
             ("A slot that holds no token takes part.", np.where(x == UNWRITTEN, x, np.nan)),
             ("Only the first token of the page takes part.", np.where(x == UNWRITTEN, x, first)),

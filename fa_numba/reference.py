@@ -110,7 +110,7 @@ def attention(
     """
     q, k, v = (_heads_first(x, _computed_in(dtype)) for x in (q, k, v))
     options = causal, window_size, softcap, alibi_slopes, softmax_scale, mask, score
-    s, _ = _scores(q, k, *options)
+    s, _ = _scores(q, k, dict(zip(SCORE_OPTIONS, options, strict=True)))
     sink = -np.inf if sinks is None else np.asarray(sinks, s.dtype)[:, None, None]
     m = _finite(np.maximum(s.max(axis=-1, keepdims=True, initial=-np.inf), sink))
     p = np.exp(s - m)
@@ -422,7 +422,7 @@ def attention_bwd(
         )
     out, lse = state
     dout, q, k, v, out = (_heads_first(x, _computed_in(dtype)) for x in (dout, q, k, v, out))
-    s, slope = _scores(q, k, **options, with_slope=True)
+    s, slope = _scores(q, k, options, with_slope=True)
     p = _rounded(np.exp(s - _finite(lse)[..., None]), dtype)
     z = _dropout_factors(dropout_p, seed, s)
     dp = dout @ _per_query_head(v, q).mT * z
@@ -620,14 +620,21 @@ def _heads_first(x, dtype):
     return np.asarray(x, dtype).transpose(0, 2, 1, 3)
 
 
-def _scores(
-    q, k, causal, window_size, softcap, alibi_slopes, softmax_scale, mask, score, with_slope=False
-):
+SCORE_OPTIONS = (
+    "causal", "window_size", "softcap", "alibi_slopes", "softmax_scale", "mask", "score",
+)  # fmt: skip
+
+
+def _scores(q, k, options, with_slope=False):
     """Return S, and the derivative of each score by q·k · softmax_scale: 1 without softcap, score.
 
     Both have shape (batch, num_heads, seqlen_q, seqlen_k). S is −inf where a query does not see a
     key. The derivative of `score` takes two more calls for each pair: it counts with `with_slope`.
     """
+    defaults = {"window_size": (-1, -1), "softcap": 0.0}
+    causal, window_size, softcap, alibi_slopes, softmax_scale, mask, score = (
+        options.get(name, defaults.get(name)) for name in SCORE_OPTIONS
+    )
     s = q @ _per_query_head(k, q).mT * _scale(q, softmax_scale)
     slope = np.ones_like(s)
     if softcap:

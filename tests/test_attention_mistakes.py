@@ -8,7 +8,7 @@ import pytest
 from fa_numba.workbook.graders.attention import expect_close, random_head
 from fa_numba.workbook.graders.mistakes import backward_mistakes, delta_mistakes, forward_mistakes
 
-TILES, SQUARE = (4, 8), (8, 8)  # only a square tile can be read transposed
+TILES, SQUARE, TALL = (4, 8), (8, 8), (8, 4)  # only a square tile can be read transposed
 
 
 def heads():
@@ -26,7 +26,7 @@ def answers(head):
 
 
 def cases():
-    for head, tiles in itertools.product(heads(), (TILES, SQUARE)):
+    for head, tiles in itertools.product(heads(), (TILES, SQUARE, TALL)):
         for name, want in answers(head).items():
             plain = answers(head.plain)[name]
             for mistakes in (lambda h=head, t=tiles: forward_mistakes(h, *t),
@@ -46,8 +46,12 @@ def test_every_mistake_is_told_apart_from_the_right_answer():
             told = [s for s, answer in mistakes() if s in str(failure.value) and name in answer]
             assert told, f"{name}: {sentence} came out as: {failure.value}"
             seen.add(sentence)
-    every = {s for head in heads() for s, _ in forward_mistakes(head, *SQUARE)}
-    every |= {s for head in heads() for s, _ in backward_mistakes(head, *SQUARE)}
+    every = {
+        sentence
+        for head, tiles in itertools.product(heads(), (TILES, SQUARE, TALL))
+        for of_pass in (forward_mistakes, backward_mistakes)
+        for sentence, _ in of_pass(head, *tiles)
+    }
     assert seen == every, "a mistake that changes nothing teaches nothing"
 
 

@@ -23,6 +23,10 @@ import fa_numba.distributed
 from fa_numba import checks
 from fa_numba.checks import names
 from fa_numba.checks.refused import RefusedError
+from fa_numba.cpu import attention as cpu_attention
+from fa_numba.dispatch import job
+from fa_numba.dispatch.options import options_of
+from fa_numba.distributed.plan import Plan
 from fa_numba.kernels.flash_attn_varlen import flash_attn_varlen
 from fa_numba.kernels.flash_decode import flash_decode
 from fa_numba.kernels.paged_attn_decode import paged_attn_decode
@@ -989,3 +993,40 @@ def test_a_dtype_near_the_right_one_comes_with_its_conversion():
         fa_numba.flash_decode(X, K, K, lengths)
     with pytest.raises(TypeError, match="q must be .*, got int64$"):
         fa_numba.flash_attn(X.astype(np.int64), K, K)
+
+
+# Options that many functions share
+
+
+def test_shared_options_have_the_same_defaults_wherever_they_are_written_out():
+    shared = checks.SCORES | checks.DROPOUT
+    jobs = job.JOBS.values()
+    kernels = [x.function for made in jobs for x in made.candidates.values()]
+    leaves = [checks.check_scores, cpu_attention._read, options_of, Plan.__init__]
+    for function in (*leaves, *kernels, *(made.function for made in jobs)):
+        own = inspect.signature(function).parameters
+        for name in shared.keys() & own.keys():
+            assert own[name].default in (shared[name], inspect.Parameter.empty), (function, name)
+    own = inspect.signature(checks.check_scores).parameters.values()
+    given = {x.name: x.default for x in own if x.kind is x.POSITIONAL_OR_KEYWORD and x.name != "q"}
+    assert list(given.items()) == list(checks.SCORES.items())
+
+
+def test_a_signature_has_shared_options_in_the_place_of_options():
+    @checks.takes(checks.PLAIN | {"size": 0})
+    def attend(q, k=1, *, seed, size=3, **options):
+        """Attend."""
+        return q, k, seed, size, options
+
+    plain = "causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, softmax_scale=None"
+    assert str(inspect.signature(attend)) == f"(q, k=1, *, {plain}, size=3, seed)"
+    assert (attend.__name__, attend.__doc__) == ("attend", "Attend.")
+    assert attend(5, seed=2, causal=True) == (5, 1, 2, 3, {"causal": True})
+    assert attend(5, seed=2, size=0) == (5, 1, 2, 0, {})
+    for name, message in (("is_causal", "it is called causal here"), ("casual", "did you mean")):
+        with pytest.raises(TypeError, match=rf"^attend has no argument '{name}': {message}"):
+            attend(5, seed=2, **{name: True})
+    with pytest.raises(TypeError, match="give options by their names, .*causal"):
+        attend(5, 6, 7, seed=2)
+    with pytest.raises(TypeError, match=r"attend\(\) missing 1 required keyword-only argument"):
+        attend(5)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import fa_numba_command
 from fa_numba.microscope import command
 from fa_numba.runtime import installing
 from fa_numba.workbook import catalog, cli, doctor, grader, learn, lessons, progress, tour
@@ -57,7 +58,11 @@ def test_alone_it_lists_every_command_in_a_line(capsys):
 def test_an_unknown_command_is_refused_with_the_list(capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(["chekc"])
-    assert stop.value.code == 2 and "check" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert stop.value.code == 2 and "'chekc', maybe you meant 'check'?" in said and "tour" in said
+    with pytest.raises(SystemExit):
+        cli.main(["zzzzzz"])
+    assert "maybe" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["check", "grade"])
@@ -214,13 +219,24 @@ def test_hints_are_shown_where_progress_cannot_be_kept(tmp_path, monkeypatch, ca
 # --- trace, learn
 
 
-def test_ctrl_c_is_one_line(monkeypatch, capsys):
-    def stop(options):
-        raise KeyboardInterrupt
+def stop(*_):
+    raise KeyboardInterrupt
 
+
+def test_ctrl_c_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr(command, "main", stop)
-    assert cli.main(["trace", "x.py:y"]) == 130
+    monkeypatch.setattr(sys, "argv", ["fa-numba", "trace", "x.py:y"])
+    assert fa_numba_command.main() == 130
     assert capsys.readouterr().err == "fa-numba: stopped\n"
+
+
+def test_ctrl_c_while_the_package_is_imported_is_one_line():
+    slow = "import sys, builtins, fa_numba_command as c; i = builtins.__import__\n"
+    slow += "def stop(name, *more):\n    if name == 'numba': raise KeyboardInterrupt\n"
+    slow += "    return i(name, *more)\n"
+    slow += "builtins.__import__ = stop; sys.exit(c.main())"
+    done = subprocess.run([sys.executable, "-c", slow], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "fa-numba: stopped\n")
 
 
 def test_a_closed_pipe_is_no_traceback(tmp_path):

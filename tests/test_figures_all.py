@@ -31,7 +31,7 @@ from fa_numba.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PAPER, PURPLE
 from fa_numba.figures.tile_frames import recorded_walk
 
 LESSONS = Path(__file__).parents[1] / "notebooks"
-ELSEWHERE = {"sectors", "steps", "style", "themes"}
+ELSEWHERE = {"parts", "sectors", "steps", "style", "themes"}
 
 
 @cuda.jit

@@ -33,6 +33,7 @@ from fa_numba.language_model.model import Config
 from fa_numba.language_model.server.paged_model import PagedModel
 from fa_numba.language_model.train import Recipe, Trainer
 from fa_numba.runtime import arrays
+from fa_numba.runtime.replacing import replacing
 
 SMALL = Config(13, layers=2, heads=4, kv_heads=2, head_dim=8, context=12)
 LATENT = dataclasses.replace(SMALL, latent_dim=6)
@@ -396,7 +397,7 @@ def test_lesson_kernels_have_the_same_losses():
 
 
 def test_a_learners_kernels_have_the_same_gradients(rng):
-    kernels = kernel_choice.from_exercises("solutions")
+    kernels = kernel_choice.by_name("solutions")
     config = dataclasses.replace(SMALL, layers=1, context=5)
     weights, tokens = large_weights(config), random_tokens(rng, config, batch=1, more=1)
     _, want = gradients.loss_and_grads(weights, config, tokens[:, :-1], tokens[:, 1:])
@@ -433,7 +434,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "m.npz"
     path.write_bytes(b"old")
     with pytest.raises(KeyboardInterrupt):
-        with checkpoint.replacing(path) as file:
+        with replacing(path) as file:
             file.write(b"half")
             raise KeyboardInterrupt
     assert path.read_bytes() == b"old" and [*tmp_path.iterdir()] == [path]

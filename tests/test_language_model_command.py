@@ -171,7 +171,8 @@ class FullDisk:
 
     def __init__(self, monkeypatch, *names):
         self.names, self.replacing = names, checkpoint.replacing
-        monkeypatch.setattr(checkpoint, "replacing", self)
+        for user in (checkpoint, command):
+            monkeypatch.setattr(user, "replacing", self)
 
     @contextlib.contextmanager
     def __call__(self, path):

@@ -93,7 +93,7 @@ def ptx_version():
         unit.add_module(_IR.format(nvvm.data_layout, *nvvm.get_ir_version()).encode())
         ptx = unit.compile().decode()
     except Exception as error:  # each library raises its own kind where a file is missing
-        raise CompilerMissingError(f"{needed}; here: {_one_line(error)}") from error
+        raise CompilerMissingError(f"{needed}; here: {one_line(error)}") from error
     return re.search(r"^\.version (\S+)", ptx, re.MULTILINE)[1]
 
 
@@ -187,7 +187,7 @@ def _run(*command):
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
-        return f"does not run: {_one_line(error)}"
+        return f"does not run: {one_line(error)}"
     if run.returncode == 0:
         return ""
     lines = (run.stderr or run.stdout).strip().splitlines()
@@ -203,5 +203,6 @@ def _install():
     return installing.command_for_gpu_code(extra)
 
 
-def _one_line(error):
+def one_line(error):
+    """An error's class and message, for a line of text."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"

@@ -61,7 +61,7 @@ def linear(batch, d_in, d_out=None, *, dtype_bytes=2):
     dtype_bytes : int, default=2
     """
     d_out = d_in if d_out is None else d_out
-    _positive(batch=batch, d_in=d_in, d_out=d_out, dtype_bytes=dtype_bytes)
+    positive(batch=batch, d_in=d_in, d_out=d_out, dtype_bytes=dtype_bytes)
     moved = batch * (d_in + d_out) + d_in * d_out
     return Work(2 * batch * d_in * d_out, dtype_bytes * moved)
 
@@ -85,7 +85,7 @@ def compute_bound_batch(ridge, d_in, d_out=None, *, dtype_bytes=2):
         None: no batch does, because even an endless one has an intensity below the ridge.
     """
     d_out = d_in if d_out is None else d_out
-    _positive(ridge=ridge, d_in=d_in, d_out=d_out, dtype_bytes=dtype_bytes)
+    positive(ridge=ridge, d_in=d_in, d_out=d_out, dtype_bytes=dtype_bytes)
     # 2 B d_in d_out >= ridge * bytes, solved for B
     spare = 2 * d_in * d_out - ridge * dtype_bytes * (d_in + d_out)
     return math.ceil(ridge * dtype_bytes * d_in * d_out / spare) if spare > 0 else None
@@ -126,7 +126,7 @@ def attention(
         A size that is not positive; num_heads that is not a multiple of num_kv_heads.
     """
     num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-    _positive(
+    positive(
         seqlen_q=seqlen_q,
         seqlen_k=seqlen_k,
         num_heads=num_heads,
@@ -159,7 +159,8 @@ def decode(seqlen, num_heads, head_dim, **options):
     return attention(1, seqlen, num_heads, head_dim, **options)
 
 
-def _positive(**sizes):
+def positive(**sizes):
+    """Raise ValueError for the first size that is not positive."""
     for name, size in sizes.items():
         if not size > 0:
             raise ValueError(f"{name} must be positive, got {size}")

@@ -1,5 +1,6 @@
 """How much memory the KV cache takes: two vectors per token, per layer, per K/V head."""
 
+from fa_numba.analysis.intensity import positive
 from fa_numba.tiling.block_sizes import ceil_div
 
 
@@ -42,7 +43,8 @@ def kv_cache_bytes(
         if size < 0:
             raise ValueError(f"{name} must not be negative, got {size}")
     token = _bytes_per_token(num_layers, num_kv_heads, head_dim, dtype_bytes)
-    return batch * ceil_div(seqlen, _positive("page_size", page_size)) * page_size * token
+    positive(page_size=page_size)
+    return batch * ceil_div(seqlen, page_size) * page_size * token
 
 
 def kv_cache_tokens(
@@ -65,19 +67,11 @@ def kv_cache_tokens(
     if memory_bytes < 0:
         raise ValueError(f"memory_bytes must not be negative, got {memory_bytes}")
     token = _bytes_per_token(num_layers, num_kv_heads, head_dim, dtype_bytes)
-    page = token * _positive("page_size", page_size)
-    return memory_bytes // page * page_size
+    positive(page_size=page_size)
+    return memory_bytes // (token * page_size) * page_size
 
 
 def _bytes_per_token(num_layers, num_kv_heads, head_dim, dtype_bytes):
-    _positive("num_layers", num_layers)
-    _positive("num_kv_heads", num_kv_heads)
-    _positive("head_dim", head_dim)
-    _positive("dtype_bytes", dtype_bytes)
+    positive(num_layers=num_layers, num_kv_heads=num_kv_heads)
+    positive(head_dim=head_dim, dtype_bytes=dtype_bytes)
     return 2 * num_layers * num_kv_heads * head_dim * dtype_bytes  # K and V
-
-
-def _positive(name, size):
-    if size <= 0:
-        raise ValueError(f"{name} must be positive, got {size}")
-    return size

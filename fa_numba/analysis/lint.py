@@ -239,12 +239,10 @@ class _Function:
         return value.op in ("binop", "unary")
 
     def _is_unrollable(self, value):
-        if not isinstance(value, numba_ir.Expr):
-            return isinstance(value, _CONSTANT)
-        if value.op == "call":
-            return self.types[value.func.name].name.find("range") >= 0 or isinstance(
-                self.types[value.func.name], types.NumberClass
-            )
+        if not isinstance(value, numba_ir.Expr) or value.op == "call":
+            is_call = isinstance(value, numba_ir.Expr)
+            in_range = is_call and "range" in self.types[value.func.name].name
+            return in_range or self._is_constant(value)
         return value.op not in ("getitem", "static_getitem", "getattr")
 
     def _only_from(self, accepted):
@@ -255,12 +253,8 @@ class _Function:
             changed = False
             for name, values in self.definitions.items():
                 if name in good and not all(
-                    (isinstance(v, numba_ir.Var) and v.name in good)
-                    or (
-                        not isinstance(v, numba_ir.Var)
-                        and accepted(v)
-                        and all(o.name in good for o in _operands(v))
-                    )
+                    (isinstance(v, numba_ir.Var) or accepted(v))
+                    and all(o.name in good for o in _operands(v))
                     for v in values
                 ):
                     good.discard(name)
@@ -508,18 +502,15 @@ class _Flow:
         elif isinstance(s, numba_ir.Assign):
             value, kind = s.value, function.types.get(s.target.name)
             incoming = of(_operands(value))
-            if isinstance(value, numba_ir.Arg):
-                if _is_float64(kind):
-                    incoming = (
-                        {_argument(function, value)}
-                        if arg_sources is None
-                        else arg_sources[value.index]
-                    )
-            elif isinstance(value, _CONSTANT):
-                if _is_float64(kind):
-                    incoming = {_literal(function, s)}
-            elif isinstance(value, numba_ir.Expr):
+            if isinstance(value, numba_ir.Expr):
                 incoming = self._expression(function, s, incoming, of, reach)
+            elif not _is_float64(kind):
+                return
+            elif isinstance(value, numba_ir.Arg):
+                of_kernel = arg_sources is None
+                incoming = {_argument(function, value)} if of_kernel else arg_sources[value.index]
+            elif isinstance(value, _CONSTANT):
+                incoming = {_literal(function, s)}
             if _is_float64(kind):
                 sources.setdefault(s.target.name, set()).update(incoming)
 
@@ -554,14 +545,11 @@ def _argument(function, arg):
 
 
 def _literal(function, s):
-    value = s.value
-    number = value.value
-    if isinstance(value, numba_ir.Const):
-        return _Source(function.where(s), f"the literal {number}", f"write float32({number})")
-    name = value.name
-    return _Source(
-        function.where(s), f"{name}, a Python float,", f"make it {name} = np.float32({number})"
-    )
+    where, number = function.where(s), s.value.value
+    if isinstance(s.value, numba_ir.Const):
+        return _Source(where, f"the literal {number}", f"write float32({number})")
+    name = s.value.name
+    return _Source(where, f"{name}, a Python float,", f"make it {name} = np.float32({number})")
 
 
 _SIGNS = {

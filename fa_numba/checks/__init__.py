@@ -13,6 +13,7 @@ model           sizes of a language model, its tokens, the options of its traini
 cache           key-value caches: contiguous ones, pages, page pools, tokens and requests
 serving         a server's sizes, and the requests to it
 call            options of scores, and a whole forward call with its results, checked
+options         the options that functions share: names, defaults, signatures
 requirements    single requirements on arrays, which the checks combine
 argument_names  an argument by the name that another library gives it
 """
@@ -107,6 +108,7 @@ from fa_numba.checks.model import (
     check_symbols,
     check_text_length,
 )
+from fa_numba.checks.options import DECODING, DROPOUT, FUNCTIONS, NO_SLOPES, PLAIN, SCORES, takes
 from fa_numba.checks.requirements import (
     ANY_HEAD_DIMS,
     MAX_HEAD_DIM,

@@ -156,7 +156,7 @@ def refuses_other_names(function):
 
     @functools.wraps(function)
     def call(*args, **options):
-        if not options.keys() <= names:
+        if options and not names.issuperset(options):  # sooner than options.keys() <= names
             name = next(name for name in options if name not in names)
             raise TypeError(message_for(function.__name__, name, names, OTHER_NAMES))
         if len(args) > len(by_position):

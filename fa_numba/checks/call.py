@@ -31,6 +31,7 @@ class Scores:
     given : Given or None
         The user's mask and score. Then `mask` and `slopes` are those of no option, but for a
         softcap that the kernel takes beside them.
+    softmax_scale : float32
     sinks : array, or a scalar that kernels do not read
     has_sinks : bool
     """
@@ -38,13 +39,34 @@ class Scores:
     mask: Mask
     slopes: object
     given: Given | None
+    softmax_scale: np.float32
     sinks: object
     has_sinks: bool
+
+    @property
+    def scale_log2(self) -> np.float32:
+        """softmax_scale · log2 e, for kernels that compute powers of 2."""
+        return np.float32(self.softmax_scale * LOG2_E)
 
     @property
     def expressions(self) -> Expressions:
         """The user's mask and score, compile-time constants of the kernel."""
         return NO_EXPRESSIONS if self.given is None else self.given.expressions
+
+    @property
+    def expressions_if_any(self) -> Expressions | None:
+        """The same for a kernel with a form without them."""
+        return None if self.given is None else self.given.expressions
+
+    @property
+    def sinks_if_any(self):
+        """The sinks, or None."""
+        return self.sinks if self.has_sinks else None
+
+    @property
+    def sink_args(self) -> tuple:
+        """The sinks in a tuple, which is empty without."""
+        return (self.sinks,) if self.has_sinks else ()
 
     @property
     def expression_args(self) -> tuple:
@@ -54,26 +76,32 @@ class Scores:
 
 def check_scores(
     q,
-    causal,
-    window_size,
-    softcap,
-    alibi_slopes,
-    expressions=(None, (), None, ()),
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    softmax_scale=None,
+    mask=None,
+    mask_args=(),
+    score=None,
+    score_args=(),
     sinks=None,
+    *,
     k=None,
     as_options=False,
     cap_apart=False,
     only_causal=False,
+    positive_scale=False,
 ) -> Scores:
-    """Check the options that mask and modify scores.
+    """Check the options that mask and modify scores: `options.SCORES`.
 
     Parameters
     ----------
     q : array, or its facts
         Its heads are the axis before the last.
-    causal, window_size, softcap, alibi_slopes, sinks
+    causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, score_args, \
+    sinks
         As the launcher got them.
-    expressions : (mask, mask_args, score, score_args)
     k : array of shape (batch, seqlen_k, num_kv_heads, head_dim), or its facts, default=None
         Then every index that the functions can have is checked. Packed and cached sequences have
         lengths that may be on a GPU.
@@ -84,27 +112,32 @@ def check_scores(
         Beside another mask a softcap stays an option: the kernel has one beside the functions.
     only_causal : bool, default=False
         Options other than causal become functions: the kernel has no others.
+    positive_scale : bool, default=False
+        The kernel takes no other softmax_scale.
 
     Returns
     -------
     Scores
     """
-    mask, slopes = values.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    given = check_expressions(q, *expressions, mask, alibi_slopes)
-    same = checked.as_options(given, mask, *expressions[2:]) if as_options else None
-    if same is not None:
-        mask, given = same, None
-    if only_causal and given is None and mask != Mask(mask.causal):
-        given = checked.as_functions(mask, alibi_slopes)
+    options, slopes = values.check_mask(q, causal, window_size, softcap, alibi_slopes)
+    given = check_expressions(q, mask, mask_args, score, score_args, options, alibi_slopes)
+    if as_options and given is not None:
+        same = checked.as_options(given, options, score, score_args)
+        if same is not None:
+            options, given = same, None
+    if only_causal and given is None and options != Mask(options.causal):
+        given = checked.as_functions(options, alibi_slopes)
     if given is not None:
         softcap = 0.0
         if cap_apart:
-            given, softcap = checked.apart_from_cap(given, mask, *expressions[2:])
-        mask, slopes = Mask(softcap=softcap), values.NO_SLOPES
+            given, softcap = checked.apart_from_cap(given, options, score, score_args)
+        options, slopes = Mask(softcap=softcap), values.NO_SLOPES
         if k is not None:
             batch, seqlen_q, num_heads, _ = q.shape
             check_indices(given, batch, num_heads, seqlen_q, k.shape[1])
-    return Scores(mask, slopes, given, *check_sinks(q, sinks))
+    check_scale = values.check_positive_scale if positive_scale else values.check_softmax_scale
+    sinks = check_sinks(q, sinks)
+    return Scores(options, slopes, given, check_scale(softmax_scale, q.shape[-1]), *sinks)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -116,7 +149,6 @@ class Call(Scores):
     q, k, v : arrays
     out, lse : arrays
         Uninitialised, for the kernel to write.
-    softmax_scale : float32
     """
 
     q: object
@@ -124,7 +156,6 @@ class Call(Scores):
     v: object
     out: object
     lse: object
-    softmax_scale: np.float32
 
     batch = property(lambda self: self.q.shape[0])
     seqlen_q = property(lambda self: self.q.shape[1])
@@ -145,11 +176,6 @@ class Call(Scores):
         return arrays.dtype_name(self.q)
 
     @property
-    def scale_log2(self) -> np.float32:
-        """softmax_scale · log2 e, for kernels that compute powers of 2."""
-        return np.float32(self.softmax_scale * LOG2_E)
-
-    @property
     def arguments(self) -> tuple:
         """Kernel arguments in the usual order: q, k, v, out, lse, softmax_scale, slopes."""
         return self.q, self.k, self.v, self.out, self.lse, self.softmax_scale, self.slopes
@@ -164,34 +190,22 @@ class Call(Scores):
 
 
 def forward_call(
-    q,
-    k,
-    v,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    *,
-    on: TensorCores | None = None,
-    out_dtype: str | None = None,
-    expressions: tuple = (None, (), None, ()),
-    sinks=None,
-    head_dims: HeadDims = ONE_HEAD_DIM,
-) -> Call:
+    q, k, v, *given, on: TensorCores | None = None, out_dtype: str | None = None,
+    head_dims: HeadDims = ONE_HEAD_DIM, **options,
+) -> Call:  # fmt: skip
     """Check the arguments of a forward launcher, and allocate its results.
 
     Parameters
     ----------
-    q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale
+    q, k, v
         As the launcher got them.
+    *given, **options
+        The options of `check_scores`, by position or by name.
     on : TensorCores, default=None
         The requirements of a kernel on tensor cores. Its softmax_scale must be positive, and its
         arrays must begin at a multiple of 16 bytes.
     out_dtype : "float32", default=None
         Dtype of out; None is that of q.
-    expressions : (mask, mask_args, score, score_args)
-    sinks : array of shape (num_heads,), default=None
     head_dims : HeadDims, default=one up to 256
         Those that the kernel takes; those of a kernel on tensor cores are in `on`.
 
@@ -205,14 +219,10 @@ def forward_call(
         attention.check_qkv(*facts, head_dims=head_dims)
     else:
         on.check(*facts)
-    batch, seqlen_q, num_heads, head_dim = facts[0].shape
-    options = causal, window_size, softcap, alibi_slopes
-    scores = check_scores(
-        facts[0], *options, expressions, sinks, facts[1], on is not None, on and on.cap_apart
-    )
-    check_scale = values.check_positive_scale if on else values.check_softmax_scale
-    softmax_scale = check_scale(softmax_scale, head_dim)
+        options |= {"as_options": True, "cap_apart": on.cap_apart, "positive_scale": True}
+    scores = check_scores(facts[0], *given, k=facts[1], **options)
     shape = *facts[0].shape[:3], facts[2].shape[3]
     out = arrays.empty(q, shape, q.dtype if out_dtype is None else np.float32)
+    batch, seqlen_q, num_heads, _ = shape
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-    return Call(**vars(scores), q=q, k=k, v=v, out=out, lse=lse, softmax_scale=softmax_scale)
+    return Call(**vars(scores), q=q, k=k, v=v, out=out, lse=lse)

@@ -12,7 +12,6 @@ import numba
 import numpy as np
 
 from fa_numba import checks
-from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.cpu import backward, decode, dropout, expressions, forward, plans, threads
 from fa_numba.cpu.tiles import BLOCK_M, BLOCK_N, MAX_HEAD_DIM, WIDTH
 from fa_numba.cpu.vectors import E4M3, FLOAT32, ROWS, kind_of
@@ -27,25 +26,8 @@ LEAST_BYTES = 2**22  # of keys and values in a part, where they are split: some 
 TASKS_PER_THREAD = 4  # at least, for threads that begin late or are interrupted
 
 
-@refuses_other_names
-def flash_attn(
-    q,
-    k,
-    v,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    dropout_p=0.0,
-    seed=0,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-):
+@checks.takes(checks.SCORES)
+def flash_attn(q, k, v, *, dropout_p=0.0, seed=0, sinks=None, **options):
     """Attention of NumPy arrays, compiled for the CPU.
 
     Parameters
@@ -59,38 +41,18 @@ def flash_attn(
     out, lse : arrays
         As of `flash_attn_v2`.
     """
-    changes = mask, mask_args, score, score_args
-    user, *options = _read(q, causal, window_size, softcap, alibi_slopes, changes)
-    plan = _forward_plan(q, k, v, *options, softmax_scale, dropout_p, seed, numba.get_num_threads())
+    user, given, slopes = _read(q, **options)
+    plan = _forward_plan(q, k, v, numba.get_num_threads(), dropout_p, seed, *given)
     batch, seqlen_q, num_heads, _ = q.shape
     lse = np.empty((batch, num_heads, seqlen_q), np.float32)
-    return _forward(q, k, v, lse, options[-1], user, _sinks(q, sinks), *plan)
+    return _forward(q, k, v, lse, slopes, user, _sinks(q, sinks), *plan)
 
 
-@refuses_other_names
+@checks.takes(checks.SCORES)
 def flash_attn_grad(
-    dout,
-    q,
-    k,
-    v,
-    out,
-    lse,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    dropout_p=0.0,
-    seed=0,
-    deterministic=False,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-    score_args_grad=False,
-):
+    dout, q, k, v, out, lse, *, dropout_p=0.0, seed=0, deterministic=False, sinks=None,
+    score_args_grad=False, **options,
+):  # fmt: skip
     """Gradients of attention of NumPy arrays, compiled for the CPU.
 
     Parameters
@@ -106,35 +68,15 @@ def flash_attn_grad(
     dq, dk, dv, dsinks, dscore_args
         As of `fa_numba.flash_attn_grad`.
     """
-    of_score = score_args, checks.check_flag("score_args_grad", score_args_grad)
-    changes = mask, mask_args, score, score_args
-    user, *options = _read(q, causal, window_size, softcap, alibi_slopes, changes)
-    plan = _backward_plan(
-        dout, q, k, v, out, lse, *options, softmax_scale, dropout_p, seed, deterministic,
-        numba.get_num_threads(),
-    )  # fmt: skip
-    return _backward(dout, q, k, v, out, lse, options[-1], user, sinks, *of_score, *plan)
+    of_score = _of_score(score_args_grad, **options)
+    user, given, slopes = _read(q, **options)
+    inputs, dropout = (dout, q, k, v, out, lse), (dropout_p, seed)
+    plan = _backward_plan(*inputs, numba.get_num_threads(), *dropout, deterministic, *given)
+    return _backward(*inputs, slopes, user, sinks, *of_score, *plan)
 
 
-@refuses_other_names
-def flash_attn_varlen(
-    q,
-    k,
-    v,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-):
+@checks.takes(checks.SCORES)
+def flash_attn_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, *, sinks=None, **options):
     """Attention of a packed batch of NumPy arrays, compiled for the CPU.
 
     Parameters
@@ -149,40 +91,20 @@ def flash_attn_varlen(
         As of `fa_numba.flash_attn_varlen`.
     """
     checks.check_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, head_dims=checks.ANY_HEAD_DIMS)
-    changes = mask, mask_args, score, score_args
-    user, *given = _read(q, causal, window_size, softcap, alibi_slopes, changes)
-    options = _options(q, *given, softmax_scale)
+    user, given, slopes = _read(q, **options)
     tiles = _tiles(_packed(cu_seqlens_q, cu_seqlens_k), q.shape[1], numba.get_num_threads())
     lse = np.empty((q.shape[1], q.shape[0]), np.float32)
     arrays = (x[None] for x in (q, k, v, lse))
-    out, lse = _forward(*arrays, given[-1], user, _sinks(q, sinks), tiles, options)
+    more = user, _sinks(q, sinks), tiles, _options(q, *given)
+    out, lse = _forward(*arrays, slopes, *more)
     return out[0], lse[0]
 
 
-@refuses_other_names
+@checks.takes(checks.SCORES)
 def flash_attn_varlen_grad(
-    dout,
-    q,
-    k,
-    v,
-    out,
-    lse,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    deterministic=False,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-    score_args_grad=False,
-):
+    dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, *, deterministic=False, sinks=None,
+    score_args_grad=False, **options,
+):  # fmt: skip
     """Gradients of `flash_attn_varlen`.
 
     Parameters
@@ -200,38 +122,19 @@ def flash_attn_varlen_grad(
     """
     given = dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k
     checks.check_varlen_bwd(*given, head_dims=checks.ANY_HEAD_DIMS)
-    of_score = score_args, checks.check_flag("score_args_grad", score_args_grad)
-    changes = mask, mask_args, score, score_args
-    user, *given = _read(q, causal, window_size, softcap, alibi_slopes, changes)
-    options = _options(q, *given, softmax_scale)
+    of_score = _of_score(score_args_grad, **options)
+    user, given, slopes = _read(q, **options)
+    options = _options(q, *given)
     checks.check_flag("deterministic", deterministic)
     sequences = _packed(cu_seqlens_q, cu_seqlens_k)
     arrays = [x[None] for x in (dout, q, k, v, out, lse)]
     parts = _key_parts(sequences, *arrays[1:4], numba.get_num_threads())
-    dq, dk, dv, *more = _backward(*arrays, given[-1], user, sinks, *of_score, parts, options)
+    dq, dk, dv, *more = _backward(*arrays, slopes, user, sinks, *of_score, parts, options)
     return dq[0], dk[0], dv[0], *more
 
 
-@refuses_other_names
-def flash_decode(
-    q,
-    k_cache,
-    v_cache,
-    seq_lens,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-    k_scale=None,
-    v_scale=None,
-):
+@checks.takes(checks.SCORES)
+def flash_decode(q, k_cache, v_cache, seq_lens, *, k_scale=None, v_scale=None, **options):
     """Attention of a few new queries to a contiguous cache in NumPy arrays, compiled for the CPU.
 
     Parameters
@@ -246,34 +149,12 @@ def flash_decode(
     """
     _check_decode(q, k_cache, v_cache, seq_lens, k_scale, v_scale)
     checks.check_decode_contents(seq_lens, k_cache)
-    changes = mask, mask_args, score, score_args
-    user, *given = _read(q, causal, window_size, softcap, alibi_slopes, changes)
-    options = _options(q, *given, softmax_scale)
-    more = given[-1], user, _sinks(q, sinks), options
-    scales = k_scale, v_scale
-    return _cached(q, k_cache, v_cache, seq_lens, *more, scales=scales)
+    return _cached(q, k_cache, v_cache, seq_lens, scales=(k_scale, v_scale), **options)
 
 
-@refuses_other_names
+@checks.takes(checks.SCORES)
 def paged_attn_decode(
-    q,
-    k_cache,
-    v_cache,
-    block_table,
-    seq_lens,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-    k_scale=None,
-    v_scale=None,
+    q, k_cache, v_cache, block_table, seq_lens, *, k_scale=None, v_scale=None, **options
 ):
     """Attention of a few new queries to a paged cache in NumPy arrays, compiled for the CPU.
 
@@ -289,29 +170,38 @@ def paged_attn_decode(
     """
     _check_paged_decode(q, k_cache, v_cache, block_table, seq_lens, k_scale, v_scale)
     checks.check_paged_decode_contents(block_table, seq_lens, k_cache)
-    changes = mask, mask_args, score, score_args
-    user, *given = _read(q, causal, window_size, softcap, alibi_slopes, changes)
-    options = _options(q, *given, softmax_scale)
-    more = given[-1], user, _sinks(q, sinks), options
     pages = np.array(block_table, order="C"), k_cache.shape[1]
-    scales = k_scale, v_scale
-    return _cached(q, k_cache, v_cache, seq_lens, *more, pages, scales)
+    return _cached(q, k_cache, v_cache, seq_lens, pages, (k_scale, v_scale), **options)
 
 
-def _read(q, causal, window_size, softcap, alibi_slopes, changes):
-    """A user's mask and score as `Given`, or None; the options that are not in them."""
-    mask, mask_args, score, score_args = changes
+def _read(
+    q, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, softmax_scale=None,
+    mask=None, mask_args=(), score=None, score_args=(),
+):  # fmt: skip
+    """A user's mask and score as `Given`, or None; the options that are not in them; the slopes.
+
+    Parameters
+    ----------
+    q, causal, window_size, softcap, alibi_slopes, softmax_scale, mask, mask_args, score, score_args
+        As for `flash_attn`.
+    """
+    options = causal, window_size, softcap, alibi_slopes
     if mask is None and score is None and type(mask_args) is type(score_args) is tuple:
         if not mask_args + score_args:
-            return None, causal, window_size, softcap, alibi_slopes
-    options, _ = checks.check_mask(q, causal, window_size, softcap, alibi_slopes)
-    given = checks.check_expressions(q, *changes, options, alibi_slopes)
+            return None, (*options, softmax_scale), alibi_slopes
+    known, _ = checks.check_mask(q, *options)
+    given = checks.check_expressions(q, mask, mask_args, score, score_args, known, alibi_slopes)
     if given is None:
-        return None, causal, window_size, softcap, alibi_slopes
-    same = checks.as_options(given, options, score, score_args)
+        return None, (*options, softmax_scale), alibi_slopes
+    same = checks.as_options(given, known, score, score_args)
     if same is not None:
-        return None, *same[:3], alibi_slopes
-    return given, False, (-1, -1), 0.0, None
+        return None, (*same[:3], alibi_slopes, softmax_scale), alibi_slopes
+    return given, (False, (-1, -1), 0.0, None, softmax_scale), None
+
+
+def _of_score(score_args_grad, *, score_args=(), **others):
+    """Arguments of `_backward`: the arrays that a score reads, and whether to derive by them."""
+    return score_args, checks.check_flag("score_args_grad", score_args_grad)
 
 
 def _prepared(user, *sizes, **more):
@@ -325,42 +215,38 @@ def _sinks(q, sinks):
 
 
 @plans.kept
-def _forward_plan(
-    q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed, num_threads
-):
+def _forward_plan(q, k, v, num_threads, dropout_p, seed, *given):
     """Arguments of `_forward` that are no arrays: tiles, options, drops.
 
     Parameters
     ----------
-    q, k, v, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p, seed
+    q, k, v, dropout_p, seed
         As for `flash_attn`.
     num_threads : int
         To divide the work for.
+    *given
+        The arguments of `_options` after q.
     """
     checks.check_qkv(q, k, v, head_dims=checks.ANY_HEAD_DIMS)
-    options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
+    options = _options(q, *given)
     drops = dropout.options(dropout_p, seed)
     batch, seqlen_q, num_heads, _ = q.shape
     return _tiles(_equal(batch, seqlen_q, k.shape[1]), num_heads, num_threads), options, drops
 
 
 @plans.kept
-def _backward_plan(
-    dout, q, k, v, out, lse, causal, window_size, softcap, alibi_slopes, softmax_scale, dropout_p,
-    seed, deterministic, num_threads,
-):  # fmt: skip
+def _backward_plan(dout, q, k, v, out, lse, num_threads, dropout_p, seed, deterministic, *given):
     """Arguments of `_backward` that are no arrays: key_parts, options, drops.
 
     Parameters
     ----------
-    dout, q, k, v, out, lse, causal, window_size, softcap, alibi_slopes, softmax_scale
-        As for `flash_attn_grad`, and dropout_p, seed and deterministic too.
-    dropout_p, seed, deterministic
-    num_threads : int
-        To divide the work for.
+    dout, q, k, v, out, lse, dropout_p, seed, deterministic
+        As for `flash_attn_grad`.
+    num_threads, *given
+        As for `_forward_plan`.
     """
     checks.check_bwd(dout, q, k, v, out, lse, head_dims=checks.ANY_HEAD_DIMS)
-    options = _options(q, causal, window_size, softcap, alibi_slopes, softmax_scale)
+    options = _options(q, *given)
     drops = dropout.options(dropout_p, seed)
     checks.check_flag("deterministic", deterministic)
     sequences = _equal(q.shape[0], q.shape[1], k.shape[1])
@@ -492,30 +378,32 @@ def _few(q, k, max_queries):
 
 
 def _cached(
-    q, k_cache, v_cache, seq_lens, alibi_slopes, user, sinks, options, pages=NO_PAGES,
-    scales=NO_SCALES,
-):  # fmt: skip
+    q, k_cache, v_cache, seq_lens, pages=NO_PAGES, scales=NO_SCALES, *, sinks=None, **options
+):
     """Attention to a cache.
 
     Parameters
     ----------
-    q, k_cache, v_cache, seq_lens
+    q, k_cache, v_cache, seq_lens, sinks, **options
         As for `flash_decode`.
-    alibi_slopes, user, sinks, options, pages
+    pages
         As for `_forward`.
     scales : (array, array)
         k_scale and v_scale, or None.
     """
+    user, given, slopes = _read(q, **options)
+    options = _options(q, *given)
+    sinks = _sinks(q, sinks)
     batch, seqlen_q, num_heads, _ = q.shape
     sequences = _equal(batch, seqlen_q, seq_lens)
     lse = np.empty((batch, num_heads, seqlen_q), np.float32)
     if _few(q, k_cache, seqlen_q) or scales[0] is not None:
-        options = *options, _slopes(alibi_slopes)
+        options = *options, _slopes(slopes)
         more = pages, options, user, sinks, scales
         return _decode(q, k_cache, v_cache, sequences, seqlen_q, lse, *more)
     tiles = _tiles(sequences, num_heads, numba.get_num_threads())
     more = user, sinks, tiles, options
-    return _forward(q, k_cache, v_cache, lse, alibi_slopes, *more, pages=pages)
+    return _forward(q, k_cache, v_cache, lse, slopes, *more, pages=pages)
 
 
 def _decode(q, k, v, sequences, max_queries, lse, pages, options, user, sinks, scales=NO_SCALES):

@@ -8,6 +8,7 @@ run             starts these processes: python -m fa_numba.distributed.run
 board, lost     how processes find each other, and find out which one is lost
 layouts         which rank holds which tokens: contiguous, striped, zigzag; shard, unshard
 parts           which of the keys here a rank's queries see, as options of a kernel
+plan            the options of a call, checked and the same on all ranks
 local_attn      attention of one part on the rank's own device
 merge           partial results merged, over steps and over ranks
 ring            each rank keeps its queries, and keys move on: ring_attn, ring_attn_grad

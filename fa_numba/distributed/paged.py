@@ -29,6 +29,7 @@ import numpy as np
 from fa_numba.checks import ONE_HEAD_DIM
 from fa_numba.checks import distributed as checks
 from fa_numba.checks.argument_names import refuses_other_names
+from fa_numba.checks.options import PLAIN, takes
 from fa_numba.dispatch import paged_attn_decode
 from fa_numba.distributed.local_attn import rounded
 from fa_numba.distributed.merge import merge_over_ranks
@@ -36,21 +37,9 @@ from fa_numba.kv_cache.head_shard import head_shard
 from fa_numba.runtime.arrays import dtype_name
 
 
-@refuses_other_names
+@takes(PLAIN)
 def head_parallel_decode(
-    comm,
-    q,
-    k_cache,
-    v_cache,
-    block_table,
-    seq_lens,
-    *,
-    num_kv_heads,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
+    comm, q, k_cache, v_cache, block_table, seq_lens, *, num_kv_heads, alibi_slopes=None, **options
 ):
     """Attention of new tokens to a paged cache whose heads are split; every rank calls it.
 
@@ -81,8 +70,6 @@ def head_parallel_decode(
     heads, kv_heads = shards[comm.rank]
     checks.check_cache_heads(k_cache, kv_heads, comm.rank)
     equal = {"q": q, "block_table": block_table, "seq_lens": seq_lens}
-    options = {"causal": causal, "window_size": window_size}
-    options |= {"softcap": softcap, "softmax_scale": softmax_scale}
     if alibi_slopes is not None:
         equal["alibi_slopes"] = alibi_slopes
         alibi_slopes = alibi_slopes[heads]

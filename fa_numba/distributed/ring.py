@@ -25,40 +25,24 @@ Papers: Liu et al. 2023, Ring Attention, arXiv:2310.01889, Algorithm 1; Brandon 
 Attention, arXiv:2311.09431.
 """
 
+import functools
+
 import numpy as np
 
 from fa_numba.checks import distributed as checks
-from fa_numba.checks.argument_names import refuses_other_names
-from fa_numba.distributed.communicator import agree_on_attention
-from fa_numba.distributed.layouts import make_layout
+from fa_numba.checks.options import FUNCTIONS, PLAIN, takes
 from fa_numba.distributed.local_attn import local_attn, local_attn_grad, rounded
 from fa_numba.distributed.merge import RunningState
 from fa_numba.distributed.parts import num_steps, parts_of
-from fa_numba.distributed.placed import check_written, placed
+from fa_numba.distributed.placed import placed
+from fa_numba.distributed.plan import Plan
 from fa_numba.on_cuda_cores.running_state import copy_into
 from fa_numba.runtime import arrays
 
 
-@refuses_other_names
+@takes(PLAIN | FUNCTIONS)
 def ring_attn(
-    comm,
-    q,
-    k,
-    v,
-    *,
-    layout="zigzag",
-    seqlen=None,
-    cu_seqlens=None,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    attn=None,
+    comm, q, k, v, *, layout="zigzag", seqlen=None, cu_seqlens=None, attn=None, **options
 ):
     """Self-attention over the tokens of all ranks; every rank calls it.
 
@@ -97,9 +81,7 @@ def ring_attn(
     checks.check_communicator(comm)
     packed = cu_seqlens is not None
     q, k, v = checks.check_ring(q, k, v, packed)
-    options = causal, window_size, softcap, alibi_slopes, softmax_scale
-    written = mask, mask_args, score, score_args
-    plan = _Plan("ring_attn", comm, q, k, layout, seqlen, cu_seqlens, written, *options)
+    plan = _Plan("ring_attn", comm, q, k, layout, seqlen, cu_seqlens, **options)
     attn = local_attn(attn)
     state = RunningState(q)
     kv = stacked(k, v)
@@ -117,30 +99,11 @@ def ring_attn(
     return (out[0], lse[0]) if packed else (out, lse)
 
 
-@refuses_other_names
+@takes(PLAIN | FUNCTIONS)
 def ring_attn_grad(
-    comm,
-    dout,
-    q,
-    k,
-    v,
-    out,
-    lse,
-    *,
-    layout="zigzag",
-    seqlen=None,
-    cu_seqlens=None,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    attn_grad=None,
-):
+    comm, dout, q, k, v, out, lse, *, layout="zigzag", seqlen=None, cu_seqlens=None,
+    attn_grad=None, **options,
+):  # fmt: skip
     """Gradients of `ring_attn`; every rank calls it.
 
     Parameters
@@ -164,9 +127,7 @@ def ring_attn_grad(
     checks.check_communicator(comm)
     packed = cu_seqlens is not None
     q, k, v, dout, out, lse = checks.check_ring_grad(dout, q, k, v, out, lse, packed)
-    options = causal, window_size, softcap, alibi_slopes, softmax_scale
-    written = mask, mask_args, score, score_args
-    plan = _Plan("ring_attn_grad", comm, q, k, layout, seqlen, cu_seqlens, written, *options)
+    plan = _Plan("ring_attn_grad", comm, q, k, layout, seqlen, cu_seqlens, **options)
     attn_grad = local_attn_grad(attn_grad)
     dq, everything = None, slice(0, q.shape[1])
     kv, arriving_dkv = stacked(k, v), None
@@ -211,26 +172,15 @@ def stacked(k, v):
     return kv
 
 
-class _Plan:
+class _Plan(Plan):
     """The owner of the keys in each step, and the parts that this rank sees of them."""
 
-    def __init__(
-        self, function, comm, q, k, layout, seqlen, cu_seqlens, written, causal, window_size,
-        softcap, slopes, scale,
-    ):  # fmt: skip
-        checks.check_slopes(q, slopes)
-        self.functions = check_written(q, *written, slopes)
-        scores = checks.check_scores(q, causal, window_size, softcap, scale)
-        self.left, self.right, self.scores = scores
-        seqlen = checks.check_seqlen(seqlen, q.shape[1], comm.world_size, cu_seqlens)
-        self.comm = comm
-        self.layout = make_layout(layout, seqlen, comm.world_size, cu_seqlens)
-        checks.check_rank_tokens(q, self.layout, comm.rank)
-        mask = {"causal": bool(causal), "window_size": tuple(map(int, window_size))}
-        mask |= self.functions.facts
-        equal = self.functions.arrays
-        agree_on_attention(comm, function, q, k, self.layout, slopes, equal, **mask, **self.scores)
-        self.num_steps = num_steps(self.layout, self.left, self.right)
+    SLOPES_IN_SCORE = True
+
+    @functools.cached_property
+    def num_steps(self):
+        """Steps until this rank has met all keys that it sees."""
+        return num_steps(self.layout, self.left, self.right)
 
     def owner(self, t):
         """The rank whose keys are here in step t."""

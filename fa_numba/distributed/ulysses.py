@@ -17,12 +17,12 @@ Paper: Jacobs et al. 2023, DeepSpeed Ulysses, arXiv:2309.14509, section 3.
 import numpy as np
 
 from fa_numba.checks import distributed as checks
-from fa_numba.checks.argument_names import refuses_other_names
-from fa_numba.distributed.communicator import agree_on_attention
+from fa_numba.checks.options import FUNCTIONS, PLAIN, takes
 from fa_numba.distributed.layouts import make_layout
 from fa_numba.distributed.local_attn import local_attn, local_attn_grad, rounded
 from fa_numba.distributed.parts import parts_of
-from fa_numba.distributed.placed import check_written, placed
+from fa_numba.distributed.placed import placed
+from fa_numba.distributed.plan import Plan
 from fa_numba.kv_cache.head_shard import head_shard
 from fa_numba.on_cuda_cores.running_state import copy_into
 from fa_numba.runtime import arrays
@@ -31,26 +31,9 @@ HEADS = 2  # axis of the heads of q, k, v; tokens are along axis 1
 HEADS_OF_LSE = 1  # tokens are along axis 2
 
 
-@refuses_other_names
+@takes(PLAIN | FUNCTIONS)
 def ulysses_attn(
-    comm,
-    q,
-    k,
-    v,
-    *,
-    layout="contiguous",
-    seqlen=None,
-    cu_seqlens=None,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    attn=None,
+    comm, q, k, v, *, layout="contiguous", seqlen=None, cu_seqlens=None, attn=None, **options
 ):
     """Self-attention over the tokens of all ranks, with the heads split; every rank calls it.
 
@@ -72,9 +55,7 @@ def ulysses_attn(
     checks.check_communicator(comm)
     packed = cu_seqlens is not None
     q, k, v = checks.check_ring(q, k, v, packed)
-    options = causal, window_size, softcap, alibi_slopes, softmax_scale
-    written = mask, mask_args, score, score_args
-    plan = _Plan("ulysses_attn", comm, q, k, layout, seqlen, cu_seqlens, written, *options)
+    plan = _Plan("ulysses_attn", comm, q, k, layout, seqlen, cu_seqlens, **options)
 
     comm.record.begin_step()
     q_heads = plan.to_heads(q, plan.q_heads)
@@ -97,30 +78,11 @@ def ulysses_attn(
     return (out[0], lse[0]) if packed else (out, lse)
 
 
-@refuses_other_names
+@takes(PLAIN | FUNCTIONS)
 def ulysses_attn_grad(
-    comm,
-    dout,
-    q,
-    k,
-    v,
-    out,
-    lse,
-    *,
-    layout="contiguous",
-    seqlen=None,
-    cu_seqlens=None,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    attn_grad=None,
-):
+    comm, dout, q, k, v, out, lse, *, layout="contiguous", seqlen=None, cu_seqlens=None,
+    attn_grad=None, **options,
+):  # fmt: skip
     """Gradients of `ulysses_attn`; every rank calls it.
 
     Parameters
@@ -137,9 +99,7 @@ def ulysses_attn_grad(
     checks.check_communicator(comm)
     packed = cu_seqlens is not None
     q, k, v, dout, out, lse = checks.check_ring_grad(dout, q, k, v, out, lse, packed)
-    options = causal, window_size, softcap, alibi_slopes, softmax_scale
-    written = mask, mask_args, score, score_args
-    plan = _Plan("ulysses_attn_grad", comm, q, k, layout, seqlen, cu_seqlens, written, *options)
+    plan = _Plan("ulysses_attn_grad", comm, q, k, layout, seqlen, cu_seqlens, **options)
 
     comm.record.begin_step()
     dout, out, q_all = (plan.to_heads(x, plan.q_heads) for x in (dout, out, q))
@@ -166,29 +126,16 @@ def ulysses_attn_grad(
     return tuple(x[0] for x in (dq, dk, dv)) if packed else (dq, dk, dv)
 
 
-class _Plan:
+class _Plan(Plan):
     """The tokens and the heads of each rank, and the two exchanges."""
 
-    def __init__(
-        self, function, comm, q, k, layout, seqlen, cu_seqlens, written, causal, window_size,
-        softcap, slopes, scale,
-    ):  # fmt: skip
-        scores = checks.check_scores(q, causal, window_size, softcap, scale)
-        self.left, self.right, self.scores = scores
-        seqlen = checks.check_seqlen(seqlen, q.shape[1], comm.world_size, cu_seqlens)
-        self.layout = make_layout(layout, seqlen, comm.world_size, cu_seqlens)
-        checks.check_rank_tokens(q, self.layout, comm.rank)
-        checks.check_slopes(q, slopes)
-        self.functions = check_written(q, *written)
-        mask = {"causal": bool(causal), "window_size": tuple(map(int, window_size))}
-        mask |= self.functions.facts
-        equal = self.functions.arrays
-        agree_on_attention(comm, function, q, k, self.layout, slopes, equal, **mask, **self.scores)
-        self.comm, self.ranks = comm, range(comm.world_size)
+    def __init__(self, function, comm, q, k, layout, seqlen, cu_seqlens, **options):
+        super().__init__(function, comm, q, k, layout, seqlen, cu_seqlens, **options)
+        self.ranks = range(comm.world_size)
         shards = [head_shard(q.shape[2], k.shape[2], comm.world_size, r) for r in self.ranks]
         self.q_heads, self.kv_heads = zip(*shards, strict=True)
-        self.whole = make_layout("contiguous", seqlen, 1, cu_seqlens)
-        if slopes is not None:
+        self.whole = make_layout("contiguous", self.layout.cu_seqlens[-1], 1, cu_seqlens)
+        if (slopes := options.get("alibi_slopes")) is not None:
             self.scores["alibi_slopes"] = slopes[self.q_heads[comm.rank]]
 
     @property

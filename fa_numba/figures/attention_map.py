@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fa_numba.figures.style import INK, Drawing, on_paper
+from fa_numba.figures.style import Drawing, on_paper
 
 POINTS = 440  # of all letters along an axis, one beside the other
 
@@ -32,9 +32,8 @@ def attention_map(p, text):
     letters = {"fontsize": min(13, POINTS / len(labels)), "family": "monospace", "weight": "bold"}
     ax.set_xticks(ticks, labels, **letters)
     ax.set_yticks(ticks, labels, **letters)
-    ax.tick_params(length=0, labeltop=True, labelbottom=False, colors=INK)
-    ax.set_title("Which byte looks at which", loc="left", fontsize=11, color=INK, pad=10)
-    ax.set_xlabel("keys: what is looked at", fontsize=9, color=INK)
-    ax.set_ylabel("queries: who looks", fontsize=9, color=INK)
+    ax.tick_params(length=0, labeltop=True, labelbottom=False)
+    ax.set_title("Which byte looks at which", loc="left", fontsize=11, pad=10)
+    ax.set(xlabel="keys: what is looked at", ylabel="queries: who looks")
     figure.colorbar(image, ax=ax, shrink=0.6, label="weight", fraction=0.06, pad=0.02)
     return figure

@@ -1,8 +1,9 @@
 """The matrices of the backward pass: from which each is computed, and in which memory it is."""
 
-from matplotlib.patches import FancyBboxPatch, Patch
+from matplotlib.patches import FancyBboxPatch
 
-from fa_numba.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PAPER, Drawing, on_paper
+from fa_numba.figures.parts import CENTRED, legend_below
+from fa_numba.figures.style import BLUE, GREEN, GREY, ORANGE, PAPER, Drawing, on_paper
 
 HBM, CHIP, RESULT = BLUE, ORANGE, GREEN
 WIDTH, NARROW, HEIGHT, SPACING = 2.0, 0.8, 0.74, 2.75
@@ -53,8 +54,8 @@ def backward_flow(seqlen_q, seqlen_k, head_dim, block_m, block_n):
                                     boxstyle="round,pad=0,rounding_size=0.08", facecolor=PAPER,
                                     edgecolor=colour, linewidth=1.6, zorder=2))  # fmt: skip
         middle = (left + right) / 2
-        ax.text(middle, y + 0.13, label, ha="center", va="center", fontsize=9, color=INK)
-        ax.text(middle, y - 0.19, shape, ha="center", va="center", fontsize=7.5, color=GREY)
+        ax.text(middle, y + 0.13, label, **CENTRED)
+        ax.text(middle, y - 0.19, shape, **CENTRED, fontsize=7.5, color=GREY)
     for start, end in ARROWS:
         (a, y_a, *_), (b, y_b, *_) = boxes[start], boxes[end]
         (left, right), (other_left, other_right) = _sides(start, boxes), _sides(end, boxes)
@@ -68,14 +69,9 @@ def backward_flow(seqlen_q, seqlen_k, head_dim, block_m, block_n):
         ax.annotate("", head, tail, arrowprops=style)
     ax.set(xlim=(-0.1, 4 * SPACING + NARROW + 0.1), ylim=(-0.5, 5.5))
     ax.axis("off")
-    figure.legend(
-        handles=[
-            Patch(facecolor=PAPER, edgecolor=HBM, label="read from HBM"),
-            Patch(facecolor=PAPER, edgecolor=CHIP, label="on the chip, a tile at a time"),
-            Patch(facecolor=PAPER, edgecolor=RESULT, label="written to HBM"),
-        ],
-        loc="outside lower center", ncols=3, fontsize=8.5, frameon=False,
-    )  # fmt: skip
+    edges = {"read from HBM": HBM, "on the chip, a tile at a time": CHIP, "written to HBM": RESULT}
+    kinds = {words: {"facecolor": PAPER, "edgecolor": edge} for words, edge in edges.items()}
+    legend_below(figure, kinds, fontsize=8.5)
     return figure
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 from matplotlib.colors import to_rgb
-from matplotlib.patches import Rectangle
 
-from fa_numba.figures.style import BLUE, GREEN, INK, LIGHT, PAPER, RED, Drawing, on_paper
+from fa_numba.figures.parts import CENTRED, box, counted
+from fa_numba.figures.style import BLUE, GREEN, LIGHT, PAPER, RED, Drawing, on_paper
 
 BANKS = 32
 MOST_ROWS = 48
@@ -21,7 +21,6 @@ def banks(requests):
         the tile, a negative number for a thread that reads none; and the words in a row of the
         tile, None if it has no rows.
     """
-    lines = []
     rows = {title: _rows(words) for title, (words, _) in requests.items()}
     height = max(map(len, rows.values()))
     figure = Drawing(4.6 * len(requests), 0.125 * height + 1.3)
@@ -30,19 +29,13 @@ def banks(requests):
         words = np.asarray(words, np.intp)  # in a browser of 32 bits, as bincount wants them
         distinct = np.unique(words[words >= 0])
         wavefronts = int(np.bincount(distinct % BANKS).max())
-        said = (
-            f"{_count(len(np.unique(distinct % BANKS)), 'bank')}, {_count(wavefronts, 'wavefront')}"
-        )
-        lines.append(f"{title}: {said}")
+        num_banks = len(np.unique(distinct % BANKS))
+        said = f"{counted(num_banks, 'bank')}, {counted(wavefronts, 'wavefront')}"
+        figure.say(f"{title}: {said}")
         _draw(ax, words, row_length, rows[title], height, RED if wavefronts > 1 else GREEN)
-        ax.set_title(f"{title}\n{said}", fontsize=10, color=INK)
-    panels[0].set_ylabel("word // 32", fontsize=9, color=INK)
-    figure.text = "\n".join(lines)
+        ax.set_title(f"{title}\n{said}")
+    panels[0].set_ylabel("word // 32")
     return figure
-
-
-def _count(number, thing):
-    return f"{number} {thing}{'s' if number > 1 else ''}"
 
 
 def _rows(words):
@@ -61,12 +54,11 @@ def _draw(ax, words, row_length, rows, height, colour):
     for word in sorted({word for word in words if word >= 0}):
         row, bank = rows.index(word // BANKS), word % BANKS
         threads = [thread for thread, its in enumerate(words) if its == word]
-        ax.add_patch(Rectangle((bank - 0.5, row - 0.5), 1, 1, facecolor=colour))
-        ax.text(bank, row + 0.05, str(threads[0]), fontsize=5, color=PAPER, ha="center",
-                va="center")  # fmt: skip
+        box(ax, bank - 0.5, row - 0.5, 1, 1, colour)
+        ax.text(bank, row + 0.05, str(threads[0]), fontsize=5, color=PAPER, **CENTRED)
     ax.set_xticks([0, 8, 16, 24, 31])
     ticks = sorted({0, len(rows) - 1})
     ax.set_yticks(ticks, [str(rows[tick]) for tick in ticks])
-    ax.tick_params(colors=INK, labelsize=8, length=2)
-    ax.set_xlabel("bank = word % 32", fontsize=9, color=INK)
+    ax.tick_params(labelsize=8, length=2)
+    ax.set_xlabel("bank = word % 32")
     ax.spines[:].set_color(BLUE)

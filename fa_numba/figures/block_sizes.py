@@ -2,22 +2,9 @@
 
 import numpy as np
 
-from fa_numba.figures.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    PAPER,
-    PURPLE,
-    RED,
-    Drawing,
-    on_paper,
-    plain,
-)
+from fa_numba.figures.style import COLOURS, GREY, PAPER, RED, Drawing, on_paper, plain
 from fa_numba.tiling.block_sizes import calculate_block_sizes
 
-COLOURS = (BLUE, GREEN, ORANGE, PURPLE)
 HALO = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.8, "alpha": 0.85}
 
 
@@ -36,9 +23,8 @@ def feasible_tiles(budgets, d, *, dtype_bytes=2, points=None):
         Other choices to mark, by name.
     """
     points = points or {}
-    figure = Drawing(7.6, 4.9)
+    figure = Drawing(7.6, 4.9, text=f"d = {d}, {dtype_bytes} bytes per element")
     ax = plain(figure.subplots(), grid="both")
-    lines = [f"d = {d}, {dtype_bytes} bytes per element"]
     best = {
         name: calculate_block_sizes(sram_bytes, d, dtype_bytes=dtype_bytes)
         for name, sram_bytes in budgets.items()
@@ -55,21 +41,18 @@ def feasible_tiles(budgets, d, *, dtype_bytes=2, points=None):
         best_r, best_c = best[name]
         ax.plot(best_c, best_r, "o", color=colour, markersize=6)
         ax.annotate(f"{best_r} × {best_c}", (best_c, best_r), (7, 4), textcoords="offset points",
-                    fontsize=9, color=colour, bbox=HALO)  # fmt: skip
-        lines.append(f"{name}, {sram_bytes // 1024} KiB: {best_r} x {best_c} = {best_r * best_c}")
+                    color=colour, bbox=HALO)  # fmt: skip
+        figure.say(f"{name}, {sram_bytes // 1024} KiB: {best_r} x {best_c} = {best_r * best_c}")
     for name, (block_r, block_c) in points.items():
         ax.plot(block_c, block_r, "s", color=RED, markersize=5)
-        ax.annotate(name, (block_c, block_r), (7, -3), textcoords="offset points", fontsize=9,
+        ax.annotate(name, (block_c, block_r), (7, -3), textcoords="offset points",
                     color=RED, bbox=HALO)  # fmt: skip
-        lines.append(f"{name}: {block_r} x {block_c} = {block_r * block_c}")
+        figure.say(f"{name}: {block_r} x {block_c} = {block_r * block_c}")
     ax.plot(b_c, 2 * b_c, color=GREY, linewidth=0.9, linestyle=":")
-    ax.annotate("B_r = 2 B_c", (top / 2.12, top / 1.05), fontsize=9, color=GREY, ha="right",
-                bbox=HALO)  # fmt: skip
+    ax.annotate("B_r = 2 B_c", (top / 2.12, top / 1.05), color=GREY, ha="right", bbox=HALO)
     ax.set(xlim=(0, end), ylim=(0, top))
-    ax.set_xlabel("B_c, rows of K and V in a tile", fontsize=9.5, color=INK)
-    ax.set_ylabel("B_r, rows of Q in a tile", fontsize=9.5, color=INK)
-    ax.set_title(f"tiles that fit: d = {d}, {dtype_bytes} bytes per element", fontsize=10.5,
-                 color=INK)  # fmt: skip
-    ax.legend(frameon=False, fontsize=9, title="below the curve fits", title_fontsize=9)
-    figure.text = "\n".join(lines)
+    ax.set_xlabel("B_c, rows of K and V in a tile", fontsize=9.5)
+    ax.set_ylabel("B_r, rows of Q in a tile", fontsize=9.5)
+    ax.set_title(f"tiles that fit: d = {d}, {dtype_bytes} bytes per element", fontsize=10.5)
+    ax.legend(title="below the curve fits")
     return figure

@@ -1,8 +1,8 @@
 """Rows of 128 bytes in shared memory: the positions of their 16-byte chunks, and bank conflicts."""
 
 import numpy as np
-from matplotlib.patches import Rectangle
 
+from fa_numba.figures.parts import CENTRED, box, counted
 from fa_numba.figures.style import GREEN, GREY, INK, LIGHT, PAPER, RED, Drawing, on_paper
 
 CHUNK, ROW_BYTES, BANKS = 16, 128, 32
@@ -22,7 +22,6 @@ def chunk_places(layouts, chunk):
     rows = max(len(places) for places in layouts.values())
     figure = Drawing(3.5 * len(layouts) + 0.4, 0.33 * rows + 1.35)
     panels = figure.subplots(1, len(layouts), squeeze=False, sharey=True)[0]
-    lines = []
     for ax, (title, places) in zip(panels, layouts.items(), strict=True):
         read = places[:8, chunk]
         words = np.add.outer(read // 4, np.arange(CHUNK // 4))
@@ -33,22 +32,18 @@ def chunk_places(layouts, chunk):
             y, x = divmod(int(byte), ROW_BYTES)
             x /= CHUNK
             is_read = number == chunk and row < 8
-            ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, edgecolor=GREY, linewidth=0.5,
-                                   facecolor=colour if is_read else LIGHT if row % 2 else PAPER,
-                                   ))  # fmt: skip
-            ax.text(x, y, f"{row}.{number}", ha="center", va="center", fontsize=7.5,
+            box(ax, x - 0.5, y - 0.5, 1, 1, colour if is_read else LIGHT if row % 2 else PAPER,
+                edgecolor=GREY, linewidth=0.5)  # fmt: skip
+            ax.text(x, y, f"{row}.{number}", **CENTRED, fontsize=7.5,
                     color=PAPER if is_read else INK, weight="bold" if is_read else "normal"
                     )  # fmt: skip
-        plural = "s" if wavefronts > 1 else ""
-        said = f"chunk {chunk} of 8 rows: {banks} banks, {wavefronts} wavefront{plural}"
-        lines.append(f"{title}: {said}")
+        said = f"chunk {chunk} of 8 rows: {banks} banks, {counted(wavefronts, 'wavefront')}"
+        figure.say(f"{title}: {said}")
         ax.set(xlim=(-0.6, 7.6), ylim=(rows - 0.4, -0.6))
         ax.set_xticks(range(8), [f"{4 * i}–{4 * i + 3}" for i in range(8)])
         ax.set_yticks(range(rows), [str(ROW_BYTES * i) for i in range(rows)])
-        ax.tick_params(colors=INK, labelsize=7, length=0)
-        ax.set_xlabel("banks", fontsize=9, color=INK)
-        ax.set_title(f"{title}\n{said}", fontsize=10, color=INK)
+        ax.tick_params(labelsize=7, length=0)
+        ax.set(xlabel="banks", title=f"{title}\n{said}")
         ax.spines[:].set_visible(False)
-    panels[0].set_ylabel("byte", fontsize=9, color=INK)
-    figure.text = "\n".join(lines)
+    panels[0].set_ylabel("byte")
     return figure

@@ -2,9 +2,9 @@
 
 import numpy as np
 from matplotlib.colors import ListedColormap
-from matplotlib.patches import Patch
 
-from fa_numba.figures.style import BLUE, INK, LIGHT, ORANGE, PAPER, Drawing, on_paper
+from fa_numba.figures.parts import legend_below
+from fa_numba.figures.style import BLUE, LIGHT, ORANGE, PAPER, Drawing, on_paper
 
 
 @on_paper
@@ -26,11 +26,9 @@ def chunked_weights(sees, scored):
     ax.pcolormesh(kind, cmap=ListedColormap([LIGHT, BLUE, ORANGE]), edgecolors=PAPER, linewidth=0.6)
     ax.invert_yaxis()
     ax.set_aspect("equal")
-    ax.tick_params(labelsize=8, colors=INK)
-    ax.set_xlabel("key", fontsize=9, color=INK)
-    ax.set_ylabel("query", fontsize=9, color=INK)
-    ax.set_title(said, loc="left", fontsize=10, color=INK)
-    patches = [Patch(color=c, label=l) for c, l in
-               ((ORANGE, "score"), (BLUE, "through the state"), (LIGHT, "masked"))]  # fmt: skip
-    figure.legend(handles=patches, loc="outside lower center", fontsize=8.5, frameon=False, ncols=3)
+    ax.tick_params(labelsize=8)
+    ax.set(xlabel="key", ylabel="query")
+    ax.set_title(said, loc="left")
+    kinds = {"score": ORANGE, "through the state": BLUE, "masked": LIGHT}
+    legend_below(figure, kinds, fontsize=8.5)
     return figure

@@ -2,9 +2,9 @@
 
 import numpy as np
 from matplotlib.colors import to_rgb
-from matplotlib.patches import Patch
 
-from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, Drawing, on_paper, tint
+from fa_numba.figures.parts import legend_below
+from fa_numba.figures.style import BLUE, GREY, LIGHT, ORANGE, PAPER, Drawing, on_paper, tint
 
 SECTOR = 8  # floats in 32 bytes
 
@@ -19,7 +19,6 @@ def coalescing(requests):
         By title: for each float of a matrix the thread of the warp that asked for it, as a kernel
         wrote it down, −1 where none did. The rows are a multiple of 8 floats long.
     """
-    lines = []
     shape = np.shape(next(iter(requests.values())))
     figure = Drawing(0.115 * shape[1] * len(requests) + 0.7 * len(requests), 0.115 * shape[0] + 1.5)
     panels = figure.subplots(1, len(requests), squeeze=False)[0]
@@ -30,18 +29,11 @@ def coalescing(requests):
             f"{asked.sum()} floats, {fetched.sum()} sectors: "
             f"{4 * asked.sum()} of {32 * fetched.sum()} bytes used"
         )
-        lines.append(f"{title}: {words}")
+        figure.say(f"{title}: {words}")
         _draw(ax, asked, np.repeat(fetched, SECTOR, axis=1))
-        ax.set_title(f"{title}\n{words}", fontsize=9.5, color=INK)
-    figure.legend(
-        handles=[
-            Patch(facecolor=BLUE, label="asked for by the warp"),
-            Patch(facecolor=tint(ORANGE, 0.45), label="fetched with it"),
-            Patch(facecolor=PAPER, edgecolor=GREY, label="left in HBM"),
-        ],
-        loc="outside lower center", ncols=3, frameon=False, fontsize=9,
-    )  # fmt: skip
-    figure.text = "\n".join(lines)
+        ax.set_title(f"{title}\n{words}", fontsize=9.5)
+    kinds = {"asked for by the warp": BLUE, "fetched with it": tint(ORANGE, 0.45)}
+    legend_below(figure, kinds | {"left in HBM": {"facecolor": PAPER, "edgecolor": GREY}})
     return figure
 
 
@@ -55,7 +47,7 @@ def _draw(ax, asked, fetched):
     ax.vlines(np.arange(0, cols + 1, SECTOR) - 0.5, -0.5, rows - 0.5, color=GREY, linewidth=0.8)
     ax.set_xticks(np.arange(0, cols, SECTOR))
     ax.set_yticks([0, rows - 1])
-    ax.tick_params(colors=INK, labelsize=8, length=0)
-    ax.set_xlabel("column", fontsize=9, color=INK)
-    ax.set_ylabel("row", fontsize=9, color=INK, labelpad=-6)
+    ax.tick_params(labelsize=8, length=0)
+    ax.set_xlabel("column")
+    ax.set_ylabel("row", labelpad=-6)
     ax.spines[:].set_color(GREY)

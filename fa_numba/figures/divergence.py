@@ -3,13 +3,13 @@
 import linecache
 
 import numpy as np
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 
 from fa_numba import simt
-from fa_numba.figures.style import BLUE, GREEN, INK, LIGHT, ORANGE, PURPLE, Drawing, on_paper
+from fa_numba.figures.parts import box
+from fa_numba.figures.style import LIGHT, Drawing, colour_of, on_paper
 
 WARP = 32
-COLOURS = BLUE, ORANGE, GREEN, PURPLE
 
 
 def issued_lines(kernel, threads, *args):
@@ -66,11 +66,9 @@ def divergence(launches, threads=2 * WARP):
     steps = max(len(warp) for _, warps in panels.values() for warp in warps)
     figure = Drawing(10, 0.34 * steps * len(panels) + 1.05 * len(panels) + 0.3)
     axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
-    words = []
     for ax, (title, (kernel, warps)) in zip(axes, panels.items(), strict=True):
-        words += [title, *_words(warps)]
+        figure.say("\n".join([title, *_words(warps)]))
         _draw(ax, title, kernel, warps, steps)
-    figure.text = "\n".join(words)
     return figure
 
 
@@ -82,14 +80,14 @@ def _words(warps):
 
 def _draw(ax, title, kernel, warps, steps):
     lines = sorted({line for warp in warps for line, _ in warp})
-    colours = {line: COLOURS[i % len(COLOURS)] for i, line in enumerate(lines)}
+    colours = {line: colour_of(i) for i, line in enumerate(lines)}
     for number, warp in enumerate(warps):
         left = number * (WARP + 2)
         for step, (line, lanes) in enumerate(warp):
             for lane, active in enumerate(lanes):
                 face = colours[line] if active else LIGHT
-                ax.add_patch(Rectangle((left + lane, step), 0.9, 0.85, facecolor=face))
-        ax.text(left, -0.25, f"warp {number}", fontsize=9, color=INK)
+                box(ax, left + lane, step, 0.9, 0.85, face)
+        ax.text(left, -0.25, f"warp {number}")
     file = getattr(kernel, "py_func", kernel).__code__.co_filename
     ax.legend(
         handles=[
@@ -101,11 +99,9 @@ def _draw(ax, title, kernel, warps, steps):
         ],
         loc="center left",
         bbox_to_anchor=(1.0, 0.5),
-        frameon=False,
         prop={"family": "monospace", "size": 8.5},
     )
-    ax.set(xlim=(-0.2, len(warps) * (WARP + 2)), ylim=(steps, -0.9))
-    ax.set(xticks=[], yticks=[])
-    ax.set_ylabel("time →", rotation=-90, fontsize=9, color=INK, labelpad=10)
-    ax.set_title(title, loc="left", fontsize=10, color=INK)
+    ax.set(xlim=(-0.2, len(warps) * (WARP + 2)), ylim=(steps, -0.9), xticks=[], yticks=[])
+    ax.set_ylabel("time →", rotation=-90, labelpad=10)
+    ax.set_title(title, loc="left")
     ax.spines[:].set_visible(False)

@@ -2,9 +2,9 @@
 
 import numpy as np
 from matplotlib.colors import ListedColormap
-from matplotlib.patches import Patch
 
-from fa_numba.figures.style import BLUE, INK, LIGHT, ORANGE, Drawing, on_paper
+from fa_numba.figures.parts import legend_below
+from fa_numba.figures.style import BLUE, LIGHT, ORANGE, Drawing, on_paper
 
 
 @on_paper
@@ -38,13 +38,8 @@ def dropout_masks(drawn):
             ax.axvline(x - 0.5, color=ORANGE, linewidth=1.6)
         ax.set(xlim=(-0.8, seqlen_k - 0.2), ylim=(seqlen_q - 0.2, -0.8), xticks=[], yticks=[])
         ax.spines[:].set_visible(False)
-        ax.set_title(f"{title}, tiles of {block_m} × {block_n}", fontsize=10, color=INK)
-        ax.set_xlabel("key n →", fontsize=9, color=INK)
-    figure.axes[0].set_ylabel("← query m", fontsize=9, color=INK)
-    marks = [
-        Patch(facecolor=BLUE, label="kept"),
-        Patch(facecolor=LIGHT, label="dropped"),
-        Patch(facecolor="none", edgecolor=ORANGE, label="tile"),
-    ]
-    figure.legend(handles=marks, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+        ax.set(title=f"{title}, tiles of {block_m} × {block_n}", xlabel="key n →")
+    figure.axes[0].set_ylabel("← query m")
+    tile = {"facecolor": "none", "edgecolor": ORANGE}
+    legend_below(figure, {"kept": BLUE, "dropped": LIGHT, "tile": tile})
     return figure

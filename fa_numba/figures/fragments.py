@@ -1,8 +1,8 @@
 """Which lane of a warp holds which element of a small matrix, and in which register."""
 
 import numpy as np
-from matplotlib.patches import Patch, Rectangle
 
+from fa_numba.figures.parts import CENTRED, box, legend_below
 from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, Drawing, on_paper
 
 
@@ -23,7 +23,6 @@ def fragments(matrices, lanes):
     height = max(rows for rows, _ in sizes.values())
     figure = Drawing(0.27 * sum(widths) + 0.45 * len(widths) + 0.3, 0.25 * height + 0.9)
     panels = figure.subplots(1, len(matrices), width_ratios=widths, squeeze=False)[0]
-    lines = []
     for ax, (title, (row, col)) in zip(panels, matrices.items(), strict=True):
         letter = title[0].lower()
         for place in np.ndindex(row.shape):
@@ -31,30 +30,23 @@ def fragments(matrices, lanes):
             x, y = col[place], row[place]
             colour = {lanes[0]: BLUE, lanes[1]: ORANGE}.get(lane)
             ground = colour or (LIGHT if lane // 4 % 2 else PAPER)
-            ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=ground, edgecolor=GREY,
-                                   linewidth=0.4))  # fmt: skip
-            ax.text(x, y, f"{letter}{register}" if colour else str(lane), ha="center",
-                    va="center", fontsize=7.5 if colour else 6.5,
-                    color=PAPER if colour else INK,
-                    weight="bold" if colour else "normal")  # fmt: skip
+            box(ax, x - 0.5, y - 0.5, 1, 1, ground, edgecolor=GREY, linewidth=0.4)
+            words = f"{letter}{register}" if colour else str(lane)
+            size, weight, ink = (7.5, "bold", PAPER) if colour else (6.5, "normal", INK)
+            ax.text(x, y, words, **CENTRED, fontsize=size, weight=weight, color=ink)
         for lane in lanes:
             held = ", ".join(
                 f"{letter}{place[0]} [{row[lane][place]}, {col[lane][place]}]"
                 for place in np.ndindex(row.shape[1:])
             )
-            lines.append(f"{title}, lane {lane}: {held}")
+            figure.say(f"{title}, lane {lane}: {held}")
         rows, cols = sizes[title]
         ax.set(xlim=(-0.6, cols - 0.4), ylim=(height - 0.4, -0.6), aspect="equal")
         ax.set_xticks([0, cols // 2, cols - 1])
         ax.set_yticks([0, rows // 2, rows - 1])
-        ax.tick_params(colors=INK, labelsize=8, length=0)
+        ax.tick_params(labelsize=8, length=0)
         ax.spines[:].set_visible(False)
-        ax.set_title(title, fontsize=10, color=INK)
-    handles = [
-        Patch(facecolor=BLUE, label=f"lane {lanes[0]}, by register"),
-        Patch(facecolor=ORANGE, label=f"lane {lanes[1]}"),
-        Patch(facecolor=PAPER, edgecolor=GREY, label="the others, by lane"),
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
-    figure.text = "\n".join(lines)
+        ax.set_title(title)
+    kinds = {f"lane {lanes[0]}, by register": BLUE, f"lane {lanes[1]}": ORANGE}
+    legend_below(figure, kinds | {"the others, by lane": {"facecolor": PAPER, "edgecolor": GREY}})
     return figure

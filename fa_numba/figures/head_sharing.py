@@ -1,8 +1,7 @@
 """Which query heads share which head of keys and values."""
 
-from matplotlib.patches import Rectangle
-
-from fa_numba.figures.style import COLOURS, GREY, INK, PAPER, Drawing, on_paper
+from fa_numba.figures.parts import CENTRED, box
+from fa_numba.figures.style import GREY, PAPER, Drawing, colour_of, on_paper
 
 WIDE, HIGH = 0.74, 0.5  # size of a box
 GAP = 1.15  # from the row of query heads down to that of K/V heads
@@ -27,31 +26,27 @@ def head_sharing(read):
     most = max(len(heads) for heads in read.values())
     figure = Drawing(0.36 * most * len(read) + 1.3, 2.1)
     panels = figure.subplots(1, len(read), squeeze=False)[0]
-    lines = []
     for ax, (name, heads) in zip(panels, read.items(), strict=True):
         heads = [int(head) for head in heads]
         for kv_head in sorted(set(heads)):
             group = [h for h, reads in enumerate(heads) if reads == kv_head]
-            colour = COLOURS[kv_head % len(COLOURS)]
+            colour = colour_of(kv_head)
             middle = sum(group) / len(group)
             _box(ax, middle, GAP, colour, f"{kv_head}")
             for h in group:
                 ax.plot([h, middle], [HIGH / 2, GAP - HIGH / 2], color=GREY, linewidth=1)
                 _box(ax, h, 0, colour, f"{h}")
-            lines.append(f"{name}: K/V head {kv_head} is read by query heads {_numbers(group)}")
-        ax.set(xlim=(-0.6, most - 0.4), ylim=(GAP + 0.4, -0.4))
-        ax.set_title(name, fontsize=10, color=INK)
+            figure.say(f"{name}: K/V head {kv_head} is read by query heads {_numbers(group)}")
+        ax.set(xlim=(-0.6, most - 0.4), ylim=(GAP + 0.4, -0.4), title=name)
         ax.axis("off")
-    panels[0].text(-0.75, 0, "query heads", ha="right", va="center", fontsize=9.5, color=INK)
-    panels[0].text(-0.75, GAP, "K/V heads", ha="right", va="center", fontsize=9.5, color=INK)
-    figure.text = "\n".join(lines)
+    panels[0].text(-0.75, 0, "query heads", ha="right", va="center", fontsize=9.5)
+    panels[0].text(-0.75, GAP, "K/V heads", ha="right", va="center", fontsize=9.5)
     return figure
 
 
 def _box(ax, x, y, colour, text):
-    corner = x - WIDE / 2, y - HIGH / 2
-    ax.add_patch(Rectangle(corner, WIDE, HIGH, facecolor=colour, edgecolor=PAPER))
-    ax.text(x, y, text, ha="center", va="center", fontsize=9, color=PAPER)
+    box(ax, x - WIDE / 2, y - HIGH / 2, WIDE, HIGH, colour, edgecolor=PAPER)
+    ax.text(x, y, text, **CENTRED, color=PAPER)
 
 
 def _numbers(group):

@@ -3,7 +3,8 @@
 import numpy as np
 
 from fa_numba.analysis.roofline import Roofline
-from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, Drawing, on_paper, plain
+from fa_numba.figures.parts import CENTRED
+from fa_numba.figures.style import BLUE, GREY, LIGHT, ORANGE, PAPER, Drawing, on_paper, plain
 
 
 @on_paper
@@ -38,11 +39,10 @@ def kernel_roofline(work, device="H100"):
     ax.axvspan(low, roof.ridge, color=LIGHT, alpha=0.45, linewidth=0, zorder=0)
     bottom = roof.attainable(low) / 12
     ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(bottom, roof.peak * 3))
-    ax.text(roof.ridge / 1.15, roof.peak * 1.5, "bound by memory", ha="right", fontsize=9,
-            color=GREY)  # fmt: skip
-    ax.text(roof.ridge * 1.15, roof.peak * 1.5, "bound by arithmetic", fontsize=9, color=GREY)
-    ax.set_xlabel("arithmetic intensity, FLOP per byte of HBM traffic", fontsize=9, color=INK)
-    ax.set_ylabel(f"FLOP/s that the {roof.device.name} allows", fontsize=9, color=INK)
+    ax.text(roof.ridge / 1.15, roof.peak * 1.5, "bound by memory", ha="right", color=GREY)
+    ax.text(roof.ridge * 1.15, roof.peak * 1.5, "bound by arithmetic", color=GREY)
+    ax.set_xlabel("arithmetic intensity, FLOP per byte of HBM traffic")
+    ax.set_ylabel(f"FLOP/s that the {roof.device.name} allows")
     floor = bottom * 2.2  # the numbers are in a row below the roof
     for name, place, n in zip(names, _apart([points[n] for n in names], low, high),
                               range(1, len(names) + 1), strict=True):  # fmt: skip
@@ -50,11 +50,11 @@ def kernel_roofline(work, device="H100"):
         ax.plot([points[name], place], [y, floor], color=GREY, lw=0.8, zorder=1)
         label = f"{n}  {name}: {points[name]:.3g}"
         ax.plot(points[name], y, "o", color=ORANGE, ms=7, zorder=3, label=label)
-        ax.text(place, floor, str(n), ha="center", va="center", fontsize=9, color=INK, zorder=4,
+        ax.text(place, floor, str(n), **CENTRED, zorder=4,
                 bbox={"boxstyle": "circle,pad=0.25", "facecolor": PAPER,
                       "edgecolor": ORANGE})  # fmt: skip
-    figure.legend(loc="outside right center", frameon=False, fontsize=9, handlelength=0,
-                  title="FLOP per byte", title_fontsize=9, alignment="left")  # fmt: skip
+    figure.legend(loc="outside right center", handlelength=0,
+                  title="FLOP per byte", alignment="left")  # fmt: skip
     return figure
 
 

@@ -58,8 +58,8 @@ def layer_limits(device="A100-40GB", batch=1, width=4096, *, launch):
     left, right = figure.subplots(1, 2)
     _roofs(plain(left), device, batch, width)
     _times(plain(right), device, batch, width, launch, times[limit])
-    right.set_title(verdict, loc="left", fontsize=9.5, color=INK)
-    left.set_title(f"{device}, a layer of {width} × {width}", loc="left", fontsize=9.5, color=INK)
+    right.set_title(verdict, loc="left", fontsize=9.5)
+    left.set_title(f"{device}, a layer of {width} × {width}", loc="left", fontsize=9.5)
     return figure
 
 
@@ -75,7 +75,7 @@ def _roofs(ax, device, batch, width):
         ax.text(roof.ridge, 1.2e11, f" {roof.ridge:.3g}", color=colour, size=8.5)
     ax.set(xscale="log", yscale="log", xlim=(0.2, 4000), ylim=(1e11, 3e15))
     ax.set(xlabel="arithmetic intensity, FLOP per byte", ylabel="FLOP/s")
-    ax.legend(loc="upper left", frameon=False, labelcolor=GREY, fontsize=8.5)
+    ax.legend(loc="upper left", labelcolor=GREY, fontsize=8.5)
 
 
 def _times(ax, device, batch, width, launch, least):
@@ -87,7 +87,7 @@ def _times(ax, device, batch, width, launch, least):
     ax.plot(batch, 1e6 * least, "o", color=INK, ms=8)
     ax.set(xscale="log", yscale="log", ylim=(0.03, 3000))
     ax.set(xlabel="batch: tokens through the layer together", ylabel="float16, µs at least")
-    ax.legend(loc="upper left", frameon=False, labelcolor=GREY, fontsize=8.5)
+    ax.legend(loc="upper left", labelcolor=GREY, fontsize=8.5)
 
 
 def _words(device, batch, width, times, verdict):

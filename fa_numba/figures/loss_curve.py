@@ -3,7 +3,8 @@
 import numpy as np
 from matplotlib.ticker import LogFormatter
 
-from fa_numba.figures.style import BLUE, GREY, INK, ORANGE, Drawing, label_ends, on_paper, plain
+from fa_numba.figures.parts import label_ends
+from fa_numba.figures.style import BLUE, GREY, INK, ORANGE, Drawing, on_paper, plain
 
 
 class PlainNumbers(LogFormatter):
@@ -47,9 +48,8 @@ def loss_curve(losses, levels, *, points=None, window=20, label="loss", title=""
     ax.yaxis.set_major_formatter(PlainNumbers())
     ax.yaxis.set_minor_formatter(PlainNumbers())
     ax.set_xlim(0, len(losses))
-    ax.set_xlabel("step", fontsize=9)
-    ax.set_ylabel(label, fontsize=9)
-    ax.set_title(title, loc="left", fontsize=11, color=INK)
+    ax.set(xlabel="step", ylabel=label)
+    ax.set_title(title, loc="left", fontsize=11)
     ends = [(name, level, INK) for name, level in levels.items()]
     ends += [(name, [*found.values()][-1], ORANGE) for name, found in points.items() if found]
     label_ends(ax, len(losses), [*ends, ("learned", mean[-1], BLUE)])

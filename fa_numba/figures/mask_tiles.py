@@ -5,9 +5,10 @@ import math
 
 import numpy as np
 from matplotlib.colors import ListedColormap
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 
-from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, Drawing, on_paper
+from fa_numba.figures.parts import box
+from fa_numba.figures.style import BLUE, GREY, LIGHT, ORANGE, PAPER, Drawing, on_paper
 
 NAMES = "hidden", "mixed", "whole"  # of the classes 0, 1, 2
 FILLS = LIGHT, ORANGE, BLUE
@@ -54,11 +55,11 @@ def mask_tiles(masks, *, head_dim=None, columns=4, b=0, h=0):
         classes, pairs = (_of_head(x, b, h) for x in (tiles.classes, tiles.pairs))
         _draw(ax, tiles, classes, pairs)
         ax.set(xticks=[], yticks=[])
-        ax.set_title(f"{name}\n{_costs(tiles, head_dim)}", fontsize=9, color=INK)
+        ax.set_title(f"{name}\n{_costs(tiles, head_dim)}", fontsize=9)
     for ax in list(axes):
         ax.set_axis_off()
     figure.legend(handles=_handles(all(x.pairs is not None for x in masks.values())),
-                  loc="outside lower center", ncols=4, fontsize=8.5, frameon=False)  # fmt: skip
+                  loc="outside lower center", ncols=4, fontsize=8.5)  # fmt: skip
     return figure
 
 
@@ -87,13 +88,12 @@ def _one(tiles, classes, pairs, costs):
     ax = figure.subplots()
     _draw(ax, tiles, classes, pairs)
     ax.set(xticks=_ticks(wide, tiles.block_n), yticks=_ticks(high, tiles.block_m))
-    ax.tick_params(length=0, labelsize=8, colors=INK)
-    ax.set_xlabel("key n", fontsize=9, color=INK)
-    ax.set_ylabel("query", fontsize=9, color=INK)
-    ax.set_title(f"{high} queries, {wide} keys: {costs}", fontsize=10.5, color=INK, loc="left")
+    ax.tick_params(length=0, labelsize=8)
+    ax.set(xlabel="key n", ylabel="query")
+    ax.set_title(f"{high} queries, {wide} keys: {costs}", fontsize=10.5, loc="left")
     counts = [int((classes == i).sum()) for i in range(3)]
     ax.legend(handles=_handles(pairs is not None, counts), loc="upper left",
-              bbox_to_anchor=(1.01, 1), fontsize=8.5, frameon=False)  # fmt: skip
+              bbox_to_anchor=(1.01, 1), fontsize=8.5)  # fmt: skip
     return figure
 
 
@@ -124,8 +124,7 @@ def _draw(ax, tiles, classes, pairs):
         style = {"facecolor": "none", **FRAMES[name]}
         if pairs is None:
             style = {"facecolor": FILLS[name], "linewidth": 0}
-        ax.add_patch(Rectangle((x + inset, y + inset), width - 2 * inset, height - 2 * inset,
-                               **style))  # fmt: skip
+        box(ax, x + inset, y + inset, width - 2 * inset, height - 2 * inset, **style)
     ax.set(xlim=(-margin, wide + margin), ylim=(high + margin, -margin), aspect="equal")
     ax.spines[:].set_visible(False)
     ax.set_facecolor(LIGHT if pairs is not None else PAPER)

@@ -2,7 +2,7 @@
 
 from fa_numba.analysis.devices import device
 from fa_numba.analysis.hierarchy import hierarchy
-from fa_numba.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, Drawing, on_paper, plain
+from fa_numba.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, Drawing, on_paper, plain
 
 COLOURS = BLUE, ORANGE, GREEN, PURPLE, GREY, GREY
 
@@ -53,13 +53,13 @@ def memory_hierarchy(name="A100-40GB"):
             if unit == "B" and level.bytes_each:
                 ax.barh(place, float(level.bytes_each), color=COLOURS[place], height=0.55)
                 words += f"; {level.seen_by}: {_size(level.bytes_each, 'B')}"
-            ax.text(value * 1.4, place, words, va="center", color=INK, fontsize=8.5)
+            ax.text(value * 1.4, place, words, va="center", fontsize=8.5)
         ax.set(xscale="log", xlim=limits)
-        ax.set_title(title, fontsize=9.5, loc="left", color=INK)
+        ax.set_title(title, fontsize=9.5, loc="left")
         ax.tick_params(axis="x", labelsize=8)
     panels[0].set_yticks(places, [level.name for level in levels])
     panels[0].invert_yaxis()
-    panels[0].set_xlabel(f"{gpu.name}, all of it; links: one direction", fontsize=9, loc="left")
+    panels[0].set_xlabel(f"{gpu.name}, all of it; links: one direction", loc="left")
     return figure
 
 

@@ -1,17 +1,7 @@
 """The use of a server's KV memory, as shares of the whole."""
 
-from fa_numba.figures.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    PAPER,
-    RED,
-    Drawing,
-    on_paper,
-    plain,
-)
+from fa_numba.figures.parts import CENTRED
+from fa_numba.figures.style import BLUE, GREEN, GREY, ORANGE, PAPER, RED, Drawing, on_paper, plain
 
 COLOURS = (GREEN, BLUE, ORANGE, RED, GREY)
 
@@ -43,16 +33,15 @@ def memory_shares(shares, *, notes=None, title=""):
             ax.barh(y, share, left=left, height=0.62, color=colour, edgecolor=PAPER,
                     label=kind if y == 0 else None)  # fmt: skip
             if share > 0.045:
-                ax.text(left + share / 2, y, f"{share:.0%}", ha="center", va="center",
-                        fontsize=9, color=PAPER)  # fmt: skip
+                ax.text(left + share / 2, y, f"{share:.0%}", **CENTRED, color=PAPER)
             left += share
         ax.annotate((notes or {}).get(name, ""), (1, y), (6, 0), textcoords="offset points",
-                    va="center", fontsize=9, color=INK)  # fmt: skip
-    ax.set_yticks(range(len(names)), names, fontsize=10, color=INK)
+                    va="center")  # fmt: skip
+    ax.set_yticks(range(len(names)), names, fontsize=10)
     ax.set(xlim=(0, 1), xticks=[])
     ax.invert_yaxis()
     ax.spines[["left", "bottom"]].set_visible(False)
     ax.tick_params(length=0)
-    ax.set_title(title, loc="left", fontsize=11, color=INK)
-    figure.legend(loc="outside lower center", ncols=len(kinds), frameon=False, fontsize=9)
+    ax.set_title(title, loc="left", fontsize=11)
+    figure.legend(loc="outside lower center", ncols=len(kinds))
     return figure

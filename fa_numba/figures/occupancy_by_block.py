@@ -1,7 +1,7 @@
 """How full an SM gets: occupancy against the size of the thread block."""
 
 from fa_numba.analysis.occupancy import occupancy
-from fa_numba.figures.style import COLOURS, INK, Drawing, on_paper, plain
+from fa_numba.figures.style import COLOURS, Drawing, on_paper, plain
 
 
 @on_paper
@@ -31,9 +31,8 @@ def occupancy_by_block(kernels):
     ax.set_xticks([n for n in sizes if n % 128 == 0])
     ax.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
     ax.set(xlim=(0, device.threads_per_block + 24), ylim=(0, 1.05))
-    ax.set_xlabel("threads of a thread block", fontsize=9, color=INK)
-    ax.set_ylabel(f"warps on an SM, of {device.threads_per_sm // device.warp_size}", fontsize=9,
-                  color=INK)  # fmt: skip
-    ax.set_title(f"occupancy on the {device.name}", loc="left", fontsize=10.5, color=INK)
-    figure.legend(loc="outside lower center", fontsize=8.5, frameon=False)
+    ax.set_xlabel("threads of a thread block")
+    ax.set_ylabel(f"warps on an SM, of {device.threads_per_sm // device.warp_size}")
+    ax.set_title(f"occupancy on the {device.name}", loc="left", fontsize=10.5)
+    figure.legend(loc="outside lower center", fontsize=8.5)
     return figure

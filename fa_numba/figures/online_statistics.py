@@ -26,9 +26,9 @@ def online_statistics(scores, m, l, alpha):
     top.plot(columns, scores, "o", color=GREY, markersize=4, label="score")
     top.step(columns, m, where="post", color=BLUE, linewidth=1.8, label="m, largest so far")
     top.plot(rescaled, m[rescaled], "o", color=RED, markersize=6, label="new maximum")
-    above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "fontsize": 9, "frameon": False}
+    above = {"loc": "lower left", "bbox_to_anchor": (0, 1)}
     top.legend(**above, ncols=3)
-    plain(top, grid="y").set_ylabel("score", fontsize=9)
+    plain(top, grid="y").set_ylabel("score")
 
     held = np.concatenate([[0], l[:-1] * alpha[1:] if len(l) > 1 else []])
     bottom.bar(columns, held, color=GREEN, width=0.8, label="old sum × alpha")

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from fa_numba.figures.style import BLUE, GREY, INK, ORANGE, PAPER, RED, Drawing, on_paper, plain
+from fa_numba.figures.style import BLUE, GREY, ORANGE, PAPER, RED, Drawing, on_paper, plain
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ def overflow(scores, *, formats=FORMATS):
         top.barh(y, low + edge, left=-edge, color=GREY, alpha=0.25, height=0.62)
         top.barh(y, high - low, left=low, color=BLUE, height=0.62)
         top.barh(y, edge - high, left=high, color=RED, alpha=0.85, height=0.62)
-        top.text(high + 1.5, y, f"inf above {high:.2f}", va="center", color=PAPER, fontsize=9)
+        top.text(high + 1.5, y, f"inf above {high:.2f}", va="center", color=PAPER)
         top.text(low - 1.5, y, f"0 below {low:.1f}", va="center", ha="right", fontsize=8)
     top.set_yticks(range(len(limits)), limits, fontsize=10)
     top.invert_yaxis()
     top.set_xlim(-edge, edge)
-    top.set_title("blue: exp(s) is neither 0 nor inf", loc="left", fontsize=11, color=INK)
+    top.set_title("blue: exp(s) is neither 0 nor inf", loc="left", fontsize=11)
     plain(top).tick_params(left=False, bottom=False)
     top.spines[["left", "bottom"]].set_visible(False)
 
@@ -78,7 +78,7 @@ def overflow(scores, *, formats=FORMATS):
     bottom.hist(scores.ravel(), color=ORANGE, alpha=0.75, label="scores s", **style)
     bottom.hist(shifted.ravel(), color=BLUE, alpha=0.55, label="s − row maximum", **style)
     bottom.set_yticks([])
-    bottom.set_xlabel("score", fontsize=9)
-    bottom.legend(loc="upper right", frameon=False, fontsize=9)
+    bottom.set_xlabel("score")
+    bottom.legend(loc="upper right")
     plain(bottom).spines["left"].set_visible(False)
     return figure

@@ -1,8 +1,7 @@
 """A batch of sequences of several lengths: padded, packed, and the pairs of attention."""
 
-from matplotlib.patches import Patch, Rectangle
-
-from fa_numba.figures.style import COLOURS, GREY, INK, LIGHT, PAPER, Drawing, on_paper
+from fa_numba.figures.parts import CENTRED, NOTHING, box, legend_below
+from fa_numba.figures.style import LIGHT, PAPER, Drawing, colour_of, on_paper
 
 
 @on_paper
@@ -21,38 +20,35 @@ def packed_batch(lengths, block, *, causal=False):
     lengths = [int(n) for n in lengths]
     batch, longest, tokens = len(lengths), max(lengths), sum(lengths)
     starts = [sum(lengths[:b]) for b in range(batch + 1)]
-    colour = [COLOURS[b % len(COLOURS)] for b in range(batch)]
+    colour = [colour_of(b) for b in range(batch)]
     figure = Drawing(9, 4.6)
     grid = figure.add_gridspec(2, 2, width_ratios=(2.0, 1), height_ratios=(3, 1.5))
     padded, packed = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[1, 0])
     pairs = figure.add_subplot(grid[:, 1])
 
     for b, n in enumerate(lengths):
-        padded.add_patch(_box(0, b, longest, 0.8, LIGHT))
-        padded.add_patch(_box(0, b, n, 0.8, colour[b]))
+        box(padded, 0, b, longest, 0.8, LIGHT)
+        box(padded, 0, b, n, 0.8, colour[b])
     share = 1 - tokens / (batch * longest)
     padded.set(xlim=(0, longest), ylim=(batch - 0.1, -0.2))
     padded.set_yticks([b + 0.4 for b in range(batch)], [f"{n}" for n in lengths])
-    padded.set_title(f"padded: {batch * longest} tokens, {share:.0%} padding", loc="left",
-                     fontsize=10, color=INK)  # fmt: skip
+    padded.set_title(f"padded: {batch * longest} tokens, {share:.0%} padding", loc="left")
 
     numbers = tile_numbers(starts, block)
     for b, n in enumerate(lengths):
-        packed.add_patch(_box(starts[b], 0, n, 1, colour[b]))
+        box(packed, starts[b], 0, n, 1, colour[b])
     for number, (b, row) in numbers.items():
         at = starts[b] + row
         width = min(block, starts[b + 1] - at)
         packed.plot([at, at], [0, 1], color=PAPER, linewidth=1.4)
         size = 7.5 if width > 0.03 * tokens else 5.5  # narrow tiles: two digits must fit
-        packed.text(
-            at + width / 2, 0.5, number, ha="center", va="center", fontsize=size, color=PAPER
-        )
+        packed.text(at + width / 2, 0.5, number, **CENTRED, fontsize=size, color=PAPER)
     in_grid = starts[-1] // block + batch
     packed.set(xlim=(0, tokens), ylim=(1.05, -0.05), yticks=[])
     packed.set_xticks(starts, _in_two_lines(starts))
     packed.set_title(f"packed: {tokens} tokens; {len(numbers)} tiles of {block} with their numbers,"
-                     f" of {in_grid} in the grid", loc="left", fontsize=10, color=INK)  # fmt: skip
-    packed.set_xlabel("cu_seqlens", fontsize=9, color=INK)
+                     f" of {in_grid} in the grid", loc="left")  # fmt: skip
+    packed.set_xlabel("cu_seqlens")
 
     real = 0
     for b, n in enumerate(lengths):
@@ -62,15 +58,13 @@ def packed_batch(lengths, block, *, causal=False):
         pairs.fill(*zip(*corners, strict=True), color=colour[b], linewidth=0)
         real += n * (n + 1) // 2 if causal else n * n
     pairs.set(xlim=(0, tokens), ylim=(tokens, 0), aspect="equal", facecolor=LIGHT)
-    pairs.set_title(f"pairs: {real:,} of {tokens**2:,}", loc="left", fontsize=10, color=INK)
-    pairs.set_xlabel("keys", fontsize=9, color=INK)
-    pairs.set_ylabel("queries", fontsize=9, color=INK)
+    pairs.set_title(f"pairs: {real:,} of {tokens**2:,}", loc="left")
+    pairs.set(xlabel="keys", ylabel="queries")
     for ax in (padded, packed, pairs):
         ax.spines[:].set_visible(False)
-        ax.tick_params(length=0, labelsize=8, colors=INK)
-    handles = [Patch(facecolor=colour[b], label=f"sequence {b}") for b in range(min(batch, 5))]
-    handles.append(Patch(facecolor=LIGHT, edgecolor=GREY, linewidth=0.5, label="padding"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=9)
+        ax.tick_params(length=0, labelsize=8)
+    kinds = {f"sequence {b}": colour[b] for b in range(min(batch, 5))}
+    legend_below(figure, kinds | {"padding": NOTHING})
     figure.text = (
         f"lengths {lengths}: {share:.0%} of the padded tokens are padding; cu_seqlens {starts}; "
         f"tiles of {block}: "
@@ -97,7 +91,3 @@ def _in_two_lines(starts):
         low = not low and start - before < near
         words.append(f"\n{start}" if low else f"{start}")
     return words
-
-
-def _box(x, y, width, height, colour):
-    return Rectangle((x, y), width, height, facecolor=colour, edgecolor="none")

@@ -5,7 +5,8 @@ import textwrap
 
 from matplotlib.patches import FancyArrowPatch
 
-from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, ORANGE, PAPER, RED, Drawing, on_paper
+from fa_numba.figures.parts import CENTRED
+from fa_numba.figures.style import BLUE, GREY, LIGHT, ORANGE, PAPER, RED, Drawing, on_paper
 
 DARK_ORANGE = "#9c4221"  # for letters on grey
 GAP = 1.9  # between the two events, in lines
@@ -47,21 +48,20 @@ def race_diagram(race, kernel):
     lanes = [0.087 * width + 1.2, 0.087 * width + 3.1]  # slow, fast
     for y, n in enumerate(shown):
         if n is None:
-            ax.text(0, y, "  ⋮", fontsize=9, color=GREY, va="center")
+            ax.text(0, y, "  ⋮", color=GREY, va="center")
             continue
         colour = {late: BLUE, early: DARK_ORANGE}.get(n, GREY)
         if n in race.lines:
             ax.axhspan(y - 0.5, y + 0.5, color=LIGHT, zorder=0)
-        ax.text(0, y, f"{n:>3}  {lines[y]}", family="monospace", fontsize=9, color=colour,
+        ax.text(0, y, f"{n:>3}  {lines[y]}", family="monospace", color=colour,
                 va="center", weight="bold" if n in race.lines else "normal")  # fmt: skip
     for lane, name in zip(lanes, (slow, fast), strict=True):
-        ax.text(lane, -1.1, name, ha="center", fontsize=9.5, color=INK)
+        ax.text(lane, -1.1, name, ha="center", fontsize=9.5)
         ax.plot([lane, lane], [-0.6, len(shown) - 0.6], color=GREY, linewidth=1, zorder=1)
     last = max(len(shown) - 1, 1)
     times = last / 2 - GAP / 2, last / 2 + GAP / 2  # from top to bottom, whatever the lines are
     for order, (y, (which, where, words, colour)) in enumerate(zip(times, events, strict=True), 1):
-        ax.text(lanes[which], y, f"{order}. {where}:\n{words}", ha="center", va="center",
-                fontsize=9, color=PAPER, zorder=3,
+        ax.text(lanes[which], y, f"{order}. {where}:\n{words}", **CENTRED, color=PAPER, zorder=3,
                 bbox={"boxstyle": "round,pad=0.3", "facecolor": colour,
                       "edgecolor": "none"})  # fmt: skip
     ax.add_patch(FancyArrowPatch((lanes[1], times[0]), (lanes[0], times[1]), arrowstyle="-|>",

@@ -2,7 +2,7 @@
 
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
-from fa_numba.figures.style import COLOURS, INK, Drawing, on_paper, plain
+from fa_numba.figures.style import COLOURS, Drawing, on_paper, plain
 
 
 @on_paper
@@ -16,7 +16,7 @@ def recall_by_pages(rows):
     """
     figure = Drawing(8.4, 3.0)
     panels = figure.subplots(1, 2)
-    kinds, lines = list(dict.fromkeys(row["keys"] for row in rows)), []
+    kinds = list(dict.fromkeys(row["keys"] for row in rows))
     of_kinds = [[row for row in rows if row["keys"] == kind] for kind in kinds]
     for ax, name in zip(panels, ("recall", "error"), strict=True):
         for kind, some, colour in zip(kinds, of_kinds, COLOURS, strict=False):
@@ -27,17 +27,15 @@ def recall_by_pages(rows):
         ax.set_xscale("log", base=2)
         ax.set_xticks(shares[::2])
         ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.2g}"))
-        ax.set_xlabel("share of pages that is read", fontsize=9, color=INK)
-    panels[0].set_title("recall: share of the weight", fontsize=10, color=INK)
+        ax.set_xlabel("share of pages that is read")
+    panels[0].set_title("recall: share of the weight")
     panels[0].yaxis.set_major_formatter(PercentFormatter(1))
-    panels[1].set_title("error of out, relative", fontsize=10, color=INK)
-    panels[1].set_yscale("log")
-    panels[0].legend(frameon=False, fontsize=9, labelcolor=INK)
+    panels[1].set(title="error of out, relative", yscale="log")
+    panels[0].legend()
     for kind, some in zip(kinds, of_kinds, strict=True):
-        lines += [
-            f"{kind}: {row['share of pages']:.2%} of the pages have {row['recall']:.1%} of the "
-            f"weight, error {row['error']:.2g}"
-            for row in some
-        ]
-    figure.text = "\n".join(lines)
+        for row in some:
+            figure.say(
+                f"{kind}: {row['share of pages']:.2%} of the pages have {row['recall']:.1%} of the "
+                f"weight, error {row['error']:.2g}"
+            )
     return figure

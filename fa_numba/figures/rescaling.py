@@ -40,15 +40,15 @@ def rescaling(histories, m):
             top.bar(tiles, history[:, j], bottom=base, width=0.72, color=colour,
                     label=f"keys of tile {j}")  # fmt: skip
             base += history[:, j]
-        plain(top, grid="y").set_title(title, fontsize=10.5, color=INK)
+        plain(top, grid="y").set_title(title, fontsize=10.5)
         top.set_ylim(0, 1.08 * history.sum(axis=1).max())
         bottom.step(tiles, m, where="mid", color=INK, linewidth=1.6)
-        plain(bottom, grid="y").set_xlabel("after tile", fontsize=9)
+        plain(bottom, grid="y").set_xlabel("after tile")
         bottom.set_xticks(tiles)
         bottom.margins(y=0.25)
-    panels[0, 0].set_ylabel("weight", fontsize=9)
-    panels[1, 0].set_ylabel("m", fontsize=9)
+    panels[0, 0].set_ylabel("weight")
+    panels[1, 0].set_ylabel("m")
     handles, labels = panels[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", fontsize=8.5, frameon=False,
+    figure.legend(handles, labels, loc="outside lower center", fontsize=8.5,
                   ncols=min(num_tiles, 3 * len(histories)))  # fmt: skip
     return figure

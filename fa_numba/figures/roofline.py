@@ -32,7 +32,7 @@ def roofline(points, name="A100-40GB"):
     for roof, label, colour in ((half, "float16, tensor cores", PURPLE), (single, "float32", BLUE)):
         ax.plot(x, [roof.attainable(i) for i in x], color=colour, lw=2, label=label)
         ax.axvline(roof.ridge, color=colour, lw=0.8, ls=":")
-        ax.text(roof.ridge, floor, f" {roof.ridge:.3g}", color=colour, size=9)
+        ax.text(roof.ridge, floor, f" {roof.ridge:.3g}", color=colour)
     for label, intensity in points.items():
         y = single.attainable(intensity)
         ax.plot(intensity, y, "o", color=ORANGE, ms=8)
@@ -40,7 +40,7 @@ def roofline(points, name="A100-40GB"):
         ax.annotate(label, (intensity, y), (2, -8), textcoords="offset points", **style)
     ax.set(xscale="log", yscale="log", xlabel="arithmetic intensity, FLOP per byte of HBM traffic")
     ax.set(ylabel=f"FLOP/s the {name} allows", ylim=(floor / 4, None))
-    ax.legend(loc="upper left", frameon=False, labelcolor=GREY)
+    ax.legend(loc="upper left", labelcolor=GREY)
     return figure
 
 

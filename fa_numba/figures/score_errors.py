@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from fa_numba.figures.style import COLOURS, GREY, INK, Drawing, label_ends, on_paper, plain
+from fa_numba.figures.parts import label_ends
+from fa_numba.figures.style import COLOURS, GREY, Drawing, on_paper, plain
 
 FEWEST = 20  # scores in a bin
 
@@ -29,24 +30,21 @@ def score_errors(scores, quantised, *, bins=32):
     middle = (edges[:-1] + edges[1:])[shown] / 2
     figure = Drawing(7.6, 3.2)
     ax, rare = figure.subplots(2, sharex=True, height_ratios=(3, 1))
-    lines, ends = [], []
+    ends = []
     for (name, got), colour in zip(quantised.items(), COLOURS, strict=False):
         squared = (np.asarray(got, np.float64) - scores).ravel() ** 2
         error = np.sqrt(np.bincount(which, squared, bins)[shown] / count[shown])
         ax.plot(middle, error, "o-", color=colour, markersize=4, linewidth=1.6)
         ends.append((name, error[-1], colour))
-        lines.append(
+        figure.say(
             f"{name}: error {np.sqrt(squared.mean()):.3f} over all scores, {error[0]:.3f} for the "
             f"smallest, {error[-1]:.3f} for the largest"
         )
     rare.bar(middle, count[shown] / size.size, 0.8 * (edges[1] - edges[0]), color=GREY)
-    rare.set_yscale("log")
-    rare.set_ylabel("share", fontsize=9, color=INK)
-    rare.set_xlabel("size of the score", fontsize=9, color=INK)
-    ax.set_ylabel("RMSE of scores", fontsize=9, color=INK)
+    rare.set(yscale="log", ylabel="share", xlabel="size of the score")
+    ax.set_ylabel("RMSE of scores")
     ax.set_ylim(bottom=0)
     for panel in (ax, rare):
         plain(panel, grid="y")
     label_ends(ax, middle[-1], ends)
-    figure.text = "\n".join(lines)
     return figure

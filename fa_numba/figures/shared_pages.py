@@ -2,9 +2,8 @@
 
 from itertools import groupby
 
-from matplotlib.patches import Patch, Rectangle
-
-from fa_numba.figures.style import BLUE, INK, ORANGE, PAPER, Drawing, on_paper
+from fa_numba.figures.parts import CENTRED, box, legend_below
+from fa_numba.figures.style import BLUE, ORANGE, PAPER, Drawing, on_paper
 
 OWN, SHARED, EMPTY = "#dbeafe", "#feebc8", "#bcd4f0"
 
@@ -28,14 +27,13 @@ def shared_pages(tables, references, *, page_size):
     }
     figure = Drawing(sum(0.62 * n + 1.5 for n in longest.values()), 0.5 * tallest + 1.0)
     panels = figure.subplots(1, len(tables), squeeze=False, width_ratios=[*longest.values()])[0]
-    lines = []
     for ax, (moment, table) in zip(panels, tables.items(), strict=True):
         taken = {page for pages, _ in table.values() for page in pages}
         apart = sum(len(pages) for pages, _ in table.values())
-        lines.append(f"{moment}: {len(taken)} pages, {apart} without sharing")
+        figure.say(f"{moment}: {len(taken)} pages, {apart} without sharing")
         for y, (name, (pages, length)) in enumerate(table.items()):
-            lines.append(f"  {name}, {length} tokens: {pages}")
-            ax.text(-0.15, y, name, ha="right", va="center", fontsize=9, color=INK)
+            figure.say(f"  {name}, {length} tokens: {pages}")
+            ax.text(-0.15, y, name, ha="right", va="center")
         lengths = [length for _, length in table.values()]
         for column in range(longest[moment]):
             rows = [
@@ -49,25 +47,22 @@ def shared_pages(tables, references, *, page_size):
                 many = references[moment](page) > 1
                 edge = ORANGE if many else BLUE
                 corner, height = (column + 0.06, first - 0.4), last - first + 0.8
-                ax.add_patch(Rectangle(corner, 0.88, height, facecolor=SHARED if many else OWN))
+                box(ax, *corner, 0.88, height, SHARED if many else OWN)
                 filled = max(lengths[first : last + 1]) - column * page_size
                 if filled < page_size:
                     empty = 0.88 * (1 - filled / page_size)
-                    ax.add_patch(Rectangle((column + 0.94 - empty, first - 0.4), empty, height,
-                                           facecolor=PAPER, edgecolor=EMPTY, hatch="///",
-                                           linewidth=0))  # fmt: skip
-                ax.add_patch(Rectangle(corner, 0.88, height, facecolor="none", edgecolor=edge,
-                                       linewidth=1.4))  # fmt: skip
-                ax.text(column + 0.5, (first + last) / 2, str(page), ha="center", va="center",
-                        fontsize=10, color=INK, zorder=5)  # fmt: skip
+                    box(ax, column + 0.94 - empty, first - 0.4, empty, height, PAPER,
+                        edgecolor=EMPTY, hatch="///", linewidth=0)  # fmt: skip
+                box(ax, *corner, 0.88, height, edgecolor=edge, linewidth=1.4)
+                ax.text(column + 0.5, (first + last) / 2, str(page), **CENTRED,
+                        fontsize=10, zorder=5)  # fmt: skip
         ax.set(xlim=(-1.2, longest[moment] + 0.1), ylim=(tallest - 0.4, -0.6))
-        ax.set_title(f"{moment}\n{len(taken)} pages, not {apart}", fontsize=10, color=INK)
+        ax.set_title(f"{moment}\n{len(taken)} pages, not {apart}")
         ax.axis("off")
-    handles = [
-        Patch(facecolor=OWN, edgecolor=BLUE, label="in one row"),
-        Patch(facecolor=SHARED, edgecolor=ORANGE, label="shared"),
-        Patch(facecolor=PAPER, edgecolor=EMPTY, hatch="///", label="empty slots"),
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
-    figure.text = "\n".join(lines)
+    kinds = {
+        "in one row": {"facecolor": OWN, "edgecolor": BLUE},
+        "shared": {"facecolor": SHARED, "edgecolor": ORANGE},
+        "empty slots": {"facecolor": PAPER, "edgecolor": EMPTY, "hatch": "///"},
+    }
+    legend_below(figure, kinds)
     return figure

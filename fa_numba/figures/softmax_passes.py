@@ -1,6 +1,6 @@
 """How often a softmax kernel walks over a row, from the meter."""
 
-from fa_numba.figures.style import BLUE, GREY, INK, ORANGE, Drawing, on_paper
+from fa_numba.figures.style import BLUE, GREY, ORANGE, Drawing, on_paper
 
 
 @on_paper
@@ -31,13 +31,12 @@ def softmax_passes(traces, *, x="x", y="y"):
         for i, kind in enumerate(kinds):
             colour = BLUE if kind == "read" else ORANGE
             ax.barh([top] * squares, 0.86, left=range(squares), height=0.78, color=colour)
-            ax.text(squares + 0.4, top, f"{kind} {i + 1}" if kind == "read" else kind,
-                    va="center", fontsize=9, color=INK)  # fmt: skip
+            ax.text(squares + 0.4, top, f"{kind} {i + 1}" if kind == "read" else kind, va="center")
             top += 1
         middle = top - (len(kinds) + 1) / 2
-        ax.text(-0.5, middle, name, va="center", ha="right", fontsize=11, color=INK)
+        ax.text(-0.5, middle, name, va="center", ha="right", fontsize=11)
         ax.text(squares + 3.2, middle, f"{reads + writes:g} accesses\nper element",
-                va="center", fontsize=9, color=GREY)  # fmt: skip
+                va="center", color=GREY)  # fmt: skip
         top += 1
     left = -1 - 0.42 * max(map(len, passes))
     ax.set(xlim=(left, squares + 6.5), ylim=(top - 1.4, -0.6))

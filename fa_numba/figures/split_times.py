@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fa_numba.figures.style import COLOURS, INK, Drawing, on_paper, plain
+from fa_numba.figures.style import COLOURS, Drawing, on_paper, plain
 
 
 @on_paper
@@ -18,9 +18,8 @@ def split_times(times, chosen=None, *, title=""):
     title : str, optional
     """
     chosen = chosen or {}
-    figure = Drawing(8.2, 3.7)
+    figure = Drawing(8.2, 3.7, text=title)
     ax = plain(figure.subplots(), grid="y")
-    lines = []
     for (name, curve), colour in zip(times.items(), COLOURS, strict=False):
         curve = np.asarray(curve)
         splits = np.arange(1, len(curve) + 1)
@@ -33,7 +32,7 @@ def split_times(times, chosen=None, *, title=""):
             ax.plot(there, curve[there - 1], "o", markersize=10, markerfacecolor="none",
                     markeredgecolor=colour, markeredgewidth=1.6)  # fmt: skip
         ax.plot(best + 1, curve[best], "o", color=colour, markersize=6, label=said)
-        lines.append(said)
+        figure.say(said)
     ax.set(xscale="log", yscale="log", xlim=(0.95, None))
     longest = max(len(curve) for curve in times.values())
     ticks = [2**i for i in range(longest.bit_length())]
@@ -43,9 +42,7 @@ def split_times(times, chosen=None, *, title=""):
     lowest = min(min(curve) for curve in times.values())
     ticks = [2**i for i in range(40) if lowest / 2 < 2**i < highest * 2]
     ax.set_yticks(ticks, [f"{n:,}" for n in ticks])
-    ax.set_xlabel("num_splits", fontsize=9, color=INK)
-    ax.set_ylabel("time, in tiles", fontsize=9, color=INK)
-    ax.set_title(title, loc="left", fontsize=10.5, color=INK)
-    figure.legend(loc="outside lower center", fontsize=9, frameon=False)
-    figure.text = "\n".join([*([title] if title else []), *lines])
+    ax.set(xlabel="num_splits", ylabel="time, in tiles")
+    ax.set_title(title, loc="left", fontsize=10.5)
+    figure.legend(loc="outside lower center")
     return figure

@@ -19,6 +19,13 @@ INK, GREY, LIGHT, PAPER = "#1a202c", "#5a6678", "#e2e8f0", "#ffffff"
 BLUE, ORANGE, GREEN, RED, PURPLE = "#2b5f9e", "#c05621", "#276749", "#c02a2a", "#5b3aad"
 DPI = 110  # of images in a notebook
 COLOURS = BLUE, ORANGE, GREEN, PURPLE, RED  # of thread blocks, sequences, kernels, in this order
+OURS = {  # in place of Matplotlib's defaults
+    "font.size": 9,  # of labels, ticks, legends, texts
+    "axes.titlesize": 10,
+    **dict.fromkeys(("axes.titlecolor", "axes.labelcolor", "text.color"), INK),
+    **dict.fromkeys(("xtick.color", "ytick.color"), INK),
+    "legend.frameon": False,
+}
 
 
 def on_paper(function):
@@ -31,7 +38,7 @@ def on_paper(function):
 
     @functools.wraps(function)
     def draw(*args, **kwargs):
-        with style.context("default"):
+        with style.context(["default", OURS]):
             drawing = function(*args, **kwargs)
         if isinstance(drawing, Drawing):
             drawing.subject = " ".join(subject.split())
@@ -53,6 +60,10 @@ class Drawing(Figure):
     def __init__(self, width, height, *, text=""):
         super().__init__(figsize=(width, height), facecolor=PAPER, layout="constrained")
         self.text = text
+
+    def say(self, line):
+        """Add a line to the text."""
+        self.text = f"{self.text}\n{line}" if self.text else line
 
     def describe(self):
         """The content of the drawing, in words."""
@@ -89,37 +100,19 @@ class Drawing(Figure):
         return self.text or super().__repr__()
 
 
+def colour_of(number):
+    """The colour of a thread block, sequence, ... by its number; after the last the first again."""
+    return COLOURS[number % len(COLOURS)]
+
+
 def tint(colour, share):
     """So much of a colour on paper."""
     return tuple(1 - share * (1 - channel) for channel in to_rgb(colour))
 
 
-def label_ends(ax, x, ends, *, gap=13):
-    """Write the name of each curve beside its last point, `gap` points apart at least.
-
-    Parameters
-    ----------
-    ax : Axes
-        Its scales and limits are final.
-    x : float
-        Where the curves end.
-    ends : list of (str, float, colour)
-        Name, last value and colour of each curve.
-    """
-    ax.figure.draw_without_rendering()  # the layout decides how far apart values are
-    points = 72 / ax.figure.dpi
-    lowest = float("-inf")
-    for name, y, colour in sorted(ends, key=lambda end: end[1]):
-        at = ax.transData.transform((x, y))[1] * points
-        lowest = max(at, lowest + gap)
-        ax.annotate(name, (x, y), (8, lowest - at), textcoords="offset points", va="center",
-                    color=colour, fontsize=9, annotation_clip=False)  # fmt: skip
-
-
 def plain(ax, *, grid=None):
     """Take the box off an axes; `grid` is "x", "y" or None."""
     ax.spines[["top", "right"]].set_visible(False)
-    ax.tick_params(colors=INK, labelsize=9)
     if grid:
         ax.grid(axis=grid, color=LIGHT, linewidth=0.8)
         ax.set_axisbelow(True)

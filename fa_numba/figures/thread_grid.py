@@ -1,14 +1,13 @@
 """Which thread handles which element: asked of the threads themselves."""
 
 import numpy as np
-from matplotlib.patches import Rectangle
 from numba import cuda
 
 from fa_numba import simt
-from fa_numba.figures.style import BLUE, GREEN, INK, ORANGE, PAPER, PURPLE, Drawing, on_paper
+from fa_numba.figures.parts import CENTRED, box
+from fa_numba.figures.style import INK, PAPER, Drawing, colour_of, on_paper
 
 WARP = 32
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
 
 
 @cuda.jit
@@ -47,18 +46,16 @@ def thread_grid(shape=(8, 32), block=(16, 4)):
     for (row, col), owner in np.ndenumerate(block_of):
         thread = thread_of[row, col]
         shade = 0.45 - 0.25 * (thread // WARP % 2)
-        face = COLOURS[owner % len(COLOURS)]
-        ax.add_patch(Rectangle((col, row), 1, 1, facecolor=face, edgecolor=PAPER, alpha=shade))
-        ax.text(col + 0.5, row + 0.5, thread, ha="center", va="center", fontsize=8, color=INK)
+        face = colour_of(owner)
+        box(ax, col, row, 1, 1, face, edgecolor=PAPER, alpha=shade)
+        ax.text(col + 0.5, row + 0.5, thread, **CENTRED, fontsize=8)
     for col in range(0, shape[1], block[0]):
         for row in range(0, shape[0], block[1]):
             size = min(block[0], shape[1] - col), min(block[1], shape[0] - row)
-            ax.add_patch(Rectangle((col, row), *size, fill=False, edgecolor=INK, linewidth=1.8))
+            box(ax, col, row, *size, edgecolor=INK, linewidth=1.8)
     ax.set(xlim=(-0.1, shape[1] + 0.1), ylim=(shape[0] + 0.1, -0.1))
     ax.set(xlabel="column: blockIdx.x, threadIdx.x", ylabel="row: blockIdx.y, threadIdx.y")
     ax.set(xticks=range(0, shape[1] + 1, block[0]), yticks=range(0, shape[0] + 1, block[1]))
     ax.spines[:].set_visible(False)
-    ax.set_title(
-        f"Thread blocks of {block[0]} × {block[1]} threads; one shade is one warp", size=10
-    )
+    ax.set_title(f"Thread blocks of {block[0]} × {block[1]} threads; one shade is one warp")
     return figure

@@ -1,9 +1,9 @@
 """FlashAttention in frames: each tile of scores at its time, and the tiles on the chip."""
 
 import numpy as np
-from matplotlib.patches import Patch, Rectangle
 
-from fa_numba.figures.style import COLOURS, GREY, INK, LIGHT, Drawing, on_paper, tint
+from fa_numba.figures.parts import box, counted, legend_below
+from fa_numba.figures.style import GREY, LIGHT, Drawing, colour_of, on_paper, tint
 
 
 def recorded_walk(accesses, num_m_tiles, num_n_tiles, *, block_m, block_n, head_dim):
@@ -56,29 +56,22 @@ def tile_frames(walks, iterations):
     figure = Drawing(side * len(iterations) + 0.9,
                      (side * num_m_tiles / num_n_tiles + 0.42) * len(walks) + 0.75)  # fmt: skip
     panels = figure.subplots(len(walks), len(iterations), squeeze=False)
-    lines = []
     for row, (title, (iteration, owner)) in zip(panels, walks.items(), strict=True):
-        blocks = len(np.unique(owner[owner >= 0]))
-        of_blocks = "1 thread block" if blocks == 1 else f"{blocks} thread blocks"
-        lines.append(f"{title}: {1 + iteration.max()} iterations of {of_blocks}")
-        row[0].set_ylabel(f"{title}\n← Q tiles", fontsize=9, color=INK)
+        blocks = counted(len(np.unique(owner[owner >= 0])), "thread block")
+        figure.say(f"{title}: {1 + iteration.max()} iterations of {blocks}")
+        row[0].set_ylabel(f"{title}\n← Q tiles")
         for ax, now in zip(row, iterations, strict=True):
             done = int(((iteration >= 0) & (iteration < now)).sum())
             current = [f"({m}, {n})" for m, n in np.argwhere(iteration == now)]
             doing = f"computes {' '.join(current)}" if current else "finished"
-            lines.append(f"  iteration {now}: {done} tiles done, {doing}")
+            figure.say(f"  iteration {now}: {done} tiles done, {doing}")
             draw_frame(ax, iteration, owner, now)
             state = f"iteration {now}" if current else f"iteration {now}: finished"
-            ax.set_title(state, fontsize=9, color=INK)
-        row[0].set_xlabel("K, V tiles →", fontsize=9, color=INK)
-    figure.legend(
-        handles=[Patch(facecolor=GREY, label="now; its Q and K, V tiles are on the chip"),
-                 Patch(facecolor=tint(GREY, 0.3), label="done"),
-                 Patch(facecolor="none", edgecolor=GREY, label="to come")],
-        loc="outside lower center", ncols=3, frameon=False, fontsize=9,
-        title="a colour for each thread block", title_fontsize=9,
-    )  # fmt: skip
-    figure.text = "\n".join(lines)
+            ax.set_title(state, fontsize=9)
+        row[0].set_xlabel("K, V tiles →")
+    kinds = {"now; its Q and K, V tiles are on the chip": GREY, "done": tint(GREY, 0.3)}
+    kinds["to come"] = {"facecolor": "none", "edgecolor": GREY}
+    legend_below(figure, kinds, title="a colour for each thread block")
     return figure
 
 
@@ -86,22 +79,20 @@ def draw_frame(ax, iteration, owner, now):
     """One frame: the tiles that are done, computed now, and to come; along the edges the loaded."""
     num_m_tiles, num_n_tiles = iteration.shape
     for (m, n), t in np.ndenumerate(iteration):
-        colour = COLOURS[owner[m, n] % len(COLOURS)]
+        colour = colour_of(owner[m, n])
         face = LIGHT if t < 0 else colour if t == now else tint(colour, 0.3) if t < now else "none"
-        ax.add_patch(Rectangle((n, m), 0.92, 0.92, facecolor=face, linewidth=0.9,
-                               edgecolor=LIGHT if t < 0 else colour))  # fmt: skip
+        box(ax, n, m, 0.92, 0.92, face, linewidth=0.9, edgecolor=LIGHT if t < 0 else colour)
     for m in range(num_m_tiles):  # the loaded tiles, along the edges
         here = np.flatnonzero(iteration[m] == now)
-        colour = COLOURS[owner[m, here[0]] % len(COLOURS)] if len(here) else LIGHT
-        ax.add_patch(Rectangle((-0.55, m), 0.35, 0.92, facecolor=colour))
+        colour = colour_of(owner[m, here[0]]) if len(here) else LIGHT
+        box(ax, -0.55, m, 0.35, 0.92, colour)
     for n in range(num_n_tiles):
         here = np.flatnonzero(iteration[:, n] == now)
         for i, m in enumerate(here):
             wide = 0.92 / len(here)
-            ax.add_patch(Rectangle((n + i * wide, -0.55), wide, 0.35,
-                                   facecolor=COLOURS[owner[m, n] % len(COLOURS)]))  # fmt: skip
+            box(ax, n + i * wide, -0.55, wide, 0.35, colour_of(owner[m, n]))
         if not len(here):
-            ax.add_patch(Rectangle((n, -0.55), 0.92, 0.35, facecolor=LIGHT))
+            box(ax, n, -0.55, 0.92, 0.35, LIGHT)
     ax.set(xlim=(-0.65, num_n_tiles), ylim=(num_m_tiles, -0.65), aspect="equal")
     ax.set(xticks=[], yticks=[])
     ax.spines[:].set_visible(False)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fa_numba.figures.style import BLUE, GREEN, INK, ORANGE, RED, Drawing, on_paper, plain
+from fa_numba.figures.style import BLUE, GREEN, ORANGE, RED, Drawing, on_paper, plain
 
 
 @on_paper
@@ -25,13 +25,13 @@ def tile_statistics(m, l, acc):
     )
     figure = Drawing(8, 5.6, text=text)
     top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(2, 2, 2.6))
-    above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "fontsize": 9, "frameon": False}
+    above = {"loc": "lower left", "bbox_to_anchor": (0, 1)}
 
     new = np.flatnonzero(alpha < 1)
     top.step(tiles, m, where="mid", color=BLUE, linewidth=1.8, label="m, largest score so far")
     top.plot(new, m[new], "o", color=RED, markersize=6, label="a tile with a new maximum")
     top.legend(**above, ncols=2)
-    plain(top, grid="y").set_ylabel("m", fontsize=9, color=INK)
+    plain(top, grid="y").set_ylabel("m")
     top.margins(y=0.15)
 
     held = np.concatenate([[0], l[:-1] * alpha[1:]])
@@ -39,15 +39,13 @@ def tile_statistics(m, l, acc):
     middle.bar(tiles, l - held, bottom=held, color=ORANGE, width=0.7,
                label="rowsum(P), added by the tile")  # fmt: skip
     middle.legend(**above, ncols=2)
-    plain(middle, grid="y").set_ylabel("l", fontsize=9, color=INK)
+    plain(middle, grid="y").set_ylabel("l")
     middle.margins(y=0.1)
 
     most = np.abs(acc).max()
     image = bottom.imshow(acc.T, aspect="auto", cmap="RdBu", vmin=-most, vmax=most,
                           interpolation="nearest")  # fmt: skip
-    bottom.set_ylabel("column of acc", fontsize=9, color=INK)
-    bottom.set_xlabel("after tile", fontsize=9, color=INK)
+    bottom.set(ylabel="column of acc", xlabel="after tile")
     bottom.set_xticks(tiles)
-    bottom.tick_params(colors=INK, labelsize=9)
     figure.colorbar(image, ax=bottom, label="acc", fraction=0.04, pad=0.02)
     return figure

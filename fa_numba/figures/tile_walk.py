@@ -1,9 +1,9 @@
 """The order in which a kernel visits the tiles of the score matrix."""
 
 import numpy as np
-from matplotlib.patches import Rectangle
 
-from fa_numba.figures.style import COLOURS, GREY, INK, LIGHT, PAPER, Drawing, on_paper, tint
+from fa_numba.figures.parts import CENTRED, box
+from fa_numba.figures.style import GREY, LIGHT, PAPER, Drawing, colour_of, on_paper, tint
 
 
 @on_paper
@@ -24,26 +24,26 @@ def tile_walk(walks):
     panels = figure.subplots(1, len(walks), squeeze=False)[0]
     for ax, (title, (iteration, owner)) in zip(panels, walks.items(), strict=True):
         _draw(ax, np.asarray(iteration), np.asarray(owner))
-        ax.set_title(title, fontsize=10.5, color=INK)
-        ax.set_xlabel("K, V tiles →", fontsize=9, color=INK)
-    panels[0].set_ylabel("← Q tiles", fontsize=9, color=INK)
+        ax.set_title(title, fontsize=10.5)
+        ax.set_xlabel("K, V tiles →")
+    panels[0].set_ylabel("← Q tiles")
     return figure
 
 
 def _draw(ax, iteration, owner):
     for (m_tile, n_tile), t in np.ndenumerate(iteration):
-        colour = COLOURS[owner[m_tile, n_tile] % len(COLOURS)] if t >= 0 else GREY
+        colour = colour_of(owner[m_tile, n_tile]) if t >= 0 else GREY
         face = tint(colour, 0.22) if t >= 0 else PAPER
-        ax.add_patch(Rectangle((n_tile - 0.46, m_tile - 0.46), 0.92, 0.92, facecolor=face,
-                               edgecolor=colour if t >= 0 else LIGHT, linewidth=1.1))  # fmt: skip
+        box(ax, n_tile - 0.46, m_tile - 0.46, 0.92, 0.92, face,
+            edgecolor=colour if t >= 0 else LIGHT, linewidth=1.1)  # fmt: skip
     for block in np.unique(owner[iteration >= 0]):
         mine = np.argwhere((owner == block) & (iteration >= 0))
         path = mine[np.argsort([iteration[tuple(tile)] for tile in mine])]
-        colour = COLOURS[block % len(COLOURS)]
+        colour = colour_of(block)
         ax.plot(path[:, 1], path[:, 0], color=colour, linewidth=1.2, alpha=0.55, zorder=2)
     for (m_tile, n_tile), t in np.ndenumerate(iteration):
         if t >= 0:
-            ax.text(n_tile, m_tile, str(t), ha="center", va="center", fontsize=10, color=INK,
+            ax.text(n_tile, m_tile, str(t), **CENTRED, fontsize=10,
                     zorder=3, bbox={"boxstyle": "circle,pad=0.18", "facecolor": PAPER,
                                     "edgecolor": "none"})  # fmt: skip
     ax.set(

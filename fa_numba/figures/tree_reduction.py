@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from fa_numba.figures.parts import CENTRED
 from fa_numba.figures.style import BLUE, GREY, INK, LIGHT, PAPER, Drawing, on_paper
 
 
@@ -27,8 +28,7 @@ def tree_reduction(levels):
         for i, value in enumerate(level):
             face = BLUE if i < live else LIGHT
             ax.barh(-depth, 0.9, left=i - 0.45, height=0.42, color=face)
-            ax.text(i, -depth, f"{value:.3g}", ha="center", va="center", fontsize=9,
-                    color=PAPER if i < live else GREY)  # fmt: skip
+            ax.text(i, -depth, f"{value:.3g}", **CENTRED, color=PAPER if i < live else GREY)
         if depth + 1 == num_levels:
             break
         stride = live // 2

@@ -1,9 +1,9 @@
 """Who computes which score of a tile: warps that own keys, warps that own queries."""
 
 import numpy as np
-from matplotlib.patches import Rectangle
 
-from fa_numba.figures.style import COLOURS, GREY, INK, Drawing, on_paper
+from fa_numba.figures.parts import CENTRED, box
+from fa_numba.figures.style import GREY, Drawing, colour_of, on_paper
 
 
 @on_paper
@@ -22,7 +22,7 @@ def warp_partition(owners):
     panels = figure.subplots(len(owners), squeeze=False)[:, 0]  # below each other: a page is narrow
     for ax, (title, owner) in zip(panels, owners.items(), strict=True):
         _draw(ax, owner)
-        ax.set_title(title, fontsize=10.5, color=INK)
+        ax.set_title(title, fontsize=10.5)
     return figure
 
 
@@ -42,27 +42,24 @@ def _as_text(owner):
 def _draw(ax, owner):
     rows, keys = owner.shape
     for (m, n), warp in np.ndenumerate(owner):
-        ax.add_patch(Rectangle((n, m), 0.92, 0.92, color=COLOURS[warp % len(COLOURS)], linewidth=0))
+        box(ax, n, m, 0.92, 0.92, colour_of(warp))
     for m, warps in enumerate(_warps_of_rows(owner)):
         gap = 0.5  # with a plus in it
         width = (6 + gap) / len(warps)
         for i, warp in enumerate(warps):
             place = keys + 2.5 + i * width
-            ax.add_patch(Rectangle((place, m), width - gap, 0.92, linewidth=0,
-                                   color=COLOURS[warp % len(COLOURS)]))  # fmt: skip
+            box(ax, place, m, width - gap, 0.92, colour_of(warp))
             if i:
-                ax.text(place - gap / 2, m + 0.46, "+", ha="center", va="center", fontsize=8,
-                        color=INK)  # fmt: skip
+                ax.text(place - gap / 2, m + 0.46, "+", **CENTRED, fontsize=8)
     parts = max(map(len, _warps_of_rows(owner)))
     says = f"{parts} parts of each row,\nadded through shared memory" if parts > 1 else (
         "each row in one warp:\nnothing to add"
     )  # fmt: skip
-    ax.text(keys / 2, -0.35, "S and P: queries ↓, keys →", ha="center", fontsize=9, color=INK)
-    ax.text(keys + 5.5, -0.35, "out", ha="center", fontsize=9, color=INK)
-    ax.text(keys + 5.5, rows + 0.25, says, ha="center", va="top", fontsize=9, color=INK)
+    ax.text(keys / 2, -0.35, "S and P: queries ↓, keys →", ha="center")
+    ax.text(keys + 5.5, -0.35, "out", ha="center")
+    ax.text(keys + 5.5, rows + 0.25, says, ha="center", va="top")
     for warp in np.unique(owner):
-        ax.text(0.1 + 3.6 * warp, rows + 0.35, f"■ warp {warp}", va="top", fontsize=9,
-                color=COLOURS[warp % len(COLOURS)])  # fmt: skip
+        ax.text(0.1 + 3.6 * warp, rows + 0.35, f"■ warp {warp}", va="top", color=colour_of(warp))
     ax.annotate("", (keys + 2.2, rows / 2), (keys + 0.2, rows / 2),
                 arrowprops={"arrowstyle": "->", "color": GREY})  # fmt: skip
     ax.set(xlim=(-0.3, keys + 9.2), ylim=(rows + 1.9, -1.2))

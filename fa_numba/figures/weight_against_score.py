@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fa_numba.figures.style import BLUE, GREY, INK, Drawing, on_paper, plain
+from fa_numba.figures.style import BLUE, GREY, Drawing, on_paper, plain
 
 
 @on_paper
@@ -21,18 +21,16 @@ def weight_against_score(scores, weights, *, floor=1e-5):
     higher = scores[:, None] > scores + 1e-9  # of each pair of keys, the first
     figure = Drawing(8.6, 2.9)
     panels = np.atleast_1d(figure.subplots(1, len(weights), sharex=True, sharey=True))
-    lines = []
     for ax, (name, row) in zip(panels, weights.items(), strict=True):
         in_order = (row[:, None] > row)[higher].mean()
-        lines.append(f"{name}: of two keys the higher score has the larger weight {in_order:.0%} "
+        figure.say(f"{name}: of two keys the higher score has the larger weight {in_order:.0%} "
                      f"of the time; weights from {row.min():.2g} to {row.max():.2g}")  # fmt: skip
         plain(ax, grid="y")
         ax.plot(scores[order], np.maximum(row[order], floor), color=GREY, linewidth=0.7)
         ax.plot(scores, np.maximum(row, floor), "o", color=BLUE, markersize=3.5)
         ax.set_yscale("log")
-        ax.set_title(f"{name}\n{in_order:.0%} of pairs in order", fontsize=9, color=INK)
+        ax.set_title(f"{name}\n{in_order:.0%} of pairs in order", fontsize=9)
         ax.tick_params(labelsize=8)
-    panels[0].set_ylabel("weight", fontsize=9)
-    panels[len(panels) // 2].set_xlabel("score q·k/√d", fontsize=9)
-    figure.text = "\n".join(lines)
+    panels[0].set_ylabel("weight")
+    panels[len(panels) // 2].set_xlabel("score q·k/√d")
     return figure

@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.colors import PowerNorm
 
-from fa_numba.figures.style import INK, Drawing, on_paper
+from fa_numba.figures.style import Drawing, on_paper
 
 
 @on_paper
@@ -20,18 +20,16 @@ def weight_maps(maps):
     figure = Drawing(2.4 * num_cols + 1, 2.9 * num_rows)
     figure.set_layout_engine("compressed")  # the panels are square
     panels = figure.subplots(num_rows, num_cols, squeeze=False, sharex=True, sharey=True).ravel()
-    lines = []
     for ax, (name, p) in zip(panels, maps.items(), strict=False):
         entropy = -np.sum(p * np.log(np.where(p > 0, p, 1)), axis=1).mean()
         heaviest = p.max(axis=1).mean()
-        lines.append(f"{name}: entropy {entropy:.2f}, heaviest weight of a row {heaviest:.2f}")
+        figure.say(f"{name}: entropy {entropy:.2f}, heaviest weight of a row {heaviest:.2f}")
         image = ax.imshow(p, cmap="Blues", norm=PowerNorm(0.5, vmin=0, vmax=1))
-        ax.set_title(f"{name}\nentropy {entropy:.2f}", fontsize=9.5, color=INK)
-        ax.tick_params(labelsize=8, colors=INK)
+        ax.set_title(f"{name}\nentropy {entropy:.2f}", fontsize=9.5)
+        ax.tick_params(labelsize=8)
     for ax in panels[len(maps) :]:
         ax.set_axis_off()
-    panels[0].set_ylabel("queries", fontsize=9, color=INK)
-    panels[len(maps) - 1].set_xlabel("keys", fontsize=9, color=INK)
+    panels[0].set_ylabel("queries")
+    panels[len(maps) - 1].set_xlabel("keys")
     figure.colorbar(image, ax=panels.tolist(), shrink=0.8, label="weight")
-    figure.text = "\n".join(lines)
     return figure

@@ -526,9 +526,9 @@ def flash_attn_bwd(
     checks.check_bwd(dout, q, k, v, out, lse, head_dims=HEAD_DIMS)
     batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
-    written = mask, mask_args, score, score_args
-    scores = checks.check_scores(q, causal, window_size, softcap, alibi_slopes, written, sinks, k)
-    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale
+    written = mask, mask_args, score, score_args, sinks
+    scores = checks.check_scores(q, *options, *written, k=k)
     dropout_p, seed = checks.check_dropout(dropout_p, seed)
     sizes, head_dim_v = (head_dim, block_m, block_n), v.shape[3]
     block_m, block_n = checks.check_block_sizes("flash_attn_bwd", *sizes, head_dim_v=head_dim_v)
@@ -537,7 +537,7 @@ def flash_attn_bwd(
 
     constants = *scores.mask, dropout_p, scores.expressions, head_dim_v
     classes = masks.tile_classes(q, k, scores, block_m, block_n)
-    options = softmax_scale, scores.slopes, seed, classes, scores.expression_args
+    options = scores.softmax_scale, scores.slopes, seed, classes, scores.expression_args
 
     kernel = make_dkdv(head_dim, block_m, block_n, *constants)
     grid = (ceil_div(seqlen_k, block_n), num_kv_heads, batch)

@@ -229,9 +229,8 @@ def flash_attn_v2(
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
     """
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
-    written = mask, mask_args, score, score_args
-    more = {"expressions": written, "sinks": sinks, "head_dims": checks.ANY_HEAD_DIMS}
-    call = checks.forward_call(q, k, v, *options, **more)
+    written = mask, mask_args, score, score_args, sinks
+    call = checks.forward_call(q, k, v, *options, *written, head_dims=checks.ANY_HEAD_DIMS)
     dropout_p, seed = checks.check_dropout(dropout_p, seed)
     sizes = call.head_dim, block_m, block_n
     block_m, block_n = checks.check_block_sizes("flash_attn_v2", *sizes, head_dim_v=call.head_dim_v)

@@ -216,9 +216,9 @@ def flash_attn_varlen(
     packed = q, k, v, cu_seqlens_q, cu_seqlens_k
     checks.check_varlen(*packed, head_dims=checks.ANY_HEAD_DIMS)
     (num_tokens_q, num_heads, head_dim), head_dim_v = q.shape, v.shape[2]
-    written = mask, mask_args, score, score_args
-    scores = checks.check_scores(q, causal, window_size, softcap, alibi_slopes, written, sinks)
-    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale
+    written = mask, mask_args, score, score_args, sinks
+    scores = checks.check_scores(q, *options, *written)
     sizes = head_dim, block_m, block_n
     block_m, block_n = checks.check_block_sizes("flash_attn_v2", *sizes, head_dim_v=head_dim_v)
     out = arrays.empty(q, (num_tokens_q, num_heads, head_dim_v), q.dtype)
@@ -226,6 +226,6 @@ def flash_attn_varlen(
     constants = *scores.mask, scores.expressions, scores.has_sinks, head_dim_v
     kernel = make_flash_attn_varlen(head_dim, block_m, block_n, *constants)
     grid = (num_tokens_q // block_m + cu_seqlens_q.shape[0] - 1, num_heads)
-    options = softmax_scale, scores.slopes, scores.sinks, scores.expression_args
+    options = scores.softmax_scale, scores.slopes, scores.sinks, scores.expression_args
     arrays.launch(kernel, grid, (block_n, block_m), *packed, out, lse, *options)
     return out, lse

@@ -86,9 +86,9 @@ def flash_attn_varlen_bwd(
     (num_tokens_q, num_heads, head_dim), head_dim_v = q.shape, v.shape[2]
     num_tokens_k, num_kv_heads, _ = k.shape
     batch = cu_seqlens_q.shape[0] - 1
-    written = mask, mask_args, score, score_args
-    scores = checks.check_scores(q, causal, window_size, softcap, alibi_slopes, written, sinks)
-    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale
+    written = mask, mask_args, score, score_args, sinks
+    scores = checks.check_scores(q, *options, *written)
     sizes = head_dim, block_m, block_n
     block_m, block_n = checks.check_block_sizes("flash_attn_bwd", *sizes, head_dim_v=head_dim_v)
     delta = arrays.empty(q, (num_heads, num_tokens_q))
@@ -100,7 +100,7 @@ def flash_attn_varlen_bwd(
 
     packed = (dout, q, k, v, cu_seqlens_q, cu_seqlens_k, lse, delta)
     constants = *scores.mask, 0.0, scores.expressions, head_dim_v, True
-    options = softmax_scale, scores.slopes, (), (), scores.expression_args
+    options = scores.softmax_scale, scores.slopes, (), (), scores.expression_args
     kernel = make_dkdv(head_dim, block_m, block_n, *constants)
     grid = (num_tokens_k // block_n + batch, num_kv_heads)
     arrays.launch(kernel, grid, (block_m, block_n), *packed, dk, dv, *options)

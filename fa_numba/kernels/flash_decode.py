@@ -263,7 +263,7 @@ def launch_splits(kernel, q, caches, block_m, block_n, num_splits, softmax_scale
     return out, lse
 
 
-def attend(cached, page_size, max_len, options, softmax_scale, num_splits, block_m, block_n):
+def attend(cached, page_size, max_len, options, num_splits, block_m, block_n):
     """`flash_decode`, or with a page_size `paged_attn_decode`, once the arrays are checked.
 
     Parameters
@@ -273,14 +273,14 @@ def attend(cached, page_size, max_len, options, softmax_scale, num_splits, block
         0 for a contiguous cache.
     max_len : int
         Keys of a sequence, at most.
-    options : (causal, window_size, softcap, alibi_slopes, expressions, sinks)
-    softmax_scale, num_splits, block_m, block_n
+    options : tuple
+        Those of `checks.check_scores`, in its order.
+    num_splits, block_m, block_n
         As for `flash_decode`.
     """
     q, k_cache, v_cache, *tables, k_scale, v_scale = cached
     num_kv_heads, head_dim, head_dim_v = *k_cache.shape[2:], v_cache.shape[3]
     scores = checks.check_scores(q, *options)
-    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
     num_splits = checks.check_num_splits(num_splits)
     sizes, num_rows = (head_dim, block_m, block_n), q.shape[1] * (q.shape[2] // num_kv_heads)
     more = {"head_dim_v": head_dim_v, "num_rows": num_rows}
@@ -291,7 +291,7 @@ def attend(cached, page_size, max_len, options, softmax_scale, num_splits, block
     constants = *scores.mask, scores.expressions, form, head_dim_v, page_size
     kernel = make_flash_decode(head_dim, *tiles, *constants)
     caches = k_cache, v_cache, *tables, *scales
-    return launch_splits(kernel, q, caches, *tiles, num_splits, softmax_scale, scores)
+    return launch_splits(kernel, q, caches, *tiles, num_splits, scores.softmax_scale, scores)
 
 
 @arrays.replayed
@@ -359,13 +359,7 @@ def flash_decode(
     """
     given = q, k_cache, v_cache, seq_lens, k_scale, v_scale
     checks.check_decode(*given, head_dims=checks.ANY_HEAD_DIMS)
-    options = (
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        (mask, mask_args, score, score_args),
-        sinks,
-    )
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale
+    options += mask, mask_args, score, score_args, sinks
     cached = q, k_cache, v_cache, (), seq_lens, k_scale, v_scale
-    return attend(cached, 0, k_cache.shape[1], options, softmax_scale, num_splits, block_m, block_n)
+    return attend(cached, 0, k_cache.shape[1], options, num_splits, block_m, block_n)

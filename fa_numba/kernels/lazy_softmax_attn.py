@@ -200,9 +200,8 @@ def lazy_softmax_attn(
     out, lse : arrays
         As of `flash_attn_v2`.
     """
-    options = {"softmax_scale": softmax_scale, "sinks": sinks}
-    written = mask, mask_args, score, score_args
-    call = checks.forward_call(q, k, v, causal, expressions=written, **options)
+    options = causal, (-1, -1), 0.0, None, softmax_scale
+    call = checks.forward_call(q, k, v, *options, mask, mask_args, score, score_args, sinks)
     batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k = call.seqlen_k
     query_chunk_size = checks.check_chunk_size("query_chunk_size", query_chunk_size, seqlen_q)

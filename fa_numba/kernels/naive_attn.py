@@ -245,9 +245,8 @@ def naive_attn(
         As of `flash_attn_v2`.
     """
     options = causal, window_size, softcap, alibi_slopes, softmax_scale
-    written = mask, mask_args, score, score_args
-    more = {"expressions": written, "sinks": sinks, "head_dims": checks.ANY_HEAD_DIMS}
-    call = checks.forward_call(q, k, v, *options, **more)
+    written = mask, mask_args, score, score_args, sinks
+    call = checks.forward_call(q, k, v, *options, *written, head_dims=checks.ANY_HEAD_DIMS)
     sizes = call.head_dim, block_m, block_n
     block_m, block_n = checks.check_block_sizes("naive_attn", *sizes, head_dim_v=call.head_dim_v)
     heads, threads = (call.num_heads, call.batch), (block_n, block_m)

@@ -80,14 +80,8 @@ def paged_attn_decode(
     """
     given = q, k_cache, v_cache, block_table, seq_lens, k_scale, v_scale
     checks.check_paged_decode(*given, head_dims=checks.ANY_HEAD_DIMS)
-    options = (
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        (mask, mask_args, score, score_args),
-        sinks,
-    )
+    options = causal, window_size, softcap, alibi_slopes, softmax_scale
+    options += mask, mask_args, score, score_args, sinks
     page_size = k_cache.shape[1]
     max_len = block_table.shape[1] * page_size
-    return attend(given, page_size, max_len, options, softmax_scale, num_splits, block_m, block_n)
+    return attend(given, page_size, max_len, options, num_splits, block_m, block_n)

@@ -1,20 +1,17 @@
 """A model in a file, with all that its training needs to continue.
 
 The file is NumPy's .npz: the weights, AdamW's averages, the losses so far, and a description in
-JSON. It is written beside its final name and then renamed, so that a run that is interrupted
-leaves the old file or the new one, never a half of one.
+JSON. A run that is interrupted leaves the old file or the new one, never a half of one.
 
 A file may come from anyone. No array is read before its header has shown that the file has all of
 it and that the description asks for that size: a small file cannot take much memory.
 """
 
-import contextlib
 import json
 import math
 import os
 import zipfile
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -23,6 +20,7 @@ from fa_numba.language_model import model
 from fa_numba.language_model.text import Characters, Damaged
 from fa_numba.language_model.train import Recipe
 from fa_numba.runtime import arrays
+from fa_numba.runtime.replacing import replacing
 
 FORMAT = 1
 STATE = "weights", "averages", "squares"
@@ -59,21 +57,6 @@ def save(path, trainer, characters, text_sha256) -> None:
     state = {name: arrays.to_numpy(x) for name, x in trainer.state.items()}
     with replacing(path) as file:
         np.savez(file, about=np.array(json.dumps(about)), **state)
-
-
-@contextlib.contextmanager
-def replacing(path):
-    """A new file, open for bytes, which takes the name `path` once it is complete."""
-    part = Path(f"{path}.{os.getpid()}.part")
-    try:
-        with open(part, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
 
 
 def load(path) -> Checkpoint:

@@ -26,6 +26,7 @@ from fa_numba.language_model import checkpoint, generate, kernel_choice, text
 from fa_numba.language_model.model import Config
 from fa_numba.language_model.train import Recipe, Trainer
 from fa_numba.runtime import arrays, installing
+from fa_numba.runtime.replacing import replacing
 
 MODEL = "model.npz"
 SAMPLE = 160  # characters
@@ -70,9 +71,8 @@ def add_train_options(parser):
     )
     parser.add_argument("--seed", type=int, metavar="N", help=f"({Recipe.seed})")
     for size in SIZES:
-        default = getattr(Config, size)
-        option = f"--{size.replace('_', '-')}"
-        parser.add_argument(option, type=int, metavar="N", help=f"of the model ({default})")
+        help = f"of the model ({getattr(Config, size)})"
+        parser.add_argument(_option(size), type=int, metavar="N", help=help)
     parser.add_argument(
         "--kernels",
         default="fastest",
@@ -169,21 +169,15 @@ class _Run:
         corpus = _read_text(options.text)
         self.sha256 = hashlib.sha256(corpus.encode()).hexdigest()
         try:
-            self._choose_kernels(options.kernels)
+            named = options.kernels in ("fastest", "lesson")
+            self.own = None if named else kernel_choice.OfExercises(options.kernels)
+            self.kernels = self.own.kernels if self.own else kernel_choice.by_name(options.kernels)
             checks.check_number_of("every", options.every)
             self.trainer = (self._resume if options.resume else self._start)(corpus)
         except BadRequest:
             raise
         except (TypeError, ValueError) as error:
             raise BadRequest(_of_the_command(error, options)) from None
-
-    def _choose_kernels(self, name):
-        self.own = None
-        if name in ("fastest", "lesson"):
-            self.kernels = kernel_choice.by_name(name)
-        else:
-            self.own = kernel_choice.OfExercises(name)
-            self.kernels = self.own.kernels
 
     def compare_kernels(self):
         """Refuse to train with kernels of a learner that are wrong, which the loss hardly shows."""
@@ -300,22 +294,18 @@ class _Run:
 
     def look(self, show):
         """Validate, print a sample, and write the model."""
-        loss = self.trainer.validate()
-        show(
-            self.trainer.steps_done,
-            float(self.trainer.losses[-1]),
-            f"step {self.trainer.steps_done}: validation loss {loss:.3f} nats per character\n"
-            f"{_indented(text.shown(self.sample()))}\n",
-        )
+        loss, done = self.trainer.validate(), self.trainer.steps_done
+        said = f"step {done}: validation loss {loss:.3f} nats per character\n"
+        last = float(self.trainer.losses[-1])
+        show(done, last, f"{said}{_indented(text.shown(self.sample()))}\n")
         try:
             self.save()
         except OSError as error:
-            show(
-                self.trainer.steps_done,
-                float(self.trainer.losses[-1]),
+            said = (
                 f"{self.out} cannot be written: {error.strerror}. It is as it was last written, if "
-                "at all; training goes on, and the model stays in memory",
+                "at all; training goes on, and the model stays in memory"
             )
+            show(done, last, said)
 
     def sample(self):
         """Text that the model writes now, after a line feed."""
@@ -366,7 +356,7 @@ class _Run:
             )
             picture = self.out.with_suffix(".png")
             try:
-                with checkpoint.replacing(picture) as file:
+                with replacing(picture) as file:
                     figure.savefig(file, format="png", dpi=110)
             except OSError as error:  # the model is written, which matters more
                 print(f"{picture} cannot be written: {error.strerror}", flush=True)

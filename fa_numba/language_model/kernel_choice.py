@@ -34,18 +34,13 @@ def by_name(name) -> Kernels:
     name : str
         "fastest": the jobs `flash_attn`, `flash_attn_grad` and `softmax`. "lesson":
         `flash_attn_v2`, `flash_attn_bwd` and `safe_softmax`, on the CPU engine for NumPy arrays.
-        Else a folder: `from_exercises`.
+        Else a folder: a learner's own attention, `OfExercises.kernels`.
     """
     if name == "fastest":
         return Kernels()
     if name == "lesson":
         return Kernels(flash_attn_v2, flash_attn_bwd, safe_softmax)
-    return from_exercises(name)
-
-
-def from_exercises(folder) -> Kernels:
-    """A learner's own attention: `OfExercises.kernels`."""
-    return OfExercises(folder).kernels
+    return OfExercises(name).kernels
 
 
 class OfExercises:

@@ -68,16 +68,7 @@ class Config:
     latent_dim: int = 0
 
     def __post_init__(self):
-        checks.check_config(
-            self.vocabulary,
-            self.layers,
-            self.heads,
-            self.kv_heads,
-            self.head_dim,
-            self.context,
-            self.rotary_base,
-            self.latent_dim,
-        )
+        checks.check_config(**vars(self))
         if self.latent_dim:
             object.__setattr__(self, "kv_heads", self.heads)
 

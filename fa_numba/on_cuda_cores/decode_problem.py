@@ -167,7 +167,6 @@ class Problem(NamedTuple):
     max_len : int
         Keys that the cache can hold per sequence.
     scores : Scores
-    softmax_scale : float32
     num_splits : int
         0: the decoder chooses it.
     """
@@ -180,7 +179,6 @@ class Problem(NamedTuple):
     page_size: int
     max_len: int
     scores: checks.Scores
-    softmax_scale: np.float32
     num_splits: int
 
     @property
@@ -212,29 +210,23 @@ def check_problem(
     k_cache,
     v_cache,
     seq_lens,
-    block_table,
-    causal,
-    window_size,
-    softcap,
-    alibi_slopes,
-    softmax_scale,
-    num_splits,
-    expressions=(None, (), None, ()),
-    sinks=None,
+    *,
+    block_table=None,
+    num_splits=0,
     scales=(None, None),
     head_dims=checks.ONE_HEAD_DIM,
+    **options,
 ):
     """Return the `Problem` of a call, or raise an error for the first wrong argument.
 
     Parameters
     ----------
-    q, k_cache, v_cache, seq_lens, causal, window_size, softcap, alibi_slopes, softmax_scale
-        As for `flash_decode`, and num_splits too.
-    block_table : array or None
+    q, k_cache, v_cache, seq_lens, num_splits
+        As for `flash_decode`.
+    block_table : array, default=None
         As for `paged_attn_decode`; None for contiguous caches.
-    num_splits : int
-    expressions : (mask, mask_args, score, score_args)
-    sinks : array of shape (num_heads,), default=None
+    **options
+        Those of `checks.check_scores`.
     scales : (array, array)
         k_scale and v_scale of caches of bytes.
     head_dims : HeadDims, default=one up to 256
@@ -246,12 +238,10 @@ def check_problem(
         tables = block_table, seq_lens
         checks.check_paged_decode(q, k_cache, v_cache, *tables, *scales, head_dims=head_dims)
         page_size, max_len = k_cache.shape[1], k_cache.shape[1] * block_table.shape[1]
-    options = causal, window_size, softcap, alibi_slopes
-    scores = checks.check_scores(q, *options, expressions, sinks)
-    softmax_scale = checks.check_softmax_scale(softmax_scale, q.shape[3])
+    scores = checks.check_scores(q, **options)
     num_splits = checks.check_num_splits(num_splits)
     arguments = q, k_cache, v_cache, block_table, seq_lens, page_size, max_len
-    return Problem(*arguments, scores, softmax_scale, num_splits)
+    return Problem(*arguments, scores, num_splits)
 
 
 def choose_splits(problem, rows, block_n, blocks_per_sm):
@@ -288,18 +278,22 @@ def launch(problem, kernel, grid, threads, num_splits, caches=None, shared_bytes
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
     scores = problem.scores
     merged = num_splits > 1 or scores.has_sinks
-    if not merged:
-        parts = tuple(map(arrays.with_axis, (out, lse)))
-    else:
-        parts = tuple(arrays.empty(q, (num_splits, *x.shape)) for x in (out, lse))
+    parts = parts_for(out, lse, num_splits, merged)
     sources = caches or (problem.k_cache, problem.v_cache)
-    args = (q, *sources, problem.block_table, problem.seq_lens, *parts, problem.softmax_scale)
+    args = (q, *sources, problem.block_table, problem.seq_lens, *parts, scores.softmax_scale)
     args += scores.slopes, *pages_of(problem.page_size)
     args += *run_time_masks.arguments_of(scores.mask), *more
     arrays.launch(kernel, grid, (threads,), *args, shared_bytes=shared_bytes)
     if merged:
         launch_combine_wide(*parts, out, lse, scores.sinks, scores.has_sinks)
     return out, lse
+
+
+def parts_for(out, lse, num_splits, merged):
+    """out_partial and lse_partial of the first kernel: out and lse themselves, unless merged."""
+    if not merged:
+        return tuple(map(arrays.with_axis, (out, lse)))
+    return tuple(arrays.empty(out, (num_splits, *x.shape)) for x in (out, lse))
 
 
 def launch_combine_wide(out_partial, lse_partial, out, lse, sinks=NO_SINKS, has_sinks=False):

@@ -19,7 +19,6 @@ import math
 from numba import cuda, float32, int32, uint64
 
 from fa_numba import checks
-from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.constants import LOG2_E, NEG_INF, ONE, ZERO
 from fa_numba.expressions.functions import NO_EXPRESSIONS
 from fa_numba.expressions.tiles import HIDDEN
@@ -362,27 +361,9 @@ def make_dq_registers(
 
 
 @arrays.replayed
-@refuses_other_names
+@checks.takes(checks.SCORES)
 def flash_attn_bwd_registers(
-    dout,
-    q,
-    k,
-    v,
-    out,
-    lse,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-    deterministic=False,
-    tile_size=None,
+    dout, q, k, v, out, lse, *, deterministic=False, tile_size=None, **options
 ):
     """FlashAttention, backward, with register tiles: a much faster `flash_attn_bwd`.
 
@@ -408,9 +389,7 @@ def flash_attn_bwd_registers(
     checks.check_bwd(dout, q, k, v, out, lse)
     batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
-    written = mask, mask_args, score, score_args
-    scores = checks.check_scores(q, causal, window_size, softcap, alibi_slopes, written, sinks, k)
-    softmax_scale = checks.check_softmax_scale(softmax_scale, head_dim)
+    scores = checks.check_scores(q, k=k, **options)
     deterministic = checks.check_flag("deterministic", deterministic)
     tile_size = checks.check_backward_tiles(q, head_dim, tile_size)
     # Thread blocks add to dq in float32, for every dtype of q.
@@ -423,12 +402,12 @@ def flash_attn_bwd_registers(
     kernel = make_flash_attn_bwd_registers(head_dim, tile_size, *constants)
     grid = (ceil_div(seqlen_k, tile_size), num_kv_heads, batch)
     classes = masks.tile_classes(q, k, scores, tile_size, tile_size)
-    options = softmax_scale, scores.slopes, classes, scores.expression_args
-    arguments = (dout, q, k, v, lse, delta, dq, dk, dv, *options)
+    scalars = scores.softmax_scale, scores.slopes, classes, scores.expression_args
+    arguments = (dout, q, k, v, lse, delta, dq, dk, dv, *scalars)
     arrays.launch(kernel, grid, (tiling.threads,), *arguments, shared_bytes=tiling.shared_bytes)
     if deterministic:
         kernel = make_dq_registers(head_dim, tile_size, *scores.mask, scores.expressions)
         grid = (ceil_div(seqlen_q, tile_size), num_heads, batch)
-        arguments = (dout, q, k, v, lse, delta, dq, *options)
+        arguments = (dout, q, k, v, lse, delta, dq, *scalars)
         arrays.launch(kernel, grid, (tiling.threads,), *arguments, shared_bytes=tiling.shared_bytes)
-    return arrays.astype(dq, q.dtype), dk, dv, *dsinks_of(sinks, scores, lse, delta)
+    return arrays.astype(dq, q.dtype), dk, dv, *dsinks_of(options.get("sinks"), scores, lse, delta)

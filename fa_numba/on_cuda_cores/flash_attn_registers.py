@@ -25,7 +25,6 @@ import math
 from numba import cuda, float32, uint64
 
 from fa_numba import checks
-from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.constants import LOG2_E, NEG_INF, ONE, ZERO
 from fa_numba.expressions.functions import NO_EXPRESSIONS
 from fa_numba.expressions.tiles import HIDDEN, MIXED
@@ -201,26 +200,8 @@ def make_flash_attn_registers(
 
 
 @arrays.replayed
-@refuses_other_names
-def flash_attn_registers(
-    q,
-    k,
-    v,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-    block_m=None,
-    block_n=None,
-    rows=None,
-):
+@checks.takes(checks.SCORES)
+def flash_attn_registers(q, k, v, *, block_m=None, block_n=None, rows=None, **options):
     """FlashAttention-2 with register tiles, forward: a much faster `flash_attn_v2`.
 
     Parameters
@@ -241,9 +222,7 @@ def flash_attn_registers(
     out, lse : arrays
         As of `flash_attn_v2`.
     """
-    options = causal, window_size, softcap, alibi_slopes, softmax_scale
-    written = mask, mask_args, score, score_args
-    call = checks.forward_call(q, k, v, *options, expressions=written, sinks=sinks)
+    call = checks.forward_call(q, k, v, **options)
     block_m, block_n, rows = checks.check_forward_tiles(q, call.head_dim, block_m, block_n, rows)
     constants = *call.mask, call.expressions, call.has_sinks, rows
     kernel = make_flash_attn_registers(call.head_dim, block_m, block_n, *constants)

@@ -36,7 +36,6 @@ from numba import cuda, float32
 from numba import uint64 as u64
 
 from fa_numba import checks
-from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.constants import FULL_WARP, NEG_INF
 from fa_numba.kernels import masks
 from fa_numba.runtime import arrays
@@ -207,20 +206,8 @@ def make_flash_attn_v2_4x4(
 
 
 @arrays.replayed
-@refuses_other_names
-def flash_attn_v2_4x4(
-    q,
-    k,
-    v,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    columns=SIDE,
-    batched=False,
-):
+@checks.takes(checks.PLAIN)
+def flash_attn_v2_4x4(q, k, v, *, columns=SIDE, batched=False, **options):
     """FlashAttention-2 with 4 × 4 scores per thread, forward: a step of the ladder.
 
     Parameters
@@ -241,8 +228,7 @@ def flash_attn_v2_4x4(
     out, lse : arrays
         As of `flash_attn_v2`.
     """
-    mask = causal, window_size, softcap, alibi_slopes
-    call = checks.forward_call(q, k, v, *mask, softmax_scale)
+    call = checks.forward_call(q, k, v, **options)
     block, columns, batched = checks.check_4x4_tiles(call.head_dim, columns, batched)
     kernel = make_flash_attn_v2_4x4(call.head_dim, *call.mask, columns, batched)
     grid = (ceil_div(call.seqlen_q, block), call.num_heads, call.batch)

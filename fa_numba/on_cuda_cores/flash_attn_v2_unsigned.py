@@ -23,7 +23,6 @@ from numba import cuda, float32
 from numba import uint64 as u64
 
 from fa_numba import checks
-from fa_numba.checks.argument_names import refuses_other_names
 from fa_numba.constants import NEG_INF
 from fa_numba.kernels import dropout, masks
 from fa_numba.runtime import arrays
@@ -152,21 +151,9 @@ def make_flash_attn_v2_unsigned(
 
 
 @arrays.replayed
-@refuses_other_names
+@checks.takes(checks.PLAIN)
 def flash_attn_v2_unsigned(
-    q,
-    k,
-    v,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    dropout_p=0.0,
-    seed=0,
-    block_m=None,
-    block_n=None,
+    q, k, v, *, dropout_p=0.0, seed=0, block_m=None, block_n=None, **options
 ):
     """As `flash_attn_v2`, with unsigned indices: bit for bit the same result.
 
@@ -175,8 +162,7 @@ def flash_attn_v2_unsigned(
     out, lse : arrays
         As `flash_attn_v2` returns them.
     """
-    mask = causal, window_size, softcap, alibi_slopes
-    call = checks.forward_call(q, k, v, *mask, softmax_scale)
+    call = checks.forward_call(q, k, v, **options)
     dropout_p, seed = checks.check_dropout(dropout_p, seed)
     block_m, block_n = checks.check_block_sizes("flash_attn_v2", call.head_dim, block_m, block_n)
     kernel = make_flash_attn_v2_unsigned(call.head_dim, block_m, block_n, *call.mask, dropout_p)

@@ -368,25 +368,8 @@ def make_flash_decode_wide(
 
 
 @arrays.replayed
-def flash_decode_wide(
-    q,
-    k_cache,
-    v_cache,
-    seq_lens,
-    *,
-    block_table=None,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-    num_splits=0,
-):
+@checks.takes(checks.DECODING)
+def flash_decode_wide(q, k_cache, v_cache, seq_lens, **options):
     """Flash-Decoding of a contiguous or paged KV cache, with wide loads.
 
     Parameters
@@ -411,17 +394,15 @@ def flash_decode_wide(
     out, lse : arrays
         As of `flash_decode`.
     """
-    options = causal, window_size, softcap, alibi_slopes, softmax_scale, num_splits
-    more = {"expressions": (mask, mask_args, score, score_args), "sinks": sinks}
-    more["head_dims"] = checks.WIDE_HEAD_DIM
-    problem = check_problem(q, k_cache, v_cache, seq_lens, block_table, *options, **more)
+    head_dims = checks.WIDE_HEAD_DIM
+    problem = check_problem(q, k_cache, v_cache, seq_lens, head_dims=head_dims, **options)
     in_vectors = rows_of_16_bytes(k_cache) and rows_of_16_bytes(v_cache)
     vector_dtype = arrays.dtype_name(q) if in_vectors else ""
     tiling = decode_tiling(problem.num_rows, q.shape[3])
     rows, blocks_per_sm = tiling.rows, tiling.blocks_per_sm
-    options = {"COLS": tiling.cols, "KEYS": tiling.keys, "BLOCKS_PER_SM": blocks_per_sm}
-    options["EXPRESSIONS"] = problem.scores.expressions
-    kernel = make_flash_decode_wide(q.shape[3], rows, vector_dtype, *problem.constants, **options)
+    constants = {"COLS": tiling.cols, "KEYS": tiling.keys, "BLOCKS_PER_SM": blocks_per_sm}
+    constants["EXPRESSIONS"] = problem.scores.expressions
+    kernel = make_flash_decode_wide(q.shape[3], rows, vector_dtype, *problem.constants, **constants)
     num_splits = problem.num_splits or choose_splits(problem, rows, tiling.block_n, blocks_per_sm)
     grid = (problem.num_tiles(rows) * num_splits, q.shape[0])
     more = (problem.scores.expression_args,)

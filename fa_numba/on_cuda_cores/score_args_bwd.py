@@ -161,28 +161,11 @@ def shared_bytes(head_dim, tile_size):
     return 4 * tile_size * (3 * tiling.row + 2 * tiling.score_row)
 
 
+@checks.takes(checks.PLAIN | checks.FUNCTIONS)
 def score_args_bwd(
-    dout,
-    q,
-    k,
-    v,
-    out,
-    lse,
-    cu_seqlens_q=None,
-    cu_seqlens_k=None,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    dropout_p=0.0,
-    seed=0,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-):
+    dout, q, k, v, out, lse, cu_seqlens_q=None, cu_seqlens_k=None, *, dropout_p=0.0, seed=0,
+    **options,
+):  # fmt: skip
     """The gradients of score_args alone.
 
     Parameters
@@ -199,10 +182,8 @@ def score_args_bwd(
         For each of score_args its gradient, of the array's shape, dtype and library; None for a
         number and for an array of integers.
     """
-    packed, written = cu_seqlens_q is not None, (mask, mask_args, score, score_args)
-    options = causal, window_size, softcap, alibi_slopes
-    scores = checks.check_scores(q, *options, written, k=None if packed else k)
-    softmax_scale = checks.check_softmax_scale(softmax_scale, q.shape[-1])
+    packed, score_args = cu_seqlens_q is not None, options.get("score_args", ())
+    scores = checks.check_scores(q, k=None if packed else k, **options)
     dropout_p, seed = checks.check_dropout(dropout_p, seed)
     if scores.given is None:
         return ()
@@ -224,7 +205,8 @@ def score_args_bwd(
     for read in _reads(scores.expressions.score, range(first, first + len(score_args))):
         index, sizes = _flat_index(read, arguments)
         kernel = make_score_args_bwd(*constants, read, index, packed)
-        more = dout, q, k, v, lse, delta, found[read.args[0] - first], *starts, softmax_scale, seed
+        more = dout, q, k, v, lse, delta, found[read.args[0] - first], *starts
+        more += scores.softmax_scale, seed
         arrays.launch(
             kernel, grid, (threads,), *more, classes, (*arguments, *sizes),
             shared_bytes=shared_bytes(max(head_dims), tile_size),

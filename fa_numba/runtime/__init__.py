@@ -11,6 +11,7 @@ bfloat16       conversions of bfloat16 that replace numba-cuda's
 quick_compiler remembers answers that Numba's compilers compute again and again
 numpy_names    a NumPy name that NumPy has dropped and numba-cuda needs
 simulator_options  options that Numba's own simulator does not know
+replacing      writes a file as a whole
 
 The caches of a call
 --------------------

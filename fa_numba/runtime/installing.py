@@ -1,10 +1,21 @@
 """The pip command that installs a missing part, as it must be typed on this machine."""
 
 import sys
+from importlib import metadata
 from pathlib import Path
 
 IN_CHECKOUT = Path(__file__).parents[2].joinpath("install.py").is_file()  # or in a handout
 LAST_FOR_GPU = (3, 14)  # numba-cuda 0.30 and CuPy 14 have no wheels for later Pythons
+
+
+def version(*distributions: str) -> str:
+    """The version of the first of these distributions that is here, or "not installed"."""
+    for name in distributions:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return "not installed"
 
 
 def command(extra: str) -> str:

@@ -273,17 +273,21 @@ def tile_and_head(num_tiles, num_kv_heads):
     return int64(uint32(cuda.blockIdx.x) // at_once), int64(of_all % heads), int64(of_all // heads)
 
 
-def check(name, inputs, softmax_scale, deterministic):
+def check(name, inputs, deterministic, **options):
     """Check dout, q, k, v, out, lse and the options of a call of the kernel `name`.
+
+    The options are those of `checks.check_scores`.
 
     Returns
     -------
-    softmax_scale : float32
+    scores : checks.Scores
     deterministic : bool
     """
     checks.KERNELS[name].check_gradients(*inputs)
-    softmax_scale = checks.check_positive_scale(softmax_scale, inputs[1].shape[3])
-    return softmax_scale, checks.check_flag("deterministic", deterministic)
+    deterministic = checks.check_flag("deterministic", deterministic)
+    _, q, k, *_ = inputs
+    options |= {"as_options": True, "positive_scale": True}
+    return checks.check_scores(q, k=k, **options), deterministic
 
 
 def prepare(dout, q, k, v, out, lse, add_dq=True, dtype=None, delta_scale=ONE, sinks=None):

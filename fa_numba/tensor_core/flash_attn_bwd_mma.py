@@ -698,26 +698,8 @@ def make_dq_mma(HEAD_DIM, CAUSAL, DTYPE, EXPRESSIONS=None):
 
 
 @arrays.replayed
-def flash_attn_bwd_mma(
-    dout,
-    q,
-    k,
-    v,
-    out,
-    lse,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-    deterministic=False,
-):
+@checks.takes(checks.SCORES)
+def flash_attn_bwd_mma(dout, q, k, v, out, lse, *, deterministic=False, **options):
     """FlashAttention, backward, with mma.sync: float16 and bfloat16 on GPUs since Ampere.
 
     Parameters
@@ -733,16 +715,14 @@ def flash_attn_bwd_mma(
         As of `flash_attn_bwd_persistent`.
     """
     name, inputs = "flash_attn_bwd_mma", (dout, q, k, v, out, lse)
-    scale, deterministic = backward.check(name, inputs, softmax_scale, deterministic)
-    options = causal, window_size, softcap, alibi_slopes, (mask, mask_args, score, score_args)
-    scores = checks.check_scores(q, *options, sinks, k, as_options=True, only_causal=True)
-    given, causal = scores.given, scores.mask.causal
-    expressions = None if given is None else scores.expressions
+    scores, deterministic = backward.check(name, inputs, deterministic, only_causal=True, **options)
+    given, causal, scale = scores.given, scores.mask.causal, scores.softmax_scale
+    expressions = scores.expressions_if_any
     batch, seqlen_q, num_heads, head_dim = q.shape
     dtype, size, block = arrays.dtype_name(q), shared_bytes(head_dim), (THREADS,)
     checks.check_shared_bytes(name, q, size)
     (dq, dk, dv), rows, dq_sum, *dsinks = backward.prepare(
-        *inputs, add_dq=not deterministic, sinks=scores.sinks if scores.has_sinks else None
+        *inputs, add_dq=not deterministic, sinks=scores.sinks_if_any
     )
     if 0 in (seqlen_q, k.shape[1]):
         expressions = None  # there is no tile

@@ -12,35 +12,14 @@ array that TMA takes as it is, is not copied.
 
 from fa_numba import checks
 from fa_numba.runtime import arrays
-from fa_numba.tensor_core import backward
 from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent
 from fa_numba.tensor_core.flash_attn_bwd_wide import flash_attn_bwd_wide
 from fa_numba.tensor_core.padded_rows import first_columns, pad_rows
 
 
 @arrays.replayed
-def flash_attn_bwd_padded(
-    dout,
-    q,
-    k,
-    v,
-    out,
-    lse,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    dropout_p=0.0,
-    seed=0,
-    deterministic=False,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-):
+@checks.takes(checks.SCORES | checks.DROPOUT)
+def flash_attn_bwd_padded(dout, q, k, v, out, lse, *, deterministic=False, **options):
     """FlashAttention, backward, on Hopper for any head_dim up to 256, and for views of any strides.
 
     Parameters
@@ -58,19 +37,13 @@ def flash_attn_bwd_padded(
     dq, dk, dv, dsinks : arrays
         As of `flash_attn_bwd_persistent`.
     """
-    inputs = dout, q, k, v, out, lse
-    options = softmax_scale, deterministic
-    scale, deterministic = backward.check("flash_attn_bwd_padded", inputs, *options)
-    head_dim = q.shape[3]
+    name, head_dim, attend_grad = "flash_attn_bwd_padded", q.shape[3], flash_attn_bwd_persistent
+    checks.KERNELS[name].check_gradients(dout, q, k, v, out, lse)
+    options["softmax_scale"] = checks.check_positive_scale(options.get("softmax_scale"), head_dim)
     if head_dim > checks.MAX_BWD_HEAD_DIM:
-        checks.check_no_dropout("flash_attn_bwd_padded", head_dim, dropout_p)
-    attend_grad, dropout = flash_attn_bwd_persistent, {"dropout_p": dropout_p, "seed": seed}
-    if head_dim > checks.MAX_BWD_HEAD_DIM:
-        attend_grad, dropout = flash_attn_bwd_wide, {}
-    dq, dk, dv, *dsinks = attend_grad(
-        *pad_rows(dout, q, k, v, out), lse, causal=causal, window_size=window_size,
-        softcap=softcap, alibi_slopes=alibi_slopes, softmax_scale=scale,
-        deterministic=deterministic, mask=mask, mask_args=mask_args, score=score,
-        score_args=score_args, sinks=sinks, **dropout,
-    )  # fmt: skip
+        checks.check_no_dropout(name, head_dim, options.pop("dropout_p", 0.0))
+        options.pop("seed", None)
+        attend_grad = flash_attn_bwd_wide
+    inputs = *pad_rows(dout, q, k, v, out), lse
+    dq, dk, dv, *dsinks = attend_grad(*inputs, deterministic=deterministic, **options)
     return *first_columns(head_dim, dq, dk, dv), *dsinks

@@ -416,29 +416,11 @@ def make_flash_attn_bwd_persistent(
 
 
 @arrays.replayed
+@checks.takes(checks.SCORES)
 def flash_attn_bwd_persistent(
-    dout,
-    q,
-    k,
-    v,
-    out,
-    lse,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    dropout_p=0.0,
-    seed=0,
-    deterministic=False,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-    grad_dtype=None,
-):
+    dout, q, k, v, out, lse, *, dropout_p=0.0, seed=0, deterministic=False, grad_dtype=None,
+    **options,
+):  # fmt: skip
     """FlashAttention, backward, with persistent thread blocks: float16 and bfloat16 on Hopper GPUs.
 
     Parameters
@@ -477,17 +459,13 @@ def flash_attn_bwd_persistent(
         With sinks alone.
     """
     inputs = dout, q, k, v, out, lse
-    name = "flash_attn_bwd_persistent"
-    scale, deterministic = backward.check(name, inputs, softmax_scale, deterministic)
+    name, functions = "flash_attn_bwd_persistent", (options.get("mask"), options.get("score"))
+    options["cap_apart"] = q.shape[3] > CAP_IN_SCORE
+    scores, deterministic = backward.check(name, inputs, deterministic, **options)
     in_float32 = checks.check_grad_dtype(grad_dtype, deterministic) is not None
-    written = mask, mask_args, score, score_args
-    mask_options = causal, window_size, softcap, alibi_slopes
-    scores = checks.check_scores(
-        q, *mask_options, written, sinks, k, as_options=True, cap_apart=q.shape[3] > CAP_IN_SCORE
-    )
-    options, given = scores.mask, scores.given
     dropout_p, seed = checks.check_dropout(dropout_p, seed, largest=LARGEST_ON_TENSOR_CORES)
-    checks.check_bwd_over_v(name, q.shape[3], dropout_p, mask, score)
+    checks.check_bwd_over_v(name, q.shape[3], dropout_p, *functions)
+    mask, given, scale = scores.mask, scores.given, scores.softmax_scale
     gradient_scale, delta_scale, drops = scale, ONE, ()
     if dropout_p > 0:
         *_, keep_scale = drops = dropout_arguments(dropout_p, seed)
@@ -506,14 +484,14 @@ def flash_attn_bwd_persistent(
     if given is not None:
         runs = runs_of_keys(q, k, given, block_m, BLOCK_N, both=deterministic)
     if not deterministic:
-        order = fastest_order(head_dim, n_tiles, heads, group_size, num_sms, options)
+        order = fastest_order(head_dim, n_tiles, heads, group_size, num_sms, mask)
     if in_float32 or ((given is not None or has_third(head_dim)) and not deterministic):
         order = ADDED  # the other orders round dQ within the kernel
-    in_pairs = order == ADDED and paired(options.causal, options.window_size)
-    parts = 1 if order != ADDED else group_parts.fastest(q, k, options, num_sms)
+    in_pairs = order == ADDED and paired(mask.causal, mask.window_size)
+    parts = 1 if order != ADDED else group_parts.fastest(q, k, mask, num_sms)
     grad_dtype = np.float32 if in_float32 else None
     (dq, dk, dv), rows, dq_sum, *dsinks = backward.prepare(
-        *inputs, order == ADDED, grad_dtype, delta_scale, scores.sinks if scores.has_sinks else None
+        *inputs, order == ADDED, grad_dtype, delta_scale, scores.sinks_if_any
     )
     if seqlen_k == 0:
         return arrays.full(q, q.shape, 0, dq.dtype), dk, dv, *dsinks
@@ -533,12 +511,12 @@ def flash_attn_bwd_persistent(
     sizes = np.int32(seqlen_k), np.int32(kv_heads), np.int32(num_heads // kv_heads)
     scales = np.float32(scale * LOG2_E), gradient_scale
     args = *maps, *rows, dq_sum, dq, *sizes, *scales, scores.slopes, counters
-    constants = run_time_masks.constants_of(options)
+    constants = run_time_masks.constants_of(mask)
     kernel = make_flash_attn_bwd_persistent(
-        head_dim, order, options.causal, dtype, *constants[1:], dropout_p > 0, in_float32, parts,
+        head_dim, order, mask.causal, dtype, *constants[1:], dropout_p > 0, in_float32, parts,
         in_pairs and num_heads > kv_heads, None if given is None else given.expressions, head_dim_v,
     )  # fmt: skip
-    args += *run_time_masks.arguments_of(options), *drops
+    args += *run_time_masks.arguments_of(mask), *drops
     if given is None:
         args += (), ()
     else:

@@ -697,9 +697,8 @@ def num_gradient_tiles(part, group_size, num_n, col_tiles):
 
 
 @arrays.replayed
-def flash_attn_bwd_stored(
-    dout, q, k, v, out, lse, *, causal=False, window_size=(-1, -1), softcap=0.0, softmax_scale=None
-):
+@checks.takes(checks.NO_SLOPES)
+def flash_attn_bwd_stored(dout, q, k, v, out, lse, **options):
     """Attention, backward, head_dim 264 to 512: float16 and bfloat16 on Hopper GPUs.
 
     The same bits in every run. It stores P and dS of some queries at a time, in at most
@@ -718,8 +717,8 @@ def flash_attn_bwd_stored(
         As of `flash_attn_bwd_persistent`.
     """
     inputs = dout, q, k, v, out, lse
-    softmax_scale, _ = backward.check("flash_attn_bwd_stored", inputs, softmax_scale, False)
-    mask, _ = checks.check_mask(q, causal, window_size, softcap, None)
+    scores, _ = backward.check("flash_attn_bwd_stored", inputs, False, **options)
+    mask, softmax_scale = scores.mask, scores.softmax_scale
     batch, seqlen_q, num_heads, head_dim = q.shape
     _, seqlen_k, num_kv_heads, _ = k.shape
     (dq, dk, dv), rows, _ = backward.prepare(*inputs, add_dq=False)

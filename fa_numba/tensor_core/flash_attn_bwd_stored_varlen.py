@@ -10,21 +10,8 @@ from fa_numba.runtime import arrays
 from fa_numba.tensor_core.flash_attn_bwd_stored import flash_attn_bwd_stored
 
 
-def flash_attn_bwd_stored_varlen(
-    dout,
-    q,
-    k,
-    v,
-    out,
-    lse,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    softmax_scale=None,
-):
+@checks.takes(checks.NO_SLOPES)
+def flash_attn_bwd_stored_varlen(dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, **options):
     """Attention of packed batches, backward, head_dim 264 to 512: 16 bits on Hopper GPUs.
 
     The same bits in every run. It waits for the GPU, and launches kernels for each sequence: for
@@ -47,7 +34,6 @@ def flash_attn_bwd_stored_varlen(
     starts_q, starts_k = map(arrays.to_numpy, (cu_seqlens_q, cu_seqlens_k))
     require_starts("cu_seqlens_q", arrays.facts(starts_q), "q", q.shape[0])
     require_starts("cu_seqlens_k", arrays.facts(starts_k), "k", k.shape[0])
-    options = {"causal": causal, "window_size": window_size, "softcap": softcap}
     gradients = [arrays.full(q, x.shape, 0, q.dtype) for x in (q, k, v)]
     for b in range(len(starts_q) - 1):
         of_q, of_k = (slice(int(x[b]), int(x[b + 1])) for x in (starts_q, starts_k))
@@ -55,7 +41,7 @@ def flash_attn_bwd_stored_varlen(
             continue
         of_sequence = [x[None, of_q] for x in (dout, q)] + [x[None, of_k] for x in (k, v)]
         of_sequence += out[None, of_q], lse[None, :, of_q]
-        found = flash_attn_bwd_stored(*of_sequence, **options, softmax_scale=softmax_scale)
+        found = flash_attn_bwd_stored(*of_sequence, **options)
         for gradient, part, tokens in zip(gradients, found, (of_q, of_k, of_k), strict=True):
             gradient[tokens] = part[0]
     return tuple(gradients)

@@ -563,26 +563,8 @@ def make_dq_tf32x3(HEAD_DIM, CAUSAL, WINDOW=(-1, -1), SOFTCAP=0.0, ALIBI=False, 
 
 
 @arrays.replayed
-def flash_attn_bwd_tf32x3(
-    dout,
-    q,
-    k,
-    v,
-    out,
-    lse,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-    deterministic=False,
-):
+@checks.takes(checks.SCORES)
+def flash_attn_bwd_tf32x3(dout, q, k, v, out, lse, *, deterministic=False, **options):
     """FlashAttention, backward, in float32 on tensor cores, by 3xTF32: GPUs since Ampere.
 
     Parameters
@@ -602,9 +584,7 @@ def flash_attn_bwd_tf32x3(
         As of `flash_attn_bwd`.
     """
     name, inputs = "flash_attn_bwd_tf32x3", (dout, q, k, v, out, lse)
-    scale, deterministic = backward.check(name, inputs, softmax_scale, deterministic)
-    options = causal, window_size, softcap, alibi_slopes, (mask, mask_args, score, score_args)
-    scores = checks.check_scores(q, *options, sinks, k, as_options=True)
+    scores, deterministic = backward.check(name, inputs, deterministic, **options)
     batch, seqlen_q, num_heads, head_dim = q.shape
     seqlen_k, num_kv_heads = k.shape[1:3]
     size, block = shared_bytes(head_dim), (THREADS,)
@@ -618,7 +598,7 @@ def flash_attn_bwd_tf32x3(
     if expressions is not None:
         block_m = tile_rows(head_dim)
         runs = runs_of_keys(q, k, scores.given, block_m, BLOCK_N, both=False).of_keys
-    scalars = scale, scores.slopes
+    scalars = scores.softmax_scale, scores.slopes
     args = dout, q, k, v, lse, delta, dq, dk, dv, *scalars, runs, scores.expression_args
     red_x4 = arrays.compute_capability(q) >= RED_X4
     kernel = make_flash_attn_bwd_tf32x3(
@@ -634,4 +614,4 @@ def flash_attn_bwd_tf32x3(
         kernel = make_dq_tf32x3(head_dim, *scores.mask, expressions)
         grid, size = (ceil_div(seqlen_q, BLOCK_N), num_heads, batch), dq_shared_bytes(head_dim)
         arrays.launch(kernel, grid, block, *args, shared_bytes=size)
-    return dq, dk, dv, *flash_attn_bwd.dsinks_of(sinks, scores, lse, delta)
+    return dq, dk, dv, *flash_attn_bwd.dsinks_of(options.get("sinks"), scores, lse, delta)

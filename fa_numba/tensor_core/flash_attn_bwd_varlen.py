@@ -363,27 +363,9 @@ def is_in_step(head_dim, order, mask, group_size):
 
 
 @arrays.replayed
+@checks.takes(checks.SCORES)
 def flash_attn_bwd_varlen(
-    dout,
-    q,
-    k,
-    v,
-    out,
-    lse,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    deterministic=False,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
+    dout, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, *, deterministic=False, **options
 ):
     """FlashAttention over a packed batch, backward: float16 and bfloat16 on Hopper GPUs.
 
@@ -417,16 +399,12 @@ def flash_attn_bwd_varlen(
     num_tokens_q, num_heads, head_dim = q.shape
     num_tokens_k, num_kv_heads, head_dim_v = v.shape
     batch = cu_seqlens_q.shape[0] - 1
-    written = mask, mask_args, score, score_args
-    options = causal, window_size, softcap, alibi_slopes
-    functions = {"as_options": True, "cap_apart": head_dim > CAP_IN_SCORE}
-    scores = checks.check_scores(q, *options, written, sinks, **functions)
-    mask, given = scores.mask, scores.given
-    scale = checks.check_positive_scale(softmax_scale, head_dim)
+    form = {"as_options": True, "cap_apart": head_dim > CAP_IN_SCORE, "positive_scale": True}
+    scores = checks.check_scores(q, **form, **options)
+    mask, given, scale = scores.mask, scores.given, scores.softmax_scale
     deterministic = checks.check_flag("deterministic", deterministic)
     if num_tokens_q == 0 or num_tokens_k == 0:
-        nothing = (scores.sinks,) if scores.has_sinks else ()
-        return tuple(arrays.full(q, x.shape, 0, x.dtype) for x in (q, k, v, *nothing))
+        return tuple(arrays.full(q, x.shape, 0, x.dtype) for x in (q, k, v, *scores.sink_args))
 
     dtype, block_m, num_sms = arrays.dtype_name(q), tile_rows(head_dim), arrays.num_sms(q)
     order = ORDERED
@@ -436,8 +414,7 @@ def flash_attn_bwd_varlen(
         order = fastest_order(num_tokens_k / batch, mask.causal)
     counted, starts = order != ADDED, (cu_seqlens_q, cu_seqlens_k)
     dq, dk, dv = (arrays.empty(q, x.shape, x.dtype) for x in (q, k, v))
-    sinks = scores.sinks if scores.has_sinks else None
-    prepared = packed_backward.prepare(dout, out, lse, starts, dq, counted, sinks)
+    prepared = packed_backward.prepare(dout, out, lse, starts, dq, counted, scores.sinks_if_any)
     runs = ()
     if given is not None:
         written = nodes.TRUE if given.expressions.mask is None else given.expressions.mask
@@ -454,7 +431,7 @@ def flash_attn_bwd_varlen(
     in_step = is_in_step(head_dim, order, mask, num_heads // num_kv_heads)
     kernel = make_flash_attn_bwd_varlen(
         head_dim, order, mask.causal, dtype, *constants[1:], in_step,
-        None if given is None else given.expressions, head_dim_v,
+        scores.expressions_if_any, head_dim_v,
     )  # fmt: skip
     # A sequence has at most one tile of keys that is not full.
     most_units = (num_tokens_k // BLOCK_N + batch) * num_kv_heads

@@ -926,26 +926,8 @@ def make_flash_attn_bwd_wide(
 
 
 @arrays.replayed
-def flash_attn_bwd_wide(
-    dout,
-    q,
-    k,
-    v,
-    out,
-    lse,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-    deterministic=False,
-):
+@checks.takes(checks.SCORES)
+def flash_attn_bwd_wide(dout, q, k, v, out, lse, *, deterministic=False, **options):
     """FlashAttention, backward, head_dim 136 to 256: float16 and bfloat16 on Hopper GPUs.
 
     Parameters
@@ -962,22 +944,16 @@ def flash_attn_bwd_wide(
         As of `flash_attn_bwd_persistent`.
     """
     inputs = dout, q, k, v, out, lse
-    options = softmax_scale, deterministic
-    scale, deterministic = backward.check("flash_attn_bwd_wide", inputs, *options)
-    written = mask, mask_args, score, score_args
-    options = causal, window_size, softcap, alibi_slopes, written
-    scores = checks.check_scores(q, *options, sinks, k, as_options=True)
-    options, given = scores.mask, scores.given
+    scores, deterministic = backward.check("flash_attn_bwd_wide", inputs, deterministic, **options)
+    mask, given, scale = scores.mask, scores.given, scores.softmax_scale
     _, seqlen_q, num_heads, head_dim = q.shape
     batch, seqlen_k, num_kv_heads, head_dim_v = v.shape
-    (dq, dk, dv), rows, dq_sum, *dsinks = backward.prepare(
-        *inputs, sinks=scores.sinks if scores.has_sinks else None
-    )
+    (dq, dk, dv), rows, dq_sum, *dsinks = backward.prepare(*inputs, sinks=scores.sinks_if_any)
     if seqlen_k == 0:
         return arrays.full(q, q.shape, 0, q.dtype), dk, dv, *dsinks
 
     units = batch * num_kv_heads * ceil_div(seqlen_k, BLOCK_N)
-    in_pairs = paired(options.causal, options.window_size) and not deterministic
+    in_pairs = paired(mask.causal, mask.window_size) and not deterministic
     counters, runs, expressions = np.int32(0), (), None
     if given is not None and seqlen_q:
         expressions, counters = given.expressions, arrays.full(q, (1,), 0, np.int32)
@@ -992,11 +968,11 @@ def flash_attn_bwd_wide(
     sizes = map(np.int32, (seqlen_q, seqlen_k, num_kv_heads, num_heads // num_kv_heads))
     scales = np.float32(scale * LOG2_E), scale
     args = *maps, *rows, dq_sum, *sizes, *scales, scores.slopes, counters
-    args += *run_time_masks.arguments_of(options), runs, scores.expression_args
-    _, *constants = run_time_masks.constants_of(options)
+    args += *run_time_masks.arguments_of(mask), runs, scores.expression_args
+    _, *constants = run_time_masks.constants_of(mask)
     constants += in_pairs and num_heads > num_kv_heads, head_dim_v, expressions
     kernel = make_flash_attn_bwd_wide(
-        head_dim, deterministic, options.causal, arrays.dtype_name(q), *constants
+        head_dim, deterministic, mask.causal, arrays.dtype_name(q), *constants
     )
     grid = (min(units, arrays.num_sms(q)),)
     size = shared_bytes(head_dim, head_dim_v)

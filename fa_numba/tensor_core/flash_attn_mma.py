@@ -371,22 +371,8 @@ def make_flash_attn_mma(
 
 
 @arrays.replayed
-def flash_attn_mma(
-    q,
-    k,
-    v,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-):
+@checks.takes(checks.SCORES)
+def flash_attn_mma(q, k, v, **options):
     """FlashAttention-2, forward, by mma.sync: float16 and bfloat16 on GPUs since Ampere.
 
     Parameters
@@ -401,27 +387,23 @@ def flash_attn_mma(
     out, lse : arrays
         As of `flash_attn_v2`.
     """
-    options = causal, window_size, softcap, alibi_slopes, softmax_scale
-    written = mask, mask_args, score, score_args
-    call = checks.forward_call(q, k, v, *options, on=REQUIREMENTS, expressions=written, sinks=sinks)
+    call = checks.forward_call(q, k, v, on=REQUIREMENTS, **options)
     if call.seqlen_k == 0:
         return call.results_without_keys()
-    options, head_dim = call.mask, call.head_dim
+    mask, head_dim = call.mask, call.head_dim
     limit = arrays.shared_bytes_per_block(q)
-    needs = {"modified": options.softcap > 0 or options.alibi, "expressed": call.given is not None}
+    needs = {"modified": mask.softcap > 0 or mask.alibi, "expressed": call.given is not None}
     m_tiles, block_n = tile_sizes(head_dim, **needs, shared_memory=limit)
-    constants = run_time_masks.constants_of(options)
+    constants = run_time_masks.constants_of(mask)
     kernel = make_flash_attn_mma(
-        head_dim, m_tiles, block_n, options.causal, call.dtype, constants.window_size,
-        constants.softcap, options.alibi, None if call.given is None else call.expressions,
-        call.has_sinks,
+        head_dim, m_tiles, block_n, mask.causal, call.dtype, constants.window_size,
+        constants.softcap, mask.alibi, call.expressions_if_any, call.has_sinks,
     )  # fmt: skip
     rows = 16 * WARPS * m_tiles
     runs = () if call.given is None else runs_of(call, q, k, block_n, rows // ROWS)[0]
     grid = (ceil_div(call.seqlen_q, rows), call.num_heads, call.batch)
     size = shared_bytes(head_dim, m_tiles, block_n)
     arguments = q, k, v, call.out, call.lse, call.scale_log2, call.slopes
-    arguments += run_time_masks.arguments_of(options)
-    arguments += (call.sinks,) if call.has_sinks else (), runs, call.expression_args
+    arguments += *run_time_masks.arguments_of(mask), call.sink_args, runs, call.expression_args
     arrays.launch(kernel, grid, (THREADS,), *arguments, shared_bytes=size)
     return call.out, call.lse

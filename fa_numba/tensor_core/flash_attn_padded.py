@@ -16,24 +16,8 @@ from fa_numba.tensor_core.padded_rows import first_columns, pad_rows
 
 
 @arrays.replayed
-def flash_attn_padded(
-    q,
-    k,
-    v,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    dropout_p=0.0,
-    seed=0,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-):
+@checks.takes(checks.SCORES | checks.DROPOUT)
+def flash_attn_padded(q, k, v, *, softmax_scale=None, **options):
     """Attention on Hopper's tensor cores for any head_dim up to 256, and for views of any strides.
 
     Parameters
@@ -53,10 +37,6 @@ def flash_attn_padded(
     checks.KERNELS["flash_attn_padded"].check(q, k, v)
     head_dim = q.shape[3]
     scale = checks.check_positive_scale(softmax_scale, head_dim)
-    out, lse = flash_attn_persistent(
-        *pad_rows(q, k, v), causal=causal, window_size=window_size, softcap=softcap,
-        alibi_slopes=alibi_slopes, softmax_scale=scale, dropout_p=dropout_p, seed=seed, mask=mask,
-        mask_args=mask_args, score=score, score_args=score_args, sinks=sinks,
-    )  # fmt: skip
+    out, lse = flash_attn_persistent(*pad_rows(q, k, v), softmax_scale=scale, **options)
     (out,) = first_columns(head_dim, out)
     return out, lse

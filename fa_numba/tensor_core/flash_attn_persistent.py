@@ -595,25 +595,8 @@ def make_flash_attn_persistent(
 
 
 @arrays.replayed
-def flash_attn_persistent(
-    q,
-    k,
-    v,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    dropout_p=0.0,
-    seed=0,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-    out_dtype=None,
-):
+@checks.takes(checks.SCORES)
+def flash_attn_persistent(q, k, v, *, dropout_p=0.0, seed=0, out_dtype=None, **options):
     """FlashAttention-3, forward, persistent: float16 and bfloat16 on Hopper GPUs.
 
     Parameters
@@ -643,35 +626,30 @@ def flash_attn_persistent(
     lse : array of shape (batch, num_heads, seqlen_q), float32
         Natural log of the row's sum of e^score; −inf in a row that sees no key.
     """
-    options = causal, window_size, softcap, alibi_slopes, softmax_scale
-    written = mask, mask_args, score, score_args
-    call = checks.forward_call(
-        q, k, v, *options, on=REQUIREMENTS, out_dtype=out_dtype, expressions=written, sinks=sinks
-    )
+    call = checks.forward_call(q, k, v, on=REQUIREMENTS, out_dtype=out_dtype, **options)
     dropout_p, seed = checks.check_dropout(dropout_p, seed, largest=LARGEST_ON_TENSOR_CORES)
     if 0 in (call.seqlen_q, call.seqlen_k):
         return call.results_without_keys()
     # A softcap as an argument would cost 2 to 5 % of the time: docs/notes/launching.md.
-    options, window_size = call.mask, run_time_masks.constants_of(call.mask).window_size
+    mask, window_size = call.mask, run_time_masks.constants_of(call.mask).window_size
     tiling = persistent_tiling(
         call.head_dim,
         call.seqlen_k,
-        options.causal,
+        mask.causal,
         seqlen_q=call.seqlen_q,
         head_dim_v=call.head_dim_v,
     )
     if dropout_p > 0:  # Philox runs beside the exponentials: no wait for P V may lie between
         tiling = tiling._replace(overlap=False)
-    expressions = None if call.given is None else call.expressions
+    expressions = call.expressions_if_any
     kernel = make_flash_attn_persistent(
-        call.head_dim, tiling, options.causal, call.dtype, window_size, options.softcap,
-        options.alibi, dropout_p > 0, out_dtype is not None,
-        expressions, call.has_sinks, call.head_dim_v,
+        call.head_dim, tiling, mask.causal, call.dtype, window_size, mask.softcap, mask.alibi,
+        dropout_p > 0, out_dtype is not None, expressions, call.has_sinks, call.head_dim_v,
     )  # fmt: skip
     consumers, block_n = tiling.consumers, tiling.block_n
     num_sms, batch_heads = arrays.num_sms(q), call.batch * call.num_heads
     if call.given is None:
-        tiles = ROWS * consumers, block_n, options.causal, options.window_size, consumers
+        tiles = ROWS * consumers, block_n, mask.causal, mask.window_size, consumers
         num_slices = choose_num_slices(batch_heads, num_sms, call.seqlen_q, call.seqlen_k, *tiles)
         runs = ()
     else:
@@ -689,10 +667,10 @@ def flash_attn_persistent(
     maps.append(tensor_map(call.out, WARP_ROWS) if out_dtype is None else call.out)
     sizes = np.int32(call.seqlen_k), np.int32(call.group_size), np.int32(num_slices)
     arguments = *maps, call.lse, *sizes, call.scale_log2
-    arguments += call.slopes, *run_time_masks.arguments_of(options)
+    arguments += call.slopes, *run_time_masks.arguments_of(mask)
     if dropout_p > 0:
         arguments += dropout_arguments(dropout_p, seed)
-    arguments += (call.sinks,) if call.has_sinks else (), runs, call.expression_args
-    plan = make_plan(call.head_dim, tiling, options.alibi, HEAD_DIM_V=call.head_dim_v)
+    arguments += call.sink_args, runs, call.expression_args
+    plan = make_plan(call.head_dim, tiling, mask.alibi, HEAD_DIM_V=call.head_dim_v)
     arrays.launch(kernel, grid, (tiling.num_threads,), *arguments, shared_bytes=plan.bytes)
     return call.out, call.lse

@@ -34,7 +34,7 @@ import numpy as np
 from numba import cuda, float32, int32, uint16, uint32, uint64
 
 from fa_numba import checks
-from fa_numba.constants import FULL_WARP, LOG2_E
+from fa_numba.constants import FULL_WARP
 from fa_numba.expressions import nodes
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
@@ -573,24 +573,8 @@ def make_flash_attn_persistent_varlen(
 
 
 @arrays.replayed
-def flash_attn_persistent_varlen(
-    q,
-    k,
-    v,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-):
+@checks.takes(checks.SCORES)
+def flash_attn_persistent_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, **options):
     """FlashAttention-3, forward, over a packed batch: 16 bits on Hopper GPUs.
 
     Each sequence attends to itself alone.
@@ -630,11 +614,9 @@ def flash_attn_persistent_varlen(
     num_tokens_q, num_heads, head_dim = q.shape
     num_tokens_k, num_kv_heads, head_dim_v = v.shape
     out_shape = num_tokens_q, num_heads, head_dim_v
-    written = mask, mask_args, score, score_args
-    options = causal, window_size, softcap, alibi_slopes
-    scores = checks.check_scores(q, *options, written, sinks, as_options=True, cap_apart=True)
-    mask, given = scores.mask, scores.given
-    scale = np.float32(checks.check_positive_scale(softmax_scale, head_dim) * LOG2_E)
+    form = {"as_options": True, "cap_apart": True, "positive_scale": True}
+    scores = checks.check_scores(q, **form, **options)
+    mask, given, scale = scores.mask, scores.given, scores.scale_log2
     if num_tokens_k == 0:
         out = arrays.full(q, out_shape, 0, q.dtype)
         lse = arrays.full(q, (num_heads, num_tokens_q), -np.inf)
@@ -653,7 +635,7 @@ def flash_attn_persistent_varlen(
     # A softcap as an argument would cost 2 to 5 % of the time: docs/notes/launching.md.
     constants = run_time_masks.constants_of(mask).window_size, mask.softcap, mask.alibi, head_dim_v
     dtype = arrays.dtype_name(q)
-    constants += None if given is None else given.expressions, scores.has_sinks
+    constants += scores.expressions_if_any, scores.has_sinks
     kernel = make_flash_attn_persistent_varlen(head_dim, tiling, mask.causal, dtype, *constants)
     runs = ()
     if given is not None:
@@ -672,7 +654,7 @@ def flash_attn_persistent_varlen(
     arrays.launch(
         kernel, grid, (tiling.num_threads,), *(tensor_map(*box) for box in boxes), out,
         arrays.with_axis(lse), *sequences, group_size, scale, scores.slopes,
-        *run_time_masks.arguments_of(mask), (scores.sinks,) if scores.has_sinks else (), runs,
+        *run_time_masks.arguments_of(mask), scores.sink_args, runs,
         scores.expression_args, shared_bytes=shared_bytes(head_dim, tiling, mask.alibi, head_dim_v),
     )  # fmt: skip
     return out, lse

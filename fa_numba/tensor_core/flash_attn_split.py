@@ -45,6 +45,7 @@ from fa_numba.constants import FULL_WARP, ONE
 from fa_numba.expressions import nodes, tiles
 from fa_numba.expressions.interval_source import NoIntervalError
 from fa_numba.on_cuda_cores import run_time_masks
+from fa_numba.on_cuda_cores.decode_problem import parts_for
 from fa_numba.on_cuda_cores.run_time_masks import MaskArgs
 from fa_numba.ptx import mbarrier
 from fa_numba.ptx.barriers import setmaxnreg_dec, setmaxnreg_inc
@@ -480,25 +481,8 @@ def make_flash_attn_split(
 
 
 @arrays.replayed
-def flash_attn_split(
-    q,
-    k,
-    v,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-    num_splits=0,
-    out_dtype=None,
-    block_table=None,
-):
+@checks.takes(checks.SCORES)
+def flash_attn_split(q, k, v, *, num_splits=0, out_dtype=None, block_table=None, **options):
     """FlashAttention-3, forward, with the keys split among thread blocks: for few queries.
 
     Parameters
@@ -523,22 +507,15 @@ def flash_attn_split(
     RuntimeError
         On a GPU that has no wgmma.
     """
-    score_options = causal, window_size, softcap, alibi_slopes
     num_splits = checks.check_num_splits(num_splits)
-    written = {"expressions": (mask, mask_args, score, score_args), "sinks": sinks}
     keys = k, v
     if block_table is not None:
-        keys = checks.keys_of_pages(k, v, block_table, mask, score)
-    call = checks.forward_call(
-        q, *keys, *score_options, softmax_scale, on=REQUIREMENTS, out_dtype=out_dtype, **written
-    )
+        keys = checks.keys_of_pages(k, v, block_table, options.get("mask"), options.get("score"))
+    call = checks.forward_call(q, *keys, on=REQUIREMENTS, out_dtype=out_dtype, **options)
     if 0 in (call.seqlen_q, call.seqlen_k):
         return call.results_without_keys()
     tiling, num_splits = tiling_of(call, num_splits)
-    if num_splits == 1:
-        parts = tuple(map(arrays.with_axis, (call.out, call.lse)))
-    else:
-        parts = tuple(arrays.empty(q, (num_splits, *x.shape)) for x in (call.out, call.lse))
+    parts = parts_for(call.out, call.lse, num_splits, num_splits > 1)
     launch_parts(call, tiling, num_splits, k, v, parts, block_table)
     if num_splits > 1:
         launch_merge(*parts, call.out, call.lse)

@@ -325,22 +325,8 @@ def make_flash_attn_tf32x3(
 
 
 @arrays.replayed
-def flash_attn_tf32x3(
-    q,
-    k,
-    v,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-):
+@checks.takes(checks.SCORES)
+def flash_attn_tf32x3(q, k, v, **options):
     """FlashAttention-2, forward, in float32 by 3xTF32 on tensor cores of GPUs since Ampere.
 
     Parameters
@@ -356,18 +342,16 @@ def flash_attn_tf32x3(
     out, lse : arrays
         As of `flash_attn_v2`.
     """
-    options = causal, window_size, softcap, alibi_slopes, softmax_scale
-    written = mask, mask_args, score, score_args
-    call = checks.forward_call(q, k, v, *options, on=REQUIREMENTS, expressions=written, sinks=sinks)
+    call = checks.forward_call(q, k, v, on=REQUIREMENTS, **options)
     if call.seqlen_k == 0:
         return call.results_without_keys()
     tiles = tile_sizes(call.head_dim, arrays.shared_bytes_per_block(q))
-    expressions = None if call.given is None else call.expressions
+    expressions = call.expressions_if_any
     kernel = make_flash_attn_tf32x3(call.head_dim, tiles, *call.mask, expressions, call.has_sinks)
     runs = ()
     if expressions is not None:
         runs, _ = runs_of(call, q, k, tiles.block_n, tiles.block_m // ROWS)
-    more = (call.sinks,) if call.has_sinks else (), runs, call.expression_args
+    more = call.sink_args, runs, call.expression_args
     grid = (call.num_heads, ceil_div(call.seqlen_q, tiles.block_m), call.batch)
     size = shared_bytes(call.head_dim, tiles)
     arrays.launch(kernel, grid, (tiles.threads,), *call.arguments, *more, shared_bytes=size)

@@ -650,9 +650,8 @@ def rows_for_tma(k, v, query_tiles):
 
 
 @arrays.replayed
-def flash_attn_wide(
-    q, k, v, *, causal=False, window_size=(-1, -1), softcap=0.0, softmax_scale=None
-):
+@checks.takes(checks.NO_SLOPES)
+def flash_attn_wide(q, k, v, **options):
     """FlashAttention-3, forward, for head_dim 264 to 512: float16 and bfloat16 on Hopper GPUs.
 
     Parameters
@@ -667,8 +666,7 @@ def flash_attn_wide(
     out, lse : arrays
         As of `flash_attn_v2`.
     """
-    options = causal, window_size, softcap, None, softmax_scale
-    call = checks.forward_call(q, k, v, *options, on=checks.KERNELS["flash_attn_wide"])
+    call = checks.forward_call(q, k, v, on=checks.KERNELS["flash_attn_wide"], **options)
     if 0 in (call.seqlen_q, call.seqlen_k):
         return call.results_without_keys()
     mask, window_size = call.mask, run_time_masks.constants_of(call.mask).window_size

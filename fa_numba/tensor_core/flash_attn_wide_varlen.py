@@ -8,7 +8,6 @@ Paper: Shah et al. 2024, FlashAttention-3, arXiv:2407.08608, section 3.
 import numpy as np
 
 from fa_numba import checks
-from fa_numba.constants import LOG2_E
 from fa_numba.on_cuda_cores import run_time_masks
 from fa_numba.runtime import arrays
 from fa_numba.runtime.tensor_maps import tensor_map
@@ -24,18 +23,8 @@ from fa_numba.tensor_core.flash_attn_wide import (
 
 
 @arrays.replayed
-def flash_attn_wide_varlen(
-    q,
-    k,
-    v,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    *,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    softmax_scale=None,
-):
+@checks.takes(checks.NO_SLOPES)
+def flash_attn_wide_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, **options):
     """FlashAttention-3, forward, over a packed batch, for head_dim 264 to 512, on Hopper GPUs.
 
     Parameters
@@ -58,8 +47,8 @@ def flash_attn_wide_varlen(
     sequences = cu_seqlens_q, cu_seqlens_k
     checks.KERNELS["flash_attn_wide_varlen"].check_packed(q, k, v, *sequences)
     num_tokens_q, num_heads, head_dim = q.shape
-    mask = checks.check_scores(q, causal, window_size, softcap, None).mask
-    scale = np.float32(checks.check_positive_scale(softmax_scale, head_dim) * LOG2_E)
+    scores = checks.check_scores(q, positive_scale=True, **options)
+    mask, scale = scores.mask, scores.scale_log2
     if 0 in (num_tokens_q, k.shape[0]):
         no_keys = arrays.full(q, q.shape, 0, q.dtype)
         return no_keys, arrays.full(q, (num_heads, num_tokens_q), -np.inf)

@@ -267,25 +267,8 @@ def make_flash_decode_columns(
 
 
 @arrays.replayed
-def flash_decode_columns(
-    q,
-    k_cache,
-    v_cache,
-    seq_lens,
-    *,
-    block_table=None,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-    num_splits=0,
-):
+@checks.takes(checks.DECODING)
+def flash_decode_columns(q, k_cache, v_cache, seq_lens, **options):
     """Flash-Decoding of a contiguous or paged 16-bit KV cache, on GPUs since Ampere.
 
     Parameters
@@ -301,11 +284,8 @@ def flash_decode_columns(
     out, lse : arrays
         As of `flash_decode`.
     """
-    options = causal, window_size, softcap, alibi_slopes, softmax_scale
-    arguments = q, k_cache, v_cache, seq_lens, block_table, *options, num_splits
-    more = {"expressions": (mask, mask_args, score, score_args), "sinks": sinks}
-    more["head_dims"] = checks.WIDE_HEAD_DIM
-    problem = check_on_tensor_cores("flash_decode_columns", forward.AMPERE, *arguments, **more)
+    given, options["head_dims"] = (q, k_cache, v_cache, seq_lens), checks.WIDE_HEAD_DIM
+    problem = check_on_tensor_cores("flash_decode_columns", forward.AMPERE, *given, **options)
     head_dim, (page_size, *constants) = q.shape[3], problem.constants
     tiling = choose_tiling(head_dim, arrays.shared_bytes_per_block(q))
     constants += (problem.scores.expressions,)

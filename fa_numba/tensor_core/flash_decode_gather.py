@@ -40,6 +40,7 @@ import functools
 
 from numba import cuda, float32, int32, uint32, uint64
 
+from fa_numba import checks
 from fa_numba.constants import NEG_INF, ONE, ZERO
 from fa_numba.expressions.functions import NO_EXPRESSIONS
 from fa_numba.kernels import e4m3
@@ -396,27 +397,8 @@ def make_flash_decode_gather(
 
 
 @arrays.replayed
-def flash_decode_gather(
-    q,
-    k_cache,
-    v_cache,
-    seq_lens,
-    *,
-    block_table=None,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-    k_scale=None,
-    v_scale=None,
-    num_splits=0,
-):
+@checks.takes(checks.DECODING)
+def flash_decode_gather(q, k_cache, v_cache, seq_lens, *, k_scale=None, v_scale=None, **options):
     """Flash-Decoding of a contiguous or paged KV cache of 16 or 8 bits, gathered row by row.
 
     Parameters
@@ -445,12 +427,9 @@ def flash_decode_gather(
     RuntimeError
         On a GPU other than Hopper.
     """
-    options = causal, window_size, softcap, alibi_slopes, softmax_scale
-    arguments = q, k_cache, v_cache, seq_lens, block_table, *options, num_splits
-    scales = k_scale, v_scale
-    written = {"expressions": (mask, mask_args, score, score_args), "sinks": sinks}
+    given, scales = (q, k_cache, v_cache, seq_lens), (k_scale, v_scale)
     problem = check_on_tensor_cores(
-        "flash_decode_gather", forward.HOPPER, *arguments, scales=scales, **written
+        "flash_decode_gather", forward.HOPPER, *given, scales=scales, **options
     )
     kernel, more = first_kernel(problem, *scales)
     return launch(problem, *kernel, **more)

@@ -29,6 +29,7 @@ import functools
 
 from numba import cuda, float32, uint32, uint64
 
+from fa_numba import checks
 from fa_numba.constants import FULL_WARP, NEG_INF, ZERO
 from fa_numba.expressions.functions import NO_EXPRESSIONS
 from fa_numba.on_cuda_cores.decode_problem import Pages, choose_splits, divide, launch, make_page_of
@@ -260,25 +261,8 @@ def make_flash_decode_mma(
 
 
 @arrays.replayed
-def flash_decode_mma(
-    q,
-    k_cache,
-    v_cache,
-    seq_lens,
-    *,
-    block_table=None,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    softmax_scale=None,
-    mask=None,
-    mask_args=(),
-    score=None,
-    score_args=(),
-    sinks=None,
-    num_splits=0,
-):
+@checks.takes(checks.DECODING)
+def flash_decode_mma(q, k_cache, v_cache, seq_lens, **options):
     """Flash-Decoding of a contiguous or paged 16-bit KV cache, on GPUs since Ampere.
 
     Parameters
@@ -294,18 +278,16 @@ def flash_decode_mma(
     out, lse : arrays
         As of `flash_decode`.
     """
-    options = causal, window_size, softcap, alibi_slopes, softmax_scale
-    arguments = q, k_cache, v_cache, seq_lens, block_table, *options, num_splits
-    written = {"expressions": (mask, mask_args, score, score_args), "sinks": sinks}
-    problem = check_on_tensor_cores("flash_decode_mma", forward.AMPERE, *arguments, **written)
+    given = q, k_cache, v_cache, seq_lens
+    problem = check_on_tensor_cores("flash_decode_mma", forward.AMPERE, *given, **options)
     batch, _, _, head_dim = q.shape
     expressions = problem.scores.expressions
     # Measured: three are faster with one row; otherwise two are enough, with fewer splits. With the
     # user's functions three would spill.
     one_row = problem.num_rows == 1 and expressions == NO_EXPRESSIONS
     blocks_per_sm = 3 if head_dim <= 128 and one_row else 2
-    options = {"WARPS": WARPS, "BLOCKS_PER_SM": blocks_per_sm, "EXPRESSIONS": expressions}
-    kernel = make_flash_decode_mma(head_dim, arrays.dtype_name(q), *problem.constants, **options)
+    more = {"WARPS": WARPS, "BLOCKS_PER_SM": blocks_per_sm, "EXPRESSIONS": expressions}
+    kernel = make_flash_decode_mma(head_dim, arrays.dtype_name(q), *problem.constants, **more)
     num_splits = problem.num_splits or choose_splits(problem, ROWS, KEYS * WARPS, blocks_per_sm)
     grid = (problem.num_tiles(ROWS) * num_splits, batch)
     more = (problem.scores.expression_args,)

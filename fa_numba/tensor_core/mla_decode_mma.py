@@ -36,6 +36,7 @@ from fa_numba.on_cuda_cores.decode_problem import (
     divide,
     launch_combine_wide,
     pages_of,
+    parts_for,
 )
 from fa_numba.on_cuda_cores.run_time_masks import AT_RUN_TIME, UNREAD
 from fa_numba.ptx.cp_async import cp_async_commit, cp_async_wait
@@ -295,10 +296,7 @@ def mla_decode_mma(
     num_units = work * num_splits
     out = arrays.empty(q, (*q.shape[:3], latent_dim), q.dtype)
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-    if num_splits == 1:
-        parts = tuple(map(arrays.with_axis, (out, lse)))
-    else:
-        parts = tuple(arrays.empty(q, (num_splits, *x.shape)) for x in (out, lse))
+    parts = parts_for(out, lse, num_splits, num_splits > 1)
     constant_size = AT_RUN_TIME if page_size > 1 else page_size
     kernel = make_mla_decode_mma(
         latent_dim, row_dim, arrays.dtype_name(q), causal, constant_size, *tiling

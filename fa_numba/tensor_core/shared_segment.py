@@ -47,8 +47,8 @@ def attend_together(
         A kernel cannot take these arrays; nothing has been launched.
     """
     problem = check_on_tensor_cores(
-        "flash_decode_gather", HOPPER, q, k_cache, v_cache, seq_lens, block_table, causal, (-1, -1),
-        softcap, None, softmax_scale, 0,
+        "flash_decode_gather", HOPPER, q, k_cache, v_cache, seq_lens, block_table=block_table,
+        causal=causal, softcap=softcap, softmax_scale=softmax_scale,
     )  # fmt: skip
     batch, seqlen_q, num_heads, head_dim = q.shape
     strides = arrays.facts(q).strides
@@ -57,10 +57,9 @@ def attend_together(
     queries = arrays.as_view(q.reshape(1, batch * seqlen_q, num_heads, head_dim), q)
     keys = dict(zip("kv", checks.keys_of_pages(k_cache, v_cache, segment_table), strict=True))
     split.REQUIREMENTS.check(queries, **keys)
-    softmax_scale = checks.check_positive_scale(softmax_scale, head_dim)
+    checks.check_positive_scale(softmax_scale, head_dim)
     scores = dataclasses.replace(problem.scores, mask=problem.scores.mask._replace(causal=False))
-    given = {**vars(scores), **keys, "softmax_scale": softmax_scale}
-    call = checks.Call(q=queries, out=None, lse=None, **given)
+    call = checks.Call(q=queries, out=None, lse=None, **vars(scores), **keys)
     tiling, num_splits = split.tiling_of(call)
     shapes = queries.shape, (1, num_heads, batch * seqlen_q)
     parts = tuple(arrays.empty(q, (num_splits, *shape)) for shape in shapes)

@@ -58,7 +58,8 @@ def carried(later: Exercise, earlier: Exercise) -> tuple[str, list[str]]:
         node = theirs.get(source.path)
         if node is None:
             raise CannotStart(f"{earlier.stub.name} has no function {'.'.join(source.path)}")
-        stub = _filled(stub, later.short, to.name, _body(text, node), _from(earlier, node))
+        said = f"From your {earlier.short}, where it was {node.name}({ast.unparse(node.args)})."
+        stub = _filled(stub, later.short, to.name, _body(text, node), said)
         there = {path[-1] for _, path in _functions(ast.parse(stub))} | taken | _stored(stub)
         beside[to.name] = [
             other
@@ -149,24 +150,17 @@ def _body(text, node):
     return CARRIED.sub("", body) or "pass"
 
 
-def _from(earlier, node):
-    return f"From your {earlier.short}, where it was {node.name}({ast.unparse(node.args)})."
-
-
 def _filled(stub, short, name, body, said):
     """The stub with a body in place of the blank of this name."""
     lines = stub.splitlines()
-    at = next(i for i, x in enumerate(lines) if x.strip() == f"raise {_error(short, name)}")
+    blank = f'raise NotImplementedError("{short}: {name}")'
+    at = next(i for i, x in enumerate(lines) if x.strip() == blank)
     indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
     start = at - 1 if lines[at - 1].strip() == BLANK else at
     comment = textwrap.wrap(said, WIDTH - len(indent) - 2, initial_indent="# ",
                             subsequent_indent="# ")  # fmt: skip
     new = textwrap.indent("\n".join([*comment, _marker(name), body]), indent)
     return "\n".join([*lines[:start], *new.splitlines(), *lines[at + 1 :]]) + "\n"
-
-
-def _error(short, name):
-    return f'NotImplementedError("{short}: {name}")'
 
 
 def _marker(name):

@@ -24,6 +24,10 @@ class UnknownExercise(LookupError):
     """The name fits no exercise; the message lists the close ones."""
 
 
+class Refused(ValueError):
+    """A command cannot do what it was asked to; the message says why."""
+
+
 @dataclass(frozen=True)
 class Exercise:
     """One exercise: the learner's file, its grader, and the solution both come from."""

@@ -19,21 +19,17 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 
+from fa_numba.runtime import installing
 from fa_numba.workbook import class_report
-from fa_numba.workbook.catalog import Exercise, UnknownExercise, all_exercises, find
+from fa_numba.workbook.catalog import Exercise, Refused, UnknownExercise, all_exercises, find
 from fa_numba.workbook.grading.files import BadFile, read_answer
 from fa_numba.workbook.grading.limits import limits_of
 from fa_numba.workbook.report import Check, Graded, Report
 
 SYSTEMS = "gradescope", "otter"
 START_SECONDS = 120  # for a judge, beside the time that answers may take
-
-
-class Refused(ValueError):
-    """The command line is wrong; the message names the option or folder."""
 
 
 @dataclass
@@ -322,7 +318,7 @@ def write_json(path: Path, students: list[Student]) -> None:
     """All students, with date and version."""
     data = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "fa_numba": _version(),
+        "fa_numba": installing.version("fa-numba"),
         "students": [as_data(s) for s in students],
     }
     path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
@@ -386,13 +382,6 @@ def write_results(system: str, folder: Path, students: list[Student]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(results_for(system, as_data(student)), indent=1)
         path.write_text(text + "\n", encoding="utf-8")
-
-
-def _version():
-    try:
-        return metadata.version("fa-numba")
-    except metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def write_reports(folder: Path, students: list[Student], exercises: list[Exercise]) -> None:

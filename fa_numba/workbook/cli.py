@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib.util
 import os
+import re
 import sys
 
 from fa_numba.runtime import installing
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message):
+        """Suggest the command that a mistyped one is nearest to, as Python 3.15 does."""
+        choice = r"(argument COMMAND: invalid choice: '(.*)') (\(choose from (.*)\))"
+        if known := re.fullmatch(choice, message):
+            _, typed, _, commands = known.groups()
+            if near := difflib.get_close_matches(typed, re.findall(r"\w+", commands), 1):
+                message = f"{known[1]}, maybe you meant {near[0]!r}? {known[3]}"
+        super().error(message)
+
+
 def _parser() -> argparse.ArgumentParser:
+    from fa_numba.language_model import command as language_model
+    from fa_numba.language_model.server import serve
+    from fa_numba.microscope import command as microscope
     from fa_numba.workbook import classroom, handout
 
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="fa-numba",
         description="The workbook: write attention kernels and have them graded.",
         epilog="Exercises are named ex06b (one) or ex06 (a whole lesson). "
@@ -21,8 +37,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
-    def add(name, help, **argument):
-        command = commands.add_parser(name, help=help, description=help)
+    def add(name, help, *, description=None, epilog=None, **argument):
+        raw = argparse.RawDescriptionHelpFormatter if epilog else argparse.HelpFormatter
+        command = commands.add_parser(
+            name, help=help, description=description or help, epilog=epilog, formatter_class=raw
+        )
         if argument:
             command.add_argument(
                 "name", metavar="NAME", help="an exercise, such as ex06b", **argument
@@ -55,12 +74,12 @@ def _parser() -> argparse.ArgumentParser:
     add("hint", "the next of three hints", nargs=None).add_argument(
         "--tier", type=int, choices=(1, 2, 3), help="this hint, instead of the next"
     )
-    add("debrief", "the point of an exercise, once yours passes", nargs=None).add_argument(
-        "--force", action="store_true", help="show it before that"
-    )
-    add("solution", "our solution, once yours passes", nargs=None).add_argument(
-        "--force", action="store_true", help="show it before that"
-    )
+    for name, help in (
+        ("debrief", "the point of an exercise, once yours passes"),
+        ("solution", "our solution, once yours passes"),
+    ):
+        command = add(name, help, nargs=None)
+        command.add_argument("--force", action="store_true", help="show it before that")
     command = add("reset", "bring back the untouched stub; keeps your file as a backup", nargs=None)
     command.add_argument("--yes", action="store_true", help="do not ask")
     command.add_argument(
@@ -68,13 +87,30 @@ def _parser() -> argparse.ArgumentParser:
         help="an exercise of yours that has passed, such as ex07d: begin with your code of it",
     )  # fmt: skip
     handout.add_options(add("handout", "a copy of the workbook for a class, without solutions"))
-    _add_language_model(add)
-    _add_serve(commands)
+    language_model.add_train_options(
+        add("train", "train a small language model on text, by these kernels")
+    )
+    language_model.add_generate_options(
+        add("generate", "continue a text, with the model you trained")
+    )
+    command = add(
+        "serve",
+        "answer requests with the model you trained, many at a time",
+        description="A web server with OpenAI's completions, and a page that shows its pages.",
+        epilog=serve.EPILOG,
+    )
+    serve.add_options(command)
     add("tour", "run the first lessons' kernels on real text and print one table")
     command = add("ladder", "the steps of lesson 11; with a number, run one beside the one below")
     command.add_argument("rung", nargs="?", type=int, help="a number, such as 4")
     command.add_argument("--head-dim", type=int, default=64, help="64 (default) or 128")
-    _add_trace(commands)
+    command = add(
+        "trace",
+        "a kernel under the microscope: traffic, races, occupancy, machine code",
+        description="A kernel's work, counted on the CPU, and its cost on a GPU.",
+        epilog=microscope.EPILOG,
+    )
+    microscope.add_options(command)
     return parser
 
 
@@ -111,124 +147,75 @@ NEEDS = {
 }
 
 
-def _add_trace(commands):
-    from fa_numba.microscope import command as trace_command
-
-    command = commands.add_parser(
-        "trace",
-        help="a kernel under the microscope: traffic, races, occupancy, machine code",
-        description="A kernel's work, counted on the CPU, and its cost on a GPU.",
-        epilog=trace_command.EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    trace_command.add_options(command)
-
-
-def _add_language_model(add):
-    from fa_numba.language_model import command
-
-    command.add_train_options(
-        add("train", "train a small language model on text, by these kernels")
-    )
-    command.add_generate_options(add("generate", "continue a text, with the model you trained"))
-
-
-def _add_serve(commands):
-    from fa_numba.language_model.server import serve
-
-    command = commands.add_parser(
-        "serve",
-        help="answer requests with the model you trained, many at a time",
-        description="A web server with OpenAI's completions, and a page that shows its pages.",
-        epilog=serve.EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    serve.add_options(command)
+# Commands that a module's `main` runs
+MAINS = {
+    "init": "workbook.folder",
+    "update": "workbook.folder",
+    "learn": "workbook.learn",
+    "handout": "workbook.handout",
+    "doctor": "workbook.doctor",
+    "tour": "workbook.tour",
+    "serve": "language_model.server.serve",
+    "trace": "microscope.command",
+}
 
 
 def _run(options) -> int:
-    extra = "serve" if options.command == "serve" else "lessons"
-    _need(f"fa-numba {options.command}", *NEEDS.get(options.command, ()), extra=extra)
-    if options.command in ("init", "update"):
-        from fa_numba.workbook import folder
+    command = options.command
+    extra = "serve" if command == "serve" else "lessons"
+    _need(f"fa-numba {command}", *NEEDS.get(command, ()), extra=extra)
+    if command in MAINS:
+        return importlib.import_module(f"fa_numba.{MAINS[command]}").main(options)
+    if command in ("train", "generate"):
+        from fa_numba.language_model import command as language_model
 
-        return folder.main(options)
-    if options.command == "learn":
-        from fa_numba.workbook import learn
+        run = language_model.train if command == "train" else language_model.generate_text
+        return run(options)
 
-        return learn.main(options.more, options.name)
-    if options.command == "handout":
-        from fa_numba.workbook import handout
+    from fa_numba.workbook import catalog, classroom, grader, stubs
 
-        return handout.main(options)
-    if options.command == "grade":
-        from fa_numba.workbook import classroom
-
-        if classroom.are_folders(options.name):
-            return classroom.main(options)
-    if options.command == "doctor":
-        from fa_numba.workbook import doctor
-
-        return doctor.main()
-    if options.command == "tour":
-        from fa_numba.workbook import tour
-
-        return tour.main()
-    if options.command in ("train", "generate"):
-        from fa_numba.language_model import command
-
-        return {"train": command.train, "generate": command.generate_text}[options.command](options)
-    if options.command == "serve":
-        from fa_numba.language_model.server import serve
-
-        return serve.main(options)
-    if options.command == "trace":
-        from fa_numba.microscope import command as trace_command
-
-        return trace_command.main(options)
-
-    from fa_numba.workbook import catalog, grader, stubs
-
-    code, result = 0, None
-    if options.command in ("check", "grade"):
+    if command == "grade" and classroom.are_folders(options.name):
+        return classroom.main(options)
+    code, found = 0, []
+    if command in ("check", "grade", "watch", "board"):
         found = [e for n in options.name for e in catalog.find(n)] or catalog.all_exercises()
+    if command in ("check", "grade"):
         result = grader.grade_all(found, verbose=options.verbose)
         code = int(not result.passed)
-    elif options.command == "watch":
+    elif command == "watch":
         from fa_numba.workbook.watch import watch
 
-        watch([e for n in options.name for e in catalog.find(n)] or catalog.all_exercises())
+        watch(found)
         return 0
-    elif options.command == "ladder":
+    elif command == "board":
+        from fa_numba.workbook.board import board
+
+        result = board(found)
+    elif command == "ladder":
         from fa_numba.workbook import ladder
 
         result = (
             ladder.listed() if options.rung is None else ladder.run(options.rung, options.head_dim)
         )
-    elif options.command == "lessons":
+    elif command == "lessons":
         from fa_numba.workbook import contents
 
         result = contents.listed()
-    elif options.command == "status":
+    elif command == "status":
         if options.run and (
             mine := [e for e in catalog.all_exercises() if stubs.state(e) == "changed"]
         ):
             grader.grade_all(mine)
         result = grader.status()
-    elif options.command == "board":
-        from fa_numba.workbook.board import board
-
-        found = [e for n in options.name for e in catalog.find(n)]
-        result = board(found or catalog.all_exercises())
-    elif options.command == "show":
+    elif command == "show":
         result = grader.show(options.name)
-    elif options.command == "hint":
+    elif command == "hint":
         result = grader.hint(options.name, options.tier)
-    elif options.command == "debrief":
+    elif command == "debrief":
         result = grader.debrief(options.name, force=options.force)
-    elif options.command == "reset":
+    elif command == "reset":
         result = grader.reset(options.name, start=options.start, yes=options.yes)
-    elif options.command == "solution":
+    else:
         result = grader.solution(options.name, force=options.force)
 
     from rich.console import Console
@@ -242,13 +229,13 @@ def main(argv: list[str] | None = None) -> int:
     from fa_numba.language_model import command as language_model
     from fa_numba.language_model.text import Damaged
     from fa_numba.microscope.command import BadRequest
-    from fa_numba.workbook import classroom, folder, grader
-    from fa_numba.workbook.catalog import UnknownExercise
+    from fa_numba.workbook import grader
+    from fa_numba.workbook.catalog import Refused, UnknownExercise
     from numba_cuda_simulator.errors import KernelError
 
     expected = (BadRequest, KernelError, Missing, UnknownExercise, FileNotFoundError)
     expected += (language_model.BadRequest, Damaged)
-    expected += (classroom.Refused, folder.Refused, grader.NoSuchHint)
+    expected += (Refused, grader.NoSuchHint)
     if hasattr(sys.stdout, "reconfigure"):  # not every encoding of Windows has a check mark
         sys.stdout.reconfigure(errors="replace")
     parser = _parser()
@@ -285,9 +272,6 @@ def main(argv: list[str] | None = None) -> int:
         advice = " Work in a folder in which you may write" * isinstance(error, PermissionError)
         print(f"fa-numba: {error.filename}: {error.strerror}.{advice}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("fa-numba: stopped", file=sys.stderr)
-        return 130
 
 
 if __name__ == "__main__":

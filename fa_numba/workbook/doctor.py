@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from importlib import metadata
 from pathlib import Path
 
 from fa_numba.analysis import cuda_tools
 from fa_numba.runtime import arrays
+from fa_numba.runtime.installing import version
 from numba_cuda_simulator import without_numba
-
-
-def _version(*distributions: str) -> str:
-    for name in distributions:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return "not installed"
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
 
 def _compiler() -> str:
@@ -38,12 +25,12 @@ def _tool(question) -> str:
 
 
 def _cupy() -> str:
-    version = _version("cupy-cuda12x", "cupy-cuda13x", "cupy")
-    if version == "not installed":
-        return version + " (needed only for arrays on a GPU)"
+    here = version("cupy-cuda12x", "cupy-cuda13x", "cupy")
+    if here == "not installed":
+        return here + " (needed only for arrays on a GPU)"
     import cupy
 
-    return f"{version}, sees {cupy.cuda.runtime.getDeviceCount()} GPU(s)"
+    return f"{here}, sees {cupy.cuda.runtime.getDeviceCount()} GPU(s)"
 
 
 def _driver() -> str:
@@ -69,7 +56,7 @@ def _numba() -> str:
             "not installed: the engine, lessons and graders work; nothing is compiled, for a CPU "
             "or a GPU (pip install numba)"
         )
-    return _version("numba")
+    return version("numba")
 
 
 def _gpu() -> str:
@@ -86,13 +73,13 @@ def rows() -> list[tuple[str, str]]:
         except cuda_tools.CompilerMissingError as error:
             return str(error)
         except Exception as error:  # one broken library must not hide the others
-            return _one_line(error)
+            return cuda_tools.one_line(error)
 
     found = [
-        ("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
-        ("NumPy", _version("numpy")),
+        ("Python", f"{platform.pythonversion()} on {platform.system()} {platform.machine()}"),
+        ("NumPy", version("numpy")),
         ("numba", _numba()),
-        ("numba-cuda", _version("numba-cuda")),
+        ("numba-cuda", version("numba-cuda")),
         ("CuPy", probe(_cupy)),
         ("compiler", probe(_compiler)),
         ("ptxas", probe(_tool, cuda_tools.ptxas)),
@@ -110,7 +97,7 @@ def rows() -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
-def main() -> int:
+def main(options=None) -> int:
     """Print the table and where kernels run."""
     try:
         from rich.console import Console

@@ -14,7 +14,15 @@ from importlib import metadata
 from pathlib import Path
 
 from fa_numba.workbook import lessons, stubs
-from fa_numba.workbook.catalog import MARKER, NAME, PACKAGE, all_exercises, course, find_root
+from fa_numba.workbook.catalog import (
+    MARKER,
+    NAME,
+    PACKAGE,
+    Refused,
+    all_exercises,
+    course,
+    find_root,
+)
 
 TEXTS = {
     "README.md": """\
@@ -54,10 +62,6 @@ __pycache__/
 /fa_numba
 """,
 }
-
-
-class Refused(ValueError):
-    """No workbook can be made there; the message says why."""
 
 
 def init(folder: Path) -> list[str]:

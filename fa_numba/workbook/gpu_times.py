@@ -19,6 +19,7 @@ import tempfile
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
@@ -134,15 +135,15 @@ def largest_launches(exercises: list[Exercise], folder: Path) -> dict[str, Launc
             kept[name] = launch
         return made
 
-    Worker.launch_trace = launch_trace
     os.environ |= IN_PROCESS
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            # A folder by its path: what "exercises" grades would be kept as the learner's progress.
-            pytest.main([*(str(e.grader) for e in exercises), f"--impl={folder}", "--capture=sys"]
-                        + ["-p", "no:cacheprovider", "-q"])  # fmt: skip
-    finally:
-        Worker.launch_trace = trace
+    # A folder by its path: what "exercises" grades would be kept as the learner's progress.
+    options = f"--impl={folder}", "--capture=sys", "-p", "no:cacheprovider", "-q"
+    with (
+        mock.patch.object(Worker, "launch_trace", launch_trace),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        pytest.main([*(str(e.grader) for e in exercises), *options])
     return kept
 
 

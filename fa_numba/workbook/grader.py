@@ -8,15 +8,13 @@ import io
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
-from fa_numba.workbook import carry, guesses, par, progress, stubs
+from fa_numba.workbook import carry, guesses, lessons, par, progress, stubs
 from fa_numba.workbook.catalog import Exercise, all_exercises, find, find_one
 from fa_numba.workbook.grading import inside
 from fa_numba.workbook.note import Note
@@ -96,29 +94,23 @@ def _judge_here(options, root, answer) -> str:
     """The same in this process."""
     import pytest
 
-    said, here = io.StringIO(), os.getcwd()
-    alone = os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    os.chdir(root)
-    try:
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            contextlib.redirect_stdout(said),
-            contextlib.redirect_stderr(said),
-        ):
-            file = Path(folder, "results.json")
-            # pytest's own ways to catch output, logs and crashes want files of the system.
-            options += [f"--grade-json={file}", "--capture=sys"]
-            options += ["-p", "no:faulthandler", "-p", "no:logging"]
-            options += ["-p", "no:unraisableexception"]  # looks through all of a notebook's objects
-            pytest.main(options)
-            if file.exists():
-                answer.write(file.read_text(encoding="utf-8"))
-    finally:
-        os.chdir(here)
-        del os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"]
-        if alone is not None:
-            os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = alone
+    said = io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.redirect_stdout(said),
+        contextlib.redirect_stderr(said),
+    ):
+        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        patch.chdir(root)
+        file = Path(folder, "results.json")
+        # pytest's own ways to catch output, logs and crashes want files of the system.
+        options += [f"--grade-json={file}", "--capture=sys"]
+        options += ["-p", "no:faulthandler", "-p", "no:logging"]
+        options += ["-p", "no:unraisableexception"]  # looks through all of a notebook's objects
+        pytest.main(options)
+        if file.exists():
+            answer.write(file.read_text(encoding="utf-8"))
     return said.getvalue()[-3000:]
 
 
@@ -236,10 +228,7 @@ def reset(name: str, *, start: str | None = None, yes: bool = False) -> Note:
         if answer.strip().lower() not in ("y", "yes"):
             return Note("Nothing was changed.")
     if mine:
-        folder = exercise.stub.parent / ".backup"
-        folder.mkdir(exist_ok=True)
-        backup = folder / f"{exercise.name}.{datetime.now():%Y%m%d-%H%M%S-%f}.py"
-        shutil.copy2(exercise.stub, backup)
+        backup = lessons.back_up(exercise.stub, exercise.stub.parent / ".backup")
         done += f" Your file is now `exercises/.backup/{backup.name}`."
     exercise.stub.write_text(new, encoding="utf-8", newline="\n")
     return Note(done)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numba_cuda_simulator
 from fa_numba.workbook import leaks, stubs
-from fa_numba.workbook.catalog import BUNDLE, PACKAGE, all_exercises, course, find_root
+from fa_numba.workbook.catalog import BUNDLE, PACKAGE, Refused, all_exercises, course, find_root
 
 ENGINE = Path(numba_cuda_simulator.__file__).parent
 OPEN = 0.75  # share of an answer's lines in one file: whoever finds the file has the answer
@@ -42,10 +42,6 @@ TESTS = (
     "test_workbook.py",
     "warm_judges.py",
 )
-
-
-class Refused(ValueError):
-    """The handout cannot be made; the message says why."""
 
 
 @dataclass
@@ -93,11 +89,10 @@ def files(root: Path) -> dict[str, Path]:
     root : path
         A checkout, or the course in a wheel.
     """
-    if root != PACKAGE / "course":
-        return {name: root / name for name in tracked(root)}
-    packages = {"fa_numba": PACKAGE, "engine/numba_cuda_simulator": ENGINE}
     found = {name: root / name for name in tracked(root)}
-    for above, package in packages.items():
+    if root != PACKAGE / "course":
+        return found
+    for above, package in (("fa_numba", PACKAGE), ("engine/numba_cuda_simulator", ENGINE)):
         names = (name for name in tracked(package) if not name.startswith("course/"))
         found |= {f"{above}/{name}": package / name for name in names}
     return found

@@ -52,16 +52,16 @@ def set_defaults(prefix):
         path.write_text(json.dumps(defaults | there, indent=1) + "\n", encoding="utf-8")
 
 
-def main(more: list[str] = (), name: str | None = None) -> int:
+def main(options) -> int:
     """Bring the copies up to date and become JupyterLab.
 
-    `more` are further options of JupyterLab, such as ``--no-browser``; `name` is a lesson to open,
-    such as ``"06"``, or an exercise of it; lesson 00 by default.
+    `options.more` are further options of JupyterLab, such as ``--no-browser``; `options.name` is a
+    lesson to open, such as ``"06"``, or an exercise of it; lesson 00 where it is None.
     """
     root = find_root()
     first = FIRST
-    if name is not None:
-        lesson = find(name, root)[0].lesson
+    if options.name is not None:
+        lesson = find(options.name, root)[0].lesson
         first = next((course(root) / "notebooks").glob(f"{lesson}_*.ipynb")).name
     if importlib.util.find_spec("jupyterlab") is None:
         pip = installing.command("lessons")
@@ -83,5 +83,5 @@ def main(more: list[str] = (), name: str | None = None) -> int:
         "below."
     )
     sys.stdout.flush()
-    started = [*command(root, as_root=as_root, first=first), *more]
+    started = [*command(root, as_root=as_root, first=first), *options.more]
     os.execv(started[0], started)

@@ -41,7 +41,7 @@ def update(root: Path | None = None) -> list[str]:
         elif old is not None and _cells(copy) == old:
             said.append(f"{FOLDER}/{copy.name}: brought up to date; run it again")
         else:
-            kept = _back_up(copy)
+            kept = back_up(copy, copies / "backup")
             said.append(
                 f"{FOLDER}/{copy.name}: the lesson has changed, and so had your copy. This is the "
                 f"new lesson; yours is {FOLDER}/backup/{kept.name}"
@@ -64,9 +64,9 @@ def _cells(path: Path):
     return [(kind, text) for kind, text in found if text]
 
 
-def _back_up(copy: Path) -> Path:
-    folder = copy.parent / "backup"
+def back_up(file: Path, folder: Path) -> Path:
+    """Copy a file into a folder, under a name with the time."""
     folder.mkdir(exist_ok=True)
-    kept = folder / f"{copy.stem}.{datetime.now():%Y%m%d-%H%M%S-%f}.ipynb"
-    copy.replace(kept)
+    kept = folder / f"{file.stem}.{datetime.now():%Y%m%d-%H%M%S-%f}{file.suffix}"
+    shutil.copy2(file, kept)
     return kept

@@ -57,20 +57,15 @@ class Job:
     timed_on: tuple | None = None
 
 
+@dataclass(eq=False, repr=False)
 class Mine:
-    """The learner's kernel if it has passed, else ours; called as a function.
+    """The learner's kernel if it has passed, else ours; called as a function."""
 
-    Attributes
-    ----------
-    exercise : Exercise
-    yours : bool
-    name : str
-        For a title: ``"your ex07d"`` or ``"flash_attn_v2"``.
-    """
-
-    def __init__(self, exercise: Exercise, job: Job, function: Callable, *, yours: bool, name: str):
-        self.exercise, self.job, self.function = exercise, job, function
-        self.yours, self.name = yours, name
+    exercise: Exercise
+    job: Job
+    function: Callable
+    yours: bool
+    name: str  # for a title: "your ex07d" or "flash_attn_v2"
 
     def __call__(self, *args, **kwargs):
         return self.function(*args, **kwargs)
@@ -92,8 +87,7 @@ class Mine:
         if inputs is None:
             return None
         shapes, options = inputs
-        data = _normal(shapes)
-        return gpu_ms(lambda: self.function(*data, **options))
+        return gpu_ms(partial(self.function, *_normal(shapes), **options))
 
 
 def mine(name: str, ours: Callable | None = None) -> Mine:
@@ -293,81 +287,69 @@ def _tiles(name, head_dim, block_m, block_n):
     return block_m or chosen[0], block_n or chosen[1]
 
 
-def _flash_attn_v1(module):
-    names = "q", "k", "v", "out", "l", "m", "softmax_scale"
+def _scale(q):
+    return np.float32(1 / math.sqrt(q.shape[-1]))
 
+
+def _by_heads(kernel, grid, block, q, k, v, outputs, *, lists=None, sinks=None):
+    """Launch a kernel of one head for all heads; `outputs` are by the statement's names.
+
+    block_list_attn's `lists` come before the outputs, a sink for each head at the end.
+    """
+    names = ["q", "k", "v", *["lists"] * (lists is not None), *outputs, "softmax_scale"]
+    for b, h, g in _heads(q, k):
+        head = [q[b, :, h], k[b, :, g], v[b, :, g]]
+        if lists is not None:
+            head.append(lists[b % lists.shape[0], g % lists.shape[1]].astype(np.int32))
+        head += [x[b, :, h] if x.shape == q.shape else x[b, h] for x in outputs.values()]
+        sink = [] if sinks is None else [np.float32(float(sinks[h]))]
+        launch(kernel, (*names, *["sink"] * len(sink)), grid, block, *head, _scale(q), *sink)
+    return tuple(outputs.values())
+
+
+def _one_pass(kernel, block_m, block_n, q, k, v, **options):
+    """out and lse by a thread block for each tile of queries; options are those of `_by_heads`."""
+    batch, seqlen_q, num_heads, _ = q.shape
+    lse = arrays.empty(q, (batch, num_heads, seqlen_q))
+    outputs, grid = {"out": arrays.empty(q, q.shape), "lse": lse}, (math.ceil(seqlen_q / block_m),)
+    return _by_heads(kernel, grid, (block_n, block_m), q, k, v, outputs, **options)
+
+
+def _flash_attn_v1(module):
     def flash_attn_v1(q, k, v, *, block_m=None, block_n=None):
         batch, seqlen_q, num_heads, head_dim = q.shape
         block_m, block_n = _tiles("flash_attn_v1", head_dim, block_m, block_n)
-        out = arrays.full(q, q.shape, 0)
         l = arrays.full(q, (batch, num_heads, seqlen_q), 0)
         m = arrays.full(q, (batch, num_heads, seqlen_q), -np.inf)
+        outputs = {"out": arrays.full(q, q.shape, 0), "l": l, "m": m}
         kernel = module.make_kernel(head_dim, block_m, block_n)
-        scale = np.float32(1 / math.sqrt(head_dim))
-        for b, h, g in _heads(q, k):
-            head = q[b, :, h], k[b, :, g], v[b, :, g], out[b, :, h], l[b, h], m[b, h]
-            launch(kernel, names, (1,), (block_n, block_m), *head, scale)
-        return out, l, m
+        return _by_heads(kernel, (1,), (block_n, block_m), q, k, v, outputs)
 
     return flash_attn_v1
 
 
 def _flash_attn_v2(module):
-    names = "q", "k", "v", "out", "lse", "softmax_scale"
-
     def flash_attn_v2(q, k, v, *, causal=False, block_m=None, block_n=None):
-        batch, seqlen_q, num_heads, head_dim = q.shape
-        block_m, block_n = _tiles("flash_attn_v2", head_dim, block_m, block_n)
-        out = arrays.empty(q, q.shape)
-        lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-        kernel = module.make_kernel(head_dim, block_m, block_n, causal)
-        scale = np.float32(1 / math.sqrt(head_dim))
-        grid = (math.ceil(seqlen_q / block_m),)
-        for b, h, g in _heads(q, k):
-            head = q[b, :, h], k[b, :, g], v[b, :, g], out[b, :, h], lse[b, h]
-            launch(kernel, names, grid, (block_n, block_m), *head, scale)
-        return out, lse
+        tiles = _tiles("flash_attn_v2", q.shape[3], block_m, block_n)
+        return _one_pass(module.make_kernel(q.shape[3], *tiles, causal), *tiles, q, k, v)
 
     return flash_attn_v2
 
 
 def _block_lists(module):
-    names = "q", "k", "v", "lists", "out", "lse", "softmax_scale"
-
     def block_list_attn(q, k, v, lists, *, block_m, block_n, causal=False):
-        batch, seqlen_q, num_heads, head_dim = q.shape
-        out = arrays.empty(q, q.shape)
-        lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-        kernel = module.make_kernel(head_dim, block_m, block_n, causal)
-        scale = np.float32(1 / math.sqrt(head_dim))
-        grid = (math.ceil(seqlen_q / block_m),)
-        for b, h, g in _heads(q, k):
-            own = lists[b % lists.shape[0], g % lists.shape[1]].astype(np.int32)
-            head = q[b, :, h], k[b, :, g], v[b, :, g], own, out[b, :, h], lse[b, h]
-            launch(kernel, names, grid, (block_n, block_m), *head, scale)
-        return out, lse
+        kernel = module.make_kernel(q.shape[3], block_m, block_n, causal)
+        return _one_pass(kernel, block_m, block_n, q, k, v, lists=lists)
 
     return block_list_attn
 
 
 def _window_and_sink(module):
-    names = "q", "k", "v", "out", "lse", "softmax_scale", "sink"
-
     def flash_attn_v2(q, k, v, *, window_size, sinks, block_m=None, block_n=None):
         """window_size is (left, 0), sinks has a number for each head."""
-        batch, seqlen_q, num_heads, head_dim = q.shape
-        block_m, block_n = _tiles("flash_attn_v2", head_dim, block_m, block_n)
-        out = arrays.empty(q, q.shape)
-        lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-        kernel = module.make_kernel(head_dim, block_m, block_n, window_size[0] + 1)
-        scale = np.float32(1 / math.sqrt(head_dim))
-        grid = (math.ceil(seqlen_q / block_m),)
-        for b, h, g in _heads(q, k):
-            head = q[b, :, h], k[b, :, g], v[b, :, g], out[b, :, h], lse[b, h]
-            launch(
-                kernel, names, grid, (block_n, block_m), *head, scale, np.float32(float(sinks[h]))
-            )
-        return out, lse
+        tiles = _tiles("flash_attn_v2", q.shape[3], block_m, block_n)
+        kernel = module.make_kernel(q.shape[3], *tiles, window_size[0] + 1)
+        return _one_pass(kernel, *tiles, q, k, v, sinks=sinks)
 
     return flash_attn_v2
 
@@ -382,10 +364,9 @@ def _flash_attn_varlen(module):
         out = arrays.full(q, q.shape, np.nan)
         kernel = module.make_kernel(head_dim, block, causal)
         grid = (tokens // block + cu_seqlens_q.shape[0] - 1,)
-        scale = np.float32(1 / math.sqrt(head_dim))
         for h in range(num_heads):
             head = q[:, h], k[:, h // group], v[:, h // group], cu_seqlens_q, out[:, h]
-            launch(kernel, names, grid, (block,), *head, scale)
+            launch(kernel, names, grid, (block,), *head, _scale(q))
         return out, None
 
     return flash_attn_varlen
@@ -416,9 +397,8 @@ def _decode(module):
         out, lse = arrays.empty(q, q.shape), arrays.empty(q, (batch, q.shape[2], 1))
         kernel = module.make_kernel(head_dim, group_size, block_n)
         caches = k_cache, v_cache, _lengths(q, k_cache, seq_lens)
-        scale = np.float32(1 / math.sqrt(head_dim))
         grid, block = (num_kv_heads, batch), (block_n, group_size)
-        launch(kernel, names, grid, block, q[:, 0], *caches, out[:, 0], lse[..., 0], scale)
+        launch(kernel, names, grid, block, q[:, 0], *caches, out[:, 0], lse[..., 0], _scale(q))
         return out, lse
 
     return decode
@@ -439,9 +419,8 @@ def _split_decode(module):
         kernel = module.make_kernel(head_dim, group_size, block_n)
         caches = k_cache, v_cache, _lengths(q, k_cache, seq_lens)
         partial = out_partial[:, :, 0], lse_partial[..., 0]
-        scale = np.float32(1 / math.sqrt(head_dim))
         grid, block = (num_splits, num_kv_heads, batch), (block_n, group_size)
-        launch(kernel, names, grid, block, q[:, 0], *caches, *partial, scale)
+        launch(kernel, names, grid, block, q[:, 0], *caches, *partial, _scale(q))
         grid = 1, num_heads, batch
         results = out_partial, lse_partial, out, lse, NO_SINKS
         arrays.launch(make_combine(head_dim), grid, (32,), *results)
@@ -460,8 +439,7 @@ def _prefix_state(module):
         kernel = module.make_kernel(head_dim, group_size, block_m, block_n)
         grid = 1, num_kv_heads, math.ceil(batch * group_size / block_m)
         inputs, partial = (q[:, 0], k_prefix, v_prefix), (out[None, :, 0], lse[None, ..., 0])
-        scale = np.float32(1 / math.sqrt(head_dim))
-        launch(kernel, names, grid, (block_n, block_m), *inputs, *partial, scale)
+        launch(kernel, names, grid, (block_n, block_m), *inputs, *partial, _scale(q))
         return out, lse
 
     return prefix_state

@@ -26,7 +26,7 @@ def own_attention(root: Path | None = None) -> Kernels:
         for part, names in (("attn", FORWARD), ("attn_grad", BACKWARD))
     }
     if any(passed.values()):
-        own = kernel_choice.from_exercises(root / "exercises")
+        own = kernel_choice.by_name(root / "exercises")
         kernels = kernels._replace(**{p: getattr(own, p) for p, ok in passed.items() if ok})
     for part, names in (("attn", FORWARD), ("attn_grad", BACKWARD)):
         if passed[part]:

@@ -13,10 +13,10 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 import time
 from pathlib import Path
 
+from fa_numba.runtime.replacing import replacing
 from fa_numba.workbook.catalog import Exercise, find_root
 
 try:
@@ -46,7 +46,9 @@ def _update(root: Path, changes: dict[str, dict]) -> None:
             entry = data.setdefault(name, {})
             hints = max(entry.get("hints", 0), values.get("hints", 0))
             entry.update(values | ({"hints": hints} if hints else {}))
-        _write(root, data)
+        text = json.dumps(data, indent=1, sort_keys=True) + "\n"
+        with replacing(root / FILE) as file:  # no reader sees half a file
+            file.write(text.encode())
 
 
 @contextlib.contextmanager
@@ -69,20 +71,6 @@ def _lock(root: Path):
         yield
     finally:
         os.close(folder)  # and with it the lock
-
-
-def _write(root: Path, data: dict) -> None:
-    """Write a new file and rename it over the old one, so that no reader sees half a file."""
-    text = json.dumps(data, indent=1, sort_keys=True) + "\n"
-    handle, new = tempfile.mkstemp(dir=root, prefix=FILE)
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(new, 0o644)
-        os.replace(new, root / FILE)
-    except BaseException:
-        os.unlink(new)
-        raise
 
 
 def _checksum(exercise: Exercise) -> str:

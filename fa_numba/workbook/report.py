@@ -323,9 +323,9 @@ class Report:
 
     def _checks(self, g: Graded, brief: bool) -> Iterator[tuple[str, str]]:
         """All checks where all is well or asked for; else the first failure, and names."""
+        for line in filter(None, (g.lead, g.only_where)):
+            yield f"    {line}", "bold"
         if self.verbose or g.first_failure is None:
-            for line in filter(None, (g.lead, g.only_where)):
-                yield f"    {line}", "bold"
             for row in g.rows():
                 yield f"    {MARKS[row.outcome]} {row.name}", COLOURS[row.outcome]
                 for line in row.message.splitlines():
@@ -336,8 +336,6 @@ class Report:
                 yield from self._printed(g.output)
             return
         first, (like_it, others) = g.first_failure, g.folded()
-        for line in filter(None, (g.lead, g.only_where)):
-            yield f"    {line}", "bold"
         yield f"    {MARKS['failed']} {first.name}", COLOURS["failed"]
         for line in first.message.splitlines():
             yield f"        {line}", ""

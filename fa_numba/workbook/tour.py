@@ -118,7 +118,7 @@ def run(name, args, options, *, on_gpu):
     return got, sum(c.load_bytes + c.store_bytes for c in counts)
 
 
-def main():
+def main(options=None):
     """Run the tour and print its table.
 
     0 if every error is within its tolerance and every formula equals the meter, else 1.

@@ -36,6 +36,10 @@ WRONG = [
     ("the barrier under the if", "            partial[tid] += partial[tid + stride]\n        cuda.syncthreads()", "            partial[tid] += partial[tid + stride]\n            cuda.syncthreads()"),
     ("the thread's own maximum", "    m_i = partial[0]\n", "    partial[0]\n"),
     ("the thread's own sum", [("    if partial[0] > 0:\n", "    if l_i > 0:\n"), ("        scale = float32(1.0) / partial[0]\n", "        scale = float32(1.0) / l_i\n")]),
+    ("no maximum in the result", WRITE, WRITE.replace(" - m_i", "")),
+    ("no maximum in the sum", SUM, SUM.replace(" - m_i", "")),
+    ("times the sum", "scale = float32(1.0) / partial[0]", "scale = partial[0]"),
+    ("powers of 2", [(SUM, SUM.replace("exp", "exp2")), (WRITE, WRITE.replace("exp", "exp2"))]),
     ("an exponent cut off at -30", WRITE, WRITE.replace("x[row, n] - m_i", "max(x[row, n] - m_i, float32(-30.0))")),
     ("a second array", [(PARTIAL, PARTIAL + "    sums = cuda.shared.array(NUM_THREADS, float32)\n"), ("    partial[tid] = l_i\n", "    sums[tid] = l_i\n    partial[tid] = sums[tid]\n")]),
     ("the row in shared memory", [

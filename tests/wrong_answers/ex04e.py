@@ -13,6 +13,10 @@ OUT = "        out[m_row, c] = acc_row[c] / l_i if l_i != 0 else float32(0.0)\n"
 
 WRONG = [
     ("the sum of the article, with alpha for p", RETURN, "    return m_new, l_i + alpha\n"),
+    ("alpha upside down", ALPHA, "    alpha = math.exp(m_new - m_i)\n"),
+    ("alpha of the new key", ACC, "        acc_row[c] = acc_row[c] + alpha * p * v[n, c]\n"),
+    ("acc is replaced", ACC, "        acc_row[c] = p * v[n, c]\n"),
+    ("powers of 2", [(ALPHA, ALPHA.replace("exp", "exp2")), (P, P.replace("exp", "exp2"))]),
     ("alpha of the score", ALPHA, "    alpha = math.exp(s - m_new)\n"),
     ("m is not kept", RETURN, RETURN.replace("m_new,", "s,")),
     ("m stays", RETURN, RETURN.replace("m_new,", "m_i,")),

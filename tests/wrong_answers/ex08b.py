@@ -56,6 +56,8 @@ WRONG = [
     ("float64", "dp = float32(0.0)", "dp = 0.0"),
     ("64 columns at most", "            if d < HEAD_DIM:\n                for row", "            if d < min(HEAD_DIM, 64):\n                for row"),
     ("a score of 0 is hidden", P, P.replace("if sees", "if sees and s != 0")),
+    ("the columns of tx", "d = ty + i * BLOCK_M\n            if d < HEAD_DIM:\n                for row", "d = tx + i * BLOCK_N\n            if d < HEAD_DIM:\n                for row"),
+    ("ds before p", DS, "return p * (dp - delta), p"),
 ]
 
 RIGHT = [

@@ -54,6 +54,11 @@ WRONG = [
     ("a score of 0 is hidden", P, P.replace("if sees", "if sees and s != 0")),
     ("64 columns at most", STORE, STORE.replace("dq[m, d]", "dq[m, d % 64]")),
     ("rows of dout and v exchanged", "do_tile[ty, d] * v_tile[tx, d]", "do_tile[tx, d] * v_tile[ty, d]"),
+    ("the sum over BLOCK_M", "for c in range(BLOCK_N):\n                    dq_acc", "for c in range(BLOCK_M):\n                    dq_acc"),
+    ("P without lse", P, P.replace(" - lse", "")),
+    ("ds without P", DS, "return p, dp - delta"),
+    ("ds with the other sign", DS, "return p, p * (delta - dp)"),
+    ("ds before p", DS, "return p * (dp - delta), p"),
     ("delta behind the product", "return p, p * (dp - delta)", "return p, p * dp - delta"),
 ]
 

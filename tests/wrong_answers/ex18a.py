@@ -38,6 +38,10 @@ WRONG = [
     ("256 tokens at most", OWNED, "if slot >= 0 and i < 256:"),
     ("256 pages at most", OWNED, "if slot >= 0 and position[i] // page_size < 256:"),
     ("written twice", K, K + "\n                k_cache[page, offset, h, d] = k[i, h, d]"),
+    ("a step of 32", LOOP, LOOP.replace("cuda.blockDim.x", "32")),
+    ("the page without its size", SLOT, "return page + t % page_size"),
+    ("slot 0 is none", OWNED, "if slot > 0:"),
+    ("sequence 0 is padding", SEQUENCE, "if sequence[i] > 0:"),
 ]  # fmt: skip
 
 RIGHT = [

@@ -33,6 +33,10 @@ WRONG = [
     ("no sign", SIGN, "return code"),
     ("the sign of two's complement", SIGN, "return 256 - code if x < 0 else code"),
     ("negative numbers are 0", SIZE, SIZE.replace("abs(x)", "max(x, float32(0))")),
+    ("the other way round", SCALE, "return float32(E4M3_MAX) / amax if amax > 0 else float32(1)"),
+    ("the bias of float32", BITS, BITS.replace(" - int32(120 << 3)", "")),
+    ("all have the sign", SIGN, "return code | 0x80"),
+    ("small ones cut off", STEPS, "code = int32(size * float32(512))"),
 ]  # fmt: skip
 
 RIGHT = [

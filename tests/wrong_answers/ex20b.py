@@ -42,6 +42,9 @@ WRONG = [
     ("chunks of 64 at most", OWN, OWN.replace("range(ty + 1)", "range(min(ty + 1, 64))")),
     ("the first warp alone", UPDATE, "u_tile[f, tx] += kv if ty * COLS + tx < 32 else float32(0.0)"),
     ("the chunk in place of the state", "u_tile[f, tx] += kv", "u_tile[f, tx] = kv"),
+    ("the chunk's scores behind the token", OWN, OWN.replace("range(ty + 1)", "range(CHUNK)")),
+    ("scores transposed", OWN, OWN.replace("s_tile[ty, n]", "s_tile[n, ty]")),
+    ("the state is replaced", UPDATE, "u_tile[f, tx] = kv"),
 ]
 
 RIGHT = [

@@ -37,6 +37,11 @@ WRONG = [
     ("columns in pieces", COLS + OUT, "    part = (head_dim + cuda.blockDim.x - 1) // cuda.blockDim.x\n    for i in range(part):\n        d = (cuda.threadIdx.x * 7) % cuda.blockDim.x + i * cuda.blockDim.x\n        if d < head_dim:\n            " + OUT),
     ("the maximum is not subtracted", "math.exp(lse[row] - m[row])", "math.exp(lse[row])"),
     ("the sum in place of its log", "m[row] + math.log(l)", "m[row] + l"),
+    ("the weight upside down", W, "w = math.exp(m[row] - lse[row])"),
+    ("lse for the weight", LAST, LAST.replace("= w", "= lse[row]")),
+    ("times the sum", OUT, "out[row, d] = total[row, d] * l"),
+    ("the log subtracted", LSE, LSE.replace("m[row] + math", "m[row] - math")),
+    ("the sum of the last column of out", L, "l = total[row, head_dim - 1]"),
 ]
 
 RIGHT = [

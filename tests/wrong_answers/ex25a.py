@@ -34,6 +34,8 @@ WRONG = [
     ("a barrier", PAGE, PAGE + "\n        cuda.syncthreads()"),
     ("64 tokens of a page at most", LOOP, "for offset in range(1, min(tokens, 64)):"),
     ("64 sequences at most", TOKENS, "b = b % 64\n    " + TOKENS),
+    ("stored as page i", STORE, "k_min[i, kv_head, d] = low"),
+    ("the last token of each page is left out", LOOP, "for offset in range(1, tokens - 1):"),
 ]
 
 RIGHT = [

@@ -1,9 +1,8 @@
 """Traffic of the backward kernels."""
 
-from collections import Counter
 from dataclasses import replace
 
-from fa_numba.analysis.traffic.counts import Traffic
+from fa_numba.analysis.traffic.counts import Traffic, total
 from fa_numba.analysis.traffic.forward import looks_at_starts, sequences_of
 from fa_numba.analysis.traffic.walks import key_rows_walked, query_rows_walked
 from fa_numba.tiling.register_tiling import backward_tiling
@@ -93,11 +92,7 @@ def flash_attn_varlen_bwd(problem, cu_seqlens_q, cu_seqlens_k):
     """
     problem = problem.tiled_for("flash_attn_bwd")
     sequences = sequences_of(problem, cu_seqlens_q, cu_seqlens_k)
-    loads, stores = Counter(), Counter()
-    for sequence in sequences:
-        traffic = flash_attn_bwd(sequence)
-        loads.update(traffic.loads)
-        stores.update(traffic.stores)
+    loads, stores = total(map(flash_attn_bwd, sequences))
     threads = problem.block_m * problem.block_n
     num_m_tiles = problem.num_heads * sum(sequence.num_m_tiles for sequence in sequences)
     num_n_tiles = problem.num_kv_heads * sum(sequence.num_n_tiles for sequence in sequences)
@@ -105,4 +100,4 @@ def flash_attn_varlen_bwd(problem, cu_seqlens_q, cu_seqlens_k):
     looks_k = problem.num_kv_heads * looks_at_starts(cu_seqlens_k, problem.block_n)  # dK/dV
     loads["cu_seqlens_q"] = (looks_q + 2 * num_n_tiles) * threads
     loads["cu_seqlens_k"] = (looks_k + 2 * num_m_tiles) * threads
-    return Traffic(dict(loads), dict(stores))
+    return Traffic(loads, stores)

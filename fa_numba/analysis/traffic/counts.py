@@ -1,5 +1,6 @@
 """`Traffic`: elements that kernels load from and store to HBM."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 # Parameters with the dtype of q, k, v. The others are float32 or int32, whatever that dtype is.
@@ -47,3 +48,12 @@ class Traffic:
         if name == "block_mask" or name in self.in_8_bits:  # bool, e4m3
             return 1
         return dtype_bytes if name in LIKE_Q.difference(self.in_float32) else 4
+
+
+def total(parts):
+    """The loads and the stores of several `Traffic` together, as two dicts."""
+    loads, stores = Counter(), Counter()
+    for part in parts:
+        loads.update(part.loads)
+        stores.update(part.stores)
+    return dict(loads), dict(stores)

@@ -1,10 +1,9 @@
 """Traffic of the decoding kernels: attention of new queries on a KV cache."""
 
 import itertools
-from collections import Counter
 from dataclasses import replace
 
-from fa_numba.analysis.traffic.counts import Traffic
+from fa_numba.analysis.traffic.counts import Traffic, total
 from fa_numba.analysis.traffic.problem import Problem
 from fa_numba.constants import WARP_SIZE
 from fa_numba.tiling.block_sizes import MLA_BLOCK_M, MLA_BLOCK_N, ceil_div
@@ -257,11 +256,4 @@ def cascade_decode(plan, num_heads, num_kv_heads, head_dim):
         rows, states = batch * plan.seqlen_q * num_heads, 2 + plan.segments[-1].depth
         loads = {"out_partial": states * rows * head_dim, "lse_partial": states * rows * WARP_SIZE}
         parts.append(Traffic(loads, {"out": rows * head_dim, "lse": rows}))
-    return Traffic(*(_sum(getattr(part, side) for part in parts) for side in ("loads", "stores")))
-
-
-def _sum(counts):
-    total = Counter()
-    for count in counts:
-        total.update(count)
-    return dict(total)
+    return Traffic(*total(parts))

@@ -296,7 +296,7 @@ def expect_close(name, got, want, plain, *, tile, rows="query", factor=2, mistak
     value = "was never written" if got[row, column] == UNWRITTEN else f"is {got[row, column]:.7g}"
     where = f"{name}[{row}, {column}]" if got.shape[1] > 1 else f"{name}[{row}]"
     place = f"{where} ({rows} {row}, in tile {row // tile})"
-    causes = causes or [_likely_cause(got, want, bad_rows, tile)]
+    causes = causes or [_likely_cause(name, got, want, bad_rows, tile)]
     raise Wrong(
         f"{place} must be {want[row, column]:.7g}, but {value}, off by more than "
         f"{tolerance[row, column]:.1e}. Wrong: {len(bad_rows)} of {len(got)} rows. "
@@ -323,7 +323,7 @@ def _known_causes(name, got, want, tolerance, mistakes):
     return found
 
 
-def _likely_cause(got, want, bad_rows, tile):
+def _likely_cause(name, got, want, bad_rows, tile):
     """One sentence on the pattern of the errors."""
     num_rows, row = len(got), int(bad_rows[0])
     if (got[row] == UNWRITTEN).any():
@@ -348,6 +348,8 @@ def _likely_cause(got, want, bad_rows, tile):
         return "A row of 0: it sees no key or, where this is a gradient, one key alone."
     if row >= num_rows - num_rows % tile and row > 0:
         return "Only rows of the last tile, which is not full, are wrong."
+    if not got[row].any() and name in ("dq", "dk", "dv"):
+        return "The row is 0: it was not stored, or a later product replaced the sum, which is 0."
     if not got[row].any():
         return (
             "The row is 0: it was not stored, or no key counted. The maximum starts at -inf, which "

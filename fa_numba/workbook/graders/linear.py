@@ -91,6 +91,8 @@ def mistakes(head, chunk=None):
     own = LinearHead(*(x[last:] for x in head.arrays.values()), 0 * head.before, head.dtype)
     replaced = "The chunk takes the place of the state: add to it, with +=."
     yield replaced, {"state": own.answers["state"]}
+    two = head.mistaken(sees=lambda m, n: (n <= m) & (n // chunk >= m // chunk - 1), before=0)
+    yield replaced, {"out": two["out"]}
     if len(head.v) == last + chunk:  # each token of it has replaced the one before
         one = LinearHead(*(x[-1:] for x in head.arrays.values()), 0 * head.before, head.dtype)
         yield replaced, {"state": one.answers["state"]}

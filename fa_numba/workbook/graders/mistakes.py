@@ -77,6 +77,10 @@ def backward_mistakes(head, BLOCK_M, BLOCK_N):
         ("{name} has the factor softmax_scale twice.", {"factor": scale**2}),
         ("delta is missing: dS = P * (dP - delta).", {"delta": 0}),
         ("delta is added: dS = P * (dP - delta).", {"delta": -1}),
+        ("{name} has the wrong sign: dS = P * (dP - delta).", {"factor": -scale}),
+        ("dP - delta is not multiplied by P: dS = P * (dP - delta).", {"weighted": False}),
+        ("dP is that of q and v: dP = dout v^T.", {"dp_of": "qv"}),
+        ("dP is that of dout and k: dP = dout v^T.", {"dp_of": ("dout", "k")}),
     ):
         gradients = _gradients(head, s, **options)
         for name in ("dq", "dk"):  # dv knows nothing of dS
@@ -87,6 +91,24 @@ def backward_mistakes(head, BLOCK_M, BLOCK_N):
     )
     for sentence, scores in [*_other_scales(head), *_other_masks(head, BLOCK_M, BLOCK_N)]:
         yield sentence, _gradients(head, scores)
+    yield "lse is not subtracted: P = exp(S - lse).", _gradients(head, s, with_lse=False)
+    yield "P and dS are exchanged: first P, then dS.", _gradients(head, s, exchanged=True)
+    m, n = np.arange(len(s))[:, None], np.arange(s.shape[1])
+    if BLOCK_M < BLOCK_N:
+        part = _gradients(head, np.where(n % BLOCK_N < BLOCK_M, s, -np.inf))
+        yield "dQ is a sum over the BLOCK_N keys of a tile, not over BLOCK_M.", {"dq": part["dq"]}
+    if BLOCK_N < BLOCK_M:
+        part = _gradients(head, np.where(m % BLOCK_M < BLOCK_N, s, -np.inf))
+        part = {name: part[name] for name in ("dk", "dv")}
+        yield "dK and dV are sums over the BLOCK_M queries of a tile, not over BLOCK_N.", part
+    yield (
+        "A thread stores columns tx + i BLOCK_N of dq, not ty + i BLOCK_M.",
+        {"dq": _other_columns(head.backward["dq"], BLOCK_M, BLOCK_N)},
+    )
+    yield (
+        "A thread stores columns ty + i BLOCK_M of dk and dv, not tx + i BLOCK_N.",
+        {x: _other_columns(head.backward[x], BLOCK_N, BLOCK_M) for x in ("dk", "dv")},
+    )
     factors = _gradients(head, s, swapped=True)
     yield "dS is multiplied by v: dQ = softmax_scale * dS k.", {"dq": factors["dq"]}
     yield "dS^T is multiplied by dout: dK = softmax_scale * dS^T q.", {"dk": factors["dk"]}
@@ -159,18 +181,29 @@ def _own_maximum(s, v, tile):
         return {"out": out, "lse": m[:, 0] + np.log(l[:, 0])}
 
 
+def _other_columns(x, rows, columns):
+    """Thread (row, c) of a tile of `rows` stores in its columns, c + i columns, those of row."""
+    r, d = np.arange(len(x))[:, None], np.arange(x.shape[1])
+    found = r % rows + d // columns * rows
+    return np.where(found < len(d), x[r, np.minimum(found, d[-1])], 0)
+
+
 def _gradients(
-    head, s, *, factor=None, delta=1, p_turned=0, dp_turned=0, swapped=False, bracket=True
-):
+    head, s, *, factor=None, delta=1, p_turned=0, dp_turned=0, swapped=False, bracket=True,
+    with_lse=True, weighted=True, exchanged=False, dp_of=("dout", "v"),
+):  # fmt: skip
     """dq, dk, dv from scores `s` and the right lse, with `delta` times the right delta."""
     q, k, v, dout = (x.astype(np.float64) for x in (head.q, head.k, head.v, head.dout))
     lse = head.forward["lse"][:, None]
     with np.errstate(all="ignore"):
-        p = np.where(np.isneginf(lse), 0, np.exp(s - lse))
-        dp, delta = dout @ v.T, delta * head.backward["delta"][:, None]
+        p = np.where(np.isneginf(lse), 0, np.exp(s - lse if with_lse else s))
+        left, right = (getattr(head, x).astype(np.float64) for x in dp_of)
+        dp, delta = left @ right.T, delta * head.backward["delta"][:, None]
         dp = turned(dp, dp_turned) if dp_turned else dp
         ds = p * (dp - delta) if bracket else np.where(np.isneginf(s), 0, p * dp - delta)
+        ds = ds if weighted else np.where(np.isneginf(s), 0, dp - delta)
         ds *= float(head.scale) if factor is None else factor
+        p, ds = (ds, p * float(head.scale)) if exchanged else (p, ds)
         if p_turned:
             p, ds = turned(p, p_turned), turned(ds, p_turned)
         if swapped:

@@ -68,12 +68,19 @@ def _likely_cause(x, y, want):
             "exp overflows float32 beyond 88.7: what is subtracted before exp must be the maximum "
             "of ALL columns of the row."
         )
-    m = x.max()
-    sure = want > 1e-30
-    if want.max() < 0.999 and np.allclose(
-        y[sure], np.exp(x[sure].astype(np.float64) - m), rtol=1e-4, atol=0
-    ):
-        return "This is exp(x - m): the division by the sum is missing."
+    m, sure, exact = x.max(), want > 1e-30, x.astype(np.float64)
+    with np.errstate(all="ignore"):  # a mistake may well overflow
+        p, two, bare = np.exp(exact - m), 2 ** (exact - m), np.exp(exact)
+        for sentence, wrong in (
+            ("This is exp(x - m): the division by the sum is missing.", p),
+            ("exp(x - m) is multiplied by the sum: divide by it.", p * p.sum()),
+            ("m is missing where the result is computed: y = exp(x - m) / l.", bare / p.sum()),
+            ("m is missing in the sum: l is the sum of exp(x - m).", p / bare.sum()),
+            ("These are powers of 2: it is exp(x - m), which is e ** (x - m).", two / two.sum()),
+        ):
+            close = (np.allclose(a[sure], wrong[sure], r, 0) for a, r in ((y, 1e-4), (want, 1e-3)))
+            if y.any() and tuple(close) == (True, False):  # 0 has many causes
+                return sentence
     total = float(y.sum(dtype=np.float64))
     if total == 0:
         if m < -1e3:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
 import os
 import re
@@ -110,14 +111,6 @@ def charged(used, clock):
     return max(used, min(clock / 2, 2 * used))
 
 
-class PlainJudgeCodec(Codec):
-    """Values of callbacks: plain ones."""
-
-    def __init__(self, buffers=()):
-        super().__init__()
-        self.buffers = list(buffers)
-
-
 class Ended(AnswerError):
     """The answering process is gone: it has crashed, ended itself, or was stopped."""
 
@@ -145,10 +138,7 @@ class Answer:
         reference=None,
     ):  # fmt: skip
         self.path, self.limits = Path(path).absolute(), limits or Limits()
-        if gpu:  # compilation and copies for a GPU are not the learner's time
-            self.slower = 6
-        else:
-            self.slower = 1
+        self.slower = 6 if gpu else 1  # compilation and copies are not the learner's time
         self.options = {
             "path": str(self.path),
             "root": str(root),
@@ -287,8 +277,7 @@ class Answer:
             message["of"] = writing.encode(of)
             message["args"] = writing.encode(tuple(args))
             message["kwargs"] = writing.encode(kwargs or {})
-            mutable = [i for i, x in enumerate(args) if isinstance(x, list | dict | set)]
-            if mutable:
+            if mutable := _mutable(args):
                 message["mutable"] = mutable
         message["windows"] = writing.finish()
         if (state := np.geterr()) != DEFAULT_ERRSTATE:
@@ -319,14 +308,10 @@ class Answer:
                 self.hung[self.check] = f"took {_seconds(self.spent)} and failed"
             error.from_answer = True
             raise error
-        for i, data in zip(self._mutable(args), reply.get("arguments", [0, []])[1], strict=False):
+        for i, data in zip(_mutable(args), reply.get("arguments", [0, []])[1], strict=False):
             _replace(args[i], writing.decode(data))
         writing.take_traces(reply["traces"])
         return writing.decode(reply["value"])
-
-    @staticmethod
-    def _mutable(args):
-        return [i for i, x in enumerate(args) if isinstance(x, list | dict | set)]
 
     def _exchange(self, message, buffers):
         meter = self.meter
@@ -364,11 +349,9 @@ class Answer:
 
     def callback(self, reply, buffers):
         """Call a function of the grader's that was given to the answer; return what to send."""
-        reading = PlainJudgeCodec(buffers)
-        function = self.callbacks[reply["callback"]]
-        writing = PlainJudgeCodec()
+        function, writing = self.callbacks[reply["callback"]], Codec()  # of plain values
         try:
-            value = function(*reading.decode(reply["args"]))
+            value = function(*Codec(buffers).decode(reply["args"]))
             return {"value": writing.encode(value)}, writing.buffers
         except Exception as error:  # goes through the answer, as it would without processes
             return {"raised": f"{type(error).__name__}: {error}"}, ()
@@ -479,8 +462,6 @@ class Answer:
 
     def own_class(self, data):
         """The judge's class for an exception class of the learner's."""
-        import builtins
-
         number, name, bases = data
         key = str(name)
         if key not in self.classes:
@@ -502,6 +483,11 @@ def _line(path, number):
     with contextlib.suppress(OSError, UnicodeDecodeError, IndexError):
         return path.read_text(encoding="utf-8").splitlines()[number - 1].strip()[:200]
     return ""
+
+
+def _mutable(args):
+    """The places of arguments that the answer may change, and that are no arrays."""
+    return [i for i, x in enumerate(args) if isinstance(x, list | dict | set)]
 
 
 def _jits(function):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import collections.abc
+import contextlib
 import faulthandler
 import functools
 import importlib.util
@@ -35,7 +36,7 @@ from fa_numba.workbook.grading.shapes import expect_constant_shapes
 from fa_numba.workbook.grading.wire import Channel, Closed, ReceivingWindows, WireError
 from numba_cuda_simulator import launch as engine
 from numba_cuda_simulator.errors import KernelWarning
-from numba_cuda_simulator.trace import GlobalTraffic, LineTraffic, SharedTraffic, Trace
+from numba_cuda_simulator.trace import Trace
 
 MOST_REPEATED = 512  # items of an iterator that go at once
 SPECIAL = "__getitem__", "__setitem__", "__delitem__", "__len__", "__repr__", "__str__"
@@ -58,6 +59,7 @@ class Objects:
 
 
 def is_kernel(value):
+    """Whether a value is a result of @cuda.jit."""
     return hasattr(value, "py_func") and hasattr(value, "targetoptions")
 
 
@@ -188,10 +190,8 @@ class Worker:
         if (arguments := message.get("mutable")) is not None and "value" in reply:
             reply["arguments"] = codec.encode([self.last_arguments[i] for i in arguments])
         for stream in (sys.stdout, sys.stderr):
-            try:
+            with contextlib.suppress(BaseException):  # closed, or None, or not a stream any more
                 stream.flush()
-            except BaseException:  # closed, or None, or not a stream any more
-                pass
         try:
             self.channel.send(reply, codec.buffers)
         except MemoryError as error:
@@ -323,9 +323,6 @@ def run_on_gpu(kernel, grid, block, *args, shared_bytes=0, checked=True):
             array[...] = copy  # a strided view, which Numba cannot copy back
 
 
-COUNTED = {kind.__name__: kind for kind in (GlobalTraffic, SharedTraffic, LineTraffic)}
-
-
 def trace_data(trace):
     """A Trace as JSON."""
     sites, numbers = [], {}
@@ -341,27 +338,19 @@ def trace_data(trace):
             return [plain(y) for y in x]
         return x.item() if isinstance(x, np.generic) else x
 
+    def fields(x, **instead):
+        return {k: instead[k] if k in instead else plain(v) for k, v in vars(x).items()}
+
+    numbers_of_all = "grid", "block", "barriers", "shuffles", "shared_bytes", "local_bytes"
     return {
         "kernel": trace.kernel,
-        "grid": plain(trace.grid),
-        "block": plain(trace.block),
-        "barriers": plain(trace.barriers),
-        "shuffles": plain(trace.shuffles),
-        "shared_bytes": plain(trace.shared_bytes),
-        "local_bytes": plain(trace.local_bytes),
-        "arrays": [[n, {k: plain(v) for k, v in vars(a).items()}] for n, a in trace.arrays.items()],
-        "shared": [[n, {k: plain(v) for k, v in vars(a).items()}] for n, a in trace.shared.items()],
-        "lines": [{k: plain(v) for k, v in vars(line).items()} for line in trace.lines],
+        **{name: plain(getattr(trace, name)) for name in numbers_of_all},
+        "arrays": [[n, fields(a)] for n, a in trace.arrays.items()],
+        "shared": [[n, fields(a)] for n, a in trace.shared.items()],
+        "lines": [fields(line) for line in trace.lines],
         "flops": [[*key, plain(n)] for key, n in trace.flops.operations.items()],
-        "races": [
-            {k: plain(v) for k, v in vars(race).items() if k != "sites"}
-            | {"sites": [site(s) for s in race.sites]}
-            for race in trace.races
-        ],
-        "uninitialised": [
-            {k: plain(v) for k, v in vars(u).items() if k != "site"} | {"site": site(u.site)}
-            for u in trace.uninitialised
-        ],
+        "races": [fields(x, sites=[site(s) for s in x.sites]) for x in trace.races],
+        "uninitialised": [fields(x, site=site(x.site)) for x in trace.uninitialised],
         "sites": sites,
     }
 
@@ -371,11 +360,10 @@ def answer_with(sock, output, dump, options):
     die_with_parent()
     os.dup2(output, 1)
     os.dup2(output, 2)
-    for number, old in ((1, sys.stdout), (2, sys.stderr)):
+    for number, name in ((1, "stdout"), (2, "stderr")):
         stream = open(number, "w", encoding="utf-8", errors="replace", closefd=False)
-        setattr(sys, "stdout" if number == 1 else "stderr", stream)
-        setattr(sys, "__stdout__" if number == 1 else "__stderr__", stream)
-        del old
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
     sys.stdin = open(os.devnull, encoding="utf-8")
     os.dup2(sys.stdin.fileno(), 0)
     faulthandler.enable(dump, all_threads=False)

@@ -167,9 +167,6 @@ class JudgeEnd:
     def receive(self, wait=None):
         return self.answer.work(*self.message)
 
-    def close(self):
-        pass
-
 
 class WorkerEnd:
     """The worker's end: to receive is to have the judge call the function that was asked for."""
@@ -184,13 +181,6 @@ class WorkerEnd:
         return copied(*self.answer.callback(*self.sent))
 
 
-class Inside:
-    """What stands for the process."""
-
-    def kill(self):
-        pass
-
-
 class InsideAnswer(Answer):
     """An `Answer` without a process of its own."""
 
@@ -203,7 +193,7 @@ class InsideAnswer(Answer):
     def start(self):
         self.stop()
         self.generation += 1
-        self.process, self.channel = Inside(), JudgeEnd(self)
+        self.process = self.channel = JudgeEnd(self)
         linecache.checkcache(str(self.path))  # it may have changed since the last time
         self.worker = Worker(WorkerEnd(self), self.options)
         self.worker.lifted = contextlib.nullcontext

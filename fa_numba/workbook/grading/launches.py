@@ -21,6 +21,7 @@ import types
 import numpy as np
 
 from fa_numba import simt
+from fa_numba.workbook.grading.answering import is_kernel
 from fa_numba.workbook.grading.proxies import Kernel, Proxy
 from numba_cuda_simulator.launch import tracing as engine_tracing
 from numba_cuda_simulator.options import Options, current_options
@@ -28,11 +29,6 @@ from numba_cuda_simulator.trace import Launched
 
 _run, _trace = simt.run, simt.trace
 _gpu_ready = None
-
-
-def is_kernel(value):
-    """Whether a value is a result of @cuda.jit."""
-    return hasattr(value, "py_func") and hasattr(value, "targetoptions")
 
 
 def member(place, name):

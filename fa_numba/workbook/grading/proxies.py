@@ -23,6 +23,10 @@ class Proxy:
     def _request(self, do, **more):
         return self._answer.request(do, self, **more)
 
+    def __call__(self, *args, **kwargs):
+        __tracebackhide__ = True
+        return self._request("call", args=args, kwargs=kwargs)
+
     def __getattr__(self, name):
         if name.startswith("_") and not (name.startswith("__") and name.endswith("__")):
             return self._request("get", name=name)
@@ -45,10 +49,6 @@ class Module(Proxy):
 
 
 class Function(Proxy):
-    def __call__(self, *args, **kwargs):
-        __tracebackhide__ = True
-        return self._request("call", args=args, kwargs=kwargs)
-
     def __get__(self, instance, owner=None):
         return self
 
@@ -59,10 +59,6 @@ class Class(Function):
 
 class Kernel(Proxy):
     """A kernel or a device function."""
-
-    def __call__(self, *args, **kwargs):
-        __tracebackhide__ = True
-        return self._request("call", args=args, kwargs=kwargs)
 
     def __getitem__(self, configuration):
         def launch(*args):
@@ -76,10 +72,6 @@ class Kernel(Proxy):
 
 class Object(Proxy):
     """An instance of a class of the learner's; its special methods are called over there."""
-
-    def __call__(self, *args, **kwargs):
-        __tracebackhide__ = True
-        return self._request("call", args=args, kwargs=kwargs)
 
     def __eq__(self, other):
         """Whether both are the same object over there; the answer is not asked."""

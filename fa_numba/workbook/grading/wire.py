@@ -165,8 +165,8 @@ class Window:
 class Codec:
     """Encodes values for the other side and decodes its own, with the arrays of one message."""
 
-    def __init__(self):
-        self.buffers = []  # of the message that is written, or read
+    def __init__(self, buffers=()):
+        self.buffers = list(buffers)  # of the message that is written, or read
 
     # --- writing
 
@@ -237,11 +237,10 @@ class Codec:
     def buffer(self, index):
         return self.buffers[int(index)]
 
+    read_dtype, read_r = staticmethod(dtype_of), staticmethod(range)
+
     def read_n(self, dtype, index):
         return np.frombuffer(self.buffer(index), dtype_of(dtype), 1)[0]
-
-    def read_dtype(self, name):
-        return dtype_of(name)
 
     def read_scalar(self, name):
         return dtype_of(name).type
@@ -249,7 +248,7 @@ class Codec:
     def read_c(self, real, imag):
         return complex(real, imag)
 
-    def read_f(self, numerator, denominator):
+    def read_f(self, numerator, denominator):  # a lone text could be a number without end
         return Fraction(numerator, denominator)
 
     def read_b(self, index):
@@ -266,9 +265,6 @@ class Codec:
 
     def read_s(self, items):
         return {self.decode(x) for x in items}
-
-    def read_r(self, *parts):
-        return range(*parts)
 
     def read_slice(self, *parts):
         return slice(*map(self.decode, parts))
@@ -319,8 +315,7 @@ class ReceivingWindows(Codec):
     """The answering side: rebuilds the windows, and finds the changes."""
 
     def __init__(self, buffers, windows):
-        super().__init__()
-        self.buffers = buffers
+        super().__init__(buffers)
         self.before = [bytes(buffers[i]) for i in windows]
         self.memory = []
         for data in self.before:
