@@ -9,7 +9,7 @@ import itertools
 import numpy as np
 
 from benchmarks.bench_l2 import array, rates
-from benchmarks.bench_tensor_core import ROUNDING, definition, relative_error
+from benchmarks.exact import ROUNDING, definition, relative_error
 from benchmarks.timing import save
 from fa_numba.tensor_core.flash_attn_wgmma import BLOCK_M, flash_attn_wgmma
 
@@ -32,7 +32,7 @@ def measure(head_dim, seqlen):
     heads = WIDTH // head_dim
     q, k, v = (array(seqlen, heads, head_dim) for _ in range(3))
     flops, samples = 4 * heads * seqlen**2 * head_dim, {1: [], 2: []}
-    exact = definition(q, k, v, False)
+    exact = definition(q, k, v)
     for cluster in samples:
         error = relative_error(flash_attn_wgmma(q, k, v, cluster=cluster)[0], exact)
         assert error <= 2 * ROUNDING["bfloat16"], f"{head_dim=}, {seqlen=}, {cluster=}: {error}"

@@ -15,9 +15,9 @@ from functools import partial
 import cupy
 import torch
 
-from benchmarks.bench_tensor_core import relative_error
+from benchmarks.exact import ROUNDING, definition, relative_error
 from benchmarks.peers import sdpa
-from benchmarks.timing import save_each, time_ms
+from benchmarks.timing import save_each, time_graph, time_ms
 from fa_numba.on_cuda_cores.flash_decode_wide import flash_decode_wide
 from fa_numba.tensor_core import flash_decode_columns as columns
 from fa_numba.tensor_core.flash_decode_gather import flash_decode_gather
@@ -34,9 +34,8 @@ PAGED = {"float16": (flash_decode_mma, flash_decode_gather)}
 SIZES = ((1, 65_536), (16, 8192), (64, 2048))  # sequences, tokens of each
 HEADS = ((32, 32), (32, 8))  # of the query, of K and V
 LIBRARIES = {"SDPA cuDNN": "CUDNN_ATTENTION", "SDPA FA2": "FLASH_ATTENTION"}
-ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-22}
 REPEATS = 10
-CALLS, REPLAYS = 5, 15  # of a CUDA graph
+CALLS = 5  # of a CUDA graph
 
 
 def main():
@@ -74,7 +73,7 @@ def measure(dtype, batch, seqlen, num_heads, num_kv_heads):
         error = relative_error(function(), want)
         if not name.startswith("SDPA"):  # of a library it is written down, whatever it is
             assert error <= 4 * ROUNDING[dtype], f"{name}, {sizes}, {page_size=}: {error}"
-        ms, graph_ms = on_torch_stream(function), time_graph(function)
+        ms, graph_ms = on_torch_stream(function), time_graph(function, CALLS)
         rows.append(
             {
                 "kernel": name,
@@ -137,40 +136,10 @@ def paged(k, v, page_size):
     return caches, order.reshape(batch, pages).to(torch.int32)
 
 
-def definition(q, k, v):
-    """Attention in float64 on the GPU, a sequence and a K/V head at a time."""
-    batch, _, num_heads, head_dim = q.shape
-    num_kv_heads = k.shape[2]
-    out = torch.empty(q.shape, dtype=torch.float64, device="cuda")
-    for b in range(batch):
-        for head in range(num_kv_heads):
-            group = slice(*(n * num_heads // num_kv_heads for n in (head, head + 1)))
-            s = q[b, 0, group].double() @ k[b, :, head].double().T / head_dim**0.5
-            out[b, 0, group] = torch.softmax(s, dim=-1) @ v[b, :, head].double()
-    return out
-
-
 def time_copy(x):
     """Milliseconds of a copy of x on the GPU."""
     y = torch.empty_like(x)
     return on_torch_stream(lambda: y.copy_(x))
-
-
-def time_graph(function):
-    """Milliseconds of a call in a CUDA graph of several."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(CALLS):
-            function()
-    times = []
-    for _ in range(REPLAYS + 1):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / CALLS)
-    return sorted(times[1:])[REPLAYS // 2]
 
 
 def on_torch_stream(function):

@@ -8,9 +8,9 @@ import itertools
 
 import numpy as np
 
-from benchmarks.bench_tensor_core import ROUNDING, relative_error
+from benchmarks.exact import ROUNDING, random_tensors, relative_error, with_gradients
 from benchmarks.peers import sdpa
-from benchmarks.timing import save, time_ms
+from benchmarks.timing import cells, save, time_ms
 from fa_numba import reference
 from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
@@ -36,13 +36,12 @@ def main():
 
 def measure(head_dim, seqlen, causal):
     """Rows for the forward pass and the gradients: with dropout, without it, and of the peer."""
-    import torch
-
-    torch.manual_seed(0)
     batch, num_heads = TOKENS // seqlen, WIDTH // head_dim
     shape = (batch, seqlen, num_heads, head_dim)
-    dout, q, k, v = (torch.randn(shape, device="cuda", dtype=torch.float16) for _ in range(4))
-    kept = mask_of_last_head(batch, num_heads, seqlen)
+    dout, q, k, v = random_tensors(4, shape)
+    threshold = int(DROPOUT["dropout_p"] * 2**15)
+    kept = mask_of_last_head(batch, num_heads, seqlen, threshold).double()
+    kept *= 2**15 / (2**15 - threshold)
     dropped = {"dropout_p": DROPOUT["dropout_p"]}
     peer_forward, gradients = sdpa("FLASH_ATTENTION", q, k, v, causal, **dropped)
     rows, calls = [], {"forward": {}, "gradients": {}}
@@ -56,7 +55,7 @@ def measure(head_dim, seqlen, causal):
         )
     calls["forward"]["FlashAttention-2"] = peer_forward
     calls["gradients"]["FlashAttention-2"] = gradients(dout)
-    want = definition(*(x[-1, :, -1].double() for x in (dout, q, k, v)), causal, kept)
+    want = with_gradients(*(x[-1, :, -1].double() for x in (dout, q, k, v)), causal, kept)
     for part, products in (("forward", 2), ("gradients", 5)):
         got = calls[part]["dropout"]()
         got = got[:1] if part == "forward" else got
@@ -67,15 +66,14 @@ def measure(head_dim, seqlen, causal):
         ms = {name: time_ms(call, repeats=REPEATS) for name, call in calls[part].items()}
         flops = 2 * products * batch * num_heads * seqlen**2 * head_dim / (2 if causal else 1)
         row = {"pass": part, "head_dim": head_dim, "seqlen": seqlen, "causal": causal}
-        row |= {"error": float(f"{error:.2g}"), "ms": round(ms["dropout"], 4)}
-        row |= {"TFLOP/s": round(flops / ms["dropout"] / 1e9, 1)}
+        row |= cells(ms["dropout"], flops, error)
         row |= {f"over {name}": round(x / ms["dropout"], 3) for name, x in ms.items()}
         del row["over dropout"]
         rows.append(row)
     return rows
 
 
-def mask_of_last_head(batch, num_heads, seqlen):
+def mask_of_last_head(batch, num_heads, seqlen, threshold):
     """The mask of the last head of the last sequence, 256 queries at a time."""
     import torch
 
@@ -89,18 +87,5 @@ def mask_of_last_head(batch, num_heads, seqlen):
         which = np.broadcast_to(n // 8 % 2 * 2 + m // 8 % 2, (256, seqlen))
         word = np.choose(which, [np.broadcast_to(x, which.shape) for x in words])
         bits = word >> (n % 2 * 16).astype(np.uint64) & np.uint64(2**15 - 1)
-        kept[m[:, 0]] = bits >= int(DROPOUT["dropout_p"] * 2**15)
+        kept[m[:, 0]] = bits >= threshold
     return torch.asarray(kept, device="cuda")
-
-
-def definition(dout, q, k, v, causal, kept):
-    """out, dq, dk, dv of one head in float64."""
-    import torch
-
-    q, k, v = (x.requires_grad_() for x in (q, k, v))
-    s = q @ k.T / q.shape[1] ** 0.5
-    if causal:
-        s = s.masked_fill(torch.ones_like(kept).triu(1), -torch.inf)
-    threshold = int(DROPOUT["dropout_p"] * 2**15)
-    out = (s.softmax(-1) * kept * (2**15 / (2**15 - threshold))) @ v
-    return out.detach(), *torch.autograd.grad(out, (q, k, v), dout)

@@ -16,8 +16,8 @@ from numba import int64, uint32, uint64
 
 import fa_numba
 from benchmarks.bench_paged import BATCH, HEAD_DIM, NUM_KV_HEADS, SEQLEN, WARPS, make_scores
-from benchmarks.bench_tensor_core import ROUNDING, relative_error
-from benchmarks.bench_tensor_core_masks import definition, lengths_of_sequences, seen
+from benchmarks.bench_tensor_core_masks import lengths_of_sequences, seen
+from benchmarks.exact import ROUNDING, definition, random_tensors, relative_error
 from benchmarks.explanation_kernels import (
     changed,
     make_busy_copy,
@@ -300,11 +300,7 @@ def hidden_softcap(seqlen=4096, heads=16):
 
 def fixed_cost(seqlen=8192, head_dim=128, tokens=16384, width=2048):
     """09: is a window of 512 slow because each tile of queries has a fixed cost?"""
-    import torch
-
-    torch.manual_seed(0)
-    shape = (tokens // seqlen, seqlen, width // head_dim, head_dim)
-    q, k, v = (torch.randn(shape, device="cuda", dtype=torch.float16) for _ in range(3))
+    q, k, v = random_tensors(3, (tokens // seqlen, seqlen, width // head_dim, head_dim))
     call = lambda k, v, **mask: flash_attn_persistent(q, k, v, **mask)  # noqa: E731
     masks = {"causal": {"causal": True}, "window of 512": {"window_size": (511, 0)}}
     times = {}
@@ -336,13 +332,11 @@ def packed_lengths(head_dim=128, width=2048):
     """10: do random lengths cost 2 % because their last tiles are partly empty?"""
     import torch
 
-    torch.manual_seed(0)
     named = {name.split(", ")[1]: x for name, x in lengths_of_sequences().items()}
     ends = np.cumsum(named["random lengths"])
     named["random, multiples of 128"] = np.diff(np.round(ends / 128) * 128, prepend=0).astype(int)
     named["the same, longest first"] = np.sort(named["random, multiples of 128"])[::-1]
-    shape = (int(ends[-1]), width // head_dim, head_dim)
-    q, k, v = (torch.randn(shape, device="cuda", dtype=torch.float16) for _ in range(3))
+    q, k, v = random_tensors(3, (int(ends[-1]), width // head_dim, head_dim))
     times, rates = {}, {}
     for name, lengths in named.items():
         starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
@@ -502,11 +496,7 @@ def busy_sms(seqlen=16384, head_dim=128, heads=16, sms_of_link=16, passes=100):
     """21: does a persistent kernel lose most where other thread blocks hold some of the SMs?"""
     import torch
 
-    torch.manual_seed(0)
-    q, k, v = (
-        torch.randn((1, seqlen, heads, head_dim), device="cuda", dtype=torch.float16)
-        for _ in range(3)
-    )
+    q, k, v = random_tensors(3, (1, seqlen, heads, head_dim))
     want = definition(q, k, v)
     x = normal(1 << 20)
     y = cupy.empty_like(x)

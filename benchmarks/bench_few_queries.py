@@ -7,9 +7,9 @@ kernel that it takes, beside PyTorch's attention.
 import itertools
 import math
 
-from benchmarks.bench_tensor_core import ROUNDING, of_head, relative_error
+from benchmarks.exact import ROUNDING, of_head, relative_error
 from benchmarks.peers import peers
-from benchmarks.timing import save, time_ms
+from benchmarks.timing import cells, save, time_ms
 from fa_numba import flash_attn, which
 
 # batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim
@@ -61,9 +61,7 @@ def measure(batch, seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim):
         "heads": f"{num_heads}/{num_kv_heads}",
         "head_dim": head_dim,
         "kernel": which(q, k, v).kernel,
-        "ms": round(ms, 4),
-        "TFLOP/s": round(4 * math.prod(q.shape) * seqlen_k / ms / 1e9, 1),
-        "error": float(f"{error:.2g}"),
+        **cells(ms, 4 * math.prod(q.shape) * seqlen_k, error),
     }
     calls = peers(q, k, v, False)
     for name in PEERS:

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.bench_tensor_core import definition, of_head
+from benchmarks.exact import definition, of_head
 from benchmarks.peers import sdpa
 from benchmarks.timing import save_each, time_ms
 from fa_numba.constants import LOG2_E
@@ -90,7 +90,7 @@ def errors():
     import torch
 
     q, k, v = (with_outliers(ERROR_SHAPE) for _ in range(3))
-    exact = definition(q, k, v, False)
+    exact = definition(q, k, v)
     heads_first = [x.transpose(1, 2) for x in (q, k, v)]
     scores = heads_first[0] @ heads_first[1].transpose(2, 3) / q.shape[3] ** 0.5
     ways = {

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from benchmarks import bench_decode_fast as decode
-from benchmarks.bench_tensor_core import relative_error
-from benchmarks.timing import save_each
+from benchmarks.exact import definition, relative_error
+from benchmarks.timing import save_each, time_graph
 from fa_numba import reference
 from fa_numba.kernels import e4m3
 from fa_numba.kv_cache import reshape_and_cache
@@ -84,7 +84,7 @@ def times(batch, seqlen, num_heads, num_kv_heads, room=0):
             def call(arrays=arrays, options=options):
                 return flash_decode_gather(q, *arrays, lengths, **options)[0]
 
-            ms, outs[page_size] = decode.time_graph(call), call()
+            ms, outs[page_size] = time_graph(call, decode.CALLS), call()
             float16_ms.setdefault(page_size, ms)
             rows.append(
                 {
@@ -103,7 +103,7 @@ def times(batch, seqlen, num_heads, num_kv_heads, room=0):
         del arrays, options, table, call
     # Only now: the first timing after float64 is slow, 0.280 ms for 0.247 of e4m3.
     for of_form, outs, caches, scales in unchecked:
-        want = decode.definition(q, *numbers(caches, scales, q.dtype))
+        want = definition(q, *numbers(caches, scales, q.dtype))
         for row in of_form:
             error = relative_error(outs[row["page_size"]], want)
             assert error <= MOST, f"{row}: {error}"

@@ -9,7 +9,7 @@ and P.
 import itertools
 from functools import partial
 
-from benchmarks.bench_tensor_core import relative_error
+from benchmarks.exact import relative_error, with_gradients
 from benchmarks.peers import sdpa
 from benchmarks.timing import save_each, time_ms
 from fa_numba import flash_attn_bwd, flash_attn_bwd_registers, flash_attn_registers
@@ -68,7 +68,7 @@ def steps(seqlen, head_dim, causal, tokens=TOKENS):
     shape = (tokens // seqlen, seqlen, WIDTH // head_dim, head_dim)
     _, q, k, v = inputs = [torch.randn(shape, device="cuda") for _ in range(4)]
     want, plain = (
-        definition(*(x[0, :, 0].to(dtype) for x in inputs), causal)
+        with_gradients(*(x[0, :, 0].to(dtype) for x in inputs), causal)
         for dtype in (torch.float64, torch.float32)
     )
 
@@ -99,17 +99,3 @@ def steps(seqlen, head_dim, causal, tokens=TOKENS):
         yield function.__name__, 5, call, error_of(call(), want[1:]), plain_error
     call = gradients(theirs[0])
     yield f"{LIBRARY}, backward", 5, call, error_of(call(), want[1:]), plain_error
-
-
-def definition(dout, q, k, v, causal):
-    """out and the gradients of one head by matrix products, in the dtype of these."""
-    import torch
-
-    scale = q.shape[1] ** -0.5
-    s = q @ k.T * scale
-    if causal:
-        s.masked_fill_(torch.ones_like(s, dtype=torch.bool).triu(1), -torch.inf)
-    p = torch.softmax(s, dim=-1)
-    out = p @ v
-    ds = p * (dout @ v.T - (dout * out).sum(-1, keepdim=True)) * scale
-    return out, ds @ k, ds.T @ q, p.T @ dout

@@ -7,8 +7,8 @@ Before anything is timed, all of out is compared with float64 at that size. Time
 import torch
 
 from benchmarks import bench_decode_fast as decode
-from benchmarks.bench_tensor_core import relative_error
-from benchmarks.timing import save
+from benchmarks.exact import ROUNDING, relative_error
+from benchmarks.timing import save, time_graph
 from fa_numba.tensor_core.mla_decode_mma import mla_decode_mma
 
 LATENT_DIM, ROW_DIM = 512, 576
@@ -47,9 +47,9 @@ def measure(batch, seqlen, num_heads):
             return mla_decode_mma(q, rows_of, lengths, **options)[0]
 
         error = relative_error(call(), want)
-        limit = 4 * decode.ROUNDING["bfloat16"]
+        limit = 4 * ROUNDING["bfloat16"]
         assert error <= limit, f"{batch} × {seqlen}, {num_heads=}, {page_size=}: {error}"
-        ms, graph_ms = decode.on_torch_stream(call), decode.time_graph(call)
+        ms, graph_ms = decode.on_torch_stream(call), time_graph(call, decode.CALLS)
         rows.append(
             {
                 "batch": batch,

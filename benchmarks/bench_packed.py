@@ -9,10 +9,10 @@ import itertools
 
 import numpy as np
 
-from benchmarks.bench_ladder import definition
-from benchmarks.bench_tensor_core import ROUNDING, WIDTH, relative_error
+from benchmarks.bench_tensor_core import WIDTH
+from benchmarks.exact import ROUNDING, random_tensors, relative_error, with_gradients
 from benchmarks.peers import sdpa
-from benchmarks.timing import save_each, time_ms
+from benchmarks.timing import cells, save_each, time_ms
 from fa_numba import flash_attn_varlen, flash_attn_varlen_grad
 
 HEAD_DIMS, CAUSAL = (64, 128), (False, True)
@@ -51,31 +51,22 @@ def measure(name, head_dim, causal):
     flops = WIDTH * (lengths.astype(float) ** 2).sum() * (0.5 if causal else 1)
     for direction, kernel, call, error in functions(lengths, head_dim, causal):
         ms = time_ms(call, repeats=REPEATS)
-        rate = (4 if direction == "forward" else 10) * flops / ms / 1e9
-        yield {
-            "pass": direction,
-            "kernel": kernel,
-            "batch": name,
-            "head_dim": head_dim,
-            "causal": causal,
-            "ms": round(ms, 4),
-            "TFLOP/s": round(rate, 1),
-            "error": float(f"{error:.2g}"),
-        }
+        row = {"pass": direction, "kernel": kernel, "batch": name, "head_dim": head_dim}
+        work = (4 if direction == "forward" else 10) * flops
+        yield row | {"causal": causal} | cells(ms, work, error)
 
 
 def functions(lengths, head_dim, causal):
     """Yield (pass, name, call without arguments, relative error) of ours, then of PyTorch's."""
     import torch
 
-    torch.manual_seed(0)
     tokens, longest = int(lengths.sum()), int(lengths.max())
     shape = tokens, WIDTH // head_dim, head_dim
-    dout, q, k, v = (torch.randn(shape, device="cuda").half() for _ in range(4))
+    dout, q, k, v = random_tensors(4, shape)
     cu_seqlens = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32, device="cuda")
     starts = cu_seqlens, cu_seqlens.clone()
     last = tokens - int(lengths[-1])  # the first token of the last sequence
-    want = definition(*(x[last:, -1].double() for x in (dout, q, k, v)), causal)
+    want = with_gradients(*(x[last:, -1].double() for x in (dout, q, k, v)), causal)
 
     def errors_of(out, *gradients):
         """Of the forward pass, and of the backward pass."""

@@ -6,9 +6,10 @@ FlexAttention is compiled for each size, so there are fewer sizes than in bench_
 import itertools
 import math
 
-from benchmarks.bench_tensor_core import ROUNDING, TOKENS, WIDTH, of_head, relative_error
+from benchmarks.bench_tensor_core import TOKENS, WIDTH
+from benchmarks.exact import ROUNDING, of_head, random_tensors, relative_error
 from benchmarks.peers import PRODUCT, peers
-from benchmarks.timing import save, time_ms
+from benchmarks.timing import cells, save, time_ms
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
 
 HEAD_DIMS, SEQLENS, CAUSAL = (64, 128), (1024, 8192, 16384), (False, True)
@@ -33,19 +34,14 @@ def product(size=8192):
     """The row of a product of square matrices."""
     import torch
 
-    x, y = (torch.randn(size, size, device="cuda").to(getattr(torch, DTYPE)) for _ in range(2))
-    ms = time_ms(torch.matmul, x, y, repeats=REPEATS)
-    rate = round(2 * size**3 / ms / 1e9, 1)
-    return {"kernel": PRODUCT, "dtype": DTYPE, "ms": round(ms, 4), "TFLOP/s": rate}
+    ms = time_ms(torch.matmul, *random_tensors(2, (size, size), DTYPE), repeats=REPEATS)
+    return {"kernel": PRODUCT, "dtype": DTYPE} | cells(ms, 2 * size**3)
 
 
 def measure(head_dim, seqlen, causal):
     """Rows for one size; a row says of a peer that does not run why."""
-    import torch
-
-    torch.manual_seed(0)
     shape = TOKENS // seqlen, seqlen, WIDTH // head_dim, head_dim
-    q, k, v = (torch.randn(shape, device="cuda").to(getattr(torch, DTYPE)) for _ in range(3))
+    q, k, v = random_tensors(3, shape, DTYPE)
     want = of_head(*(x[-1, :, -1].double() for x in (q, k, v)), causal)
 
     def ours():
@@ -64,6 +60,5 @@ def measure(head_dim, seqlen, causal):
             continue
         assert error <= 2 * ROUNDING[DTYPE], f"{name}, {shape}, {causal=}: {error}"
         ms = time_ms(call, repeats=REPEATS)
-        row |= {"ms": round(ms, 4), "TFLOP/s": round(flops / ms / 1e9, 1)}
-        rows.append(row | {"error": float(f"{error:.2g}")})
+        rows.append(row | cells(ms, flops, error))
     return rows

@@ -21,8 +21,7 @@ one run. The published rate is in a column of its own: it was measured on anothe
 from functools import partial
 from typing import NamedTuple
 
-from benchmarks.bench_ladder import definition
-from benchmarks.bench_tensor_core import ROUNDING, relative_error
+from benchmarks.exact import ROUNDING, relative_error, with_gradients
 from benchmarks.peers import sdpa
 from benchmarks.timing import save_each, time_ms
 from fa_numba import flash_attn, flash_attn_grad
@@ -199,7 +198,7 @@ def errors_of(layout, dout, q, k, v, out, gradients, causal):
     errors, sums = [], [0, 0]
     for head in heads:
         one = [x[-1, :, head].double() for x in (dout, q)] + [x[-1, :, -1].double() for x in (k, v)]
-        want_out, want_dq, *want = definition(*one, causal)
+        want_out, want_dq, *want = with_gradients(*one, causal)
         errors.append(relative_error(out[-1, :, head], want_out))
         errors.append(relative_error(dq[-1, :, head], want_dq))
         sums = [x + y for x, y in zip(sums, want, strict=True)]

@@ -8,8 +8,9 @@ from functools import partial
 
 import numpy as np
 
+from benchmarks.exact import ROUNDING, definition, random_tensors, relative_error
 from benchmarks.peers import sdpa
-from benchmarks.timing import save_each, time_ms
+from benchmarks.timing import cells, save_each, time_graph, time_ms
 from fa_numba.tensor_core.flash_attn_mma import flash_attn_mma
 from fa_numba.tensor_core.flash_attn_padded import flash_attn_padded
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
@@ -22,9 +23,8 @@ LADDER = (flash_attn_mma, flash_attn_wgmma, flash_attn_ws)  # on the way to the 
 OTHER_HEAD_DIMS, SOME_SEQLENS = (96, 256), (512, 4096, 8192)
 ODD_HEAD_DIMS = (59, 111)
 SHORT = 1024  # up to here a call in a CUDA graph is timed, too
-ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 PEERS = {"SDPA FlashAttention-2": "FLASH_ATTENTION", "SDPA cuDNN": "CUDNN_ATTENTION"}
-REPEATS, CALLS, REPLAYS = 8, 5, 5  # calls alone; calls in a graph, and how often it is replayed
+REPEATS, CALLS = 8, 5  # calls alone; calls in a graph
 
 
 def main():
@@ -50,47 +50,18 @@ def measure(dtype, head_dim, seqlens, kernels):
         flops = 4 * np.prod(shape, dtype=float) * seqlen * (0.5 if causal else 1)
         for name, function, error in functions(dtype, shape, causal, kernels):
             ms = time_ms(function, repeats=REPEATS)
-            row = {
-                "kernel": name,
-                "dtype": dtype,
-                "head_dim": head_dim,
-                "seqlen": seqlen,
-                "causal": causal,
-                "ms": round(ms, 4),
-                "TFLOP/s": round(flops / ms / 1e9, 1),
-                "error": float(f"{error:.2g}"),
-            }
+            row = {"kernel": name, "dtype": dtype, "head_dim": head_dim, "seqlen": seqlen}
+            row |= {"causal": causal, **cells(ms, flops, error)}
             if seqlen <= SHORT:
-                row["graph TFLOP/s"] = round(flops / time_graph(function) / 1e9, 1)
+                row["graph TFLOP/s"] = round(flops / time_graph(function, CALLS) / 1e9, 1)
             rows.append(row)
     return rows
 
 
-def time_graph(function):
-    """Median milliseconds of a call in a CUDA graph of several."""
-    import torch
-
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = [function() for _ in range(CALLS)]  # kept as long as the graph
-    graph.replay()
-    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(REPLAYS)]
-    for start, end in events:
-        start.record()
-        graph.replay()
-        end.record()
-    torch.cuda.synchronize()
-    del results
-    return float(np.median([start.elapsed_time(end) for start, end in events])) / CALLS
-
-
 def functions(dtype, shape, causal, kernels):
     """Yield (name, call without arguments, relative error) of ours, then of PyTorch's."""
-    import torch
-
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(shape, device="cuda").to(getattr(torch, dtype)) for _ in range(3))
-    want = definition(q, k, v, causal)
+    q, k, v = random_tensors(3, shape, dtype)
+    want = definition(q, k, v, causal=causal)
     for attention in kernels:
         name = attention.__name__
         error = relative_error(attention(q, k, v, causal=causal)[0], want)
@@ -104,28 +75,3 @@ def functions(dtype, shape, causal, kernels):
             print(f"{name} does not run for {shape}: {str(refusal)[:100]}")
             continue
         yield name, call, error
-
-
-def definition(q, k, v, causal):
-    """Attention in float64 on the GPU, a head at a time."""
-    import torch
-
-    out = torch.empty(q.shape, dtype=torch.float64, device="cuda")
-    for b, head in np.ndindex(q.shape[0], q.shape[2]):
-        out[b, :, head] = of_head(*(x[b, :, head].double() for x in (q, k, v)), causal)
-    return out
-
-
-def of_head(q, k, v, causal):
-    """Attention of one head, in the dtype of q."""
-    import torch
-
-    s = q @ k.T / q.shape[1] ** 0.5
-    if causal:
-        s.masked_fill_(torch.ones_like(s, dtype=torch.bool).triu(1), -torch.inf)
-    return torch.softmax(s, dim=-1) @ v
-
-
-def relative_error(out, want):
-    """NaN where anything is."""
-    return float((out.double() - want).norm() / want.norm())

@@ -6,19 +6,17 @@ Before anything is timed, the gradients of one head are compared with float64 at
 import itertools
 from functools import partial
 
-from benchmarks.bench_ladder import definition
 from benchmarks.bench_tensor_core import (
     ODD_HEAD_DIMS,
     PEERS,
-    ROUNDING,
     SEQLENS,
     SOME_SEQLENS,
     TOKENS,
     WIDTH,
-    relative_error,
 )
+from benchmarks.exact import ROUNDING, random_tensors, relative_error, with_gradients
 from benchmarks.peers import sdpa
-from benchmarks.timing import save_each, time_ms
+from benchmarks.timing import cells, save_each, time_ms
 from fa_numba.tensor_core.flash_attn_bwd_mma import flash_attn_bwd_mma
 from fa_numba.tensor_core.flash_attn_bwd_padded import flash_attn_bwd_padded
 from fa_numba.tensor_core.flash_attn_bwd_persistent import flash_attn_bwd_persistent
@@ -69,22 +67,13 @@ def measure(dtype, seqlen, head_dim, causal, ours):
     flops = 10 * batch * num_heads * seqlen**2 * head_dim * (0.5 if causal else 1)
     for name, function, error in functions(dtype, shape, causal, ours):
         row = {"kernel": name, "dtype": dtype, "head_dim": head_dim, "seqlen": seqlen}
-        yield {**row, "causal": causal, **timed(function, flops, error)}
-
-
-def timed(function, flops, error=None):
-    ms = time_ms(function, repeats=REPEATS)
-    found = {"ms": round(ms, 4), "TFLOP/s": round(flops / ms / 1e9, 1)}
-    return found if error is None else {**found, "error": float(f"{error:.2g}")}
+        yield {**row, "causal": causal, **cells(time_ms(function, repeats=REPEATS), flops, error)}
 
 
 def functions(dtype, shape, causal, ours):
     """Yield (name, call without arguments, relative error) of ours, then of PyTorch's."""
-    import torch
-
-    torch.manual_seed(0)
-    dout, q, k, v = (torch.randn(shape, device="cuda").to(getattr(torch, dtype)) for _ in range(4))
-    _, *want = definition(*(x[-1, :, -1].double() for x in (dout, q, k, v)), causal)
+    dout, q, k, v = random_tensors(4, shape, dtype)
+    _, *want = with_gradients(*(x[-1, :, -1].double() for x in (dout, q, k, v)), causal)
 
     def error_of(gradients):
         return max(relative_error(x[-1, :, -1], y) for x, y in zip(gradients, want, strict=True))
@@ -128,5 +117,5 @@ def options():
         )
         row = {"kernel": f"flash_attn_bwd_persistent, {name}", "dtype": "float16"}
         row |= {"head_dim": head_dim, "seqlen": seqlen, "causal": True}
-        rows.append({**row, **timed(call, flops)})
+        rows.append(row | cells(time_ms(call, repeats=REPEATS), flops))
     return rows

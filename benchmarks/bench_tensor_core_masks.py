@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.bench_tensor_core import ROUNDING, relative_error
-from benchmarks.timing import save_each, time_ms
+from benchmarks.exact import ROUNDING, definition, random_tensors, relative_error
+from benchmarks.timing import cells, save_each, time_ms
 from fa_numba.tensor_core.flash_attn_persistent import flash_attn_persistent
 from fa_numba.tensor_core.flash_attn_persistent_varlen import flash_attn_persistent_varlen
 
@@ -52,10 +52,8 @@ def measure(head_dim, seqlen, check=True):
     """Rows for one head_dim and seqlen."""
     import torch
 
-    torch.manual_seed(0)
     batch, num_heads = TOKENS // seqlen, WIDTH // head_dim
-    shape = (batch, seqlen, num_heads, head_dim)
-    q, k, v = (torch.randn(shape, device="cuda", dtype=torch.float16) for _ in range(3))
+    q, k, v = random_tensors(3, (batch, seqlen, num_heads, head_dim))
     slopes = torch.tensor(0.5 ** np.linspace(0.5, 8, num_heads), device="cuda").float()
     rows, rates = [], {}
     for name, (mask, yardstick) in MASKS.items():
@@ -72,9 +70,9 @@ def measure(head_dim, seqlen, check=True):
             row["error"] = float(f"{error:.2g}")
         ms = time_ms(call, repeats=REPEATS)
         pairs = int(seen(seqlen, **options).sum())
-        rates[str(mask)] = rate = 4 * batch * num_heads * head_dim * pairs / ms / 1e9
-        row |= {"ms": round(ms, 4), "TFLOP/s": round(rate, 1)}
-        rows.append(row | {"of plain": round(rate / rates[str(yardstick)], 3)})
+        flops = 4 * batch * num_heads * head_dim * pairs
+        rates[str(mask)] = rate = flops / ms
+        rows.append(row | cells(ms, flops) | {"of plain": round(rate / rates[str(yardstick)], 3)})
     return rows
 
 
@@ -92,11 +90,7 @@ def measure_packed(head_dim, causal, check=True):
     """Rows for packed batches, beside a padded one of the same number of sequences and tokens."""
     import torch
 
-    torch.manual_seed(0)
-    num_heads = WIDTH // head_dim
-    shape = (TOKENS, num_heads, head_dim)
-    q, k, v = (torch.randn(shape, device="cuda", dtype=torch.float16) for _ in range(3))
-    flops = 4 * num_heads * head_dim
+    q, k, v = random_tensors(3, (TOKENS, WIDTH // head_dim, head_dim))
     rows, plain = [], None
     for name, lengths in {"padded": None, **lengths_of_sequences()}.items():
         row = {"mask": name + ", causal" * causal, "head_dim": head_dim, "seqlen": MEAN_LENGTH}
@@ -120,10 +114,9 @@ def measure_packed(head_dim, causal, check=True):
                 assert error <= 2 * ROUNDING["float16"], f"{row}: {error}"
                 row["error"] = float(f"{error:.2g}")
         ms = time_ms(call, repeats=REPEATS)
-        rate = flops * sum(int(seen(n, causal=causal).sum()) for n in lengths) / ms / 1e9
-        plain = plain or rate
-        row |= {"ms": round(ms, 4), "TFLOP/s": round(rate, 1)}
-        rows.append(row | {"of plain": round(rate / plain, 3)})
+        flops = 4 * WIDTH * sum(int(seen(n, causal=causal).sum()) for n in lengths)
+        plain = plain or flops / ms
+        rows.append(row | cells(ms, flops) | {"of plain": round(flops / ms / plain, 3)})
     return rows
 
 
@@ -134,28 +127,3 @@ def seen(seqlen, *, causal=False, window_size=(-1, -1), **_):
     first = np.maximum(0, m - left) if left >= 0 else 0
     end = np.minimum(seqlen, m + right + 1) if right >= 0 else seqlen
     return np.broadcast_to(end - first, seqlen)
-
-
-def definition(q, k, v, *, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None):
-    """Attention in float64 on the GPU, a head at a time; seqlen_q is seqlen_k."""
-    import torch
-
-    out = torch.empty(q.shape, dtype=torch.float64, device="cuda")
-    n = torch.arange(q.shape[1], device="cuda")
-    ahead = n - n[:, None]
-    left, right = window_size[0], 0 if causal else window_size[1]
-    unseen = torch.zeros_like(ahead, dtype=torch.bool)
-    if left >= 0:
-        unseen |= -ahead > left
-    if right >= 0:
-        unseen |= ahead > right
-    for b, head in np.ndindex(q.shape[0], q.shape[2]):
-        kv_head = head * k.shape[2] // q.shape[2]
-        s = q[b, :, head].double() @ k[b, :, kv_head].double().T / q.shape[3] ** 0.5
-        if softcap:
-            s = softcap * torch.tanh(s / softcap)
-        if alibi_slopes is not None:
-            s -= float(alibi_slopes[head]) * ahead.abs()
-        p = torch.softmax(s.masked_fill_(unseen, -torch.inf), dim=-1)
-        out[b, :, head] = p @ v[b, :, kv_head].double()
-    return out

@@ -29,7 +29,7 @@ import numpy as np
 
 from benchmarks import timing
 from benchmarks.bench_packed import random_lengths
-from benchmarks.bench_tensor_core import ROUNDING, relative_error
+from benchmarks.exact import ROUNDING, relative_error
 from benchmarks.peers import peers
 from benchmarks.timing import save_each, time_ms
 from fa_numba import masks

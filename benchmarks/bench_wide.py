@@ -11,14 +11,13 @@ from unittest import mock
 
 import numpy as np
 
-from benchmarks.bench_ladder import definition as gradients_of
-from benchmarks.bench_tensor_core import (
-    REPEATS,
+from benchmarks.bench_tensor_core import REPEATS, TOKENS, WIDTH
+from benchmarks.exact import (
     ROUNDING,
-    TOKENS,
-    WIDTH,
     definition,
+    random_tensors,
     relative_error,
+    with_gradients,
 )
 from benchmarks.peers import sdpa
 from benchmarks.timing import save_each, time_ms
@@ -31,7 +30,7 @@ HEAD_DIMS, SEQLENS = (264, 320, 384, 512), (512, 2048, 8192)
 
 
 def main():
-    sizes = itertools.product(ROUNDING, HEAD_DIMS)
+    sizes = itertools.product(("float16", "bfloat16"), HEAD_DIMS)
     save_each(
         "wide",
         {f"{dtype}, d = {d}": partial(rows_of, dtype, d) for dtype, d in sizes},
@@ -52,12 +51,11 @@ def measure(dtype, head_dim, seqlen, causal):
     """A row for one size."""
     import torch
 
-    torch.manual_seed(0)
     shape = TOKENS // seqlen, seqlen, WIDTH // head_dim, head_dim
-    dout, q, k, v = (torch.randn(shape, device="cuda").to(getattr(torch, dtype)) for _ in range(4))
+    dout, q, k, v = random_tensors(4, shape, dtype)
     flops = 4 * np.prod(shape, dtype=float) * seqlen * (0.5 if causal else 1)
     out, lse = flash_attn_wide(q, k, v, causal=causal)
-    error = relative_error(out, definition(q, k, v, causal))
+    error = relative_error(out, definition(q, k, v, causal=causal))
     assert error <= 2 * ROUNDING[dtype], f"{dtype}, {shape}, {causal=}: {error}"
     ours = time_ms(lambda: flash_attn_wide(q, k, v, causal=causal), repeats=REPEATS)
     not_copied = {}
@@ -75,7 +73,7 @@ def measure(dtype, head_dim, seqlen, causal):
     def backward():
         return flash_attn_bwd_stored(dout, q, k, v, out, lse, causal=causal)
 
-    _, *want = gradients_of(*(x[-1, :, -1].double() for x in (dout, q, k, v)), causal)
+    _, *want = with_gradients(*(x[-1, :, -1].double() for x in (dout, q, k, v)), causal)
     of_head = [x[-1, :, -1] for x in backward()]
     bwd_error = max(map(relative_error, of_head, want))
     assert bwd_error <= 4 * ROUNDING[dtype], f"{dtype}, {shape}, {causal=}: {bwd_error}"

@@ -51,6 +51,29 @@ def time_ms(function, *args, repeats=20, warm_ups=2, **options):
     return float(np.median(samples))
 
 
+def time_graph(function, calls=5, replays=15):
+    """Median milliseconds of a call of PyTorch tensors, in a CUDA graph of several."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = [function() for _ in range(calls)]  # kept as long as the graph
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(replays + 1)]
+    for start, end in events:  # without a wait: the GPU would then wait for the next launch
+        start.record()
+        graph.replay()
+        end.record()
+    torch.cuda.synchronize()
+    del results
+    return float(np.median([start.elapsed_time(end) for start, end in events[1:]])) / calls
+
+
+def cells(ms, flops, error=None):
+    """Cells of a row: milliseconds, their rate and, where there is one, the error."""
+    found = {"ms": round(ms, 4), "TFLOP/s": round(flops / ms / 1e9, 1)}
+    return found if error is None else found | {"error": float(f"{error:.2g}")}
+
+
 def machine():
     """One line: GPU, driver, CUDA, package versions; or the CPU where there is no GPU."""
 

@@ -131,14 +131,7 @@ class PreparedLaunch:
         self.initial_parameters.append(0)
 
     def _make_parameters(self, parameter_addresses):
-        """Allocate 8 bytes for each parameter, and a pointer to each for the driver.
-
-        Parameters
-        ----------
-        parameter_addresses : dict of int to int
-            Index of an argument → address of memory that the caller fills; the driver reads the
-            parameter there. The caller keeps that memory alive.
-        """
+        """Allocate 8 bytes for each parameter, and a pointer to each; an argument as for `copy`."""
         self.lock = threading.Lock()  # two threads must not write the parameters at once
         length = len(self.initial_parameters)
         self.parameters = (ctypes.c_int64 * length)(*self.initial_parameters)

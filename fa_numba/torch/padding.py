@@ -120,11 +120,15 @@ def bounds(seen):
 
 def _attend(q, k, v, starts_q, starts_k, **options):
     """Attention in a packed batch of so many sequences of each row; `starts` are within it."""
-    packed = (x.reshape(-1, *x.shape[2:]) for x in (q, k, v))
-    shape = *q.shape[:3], v.shape[3]
     starts = _packed_starts(starts_q, q.shape[1]), _packed_starts(starts_k, k.shape[1])
-    out = flash_attn_varlen_func(*packed, *starts, q.shape[1], k.shape[1], **options)
-    return out.reshape(shape)
+    return attend_packed(q, k, v, *starts, **options)
+
+
+def attend_packed(q, k, v, starts_q, starts_k, **options):
+    """Attention of a batch as a packed one, with the starts of its sequences among all tokens."""
+    packed = (x.reshape(-1, *x.shape[2:]) for x in (q, k, v))
+    out = flash_attn_varlen_func(*packed, starts_q, starts_k, q.shape[1], k.shape[1], **options)
+    return out.reshape(*q.shape[:3], v.shape[3])
 
 
 def _packed_starts(starts, seqlen):

@@ -63,10 +63,7 @@ def scaled_dot_product_attention(
     torch_calls.check_sdpa(query, key, value, enable_gqa)
     if attn_mask is not None:
         return _masked(query, key, value, attn_mask, scale)
-    no_heads = query.ndim == 3
-    if no_heads:
-        query, key, value = (x.unsqueeze(1) for x in (query, key, value))
-    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    q, k, v = map(_tokens_first, (query, key, value))
     seqlen_q, seqlen_k = q.shape[1], k.shape[1]
     causal, window_size = is_causal, (-1, -1)
     if is_causal and seqlen_q < seqlen_k:  # no query sees the other keys
@@ -82,9 +79,9 @@ def scaled_dot_product_attention(
     arguments = functools.partial(attention_arguments, numbers)
     operator, given = arguments(q, k, v, (), seed)
     out, _ = operator(*given)
+    if query.ndim == 3:
+        return out[:, :, 0]
     out = out.transpose(1, 2)
-    if no_heads:
-        return out.squeeze(1)
     if k.shape[1] == seqlen_k:
         call = "scaled_dot_product_attention", query, key, value, (), options, eager.NO_WINDOW
         eager.remember(*call, arguments, drops=dropout_p != 0, transposed=True)
@@ -95,14 +92,16 @@ def _masked(query, key, value, attn_mask, scale):
     """Attention with a mask: see `fa_numba.torch.padding`."""
     torch_calls.check_tensors(query=query, attn_mask=attn_mask)
     seen = torch_calls.check_mask(attn_mask, query, key)
-    no_heads = query.ndim == 3
-    if no_heads:
-        query, key, value = (x.unsqueeze(1) for x in (query, key, value))
-    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    q, k, v = map(_tokens_first, (query, key, value))
     if (keys := padding.keys_of(seen)) is not None:
         out = padding.attend_to_keys(q, k, v, keys, softmax_scale=scale)
     elif run := padding.causal_run_of(seen):
         out = padding.attend_to_run(q, k, v, run[0], True, run[1], softmax_scale=scale)
     else:
         torch_calls.refuse_mask(attn_mask)
-    return out[:, :, 0] if no_heads else out.transpose(1, 2)
+    return out[:, :, 0] if query.ndim == 3 else out.transpose(1, 2)
+
+
+def _tokens_first(x):
+    """A view with the axes (batch, seqlen, heads, head_dim)."""
+    return (x.unsqueeze(1) if x.ndim == 3 else x).transpose(1, 2)

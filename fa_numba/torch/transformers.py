@@ -11,7 +11,7 @@ import inspect
 import torch
 
 from fa_numba.torch import padding
-from fa_numba.torch.flash import flash_attn_func, flash_attn_varlen_func
+from fa_numba.torch.flash import flash_attn_func
 
 REFUSED = "position_bias", "output_attentions"  # if they are not None or False
 REMEDY = 'load this model with attn_implementation="sdpa"'
@@ -219,6 +219,4 @@ def _within_sequences(q, k, v, sequences, **options):
     begins[:, 1:] = sequences[:, 1:] != sequences[:, :-1]
     starts = begins.flatten().nonzero().flatten()
     starts = torch.nn.functional.pad(starts, (0, 1), value=batch * seqlen).int()
-    packed = (x.reshape(-1, *x.shape[2:]) for x in (q, k, v))
-    out = flash_attn_varlen_func(*packed, starts, starts, seqlen, seqlen, **options)
-    return out.reshape(q.shape)
+    return padding.attend_packed(q, k, v, starts, starts, **options)
