@@ -26,19 +26,17 @@ SECONDS_TO_END = 3  # for answers that are under way when the server is interrup
 KEYS = "FA_NUMBA_API_KEYS"  # the environment variable
 DRAFTS = "ngram", "model", "none"
 MANY_TOKENS = 64  # of a prompt: more than are decoded as an answer's are
-OPTIONS = {  # of the command, by the arguments of the engine that they become
+OF_ENGINE = {  # options of the command, by the arguments of the engine that they become
     "num_pages": "--pages",
     "page_size": "--page-size",
     "host_pages": "--host-pages",
     "max_rows": "--rows",
     "max_branches": "--batch",
     "max_waiting": "--queue",
-    "tokens": "--draft-tokens",
-    "width": "--draft-width",
     "topk_pages": "--topk-pages",
     "kv_dtype": "--kv-dtype",
-    "drafter": "--draft",
 }
+OPTIONS = {"tokens": "--draft-tokens", "width": "--draft-width", "drafter": "--draft", **OF_ENGINE}
 
 EPILOG = """\
 A completion, streamed:
@@ -124,20 +122,11 @@ def main(options) -> int:
     try:
         checks.check_number_of("--blas-threads", options.blas_threads)
         drafter = _drafter(options, characters)
-        engine = Engine(
-            weights,
-            config,
-            num_pages=options.pages,
-            page_size=options.page_size,
-            host_pages=options.host_pages,
-            max_rows=options.rows,
-            max_branches=options.batch,
-            max_waiting=options.queue,
-            kv_dtype=options.kv_dtype,
-            topk_pages=options.topk_pages,
-            decode=characters.decode,
-            drafter=drafter,
-        )
+        sizes = {
+            name: getattr(options, option[2:].replace("-", "_"))
+            for name, option in OF_ENGINE.items()
+        }
+        engine = Engine(weights, config, decode=characters.decode, drafter=drafter, **sizes)
     except (TypeError, ValueError) as error:
         said = re.sub(r"\w+", lambda word: OPTIONS.get(word[0], word[0]), str(error))
         raise BadRequest(said) from None
