@@ -218,19 +218,13 @@ def _drafter(options, characters):
         return NGramDrafter(**sizes)
     if options.untrained:
         raise BadRequest("--draft model needs a model that has learned, not --untrained")
-    try:
-        loaded = load_model(options.draft_model)
-    except NoModel as error:
-        raise BadRequest(
-            f"{error}; fa-numba train --layers 1 --out {options.draft_model} writes one"
-        ) from None
+    advice = f"fa-numba train --layers 1 --out {options.draft_model} writes one"
+    loaded, weights = _loaded(options.draft_model, options, advice)
     if loaded.characters.symbols != characters.symbols:
         raise BadRequest(
             f"--draft-model must have learned the text of the model: {options.draft_model} has "
             "other characters"
         )
-    _refuse_latents(loaded.config, options)
-    weights = _in_dtype(loaded.weights(module_for(options.gpu)), options)
     return ModelDrafter(weights, loaded.config, max_branches=options.batch, **sizes)
 
 
@@ -240,28 +234,30 @@ def _model(options):
         raise BadRequest("--float16 needs --gpu: NumPy multiplies float16 slowly")
     if options.kv_dtype == "fp8" and options.gpu and not options.float16:
         raise BadRequest("--kv-dtype fp8 needs --float16 with --gpu: the fast kernel takes both")
-    xp = module_for(options.gpu)
     if options.untrained:
         characters = text.Characters.of(text.topics())
         config = Config(len(characters), context=256)
-        weights = init_weights(config, xp=xp)
+        weights = init_weights(config, xp=module_for(options.gpu))
         return _in_dtype(weights, options), config, characters
+    advice = "fa-numba serve --untrained tries the server without one"
+    loaded, weights = _loaded(options.model, options, advice)
+    return weights, loaded.config, loaded.characters
+
+
+def _loaded(path, options, advice):
+    """A model in a file, and its weights as the options say."""
+    xp = module_for(options.gpu)
     try:
-        loaded = load_model(options.model)
+        loaded = load_model(path)
     except NoModel as error:
-        raise BadRequest(
-            f"{error}; fa-numba serve --untrained tries the server without one"
-        ) from None
-    _refuse_latents(loaded.config, options)
-    return _in_dtype(loaded.weights(xp), options), loaded.config, loaded.characters
-
-
-def _refuse_latents(config, options):
-    if config.latent_dim and (options.topk_pages or options.kv_dtype == "fp8"):
+        raise BadRequest(f"{error}; {advice}") from None
+    latents = loaded.config.latent_dim
+    if latents and (options.topk_pages or options.kv_dtype == "fp8"):
         option = "--topk-pages" if options.topk_pages else "--kv-dtype fp8"
         raise BadRequest(
-            f"{option} needs a model without latents, got one of --latent-dim {config.latent_dim}"
+            f"{option} needs a model without latents, got one of --latent-dim {latents}"
         )
+    return loaded, _in_dtype(loaded.weights(xp), options)
 
 
 def _in_dtype(weights, options):
