@@ -92,6 +92,7 @@ def test_what_the_tests_import_is_declared():
         "docs",
         "exercises",
         "fa_numba",
+        "fa_numba_command",
         "numba_cuda_simulator",
         "solutions",
         "tests",

@@ -154,23 +154,19 @@ def _paths(name):
     """Paths of a tool, the pinned ones first."""
     found = []
     with suppress(ImportError):
+        from cuda import pathfinder
         from cuda.pathfinder import find_nvidia_binary_utility
 
+        # Of a tool that it does not know.
+        unsupported = getattr(pathfinder, "UnsupportedBinaryError", LookupError)
         # ptxas and nvdisasm are beside nvcc, which every release of cuda-pathfinder finds.
         for utility in (name, "nvcc", "nvdisasm"):
-            with suppress(RuntimeError, LookupError, ValueError, _unsupported()):
+            with suppress(RuntimeError, LookupError, ValueError, unsupported):
                 if path := find_nvidia_binary_utility(utility):
                     found.append(Path(path).with_name(name + Path(path).suffix))
     if on_path := shutil.which(name):
         found.append(Path(on_path))
     return [str(path) for path in dict.fromkeys(found) if path.exists()]
-
-
-def _unsupported():
-    """The exception of cuda-pathfinder for a tool that it does not know."""
-    from cuda import pathfinder
-
-    return getattr(pathfinder, "UnsupportedBinaryError", LookupError)
 
 
 def _release(path):

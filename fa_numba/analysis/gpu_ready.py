@@ -45,8 +45,12 @@ def gpu_ready(kernel, args, *, to_machine_code=False):
         ptxes = compile_ptx_for(kernel, args, targets)
     except Exception as error:  # Numba's errors have many classes
         raise explain_compile_error(error, kernel) from error
-    if not wants_float64 and any(map(_computes_in_float64, ptxes)):
-        where = _where_float64_comes_from(kernel, args)
+    lines = (line for ptx in ptxes for line in ptx.splitlines())
+    if not wants_float64 and any(".f64" in line and ".reg" not in line for line in lines):
+        where = "".join(
+            f"\n    line {f.line}:  {f.source}\n        {f.mend}"
+            for f in float64_sources(kernel, args)
+        )
         raise AssertionError(
             f"{kernel.py_func.__name__} computes in float64, which on a GPU is up to 64 times "
             f"slower than float32:{where}"
@@ -58,14 +62,3 @@ def gpu_ready(kernel, args, *, to_machine_code=False):
             f"keeps {code.local_bytes} bytes of arrays in local memory, which lives in HBM"
         )
     return True
-
-
-def _computes_in_float64(ptx):
-    return any(".f64" in line and ".reg" not in line for line in ptx.splitlines())
-
-
-def _where_float64_comes_from(kernel, args):
-    """The lines that bring float64 in, of the kernel and of the device functions it calls."""
-    return "".join(
-        f"\n    line {f.line}:  {f.source}\n        {f.mend}" for f in float64_sources(kernel, args)
-    )

@@ -221,7 +221,9 @@ def _type_of(arg):
         return arg
     if isinstance(arg, np.ndarray):
         layout = "C" if arg.flags.c_contiguous else "F" if arg.flags.f_contiguous else "A"
-        dtype = _element_type(arg.dtype)
+        # Plain Numba has no bfloat16, numba-cuda has.
+        bfloat16 = arg.dtype.name == "bfloat16"
+        dtype = cuda.types.bfloat16 if bfloat16 else from_dtype(arg.dtype)
         return types.Array(dtype, arg.ndim, layout, readonly=not arg.flags.writeable)
     if isinstance(arg, np.generic):
         return from_dtype(arg.dtype)
@@ -233,11 +235,6 @@ def _type_of(arg):
     raise TypeError(
         f"args must be arrays, scalars, tuples or Numba types, got {type(arg).__name__}"
     )
-
-
-def _element_type(dtype):
-    """Numba's type of an array's elements; plain Numba has no bfloat16, numba-cuda has."""
-    return cuda.types.bfloat16 if dtype.name == "bfloat16" else from_dtype(dtype)
 
 
 def compile_ptx(kernel, args, *, cc=(8, 0), lineinfo=False):

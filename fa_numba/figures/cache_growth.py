@@ -18,14 +18,13 @@ def cache_growth(lengths, curves, levels, *, title=""):
         Bytes; a dashed line each, such as the memory of a GPU.
     title : str, optional
     """
-    words = [f"{title}:"] if title else []
+    figure = Drawing(8, 4.4, text=f"{title}:" if title else "")
     for name, values in curves.items():
-        words.append(f"{name}: {values[0] / 1e9:.3g} GB at {lengths[0]:,} tokens, "
-                     f"{values[-1] / 1e9:.3g} GB at {lengths[-1]:,}")  # fmt: skip
-    words += [f"{name}: {level / 1e9:.3g} GB" for name, level in levels.items()]
-    figure = Drawing(8, 4.4, text="\n".join(words))
+        figure.say(f"{name}: {values[0] / 1e9:.3g} GB at {lengths[0]:,} tokens, "
+                   f"{values[-1] / 1e9:.3g} GB at {lengths[-1]:,}")  # fmt: skip
     ax = plain(figure.subplots(), grid="y")
     for name, level in levels.items():
+        figure.say(f"{name}: {level / 1e9:.3g} GB")
         ax.axhline(level / 1e9, color=GREY, linewidth=1.2, linestyle="--")
         ax.annotate(name, (lengths[0], level / 1e9), (0, -4), textcoords="offset points", va="top")
     ax.set_title(title, loc="left", fontsize=11)

@@ -44,14 +44,13 @@ def issued_lines(kernel, threads, *args):
 
 
 @on_paper
-def divergence(launches, threads=2 * WARP):
+def divergence(launches):
     """One panel for each kernel: warps side by side, their lines downwards in time.
 
     Parameters
     ----------
     launches : dict of str to (kernel, tuple of arrays)
-        By title. Each is run once, as one thread block.
-    threads : int
+        By title. Each is run once, as one thread block of two warps.
 
     Returns
     -------
@@ -60,7 +59,7 @@ def divergence(launches, threads=2 * WARP):
         while others of its warp do.
     """
     panels = {
-        title: (kernel, issued_lines(kernel, threads, *args))
+        title: (kernel, issued_lines(kernel, 2 * WARP, *args))
         for title, (kernel, args) in launches.items()
     }
     steps = max(len(warp) for _, warps in panels.values() for warp in warps)

@@ -36,7 +36,8 @@ def head_sharing(read):
             for h in group:
                 ax.plot([h, middle], [HIGH / 2, GAP - HIGH / 2], color=GREY, linewidth=1)
                 _box(ax, h, 0, colour, f"{h}")
-            figure.say(f"{name}: K/V head {kv_head} is read by query heads {_numbers(group)}")
+            last = f" to {group[-1]}" * (len(group) > 1)
+            figure.say(f"{name}: K/V head {kv_head} is read by query heads {group[0]}{last}")
         ax.set(xlim=(-0.6, most - 0.4), ylim=(GAP + 0.4, -0.4), title=name)
         ax.axis("off")
     panels[0].text(-0.75, 0, "query heads", ha="right", va="center", fontsize=9.5)
@@ -47,7 +48,3 @@ def head_sharing(read):
 def _box(ax, x, y, colour, text):
     box(ax, x - WIDE / 2, y - HIGH / 2, WIDE, HIGH, colour, edgecolor=PAPER)
     ax.text(x, y, text, **CENTRED, color=PAPER)
-
-
-def _numbers(group):
-    return f"{group[0]} to {group[-1]}" if len(group) > 1 else f"{group[0]}"

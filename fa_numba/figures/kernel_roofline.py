@@ -26,12 +26,8 @@ def kernel_roofline(work, device="H100"):
     points = {name: flops / num_bytes for name, (flops, num_bytes) in work.items()}
     names = sorted(points, key=points.get)
     width = max(map(len, names)) + 2
-    lines = [f"{roof.device.name}: float32 ridge {roof.ridge:.3g} FLOP per byte"]
-    for n, name in enumerate(names, 1):
-        most = f"at most {roof.attainable(points[name]) / 1e12:.3g} TFLOP/s"
-        most += f", bound by {roof.bound(points[name])}"
-        lines.append(f"{n}. {name:<{width}}{points[name]:>7.3g} FLOP per byte: {most}")
-    figure = Drawing(9, 4.1, text="\n".join(lines))
+    ridge = f"{roof.device.name}: float32 ridge {roof.ridge:.3g} FLOP per byte"
+    figure = Drawing(9, 4.1, text=ridge)
     ax = plain(figure.subplots())
     low, high = min(*points.values(), 0.2) / 2, max(*points.values(), roof.ridge) * 6
     x = np.geomspace(low, high, 400)
@@ -47,6 +43,8 @@ def kernel_roofline(work, device="H100"):
     for name, place, n in zip(names, _apart([points[n] for n in names], low, high),
                               range(1, len(names) + 1), strict=True):  # fmt: skip
         y = roof.attainable(points[name])
+        most = f"at most {y / 1e12:.3g} TFLOP/s, bound by {roof.bound(points[name])}"
+        figure.say(f"{n}. {name:<{width}}{points[name]:>7.3g} FLOP per byte: {most}")
         ax.plot([points[name], place], [y, floor], color=GREY, lw=0.8, zorder=1)
         label = f"{n}  {name}: {points[name]:.3g}"
         ax.plot(points[name], y, "o", color=ORANGE, ms=7, zorder=3, label=label)

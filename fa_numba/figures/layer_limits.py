@@ -11,8 +11,8 @@ DTYPES = {"float32": (4, BLUE), "float16": (2, PURPLE)}
 LIMITS = {"arithmetic": PURPLE, "memory": ORANGE, "overhead": GREEN}
 
 
-def layer_times(name, batch, width, launch, dtype="float16"):
-    """The three lower bounds of a layer of width x width, in seconds, by name.
+def layer_times(name, batch, width, launch):
+    """The three lower bounds of a layer of width x width in float16, in seconds, by name.
 
     Parameters
     ----------
@@ -22,10 +22,9 @@ def layer_times(name, batch, width, launch, dtype="float16"):
         Tokens, and weights along each axis.
     launch : float
         Seconds that the CPU takes to launch one kernel.
-    dtype : "float16" or "float32"
     """
-    work = intensity.linear(batch, width, dtype_bytes=DTYPES[dtype][0])
-    roof = Roofline(name, dtype)
+    work = intensity.linear(batch, width, dtype_bytes=2)
+    roof = Roofline(name, "float16")
     return {
         "arithmetic": work.flops / roof.peak,
         "memory": work.num_bytes / roof.bandwidth,
@@ -54,7 +53,9 @@ def layer_limits(device="A100-40GB", batch=1, width=4096, *, launch):
     times = layer_times(device, batch, width, launch)
     limit = max(times, key=times.get)
     verdict = f"batch {batch}: at least {1e6 * times[limit]:.3g} µs, the limit is {limit}"
-    figure = Drawing(10, 3.6, text=_words(device, batch, width, times, verdict))
+    bounds = ", ".join(f"{name} {1e6 * seconds:.3g} µs" for name, seconds in times.items())
+    figure = Drawing(10, 3.6, text=f"{device}, a layer of {width} x {width} in float16: {bounds}")
+    figure.say(verdict)
     left, right = figure.subplots(1, 2)
     _roofs(plain(left), device, batch, width)
     _times(plain(right), device, batch, width, launch, times[limit])
@@ -88,8 +89,3 @@ def _times(ax, device, batch, width, launch, least):
     ax.set(xscale="log", yscale="log", ylim=(0.03, 3000))
     ax.set(xlabel="batch: tokens through the layer together", ylabel="float16, µs at least")
     ax.legend(loc="upper left", labelcolor=GREY, fontsize=8.5)
-
-
-def _words(device, batch, width, times, verdict):
-    bounds = ", ".join(f"{name} {1e6 * seconds:.3g} µs" for name, seconds in times.items())
-    return f"{device}, a layer of {width} x {width} in float16: {bounds}\n{verdict}"

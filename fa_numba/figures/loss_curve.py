@@ -6,6 +6,8 @@ from matplotlib.ticker import LogFormatter
 from fa_numba.figures.parts import label_ends
 from fa_numba.figures.style import BLUE, GREY, INK, ORANGE, Drawing, on_paper, plain
 
+WINDOW = 20  # steps of the running mean; fewer if there are fewer losses
+
 
 class PlainNumbers(LogFormatter):
     """Labels of a logarithmic axis such as 0.2 and 3, not 2 × 10⁻¹ and 3 × 10⁰."""
@@ -15,7 +17,7 @@ class PlainNumbers(LogFormatter):
 
 
 @on_paper
-def loss_curve(losses, levels, *, points=None, window=20, label="loss", title=""):
+def loss_curve(losses, levels, *, points=None, label="loss", title=""):
     """Every step as a thin line, their running mean as a thick one.
 
     Parameters
@@ -26,11 +28,9 @@ def loss_curve(losses, levels, *, points=None, window=20, label="loss", title=""
         A dashed line each.
     points : dict of str to dict of int to float, optional
         Losses of another kind, by the number of steps before: a line through its points each.
-    window : int, default=20
-        Steps of the running mean; fewer if there are fewer losses.
     label, title : str, optional
     """
-    losses, points, window = np.asarray(losses), points or {}, min(window, len(losses))
+    losses, points, window = np.asarray(losses), points or {}, min(WINDOW, len(losses))
     mean = np.convolve(losses, np.ones(window) / window, mode="valid")
     steps = np.arange(window - 1, len(losses))
     words = [f"{label}: {mean[0]:.3g} at first, {mean[-1]:.3g} after {len(losses)} steps"]

@@ -20,16 +20,13 @@ def memory_shares(shares, *, notes=None, title=""):
     title : str, optional
     """
     names, kinds = list(shares), list(next(iter(shares.values())))
-    lines = [
-        f"{name}: " + ", ".join(f"{kind} {share:.0%}" for kind, share in parts.items())
-        for name, parts in shares.items()
-    ]
-    figure = Drawing(8.4, 0.52 * len(names) + 1.25, text="\n".join(lines))
+    figure = Drawing(8.4, 0.52 * len(names) + 1.25)
     ax = plain(figure.subplots())
-    for y, name in enumerate(names):
+    for y, (name, parts) in enumerate(shares.items()):
+        figure.say(f"{name}: " + ", ".join(f"{kind} {part:.0%}" for kind, part in parts.items()))
         left = 0.0
         for kind, colour in zip(kinds, COLOURS, strict=False):
-            share = shares[name][kind]
+            share = parts[kind]
             ax.barh(y, share, left=left, height=0.62, color=colour, edgecolor=PAPER,
                     label=kind if y == 0 else None)  # fmt: skip
             if share > 0.045:

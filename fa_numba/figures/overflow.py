@@ -38,7 +38,7 @@ FORMATS = {
 
 
 @on_paper
-def overflow(scores, *, formats=FORMATS):
+def overflow(scores):
     """The range of scores that exp survives, dtype by dtype, over the scores of one's own data.
 
     Parameters
@@ -46,10 +46,9 @@ def overflow(scores, *, formats=FORMATS):
     scores : array
         The arguments of exp; drawn as a histogram, before and after the maximum of each
         row is subtracted.
-    formats : dict of str to FloatFormat, optional
     """
     shifted = scores - scores.max(axis=-1, keepdims=True)
-    limits = {name: f.exp_limits for name, f in formats.items()}
+    limits = {name: f.exp_limits for name, f in FORMATS.items()}
     text = "\n".join(
         [f"{name}: exp(s) is 0 below {low:.2f} and inf above {high:.2f}"
          for name, (low, high) in limits.items()]

@@ -23,7 +23,8 @@ def roofline(points, name="A100-40GB"):
         The points are upper limits, not measurements.
     """
     single, half = Roofline(name, "float32"), Roofline(name, "float16")
-    figure = Drawing(8.5, 4.2, text=_words(points, single, half))
+    ridges = f"float32 ridge {single.ridge:.3g}, tensor-core ridge {half.ridge:.3g}"
+    figure = Drawing(8.5, 4.2, text=f"{single.device.name}: {ridges} FLOP per byte")
     ax = plain(figure.subplots())
     lowest = min([*points.values(), 0.1]) / 2
     highest = max([*points.values(), half.ridge]) * 4
@@ -33,8 +34,11 @@ def roofline(points, name="A100-40GB"):
         ax.plot(x, [roof.attainable(i) for i in x], color=colour, lw=2, label=label)
         ax.axvline(roof.ridge, color=colour, lw=0.8, ls=":")
         ax.text(roof.ridge, floor, f" {roof.ridge:.3g}", color=colour)
+    width = max(map(len, points)) + 2
     for label, intensity in points.items():
         y = single.attainable(intensity)
+        most = f"at most {y / 1e12:.3g} TFLOP/s, bound by {single.bound(intensity)}"
+        figure.say(f"{label:<{width}}{intensity:>8.3g} FLOP per byte: {most}")
         ax.plot(intensity, y, "o", color=ORANGE, ms=8)
         style = {"rotation": -35, "rotation_mode": "anchor", "va": "top", "size": 9, "color": INK}
         ax.annotate(label, (intensity, y), (2, -8), textcoords="offset points", **style)
@@ -42,14 +46,3 @@ def roofline(points, name="A100-40GB"):
     ax.set(ylabel=f"FLOP/s the {name} allows", ylim=(floor / 4, None))
     ax.legend(loc="upper left", labelcolor=GREY)
     return figure
-
-
-def _words(points, single, half):
-    ridges = f"float32 ridge {single.ridge:.3g}, tensor-core ridge {half.ridge:.3g}"
-    lines = [f"{single.device.name}: {ridges} FLOP per byte"]
-    width = max(map(len, points)) + 2
-    for label, intensity in points.items():
-        most = f"at most {single.attainable(intensity) / 1e12:.3g} TFLOP/s"
-        most += f", bound by {single.bound(intensity)}"
-        lines.append(f"{label:<{width}}{intensity:>8.3g} FLOP per byte: {most}")
-    return "\n".join(lines)

@@ -4,20 +4,17 @@ from fa_numba.figures.style import BLUE, GREY, ORANGE, Drawing, on_paper
 
 
 @on_paper
-def softmax_passes(traces, *, x="x", y="y"):
+def softmax_passes(traces):
     """One line of squares per pass over a row: reads of x, then writes of y.
 
     Parameters
     ----------
     traces : dict of str to Trace
-        Label -> trace of a softmax kernel's launch.
-    x, y : str, optional
-        Names of the kernels' parameters.
+        Label -> trace of the launch of a softmax kernel from x to y.
     """
     passes = {}
     for name, trace in traces.items():
-        size = trace.arrays[y].stores
-        passes[name] = (trace.arrays[x].loads / size, 1.0)
+        passes[name] = (trace.arrays["x"].loads / trace.arrays["y"].stores, 1.0)
     text = "\n".join(
         f"{name}: {reads:g} reads and {writes:g} write of each element"
         for name, (reads, writes) in passes.items()

@@ -5,7 +5,7 @@ from fa_numba.figures.style import Drawing, on_paper, plain
 
 
 @on_paper
-def traffic_growth(lengths, curves, *, title="", ylabel="MB through HBM"):
+def traffic_growth(lengths, curves, *, title=""):
     """One line per algorithm.
 
     Parameters
@@ -13,15 +13,14 @@ def traffic_growth(lengths, curves, *, title="", ylabel="MB through HBM"):
     lengths : list of int
     curves : dict of str to list of int
         Bytes at each length.
-    title, ylabel : str, optional
+    title : str, optional
     """
-    words = []
+    figure = Drawing(8, 4.2)
     for name, values in curves.items():
         pairs = zip(lengths, values, strict=True)
-        words.append(f"{name}: " + ", ".join(f"N={n}: {b / 1e6:,.3g} MB" for n, b in pairs))
-    figure = Drawing(8, 4.2, text="\n".join(words))
+        figure.say(f"{name}: " + ", ".join(f"N={n}: {b / 1e6:,.3g} MB" for n, b in pairs))
     ax = plain(figure.subplots(), grid="both")
     ax.set_title(title, loc="left", fontsize=11)
     megabytes = {name: [value / 1e6 for value in values] for name, values in curves.items()}
-    growth(ax, lengths, megabytes, "sequence length N", ylabel)
+    growth(ax, lengths, megabytes, "sequence length N", "MB through HBM")
     return figure

@@ -4,9 +4,11 @@ import numpy as np
 
 from fa_numba.figures.style import BLUE, GREY, Drawing, on_paper, plain
 
+FLOOR = 1e-5  # smaller weights, 0 among them, are drawn here
+
 
 @on_paper
-def weight_against_score(scores, weights, *, floor=1e-5):
+def weight_against_score(scores, weights):
     """A panel for each kind of attention; softmax, on this scale, is a straight line.
 
     Parameters
@@ -14,8 +16,6 @@ def weight_against_score(scores, weights, *, floor=1e-5):
     scores : array of shape (keys,)
         q·k/√d of one query.
     weights : dict of str to array of shape (keys,)
-    floor : float, default=1e-5
-        Smaller weights, 0 among them, are drawn here.
     """
     order = np.argsort(scores)
     higher = scores[:, None] > scores + 1e-9  # of each pair of keys, the first
@@ -26,8 +26,8 @@ def weight_against_score(scores, weights, *, floor=1e-5):
         figure.say(f"{name}: of two keys the higher score has the larger weight {in_order:.0%} "
                      f"of the time; weights from {row.min():.2g} to {row.max():.2g}")  # fmt: skip
         plain(ax, grid="y")
-        ax.plot(scores[order], np.maximum(row[order], floor), color=GREY, linewidth=0.7)
-        ax.plot(scores, np.maximum(row, floor), "o", color=BLUE, markersize=3.5)
+        ax.plot(scores[order], np.maximum(row[order], FLOOR), color=GREY, linewidth=0.7)
+        ax.plot(scores, np.maximum(row, FLOOR), "o", color=BLUE, markersize=3.5)
         ax.set_yscale("log")
         ax.set_title(f"{name}\n{in_order:.0%} of pairs in order", fontsize=9)
         ax.tick_params(labelsize=8)

@@ -394,8 +394,9 @@ def _indented(sample):
     return "\n".join(f"    {line}" for line in sample.splitlines())
 
 
-class _progress:
-    """A context manager: show(step, loss, message=None) moves a bar, or prints lines now and then.
+@contextlib.contextmanager
+def _progress(total, done):
+    """show(step, loss, message=None), which moves a bar, or prints lines now and then.
 
     A line has the time of the steps since the line before. The first step, which may have compiled
     the kernels, is not among them.
@@ -407,47 +408,43 @@ class _progress:
     done : int
         Steps of earlier runs.
     """
+    if sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
+        from rich import progress
 
-    def __init__(self, total, done):
-        self.total, self.done, self.bar = total, done, None
-        self.last_step, self.last_line = done, time.monotonic()
+        columns = [
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[loss]}"),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
+        ]
+        with progress.Progress(*columns) as bar:
+            task = bar.add_task("", total=total, completed=done, loss="")
 
-    def __enter__(self):
-        if sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
-            from rich import progress
+            def move(step, loss, message=None):
+                bar.update(task, completed=step, loss=f"loss {loss:.3f}")
+                if message:
+                    bar.console.print(message, markup=False, highlight=False)
 
-            self.bar = progress.Progress(
-                progress.BarColumn(),
-                progress.MofNCompleteColumn(),
-                progress.TextColumn("{task.fields[loss]}"),
-                progress.TimeElapsedColumn(),
-                progress.TimeRemainingColumn(),
-            )
-            self.task = self.bar.add_task("", total=self.total, completed=self.done, loss="")
-            self.bar.start()
-        return self
+            yield move
+        return
+    last_step, last_line = done, time.monotonic()
 
-    def __call__(self, step, loss, message=None):
-        if self.bar is not None:
-            self.bar.update(self.task, completed=step, loss=f"loss {loss:.3f}")
-            if message:
-                self.bar.console.print(message, markup=False, highlight=False)
-            return
+    def tell(step, loss, message=None):
+        nonlocal last_step, last_line
         now = time.monotonic()
-        seconds, steps = now - self.last_line, step - self.last_step
-        first = self.last_step == self.done
+        seconds, steps = now - last_line, step - last_step
+        first = last_step == done
         if message:
             print(message, flush=True)
         elif seconds > SECONDS_BETWEEN_LINES:
             said = f"after {seconds:.0f} s" if first else f"{seconds / steps * 1e3:.0f} ms each"
-            print(f"step {step} of {self.total}: loss {loss:.3f}, {said}", flush=True)
+            print(f"step {step} of {total}: loss {loss:.3f}, {said}", flush=True)
         elif not first:
             return
-        self.last_step, self.last_line = step, now
+        last_step, last_line = step, now
 
-    def __exit__(self, *error):
-        if self.bar is not None:
-            self.bar.stop()
+    yield tell
 
 
 def generate_text(options) -> int:

@@ -6,7 +6,6 @@ The forward pass stores the results of products and of attention; the backward p
 norms and the squared ReLU from them, which takes less time than a product.
 """
 
-import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -68,9 +67,12 @@ def loss_and_grads(weights, config, tokens, targets, *, grads=None, **kernels):
     if grads is None:
         grads = {name: xp.empty(w.shape, np.float32) for name, w in weights.items()}
     scale = FLOAT16_SCALE if weights["embedding"].dtype == np.float16 else 1.0
-    put = functools.partial(_put_product, grads, scale)
     positions = model.positions_of(tokens)
     weights = products.factors(weights)
+
+    def put(name, x, dy, *, add=False):
+        """grads[name] = xᵀ · dy / scale; with `add`, add that to it."""
+        products.product(x.T, dy, out=grads[name], scale=1 / scale, add=add)
 
     x, saved = model.embed(weights, tokens.reshape(-1)), []
     for layer in range(config.layers):
@@ -114,11 +116,6 @@ def loss_and_grads(weights, config, tokens, targets, *, grads=None, **kernels):
     first = rows.one_hot(tokens.reshape(-1), config.vocabulary, dx.dtype)
     put("embedding", first, dx, add=True)
     return loss, grads
-
-
-def _put_product(grads, scale, name, x, dy, *, add=False):
-    """grads[name] = xᵀ · dy / scale; with `add`, add that to it."""
-    products.product(x.T, dy, out=grads[name], scale=1 / scale, add=add)
 
 
 def _rotate_back(config, positions, dq, dk, dv):

@@ -107,7 +107,8 @@ def call_gemm(library, a, b, out, scale, add):
     tf32 = a.dtype == np.float32 and int(os.environ.get("CUPY_TF32", "0")) > 0
     a, b = map(_with_contiguous_axis, (a, b))
     (transposed_a, a_step), (transposed_b, b_step) = map(_layout, (a, b))
-    _check(lib.cublasSetStream_v2(handle, _stream(a)))
+    stream = None if isinstance(a, np.ndarray) else _cupy().cuda.get_current_stream().ptr
+    _check(lib.cublasSetStream_v2(handle, stream))
     _check(
         lib.cublasGemmEx(
             handle, transposed_b, transposed_a, columns, rows, n, ctypes.byref(alpha),
@@ -137,10 +138,6 @@ def _layout(x):
 
 def _address(x):
     return x.ctypes.data if isinstance(x, np.ndarray) else x.data.ptr
-
-
-def _stream(x):
-    return None if isinstance(x, np.ndarray) else _cupy().cuda.get_current_stream().ptr
 
 
 def _cupy():

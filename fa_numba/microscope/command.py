@@ -175,7 +175,10 @@ def load(target):
     where, colon, name = target.rpartition(":")
     if not (where and colon and name):
         raise BadRequest(f"the target must be file.py:name or package.module:name, got {target!r}")
-    module = load_file(Path(where)) if where.endswith(".py") else load_module(where)
+    if where.endswith(".py"):
+        module = load_file(Path(where))
+    else:
+        module = _imported(where, Path.cwd(), lambda: importlib.import_module(where))
     try:
         return reduce(getattr, name.split("."), module)
     except AttributeError:
@@ -189,26 +192,18 @@ def load_file(path):
         raise BadRequest(f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent.resolve()))  # it may import files of its folder
-    try:
-        return _executed(path, lambda: spec.loader.exec_module(module) or module)
-    finally:
-        sys.path.pop(0)
+    return _imported(path, path.parent.resolve(), lambda: spec.loader.exec_module(module) or module)
 
 
-def load_module(name):
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        return _executed(name, lambda: importlib.import_module(name))
-    finally:
-        sys.path.pop(0)
-
-
-def _executed(where, run):
+def _imported(where, folder, run):
+    """The module that `run` returns, which may import others from the folder."""
+    sys.path.insert(0, str(folder))
     try:
         return run()
     except Exception as error:  # whatever a learner's file may raise
         raise BadRequest(f"{where} does not import: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.pop(0)
 
 
 def call(target, function, values):

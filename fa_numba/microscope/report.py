@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
+from operator import attrgetter
 from pathlib import Path
 
 from numba.core.errors import NumbaError
@@ -253,8 +254,8 @@ class LaunchReport:
             yield "sectors", sectors(trace)
         lines = [x for x in trace.lines if x.kind == "global" and x.addresses]
         if lines:
-            worst = sorted(lines, key=used)[:4]
-            yield "addresses", addresses({_named(x): x for x in sorted(worst, key=_order)})
+            worst, order = sorted(lines, key=used)[:4], attrgetter("line", "array", "action")
+            yield "addresses", addresses({_named(x): x for x in sorted(worst, key=order)})
         lines = [x for x in trace.lines if x.kind == "shared" and x.addresses]
         if lines:
             worst = sorted(lines, key=lambda x: -x.conflicts / x.requests)[:2]
@@ -286,10 +287,6 @@ def _waste(line: LineTraffic) -> str:
 
 def _named(line: LineTraffic) -> str:
     return f"line {line.line}: {line.action} {line.array}"
-
-
-def _order(line: LineTraffic):
-    return line.line, line.array, line.action
 
 
 def _seconds(seconds: float) -> str:

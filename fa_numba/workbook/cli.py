@@ -275,4 +275,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    import fa_numba_command  # sees Ctrl-C
+
+    sys.exit(fa_numba_command.main())

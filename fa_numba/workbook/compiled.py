@@ -47,7 +47,8 @@ def compiled(name, make):
     printed: the reason, and the tools of the record.
     """
     try:
-        made = _as_json(make())
+        # As it comes back from a file, so that a lesson reads the same in both cases.
+        made = json.loads(json.dumps(make()))
     except RuntimeError as error:  # a tool is missing, or too old for NVVM's PTX
         reason = str(error).strip().splitlines()[0]
         made, tools = _recorded(name, reason)
@@ -62,11 +63,6 @@ def calls(path):
     """Whether the notebook at `path` asks for a compiler."""
     cells = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
     return any(CALL.search("".join(c["source"])) for c in cells if c["cell_type"] == "code")
-
-
-def _as_json(value):
-    """As it comes back from a file, so that a lesson reads the same in both cases."""
-    return json.loads(json.dumps(value))
 
 
 def _recorded(name, reason):
@@ -84,8 +80,11 @@ def expected(record):
 
 
 def _add(path, name, made):
-    there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    path.write_text(json.dumps(there | {name: made}), encoding="utf-8")
+    path.write_text(json.dumps(_read(path) | {name: made}), encoding="utf-8")
+
+
+def _read(path):
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def versions():
@@ -124,12 +123,12 @@ def main(argv: list[str] | None = None) -> int:
             if calls(lesson):
                 print(lesson.name)
                 _run(lesson)
-        made = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        made = _read(path)
     if not made:
         print("nothing was compiled: NVVM, ptxas and nvdisasm are needed", file=sys.stderr)
         return 1
     path = folder / "compiled.json"
-    record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    record = _read(path)
     if record.get("tools") == versions() and record["python"] != PYTHON:
         other = {name: told for name, told in made.items() if told != record["made"].get(name)}
         record["pythons"][PYTHON] = dict(sorted(other.items()))

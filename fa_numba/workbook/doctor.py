@@ -76,7 +76,7 @@ def rows() -> list[tuple[str, str]]:
             return cuda_tools.one_line(error)
 
     found = [
-        ("Python", f"{platform.pythonversion()} on {platform.system()} {platform.machine()}"),
+        ("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
         ("NumPy", version("numpy")),
         ("numba", _numba()),
         ("numba-cuda", version("numba-cuda")),

@@ -91,7 +91,8 @@ def answer(*rows: dict, then: Note | None = None) -> Note:
     columns = [source for source in ("formula", "meter", "GPU") if any(source in r for r in rows)]
     shown = []
     for row in rows:
-        entry, truth = entries.get(row["guess"], {}), _truth(row)
+        entry = entries.get(row["guess"], {})
+        truth = next((row[source] for source in SOURCES if source in row), None)
         line = {"": row["guess"].partition(" · ")[2], "your guess": entry.get("guess")}
         line |= {source: row.get(source) for source in columns}
         if "guess" in entry and truth is not None:
@@ -143,11 +144,6 @@ def can_ask() -> bool:
         return shell is not None
     # nbclient and nbconvert, which run whole notebooks, tell the kernel that nobody types.
     return bool(getattr(getattr(shell, "kernel", None), "_allow_stdin", False))
-
-
-def _truth(row):
-    source = next((source for source in SOURCES if source in row), None)
-    return row.get(source)
 
 
 def _entries() -> dict:

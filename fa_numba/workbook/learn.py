@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import sys
 from pathlib import Path
 
-from fa_numba.runtime import installing
 from fa_numba.workbook import folder, lessons
 from fa_numba.workbook.catalog import course, find, find_root
 
@@ -63,10 +61,6 @@ def main(options) -> int:
     if options.name is not None:
         lesson = find(options.name, root)[0].lesson
         first = next((course(root) / "notebooks").glob(f"{lesson}_*.ipynb")).name
-    if importlib.util.find_spec("jupyterlab") is None:
-        pip = installing.command("lessons")
-        print(f"fa-numba learn needs JupyterLab: {pip}", file=sys.stderr)
-        return 2
     said = folder.update(root)
     new = [line for line in said if line.endswith(lessons.NEW)]
     if new:

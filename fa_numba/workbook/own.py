@@ -47,8 +47,8 @@ LONG_MS = 200  # a call that takes longer is timed once
 class Job:
     """How lessons use an exercise's kernel."""
 
-    make: Callable  # of the learner's module: returns a function that is called as `ours` is
-    # Of the package. Without it the lesson brings its own kernel, and `make` gets that.
+    call: Callable  # with the learner's module, and then as `ours` is called
+    # Of the package. Without it the lesson brings its own kernel, which `call` gets in a module.
     ours: Callable | None = None
     # Of a row of a recorded table: the shapes of the arrays to time, and the options; None for a
     # row that this kernel cannot do
@@ -116,12 +116,12 @@ def mine(name: str, ours: Callable | None = None) -> Mine:
     file = f"exercises/{exercise.stub.name}"
     if progress.is_passed(exercise):
         say(f"{exercise.short}: your kernel, {file}")
-        function = job.make(load(exercise))
+        function = partial(job.call, load(exercise))
         return Mine(exercise, job, function, yours=True, name=f"your {exercise.short}")
     if job.ours is not None:
         function, our_name = job.ours, job.ours.__name__
     else:
-        function = job.make(types.SimpleNamespace(**{ours.__name__: ours}))
+        function = partial(job.call, types.SimpleNamespace(**{ours.__name__: ours}))
         our_name = ours.__name__.removeprefix("make_")
     say(f"{exercise.short}: our {our_name}, until yours passes")
     return Mine(exercise, job, function, yours=False, name=our_name)
@@ -148,7 +148,7 @@ def times_beside_par(exercise: Exercise) -> tuple[float, float] | None:
     shapes, options = job.timed_on
     data = _normal(shapes)
     calls = [
-        partial(job.make(load(exercise, ours=ours)), *data, **options) for ours in (False, True)
+        partial(job.call, load(exercise, ours=ours), *data, **options) for ours in (False, True)
     ]
     yours, wanted = (x[0] if isinstance(x, tuple) else x for x in (call() for call in calls))
     if not abs(yours - wanted).max() <= LARGEST_DIFFERENCE * abs(wanted).max():
@@ -169,7 +169,7 @@ def has_cupy_and_gpu() -> bool:
     return arrays.gpu_available() and importlib.util.find_spec("cupy") is not None
 
 
-def launch(kernel, names: tuple, grid: tuple, block: tuple, *args) -> None:
+def launch(names: tuple, kernel, grid: tuple, block: tuple, *args) -> None:
     """Run a learner's kernel; its arrays get the statement's names in every trace.
 
     Parameters
@@ -211,57 +211,36 @@ def gpu_ms(function: Callable) -> float:
 # --- how each exercise's kernel is called
 
 
-def _first(function, kernel_name, names):
+def _first(function, kernel_name, names, module, *args):
     """A puzzle of lesson 00: our function with another kernel."""
-
-    def make(module):
-        def launch_theirs(kernel, grid, block, *args):
-            launch(kernel, names, grid, block, *args)
-
-        kernel = getattr(module, kernel_name)
-        return partial(function, kernel=kernel, launch=launch_theirs)
-
-    return make
+    return function(*args, kernel=getattr(module, kernel_name), launch=partial(launch, names))
 
 
-def _rows(kernel_name):
+def _rows(kernel_name, module, x):
     """Softmax of each row, a thread block for each."""
-
-    def make(module):
-        def softmax(x):
-            y = arrays.empty(x, x.shape)
-            kernel = getattr(module, kernel_name)
-            launch(kernel, ("x", "y"), (x.shape[0],), (module.NUM_THREADS,), x, y)
-            return y
-
-        return softmax
-
-    return make
+    y = arrays.empty(x, x.shape)
+    kernel = getattr(module, kernel_name)
+    launch(("x", "y"), kernel, (x.shape[0],), (module.NUM_THREADS,), x, y)
+    return y
 
 
 def _rows_inputs(row):
     return [(row["rows"], row["columns"])], {}
 
 
-def _tiled_matmul(module):
-    def matmul(a, b, tile):
-        c = arrays.full(a, (a.shape[0], b.shape[1]), np.nan)
-        grid = math.ceil(b.shape[1] / tile), math.ceil(a.shape[0] / tile)
-        kernel = module.make_tiled_matmul(tile)
-        launch(kernel, ("a", "b", "c"), grid, (tile, tile), a, b, c)
-        return c
-
-    return matmul
+def _tiled_matmul(module, a, b, tile):
+    c = arrays.full(a, (a.shape[0], b.shape[1]), np.nan)
+    grid = math.ceil(b.shape[1] / tile), math.ceil(a.shape[0] / tile)
+    kernel = module.make_tiled_matmul(tile)
+    launch(("a", "b", "c"), kernel, grid, (tile, tile), a, b, c)
+    return c
 
 
-def _transpose(module):
-    def transpose(x):
-        y = arrays.empty(x, x.shape[::-1])
-        grid = x.shape[1] // 32, x.shape[0] // 32
-        launch(module.transpose, ("x", "y"), grid, (32, 8), x, y)
-        return y
-
-    return transpose
+def _transpose(module, x):
+    y = arrays.empty(x, x.shape[::-1])
+    grid = x.shape[1] // 32, x.shape[0] // 32
+    launch(("x", "y"), module.transpose, grid, (32, 8), x, y)
+    return y
 
 
 def _transpose_inputs(row):
@@ -291,9 +270,10 @@ def _scale(q):
     return np.float32(1 / math.sqrt(q.shape[-1]))
 
 
-def _by_heads(kernel, grid, block, q, k, v, outputs, *, lists=None, sinks=None):
-    """Launch a kernel of one head for all heads; `outputs` are by the statement's names.
+def _by_heads(launched, q, k, v, outputs, *, lists=None, sinks=None):
+    """Launch a kernel of one head for all heads.
 
+    `launched` are kernel, grid and thread block; `outputs` are by the statement's names.
     block_list_attn's `lists` come before the outputs, a sink for each head at the end.
     """
     names = ["q", "k", "v", *["lists"] * (lists is not None), *outputs, "softmax_scale"]
@@ -303,7 +283,7 @@ def _by_heads(kernel, grid, block, q, k, v, outputs, *, lists=None, sinks=None):
             head.append(lists[b % lists.shape[0], g % lists.shape[1]].astype(np.int32))
         head += [x[b, :, h] if x.shape == q.shape else x[b, h] for x in outputs.values()]
         sink = [] if sinks is None else [np.float32(float(sinks[h]))]
-        launch(kernel, (*names, *["sink"] * len(sink)), grid, block, *head, _scale(q), *sink)
+        launch((*names, *["sink"] * len(sink)), *launched, *head, _scale(q), *sink)
     return tuple(outputs.values())
 
 
@@ -311,65 +291,49 @@ def _one_pass(kernel, block_m, block_n, q, k, v, **options):
     """out and lse by a thread block for each tile of queries; options are those of `_by_heads`."""
     batch, seqlen_q, num_heads, _ = q.shape
     lse = arrays.empty(q, (batch, num_heads, seqlen_q))
-    outputs, grid = {"out": arrays.empty(q, q.shape), "lse": lse}, (math.ceil(seqlen_q / block_m),)
-    return _by_heads(kernel, grid, (block_n, block_m), q, k, v, outputs, **options)
+    launched = kernel, (math.ceil(seqlen_q / block_m),), (block_n, block_m)
+    return _by_heads(launched, q, k, v, {"out": arrays.empty(q, q.shape), "lse": lse}, **options)
 
 
-def _flash_attn_v1(module):
-    def flash_attn_v1(q, k, v, *, block_m=None, block_n=None):
-        batch, seqlen_q, num_heads, head_dim = q.shape
-        block_m, block_n = _tiles("flash_attn_v1", head_dim, block_m, block_n)
-        l = arrays.full(q, (batch, num_heads, seqlen_q), 0)
-        m = arrays.full(q, (batch, num_heads, seqlen_q), -np.inf)
-        outputs = {"out": arrays.full(q, q.shape, 0), "l": l, "m": m}
-        kernel = module.make_kernel(head_dim, block_m, block_n)
-        return _by_heads(kernel, (1,), (block_n, block_m), q, k, v, outputs)
-
-    return flash_attn_v1
+def _flash_attn_v1(module, q, k, v, *, block_m=None, block_n=None):
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    block_m, block_n = _tiles("flash_attn_v1", head_dim, block_m, block_n)
+    l = arrays.full(q, (batch, num_heads, seqlen_q), 0)
+    m = arrays.full(q, (batch, num_heads, seqlen_q), -np.inf)
+    outputs = {"out": arrays.full(q, q.shape, 0), "l": l, "m": m}
+    kernel = module.make_kernel(head_dim, block_m, block_n)
+    return _by_heads((kernel, (1,), (block_n, block_m)), q, k, v, outputs)
 
 
-def _flash_attn_v2(module):
-    def flash_attn_v2(q, k, v, *, causal=False, block_m=None, block_n=None):
-        tiles = _tiles("flash_attn_v2", q.shape[3], block_m, block_n)
-        return _one_pass(module.make_kernel(q.shape[3], *tiles, causal), *tiles, q, k, v)
-
-    return flash_attn_v2
+def _flash_attn_v2(module, q, k, v, *, causal=False, block_m=None, block_n=None):
+    tiles = _tiles("flash_attn_v2", q.shape[3], block_m, block_n)
+    return _one_pass(module.make_kernel(q.shape[3], *tiles, causal), *tiles, q, k, v)
 
 
-def _block_lists(module):
-    def block_list_attn(q, k, v, lists, *, block_m, block_n, causal=False):
-        kernel = module.make_kernel(q.shape[3], block_m, block_n, causal)
-        return _one_pass(kernel, block_m, block_n, q, k, v, lists=lists)
-
-    return block_list_attn
+def _block_lists(module, q, k, v, lists, *, block_m, block_n, causal=False):
+    kernel = module.make_kernel(q.shape[3], block_m, block_n, causal)
+    return _one_pass(kernel, block_m, block_n, q, k, v, lists=lists)
 
 
-def _window_and_sink(module):
-    def flash_attn_v2(q, k, v, *, window_size, sinks, block_m=None, block_n=None):
-        """window_size is (left, 0), sinks has a number for each head."""
-        tiles = _tiles("flash_attn_v2", q.shape[3], block_m, block_n)
-        kernel = module.make_kernel(q.shape[3], *tiles, window_size[0] + 1)
-        return _one_pass(kernel, *tiles, q, k, v, sinks=sinks)
-
-    return flash_attn_v2
+def _window_and_sink(module, q, k, v, *, window_size, sinks, block_m=None, block_n=None):
+    """window_size is (left, 0), sinks has a number for each head."""
+    tiles = _tiles("flash_attn_v2", q.shape[3], block_m, block_n)
+    kernel = module.make_kernel(q.shape[3], *tiles, window_size[0] + 1)
+    return _one_pass(kernel, *tiles, q, k, v, sinks=sinks)
 
 
-def _flash_attn_varlen(module):
+def _flash_attn_varlen(module, q, k, v, cu_seqlens_q, cu_seqlens_k, *, causal=False, block=16):
+    """As the package's, for queries and keys of the same sequences; without lse."""
     names = "q", "k", "v", "cu_seqlens", "out", "softmax_scale"
-
-    def flash_attn_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, *, causal=False, block=16):
-        """As the package's, for queries and keys of the same sequences; without lse."""
-        tokens, num_heads, head_dim = q.shape
-        group = num_heads // k.shape[1]
-        out = arrays.full(q, q.shape, np.nan)
-        kernel = module.make_kernel(head_dim, block, causal)
-        grid = (tokens // block + cu_seqlens_q.shape[0] - 1,)
-        for h in range(num_heads):
-            head = q[:, h], k[:, h // group], v[:, h // group], cu_seqlens_q, out[:, h]
-            launch(kernel, names, grid, (block,), *head, _scale(q))
-        return out, None
-
-    return flash_attn_varlen
+    tokens, num_heads, head_dim = q.shape
+    group = num_heads // k.shape[1]
+    out = arrays.full(q, q.shape, np.nan)
+    kernel = module.make_kernel(head_dim, block, causal)
+    grid = (tokens // block + cu_seqlens_q.shape[0] - 1,)
+    for h in range(num_heads):
+        head = q[:, h], k[:, h // group], v[:, h // group], cu_seqlens_q, out[:, h]
+        launch(names, kernel, grid, (block,), *head, _scale(q))
+    return out, None
 
 
 def _lengths(q, k_cache, seq_lens):
@@ -386,79 +350,63 @@ def _decode_tile(q, k_cache, block_n):
     return head_dim, group_size, block_n or chosen[1]
 
 
-def _decode(module):
+def _decode(module, q, k_cache, v_cache, seq_lens=None, *, num_splits=1, block_n=None):
     names = "q", "k_cache", "v_cache", "seq_lens", "out", "lse", "softmax_scale"
-
-    def decode(q, k_cache, v_cache, seq_lens=None, *, num_splits=1, block_n=None):
-        if num_splits != 1:
-            raise ValueError(f"num_splits must be 1: ex16c does not split, got {num_splits!r}")
-        batch, num_kv_heads = q.shape[0], k_cache.shape[2]
-        head_dim, group_size, block_n = _decode_tile(q, k_cache, block_n)
-        out, lse = arrays.empty(q, q.shape), arrays.empty(q, (batch, q.shape[2], 1))
-        kernel = module.make_kernel(head_dim, group_size, block_n)
-        caches = k_cache, v_cache, _lengths(q, k_cache, seq_lens)
-        grid, block = (num_kv_heads, batch), (block_n, group_size)
-        launch(kernel, names, grid, block, q[:, 0], *caches, out[:, 0], lse[..., 0], _scale(q))
-        return out, lse
-
-    return decode
+    if num_splits != 1:
+        raise ValueError(f"num_splits must be 1: ex16c does not split, got {num_splits!r}")
+    batch, num_kv_heads = q.shape[0], k_cache.shape[2]
+    head_dim, group_size, block_n = _decode_tile(q, k_cache, block_n)
+    out, lse = arrays.empty(q, q.shape), arrays.empty(q, (batch, q.shape[2], 1))
+    kernel = module.make_kernel(head_dim, group_size, block_n)
+    caches = k_cache, v_cache, _lengths(q, k_cache, seq_lens)
+    grid, block = (num_kv_heads, batch), (block_n, group_size)
+    launch(names, kernel, grid, block, q[:, 0], *caches, out[:, 0], lse[..., 0], _scale(q))
+    return out, lse
 
 
-def _split_decode(module):
+def _split_decode(module, q, k_cache, v_cache, seq_lens=None, *, num_splits=0, block_n=None):
+    """The learner's splits, and the package's combine."""
     names = "q", "k_cache", "v_cache", "seq_lens", "out_partial", "lse_partial", "softmax_scale"
-
-    def decode(q, k_cache, v_cache, seq_lens=None, *, num_splits=0, block_n=None):
-        """The learner's splits, and the package's combine."""
-        (batch, _, num_heads, head_dim), num_kv_heads = q.shape, k_cache.shape[2]
-        head_dim, group_size, block_n = _decode_tile(q, k_cache, block_n)
-        if num_splits == 0:
-            sizes = k_cache.shape[1], (-1, -1), group_size, block_n
-            num_splits = choose_splits(q, num_kv_heads, *sizes)
-        out, lse = arrays.empty(q, q.shape), arrays.empty(q, (batch, num_heads, 1))
-        out_partial, lse_partial = (arrays.empty(q, (num_splits, *x.shape)) for x in (out, lse))
-        kernel = module.make_kernel(head_dim, group_size, block_n)
-        caches = k_cache, v_cache, _lengths(q, k_cache, seq_lens)
-        partial = out_partial[:, :, 0], lse_partial[..., 0]
-        grid, block = (num_splits, num_kv_heads, batch), (block_n, group_size)
-        launch(kernel, names, grid, block, q[:, 0], *caches, *partial, _scale(q))
-        grid = 1, num_heads, batch
-        results = out_partial, lse_partial, out, lse, NO_SINKS
-        arrays.launch(make_combine(head_dim), grid, (32,), *results)
-        return out, lse
-
-    return decode
+    (batch, _, num_heads, head_dim), num_kv_heads = q.shape, k_cache.shape[2]
+    head_dim, group_size, block_n = _decode_tile(q, k_cache, block_n)
+    if num_splits == 0:
+        sizes = k_cache.shape[1], (-1, -1), group_size, block_n
+        num_splits = choose_splits(q, num_kv_heads, *sizes)
+    out, lse = arrays.empty(q, q.shape), arrays.empty(q, (batch, num_heads, 1))
+    out_partial, lse_partial = (arrays.empty(q, (num_splits, *x.shape)) for x in (out, lse))
+    kernel = module.make_kernel(head_dim, group_size, block_n)
+    caches = k_cache, v_cache, _lengths(q, k_cache, seq_lens)
+    partial = out_partial[:, :, 0], lse_partial[..., 0]
+    grid, block = (num_splits, num_kv_heads, batch), (block_n, group_size)
+    launch(names, kernel, grid, block, q[:, 0], *caches, *partial, _scale(q))
+    grid = 1, num_heads, batch
+    results = out_partial, lse_partial, out, lse, NO_SINKS
+    arrays.launch(make_combine(head_dim), grid, (32,), *results)
+    return out, lse
 
 
-def _prefix_state(module):
+def _prefix_state(module, q, k_prefix, v_prefix, *, block_m, block_n):
     names = "q", "k_prefix", "v_prefix", "out_partial", "lse_partial", "softmax_scale"
-
-    def prefix_state(q, k_prefix, v_prefix, *, block_m, block_n):
-        (batch, _, num_heads, head_dim), num_kv_heads = q.shape, k_prefix.shape[1]
-        out, lse = arrays.empty(q, q.shape), arrays.empty(q, (batch, num_heads, 1))
-        group_size = num_heads // num_kv_heads
-        kernel = module.make_kernel(head_dim, group_size, block_m, block_n)
-        grid = 1, num_kv_heads, math.ceil(batch * group_size / block_m)
-        inputs, partial = (q[:, 0], k_prefix, v_prefix), (out[None, :, 0], lse[None, ..., 0])
-        launch(kernel, names, grid, (block_n, block_m), *inputs, *partial, _scale(q))
-        return out, lse
-
-    return prefix_state
+    (batch, _, num_heads, head_dim), num_kv_heads = q.shape, k_prefix.shape[1]
+    out, lse = arrays.empty(q, q.shape), arrays.empty(q, (batch, num_heads, 1))
+    group_size = num_heads // num_kv_heads
+    kernel = module.make_kernel(head_dim, group_size, block_m, block_n)
+    grid = 1, num_kv_heads, math.ceil(batch * group_size / block_m)
+    inputs, partial = (q[:, 0], k_prefix, v_prefix), (out[None, :, 0], lse[None, ..., 0])
+    launch(names, kernel, grid, (block_n, block_m), *inputs, *partial, _scale(q))
+    return out, lse
 
 
-def _latent_decode(module):
+def _latent_decode(module, q, latent_cache, seq_lens, *, softmax_scale, latent_dim=512):
     names = "q", "latent_cache", "seq_lens", "out", "lse", "softmax_scale"
-
-    def mla_decode(q, latent_cache, seq_lens, *, softmax_scale, latent_dim=512):
-        batch, _, num_heads, row_dim = q.shape
-        out = arrays.empty(q, (batch, 1, num_heads, latent_dim))
-        lse = arrays.empty(q, (batch, num_heads, 1))
-        kernel = module.make_kernel(latent_dim, row_dim, MLA_BLOCK_M, MLA_BLOCK_N)
-        grid, block = (math.ceil(num_heads / MLA_BLOCK_M), batch), (32, MLA_BLOCK_M)
-        inputs, scale = (q[:, 0], latent_cache, seq_lens), np.float32(softmax_scale)
-        launch(kernel, names, grid, block, *inputs, out[:, 0], lse[..., 0], scale)
-        return out, lse
-
-    return mla_decode
+    batch, _, num_heads, row_dim = q.shape
+    out = arrays.empty(q, (batch, 1, num_heads, latent_dim))
+    lse = arrays.empty(q, (batch, num_heads, 1))
+    kernel = module.make_kernel(latent_dim, row_dim, MLA_BLOCK_M, MLA_BLOCK_N)
+    grid, block = (math.ceil(num_heads / MLA_BLOCK_M), batch), (32, MLA_BLOCK_M)
+    inputs, scale = (q[:, 0], latent_cache, seq_lens), np.float32(softmax_scale)
+    launch(names, kernel, grid, block, *inputs, out[:, 0], lse[..., 0], scale)
+    return out, lse
 
 
 HEADS = (4, 2048, 16, 64)  # a batch of heads: batch, seqlen, num_heads, head_dim
@@ -484,14 +432,20 @@ def _unmasked_inputs(row):
 
 
 JOBS = {
-    "ex00d": Job(_first(rescale, "rescale", ("x", "shift", "scale", "out")), rescale),
-    "ex00f": Job(_first(below_largest, "below_largest", ("x", "out")), below_largest),
-    "ex00h": Job(_first(rotate, "kernel", ("x", "y", "c", "s", "out_x", "out_y")), rotate),
+    "ex00d": Job(partial(_first, rescale, "rescale", ("x", "shift", "scale", "out")), rescale),
+    "ex00f": Job(partial(_first, below_largest, "below_largest", ("x", "out")), below_largest),
+    "ex00h": Job(partial(_first, rotate, "kernel", ("x", "y", "c", "s", "out_x", "out_y")), rotate),
     "ex02d": Job(
-        _rows("safe_softmax_kernel"), fa_numba.safe_softmax, _rows_inputs, ([(8192, 8192)], {})
+        partial(_rows, "safe_softmax_kernel"),
+        fa_numba.safe_softmax,
+        _rows_inputs,
+        ([(8192, 8192)], {}),
     ),
     "ex03c": Job(
-        _rows("online_softmax_kernel"), fa_numba.online_softmax, _rows_inputs, ([(8192, 8192)], {})
+        partial(_rows, "online_softmax_kernel"),
+        fa_numba.online_softmax,
+        _rows_inputs,
+        ([(8192, 8192)], {}),
     ),
     "ex05b": Job(_tiled_matmul, timed_on=([(2048, 2048)] * 2, {"tile": 16})),
     "ex06b": Job(_flash_attn_v1, fa_numba.flash_attn_v1, _unmasked_inputs, ([HEADS] * 3, {})),

@@ -26,7 +26,7 @@ from fa_numba.workbook.grading import factors, inside, launches, processes
 from fa_numba.workbook.grading.answer import Answer
 from fa_numba.workbook.grading.explain import causes_of, explain, is_not_written, left_over
 from fa_numba.workbook.grading.factors import Evidence, only_where
-from fa_numba.workbook.grading.files import BadFile, read_answer
+from fa_numba.workbook.grading.files import read_answer
 from fa_numba.workbook.grading.lifetime import die_with_parent
 from fa_numba.workbook.grading.limits import limits_of
 from fa_numba.workbook.grading.proxies import Module
@@ -132,10 +132,7 @@ def exercise(request):
 def _answer_for(node, config):
     graded, option = _exercise_of(node.path), config.option
     path = _file_under_test(node, config)
-    try:
-        read_answer(path)
-    except BadFile as error:
-        raise error from None
+    read_answer(path)  # raises BadFile
     kind = inside.InsideAnswer if inside.is_wanted() and not option.gpu else Answer
     return kind(
         path,

@@ -47,26 +47,18 @@ def flash_decode(problem, seq_lens, *, num_splits=0, scales=False):
             seq_lens, range(num_m_tiles), range(num_splits)
         )
     )
-    partial = num_splits * problem.rows
     k = problem.num_kv_heads * keys * problem.head_dim
     loads = {
-        "q": partial * problem.head_dim,  # once for each split
+        "q": num_splits * problem.rows * problem.head_dim,  # once for each split
         "k_cache": k,
         "v_cache": k,
         "k_scale": scales * k,
         "v_scale": scales * k,
         "seq_lens": threads,
         "alibi_slopes": problem.alibi * threads,
-        "out_partial": partial * problem.head_dim,
-        "lse_partial": partial * WARP_SIZE,
     }
-    stores = {
-        "out_partial": partial * problem.head_dim,
-        "lse_partial": partial,
-        "out": problem.rows * problem.head_dim,
-        "lse": problem.rows,
-    }
-    return Traffic(loads, stores, in_8_bits=("k_cache", "v_cache") if scales else ())
+    again, stores = _of_splits(num_splits, problem.rows, problem.head_dim)
+    return Traffic(loads | again, stores, in_8_bits=("k_cache", "v_cache") if scales else ())
 
 
 def paged_attn_decode(problem, seq_lens, *, num_splits=0, scales=False):
@@ -122,22 +114,14 @@ def mla_decode(problem, seq_lens, *, latent_dim=512, num_splits=0, paged=False):
     walks = itertools.product(seq_lens, range(num_m_tiles), range(num_splits))
     keys = sum(_keys_of_split(problem, *walk, num_splits) for walk in walks)
     warps = num_m_tiles * problem.batch * num_splits * MLA_BLOCK_M
-    partial = num_splits * problem.rows
     loads = {
-        "q": partial * problem.head_dim,
+        "q": num_splits * problem.rows * problem.head_dim,
         "latent_cache": keys * problem.head_dim,
         "seq_lens": warps * WARP_SIZE,
         "block_table": paged * keys * WARP_SIZE,
-        "out_partial": partial * latent_dim,
-        "lse_partial": partial * WARP_SIZE,
     }
-    stores = {
-        "out_partial": partial * latent_dim,
-        "lse_partial": partial,
-        "out": problem.rows * latent_dim,
-        "lse": problem.rows,
-    }
-    return Traffic(loads, stores)
+    again, stores = _of_splits(num_splits, problem.rows, latent_dim)
+    return Traffic(loads | again, stores)
 
 
 def flash_decode_wide(problem, seq_lens, *, num_splits, paged=False):
@@ -175,11 +159,10 @@ def flash_decode_wide(problem, seq_lens, *, num_splits, paged=False):
             iterations += of_warp
             warps += of_warp > 0
     rows = problem.rows
-    partial = num_splits * rows
     num_groups = WARPS * WARP_SIZE // tiling.lanes
     keys = tiles * tiling.warp_keys * head_dim
     loads = {
-        "q": partial * head_dim * num_groups,
+        "q": num_splits * rows * head_dim * num_groups,
         "k_cache": keys * (iterations + warps),
         "v_cache": keys * iterations,
         "seq_lens": tiles * num_splits * len(seq_lens) * WARPS * WARP_SIZE,
@@ -187,15 +170,17 @@ def flash_decode_wide(problem, seq_lens, *, num_splits, paged=False):
     }
     if num_splits == 1:  # the first kernel's out_partial and lse_partial are out and lse
         return Traffic(loads, {"out_partial": rows * head_dim, "lse_partial": rows})
-    loads["out_partial"] = partial * head_dim
-    loads["lse_partial"] = partial * (2 * combine_warps(num_splits) + WARP_SIZE)
-    stores = {
-        "out_partial": partial * head_dim,
-        "lse_partial": partial,
-        "out": rows * head_dim,
-        "lse": rows,
-    }
-    return Traffic(loads, stores)
+    readers = 2 * combine_warps(num_splits) + WARP_SIZE
+    again, stores = _of_splits(num_splits, rows, head_dim, readers)
+    return Traffic(loads | again, stores)
+
+
+def _of_splits(num_splits, rows, columns, readers=WARP_SIZE):
+    """Loads of the splits' results, lse by so many threads of each row; stores of both kernels."""
+    partial = num_splits * rows
+    loads = {"out_partial": partial * columns, "lse_partial": partial * readers}
+    stores = {"out_partial": partial * columns, "lse_partial": partial}
+    return loads, stores | {"out": rows * columns, "lse": rows}
 
 
 def _lengths(problem, seq_lens):

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
+from itertools import islice
 
 from fa_numba.language_model.server.engine import Engine
 from fa_numba.language_model.server.request import Request
@@ -132,7 +133,7 @@ def view_of(engine) -> dict:
         "host_pages": host.num_pages if host else 0,
         "used_host_pages": host.num_pages - host.num_free if host else 0,
         "running": [_row(request, schedule) for request in schedule.running[:SHOWN]],
-        "waiting": [_row(request, schedule) for request in _some(schedule.queue)],
+        "waiting": [_row(request, schedule) for request in islice(schedule.queue, SHOWN)],
         "num_running": len(schedule.running),
         "num_waiting": len(schedule.queue),
         "tokens_per_second": round(engine.tokens_per_second(), 1),
@@ -150,10 +151,6 @@ def view_of(engine) -> dict:
         "drafted_tokens": engine.guesses,
         "accepted_tokens": engine.kept,
     }
-
-
-def _some(queue):
-    return [request for request, _ in zip(queue, range(SHOWN), strict=False)]
 
 
 def _row(request, schedule):

@@ -26,19 +26,17 @@ SECONDS_TO_END = 3  # for answers that are under way when the server is interrup
 KEYS = "FA_NUMBA_API_KEYS"  # the environment variable
 DRAFTS = "ngram", "model", "none"
 MANY_TOKENS = 64  # of a prompt: more than are decoded as an answer's are
-OPTIONS = {  # of the command, by the arguments of the engine that they become
+OF_ENGINE = {  # options of the command, by the arguments of the engine that they become
     "num_pages": "--pages",
     "page_size": "--page-size",
     "host_pages": "--host-pages",
     "max_rows": "--rows",
     "max_branches": "--batch",
     "max_waiting": "--queue",
-    "tokens": "--draft-tokens",
-    "width": "--draft-width",
     "topk_pages": "--topk-pages",
     "kv_dtype": "--kv-dtype",
-    "drafter": "--draft",
 }
+OPTIONS = {"tokens": "--draft-tokens", "width": "--draft-width", "drafter": "--draft", **OF_ENGINE}
 
 EPILOG = """\
 A completion, streamed:
@@ -124,20 +122,11 @@ def main(options) -> int:
     try:
         checks.check_number_of("--blas-threads", options.blas_threads)
         drafter = _drafter(options, characters)
-        engine = Engine(
-            weights,
-            config,
-            num_pages=options.pages,
-            page_size=options.page_size,
-            host_pages=options.host_pages,
-            max_rows=options.rows,
-            max_branches=options.batch,
-            max_waiting=options.queue,
-            kv_dtype=options.kv_dtype,
-            topk_pages=options.topk_pages,
-            decode=characters.decode,
-            drafter=drafter,
-        )
+        sizes = {
+            name: getattr(options, option[2:].replace("-", "_"))
+            for name, option in OF_ENGINE.items()
+        }
+        engine = Engine(weights, config, decode=characters.decode, drafter=drafter, **sizes)
     except (TypeError, ValueError) as error:
         said = re.sub(r"\w+", lambda word: OPTIONS.get(word[0], word[0]), str(error))
         raise BadRequest(said) from None
@@ -229,19 +218,13 @@ def _drafter(options, characters):
         return NGramDrafter(**sizes)
     if options.untrained:
         raise BadRequest("--draft model needs a model that has learned, not --untrained")
-    try:
-        loaded = load_model(options.draft_model)
-    except NoModel as error:
-        raise BadRequest(
-            f"{error}; fa-numba train --layers 1 --out {options.draft_model} writes one"
-        ) from None
+    advice = f"fa-numba train --layers 1 --out {options.draft_model} writes one"
+    loaded, weights = _loaded(options.draft_model, options, advice)
     if loaded.characters.symbols != characters.symbols:
         raise BadRequest(
             f"--draft-model must have learned the text of the model: {options.draft_model} has "
             "other characters"
         )
-    _refuse_latents(loaded.config, options)
-    weights = _in_dtype(loaded.weights(module_for(options.gpu)), options)
     return ModelDrafter(weights, loaded.config, max_branches=options.batch, **sizes)
 
 
@@ -251,28 +234,30 @@ def _model(options):
         raise BadRequest("--float16 needs --gpu: NumPy multiplies float16 slowly")
     if options.kv_dtype == "fp8" and options.gpu and not options.float16:
         raise BadRequest("--kv-dtype fp8 needs --float16 with --gpu: the fast kernel takes both")
-    xp = module_for(options.gpu)
     if options.untrained:
         characters = text.Characters.of(text.topics())
         config = Config(len(characters), context=256)
-        weights = init_weights(config, xp=xp)
+        weights = init_weights(config, xp=module_for(options.gpu))
         return _in_dtype(weights, options), config, characters
+    advice = "fa-numba serve --untrained tries the server without one"
+    loaded, weights = _loaded(options.model, options, advice)
+    return weights, loaded.config, loaded.characters
+
+
+def _loaded(path, options, advice):
+    """A model in a file, and its weights as the options say."""
+    xp = module_for(options.gpu)
     try:
-        loaded = load_model(options.model)
+        loaded = load_model(path)
     except NoModel as error:
-        raise BadRequest(
-            f"{error}; fa-numba serve --untrained tries the server without one"
-        ) from None
-    _refuse_latents(loaded.config, options)
-    return _in_dtype(loaded.weights(xp), options), loaded.config, loaded.characters
-
-
-def _refuse_latents(config, options):
-    if config.latent_dim and (options.topk_pages or options.kv_dtype == "fp8"):
+        raise BadRequest(f"{error}; {advice}") from None
+    latents = loaded.config.latent_dim
+    if latents and (options.topk_pages or options.kv_dtype == "fp8"):
         option = "--topk-pages" if options.topk_pages else "--kv-dtype fp8"
         raise BadRequest(
-            f"{option} needs a model without latents, got one of --latent-dim {config.latent_dim}"
+            f"{option} needs a model without latents, got one of --latent-dim {latents}"
         )
+    return loaded, _in_dtype(loaded.weights(xp), options)
 
 
 def _in_dtype(weights, options):

@@ -1,8 +1,8 @@
 """Shared by the graders of attention: heads with their answers, and comparisons that explain."""
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -35,7 +35,7 @@ class Head:
 
     @cached_property
     def plain(self):
-        return Head(self.q, self.k, self.v, self.dout, self.causal, self.softmax_scale, np.float32)
+        return replace(self, dtype=np.float32)
 
     @property
     def options(self):
@@ -174,17 +174,17 @@ def one_negative_score(size, seqlen_q=13, seqlen_k=21, *, causal=False):
 def _full_and_causal(behaviour, *sizes):
     """The behaviour without a mask and with one."""
     return {
-        f"{behaviour} [{mask}]": lambda causal=mask == "causal": random_head(*sizes, causal=causal)
+        f"{behaviour} [{mask}]": partial(random_head, *sizes, causal=mask == "causal")
         for mask in ("full", "causal")
     }
 
 
 HEADS = {
-    "one tile of queries, one tile of keys": lambda: random_head(8, 8, 8),
-    "several tiles both ways": lambda: random_head(24, 32, 16),
-    "causal, as many keys as queries": lambda: random_head(24, 24, 16, causal=True),
+    "one tile of queries, one tile of keys": partial(random_head, 8, 8, 8),
+    "several tiles both ways": partial(random_head, 24, 32, 16),
+    "causal, as many keys as queries": partial(random_head, 24, 24, 16, causal=True),
     "causal with more keys than queries is bottom-right aligned": (
-        lambda: random_head(13, 29, 8, causal=True)
+        partial(random_head, 13, 29, 8, causal=True)
     ),
     **_full_and_causal("seqlen_q not divisible by the tile", 19, 24, 8),
     **_full_and_causal("seqlen_k not divisible by the tile", 16, 19, 8),
@@ -194,14 +194,12 @@ HEADS = {
     **_full_and_causal("shorter than one tile", 3, 5, 8),
     **{
         f"head_dim is odd, smaller or larger than a side of the thread block [{head_dim}]": (
-            lambda head_dim=head_dim: random_head(11, 18, head_dim)
+            partial(random_head, 11, 18, head_dim)
         )
         for head_dim in (1, 3, 13, 33, 128)
     },
     **{
-        f"softmax_scale is honoured [{scale}]": (
-            lambda scale=scale: random_head(10, 20, 8, softmax_scale=scale)
-        )
+        f"softmax_scale is honoured [{scale}]": partial(random_head, 10, 20, 8, softmax_scale=scale)
         for scale in (1.0, 0.05, 0.0, -0.3)
     },
     "stable at scores of 1e4 and -1e4": large_scores,

@@ -1,6 +1,6 @@
 """Shared by the graders of training: comparison with float64, and a layer with its gradients."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -73,7 +73,7 @@ class Layer:
     @cached_property
     def plain(self):
         """The same layer, computed in float32."""
-        return Layer(**{**self.__dict__, "dtype": np.float32})
+        return replace(self, dtype=np.float32)
 
     @property
     def head_dim(self):

@@ -121,18 +121,11 @@ def _exception(data, name, text, own_class):
         kind = base
     else:
         kind = type(name, (base,), {})
-    if "sites" in data:
-        error = _kernel_error(kind, data, text)
-    elif issubclass(kind, KeyError | UnicodeError | ImportError | SyntaxError) or data["own"]:
-        # Their own __init__ or __str__ would change the words.
-        error = type(kind.__name__, (kind,), {"__str__": lambda self: text})()
-    else:
-        error = kind(text)
-    return error
-
-
-def _kernel_error(kind, data, text):
-    """An error of the engine, whose text was made where the source is."""
-    error = type(kind.__name__, (kind,), {"__str__": lambda self: text})(data["message"])
-    error.sites = tuple(engine.Site(**site) for site in data["sites"])
-    return error
+    with_text = type(kind.__name__, (kind,), {"__str__": lambda self: text})
+    if "sites" in data:  # an error of the engine, whose text was made where the source is
+        error = with_text(data["message"])
+        error.sites = tuple(engine.Site(**site) for site in data["sites"])
+        return error
+    # Their own __init__ or __str__ would change the words.
+    changes = issubclass(kind, KeyError | UnicodeError | ImportError | SyntaxError) or data["own"]
+    return with_text() if changes else kind(text)
