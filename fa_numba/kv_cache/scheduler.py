@@ -157,7 +157,8 @@ class Scheduler:
             self.running.append(request)
         writes = Writes(*map(np.concatenate, zip(*parts, strict=True)))
         requests = list(self.running)
-        return Plan(_pairs(swaps_out), _pairs(swaps_in), writes, requests, num_new, preempted)
+        swaps = tuple(pairs_of(swaps_out)), tuple(pairs_of(swaps_in))
+        return Plan(*swaps, writes, requests, num_new, preempted)
 
     def _new_tokens(self, request):
         return request.tokens[self.pool.length(request.seq) :]
@@ -210,5 +211,6 @@ def copy_sequence(source, seq, target):
     return copy, [(src, dst) for src, dst, slot in pages if slot >= 0]
 
 
-def _pairs(moves):
-    return tuple(np.array(moves, np.int32).reshape(-1, 2).T.copy())
+def pairs_of(moves):
+    """All src and all dst of moves (src, dst), an int32 array of two rows."""
+    return np.array(moves, np.int32).reshape(-1, 2).T.copy()

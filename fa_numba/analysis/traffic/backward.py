@@ -79,16 +79,7 @@ def flash_attn_bwd_registers(problem, *, tile_size, deterministic=False):
 def flash_attn_varlen_bwd(problem, cu_seqlens_q, cu_seqlens_k):
     """Traffic of the three kernels of `fa_numba.flash_attn_varlen_bwd`.
 
-    Parameters
-    ----------
-    problem : Problem
-        Its seqlen_q and seqlen_k are the tokens of all sequences together, and its batch is 1.
-    cu_seqlens_q, cu_seqlens_k : sequences of int
-
-    Returns
-    -------
-    Traffic
-        Every thread of a thread block reads cu_seqlens_q, cu_seqlens_k and alibi_slopes.
+    Parameters, and what every thread reads, are those of `forward.flash_attn_varlen`.
     """
     problem = problem.tiled_for("flash_attn_bwd")
     sequences = sequences_of(problem, cu_seqlens_q, cu_seqlens_k)

@@ -28,14 +28,13 @@ import numpy as np
 
 from fa_numba import checks
 from fa_numba.kv_cache.page_pool import OutOfPagesError, PagePool
-from fa_numba.kv_cache.scheduler import copy_sequence
+from fa_numba.kv_cache.scheduler import copy_sequence, pairs_of
 from fa_numba.language_model.server.decoding import Decoding
 from fa_numba.language_model.server.draft_tree import NO_GUESS, Ask, DraftTree
 from fa_numba.language_model.server.fair_queue import FairQueue
 from fa_numba.language_model.server.request import Branch, Request
 from fa_numba.tiling.block_sizes import ceil_div
 
-NO_PAIRS = np.empty((2, 0), np.int32)
 MAX_GUESSES = 64  # of a step: with more answers than that, a step has rows enough without guesses
 
 
@@ -215,7 +214,7 @@ class ChunkedScheduler:
             p.stop - p.start - p.chosen for p in parts if p.request.started and p.draft is None
         )
         self.queue.forget_idle(self.running)
-        swaps = _pairs(swap_out), _pairs(swap_in)
+        swaps = pairs_of(swap_out), pairs_of(swap_in)
         return Plan(*swaps, copies, self.decoding, parts, preempted)
 
     def _append(self, parts):
@@ -419,7 +418,3 @@ def _end_of_reading(request, branch):
 def _part(request, branch, start, stop):
     chosen = len(request.branches) == 1 and stop == len(branch.tokens)
     return Part(request, branch, start, stop, chosen=chosen)
-
-
-def _pairs(moves):
-    return np.array(moves, np.int32).reshape(-1, 2).T.copy() if moves else NO_PAIRS

@@ -192,7 +192,27 @@ def _gradients(
     head, s, *, factor=None, delta=1, p_turned=0, dp_turned=0, swapped=False, bracket=True,
     with_lse=True, weighted=True, exchanged=False, dp_of=("dout", "v"),
 ):  # fmt: skip
-    """dq, dk, dv from scores `s` and the right lse, with `delta` times the right delta."""
+    """dq, dk, dv from scores `s` and the right lse, with one mistake.
+
+    Parameters
+    ----------
+    head : Head
+    s : array of shape (seqlen_q, seqlen_k)
+    factor : float, default=softmax_scale
+        Of dS.
+    delta : float, default=1
+        Of the right delta.
+    p_turned, dp_turned : int, default=0
+        Size of the square tiles of P and dS, or of dP, that are transposed; 0 for none.
+    swapped : bool, default=False
+        q, k and dout are dout, v and q.
+    bracket, weighted, with_lse : bool, default=True
+        False: dS is P dP − delta; is dP − delta; P is exp(s).
+    exchanged : bool, default=False
+        P is dS, and dS is P.
+    dp_of : two names, default=("dout", "v")
+        The arrays of which dP is the product.
+    """
     q, k, v, dout = (x.astype(np.float64) for x in (head.q, head.k, head.v, head.dout))
     lse = head.forward["lse"][:, None]
     with np.errstate(all="ignore"):
